@@ -4,13 +4,13 @@
  *     build/release/bench/front ENDPOINT STREAMS [SECONDS [FLAG...]]
  *     build/release/bench/front idle CONNECTIONS
  *
- * Starts `gyre serve models/story --device toy`, with the flags given, and is its client: one thread, one epoll, reads of
- * up to 256 KiB. ENDPOINT is completions or chat. Each of STREAMS connections asks for a stream of 100 to 900 tokens (greedy,
- * ignore_eos, usage at the end), and for the next one as soon as that has ended. Tokens are those of the usages of
- * streams that ended in time, whenever they began. The gap is the time between two reads of a stream that brought something: no token
- * of it came later than that after the one before. CPU is of the server's process, all threads, kernel included.
- * GYRE_TOY_STEP_US paces the device (backend/toy/toy.h): without it the server makes tokens as fast as it can, and what has
- * come together while a stream was being written leaves as one event.
+ * Starts `gyre serve models/story --device toy`, with the flags given, and is its client: one thread, one epoll, reads
+ * of up to 256 KiB. ENDPOINT is completions or chat. Each of STREAMS connections asks for a stream of 100 to 900 tokens
+ * (greedy, ignore_eos, usage at the end), and for the next one as soon as that has ended. Tokens are those of the
+ * usages of streams that ended in time, whenever they began. The gap is the time between two reads of a stream that
+ * brought something: no token of it came later than that after the one before. CPU is of the server's process, all
+ * threads, kernel included. GYRE_TOY_STEP_US paces the device (backend/toy/toy.h): without it the server makes tokens
+ * as fast as it can, and what has come together while a stream was being written leaves as one event.
  *
  * idle: every connection makes one request and stays; prints what the server then holds. */
 #include "base/clock.h"
@@ -139,7 +139,8 @@ struct client {
 };
 
 static int dial(int port) {
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in a = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     if (fd < 0 || connect(fd, (struct sockaddr *)&a, sizeof a) != 0)
         die("connect");
@@ -151,13 +152,16 @@ static int dial(int port) {
 static void ask(struct client *c, struct stream *s) {
     char request[1024], body[512];
     int n_tokens = 100 + (int)(c->n_asked++ * 2654435761u % 801);
-    int n_body = snprintf(
-        body, sizeof body,
-        "{%s,\"max_tokens\":%d,\"temperature\":0,\"ignore_eos\":true,\"stream\":true,\"stream_options\":{\"include_usage\":true}}",
-        c->chat ? "\"messages\":[{\"role\":\"user\",\"content\":\"Tell me a story.\"}]" : "\"prompt\":\"Once upon a time\"", n_tokens);
-    int n = snprintf(request, sizeof request,
-                     "POST /v1/%s HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
-                     c->chat ? "chat/completions" : "completions", n_body, body);
+    int n_body = snprintf(body, sizeof body,
+                          "{%s,\"max_tokens\":%d,\"temperature\":0,\"ignore_eos\":true,\"stream\":true,\"stream_"
+                          "options\":{\"include_usage\":true}}",
+                          c->chat ? "\"messages\":[{\"role\":\"user\",\"content\":\"Tell me a story.\"}]"
+                                  : "\"prompt\":\"Once upon a time\"",
+                          n_tokens);
+    int n = snprintf(
+        request, sizeof request,
+        "POST /v1/%s HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s",
+        c->chat ? "chat/completions" : "completions", n_body, body);
     if (write(s->fd, request, (size_t)n) != n)
         die("write");
     s->asked_us = clock_us();
@@ -224,7 +228,9 @@ static void read_stream(struct client *c, struct stream *s) {
     ask(c, s);
 }
 
-static int by_value(const void *a, const void *b) { return (*(const int *)a > *(const int *)b) - (*(const int *)a < *(const int *)b); }
+static int by_value(const void *a, const void *b) {
+    return (*(const int *)a > *(const int *)b) - (*(const int *)a < *(const int *)b);
+}
 
 static double milliseconds_at(int *values, int n, double share) {
     qsort(values, (size_t)n, sizeof *values, by_value);
@@ -255,7 +261,8 @@ static void bench_streams(const char *endpoint, int n, double seconds, char **fl
     c.firsts = xcalloc(MAX_GAPS, sizeof *c.firsts);
     for (int i = 0; i < n; i++) {
         c.streams[i].fd = dial(s.port);
-        epoll_ctl(c.epoll_fd, EPOLL_CTL_ADD, c.streams[i].fd, &(struct epoll_event){.events = EPOLLIN, .data.u32 = (uint32_t)i});
+        epoll_ctl(c.epoll_fd, EPOLL_CTL_ADD, c.streams[i].fd,
+                  &(struct epoll_event){.events = EPOLLIN, .data.u32 = (uint32_t)i});
         ask(&c, &c.streams[i]);
     }
     run_client(&c, 1); // until all have begun, and their lengths have parted
@@ -266,15 +273,17 @@ static void bench_streams(const char *endpoint, int n, double seconds, char **fl
     run_client(&c, seconds);
     double took = clock_seconds_since(start_us), tokens = (double)(c.n_tokens - begin.n_tokens);
     cpu = cpu_of(s.pid) - cpu;
-    printf("%-11s %3d streams: %8.0f tokens/s, server cpu %.2f us a token, %.2f tokens an event, %.0f bytes a token, %.2f reads a token; "
+    printf("%-11s %3d streams: %8.0f tokens/s, server cpu %.2f us a token, %.2f tokens an event, %.0f bytes a token, "
+           "%.2f reads a token; "
            "client cpu %.2f us a token\n",
            endpoint, n, tokens / took, cpu * 1e6 / tokens, 2 * tokens / (double)(c.n_lines - begin.n_lines),
            (double)(c.n_bytes - begin.n_bytes) / tokens, (double)(c.n_reads - begin.n_reads) / tokens,
            (own_cpu() - client_cpu) * 1e6 / tokens);
-    printf("            gap p50 %.2f ms, p99 %.2f ms, max %.2f ms; first token p50 %.1f ms, p99 %.1f ms; %lld answers, %.0f MB\n",
-           milliseconds_at(c.gaps, c.n_gaps, 0.5), milliseconds_at(c.gaps, c.n_gaps, 0.99), milliseconds_at(c.gaps, c.n_gaps, 1),
-           milliseconds_at(c.firsts, c.n_firsts, 0.5), milliseconds_at(c.firsts, c.n_firsts, 0.99),
-           (long long)(c.n_answers - begin.n_answers), resident_mb(s.pid));
+    printf("            gap p50 %.2f ms, p99 %.2f ms, max %.2f ms; first token p50 %.1f ms, p99 %.1f ms; %lld answers, "
+           "%.0f MB\n",
+           milliseconds_at(c.gaps, c.n_gaps, 0.5), milliseconds_at(c.gaps, c.n_gaps, 0.99),
+           milliseconds_at(c.gaps, c.n_gaps, 1), milliseconds_at(c.firsts, c.n_firsts, 0.5),
+           milliseconds_at(c.firsts, c.n_firsts, 0.99), (long long)(c.n_answers - begin.n_answers), resident_mb(s.pid));
     for (int i = 0; i < n; i++)
         close(c.streams[i].fd);
     stop(&s);
@@ -292,13 +301,14 @@ static void bench_idle(int n) {
     for (int i = 0; i < n; i++) {
         char answer[2048];
         fds[i] = dial(s.port);
-        if (write(fds[i], request, sizeof request - 1) < 0 || read(fds[i], answer, sizeof answer) < 12 || memcmp(answer + 9, "200", 3) != 0)
+        if (write(fds[i], request, sizeof request - 1) < 0 || read(fds[i], answer, sizeof answer) < 12 ||
+            memcmp(answer + 9, "200", 3) != 0)
             die("a request");
     }
     double cpu = cpu_of(s.pid);
     sleep(2);
-    printf("%d idle connections: the server holds %.0f MB, %.1f KiB each, and uses %.1f %% of a processor\n", n, resident_mb(s.pid),
-           (resident_mb(s.pid) - before) * 1024 / n, (cpu_of(s.pid) - cpu) * 50);
+    printf("%d idle connections: the server holds %.0f MB, %.1f KiB each, and uses %.1f %% of a processor\n", n,
+           resident_mb(s.pid), (resident_mb(s.pid) - before) * 1024 / n, (cpu_of(s.pid) - cpu) * 50);
     for (int i = 0; i < n; i++)
         close(fds[i]);
     stop(&s);

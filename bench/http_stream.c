@@ -6,7 +6,8 @@
  *
  * One thread plays the engine: a step gives each stream a token, then wakes the I/O threads, which make JSON of it
  * as the API does. TOKENS_A_SECOND paces the steps; 0 goes as fast as the client, a process of its own on the same
- * machine, reads (at most 64 steps ahead). Latency is from the step to the client's read, of the last token of each read.
+ * machine, reads (at most 64 steps ahead). Latency is from the step to the client's read, of the last token of each
+ * read.
  *
  * idle: every connection makes one request and stays; prints what the process then holds. */
 #include "base/buf.h"
@@ -44,14 +45,16 @@ static void begin(struct http_exchange *x) {
     http_hold(x);
     struct stream *s = x->user = &streams[atomic_fetch_add(&n_begun, 1)];
     *s = (struct stream){.exchange = x, .thread = http_thread(x)};
-    http_stream_begin(x, &(struct http_answer){.status = 200, .content_type = "text/event-stream", .ping = ": ping\n\n"});
+    http_stream_begin(x,
+                      &(struct http_answer){.status = 200, .content_type = "text/event-stream", .ping = ": ping\n\n"});
     atomic_fetch_add(&n_streams, 1); // the engine starts when all are here
 }
 
 static void make_event(struct buf *b, long i) {
     static const char *const words[] = {" the", " fox", " \"said\"", " and", "\n", " forest", " it", "."};
     static const char head[] =
-        "data: {\"id\":\"cmpl-7d0f2a61c5d94e0b\",\"object\":\"text_completion\",\"created\":1763686000,\"model\":\"story\","
+        "data: "
+        "{\"id\":\"cmpl-7d0f2a61c5d94e0b\",\"object\":\"text_completion\",\"created\":1763686000,\"model\":\"story\","
         "\"choices\":[{\"index\":0,\"logprobs\":null,\"finish_reason\":null,\"text\":";
     buf_append(b, head, sizeof head - 1);
     buf_json_string(b, str_of(words[i & 7]));
@@ -89,7 +92,8 @@ static double cpu_seconds(int who) {
 }
 
 static int dial(int port) {
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in a = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     if (fd < 0 || connect(fd, (struct sockaddr *)&a, sizeof a) != 0) {
         perror("connect");
@@ -105,7 +109,9 @@ static void ask(int fd, const char *path) {
         exit(1);
 }
 
-static int by_value(const void *a, const void *b) { return (*(const int *)a > *(const int *)b) - (*(const int *)a < *(const int *)b); }
+static int by_value(const void *a, const void *b) {
+    return (*(const int *)a > *(const int *)b) - (*(const int *)a < *(const int *)b);
+}
 
 /* ---- the client, a process of its own ---------------------------------------------------------------------------- */
 
@@ -144,8 +150,9 @@ static int client(int port, int n) {
     }
     qsort(samples, n_samples, sizeof *samples, by_value);
     if (n_samples)
-        printf("latency p50 %.2f ms, p99 %.2f ms, max %.2f ms; client cpu %.2f s, %zu reads\n", samples[n_samples / 2] * 1e-3,
-               samples[n_samples * 99 / 100] * 1e-3, samples[n_samples - 1] * 1e-3, cpu_seconds(RUSAGE_SELF), n_reads);
+        printf("latency p50 %.2f ms, p99 %.2f ms, max %.2f ms; client cpu %.2f s, %zu reads\n",
+               samples[n_samples / 2] * 1e-3, samples[n_samples * 99 / 100] * 1e-3, samples[n_samples - 1] * 1e-3,
+               cpu_seconds(RUSAGE_SELF), n_reads);
     fflush(stdout);
     _exit(0);
 }
@@ -188,10 +195,11 @@ static void bench_streams(struct http_server *s, int n, int n_threads, double ra
     double took = clock_seconds_since(start);
     cpu = cpu_seconds(RUSAGE_SELF) - cpu;
     http_stats(s, &after);
-    printf("%d streams: %.0f tokens/s, server cpu %.2f us a token, %.1f tokens a write, %.0f bytes a token, %llu wakes/s, %llu cut off\n",
+    printf("%d streams: %.0f tokens/s, server cpu %.2f us a token, %.1f tokens a write, %.0f bytes a token, %llu "
+           "wakes/s, %llu cut off\n",
            n, tokens / took, cpu * 1e6 / tokens, tokens / (double)(after.stream_writes - before.stream_writes),
-           (double)(after.stream_bytes - before.stream_bytes) / tokens, (unsigned long long)((double)(after.wakes - before.wakes) / took),
-           (unsigned long long)after.gone_slow);
+           (double)(after.stream_bytes - before.stream_bytes) / tokens,
+           (unsigned long long)((double)(after.wakes - before.wakes) / took), (unsigned long long)after.gone_slow);
 }
 
 static long resident_kib(void) {
@@ -228,15 +236,17 @@ static void bench_idle(struct http_server *s, int n) {
     http_stats(s, &stats);
     double cpu = cpu_seconds(RUSAGE_SELF);
     sleep(2);
-    printf("%d idle connections: resident %.1f MB, %.1f KiB each, cpu %.2f %%\n", stats.connections, (double)resident_kib() / 1024,
-           (double)(resident_kib() - before) / stats.connections, (cpu_seconds(RUSAGE_SELF) - cpu) / 2 * 100);
+    printf("%d idle connections: resident %.1f MB, %.1f KiB each, cpu %.2f %%\n", stats.connections,
+           (double)resident_kib() / 1024, (double)(resident_kib() - before) / stats.connections,
+           (cpu_seconds(RUSAGE_SELF) - cpu) / 2 * 100);
     (void)!write(done[1], &c, 1);
     waitpid(pid, NULL, 0);
 }
 
 /* Each row is a process of its own, so that memory and counters are its alone. */
 static int table(const char *self) {
-    static const char *const rows[][4] = {{"256", "0", "5"}, {"256", "400000", "5"}, {"1", "0", "2"}, {"idle", "10000"}};
+    static const char *const rows[][4] = {
+        {"256", "0", "5"}, {"256", "400000", "5"}, {"1", "0", "2"}, {"idle", "10000"}};
     for (size_t i = 0; i < ARRAY_LEN(rows); i++) {
         fflush(stdout);
         pid_t pid = fork();
@@ -257,8 +267,11 @@ int main(int argc, char **argv) {
         return table("/proc/self/exe");
     bool idle = strcmp(argv[1], "idle") == 0;
     int n = atoi(argv[1 + idle]);
-    struct http_options o = {
-        .host = "127.0.0.1", .routes = routes, .n_routes = 2, .woken = woken, .n_threads = argc > 4 ? atoi(argv[4]) : 2};
+    struct http_options o = {.host = "127.0.0.1",
+                             .routes = routes,
+                             .n_routes = 2,
+                             .woken = woken,
+                             .n_threads = argc > 4 ? atoi(argv[4]) : 2};
     struct http_server *s;
     struct error err;
     if (n < 1 || n > MAX_STREAMS || http_open(&o, &s, &err) != OK) {

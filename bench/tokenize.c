@@ -22,7 +22,8 @@ static int complain(const struct error *err) {
     return 1;
 }
 
-static enum status one_pass(const struct tokenizer *tok, struct str text, struct token_ids *ids, double *seconds, struct error *err) {
+static enum status one_pass(const struct tokenizer *tok, struct str text, struct token_ids *ids, double *seconds,
+                            struct error *err) {
     struct encoder *enc = encoder_open(tok);
     double start = thread_seconds();
     ids->n = 0;

@@ -25,9 +25,9 @@
  *   later gyre_submit is refused with the device's sentence.
  * - Nothing is computed but inside gyre_poll, on the caller's thread (and the device's own).
  * - All functions of one engine are called from one thread. Engines are independent of one another.
- * - A program runs with later libraries of the same major number. Structs that callers fill begin with struct_size, their
- *   sizeof; 0 stands for that of version 0.1. Members are only added, at the end, with zero for what was before; one that
- *   an older library does not know is refused unless it is zero. gyre_info grows so too; other structs stay. */
+ * - A program runs with later libraries of the same major number. Structs that callers fill begin with struct_size,
+ * their sizeof; 0 stands for that of version 0.1. Members are only added, at the end, with zero for what was before;
+ * one that an older library does not know is refused unless it is zero. gyre_info grows so too; other structs stay. */
 #pragma once
 
 #include <stdbool.h>
@@ -47,13 +47,24 @@ struct backend_ops; // what stands in gyre_options.backend
 extern const struct backend_ops backend_cpu;
 
 /* Functions that can fail return 0, or a status after writing one sentence that a user can act on. */
-enum gyre_status { GYRE_OK, GYRE_IO, GYRE_FORMAT, GYRE_UNSUPPORTED, GYRE_ARGUMENT, GYRE_FULL, GYRE_MEMORY, GYRE_LIMIT, GYRE_DEVICE };
+enum gyre_status {
+    GYRE_OK,
+    GYRE_IO,
+    GYRE_FORMAT,
+    GYRE_UNSUPPORTED,
+    GYRE_ARGUMENT,
+    GYRE_FULL,
+    GYRE_MEMORY,
+    GYRE_LIMIT,
+    GYRE_DEVICE
+};
 struct gyre_error {
     int status; // of enum gyre_status: GYRE_ARGUMENT and GYRE_UNSUPPORTED speak of what was asked, others of the world
     char text[768];
 };
 
-/* By a device's name: "cpu"; "cuda", of libgyre-cuda.so in $GYRE_PLUGINS, or else beside this library or in ../lib/gyre. */
+/* By a device's name: "cpu"; "cuda", of libgyre-cuda.so in $GYRE_PLUGINS, or else beside this library or in
+ * ../lib/gyre. */
 int gyre_backend(const char *device, const struct backend_ops **out, struct gyre_error *err);
 
 /* Who runs first when there is not room for all: by arrival, or short prompts first (and nobody waits for ever). */
@@ -64,18 +75,23 @@ struct gyre_options {
     size_t struct_size; // sizeof(struct gyre_options)
     const char *model;  // a folder in Hugging Face's layout
     const struct backend_ops *backend;
-    int device_index;                  // of several GPUs
-    int n_threads;                     // of the CPU; one a processor
-    const char *const *device_options; // "name=value" ..., NULL: what one backend alone understands, see `gyre run --help`
-    const char *dtype;                 // what products are made in: "float32", "float16", "bfloat16" if the device can; NULL: its choice
-    const char *kv_cache_dtype;        // "float32", "float16", "bfloat16", "fp8", "int8" if the device can; NULL: its choice
-    const char *quantization;          // "fp8": wider matrices are made e4m3 with a scale a row when they are loaded; NULL: as stored
-    bool dummy_weights;                // random weights in the shapes and types of config.json; no checkpoint is read
-    int64_t max_model_len;             // tokens of a sequence, prompt and answer; the model's own
-    int64_t swap_bytes;                // of the host's memory, for the cache of sequences that give way to others; none
-    int64_t kv_cache_bytes; // not more than max_seqs sequences of max_model_len need, and a quarter of the host's memory, or on a GPU ...
+    int device_index; // of several GPUs
+    int n_threads;    // of the CPU; one a processor
+    const char *const
+        *device_options; // "name=value" ..., NULL: what one backend alone understands, see `gyre run --help`
+    const char
+        *dtype; // what products are made in: "float32", "float16", "bfloat16" if the device can; NULL: its choice
+    const char *kv_cache_dtype; // "float32", "float16", "bfloat16", "fp8", "int8" if the device can; NULL: its choice
+    const char
+        *quantization;  // "fp8": wider matrices are made e4m3 with a scale a row when they are loaded; NULL: as stored
+    bool dummy_weights; // random weights in the shapes and types of config.json; no checkpoint is read
+    int64_t max_model_len;  // tokens of a sequence, prompt and answer; the model's own
+    int64_t swap_bytes;     // of the host's memory, for the cache of sequences that give way to others; none
+    int64_t kv_cache_bytes; // not more than max_seqs sequences of max_model_len need, and a quarter of the host's
+                            // memory, or on a GPU ...
     double gpu_memory_utilization; // ... what is left of this share of the GPU's: 0.92
-    double cache_idle_s;    // a GPU's memory for cache is taken by need and goes back after so long without work: 300; below 0: never
+    double cache_idle_s;    // a GPU's memory for cache is taken by need and goes back after so long without work: 300;
+                            // below 0: never
     int max_batched_tokens; // tokens computed in one step; the device's own: 512 on the CPU, 8192 on a GPU
     int max_seqs;           // sequences in one step; likewise, 64 and 512
     int block_size;         // tokens in a block of cache, a power of two, 64
@@ -83,10 +99,12 @@ struct gyre_options {
     double itl_target_ms; // prompts are cut so that running streams get a token this often, if it can be; 0: no bound
     bool no_prefix_cache; // compute each prompt from its beginning
     int n_tenants;        // who share the engine fairly, and no cached prompts: see gyre_request.tenant. 1
-    void (*load_step)(void *context, int64_t done, int64_t total); // told by gyre_open how many bytes of weights are loaded
+    void (*load_step)(void *context, int64_t done,
+                      int64_t total); // told by gyre_open how many bytes of weights are loaded
     void *load_context;
-    const int32_t *eos; // tokens that end an answer besides those that config.json and generation_config.json name: what the
-    size_t n_eos;       // tokenizer calls so (gyre_text_eos), which gyre_llm_open adds itself
+    const int32_t
+        *eos;     // tokens that end an answer besides those that config.json and generation_config.json name: what the
+    size_t n_eos; // tokenizer calls so (gyre_text_eos), which gyre_llm_open adds itself
 };
 
 /* Reads the model, places its weights and allocates the cache. */
@@ -134,8 +152,8 @@ struct gyre_request {
     int64_t max_tokens; // to generate; 0: none, the prompt is only computed; -1: to the end of the context
     int64_t min_tokens; // before this many no end-of-sequence token and no stop id comes
 
-    float temperature, top_p, min_p;                               // temperature 0: the most probable token; top_p 1, min_p 0: off
-    int32_t top_k;                                                 // 0: off
+    float temperature, top_p, min_p; // temperature 0: the most probable token; top_p 1, min_p 0: off
+    int32_t top_k;                   // 0: off
     float repetition_penalty, presence_penalty, frequency_penalty; // 1, 0, 0: off
     const struct gyre_logit_bias *logit_bias;
     size_t n_logit_bias;
@@ -145,18 +163,19 @@ struct gyre_request {
     size_t n_bad_sequences;
     uint64_t seed; // the same seed gives the same tokens, whatever runs beside
 
-    int32_t priority;       // lower runs first, and takes the place of higher ones where there is not room
-    int32_t tenant;         // 0 .. n_tenants - 1: within a priority, tenants get equal shares of the tokens computed
-    const char *cache_salt; // requests share cached prompts only with those of the same tenant and salt; NULL: with all of none
+    int32_t priority; // lower runs first, and takes the place of higher ones where there is not room
+    int32_t tenant;   // 0 .. n_tenants - 1: within a priority, tenants get equal shares of the tokens computed
+    const char *
+        cache_salt; // requests share cached prompts only with those of the same tenant and salt; NULL: with all of none
 
     bool ignore_eos;         // go on after the model's end-of-sequence tokens
     const int32_t *stop_ids; // tokens that end the answer besides
     size_t n_stop_ids;
 
-    bool logprobs;             // TOKEN events carry the log-probability of their token ...
-    int n_top_logprobs;        // ... and of the most probable ones; more than GYRE_MAX_TOP_LOGPROBS: all logits in their place
-    bool score_prompt;         // PROMPT events, one a prompt token ...
-    int64_t score_from;        // ... from this position on ...
+    bool logprobs;      // TOKEN events carry the log-probability of their token ...
+    int n_top_logprobs; // ... and of the most probable ones; more than GYRE_MAX_TOP_LOGPROBS: all logits in their place
+    bool score_prompt;  // PROMPT events, one a prompt token ...
+    int64_t score_from; // ... from this position on ...
     int n_prompt_top_logprobs; // ... with as many of the most probable next tokens
     bool want_last_logits;     // a PROMPT event for the last prompt token, with all logits
 
@@ -228,13 +247,14 @@ struct gyre_event {
     int n_top;        // the most probable tokens, best first: n_top_logprobs, n_prompt_top_logprobs of PROMPT
     const int32_t *top_tokens;
     const float *top_logprobs;
-    const float *logits; // [vocab_size], if asked: by want_last_logits, or by more than GYRE_MAX_TOP_LOGPROBS; otherwise NULL
-    bool stops;          // TOKEN: it is the end-of-sequence token or stop id that ended the answer
+    const float
+        *logits; // [vocab_size], if asked: by want_last_logits, or by more than GYRE_MAX_TOP_LOGPROBS; otherwise NULL
+    bool stops;  // TOKEN: it is the end-of-sequence token or stop id that ended the answer
     enum gyre_finish finish;
     const char *error;         // DONE with GYRE_FAILED: the sentence ...
     bool error_of_request;     // ... and whether the request asked for what cannot be, or something broke
     struct gyre_timing timing; // DONE
-    const float *pooled;       // DONE with GYRE_LENGTH: the vector [hidden_size], if pooling was asked for; otherwise NULL
+    const float *pooled; // DONE with GYRE_LENGTH: the vector [hidden_size], if pooling was asked for; otherwise NULL
 };
 
 /* Hands out at most n_events events. When none is at hand it first runs one step, which may give none yet (a

@@ -1,6 +1,6 @@
 /* alloc_guard.c - what base/guard.h promises, for the C library's own functions too: linked into every test, an
- * allocation by anybody on a thread whose guard is up stops the program. Sanitizers bring their own malloc, and what the CUDA
- * driver does inside a step is not ours to forbid. */
+ * allocation by anybody on a thread whose guard is up stops the program. Sanitizers bring their own malloc, and what
+ * the CUDA driver does inside a step is not ours to forbid. */
 #include "base/guard.h"
 
 #include <stdbool.h>

@@ -23,9 +23,15 @@ static void reply_text(struct http_exchange *x, struct str text) {
 
 static void hello(struct http_exchange *x) { reply_text(x, STR("hello\n")); }
 static void echo(struct http_exchange *x) { reply_text(x, x->body); }
-static void thing(struct http_exchange *x) { reply_text(x, str_of(arena_printf(&x->arena, "thing %.*s", STR_ARG(x->id)))); }
-static void parts(struct http_exchange *x) { reply_text(x, str_of(arena_printf(&x->arena, "parts of %.*s", STR_ARG(x->id)))); }
-static void file(struct http_exchange *x) { reply_text(x, str_of(arena_printf(&x->arena, "file %.*s", STR_ARG(x->id)))); }
+static void thing(struct http_exchange *x) {
+    reply_text(x, str_of(arena_printf(&x->arena, "thing %.*s", STR_ARG(x->id))));
+}
+static void parts(struct http_exchange *x) {
+    reply_text(x, str_of(arena_printf(&x->arena, "parts of %.*s", STR_ARG(x->id))));
+}
+static void file(struct http_exchange *x) {
+    reply_text(x, str_of(arena_printf(&x->arena, "file %.*s", STR_ARG(x->id))));
+}
 
 static void query(struct http_exchange *x) {
     struct str a = http_parameter(x, "a");
@@ -145,7 +151,8 @@ static void end_job(struct job *j) {
 static void later(struct http_exchange *x) { start_job(x, false); }
 
 static void stream(struct http_exchange *x) {
-    http_stream_begin(x, &(struct http_answer){.status = 200, .content_type = "text/event-stream", .ping = ": ping\n\n"});
+    http_stream_begin(x,
+                      &(struct http_answer){.status = 200, .content_type = "text/event-stream", .ping = ": ping\n\n"});
     start_job(x, true);
 }
 
@@ -185,7 +192,8 @@ static void woken(void *context, int thread) {
             http_stream_more(j->exchange);
         else if (atomic_load(&j->state) & JOB_DONE) {
             if (!j->streams && !http_is_gone(j->exchange))
-                http_reply(j->exchange, &(struct http_answer){.status = 200, .content_type = "text/plain"}, STR("later\n"));
+                http_reply(j->exchange, &(struct http_answer){.status = 200, .content_type = "text/plain"},
+                           STR("later\n"));
             end_job(j);
         }
     }
@@ -254,7 +262,8 @@ void rig_close(struct rig *r) {
 /* ---- the client -------------------------------------------------------------------------------------------------- */
 
 int dial(int port) {
-    struct sockaddr_in a = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    struct sockaddr_in a = {
+        .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int one = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     EXPECT(fd >= 0);
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &(struct timeval){.tv_sec = PATIENCE_US / 1000000}, sizeof(struct timeval));

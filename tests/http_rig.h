@@ -5,8 +5,8 @@
  *     GET  /things/{id}, /things/{id}/parts, /files/{id*}     "thing ID", "parts of ID", "file ID"
  *     GET  /query?a=..                the value of a, or "none"
  *     GET  /later?ms=N                "later\n" after N ms, from another thread; no ms: never
- *     GET  /stream?n=N&batch=B&gap=US&size=S     N events "data: I xxx...\n\n" of S bytes, told B at a time by another thread;
- *                                   with &asks=1 batch K waits until rig_seen.batches is K
+ *     GET  /stream?n=N&batch=B&gap=US&size=S     N events "data: I xxx...\n\n" of S bytes, told B at a time by another
+ * thread; with &asks=1 batch K waits until rig_seen.batches is K
  *
  * A handler that waits is served by a thread of its own, which stops when the client is gone. */
 #pragma once
@@ -23,7 +23,7 @@ struct rig {
 /* What the handlers and hooks of the last rig_open saw. */
 struct rig_seen {
     _Atomic int handled, finished, complete, gone, gone_slow, gone_stopping, running; // running: threads
-    _Atomic long batches;                                                             // how many the test lets streams make that ask
+    _Atomic long batches;         // how many the test lets streams make that ask
     _Atomic long gone_us, n_made; // when gone was called last; events made by the last stream that made one
 };
 extern struct rig_seen rig_seen;

@@ -14,7 +14,9 @@ uint64_t rig_bits(struct rig *rig) {
     return (uint64_t)r.v[0] << 32 | r.v[1];
 }
 
-double rig_uniform(struct rig *rig, double low, double high) { return low + (high - low) * (double)(rig_bits(rig) >> 11) * 0x1p-53; }
+double rig_uniform(struct rig *rig, double low, double high) {
+    return low + (high - low) * (double)(rig_bits(rig) >> 11) * 0x1p-53;
+}
 
 int rig_between(struct rig *rig, int low, int high) { return low + (int)(rig_bits(rig) % (uint64_t)(high - low + 1)); }
 
@@ -70,14 +72,16 @@ static double seconds(void) {
 }
 
 static void tell_spent(void) {
-    printf("rig: %d rigs opened in %.1f s, %d steps in %.1f s, all in %.1f s\n", spent.n_rigs, spent.opening, spent.n_steps, spent.stepping,
-           seconds() - spent.begun);
+    printf("rig: %d rigs opened in %.1f s, %d steps in %.1f s, all in %.1f s\n", spent.n_rigs, spent.opening,
+           spent.n_steps, spent.stepping, seconds() - spent.begun);
     for (int i = 0; i < spent.n_bounds; i++)
-        printf("rig: at most %.3g of %.3g: %s\n", spent.nearest[i].error, spent.nearest[i].bound, spent.nearest[i].what);
+        printf("rig: at most %.3g of %.3g: %s\n", spent.nearest[i].error, spent.nearest[i].bound,
+               spent.nearest[i].what);
 }
 
 enum { MOST_TOKENS = 8192 }; // of a step
-static const int sizes_beyond_64[] = {65, 72, 80, 96, 97, 112, 128, 130, 160, 191, 192, 224, 256, 257, 320, 384, 400, 448, 500, 512};
+static const int sizes_beyond_64[] = {65,  72,  80,  96,  97,  112, 128, 130, 160, 191,
+                                      192, 224, 256, 257, 320, 384, 400, 448, 500, 512};
 enum { N_SIZES = 64 + ARRAY_LEN(sizes_beyond_64) };
 static int size_of_step(int i) { return i < 64 ? i + 1 : sizes_beyond_64[i - 64]; }
 
@@ -165,7 +169,9 @@ void rig_draw_again(struct rig *rig, int seq, int row, int col, int n) {
 
 double *rig_rows(struct rig *rig) { return rig_doubles(rig, (int64_t)rig->n_rows * rig->out.width); }
 
-double *rig_at(const struct rig *rig, double *rows, int seq, int row) { return rows + (int64_t)rig_row(rig, seq, row) * rig->out.width; }
+double *rig_at(const struct rig *rig, double *rows, int seq, int row) {
+    return rows + (int64_t)rig_row(rig, seq, row) * rig->out.width;
+}
 
 const char *const *rig_kernels(void) {
     static const char *const all[] = {"reference", "amx", "avx512", "avx2", "portable"};
@@ -231,15 +237,17 @@ static double random_element(struct rig *rig, enum dtype dtype, int bits, unsign
         return f;
     }
     case DT_F16:
-        code16 =
-            (uint16_t)(sign << 15 | (uint32_t)rig_between(rig, rig->o.quantization ? 5 << 10 : 0, 15 << 10)); // subnormals, but not for FP8
+        code16 = (uint16_t)(sign << 15 | (uint32_t)rig_between(rig, rig->o.quantization ? 5 << 10 : 0,
+                                                               15 << 10)); // subnormals, but not for FP8
         memcpy(at, &code16, 2);
         return decode(code16, 5, 10, 15);
     case DT_BF16:
         code16 = (uint16_t)(sign << 15 | (uint32_t)rig_between(rig, 118 << 7, 127 << 7));
         memcpy(at, &code16, 2);
         return decode(code16, 8, 7, 127);
-    case DT_F8_E4M3: *at = (unsigned char)(sign << 7 | (uint32_t)rig_between(rig, 0, 8 << 3)); return decode(*at, 4, 3, 7);
+    case DT_F8_E4M3:
+        *at = (unsigned char)(sign << 7 | (uint32_t)rig_between(rig, 0, 8 << 3));
+        return decode(*at, 4, 3, 7);
     case DT_I8: *at = (unsigned char)rig_between(rig, 0, 255); return (double)(int8_t)*at / 128;
     default:
         BUG_IF(bits != 4);
@@ -282,7 +290,9 @@ static struct weight_part random_part(struct rig *rig, enum rig_format format, i
         scale[i] = scaled ? random_scale(rig, s->scale, scales + (size_t)i * scale_bytes) : 1;
     for (int64_t o = 0; o < out; o++)
         for (int64_t i = 0; i < in; i++) {
-            int64_t at = turned ? (i * out + o) * element : s->bits == 4 ? o * row_bytes + i / 2 : o * row_bytes + i * element;
+            int64_t at = turned         ? (i * out + o) * element
+                         : s->bits == 4 ? o * row_bytes + i / 2
+                                        : o * row_bytes + i * element;
             double x = random_element(rig, s->dtype, s->bits, data + at, i);
             if (s->dtype == DT_I8)
                 x *= 128; // the tensor's scale below is meant for the integer
@@ -345,8 +355,8 @@ const struct weight *rig_vector(struct rig *rig, int64_t n, double low, double h
     struct weight *w = arena_alloc(&rig->arena, sizeof *w);
     *w = (struct weight){.name = "rig.vector", .out = n, .in = 1, .n_parts = 1};
     w->parts = arena_alloc(&rig->arena, sizeof *w->parts);
-    *w->parts =
-        (struct weight_part){.format = &qformat_plain, .dtype = DT_BF16, .data = data, .n_rows = n, .row_stride = 1, .col_stride = 1};
+    *w->parts = (struct weight_part){
+        .format = &qformat_plain, .dtype = DT_BF16, .data = data, .n_rows = n, .row_stride = 1, .col_stride = 1};
     if (values)
         *values = want;
     return w;
@@ -379,7 +389,8 @@ static void refuse_what_is_timed(const struct rig *rig) {
             continue;
         bool is_narrow = rig->o.quantization || w->parts[0].dtype == DT_F8_E4M3;
         if (w->out * w->in * (is_wide ? 4 : is_narrow ? 1 : 2) >= RIG_TIMED_BYTES)
-            fail_msg("a case in brief has a product of [%lld, %lld], which is timed", (long long)w->out, (long long)w->in);
+            fail_msg("a case in brief has a product of [%lld, %lld], which is timed", (long long)w->out,
+                     (long long)w->in);
     }
 }
 
@@ -436,22 +447,27 @@ struct piece {
 
 static bool is_sparse(const struct rig *rig) { return rig_is_brief() && !rig->o.like && !rig->tells_all; }
 
-/* Which of a step's tokens have a row among its results: all; or, of the last step and of one in three before, few: the first, the last and
- * some between. */
+/* Which of a step's tokens have a row among its results: all; or, of the last step and of one in three before, few: the
+ * first, the last and some between. */
 static void choose_rows(struct rig *rig, struct batch_plan *plan, struct sample_params *sample, bool all, bool last) {
     enum { FEW = 4, DECODING = 8 };
-    int n = plan->n_tokens, most = n == plan->n_seqs ? DECODING : FEW; // steps of one row a sequence are what graphs are made of
+    int n = plan->n_tokens,
+        most = n == plan->n_seqs ? DECODING : FEW; // steps of one row a sequence are what graphs are made of
     int n_asked = all ? n : !last && rig_between(rig, 0, 2) > 0 ? 0 : n <= most ? n : FEW;
     for (int r = 0; r < n_asked; r++) {
-        int from = (int)((int64_t)r * (n - 1) / MAX(n_asked - 1, 1)), to = (int)((int64_t)(r + 1) * (n - 1) / MAX(n_asked - 1, 1));
-        plan->out_row[r] = n_asked == n ? r : r == 0 || r == n_asked - 1 ? from : rig_between(rig, from, MAX(from, to - 1));
+        int from = (int)((int64_t)r * (n - 1) / MAX(n_asked - 1, 1)),
+            to = (int)((int64_t)(r + 1) * (n - 1) / MAX(n_asked - 1, 1));
+        plan->out_row[r] = n_asked == n                 ? r
+                           : r == 0 || r == n_asked - 1 ? from
+                                                        : rig_between(rig, from, MAX(from, to - 1));
         sample[r] = sample_params_default();
         sample[r].want_logits = true;
     }
     plan->n_rows = n_asked;
 }
 
-static void run_piece(struct rig *rig, const struct batch_plan *home, const struct piece *piece, bool poison, bool last, double *out) {
+static void run_piece(struct rig *rig, const struct batch_plan *home, const struct piece *piece, bool poison, bool last,
+                      double *out) {
     struct batch_plan plan;
     struct error err;
     double begun = seconds();
@@ -496,7 +512,8 @@ static void run_piece(struct rig *rig, const struct batch_plan *home, const stru
     spent.n_steps++;
 }
 
-/* Of one sequence under CHUNK_1: what leads to a random place in one step, some tokens one by one, the rest in one step. */
+/* Of one sequence under CHUNK_1: what leads to a random place in one step, some tokens one by one, the rest in one
+ * step. */
 static int by_ones(struct rig *rig, int s, int done) {
     enum { LONG = 100 };
     int len = rig->o.lens[s], ones = rig_is_brief() ? 3 : len > LONG ? 50 : len;
@@ -656,11 +673,15 @@ void rig_round_e4m3(double *x, int n) { round_by_largest(x, n, largest_of(x, n),
 static float e4m3_of(float x, float factor) { return f8_e4m3_to_f32(f32_to_f8_e4m3(x * factor)); }
 
 /* e4m3_norm of the CUDA backend. */
-static double norm_of_weight_row(int n) { return (65504 - 16 * (n / 32.0 + 16)) / (sqrt(n) * (double)FULL) - sqrt(n) * 0x1p-9; }
+static double norm_of_weight_row(int n) {
+    return (65504 - 16 * (n / 32.0 + 16)) / (sqrt(n) * (double)FULL) - sqrt(n) * 0x1p-9;
+}
 
 void rig_round_weight_row(double *x, int n) {
-    static const float times[] = {1.0f, 1.0905077f, 1.1892071f, 1.2968396f, 1.4142135f, 1.5422108f, 1.6817929f, 1.8340081f},
-                       per[] = {1.0f, 0.91700404f, 0.84089642f, 0.77110541f, 0.70710678f, 0.64841978f, 0.59460356f, 0.54525387f};
+    static const float times[] = {1.0f,       1.0905077f, 1.1892071f, 1.2968396f,
+                                  1.4142135f, 1.5422108f, 1.6817929f, 1.8340081f},
+                       per[] = {1.0f,        0.91700404f, 0.84089642f, 0.77110541f,
+                                0.70710678f, 0.64841978f, 0.59460356f, 0.54525387f};
     float most = fmaxf((float)largest_of(x, n), 1e-30f);
     double least = INFINITY;
     size_t best = 0;
@@ -680,7 +701,8 @@ void rig_round_weight_row(double *x, int n) {
     while (sqrt(squares) / up > norm_of_weight_row(n))
         up *= 2;
     for (int i = 0; i < n; i++)
-        x[i] = (double)e4m3_of((float)x[i], 448 / most * per[best] / (float)up) * (double)(most / 448 * times[best]) * up;
+        x[i] =
+            (double)e4m3_of((float)x[i], 448 / most * per[best] / (float)up) * (double)(most / 448 * times[best]) * up;
 }
 
 static void round_int8(double *x, int n) {
@@ -750,7 +772,8 @@ void rig_round_cached(const char *dtype, const char *kv_dtype, double *x, int n)
 
 /* As attention_decode_takes and attention_query_element of the CUDA backend say. */
 const char *rig_query_dtype(const char *dtype, const char *kv_dtype, const struct attention_args *a, int block_size) {
-    bool size = (a->head_dim == 64 || a->head_dim == 128 || a->head_dim == 256 || a->head_dim == 512) && a->v_head_dim == a->head_dim;
+    bool size = (a->head_dim == 64 || a->head_dim == 128 || a->head_dim == 256 || a->head_dim == 512) &&
+                a->v_head_dim == a->head_dim;
     if (rig_backend() == &backend_cpu || strcmp(dtype, "float32") == 0 || !size || a->paired_values || block_size < 16)
         return "float32";
     return kv_dtype ? "float16" : dtype;
@@ -758,7 +781,8 @@ const char *rig_query_dtype(const char *dtype, const char *kv_dtype, const struc
 
 /* ---- checks and pieces of formulas ---- */
 
-static void note_error(const struct rig *rig, double error, double bound, enum rig_schedule schedule, const char *what) {
+static void note_error(const struct rig *rig, double error, double bound, enum rig_schedule schedule,
+                       const char *what) {
     int i = 0;
     while (i < spent.n_bounds && spent.nearest[i].bound != bound)
         i++;
@@ -771,21 +795,23 @@ static void note_error(const struct rig *rig, double error, double bound, enum r
              rig->o.kernels ? rig->o.kernels : "best");
 }
 
-void rig_judge(struct rig *rig, const double *got, const double *want, struct rig_bounds bounds, enum rig_schedule schedule,
-               const char *what) {
+void rig_judge(struct rig *rig, const double *got, const double *want, struct rig_bounds bounds,
+               enum rig_schedule schedule, const char *what) {
     const char *in = rig->o.kernels ? rig->o.kernels : "best";
     int64_t at;
     double most = worst_error(rig, got, want, &at), rms = rig_rms(rig, got, want), cosine = rig_cosine(rig, got, want);
     if (getenv("GYRE_TEST_TELL"))
-        printf("told: %s | %s | %d | %d x %d | max %.3g of %.3g | rms %.3g of %.3g | cos %.7f of %.7f\n", what, in, schedule, rig->n_rows,
-               rig->out.width, most, bounds.most, rms, bounds.rms, cosine, bounds.cosine);
+        printf("told: %s | %s | %d | %d x %d | max %.3g of %.3g | rms %.3g of %.3g | cos %.7f of %.7f\n", what, in,
+               schedule, rig->n_rows, rig->out.width, most, bounds.most, rms, bounds.rms, cosine, bounds.cosine);
     note_error(rig, most, bounds.most, schedule, what);
     if (is_sparse(rig)) // the others are means over many rows
         bounds.rms = bounds.cosine = 0;
-    if (!(most <= bounds.most) || (bounds.rms > 0 && !(rms <= bounds.rms)) || (bounds.cosine > 0 && !(cosine >= bounds.cosine)))
-        fail_msg("%s, schedule %d, %s: error %.4g of %.3g in row %d, %d: %.9g for %.9g; rms %.3g of %.3g, cosine %.6f of %.3f", what,
-                 schedule, in, most, bounds.most, (int)(at / rig->out.width), (int)(at % rig->out.width), got[at], want[at], rms,
-                 bounds.rms, cosine, bounds.cosine);
+    if (!(most <= bounds.most) || (bounds.rms > 0 && !(rms <= bounds.rms)) ||
+        (bounds.cosine > 0 && !(cosine >= bounds.cosine)))
+        fail_msg("%s, schedule %d, %s: error %.4g of %.3g in row %d, %d: %.9g for %.9g; rms %.3g of %.3g, cosine %.6f "
+                 "of %.3f",
+                 what, schedule, in, most, bounds.most, (int)(at / rig->out.width), (int)(at % rig->out.width), got[at],
+                 want[at], rms, bounds.rms, cosine, bounds.cosine);
 }
 
 struct rig_bounds rig_bounds_of_16(const struct rig *rig, double exact) {

@@ -69,9 +69,14 @@ static void a_long_sentence_is_cut_on_a_code_point(void **state) {
     fail(&err, ERR_IO, "a\nb\x1b[31m");
     EXPECT_STR(err.text, "a?b?[31m");
     // CSI and OSC of eight bits, a line separator, text turned round, an invisible tag; letters and emoji stay
-    fail(&err, ERR_IO, "\xC2\x9B" "2J\xC2\x9D\xE2\x80\xA8x\xE2\x80\xAEy\xE2\x81\xA7z\xD8\x9C\xF3\xA0\x81\xA1 \xC3\xA9\xE2\x82\xAC\xF0\x9F\xA6\x8A\x7F");
+    fail(&err, ERR_IO,
+         "\xC2\x9B"
+         "2J\xC2\x9D\xE2\x80\xA8x\xE2\x80\xAEy\xE2\x81\xA7z\xD8\x9C\xF3\xA0\x81\xA1 "
+         "\xC3\xA9\xE2\x82\xAC\xF0\x9F\xA6\x8A\x7F");
     EXPECT_STR(err.text, "?2J??x?y?z?? \xC3\xA9\xE2\x82\xAC\xF0\x9F\xA6\x8A?");
-    fail_within(&err, ERR_IO, "\xE2\x80\xAE" "f");
+    fail_within(&err, ERR_IO,
+                "\xE2\x80\xAE"
+                "f");
     EXPECT_STR(err.text, "?f: ?2J??x?y?z?? \xC3\xA9\xE2\x82\xAC\xF0\x9F\xA6\x8A?");
 }
 
@@ -344,7 +349,10 @@ static void memory_is_what_the_tightest_bound_leaves(void **state) {
          100 * KIB,
          0,
          "the control group's"}, // beyond it already
-        {{MEMINFO, {"proc/self/cgroup", "nonsense\n0\n0:\n:::\n\n0::/../../..\n"}}, 1000 * KIB, 600 * KIB, "the machine's"},
+        {{MEMINFO, {"proc/self/cgroup", "nonsense\n0\n0:\n:::\n\n0::/../../..\n"}},
+         1000 * KIB,
+         600 * KIB,
+         "the machine's"},
         {{{"proc/self/other", "x"}}, (int64_t)4 << 30, (int64_t)4 << 30, "the machine's"},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {

@@ -1,5 +1,5 @@
-/* test_beams.c - the arithmetic of beam search against enumerating every sequence, on random models of four tokens. What
- * transformers makes of real ones is tests/cli/test_beams.py's. */
+/* test_beams.c - the arithmetic of beam search against enumerating every sequence, on random models of four tokens.
+ * What transformers makes of real ones is tests/cli/test_beams.py's. */
 #include "check.h"
 
 #include "base/random.h"
@@ -82,9 +82,11 @@ static void with_room_for_all_it_finds_the_best_of_all(void **state) {
         double penalty = 3 * uniform() - 1;
         struct arena arena = {0};
         struct beams b;
-        // At most VOCAB - 1 continuations of each beam go on, so 3 ^ 4 beams miss nothing; choices past the vocabulary are worth nothing.
+        // At most VOCAB - 1 continuations of each beam go on, so 3 ^ 4 beams miss nothing; choices past the vocabulary
+        // are worth nothing.
         search(seed, &b,
-               &(struct beams_options){.width = 81, .max_tokens = MOST, .length_penalty = penalty, .stopping = BEAMS_SURE, stops, 1},
+               &(struct beams_options){
+                   .width = 81, .max_tokens = MOST, .length_penalty = penalty, .stopping = BEAMS_SURE, stops, 1},
                &arena);
         struct answer_list all = {.n = 0};
         int32_t tokens[MOST];
@@ -92,8 +94,8 @@ static void with_room_for_all_it_finds_the_best_of_all(void **state) {
         qsort(all.scores, (size_t)all.n, sizeof *all.scores, descending);
         for (int i = 0; i < 20; i++)
             if (fabs(b.answers[i].score - all.scores[i]) > 1e-9)
-                fail_msg("trial %d, penalty %g: answer %d has %g, of all sequences %g", trial, penalty, i, b.answers[i].score,
-                         all.scores[i]);
+                fail_msg("trial %d, penalty %g: answer %d has %g, of all sequences %g", trial, penalty, i,
+                         b.answers[i].score, all.scores[i]);
         arena_release(&arena);
     }
 }
@@ -102,8 +104,9 @@ static void answers_are_what_they_say(void **state) {
     (void)state;
     for (int trial = 0; trial < 500; trial++) {
         uint64_t seed = test_seed() + (uint64_t)trial;
-        struct beams_options o = {
-            .width = 1 + (int)(3 * uniform()), .max_tokens = 1 + (int)(200 * uniform() * uniform()), .length_penalty = 2 * uniform()};
+        struct beams_options o = {.width = 1 + (int)(3 * uniform()),
+                                  .max_tokens = 1 + (int)(200 * uniform() * uniform()),
+                                  .length_penalty = 2 * uniform()};
         o.stopping = (enum beam_stopping)(3 * uniform());
         o.stops = stops, o.n_stops = uniform() < 0.8;
         struct arena arena = {0};

@@ -1,5 +1,5 @@
-/* test_bench.c - the arithmetic of gyre bench serve, away from clocks: arrivals have the distribution that was asked for,
- * percentiles are numpy's, terms of the command line are read or refused. */
+/* test_bench.c - the arithmetic of gyre bench serve, away from clocks: arrivals have the distribution that was asked
+ * for, percentiles are numpy's, terms of the command line are read or refused. */
 #include "check.h"
 
 #include "bench/bench_report.h"
@@ -23,7 +23,8 @@ static void gaps(double *mean, double *spread) {
     *spread = sqrt(square / N - *mean * *mean) / *mean;
 }
 
-/* The gaps of a gamma distribution of shape k spread by 1/sqrt(k); of 100,000 gaps the figure varies by less than 1 %. */
+/* The gaps of a gamma distribution of shape k spread by 1/sqrt(k); of 100,000 gaps the figure varies by less than 1 %.
+ */
 static void gaps_have_the_rate_and_the_spread_of_the_burstiness(void **state) {
     static const double shapes[] = {0.25, 0.5, 1, 2, 10, 1000};
     (void)state;
@@ -38,7 +39,8 @@ static void gaps_have_the_rate_and_the_spread_of_the_burstiness(void **state) {
     }
 }
 
-/* A Poisson process has no memory: a share of exp(-x) of its gaps is longer than x means; the bound is 6 standard deviations. */
+/* A Poisson process has no memory: a share of exp(-x) of its gaps is longer than x means; the bound is 6 standard
+ * deviations. */
 static void shape_one_is_a_poisson_process(void **state) {
     (void)state;
     bench_arrivals(1, 1, test_seed(), N, due);
@@ -66,7 +68,8 @@ static void a_seed_repeats_and_an_infinite_rate_is_now(void **state) {
 
 /* numpy's default, linear interpolation between the two nearest; by hand. */
 static void percentiles_are_numpys(void **state) {
-    static const double x[] = {1, 2, 4, 8, 16, 32}, p[] = {0, 10, 50, 90, 99, 99.9, 100}, wanted[] = {1, 1.5, 6, 24, 31.2, 31.92, 32};
+    static const double x[] = {1, 2, 4, 8, 16, 32}, p[] = {0, 10, 50, 90, 99, 99.9, 100},
+                        wanted[] = {1, 1.5, 6, 24, 31.2, 31.92, 32};
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(p); i++)
         EXPECT(fabs(sorted_percentile(x, 6, p[i]) - wanted[i]) < 1e-9);
@@ -75,7 +78,8 @@ static void percentiles_are_numpys(void **state) {
 }
 
 static void terms_are_read_or_refused(void **state) {
-    static const char *const bad_goodput[] = {"", "ttft", "ttft:", "ttft:x", "ttft:-1", "itl:5", "e2e:5", "ttft:5x", "ttft:nan"};
+    static const char *const bad_goodput[] = {"",      "ttft",  "ttft:",   "ttft:x",  "ttft:-1",
+                                              "itl:5", "e2e:5", "ttft:5x", "ttft:nan"};
     static const char *const bad_percentiles[] = {"x", "101", "-1", "50;99", "nan"};
     struct bench_report_options o = {0};
     struct error err;

@@ -22,7 +22,8 @@ static void random_bpe(uint64_t key, int n, struct vocab *vocab, struct bpe *bpe
         int32_t left = (int32_t)(draw(key, (uint64_t)rank * 2) % (uint32_t)vocab->n);
         int32_t right = (int32_t)(draw(key, (uint64_t)rank * 2 + 1) % (uint32_t)vocab->n);
         char joined[600];
-        int len = snprintf(joined, sizeof joined, "%.*s%.*s", STR_ARG(vocab_text(vocab, left)), STR_ARG(vocab_text(vocab, right)));
+        int len = snprintf(joined, sizeof joined, "%.*s%.*s", STR_ARG(vocab_text(vocab, left)),
+                           STR_ARG(vocab_text(vocab, right)));
         if (len > 250)
             continue;
         int32_t id = vocab_find(vocab, (struct str){joined, (size_t)len});
@@ -134,7 +135,8 @@ static void a_trie_finds_what_a_plain_search_finds(void **state) {
             int32_t wanted = -1;
             size_t wanted_len = 0, len = 0;
             for (int i = 0; i < N; i++)
-                if (keys[i].text.len > 0 && keys[i].text.len >= wanted_len && memcmp(keys[i].text.ptr, text, keys[i].text.len) == 0) {
+                if (keys[i].text.len > 0 && keys[i].text.len >= wanted_len &&
+                    memcmp(keys[i].text.ptr, text, keys[i].text.len) == 0) {
                     wanted = i;
                     wanted_len = keys[i].text.len;
                 }

@@ -1,4 +1,5 @@
-/* test_chat_form.c - histories as clients send them, made fit for the templates of real models and of some that are hostile. */
+/* test_chat_form.c - histories as clients send them, made fit for the templates of real models and of some that are
+ * hostile. */
 #include "check.h"
 
 #include "text/chat_messages.h"
@@ -32,7 +33,8 @@ static enum status render(const struct chat_template *t, json_t *request, struct
     return chat_template_render(t, request, &(struct template_options){.now = &now}, out, err);
 }
 
-static void check_prompt(const char *template, const struct chat_template *t, const json_t *history, const json_t *want) {
+static void check_prompt(const char *template, const struct chat_template *t, const json_t *history,
+                         const json_t *want) {
     struct error err = {0};
     struct buf out = {0};
     json_t *request = json_deep_copy(history);
@@ -89,15 +91,17 @@ static void expect(const char *source, const char *messages, const char *prompt)
     chat_template_free(t);
 }
 
-#define CALL(arguments) \
-    "[{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"1\",\"function\":{\"name\":\"f\",\"arguments\":" arguments "}}]}]"
+#define CALL(arguments)                                                                                            \
+    "[{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"1\",\"function\":{\"name\":\"f\",\"arguments\":" arguments \
+    "}}]}]"
 
 /* As DeepSeek's first ones: the arguments are joined to other text. */
 static void a_template_that_joins_arguments_gets_the_text(void **state) {
     (void)state;
-    static const char joins[] =
-        "{% for m in messages %}{% for c in m.tool_calls %}{{ '<' + c.function.arguments + '>' }}{% endfor %}{% endfor %}";
-    static const char prints[] = "{% for m in messages %}{% for c in m.tool_calls %}<{{ c.function.arguments }}>{% endfor %}{% endfor %}";
+    static const char joins[] = "{% for m in messages %}{% for c in m.tool_calls %}{{ '<' + c.function.arguments + '>' "
+                                "}}{% endfor %}{% endfor %}";
+    static const char prints[] =
+        "{% for m in messages %}{% for c in m.tool_calls %}<{{ c.function.arguments }}>{% endfor %}{% endfor %}";
     static const char *const both[] = {joins, prints};
     for (size_t i = 0; i < ARRAY_LEN(both); i++) {
         expect(both[i], CALL("\"{\\\"x\\\":1, \\\"y\\\": 1e2}\""), "<{\"x\":1, \"y\": 1e2}>");
@@ -133,17 +137,21 @@ static void a_template_that_takes_texts_gets_parts_joined(void **state) {
     (void)state;
     static const char prints[] = "{% for m in messages %}{{ m.role }} {{ m.content }};{% endfor %}";
     expect(prints,
-           "[{\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":\"A\"},{\"type\":\"refusal\",\"refusal\":\"B\"}]},"
+           "[{\"role\":\"user\",\"content\":[{\"type\":\"input_text\",\"text\":\"A\"},{\"type\":\"refusal\","
+           "\"refusal\":\"B\"}]},"
            "{\"role\":\"user\",\"content\":[]}]",
            "user A\nB;user ;");
-    expect(prints, "[{\"role\":\"assistant\",\"content\":null,\"refusal\":\"no\"},{\"role\":\"assistant\"}]", "assistant no;assistant ;");
+    expect(prints, "[{\"role\":\"assistant\",\"content\":null,\"refusal\":\"no\"},{\"role\":\"assistant\"}]",
+           "assistant no;assistant ;");
 }
 
 static void a_null_content_stays_where_the_template_means_it(void **state) {
     (void)state;
-    static const char call[] = "[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"function\":{\"name\":\"f\"}}]},"
-                               "{\"role\":\"assistant\",\"content\":null},{\"role\":\"user\",\"content\":null}]";
-    static const char skips[] = "{% for m in messages %}{% if m.content is not none %}[{{ m.content }}]{% endif %}{% endfor %}";
+    static const char call[] =
+        "[{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"function\":{\"name\":\"f\"}}]},"
+        "{\"role\":\"assistant\",\"content\":null},{\"role\":\"user\",\"content\":null}]";
+    static const char skips[] =
+        "{% for m in messages %}{% if m.content is not none %}[{{ m.content }}]{% endif %}{% endfor %}";
     expect(skips, call, "[][]");
     static const char prints[] = "{% for m in messages %}[{{ m.content | tojson }}]{% endfor %}";
     expect(prints, call, "[\"\"][\"\"][\"\"]");
@@ -155,9 +163,11 @@ static void old_names_are_the_new_ones(void **state) {
                                  "{{ c.function.arguments|tojson }}{% endfor %}{{ m.reasoning_content }};{% endfor %}";
     expect(prints,
            "[{\"role\":\"developer\",\"content\":\"\"},{\"role\":\"assistant\",\"content\":null,\"reasoning\":\"hm\","
-           "\"function_call\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":1}\"}},{\"role\":\"function\",\"name\":\"f\",\"content\":\"7\"}]",
+           "\"function_call\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":1}\"}},{\"role\":\"function\",\"name\":\"f\","
+           "\"content\":\"7\"}]",
            "system;assistant f{\"a\": 1}hm;tool;");
-    static const char knows[] = "{% for m in messages %}{% if m.role == 'developer' %}{{ m.content }}{% endif %}{% endfor %}";
+    static const char knows[] =
+        "{% for m in messages %}{% if m.role == 'developer' %}{{ m.content }}{% endif %}{% endfor %}";
     expect(knows, "[{\"role\":\"developer\",\"content\":\"D\"}]", "D");
 }
 
@@ -171,7 +181,8 @@ static void what_is_wrong_is_named(void **state) {
         {"[1]", "messages[0]: it must be an object"},
         {"[{\"role\":1}]", "messages[0].role: it must be a string"},
         {"[{\"role\":\"user\",\"content\":5}]", "messages[0].content: it must be a string or an array of parts"},
-        {"[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]", "messages[0].content[0].type: \"image_url\" is not supported"},
+        {"[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]",
+         "messages[0].content[0].type: \"image_url\" is not supported"},
         {"[{\"role\":\"user\",\"content\":[{\"type\":\"text\"}]}]", "messages[0].content[0].text: it must be a string"},
         {"[{\"role\":\"user\",\"content\":\"\",\"name\":1}]", "messages[0].name: it must be a string"},
         {CALL("\"{x\""), "messages[0].tool_calls[0].function.arguments: not valid JSON"},
@@ -180,7 +191,8 @@ static void what_is_wrong_is_named(void **state) {
         {"[{\"role\":\"assistant\",\"tool_calls\":{\"a\":1}}]", "messages[0].tool_calls: it must be an array"},
         {"[{\"role\":\"assistant\",\"tool_calls\":[5]}]", "messages[0].tool_calls[0]: it must be an object"},
         {"[{\"role\":\"assistant\",\"tool_calls\":[{}]}]", "messages[0].tool_calls[0].function: it must be an object"},
-        {"[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{}}]}]", "messages[0].tool_calls[0].function.name: it must be a string"},
+        {"[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{}}]}]",
+         "messages[0].tool_calls[0].function.name: it must be a string"},
     };
     for (size_t i = 0; i < ARRAY_LEN(faults); i++) {
         struct error err = {0};

@@ -1,5 +1,5 @@
-/* test_continuation.c - the text of an answer behind its prompt: what decoding all gives, without what decoding the prompt gives, as
- * Hugging Face's tokenizers 0.22.2 decodes (tools/fixtures/continuations.py). */
+/* test_continuation.c - the text of an answer behind its prompt: what decoding all gives, without what decoding the
+ * prompt gives, as Hugging Face's tokenizers 0.22.2 decodes (tools/fixtures/continuations.py). */
 #include "check.h"
 
 #include "base/file.h"
@@ -44,7 +44,8 @@ static struct tokenizer *with_decoder(json_t *decoder) {
 }
 
 /* The text of ids[from..n) behind the others; streamed in two halves of a copied detokenizer. */
-static void continuation(const struct tokenizer *tok, const int32_t *ids, size_t from, size_t n, int flags, struct buf *out) {
+static void continuation(const struct tokenizer *tok, const int32_t *ids, size_t from, size_t n, int flags,
+                         struct buf *out) {
     struct error err;
     struct detokenizer *d = detokenizer_open(tok, flags);
     EXPECT_OK(detokenizer_begin_after(d, ids, from, &err), err);
@@ -79,7 +80,8 @@ static void check_case(const struct tokenizer *tok, const char *name, const json
 
 static struct tokenizer *open_named(const char *name) {
     char path[200];
-    snprintf(path, sizeof path, "%s/%s", strstr(name, "small") ? "tests/data/tokenizers" : "build/data/tokenizers", name);
+    snprintf(path, sizeof path, "%s/%s", strstr(name, "small") ? "tests/data/tokenizers" : "build/data/tokenizers",
+             name);
     return open_tokenizer(path);
 }
 
@@ -102,7 +104,8 @@ static void answers_are_the_librarys_texts_without_their_prompts(void **state) {
     json_decref(file);
 }
 
-/* Where the text of all does not begin with that of the prompt: what of the prompt's end has changed comes again, nothing is lost. */
+/* Where the text of all does not begin with that of the prompt: what of the prompt's end has changed comes again,
+ * nothing is lost. */
 static void check_random_cut(const struct tokenizer *tok, uint64_t round, int flags) {
     int32_t ids[40];
     struct philox r = philox4x32(test_seed(), 7, round);
@@ -121,7 +124,8 @@ static void check_random_cut(const struct tokenizer *tok, uint64_t round, int fl
     while (same < prompt.len && same < all.len && prompt.ptr[same] == all.ptr[same])
         same++;
     struct str rest = {buf_view(&all).ptr + same, all.len - same};
-    bool spoilt = same < prompt.len || str_starts(rest, STR("\xEF\xBF\xBD")); // bytes, of which nobody knows whose they were
+    bool spoilt =
+        same < prompt.len || str_starts(rest, STR("\xEF\xBF\xBD")); // bytes, of which nobody knows whose they were
     EXPECT(spoilt || str_eq(buf_view(&answer), rest));
     buf_release(&all);
     buf_release(&prompt);
@@ -141,8 +145,8 @@ static void no_cut_loses_or_repeats_text(void **state) {
         tokenizer_free(tok);
     }
     json_decref(file);
-    static const char *const files[] = {SMALL, "build/data/tokenizers/llama-2/tokenizer.model", "build/data/tokenizers/albert/spiece.model",
-                                        "build/data/tokenizers/o200k"};
+    static const char *const files[] = {SMALL, "build/data/tokenizers/llama-2/tokenizer.model",
+                                        "build/data/tokenizers/albert/spiece.model", "build/data/tokenizers/o200k"};
     for (i = 0; i < ARRAY_LEN(files); i++) {
         struct tokenizer *tok = open_tokenizer(files[i]);
         for (uint64_t round = 0; round < 300; round++)

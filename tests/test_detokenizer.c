@@ -96,8 +96,8 @@ static void a_character_leaves_only_when_it_is_whole(void **state) {
 
 static void the_bytes_of_tokens_are_the_text(void **state) {
     (void)state;
-    static const char text[] =
-        " The fox's \xC3\xA9t\xC3\xA9: 12345\n\n\t\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E \xF0\x9F\xA6\x8A\xF0\x90\x8D\x88!";
+    static const char text[] = " The fox's \xC3\xA9t\xC3\xA9: 12345\n\n\t\xE6\x97\xA5\xE6\x9C\xAC\xE8\xAA\x9E "
+                               "\xF0\x9F\xA6\x8A\xF0\x90\x8D\x88!";
     static const char *const exact[] = {FILES "qwen3", FILES "llama-3", FILES "gpt-2/tokenizer.json", FILES "o200k"};
     for (size_t i = 0; i < ARRAY_LEN(exact); i++) {
         struct tokenizer *tok = open_tokenizer(exact[i]);

@@ -1,11 +1,13 @@
-/* test_device.c - a device's engine against the CPU's on whole models: what captured graphs, long decoding, full batches and eight-bit
- * weights and caches do to tokens. On the CPU alone (no GYRE_TEST_BACKEND) the claims are about itself, and cheap.
+/* test_device.c - a device's engine against the CPU's on whole models: what captured graphs, long decoding, full
+ * batches and eight-bit weights and caches do to tokens. On the CPU alone (no GYRE_TEST_BACKEND) the claims are about
+ * itself, and cheap.
  *
  * Texts are drawn by the models themselves at temperature 1, so that they are neither loops nor noise.
  *
- * Bounds: a log-probability is off by at most rounding() from float32's, as test_goldens has it. So two engines that round are up to
- * twice that apart, and their most probable tokens are the same wherever the two best of one are more than four times that apart;
- * against the CPU, which is exact, twice. What does not change the shape of a step changes no bit. */
+ * Bounds: a log-probability is off by at most rounding() from float32's, as test_goldens has it. So two engines that
+ * round are up to twice that apart, and their most probable tokens are the same wherever the two best of one are more
+ * than four times that apart; against the CPU, which is exact, twice. What does not change the shape of a step changes
+ * no bit. */
 #include "check.h"
 #include "op_rig.h"
 #include "reports.h"
@@ -93,7 +95,8 @@ static void submit_writing(struct gyre *g, struct text *t, int n_prompt, int n, 
 
 static void random_prompt(const struct gyre *g, struct text *t, uint64_t which) {
     for (int i = 0; i < N_PROMPT; i++)
-        t->tokens[i] = (int32_t)(test_seed() * 2654435761u + which * 40503u + (uint64_t)i * 1013u) % gyre_info(g)->vocab_size;
+        t->tokens[i] =
+            (int32_t)(test_seed() * 2654435761u + which * 40503u + (uint64_t)i * 1013u) % gyre_info(g)->vocab_size;
     for (int i = 0; i < N_PROMPT; i++)
         t->tokens[i] = t->tokens[i] < 0 ? -t->tokens[i] : t->tokens[i];
     t->n = N_PROMPT;
@@ -102,7 +105,8 @@ static void random_prompt(const struct gyre *g, struct text *t, uint64_t which) 
 /* What the engine says of every token of a text that is there. */
 static void score(struct gyre *g, struct text *t) {
     struct gyre_request q = gyre_request_default(g);
-    q.prompt = t->tokens, q.n_prompt = t->n, q.max_tokens = 0, q.score_prompt = true, q.n_prompt_top_logprobs = 2, q.user = t;
+    q.prompt = t->tokens, q.n_prompt = t->n, q.max_tokens = 0, q.score_prompt = true, q.n_prompt_top_logprobs = 2,
+    q.user = t;
     submit(g, &q);
     finish(g);
 }
@@ -114,8 +118,9 @@ static double mean_loss(const struct text *t) {
     return sum / (t->n - 1);
 }
 
-static const char *const dense[] = {"tests/models/llama",  "tests/models/mistral", "tests/models/qwen2", "tests/models/qwen3",
-                                    "tests/models/gemma2", "tests/models/gemma3",  "tests/models/gemma4"};
+static const char *const dense[] = {"tests/models/llama", "tests/models/mistral", "tests/models/qwen2",
+                                    "tests/models/qwen3", "tests/models/gemma2",  "tests/models/gemma3",
+                                    "tests/models/gemma4"};
 
 static int n_prompt_of(int i) { return 1 + i % N_PROMPT; }
 
@@ -153,20 +158,23 @@ static void captured_steps_equal_steps_that_are_not_bit_for_bit(void **state) {
 // ---- a screened head --------------------------------------------------------------------------------------------
 
 static const char *const trained[] = {
-    "tests/models/llama",   "tests/models/mistral", "tests/models/qwen2",     "tests/models/qwen3",       "tests/models/gemma2",
-    "tests/models/gemma3",  "tests/models/gemma4",  "tests/models/mixtral",   "tests/models/diffllama",   "tests/models/deepseek_v3",
-    "tests/models/qwen3_5", "tests/models/gpt_oss", "tests/models/qwen3_moe", "tests/models/qwen3_5_moe",
+    "tests/models/llama",     "tests/models/mistral",     "tests/models/qwen2",   "tests/models/qwen3",
+    "tests/models/gemma2",    "tests/models/gemma3",      "tests/models/gemma4",  "tests/models/mixtral",
+    "tests/models/diffllama", "tests/models/deepseek_v3", "tests/models/qwen3_5", "tests/models/gpt_oss",
+    "tests/models/qwen3_moe", "tests/models/qwen3_5_moe",
 };
 
 enum { N_GREEDY = 21, GREEDY = 400 };
 
-/* Greedy ones of all lengths; beside them, at the beginning, one that is drawn, one that is penalised and one that is scored. */
+/* Greedy ones of all lengths; beside them, at the beginning, one that is drawn, one that is penalised and one that is
+ * scored. */
 static void write_greedy(struct gyre *g, struct text *texts) {
     for (int i = 0; i < N_GREEDY; i++) {
         random_prompt(g, &texts[i], 40 + (uint64_t)i);
         struct gyre_request q = gyre_request_default(g);
         int n_prompt = n_prompt_of(i), n = i < 3 ? 60 + i : GREEDY - 17 * i;
-        q.prompt = texts[i].tokens, q.n_prompt = n_prompt, q.max_tokens = n - n_prompt, q.ignore_eos = true, q.user = &texts[i];
+        q.prompt = texts[i].tokens, q.n_prompt = n_prompt, q.max_tokens = n - n_prompt, q.ignore_eos = true,
+        q.user = &texts[i];
         q.temperature = i == 0 ? 0.8f : 0, q.top_k = 0, q.top_p = 1, q.min_p = 0, q.seed = 3;
         q.repetition_penalty = i == 1 ? 1.3f : 1;
         q.logprobs = i == 2;
@@ -178,8 +186,9 @@ static void write_greedy(struct gyre *g, struct text *texts) {
 /* screen: GYRE_ARGMAX_FILTER (backend/cuda/head/argmax_filter.c). */
 static void write_screened(const char *folder, const char *screen, const char *dtype, bool eager, struct text *texts) {
     setenv("GYRE_ARGMAX_FILTER", screen, 1);
-    struct gyre *g = open_model(folder, rig_backend(),
-                                (struct gyre_options){.max_seqs = 32, .dtype = dtype, .device_options = eager ? eager_option : NULL});
+    struct gyre *g = open_model(
+        folder, rig_backend(),
+        (struct gyre_options){.max_seqs = 32, .dtype = dtype, .device_options = eager ? eager_option : NULL});
     EXPECT_EQ(report_of(g->ops, g->exe, "head_screen_bytes") > 0, strcmp(screen, "0") != 0); // or nothing is compared
     write_greedy(g, texts);
     gyre_close(g);
@@ -194,8 +203,8 @@ static void expect_the_same(const char *folder, const char *dtype, const char *s
         EXPECT_EQ(all[i].n, some[i].n);
         for (int t = 0; t < all[i].n; t++)
             if (all[i].tokens[t] != some[i].tokens[t])
-                fail_msg("%s, %s, GYRE_ARGMAX_FILTER=%s, sequence %d: token %d is %d, without %d", folder, dtype, screen, i, t,
-                         some[i].tokens[t], all[i].tokens[t]);
+                fail_msg("%s, %s, GYRE_ARGMAX_FILTER=%s, sequence %d: token %d is %d, without %d", folder, dtype,
+                         screen, i, t, some[i].tokens[t], all[i].tokens[t]);
     }
 }
 
@@ -220,10 +229,10 @@ static void longer_context(const char *folder, char out[64]) {
     char command[512];
     strcpy(out, "/tmp/gyre-longer-XXXXXX");
     EXPECT(mkdtemp(out) != NULL);
-    snprintf(
-        command, sizeof command,
-        "cp -r %s/. %s && sed 's/\"max_position_embeddings\": *[0-9]*/\"max_position_embeddings\": 8192/' %s/config.json > %s/config.json",
-        folder, out, folder, out);
+    snprintf(command, sizeof command,
+             "cp -r %s/. %s && sed 's/\"max_position_embeddings\": *[0-9]*/\"max_position_embeddings\": 8192/' "
+             "%s/config.json > %s/config.json",
+             folder, out, folder, out);
     EXPECT_EQ(system(command), 0);
 }
 
@@ -240,7 +249,8 @@ static int compare_best(const struct text *device, const struct text *cpu, const
     return wrong;
 }
 
-/* Of a few texts of n tokens the most probable: some wander off to where the model was never trained and all tokens are alike. */
+/* Of a few texts of n tokens the most probable: some wander off to where the model was never trained and all tokens are
+ * alike. */
 static const struct text *write_long(struct gyre *g, int n, uint64_t which) {
     enum { TEXTS = 4 };
     static struct text texts[TEXTS];
@@ -258,7 +268,8 @@ static const struct text *write_long(struct gyre *g, int n, uint64_t which) {
 }
 
 static void thousands_of_tokens_past_a_window_are_the_cpus(void **state) {
-    static const char *const models[] = {"tests/models/gemma4", "tests/models/gemma3", "tests/models/mistral", "tests/models/qwen3"};
+    static const char *const models[] = {"tests/models/gemma4", "tests/models/gemma3", "tests/models/mistral",
+                                         "tests/models/qwen3"};
     static struct text cpu;
     bool is_cpu = rig_backend() == &backend_cpu;
     int n = is_cpu ? 300 : 4096 + 200, wrong = 0;
@@ -329,7 +340,8 @@ static void each_of_a_full_batch_gets_what_it_gets_alone(void **state) {
     double worst = 0;
     (void)state;
     for (size_t m = 0; m < ARRAY_LEN(dense); m++) {
-        struct gyre *g = open_model(dense[m], rig_backend(), (struct gyre_options){.max_seqs = N_BATCH, .max_batched_tokens = 150});
+        struct gyre *g =
+            open_model(dense[m], rig_backend(), (struct gyre_options){.max_seqs = N_BATCH, .max_batched_tokens = 150});
         write_batch(g, together, 0);
         for (int i = 0; i < N_BATCH; i += 4) {
             alone = together[i];
@@ -341,15 +353,16 @@ static void each_of_a_full_batch_gets_what_it_gets_alone(void **state) {
         }
         gyre_close(g);
     }
-    print_message("log-probabilities of a batch and of each alone: at most %.5f apart, %.5f may be\n", worst, rounding());
+    print_message("log-probabilities of a batch and of each alone: at most %.5f apart, %.5f may be\n", worst,
+                  rounding());
     EXPECT(worst <= rounding()); // twice that may be; 0.0074 is seen in float16
     EXPECT_EQ(wrong, 0);
 }
 
 // ---- eight bits, and sixteen ------------------------------------------------------------------------------------
 
-/* Texts that the CPU drew, and what it makes of them. The ratio of perplexities over one text of 1,000 tokens moves by half a per cent
- * from text to text. */
+/* Texts that the CPU drew, and what it makes of them. The ratio of perplexities over one text of 1,000 tokens moves by
+ * half a per cent from text to text. */
 enum { N_DRAWN = 12, DRAWN = 1000 };
 
 static const struct text *drawn_texts(size_t model) {
@@ -385,8 +398,8 @@ static double perplexity_ratio(size_t model, struct gyre_options options, const 
     }
     gyre_close(g);
     double mean = sum / N_DRAWN, deviation = sqrt(fmax(squares / N_DRAWN - mean * mean, 0) / (N_DRAWN - 1));
-    print_message("%s: perplexity %.3f on the CPU, %s %+.2f %% (+- %.2f)\n", dense[model], exp(mean_loss(&drawn[0])), what,
-                  (exp(mean) - 1) * 100, deviation * 100);
+    print_message("%s: perplexity %.3f on the CPU, %s %+.2f %% (+- %.2f)\n", dense[model], exp(mean_loss(&drawn[0])),
+                  what, (exp(mean) - 1) * 100, deviation * 100);
     return exp(mean);
 }
 
@@ -409,7 +422,8 @@ static void eight_bit_weights_and_cache_cost_little_perplexity(void **state) {
         skip();
     for (size_t m = 0; m < ARRAY_LEN(dense); m++) {
         struct gyre_options narrow = {.dtype = "float16", .quantization = "fp8", .kv_cache_dtype = "fp8"};
-        struct gyre_options cache = {.dtype = "float16", .kv_cache_dtype = "fp8"}, weights = {.dtype = "float16", .quantization = "fp8"};
+        struct gyre_options cache = {.dtype = "float16", .kv_cache_dtype = "fp8"},
+                            weights = {.dtype = "float16", .quantization = "fp8"};
         perplexity_ratio(m, cache, "fp8 cache alone");
         perplexity_ratio(m, weights, "fp8 weights alone");
         wrong += !(perplexity_ratio(m, narrow, "fp8") < 1.025);

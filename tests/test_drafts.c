@@ -1,5 +1,6 @@
-/* test_drafts.c - guesses of what comes next change no token: models on the CPU, greedy and drawn, with guesses from the answer that came without
- * any, some of them made up. Random schedules of them on the toy are in test_random_load.c. */
+/* test_drafts.c - guesses of what comes next change no token: models on the CPU, greedy and drawn, with guesses from
+ * the answer that came without any, some of them made up. Random schedules of them on the toy are in
+ * test_random_load.c. */
 #include "check.h"
 
 #include "base/random.h"

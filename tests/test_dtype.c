@@ -20,8 +20,10 @@ static void every_small_float_survives_a_round_trip(void **state) {
 
 static void known_values(void **state) {
     (void)state;
-    EXPECT(f16_to_f32(0x3C00) == 1 && f16_to_f32(0x7BFF) == 65504 && f16_to_f32(1) == 0x1p-24f && isinf(f16_to_f32(0xFC00)));
-    EXPECT(f8_e4m3_to_f32(0x7E) == 448 && f8_e4m3_to_f32(0x01) == 0x1p-9f && f8_e4m3_to_f32(0x38) == 1 && isnan(f8_e4m3_to_f32(0xFF)));
+    EXPECT(f16_to_f32(0x3C00) == 1 && f16_to_f32(0x7BFF) == 65504 && f16_to_f32(1) == 0x1p-24f &&
+           isinf(f16_to_f32(0xFC00)));
+    EXPECT(f8_e4m3_to_f32(0x7E) == 448 && f8_e4m3_to_f32(0x01) == 0x1p-9f && f8_e4m3_to_f32(0x38) == 1 &&
+           isnan(f8_e4m3_to_f32(0xFF)));
     EXPECT(f8_e5m2_to_f32(0x7B) == 57344 && f8_e5m2_to_f32(0x3C) == 1);
     EXPECT(f8_e8m0_to_f32(127) == 1 && f8_e8m0_to_f32(0) == 0x1p-127f);
     EXPECT(e2m1_to_f32(7) == 6 && e2m1_to_f32(9) == -0.5f);
@@ -33,12 +35,14 @@ static void rounding_is_to_nearest_even(void **state) {
     uint64_t s = test_seed();
     for (int i = 0; i < 2000000; i++) {
         s = s * 6364136223846793005u + 1442695040888963407u;
-        float mantissa = 1 + (float)(s >> 40) * 0x1p-24f, f = ldexpf(s & 1 ? -mantissa : mantissa, (int)(s >> 8 & 63) - 34);
+        float mantissa = 1 + (float)(s >> 40) * 0x1p-24f,
+              f = ldexpf(s & 1 ? -mantissa : mantissa, (int)(s >> 8 & 63) - 34);
         if (i % 3 == 0) // make exact ties common
             f = ldexpf(rintf(ldexpf(mantissa, 8)) + 0.5f, (int)(s >> 8 & 31) - 20);
         uint16_t h = f32_to_f16(f);
         if ((h & 0x7FFF) < 0x7BFF && (h & 0x7FFF) > 0) {
-            double d = fabs((double)f16_to_f32(h) - f), up = fabs((double)f16_to_f32(h + 1) - f), down = fabs((double)f16_to_f32(h - 1) - f);
+            double d = fabs((double)f16_to_f32(h) - f), up = fabs((double)f16_to_f32(h + 1) - f),
+                   down = fabs((double)f16_to_f32(h - 1) - f);
             EXPECT(d <= up && d <= down && (!(d == up || d == down) || !(h & 1)));
         }
         uint8_t e = f32_to_f8_e4m3(f);

@@ -127,12 +127,14 @@ static void run_alone(struct toy_shape shape, struct gyre_request q, struct reco
 
 static void expect_same(const struct record *a, const struct record *alone, const char *what) {
     bool cut = a->finish == GYRE_CANCELLED;
-    if (a->n_done != 1 || (!cut && (a->finish != alone->finish || a->n_tokens != alone->n_tokens || a->n_prompt != alone->n_prompt)))
-        fail_msg("%s: %d done, finish %d (alone %d), %d tokens (%d), %d scores (%d)", what, a->n_done, (int)a->finish, (int)alone->finish,
-                 a->n_tokens, alone->n_tokens, a->n_prompt, alone->n_prompt);
+    if (a->n_done != 1 ||
+        (!cut && (a->finish != alone->finish || a->n_tokens != alone->n_tokens || a->n_prompt != alone->n_prompt)))
+        fail_msg("%s: %d done, finish %d (alone %d), %d tokens (%d), %d scores (%d)", what, a->n_done, (int)a->finish,
+                 (int)alone->finish, a->n_tokens, alone->n_tokens, a->n_prompt, alone->n_prompt);
     EXPECT(a->n_tokens <= alone->n_tokens && a->n_prompt <= alone->n_prompt);
     for (int i = 0; i < a->n_tokens; i++)
-        if (a->tokens[i] != alone->tokens[i] || a->logprobs[i] != alone->logprobs[i] || a->positions[i] != alone->positions[i])
+        if (a->tokens[i] != alone->tokens[i] || a->logprobs[i] != alone->logprobs[i] ||
+            a->positions[i] != alone->positions[i])
             fail_msg("%s: token %d is %d, alone %d", what, i, a->tokens[i], alone->tokens[i]);
     for (int i = 0; i < a->n_prompt; i++)
         if (a->prompt_best[i] != alone->prompt_best[i] || a->prompt_logprobs[i] != alone->prompt_logprobs[i])
@@ -211,7 +213,8 @@ static void begin_like(struct company *c, const struct company *earlier, int max
 }
 
 static struct toy_shape random_shape(void) {
-    struct toy_shape s = {.full = one_in(2), .latent = one_in(4), .recurrent = one_in(3), .window = one_in(2) ? 1 + below(20) : 0};
+    struct toy_shape s = {
+        .full = one_in(2), .latent = one_in(4), .recurrent = one_in(3), .window = one_in(2) ? 1 + below(20) : 0};
     if (!s.full && !s.latent && !s.recurrent && !s.window)
         s.full = true;
     return s;
@@ -288,8 +291,9 @@ static void random_company_changes_nothing(void **state) {
     struct tally tally = {0};
     for (int i = 0; i < 4000; i++)
         one_random_schedule(&tally);
-    printf("%lld requests, %lld preempted (%lld to the host), %lld cancelled, %lld tokens reused\n", (long long)tally.n_requests,
-           (long long)tally.n_preempted, (long long)tally.n_swapped, (long long)tally.n_cancelled, (long long)tally.n_reused);
+    printf("%lld requests, %lld preempted (%lld to the host), %lld cancelled, %lld tokens reused\n",
+           (long long)tally.n_requests, (long long)tally.n_preempted, (long long)tally.n_swapped,
+           (long long)tally.n_cancelled, (long long)tally.n_reused);
     EXPECT(tally.n_preempted > 1000 && tally.n_swapped > 200 && tally.n_cancelled > 200 && tally.n_reused > 1000);
 }
 
@@ -499,7 +503,8 @@ static void a_request_that_leaves_no_token_fails_by_its_own_fault(void **state) 
     struct gyre_event e;
     while (gyre_poll(w.g, &e, 1) == 0)
         ;
-    EXPECT(e.kind == GYRE_DONE && e.finish == GYRE_FAILED && e.error_of_request && strstr(e.error, "allowed_token_ids"));
+    EXPECT(e.kind == GYRE_DONE && e.finish == GYRE_FAILED && e.error_of_request &&
+           strstr(e.error, "allowed_token_ids"));
     q.min_tokens = 0;
     struct record r = {0};
     submit(w.g, q, &r);
@@ -572,7 +577,8 @@ static void a_device_that_breaks_when_asked_for_memory_is_told_as_broken(void **
                 submit(w.g, ask(&w, 3, LONGEST - 3), &r[i]);
             finish_all(w.g);
             for (int i = 0; i < 2; i++)
-                EXPECT(r[i].n_done == 1 && (r[i].finish != GYRE_FAILED || strstr(r[i].error, "the toy broke when it was asked")));
+                EXPECT(r[i].n_done == 1 &&
+                       (r[i].finish != GYRE_FAILED || strstr(r[i].error, "the toy broke when it was asked")));
             EXPECT_EQ(r[0].finish == GYRE_FAILED, commits_left < 0);
             n_opened++;
         } else {
@@ -594,7 +600,8 @@ static void a_device_that_breaks_while_logits_are_fetched_hands_out_none(void **
     submit(w.g, ask(&w, 5, 20), &beside);
     toy_faults.logits_fail_in = 1;
     finish_all(w.g);
-    EXPECT(asks.n_done == 1 && asks.finish == GYRE_FAILED && asks.n_prompt == 0 && strstr(asks.error, "logits were fetched"));
+    EXPECT(asks.n_done == 1 && asks.finish == GYRE_FAILED && asks.n_prompt == 0 &&
+           strstr(asks.error, "logits were fetched"));
     EXPECT(beside.n_done == 1 && beside.finish == GYRE_FAILED && strstr(beside.error, "logits were fetched"));
     world_close(w);
 }
@@ -630,7 +637,8 @@ static void cancelling_voids_what_was_not_handed_out(void **state) {
 /* A block of an answer can be reused once its last token has been computed; the last token of all was not. */
 static void a_conversation_computes_its_past_once(void **state) {
     (void)state;
-    static const struct toy_shape shapes[] = {{.full = true}, {.full = true, .recurrent = true}, {.recurrent = true}, {.window = 9}};
+    static const struct toy_shape shapes[] = {
+        {.full = true}, {.full = true, .recurrent = true}, {.recurrent = true}, {.window = 9}};
     for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
         struct world w = world_open(shapes[i], (struct gyre_options){.block_size = 4});
         int32_t text[LONGEST];
@@ -669,7 +677,8 @@ static int64_t reused(struct world *w, struct toy_shape shape, const int32_t *pr
 
 static void a_beginning_seen_before_is_not_computed_again(void **state) {
     (void)state;
-    static const struct toy_shape shapes[] = {{.full = true}, {.full = true, .window = 11}, {.latent = true}, {.window = 11}};
+    static const struct toy_shape shapes[] = {
+        {.full = true}, {.full = true, .window = 11}, {.latent = true}, {.window = 11}};
     for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
         struct world w = world_open(shapes[i], (struct gyre_options){.block_size = 8, .max_batched_tokens = 64});
         int32_t text[60];
@@ -692,15 +701,18 @@ static void a_beginning_seen_before_is_not_computed_again(void **state) {
 /* The window's blocks are a ring: of a long text the last ones are there, and a hit needs no more. */
 static void a_hit_needs_only_the_last_window(void **state) {
     (void)state;
-    static const struct toy_shape shapes[] = {{.window = 11}, {.full = true, .window = 11}, {.window = 11, .recurrent = true}};
+    static const struct toy_shape shapes[] = {
+        {.window = 11}, {.full = true, .window = 11}, {.window = 11, .recurrent = true}};
     for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
-        struct world w = world_open(shapes[i], (struct gyre_options){.block_size = 8, .max_batched_tokens = 8, .max_seqs = 1});
+        struct world w =
+            world_open(shapes[i], (struct gyre_options){.block_size = 8, .max_batched_tokens = 8, .max_seqs = 1});
         int32_t text[88];
         for (int k = 0; k < 88; k++)
             text[k] = 2 + (k * 7 + k / 3) % (VOCAB - 2);
         for (int g = 0; g < w.g->pool.n_groups; g++)
             if (w.g->pool.groups[g].window)
-                EXPECT_EQ(w.g->pool.groups[g].blocks.n_blocks, 4); // of 11 that 88 tokens fill: 10 + 8 positions, anywhere
+                EXPECT_EQ(w.g->pool.groups[g].blocks.n_blocks,
+                          4); // of 11 that 88 tokens fill: 10 + 8 positions, anywhere
         EXPECT_EQ(reused(&w, shapes[i], text, 81, NULL), 0);
         EXPECT_EQ(reused(&w, shapes[i], text, 81, NULL), 80);
         EXPECT_EQ(reused(&w, shapes[i], text, 88, NULL), 80);
@@ -721,21 +733,25 @@ static int64_t computed_by_all(struct gyre *g) {
     return n;
 }
 
-/* Eight answers to one prompt of 45 tokens, each drawn with a seed of its own, and a ninth that parts from it at 42, in the sixth
- * block of 8: the prompt is computed once. With recurrent state all go on from the checkpoint at 40. Where a step takes 16 or 32
- * tokens the ninth does not wait for the 10 that are not there after 32. */
+/* Eight answers to one prompt of 45 tokens, each drawn with a seed of its own, and a ninth that parts from it at 42, in
+ * the sixth block of 8: the prompt is computed once. With recurrent state all go on from the checkpoint at 40. Where a
+ * step takes 16 or 32 tokens the ninth does not wait for the 10 that are not there after 32. */
 static void many_answers_to_one_prompt_compute_it_once(void **state) {
     (void)state;
     enum { N = 8, P = 45, ANSWER = 6 };
-    static const struct toy_shape shapes[] = {
-        {.full = true}, {.full = true, .window = 11}, {.latent = true}, {.window = 3}, {.full = true, .recurrent = true}};
+    static const struct toy_shape shapes[] = {{.full = true},
+                                              {.full = true, .window = 11},
+                                              {.latent = true},
+                                              {.window = 3},
+                                              {.full = true, .recurrent = true}};
     int32_t text[P], other[P];
     for (int k = 0; k < P; k++)
         text[k] = other[k] = 2 + (k * 7 + k / 3) % (VOCAB - 2);
     other[42]++;
     for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
         for (int chunk = 16; chunk <= 64; chunk *= 2) {
-            struct world w = world_open(shapes[i], (struct gyre_options){.block_size = 8, .max_batched_tokens = chunk, .max_seqs = 16});
+            struct world w = world_open(
+                shapes[i], (struct gyre_options){.block_size = 8, .max_batched_tokens = chunk, .max_seqs = 16});
             struct record r[N + 1] = {0};
             struct gyre_request q[N + 1];
             for (int k = 0; k <= N; k++) {
@@ -746,7 +762,8 @@ static void many_answers_to_one_prompt_compute_it_once(void **state) {
             int ninth = shapes[i].recurrent ? 40 : chunk == 64 ? 42 : 32;
             int64_t computed = computed_by_all(w.g), answers = (N + 1) * (ANSWER - 1);
             int64_t surplus = computed - answers - (shapes[i].recurrent ? P + N * (P - 40) : P + (N - 1) + (P - ninth));
-            EXPECT(surplus >= 0 && surplus <= (depth > 1 ? N + 1 : 0)); // a step ahead, a token may be computed for nothing
+            EXPECT(surplus >= 0 &&
+                   surplus <= (depth > 1 ? N + 1 : 0)); // a step ahead, a token may be computed for nothing
             for (int k = 0; k <= N; k++) {
                 struct record alone = {0};
                 run_alone(shapes[i], q[k], &alone);
@@ -804,7 +821,8 @@ static void a_miss_says_why(void **state) {
 static void what_was_evicted_is_computed_again(void **state) {
     (void)state;
     struct toy_shape shape = {.full = true};
-    struct world w = world_open(shape, (struct gyre_options){.block_size = 8, .max_batched_tokens = 64, .kv_cache_bytes = 8 * LONGEST});
+    struct world w = world_open(
+        shape, (struct gyre_options){.block_size = 8, .max_batched_tokens = 64, .kv_cache_bytes = 8 * LONGEST});
     int32_t text[80], other[80];
     for (int k = 0; k < 80; k++)
         text[k] = 2 + k % 30, other[k] = 2 + (k * 11) % 31;
@@ -818,7 +836,8 @@ static void what_was_evicted_is_computed_again(void **state) {
 /* A state is known where the prompt ended, and where a second text parted from a first one, for a third. */
 static void a_recurrent_model_goes_on_from_a_checkpoint(void **state) {
     (void)state;
-    static const struct toy_shape shapes[] = {{.full = true, .recurrent = true}, {.recurrent = true}, {.window = 11, .recurrent = true}};
+    static const struct toy_shape shapes[] = {
+        {.full = true, .recurrent = true}, {.recurrent = true}, {.window = 11, .recurrent = true}};
     for (size_t i = 0; i < ARRAY_LEN(shapes); i++) {
         struct world w = world_open(shapes[i], (struct gyre_options){.block_size = 8, .max_batched_tokens = 64});
         int32_t text[60];
@@ -896,11 +915,12 @@ static void a_more_important_request_takes_the_place_of_a_running_one(void **sta
     world_close(w);
 }
 
-/* Two long answers in a cache for one and a half: prompt tokens and answers are computed once if who gives way is swapped. What
- * is known of costs is held still: 100 us a token, and copies that cost nothing or very much. */
+/* Two long answers in a cache for one and a half: prompt tokens and answers are computed once if who gives way is
+ * swapped. What is known of costs is held still: 100 us a token, and copies that cost nothing or very much. */
 static void who_gives_way_is_swapped_where_that_is_cheaper(void **state) {
     (void)state;
-    static const struct toy_shape shapes[] = {{.full = true}, {.full = true, .window = 10}, {.full = true, .recurrent = true}};
+    static const struct toy_shape shapes[] = {
+        {.full = true}, {.full = true, .window = 10}, {.full = true, .recurrent = true}};
     for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
         for (int cheap = 0; cheap < 2; cheap++) {
             struct world w = world_open(shapes[i], (struct gyre_options){.block_size = 8,
@@ -911,7 +931,8 @@ static void who_gives_way_is_swapped_where_that_is_cheaper(void **state) {
                                                                          .no_prefix_cache = true});
             while (w.g->pool.groups[0].blocks.n_free > 18) // of 24 for two
                 kv_pool_take_block(&w.g->pool, 0);
-            const struct step_cost cost = {.weight = {0, 100 * 1e2, 0}, .n_steps = 1000, .us_a_copied_mb = cheap ? 0 : 1e9};
+            const struct step_cost cost = {
+                .weight = {0, 100 * 1e2, 0}, .n_steps = 1000, .us_a_copied_mb = cheap ? 0 : 1e9};
             struct record first = {0}, second = {0}, alone = {0};
             struct gyre_request q = ask(&w, 10, 80);
             submit(w.g, q, &first);
@@ -925,7 +946,8 @@ static void who_gives_way_is_swapped_where_that_is_cheaper(void **state) {
                     record_event(e[k].user, &e[k]);
                 computed += w.g->n_steps > before ? w.g->scheduler.n_step_tokens : 0;
             }
-            EXPECT(w.g->scheduler.n_preempted > 0 && w.g->scheduler.n_swapped == (cheap ? w.g->scheduler.n_preempted : 0));
+            EXPECT(w.g->scheduler.n_preempted > 0 &&
+                   w.g->scheduler.n_swapped == (cheap ? w.g->scheduler.n_preempted : 0));
             EXPECT(cheap ? computed <= 2 * 89 + 2 * depth : computed > 2 * 89 + 30);
             run_alone(shapes[i], q, &alone);
             expect_same(&first, &alone, "beside one that gave way");
@@ -968,7 +990,8 @@ static void the_cache_is_as_large_as_was_said(void **state) {
     struct error err;
     EXPECT_OK(on_device_load(&backend_toy, (struct how){0}, p, &at, &err), err);
     for (int64_t bytes = 1; bytes < 200000; bytes = bytes * 5 / 4 + 1) {
-        struct gyre_options o = {.backend = &backend_toy, .kv_cache_bytes = bytes, .block_size = 8, .max_batched_tokens = 16};
+        struct gyre_options o = {
+            .backend = &backend_toy, .kv_cache_bytes = bytes, .block_size = 8, .max_batched_tokens = 16};
         struct engine_sizes s;
         if (engine_size(&o, &model, at.loaded, &s, &err) != OK)
             continue;
@@ -977,8 +1000,11 @@ static void the_cache_is_as_large_as_was_said(void **state) {
             total += 64 * (int64_t)s.cache.n_blocks[g];
         EXPECT(total == s.kv_cache_bytes && total <= bytes && s.max_model_len <= LONGEST && s.cache.n_states <= 48);
         struct kv_pool pool;
-        struct kv_pool_options po = {
-            .groups = p->groups, .n_groups = p->n_groups, .block_size = 8, .max_chunk = 16, .n_states = s.cache.n_states};
+        struct kv_pool_options po = {.groups = p->groups,
+                                     .n_groups = p->n_groups,
+                                     .block_size = 8,
+                                     .max_chunk = 16,
+                                     .n_states = s.cache.n_states};
         memcpy(po.n_blocks, s.cache.n_blocks, sizeof po.n_blocks);
         kv_pool_init(&pool, &po);
         EXPECT(kv_pool_could_hold(&pool, s.max_model_len));
@@ -988,12 +1014,15 @@ static void the_cache_is_as_large_as_was_said(void **state) {
         o.max_model_len = s.max_model_len + 1;
         struct engine_sizes t;
         if (engine_size(&o, &model, at.loaded, &t, &err) == OK) // states made room
-            EXPECT(t.max_model_len == o.max_model_len && t.kv_cache_bytes <= bytes && t.cache.n_states < s.cache.n_states);
+            EXPECT(t.max_model_len == o.max_model_len && t.kv_cache_bytes <= bytes &&
+                   t.cache.n_states < s.cache.n_states);
         else if (o.max_model_len > LONGEST)
             EXPECT(strstr(err.text, "max_model_len"));
         else { // whole MiB, of which what is wanted is more
             long long takes, has;
-            EXPECT_EQ(sscanf(err.text, "max_model_len: %*[^0-9]%*d tokens takes %lld MiB, and it may have %lld", &takes, &has), 2);
+            EXPECT_EQ(sscanf(err.text, "max_model_len: %*[^0-9]%*d tokens takes %lld MiB, and it may have %lld", &takes,
+                             &has),
+                      2);
             EXPECT(takes > has);
         }
     }
@@ -1049,10 +1078,11 @@ static void options_out_of_range_are_named(void **state) {
 static void as_many_as_the_cache_was_made_for_run_together(void **state) {
     (void)state;
     enum { N = 8, LONG = 57, LEN = 64 };
-    struct world w =
-        world_open((struct toy_shape){.full = true},
-                   (struct gyre_options){
-                       .max_batched_tokens = 2 * LEN, .max_seqs = N, .block_size = 8, .max_model_len = LEN, .no_prefix_cache = true});
+    struct world w = world_open((struct toy_shape){.full = true}, (struct gyre_options){.max_batched_tokens = 2 * LEN,
+                                                                                        .max_seqs = N,
+                                                                                        .block_size = 8,
+                                                                                        .max_model_len = LEN,
+                                                                                        .no_prefix_cache = true});
     static struct record records[N];
     static int32_t prompt[LONG];
     struct gyre_request q = gyre_request_default(w.g);
@@ -1105,6 +1135,7 @@ int main(void) {
     };
     int failed = 0;
     for (depth = 1; depth <= MAX_STEPS_IN_FLIGHT; depth++)
-        failed += cmocka_run_group_tests_name(depth == 1 ? "one step at a time" : "steps that overlap", tests, NULL, NULL);
+        failed +=
+            cmocka_run_group_tests_name(depth == 1 ? "one step at a time" : "steps that overlap", tests, NULL, NULL);
     return failed;
 }

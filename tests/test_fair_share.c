@@ -1,5 +1,5 @@
-/* test_fair_share.c - tenants that share an engine: whoever floods it waits behind himself. On the toy backend, where a step's
- * cost does not matter and only the order is looked at. */
+/* test_fair_share.c - tenants that share an engine: whoever floods it waits behind himself. On the toy backend, where a
+ * step's cost does not matter and only the order is looked at. */
 #include "check.h"
 
 #include "backend/toy/toy.h"
@@ -73,8 +73,8 @@ static int place_of(const struct world *w, int user) {
     return -1;
 }
 
-/* A hundred requests of one tenant wait when another asks for the first time: it is served after those that run and at most
- * one more, and would be last without fair shares. */
+/* A hundred requests of one tenant wait when another asks for the first time: it is served after those that run and at
+ * most one more, and would be last without fair shares. */
 static void a_flood_of_one_tenant_does_not_hold_up_another(void **state) {
     (void)state;
     for (int fair = 0; fair < 2; fair++) {
@@ -94,9 +94,9 @@ static void a_flood_of_one_tenant_does_not_hold_up_another(void **state) {
     }
 }
 
-/* All have always three requests waiting, of sizes that differ by tenant; after any time no two differ in the tokens that
- * ended requests of theirs had by more than what is charged late, runs at once or waits: 4 of the largest, and a sixteenth of
- * rounding. */
+/* All have always three requests waiting, of sizes that differ by tenant; after any time no two differ in the tokens
+ * that ended requests of theirs had by more than what is charged late, runs at once or waits: 4 of the largest, and a
+ * sixteenth of rounding. */
 static void tenants_that_always_ask_get_equal_shares(void **state) {
     (void)state;
     struct world w = world_open(TENANTS, GYRE_FCFS, 3);
@@ -156,7 +156,8 @@ static void priority_comes_before_shares(void **state) {
     world_close(&w);
 }
 
-/* Random tenants, sizes, priorities, cancels and policies: everything ends, also what was asked first by whoever asked most. */
+/* Random tenants, sizes, priorities, cancels and policies: everything ends, also what was asked first by whoever asked
+ * most. */
 static void nobody_starves(void **state) {
     (void)state;
     for (int round = 0; round < 60; round++) {
@@ -181,7 +182,8 @@ static void a_tenant_that_is_none_is_refused(void **state) {
     struct world w = world_open(2, GYRE_FCFS, 1);
     for (int tenant = -1; tenant <= 2; tenant += 3) {
         int32_t prompt = 1;
-        struct gyre_request q = {.prompt = &prompt, .n_prompt = 1, .max_tokens = 1, .top_p = 1, .repetition_penalty = 1, .tenant = tenant};
+        struct gyre_request q = {
+            .prompt = &prompt, .n_prompt = 1, .max_tokens = 1, .top_p = 1, .repetition_penalty = 1, .tenant = tenant};
         uint64_t id;
         struct gyre_error err;
         EXPECT(gyre_submit(w.g, &q, &id, &err) != 0);

@@ -57,8 +57,9 @@ static int parse_words(struct verb_args *args, int argc, const char **argv) {
     return rc;
 }
 
-#define PARSE(args, ...) \
-    parse_words(args, (int)ARRAY_LEN(((const char *[]){"toy", __VA_ARGS__})), (const char *[]){"toy", __VA_ARGS__, NULL})
+#define PARSE(args, ...)                                                      \
+    parse_words(args, (int)ARRAY_LEN(((const char *[]){"toy", __VA_ARGS__})), \
+                (const char *[]){"toy", __VA_ARGS__, NULL})
 
 /* The words must be refused with exit code 2 and a first line that is exactly this. */
 #define REFUSED(sentence, ...)                       \
@@ -75,8 +76,8 @@ static void every_spelling_of_a_flag_is_taken(void **state) {
     (void)state;
     struct verb_args args;
     reset();
-    EXPECT_EQ(PARSE(&args, "--prompt", "a b", "folder", "--n_tokens=32k", "-s", "x", "-sy", "--stop=", "--chat", "--temperature", "-0",
-                    "-m64k", "--output=json", "--", "-p"),
+    EXPECT_EQ(PARSE(&args, "--prompt", "a b", "folder", "--n_tokens=32k", "-s", "x", "-sy", "--stop=", "--chat",
+                    "--temperature", "-0", "-m64k", "--output=json", "--", "-p"),
               -1);
     EXPECT_STR(opt.prompt, "a b");
     EXPECT_EQ(opt.n_tokens, 32000);
@@ -98,7 +99,9 @@ static void the_last_of_two_wins_and_no_turns_off(void **state) {
     (void)state;
     struct verb_args args;
     reset();
-    EXPECT_EQ(PARSE(&args, "m", "-n", "1", "-n", "2", "--chat", "--no-chat", "--prompt-ids", "1", "--prompt-ids", "7, 8,9"), -1);
+    EXPECT_EQ(
+        PARSE(&args, "m", "-n", "1", "-n", "2", "--chat", "--no-chat", "--prompt-ids", "1", "--prompt-ids", "7, 8,9"),
+        -1);
     EXPECT_EQ(opt.n_tokens, 2);
     EXPECT(!opt.chat && flag_given(&args, "chat"));
     EXPECT_EQ(opt.ids.n, 3);
@@ -124,11 +127,14 @@ static void misuse_is_a_sentence_and_exit_code_2(void **state) {
     REFUSED("-n: -5 is not between 0 and 1000000000", "m", "-n", "-5");
     REFUSED("-n: \"5B\" is not a whole number, as 512, 32k or 16Ki", "m", "-n5B");
     REFUSED("-n: \"\" is not a whole number, as 512, 32k or 16Ki", "m", "--prompt", "", "-n", "");
-    REFUSED("--prompt-ids: item 2 is not a whole number of 0 or more: wanted such with commas, as 1,2,3", "m", "--prompt-ids", "1,,3");
-    REFUSED("--prompt-ids: item 2 is not a whole number of 0 or more: wanted such with commas, as 1,2,3", "m", "--prompt-ids", "1,");
-    REFUSED("--prompt-ids: item 1 is not a whole number of 0 or more: wanted such with commas, as 1,2,3", "m", "--prompt-ids", "-1");
-    REFUSED("--prompt-ids: item 1 is not a whole number of 0 or more: wanted such with commas, as 1,2,3", "m", "--prompt-ids",
-            "99999999999");
+    REFUSED("--prompt-ids: item 2 is not a whole number of 0 or more: wanted such with commas, as 1,2,3", "m",
+            "--prompt-ids", "1,,3");
+    REFUSED("--prompt-ids: item 2 is not a whole number of 0 or more: wanted such with commas, as 1,2,3", "m",
+            "--prompt-ids", "1,");
+    REFUSED("--prompt-ids: item 1 is not a whole number of 0 or more: wanted such with commas, as 1,2,3", "m",
+            "--prompt-ids", "-1");
+    REFUSED("--prompt-ids: item 1 is not a whole number of 0 or more: wanted such with commas, as 1,2,3", "m",
+            "--prompt-ids", "99999999999");
 }
 
 static void an_unknown_flag_names_the_nearest(void **state) {

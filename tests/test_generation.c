@@ -6,7 +6,8 @@
 static void write_content(struct choice *c, struct buf *out) { buf_str(out, buf_view(&c->content)); }
 static const struct dialect plain = {.id_prefix = "", .chunk = write_content};
 
-/* One choice whose service has published `ids`; the last one is the end-of-sequence token. It has not said that the answer is done. */
+/* One choice whose service has published `ids`; the last one is the end-of-sequence token. It has not said that the
+ * answer is done. */
 struct stream {
     struct tokenizer *tok;
     struct token_ids ids;
@@ -20,7 +21,8 @@ struct stream {
 
 static void open_stream(struct stream *s, const char *text, bool include_stop) {
     struct error err;
-    *s = (struct stream){.g = {.api = &s->api, .x = &s->x, .dialect = &plain, .stream = true, .include_stop = include_stop}};
+    *s = (struct stream){
+        .g = {.api = &s->api, .x = &s->x, .dialect = &plain, .stream = true, .include_stop = include_stop}};
     EXPECT_OK(tokenizer_open("build/data/tokenizers/qwen3", &s->tok, &err), err);
     struct encoder *enc = encoder_open(s->tok);
     EXPECT_OK(tokenizer_encode(enc, str_of(text), 0, &s->ids, &err), err);

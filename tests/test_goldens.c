@@ -1,20 +1,24 @@
-/* test_goldens.c - every model folder, trained and random, against its golden.json: logits, log-probabilities and tokens of the reference
- * (float32, transformers; see tests/data/README.md and tests/models_random/README.md), however the prompts are cut and whatever runs beside them.
+/* test_goldens.c - every model folder, trained and random, against its golden.json: logits, log-probabilities and
+ * tokens of the reference (float32, transformers; see tests/data/README.md and tests/models_random/README.md), however
+ * the prompts are cut and whatever runs beside them.
  *
- * Bounds in float32: logits within 2e-3 and log-probabilities within 1e-3 of the reference, which comes from another order of
- * summation; a most probable token is compared where the reference's two best logits are 0.01 or more apart.
+ * Bounds in float32: logits within 2e-3 and log-probabilities within 1e-3 of the reference, which comes from another
+ * order of summation; a most probable token is compared where the reference's two best logits are 0.01 or more apart.
  *
- * On a device that multiplies in 16 bits (GYRE_TEST_DTYPE; unset: what it takes unasked, for bfloat16 checkpoints float16) logits and log-probabilities are off by what rounding leaves, see leeway(),
- * and most probable tokens are compared where two are farther apart than both can move. An expert chosen
- * otherwise makes other numbers: of a mixture one position in a hundred may be any. Of a checkpoint in e4m3 whose products are in e4m3
- * the logits' cosine is what is held: each factor is off by 0.027 in the mean.
+ * On a device that multiplies in 16 bits (GYRE_TEST_DTYPE; unset: what it takes unasked, for bfloat16 checkpoints
+ * float16) logits and log-probabilities are off by what rounding leaves, see leeway(), and most probable tokens are
+ * compared where two are farther apart than both can move. An expert chosen otherwise makes other numbers: of a mixture
+ * one position in a hundred may be any. Of a checkpoint in e4m3 whose products are in e4m3 the logits' cosine is what
+ * is held: each factor is off by 0.027 in the mean.
  *
- * The bounds of rounding are those of a CPU that rounds what LINEAR reads, queries, keys and values, and of nothing else: in float16 the
- * trained models' logits are off by 0.006 at most, random ones' log-probabilities by 0.048 (gemma4_per_layer_inputs; the device 0.049),
- * but where another expert is chosen by 0.49 (gemma4_moe; the device 0.49); in e4m3 cosines are 0.985 to 0.998 and log-probabilities off
- * by 0.31 in the mean square (qwen3_fp8_64, whose blocks of scales become scales of rows).
+ * The bounds of rounding are those of a CPU that rounds what LINEAR reads, queries, keys and values, and of nothing
+ * else: in float16 the trained models' logits are off by 0.006 at most, random ones' log-probabilities by 0.048
+ * (gemma4_per_layer_inputs; the device 0.049), but where another expert is chosen by 0.49 (gemma4_moe; the device
+ * 0.49); in e4m3 cosines are 0.985 to 0.998 and log-probabilities off by 0.31 in the mean square (qwen3_fp8_64, whose
+ * blocks of scales become scales of rows).
  *
- * In bfloat16 0.03 cannot be held, whatever else is exact: the trained models' last logits are off, on that CPU (prompts in one step), by
+ * In bfloat16 0.03 cannot be held, whatever else is exact: the trained models' last logits are off, on that CPU
+ * (prompts in one step), by
  *
  *     rounded to bfloat16                         llama  qwen2  qwen3  mistral  gemma2  gemma3  gemma4
  *     what qkv reads                              0.017  0.014  0.043  0.018    0.008   0.009   0.012
@@ -29,9 +33,10 @@
  *     all of it, to float16                       0.006  0.005  0.005  0.004    0.004   0.006   0.004
  *     queries, keys and values; LINEARs read two  0.025  0.019  0.020  0.030    0.013   0.012   0.019
  *
- * (two: a bfloat16 and that of what it leaves). The residual stream, sums and logits are float32 there and on the device, and the softmax's weights two
- * bfloat16, so what is left is what tensor cores take beside a weight of bfloat16. So --dtype bfloat16 has a bound of its own, and bfloat16
- * checkpoints run with products in float16 unless it is asked for. GYRE_TEST_TELL prints what was seen. */
+ * (two: a bfloat16 and that of what it leaves). The residual stream, sums and logits are float32 there and on the
+ * device, and the softmax's weights two bfloat16, so what is left is what tensor cores take beside a weight of
+ * bfloat16. So --dtype bfloat16 has a bound of its own, and bfloat16 checkpoints run with products in float16 unless it
+ * is asked for. GYRE_TEST_TELL prints what was seen. */
 #include "check.h"
 #include "op_rig.h"
 
@@ -120,7 +125,8 @@ static void submit_case(struct gyre *g, struct golden_case *c, int max_greedy) {
     uint64_t id;
     c->max_greedy = MIN(max_greedy, (int)json_array_size(json_object_get(c->json, "greedy")));
     q.prompt = c->prompt, q.n_prompt = c->n_prompt, q.max_tokens = c->max_greedy;
-    q.temperature = 0, q.ignore_eos = true, q.score_prompt = true, q.n_prompt_top_logprobs = 2, q.want_last_logits = true, q.user = c;
+    q.temperature = 0, q.ignore_eos = true, q.score_prompt = true, q.n_prompt_top_logprobs = 2,
+    q.want_last_logits = true, q.user = c;
     free(c->logits);
     c->logits = calloc((size_t)gyre_info(g)->vocab_size, sizeof(float));
     c->n_best = c->n_greedy = c->n_done = 0;
@@ -146,10 +152,10 @@ static bool is_exact(void) {
     return rig_backend() == &backend_cpu || (dtype && strcmp(dtype, "float32") == 0);
 }
 
-/* What rounding leaves in 16 bits: of the last logits, of a log-probability, and twice of a logit at any place, which another token may
- * be ahead by. 0.03 of the trained models' logits is wanted, and float16 is off by 0.009; log-probabilities by 0.03, of random models
- * by 0.054. bfloat16 is there for what float16 has no range for: its logits were off by 0.083 (llama), log-probabilities by 0.099, when the
- * softmax's weights had one term. */
+/* What rounding leaves in 16 bits: of the last logits, of a log-probability, and twice of a logit at any place, which
+ * another token may be ahead by. 0.03 of the trained models' logits is wanted, and float16 is off by 0.009;
+ * log-probabilities by 0.03, of random models by 0.054. bfloat16 is there for what float16 has no range for: its logits
+ * were off by 0.083 (llama), log-probabilities by 0.099, when the softmax's weights had one term. */
 struct leeway {
     double logit, logprob, margin;
 };
@@ -183,7 +189,8 @@ static int check_logits(const struct golden_case *c, int32_t vocab_size, const c
     double cosine = both / sqrt(of_got * of_want);
     if (getenv("GYRE_TEST_TELL"))
         print_message("told: %s: last logits off by %g, cosine %.6f\n", where, worst, cosine);
-    bool good = by_e4m3() ? cosine >= E4M3_COSINE : worst <= logit_bound() || (n_strays(c->n_prompt) > 0 && cosine >= STRAY_COSINE);
+    bool good = by_e4m3() ? cosine >= E4M3_COSINE
+                          : worst <= logit_bound() || (n_strays(c->n_prompt) > 0 && cosine >= STRAY_COSINE);
     if (!good)
         print_error("%s: last logits off by %g, cosine %.5f\n", where, worst, cosine);
     return !good;
@@ -193,7 +200,8 @@ static int check_logprobs(const struct golden_case *c, const char *where) {
     double worst = 0, squares = 0;
     int wrong_best = 0, n_off = 0;
     EXPECT_EQ(c->n_best, c->n_prompt);
-    bool has_margins = json_object_get(c->json, "argmax_margin") != NULL; // random weights come closer than trained ones
+    bool has_margins =
+        json_object_get(c->json, "argmax_margin") != NULL; // random weights come closer than trained ones
     for (int t = 0; t < c->n_prompt; t++) {
         double margin = !is_exact() ? (double)c->margin[t] : has_margins ? number_at(c->json, "argmax_margin", t) : 1;
         bool other_best = margin >= least_margin() && c->best[t] != (int32_t)number_at(c->json, "argmax", t);
@@ -203,12 +211,14 @@ static int check_logprobs(const struct golden_case *c, const char *where) {
         wrong_best += other_best;
         n_off += other_best || !(off <= logprob_bound());
     }
-    bool good = by_e4m3() ? sqrt(squares / c->n_prompt) <= E4M3_LOGPROB_RMS && wrong_best == 0 : n_off <= n_strays(c->n_prompt);
+    bool good =
+        by_e4m3() ? sqrt(squares / c->n_prompt) <= E4M3_LOGPROB_RMS && wrong_best == 0 : n_off <= n_strays(c->n_prompt);
     if (getenv("GYRE_TEST_TELL"))
-        print_message("told: %s: log-probabilities off by %g, %g in the mean square\n", where, worst, sqrt(squares / c->n_prompt));
+        print_message("told: %s: log-probabilities off by %g, %g in the mean square\n", where, worst,
+                      sqrt(squares / c->n_prompt));
     if (!good)
-        print_error("%s: %d log-probabilities are off, by up to %g, %d of %d best tokens differ\n", where, n_off, worst, wrong_best,
-                    c->n_prompt);
+        print_error("%s: %d log-probabilities are off, by up to %g, %d of %d best tokens differ\n", where, n_off, worst,
+                    wrong_best, c->n_prompt);
     return !good;
 }
 
@@ -243,7 +253,8 @@ static struct gyre *open_model(const char *folder, struct gyre_options options) 
     return g;
 }
 
-/* Each prompt alone, at most `chunk` tokens a step. What is cut differently is the prompt, so a few tokens after it do. */
+/* Each prompt alone, at most `chunk` tokens a step. What is cut differently is the prompt, so a few tokens after it do.
+ */
 static int check_chunked(struct golden *golden, int chunk) {
     struct gyre *g = open_model(golden->folder, (struct gyre_options){.max_batched_tokens = chunk, .block_size = 16});
     char how[40];
@@ -316,13 +327,16 @@ static int whole_and_ragged(struct golden *g) {
     return check_together(g, (struct gyre_options){.max_batched_tokens = 2048, .n_threads = 2}, "all in one step");
 }
 static int ragged_and_chunked(struct golden *g) {
-    return check_together(g, (struct gyre_options){.max_batched_tokens = 23, .max_seqs = 4, .block_size = 8}, "four in steps of 23");
+    return check_together(g, (struct gyre_options){.max_batched_tokens = 23, .max_seqs = 4, .block_size = 8},
+                          "four in steps of 23");
 }
 
 /* Where caches are of short keys, once more with whole ones. */
 static int with_whole_keys(struct golden *g) {
     static const char *const own[] = {"shared-kv=0", NULL};
-    return strstr(g->folder, "gemma4") ? check_together(g, (struct gyre_options){.device_options = own, .n_threads = 2}, "whole keys") : 0;
+    return strstr(g->folder, "gemma4")
+               ? check_together(g, (struct gyre_options){.device_options = own, .n_threads = 2}, "whole keys")
+               : 0;
 }
 
 static void prompts_fed_token_by_token_match_the_reference(void **state) {

@@ -25,7 +25,8 @@ static void a_request_gets_its_answer(void **state) {
     struct heard a = ask(r.port, GET("/hello"));
     EXPECT_EQ(a.status, 200);
     EXPECT_STR(a.body.ptr, "hello\n");
-    EXPECT(heard_has(&a, "Content-Type: text/plain\r") && heard_has(&a, "Content-Length: 6\r") && heard_has(&a, "Date: "));
+    EXPECT(heard_has(&a, "Content-Type: text/plain\r") && heard_has(&a, "Content-Length: 6\r") &&
+           heard_has(&a, "Date: "));
     EXPECT(heard_has(&a, "X-Request-Id: ") && !heard_has(&a, "Connection: close") && !heard_has(&a, "Access-Control"));
     heard_release(&a);
     expect_answer(r.port, GET("/query?a=1%202+3%26&b=4"), 200, "1 2 3&");
@@ -71,7 +72,8 @@ static void a_path_for_another_method_says_for_which(void **state) {
     (void)state;
     struct rig r = rig_open((struct http_options){0});
     struct heard a = ask(r.port, "POST /things/5 HTTP/1.1\r\nHost: t\r\nContent-Length: 2\r\n\r\n{}");
-    EXPECT(a.status == 405 && heard_has(&a, "Allow: GET, HEAD, DELETE\r") && heard_has(&a, "Content-Type: application/json"));
+    EXPECT(a.status == 405 && heard_has(&a, "Allow: GET, HEAD, DELETE\r") &&
+           heard_has(&a, "Content-Type: application/json"));
     EXPECT_STR(a.body.ptr, "{\"error\":{\"message\":\"this path is there for another method\",\"code\":405}}\n");
     heard_release(&a);
     a = ask(r.port, "OPTIONS /things/5 HTTP/1.1\r\nHost: t\r\n\r\n");
@@ -87,8 +89,8 @@ static void a_path_for_another_method_says_for_which(void **state) {
 static void pages_of_the_named_origin_may_call(void **state) {
     (void)state;
     struct rig r = rig_open((struct http_options){.cors_origin = "https://chat.example"});
-    struct heard a =
-        ask(r.port, "OPTIONS /json HTTP/1.1\r\nHost: t\r\nOrigin: https://chat.example\r\nAccess-Control-Request-Method: POST\r\n\r\n");
+    struct heard a = ask(r.port, "OPTIONS /json HTTP/1.1\r\nHost: t\r\nOrigin: "
+                                 "https://chat.example\r\nAccess-Control-Request-Method: POST\r\n\r\n");
     EXPECT(a.status == 204 && heard_has(&a, "Access-Control-Allow-Origin: https://chat.example\r"));
     EXPECT(heard_has(&a, "Access-Control-Allow-Methods: POST, OPTIONS\r") &&
            heard_has(&a, "Access-Control-Allow-Headers: *, Authorization\r"));
@@ -101,9 +103,10 @@ static void pages_of_the_named_origin_may_call(void **state) {
 
 static void paths_are_compared_as_they_were_sent(void **state) {
     (void)state;
-    static const char *const strange[] = {"//hello",     "/./hello",       "/x/../hello", "/hello//", "/%68ello",         "/hello%2f",
-                                          "/hello%00",   "/HELLO",         "/hello;x=1",  "/hell",    "/things/",         "/things",
-                                          "/things/a/b", "/things//parts", "/files/",     "/",        "/things/../hello", "*"};
+    static const char *const strange[] = {
+        "//hello",     "/./hello",       "/x/../hello", "/hello//", "/%68ello",         "/hello%2f",
+        "/hello%00",   "/HELLO",         "/hello;x=1",  "/hell",    "/things/",         "/things",
+        "/things/a/b", "/things//parts", "/files/",     "/",        "/things/../hello", "*"};
     struct rig r = rig_open((struct http_options){0});
     for (size_t i = 0; i < ARRAY_LEN(strange); i++) {
         char request[128];
@@ -131,8 +134,8 @@ static void a_body_may_come_in_any_pieces(void **state) {
     (void)state;
     struct rig r = rig_open((struct http_options){0});
     const char *whole = "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 11\r\n\r\nhello world";
-    const char *chunks =
-        "POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n006\r\n world\r\n0\r\nTrailer: x\r\n\r\n";
+    const char *chunks = "POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n006\r\n "
+                         "world\r\n0\r\nTrailer: x\r\n\r\n";
     for (int i = 0; i < 2; i++) {
         expect_answer(r.port, i ? chunks : whole, 200, "hello world");
         int fd = dial(r.port);
@@ -175,7 +178,8 @@ static void who_expects_100_continue_gets_it_or_the_refusal(void **state) {
     int fd = dial(r.port);
     say_text(fd, "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 4\r\nExpect: 100-continue\r\n\r\n");
     char interim[25];
-    EXPECT(recv(fd, interim, sizeof interim, MSG_WAITALL) == 25 && memcmp(interim, "HTTP/1.1 100 Continue\r\n\r\n", 25) == 0);
+    EXPECT(recv(fd, interim, sizeof interim, MSG_WAITALL) == 25 &&
+           memcmp(interim, "HTTP/1.1 100 Continue\r\n\r\n", 25) == 0);
     say_text(fd, "body");
     struct heard a = hear(fd, false);
     EXPECT(a.status == 200 && strcmp(a.body.ptr, "body") == 0);
@@ -197,8 +201,9 @@ static void a_body_that_is_too_large_is_413_even_to_a_client_that_only_writes(vo
     char *zeros = xcalloc(n, 1), head[128];
     for (int chunked = 0; chunked < 2; chunked++) {
         int fd = dial(r.port);
-        snprintf(head, sizeof head, "POST /echo HTTP/1.1\r\nHost: t\r\n%s: %s\r\n\r\n%s", chunked ? "Transfer-Encoding" : "Content-Length",
-                 chunked ? "chunked" : "3145728", chunked ? "300000\r\n" : "");
+        snprintf(head, sizeof head, "POST /echo HTTP/1.1\r\nHost: t\r\n%s: %s\r\n\r\n%s",
+                 chunked ? "Transfer-Encoding" : "Content-Length", chunked ? "chunked" : "3145728",
+                 chunked ? "300000\r\n" : "");
         say_text(fd, head);
         say(fd, zeros, n);
         if (chunked)
@@ -210,10 +215,10 @@ static void a_body_that_is_too_large_is_413_even_to_a_client_that_only_writes(vo
         close(fd);
     }
     free(zeros);
-    expect_answer(
-        r.port,
-        "POST /small HTTP/1.1\r\nHost: t\r\nContent-Length: 65\r\n\r\n0123456789012345678901234567890123456789012345678901234567890123!",
-        413, "{\"error\":{\"message\":\"the body has 65 bytes, and at most 64 are read\",\"code\":413}}\n");
+    expect_answer(r.port,
+                  "POST /small HTTP/1.1\r\nHost: t\r\nContent-Length: "
+                  "65\r\n\r\n0123456789012345678901234567890123456789012345678901234567890123!",
+                  413, "{\"error\":{\"message\":\"the body has 65 bytes, and at most 64 are read\",\"code\":413}}\n");
     expect_answer(r.port, "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 99999999999\r\n\r\n", 413, NULL);
     rig_close(&r);
 }
@@ -222,13 +227,20 @@ static void json_routes_want_json_of_a_known_length(void **state) {
     (void)state;
     struct rig r = rig_open((struct http_options){0});
     expect_answer(r.port, "POST /json HTTP/1.1\r\nHost: t\r\n\r\n", 411, NULL);
-    expect_answer(r.port, "POST /json HTTP/1.1\r\nHost: t\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}", 415, NULL);
-    expect_answer(r.port, "POST /json HTTP/1.1\r\nHost: t\r\nContent-Encoding: br\r\nContent-Length: 2\r\n\r\n{}", 415, NULL);
-    expect_answer(r.port, "POST /json HTTP/1.1\r\nHost: t\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}", 400, NULL);
-    expect_answer(r.port, "POST /json HTTP/1.1\r\nHost: t\r\nContent-Type: multipart/form-data; boundary=x\r\nContent-Length: 2\r\n\r\n{}",
+    expect_answer(r.port, "POST /json HTTP/1.1\r\nHost: t\r\nContent-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}",
+                  415, NULL);
+    expect_answer(r.port, "POST /json HTTP/1.1\r\nHost: t\r\nContent-Encoding: br\r\nContent-Length: 2\r\n\r\n{}", 415,
+                  NULL);
+    expect_answer(r.port, "POST /json HTTP/1.1\r\nHost: t\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}",
+                  400, NULL);
+    expect_answer(r.port,
+                  "POST /json HTTP/1.1\r\nHost: t\r\nContent-Type: multipart/form-data; boundary=x\r\nContent-Length: "
+                  "2\r\n\r\n{}",
                   415, NULL);
     expect_answer(r.port, "POST /json HTTP/1.1\r\nHost: t\r\nContent-Length: 2\r\n\r\n{}", 200, "{}");
-    expect_answer(r.port, "POST /json HTTP/1.1\r\nHost: t\r\nContent-Type: Application/JSON ; charset=utf-8\r\nContent-Length: 2\r\n\r\n{}",
+    expect_answer(r.port,
+                  "POST /json HTTP/1.1\r\nHost: t\r\nContent-Type: Application/JSON ; charset=utf-8\r\nContent-Length: "
+                  "2\r\n\r\n{}",
                   200, "{}");
     rig_close(&r);
 }
@@ -372,7 +384,8 @@ static void an_event_is_sent_when_it_is_there(void **state) {
     rig_close(&r);
 }
 
-/* A batch is made when the one before has been read, so that each is a wake of its own however slow client and server are. */
+/* A batch is made when the one before has been read, so that each is a wake of its own however slow client and server
+ * are. */
 static void what_comes_together_is_one_wake_and_few_writes(void **state) {
     (void)state;
     struct rig r = rig_open((struct http_options){0});
@@ -472,22 +485,23 @@ static void a_port_in_use_and_an_unknown_host_are_refused_with_a_sentence(void *
 
 static void tls_serves_the_same(void **state) {
     (void)state;
-    struct rig r = rig_open((struct http_options){.tls_cert = "tests/data/tls/cert.pem", .tls_key = "tests/data/tls/key.pem"});
+    struct rig r =
+        rig_open((struct http_options){.tls_cert = "tests/data/tls/cert.pem", .tls_key = "tests/data/tls/key.pem"});
     char command[1024];
-    snprintf(
-        command, sizeof command,
-        "python3 -c 'import ssl, http.client as h\n"
-        "c = h.HTTPSConnection(\"localhost\", %d, timeout=300, context=ssl.create_default_context(cafile=\"tests/data/tls/cert.pem\"))\n"
-        "for i in range(20):\n"
-        "    c.request(\"POST\", \"/echo\", b\"x\" * i * 5000)\n"
-        "    assert c.getresponse().read() == b\"x\" * i * 5000\n"
-        "    c.request(\"GET\", \"/later?ms=5\")\n"
-        "    assert c.getresponse().read() == b\"later\\n\"\n"
-        "    c.request(\"GET\", \"/stream?n=1000&batch=10&size=40\")\n"
-        "    assert len(c.getresponse().read()) == 40000\n"
-        "c.request(\"GET\", \"/later\")\n"
-        "c.sock.close()'",
-        r.port);
+    snprintf(command, sizeof command,
+             "python3 -c 'import ssl, http.client as h\n"
+             "c = h.HTTPSConnection(\"localhost\", %d, timeout=300, "
+             "context=ssl.create_default_context(cafile=\"tests/data/tls/cert.pem\"))\n"
+             "for i in range(20):\n"
+             "    c.request(\"POST\", \"/echo\", b\"x\" * i * 5000)\n"
+             "    assert c.getresponse().read() == b\"x\" * i * 5000\n"
+             "    c.request(\"GET\", \"/later?ms=5\")\n"
+             "    assert c.getresponse().read() == b\"later\\n\"\n"
+             "    c.request(\"GET\", \"/stream?n=1000&batch=10&size=40\")\n"
+             "    assert len(c.getresponse().read()) == 40000\n"
+             "c.request(\"GET\", \"/later\")\n"
+             "c.sock.close()'",
+             r.port);
     EXPECT_EQ(system(command), 0);
     EXPECT(comes_to(&rig_seen.gone, 1));
     rig_close(&r);

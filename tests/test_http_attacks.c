@@ -1,7 +1,8 @@
 /* test_http_attacks.c - clients that lie, dawdle, leave, never read, or come in thousands; and stopping among them.
  *
  * After each attack the server answers the next request, no exchange is left over (rig_close checks), and where a limit
- * is the defence the test shows the limit at work. Which attack is tested where: the table in tests/cli/test_attacks.py. */
+ * is the defence the test shows the limit at work. Which attack is tested where: the table in
+ * tests/cli/test_attacks.py. */
 #include "check.h"
 
 #include "base/random.h"
@@ -42,8 +43,10 @@ static void a_head_with_two_readings_is_refused(void **state) {
         size_t n;
         int status, or_status; // the other where versions of the library differ
     } cases[] = {
-        {RAW("POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"), 400, 0},
-        {RAW("POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n"), 400, 0},
+        {RAW("POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"), 400,
+         0},
+        {RAW("POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\nContent-Length: 5\r\n\r\n0\r\n\r\n"), 400,
+         0},
         {RAW("POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\nhello"), 400, 0},
         {RAW("POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 5\r\ncontent-length: 6\r\n\r\nhello"), 400, 0},
         {RAW("POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 5, 5\r\n\r\nhello"), 400, 0},
@@ -57,7 +60,9 @@ static void a_head_with_two_readings_is_refused(void **state) {
         {RAW("POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n"), 501, 400},
         {RAW("POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked, identity\r\n\r\n0\r\n\r\n"), 501, 400},
         {RAW("POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: xchunked\r\n\r\n0\r\n\r\n"), 501, 400},
-        {RAW("POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"), 400, 0},
+        {RAW("POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: "
+             "chunked\r\n\r\n0\r\n\r\n"),
+         400, 0},
         {RAW("POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding : chunked\r\n\r\n0\r\n\r\n"), 400, 0},
         {RAW("POST /echo HTTP/1.0\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"), 400, 0},
         {RAW("GET /hello HTTP/1.1\r\nHost: t\r\n Transfer-Encoding: chunked\r\n\r\n"), 400, 0},
@@ -104,13 +109,19 @@ static void a_head_with_two_readings_is_refused(void **state) {
 
 static void chunks_that_are_none_are_refused(void **state) {
     (void)state;
-    static const char *const bodies[] = {
-        "x\r\n",    "-5\r\nhello\r\n0\r\n\r\n", "5 \r\nhello\r\n0\r\n\r\n",      "0x5\r\nhello\r\n0\r\n\r\n", "5\r\nhelloX\r\n0\r\n\r\n",
-        "\r\n\r\n", ";x\r\nhello\r\n0\r\n\r\n", "FFFFFFFFFFFFFFFFF\r\nhello\r\n"};
+    static const char *const bodies[] = {"x\r\n",
+                                         "-5\r\nhello\r\n0\r\n\r\n",
+                                         "5 \r\nhello\r\n0\r\n\r\n",
+                                         "0x5\r\nhello\r\n0\r\n\r\n",
+                                         "5\r\nhelloX\r\n0\r\n\r\n",
+                                         "\r\n\r\n",
+                                         ";x\r\nhello\r\n0\r\n\r\n",
+                                         "FFFFFFFFFFFFFFFFF\r\nhello\r\n"};
     struct rig r = rig_open((struct http_options){0});
     for (size_t i = 0; i < ARRAY_LEN(bodies); i++) {
         char request[256];
-        int n = snprintf(request, sizeof request, "POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n%s", bodies[i]);
+        int n = snprintf(request, sizeof request,
+                         "POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n%s", bodies[i]);
         int status = ask_status(r.port, request, (size_t)n);
         if (status != 400 && status != 413)
             fail_msg("%s: %d", bodies[i], status);
@@ -122,11 +133,13 @@ static void chunks_that_are_none_are_refused(void **state) {
 
 static void what_follows_a_chunked_body_is_never_a_request(void **state) {
     (void)state;
-    static const char *const tails[] = {"0\r\n\r\n", "0;x=y\r\n\r\n", "0;x=\"\n\r\n\r\n\"\r\n\r\n", "0\r\nX: y\r\n\r\n"};
+    static const char *const tails[] = {"0\r\n\r\n", "0;x=y\r\n\r\n", "0;x=\"\n\r\n\r\n\"\r\n\r\n",
+                                        "0\r\nX: y\r\n\r\n"};
     struct rig r = rig_open((struct http_options){0});
     for (size_t i = 0; i < ARRAY_LEN(tails); i++) {
         char request[512];
-        snprintf(request, sizeof request, "POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n%s" GET("/hello"), tails[i]);
+        snprintf(request, sizeof request,
+                 "POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n%s" GET("/hello"), tails[i]);
         int fd = dial(r.port), before = rig_seen.handled;
         say_text(fd, request);
         struct heard a = hear(fd, false);
@@ -357,12 +370,13 @@ static void an_idle_connection_is_closed_in_time(void **state) {
 static void leaving_tells_the_handler_within_a_moment(void **state) {
     (void)state;
     struct rig r = rig_open((struct http_options){0});
-    static const char *const requests[] = {GET("/later"),
-                                           GET("/stream?n=1000000&gap=1000"),
-                                           GET("/stream?n=1000000&gap=60000000"),
-                                           GET("/stream?n=100000000&batch=100"),
-                                           "GET /later HTTP/1.0\r\n\r\n",
-                                           "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 1\r\n\r\nx" GET("/later")};
+    static const char *const requests[] = {
+        GET("/later"),
+        GET("/stream?n=1000000&gap=1000"),
+        GET("/stream?n=1000000&gap=60000000"),
+        GET("/stream?n=100000000&batch=100"),
+        "GET /later HTTP/1.0\r\n\r\n",
+        "POST /echo HTTP/1.1\r\nHost: t\r\nContent-Length: 1\r\n\r\nx" GET("/later")};
     int n = 0;
     for (size_t i = 0; i < ARRAY_LEN(requests); i++) {
         for (int resets = 0; resets < 2; resets++) {
@@ -428,7 +442,8 @@ static void an_http_1_0_client_that_sends_fin_has_left(void **state) {
 
 static void leaving_in_the_middle_of_a_request_leaves_nothing(void **state) {
     (void)state;
-    static const char request[] = "POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
+    static const char request[] =
+        "POST /echo HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n";
     struct rig r = rig_open((struct http_options){0});
     for (size_t n = 0; n < sizeof request - 1; n++) {
         for (int resets = 0; resets < 2; resets++) {
@@ -446,7 +461,8 @@ static void leaving_in_the_middle_of_a_request_leaves_nothing(void **state) {
     rig_close(&r);
 }
 
-/* ---- clients that never read --------------------------------------------------------------------------------------- */
+/* ---- clients that never read ---------------------------------------------------------------------------------------
+ */
 
 static void who_never_reads_costs_little_and_is_cut_off(void **state) {
     (void)state;
@@ -483,7 +499,8 @@ static void a_slow_reader_gets_everything(void **state) {
     say_text(fd, GET("/stream?n=4000&batch=100&size=1000"));
     struct buf all = {0};
     char c[65536];
-    for (ssize_t n; !strstr(all.len > 5 ? all.ptr + all.len - 5 : "", "0\r\n\r\n") && (n = recv(fd, c, sizeof c, 0)) > 0;) {
+    for (ssize_t n;
+         !strstr(all.len > 5 ? all.ptr + all.len - 5 : "", "0\r\n\r\n") && (n = recv(fd, c, sizeof c, 0)) > 0;) {
         buf_append(&all, c, (size_t)n);
         usleep(300);
     }
@@ -494,7 +511,8 @@ static void a_slow_reader_gets_everything(void **state) {
     rig_close(&r);
 }
 
-/* ---- thousands ----------------------------------------------------------------------------------------------------- */
+/* ---- thousands -----------------------------------------------------------------------------------------------------
+ */
 
 static void two_thousand_idle_connections_are_no_burden(void **state) {
     (void)state;
@@ -506,7 +524,8 @@ static void two_thousand_idle_connections_are_no_burden(void **state) {
     setrlimit(RLIMIT_NOFILE, &limit);
     if (limit.rlim_cur < 2 * N + 100)
         skip(); // this machine allows too few descriptors
-    struct rig r = rig_open((struct http_options){.header_timeout_ms = PATIENCE_US / 1000, .idle_timeout_ms = PATIENCE_US / 1000});
+    struct rig r =
+        rig_open((struct http_options){.header_timeout_ms = PATIENCE_US / 1000, .idle_timeout_ms = PATIENCE_US / 1000});
     for (int i = 0; i < N; i++) {
         fds[i] = dial(r.port);
         if (i % 3 == 1)
@@ -550,9 +569,11 @@ static void random_visit(struct crowd *c, int *fd, uint64_t dice) {
     else if (kind == 2)
         snprintf(request, sizeof request, "GET /later?ms=%ld HTTP/1.1\r\nHost: t\r\n\r\n", n % 10);
     else if (kind == 3)
-        snprintf(request, sizeof request, "POST /nothing HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n");
+        snprintf(request, sizeof request,
+                 "POST /nothing HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n");
     else
-        snprintf(request, sizeof request, "GET /stream?n=%ld&batch=%ld&size=%ld HTTP/1.1\r\nHost: t\r\n\r\n", n, 1 + n % 17, size);
+        snprintf(request, sizeof request, "GET /stream?n=%ld&batch=%ld&size=%ld HTTP/1.1\r\nHost: t\r\n\r\n", n,
+                 1 + n % 17, size);
     say_text(*fd, request);
     if (kind == 7) { // leaves
         usleep((useconds_t)(dice >> 40) % 2000);
@@ -585,7 +606,8 @@ static void *visitor(void *arg) {
     uint64_t me = n_visitors++;
     int fd = -1;
     for (uint64_t i = 0; !c->over; i++)
-        random_visit(c, &fd, (uint64_t)philox4x32(c->seed, me, i).v[0] | (uint64_t)philox4x32(c->seed, me, i).v[1] << 32);
+        random_visit(c, &fd,
+                     (uint64_t)philox4x32(c->seed, me, i).v[0] | (uint64_t)philox4x32(c->seed, me, i).v[1] << 32);
     if (fd >= 0)
         close(fd);
     return NULL;
@@ -610,7 +632,8 @@ static void a_crowd_is_served_and_leaves_nothing(void **state) {
     rig_close(&r);
 }
 
-/* ---- stopping ------------------------------------------------------------------------------------------------------ */
+/* ---- stopping ------------------------------------------------------------------------------------------------------
+ */
 
 struct stopping {
     struct rig *rig;
@@ -639,7 +662,8 @@ static void stopping_lets_what_is_in_flight_finish(void **state) {
     (void)state;
     struct rig r = rig_open((struct http_options){0});
     struct stopping s = {.rig = &r, .patience_ms = 600000};
-    int waiting = dial(r.port), streaming = dial(r.port), idle = dial(r.port), unfinished = dial(r.port), gone = dial(r.port);
+    int waiting = dial(r.port), streaming = dial(r.port), idle = dial(r.port), unfinished = dial(r.port),
+        gone = dial(r.port);
     say_text(idle, GET("/hello"));
     struct heard a = hear(idle, false);
     heard_release(&a);

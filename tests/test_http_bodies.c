@@ -48,7 +48,9 @@ static void a_body_that_no_route_wants_is_not_kept(void **state) {
         int fds[12];
         for (size_t k = 0; k < ARRAY_LEN(fds); k++) // twice what all bodies may have
             fds[k] = begin(r.port, lines[i], CHUNK);
-        EXPECT_EQ(ask_status(r.port, "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi", 80),
+        EXPECT_EQ(ask_status(
+                      r.port,
+                      "POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nConnection: close\r\n\r\nhi", 80),
                   200);
         for (int k = 0; k < 10000 && kept(&r) > 0; k++) // that of the POST goes after its answer
             usleep(1000);

@@ -1,9 +1,11 @@
-/* test_itl.c - a prompt of 8,000 tokens among eight running streams: without a bound it holds them up, with --itl-target it does not.
+/* test_itl.c - a prompt of 8,000 tokens among eight running streams: without a bound it holds them up, with
+ * --itl-target it does not.
  *
- * What a step costs depends on the machine, so the target is a sixth of what the run without a bound takes between tokens in its 99th
- * percentile, and the run with the target passes when its own is at most twice the target. Time is that of the processor: what
- * others do on the machine counts for nothing but in the costs that the engine learns, which makes it the more careful; still there are a few
- * attempts. bench/itl.py prints the figures of a server by the clock. */
+ * What a step costs depends on the machine, so the target is a sixth of what the run without a bound takes between
+ * tokens in its 99th percentile, and the run with the target passes when its own is at most twice the target. Time is
+ * that of the processor: what others do on the machine counts for nothing but in the costs that the engine learns,
+ * which makes it the more careful; still there are a few attempts. bench/itl.py prints the figures of a server by the
+ * clock. */
 #include "check.h"
 
 #include "base/clock.h"
@@ -56,7 +58,8 @@ static void submit(struct gyre *g, const int32_t *prompt, int n, int max_tokens,
     struct gyre_request q = gyre_request_default(g);
     struct gyre_error err;
     uint64_t id;
-    q.prompt = prompt, q.n_prompt = n, q.max_tokens = max_tokens, q.ignore_eos = true, q.temperature = 1, q.seed = number;
+    q.prompt = prompt, q.n_prompt = n, q.max_tokens = max_tokens, q.ignore_eos = true, q.temperature = 1,
+    q.seed = number;
     q.user = (void *)number; // NOLINT: a number, not an address
     EXPECT_OK(gyre_submit(g, &q, &id, &err), err);
 }
@@ -109,8 +112,8 @@ static double p99_ms(double itl_target_ms) {
     while (r.n_long == 0)
         poll_once(g, &r);
     double p99 = percentile_ms(r.gaps, r.n_gaps, 99), p50 = percentile_ms(r.gaps, r.n_gaps, 50);
-    printf("target %.1f ms: prompt in %.0f ms, between tokens p50 %.2f ms, p99 %.2f ms (by the clock %.2f and %.2f)\n", itl_target_ms,
-           (double)(clock_us() - start) / 1e3, p50, p99, percentile_ms(r.clock_gaps, r.n_gaps, 50),
+    printf("target %.1f ms: prompt in %.0f ms, between tokens p50 %.2f ms, p99 %.2f ms (by the clock %.2f and %.2f)\n",
+           itl_target_ms, (double)(clock_us() - start) / 1e3, p50, p99, percentile_ms(r.clock_gaps, r.n_gaps, 50),
            percentile_ms(r.clock_gaps, r.n_gaps, 99));
     gyre_close(g);
     return p99;
@@ -125,7 +128,8 @@ static void a_long_prompt_keeps_to_the_target_among_streams(void **state) {
         if (bound_p99 <= free_p99 / 3)
             return;
     }
-    fail_msg("with a target of %.1f ms the slowest tokens took %.1f ms, without one %.1f ms", free_p99 / 6, bound_p99, free_p99);
+    fail_msg("with a target of %.1f ms the slowest tokens took %.1f ms, without one %.1f ms", free_p99 / 6, bound_p99,
+             free_p99);
 }
 
 int main(void) {

@@ -27,7 +27,8 @@ static void check_suite(char kind, int wanted, int at_least) {
             fail_msg("%s is %s: %s", path, accepted ? "accepted" : "refused", err.text);
         if (accepted)
             json_decref(value);
-        else if (!utf8_valid(str_of(err.text)) || !str_starts(str_of(err.text), str_of(path)) || err.status != ERR_FORMAT)
+        else if (!utf8_valid(str_of(err.text)) || !str_starts(str_of(err.text), str_of(path)) ||
+                 err.status != ERR_FORMAT)
             fail_msg("%s is refused with: %s", path, err.text);
         n++;
     }
@@ -118,7 +119,8 @@ static void an_integer_past_64_bits_changes_no_other_number(void **state) {
     (void)state;
     struct error err = {0};
     json_t *value;
-    EXPECT_OK(jv_parse(STR("{\"model_max_length\": 1000000000000000019884624838656, \"n\": 7, \"ids\": [-1, 1.5, -9223372036854775808]}"),
+    EXPECT_OK(jv_parse(STR("{\"model_max_length\": 1000000000000000019884624838656, \"n\": 7, \"ids\": [-1, 1.5, "
+                           "-9223372036854775808]}"),
                        "x", 0, &value, &err),
               err);
     const json_t *ids = json_object_get(value, "ids");

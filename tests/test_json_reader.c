@@ -48,7 +48,8 @@ static void values_come_out_as_they_were_written(void **state) {
     (void)state;
     struct json_reader r;
     struct error err;
-    json_reader_init(&r, STR(" {\"a\\u00e9\\n\": [1, -9223372036854775808, 2.5e1, true], \"b\":\"\\ud83e\\udd8a\"} "), "text");
+    json_reader_init(&r, STR(" {\"a\\u00e9\\n\": [1, -9223372036854775808, 2.5e1, true], \"b\":\"\\ud83e\\udd8a\"} "),
+                     "text");
     EXPECT_OK(json_enter_object(&r, &err), err);
     struct str key;
     bool more, flag;

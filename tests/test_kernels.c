@@ -1,5 +1,6 @@
-/* Products of few rows with bf16 weights, in every set of kernels that this processor has, wherever the weights lie: they end
- * with a page behind which nothing may be read, or begin with one, and among bytes that are infinite as numbers. */
+/* Products of few rows with bf16 weights, in every set of kernels that this processor has, wherever the weights lie:
+ * they end with a page behind which nothing may be read, or begin with one, and among bytes that are infinite as
+ * numbers. */
 #include "check.h"
 
 #include "backend/cpu/kernels.h"
@@ -64,13 +65,17 @@ static void fill(struct matrix *m, struct room room, int64_t offset) {
         if (i % m->stride < m->in)
             m->values[i / m->stride][i % m->stride] = (double)f;
     }
-    m->part = (struct weight_part){
-        .format = &qformat_plain, .dtype = DT_BF16, .data = at, .n_rows = m->out, .row_stride = m->stride, .col_stride = 1};
+    m->part = (struct weight_part){.format = &qformat_plain,
+                                   .dtype = DT_BF16,
+                                   .data = at,
+                                   .n_rows = m->out,
+                                   .row_stride = m->stride,
+                                   .col_stride = 1};
 }
 
 /* y [n_x][out + GUARD] of rows [row, row + n) of m. */
-static void multiply(const struct kernels *k, const struct matrix *m, int row, int n, const float *x, int n_x, const float *bias,
-                     float *y) {
+static void multiply(const struct kernels *k, const struct matrix *m, int row, int n, const float *x, int n_x,
+                     const float *bias, float *y) {
     static _Alignas(64) float arranged[2 * FEW_ROWS * (MAX_IN + 128)], partial[MAX_OUT * FEW_ROWS * MOST_LANES];
     assert_true(arranged_floats(m->in) <= (int64_t)ARRAY_LEN(arranged));
     k->arrange(k->arrangement(&m->part), x, MAX_IN, n_x, m->in, arranged);
@@ -89,12 +94,14 @@ static void multiply(const struct kernels *k, const struct matrix *m, int row, i
                                        .partial = between(0, 1) ? partial : NULL});
 }
 
-static void check_product(const struct kernels *k, const struct matrix *m, int row, int n, const float *x, int n_x, const float *bias) {
+static void check_product(const struct kernels *k, const struct matrix *m, int row, int n, const float *x, int n_x,
+                          const float *bias) {
     float y[FEW_ROWS * (MAX_OUT + GUARD)], alone[MAX_OUT + GUARD];
     multiply(k, m, row, n, x, n_x, bias, y);
     for (int t = 0; t < n_x; t++)
         for (int r = 0; r < MAX_OUT + GUARD; r++) {
-            double want = r < n && bias ? (double)bias[r] : 0, size = fabs(want), got = (double)y[t * (MAX_OUT + GUARD) + r];
+            double want = r < n && bias ? (double)bias[r] : 0, size = fabs(want),
+                   got = (double)y[t * (MAX_OUT + GUARD) + r];
             for (int i = 0; r < n && i < m->in; i++) {
                 want += m->values[row + r][i] * (double)x[t * MAX_IN + i];
                 size += fabs(m->values[row + r][i] * (double)x[t * MAX_IN + i]);
@@ -102,12 +109,14 @@ static void check_product(const struct kernels *k, const struct matrix *m, int r
             // float32 sums in whatever order: half a unit in the last place of what is summed, an addition
             bool good = r >= n ? got == -7 : fabs(got - want) <= size * 0x1p-24 * (4 + sqrt(m->in));
             if (!good)
-                fail_msg("%s [%d, %d] row %d of %d, x %d of %d: %.9g, not %.9g", k->name, m->out, m->in, row + r, n, t, n_x, got, want);
+                fail_msg("%s [%d, %d] row %d of %d, x %d of %d: %.9g, not %.9g", k->name, m->out, m->in, row + r, n, t,
+                         n_x, got, want);
         }
     int t = between(0, n_x - 1);
     multiply(k, m, row, n, x + t * MAX_IN, 1, bias, alone);
     if (memcmp(alone, y + t * (MAX_OUT + GUARD), (size_t)n * sizeof *y) != 0)
-        fail_msg("%s [%d, %d], %d rows from %d: row %d of %d has other bits than alone", k->name, m->out, m->in, n, row, t, n_x);
+        fail_msg("%s [%d, %d], %d rows from %d: row %d of %d has other bits than alone", k->name, m->out, m->in, n, row,
+                 t, n_x);
 }
 
 static void for_each_set(void (*check)(const struct kernels *k, struct matrix *m, struct room room)) {
@@ -123,7 +132,8 @@ static void check_places(const struct kernels *k, struct matrix *m, struct room 
     float x[FEW_ROWS * MAX_IN], bias[MAX_OUT];
     for (int round = 0; round < 1500; round++) {
         m->in = between(0, 3) == 0 ? between(1, 40) : between(1, MAX_IN);
-        m->stride = between(0, 2) == 0 ? MIN((m->in + 31) / 32 * 32, 2 * MAX_IN) : m->in + between(0, 1) * between(0, 9);
+        m->stride =
+            between(0, 2) == 0 ? MIN((m->in + 31) / 32 * 32, 2 * MAX_IN) : m->in + between(0, 1) * between(0, 9);
         m->out = between(1, MAX_OUT);
         fill(m, room, between(0, 1) ? between(0, 200) : -1 - between(0, 130));
         for (int i = 0; i < FEW_ROWS * MAX_IN; i++)

@@ -1,11 +1,12 @@
 /* test_load.c - a crowd on real models: whatever runs beside it, a request gets the tokens, and to the last bit the
  * log-probabilities, that it gets alone.
  *
- * 64 streams and more arrive at random, begin alike or not, sample in different ways, leave in the middle, are preempted for
- * want of cache or for more important ones and computed again, and are cut into chunks by whatever else is in the step.
- * Each is then computed alone, with room for all and nothing remembered, in one piece. What is held still is the cache's block size:
- * MLA takes its softmax in runs of at most a block. test_engine.c runs 4,000 schedules on a backend whose arithmetic
- * is exact by nature; here it is the kernels that must sum every row in the same order, however many rows a step has. */
+ * 64 streams and more arrive at random, begin alike or not, sample in different ways, leave in the middle, are
+ * preempted for want of cache or for more important ones and computed again, and are cut into chunks by whatever else
+ * is in the step. Each is then computed alone, with room for all and nothing remembered, in one piece. What is held
+ * still is the cache's block size: MLA takes its softmax in runs of at most a block. test_engine.c runs 4,000 schedules
+ * on a backend whose arithmetic is exact by nature; here it is the kernels that must sum every row in the same order,
+ * however many rows a step has. */
 #include "check.h"
 
 #include "base/random.h"
@@ -43,7 +44,8 @@ static struct gyre *open_model(const char *folder, struct gyre_options options) 
 static void random_prompt(struct stream *s, const struct gyre_info *info) {
     int n = 0, beginning = below(4);
     for (; beginning > 0 && n < PREFIX; n++)
-        s->prompt[n] = (int32_t)(philox4x32(test_seed(), (uint64_t)n, (uint64_t)beginning + 100).v[0] % (uint32_t)info->vocab_size);
+        s->prompt[n] = (int32_t)(philox4x32(test_seed(), (uint64_t)n, (uint64_t)beginning + 100).v[0] %
+                                 (uint32_t)info->vocab_size);
     for (int end = n + 1 + (one_in(6) ? below(MAX_PROMPT - n - 1) : below(30)); n < end; n++)
         s->prompt[n] = below(info->vocab_size);
     s->request.prompt = s->prompt;
@@ -129,23 +131,25 @@ static void expect_same(const struct stream *s, const struct stream *alone, cons
     EXPECT_EQ(s->n_done, 1);
     bool cut = s->finish == GYRE_CANCELLED;
     if (cut ? s->n_tokens > alone->n_tokens : s->finish != alone->finish || s->n_tokens != alone->n_tokens)
-        fail_msg("%s, request %d: %d tokens and finish %d, alone %d and %d", folder, number, s->n_tokens, (int)s->finish, alone->n_tokens,
-                 (int)alone->finish);
+        fail_msg("%s, request %d: %d tokens and finish %d, alone %d and %d", folder, number, s->n_tokens,
+                 (int)s->finish, alone->n_tokens, (int)alone->finish);
     for (int i = 0; i < s->n_tokens; i++)
         if (s->tokens[i] != alone->tokens[i] || s->logprobs[i] != alone->logprobs[i])
-            fail_msg("%s, request %d of %d prompt tokens: token %d is %d (%.9g), alone %d (%.9g)", folder, number, (int)s->request.n_prompt,
-                     i, s->tokens[i], (double)s->logprobs[i], alone->tokens[i], (double)alone->logprobs[i]);
+            fail_msg("%s, request %d of %d prompt tokens: token %d is %d (%.9g), alone %d (%.9g)", folder, number,
+                     (int)s->request.n_prompt, i, s->tokens[i], (double)s->logprobs[i], alone->tokens[i],
+                     (double)alone->logprobs[i]);
 }
 
 static struct tally crowd_against_alone(const char *folder, struct gyre_options options, int n) {
     static struct stream all[REQUESTS], alone;
     struct gyre *g = open_model(folder, options),
-                *empty = open_model(folder, (struct gyre_options){.no_prefix_cache = true, .block_size = options.block_size});
+                *empty = open_model(folder,
+                                    (struct gyre_options){.no_prefix_cache = true, .block_size = options.block_size});
     for (int i = 0; i < n; i++)
         random_request(&all[i], g);
     struct tally t = run_crowd(g, all, n);
-    printf("%s: %d tokens, %d running at most, %lld preempted, %d cancelled, %lld tokens reused\n", folder, t.n_tokens, t.most_running,
-           (long long)t.n_preempted, t.n_cancelled, (long long)t.n_reused);
+    printf("%s: %d tokens, %d running at most, %lld preempted, %d cancelled, %lld tokens reused\n", folder, t.n_tokens,
+           t.most_running, (long long)t.n_preempted, t.n_cancelled, (long long)t.n_reused);
     for (int i = 0; i < n; i++) {
         memset(&alone, 0, sizeof alone);
         alone.request = all[i].request;
@@ -162,7 +166,8 @@ static struct tally crowd_against_alone(const char *folder, struct gyre_options 
 }
 
 static struct gyre_options crowded(int64_t kv_cache_bytes) {
-    return (struct gyre_options){.max_batched_tokens = 128 + below(200), .block_size = 16, .kv_cache_bytes = kv_cache_bytes};
+    return (struct gyre_options){
+        .max_batched_tokens = 128 + below(200), .block_size = 16, .kv_cache_bytes = kv_cache_bytes};
 }
 
 static void expect_crowd(struct tally t) { EXPECT(t.n_cancelled > 0 && t.most_running > STREAMS / 4); }
@@ -197,12 +202,14 @@ static void experts_latents_and_sinks_in_a_crowd(void **state) {
 
 static void a_block_of_cache_takes_before_loading_what_it_takes_after(void **state) {
     (void)state;
-    static const char *const folders[] = {"models/story", "tests/models/gemma4", "tests/models/deepseek_v3", "tests/models/qwen3_5"};
+    static const char *const folders[] = {"models/story", "tests/models/gemma4", "tests/models/deepseek_v3",
+                                          "tests/models/qwen3_5"};
     for (size_t i = 0; i < ARRAY_LEN(folders); i++) {
         struct gyre *g = open_model(folders[i], (struct gyre_options){0});
         struct gyre_options o = {.backend = &backend_cpu};
         for (int group = 0; group < g->program->n_groups; group++)
-            EXPECT_EQ(engine_block_bytes(&o, g->program, NULL, group, 16), engine_block_bytes(&o, g->program, g->loaded, group, 16));
+            EXPECT_EQ(engine_block_bytes(&o, g->program, NULL, group, 16),
+                      engine_block_bytes(&o, g->program, g->loaded, group, 16));
         gyre_close(g);
     }
 }
@@ -213,8 +220,8 @@ static void fake_memory(const struct device *d, struct device_memory *out) {
     (void)d;
     *out = (struct device_memory){device_total, device_taken};
 }
-static enum status fake_room(struct loaded *l, struct bucket bucket, int block_size, const int *table_width, double share, int64_t *out,
-                             struct error *err) {
+static enum status fake_room(struct loaded *l, struct bucket bucket, int block_size, const int *table_width,
+                             double share, int64_t *out, struct error *err) {
     (void)l, (void)bucket, (void)block_size, (void)table_width, (void)share, (void)out, (void)err;
     return OK;
 }
@@ -231,8 +238,8 @@ static void weights_that_a_device_cannot_hold_are_refused_before_they_are_placed
     EXPECT_OK(engine_weights_fit(&o, &m, NULL, &err), err);
     device_taken = 10 << 20;
     EXPECT_EQ(engine_weights_fit(&o, &m, NULL, &err), ERR_MEMORY);
-    EXPECT(strstr(err.text, "at least 14.0 MiB (weights 14.0 MiB)") && strstr(err.text, "40.0 MiB 10.0 MiB may still be taken") &&
-           strstr(err.text, "--quantization fp8"));
+    EXPECT(strstr(err.text, "at least 14.0 MiB (weights 14.0 MiB)") &&
+           strstr(err.text, "40.0 MiB 10.0 MiB may still be taken") && strstr(err.text, "--quantization fp8"));
     o.quantization = "fp8"; // half of it
     EXPECT_OK(engine_weights_fit(&o, &m, NULL, &err), err);
     o.kv_cache_bytes = 8 << 20;

@@ -1,4 +1,5 @@
-/* test_manifest.c - a library's kernels against the list that it was linked with, on device code that is none: no GPU is needed. */
+/* test_manifest.c - a library's kernels against the list that it was linked with, on device code that is none: no GPU
+ * is needed. */
 #include "check.h"
 
 #include "backend/cuda/device/manifest.c"
@@ -11,7 +12,8 @@ static const struct {
     uint64_t between;
     uint32_t next_magic;
     char next_code[20];
-} device_code __attribute__((aligned(16), used)) = {1, 0xBA55ED50, "the code of one file", 2, 0xBA55ED50, "and of another"};
+} device_code
+    __attribute__((aligned(16), used)) = {1, 0xBA55ED50, "the code of one file", 2, 0xBA55ED50, "and of another"};
 
 static struct kernel_file files[2]; // what the list says, which the tests change
 static const char *const names[] = {"_Z3onev", "_Z3twov", "_Z5threev"};

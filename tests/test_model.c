@@ -6,9 +6,10 @@
 #include "model/model.h"
 
 static const char *const folders[] = {
-    "models/story",        "tests/models/deepseek_v3", "tests/models/diffllama", "tests/models/gemma2",      "tests/models/gemma3",
-    "tests/models/gemma4", "tests/models/gpt_oss",     "tests/models/llama",     "tests/models/mistral",     "tests/models/mixtral",
-    "tests/models/qwen2",  "tests/models/qwen3",       "tests/models/qwen3_5",   "tests/models/qwen3_5_moe", "tests/models/qwen3_moe",
+    "models/story",         "tests/models/deepseek_v3", "tests/models/diffllama", "tests/models/gemma2",
+    "tests/models/gemma3",  "tests/models/gemma4",      "tests/models/gpt_oss",   "tests/models/llama",
+    "tests/models/mistral", "tests/models/mixtral",     "tests/models/qwen2",     "tests/models/qwen3",
+    "tests/models/qwen3_5", "tests/models/qwen3_5_moe", "tests/models/qwen3_moe",
 };
 
 static struct model *opened(const char *folder) {
@@ -31,8 +32,8 @@ static void a_phantom_counts_what_the_checkpoint_holds(void **state) {
         int64_t counted = 0;
         for (int d = 0; d < N_DTYPES; d++) {
             if (bytes[d] != m->stored_bytes[d])
-                fail_msg("%s: %lld bytes of %s counted, %lld in the file", folders[i], (long long)bytes[d], dtype_name((enum dtype)d),
-                         (long long)m->stored_bytes[d]);
+                fail_msg("%s: %lld bytes of %s counted, %lld in the file", folders[i], (long long)bytes[d],
+                         dtype_name((enum dtype)d), (long long)m->stored_bytes[d]);
             counted += bytes[d];
         }
         EXPECT_EQ(counted, in_file);
@@ -76,7 +77,8 @@ static void parts_put_rows_in_the_order_that_the_program_wants(void **state) {
         for (int r = 0; r < hd; r++)
             for (int gate = 0; gate < 2; gate++) {
                 weight_rows_f32(w, gate * (H * hd + 2 * kv) + h * hd + r, 1, row);
-                dtype_to_f32(q->dtype, (const uint16_t *)q->data + (size_t)((2 * h + gate) * hd + r) * (size_t)D, 1, D, want);
+                dtype_to_f32(q->dtype, (const uint16_t *)q->data + (size_t)((2 * h + gate) * hd + r) * (size_t)D, 1, D,
+                             want);
                 EXPECT(memcmp(row, want, (size_t)D * sizeof *row) == 0);
             }
     model_free(m);

@@ -66,7 +66,8 @@ static uint32_t random_character(uint64_t n) {
                                     0x2126, 0x212B, 0x1E9B, 0xFDFA, 0x1D15F, 0x2F800, 0x958, 0x4E2D, 0x1F98A};
     struct philox r = philox4x32(test_seed(), n, 1);
     uint32_t cp = r.v[0] % 3 ? some[r.v[1] % ARRAY_LEN(some)] : r.v[1] % 0x30000;
-    bool taken_for_final = cp == 0x11A7; // utf8proc drops it after a syllable without a final consonant; Unicode does not
+    bool taken_for_final =
+        cp == 0x11A7; // utf8proc drops it after a syllable without a final consonant; Unicode does not
     return is_character(cp) && !taken_for_final ? cp : 'x';
 }
 
@@ -81,7 +82,8 @@ static void any_text_is_normalised_as_a_whole_would_be(void **state) {
         buf_push(&text, 'z');
         for (enum normal_form form = FORM_NFC; form <= FORM_NFKD; form++) {
             utf8proc_uint8_t *wanted;
-            EXPECT(utf8proc_map((const utf8proc_uint8_t *)text.ptr, (utf8proc_ssize_t)text.len, &wanted, options[form]) >= 0);
+            EXPECT(utf8proc_map((const utf8proc_uint8_t *)text.ptr, (utf8proc_ssize_t)text.len, &wanted,
+                                options[form]) >= 0);
             buf_clear(&out);
             bool same = normal_form_apply(form, &m, buf_view(&text), &out);
             EXPECT_STR(same ? text.ptr : out.ptr, (const char *)wanted);

@@ -1,5 +1,5 @@
-/* test_ops.c - every op of ops.def against its formula in double precision, on the CPU backend. Here those that work on one
- * row at a time; test_ops_rows.c has EMBED and LINEAR, test_ops_attention.c, _moe.c and _recurrent.c what they say,
+/* test_ops.c - every op of ops.def against its formula in double precision, on the CPU backend. Here those that work on
+ * one row at a time; test_ops_rows.c has EMBED and LINEAR, test_ops_attention.c, _moe.c and _recurrent.c what they say,
  * test_ops_refusals.c what a backend does not take.
  *
  * Each row of a test is an op x shape x format; each is run under every schedule of op_rig.h (whole
@@ -7,8 +7,8 @@
  * poisoned with NaN, and by the reference functions as well as by the fast ones over every set of kernels.
  *
  * Bounds are relative to the largest value of a row. A float32 sum of n terms of like size in any order errs
- * by about sqrt(n) * 2^-24 of it, rarely by more than n * 2^-24; each bound says its n. They hold in 16 bits too: op_rig.h says what
- * is rounded there and where more is left. */
+ * by about sqrt(n) * 2^-24 of it, rarely by more than n * 2^-24; each bound says its n. They hold in 16 bits too:
+ * op_rig.h says what is rounded there and where more is left. */
 #include "op_rig.h"
 
 #include <math.h>
@@ -21,8 +21,8 @@ static void each_case(int n, void (*run)(int number, const char *kernels)) {
 }
 
 static struct rig *two_sequences(const char *kernels, float spread, int width0, int width1, int width2) {
-    return rig_new(
-        (struct rig_options){.n_seqs = 2, .lens = {5, 3}, .widths = {width0, width1, width2}, .spread = spread, .kernels = kernels});
+    return rig_new((struct rig_options){
+        .n_seqs = 2, .lens = {5, 3}, .widths = {width0, width1, width2}, .spread = spread, .kernels = kernels});
 }
 
 /* ---- norms ---- */
@@ -58,12 +58,13 @@ static void add_norm_adds_scales_and_normalises(void **state) {
     each_case(16, add_norm_case);
 }
 
-/* Enough rows for all ways that a device has of sharing them out, widths at which a thread has another number of columns. */
+/* Enough rows for all ways that a device has of sharing them out, widths at which a thread has another number of
+ * columns. */
 static void wide_add_norm_case(int n_rows, int width, bool sandwiched, const char *kernels) {
     if (!rig_takes_case())
         return;
-    struct rig *rig = rig_new(
-        (struct rig_options){.n_seqs = 2, .lens = {n_rows, (n_rows + 1) / 2}, .widths = {width, width}, .spread = 1, .kernels = kernels});
+    struct rig *rig = rig_new((struct rig_options){
+        .n_seqs = 2, .lens = {n_rows, (n_rows + 1) / 2}, .widths = {width, width}, .spread = 1, .kernels = kernels});
     double *w, *v = NULL, *r_scale;
     const struct weight *weight = rig_vector(rig, width, -1, 1, &w), *scale = rig_vector(rig, 1, 0.5, 2, &r_scale);
     const struct weight *before = sandwiched ? rig_vector(rig, width, -1, 1, &v) : NULL;
@@ -116,7 +117,8 @@ static void norm_case(int number, const char *kernels) {
     rig_free(rig);
 }
 
-/* The sandwich of Gemma, which a backend may do at once: what the NORM reads must still be there, and nobody else may want its rows. */
+/* The sandwich of Gemma, which a backend may do at once: what the NORM reads must still be there, and nobody else may
+ * want its rows. */
 static void sandwich_case(int number, const char *kernels) {
     if (!rig_takes_case())
         return;
@@ -173,7 +175,8 @@ static void gated_act_case(int number, const char *kernels) {
         return;
     enum activation act = (enum activation)number;
     int width = 77;
-    struct rig *rig = rig_new((struct rig_options){.n_seqs = 2, .lens = {50, 3}, .widths = {2 * width}, .spread = 12, .kernels = kernels});
+    struct rig *rig = rig_new(
+        (struct rig_options){.n_seqs = 2, .lens = {50, 3}, .widths = {2 * width}, .spread = 12, .kernels = kernels});
     rig_result(rig, op_glu(rig->p, rig->in[0], (struct act_args){act, 7}));
     double *want = rig_rows(rig);
     RIG_EACH_ROW(rig, s, t) {

@@ -17,13 +17,19 @@ struct attention_case {
     double bound;         // 0: what products of 16 bits leave
 };
 
-#define SHORT_KEYS(heads, kv_heads, dim, turned)                                                                                       \
-    .n_heads = heads, .n_kv_heads = kv_heads, .head_dim = dim, .v_head_dim = dim, .rope_dim = dim, .k_turned = turned, .q_norm = true, \
-    .v_norm = true, .v_from_k = true
+#define SHORT_KEYS(heads, kv_heads, dim, turned)                                                                       \
+    .n_heads = heads, .n_kv_heads = kv_heads, .head_dim = dim, .v_head_dim = dim, .rope_dim = dim, .k_turned = turned, \
+    .q_norm = true, .v_norm = true, .v_from_k = true
 static const struct attention_case attention_cases[] = {
     {.name = "gqa", .n_heads = 14, .n_kv_heads = 2, .head_dim = 64, .v_head_dim = 64, .rope_dim = 64},
     {.name = "mha odd dims", .n_heads = 3, .n_kv_heads = 3, .head_dim = 20, .v_head_dim = 12, .rope_dim = 8},
-    {.name = "qk norm", .n_heads = 4, .n_kv_heads = 2, .head_dim = 32, .v_head_dim = 32, .q_norm = true, .rope_dim = 32},
+    {.name = "qk norm",
+     .n_heads = 4,
+     .n_kv_heads = 2,
+     .head_dim = 32,
+     .v_head_dim = 32,
+     .q_norm = true,
+     .rope_dim = 32},
     {.name = "gemma",
      .n_heads = 4,
      .n_kv_heads = 1,
@@ -44,30 +50,74 @@ static const struct attention_case attention_cases[] = {
      .v_from_k = true,
      .rope_dim = 48},
     {.name = "short keys", SHORT_KEYS(4, 2, 48, 16)},
-    {.name = "short keys of one pair, plus one, window", SHORT_KEYS(6, 2, 20, 2), .plus_one = true, .window = 5, .block_size = 4},
-    {.name = "short keys, blocks of 128, sinks, softcap", SHORT_KEYS(3, 1, 128, 32), .block_size = 128, .sinks = true, .softcap = 3},
-    {.name = "sinks", .n_heads = 8, .n_kv_heads = 1, .head_dim = 16, .v_head_dim = 16, .sinks = true, .rope_dim = 16, .window = 17},
+    {.name = "short keys of one pair, plus one, window",
+     SHORT_KEYS(6, 2, 20, 2),
+     .plus_one = true,
+     .window = 5,
+     .block_size = 4},
+    {.name = "short keys, blocks of 128, sinks, softcap",
+     SHORT_KEYS(3, 1, 128, 32),
+     .block_size = 128,
+     .sinks = true,
+     .softcap = 3},
+    {.name = "sinks",
+     .n_heads = 8,
+     .n_kv_heads = 1,
+     .head_dim = 16,
+     .v_head_dim = 16,
+     .sinks = true,
+     .rope_dim = 16,
+     .window = 17},
     {.name = "paired", .n_heads = 8, .n_kv_heads = 4, .head_dim = 16, .v_head_dim = 16, .paired = true, .rope_dim = 16},
     {.name = "chunk", .n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .v_head_dim = 16, .chunk = 8},
-    {.name = "interleaved", .n_heads = 2, .n_kv_heads = 1, .head_dim = 24, .v_head_dim = 24, .rope_dim = 16, .pairing = ROPE_INTERLEAVED},
-    {.name = "blocks of 4", .n_heads = 6, .n_kv_heads = 2, .head_dim = 16, .v_head_dim = 40, .rope_dim = 16, .block_size = 4},
-    {.name = "blocks of 1", .n_heads = 2, .n_kv_heads = 2, .head_dim = 8, .v_head_dim = 8, .block_size = 1, .window = 3},
-    {.name = "blocks of 64", .n_heads = 16, .n_kv_heads = 2, .head_dim = 128, .v_head_dim = 128, .rope_dim = 32, .block_size = 64},
+    {.name = "interleaved",
+     .n_heads = 2,
+     .n_kv_heads = 1,
+     .head_dim = 24,
+     .v_head_dim = 24,
+     .rope_dim = 16,
+     .pairing = ROPE_INTERLEAVED},
+    {.name = "blocks of 4",
+     .n_heads = 6,
+     .n_kv_heads = 2,
+     .head_dim = 16,
+     .v_head_dim = 40,
+     .rope_dim = 16,
+     .block_size = 4},
+    {.name = "blocks of 1",
+     .n_heads = 2,
+     .n_kv_heads = 2,
+     .head_dim = 8,
+     .v_head_dim = 8,
+     .block_size = 1,
+     .window = 3},
+    {.name = "blocks of 64",
+     .n_heads = 16,
+     .n_kv_heads = 2,
+     .head_dim = 128,
+     .v_head_dim = 128,
+     .rope_dim = 32,
+     .block_size = 64},
 };
 
 /* Sizes that fast kernels of a device are made for, with caches of several blocks. */
 #define FAST(heads, kv_heads, dim) \
     .n_heads = heads, .n_kv_heads = kv_heads, .head_dim = dim, .v_head_dim = dim, .rope_dim = 64, .scale = 0.06f
 /* Turned whole: what decode attention over e4m3 makes of a product itself. */
-#define WHOLE(heads, kv_heads, dim, by)                                                                                            \
-    .n_heads = heads, .n_kv_heads = kv_heads, .head_dim = dim, .v_head_dim = dim, .rope_dim = dim, .scale = by, .kv_dtype = "fp8", \
-    .bound = RIG_FP8_CACHE_BOUND
+#define WHOLE(heads, kv_heads, dim, by)                                                                         \
+    .n_heads = heads, .n_kv_heads = kv_heads, .head_dim = dim, .v_head_dim = dim, .rope_dim = dim, .scale = by, \
+    .kv_dtype = "fp8", .bound = RIG_FP8_CACHE_BOUND
 static const struct attention_case fast_cases[] = {
     {.name = "64", FAST(6, 2, 64), .block_size = 64},
     {.name = "64, one KV head", FAST(16, 1, 64), .block_size = 16, .sinks = true, .window = 128},
     {.name = "128, seven heads each", FAST(14, 2, 128), .block_size = 64, .q_norm = true},
     {.name = "128, chunks", FAST(8, 2, 128), .block_size = 32, .chunk = 96},
-    {.name = "256, window and softcap", FAST(4, 2, 256), .block_size = 64, .window = 150, .softcap = 10, .v_norm = true},
+    {.name = "256, window and softcap",
+     FAST(4, 2, 256),
+     .block_size = 64,
+     .window = 150,
+     .softcap = 10,
+     .v_norm = true},
     {.name = "256, blocks of 128", FAST(3, 3, 256), .block_size = 128},
     {.name = "512, k is v", FAST(8, 1, 512), .block_size = 64, .v_norm = true, .v_from_k = true},
     {.name = "512, short keys", SHORT_KEYS(8, 1, 512, 128), .block_size = 64, .scale = 0.03f},
@@ -77,7 +127,11 @@ static const struct attention_case fast_cases[] = {
      .scale = 0.03f,
      .window = 100,
      .sinks = true},
-    {.name = "512, short keys, twelve heads each", SHORT_KEYS(12, 1, 512, 128), .block_size = 128, .scale = 0.03f, .plus_one = true},
+    {.name = "512, short keys, twelve heads each",
+     SHORT_KEYS(12, 1, 512, 128),
+     .block_size = 128,
+     .scale = 0.03f,
+     .plus_one = true},
     {.name = "512, short keys in fp8",
      SHORT_KEYS(8, 2, 512, 128),
      .block_size = 64,
@@ -111,7 +165,12 @@ static const struct attention_case fast_cases[] = {
      .kv_dtype = "fp8",
      .bound = RIG_FP8_CACHE_BOUND},
     {.name = "64 in fp8", FAST(8, 2, 64), .block_size = 64, .kv_dtype = "fp8", .bound = RIG_FP8_CACHE_BOUND},
-    {.name = "128 in fp8, window", FAST(7, 1, 128), .block_size = 64, .window = 100, .kv_dtype = "fp8", .bound = RIG_FP8_CACHE_BOUND},
+    {.name = "128 in fp8, window",
+     FAST(7, 1, 128),
+     .block_size = 64,
+     .window = 100,
+     .kv_dtype = "fp8",
+     .bound = RIG_FP8_CACHE_BOUND},
     {.name = "128 in fp8, turned whole", WHOLE(14, 2, 128, 0.06f), .block_size = 64},
     {.name = "128 in fp8, normed, 16 columns, sinks",
      WHOLE(16, 1, 128, 0.02f),
@@ -122,7 +181,12 @@ static const struct attention_case fast_cases[] = {
     {.name = "128 in fp8, k is v", WHOLE(6, 3, 128, 0.02f), .block_size = 32, .q_norm = true, .v_from_k = true},
     {.name = "256 in fp8, turned whole", WHOLE(4, 2, 256, 0.015f), .block_size = 64, .q_norm = true},
     {.name = "256 in int8", FAST(4, 2, 256), .block_size = 16, .kv_dtype = "int8", .bound = RIG_INT8_CACHE_BOUND},
-    {.name = "512 in fp8, sinks", FAST(4, 1, 512), .block_size = 64, .sinks = true, .kv_dtype = "fp8", .bound = RIG_FP8_CACHE_BOUND},
+    {.name = "512 in fp8, sinks",
+     FAST(4, 1, 512),
+     .block_size = 64,
+     .sinks = true,
+     .kv_dtype = "fp8",
+     .bound = RIG_FP8_CACHE_BOUND},
     {.name = "20 in fp8",
      .n_heads = 3,
      .n_kv_heads = 3,
@@ -182,8 +246,8 @@ static double unit_of(const struct attention_oracle *o) {
     return ldexp(1, exponent);
 }
 
-/* A query or key of short keys as a device has them: the norm's weight of what does not turn is the query's, and a key has there what its
- * value has. Both are rounded as one row. */
+/* A query or key of short keys as a device has them: the norm's weight of what does not turn is the query's, and a key
+ * has there what its value has. Both are rounded as one row. */
 static void shorten(const struct attention_oracle *o, const double *row, int part, int h, double *x) {
     const struct attention_case *a = o->a;
     int dim = a->head_dim, n = 0;
@@ -239,8 +303,8 @@ static void project_all(struct attention_oracle *o) {
     }
 }
 
-/* Whether an element lies in the middle between two bfloat16, as far as float32 tells behind a norm and a rotation. Of what is below a sixteenth
- * of the largest a unit is too little to matter. */
+/* Whether an element lies in the middle between two bfloat16, as far as float32 tells behind a norm and a rotation. Of
+ * what is below a sixteenth of the largest a unit is too little to matter. */
 static bool has_middle(const double *x, int n) {
     double most = 0;
     for (int i = 0; i < n; i++)
@@ -264,9 +328,10 @@ static bool head_has_middle(const struct attention_oracle *o, const double *row,
     return found;
 }
 
-/* What lies in the middle is right as either, a unit apart, and that in one key is more than all that ATTENTION itself may be off by: 1.332031314
- * for a middle of 1.33203125 was 2.007e-3 of a row that saw eleven keys, and one drawn case in a hundred had as much. So such heads
- * are drawn anew, and the bound is of ATTENTION alone. A unit of float16 is an eighth of that. */
+/* What lies in the middle is right as either, a unit apart, and that in one key is more than all that ATTENTION itself
+ * may be off by: 1.332031314 for a middle of 1.33203125 was 2.007e-3 of a row that saw eleven keys, and one drawn case
+ * in a hundred had as much. So such heads are drawn anew, and the bound is of ATTENTION alone. A unit of float16 is an
+ * eighth of that. */
 static void leave_the_middle(struct attention_oracle o) {
     const struct attention_case *a = o.a;
     if (rig_backend() == &backend_cpu || a->kv_dtype || strcmp(o.dtype, "bfloat16") != 0)
@@ -343,8 +408,9 @@ static void judge_attention(struct attention_oracle *o, bool by_sizes) {
     if (meant) {
         close.most = fmax(close.most, RIG_CACHE_READ_BOUND);
         close.rms = RIG_CACHE_READ_RMS;
-        // A row of 16 bits over its largest may have many elements in the middle between two of e4m3 (of bfloat16 whenever the largest is a power
-        // of two, of float16 where it is 7 * 73 / 256), and normed they are a little beside it, on either side.
+        // A row of 16 bits over its largest may have many elements in the middle between two of e4m3 (of bfloat16
+        // whenever the largest is a power of two, of float16 where it is 7 * 73 / 256), and normed they are a little
+        // beside it, on either side.
         if (a->v_norm && strcmp(rig->o.kernels, "float32") != 0)
             close.rms *= 2;
     }
@@ -360,7 +426,8 @@ static void judge_attention(struct attention_oracle *o, bool by_sizes) {
 
 /* lens NULL: of rig_sizes */
 static void attention_case(const struct attention_case *a, const int *lens, const char *kernels) {
-    bool takes = rig_backend() == &backend_cpu || (a->head_dim == 512 && a->k_turned == 128); // as backends have it (core/pass.h)
+    bool takes = rig_backend() == &backend_cpu ||
+                 (a->head_dim == 512 && a->k_turned == 128); // as backends have it (core/pass.h)
     if (!rig_takes_case() || (a->k_turned > 0 && !takes))
         return;
     int kv = a->n_kv_heads * (a->head_dim + (a->v_from_k ? 0 : a->v_head_dim));
@@ -379,7 +446,8 @@ static void attention_case(const struct attention_case *a, const int *lens, cons
     struct rope rope = {.pairing = a->pairing, .dim = a->rope_dim, .inv_freq = freq, .factor = 1};
     struct attention_oracle o = {.a = a, .rig = rig, .freq = freq, .dtype = kernels};
     const struct weight *q_norm = a->q_norm ? rig_vector(rig, a->head_dim, -1, 1, &o.q_norm) : NULL;
-    const struct weight *k_norm = a->q_norm ? rig_vector(rig, a->head_dim, -1, a->k_turned > 0 ? 3 : 1, &o.k_norm) : NULL;
+    const struct weight *k_norm =
+        a->q_norm ? rig_vector(rig, a->head_dim, -1, a->k_turned > 0 ? 3 : 1, &o.k_norm) : NULL;
     const struct weight *sinks = a->sinks ? rig_vector(rig, a->n_heads, -2, 2, &o.sinks) : NULL;
     int cache = program_cache_kv(rig->p, a->n_kv_heads, a->head_dim, a->v_head_dim, a->window);
     struct qkv_args prep = {.cache = cache,
@@ -418,17 +486,23 @@ static void attention_is_a_softmax_over_what_is_visible(void **state) {
         }
 }
 
-/* A row of NaNs reaches who sees its key, so that logits tell of it (half precision ends at 65504, but what is not a number must not become that), and no other
- * sequence. Rows before it in a step may have it too, as nothing times NaN. */
+/* A row of NaNs reaches who sees its key, so that logits tell of it (half precision ends at 65504, but what is not a
+ * number must not become that), and no other sequence. Rows before it in a step may have it too, as nothing times NaN.
+ */
 static void not_a_number_case(const char *kernels, const char *kv_dtype) {
     enum { HEADS = 2, DIM = 64, LENGTH = 7, SPOILT = 3 };
     if (!rig_takes_case())
         return;
-    struct rig *rig = rig_new((struct rig_options){
-        .n_seqs = 2, .lens = {LENGTH, LENGTH}, .widths = {(HEADS + 2) * DIM}, .kernels = kernels, .kv_dtype = kv_dtype, .block_size = 16});
+    struct rig *rig = rig_new((struct rig_options){.n_seqs = 2,
+                                                   .lens = {LENGTH, LENGTH},
+                                                   .widths = {(HEADS + 2) * DIM},
+                                                   .kernels = kernels,
+                                                   .kv_dtype = kv_dtype,
+                                                   .block_size = 16});
     for (int i = 0; i < rig->width; i++)
         rig->table[(int64_t)rig_row(rig, 0, SPOILT) * rig->width + i] = NAN;
-    struct qkv_args prep = {.rope = -1, .n_heads = HEADS, .n_kv_heads = 1, .head_dim = DIM, .v_head_dim = DIM, .eps = 1e-6f};
+    struct qkv_args prep = {
+        .rope = -1, .n_heads = HEADS, .n_kv_heads = 1, .head_dim = DIM, .v_head_dim = DIM, .eps = 1e-6f};
     prep.cache = program_cache_kv(rig->p, 1, DIM, DIM, 0);
     struct attention_args args = {
         .cache = prep.cache, .n_heads = HEADS, .n_kv_heads = 1, .head_dim = DIM, .v_head_dim = DIM, .scale = 0.1f};
@@ -440,8 +514,8 @@ static void not_a_number_case(const char *kernels, const char *kv_dtype) {
         RIG_EACH_ROW(rig, s, t)
         for (int i = 0; i < HEADS * DIM; i++)
             if ((s == 1 || t >= SPOILT) && isnan(rig_at(rig, got, s, t)[i]) != (s == 0))
-                fail_msg("%s, cache %s, schedule %d: sequence %d, row %d, %d: %g", kernels, kv_dtype ? kv_dtype : "as products",
-                         (int)schedules[k], s, t, i, rig_at(rig, got, s, t)[i]);
+                fail_msg("%s, cache %s, schedule %d: sequence %d, row %d, %d: %g", kernels,
+                         kv_dtype ? kv_dtype : "as products", (int)schedules[k], s, t, i, rig_at(rig, got, s, t)[i]);
     }
     rig_free(rig);
 }
@@ -455,8 +529,8 @@ static void what_is_not_a_number_stays_so_in_who_sees_it(void **state) {
     }
 }
 
-/* In brief a case is of one dtype and one set of lengths, which the seed picks; never of float32 over a cache of its own, which the plain kernel
- * reads. */
+/* In brief a case is of one dtype and one set of lengths, which the seed picks; never of float32 over a cache of its
+ * own, which the plain kernel reads. */
 static void what_fast_kernels_take_is_the_same_softmax(void **state) {
     (void)state;
     static const int lens[][3] = {{200, 1, 33}, {64, 513, 130}};
@@ -479,7 +553,11 @@ static void attention_is_right_in_steps_of_every_number_of_sequences(void **stat
         {.name = "64, every number", FAST(7, 1, 64), .block_size = 16},
         {.name = "128, every number", FAST(8, 2, 128), .block_size = 16, .window = 40},
         {.name = "256, every number", FAST(2, 1, 256), .block_size = 16},
-        {.name = "128 in fp8, every number", FAST(14, 2, 128), .block_size = 16, .kv_dtype = "fp8", .bound = RIG_FP8_CACHE_BOUND},
+        {.name = "128 in fp8, every number",
+         FAST(14, 2, 128),
+         .block_size = 16,
+         .kv_dtype = "fp8",
+         .bound = RIG_FP8_CACHE_BOUND},
         {.name = "128 turned whole in fp8, every number", WHOLE(7, 1, 128, 0.06f), .block_size = 16},
         {.name = "128 in fp8, blocks of 64, sinks, every number",
          FAST(21, 3, 128),
@@ -492,15 +570,27 @@ static void attention_is_right_in_steps_of_every_number_of_sequences(void **stat
          .block_size = 128,
          .q_norm = true,
          .window = 50},
-        {.name = "256 in fp8, every number", FAST(4, 2, 256), .block_size = 16, .kv_dtype = "fp8", .bound = RIG_FP8_CACHE_BOUND},
-        {.name = "512 in fp8, every number", FAST(4, 1, 512), .block_size = 16, .kv_dtype = "fp8", .bound = RIG_FP8_CACHE_BOUND},
+        {.name = "256 in fp8, every number",
+         FAST(4, 2, 256),
+         .block_size = 16,
+         .kv_dtype = "fp8",
+         .bound = RIG_FP8_CACHE_BOUND},
+        {.name = "512 in fp8, every number",
+         FAST(4, 1, 512),
+         .block_size = 16,
+         .kv_dtype = "fp8",
+         .bound = RIG_FP8_CACHE_BOUND},
         {.name = "512, short keys in fp8, every number",
          SHORT_KEYS(4, 1, 512, 128),
          .block_size = 16,
          .scale = 0.03f,
          .kv_dtype = "fp8",
          .bound = RIG_FP8_CACHE_BOUND},
-        {.name = "64 in int8, every number", FAST(4, 2, 64), .block_size = 16, .kv_dtype = "int8", .bound = RIG_INT8_CACHE_BOUND},
+        {.name = "64 in int8, every number",
+         FAST(4, 2, 64),
+         .block_size = 16,
+         .kv_dtype = "int8",
+         .bound = RIG_INT8_CACHE_BOUND},
     };
     bool cpu = rig_backend() == &backend_cpu;
     for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
@@ -538,8 +628,8 @@ static void expand_latent(const struct mla_oracle *o, int seq, int t, int h, dou
 static void mla_row(const struct mla_oracle *o, int seq, int t, int h, double *out) {
     const struct mla_args *a = o->a;
     int dim = a->nope_dim + a->rope_dim;
-    double *q = rig_wide_input(o->rig, 0, seq, t) + h * dim, *key = rig_doubles(o->rig, dim), *value = rig_doubles(o->rig, a->v_dim),
-           sum = 0;
+    double *q = rig_wide_input(o->rig, 0, seq, t) + h * dim, *key = rig_doubles(o->rig, dim),
+           *value = rig_doubles(o->rig, a->v_dim), sum = 0;
     rotate_pairs(o, t, q + a->nope_dim);
     for (int j = 0; j <= t; j++) {
         double s = 0;
@@ -558,11 +648,12 @@ static void mla_row(const struct mla_oracle *o, int seq, int t, int h, double *o
 static void mla_case(struct mla_args a, enum rig_format format, int block_size, const char *kernels) {
     if (!rig_takes_case())
         return;
-    struct rig *rig = rig_new((struct rig_options){.n_seqs = 3,
-                                                   .lens = {23, 1, 9},
-                                                   .block_size = block_size,
-                                                   .kernels = kernels,
-                                                   .widths = {a.n_heads * (a.nope_dim + a.rope_dim), a.rank + a.rope_dim}});
+    struct rig *rig =
+        rig_new((struct rig_options){.n_seqs = 3,
+                                     .lens = {23, 1, 9},
+                                     .block_size = block_size,
+                                     .kernels = kernels,
+                                     .widths = {a.n_heads * (a.nope_dim + a.rope_dim), a.rank + a.rope_dim}});
     float freq[32];
     for (int i = 0; i < a.rope_dim / 2; i++)
         freq[i] = (float)rig_uniform(rig, 0, 1);
@@ -587,8 +678,10 @@ static void mla_case(struct mla_args a, enum rig_format format, int block_size, 
 static void absorbed_latent_attention_equals_the_expanded_form(void **state) {
     (void)state;
     for (const char *const *kernels = rig_kernels(); *kernels; kernels++) {
-        struct mla_args small = {.n_heads = 3, .rank = 24, .nope_dim = 12, .rope_dim = 8, .v_dim = 10, .eps = 1e-6f, .scale = 0.1f};
-        struct mla_args wide = {.n_heads = 16, .rank = 64, .nope_dim = 32, .rope_dim = 16, .v_dim = 32, .eps = 1e-6f, .scale = 0.05f};
+        struct mla_args small = {
+            .n_heads = 3, .rank = 24, .nope_dim = 12, .rope_dim = 8, .v_dim = 10, .eps = 1e-6f, .scale = 0.1f};
+        struct mla_args wide = {
+            .n_heads = 16, .rank = 64, .nope_dim = 32, .rope_dim = 16, .v_dim = 32, .eps = 1e-6f, .scale = 0.05f};
         mla_case(small, FORMAT_F32, 16, *kernels);
         mla_case(small, FORMAT_BF16_SPLIT, 4, *kernels);
         mla_case(wide, FORMAT_BF16_INTERLEAVED, 16, *kernels);

@@ -1,8 +1,9 @@
-/* test_ops_head.c - LINEAR to logits, SOFTCAP perhaps, and SAMPLE: a backend may look for the largest logit while it multiplies, and write logits
- * only for rows that ask for more. How the tests are run is said in test_ops.c.
+/* test_ops_head.c - LINEAR to logits, SOFTCAP perhaps, and SAMPLE: a backend may look for the largest logit while it
+ * multiplies, and write logits only for rows that ask for more. How the tests are run is said in test_ops.c.
  *
- * Weights and inputs are small multiples of powers of two, so that every sum is exact in whatever order it is made, and equal logits are common:
- * tokens are those of core/sample.h without exception, and logits that are asked for are exact. */
+ * Weights and inputs are small multiples of powers of two, so that every sum is exact in whatever order it is made, and
+ * equal logits are common: tokens are those of core/sample.h without exception, and logits that are asked for are
+ * exact. */
 #include "check.h"
 #include "op_rig.h"
 
@@ -45,7 +46,8 @@ static float *coarse(struct head *h, int64_t n, int steps) {
     return x;
 }
 
-static struct weight *as_weight(struct head *h, const char *name, const float *at, int64_t out, int64_t in, enum dtype dtype) {
+static struct weight *as_weight(struct head *h, const char *name, const float *at, int64_t out, int64_t in,
+                                enum dtype dtype) {
     struct weight *w = arena_alloc(&h->arena, sizeof *w);
     const void *data = at;
     if (dtype == DT_BF16) {
@@ -56,8 +58,8 @@ static struct weight *as_weight(struct head *h, const char *name, const float *a
     }
     *w = (struct weight){.name = name, .out = out, .in = in, .n_parts = 1};
     w->parts = arena_alloc(&h->arena, sizeof *w->parts);
-    *w->parts =
-        (struct weight_part){.format = &qformat_plain, .dtype = dtype, .data = data, .n_rows = out, .row_stride = in, .col_stride = 1};
+    *w->parts = (struct weight_part){
+        .format = &qformat_plain, .dtype = dtype, .data = data, .n_rows = out, .row_stride = in, .col_stride = 1};
     return w;
 }
 
@@ -101,7 +103,10 @@ static void head_open(struct head *h, struct shape s, int at, float of) {
     sample_scratch_init(&h->scratch, s.out);
     struct bucket bucket = {h->most_rows, h->most_rows, h->most_rows, 0};
     batch_plan_init(&h->plan, bucket, 0, NULL);
-    struct how how = {.n_threads = 1, .kernels = cpu ? "portable" : NULL, .eager = rig_is_brief(), .load.dtype = cpu ? NULL : s.dtype};
+    struct how how = {.n_threads = 1,
+                      .kernels = cpu ? "portable" : NULL,
+                      .eager = rig_is_brief(),
+                      .load.dtype = cpu ? NULL : s.dtype};
     struct cache_config config = {.block_size = 16};
     on_device_compile(h->ops, how, h->p, &config, bucket, &h->at);
 }
@@ -177,8 +182,8 @@ static void expect_row(struct head *h, int r, const struct sample_result *got) {
         return;
     if (got->argmax != want.argmax || got->token != want.token)
         fail_msg("[%d, %d]%s cap %g, %s, row %d of %d: token %d, argmax %d; wanted %d, %d (%.9g, %.9g)", s->out, s->in,
-                 s->biased ? " biased" : "", (double)s->cap, s->dtype, r, h->plan.n_rows, got->token, got->argmax, want.token, want.argmax,
-                 (double)logits[got->argmax], (double)logits[want.argmax]);
+                 s->biased ? " biased" : "", (double)s->cap, s->dtype, r, h->plan.n_rows, got->token, got->argmax,
+                 want.token, want.argmax, (double)logits[got->argmax], (double)logits[want.argmax]);
     if (p->want_logprob)
         EXPECT(fabsf(got->logprob - want.logprob) <= 1e-4f * fmaxf(1, fabsf(want.logprob)));
     if (!p->want_logits)
@@ -188,8 +193,9 @@ static void expect_row(struct head *h, int r, const struct sample_result *got) {
     EXPECT_OK(h->ops->logits(h->at.exe, r, &there, &err), err);
     for (int i = 0; i < s->out; i++)
         if (s->cap > 0 ? fabsf(there[i] - logits[i]) > 1e-6f * s->cap : there[i] != logits[i])
-            fail_msg("[%d, %d]%s cap %g, %s, row %d of %d: logit %d is %.9g, wanted %.9g", s->out, s->in, s->biased ? " biased" : "",
-                     (double)s->cap, s->dtype, r, h->plan.n_rows, i, (double)there[i], (double)logits[i]);
+            fail_msg("[%d, %d]%s cap %g, %s, row %d of %d: logit %d is %.9g, wanted %.9g", s->out, s->in,
+                     s->biased ? " biased" : "", (double)s->cap, s->dtype, r, h->plan.n_rows, i, (double)there[i],
+                     (double)logits[i]);
 }
 
 static void run_step(struct head *h, int n, bool mixed, bool all) {
@@ -204,7 +210,8 @@ static void run_step(struct head *h, int n, bool mixed, bool all) {
 
 /* Sizes around those of tiles, few rows and many. */
 static void run_steps(struct head *h) {
-    static const int sizes[] = {1, 2, 8, 9, 16, 17, 31, 32, 33, 48, 64, 65, 100, 128, 129, 192, 255, 256, 257, 320, 385, 512};
+    static const int sizes[] = {1,  2,   8,   9,   16,  17,  31,  32,  33,  48,  64,
+                                65, 100, 128, 129, 192, 255, 256, 257, 320, 385, 512};
     for (size_t i = 0; i < ARRAY_LEN(sizes) && sizes[i] <= h->most_rows; i++) {
         run_step(h, sizes[i], false, true);
         run_step(h, sizes[i], true, true);

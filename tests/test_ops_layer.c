@@ -1,14 +1,16 @@
-/* test_ops_layer.c - the ops of a decoder layer in a row, as models record them, against the CPU's plain functions: what a backend makes of
- * neighbours (endings of products, rows' largest sizes handed on, values that nobody needs) has no other test that reaches all of it.
- * How the tests are run is said in test_ops.c.
+/* test_ops_layer.c - the ops of a decoder layer in a row, as models record them, against the CPU's plain functions:
+ * what a backend makes of neighbours (endings of products, rows' largest sizes handed on, values that nobody needs) has
+ * no other test that reaches all of it. How the tests are run is said in test_ops.c.
  *
- * Batches are of every size that a step may be padded to, and odd ones: a prompt of a few tokens each, then single ones.
+ * Batches are of every size that a step may be padded to, and odd ones: a prompt of a few tokens each, then single
+ * ones.
  *
- * Bounds: a product of e4m3 with e4m3 is off by some 4 % of its size, with directions at random; four of them, one behind the other
- * and each beside the rows they are added to, leave a cosine of some 0.995, and 0.992 where weights were rounded too. Products in 16 bits round a
- * hundred times less. A row that is another's, or is scaled by another's, has a cosine near 0. Scores are small where heads
- * are not normed: were they three times as large, what 8 bits leave of them would decide between the keys of one row in some ten thousand, which the
- * right arithmetic then leaves off by ten times the mean. */
+ * Bounds: a product of e4m3 with e4m3 is off by some 4 % of its size, with directions at random; four of them, one
+ * behind the other and each beside the rows they are added to, leave a cosine of some 0.995, and 0.992 where weights
+ * were rounded too. Products in 16 bits round a hundred times less. A row that is another's, or is scaled by another's,
+ * has a cosine near 0. Scores are small where heads are not normed: were they three times as large, what 8 bits leave
+ * of them would decide between the keys of one row in some ten thousand, which the right arithmetic then leaves off by
+ * ten times the mean. */
 #include "op_rig.h"
 
 #include <math.h>
@@ -90,7 +92,8 @@ static val product(struct rig *rig, const struct storing *s, val x, int out, boo
 
 static const struct weight *some_vector(struct rig *rig, int n) { return rig_vector(rig, n, 0.5, 1.5, NULL); }
 
-static val layer_attention(struct rig *rig, const struct layer_case *c, const struct storing *s, const struct rope *rope, val x) {
+static val layer_attention(struct rig *rig, const struct layer_case *c, const struct storing *s,
+                           const struct rope *rope, val x) {
     int kv = c->n_kv_heads * c->head_dim * (c->v_from_k ? 1 : 2);
     struct qkv_args prep = {.cache = program_cache_kv(rig->p, c->n_kv_heads, c->head_dim, c->head_dim, c->window),
                             .rope = program_rope(rig->p, rope),
@@ -151,8 +154,8 @@ static double row_cosine(const double *a, const double *b, int n) {
     return both / sqrt(of_a * of_b);
 }
 
-static void compare(struct rig *rig, const double *got, const double *want, const struct layer_case *c, const struct storing *s,
-                    int schedule) {
+static void compare(struct rig *rig, const double *got, const double *want, const struct layer_case *c,
+                    const struct storing *s, int schedule) {
     double all = rig_cosine(rig, got, want), least = 1;
     int worst = 0, width = rig->out.width;
     for (int r = 0; r < rig->n_rows; r++) {
@@ -169,8 +172,8 @@ static void compare(struct rig *rig, const double *got, const double *want, cons
         worst_of[s - stored][1] = fmax(worst_of[s - stored][1], 1 - least);
     }
     if (!(all >= s->least) || !(least >= 1 - 5 * (1 - s->least)))
-        fail_msg("layer of %s, %d sequences, %s%s, cache %s, schedule %d: cosine %.7f, of row %d of %d %.7f, over %.7f", c->name,
-                 rig->o.n_seqs, s->dtype,
+        fail_msg("layer of %s, %d sequences, %s%s, cache %s, schedule %d: cosine %.7f, of row %d of %d %.7f, over %.7f",
+                 c->name, rig->o.n_seqs, s->dtype,
                  s->quantization                  ? " quantised"
                  : s->format == FORMAT_F8_CHANNEL ? " of e4m3"
                                                   : "",
@@ -179,7 +182,8 @@ static void compare(struct rig *rig, const double *got, const double *want, cons
 
 /* Steps that take a sanitizer long, and float32 products of the larger layers. */
 static bool is_for_brief(const struct layer_case *c, const struct storing *s, int n_seqs) {
-    int kv = c->n_kv_heads * c->head_dim * (c->v_from_k ? 1 : 2), widest = MAX(2 * c->ffn, c->n_heads * c->head_dim + kv);
+    int kv = c->n_kv_heads * c->head_dim * (c->v_from_k ? 1 : 2),
+        widest = MAX(2 * c->ffn, c->n_heads * c->head_dim + kv);
     bool is_wide = s->dtype && strcmp(s->dtype, "float32") == 0;
     return n_seqs <= 130 && widest * c->width * (is_wide ? 4 : 2) < RIG_TIMED_BYTES;
 }
@@ -187,13 +191,17 @@ static bool is_for_brief(const struct layer_case *c, const struct storing *s, in
 static void layer_case(const struct layer_case *c, const struct storing *s, int n_seqs) {
     if (!rig_takes_case() || (rig_is_brief() && !is_for_brief(c, s, n_seqs)))
         return;
-    struct rig_options o = {
-        .n_seqs = n_seqs, .widths = {c->width}, .spread = 2, .kernels = s->dtype, .quantization = s->quantization, .kv_dtype = s->kv_dtype};
+    struct rig_options o = {.n_seqs = n_seqs,
+                            .widths = {c->width},
+                            .spread = 2,
+                            .kernels = s->dtype,
+                            .quantization = s->quantization,
+                            .kv_dtype = s->kv_dtype};
     int longest = n_seqs > 16 ? 6 : 40;
     for (int i = 0; i < n_seqs; i++)
         o.lens[i] = 3 + (i * 7 + n_seqs) % (longest - 2);
     if (n_seqs <= 3)
-        o.lens[0] = 90;                                      // of several blocks, and more rows than kernels for a few take
+        o.lens[0] = 90; // of several blocks, and more rows than kernels for a few take
     o.block_size = n_seqs > 64 ? 64 : n_seqs > 16 ? 16 : 32; // 64: as an engine has them
     struct rope ropes[2] = {0};
     struct rig *rig = rig_new(o);
@@ -230,12 +238,13 @@ static void batches_of_every_size_go_through_a_layer_as_on_the_cpu(void **state)
                       stored[s].quantization                  ? " quantised"
                       : stored[s].format == FORMAT_F8_CHANNEL ? " of e4m3"
                                                               : "",
-                      stored[s].kv_dtype ? stored[s].kv_dtype : "as it is", worst_of[s][0], worst_of[s][1], 1 - stored[s].least);
+                      stored[s].kv_dtype ? stored[s].kv_dtype : "as it is", worst_of[s][0], worst_of[s][1],
+                      1 - stored[s].least);
     }
 }
 
-/* More pairs of a sequence and a KV head than a device works on at once, or half as many, over a cache of 8 bits: decode attention takes them
- * otherwise than few. */
+/* More pairs of a sequence and a KV head than a device works on at once, or half as many, over a cache of 8 bits:
+ * decode attention takes them otherwise than few. */
 static void many_pairs_go_through_a_layer_as_on_the_cpu(void **state) {
     (void)state;
     if (rig_backend() == &backend_cpu)
@@ -287,11 +296,12 @@ static void loud_and_quiet_case(const struct layer_case *c, const char *dtype, i
     rig_free(rig);
 }
 
-/* What a scale is foreseen for by the weights (static_scale.c) is far from rows that have their size from one channel: 10 times larger, 1,000 times
- * smaller. Clamped, or as zeros, those would be like nothing. */
+/* What a scale is foreseen for by the weights (static_scale.c) is far from rows that have their size from one channel:
+ * 10 times larger, 1,000 times smaller. Clamped, or as zeros, those would be like nothing. */
 static void rows_that_a_scale_was_not_foreseen_for_have_their_own(void **state) {
     (void)state;
-    static const struct layer_case large = {.name = "large", .width = 3584, .ffn = 4704}; // as gemm_fp8_gated.cu and gemm_fp8_split_k.cu take them unasked
+    static const struct layer_case large = {
+        .name = "large", .width = 3584, .ffn = 4704}; // as gemm_fp8_gated.cu and gemm_fp8_split_k.cu take them unasked
     static const int sizes[] = {6, 90, 300};
     if (rig_backend() == &backend_cpu)
         skip(); // nothing is quantised

@@ -10,7 +10,8 @@ struct routing_result {
 };
 
 /* By the words of ops.def, with full sorts where the engine selects. */
-static struct routing_result route(const struct route_args *a, const double *logits, const double *bias, const double *expert_scale) {
+static struct routing_result route(const struct route_args *a, const double *logits, const double *bias,
+                                   const double *expert_scale) {
     struct routing_result r = {0};
     double score[64], choice[64], sum = 0;
     bool taken[64] = {false};
@@ -19,7 +20,9 @@ static struct routing_result route(const struct route_args *a, const double *log
     for (int i = 0; i < n; i++)
         all += exp(logits[i]);
     for (int i = 0; i < n; i++) {
-        score[i] = a->how == ROUTE_SIGMOID ? rig_sigmoid(logits[i]) : a->how == ROUTE_SOFTMAX_TOPK ? exp(logits[i]) : exp(logits[i]) / all;
+        score[i] = a->how == ROUTE_SIGMOID        ? rig_sigmoid(logits[i])
+                   : a->how == ROUTE_SOFTMAX_TOPK ? exp(logits[i])
+                                                  : exp(logits[i]) / all;
         choice[i] = score[i] + (a->how == ROUTE_SIGMOID && bias ? bias[i] : 0);
     }
     // A group is dropped when top_groups others are better; lower groups win ties.
@@ -75,10 +78,31 @@ struct moe_case {
 static const struct moe_case moe_cases[] = {
     {"mixtral", {ROUTE_SOFTMAX, 8, 2, 0, 0, true, 1}, {ACT_SILU, 0}, 64, 96, FORMAT_BF16, false, false},
     {"qwen2 moe", {ROUTE_SOFTMAX, 12, 3, 0, 0, false, 1}, {ACT_SILU, 0}, 40, 24, FORMAT_BF16_SPLIT, false, false},
-    {"gpt-oss", {ROUTE_SOFTMAX_TOPK, 8, 4, 0, 0, false, 1}, {ACT_SWIGLU_CLAMPED, 2}, 64, 32, FORMAT_BF16_TURNED, true, false},
-    {"gpt-oss packed", {ROUTE_SOFTMAX_TOPK, 8, 4, 0, 0, false, 1}, {ACT_SWIGLU_CLAMPED, 2}, 64, 32, FORMAT_MXFP4, true, false},
+    {"gpt-oss",
+     {ROUTE_SOFTMAX_TOPK, 8, 4, 0, 0, false, 1},
+     {ACT_SWIGLU_CLAMPED, 2},
+     64,
+     32,
+     FORMAT_BF16_TURNED,
+     true,
+     false},
+    {"gpt-oss packed",
+     {ROUTE_SOFTMAX_TOPK, 8, 4, 0, 0, false, 1},
+     {ACT_SWIGLU_CLAMPED, 2},
+     64,
+     32,
+     FORMAT_MXFP4,
+     true,
+     false},
     {"deepseek v3", {ROUTE_SIGMOID, 16, 4, 4, 2, true, 2.5f}, {ACT_SILU, 0}, 48, 32, FORMAT_F8_CHANNEL, true, false},
-    {"deepseek v2", {ROUTE_SOFTMAX_GROUP, 16, 3, 4, 2, false, 4}, {ACT_SILU, 0}, 32, 48, FORMAT_BF16_INTERLEAVED, false, false},
+    {"deepseek v2",
+     {ROUTE_SOFTMAX_GROUP, 16, 3, 4, 2, false, 4},
+     {ACT_SILU, 0},
+     32,
+     48,
+     FORMAT_BF16_INTERLEAVED,
+     false,
+     false},
     {"gemma 4", {ROUTE_SOFTMAX, 8, 2, 0, 0, true, 1}, {ACT_SILU, 0}, 33, 17, FORMAT_F32, false, true},
     {"one expert", {ROUTE_SOFTMAX, 1, 1, 0, 0, true, 1}, {ACT_SILU, 0}, 16, 16, FORMAT_F16, false, false},
 };
@@ -95,7 +119,8 @@ static void moe_case(const struct moe_case *m, int len, const char *kernels) {
         return;
     const struct route_args *a = &m->route;
     int e = a->n_experts, d = m->width, f = m->ffn;
-    struct rig *rig = rig_new((struct rig_options){.n_seqs = 3, .lens = {len, 1, 9}, .widths = {d, e}, .spread = 2, .kernels = kernels});
+    struct rig *rig = rig_new(
+        (struct rig_options){.n_seqs = 3, .lens = {len, 1, 9}, .widths = {d, e}, .spread = 2, .kernels = kernels});
     round_logits(rig, d, e);
     double *w13, *w2, *b13 = NULL, *b2 = NULL, *bias = NULL, *scale = NULL;
     const struct weight *gate_up = rig_weight(rig, m->format, (int64_t)e * 2 * f, d, &w13);

@@ -11,7 +11,8 @@ static void short_conv_sees_the_last_inputs_of_its_own_sequence(void **state) {
             if (!rig_takes_case())
                 continue;
             int width = 37;
-            struct rig *rig = rig_new((struct rig_options){.n_seqs = 3, .lens = {30, 2, 11}, .widths = {width}, .kernels = *kernels});
+            struct rig *rig =
+                rig_new((struct rig_options){.n_seqs = 3, .lens = {30, 2, 11}, .widths = {width}, .kernels = *kernels});
             double *w;
             const struct weight *weight = rig_weight(rig, FORMAT_BF16, width, kernel, &w);
             int cache = program_cache_state(rig->p, (int64_t)width * (kernel - 1), 5);
@@ -46,8 +47,10 @@ static void unit(double *x, int n, double factor) {
 /* One token of one head with the matrix form S' = (e^g S) + k (beta (v - k^T e^g S))^T. */
 static void delta_token(const struct delta_oracle *o, int seq, int t, int h, double *S, double *out) {
     const struct delta_args *a = o->a;
-    int kh = h / (a->n_value_heads / a->n_key_heads), n_keys = a->n_key_heads * a->key_dim, dk = a->key_dim, dv = a->value_dim;
-    double *x = rig_wide_input(o->rig, 0, seq, t), *q = x + kh * dk, *k = x + n_keys + kh * dk, *v = x + 2 * n_keys + h * dv;
+    int kh = h / (a->n_value_heads / a->n_key_heads), n_keys = a->n_key_heads * a->key_dim, dk = a->key_dim,
+        dv = a->value_dim;
+    double *x = rig_wide_input(o->rig, 0, seq, t), *q = x + kh * dk, *k = x + n_keys + kh * dk,
+           *v = x + 2 * n_keys + h * dv;
     double b = rig_wide_input(o->rig, 1, seq, t)[h], alpha = rig_wide_input(o->rig, 2, seq, t)[h] + o->dt_bias[h];
     double decay = exp(-exp(o->a_log[h]) * log1p(exp(alpha)));
     unit(q, dk, 1 / sqrt(dk));

@@ -1,5 +1,5 @@
-/* test_ops_refusals.c - what a backend cannot compute it refuses before the first step, in a sentence with the program, the op
- * and the weight; it never computes something else. Every op that has weights, every weight of each. */
+/* test_ops_refusals.c - what a backend cannot compute it refuses before the first step, in a sentence with the program,
+ * the op and the weight; it never computes something else. Every op that has weights, every weight of each. */
 #include "op_rig.h"
 
 /* A program of every op that has weights. */
@@ -9,21 +9,25 @@ static val record_moe(struct rig *rig, val x) {
     struct moe_args moe = {.n_experts = 8, .top_k = 2, .ffn_size = 4, .act = {ACT_SILU, 0}};
     val logits = op_linear(p, x, rig_weight(rig, FORMAT_BF16, 8, 64, NULL), NULL);
     struct routed r = op_moe_route(p, logits, rig_vector(rig, 8, -1, 1, NULL), rig_vector(rig, 8, 0.5, 2, NULL), route);
-    return op_moe_ffn(p, x, r, rig_weight(rig, FORMAT_MXFP4, 8 * 2 * 4, 64, NULL), rig_weight(rig, FORMAT_F16, 8 * 64, 4, NULL),
-                      rig_vector(rig, 8 * 2 * 4, -1, 1, NULL), rig_vector(rig, 8 * 64, -1, 1, NULL), moe);
+    return op_moe_ffn(p, x, r, rig_weight(rig, FORMAT_MXFP4, 8 * 2 * 4, 64, NULL),
+                      rig_weight(rig, FORMAT_F16, 8 * 64, 4, NULL), rig_vector(rig, 8 * 2 * 4, -1, 1, NULL),
+                      rig_vector(rig, 8 * 64, -1, 1, NULL), moe);
 }
 
 static val record_attention(struct rig *rig, val x) {
     struct program *p = rig->p;
     int cache = program_cache_kv(p, 2, 16, 16, 0);
-    struct qkv_args prep = {.cache = cache, .rope = -1, .n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .v_head_dim = 16, .eps = 1e-6f};
-    struct attention_args args = {.cache = cache, .n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .v_head_dim = 16, .scale = 1};
+    struct qkv_args prep = {
+        .cache = cache, .rope = -1, .n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .v_head_dim = 16, .eps = 1e-6f};
+    struct attention_args args = {
+        .cache = cache, .n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .v_head_dim = 16, .scale = 1};
     val qkv = op_linear(p, x, rig_weight(rig, FORMAT_BF16_SPLIT, 128, 64, NULL), rig_vector(rig, 128, -1, 1, NULL));
     val q = op_qkv_prep(p, qkv, rig_vector(rig, 16, -1, 1, NULL), rig_vector(rig, 16, -1, 1, NULL), prep);
     const struct weight *lambda[4];
     for (int i = 0; i < 4; i++)
         lambda[i] = rig_vector(rig, 8, -1, 1, NULL);
-    return op_diff_heads(p, op_attention(p, q, rig_vector(rig, 4, -1, 1, NULL), args), lambda, (struct diff_args){4, 16, 0.3f});
+    return op_diff_heads(p, op_attention(p, q, rig_vector(rig, 4, -1, 1, NULL), args), lambda,
+                         (struct diff_args){4, 16, 0.3f});
 }
 
 static void record_mla(struct rig *rig, val x, val q) {
@@ -34,7 +38,8 @@ static void record_mla(struct rig *rig, val x, val q) {
     a.rope = program_rope(p, &rope);
     a.cache = program_cache_latent(p, 24);
     val kva = op_linear(p, x, rig_weight(rig, FORMAT_F8_BLOCK, 24, 64, NULL), NULL);
-    val prepared = op_mla_prep(p, q, kva, rig_vector(rig, 16, -1, 1, NULL), rig_weight(rig, FORMAT_BF16, 16, 16, NULL), a);
+    val prepared =
+        op_mla_prep(p, q, kva, rig_vector(rig, 16, -1, 1, NULL), rig_weight(rig, FORMAT_BF16, 16, 16, NULL), a);
     op_mla_attention(p, prepared, rig_weight(rig, FORMAT_F32, 16, 16, NULL), a);
 }
 
@@ -51,7 +56,9 @@ static val record_recurrent(struct rig *rig, val x) {
 static struct rig *everything(void) {
     struct rig *rig = rig_new((struct rig_options){.n_seqs = 1, .lens = {3}, .widths = {64}});
     struct norm_args plain = {.eps = 1e-5f}, groups = {.eps = 1e-5f, .group = 32};
-    val x = op_add_norm(rig->p, rig->in[0], NO_VAL, rig_vector(rig, 64, -1, 1, NULL), rig_vector(rig, 1, 1, 2, NULL), plain).y;
+    val x =
+        op_add_norm(rig->p, rig->in[0], NO_VAL, rig_vector(rig, 64, -1, 1, NULL), rig_vector(rig, 1, 1, 2, NULL), plain)
+            .y;
     x = op_norm(rig->p, x, NO_VAL, rig_vector(rig, 32, -1, 1, NULL), groups);
     record_mla(rig, x, record_attention(rig, x));
     rig_result(rig, record_recurrent(rig, record_moe(rig, x)));
@@ -74,7 +81,9 @@ static void plain_integers(struct weight_part *part) { part->format = &qformat_p
 static void plain_bytes(struct weight_part *part) { part->format = &qformat_plain, part->dtype = DT_I8; }
 static void scaled_bits(struct weight_part *part) { part->format = &qformat_scaled, part->dtype = DT_U8; }
 static void packed_floats(struct weight_part *part) { part->format = &qformat_mxfp4, part->dtype = DT_F32; }
-static void packed_and_turned(struct weight_part *part) { part->format = &qformat_nvfp4, part->dtype = DT_U8, part->col_stride = 2; }
+static void packed_and_turned(struct weight_part *part) {
+    part->format = &qformat_nvfp4, part->dtype = DT_U8, part->col_stride = 2;
+}
 
 static const struct defect defects[] = {
     {"no data", no_data}, {"i32", plain_integers},  {"i8", plain_bytes},
@@ -95,7 +104,8 @@ static void expect_word(const char *text, const char *word) {
         fail_msg("no \"%s\" in \"%s\"", word, text);
 }
 
-static void spoil_and_place(const struct rig *rig, const struct op *op, const struct weight *w, const struct defect *d) {
+static void spoil_and_place(const struct rig *rig, const struct op *op, const struct weight *w,
+                            const struct defect *d) {
     struct weight_part *part = &w->parts[w->n_parts - 1], good = *part;
     d->spoil(part);
     struct error err = place_anew(rig);
@@ -216,7 +226,8 @@ static void weights_of_a_type_that_nobody_makes_are_refused(void **state) {
     struct rig *rig = everything();
     struct on_device at;
     struct error err = {0};
-    EXPECT_EQ(on_device_load(rig->ops, (struct how){.n_threads = 1, .load.quantization = "int3"}, rig->p, &at, &err), ERR_UNSUPPORTED);
+    EXPECT_EQ(on_device_load(rig->ops, (struct how){.n_threads = 1, .load.quantization = "int3"}, rig->p, &at, &err),
+              ERR_UNSUPPORTED);
     on_device_close(&at);
     rig_free(rig);
     expect_word(err.text, "quantization");
@@ -227,11 +238,13 @@ static void kernels_that_are_not_there_are_refused_by_name(void **state) {
     (void)state;
     struct on_device at;
     struct error err = {0};
-    EXPECT_EQ(on_device_open(&backend_cpu, (struct how){.n_threads = 1, .kernels = "altivec"}, &at, &err), ERR_UNSUPPORTED);
+    EXPECT_EQ(on_device_open(&backend_cpu, (struct how){.n_threads = 1, .kernels = "altivec"}, &at, &err),
+              ERR_UNSUPPORTED);
     expect_word(err.text, "altivec");
 }
 
-/* A backend has each op of ops.def, or it would have to refuse programs with it; the CPU has all, in every set of kernels. */
+/* A backend has each op of ops.def, or it would have to refuse programs with it; the CPU has all, in every set of
+ * kernels. */
 static void every_set_of_kernels_takes_every_op(void **state) {
     (void)state;
     for (const char *const *kernels = rig_kernels(); *kernels; kernels++) {

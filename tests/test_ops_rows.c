@@ -85,7 +85,8 @@ static double *linear_rows(struct rig *rig, const struct linear *l, enum rig_rea
 static void linear_case(enum rig_format format, int out, int in, int n_rows, bool biased, const char *kernels) {
     if (!rig_takes_case())
         return;
-    struct rig *rig = rig_new((struct rig_options){.n_seqs = 2, .lens = {n_rows, (n_rows + 1) / 2}, .widths = {in}, .kernels = kernels});
+    struct rig *rig = rig_new(
+        (struct rig_options){.n_seqs = 2, .lens = {n_rows, (n_rows + 1) / 2}, .widths = {in}, .kernels = kernels});
     struct linear l;
     rig_result(rig, record_linear(rig, &l, format, out, in, biased));
     rig_round(rig->o.kernels, l.w, (int64_t)out * in);
@@ -112,7 +113,8 @@ static double *gated_rows(struct rig *rig, const struct linear *l, enum activati
         double size = 1 + multiply_row(rig, l, how, rig_wide_input(rig, 0, s, t), y);
         rig->floor = fmax(rig->floor, size * size);
         for (int i = 0; i < l->out / 2; i++)
-            rig_at(rig, want, s, t)[i] = y[l->out / 2 + i] * (act == ACT_SILU ? y[i] * rig_sigmoid(y[i]) : rig_sigmoid(y[i]));
+            rig_at(rig, want, s, t)[i] =
+                y[l->out / 2 + i] * (act == ACT_SILU ? y[i] * rig_sigmoid(y[i]) : rig_sigmoid(y[i]));
     }
     return want;
 }
@@ -128,11 +130,13 @@ static double *rows_of(struct rig *rig, const struct by_e4m3 *c, enum rig_readin
     return c->act ? gated_rows(rig, &c->l, *c->act, how) : linear_rows(rig, &c->l, how);
 }
 
-/* Against that of the numbers read, with the bounds of a product in 16 bits; and against the product of the numbers stored, with those of
- * what eight bits leave. */
-static void judge_by_e4m3(struct rig *rig, struct by_e4m3 *c, const enum rig_schedule *schedules, size_t n_schedules, const char *what) {
+/* Against that of the numbers read, with the bounds of a product in 16 bits; and against the product of the numbers
+ * stored, with those of what eight bits leave. */
+static void judge_by_e4m3(struct rig *rig, struct by_e4m3 *c, const enum rig_schedule *schedules, size_t n_schedules,
+                          const char *what) {
     const double *stored = rows_of(rig, c, READING_AS_IT_IS), *read[N_ROW_READINGS];
-    struct rig_bounds coarse = {.most = RIG_F8_BOUND, .cosine = rig->n_rows * rig->out.width >= 1000 ? RIG_F8_COSINE : 0};
+    struct rig_bounds coarse = {.most = RIG_F8_BOUND,
+                                .cosine = rig->n_rows * rig->out.width >= 1000 ? RIG_F8_COSINE : 0};
     struct rig_bounds as_read = {.most = RIG_F8_READ_BOUND, .rms = RIG_F8_READ_RMS};
     if (c->act)
         coarse.most = 1;
@@ -156,17 +160,20 @@ static void judge_by_e4m3(struct rig *rig, struct by_e4m3 *c, const enum rig_sch
 
 static const enum rig_schedule of_few_sequences[] = {SCHEDULE_WHOLE, SCHEDULE_RAGGED, SCHEDULE_CHUNK_1};
 
-static void linear_by_e4m3_case(enum rig_format format, int out, int in, int n_rows, bool biased, const char *quantization,
-                                const char *kernels) {
+static void linear_by_e4m3_case(enum rig_format format, int out, int in, int n_rows, bool biased,
+                                const char *quantization, const char *kernels) {
     if (!rig_takes_case())
         return;
-    struct rig *rig = rig_new((struct rig_options){
-        .n_seqs = 2, .lens = {n_rows, (n_rows + 1) / 2}, .widths = {in}, .kernels = kernels, .quantization = quantization});
+    struct rig *rig = rig_new((struct rig_options){.n_seqs = 2,
+                                                   .lens = {n_rows, (n_rows + 1) / 2},
+                                                   .widths = {in},
+                                                   .kernels = kernels,
+                                                   .quantization = quantization});
     struct by_e4m3 c = {.format = format};
     rig_result(rig, record_linear(rig, &c.l, format, out, in, biased));
     char what[120];
-    snprintf(what, sizeof what, "linear by e4m3 %s%s [%d, %d] x %d", rig_format_name(format), quantization ? " quantised" : "", out, in,
-             rig->n_rows);
+    snprintf(what, sizeof what, "linear by e4m3 %s%s [%d, %d] x %d", rig_format_name(format),
+             quantization ? " quantised" : "", out, in, rig->n_rows);
     judge_by_e4m3(rig, &c, of_few_sequences, ARRAY_LEN(of_few_sequences), what);
     rig_free(rig);
 }
@@ -243,8 +250,11 @@ static void reader_case(enum reader reader, int n_rows, bool biased, const char 
         return;
     enum { IN = 512 };
     int out = reader == READ_BY_GATED_ACT ? 736 : IN;
-    struct rig *rig = rig_new((struct rig_options){
-        .n_seqs = 2, .lens = {n_rows, (n_rows + 1) / 2}, .widths = {IN}, .kernels = kernels, .quantization = quantization});
+    struct rig *rig = rig_new((struct rig_options){.n_seqs = 2,
+                                                   .lens = {n_rows, (n_rows + 1) / 2},
+                                                   .widths = {IN},
+                                                   .kernels = kernels,
+                                                   .quantization = quantization});
     double *w, *b = NULL, *norms[2] = {NULL};
     const struct weight *weight = rig_weight(rig, quantization ? FORMAT_BF16 : FORMAT_F8_CHANNEL, out, IN, &w);
     const struct weight *bias = biased ? rig_vector(rig, out, -1, 1, &b) : NULL;
@@ -260,7 +270,8 @@ static void reader_case(enum reader reader, int n_rows, bool biased, const char 
     bool coarse = is_by_e4m3(quantization ? FORMAT_BF16 : FORMAT_F8_CHANNEL, out, IN, quantization, kernels);
     static const enum rig_schedule schedules[] = {SCHEDULE_WHOLE, SCHEDULE_CHUNK_1};
     for (size_t i = 0; i < (n_rows > 150 ? 1 : ARRAY_LEN(schedules)); i++) {
-        double cosine = rig_cosine(rig, rig_run(rig, schedules[i]), want), least = coarse ? 0.998 : 0.9999; // an act squares what is off
+        double cosine = rig_cosine(rig, rig_run(rig, schedules[i]), want),
+               least = coarse ? 0.998 : 0.9999; // an act squares what is off
         if (!(cosine >= least))
             fail_msg("reader %d of %d rows of products%s, %s, schedule %d: cosine %.6f under %.4f", (int)reader, n_rows,
                      quantization ? " quantised" : "", kernels, schedules[i], cosine, least);
@@ -280,7 +291,8 @@ static void products_are_the_same_to_whoever_reads_them(void **state) {
             }
 }
 
-/* Rows of y = x W^T with W of N(0, 1/in) have the size of x's, are like one another in nothing, and come from no zeros. */
+/* Rows of y = x W^T with W of N(0, 1/in) have the size of x's, are like one another in nothing, and come from no zeros.
+ */
 static void dummies_of_a_device_are_normal_numbers(void **state) {
     (void)state;
     enum { OUT = 1024, IN = 768, ROWS = 24 };
@@ -318,12 +330,15 @@ static void dummies_of_a_device_are_normal_numbers(void **state) {
     }
 }
 
-static void gated_linear_by_e4m3_case(int width, int in, int n_rows, enum activation act, bool biased, const char *kernels) {
+static void gated_linear_by_e4m3_case(int width, int in, int n_rows, enum activation act, bool biased,
+                                      const char *kernels) {
     if (!rig_takes_case())
         return;
-    struct rig *rig = rig_new((struct rig_options){.n_seqs = 2, .lens = {n_rows, (n_rows + 1) / 2}, .widths = {in}, .kernels = kernels});
+    struct rig *rig = rig_new(
+        (struct rig_options){.n_seqs = 2, .lens = {n_rows, (n_rows + 1) / 2}, .widths = {in}, .kernels = kernels});
     struct by_e4m3 c = {.format = FORMAT_F8_CHANNEL, .act = &act};
-    rig_result(rig, op_glu(rig->p, record_linear(rig, &c.l, FORMAT_F8_CHANNEL, 2 * width, in, biased), (struct act_args){act, 7}));
+    rig_result(rig, op_glu(rig->p, record_linear(rig, &c.l, FORMAT_F8_CHANNEL, 2 * width, in, biased),
+                           (struct act_args){act, 7}));
     char what[100];
     snprintf(what, sizeof what, "gated linear by e4m3 [2 x %d, %d] x %d", width, in, rig->n_rows);
     judge_by_e4m3(rig, &c, of_few_sequences, ARRAY_LEN(of_few_sequences), what);
@@ -332,19 +347,22 @@ static void gated_linear_by_e4m3_case(int width, int in, int n_rows, enum activa
 
 static void gated_linear_by_e4m3_is_near_the_gated_product(void **state) {
     (void)state;
-    static const int shapes[][3] = {{48, 256, 1}, {144, 512, 5}, {208, 896, 13}, {504, 1040, 40}, {320, 272, 85}, {96, 512, 130}};
+    static const int shapes[][3] = {{48, 256, 1},    {144, 512, 5},  {208, 896, 13},
+                                    {504, 1040, 40}, {320, 272, 85}, {96, 512, 130}};
     for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
         for (int i = 0; i < (int)ARRAY_LEN(shapes); i++)
             if (is_by_e4m3(FORMAT_F8_CHANNEL, 2 * shapes[i][0], shapes[i][1], NULL, *kernels))
-                gated_linear_by_e4m3_case(shapes[i][0], shapes[i][1], shapes[i][2], i & 2 ? ACT_SIGMOID : ACT_SILU, i & 1, *kernels);
+                gated_linear_by_e4m3_case(shapes[i][0], shapes[i][1], shapes[i][2], i & 2 ? ACT_SIGMOID : ACT_SILU,
+                                          i & 1, *kernels);
 }
 
-/* Of a row with a few large values the others become subnormal in e4m3, and are to be what rounding leaves of them there, not zero. */
+/* Of a row with a few large values the others become subnormal in e4m3, and are to be what rounding leaves of them
+ * there, not zero. */
 static void heavy_tailed_case(int out, int in, int n_rows, const char *kernels) {
     if (!is_by_e4m3(FORMAT_BF16, out, in, "fp8", kernels) || !rig_takes_case())
         return;
-    struct rig *rig = rig_new(
-        (struct rig_options){.n_seqs = 2, .lens = {n_rows, (n_rows + 1) / 2}, .widths = {in}, .kernels = kernels, .quantization = "fp8"});
+    struct rig *rig = rig_new((struct rig_options){
+        .n_seqs = 2, .lens = {n_rows, (n_rows + 1) / 2}, .widths = {in}, .kernels = kernels, .quantization = "fp8"});
     for (int64_t i = 0; i < (int64_t)rig->n_rows * rig->width; i++)
         if (rig_between(rig, 0, in / 3) == 0)
             rig->table[i] = ldexpf(rig->table[i], rig_between(rig, 5, 11));
@@ -364,14 +382,15 @@ static void values_beside_large_ones_are_read_as_e4m3_has_them(void **state) {
             heavy_tailed_case(shapes[i][0], shapes[i][1], shapes[i][2], *kernels);
 }
 
-/* Rows of x and of W whose elements are all as large as any, with signs that agree or are all opposite: no sum of e4m3 is larger, wherever it is kept.
- * Of terms that are all alike a tensor core drops the same bits each time, those below 2^-13 of the sum so far at most: hence the bound. */
+/* Rows of x and of W whose elements are all as large as any, with signs that agree or are all opposite: no sum of e4m3
+ * is larger, wherever it is kept. Of terms that are all alike a tensor core drops the same bits each time, those below
+ * 2^-13 of the sum so far at most: hence the bound. */
 static void largest_sums_case(int in, int n_rows, const char *kernels) {
     enum { OUT = 64 };
     if (!is_by_e4m3(FORMAT_BF16, OUT, in, "fp8", kernels) || !rig_takes_case())
         return;
-    struct rig *rig = rig_new(
-        (struct rig_options){.n_seqs = 2, .lens = {n_rows, (n_rows + 1) / 2}, .widths = {in}, .kernels = kernels, .quantization = "fp8"});
+    struct rig *rig = rig_new((struct rig_options){
+        .n_seqs = 2, .lens = {n_rows, (n_rows + 1) / 2}, .widths = {in}, .kernels = kernels, .quantization = "fp8"});
     struct linear l;
     val y = record_linear(rig, &l, FORMAT_BF16, OUT, in, false);
     uint16_t *stored = (uint16_t *)(uintptr_t)rig->p->ops[rig->p->n_ops - 1].weights[0]->parts[0].data;
@@ -383,7 +402,8 @@ static void largest_sums_case(int in, int n_rows, const char *kernels) {
             rig->table[t * rig->width + i] = t % 5 ? sign : -sign;
     }
     rig_result(rig, y); // which places them
-    const double *want = linear_rows(rig, &l, READING_AS_IT_IS), *got = rig_run(rig, SCHEDULE_WHOLE), lost = fmin(in * 0x1p-14, 0.45);
+    const double *want = linear_rows(rig, &l, READING_AS_IT_IS), *got = rig_run(rig, SCHEDULE_WHOLE),
+                 lost = fmin(in * 0x1p-14, 0.45);
     for (int64_t i = 0; i < (int64_t)rig->n_rows * OUT; i++)
         if (rig_tells(rig, (int)(i / OUT)) && !(fabs(got[i] - want[i]) <= (lost + 0.01) * fabs(want[i])))
             fail_msg("row %d of %d of %d columns: %g for %g", (int)(i / OUT), rig->n_rows, in, got[i], want[i]);
@@ -392,7 +412,8 @@ static void largest_sums_case(int in, int n_rows, const char *kernels) {
 
 static void sums_of_e4m3_that_are_as_large_as_any_are_finite_and_right(void **state) {
     (void)state;
-    static const int cases[][2] = {{18944, 3}, {3584, 7}, {18944, 40}, {512, 130}, {18944, 130}, {3584, 300}, {32768, 100}};
+    static const int cases[][2] = {{18944, 3},   {3584, 7},   {18944, 40}, {512, 130},
+                                   {18944, 130}, {3584, 300}, {32768, 100}};
     int most = rig_is_brief() ? 32752 : 32768; // which is as large as to be timed
     for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
         for (size_t i = 0; i < ARRAY_LEN(cases); i++)
@@ -401,33 +422,37 @@ static void sums_of_e4m3_that_are_as_large_as_any_are_finite_and_right(void **st
 
 static void linear_takes_odd_shapes(void **state) {
     (void)state;
-    static const int shapes[][3] = {{1, 1, 1}, {1, 2048, 3}, {3, 17, 2}, {33, 31, 9}, {6, 130, 13}, {257, 70, 33}, {64, 5, 100}};
+    static const int shapes[][3] = {{1, 1, 1},    {1, 2048, 3},  {3, 17, 2},  {33, 31, 9},
+                                    {6, 130, 13}, {257, 70, 33}, {64, 5, 100}};
     for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
         for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
             for (enum rig_format f = 0; f < FORMAT_F8_CHANNEL; f++)
                 linear_case(f, shapes[i][0], shapes[i][1], shapes[i][2], i & 1, *kernels);
 }
 
-/* Down to where a float is no longer normal: what of a number is too small for a format is nothing, not something else. */
+/* Down to where a float is no longer normal: what of a number is too small for a format is nothing, not something else.
+ */
 static void linear_takes_inputs_of_every_size(void **state) {
     (void)state;
     for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
         for (enum rig_format f = 0; f < FORMAT_F8_CHANNEL; f++) {
             if (strcmp(*kernels, "float16") == 0 || !rig_takes_case()) // which refuses the rig's table
                 continue;
-            struct rig *rig = rig_new((struct rig_options){.n_seqs = 2, .lens = {9, 4}, .widths = {160}, .kernels = *kernels});
+            struct rig *rig =
+                rig_new((struct rig_options){.n_seqs = 2, .lens = {9, 4}, .widths = {160}, .kernels = *kernels});
             for (int64_t i = 0; i < (int64_t)rig->n_rows * rig->width; i++)
                 rig->table[i] = i % 5 ? ldexpf(rig->table[i], -rig_between(rig, 100, 140)) : rig->table[i];
             struct linear l;
             rig_result(rig, record_linear(rig, &l, f, 64, 160, false));
             rig_round(rig->o.kernels, l.w, 64 * 160);
-            rig_expect(rig, linear_rows(rig, &l, READING_16), 4 * sqrt(160) * EPS, SCHEDULE_WHOLE, "linear of inputs of every size");
+            rig_expect(rig, linear_rows(rig, &l, READING_16), 4 * sqrt(160) * EPS, SCHEDULE_WHOLE,
+                       "linear of inputs of every size");
             rig_free(rig);
         }
 }
 
-/* Large enough for a device to look for the fastest way, and to keep what it found for the second time. Not for sanitizers: the search is thousands
- * of launches of the library's kernels. */
+/* Large enough for a device to look for the fastest way, and to keep what it found for the second time. Not for
+ * sanitizers: the search is thousands of launches of the library's kernels. */
 static void linear_is_right_when_its_plan_is_timed_and_when_it_is_recalled(void **state) {
     (void)state;
     if (rig_is_brief())
@@ -445,10 +470,12 @@ static void linear_is_right_when_its_plan_is_timed_and_when_it_is_recalled(void 
 
 /* ---- LINEAR, GATED_ACT, LINEAR ---- */
 
-/* Gates and ups, their product, and its way down, where whoever makes a value in e4m3 may give it scales of its own blocks of columns. */
+/* Gates and ups, their product, and its way down, where whoever makes a value in e4m3 may give it scales of its own
+ * blocks of columns. */
 struct gated_down {
     struct linear up, down;
-    double *x, *ups, *product, *off, *read, *step, *sorted, *y; // scratch, of one row; off: how far a value of the product may be off
+    double *x, *ups, *product, *off, *read, *step, *sorted,
+        *y; // scratch, of one row; off: how far a value of the product may be off
 };
 
 /* How far a sum of products of e4m3 is off at most, of its size: what is seen, see RIG_F8_READ_BOUND. */
@@ -460,7 +487,8 @@ static void multiply_gated(struct rig *rig, struct gated_down *c, enum rig_readi
     for (int i = 0; i < c->down.in; i++) {
         double gate = c->ups[i], up = c->ups[c->down.in + i];
         c->product[i] = gate * rig_sigmoid(gate) * up;
-        c->off[i] = off * (fabs(gate) + fabs(up)) + SUM_OFF * fabs(c->product[i]); // and the scale with the row's largest
+        c->off[i] =
+            off * (fabs(gate) + fabs(up)) + SUM_OFF * fabs(c->product[i]); // and the scale with the row's largest
     }
 }
 
@@ -470,8 +498,8 @@ static double multiply_down(const struct rig *rig, struct gated_down *c, enum ri
     return multiply_row(rig, &c->down, how, c->read, c->y);
 }
 
-/* What read[i] may be as well, less itself: its neighbour in e4m3, a sixteenth to an eighth of itself off, or a few units of subnormals; 0 for nothing
- * else. */
+/* What read[i] may be as well, less itself: its neighbour in e4m3, a sixteenth to an eighth of itself off, or a few
+ * units of subnormals; 0 for nothing else. */
 static void find_steps(const struct rig *rig, struct gated_down *c, enum rig_reading how, int side) {
     const int n = c->down.in;
     for (int i = 0; i < n; i++)
@@ -520,9 +548,10 @@ static void take_steps(struct gated_down *c, const double *got, double *y) {
     }
 }
 
-/* Of all ways to read x and then the product, the row that is nearest to what was got, once a number that lies in the middle between two of e4m3 is the
- * one with which it is nearer. Returns the size of such a sum. */
-static double nearest_down_row(struct rig *rig, struct gated_down *c, const double *x, const double *got, double *want) {
+/* Of all ways to read x and then the product, the row that is nearest to what was got, once a number that lies in the
+ * middle between two of e4m3 is the one with which it is nearer. Returns the size of such a sum. */
+static double nearest_down_row(struct rig *rig, struct gated_down *c, const double *x, const double *got,
+                               double *want) {
     double far[N_ROW_READINGS][N_READINGS], least = INFINITY, nearest = INFINITY, size = 0;
     for (int first = 0; first < N_ROW_READINGS; first++) {
         multiply_gated(rig, c, (enum rig_reading)first, x);
@@ -559,12 +588,15 @@ static void down_case(int ffn, int width, int n_rows, const char *kernels) {
     struct rig_options o = {.n_seqs = 2, .lens = {n_rows, (n_rows + 1) / 2}, .widths = {width}, .kernels = kernels};
     struct rig *rig = rig_new(n_rows ? o : rig_sizes(o));
     struct gated_down c;
-    val gated = op_glu(rig->p, record_linear(rig, &c.up, FORMAT_F8_CHANNEL, 2 * ffn, width, false), (struct act_args){ACT_SILU, 0});
+    val gated = op_glu(rig->p, record_linear(rig, &c.up, FORMAT_F8_CHANNEL, 2 * ffn, width, false),
+                       (struct act_args){ACT_SILU, 0});
     c.down = (struct linear){.out = width, .in = ffn};
     const struct weight *weight = rig_weight(rig, FORMAT_F8_CHANNEL, width, ffn, &c.down.w);
     rig_result(rig, op_linear(rig->p, gated, weight, NULL));
-    c.x = rig_doubles(rig, width), c.y = rig_doubles(rig, width), c.ups = rig_doubles(rig, 2 * ffn), c.product = rig_doubles(rig, ffn);
-    c.off = rig_doubles(rig, ffn), c.read = rig_doubles(rig, ffn), c.step = rig_doubles(rig, ffn), c.sorted = rig_doubles(rig, ffn);
+    c.x = rig_doubles(rig, width), c.y = rig_doubles(rig, width), c.ups = rig_doubles(rig, 2 * ffn),
+    c.product = rig_doubles(rig, ffn);
+    c.off = rig_doubles(rig, ffn), c.read = rig_doubles(rig, ffn), c.step = rig_doubles(rig, ffn),
+    c.sorted = rig_doubles(rig, ffn);
     char what[100];
     snprintf(what, sizeof what, "down [%d, %d] of gated x %d", width, ffn, n_rows);
     static const enum rig_schedule few[] = {SCHEDULE_WHOLE, SCHEDULE_CHUNK_1};
@@ -590,7 +622,8 @@ static void what_a_gated_product_hands_on_is_read_as_it_was_written(void **state
                                     {512, 256, 130}, {256, 384, 64}, {11264, 48, 70}, {256, 128, 0}};
     for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
         for (size_t i = 0; i < ARRAY_LEN(shapes); i++)
-            if (is_by_e4m3(FORMAT_F8_CHANNEL, shapes[i][0], shapes[i][1], NULL, *kernels) && (shapes[i][2] > 0 || !rig_is_brief()))
+            if (is_by_e4m3(FORMAT_F8_CHANNEL, shapes[i][0], shapes[i][1], NULL, *kernels) &&
+                (shapes[i][2] > 0 || !rig_is_brief()))
                 down_case(shapes[i][0], shapes[i][1], shapes[i][2], *kernels);
 }
 
@@ -608,7 +641,8 @@ static void sized_case(enum rig_format format, bool gated, const char *kernels) 
     val y = record_linear(rig, &c.l, format, out, in, true);
     rig_result(rig, gated ? op_glu(rig->p, y, (struct act_args){act, 0}) : y);
     char what[100];
-    snprintf(what, sizeof what, "%s %s in steps of every size", gated ? "gated linear" : "linear", rig_format_name(format));
+    snprintf(what, sizeof what, "%s %s in steps of every size", gated ? "gated linear" : "linear",
+             rig_format_name(format));
     if (is_by_e4m3(format, out, in, NULL, kernels)) {
         judge_by_e4m3(rig, &c, &sizes, 1, what);
     } else {
@@ -635,7 +669,8 @@ static void linear_takes_random_shapes(void **state) {
     struct rig *dice = rig_new((struct rig_options){.n_seqs = 1, .lens = {1}, .widths = {1}});
     for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
         for (int i = 0; i < SHAPES; i++) {
-            int out = rig_between(dice, 1, MOST_OUT), in = rig_between(dice, 1, most_in), rows = rig_between(dice, 1, 90);
+            int out = rig_between(dice, 1, MOST_OUT), in = rig_between(dice, 1, most_in),
+                rows = rig_between(dice, 1, 90);
             enum rig_format format = (enum rig_format)rig_between(dice, 0, FORMAT_F8_CHANNEL - 1);
             linear_case(format, out, in, rows, i & 1, *kernels);
             out = (out + 15) / 16 * 16, in = (in + 15) / 16 * 16;
@@ -651,7 +686,8 @@ static void gated_pair_case(enum rig_format format, int width, int in, int n_row
     if (!rig_takes_case())
         return;
     int out = 2 * width;
-    struct rig *rig = rig_new((struct rig_options){.n_seqs = 2, .lens = {n_rows, (n_rows + 1) / 2}, .widths = {in}, .kernels = kernels});
+    struct rig *rig = rig_new(
+        (struct rig_options){.n_seqs = 2, .lens = {n_rows, (n_rows + 1) / 2}, .widths = {in}, .kernels = kernels});
     struct linear l;
     rig_result(rig, op_glu(rig->p, record_linear(rig, &l, format, out, in, biased), (struct act_args){ACT_SILU, 0}));
     rig_round(rig->o.kernels, l.w, (int64_t)out * in);
@@ -663,9 +699,10 @@ static void gated_pair_case(enum rig_format format, int width, int in, int n_row
     rig_free(rig);
 }
 
-/* Half precision ends at 65504. Every other row makes gates and ups of some thousands, whose products it cuts to that: these rows are counted where the
- * LINEAR behind reads them, in the first step that is looked at, and no others. */
-static void rows_that_half_precision_cuts_are_counted_case(enum rig_format format, int n_rows, const char *quantization) {
+/* Half precision ends at 65504. Every other row makes gates and ups of some thousands, whose products it cuts to that:
+ * these rows are counted where the LINEAR behind reads them, in the first step that is looked at, and no others. */
+static void rows_that_half_precision_cuts_are_counted_case(enum rig_format format, int n_rows,
+                                                           const char *quantization) {
     enum { WIDTH = 96, IN = 64 };
     if (!rig_takes_case())
         return;
@@ -686,8 +723,8 @@ static void rows_that_half_precision_cuts_are_counted_case(enum rig_format forma
     int64_t told = report_of(rig->ops, rig->at.exe, "cut_rows_total");
     EXPECT_EQ(report_of(rig->ops, rig->at.exe, "watched_steps_total"), 1);
     if (told != n_cut)
-        fail_msg("%s%s, %d rows: %lld were cut, %d are told", rig_format_name(format), quantization ? " quantised" : "", rig->n_rows,
-                 (long long)told, n_cut);
+        fail_msg("%s%s, %d rows: %lld were cut, %d are told", rig_format_name(format), quantization ? " quantised" : "",
+                 rig->n_rows, (long long)told, n_cut);
     rig_free(rig);
 }
 

@@ -1,6 +1,6 @@
-/* test_overlap.c - real models with two steps in flight: the same tokens as one step at a time. The CPU computes a step when
- * it is started, so a second one in flight reads the tokens of the first before the engine knows them, as a GPU's does. Runs on the
- * backend of $GYRE_TEST_BACKEND, in float32.
+/* test_overlap.c - real models with two steps in flight: the same tokens as one step at a time. The CPU computes a step
+ * when it is started, so a second one in flight reads the tokens of the first before the engine knows them, as a GPU's
+ * does. Runs on the backend of $GYRE_TEST_BACKEND, in float32.
  *
  * Which rows share a step differs, and with it the order of some sums: log-probabilities agree to 1e-4. */
 #include "check.h"
@@ -80,8 +80,12 @@ static void expect_same_at_both_depths(const char *model) {
     static struct answer_seen one[MOST], two[MOST];
     memset(one, 0, sizeof one);
     memset(two, 0, sizeof two);
-    struct gyre_options o = {
-        .model = model, .backend = rig_backend(), .n_threads = 1, .dtype = "float32", .kv_cache_bytes = 16 << 20, .max_model_len = 64};
+    struct gyre_options o = {.model = model,
+                             .backend = rig_backend(),
+                             .n_threads = 1,
+                             .dtype = "float32",
+                             .kv_cache_bytes = 16 << 20,
+                             .max_model_len = 64};
     struct gyre *g;
     struct gyre_error err;
     EXPECT_OK(gyre_open(&o, &g, &err), err);
@@ -94,9 +98,10 @@ static void expect_same_at_both_depths(const char *model) {
         EXPECT(one[i].n > 0);
         EXPECT(one[i].n == two[i].n && one[i].finish == two[i].finish);
         for (int k = 0; k < one[i].n; k++)
-            if (one[i].tokens[k] != two[i].tokens[k] || (asked[i].logprobs && fabsf(one[i].logprobs[k] - two[i].logprobs[k]) > 1e-4f))
-                fail_msg("%s, request %d: token %d is %d (%g) with overlap, %d (%g) without", model, i, k, two[i].tokens[k],
-                         (double)two[i].logprobs[k], one[i].tokens[k], (double)one[i].logprobs[k]);
+            if (one[i].tokens[k] != two[i].tokens[k] ||
+                (asked[i].logprobs && fabsf(one[i].logprobs[k] - two[i].logprobs[k]) > 1e-4f))
+                fail_msg("%s, request %d: token %d is %d (%g) with overlap, %d (%g) without", model, i, k,
+                         two[i].tokens[k], (double)two[i].logprobs[k], one[i].tokens[k], (double)one[i].logprobs[k]);
     }
 }
 

@@ -1,15 +1,18 @@
-/* test_parity.c - a model's program walked op by op on two backends: the CPU's plain functions, and the backend under test (its fast kernels
- * when that is the CPU). What a fused or a fast kernel gets wrong shows at its own op and layer, not somewhere in the logits.
+/* test_parity.c - a model's program walked op by op on two backends: the CPU's plain functions, and the backend under
+ * test (its fast kernels when that is the CPU). What a fused or a fast kernel gets wrong shows at its own op and layer,
+ * not somewhere in the logits.
  *
- * For each op the program is cut behind it and its result taken as logits: a prompt in two chunks, then single tokens, so that rows
- * of both paths are seen. The CPU then computes that op alone from what the backend under test made of the op's inputs, so an error is
- * the op's own and no layer before has a part in it. ATTENTION comes with what fills its cache, MOE_FFN with its MOE_ROUTE, GATED_ACT with
- * its LINEAR, since those are one node by some paths and two by others.
+ * For each op the program is cut behind it and its result taken as logits: a prompt in two chunks, then single tokens,
+ * so that rows of both paths are seen. The CPU then computes that op alone from what the backend under test made of the
+ * op's inputs, so an error is the op's own and no layer before has a part in it. ATTENTION comes with what fills its
+ * cache, MOE_FFN with its MOE_ROUTE, GATED_ACT with its LINEAR, since those are one node by some paths and two by
+ * others.
  *
- * The CPU reads what the device reads: rows of products rounded to 16 bits, or to e4m3 in each of the ways that a path may (the nearest
- * counts), keys and values rounded as the cache keeps them. `most` is the largest difference of a row, relative to the row's largest
- * value or, if that is more, to what the largest of a row is in the mean; `rms` and the bounds are as op_rig.h has them. What eight bits
- * themselves cost is held by a cosine, against what nothing was rounded in.
+ * The CPU reads what the device reads: rows of products rounded to 16 bits, or to e4m3 in each of the ways that a path
+ * may (the nearest counts), keys and values rounded as the cache keeps them. `most` is the largest difference of a row,
+ * relative to the row's largest value or, if that is more, to what the largest of a row is in the mean; `rms` and the
+ * bounds are as op_rig.h has them. What eight bits themselves cost is held by a cosine, against what nothing was
+ * rounded in.
  *
  *     GYRE_PARITY_MODEL=FOLDER    this model alone, with a line for every op
  *     GYRE_TEST_BACKEND, GYRE_TEST_DTYPE, GYRE_TEST_QUANTIZATION, GYRE_TEST_KV_DTYPE    what is tested */
@@ -28,7 +31,8 @@ struct row_set {
     float *at; // [N_TOKENS][width]
 };
 
-/* The program up to op `last`, whose result number `out` becomes the logits. Arrays are its own, what they point to is not. */
+/* The program up to op `last`, whose result number `out` becomes the logits. Arrays are its own, what they point to is
+ * not. */
 static struct program cut_program(const struct program *p, int last, int out) {
     struct program c = *p;
     val v = p->ops[last].out[out];
@@ -67,7 +71,8 @@ static void fill_chunk(struct batch_plan *plan, struct sample_params *sample, co
     }
 }
 
-static struct row_set run_program(const struct backend_ops *ops, const struct how *how, const struct program *p, const int32_t *tokens) {
+static struct row_set run_program(const struct backend_ops *ops, const struct how *how, const struct program *p,
+                                  const int32_t *tokens) {
     struct row_set rows = {p->vocab_size, calloc((size_t)N_TOKENS * (size_t)p->vocab_size, sizeof(float))};
     struct cache_config config = {.block_size = BLOCK, .n_states = 1};
     struct bucket bucket = {chunks[0], 1, chunks[0], 0};
@@ -232,8 +237,8 @@ static float *fill_table(const struct walk *w, const struct place *place, int wi
     float *table = calloc((size_t)N_TOKENS * (size_t)width, sizeof *table);
     for (int v = 0; v < w->m->program->n_values; v++)
         for (int t = 0; place[v].id == 0 && t < N_TOKENS; t++)
-            memcpy(table + (size_t)t * (size_t)width + place[v].col, w->seen[v].at + (size_t)t * (size_t)w->seen[v].width,
-                   (size_t)w->seen[v].width * sizeof *table);
+            memcpy(table + (size_t)t * (size_t)width + place[v].col,
+                   w->seen[v].at + (size_t)t * (size_t)w->seen[v].width, (size_t)w->seen[v].width * sizeof *table);
     return table;
 }
 
@@ -247,8 +252,12 @@ struct few {
 
 static void few_begin(struct few *few, const struct program *model, float *table, int width) {
     few->p = *model;
-    few->part = (struct weight_part){
-        .format = &qformat_plain, .dtype = DT_F32, .data = table, .n_rows = N_TOKENS, .row_stride = width, .col_stride = 1};
+    few->part = (struct weight_part){.format = &qformat_plain,
+                                     .dtype = DT_F32,
+                                     .data = table,
+                                     .n_rows = N_TOKENS,
+                                     .row_stride = width,
+                                     .col_stride = 1};
     few->table = (struct weight){.name = "inputs", .out = N_TOKENS, .in = width, .parts = &few->part, .n_parts = 1};
     few->p.cap_ops = few->p.cap_values = MOST_TOGETHER * OP_MAX_OUT + 4;
     few->p.ops = calloc((size_t)few->p.cap_ops, sizeof *few->p.ops);
@@ -265,7 +274,8 @@ static struct row_set few_end(struct few *few, val result) {
     for (int i = 0; i < N_TOKENS; i++)
         rows[i] = i;
     op_sample(&few->p, op_take_rows(&few->p, result));
-    struct row_set made = run_program(&backend_cpu, &(struct how){.n_threads = 1, .kernels = "reference"}, &few->p, rows);
+    struct row_set made =
+        run_program(&backend_cpu, &(struct how){.n_threads = 1, .kernels = "reference"}, &few->p, rows);
     free(few->p.ops);
     free(few->p.values);
     return made;
@@ -298,7 +308,8 @@ static const char *product_dtype(void) {
 
 static bool is_exact(void) { return strcmp(product_dtype(), "float32") == 0; }
 static bool by_e4m3(const struct weight *w) {
-    return !is_exact() && w->out % 16 == 0 && w->in % 16 == 0 && (tested().load.quantization || w->parts[0].dtype == DT_F8_E4M3);
+    return !is_exact() && w->out % 16 == 0 && w->in % 16 == 0 &&
+           (tested().load.quantization || w->parts[0].dtype == DT_F8_E4M3);
 }
 
 static void read_row(enum rig_reading how, float *x, int n) {
@@ -329,13 +340,14 @@ static const struct weight *round_weight(struct rounded_weight *r, const struct 
             x[o * w->in + i] = (float)row[i];
     }
     free(row);
-    r->part =
-        (struct weight_part){.format = &qformat_plain, .dtype = DT_F32, .data = x, .n_rows = w->out, .row_stride = w->in, .col_stride = 1};
+    r->part = (struct weight_part){
+        .format = &qformat_plain, .dtype = DT_F32, .data = x, .n_rows = w->out, .row_stride = w->in, .col_stride = 1};
     r->w = (struct weight){.name = w->name, .out = w->out, .in = w->in, .parts = &r->part, .n_parts = 1};
     return &r->w;
 }
 
-/* The LINEAR of a GATED_ACT that a device may compute with it, in one node and by another path than that LINEAR alone; else -1. */
+/* The LINEAR of a GATED_ACT that a device may compute with it, in one node and by another path than that LINEAR alone;
+ * else -1. */
 static int linear_before(const struct program *p, int op) {
     bool pair = p->ops[op].code == OP_GATED_ACT && op > 0 && p->ops[op - 1].code == OP_LINEAR &&
                 p->ops[op].in[0].id == p->ops[op - 1].out[0].id && p->ops[op].in[1].id == p->ops[op - 1].out[0].id;
@@ -343,7 +355,8 @@ static int linear_before(const struct program *p, int op) {
 }
 
 /* What a LINEAR or the experts read of the table; what they read of other ops is not of it. */
-static void read_columns(const struct op *op, const struct place *place, enum rig_reading how, float *table, int width) {
+static void read_columns(const struct op *op, const struct place *place, enum rig_reading how, float *table,
+                         int width) {
     val x = op->in[0];
     if ((op->code != OP_LINEAR && op->code != OP_MOE_FFN) || place[x.id].id != 0)
         return;
@@ -352,8 +365,8 @@ static void read_columns(const struct op *op, const struct place *place, enum ri
 }
 
 /* A LINEAR of the model on the CPU, from rows that are read in this way. */
-static struct row_set multiply_on_cpu(const struct walk *w, const struct op *linear, const struct row_set *x, enum rig_reading how,
-                                      bool rounds) {
+static struct row_set multiply_on_cpu(const struct walk *w, const struct op *linear, const struct row_set *x,
+                                      enum rig_reading how, bool rounds) {
     struct rounded_weight rounded = {0};
     const struct weight *weight = rounds ? round_weight(&rounded, linear->weights[0]) : linear->weights[0];
     size_t n = (size_t)N_TOKENS * (size_t)x->width;
@@ -369,8 +382,8 @@ static struct row_set multiply_on_cpu(const struct walk *w, const struct op *lin
     return made;
 }
 
-/* Result k of an op on the CPU, from what the backend under test made of its inputs: by a LINEAR, with a GATED_ACT behind it or not, read
- * in this way. */
+/* Result k of an op on the CPU, from what the backend under test made of its inputs: by a LINEAR, with a GATED_ACT
+ * behind it or not, read in this way. */
 static struct row_set alone_on_cpu(const struct walk *w, int op, int k, enum rig_reading how, bool rounds_weight) {
     const struct program *p = w->m->program;
     struct together t = needed_by(p, op);
@@ -428,7 +441,8 @@ static struct row_set keys_of(const struct walk *w, const struct op *prep) {
     int width = a.n_kv_heads * a.head_dim;
     float *table = calloc((size_t)N_TOKENS * (size_t)width, sizeof *table);
     for (int t = 0; t < N_TOKENS; t++)
-        memcpy(table + (size_t)t * (size_t)width, x->at + (size_t)t * (size_t)x->width + prep->in[0].col + a.n_heads * a.head_dim,
+        memcpy(table + (size_t)t * (size_t)width,
+               x->at + (size_t)t * (size_t)x->width + prep->in[0].col + a.n_heads * a.head_dim,
                (size_t)width * sizeof *table);
     a.n_heads = a.n_kv_heads;
     a.k_absent = true;
@@ -463,7 +477,8 @@ static struct row_set attention_on_cpu(const struct walk *w, int op) {
     const struct row_set *q = &w->seen[p->ops[op].in[0].id];
     struct row_set keys = keys_of(w, prep);
     struct load_options o = tested().load;
-    int n_q = a.n_heads * a.head_dim, n_k = a.n_kv_heads * a.head_dim, n_v = a.n_kv_heads * a.v_head_dim, width = n_q + n_k + n_v;
+    int n_q = a.n_heads * a.head_dim, n_k = a.n_kv_heads * a.head_dim, n_v = a.n_kv_heads * a.v_head_dim,
+        width = n_q + n_k + n_v;
     float *table = calloc((size_t)N_TOKENS * (size_t)width, sizeof *table);
     const char *in = rig_query_dtype(product_dtype(), o.kv_dtype, &a, BLOCK);
     for (int t = 0; t < N_TOKENS; t++) {
@@ -477,8 +492,12 @@ static struct row_set attention_on_cpu(const struct walk *w, int op) {
     copy_values(w, prep, table, width, n_q + n_k);
     keep_heads(table, width, n_q, a.n_kv_heads, a.head_dim);
     keep_heads(table, width, n_q + n_k, a.n_kv_heads, a.v_head_dim);
-    struct qkv_args plain = {
-        .cache = a.cache, .rope = -1, .n_heads = a.n_heads, .n_kv_heads = a.n_kv_heads, .head_dim = a.head_dim, .v_head_dim = a.v_head_dim};
+    struct qkv_args plain = {.cache = a.cache,
+                             .rope = -1,
+                             .n_heads = a.n_heads,
+                             .n_kv_heads = a.n_kv_heads,
+                             .head_dim = a.head_dim,
+                             .v_head_dim = a.v_head_dim};
     struct few few;
     few_begin(&few, p, table, width);
     val made = op_attention(&few.p, op_qkv_prep(&few.p, few.rows, NULL, NULL, plain), p->ops[op].weights[0], a);
@@ -492,17 +511,21 @@ static struct row_set attention_on_cpu(const struct walk *w, int op) {
 
 /* The op's LINEAR, if it is one or is computed with one. */
 static const struct op *linear_of(const struct program *p, int op) {
-    return p->ops[op].code == OP_LINEAR ? &p->ops[op] : linear_before(p, op) >= 0 ? &p->ops[linear_before(p, op)] : NULL;
+    return p->ops[op].code == OP_LINEAR ? &p->ops[op]
+           : linear_before(p, op) >= 0  ? &p->ops[linear_before(p, op)]
+                                        : NULL;
 }
 
-/* How far an op may be off what is made of its inputs as they are read; of 8 bits, by cosine, off what is made of them as they are. */
+/* How far an op may be off what is made of its inputs as they are read; of 8 bits, by cosine, off what is made of them
+ * as they are. */
 static struct closeness bounds_of(const struct program *p, int i) {
     const struct op *linear = linear_of(p, i);
     struct closeness exact = {.most = 1e-5, .rms = 1e-5};
     // Elements that were made by another program may have been rounded the other way.
     struct closeness other_way = {.most = RIG_F16_BOUND, .rms = RIG_F16_RMS};
-    // Keys and values are the oracle's own, out of the same rows: one of them that is rounded the other way moves a row of scores of trained heads
-    // by twice the bound of 16 bits (gemma4: one unit of one element of a key by up to 2.1e-3).
+    // Keys and values are the oracle's own, out of the same rows: one of them that is rounded the other way moves a row
+    // of scores of trained heads by twice the bound of 16 bits (gemma4: one unit of one element of a key by up
+    // to 2.1e-3).
     struct closeness other_key = {.most = 3e-3, .rms = 6e-4};
     if (is_exact())
         return exact;
@@ -530,8 +553,10 @@ static void tell(const struct walk *w, int i, int k, const struct closeness *c, 
     const struct section *s = &w->m->program->sections[op->section];
     char where[40];
     snprintf(where, sizeof where, s->layer >= 0 ? "%s %d" : "%s", s->name, s->layer);
-    print_message("%s: op %3d, %-10s %-13s result %d: off by %.2e in row %d (%.1e may be), rms %.2e (%.1e), cosine %.6f (%.6f)\n",
-                  w->folder, i, where, op_name(op->code), k, c->most, c->worst_row, may.most, c->rms, may.rms, cosine, may.cosine);
+    print_message(
+        "%s: op %3d, %-10s %-13s result %d: off by %.2e in row %d (%.1e may be), rms %.2e (%.1e), cosine %.6f (%.6f)\n",
+        w->folder, i, where, op_name(op->code), k, c->most, c->worst_row, may.most, c->rms, may.rms, cosine,
+        may.cosine);
 }
 
 /* Of several ways to read a row the one that is nearest to what was got: a step's path is that of its size. */
@@ -549,7 +574,8 @@ static void take_nearer(struct row_set *want, const struct row_set *got, struct 
     free(other.at);
 }
 
-/* By e4m3: every way to read, and of what a gated product hands on, which may never have been written, every way to make it. */
+/* By e4m3: every way to read, and of what a gated product hands on, which may never have been written, every way to
+ * make it. */
 static void take_nearest_reading(const struct walk *w, int i, int k, const struct row_set *got, struct row_set *want) {
     const struct program *p = w->m->program;
     const struct op *op = &p->ops[i];
@@ -625,8 +651,8 @@ static void tell_worst(const struct walk *w) {
     int n = 0;
     for (int code = 0; code < N_OPCODES; code++)
         if (w->worst[code] > 0)
-            n += snprintf(line + n, sizeof line - (size_t)n, "  %s %.1e %.1e", op_name((enum opcode)code), w->worst[code],
-                          w->worst_rms[code]);
+            n += snprintf(line + n, sizeof line - (size_t)n, "  %s %.1e %.1e", op_name((enum opcode)code),
+                          w->worst[code], w->worst_rms[code]);
     print_message("%s: off at most by%s\n", w->folder, n ? line : " nothing");
 }
 
@@ -660,8 +686,9 @@ static int walk_model(const char *folder, bool tells_all) {
 
 /* One of every family, or the models that this process is to take. */
 static void every_op_of_every_model_is_the_references(void **state) {
-    static const char *const all[] = {"gemma4",  "gemma3",    "gemma2",  "llama",       "mistral", "qwen2",       "qwen3",
-                                      "gpt_oss", "diffllama", "qwen3_5", "deepseek_v3", "mixtral", "qwen3_5_moe", "qwen3_moe"};
+    static const char *const all[] = {"gemma4",      "gemma3",  "gemma2",      "llama",     "mistral",
+                                      "qwen2",       "qwen3",   "gpt_oss",     "diffllama", "qwen3_5",
+                                      "deepseek_v3", "mixtral", "qwen3_5_moe", "qwen3_moe"};
     const char *one = getenv("GYRE_PARITY_MODEL");
     int n_bad = 0;
     (void)state;

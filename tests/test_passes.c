@@ -1,4 +1,5 @@
-/* test_passes.c - programs that passes make of programs, and the table of uses. What they compute is held by goldens (shared_kv), and here (taps). */
+/* test_passes.c - programs that passes make of programs, and the table of uses. What they compute is held by goldens
+ * (shared_kv), and here (taps). */
 #include "on_device.h"
 
 #include "core/pass.h"

@@ -116,7 +116,9 @@ static void a_vector_and_an_answer_at_once_are_refused(void **state) {
     (void)state;
     struct gyre *g;
     struct gyre_error err;
-    EXPECT_OK(gyre_open(&(struct gyre_options){.model = texts[0].model, .backend = &backend_cpu, .n_threads = 1}, &g, &err), err);
+    EXPECT_OK(
+        gyre_open(&(struct gyre_options){.model = texts[0].model, .backend = &backend_cpu, .n_threads = 1}, &g, &err),
+        err);
     struct gyre_request r = gyre_request_default(g);
     uint64_t id;
     r.prompt = texts[0].ids;

@@ -1,5 +1,5 @@
-/* test_prefix_models.c - on models with each kind of cache: what the prefix cache or the host's memory gives back is what
- * computing gives. */
+/* test_prefix_models.c - on models with each kind of cache: what the prefix cache or the host's memory gives back is
+ * what computing gives. */
 #include "check.h"
 
 #include "base/random.h"
@@ -55,13 +55,15 @@ static int64_t reused(struct gyre *remembers, struct gyre *computes, const int32
     EXPECT_EQ(b.n_reused, 0);
     for (int i = 0; i < ANSWER; i++)
         if (a.tokens[i] != b.tokens[i])
-            fail_msg("token %d is %d after %lld reused, and %d computed", i, a.tokens[i], (long long)a.n_reused, b.tokens[i]);
+            fail_msg("token %d is %d after %lld reused, and %d computed", i, a.tokens[i], (long long)a.n_reused,
+                     b.tokens[i]);
     return a.n_reused;
 }
 
 static void reused_text_gives_the_tokens_that_computing_gives(void **state) {
     (void)state;
-    static const char *const models[] = {"models/story", "tests/models/gemma4", "tests/models/qwen3_5", "tests/models/deepseek_v3"};
+    static const char *const models[] = {"models/story", "tests/models/gemma4", "tests/models/qwen3_5",
+                                         "tests/models/deepseek_v3"};
     for (size_t m = 0; m < ARRAY_LEN(models); m++) {
         struct gyre *remembers = open_model(models[m], true), *computes = open_model(models[m], false);
         int vocab = gyre_info(computes)->vocab_size;
@@ -87,7 +89,8 @@ static void reused_text_gives_the_tokens_that_computing_gives(void **state) {
 static void what_was_swapped_out_comes_back_as_it_was(void **state) {
     (void)state;
     enum { STREAMS = 4 };
-    static const char *const models[] = {"models/story", "tests/models/gemma4", "tests/models/qwen3_5", "tests/models/deepseek_v3"};
+    static const char *const models[] = {"models/story", "tests/models/gemma4", "tests/models/qwen3_5",
+                                         "tests/models/deepseek_v3"};
     for (size_t m = 0; m < ARRAY_LEN(models); m++) {
         struct gyre *alone = open_model(models[m], false), *g;
         struct gyre_options o = {.model = models[m],
@@ -111,7 +114,8 @@ static void what_was_swapped_out_comes_back_as_it_was(void **state) {
             struct gyre_request q = gyre_request_default(g);
             uint64_t id;
             for (int i = 0; i < 60; i++)
-                text[s][i] = (int32_t)(philox_uniform(test_seed(), (uint64_t)(100 * s + i), 77 + m) * gyre_info(g)->vocab_size);
+                text[s][i] =
+                    (int32_t)(philox_uniform(test_seed(), (uint64_t)(100 * s + i), 77 + m) * gyre_info(g)->vocab_size);
             q.prompt = text[s], q.n_prompt = 60, q.max_tokens = ANSWER, q.ignore_eos = true, q.temperature = 0;
             q.user = (void *)s; // NOLINT: a number
             EXPECT_OK(gyre_submit(g, &q, &id, &err), err);

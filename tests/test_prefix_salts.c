@@ -1,5 +1,5 @@
-/* test_prefix_salts.c - who shares cached prompts with whom: nobody with another tenant, whatever salt is sent, and under one tenant those
- * who sent the same salt. */
+/* test_prefix_salts.c - who shares cached prompts with whom: nobody with another tenant, whatever salt is sent, and
+ * under one tenant those who sent the same salt. */
 #include "check.h"
 
 #include "backend/toy/toy.h"
@@ -7,18 +7,20 @@
 
 enum { VOCAB = 50, EOS = 1, PROMPT = 40, BLOCK = 8 };
 
-/* Behind "bob\n" this has the unkeyed XXH3-128 of "alice\n": made in a minute, by Wagner's search over the 32 words of its two stripes. */
-static const char FORGED[] = "_Yj2X1bLL=9><W6l8[eB?@m]<oGGhgaD<m0mJ>mhD6[C616mts56zc4pz0lx0E3UHlE4L/THn<VSkJ^OI8ce2hj1m/]J`<FcN>_e"
-                             "<_53k]F>w0wa88v3bol9lf9qB;J>7W4PPB5oJJ41SSABd7F8@dK^^aFl=46M5g:76oYmfmG:8o72o7bzu1dtindt=YK:3fU/D8ZT"
-                             "VXch?>U`6IT6nA/RZ>S_4Q0;Ff0I4o]TdE8M8pecfikk8nrv6qxv8S>0^m0:jJbfe6@^b^3m:NT<na`ARA8c@/VXh<fYd48kklB]"
-                             "1y8s9q4ugnucbasu7iVPWAO0i[]I]J1eNRSKMmNaX?=>aC2dVgG<ho_>F_QXb<TY9eebasw54jg6ue6lQ1RoA^@OZok`gMR?N]IZ"
-                             "jo/4:A=7QK9?P3APe0bWYh?@;BFnrzzlfo5al7u62opu6;Q]bMYL>^`61_;DC@I<k/Kj0SGE>gLX:b>E`]U<neb5M?[Q2py1zku2"
-                             "i5nh180h2@0ZmGj08Zn`S</HIj4[=i_W8KU9m2`lIfOWLi/L1m?KHW8Ouah22wt8zv5hyyn9j=0VK/a0`1n<;W566A6kSC^JTlCU"
-                             "f_EOn/Ch0?9XOM8^Tnb>ewe2bk6kfzrtn7npd8Zo8LI=^Fc6TcXM9aW43/VK07IF?jm8oU=`=AT0P@;LB0>/hntegozu5glcdbnc"
-                             "FZZK380/42J[0^/ZRb_92g`cYb`P@BkZ_Ph_fC=>WQaWfGj/if3tac8d7icrh1fmI`RZ:>Y5GUi=lon<8KILbcOARBOgDD4M`M/n"
-                             "e_FWVT453SA3c2iz2b7rfquftcydLUhEbDR_WchCo9bSZ/eRbCIHZ_`cAB;V5lo0_8S9PTDM1nRT76a7hjuuue2r43xynkN3@3?O"
-                             "lTcXiQYM[k_?hJ=_do/YZlmSUV?MHnPLB]`T1c@Xp12x8m4eq0ma8y65T<l[=^`:IPKaTD/WXRNFKEIJhOVn4J52=ed3b`MZni?K"
-                             "[4N_rx4vy3h4wj0jblqx";
+/* Behind "bob\n" this has the unkeyed XXH3-128 of "alice\n": made in a minute, by Wagner's search over the 32 words of
+ * its two stripes. */
+static const char FORGED[] =
+    "_Yj2X1bLL=9><W6l8[eB?@m]<oGGhgaD<m0mJ>mhD6[C616mts56zc4pz0lx0E3UHlE4L/THn<VSkJ^OI8ce2hj1m/]J`<FcN>_e"
+    "<_53k]F>w0wa88v3bol9lf9qB;J>7W4PPB5oJJ41SSABd7F8@dK^^aFl=46M5g:76oYmfmG:8o72o7bzu1dtindt=YK:3fU/D8ZT"
+    "VXch?>U`6IT6nA/RZ>S_4Q0;Ff0I4o]TdE8M8pecfikk8nrv6qxv8S>0^m0:jJbfe6@^b^3m:NT<na`ARA8c@/VXh<fYd48kklB]"
+    "1y8s9q4ugnucbasu7iVPWAO0i[]I]J1eNRSKMmNaX?=>aC2dVgG<ho_>F_QXb<TY9eebasw54jg6ue6lQ1RoA^@OZok`gMR?N]IZ"
+    "jo/4:A=7QK9?P3APe0bWYh?@;BFnrzzlfo5al7u62opu6;Q]bMYL>^`61_;DC@I<k/Kj0SGE>gLX:b>E`]U<neb5M?[Q2py1zku2"
+    "i5nh180h2@0ZmGj08Zn`S</HIj4[=i_W8KU9m2`lIfOWLi/L1m?KHW8Ouah22wt8zv5hyyn9j=0VK/a0`1n<;W566A6kSC^JTlCU"
+    "f_EOn/Ch0?9XOM8^Tnb>ewe2bk6kfzrtn7npd8Zo8LI=^Fc6TcXM9aW43/VK07IF?jm8oU=`=AT0P@;LB0>/hntegozu5glcdbnc"
+    "FZZK380/42J[0^/ZRb_92g`cYb`P@BkZ_Ph_fC=>WQaWfGj/if3tac8d7icrh1fmI`RZ:>Y5GUi=lon<8KILbcOARBOgDD4M`M/n"
+    "e_FWVT453SA3c2iz2b7rfquftcydLUhEbDR_WchCo9bSZ/eRbCIHZ_`cAB;V5lo0_8S9PTDM1nRT76a7hjuuue2r43xynkN3@3?O"
+    "lTcXiQYM[k_?hJ=_do/YZlmSUV?MHnPLB]`T1c@Xp12x8m4eq0ma8y65T<l[=^`:IPKaTD/WXRNFKEIJhOVn4J52=ed3b`MZni?K"
+    "[4N_rx4vy3h4wj0jblqx";
 
 struct world {
     struct program *program;

@@ -1,5 +1,5 @@
-/* test_prep_pool.c - requests that are worked on by other threads: who has to wait for whom, who is refused, and what becomes of
- * clients that leave and of servers that stop meanwhile. */
+/* test_prep_pool.c - requests that are worked on by other threads: who has to wait for whom, who is refused, and what
+ * becomes of clients that leave and of servers that stop meanwhile. */
 #include "check.h"
 
 #include "api/prep_pool.h"
@@ -10,8 +10,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-/* POST /work?tenant=T&id=N is handled by the pool, which waits at the gate unless id is 9; then it says id and the body's length. POST /stream
- * likewise, as a stream; /held holds until gone() is called. GET /now is answered by the I/O thread. */
+/* POST /work?tenant=T&id=N is handled by the pool, which waits at the gate unless id is 9; then it says id and the
+ * body's length. POST /stream likewise, as a stream; /held holds until gone() is called. GET /now is answered by the
+ * I/O thread. */
 static struct {
     struct http_server *server;
     struct prep_pool *pool;
@@ -75,7 +76,9 @@ static void gone(struct http_exchange *x, enum http_gone why) {
     http_release(x);
 }
 
-static void now(struct http_exchange *x) { http_reply(x, &(struct http_answer){.status = 200, .content_type = "text/plain"}, STR("now")); }
+static void now(struct http_exchange *x) {
+    http_reply(x, &(struct http_answer){.status = 200, .content_type = "text/plain"}, STR("now"));
+}
 
 static void hand_over(struct http_exchange *x) {
     if (!prep_pool_add(s.pool, x, number(x, "tenant"))) {
@@ -106,8 +109,12 @@ static void start(int n_threads, size_t max_waiting) {
     pthread_mutex_init(&s.lock, NULL);
     pthread_cond_init(&s.changed, NULL);
     EXPECT_OK(prep_pool_open(n_threads, 4, max_waiting, handle, &s.pool, &err), err);
-    struct http_options o = {
-        .host = "127.0.0.1", .n_threads = 1, .routes = routes, .n_routes = ARRAY_LEN(routes), .hand_over = hand_over, .finished = finished};
+    struct http_options o = {.host = "127.0.0.1",
+                             .n_threads = 1,
+                             .routes = routes,
+                             .n_routes = ARRAY_LEN(routes),
+                             .hand_over = hand_over,
+                             .finished = finished};
     EXPECT_OK(http_open(&o, &s.server, &err), err);
     s.port = http_port(s.server);
 }
@@ -128,7 +135,8 @@ static void end(void) {
 static int post(const char *path, int tenant, int id, size_t n) {
     int fd = dial(s.port), before = s.handed;
     struct buf text = {0};
-    buf_printf(&text, "POST %s?tenant=%d&id=%d HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n\r\n", path, tenant, id, n);
+    buf_printf(&text, "POST %s?tenant=%d&id=%d HTTP/1.1\r\nHost: x\r\nContent-Length: %zu\r\n\r\n", path, tenant, id,
+               n);
     for (size_t i = 0; i < n; i++)
         buf_push(&text, 'x');
     say(fd, text.ptr, text.len);
@@ -193,7 +201,8 @@ static void who_sends_much_waits_behind_himself(void **state) {
         heard_release(&a);
         close(fds[i]);
     }
-    // 1 begins at 0 and costs 11,024: the others of its key follow at that distance; those of 2 and 3 stand where it began.
+    // 1 begins at 0 and costs 11,024: the others of its key follow at that distance; those of 2 and 3 stand where it
+    // began.
     expect_order((const int[]){1, 20, 30, 31, 2, 3, 4}, 7);
     end();
 }
@@ -236,7 +245,8 @@ static void who_leaves_while_he_waits_is_not_worked_for(void **state) {
     const struct linger reset = {1, 0};
     setsockopt(second, SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
     close(second);
-    struct heard a = ask(s.port, "GET /now HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"); // the thread has seen it by then
+    struct heard a =
+        ask(s.port, "GET /now HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"); // the thread has seen it by then
     EXPECT_EQ(a.status, 200);
     heard_release(&a);
     open_gate();

@@ -57,7 +57,8 @@ static void values_that_live_together_never_overlap(void **state) {
             for (int j = 0; j < i; j++) {
                 const struct value *b = &p->values[j];
                 bool apart_in_time = a->first_use > b->last_use || b->first_use > a->last_use;
-                bool apart_in_memory = end <= offset[j] || offset[i] >= offset[j] + value_bytes(b, max_tokens, max_rows);
+                bool apart_in_memory =
+                    end <= offset[j] || offset[i] >= offset[j] + value_bytes(b, max_tokens, max_rows);
                 EXPECT(apart_in_time || apart_in_memory);
             }
         }
@@ -125,13 +126,19 @@ static void lives_run_from_the_defining_op_to_the_last_reader(void **state) {
 static struct weight table_8 = {.out = 10, .in = 8}, matrix_8x9 = {.out = 8, .in = 9}, vector_9 = {.out = 9, .in = 1};
 
 static void misfit_matrix(struct program *p, val x) { op_linear(p, x, &matrix_8x9, NULL); }
-static void misfit_norm(struct program *p, val x) { op_add_norm(p, x, NO_VAL, &vector_9, NULL, (struct norm_args){.eps = 1}); }
+static void misfit_norm(struct program *p, val x) {
+    op_add_norm(p, x, NO_VAL, &vector_9, NULL, (struct norm_args){.eps = 1});
+}
 static void misfit_columns(struct program *p, val x) { (void)p, val_cols(x, 4, 5); }
 static void misfit_widths(struct program *p, val x) { op_gated_add(p, x, val_cols(x, 0, 4), NO_VAL); }
 static void misfit_group(struct program *p, val x) { op_norm(p, x, NO_VAL, NULL, (struct norm_args){.group = 3}); }
 static void misfit_heads(struct program *p, val x) {
-    struct qkv_args a = {
-        .cache = program_cache_kv(p, 2, 2, 2, 0), .rope = -1, .n_heads = 2, .n_kv_heads = 2, .head_dim = 2, .v_head_dim = 2};
+    struct qkv_args a = {.cache = program_cache_kv(p, 2, 2, 2, 0),
+                         .rope = -1,
+                         .n_heads = 2,
+                         .n_kv_heads = 2,
+                         .head_dim = 2,
+                         .v_head_dim = 2};
     op_qkv_prep(p, x, NULL, NULL, a);
 }
 static void misfit_rows(struct program *p, val x) { op_sample(p, x); }
@@ -169,7 +176,8 @@ static void a_shape_that_does_not_fit_is_a_bug_where_it_is_recorded(void **state
 static void explain_folds_layers_that_are_alike(void **state) {
     (void)state;
     struct program *p = program_new("folded");
-    struct weight table = matrix("embed", 10, 8), a = matrix("a", 16, 8), b = matrix("b", 8, 16), odd = matrix("odd", 8, 8);
+    struct weight table = matrix("embed", 10, 8), a = matrix("a", 16, 8), b = matrix("b", 8, 16),
+                  odd = matrix("odd", 8, 8);
     val x = op_embed(p, &table, 1);
     for (int l = 0; l < 4; l++) {
         program_section(p, "layer", l);

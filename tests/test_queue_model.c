@@ -1,5 +1,6 @@
-/* test_queue_model.c - predicted waits against real ones, in a simulated engine with a clock of its own: a few places, steps
- * whose time is a linear function of their tokens (times what the model cannot know), requests that come in bursts. */
+/* test_queue_model.c - predicted waits against real ones, in a simulated engine with a clock of its own: a few places,
+ * steps whose time is a linear function of their tokens (times what the model cannot know), requests that come in
+ * bursts. */
 #include "check.h"
 
 #include "base/random.h"
@@ -75,7 +76,8 @@ static void step(struct world *w) {
         j->sequence.n_computed = j->n_done;
     }
     double us = (300 + 40.0 * n_tokens) * w->hidden;
-    step_cost_learn(&w->g.scheduler.cost, (struct step_work){n_tokens, 0}, us / w->hidden); // it is not told of the factor
+    step_cost_learn(&w->g.scheduler.cost, (struct step_work){n_tokens, 0},
+                    us / w->hidden); // it is not told of the factor
     w->now_us += (int64_t)us;
     for (int i = 0; i < w->n_running; i++) {
         struct job *j = w->places[i];
@@ -114,8 +116,8 @@ static double median_ratio(const struct world *w, int first) {
 
 static struct world w;
 
-/* Within a third, also when steps take four times as long as they were learned to: bursts of 40 may not correct for each other
- * until nothing fits. */
+/* Within a third, also when steps take four times as long as they were learned to: bursts of 40 may not correct for
+ * each other until nothing fits. */
 static void waits_are_predicted_within_a_third(void **state) {
     (void)state;
     world_init(&w, 1);

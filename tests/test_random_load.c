@@ -1,10 +1,10 @@
 /* test_random_load.c - 100,000 random requests on the toy backend, each compared with what the toy says of it alone.
  *
  * The oracle is the backend itself with one block that holds everything and a plan of one sequence: no engine, no
- * scheduler, no pool, nothing shared. Small caches, so that sequences lose theirs; prompts that begin like earlier prompts
- * and answers; windows, recurrent state; cancels; priorities; penalties; steps that overlap and ones that do not; devices that give memory
- * for the cache by need, and too little of it. After
- * every step the scheduler's lists, the pool and the prefix cache are checked against each other. */
+ * scheduler, no pool, nothing shared. Small caches, so that sequences lose theirs; prompts that begin like earlier
+ * prompts and answers; windows, recurrent state; cancels; priorities; penalties; steps that overlap and ones that do
+ * not; devices that give memory for the cache by need, and too little of it. After every step the scheduler's lists,
+ * the pool and the prefix cache are checked against each other. */
 #include "check.h"
 #include "on_device.h"
 
@@ -53,7 +53,8 @@ static void oracle_close(struct oracle *o) {
 }
 
 /* Computes tokens [from, n) and draws the next one. */
-static int32_t oracle_next(struct oracle *o, const int32_t *tokens, int from, int n, const struct sample_params *params) {
+static int32_t oracle_next(struct oracle *o, const int32_t *tokens, int from, int n,
+                           const struct sample_params *params) {
     struct batch_plan *plan = &o->plan;
     struct sample_result result;
     struct error err;
@@ -97,7 +98,8 @@ static enum status needy_commit(struct loaded *l, int group, int *n, struct erro
     return got < wanted ? fail(err, ERR_MEMORY, "no memory") : OK;
 }
 
-static enum status needy_run(struct executable *exe, const struct batch_plan *plan, const struct sample_params *sample, struct error *err) {
+static enum status needy_run(struct executable *exe, const struct batch_plan *plan, const struct sample_params *sample,
+                             struct error *err) {
     for (int g = 0; g < MAX_CACHE_GROUPS; g++)
         for (int s = 0; plan->block_table[g] && s < plan->n_seqs; s++)
             for (int i = 0; i < plan->table_width[g] && i * needy.block_size < plan->seq_len[s]; i++)
@@ -121,7 +123,8 @@ static bool ends(const struct gyre_request *q, int32_t token) {
     return (!q->ignore_eos && token == EOS) || (q->n_stop_ids > 0 && token == q->stop_ids[0]);
 }
 
-static struct sample_params params_for(const struct gyre_request *q, const int32_t *tokens, int n, const int32_t *banned) {
+static struct sample_params params_for(const struct gyre_request *q, const int32_t *tokens, int n,
+                                       const int32_t *banned) {
     struct sample_params p = sample_params_default();
     p.temperature = q->temperature;
     p.repetition_penalty = q->repetition_penalty;
@@ -150,8 +153,8 @@ static void expect_what_the_toy_says(struct oracle *o, const struct job *j, int6
         struct sample_params p = params_for(q, tokens, n, banned);
         int32_t token = oracle_next(o, tokens, computed, n, &p);
         if (token != j->got[n_want])
-            fail_msg("token %d of a request with a prompt of %lld is %d, and %d alone", n_want, (long long)q->n_prompt, j->got[n_want],
-                     token);
+            fail_msg("token %d of a request with a prompt of %lld is %d, and %d alone", n_want, (long long)q->n_prompt,
+                     j->got[n_want], token);
         over = ++n_want == max_tokens || ends(q, token);
         computed = n;
         tokens[n++] = token;
@@ -209,7 +212,8 @@ struct world {
 };
 
 struct tally {
-    int64_t n_guessed, n_accepted, n_swapped, n_requests, n_steps, n_tokens, n_preempted, n_cancelled, n_reused, n_refused, n_starved;
+    int64_t n_guessed, n_accepted, n_swapped, n_requests, n_steps, n_tokens, n_preempted, n_cancelled, n_reused,
+        n_refused, n_starved;
 };
 
 /* A batch of as many as may run finds memory for the first block of each, if there is any. */
@@ -240,8 +244,11 @@ static int guess(void *context, const struct sequence *seq, int32_t *out, int ma
 static void open_world(struct world *w) {
     static const int32_t eos[] = {EOS};
     static struct backend_ops toy;
-    struct toy_shape shape = {
-        .vocab_size = VOCAB, .full = one_in(2), .latent = one_in(4), .recurrent = one_in(4), .window = one_in(2) ? 1 + below(20) : 0};
+    struct toy_shape shape = {.vocab_size = VOCAB,
+                              .full = one_in(2),
+                              .latent = one_in(4),
+                              .recurrent = one_in(4),
+                              .window = one_in(2) ? 1 + below(20) : 0};
     shape.full |= !shape.latent && !shape.recurrent && !shape.window;
     toy = backend_toy;
     toy.max_in_flight = 1 + below(2);
@@ -381,14 +388,14 @@ static void each_of_100000_requests_gets_what_the_toy_says_alone(void **state) {
             run_world(&w, &t);
         close_world(&w);
     }
-    printf("%lld requests, %lld tokens, %lld steps, %lld preempted, %lld cancelled, %lld tokens reused, %.1f s\n", (long long)t.n_requests,
-           (long long)t.n_tokens, (long long)t.n_steps, (long long)t.n_preempted, (long long)t.n_cancelled, (long long)t.n_reused,
-           clock_seconds_since(start));
+    printf("%lld requests, %lld tokens, %lld steps, %lld preempted, %lld cancelled, %lld tokens reused, %.1f s\n",
+           (long long)t.n_requests, (long long)t.n_tokens, (long long)t.n_steps, (long long)t.n_preempted,
+           (long long)t.n_cancelled, (long long)t.n_reused, clock_seconds_since(start));
     printf("memory by need: refused %lld times, given back %lld times, %lld requests starved\n", (long long)t.n_refused,
            (long long)needy.n_given_back, (long long)t.n_starved);
     EXPECT(t.n_refused > 100 && t.n_starved > 10 && t.n_starved < REQUESTS / 20 && needy.n_given_back > 20);
-    printf("drafts: %lld guesses, %lld accepted, %lld sequences swapped\n", (long long)t.n_guessed, (long long)t.n_accepted,
-           (long long)t.n_swapped);
+    printf("drafts: %lld guesses, %lld accepted, %lld sequences swapped\n", (long long)t.n_guessed,
+           (long long)t.n_accepted, (long long)t.n_swapped);
     EXPECT(t.n_swapped > 100 && t.n_guessed > 20000 && t.n_accepted > 5000 && t.n_guessed - t.n_accepted > 5000);
     EXPECT(t.n_preempted > 3000 && t.n_cancelled > 1000 && t.n_reused > 40000);
 }

@@ -46,7 +46,8 @@ static void check_pattern(const json_t *c, struct regex_memory *m) {
     json_array_foreach(json_object_get(c, "results"), i, result) {
         json_t *got = pieces_of(&pattern, m, string_of(json_object_get(result, "text")));
         if (!json_equal(got, json_object_get(result, "pieces")))
-            fail_msg("%.*s: \"%s\" gives %s", STR_ARG(regex), json_string_value(json_object_get(result, "text")), json_dumps(got, 0));
+            fail_msg("%.*s: \"%s\" gives %s", STR_ARG(regex), json_string_value(json_object_get(result, "text")),
+                     json_dumps(got, 0));
         json_decref(got);
     }
     EXPECT(i > 0);
@@ -133,7 +134,8 @@ static struct str repeated(struct buf *out, const char *unit, int n) {
 /* Each match is within the bounds of one, and a short text has hundreds of them. */
 static void matches_of_a_text_are_bounded_together(void **state) {
     (void)state;
-    static const char dead_end[] = "aaaaaaaaaaaaaaaaaaaaac", steps[] = "too many steps for this text", either[] = "for this text";
+    static const char dead_end[] = "aaaaaaaaaaaaaaaaaaaaac", steps[] = "too many steps for this text",
+                      either[] = "for this text";
     static const struct {
         const char *regex, *unit;
         int n;
@@ -157,8 +159,8 @@ static void matches_of_a_text_are_bounded_together(void **state) {
         enum status st = cut_all(cases[i].regex, repeated(&text, cases[i].unit, cases[i].n), &us, &err);
         bool right = cases[i].says ? st == ERR_LIMIT && strstr(err.text, cases[i].says) : st == OK;
         if (!right || us > 1500000 + 2 * (int64_t)text.len)
-            fail_msg("%s on %d times \"%s\": status %d after %" PRId64 " us: %s", cases[i].regex, cases[i].n, cases[i].unit, st, us,
-                     err.text);
+            fail_msg("%s on %d times \"%s\": status %d after %" PRId64 " us: %s", cases[i].regex, cases[i].n,
+                     cases[i].unit, st, us, err.text);
     }
     buf_release(&text);
 }
@@ -170,7 +172,8 @@ static void letters_that_fold_to_several_are_where_they_are_looked_for(void **st
     for (int32_t cp = 0; cp <= 0x10FFFF; cp++) {
         int32_t folded[8];
         int last_class = 0;
-        if ((cp >= 0xD800 && cp <= 0xDFFF) || utf8proc_decompose_char(cp, folded, 8, UTF8PROC_CASEFOLD, &last_class) < 2)
+        if ((cp >= 0xD800 && cp <= 0xDFFF) ||
+            utf8proc_decompose_char(cp, folded, 8, UTF8PROC_CASEFOLD, &last_class) < 2)
             continue;
         n++;
         EXPECT((cp >= 0xDF && cp <= 0x587) || (cp >= 0x1E96 && cp <= 0x1FFC) || (cp >= 0xFB00 && cp <= 0xFB17));
@@ -184,7 +187,8 @@ static bool both_know(uint32_t cp) {
     int code;
     size_t offset;
     if (!unassigned)
-        unassigned = pcre2_compile((PCRE2_SPTR) "\\p{Cn}", PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &code, &offset, NULL);
+        unassigned =
+            pcre2_compile((PCRE2_SPTR) "\\p{Cn}", PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &code, &offset, NULL);
     pcre2_match_data *data = pcre2_match_data_create(1, NULL);
     char utf8[4];
     size_t n = (size_t)utf8_encode(cp, utf8);
@@ -222,8 +226,8 @@ static void check_scanner(const char *pattern, struct str text) {
         EXPECT_OK(regex_next(regex, m, &walk, &first, &last, &found, &err), err);
         const char *stop = word_scan(rules, at, end);
         if (!found || text.ptr + first != at || text.ptr + last != stop)
-            fail_msg("%s: at byte %td the word has %td bytes, by PCRE2 %zu: \"%.*s\"", pattern, at - text.ptr, stop - at, last - first,
-                     (int)MIN(end - at, 40), at);
+            fail_msg("%s: at byte %td the word has %td bytes, by PCRE2 %zu: \"%.*s\"", pattern, at - text.ptr,
+                     stop - at, last - first, (int)MIN(end - at, 40), at);
         at = stop;
     }
     regex_memory_free(m);

@@ -3,7 +3,8 @@
 
 #include "api/request_fields.h"
 
-static const struct gyre_request BASE = {.max_tokens = -1, .top_p = 1, .repetition_penalty = 1, .temperature = 0.5f, .seed = 77};
+static const struct gyre_request BASE = {
+    .max_tokens = -1, .top_p = 1, .repetition_penalty = 1, .temperature = 0.5f, .seed = 77};
 
 static enum status read_text(const char *text, struct request_fields *f, struct error *err) {
     json_t *doc;
@@ -17,20 +18,25 @@ static void all_fields_are_read(void **state) {
     (void)state;
     struct request_fields f;
     struct error err;
-    EXPECT_OK(read_text("{\"prompt_ids\":[5,6,7],\"max_tokens\":40,\"min_tokens\":3,\"temperature\":0.25,\"top_p\":0.5,\"top_k\":8,"
-                        "\"min_p\":0.125,\"seed\":-3,\"stop\":[\"a\",\"\\nUser:\"],\"stop_token_ids\":[9],\"allowed_token_ids\":[7,9],"
-                        "\"ignore_eos\":true,"
-                        "\"repetition_penalty\":1.5,\"presence_penalty\":-1,\"frequency_penalty\":2,\"logit_bias\":{\"12\":-100,\"7\":2.5},"
-                        "\"logprobs\":true,\"top_logprobs\":4}",
-                        &f, &err),
-              err);
+    EXPECT_OK(
+        read_text(
+            "{\"prompt_ids\":[5,6,7],\"max_tokens\":40,\"min_tokens\":3,\"temperature\":0.25,\"top_p\":0.5,\"top_k\":8,"
+            "\"min_p\":0.125,\"seed\":-3,\"stop\":[\"a\",\"\\nUser:\"],\"stop_token_ids\":[9],\"allowed_token_ids\":[7,"
+            "9],"
+            "\"ignore_eos\":true,"
+            "\"repetition_penalty\":1.5,\"presence_penalty\":-1,\"frequency_penalty\":2,\"logit_bias\":{\"12\":-100,"
+            "\"7\":2.5},"
+            "\"logprobs\":true,\"top_logprobs\":4}",
+            &f, &err),
+        err);
     const struct gyre_request *r = &f.request;
     EXPECT(r->n_prompt == 3 && r->prompt[2] == 7 && f.prompt == NULL);
     EXPECT(r->max_tokens == 40 && r->min_tokens == 3 && r->top_k == 8 && r->seed == (uint64_t)-3 && r->ignore_eos);
     EXPECT(r->temperature == 0.25f && r->top_p == 0.5f && r->min_p == 0.125f);
     EXPECT(r->repetition_penalty == 1.5f && r->presence_penalty == -1 && r->frequency_penalty == 2);
     EXPECT(f.n_stop == 2 && strcmp(f.stop[1], "\nUser:") == 0 && r->n_stop_ids == 1 && r->stop_ids[0] == 9);
-    EXPECT(r->n_logit_bias == 2 && r->logit_bias[0].token == 12 && r->logit_bias[0].bias == -100 && r->logit_bias[1].bias == 2.5f);
+    EXPECT(r->n_logit_bias == 2 && r->logit_bias[0].token == 12 && r->logit_bias[0].bias == -100 &&
+           r->logit_bias[1].bias == 2.5f);
     EXPECT(r->logprobs && r->n_top_logprobs == 4);
     EXPECT(r->n_allowed_ids == 2 && r->allowed_ids[0] == 7 && r->allowed_ids[1] == 9);
     request_fields_release(&f);
@@ -40,16 +46,20 @@ static void what_is_absent_or_null_is_as_the_base_says(void **state) {
     (void)state;
     struct request_fields f;
     struct error err;
-    EXPECT_OK(read_text("{\"prompt\":\"Once upon\",\"temperature\":null,\"stop\":null,\"logit_bias\":null,\"logprobs\":null,"
-                        "\"stop_token_ids\":null,\"prompt_ids\":null}",
-                        &f, &err),
-              err);
+    EXPECT_OK(
+        read_text("{\"prompt\":\"Once upon\",\"temperature\":null,\"stop\":null,\"logit_bias\":null,\"logprobs\":null,"
+                  "\"stop_token_ids\":null,\"prompt_ids\":null}",
+                  &f, &err),
+        err);
     EXPECT_STR(f.prompt, "Once upon");
-    EXPECT(f.request.prompt == NULL && f.request.temperature == 0.5f && f.request.seed == 77 && f.request.max_tokens == -1);
+    EXPECT(f.request.prompt == NULL && f.request.temperature == 0.5f && f.request.seed == 77 &&
+           f.request.max_tokens == -1);
     EXPECT(f.n_stop == 0 && f.request.n_logit_bias == 0 && !f.request.logprobs);
     request_fields_release(&f);
-    EXPECT_OK(read_text("{\"prompt\":\"\",\"stop\":\"x\",\"top_k\":-1,\"logprobs\":5,\"max_tokens\":1e2}", &f, &err), err);
-    EXPECT(f.n_stop == 1 && f.request.top_k == 0 && f.request.logprobs && f.request.n_top_logprobs == 5 && f.request.max_tokens == 100);
+    EXPECT_OK(read_text("{\"prompt\":\"\",\"stop\":\"x\",\"top_k\":-1,\"logprobs\":5,\"max_tokens\":1e2}", &f, &err),
+              err);
+    EXPECT(f.n_stop == 1 && f.request.top_k == 0 && f.request.logprobs && f.request.n_top_logprobs == 5 &&
+           f.request.max_tokens == 100);
     request_fields_release(&f);
 }
 

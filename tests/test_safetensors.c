@@ -3,8 +3,8 @@
 #include "check.h"
 
 #include "base/file.h"
-#include "file/checkpoint.h"
 #include "base/folder.h"
+#include "file/checkpoint.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -72,8 +72,8 @@ static void expect_refusal(const char *path, enum status status, const char *say
     enum status st = checkpoint_open(&c, path, &err);
     checkpoint_free(c);
     if (st != status || !strstr(err.text, says) || !strstr(err.text, and_says))
-        fail_msg("%s: status %s, \"%s\"; wanted %s with \"%s\" and \"%s\"", path, status_name(st), err.text, status_name(status), says,
-                 and_says);
+        fail_msg("%s: status %s, \"%s\"; wanted %s with \"%s\" and \"%s\"", path, status_name(st), err.text,
+                 status_name(status), says, and_says);
     EXPECT(!strchr(err.text, '\n'));
 }
 
@@ -139,11 +139,11 @@ static void reading_ahead_reads_every_byte_and_tells_of_it(void **state) {
 static void scalars_and_empty_tensors_are_tensors(void **state) {
     (void)state;
     const char *path = in_dir("shapes.safetensors");
-    write_file(
-        path,
-        "{\"e2\":{\"dtype\":\"U8\",\"shape\":[0,4],\"data_offsets\":[8,8]},\"s\":{\"dtype\":\"I64\",\"shape\":[],\"data_offsets\":[0,8]},"
-        "\"e1\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}",
-        8);
+    write_file(path,
+               "{\"e2\":{\"dtype\":\"U8\",\"shape\":[0,4],\"data_offsets\":[8,8]},\"s\":{\"dtype\":\"I64\",\"shape\":[]"
+               ",\"data_offsets\":[0,8]},"
+               "\"e1\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}",
+               8);
     struct checkpoint *c;
     struct error err;
     EXPECT_OK(checkpoint_open(&c, path, &err), err);
@@ -211,40 +211,57 @@ static void every_faulty_entry_is_refused_by_name(void **state) {
         {"{\"ten\":[1]}", 0, ERR_FORMAT, "tensor ten is an array"},
         {"{\"ten\":null}", 0, ERR_FORMAT, "tensor ten is null"},
         {"{\"ten\":{\"shape\":[1],\"data_offsets\":[0,1]}}", 1, ERR_FORMAT, "tensor ten: \"dtype\" is missing"},
-        {"{\"ten\":{\"dtype\":7,\"shape\":[1],\"data_offsets\":[0,1]}}", 1, ERR_FORMAT, "tensor ten: \"dtype\" is an integer"},
-        {"{\"ten\":{\"dtype\":\"Q9\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, ERR_UNSUPPORTED, "tensor ten: dtype \"Q9\""},
+        {"{\"ten\":{\"dtype\":7,\"shape\":[1],\"data_offsets\":[0,1]}}", 1, ERR_FORMAT,
+         "tensor ten: \"dtype\" is an integer"},
+        {"{\"ten\":{\"dtype\":\"Q9\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, ERR_UNSUPPORTED,
+         "tensor ten: dtype \"Q9\""},
         {"{\"ten\":{\"dtype\":\"U8\",\"data_offsets\":[0,1]}}", 1, ERR_FORMAT, "tensor ten: \"shape\" is missing"},
-        {"{\"ten\":{\"dtype\":\"U8\",\"shape\":[-1],\"data_offsets\":[0,1]}}", 1, ERR_FORMAT, "tensor ten: dimension 0"},
-        {"{\"ten\":{\"dtype\":\"U8\",\"shape\":[1,2.5],\"data_offsets\":[0,1]}}", 1, ERR_FORMAT, "tensor ten: dimension 1"},
-        {"{\"ten\":{\"dtype\":\"U8\",\"shape\":[[1]],\"data_offsets\":[0,1]}}", 1, ERR_FORMAT, "tensor ten: dimension 0"},
+        {"{\"ten\":{\"dtype\":\"U8\",\"shape\":[-1],\"data_offsets\":[0,1]}}", 1, ERR_FORMAT,
+         "tensor ten: dimension 0"},
+        {"{\"ten\":{\"dtype\":\"U8\",\"shape\":[1,2.5],\"data_offsets\":[0,1]}}", 1, ERR_FORMAT,
+         "tensor ten: dimension 1"},
+        {"{\"ten\":{\"dtype\":\"U8\",\"shape\":[[1]],\"data_offsets\":[0,1]}}", 1, ERR_FORMAT,
+         "tensor ten: dimension 0"},
         {"{\"ten\":{\"dtype\":\"U8\",\"shape\":[1,1,1,1,1,1,1,1,1],\"data_offsets\":[0,1]}}", 1, ERR_UNSUPPORTED,
          "tensor ten: \"shape\" has 9"},
         {"{\"ten\":{\"dtype\":\"U8\",\"shape\":[99999999999999999999],\"data_offsets\":[0,1]}}", 1, ERR_FORMAT,
          "\"shape\" is not a whole number"},
-        {"{\"ten\":{\"dtype\":\"U8\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}", 0, ERR_FORMAT, "tensor ten: the product"},
-        {"{\"ten\":{\"dtype\":\"F64\",\"shape\":[2305843009213693952],\"data_offsets\":[0,0]}}", 0, ERR_FORMAT, "tensor ten: the product"},
+        {"{\"ten\":{\"dtype\":\"U8\",\"shape\":[4294967296,4294967296],\"data_offsets\":[0,0]}}", 0, ERR_FORMAT,
+         "tensor ten: the product"},
+        {"{\"ten\":{\"dtype\":\"F64\",\"shape\":[2305843009213693952],\"data_offsets\":[0,0]}}", 0, ERR_FORMAT,
+         "tensor ten: the product"},
         {"{\"ten\":{\"dtype\":\"U8\",\"shape\":[4294967296,4294967296,0],\"data_offsets\":[0,0]}}", 0, ERR_FORMAT,
          "tensor ten: the product"},
         {"{\"ten\":{\"dtype\":\"U8\",\"shape\":[4611686018427387904,2,0],\"data_offsets\":[0,0]}}", 0, ERR_FORMAT,
          "tensor ten: the product"},
         {"{\"ten\":{\"dtype\":\"U8\",\"shape\":[1]}}", 1, ERR_FORMAT, "tensor ten: \"data_offsets\""},
-        {"{\"ten\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0]}}", 1, ERR_FORMAT, "tensor ten: \"data_offsets\""},
-        {"{\"ten\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1,2]}}", 1, ERR_FORMAT, "tensor ten: \"data_offsets\""},
-        {"{\"ten\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[-1,0]}}", 1, ERR_FORMAT, "tensor ten: \"data_offsets\""},
-        {"{\"ten\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[\"0\",1]}}", 1, ERR_FORMAT, "tensor ten: \"data_offsets\""},
+        {"{\"ten\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0]}}", 1, ERR_FORMAT,
+         "tensor ten: \"data_offsets\""},
+        {"{\"ten\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1,2]}}", 1, ERR_FORMAT,
+         "tensor ten: \"data_offsets\""},
+        {"{\"ten\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[-1,0]}}", 1, ERR_FORMAT,
+         "tensor ten: \"data_offsets\""},
+        {"{\"ten\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[\"0\",1]}}", 1, ERR_FORMAT,
+         "tensor ten: \"data_offsets\""},
         {"{\"ten\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,0]}}", 1, ERR_FORMAT,
          "tensor ten: \"data_offsets\" ends at 0 before"},
         {"{\"ten\":{\"dtype\":\"U8\",\"shape\":[9],\"data_offsets\":[0,9]}}", 8, ERR_FORMAT,
          "tensor ten ends at byte 9 of the data, the file has 8"},
-        {"{\"ten\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,9223372036854775807]}}", 1, ERR_FORMAT, "tensor ten ends at byte"},
-        {"{\"ten\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4, ERR_FORMAT, "tensor ten: \"data_offsets\" spans 4 bytes"},
-        {"{\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},\"ten\":{\"dtype\":\"F16\",\"shape\":[1],\"data_offsets\":[1,3]}}",
+        {"{\"ten\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,9223372036854775807]}}", 1, ERR_FORMAT,
+         "tensor ten ends at byte"},
+        {"{\"ten\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,4]}}", 4, ERR_FORMAT,
+         "tensor ten: \"data_offsets\" spans 4 bytes"},
+        {"{\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},\"ten\":{\"dtype\":\"F16\",\"shape\":[1],"
+         "\"data_offsets\":[1,3]}}",
          3, ERR_UNSUPPORTED, "tensor ten begins at byte"},
-        {"{\"b\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]},\"ten\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[2,4]}}",
+        {"{\"b\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[0,3]},\"ten\":{\"dtype\":\"U8\",\"shape\":[2],"
+         "\"data_offsets\":[2,4]}}",
          4, ERR_FORMAT, "tensors b and ten overlap"},
-        {"{\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"ten\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]}}",
+        {"{\"b\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[0,2]},\"ten\":{\"dtype\":\"U8\",\"shape\":[2],"
+         "\"data_offsets\":[0,2]}}",
          2, ERR_FORMAT, "tensors b and ten overlap"},
-        {"{\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},\"ten\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[2,3]}}",
+        {"{\"b\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},\"ten\":{\"dtype\":\"U8\",\"shape\":[1],"
+         "\"data_offsets\":[2,3]}}",
          3, ERR_FORMAT, "bytes 1 to 2 of the data, before tensor ten,"},
         {"{\"ten\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}}", 2, ERR_FORMAT,
          "bytes 0 to 1 of the data, before tensor ten,"},
@@ -252,10 +269,12 @@ static void every_faulty_entry_is_refused_by_name(void **state) {
         {"{}", 1, ERR_FORMAT, "the last 1 bytes"},
         {"{\"__metadata__\":[]}", 0, ERR_FORMAT, "\"__metadata__\" is an array"},
         {"{\"__metadata__\":{\"format\":1}}", 0, ERR_FORMAT, "\"format\" is an integer"},
-        {"{\"ten\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},\"ten\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]}"
+        {"{\"ten\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},\"ten\":{\"dtype\":\"U8\",\"shape\":[1],"
+         "\"data_offsets\":[1,2]}"
          "}",
          2, ERR_FORMAT, "duplicate"},
-        {"{\"ten\":{\"dtype\":\"U8\",\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, ERR_FORMAT, "duplicate"},
+        {"{\"ten\":{\"dtype\":\"U8\",\"dtype\":\"I8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, ERR_FORMAT,
+         "duplicate"},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         const char *path = in_dir("entry.safetensors");
@@ -341,8 +360,10 @@ static void every_faulty_index_is_refused_by_name(void **state) {
         {INDEX(""), ERR_FORMAT, "\"weight_map\""},
         {"{\"weight_map\":[]}", ERR_FORMAT, "\"weight_map\" is an array"},
         {"{\"metadata\":7,\"weight_map\":{\"a\":\"one.safetensors\"}}", ERR_FORMAT, "\"metadata\" is an integer"},
-        {"{\"metadata\":{\"total_size\":\"x\"},\"weight_map\":{\"a\":\"one.safetensors\"}}", ERR_FORMAT, "\"total_size\" is a string"},
-        {"{\"metadata\":{\"total_size\":-1},\"weight_map\":{\"a\":\"one.safetensors\"}}", ERR_FORMAT, "\"total_size\" is negative"},
+        {"{\"metadata\":{\"total_size\":\"x\"},\"weight_map\":{\"a\":\"one.safetensors\"}}", ERR_FORMAT,
+         "\"total_size\" is a string"},
+        {"{\"metadata\":{\"total_size\":-1},\"weight_map\":{\"a\":\"one.safetensors\"}}", ERR_FORMAT,
+         "\"total_size\" is negative"},
         {INDEX("\"a\":7"), ERR_FORMAT, "tensor a: the file name is an integer"},
         {INDEX("\"a\":\"one.safetensors\",\"a\":\"one.safetensors\""), ERR_FORMAT, "duplicate"},
         {INDEX("\"a\":\"../one.safetensors\""), ERR_FORMAT, "tensor a: \"../one.safetensors\""},
@@ -357,9 +378,11 @@ static void every_faulty_index_is_refused_by_name(void **state) {
          "tensor c is not in one.safetensors"},
         {INDEX("\"a\":\"two.safetensors\",\"b\":\"one.safetensors\",\"c\":\"two.safetensors\""), ERR_FORMAT,
          "tensor a is not in two.safetensors but in one.safetensors"},
-        {INDEX("\"a\":\"one.safetensors\",\"b\":\"one.safetensors\",\"c\":\"two.safetensors\",\"d\":\"two.safetensors\""), ERR_FORMAT,
-         "tensor d is not in two.safetensors"},
-        {INDEX("\"c\":\"two.safetensors\",\"b\":\"one.safetensors\""), ERR_FORMAT, "one.safetensors: 1 tensor is not listed"},
+        {INDEX(
+             "\"a\":\"one.safetensors\",\"b\":\"one.safetensors\",\"c\":\"two.safetensors\",\"d\":\"two.safetensors\""),
+         ERR_FORMAT, "tensor d is not in two.safetensors"},
+        {INDEX("\"c\":\"two.safetensors\",\"b\":\"one.safetensors\""), ERR_FORMAT,
+         "one.safetensors: 1 tensor is not listed"},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         const char *folder = make_sharded("faulty", cases[i].index);
@@ -370,11 +393,11 @@ static void every_faulty_index_is_refused_by_name(void **state) {
 static void extra_tensors_are_named(void **state) {
     (void)state;
     const char *folder = make_sharded("extra", GOOD_INDEX);
-    write_file(
-        in_dir("extra/two.safetensors"),
-        "{\"c\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},\"x1\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[1,2]},"
-        "\"x2\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[2,4]}}",
-        4);
+    write_file(in_dir("extra/two.safetensors"),
+               "{\"c\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]},\"x1\":{\"dtype\":\"U8\",\"shape\":[1],"
+               "\"data_offsets\":[1,2]},"
+               "\"x2\":{\"dtype\":\"U8\",\"shape\":[2],\"data_offsets\":[2,4]}}",
+               4);
     expect_refusal(folder, ERR_FORMAT, "two.safetensors: 2 tensors are not listed", "x1, x2");
 }
 
@@ -434,7 +457,8 @@ static void links_out_of_the_folder_are_refused(void **state) {
     mkdir(link, 0755);
     expect_refusal(in_dir("jail/model"), ERR_IO, "model.safetensors", "not a regular file");
     // A snapshot may reach its own blobs and nothing else.
-    static const char *const folders[] = {"cache", "cache/snapshots", "cache/snapshots/rev", "cache/blobs", "cache/blobs/deep"};
+    static const char *const folders[] = {"cache", "cache/snapshots", "cache/snapshots/rev", "cache/blobs",
+                                          "cache/blobs/deep"};
     for (size_t i = 0; i < ARRAY_LEN(folders); i++)
         mkdir(in_dir(folders[i]), 0755);
     write_file(in_dir("cache/blobs/deep/0123"), good, GOOD_BYTES);
@@ -456,7 +480,9 @@ static void a_hundred_thousand_tensors_are_found_by_name(void **state) {
     struct buf b = {0};
     enum { N = 100000 };
     for (int i = 0; i < N; i++)
-        buf_printf(&b, "%c\"model.layers.%d.mlp.experts.%d.gate_proj.weight\":{\"dtype\":\"BF16\",\"shape\":[1],\"data_offsets\":[%d,%d]}",
+        buf_printf(&b,
+                   "%c\"model.layers.%d.mlp.experts.%d.gate_proj.weight\":{\"dtype\":\"BF16\",\"shape\":[1],\"data_"
+                   "offsets\":[%d,%d]}",
                    i ? ',' : '{', i / 256, i % 256, 2 * i, 2 * i + 2);
     buf_push(&b, '}');
     const char *path = in_dir("many.safetensors");

@@ -53,7 +53,8 @@ static int32_t slow_sample(const float *logits, int n, const struct sample_param
             made += i >= p->n_prompt && p->history[i] == t;
         }
         if (seen)
-            r[t].logit = r[t].logit > 0 ? r[t].logit / (double)p->repetition_penalty : r[t].logit * (double)p->repetition_penalty;
+            r[t].logit = r[t].logit > 0 ? r[t].logit / (double)p->repetition_penalty
+                                        : r[t].logit * (double)p->repetition_penalty;
         if (made)
             r[t].logit -= (double)p->presence_penalty + (double)p->frequency_penalty * made;
     }
@@ -153,11 +154,13 @@ static void agrees_with_a_sampler_that_sorts(void **state) {
             allowed[i] = below(n);
         p.allowed = allowed;
         p.n_allowed = below(3) ? 0 : 1 + below(60);
-        for (int i = 0; i < 4; i++) { // half of them continue what was generated, or the prompt, where it is long enough
+        for (int i = 0; i < 4;
+             i++) { // half of them continue what was generated, or the prompt, where it is long enough
             bad[i] = (struct bad_sequence){bad_tokens[i], 1 + below(3)};
             bool from_history = below(2) && p.n_history >= 2;
             for (int j = 0; j < bad[i].n; j++)
-                bad_tokens[i][j] = from_history && j < bad[i].n - 1 ? history[p.n_history - (bad[i].n - 1) + j] : below(n);
+                bad_tokens[i][j] =
+                    from_history && j < bad[i].n - 1 ? history[p.n_history - (bad[i].n - 1) + j] : below(n);
         }
         p.bad = bad;
         p.n_bad = below(3) ? 0 : below(5);
@@ -171,8 +174,8 @@ static void agrees_with_a_sampler_that_sorts(void **state) {
             continue;
         checked++;
         if (r.token != expected)
-            fail_msg("trial %d: n %d T %g top_k %d top_p %g min_p %g: drew %d, the sorting one %d", trial, n, (double)p.temperature,
-                     p.top_k, (double)p.top_p, (double)p.min_p, r.token, expected);
+            fail_msg("trial %d: n %d T %g top_k %d top_p %g min_p %g: drew %d, the sorting one %d", trial, n,
+                     (double)p.temperature, p.top_k, (double)p.top_p, (double)p.min_p, r.token, expected);
     }
     EXPECT(checked > 3000);
 }
@@ -331,7 +334,8 @@ static void the_only_finite_logit_is_drawn(void **state) {
     struct sample_params p = sample_params_default();
     struct sample_result r;
     for (int i = 0; i < 20; i++) {
-        p.temperature = (float)i, p.top_k = i * 7, p.top_p = i % 2 ? 1 : 0.3f, p.position = (uint64_t)i, p.want_logprob = true;
+        p.temperature = (float)i, p.top_k = i * 7, p.top_p = i % 2 ? 1 : 0.3f, p.position = (uint64_t)i,
+        p.want_logprob = true;
         EXPECT_EQ(sample_once(logits, 50, &p, &r), 31);
         EXPECT(!r.not_finite && r.logprob == 0);
     }
@@ -424,8 +428,9 @@ static void extreme_settings_keep_the_best_token(void **state) {
     for (int i = 0; i < 100; i++)
         logits[i] = (float)((i * 37) % 100) * 0.01f;
     struct sample_params settings[] = {
-        {.temperature = 1, .top_p = 1e-30f},        {.temperature = 1, .top_p = 0},      {.temperature = 1, .top_p = 1, .top_k = 1},
-        {.temperature = 1, .top_p = 1, .min_p = 1}, {.temperature = 1e-30f, .top_p = 1}, {.temperature = 0, .top_p = 1},
+        {.temperature = 1, .top_p = 1e-30f},        {.temperature = 1, .top_p = 0},
+        {.temperature = 1, .top_p = 1, .top_k = 1}, {.temperature = 1, .top_p = 1, .min_p = 1},
+        {.temperature = 1e-30f, .top_p = 1},        {.temperature = 0, .top_p = 1},
     };
     for (size_t s = 0; s < sizeof settings / sizeof settings[0]; s++)
         for (uint64_t position = 0; position < 40; position++) {

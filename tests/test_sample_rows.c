@@ -1,8 +1,8 @@
-/* test_sample_rows.c - SAMPLE of a backend against core/sample.c: rows of a table become logits, and every field of every result is
- * compared. Runs on the backend of $GYRE_TEST_BACKEND.
+/* test_sample_rows.c - SAMPLE of a backend against core/sample.c: rows of a table become logits, and every field of
+ * every result is compared. Runs on the backend of $GYRE_TEST_BACKEND.
  *
- * Tokens, ranks and choices are the same, without exception: masses are integers (core/sample_weight.h). Log-probabilities, whose
- * sums are made in another order, agree to 1e-4. */
+ * Tokens, ranks and choices are the same, without exception: masses are integers (core/sample_weight.h).
+ * Log-probabilities, whose sums are made in another order, agree to 1e-4. */
 #include "check.h"
 #include "op_rig.h"
 
@@ -34,8 +34,12 @@ static void table_open(struct table *t, int n_rows, int width) {
     t->at = arena_calloc(&t->arena, (size_t)n_rows * (size_t)width, sizeof *t->at);
     struct weight *w = arena_alloc(&t->arena, sizeof *w);
     w->parts = arena_alloc(&t->arena, sizeof *w->parts);
-    *w->parts = (struct weight_part){
-        .format = &qformat_plain, .dtype = DT_F32, .data = t->at, .n_rows = n_rows, .row_stride = width, .col_stride = 1};
+    *w->parts = (struct weight_part){.format = &qformat_plain,
+                                     .dtype = DT_F32,
+                                     .data = t->at,
+                                     .n_rows = n_rows,
+                                     .row_stride = width,
+                                     .col_stride = 1};
     w->name = "table";
     w->out = n_rows;
     w->in = width;
@@ -50,7 +54,10 @@ static void table_open(struct table *t, int n_rows, int width) {
 /* Once the table is filled. */
 static void table_compile(struct table *t) {
     bool cpu = t->ops == &backend_cpu;
-    struct how how = {.n_threads = 1, .kernels = cpu ? "portable" : NULL, .eager = rig_is_brief(), .load.dtype = cpu ? NULL : "float32"};
+    struct how how = {.n_threads = 1,
+                      .kernels = cpu ? "portable" : NULL,
+                      .eager = rig_is_brief(),
+                      .load.dtype = cpu ? NULL : "float32"};
     struct cache_config config = {.block_size = 16};
     on_device_compile(t->ops, how, t->p, &config, (struct bucket){MOST_ROWS, MOST_ROWS, MOST_ROWS}, &t->on);
 }
@@ -86,7 +93,8 @@ static void add_row(struct table *t, int which, int32_t token, int32_t from_row,
 
 // ---- random rows ------------------------------------------------------------------------------------------------
 
-static const char *const shapes[] = {"spread", "coarse", "flat", "spiky", "few", "normal", "NaN", "infinite", "none", "one"};
+static const char *const shapes[] = {"spread", "coarse", "flat",     "spiky", "few",
+                                     "normal", "NaN",    "infinite", "none",  "one"};
 
 static void fill_row(float *x, int n, int shape) {
     double scale = 1 + 8 * uniform();
@@ -130,15 +138,17 @@ static void some_changes(struct sample_params *p, struct lists *l, int n) {
     for (int i = 0; i < MOST_LISTED; i++)
         l->allowed[i] = below(n);
     for (int i = 0; i < 5; i++) // of different tokens: what a token named twice gets is rounded in either order
-        l->bias[i] = (struct logit_bias){(int32_t)((int64_t)n * i / 5 + below((n + 4) / 5)), (float)(20 * uniform() - 10)};
+        l->bias[i] =
+            (struct logit_bias){(int32_t)((int64_t)n * i / 5 + below((n + 4) / 5)), (float)(20 * uniform() - 10)};
     p->bias = l->bias, p->n_bias = n >= 10 ? below(6) : 0;
     p->banned = l->banned, p->n_banned = n > 3 ? below(4) : 0;
     p->allowed = l->allowed, p->n_allowed = below(3) ? 0 : 1 + below(MOST_LISTED);
     for (int i = 0; i < 4; i++) {
         l->bad[i] = (struct bad_sequence){l->tokens[i], 1 + below(3)};
         for (int j = 0; j < l->bad[i].n; j++) // half of them continue what was generated
-            l->tokens[i][j] =
-                below(2) && p->n_history >= 2 && j < l->bad[i].n - 1 ? l->history[p->n_history - (l->bad[i].n - 1) + j] : below(n);
+            l->tokens[i][j] = below(2) && p->n_history >= 2 && j < l->bad[i].n - 1
+                                  ? l->history[p->n_history - (l->bad[i].n - 1) + j]
+                                  : below(n);
     }
     p->bad = l->bad, p->n_bad = below(3) ? 0 : below(5);
 }
@@ -172,14 +182,17 @@ static void expect_same(const struct table *t, int r, const struct sample_params
     EXPECT_EQ(got->not_finite, want->not_finite);
     if (want->not_finite)
         return;
-    if (got->nothing_left != want->nothing_left || got->argmax != want->argmax || (!want->nothing_left && got->token != want->token))
-        fail_msg("%d logits, row %d (%s): T %g top_k %d top_p %g min_p %g, %d seen: token %d, argmax %d, left %d, wanted %d, %d, %d",
-                 t->width, r, what, (double)p->temperature, p->top_k, (double)p->top_p, (double)p->min_p, p->n_history, got->token,
-                 got->argmax, !got->nothing_left, want->token, want->argmax, !want->nothing_left);
+    if (got->nothing_left != want->nothing_left || got->argmax != want->argmax ||
+        (!want->nothing_left && got->token != want->token))
+        fail_msg("%d logits, row %d (%s): T %g top_k %d top_p %g min_p %g, %d seen: token %d, argmax %d, left %d, "
+                 "wanted %d, %d, %d",
+                 t->width, r, what, (double)p->temperature, p->top_k, (double)p->top_p, (double)p->min_p, p->n_history,
+                 got->token, got->argmax, !got->nothing_left, want->token, want->argmax, !want->nothing_left);
     if (!p->want_logprob)
         return;
     if (!want->nothing_left && !close_to(got->logprob, want->logprob))
-        fail_msg("%d logits, row %d (%s): log-probability %g, wanted %g", t->width, r, what, (double)got->logprob, (double)want->logprob);
+        fail_msg("%d logits, row %d (%s): log-probability %g, wanted %g", t->width, r, what, (double)got->logprob,
+                 (double)want->logprob);
     if (p->target >= 0) {
         EXPECT_EQ(got->target_rank, want->target_rank);
         EXPECT(close_to(got->target_logprob, want->target_logprob));
@@ -225,8 +238,8 @@ static void every_row_gives_what_the_reference_gives(void **state) {
     }
 }
 
-/* Thousands of candidates within a factor of 20, ties among them, and cuts anywhere: what min_p leaves out stands close behind what it
- * leaves, and a cut may be at the very last. */
+/* Thousands of candidates within a factor of 20, ties among them, and cuts anywhere: what min_p leaves out stands close
+ * behind what it leaves, and a cut may be at the very last. */
 static void places_far_down_are_found(void **state) {
     (void)state;
     enum { N = 9000, ROWS = 4 };
@@ -258,8 +271,9 @@ static void places_far_down_are_found(void **state) {
     table_close(&t);
 }
 
-/* Each sequence's next logits are the row of its last token; the host learns a token a step late. A late step is told what its rows ask for when
- * that token is known: it is in the history, and may not come again, as a grammar might have it. */
+/* Each sequence's next logits are the row of its last token; the host learns a token a step late. A late step is told
+ * what its rows ask for when that token is known: it is in the history, and may not come again, as a grammar might have
+ * it. */
 static void a_step_reads_what_the_one_before_drew(void **state) {
     (void)state;
     enum { N = 300, STEPS = 40, SEQS = 5 };

@@ -144,7 +144,8 @@ static double longest_step(double itl_target_us) {
     struct bench *b = xcalloc(1, sizeof *b);
     const struct cache_group group = {.kind = CACHE_KV, .n_heads = 1, .k_dim = 1, .v_dim = 1, .n_layers = 1};
     kv_pool_init(&b->pool,
-                 &(struct kv_pool_options){.groups = &group, .n_groups = 1, .block_size = BLOCK, .max_chunk = 2048, .n_blocks = {BLOCKS}});
+                 &(struct kv_pool_options){
+                     .groups = &group, .n_groups = 1, .block_size = BLOCK, .max_chunk = 2048, .n_blocks = {BLOCKS}});
     scheduler_init(&b->s, &b->pool, (struct step_limits){2048, 16, 64, itl_target_us});
     for (int i = 0; i < STREAMS; i++)
         add(b, &b->streams[i], 100 + 50 * i);
@@ -173,8 +174,8 @@ static double longest_step(double itl_target_us) {
 static void a_long_prompt_does_not_stretch_running_streams(void **state) {
     (void)state;
     double unbounded = longest_step(0), bounded = longest_step(8000);
-    printf("longest step of 8 streams beside an 8,000-token prompt: %.1f ms without a target, %.1f ms with one of 8\n", unbounded * 1e-3,
-           bounded * 1e-3);
+    printf("longest step of 8 streams beside an 8,000-token prompt: %.1f ms without a target, %.1f ms with one of 8\n",
+           unbounded * 1e-3, bounded * 1e-3);
     EXPECT(unbounded > 40000);
     EXPECT(bounded < 8000 * 1.15); // noise of the machine, and of the fit
 }
@@ -187,7 +188,8 @@ static void a_25th_of_the_cache_is_kept_for_those_that_run(void **state) {
     struct kv_pool pool;
     struct arena arena = {0};
     struct sequence runs, waits;
-    kv_pool_init(&pool, &(struct kv_pool_options){.groups = &group, .n_groups = 1, .block_size = 4, .max_chunk = 400, .n_blocks = {50}});
+    kv_pool_init(&pool, &(struct kv_pool_options){
+                            .groups = &group, .n_groups = 1, .block_size = 4, .max_chunk = 400, .n_blocks = {50}});
     sequence_init(&runs, &arena, 400, 1, 4);
     sequence_init(&waits, &arena, 400, 1, 4);
     EXPECT_EQ(kv_pool_extend(&pool, &runs, 160), OK); // 40 blocks: 10 are free, 2 of them not for newcomers
@@ -209,8 +211,10 @@ static void a_25th_of_the_cache_is_kept_for_those_that_run(void **state) {
 static void a_window_is_a_ring_of_as_many_blocks_as_was_said(void **state) {
     (void)state;
     for (uint64_t i = 0; i < 200; i++) {
-        int block = 1 << (int)(uniform(i, 11) * 6), window = 1 + (int)(uniform(i, 12) * 100), chunk = 1 + (int)(uniform(i, 13) * 70);
-        const struct cache_group group = {.kind = CACHE_KV, .n_heads = 1, .k_dim = 1, .v_dim = 1, .window = window, .n_layers = 1};
+        int block = 1 << (int)(uniform(i, 11) * 6), window = 1 + (int)(uniform(i, 12) * 100),
+            chunk = 1 + (int)(uniform(i, 13) * 70);
+        const struct cache_group group = {
+            .kind = CACHE_KV, .n_heads = 1, .k_dim = 1, .v_dim = 1, .window = window, .n_layers = 1};
         struct kv_pool pool;
         struct arena arena = {0};
         struct sequence seq;
@@ -230,7 +234,8 @@ static void a_window_is_a_ring_of_as_many_blocks_as_was_said(void **state) {
             n = n < 3000 - seq.n_computed ? n : 3000 - seq.n_computed;
             EXPECT_EQ(kv_pool_extend(&pool, &seq, seq.n_computed + n), OK);
             int first = seq.n_computed - window + 1 > 0 ? seq.n_computed - window + 1 : 0;
-            EXPECT(seq.tables[0].first * block <= first && seq.tables[0].end * block >= seq.n_computed + n); // all that it sees
+            EXPECT(seq.tables[0].first * block <= first &&
+                   seq.tables[0].end * block >= seq.n_computed + n); // all that it sees
             most = seq.tables[0].end - seq.tables[0].first > most ? seq.tables[0].end - seq.tables[0].first : most;
             seq.n_computed += n;
             kv_pool_remember(&pool, &seq);
@@ -261,11 +266,15 @@ static void the_last_slot_comes_with_the_checkpoint_that_it_holds(void **state) 
     struct kv_pool pool;
     struct arena arena = {0};
     struct cache_copy copies[4];
-    kv_pool_init(
-        &pool,
-        &(struct kv_pool_options){
-            .groups = &group, .n_groups = 1, .block_size = 4, .max_chunk = 16, .max_copies = 4, .n_states = 2, .remember_tokens = 64});
-    struct sequence *first = new_sequence(&arena, 9), *other = new_sequence(&arena, 1), *again = new_sequence(&arena, 9);
+    kv_pool_init(&pool, &(struct kv_pool_options){.groups = &group,
+                                                  .n_groups = 1,
+                                                  .block_size = 4,
+                                                  .max_chunk = 16,
+                                                  .max_copies = 4,
+                                                  .n_states = 2,
+                                                  .remember_tokens = 64});
+    struct sequence *first = new_sequence(&arena, 9), *other = new_sequence(&arena, 1),
+                    *again = new_sequence(&arena, 9);
     EXPECT_EQ(kv_pool_recall(&pool, first, 8), GYRE_MISS_NEW);
     EXPECT_EQ(kv_pool_tokens_to_checkpoint(&pool, first), 8);
     EXPECT_EQ(kv_pool_extend(&pool, first, 8), OK);
@@ -295,12 +304,18 @@ static int three_blocks(void *context, int group, int n) {
     return MIN(n, 3);
 }
 
-/* A sequence for which there is no memory begins its way to the host, and is ended; then the memory is given back from which it would have been copied. */
+/* A sequence for which there is no memory begins its way to the host, and is ended; then the memory is given back from
+ * which it would have been copied. */
 static void memory_that_was_given_back_is_not_copied_from(void **state) {
     (void)state;
     struct cache_group group = {.kind = CACHE_KV, .n_layers = 1};
-    struct kv_pool_options o = {
-        .groups = &group, .n_groups = 1, .block_size = 4, .max_chunk = 64, .max_copies = 64, .remember_tokens = 32, .commit = three_blocks};
+    struct kv_pool_options o = {.groups = &group,
+                                .n_groups = 1,
+                                .block_size = 4,
+                                .max_chunk = 64,
+                                .max_copies = 64,
+                                .remember_tokens = 32,
+                                .commit = three_blocks};
     o.n_blocks[0] = o.n_host_blocks[0] = 8;
     o.block_bytes[0] = 4;
     struct kv_pool pool;

@@ -1,5 +1,5 @@
-/* test_seam.c - what core/backend.h allows beyond one program on one device, on the CPU, on the toy, and on the backend of
- * $GYRE_TEST_BACKEND. */
+/* test_seam.c - what core/backend.h allows beyond one program on one device, on the CPU, on the toy, and on the backend
+ * of $GYRE_TEST_BACKEND. */
 #include "op_rig.h"
 
 #include "backend/toy/toy.h"
@@ -81,8 +81,8 @@ static void expect_same(const struct text *a, const struct text *b) {
     EXPECT(memcmp(a->logits, b->logits, sizeof a->logits) == 0);
 }
 
-/* Each alone on a device of its own; then both on one, step by step in turns, with one in flight of each; then the second goes on while the
- * first is unloaded, and loaded again from its beginning. */
+/* Each alone on a device of its own; then both on one, step by step in turns, with one in flight of each; then the
+ * second goes on while the first is unloaded, and loaded again from its beginning. */
 static void two_share(const struct backend_ops *ops, const struct program *a, const struct program *b,
                       const char *dtype) {
     static struct text alone[2], target, draft, again;
@@ -157,7 +157,8 @@ static void so_do_two_toys(void **state) {
     program_free(b);
 }
 
-/* Rows of any tokens of a prompt, drawn with what came when the step had been started, as if it had been there before. */
+/* Rows of any tokens of a prompt, drawn with what came when the step had been started, as if it had been there before.
+ */
 static void late_draws_equal_early_ones(const struct backend_ops *ops, const struct program *p) {
     enum { N = 12 };
     static const int32_t rows[] = {1, 4, 5, 11};

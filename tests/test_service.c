@@ -1,5 +1,5 @@
-/* test_service.c - an engine thread between many listeners, on the toy backend: every answer ends exactly once, with the
- * tokens that its request gets alone, whatever is cancelled, refused, drained or broken meanwhile. */
+/* test_service.c - an engine thread between many listeners, on the toy backend: every answer ends exactly once, with
+ * the tokens that its request gets alone, whatever is cancelled, refused, drained or broken meanwhile. */
 #include "check.h"
 
 #include "backend/toy/toy.h"
@@ -92,15 +92,21 @@ static void world_close(struct world *w) {
     program_free(w->program);
 }
 
-static const struct gyre_options small_cache = {.block_size = 8, .kv_cache_bytes = 40 * 64, .max_batched_tokens = 24, .max_seqs = 8};
+static const struct gyre_options small_cache = {
+    .block_size = 8, .kv_cache_bytes = 40 * 64, .max_batched_tokens = 24, .max_seqs = 8};
 
 static struct gyre_request request_of(const struct job *j) {
-    return (struct gyre_request){
-        .prompt = j->prompt, .n_prompt = j->n_prompt, .max_tokens = j->n_want, .top_p = 1, .repetition_penalty = 1, .ignore_eos = true};
+    return (struct gyre_request){.prompt = j->prompt,
+                                 .n_prompt = j->n_prompt,
+                                 .max_tokens = j->n_want,
+                                 .top_p = 1,
+                                 .repetition_penalty = 1,
+                                 .ignore_eos = true};
 }
 
 static void make_job(struct job *j, struct dice *d) {
-    *j = (struct job){.n_prompt = 1 + below(d, 40), .n_want = 1 + below(d, 40), .cancel_after = below(d, 4) ? -1 : below(d, 20)};
+    *j = (struct job){
+        .n_prompt = 1 + below(d, 40), .n_want = 1 + below(d, 40), .cancel_after = below(d, 4) ? -1 : below(d, 20)};
     for (int i = 0; i < j->n_prompt; i++)
         j->prompt[i] = below(d, VOCAB);
 }
@@ -142,7 +148,8 @@ static void look_at(struct listener_run *run, struct answer *a) {
         service_cancel(run->world->service, a);
     if (!a->done)
         return;
-    run->n_wrong += j->ended || (a->finish == GYRE_CANCELLED ? j->cancel_after < 0 : a->finish != GYRE_LENGTH || n != j->n_want);
+    run->n_wrong +=
+        j->ended || (a->finish == GYRE_CANCELLED ? j->cancel_after < 0 : a->finish != GYRE_LENGTH || n != j->n_want);
     run->n_cancelled += a->finish == GYRE_CANCELLED;
     j->ended = true;
     run->n_ended++;
@@ -385,10 +392,14 @@ static void scores_and_choices_arrive_in_their_arrays(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(many_listeners_get_the_tokens_of_each_alone), cmocka_unit_test(a_full_queue_refuses_and_says_how_full),
-        cmocka_unit_test(a_bad_request_is_refused_where_it_is_made),   cmocka_unit_test(closing_ends_what_runs),
-        cmocka_unit_test(draining_finishes_what_was_accepted),         cmocka_unit_test(a_broken_device_ends_all_and_refuses_more),
-        cmocka_unit_test(scores_and_choices_arrive_in_their_arrays),   cmocka_unit_test(an_answer_says_which_token_ended_it),
+        cmocka_unit_test(many_listeners_get_the_tokens_of_each_alone),
+        cmocka_unit_test(a_full_queue_refuses_and_says_how_full),
+        cmocka_unit_test(a_bad_request_is_refused_where_it_is_made),
+        cmocka_unit_test(closing_ends_what_runs),
+        cmocka_unit_test(draining_finishes_what_was_accepted),
+        cmocka_unit_test(a_broken_device_ends_all_and_refuses_more),
+        cmocka_unit_test(scores_and_choices_arrive_in_their_arrays),
+        cmocka_unit_test(an_answer_says_which_token_ended_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -72,24 +72,33 @@ static void expect_refusal(const char *base, const char *patch, enum status stat
     free(text);
 }
 
-#define LLAMA                                                                                                                    \
-    "{\"model_type\":\"llama\",\"hidden_size\":256,\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_key_value_heads\":2," \
+#define LLAMA                                                                                                          \
+    "{\"model_type\":\"llama\",\"hidden_size\":256,\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_key_value_" \
+    "heads\":2,"                                                                                                       \
     "\"intermediate_size\":512,\"vocab_size\":1000,\"max_position_embeddings\":2048}"
-#define QWEN2                                                                                                                    \
-    "{\"model_type\":\"qwen2\",\"hidden_size\":256,\"num_hidden_layers\":4,\"num_attention_heads\":8,\"num_key_value_heads\":2," \
+#define QWEN2                                                                                                          \
+    "{\"model_type\":\"qwen2\",\"hidden_size\":256,\"num_hidden_layers\":4,\"num_attention_heads\":8,\"num_key_value_" \
+    "heads\":2,"                                                                                                       \
     "\"intermediate_size\":512,\"vocab_size\":1000}"
-#define DEEPSEEK                                                                                                                       \
-    "{\"model_type\":\"deepseek_v3\",\"hidden_size\":256,\"num_hidden_layers\":4,\"num_attention_heads\":8,\"intermediate_size\":512," \
-    "\"vocab_size\":1000,\"rope_theta\":10000,\"max_position_embeddings\":163840,\"rope_scaling\":{\"type\":\"yarn\",\"factor\":40,"   \
+#define DEEPSEEK                                                                                                       \
+    "{\"model_type\":\"deepseek_v3\",\"hidden_size\":256,\"num_hidden_layers\":4,\"num_attention_heads\":8,"           \
+    "\"intermediate_size\":512,"                                                                                       \
+    "\"vocab_size\":1000,\"rope_theta\":10000,\"max_position_embeddings\":163840,\"rope_scaling\":{\"type\":\"yarn\"," \
+    "\"factor\":40,"                                                                                                   \
     "\"mscale\":1.0,\"mscale_all_dim\":1.0,\"original_max_position_embeddings\":4096}}"
-#define GEMMA4                                                                                                                          \
-    "{\"model_type\":\"gemma4_text\",\"hidden_size\":256,\"num_hidden_layers\":12,\"num_attention_heads\":8,\"num_key_value_heads\":4," \
-    "\"head_dim\":64,\"intermediate_size\":512,\"vocab_size\":1000,\"global_head_dim\":128,\"hidden_size_per_layer_input\":0}"
-#define QWEN3_MOE                                                                                                                    \
-    "{\"model_type\":\"qwen3_moe\",\"hidden_size\":256,\"num_hidden_layers\":4,\"num_attention_heads\":8,\"num_key_value_heads\":2," \
-    "\"intermediate_size\":512,\"vocab_size\":1000,\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":64}"
-#define HYBRID                                                                                                                          \
-    "{\"model_type\":\"qwen3_5_text\",\"hidden_size\":256,\"num_hidden_layers\":8,\"num_attention_heads\":8,\"num_key_value_heads\":2," \
+#define GEMMA4                                                                                                       \
+    "{\"model_type\":\"gemma4_text\",\"hidden_size\":256,\"num_hidden_layers\":12,\"num_attention_heads\":8,\"num_"  \
+    "key_value_heads\":4,"                                                                                           \
+    "\"head_dim\":64,\"intermediate_size\":512,\"vocab_size\":1000,\"global_head_dim\":128,\"hidden_size_per_layer_" \
+    "input\":0}"
+#define QWEN3_MOE                                                                                                    \
+    "{\"model_type\":\"qwen3_moe\",\"hidden_size\":256,\"num_hidden_layers\":4,\"num_attention_heads\":8,\"num_key_" \
+    "value_heads\":2,"                                                                                               \
+    "\"intermediate_size\":512,\"vocab_size\":1000,\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_"  \
+    "size\":64}"
+#define HYBRID                                                                                                      \
+    "{\"model_type\":\"qwen3_5_text\",\"hidden_size\":256,\"num_hidden_layers\":8,\"num_attention_heads\":8,\"num_" \
+    "key_value_heads\":2,"                                                                                          \
     "\"head_dim\":64,\"intermediate_size\":512,\"vocab_size\":1000}"
 
 /* ---- rope ---- */
@@ -112,7 +121,8 @@ static void check_long(const char *name, const struct rope *rope, const json_t *
     for (int i = 0; i < rope->dim / 2; i++) {
         double w = json_number_value(json_array_get(want, (size_t)i)), s = sin(w) * (double)rope->factor;
         if (fabs(sin_out[i] - s) > 2e-6 * fabs(s))
-            fail_msg("%s: at length %lld sine %d is %.9g, wanted %.9g", name, (long long)length, i, (double)sin_out[i], s);
+            fail_msg("%s: at length %lld sine %d is %.9g, wanted %.9g", name, (long long)length, i, (double)sin_out[i],
+                     s);
     }
 }
 
@@ -159,17 +169,20 @@ static void faulty_rope_parameters_are_refused(void **state) {
         {"{\"rope_scaling\":{\"type\":\"linear\",\"factor\":0}}", ERR_FORMAT, "\"factor\""},
         {"{\"rope_scaling\":{\"type\":\"linear\",\"factor\":-1}}", ERR_FORMAT, "\"factor\""},
         {"{\"rope_scaling\":{\"type\":\"linear\",\"factor\":1e300}}", ERR_FORMAT, "\"factor\""},
-        {"{\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,\"high_freq_factor\":1}}", ERR_FORMAT,
-         "low_freq_factor"},
-        {"{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":8,\"original_max_position_embeddings\":0}}", ERR_FORMAT, "original_max_position"},
+        {"{\"rope_scaling\":{\"type\":\"llama3\",\"factor\":8,\"low_freq_factor\":4,\"high_freq_factor\":1}}",
+         ERR_FORMAT, "low_freq_factor"},
+        {"{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":8,\"original_max_position_embeddings\":0}}", ERR_FORMAT,
+         "original_max_position"},
         {"{\"rope_scaling\":{\"type\":\"yarn\",\"factor\":8},\"rope_theta\":1}", ERR_FORMAT, "rope_theta"},
-        {"{\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1],\"long_factor\":[1]}}", ERR_FORMAT, "\"short_factor\""},
+        {"{\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1],\"long_factor\":[1]}}", ERR_FORMAT,
+         "\"short_factor\""},
         {"{\"rope_theta\":0}", ERR_FORMAT, "rope_theta"},
         {"{\"rope_theta\":\"x\"}", ERR_FORMAT, "rope_theta"},
         {"{\"partial_rotary_factor\":2}", ERR_FORMAT, "partial_rotary_factor"},
         {"{\"partial_rotary_factor\":0.03,\"model_type\":\"phi3\",\"architectures\":[\"Phi3ForCausalLM\"]}", ERR_FORMAT,
          "0 of the 32 channels"},
-        {"{\"partial_rotary_factor\":0.5,\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", ERR_UNSUPPORTED, "partial_rotary_factor"},
+        {"{\"partial_rotary_factor\":0.5,\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}", ERR_UNSUPPORTED,
+         "partial_rotary_factor"},
         {"{\"head_dim\":33}", ERR_FORMAT, "33 of the 33 channels"},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++)
@@ -180,16 +193,16 @@ static void faulty_rope_parameters_are_refused(void **state) {
 
 static void both_layouts_say_the_same(void **state) {
     (void)state;
-    struct model_spec *old =
-        spec_of(LLAMA, "{\"rope_theta\":5e5,\"torch_dtype\":\"float16\",\"rope_scaling\":{\"type\":\"linear\",\"factor\":4}}");
-    struct model_spec *new =
-        spec_of(LLAMA, "{\"dtype\":\"float16\",\"rope_parameters\":{\"rope_theta\":500000.0,\"rope_type\":\"linear\",\"factor\":4.0}}");
-    struct model_spec *keyed = spec_of(
-        LLAMA,
-        "{\"dtype\":\"float16\",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":5e5,\"rope_type\":\"linear\",\"factor\":4}}}");
+    struct model_spec *old = spec_of(
+        LLAMA, "{\"rope_theta\":5e5,\"torch_dtype\":\"float16\",\"rope_scaling\":{\"type\":\"linear\",\"factor\":4}}");
+    struct model_spec *new = spec_of(LLAMA, "{\"dtype\":\"float16\",\"rope_parameters\":{\"rope_theta\":500000.0,"
+                                            "\"rope_type\":\"linear\",\"factor\":4.0}}");
+    struct model_spec *keyed = spec_of(LLAMA, "{\"dtype\":\"float16\",\"rope_parameters\":{\"full_attention\":{\"rope_"
+                                              "theta\":5e5,\"rope_type\":\"linear\",\"factor\":4}}}");
     EXPECT(old->dtype == DT_F16 && new->dtype == DT_F16);
     for (int i = 0; i < 16; i++)
-        EXPECT(old->ropes[0].inv_freq[i] == new->ropes[0].inv_freq[i] && old->ropes[0].inv_freq[i] == keyed->ropes[0].inv_freq[i]);
+        EXPECT(old->ropes[0].inv_freq[i] == new->ropes[0].inv_freq[i] &&
+               old->ropes[0].inv_freq[i] == keyed->ropes[0].inv_freq[i]);
     EXPECT_STR(old->rope_notes[0], "linear, theta 500000, factor 4");
     EXPECT_STR(new->rope_notes[0], old->rope_notes[0]);
     model_spec_free(old);
@@ -215,33 +228,39 @@ static void what_a_class_does_not_compute_is_not_computed(void **state) {
 static void absent_is_the_default_of_the_class_and_null_is_none(void **state) {
     (void)state;
     struct model_spec *s = spec_of("{\"model_type\":\"mistral\"}", "{}");
-    EXPECT(s->hidden_size == 4096 && s->n_layers == 32 && s->n_kv_heads == 8 && s->head_dim == 128 && s->vocab_size == 32000);
-    EXPECT(s->sliding_window == 4096 && s->layers[31].mixer == MIX_SLIDING && s->bos == 1 && s->n_eos == 1 && s->eos[0] == 2 &&
-           s->pad == -1);
+    EXPECT(s->hidden_size == 4096 && s->n_layers == 32 && s->n_kv_heads == 8 && s->head_dim == 128 &&
+           s->vocab_size == 32000);
+    EXPECT(s->sliding_window == 4096 && s->layers[31].mixer == MIX_SLIDING && s->bos == 1 && s->n_eos == 1 &&
+           s->eos[0] == 2 && s->pad == -1);
     model_spec_free(s);
-    s = spec_of("{\"model_type\":\"mistral\"}", "{\"sliding_window\":null,\"bos_token_id\":null,\"eos_token_id\":null}");
+    s = spec_of("{\"model_type\":\"mistral\"}",
+                "{\"sliding_window\":null,\"bos_token_id\":null,\"eos_token_id\":null}");
     EXPECT(s->sliding_window == 0 && s->layers[31].mixer == MIX_FULL && s->bos == -1 && s->n_eos == 0);
     model_spec_free(s);
     s = spec_of(DEEPSEEK, "{\"q_lora_rank\":null}");
     EXPECT(s->mla.q_rank == 0);
     model_spec_free(s);
     s = spec_of(DEEPSEEK, "{}");
-    EXPECT(s->mla.q_rank == 1536 && s->mla.kv_rank == 512 && s->moe.n_experts == 256 && s->moe.scale == 2.5f && s->n_mtp_layers == 1);
+    EXPECT(s->mla.q_rank == 1536 && s->mla.kv_rank == 512 && s->moe.n_experts == 256 && s->moe.scale == 2.5f &&
+           s->n_mtp_layers == 1);
     EXPECT(s->layers[2].ffn_size == 512 && !s->layers[2].moe && s->layers[3].ffn_size == 0 && s->layers[3].moe);
     model_spec_free(s);
     s = spec_of(LLAMA, "{\"-\":[\"num_key_value_heads\"]}"); // Llama's class: as many as heads; Qwen2's: 32
     EXPECT_EQ(s->n_kv_heads, 8);
     model_spec_free(s);
-    expect_refusal(QWEN2, "{\"-\":[\"num_key_value_heads\"]}", ERR_FORMAT, "\"num_key_value_heads\" 32 does not divide");
+    expect_refusal(QWEN2, "{\"-\":[\"num_key_value_heads\"]}", ERR_FORMAT,
+                   "\"num_key_value_heads\" 32 does not divide");
 }
 
 /* A wrapper's config keeps the text model inside, and the flags of the whole outside. */
 static void a_nested_text_config_is_found(void **state) {
     (void)state;
     struct model_spec *s = spec_of(
-        "{\"model_type\":\"gemma3\",\"architectures\":[\"Gemma3ForConditionalGeneration\"],\"torch_dtype\":\"bfloat16\",\"eos_token_id\":["
+        "{\"model_type\":\"gemma3\",\"architectures\":[\"Gemma3ForConditionalGeneration\"],\"torch_dtype\":"
+        "\"bfloat16\",\"eos_token_id\":["
         "1,"
-        "106],\"text_config\":{\"model_type\":\"gemma3_text\",\"hidden_size\":2560,\"num_hidden_layers\":34,\"intermediate_size\":10240,"
+        "106],\"text_config\":{\"model_type\":\"gemma3_text\",\"hidden_size\":2560,\"num_hidden_layers\":34,"
+        "\"intermediate_size\":10240,"
         "\"sliding_window\":1024,\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":8.0}},\"vision_config\":{}}",
         "{}");
     EXPECT(s->multimodal && s->hidden_size == 2560 && s->n_heads == 8 && s->vocab_size == 262208 && s->tied_embeddings);
@@ -262,38 +281,43 @@ static void qwen_windows_need_to_be_switched_on(void **state) {
     s = spec_of(QWEN2, "{\"sliding_window\":64,\"max_window_layers\":2,\"use_sliding_window\":true}");
     EXPECT(s->layers[1].mixer == MIX_FULL && s->layers[2].mixer == MIX_SLIDING && s->sliding_window == 64);
     model_spec_free(s);
-    const char *types = "{\"layer_types\":[\"full_attention\",\"sliding_attention\",\"full_attention\",\"full_attention\"]}";
+    const char *types =
+        "{\"layer_types\":[\"full_attention\",\"sliding_attention\",\"full_attention\",\"full_attention\"]}";
     expect_refusal(QWEN2, types, ERR_FORMAT, "layer 1 has a sliding window");
 }
 
 static void gemma4_layers_differ_in_heads_and_share_caches(void **state) {
     (void)state;
     struct model_spec *s = spec_of(GEMMA4, "{\"attention_k_eq_v\":true,\"num_global_key_value_heads\":2}");
-    EXPECT(s->layers[5].mixer == MIX_FULL && s->layers[5].head_dim == 128 && s->layers[5].n_kv_heads == 2 && s->layers[5].v_from_k);
-    EXPECT(s->layers[4].mixer == MIX_SLIDING && s->layers[4].head_dim == 64 && s->layers[4].n_kv_heads == 4 && !s->layers[4].v_from_k);
-    EXPECT(s->attention_scale == 1 && s->ropes[s->layers[5].rope].dim == 128 && s->ropes[s->layers[5].rope].inv_freq[16] == 0);
+    EXPECT(s->layers[5].mixer == MIX_FULL && s->layers[5].head_dim == 128 && s->layers[5].n_kv_heads == 2 &&
+           s->layers[5].v_from_k);
+    EXPECT(s->layers[4].mixer == MIX_SLIDING && s->layers[4].head_dim == 64 && s->layers[4].n_kv_heads == 4 &&
+           !s->layers[4].v_from_k);
+    EXPECT(s->attention_scale == 1 && s->ropes[s->layers[5].rope].dim == 128 &&
+           s->ropes[s->layers[5].rope].inv_freq[16] == 0);
     EXPECT(s->ropes[s->layers[5].rope].inv_freq[15] > 0 && s->ropes[s->layers[4].rope].dim == 64);
     model_spec_free(s);
     s = spec_of(GEMMA4, "{\"attention_k_eq_v\":false}");
     EXPECT(!s->layers[5].v_from_k);
     model_spec_free(s);
-    s = spec_of(GEMMA4, "{\"attention_k_eq_v\":true,\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"},"
-                        "\"sliding_attention\":{\"rope_type\":\"default\"}}}");
+    s = spec_of(GEMMA4,
+                "{\"attention_k_eq_v\":true,\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"},"
+                "\"sliding_attention\":{\"rope_type\":\"default\"}}}");
     EXPECT(s->layers[5].v_from_k && rope_turned(&s->ropes[s->layers[5].rope]) == 128); // all channels
     model_spec_free(s);
-    s = spec_of(
-        GEMMA4,
-        "{\"attention_k_eq_v\":true,\"per_layer_config\":{\"5\":{\"head_dim\":128,\"num_key_value_heads\":1},\"11\":{\"head_dim\":128}}}");
+    s = spec_of(GEMMA4, "{\"attention_k_eq_v\":true,\"per_layer_config\":{\"5\":{\"head_dim\":128,\"num_key_value_"
+                        "heads\":1},\"11\":{\"head_dim\":128}}}");
     EXPECT(s->layers[5].n_kv_heads == 1 && s->layers[11].n_kv_heads == 4 && s->layers[11].head_dim == 128);
     model_spec_free(s);
     s = spec_of(GEMMA4, "{\"num_kv_shared_layers\":4,\"use_double_wide_mlp\":true}"); // layers 8..11 share
-    EXPECT(s->layers[7].kv_source == 7 && s->layers[8].kv_source == 7 && s->layers[10].kv_source == 7 && s->layers[11].kv_source == 5);
+    EXPECT(s->layers[7].kv_source == 7 && s->layers[8].kv_source == 7 && s->layers[10].kv_source == 7 &&
+           s->layers[11].kv_source == 5);
     EXPECT(s->layers[7].ffn_size == 512 && s->layers[8].ffn_size == 1024);
     model_spec_free(s);
     expect_refusal(GEMMA4, "{\"num_kv_shared_layers\":8}", ERR_FORMAT, "layer 5 shares a cache");
     expect_refusal(GEMMA4, "{\"num_kv_shared_layers\":12}", ERR_FORMAT, "num_kv_shared_layers");
-    expect_refusal(GEMMA4, "{\"num_kv_shared_layers\":1,\"per_layer_config\":{\"11\":{\"num_key_value_heads\":1}}}", ERR_FORMAT,
-                   "heads are others");
+    expect_refusal(GEMMA4, "{\"num_kv_shared_layers\":1,\"per_layer_config\":{\"11\":{\"num_key_value_heads\":1}}}",
+                   ERR_FORMAT, "heads are others");
     expect_refusal(GEMMA4, "{\"per_layer_config\":{\"5\":{\"hidden_size\":1}}}", ERR_UNSUPPORTED, "hidden_size");
     expect_refusal(GEMMA4, "{\"per_layer_config\":{\"12\":{\"head_dim\":1}}}", ERR_FORMAT, "layer \"12\"");
     expect_refusal(GEMMA4, "{\"enable_moe_block\":true}", ERR_FORMAT, "num_experts");
@@ -310,10 +334,9 @@ static void deepseek_scales_the_softmax_by_m_squared(void **state) {
     s = spec_of(DEEPSEEK, "{\"rope_interleave\":false}");
     EXPECT(s->ropes[0].pairing == ROPE_HALF);
     model_spec_free(s);
-    s = spec_of(
-        DEEPSEEK,
-        "{\"-\":[\"rope_scaling\"],\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":40,\"mscale\":0.707,\"mscale_all_dim\":0.707,"
-        "\"original_max_position_embeddings\":4096}}");
+    s = spec_of(DEEPSEEK, "{\"-\":[\"rope_scaling\"],\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":40,"
+                          "\"mscale\":0.707,\"mscale_all_dim\":0.707,"
+                          "\"original_max_position_embeddings\":4096}}");
     EXPECT(fabs(s->attention_scale / pow(192, -0.5) - 1.589626) < 1e-6);
     model_spec_free(s);
 }
@@ -321,15 +344,16 @@ static void deepseek_scales_the_softmax_by_m_squared(void **state) {
 static void experts_stand_where_the_step_puts_them(void **state) {
     (void)state;
     struct model_spec *s = spec_of(QWEN3_MOE, "{\"decoder_sparse_step\":2,\"mlp_only_layers\":[3]}");
-    EXPECT(!s->layers[0].moe && s->layers[0].ffn_size == 512 && s->layers[1].moe && s->layers[1].ffn_size == 0 && !s->layers[3].moe);
+    EXPECT(!s->layers[0].moe && s->layers[0].ffn_size == 512 && s->layers[1].moe && s->layers[1].ffn_size == 0 &&
+           !s->layers[3].moe);
     EXPECT(s->moe.n_experts == 8 && s->moe.top_k == 2 && !s->moe.renormalise);
     model_spec_free(s);
     s = spec_of(QWEN3_MOE, "{\"-\":[\"num_experts\"],\"num_local_experts\":16}"); // as transformers 5 writes it
     EXPECT_EQ(s->moe.n_experts, 16);
     model_spec_free(s);
     s = spec_of("{\"model_type\":\"gpt_oss\"}", "{}");
-    EXPECT(s->moe.n_experts == 128 && s->moe.top_k == 4 && s->layers[0].mixer == MIX_SLIDING && s->layers[1].mixer == MIX_FULL &&
-           s->o_bias);
+    EXPECT(s->moe.n_experts == 128 && s->moe.top_k == 4 && s->layers[0].mixer == MIX_SLIDING &&
+           s->layers[1].mixer == MIX_FULL && s->o_bias);
     EXPECT(fabs((double)s->ropes[0].factor - 1.3465735902799727) < 1e-6 && s->swiglu_limit == 7);
     model_spec_free(s);
 }
@@ -337,7 +361,8 @@ static void experts_stand_where_the_step_puts_them(void **state) {
 static void every_fourth_layer_of_a_hybrid_is_attention(void **state) {
     (void)state;
     struct model_spec *s = spec_of(HYBRID, "{\"mtp_num_hidden_layers\":1}");
-    EXPECT(s->layers[2].mixer == MIX_DELTA && s->layers[3].mixer == MIX_FULL && s->layers[7].mixer == MIX_FULL && s->n_mtp_layers == 1);
+    EXPECT(s->layers[2].mixer == MIX_DELTA && s->layers[3].mixer == MIX_FULL && s->layers[7].mixer == MIX_FULL &&
+           s->n_mtp_layers == 1);
     EXPECT(s->ropes[0].dim == 16 && s->delta.n_value_heads == 32 && s->delta.conv_kernel == 4);
     model_spec_free(s);
     expect_refusal(HYBRID, "{\"linear_num_value_heads\":24}", ERR_FORMAT, "linear_num_value_heads");
@@ -359,7 +384,8 @@ static void every_faulty_key_is_refused_by_name(void **state) {
         {LLAMA, "{\"architectures\":[\"LlamaForCausalLMEagle\"]}", ERR_UNSUPPORTED, "LlamaForCausalLMEagle"},
         {LLAMA, "{\"architectures\":[\"LlamaForCausalLMEagle3\"]}", ERR_UNSUPPORTED, "EAGLE-3 head is 3"},
         {LLAMA, "{\"architectures\":[\"DFlashDraftModel\"]}", ERR_FORMAT, "target_layer_ids"},
-        {LLAMA, "{\"architectures\":[\"LlamaForSequenceClassification\"]}", ERR_UNSUPPORTED, "LlamaForSequenceClassification"},
+        {LLAMA, "{\"architectures\":[\"LlamaForSequenceClassification\"]}", ERR_UNSUPPORTED,
+         "LlamaForSequenceClassification"},
         {LLAMA, "{\"hidden_size\":0}", ERR_FORMAT, "\"hidden_size\""},
         {LLAMA, "{\"hidden_size\":-4096}", ERR_FORMAT, "\"hidden_size\""},
         {LLAMA, "{\"hidden_size\":4611686018427387904}", ERR_FORMAT, "\"hidden_size\""},
@@ -371,7 +397,8 @@ static void every_faulty_key_is_refused_by_name(void **state) {
         {LLAMA, "{\"num_attention_heads\":0}", ERR_FORMAT, "\"num_attention_heads\""},
         {LLAMA, "{\"num_key_value_heads\":3}", ERR_FORMAT, "\"num_key_value_heads\" 3 does not divide"},
         {LLAMA, "{\"num_key_value_heads\":16}", ERR_FORMAT, "\"num_key_value_heads\" 16 does not divide"},
-        {LLAMA, "{\"num_attention_heads\":16777216,\"num_key_value_heads\":1,\"head_dim\":2}", ERR_FORMAT, "query heads"},
+        {LLAMA, "{\"num_attention_heads\":16777216,\"num_key_value_heads\":1,\"head_dim\":2}", ERR_FORMAT,
+         "query heads"},
         {LLAMA, "{\"head_dim\":16777216}", ERR_FORMAT, "query heads"},
         {LLAMA, "{\"intermediate_size\":0}", ERR_FORMAT, "\"intermediate_size\""},
         {LLAMA, "{\"vocab_size\":0}", ERR_FORMAT, "\"vocab_size\""},
@@ -384,7 +411,8 @@ static void every_faulty_key_is_refused_by_name(void **state) {
         {LLAMA, "{\"tie_word_embeddings\":1}", ERR_FORMAT, "\"tie_word_embeddings\""},
         {LLAMA, "{\"attention_bias\":\"yes\"}", ERR_FORMAT, "\"attention_bias\""},
         {LLAMA, "{\"eos_token_id\":\"</s>\"}", ERR_FORMAT, "\"eos_token_id\""},
-        {LLAMA, "{\"eos_token_id\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}", ERR_FORMAT, "\"eos_token_id\" has 17"},
+        {LLAMA, "{\"eos_token_id\":[1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17]}", ERR_FORMAT,
+         "\"eos_token_id\" has 17"},
         {LLAMA, "{\"eos_token_id\":9999999999}", ERR_FORMAT, "\"eos_token_id\""},
         {LLAMA, "{\"bos_token_id\":-2}", ERR_FORMAT, "\"bos_token_id\""},
         {LLAMA, "{\"per_layer_config\":{\"0\":{\"head_dim\":64}}}", ERR_UNSUPPORTED, "per_layer_config"},
@@ -395,8 +423,8 @@ static void every_faulty_key_is_refused_by_name(void **state) {
         {LLAMA, "{\"quantization\":{\"group_size\":64,\"bits\":4}}", ERR_UNSUPPORTED, "MLX"},
         {QWEN2, "{\"layer_types\":[\"full_attention\"]}", ERR_FORMAT, "\"layer_types\" has 1 entries"},
         {QWEN2, "{\"layer_types\":[1,2,3,4]}", ERR_UNSUPPORTED, "\"layer_types\""},
-        {QWEN2, "{\"layer_types\":[\"full_attention\",\"linear_attention\",\"full_attention\",\"full_attention\"]}", ERR_UNSUPPORTED,
-         "linear_attention"},
+        {QWEN2, "{\"layer_types\":[\"full_attention\",\"linear_attention\",\"full_attention\",\"full_attention\"]}",
+         ERR_UNSUPPORTED, "linear_attention"},
         {QWEN3_MOE, "{\"num_experts_per_tok\":9}", ERR_FORMAT, "9 of 8 experts"},
         {QWEN3_MOE, "{\"num_experts\":0}", ERR_FORMAT, "\"num_experts\""},
         {QWEN3_MOE, "{\"num_experts\":16777216}", ERR_FORMAT, "experts of all layers"},
@@ -410,8 +438,8 @@ static void every_faulty_key_is_refused_by_name(void **state) {
         {DEEPSEEK, "{\"moe_layer_freq\":2}", ERR_UNSUPPORTED, "\"moe_layer_freq\""},
         {DEEPSEEK, "{\"kv_lora_rank\":0}", ERR_FORMAT, "\"kv_lora_rank\""},
         {DEEPSEEK, "{\"qk_rope_head_dim\":7}", ERR_FORMAT, "rope"},
-        {"{\"model_type\":\"gpt_oss\"}", "{\"hidden_size\":2888,\"quantization_config\":{\"quant_method\":\"mxfp4\"}}", ERR_FORMAT,
-         "multiples of 32"},
+        {"{\"model_type\":\"gpt_oss\"}", "{\"hidden_size\":2888,\"quantization_config\":{\"quant_method\":\"mxfp4\"}}",
+         ERR_FORMAT, "multiples of 32"},
         {"{\"model_type\":\"gpt_oss\"}", "{\"swiglu_alpha\":1}", ERR_UNSUPPORTED, "swiglu_alpha"},
         {"{\"model_type\":\"gemma2\"}", "{\"query_pre_attn_scalar\":0}", ERR_FORMAT, "query_pre_attn_scalar"},
         {"{\"model_type\":\"gemma2\"}", "{\"final_logit_softcapping\":-1}", ERR_FORMAT, "final_logit_softcapping"},
@@ -428,7 +456,9 @@ static void what_is_no_config_is_refused(void **state) {
     struct error err;
     EXPECT_EQ(model_spec_open(write_json("config.json", "[1,2]"), &s, &err), ERR_FORMAT);
     EXPECT(strstr(err.text, "is an array"));
-    EXPECT_EQ(model_spec_open(write_json("config.json", "{\"model_type\":\"llama\",\"model_type\":\"gemma\"}"), &s, &err), ERR_FORMAT);
+    EXPECT_EQ(
+        model_spec_open(write_json("config.json", "{\"model_type\":\"llama\",\"model_type\":\"gemma\"}"), &s, &err),
+        ERR_FORMAT);
     EXPECT(strstr(err.text, "duplicate"));
     EXPECT_EQ(model_spec_open(write_json("config.json", ""), &s, &err), ERR_FORMAT);
     EXPECT_EQ(model_spec_open("/nowhere/config.json", &s, &err), ERR_IO);
@@ -449,10 +479,14 @@ static void generation_config_stands_over_config(void **state) {
     EXPECT(s->eos[0] == 2 && s->generation.temperature < 0 && s->generation.top_k == -1);
     model_spec_free(s);
     snprintf(path, sizeof path, "%s/generation_config.json", folder);
-    EXPECT_OK(file_write(path, STR("{\"eos_token_id\":[5,6],\"temperature\":0.6,\"top_p\":0.9,\"top_k\":20,\"do_sample\":true}"), &err),
-              err);
+    EXPECT_OK(
+        file_write(path,
+                   STR("{\"eos_token_id\":[5,6],\"temperature\":0.6,\"top_p\":0.9,\"top_k\":20,\"do_sample\":true}"),
+                   &err),
+        err);
     EXPECT_OK(model_spec_open(folder, &s, &err), err);
-    EXPECT(s->n_eos == 3 && s->eos[0] == 2 && s->eos[1] == 5 && s->eos[2] == 6 && s->generation.temperature == 0.6 && s->generation.top_k == 20 && s->generation.do_sample);
+    EXPECT(s->n_eos == 3 && s->eos[0] == 2 && s->eos[1] == 5 && s->eos[2] == 6 && s->generation.temperature == 0.6 &&
+           s->generation.top_k == 20 && s->generation.do_sample);
     model_spec_free(s);
     EXPECT_OK(file_write(path, STR("{\"eos_token_id\":\"x\"}"), &err), err);
     EXPECT_EQ(model_spec_open(folder, &s, &err), ERR_FORMAT);
@@ -472,52 +506,62 @@ static void modules_are_stored_as_the_settings_say(void **state) {
         enum quant_scheme scheme;
         int group_size;
     } cases[] = {
-        {"{\"quant_method\":\"fp8\",\"weight_block_size\":[128,128],\"modules_to_not_convert\":[\"lm_head\",\"model.layers.0.mlp.gate\"]}",
+        {"{\"quant_method\":\"fp8\",\"weight_block_size\":[128,128],\"modules_to_not_convert\":[\"lm_head\",\"model."
+         "layers.0.mlp.gate\"]}",
          "model.layers.0.mlp.gate_proj", QUANT_FP8_BLOCK, 0},
-        {"{\"quant_method\":\"fp8\",\"weight_block_size\":[128,128],\"modules_to_not_convert\":[\"model.layers.0.mlp.experts\"]}",
+        {"{\"quant_method\":\"fp8\",\"weight_block_size\":[128,128],\"modules_to_not_convert\":[\"model.layers.0.mlp."
+         "experts\"]}",
          "model.layers.0.mlp.experts.3.up_proj", QUANT_NONE, 0},
         {"{\"quant_method\":\"fp8\"}", "model.layers.0.mlp.down_proj", QUANT_FP8_TENSOR, 0},
         {"{\"quant_method\":\"fp8\"}", "lm_head", QUANT_NONE, 0},
         {"{\"quant_method\":\"fp8\"}", "model.embed_tokens", QUANT_NONE, 0},
         {"{\"quant_method\":\"fp8\"}", "model.layers.9.mlp.gate", QUANT_NONE, 0},
         {"{\"quant_method\":\"fp8\"}", "model.layers.9.linear_attn.conv1d", QUANT_NONE, 0},
-        {"{\"quant_method\":\"mxfp4\",\"modules_to_not_convert\":[\"model.layers.*.self_attn\"]}", "model.layers.3.mlp.experts",
-         QUANT_MXFP4, 32},
-        {"{\"quant_method\":\"mxfp4\",\"modules_to_not_convert\":[\"model.layers.*.self_attn\"]}", "model.layers.3.self_attn.q_proj",
-         QUANT_NONE, 0},
+        {"{\"quant_method\":\"mxfp4\",\"modules_to_not_convert\":[\"model.layers.*.self_attn\"]}",
+         "model.layers.3.mlp.experts", QUANT_MXFP4, 32},
+        {"{\"quant_method\":\"mxfp4\",\"modules_to_not_convert\":[\"model.layers.*.self_attn\"]}",
+         "model.layers.3.self_attn.q_proj", QUANT_NONE, 0},
         {"{\"quant_algo\":\"NVFP4\",\"group_size\":16,\"exclude_modules\":[\"lm_head\",\"model.layers.61*\"]}",
          "model.layers.6.mlp.up_proj", QUANT_NVFP4, 16},
         {"{\"quant_algo\":\"NVFP4\",\"group_size\":16,\"exclude_modules\":[\"lm_head\",\"model.layers.61*\"]}",
          "model.layers.61.mlp.up_proj", QUANT_NONE, 0},
-        {"{\"quant_algo\":\"MIXED_PRECISION\",\"quantized_layers\":{\"a.mlp\":{\"quant_algo\":\"FP8\"},\"a.mlp.experts\":{\"quant_algo\":"
+        {"{\"quant_algo\":\"MIXED_PRECISION\",\"quantized_layers\":{\"a.mlp\":{\"quant_algo\":\"FP8\"},\"a.mlp."
+         "experts\":{\"quant_algo\":"
          "\"W4A16_NVFP4\","
          "\"group_size\":16}},\"ignore\":[\"mtp*\"]}",
          "a.mlp.experts.7.up_proj", QUANT_NVFP4, 16}, // the longer name
-        {"{\"quant_algo\":\"MIXED_PRECISION\",\"quantized_layers\":{\"a.mlp\":{\"quant_algo\":\"FP8\"}}}", "a.mlp.shared.up_proj",
-         QUANT_FP8_TENSOR, 0},
-        {"{\"quant_algo\":\"MIXED_PRECISION\",\"quantized_layers\":{\"a.mlp\":{\"quant_algo\":\"FP8\"}}}", "a.mlp2.up_proj", QUANT_NONE, 0},
-        {"{\"quant_method\":\"compressed-tensors\",\"format\":\"float-quantized\",\"config_groups\":{\"g\":{\"targets\":[\"Linear\"],"
+        {"{\"quant_algo\":\"MIXED_PRECISION\",\"quantized_layers\":{\"a.mlp\":{\"quant_algo\":\"FP8\"}}}",
+         "a.mlp.shared.up_proj", QUANT_FP8_TENSOR, 0},
+        {"{\"quant_algo\":\"MIXED_PRECISION\",\"quantized_layers\":{\"a.mlp\":{\"quant_algo\":\"FP8\"}}}",
+         "a.mlp2.up_proj", QUANT_NONE, 0},
+        {"{\"quant_method\":\"compressed-tensors\",\"format\":\"float-quantized\",\"config_groups\":{\"g\":{"
+         "\"targets\":[\"Linear\"],"
          "\"weights\":{"
          "\"type\":\"float\",\"num_bits\":8,\"strategy\":\"channel\"}}},\"ignore\":[\"lm_head\",\"re:.*self_attn.*\"]}",
          "model.layers.0.mlp.up_proj", QUANT_FP8_CHANNEL, 0},
-        {"{\"quant_method\":\"compressed-tensors\",\"format\":\"float-quantized\",\"config_groups\":{\"g\":{\"targets\":[\"Linear\"],"
+        {"{\"quant_method\":\"compressed-tensors\",\"format\":\"float-quantized\",\"config_groups\":{\"g\":{"
+         "\"targets\":[\"Linear\"],"
          "\"weights\":{"
          "\"type\":\"float\",\"num_bits\":8,\"strategy\":\"channel\"}}},\"ignore\":[\"lm_head\",\"re:.*self_attn.*\"]}",
          "model.layers.0.self_attn.o_proj", QUANT_NONE, 0},
-        {"{\"quant_method\":\"compressed-tensors\",\"format\":\"pack-quantized\",\"config_groups\":{\"g\":{\"targets\":[\"re:.*experts.*\"]"
+        {"{\"quant_method\":\"compressed-tensors\",\"format\":\"pack-quantized\",\"config_groups\":{\"g\":{\"targets\":"
+         "[\"re:.*experts.*\"]"
          ",\"weights\":{"
          "\"type\":\"int\",\"num_bits\":4,\"strategy\":\"group\",\"group_size\":32}}}}",
          "model.layers.1.mlp.experts.0.up_proj", QUANT_INT4_GROUP, 32},
-        {"{\"quant_method\":\"compressed-tensors\",\"format\":\"pack-quantized\",\"config_groups\":{\"g\":{\"targets\":[\"re:.*experts.*\"]"
+        {"{\"quant_method\":\"compressed-tensors\",\"format\":\"pack-quantized\",\"config_groups\":{\"g\":{\"targets\":"
+         "[\"re:.*experts.*\"]"
          ",\"weights\":{"
          "\"type\":\"int\",\"num_bits\":4,\"strategy\":\"group\",\"group_size\":32}}}}",
          "model.layers.1.self_attn.q_proj", QUANT_NONE, 0},
-        {"{\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":128}", "model.layers.1.self_attn.q_proj", QUANT_GPTQ, 128},
+        {"{\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":128}", "model.layers.1.self_attn.q_proj", QUANT_GPTQ,
+         128},
         {"{\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":-1}", "model.layers.1.self_attn.q_proj", QUANT_GPTQ, 0},
         {"{\"quant_method\":\"awq\",\"bits\":4,\"group_size\":128,\"modules_to_not_convert\":[\"self_attn\"]}",
          "model.layers.1.self_attn.q_proj", QUANT_NONE, 0},
         {"{\"quant_method\":\"awq\",\"bits\":4,\"group_size\":128}", "model.layers.1.mlp.down_proj", QUANT_AWQ, 128},
-        {"{\"quant_method\":\"bitsandbytes\",\"load_in_8bit\":true}", "model.layers.1.mlp.down_proj", QUANT_INT8_BNB, 0},
+        {"{\"quant_method\":\"bitsandbytes\",\"load_in_8bit\":true}", "model.layers.1.mlp.down_proj", QUANT_INT8_BNB,
+         0},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct arena arena = {0};
@@ -527,7 +571,8 @@ static void modules_are_stored_as_the_settings_say(void **state) {
         EXPECT_OK(quant_spec_parse(&arena, config, "config.json", &spec, &err), err);
         struct quant_storage s = quant_of(spec, cases[i].module);
         if (s.scheme != cases[i].scheme || s.group_size != cases[i].group_size)
-            fail_msg("%s: %s is stored by scheme %d in groups of %d", cases[i].config, cases[i].module, s.scheme, s.group_size);
+            fail_msg("%s: %s is stored by scheme %d in groups of %d", cases[i].config, cases[i].module, s.scheme,
+                     s.group_size);
         json_decref(config);
         arena_release(&arena);
     }
@@ -541,22 +586,32 @@ static void faulty_quantisation_settings_are_refused(void **state) {
         enum status status;
         const char *says;
     } cases[] = {
-        {"{\"quantization_config\":{\"quant_method\":\"fp8\",\"weight_block_size\":[0,128]}}", ERR_FORMAT, "weight_block_size"},
-        {"{\"quantization_config\":{\"quant_method\":\"fp8\",\"weight_block_size\":128}}", ERR_FORMAT, "weight_block_size"},
+        {"{\"quantization_config\":{\"quant_method\":\"fp8\",\"weight_block_size\":[0,128]}}", ERR_FORMAT,
+         "weight_block_size"},
+        {"{\"quantization_config\":{\"quant_method\":\"fp8\",\"weight_block_size\":128}}", ERR_FORMAT,
+         "weight_block_size"},
         {"{\"quantization_config\":{\"quant_method\":\"fp8\",\"fmt\":\"e5m2\"}}", ERR_UNSUPPORTED, "e5m2"},
-        {"{\"quantization_config\":{\"quant_method\":\"fp8\",\"modules_to_not_convert\":[1]}}", ERR_FORMAT, "modules_to_not_convert"},
+        {"{\"quantization_config\":{\"quant_method\":\"fp8\",\"modules_to_not_convert\":[1]}}", ERR_FORMAT,
+         "modules_to_not_convert"},
         {"{\"quantization_config\":{\"quant_method\":\"gptq\"}}", ERR_FORMAT, "\"bits\""},
-        {"{\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4,\"checkpoint_format\":\"marlin\"}}", ERR_UNSUPPORTED, "marlin"},
-        {"{\"quantization_config\":{\"quant_method\":\"awq\",\"bits\":4,\"version\":\"gemv\"}}", ERR_UNSUPPORTED, "gemv"},
-        {"{\"quantization_config\":{\"quant_method\":\"bitsandbytes\",\"load_in_4bit\":true}}", ERR_UNSUPPORTED, "4 bits"},
-        {"{\"quantization_config\":{\"quant_method\":\"modelopt\",\"quant_algo\":\"W4A8_AWQ\"}}", ERR_UNSUPPORTED, "W4A8_AWQ"},
-        {"{\"quantization_config\":{\"quant_method\":\"modelopt\",\"quant_algo\":\"MIXED_PRECISION\"}}", ERR_FORMAT, "quantized_layers"},
-        {"{\"quantization_config\":{\"quant_method\":\"modelopt\",\"quant_algo\":\"NVFP4\",\"group_size\":32}}", ERR_UNSUPPORTED,
-         "group_size"},
+        {"{\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4,\"checkpoint_format\":\"marlin\"}}",
+         ERR_UNSUPPORTED, "marlin"},
+        {"{\"quantization_config\":{\"quant_method\":\"awq\",\"bits\":4,\"version\":\"gemv\"}}", ERR_UNSUPPORTED,
+         "gemv"},
+        {"{\"quantization_config\":{\"quant_method\":\"bitsandbytes\",\"load_in_4bit\":true}}", ERR_UNSUPPORTED,
+         "4 bits"},
+        {"{\"quantization_config\":{\"quant_method\":\"modelopt\",\"quant_algo\":\"W4A8_AWQ\"}}", ERR_UNSUPPORTED,
+         "W4A8_AWQ"},
+        {"{\"quantization_config\":{\"quant_method\":\"modelopt\",\"quant_algo\":\"MIXED_PRECISION\"}}", ERR_FORMAT,
+         "quantized_layers"},
+        {"{\"quantization_config\":{\"quant_method\":\"modelopt\",\"quant_algo\":\"NVFP4\",\"group_size\":32}}",
+         ERR_UNSUPPORTED, "group_size"},
         {"{\"quantization_config\":{\"quant_method\":\"compressed-tensors\"}}", ERR_FORMAT, "config_groups"},
-        {"{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"config_groups\":{\"g\":{\"targets\":[\"Linear\"]}}}}",
+        {"{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"config_groups\":{\"g\":{\"targets\":["
+         "\"Linear\"]}}}}",
          ERR_UNSUPPORTED, "quantises no weights"},
-        {"{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"config_groups\":{\"g\":{\"targets\":[\"re:(\"],\"weights\":{"
+        {"{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"config_groups\":{\"g\":{\"targets\":["
+         "\"re:(\"],\"weights\":{"
          "\"type\":\"float\","
          "\"num_bits\":8,\"strategy\":\"tensor\"}}}}}",
          ERR_FORMAT, "re:("},

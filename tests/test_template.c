@@ -14,7 +14,8 @@ static json_t *load(const char *path) {
 static struct str text_of(const json_t *v) { return (struct str){json_string_value(v), json_string_length(v)}; }
 
 /* Renders; what came out is in out, or the sentence in err. */
-static enum status render(struct str source, const json_t *context, const struct tm *now, struct buf *out, struct error *err) {
+static enum status render(struct str source, const json_t *context, const struct tm *now, struct buf *out,
+                          struct error *err) {
     struct template *t;
     TRY(template_parse(source, "t", &t, err));
     enum status st = template_render(t, context, &(struct template_options){.now = now}, out, err);
@@ -23,7 +24,8 @@ static enum status render(struct str source, const json_t *context, const struct
 }
 
 /* One case: "expected", or "raises" (a part of the error), or "fails": true (any error). */
-static void check_case(const char *name, struct str source, const json_t *context, const struct tm *now, const json_t *c) {
+static void check_case(const char *name, struct str source, const json_t *context, const struct tm *now,
+                       const json_t *c) {
     struct error err = {0};
     struct buf out = {0};
     enum status st = render(source, context, now, &out, &err);
@@ -83,8 +85,9 @@ static void thousands_of_small_templates_print_or_fail_as_in_jinja(void **state)
 
 /* What transformers passes, and the conversation over it. */
 static json_t *context_for(const json_t *template, const json_t *conversation) {
-    json_t *context = json_pack("{s:n, s:n, s:b, s:O, s:O}", "documents", "tools", "add_generation_prompt", 1, "bos_token",
-                                json_object_get(template, "bos_token"), "eos_token", json_object_get(template, "eos_token"));
+    json_t *context =
+        json_pack("{s:n, s:n, s:b, s:O, s:O}", "documents", "tools", "add_generation_prompt", 1, "bos_token",
+                  json_object_get(template, "bos_token"), "eos_token", json_object_get(template, "eos_token"));
     EXPECT(context);
     json_object_update(context, (json_t *)conversation);
     return context;
@@ -92,7 +95,8 @@ static json_t *context_for(const json_t *template, const json_t *conversation) {
 
 static void every_model_template_renders_every_conversation_as_jinja_does(void **state) {
     (void)state;
-    json_t *rendered = load("build/data/chat/rendered.json"), *conversations = load("tests/data/chat/conversations.json");
+    json_t *rendered = load("build/data/chat/rendered.json"),
+           *conversations = load("tests/data/chat/conversations.json");
     const char *name;
     json_t *template, *c;
     size_t i, n = 0;

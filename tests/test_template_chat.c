@@ -34,8 +34,8 @@ static int make_folder(void **state) {
 
 static int remove_folder(void **state) {
     (void)state;
-    static const char *const files[] = {"chat_template.jinja", "chat_template.json", "tokenizer_config.json", "special_tokens_map.json",
-                                        "additional_chat_templates/tool_use.jinja"};
+    static const char *const files[] = {"chat_template.jinja", "chat_template.json", "tokenizer_config.json",
+                                        "special_tokens_map.json", "additional_chat_templates/tool_use.jinja"};
     char sub[128];
     for (size_t i = 0; i < ARRAY_LEN(files); i++)
         take_away(files[i]);
@@ -84,15 +84,16 @@ static void the_config_holds_a_text(void **state) {
 
 static void the_config_holds_a_list_with_one_for_tools(void **state) {
     (void)state;
-    put("tokenizer_config.json", "{\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"tools {{ tools|length }}\"},"
-                                 "{\"name\": \"other\", \"template\": \"{% broken\"}, {\"name\": \"default\", \"template\": \"plain\"}]}");
+    put("tokenizer_config.json",
+        "{\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"tools {{ tools|length }}\"},"
+        "{\"name\": \"other\", \"template\": \"{% broken\"}, {\"name\": \"default\", \"template\": \"plain\"}]}");
     expect_prompt("{}", "plain");
     expect_prompt("{\"tools\": null}", "plain");
     expect_prompt("{\"tools\": [1, 2]}", "tools 2");
     put("tokenizer_config.json", "{\"chat_template\": [{\"name\": \"default\", \"template\": \"plain\"}]}");
     expect_prompt("{\"tools\": [1, 2]}", "plain");
-    put("tokenizer_config.json",
-        "{\"chat_template\": [{\"name\": \"default\", \"template\": \"a\"}, {\"name\": \"default\", \"template\": \"b\"}]}");
+    put("tokenizer_config.json", "{\"chat_template\": [{\"name\": \"default\", \"template\": \"a\"}, {\"name\": "
+                                 "\"default\", \"template\": \"b\"}]}");
     expect_prompt("{}", "b");
     put("tokenizer_config.json", "{\"chat_template\": {\"tool_use\": \"of an object\", \"default\": \"plain\"}}");
     expect_prompt("{\"tools\": [1]}", "of an object");
@@ -145,20 +146,24 @@ static void files_of_their_own_come_before_the_config(void **state) {
 
 static void special_tokens_are_texts_or_objects_and_the_request_wins(void **state) {
     (void)state;
-    put("tokenizer_config.json", "{\"bos_token\": {\"content\": \"<s>\", \"lstrip\": false}, \"eos_token\": \"</s>\", \"pad_token\": null, "
-                                 "\"add_bos_token\": true, \"tokenizer_class\": \"X\"}");
+    put("tokenizer_config.json",
+        "{\"bos_token\": {\"content\": \"<s>\", \"lstrip\": false}, \"eos_token\": \"</s>\", \"pad_token\": null, "
+        "\"add_bos_token\": true, \"tokenizer_class\": \"X\"}");
     put("special_tokens_map.json",
         "{\"bos_token\": \"other\", \"unk_token\": {\"content\": \"<unk>\"}, \"additional_special_tokens\": [\"a\"]}");
-    put("chat_template.jinja", "{{ [bos_token, eos_token, unk_token, pad_token is defined, add_bos_token is defined]|join(' ') }}");
+    put("chat_template.jinja",
+        "{{ [bos_token, eos_token, unk_token, pad_token is defined, add_bos_token is defined]|join(' ') }}");
     expect_prompt("{}", "<s> </s> <unk> False False");
     expect_prompt("{\"bos_token\": \"mine\"}", "mine </s> <unk> False False");
 }
 
 static void what_a_request_does_not_say_has_the_defaults_of_transformers(void **state) {
     (void)state;
-    put("chat_template.jinja", "{{ tools }} {{ documents }} {{ add_generation_prompt }} {{ bos_token is defined }} {{ enable_thinking }}");
+    put("chat_template.jinja",
+        "{{ tools }} {{ documents }} {{ add_generation_prompt }} {{ bos_token is defined }} {{ enable_thinking }}");
     expect_prompt("{}", "None None True False ");
-    expect_prompt("{\"add_generation_prompt\": false, \"documents\": [], \"enable_thinking\": true}", "None [] False False True");
+    expect_prompt("{\"add_generation_prompt\": false, \"documents\": [], \"enable_thinking\": true}",
+                  "None [] False False True");
 }
 
 static void faults_name_the_file(void **state) {

@@ -6,7 +6,8 @@
 
 #include <pthread.h>
 
-static const struct template_limits small = {.max_memory_bytes = 16 << 20, .max_output_bytes = 1 << 20, .max_steps = 1000000};
+static const struct template_limits small = {
+    .max_memory_bytes = 16 << 20, .max_output_bytes = 1 << 20, .max_steps = 1000000};
 
 /* The status of rendering source with no context; the sentence is in err. Nothing may be printed on an error. */
 static enum status render(const char *source, const struct template_limits *limits, struct error *err) {
@@ -39,7 +40,8 @@ static void expect_refused(const char *source, enum status status, const char *s
 }
 
 /* before, then 10^5 times open, middle, 10^5 times close, after. */
-static void expect_too_deep(const char *before, const char *open, const char *middle, const char *close, const char *after) {
+static void expect_too_deep(const char *before, const char *open, const char *middle, const char *close,
+                            const char *after) {
     struct buf source = {0};
     buf_str(&source, str_of(before));
     for (int i = 0; i < 100000; i++)
@@ -79,7 +81,8 @@ static void recursion_is_limited(void **state) {
 
 static void nesting_of_values_is_limited(void **state) {
     (void)state;
-#define GROW(start, step) "{% set ns = namespace(v=" start ") %}{% for i in range(5000) %}{% set ns.v = " step " %}{% endfor %}"
+#define GROW(start, step) \
+    "{% set ns = namespace(v=" start ") %}{% for i in range(5000) %}{% set ns.v = " step " %}{% endfor %}"
     expect_limit(GROW("[]", "[ns.v]") "{{ ns.v }}", "nests more than");
     expect_limit(GROW("[]", "[ns.v]") "{{ ns.v | tojson }}", "nests more than");
     expect_limit(GROW("1", "(ns.v,)") "{{ {ns.v: 1} }}", "nests more than");
@@ -87,20 +90,22 @@ static void nesting_of_values_is_limited(void **state) {
     expect_limit(GROW("[1]", "ns.v | select") "{{ ns.v | list }}", "nests more than");
     expect_limit(GROW("[1]", "ns.v | batch(1)") "{{ ns.v | list }}", "nests more than");
     expect_limit(GROW("[1]", "ns.v | unique") "{{ ns.v | list }}", "nests more than");
-    expect_limit("{% set a = namespace(v=1) %}{% set b = namespace(v=1) %}{% for i in range(5000) %}{% set a.v = [a.v] %}"
-                 "{% set b.v = [b.v] %}{% endfor %}{{ a.v == b.v }}",
-                 "nests more than");
+    expect_limit(
+        "{% set a = namespace(v=1) %}{% set b = namespace(v=1) %}{% for i in range(5000) %}{% set a.v = [a.v] %}"
+        "{% set b.v = [b.v] %}{% endfor %}{{ a.v == b.v }}",
+        "nests more than");
 }
 
 static void steps_are_limited(void **state) {
     (void)state;
     expect_limit("{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}", "steps");
-    expect_limit(GROW("[1]", "[ns.v, ns.v] if i < 60 else ns.v") "{{ ns.v == 1 }}{{ ns.v | tojson | length }}", "steps");
+    expect_limit(GROW("[1]", "[ns.v, ns.v] if i < 60 else ns.v") "{{ ns.v == 1 }}{{ ns.v | tojson | length }}",
+                 "steps");
     expect_limit("{{ [1] | batch(10 ** 12, 0) | list }}", "");
     expect_limit("{{ [1] | slice(10 ** 12) | list }}", "");
-    expect_limit(
-        "{% set s = 'a' * 10 ** 6 %}{% for i in range(100000) %}{% if s is upper or 'b' in s or s.rfind('b') > 1 %}{% endif %}{% endfor %}",
-        "steps");
+    expect_limit("{% set s = 'a' * 10 ** 6 %}{% for i in range(100000) %}{% if s is upper or 'b' in s or s.rfind('b') "
+                 "> 1 %}{% endif %}{% endfor %}",
+                 "steps");
     expect_limit("{{ ('a' * 2000000).rfind('a' * 1000000 ~ 'b') }}", "steps");
 }
 #undef GROW
@@ -109,8 +114,10 @@ static void memory_is_limited(void **state) {
     (void)state;
     expect_limit("{{ 'a' * 10 ** 9 }}", "memory");
     expect_limit("{{ [1] * 10 ** 9 }}", "memory");
-    expect_limit("{% set ns = namespace(s='ab') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}", "memory");
-    expect_limit("{% set ns = namespace(s='ab') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}", "memory");
+    expect_limit("{% set ns = namespace(s='ab') %}{% for i in range(99) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+                 "memory");
+    expect_limit("{% set ns = namespace(s='ab') %}{% for i in range(99) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
+                 "memory");
     expect_limit("{% set x %}{% for i in range(99999) %}{{ '%1000d' % i }}{% endfor %}{% endset %}", "memory");
     expect_limit("{{ 'a'.ljust(10 ** 12) }}", "memory");
     expect_limit("{{ '%999999999d' % 1 }}", "memory");
@@ -124,10 +131,12 @@ static void building_a_text_piece_by_piece_costs_its_length(void **state) {
     (void)state;
     struct error err;
     // 200,000 appends of 10 bytes: 2 MB in the end, 200 GB if each append copied.
-    EXPECT_OK(render("{% set ns = namespace(s='') %}{% for i in range(100000) %}{% set ns.s = ns.s + 'xxxxxxxxxx' %}{% endfor %}"
-                     "{% for i in range(100000) %}{% set ns.s = ns.s ~ 'xxxxxxxxxx' %}{% endfor %}{{ ns.s | length }}",
-                     &(struct template_limits){.max_memory_bytes = 64 << 20}, &err),
-              err);
+    EXPECT_OK(
+        render(
+            "{% set ns = namespace(s='') %}{% for i in range(100000) %}{% set ns.s = ns.s + 'xxxxxxxxxx' %}{% endfor %}"
+            "{% for i in range(100000) %}{% set ns.s = ns.s ~ 'xxxxxxxxxx' %}{% endfor %}{{ ns.s | length }}",
+            &(struct template_limits){.max_memory_bytes = 64 << 20}, &err),
+        err);
 }
 
 static void output_is_limited(void **state) {
@@ -200,7 +209,8 @@ static void faults_of_the_text_name_the_line(void **state) {
     expect_refused("{{ '\\ud800' }}", ERR_FORMAT, "illegal Unicode character");
     expect_refused("{% break %}", ERR_FORMAT, "'break' outside loop");
     expect_refused("a\n{{ b }}\n{{ b.c }}", ERR_ARG, "t:3: 'b' is undefined");
-    expect_refused("{% macro m() %}\n{{ 1 + 'x' }}{% endmacro %}\n{{ m() }}", ERR_ARG, "t:2: unsupported operand type(s) for +");
+    expect_refused("{% macro m() %}\n{{ 1 + 'x' }}{% endmacro %}\n{{ m() }}", ERR_ARG,
+                   "t:2: unsupported operand type(s) for +");
 }
 
 static void a_long_name_is_cut_between_characters(void **state) {
@@ -255,8 +265,9 @@ static void a_time_is_read_or_refused(void **state) {
     struct tm t;
     EXPECT_OK(template_read_time("2024-02-29 23:59:58", "--now", &t, &err), err);
     EXPECT(t.tm_year == 124 && t.tm_mon == 1 && t.tm_mday == 29 && t.tm_wday == 4 && t.tm_yday == 59);
-    static const char *const bad[] = {
-        "", "2024-02-30 00:00:00", "2024-13-01 00:00:00", "2024-01-01", "2024-01-01 24:00:00", "2024-01-01 00:00:00x", "x"};
+    static const char *const bad[] = {"",           "2024-02-30 00:00:00", "2024-13-01 00:00:00",
+                                      "2024-01-01", "2024-01-01 24:00:00", "2024-01-01 00:00:00x",
+                                      "x"};
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         EXPECT_EQ(template_read_time(bad[i], "--now", &t, &err), ERR_ARG);
         EXPECT(strstr(err.text, "--now: '"));
@@ -289,11 +300,11 @@ static void many_threads_render_one_template(void **state) {
     (void)state;
     struct error err;
     struct template *t;
-    EXPECT_OK(
-        template_parse(STR("{% macro m(x) %}m{{ 'xö'[::-1] }}{{ x }}{% endmacro %}{{ 'xöx'|length }} {{ 'xöx'[1] }}{{ [0] }} {{ l|join }}"
-                           "{% for x in l %} {{ m(x)|replace('mö', 'mö') }}{% endfor %}"),
-                       "t", &t, &err),
-        err);
+    EXPECT_OK(template_parse(STR("{% macro m(x) %}m{{ 'xö'[::-1] }}{{ x }}{% endmacro %}{{ 'xöx'|length }} {{ 'xöx'[1] "
+                                 "}}{{ [0] }} {{ l|join }}"
+                                 "{% for x in l %} {{ m(x)|replace('mö', 'mö') }}{% endfor %}"),
+                             "t", &t, &err),
+              err);
     pthread_t threads[4];
     struct renderer renderers[4];
     for (int i = 0; i < 4; i++) {

@@ -97,7 +97,8 @@ static void a_log_gets_a_line_of_a_long_load_now_and_then(void **state) {
     (void)state;
     char said[512];
     loaded_line(6, said, sizeof said);
-    EXPECT(strstr(said, "gyre: loading weights") == said && strstr(said, "34%") && strstr(said, "100 MiB") && strstr(said, "left\n"));
+    EXPECT(strstr(said, "gyre: loading weights") == said && strstr(said, "34%") && strstr(said, "100 MiB") &&
+           strstr(said, "left\n"));
     EXPECT(strchr(said, '\n') == said + strlen(said) - 1);
     loaded_line(1, said, sizeof said);
     EXPECT_STR(said, "");
@@ -105,9 +106,12 @@ static void a_log_gets_a_line_of_a_long_load_now_and_then(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_log_gets_a_line_of_a_long_load_now_and_then), cmocka_unit_test(bytes_have_three_figures),
-        cmocka_unit_test(counts_have_the_letters_of_parameters),         cmocka_unit_test(seconds_read_like_a_clock),
-        cmocka_unit_test(the_line_tells_share_rate_and_time_left),       cmocka_unit_test(without_a_total_there_is_no_bar),
+        cmocka_unit_test(a_log_gets_a_line_of_a_long_load_now_and_then),
+        cmocka_unit_test(bytes_have_three_figures),
+        cmocka_unit_test(counts_have_the_letters_of_parameters),
+        cmocka_unit_test(seconds_read_like_a_clock),
+        cmocka_unit_test(the_line_tells_share_rate_and_time_left),
+        cmocka_unit_test(without_a_total_there_is_no_bar),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* test_text_limits.c - what a tokenizer's file, or a text's length, can cost: memory and time have bounds, and past them there is one
- * sentence. */
+/* test_text_limits.c - what a tokenizer's file, or a text's length, can cost: memory and time have bounds, and past
+ * them there is one sentence. */
 #include "check.h"
 
 #include "base/clock.h"
@@ -31,7 +31,8 @@ static const char *chain(const char *list, const char *part, int n) {
 }
 
 /* A tokenizer.json of the letter a whose part `name` is `value`. */
-static enum status open_with(const char *name, const char *value, const char *added, struct tokenizer **out, struct error *err) {
+static enum status open_with(const char *name, const char *value, const char *added, struct tokenizer **out,
+                             struct error *err) {
     char path[] = "/tmp/gyre-limits-XXXXXX.json";
     int fd = mkstemps(path, 5);
     struct buf text = {0};
@@ -124,7 +125,8 @@ static double seconds_until_refused(const char *pattern, struct str text) {
     struct tokenizer *tok;
     struct error err;
     struct buf split = {0};
-    buf_printf(&split, "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"%s\"},\"behavior\":\"Isolated\",\"invert\":false}", pattern);
+    buf_printf(&split, "{\"type\":\"Split\",\"pattern\":{\"Regex\":\"%s\"},\"behavior\":\"Isolated\",\"invert\":false}",
+               pattern);
     EXPECT_OK(open_with("pre_tokenizer", split.ptr, "", &tok, &err), err);
     struct encoder *enc = encoder_open(tok);
     struct token_ids ids = {0};
@@ -157,7 +159,8 @@ static void patterns_have_one_budget_for_the_whole_text(void **state) {
     buf_release(&long_text);
 }
 
-/* With `most` bytes of working memory a byte of the text it can be done, with a quarter of them not; which leaves no trace. */
+/* With `most` bytes of working memory a byte of the text it can be done, with a quarter of them not; which leaves no
+ * trace. */
 static void check_memory(const char *file, struct str text, size_t most) {
     struct tokenizer *tok = open_tokenizer(file);
     struct encoder *enc = encoder_open(tok);

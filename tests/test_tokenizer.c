@@ -38,7 +38,8 @@ static void check_ids(struct encoder *enc, const json_t *c, int flags, const cha
     struct token_ids ids = {0};
     struct error err;
     const json_t *text = json_object_get(c, "text");
-    EXPECT_OK(tokenizer_encode(enc, (struct str){json_string_value(text), json_string_length(text)}, flags, &ids, &err), err);
+    EXPECT_OK(tokenizer_encode(enc, (struct str){json_string_value(text), json_string_length(text)}, flags, &ids, &err),
+              err);
     if (!same_ids(&ids, json_object_get(c, "ids"))) {
         for (size_t i = 0; i < ids.n && i < 60; i++)
             print_error("%d ", ids.ids[i]);
@@ -49,8 +50,8 @@ static void check_ids(struct encoder *enc, const json_t *c, int flags, const cha
 
 /* transformers.js cleans these up after decoding. */
 static bool cleaned_up_elsewhere(const char *text) {
-    static const char *const texts[] = {"A\n'll !!to?'d''d of, can't.", "A 'll !!to?'d\"d of, can't.", "You should've done this",
-                                        "▁This ▁is ▁a ▁test ▁."};
+    static const char *const texts[] = {"A\n'll !!to?'d''d of, can't.", "A 'll !!to?'d\"d of, can't.",
+                                        "You should've done this", "▁This ▁is ▁a ▁test ▁."};
     for (size_t i = 0; i < ARRAY_LEN(texts); i++)
         if (strcmp(text, texts[i]) == 0)
             return true;

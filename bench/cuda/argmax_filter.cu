@@ -1,15 +1,18 @@
-/* argmax_filter.cu - times screening (src/backend/cuda/head/argmax_filter.cu) beside lm_head.cu and SAMPLE, which it stands for.
+/* argmax_filter.cu - times screening (src/backend/cuda/head/argmax_filter.cu) beside lm_head.cu and SAMPLE, which it
+ * stands for.
  *
- *     bench_argmax_filter [table|alike|outliers12|... [ROWS ...]]     the head of Qwen2.5-7B in bfloat16, normal values: all nodes, by turns with lm_head.cu and SAMPLE, and
- *                                               nodes alone; alike: rows that have nine tenths in common, and so the same candidates; outliers: a channel
- *                                               in 500 is so many times the others, first as it is, then with columns scaled by what steps have learned
+ *     bench_argmax_filter [table|alike|outliers12|... [ROWS ...]]     the head of Qwen2.5-7B in bfloat16, normal
+ * values: all nodes, by turns with lm_head.cu and SAMPLE, and nodes alone; alike: rows that have nine tenths in common,
+ * and so the same candidates; outliers: a channel in 500 is so many times the others, first as it is, then with columns
+ * scaled by what steps have learned
  *
- * Every figure twice: of a short graph, and steady, after some tenths of a second of the same, when power has taken the clock down as it does in a step. */
+ * Every figure twice: of a short graph, and steady, after some tenths of a second of the same, when power has taken the
+ * clock down as it does in a step. */
+#include "backend/cuda/head/argmax_filter.cu"
 #include "backend/cuda/head/argmax_filter.h"
 #include "backend/cuda/head/lm_head.h"
 #include "backend/cuda/sample/sample.h"
 #include "backend/cuda/value.h"
-#include "backend/cuda/head/argmax_filter.cu"
 
 #include "products.cuh"
 
@@ -30,7 +33,8 @@ enum { OUT = 152064, IN = 3584 };
 /* Rows of x are alike, as those of a step are: `common` of all, the rest their own. */
 static __global__ void mix_rows(__nv_bfloat16 *x, int n, float common) {
     for (int i = blockIdx.x * blockDim.x + threadIdx.x + IN; i < n * IN; i += gridDim.x * blockDim.x)
-        x[i] = __float2bfloat16(common * __bfloat162float(x[i % IN]) + sqrtf(1 - common * common) * __bfloat162float(x[i]));
+        x[i] = __float2bfloat16(common * __bfloat162float(x[i % IN]) +
+                                sqrtf(1 - common * common) * __bfloat162float(x[i]));
 }
 static __global__ void fill_normal(__nv_bfloat16 *at, size_t n, float deviation, uint64_t seed) {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x) {
@@ -123,8 +127,8 @@ static screen::scratch the_scratch(int n) {
 static void put_rows(int n) {
     dfilter s = the_screen();
     screen::copied w = {screen::columns_of(&s), screen::rows_of(&s), OUT};
-    launch_node(screen::round_rows<true>, dim3(n + 1), dim3(screen::row_threads(IN)), 0, stream, l.plan, d.x_of, w, the_scratch(n), d.state,
-                screen::host_words{d.asked, nullptr});
+    launch_node(screen::round_rows<true>, dim3(n + 1), dim3(screen::row_threads(IN)), 0, stream, l.plan, d.x_of, w,
+                the_scratch(n), d.state, screen::host_words{d.asked, nullptr});
 }
 static bool put_product(int n) {
     dfilter s = the_screen();
@@ -183,8 +187,8 @@ static void print_lists(int n) {
     dfilter_state state;
     TRY(cudaMemcpy(&state, d.state, sizeof state, cudaMemcpyDeviceToHost));
     printf("       steps: %u done, %u left, paused %d\n", state.n_done, state.n_left, state.paused);
-    printf("       a token's list has %.1f rows, at most %d, of which %.1f, at most %d, reach the best\n", sum / n, most, exact / n,
-           most_exact);
+    printf("       a token's list has %.1f rows, at most %d, of which %.1f, at most %d, reach the best\n", sum / n,
+           most, exact / n, most_exact);
 }
 
 static void set_rows(int n) {
@@ -207,8 +211,8 @@ static void learn(int n) {
     *d.asked = 0;
     double ms = milliseconds([&] { launch_filter_again(stream, &s); });
     TRY(cudaMemcpy(&state, d.state, sizeof state, cudaMemcpyDeviceToHost));
-    printf("steps of %d rows: %u left, %u done; asked for other scales, %u made in %.2f ms\n", n, state.n_left, state.n_done, state.n_again,
-           ms);
+    printf("steps of %d rows: %u left, %u done; asked for other scales, %u made in %.2f ms\n", n, state.n_left,
+           state.n_done, state.n_again, ms);
 }
 
 static void table(int n) {
@@ -223,7 +227,8 @@ static void table(int n) {
         head[turn] = short_us([&] { return put_head(n); });
         screen[turn] = short_us([&] { return put_screen(n); });
     }
-    double head_steady = steady_us([&] { return put_head(n); }), filter_steady = steady_us([&] { return put_screen(n); });
+    double head_steady = steady_us([&] { return put_head(n); }),
+           filter_steady = steady_us([&] { return put_screen(n); });
     double own = short_us([&] {
         dfilter s = the_screen();
         return launch_filter(&l, n, &s, d.x_of) == cudaSuccess;
@@ -231,12 +236,15 @@ static void table(int n) {
     double rows = short_us([&] { return put_rows(n), true; });
     double with_product = short_us([&] { return put_rows(n), put_product(n); });
     double steady_product = steady_us([&] { return put_rows(n), put_product(n); });
-    printf("M=%-4d head + SAMPLE %.1f %.1f (steady %.1f)  screening %.1f %.1f (steady %.1f)  of it its own nodes %.1f, rows %.1f, rows + "
+    printf("M=%-4d head + SAMPLE %.1f %.1f (steady %.1f)  screening %.1f %.1f (steady %.1f)  of it its own nodes %.1f, "
+           "rows %.1f, rows + "
            "product %.1f (steady "
            "%.1f)\n",
-           n, head[0], head[1], head_steady, screen[0], screen[1], filter_steady, own, rows, with_product, steady_product);
-    printf("       rows + product: %.0f GB/s, %.0f%% of reading, %.0f Tops; steady %.0f%%, %.0f Tops\n", bytes / with_product / 1e3,
-           bytes / with_product / PEAK * 1e8, ops / with_product / 1e6, bytes / steady_product / PEAK * 1e8, ops / steady_product / 1e6);
+           n, head[0], head[1], head_steady, screen[0], screen[1], filter_steady, own, rows, with_product,
+           steady_product);
+    printf("       rows + product: %.0f GB/s, %.0f%% of reading, %.0f Tops; steady %.0f%%, %.0f Tops\n",
+           bytes / with_product / 1e3, bytes / with_product / PEAK * 1e8, ops / with_product / 1e6,
+           bytes / steady_product / PEAK * 1e8, ops / steady_product / 1e6);
     print_lists(n);
     fflush(stdout);
 }
@@ -257,7 +265,8 @@ int main(int argc, char **argv) {
             TRY(cudaStreamSynchronize(stream));
             double us = short_us([&] { return put_rows(n), put_product(n); }),
                    steady = steady_us([&] { return put_rows(n), put_product(n); });
-            printf("M=%-4d rows + product %.1f steady %.1f, %.0f Tops steady\n", n, us, steady, 2.0 * OUT * IN * n / steady / 1e6);
+            printf("M=%-4d rows + product %.1f steady %.1f, %.0f Tops steady\n", n, us, steady,
+                   2.0 * OUT * IN * n / steady / 1e6);
         }
         return 0;
     }

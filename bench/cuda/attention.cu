@@ -1,21 +1,22 @@
 /* attention.cu - the attention kernels of the CUDA backend alone: checked against the plain kernel, and timed.
  *
- *   bench_attention check [WORD]     every shape and element against the plain kernel, over a poisoned cache; a sequence alone
- *                                    gives the bits that it gives among others; exit status 1 where one differs. Of those alone
- *                                    whose name has the word, or that have short keys ("short")
- *   bench_attention decode [ELEMENT [MODEL [N LENGTH]]] one token a sequence: us, GB/s of keys and values, per cent of READ_RATE; of
- *                                    models whose name has MODEL in it, of N sequences of LENGTH tokens in place of the list
- *   bench_attention pair [ELEMENT]   QKV_PREP of unscaled products, with Gemma's norms, and both together as in a step
- *   bench_attention prefill [ELEMENT [MODEL]] prompts, whole and in chunks: us, TFLOP/s
+ *   bench_attention check [WORD]     every shape and element against the plain kernel, over a poisoned cache; a
+ * sequence alone gives the bits that it gives among others; exit status 1 where one differs. Of those alone whose name
+ * has the word, or that have short keys ("short") bench_attention decode [ELEMENT [MODEL [N LENGTH]]] one token a
+ * sequence: us, GB/s of keys and values, per cent of READ_RATE; of models whose name has MODEL in it, of N sequences of
+ * LENGTH tokens in place of the list bench_attention pair [ELEMENT]   QKV_PREP of unscaled products, with Gemma's
+ * norms, and both together as in a step bench_attention prefill [ELEMENT [MODEL]] prompts, whole and in chunks: us,
+ * TFLOP/s
  *
- * Times are medians of graphs of 20 launches over caches that together pass the L2. ELEMENT: f16 (default), bf16, e4m3, int8. */
+ * Times are medians of graphs of 20 launches over caches that together pass the L2. ELEMENT: f16 (default), bf16, e4m3,
+ * int8. */
 #include "backend/cuda/attention/attention.h"
 #include "backend/cuda/attention/attention_parts.h"
 #include "backend/cuda/attention/decode/attention_decode.h"
+#include "backend/cuda/attention/kv.cuh"
 #include "backend/cuda/attention/prefill/attention_prefill.h"
 #include "backend/cuda/rows/rows.h"
 #include "backend/cuda/value.h"
-#include "backend/cuda/attention/kv.cuh"
 #include "graph_time.cuh"
 
 #include <algorithm>
@@ -67,8 +68,8 @@ static __global__ void fill_queries(dmat q, int64_t n, uint32_t seed) {
 }
 
 /* Keys and values of positions [from, to) of each sequence; a block a slot of a sequence and head. */
-static __global__ void fill_cache(device_plan plan, dcache cache, int n_heads, int dim, int turned, int n_slots, const int *from,
-                                  const int *to, uint32_t seed) {
+static __global__ void fill_cache(device_plan plan, dcache cache, int n_heads, int dim, int turned, int n_slots,
+                                  const int *from, const int *to, uint32_t seed) {
     __shared__ float shared[32];
     int s = blockIdx.y, h = blockIdx.z;
     kv_shape shape = {n_heads, turned ? turned : dim, dim, n_slots, cache.element, turned > 0};
@@ -83,7 +84,8 @@ static __global__ void fill_cache(device_plan plan, dcache cache, int n_heads, i
             float scale = kv_has_scales(cache.element) ? kv_scale(cache.element, most) : 1.0f;
             for (int i = threadIdx.x, k = 0; i < dim; i += blockDim.x, k++)
                 if (side || !turned || kv_moved(i, dim, turned) < turned)
-                    kv_store(block + (side ? shape.value(h, j % n_slots, i) : shape.key(h, j % n_slots, i)), cache.element, x[k] / scale);
+                    kv_store(block + (side ? shape.value(h, j % n_slots, i) : shape.key(h, j % n_slots, i)),
+                             cache.element, x[k] / scale);
             if (threadIdx.x == 0 && kv_has_scales(cache.element))
                 *(float *)(block + shape.scale(side, h, j % n_slots)) = scale;
         }
@@ -127,7 +129,8 @@ static world build(const setup &s, int n_caches) {
         width = std::max(width, (len + s.n_slots - 1) / s.n_slots);
     for (int len : s.lens)
         n_blocks += (len + s.n_slots - 1) / s.n_slots;
-    std::vector<int> ids(n_blocks), table((size_t)S * width, -1), position, seq_of_row, query_start = {0}, counts, zeros(S, 0);
+    std::vector<int> ids(n_blocks), table((size_t)S * width, -1), position, seq_of_row, query_start = {0}, counts,
+                                                                                        zeros(S, 0);
     for (int i = 0; i < n_blocks; i++)
         ids[i] = i;
     std::shuffle(ids.begin(), ids.end(), rng);
@@ -170,20 +173,25 @@ static world build(const setup &s, int n_caches) {
         int64_t bytes = block_bytes(s);
         dcache cache = {own(device<char>(n_blocks * bytes)), bytes / kv_element_bytes(s.e), 0, s.e};
         TRY_CUDA(cudaMemset(cache.at, 0xFF, n_blocks * bytes)); // NaN in every element but int8, whose scales are
-        if (s.window > 0) {                                     // positions out of the window have no block: fill from what is left
+        if (s.window > 0) { // positions out of the window have no block: fill from what is left
             std::vector<int> low(S);
             for (int q = 0; q < S; q++)
                 for (low[q] = 0; table[(size_t)q * width + low[q] / s.n_slots] < 0;)
                     low[q] += s.n_slots;
             from = own(to_device(low));
         }
-        fill_cache<<<dim3(256, S, s.n_kv), 64>>>(w.l.plan, cache, s.n_kv, s.dim, turned, s.n_slots, from, to, c * 7 + 1);
+        fill_cache<<<dim3(256, S, s.n_kv), 64>>>(w.l.plan, cache, s.n_kv, s.dim, turned, s.n_slots, from, to,
+                                                 c * 7 + 1);
         w.caches.push_back(cache);
     }
     int64_t n = (int64_t)T * s.n_heads * s.dim;
     int row = s.n_heads * s.dim;
     // Queries come in 32 bits, or as the kernels round them.
-    w.q = {own(device<float>(n)), row, row, s.columns == 8 ? ELEMENT_F32 : s.e == ELEMENT_BF16 ? ELEMENT_BF16 : ELEMENT_F16, nullptr};
+    w.q = {own(device<float>(n)), row, row,
+           s.columns == 8        ? ELEMENT_F32
+           : s.e == ELEMENT_BF16 ? ELEMENT_BF16
+                                 : ELEMENT_F16,
+           nullptr};
     w.out = {own(device<float>(n)), row, row, ELEMENT_F32, nullptr};
     w.plain = {own(device<float>(n)), row, row, ELEMENT_F32, nullptr};
     fill_queries<<<256, 256>>>(w.q, n, 99);
@@ -254,11 +262,15 @@ static std::vector<float> result(const setup &s) {
 }
 
 static const char *element_name(element e) {
-    return e == ELEMENT_F32 ? "f32" : e == ELEMENT_F16 ? "f16" : e == ELEMENT_BF16 ? "bf16" : e == ELEMENT_E4M3 ? "e4m3" : "int8";
+    return e == ELEMENT_F32    ? "f32"
+           : e == ELEMENT_F16  ? "f16"
+           : e == ELEMENT_BF16 ? "bf16"
+           : e == ELEMENT_E4M3 ? "e4m3"
+                               : "int8";
 }
 
-/* Both kernels read the same elements, so that only the rounding of queries differs, of 11 bits or 8, and that of P. Of short keys, which are like
- * their values, what is off in scores does not average out of results. */
+/* Both kernels read the same elements, so that only the rounding of queries differs, of 11 bits or 8, and that of P. Of
+ * short keys, which are like their values, what is off in scores does not average out of results. */
 static bool check(const setup &s) {
     if (!strstr(s.name, only) && !(turned && strcmp(only, "short") == 0))
         return true;
@@ -304,8 +316,9 @@ static bool check(const setup &s) {
     release(w);
     double bound = s.e == ELEMENT_BF16 ? 0.01 : turned && s.e == ELEMENT_E4M3 ? 0.006 : 0.004;
     bool ok = worst <= bound && same;
-    printf("%s %-28s %2d/%d x %d%s %-4s block %-3d columns %-2d window %d chunk %d: %.2e\n", ok ? "ok    " : "FAILED", s.name, s.n_heads,
-           s.n_kv, s.dim, turned ? " short" : "", element_name(s.e), s.n_slots, s.columns, s.window, s.chunk, worst);
+    printf("%s %-28s %2d/%d x %d%s %-4s block %-3d columns %-2d window %d chunk %d: %.2e\n", ok ? "ok    " : "FAILED",
+           s.name, s.n_heads, s.n_kv, s.dim, turned ? " short" : "", element_name(s.e), s.n_slots, s.columns, s.window,
+           s.chunk, worst);
     return ok;
 }
 
@@ -319,9 +332,10 @@ static float element_at(const char *at, element e) {
     }
 }
 
-/* A head as QKV_PREP makes it, in double precision: norm with a weight, or with one of 1 (`unweighted`), rotation of the first `turned` channels. */
-static std::vector<double> prepared(const float *x, int n, const float *norm, const float *cos_sin, int turned, bool interleaved,
-                                    bool unweighted) {
+/* A head as QKV_PREP makes it, in double precision: norm with a weight, or with one of 1 (`unweighted`), rotation of
+ * the first `turned` channels. */
+static std::vector<double> prepared(const float *x, int n, const float *norm, const float *cos_sin, int turned,
+                                    bool interleaved, bool unweighted) {
     std::vector<double> y(x, x + n), z;
     double sum = 0;
     for (double v : y)
@@ -352,16 +366,29 @@ static dmat make_raw(std::vector<float> &x, int n_rows, int width, bool biased) 
         half[i] = __float2half(x[i]);
         x[i] = (float)((double)__half2float(half[i]) * row[i / width] * col[i % width] + bias[i % width]);
     }
-    return {to_device(half), width, width, ELEMENT_F16, nullptr, to_device(row), to_device(col), biased ? to_device(bias) : nullptr};
+    return {to_device(half), width,          width,          ELEMENT_F16,
+            nullptr,         to_device(row), to_device(col), biased ? to_device(bias) : nullptr};
 }
 
 /* QKV_PREP against prepared(): queries, and what lies in the cache where kv.cuh says. */
 enum { NOT_RAW, RAW, RAW_BIASED };
-static bool check_prep(int n_heads, int n_kv, int dim, int turned, bool interleaved, bool normed, element e, element q_element, int n_slots,
-                       int raw = NOT_RAW, bool v_normed = false) {
+static bool check_prep(int n_heads, int n_kv, int dim, int turned, bool interleaved, bool normed, element e,
+                       element q_element, int n_slots, int raw = NOT_RAW, bool v_normed = false) {
     if (!strstr("qkv_prep", only))
         return true;
-    setup s = {"qkv_prep", n_heads, n_kv, dim, 0, 0, 0, false, e, n_slots, {100, 7, 33}, {20, 7, 1}, q_element == ELEMENT_F32 ? 8 : 16};
+    setup s = {"qkv_prep",
+               n_heads,
+               n_kv,
+               dim,
+               0,
+               0,
+               0,
+               false,
+               e,
+               n_slots,
+               {100, 7, 33},
+               {20, 7, 1},
+               q_element == ELEMENT_F32 ? 8 : 16};
     world w = build(s, 1);
     int width = (n_heads + 2 * n_kv) * dim, T = w.n_tokens;
     std::vector<float> x((size_t)T * width), angles((size_t)T * turned + 1), norm(dim);
@@ -394,15 +421,20 @@ static bool check_prep(int n_heads, int n_kv, int dim, int turned, bool interlea
         for (int i = 0; i < s.queries[seq]; i++, t++)
             for (int h = 0; h < n_heads + 2 * n_kv; h++) {
                 bool is_v = h >= n_heads + n_kv;
-                int position = s.lens[seq] - s.queries[seq] + i, slot = position % n_slots, kv = h - n_heads - (is_v ? n_kv : 0);
-                const char *block = cache.data() + table[(size_t)seq * w.l.plan.table_width[0] + position / n_slots] * block_bytes(s);
-                std::vector<double> want = prepared(x.data() + (size_t)t * width + h * dim, dim, normed && !is_v ? norm.data() : nullptr,
-                                                    angles.data() + (size_t)t * turned, is_v ? 0 : turned, interleaved, is_v && v_normed);
+                int position = s.lens[seq] - s.queries[seq] + i, slot = position % n_slots,
+                    kv = h - n_heads - (is_v ? n_kv : 0);
+                const char *block =
+                    cache.data() + table[(size_t)seq * w.l.plan.table_width[0] + position / n_slots] * block_bytes(s);
+                std::vector<double> want =
+                    prepared(x.data() + (size_t)t * width + h * dim, dim, normed && !is_v ? norm.data() : nullptr,
+                             angles.data() + (size_t)t * turned, is_v ? 0 : turned, interleaved, is_v && v_normed);
                 double size = 0, error = 0;
                 for (int d = 0; d < dim; d++) {
-                    double got = h < n_heads ? element_at(q.data() + (((size_t)t * n_heads + h) * dim + d) * qb, q_element)
-                                             : element_at(block + (is_v ? shape.value(kv, slot, d) : shape.key(kv, slot, d)), e) *
-                                                   (kv_has_scales(e) ? *(const float *)(block + shape.scale(is_v, kv, slot)) : 1.0f);
+                    double got =
+                        h < n_heads
+                            ? element_at(q.data() + (((size_t)t * n_heads + h) * dim + d) * qb, q_element)
+                            : element_at(block + (is_v ? shape.value(kv, slot, d) : shape.key(kv, slot, d)), e) *
+                                  (kv_has_scales(e) ? *(const float *)(block + shape.scale(is_v, kv, slot)) : 1.0f);
                     size = std::max(size, fabs(want[d]));
                     error = got == got ? std::max(error, fabs(got - want[d])) : INFINITY;
                 }
@@ -414,13 +446,14 @@ static bool check_prep(int n_heads, int n_kv, int dim, int turned, bool interlea
                                                        : 1.0 / 254;
                 worst = std::max(worst, error / size / unit);
             }
-    for (const void *p : {(const void *)dx.at, (const void *)dx.row_scale, (const void *)dx.col_scale, (const void *)dx.bias,
-                          (const void *)rope.cos_sin, weight.at})
+    for (const void *p : {(const void *)dx.at, (const void *)dx.row_scale, (const void *)dx.col_scale,
+                          (const void *)dx.bias, (const void *)rope.cos_sin, weight.at})
         cudaFree(const_cast<void *>(p));
     release(w);
     bool ok = worst <= 1.02;
-    printf("%s qkv_prep %d/%d x %d, %d turned%s%s%s%s, cache %s, queries %s, block %d: %.3f of the rounding\n", ok ? "ok    " : "FAILED",
-           n_heads, n_kv, dim, turned, interleaved ? " in pairs" : "", normed ? ", normed" : "", v_normed ? ", values too" : "",
+    printf("%s qkv_prep %d/%d x %d, %d turned%s%s%s%s, cache %s, queries %s, block %d: %.3f of the rounding\n",
+           ok ? "ok    " : "FAILED", n_heads, n_kv, dim, turned, interleaved ? " in pairs" : "",
+           normed ? ", normed" : "", v_normed ? ", values too" : "",
            raw == RAW_BIASED ? ", of raw products with biases"
            : raw             ? ", of raw products"
                              : "",
@@ -436,7 +469,8 @@ static bool close_rows(const std::vector<char> &a, const std::vector<char> &b) {
     return n * 2000 <= a.size();
 }
 
-/* Decode attention that takes QKV_PREP along against the two nodes: the same bytes in the cache, and results as near as queries are rounded. */
+/* Decode attention that takes QKV_PREP along against the two nodes: the same bytes in the cache, and results as near as
+ * queries are rounded. */
 static bool check_prepares(setup s, bool turned, bool normed, bool raw, int width_more = 0) {
     if (!strstr("prepares", only))
         return true;
@@ -474,7 +508,8 @@ static bool check_prepares(setup s, bool turned, bool normed, bool raw, int widt
         TRY_CUDA(cudaMemsetAsync(w.out.at, 0xFF, (size_t)T * w.out.width * 4, w.l.stream));
         TRY_CUDA(cudaMemsetAsync(w.out.absmax, 0, T * 4, w.l.stream));
         launch_attention_parts(&w.l, &w.parts, 1, 1);
-        launch_qkv_prep(&w.l, &a, turned ? &rope : nullptr, dx, weight, weight, w.caches[0], w.q); // the list is there when the next begins
+        launch_qkv_prep(&w.l, &a, turned ? &rope : nullptr, dx, weight, weight, w.caches[0],
+                        w.q); // the list is there when the next begins
         launch_attention_decode_prepares(&w.l, &w.a, &w.parts, &prep, w.sinks, w.caches[1], w.out);
         launch_attention(&w.l, &w.a, w.q, w.sinks, w.caches[1], w.plain); // over the elements that were read
         cudaError_t code = cudaStreamSynchronize(w.l.stream);
@@ -504,14 +539,15 @@ static bool check_prepares(setup s, bool turned, bool normed, bool raw, int widt
         }
     }
     ok = ok && worst <= (s.e == ELEMENT_BF16 ? 0.03 : 0.006);
-    printf("%s prepares %-24s %2d/%d x %d %-4s block %-3d%s%s%s: cache %s, %.2e\n", ok ? "ok    " : "FAILED", s.name, s.n_heads, s.n_kv,
-           s.dim, element_name(s.e), s.n_slots, turned ? ", turned" : "", normed ? ", normed" : "", raw ? ", raw" : "",
+    printf("%s prepares %-24s %2d/%d x %d %-4s block %-3d%s%s%s: cache %s, %.2e\n", ok ? "ok    " : "FAILED", s.name,
+           s.n_heads, s.n_kv, s.dim, element_name(s.e), s.n_slots, turned ? ", turned" : "", normed ? ", normed" : "",
+           raw ? ", raw" : "",
            want == got             ? "the same"
            : close_rows(want, got) ? "close"
                                    : "DIFFERS",
            worst);
-    for (const void *p : {(const void *)dx.at, (const void *)dx.row_scale, (const void *)dx.col_scale, (const void *)dx.bias,
-                          (const void *)rope.cos_sin, weight.at, (const void *)w.out.absmax})
+    for (const void *p : {(const void *)dx.at, (const void *)dx.row_scale, (const void *)dx.col_scale,
+                          (const void *)dx.bias, (const void *)rope.cos_sin, weight.at, (const void *)w.out.absmax})
         cudaFree(const_cast<void *>(p));
     release(w);
     return ok;
@@ -527,7 +563,8 @@ static bool check_alone(setup s) {
     one.queries.resize(1);
     std::vector<float> alone = result(one);
     bool ok = memcmp(many.data(), alone.data(), alone.size() * 4) == 0;
-    printf("%s %s %d x %d %s alone as among others\n", ok ? "ok    " : "FAILED", s.name, s.lens[0], s.dim, element_name(s.e));
+    printf("%s %s %d x %d %s alone as among others\n", ok ? "ok    " : "FAILED", s.name, s.lens[0], s.dim,
+           element_name(s.e));
     return ok;
 }
 
@@ -543,15 +580,21 @@ static void check_preparing(int &failed, int &n) {
             many.push_back(1 + (int)(rng() % 500));
         for (int k = 0; k < 8; k++) {
             bool turned = k & 1, normed = k & 2, raw = k & 4;
-            failed += !check_prepares({"one token", 28, 4, dim, 0, 0, 0, false, e, 64, lens, ones(9), 8}, turned, normed, raw, 64);
+            failed += !check_prepares({"one token", 28, 4, dim, 0, 0, 0, false, e, 64, lens, ones(9), 8}, turned,
+                                      normed, raw, 64);
             failed += !check_prepares({"alone", 28, 4, dim, 0, 0, 0, false, e, 64, {272}, {1}, 8}, turned, normed, raw);
-            failed += !check_prepares({"two, few heads", 6, 2, dim, 0, 0, 0, false, e, 32, {129, 7000}, ones(2), 8}, turned, normed, raw);
-            failed += !check_prepares({"many", 16, 8, dim, 0, 0, 0, false, e, 64, many, ones(300), 8}, turned, normed, raw);
+            failed += !check_prepares({"two, few heads", 6, 2, dim, 0, 0, 0, false, e, 32, {129, 7000}, ones(2), 8},
+                                      turned, normed, raw);
             failed +=
-                !check_prepares({"window, sinks, softcap", 8, 4, dim, 100, 0, 20, true, e, 16, lens, ones(9), 8}, turned, normed, raw);
-            failed += !check_prepares({"8 columns", 32, 4, dim, 0, 0, 0, false, e, 64, lens, ones(9), 8}, turned, normed, raw);
-            failed += !check_prepares({"5 columns, many", 10, 2, dim, 0, 0, 0, false, e, 64, many, ones(300), 8}, turned, normed, raw);
-            failed += !check_prepares({"chunk", 3, 3, dim, 0, 256, 0, false, e, 64, lens, ones(9), 8}, turned, normed, raw);
+                !check_prepares({"many", 16, 8, dim, 0, 0, 0, false, e, 64, many, ones(300), 8}, turned, normed, raw);
+            failed += !check_prepares({"window, sinks, softcap", 8, 4, dim, 100, 0, 20, true, e, 16, lens, ones(9), 8},
+                                      turned, normed, raw);
+            failed += !check_prepares({"8 columns", 32, 4, dim, 0, 0, 0, false, e, 64, lens, ones(9), 8}, turned,
+                                      normed, raw);
+            failed += !check_prepares({"5 columns, many", 10, 2, dim, 0, 0, 0, false, e, 64, many, ones(300), 8},
+                                      turned, normed, raw);
+            failed +=
+                !check_prepares({"chunk", 3, 3, dim, 0, 256, 0, false, e, 64, lens, ones(9), 8}, turned, normed, raw);
             n += 8;
         }
     }
@@ -566,8 +609,19 @@ static void check_attention(const std::vector<int> &dims, int &failed, int &n) {
                 std::vector<int> lens = {272, 1, 63, 64, 65, 1000, 320, 321, 3000};
                 failed += !check({"one token", 28, 4, dim, 0, 0, 0, false, e, 64, lens, ones(9), columns});
                 failed += !check({"window, softcap", 8, 4, dim, 100, 0, 20, false, e, 64, lens, ones(9), columns});
-                failed += !check(
-                    {"sinks, 1 to 8 tokens", 16, 1, dim, 0, 0, 0, true, e, 64, {300, 8, 1500, 70, 64, 512}, {8, 8, 3, 2, 1, 5}, columns});
+                failed += !check({"sinks, 1 to 8 tokens",
+                                  16,
+                                  1,
+                                  dim,
+                                  0,
+                                  0,
+                                  0,
+                                  true,
+                                  e,
+                                  64,
+                                  {300, 8, 1500, 70, 64, 512},
+                                  {8, 8, 3, 2, 1, 5},
+                                  columns});
                 failed += !check({"chunk, blocks of 16",
                                   8,
                                   8,
@@ -581,11 +635,46 @@ static void check_attention(const std::vector<int> &dims, int &failed, int &n) {
                                   {255, 256, 257, 700, 1023, 1030},
                                   {1, 1, 1, 4, 1, 8},
                                   columns});
-                failed += !check(
-                    {"window, sinks, blocks of 32", 12, 2, dim, 129, 0, 0, true, e, 32, {1000, 130, 400, 129}, {1, 2, 8, 8}, columns});
-                failed += !check({"blocks of 256, prefill", 6, 2, dim, 0, 0, 0, false, e, 256, {200, 500}, {200, 100}, columns, 1000});
-                failed +=
-                    !check({"prefill", 14, 2, dim, 0, 0, 0, false, e, 64, {700, 129, 64, 1, 1000, 9}, {700, 65, 64, 1, 300, 9}, columns});
+                failed += !check({"window, sinks, blocks of 32",
+                                  12,
+                                  2,
+                                  dim,
+                                  129,
+                                  0,
+                                  0,
+                                  true,
+                                  e,
+                                  32,
+                                  {1000, 130, 400, 129},
+                                  {1, 2, 8, 8},
+                                  columns});
+                failed += !check({"blocks of 256, prefill",
+                                  6,
+                                  2,
+                                  dim,
+                                  0,
+                                  0,
+                                  0,
+                                  false,
+                                  e,
+                                  256,
+                                  {200, 500},
+                                  {200, 100},
+                                  columns,
+                                  1000});
+                failed += !check({"prefill",
+                                  14,
+                                  2,
+                                  dim,
+                                  0,
+                                  0,
+                                  0,
+                                  false,
+                                  e,
+                                  64,
+                                  {700, 129, 64, 1, 1000, 9},
+                                  {700, 65, 64, 1, 300, 9},
+                                  columns});
                 failed += !check({"prefill, window, sinks",
                                   4,
                                   4,
@@ -629,13 +718,15 @@ static void check_attention(const std::vector<int> &dims, int &failed, int &n) {
         failed += !check({"mixed, window", 8, 8, dim, 1000, 0, 0, false, e, 256, mixed, ones(150), 8});
         many.resize(100), mixed.resize(100); // fewer than warps: teams
         failed += !check({"many, in teams", 28, 4, dim, 0, 0, 0, false, e, 64, many, ones(100), 8});
-        failed += !check({"mixed, in teams, window, sinks, softcap", 20, 4, dim, 2000, 0, 20, true, e, 32, mixed, ones(100), 8});
+        failed += !check(
+            {"mixed, in teams, window, sinks, softcap", 20, 4, dim, 2000, 0, 20, true, e, 32, mixed, ones(100), 8});
         failed += !check({"mixed, in teams, chunk", 5, 5, dim, 0, 700, 0, false, e, 128, mixed, ones(100), 8});
         n += 9;
     }
     for (int dim : dims)
         for (int window : {0, 300}) {
-            failed += !check({"prefill, long", 16, 2, dim, window, 0, 0, false, ELEMENT_E4M3, 64, {3000, 1500}, {60, 300}, 16});
+            failed += !check(
+                {"prefill, long", 16, 2, dim, window, 0, 0, false, ELEMENT_E4M3, 64, {3000, 1500}, {60, 300}, 16});
             n++;
         }
     for (int dim : dims)
@@ -660,8 +751,8 @@ static int check_all() {
             for (int heads : {14, 100, 160})
                 for (bool normed : {false, true})
                     for (int raw : {RAW, RAW_BIASED})
-                        failed += !check_prep(heads, heads == 14 ? 2 : heads, dim, dim, false, normed, e, ELEMENT_F16, 64, raw,
-                                              normed && raw == RAW);
+                        failed += !check_prep(heads, heads == 14 ? 2 : heads, dim, dim, false, normed, e, ELEMENT_F16,
+                                              64, raw, normed && raw == RAW);
             failed += !check_prep(14, 2, dim, 0, false, false, e, ELEMENT_F16, 64, RAW, true);
             n += 18;
         }
@@ -714,12 +805,15 @@ static void time_decode(const shape_row &m, element e, int n_seqs, int len) {
     if (e != ELEMENT_BF16)
         w.q.element = w.out.element = ELEMENT_F16; // as in a step
     launch_attention_parts(&w.l, &w.parts, 1, 1);
-    auto one_launch = [&](int i) { launch_attention_decode(&w.l, &w.a, &w.parts, false, w.q, w.sinks, w.caches[i % n_caches], w.out); };
+    auto one_launch = [&](int i) {
+        launch_attention_decode(&w.l, &w.a, &w.parts, false, w.q, w.sinks, w.caches[i % n_caches], w.out);
+    };
     one_launch(0); // sets the kernel's attributes, before the capture
     std::vector<double> times = time_graph(w.l.stream, 20, one_launch);
     double us = times[times.size() / 2], target = std::max(5.0, w.bytes / (0.85 * READ_RATE) * 1e6);
-    printf("%-14s %-4s %4d x %-6d  %8.2f us  %7.1f GB/s  %5.1f %%  target %8.2f us  %.2f of it\n", m.name, element_name(e), n_seqs, len, us,
-           w.bytes / us * 1e-3, w.bytes / us * 1e6 / READ_RATE * 100, target, us / target);
+    printf("%-14s %-4s %4d x %-6d  %8.2f us  %7.1f GB/s  %5.1f %%  target %8.2f us  %.2f of it\n", m.name,
+           element_name(e), n_seqs, len, us, w.bytes / us * 1e-3, w.bytes / us * 1e6 / READ_RATE * 100, target,
+           us / target);
     fflush(stdout);
     release(w);
 }
@@ -727,12 +821,22 @@ static void time_decode(const shape_row &m, element e, int n_seqs, int len) {
 /* QKV_PREP alone, and with the ATTENTION that follows it in a step. */
 static void time_pair(const shape_row &m, element e, int n_seqs, int len, int queries) {
     turned = m.turned;
-    setup s = {
-        m.name, m.n_heads, m.n_kv, m.dim, m.window, 0, 0, false, e, 64, std::vector<int>(n_seqs, len), std::vector<int>(n_seqs, queries),
-        16};
-    int n_caches =
-        queries > 1 ? 1
-                    : (int)std::min(20.0, std::max(1.0, ceil(200e6 / ((double)n_seqs * len * m.n_kv * 2.0 * m.dim * kv_element_bytes(e)))));
+    setup s = {m.name,
+               m.n_heads,
+               m.n_kv,
+               m.dim,
+               m.window,
+               0,
+               0,
+               false,
+               e,
+               64,
+               std::vector<int>(n_seqs, len),
+               std::vector<int>(n_seqs, queries),
+               16};
+    int n_caches = queries > 1 ? 1
+                               : (int)std::min(20.0, std::max(1.0, ceil(200e6 / ((double)n_seqs * len * m.n_kv * 2.0 *
+                                                                                 m.dim * kv_element_bytes(e)))));
     world w = build(s, n_caches);
     w.parts.columns = m.n_heads / m.n_kv > 8 ? 16 : 8;
     int width = (m.n_heads + (turned ? 1 : 2) * m.n_kv) * m.dim;
@@ -756,8 +860,12 @@ static void time_pair(const shape_row &m, element e, int n_seqs, int len, int qu
     };
     both(0);
     dprep in_one = {a, rope.cos_sin, x, norm, norm};
-    auto one = [&](int i) { launch_attention_decode_prepares(&w.l, &w.a, &w.parts, &in_one, w.sinks, w.caches[i % n_caches], w.out); };
-    auto after = [&](int i) { launch_attention_decode(&w.l, &w.a, &w.parts, true, w.q, w.sinks, w.caches[i % n_caches], w.out); };
+    auto one = [&](int i) {
+        launch_attention_decode_prepares(&w.l, &w.a, &w.parts, &in_one, w.sinks, w.caches[i % n_caches], w.out);
+    };
+    auto after = [&](int i) {
+        launch_attention_decode(&w.l, &w.a, &w.parts, true, w.q, w.sinks, w.caches[i % n_caches], w.out);
+    };
     bool can = queries == 1 && attention_decode_prepares(&w.a, &in_one, w.caches[0]);
     if (can)
         one(0);
@@ -768,11 +876,12 @@ static void time_pair(const shape_row &m, element e, int n_seqs, int len, int qu
     }
     if (can)
         single = time_graph(w.l.stream, 20, one);
-    printf("%-14s %-4s %4d x %-6d  qkv_prep of %4d tokens %7.2f us  attention %7.2f  both %7.2f us  in one %7.2f us\n", m.name,
-           element_name(e), n_seqs, len, w.n_tokens, alone[alone.size() / 2], plain[plain.size() / 2], pair[pair.size() / 2],
-           single[single.size() / 2]);
+    printf("%-14s %-4s %4d x %-6d  qkv_prep of %4d tokens %7.2f us  attention %7.2f  both %7.2f us  in one %7.2f us\n",
+           m.name, element_name(e), n_seqs, len, w.n_tokens, alone[alone.size() / 2], plain[plain.size() / 2],
+           pair[pair.size() / 2], single[single.size() / 2]);
     fflush(stdout);
-    for (const void *p : {(const void *)x.at, (const void *)x.row_scale, (const void *)x.col_scale, (const void *)rope.cos_sin, norm.at})
+    for (const void *p : {(const void *)x.at, (const void *)x.row_scale, (const void *)x.col_scale,
+                          (const void *)rope.cos_sin, norm.at})
         cudaFree(const_cast<void *>(p));
     release(w);
 }
@@ -780,16 +889,28 @@ static void time_pair(const shape_row &m, element e, int n_seqs, int len, int qu
 /* n_seqs prompts of len tokens, of which `queries` are computed in this step. FLOPs are of the keys that are seen. */
 static void time_prefill(const shape_row &m, element e, int n_seqs, int len, int queries) {
     turned = m.turned;
-    setup s = {
-        m.name, m.n_heads, m.n_kv, m.dim, m.window, 0, 0, false, e, 64, std::vector<int>(n_seqs, len), std::vector<int>(n_seqs, queries),
-        16};
+    setup s = {m.name,
+               m.n_heads,
+               m.n_kv,
+               m.dim,
+               m.window,
+               0,
+               0,
+               false,
+               e,
+               64,
+               std::vector<int>(n_seqs, len),
+               std::vector<int>(n_seqs, queries),
+               16};
     world w = build(s, 1);
     w.out.element = ELEMENT_F16; // and queries are of 16 bits, as in a step
     double seen = 0;
     for (int i = len - queries; i < len; i++)
         seen += m.window ? std::min(m.window, i + 1) : i + 1;
     launch_attention_parts(&w.l, &w.long_parts, 1, 1);
-    auto one_launch = [&](int) { launch_attention_prefill(&w.l, &w.a, &w.long_parts, w.q, w.sinks, w.caches[0], w.out); };
+    auto one_launch = [&](int) {
+        launch_attention_prefill(&w.l, &w.a, &w.long_parts, w.q, w.sinks, w.caches[0], w.out);
+    };
     one_launch(0);
     std::vector<double> times = time_graph(w.l.stream, 4, one_launch);
     double us = times[times.size() / 2];

@@ -1,15 +1,16 @@
-/* gemm_fp8_gated.cu - times LINEAR of many rows with GATED_ACT behind it (src/backend/cuda/linear/gemm_fp8_gated.cu) beside the fastest of cuBLASLt's e4m3 products with
- * one scale.
+/* gemm_fp8_gated.cu - times LINEAR of many rows with GATED_ACT behind it (src/backend/cuda/linear/gemm_fp8_gated.cu)
+ * beside the fastest of cuBLASLt's e4m3 products with one scale.
  *
- *     bench_gemm_fp8_gated table [ROWS ...]    gate_up of some models: launches behind one another in a graph, weights rotated past the L2
- *     bench_gemm_fp8_gated cuts [ROWS ...]     other cuts of each than gated_cut_of's, the fastest first
- *     bench_gemm_fp8_gated cuts0 ...           of the first model (0, 1 and 2 there are)
+ *     bench_gemm_fp8_gated table [ROWS ...]    gate_up of some models: launches behind one another in a graph, weights
+ * rotated past the L2 bench_gemm_fp8_gated cuts [ROWS ...]     other cuts of each than gated_cut_of's, the fastest
+ * first bench_gemm_fp8_gated cuts0 ...           of the first model (0, 1 and 2 there are)
  *
- * Every figure twice: of a short graph, and steady, after half a second of the same, when power has taken the clock down as it does in a
- * step. Ours includes scales and GATED_ACT; the library's is the unscaled products in half precision. */
+ * Every figure twice: of a short graph, and steady, after half a second of the same, when power has taken the clock
+ * down as it does in a step. Ours includes scales and GATED_ACT; the library's is the unscaled products in half
+ * precision. */
+#include "backend/cuda/linear/gemm_fp8_gated.cu"
 #include "backend/cuda/linear/gemm_fp8_gated.h"
 #include "backend/cuda/value.h"
-#include "backend/cuda/linear/gemm_fp8_gated.cu"
 #include "products.cuh"
 
 static dgated gated_of(const shape &s) { return {weight_of(s), nullptr, 0}; }
@@ -46,8 +47,8 @@ static void table(const model &m, const std::vector<int> &rows) {
 
 static void print_cut(double us, double steady_us, const gated_cut &c) {
     static const char *const SHARED[] = {"nothing shared", "W shared", "tokens shared"};
-    printf("    %6.2f us, %6.2f steady: %d octets, %d parts, %d blocks, %d stages, %s\n", us, steady_us, c.octets, c.parts, c.n_blocks,
-           c.n_stages, SHARED[c.shared]);
+    printf("    %6.2f us, %6.2f steady: %d octets, %d parts, %d blocks, %d stages, %s\n", us, steady_us, c.octets,
+           c.parts, c.n_blocks, c.n_stages, SHARED[c.shared]);
 }
 
 static void cuts(const model &m, const std::vector<int> &rows) {
@@ -66,7 +67,8 @@ static void cuts(const model &m, const std::vector<int> &rows) {
         std::sort(tried.begin(), tried.end(), [](auto &p, auto &q) { return p.first < q.first; });
         gated_cut c = gated_cut_of(&a, n);
         library_times library = time_library(s, n, true);
-        printf("%s M=%d: library %.2f us, %.2f steady, chosen of %zu:\n", m.name, n, library.us, library.steady_us, tried.size());
+        printf("%s M=%d: library %.2f us, %.2f steady, chosen of %zu:\n", m.name, n, library.us, library.steady_us,
+               tried.size());
         print_cut(time_wide(s, n, &c, 3), time_wide_steadily(s, n, &c), c);
         for (size_t i = 0; i < tried.size() && i < 5; i++)
             print_cut(tried[i].first, time_wide_steadily(s, n, &tried[i].second), tried[i].second);

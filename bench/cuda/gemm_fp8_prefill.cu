@@ -1,14 +1,16 @@
-/* gemm_fp8_prefill.cu - times products of hundreds and thousands of rows (src/backend/cuda/linear/gemm_fp8_prefill.cu) beside the fastest of cuBLASLt's e4m3 products with one scale.
+/* gemm_fp8_prefill.cu - times products of hundreds and thousands of rows (src/backend/cuda/linear/gemm_fp8_prefill.cu)
+ * beside the fastest of cuBLASLt's e4m3 products with one scale.
  *
- *     bench_gemm_fp8_prefill [ROWS ...]       the linears of some models: launches behind one another in a graph, weights rotated past the L2
- *     bench_gemm_fp8_prefill cuts [ROWS ...]  those by every cut
+ *     bench_gemm_fp8_prefill [ROWS ...]       the linears of some models: launches behind one another in a graph,
+ * weights rotated past the L2 bench_gemm_fp8_prefill cuts [ROWS ...]  those by every cut
  *
- * Every figure twice: of a short graph, and steady, after half a second of the same, when power has taken the clock down as it does in a step. Those of gated
- * linears, ours, include scales and GATED_ACT; all others are unscaled products in half precision. */
+ * Every figure twice: of a short graph, and steady, after half a second of the same, when power has taken the clock
+ * down as it does in a step. Those of gated linears, ours, include scales and GATED_ACT; all others are unscaled
+ * products in half precision. */
 #include "backend/cuda/linear/gemm_fp8_gated.h"
+#include "backend/cuda/linear/gemm_fp8_prefill.cu"
 #include "backend/cuda/linear/gemm_fp8_prefill.h"
 #include "backend/cuda/value.h"
-#include "backend/cuda/linear/gemm_fp8_prefill.cu"
 #include "products.cuh"
 
 static dmat input_of(const shape &s) { return {inputs, s.in, (int)s.in, ELEMENT_E4M3, ones}; }
@@ -33,22 +35,25 @@ static void table(const shape &s, int rows) {
     print_cell("library", library.us, s, rows);
     print_cell("steady", library.steady_us, s, rows);
     int cut = gemm_prefill_cut_of(weight_of(s), rows);
-    printf("  %s, tiles of %d, W shared by %d:", gemm_prefill_pays(weight_of(s), rows) ? "pays" : "does not pay", gemm_prefill_cut_at(cut).rows,
-           gemm_prefill_cut_at(cut).sharers);
+    printf("  %s, tiles of %d, W shared by %d:", gemm_prefill_pays(weight_of(s), rows) ? "pays" : "does not pay",
+           gemm_prefill_cut_at(cut).rows, gemm_prefill_cut_at(cut).sharers);
     print_both("raw", s, rows, [&] { return put_raw(s, rows, cut); });
     if (s.gated)
-        print_both("gated", s, rows, [&] { return put_gated(s, rows, gemm_prefill_pair_cut_of(weight_of(s), false, rows)); });
+        print_both("gated", s, rows,
+                   [&] { return put_gated(s, rows, gemm_prefill_pair_cut_of(weight_of(s), false, rows)); });
 }
 
 static void cuts(const shape &s, int rows) {
     for (int cut = 0; cut < GEMM_PREFILL_CUTS; cut++)
         if (gemm_prefill_takes_cut(rows, cut)) {
-            printf("\n    tiles of %d, W shared by %d", gemm_prefill_cut_at(cut).rows, gemm_prefill_cut_at(cut).sharers);
+            printf("\n    tiles of %d, W shared by %d", gemm_prefill_cut_at(cut).rows,
+                   gemm_prefill_cut_at(cut).sharers);
             print_both("", s, rows, [&] { return put_raw(s, rows, cut); });
         }
     for (int cut = 0; s.gated && cut < GEMM_PREFILL_PAIR_CUTS; cut++)
         if (gemm_prefill_takes_pair_cut(false, rows, cut)) {
-            printf("\n    gated, tiles of %d, W shared by %d", gemm_prefill_pair_cut_at(cut).rows, gemm_prefill_pair_cut_at(cut).sharers);
+            printf("\n    gated, tiles of %d, W shared by %d", gemm_prefill_pair_cut_at(cut).rows,
+                   gemm_prefill_pair_cut_at(cut).sharers);
             print_both("", s, rows, [&] { return put_gated(s, rows, cut); });
         }
 }

@@ -1,20 +1,23 @@
-/* gemm_fp8_small_m.cu - times LINEAR by tiles (src/backend/cuda/linear/gemm_fp8_small_m.cu) beside the fastest of cuBLASLt's e4m3 products with one scale.
+/* gemm_fp8_small_m.cu - times LINEAR by tiles (src/backend/cuda/linear/gemm_fp8_small_m.cu) beside the fastest of
+ * cuBLASLt's e4m3 products with one scale.
  *
- *     bench_gemm_fp8_small_m table [ROWS ...]    each linear of some models: launches behind one another in a graph, weights rotated past the L2
- *     bench_gemm_fp8_small_m step [ROWS ...]     the linears of all layers of a step, one behind the other
- *     bench_gemm_fp8_small_m cuts [ROWS ...]     other cuts of each than small_m_cut_of's
- *     bench_gemm_fp8_small_m chain [ROWS ...]    layers as a step has them: ADD_NORM, qkv, a stand-in for attention, quantise, o, ADD_NORM, gate_up,
- *                                    quantise, down, with rings of several sizes
+ *     bench_gemm_fp8_small_m table [ROWS ...]    each linear of some models: launches behind one another in a graph,
+ * weights rotated past the L2 bench_gemm_fp8_small_m step [ROWS ...]     the linears of all layers of a step, one
+ * behind the other bench_gemm_fp8_small_m cuts [ROWS ...]     other cuts of each than small_m_cut_of's
+ *     bench_gemm_fp8_small_m chain [ROWS ...]    layers as a step has them: ADD_NORM, qkv, a stand-in for attention,
+ * quantise, o, ADD_NORM, gate_up, quantise, down, with rings of several sizes
  */
 #include "backend/cuda/linear/ending.h"
+#include "backend/cuda/linear/gemm_fp8_small_m.cu"
 #include "backend/cuda/linear/gemm_fp8_small_m.h"
 #include "backend/cuda/qact/quantise.h"
 #include "backend/cuda/rows/norm.h"
 #include "backend/cuda/value.h"
-#include "backend/cuda/linear/gemm_fp8_small_m.cu"
 #include "products.cuh"
 
-static dsmall_m small_m_of(const shape &s, dweight w) { return {w, nullptr, {s.gated ? ENDING_GATED : ENDING_PLAIN, 0, 0}}; }
+static dsmall_m small_m_of(const shape &s, dweight w) {
+    return {w, nullptr, {s.gated ? ENDING_GATED : ENDING_PLAIN, 0, 0}};
+}
 
 static bool put_tiles(const shape &s, int rows, const small_m_cut *cut) {
     dsmall_m a = small_m_of(s, weight_of(s));
@@ -73,7 +76,8 @@ static void cuts(const std::vector<int> &rows) {
                             continue;
                         for (int room : {224 << 10, 150 << 10, 110 << 10, 75 << 10}) {
                             small_m_cut c = {o, split, at_once * split, 2};
-                            for (small_m_cut more = c; more.n_stages <= MAX_STAGES && shared_bytes(&a.ending, n, &more) <= (size_t)room;
+                            for (small_m_cut more = c;
+                                 more.n_stages <= MAX_STAGES && shared_bytes(&a.ending, n, &more) <= (size_t)room;
                                  more.n_stages++)
                                 c = more;
                             double us = time_tiles(s, n, &c, 2);
@@ -87,8 +91,8 @@ static void cuts(const std::vector<int> &rows) {
                        time_tiles(s, n, &c, 3), c.octets, c.split, c.n_blocks, c.n_stages);
                 for (size_t i = 0; i < tried.size() && i < 6; i++) {
                     const small_m_cut &t = tried[i].second;
-                    printf("    %.2f us %d octets, split %d, %d blocks, %d stages\n", tried[i].first, t.octets, t.split, t.n_blocks,
-                           t.n_stages);
+                    printf("    %.2f us %d octets, split %d, %d blocks, %d stages\n", tried[i].first, t.octets, t.split,
+                           t.n_blocks, t.n_stages);
                 }
                 fflush(stdout);
             }
@@ -96,8 +100,10 @@ static void cuts(const std::vector<int> &rows) {
 
 // ---- layers as a step has them --------------------------------------------------------------------------------------
 
-/* What stands for attention: so many blocks that each read some of the cache and write some of the row, with shared memory as given. */
-static __global__ void __launch_bounds__(192) attention_like(const uint4 *cache, int pieces, float *out, int n_out, const float *q) {
+/* What stands for attention: so many blocks that each read some of the cache and write some of the row, with shared
+ * memory as given. */
+static __global__ void __launch_bounds__(192)
+    attention_like(const uint4 *cache, int pieces, float *out, int n_out, const float *q) {
     let_next_start();
     wait_for_previous();
     uint4 sum = {};
@@ -145,7 +151,8 @@ static double time_chain(const model &m, int rows, const chain_cut &how, unsigne
     bool fine = true;
     auto product = [&](int i, dmat x, dmat to) {
         dsmall_m a = small_m_of(s[i], weight_of(s[i]));
-        fine = fine && (left_out >> (i + 4) & 1 || launch_gemm_small_m_cut(stream, rows, &a, x, to, &cut[i]) == cudaSuccess);
+        fine = fine &&
+               (left_out >> (i + 4) & 1 || launch_gemm_small_m_cut(stream, rows, &a, x, to, &cut[i]) == cudaSuccess);
     };
     int n_blocks = std::min(264, rows * 4), pieces = rows * 272 * 1024 / 16 / n_blocks, n_out = rows * heads / n_blocks;
     cudaFuncSetAttribute(attention_like, cudaFuncAttributeMaxDynamicSharedMemorySize, how.attention_room << 10);
@@ -158,8 +165,8 @@ static double time_chain(const model &m, int rows, const chain_cut &how, unsigne
                 product(0, qact, qkv);
                 if (!(left_out & 2)) // reads what is the last of the pool
                     launch_node(attention_like, dim3(n_blocks), dim3(192), (size_t)how.attention_room << 10, stream,
-                                (const uint4 *)(pool + POOL - ((size_t)128 << 20) * (i % 4 + 1)), pieces, (float *)at.at, n_out,
-                                (const float *)qkv.at);
+                                (const uint4 *)(pool + POOL - ((size_t)128 << 20) * (i % 4 + 1)), pieces,
+                                (float *)at.at, n_out, (const float *)qkv.at);
                 if (!(left_out & 4))
                     launch_quantise(&l, rows, at, qact_at);
                 product(1, qact_at, d);
@@ -200,7 +207,8 @@ static void chain(const std::vector<int> &rows) {
                     small_m_cut t = cut_in_room(m.layer[i], n, c.room[i], c.split[i]);
                     printf(" [%d/%d %d %zuK]", t.octets, t.split, t.n_stages, shared_bytes(&e, n, &t) >> 10);
                 }
-                static const char *const nodes[] = {"norms", "attention", "quantise o", "quantise down", "qkv", "o", "gate_up", "down"};
+                static const char *const nodes[] = {"norms", "attention", "quantise o", "quantise down",
+                                                    "qkv",   "o",         "gate_up",    "down"};
                 for (int i = 0; i < 8; i++) // what the layer is shorter without it
                     printf(" %s %.1f", nodes[i], us - time_chain(m, n, c, 1u << i));
                 printf("\n");

@@ -1,4 +1,5 @@
-/* graph_time.cuh - how the programs of bench/ time kernels: as nodes of a graph, which is replayed, so that launches cost what they cost in a step. */
+/* graph_time.cuh - how the programs of bench/ time kernels: as nodes of a graph, which is replayed, so that launches
+ * cost what they cost in a step. */
 #pragma once
 
 #include "backend/cuda/value.h"
@@ -52,7 +53,8 @@ inline double replay(cudaStream_t stream, cudaGraphExec_t exec, int n) {
     return ms * 1e3;
 }
 
-/* Microseconds of all that `put` puts on the stream, for each of n_runs replays after n_warm, the shortest first; empty: it does not run. */
+/* Microseconds of all that `put` puts on the stream, for each of n_runs replays after n_warm, the shortest first;
+ * empty: it does not run. */
 inline std::vector<double> replay_times(cudaStream_t stream, const std::function<bool()> &put, int n_runs, int n_warm) {
     cudaGraphExec_t exec = captured(stream, put);
     std::vector<double> times;
@@ -75,7 +77,8 @@ inline double microseconds(cudaStream_t stream, const std::function<bool()> &put
     return times.empty() ? -1 : times[times.size() / 2];
 }
 
-/* The mean of the second of two halves of `seconds`, through which it is replayed without a pause: at the clock that its power leaves. */
+/* The mean of the second of two halves of `seconds`, through which it is replayed without a pause: at the clock that
+ * its power leaves. */
 inline double steady_microseconds(cudaStream_t stream, const std::function<bool()> &put, double seconds) {
     cudaGraphExec_t exec = captured(stream, put);
     if (!exec)

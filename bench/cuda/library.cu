@@ -1,9 +1,9 @@
-/* library.cu - what products take by cuBLASLt, each by the fastest of the algorithms that it proposes: the linears of some models as an engine on
- * the library would run them.
+/* library.cu - what products take by cuBLASLt, each by the fastest of the algorithms that it proposes: the linears of
+ * some models as an engine on the library would run them.
  *
- *     bench_library [table [ROWS ...]]    e4m3 with one scale a side, e4m3 with a scale a row of both, for which there is one algorithm, the head in 16
- *                                         bits; each as launches behind one another in a graph, weights rotated past the L2, and what all linears of
- *                                         a step add up to. No bias, no activation. */
+ *     bench_library [table [ROWS ...]]    e4m3 with one scale a side, e4m3 with a scale a row of both, for which there
+ * is one algorithm, the head in 16 bits; each as launches behind one another in a graph, weights rotated past the L2,
+ * and what all linears of a step add up to. No bias, no activation. */
 #include "backend/cuda/value.h"
 #include "products.cuh"
 
@@ -22,9 +22,10 @@ static void table(const model &m, int rows) {
         printf("\n");
     }
     printf("%-12s %-7s M=%-4d", m.name, m.head.name, rows);
-    double head = time_cell("16 bits", in_16_bits(m).head, rows > 512 ? 1 : rows, false); // a prompt has one row of logits
-    printf("\n%-12s all     M=%-4d one scale %.3f ms, %.0f tokens/s; a scale a row %.3f ms, %.0f tokens/s\n", m.name, rows,
-           (one + head) / 1e3, rows / (one + head) * 1e6, (row + head) / 1e3, rows / (row + head) * 1e6);
+    double head =
+        time_cell("16 bits", in_16_bits(m).head, rows > 512 ? 1 : rows, false); // a prompt has one row of logits
+    printf("\n%-12s all     M=%-4d one scale %.3f ms, %.0f tokens/s; a scale a row %.3f ms, %.0f tokens/s\n", m.name,
+           rows, (one + head) / 1e3, rows / (one + head) * 1e6, (row + head) / 1e3, rows / (row + head) * 1e6);
     fflush(stdout);
 }
 

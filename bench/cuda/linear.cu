@@ -1,10 +1,11 @@
-/* linear.cu - times LINEAR of a few rows on the device: our weight stream beside cuBLASLt, shape by shape, and all of a step.
+/* linear.cu - times LINEAR of a few rows on the device: our weight stream beside cuBLASLt, shape by shape, and all of a
+ * step.
  *
  *   build/cuda/bench_linear [table|cuts|step] [rows ...]
- *     table   every shape and number of rows: microseconds, GB/s of the weight, per cent of 4.6 TB/s; nodes start early unless
- *             GYRE_EARLY_START=0; cuBLASLt's best of 16 (e4m3 x e4m3 with one scale, or 16 bit)
- *     cuts    which cut into blocks and warps is fastest, the chosen one, and the three best
- *     step    all linears of a model's step in their order, without what lies between */
+ *     table   every shape and number of rows: microseconds, GB/s of the weight, per cent of 4.6 TB/s; nodes start early
+ * unless GYRE_EARLY_START=0; cuBLASLt's best of 16 (e4m3 x e4m3 with one scale, or 16 bit) cuts    which cut into
+ * blocks and warps is fastest, the chosen one, and the three best step    all linears of a model's step in their order,
+ * without what lies between */
 #include "backend/cuda/linear/ending.h"
 #include "backend/cuda/linear/gemv.h"
 #include "backend/cuda/value.h"
@@ -27,7 +28,9 @@ static __global__ void read_all(const uint4 *p, size_t n, unsigned *out) {
 }
 
 static dmat input_of(const shape &s) { return {inputs, s.in, (int)s.in, ELEMENT_F16, nullptr}; }
-static dmat output_of(const shape &s) { return {y, s.width(), s.width(), s.gated ? ELEMENT_F16 : ELEMENT_F32, nullptr}; }
+static dmat output_of(const shape &s) {
+    return {y, s.width(), s.width(), s.gated ? ELEMENT_F16 : ELEMENT_F32, nullptr};
+}
 static dgemv gemv_of(const shape &s) {
     dgemv a = {};
     a.w = weight_of(s);
@@ -73,15 +76,15 @@ static void table(const std::vector<int> &rows) {
             }
         }
         for (size_t r = 0; r < rows.size(); r++)
-            printf("%s all linears M=%d: stream %.3f ms %.0f tokens/s, library %.3f ms %.0f tokens/s\n", m.name, rows[r], ours[r] / 1e3,
-                   rows[r] / ours[r] * 1e6, theirs[r] / 1e3, rows[r] / theirs[r] * 1e6);
+            printf("%s all linears M=%d: stream %.3f ms %.0f tokens/s, library %.3f ms %.0f tokens/s\n", m.name,
+                   rows[r], ours[r] / 1e3, rows[r] / ours[r] * 1e6, theirs[r] / 1e3, rows[r] / theirs[r] * 1e6);
     }
 }
 
 static std::string cut_name(const gemv_cut &c) {
     char text[80];
-    snprintf(text, sizeof text, "%dx16 rows, %dx%d warps, cluster %d, %d blocks%s", c.m_tiles, c.row_warps, c.column_warps, c.cluster,
-             c.n_blocks, c.deep ? ", deep" : "");
+    snprintf(text, sizeof text, "%dx16 rows, %dx%d warps, cluster %d, %d blocks%s", c.m_tiles, c.row_warps,
+             c.column_warps, c.cluster, c.n_blocks, c.deep ? ", deep" : "");
     return text;
 }
 
@@ -99,14 +102,16 @@ static void cuts(const std::vector<int> &rows) {
                         for (int columns = 1; columns <= 8; columns *= 2)
                             for (int deep = 0; deep <= 1; deep++) {
                                 gemv_cut c = {tiles, 8 / columns, columns, cluster, gemv_blocks(cluster), deep != 0};
-                                if (cluster > 2 * usual.cluster || (deep && (n > 8 || cluster > 1)) || !gemv_takes_cut(&first, n, &c))
+                                if (cluster > 2 * usual.cluster || (deep && (n > 8 || cluster > 1)) ||
+                                    !gemv_takes_cut(&first, n, &c))
                                     continue;
                                 double us = time_stream(s, n, &c, 2);
                                 if (us > 0)
                                     tried.push_back({us, c});
                             }
                 std::sort(tried.begin(), tried.end(), [](auto &a, auto &b) { return a.first < b.first; });
-                printf("%s %s M=%d: chosen %.2f us (%s)\n", m.name, s.name, n, time_stream(s, n, &usual, 5), cut_name(usual).c_str());
+                printf("%s %s M=%d: chosen %.2f us (%s)\n", m.name, s.name, n, time_stream(s, n, &usual, 5),
+                       cut_name(usual).c_str());
                 for (size_t i = 0; i < tried.size() && i < 4; i++)
                     printf("    %.2f us %s\n", tried[i].first, cut_name(tried[i].second).c_str());
                 fflush(stdout);
@@ -150,7 +155,8 @@ int main(int argc, char **argv) {
     std::vector<int> rows = rows_of(argc, argv, {1, 2, 4, 8, 16, 24, 32, 48, 64});
     open_operands();
     double us = microseconds(
-        stream, [&] { return read_all<<<132 * 8, 512, 0, stream>>>((const uint4 *)pool, POOL / 16, (unsigned *)y), true; }, 5);
+        stream,
+        [&] { return read_all<<<132 * 8, 512, 0, stream>>>((const uint4 *)pool, POOL / 16, (unsigned *)y), true; }, 5);
     printf("reading alone: %.0f GB/s\n", POOL / us / 1e3);
     for (int n = 1; n <= GEMV_MAX_ROWS; n *= 2)
         for (const shape &s : MODELS[0].layer) {

@@ -1,14 +1,15 @@
-/* lm_head.cu - times the LM head (src/backend/cuda/head/lm_head.cu) beside the fastest of cuBLASLt's products into float32.
+/* lm_head.cu - times the LM head (src/backend/cuda/head/lm_head.cu) beside the fastest of cuBLASLt's products into
+ * float32.
  *
- *     bench_lm_head [table [ROWS ...]]   heads of some models in 16 bits: launches behind one another in a graph, weights rotated past the L2, of rows
- *                                     that want no logits, and of rows that all do
- *     bench_lm_head cuts [ROWS ...]      other cuts of the first one than head_cut_of's
+ *     bench_lm_head [table [ROWS ...]]   heads of some models in 16 bits: launches behind one another in a graph,
+ * weights rotated past the L2, of rows that want no logits, and of rows that all do bench_lm_head cuts [ROWS ...] other
+ * cuts of the first one than head_cut_of's
  *
- * Every figure twice: of a short graph, and steady, after half a second of the same, when power has taken the clock down as it does in a step.
- * The library's products write their logits. */
+ * Every figure twice: of a short graph, and steady, after half a second of the same, when power has taken the clock
+ * down as it does in a step. The library's products write their logits. */
+#include "backend/cuda/head/lm_head.cu"
 #include "backend/cuda/head/lm_head.h"
 #include "backend/cuda/value.h"
-#include "backend/cuda/head/lm_head.cu"
 #include "products.cuh"
 
 static struct launch l;

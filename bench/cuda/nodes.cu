@@ -1,16 +1,16 @@
-/* nodes.cu - what the nodes of a step that are neither product nor attention cost on a GPU: ADD_NORM, NORM, GATED_ACT, their
- * e4m3 qacts, and launch_quantise.
+/* nodes.cu - what the nodes of a step that are neither product nor attention cost on a GPU: ADD_NORM, NORM, GATED_ACT,
+ * their e4m3 qacts, and launch_quantise.
  *
  *     build/cuda/bench_nodes [check]      a table; with check: every node against double precision, outputs poisoned
  *
- * A node's time is that of a graph of 60 of them, each behind the one before, divided by 60: the median of 15 replays. What it
- * reads was written just before, as in a step, and so comes from the L2 cache while it fits. GYRE_EARLY_START=0: without
- * programmatic launches. */
+ * A node's time is that of a graph of 60 of them, each behind the one before, divided by 60: the median of 15 replays.
+ * What it reads was written just before, as in a step, and so comes from the L2 cache while it fits.
+ * GYRE_EARLY_START=0: without programmatic launches. */
 #include "backend/cuda/qact/quantise.h"
 #include "backend/cuda/rows/elementwise.h"
+#include "backend/cuda/rows/norm.cu"
 #include "backend/cuda/rows/norm.h"
 #include "backend/cuda/value.h"
-#include "backend/cuda/rows/norm.cu"
 #include "graph_time.cuh"
 
 #include <math.h>
@@ -172,15 +172,17 @@ static void norm_double(const double *x, const float *w, bool plus_one, int n, d
         y[i] = x[i] * factor * (w ? w[i] + (plus_one ? 1.0 : 0.0) : 1.0);
 }
 
-static void check_add_norm(int n_rows, int width, element d_element, element y_element, bool given, bool normed, bool scaled, bool plus_one,
-                           int extra, bool raw = false) {
+static void check_add_norm(int n_rows, int width, element d_element, element y_element, bool given, bool normed,
+                           bool scaled, bool plus_one, int extra, bool raw = false) {
     rows x(n_rows, width, ELEMENT_F32, extra), d(n_rows, width, d_element, extra), r(n_rows, width, ELEMENT_F32, extra);
-    rows y(n_rows, width, y_element, extra), only(n_rows, width, y_element, extra), w(1, width, ELEMENT_F32), v(1, width, ELEMENT_F32),
-        scale(1, 1, ELEMENT_F32), both(n_rows, (width + 15) / 16 * 16, ELEMENT_E4M3), qact(n_rows, (width + 15) / 16 * 16, ELEMENT_E4M3);
+    rows y(n_rows, width, y_element, extra), only(n_rows, width, y_element, extra), w(1, width, ELEMENT_F32),
+        v(1, width, ELEMENT_F32), scale(1, 1, ELEMENT_F32), both(n_rows, (width + 15) / 16 * 16, ELEMENT_E4M3),
+        qact(n_rows, (width + 15) / 16 * 16, ELEMENT_E4M3);
     x.fill(3), d.fill(40), w.fill(2), v.fill(2), scale.fill(1.5f);
     both.m.width = qact.m.width = width;
     unscaled_scales *scales = raw ? new unscaled_scales(d) : nullptr;
-    struct dadd_norm a = {vector_of(w), scaled ? vector_of(scale) : dweight{}, 1e-5f, plus_one, normed ? vector_of(v) : dweight{}, 1e-6f,
+    struct dadd_norm a = {vector_of(w), scaled ? vector_of(scale) : dweight{}, 1e-5f,
+                          plus_one,     normed ? vector_of(v) : dweight{},     1e-6f,
                           plus_one};
     dmat none = {}, given_d = given ? d.m : none;
     struct launch l = step_of(n_rows);
@@ -197,11 +199,12 @@ static void check_add_norm(int n_rows, int width, element d_element, element y_e
             norm_double(std::vector<double>(dd).data(), v.row(0), plus_one, width, 1e-6, dd.data());
         for (int i = 0; i < width; i++)
             want_r.push_back((x.row(t)[i] + dd[i]) * (scaled ? scale.row(0)[0] : 1.0));
-        norm_double(want_r.data() + (size_t)t * width, w.row(0), plus_one, width, 1e-5, want_y.data() + (size_t)t * width);
+        norm_double(want_r.data() + (size_t)t * width, w.row(0), plus_one, width, 1e-5,
+                    want_y.data() + (size_t)t * width);
     }
     char what[200];
-    snprintf(what, sizeof what, "add_norm %d x %d+%d d %s%d%s y %d%s%s", n_rows, width, extra, given ? "" : "none ", d_element,
-             raw ? " raw" : "", y_element, normed ? " normed" : "", scaled ? " scaled" : "");
+    snprintf(what, sizeof what, "add_norm %d x %d+%d d %s%d%s y %d%s%s", n_rows, width, extra, given ? "" : "none ",
+             d_element, raw ? " raw" : "", y_element, normed ? " normed" : "", scaled ? " scaled" : "");
     expect((std::string(what) + " r").c_str(), r, want_r, 2e-6);
     expect((std::string(what) + " y").c_str(), y, want_y, bound_of(y_element));
     expect((std::string(what) + " y alone").c_str(), only, want_y, bound_of(y_element));
@@ -211,12 +214,13 @@ static void check_add_norm(int n_rows, int width, element d_element, element y_e
 }
 
 static void check_norm(int n_rows, int width, int group, element x_element, element y_element, bool gated) {
-    rows x(n_rows, width, x_element), gate(n_rows, width, x_element), y(n_rows, width, y_element), w(1, group, ELEMENT_F32),
-        qact(n_rows, (width + 15) / 16 * 16, ELEMENT_E4M3);
+    rows x(n_rows, width, x_element), gate(n_rows, width, x_element), y(n_rows, width, y_element),
+        w(1, group, ELEMENT_F32), qact(n_rows, (width + 15) / 16 * 16, ELEMENT_E4M3);
     x.fill(5), gate.fill(4), w.fill(2);
     qact.m.width = width;
     struct launch l = step_of(n_rows);
-    launch_norm(&l, n_rows, x.m, gated ? gate.m : dmat{}, vector_of(w), 1e-6f, true, group, 0.75f, y.m, group == width ? qact.m : dmat{});
+    launch_norm(&l, n_rows, x.m, gated ? gate.m : dmat{}, vector_of(w), 1e-6f, true, group, 0.75f, y.m,
+                group == width ? qact.m : dmat{});
     TRY_CUDA(cudaGetLastError());
     TRY_CUDA(cudaStreamSynchronize(stream));
     std::vector<double> want((size_t)n_rows * width);
@@ -227,7 +231,8 @@ static void check_norm(int n_rows, int width, int group, element x_element, elem
             want[at + i] *= 0.75 * (gated ? gate.values[at + i] / (1 + exp(-(double)gate.values[at + i])) : 1.0);
     }
     char what[200];
-    snprintf(what, sizeof what, "norm %d x %d group %d x %d y %d%s", n_rows, width, group, x_element, y_element, gated ? " gated" : "");
+    snprintf(what, sizeof what, "norm %d x %d group %d x %d y %d%s", n_rows, width, group, x_element, y_element,
+             gated ? " gated" : "");
     expect(what, y, want, bound_of(y_element));
     if (group == width)
         expect((std::string(what) + " twin").c_str(), qact, want, bound_of(ELEMENT_E4M3));
@@ -239,7 +244,9 @@ static double act_double(int act, double limit, double g, double u) {
     case 1: return 0.5 * g * (1 + tanh(0.7978845608028654 * (g + 0.044715 * g * g * g))) * u;
     case 2: return 0.5 * g * (1 + erf(g * 0.7071067811865476)) * u;
     case 3: return 1 / (1 + exp(-g)) * u;
-    default: g = std::min(g, limit), u = std::max(std::min(u, limit), -limit); return (u + 1) * g / (1 + exp(-1.702 * g));
+    default:
+        g = std::min(g, limit), u = std::max(std::min(u, limit), -limit);
+        return (u + 1) * g / (1 + exp(-1.702 * g));
     }
 }
 
@@ -288,8 +295,8 @@ static void check_quantise(int n_rows, int width, element e, int extra) {
 }
 
 static void check_act(int act, int n_rows, int width, element in, element out, bool raw = false) {
-    rows both(n_rows, 2 * width, in), y(n_rows, width, out), only(n_rows, width, out), qact(n_rows, (width + 15) / 16 * 16, ELEMENT_E4M3),
-        lone(n_rows, (width + 15) / 16 * 16, ELEMENT_E4M3);
+    rows both(n_rows, 2 * width, in), y(n_rows, width, out), only(n_rows, width, out),
+        qact(n_rows, (width + 15) / 16 * 16, ELEMENT_E4M3), lone(n_rows, (width + 15) / 16 * 16, ELEMENT_E4M3);
     both.fill(9);
     qact.m.width = lone.m.width = width;
     unscaled_scales *scales = raw ? new unscaled_scales(both) : nullptr;
@@ -330,13 +337,15 @@ static void check_all() {
             for (int variant = 0; variant < 9; variant++) {
                 static const int n_rows[] = {1, 4, 7, 10, 13, 16, 17, 65, 161};
                 bool fits = width % 4 == 0 && width <= WIDEST, normed = variant >= 5 && fits;
-                check_add_norm(n_rows[variant], width, d, all[(variant + width) % 3], variant != 3, normed, variant % 2, variant & 2,
-                               variant == 2 ? 4 : variant == 1, d == ELEMENT_F16 && variant >= 4 && variant != 6);
+                check_add_norm(n_rows[variant], width, d, all[(variant + width) % 3], variant != 3, normed, variant % 2,
+                               variant & 2, variant == 2 ? 4 : variant == 1,
+                               d == ELEMENT_F16 && variant >= 4 && variant != 6);
             }
     for (element in : all)
         for (element out : all) {
-            static const int shapes[][2] = {{128, 128}, {512, 64},    {1024, 128},  {2048, 256},  {512, 512},   {1024, 1024},
-                                            {99, 33},   {1536, 1536}, {5376, 5376}, {8192, 8192}, {9000, 9000}, {256, 8}};
+            static const int shapes[][2] = {{128, 128},   {512, 64},    {1024, 128},  {2048, 256},
+                                            {512, 512},   {1024, 1024}, {99, 33},     {1536, 1536},
+                                            {5376, 5376}, {8192, 8192}, {9000, 9000}, {256, 8}};
             for (auto s : shapes)
                 check_norm(5, s[0], s[1], in, out, s[0] % 8 == 0);
             for (int act = 0; act < 5; act++)
@@ -393,8 +402,9 @@ template <int C, int FOURS, bool NORMED> static void time_blocks(int n_rows, con
         return;
     char what[80];
     snprintf(what, sizeof what, "  %d x %d threads of %d fours%s", C, threads, FOURS, NORMED ? ", normed" : "");
-    tell(what, n_rows, a.x.width, n_bytes,
-         time_us([&](int) { launch_node(add_norm<ELEMENT_F32, false, NORMED, C, FOURS>, C * n_rows, threads, 0, stream, a); }));
+    tell(what, n_rows, a.x.width, n_bytes, time_us([&](int) {
+             launch_node(add_norm<ELEMENT_F32, false, NORMED, C, FOURS>, C * n_rows, threads, 0, stream, a);
+         }));
 }
 
 template <bool NORMED> static void time_spreads(int n_rows, const add_norm_args &a, double n_bytes) {
@@ -407,8 +417,9 @@ template <bool NORMED> static void time_spreads(int n_rows, const add_norm_args 
 }
 
 static void time_add_norm(int n_rows, int width) {
-    rows x(n_rows, width, ELEMENT_F32), d(n_rows, width, ELEMENT_F32), half(n_rows, width, ELEMENT_F16), y(n_rows, width, ELEMENT_F16),
-        w(1, width, ELEMENT_F32), v(1, width, ELEMENT_F32), qact(n_rows, width, ELEMENT_E4M3);
+    rows x(n_rows, width, ELEMENT_F32), d(n_rows, width, ELEMENT_F32), half(n_rows, width, ELEMENT_F16),
+        y(n_rows, width, ELEMENT_F16), w(1, width, ELEMENT_F32), v(1, width, ELEMENT_F32),
+        qact(n_rows, width, ELEMENT_E4M3);
     x.fill(1), d.fill(1), half.fill(1), w.fill(1), v.fill(1);
     TRY_CUDA(cudaMemset(d.m.at, 0, (size_t)n_rows * width * 4)); // r stays what it was
     struct dadd_norm a = {vector_of(w), {}, 1e-6f, false, {}, 0, false}, normed = a;
@@ -416,9 +427,12 @@ static void time_add_norm(int n_rows, int width) {
     dmat none = {}, no_y = {nullptr, width, width, ELEMENT_F16, nullptr};
     struct launch l = step_of(n_rows);
     double size = (double)n_rows * width;
-    tell("add_norm", n_rows, width, size * 14, time_us([&](int) { launch_add_norm(&l, &a, x.m, d.m, x.m, y.m, none); }));
-    tell("add_norm d 16 bit", n_rows, width, size * 12, time_us([&](int) { launch_add_norm(&l, &a, x.m, half.m, x.m, y.m, none); }));
-    tell("add_norm twin alone", n_rows, width, size * 13, time_us([&](int) { launch_add_norm(&l, &a, x.m, d.m, x.m, no_y, qact.m); }));
+    tell("add_norm", n_rows, width, size * 14,
+         time_us([&](int) { launch_add_norm(&l, &a, x.m, d.m, x.m, y.m, none); }));
+    tell("add_norm d 16 bit", n_rows, width, size * 12,
+         time_us([&](int) { launch_add_norm(&l, &a, x.m, half.m, x.m, y.m, none); }));
+    tell("add_norm twin alone", n_rows, width, size * 13,
+         time_us([&](int) { launch_add_norm(&l, &a, x.m, d.m, x.m, no_y, qact.m); }));
     tell("add_norm d 16 bit, twin alone", n_rows, width, size * 11,
          time_us([&](int) { launch_add_norm(&l, &a, x.m, half.m, x.m, no_y, qact.m); }));
     rows products(n_rows, width, ELEMENT_F16);
@@ -426,13 +440,17 @@ static void time_add_norm(int n_rows, int width) {
     unscaled_scales scales(products);
     tell("add_norm d raw, twin alone", n_rows, width, size * 11,
          time_us([&](int) { launch_add_norm(&l, &a, x.m, products.m, x.m, no_y, qact.m); }));
-    tell("add_norm y and twin", n_rows, width, size * 15, time_us([&](int) { launch_add_norm(&l, &a, x.m, d.m, x.m, y.m, qact.m); }));
-    tell("add_norm, d normed", n_rows, width, size * 14, time_us([&](int) { launch_add_norm(&l, &normed, x.m, d.m, x.m, y.m, none); }));
+    tell("add_norm y and twin", n_rows, width, size * 15,
+         time_us([&](int) { launch_add_norm(&l, &a, x.m, d.m, x.m, y.m, qact.m); }));
+    tell("add_norm, d normed", n_rows, width, size * 14,
+         time_us([&](int) { launch_add_norm(&l, &normed, x.m, d.m, x.m, y.m, none); }));
     tell("norm", n_rows, width, size * 8, time_us([&](int i) {
-             launch_norm(&l, n_rows, i % 2 ? d.m : x.m, none, vector_of(w), 1e-6f, false, width, 1, i % 2 ? x.m : d.m, none);
+             launch_norm(&l, n_rows, i % 2 ? d.m : x.m, none, vector_of(w), 1e-6f, false, width, 1, i % 2 ? x.m : d.m,
+                         none);
          }));
-    add_norm_args args = {x.m, d.m, norm_by(a.w, 1e-6f, false, width), norm_by(normed.d_norm, 1e-6f, false, width), nullptr, x.m,
-                          y.m, none};
+    add_norm_args args = {
+        x.m, d.m, norm_by(a.w, 1e-6f, false, width), norm_by(normed.d_norm, 1e-6f, false, width), nullptr, x.m,
+        y.m, none};
     time_spreads<false>(n_rows, args, size * 14);
     time_spreads<true>(n_rows, args, size * 14);
 }
@@ -446,7 +464,8 @@ static void time_quantise(int n_rows, int width) {
     double n_bytes = (double)n_rows * width * 3;
     tell("quantise 16 bit", n_rows, width, n_bytes, time_us([&](int) { launch_quantise(&l, n_rows, x.m, qact.m); }));
     x.m.absmax = most.at;
-    tell("quantise 16 bit, largest known", n_rows, width, n_bytes, time_us([&](int) { launch_quantise(&l, n_rows, x.m, qact.m); }));
+    tell("quantise 16 bit, largest known", n_rows, width, n_bytes,
+         time_us([&](int) { launch_quantise(&l, n_rows, x.m, qact.m); }));
 }
 
 static void time_act(int n_rows, int width) {

@@ -1,7 +1,8 @@
-/* products.cuh - what the programs that time products share: the linears of some models, operands in memory, weights that rotate past the
- * L2, and the library's fastest algorithm.
+/* products.cuh - what the programs that time products share: the linears of some models, operands in memory, weights
+ * that rotate past the L2, and the library's fastest algorithm.
  *
- * Operands are random: zeros take less power and run faster. Their bytes are e4m3 of sizes 2^-5 .. 2, and as halves of 2^-11 .. 2. */
+ * Operands are random: zeros take less power and run faster. Their bytes are e4m3 of sizes 2^-5 .. 2, and as halves of
+ * 2^-11 .. 2. */
 #pragma once
 
 #include "backend/cuda/value.h"
@@ -99,7 +100,9 @@ static unsigned char *next_weight(const shape &s) {
     where += s.bytes();
     return at;
 }
-static dweight weight_of(const shape &s) { return {next_weight(s), s.out, s.in, s.weight, s.weight == ELEMENT_E4M3 ? ones : nullptr}; }
+static dweight weight_of(const shape &s) {
+    return {next_weight(s), s.out, s.in, s.weight, s.weight == ELEMENT_E4M3 ? ones : nullptr};
+}
 
 /* So many launches behind one another that none finds its weight in the L2. */
 static int launches_of(const shape &s) { return (int)std::clamp<int64_t>(600000000 / (int64_t)s.bytes(), 10, 48); }
@@ -138,7 +141,8 @@ struct library_product {
         cublasLtMatmulDescCreate(&description, CUBLAS_COMPUTE_32F, CUDA_R_32F);
         cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed);
         if (s.weight == ELEMENT_E4M3) {
-            auto mode = row_scales ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F : CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
+            auto mode =
+                row_scales ? CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F : CUBLASLT_MATMUL_MATRIX_SCALE_SCALAR_32F;
             cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, &mode, sizeof mode);
             cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, &mode, sizeof mode);
             cublasLtMatmulDescSetAttribute(description, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast);
@@ -150,8 +154,10 @@ struct library_product {
         cublasLtMatrixLayoutCreate(&y_as, made, s.out, rows, s.out);
         cublasLtMatmulPreference_t wish;
         cublasLtMatmulPreferenceCreate(&wish);
-        cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &WORKSPACE, sizeof WORKSPACE);
-        if (cublasLtMatmulAlgoGetHeuristic(blas, description, w_as, x_as, y_as, y_as, wish, 16, found, &n_found) != CUBLAS_STATUS_SUCCESS)
+        cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &WORKSPACE,
+                                             sizeof WORKSPACE);
+        if (cublasLtMatmulAlgoGetHeuristic(blas, description, w_as, x_as, y_as, y_as, wish, 16, found, &n_found) !=
+            CUBLAS_STATUS_SUCCESS)
             n_found = 0;
         cublasLtMatmulPreferenceDestroy(wish);
     }
@@ -163,8 +169,8 @@ struct library_product {
     }
     bool put(int algorithm) const {
         float one = 1, zero = 0;
-        return cublasLtMatmul(blas, description, &one, next_weight(s), w_as, inputs, x_as, &zero, y, y_as, y, y_as, &found[algorithm].algo,
-                              workspace, WORKSPACE, stream) == CUBLAS_STATUS_SUCCESS;
+        return cublasLtMatmul(blas, description, &one, next_weight(s), w_as, inputs, x_as, &zero, y, y_as, y, y_as,
+                              &found[algorithm].algo, workspace, WORKSPACE, stream) == CUBLAS_STATUS_SUCCESS;
     }
 };
 
@@ -172,7 +178,8 @@ struct library_times {
     double us, steady_us; // negative: it has none
 };
 /* The fastest of its algorithms. */
-static library_times time_library(const shape &s, int rows, bool steadily, cudaDataType_t made = CUDA_R_16F, bool row_scales = false) {
+static library_times time_library(const shape &s, int rows, bool steadily, cudaDataType_t made = CUDA_R_16F,
+                                  bool row_scales = false) {
     library_product p(s, rows, made, row_scales);
     library_times best = {-1, -1};
     int which = 0;
@@ -203,13 +210,13 @@ static void print_cell(const char *name, double us, const shape &s, int rows) {
     if (us < 0)
         printf("  %s -", name);
     else
-        printf("  %s %7.2f us %4.0f GB/s %3.0f%% %4.0f TFLOP/s", name, us, s.bytes() / us / 1e3, s.bytes() / us / PEAK * 1e8,
-               2.0 * s.out * s.in * rows / us / 1e6);
+        printf("  %s %7.2f us %4.0f GB/s %3.0f%% %4.0f TFLOP/s", name, us, s.bytes() / us / 1e3,
+               s.bytes() / us / PEAK * 1e8, 2.0 * s.out * s.in * rows / us / 1e6);
 }
 
 /* What a step's time is, by its bytes. */
 static void print_step(const model &m, int rows, double us, double bytes) {
-    printf("%-12s step M=%-4d %7.3f ms, a layer %6.2f us, %4.0f GB/s (%.0f%%), %.0f tokens/s\n", m.name, rows, us / 1e3, us / m.n_layers,
-           bytes / us / 1e3, bytes / us / PEAK * 1e8, rows / us * 1e6);
+    printf("%-12s step M=%-4d %7.3f ms, a layer %6.2f us, %4.0f GB/s (%.0f%%), %.0f tokens/s\n", m.name, rows, us / 1e3,
+           us / m.n_layers, bytes / us / 1e3, bytes / us / PEAK * 1e8, rows / us * 1e6);
     fflush(stdout);
 }

@@ -1,13 +1,14 @@
 /* sample.cu - times SAMPLE (src/backend/cuda/sample/sample.cu) by what is asked of its rows.
  *
- *     bench_sample [ROWS ...]     rows of 152,064 logits, with their largest as lm_head.cu leaves them: of a model that is sure of itself, normal numbers of
- *                                 deviation 2 and above them 400 tokens as 20 - 2.2 ln(rank), and of one that knows nothing, normal numbers of deviation 1
+ *     bench_sample [ROWS ...]     rows of 152,064 logits, with their largest as lm_head.cu leaves them: of a model that
+ * is sure of itself, normal numbers of deviation 2 and above them 400 tokens as 20 - 2.2 ln(rank), and of one that
+ * knows nothing, normal numbers of deviation 1
  *
  * A figure is of eight nodes in a graph, with other rows each where there are enough. */
 #include "backend/cuda/head/lm_head.h"
+#include "backend/cuda/sample/sample.cu"
 #include "backend/cuda/sample/sample.h"
 #include "backend/cuda/value.h"
-#include "backend/cuda/sample/sample.cu"
 
 #include "graph_time.cuh"
 
@@ -65,7 +66,8 @@ static void ask(const asked &a, int n) {
         rows[r] = {};
         rows[r].temperature = a.temperature, rows[r].top_p = a.top_p, rows[r].top_k = a.top_k;
         rows[r].least = -INFINITY, rows[r].target = -1, rows[r].n_top = a.n_top, rows[r].is_scored = a.scored;
-        rows[r].repetition = a.penalised ? 1.2f : 1, rows[r].is_changed = a.penalised, rows[r].n_history = a.penalised ? N_SEEN : 0;
+        rows[r].repetition = a.penalised ? 1.2f : 1, rows[r].is_changed = a.penalised,
+        rows[r].n_history = a.penalised ? N_SEEN : 0;
         rows[r].bits = (uint64_t)((r * 0.6180339887) * 0x1p53) & ((1ull << 53) - 1);
     }
     TRY(cudaMemcpy(d.rows, rows.data(), MOST_ROWS * sizeof(drow), cudaMemcpyHostToDevice));
@@ -77,7 +79,8 @@ static double time_sample(int n) {
     auto put = [&] {
         for (int i = 0; i < NODES; i++) {
             int64_t first = i * n % (MOST_ROWS - n + 1);
-            launch_sample(&l, dmat{d.logits + first * V, V, V, ELEMENT_F32}, dbests{d.bests + first * HEAD_BESTS, PARTS, nullptr}, nullptr);
+            launch_sample(&l, dmat{d.logits + first * V, V, V, ELEMENT_F32},
+                          dbests{d.bests + first * HEAD_BESTS, PARTS, nullptr}, nullptr);
         }
         return cudaGetLastError() == cudaSuccess;
     };
@@ -111,10 +114,12 @@ static void open_all() {
 }
 
 static void table(const char *name, const std::vector<int> &sizes) {
-    static const asked kinds[] = {
-        {"greedy, log-probability", 0, 1, 0, 0, true, false},          {"temperature 1", 1, 1, 0, 0, false, false},
-        {"0.7, top_k 50, top_p 0.9", 0.7f, 0.9f, 50, 0, false, false}, {"1, top_p 0.9", 1, 0.9f, 0, 0, false, false},
-        {"1, penalties over 1,000", 1, 1, 0, 0, false, true},          {"1, 20 top_logprobs", 1, 1, 0, 20, true, false}};
+    static const asked kinds[] = {{"greedy, log-probability", 0, 1, 0, 0, true, false},
+                                  {"temperature 1", 1, 1, 0, 0, false, false},
+                                  {"0.7, top_k 50, top_p 0.9", 0.7f, 0.9f, 50, 0, false, false},
+                                  {"1, top_p 0.9", 1, 0.9f, 0, 0, false, false},
+                                  {"1, penalties over 1,000", 1, 1, 0, 0, false, true},
+                                  {"1, 20 top_logprobs", 1, 1, 0, 20, true, false}};
     find_bests<<<dim3(PARTS, MOST_ROWS), 32, 0, l.stream>>>(d.logits, d.bests);
     TRY(cudaStreamSynchronize(l.stream));
     for (const asked &a : kinds) {

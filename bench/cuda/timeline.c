@@ -1,17 +1,19 @@
-/* timeline.c - what runs on the card during a step, and when: a library that the driver loads beside any program of ours.
+/* timeline.c - what runs on the card during a step, and when: a library that the driver loads beside any program of
+ * ours.
  *
  *     CUDA_INJECTION64_PATH=build/cuda/libtimeline.so  gyre bench decode ... --output-len 64
  *
- * CUPTI stamps the start and the end of every kernel, also of those inside a graph (its node level). When the program ends, this prints
- * for each graph that ran often, in the order in which they first ran, so one for each number of sequences of `gyre bench decode`:
+ * CUPTI stamps the start and the end of every kernel, also of those inside a graph (its node level). When the program
+ * ends, this prints for each graph that ran often, in the order in which they first ran, so one for each number of
+ * sequences of `gyre bench decode`:
  *
- *   the step     from one graph's first kernel to the next graph's: median, how much of it no kernel ran, and between two graphs
- *   a layer      the nodes that repeat, each with its start from the layer's, how long it runs, and how long it runs by itself: from the
- *                end of the node before to its own; `early` is how long before that end it had begun (programmatic launch)
- *   by name      the same summed over the step, so that `alone` adds up to the step
+ *   the step     from one graph's first kernel to the next graph's: median, how much of it no kernel ran, and between
+ * two graphs a layer      the nodes that repeat, each with its start from the layer's, how long it runs, and how long
+ * it runs by itself: from the end of the node before to its own; `early` is how long before that end it had begun
+ * (programmatic launch) by name      the same summed over the step, so that `alone` adds up to the step
  *
- * All are medians over layers and steps. What tracing costs is seen by the step that it prints beside the one that the program prints, and
- * that one beside the same command without this library.
+ * All are medians over layers and steps. What tracing costs is seen by the step that it prints beside the one that the
+ * program prints, and that one beside the same command without this library.
  *
  *     TIMELINE_BURSTS=1  steps that no graph was made of, prompts', in place of graphs
  *     TIMELINE_NODES=1   also every node of the median step       TIMELINE_LEAST=24  launches from which a graph counts
@@ -236,7 +238,8 @@ static size_t period_of(const struct step *s, size_t n) {
     return 0;
 }
 
-/* Where the first repeated group begins: as early as it repeats, at the widest gap of names is not known; so at the first node. */
+/* Where the first repeated group begins: as early as it repeats, at the widest gap of names is not known; so at the
+ * first node. */
 static size_t first_of(const struct step *s, size_t n, size_t period) {
     size_t i = n / 2;
     while (i > 0 && same_node(s->node[i - 1], s->node[i - 1 + period]))
@@ -253,14 +256,16 @@ static double value_of(const struct place *p, enum column c) {
 static double over_layers(const struct graph *g, size_t first, size_t period, size_t at, enum column c, double *room) {
     size_t n = 0;
     for (size_t s = g->n_steps > 4 ? 2 : 0; s < g->n_steps; s++)
-        for (size_t i = first; i + period <= g->n_nodes && same_node(g->steps[0].node[i + at], g->steps[s].node[i + at]) &&
-                               same_node(g->steps[0].node[first + at], g->steps[s].node[i + at]);
+        for (size_t i = first;
+             i + period <= g->n_nodes && same_node(g->steps[0].node[i + at], g->steps[s].node[i + at]) &&
+             same_node(g->steps[0].node[first + at], g->steps[s].node[i + at]);
              i += period)
             room[n++] = value_of(&g->steps[s].place[i + at], c) - (c == START ? g->steps[s].place[i].start : 0);
     return median(room, n);
 }
 
-/* How many nodes of a period are alike, and how often they stand one behind the other at its beginning: five sliding layers and a global one. */
+/* How many nodes of a period are alike, and how often they stand one behind the other at its beginning: five sliding
+ * layers and a global one. */
 static size_t alike_of(const struct step *s, size_t first, size_t period, size_t *times) {
     for (size_t n = 2; n <= period / 2; n++) {
         size_t i = 0;
@@ -287,7 +292,8 @@ static void print_layer(const struct graph *g, double *room) {
     if (times > 1)
         printf("; the first %zu of them stand %zu times", alike, times);
     printf("\n");
-    printf("    %8s %8s %8s %8s %8s %6s %6s %7s  kernel\n", "start", "runs", "alone", "early", "gap", "grid", "block", "shared");
+    printf("    %8s %8s %8s %8s %8s %6s %6s %7s  kernel\n", "start", "runs", "alone", "early", "gap", "grid", "block",
+           "shared");
     for (size_t k = 0; k < period; k++) {
         const struct node *node = s->node[first + k];
         double alone = over_layers(g, first, period, k, ALONE, room), gap = over_layers(g, first, period, k, GAP, room);
@@ -295,8 +301,8 @@ static void print_layer(const struct graph *g, double *room) {
         if (k >= alike && k < alike * times)
             continue;
         printf("    %8.2f %8.2f %8.2f %8.2f %8.2f %6d %6d %7d  %.110s\n", over_layers(g, first, period, k, START, room),
-               over_layers(g, first, period, k, DURATION, room), alone, over_layers(g, first, period, k, EARLY, room), gap, node->grid,
-               node->block, node->shared, short_name(node->name));
+               over_layers(g, first, period, k, DURATION, room), alone, over_layers(g, first, period, k, EARLY, room),
+               gap, node->grid, node->block, node->shared, short_name(node->name));
     }
     printf("    %8.2f us in all\n", sum);
 }
@@ -332,8 +338,9 @@ static void print_names(const struct graph *g, double *room) {
         for (size_t k = 0; k < g->n_nodes; k++)
             told[k] = told[k] || same_node(s->node[at], s->node[k]);
         if (best > 0.002 * total)
-            printf("    %6zu %10.1f %6.1f%% %8.2f %8.2f  %.110s, %d x %d\n", n_best, best, 100 * best / total, best / (double)n_best,
-                   best_runs / (double)n_best, short_name(s->node[at]->name), s->node[at]->grid, s->node[at]->block);
+            printf("    %6zu %10.1f %6.1f%% %8.2f %8.2f  %.110s, %d x %d\n", n_best, best, 100 * best / total,
+                   best / (double)n_best, best_runs / (double)n_best, short_name(s->node[at]->name), s->node[at]->grid,
+                   s->node[at]->block);
     }
     free(alone), free(runs), free(told);
 }
@@ -342,14 +349,16 @@ static void print_nodes(const struct graph *g) {
     const struct step *s = &g->steps[g->n_steps / 2];
     printf("  every node of a step:\n");
     for (size_t i = 0; i < g->n_nodes; i++)
-        printf("    %9.2f %8.2f %8.2f %8.2f %8.2f  %.110s\n", s->place[i].start, s->place[i].duration, s->place[i].alone, s->place[i].early,
-               s->place[i].gap, short_name(s->node[i]->name));
+        printf("    %9.2f %8.2f %8.2f %8.2f %8.2f  %.110s\n", s->place[i].start, s->place[i].duration,
+               s->place[i].alone, s->place[i].early, s->place[i].gap, short_name(s->node[i]->name));
 }
 
-/* Between two steps in a row of this graph: from the last node's end to the next one's begin, and what of that other kernels ran. */
+/* Between two steps in a row of this graph: from the last node's end to the next one's begin, and what of that other
+ * kernels ran. */
 static void print_between(const struct graph *g, const struct node *others, size_t n_others, double *room) {
     size_t n = 0, n_inside = 0, at = 0;
-    double *busy = calloc(g->n_steps, sizeof *busy), *step = calloc(g->n_steps, sizeof *step), *idle = calloc(g->n_steps, sizeof *idle);
+    double *busy = calloc(g->n_steps, sizeof *busy), *step = calloc(g->n_steps, sizeof *step),
+           *idle = calloc(g->n_steps, sizeof *idle);
     const char *name = NULL;
     for (size_t i = 0; i + 1 < g->n_steps; i++) {
         uint64_t begin = g->steps[i].node[0]->start, next = g->steps[i + 1].node[0]->start;
@@ -370,10 +379,11 @@ static void print_between(const struct graph *g, const struct node *others, size
         step[n] = us(next, begin);
         room[n++] = wait;
     }
-    printf("  step %.1f us: %zu nodes in %.1f, of which nothing ran %.1f; then %.1f to the next, of which other kernels %.1f (%.1f each, "
+    printf("  step %.1f us: %zu nodes in %.1f, of which nothing ran %.1f; then %.1f to the next, of which other "
+           "kernels %.1f (%.1f each, "
            "%s)\n",
-           median(step, n), g->n_nodes, g->n_steps ? g->steps[g->n_steps / 2].end : 0, median(idle, n), median(room, n), median(busy, n),
-           n ? (double)n_inside / (double)n : 0, name ? short_name(name) : "none");
+           median(step, n), g->n_nodes, g->n_steps ? g->steps[g->n_steps / 2].end : 0, median(idle, n), median(room, n),
+           median(busy, n), n ? (double)n_inside / (double)n : 0, name ? short_name(name) : "none");
     free(busy), free(step), free(idle);
 }
 
@@ -396,12 +406,14 @@ static int by_first_start(const void *a, const void *b) {
 
 /* ---- begin and end ---------------------------------------------------------------------------------------------- */
 
-/* Kernels outside of graphs with no more than BURST_GAP_US between two become one launch of a graph numbered by how many they are. */
+/* Kernels outside of graphs with no more than BURST_GAP_US between two become one launch of a graph numbered by how
+ * many they are. */
 static size_t take_bursts(const struct node *others, size_t n) {
     uint32_t launch = 0;
     for (size_t i = 0, end; i < n; i = end, launch++) {
         uint64_t latest = others[i].end;
-        for (end = i + 1; end < n && (others[end].start < latest || us(others[end].start, latest) < BURST_GAP_US); end++)
+        for (end = i + 1; end < n && (others[end].start < latest || us(others[end].start, latest) < BURST_GAP_US);
+             end++)
             latest = others[end].end > latest ? others[end].end : latest;
         for (size_t k = i; k < end; k++) {
             nodes[k] = others[k];
@@ -415,7 +427,8 @@ static size_t take_bursts(const struct node *others, size_t n) {
 static void report(void) {
     static struct graph graphs[MOST_GRAPHS];
     int n_graphs = 0;
-    size_t least = getenv("TIMELINE_LEAST") ? strtoul(getenv("TIMELINE_LEAST"), NULL, 10) : 24, n_kept = 0, n_others = 0;
+    size_t least = getenv("TIMELINE_LEAST") ? strtoul(getenv("TIMELINE_LEAST"), NULL, 10) : 24, n_kept = 0,
+           n_others = 0;
     flush_all(1);
     pthread_mutex_lock(&lock);
     struct node *others = calloc(n_nodes + 1, sizeof *others);
@@ -475,8 +488,8 @@ int InitializeInjection(void) {
     *(void **)&get_next = dlsym(cupti, "cuptiActivityGetNextRecord");
     *(void **)&flush_all = dlsym(cupti, "cuptiActivityFlushAll");
     if (!enable || !callbacks || !get_next || !flush_all || callbacks(buffer_wanted, buffer_full) != CUPTI_SUCCESS ||
-        enable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) != CUPTI_SUCCESS || enable(CUPTI_ACTIVITY_KIND_MEMCPY) != CUPTI_SUCCESS ||
-        enable(CUPTI_ACTIVITY_KIND_MEMSET) != CUPTI_SUCCESS) {
+        enable(CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL) != CUPTI_SUCCESS ||
+        enable(CUPTI_ACTIVITY_KIND_MEMCPY) != CUPTI_SUCCESS || enable(CUPTI_ACTIVITY_KIND_MEMSET) != CUPTI_SUCCESS) {
         fprintf(stderr, "timeline: CUPTI cannot trace here\n");
         return 0;
     }

@@ -2,8 +2,9 @@
  *
  *     {"request_ids": ["chatcmpl-...", "the X-Request-Id that was sent"]}  or  {"abort_all": true}
  *
- * Their clients get what there is, with finish_reason "abort", or an error where a dialect has no word for that. With API keys
- * each key ends its own requests only; ids that nothing in flight has are no error, since answers end all the time. */
+ * Their clients get what there is, with finish_reason "abort", or an error where a dialect has no word for that. With
+ * API keys each key ends its own requests only; ids that nothing in flight has are no error, since answers end all the
+ * time. */
 #include "api/endpoints.h"
 #include "api/generation.h"
 

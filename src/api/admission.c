@@ -1,7 +1,7 @@
 /* admission.c - requests that are told at once to come again later, rather than to wait for longer than anybody would.
  *
- * The queue is too long by number (api_options.max_queued) or by time (max_wait_us, as predicted: engine/queue_model.h). The
- * answer says which of three it is, as clients should do different things about them:
+ * The queue is too long by number (api_options.max_queued) or by time (max_wait_us, as predicted:
+ * engine/queue_model.h). The answer says which of three it is, as clients should do different things about them:
  *
  *     key_limit    a limit of the key is used up                      send less
  *     key_queue    what this key has waiting already takes that long  send less at once; others are served meanwhile
@@ -21,8 +21,8 @@ enum status api_check_wait(struct http_exchange *x, int32_t tenant, struct error
     if (limit <= 0 || wait <= limit)
         return OK;
     ((struct api_record *)x->record)->wait_us = wait;
-    return fail(err, ERR_FULL, "the request would wait about %.1f s for its turn, and at most %.1f s are accepted", (double)wait * 1e-6,
-                (double)limit * 1e-6);
+    return fail(err, ERR_FULL, "the request would wait about %.1f s for its turn, and at most %.1f s are accepted",
+                (double)wait * 1e-6, (double)limit * 1e-6);
 }
 
 static void work_within_scope(struct http_exchange *x) {

@@ -43,7 +43,8 @@ static struct api_limits limits_or_defaults(struct api_limits l) {
 }
 
 static enum status open_service(struct api *api, struct gyre *engine, struct error *err) {
-    struct service_options o = {.news = generation_news, .flush = generation_flush, .context = api, .max_queued = api->options.max_queued};
+    struct service_options o = {
+        .news = generation_news, .flush = generation_flush, .context = api, .max_queued = api->options.max_queued};
     struct gyre_error e;
     if (service_open(engine, &o, &api->service, &e) != 0)
         return fail(err, (enum status)e.status, "%s", e.text);
@@ -167,14 +168,16 @@ static size_t context_of(const struct api *api) { return (size_t)service_info(ap
 enum status api_check_prompt(const struct api *api, struct str text, struct error *err) {
     size_t context = context_of(api), most;
     if (size_mul(context, SHRINKS_BY * api->longest_token, &most) && text.len > most)
-        return fail(err, ERR_ARG,
-                    "prompt is too long: %zu bytes, and this model's maximum context length is %zu tokens of %zu bytes at most", text.len,
-                    context, api->longest_token);
+        return fail(
+            err, ERR_ARG,
+            "prompt is too long: %zu bytes, and this model's maximum context length is %zu tokens of %zu bytes at most",
+            text.len, context, api->longest_token);
     return OK;
 }
 
 /* What the encoder does not say itself. */
-static enum status encode_within_scope(struct encoder *enc, struct str text, int flags, struct token_ids *out, struct error *err) {
+static enum status encode_within_scope(struct encoder *enc, struct str text, int flags, struct token_ids *out,
+                                       struct error *err) {
     struct alloc_scope scope;
     alloc_scope_begin(&scope);
     if (setjmp(scope.env) != 0) {

@@ -3,9 +3,9 @@
  *     HTTP exchange ─ handler, on a thread of the pool: JSON to request ─ tokenize ─ service_submit ─ hold
  *     engine thread ─ news ─ http_wake ··· on the exchange's thread: look, detokenise, write JSON when asked to fill
  *
- * One file an endpoint; each adds a row to routes.c. A handler that reads a body runs on a thread of the pool (prep_pool.h), to which
- * its exchange is lent; everything else about an exchange happens on its I/O thread; only service and http_wake cross.
- * Endpoints see tokens and text, never tensors or blocks. */
+ * One file an endpoint; each adds a row to routes.c. A handler that reads a body runs on a thread of the pool
+ * (prep_pool.h), to which its exchange is lent; everything else about an exchange happens on its I/O thread; only
+ * service and http_wake cross. Endpoints see tokens and text, never tensors or blocks. */
 #pragma once
 
 #include "api/keys.h"
@@ -43,7 +43,7 @@ struct api_options {
     struct keyring *keyring; // API keys, one of which a request must send; NULL: anybody may ask
     const struct tokenizer *tokenizer;
     const struct chat_template *chat; // NULL: chat requests are refused; it may be one without a template of its own
-    const json_t *template_kwargs;    // an object of what the template reads where a request does not say it; may be NULL
+    const json_t *template_kwargs; // an object of what the template reads where a request does not say it; may be NULL
     bool trust_request_chat_template; // "chat_template" of a request may be a template; such an option needs `chat`
     bool exclude_tools_when_none;     // tools are not shown to the model where "tool_choice" is "none"
     const json_t *tokenizer_info;     // the answer of /tokenizer_info
@@ -91,8 +91,8 @@ struct api {
 /* Takes the engine over and listens. */
 enum status api_open(struct gyre *take_engine, const struct api_options *options, struct api **out, struct error *err);
 
-/* Accepts nothing new, lets requests in flight finish for up to patience_ms (http_hurry(api->http) ends that), and ends all
- * threads. Then api_free, when nobody can call http_hurry any more. Both take NULL. */
+/* Accepts nothing new, lets requests in flight finish for up to patience_ms (http_hurry(api->http) ends that), and ends
+ * all threads. Then api_free, when nobody can call http_hurry any more. Both take NULL. */
 void api_stop(struct api *api, int patience_ms);
 void api_free(struct api *api);
 
@@ -120,7 +120,8 @@ enum status api_check_wait(struct http_exchange *x, int32_t tenant, struct error
 /* 429 with Retry-After: the queue is too long for the tenant (503 while the server shuts down). */
 void api_reply_busy(struct http_exchange *x, int32_t tenant, const char *message);
 
-/* 429 with Retry-After, and in the error's object `reason`, `retry_after_ms` and, where there is one, `estimated_wait_ms`. */
+/* 429 with Retry-After, and in the error's object `reason`, `retry_after_ms` and, where there is one,
+ * `estimated_wait_ms`. */
 struct api_wait {
     const char *reason; // "key_limit", "key_queue", "overloaded"
     int64_t retry_us, estimate_us;
@@ -135,11 +136,12 @@ bool api_step_hangs(const struct api *api, const struct service_state *state);
 
 void api_reply_json(struct http_exchange *x, int status, struct str body);
 
-/* What an answer's head has besides, for Anthropic's clients: the request's id under their name. Returns how many, 0 or 1. */
+/* What an answer's head has besides, for Anthropic's clients: the request's id under their name. Returns how many, 0
+ * or 1. */
 size_t api_extra_headers(struct http_exchange *x, struct http_header *out);
 
-/* {"error": {"message", "type", "param", "code"}}, or Anthropic's body below /v1/messages. param NULL: the first "quoted"
- * or prefix: name of the message, if it has one. */
+/* {"error": {"message", "type", "param", "code"}}, or Anthropic's body below /v1/messages. param NULL: the first
+ * "quoted" or prefix: name of the message, if it has one. */
 void api_reply_error(struct http_exchange *x, int status, const char *param, const char *message);
 
 /* A status of ours as HTTP: ERR_ARG and ERR_FORMAT 400, ERR_FULL 429 with Retry-After, ERR_DEVICE 503 ... */
@@ -157,12 +159,13 @@ bool api_read_body(struct http_exchange *x, json_t **out);
 
 /* ---- tokens ---- */
 
-/* Appends the ids of a text. Any thread. A text of more than 8 MiB, and 16 bytes a token of the context, is refused: what
- * tokenizing takes of memory and time grows with it. */
+/* Appends the ids of a text. Any thread. A text of more than 8 MiB, and 16 bytes a token of the context, is refused:
+ * what tokenizing takes of memory and time grows with it. */
 enum status api_tokenize(struct api *api, struct str text, int flags, struct token_ids *out, struct error *err);
 
-/* Refuses a text that cannot fit the context, before it is tokenized: with more than four times the bytes of a context full of
- * the longest token (normalizers may make text shorter, though hardly by that much). Not for what is cut to fit. */
+/* Refuses a text that cannot fit the context, before it is tokenized: with more than four times the bytes of a context
+ * full of the longest token (normalizers may make text shorter, though hardly by that much). Not for what is cut to
+ * fit. */
 enum status api_check_prompt(const struct api *api, struct str text, struct error *err);
 
 /* The key pays for so many tokens that were made of its text, or made text, whatever becomes of the request. */

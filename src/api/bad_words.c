@@ -2,8 +2,8 @@
 #include "api/bad_words.h"
 
 /* A word's tokens; n 0: none. */
-static enum status encode_word(struct api *api, const char *word, bool after_space, struct arena *arena, struct gyre_bad_sequence *out,
-                               struct error *err) {
+static enum status encode_word(struct api *api, const char *word, bool after_space, struct arena *arena,
+                               struct gyre_bad_sequence *out, struct error *err) {
     struct buf text = {0};
     struct token_ids ids = {0};
     while (*word == ' ')
@@ -21,8 +21,8 @@ static enum status encode_word(struct api *api, const char *word, bool after_spa
     return st;
 }
 
-static enum status read_word(struct api *api, const json_t *value, struct request_fields *f, struct gyre_bad_sequence *out, size_t *n,
-                             struct error *err) {
+static enum status read_word(struct api *api, const json_t *value, struct request_fields *f,
+                             struct gyre_bad_sequence *out, size_t *n, struct error *err) {
     struct gyre_bad_sequence *first = &out[*n], *inside = first + 1;
     if (!json_is_string(value) || json_string_length(value) == 0)
         return fail(err, ERR_ARG, "bad_words: it must be an array of strings, none of them empty");

@@ -4,7 +4,7 @@
 #include "api/api.h"
 #include "api/request_fields.h"
 
-/* Into f->request, f->arena. A word stands for two sequences: the tokens that it has at the beginning of a text and those
- * that it has after a blank. (vLLM leaves the second out unless it is as long as the first, so that "little" does not keep
- * " little" away.) Other spellings, letter by letter or inside a longer token, can still come. */
+/* Into f->request, f->arena. A word stands for two sequences: the tokens that it has at the beginning of a text and
+ * those that it has after a blank. (vLLM leaves the second out unless it is as long as the first, so that "little" does
+ * not keep " little" away.) Other spellings, letter by letter or inside a longer token, can still come. */
 enum status bad_words_read(struct api *api, const json_t *body, struct request_fields *f, struct error *err);

@@ -6,8 +6,8 @@
 
 enum { PROBE_TOKENS = 64 };
 
-/* What the service is asked after a beam: to go on with the most probable token each time, and the choices beside it. As long
- * as one of the beams goes the same way, the probe serves that one. */
+/* What the service is asked after a beam: to go on with the most probable token each time, and the choices beside it.
+ * As long as one of the beams goes the same way, the probe serves that one. */
 struct probe {
     struct choice choice; // first: the service tells of choices
     struct run *run;
@@ -90,8 +90,8 @@ static enum status check_width(const struct generation *g, const struct params *
     const struct gyre_request *r = &p->fields.request;
     int64_t most = MIN(GYRE_MAX_TOP_LOGPROBS, service_info(g->api->service)->vocab_size) - n_stops(g, r);
     if (r->n_stop_ids >= (size_t)GYRE_MAX_TOP_LOGPROBS || width > most)
-        return fail(err, ERR_ARG, "beam_width: %lld; with %d tokens that end an answer it may be at most %lld", (long long)width,
-                    n_stops(g, r), (long long)MAX(most, 0));
+        return fail(err, ERR_ARG, "beam_width: %lld; with %d tokens that end an answer it may be at most %lld",
+                    (long long)width, n_stops(g, r), (long long)MAX(most, 0));
     if (p->n > width)
         return fail(err, ERR_ARG, "n: %d answers are more than the %lld beams", p->n, (long long)width);
     return OK;
@@ -107,8 +107,8 @@ static enum status refuse_alone(const json_t *body, int64_t width, const struct 
     return f->early_stopping[0] == 'f' ? OK : fail(err, ERR_ARG, sentence, "early_stopping");
 }
 
-enum status beam_fields_read(const struct generation *g, const json_t *body, const struct params *p, struct beam_fields *out,
-                             struct error *err) {
+enum status beam_fields_read(const struct generation *g, const json_t *body, const struct params *p,
+                             struct beam_fields *out, struct error *err) {
     bool use;
     int64_t width;
     *out = (struct beam_fields){0};
@@ -372,7 +372,8 @@ void beam_search_gone(struct generation *g) {
 
 // ---- the beginning ----------------------------------------------------------------------------------------------
 
-static struct beams_options options_of(const struct generation *g, const struct gyre_request *r, const struct beam_fields *f) {
+static struct beams_options options_of(const struct generation *g, const struct gyre_request *r,
+                                       const struct beam_fields *f) {
     const struct gyre_info *info = service_info(g->api->service);
     struct beams_options o = {.width = f->width, .length_penalty = f->length_penalty, .n_stops = n_stops(g, r)};
     int32_t *stops = arena_calloc(&g->x->arena, (size_t)o.n_stops, sizeof *stops);
@@ -385,8 +386,8 @@ static struct beams_options options_of(const struct generation *g, const struct 
     return o;
 }
 
-/* The most probable token each time, and those beside it; nothing, not even of the model's defaults, that could change or end it.
- * Probes are sent when the body that the request was read from is long gone. */
+/* The most probable token each time, and those beside it; nothing, not even of the model's defaults, that could change
+ * or end it. Probes are sent when the body that the request was read from is long gone. */
 static struct gyre_request probe_of(const struct gyre_request *r, int n_choices, struct arena *arena) {
     struct gyre_request q = *r;
     q.cache_salt = r->cache_salt ? arena_strdup(arena, str_of(r->cache_salt)) : NULL;
@@ -401,7 +402,8 @@ static struct gyre_request probe_of(const struct gyre_request *r, int n_choices,
     return q;
 }
 
-static void init_run(struct run *run, struct beam_search *s, const struct beams_options *options, struct prompt_ids prompt) {
+static void init_run(struct run *run, struct beam_search *s, const struct beams_options *options,
+                     struct prompt_ids prompt) {
     struct arena *arena = &s->g->x->arena;
     *run = (struct run){.search = s, .prompt = prompt};
     beams_init(&run->beams, options, arena);
@@ -417,8 +419,8 @@ static int64_t room_after(const struct generation *g, struct prompt_ids prompt) 
 }
 
 /* A probe asks for one token only, so the engine would see too late that the answer cannot have all its tokens. */
-static enum status check_lengths(const struct generation *g, const struct gyre_request *r, const struct prompt_ids *prompts, int n,
-                                 struct error *err) {
+static enum status check_lengths(const struct generation *g, const struct gyre_request *r,
+                                 const struct prompt_ids *prompts, int n, struct error *err) {
     const struct gyre_info *info = service_info(g->api->service);
     for (int i = 0; i < n; i++)
         TRY(request_check_room((int64_t)prompts[i].n, r->max_tokens == 0 ? 1 : r->max_tokens, info, err));

@@ -32,7 +32,8 @@ static const struct field fields[] = {
 // ---- writing ----------------------------------------------------------------------------------------------------
 
 static void write_head(const struct generation *g, const char *object, struct buf *out) {
-    buf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", g->id, object, (long long)g->created);
+    buf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", g->id, object,
+               (long long)g->created);
     buf_json_string(out, str_of(g->model));
     buf_printf(out, ",\"system_fingerprint\":\"%s\"", g->api->options.fingerprint);
 }
@@ -115,8 +116,10 @@ static void write_warnings(const struct generation *g, struct buf *out) {
 /* The role comes alone, with empty content, as clients expect of the first chunk. */
 static void write_role(struct choice *c, struct buf *out) {
     write_chunk_head(c->generation, out);
-    buf_printf(out, "{\"index\":%d,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}]",
-               c->index);
+    buf_printf(
+        out,
+        "{\"index\":%d,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}]",
+        c->index);
     write_prompt_ids(c->generation, out);
     write_warnings(c->generation, out);
     if (c->generation->continuous_usage) {
@@ -247,7 +250,8 @@ static enum status check_logprobs(const struct generation *g, const json_t *body
 
 /* With echo: what the last message says, if it is the assistant's; kept in g->own. */
 static void keep_echo(struct generation *g, const json_t *body) {
-    const json_t *messages = json_object_get(body, "messages"), *last = json_array_get(messages, json_array_size(messages) - 1);
+    const json_t *messages = json_object_get(body, "messages"),
+                 *last = json_array_get(messages, json_array_size(messages) - 1);
     struct buf text = {0};
     g->echo = g->echo && strcmp(json_string_value(json_object_get(last, "role")), "assistant") == 0;
     if (g->echo)
@@ -256,7 +260,8 @@ static void keep_echo(struct generation *g, const json_t *body) {
     buf_release(&text);
 }
 
-static enum status read_prompt(struct generation *g, json_t *body, struct params *p, struct prompt_ids *out, struct error *err) {
+static enum status read_prompt(struct generation *g, json_t *body, struct params *p, struct prompt_ids *out,
+                               struct error *err) {
     struct extensions e;
     TRY(check_logprobs(g, body, err));
     TRY(read_max_tokens(body, &p->fields.request, err));
@@ -282,7 +287,8 @@ void endpoint_chat(struct http_exchange *x) {
     if (!api_read_body(x, &body))
         return;
     struct generation *g = arena_alloc(&x->arena, sizeof *g);
-    *g = (struct generation){.api = api_of(x), .x = x, .dialect = &dialect, .model = api_of(x)->options.names[0], .warnings = ""};
+    *g = (struct generation){
+        .api = api_of(x), .x = x, .dialect = &dialect, .model = api_of(x)->options.names[0], .warnings = ""};
     struct params p = {0};
     if (api_check_model(x, body) && params_read(g, body, fields, &p))
         start(g, body, &p);

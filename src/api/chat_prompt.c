@@ -29,7 +29,8 @@ static void replace_last_text(json_t *message, json_t *take_text) {
 static enum status mark_last(json_t *context, const char *mark, struct error *err) {
     json_t *messages = json_copy(json_object_get(context, "messages"));
     size_t last = json_array_size(messages) - 1;
-    json_t *message = json_copy(json_array_get(messages, last)), *content = last_text(json_object_get(message, "content"));
+    json_t *message = json_copy(json_array_get(messages, last)),
+           *content = last_text(json_object_get(message, "content"));
     struct buf text = {0};
     json_array_set_new(messages, last, message);
     json_object_set_new(context, "messages", messages);
@@ -61,7 +62,8 @@ void chat_content_text(const json_t *message, struct buf *out) {
 static enum status cut_at(const char *mark, struct buf *prompt, struct error *err) {
     char *at = prompt->len ? memmem(prompt->ptr, prompt->len, mark, strlen(mark)) : NULL;
     if (!at)
-        return fail(err, ERR_UNSUPPORTED, "messages: the chat template does not show the last one as it is, so it cannot be continued");
+        return fail(err, ERR_UNSUPPORTED,
+                    "messages: the chat template does not show the last one as it is, so it cannot be continued");
     bool trims = at[strlen(mark)] != ' ';
     for (prompt->len = (size_t)(at - prompt->ptr); trims && prompt->len > 0 && is_blank(prompt->ptr[prompt->len - 1]);)
         prompt->len--;
@@ -84,11 +86,14 @@ static enum status choose(const struct api *api, const struct chat_ask *ask, str
     const struct chat_template *chat = api->options.chat;
     struct str given = {json_string_value(ask->chat_template), json_string_length(ask->chat_template)};
     *own = NULL;
-    *variant = chat && given.ptr ? chat_template_named(chat, given.ptr) : chat ? chat_template_for(chat, ask->context) : NULL;
+    *variant = chat && given.ptr ? chat_template_named(chat, given.ptr)
+               : chat            ? chat_template_for(chat, ask->context)
+                                 : NULL;
     if (given.ptr && !*variant) {
         if (!chat || !api->options.trust_request_chat_template)
             return fail(err, ERR_UNSUPPORTED,
-                        "chat_template: templates of requests are used where the server was started with --trust-request-chat-template");
+                        "chat_template: templates of requests are used where the server was started with "
+                        "--trust-request-chat-template");
         TRY(chat_template_with(chat, given, "chat_template", own, err));
         *variant = chat_template_for(*own, ask->context);
     }
@@ -97,15 +102,16 @@ static enum status choose(const struct api *api, const struct chat_ask *ask, str
     return fail(err, ERR_UNSUPPORTED, "messages: the model has no chat template; use /v1/completions");
 }
 
-static enum status render(const struct chat_template *chat, const struct chat_variant *variant, const struct chat_ask *ask,
-                          struct buf *prompt, struct error *err) {
+static enum status render(const struct chat_template *chat, const struct chat_variant *variant,
+                          const struct chat_ask *ask, struct buf *prompt, struct error *err) {
     char mark[64];
     json_t *context = ask->context;
     TRY(chat_messages_fit(json_object_get(context, "messages"), "messages", &variant->form, err));
     json_object_set_new(context, "add_generation_prompt", json_boolean(ask->end == CHAT_ASKS));
     const char *effort = json_string_value(json_object_get(context, "reasoning_effort"));
     if (effort && strcmp(effort, "none") == 0 && !json_object_get(context, "enable_thinking"))
-        json_object_set_new(context, "enable_thinking", json_false()); // as templates of models that can do both call it
+        json_object_set_new(context, "enable_thinking",
+                            json_false()); // as templates of models that can do both call it
     api_new_id("continue", mark);
     if (ask->end == CHAT_CONTINUES)
         TRY(mark_last(context, mark, err));
@@ -136,7 +142,8 @@ enum status chat_prompt(struct generation *g, const struct chat_ask *ask, struct
     if (st == OK && !g->cuts_prompt)
         st = api_check_prompt(g->api, buf_view(&text), err);
     if (st == OK) // the template writes its own special tokens, BOS among them
-        st = api_tokenize(g->api, buf_view(&text), ENCODE_PARSE_SPECIAL | (g->add_special ? ENCODE_ADD_SPECIAL : 0), &ids, err);
+        st = api_tokenize(g->api, buf_view(&text), ENCODE_PARSE_SPECIAL | (g->add_special ? ENCODE_ADD_SPECIAL : 0),
+                          &ids, err);
     api_charge_text(g->x, ids.n);
     if (st == OK) {
         *out = (struct prompt_ids){arena_calloc(&g->x->arena, ids.n, sizeof *ids.ids), ids.n};
@@ -169,7 +176,8 @@ static enum status check_tools(const json_t *tools, struct error *err) {
 enum status chat_check_tools(const json_t *tools, const char *choice, struct error *err) {
     if (json_array_size(tools) == 0 || (choice && strcmp(choice, "none") == 0))
         return OK;
-    return fail(err, ERR_UNSUPPORTED, "tools: this server does not call them yet; only a tool_choice of \"none\" is supported");
+    return fail(err, ERR_UNSUPPORTED,
+                "tools: this server does not call them yet; only a tool_choice of \"none\" is supported");
 }
 
 void chat_put_tools(const struct api *api, json_t *take_tools, json_t *context) {
@@ -183,7 +191,8 @@ static enum status read_end(const json_t *body, enum chat_end *out, struct error
     TRY(jv_bool_or(body, "request", "continue_final_message", false, &go_on, err));
     TRY(jv_bool_or(body, "request", "add_generation_prompt", true, &add_prompt, err));
     if (go_on && add_prompt)
-        return fail(err, ERR_ARG, "continue_final_message: it excludes add_generation_prompt, which is true unless given as false");
+        return fail(err, ERR_ARG,
+                    "continue_final_message: it excludes add_generation_prompt, which is true unless given as false");
     *out = go_on ? CHAT_CONTINUES : add_prompt ? CHAT_ASKS : CHAT_ENDS;
     return OK;
 }

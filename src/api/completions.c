@@ -18,7 +18,8 @@ static const struct field fields[] = {
 // ---- writing ----------------------------------------------------------------------------------------------------
 
 static void write_head(const struct generation *g, struct buf *out) {
-    buf_printf(out, "{\"id\":\"%s\",\"object\":\"text_completion\",\"created\":%lld,\"model\":", g->id, (long long)g->created);
+    buf_printf(out, "{\"id\":\"%s\",\"object\":\"text_completion\",\"created\":%lld,\"model\":", g->id,
+               (long long)g->created);
     buf_json_string(out, str_of(g->model));
     buf_printf(out, ",\"system_fingerprint\":\"%s\"", g->api->options.fingerprint);
 }
@@ -147,7 +148,8 @@ static bool says_max_tokens(const json_t *body) {
     return n && !json_is_null(n);
 }
 
-/* Nobody asked for the default, so it gives way to a prompt that leaves less; the service refuses one that leaves nothing. */
+/* Nobody asked for the default, so it gives way to a prompt that leaves less; the service refuses one that leaves
+ * nothing. */
 static void fit_default(const struct generation *g, const struct prompt_ids *prompts, int n, struct gyre_request *r) {
     int64_t room = service_info(g->api->service)->max_model_len;
     for (int i = 0; i < n; i++)
@@ -158,7 +160,9 @@ static void fit_default(const struct generation *g, const struct prompt_ids *pro
 /* Here logprobs is how many; true is chat's word. */
 static enum status check_logprobs(const json_t *body, struct error *err) {
     const json_t *value = json_object_get(body, "logprobs");
-    return json_is_true(value) ? fail(err, ERR_ARG, "logprobs: completions want a number of tokens, 0 to %d", GYRE_MAX_TOP_LOGPROBS) : OK;
+    return json_is_true(value)
+               ? fail(err, ERR_ARG, "logprobs: completions want a number of tokens, 0 to %d", GYRE_MAX_TOP_LOGPROBS)
+               : OK;
 }
 
 /* n of best_of answers are shown, so that none can be before all are there. */
@@ -170,7 +174,8 @@ static enum status read_best_of(struct generation *g, const json_t *body, struct
     if (best_of == p->n)
         return OK;
     if (g->stream)
-        return fail(err, ERR_ARG, "best_of: which of %lld answers are the best is known at their end, so they cannot be streamed",
+        return fail(err, ERR_ARG,
+                    "best_of: which of %lld answers are the best is known at their end, so they cannot be streamed",
                     (long long)best_of);
     g->n_best = p->n;
     p->n = (int)best_of;
@@ -178,8 +183,8 @@ static enum status read_best_of(struct generation *g, const json_t *body, struct
     return OK;
 }
 
-static enum status read_prompts(struct generation *g, const json_t *body, struct params *p, struct prompt_ids **out, int *n,
-                                struct error *err) {
+static enum status read_prompts(struct generation *g, const json_t *body, struct params *p, struct prompt_ids **out,
+                                int *n, struct error *err) {
     struct extensions e;
     struct gyre_request *r = &p->fields.request;
     TRY(check_logprobs(body, err));
@@ -216,7 +221,8 @@ void endpoint_completions(struct http_exchange *x) {
     if (!api_read_body(x, &body))
         return;
     struct generation *g = arena_alloc(&x->arena, sizeof *g);
-    *g = (struct generation){.api = api_of(x), .x = x, .dialect = &dialect, .model = api_of(x)->options.names[0], .warnings = ""};
+    *g = (struct generation){
+        .api = api_of(x), .x = x, .dialect = &dialect, .model = api_of(x)->options.names[0], .warnings = ""};
     struct params p = {0};
     if (api_check_model(x, body) && params_read(g, body, fields, &p)) {
         if (!says_max_tokens(body))

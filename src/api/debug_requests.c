@@ -1,7 +1,7 @@
 /* debug_requests.c - GET /debug/requests: what is in flight, and the last requests that are over, newest first.
  *
- * Everything is copied under the lock and written after it, so that a look does not hold up the ends of others. With API keys
- * each key sees its own requests: who else asks, from where and how much, is not its business. */
+ * Everything is copied under the lock and written after it, so that a look does not hold up the ends of others. With
+ * API keys each key sees its own requests: who else asks, from where and how much, is not its business. */
 #include "api/endpoints.h"
 
 #include <stdlib.h>

@@ -24,7 +24,8 @@ static void pass(struct place *p, size_t n_characters) {
 }
 
 /* What a token gives where the client wrote the text. */
-static void piece_of(struct detokenizer *d, const struct tokenizer *tok, int32_t id, struct str rest, struct buf *piece) {
+static void piece_of(struct detokenizer *d, const struct tokenizer *tok, int32_t id, struct str rest,
+                     struct buf *piece) {
     struct error ignored; // a decoder that fails gives places without lengths
     struct str written = tokenizer_token_text(tok, id);
     buf_clear(piece);

@@ -9,8 +9,9 @@ struct echo {
     int32_t first;           // the token that begins the text; n_prompt if there is none
 };
 
-/* The text that the client sent, as it was, or what ids decode to. A token that is not in the text (BOS that the tokenizer put
- * there) has no length in it; where a normaliser changed the text, places are as near as lengths tell. Released by the caller. */
+/* The text that the client sent, as it was, or what ids decode to. A token that is not in the text (BOS that the
+ * tokenizer put there) has no length in it; where a normaliser changed the text, places are as near as lengths tell.
+ * Released by the caller. */
 void echo_make(const struct choice *c, struct echo *out);
 void echo_release(struct echo *e);
 

@@ -2,8 +2,9 @@
  *
  *     {"input": "a text" or ids or an array of either, "encoding_format": "float" | "base64", "dimensions": N}
  *
- * The vector is the state behind the model's last norm, of the last token or averaged over all (api_options.pooling), cut to
- * its first `dimensions` numbers and then scaled to length 1. base64 is of little-endian floats, as OpenAI has it. */
+ * The vector is the state behind the model's last norm, of the last token or averaged over all (api_options.pooling),
+ * cut to its first `dimensions` numbers and then scaled to length 1. base64 is of little-endian floats, as OpenAI has
+ * it. */
 #include "api/endpoints.h"
 #include "api/params.h"
 #include "api/prompts.h"
@@ -104,7 +105,8 @@ static enum status read_format(const json_t *body, bool *base64, struct error *e
 }
 
 /* A text keeps its last tokens, as vLLM does; -1 is as many as the context has. */
-static enum status truncate_prompts(struct generation *g, const json_t *body, struct prompt_ids *prompts, int n, struct error *err) {
+static enum status truncate_prompts(struct generation *g, const json_t *body, struct prompt_ids *prompts, int n,
+                                    struct error *err) {
     int64_t longest, max = service_info(g->api->service)->max_model_len;
     TRY(jv_int_or(body, "request", "truncate_prompt_tokens", -1, max, INT64_MAX, &longest, err));
     if (longest == 0)
@@ -119,8 +121,8 @@ static enum status truncate_prompts(struct generation *g, const json_t *body, st
     return OK;
 }
 
-static enum status read_request(struct embeddings *e, const json_t *body, struct gyre_request *r, struct prompt_ids **prompts, int *n,
-                                struct error *err) {
+static enum status read_request(struct embeddings *e, const json_t *body, struct gyre_request *r,
+                                struct prompt_ids **prompts, int *n, struct error *err) {
     const struct api_options *o = &e->g.api->options;
     int width = service_info(e->g.api->service)->hidden_size;
     bool add_special;
@@ -151,14 +153,16 @@ void endpoint_embeddings(struct http_exchange *x) {
     if (!api_read_body(x, &body))
         return;
     struct embeddings *e = arena_calloc(&x->arena, 1, sizeof *e);
-    e->g = (struct generation){.api = api_of(x), .x = x, .dialect = &dialect, .model = api_of(x)->options.names[0], .warnings = ""};
+    e->g = (struct generation){
+        .api = api_of(x), .x = x, .dialect = &dialect, .model = api_of(x)->options.names[0], .warnings = ""};
     struct gyre_request r = service_request_default(e->g.api->service);
     struct prompt_ids *prompts;
     int n;
     struct error err;
     if (!api_check_model(x, body)) {
         // answered
-    } else if (params_check_fields(&e->g, body, fields, false, &err) != OK || read_request(e, body, &r, &prompts, &n, &err) != OK) {
+    } else if (params_check_fields(&e->g, body, fields, false, &err) != OK ||
+               read_request(e, body, &r, &prompts, &n, &err) != OK) {
         api_reply_fault(x, &err);
     } else {
         generation_start(&e->g, &r, prompts, n, 1);

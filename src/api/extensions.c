@@ -3,7 +3,8 @@
 
 static const char WHERE[] = "request";
 
-static enum status read_prompt_logprobs(struct generation *g, const json_t *body, struct request_fields *f, struct error *err) {
+static enum status read_prompt_logprobs(struct generation *g, const json_t *body, struct request_fields *f,
+                                        struct error *err) {
     const json_t *value = json_object_get(body, "prompt_logprobs");
     int n = 0;
     if (!value || json_is_null(value))
@@ -34,8 +35,8 @@ static int64_t room_for_prompt(const struct generation *g, const struct gyre_req
     return answer < context ? context - answer : 1;
 }
 
-static enum status read_cut(struct generation *g, const json_t *body, const struct gyre_request *r, struct prompt_cut *out,
-                            struct error *err) {
+static enum status read_cut(struct generation *g, const json_t *body, const struct gyre_request *r,
+                            struct prompt_cut *out, struct error *err) {
     const char *side;
     TRY(jv_int_or(body, WHERE, "truncate_prompt_tokens", -1, INT32_MAX, INT64_MAX, &out->most, err));
     TRY(jv_string_or(body, WHERE, "truncation_side", "left", &side, err));
@@ -50,8 +51,8 @@ static enum status read_cut(struct generation *g, const json_t *body, const stru
     return OK;
 }
 
-enum status extensions_read(struct generation *g, const json_t *body, bool add_special, struct params *p, struct extensions *out,
-                            struct error *err) {
+enum status extensions_read(struct generation *g, const json_t *body, bool add_special, struct params *p,
+                            struct extensions *out, struct error *err) {
     struct gyre_request *r = &p->fields.request;
     TRY(read_prompt_logprobs(g, body, &p->fields, err));
     TRY(read_ids_and_text(g, body, err));
@@ -60,7 +61,8 @@ enum status extensions_read(struct generation *g, const json_t *body, bool add_s
     return jv_bool_or(body, WHERE, "add_special_tokens", add_special, &out->add_special, err);
 }
 
-void extensions_start(struct generation *g, const json_t *body, const struct params *p, const struct prompt_ids *prompts, int n_prompts) {
+void extensions_start(struct generation *g, const json_t *body, const struct params *p,
+                      const struct prompt_ids *prompts, int n_prompts) {
     struct beam_fields beams;
     struct error err;
     if (beam_fields_read(g, body, p, &beams, &err) != OK)

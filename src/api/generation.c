@@ -52,14 +52,18 @@ static void generation_release(struct generation *g) {
 }
 
 static void choice_init(struct choice *c, struct generation *g, int index, struct prompt_ids prompt) {
-    *c = (struct choice){
-        .generation = g, .index = index, .prompt = prompt.ids, .n_prompt = (int32_t)prompt.n, .prompt_text = prompt.text, .first_text = -1};
+    *c = (struct choice){.generation = g,
+                         .index = index,
+                         .prompt = prompt.ids,
+                         .n_prompt = (int32_t)prompt.n,
+                         .prompt_text = prompt.text,
+                         .first_text = -1};
     stop_filter_init(&c->stop, g->stops, g->n_stops);
     think_filter_init(&c->think, g->split_reasoning, g->prompt_opens_reasoning);
 }
 
-/* Detokenizers behind the prompts; choices of one prompt lie side by side. Once the answers are submitted, since the device works
- * meanwhile. */
+/* Detokenizers behind the prompts; choices of one prompt lie side by side. Once the answers are submitted, since the
+ * device works meanwhile. */
 static void begin_texts(struct generation *g) {
     for (int i = 0; i < g->n_choices && !g->no_text; i++) {
         struct choice *c = &g->choices[i], *before = i > 0 && c[-1].prompt == c->prompt ? c - 1 : NULL;
@@ -75,7 +79,9 @@ static void begin_texts(struct generation *g) {
 }
 
 /* Text that may be shown goes to reasoning or content. */
-static void pass_on(struct choice *c, const struct buf *text) { think_filter_feed(&c->think, buf_view(text), &c->reasoning, &c->content); }
+static void pass_on(struct choice *c, const struct buf *text) {
+    think_filter_feed(&c->think, buf_view(text), &c->reasoning, &c->content);
+}
 
 /* What comes before a stop string may be shown, and the string itself if that was asked. */
 static void stop_or_show(struct choice *c, const struct buf *text, struct buf *shown) {
@@ -184,8 +190,8 @@ static const char PING[] = ": ping\n\n", DONE[] = "data: [DONE]\n\n";
 static void begin_stream(struct generation *g) {
     struct http_header headers[3] = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
     size_t n = 2 + api_extra_headers(g->x, headers + 2);
-    http_stream_begin(
-        g->x, &(struct http_answer){200, "text/event-stream; charset=utf-8", headers, n, g->dialect->ping ? g->dialect->ping : PING});
+    http_stream_begin(g->x, &(struct http_answer){200, "text/event-stream; charset=utf-8", headers, n,
+                                                  g->dialect->ping ? g->dialect->ping : PING});
 }
 
 /* What is new of a choice, as one chunk; nothing if no text has become certain. */
@@ -337,7 +343,8 @@ static void hear_now(struct choice *c) {
     }
 }
 
-/* 503 in place of a whole answer for which there was no memory; false: it is not time for it, or there is none for that either. */
+/* 503 in place of a whole answer for which there was no memory; false: it is not time for it, or there is none for that
+ * either. */
 static bool refuse_for_memory(struct generation *g) {
     struct alloc_scope scope;
     if (g->stream || g->search || g->n_done < g->n_choices || (!g->goes_on && http_is_gone(g->x)))
@@ -459,21 +466,24 @@ int64_t generation_bound(const struct api *api, int64_t n_prompt, int64_t max_to
 }
 
 /* More than a few of each token are kept for the whole answer before it begins. */
-static enum status check_logprobs_room(const struct generation *g, const struct gyre_request *r, const struct prompt_ids *prompts, int n,
-                                       struct error *err) {
+static enum status check_logprobs_room(const struct generation *g, const struct gyre_request *r,
+                                       const struct prompt_ids *prompts, int n, struct error *err) {
     enum { MOST = 16 << 20 }; // with token and number 128 MiB
     int64_t length = service_info(g->api->service)->max_model_len, total = 0;
     for (int i = 0; i < g->n_choices; i++) {
-        int64_t n_prompt = (int64_t)prompts[i / n].n, answer = r->max_tokens == -1 ? MAX(length - n_prompt, 0) : MIN(r->max_tokens, length);
+        int64_t n_prompt = (int64_t)prompts[i / n].n,
+                answer = r->max_tokens == -1 ? MAX(length - n_prompt, 0) : MIN(r->max_tokens, length);
         total += answer * r->n_top_logprobs + (r->score_prompt && i % n == 0 ? n_prompt * r->n_prompt_top_logprobs : 0);
     }
     if (total > MOST && MAX(r->n_top_logprobs, r->n_prompt_top_logprobs) > GYRE_MAX_TOP_LOGPROBS)
-        return fail(err, ERR_LIMIT, "logprobs: the request asks for up to %lld of them, at most %d are made; ask for fewer tokens",
+        return fail(err, ERR_LIMIT,
+                    "logprobs: the request asks for up to %lld of them, at most %d are made; ask for fewer tokens",
                     (long long)total, MOST);
     return OK;
 }
 
-void generation_start(struct generation *g, const struct gyre_request *request, const struct prompt_ids *prompts, int n_prompts, int n) {
+void generation_start(struct generation *g, const struct gyre_request *request, const struct prompt_ids *prompts,
+                      int n_prompts, int n) {
     struct http_exchange *x = g->x;
     struct gyre_request r = *request;
     generation_prepare(g, prompts, n_prompts, n);

@@ -16,10 +16,11 @@ struct choice {
     struct generation *generation;
     void (*heard)(struct choice *c); // takes the news of its answer, all of it; NULL: generation.c does
     int index;
-    struct choice *next_news;    // on its thread's stack
-    struct answer *answer;       // NULL before it was submitted
-    const struct answer *scored; // whose prompt_logprobs are those of this prompt: its own, or another choice's of the prompt
-    const int32_t *prompt;       // [n_prompt], in the exchange's arena
+    struct choice *next_news; // on its thread's stack
+    struct answer *answer;    // NULL before it was submitted
+    const struct answer
+        *scored;           // whose prompt_logprobs are those of this prompt: its own, or another choice's of the prompt
+    const int32_t *prompt; // [n_prompt], in the exchange's arena
     int32_t n_prompt;
     struct str prompt_text;          // prompt_ids.text
     struct detokenizer *detokenizer; // begins behind the prompt; NULL until its answer is submitted
@@ -54,7 +55,7 @@ struct dialect {
     const char *ping;                                     // of a stream that waits; NULL: a comment
     void (*settle)(struct generation *g);                 // in place of a body, of one that is detached
     void (*release)(struct generation *g);                // frees what is in g->own; NULL: nothing
-    bool abort_fails;                                     // it has no name for an answer that was aborted: the request fails
+    bool abort_fails; // it has no name for an answer that was aborted: the request fails
 };
 
 struct generation {
@@ -83,20 +84,20 @@ struct generation {
     struct beam_search *search; // NULL: the service runs the choices' answers
     bool is_picked;             // the best are, and
     int64_t n_cached;           // ... what was cached before they were
-    int n_best;                 // of the choices of a prompt so many are shown, the most probable by token; 0: all, in their order
-    int n_shown;                // choices that a body has: the first ones, once all have ended
-    bool begun;                 // dialect->begin was called
-    bool aborted;               // and the dialect has no name for that
-    bool detached;              // the exchange is answered before it is over, and is held until then
-    bool goes_on;               // that has come so far: whether the client is gone does not matter any more
-    _Atomic bool abort_asked;   // of a search, which then ends its answers itself: generation_abort
-    int n_done;                 // answers that the service has ended
-    int thread;                 // I/O thread of the exchange
-    struct choice *early_news;  // that came while the exchange was lent: a stack, of that thread
-    int64_t n_prompt_tokens;    // of distinct prompts
-    void *own;                  // the dialect's
-    const char *warnings;       // JSON strings, comma between; "" if there are none
-    struct error failed;        // of a choice: the whole request fails
+    int n_best;    // of the choices of a prompt so many are shown, the most probable by token; 0: all, in their order
+    int n_shown;   // choices that a body has: the first ones, once all have ended
+    bool begun;    // dialect->begin was called
+    bool aborted;  // and the dialect has no name for that
+    bool detached; // the exchange is answered before it is over, and is held until then
+    bool goes_on;  // that has come so far: whether the client is gone does not matter any more
+    _Atomic bool abort_asked;  // of a search, which then ends its answers itself: generation_abort
+    int n_done;                // answers that the service has ended
+    int thread;                // I/O thread of the exchange
+    struct choice *early_news; // that came while the exchange was lent: a stack, of that thread
+    int64_t n_prompt_tokens;   // of distinct prompts
+    void *own;                 // the dialect's
+    const char *warnings;      // JSON strings, comma between; "" if there are none
+    struct error failed;       // of a choice: the whole request fails
 };
 
 /* What is left of max_tokens (-1: to the end of the context) where the server bounds every answer. */
@@ -109,11 +110,12 @@ struct prompt_ids {
     size_t n;
     struct str text; // what the client sent, if that is to be shown again; else empty with ptr NULL
 };
-void generation_start(struct generation *g, const struct gyre_request *request, const struct prompt_ids *prompts, int n_prompts, int n);
+void generation_start(struct generation *g, const struct gyre_request *request, const struct prompt_ids *prompts,
+                      int n_prompts, int n);
 
-/* In parts, for who fills the answers himself (beam_search.c): makes the choices, without answers; holds the exchange, once
- * they have some; refuses before there is anything to wait for; replies with what they say, or g->failed, and ends; or ends
- * without a reply, when the client is gone. */
+/* In parts, for who fills the answers himself (beam_search.c): makes the choices, without answers; holds the exchange,
+ * once they have some; refuses before there is anything to wait for; replies with what they say, or g->failed, and
+ * ends; or ends without a reply, when the client is gone. */
 void generation_prepare(struct generation *g, const struct prompt_ids *prompts, int n_prompts, int n);
 void generation_begin(struct generation *g);
 void generation_refuse(struct generation *g, int32_t tenant, const struct error *err);

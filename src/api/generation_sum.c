@@ -54,11 +54,12 @@ static void write_usage(const struct generation *g, int64_t n, struct buf *out) 
     int64_t n_reasoning = 0, n_cached = g->is_picked ? g->n_cached : n_cached_tokens(g);
     for (int i = 0; i < g->n_choices; i++)
         n_reasoning += g->choices[i].n_reasoning;
-    buf_printf(out,
-               "\"usage\":{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,"
-               "\"prompt_tokens_details\":{\"cached_tokens\":%lld},\"completion_tokens_details\":{\"reasoning_tokens\":%lld}}",
-               (long long)g->n_prompt_tokens, (long long)n, (long long)(g->n_prompt_tokens + n),
-               (long long)MIN(n_cached, g->n_prompt_tokens), (long long)n_reasoning);
+    buf_printf(
+        out,
+        "\"usage\":{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,"
+        "\"prompt_tokens_details\":{\"cached_tokens\":%lld},\"completion_tokens_details\":{\"reasoning_tokens\":%lld}}",
+        (long long)g->n_prompt_tokens, (long long)n, (long long)(g->n_prompt_tokens + n),
+        (long long)MIN(n_cached, g->n_prompt_tokens), (long long)n_reasoning);
 }
 
 void generation_usage(const struct generation *g, struct buf *out) { write_usage(g, generation_n_tokens(g), out); }
@@ -80,8 +81,8 @@ static int by_mean_logprob(const void *a, const void *b) {
     return mx != my ? (mx < my ? 1 : -1) : x->index - y->index;
 }
 
-/* The best of each prompt come first in the array, with the numbers that they are shown under. All answers are done, so that
- * nobody holds a pointer to a choice any more. */
+/* The best of each prompt come first in the array, with the numbers that they are shown under. All answers are done, so
+ * that nobody holds a pointer to a choice any more. */
 static void pick_best(struct generation *g) {
     int n_each = g->n_choices / (g->n_shown / g->n_best);
     pthread_mutex_lock(&g->api->records.lock); // /debug/requests looks at them from another thread

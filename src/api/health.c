@@ -41,13 +41,15 @@ void endpoint_server_info(struct http_exchange *x) {
     buf_printf(&body, "{\"version\":\"%s\",\"model\":", api->options.version);
     buf_json_string(&body, str_of(api->options.names[0]));
     buf_printf(&body,
-               ",\"max_model_len\":%lld,\"kv_cache_bytes\":%lld,\"kv_cache_tokens\":%lld,\"block_size\":%d,\"max_num_batched_tokens\":%d,"
-               "\"max_num_seqs\":%d,\"running\":%d,\"waiting\":%lld,\"kv_cache_usage\":%.4f,\"steps\":%lld,\"preemptions\":%lld,"
+               ",\"max_model_len\":%lld,\"kv_cache_bytes\":%lld,\"kv_cache_tokens\":%lld,\"block_size\":%d,\"max_num_"
+               "batched_tokens\":%d,"
+               "\"max_num_seqs\":%d,\"running\":%d,\"waiting\":%lld,\"kv_cache_usage\":%.4f,\"steps\":%lld,"
+               "\"preemptions\":%lld,"
                "\"prompt_tokens\":%lld,\"cached_tokens\":%lld,\"generation_tokens\":%lld}",
-               (long long)info->max_model_len, (long long)info->kv_cache_bytes, (long long)info->kv_cache_tokens, info->block_size,
-               info->max_batched_tokens, info->max_seqs, s.n_running, (long long)(s.n_waiting + s.n_queued), s.kv_usage,
-               (long long)s.n_steps, (long long)s.n_preempted, (long long)s.n_prompt_tokens, (long long)s.n_reused_tokens,
-               (long long)s.n_generated_tokens);
+               (long long)info->max_model_len, (long long)info->kv_cache_bytes, (long long)info->kv_cache_tokens,
+               info->block_size, info->max_batched_tokens, info->max_seqs, s.n_running,
+               (long long)(s.n_waiting + s.n_queued), s.kv_usage, (long long)s.n_steps, (long long)s.n_preempted,
+               (long long)s.n_prompt_tokens, (long long)s.n_reused_tokens, (long long)s.n_generated_tokens);
     api_reply_json(x, 200, buf_view(&body));
     buf_release(&body);
 }

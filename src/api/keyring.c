@@ -59,13 +59,18 @@ static struct str next_word(struct str *rest) {
 
 static enum status check_name(struct str name, struct error *err) {
     for (size_t i = 0; i < name.len; i++)
-        if (name.ptr[i] == '\0' || !strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.", name.ptr[i]))
-            return fail(err, ERR_FORMAT, "a name has letters, digits, '-', '_' and '.', and here is something else at %zu", i + 1);
-    return name.len <= KEY_NAME_MAX ? OK
-                                    : fail(err, ERR_FORMAT, "the name has %zu characters, at most %d are taken", name.len, KEY_NAME_MAX);
+        if (name.ptr[i] == '\0' ||
+            !strchr("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.", name.ptr[i]))
+            return fail(err, ERR_FORMAT,
+                        "a name has letters, digits, '-', '_' and '.', and here is something else at %zu", i + 1);
+    return name.len <= KEY_NAME_MAX
+               ? OK
+               : fail(err, ERR_FORMAT, "the name has %zu characters, at most %d are taken", name.len, KEY_NAME_MAX);
 }
 
-static void digest_of(struct str key, unsigned char *out) { crypto_hash_sha256(out, (const unsigned char *)key.ptr, key.len); }
+static void digest_of(struct str key, unsigned char *out) {
+    crypto_hash_sha256(out, (const unsigned char *)key.ptr, key.len);
+}
 
 /* The sentence does not repeat the word: it may be most of a key. */
 static enum status read_key(struct str word, unsigned char *digest, struct error *err) {
@@ -75,13 +80,15 @@ static enum status read_key(struct str word, unsigned char *digest, struct error
     if (str_starts(word, prefix)) {
         size_t n = 0;
         if (word.len - prefix.len != 2 * crypto_hash_sha256_BYTES ||
-            sodium_hex2bin(digest, crypto_hash_sha256_BYTES, word.ptr + prefix.len, word.len - prefix.len, NULL, &n, NULL) != 0 ||
+            sodium_hex2bin(digest, crypto_hash_sha256_BYTES, word.ptr + prefix.len, word.len - prefix.len, NULL, &n,
+                           NULL) != 0 ||
             n != crypto_hash_sha256_BYTES)
             return fail(err, ERR_FORMAT, "what follows sha256: is not 64 hexadecimal digits");
         return OK;
     }
     if (word.len < SHORTEST_KEY)
-        return fail(err, ERR_FORMAT, "the key has %zu characters, fewer than %d: too easy to guess", word.len, SHORTEST_KEY);
+        return fail(err, ERR_FORMAT, "the key has %zu characters, fewer than %d: too easy to guess", word.len,
+                    SHORTEST_KEY);
     digest_of(word, digest);
     return OK;
 }
@@ -99,8 +106,8 @@ static enum status read_number(struct str name, struct str value, int64_t min, i
     }
     n *= negative ? -unit : unit;
     if (!has_digits || i != value.len || n < min || n > INT32_MAX)
-        return fail(err, ERR_FORMAT, "%.*s: \"%.*s\" is not a whole number between %lld and %d", (int)name.len, name.ptr,
-                    (int)MIN(value.len, (size_t)40), value.ptr, (long long)min, INT32_MAX);
+        return fail(err, ERR_FORMAT, "%.*s: \"%.*s\" is not a whole number between %lld and %d", (int)name.len,
+                    name.ptr, (int)MIN(value.len, (size_t)40), value.ptr, (long long)min, INT32_MAX);
     *out = n;
     return OK;
 }
@@ -121,8 +128,8 @@ static enum status read_limit(struct str word, struct key_limits *l, struct erro
         l->priority = (int32_t)priority;
         return OK;
     }
-    return fail(err, ERR_FORMAT, "\"%.*s\" is no limit; there are requests= tokens= concurrency= priority=", (int)MIN(name.len, (size_t)40),
-                name.ptr);
+    return fail(err, ERR_FORMAT, "\"%.*s\" is no limit; there are requests= tokens= concurrency= priority=",
+                (int)MIN(name.len, (size_t)40), name.ptr);
 }
 
 static enum status check_new(const struct key_file *f, const struct key_line *line, struct error *err) {
@@ -130,8 +137,8 @@ static enum status check_new(const struct key_file *f, const struct key_line *li
         if (str_eq(f->lines[i].name, line->name))
             return fail(err, ERR_FORMAT, "the name %.*s was there already", (int)line->name.len, line->name.ptr);
         if (memcmp(f->lines[i].digest, line->digest, sizeof line->digest) == 0)
-            return fail(err, ERR_FORMAT, "%.*s has the key of %.*s", (int)line->name.len, line->name.ptr, (int)f->lines[i].name.len,
-                        f->lines[i].name.ptr);
+            return fail(err, ERR_FORMAT, "%.*s has the key of %.*s", (int)line->name.len, line->name.ptr,
+                        (int)f->lines[i].name.len, f->lines[i].name.ptr);
     }
     return f->n < KEYS_MAX ? OK : fail(err, ERR_LIMIT, "there are more than %d keys", KEYS_MAX);
 }
@@ -204,11 +211,14 @@ static enum status check_room(const struct keyring *r, const struct key_file *f,
         n_new += !find_name(r, f->lines[i].name);
         for (size_t k = 0; k < r->n_given; k++)
             if (str_eq(str_of(r->digests[k].key->name), f->lines[i].name))
-                return fail(err, ERR_FORMAT, "%s: the name %s is that of a key of --api-key", path, r->digests[k].key->name);
+                return fail(err, ERR_FORMAT, "%s: the name %s is that of a key of --api-key", path,
+                            r->digests[k].key->name);
     }
     if (r->n_keys + n_new > KEYS_MAX)
-        return fail(err, ERR_LIMIT, "%s: with these, the server would have known more than %d names of keys since it began; start it again",
-                    path, KEYS_MAX);
+        return fail(
+            err, ERR_LIMIT,
+            "%s: with these, the server would have known more than %d names of keys since it began; start it again",
+            path, KEYS_MAX);
     return OK;
 }
 
@@ -311,7 +321,8 @@ static struct key_state state_of(const struct api_key *k) {
     };
 }
 
-enum key_refusal keyring_enter(struct keyring *r, struct api_key *k, int64_t now_us, struct key_state *state, int64_t *retry_us) {
+enum key_refusal keyring_enter(struct keyring *r, struct api_key *k, int64_t now_us, struct key_state *state,
+                               int64_t *retry_us) {
     pthread_mutex_lock(&r->lock);
     fill(k, now_us);
     enum key_refusal refusal = refusal_of(k, retry_us);

@@ -1,7 +1,7 @@
 /* keys.c - requests and their API keys, sent as "Authorization: Bearer KEY" or "x-api-key: KEY".
  *
- * Checked by route when the head is read, so neither another spelling of a path nor a body gets past, and a body without a key is
- * not kept. Health is for everybody: a probe has no key. So is the chat page, which asks for one.
+ * Checked by route when the head is read, so neither another spelling of a path nor a body gets past, and a body
+ * without a key is not kept. Health is for everybody: a probe has no key. So is the chat page, which asks for one.
  *
  * What a key may send a minute and at once is checked there too, and said in OpenAI's x-ratelimit-* fields. */
 #include "api/api.h"
@@ -27,10 +27,13 @@ static bool is_for_everybody(const struct http_route *route) {
 static bool refuse_key(struct http_exchange *x, bool sent) {
     struct buf body = {0};
     api_append_error(&body, x->path, 401, NULL,
-                     sent ? "the API key is not one of this server's" : "an API key is missing: send Authorization: Bearer KEY");
+                     sent ? "the API key is not one of this server's"
+                          : "an API key is missing: send Authorization: Bearer KEY");
     const struct http_header challenge = {"WWW-Authenticate", "Bearer"};
-    http_reply(x, &(struct http_answer){.status = 401, .content_type = "application/json", .headers = &challenge, .n_headers = 1},
-               buf_view(&body));
+    http_reply(
+        x,
+        &(struct http_answer){.status = 401, .content_type = "application/json", .headers = &challenge, .n_headers = 1},
+        buf_view(&body));
     buf_release(&body);
     return false;
 }
@@ -70,11 +73,12 @@ static void add_limit_headers(struct http_exchange *x, const struct key_state *s
     }
 }
 
-static bool refuse_limit(struct http_exchange *x, const struct api_key *k, enum key_refusal why, const struct key_limits *l,
-                         int64_t retry_us) {
+static bool refuse_limit(struct http_exchange *x, const struct api_key *k, enum key_refusal why,
+                         const struct key_limits *l, int64_t retry_us) {
     struct error e = {0};
     if (why == KEY_CONCURRENCY)
-        fail(&e, ERR_FULL, "the key %s has %lld requests in flight, and may have no more", k->name, (long long)l->concurrency);
+        fail(&e, ERR_FULL, "the key %s has %lld requests in flight, and may have no more", k->name,
+             (long long)l->concurrency);
     else if (why == KEY_REQUESTS)
         fail(&e, ERR_FULL, "the key %s has used up its %lld requests a minute", k->name, (long long)l->requests);
     else
@@ -98,7 +102,8 @@ static bool enter(struct http_exchange *x, struct api_record *rec) {
 bool api_admit(struct http_exchange *x) {
     struct keyring *keyring = api_of(x)->options.keyring;
     struct api_record *rec = record_begin(x);
-    if (atomic_load(&api_of(x)->ends) && x->method == HTTP_POST && (x->route->flags & HTTP_LONG)) { // work; looking on goes on
+    if (atomic_load(&api_of(x)->ends) && x->method == HTTP_POST &&
+        (x->route->flags & HTTP_LONG)) { // work; looking on goes on
         api_reply_error(x, 503, NULL, "the server is shutting down");
         return false;
     }
@@ -131,7 +136,8 @@ void api_key_apply(struct http_exchange *x, struct gyre_request *r, int64_t n_pr
     struct api_record *rec = x->record;
     if (!rec->key)
         return;
-    int64_t most = MIN(MAX(r->max_tokens, 0), service_info(api->service)->max_model_len); // what is longer will be refused
+    int64_t most =
+        MIN(MAX(r->max_tokens, 0), service_info(api->service)->max_model_len); // what is longer will be refused
     charge_up_to(x, n_prompt_tokens + n_answers * most);
     r->priority = MAX(r->priority, rec->key->limits.priority);
     if (service_info(api->service)->n_tenants == 1)

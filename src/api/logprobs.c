@@ -66,7 +66,8 @@ void logprobs_write_tokens(const struct choice *c, int32_t from, int32_t to, str
         for (int k = 0; k < a->n_top; k++) {
             if (k)
                 buf_push(out, ',');
-            write_chat_token(&names, a->top_tokens[(int64_t)i * a->n_top + k], a->top_logprobs[(int64_t)i * a->n_top + k], out);
+            write_chat_token(&names, a->top_tokens[(int64_t)i * a->n_top + k],
+                             a->top_logprobs[(int64_t)i * a->n_top + k], out);
             buf_push(out, '}');
         }
         buf_str(out, STR("]}"));
@@ -111,8 +112,8 @@ static void clear_places(struct columns *k, int n) {
     memset(k->places, 0, wanted * sizeof *k->places);
 }
 
-/* Different ids may have the same text (bytes that are no characters alone): the most probable stands for all. Takes the
- * place of k->key, which begins at the end of k->tops, if it is new. */
+/* Different ids may have the same text (bytes that are no characters alone): the most probable stands for all. Takes
+ * the place of k->key, which begins at the end of k->tops, if it is new. */
 static bool has_key(struct columns *k, size_t start) {
     size_t at = XXH3_64bits(k->key.ptr, k->key.len) & (k->n_places - 1);
     for (; k->places[at]; at = (at + 1) & (k->n_places - 1)) {
@@ -151,8 +152,8 @@ static float best_of_text(struct columns *k, const struct scored *t) {
     return best;
 }
 
-/* The token first, as vLLM has it, then the most probable ones: of equal ones a client that looks for the largest takes the
- * first. */
+/* The token first, as vLLM has it, then the most probable ones: of equal ones a client that looks for the largest takes
+ * the first. */
 static void add_top(struct columns *k, const struct scored *t) {
     buf_push(&k->tops, '{');
     size_t start = k->tops.len;
@@ -219,7 +220,8 @@ void logprobs_write_completion(struct choice *c, const struct echo *echo, struct
     }
     add_answer(&k, c);
     buf_printf(out, "{\"tokens\":[%.*s],\"token_logprobs\":[%.*s],\"top_logprobs\":[%.*s],\"text_offset\":[%.*s]}",
-               STR_ARG(buf_view(&k.tokens)), STR_ARG(buf_view(&k.logprobs)), STR_ARG(buf_view(&k.tops)), STR_ARG(buf_view(&k.offsets)));
+               STR_ARG(buf_view(&k.tokens)), STR_ARG(buf_view(&k.logprobs)), STR_ARG(buf_view(&k.tops)),
+               STR_ARG(buf_view(&k.offsets)));
     free(k.places);
     struct buf *all[] = {&k.tokens, &k.logprobs, &k.tops, &k.offsets, &k.key, &k.names.scratch};
     for (size_t i = 0; i < ARRAY_LEN(all); i++)

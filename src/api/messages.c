@@ -50,7 +50,8 @@ static void write_usage(const struct generation *g, bool ended, struct buf *out)
     const struct choice *c = &g->choices[0];
     long long cached = MIN(c->n_cached, (int64_t)c->n_prompt);
     buf_printf(out,
-               "\"usage\":{\"input_tokens\":%lld,\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":%lld,\"output_tokens\":%lld",
+               "\"usage\":{\"input_tokens\":%lld,\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":%lld,"
+               "\"output_tokens\":%lld",
                (long long)c->n_prompt - cached, cached, ended ? (long long)c->n_seen : 0ll);
     if (ended)
         buf_printf(out, ",\"output_tokens_details\":{\"thinking_tokens\":%d}", c->n_reasoning);
@@ -110,7 +111,9 @@ static void write_body(struct generation *g, struct buf *out) {
 static const char ping[] = "event: ping\ndata: {\"type\":\"ping\"}\n\n";
 
 /* The name of an event is its type. */
-static void begin_event(const char *type, struct buf *out) { buf_printf(out, "event: %s\ndata: {\"type\":\"%s\"", type, type); }
+static void begin_event(const char *type, struct buf *out) {
+    buf_printf(out, "event: %s\ndata: {\"type\":\"%s\"", type, type);
+}
 
 static void end_event(struct buf *out) { buf_str(out, STR("}\n\n")); }
 
@@ -124,7 +127,8 @@ static void write_begin(struct generation *g, struct buf *out) {
     end_event(out);
 }
 
-static void write_block_delta(const struct message *m, const char *type, const char *field, struct str text, struct buf *out) {
+static void write_block_delta(const struct message *m, const char *type, const char *field, struct str text,
+                              struct buf *out) {
     begin_event("content_block_delta", out);
     buf_printf(out, ",\"index\":%d,\"delta\":{\"type\":\"%s\",\"%s\":", m->n_blocks - 1, type, field);
     buf_json_string(out, text);
@@ -213,7 +217,8 @@ static enum status read_thinking(struct generation *g, const json_t *body, json_
     TRY(jv_string(thinking, "thinking", "type", &type, err));
     TRY(jv_string_or(thinking, "thinking", "display", "summarized", &display, err));
     if (strcmp(type, "enabled") != 0 && strcmp(type, "disabled") != 0 && strcmp(type, "adaptive") != 0)
-        return fail(err, ERR_UNSUPPORTED, "thinking.type: \"%.40s\" is not supported, only enabled, disabled and adaptive are", type);
+        return fail(err, ERR_UNSUPPORTED,
+                    "thinking.type: \"%.40s\" is not supported, only enabled, disabled and adaptive are", type);
     if (strcmp(display, "summarized") != 0 && strcmp(display, "omitted") != 0)
         return fail(err, ERR_ARG, "thinking.display: it must be \"summarized\" or \"omitted\"");
     m->hide_thinking = strcmp(display, "omitted") == 0;
@@ -294,7 +299,8 @@ static enum status rename_stops(const struct generation *g, json_t *body, struct
     return OK;
 }
 
-static enum status read_max_tokens(struct generation *g, const json_t *body, int64_t n_prompt, struct gyre_request *r, struct error *err) {
+static enum status read_max_tokens(struct generation *g, const json_t *body, int64_t n_prompt, struct gyre_request *r,
+                                   struct error *err) {
     struct message *m = g->own;
     TRY(jv_int(body, "request", "max_tokens", 0, INT64_MAX, &m->asked_tokens, err));
     int64_t room = service_info(g->api->service)->max_model_len - n_prompt;
@@ -312,7 +318,8 @@ static void start(struct generation *g, json_t *body, struct params *p) {
     if (!params_read(g, body, fields, p))
         return;
     g->include_usage = true;
-    if (make_prompt(g, body, &prompt, &err) != OK || read_max_tokens(g, body, (int64_t)prompt.n, &p->fields.request, &err) != OK)
+    if (make_prompt(g, body, &prompt, &err) != OK ||
+        read_max_tokens(g, body, (int64_t)prompt.n, &p->fields.request, &err) != OK)
         api_reply_fault(g->x, &err);
     else
         generation_start(g, &p->fields.request, &prompt, 1, 1);
@@ -320,7 +327,8 @@ static void start(struct generation *g, json_t *body, struct params *p) {
 
 static struct generation *new_generation(struct http_exchange *x) {
     struct generation *g = arena_alloc(&x->arena, sizeof *g);
-    *g = (struct generation){.api = api_of(x), .x = x, .dialect = &dialect, .model = api_of(x)->options.names[0], .warnings = ""};
+    *g = (struct generation){
+        .api = api_of(x), .x = x, .dialect = &dialect, .model = api_of(x)->options.names[0], .warnings = ""};
     g->own = arena_alloc(&x->arena, sizeof(struct message));
     return g;
 }

@@ -23,7 +23,8 @@ struct reading {
 static json_t *content_of(json_t *parts) {
     if (json_array_size(parts) == 0)
         return json_string("");
-    return json_array_size(parts) == 1 ? json_incref(json_object_get(json_array_get(parts, 0), "text")) : json_incref(parts);
+    return json_array_size(parts) == 1 ? json_incref(json_object_get(json_array_get(parts, 0), "text"))
+                                       : json_incref(parts);
 }
 
 static enum status get_string(const struct reading *r, const json_t *block, const char *name, json_t **out) {
@@ -35,7 +36,8 @@ static enum status add_text(const json_t *block, const char *where, json_t *part
     const char *type = json_string_value(json_object_get(block, "type"));
     json_t *text = json_object_get(block, "text");
     if (!type || strcmp(type, "text") != 0)
-        return fail(err, ERR_UNSUPPORTED, "%s.type: \"%.40s\" is not supported here, only text is", where, type ? type : "?");
+        return fail(err, ERR_UNSUPPORTED, "%s.type: \"%.40s\" is not supported here, only text is", where,
+                    type ? type : "?");
     if (!json_is_string(text))
         return fail(err, ERR_ARG, "%s.text: it must be a string", where);
     json_array_append_new(parts, json_pack("{s:s, s:O}", "type", "text", "text", text));
@@ -77,8 +79,8 @@ static enum status add_call(struct reading *r, const json_t *block) {
     if (!json_is_object(input))
         return fail(r->err, ERR_ARG, "%s.input: it must be an object", r->where);
     json_object_set(r->names, json_string_value(id), name);
-    json_array_append_new(
-        r->calls, json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", id, "type", "function", "function", "name", name, "arguments", input));
+    json_array_append_new(r->calls, json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", id, "type", "function", "function",
+                                              "name", name, "arguments", input));
     return OK;
 }
 
@@ -109,7 +111,8 @@ static enum status read_block(struct reading *r, const json_t *block) {
         return add_result(r, block);
     if (type && strcmp(type, "text") == 0)
         return add_text(block, r->where, r->texts, r->err);
-    return fail(r->err, ERR_UNSUPPORTED, "%s.type: \"%.40s\" is not supported, only %s are", r->where, type ? type : "?",
+    return fail(r->err, ERR_UNSUPPORTED, "%s.type: \"%.40s\" is not supported, only %s are", r->where,
+                type ? type : "?",
                 assistant ? "text, thinking and tool_use"
                 : user    ? "text and tool_result"
                           : "texts");
@@ -132,7 +135,12 @@ static void add_message(struct reading *r, size_t n_before) {
 }
 
 static enum status read_blocks(struct reading *all, const char *role, const json_t *blocks, size_t at) {
-    struct reading r = {.out = all->out, .names = all->names, .texts = json_array(), .calls = json_array(), .role = role, .err = all->err};
+    struct reading r = {.out = all->out,
+                        .names = all->names,
+                        .texts = json_array(),
+                        .calls = json_array(),
+                        .role = role,
+                        .err = all->err};
     size_t n_before = json_array_size(r.out), b;
     enum status st = OK;
     json_t *block;

@@ -35,7 +35,8 @@ static void append_labels(struct buf *b, const struct api *api) {
     buf_push(b, '"');
 }
 
-static void engine_metric(struct buf *b, const struct api *api, const char *name, const char *type, const char *help, double value) {
+static void engine_metric(struct buf *b, const struct api *api, const char *name, const char *type, const char *help,
+                          double value) {
     describe(b, name, type, help);
     buf_printf(b, "%s", name);
     append_labels(b, api);
@@ -43,8 +44,8 @@ static void engine_metric(struct buf *b, const struct api *api, const char *name
 }
 
 /* `unit` is how much of what the name says one of the histogram's units is. */
-static void engine_histogram(struct buf *b, const struct api *api, const char *name, const char *help, const struct histogram *h,
-                             double unit) {
+static void engine_histogram(struct buf *b, const struct api *api, const char *name, const char *help,
+                             const struct histogram *h, double unit) {
     int64_t n = 0;
     describe(b, name, "histogram", help);
     for (int i = 0; i <= h->n; i++) {
@@ -73,7 +74,8 @@ static void append_device(struct buf *b, const struct api *api, const struct ser
         const struct device_report *r = &s->device[i];
         char name[96];
         snprintf(name, sizeof name, "gyre:%s", r->name);
-        engine_metric(b, api, name, str_ends(str_of(name), STR("_total")) ? "counter" : "gauge", r->help, (double)r->value);
+        engine_metric(b, api, name, str_ends(str_of(name), STR("_total")) ? "counter" : "gauge", r->help,
+                      (double)r->value);
     }
 }
 
@@ -82,15 +84,22 @@ static void append_engine(struct buf *b, const struct api *api) {
     struct service_state s;
     service_state(api->service, &s);
     engine_metric(b, api, "vllm:num_requests_running", "gauge", "Sequences that the scheduler runs.", s.n_running);
-    engine_metric(b, api, "vllm:num_requests_waiting", "gauge", "Sequences that wait for a step.", (double)(s.n_waiting + s.n_queued));
+    engine_metric(b, api, "vllm:num_requests_waiting", "gauge", "Sequences that wait for a step.",
+                  (double)(s.n_waiting + s.n_queued));
     engine_metric(b, api, "vllm:kv_cache_usage_perc", "gauge", "Blocks of KV cache in use, 0 to 1.", s.kv_usage);
-    engine_metric(b, api, "vllm:num_preemptions_total", "counter", "Sequences that gave their blocks back.", (double)s.n_preempted);
-    engine_metric(b, api, "vllm:prompt_tokens_total", "counter", "Prompt tokens of requests that ended.", (double)s.n_prompt_tokens);
+    engine_metric(b, api, "vllm:num_preemptions_total", "counter", "Sequences that gave their blocks back.",
+                  (double)s.n_preempted);
+    engine_metric(b, api, "vllm:prompt_tokens_total", "counter", "Prompt tokens of requests that ended.",
+                  (double)s.n_prompt_tokens);
     engine_metric(b, api, "vllm:generation_tokens_total", "counter", "Tokens generated.", (double)s.n_generated_tokens);
-    engine_metric(b, api, "vllm:prompt_tokens_cached_total", "counter", "Prompt tokens not computed again.", (double)s.n_reused_tokens);
-    engine_metric(b, api, "vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up.", (double)s.n_prompt_tokens);
-    engine_metric(b, api, "vllm:prefix_cache_hits_total", "counter", "Prompt tokens not computed again.", (double)s.n_reused_tokens);
-    engine_metric(b, api, "gyre:predicted_queue_seconds", "gauge", "How long a request without a key would wait for its first step.",
+    engine_metric(b, api, "vllm:prompt_tokens_cached_total", "counter", "Prompt tokens not computed again.",
+                  (double)s.n_reused_tokens);
+    engine_metric(b, api, "vllm:prefix_cache_queries_total", "counter", "Prompt tokens looked up.",
+                  (double)s.n_prompt_tokens);
+    engine_metric(b, api, "vllm:prefix_cache_hits_total", "counter", "Prompt tokens not computed again.",
+                  (double)s.n_reused_tokens);
+    engine_metric(b, api, "gyre:predicted_queue_seconds", "gauge",
+                  "How long a request without a key would wait for its first step.",
                   (double)queue_model_wait_us(&service_telemetry(api->service)->queue, 0) * 1e-6);
     describe(b, "vllm:cache_config_info", "gauge", "How the cache is cut.");
     buf_printf(b, "vllm:cache_config_info{block_size=\"%d\",num_gpu_blocks=\"%lld\"} 1\n", info->block_size,
@@ -106,7 +115,8 @@ static void append_finished(struct buf *b, const struct api *api) {
     for (int i = 0; i < N_FINISHED_REASONS; i++) {
         buf_printf(b, "%s", name);
         append_labels(b, api);
-        buf_printf(b, ",finished_reason=\"%s\"} %lld\n", finished_reason_name[i], (long long)counter_get(&t->finished[i]));
+        buf_printf(b, ",finished_reason=\"%s\"} %lld\n", finished_reason_name[i],
+                   (long long)counter_get(&t->finished[i]));
     }
 }
 
@@ -119,7 +129,8 @@ static void append_histograms(struct buf *b, const struct api *api) {
     } all[] = {
         {"vllm:time_to_first_token_seconds", "From the request to its first token.", &t->time_to_first_token, 1e-6},
         {"vllm:inter_token_latency_seconds", "From one token of an answer to the next.", &t->inter_token, 1e-6},
-        {"vllm:request_time_per_output_token_seconds", "Mean of an answer's times between tokens.", &t->time_per_token, 1e-6},
+        {"vllm:request_time_per_output_token_seconds", "Mean of an answer's times between tokens.", &t->time_per_token,
+         1e-6},
         {"vllm:e2e_request_latency_seconds", "From the request to the end of its answer.", &t->end_to_end, 1e-6},
         {"vllm:request_queue_time_seconds", "From the request to its first step.", &t->queue_time, 1e-6},
         {"vllm:request_inference_time_seconds", "From the first step to the last token.", &t->inference_time, 1e-6},
@@ -128,8 +139,10 @@ static void append_histograms(struct buf *b, const struct api *api) {
         {"vllm:request_prompt_tokens", "Prompt tokens of a request.", &t->prompt_tokens, 1},
         {"vllm:request_generation_tokens", "Tokens of an answer.", &t->generation_tokens, 1},
         {"vllm:request_params_max_tokens", "Tokens that an answer might have had.", &t->max_tokens, 1},
-        {"vllm:request_prefill_kv_computed_tokens", "Prompt tokens of a request that were computed.", &t->computed_tokens, 1},
-        {"vllm:iteration_tokens_total", "Tokens generated in a step, and of the prompts that it finished.", &t->iteration_tokens, 1},
+        {"vllm:request_prefill_kv_computed_tokens", "Prompt tokens of a request that were computed.",
+         &t->computed_tokens, 1},
+        {"vllm:iteration_tokens_total", "Tokens generated in a step, and of the prompts that it finished.",
+         &t->iteration_tokens, 1},
     };
     for (size_t i = 0; i < ARRAY_LEN(all); i++)
         engine_histogram(b, api, all[i].name, all[i].help, all[i].h, all[i].unit);
@@ -139,7 +152,8 @@ static void append_stored(struct buf *b, const struct api *api) {
     size_t bytes, n;
     response_store_size(api->responses, &bytes, &n);
     front_metric(b, "gyre:stored_responses", "gauge", "Responses that are stored.", (double)n);
-    front_metric(b, "gyre:stored_response_bytes", "gauge", "What they take, with the turns that they go on from.", (double)bytes);
+    front_metric(b, "gyre:stored_response_bytes", "gauge", "What they take, with the turns that they go on from.",
+                 (double)bytes);
 }
 
 enum { UNDER_LOCK = 64 << 10 }; // more than what is written there
@@ -148,7 +162,8 @@ static void append_asked(struct buf *b, struct api *api) {
     struct records *r = &api->records;
     buf_reserve(b, UNDER_LOCK); // nothing is allocated under it
     pthread_mutex_lock(&r->lock);
-    engine_histogram(b, api, "vllm:request_params_n", "Answers that a request asked for of a prompt, its n.", &r->n_asked, 1);
+    engine_histogram(b, api, "vllm:request_params_n", "Answers that a request asked for of a prompt, its n.",
+                     &r->n_asked, 1);
     pthread_mutex_unlock(&r->lock);
 }
 
@@ -158,7 +173,8 @@ static void append_front(struct buf *b, const struct api *api) {
     front_metric(b, "gyre:http_connections", "gauge", "Open connections.", s.connections);
     front_metric(b, "gyre:http_requests_in_flight", "gauge", "Requests without their whole answer.", s.in_flight);
     front_metric(b, "gyre:http_connections_accepted_total", "counter", "Connections accepted.", (double)s.accepted);
-    front_metric(b, "gyre:http_connections_refused_total", "counter", "Connections past the limit.", (double)s.refused_full);
+    front_metric(b, "gyre:http_connections_refused_total", "counter", "Connections past the limit.",
+                 (double)s.refused_full);
     front_metric(b, "gyre:http_requests_total", "counter", "Requests whose head was read.", (double)s.exchanges);
     describe(b, "gyre:http_requests_abandoned_total", "counter", "Requests whose client left or did not read.");
     buf_printf(b, "gyre:http_requests_abandoned_total{reason=\"left\"} %llu\n", (unsigned long long)s.gone_client);
@@ -187,12 +203,15 @@ static void append_process(struct buf *b, const struct api *api) {
     long long pages = 0;
     getrusage(RUSAGE_SELF, &u);
     if (file_read("/proc/self/statm", 4096, &statm, NULL) == OK && sscanf(statm.ptr, "%*s %lld", &pages) == 1)
-        front_metric(b, "process_resident_memory_bytes", "gauge", "Resident memory; a model's mapped weights are part of it.",
+        front_metric(b, "process_resident_memory_bytes", "gauge",
+                     "Resident memory; a model's mapped weights are part of it.",
                      (double)pages * (double)sysconf(_SC_PAGESIZE));
     buf_release(&statm);
     front_metric(b, "process_cpu_seconds_total", "counter", "Processor time of the process.",
-                 (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + 1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec));
-    front_metric(b, "process_start_time_seconds", "gauge", "When the server was opened, since 1970.", (double)api->created);
+                 (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+                     1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec));
+    front_metric(b, "process_start_time_seconds", "gauge", "When the server was opened, since 1970.",
+                 (double)api->created);
 }
 
 void endpoint_metrics(struct http_exchange *x) {
@@ -205,6 +224,7 @@ void endpoint_metrics(struct http_exchange *x) {
     append_front(&body, api_of(x));
     append_statuses(&body, api_of(x));
     append_process(&body, api_of(x));
-    http_reply(x, &(struct http_answer){.status = 200, .content_type = "text/plain; version=0.0.4; charset=utf-8"}, buf_view(&body));
+    http_reply(x, &(struct http_answer){.status = 200, .content_type = "text/plain; version=0.0.4; charset=utf-8"},
+               buf_view(&body));
     buf_release(&body);
 }

@@ -1,5 +1,5 @@
-/* models.c - GET /v1/models and /v1/models/{id}: OpenAI's fields, and beside them those of Anthropic's API, whose clients ask
- * at the same path. */
+/* models.c - GET /v1/models and /v1/models/{id}: OpenAI's fields, and beside them those of Anthropic's API, whose
+ * clients ask at the same path. */
 #include "api/endpoints.h"
 
 #include <time.h>

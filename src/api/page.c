@@ -1,4 +1,5 @@
-/* page.c - GET /: the chat page (page.h). For everybody: it holds nothing, and asks for the key that its requests need. */
+/* page.c - GET /: the chat page (page.h). For everybody: it holds nothing, and asks for the key that its requests need.
+ */
 #include "api/page.h"
 
 #include "api/endpoints.h"
@@ -16,7 +17,8 @@ static bool lists(struct str field, const char *value) {
 }
 
 void endpoint_page(struct http_exchange *x) {
-    bool pack = lists(http_field(x, "Accept-Encoding"), "gzip"), known = lists(http_field(x, "If-None-Match"), page.etag);
+    bool pack = lists(http_field(x, "Accept-Encoding"), "gzip"),
+         known = lists(http_field(x, "If-None-Match"), page.etag);
     const struct http_header headers[] = {
         {"Content-Security-Policy", page.policy},
         {"X-Content-Type-Options", "nosniff"},
@@ -30,7 +32,7 @@ void endpoint_page(struct http_exchange *x) {
                             .content_type = "text/html; charset=utf-8",
                             .headers = headers,
                             .n_headers = ARRAY_LEN(headers) - !pack};
-    struct str body =
-        pack ? (struct str){(const char *)page.packed, page.packed_bytes} : (struct str){(const char *)page.html, page.html_bytes};
+    struct str body = pack ? (struct str){(const char *)page.packed, page.packed_bytes}
+                           : (struct str){(const char *)page.html, page.html_bytes};
     http_reply(x, &a, known ? (struct str){0} : body);
 }

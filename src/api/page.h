@@ -11,8 +11,8 @@ struct page {
     const unsigned char *packed; // the same, gzip
     size_t packed_bytes;
     const char *etag;
-    /* Content-Security-Policy: the page's own script and style by their digests and nothing else, no image that would have
-     * to be fetched, no markup made of text. Any server may be asked, since the race view asks two. */
+    /* Content-Security-Policy: the page's own script and style by their digests and nothing else, no image that would
+     * have to be fetched, no markup made of text. Any server may be asked, since the race view asks two. */
     const char *policy;
 };
 

@@ -23,8 +23,9 @@ static const struct field common_fields[] = {
     {"prompt_cache_key", FIELD_SET_ASIDE, NULL},
     {"prompt_cache_retention", FIELD_SET_ASIDE, NULL},
     {"request_id", FIELD_SET_ASIDE, NULL},
-    {"spaces_between_special_tokens", FIELD_SET_ASIDE, NULL}, // there are none beyond those that the tokenizer's decoder writes
-    {"session_id", FIELD_SET_ASIDE, NULL},                    // the prefix cache finds a session by its text
+    {"spaces_between_special_tokens", FIELD_SET_ASIDE,
+     NULL},                                // there are none beyond those that the tokenizer's decoder writes
+    {"session_id", FIELD_SET_ASIDE, NULL}, // the prefix cache finds a session by its text
     {"bad_words", FIELD_READ, NULL},
     {"prediction", FIELD_SET_ASIDE, NULL},
     {"best_of", FIELD_UNSUPPORTED, "1"},
@@ -102,14 +103,15 @@ static bool asks_for_nothing(const json_t *value, const char *only) {
         return empty;
     json_t *same = json_loads(only, JSON_DECODE_ANY, NULL);
     BUG_IF(!same);
-    bool equal =
-        json_equal(value, same) || (json_is_number(value) && json_is_number(same) && json_number_value(value) == json_number_value(same));
+    bool equal = json_equal(value, same) ||
+                 (json_is_number(value) && json_is_number(same) && json_number_value(value) == json_number_value(same));
     json_decref(same);
     return equal;
 }
 
 /* Unknown fields are listed, a few of them by name: clients send all kinds of things. */
-enum status params_check_fields(struct generation *g, const json_t *body, const struct field *table, bool generates, struct error *err) {
+enum status params_check_fields(struct generation *g, const json_t *body, const struct field *table, bool generates,
+                                struct error *err) {
     enum { MOST = 16 };
     struct buf unknown = {0};
     const char *name;
@@ -179,12 +181,14 @@ static enum status check_limits(const struct api_limits *limits, const struct pa
     for (size_t i = 0; i < p->fields.n_stop; i++)
         n_bytes += strlen(p->fields.stop[i]);
     if (n_bytes > limits->max_stop_bytes)
-        return fail(err, ERR_ARG, "stop: the strings have %zu bytes together, at most %zu are allowed", n_bytes, limits->max_stop_bytes);
+        return fail(err, ERR_ARG, "stop: the strings have %zu bytes together, at most %zu are allowed", n_bytes,
+                    limits->max_stop_bytes);
     if (p->fields.request.n_logit_bias > limits->max_logit_bias)
         return fail(err, ERR_ARG, "logit_bias: %zu entries, at most %zu are allowed", p->fields.request.n_logit_bias,
                     limits->max_logit_bias);
     if (p->fields.request.n_stop_ids > limits->max_logit_bias) // each token of the answer is compared with all
-        return fail(err, ERR_ARG, "stop_token_ids: %zu ids, at most %zu are allowed", p->fields.request.n_stop_ids, limits->max_logit_bias);
+        return fail(err, ERR_ARG, "stop_token_ids: %zu ids, at most %zu are allowed", p->fields.request.n_stop_ids,
+                    limits->max_logit_bias);
     return OK;
 }
 
@@ -271,8 +275,9 @@ static int32_t max_logprobs(const struct api *api) {
 bool params_read(struct generation *g, const json_t *body, const struct field *table, struct params *out) {
     struct error err = {0};
     const struct gyre_info *info = service_info(g->api->service);
-    *out =
-        (struct params){.fields = {.request = default_request(g->api), .max_logprobs = max_logprobs(g->api), .n_vocab = info->vocab_size}};
+    *out = (struct params){.fields = {.request = default_request(g->api),
+                                      .max_logprobs = max_logprobs(g->api),
+                                      .n_vocab = info->vocab_size}};
     if (params_check_fields(g, body, table, true, &err) == OK && read_common(g, body, out, &err) == OK)
         return true;
     api_reply_fault(g->x, &err);

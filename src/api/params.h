@@ -32,7 +32,9 @@ bool params_read(struct generation *g, const json_t *body, const struct field *t
 /* Adds a sentence to g->warnings, which the look at every field begins. */
 void params_warn(struct generation *g, const char *sentence);
 
-/* The look at every field alone; without `generates` only the table's are known, not those of sampling and streaming. */
-enum status params_check_fields(struct generation *g, const json_t *body, const struct field *table, bool generates, struct error *err);
+/* The look at every field alone; without `generates` only the table's are known, not those of sampling and streaming.
+ */
+enum status params_check_fields(struct generation *g, const json_t *body, const struct field *table, bool generates,
+                                struct error *err);
 
 void params_release(struct params *p);

@@ -50,7 +50,9 @@ struct prep_pool {
 
 static size_t cost_of(const struct http_exchange *x) { return x->body.len + LEAST_COST; }
 
-static enum job_size size_of(const struct http_exchange *x) { return http_body_most(x) > LARGE ? LARGE_JOB : SMALL_JOB; }
+static enum job_size size_of(const struct http_exchange *x) {
+    return http_body_most(x) > LARGE ? LARGE_JOB : SMALL_JOB;
+}
 
 static void push(struct prep_pool *p, struct tenant *t, struct job *job) {
     enum job_size size = size_of(job->x);
@@ -87,7 +89,9 @@ static void unlist_idle(struct prep_pool *p) {
     }
 }
 
-static bool is_before(const struct job *a, const struct job *b) { return a->tag != b->tag ? a->tag < b->tag : a->number < b->number; }
+static bool is_before(const struct job *a, const struct job *b) {
+    return a->tag != b->tag ? a->tag < b->tag : a->number < b->number;
+}
 
 /* The one with the least tag; NULL when there is none that the thread may take. */
 static struct job *pop(struct prep_pool *p, bool small_only) {
@@ -114,7 +118,8 @@ bool prep_pool_add(struct prep_pool *p, struct http_exchange *x, int tenant) {
     bool fits = t->n_bytes == 0 || cost_of(x) <= p->max_waiting - MIN(t->n_bytes, p->max_waiting);
     if (fits) {
         bool idle = p->n_waiting == 0 && p->n_working == 0;
-        *job = (struct job){.x = x, .tag = fair_share_arrive(&p->fair, tenant, (int64_t)cost_of(x), idle), .number = p->n_arrived++};
+        *job = (struct job){
+            .x = x, .tag = fair_share_arrive(&p->fair, tenant, (int64_t)cost_of(x), idle), .number = p->n_arrived++};
         http_lend(x);
         push(p, t, job);
         if (size_of(x) == SMALL_JOB)
@@ -173,8 +178,8 @@ static enum status start_threads(struct prep_pool *p, int n, struct error *err) 
     return why ? fail(err, ERR_IO, "a thread that reads requests cannot be started: %s", strerror(why)) : OK;
 }
 
-enum status prep_pool_open(int n_threads, int n_tenants, size_t max_waiting, void (*work)(struct http_exchange *x), struct prep_pool **out,
-                           struct error *err) {
+enum status prep_pool_open(int n_threads, int n_tenants, size_t max_waiting, void (*work)(struct http_exchange *x),
+                           struct prep_pool **out, struct error *err) {
     struct prep_pool *p = xcalloc(1, sizeof *p);
     *out = NULL;
     pthread_mutex_init(&p->lock, NULL);

@@ -29,14 +29,15 @@ static size_t n_before(const struct token_ids *whole, const struct token_ids *in
 }
 
 /* BOS and the like stay, the text between them is cut. */
-static enum status cut_text(struct api *api, struct str text, const struct prompt_source *source, struct token_ids *whole,
-                            struct error *err) {
+static enum status cut_text(struct api *api, struct str text, const struct prompt_source *source,
+                            struct token_ids *whole, struct error *err) {
     struct token_ids inner = {0};
     TRY(api_tokenize(api, text, source->encode_flags & ~ENCODE_ADD_SPECIAL, &inner, err));
     size_t special = whole->n >= inner.n ? whole->n - inner.n : 0, before = n_before(whole, &inner);
     enum status st = OK;
     if ((size_t)source->cut.most <= special) {
-        st = fail(err, ERR_ARG, "truncate_prompt_tokens: %lld leaves no text beside the %zu special tokens that are added",
+        st = fail(err, ERR_ARG,
+                  "truncate_prompt_tokens: %lld leaves no text beside the %zu special tokens that are added",
                   (long long)source->cut.most, special);
     } else {
         struct prompt_cut cut = {source->cut.most - (int64_t)special, source->cut.drops_end};
@@ -51,8 +52,8 @@ static enum status cut_text(struct api *api, struct str text, const struct promp
 }
 
 /* *whole: the text, if nothing of it was cut. */
-static enum status from_text(struct http_exchange *x, struct str text, const struct prompt_source *source, struct token_ids *out,
-                             struct str *whole, struct error *err) {
+static enum status from_text(struct http_exchange *x, struct str text, const struct prompt_source *source,
+                             struct token_ids *out, struct str *whole, struct error *err) {
     struct api *api = api_of(x);
     bool is_cut = (source->cut.most > 0 && source->cut.most < INT64_MAX) || source->is_cut_later;
     if (!is_cut)
@@ -65,17 +66,21 @@ static enum status from_text(struct http_exchange *x, struct str text, const str
     return OK;
 }
 
-static enum status from_value(struct http_exchange *x, const json_t *value, const struct prompt_source *source, struct token_ids *out,
-                              struct str *whole, struct error *err) {
+static enum status from_value(struct http_exchange *x, const json_t *value, const struct prompt_source *source,
+                              struct token_ids *out, struct str *whole, struct error *err) {
     if (json_is_string(value))
         return from_text(x, (struct str){json_string_value(value), json_string_length(value)}, source, out, whole, err);
     if (json_is_array(value))
         return from_ids(value, source->field, out, err);
-    return fail(err, ERR_ARG, "%s: it must be a string, an array of strings, an array of token ids or an array of those", source->field);
+    return fail(err, ERR_ARG,
+                "%s: it must be a string, an array of strings, an array of token ids or an array of those",
+                source->field);
 }
 
 /* Whether the array is one prompt of ids, not several prompts. */
-static bool is_ids(const json_t *array) { return json_array_size(array) > 0 && json_is_integer(json_array_get(array, 0)); }
+static bool is_ids(const json_t *array) {
+    return json_array_size(array) > 0 && json_is_integer(json_array_get(array, 0));
+}
 
 static enum status count(const json_t *value, const struct prompt_source *source, size_t *n, struct error *err) {
     *n = json_is_array(value) && !is_ids(value) ? json_array_size(value) : 1;
@@ -84,12 +89,13 @@ static enum status count(const json_t *value, const struct prompt_source *source
     if (*n == 0)
         return fail(err, ERR_ARG, "%s: the array is empty", source->field);
     if (*n > (size_t)source->max)
-        return fail(err, ERR_ARG, "%s: %zu of them are more than the %lld %s", source->field, *n, (long long)source->max, source->or_max);
+        return fail(err, ERR_ARG, "%s: %zu of them are more than the %lld %s", source->field, *n,
+                    (long long)source->max, source->or_max);
     return OK;
 }
 
-enum status prompts_read(struct http_exchange *x, const json_t *body, const struct prompt_source *source, struct prompt_ids **out, int *n,
-                         struct error *err) {
+enum status prompts_read(struct http_exchange *x, const json_t *body, const struct prompt_source *source,
+                         struct prompt_ids **out, int *n, struct error *err) {
     const json_t *value = json_object_get(body, source->field);
     bool many = json_is_array(value) && !is_ids(value);
     size_t n_prompts;

@@ -19,10 +19,10 @@ struct prompt_source {
     bool is_cut_later;     // a text that is too long for the context may be there
 };
 
-/* Reads body's field into *out, n of them, in the exchange's arena. Ids are checked against the vocabulary when they are
- * submitted. */
-enum status prompts_read(struct http_exchange *x, const json_t *body, const struct prompt_source *source, struct prompt_ids **out, int *n,
-                         struct error *err);
+/* Reads body's field into *out, n of them, in the exchange's arena. Ids are checked against the vocabulary when they
+ * are submitted. */
+enum status prompts_read(struct http_exchange *x, const json_t *body, const struct prompt_source *source,
+                         struct prompt_ids **out, int *n, struct error *err);
 
 /* The ids that the cut leaves. */
 struct prompt_ids prompt_cut(struct prompt_ids prompt, struct prompt_cut cut);

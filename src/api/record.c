@@ -23,7 +23,9 @@ void records_release(struct records *r) {
 
 // ---- what there is to say ---------------------------------------------------------------------------------------
 
-static void copy_cut(char *to, size_t n, struct str from) { snprintf(to, n, "%.*s", (int)MIN(from.len, n - 1), from.ptr ? from.ptr : ""); }
+static void copy_cut(char *to, size_t n, struct str from) {
+    snprintf(to, n, "%.*s", (int)MIN(from.len, n - 1), from.ptr ? from.ptr : "");
+}
 
 static const char *method_name_of(enum http_method m) {
     static const char *const names[] = {"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "OTHER"};

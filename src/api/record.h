@@ -1,12 +1,12 @@
-/* record.h - what is kept of each request: while it is in flight, for /debug/requests; when it is over, as one line of the
- * log and in a flight recorder of fixed size.
+/* record.h - what is kept of each request: while it is in flight, for /debug/requests; when it is over, as one line of
+ * the log and in a flight recorder of fixed size.
  *
  *     head read ─ api_admit ─ record_begin ─► in flight ── both over ─► one log line, flight recorder
  *                  generation_start ─ record_generating ┘ ├ record_generated: the last token has come, or will not
  *                                                         └ http's finished: the answer was sent, or nobody is there
  *
- * A request whose client leaves is over only when its answers have ended, so the line has the tokens that were computed for
- * nobody. Of a prompt and its answer only the lengths are kept, and of a key only its name. */
+ * A request whose client leaves is over only when its answers have ended, so the line has the tokens that were computed
+ * for nobody. Of a prompt and its answer only the lengths are kept, and of a key only its name. */
 #pragma once
 
 #include "api/keys.h"
@@ -22,11 +22,12 @@ struct generation;
 struct record_entry {
     int64_t began_unix_us, total_us;
     char request_id[80], id[64], client[64], key[64], method[8], path[96];
-    int status;         // 0: not answered (yet)
-    const char *ended;  // "complete", "client left", "client slow", "shutdown"; NULL: in flight
-    const char *finish; // of its answers: "stop", "length", "abort", "error", "mixed"; NULL: there are none or they go on
-    bool generates;     // what follows is there
-    bool started;       // a step with it has begun
+    int status;        // 0: not answered (yet)
+    const char *ended; // "complete", "client left", "client slow", "shutdown"; NULL: in flight
+    const char
+        *finish;    // of its answers: "stop", "length", "abort", "error", "mixed"; NULL: there are none or they go on
+    bool generates; // what follows is there
+    bool started;   // a step with it has begun
     int n_choices;
     int64_t n_prompt, n_cached, n_generated;
     int64_t queue_us, predicted_us; // waited for the first step, and what was predicted when it came
@@ -70,7 +71,8 @@ void records_release(struct records *r);
 /* On the thread that has the exchange, all of these: its own, or the one that it is lent to. */
 struct api_record *record_begin(struct http_exchange *x);
 void record_generating(struct http_exchange *x, struct generation *g);
-void record_generated(struct http_exchange *x); // before its answers are released; or none came to be: it pays for its text
+void record_generated(
+    struct http_exchange *x); // before its answers are released; or none came to be: it pays for its text
 
 /* Under the lock: as it is now. */
 void record_show(const struct api_record *rec, struct record_entry *e);

@@ -16,7 +16,10 @@ size_t api_extra_headers(struct http_exchange *x, struct http_header *out) {
 void api_reply_json(struct http_exchange *x, int status, struct str body) {
     struct http_header extra;
     size_t n = api_extra_headers(x, &extra);
-    http_reply(x, &(struct http_answer){.status = status, .content_type = "application/json", .headers = &extra, .n_headers = n}, body);
+    http_reply(
+        x,
+        &(struct http_answer){.status = status, .content_type = "application/json", .headers = &extra, .n_headers = n},
+        body);
 }
 
 static const char *type_of(int status) {
@@ -60,7 +63,8 @@ static bool is_name(struct str s) {
 /* Our sentences name the field they are about: `temperature: 7 is not ...` or `... "stop" must be ...`. */
 static struct str param_of(const char *message) {
     const char *colon = strchr(message, ':'), *quote = strchr(message, '"');
-    if (colon && is_name((struct str){message, (size_t)(colon - message)}) && !str_starts(str_of(message), STR("request:")))
+    if (colon && is_name((struct str){message, (size_t)(colon - message)}) &&
+        !str_starts(str_of(message), STR("request:")))
         return (struct str){message, (size_t)(colon - message)};
     const char *end = quote ? strchr(quote + 1, '"') : NULL;
     if (end && is_name((struct str){quote + 1, (size_t)(end - quote - 1)}))
@@ -68,7 +72,8 @@ static struct str param_of(const char *message) {
     return (struct str){0};
 }
 
-/* OpenAI's words for what programs react to; agents shorten a conversation at context_length_exceeded. NULL: there is none. */
+/* OpenAI's words for what programs react to; agents shorten a conversation at context_length_exceeded. NULL: there is
+ * none. */
 static const char *code_of(int status, struct str param, const char *message) {
     if (status == 401)
         return "invalid_api_key";
@@ -76,7 +81,8 @@ static const char *code_of(int status, struct str param, const char *message) {
         return "model_not_found";
     if (status == 429)
         return "rate_limit_exceeded";
-    return status == 400 && strstr(message, "maximum context length is") ? "context_length_exceeded" : NULL; // the engine's sentence
+    return status == 400 && strstr(message, "maximum context length is") ? "context_length_exceeded"
+                                                                         : NULL; // the engine's sentence
 }
 
 void api_append_error(struct buf *out, struct str path, int status, const char *param, const char *message) {
@@ -174,7 +180,8 @@ bool api_check_model(struct http_exchange *x, const json_t *body) {
         if (strcmp(o->names[i], json_string_value(model)) == 0)
             return true;
     struct error err;
-    fail(&err, ERR_ARG, "the model \"%.200s\" is not served here; GET /v1/models lists what is", json_string_value(model));
+    fail(&err, ERR_ARG, "the model \"%.200s\" is not served here; GET /v1/models lists what is",
+         json_string_value(model));
     api_reply_error(x, 404, "model", err.text);
     return false;
 }

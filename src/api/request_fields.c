@@ -29,7 +29,8 @@ static const struct number_field {
 };
 
 static const char *const prompt_names[] = {"prompt", "prompt_ids"};
-static const char *const other_names[] = {"stop", "stop_token_ids", "allowed_token_ids", "logit_bias", "logprobs", "top_logprobs"};
+static const char *const other_names[] = {"stop",       "stop_token_ids", "allowed_token_ids",
+                                          "logit_bias", "logprobs",       "top_logprobs"};
 
 // ---- names ------------------------------------------------------------------------------------------------------
 
@@ -47,7 +48,9 @@ static bool is_number_field(const char *name) {
     return false;
 }
 
-bool request_is_sampling_field(const char *name) { return is_number_field(name) || is_among(name, other_names, ARRAY_LEN(other_names)); }
+bool request_is_sampling_field(const char *name) {
+    return is_number_field(name) || is_among(name, other_names, ARRAY_LEN(other_names));
+}
 
 static enum status check_names(const json_t *object, bool sampling, struct error *err) {
     const char *name;
@@ -55,7 +58,8 @@ static enum status check_names(const json_t *object, bool sampling, struct error
     if (!json_is_object(object))
         return fail(err, ERR_FORMAT, "%s: must be an object, not %s", WHERE, jv_type_name(object));
     json_object_foreach((json_t *)object, name, value) {
-        bool known = is_among(name, prompt_names, ARRAY_LEN(prompt_names)) || (sampling && request_is_sampling_field(name));
+        bool known =
+            is_among(name, prompt_names, ARRAY_LEN(prompt_names)) || (sampling && request_is_sampling_field(name));
         if (!known)
             return fail(err, ERR_ARG, "%s: there is no field \"%s\" here", WHERE, name);
     }
@@ -64,7 +68,8 @@ static enum status check_names(const json_t *object, bool sampling, struct error
 
 // ---- values -----------------------------------------------------------------------------------------------------
 
-static enum status read_number(const json_t *object, const struct number_field *f, struct gyre_request *r, struct error *err) {
+static enum status read_number(const json_t *object, const struct number_field *f, struct gyre_request *r,
+                               struct error *err) {
     void *at = (char *)r + f->at;
     int64_t i;
     double x;
@@ -109,7 +114,8 @@ static enum status read_ids(const json_t *object, const char *name, struct arena
 
 static enum status read_stop_string(const json_t *value, struct request_fields *f, struct error *err) {
     if (!json_is_string(value))
-        return fail(err, ERR_FORMAT, "%s: \"stop\" must be a string or an array of strings, not %s", WHERE, jv_type_name(value));
+        return fail(err, ERR_FORMAT, "%s: \"stop\" must be a string or an array of strings, not %s", WHERE,
+                    jv_type_name(value));
     if (json_string_length(value) == 0)
         return fail(err, ERR_ARG, "%s: \"stop\" holds an empty string", WHERE);
     if (strlen(json_string_value(value)) != json_string_length(value))
@@ -155,7 +161,8 @@ static enum status read_logit_bias(const json_t *object, struct request_fields *
         if (*key < '0' || *key > '9' || *end || errno || id > INT32_MAX)
             return fail(err, ERR_FORMAT, "%s: \"logit_bias\" has the key \"%s\", which is no token id", WHERE, key);
         if (!json_is_number(value))
-            return fail(err, ERR_FORMAT, "%s: \"logit_bias\" of token %ld is %s, it must be a number", WHERE, id, jv_type_name(value));
+            return fail(err, ERR_FORMAT, "%s: \"logit_bias\" of token %ld is %s, it must be a number", WHERE, id,
+                        jv_type_name(value));
         out[n++] = (struct gyre_logit_bias){(int32_t)id, (float)json_number_value(value)};
     }
     f->request.logit_bias = out;
@@ -163,12 +170,14 @@ static enum status read_logit_bias(const json_t *object, struct request_fields *
     return OK;
 }
 
-enum status request_logprobs_read(const json_t *object, const char *name, const struct request_fields *f, int *out, struct error *err) {
+enum status request_logprobs_read(const json_t *object, const char *name, const struct request_fields *f, int *out,
+                                  struct error *err) {
     int most = f->max_logprobs > 0 ? f->max_logprobs : GYRE_MAX_TOP_LOGPROBS;
     int64_t n;
     TRY(jv_int_or(object, WHERE, name, INT32_MIN, INT32_MAX, *out, &n, err));
     if (n == -1 && f->n_vocab > most)
-        return fail(err, ERR_ARG, "%s: -1 asks for all %d of the vocabulary, and this server gives at most %d (--max-logprobs)", name,
+        return fail(err, ERR_ARG,
+                    "%s: -1 asks for all %d of the vocabulary, and this server gives at most %d (--max-logprobs)", name,
                     f->n_vocab, most);
     if (n == -1 && f->n_vocab > 0)
         n = f->n_vocab;
@@ -218,8 +227,8 @@ enum status request_sampling_read(const json_t *object, struct request_fields *f
     return read_stop(object, f, err);
 }
 
-static enum status read_all(const json_t *object, bool sampling, const struct gyre_request *base, struct request_fields *out,
-                            struct error *err) {
+static enum status read_all(const json_t *object, bool sampling, const struct gyre_request *base,
+                            struct request_fields *out, struct error *err) {
     *out = (struct request_fields){.request = *base};
     out->request.prompt = NULL;
     enum status st = check_names(object, sampling, err);
@@ -232,11 +241,13 @@ static enum status read_all(const json_t *object, bool sampling, const struct gy
     return st;
 }
 
-enum status request_fields_read(const json_t *object, const struct gyre_request *base, struct request_fields *out, struct error *err) {
+enum status request_fields_read(const json_t *object, const struct gyre_request *base, struct request_fields *out,
+                                struct error *err) {
     return read_all(object, true, base, out, err);
 }
 
-enum status request_prompt_read(const json_t *object, const struct gyre_request *base, struct request_fields *out, struct error *err) {
+enum status request_prompt_read(const json_t *object, const struct gyre_request *base, struct request_fields *out,
+                                struct error *err) {
     return read_all(object, false, base, out, err);
 }
 

@@ -21,17 +21,22 @@ struct request_fields {
     int32_t n_vocab;      // what -1 stands for there, if that is allowed; 0: it is not known
 };
 
-/* Reads one of prompt and prompt_ids, and the sampling fields, over `base`, which stands for those that are not given. */
-enum status request_fields_read(const json_t *object, const struct gyre_request *base, struct request_fields *out, struct error *err);
+/* Reads one of prompt and prompt_ids, and the sampling fields, over `base`, which stands for those that are not given.
+ */
+enum status request_fields_read(const json_t *object, const struct gyre_request *base, struct request_fields *out,
+                                struct error *err);
 
 /* The prompt only; other fields are errors. */
-enum status request_prompt_read(const json_t *object, const struct gyre_request *base, struct request_fields *out, struct error *err);
+enum status request_prompt_read(const json_t *object, const struct gyre_request *base, struct request_fields *out,
+                                struct error *err);
 
 /* The sampling fields alone, over f->request; other fields are not looked at. */
 enum status request_sampling_read(const json_t *object, struct request_fields *f, struct error *err);
 
-/* How many log-probabilities a field asks for: -1 is all of the vocabulary, as vLLM has it; *out stays where it is not given. */
-enum status request_logprobs_read(const json_t *object, const char *name, const struct request_fields *f, int *out, struct error *err);
+/* How many log-probabilities a field asks for: -1 is all of the vocabulary, as vLLM has it; *out stays where it is not
+ * given. */
+enum status request_logprobs_read(const json_t *object, const char *name, const struct request_fields *f, int *out,
+                                  struct error *err);
 
 /* Whether it is a field of that. */
 bool request_is_sampling_field(const char *name);

@@ -34,7 +34,9 @@ struct fields {
     bool json;
 };
 
-static void field_name(const struct fields *f, const char *name) { buf_printf(f->out, f->json ? ",\"%s\":" : " %s=", name); }
+static void field_name(const struct fields *f, const char *name) {
+    buf_printf(f->out, f->json ? ",\"%s\":" : " %s=", name);
+}
 
 static bool is_plain(const char *s) {
     size_t n = strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:/[]@+");

@@ -25,7 +25,8 @@ static enum status render(struct api *api, const json_t *body, struct buf *out, 
 }
 
 static void write_tokens(struct api *api, const struct token_ids *ids, bool strings, struct buf *out) {
-    buf_printf(out, "{\"count\":%zu,\"max_model_len\":%lld,\"tokens\":[", ids->n, (long long)service_info(api->service)->max_model_len);
+    buf_printf(out, "{\"count\":%zu,\"max_model_len\":%lld,\"tokens\":[", ids->n,
+               (long long)service_info(api->service)->max_model_len);
     for (size_t i = 0; i < ids->n; i++) {
         if (i)
             buf_push(out, ',');
@@ -94,7 +95,8 @@ static enum status detokenize(struct http_exchange *x, const json_t *body, struc
     return st;
 }
 
-static void run(struct http_exchange *x, enum status (*fn)(struct http_exchange *, const json_t *, struct buf *, struct error *)) {
+static void run(struct http_exchange *x,
+                enum status (*fn)(struct http_exchange *, const json_t *, struct buf *, struct error *)) {
     json_t *body;
     struct buf out = {0};
     struct error err;

@@ -22,10 +22,12 @@ static inline void buf_clear(struct buf *b) {
     if (b->ptr)
         b->ptr[0] = '\0';
 }
-bool buf_reserve(struct buf *b, size_t extra); // room for `extra` more bytes and the NUL; false where the budget has none
+bool buf_reserve(struct buf *b,
+                 size_t extra); // room for `extra` more bytes and the NUL; false where the budget has none
 void buf_append(struct buf *b, const void *bytes, size_t n);
 void buf_push(struct buf *b, char c);
-void buf_int(struct buf *b, int64_t n); // in decimal; a stream's text is made of so many that printf would cost as much as sending
+void buf_int(struct buf *b,
+             int64_t n); // in decimal; a stream's text is made of so many that printf would cost as much as sending
 void buf_printf(struct buf *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
 static inline void buf_str(struct buf *b, struct str s) { buf_append(b, s.ptr, s.len); }
 static inline struct str buf_view(const struct buf *b) { return (struct str){b->ptr ? b->ptr : "", b->len}; }

@@ -7,7 +7,8 @@
 
 void fair_share_init(struct fair_share *f, int n_tenants) {
     BUG_IF(n_tenants < 1);
-    *f = (struct fair_share){.finish = xcalloc((size_t)n_tenants, sizeof *f->finish), .n_tenants = n_tenants, .mean_answer = 64};
+    *f = (struct fair_share){
+        .finish = xcalloc((size_t)n_tenants, sizeof *f->finish), .n_tenants = n_tenants, .mean_answer = 64};
 }
 
 void fair_share_release(struct fair_share *f) {

@@ -1,17 +1,19 @@
-/* fair_share.h - whose turn it is among tenants that share an engine: start-time fair queueing (Goyal, Vin, Cheng, 1996).
+/* fair_share.h - whose turn it is among tenants that share an engine: start-time fair queueing (Goyal, Vin, Cheng,
+ * 1996).
  *
  * Each request gets a tag when it comes, and requests run in the order of their tags:
  *
  *     tag = max(virtual time, finish of its tenant)           finish of its tenant = tag + cost
  *
- * The virtual time is the largest tag that has started. So requests of one tenant follow each other at the distance of their
- * costs, while a tenant that asked for little stands next to those that run now: whoever floods the queue waits behind
- * himself. A tenant gets no credit for the time in which it asked for nothing. Between two tenants that both always have
- * something waiting, the tokens that they got differ by no more than their largest requests and what may run at once.
+ * The virtual time is the largest tag that has started. So requests of one tenant follow each other at the distance of
+ * their costs, while a tenant that asked for little stands next to those that run now: whoever floods the queue waits
+ * behind himself. A tenant gets no credit for the time in which it asked for nothing. Between two tenants that both
+ * always have something waiting, the tokens that they got differ by no more than their largest requests and what may
+ * run at once.
  *
- * A cost is a number of tokens, which is not known before the answer has ended: an expected one is charged when the request comes,
- * and what it was too much or too little is settled with the tenant's next ones. With one tenant, tags are in the order of
- * arrival. No allocation after init. */
+ * A cost is a number of tokens, which is not known before the answer has ended: an expected one is charged when the
+ * request comes, and what it was too much or too little is settled with the tenant's next ones. With one tenant, tags
+ * are in the order of arrival. No allocation after init. */
 #pragma once
 
 #include <stdbool.h>

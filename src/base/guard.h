@@ -12,8 +12,9 @@
  *         alloc_scope_end(&scope);
  *     } else { ... an allocation of work() failed ... }
  *
- * What work() had allocated by then is lost, unless somebody else knows it: the large things should be known. It holds no lock
- * where it allocates but one that it took with alloc_scope_lock, no frames of a library stand between, and locals that it changes are volatile (C17, 7.13.2.1). */
+ * What work() had allocated by then is lost, unless somebody else knows it: the large things should be known. It holds
+ * no lock where it allocates but one that it took with alloc_scope_lock, no frames of a library stand between, and
+ * locals that it changes are volatile (C17, 7.13.2.1). */
 #pragma once
 
 #include <pthread.h>

@@ -4,9 +4,9 @@
  *     histogram_init(&h, bounds, ARRAY_LEN(bounds));
  *     histogram_add(&h, 250);                                                 // counts in (100, 1000]
  *
- * Adding is a search among the bounds and two plain stores, with no lock and no locked instruction, so the engine thread can do
- * it for every token. A reader may see a value that is counted and not yet summed; never a torn number. Values are whole, in a
- * unit of the caller's choice, so that the sum is exact. */
+ * Adding is a search among the bounds and two plain stores, with no lock and no locked instruction, so the engine
+ * thread can do it for every token. A reader may see a value that is counted and not yet summed; never a torn number.
+ * Values are whole, in a unit of the caller's choice, so that the sum is exact. */
 #pragma once
 
 #include <stdatomic.h>
@@ -25,7 +25,8 @@ static inline void counter_add(struct counter *c, int64_t n) { counter_set(c, co
 struct histogram {
     const int64_t *bounds; // [n], ascending, as long as the histogram
     int n;
-    struct counter counts[HISTOGRAM_MAX_BOUNDS + 1]; // of bucket i: values in (bounds[i - 1], bounds[i]]; the last is past all bounds
+    struct counter counts[HISTOGRAM_MAX_BOUNDS +
+                          1]; // of bucket i: values in (bounds[i - 1], bounds[i]]; the last is past all bounds
     struct counter sum;
 };
 

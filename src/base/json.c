@@ -39,13 +39,15 @@ static const json_t *find(const json_t *obj, const char *key) {
     return json_is_null(v) ? NULL : v;
 }
 
-static enum status wrong_type(const char *where, const char *key, const json_t *v, const char *wanted, struct error *err) {
+static enum status wrong_type(const char *where, const char *key, const json_t *v, const char *wanted,
+                              struct error *err) {
     if (!v)
         return fail(err, ERR_FORMAT, "%s: \"%s\" is missing, it must be %s", where, key, wanted);
     return fail(err, ERR_FORMAT, "%s: \"%s\" is %s, it must be %s", where, key, jv_type_name(v), wanted);
 }
 
-enum status jv_int(const json_t *obj, const char *where, const char *key, int64_t min, int64_t max, int64_t *out, struct error *err) {
+enum status jv_int(const json_t *obj, const char *where, const char *key, int64_t min, int64_t max, int64_t *out,
+                   struct error *err) {
     const json_t *v = find(obj, key);
     int64_t n;
     if (json_is_integer(v)) {
@@ -53,21 +55,21 @@ enum status jv_int(const json_t *obj, const char *where, const char *key, int64_
     } else if (json_is_real(v) && json_real_value(v) == floor(json_real_value(v))) {
         double f = json_real_value(v);
         if (f < -0x1p63 || f >= 0x1p63)
-            return fail(err, ERR_FORMAT, "%s: \"%s\" is too %s, it must be between %lld and %lld", where, key, f < 0 ? "small" : "large",
-                        (long long)min, (long long)max);
+            return fail(err, ERR_FORMAT, "%s: \"%s\" is too %s, it must be between %lld and %lld", where, key,
+                        f < 0 ? "small" : "large", (long long)min, (long long)max);
         n = (int64_t)f;
     } else {
         return wrong_type(where, key, v, "an integer", err);
     }
     if (n < min || n > max)
-        return fail(err, ERR_FORMAT, "%s: \"%s\" is %lld, it must be between %lld and %lld", where, key, (long long)n, (long long)min,
-                    (long long)max);
+        return fail(err, ERR_FORMAT, "%s: \"%s\" is %lld, it must be between %lld and %lld", where, key, (long long)n,
+                    (long long)min, (long long)max);
     *out = n;
     return OK;
 }
 
-enum status jv_int_or(const json_t *obj, const char *where, const char *key, int64_t min, int64_t max, int64_t fallback, int64_t *out,
-                      struct error *err) {
+enum status jv_int_or(const json_t *obj, const char *where, const char *key, int64_t min, int64_t max, int64_t fallback,
+                      int64_t *out, struct error *err) {
     if (!find(obj, key)) {
         *out = fallback;
         return OK;
@@ -83,7 +85,8 @@ enum status jv_real(const json_t *obj, const char *where, const char *key, doubl
     return OK;
 }
 
-enum status jv_real_or(const json_t *obj, const char *where, const char *key, double fallback, double *out, struct error *err) {
+enum status jv_real_or(const json_t *obj, const char *where, const char *key, double fallback, double *out,
+                       struct error *err) {
     if (!find(obj, key)) {
         *out = fallback;
         return OK;
@@ -91,7 +94,8 @@ enum status jv_real_or(const json_t *obj, const char *where, const char *key, do
     return jv_real(obj, where, key, out, err);
 }
 
-enum status jv_bool_or(const json_t *obj, const char *where, const char *key, bool fallback, bool *out, struct error *err) {
+enum status jv_bool_or(const json_t *obj, const char *where, const char *key, bool fallback, bool *out,
+                       struct error *err) {
     const json_t *v = find(obj, key);
     if (v && !json_is_boolean(v))
         return wrong_type(where, key, v, "true or false", err);
@@ -109,7 +113,8 @@ enum status jv_string(const json_t *obj, const char *where, const char *key, con
     return OK;
 }
 
-enum status jv_string_or(const json_t *obj, const char *where, const char *key, const char *fallback, const char **out, struct error *err) {
+enum status jv_string_or(const json_t *obj, const char *where, const char *key, const char *fallback, const char **out,
+                         struct error *err) {
     if (!find(obj, key)) {
         *out = fallback;
         return OK;

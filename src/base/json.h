@@ -33,26 +33,31 @@ void jv_use_scopes(void);
 enum status jv_parse(struct str text, const char *where, int flags, json_t **out, struct error *err);
 
 /* The same where the values may take *budget bytes, which becomes what they leave of it. */
-enum status jv_parse_within(struct str text, const char *where, int flags, size_t *budget, json_t **out, struct error *err);
+enum status jv_parse_within(struct str text, const char *where, int flags, size_t *budget, json_t **out,
+                            struct error *err);
 
 /* Reads and parses a file of at most max_bytes. */
 enum status jv_load(const char *path, size_t max_bytes, int flags, json_t **out, struct error *err);
 
 /* obj[key] must be an integer in [min, max] (a real with an integral value is accepted: 1e6 is met in
  * the wild). Missing or null: *out = fallback for _or; an error for the other. */
-enum status jv_int(const json_t *obj, const char *where, const char *key, int64_t min, int64_t max, int64_t *out, struct error *err);
-enum status jv_int_or(const json_t *obj, const char *where, const char *key, int64_t min, int64_t max, int64_t fallback, int64_t *out,
-                      struct error *err);
+enum status jv_int(const json_t *obj, const char *where, const char *key, int64_t min, int64_t max, int64_t *out,
+                   struct error *err);
+enum status jv_int_or(const json_t *obj, const char *where, const char *key, int64_t min, int64_t max, int64_t fallback,
+                      int64_t *out, struct error *err);
 
 /* obj[key] must be a finite number. */
 enum status jv_real(const json_t *obj, const char *where, const char *key, double *out, struct error *err);
-enum status jv_real_or(const json_t *obj, const char *where, const char *key, double fallback, double *out, struct error *err);
+enum status jv_real_or(const json_t *obj, const char *where, const char *key, double fallback, double *out,
+                       struct error *err);
 
-enum status jv_bool_or(const json_t *obj, const char *where, const char *key, bool fallback, bool *out, struct error *err);
+enum status jv_bool_or(const json_t *obj, const char *where, const char *key, bool fallback, bool *out,
+                       struct error *err);
 
 /* The string is borrowed from obj. Strings with a NUL byte are refused. */
 enum status jv_string(const json_t *obj, const char *where, const char *key, const char **out, struct error *err);
-enum status jv_string_or(const json_t *obj, const char *where, const char *key, const char *fallback, const char **out, struct error *err);
+enum status jv_string_or(const json_t *obj, const char *where, const char *key, const char *fallback, const char **out,
+                         struct error *err);
 
 /* *out is NULL when the key is missing or null; an error when it is there with another type. */
 enum status jv_object_or_null(const json_t *obj, const char *where, const char *key, json_t **out, struct error *err);

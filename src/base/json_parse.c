@@ -13,7 +13,14 @@
 
 enum { DEPTH = JSON_READER_DEPTH };
 
-enum { SCALAR_BYTES = 32, STRING_BYTES = 80, ARRAY_BYTES = 128, OBJECT_BYTES = 256, ITEM_BYTES = 16, MEMBER_BYTES = 112 };
+enum {
+    SCALAR_BYTES = 32,
+    STRING_BYTES = 80,
+    ARRAY_BYTES = 128,
+    OBJECT_BYTES = 256,
+    ITEM_BYTES = 16,
+    MEMBER_BYTES = 112
+};
 
 struct parser {
     struct json_reader reader;
@@ -33,8 +40,8 @@ static enum status count(struct parser *p, size_t bytes) {
     p->bytes += bytes;
     if (p->bytes <= p->max_bytes)
         return OK;
-    return fail(p->err, ERR_LIMIT, "%s: its JSON holds so many values that they would take more than %zu MiB of memory", p->reader.where,
-                (p->max_bytes + (1 << 20) - 1) >> 20);
+    return fail(p->err, ERR_LIMIT, "%s: its JSON holds so many values that they would take more than %zu MiB of memory",
+                p->reader.where, (p->max_bytes + (1 << 20) - 1) >> 20);
 }
 
 static enum status take_string(struct parser *p, json_t **out) {
@@ -91,8 +98,8 @@ static enum status put(struct parser *p, json_t *take_value, json_t **root) {
         json_decref(take_value);
         return st;
     }
-    int rc =
-        json_is_object(in) ? json_object_setn_new_nocheck(in, p->key.ptr, p->key.len, take_value) : json_array_append_new(in, take_value);
+    int rc = json_is_object(in) ? json_object_setn_new_nocheck(in, p->key.ptr, p->key.len, take_value)
+                                : json_array_append_new(in, take_value);
     return rc == 0 ? OK : no_memory(p);
 }
 
@@ -165,7 +172,8 @@ static enum status take_within_scope(struct parser *p, json_t **root) {
     return st;
 }
 
-enum status jv_parse_within(struct str text, const char *where, int flags, size_t *budget, json_t **out, struct error *err) {
+enum status jv_parse_within(struct str text, const char *where, int flags, size_t *budget, json_t **out,
+                            struct error *err) {
     struct parser *p = xmalloc(sizeof *p);
     *p = (struct parser){.err = err, .allow_duplicates = flags & JV_ALLOW_DUPLICATES, .max_bytes = *budget};
     json_reader_init(&p->reader, text, where);

@@ -5,7 +5,8 @@
 #include <stdlib.h>
 
 void json_reader_init(struct json_reader *r, struct str text, const char *where) {
-    *r = (struct json_reader){.begin = text.ptr, .at = text.ptr, .end = text.ptr + text.len, .where = where, .first = true};
+    *r = (struct json_reader){
+        .begin = text.ptr, .at = text.ptr, .end = text.ptr + text.len, .where = where, .first = true};
 }
 
 void json_reader_release(struct json_reader *r) { buf_release(&r->unescaped); }
@@ -19,7 +20,8 @@ enum status json_complain(const struct json_reader *r, const char *what, struct 
         line++;
         begin = p + 1;
     }
-    return fail(err, ERR_FORMAT, "%s: not valid JSON: %s (line %zu, column %zu)", r->where, what, line, (size_t)(r->at - begin) + 1);
+    return fail(err, ERR_FORMAT, "%s: not valid JSON: %s (line %zu, column %zu)", r->where, what, line,
+                (size_t)(r->at - begin) + 1);
 }
 
 static inline void skip_space(struct json_reader *r) {
@@ -56,8 +58,12 @@ static enum status enter(struct json_reader *r, char bracket, const char *wanted
     return OK;
 }
 
-enum status json_enter_object(struct json_reader *r, struct error *err) { return enter(r, '{', "an object must be here", err); }
-enum status json_enter_array(struct json_reader *r, struct error *err) { return enter(r, '[', "an array must be here", err); }
+enum status json_enter_object(struct json_reader *r, struct error *err) {
+    return enter(r, '{', "an object must be here", err);
+}
+enum status json_enter_array(struct json_reader *r, struct error *err) {
+    return enter(r, '[', "an array must be here", err);
+}
 
 /* Moves to the next item of a container: past a comma, or past the closing bracket. */
 static enum status next(struct json_reader *r, char closing, bool *more, struct error *err) {
@@ -241,7 +247,8 @@ static bool int_of(struct str digits, int64_t *out) {
     int64_t value = 0;
     for (size_t i = negative; i < digits.len; i++) {
         int digit = digits.ptr[i] - '0';
-        if (__builtin_mul_overflow(value, 10, &value) || __builtin_add_overflow(value, negative ? -digit : digit, &value))
+        if (__builtin_mul_overflow(value, 10, &value) ||
+            __builtin_add_overflow(value, negative ? -digit : digit, &value))
             return false;
     }
     *out = value;

@@ -20,7 +20,15 @@
 
 enum { JSON_READER_DEPTH = 2048 };
 
-enum json_kind { JSON_KIND_OBJECT, JSON_KIND_ARRAY, JSON_KIND_STRING, JSON_KIND_NUMBER, JSON_KIND_TRUE, JSON_KIND_FALSE, JSON_KIND_NULL };
+enum json_kind {
+    JSON_KIND_OBJECT,
+    JSON_KIND_ARRAY,
+    JSON_KIND_STRING,
+    JSON_KIND_NUMBER,
+    JSON_KIND_TRUE,
+    JSON_KIND_FALSE,
+    JSON_KIND_NULL
+};
 
 struct json_reader {
     const char *begin, *at, *end;

@@ -45,7 +45,9 @@ static inline void pause_cpu(void) {
 #endif
 }
 
-static void futex_wait(atomic_uint *word, unsigned value) { syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0); }
+static void futex_wait(atomic_uint *word, unsigned value) {
+    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+}
 static void futex_wake_all(atomic_uint *word) { syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, 1 << 30, NULL, NULL, 0); }
 
 /* Returns the value once it differs from `seen`. A waiter counts itself as parked before it looks a last time,
@@ -202,7 +204,8 @@ static bool take_from(struct part *part, bool from_front, int64_t *piece) {
         if (front >= back)
             return false;
         uint64_t rest = from_front ? (front + 1) << 32 | back : front << 32 | (back - 1);
-        if (atomic_compare_exchange_weak_explicit(&part->span, &span, rest, memory_order_relaxed, memory_order_relaxed)) {
+        if (atomic_compare_exchange_weak_explicit(&part->span, &span, rest, memory_order_relaxed,
+                                                  memory_order_relaxed)) {
             *piece = (int64_t)(from_front ? front : back - 1);
             return true;
         }

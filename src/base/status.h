@@ -33,12 +33,14 @@ struct error {
     char text[768]; // one sentence, no newline, UTF-8; empty when status is OK
 };
 
-/* Writes the sentence (truncated to fit on a UTF-8 boundary; what steers a terminal and what is not UTF-8 become '?') and
- * returns `status`. err may be NULL. */
-enum status fail(struct error *err, enum status status, const char *format, ...) __attribute__((format(printf, 3, 4), cold));
+/* Writes the sentence (truncated to fit on a UTF-8 boundary; what steers a terminal and what is not UTF-8 become '?')
+ * and returns `status`. err may be NULL. */
+enum status fail(struct error *err, enum status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4), cold));
 
 /* Puts "prefix: " before the sentence already in err; for adding the file's name on the way up. */
-enum status fail_within(struct error *err, enum status status, const char *format, ...) __attribute__((format(printf, 3, 4), cold));
+enum status fail_within(struct error *err, enum status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4), cold));
 
 const char *status_name(enum status status);
 
@@ -56,8 +58,8 @@ _Noreturn void bug(const char *file, int line, const char *condition) __attribut
             bug(__FILE__, __LINE__, #condition); \
     } while (0)
 
-/* Small host allocations; they never return NULL (the process ends with a sentence, or the alloc_scope: guard.h). Sizes that come
- * from a file must have been bounded first. xcalloc checks n * size. Freed with free(). */
+/* Small host allocations; they never return NULL (the process ends with a sentence, or the alloc_scope: guard.h). Sizes
+ * that come from a file must have been bounded first. xcalloc checks n * size. Freed with free(). */
 void *xmalloc(size_t n_bytes) __attribute__((malloc, returns_nonnull));
 void *xcalloc(size_t n, size_t size) __attribute__((malloc, returns_nonnull));
 void *xrealloc(void *ptr, size_t n, size_t size) __attribute__((returns_nonnull));

@@ -27,8 +27,8 @@ int utf8_decode(const char *s, size_t n, int32_t *out) {
 bool code_point_steers(int32_t cp) {
     if (cp < 0x20 || (cp >= 0x7F && cp < 0xA0))
         return true;
-    return cp == 0x61C || cp == 0x200E || cp == 0x200F || (cp >= 0x2028 && cp <= 0x202E) || (cp >= 0x2066 && cp <= 0x2069) ||
-           (cp >= 0xE0000 && cp <= 0xE007F);
+    return cp == 0x61C || cp == 0x200E || cp == 0x200F || (cp >= 0x2028 && cp <= 0x202E) ||
+           (cp >= 0x2066 && cp <= 0x2069) || (cp >= 0xE0000 && cp <= 0xE007F);
 }
 
 int utf8_encode(uint32_t cp, char *out) {
@@ -100,7 +100,8 @@ int str_distance(struct str a, struct str b) {
                 best = last[j] + 1;
             if (now[j - 1] + 1 < best)
                 best = now[j - 1] + 1;
-            if (i > 1 && j > 1 && a.ptr[i - 1] == b.ptr[j - 2] && a.ptr[i - 2] == b.ptr[j - 1] && before[j - 2] + 1 < best)
+            if (i > 1 && j > 1 && a.ptr[i - 1] == b.ptr[j - 2] && a.ptr[i - 2] == b.ptr[j - 1] &&
+                before[j - 2] + 1 < best)
                 best = before[j - 2] + 1;
             now[j] = best;
         }

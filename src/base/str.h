@@ -16,8 +16,12 @@ struct str {
 #define STR_ARG(s) (int)(s).len, (s).ptr
 
 static inline struct str str_of(const char *c_string) { return (struct str){c_string, strlen(c_string)}; }
-static inline bool str_eq(struct str a, struct str b) { return a.len == b.len && (a.len == 0 || memcmp(a.ptr, b.ptr, a.len) == 0); }
-static inline bool str_starts(struct str s, struct str prefix) { return s.len >= prefix.len && memcmp(s.ptr, prefix.ptr, prefix.len) == 0; }
+static inline bool str_eq(struct str a, struct str b) {
+    return a.len == b.len && (a.len == 0 || memcmp(a.ptr, b.ptr, a.len) == 0);
+}
+static inline bool str_starts(struct str s, struct str prefix) {
+    return s.len >= prefix.len && memcmp(s.ptr, prefix.ptr, prefix.len) == 0;
+}
 static inline bool str_ends(struct str s, struct str suffix) {
     return s.len >= suffix.len && memcmp(s.ptr + s.len - suffix.len, suffix.ptr, suffix.len) == 0;
 }
@@ -27,8 +31,8 @@ static inline bool str_ends(struct str s, struct str suffix) {
  * 1 and sets *out to -1. n must be at least 1. */
 int utf8_decode(const char *s, size_t n, int32_t *out);
 
-/* Whether a terminal, or the order in which a line is read, is steered by cp: C0, DEL and C1 controls, what parts lines and
- * paragraphs, what turns the direction of text, and invisible tags. What is no character (-1) counts too. */
+/* Whether a terminal, or the order in which a line is read, is steered by cp: C0, DEL and C1 controls, what parts lines
+ * and paragraphs, what turns the direction of text, and invisible tags. What is no character (-1) counts too. */
 bool code_point_steers(int32_t cp);
 
 /* Writes code point cp (0 to 0x10FFFF) to out, which holds at least 4 bytes; returns the length. */

@@ -23,7 +23,9 @@ bool device_option_is_off(const char *const *own, const char *name) {
     return value && strcmp(value, "0") == 0;
 }
 
-bool device_option_is_on(const char *const *own, const char *name) { return device_option(own, name) && !device_option_is_off(own, name); }
+bool device_option_is_on(const char *const *own, const char *name) {
+    return device_option(own, name) && !device_option_is_off(own, name);
+}
 
 static bool is_known(const struct backend_ops *ops, const char *option) {
     for (const struct backend_option *o = ops->options; o && o->name; o++)

@@ -91,8 +91,8 @@ struct backend_ops {
     enum status (*logits)(struct executable *exe, int row, const float **out, struct error *err);
 
     /* After collect and until the next run: of token row t the state behind the last norm, [program.hidden.width], of a
-     * program that has one; or with `tap` from 1 on that of program.taps[tap - 1]. Nothing is started while a step whose
-     * rows will be asked for is in flight. NULL: the device keeps none. */
+     * program that has one; or with `tap` from 1 on that of program.taps[tap - 1]. Nothing is started while a step
+     * whose rows will be asked for is in flight. NULL: the device keeps none. */
     enum status (*hidden)(struct executable *exe, int tap, int t, const float **out, struct error *err);
 };
 

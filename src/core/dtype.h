@@ -32,9 +32,9 @@ enum dtype {
         N_DTYPES,
 };
 
-const char *dtype_name(enum dtype dt);                        // "bf16"
-size_t dtype_bytes(enum dtype dt);                            // bytes an element
-bool dtype_is_float(enum dtype dt);                           // one that weights are computed from: f64 f32 f16 bf16 f8_e4m3 f8_e5m2
+const char *dtype_name(enum dtype dt); // "bf16"
+size_t dtype_bytes(enum dtype dt);     // bytes an element
+bool dtype_is_float(enum dtype dt);    // one that weights are computed from: f64 f32 f16 bf16 f8_e4m3 f8_e5m2
 bool dtype_from_file_name(const char *name, enum dtype *out); // "BF16", as safetensors spells it
 bool dtype_from_name(const char *name, enum dtype *out);      // "bf16", "bfloat16", "float32", "torch.float16" ...
 

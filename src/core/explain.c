@@ -41,8 +41,8 @@ static void print_args(const struct program *p, const struct op *op, struct buf 
                    a->qkv_prep.k_absent ? " q_only" : "");
         break;
     case OP_ATTENTION:
-        buf_printf(out, " heads=%d/%d dim=%d scale=%.6g", a->attention.n_heads, a->attention.n_kv_heads, a->attention.head_dim,
-                   a->attention.scale);
+        buf_printf(out, " heads=%d/%d dim=%d scale=%.6g", a->attention.n_heads, a->attention.n_kv_heads,
+                   a->attention.head_dim, a->attention.scale);
         if (a->attention.window)
             buf_printf(out, " window=%d", a->attention.window);
         if (a->attention.chunk)
@@ -53,26 +53,28 @@ static void print_args(const struct program *p, const struct op *op, struct buf 
         break;
     case OP_MLA_PREP:
     case OP_MLA_ATTENTION:
-        buf_printf(out, " heads=%d rank=%d nope=%d rope=%d v=%d", a->mla.n_heads, a->mla.rank, a->mla.nope_dim, a->mla.rope_dim,
-                   a->mla.v_dim);
+        buf_printf(out, " heads=%d rank=%d nope=%d rope=%d v=%d", a->mla.n_heads, a->mla.rank, a->mla.nope_dim,
+                   a->mla.rope_dim, a->mla.v_dim);
         if (op->code == OP_MLA_ATTENTION)
             buf_printf(out, " scale=%.6g", a->mla.scale);
         break;
     case OP_GATED_ACT: buf_printf(out, " %s", acts[a->gated_act.act]); break;
-    case OP_DIFF_HEADS: buf_printf(out, " heads=%d lambda_init=%.4g", a->diff_heads.n_heads, a->diff_heads.lambda_init); break;
+    case OP_DIFF_HEADS:
+        buf_printf(out, " heads=%d lambda_init=%.4g", a->diff_heads.n_heads, a->diff_heads.lambda_init);
+        break;
     case OP_MOE_ROUTE:
         buf_printf(out, " %s experts=%d top=%d", routes[a->moe_route.how], a->moe_route.n_experts, a->moe_route.top_k);
         if (a->moe_route.n_groups > 1)
             buf_printf(out, " groups=%d/%d", a->moe_route.top_groups, a->moe_route.n_groups);
         break;
     case OP_MOE_FFN:
-        buf_printf(out, " %s experts=%d top=%d ffn=%d", acts[a->moe_ffn.act.act], a->moe_ffn.n_experts, a->moe_ffn.top_k,
-                   a->moe_ffn.ffn_size);
+        buf_printf(out, " %s experts=%d top=%d ffn=%d", acts[a->moe_ffn.act.act], a->moe_ffn.n_experts,
+                   a->moe_ffn.top_k, a->moe_ffn.ffn_size);
         break;
     case OP_SHORT_CONV: buf_printf(out, " kernel=%d", a->short_conv.kernel); break;
     case OP_DELTA_RULE:
-        buf_printf(out, " heads=%d/%d dim=%dx%d", a->delta_rule.n_value_heads, a->delta_rule.n_key_heads, a->delta_rule.key_dim,
-                   a->delta_rule.value_dim);
+        buf_printf(out, " heads=%d/%d dim=%dx%d", a->delta_rule.n_value_heads, a->delta_rule.n_key_heads,
+                   a->delta_rule.key_dim, a->delta_rule.value_dim);
         break;
     case OP_SOFTCAP: buf_printf(out, " cap=%g", a->softcap.cap); break;
     case OP_LINEAR:
@@ -93,8 +95,8 @@ static void print_op(const struct program *p, int i, struct buf *out) {
     size_t start = out->len;
     buf_printf(out, "%5d  %-13s ", i, op_name(op->code));
     for (int k = 0; k < OP_MAX_OUT && val_given(op->out[k]); k++) {
-        buf_printf(out, "%sv%d[%s,%d]", k ? ", " : "", op->out[k].id, p->values[op->out[k].id].rows == ROWS_TOKENS ? "T" : "R",
-                   op->out[k].width);
+        buf_printf(out, "%sv%d[%s,%d]", k ? ", " : "", op->out[k].id,
+                   p->values[op->out[k].id].rows == ROWS_TOKENS ? "T" : "R", op->out[k].width);
     }
     while (out->len - start < 44)
         buf_push(out, ' ');
@@ -120,7 +122,9 @@ static void print_op(const struct program *p, int i, struct buf *out) {
     buf_push(out, '\n');
 }
 
-static int section_end(const struct program *p, int s) { return s + 1 < p->n_sections ? p->sections[s + 1].first_op : p->n_ops; }
+static int section_end(const struct program *p, int s) {
+    return s + 1 < p->n_sections ? p->sections[s + 1].first_op : p->n_ops;
+}
 
 /* Two layers are alike when they have the same ops with the same shapes, arguments and weight formats. */
 static bool sections_alike(const struct program *p, int a, int b) {
@@ -160,7 +164,8 @@ static void print_caches(const struct program *p, struct buf *out) {
         else if (c->kind == CACHE_LATENT)
             buf_printf(out, "latent of %d values a token and layer", c->k_dim);
         else
-            buf_printf(out, "k %d x %d and v %d x %d values a token and layer", c->n_heads, c->k_dim, c->n_heads, c->v_dim);
+            buf_printf(out, "k %d x %d and v %d x %d values a token and layer", c->n_heads, c->k_dim, c->n_heads,
+                       c->v_dim);
         if (c->shared_kv)
             buf_printf(out, ", the rest of k in v");
         if (c->window)

@@ -1,7 +1,7 @@
 /* pass.h - programs made of programs: what one device, or one use of a model, wants otherwise than families record it.
  *
- * A pass takes a program and gives a new one. That borrows the names, weights and ropes of the first, which outlives it.
- * Cache groups and section numbers stay as they are, so an engine goes by either. Families know none of them. */
+ * A pass takes a program and gives a new one. That borrows the names, weights and ropes of the first, which outlives
+ * it. Cache groups and section numbers stay as they are, so an engine goes by either. Families know none of them. */
 #pragma once
 
 #include "core/program.h"

@@ -125,7 +125,8 @@ static bool is_matrix(const struct weight *w, int64_t out, int64_t in) { return 
 static bool is_vector(const struct weight *w, int64_t n) { return is_matrix(w, n, 1); }
 static bool is_vector_or_absent(const struct weight *w, int64_t n) { return !w || is_vector(w, n); }
 
-static void set_weights(struct op *op, const struct weight *a, const struct weight *b, const struct weight *c, const struct weight *d) {
+static void set_weights(struct op *op, const struct weight *a, const struct weight *b, const struct weight *c,
+                        const struct weight *d) {
     op->weights[0] = a;
     op->weights[1] = b;
     op->weights[2] = c;
@@ -138,8 +139,8 @@ static int add_cache(struct program *p, struct cache_group g) {
     int at = 0;
     while (at < p->n_groups) {
         struct cache_group *o = &p->groups[at];
-        if (o->kind == g.kind && o->n_heads == g.n_heads && o->k_dim == g.k_dim && o->v_dim == g.v_dim && o->window == g.window &&
-            o->shared_kv == g.shared_kv && o->state_floats == g.state_floats)
+        if (o->kind == g.kind && o->n_heads == g.n_heads && o->k_dim == g.k_dim && o->v_dim == g.v_dim &&
+            o->window == g.window && o->shared_kv == g.shared_kv && o->state_floats == g.state_floats)
             break;
         at++;
     }
@@ -153,7 +154,8 @@ static int add_cache(struct program *p, struct cache_group g) {
 }
 
 int program_cache_kv(struct program *p, int n_heads, int k_dim, int v_dim, int window) {
-    return add_cache(p, (struct cache_group){.kind = CACHE_KV, .n_heads = n_heads, .k_dim = k_dim, .v_dim = v_dim, .window = window});
+    return add_cache(p, (struct cache_group){
+                            .kind = CACHE_KV, .n_heads = n_heads, .k_dim = k_dim, .v_dim = v_dim, .window = window});
 }
 
 int program_cache_latent(struct program *p, int width) {
@@ -190,7 +192,8 @@ val op_embed(struct program *p, const struct weight *table, float scale) {
     return result(p, op, 0, (int)table->in, ROWS_TOKENS, DT_F32);
 }
 
-struct normed op_add_norm(struct program *p, val x, val d, const struct weight *w, const struct weight *r_scale, struct norm_args args) {
+struct normed op_add_norm(struct program *p, val x, val d, const struct weight *w, const struct weight *r_scale,
+                          struct norm_args args) {
     BUG_IF(val_given(d) && (d.width != x.width || rows_of(p, d) != rows_of(p, x)));
     BUG_IF(!is_vector(w, x.width) || !is_vector_or_absent(r_scale, 1));
     struct op *op = record(p, OP_ADD_NORM, x, d, NO_VAL);
@@ -228,10 +231,12 @@ static bool cache_is_of(const struct program *p, int cache, int n_kv_heads, int 
 val op_qkv_prep(struct program *p, val x, const struct weight *q_norm, const struct weight *k_norm, struct qkv_args a) {
     int n_v = a.v_from_k ? 0 : a.n_kv_heads * a.v_head_dim;
     int n_kv = a.k_absent ? 0 : a.n_kv_heads * a.head_dim + n_v;
-    BUG_IF(x.width != a.n_heads * a.head_dim + n_kv || a.n_heads % a.n_kv_heads || (a.v_from_k && a.v_head_dim != a.head_dim));
+    BUG_IF(x.width != a.n_heads * a.head_dim + n_kv || a.n_heads % a.n_kv_heads ||
+           (a.v_from_k && a.v_head_dim != a.head_dim));
     BUG_IF(!is_vector_or_absent(q_norm, a.head_dim) || !is_vector_or_absent(k_norm, a.head_dim));
     BUG_IF(a.rope >= 0 && (a.rope >= p->n_ropes || p->ropes[a.rope]->dim > a.head_dim));
-    BUG_IF(!cache_is_of(p, a.cache, a.n_kv_heads, a.head_dim, a.v_head_dim) || a.k_turned != 0); // pass_shared_kv sets it
+    BUG_IF(!cache_is_of(p, a.cache, a.n_kv_heads, a.head_dim, a.v_head_dim) ||
+           a.k_turned != 0); // pass_shared_kv sets it
     struct op *op = record(p, OP_QKV_PREP, x, NO_VAL, NO_VAL);
     set_weights(op, q_norm, k_norm, NULL, NULL);
     op->args.qkv_prep = a;
@@ -240,7 +245,8 @@ val op_qkv_prep(struct program *p, val x, const struct weight *q_norm, const str
 
 val op_attention(struct program *p, val q, const struct weight *sinks, struct attention_args a) {
     BUG_IF(q.width != a.n_heads * a.head_dim || a.n_heads % a.n_kv_heads || !is_vector_or_absent(sinks, a.n_heads));
-    BUG_IF(!cache_is_of(p, a.cache, a.n_kv_heads, a.head_dim, a.v_head_dim) || a.k_turned != 0); // pass_shared_kv sets it
+    BUG_IF(!cache_is_of(p, a.cache, a.n_kv_heads, a.head_dim, a.v_head_dim) ||
+           a.k_turned != 0); // pass_shared_kv sets it
     BUG_IF(a.paired_values && a.n_heads % 2);
     struct op *op = record(p, OP_ATTENTION, q, NO_VAL, NO_VAL);
     set_weights(op, sinks, NULL, NULL, NULL);
@@ -248,7 +254,8 @@ val op_attention(struct program *p, val q, const struct weight *sinks, struct at
     return result(p, op, 0, a.n_heads * a.v_head_dim * (a.paired_values ? 2 : 1), ROWS_TOKENS, DT_F32);
 }
 
-val op_mla_prep(struct program *p, val q, val kva, const struct weight *norm, const struct weight *w_uk, struct mla_args a) {
+val op_mla_prep(struct program *p, val q, val kva, const struct weight *norm, const struct weight *w_uk,
+                struct mla_args a) {
     BUG_IF(q.width != a.n_heads * (a.nope_dim + a.rope_dim) || kva.width != a.rank + a.rope_dim);
     BUG_IF(!is_vector(norm, a.rank) || !is_matrix(w_uk, a.n_heads * a.nope_dim, a.rank));
     const struct cache_group *g = &p->groups[p->caches[a.cache].group];
@@ -302,8 +309,8 @@ struct routed op_moe_route(struct program *p, val logits, const struct weight *b
     return (struct routed){ids, weights};
 }
 
-val op_moe_ffn(struct program *p, val x, struct routed r, const struct weight *w13, const struct weight *w2, const struct weight *b13,
-               const struct weight *b2, struct moe_args a) {
+val op_moe_ffn(struct program *p, val x, struct routed r, const struct weight *w13, const struct weight *w2,
+               const struct weight *b13, const struct weight *b2, struct moe_args a) {
     int64_t e = a.n_experts, f = a.ffn_size, d = x.width;
     BUG_IF(!is_matrix(w13, e * 2 * f, d) || !is_matrix(w2, e * d, f));
     BUG_IF(!is_vector_or_absent(b13, e * 2 * f) || !is_vector_or_absent(b2, e * d));

@@ -61,9 +61,9 @@ enum cache_kind {
 struct cache_group {
     enum cache_kind kind;
     int n_heads, k_dim, v_dim; // KV; LATENT: k_dim
-    bool shared_kv;            // KV: only k_dim channels of a key are there, its others are its value's (ops.def, QKV_PREP)
-    int window;                // tokens that a layer can see; 0: all of them
-    int64_t state_floats;      // STATE: a layer and sequence; conv inputs first, then the delta state
+    bool shared_kv;       // KV: only k_dim channels of a key are there, its others are its value's (ops.def, QKV_PREP)
+    int window;           // tokens that a layer can see; 0: all of them
+    int64_t state_floats; // STATE: a layer and sequence; conv inputs first, then the delta state
     int n_layers;
 };
 
@@ -95,7 +95,7 @@ struct program {
     const struct rope **ropes;
     int n_ropes;
     int vocab_size;
-    val hidden;         // [T, W], behind the last norm: what TAKE_ROWS reads. Kept to the end of a step, for backend_ops.hidden
+    val hidden; // [T, W], behind the last norm: what TAKE_ROWS reads. Kept to the end of a step, for backend_ops.hidden
     val taps[MAX_TAPS]; // [n_taps], kept too (pass.h)
     int n_taps;
 };
@@ -112,8 +112,8 @@ int program_cache_kv(struct program *p, int n_heads, int k_dim, int v_dim, int w
 int program_cache_latent(struct program *p, int width);
 int program_cache_state(struct program *p, int64_t conv_floats, int64_t state_floats);
 int program_rope(struct program *p, const struct rope *rope); // the same pointer gives the same number
-/* Whether the rotation of a position depends on the length of the text: then the keys of a text are not those of another
- * that begins alike. */
+/* Whether the rotation of a position depends on the length of the text: then the keys of a text are not those of
+ * another that begins alike. */
 bool program_rope_depends_on_length(const struct program *p);
 
 /* The ops, one function each; what they compute is in ops.def. */
@@ -124,19 +124,22 @@ struct routed {
     val ids, weights;
 };
 val op_embed(struct program *p, const struct weight *table, float scale);
-struct normed op_add_norm(struct program *p, val x, val d, const struct weight *w, const struct weight *r_scale, struct norm_args args);
+struct normed op_add_norm(struct program *p, val x, val d, const struct weight *w, const struct weight *r_scale,
+                          struct norm_args args);
 val op_norm(struct program *p, val x, val gate, const struct weight *w, struct norm_args args);
 val op_linear(struct program *p, val x, const struct weight *w, const struct weight *bias);
-val op_qkv_prep(struct program *p, val x, const struct weight *q_norm, const struct weight *k_norm, struct qkv_args args);
+val op_qkv_prep(struct program *p, val x, const struct weight *q_norm, const struct weight *k_norm,
+                struct qkv_args args);
 val op_attention(struct program *p, val q, const struct weight *sinks, struct attention_args args);
-val op_mla_prep(struct program *p, val q, val kva, const struct weight *norm, const struct weight *w_uk, struct mla_args args);
+val op_mla_prep(struct program *p, val q, val kva, const struct weight *norm, const struct weight *w_uk,
+                struct mla_args args);
 val op_mla_attention(struct program *p, val q, const struct weight *w_uv, struct mla_args args);
 val op_gated_act(struct program *p, val gate, val up, struct act_args args);
 val op_diff_heads(struct program *p, val x, const struct weight *lambda[4], struct diff_args args);
 struct routed op_moe_route(struct program *p, val logits, const struct weight *bias, const struct weight *expert_scale,
                            struct route_args args);
-val op_moe_ffn(struct program *p, val x, struct routed r, const struct weight *w13, const struct weight *w2, const struct weight *b13,
-               const struct weight *b2, struct moe_args args);
+val op_moe_ffn(struct program *p, val x, struct routed r, const struct weight *w13, const struct weight *w2,
+               const struct weight *b13, const struct weight *b2, struct moe_args args);
 val op_short_conv(struct program *p, val u, const struct weight *w, struct conv_args args);
 val op_delta_rule(struct program *p, val qkv, val b, val a, const struct weight *a_log, const struct weight *dt_bias,
                   struct delta_args args);

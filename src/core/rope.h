@@ -31,8 +31,8 @@ struct rope {
     double theta, scaling; // ROPE_DYNAMIC
 };
 
-/* How many channels it changes, at any position, if those are a leading share of each half of the dim: pairs from some number on have no
- * frequency, and the factor is 1. Else dim. */
+/* How many channels it changes, at any position, if those are a leading share of each half of the dim: pairs from some
+ * number on have no frequency, and the factor is 1. Else dim. */
 int rope_turned(const struct rope *rope);
 
 /* cos and sin [dim/2] of a position in a sequence of which n_known tokens are known. */

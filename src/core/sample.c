@@ -107,7 +107,9 @@ struct token_heap {
     int32_t n;
 };
 
-static bool is_less_probable(const float *logits, int32_t a, int32_t b) { return logits[a] != logits[b] ? logits[a] < logits[b] : a > b; }
+static bool is_less_probable(const float *logits, int32_t a, int32_t b) {
+    return logits[a] != logits[b] ? logits[a] < logits[b] : a > b;
+}
 
 static void sift_down(struct token_heap *h, int32_t at) {
     for (int32_t child; (child = 2 * at + 1) < h->n; at = child) {
@@ -151,8 +153,8 @@ static int32_t rank_of(const float *logits, int64_t n, int32_t token) {
 }
 
 static bool row_is_changed(const struct sample_params *p) {
-    return p->n_bias > 0 || p->n_banned > 0 || p->n_allowed > 0 || p->n_bad > 0 || p->repetition_penalty != 1 || p->presence_penalty != 0 ||
-           p->frequency_penalty != 0;
+    return p->n_bias > 0 || p->n_banned > 0 || p->n_allowed > 0 || p->n_bad > 0 || p->repetition_penalty != 1 ||
+           p->presence_penalty != 0 || p->frequency_penalty != 0;
 }
 
 bool sample_is_plain(const struct sample_params *p) {
@@ -161,7 +163,9 @@ bool sample_is_plain(const struct sample_params *p) {
 }
 
 static int32_t n_seen(const struct sample_params *p) { return p->n_history + p->has_newest; }
-static int32_t seen_token(const struct sample_params *p, int32_t i) { return i < p->n_history ? p->history[i] : p->newest; }
+static int32_t seen_token(const struct sample_params *p, int32_t i) {
+    return i < p->n_history ? p->history[i] : p->newest;
+}
 
 /* Each token of the history once, however often it occurs. */
 static void penalise_repetition(const struct sample_params *p, float *logits, int32_t *seen) {
@@ -220,10 +224,10 @@ static void change_row(const struct sample_params *p, float *logits, int64_t n_v
         penalise_generated(p, logits, counts);
 }
 
-/* sample_exponent of a block, but no less than what is certainly too little, and its exponential as mantissa[j] * 2^k[j]: loops
- * without a branch, which the compiler makes vectors of. */
-static void exp_block(const float *restrict logits, float max, float temperature, float *restrict e, float *restrict mantissa,
-                      int32_t *restrict k) {
+/* sample_exponent of a block, but no less than what is certainly too little, and its exponential as mantissa[j] *
+ * 2^k[j]: loops without a branch, which the compiler makes vectors of. */
+static void exp_block(const float *restrict logits, float max, float temperature, float *restrict e,
+                      float *restrict mantissa, int32_t *restrict k) {
     const float too_little = SAMPLE_LEAST_EXPONENT - 1;
     for (int j = 0; j < BLOCK; j++) {
         float below = (logits[j] - max) / temperature;
@@ -235,8 +239,8 @@ static void exp_block(const float *restrict logits, float max, float temperature
 }
 
 /* What temperature and min_p leave, in the order of ids, and its mass. A weight that rounds to zero cannot be drawn. */
-static int64_t gather_candidates(const float *logits, int64_t n, float max, const struct sample_params *p, struct candidate *out,
-                                 uint64_t *total) {
+static int64_t gather_candidates(const float *logits, int64_t n, float max, const struct sample_params *p,
+                                 struct candidate *out, uint64_t *total) {
     float least = p->min_p > 0 ? MAX(logf(p->min_p), SAMPLE_LEAST_EXPONENT) : SAMPLE_LEAST_EXPONENT;
     int64_t m = 0;
     *total = 0;
@@ -251,7 +255,8 @@ static int64_t gather_candidates(const float *logits, int64_t n, float max, cons
         }
         exp_block(block, max, p->temperature, e, mantissa, k);
         for (int32_t j = 0; j < n_here; j++) {
-            uint64_t w = sample_scaled(mantissa[j], k[j]) & -(uint64_t)(e[j] >= least); // no branch: nobody could foretell it
+            uint64_t w =
+                sample_scaled(mantissa[j], k[j]) & -(uint64_t)(e[j] >= least); // no branch: nobody could foretell it
             out[m] = (struct candidate){w, sample_key(block[j]), (int32_t)i + j};
             m += w > 0;
             *total += w;
@@ -260,8 +265,8 @@ static int64_t gather_candidates(const float *logits, int64_t n, float max, cons
     return m;
 }
 
-/* Where a descending walk stops: after every candidate above `key`, and n_equal of those that equal it, of which the last
- * is candidate `at`. */
+/* Where a descending walk stops: after every candidate above `key`, and n_equal of those that equal it, of which the
+ * last is candidate `at`. */
 struct cut {
     uint32_t key;
     int64_t n_equal;
@@ -287,7 +292,8 @@ static unsigned bin_of_cut(const uint64_t mass[256], uint64_t bound, uint64_t *b
     return lowest;
 }
 
-/* The bin of the first round: of the highest byte of all keys. Neighbours are often of one bin, so they add to different sums. */
+/* The bin of the first round: of the highest byte of all keys. Neighbours are often of one bin, so they add to
+ * different sums. */
 static unsigned first_bin(const struct candidate *c, int64_t n, bool by_count, uint64_t bound, uint64_t *before) {
     uint64_t mass[256], part[4][256] = {{0}};
     for (int64_t i = 0; i < n; i++)
@@ -340,7 +346,8 @@ static int64_t keep_to_cut(struct candidate *c, int64_t n, struct cut cut, uint6
     return m;
 }
 
-static int32_t draw(const float *logits, int64_t n_vocab, float max, const struct sample_params *p, struct sample_scratch *scratch) {
+static int32_t draw(const float *logits, int64_t n_vocab, float max, const struct sample_params *p,
+                    struct sample_scratch *scratch) {
     struct candidate *c = scratch->candidates;
     uint64_t total;
     int64_t n = gather_candidates(logits, n_vocab, max, p, c, &total);
@@ -352,8 +359,8 @@ static int32_t draw(const float *logits, int64_t n_vocab, float max, const struc
     return c[find_cut(c, n, false, sample_point(bits, total), scratch->members).at].token;
 }
 
-static int32_t choose_token(const float *logits, int64_t n_vocab, const struct sample_params *p, struct sample_scratch *scratch,
-                            struct sample_result *result) {
+static int32_t choose_token(const float *logits, int64_t n_vocab, const struct sample_params *p,
+                            struct sample_scratch *scratch, struct sample_result *result) {
     int32_t best = result->argmax;
     if (row_is_changed(p)) {
         memcpy(scratch->logits, logits, (size_t)n_vocab * sizeof *logits);

@@ -6,8 +6,9 @@
  *
  * The draw uses Philox with key = seed and counter = (sequence, position), so a seed gives the same tokens in
  * any batch, chunking or order. The uniform u picks the first token, in descending probability (ties: lower id
- * first), at which the cumulated probability of what is left exceeds u. Probabilities are integers (sample_weight.h), so that
- * every backend draws the same token from the same logits; what has less than 2^-44 of the best token's is never drawn. */
+ * first), at which the cumulated probability of what is left exceeds u. Probabilities are integers (sample_weight.h),
+ * so that every backend draws the same token from the same logits; what has less than 2^-44 of the best token's is
+ * never drawn. */
 #pragma once
 
 #include <stdbool.h>
@@ -66,10 +67,12 @@ struct sample_result {
 /* Greedy, nothing else asked. */
 struct sample_params sample_params_default(void);
 
-/* Whether only the most probable token is wanted, and the row as it is decides: a backend may then do without the rest. */
+/* Whether only the most probable token is wanted, and the row as it is decides: a backend may then do without the rest.
+ */
 bool sample_is_plain(const struct sample_params *p);
 
-/* The n most probable of a row with their log-probabilities, most probable first; of equal ones the smaller id. n_vocab >= n >= 1. */
+/* The n most probable of a row with their log-probabilities, most probable first; of equal ones the smaller id. n_vocab
+ * >= n >= 1. */
 void sample_most_probable(const float *logits, int32_t n_vocab, int32_t n, int32_t *tokens, float *logprobs);
 
 /* Memory for one row of n_vocab logits. */
@@ -87,5 +90,5 @@ int64_t sample_scratch_bytes(int64_t n_vocab);
  * [0, n_vocab); newest_row is not looked at.
  *
  * Greedy reads the row once. A draw costs two or three passes more and never sorts the vocabulary. No allocation. */
-void sample_row(const float *logits, int64_t n_vocab, const struct sample_params *params, struct sample_scratch *scratch,
-                struct sample_result *result);
+void sample_row(const float *logits, int64_t n_vocab, const struct sample_params *params,
+                struct sample_scratch *scratch, struct sample_result *result);

@@ -1,8 +1,10 @@
-/* sample_weight.h - the arithmetic of a draw, in operations that every processor rounds alike: for core/sample.c and for kernels.
+/* sample_weight.h - the arithmetic of a draw, in operations that every processor rounds alike: for core/sample.c and
+ * for kernels.
  *
- * The mass of a candidate is an integer, so sums do not depend on the order in which they are made, and whoever computes a
- * draw from the same logits, by however many threads, draws the same token. Nothing here may be contracted to a fused
- * multiply-add: on the device the operations are written as intrinsics, C17 without extensions does not contract, and clang is told. */
+ * The mass of a candidate is an integer, so sums do not depend on the order in which they are made, and whoever
+ * computes a draw from the same logits, by however many threads, draws the same token. Nothing here may be contracted
+ * to a fused multiply-add: on the device the operations are written as intrinsics, C17 without extensions does not
+ * contract, and clang is told. */
 #pragma once
 
 #include <math.h>
@@ -35,14 +37,16 @@ SAMPLE_INLINE uint32_t sample_bits(float f) {
     return u.bits;
 }
 
-/* exp(e) = what is returned, in 24 bits between 1/2 and 2, times 2^k; for -100 < e <= 0. No conversions: on a GPU they are slow. */
+/* exp(e) = what is returned, in 24 bits between 1/2 and 2, times 2^k; for -100 < e <= 0. No conversions: on a GPU they
+ * are slow. */
 SAMPLE_INLINE float sample_mantissa(float e, int32_t *k) {
 #ifdef __clang__
 #pragma STDC FP_CONTRACT OFF
 #endif
     float rounder = 12582912.0f, t = SAMPLE_ADD(SAMPLE_MUL(e, 1.44269504f), rounder), n = SAMPLE_ADD(t, -rounder);
-    float r = SAMPLE_ADD(SAMPLE_ADD(e, SAMPLE_MUL(n, -0.693359375f)), SAMPLE_MUL(n, 2.12194440e-4f)); // e = n ln 2 + r, |r| < 0.347
-    float p = SAMPLE_ADD(SAMPLE_MUL(r, 8.29028216e-3f), 4.18980985e-2f);                              // exp(r), minimax with p(0) = 1
+    float r = SAMPLE_ADD(SAMPLE_ADD(e, SAMPLE_MUL(n, -0.693359375f)),
+                         SAMPLE_MUL(n, 2.12194440e-4f));                 // e = n ln 2 + r, |r| < 0.347
+    float p = SAMPLE_ADD(SAMPLE_MUL(r, 8.29028216e-3f), 4.18980985e-2f); // exp(r), minimax with p(0) = 1
     p = SAMPLE_ADD(SAMPLE_MUL(p, r), 1.66676376e-1f);
     p = SAMPLE_ADD(SAMPLE_MUL(p, r), 4.99991483e-1f);
     p = SAMPLE_ADD(SAMPLE_MUL(p, r), 9.99999707e-1f);
@@ -96,4 +100,6 @@ SAMPLE_INLINE uint64_t sample_reach(float top_p, uint64_t total) {
 }
 
 /* The first candidate at which the mass exceeds this is drawn: floor(u * total), u = bits / 2^53. */
-SAMPLE_INLINE uint64_t sample_point(uint64_t bits, uint64_t total) { return (uint64_t)(((unsigned __int128)bits * total) >> 53); }
+SAMPLE_INLINE uint64_t sample_point(uint64_t bits, uint64_t total) {
+    return (uint64_t)(((unsigned __int128)bits * total) >> 53);
+}

@@ -22,8 +22,9 @@
 
 struct weight_part {
     const struct qformat *format;
-    enum dtype dtype;               // of the elements at data; for packed formats that of the packed words
-    const void *data;               // the part's element (0, 0); never NULL but in a phantom checkpoint, and of dummies that a device makes
+    enum dtype dtype; // of the elements at data; for packed formats that of the packed words
+    const void
+        *data; // the part's element (0, 0); never NULL but in a phantom checkpoint, and of dummies that a device makes
     int64_t n_rows;                 // rows of the weight that this part gives
     int64_t row_stride, col_stride; // in elements of data
     struct qscale scale;            // of quantised formats

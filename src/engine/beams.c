@@ -31,7 +31,8 @@ static void make_room(struct beams *b, struct beam *beams) {
 static void grow(struct beams *b) {
     if (b->n_tokens < b->capacity)
         return;
-    b->capacity = b->capacity ? (int32_t)MIN(2 * (int64_t)b->capacity, b->options.max_tokens) : MIN(64, b->options.max_tokens);
+    b->capacity =
+        b->capacity ? (int32_t)MIN(2 * (int64_t)b->capacity, b->options.max_tokens) : MIN(64, b->options.max_tokens);
     make_room(b, b->running);
     make_room(b, b->next);
     make_room(b, b->answers);
@@ -40,7 +41,8 @@ static void grow(struct beams *b) {
 void beams_init(struct beams *b, const struct beams_options *options, struct arena *arena) {
     size_t width = (size_t)options->width;
     BUG_IF(options->width < 1 || options->max_tokens < 1);
-    *b = (struct beams){.options = *options, .arena = arena, .n_running = 1, .n_choices = options->width + options->n_stops};
+    *b = (struct beams){
+        .options = *options, .arena = arena, .n_running = 1, .n_choices = options->width + options->n_stops};
     b->running = arena_calloc(arena, width, sizeof *b->running);
     b->next = arena_calloc(arena, width, sizeof *b->next);
     b->answers = arena_calloc(arena, width, sizeof *b->answers);
@@ -60,8 +62,8 @@ static int rank_continuations(struct beams *b, const int32_t *tokens, const floa
     for (int beam = 0; beam < b->n_running; beam++)
         for (int rank = 0; rank < b->n_choices; rank++, n++) {
             float logprob = logprobs[beam * b->n_choices + rank];
-            b->continuations[n] =
-                (struct continuation){beam, rank, tokens[beam * b->n_choices + rank], logprob, b->running[beam].score + (double)logprob};
+            b->continuations[n] = (struct continuation){beam, rank, tokens[beam * b->n_choices + rank], logprob,
+                                                        b->running[beam].score + (double)logprob};
         }
     qsort(b->continuations, (size_t)n, sizeof *b->continuations, by_score);
     return n;

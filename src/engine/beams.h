@@ -5,11 +5,11 @@
  *
  * A setting gives the sequences that transformers 5 gives (generation/utils.py, _beam_search with do_sample off):
  * - A running beam's score is the sum of its tokens' log-probabilities.
- * - All continuations of all beams are ranked by score. One that ends (a stop token, or max_tokens) is an answer if it is
- *   among the first `width`; the first `width` that do not end go on.
+ * - All continuations of all beams are ranked by score. One that ends (a stop token, or max_tokens) is an answer if it
+ * is among the first `width`; the first `width` that do not end go on.
  * - An answer's score is divided by length ^ length_penalty, its stop token counted; the best `width` are kept.
- * - It is enough when there are `width` answers and the best running beam cannot beat the worst of them; what a beam can
- *   still reach, and whether that is asked, is `stopping`. At max_tokens everything ends.
+ * - It is enough when there are `width` answers and the best running beam cannot beat the worst of them; what a beam
+ * can still reach, and whether that is asked, is `stopping`. At max_tokens everything ends.
  *
  * Knows neither engine nor text. Memory is the arena's, O(width * tokens). */
 #pragma once
@@ -40,7 +40,8 @@ struct beam {
     float *logprobs; // [n]
     int32_t n;
     double score;
-    int from, rank; // the running beam of the step before that it continues, and its newest token's place among that one's choices
+    int from, rank; // the running beam of the step before that it continues, and its newest token's place among that
+                    // one's choices
 };
 
 struct beams {

@@ -1,13 +1,14 @@
-/* commit.c - memory of a device behind the cache's blocks, where the backend takes it by need (backend_ops.commit_cache).
+/* commit.c - memory of a device behind the cache's blocks, where the backend takes it by need
+ * (backend_ops.commit_cache).
  *
- *     open    the pool has no block, then those of one piece of each group; then, if there is memory, two for each sequence that may run, of
- *             at most FIRST_BYTES: the first batch would wait for them (a piece takes 0.1 to 3 ms, once in a while 30)
- *     step    while the device computes, a piece more where fewer blocks are blank than running sequences can want next
- *             a plan that wants more than that asks for it at once (sched/kv_pool.h)
- *     idle    after cache_idle_us without work all but the first piece goes back; remembered prompts go with it
+ *     open    the pool has no block, then those of one piece of each group; then, if there is memory, two for each
+ * sequence that may run, of at most FIRST_BYTES: the first batch would wait for them (a piece takes 0.1 to 3 ms, once
+ * in a while 30) step    while the device computes, a piece more where fewer blocks are blank than running sequences
+ * can want next a plan that wants more than that asks for it at once (sched/kv_pool.h) idle    after cache_idle_us
+ * without work all but the first piece goes back; remembered prompts go with it
  *
- * A device that has none left is not asked again for a second: meanwhile the pool is as large as it is. What else goes wrong is the
- * device's sticky fault (g->cache_fault), which the step tells that wanted the memory, or the next. */
+ * A device that has none left is not asked again for a second: meanwhile the pool is as large as it is. What else goes
+ * wrong is the device's sticky fault (g->cache_fault), which the step tells that wanted the memory, or the next. */
 #include "engine/engine.h"
 
 #include "base/clock.h"
@@ -65,8 +66,10 @@ void engine_end_starved(struct gyre *g) {
         return;
     g->scheduler.starved = NULL;
     fail(&err, ERR_MEMORY,
-         "the device has no memory left for the cache of %d tokens: of the %lld MiB that the cache was to have it got %lld, others have "
-         "taken the rest; start with a smaller --kv-cache-memory or --gpu-memory-utilization, or end what else runs there",
+         "the device has no memory left for the cache of %d tokens: of the %lld MiB that the cache was to have it got "
+         "%lld, others have "
+         "taken the rest; start with a smaller --kv-cache-memory or --gpu-memory-utilization, or end what else runs "
+         "there",
          seq->n_tokens, (long long)(g->info.kv_cache_bytes >> 20), (long long)(committed_bytes(g) >> 20));
     engine_end(g, seq->owner, GYRE_FAILED, &err);
 }

@@ -6,9 +6,9 @@
 
 enum { MOST_GUESSES = 16 };
 
-/* Of one sequence. Those of two steps may be in flight when it goes back, and then no window may have given away what is
- * seen from there, and a recurrent state must reach it. A key that is turned by the length of the text would be turned by
- * that of the guesses too. */
+/* Of one sequence. Those of two steps may be in flight when it goes back, and then no window may have given away what
+ * is seen from there, and a recurrent state must reach it. A key that is turned by the length of the text would be
+ * turned by that of the guesses too. */
 static int most_guesses(const struct gyre *g) {
     int n = MIN(MOST_GUESSES, g->pool.max_chunk / 2 - 1);
     if (g->pool.has_state)
@@ -25,7 +25,8 @@ static bool may_guess(const struct request *r) {
     const struct sequence *seq = &r->sequence;
     bool one_to_go = sequence_decodes(seq) && seq->n_tokens - seq->n_computed == 1;
     bool is_expected = sequence_expects(seq, seq->n_tokens - 1);
-    return one_to_go && r->asked.max_tokens > 0 && r->asked.pooling == GYRE_POOL_NONE && !(is_expected && reads_history(&r->sample));
+    return one_to_go && r->asked.max_tokens > 0 && r->asked.pooling == GYRE_POOL_NONE &&
+           !(is_expected && reads_history(&r->sample));
 }
 
 void engine_draft(struct gyre *g) {

@@ -57,7 +57,8 @@ void request_table_remove(struct request_table *t, struct request *r);
 
 /* A request with everything copied and checked, or a sentence that names the field. Reads only what does not change
  * while the engine is open, so any thread may call it. */
-enum status request_new(const struct gyre *g, const struct gyre_request *asked, struct request **out, struct error *err);
+enum status request_new(const struct gyre *g, const struct gyre_request *asked, struct request **out,
+                        struct error *err);
 void request_free(struct request *r);
 
 /* An output row of a step: whose it is, and the position of the token that it was computed from. */
@@ -83,7 +84,7 @@ struct step {
     struct step_row *rows;        // [max_rows]
     int64_t started_us;
     struct request **requests; // [max_seqs]
-    bool is_read_back;         // logits or hidden states will be read on the host: nothing is started before it is collected
+    bool is_read_back; // logits or hidden states will be read on the host: nothing is started before it is collected
 };
 
 struct gyre {
@@ -137,13 +138,14 @@ struct engine_model {
     int64_t mapped_bytes;        // of them, those of a file's map, which are in memory as far as there is room
     const struct model *to_read; // brought into memory before the first step; NULL: none
 };
-enum status engine_open(const struct gyre_options *options, const struct engine_model *model, struct gyre **out, struct error *err);
+enum status engine_open(const struct gyre_options *options, const struct engine_model *model, struct gyre **out,
+                        struct error *err);
 
 /* Queues a request; it is the engine's from here on. */
 void engine_accept(struct gyre *g, struct request *r);
 
-/* Starts the next step, if there is anything to compute, and collects the one before (or this, if the device has room for
- * one only), whose events it queues. */
+/* Starts the next step, if there is anything to compute, and collects the one before (or this, if the device has room
+ * for one only), whose events it queues. */
 void engine_step(struct gyre *g);
 
 /* Whether engine_step has something to do: a request that has not ended, or a step in flight for ones that have. */
@@ -161,12 +163,14 @@ void engine_end(struct gyre *g, struct request *r, enum gyre_finish finish, cons
 /* Frees the requests whose DONE was handed out by the last poll, but for those that a step in flight still has. */
 void engine_free_delivered(struct gyre *g);
 
-/* Takes what the step that was just collected adds to the vectors that requests asked for (pooling.c). Fails with the device. */
+/* Takes what the step that was just collected adds to the vectors that requests asked for (pooling.c). Fails with the
+ * device. */
 enum status engine_pool_step(struct gyre *g, const struct step *step);
 
-/* commit.c: memory behind the cache's blocks. The pool's kv_commit, of a struct gyre; what the first batch will want, before there is one; a
- * little more of it, while a step runs; how long until some may go back (-1: there is nothing to wait for); that, if the time has come and
- * nothing runs; and the end of a request that nothing else keeps from its cache than the device's memory. */
+/* commit.c: memory behind the cache's blocks. The pool's kv_commit, of a struct gyre; what the first batch will want,
+ * before there is one; a little more of it, while a step runs; how long until some may go back (-1: there is nothing to
+ * wait for); that, if the time has come and nothing runs; and the end of a request that nothing else keeps from its
+ * cache than the device's memory. */
 int engine_commit(void *context, int group, int n);
 void engine_commit_first(struct gyre *g, int max_seqs);
 void engine_commit_ahead(struct gyre *g);
@@ -184,6 +188,7 @@ struct engine_sizes {
     int64_t max_model_len, kv_cache_bytes, kv_cache_tokens;
 };
 /* l NULL: of a device that computes in_place, before it has loaded the program; its cache is float32. */
-enum status engine_size(const struct gyre_options *options, const struct engine_model *model, struct loaded *l, struct engine_sizes *out,
-                        struct error *err);
-int64_t engine_block_bytes(const struct gyre_options *o, const struct program *p, const struct loaded *l, int group, int block_size);
+enum status engine_size(const struct gyre_options *options, const struct engine_model *model, struct loaded *l,
+                        struct engine_sizes *out, struct error *err);
+int64_t engine_block_bytes(const struct gyre_options *o, const struct program *p, const struct loaded *l, int group,
+                           int block_size);

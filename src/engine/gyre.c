@@ -32,7 +32,8 @@ int gyre_submit(struct gyre *g, const struct gyre_request *request, uint64_t *id
     struct error e = g->failed;
     struct gyre_request asked;
     struct request *r;
-    if (g->failed.status != OK || abi_read(&abi_request, request, &asked, &e) != OK || request_new(g, &asked, &r, &e) != OK)
+    if (g->failed.status != OK || abi_read(&abi_request, request, &asked, &e) != OK ||
+        request_new(g, &asked, &r, &e) != OK)
         return engine_report(err, &e);
     engine_accept(g, r);
     *id = r->id;
@@ -92,7 +93,8 @@ static struct gyre_event take_done(struct gyre *g) {
     g->ended_head = r->next_ended;
     if (!g->ended_head)
         g->ended_tail = NULL;
-    struct gyre_event e = {.kind = GYRE_DONE, .id = r->id, .user = r->asked.user, .finish = r->finish, .timing = timing_of(r)};
+    struct gyre_event e = {
+        .kind = GYRE_DONE, .id = r->id, .user = r->asked.user, .finish = r->finish, .timing = timing_of(r)};
     if (r->finish == GYRE_FAILED)
         e.error = r->error.text, e.error_of_request = r->error.status == ERR_ARG;
     if (r->pooled_whole && r->finish == GYRE_LENGTH)

@@ -7,7 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static void __attribute__((format(printf, 4, 5))) add(struct memory_plan *plan, int64_t n, int64_t each, const char *what, ...) {
+static void __attribute__((format(printf, 4, 5)))
+add(struct memory_plan *plan, int64_t n, int64_t each, const char *what, ...) {
     if (n * each == 0)
         return;
     BUG_IF(plan->n_parts == MAX_MEMORY_PARTS);

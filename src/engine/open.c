@@ -19,14 +19,15 @@ static enum status add_eos(struct gyre_info *info, const int32_t *ids, size_t n,
         if (known)
             continue;
         if (info->n_eos == GYRE_MAX_EOS)
-            return fail(err, ERR_LIMIT, "the model's files and the options name more than %d tokens that end an answer", GYRE_MAX_EOS);
+            return fail(err, ERR_LIMIT, "the model's files and the options name more than %d tokens that end an answer",
+                        GYRE_MAX_EOS);
         info->eos[info->n_eos++] = ids[i];
     }
     return OK;
 }
 
-static enum status fill_info(struct gyre *g, const struct gyre_options *o, const struct engine_model *m, const struct engine_sizes *sizes,
-                             struct error *err) {
+static enum status fill_info(struct gyre *g, const struct gyre_options *o, const struct engine_model *m,
+                             const struct engine_sizes *sizes, struct error *err) {
     struct gyre_info *info = &g->info;
     *info = (struct gyre_info){
         .vocab_size = m->program->vocab_size,
@@ -47,7 +48,8 @@ static enum status fill_info(struct gyre *g, const struct gyre_options *o, const
 /* Whether no sequences that may run together can ever hold more blocks than there are. */
 static bool holds_all(const struct program *p, const struct engine_sizes *sizes) {
     for (int i = 0; i < p->n_groups; i++) {
-        int64_t one = kv_group_blocks_for(&p->groups[i], sizes->max_model_len, sizes->cache.block_size, sizes->bucket.max_tokens);
+        int64_t one =
+            kv_group_blocks_for(&p->groups[i], sizes->max_model_len, sizes->cache.block_size, sizes->bucket.max_tokens);
         if (p->groups[i].kind != CACHE_STATE && sizes->cache.n_blocks[i] / sizes->bucket.max_seqs < one)
             return false;
     }
@@ -63,38 +65,42 @@ static void allocate_step(struct gyre *g, const struct gyre_options *o, const st
         g->steps[i].rows = xcalloc((size_t)b.max_rows, sizeof *g->steps[i].rows);
         g->steps[i].requests = xcalloc((size_t)b.max_seqs, sizeof *g->steps[i].requests);
     }
-    struct kv_pool_options pool = {.groups = p->groups,
-                                   .n_groups = p->n_groups,
-                                   .block_size = sizes->cache.block_size,
-                                   .max_chunk = b.max_tokens,
-                                   .max_copies = b.max_copies,
-                                   .n_states = sizes->cache.n_states,
-                                   .n_host_states = sizes->cache.n_host_states,
-                                   .holds_all = holds_all(p, sizes),
-                                   .remember_tokens = o->no_prefix_cache || program_rope_depends_on_length(p) ? 0 : sizes->kv_cache_tokens,
-                                   .commit = sizes->cache.by_need ? engine_commit : NULL,
-                                   .commit_context = g};
+    struct kv_pool_options pool = {
+        .groups = p->groups,
+        .n_groups = p->n_groups,
+        .block_size = sizes->cache.block_size,
+        .max_chunk = b.max_tokens,
+        .max_copies = b.max_copies,
+        .n_states = sizes->cache.n_states,
+        .n_host_states = sizes->cache.n_host_states,
+        .holds_all = holds_all(p, sizes),
+        .remember_tokens = o->no_prefix_cache || program_rope_depends_on_length(p) ? 0 : sizes->kv_cache_tokens,
+        .commit = sizes->cache.by_need ? engine_commit : NULL,
+        .commit_context = g};
     memcpy(pool.n_blocks, sizes->cache.n_blocks, sizeof pool.n_blocks);
     memcpy(pool.n_host_blocks, sizes->cache.n_host_blocks, sizeof pool.n_host_blocks);
     for (int i = 0; i < p->n_groups; i++)
         pool.block_bytes[i] = g->ops->cache_block_bytes(g->loaded, i, pool.block_size);
     kv_pool_init(&g->pool, &pool);
-    scheduler_init(&g->scheduler, &g->pool, (struct step_limits){b.max_tokens, b.max_seqs, b.max_rows, o->itl_target_ms * 1e3});
+    scheduler_init(&g->scheduler, &g->pool,
+                   (struct step_limits){b.max_tokens, b.max_seqs, b.max_rows, o->itl_target_ms * 1e3});
     g->results = xcalloc((size_t)b.max_rows, sizeof *g->results);
     g->events = xcalloc(2 * (size_t)b.max_rows, sizeof *g->events);
 }
 
 /* l NULL: not loaded yet, on the host. */
-static enum status size_parts(const struct gyre_options *o, const struct engine_model *m, struct loaded *l, struct engine_sizes *sizes,
-                              struct error *err) {
+static enum status size_parts(const struct gyre_options *o, const struct engine_model *m, struct loaded *l,
+                              struct engine_sizes *sizes, struct error *err) {
     TRY(engine_size(o, m, l, sizes, err));
     sizes->cache.by_need = o->backend->commit_cache != NULL;
     return engine_fits(o, m, l, sizes, err);
 }
 
 static enum status open_device(struct gyre *g, const struct gyre_options *o, struct error *err) {
-    struct device_options options = {
-        .index = o->device_index, .n_threads = o->n_threads, .memory_share = o->gpu_memory_utilization, .own = o->device_options};
+    struct device_options options = {.index = o->device_index,
+                                     .n_threads = o->n_threads,
+                                     .memory_share = o->gpu_memory_utilization,
+                                     .own = o->device_options};
     TRY(device_options_check(g->ops, options.own, err));
     return g->ops->open(&options, &g->device, err);
 }
@@ -109,8 +115,8 @@ static enum status load(struct gyre *g, const struct gyre_options *o, struct err
 }
 
 /* What a block of cache takes is known once the weights are placed, and the sizes with it. */
-static enum status open_cache(struct gyre *g, const struct gyre_options *o, const struct engine_model *m, struct engine_sizes *sizes,
-                              struct error *err) {
+static enum status open_cache(struct gyre *g, const struct gyre_options *o, const struct engine_model *m,
+                              struct engine_sizes *sizes, struct error *err) {
     TRY(size_parts(o, m, g->loaded, sizes, err));
     g->cache = sizes->cache;
     TRY(fill_info(g, o, m, sizes, err));
@@ -134,7 +140,8 @@ static int64_t lap(int64_t *since_us) {
     return took;
 }
 
-static enum status open_parts(struct gyre *g, const struct gyre_options *o, const struct engine_model *m, struct error *err) {
+static enum status open_parts(struct gyre *g, const struct gyre_options *o, const struct engine_model *m,
+                              struct error *err) {
     struct engine_sizes sizes;
     int64_t at = clock_us();
     TRY(open_device(g, o, err));
@@ -151,7 +158,8 @@ static enum status open_parts(struct gyre *g, const struct gyre_options *o, cons
     return OK;
 }
 
-enum status engine_open(const struct gyre_options *o, const struct engine_model *m, struct gyre **out, struct error *err) {
+enum status engine_open(const struct gyre_options *o, const struct engine_model *m, struct gyre **out,
+                        struct error *err) {
     *out = NULL;
     BUG_IF(m->n_eos > GYRE_MAX_EOS || m->program->n_groups > MAX_CACHE_GROUPS);
     BUG_IF(o->backend->max_in_flight < 1 || o->backend->max_in_flight > MAX_STEPS_IN_FLIGHT);
@@ -193,7 +201,8 @@ static enum status read_options(const struct gyre_options *from, struct gyre_opt
 
 static struct engine_model engine_model_of(const struct gyre_options *o, const struct model *model) {
     const struct model_spec *spec = model->spec;
-    struct engine_model m = {model->program, spec->max_positions, spec->bos, spec->eos, MIN(spec->n_eos, GYRE_MAX_EOS), .to_read = NULL};
+    struct engine_model m = {model->program, spec->max_positions, spec->bos, spec->eos, MIN(spec->n_eos, GYRE_MAX_EOS),
+                             .to_read = NULL};
     for (int dt = 0; dt < N_DTYPES && !o->backend->no_weights; dt++)
         m.weight_bytes += model->stored_bytes[dt];
     return m;

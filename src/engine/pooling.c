@@ -1,7 +1,8 @@
 /* pooling.c - a prompt as one vector: the state behind the last norm, of its last token or averaged over all.
  *
  * Only the last position makes an output row, so that no logits are computed for the others; their states are read from
- * the step's token rows. A mean is summed in double and begins anew at position 0, as a sequence that was preempted does. */
+ * the step's token rows. A mean is summed in double and begins anew at position 0, as a sequence that was preempted
+ * does. */
 #include "engine/engine.h"
 
 #include <string.h>

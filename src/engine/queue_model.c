@@ -34,7 +34,9 @@ static int64_t tenants_with(const struct queue_model *q, int tenant) {
 }
 
 /* Of what a tenant has waiting, with what others come between; of what all have, no more than that. */
-static int64_t ahead(int64_t own, int64_t n_tenants, int64_t all) { return MAX(0, MIN(own * n_tenants + n_tenants - 1, all)); }
+static int64_t ahead(int64_t own, int64_t n_tenants, int64_t all) {
+    return MAX(0, MIN(own * n_tenants + n_tenants - 1, all));
+}
 
 int64_t queue_model_plain_us(const struct queue_model *q, int tenant) {
     int64_t n_tenants = tenants_with(q, tenant), all = atomic_load(&q->all.n), tokens = atomic_load(&q->all.tokens);
@@ -44,7 +46,8 @@ int64_t queue_model_plain_us(const struct queue_model *q, int tenant) {
     double share = all > 0 ? (double)n / (double)all : 0;
     int64_t turns = MAX(0, n + 1 - counter_get(&q->free_places));
     double answers = (double)turns * (double)counter_get(&q->mean_answer) / 16;
-    double ns = share * (double)tokens * (double)counter_get(&q->prompt_ns) + answers * (double)counter_get(&q->answer_ns);
+    double ns =
+        share * (double)tokens * (double)counter_get(&q->prompt_ns) + answers * (double)counter_get(&q->answer_ns);
     return (int64_t)(ns * 1e-3);
 }
 
@@ -53,7 +56,8 @@ int64_t queue_model_wait_us(const struct queue_model *q, int tenant) {
 }
 
 bool queue_model_is_full(const struct queue_model *q, int tenant, int64_t max_queued) {
-    return atomic_load(&q->all.n) >= max_queued && atomic_load(&q->tenants[tenant].n) >= MAX(1, max_queued / tenants_with(q, tenant));
+    return atomic_load(&q->all.n) >= max_queued &&
+           atomic_load(&q->tenants[tenant].n) >= MAX(1, max_queued / tenants_with(q, tenant));
 }
 
 bool queue_model_is_own(const struct queue_model *q, int tenant) {
@@ -77,8 +81,9 @@ void queue_model_step(struct queue_model *q, const struct gyre *g) {
     counter_set(&q->free_places, s->waiting.n > 0 ? 0 : s->limits.max_seqs - s->n_running);
 }
 
-/* Follows the last dozen of waits; those of less than a few steps say nothing about the model. A request is compared with what
- * was said before any correction: those of a burst all end waiting long after they came, and would correct for each other. */
+/* Follows the last dozen of waits; those of less than a few steps say nothing about the model. A request is compared
+ * with what was said before any correction: those of a burst all end waiting long after they came, and would correct
+ * for each other. */
 void queue_model_waited(struct queue_model *q, int64_t plain_us, int64_t waited_us) {
     double correction = (double)counter_get(&q->correction) * 1e-3;
     if (plain_us < 10000)

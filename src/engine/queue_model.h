@@ -3,13 +3,14 @@
  *     wait = correction * (prompt tokens ahead * t_prompt + turns * mean answer * t_answer)
  *
  *     t_prompt   of a token in a step full of prompts        } both predicted by the scheduler's model of a step's cost
- *     t_answer   of a token in a step of running sequences   } (sched/step_cost.h), learned from the steps that were run
- *     turns      answers that must end before there is a place: 1 + requests ahead - free places, at least 0
- *     correction what requests have waited over what the rest of the formula said when they came, lately: for what the
- *                model does not know, such as a processor that others use too
+ *     t_answer   of a token in a step of running sequences   } (sched/step_cost.h), learned from the steps that were
+ * run turns      answers that must end before there is a place: 1 + requests ahead - free places, at least 0 correction
+ * what requests have waited over what the rest of the formula said when they came, lately: for what the model does not
+ * know, such as a processor that others use too
  *
- * Ahead are the requests that wait already; with several tenants, who take turns (base/fair_share.h), those of the own tenant
- * times the number of tenants that wait, so a tenant that floods the queue is told so while others are still let in.
+ * Ahead are the requests that wait already; with several tenants, who take turns (base/fair_share.h), those of the own
+ * tenant times the number of tenants that wait, so a tenant that floods the queue is told so while others are still let
+ * in.
  *
  * Requests are counted by whoever submits them, with atomic additions; all else is written by the engine thread. */
 #pragma once
@@ -49,8 +50,8 @@ void queue_model_end(struct queue_model *q);
 int64_t queue_model_wait_us(const struct queue_model *q, int tenant);
 int64_t queue_model_plain_us(const struct queue_model *q, int tenant);
 
-/* Whether the queue, which may hold max_queued requests, is full for the tenant: several tenants may each have their part of it
- * waiting, whatever the others have. */
+/* Whether the queue, which may hold max_queued requests, is full for the tenant: several tenants may each have their
+ * part of it waiting, whatever the others have. */
 bool queue_model_is_full(const struct queue_model *q, int tenant, int64_t max_queued);
 
 /* Whether a request would wait mainly for others of its own tenant. */

@@ -14,7 +14,8 @@
 static enum status check_ids(const char *field, const int32_t *ids, int64_t n, int32_t vocab_size, struct error *err) {
     for (int64_t i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= vocab_size)
-            return fail(err, ERR_ARG, "%s: id %d at %lld is not in the vocabulary of %d tokens", field, ids[i], (long long)i, vocab_size);
+            return fail(err, ERR_ARG, "%s: id %d at %lld is not in the vocabulary of %d tokens", field, ids[i],
+                        (long long)i, vocab_size);
     return OK;
 }
 
@@ -55,19 +56,23 @@ static enum status check_sampling(const struct gyre_request *a, int32_t vocab_si
 
 /* Why the context is as long as it is. */
 static const char *context_reason(const struct gyre_info *info) {
-    return info->max_model_len < info->model_max_len ? " (the model's is longer; see max_model_len and kv_cache_bytes)" : "";
+    return info->max_model_len < info->model_max_len ? " (the model's is longer; see max_model_len and kv_cache_bytes)"
+                                                     : "";
 }
 
 enum status request_check_room(int64_t n_prompt, int64_t max_tokens, const struct gyre_info *info, struct error *err) {
     int64_t room = info->max_model_len - n_prompt;
     if (room < 0 || (room == 0 && max_tokens != 0))
-        return fail(err, ERR_ARG, "prompt is too long: %lld tokens%s, and this model's maximum context length is %lld tokens%s",
-                    (long long)n_prompt, room == 0 ? " leave no room for an answer" : "", (long long)info->max_model_len,
-                    context_reason(info));
+        return fail(err, ERR_ARG,
+                    "prompt is too long: %lld tokens%s, and this model's maximum context length is %lld tokens%s",
+                    (long long)n_prompt, room == 0 ? " leave no room for an answer" : "",
+                    (long long)info->max_model_len, context_reason(info));
     if (max_tokens > room)
         return fail(err, ERR_ARG,
-                    "this model's maximum context length is %lld tokens%s: a prompt of %lld leaves %lld, and the answer may have %lld",
-                    (long long)info->max_model_len, context_reason(info), (long long)n_prompt, (long long)room, (long long)max_tokens);
+                    "this model's maximum context length is %lld tokens%s: a prompt of %lld leaves %lld, and the "
+                    "answer may have %lld",
+                    (long long)info->max_model_len, context_reason(info), (long long)n_prompt, (long long)room,
+                    (long long)max_tokens);
     return OK;
 }
 
@@ -152,7 +157,8 @@ static const struct bad_sequence *copy_bad_sequences(struct request *r, const st
     struct bad_sequence *bad = arena_calloc(&r->arena, asked->n_bad_sequences, sizeof *bad);
     for (size_t i = 0; i < asked->n_bad_sequences; i++) {
         const struct gyre_bad_sequence *from = &asked->bad_sequences[i];
-        bad[i] = (struct bad_sequence){copy_array(&r->arena, from->tokens, from->n, sizeof *from->tokens), (int32_t)from->n};
+        bad[i] =
+            (struct bad_sequence){copy_array(&r->arena, from->tokens, from->n, sizeof *from->tokens), (int32_t)from->n};
     }
     return bad;
 }
@@ -190,8 +196,8 @@ static struct prefix_salt salt_of(const struct gyre *g, int32_t tenant, const ch
     if (!text)
         return salt;
     _Static_assert(sizeof salt.word == crypto_generichash_BYTES_MIN, "16 bytes are the shortest digest there is");
-    crypto_generichash((unsigned char *)salt.word, sizeof salt.word, (const unsigned char *)text, strlen(text), g->salt_key,
-                       sizeof g->salt_key);
+    crypto_generichash((unsigned char *)salt.word, sizeof salt.word, (const unsigned char *)text, strlen(text),
+                       g->salt_key, sizeof g->salt_key);
     salt.word[1] |= 1; // never the zero that means none
     return salt;
 }
@@ -199,7 +205,8 @@ static struct prefix_salt salt_of(const struct gyre *g, int32_t tenant, const ch
 static void init_sequence(struct request *r, const struct gyre *g) {
     const struct gyre_request *a = &r->asked;
     r->n_prompt = (int32_t)a->n_prompt;
-    sequence_init(&r->sequence, &r->arena, (int32_t)(a->n_prompt + a->max_tokens), g->program->n_groups, g->info.block_size);
+    sequence_init(&r->sequence, &r->arena, (int32_t)(a->n_prompt + a->max_tokens), g->program->n_groups,
+                  g->info.block_size);
     r->sequence.owner = r;
     r->sequence.salt = salt_of(g, a->tenant, a->cache_salt);
     memcpy(r->sequence.tokens, a->prompt, (size_t)a->n_prompt * sizeof *a->prompt);
@@ -213,7 +220,8 @@ static void init_sequence(struct request *r, const struct gyre *g) {
         r->sequence.first_row = (int32_t)MIN(a->score_from, a->n_prompt);
 }
 
-enum status request_new(const struct gyre *g, const struct gyre_request *asked, struct request **out, struct error *err) {
+enum status request_new(const struct gyre *g, const struct gyre_request *asked, struct request **out,
+                        struct error *err) {
     *out = NULL;
     TRY(check_request(g, asked, err));
     struct request *r = *out = xcalloc(1, sizeof *r); // known at once: what follows may run out of memory

@@ -1,7 +1,7 @@
 /* service.c - see service.h.
  *
- * The inbox is a list under a lock, taken whole once a step. How news travel is the listener's affair; here an answer only
- * remembers whether it has some that nobody looked at yet. */
+ * The inbox is a list under a lock, taken whole once a step. How news travel is the listener's affair; here an answer
+ * only remembers whether it has some that nobody looked at yet. */
 #include "engine/service.h"
 
 #include "base/clock.h"
@@ -111,8 +111,8 @@ static enum status admit(const struct service *s, int tenant, bool goes_on, stru
     if (s->state.draining || s->stopping)
         return fail(err, ERR_FULL, "the server is shutting down");
     if (s->options.max_queued > 0 && queue_model_is_full(&s->telemetry.queue, tenant, s->options.max_queued))
-        return fail(err, ERR_FULL, "%lld requests are waiting already, at most %d may", (long long)atomic_load(&s->telemetry.queue.all.n),
-                    s->options.max_queued);
+        return fail(err, ERR_FULL, "%lld requests are waiting already, at most %d may",
+                    (long long)atomic_load(&s->telemetry.queue.all.n), s->options.max_queued);
     return OK;
 }
 
@@ -135,7 +135,8 @@ static enum status put_in_inbox(struct service *s, struct ticket *t, bool goes_o
     return st;
 }
 
-static enum status fill_ticket(struct service *s, struct ticket *t, const struct gyre_request *request, struct error *err) {
+static enum status fill_ticket(struct service *s, struct ticket *t, const struct gyre_request *request,
+                               struct error *err) {
     TRY(request_new(s->engine, request, &t->request, err));
     struct request *r = t->request;
     r->asked.user = t;
@@ -150,8 +151,10 @@ static enum status fill_ticket(struct service *s, struct ticket *t, const struct
     return OK;
 }
 
-/* An answer of a million tokens with twenty log-probabilities each is some 160 MB: that there is no memory for it is told. */
-static enum status fill_within_scope(struct service *s, struct ticket *t, const struct gyre_request *request, struct error *err) {
+/* An answer of a million tokens with twenty log-probabilities each is some 160 MB: that there is no memory for it is
+ * told. */
+static enum status fill_within_scope(struct service *s, struct ticket *t, const struct gyre_request *request,
+                                     struct error *err) {
     struct alloc_scope scope;
     alloc_scope_begin(&scope);
     if (setjmp(scope.env) != 0)
@@ -185,11 +188,13 @@ static int submit(struct service *s, const struct gyre_request *request, void *u
     return 0;
 }
 
-int service_submit(struct service *s, const struct gyre_request *request, void *user, struct answer **out, struct gyre_error *err) {
+int service_submit(struct service *s, const struct gyre_request *request, void *user, struct answer **out,
+                   struct gyre_error *err) {
     return submit(s, request, user, false, out, err);
 }
 
-int service_submit_more(struct service *s, const struct gyre_request *request, void *user, struct answer **out, struct gyre_error *err) {
+int service_submit_more(struct service *s, const struct gyre_request *request, void *user, struct answer **out,
+                        struct gyre_error *err) {
     return submit(s, request, user, true, out, err);
 }
 
@@ -221,7 +226,8 @@ void service_release(struct service *s, struct answer *a) {
 // ---- the engine thread ------------------------------------------------------------------------------------------
 
 /* Row i of tops, n each: those of the event, or the most probable of all its logits. */
-static void put_top(const struct service *s, const struct gyre_event *e, int n, int64_t i, int32_t *tokens, float *logprobs) {
+static void put_top(const struct service *s, const struct gyre_event *e, int n, int64_t i, int32_t *tokens,
+                    float *logprobs) {
     tokens += i * n;
     logprobs += i * n;
     if (e->logits && n > MAX_TOP_LOGPROBS)
@@ -292,7 +298,8 @@ static void publish(struct service *s, const struct gyre_event *e, int64_t now) 
     }
 }
 
-/* Until there may be something to do. Memory that is not needed goes back meanwhile; nobody else touches the engine, so without the lock. */
+/* Until there may be something to do. Memory that is not needed goes back meanwhile; nobody else touches the engine, so
+ * without the lock. */
 static void wait_for_work(struct service *s) {
     int64_t us = engine_rest_us(s->engine);
     if (us < 0) {
@@ -418,7 +425,8 @@ static void *engine_thread(void *arg) {
 
 // ---- opening and closing ----------------------------------------------------------------------------------------
 
-int service_open(struct gyre *take_engine, const struct service_options *options, struct service **out, struct gyre_error *err) {
+int service_open(struct gyre *take_engine, const struct service_options *options, struct service **out,
+                 struct gyre_error *err) {
     struct service *s = xcalloc(1, sizeof *s);
     s->engine = take_engine;
     s->options = *options;

@@ -12,9 +12,9 @@
  * finds more tokens when it looks.
  *
  * Life of an answer: made by service_submit; until `done` is set the engine writes it. Each news() asks for one
- * service_look, on a thread of the listener's choice, the same for all looks at one answer; a look that sets done is the
- * last, nothing writes the answer any more, and service_release gives it back. Exactly one answer gets done for each
- * accepted request, whatever happens: cancelled, a device that broke, service_close. */
+ * service_look, on a thread of the listener's choice, the same for all looks at one answer; a look that sets done is
+ * the last, nothing writes the answer any more, and service_release gives it back. Exactly one answer gets done for
+ * each accepted request, whatever happens: cancelled, a device that broke, service_close. */
 #pragma once
 
 #include "base/status.h"
@@ -41,7 +41,8 @@ struct answer {
     int32_t capacity, n_prompt;
     int n_top, n_prompt_top;
     _Atomic int32_t n_tokens; // written with release, after the token
-    _Atomic int32_t n_text;   // tokens before the end-of-sequence token or stop id that ended it; INT32_MAX while there is none
+    _Atomic int32_t
+        n_text; // tokens before the end-of-sequence token or stop id that ended it; INT32_MAX while there is none
     struct request_progress progress;
     bool done; // set by service_look; then nothing is written any more
     enum gyre_finish finish;
@@ -59,7 +60,8 @@ struct service_options {
 };
 
 /* Takes the engine over; it is closed by service_close (also when this fails). */
-int service_open(struct gyre *take_engine, const struct service_options *options, struct service **out, struct gyre_error *err);
+int service_open(struct gyre *take_engine, const struct service_options *options, struct service **out,
+                 struct gyre_error *err);
 
 /* Ends what still runs as cancelled, stops the thread and closes the engine. Every answer must have been released, or
  * be released by nobody: those that are left are freed. NULL is fine. */
@@ -68,11 +70,13 @@ void service_close(struct service *s);
 /* Any thread. Refuses with a sentence: a field out of range (ERR_ARG), a full queue (ERR_FULL), a broken device
  * (ERR_DEVICE), a service that drains (ERR_FULL). want_last_logits must be off.
  * *out is set before the first news, which may come before this returns. */
-int service_submit(struct service *s, const struct gyre_request *request, void *user, struct answer **out, struct gyre_error *err);
+int service_submit(struct service *s, const struct gyre_request *request, void *user, struct answer **out,
+                   struct gyre_error *err);
 
 /* The same for a request that goes on with one that was accepted (a step of a beam search): neither a full queue nor
  * draining refuses it. */
-int service_submit_more(struct service *s, const struct gyre_request *request, void *user, struct answer **out, struct gyre_error *err);
+int service_submit_more(struct service *s, const struct gyre_request *request, void *user, struct answer **out,
+                        struct gyre_error *err);
 
 /* Any thread, any time before service_release; the answer still gets done, soon. */
 void service_cancel(struct service *s, struct answer *a);
@@ -111,6 +115,6 @@ const struct telemetry *service_telemetry(const struct service *s);
 const struct gyre_info *service_info(const struct service *s);
 struct gyre_request service_request_default(const struct service *s);
 
-/* Whether prompt and answer fit the context, as submitting checks it; max_tokens -1 wants room for one token. Programs look for
- * "prompt is too long" and "maximum context length is N tokens" in what it says. */
+/* Whether prompt and answer fit the context, as submitting checks it; max_tokens -1 wants room for one token. Programs
+ * look for "prompt is too long" and "maximum context length is N tokens" in what it says. */
 enum status request_check_room(int64_t n_prompt, int64_t max_tokens, const struct gyre_info *info, struct error *err);

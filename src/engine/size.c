@@ -1,4 +1,5 @@
-/* size.c - how large an engine is: exact arithmetic from options, the program's cache groups and the memory there is. */
+/* size.c - how large an engine is: exact arithmetic from options, the program's cache groups and the memory there is.
+ */
 #include "base/machine_memory.h"
 #include "core/pass.h"
 #include "engine/fit.h"
@@ -7,8 +8,9 @@ enum {
     DEFAULT_BATCHED_TOKENS = 512,
     DEFAULT_SEQS = 64,
     DEFAULT_BLOCK = 64,
-    CHECKPOINTS_A_SEQ = 2,  // of recurrent state, for each sequence of a full step: of its prompt's end and its answer's
-    COPIES_A_SEQ = 3,       // of cache before a step: a checkpoint made and one restored, one to spare; and a block of each group
+    CHECKPOINTS_A_SEQ = 2, // of recurrent state, for each sequence of a full step: of its prompt's end and its answer's
+    COPIES_A_SEQ =
+        3, // of cache before a step: a checkpoint made and one restored, one to spare; and a block of each group
     LONGEST = 1 << 24,      // tokens of a sequence: tables are made for them
     LOGIT_BYTES = 64 << 20, // for the rows of one step; scoring goes in slices of that
 };
@@ -32,7 +34,8 @@ static int64_t saturating_add(int64_t a, int64_t b) {
 
 static int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
-int64_t engine_block_bytes(const struct gyre_options *o, const struct program *p, const struct loaded *l, int group, int block_size) {
+int64_t engine_block_bytes(const struct gyre_options *o, const struct program *p, const struct loaded *l, int group,
+                           int block_size) {
     if (l)
         return o->backend->cache_block_bytes(l, group, block_size);
     const struct cache_group *g = &p->groups[group];
@@ -90,8 +93,8 @@ static int64_t tokens_that_fit(const struct cache_demand *d, int64_t max_len, in
     return low * d->block_size;
 }
 
-/* A quarter of the memory, or less where weights, or others now, leave less; a sixteenth is for the rest, and the cache's in any case, if
- * it is free. */
+/* A quarter of the memory, or less where weights, or others now, leave less; a sixteenth is for the rest, and the
+ * cache's in any case, if it is free. */
 static int64_t default_budget(const struct gyre_options *o, const struct engine_model *m, struct bucket bucket) {
     struct machine_memory memory;
     machine_memory_get(&memory);
@@ -122,7 +125,8 @@ static enum status check_options(const struct gyre_options *o, const struct engi
 static struct bucket bucket_of(const struct gyre_options *o, const struct program *p) {
     int tokens = o->backend->default_tokens ? o->backend->default_tokens : DEFAULT_BATCHED_TOKENS;
     int seqs = o->backend->default_seqs ? o->backend->default_seqs : DEFAULT_SEQS;
-    struct bucket b = {.max_tokens = o->max_batched_tokens ? o->max_batched_tokens : tokens, .max_seqs = o->max_seqs ? o->max_seqs : seqs};
+    struct bucket b = {.max_tokens = o->max_batched_tokens ? o->max_batched_tokens : tokens,
+                       .max_seqs = o->max_seqs ? o->max_seqs : seqs};
     b.max_seqs = MIN(b.max_seqs, b.max_tokens);
     int64_t rows = LOGIT_BYTES / ((int64_t)sizeof(float) * p->vocab_size);
     b.max_copies = (COPIES_A_SEQ + p->n_groups) * b.max_seqs;
@@ -139,8 +143,8 @@ static void fill_blocks(const struct cache_demand *d, int64_t n_tokens, int64_t 
     }
 }
 
-/* As much of each group as swap_bytes are of the whole cache, and no more than max_seqs sequences can need. A step may then
- * begin with the copies of all of it, to a limit. */
+/* As much of each group as swap_bytes are of the whole cache, and no more than max_seqs sequences can need. A step may
+ * then begin with the copies of all of it, to a limit. */
 static void size_host(const struct cache_demand *d, struct engine_sizes *out) {
     enum { MOST_COPIES = 1 << 16 };
     double share = (double)d->options->swap_bytes / (double)MAX(out->kv_cache_bytes, 1);
@@ -154,8 +158,8 @@ static void size_host(const struct cache_demand *d, struct engine_sizes *out) {
     out->bucket.max_copies += (int)MIN(n, MOST_COPIES);
 }
 
-/* Slots for recurrent state, one at least: for max_seqs sequences and their checkpoints, in at most half of the budget, and
- * fewer where the cache of one sequence of least_len tokens needs the room. Returns their bytes. */
+/* Slots for recurrent state, one at least: for max_seqs sequences and their checkpoints, in at most half of the budget,
+ * and fewer where the cache of one sequence of least_len tokens needs the room. Returns their bytes. */
 static int64_t size_states(const struct cache_demand *d, int64_t budget, int64_t least_len, struct engine_sizes *out) {
     int64_t state = state_bytes(d);
     if (state == 0)
@@ -166,8 +170,8 @@ static int64_t size_states(const struct cache_demand *d, int64_t budget, int64_t
     return saturating_mul(state, out->cache.n_states);
 }
 
-static enum status find_budget(const struct cache_demand *d, const struct engine_model *m, struct loaded *l, struct bucket bucket,
-                               int64_t max_len, int64_t *out, struct error *err) {
+static enum status find_budget(const struct cache_demand *d, const struct engine_model *m, struct loaded *l,
+                               struct bucket bucket, int64_t max_len, int64_t *out, struct error *err) {
     const struct gyre_options *o = d->options;
     int table_width[MAX_CACHE_GROUPS] = {0};
     *out = o->kv_cache_bytes ? o->kv_cache_bytes : default_budget(o, m, bucket);
@@ -182,8 +186,8 @@ static enum status find_budget(const struct cache_demand *d, const struct engine
 /* What is wanted, in whole MiB: never 0, and never what there is of too little. */
 static long long mib_above(int64_t bytes) { return (long long)((bytes + (1 << 20) - 1) >> 20); }
 
-enum status engine_size(const struct gyre_options *o, const struct engine_model *m, struct loaded *l, struct engine_sizes *out,
-                        struct error *err) {
+enum status engine_size(const struct gyre_options *o, const struct engine_model *m, struct loaded *l,
+                        struct engine_sizes *out, struct error *err) {
     TRY(check_options(o, m, err));
     *out = (struct engine_sizes){.bucket = bucket_of(o, m->program)};
     out->cache.block_size = o->block_size ? o->block_size : DEFAULT_BLOCK;
@@ -194,11 +198,14 @@ enum status engine_size(const struct gyre_options *o, const struct engine_model 
     int64_t states = size_states(&d, budget, o->max_model_len ? asked_len : 1, out);
     out->max_model_len = longest_that_fits(&d, asked_len, budget - states);
     if (states > budget || out->max_model_len == 0)
-        return fail(err, ERR_MEMORY, "the cache of one block of %d tokens does not fit in the %lld MiB that the cache may have",
+        return fail(err, ERR_MEMORY,
+                    "the cache of one block of %d tokens does not fit in the %lld MiB that the cache may have",
                     out->cache.block_size, (long long)(budget >> 20));
     if (o->max_model_len && out->max_model_len < asked_len)
-        return fail(err, ERR_MEMORY, "max_model_len: the cache of a sequence of %lld tokens takes %lld MiB, and it may have %lld",
-                    (long long)o->max_model_len, mib_above(cache_bytes(&d, asked_len, asked_len)), (long long)(budget >> 20));
+        return fail(err, ERR_MEMORY,
+                    "max_model_len: the cache of a sequence of %lld tokens takes %lld MiB, and it may have %lld",
+                    (long long)o->max_model_len, mib_above(cache_bytes(&d, asked_len, asked_len)),
+                    (long long)(budget >> 20));
     out->kv_cache_tokens = tokens_that_fit(&d, out->max_model_len, budget - states);
     out->kv_cache_bytes = cache_bytes(&d, out->kv_cache_tokens, out->max_model_len) + states;
     fill_blocks(&d, out->kv_cache_tokens, out->max_model_len, &out->cache);

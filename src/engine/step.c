@@ -33,16 +33,18 @@ static bool wants_last_logits(const struct request *r, int32_t position) {
 /* Whether a row of the sequence's may be read on the host. */
 static bool reads_back(const struct request *r) {
     bool in_prompt = r->sequence.n_computed < r->n_prompt;
-    return r->asked.n_top_logprobs > MAX_TOP_LOGPROBS || (in_prompt && (r->asked.want_last_logits || r->asked.pooling != GYRE_POOL_NONE ||
-                                                                        r->asked.n_prompt_top_logprobs > MAX_TOP_LOGPROBS));
+    return r->asked.n_top_logprobs > MAX_TOP_LOGPROBS ||
+           (in_prompt && (r->asked.want_last_logits || r->asked.pooling != GYRE_POOL_NONE ||
+                          r->asked.n_prompt_top_logprobs > MAX_TOP_LOGPROBS));
 }
 
-/* A row in the middle of a prompt gives the log-probability of the next prompt token; that of the last known token, of an
- * expected one and of a guess the next token. */
+/* A row in the middle of a prompt gives the log-probability of the next prompt token; that of the last known token, of
+ * an expected one and of a guess the next token. */
 static struct sample_params row_params(const struct request *r, int32_t position) {
     const struct sequence *seq = &r->sequence;
     bool draws = position >= seq->n_known - 1;
-    struct sample_params p = draws && r->asked.max_tokens > 0 ? next_token_params(r, position) : sample_params_default();
+    struct sample_params p =
+        draws && r->asked.max_tokens > 0 ? next_token_params(r, position) : sample_params_default();
     int n_top = position < r->n_prompt - 1 ? r->asked.n_prompt_top_logprobs : r->asked.n_top_logprobs;
     bool wide = n_top > MAX_TOP_LOGPROBS; // a device tells so many only by all of its logits
     p.n_top_logprobs = wide ? 0 : n_top;
@@ -183,18 +185,22 @@ static enum status publish_row(struct gyre *g, const struct step *step, int row)
     const struct sample_result *result = &g->results[row];
     int32_t position = step->rows[row].position;
     bool scored = r->asked.score_prompt && position >= r->asked.score_from && position < r->n_prompt;
-    if (r->ended || step->rows[row].n_backs != r->sequence.n_backs) // cancelled, or stopped by the token before; or behind a wrong guess
+    if (r->ended || step->rows[row].n_backs !=
+                        r->sequence.n_backs) // cancelled, or stopped by the token before; or behind a wrong guess
         return OK;
     if (result->not_finite) {
         struct error err;
-        fail(&err, ERR_FORMAT, "the model gave logits that are not finite numbers after token %d: its weights are damaged", position);
+        fail(&err, ERR_FORMAT,
+             "the model gave logits that are not finite numbers after token %d: its weights are damaged", position);
         engine_end(g, r, GYRE_FAILED, &err);
         return OK;
     }
     if (result->nothing_left) {
         struct error err;
         fail(&err, ERR_ARG,
-             "after token %d nothing is left that may come: allowed_token_ids, bad_words, logit_bias and min_tokens exclude all", position);
+             "after token %d nothing is left that may come: allowed_token_ids, bad_words, logit_bias and min_tokens "
+             "exclude all",
+             position);
         engine_end(g, r, GYRE_FAILED, &err);
         return OK;
     }
@@ -246,8 +252,8 @@ static enum status start(struct gyre *g) {
     return OK;
 }
 
-/* Also asks whether the weights are still those of the file: what was computed from lost pages is not handed out. A step
- * takes from its start, or from the end of the one before, to its own end. */
+/* Also asks whether the weights are still those of the file: what was computed from lost pages is not handed out. A
+ * step takes from its start, or from the end of the one before, to its own end. */
 static enum status collect(struct gyre *g) {
     struct step *step = oldest_step(g);
     TRY(g->ops->collect(g->exe, g->results, &g->failed));

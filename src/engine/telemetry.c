@@ -1,28 +1,30 @@
 /* telemetry.c - see telemetry.h.
  *
- * The bounds are those of vLLM's histograms, so that quantiles of the two can be compared, with finer ones before them: a
- * small model has a token every millisecond, and all of it would fall into vLLM's first bucket. */
+ * The bounds are those of vLLM's histograms, so that quantiles of the two can be compared, with finer ones before them:
+ * a small model has a token every millisecond, and all of it would fall into vLLM's first bucket. */
 #include "engine/engine.h"
 
 #include "base/clock.h"
 
-static const char *const queue_reasons[N_ADMISSIONS] = {"none", "max_num_seqs", "token_budget", "kv_cache", "preemption", "shared_prompt"};
+static const char *const queue_reasons[N_ADMISSIONS] = {"none",     "max_num_seqs", "token_budget",
+                                                        "kv_cache", "preemption",   "shared_prompt"};
 const char *queue_reason_name(int64_t reason) { return queue_reasons[reason]; }
 
 const char *const finished_reason_name[N_FINISHED_REASONS] = {"stop", "length", "abort", "error"};
 
 #define MS(x) ((int64_t)((x)*1000.0))
-static const int64_t first_token_bounds[] = {MS(0.25),  MS(0.5),    MS(1),      MS(2.5),    MS(5),     MS(10),    MS(20),
-                                             MS(40),    MS(60),     MS(80),     MS(100),    MS(250),   MS(500),   MS(750),
-                                             MS(1000),  MS(2500),   MS(5000),   MS(7500),   MS(10000), MS(20000), MS(40000),
-                                             MS(80000), MS(160000), MS(640000), MS(2560000)};
-static const int64_t token_bounds[] = {MS(0.1),  MS(0.25), MS(0.5),  MS(1),     MS(2.5),   MS(5),     MS(10),   MS(25),  MS(50),
-                                       MS(75),   MS(100),  MS(150),  MS(200),   MS(300),   MS(400),   MS(500),  MS(750), MS(1000),
-                                       MS(2500), MS(5000), MS(7500), MS(10000), MS(20000), MS(40000), MS(80000)};
-static const int64_t request_bounds[] = {MS(1),      MS(5),      MS(10),     MS(50),      MS(100),    MS(300),   MS(500),
-                                         MS(800),    MS(1000),   MS(1500),   MS(2000),    MS(2500),   MS(5000),  MS(10000),
-                                         MS(15000),  MS(20000),  MS(30000),  MS(40000),   MS(50000),  MS(60000), MS(120000),
-                                         MS(240000), MS(480000), MS(960000), MS(1920000), MS(7680000)};
+static const int64_t first_token_bounds[] = {
+    MS(0.25),  MS(0.5),   MS(1),     MS(2.5),   MS(5),      MS(10),     MS(20),     MS(40),   MS(60),
+    MS(80),    MS(100),   MS(250),   MS(500),   MS(750),    MS(1000),   MS(2500),   MS(5000), MS(7500),
+    MS(10000), MS(20000), MS(40000), MS(80000), MS(160000), MS(640000), MS(2560000)};
+static const int64_t token_bounds[] = {MS(0.1),   MS(0.25),  MS(0.5),   MS(1),    MS(2.5),  MS(5),    MS(10),
+                                       MS(25),    MS(50),    MS(75),    MS(100),  MS(150),  MS(200),  MS(300),
+                                       MS(400),   MS(500),   MS(750),   MS(1000), MS(2500), MS(5000), MS(7500),
+                                       MS(10000), MS(20000), MS(40000), MS(80000)};
+static const int64_t request_bounds[] = {
+    MS(1),     MS(5),     MS(10),     MS(50),     MS(100),    MS(300),    MS(500),     MS(800),    MS(1000),
+    MS(1500),  MS(2000),  MS(2500),   MS(5000),   MS(10000),  MS(15000),  MS(20000),   MS(30000),  MS(40000),
+    MS(50000), MS(60000), MS(120000), MS(240000), MS(480000), MS(960000), MS(1920000), MS(7680000)};
 static const int64_t length_bounds[] = {1,    2,    5,     10,    20,    50,     100,    200,    500,    1000,
                                         2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000};
 static const int64_t iteration_bounds[] = {1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384};
@@ -99,8 +101,8 @@ void telemetry_token(struct telemetry *t, struct request_progress *p, int64_t *l
     *last_us = now_us;
 }
 
-void telemetry_finished(struct telemetry *t, const struct request_progress *p, const struct gyre_timing *timing, int64_t max_tokens,
-                        enum finished_reason why) {
+void telemetry_finished(struct telemetry *t, const struct request_progress *p, const struct gyre_timing *timing,
+                        int64_t max_tokens, enum finished_reason why) {
     counter_add(&t->finished[why], 1);
     histogram_add(&t->end_to_end, clock_us() - p->submitted_us);
     histogram_add(&t->prompt_tokens, p->n_prompt);

@@ -1,4 +1,5 @@
-/* telemetry.h - what the engine thread measures while it serves: histograms over all requests, and how far each has come.
+/* telemetry.h - what the engine thread measures while it serves: histograms over all requests, and how far each has
+ * come.
  *
  * All of it is written by the engine thread alone, with plain stores, and read by any other without a lock; see
  * base/histogram.h. Nothing here decides anything. */
@@ -9,7 +10,8 @@
 
 #include <stdbool.h>
 
-/* Of enum admission (sched/scheduler.h): why a request did not run in the first step after it came, "none" if it did. */
+/* Of enum admission (sched/scheduler.h): why a request did not run in the first step after it came, "none" if it did.
+ */
 const char *queue_reason_name(int64_t reason);
 
 /* How far one request has come; in its answer, so alive until the listener releases that. */
@@ -30,10 +32,12 @@ extern const char *const finished_reason_name[N_FINISHED_REASONS];
 
 /* Times in microseconds. */
 struct telemetry {
-    struct histogram time_to_first_token, inter_token, end_to_end, queue_time, inference_time, prefill_time, decode_time, time_per_token;
+    struct histogram time_to_first_token, inter_token, end_to_end, queue_time, inference_time, prefill_time,
+        decode_time, time_per_token;
     struct histogram prompt_tokens, generation_tokens, max_tokens, computed_tokens; // of a request
-    struct histogram iteration_tokens; // of a step: generated, and prompts whose first token it made, as vLLM counts them
-    int64_t n_iteration;               // of the one whose tokens are told; the engine thread's own
+    struct histogram
+        iteration_tokens; // of a step: generated, and prompts whose first token it made, as vLLM counts them
+    int64_t n_iteration;  // of the one whose tokens are told; the engine thread's own
     struct counter finished[N_FINISHED_REASONS];
     struct queue_model queue;
     int blocked; // enum admission, of the step before; the engine thread's own
@@ -55,5 +59,5 @@ void telemetry_iteration(struct telemetry *t);
 void telemetry_token(struct telemetry *t, struct request_progress *p, int64_t *last_us, int64_t now_us);
 
 /* A request has ended; max_tokens is its own. */
-void telemetry_finished(struct telemetry *t, const struct request_progress *p, const struct gyre_timing *timing, int64_t max_tokens,
-                        enum finished_reason why);
+void telemetry_finished(struct telemetry *t, const struct request_progress *p, const struct gyre_timing *timing,
+                        int64_t max_tokens, enum finished_reason why);

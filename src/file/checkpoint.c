@@ -62,7 +62,8 @@ static enum status build_table(struct checkpoint *c, struct error *err) {
 
 static enum status damage(const struct mapped_file *f, struct error *err) {
     if (file_map_damaged(&f->map))
-        return fail(err, ERR_IO, "%s: lost bytes while it was read: the file was cut short or its disk failed", f->path);
+        return fail(err, ERR_IO, "%s: lost bytes while it was read: the file was cut short or its disk failed",
+                    f->path);
     return OK;
 }
 
@@ -82,7 +83,8 @@ static enum status open_single(struct checkpoint *c, const char *path, struct er
 }
 
 // The tensors that the index does not list; there is at least one.
-static enum status refuse_extra(const struct checkpoint *c, const bool *listed, const char *index_path, struct error *err) {
+static enum status refuse_extra(const struct checkpoint *c, const bool *listed, const char *index_path,
+                                struct error *err) {
     struct buf names = {0};
     size_t n = 0, file = 0;
     for (size_t i = 0; i < c->list.n; i++) {
@@ -93,21 +95,22 @@ static enum status refuse_extra(const struct checkpoint *c, const bool *listed, 
         if (n <= 4)
             buf_printf(&names, "%s%s", n > 1 ? ", " : "", c->list.items[i].name);
     }
-    enum status st = fail(err, ERR_FORMAT, "%s: %zu tensor%s not listed in %s: %s%s", c->files[file].path, n, n > 1 ? "s are" : " is",
-                          index_path, names.ptr, n > 4 ? ", ..." : "");
+    enum status st = fail(err, ERR_FORMAT, "%s: %zu tensor%s not listed in %s: %s%s", c->files[file].path, n,
+                          n > 1 ? "s are" : " is", index_path, names.ptr, n > 4 ? ", ..." : "");
     buf_release(&names);
     return st;
 }
 
 /* Every entry of the index is in its shard, and there is nothing else. */
-static enum status match_index(struct checkpoint *c, const struct shard_index *index, const char *path, struct error *err) {
+static enum status match_index(struct checkpoint *c, const struct shard_index *index, const char *path,
+                               struct error *err) {
     bool *listed = arena_calloc(&c->arena, c->list.n + 1, sizeof *listed);
     for (size_t i = 0; i < index->n_entries; i++) {
         const struct shard_entry *e = &index->entries[i];
         const struct stored_tensor *t = checkpoint_find(c, e->name);
         if (!t || t->file != e->file)
-            return fail(err, ERR_FORMAT, "%s: tensor %s is not in %s%s%s", path, e->name, index->files[e->file], t ? " but in " : "",
-                        t ? index->files[t->file] : "");
+            return fail(err, ERR_FORMAT, "%s: tensor %s is not in %s%s%s", path, e->name, index->files[e->file],
+                        t ? " but in " : "", t ? index->files[t->file] : "");
         listed[t - c->list.items] = true;
     }
     // Names are unique on both sides, so equal counts mean equal sets.
@@ -170,7 +173,8 @@ static void find_shards(const char *dir, char first[NAME_MAX + 1], char last[NAM
             size_t n = shard_of(entry->d_name, &number, &count);
             if (n && pass == 0 && (!first[0] || is_before(entry->d_name, first)))
                 strcpy(first, entry->d_name);
-            if (n && pass == 1 && n == n_stem && strncmp(entry->d_name, first, n) == 0 && strcmp(last, entry->d_name) < 0)
+            if (n && pass == 1 && n == n_stem && strncmp(entry->d_name, first, n) == 0 &&
+                strcmp(last, entry->d_name) < 0)
                 strcpy(last, entry->d_name);
         }
         if (d)
@@ -179,13 +183,14 @@ static void find_shards(const char *dir, char first[NAME_MAX + 1], char last[NAM
 }
 
 /* Shards without an index: all that the names speak of. A tensor in two of them is refused as with an index. */
-static enum status open_shards(struct checkpoint *c, const char *dir, const char *one, const char *last, struct error *err) {
+static enum status open_shards(struct checkpoint *c, const char *dir, const char *one, const char *last,
+                               struct error *err) {
     int number, count, last_count;
     size_t n_stem = shard_of(one, &number, &count);
     shard_of(last, &number, &last_count);
     if (count != last_count || number > count)
-        return fail(err, ERR_FORMAT, "%s: %s and %s are not of one set, and there is no %s that says which to read", dir, one, last,
-                    index_name);
+        return fail(err, ERR_FORMAT, "%s: %s and %s are not of one set, and there is no %s that says which to read",
+                    dir, one, last, index_name);
     if (count < 1 || count > MAX_SHARDS)
         return fail(err, ERR_LIMIT, "%s: %s is not one of 1 to %d shards", dir, one, MAX_SHARDS);
     c->files = xcalloc((size_t)count, sizeof *c->files);
@@ -193,7 +198,8 @@ static enum status open_shards(struct checkpoint *c, const char *dir, const char
         char name[NAME_MAX + 32], path[FOLDER_PATH_BYTES];
         snprintf(name, sizeof name, "%.*s-%05d-of-%05d.safetensors", (int)n_stem, one, i, count);
         if (!folder_has(dir, name))
-            return fail(err, ERR_IO, "%s: shard %s is missing from the folder, and there is no %s", dir, name, index_name);
+            return fail(err, ERR_IO, "%s: shard %s is missing from the folder, and there is no %s", dir, name,
+                        index_name);
         TRY(folder_file(dir, name, path, err));
         TRY(add_file(c, path, err));
     }
@@ -259,7 +265,9 @@ struct stored_tensor *checkpoint_at(const struct checkpoint *c, size_t i) {
     return &c->list.items[i];
 }
 
-const char *checkpoint_path(const struct checkpoint *c, const struct stored_tensor *t) { return c->files[t->file].path; }
+const char *checkpoint_path(const struct checkpoint *c, const struct stored_tensor *t) {
+    return c->files[t->file].path;
+}
 
 /* ---- reading ahead ---- */
 
@@ -278,7 +286,8 @@ static bool is_resident(const char *at, size_t n, size_t page) {
 }
 
 /* All of this is advice: where the system refuses, pages come when they are touched, and only time is lost. */
-static void read_map(const struct file_map *map, size_t page, int64_t *done, int64_t total, const struct load_progress *progress) {
+static void read_map(const struct file_map *map, size_t page, int64_t *done, int64_t total,
+                     const struct load_progress *progress) {
     for (size_t begin = 0; begin < map->n_bytes; begin += READ_BYTES) {
         size_t n = MIN((size_t)READ_BYTES, map->n_bytes - begin);
         if (!is_resident(map->bytes + begin, n, page))

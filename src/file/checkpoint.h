@@ -16,8 +16,8 @@
  * With an index, the tensors that it lists and those in the shards must be the same, each in the shard
  * that the index names; a missing shard or tensor and an extra tensor are refused by name.
  *
- * Opening reads only the headers: 100,000 tensors take half a second of one core, most of it JSON. Not thread-safe while
- * marks are written; reading is. */
+ * Opening reads only the headers: 100,000 tensors take half a second of one core, most of it JSON. Not thread-safe
+ * while marks are written; reading is. */
 #pragma once
 
 #include "base/load_progress.h"
@@ -31,14 +31,15 @@ void checkpoint_free(struct checkpoint *c); // NULL is fine; every tensor of c d
 
 struct stored_tensor *checkpoint_find(const struct checkpoint *c, const char *name);
 size_t checkpoint_count(const struct checkpoint *c);
-struct stored_tensor *checkpoint_at(const struct checkpoint *c, size_t i); // in the order of files and offsets, i < count
+struct stored_tensor *checkpoint_at(const struct checkpoint *c,
+                                    size_t i); // in the order of files and offsets, i < count
 
 /* The path of the file a tensor is in, for sentences. */
 const char *checkpoint_path(const struct checkpoint *c, const struct stored_tensor *t);
 
-/* Reads what of the files is not in memory, in order and with large reads, so that whoever touches every weight next does
- * not fault them in page by page: a cold disk gives its full rate. Does nothing when the files are larger than what of the
- * memory is free, since the first would be dropped before it is used. */
+/* Reads what of the files is not in memory, in order and with large reads, so that whoever touches every weight next
+ * does not fault them in page by page: a cold disk gives its full rate. Does nothing when the files are larger than
+ * what of the memory is free, since the first would be dropped before it is used. */
 void checkpoint_read_ahead(const struct checkpoint *c, const struct load_progress *progress);
 
 /* ERR_IO with the file's name when a file lost bytes since it was opened (somebody cut it while it was

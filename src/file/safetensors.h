@@ -23,5 +23,5 @@
  *
  * The file is the n_bytes at `bytes`, whose address is a multiple of 8; names are copied to `names`, data
  * is not copied. On failure the list holds what it held before. O(n log n) in the number of tensors. */
-enum status safetensors_parse(const char *bytes, size_t n_bytes, const char *path, int file, struct arena *names, struct stored_list *list,
-                              struct error *err);
+enum status safetensors_parse(const char *bytes, size_t n_bytes, const char *path, int file, struct arena *names,
+                              struct stored_list *list, struct error *err);

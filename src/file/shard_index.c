@@ -14,20 +14,23 @@ static enum status check_metadata(const json_t *root, const char *path, struct e
     return OK;
 }
 
-static enum status check_file_name(const char *path, const char *tensor, const json_t *value, const char **out, struct error *err) {
+static enum status check_file_name(const char *path, const char *tensor, const json_t *value, const char **out,
+                                   struct error *err) {
     const char *name = json_string_value(value);
     if (!name || strlen(name) != json_string_length(value))
-        return fail(err, ERR_FORMAT, "%s: tensor %s: the file name is %s, it must be a string", path, tensor, jv_type_name(value));
+        return fail(err, ERR_FORMAT, "%s: tensor %s: the file name is %s, it must be a string", path, tensor,
+                    jv_type_name(value));
     if (!folder_name_is_plain(name) || !str_ends(str_of(name), STR(".safetensors")))
-        return fail(err, ERR_FORMAT, "%s: tensor %s: \"%s\" is not the name of a safetensors file in this folder", path, tensor, name);
+        return fail(err, ERR_FORMAT, "%s: tensor %s: \"%s\" is not the name of a safetensors file in this folder", path,
+                    tensor, name);
     *out = name;
     return OK;
 }
 
 /* The number of a file; a new one is added to `out`, whose array has room for MAX_SHARDS. `known` maps names to
  * numbers, because 100,000 tensors in 2,000 shards are too many for a linear search. */
-static enum status file_number(json_t *known, const char *path, const char *name, struct arena *arena, struct shard_index *out, int *number,
-                               struct error *err) {
+static enum status file_number(json_t *known, const char *path, const char *name, struct arena *arena,
+                               struct shard_index *out, int *number, struct error *err) {
     json_t *n = json_object_get(known, name);
     if (n) {
         *number = (int)json_integer_value(n);
@@ -41,8 +44,8 @@ static enum status file_number(json_t *known, const char *path, const char *name
     return OK;
 }
 
-static enum status read_weight_map(json_t *map, json_t *known, const char *path, struct arena *arena, struct shard_index *out,
-                                   struct error *err) {
+static enum status read_weight_map(json_t *map, json_t *known, const char *path, struct arena *arena,
+                                   struct shard_index *out, struct error *err) {
     const char *tensor;
     json_t *value;
     json_object_foreach(map, tensor, value) {
@@ -55,7 +58,8 @@ static enum status read_weight_map(json_t *map, json_t *known, const char *path,
     return OK;
 }
 
-static enum status read_index(const json_t *root, const char *path, struct arena *arena, struct shard_index *out, struct error *err) {
+static enum status read_index(const json_t *root, const char *path, struct arena *arena, struct shard_index *out,
+                              struct error *err) {
     if (!json_is_object(root))
         return fail(err, ERR_FORMAT, "%s: is %s, it must be an object", path, jv_type_name(root));
     TRY(check_metadata(root, path, err));
@@ -71,7 +75,8 @@ static enum status read_index(const json_t *root, const char *path, struct arena
     return st;
 }
 
-enum status shard_index_parse(struct str text, const char *path, struct arena *arena, struct shard_index *out, struct error *err) {
+enum status shard_index_parse(struct str text, const char *path, struct arena *arena, struct shard_index *out,
+                              struct error *err) {
     json_t *root;
     TRY(jv_parse(text, path, 0, &root, err));
     enum status st = read_index(root, path, arena, out, err);

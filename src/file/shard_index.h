@@ -1,6 +1,7 @@
 /* shard_index.h - model.safetensors.index.json: which tensor is in which file of a split checkpoint.
  *
- *     {"metadata": {"total_size": 9086705888}, "weight_map": {"lm_head.weight": "model-00002-of-00002.safetensors", ...}}
+ *     {"metadata": {"total_size": 9086705888}, "weight_map": {"lm_head.weight": "model-00002-of-00002.safetensors",
+ * ...}}
  *
  * total_size must be a number that is not negative but is compared with nothing: tools that strip or
  * quantise tensors leave it stale, and what the shards hold is checked tensor by tensor. */
@@ -24,4 +25,5 @@ struct shard_index {
 };
 
 /* Everything in *out lives in `arena`. Errors name path, and the tensor where there is one. */
-enum status shard_index_parse(struct str text, const char *path, struct arena *arena, struct shard_index *out, struct error *err);
+enum status shard_index_parse(struct str text, const char *path, struct arena *arena, struct shard_index *out,
+                              struct error *err);

@@ -70,8 +70,8 @@ enum http_gone {
 };
 
 enum http_route_flags {
-    /* Has a body of type application/json, which a missing Content-Type and that of forms are taken for unless a browser
-     * sent it; gzip and deflate are undone. */
+    /* Has a body of type application/json, which a missing Content-Type and that of forms are taken for unless a
+     * browser sent it; gzip and deflate are undone. */
     HTTP_JSON_BODY = 1,
     HTTP_LONG = 2, // its handler takes long: http_options.hand_over is called instead, if there is one
 };

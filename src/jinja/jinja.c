@@ -55,7 +55,8 @@ void jinja_steps_over(struct jinja *j) {
 }
 
 void jinja_too_deep(struct jinja *j) {
-    jinja_fail(j, ERR_LIMIT, "the template nests more than %d levels of statements, expressions, macros or values", j->limits.max_depth);
+    jinja_fail(j, ERR_LIMIT, "the template nests more than %d levels of statements, expressions, macros or values",
+               j->limits.max_depth);
 }
 
 static bool is_output(const struct jinja *j) { return j->out == &j->first; }

@@ -65,7 +65,8 @@ struct jinja {
 void jinja_begin(struct jinja *j, const char *name, const struct template_limits *given, struct error *err);
 
 /* Fills the error with "name:line: sentence" and leaves. */
-_Noreturn void jinja_fail(struct jinja *j, enum status status, const char *format, ...) __attribute__((format(printf, 3, 4), cold));
+_Noreturn void jinja_fail(struct jinja *j, enum status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4), cold));
 
 /* As much of a name as fits into a sentence, cut between code points. */
 static inline struct str str_excerpt(struct str s) {

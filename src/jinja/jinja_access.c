@@ -11,7 +11,9 @@ static jval unsafe(struct jinja *j, jval obj, struct str name) {
     return jval_undefined_hint(j, hint.s->ptr);
 }
 
-static bool is_dunder(struct str name) { return name.len > 4 && str_starts(name, STR("__")) && str_ends(name, STR("__")); }
+static bool is_dunder(struct str name) {
+    return name.len > 4 && str_starts(name, STR("__")) && str_ends(name, STR("__"));
+}
 
 static jval field(struct jinja *j, jval obj, struct str name) {
     const jval *found;

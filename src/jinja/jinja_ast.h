@@ -82,7 +82,16 @@ struct function {
     struct scope scope; // its outermost
 };
 
-enum compare_op { CMP_LT = ORDER_LT, CMP_LE = ORDER_LE, CMP_GT = ORDER_GT, CMP_GE = ORDER_GE, CMP_EQ, CMP_NE, CMP_IN, CMP_NOT_IN };
+enum compare_op {
+    CMP_LT = ORDER_LT,
+    CMP_LE = ORDER_LE,
+    CMP_GT = ORDER_GT,
+    CMP_GE = ORDER_GE,
+    CMP_EQ,
+    CMP_NE,
+    CMP_IN,
+    CMP_NOT_IN
+};
 
 struct arguments {
     struct nodes positional;

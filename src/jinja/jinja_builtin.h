@@ -79,7 +79,8 @@ void sort_by_keys(struct jinja *j, jval *items, jval *keys, size_t n, bool rever
 bool str_is_lower(struct jinja *j, struct str s);
 bool str_is_upper(struct jinja *j, struct str s);
 jval str_center(struct jinja *j, jval s, int64_t width, struct str fill);
-jval str_strip(struct jinja *j, jval s, const struct jcall *c, bool left, bool right); // arg[0]: the characters, or white space
+jval str_strip(struct jinja *j, jval s, const struct jcall *c, bool left,
+               bool right); // arg[0]: the characters, or white space
 jval str_lines(struct jinja *j, jval s, bool keep_ends);
 
 /* The tables, each beside its functions. */

@@ -24,7 +24,8 @@ static void match_keyword(struct jinja *j, const struct builtin *fn, struct jcal
     else if (fn->flags & TAKES_KEYWORDS)
         c->rest.keyword[c->rest.n_keyword++] = *k;
     else
-        jinja_type_error(j, "%s() got an unexpected keyword argument '%.*s'", fn->name, STR_ARG(str_excerpt(jval_text(k->name))));
+        jinja_type_error(j, "%s() got an unexpected keyword argument '%.*s'", fn->name,
+                         STR_ARG(str_excerpt(jval_text(k->name))));
 }
 
 jval builtin_call(struct jinja *j, const struct builtin *fn, jval self, const struct jargs *args) {
@@ -72,7 +73,8 @@ static void bind_params(struct macro_args *a) {
     const struct nodes *params = &a->m->node->macro.params;
     for (size_t i = 0; i < params->n; i++) {
         const struct node *p = params->item[i];
-        a->act->slots[p->name.slot.index] = i < a->given->n ? a->given->positional[i] : take_keyword(a, jval_text(p->name.id));
+        a->act->slots[p->name.slot.index] =
+            i < a->given->n ? a->given->positional[i] : take_keyword(a, jval_text(p->name.id));
     }
 }
 
@@ -96,8 +98,10 @@ static void bind_keywords(struct jinja *j, struct macro_args *a) {
         struct str name = a->m->name ? (struct str){a->m->name->ptr, a->m->name->len} : STR("None"),
                    key = jval_text(left.d->entries[0].key);
         if (jdict_find_str(left.d, STR("caller")))
-            jinja_type_error(j, "macro '%.*s' was invoked with two values for the special caller argument. This is most likely a bug.",
-                             STR_ARG(name));
+            jinja_type_error(
+                j,
+                "macro '%.*s' was invoked with two values for the special caller argument. This is most likely a bug.",
+                STR_ARG(name));
         jinja_type_error(j, "macro '%.*s' takes no keyword argument '%.*s'", STR_ARG(name), STR_ARG(str_excerpt(key)));
     }
 }
@@ -142,7 +146,8 @@ jval macro_call(struct jinja *j, const struct jmacro *m, const struct jargs *arg
     struct activation *running = j->act;
     int line = j->line;
     jinja_enter(j);
-    struct macro_args a = {m, args, activation_new(j, n->macro.fn, m->act), jinja_calloc(j, args->n_keyword, sizeof(bool))};
+    struct macro_args a = {m, args, activation_new(j, n->macro.fn, m->act),
+                           jinja_calloc(j, args->n_keyword, sizeof(bool))};
     bind_params(&a);
     bind_caller(j, &a);
     bind_keywords(j, &a);

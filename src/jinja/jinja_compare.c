@@ -158,7 +158,8 @@ bool jval_order(struct jinja *j, enum jorder op, jval a, jval b) {
     if (a.kind == J_STR && b.kind == J_STR)
         return holds(op, compare_bytes(jval_text(a), jval_text(b)));
     if (!jval_is_seq(a) || a.kind != b.kind)
-        jinja_type_error(j, "'%s' not supported between instances of '%s' and '%s'", signs[op], jval_type(a), jval_type(b));
+        jinja_type_error(j, "'%s' not supported between instances of '%s' and '%s'", signs[op], jval_type(a),
+                         jval_type(b));
     jinja_enter(j);
     bool result = order_seq(j, op, a.seq, b.seq);
     jinja_leave(j);

@@ -120,7 +120,8 @@ jval *jdict_find_str(const struct jdict *d, struct str key) {
     uint64_t hash = XXH3_64bits(key.ptr, key.len);
     if (!d->index) {
         for (size_t i = 0; i < d->n; i++)
-            if (d->entries[i].hash == hash && d->entries[i].key.kind == J_STR && str_eq(jval_text(d->entries[i].key), key))
+            if (d->entries[i].hash == hash && d->entries[i].key.kind == J_STR &&
+                str_eq(jval_text(d->entries[i].key), key))
                 return &d->entries[i].value;
         return NULL;
     }

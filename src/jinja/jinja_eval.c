@@ -104,7 +104,8 @@ static void eval_keyword_rest(struct jinja *j, const struct node *rest, struct j
             jinja_type_error(j, "keywords must be strings");
         for (size_t k = 0; k < out->n_keyword; k++)
             if (jval_same(all[k].name, e->key))
-                jinja_type_error(j, "got multiple values for keyword argument '%.*s'", STR_ARG(str_excerpt(jval_text(e->key))));
+                jinja_type_error(j, "got multiple values for keyword argument '%.*s'",
+                                 STR_ARG(str_excerpt(jval_text(e->key))));
         all[out->n_keyword + i] = (struct keyword){e->key, e->value};
     }
     out->keyword = all;
@@ -112,8 +113,8 @@ static void eval_keyword_rest(struct jinja *j, const struct node *rest, struct j
 }
 
 /* positional and keyword have room for what the node lists, and one keyword more. */
-static struct jargs eval_arguments(struct jinja *j, const struct arguments *a, jval *positional, struct keyword *keyword,
-                                   const jval *caller) {
+static struct jargs eval_arguments(struct jinja *j, const struct arguments *a, jval *positional,
+                                   struct keyword *keyword, const jval *caller) {
     struct jargs args = {.positional = positional, .keyword = keyword};
     for (size_t i = 0; i < a->positional.n; i++)
         positional[args.n++] = jinja_eval(j, a->positional.item[i]);
@@ -133,7 +134,8 @@ static jval apply(struct jinja *j, const struct node *n, jval of, const struct j
     if (n->kind == NODE_CALL)
         return jinja_call(j, of, args);
     if (!n->apply.fn)
-        jinja_fail(j, ERR_ARG, "No %s named '%.*s' found.", n->kind == NODE_FILTER ? "filter" : "test", STR_ARG(jval_text(n->apply.name)));
+        jinja_fail(j, ERR_ARG, "No %s named '%.*s' found.", n->kind == NODE_FILTER ? "filter" : "test",
+                   STR_ARG(jval_text(n->apply.name)));
     return builtin_call(j, n->apply.fn, of, args);
 }
 
@@ -169,9 +171,15 @@ static jval eval(struct jinja *j, const struct node *n) {
     case NODE_LIST: return eval_seq(j, n);
     case NODE_DICT: return eval_dict(j, n);
     case NODE_CONCAT: return eval_concat(j, n);
-    case NODE_BINARY: left = jinja_eval(j, n->binary.left); return jval_binary(j, n->binary.op, left, jinja_eval(j, n->binary.right));
-    case NODE_AND: left = jinja_eval(j, n->binary.left); return jval_true(j, left) ? jinja_eval(j, n->binary.right) : left;
-    case NODE_OR: left = jinja_eval(j, n->binary.left); return jval_true(j, left) ? left : jinja_eval(j, n->binary.right);
+    case NODE_BINARY:
+        left = jinja_eval(j, n->binary.left);
+        return jval_binary(j, n->binary.op, left, jinja_eval(j, n->binary.right));
+    case NODE_AND:
+        left = jinja_eval(j, n->binary.left);
+        return jval_true(j, left) ? jinja_eval(j, n->binary.right) : left;
+    case NODE_OR:
+        left = jinja_eval(j, n->binary.left);
+        return jval_true(j, left) ? left : jinja_eval(j, n->binary.right);
     case NODE_NOT: return jval_bool(!jval_true(j, jinja_eval(j, n->operand)));
     case NODE_NEGATE: return jval_negate(j, jinja_eval(j, n->operand));
     case NODE_PLUS: return jval_plus(j, jinja_eval(j, n->operand));

@@ -24,7 +24,8 @@ static inline jval *slot_at(struct jinja *j, struct slot s) {
 }
 
 jval jinja_eval(struct jinja *j, const struct node *n);
-jval jinja_eval_call(struct jinja *j, const struct node *n, const jval *caller); // caller: NULL, or what {% call %} passes
+jval jinja_eval_call(struct jinja *j, const struct node *n,
+                     const jval *caller); // caller: NULL, or what {% call %} passes
 void jinja_assign(struct jinja *j, const struct node *target, jval v);
 enum flow jinja_exec(struct jinja *j, const struct nodes *list);
 

@@ -134,7 +134,8 @@ static jval filtered(struct jinja *j, const struct node *n, jval iterable, struc
 }
 
 /* Runs the loop in the running function. `outer` is the function that the loop stands in. */
-static enum flow run_loop(struct jinja *j, const struct node *n, jval iterable, int64_t depth0, struct activation *outer) {
+static enum flow run_loop(struct jinja *j, const struct node *n, jval iterable, int64_t depth0,
+                          struct activation *outer) {
     if (n->loop.test)
         iterable = filtered(j, n, iterable, outer);
     struct jloop *loop = jinja_alloc(j, sizeof *loop);

@@ -3,7 +3,8 @@
  * is true even when it would give none, and it can be gone through once. Templates depend on all of this. */
 #include "jinja/jinja_eval.h"
 
-static jval lazy(struct jinja *j, bool (*next)(struct jinja *j, struct jiter *it, jval *out), jval source, void *state) {
+static jval lazy(struct jinja *j, bool (*next)(struct jinja *j, struct jiter *it, jval *out), jval source,
+                 void *state) {
     return jval_iter(j, &(struct jiter){.next = next, .type = "generator", .source = source, .state = state});
 }
 
@@ -60,7 +61,8 @@ static void prepare_path(struct jinja *j, struct mapping *m) {
         if (!str_eq(name, STR("attribute")) && !str_eq(name, STR("default")))
             jinja_type_error(j, "Unexpected keyword argument '%.*s'", STR_ARG(str_excerpt(name)));
     }
-    m->path = attr_path_of(j, keyword_or_missing(&m->given, STR("attribute")), keyword_or_missing(&m->given, STR("default")));
+    m->path =
+        attr_path_of(j, keyword_or_missing(&m->given, STR("attribute")), keyword_or_missing(&m->given, STR("default")));
 }
 
 static void prepare_mapping(struct jinja *j, struct mapping *m) {

@@ -97,7 +97,8 @@ static struct str separator(struct jinja *j, jval pair, size_t i) {
 
 /* As transformers defines it. arg: ensure_ascii, indent, separators, sort_keys */
 static jval f_tojson(struct jinja *j, const struct jcall *c) {
-    struct json_style style = {.ascii = arg_true(j, c, 0, false), .pretty = given(c, 1), .sort_keys = arg_true(j, c, 3, false)};
+    struct json_style style = {
+        .ascii = arg_true(j, c, 0, false), .pretty = given(c, 1), .sort_keys = arg_true(j, c, 3, false)};
     if (style.pretty) {
         jval indent = c->arg[1];
         if (indent.kind != J_STR)

@@ -24,7 +24,8 @@ struct attr_path attr_path_of(struct jinja *j, jval attribute, jval fallback) {
             size_t dot = str_find(rest, STR("."), 0);
             struct str part = {rest.ptr, MIN(dot, rest.len)};
             int64_t i;
-            jlist_push(j, &parts, is_number_text(part) && str_to_int(j, part, 10, &i) ? jval_int(i) : jval_borrow(j, part));
+            jlist_push(j, &parts,
+                       is_number_text(part) && str_to_int(j, part, 10, &i) ? jval_int(i) : jval_borrow(j, part));
             more = dot != SIZE_MAX;
             if (more)
                 rest = (struct str){rest.ptr + dot + 1, rest.len - dot - 1};
@@ -104,7 +105,8 @@ static struct jlist split_attributes(struct jinja *j, jval attribute) {
         return list;
     }
     struct str rest = jval_text(attribute);
-    for (size_t comma; (comma = str_find(rest, STR(","), 0)) != SIZE_MAX; rest = (struct str){rest.ptr + comma + 1, rest.len - comma - 1})
+    for (size_t comma; (comma = str_find(rest, STR(","), 0)) != SIZE_MAX;
+         rest = (struct str){rest.ptr + comma + 1, rest.len - comma - 1})
         jlist_push(j, &list, jval_borrow(j, (struct str){rest.ptr, comma}));
     jlist_push(j, &list, jval_borrow(j, rest));
     return list;

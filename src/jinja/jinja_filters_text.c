@@ -3,14 +3,18 @@
 #include "jinja/jinja_builtin.h"
 #include "jinja/jinja_unicode.h"
 
-static jval f_capitalize(struct jinja *j, const struct jcall *c) { return jstr_map(j, jval_to_str(j, c->self), CASE_CAPITAL); }
+static jval f_capitalize(struct jinja *j, const struct jcall *c) {
+    return jstr_map(j, jval_to_str(j, c->self), CASE_CAPITAL);
+}
 static jval f_upper(struct jinja *j, const struct jcall *c) { return jstr_map(j, jval_to_str(j, c->self), CASE_UPPER); }
 static jval f_lower(struct jinja *j, const struct jcall *c) { return jstr_map(j, jval_to_str(j, c->self), CASE_LOWER); }
 static jval f_string(struct jinja *j, const struct jcall *c) { return jval_to_str(j, c->self); }
 static jval f_escape(struct jinja *j, const struct jcall *c) { return jstr_escape(j, c->self); }
 static jval f_forceescape(struct jinja *j, const struct jcall *c) { return jstr_escape(j, jval_to_plain(j, c->self)); }
 static jval f_safe(struct jinja *j, const struct jcall *c) { return jval_markup(j, jval_to_plain(j, c->self), true); }
-static jval f_trim(struct jinja *j, const struct jcall *c) { return str_strip(j, jval_to_str(j, c->self), c, true, true); }
+static jval f_trim(struct jinja *j, const struct jcall *c) {
+    return str_strip(j, jval_to_str(j, c->self), c, true, true);
+}
 static jval f_center(struct jinja *j, const struct jcall *c) {
     return str_center(j, jval_to_str(j, c->self), arg_int(j, c, 0, 80), STR(" "));
 }
@@ -133,7 +137,8 @@ static void emit_quoted(struct jinja *j, jval v, bool query) {
     struct str s = jval_text(jval_to_plain(j, v));
     for (size_t i = 0; i < s.len; i++) {
         char byte = s.ptr[i];
-        bool plain = (byte >= '0' && byte <= '9') || ((byte | 32) >= 'a' && (byte | 32) <= 'z') || (byte && strchr("_.-~", byte));
+        bool plain = (byte >= '0' && byte <= '9') || ((byte | 32) >= 'a' && (byte | 32) <= 'z') ||
+                     (byte && strchr("_.-~", byte));
         if (plain || (byte == '/' && !query))
             jinja_put(j, byte);
         else if (byte == ' ' && query)

@@ -105,7 +105,8 @@ static const char *sign_text(const struct spec *spec, bool negative) {
 }
 
 /* whole and tail make the number: 1234 and .50, or ff and nothing. */
-static void emit_number(struct jinja *j, const struct spec *spec, const char *prefix, struct str whole, struct str tail, size_t group) {
+static void emit_number(struct jinja *j, const struct spec *spec, const char *prefix, struct str whole, struct str tail,
+                        size_t group) {
     bool zero_filled = spec->align == '=' && str_eq(spec->fill, STR("0"));
     sink_open(j);
     emit_grouped(j, spec, whole, group, zero_filled ? spec->width - (int64_t)strlen(prefix) - (int64_t)tail.len : 0);
@@ -121,7 +122,8 @@ static void format_int(struct jinja *j, int64_t i, const struct spec *spec) {
         jinja_type_error(j, "Precision not allowed in integer format specifier");
     unsigned base = spec->type == 'b' ? 2 : spec->type == 'o' ? 8 : spec->type == 'x' || spec->type == 'X' ? 16 : 10;
     do
-        n++, digits[sizeof digits - (size_t)n] = (spec->type == 'X' ? "0123456789ABCDEF" : "0123456789abcdef")[magnitude % base];
+        n++, digits[sizeof digits - (size_t)n] =
+                 (spec->type == 'X' ? "0123456789ABCDEF" : "0123456789abcdef")[magnitude % base];
     while (magnitude /= base);
     char type[] = {'0', spec->type, '\0'};
     snprintf(prefix, sizeof prefix, "%s%s", sign_text(spec, i < 0), spec->alternate && base != 10 ? type : "");
@@ -142,7 +144,10 @@ static void print_magnitude(struct jinja *j, char *out, size_t size, double f, c
     if (spec->precision > 300)
         jinja_type_error(j, "precision too big");
     if (!isfinite(f)) {
-        snprintf(out, size, "%s", isnan(f) ? (type < 'a' && type != '%' ? "NAN" : "nan") : type < 'a' && type != '%' ? "INF" : "inf");
+        snprintf(out, size, "%s",
+                 isnan(f)                    ? (type < 'a' && type != '%' ? "NAN" : "nan")
+                 : type < 'a' && type != '%' ? "INF"
+                                             : "inf");
     } else if (!spec->type && spec->precision < 0) {
         sink_open(j);
         jinja_emit_float(j, f);
@@ -258,7 +263,8 @@ static jval field_value(struct formatter *f, struct str path) {
         struct str part = {path.ptr + at + 1, end - at - 1};
         int64_t index;
         if (!part.len || (bracket && end == path.len))
-            jinja_type_error(f->j, "%s", part.len ? "Missing ']' in format string" : "Empty attribute in format string");
+            jinja_type_error(f->j, "%s",
+                             part.len ? "Missing ']' in format string" : "Empty attribute in format string");
         if (!bracket)
             v = jval_getattr(f->j, v, jval_str(f->j, part));
         else if (all_decimal(part) && str_to_int(f->j, part, 10, &index))

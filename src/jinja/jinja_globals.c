@@ -112,7 +112,9 @@ static size_t directive_length(struct str s) {
     size_t n = 1;
     while (n < s.len && n < 5 && s.ptr[n] && strchr("_-0^#EO123456789", s.ptr[n]))
         n++;
-    return n < s.len && ((s.ptr[n] | 32) >= 'a' && (s.ptr[n] | 32) <= 'z') ? n + 1 : n < s.len && s.ptr[n] == '%' ? n + 1 : 1;
+    return n < s.len && ((s.ptr[n] | 32) >= 'a' && (s.ptr[n] | 32) <= 'z') ? n + 1
+           : n < s.len && s.ptr[n] == '%'                                  ? n + 1
+                                                                           : 1;
 }
 
 static jval g_strftime_now(struct jinja *j, const struct jcall *c) {

@@ -143,7 +143,8 @@ static jval chars_back(struct jinja *j, jval s) {
 static jval range_back(struct jinja *j, const struct jrange *r) {
     struct jrange *back = jinja_alloc(j, sizeof *back);
     *back = (struct jrange){.start = jrange_at(r, r->n - 1), .step = (int64_t) - (uint64_t)r->step, .n = r->n};
-    struct jiter it = {.next = next_number, .type = "range_iterator", .source = {.kind = J_RANGE, .range = back}, .n = (size_t)r->n};
+    struct jiter it = {
+        .next = next_number, .type = "range_iterator", .source = {.kind = J_RANGE, .range = back}, .n = (size_t)r->n};
     return jval_iter(j, &it);
 }
 

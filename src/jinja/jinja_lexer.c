@@ -10,11 +10,12 @@ static const struct {
     enum token_kind kind;
 } operators[] = {
     // Longer ones first.
-    {"//", TOKEN_FLOORDIV}, {"**", TOKEN_POW},      {"==", TOKEN_EQ},    {"!=", TOKEN_NE},    {">=", TOKEN_GE},    {"<=", TOKEN_LE},
-    {"+", TOKEN_ADD},       {"-", TOKEN_SUB},       {"/", TOKEN_DIV},    {"*", TOKEN_MUL},    {"%", TOKEN_MOD},    {"~", TOKEN_TILDE},
-    {"[", TOKEN_LBRACKET},  {"]", TOKEN_RBRACKET},  {"(", TOKEN_LPAREN}, {")", TOKEN_RPAREN}, {"{", TOKEN_LBRACE}, {"}", TOKEN_RBRACE},
-    {">", TOKEN_GT},        {"<", TOKEN_LT},        {"=", TOKEN_ASSIGN}, {".", TOKEN_DOT},    {":", TOKEN_COLON},  {"|", TOKEN_PIPE},
-    {",", TOKEN_COMMA},     {";", TOKEN_SEMICOLON},
+    {"//", TOKEN_FLOORDIV}, {"**", TOKEN_POW},   {"==", TOKEN_EQ},      {"!=", TOKEN_NE},      {">=", TOKEN_GE},
+    {"<=", TOKEN_LE},       {"+", TOKEN_ADD},    {"-", TOKEN_SUB},      {"/", TOKEN_DIV},      {"*", TOKEN_MUL},
+    {"%", TOKEN_MOD},       {"~", TOKEN_TILDE},  {"[", TOKEN_LBRACKET}, {"]", TOKEN_RBRACKET}, {"(", TOKEN_LPAREN},
+    {")", TOKEN_RPAREN},    {"{", TOKEN_LBRACE}, {"}", TOKEN_RBRACE},   {">", TOKEN_GT},       {"<", TOKEN_LT},
+    {"=", TOKEN_ASSIGN},    {".", TOKEN_DOT},    {":", TOKEN_COLON},    {"|", TOKEN_PIPE},     {",", TOKEN_COMMA},
+    {";", TOKEN_SEMICOLON},
 };
 
 struct str token_kind_describe(enum token_kind kind) {
@@ -92,8 +93,8 @@ static void end_tag(struct lexer *l, char sign, bool trim_newline) {
 }
 
 /* Matches `[-+]?\s*word\s*` behind the start of a tag at `at`, then `[-+]?%}`; false leaves all as it was. */
-static bool match_raw_tag(const struct lexer *l, size_t at, const char *word, bool plus_may_end, char *begin_sign, char *end_sign,
-                          size_t *end) {
+static bool match_raw_tag(const struct lexer *l, size_t at, const char *word, bool plus_may_end, char *begin_sign,
+                          char *end_sign, size_t *end) {
     struct str s = {l->src.ptr + at + 2, l->src.len - at - 2};
     *begin_sign = s.len && (s.ptr[0] == '-' || s.ptr[0] == '+') ? s.ptr[0] : 0;
     if (*begin_sign)
@@ -226,7 +227,8 @@ static size_t digits(struct str s, size_t at, const char *allowed) {
     // digits with single underscores between them
     size_t n = at;
     while (n < s.len && s.ptr[n] &&
-           (strchr(allowed, s.ptr[n]) || (n > at && s.ptr[n] == '_' && n + 1 < s.len && s.ptr[n + 1] && strchr(allowed, s.ptr[n + 1]))))
+           (strchr(allowed, s.ptr[n]) ||
+            (n > at && s.ptr[n] == '_' && n + 1 < s.len && s.ptr[n + 1] && strchr(allowed, s.ptr[n + 1]))))
         n++;
     return n - at;
 }
@@ -252,7 +254,10 @@ static size_t float_length(struct str s) {
 static size_t integer_length(struct str s) {
     if (s.len > 2 && s.ptr[0] == '0') {
         char letter = (char)(s.ptr[1] | 32);
-        const char *allowed = letter == 'x' ? "0123456789abcdefABCDEF" : letter == 'o' ? "01234567" : letter == 'b' ? "01" : "";
+        const char *allowed = letter == 'x'   ? "0123456789abcdefABCDEF"
+                              : letter == 'o' ? "01234567"
+                              : letter == 'b' ? "01"
+                                              : "";
         size_t underscore = s.ptr[2] == '_', n = digits(s, 2 + underscore, allowed);
         if (n)
             return 2 + underscore + n;

@@ -34,7 +34,9 @@ int64_t jloop_length(struct jinja *j, struct jloop *l) {
     return l->length;
 }
 
-static jval or_undefined(struct jinja *j, jval v, const char *hint) { return v.kind == J_MISSING ? jval_undefined_hint(j, hint) : v; }
+static jval or_undefined(struct jinja *j, jval v, const char *hint) {
+    return v.kind == J_MISSING ? jval_undefined_hint(j, hint) : v;
+}
 
 jval jloop_getattr(struct jinja *j, struct jloop *l, struct str name) {
     enum { INDEX, INDEX0, REVINDEX, REVINDEX0, FIRST, LAST, LENGTH, DEPTH, DEPTH0, PREVITEM, NEXTITEM, N_NAMES };

@@ -48,7 +48,9 @@ static jval dict_copy(struct jinja *j, const struct jcall *c) { return jdict_cop
 
 // ---- list, tuple, range ----
 
-static jval list_copy(struct jinja *j, const struct jcall *c) { return jval_seq(j, J_LIST, c->self.seq->items, c->self.seq->n); }
+static jval list_copy(struct jinja *j, const struct jcall *c) {
+    return jval_seq(j, J_LIST, c->self.seq->items, c->self.seq->n);
+}
 
 static jval seq_count(struct jinja *j, const struct jcall *c) {
     struct jiter it;
@@ -63,7 +65,8 @@ static int64_t wrapped(int64_t i, int64_t n) { return i < 0 ? MAX(i + n, 0) : i;
 
 static jval seq_index(struct jinja *j, const struct jcall *c) {
     struct jiter it;
-    int64_t n = jval_len(j, c->self), start = wrapped(arg_int(j, c, 1, 0), n), end = wrapped(arg_int(j, c, 2, n), n), i = 0;
+    int64_t n = jval_len(j, c->self), start = wrapped(arg_int(j, c, 1, 0), n), end = wrapped(arg_int(j, c, 2, n), n),
+            i = 0;
     jiter_of(j, c->self, &it);
     for (jval v; jiter_next(j, &it, &v); i++)
         if (i >= start && i < end && (jval_same(v, c->arg[0]) || jval_eq(j, v, c->arg[0])))
@@ -118,9 +121,15 @@ static jval cycler_reset(struct jinja *j, const struct jcall *c) {
 }
 
 static const struct builtin dict_methods[] = {
-    BUILTIN0("clear", NULL),         BUILTIN0("copy", dict_copy),  BUILTIN("get", dict_get, POSITIONAL, 1, "key", "default"),
-    BUILTIN0("items", dict_items),   BUILTIN0("keys", dict_keys),  BUILTIN0("pop", NULL),
-    BUILTIN0("popitem", NULL),       BUILTIN0("setdefault", NULL), BUILTIN0("update", NULL),
+    BUILTIN0("clear", NULL),
+    BUILTIN0("copy", dict_copy),
+    BUILTIN("get", dict_get, POSITIONAL, 1, "key", "default"),
+    BUILTIN0("items", dict_items),
+    BUILTIN0("keys", dict_keys),
+    BUILTIN0("pop", NULL),
+    BUILTIN0("popitem", NULL),
+    BUILTIN0("setdefault", NULL),
+    BUILTIN0("update", NULL),
     BUILTIN0("values", dict_values),
 };
 

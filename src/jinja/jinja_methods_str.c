@@ -140,7 +140,9 @@ static void push_part(struct jinja *j, struct jlist *l, jval s, size_t begin, si
     jlist_push(j, l, part(j, s, begin, end));
 }
 
-static size_t skip_spaces(struct str s, size_t at) { return s.len - str_trim((struct str){s.ptr + at, s.len - at}, true, false).len; }
+static size_t skip_spaces(struct str s, size_t at) {
+    return s.len - str_trim((struct str){s.ptr + at, s.len - at}, true, false).len;
+}
 
 static size_t word_end(struct str s, size_t at) {
     while (at < s.len) {
@@ -261,7 +263,9 @@ jval str_lines(struct jinja *j, jval v, bool keep_ends) {
     return jlist_take(j, &lines);
 }
 
-static jval m_splitlines(struct jinja *j, const struct jcall *c) { return str_lines(j, c->self, arg_true(j, c, 0, false)); }
+static jval m_splitlines(struct jinja *j, const struct jcall *c) {
+    return str_lines(j, c->self, arg_true(j, c, 0, false));
+}
 
 static jval three(struct jinja *j, jval v, size_t a, size_t b, size_t c, size_t d) {
     // v[0:a] and so on, in the places where they fall
@@ -339,7 +343,9 @@ static struct str fill_arg(struct jinja *j, const struct jcall *c) {
     return fill;
 }
 
-static jval m_center(struct jinja *j, const struct jcall *c) { return str_center(j, c->self, arg_int(j, c, 0, 0), fill_arg(j, c)); }
+static jval m_center(struct jinja *j, const struct jcall *c) {
+    return str_center(j, c->self, arg_int(j, c, 0, 0), fill_arg(j, c));
+}
 
 static jval m_ljust(struct jinja *j, const struct jcall *c) {
     return padded(j, c->self, 0, missing_to(j, c->self, arg_int(j, c, 0, 0)), fill_arg(j, c));

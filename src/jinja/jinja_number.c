@@ -18,7 +18,9 @@ static _Noreturn void unsupported(struct jinja *j, enum jop op, jval a, jval b) 
     jinja_type_error(j, "unsupported operand type(s) for %s: '%s' and '%s'", signs[op], jval_type(a), jval_type(b));
 }
 
-static _Noreturn void overflow(struct jinja *j) { jinja_fail(j, ERR_LIMIT, "the result of integer arithmetic does not fit into 64 bits"); }
+static _Noreturn void overflow(struct jinja *j) {
+    jinja_fail(j, ERR_LIMIT, "the result of integer arithmetic does not fit into 64 bits");
+}
 
 static bool is_integer(jval v) { return v.kind == J_INT || v.kind == J_BOOL; }
 static int64_t integer(jval v) { return v.kind == J_INT ? v.i : v.b; }
@@ -113,7 +115,9 @@ static double float_pow(struct jinja *j, double a, double b) {
 
 static jval float_op(struct jinja *j, enum jop op, double a, double b) {
     if (b == 0 && (op == OP_DIV || op == OP_FLOORDIV || op == OP_MOD))
-        jinja_type_error(j, op == OP_DIV ? "float division by zero" : op == OP_MOD ? "float modulo" : "float floor division by zero");
+        jinja_type_error(j, op == OP_DIV   ? "float division by zero"
+                            : op == OP_MOD ? "float modulo"
+                                           : "float floor division by zero");
     switch (op) {
     case OP_ADD: return jval_float(a + b);
     case OP_SUB: return jval_float(a - b);
@@ -214,7 +218,9 @@ static struct str plain_digits(struct jinja *j, struct str s) {
     return (struct str){out, n};
 }
 
-static int digit_value(char c) { return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'z' ? (c | 32) - 'a' + 10 : 99; }
+static int digit_value(char c) {
+    return c >= '0' && c <= '9' ? c - '0' : (c | 32) >= 'a' && (c | 32) <= 'z' ? (c | 32) - 'a' + 10 : 99;
+}
 
 static int prefix_base(struct str s) {
     if (s.len < 2 || s.ptr[0] != '0')
@@ -258,8 +264,8 @@ bool str_to_int(struct jinja *j, struct str s, int64_t base, int64_t *out) {
         return false;
     int64_t value = 0; // negative, since that side reaches further
     for (size_t i = 0; i < s.len; i++)
-        if (s.ptr[i] != '_' &&
-            (__builtin_mul_overflow(value, base, &value) || __builtin_sub_overflow(value, digit_value(s.ptr[i]), &value)))
+        if (s.ptr[i] != '_' && (__builtin_mul_overflow(value, base, &value) ||
+                                __builtin_sub_overflow(value, digit_value(s.ptr[i]), &value)))
             overflow(j);
     if (!negative && __builtin_sub_overflow((int64_t)0, value, &value))
         overflow(j);

@@ -2,7 +2,8 @@
 #include "jinja/jinja_builtin.h"
 #include "jinja/jinja_parser.h"
 
-static struct node *binary(struct parser *p, enum node_kind kind, enum jop op, struct node *left, struct node *right, int line) {
+static struct node *binary(struct parser *p, enum node_kind kind, enum jop op, struct node *left, struct node *right,
+                           int line) {
     struct node *n = parser_node(p, kind, line);
     n->binary.op = op;
     n->binary.left = left;
@@ -98,7 +99,9 @@ static struct node *parse_dict(struct parser *p) {
     return parser_done(p, n);
 }
 
-static bool is_word(struct str s, const char *lower, const char *upper) { return str_eq(s, str_of(lower)) || str_eq(s, str_of(upper)); }
+static bool is_word(struct str s, const char *lower, const char *upper) {
+    return str_eq(s, str_of(lower)) || str_eq(s, str_of(upper));
+}
 
 static struct node *parse_name(struct parser *p, bool with_nsref) {
     int line = p->now.line;
@@ -429,7 +432,8 @@ static int skip_comparison(struct parser *p) {
     static const struct {
         enum token_kind kind;
         enum compare_op op;
-    } signs[] = {{TOKEN_EQ, CMP_EQ}, {TOKEN_NE, CMP_NE}, {TOKEN_LT, CMP_LT}, {TOKEN_LE, CMP_LE}, {TOKEN_GT, CMP_GT}, {TOKEN_GE, CMP_GE}};
+    } signs[] = {{TOKEN_EQ, CMP_EQ}, {TOKEN_NE, CMP_NE}, {TOKEN_LT, CMP_LT},
+                 {TOKEN_LE, CMP_LE}, {TOKEN_GT, CMP_GT}, {TOKEN_GE, CMP_GE}};
     for (size_t i = 0; i < ARRAY_LEN(signs); i++)
         if (parser_skip(p, signs[i].kind))
             return (int)signs[i].op;

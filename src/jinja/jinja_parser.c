@@ -30,7 +30,9 @@ const struct token *parser_look(struct parser *p) {
     return &p->ahead;
 }
 
-bool parser_at_name(const struct parser *p, const char *name) { return p->now.kind == TOKEN_NAME && str_eq(p->now.text, str_of(name)); }
+bool parser_at_name(const struct parser *p, const char *name) {
+    return p->now.kind == TOKEN_NAME && str_eq(p->now.text, str_of(name));
+}
 
 bool parser_skip(struct parser *p, enum token_kind kind) {
     if (!parser_at(p, kind))
@@ -88,7 +90,8 @@ struct node *parser_done(struct parser *p, struct node *n) {
     node_children(n, raise_height, n);
     p->j->line = n->line;
     if (n->height > MAX_TREE_HEIGHT)
-        jinja_fail(p->j, ERR_LIMIT, "the template nests more than %d levels of statements and expressions", MAX_TREE_HEIGHT);
+        jinja_fail(p->j, ERR_LIMIT, "the template nests more than %d levels of statements and expressions",
+                   MAX_TREE_HEIGHT);
     return n;
 }
 
@@ -113,13 +116,15 @@ static _Noreturn void fail_unclosed(struct parser *p) {
     struct str found = p->now.text;
     if (parser_at(p, TOKEN_EOF))
         parser_fail(p, p->now.line,
-                    "Unexpected end of template. Jinja was looking for the following tags: %s. The innermost block that needs to be closed "
+                    "Unexpected end of template. Jinja was looking for the following tags: %s. The innermost block "
+                    "that needs to be closed "
                     "is '%s'.",
                     tags, p->opened);
     if (!p->wanted)
         parser_fail(p, p->now.line, "Encountered unknown tag '%.*s'.", STR_ARG(str_excerpt(found)));
     parser_fail(p, p->now.line,
-                "Encountered unknown tag '%.*s'. Jinja was looking for the following tags: %s. The innermost block that needs to be closed "
+                "Encountered unknown tag '%.*s'. Jinja was looking for the following tags: %s. The innermost block "
+                "that needs to be closed "
                 "is '%s'.",
                 STR_ARG(str_excerpt(found)), tags, p->opened);
 }
@@ -404,7 +409,8 @@ static struct node *parse_break(struct parser *p) {
 
 static struct node *refuse(struct parser *p) {
     p->j->line = p->now.line;
-    jinja_fail(p->j, ERR_UNSUPPORTED, "the tag '%.*s' is not supported: a chat template stands alone and is not escaped",
+    jinja_fail(p->j, ERR_UNSUPPORTED,
+               "the tag '%.*s' is not supported: a chat template stands alone and is not escaped",
                STR_ARG(p->now.text));
 }
 

@@ -143,7 +143,9 @@ static void emit_character(struct percent *p, const struct conversion *c, jval v
     emit_padded(p, c, STR(""), jval_str(p->j, (struct str){bytes, (size_t)utf8_encode((uint32_t)cp, bytes)}));
 }
 
-static const char *sign_of(const struct conversion *c, bool negative) { return negative ? "-" : c->plus ? "+" : c->space ? " " : ""; }
+static const char *sign_of(const struct conversion *c, bool negative) {
+    return negative ? "-" : c->plus ? "+" : c->space ? " " : "";
+}
 
 static void emit_integer(struct percent *p, const struct conversion *c, jval v) {
     if (v.kind == J_FLOAT && strchr("diu", c->type))
@@ -178,7 +180,8 @@ static void emit_real(struct percent *p, const struct conversion *c, jval v) {
         jinja_type_error(p->j, "precision too big");
     char format[] = {'%', '.', '*', c->type, '\0'}, alternate[] = {'%', '#', '.', '*', c->type, '\0'}, text[700];
     if (isfinite(f))
-        snprintf(text, sizeof text, c->alternate ? alternate : format, c->precision < 0 ? 6 : (int)c->precision, fabs(f));
+        snprintf(text, sizeof text, c->alternate ? alternate : format, c->precision < 0 ? 6 : (int)c->precision,
+                 fabs(f));
     else
         snprintf(text, sizeof text, "%s", isnan(f) ? (c->type < 'a' ? "NAN" : "nan") : c->type < 'a' ? "INF" : "inf");
     emit_padded(p, c, str_of(sign_of(c, signbit(f) && !isnan(f))), jval_str(p->j, str_of(text)));
@@ -194,8 +197,8 @@ static void emit_conversion(struct percent *p) {
         return;
     }
     if (!c.type || !strchr("sracdiuxXoeEfFgG", c.type))
-        jinja_type_error(p->j, "unsupported format character '%c' (0x%x)", c.type < 0x20 || c.type > 0x7E ? '?' : c.type,
-                         (unsigned char)c.type);
+        jinja_type_error(p->j, "unsupported format character '%c' (0x%x)",
+                         c.type < 0x20 || c.type > 0x7E ? '?' : c.type, (unsigned char)c.type);
     jval v = mapped.kind == J_MISSING ? next_arg(p) : mapped;
     if (strchr("sra", c.type))
         emit_text(p, &c, v);
@@ -209,9 +212,9 @@ static void emit_conversion(struct percent *p) {
 
 /* Python minds arguments that nobody took, unless what it was given might be a mapping. */
 static void check_all_used(struct percent *p) {
-    if (p->args.kind == J_TUPLE
-            ? p->next < p->args.seq->n
-            : !p->next && p->args.kind != J_DICT && p->args.kind != J_LIST && p->args.kind != J_UNDEFINED && p->args.kind != J_RANGE)
+    if (p->args.kind == J_TUPLE ? p->next < p->args.seq->n
+                                : !p->next && p->args.kind != J_DICT && p->args.kind != J_LIST &&
+                                      p->args.kind != J_UNDEFINED && p->args.kind != J_RANGE)
         jinja_type_error(p->j, "not all arguments converted during string formatting");
 }
 

@@ -157,7 +157,9 @@ void jinja_emit_repr(struct jinja *j, jval v) {
     case J_VIEW: emit_view(j, v.view); break;
     case J_NAMESPACE: emit_namespace(j, v.ns); break;
     case J_MACRO: emit_macro(j, v.macro); break;
-    case J_LOOP: jinja_emitf(j, "<LoopContext %lld/%lld>", (long long)(v.loop->index0 + 1), (long long)jloop_length(j, v.loop)); break;
+    case J_LOOP:
+        jinja_emitf(j, "<LoopContext %lld/%lld>", (long long)(v.loop->index0 + 1), (long long)jloop_length(j, v.loop));
+        break;
     // Python adds an address here, which no prompt can want.
     case J_ITER:
     case J_CYCLER:

@@ -128,7 +128,8 @@ static void add_store(struct symbols *s, struct str id) {
 }
 
 static void define(struct symbols *s, struct str id, enum load_kind kind, const struct ref *from) {
-    struct pending_load load = {.kind = kind, .self = {.id = id, .fn = s->fn, .index = slot_of(s->j, s->fn, id, s->level)}};
+    struct pending_load load = {.kind = kind,
+                                .self = {.id = id, .fn = s->fn, .index = slot_of(s->j, s->fn, id, s->level)}};
     if (from)
         load.from = *from;
     set_ref(s, load.self);
@@ -164,7 +165,9 @@ static void analyze_list(struct symbols *s, const struct nodes *list) {
         analyze(s, list->item[i]);
 }
 
-static struct symbols branch_of(struct symbols *s) { return (struct symbols){.j = s->j, .base = s, .fn = s->fn, .level = s->level}; }
+static struct symbols branch_of(struct symbols *s) {
+    return (struct symbols){.j = s->j, .base = s, .fn = s->fn, .level = s->level};
+}
 
 /* A name that only some branches set is, on entry, what it is outside. */
 static void merge_branch(struct symbols *s, const struct symbols *branch) {
@@ -271,7 +274,8 @@ static void walk_list(struct frame *f, const struct nodes *list) {
 
 static struct frame inner_frame(struct frame *f) {
     struct frame inner = {.j = f->j, .in_loop = f->in_loop, .in_for = f->in_for};
-    inner.symbols = (struct symbols){.j = f->j, .parent = &f->symbols, .fn = f->symbols.fn, .level = f->symbols.level + 1};
+    inner.symbols =
+        (struct symbols){.j = f->j, .parent = &f->symbols, .fn = f->symbols.fn, .level = f->symbols.level + 1};
     return inner;
 }
 
@@ -368,7 +372,8 @@ static void check_caller(struct frame *f, const struct node *n) {
         if (str_eq(jval_text(n->macro.params.item[i]->name.id), STR("caller")) && mentions(&n->macro.body, "caller")) {
             f->j->line = n->line;
             jinja_fail(f->j, ERR_FORMAT,
-                       "When defining macros or call blocks the special \"caller\" argument must be omitted or be given a default.");
+                       "When defining macros or call blocks the special \"caller\" argument must be omitted or be "
+                       "given a default.");
         }
 }
 
@@ -466,7 +471,8 @@ static void walk_block(struct frame *f, struct node *n) {
 }
 
 static void walk_name(struct frame *f, struct node *n) {
-    if (n->name.store && !n->name.param && f->in_for && n->kind == NODE_NAME && str_eq(jval_text(n->name.id), STR("loop")))
+    if (n->name.store && !n->name.param && f->in_for && n->kind == NODE_NAME &&
+        str_eq(jval_text(n->name.id), STR("loop")))
         jinja_fail(f->j, ERR_FORMAT, "Can't assign to special loop variable in for-loop target");
     n->name.slot = resolve(f, jval_text(n->name.id));
     n->name.export = n->name.store && f->toplevel;
@@ -474,7 +480,8 @@ static void walk_name(struct frame *f, struct node *n) {
 
 static void walk_apply(struct frame *f, struct node *n) {
     if (n->kind != NODE_CALL && !n->apply.fn && !f->soft)
-        jinja_fail(f->j, ERR_FORMAT, "No %s named '%.*s'.", n->kind == NODE_FILTER ? "filter" : "test", STR_ARG(jval_text(n->apply.name)));
+        jinja_fail(f->j, ERR_FORMAT, "No %s named '%.*s'.", n->kind == NODE_FILTER ? "filter" : "test",
+                   STR_ARG(jval_text(n->apply.name)));
     node_children(n, walk_child, f);
 }
 
@@ -518,7 +525,8 @@ static void walk(struct frame *f, struct node *n) {
     case NODE_BREAK:
     case NODE_CONTINUE:
         if (!f->in_loop)
-            jinja_fail(f->j, ERR_FORMAT, n->kind == NODE_BREAK ? "'break' outside loop" : "'continue' not properly in loop");
+            jinja_fail(f->j, ERR_FORMAT,
+                       n->kind == NODE_BREAK ? "'break' outside loop" : "'continue' not properly in loop");
         break;
     default: node_children(n, walk_child, f);
     }

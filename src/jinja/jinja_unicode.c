@@ -37,8 +37,8 @@ static const struct cp_case *find_case(const struct cp_case *cases, size_t n, in
 bool cp_is_space(int32_t cp) {
     if (cp < 0x80)
         return (cp >= 9 && cp <= 13) || (cp >= 28 && cp <= 32);
-    return cp == 0x85 || cp == 0xA0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200A) || cp == 0x2028 || cp == 0x2029 || cp == 0x202F ||
-           cp == 0x205F || cp == 0x3000;
+    return cp == 0x85 || cp == 0xA0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200A) || cp == 0x2028 || cp == 0x2029 ||
+           cp == 0x202F || cp == 0x205F || cp == 0x3000;
 }
 
 bool cp_is_line_end(int32_t cp) {

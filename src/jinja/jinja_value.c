@@ -58,11 +58,15 @@ static jval undefined(struct jinja *j, struct jundefined u) {
     return (jval){.kind = J_UNDEFINED, .undef = copy};
 }
 
-jval jval_undefined(struct jinja *j, struct str name) { return undefined(j, (struct jundefined){.name = jval_borrow(j, name)}); }
+jval jval_undefined(struct jinja *j, struct str name) {
+    return undefined(j, (struct jundefined){.name = jval_borrow(j, name)});
+}
 
 jval jval_undefined_hint(struct jinja *j, const char *hint) { return undefined(j, (struct jundefined){.hint = hint}); }
 
-jval jval_undefined_item(struct jinja *j, jval obj, jval name) { return undefined(j, (struct jundefined){.obj = obj, .name = name}); }
+jval jval_undefined_item(struct jinja *j, jval obj, jval name) {
+    return undefined(j, (struct jundefined){.obj = obj, .name = name});
+}
 
 void jinja_type_error(struct jinja *j, const char *format, ...) {
     char sentence[512];

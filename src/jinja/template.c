@@ -38,12 +38,13 @@ static void run(struct jinja *j, const json_t *context) {
     jinja_exec(j, &t->body);
 }
 
-enum status template_render(const struct template *t, const json_t *context, const struct template_options *options, struct buf *out,
-                            struct error *err) {
+enum status template_render(const struct template *t, const json_t *context, const struct template_options *options,
+                            struct buf *out, struct error *err) {
     struct error ignored;
     struct tm local;
     if (!json_is_object(context))
-        return fail(err, ERR_ARG, "%s: what a template is rendered with must be a JSON object, this is %s", t->name, jv_type_name(context));
+        return fail(err, ERR_ARG, "%s: what a template is rendered with must be a JSON object, this is %s", t->name,
+                    jv_type_name(context));
     struct jinja *j = xmalloc(sizeof *j);
     jinja_begin(j, t->name, &options->limits, err ? err : &ignored);
     j->first.buf = out;
@@ -80,14 +81,15 @@ void template_free(struct template *t) {
 enum status template_read_time(const char *text, const char *what, struct tm *out, struct error *err) {
     int year, end = 0;
     struct tm t = {.tm_isdst = -1};
-    int n = sscanf(text, "%4d-%2d-%2d %2d:%2d:%2d%n", &year, &t.tm_mon, &t.tm_mday, &t.tm_hour, &t.tm_min, &t.tm_sec, &end);
+    int n =
+        sscanf(text, "%4d-%2d-%2d %2d:%2d:%2d%n", &year, &t.tm_mon, &t.tm_mday, &t.tm_hour, &t.tm_min, &t.tm_sec, &end);
     t.tm_year = n == 6 ? year - 1900 : 0;
     t.tm_mon--;
     struct tm normal = t;
     normal.tm_isdst = 0;
     timegm(&normal); // carries what is out of range over, which shows, and finds the day of the week
-    if (n != 6 || text[end] || normal.tm_mday != t.tm_mday || normal.tm_mon != t.tm_mon || normal.tm_hour != t.tm_hour ||
-        normal.tm_min != t.tm_min || normal.tm_sec != t.tm_sec)
+    if (n != 6 || text[end] || normal.tm_mday != t.tm_mday || normal.tm_mon != t.tm_mon ||
+        normal.tm_hour != t.tm_hour || normal.tm_min != t.tm_min || normal.tm_sec != t.tm_sec)
         return fail(err, ERR_ARG, "%s: '%.80s' is not a time of the form YYYY-MM-DD HH:MM:SS", what, text);
     *out = normal;
     return OK;

@@ -37,7 +37,8 @@ struct template_limits {
 struct template_options {
     struct template_limits limits;
     const struct tm *now; // what strftime_now formats; NULL: the local time
-    struct buf *raised;   // may be NULL; gets the whole sentence when the template calls raise_exception, which err may cut
+    struct buf
+        *raised; // may be NULL; gets the whole sentence when the template calls raise_exception, which err may cut
 };
 
 /* Parses UTF-8 text. name is copied and opens every error: "name:line: sentence". On success *out is owned
@@ -47,8 +48,8 @@ enum status template_parse(struct str text, const char *name, struct template **
 /* Appends what the template makes of context, a JSON object. On an error nothing is appended. The template
  * is not changed: many threads may render one at the same time. ERR_ARG when template and context do not
  * fit together, and for raise_exception, whose message is in the error. */
-enum status template_render(const struct template *t, const json_t *context, const struct template_options *options, struct buf *out,
-                            struct error *err);
+enum status template_render(const struct template *t, const json_t *context, const struct template_options *options,
+                            struct buf *out, struct error *err);
 
 void template_free(struct template *t); // NULL is fine
 

@@ -17,11 +17,14 @@ enum { PATH_BYTES = 4096 };
 
 static const char library[] = "libgyre-cuda.so";
 
-/* The folder of libgyre.so if this is in it, otherwise that of the program; false where the system does not say (without /proc). What the
- * program was called as does not tell it, and a library of the current folder may be anybody's. */
+/* The folder of libgyre.so if this is in it, otherwise that of the program; false where the system does not say
+ * (without /proc). What the program was called as does not tell it, and a library of the current folder may be
+ * anybody's. */
 static bool own_folder(char out[PATH_BYTES]) {
     Dl_info here;
-    char *file = dladdr(library, &here) && here.dli_fname && strstr(here.dli_fname, ".so") ? realpath(here.dli_fname, NULL) : NULL;
+    char *file = dladdr(library, &here) && here.dli_fname && strstr(here.dli_fname, ".so")
+                     ? realpath(here.dli_fname, NULL)
+                     : NULL;
     ssize_t n = file ? snprintf(out, PATH_BYTES, "%s", file) : readlink("/proc/self/exe", out, PATH_BYTES - 1);
     out[n > 0 && n < PATH_BYTES ? n : 0] = '\0';
     free(file);
@@ -39,7 +42,8 @@ static bool find_library(char path[PATH_BYTES], char where[2 * PATH_BYTES]) {
         return path_join(path, PATH_BYTES, set, library, NULL) == OK && file_exists(path);
     }
     if (!own_folder(own)) {
-        snprintf(where, 2 * PATH_BYTES, "any known place, as the folder of the program is not known without /proc; GYRE_PLUGINS names one");
+        snprintf(where, 2 * PATH_BYTES,
+                 "any known place, as the folder of the program is not known without /proc; GYRE_PLUGINS names one");
         return false;
     }
     snprintf(lib, sizeof lib, "%s/../lib/gyre", own);
@@ -58,8 +62,8 @@ static bool is_whole(const char *path) {
     uint64_t end;
     FILE *f = fopen(path, "rb");
     bool whole = f && fread(&head, sizeof head, 1, f) == 1 && memcmp(head.e_ident, ELFMAG, SELFMAG) == 0 &&
-                 !__builtin_add_overflow(head.e_shoff, (uint64_t)head.e_shnum * head.e_shentsize, &end) && end <= INT64_MAX &&
-                 fseek(f, 0, SEEK_END) == 0 && (uint64_t)ftell(f) >= end;
+                 !__builtin_add_overflow(head.e_shoff, (uint64_t)head.e_shnum * head.e_shentsize, &end) &&
+                 end <= INT64_MAX && fseek(f, 0, SEEK_END) == 0 && (uint64_t)ftell(f) >= end;
     if (f)
         fclose(f);
     return whole;
@@ -68,20 +72,25 @@ static bool is_whole(const char *path) {
 static enum status load_cuda(const struct backend_ops **out, struct error *err) {
     char path[PATH_BYTES], where[2 * PATH_BYTES];
     if (!find_library(path, where))
-        return fail(err, ERR_UNSUPPORTED, "device cuda: there is no %s in %s; `make cuda` builds it where the CUDA toolkit is", library,
+        return fail(err, ERR_UNSUPPORTED,
+                    "device cuda: there is no %s in %s; `make cuda` builds it where the CUDA toolkit is", library,
                     where);
     if (!is_whole(path))
-        return fail(err, ERR_FORMAT, "device cuda: %s is no library, or was cut short; build it again (make cuda) and copy it whole", path);
+        return fail(err, ERR_FORMAT,
+                    "device cuda: %s is no library, or was cut short; build it again (make cuda) and copy it whole",
+                    path);
     void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     const struct plugin *p = handle ? dlsym(handle, "gyre_plugin") : NULL;
     if (!p)
-        return fail(err, ERR_UNSUPPORTED, "device cuda: %s; build it again (make cuda), with the CUDA libraries of this machine",
-                    dlerror());
+        return fail(err, ERR_UNSUPPORTED,
+                    "device cuda: %s; build it again (make cuda), with the CUDA libraries of this machine", dlerror());
     if (strcmp(p->version, GYRE_VERSION) != 0)
-        return fail(err, ERR_UNSUPPORTED, "device cuda: %s is of gyre %.40s, this is %s; build both together (make cuda)", path, p->version,
+        return fail(err, ERR_UNSUPPORTED,
+                    "device cuda: %s is of gyre %.40s, this is %s; build both together (make cuda)", path, p->version,
                     GYRE_VERSION);
     if (p->interface != GYRE_INTERFACE)
-        return fail(err, ERR_UNSUPPORTED, "device cuda: %s is of other sources of gyre %s than this; build both together (make cuda)", path,
+        return fail(err, ERR_UNSUPPORTED,
+                    "device cuda: %s is of other sources of gyre %s than this; build both together (make cuda)", path,
                     GYRE_VERSION);
     *out = p->ops;
     return OK;

@@ -189,7 +189,8 @@ static void copy_stops(struct asked *q, const struct gyre_request *r, const stru
 }
 
 /* Once the request was submitted, since the device works meanwhile. */
-static int open_stream(struct asked *q, const struct gyre_request *r, struct gyre_stream_options o, struct gyre_error *err) {
+static int open_stream(struct asked *q, const struct gyre_request *r, struct gyre_stream_options o,
+                       struct gyre_error *err) {
     o.prompt = r->prompt;
     o.n_prompt = (size_t)r->n_prompt;
     o.min_tokens = r->min_tokens;

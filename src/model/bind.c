@@ -1,4 +1,5 @@
-/* bind.c - see bind.h. Finds one tensor: bind_tensor.c. Storage of quantised modules: bind_quant.c. Dummy values: dummy.c. */
+/* bind.c - see bind.h. Finds one tensor: bind_tensor.c. Storage of quantised modules: bind_quant.c. Dummy values:
+ * dummy.c. */
 #include "model/bind.h"
 
 #include "model/bind_internal.h"
@@ -36,16 +37,18 @@ static bool has_layout(const struct checkpoint *c, const struct model_spec *spec
             has_tensor(c, layouts[at].head_prefix, "lm_head.weight"));
 }
 
-enum status binder_init(struct binder *b, enum load_format load, struct checkpoint *checkpoint, const struct model_spec *spec,
-                        struct arena *arena, struct error *err) {
-    *b = (struct binder){.arena = arena, .spec = spec, .load = load, .checkpoint = checkpoint, .err = err, .dummy_seed = 1};
+enum status binder_init(struct binder *b, enum load_format load, struct checkpoint *checkpoint,
+                        const struct model_spec *spec, struct arena *arena, struct error *err) {
+    *b = (struct binder){
+        .arena = arena, .spec = spec, .load = load, .checkpoint = checkpoint, .err = err, .dummy_seed = 1};
     size_t at = spec->multimodal ? 1 : 0;
     if (load == LOAD_CHECKPOINT) {
         for (at = 0; at < ARRAY_LEN(layouts) && !has_layout(checkpoint, spec, at); at++)
             ;
         if (at == ARRAY_LEN(layouts))
             return fail(err, ERR_FORMAT,
-                        "%s: the checkpoint has no tensor model.embed_tokens.weight, so it is not a language model in Hugging Face layout",
+                        "%s: the checkpoint has no tensor model.embed_tokens.weight, so it is not a language model in "
+                        "Hugging Face layout",
                         spec->path);
     }
     snprintf(b->prefix, sizeof b->prefix, "%s", layouts[at].prefix);
@@ -226,13 +229,15 @@ bool bind_has(struct binder *b, bool otherwise, const char *name, ...) {
 }
 
 void bind_set_aside(struct binder *b, const char *name) {
-    struct stored_tensor *t = b->load == LOAD_CHECKPOINT ? checkpoint_find(b->checkpoint, bind_full_name(b, name)) : NULL;
+    struct stored_tensor *t =
+        b->load == LOAD_CHECKPOINT ? checkpoint_find(b->checkpoint, bind_full_name(b, name)) : NULL;
     if (t)
         t->consumed = true;
 }
 
 /* One plain 3-D tensor [E, rows, in] as E*rows rows. */
-static const struct weight *bind_stack(struct binder *b, const char *name, int64_t n_experts, int64_t rows, int64_t in) {
+static const struct weight *bind_stack(struct binder *b, const char *name, int64_t n_experts, int64_t rows,
+                                       int64_t in) {
     const char *full = bind_full_name(b, name);
     const struct stored_tensor *t = bind_tensor(b, full, 3, (int64_t[]){n_experts, rows, in});
     if (!t || !bind_is_number(b, t))
@@ -243,8 +248,8 @@ static const struct weight *bind_stack(struct binder *b, const char *name, int64
     return w;
 }
 
-struct experts bind_experts(struct binder *b, const char *base, struct expert_names names, int64_t n_experts, int64_t ffn_size,
-                            int64_t hidden_size, bool fused_otherwise) {
+struct experts bind_experts(struct binder *b, const char *base, struct expert_names names, int64_t n_experts,
+                            int64_t ffn_size, int64_t hidden_size, bool fused_otherwise) {
     struct experts x = {&empty_weight, &empty_weight};
     if (b->status != OK)
         return x;
@@ -270,7 +275,8 @@ struct experts bind_experts(struct binder *b, const char *base, struct expert_na
 /* Next-token predictors stand behind the last layer, under its prefix (DeepSeek). */
 static bool is_mtp_layer(const struct binder *b, const char *name) {
     size_t n = strlen(b->prefix);
-    if (strncmp(name, b->prefix, n) != 0 || strncmp(name + n, "layers.", 7) != 0 || name[n + 7] < '0' || name[n + 7] > '9')
+    if (strncmp(name, b->prefix, n) != 0 || strncmp(name + n, "layers.", 7) != 0 || name[n + 7] < '0' ||
+        name[n + 7] > '9')
         return false;
     char *end;
     long layer = strtol(name + n + 7, &end, 10); // LONG_MAX if it is beyond
@@ -291,14 +297,16 @@ enum status binder_finish(struct binder *b, const char *const *unused) {
     int n_left = 0;
     for (size_t i = 0; i < checkpoint_count(b->checkpoint); i++) {
         const struct stored_tensor *t = checkpoint_at(b->checkpoint, i);
-        if (t->consumed || matches(t->name, unused) || is_mtp_layer(b, t->name) || is_unused_scale(t, b->spec->n_layers))
+        if (t->consumed || matches(t->name, unused) || is_mtp_layer(b, t->name) ||
+            is_unused_scale(t, b->spec->n_layers))
             continue;
         if (n_left++ < 5)
             buf_printf(&names, "%s%s", names.len ? ", " : "", t->name);
     }
     if (n_left)
-        b->status = fail(b->err, ERR_UNSUPPORTED, "%s: %d tensor%s of the checkpoint would not be used by model type %s: %s%s",
-                         b->spec->path, n_left, n_left == 1 ? "" : "s", b->spec->model_type, names.ptr, n_left > 5 ? ", ..." : "");
+        b->status = fail(b->err, ERR_UNSUPPORTED,
+                         "%s: %d tensor%s of the checkpoint would not be used by model type %s: %s%s", b->spec->path,
+                         n_left, n_left == 1 ? "" : "s", b->spec->model_type, names.ptr, n_left > 5 ? ", ..." : "");
     buf_release(&names);
     return b->status;
 }

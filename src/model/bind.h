@@ -47,8 +47,8 @@ struct binder {
     int64_t stored_bytes[N_DTYPES]; // as in the file, scales and packed words included
 };
 
-enum status binder_init(struct binder *b, enum load_format load, struct checkpoint *checkpoint, const struct model_spec *spec,
-                        struct arena *arena, struct error *err);
+enum status binder_init(struct binder *b, enum load_format load, struct checkpoint *checkpoint,
+                        const struct model_spec *spec, struct arena *arena, struct error *err);
 
 /* What a family took; then: every tensor of the checkpoint was consumed or matches one of the patterns
  * (fnmatch, on the full name; NULL-terminated list), else ERR_UNSUPPORTED names up to five of the rest. */
@@ -67,13 +67,15 @@ struct part part_rows(struct binder *b, int64_t first, int64_t rows, int64_t sto
     __attribute__((format(printf, 5, 6)));
 
 /* A module's weight [out, in], in whatever storage the quantisation settings say. */
-const struct weight *bind_matrix(struct binder *b, int64_t out, int64_t in, const char *module, ...) __attribute__((format(printf, 4, 5)));
+const struct weight *bind_matrix(struct binder *b, int64_t out, int64_t in, const char *module, ...)
+    __attribute__((format(printf, 4, 5)));
 
 /* Parts one under another. Parts may name the same module; empty parts (rows 0) are skipped. */
 const struct weight *bind_fused(struct binder *b, int64_t in, int n_parts, const struct part *parts);
 
 /* The tensor `name` as a vector of n elements, whatever its rank. */
-const struct weight *bind_vector(struct binder *b, int64_t n, const char *name, ...) __attribute__((format(printf, 3, 4)));
+const struct weight *bind_vector(struct binder *b, int64_t n, const char *name, ...)
+    __attribute__((format(printf, 3, 4)));
 
 /* The biases (module.bias) of fused parts, as one vector. */
 const struct weight *bind_fused_bias(struct binder *b, int n_parts, const struct part *parts);
@@ -92,15 +94,16 @@ struct experts {
 struct expert_names {
     const char *gate, *up, *down;
 };
-struct experts bind_experts(struct binder *b, const char *base, struct expert_names names, int64_t n_experts, int64_t ffn_size,
-                            int64_t hidden_size, bool fused_otherwise);
+struct experts bind_experts(struct binder *b, const char *base, struct expert_names names, int64_t n_experts,
+                            int64_t ffn_size, int64_t hidden_size, bool fused_otherwise);
 
 /* ---- for layouts that need views of their own (GPT-OSS) ---- */
 
 /* Finds, checks and consumes `name` of exactly this shape; NULL after a failure. */
 const struct stored_tensor *bind_tensor(struct binder *b, const char *name, int rank, const int64_t *shape);
 /* The same, with the dtype that a phantom gives it in place of the model's. */
-const struct stored_tensor *bind_tensor_as(struct binder *b, const char *name, enum dtype phantom_dtype, int rank, const int64_t *shape);
+const struct stored_tensor *bind_tensor_as(struct binder *b, const char *name, enum dtype phantom_dtype, int rank,
+                                           const int64_t *shape);
 /* True for f32, f16 and bf16; else fails, saying that nothing tells how to read the tensor. */
 bool bind_is_number(struct binder *b, const struct stored_tensor *t);
 struct weight *bind_new_weight(struct binder *b, const char *name, int64_t out, int64_t in, int n_parts);

@@ -5,19 +5,23 @@
 #include "model/bind_internal.h"
 
 static bool plain(struct binder *b, const char *module, int64_t rows, int64_t in, struct weight_part *out) {
-    const struct stored_tensor *t = bind_tensor(b, arena_printf(b->arena, "%s.weight", module), 2, (int64_t[]){rows, in});
+    const struct stored_tensor *t =
+        bind_tensor(b, arena_printf(b->arena, "%s.weight", module), 2, (int64_t[]){rows, in});
     if (!t || !bind_is_number(b, t))
         return false;
     *out = (struct weight_part){&qformat_plain, t->dtype, t->data, rows, in, 1, {0}, 0};
     return true;
 }
 
-static bool has(struct binder *b, const char *name) { return b->load == LOAD_CHECKPOINT && checkpoint_find(b->checkpoint, name); }
+static bool has(struct binder *b, const char *name) {
+    return b->load == LOAD_CHECKPOINT && checkpoint_find(b->checkpoint, name);
+}
 
 /* Scales of static activation quantisation and the like: belong to the module, not needed for exact weights. */
 static void set_aside(struct binder *b, const char *module) {
-    static const char *const leaves[] = {"input_scale", "input_global_scale", "input_scale_ub",    "input_zero_point",    "k_scale",
-                                         "v_scale",     "output_scale",       "output_zero_point", "output_global_scale", "weight_shape"};
+    static const char *const leaves[] = {
+        "input_scale", "input_global_scale", "input_scale_ub",    "input_zero_point",    "k_scale",
+        "v_scale",     "output_scale",       "output_zero_point", "output_global_scale", "weight_shape"};
     for (size_t i = 0; b->load == LOAD_CHECKPOINT && i < ARRAY_LEN(leaves); i++) {
         struct stored_tensor *t = checkpoint_find(b->checkpoint, arena_printf(b->arena, "%s.%s", module, leaves[i]));
         if (t)
@@ -36,15 +40,17 @@ static const struct stored_tensor *scale_tensor(struct binder *b, const char *na
 static bool wrong_dtype(struct binder *b, const struct stored_tensor *t, enum dtype want) {
     if (t->dtype == want)
         return false;
-    bind_failed(b,
-                fail(b->err, ERR_FORMAT, "%s: tensor %s is stored as %s, the quantization settings ask for %s",
-                     b->checkpoint ? checkpoint_path(b->checkpoint, t) : b->spec->path, t->name, dtype_name(t->dtype), dtype_name(want)));
+    bind_failed(b, fail(b->err, ERR_FORMAT, "%s: tensor %s is stored as %s, the quantization settings ask for %s",
+                        b->checkpoint ? checkpoint_path(b->checkpoint, t) : b->spec->path, t->name,
+                        dtype_name(t->dtype), dtype_name(want)));
     return true;
 }
 
-static bool scaled(struct binder *b, const char *module, int64_t rows, int64_t in, struct quant_storage q, struct weight_part *out) {
+static bool scaled(struct binder *b, const char *module, int64_t rows, int64_t in, struct quant_storage q,
+                   struct weight_part *out) {
     enum dtype element = q.scheme == QUANT_INT8_CHANNEL ? DT_I8 : DT_F8_E4M3;
-    const struct stored_tensor *t = bind_tensor_as(b, arena_printf(b->arena, "%s.weight", module), element, 2, (int64_t[]){rows, in});
+    const struct stored_tensor *t =
+        bind_tensor_as(b, arena_printf(b->arena, "%s.weight", module), element, 2, (int64_t[]){rows, in});
     if (!t || wrong_dtype(b, t, element))
         return false;
     struct qscale scale = {.tensor_scale = 1};
@@ -72,14 +78,16 @@ static bool scaled(struct binder *b, const char *module, int64_t rows, int64_t i
     return true;
 }
 
-static bool nvfp4(struct binder *b, const char *module, int64_t rows, int64_t in, bool compressed_tensors, struct weight_part *out) {
+static bool nvfp4(struct binder *b, const char *module, int64_t rows, int64_t in, bool compressed_tensors,
+                  struct weight_part *out) {
     if (in % 16) {
-        bind_failed(b, fail(b->err, ERR_FORMAT, "%s: module %s has %lld columns, NVFP4 needs a multiple of 16", b->spec->path, module,
-                            (long long)in));
+        bind_failed(b, fail(b->err, ERR_FORMAT, "%s: module %s has %lld columns, NVFP4 needs a multiple of 16",
+                            b->spec->path, module, (long long)in));
         return false;
     }
     const char *packed = arena_printf(b->arena, compressed_tensors ? "%s.weight_packed" : "%s.weight", module);
-    const char *global = arena_printf(b->arena, compressed_tensors ? "%s.weight_global_scale" : "%s.weight_scale_2", module);
+    const char *global =
+        arena_printf(b->arena, compressed_tensors ? "%s.weight_global_scale" : "%s.weight_scale_2", module);
     const struct stored_tensor *t = bind_tensor_as(b, packed, DT_U8, 2, (int64_t[]){rows, in / 2});
     const struct stored_tensor *s =
         bind_tensor_as(b, arena_printf(b->arena, "%s.weight_scale", module), DT_F8_E4M3, 2, (int64_t[]){rows, in / 16});
@@ -99,8 +107,8 @@ static bool nvfp4(struct binder *b, const char *module, int64_t rows, int64_t in
 /* Bytes only: storages whose kernels are not here. */
 static bool phantom_packed(struct binder *b, const char *module, int64_t rows, int64_t in, struct quant_storage q) {
     if (b->load != LOAD_PHANTOM) {
-        bind_failed(b, fail(b->err, ERR_UNSUPPORTED, "%s: module %s is stored as %s, which gyre does not read", b->spec->path, module,
-                            quant_name(b->spec->quant)));
+        bind_failed(b, fail(b->err, ERR_UNSUPPORTED, "%s: module %s is stored as %s, which gyre does not read",
+                            b->spec->path, module, quant_name(b->spec->quant)));
         return false;
     }
     if (q.scheme == QUANT_INT8_BNB) {
@@ -131,8 +139,10 @@ bool bind_module(struct binder *b, const char *module, int64_t rows, int64_t in,
         return false;
     struct quant_storage q = quant_of(b->spec->quant, module);
     if (b->load == LOAD_DUMMY && q.scheme != QUANT_NONE) {
-        bind_failed(b, fail(b->err, ERR_UNSUPPORTED,
-                            "%s: on this device dummy weights are not quantised; remove quantization_config to use them", b->spec->path));
+        bind_failed(b,
+                    fail(b->err, ERR_UNSUPPORTED,
+                         "%s: on this device dummy weights are not quantised; remove quantization_config to use them",
+                         b->spec->path));
         return false;
     }
     b->n_parameters += rows * in;
@@ -149,7 +159,8 @@ bool bind_module(struct binder *b, const char *module, int64_t rows, int64_t in,
     case QUANT_GPTQ:
     case QUANT_AWQ:
     case QUANT_MXFP4:
-        *out = (struct weight_part){.format = &qformat_plain, .dtype = DT_U8, .n_rows = rows, .row_stride = in, .col_stride = 1};
+        *out = (struct weight_part){
+            .format = &qformat_plain, .dtype = DT_U8, .n_rows = rows, .row_stride = in, .col_stride = 1};
         done = phantom_packed(b, module, rows, in, q);
         break;
     }

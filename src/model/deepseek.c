@@ -41,11 +41,12 @@ static void bind_attention(struct binder *b, int l, struct deepseek_layer *w) {
         w->q_a = bind_projection(b, part(b, a->q_rank, "layers.%d.self_attn.q_a_proj", l), D);
         w->q_a_norm = bind_vector(b, a->q_rank, "layers.%d.self_attn.q_a_layernorm.weight", l);
     }
-    w->q =
-        bind_matrix(b, H * (a->nope_dim + a->rope_dim), q_in, a->q_rank ? "layers.%d.self_attn.q_b_proj" : "layers.%d.self_attn.q_proj", l);
+    w->q = bind_matrix(b, H * (a->nope_dim + a->rope_dim), q_in,
+                       a->q_rank ? "layers.%d.self_attn.q_b_proj" : "layers.%d.self_attn.q_proj", l);
     w->kv_a = bind_projection(b, part(b, a->kv_rank + a->rope_dim, "layers.%d.self_attn.kv_a_proj_with_mqa", l), D);
     w->kv_a_norm = bind_vector(b, a->kv_rank, "layers.%d.self_attn.kv_a_layernorm.weight", l);
-    struct part *uk = arena_calloc(b->arena, (size_t)H, sizeof *uk), *uv = arena_calloc(b->arena, (size_t)H, sizeof *uv);
+    struct part *uk = arena_calloc(b->arena, (size_t)H, sizeof *uk),
+                *uv = arena_calloc(b->arena, (size_t)H, sizeof *uv);
     for (int64_t h = 0; h < H; h++) {
         uk[h] = part_rows(b, h * head, a->nope_dim, H * head, "layers.%d.self_attn.kv_b_proj", l);
         uv[h] = part_rows(b, h * head + a->nope_dim, a->v_dim, H * head, "layers.%d.self_attn.kv_b_proj", l);
@@ -63,8 +64,8 @@ static void bind_moe(struct binder *b, int l, struct deepseek_layer *w) {
     w->router = bind_matrix(b, s->moe.n_experts, D, "layers.%d.mlp.gate", l);
     if (s->moe.routing == ROUTE_SIGMOID)
         w->router_bias = bind_vector(b, s->moe.n_experts, "layers.%d.mlp.gate.e_score_correction_bias", l);
-    w->experts =
-        bind_experts(b, base, (struct expert_names){"gate_proj", "up_proj", "down_proj"}, s->moe.n_experts, s->moe.ffn_size, D, false);
+    w->experts = bind_experts(b, base, (struct expert_names){"gate_proj", "up_proj", "down_proj"}, s->moe.n_experts,
+                              s->moe.ffn_size, D, false);
     if (F) {
         w->shared_gate_up = bind_fused(b, D, 2,
                                        (struct part[]){part(b, F, "layers.%d.mlp.shared_experts.gate_proj", l),
@@ -87,15 +88,17 @@ static void *deepseek_bind(struct binder *b) {
         if (s->layers[l].moe) {
             bind_moe(b, l, w);
         } else {
-            w->gate_up =
-                bind_fused(b, D, 2, (struct part[]){part(b, F, "layers.%d.mlp.gate_proj", l), part(b, F, "layers.%d.mlp.up_proj", l)});
+            w->gate_up = bind_fused(
+                b, D, 2,
+                (struct part[]){part(b, F, "layers.%d.mlp.gate_proj", l), part(b, F, "layers.%d.mlp.up_proj", l)});
             w->down = bind_matrix(b, D, F, "layers.%d.mlp.down_proj", l);
         }
     }
     return m;
 }
 
-static val record_attention(struct program *p, const struct model_spec *s, const struct deepseek_layer *w, val y, int l) {
+static val record_attention(struct program *p, const struct model_spec *s, const struct deepseek_layer *w, val y,
+                            int l) {
     const struct mla_spec *a = &s->mla;
     struct mla_args args = {.cache = program_cache_latent(p, a->kv_rank + a->rope_dim),
                             .rope = program_rope(p, &s->ropes[s->layers[l].rope]),
@@ -108,8 +111,10 @@ static val record_attention(struct program *p, const struct model_spec *s, const
                             .scale = (float)s->attention_scale};
     val q_in = y;
     if (w->q_a.w)
-        q_in = op_norm(p, op_linear(p, y, w->q_a.w, w->q_a.bias), NO_VAL, w->q_a_norm, (struct norm_args){.eps = LATENT_EPS});
-    val q = op_mla_prep(p, op_linear(p, q_in, w->q, NULL), op_linear(p, y, w->kv_a.w, w->kv_a.bias), w->kv_a_norm, w->w_uk, args);
+        q_in = op_norm(p, op_linear(p, y, w->q_a.w, w->q_a.bias), NO_VAL, w->q_a_norm,
+                       (struct norm_args){.eps = LATENT_EPS});
+    val q = op_mla_prep(p, op_linear(p, q_in, w->q, NULL), op_linear(p, y, w->kv_a.w, w->kv_a.bias), w->kv_a_norm,
+                        w->w_uk, args);
     return op_linear(p, op_mla_attention(p, q, w->w_uv, args), w->attn_out.w, w->attn_out.bias);
 }
 
@@ -126,7 +131,8 @@ static val record_ffn(struct program *p, const struct model_spec *s, const struc
                                                        .top_groups = e->top_groups,
                                                        .renormalise = e->renormalise,
                                                        .scale = e->scale});
-    val out = op_moe_ffn(p, y, r, w->experts.w13, w->experts.w2, NULL, NULL, (struct moe_args){e->n_experts, e->top_k, e->ffn_size, act});
+    val out = op_moe_ffn(p, y, r, w->experts.w13, w->experts.w2, NULL, NULL,
+                         (struct moe_args){e->n_experts, e->top_k, e->ffn_size, act});
     if (!w->shared_down)
         return out;
     val shared = op_linear(p, op_glu(p, op_linear(p, y, w->shared_gate_up, NULL), act), w->shared_down, NULL);

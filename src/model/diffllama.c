@@ -34,20 +34,23 @@ static void *diffllama_bind(struct binder *b) {
             w->lambda[i] = bind_vector(b, s->head_dim, "layers.%d.self_attn.%s", l, lambdas[i]);
         w->attn_out = bind_attn_out(b, l);
         w->ffn_norm = bind_vector(b, D, "layers.%d.post_attention_layernorm.weight", l);
-        w->gate_up = bind_fused(b, D, 2, (struct part[]){part(b, F, "layers.%d.mlp.gate_proj", l), part(b, F, "layers.%d.mlp.up_proj", l)});
+        w->gate_up = bind_fused(
+            b, D, 2, (struct part[]){part(b, F, "layers.%d.mlp.gate_proj", l), part(b, F, "layers.%d.mlp.up_proj", l)});
         w->down = bind_matrix(b, D, F, "layers.%d.mlp.down_proj", l);
     }
     return m;
 }
 
-static val record_attention(struct program *p, const struct model_spec *s, const struct diffllama_layer *w, int l, val y) {
+static val record_attention(struct program *p, const struct model_spec *s, const struct diffllama_layer *w, int l,
+                            val y) {
     struct attention_of at = layer_attention(p, s, l);
     at.attend.paired_values = true;
     float lambda_init = (float)(0.8 - 0.6 * exp(-0.3 * l));
     val q = op_qkv_prep(p, op_linear(p, y, w->qkv.w, w->qkv.bias), NULL, NULL, at.prep);
     val o = op_diff_heads(p, op_attention(p, q, NULL, at.attend), (const struct weight **)w->lambda,
                           (struct diff_args){s->n_heads, 2 * s->head_dim, lambda_init});
-    val n = op_norm(p, o, NO_VAL, NULL, (struct norm_args){.eps = (float)s->norm_eps, .group = 2 * s->head_dim, .scale = 1 - lambda_init});
+    val n = op_norm(p, o, NO_VAL, NULL,
+                    (struct norm_args){.eps = (float)s->norm_eps, .group = 2 * s->head_dim, .scale = 1 - lambda_init});
     return op_linear(p, n, w->attn_out.w, w->attn_out.bias);
 }
 
@@ -60,7 +63,8 @@ static void diffllama_record(struct program *p, const struct model_spec *s, cons
         program_section(p, "layer", l);
         struct normed n = op_add_norm(p, x, d, w->attn_norm, NULL, norm);
         n = op_add_norm(p, n.r, record_attention(p, s, w, l, n.y), w->ffn_norm, NULL, norm);
-        d = op_linear(p, op_glu(p, op_linear(p, n.y, w->gate_up, NULL), (struct act_args){.act = s->activation}), w->down, NULL);
+        d = op_linear(p, op_glu(p, op_linear(p, n.y, w->gate_up, NULL), (struct act_args){.act = s->activation}),
+                      w->down, NULL);
         x = n.r;
     }
     record_head(p, s, &m->ends, x, d, NULL, norm);

@@ -52,13 +52,15 @@ static void fill_16(uint16_t *out, size_t n, const uint16_t *table, uint64_t *st
 
 const void *dummy_fill(struct binder *b, enum dtype dtype, int rank, const int64_t *shape, size_t n_bytes) {
     if (dtype != DT_BF16 && dtype != DT_F16 && dtype != DT_F32) {
-        bind_failed(b, fail(b->err, ERR_UNSUPPORTED, "%s: dummy weights of type %s are not made", b->spec->path, dtype_name(dtype)));
+        bind_failed(b, fail(b->err, ERR_UNSUPPORTED, "%s: dummy weights of type %s are not made", b->spec->path,
+                            dtype_name(dtype)));
         return NULL;
     }
     size_t padded = (n_bytes + 4095) & ~(size_t)4095;
     void *p = mmap(NULL, padded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) {
-        bind_failed(b, fail(b->err, ERR_MEMORY, "%s: no memory for %zu bytes of dummy weights", b->spec->path, n_bytes));
+        bind_failed(b,
+                    fail(b->err, ERR_MEMORY, "%s: no memory for %zu bytes of dummy weights", b->spec->path, n_bytes));
         return NULL;
     }
     madvise(p, padded, MADV_HUGEPAGE);

@@ -17,8 +17,8 @@ val record_embed(struct program *p, const struct model_spec *s, const struct end
     return op_embed(p, ends->embed, (float)s->embedding_scale);
 }
 
-void record_head(struct program *p, const struct model_spec *s, const struct ends *ends, val x, val d, const struct weight *r_scale,
-                 struct norm_args norm) {
+void record_head(struct program *p, const struct model_spec *s, const struct ends *ends, val x, val d,
+                 const struct weight *r_scale, struct norm_args norm) {
     program_section(p, "head", -1);
     struct normed n = op_add_norm(p, x, d, ends->norm, r_scale, norm);
     val logits = op_linear(p, op_take_rows(p, n.y), ends->lm_head, NULL);
@@ -31,7 +31,8 @@ struct attention_of layer_attention(struct program *p, const struct model_spec *
     const struct layer_spec *layer = &s->layers[l];
     int window = layer->mixer == MIX_SLIDING ? s->sliding_window : 0;
     bool shares = layer->kv_source != l; // every layer before it has declared one cache
-    int cache = shares ? layer->kv_source : program_cache_kv(p, layer->n_kv_heads, layer->head_dim, layer->head_dim, window);
+    int cache =
+        shares ? layer->kv_source : program_cache_kv(p, layer->n_kv_heads, layer->head_dim, layer->head_dim, window);
     return (struct attention_of){
         .prep = {.cache = cache,
                  .rope = layer->rope >= 0 ? program_rope(p, &s->ropes[layer->rope]) : -1,
@@ -63,7 +64,8 @@ struct projection bind_qkv(struct binder *b, int l) {
         part(b, kv, "layers.%d.self_attn.k_proj", l),
         part(b, layer->v_from_k ? 0 : kv, "layers.%d.self_attn.v_proj", l),
     };
-    return (struct projection){bind_fused(b, s->hidden_size, 3, parts), s->qkv_bias ? bind_fused_bias(b, 3, parts) : NULL};
+    return (struct projection){bind_fused(b, s->hidden_size, 3, parts),
+                               s->qkv_bias ? bind_fused_bias(b, 3, parts) : NULL};
 }
 
 struct projection bind_attn_out(struct binder *b, int l) {

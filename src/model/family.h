@@ -17,9 +17,11 @@ struct family {
 
 const struct family *family_find(const char *model_type); // NULL when there is none
 
-extern const struct family family_llama, family_qwen2, family_qwen3, family_gemma2, family_gemma3, family_gemma4, family_mixtral,
-    family_qwen3_moe, family_gpt_oss, family_deepseek, family_qwen3_next, family_diffllama, family_phi3, family_llama4;
-extern const struct family family_gemma, family_qwen2_moe, family_gpt2, family_qwen, family_eagle3, family_dflash; // outlines.c
+extern const struct family family_llama, family_qwen2, family_qwen3, family_gemma2, family_gemma3, family_gemma4,
+    family_mixtral, family_qwen3_moe, family_gpt_oss, family_deepseek, family_qwen3_next, family_diffllama, family_phi3,
+    family_llama4;
+extern const struct family family_gemma, family_qwen2_moe, family_gpt2, family_qwen, family_eagle3,
+    family_dflash; // outlines.c
 
 /* ---- the ends of every decoder: table, final norm, head ---- */
 
@@ -30,8 +32,8 @@ struct ends bind_ends(struct binder *b);
 val record_embed(struct program *p, const struct model_spec *s, const struct ends *ends);
 
 /* Final norm of (x + d) * r_scale (NULL: 1), the rows that are asked for, head, soft-cap, sampling. */
-void record_head(struct program *p, const struct model_spec *s, const struct ends *ends, val x, val d, const struct weight *r_scale,
-                 struct norm_args norm);
+void record_head(struct program *p, const struct model_spec *s, const struct ends *ends, val x, val d,
+                 const struct weight *r_scale, struct norm_args norm);
 
 /* ---- arguments of a layer's attention, as its spec row says ---- */
 

@@ -1,9 +1,8 @@
 /* gemma4.c - Gemma 4 (text): 31B dense, 26B-A4B, and the E-models (E2B, E4B).
  *
- *     h = N_in(x);  q = rope(q_norm(Wq h));  k = rope(k_norm(Wk h));  v = v_norm(Wv h), or v_norm(Wk h) on global layers
- *     x += N_post_attn(Wo attention(q, k, v))           scale 1
- *     m = ffn(N_pre_ff(x));  with experts: m = N_ff1(m) + N_ff2(experts(N_pre_ff2(x), router(x)))
- *     x += N_post_ff(m);  in E-models then x += N_input(Wp (act(Wi x) * inputs_l))
+ *     h = N_in(x);  q = rope(q_norm(Wq h));  k = rope(k_norm(Wk h));  v = v_norm(Wv h), or v_norm(Wk h) on global
+ * layers x += N_post_attn(Wo attention(q, k, v))           scale 1 m = ffn(N_pre_ff(x));  with experts: m = N_ff1(m) +
+ * N_ff2(experts(N_pre_ff2(x), router(x))) x += N_post_ff(m);  in E-models then x += N_input(Wp (act(Wi x) * inputs_l))
  *     x *= layer_scalar
  *     router(x): softmax of W (norm(x) * scale / sqrt(D)), top-k, divided by their sum, times per_expert_scale
  *
@@ -17,9 +16,11 @@
 #include <stdio.h>
 
 struct gemma4_layer {
-    const struct weight *attn_norm, *q_norm, *k_norm, *post_attn_norm, *ffn_norm, *gate_up, *down, *post_ffn_norm, *scalar;
-    const struct weight *router, *router_scale, *expert_scale, *experts_norm, *post_dense_norm, *post_experts_norm; // NULL when dense
-    const struct weight *input_gate, *input_out, *input_norm;                                                       // NULL but in E-models
+    const struct weight *attn_norm, *q_norm, *k_norm, *post_attn_norm, *ffn_norm, *gate_up, *down, *post_ffn_norm,
+        *scalar;
+    const struct weight *router, *router_scale, *expert_scale, *experts_norm, *post_dense_norm,
+        *post_experts_norm;                                   // NULL when dense
+    const struct weight *input_gate, *input_out, *input_norm; // NULL but in E-models
     struct experts experts;
     struct projection qkv, attn_out;
 };
@@ -38,8 +39,8 @@ static void bind_moe(struct binder *b, int l, struct gemma4_layer *w) {
     w->router = bind_matrix(b, s->moe.n_experts, D, "layers.%d.router.proj", l);
     w->router_scale = bind_vector(b, D, "layers.%d.router.scale", l);
     w->expert_scale = bind_vector(b, s->moe.n_experts, "layers.%d.router.per_expert_scale", l);
-    w->experts =
-        bind_experts(b, base, (struct expert_names){"gate_proj", "up_proj", "down_proj"}, s->moe.n_experts, s->moe.ffn_size, D, true);
+    w->experts = bind_experts(b, base, (struct expert_names){"gate_proj", "up_proj", "down_proj"}, s->moe.n_experts,
+                              s->moe.ffn_size, D, true);
     w->experts_norm = bind_vector(b, D, "layers.%d.pre_feedforward_layernorm_2.weight", l);
     w->post_dense_norm = bind_vector(b, D, "layers.%d.post_feedforward_layernorm_1.weight", l);
     w->post_experts_norm = bind_vector(b, D, "layers.%d.post_feedforward_layernorm_2.weight", l);
@@ -84,7 +85,8 @@ static void *gemma4_bind(struct binder *b) {
         w->attn_out = bind_attn_out(b, l);
         w->post_attn_norm = bind_vector(b, D, "layers.%d.post_attention_layernorm.weight", l);
         w->ffn_norm = bind_vector(b, D, "layers.%d.pre_feedforward_layernorm.weight", l);
-        w->gate_up = bind_fused(b, D, 2, (struct part[]){part(b, F, "layers.%d.mlp.gate_proj", l), part(b, F, "layers.%d.mlp.up_proj", l)});
+        w->gate_up = bind_fused(
+            b, D, 2, (struct part[]){part(b, F, "layers.%d.mlp.gate_proj", l), part(b, F, "layers.%d.mlp.up_proj", l)});
         w->down = bind_matrix(b, D, F, "layers.%d.mlp.down_proj", l);
         w->post_ffn_norm = bind_vector(b, D, "layers.%d.post_feedforward_layernorm.weight", l);
         w->scalar = bind_vector(b, 1, "layers.%d.layer_scalar", l);
@@ -102,12 +104,16 @@ static val record_moe(struct program *p, const struct model_spec *s, const struc
     struct norm_args router_norm = norm;
     router_norm.scale = 1 / sqrtf((float)s->hidden_size);
     val logits = op_linear(p, op_norm(p, x, NO_VAL, w->router_scale, router_norm), w->router, NULL);
-    struct routed r = op_moe_route(
-        p, logits, NULL, w->expert_scale,
-        (struct route_args){.how = ROUTE_SOFTMAX, .n_experts = s->moe.n_experts, .top_k = s->moe.top_k, .renormalise = true, .scale = 1});
+    struct routed r = op_moe_route(p, logits, NULL, w->expert_scale,
+                                   (struct route_args){.how = ROUTE_SOFTMAX,
+                                                       .n_experts = s->moe.n_experts,
+                                                       .top_k = s->moe.top_k,
+                                                       .renormalise = true,
+                                                       .scale = 1});
     val e = op_moe_ffn(p, op_norm(p, x, NO_VAL, w->experts_norm, norm), r, w->experts.w13, w->experts.w2, NULL, NULL,
                        (struct moe_args){s->moe.n_experts, s->moe.top_k, s->moe.ffn_size, {.act = s->activation}});
-    return op_gated_add(p, op_norm(p, dense, NO_VAL, w->post_dense_norm, norm), op_norm(p, e, NO_VAL, w->post_experts_norm, norm), NO_VAL);
+    return op_gated_add(p, op_norm(p, dense, NO_VAL, w->post_dense_norm, norm),
+                        op_norm(p, e, NO_VAL, w->post_experts_norm, norm), NO_VAL);
 }
 
 /* The inputs of all layers side by side, P columns each. The norm's eps stands against the unscaled projection. */
@@ -115,7 +121,8 @@ static val record_inputs(struct program *p, const struct model_spec *s, const st
     int P = s->per_layer_input_size;
     struct norm_args norm = {.eps = (float)(s->norm_eps * s->hidden_size), .group = P, .scale = sqrtf(0.5f)};
     val of_token = op_embed(p, m->input_table, sqrtf(0.5f * (float)P));
-    return op_gated_add(p, op_norm(p, op_linear(p, x0, m->input_proj, NULL), NO_VAL, m->input_norm, norm), of_token, NO_VAL);
+    return op_gated_add(p, op_norm(p, op_linear(p, x0, m->input_proj, NULL), NO_VAL, m->input_norm, norm), of_token,
+                        NO_VAL);
 }
 
 /* What layer l's input adds to the stream. */
@@ -141,7 +148,8 @@ static void gemma4_record(struct program *p, const struct model_spec *s, const v
         val q = op_qkv_prep(p, op_linear(p, n.y, w->qkv.w, w->qkv.bias), w->q_norm, w->k_norm, at.prep);
         val a = op_linear(p, op_attention(p, q, NULL, at.attend), w->attn_out.w, w->attn_out.bias);
         n = op_add_norm(p, n.r, op_norm(p, a, NO_VAL, w->post_attn_norm, norm), w->ffn_norm, NULL, norm);
-        val f = op_linear(p, op_glu(p, op_linear(p, n.y, w->gate_up, NULL), (struct act_args){.act = s->activation}), w->down, NULL);
+        val f = op_linear(p, op_glu(p, op_linear(p, n.y, w->gate_up, NULL), (struct act_args){.act = s->activation}),
+                          w->down, NULL);
         if (s->layers[l].moe)
             f = record_moe(p, s, w, n.r, f, norm);
         d = op_norm(p, f, NO_VAL, w->post_ffn_norm, norm);
@@ -159,6 +167,6 @@ const struct family family_gemma4 = {
     .model_types = (const char *const[]){"gemma4_text", "gemma4_unified_text", NULL},
     .bind = gemma4_bind,
     .record = gemma4_record,
-    .unused = (const char *const[]){"*vision_tower.*", "*audio_tower.*", "*embed_vision.*", "*embed_audio.*", "*multi_modal_projector.*",
-                                    "*.rotary_emb.inv_freq", NULL},
+    .unused = (const char *const[]){"*vision_tower.*", "*audio_tower.*", "*embed_vision.*", "*embed_audio.*",
+                                    "*multi_modal_projector.*", "*.rotary_emb.inv_freq", NULL},
 };

@@ -3,9 +3,11 @@
  * Router: logits = W x + b, top-k of the logits, softmax over those. Experts interleave gate and up:
  *
  *   as bf16 (transformers)   gate_up_proj [E, D, 2F]  column 2i gate i, 2i+1 up i;  down_proj [E, F, D]: transposed
- *   as MXFP4 (released)      gate_up_proj_blocks [E, 2F, D/32, 16] and _scales [E, 2F, D/32], row 2i gate i;  down_proj [E, D, F/32, 16]
+ *   as MXFP4 (released)      gate_up_proj_blocks [E, 2F, D/32, 16] and _scales [E, 2F, D/32], row 2i gate i;  down_proj
+ * [E, D, F/32, 16]
  *
- * Both are the same matrices to the program: strided parts undo the layout. Reference: transformers modeling_gpt_oss.py. */
+ * Both are the same matrices to the program: strided parts undo the layout. Reference: transformers
+ * modeling_gpt_oss.py. */
 #include "model/bind_internal.h"
 #include "model/family.h"
 
@@ -27,7 +29,8 @@ static const char *expert_tensor(struct binder *b, int l, const char *leaf) {
 static size_t element(const struct stored_tensor *t) { return dtype_bytes(t->dtype); }
 
 /* Row r of the matrix of expert e is `stride` apart; `n_kinds` kinds of rows are interleaved in the tensor. */
-static const struct weight *bind_transposed(struct binder *b, int l, const char *leaf, int n_kinds, int64_t rows, int64_t in) {
+static const struct weight *bind_transposed(struct binder *b, int l, const char *leaf, int n_kinds, int64_t rows,
+                                            int64_t in) {
     int64_t E = b->spec->moe.n_experts, all = rows * n_kinds;
     const char *name = expert_tensor(b, l, leaf);
     const struct stored_tensor *t = bind_tensor(b, name, 3, (int64_t[]){E, in, all});
@@ -43,17 +46,18 @@ static const struct weight *bind_transposed(struct binder *b, int l, const char 
     return w;
 }
 
-static const struct weight *bind_mxfp4(struct binder *b, int l, const char *leaf, int n_kinds, int64_t rows, int64_t in) {
+static const struct weight *bind_mxfp4(struct binder *b, int l, const char *leaf, int n_kinds, int64_t rows,
+                                       int64_t in) {
     int64_t E = b->spec->moe.n_experts, all = rows * n_kinds, groups = in / 32;
     const char *name = expert_tensor(b, l, arena_printf(b->arena, "%s_blocks", leaf));
     if (in % 32 != 0) {
-        bind_failed(b,
-                    fail(b->err, ERR_FORMAT, "%s: %s has %lld columns, MXFP4 needs a multiple of 32", b->spec->path, name, (long long)in));
+        bind_failed(b, fail(b->err, ERR_FORMAT, "%s: %s has %lld columns, MXFP4 needs a multiple of 32", b->spec->path,
+                            name, (long long)in));
         return bind_new_weight(b, name, E * all, in, (int)E * n_kinds);
     }
     const struct stored_tensor *t = bind_tensor_as(b, name, DT_U8, 4, (int64_t[]){E, all, groups, 16});
-    const struct stored_tensor *s =
-        bind_tensor_as(b, expert_tensor(b, l, arena_printf(b->arena, "%s_scales", leaf)), DT_U8, 3, (int64_t[]){E, all, groups});
+    const struct stored_tensor *s = bind_tensor_as(b, expert_tensor(b, l, arena_printf(b->arena, "%s_scales", leaf)),
+                                                   DT_U8, 3, (int64_t[]){E, all, groups});
     struct weight *w = bind_new_weight(b, name, E * all, in, (int)E * n_kinds);
     if (!t || !s)
         return w;
@@ -62,13 +66,14 @@ static const struct weight *bind_mxfp4(struct binder *b, int l, const char *leaf
         int64_t e = i / n_kinds, kind = i % n_kinds, first = e * all + kind;
         const uint8_t *blocks = t->data, *scales = s->data;
         struct qscale scale = {scales ? scales + first * groups : NULL, DT_F8_E8M0, 1, 32, groups * n_kinds, 1};
-        w->parts[i] =
-            (struct weight_part){&qformat_mxfp4, DT_U8, blocks ? blocks + first * in / 2 : NULL, rows, in / 2 * n_kinds, 1, scale, 0};
+        w->parts[i] = (struct weight_part){
+            &qformat_mxfp4, DT_U8, blocks ? blocks + first * in / 2 : NULL, rows, in / 2 * n_kinds, 1, scale, 0};
     }
     return w;
 }
 
-static const struct weight *bind_expert_matrix(struct binder *b, int l, const char *leaf, int n_kinds, int64_t rows, int64_t in) {
+static const struct weight *bind_expert_matrix(struct binder *b, int l, const char *leaf, int n_kinds, int64_t rows,
+                                               int64_t in) {
     bool packed = quant_of(b->spec->quant, expert_tensor(b, l, leaf)).scheme == QUANT_MXFP4;
     return packed ? bind_mxfp4(b, l, leaf, n_kinds, rows, in) : bind_transposed(b, l, leaf, n_kinds, rows, in);
 }
@@ -83,7 +88,8 @@ static const struct weight *bind_expert_bias(struct binder *b, int l, const char
         return w;
     b->n_parameters += E * all;
     for (int64_t i = 0; i < E * n_kinds; i++) {
-        const char *at = t->data ? (const char *)t->data + (size_t)(i / n_kinds * all + i % n_kinds) * element(t) : NULL;
+        const char *at =
+            t->data ? (const char *)t->data + (size_t)(i / n_kinds * all + i % n_kinds) * element(t) : NULL;
         w->parts[i] = (struct weight_part){&qformat_plain, t->dtype, at, rows, n_kinds, 1, {0}, 0};
     }
     return w;
@@ -115,8 +121,10 @@ static void *gpt_oss_bind(struct binder *b) {
 static void gpt_oss_record(struct program *p, const struct model_spec *s, const void *weights) {
     const struct gpt_oss *m = weights;
     struct norm_args norm = {.eps = (float)s->norm_eps};
-    struct route_args route = {.how = ROUTE_SOFTMAX_TOPK, .n_experts = s->moe.n_experts, .top_k = s->moe.top_k, .scale = 1};
-    struct moe_args moe = {s->moe.n_experts, s->moe.top_k, s->moe.ffn_size, {ACT_SWIGLU_CLAMPED, (float)s->swiglu_limit}};
+    struct route_args route = {
+        .how = ROUTE_SOFTMAX_TOPK, .n_experts = s->moe.n_experts, .top_k = s->moe.top_k, .scale = 1};
+    struct moe_args moe = {
+        s->moe.n_experts, s->moe.top_k, s->moe.ffn_size, {ACT_SWIGLU_CLAMPED, (float)s->swiglu_limit}};
     val x = record_embed(p, s, &m->ends), d = NO_VAL;
     for (int l = 0; l < s->n_layers; l++) {
         const struct gpt_oss_layer *w = &m->layers[l];

@@ -3,7 +3,8 @@
  *     x += Wo attention(rope(Wq h), rope(Wk h), Wv h),  h = norm(x)
  *     x += Wd (silu(Wg h) * Wu h),                      h = norm(x)
  *
- * Mistral differs by a sliding window on every layer. Reference: transformers modeling_llama.py, modeling_mistral.py. */
+ * Mistral differs by a sliding window on every layer. Reference: transformers modeling_llama.py, modeling_mistral.py.
+ */
 #include "model/family.h"
 
 struct llama_layer {
@@ -60,5 +61,6 @@ const struct family family_llama = {
     .model_types = (const char *const[]){"llama", "mistral", NULL},
     .bind = llama_bind,
     .record = llama_record,
-    .unused = (const char *const[]){"*.rotary_emb.inv_freq", "*vision_tower.*", "*multi_modal_projector.*", NULL}, // of mistral3
+    .unused = (const char *const[]){"*.rotary_emb.inv_freq", "*vision_tower.*", "*multi_modal_projector.*",
+                                    NULL}, // of mistral3
 };

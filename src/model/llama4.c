@@ -19,8 +19,8 @@ static void *llama4_bind(struct binder *b) {
             char base[64];
             snprintf(base, sizeof base, "layers.%d.feed_forward.experts", l);
             bind_matrix(b, s->moe.n_experts, D, "layers.%d.feed_forward.router", l);
-            bind_experts(b, base, (struct expert_names){"gate_proj", "up_proj", "down_proj"}, s->moe.n_experts, s->moe.ffn_size, D,
-                         !s->quant);
+            bind_experts(b, base, (struct expert_names){"gate_proj", "up_proj", "down_proj"}, s->moe.n_experts,
+                         s->moe.ffn_size, D, !s->quant);
             bind_matrix(b, Fs, D, "layers.%d.feed_forward.shared_expert.gate_proj", l);
             bind_matrix(b, Fs, D, "layers.%d.feed_forward.shared_expert.up_proj", l);
             bind_matrix(b, D, Fs, "layers.%d.feed_forward.shared_expert.down_proj", l);

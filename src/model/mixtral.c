@@ -32,7 +32,8 @@ static void *mixtral_bind(struct binder *b) {
         w->attn_out = bind_attn_out(b, l);
         w->ffn_norm = bind_vector(b, D, "layers.%d.post_attention_layernorm.weight", l);
         w->router = bind_matrix(b, s->moe.n_experts, D, "layers.%d.%s.gate", l, block);
-        w->experts = bind_experts(b, base, (struct expert_names){"w1", "w3", "w2"}, s->moe.n_experts, s->moe.ffn_size, D, false);
+        w->experts =
+            bind_experts(b, base, (struct expert_names){"w1", "w3", "w2"}, s->moe.n_experts, s->moe.ffn_size, D, false);
     }
     return m;
 }
@@ -40,7 +41,8 @@ static void *mixtral_bind(struct binder *b) {
 static void mixtral_record(struct program *p, const struct model_spec *s, const void *weights) {
     const struct mixtral *m = weights;
     struct norm_args norm = {.eps = (float)s->norm_eps};
-    struct route_args route = {.how = ROUTE_SOFTMAX, .n_experts = s->moe.n_experts, .top_k = s->moe.top_k, .renormalise = true, .scale = 1};
+    struct route_args route = {
+        .how = ROUTE_SOFTMAX, .n_experts = s->moe.n_experts, .top_k = s->moe.top_k, .renormalise = true, .scale = 1};
     struct moe_args moe = {s->moe.n_experts, s->moe.top_k, s->moe.ffn_size, {.act = s->activation}};
     val x = record_embed(p, s, &m->ends), d = NO_VAL;
     for (int l = 0; l < s->n_layers; l++) {

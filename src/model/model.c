@@ -16,7 +16,8 @@ static enum status expect_dummies(struct binder *b, const struct load_progress *
     return OK;
 }
 
-static enum status bind_and_record(struct model *m, const struct family *family, const struct model_options *options, struct error *err) {
+static enum status bind_and_record(struct model *m, const struct family *family, const struct model_options *options,
+                                   struct error *err) {
     struct binder b;
     TRY(binder_init(&b, options->load, m->checkpoint, m->spec, &m->arena, err));
     if (options->load == LOAD_DUMMY)
@@ -33,11 +34,13 @@ static enum status bind_and_record(struct model *m, const struct family *family,
     return OK;
 }
 
-static enum status open_parts(struct model *m, const char *path, const struct model_options *options, struct error *err) {
+static enum status open_parts(struct model *m, const char *path, const struct model_options *options,
+                              struct error *err) {
     TRY(model_spec_open(path, &m->spec, err));
     const struct family *family = family_find(m->spec->model_type);
     if (!family || !family->record)
-        return fail(err, ERR_UNSUPPORTED, "%s: model_type \"%s\" cannot be run yet", m->spec->path, m->spec->model_type);
+        return fail(err, ERR_UNSUPPORTED, "%s: model_type \"%s\" cannot be run yet", m->spec->path,
+                    m->spec->model_type);
     if (options->load == LOAD_CHECKPOINT)
         TRY(checkpoint_open(&m->checkpoint, path, err));
     return bind_and_record(m, family, options, err);
@@ -67,14 +70,17 @@ void model_free(struct model *m) {
     free(m);
 }
 
-enum status model_check(const struct model *m, struct error *err) { return m->checkpoint ? checkpoint_check(m->checkpoint, err) : OK; }
+enum status model_check(const struct model *m, struct error *err) {
+    return m->checkpoint ? checkpoint_check(m->checkpoint, err) : OK;
+}
 
 void model_read_ahead(const struct model *m, const struct load_progress *progress) {
     if (m->checkpoint)
         checkpoint_read_ahead(m->checkpoint, progress);
 }
 
-enum status model_count(const struct model_spec *spec, int64_t *n_parameters, int64_t stored_bytes[N_DTYPES], struct error *err) {
+enum status model_count(const struct model_spec *spec, int64_t *n_parameters, int64_t stored_bytes[N_DTYPES],
+                        struct error *err) {
     const struct family *family = family_find(spec->model_type);
     if (!family)
         return fail(err, ERR_UNSUPPORTED, "%s: model_type \"%s\" is not known", spec->path, spec->model_type);

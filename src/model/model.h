@@ -13,7 +13,7 @@
 #include "model/spec.h"
 
 struct model_options {
-    enum load_format load;         // LOAD_DUMMY and LOAD_PHANTOM need config.json only; a phantom can be explained, not run
+    enum load_format load; // LOAD_DUMMY and LOAD_PHANTOM need config.json only; a phantom can be explained, not run
     struct load_progress progress; // of making dummy weights
 };
 
@@ -32,11 +32,13 @@ struct model {
 enum status model_open(const char *path, const struct model_options *options, struct model **out, struct error *err);
 void model_free(struct model *m); // NULL is fine
 
-/* Brings the weights of a checkpoint into memory, for a device that computes with them where they lie. Dummies are there. */
+/* Brings the weights of a checkpoint into memory, for a device that computes with them where they lie. Dummies are
+ * there. */
 void model_read_ahead(const struct model *m, const struct load_progress *progress);
 
 /* Counts what a model of this description would take, without weights: parameters and bytes as stored. */
-enum status model_count(const struct model_spec *spec, int64_t *n_parameters, int64_t stored_bytes[N_DTYPES], struct error *err);
+enum status model_count(const struct model_spec *spec, int64_t *n_parameters, int64_t stored_bytes[N_DTYPES],
+                        struct error *err);
 
 /* ERR_IO when a weight file was cut while it was mapped. Ask before results are handed out. */
 enum status model_check(const struct model *m, struct error *err);

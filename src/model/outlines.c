@@ -33,8 +33,8 @@ static void outline_experts(struct binder *b, int l) {
     const struct model_spec *s = b->spec;
     char base[64];
     snprintf(base, sizeof base, "layers.%d.mlp.experts", l);
-    bind_experts(b, base, (struct expert_names){"gate_proj", "up_proj", "down_proj"}, s->moe.n_experts, s->moe.ffn_size, s->hidden_size,
-                 false);
+    bind_experts(b, base, (struct expert_names){"gate_proj", "up_proj", "down_proj"}, s->moe.n_experts, s->moe.ffn_size,
+                 s->hidden_size, false);
 }
 
 /* ---- Gemma, Qwen2-MoE ---- */
@@ -160,7 +160,8 @@ static void *dflash_outline(struct binder *b) {
     return NULL; // nothing to record
 }
 
-#define OUTLINE(name, type) const struct family family_##name = {.model_types = (const char *const[]){type, NULL}, .bind = name##_outline}
+#define OUTLINE(name, type) \
+    const struct family family_##name = {.model_types = (const char *const[]){type, NULL}, .bind = name##_outline}
 OUTLINE(gemma, "gemma");
 OUTLINE(qwen2_moe, "qwen2_moe");
 OUTLINE(gpt2, "gpt2");

@@ -41,7 +41,8 @@ static void phi3_record(struct program *p, const struct model_spec *s, const voi
         val q = op_qkv_prep(p, op_linear(p, n.y, w->qkv, NULL), NULL, NULL, at.prep);
         val a = op_linear(p, op_attention(p, q, NULL, at.attend), w->attn_out, NULL);
         n = op_add_norm(p, n.r, a, w->ffn_norm, NULL, norm);
-        d = op_linear(p, op_glu(p, op_linear(p, n.y, w->gate_up, NULL), (struct act_args){.act = s->activation}), w->down, NULL);
+        d = op_linear(p, op_glu(p, op_linear(p, n.y, w->gate_up, NULL), (struct act_args){.act = s->activation}),
+                      w->down, NULL);
         x = n.r;
     }
     record_head(p, s, &m->ends, x, d, NULL, norm);

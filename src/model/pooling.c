@@ -21,7 +21,8 @@ static enum status read_modes(const json_t *config, const char *path, enum gyre_
                                  : strcmp(key, "pooling_mode_mean_tokens") == 0 ? GYRE_POOL_MEAN
                                                                                 : GYRE_POOL_NONE;
         if (mode == GYRE_POOL_NONE || *out != GYRE_POOL_NONE)
-            return fail(err, ERR_UNSUPPORTED, "%s: %s: only one of pooling_mode_lasttoken and pooling_mode_mean_tokens is supported", path,
+            return fail(err, ERR_UNSUPPORTED,
+                        "%s: %s: only one of pooling_mode_lasttoken and pooling_mode_mean_tokens is supported", path,
                         key);
         *out = mode;
     }
@@ -30,7 +31,8 @@ static enum status read_modes(const json_t *config, const char *path, enum gyre_
     return OK;
 }
 
-static enum status read_pooling_module(const char *folder, const char *module, enum gyre_pooling *out, struct error *err) {
+static enum status read_pooling_module(const char *folder, const char *module, enum gyre_pooling *out,
+                                       struct error *err) {
     char name[FOLDER_PATH_BYTES], path[FOLDER_PATH_BYTES];
     json_t *config;
     if (!folder_name_is_plain(module))
@@ -38,13 +40,14 @@ static enum status read_pooling_module(const char *folder, const char *module, e
     TRY(path_join(name, sizeof name, module, "config.json", err));
     TRY(folder_file(folder, name, path, err));
     TRY(jv_load(path, MAX_FILE, 0, &config, err));
-    enum status st = json_is_object(config) ? read_modes(config, path, out, err) : fail(err, ERR_FORMAT, "%s: must be an object", path);
+    enum status st = json_is_object(config) ? read_modes(config, path, out, err)
+                                            : fail(err, ERR_FORMAT, "%s: must be an object", path);
     json_decref(config);
     return st;
 }
 
-static enum status read_module(const char *folder, const char *path, const json_t *module, enum gyre_pooling *pooling, bool *normalize,
-                               struct error *err) {
+static enum status read_module(const char *folder, const char *path, const json_t *module, enum gyre_pooling *pooling,
+                               bool *normalize, struct error *err) {
     const char *type, *at;
     if (!json_is_object(module))
         return fail(err, ERR_FORMAT, "%s: must be an array of objects", path);

@@ -120,7 +120,8 @@ static bool rule_covers(const struct rule *r, const char *module) {
 /* Modules that no library quantises unless told by name: they are no linear layers, or tiny ones whose result
  * decides where a token goes. */
 static bool stays_plain(const char *module) {
-    static const char *const leaves[] = {"embed_tokens", "embed_tokens_per_layer", "conv1d", "gate", "router", "shared_expert_gate"};
+    static const char *const leaves[] = {"embed_tokens", "embed_tokens_per_layer", "conv1d", "gate",
+                                         "router",       "shared_expert_gate"};
     const char *dot = strrchr(module, '.'), *leaf = dot ? dot + 1 : module;
     if (strstr(leaf, "norm") || has_components(module, "router.proj", strlen("router.proj")))
         return true;
@@ -140,7 +141,8 @@ struct quant_storage quant_of(const struct quant_spec *spec, const char *module)
     const struct rule *best = NULL; // the longest name, else the first that matches
     for (size_t i = 0; i < spec->n_rules; i++) {
         const struct rule *r = &spec->rules[i];
-        if ((!best || (!best->modules.regex && !r->modules.regex && r->modules.len > best->modules.len)) && rule_covers(r, module))
+        if ((!best || (!best->modules.regex && !r->modules.regex && r->modules.len > best->modules.len)) &&
+            rule_covers(r, module))
             best = r;
     }
     if (best)
@@ -190,12 +192,14 @@ static enum status compile_regex(struct reader *r, const char *text, pcre2_code 
     pcre2_compile_context *context = pcre2_compile_context_create(general);
     int code;
     PCRE2_SIZE offset;
-    *out = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C, &code, &offset, context);
+    *out = pcre2_compile((PCRE2_SPTR)text, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_NEVER_BACKSLASH_C, &code, &offset,
+                         context);
     if (*out)
         return OK;
     PCRE2_UCHAR message[128];
     pcre2_get_error_message(code, message, sizeof message);
-    return fail(r->err, ERR_FORMAT, "%s: \"re:%s\" is no regular expression: %s at %zu", r->where, text, (char *)message, (size_t)offset);
+    return fail(r->err, ERR_FORMAT, "%s: \"re:%s\" is no regular expression: %s at %zu", r->where, text,
+                (char *)message, (size_t)offset);
 }
 
 static enum status read_pattern(struct reader *r, const json_t *value, const char *key, struct pattern *out) {
@@ -351,7 +355,8 @@ static enum status ct_float(struct reader *r, const json_t *weights, int64_t bit
         return OK;
     }
     if (bits != 8)
-        return fail(r->err, ERR_UNSUPPORTED, "%s: float weights of %lld bits are not supported", r->where, (long long)bits);
+        return fail(r->err, ERR_UNSUPPORTED, "%s: float weights of %lld bits are not supported", r->where,
+                    (long long)bits);
     if (strcmp(strategy, "tensor") == 0) {
         s->scheme = QUANT_FP8_TENSOR;
     } else if (strcmp(strategy, "channel") == 0) {
@@ -369,8 +374,8 @@ static enum status ct_int(struct reader *r, const char *format, int64_t bits, co
                           struct quant_storage *s) {
     bool packed = strcmp(format, "pack-quantized") == 0;
     if (packed ? bits != 4 && bits != 8 : bits != 8)
-        return fail(r->err, ERR_UNSUPPORTED, "%s: int weights of %lld bits in format %s are not supported", r->where, (long long)bits,
-                    format);
+        return fail(r->err, ERR_UNSUPPORTED, "%s: int weights of %lld bits in format %s are not supported", r->where,
+                    (long long)bits, format);
     if (packed && (strcmp(strategy, "group") == 0 || strcmp(strategy, "channel") == 0)) {
         s->scheme = QUANT_INT4_GROUP;
         s->group_size = group > 0 ? (int)group : 0;
@@ -382,7 +387,8 @@ static enum status ct_int(struct reader *r, const char *format, int64_t bits, co
     return OK;
 }
 
-static enum status ct_storage(struct reader *r, const json_t *group, const char *default_format, struct quant_storage *s) {
+static enum status ct_storage(struct reader *r, const json_t *group, const char *default_format,
+                              struct quant_storage *s) {
     json_t *weights, *inputs;
     const char *type, *strategy, *format;
     int64_t bits, group_size;
@@ -397,7 +403,8 @@ static enum status ct_storage(struct reader *r, const json_t *group, const char 
     TRY(jv_int_or(weights, r->where, "group_size", -1, 1 << 20, 0, &group_size, r->err));
     TRY(jv_string_or(weights, r->where, "strategy", group_size > 0 ? "group" : "tensor", &strategy, r->err));
     TRY(jv_bool_or(weights, r->where, "symmetric", true, &symmetric, r->err));
-    *s = (struct quant_storage){.bits = (int)bits, .compressed_tensors = true, .asymmetric = !symmetric, .weight_only = !inputs};
+    *s = (struct quant_storage){
+        .bits = (int)bits, .compressed_tensors = true, .asymmetric = !symmetric, .weight_only = !inputs};
     if (strcmp(type, "float") == 0)
         return ct_float(r, weights, bits, strategy, group_size, s);
     if (strcmp(type, "int") == 0)
@@ -446,7 +453,8 @@ static enum status ct_targets(struct reader *r, const json_t *group, const struc
 
 static bool is_for_activations(const json_t *group) {
     return !json_is_object(json_object_get(group, "weights")) &&
-           (json_is_object(json_object_get(group, "input_activations")) || json_is_object(json_object_get(group, "output_activations")));
+           (json_is_object(json_object_get(group, "input_activations")) ||
+            json_is_object(json_object_get(group, "output_activations")));
 }
 
 static enum status parse_compressed_tensors(struct reader *r) {
@@ -456,7 +464,8 @@ static enum status parse_compressed_tensors(struct reader *r) {
     if (strncmp(format, "sparse", 6) == 0 || strncmp(format, "marlin", 6) == 0)
         return unsupported(r, "compressed-tensors \"format\"", format);
     TRY(jv_object_or_null(r->config, r->where, "config_groups", &groups, r->err));
-    if (json_object_size(groups) == 0 && json_is_object(json_object_get(r->config, "kv_cache_scheme"))) { // the cache alone
+    if (json_object_size(groups) == 0 &&
+        json_is_object(json_object_get(r->config, "kv_cache_scheme"))) { // the cache alone
         r->spec = NULL;
         return OK;
     }
@@ -482,7 +491,8 @@ static enum status parse_compressed_tensors(struct reader *r) {
 
 /* ---- modelopt ---- */
 
-static enum status modelopt_storage(const struct reader *r, const json_t *obj, const char *algo, struct quant_storage *s) {
+static enum status modelopt_storage(const struct reader *r, const json_t *obj, const char *algo,
+                                    struct quant_storage *s) {
     static const struct {
         const char *algo;
         struct quant_storage storage;
@@ -500,7 +510,8 @@ static enum status modelopt_storage(const struct reader *r, const json_t *obj, c
         int64_t group;
         TRY(jv_int_or(obj, r->where, "group_size", 1, 1 << 20, s->group_size, &group, r->err));
         if (s->scheme == QUANT_NVFP4 && group != 16)
-            return fail(r->err, ERR_UNSUPPORTED, "%s: \"group_size\" of %s is %lld, it must be 16", r->where, algo, (long long)group);
+            return fail(r->err, ERR_UNSUPPORTED, "%s: \"group_size\" of %s is %lld, it must be 16", r->where, algo,
+                        (long long)group);
         return OK;
     }
     return unsupported(r, "\"quant_algo\"", algo);
@@ -519,14 +530,16 @@ static enum status modelopt_layers(struct reader *r) {
         struct rule *rule = &r->spec->rules[r->spec->n_rules++];
         TRY(jv_string(layer, r->where, "quant_algo", &algo, r->err));
         TRY(modelopt_storage(r, layer, algo, &rule->storage));
-        rule->modules =
-            (struct pattern){.text = arena_strdup(r->arena, str_of(module)), .len = strlen(module), .glob = strpbrk(module, "*?") != NULL};
+        rule->modules = (struct pattern){.text = arena_strdup(r->arena, str_of(module)),
+                                         .len = strlen(module),
+                                         .glob = strpbrk(module, "*?") != NULL};
         if (!used[rule->storage.scheme])
             *(first.scheme ? &other : &first) = rule->storage;
         used[rule->storage.scheme] = true;
     }
-    r->spec->name = other.scheme ? arena_printf(r->arena, "%s and %s (modelopt)", storage_name(r, &first), storage_name(r, &other))
-                                 : arena_printf(r->arena, "%s (modelopt)", storage_name(r, &first));
+    r->spec->name =
+        other.scheme ? arena_printf(r->arena, "%s and %s (modelopt)", storage_name(r, &first), storage_name(r, &other))
+                     : arena_printf(r->arena, "%s (modelopt)", storage_name(r, &first));
     return OK;
 }
 
@@ -554,19 +567,28 @@ static const struct {
     const char *method;
     enum status (*parse)(struct reader *r);
 } methods[] = {
-    {"fp8", parse_fp8},           {"fbgemm_fp8", parse_fbgemm_fp8},     {"compressed-tensors", parse_compressed_tensors},
-    {"modelopt", parse_modelopt}, {"modelopt_fp4", parse_modelopt},     {"gptq", parse_gptq},
-    {"awq", parse_awq},           {"bitsandbytes", parse_bitsandbytes}, {"mxfp4", parse_mxfp4},
+    {"fp8", parse_fp8},
+    {"fbgemm_fp8", parse_fbgemm_fp8},
+    {"compressed-tensors", parse_compressed_tensors},
+    {"modelopt", parse_modelopt},
+    {"modelopt_fp4", parse_modelopt},
+    {"gptq", parse_gptq},
+    {"awq", parse_awq},
+    {"bitsandbytes", parse_bitsandbytes},
+    {"mxfp4", parse_mxfp4},
 };
 
-enum status quant_spec_parse(struct arena *arena, const json_t *config, const char *where, struct quant_spec **out, struct error *err) {
+enum status quant_spec_parse(struct arena *arena, const json_t *config, const char *where, struct quant_spec **out,
+                             struct error *err) {
     struct reader r = {.arena = arena, .config = config, .where = where, .err = err};
     const char *method;
     *out = NULL;
     if (!json_is_object(config))
-        return fail(err, ERR_FORMAT, "%s: the quantisation settings are %s, they must be an object", where, jv_type_name(config));
+        return fail(err, ERR_FORMAT, "%s: the quantisation settings are %s, they must be an object", where,
+                    jv_type_name(config));
     // modelopt's own file and its older exports do not name the method
-    TRY(jv_string_or(config, where, "quant_method", json_object_get(config, "quant_algo") ? "modelopt" : "", &method, err));
+    TRY(jv_string_or(config, where, "quant_method", json_object_get(config, "quant_algo") ? "modelopt" : "", &method,
+                     err));
     for (size_t i = 0; i < ARRAY_LEN(methods); i++) {
         if (strcmp(method, methods[i].method) != 0)
             continue;

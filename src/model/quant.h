@@ -38,7 +38,8 @@ struct quant_spec; // opaque; in the spec's arena
 
 /* The value of "quantization_config", or of hf_quant_config.json's "quantization". *out is NULL when it says
  * that nothing is quantised. */
-enum status quant_spec_parse(struct arena *arena, const json_t *config, const char *where, struct quant_spec **out, struct error *err);
+enum status quant_spec_parse(struct arena *arena, const json_t *config, const char *where, struct quant_spec **out,
+                             struct error *err);
 
 /* How the module's weight is stored; QUANT_NONE when excluded. spec may be NULL. Embeddings, norms, convolutions
  * and routers are plain unless the configuration names them. */

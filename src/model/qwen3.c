@@ -26,7 +26,8 @@ static void *qwen3_bind(struct binder *b) {
         w->k_norm = bind_vector(b, hd, "layers.%d.self_attn.k_norm.weight", l);
         w->attn_out = bind_attn_out(b, l);
         w->ffn_norm = bind_vector(b, D, "layers.%d.post_attention_layernorm.weight", l);
-        w->gate_up = bind_fused(b, D, 2, (struct part[]){part(b, F, "layers.%d.mlp.gate_proj", l), part(b, F, "layers.%d.mlp.up_proj", l)});
+        w->gate_up = bind_fused(
+            b, D, 2, (struct part[]){part(b, F, "layers.%d.mlp.gate_proj", l), part(b, F, "layers.%d.mlp.up_proj", l)});
         w->down = bind_matrix(b, D, F, "layers.%d.mlp.down_proj", l);
     }
     return m;
@@ -44,7 +45,8 @@ static void qwen3_record(struct program *p, const struct model_spec *s, const vo
         val q = op_qkv_prep(p, op_linear(p, n.y, w->qkv.w, w->qkv.bias), w->q_norm, w->k_norm, at.prep);
         val a = op_linear(p, op_attention(p, q, NULL, at.attend), w->attn_out.w, w->attn_out.bias);
         n = op_add_norm(p, n.r, a, w->ffn_norm, NULL, norm);
-        d = op_linear(p, op_glu(p, op_linear(p, n.y, w->gate_up, NULL), (struct act_args){.act = s->activation}), w->down, NULL);
+        d = op_linear(p, op_glu(p, op_linear(p, n.y, w->gate_up, NULL), (struct act_args){.act = s->activation}),
+                      w->down, NULL);
         x = n.r;
     }
     record_head(p, s, &m->ends, x, d, NULL, norm);

@@ -36,11 +36,12 @@ static void *qwen3_moe_bind(struct binder *b) {
             char base[64];
             snprintf(base, sizeof base, "layers.%d.mlp.experts", l);
             w->router = bind_matrix(b, s->moe.n_experts, D, "layers.%d.mlp.gate", l);
-            w->experts = bind_experts(b, base, (struct expert_names){"gate_proj", "up_proj", "down_proj"}, s->moe.n_experts,
-                                      s->moe.ffn_size, D, false);
+            w->experts = bind_experts(b, base, (struct expert_names){"gate_proj", "up_proj", "down_proj"},
+                                      s->moe.n_experts, s->moe.ffn_size, D, false);
         } else {
-            w->gate_up =
-                bind_fused(b, D, 2, (struct part[]){part(b, F, "layers.%d.mlp.gate_proj", l), part(b, F, "layers.%d.mlp.up_proj", l)});
+            w->gate_up = bind_fused(
+                b, D, 2,
+                (struct part[]){part(b, F, "layers.%d.mlp.gate_proj", l), part(b, F, "layers.%d.mlp.up_proj", l)});
             w->down = bind_matrix(b, D, F, "layers.%d.mlp.down_proj", l);
         }
     }
@@ -49,11 +50,14 @@ static void *qwen3_moe_bind(struct binder *b) {
 
 static val record_ffn(struct program *p, const struct model_spec *s, const struct qwen3_moe_layer *w, bool moe, val y) {
     if (!moe)
-        return op_linear(p, op_glu(p, op_linear(p, y, w->gate_up, NULL), (struct act_args){.act = s->activation}), w->down, NULL);
-    struct routed r = op_moe_route(
-        p, op_linear(p, y, w->router, NULL), NULL, NULL,
-        (struct route_args){
-            .how = ROUTE_SOFTMAX, .n_experts = s->moe.n_experts, .top_k = s->moe.top_k, .renormalise = s->moe.renormalise, .scale = 1});
+        return op_linear(p, op_glu(p, op_linear(p, y, w->gate_up, NULL), (struct act_args){.act = s->activation}),
+                         w->down, NULL);
+    struct routed r = op_moe_route(p, op_linear(p, y, w->router, NULL), NULL, NULL,
+                                   (struct route_args){.how = ROUTE_SOFTMAX,
+                                                       .n_experts = s->moe.n_experts,
+                                                       .top_k = s->moe.top_k,
+                                                       .renormalise = s->moe.renormalise,
+                                                       .scale = 1});
     return op_moe_ffn(p, y, r, w->experts.w13, w->experts.w2, NULL, NULL,
                       (struct moe_args){s->moe.n_experts, s->moe.top_k, s->moe.ffn_size, {.act = s->activation}});
 }

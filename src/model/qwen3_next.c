@@ -44,8 +44,8 @@ static void bind_full(struct binder *b, int l, struct qwen3_next_layer *w) {
 }
 
 /* Rows [first, first + rows) of every key head's group of `group` rows. */
-static struct part *grouped_rows(struct binder *b, struct part *at, int n_groups, int64_t group, int64_t first, int64_t rows,
-                                 const char *module, int l) {
+static struct part *grouped_rows(struct binder *b, struct part *at, int n_groups, int64_t group, int64_t first,
+                                 int64_t rows, const char *module, int l) {
     for (int g = 0; g < n_groups; g++)
         *at++ = part_rows(b, g * group + first, rows, n_groups * group, "layers.%d.linear_attn.%s", l, module);
     return at;
@@ -106,13 +106,14 @@ static void bind_ffn(struct binder *b, int l, bool moe, struct qwen3_next_layer 
         char base[64];
         snprintf(base, sizeof base, "layers.%d.mlp.experts", l);
         w->router = bind_matrix(b, s->moe.n_experts, D, "layers.%d.mlp.gate", l);
-        w->experts = bind_experts(b, base, (struct expert_names){"gate_proj", "up_proj", "down_proj"}, s->moe.n_experts, s->moe.ffn_size, D,
-                                  strcmp(s->model_type, "qwen3_next") != 0);
+        w->experts = bind_experts(b, base, (struct expert_names){"gate_proj", "up_proj", "down_proj"}, s->moe.n_experts,
+                                  s->moe.ffn_size, D, strcmp(s->model_type, "qwen3_next") != 0);
         w->shared_gate = F ? bind_matrix(b, 1, D, "layers.%d.mlp.shared_expert_gate", l) : NULL;
     }
     if (F) {
-        w->gate_up = bind_fused(
-            b, D, 2, (struct part[]){part(b, F, "layers.%d.mlp.%sgate_proj", l, shared), part(b, F, "layers.%d.mlp.%sup_proj", l, shared)});
+        w->gate_up = bind_fused(b, D, 2,
+                                (struct part[]){part(b, F, "layers.%d.mlp.%sgate_proj", l, shared),
+                                                part(b, F, "layers.%d.mlp.%sup_proj", l, shared)});
         w->down = bind_matrix(b, D, F, "layers.%d.mlp.%sdown_proj", l, shared);
     }
 }
@@ -149,27 +150,34 @@ static val record_full(struct program *p, const struct model_spec *s, const stru
 static val record_delta(struct program *p, const struct model_spec *s, const struct qwen3_next_layer *w, val y) {
     const struct delta_spec *d = &s->delta;
     int values = d->n_value_heads * d->value_dim, channels = 2 * d->n_key_heads * d->key_dim + values;
-    int cache = program_cache_state(p, (int64_t)channels * (d->conv_kernel - 1), (int64_t)d->n_value_heads * d->key_dim * d->value_dim);
+    int cache = program_cache_state(p, (int64_t)channels * (d->conv_kernel - 1),
+                                    (int64_t)d->n_value_heads * d->key_dim * d->value_dim);
     val all = op_linear(p, y, w->in, NULL); // [ q | k | v | z | b | a ]
     val u = op_short_conv(p, val_cols(all, 0, channels), w->conv, (struct conv_args){cache, d->conv_kernel});
     val z = val_cols(all, channels, values);
-    val b = val_cols(all, channels + values, d->n_value_heads), a = val_cols(all, channels + values + d->n_value_heads, d->n_value_heads);
+    val b = val_cols(all, channels + values, d->n_value_heads),
+        a = val_cols(all, channels + values + d->n_value_heads, d->n_value_heads);
     val o = op_delta_rule(p, u, b, a, w->a_log, w->dt_bias,
                           (struct delta_args){cache, d->n_key_heads, d->n_value_heads, d->key_dim, d->value_dim});
     val n = op_norm(p, o, z, w->gated_norm, (struct norm_args){.eps = (float)s->norm_eps, .group = d->value_dim});
     return op_linear(p, n, w->delta_out, NULL);
 }
 
-static val record_ffn(struct program *p, const struct model_spec *s, const struct qwen3_next_layer *w, bool moe, val y) {
+static val record_ffn(struct program *p, const struct model_spec *s, const struct qwen3_next_layer *w, bool moe,
+                      val y) {
     struct act_args act = {.act = s->activation};
     val dense = w->down ? op_linear(p, op_glu(p, op_linear(p, y, w->gate_up, NULL), act), w->down, NULL) : NO_VAL;
     if (!moe)
         return dense;
     const struct moe_spec *e = &s->moe;
-    struct routed r = op_moe_route(
-        p, op_linear(p, y, w->router, NULL), NULL, NULL,
-        (struct route_args){.how = ROUTE_SOFTMAX, .n_experts = e->n_experts, .top_k = e->top_k, .renormalise = e->renormalise, .scale = 1});
-    val out = op_moe_ffn(p, y, r, w->experts.w13, w->experts.w2, NULL, NULL, (struct moe_args){e->n_experts, e->top_k, e->ffn_size, act});
+    struct routed r = op_moe_route(p, op_linear(p, y, w->router, NULL), NULL, NULL,
+                                   (struct route_args){.how = ROUTE_SOFTMAX,
+                                                       .n_experts = e->n_experts,
+                                                       .top_k = e->top_k,
+                                                       .renormalise = e->renormalise,
+                                                       .scale = 1});
+    val out = op_moe_ffn(p, y, r, w->experts.w13, w->experts.w2, NULL, NULL,
+                         (struct moe_args){e->n_experts, e->top_k, e->ffn_size, act});
     return val_given(dense) ? op_gated_add(p, out, dense, op_linear(p, y, w->shared_gate, NULL)) : out;
 }
 

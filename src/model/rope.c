@@ -24,8 +24,8 @@ struct builder {
 static enum status positive(const struct builder *b, const char *key, double *out) {
     TRY(jv_real(b->q->parameters, b->q->where, key, out, b->err));
     if (!(*out > 0 && *out <= 1e9))
-        return fail(b->err, ERR_FORMAT, "%s: \"%s\" of the rope parameters is %g, it must be above 0 and at most 1e9", b->q->where, key,
-                    *out);
+        return fail(b->err, ERR_FORMAT, "%s: \"%s\" of the rope parameters is %g, it must be above 0 and at most 1e9",
+                    b->q->where, key, *out);
     return OK;
 }
 
@@ -36,7 +36,8 @@ static enum status positive_or(const struct builder *b, const char *key, double 
 }
 
 static enum status original_context(const struct builder *b, int64_t *out) {
-    TRY(jv_int_or(b->q->parameters, b->q->where, "original_max_position_embeddings", 1, INT32_MAX, b->q->max_positions, out, b->err));
+    TRY(jv_int_or(b->q->parameters, b->q->where, "original_max_position_embeddings", 1, INT32_MAX, b->q->max_positions,
+                  out, b->err));
     if (b->q->original_context > 0)
         *out = b->q->original_context;
     return OK;
@@ -49,9 +50,13 @@ static enum status factor_or_ratio(const struct builder *b, int64_t original, do
 
 /* ---- frequencies, in float32 as torch computes them ---- */
 
-static float *new_frequencies(const struct builder *b) { return arena_calloc(b->arena, (size_t)b->half, sizeof(float)); }
+static float *new_frequencies(const struct builder *b) {
+    return arena_calloc(b->arena, (size_t)b->half, sizeof(float));
+}
 
-static float power(const struct builder *b, int i, int denominator) { return powf((float)b->theta, (float)(2 * i) / (float)denominator); }
+static float power(const struct builder *b, int i, int denominator) {
+    return powf((float)b->theta, (float)(2 * i) / (float)denominator);
+}
 
 static float *plain_frequencies(const struct builder *b) {
     float *f = new_frequencies(b);
@@ -123,10 +128,11 @@ static enum status yarn_attention_factor(const struct builder *b, double factor,
     TRY(jv_real_or(b->q->parameters, b->q->where, "mscale", 0, &mscale, b->err));
     TRY(jv_real_or(b->q->parameters, b->q->where, "mscale_all_dim", 0, &mscale_all_dim, b->err));
     if (*out == 0)
-        *out =
-            mscale != 0 && mscale_all_dim != 0 ? yarn_mscale(factor, mscale) / yarn_mscale(factor, mscale_all_dim) : yarn_mscale(factor, 1);
+        *out = mscale != 0 && mscale_all_dim != 0 ? yarn_mscale(factor, mscale) / yarn_mscale(factor, mscale_all_dim)
+                                                  : yarn_mscale(factor, 1);
     if (!isfinite(*out) || *out <= 0)
-        return fail(b->err, ERR_FORMAT, "%s: \"mscale\" and \"mscale_all_dim\" give no usable attention factor", b->q->where);
+        return fail(b->err, ERR_FORMAT, "%s: \"mscale\" and \"mscale_all_dim\" give no usable attention factor",
+                    b->q->where);
     return OK;
 }
 
@@ -181,13 +187,14 @@ static enum status longrope_frequencies(const struct builder *b, const char *key
     json_t *list;
     TRY(jv_array_or_null(b->q->parameters, b->q->where, key, &list, b->err));
     if (json_array_size(list) != (size_t)b->half)
-        return fail(b->err, ERR_FORMAT, "%s: \"%s\" of the rope parameters has %zu numbers, it must have %d", b->q->where, key,
-                    json_array_size(list), b->half);
+        return fail(b->err, ERR_FORMAT, "%s: \"%s\" of the rope parameters has %zu numbers, it must have %d",
+                    b->q->where, key, json_array_size(list), b->half);
     float *f = new_frequencies(b);
     for (int i = 0; i < b->half; i++) {
         double extension = json_number_value(json_array_get(list, (size_t)i));
         if (!(extension > 0 && extension <= 1e9))
-            return fail(b->err, ERR_FORMAT, "%s: \"%s\"[%d] of the rope parameters must be above 0 and at most 1e9", b->q->where, key, i);
+            return fail(b->err, ERR_FORMAT, "%s: \"%s\"[%d] of the rope parameters must be above 0 and at most 1e9",
+                        b->q->where, key, i);
         f[i] = 1.0f / ((float)extension * power(b, i, b->dim));
     }
     *out = f;
@@ -230,8 +237,10 @@ static const struct {
     const char *type;
     enum status (*build)(struct builder *b);
 } builders[] = {
-    {"default", build_default}, {"linear", build_linear},     {"dynamic", build_dynamic}, {"llama3", build_llama3},
-    {"yarn", build_yarn},       {"longrope", build_longrope}, {"su", build_longrope},     {"proportional", build_proportional},
+    {"default", build_default}, {"linear", build_linear},
+    {"dynamic", build_dynamic}, {"llama3", build_llama3},
+    {"yarn", build_yarn},       {"longrope", build_longrope},
+    {"su", build_longrope},     {"proportional", build_proportional},
 };
 
 static enum status rope_type(const json_t *parameters, const char *where, const char **out, struct error *err) {
@@ -242,11 +251,13 @@ static enum status rope_type(const json_t *parameters, const char *where, const 
 static enum status read_partial(struct builder *b, const char *type) {
     TRY(positive_or(b, "partial_rotary_factor", b->q->partial, &b->partial));
     if (b->partial > 1)
-        return fail(b->err, ERR_FORMAT, "%s: \"partial_rotary_factor\" is %g, it must be at most 1", b->q->where, b->partial);
+        return fail(b->err, ERR_FORMAT, "%s: \"partial_rotary_factor\" is %g, it must be at most 1", b->q->where,
+                    b->partial);
     if (!b->q->whole_heads || b->partial == 1 || strcmp(type, "proportional") == 0)
         return OK;
     if (strcmp(type, "default") != 0)
-        return fail(b->err, ERR_UNSUPPORTED, "%s: \"partial_rotary_factor\" and rope type %s together are not defined for this model type",
+        return fail(b->err, ERR_UNSUPPORTED,
+                    "%s: \"partial_rotary_factor\" and rope type %s together are not defined for this model type",
                     b->q->where, type);
     b->partial = 1;
     return OK;
@@ -257,11 +268,13 @@ static enum status begin(struct builder *b, const char *type) {
     const struct rope_request *q = b->q;
     TRY(jv_real_or(q->parameters, q->where, "rope_theta", q->theta, &b->theta, b->err));
     if (!(b->theta > 0 && b->theta <= 1e18))
-        return fail(b->err, ERR_FORMAT, "%s: \"rope_theta\" is %g, it must be above 0 and at most 1e18", q->where, b->theta);
+        return fail(b->err, ERR_FORMAT, "%s: \"rope_theta\" is %g, it must be above 0 and at most 1e18", q->where,
+                    b->theta);
     TRY(read_partial(b, type));
     b->dim = strcmp(type, "proportional") == 0 ? q->head_dim : (int)(q->head_dim * b->partial);
     if (b->dim < 2 || b->dim % 2)
-        return fail(b->err, ERR_FORMAT, "%s: rope would turn %d of the %d channels of a head, it must be an even number above 0", q->where,
+        return fail(b->err, ERR_FORMAT,
+                    "%s: rope would turn %d of the %d channels of a head, it must be an even number above 0", q->where,
                     b->dim, q->head_dim);
     b->half = b->dim / 2;
     *b->rope = (struct rope){.pairing = q->pairing, .dim = b->dim, .factor = 1, .factor_long = 1};
@@ -288,7 +301,8 @@ static enum status build(struct builder *b) {
     return fail(b->err, ERR_UNSUPPORTED, "%s: \"rope_type\" %s is not known", b->q->where, type);
 }
 
-enum status rope_build(const struct rope_request *request, struct arena *arena, struct rope *out, const char **note, struct error *err) {
+enum status rope_build(const struct rope_request *request, struct arena *arena, struct rope *out, const char **note,
+                       struct error *err) {
     struct builder b = {.q = request, .arena = arena, .rope = out, .err = err};
     enum status st = build(&b);
     *note = arena_strdup(arena, buf_view(&b.note));

@@ -17,11 +17,12 @@ struct rope_request {
     int64_t max_positions;     // max_position_embeddings
     int64_t original_context;  // config.json's own original_max_position_embeddings, which wins; 0: none
     bool yarn_is_longrope;     // Phi-3 wrote "yarn" for it once
-    bool whole_heads;          // the class has no partial rotation: its plain rope ignores the key, scaled ones refuse it
+    bool whole_heads; // the class has no partial rotation: its plain rope ignores the key, scaled ones refuse it
 };
 
 /* Frequencies live in `arena`. *note is one line for people: "yarn, theta 10000, factor 40, original context 4096". */
-enum status rope_build(const struct rope_request *request, struct arena *arena, struct rope *out, const char **note, struct error *err);
+enum status rope_build(const struct rope_request *request, struct arena *arena, struct rope *out, const char **note,
+                       struct error *err);
 
 /* How many positions the rope is made for: max_positions, or more where yarn and dynamic extend them by a factor. */
 enum status rope_context(const struct rope_request *request, int64_t *out, struct error *err);

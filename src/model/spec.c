@@ -43,7 +43,8 @@ static enum status read_heads(struct spec_reader *r) {
     bool is_null = json_is_null(json_object_get(r->text, "num_key_value_heads"));
     TRY(read_dim(r, "num_key_value_heads", f->kv_heads && !is_null ? f->kv_heads : s->n_heads, &s->n_kv_heads));
     is_null = json_is_null(json_object_get(r->text, "head_dim"));
-    TRY(read_dim(r, "head_dim", f->head_dim && !is_null ? f->head_dim : MAX(s->hidden_size / s->n_heads, 1), &s->head_dim));
+    TRY(read_dim(r, "head_dim", f->head_dim && !is_null ? f->head_dim : MAX(s->hidden_size / s->n_heads, 1),
+                 &s->head_dim));
     s->attention_scale = pow(s->head_dim, -0.5);
     return OK;
 }
@@ -54,11 +55,13 @@ static enum status read_dims(struct spec_reader *r) {
     TRY(read_dim(r, "hidden_size", f->hidden, &s->hidden_size));
     TRY(read_dim(r, "num_hidden_layers", f->layers, &s->n_layers));
     if (s->n_layers > SPEC_MAX_LAYERS)
-        return fail(r->err, ERR_FORMAT, "%s: \"num_hidden_layers\" is %d, at most %d are supported", r->path, s->n_layers, SPEC_MAX_LAYERS);
+        return fail(r->err, ERR_FORMAT, "%s: \"num_hidden_layers\" is %d, at most %d are supported", r->path,
+                    s->n_layers, SPEC_MAX_LAYERS);
     TRY(read_dim(r, "vocab_size", f->vocab, &s->vocab_size));
     TRY(read_dim(r, "intermediate_size", f->ffn, &s->ffn_size));
     TRY(read_heads(r));
-    TRY(jv_int_or(r->text, r->path, "max_position_embeddings", 1, INT32_MAX, f->max_positions, &r->max_positions, r->err));
+    TRY(jv_int_or(r->text, r->path, "max_position_embeddings", 1, INT32_MAX, f->max_positions, &r->max_positions,
+                  r->err));
     s->max_positions = r->max_positions;
     TRY(read_real(r, "rms_norm_eps", f->norm_eps, &s->norm_eps));
     if (!(s->norm_eps >= 0 && s->norm_eps <= 1))
@@ -78,7 +81,8 @@ static enum status read_dtype(struct spec_reader *r) {
     return OK;
 }
 
-static enum status read_token(const struct spec_reader *r, const json_t *value, const char *where, const char *key, int32_t *out) {
+static enum status read_token(const struct spec_reader *r, const json_t *value, const char *where, const char *key,
+                              int32_t *out) {
     if (!json_is_integer(value) || json_integer_value(value) < -1 || json_integer_value(value) > INT32_MAX)
         return fail(r->err, ERR_FORMAT, "%s: \"%s\" is not a token id", where, key);
     *out = (int32_t)json_integer_value(value);
@@ -91,7 +95,8 @@ static enum status add_eos(struct spec_reader *r, const char *where, int32_t id)
         if (s->eos[i] == id)
             return OK;
     if (s->n_eos == MAX_EOS)
-        return fail(r->err, ERR_FORMAT, "%s: with the ids of \"eos_token_id\" in config.json there are more than %d", where, MAX_EOS);
+        return fail(r->err, ERR_FORMAT, "%s: with the ids of \"eos_token_id\" in config.json there are more than %d",
+                    where, MAX_EOS);
     s->eos[s->n_eos++] = id;
     return OK;
 }
@@ -100,7 +105,8 @@ static enum status add_eos(struct spec_reader *r, const char *where, int32_t id)
 static enum status read_eos(struct spec_reader *r, const json_t *value, const char *where) {
     size_t n = json_is_array(value) ? json_array_size(value) : 1;
     if (n > MAX_EOS)
-        return fail(r->err, ERR_FORMAT, "%s: \"eos_token_id\" has %zu ids, at most %d are supported", where, n, MAX_EOS);
+        return fail(r->err, ERR_FORMAT, "%s: \"eos_token_id\" has %zu ids, at most %d are supported", where, n,
+                    MAX_EOS);
     for (size_t i = 0; i < n; i++) {
         int32_t id;
         TRY(read_token(r, json_is_array(value) ? json_array_get(value, i) : value, where, "eos_token_id", &id));
@@ -112,7 +118,8 @@ static enum status read_eos(struct spec_reader *r, const json_t *value, const ch
 
 static enum status read_tokens(struct spec_reader *r) {
     struct model_spec *s = r->spec;
-    const json_t *bos = outer_or_text(r, "bos_token_id"), *eos = outer_or_text(r, "eos_token_id"), *pad = outer_or_text(r, "pad_token_id");
+    const json_t *bos = outer_or_text(r, "bos_token_id"), *eos = outer_or_text(r, "eos_token_id"),
+                 *pad = outer_or_text(r, "pad_token_id");
     s->bos = bos ? -1 : r->family->bos;
     s->pad = pad ? -1 : r->family->pad;
     if (bos && !json_is_null(bos))
@@ -130,7 +137,8 @@ static enum status read_tied(struct spec_reader *r) {
     const json_t *v = outer_or_text(r, "tie_word_embeddings");
     r->spec->tied_embeddings = r->family->tied;
     if (v && !json_is_null(v) && !json_is_boolean(v))
-        return fail(r->err, ERR_FORMAT, "%s: \"tie_word_embeddings\" is %s, it must be true or false", r->path, jv_type_name(v));
+        return fail(r->err, ERR_FORMAT, "%s: \"tie_word_embeddings\" is %s, it must be true or false", r->path,
+                    jv_type_name(v));
     if (json_is_boolean(v))
         r->spec->tied_embeddings = json_is_true(v);
     return OK;
@@ -140,8 +148,8 @@ static enum status read_tied(struct spec_reader *r) {
 
 static enum status check_product(const struct spec_reader *r, const char *what, int64_t a, int64_t b, int64_t limit) {
     if (a * b > limit)
-        return fail(r->err, ERR_FORMAT, "%s: %s would be %lld wide, the limit is %lld", r->path, what, (long long)(a * b),
-                    (long long)limit);
+        return fail(r->err, ERR_FORMAT, "%s: %s would be %lld wide, the limit is %lld", r->path, what,
+                    (long long)(a * b), (long long)limit);
     return OK;
 }
 
@@ -156,14 +164,17 @@ static enum status check_experts(const struct spec_reader *r) {
     if (m->n_experts == 0)
         return OK;
     if (m->top_k < 1 || m->top_k > m->n_experts)
-        return fail(r->err, ERR_FORMAT, "%s: %d of %d experts a token cannot be chosen", r->path, m->top_k, m->n_experts);
+        return fail(r->err, ERR_FORMAT, "%s: %d of %d experts a token cannot be chosen", r->path, m->top_k,
+                    m->n_experts);
     TRY(check_product(r, "the experts of all layers", r->spec->n_layers, m->n_experts, 1 << 18));
-    TRY(check_product(r, "the experts of a layer", 2LL * m->n_experts, MAX(m->ffn_size, r->spec->hidden_size), 1 << 30));
+    TRY(check_product(r, "the experts of a layer", 2LL * m->n_experts, MAX(m->ffn_size, r->spec->hidden_size),
+                      1 << 30));
     if (m->n_groups) {
         TRY(check_divides(r, "n_routed_experts", m->n_experts, "n_group", m->n_groups));
-        if (m->top_groups < 1 || m->top_groups > m->n_groups || m->n_experts / m->n_groups * (int64_t)m->top_groups < m->top_k)
-            return fail(r->err, ERR_FORMAT, "%s: \"topk_group\" %d of \"n_group\" %d cannot give %d experts", r->path, m->top_groups,
-                        m->n_groups, m->top_k);
+        if (m->top_groups < 1 || m->top_groups > m->n_groups ||
+            m->n_experts / m->n_groups * (int64_t)m->top_groups < m->top_k)
+            return fail(r->err, ERR_FORMAT, "%s: \"topk_group\" %d of \"n_group\" %d cannot give %d experts", r->path,
+                        m->top_groups, m->n_groups, m->top_k);
     }
     return OK;
 }
@@ -177,13 +188,15 @@ static enum status check_layer(const struct spec_reader *r, const struct layer_s
         return check_product(r, "the values of linear attention", d->n_value_heads, d->value_dim, SPEC_MAX_DIM);
     }
     if (l->mixer == MIX_LATENT)
-        return check_product(r, "the query heads", s->n_heads, (int64_t)s->mla.nope_dim + s->mla.rope_dim + s->mla.v_dim, SPEC_MAX_DIM);
+        return check_product(r, "the query heads", s->n_heads,
+                             (int64_t)s->mla.nope_dim + s->mla.rope_dim + s->mla.v_dim, SPEC_MAX_DIM);
     TRY(check_divides(r, "num_attention_heads", s->n_heads, "num_key_value_heads", l->n_kv_heads));
     return check_product(r, "the query heads", s->n_heads, l->head_dim, SPEC_MAX_DIM);
 }
 
 static enum status check_spec(const struct spec_reader *r) {
-    TRY(check_product(r, "what all layers take of each token", r->spec->n_layers, r->spec->per_layer_input_size, SPEC_MAX_DIM));
+    TRY(check_product(r, "what all layers take of each token", r->spec->n_layers, r->spec->per_layer_input_size,
+                      SPEC_MAX_DIM));
     TRY(check_experts(r));
     TRY(check_window(r));
     for (int l = 0; l < r->spec->n_layers; l++)
@@ -203,7 +216,8 @@ static const struct {
 };
 
 static bool is_class(const char *architecture, const char *class_name) {
-    static const char *const suffixes[] = {"", "ForCausalLM", "ForConditionalGeneration", "Model", "TextModel", "LMHeadModel"};
+    static const char *const suffixes[] = {"",      "ForCausalLM", "ForConditionalGeneration",
+                                           "Model", "TextModel",   "LMHeadModel"};
     size_t n = strlen(class_name);
     for (size_t i = 0; i < ARRAY_LEN(suffixes); i++)
         if (strncmp(architecture, class_name, n) == 0 && strcmp(architecture + n, suffixes[i]) == 0)
@@ -215,13 +229,14 @@ static enum status check_architecture(struct spec_reader *r, const char *name, c
     struct model_spec *s = r->spec;
     const char *wanted = wrapper_class ? wrapper_class : r->family->class_name;
     if (!name) {
-        s->architecture = arena_printf(&s->arena, "%s%s", wanted, wrapper_class ? "ForConditionalGeneration" : "ForCausalLM");
+        s->architecture =
+            arena_printf(&s->arena, "%s%s", wanted, wrapper_class ? "ForConditionalGeneration" : "ForCausalLM");
         return OK;
     }
     s->architecture = arena_strdup(&s->arena, str_of(name));
     if (!is_class(name, wanted) && !is_class(name, r->family->class_name))
-        return fail(r->err, ERR_UNSUPPORTED, "%s: \"architectures\" is %s, which is not the language model of type %s", r->path, name,
-                    s->model_type);
+        return fail(r->err, ERR_UNSUPPORTED, "%s: \"architectures\" is %s, which is not the language model of type %s",
+                    r->path, name, s->model_type);
     return OK;
 }
 
@@ -270,8 +285,10 @@ static enum status read_keys(struct spec_reader *r) {
     TRY(read_tied(r));
     TRY(read_tokens(r));
     TRY(read_quantisation(r));
-    if (json_object_size(json_object_get(r->text, "per_layer_config")) && strcmp(r->spec->model_type, "gemma4_text") != 0)
-        return fail(r->err, ERR_UNSUPPORTED, "%s: \"per_layer_config\" is not supported for %s", r->path, r->spec->model_type);
+    if (json_object_size(json_object_get(r->text, "per_layer_config")) &&
+        strcmp(r->spec->model_type, "gemma4_text") != 0)
+        return fail(r->err, ERR_UNSUPPORTED, "%s: \"per_layer_config\" is not supported for %s", r->path,
+                    r->spec->model_type);
     TRY(r->family->read(r));
     return check_spec(r);
 }
@@ -293,13 +310,15 @@ static enum status read_config(struct spec_reader *r) {
 /* ---- the files beside it ---- */
 
 // Token ids that config.json leaves open.
-static enum status read_generation_token(struct spec_reader *r, const json_t *g, const char *where, const char *key, int32_t *out) {
+static enum status read_generation_token(struct spec_reader *r, const json_t *g, const char *where, const char *key,
+                                         int32_t *out) {
     const json_t *v = json_object_get(g, key);
     return *out >= 0 || !v || json_is_null(v) ? OK : read_token(r, v, where, key, out);
 }
 
 /* From 0 to most; -1: not said. */
-static enum status read_within(struct spec_reader *r, const json_t *g, const char *where, const char *key, double most, double *out) {
+static enum status read_within(struct spec_reader *r, const json_t *g, const char *where, const char *key, double most,
+                               double *out) {
     TRY(jv_real_or(g, where, key, -1, out, r->err));
     if (*out == -1 || (*out >= 0 && *out <= most))
         return OK;
@@ -369,7 +388,8 @@ static enum status locate(const char *given, char *dir, char *path, struct error
 }
 
 // Reads root and, where dir is given, the files beside it.
-static enum status read_all(const json_t *root, const char *path, const char *dir, struct model_spec **out, struct error *err) {
+static enum status read_all(const json_t *root, const char *path, const char *dir, struct model_spec **out,
+                            struct error *err) {
     struct model_spec *s = xcalloc(1, sizeof *s);
     s->path = arena_strdup(&s->arena, str_of(path));
     s->generation = (struct generation_defaults){-1, -1, -1, -1, -1, false};

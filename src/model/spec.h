@@ -29,7 +29,7 @@ struct layer_spec {
     bool moe;                 // experts in place of (Gemma 4: beside) the dense FFN
     bool v_from_k;            // Gemma 4 global layers
     int ffn_size;             // of the dense FFN, 0 where there is none
-    int kv_source;            // the layer whose cache this one reads; its own index unless KV is shared (Gemma 4 E-models)
+    int kv_source; // the layer whose cache this one reads; its own index unless KV is shared (Gemma 4 E-models)
 };
 
 struct moe_spec {
@@ -83,8 +83,8 @@ struct model_spec {
     bool qkv_bias, o_bias, mlp_bias;
     double attention_scale;                  // on q.k; head_dim^-0.5 unless the config says otherwise
     double attention_softcap, final_softcap; // 0: none
-    double embedding_scale;                  // 1: none; sqrt(hidden_size) for Gemma, rounded to the activations' dtype where used
-    double swiglu_limit;                     // GPT-OSS; 0: none
+    double embedding_scale; // 1: none; sqrt(hidden_size) for Gemma, rounded to the activations' dtype where used
+    double swiglu_limit;    // GPT-OSS; 0: none
 
     struct layer_spec *layers; // [n_layers]
     struct rope *ropes;        // [n_ropes]

@@ -117,7 +117,8 @@ enum status read_gemma3(struct spec_reader *r) {
     double local_theta, theta;
     TRY(read_gemma_common(r));
     TRY(read_gemma_scale(r));
-    TRY(read_cap(r, "final_logit_softcapping", 0, &s->final_softcap)); // attn_logit_softcapping is read by the class and not used
+    TRY(read_cap(r, "final_logit_softcapping", 0,
+                 &s->final_softcap)); // attn_logit_softcapping is read by the class and not used
     TRY(read_optional(r, "sliding_window", 4096, &s->sliding_window));
     TRY(refuse_flag(r, "use_bidirectional_attention"));
     TRY(read_dim(r, "sliding_window_pattern", 6, &period));
@@ -132,7 +133,8 @@ enum status read_gemma3(struct spec_reader *r) {
     return OK;
 }
 
-/* Layers whose attention differs: {"5": {"head_dim": 128, "num_key_value_heads": 1}}, as transformers writes it from 5.10 on. */
+/* Layers whose attention differs: {"5": {"head_dim": 128, "num_key_value_heads": 1}}, as transformers writes it
+ * from 5.10 on. */
 static enum status gemma4_overrides(struct spec_reader *r, json_t *overrides) {
     const char *key;
     json_t *layer, *value;
@@ -147,7 +149,8 @@ static enum status gemma4_overrides(struct spec_reader *r, json_t *overrides) {
                        : strcmp(name, "num_key_value_heads") == 0 ? &r->spec->layers[l].n_kv_heads
                                                                   : NULL;
             if (!out)
-                return fail(r->err, ERR_UNSUPPORTED, "%s: \"per_layer_config\" sets \"%s\", which is not supported", r->path, name);
+                return fail(r->err, ERR_UNSUPPORTED, "%s: \"per_layer_config\" sets \"%s\", which is not supported",
+                            r->path, name);
             int64_t n;
             TRY(jv_int(layer, r->path, name, 1, SPEC_MAX_DIM, &n, r->err));
             *out = (int)n;
@@ -183,16 +186,20 @@ static enum status gemma4_sharing(struct spec_reader *r) {
     TRY(read_count(r, "num_kv_shared_layers", 0, &n_shared));
     TRY(read_flag(r, "use_double_wide_mlp", false, &double_wide));
     if (n_shared >= s->n_layers)
-        return fail(r->err, ERR_FORMAT, "%s: \"num_kv_shared_layers\" is %d of %d layers", r->path, n_shared, s->n_layers);
+        return fail(r->err, ERR_FORMAT, "%s: \"num_kv_shared_layers\" is %d of %d layers", r->path, n_shared,
+                    s->n_layers);
     int first = s->n_layers - n_shared;
     for (int l = first; l < s->n_layers; l++) {
         int source = first - 1;
         while (source >= 0 && s->layers[source].mixer != s->layers[l].mixer)
             source--;
         if (source < 0)
-            return fail(r->err, ERR_FORMAT, "%s: layer %d shares a cache, but no layer before %d is of its kind", r->path, l, first);
-        if (s->layers[l].n_kv_heads != s->layers[source].n_kv_heads || s->layers[l].head_dim != s->layers[source].head_dim)
-            return fail(r->err, ERR_FORMAT, "%s: layer %d shares the cache of layer %d, whose heads are others", r->path, l, source);
+            return fail(r->err, ERR_FORMAT, "%s: layer %d shares a cache, but no layer before %d is of its kind",
+                        r->path, l, first);
+        if (s->layers[l].n_kv_heads != s->layers[source].n_kv_heads ||
+            s->layers[l].head_dim != s->layers[source].head_dim)
+            return fail(r->err, ERR_FORMAT, "%s: layer %d shares the cache of layer %d, whose heads are others",
+                        r->path, l, source);
         s->layers[l].kv_source = source;
         if (double_wide)
             s->layers[l].ffn_size = 2 * s->ffn_size;
@@ -246,7 +253,8 @@ enum status read_gemma4(struct spec_reader *r) {
     TRY(read_dim(r, "sliding_window", 512, &s->sliding_window));
     TRY(jv_string_or(r->text, r->path, "use_bidirectional_attention", "vision", &bidirectional, r->err));
     if (strcmp(bidirectional, "vision") != 0)
-        return fail(r->err, ERR_UNSUPPORTED, "%s: \"use_bidirectional_attention\" %s is not supported", r->path, bidirectional);
+        return fail(r->err, ERR_UNSUPPORTED, "%s: \"use_bidirectional_attention\" %s is not supported", r->path,
+                    bidirectional);
     TRY(layers_from_types(r, full_or_sliding, &given));
     if (!given)
         layers_by_period(r, 6, MIX_SLIDING);

@@ -26,8 +26,8 @@ enum status read_qwen(struct spec_reader *r) {
 enum status read_eagle3(struct spec_reader *r) {
     struct draft_spec *d = &r->spec->draft;
     if (r->spec->n_layers != 1)
-        return fail(r->err, ERR_UNSUPPORTED, "%s: \"num_hidden_layers\" of an EAGLE-3 head is %d, it must be 1", r->path,
-                    r->spec->n_layers);
+        return fail(r->err, ERR_UNSUPPORTED, "%s: \"num_hidden_layers\" of an EAGLE-3 head is %d, it must be 1",
+                    r->path, r->spec->n_layers);
     d->n_taps = 3;
     TRY(read_dim(r, "target_hidden_size", r->spec->hidden_size, &d->tap_size));
     TRY(read_dim(r, "draft_vocab_size", r->spec->vocab_size, &d->vocab));

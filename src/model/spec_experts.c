@@ -110,11 +110,14 @@ enum status read_gpt_oss(struct spec_reader *r) {
     TRY(read_real(r, "swiglu_limit", 7, &r->spec->swiglu_limit));
     TRY(read_real(r, "swiglu_alpha", 1.702, &alpha));
     if (alpha != 1.702 || !(r->spec->swiglu_limit > 0))
-        return fail(r->err, ERR_UNSUPPORTED, "%s: \"swiglu_alpha\" must be 1.702 and \"swiglu_limit\" above 0", r->path);
-    if (quant_of(r->spec->quant, "model.layers.0.mlp.experts").scheme == QUANT_MXFP4 && (r->spec->hidden_size % 32 || m->ffn_size % 32))
-        return fail(r->err, ERR_FORMAT, "%s: \"hidden_size\" and \"intermediate_size\" must be multiples of 32 for mxfp4", r->path);
-    json_t *yarn = json_pack("{s:s, s:f, s:f, s:f, s:b, s:i}", "rope_type", "yarn", "factor", 32.0, "beta_fast", 32.0, "beta_slow", 1.0,
-                             "truncate", 0, "original_max_position_embeddings", 4096);
+        return fail(r->err, ERR_UNSUPPORTED, "%s: \"swiglu_alpha\" must be 1.702 and \"swiglu_limit\" above 0",
+                    r->path);
+    if (quant_of(r->spec->quant, "model.layers.0.mlp.experts").scheme == QUANT_MXFP4 &&
+        (r->spec->hidden_size % 32 || m->ffn_size % 32))
+        return fail(r->err, ERR_FORMAT,
+                    "%s: \"hidden_size\" and \"intermediate_size\" must be multiples of 32 for mxfp4", r->path);
+    json_t *yarn = json_pack("{s:s, s:f, s:f, s:f, s:b, s:i}", "rope_type", "yarn", "factor", 32.0, "beta_fast", 32.0,
+                             "beta_slow", 1.0, "truncate", 0, "original_max_position_embeddings", 4096);
     double theta;
     int index;
     enum status st = read_real(r, "rope_theta", r->family->theta, &theta);
@@ -151,7 +154,8 @@ static enum status read_latent(struct spec_reader *r, bool v3) {
     return one_rope(r, v3 && !interleaved ? ROPE_HALF : ROPE_INTERLEAVED, m->rope_dim);
 }
 
-static enum status read_deepseek_experts(struct spec_reader *r, int first_dense, int n_shared, int top_k, int ffn_size) {
+static enum status read_deepseek_experts(struct spec_reader *r, int first_dense, int n_shared, int top_k,
+                                         int ffn_size) {
     struct model_spec *s = r->spec;
     struct moe_spec *m = &s->moe;
     int frequency, shared;
@@ -184,7 +188,8 @@ enum status read_deepseek_v2(struct spec_reader *r) {
     TRY(jv_string_or(r->text, r->path, "topk_method", "greedy", &method, r->err));
     TRY(jv_string_or(r->text, r->path, "scoring_func", "softmax", &scoring, r->err));
     if (strcmp(scoring, "softmax") != 0)
-        return fail(r->err, ERR_UNSUPPORTED, "%s: \"scoring_func\" %s is not supported for deepseek_v2", r->path, scoring);
+        return fail(r->err, ERR_UNSUPPORTED, "%s: \"scoring_func\" %s is not supported for deepseek_v2", r->path,
+                    scoring);
     m->routing = ROUTE_SOFTMAX;
     if (strcmp(method, "greedy") == 0)
         return OK;
@@ -205,14 +210,16 @@ enum status read_deepseek_v3(struct spec_reader *r) {
     TRY(jv_string_or(r->text, r->path, "topk_method", "noaux_tc", &method, r->err));
     TRY(jv_string_or(r->text, r->path, "scoring_func", "sigmoid", &scoring, r->err));
     if (strcmp(method, "noaux_tc") != 0 || strcmp(scoring, "sigmoid") != 0)
-        return fail(r->err, ERR_UNSUPPORTED, "%s: routing by \"topk_method\" %s and \"scoring_func\" %s is not supported", r->path, method,
+        return fail(r->err, ERR_UNSUPPORTED,
+                    "%s: routing by \"topk_method\" %s and \"scoring_func\" %s is not supported", r->path, method,
                     scoring);
     m->routing = ROUTE_SIGMOID;
     TRY(read_flag(r, "norm_topk_prob", true, &m->renormalise));
     TRY(read_dim(r, "n_group", 8, &m->n_groups));
     TRY(read_dim(r, "topk_group", 4, &m->top_groups));
     if (m->n_experts / m->n_groups < 2)
-        return fail(r->err, ERR_FORMAT, "%s: \"n_group\" %d leaves groups of fewer than 2 experts", r->path, m->n_groups);
+        return fail(r->err, ERR_FORMAT, "%s: \"n_group\" %d leaves groups of fewer than 2 experts", r->path,
+                    m->n_groups);
     return read_count(r, "num_nextn_predict_layers", 1, &r->spec->n_mtp_layers);
 }
 

@@ -15,8 +15,10 @@ static const char *const gpt2_keys[][2] = {{"n_embd", "hidden_size"},
                                            {"n_positions", "max_position_embeddings"},
                                            {"layer_norm_epsilon", "rms_norm_eps"},
                                            {NULL, NULL}};
-static const char *const qwen_keys[][2] = {
-    {"layer_norm_epsilon", "rms_norm_eps"}, {"rotary_emb_base", "rope_theta"}, {"kv_channels", "head_dim"}, {NULL, NULL}};
+static const char *const qwen_keys[][2] = {{"layer_norm_epsilon", "rms_norm_eps"},
+                                           {"rotary_emb_base", "rope_theta"},
+                                           {"kv_channels", "head_dim"},
+                                           {NULL, NULL}};
 
 // clang-format off
 static const struct spec_family families[] = {
@@ -52,8 +54,9 @@ static const struct spec_family families[] = {
 const struct spec_family *spec_family_find(const char *model_type, const char *architecture) {
     // a text_config may leave its type out, and then the wrapper's stands for it
     static const char *const aliases[][2] = {
-        {"gemma3", "gemma3_text"},   {"gemma4", "gemma4_text"}, {"gemma4_unified_text", "gemma4_text"}, {"gemma4_unified", "gemma4_text"},
-        {"qwen3_5", "qwen3_5_text"}, {"llama4", "llama4_text"}, {"qwen3_5_moe", "qwen3_5_moe_text"},    {"kimi_k25", "kimi_k2"},
+        {"gemma3", "gemma3_text"},           {"gemma4", "gemma4_text"},   {"gemma4_unified_text", "gemma4_text"},
+        {"gemma4_unified", "gemma4_text"},   {"qwen3_5", "qwen3_5_text"}, {"llama4", "llama4_text"},
+        {"qwen3_5_moe", "qwen3_5_moe_text"}, {"kimi_k25", "kimi_k2"},
     };
     for (size_t i = 0; i < ARRAY_LEN(aliases); i++)
         if (strcmp(model_type, aliases[i][0]) == 0)

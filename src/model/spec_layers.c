@@ -8,8 +8,11 @@ void layers_init(struct spec_reader *r) {
     struct model_spec *s = r->spec;
     s->layers = arena_calloc(&s->arena, (size_t)s->n_layers, sizeof *s->layers);
     for (int l = 0; l < s->n_layers; l++)
-        s->layers[l] = (struct layer_spec){
-            .mixer = MIX_FULL, .n_kv_heads = s->n_kv_heads, .head_dim = s->head_dim, .ffn_size = s->ffn_size, .kv_source = l};
+        s->layers[l] = (struct layer_spec){.mixer = MIX_FULL,
+                                           .n_kv_heads = s->n_kv_heads,
+                                           .head_dim = s->head_dim,
+                                           .ffn_size = s->ffn_size,
+                                           .kv_source = l};
 }
 
 void layers_by_period(struct spec_reader *r, int period, enum mixer mixer) {
@@ -27,7 +30,8 @@ static const struct {
     {"linear_attention", MIX_DELTA},
 };
 
-static enum status mixer_of(const struct spec_reader *r, const char *name, const char *const *allowed, enum mixer *out) {
+static enum status mixer_of(const struct spec_reader *r, const char *name, const char *const *allowed,
+                            enum mixer *out) {
     for (; name && *allowed; allowed++) {
         if (strcmp(name, *allowed) != 0)
             continue;
@@ -36,8 +40,8 @@ static enum status mixer_of(const struct spec_reader *r, const char *name, const
                 *out = mixer_names[i].mixer;
         return OK;
     }
-    return fail(r->err, ERR_UNSUPPORTED, "%s: \"layer_types\" has \"%s\", which %s does not have", r->path, name ? name : "?",
-                r->spec->model_type);
+    return fail(r->err, ERR_UNSUPPORTED, "%s: \"layer_types\" has \"%s\", which %s does not have", r->path,
+                name ? name : "?", r->spec->model_type);
 }
 
 enum status layers_from_types(struct spec_reader *r, const char *const *allowed, bool *given) {
@@ -47,8 +51,8 @@ enum status layers_from_types(struct spec_reader *r, const char *const *allowed,
     if (!types)
         return OK;
     if (json_array_size(types) != (size_t)r->spec->n_layers)
-        return fail(r->err, ERR_FORMAT, "%s: \"layer_types\" has %zu entries, \"num_hidden_layers\" is %d", r->path, json_array_size(types),
-                    r->spec->n_layers);
+        return fail(r->err, ERR_FORMAT, "%s: \"layer_types\" has %zu entries, \"num_hidden_layers\" is %d", r->path,
+                    json_array_size(types), r->spec->n_layers);
     for (int l = 0; l < r->spec->n_layers; l++)
         TRY(mixer_of(r, json_string_value(json_array_get(types, (size_t)l)), allowed, &r->spec->layers[l].mixer));
     return OK;
@@ -57,7 +61,8 @@ enum status layers_from_types(struct spec_reader *r, const char *const *allowed,
 enum status check_window(const struct spec_reader *r) {
     for (int l = 0; l < r->spec->n_layers; l++)
         if (r->spec->layers[l].mixer == MIX_SLIDING && r->spec->sliding_window < 1)
-            return fail(r->err, ERR_FORMAT, "%s: layer %d has a sliding window but \"sliding_window\" gives no size", r->path, l);
+            return fail(r->err, ERR_FORMAT, "%s: layer %d has a sliding window but \"sliding_window\" gives no size",
+                        r->path, l);
     return OK;
 }
 
@@ -81,10 +86,12 @@ const json_t *rope_parameters(const struct spec_reader *r) {
 }
 
 // Those of one layer type, or what stood in the older key.
-static enum status typed_parameters(const struct spec_reader *r, const char *layer_type, const json_t *old, const json_t **out) {
+static enum status typed_parameters(const struct spec_reader *r, const char *layer_type, const json_t *old,
+                                    const json_t **out) {
     const json_t *all = json_object_get(r->text, "rope_parameters");
     if (json_is_object(all) && !is_nested(all))
-        return fail(r->err, ERR_UNSUPPORTED, "%s: \"rope_parameters\" of %s must be kept by layer type", r->path, r->spec->model_type);
+        return fail(r->err, ERR_UNSUPPORTED, "%s: \"rope_parameters\" of %s must be kept by layer type", r->path,
+                    r->spec->model_type);
     *out = json_is_object(all) ? json_object_get(all, layer_type) : old;
     return OK;
 }
@@ -105,7 +112,8 @@ enum status add_rope(struct spec_reader *r, const char *layer_type, const json_t
     if (json_is_null(parameters))
         parameters = NULL;
     if (parameters && !json_is_object(parameters))
-        return fail(r->err, ERR_FORMAT, "%s: the rope parameters are %s, they must be an object", r->path, jv_type_name(parameters));
+        return fail(r->err, ERR_FORMAT, "%s: the rope parameters are %s, they must be an object", r->path,
+                    jv_type_name(parameters));
     struct rope_request q = {.parameters = parameters,
                              .where = r->path,
                              .theta = theta,
@@ -167,5 +175,7 @@ enum status biases(struct spec_reader *r, bool fallback) {
 enum status refuse_flag(const struct spec_reader *r, const char *key) {
     bool on;
     TRY(read_flag(r, key, false, &on));
-    return on ? fail(r->err, ERR_UNSUPPORTED, "%s: \"%s\" true is not supported for %s", r->path, key, r->spec->model_type) : OK;
+    return on ? fail(r->err, ERR_UNSUPPORTED, "%s: \"%s\" true is not supported for %s", r->path, key,
+                     r->spec->model_type)
+              : OK;
 }

@@ -16,8 +16,8 @@ struct spec_reader;
 
 /* A row a model type: the defaults of its class, and what it reads beyond the common keys. */
 struct spec_family {
-    const char *model_type;                                    // as in spec->model_type
-    const char *class_name;                                    // architectures are CLASS itself, CLASSForCausalLM and the like
+    const char *model_type; // as in spec->model_type
+    const char *class_name; // architectures are CLASS itself, CLASSForCausalLM and the like
     int vocab, hidden, ffn, layers, heads, kv_heads, head_dim; // kv_heads 0: heads; head_dim 0: hidden / heads
     int64_t max_positions;
     double norm_eps, theta, partial;         // theta and partial: of rope; partial 0: the class turns whole heads
@@ -54,7 +54,8 @@ enum status read_optional(const struct spec_reader *r, const char *key, int fall
 /* ---- layers ---- */
 /* Gives every layer the spec's common head counts and FFN size, mixer MIX_FULL and rope 0. */
 void layers_init(struct spec_reader *r);
-/* Sets mixers from "layer_types"; false in *given when the key is absent. A type not in `allowed` (NULL-ended) is refused. */
+/* Sets mixers from "layer_types"; false in *given when the key is absent. A type not in `allowed` (NULL-ended) is
+ * refused. */
 enum status layers_from_types(struct spec_reader *r, const char *const *allowed, bool *given);
 /* Every (i + 1) % period == 0 is full; the others get `mixer`. */
 void layers_by_period(struct spec_reader *r, int period, enum mixer mixer);
@@ -62,16 +63,18 @@ void layers_by_period(struct spec_reader *r, int period, enum mixer mixer);
 enum status check_window(const struct spec_reader *r);
 
 /* ---- rope ---- */
-/* Appends the rope for one layer type ("full_attention"; NULL: there is one for all) and returns its index. `old` stands in
- * where the config has none: for a layer type no "rope_parameters", for all neither that nor "rope_scaling". */
+/* Appends the rope for one layer type ("full_attention"; NULL: there is one for all) and returns its index. `old`
+ * stands in where the config has none: for a layer type no "rope_parameters", for all neither that nor "rope_scaling".
+ */
 enum status add_rope(struct spec_reader *r, const char *layer_type, const json_t *old, double theta, int head_dim,
                      enum rope_pairing pairing, int *index);
 /* "rope_scaling" where it says anything, else "rope_parameters", as transformers chooses between them; may be NULL. */
 const json_t *rope_parameters(const struct spec_reader *r);
 
 /* ---- keys that several families have ---- */
-enum status one_rope(struct spec_reader *r, enum rope_pairing pairing, int head_dim); // for all layers, in either layout
-enum status one_half_rope(struct spec_reader *r);                                     // ROPE_HALF over head_dim
+enum status one_rope(struct spec_reader *r, enum rope_pairing pairing,
+                     int head_dim);               // for all layers, in either layout
+enum status one_half_rope(struct spec_reader *r); // ROPE_HALF over head_dim
 void all_layers(struct spec_reader *r, enum mixer mixer);
 enum status window_on_all(struct spec_reader *r, int fallback); // where sliding_window is given, every layer slides
 enum status window_if_used(struct spec_reader *r);              // sliding_window counts only with use_sliding_window

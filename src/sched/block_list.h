@@ -2,8 +2,8 @@
  *
  * One is free or has ref_count holders. Free ones stand in a list in the order in which they are taken. What the prefix
  * cache knows (it has a node) goes to the end of that list when it is given back, so that it stays useful as long as
- * possible; what nobody knows goes to the front. Only the first n_usable of them exist for now (they have memory); the others are neither
- * free nor held. No allocation after init. */
+ * possible; what nobody knows goes to the front. Only the first n_usable of them exist for now (they have memory); the
+ * others are neither free nor held. No allocation after init. */
 #pragma once
 
 #include "base/status.h"

@@ -15,7 +15,8 @@ static bool uncount_held(int32_t *holders, int first, int n_blocks, const struct
 }
 
 /* Blocks of a group (or slots, STATE_SLOTS): those of the device, or after these those of the host. */
-static const char *check_list(const struct block_list *l, int first, struct sequence *const *seqs, size_t n_seqs, int group) {
+static const char *check_list(const struct block_list *l, int first, struct sequence *const *seqs, size_t n_seqs,
+                              int group) {
     const char *wrong = blocks_check(l);
     if (wrong)
         return wrong;

@@ -59,7 +59,8 @@ void kv_pool_release(struct kv_pool *pool) {
 
 static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/* A step sees window - 1 tokens before its chunk; a span of s tokens touches at most (s - 2) / block_size + 2 blocks. */
+/* A step sees window - 1 tokens before its chunk; a span of s tokens touches at most (s - 2) / block_size + 2 blocks.
+ */
 static int64_t blocks_for(int window, int64_t n_tokens, int block_size, int max_chunk) {
     int64_t all = ceil_div(n_tokens, block_size);
     if (window == 0)
@@ -75,7 +76,8 @@ int64_t kv_group_blocks_for(const struct cache_group *group, int64_t n_tokens, i
 bool kv_pool_could_hold(const struct kv_pool *pool, int64_t n_tokens) {
     for (int g = 0; g < pool->n_groups; g++) {
         const struct kv_group *group = &pool->groups[g];
-        if (group->paged && blocks_for(group->window, n_tokens, pool->block_size, pool->max_chunk) > group->blocks.n_blocks)
+        if (group->paged &&
+            blocks_for(group->window, n_tokens, pool->block_size, pool->max_chunk) > group->blocks.n_blocks)
             return false;
     }
     return !pool->has_state || pool->states.n_blocks > 0;
@@ -164,7 +166,8 @@ bool kv_pool_has_room(struct kv_pool *pool, const struct sequence *seq, int64_t 
         const struct block_list *l = &group->blocks;
         int64_t held = seq->swapped ? 0 : seq->tables[g].end - seq->tables[g].first;
         int64_t kept = others_run && !pool->holds_all && group->window == 0 ? l->n_blocks / 25 : 0;
-        int64_t wanted = group->paged ? blocks_for(group->window, n_tokens, pool->block_size, pool->max_chunk) - held : 0;
+        int64_t wanted =
+            group->paged ? blocks_for(group->window, n_tokens, pool->block_size, pool->max_chunk) - held : 0;
         want_blank(pool, g, wanted);
         int64_t to_come = group->is_short ? 0 : l->n_blocks - l->n_usable;
         if (group->paged && wanted > MIN(l->n_free, l->n_free + to_come - kept))
@@ -174,7 +177,8 @@ bool kv_pool_has_room(struct kv_pool *pool, const struct sequence *seq, int64_t 
     return !pool->has_state || has_slot || pool->states.n_free > 0;
 }
 
-static void give_back_unseen(struct kv_pool *pool, struct kv_group *group, struct block_table *table, int32_t n_computed) {
+static void give_back_unseen(struct kv_pool *pool, struct kv_group *group, struct block_table *table,
+                             int32_t n_computed) {
     int32_t keep = MIN(kv_group_first_visible(group, n_computed) / pool->block_size, table->end);
     for (; table->first < keep; table->first++) {
         blocks_give_back(&group->blocks, table->block[table->first]);
@@ -190,7 +194,9 @@ static int32_t take_and_forget(struct kv_pool *pool, struct block_list *l, int g
     return b;
 }
 
-int32_t kv_pool_take_block(struct kv_pool *pool, int group) { return take_and_forget(pool, &pool->groups[group].blocks, group); }
+int32_t kv_pool_take_block(struct kv_pool *pool, int group) {
+    return take_and_forget(pool, &pool->groups[group].blocks, group);
+}
 int32_t kv_pool_take_slot(struct kv_pool *pool) { return take_and_forget(pool, &pool->states, pool->state_group); }
 
 int kv_pool_take_copies(struct kv_pool *pool, struct cache_copy *to) {
@@ -205,7 +211,8 @@ enum status kv_pool_extend(struct kv_pool *pool, struct sequence *seq, int32_t n
     int32_t end = (int32_t)ceil_div(n_tokens, pool->block_size);
     for (int g = 0; g < pool->n_groups; g++)
         if (pool->groups[g].paged)
-            give_back_unseen(pool, &pool->groups[g], &seq->tables[g], MIN(seq->n_computed, seq->n_known)); // it may go back so far
+            give_back_unseen(pool, &pool->groups[g], &seq->tables[g],
+                             MIN(seq->n_computed, seq->n_known)); // it may go back so far
     for (int g = 0; g < pool->n_groups; g++) {
         want_blank(pool, g, end - seq->tables[g].end);
         if (pool->groups[g].paged && end - seq->tables[g].end > pool->groups[g].blocks.n_free)

@@ -14,14 +14,15 @@
  *     text     [ block | block | block | block | blo        a step ends at each checkpoint
  *     nodes       o ----- o ----- o ----- o
  *     state               A               B                 A: where another text parted from this one
- *                                                           B: the last whole block of the prompt, or of the answer so far
+ *                                                           B: the last whole block of the prompt, or of the answer so
+ * far
  *
- * Blocks may have no memory yet: then only those that are there (blocks.n_usable) can be free, and more are asked for (commit) when nobody
- * knows what the free ones hold, before anything that is remembered is given up. Where the device has none to give, the pool is
- * as large as it is: sequences wait or give way as if it had been made so.
+ * Blocks may have no memory yet: then only those that are there (blocks.n_usable) can be free, and more are asked for
+ * (commit) when nobody knows what the free ones hold, before anything that is remembered is given up. Where the device
+ * has none to give, the pool is as large as it is: sequences wait or give way as if it had been made so.
  *
- * Copies are left in a list, for the next step to begin with. So does a sequence that gives way go to the host's memory and
- * come back, where there is some for that. */
+ * Copies are left in a list, for the next step to begin with. So does a sequence that gives way go to the host's memory
+ * and come back, where there is some for that. */
 #pragma once
 
 #include "core/program.h"
@@ -81,16 +82,17 @@ int64_t kv_group_blocks_for(const struct cache_group *group, int64_t n_tokens, i
 /* Whether a sequence of n tokens could be held if it were alone. */
 bool kv_pool_could_hold(const struct kv_pool *pool, int64_t n_tokens);
 
-/* Whether what a sequence of n tokens needs, beyond what it holds, is free now; and besides, if others run, a 25th of the
- * blocks that grow with their texts (not of windows): it would soon take from them what it was given, or they from it. A pool
- * that holds all keeps nothing back: nobody takes anything from anybody. */
+/* Whether what a sequence of n tokens needs, beyond what it holds, is free now; and besides, if others run, a 25th of
+ * the blocks that grow with their texts (not of windows): it would soon take from them what it was given, or they from
+ * it. A pool that holds all keeps nothing back: nobody takes anything from anybody. */
 bool kv_pool_has_room(struct kv_pool *pool, const struct sequence *seq, int64_t n_tokens, bool others_run);
 
 /* Asks for memory behind n_blank blocks of each group, or as many as most_bytes hold, before anybody runs. */
 void kv_pool_commit_first(struct kv_pool *pool, int n_blank, int64_t most_bytes);
 
-/* Asks for a little more memory in each group of which fewer than n_blank free blocks hold nothing, before somebody needs it; gives the
- * memory back behind the last block that is held (the first block stays), and forgets what was remembered there. */
+/* Asks for a little more memory in each group of which fewer than n_blank free blocks hold nothing, before somebody
+ * needs it; gives the memory back behind the last block that is held (the first block stays), and forgets what was
+ * remembered there. */
 void kv_pool_commit_ahead(struct kv_pool *pool, int n_blank);
 void kv_pool_uncommit(struct kv_pool *pool);
 
@@ -98,15 +100,17 @@ void kv_pool_uncommit(struct kv_pool *pool);
 bool kv_pool_is_short(const struct kv_pool *pool);
 
 /* Makes seq hold cache for its first n tokens, the last at most max_chunk of them not yet computed, and a state
- * slot. Blocks that what is computed and known has moved past a window are given back first. ERR_FULL leaves the rest as it was:
- * the caller makes room and asks again. */
+ * slot. Blocks that what is computed and known has moved past a window are given back first. ERR_FULL leaves the rest
+ * as it was: the caller makes room and asks again. */
 enum status kv_pool_extend(struct kv_pool *pool, struct sequence *seq, int32_t n_tokens);
 
-/* Gives back the blocks behind those of its n_computed tokens. Steps in flight may still write them: steps run in order. */
+/* Gives back the blocks behind those of its n_computed tokens. Steps in flight may still write them: steps run in
+ * order. */
 void kv_pool_truncate(struct kv_pool *pool, struct sequence *seq);
 
-/* Moves all that seq holds to the host's memory, or all of it back, by copies before the next step. Out: false, and nothing
- * done, if the host or the list of copies has no room for it. In: false if the list has none; for the blocks there must be. */
+/* Moves all that seq holds to the host's memory, or all of it back, by copies before the next step. Out: false, and
+ * nothing done, if the host or the list of copies has no room for it. In: false if the list has none; for the blocks
+ * there must be. */
 bool kv_pool_swap_out(struct kv_pool *pool, struct sequence *seq);
 bool kv_pool_swap_in(struct kv_pool *pool, struct sequence *seq);
 
@@ -125,13 +129,13 @@ enum gyre_cache_miss kv_pool_recall(struct kv_pool *pool, struct sequence *seq, 
 /* How many of its next tokens a step may compute at most, so that it ends where a checkpoint is due. */
 int32_t kv_pool_tokens_to_checkpoint(const struct kv_pool *pool, const struct sequence *seq);
 
-/* Remembers the blocks that seq has filled since the last time with tokens that are known, and its state where a checkpoint
- * is due. */
+/* Remembers the blocks that seq has filled since the last time with tokens that are known, and its state where a
+ * checkpoint is due. */
 void kv_pool_remember(struct kv_pool *pool, struct sequence *seq);
 
 /* Moves the list of copies, at most max_copies, to `to`; returns how many they are. */
 int kv_pool_take_copies(struct kv_pool *pool, struct cache_copy *to);
 
-/* NULL if remembered blocks and nodes name each other and every block is either free and listed once, or held exactly ref_count times by
- * these sequences; else what is wrong. For tests: O(blocks). */
+/* NULL if remembered blocks and nodes name each other and every block is either free and listed once, or held exactly
+ * ref_count times by these sequences; else what is wrong. For tests: O(blocks). */
 const char *kv_pool_check(const struct kv_pool *pool, struct sequence *const *seqs, size_t n_seqs);

@@ -1,4 +1,5 @@
-/* kv_pool_internal.h - what the files of the pool share: kv_pool.c (who holds what), kv_recall.c (what is remembered). */
+/* kv_pool_internal.h - what the files of the pool share: kv_pool.c (who holds what), kv_recall.c (what is remembered).
+ */
 #pragma once
 
 #include "sched/kv_pool.h"

@@ -15,14 +15,16 @@ static int32_t find_path(struct kv_pool *pool, const struct sequence *seq, int32
     return n;
 }
 
-static int32_t checkpoint_of(const struct kv_pool *pool, int32_t node) { return pool->prefix.nodes[node].block[pool->state_group]; }
+static int32_t checkpoint_of(const struct kv_pool *pool, int32_t node) {
+    return pool->prefix.nodes[node].block[pool->state_group];
+}
 
 /* What keeps a sequence from going on after the first n blocks: NONE if every group still holds those that the next
  * token can see. */
 static enum gyre_cache_miss missing_after(const struct kv_pool *pool, int32_t n) {
     for (int g = 0; g < pool->n_groups; g++)
-        for (int32_t i = kv_group_first_visible(&pool->groups[g], n * pool->block_size) / pool->block_size; pool->groups[g].paged && i < n;
-             i++)
+        for (int32_t i = kv_group_first_visible(&pool->groups[g], n * pool->block_size) / pool->block_size;
+             pool->groups[g].paged && i < n; i++)
             if (pool->prefix.nodes[pool->path[i]].block[g] == NO_BLOCK)
                 return pool->groups[g].window ? GYRE_MISS_WINDOW : GYRE_MISS_EVICTED;
     if (pool->has_state && n > 0 && checkpoint_of(pool, pool->path[n - 1]) == NO_BLOCK)
@@ -45,7 +47,8 @@ static void share_blocks(struct kv_pool *pool, struct sequence *seq, int32_t n) 
 }
 
 /* Why the text after the first n blocks, which are known, is not. */
-static enum gyre_cache_miss why_no_longer(const struct kv_pool *pool, const struct sequence *seq, int32_t n, int32_t max_blocks) {
+static enum gyre_cache_miss why_no_longer(const struct kv_pool *pool, const struct sequence *seq, int32_t n,
+                                          int32_t max_blocks) {
     if (n == max_blocks)
         return max_blocks == 0 ? GYRE_MISS_SHORT : GYRE_MISS_NONE;
     return prefix_cache_why_not(&pool->prefix, n > 0 ? pool->path[n - 1] : NO_NODE, seq->salt,
@@ -114,7 +117,8 @@ enum gyre_cache_miss kv_pool_recall(struct kv_pool *pool, struct sequence *seq, 
 /* A node that another sequence gave blocks to keeps those. */
 static void give_blocks(struct kv_pool *pool, const struct sequence *seq, int32_t at, int32_t node) {
     for (int g = 0; g < pool->n_groups; g++) {
-        int32_t *known = &pool->prefix.nodes[node].block[g], b = at < seq->tables[g].first ? NO_BLOCK : seq->tables[g].block[at];
+        int32_t *known = &pool->prefix.nodes[node].block[g],
+                b = at < seq->tables[g].first ? NO_BLOCK : seq->tables[g].block[at];
         if (*known != NO_BLOCK || b == NO_BLOCK)
             continue;
         *known = b;

@@ -34,7 +34,9 @@ void prefix_cache_release(struct prefix_cache *pc) {
     *pc = (struct prefix_cache){0};
 }
 
-static int32_t *tokens_of(const struct prefix_cache *pc, int32_t node) { return pc->tokens + (size_t)node * (size_t)pc->block_size; }
+static int32_t *tokens_of(const struct prefix_cache *pc, int32_t node) {
+    return pc->tokens + (size_t)node * (size_t)pc->block_size;
+}
 
 static uint64_t hash_of(const struct prefix_cache *pc, int32_t parent, struct prefix_salt salt, const int32_t *tokens) {
     uint64_t before = parent == NO_NODE ? XXH3_64bits_withSeed(&salt, sizeof salt, pc->key) : pc->nodes[parent].hash;
@@ -45,7 +47,8 @@ static bool same_salt(struct prefix_salt a, struct prefix_salt b) {
     return a.tenant == b.tenant && a.word[0] == b.word[0] && a.word[1] == b.word[1];
 }
 
-static int32_t find_hashed(const struct prefix_cache *pc, uint64_t hash, int32_t parent, struct prefix_salt salt, const int32_t *tokens) {
+static int32_t find_hashed(const struct prefix_cache *pc, uint64_t hash, int32_t parent, struct prefix_salt salt,
+                           const int32_t *tokens) {
     int32_t i = pc->buckets[hash & (pc->n_buckets - 1)];
     for (; i != NO_NODE; i = pc->nodes[i].next) {
         const struct prefix_node *n = &pc->nodes[i];
@@ -56,7 +59,8 @@ static int32_t find_hashed(const struct prefix_cache *pc, uint64_t hash, int32_t
     return NO_NODE;
 }
 
-int32_t prefix_cache_find(const struct prefix_cache *pc, int32_t parent, struct prefix_salt salt, const int32_t *tokens) {
+int32_t prefix_cache_find(const struct prefix_cache *pc, int32_t parent, struct prefix_salt salt,
+                          const int32_t *tokens) {
     return find_hashed(pc, hash_of(pc, parent, salt, tokens), parent, salt, tokens);
 }
 
@@ -69,7 +73,8 @@ static uint64_t hash_of_any_salt(const struct prefix_cache *pc, const int32_t *t
     return XXH3_64bits_withSeed(tokens, (size_t)pc->block_size * sizeof *tokens, ~pc->key);
 }
 
-enum gyre_cache_miss prefix_cache_why_not(const struct prefix_cache *pc, int32_t parent, struct prefix_salt salt, const int32_t *tokens) {
+enum gyre_cache_miss prefix_cache_why_not(const struct prefix_cache *pc, int32_t parent, struct prefix_salt salt,
+                                          const int32_t *tokens) {
     uint64_t hash = hash_of(pc, parent, salt, tokens), any = hash_of_any_salt(pc, tokens);
     if (*seen_at(pc, hash) == hash)
         return GYRE_MISS_EVICTED;

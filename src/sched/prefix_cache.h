@@ -44,7 +44,8 @@ struct prefix_cache {
     uint32_t n_buckets;
     int32_t free;
     uint64_t key;
-    uint64_t *seen; // [n_seen], a power of two: hashes of text that once was here, each at its own place until another takes it
+    uint64_t *seen; // [n_seen], a power of two: hashes of text that once was here, each at its own place until another
+                    // takes it
     uint32_t n_seen;
 };
 
@@ -52,13 +53,16 @@ void prefix_cache_init(struct prefix_cache *pc, int n_nodes, int block_size);
 void prefix_cache_release(struct prefix_cache *pc);
 
 /* The node of these block_size tokens after `parent` (NO_NODE: at the beginning, under salt), or NO_NODE. */
-int32_t prefix_cache_find(const struct prefix_cache *pc, int32_t parent, struct prefix_salt salt, const int32_t *tokens);
+int32_t prefix_cache_find(const struct prefix_cache *pc, int32_t parent, struct prefix_salt salt,
+                          const int32_t *tokens);
 
 /* Why find gave NO_NODE, as well as is remembered: nodes that went, and first blocks under other salts, leave their
  * hashes for a while. */
-enum gyre_cache_miss prefix_cache_why_not(const struct prefix_cache *pc, int32_t parent, struct prefix_salt salt, const int32_t *tokens);
+enum gyre_cache_miss prefix_cache_why_not(const struct prefix_cache *pc, int32_t parent, struct prefix_salt salt,
+                                          const int32_t *tokens);
 
-/* The node as find gives it, made if it is not there; NO_NODE when nodes have run out. A new node lives only once it is held or has a block. */
+/* The node as find gives it, made if it is not there; NO_NODE when nodes have run out. A new node lives only once it is
+ * held or has a block. */
 int32_t prefix_cache_add(struct prefix_cache *pc, int32_t parent, struct prefix_salt salt, const int32_t *tokens);
 
 /* A sequence stands on the node, or leaves it; leaving may free it. NO_NODE is fine. */

@@ -128,7 +128,8 @@ static bool swapping_is_cheaper(const struct scheduler *s, const struct sequence
     return s->always_swap || copying < computing - nothing;
 }
 
-/* What the last running sequence has computed goes to the host's memory, or is lost but for what is remembered of it. */
+/* What the last running sequence has computed goes to the host's memory, or is lost but for what is remembered of it.
+ */
 static void preempt_last(struct scheduler *s) {
     struct sequence *seq = s->running[--s->n_running];
     BUG_IF(seq->n_in_flight > 0);
@@ -150,7 +151,8 @@ enum room {
     ROOM_LATER,    // somebody has to, and a step is in flight
 };
 
-/* Cache for the next n tokens of running[at]. What the step in flight fills is remembered before a window gives it back. */
+/* Cache for the next n tokens of running[at]. What the step in flight fills is remembered before a window gives it
+ * back. */
 static enum room make_room(struct scheduler *s, int at, int n) {
     struct sequence *seq = s->running[at];
     kv_pool_remember(s->pool, seq);
@@ -180,7 +182,8 @@ struct reserve {
 
 /* How many tokens of seq still go into this step. */
 static int tokens_that_fit(const struct scheduler *s, const struct sequence *seq, struct reserve decoding) {
-    bool decodes = sequence_decodes(seq), has_reserve = decodes && seq->place == SEQ_RUNNING; // of its own token; not of guesses
+    bool decodes = sequence_decodes(seq),
+         has_reserve = decodes && seq->place == SEQ_RUNNING; // of its own token; not of guesses
     int reserved = decoding.n_later;
     int n = MIN(seq->n_tokens - seq->n_computed, s->limits.max_tokens - s->n_step_tokens - reserved);
     n = MIN(n, kv_pool_tokens_to_checkpoint(s->pool, seq));
@@ -227,9 +230,12 @@ static bool plan_running(struct scheduler *s, struct reserve *decoding) {
 }
 
 /* Tokens of a waiting sequence's text that others may have computed. */
-static int32_t most_reusable(const struct sequence *seq) { return seq->whole ? 0 : MIN(seq->first_row, seq->n_tokens - 1); }
+static int32_t most_reusable(const struct sequence *seq) {
+    return seq->whole ? 0 : MIN(seq->first_row, seq->n_tokens - 1);
+}
 
-/* Whether seq waits for a running one to compute what both begin with; then it needs nothing that is remembered of it yet. */
+/* Whether seq waits for a running one to compute what both begin with; then it needs nothing that is remembered of it
+ * yet. */
 static bool waits_for_shared(struct scheduler *s, struct sequence *seq) {
     if (seq->swapped || !shared_prompt_is_coming(s->pool, s->running, s->n_running, seq, most_reusable(seq)))
         return false;
@@ -259,8 +265,8 @@ static bool find_room(struct scheduler *s, const struct sequence *seq) {
     return true;
 }
 
-/* It then waits with cache, as after recall. When the list of copies is full, with what nobody runs to begin a step with, it
- * loses its cache. */
+/* It then waits with cache, as after recall. When the list of copies is full, with what nobody runs to begin a step
+ * with, it loses its cache. */
 static bool swap_in(struct scheduler *s, struct sequence *seq) {
     bool in = kv_pool_swap_in(s->pool, seq);
     s->n_waiting_with_cache += in;
@@ -270,8 +276,8 @@ static bool swap_in(struct scheduler *s, struct sequence *seq) {
 }
 
 /* From the head of the queue, while each finds room for all of its known tokens: admitting one on the strength of
- * its first chunk would only have it preempted in the middle of its prompt. Who waits for a running one to compute what both
- * begin with is passed over; that ends, as the running one ranks before it. */
+ * its first chunk would only have it preempted in the middle of its prompt. Who waits for a running one to compute what
+ * both begin with is passed over; that ends, as the running one ranks before it. */
 static enum admission admit_waiting(struct scheduler *s, struct reserve decoding) {
     enum admission all = ADMITTED_ALL;
     struct sequence *next;
@@ -306,8 +312,8 @@ static enum admission admit_waiting(struct scheduler *s, struct reserve decoding
     return all;
 }
 
-/* Nothing is planned yet, so whoever is less important than the first that waits can still give way; but not while a step is
- * in flight: then false. */
+/* Nothing is planned yet, so whoever is less important than the first that waits can still give way; but not while a
+ * step is in flight: then false. */
 static bool give_way_to_priority(struct scheduler *s) {
     struct sequence *first = s->waiting.head;
     if (first && waits_for_shared(s, first))

@@ -5,12 +5,13 @@
  * subtraction. A sequence with one token to go is never kept waiting by another's prompt: prompts share what the
  * decoding ones leave, and no more than the promised time between tokens allows (itl_target_us). When blocks run out,
  * sequences that do not run lose what cache they hold, then the last running one in rank gives its blocks back, waits
- * in its place and is recomputed later; so does it for a waiting one of a better priority. Where the host has memory for it
- * and copying is predicted to take less time than computing, its cache is copied there and back instead.
+ * in its place and is recomputed later; so does it for a waiting one of a better priority. Where the host has memory
+ * for it and copying is predicted to take less time than computing, its cache is copied there and back instead.
  *
- * Steps overlap: while one is in flight the next is planned, started, and only then the first collected. So plan, start and
- * collect are three calls. What makes a sequence lose its cache is done when nothing is in flight: until then such a plan
- * is put off. A sequence that is removed while a step with it is in flight keeps its cache until that is collected.
+ * Steps overlap: while one is in flight the next is planned, started, and only then the first collected. So plan, start
+ * and collect are three calls. What makes a sequence lose its cache is done when nothing is in flight: until then such
+ * a plan is put off. A sequence that is removed while a step with it is in flight keeps its cache until that is
+ * collected.
  *
  *     add -> waiting -> running -> remove (finished, cancelled)
  *               ^          |
@@ -18,8 +19,8 @@
  *
  * Rank is given when a sequence is added and never changes: by arrival (fcfs), by arrival plus the cost of the prompt
  * (sjf), with a priority before either. The first in rank can take everything and always ends, and within a priority
- * later arrivals rank behind sooner or later, so no sequence starves but by more important ones, as long as each could be
- * held alone (kv_pool_could_hold). No allocation after init. */
+ * later arrivals rank behind sooner or later, so no sequence starves but by more important ones, as long as each could
+ * be held alone (kv_pool_could_hold). No allocation after init. */
 #pragma once
 
 #include "sched/kv_pool.h"
@@ -33,7 +34,8 @@ struct sequence_list {
 /* Of one step. */
 struct step_limits {
     int max_tokens, max_seqs, max_rows;
-    double itl_target_us; // prompts join running streams only as far as the step is predicted to end within; 0: no bound
+    double
+        itl_target_us; // prompts join running streams only as far as the step is predicted to end within; 0: no bound
 };
 
 enum admission {
@@ -73,7 +75,8 @@ struct scheduler {
     int64_t n_preempted, n_swapped; // n_swapped of them went to the host's memory
     bool always_swap;               // for tests: whatever it costs
     enum admission blocked;         // why the first that waits was left waiting by the last plan
-    struct sequence *starved;       // by the last plan: alone, and the device has not the memory that the pool counted on; NULL
+    struct sequence
+        *starved; // by the last plan: alone, and the device has not the memory that the pool counted on; NULL
 };
 
 /* max_rows must be at least max_seqs, and max_tokens too. The pool is borrowed. */
@@ -83,19 +86,19 @@ void scheduler_release(struct scheduler *s);
 /* In the queue, by its rank. The sequence must be one that the pool could hold; it stays the caller's. */
 void scheduler_add(struct scheduler *s, struct sequence *seq);
 
-/* Takes it out of wherever it is and gives its cache back, which with a step in flight happens later: it is then leaving, and
- * must live until it is outside. Not while a step with it is planned and not started. */
+/* Takes it out of wherever it is and gives its cache back, which with a step in flight happens later: it is then
+ * leaving, and must live until it is outside. Not while a step with it is planned and not started. */
 void scheduler_remove(struct scheduler *s, struct sequence *seq);
 
-/* Chooses the next step. False when there is nothing to compute, or nothing as long as a step is in flight, or when the first in rank is
- * starved, which then waits: the caller removes it. */
+/* Chooses the next step. False when there is nothing to compute, or nothing as long as a step is in flight, or when the
+ * first in rank is starved, which then waits: the caller removes it. */
 bool scheduler_plan(struct scheduler *s);
 
 /* The planned step was started: moves n_computed, and expects the tokens that it will give. */
 void scheduler_start(struct scheduler *s);
 
-/* The oldest step in flight was collected; it took so many microseconds (0: do not learn from it). Its tokens are appended
- * by the caller afterwards. */
+/* The oldest step in flight was collected; it took so many microseconds (0: do not learn from it). Its tokens are
+ * appended by the caller afterwards. */
 void scheduler_collect(struct scheduler *s, double us);
 
 /* A token of a running sequence, from a step that was collected; where it went back (sequence.h), blocks behind what is

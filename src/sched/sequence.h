@@ -8,8 +8,8 @@
  *
  * There are no phases: while n_computed < n_tokens there is something to compute. Tokens that were generated
  * are appended and close the same gap, so a sequence that lost its cache is just one with n_computed 0. When a step is
- * started the token that it will give is expected, so that the next step can be planned with it; at most one is expected
- * when a step is planned, and it comes from row newest_row of the step in flight.
+ * started the token that it will give is expected, so that the next step can be planned with it; at most one is
+ * expected when a step is planned, and it comes from row newest_row of the step in flight.
  *
  * A draft is a number of guesses: tokens that may come next, which are computed as if they were known. Each gives an
  * output row, and that of the token before it tells what it should have been. Where a guess was wrong the sequence goes
@@ -79,8 +79,8 @@ static inline bool sequence_before(const struct sequence *a, const struct sequen
     return a->rank.priority != b->rank.priority ? a->rank.priority < b->rank.priority : a->rank.order < b->rank.order;
 }
 
-/* The next token is known: the expected one, one that nobody expected, or that of a guess. False: the guess was wrong, and
- * the sequence has gone back. */
+/* The next token is known: the expected one, one that nobody expected, or that of a guess. False: the guess was wrong,
+ * and the sequence has gone back. */
 bool sequence_append(struct sequence *seq, int32_t token);
 
 /* Whether the token at the position is to come from a step that was started. */
@@ -94,8 +94,8 @@ void sequence_guess(struct sequence *seq, const int32_t *tokens, int n);
 /* Whether one token that is no guess is all that is left to compute, before any guesses. */
 bool sequence_decodes(const struct sequence *seq);
 
-/* All that is known of it is in a step that was started: one more token will come, if there is one. The last that it may
- * have is not expected, as it need not be computed. */
+/* All that is known of it is in a step that was started: one more token will come, if there is one. The last that it
+ * may have is not expected, as it need not be computed. */
 void sequence_expect(struct sequence *seq);
 
 /* It has ended, or loses its cache: what is guessed, or still expected, is not wanted. */

@@ -29,8 +29,10 @@ static int32_t last_checkpoint(const struct sequence *runs, int32_t shared) {
     return last;
 }
 
-/* Whether `runs` has still to compute enough of what seq begins with. A state is there at a checkpoint or not at all. */
-static bool is_coming(const struct kv_pool *pool, const struct sequence *runs, const struct sequence *seq, int32_t most) {
+/* Whether `runs` has still to compute enough of what seq begins with. A state is there at a checkpoint or not at all.
+ */
+static bool is_coming(const struct kv_pool *pool, const struct sequence *runs, const struct sequence *seq,
+                      int32_t most) {
     int32_t next = runs->n_computed;
     if (next >= MIN(most, runs->n_known) || runs->tokens[next] != seq->tokens[next]) // so it is nearly always
         return false;
@@ -41,15 +43,16 @@ static bool is_coming(const struct kv_pool *pool, const struct sequence *runs, c
     return shared - next >= (shared == most ? WORTH_WAITING_FOR_ALL : WORTH_WAITING);
 }
 
-bool shared_prompt_is_coming(const struct kv_pool *pool, struct sequence *const *running, int n_running, const struct sequence *seq,
-                             int32_t most) {
+bool shared_prompt_is_coming(const struct kv_pool *pool, struct sequence *const *running, int n_running,
+                             const struct sequence *seq, int32_t most) {
     for (int i = 0; pool->remembers && i < n_running && sequence_before(running[i], seq); i++)
         if (is_coming(pool, running[i], seq, most))
             return true;
     return false;
 }
 
-/* Each group's block number `at` of `from`, copied to one of seq's own. False, and nothing done, where there is no room. */
+/* Each group's block number `at` of `from`, copied to one of seq's own. False, and nothing done, where there is no
+ * room. */
 static bool copy_block(struct kv_pool *pool, const struct sequence *from, struct sequence *seq, int32_t at) {
     int n_paged = 0;
     for (int g = 0; g < pool->n_groups; g++) {
@@ -71,7 +74,8 @@ static bool copy_block(struct kv_pool *pool, const struct sequence *from, struct
     return true;
 }
 
-void shared_prompt_copy(struct kv_pool *pool, struct sequence *const *running, int n_running, struct sequence *seq, int32_t most) {
+void shared_prompt_copy(struct kv_pool *pool, struct sequence *const *running, int n_running, struct sequence *seq,
+                        int32_t most) {
     const struct sequence *best = NULL;
     int32_t n_best = seq->n_computed, at = seq->n_computed / pool->block_size;
     for (int i = 0; i < n_running && pool->remembers && !pool->has_state; i++) {

@@ -6,8 +6,9 @@
 
 enum { N = 3, ENOUGH = 4, FIRST_REACH = 32 };
 enum { LARGE_COPY = 1 << 20 }; // bytes
-/* The fit follows a prompt whose steps grow dearer by a third as its context leaves one cache after the other, with a lag of as
- * many steps as it remembers; half of what it knows along a direction is some 7 steps old. Largest and scattered steps are remembered longer. */
+/* The fit follows a prompt whose steps grow dearer by a third as its context leaves one cache after the other, with a
+ * lag of as many steps as it remembers; half of what it knows along a direction is some 7 steps old. Largest and
+ * scattered steps are remembered longer. */
 static const double fit_forgetting = 0.9, forgetting = 0.98;
 
 /* Scaled to the same order, so that the equations stay well conditioned. */
@@ -65,7 +66,8 @@ static void solve(const double r[N][N], const double x[N], double g[N]) {
     }
 }
 
-/* How far above its prediction a step ended: as a factor that those before it had too, and what is beyond that, squared, on average. */
+/* How far above its prediction a step ended: as a factor that those before it had too, and what is beyond that,
+ * squared, on average. */
 static void learn_excess(struct step_cost *c, struct step_work work, double us) {
     double predicted = step_cost_predict(c, work), over = 0;
     if (predicted > 0) {
@@ -75,7 +77,8 @@ static void learn_excess(struct step_cost *c, struct step_work work, double us) 
     c->scatter = forgetting * c->scatter + (1 - forgetting) * over * over;
 }
 
-/* A quarter of each new measurement, weighed by how much was copied: the rest of a step varies by more than a small copy. */
+/* A quarter of each new measurement, weighed by how much was copied: the rest of a step varies by more than a small
+ * copy. */
 static void learn_copy(struct step_cost *c, struct step_work work, double us) {
     double mb = (double)work.copied * 1e-6;
     work.copied = 0;

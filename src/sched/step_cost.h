@@ -1,12 +1,14 @@
 /* step_cost.h - how long a step takes, learned from the steps that were run.
  *
- *     microseconds = w0 + w1 * tokens + w2 * pairs + copied / rate       pairs: query-key pairs, what attention is made of
+ *     microseconds = w0 + w1 * tokens + w2 * pairs + copied / rate       pairs: query-key pairs, what attention is made
+ * of
  *
- * fitted by recursive least squares with directional forgetting (Cao and Schwartz, Automatica 36, 2000): what a step speaks
- * of replaces what older ones said of the same, so the fit follows a machine that slows down, and thousands of equal
- * steps wear away nothing of what others taught. The rate of copies of cache is learned by itself, as few steps have some: from
- * what such a step took beyond its prediction. The scheduler asks it how many tokens of a prompt may join a step
- * before the streams that run beside it would wait longer than they were promised. Fixed size, no allocation. */
+ * fitted by recursive least squares with directional forgetting (Cao and Schwartz, Automatica 36, 2000): what a step
+ * speaks of replaces what older ones said of the same, so the fit follows a machine that slows down, and thousands of
+ * equal steps wear away nothing of what others taught. The rate of copies of cache is learned by itself, as few steps
+ * have some: from what such a step took beyond its prediction. The scheduler asks it how many tokens of a prompt may
+ * join a step before the streams that run beside it would wait longer than they were promised. Fixed size, no
+ * allocation. */
 #pragma once
 
 #include <stdbool.h>
@@ -38,8 +40,9 @@ void step_cost_learn(struct step_cost *c, struct step_work work, double us);
 double step_cost_predict(const struct step_cost *c, struct step_work work);
 
 /* The most tokens, at least 1 and at most `max`, that may be added to `work` from a sequence that has computed
- * `n_computed`, for the step to end within target_us. `max` as long as nothing is known. A step becomes at most twice as
- * large as the largest one lately (32 tokens are always allowed): hundreds of steps of single tokens say little of a thousand. What the last steps
- * took beyond their predictions, this one is taken to take too: a prompt's steps become dearer than the fit says while it goes on. Of the rest,
- * twice by how much steps scatter is kept free, a sixth of the target at least and half at most. */
+ * `n_computed`, for the step to end within target_us. `max` as long as nothing is known. A step becomes at most twice
+ * as large as the largest one lately (32 tokens are always allowed): hundreds of steps of single tokens say little of a
+ * thousand. What the last steps took beyond their predictions, this one is taken to take too: a prompt's steps become
+ * dearer than the fit says while it goes on. Of the rest, twice by how much steps scatter is kept free, a sixth of the
+ * target at least and half at most. */
 int step_cost_chunk(const struct step_cost *c, struct step_work work, int64_t n_computed, int max, double target_us);

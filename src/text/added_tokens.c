@@ -20,14 +20,16 @@ void added_tokens_append(struct added_tokens *a, struct added_token token) {
 
 enum { KEYS_BASE = 4 << 20, KEYS_GROWTH = 128 }; // bytes that the texts of all tokens may take, as in encoder.c
 
-static struct str token_text(const struct added_tokens *a, size_t i, const struct vocab *vocab, const struct vocab *extra) {
+static struct str token_text(const struct added_tokens *a, size_t i, const struct vocab *vocab,
+                             const struct vocab *extra) {
     int32_t id = a->tokens[i].id;
     return vocab_has(vocab, id) ? vocab_text(vocab, id) : vocab_text(extra, id);
 }
 
 /* The texts of normalized tokens, normalised, one after another in texts; keys[i] gets token i's. */
 static enum status normalise_keys(const struct added_tokens *a, const struct vocab *vocab, const struct vocab *extra,
-                                  const struct normalizer *normalizer, struct buf *texts, size_t *ends, struct error *err) {
+                                  const struct normalizer *normalizer, struct buf *texts, size_t *ends,
+                                  struct error *err) {
     struct normalizer_memory m = {.budget = texts->budget};
     struct regex_memory *rm = regex_memory_open();
     enum status st = OK;
@@ -47,7 +49,8 @@ static enum status normalise_keys(const struct added_tokens *a, const struct voc
     return st;
 }
 
-static void build_trie(const struct added_tokens *a, bool normalized, const struct buf *texts, const size_t *ends, struct byte_trie *out) {
+static void build_trie(const struct added_tokens *a, bool normalized, const struct buf *texts, const size_t *ends,
+                       struct byte_trie *out) {
     struct trie_key *keys = xcalloc(a->n + 1, sizeof *keys);
     size_t n = 0;
     for (size_t i = a->n; i-- > 0;) // of equal texts the first token counts, and the trie takes the greater value
@@ -130,8 +133,8 @@ static size_t after_spaces(struct str text, size_t at) {
 }
 
 /* The leftmost longest key at or behind `at`; NULL when there is none. */
-static const struct added_token *find(const struct added_tokens *a, const struct byte_trie *trie, struct str text, size_t at, size_t *begin,
-                                      size_t *end) {
+static const struct added_token *find(const struct added_tokens *a, const struct byte_trie *trie, struct str text,
+                                      size_t at, size_t *begin, size_t *end) {
     for (; at < text.len; at++) {
         if (!trie->root[(unsigned char)text.ptr[at]])
             continue;
@@ -146,8 +149,8 @@ static const struct added_token *find(const struct added_tokens *a, const struct
     return NULL;
 }
 
-bool added_tokens_next(const struct added_tokens *a, const struct byte_trie *trie, bool parse_special, struct added_walk *w, size_t *begin,
-                       size_t *end, const struct added_token **token) {
+bool added_tokens_next(const struct added_tokens *a, const struct byte_trie *trie, bool parse_special,
+                       struct added_walk *w, size_t *begin, size_t *end, const struct added_token **token) {
     size_t first, last;
     while (w->at < w->text.len && (*token = find(a, trie, w->text, w->at, &first, &last))) {
         const struct added_token *t = *token;

@@ -38,5 +38,5 @@ struct added_walk {
 
 /* The next token (*token), with the plain text before it in [*begin, *end); at last the plain text behind the last
  * token, with *token NULL. False past that. The plain text may be empty (begin >= end). */
-bool added_tokens_next(const struct added_tokens *a, const struct byte_trie *trie, bool parse_special, struct added_walk *walk,
-                       size_t *begin, size_t *end, const struct added_token **token);
+bool added_tokens_next(const struct added_tokens *a, const struct byte_trie *trie, bool parse_special,
+                       struct added_walk *walk, size_t *begin, size_t *end, const struct added_token **token);

@@ -17,8 +17,8 @@ void bpe_memory_release(struct bpe_memory *m) {
     *m = (struct bpe_memory){.budget = m->budget, .text = m->text};
 }
 
-/* Where symbols are put one after another. Symbols without a token wait, because the next one may be fused with them; as
- * in Hugging Face's library, byte tokens pass them by. */
+/* Where symbols are put one after another. Symbols without a token wait, because the next one may be fused with them;
+ * as in Hugging Face's library, byte tokens pass them by. */
 struct symbol_row {
     struct bpe_memory *m;
     size_t n;
@@ -70,10 +70,13 @@ static enum status end_row(const struct bpe *b, struct symbol_row *r, size_t *n,
     *n = r->n;
     if (r->is_full)
         return no_room(r->m, err);
-    return r->unk_is_lost ? fail(err, ERR_FORMAT, "a character of the text is not in the vocabulary, nor is the unknown token") : OK;
+    return r->unk_is_lost
+               ? fail(err, ERR_FORMAT, "a character of the text is not in the vocabulary, nor is the unknown token")
+               : OK;
 }
 
-static enum status symbols_of_bytes(const struct bpe *b, struct bpe_memory *m, struct str word, size_t *n, struct error *err) {
+static enum status symbols_of_bytes(const struct bpe *b, struct bpe_memory *m, struct str word, size_t *n,
+                                    struct error *err) {
     if (!bpe_cells_reserve(m, word.len))
         return no_room(m, err);
     struct symbol_row row = {.m = m};
@@ -100,7 +103,8 @@ static struct str marked(const struct bpe *b, struct bpe_memory *m, struct str c
     return buf_view(&m->text);
 }
 
-static enum status symbols_of_characters(const struct bpe *b, struct bpe_memory *m, struct str word, size_t *n_symbols, struct error *err) {
+static enum status symbols_of_characters(const struct bpe *b, struct bpe_memory *m, struct str word, size_t *n_symbols,
+                                         struct error *err) {
     struct symbol_row row = {.m = m};
     for (size_t i = 0, n; i < word.len && !row.is_full; i += n) {
         n = (size_t)utf8_length(word.ptr[i]);
@@ -161,13 +165,15 @@ static enum status emit_by_text(const struct bpe *b, const struct bpe_memory *m,
     return OK;
 }
 
-static enum status encode_by_text(const struct bpe *b, struct bpe_memory *m, struct str word, struct token_ids *out, struct error *err) {
+static enum status encode_by_text(const struct bpe *b, struct bpe_memory *m, struct str word, struct token_ids *out,
+                                  struct error *err) {
     if (!symbols_of_text(b, m, word) || !bpe_join(b, m, word.ptr, word.len))
         return no_room(m, err);
     return emit_by_text(b, m, word, out, err);
 }
 
-static enum status encode_by_pairs(const struct bpe *b, struct bpe_memory *m, struct str word, struct token_ids *out, struct error *err) {
+static enum status encode_by_pairs(const struct bpe *b, struct bpe_memory *m, struct str word, struct token_ids *out,
+                                   struct error *err) {
     size_t n = 0;
     TRY(b->by_bytes ? symbols_of_bytes(b, m, word, &n, err) : symbols_of_characters(b, m, word, &n, err));
     if (!bpe_join(b, m, word.ptr, n))
@@ -186,7 +192,8 @@ static int32_t find_whole(const struct bpe *b, struct bpe_memory *m, struct str 
     return vocab_find(b->vocab, buf_view(&m->text));
 }
 
-enum status bpe_encode(const struct bpe *b, struct bpe_memory *m, struct str word, struct token_ids *out, struct error *err) {
+enum status bpe_encode(const struct bpe *b, struct bpe_memory *m, struct str word, struct token_ids *out,
+                       struct error *err) {
     int32_t whole = b->whole_word_first ? find_whole(b, m, word) : -1;
     if (whole < 0)
         return b->by_text ? encode_by_text(b, m, word, out, err) : encode_by_pairs(b, m, word, out, err);
@@ -203,7 +210,8 @@ static bool mark_inside(struct str text) {
 }
 
 bool bpe_keeps_marks_apart(const struct bpe *b) {
-    if (!b->vocab || b->by_bytes || b->whole_word_first || b->prefix.len || b->suffix.len || vocab_find(b->vocab, STR("\xE2\x96\x81")) < 0)
+    if (!b->vocab || b->by_bytes || b->whole_word_first || b->prefix.len || b->suffix.len ||
+        vocab_find(b->vocab, STR("\xE2\x96\x81")) < 0)
         return false;
     for (uint64_t i = 0; b->pairs && i <= b->mask; i++)
         if (b->pairs[i].key && mark_inside(vocab_text(b->vocab, b->pairs[i].id)))

@@ -21,8 +21,9 @@ struct bpe_pair {
 
 struct bpe {
     const struct vocab *vocab;
-    bool by_text;                  // ranks of texts, not of pairs
-    int32_t *rank_of;              // [vocab->n] by_text: rank by id, INT32_MAX for a token that is never made; NULL: the id is the rank
+    bool by_text; // ranks of texts, not of pairs
+    int32_t
+        *rank_of; // [vocab->n] by_text: rank by id, INT32_MAX for a token that is never made; NULL: the id is the rank
     const struct byte_trie *fixed; // by_text: pieces that are symbols from the start and join with nothing; NULL: none
     struct bpe_pair *pairs;        // open addressing, mask + 1
     uint64_t mask;
@@ -38,8 +39,8 @@ struct bpe {
     struct str suffix;     // of the symbol that ends a word (end_of_word_suffix)
 };
 
-/* What one caller needs to encode words: up to fourteen bytes a symbol. `(struct bpe_memory){.budget = budget}` is empty and
- * valid; the budget may be NULL. */
+/* What one caller needs to encode words: up to fourteen bytes a symbol. `(struct bpe_memory){.budget = budget}` is
+ * empty and valid; the budget may be NULL. */
 struct bpe_memory {
     struct budget *budget;
     int32_t *cells; // see bpe_merge.h
@@ -66,4 +67,5 @@ bool bpe_keeps_marks_apart(const struct bpe *b);
 
 /* Appends the ids of one word. ERR_FORMAT, with nothing appended, when a character has no token and unk_id says that
  * there should be one for that; ERR_LIMIT or ERR_MEMORY when the budget has no room. */
-enum status bpe_encode(const struct bpe *b, struct bpe_memory *m, struct str word, struct token_ids *out, struct error *err);
+enum status bpe_encode(const struct bpe *b, struct bpe_memory *m, struct str word, struct token_ids *out,
+                       struct error *err);

@@ -5,7 +5,8 @@
  * rank, and the leftmost of equal ones.
  *
  * Memory counts for long ones, because whoever sends a text chooses the length of its words. So a symbol keeps no rank
- * of its own: a candidate is looked up again when its turn comes, and one whose rank has changed since is passed over. */
+ * of its own: a candidate is looked up again when its turn comes, and one whose rank has changed since is passed over.
+ */
 #include "text/bpe_merge.h"
 
 enum { SHORT_WORD = 96, NEVER = INT32_MAX };
@@ -68,8 +69,8 @@ struct symbol {
 };
 
 /* The rank at which two neighbours join, and what they make; NEVER. */
-static inline int32_t rank_of(const struct bpe *b, const char *word, const struct symbol *left, const struct symbol *right,
-                              int32_t *joined) {
+static inline int32_t rank_of(const struct bpe *b, const char *word, const struct symbol *left,
+                              const struct symbol *right, int32_t *joined) {
     if (!b->by_text) {
         const struct bpe_pair *pair = find_pair(b->pairs, b->mask, key_of(left->id, right->id));
         *joined = pair->id;
@@ -149,7 +150,9 @@ struct long_word {
     size_t n_heap;
 };
 
-static inline bool before(struct bpe_candidate a, struct bpe_candidate b) { return a.rank != b.rank ? a.rank < b.rank : a.at < b.at; }
+static inline bool before(struct bpe_candidate a, struct bpe_candidate b) {
+    return a.rank != b.rank ? a.rank < b.rank : a.at < b.at;
+}
 
 static void sift_down(struct bpe_candidate *heap, size_t n, size_t i, struct bpe_candidate c) {
     for (size_t child; (child = 2 * i + 1) < n; i = child) {
@@ -183,7 +186,8 @@ static int32_t rank_at(const struct long_word *w, size_t at, size_t *right, int3
     if (*right == w->n)
         return NEVER;
     struct symbol a = {.begin = (uint32_t)at, .end = (uint32_t)*right, .id = cells[at]};
-    struct symbol b = {.begin = (uint32_t)*right, .end = (uint32_t)bpe_cells_end(cells, w->n, *right), .id = cells[*right]};
+    struct symbol b = {
+        .begin = (uint32_t)*right, .end = (uint32_t)bpe_cells_end(cells, w->n, *right), .id = cells[*right]};
     return rank_of(w->b, w->text, &a, &b, joined);
 }
 

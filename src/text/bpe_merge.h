@@ -1,11 +1,12 @@
 /* bpe_merge.h - the joining of neighbours, apart from where symbols come from and what they turn into. Private to
  * the BPE files.
  *
- * A word lies in cells, four bytes each: the first cell of a symbol says what it is, and a symbol of k > 1 cells has ~k in
- * its second and in its last one, so that both neighbours of a symbol are found from it.
+ * A word lies in cells, four bytes each: the first cell of a symbol says what it is, and a symbol of k > 1 cells has ~k
+ * in its second and in its last one, so that both neighbours of a symbol are found from it.
  *
  *     pairs    a cell a symbol, its id                    a b c     join b c into 9     a 9 ~2
- *     by_text  a cell a byte; 0, or 1 + a fixed piece's id                              what a symbol is, its bytes say */
+ *     by_text  a cell a byte; 0, or 1 + a fixed piece's id                              what a symbol is, its bytes say
+ */
 #pragma once
 
 #include "text/bpe.h"
@@ -29,7 +30,9 @@ static inline size_t bpe_cells_end(const int32_t *cells, size_t n, size_t at) {
 }
 
 /* Where the symbol before `at` > 0 begins. */
-static inline size_t bpe_cells_before(const int32_t *cells, size_t at) { return cells[at - 1] < 0 ? at - (size_t)~cells[at - 1] : at - 1; }
+static inline size_t bpe_cells_before(const int32_t *cells, size_t at) {
+    return cells[at - 1] < 0 ? at - (size_t)~cells[at - 1] : at - 1;
+}
 
 /* Joins what the n cells of m hold. False where the budget has no room. */
 bool bpe_join(const struct bpe *b, struct bpe_memory *m, const char *word, size_t n);

@@ -3,7 +3,9 @@
 
 #include "text/unicode.h"
 
-static bool stands_for_itself(uint32_t b) { return (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || (b >= 0xAE && b <= 0xFF); }
+static bool stands_for_itself(uint32_t b) {
+    return (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || (b >= 0xAE && b <= 0xFF);
+}
 
 /* The bytes that do not stand for themselves: 0x00..0x20, 0x7F..0xA0, 0xAD. */
 uint32_t byte_level_char(uint8_t byte) {

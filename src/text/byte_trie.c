@@ -25,7 +25,8 @@ static size_t count_nodes(const struct trie_key *keys, size_t n) {
     for (size_t i = 0; i < n; i++) {
         size_t common = 0;
         if (i > 0)
-            while (common < keys[i - 1].text.len && common < keys[i].text.len && keys[i - 1].text.ptr[common] == keys[i].text.ptr[common])
+            while (common < keys[i - 1].text.len && common < keys[i].text.len &&
+                   keys[i - 1].text.ptr[common] == keys[i].text.ptr[common])
                 common++;
         n_nodes += keys[i].text.len - common;
     }

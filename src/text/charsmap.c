@@ -14,8 +14,8 @@ enum status charsmap_read(struct str blob, const char *where, struct charsmap *o
     *out = (struct charsmap){0};
     size_t trie_bytes = blob.len >= 4 ? read_u32(blob.ptr) : 0;
     if (blob.len < 4 || trie_bytes > blob.len - 4 || trie_bytes % 4 != 0 || trie_bytes == 0)
-        return fail(err, ERR_FORMAT, "%s: precompiled_charsmap says that its trie has %zu bytes, of %zu in all", where, trie_bytes,
-                    blob.len);
+        return fail(err, ERR_FORMAT, "%s: precompiled_charsmap says that its trie has %zu bytes, of %zu in all", where,
+                    trie_bytes, blob.len);
     struct str rest = {blob.ptr + 4 + trie_bytes, blob.len - 4 - trie_bytes};
     if (!utf8_valid(rest))
         return fail(err, ERR_FORMAT, "%s: precompiled_charsmap has replacements that are not UTF-8", where);

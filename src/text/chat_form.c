@@ -24,9 +24,9 @@ enum chat_role chat_role_of(const char *role) {
 // ---- renderings -------------------------------------------------------------------------------------------------
 
 static json_t *example_tools(void) {
-    return json_pack("[{s:s, s:{s:s, s:s, s:{s:s, s:{s:{s:s, s:s}}, s:[s]}}}]", "type", "function", "function", "name", "look",
-                     "description", "Looks.", "parameters", "type", "object", "properties", "at", "type", "string", "description", "Where.",
-                     "required", "at");
+    return json_pack("[{s:s, s:{s:s, s:s, s:{s:s, s:{s:{s:s, s:s}}, s:[s]}}}]", "type", "function", "function", "name",
+                     "look", "description", "Looks.", "parameters", "type", "object", "properties", "at", "type",
+                     "string", "description", "Where.", "required", "at");
 }
 
 static bool render_with(struct finder *f, const json_t *messages, json_t *take_tools) {
@@ -63,18 +63,22 @@ static bool shows(const struct finder *f, const char *word) { return times(f, wo
 
 // ---- histories --------------------------------------------------------------------------------------------------
 
-static json_t *say(const char *role, json_t *take_content) { return json_pack("{s:s, s:o}", "role", role, "content", take_content); }
+static json_t *say(const char *role, json_t *take_content) {
+    return json_pack("{s:s, s:o}", "role", role, "content", take_content);
+}
 
 static json_t *user(void) { return say("user", json_string("Hi")); }
 
 /* Nine letters and digits, which is all that Mistral's templates take for an id. */
 static json_t *call(json_t *take_content, json_t *take_arguments) {
-    return json_pack("{s:s, s:o, s:[{s:s, s:s, s:{s:s, s:o}}]}", "role", "assistant", "content", take_content, "tool_calls", "id",
-                     "call12345", "type", "function", "function", "name", "look", "arguments", take_arguments);
+    return json_pack("{s:s, s:o, s:[{s:s, s:s, s:{s:s, s:o}}]}", "role", "assistant", "content", take_content,
+                     "tool_calls", "id", "call12345", "type", "function", "function", "name", "look", "arguments",
+                     take_arguments);
 }
 
 static json_t *answer(json_t *take_content) {
-    return json_pack("{s:s, s:s, s:s, s:o}", "role", "tool", "tool_call_id", "call12345", "name", "look", "content", take_content);
+    return json_pack("{s:s, s:s, s:s, s:o}", "role", "tool", "tool_call_id", "call12345", "name", "look", "content",
+                     take_content);
 }
 
 static json_t *history_of_call(json_t *take_content, json_t *take_arguments, json_t *take_answer) {
@@ -102,17 +106,19 @@ static void find_arguments(struct finder *f) {
     bool by_object = render(f, history_of_call(json_string(""), object, json_string("7"))) && !shows(f, "'" FIRST "'");
     if (by_object)
         return; // shown as JSON, walked, or not shown at all
-    f->form->arguments_are_text = render(f, history_of_call(json_string(""), json_string(text), json_string("7"))) && shows(f, text);
+    f->form->arguments_are_text =
+        render(f, history_of_call(json_string(""), json_string(text), json_string("7"))) && shows(f, text);
 }
 
 static json_t *two_parts(void) {
-    return json_pack("[{s:s, s:s, s:s}, {s:s, s:s, s:s}]", "type", "text", "text", FIRST, UNSEEN, UNSEEN, "type", "text", "text", SECOND,
-                     UNSEEN, UNSEEN);
+    return json_pack("[{s:s, s:s, s:s}, {s:s, s:s, s:s}]", "type", "text", "text", FIRST, UNSEEN, UNSEEN, "type",
+                     "text", "text", SECOND, UNSEEN, UNSEEN);
 }
 
 static void find_content(struct finder *f, enum chat_role role) {
     enum chat_content *out = &f->form->content[role];
-    bool walks = render(f, history_with(f->form, role, two_parts())) && shows(f, FIRST) && shows(f, SECOND) && !shows(f, UNSEEN);
+    bool walks =
+        render(f, history_with(f->form, role, two_parts())) && shows(f, FIRST) && shows(f, SECOND) && !shows(f, UNSEEN);
     if (!walks)
         return;
     bool takes_text = render(f, history_with(f->form, role, json_string(FIRST))) && shows(f, FIRST);
@@ -128,8 +134,10 @@ static bool takes_null(struct finder *f) {
 }
 
 static void find_developer(struct finder *f, struct str source) {
-    bool named = memmem(source.ptr, source.len, "\"developer\"", 11) || memmem(source.ptr, source.len, "'developer'", 11);
-    f->form->knows_developer = named && render(f, json_pack("[o, o]", say("developer", json_string(FIRST)), user())) && shows(f, FIRST);
+    bool named =
+        memmem(source.ptr, source.len, "\"developer\"", 11) || memmem(source.ptr, source.len, "'developer'", 11);
+    f->form->knows_developer =
+        named && render(f, json_pack("[o, o]", say("developer", json_string(FIRST)), user())) && shows(f, FIRST);
 }
 
 void chat_form_find(const struct template *t, struct str source, const json_t *globals, struct chat_form *out) {

@@ -30,7 +30,8 @@ static enum status part_text(const json_t *part, const char *where, size_t at, c
         *text = json_object_get(part, member);
         return json_is_string(*text) ? OK : fail(err, ERR_ARG, "%s[%zu].%s: it must be a string", where, at, member);
     }
-    return fail(err, ERR_UNSUPPORTED, "%s[%zu].type: \"%.40s\" is not supported, only text is", where, at, type ? type : "?");
+    return fail(err, ERR_UNSUPPORTED, "%s[%zu].type: \"%.40s\" is not supported, only text is", where, at,
+                type ? type : "?");
 }
 
 enum status chat_join_parts(const json_t *parts, const char *where, struct buf *out, struct error *err) {
@@ -114,7 +115,8 @@ static bool is_object_text(const json_t *text) {
     return s[strspn(s, " \t\r\n")] == '{';
 }
 
-enum status chat_arguments_parse(const json_t *text, const char *where, size_t *budget, json_t **out, struct error *err) {
+enum status chat_arguments_parse(const json_t *text, const char *where, size_t *budget, json_t **out,
+                                 struct error *err) {
     json_t *value = json_incref((json_t *)text);
     while (json_is_string(value) && !is_blank(value)) {
         struct str s = {json_string_value(value), json_string_length(value)};

@@ -4,8 +4,8 @@
  *   and function_call: a message that an SDK dumps with all its fields is the message.
  * - function.arguments, a JSON text, becomes the object that it says (empty: {}), or stays a text, as the template
  *   wants it.
- * - A content of null becomes "", but of calls for which the template knows better; of a message that refuses it becomes
- *   the refusal.
+ * - A content of null becomes "", but of calls for which the template knows better; of a message that refuses it
+ * becomes the refusal.
  * - Parts, all of them text, become one text or stay parts of {"type": "text", "text"}.
  * - function_call and the role "function", OpenAI's older names, become tool_calls and "tool"; "developer" becomes
  *   "system" where a template does not name it; "reasoning" is also what templates call reasoning_content. */
@@ -24,4 +24,5 @@ enum { CHAT_ARGUMENTS_BYTES = 16 << 20 }; // what the values of all arguments of
 
 /* What a JSON text of arguments says: {} where it is empty or null, and never a text, as some clients write JSON twice.
  * *budget as in jv_parse_within. */
-enum status chat_arguments_parse(const json_t *text, const char *where, size_t *budget, json_t **out, struct error *err);
+enum status chat_arguments_parse(const json_t *text, const char *where, size_t *budget, json_t **out,
+                                 struct error *err);

@@ -43,7 +43,8 @@ int decoder_fallback_byte(struct str token) {
 
 static void replace_literal(struct buf *out, struct str text, struct str from, struct str to) {
     const char *at = text.ptr, *end = at + text.len;
-    for (const char *hit; from.len > 0 && (hit = memmem(at, (size_t)(end - at), from.ptr, from.len)); at = hit + from.len) {
+    for (const char *hit; from.len > 0 && (hit = memmem(at, (size_t)(end - at), from.ptr, from.len));
+         at = hit + from.len) {
         buf_append(out, at, (size_t)(hit - at));
         buf_str(out, to);
     }
@@ -63,7 +64,8 @@ static void clean_up(struct buf *text) {
     }
 }
 
-static enum status replace(const struct decoder_stage *s, struct regex_memory *rm, struct str token, struct buf *out, struct error *err) {
+static enum status replace(const struct decoder_stage *s, struct regex_memory *rm, struct str token, struct buf *out,
+                           struct error *err) {
     struct regex_walk walk = {.text = token};
     size_t copied = 0, begin, end;
     for (;;) {
@@ -111,13 +113,15 @@ static void ctc(const struct decoder_stage *s, struct str token, struct buf *out
     buf_release(&word);
 }
 
-enum status decoder_rewrite(const struct decoder_stage *s, struct regex_memory *rm, struct str token, bool first, bool last,
-                            struct buf *out, struct error *err) {
+enum status decoder_rewrite(const struct decoder_stage *s, struct regex_memory *rm, struct str token, bool first,
+                            bool last, struct buf *out, struct error *err) {
     switch (s->kind) {
     case DECODE_REPLACE: return replace(s, rm, token, out, err);
     case DECODE_METASPACE: metaspace(s, token, first, out); break;
     case DECODE_WORDPIECE: wordpiece(s, token, first, out); break;
-    case DECODE_BPE_SUFFIX: replace_literal(out, token, (struct str){s->text, s->text_len}, last ? STR("") : STR(" ")); break;
+    case DECODE_BPE_SUFFIX:
+        replace_literal(out, token, (struct str){s->text, s->text_len}, last ? STR("") : STR(" "));
+        break;
     case DECODE_CTC: ctc(s, token, out); break;
     default: buf_str(out, token);
     }
@@ -126,21 +130,25 @@ enum status decoder_rewrite(const struct decoder_stage *s, struct regex_memory *
 
 /* Reading. */
 
-static enum status take_string(const json_t *v, const char *where, const char *key, struct decoder_stage *s, struct error *err) {
+static enum status take_string(const json_t *v, const char *where, const char *key, struct decoder_stage *s,
+                               struct error *err) {
     const json_t *text = json_object_get(v, key);
     if (!json_is_string(text))
-        return fail(err, ERR_FORMAT, "%s: \"%s\" of a decoder is %s, it must be a string", where, key, jv_type_name(text));
+        return fail(err, ERR_FORMAT, "%s: \"%s\" of a decoder is %s, it must be a string", where, key,
+                    jv_type_name(text));
     s->text_len = json_string_length(text);
     s->text = xmalloc(s->text_len + 1);
     memcpy(s->text, json_string_value(text), s->text_len);
     return OK;
 }
 
-static enum status take_mark(const json_t *v, const char *where, const char *key, struct decoder_stage *s, struct error *err) {
+static enum status take_mark(const json_t *v, const char *where, const char *key, struct decoder_stage *s,
+                             struct error *err) {
     const char *text;
     TRY(jv_string(v, where, key, &text, err));
     if (!text[0] || (size_t)utf8_length(text[0]) != strlen(text))
-        return fail(err, ERR_FORMAT, "%s: \"%s\" of a decoder is \"%.60s\", it must be one character", where, key, text);
+        return fail(err, ERR_FORMAT, "%s: \"%s\" of a decoder is \"%.60s\", it must be one character", where, key,
+                    text);
     utf8_step(text, &s->mark);
     return OK;
 }
@@ -224,7 +232,8 @@ static const struct {
 
 static enum status read_value(const json_t *v, const char *where, int depth, struct decoder *out, struct error *err);
 
-static enum status read_sequence(const json_t *v, const char *where, int depth, struct decoder *out, struct error *err) {
+static enum status read_sequence(const json_t *v, const char *where, int depth, struct decoder *out,
+                                 struct error *err) {
     json_t *list;
     TRY(jv_array_or_null(v, where, "decoders", &list, err));
     size_t i;
@@ -236,7 +245,8 @@ static enum status read_sequence(const json_t *v, const char *where, int depth, 
 static enum status read_value(const json_t *v, const char *where, int depth, struct decoder *out, struct error *err) {
     const char *type;
     if (depth > NEST_MAX || out->n >= STAGES_MAX)
-        return fail(err, ERR_LIMIT, "%s: \"decoder\" has more than %d stages or nests more than %d deep", where, STAGES_MAX, NEST_MAX);
+        return fail(err, ERR_LIMIT, "%s: \"decoder\" has more than %d stages or nests more than %d deep", where,
+                    STAGES_MAX, NEST_MAX);
     if (!json_is_object(v))
         return fail(err, ERR_FORMAT, "%s: \"decoder\" is %s, it must be an object", where, jv_type_name(v));
     TRY(jv_string(v, where, "type", &type, err));

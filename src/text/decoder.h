@@ -50,8 +50,8 @@ void decoder_release(struct decoder *d);
 void decoder_take_stage(struct decoder *d, struct decoder_stage stage);
 
 /* What DECODE_REPLACE ... DECODE_CTC make of one token, alone: appended to out. first, last: of the sequence. */
-enum status decoder_rewrite(const struct decoder_stage *s, struct regex_memory *rm, struct str token, bool first, bool last,
-                            struct buf *out, struct error *err);
+enum status decoder_rewrite(const struct decoder_stage *s, struct regex_memory *rm, struct str token, bool first,
+                            bool last, struct buf *out, struct error *err);
 
 /* The byte of a token <0xNN>; -1 for others. */
 int decoder_fallback_byte(struct str token);

@@ -250,7 +250,8 @@ static enum status ctc_end(struct detokenizer *d, size_t i) {
 static void give_out(struct detokenizer *d, struct str text) {
     while (d->n_due_gone < d->due.len && text.len > 0) {
         size_t n = (size_t)utf8_length(text.ptr[0]);
-        if (!str_starts((struct str){d->due.ptr + d->n_due_gone, d->due.len - d->n_due_gone}, (struct str){text.ptr, n})) {
+        if (!str_starts((struct str){d->due.ptr + d->n_due_gone, d->due.len - d->n_due_gone},
+                        (struct str){text.ptr, n})) {
             d->n_due_gone = d->due.len;
             break;
         }
@@ -355,7 +356,8 @@ enum status detokenizer_finish(struct detokenizer *d, struct buf *out, struct er
 enum status detokenizer_begin_after(struct detokenizer *d, const int32_t *ids, size_t n, struct error *err) {
     for (size_t i = 0; i < n; i++)
         TRY(detokenizer_feed(d, ids[i], NULL, err));
-    for (size_t i = 0; i < d->tok->decoder.n; i++) // what the answer adds to a run of bytes cannot spoil the prompt's characters
+    for (size_t i = 0; i < d->tok->decoder.n;
+         i++) // what the answer adds to a run of bytes cannot spoil the prompt's characters
         if (d->tok->decoder.stages[i].kind == DECODE_BYTE_FALLBACK && utf8_valid(buf_view(&d->states[i].pending)))
             TRY(release_run(d, i));
     d->last_place = 0; // what was fed is not given out
@@ -365,7 +367,8 @@ enum status detokenizer_begin_after(struct detokenizer *d, const int32_t *ids, s
     return st;
 }
 
-enum status tokenizer_decode(const struct tokenizer *tok, const int32_t *ids, size_t n, int flags, struct buf *out, struct error *err) {
+enum status tokenizer_decode(const struct tokenizer *tok, const int32_t *ids, size_t n, int flags, struct buf *out,
+                             struct error *err) {
     struct detokenizer *d = detokenizer_open(tok, flags);
     enum status st = OK;
     for (size_t i = 0; i < n && st == OK; i++)

@@ -10,7 +10,8 @@
 enum {
     TEXT_MAX_BYTES = 1 << 30, // positions are 32 bits wide
     // What a text may take at most, whatever a file does with it: 14 bytes a byte for a long word, 40 for the worst of
-    // honest texts (one word of spaces, each of which becomes three bytes), some hundred for what NFKC makes of ligatures.
+    // honest texts (one word of spaces, each of which becomes three bytes), some hundred for what NFKC makes of
+    // ligatures.
     GROWTH = 128,
     GROWTH_BASE = 4 << 20,
     KEPT_BYTES = 1 << 20, // of working memory, from one text to the next
@@ -70,7 +71,9 @@ struct word_entry *word_cache_place(struct word_entry *table, struct str word) {
     return &table[XXH3_64bits(word.ptr, word.len) % WORD_CACHE_ENTRIES];
 }
 
-static enum status check(const struct encoder *e, struct error *err) { return budget_check(&e->budget, "tokenizing this text", err); }
+static enum status check(const struct encoder *e, struct error *err) {
+    return budget_check(&e->budget, "tokenizing this text", err);
+}
 
 static enum status encode_by_model(struct encoder *e, struct str word, struct token_ids *out, struct error *err) {
     const struct tokenizer *t = e->tok;
@@ -122,7 +125,8 @@ static enum status encode_word(void *arg, struct str word, struct error *err) {
 
 /* The common case of a known pattern: words are found some ahead, so that their places in the cache, which is larger
  * than the processor's, are there when they are needed. */
-static enum status encode_known_words(struct encoder *e, const struct word_rules *rules, struct str text, struct error *err) {
+static enum status encode_known_words(struct encoder *e, const struct word_rules *rules, struct str text,
+                                      struct error *err) {
     enum { AHEAD = 16 };
     struct str words[AHEAD];
     struct word_entry *places[AHEAD];
@@ -137,7 +141,8 @@ static enum status encode_known_words(struct encoder *e, const struct word_rules
             n++;
         }
         for (size_t i = 0; i < n; i++)
-            TRY(places[i] ? encode_kept_word(e, places[i], words[i], err) : encode_by_model(e, words[i], &e->body, err));
+            TRY(places[i] ? encode_kept_word(e, places[i], words[i], err)
+                          : encode_by_model(e, words[i], &e->body, err));
     }
     return OK;
 }
@@ -172,7 +177,8 @@ static enum status encode_plain(struct encoder *e, struct str text, bool at_star
 }
 
 /* Text between tokens that are not normalised. */
-static enum status encode_fragment(struct encoder *e, struct str text, bool at_start, bool parse_special, struct error *err) {
+static enum status encode_fragment(struct encoder *e, struct str text, bool at_start, bool parse_special,
+                                   struct error *err) {
     const struct tokenizer *t = e->tok;
     struct str normalised;
     TRY(normalizer_run(&t->normalizer, &e->normalizer, e->rm, text, &normalised, err));

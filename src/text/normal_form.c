@@ -55,8 +55,8 @@ static bool reserve(struct budget *budget, int32_t **cps, size_t *cap, size_t n)
     return true;
 }
 
-/* What the stretch decomposes to, in its order; returns how many code points. utf8proc_decompose would order marks as well, by exchanging neighbours: a
- * quarter of a megabyte of them takes it half a minute. */
+/* What the stretch decomposes to, in its order; returns how many code points. utf8proc_decompose would order marks as
+ * well, by exchanging neighbours: a quarter of a megabyte of them takes it half a minute. */
 static size_t decompose(enum normal_form form, struct normal_memory *m, struct str stretch) {
     utf8proc_option_t options = options_of(form);
     size_t n = 0;
@@ -66,7 +66,8 @@ static size_t decompose(enum normal_form form, struct normal_memory *m, struct s
         at += (size_t)utf8_step(stretch.ptr + at, &cp);
         if (!reserve(m->budget, &m->cps, &m->cap, n + MOST_PARTS))
             return n;
-        utf8proc_ssize_t parts = utf8proc_decompose_char((utf8proc_int32_t)cp, m->cps + n, MOST_PARTS, options, &ignored);
+        utf8proc_ssize_t parts =
+            utf8proc_decompose_char((utf8proc_int32_t)cp, m->cps + n, MOST_PARTS, options, &ignored);
         BUG_IF(parts < 0 || parts > MOST_PARTS); // the text is valid UTF-8
         n += (size_t)parts;
     }

@@ -7,8 +7,8 @@
 
 enum normal_form { FORM_NFC, FORM_NFD, FORM_NFKC, FORM_NFKD };
 
-/* Code points of the stretch at hand, and of marks that are put in order. `(struct normal_memory){0}` is empty and valid.
- * What its budget, which may be NULL, has no room for is left out of the text. */
+/* Code points of the stretch at hand, and of marks that are put in order. `(struct normal_memory){0}` is empty and
+ * valid. What its budget, which may be NULL, has no room for is left out of the text. */
 struct normal_memory {
     struct budget *budget;
     int32_t *cps, *spare;

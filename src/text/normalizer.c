@@ -49,8 +49,8 @@ static struct str strip(struct str s, bool left, bool right) {
     return s;
 }
 
-static enum status replace(const struct normalizer_step *step, struct normalizer_memory *m, struct regex_memory *rm, struct str text,
-                           struct buf *out, struct error *err) {
+static enum status replace(const struct normalizer_step *step, struct normalizer_memory *m, struct regex_memory *rm,
+                           struct str text, struct buf *out, struct error *err) {
     struct regex_walk walk = {.text = text};
     size_t copied = 0, begin, end;
     for (;;) {
@@ -69,7 +69,8 @@ static enum status replace(const struct normalizer_step *step, struct normalizer
 
 static bool is_other(uint32_t cp) {
     utf8proc_category_t c = utf8proc_category((utf8proc_int32_t)cp);
-    return c == UTF8PROC_CATEGORY_CC || c == UTF8PROC_CATEGORY_CF || c == UTF8PROC_CATEGORY_CO || c == UTF8PROC_CATEGORY_CN;
+    return c == UTF8PROC_CATEGORY_CC || c == UTF8PROC_CATEGORY_CF || c == UTF8PROC_CATEGORY_CO ||
+           c == UTF8PROC_CATEGORY_CN;
 }
 
 static void bert_clean(struct buf *out, uint32_t cp) {
@@ -99,14 +100,17 @@ static void strip_nonspacing(struct buf *out, uint32_t cp) {
 }
 
 static void nmt(struct buf *out, uint32_t cp) {
-    if ((cp >= 0x01 && cp <= 0x08) || cp == 0x0B || (cp >= 0x0E && cp <= 0x1F) || cp == 0x7F || cp == 0x8F || cp == 0x9F)
+    if ((cp >= 0x01 && cp <= 0x08) || cp == 0x0B || (cp >= 0x0E && cp <= 0x1F) || cp == 0x7F || cp == 0x8F ||
+        cp == 0x9F)
         return;
-    bool space = cp == 0x09 || cp == 0x0A || cp == 0x0C || cp == 0x0D || cp == 0x1680 || (cp >= 0x200B && cp <= 0x200F) || cp == 0x2028 ||
-                 cp == 0x2029 || cp == 0x2581 || cp == 0xFEFF || cp == 0xFFFD;
+    bool space = cp == 0x09 || cp == 0x0A || cp == 0x0C || cp == 0x0D || cp == 0x1680 ||
+                 (cp >= 0x200B && cp <= 0x200F) || cp == 0x2028 || cp == 0x2029 || cp == 0x2581 || cp == 0xFEFF ||
+                 cp == 0xFFFD;
     buf_push_code_point(out, space ? ' ' : cp);
 }
 
-static void each_character(struct str text, struct normalizer_memory *m, struct buf *out, void (*put)(struct buf *out, uint32_t cp)) {
+static void each_character(struct str text, struct normalizer_memory *m, struct buf *out,
+                           void (*put)(struct buf *out, uint32_t cp)) {
     buf_reserve(out, text.len);
     for (size_t at = 0; at < text.len;) {
         uint32_t cp;
@@ -118,8 +122,8 @@ static void each_character(struct str text, struct normalizer_memory *m, struct 
 }
 
 /* Runs one step over *text. What it writes goes to out, and *text is then that. */
-static enum status run_step(const struct normalizer_step *step, struct normalizer_memory *m, struct regex_memory *rm, struct buf *out,
-                            struct str *text, struct error *err) {
+static enum status run_step(const struct normalizer_step *step, struct normalizer_memory *m, struct regex_memory *rm,
+                            struct buf *out, struct str *text, struct error *err) {
     buf_clear(out);
     switch (step->kind) {
     case NORMALIZE_FORM:
@@ -159,8 +163,8 @@ static enum status run_step(const struct normalizer_step *step, struct normalize
     return OK;
 }
 
-enum status normalizer_run(const struct normalizer *n, struct normalizer_memory *m, struct regex_memory *rm, struct str text,
-                           struct str *out, struct error *err) {
+enum status normalizer_run(const struct normalizer *n, struct normalizer_memory *m, struct regex_memory *rm,
+                           struct str text, struct str *out, struct error *err) {
     *out = text;
     m->lost_start = false;
     m->text[0].budget = m->text[1].budget = m->form.budget = m->budget;

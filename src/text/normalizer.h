@@ -55,7 +55,7 @@ void normalizer_memory_release(struct normalizer_memory *m);
 /* Appends a step, which is taken over. */
 void normalizer_take_step(struct normalizer *n, struct normalizer_step step);
 
-/* *out is text itself when nothing changes, else lies in m until its next use. ERR_LIMIT or ERR_MEMORY when the steps make
- * more of the text than the budget has room for. */
-enum status normalizer_run(const struct normalizer *n, struct normalizer_memory *m, struct regex_memory *rm, struct str text,
-                           struct str *out, struct error *err);
+/* *out is text itself when nothing changes, else lies in m until its next use. ERR_LIMIT or ERR_MEMORY when the steps
+ * make more of the text than the budget has room for. */
+enum status normalizer_run(const struct normalizer *n, struct normalizer_memory *m, struct regex_memory *rm,
+                           struct str text, struct str *out, struct error *err);

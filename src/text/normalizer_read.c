@@ -7,7 +7,8 @@ enum { NEST_MAX = 20, STEPS_MAX = 100 };
 
 static enum status read_value(const json_t *v, const char *where, int depth, struct normalizer *out, struct error *err);
 
-static enum status read_sequence(const json_t *v, const char *where, int depth, struct normalizer *out, struct error *err) {
+static enum status read_sequence(const json_t *v, const char *where, int depth, struct normalizer *out,
+                                 struct error *err) {
     json_t *list;
     TRY(jv_array_or_null(v, where, "normalizers", &list, err));
     size_t i;
@@ -22,10 +23,12 @@ static void take_copy(struct normalizer_step *step, const json_t *string) {
     memcpy(step->content, json_string_value(string), step->content_len);
 }
 
-static enum status read_content(const json_t *v, const char *where, const char *key, struct normalizer_step *step, struct error *err) {
+static enum status read_content(const json_t *v, const char *where, const char *key, struct normalizer_step *step,
+                                struct error *err) {
     const json_t *content = json_object_get(v, key);
     if (!json_is_string(content))
-        return fail(err, ERR_FORMAT, "%s: \"%s\" of a normalizer is %s, it must be a string", where, key, jv_type_name(content));
+        return fail(err, ERR_FORMAT, "%s: \"%s\" of a normalizer is %s, it must be a string", where, key,
+                    jv_type_name(content));
     take_copy(step, content);
     return OK;
 }
@@ -41,7 +44,8 @@ static enum status read_replace(const json_t *v, const char *where, struct norma
     return st;
 }
 
-static enum status read_around(const json_t *v, const char *where, bool before, struct normalizer *out, struct error *err) {
+static enum status read_around(const json_t *v, const char *where, bool before, struct normalizer *out,
+                               struct error *err) {
     struct normalizer_step step = {.kind = before ? NORMALIZE_PREPEND : NORMALIZE_APPEND};
     TRY(read_content(v, where, before ? "prepend" : "append", &step, err));
     normalizer_take_step(out, step);
@@ -106,7 +110,8 @@ static const struct {
     {"ByteLevel", {.kind = NORMALIZE_BYTE_LEVEL}},
 };
 
-static enum status read_value(const json_t *v, const char *where, int depth, struct normalizer *out, struct error *err) {
+static enum status read_value(const json_t *v, const char *where, int depth, struct normalizer *out,
+                              struct error *err) {
     const char *type;
     if (depth > NEST_MAX)
         return fail(err, ERR_LIMIT, "%s: \"normalizer\" nests more than %d deep", where, NEST_MAX);

@@ -13,7 +13,8 @@ void pattern_of_literal(struct str literal, struct pattern *out) {
     memcpy(out->literal, literal.ptr, literal.len);
 }
 
-enum status pattern_of_regex(struct str regex, enum regex_dialect dialect, const char *where, struct pattern *out, struct error *err) {
+enum status pattern_of_regex(struct str regex, enum regex_dialect dialect, const char *where, struct pattern *out,
+                             struct error *err) {
     *out = (struct pattern){.kind = PATTERN_WORDS, .words = word_rules_find(regex)};
     if (out->words)
         return OK;
@@ -32,7 +33,8 @@ enum status pattern_read(const json_t *value, const char *where, struct pattern 
     if (!json_is_string(regex))
         return fail(err, ERR_FORMAT, "%s: \"pattern\" is %s, it must be an object with \"String\" or \"Regex\"", where,
                     jv_type_name(value));
-    return pattern_of_regex((struct str){json_string_value(regex), json_string_length(regex)}, REGEX_ONIGURUMA, where, out, err);
+    return pattern_of_regex((struct str){json_string_value(regex), json_string_length(regex)}, REGEX_ONIGURUMA, where,
+                            out, err);
 }
 
 static bool find_literal(const struct pattern *p, struct regex_walk *walk, size_t *begin, size_t *end) {
@@ -73,15 +75,16 @@ static bool find_run(struct regex_walk *walk, size_t *begin, size_t *end) {
     return true;
 }
 
-enum status pattern_next(const struct pattern *p, struct regex_memory *m, struct regex_walk *walk, size_t *begin, size_t *end, bool *found,
-                         struct error *err) {
+enum status pattern_next(const struct pattern *p, struct regex_memory *m, struct regex_walk *walk, size_t *begin,
+                         size_t *end, bool *found, struct error *err) {
     switch (p->kind) {
     case PATTERN_REGEX: return regex_next(p->regex, m, walk, begin, end, found, err);
     case PATTERN_WORDS:
         *begin = *end = walk->at;
         *found = walk->at < walk->text.len;
         if (*found)
-            *end = (size_t)(word_scan(p->words, walk->text.ptr + walk->at, walk->text.ptr + walk->text.len) - walk->text.ptr);
+            *end = (size_t)(word_scan(p->words, walk->text.ptr + walk->at, walk->text.ptr + walk->text.len) -
+                            walk->text.ptr);
         break;
     case PATTERN_LITERAL: *found = find_literal(p, walk, begin, end); break;
     case PATTERN_CHARACTER: *found = find_character(p, walk, begin, end); break;
@@ -139,8 +142,8 @@ static enum status take_item(struct splitter *s, bool match, size_t begin, size_
     return OK;
 }
 
-enum status split_text(const struct pattern *p, enum split_behavior behavior, bool invert, struct regex_memory *m, struct str text,
-                       split_emit emit, void *arg, struct error *err) {
+enum status split_text(const struct pattern *p, enum split_behavior behavior, bool invert, struct regex_memory *m,
+                       struct str text, split_emit emit, void *arg, struct error *err) {
     struct splitter s = {.behavior = behavior, .invert = invert, .emit = emit, .arg = arg};
     struct regex_walk walk = {.text = text};
     size_t covered = 0, begin, end;

@@ -47,7 +47,8 @@ static void apply(const struct token_ids *t, bool add_special, const struct toke
     }
 }
 
-void postprocessor_run(const struct postprocessor *p, bool add_special, struct token_ids *body, struct token_ids *spare) {
+void postprocessor_run(const struct postprocessor *p, bool add_special, struct token_ids *body,
+                       struct token_ids *spare) {
     for (size_t i = 0; i < p->n; i++) {
         apply(&p->templates[i], add_special, body, spare);
         struct token_ids swap = *body;
@@ -66,12 +67,14 @@ static enum status push_id(struct token_ids *items, const json_t *id, const char
 }
 
 /* {"SpecialToken": {"id": "<s>"}}: all ids that special_tokens has for it. */
-static enum status push_special(struct token_ids *items, const json_t *v, const json_t *item, const char *where, struct error *err) {
+static enum status push_special(struct token_ids *items, const json_t *v, const json_t *item, const char *where,
+                                struct error *err) {
     const char *name;
     TRY(jv_string(item, where, "id", &name, err));
     const json_t *ids = json_object_get(json_object_get(json_object_get(v, "special_tokens"), name), "ids");
     if (!json_is_array(ids))
-        return fail(err, ERR_FORMAT, "%s: \"post_processor\" names the special token \"%s\" and gives no ids for it", where, name);
+        return fail(err, ERR_FORMAT, "%s: \"post_processor\" names the special token \"%s\" and gives no ids for it",
+                    where, name);
     size_t i;
     const json_t *id;
     json_array_foreach(ids, i, id) TRY(push_id(items, id, where, err));
@@ -82,7 +85,8 @@ static enum status push_sequence(struct token_ids *items, const json_t *item, co
     const char *name;
     TRY(jv_string(item, where, "id", &name, err));
     if (strcmp(name, "A") != 0)
-        return fail(err, ERR_UNSUPPORTED, "%s: \"post_processor\" wants the text \"%s\" in \"single\", there is only A", where, name);
+        return fail(err, ERR_UNSUPPORTED, "%s: \"post_processor\" wants the text \"%s\" in \"single\", there is only A",
+                    where, name);
     for (size_t k = 0; k < items->n; k++)
         if (items->ids[k] == TEMPLATE_BODY)
             return fail(err, ERR_UNSUPPORTED, "%s: \"post_processor\" has the text twice in \"single\"", where);
@@ -102,7 +106,8 @@ static enum status read_template(const json_t *v, const char *where, struct toke
         else if (sequence)
             TRY(push_sequence(items, sequence, where, err));
         else
-            return fail(err, ERR_FORMAT, "%s: \"post_processor\" has an item in \"single\" that is neither SpecialToken nor Sequence",
+            return fail(err, ERR_FORMAT,
+                        "%s: \"post_processor\" has an item in \"single\" that is neither SpecialToken nor Sequence",
                         where);
     }
     return OK;
@@ -115,9 +120,11 @@ static enum status read_around(const json_t *v, const char *where, struct token_
     return push_id(items, json_array_get(json_object_get(v, "sep"), 1), where, err);
 }
 
-static enum status read_value(const json_t *v, const char *where, int depth, struct postprocessor *out, struct error *err);
+static enum status read_value(const json_t *v, const char *where, int depth, struct postprocessor *out,
+                              struct error *err);
 
-static enum status read_sequence(const json_t *v, const char *where, int depth, struct postprocessor *out, struct error *err) {
+static enum status read_sequence(const json_t *v, const char *where, int depth, struct postprocessor *out,
+                                 struct error *err) {
     json_t *list;
     TRY(jv_array_or_null(v, where, "processors", &list, err));
     size_t i;
@@ -126,7 +133,8 @@ static enum status read_sequence(const json_t *v, const char *where, int depth, 
     return OK;
 }
 
-static enum status read_value(const json_t *v, const char *where, int depth, struct postprocessor *out, struct error *err) {
+static enum status read_value(const json_t *v, const char *where, int depth, struct postprocessor *out,
+                              struct error *err) {
     const char *type;
     if (depth > NEST_MAX)
         return fail(err, ERR_LIMIT, "%s: \"post_processor\" nests more than %d deep", where, NEST_MAX);
@@ -158,5 +166,7 @@ enum status postprocessor_read(const json_t *value, const char *where, struct po
         return OK;
     TRY(read_value(value, where, 0, out, err));
     enum { TEMPLATES_MAX = 16 };
-    return out->n <= TEMPLATES_MAX ? OK : fail(err, ERR_LIMIT, "%s: \"post_processor\" has more than %d templates", where, TEMPLATES_MAX);
+    return out->n <= TEMPLATES_MAX
+               ? OK
+               : fail(err, ERR_LIMIT, "%s: \"post_processor\" has more than %d templates", where, TEMPLATES_MAX);
 }

@@ -23,4 +23,5 @@ void postprocessor_take_template(struct postprocessor *p, struct token_ids items
 bool postprocessor_is_identity(const struct postprocessor *p, bool add_special);
 
 /* Rewrites body by the templates; without add_special their own ids are left out. `spare` is overwritten. */
-void postprocessor_run(const struct postprocessor *p, bool add_special, struct token_ids *body, struct token_ids *spare);
+void postprocessor_run(const struct postprocessor *p, bool add_special, struct token_ids *body,
+                       struct token_ids *spare);

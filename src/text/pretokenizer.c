@@ -51,7 +51,8 @@ static enum status check(const struct run *r, struct error *err) {
 
 static enum status pass_on(void *arg, size_t begin, size_t end, struct error *err) {
     const struct stage *s = arg;
-    return run_step(s->run, s->step + 1, (struct str){s->text.ptr + begin, end - begin}, s->at_start && begin == 0, err);
+    return run_step(s->run, s->step + 1, (struct str){s->text.ptr + begin, end - begin}, s->at_start && begin == 0,
+                    err);
 }
 
 /* GPT-2's words end in visible characters only after they are cut. */
@@ -170,8 +171,8 @@ const struct word_rules *pretokenizer_word_rules(const struct pretokenizer *p) {
     return cuts_known_words(first) && plain_bytes && !last->cuts ? first->pattern.words : NULL;
 }
 
-enum status pretokenizer_run(const struct pretokenizer *p, struct pretokenizer_memory *m, struct regex_memory *rm, struct str text,
-                             bool at_start, word_emit emit, void *arg, struct error *err) {
+enum status pretokenizer_run(const struct pretokenizer *p, struct pretokenizer_memory *m, struct regex_memory *rm,
+                             struct str text, bool at_start, word_emit emit, void *arg, struct error *err) {
     if (m->n < p->n) {
         m->texts = xcalloc(p->n, sizeof *m->texts);
         m->n = p->n;

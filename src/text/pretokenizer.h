@@ -52,6 +52,7 @@ const struct word_rules *pretokenizer_word_rules(const struct pretokenizer *p);
 typedef enum status (*word_emit)(void *arg, struct str word, struct error *err);
 
 /* Cuts text, which is not empty, and calls emit for each word. at_start: the text begins the whole input. A word
- * is valid during the call. ERR_LIMIT or ERR_MEMORY when the steps make more of the text than the budget has room for. */
-enum status pretokenizer_run(const struct pretokenizer *p, struct pretokenizer_memory *m, struct regex_memory *rm, struct str text,
-                             bool at_start, word_emit emit, void *arg, struct error *err);
+ * is valid during the call. ERR_LIMIT or ERR_MEMORY when the steps make more of the text than the budget has room for.
+ */
+enum status pretokenizer_run(const struct pretokenizer *p, struct pretokenizer_memory *m, struct regex_memory *rm,
+                             struct str text, bool at_start, word_emit emit, void *arg, struct error *err);

@@ -5,9 +5,11 @@
 
 enum { NEST_MAX = 20 };
 
-static enum status read_value(const json_t *v, const char *where, int depth, struct pretokenizer *out, struct error *err);
+static enum status read_value(const json_t *v, const char *where, int depth, struct pretokenizer *out,
+                              struct error *err);
 
-static enum status read_sequence(const json_t *v, const char *where, int depth, struct pretokenizer *out, struct error *err) {
+static enum status read_sequence(const json_t *v, const char *where, int depth, struct pretokenizer *out,
+                                 struct error *err) {
     json_t *list;
     TRY(jv_array_or_null(v, where, "pretokenizers", &list, err));
     size_t i;
@@ -16,7 +18,8 @@ static enum status read_sequence(const json_t *v, const char *where, int depth, 
     return OK;
 }
 
-static enum status read_behavior(const json_t *v, const char *where, const char *fallback, enum split_behavior *out, struct error *err) {
+static enum status read_behavior(const json_t *v, const char *where, const char *fallback, enum split_behavior *out,
+                                 struct error *err) {
     static const char *const names[] = {
         [SPLIT_REMOVED] = "Removed",
         [SPLIT_ISOLATED] = "Isolated",
@@ -25,7 +28,8 @@ static enum status read_behavior(const json_t *v, const char *where, const char 
         [SPLIT_CONTIGUOUS] = "Contiguous",
     };
     const char *name;
-    TRY(fallback ? jv_string_or(v, where, "behavior", fallback, &name, err) : jv_string(v, where, "behavior", &name, err));
+    TRY(fallback ? jv_string_or(v, where, "behavior", fallback, &name, err)
+                 : jv_string(v, where, "behavior", &name, err));
     for (size_t i = 0; i < ARRAY_LEN(names); i++)
         if (strcmp(name, names[i]) == 0) {
             *out = (enum split_behavior)i;
@@ -44,7 +48,8 @@ static enum status read_split(const json_t *v, const char *where, struct pretoke
 }
 
 static enum status read_byte_level(const json_t *v, const char *where, struct pretokenizer *out, struct error *err) {
-    struct pretokenizer_step step = {.kind = PRETOKEN_BYTE_LEVEL, .pattern = {.kind = PATTERN_WORDS, .words = word_rules_gpt2()}};
+    struct pretokenizer_step step = {.kind = PRETOKEN_BYTE_LEVEL,
+                                     .pattern = {.kind = PATTERN_WORDS, .words = word_rules_gpt2()}};
     TRY(jv_bool_or(v, where, "add_prefix_space", true, &step.add_prefix_space, err));
     TRY(jv_bool_or(v, where, "use_regex", true, &step.cuts, err));
     pretokenizer_take_step(out, step);
@@ -52,7 +57,8 @@ static enum status read_byte_level(const json_t *v, const char *where, struct pr
 }
 
 /* A field that holds one character. */
-static enum status read_character(const json_t *v, const char *where, const char *key, struct str *out, struct error *err) {
+static enum status read_character(const json_t *v, const char *where, const char *key, struct str *out,
+                                  struct error *err) {
     const char *text;
     TRY(jv_string(v, where, key, &text, err));
     *out = str_of(text);
@@ -85,8 +91,9 @@ static enum status read_metaspace(const json_t *v, const char *where, struct pre
 }
 
 static void take_split(struct pretokenizer *out, struct pattern pattern, enum split_behavior behavior, bool invert) {
-    pretokenizer_take_step(out,
-                           (struct pretokenizer_step){.kind = PRETOKEN_SPLIT, .pattern = pattern, .behavior = behavior, .invert = invert});
+    pretokenizer_take_step(
+        out,
+        (struct pretokenizer_step){.kind = PRETOKEN_SPLIT, .pattern = pattern, .behavior = behavior, .invert = invert});
 }
 
 static enum status read_punctuation(const json_t *v, const char *where, struct pretokenizer *out, struct error *err) {
@@ -125,7 +132,8 @@ static enum status read_whitespace(const json_t *v, const char *where, struct pr
     return OK;
 }
 
-static enum status read_whitespace_split(const json_t *v, const char *where, struct pretokenizer *out, struct error *err) {
+static enum status read_whitespace_split(const json_t *v, const char *where, struct pretokenizer *out,
+                                         struct error *err) {
     (void)v, (void)where, (void)err;
     take_split(out, pattern_of_characters(char_is_space), SPLIT_REMOVED, false);
     return OK;
@@ -160,7 +168,8 @@ static const struct {
     {"UnicodeScripts", read_scripts},
 };
 
-static enum status read_value(const json_t *v, const char *where, int depth, struct pretokenizer *out, struct error *err) {
+static enum status read_value(const json_t *v, const char *where, int depth, struct pretokenizer *out,
+                              struct error *err) {
     const char *type;
     if (depth > NEST_MAX)
         return fail(err, ERR_LIMIT, "%s: \"pre_tokenizer\" nests more than %d deep", where, NEST_MAX);
@@ -181,5 +190,6 @@ enum status pretokenizer_read(const json_t *value, const char *where, struct pre
         return OK;
     TRY(read_value(value, where, 0, out, err));
     enum { STEPS_MAX = 100 }; // each is a level of calls
-    return out->n <= STEPS_MAX ? OK : fail(err, ERR_LIMIT, "%s: \"pre_tokenizer\" has more than %d steps", where, STEPS_MAX);
+    return out->n <= STEPS_MAX ? OK
+                               : fail(err, ERR_LIMIT, "%s: \"pre_tokenizer\" has more than %d steps", where, STEPS_MAX);
 }

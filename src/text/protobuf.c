@@ -34,13 +34,15 @@ static bool take_bytes(struct str *s, struct str *out) {
     return true;
 }
 
-enum status protobuf_next(struct str *message, struct protobuf_field *field, bool *more, const char *where, struct error *err) {
+enum status protobuf_next(struct str *message, struct protobuf_field *field, bool *more, const char *where,
+                          struct error *err) {
     *more = message->len > 0;
     if (!*more)
         return OK;
     uint64_t key;
     bool good = take_varint(message, &key) && key >> 3 > 0 && key >> 3 <= UINT32_MAX;
-    *field = (struct protobuf_field){.number = good ? (uint32_t)(key >> 3) : 0, .wire = (enum protobuf_wire)(good ? key & 7 : 7)};
+    *field = (struct protobuf_field){.number = good ? (uint32_t)(key >> 3) : 0,
+                                     .wire = (enum protobuf_wire)(good ? key & 7 : 7)};
     switch (field->wire) {
     case PROTOBUF_VARINT: good = take_varint(message, &field->value); break;
     case PROTOBUF_FIXED64: good = take_fixed(message, 8, &field->value); break;
@@ -48,7 +50,9 @@ enum status protobuf_next(struct str *message, struct protobuf_field *field, boo
     case PROTOBUF_BYTES: good = take_bytes(message, &field->bytes); break;
     default: good = false;
     }
-    return good ? OK : fail(err, ERR_FORMAT, "%s: not a protocol-buffers message: field %u is broken or cut off", where, field->number);
+    return good ? OK
+                : fail(err, ERR_FORMAT, "%s: not a protocol-buffers message: field %u is broken or cut off", where,
+                       field->number);
 }
 
 float protobuf_float(const struct protobuf_field *field) {

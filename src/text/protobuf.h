@@ -14,7 +14,8 @@ struct protobuf_field {
 };
 
 /* Takes the next field off the front of message. *more is false at its end. ERR_FORMAT names `where`. */
-enum status protobuf_next(struct str *message, struct protobuf_field *field, bool *more, const char *where, struct error *err);
+enum status protobuf_next(struct str *message, struct protobuf_field *field, bool *more, const char *where,
+                          struct error *err);
 
 /* The float in a FIXED32 field. */
 float protobuf_float(const struct protobuf_field *field);

@@ -43,8 +43,8 @@ struct regex_memory {
     size_t unseen;       // calls since the clock was looked at, those of long texts more than once
 };
 
-static enum status compile(struct str pattern, uint32_t options, const char *where, struct str shown, struct regex **out,
-                           struct error *err) {
+static enum status compile(struct str pattern, uint32_t options, const char *where, struct str shown,
+                           struct regex **out, struct error *err) {
     pcre2_compile_context *context = pcre2_compile_context_create(NULL);
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
     int code;
@@ -55,8 +55,8 @@ static enum status compile(struct str pattern, uint32_t options, const char *whe
     if (!compiled) {
         PCRE2_UCHAR message[200];
         pcre2_get_error_message(code, message, sizeof message);
-        return fail(err, ERR_UNSUPPORTED, "%s: the pattern \"%.*s\" cannot be used: %s", where, (int)MIN(shown.len, 200), shown.ptr,
-                    (const char *)message);
+        return fail(err, ERR_UNSUPPORTED, "%s: the pattern \"%.*s\" cannot be used: %s", where,
+                    (int)MIN(shown.len, 200), shown.ptr, (const char *)message);
     }
     pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE); // where there is no JIT, PCRE2 interprets
     *out = xmalloc(sizeof **out);
@@ -64,9 +64,11 @@ static enum status compile(struct str pattern, uint32_t options, const char *whe
     return OK;
 }
 
-enum status regex_compile(struct str pattern, enum regex_dialect dialect, const char *where, struct regex **out, struct error *err) {
+enum status regex_compile(struct str pattern, enum regex_dialect dialect, const char *where, struct regex **out,
+                          struct error *err) {
     if (pattern.len > PATTERN_MAX_BYTES)
-        return fail(err, ERR_LIMIT, "%s: a pattern has %zu bytes, the limit is %d", where, pattern.len, PATTERN_MAX_BYTES);
+        return fail(err, ERR_LIMIT, "%s: a pattern has %zu bytes, the limit is %d", where, pattern.len,
+                    PATTERN_MAX_BYTES);
     if (dialect == REGEX_RUST)
         return compile(pattern, PCRE2_DOLLAR_ENDONLY, where, pattern, out, err);
     struct buf translated = {0};
@@ -136,14 +138,16 @@ void regex_memory_go_on(struct regex_memory *m, size_t n_bytes) {
 }
 
 /* A match that begins at `at` or one of the `window` places behind it, with so many steps at each. */
-static int match_from(const struct regex *re, struct regex_memory *m, struct str text, size_t at, size_t window, int64_t steps) {
+static int match_from(const struct regex *re, struct regex_memory *m, struct str text, size_t at, size_t window,
+                      int64_t steps) {
     pcre2_set_offset_limit(m->context, at + window);
     pcre2_set_match_limit(m->context, (uint32_t)steps);
     return pcre2_match(re->code, (PCRE2_SPTR)text.ptr, text.len, at, PCRE2_NO_UTF_CHECK, m->match, m->context);
 }
 
-/* Where the free steps were not enough: more and more of the text's own, as if each try used all that it has. A step may read to the
- * end of the text, and no call can be stopped: so one that would take until past the deadline, by what the last one took, is not made. */
+/* Where the free steps were not enough: more and more of the text's own, as if each try used all that it has. A step
+ * may read to the end of the text, and no call can be stopped: so one that would take until past the deadline, by what
+ * the last one took, is not made. */
 static int match_harder(const struct regex *re, struct regex_memory *m, struct str text, size_t at, size_t window) {
     int code = PCRE2_ERROR_MATCHLIMIT;
     int64_t n_places = (int64_t)window + 1, steps = FREE_STEPS, took_us = 0, now_us = thread_us();
@@ -167,7 +171,9 @@ static bool is_late(struct regex_memory *m, struct str text) {
     return thread_us() > m->deadline_us;
 }
 
-static size_t place_behind(struct str text, size_t at) { return at + (at < text.len ? (size_t)utf8_length(text.ptr[at]) : 1); }
+static size_t place_behind(struct str text, size_t at) {
+    return at + (at < text.len ? (size_t)utf8_length(text.ptr[at]) : 1);
+}
 
 static size_t place_past(struct str text, size_t at, size_t end) {
     while (at <= end && at <= text.len)
@@ -208,14 +214,15 @@ static int search_from_start(const struct regex *re, struct regex_memory *m, str
 }
 
 /* The first match at or behind `at`. */
-static enum status search(const struct regex *re, struct regex_memory *m, struct str text, size_t at, bool *found, struct error *err) {
+static enum status search(const struct regex *re, struct regex_memory *m, struct str text, size_t at, bool *found,
+                          struct error *err) {
     int code = re->sees_start ? search_from_start(re, m, text, at) : search_places(re, m, text, at);
     *found = code >= 0;
     return *found || code == PCRE2_ERROR_NOMATCH ? OK : match_failed(code, err);
 }
 
-enum status regex_next(const struct regex *re, struct regex_memory *m, struct regex_walk *walk, size_t *begin, size_t *end, bool *found,
-                       struct error *err) {
+enum status regex_next(const struct regex *re, struct regex_memory *m, struct regex_walk *walk, size_t *begin,
+                       size_t *end, bool *found, struct error *err) {
     *found = false;
     while (walk->at <= walk->text.len) {
         bool hit = false;

@@ -11,7 +11,8 @@
 #include <pcre2.h>
 
 /* Unicode's White_Space. PCRE2's own \s has U+180E besides. */
-#define SPACE_ITEMS "\\t-\\r\\x{20}\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}"
+#define SPACE_ITEMS \
+    "\\t-\\r\\x{20}\\x{85}\\x{A0}\\x{1680}\\x{2000}-\\x{200A}\\x{2028}\\x{2029}\\x{202F}\\x{205F}\\x{3000}"
 #define HEX_ITEMS "0-9A-Fa-f"
 #define GRAPH_ITEMS "\\p{L}\\p{M}\\p{N}\\p{P}\\p{S}\\p{Cf}\\p{Co}"
 
@@ -72,7 +73,8 @@ static enum status take_escaped(struct regex_parser *p, char c, uint32_t *cp, st
     }
 }
 
-enum status regex_parse_character(struct regex_parser *p, bool in_class, uint32_t *cp, bool *is_one, struct error *err) {
+enum status regex_parse_character(struct regex_parser *p, bool in_class, uint32_t *cp, bool *is_one,
+                                  struct error *err) {
     *is_one = false;
     char c = regex_peek(p);
     if (!in_class && c && strchr("()[.^$?*+|", c))
@@ -103,13 +105,15 @@ enum status regex_parse_character(struct regex_parser *p, bool in_class, uint32_
     *is_one = true;
     p->at += 2;
     TRY(take_escaped(p, e, cp, err));
-    return *cp <= 0x10FFFF && (*cp < 0xD800 || *cp > 0xDFFF) ? OK : fail(err, ERR_FORMAT, "there is no character U+%X", *cp);
+    return *cp <= 0x10FFFF && (*cp < 0xD800 || *cp > 0xDFFF) ? OK
+                                                             : fail(err, ERR_FORMAT, "there is no character U+%X", *cp);
 }
 
 static bool pcre2_knows(const char *pattern) {
     int code;
     size_t offset;
-    pcre2_code *re = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &code, &offset, NULL);
+    pcre2_code *re =
+        pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &code, &offset, NULL);
     pcre2_code_free(re);
     return re;
 }
@@ -202,7 +206,8 @@ static bool put_property(const char *name, bool in_bracket, struct buf *items, b
 }
 
 /* The name up to `closing`, small letters and digits only, the rest left out. */
-static enum status take_property_name(struct regex_parser *p, const char *closing, char name[static 64], struct error *err) {
+static enum status take_property_name(struct regex_parser *p, const char *closing, char name[static 64],
+                                      struct error *err) {
     size_t n = 0, begin = p->at;
     while (!regex_at_end(p) && !regex_accept(p, closing)) {
         char c = p->pattern.ptr[p->at++];
@@ -213,8 +218,8 @@ static enum status take_property_name(struct regex_parser *p, const char *closin
     }
     name[n] = '\0';
     if (n == 0 || n == 63)
-        return fail(err, ERR_UNSUPPORTED, "the character property %.*s is not known", (int)MIN(p->at - begin, (size_t)64),
-                    p->pattern.ptr + begin);
+        return fail(err, ERR_UNSUPPORTED, "the character property %.*s is not known",
+                    (int)MIN(p->at - begin, (size_t)64), p->pattern.ptr + begin);
     return OK;
 }
 
@@ -222,7 +227,9 @@ static enum status take_property(struct regex_parser *p, struct buf *items, bool
     char name[64];
     *negated ^= regex_accept(p, "^");
     TRY(take_property_name(p, "}", name, err));
-    return put_property(name, false, items, negated) ? OK : fail(err, ERR_UNSUPPORTED, "the character property \\p{%s} is not known", name);
+    return put_property(name, false, items, negated)
+               ? OK
+               : fail(err, ERR_UNSUPPORTED, "the character property \\p{%s} is not known", name);
 }
 
 enum status regex_parse_shorthand(struct regex_parser *p, bool in_class, struct buf *items, bool *negated, bool *is_set,
@@ -333,7 +340,8 @@ static enum status parse_range(struct regex_parser *p, struct char_set *s, struc
     if (!is_one)
         return fail(err, ERR_FORMAT, "a class is not closed");
     high = low;
-    bool dash = regex_peek(p) == '-' && p->at + 1 < p->pattern.len && p->pattern.ptr[p->at + 1] != ']' && p->pattern.ptr[p->at + 1] != '[';
+    bool dash = regex_peek(p) == '-' && p->at + 1 < p->pattern.len && p->pattern.ptr[p->at + 1] != ']' &&
+                p->pattern.ptr[p->at + 1] != '[';
     if (dash) {
         p->at++;
         TRY(regex_parse_character(p, true, &high, &is_one, err));
@@ -388,7 +396,8 @@ static enum status parse_operands(struct regex_parser *p, struct buf *out, bool 
         buf_clear(out);
         buf_printf(out, "(?:(?=%s)", left.ptr);
         buf_release(&left);
-        TRY(regex_peek(p) == ']' ? fail(err, ERR_UNSUPPORTED, "a class ends with &&") : parse_operand(p, out, flat, err));
+        TRY(regex_peek(p) == ']' ? fail(err, ERR_UNSUPPORTED, "a class ends with &&")
+                                 : parse_operand(p, out, flat, err));
         buf_push(out, ')');
         *flat = false;
     }

@@ -42,7 +42,8 @@ enum status regex_parse_character(struct regex_parser *p, bool in_class, uint32_
 
 /* \d \s \h \p{..} and their complements: appends class items to out, such that [items] or, when *negated, [^items]
  * is the set. *is_set is false, with nothing consumed, when something else comes next. */
-enum status regex_parse_shorthand(struct regex_parser *p, bool in_class, struct buf *items, bool *negated, bool *is_set, struct error *err);
+enum status regex_parse_shorthand(struct regex_parser *p, bool in_class, struct buf *items, bool *negated, bool *is_set,
+                                  struct error *err);
 
 /* A whole [...]: appends a pattern that matches one character. */
 enum status regex_parse_class(struct regex_parser *p, struct buf *out, struct error *err);

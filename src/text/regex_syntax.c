@@ -101,7 +101,8 @@ static enum status parse_options(struct regex_parser *p, struct error *err) {
         case 'x': p->options.extended = on; break;
         case ':':
         case ')': return OK;
-        default: return fail(err, ERR_UNSUPPORTED, "the group (?%.*s is not supported", c ? 1 : 0, p->pattern.ptr + p->at);
+        default:
+            return fail(err, ERR_UNSUPPORTED, "the group (?%.*s is not supported", c ? 1 : 0, p->pattern.ptr + p->at);
         }
     }
 }

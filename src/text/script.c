@@ -13,14 +13,15 @@
 #include <pthread.h>
 
 /* ISO 15924 codes, of four letters and a space each. Hira and Kana are left to Hani. */
-static const char codes[] = "Zyyy Latn Bopo Zinh Grek Copt Cyrl Armn Hebr Arab Syrc Thaa Nkoo Samr Mand Deva Beng Guru Gujr Orya Taml Telu "
-                            "Knda Mlym Sinh Thai Laoo Tibt Mymr Geor Hang Ethi Cher Cans Ogam Runr Tglg Hano Buhd Tagb Khmr Mong Limb Tale "
-                            "Talu Bugi Lana Bali Sund Batk Lepc Olck Brai Glag Tfng Hani Yiii Lisu Vaii Bamu Sylo Phag Saur Kali Rjng Java "
-                            "Cham Tavt Mtei Linb Lyci Cari Ital Goth Perm Ugar Xpeo Dsrt Shaw Osma Osge Elba Aghb Vith Lina Cprt Armi Palm "
-                            "Nbat Hatr Phnx Lydi Mero Merc Khar Sarb Narb Mani Avst Prti Phli Phlp Orkh Hung Rohg Yezi Sogo Sogd Ougr Chrs "
-                            "Elym Brah Kthi Sora Cakm Mahj Shrd Khoj Mult Sind Gran Newa Tirh Sidd Modi Takr Ahom Dogr Wara Diak Nand Zanb "
-                            "Soyo Pauc Bhks Marc Gonm Gong Maka Xsux Cpmn Egyp Hluw Mroo Tnsa Bass Hmng Medf Miao Tang Nshu Kits Dupl Sgnw "
-                            "Hmnp Toto Wcho Mend Adlm";
+static const char codes[] =
+    "Zyyy Latn Bopo Zinh Grek Copt Cyrl Armn Hebr Arab Syrc Thaa Nkoo Samr Mand Deva Beng Guru Gujr Orya Taml Telu "
+    "Knda Mlym Sinh Thai Laoo Tibt Mymr Geor Hang Ethi Cher Cans Ogam Runr Tglg Hano Buhd Tagb Khmr Mong Limb Tale "
+    "Talu Bugi Lana Bali Sund Batk Lepc Olck Brai Glag Tfng Hani Yiii Lisu Vaii Bamu Sylo Phag Saur Kali Rjng Java "
+    "Cham Tavt Mtei Linb Lyci Cari Ital Goth Perm Ugar Xpeo Dsrt Shaw Osma Osge Elba Aghb Vith Lina Cprt Armi Palm "
+    "Nbat Hatr Phnx Lydi Mero Merc Khar Sarb Narb Mani Avst Prti Phli Phlp Orkh Hung Rohg Yezi Sogo Sogd Ougr Chrs "
+    "Elym Brah Kthi Sora Cakm Mahj Shrd Khoj Mult Sind Gran Newa Tirh Sidd Modi Takr Ahom Dogr Wara Diak Nand Zanb "
+    "Soyo Pauc Bhks Marc Gonm Gong Maka Xsux Cpmn Egyp Hluw Mroo Tnsa Bass Hmng Medf Miao Tang Nshu Kits Dupl Sgnw "
+    "Hmnp Toto Wcho Mend Adlm";
 
 static pcre2_code *classifier;
 

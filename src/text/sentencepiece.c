@@ -52,7 +52,8 @@ static enum status read_piece(struct tokenizer *t, struct model_file *f, struct 
             piece.type = field.value >= PIECE_NORMAL && field.value <= PIECE_BYTE ? (enum piece_type)field.value : 0;
     }
     if (text.len == 0 || !utf8_valid(text) || !isfinite(piece.score) || piece.type == 0)
-        return fail(err, ERR_FORMAT, "%s: piece %zu has a text that is empty or not UTF-8, no finite score, or an unknown type", f->path,
+        return fail(err, ERR_FORMAT,
+                    "%s: piece %zu has a text that is empty or not UTF-8, no finite score, or an unknown type", f->path,
                     f->n);
     int32_t old;
     TRY(vocab_add(&t->vocab, text, (int64_t)f->n, f->path, &old, err));
@@ -139,7 +140,8 @@ static void build_fixed(struct tokenizer *t, const struct model_file *f) {
     free(keys);
 }
 
-static enum status take_bytes(struct tokenizer *t, const struct model_file *f, int32_t byte_id[static 256], struct error *err) {
+static enum status take_bytes(struct tokenizer *t, const struct model_file *f, int32_t byte_id[static 256],
+                              struct error *err) {
     vocab_find_bytes(&t->vocab, byte_id);
     for (int b = 0; f->byte_fallback && b < 256; b++)
         if (byte_id[b] < 0)
@@ -163,7 +165,9 @@ static void rank_pieces(struct tokenizer *t, const struct model_file *f) {
     qsort(scores, n, sizeof *scores, compare_scores);
     t->bpe.rank_of = xcalloc(f->n, sizeof *t->bpe.rank_of);
     for (size_t id = 0; id < f->n; id++) {
-        const float *at = may_be_made(&f->pieces[id]) ? bsearch(&f->pieces[id].score, scores, n, sizeof *scores, compare_scores) : NULL;
+        const float *at = may_be_made(&f->pieces[id])
+                              ? bsearch(&f->pieces[id].score, scores, n, sizeof *scores, compare_scores)
+                              : NULL;
         while (at > scores && at[-1] == *at)
             at--;
         t->bpe.rank_of[id] = at ? (int32_t)(at - scores) : INT32_MAX;
@@ -173,7 +177,11 @@ static void rank_pieces(struct tokenizer *t, const struct model_file *f) {
 
 static enum status build_bpe(struct tokenizer *t, const struct model_file *f, struct error *err) {
     t->kind = MODEL_BPE;
-    t->bpe = (struct bpe){.vocab = &t->vocab, .by_text = true, .fixed = &t->fixed, .byte_fallback = f->byte_fallback, .unk_id = f->unk_id};
+    t->bpe = (struct bpe){.vocab = &t->vocab,
+                          .by_text = true,
+                          .fixed = &t->fixed,
+                          .byte_fallback = f->byte_fallback,
+                          .unk_id = f->unk_id};
     TRY(take_bytes(t, f, t->bpe.byte_id, err));
     rank_pieces(t, f);
     t->splits_at_marks = bpe_keeps_marks_apart(&t->bpe);
@@ -183,8 +191,11 @@ static enum status build_bpe(struct tokenizer *t, const struct model_file *f, st
 static enum status build_unigram(struct tokenizer *t, const struct model_file *f, struct error *err) {
     struct unigram *u = &t->unigram;
     t->kind = MODEL_UNIGRAM;
-    *u = (struct unigram){
-        .vocab = &t->vocab, .unk_id = f->unk_id, .fuse_unk = true, .byte_fallback = f->byte_fallback, .single_floats = true};
+    *u = (struct unigram){.vocab = &t->vocab,
+                          .unk_id = f->unk_id,
+                          .fuse_unk = true,
+                          .byte_fallback = f->byte_fallback,
+                          .single_floats = true};
     TRY(take_bytes(t, f, u->byte_id, err));
     float lowest = INFINITY;
     for (size_t id = 0; id < f->n; id++)
@@ -198,7 +209,8 @@ static enum status build_unigram(struct tokenizer *t, const struct model_file *f
     size_t n = 0;
     for (size_t id = 0; id < f->n; id++) {
         struct str text = vocab_text(&t->vocab, (int32_t)id);
-        bool fixed = f->pieces[id].type == PIECE_USER_DEFINED; // scored by its length, above its parts (measured: sentencepiece 0.2.3)
+        bool fixed = f->pieces[id].type ==
+                     PIECE_USER_DEFINED; // scored by its length, above its parts (measured: sentencepiece 0.2.3)
         u->scores[id] = fixed ? 0.1 * (double)(text.len - 1) : f->pieces[id].score;
         if (may_be_made(&f->pieces[id]))
             keys[n++] = (struct trie_key){text, (int32_t)id};
@@ -233,8 +245,8 @@ static void build_decoder(struct tokenizer *t, const struct model_file *f) {
 static enum status add_special(struct tokenizer *t, const struct model_file *f, struct error *err) {
     for (size_t id = 0; id < f->n; id++)
         if (f->pieces[id].type == PIECE_CONTROL || f->pieces[id].type == PIECE_UNKNOWN)
-            TRY(tokenizer_add_token(t, vocab_text(&t->vocab, (int32_t)id), (int64_t)id, (struct added_token){.special = true}, f->path,
-                                    err));
+            TRY(tokenizer_add_token(t, vocab_text(&t->vocab, (int32_t)id), (int64_t)id,
+                                    (struct added_token){.special = true}, f->path, err));
     for (int i = 0; i < N_SPECIAL_NAMES; i++)
         if (vocab_find(&t->vocab, f->names[i]) >= 0) {
             t->special_text[i] = xcalloc(f->names[i].len + 1, 1);
@@ -258,8 +270,8 @@ static enum status build(struct tokenizer *t, struct model_file *f, struct str m
     else if (f->model_type == TRAINER_UNIGRAM)
         TRY(build_unigram(t, f, err));
     else
-        return fail(err, ERR_UNSUPPORTED, "%s: the model type %llu is not supported, only Unigram (1) and BPE (2) are", f->path,
-                    (unsigned long long)f->model_type);
+        return fail(err, ERR_UNSUPPORTED, "%s: the model type %llu is not supported, only Unigram (1) and BPE (2) are",
+                    f->path, (unsigned long long)f->model_type);
     TRY(build_rules(t, f, err));
     build_decoder(t, f);
     return add_special(t, f, err);

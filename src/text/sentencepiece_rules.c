@@ -17,7 +17,9 @@ static size_t next_part(const struct sentencepiece_rules *r, struct str text, st
     return len;
 }
 
-static struct str space_of(const struct sentencepiece_rules *r) { return r->escape_whitespaces ? STR("\xE2\x96\x81") : STR(" "); }
+static struct str space_of(const struct sentencepiece_rules *r) {
+    return r->escape_whitespaces ? STR("\xE2\x96\x81") : STR(" ");
+}
 
 static void put_part(const struct sentencepiece_rules *r, struct str part, struct buf *out) {
     for (size_t i = 0; i < part.len; i++)

@@ -37,7 +37,8 @@ static enum status take_tokens(struct chat_template *t, const json_t *config, co
         if (!is_token_name(name) || !json_is_string(text) || json_object_get(t->tokens, name))
             continue;
         if (json_object_size(t->tokens) == MAX_TOKENS)
-            return fail(err, ERR_LIMIT, "%s: more than %d special tokens have names in the tokenizer's files", folder, MAX_TOKENS);
+            return fail(err, ERR_LIMIT, "%s: more than %d special tokens have names in the tokenizer's files", folder,
+                        MAX_TOKENS);
         json_object_set(t->tokens, name, text);
     }
     return OK;
@@ -59,7 +60,8 @@ static enum status load_if_there(const char *folder, const char *name, json_t **
     return fail(err, ERR_FORMAT, "%s: must be a JSON object", path);
 }
 
-static enum status read_special_tokens(struct chat_template *t, const json_t *tokenizer_config, const char *folder, struct error *err) {
+static enum status read_special_tokens(struct chat_template *t, const json_t *tokenizer_config, const char *folder,
+                                       struct error *err) {
     json_t *map;
     TRY(load_if_there(folder, "special_tokens_map.json", &map, err));
     enum status st = take_tokens(t, tokenizer_config, folder, err);
@@ -81,7 +83,8 @@ static struct chat_variant *find_variant(struct chat_template *t, const char *na
 static bool is_used_unasked(const char *name) { return strcmp(name, "default") == 0 || strcmp(name, "tool_use") == 0; }
 
 /* A later one of the same name takes its place. Faults of one that nobody may ever ask for are told to who asks. */
-static enum status add_template(struct chat_template *t, const char *name, struct str source, const char *where, struct error *err) {
+static enum status add_template(struct chat_template *t, const char *name, struct str source, const char *where,
+                                struct error *err) {
     struct template *parsed;
     struct chat_variant *v = find_variant(t, name);
     if (source.len > MAX_TEMPLATE_BYTES)
@@ -109,7 +112,8 @@ static enum status add_file(struct chat_template *t, const char *name, const cha
     return st;
 }
 
-static enum status add_member(struct chat_template *t, const char *name, const json_t *value, const char *where, struct error *err) {
+static enum status add_member(struct chat_template *t, const char *name, const json_t *value, const char *where,
+                              struct error *err) {
     if (!json_is_string(value))
         return fail(err, ERR_FORMAT, "%s: \"chat_template\" is %s, it must be a string", where, jv_type_name(value));
     return add_template(t, name, (struct str){json_string_value(value), json_string_length(value)}, where, err);
@@ -179,7 +183,8 @@ static enum status add_named_files(struct chat_template *t, const char *folder, 
     return st;
 }
 
-static enum status read_config(struct chat_template *t, const json_t *tokenizer_config, const char *folder, struct error *err) {
+static enum status read_config(struct chat_template *t, const json_t *tokenizer_config, const char *folder,
+                               struct error *err) {
     char path[FOLDER_PATH_BYTES];
     json_t *config;
     TRY(load_if_there(folder, "chat_template.json", &config, err));
@@ -191,7 +196,8 @@ static enum status read_config(struct chat_template *t, const json_t *tokenizer_
 }
 
 /* As transformers does: templates in files of their own hide those of the configs, all of them. */
-static enum status find_templates(struct chat_template *t, const json_t *tokenizer_config, const char *folder, struct error *err) {
+static enum status find_templates(struct chat_template *t, const json_t *tokenizer_config, const char *folder,
+                                  struct error *err) {
     char path[FOLDER_PATH_BYTES];
     bool found;
     TRY(folder_find(folder, "chat_template.jinja", path, &found, err));
@@ -203,7 +209,9 @@ static enum status find_templates(struct chat_template *t, const json_t *tokeniz
     if (t->n_variants > 0)
         return OK;
     return fail(err, ERR_IO,
-                "%s: no chat template here: neither chat_template.jinja nor chat_template.json, and none in tokenizer_config.json", folder);
+                "%s: no chat template here: neither chat_template.jinja nor chat_template.json, and none in "
+                "tokenizer_config.json",
+                folder);
 }
 
 /* Templates and special tokens; only the tokens where templates are not wanted. */
@@ -247,12 +255,14 @@ enum status chat_template_open(const char *path, struct chat_template **out, str
     return finish(dir_exists(path) ? read_folder(t, path, true, err) : add_file(t, "default", path, err), t, out);
 }
 
-enum status chat_template_open_other(const char *folder, const char *given, struct chat_template **out, struct error *err) {
+enum status chat_template_open_other(const char *folder, const char *given, struct chat_template **out,
+                                     struct error *err) {
     struct chat_template *t = new_template(json_object());
     enum status st = read_folder(t, folder, false, err);
     if (st == OK && given)
-        st = !file_exists(given) && strchr(given, '{') ? add_template(t, "default", str_of(given), "--chat-template", err)
-                                                       : add_file(t, "default", given, err);
+        st = !file_exists(given) && strchr(given, '{')
+                 ? add_template(t, "default", str_of(given), "--chat-template", err)
+                 : add_file(t, "default", given, err);
     return finish(st, t, out);
 }
 
@@ -263,8 +273,8 @@ void chat_template_force_content(struct chat_template *t, enum chat_content cont
         find_form(t, &t->variants[i]);
 }
 
-enum status chat_template_with(const struct chat_template *model, struct str source, const char *where, struct chat_template **out,
-                               struct error *err) {
+enum status chat_template_with(const struct chat_template *model, struct str source, const char *where,
+                               struct chat_template **out, struct error *err) {
     struct chat_template *t = new_template(json_copy(model->tokens));
     t->content_is_forced = model->content_is_forced;
     t->forced_content = model->forced_content;
@@ -320,7 +330,8 @@ enum status chat_variant_render(const struct chat_template *t, const struct chat
     if (!v)
         return fail(err, ERR_UNSUPPORTED, "messages: the model has no chat template named \"default\"");
     if (!json_is_object(request))
-        return fail(err, ERR_ARG, "a request must be a JSON object with \"messages\", this is %s", jv_type_name(request));
+        return fail(err, ERR_ARG, "a request must be a JSON object with \"messages\", this is %s",
+                    jv_type_name(request));
     if (!v->template) { // it failed when the model was opened, and does so again
         struct template *none;
         return template_parse(v->source, v->name, &none, err);
@@ -335,13 +346,13 @@ enum status chat_variant_render(const struct chat_template *t, const struct chat
     return st;
 }
 
-enum status chat_template_render(const struct chat_template *t, const json_t *request, const struct template_options *options,
-                                 struct buf *out, struct error *err) {
+enum status chat_template_render(const struct chat_template *t, const json_t *request,
+                                 const struct template_options *options, struct buf *out, struct error *err) {
     return chat_variant_render(t, chat_template_for(t, request), request, options, out, err);
 }
 
-enum status chat_template_prompt(const struct chat_template *t, json_t *request, const struct template_options *options, struct buf *out,
-                                 struct error *err) {
+enum status chat_template_prompt(const struct chat_template *t, json_t *request, const struct template_options *options,
+                                 struct buf *out, struct error *err) {
     const struct chat_variant *v = chat_template_for(t, request);
     if (v)
         TRY(chat_messages_fit(json_object_get(request, "messages"), "messages", &v->form, err));

@@ -29,14 +29,15 @@ struct chat_variant {
 enum status chat_template_open(const char *path, struct chat_template **out, struct error *err);
 
 /* The special tokens of a folder with another template: `given` names its file, or is its text; NULL: with none. */
-enum status chat_template_open_other(const char *folder, const char *given, struct chat_template **out, struct error *err);
+enum status chat_template_open_other(const char *folder, const char *given, struct chat_template **out,
+                                     struct error *err);
 
 /* Contents of all roles go in that form, whatever was found. */
 void chat_template_force_content(struct chat_template *t, enum chat_content content);
 
 /* Another template with the special tokens of a model's. where opens sentences about it. */
-enum status chat_template_with(const struct chat_template *model, struct str source, const char *where, struct chat_template **out,
-                               struct error *err);
+enum status chat_template_with(const struct chat_template *model, struct str source, const char *where,
+                               struct chat_template **out, struct error *err);
 
 /* Whether a folder has any of the places above; chat_template_open may still refuse what is there. */
 bool chat_template_exists(const char *folder);
@@ -52,12 +53,12 @@ enum status chat_variant_render(const struct chat_template *t, const struct chat
                                 const struct template_options *options, struct buf *out, struct error *err);
 
 /* A request as clients send it: its messages are made fit for the template, in place, and rendered. */
-enum status chat_template_prompt(const struct chat_template *t, json_t *request, const struct template_options *options, struct buf *out,
-                                 struct error *err);
+enum status chat_template_prompt(const struct chat_template *t, json_t *request, const struct template_options *options,
+                                 struct buf *out, struct error *err);
 
 /* chat_variant_render with chat_template_for. */
-enum status chat_template_render(const struct chat_template *t, const json_t *request, const struct template_options *options,
-                                 struct buf *out, struct error *err);
+enum status chat_template_render(const struct chat_template *t, const json_t *request,
+                                 const struct template_options *options, struct buf *out, struct error *err);
 
 /* Whether one of them has the text in its source. */
 bool chat_template_writes(const struct chat_template *t, struct str text);

@@ -13,7 +13,8 @@
 
 enum { FILE_MAX_BYTES = 256 << 20, PATTERN_FILE_MAX_BYTES = 1 << 16 };
 
-static enum status read_line(struct tokenizer *t, struct str line, size_t number, const char *path, struct buf *token, struct error *err) {
+static enum status read_line(struct tokenizer *t, struct str line, size_t number, const char *path, struct buf *token,
+                             struct error *err) {
     const char *space = memchr(line.ptr, ' ', line.len);
     size_t n_base64 = space ? (size_t)(space - line.ptr) : 0, n_digits = space ? line.len - n_base64 - 1 : 0;
     int64_t rank = 0;
@@ -52,9 +53,11 @@ static enum status read_ranks(struct tokenizer *t, struct str text, const char *
 }
 
 /* The folder of path, and its name without .tiktoken. */
-static enum status split_path(const char *path, char folder[static PATH_MAX], char stem[static PATH_MAX], struct error *err) {
+static enum status split_path(const char *path, char folder[static PATH_MAX], char stem[static PATH_MAX],
+                              struct error *err) {
     const char *slash = strrchr(path, '/');
-    size_t n_folder = slash ? (size_t)(slash - path) : 0, n_stem = strlen(slash ? slash + 1 : path) - strlen(".tiktoken");
+    size_t n_folder = slash ? (size_t)(slash - path) : 0,
+           n_stem = strlen(slash ? slash + 1 : path) - strlen(".tiktoken");
     if (n_folder >= PATH_MAX || n_stem >= PATH_MAX)
         return fail(err, ERR_LIMIT, "%s: the path is too long", path);
     snprintf(folder, PATH_MAX, "%.*s", n_folder ? (int)n_folder : 1, n_folder ? path : slash ? "/" : ".");
@@ -62,7 +65,8 @@ static enum status split_path(const char *path, char folder[static PATH_MAX], ch
     return OK;
 }
 
-static enum status find_pattern(const char *folder, const char *stem, char path[static FOLDER_PATH_BYTES], struct error *err) {
+static enum status find_pattern(const char *folder, const char *stem, char path[static FOLDER_PATH_BYTES],
+                                struct error *err) {
     char name[PATH_MAX + 16];
     bool found;
     snprintf(name, sizeof name, "%s.pattern.txt", stem);
@@ -71,7 +75,8 @@ static enum status find_pattern(const char *folder, const char *stem, char path[
         TRY(folder_find(folder, "pattern.txt", path, &found, err));
     if (found)
         return OK;
-    return fail(err, ERR_IO, "%s: %s.tiktoken needs its splitting pattern in %s or pattern.txt beside it", folder, stem, name);
+    return fail(err, ERR_IO, "%s: %s.tiktoken needs its splitting pattern in %s or pattern.txt beside it", folder, stem,
+                name);
 }
 
 static enum status read_pattern(struct tokenizer *t, const char *folder, const char *stem, struct error *err) {
@@ -87,8 +92,9 @@ static enum status read_pattern(struct tokenizer *t, const char *folder, const c
     buf_release(&text);
     TRY(st);
     // What the pattern does not match is dropped, as tiktoken does.
-    pretokenizer_take_step(&t->pretokenizer, (struct pretokenizer_step){
-                                                 .kind = PRETOKEN_SPLIT, .pattern = pattern, .behavior = SPLIT_REMOVED, .invert = true});
+    pretokenizer_take_step(&t->pretokenizer,
+                           (struct pretokenizer_step){
+                               .kind = PRETOKEN_SPLIT, .pattern = pattern, .behavior = SPLIT_REMOVED, .invert = true});
     return OK;
 }
 
@@ -108,7 +114,8 @@ static enum status find_config(const char *folder, char path[static FOLDER_PATH_
     if (dir)
         closedir(dir);
     TRY(st);
-    return n < 2 ? OK : fail(err, ERR_FORMAT, "%s: %zu files *_tokenizer_config.json, there must be one at most", folder, n);
+    return n < 2 ? OK
+                 : fail(err, ERR_FORMAT, "%s: %zu files *_tokenizer_config.json, there must be one at most", folder, n);
 }
 
 enum status tokenizer_read_tiktoken(struct tokenizer *t, const char *path, struct error *err) {
@@ -119,7 +126,8 @@ enum status tokenizer_read_tiktoken(struct tokenizer *t, const char *path, struc
     file_map_close(&map);
     TRY(st);
     t->kind = MODEL_BPE;
-    t->bpe = (struct bpe){.vocab = &t->vocab, .by_text = true, .by_bytes = true, .whole_word_first = true, .unk_id = BPE_LOST_UNK};
+    t->bpe = (struct bpe){
+        .vocab = &t->vocab, .by_text = true, .by_bytes = true, .whole_word_first = true, .unk_id = BPE_LOST_UNK};
     decoder_take_stage(&t->decoder, (struct decoder_stage){.kind = DECODE_RAW_BYTES});
     TRY(split_path(path, folder, stem, err));
     TRY(read_pattern(t, folder, stem, err));

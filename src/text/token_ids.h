@@ -24,7 +24,8 @@ static inline bool token_ids_reserve(struct token_ids *t, size_t extra) {
         return true;
     size_t cap = MAX(t->cap * 2, t->n + extra + 16);
     void *grown = t->ids;
-    if (cap > SIZE_MAX / sizeof *t->ids || !budget_resize(t->budget, &grown, t->cap * sizeof *t->ids, cap * sizeof *t->ids))
+    if (cap > SIZE_MAX / sizeof *t->ids ||
+        !budget_resize(t->budget, &grown, t->cap * sizeof *t->ids, cap * sizeof *t->ids))
         return false;
     t->ids = grown;
     t->cap = cap;

@@ -10,13 +10,13 @@ static void grow_roles(struct tokenizer *t, int32_t n) {
     t->n_roles = wanted;
 }
 
-enum status tokenizer_add_token(struct tokenizer *t, struct str text, int64_t id, struct added_token flags, const char *where,
-                                struct error *err) {
+enum status tokenizer_add_token(struct tokenizer *t, struct str text, int64_t id, struct added_token flags,
+                                const char *where, struct error *err) {
     if (text.len == 0) // matches nothing; passed over, as Hugging Face's library does
         return OK;
     if (text.len > ADDED_TOKEN_MAX_BYTES)
-        return fail(err, ERR_LIMIT, "%s: the added token with the id %lld has a text of %zu bytes, the limit is %d", where, (long long)id,
-                    text.len, ADDED_TOKEN_MAX_BYTES);
+        return fail(err, ERR_LIMIT, "%s: the added token with the id %lld has a text of %zu bytes, the limit is %d",
+                    where, (long long)id, text.len, ADDED_TOKEN_MAX_BYTES);
     int32_t known = tokenizer_find(t, text);
     if (known < 0 && vocab_has(&t->vocab, (int32_t)MIN(id, INT32_MAX)))
         return fail(err, ERR_FORMAT, "%s: the added token \"%.*s\" has the id %lld, which is another token's", where,
@@ -68,9 +68,13 @@ int32_t tokenizer_find(const struct tokenizer *t, struct str text) {
     return id >= 0 ? id : vocab_find(&t->extra, text);
 }
 
-bool tokenizer_is_special(const struct tokenizer *t, int32_t id) { return id >= 0 && id < t->n_roles && t->roles[id] == ROLE_SPECIAL; }
+bool tokenizer_is_special(const struct tokenizer *t, int32_t id) {
+    return id >= 0 && id < t->n_roles && t->roles[id] == ROLE_SPECIAL;
+}
 
-bool tokenizer_is_added(const struct tokenizer *t, int32_t id) { return id >= 0 && id < t->n_roles && t->roles[id] != 0; }
+bool tokenizer_is_added(const struct tokenizer *t, int32_t id) {
+    return id >= 0 && id < t->n_roles && t->roles[id] != 0;
+}
 
 struct special_token tokenizer_special(const struct tokenizer *t, enum special_name name) {
     if (!t->special_text[name])

@@ -57,8 +57,8 @@ enum encode_flags {
 
 /* Appends the ids of text to out. Bytes that are not UTF-8 are read as U+FFFD, one for each maximal ill-formed
  * run (Unicode 3.9, as Rust and Python replace them). Fails when the vocabulary cannot express the text
- * (no unknown token: ERR_FORMAT), when the text would take more memory than it may, or its patterns more time (ERR_LIMIT),
- * and when the system has no memory for it (ERR_MEMORY). out is then as it was. */
+ * (no unknown token: ERR_FORMAT), when the text would take more memory than it may, or its patterns more time
+ * (ERR_LIMIT), and when the system has no memory for it (ERR_MEMORY). out is then as it was. */
 enum status tokenizer_encode(struct encoder *enc, struct str text, int flags, struct token_ids *out, struct error *err);
 
 /* Ids are below this. Some may be unused. */

@@ -4,15 +4,16 @@
 enum { FILE_MAX_BYTES = 64 << 20 };
 
 /* "<s>", or {"content": "<s>", ...}; null or missing is none. */
-static enum status read_special(struct tokenizer *t, const json_t *config, const char *path, const char *key, enum special_name name,
-                                struct error *err) {
+static enum status read_special(struct tokenizer *t, const json_t *config, const char *path, const char *key,
+                                enum special_name name, struct error *err) {
     const json_t *v = json_object_get(config, key);
     if (json_is_object(v))
         v = json_object_get(v, "content");
     if (!v || json_is_null(v))
         return OK;
     if (!json_is_string(v))
-        return fail(err, ERR_FORMAT, "%s: \"%s\" is %s, it must be a string or an object with \"content\"", path, key, jv_type_name(v));
+        return fail(err, ERR_FORMAT, "%s: \"%s\" is %s, it must be a string or an object with \"content\"", path, key,
+                    jv_type_name(v));
     free(t->special_text[name]);
     t->special_text[name] = xstrdup(json_string_value(v));
     return OK;
@@ -46,13 +47,15 @@ static void push_special(const struct tokenizer *t, bool wanted, enum special_na
         token_ids_push(items, id);
 }
 
-/* Where tokenizer.json has no post-processor of its own, a file with one of the two switches decides alone what stands around a
- * text. transformers 4 let the switches decide for some classes of tokenizers; 5 asks tokenizer.json for all. */
+/* Where tokenizer.json has no post-processor of its own, a file with one of the two switches decides alone what stands
+ * around a text. transformers 4 let the switches decide for some classes of tokenizers; 5 asks tokenizer.json for all.
+ */
 static enum status read_switches(struct tokenizer *t, const json_t *config, const char *path, struct error *err) {
     bool add_bos, add_eos;
     TRY(jv_bool_or(config, path, "add_bos_token", false, &add_bos, err));
     TRY(jv_bool_or(config, path, "add_eos_token", false, &add_eos, err));
-    if (t->has_postprocessor || (!json_object_get(config, "add_bos_token") && !json_object_get(config, "add_eos_token")))
+    if (t->has_postprocessor ||
+        (!json_object_get(config, "add_bos_token") && !json_object_get(config, "add_eos_token")))
         return OK;
     struct token_ids items = {0};
     push_special(t, add_bos, SPECIAL_BOS, &items);
@@ -63,7 +66,8 @@ static enum status read_switches(struct tokenizer *t, const json_t *config, cons
     return OK;
 }
 
-static enum status read_names(struct tokenizer *t, const json_t *config, const char *path, bool only_missing, struct error *err) {
+static enum status read_names(struct tokenizer *t, const json_t *config, const char *path, bool only_missing,
+                              struct error *err) {
     static const char *const keys[N_SPECIAL_NAMES] = {[SPECIAL_BOS] = "bos_token",
                                                       [SPECIAL_EOS] = "eos_token",
                                                       [SPECIAL_UNK] = "unk_token",

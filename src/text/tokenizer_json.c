@@ -28,7 +28,8 @@ static enum status read_sections(struct json_reader *r, struct sections *s, stru
         size_t i = 0;
         while (i < ARRAY_LEN(known) && !str_eq(key, str_of(known[i].name)))
             i++;
-        TRY(i < ARRAY_LEN(known) ? json_take_section(r, known[i].section, known[i].name, err) : json_skip(r, NULL, err));
+        TRY(i < ARRAY_LEN(known) ? json_take_section(r, known[i].section, known[i].name, err)
+                                 : json_skip(r, NULL, err));
     }
 }
 
@@ -49,7 +50,8 @@ enum status added_token_read(const json_t *v, const char *where, struct added_to
 
 static enum status read_added_token(struct tokenizer *t, const json_t *v, const char *path, struct error *err) {
     if (!json_is_object(v))
-        return fail(err, ERR_FORMAT, "%s: an item of \"added_tokens\" is %s, it must be an object", path, jv_type_name(v));
+        return fail(err, ERR_FORMAT, "%s: an item of \"added_tokens\" is %s, it must be an object", path,
+                    jv_type_name(v));
     int64_t id;
     const char *content;
     struct added_token flags;
@@ -101,7 +103,8 @@ static enum status read_steps(struct tokenizer *t, const struct sections *s, con
 static void choose_bytes(struct tokenizer *t) {
     const struct pretokenizer *p = &t->pretokenizer;
     struct bpe *b = &t->bpe;
-    if (t->kind != MODEL_BPE || p->n == 0 || p->steps[p->n - 1].kind != PRETOKEN_BYTE_LEVEL || b->prefix.len || b->suffix.len)
+    if (t->kind != MODEL_BPE || p->n == 0 || p->steps[p->n - 1].kind != PRETOKEN_BYTE_LEVEL || b->prefix.len ||
+        b->suffix.len)
         return;
     int32_t ids[256];
     bool complete = true;

@@ -46,14 +46,16 @@ static enum status take_line(struct json_reader *r, struct buf *out, struct merg
     m->left = space ? (size_t)(space - text.ptr) : 0;
     m->right = space ? text.len - m->left - 1 : 0;
     if (!space || memchr(space + 1, ' ', m->right))
-        return fail(err, ERR_FORMAT, "%s: \"%.*s\" in \"merges\" is not two tokens with a space between", r->where, (int)MIN(text.len, 60),
-                    text.ptr);
+        return fail(err, ERR_FORMAT, "%s: \"%.*s\" in \"merges\" is not two tokens with a space between", r->where,
+                    (int)MIN(text.len, 60), text.ptr);
     buf_append(out, text.ptr, m->left);
     buf_append(out, space + 1, m->right);
     return OK;
 }
 
-static struct str left_text(const struct merge_batch *b, const struct merge *m) { return (struct str){b->text.ptr + m->begin, m->left}; }
+static struct str left_text(const struct merge_batch *b, const struct merge *m) {
+    return (struct str){b->text.ptr + m->begin, m->left};
+}
 static struct str right_text(const struct merge_batch *b, const struct merge *m) {
     return (struct str){b->text.ptr + m->begin + m->left, m->right};
 }
@@ -71,11 +73,13 @@ static enum status take_merge(struct json_reader *r, struct merge_batch *b, cons
     return OK;
 }
 
-static enum status find_token(const struct vocab *v, struct str text, uint32_t hash, const char *path, int32_t *id, struct error *err) {
+static enum status find_token(const struct vocab *v, struct str text, uint32_t hash, const char *path, int32_t *id,
+                              struct error *err) {
     *id = vocab_find_hashed(v, text, hash);
     if (*id >= 0)
         return OK;
-    return fail(err, ERR_FORMAT, "%s: \"merges\" names the token \"%.*s\", which \"vocab\" lacks", path, (int)MIN(text.len, 60), text.ptr);
+    return fail(err, ERR_FORMAT, "%s: \"merges\" names the token \"%.*s\", which \"vocab\" lacks", path,
+                (int)MIN(text.len, 60), text.ptr);
 }
 
 /* The token that two make is their texts together, without the prefix that the right one has inside words; -1 when the
@@ -89,7 +93,8 @@ static int32_t find_joined(const struct bpe *b, struct merge_batch *batch, const
     return str_eq(vocab_text(b->vocab, guess), text) ? guess : vocab_find(b->vocab, text);
 }
 
-static enum status find_ids(const struct bpe *b, struct merge_batch *batch, struct merge *m, const char *path, struct error *err) {
+static enum status find_ids(const struct bpe *b, struct merge_batch *batch, struct merge *m, const char *path,
+                            struct error *err) {
     TRY(find_token(b->vocab, left_text(batch, m), m->left_hash, path, &m->left_id, err));
     TRY(find_token(b->vocab, right_text(batch, m), m->right_hash, path, &m->right_id, err));
     if (m->right < b->prefix.len)

@@ -55,7 +55,8 @@ static enum status read_vocab_object(struct json_reader *r, struct vocab *vocab,
         TRY(json_take_int(r, &id, err));
         TRY(vocab_add(vocab, token, id, r->where, &old, err));
         if (old >= 0)
-            return fail(err, ERR_FORMAT, "%s: the token \"%.*s\" is in \"vocab\" twice", r->where, (int)MIN(token.len, 60), token.ptr);
+            return fail(err, ERR_FORMAT, "%s: the token \"%.*s\" is in \"vocab\" twice", r->where,
+                        (int)MIN(token.len, 60), token.ptr);
     }
 }
 
@@ -90,8 +91,8 @@ static enum status read_vocab(struct tokenizer *t, const struct model_parts *m, 
         return fail(err, ERR_FORMAT, "%s: \"vocab\" of the model is missing", m->path);
     json_reader_init(&r, m->vocab, m->path);
     vocab_reserve(&t->vocab, m->vocab.len / 24);
-    enum status st =
-        t->kind == MODEL_UNIGRAM ? read_vocab_list(&r, &t->vocab, &t->unigram.scores, err) : read_vocab_object(&r, &t->vocab, err);
+    enum status st = t->kind == MODEL_UNIGRAM ? read_vocab_list(&r, &t->vocab, &t->unigram.scores, err)
+                                              : read_vocab_object(&r, &t->vocab, err);
     json_reader_release(&r);
     if (st == OK && t->vocab.n_tokens == 0)
         return fail(err, ERR_FORMAT, "%s: \"vocab\" of the model is empty", m->path);
@@ -105,7 +106,8 @@ static enum status read_merges(struct tokenizer *t, const struct model_parts *pa
 }
 
 /* A short text that marks symbols, kept in the tokenizer. */
-static enum status read_affix(struct tokenizer *t, const struct model_parts *m, const char *key, struct str *out, struct error *err) {
+static enum status read_affix(struct tokenizer *t, const struct model_parts *m, const char *key, struct str *out,
+                              struct error *err) {
     const char *text;
     TRY(jv_string_or(m->settings, m->path, key, "", &text, err));
     if (strlen(text) > AFFIX_MAX_BYTES)
@@ -115,8 +117,8 @@ static enum status read_affix(struct tokenizer *t, const struct model_parts *m, 
 }
 
 /* The id of "unk_token"; -1 when the vocabulary lacks it. *named: the file has one. */
-static enum status read_unk(const struct tokenizer *t, const struct model_parts *m, const char *fallback, bool *named, int32_t *id,
-                            struct error *err) {
+static enum status read_unk(const struct tokenizer *t, const struct model_parts *m, const char *fallback, bool *named,
+                            int32_t *id, struct error *err) {
     const char *text;
     TRY(jv_string_or(m->settings, m->path, "unk_token", fallback, &text, err));
     *named = text;
@@ -131,8 +133,8 @@ static enum status read_bpe(struct tokenizer *t, const struct model_parts *m, st
     b->vocab = &t->vocab;
     TRY(jv_real_or(m->settings, m->path, "dropout", 0, &dropout, err));
     if (dropout != 0)
-        return fail(err, ERR_UNSUPPORTED, "%s: \"dropout\" of the model is %g, which makes tokens random; it must be null", m->path,
-                    dropout);
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: \"dropout\" of the model is %g, which makes tokens random; it must be null", m->path, dropout);
     TRY(read_affix(t, m, "continuing_subword_prefix", &b->prefix, err));
     TRY(read_affix(t, m, "end_of_word_suffix", &b->suffix, err));
     TRY(jv_bool_or(m->settings, m->path, "fuse_unk", false, &b->fuse_unk, err));
@@ -194,12 +196,15 @@ static enum status read_wordpiece(struct tokenizer *t, const struct model_parts 
 
 /* Older files do not say the type: the fields tell. */
 static enum status find_kind(const struct model_parts *m, enum model_kind *kind, struct error *err) {
-    static const char *const names[] = {
-        [MODEL_BPE] = "BPE", [MODEL_UNIGRAM] = "Unigram", [MODEL_WORDPIECE] = "WordPiece", [MODEL_WORDLEVEL] = "WordLevel"};
+    static const char *const names[] = {[MODEL_BPE] = "BPE",
+                                        [MODEL_UNIGRAM] = "Unigram",
+                                        [MODEL_WORDPIECE] = "WordPiece",
+                                        [MODEL_WORDLEVEL] = "WordLevel"};
     const char *type;
     TRY(jv_string_or(m->settings, m->path, "type", NULL, &type, err));
     if (!type) {
-        bool pieces = json_object_get(m->settings, "max_input_chars_per_word") || json_object_get(m->settings, "continuing_subword_prefix");
+        bool pieces = json_object_get(m->settings, "max_input_chars_per_word") ||
+                      json_object_get(m->settings, "continuing_subword_prefix");
         *kind = m->merges.ptr                            ? MODEL_BPE
                 : m->vocab.ptr && m->vocab.ptr[0] == '[' ? MODEL_UNIGRAM
                 : pieces                                 ? MODEL_WORDPIECE

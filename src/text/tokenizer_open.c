@@ -15,7 +15,8 @@ static enum status read_file(struct tokenizer *t, const char *path, struct error
         return tokenizer_read_sentencepiece(t, path, err);
     if (has_suffix(path, ".tiktoken"))
         return tokenizer_read_tiktoken(t, path, err);
-    return fail(err, ERR_UNSUPPORTED, "%s: a tokenizer is a folder, a tokenizer.json, a .model or a .tiktoken file", path);
+    return fail(err, ERR_UNSUPPORTED, "%s: a tokenizer is a folder, a tokenizer.json, a .model or a .tiktoken file",
+                path);
 }
 
 /* How many *.tiktoken a folder has; the first one found goes into path. */
@@ -58,7 +59,8 @@ static enum status read_folder(struct tokenizer *t, const char *folder, struct e
     if (!found) { // what is beside the ranks is read with them
         TRY(find_ranks(folder, path, &n_ranks, err));
         if (n_ranks != 1)
-            return fail(err, ERR_IO, "%s: no tokenizer.json, no tokenizer.model and %zu .tiktoken files in this folder", folder, n_ranks);
+            return fail(err, ERR_IO, "%s: no tokenizer.json, no tokenizer.model and %zu .tiktoken files in this folder",
+                        folder, n_ranks);
         return tokenizer_read_tiktoken(t, path, err);
     }
     TRY(read_file(t, path, err));

@@ -55,5 +55,5 @@ enum status tokenizer_read_special_map(struct tokenizer *t, const char *path, st
 
 /* Adds a token of its own: the model's id when the model has the text, else `id`. ERR_FORMAT when the id is another
  * token's. A text that was added before stays as it was. */
-enum status tokenizer_add_token(struct tokenizer *t, struct str text, int64_t id, struct added_token flags, const char *where,
-                                struct error *err);
+enum status tokenizer_add_token(struct tokenizer *t, struct str text, int64_t id, struct added_token flags,
+                                const char *where, struct error *err);

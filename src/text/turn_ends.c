@@ -1,8 +1,8 @@
 /* turn_ends.c - see turn_ends.h. */
 #include "text/turn_ends.h"
 
-/* What models of these families say when their turn is over, or when they have called a tool and wait. A vocabulary may have such a
- * token without a use for it, so the template has to write it. */
+/* What models of these families say when their turn is over, or when they have called a tool and wait. A vocabulary may
+ * have such a token without a use for it, so the template has to write it. */
 static const char *const known[] = {
     "<|im_end|>",            // ChatML: Qwen, Yi, Kimi, SmolLM ...
     "<|eot_id|>",            // Llama 3
@@ -39,7 +39,8 @@ void turn_ends_find(const struct tokenizer *tok, const struct chat_template *cha
     add(out, tokenizer_special(tok, SPECIAL_EOT).id);
     for (size_t i = 0; i < ARRAY_LEN(known) && chat; i++) {
         int32_t id = tokenizer_find(tok, str_of(known[i]));
-        if (id >= 0 && tokenizer_is_added(tok, id) && !ends_messages_only(tok, known[i]) && chat_template_writes(chat, str_of(known[i])))
+        if (id >= 0 && tokenizer_is_added(tok, id) && !ends_messages_only(tok, known[i]) &&
+            chat_template_writes(chat, str_of(known[i])))
             add(out, id);
     }
 }

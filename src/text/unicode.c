@@ -77,7 +77,9 @@ static const uint8_t bits_of_category[] = {
     [UTF8PROC_CATEGORY_CO] = 0,
 };
 
-unsigned char_bits_wide(uint32_t cp) { return cp == 0x85 ? CHAR_SPACE : bits_of_category[utf8proc_category((utf8proc_int32_t)cp)]; }
+unsigned char_bits_wide(uint32_t cp) {
+    return cp == 0x85 ? CHAR_SPACE : bits_of_category[utf8proc_category((utf8proc_int32_t)cp)];
+}
 
 bool char_is_space(uint32_t cp) { return char_bits(cp) & CHAR_SPACE; }
 bool char_is_number(uint32_t cp) { return char_bits(cp) & CHAR_NUMBER; }

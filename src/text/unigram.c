@@ -3,8 +3,8 @@
 
 #include "text/unicode.h"
 
-/* The best way to a position: its last piece and where that began. Once all are known, those of the best path are turned
- * round: the piece that begins at a position, and where that ends. */
+/* The best way to a position: its last piece and where that began. Once all are known, those of the best path are
+ * turned round: the piece that begins at a position, and where that ends. */
 struct unigram_step {
     double score;
     int32_t id;
@@ -88,7 +88,8 @@ static bool emit_bytes(const struct unigram *u, struct str text, struct token_id
     return true;
 }
 
-enum status unigram_encode(const struct unigram *u, struct unigram_memory *m, struct str text, struct token_ids *out, struct error *err) {
+enum status unigram_encode(const struct unigram *u, struct unigram_memory *m, struct str text, struct token_ids *out,
+                           struct error *err) {
     if (!memory_reserve(m, text.len + 1))
         return fail(err, m->budget->failed, "a word of the text takes more memory than there is");
     if (!walk(u, m->steps, text))

@@ -18,7 +18,8 @@ struct unigram {
     bool single_floats;   // sums in float, as SentencePiece does; else in double, as Hugging Face does
 };
 
-/* Sixteen bytes a byte of the text. `(struct unigram_memory){.budget = budget}` is empty and valid; the budget may be NULL. */
+/* Sixteen bytes a byte of the text. `(struct unigram_memory){.budget = budget}` is empty and valid; the budget may be
+ * NULL. */
 struct unigram_memory {
     struct budget *budget;
     struct unigram_step *steps;
@@ -30,4 +31,5 @@ void unigram_memory_release(struct unigram_memory *m);
 
 /* Appends the ids of text, valid UTF-8. ERR_FORMAT when a character has no piece and there is no unk;
  * ERR_LIMIT or ERR_MEMORY when the budget has no room. */
-enum status unigram_encode(const struct unigram *u, struct unigram_memory *m, struct str text, struct token_ids *out, struct error *err);
+enum status unigram_encode(const struct unigram *u, struct unigram_memory *m, struct str text, struct token_ids *out,
+                           struct error *err);

@@ -58,13 +58,15 @@ static void grow_spans(struct vocab *v, int32_t n) {
         v->spans[v->n] = (struct vocab_span){0, UINT32_MAX};
 }
 
-enum status vocab_add(struct vocab *v, struct str text, int64_t id, const char *where, int32_t *old, struct error *err) {
+enum status vocab_add(struct vocab *v, struct str text, int64_t id, const char *where, int32_t *old,
+                      struct error *err) {
     if (id < 0 || id >= TOKENIZER_MAX_TOKENS)
-        return fail(err, ERR_FORMAT, "%s: token \"%.*s\" has the id %lld, ids must be between 0 and %d", where, (int)MIN(text.len, 60),
-                    text.ptr, (long long)id, TOKENIZER_MAX_TOKENS - 1);
+        return fail(err, ERR_FORMAT, "%s: token \"%.*s\" has the id %lld, ids must be between 0 and %d", where,
+                    (int)MIN(text.len, 60), text.ptr, (long long)id, TOKENIZER_MAX_TOKENS - 1);
     if (vocab_has(v, (int32_t)id))
-        return fail(err, ERR_FORMAT, "%s: tokens \"%.*s\" and \"%.*s\" have the same id %d", where, (int)MIN(v->spans[id].len, 60u),
-                    vocab_text(v, (int32_t)id).ptr, (int)MIN(text.len, 60), text.ptr, (int)id);
+        return fail(err, ERR_FORMAT, "%s: tokens \"%.*s\" and \"%.*s\" have the same id %d", where,
+                    (int)MIN(v->spans[id].len, 60u), vocab_text(v, (int32_t)id).ptr, (int)MIN(text.len, 60), text.ptr,
+                    (int)id);
     if (text.len > UINT32_MAX / 2 - v->text.len)
         return fail(err, ERR_LIMIT, "%s: the tokens together have more than 2 GiB", where);
     grow_spans(v, (int32_t)id + 1);

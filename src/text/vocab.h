@@ -57,7 +57,9 @@ static inline void vocab_prefetch_text(const struct vocab *v, uint32_t hash) {
 /* The tokens <0x00> .. <0xFF>; -1 where there is none. */
 void vocab_find_bytes(const struct vocab *v, int32_t byte_id[static 256]);
 
-static inline bool vocab_has(const struct vocab *v, int32_t id) { return id >= 0 && id < v->n && v->spans[id].len != UINT32_MAX; }
+static inline bool vocab_has(const struct vocab *v, int32_t id) {
+    return id >= 0 && id < v->n && v->spans[id].len != UINT32_MAX;
+}
 
 /* Empty for an unused id. */
 static inline struct str vocab_text(const struct vocab *v, int32_t id) {

@@ -36,21 +36,25 @@ static const struct {
     struct word_rules rules;
 } known[] = {
     // GPT-2
-    {MERGED "| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|" SPACES, {CONTRACTION_EXACT, LEAD_SPACE, false, CHAR_LETTER, 0, NULL, false}},
+    {MERGED "| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|" SPACES,
+     {CONTRACTION_EXACT, LEAD_SPACE, false, CHAR_LETTER, 0, NULL, false}},
     // Llama 3
     {"(?i:" MERGED ")|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|" SPACES,
      {CONTRACTION_CASELESS, LEAD_SIGN, false, CHAR_LETTER, 3, "\r\n", true}},
     // cl100k
-    {"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|" SPACES,
+    {"'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}{1,3}| "
+     "?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|" SPACES,
      {CONTRACTION_CASELESS, LEAD_SIGN, false, CHAR_LETTER, 3, "\r\n", true}},
     // Qwen 2, 2.5, 3
     {"(?i:" MERGED ")|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|" SPACES,
      {CONTRACTION_CASELESS, LEAD_SIGN, false, CHAR_LETTER, 1, "\r\n", true}},
     // Qwen 3.5
-    {"(?i:" MERGED ")|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|" SPACES,
+    {"(?i:" MERGED
+     ")|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|\\p{N}| ?[^\\s\\p{L}\\p{M}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|" SPACES,
      {CONTRACTION_CASELESS, LEAD_SIGN, false, CHAR_LETTER | CHAR_MARK, 1, "\r\n", true}},
     // o200k
-    {O200K_FIRST "(?i:" MERGED ")?|" O200K_SECOND "(?i:" MERGED ")?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|" SPACES,
+    {O200K_FIRST "(?i:" MERGED ")?|" O200K_SECOND "(?i:" MERGED
+                 ")?|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|" SPACES,
      {CONTRACTION_AFTER_WORD, LEAD_SIGN, true, CHAR_LETTER, 3, "\r\n/", true}},
     // Mistral's tekken
     {O200K_FIRST "|" O200K_SECOND "|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|" SPACES,

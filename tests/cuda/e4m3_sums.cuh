@@ -1,29 +1,33 @@
-/* e4m3_sums.cuh - sums of e4m3 products as sm_90's tensor core has them, bit for bit: of what it loses nothing is left to be allowed for.
+/* e4m3_sums.cuh - sums of e4m3 products as sm_90's tensor core has them, bit for bit: of what it loses nothing is left
+ * to be allowed for.
  *
- * wgmma of e4m3 adds 33 numbers at a time: the sum so far and 32 products, whose exponents are the sums of their elements' (-6 of subnormal ones),
- * whatever the fractions come to. E is the largest exponent of those that are not zero. Each is cut, towards zero, to a multiple of 2^(E - 13); these are
- * added exactly; and of that a float32 sum gets the first 14 bits, cut again, one of float16 what it rounds to, to nearest.
+ * wgmma of e4m3 adds 33 numbers at a time: the sum so far and 32 products, whose exponents are the sums of their
+ * elements' (-6 of subnormal ones), whatever the fractions come to. E is the largest exponent of those that are not
+ * zero. Each is cut, towards zero, to a multiple of 2^(E - 13); these are added exactly; and of that a float32 sum gets
+ * the first 14 bits, cut again, one of float16 what it rounds to, to nearest.
  *
  * No document says so: it is what H200s gave in every sum that was looked at (docs/lab/cuda_proof.md, "what sums of
  * e4m3 lose"), and how the machine of
  * tests/ptx computes them. */
 #pragma once
 
-#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/device.cuh"
+#include "backend/cuda/value.h"
 
 namespace e4m3_sums {
 
 enum { FRACTION = 13, AT_ONCE = 32, PIECE = 128, NONE = -1000 }; // NONE: the exponent of zero
 enum { WARPS = 8, EACH = 4, ROWS = WARPS * EACH, TOKENS = 32 };  // of a block: a lane has a token, and some rows of w
 
-/* How columns are summed: their pieces of 128 are shared out among n chains, in order, and sums of chains are added in that order, in their format. */
+/* How columns are summed: their pieces of 128 are shared out among n chains, in order, and sums of chains are added in
+ * that order, in their format. */
 struct chains {
     int n;
     bool halves;
 };
 
-/* 32 elements: their values, and exponents in bytes, 64 more than a float32's of 2^-120 times the size; 0: zero. 16 bytes more for the banks. */
+/* 32 elements: their values, and exponents in bytes, 64 more than a float32's of 2^-120 times the size; 0: zero. 16
+ * bytes more for the banks. */
 struct decoded {
     float4 values[AT_ONCE / 4];
     uint4 exponents[AT_ONCE / 16], unused;
@@ -34,7 +38,8 @@ static __device__ void decode(decoded &to, int i, uint32_t four) {
     uint32_t is_there = (sizes + 0x7f * ONES) >> 7 & ONES, is_normal = (exponents + 0x7f * ONES) >> 7 & ONES;
     reinterpret_cast<uint32_t *>(to.exponents)[i] = is_there << 6 | exponents | (is_there ^ is_normal);
     for (int k = 0; k < 4; k++)
-        reinterpret_cast<float *>(to.values)[4 * i + k] = __int_as_float((int)(four << (24 - 8 * k)) >> 4 & (int)0x87f00000u) * 0x1p120f;
+        reinterpret_cast<float *>(to.values)[4 * i + k] =
+            __int_as_float((int)(four << (24 - 8 * k)) >> 4 & (int)0x87f00000u) * 0x1p120f;
 }
 
 static __device__ int exponent_of(float sum) { return sum == 0 ? NONE : (int)(__float_as_uint(sum) >> 23 & 255) - 127; }
@@ -77,7 +82,8 @@ static __device__ uint32_t four_of(const uint8_t *row, int at, int end) {
 }
 
 /* Columns [begin, end) of the block's rows, of which the thread has one of w and one of x to decode. */
-static __device__ void add_chain(float (&sums)[EACH], const uint8_t *w, const uint8_t *x, int begin, int end, bool halves) {
+static __device__ void add_chain(float (&sums)[EACH], const uint8_t *w, const uint8_t *x, int begin, int end,
+                                 bool halves) {
     __shared__ decoded of_w[ROWS], of_x[TOKENS];
     int thread = threadIdx.y * 32 + threadIdx.x, i = thread % 8;
     for (int k = begin; k < end; k += AT_ONCE) {
@@ -90,10 +96,14 @@ static __device__ void add_chain(float (&sums)[EACH], const uint8_t *w, const ui
     }
 }
 
-/* sums[token][row] of x w^T, of `in` columns, a multiple of 16. Blocks of (32, WARPS) threads, a grid of rows of w by tokens. */
-static __global__ void sum_up(const uint8_t *w, const uint8_t *x, int64_t x_stride, int out, int in, int n, chains c, float *to) {
-    int thread = threadIdx.y * 32 + threadIdx.x, row = blockIdx.x * ROWS + thread / 8, token = blockIdx.y * TOKENS + thread / 8;
-    const uint8_t *of_w = row < out ? w + (int64_t)row * in : nullptr, *of_x = token < n ? x + token * x_stride : nullptr;
+/* sums[token][row] of x w^T, of `in` columns, a multiple of 16. Blocks of (32, WARPS) threads, a grid of rows of w by
+ * tokens. */
+static __global__ void sum_up(const uint8_t *w, const uint8_t *x, int64_t x_stride, int out, int in, int n, chains c,
+                              float *to) {
+    int thread = threadIdx.y * 32 + threadIdx.x, row = blockIdx.x * ROWS + thread / 8,
+        token = blockIdx.y * TOKENS + thread / 8;
+    const uint8_t *of_w = row < out ? w + (int64_t)row * in : nullptr,
+                  *of_x = token < n ? x + token * x_stride : nullptr;
     int n_pieces = (in + PIECE - 1) / PIECE, first = blockIdx.x * ROWS + threadIdx.y;
     float sums[EACH] = {};
     for (int i = 0; i < c.n; i++) {

@@ -1,9 +1,9 @@
-/* l2_copy_cases.cuh - near copies (l2_copy.h) for tests of products: places must be right for any flips and any sides of multiprocessors, so both are drawn; what no
- * row has is NaN. */
+/* l2_copy_cases.cuh - near copies (l2_copy.h) for tests of products: places must be right for any flips and any sides
+ * of multiprocessors, so both are drawn; what no row has is NaN. */
 #pragma once
 
-#include "backend/cuda/value.h"
 #include "backend/cuda/device/l2_copy.h"
+#include "backend/cuda/value.h"
 #include "products.cuh"
 
 /* As many as have been asked for at most; in place of a weight of which a copy is read. */
@@ -19,7 +19,8 @@ static void *nan_bytes(size_t n) {
     return at;
 }
 
-/* Of w as it is now, until the next one. False: there is no copy of that shape, or it is larger than tests have room for. */
+/* Of w as it is now, until the next one. False: there is no copy of that shape, or it is larger than tests have room
+ * for. */
 static bool l2_copy_of(cudaStream_t stream, dweight w, l2_copy_shape shape, uint64_t seed, dl2_copy *out) {
     enum { MOST_PAGES = 192 };
     static char *room;

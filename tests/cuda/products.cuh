@@ -1,8 +1,8 @@
 /* products.cuh - what the tests of products share: random numbers, and calls that must succeed. */
 #pragma once
 
-#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/device.cuh"
+#include "backend/cuda/value.h"
 
 #include <cuda_fp8.h>
 #include <math.h>
@@ -67,10 +67,12 @@ static __global__ void lower_weights(unsigned char *w, int in, float norm) {
     for (int i = threadIdx.x; i < in; i += blockDim.x)
         w[i] = __nv_cvt_float_to_fp8((float)ldexp(e4m3_value(w[i]), -s), __NV_SATFINITE, __NV_E4M3);
 }
-/* Rows of one size each, with signs of their own, alike in x [rows, stride] and w but for a row's own sign: their sums are as large as any. */
+/* Rows of one size each, with signs of their own, alike in x [rows, stride] and w but for a row's own sign: their sums
+ * are as large as any. */
 static __global__ void fill_alike(unsigned char *at, int in, int64_t stride, unsigned char code, uint64_t seed) {
     for (int i = threadIdx.x; i < in; i += blockDim.x)
-        at[blockIdx.x * stride + i] = code ^ ((hash(seed * 0x100000000u + i) ^ hash(seed + 7919 * (uint64_t)blockIdx.x) >> 1) & 1) << 7;
+        at[blockIdx.x * stride + i] =
+            code ^ ((hash(seed * 0x100000000u + i) ^ hash(seed + 7919 * (uint64_t)blockIdx.x) >> 1) & 1) << 7;
 }
 static __global__ void fill32(float *at, size_t n, uint64_t seed, float low, float high) {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < n; i += (size_t)gridDim.x * blockDim.x)

@@ -1,5 +1,5 @@
-/* requant_cases.cuh - products that settle the qact which they read (struct drest, src/backend/cuda/qact/requant.cuh): rows that its static scale does not fit are made
- * anew by the product's blocks before any of them reads one. */
+/* requant_cases.cuh - products that settle the qact which they read (struct drest, src/backend/cuda/qact/requant.cuh):
+ * rows that its static scale does not fit are made anew by the product's blocks before any of them reads one. */
 #pragma once
 
 #include "backend/cuda/qact/quantise.h"
@@ -10,8 +10,8 @@
 #include <vector>
 
 /* Of rows of n_bytes, a block each. */
-static __global__ void count_different(const void *a, int64_t a_stride, const void *b, int64_t b_stride, int64_t n_bytes,
-                                       unsigned long long *n) {
+static __global__ void count_different(const void *a, int64_t a_stride, const void *b, int64_t b_stride,
+                                       int64_t n_bytes, unsigned long long *n) {
     const uint8_t *of_a = static_cast<const uint8_t *>(a) + blockIdx.x * a_stride,
                   *of_b = static_cast<const uint8_t *>(b) + blockIdx.x * b_stride;
     for (int64_t i = threadIdx.x; i < n_bytes; i += blockDim.x)
@@ -29,8 +29,9 @@ static unsigned long long others_of(dmat value, float static_scale, int n_own) {
     return n;
 }
 
-/* Of the case that has begun, with y of half precision. put(x, y, rest): launches the product; rest NULL: x is as it should be. A product that settles its qact leaves
- * it as it should be, and is bit by bit that of it; three times, as blocks must meet again. */
+/* Of the case that has begun, with y of half precision. put(x, y, rest): launches the product; rest NULL: x is as it
+ * should be. A product that settles its qact leaves it as it should be, and is bit by bit that of it; three times, as
+ * blocks must meet again. */
 template <class F> static void check_rest(const problem &p, uint64_t seed, const F &put) {
     fill_operands(p, seed, 16, {1, 1}, {1, 1});
     static dgrid_barrier *barriers;
@@ -43,7 +44,8 @@ template <class F> static void check_rest(const problem &p, uint64_t seed, const
         MUST(cudaMalloc(&barriers, REQUANT_MEETINGS * sizeof *barriers));
         MUST(cudaMemsetAsync(barriers, 0, REQUANT_MEETINGS * sizeof *barriers, stream));
     }
-    dmat value = {d.products, p.in + 8, p.in, seed % 2 ? ELEMENT_F16 : ELEMENT_BF16}, qact = x_of(p), settled = qact, y = y_of(p), again = y;
+    dmat value = {d.products, p.in + 8, p.in, seed % 2 ? ELEMENT_F16 : ELEMENT_BF16}, qact = x_of(p), settled = qact,
+         y = y_of(p), again = y;
     value.absmax = d.absmax;
     qact.static_scale = settled.static_scale = ldexpf(1, (int)(seed % 10) - 6);
     settled.at = d.sizes;
@@ -66,7 +68,8 @@ template <class F> static void check_rest(const problem &p, uint64_t seed, const
         MUST(put(qact, y, &requant));
         int64_t y_row = y.stride * 2;
         count_different<<<d.rows_there, 256, 0, stream>>>(y.at, y_row, again.at, y_row, y_row, &d.c->wrong);
-        count_different<<<p.n, 256, 0, stream>>>(qact.at, qact.stride, settled.at, settled.stride, p.in, &d.c->wrong_twin);
+        count_different<<<p.n, 256, 0, stream>>>(qact.at, qact.stride, settled.at, settled.stride, p.in,
+                                                 &d.c->wrong_twin);
         count_different<<<1, 256, 0, stream>>>(qact.scale, 0, settled.scale, 0, p.n * 4, &d.c->wrong_most);
     }
     counts got;
@@ -74,7 +77,7 @@ template <class F> static void check_rest(const problem &p, uint64_t seed, const
     MUST(cudaStreamSynchronize(stream));
     unsigned long long counted = 3 * others_of(value, qact.static_scale, host->n_own);
     bool fine = got.wrong == 0 && got.wrong_twin == 0 && got.wrong_most == 0 && host->told == counted;
-    printf("%llu bytes of y, %llu of the twin, %llu of scales are others, counted %llu of %llu%s\n", got.wrong, got.wrong_twin,
-           got.wrong_most, host->told, counted, fine ? ", fine" : ": WRONG");
+    printf("%llu bytes of y, %llu of the twin, %llu of scales are others, counted %llu of %llu%s\n", got.wrong,
+           got.wrong_twin, got.wrong_most, host->told, counted, fine ? ", fine" : ": WRONG");
     n_bad += !fine;
 }

@@ -1,5 +1,5 @@
-/* rows_of_sizes.cuh - rows whose largest size a static scale fits or not: within the window, at its ends and a little beyond, zero, tiny, not finite; and what
- * launch_quantise_rest should make of them (value.h). */
+/* rows_of_sizes.cuh - rows whose largest size a static scale fits or not: within the window, at its ends and a little
+ * beyond, zero, tiny, not finite; and what launch_quantise_rest should make of them (value.h). */
 #pragma once
 
 #include "backend/cuda/qact/quantise.h"
@@ -20,7 +20,9 @@ static __device__ float size_of_row(uint32_t bits, float static_scale) {
     case 6: return 60000;
     case 7: return INFINITY;
     case 8: return NAN;
-    default: return static_scale * STATIC_LEAST * powf((float)STATIC_MOST / STATIC_LEAST, (bits / 12 % 1000 + 0.5f) / 1001); // within
+    default:
+        return static_scale * STATIC_LEAST *
+               powf((float)STATIC_MOST / STATIC_LEAST, (bits / 12 % 1000 + 0.5f) / 1001); // within
     }
 }
 
@@ -55,13 +57,15 @@ static __device__ float scale_beside(uint32_t most) {
     return scale;
 }
 
-/* What a maker leaves for launch_quantise_rest: elements by the static scale, no scales, and of the value no octet that they tell. settled: what is
- * to become of it; kept, poison in place of the elements of rows that are left as they are. A block a row. */
+/* What a maker leaves for launch_quantise_rest: elements by the static scale, no scales, and of the value no octet that
+ * they tell. settled: what is to become of it; kept, poison in place of the elements of rows that are left as they are.
+ * A block a row. */
 static __global__ void write_twins(dmat value, dmat qact, dmat settled, uint8_t kept) {
     int row = blockIdx.x;
     bool within = is_within(value.absmax[row], qact.static_scale);
     float scale = within ? qact.static_scale : scale_beside(value.absmax[row]);
-    uint8_t *elements = static_cast<uint8_t *>(qact.at) + row * qact.stride, *to = static_cast<uint8_t *>(settled.at) + row * settled.stride;
+    uint8_t *elements = static_cast<uint8_t *>(qact.at) + row * qact.stride,
+            *to = static_cast<uint8_t *>(settled.at) + row * settled.stride;
     for (int octet = threadIdx.x; octet < qact.width / 8; octet += blockDim.x) {
         float v[8];
         for (int i = 0; i < 8; i++) {

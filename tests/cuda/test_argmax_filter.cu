@@ -1,22 +1,24 @@
-/* test_argmax_filter.cu - screening (src/backend/cuda/head/argmax_filter.cu) against lm_head.cu and SAMPLE, and its bound against double precision.
+/* test_argmax_filter.cu - screening (src/backend/cuda/head/argmax_filter.cu) against lm_head.cu and SAMPLE, and its
+ * bound against double precision.
  *
- *     test_argmax_filter [SEED|- [N [small]]]     N random cases; small: without the large ones. Without SEED $GYRE_TEST_SEED or the clock.
+ *     test_argmax_filter [SEED|- [N [small]]]     N random cases; small: without the large ones. Without SEED
+ * $GYRE_TEST_SEED or the clock.
  *
  * Of random heads of several kinds and steps of 1 to 512 rows:
  *     the tokens of lm_head.cu and SAMPLE, and their flags, from poisoned scratch, twice, and each row by itself
  *     where a step is left, what is learned from it: outlying channels of x are no reason to leave steps for ever
  *     what product ends with: of each token the best lower bound of all, and on its list all rows that reach it
  *     the largest logit in double precision, but for what float32 sums may be off
- *     |w.x - (what bytes say)| / bound of all pairs of a row of W and a token: never above 1, and as large as the rounding makes it, so that a bound that
- *     is too narrow or too wide shows: errors are sums of thousands of independent terms of a known variance, so normal
- *     logits of single rows, bit for bit those of lm_head.cu
- * The copy lies by flips and sides that are drawn, all of one side too, or are not known. */
+ *     |w.x - (what bytes say)| / bound of all pairs of a row of W and a token: never above 1, and as large as the
+ * rounding makes it, so that a bound that is too narrow or too wide shows: errors are sums of thousands of independent
+ * terms of a known variance, so normal logits of single rows, bit for bit those of lm_head.cu The copy lies by flips
+ * and sides that are drawn, all of one side too, or are not known. */
+#include "backend/cuda/head/argmax_filter.cu"
 #include "backend/cuda/head/argmax_filter.h"
 #include "backend/cuda/head/lm_head.h"
 #include "backend/cuda/linear/ending.h"
 #include "backend/cuda/sample/sample.h"
 #include "backend/cuda/value.h"
-#include "backend/cuda/head/argmax_filter.cu"
 
 #include "products.cuh"
 
@@ -27,21 +29,29 @@
 #include <vector>
 
 enum kind { NORMAL, OUTLIERS, FAR, FARTHER, UNEVEN, COLUMNS, PEAKED, TWINS, CLOSE, SPARSE, HALVES, WIDE, N_KINDS };
-static const char *const KINDS[] = {"normal", "outliers of 12", "outliers of 50", "outliers of 200", "uneven rows", "uneven columns",
-                                    "peaked", "equal rows",     "near ties",      "sparse",          "half steps",  "too wide"};
+static const char *const KINDS[] = {"normal",      "outliers of 12", "outliers of 50", "outliers of 200",
+                                    "uneven rows", "uneven columns", "peaked",         "equal rows",
+                                    "near ties",   "sparse",         "half steps",     "too wide"};
 /* Of a channel in 500, a channel of some width at least. */
 static __host__ __device__ double outlying(int what) {
-    return what == OUTLIERS ? 12 : what == FAR || what == COLUMNS ? 50 : what == FARTHER ? 200 : what == WIDE ? 3000 : 1;
+    return what == OUTLIERS                 ? 12
+           : what == FAR || what == COLUMNS ? 50
+           : what == FARTHER                ? 200
+           : what == WIDE                   ? 3000
+                                            : 1;
 }
 
 static __device__ double hashed(uint64_t i) { return (hash(i) + 0.5) / 4294967296.0; }
 static __device__ double normal(uint64_t i) { return sqrt(-2 * log(hashed(2 * i))) * cospi(2 * hashed(2 * i + 1)); }
 
 /* Between two steps, where rounding errs most; the first says what a step is. */
-static __device__ double halves(int k, double sign, uint32_t bits) { return (k == 0 ? 127 : bits % 126 + 0.5) * (sign > 0 ? 1 : -1); }
+static __device__ double halves(int k, double sign, uint32_t bits) {
+    return (k == 0 ? 127 : bits % 126 + 0.5) * (sign > 0 ? 1 : -1);
+}
 
 static __global__ void make_x(void *at, element e, int n, int in, int64_t stride, int what, uint64_t seed) {
-    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < (int64_t)n * in; i += (int64_t)gridDim.x * blockDim.x) {
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < (int64_t)n * in;
+         i += (int64_t)gridDim.x * blockDim.x) {
         int k = i % in;
         double v = normal(seed * 0x100000000u + i);
         if (hash(seed ^ (what == WIDE ? i : k)) % (in < 500 ? 50 : 500) ==
@@ -53,8 +63,10 @@ static __global__ void make_x(void *at, element e, int n, int in, int64_t stride
     }
 }
 /* twin_of: rows of equal values. */
-static __global__ void make_w(void *at, element e, int64_t out, int in, const void *x, int64_t x_stride, int n, int what, uint64_t seed) {
-    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < out * in; i += (int64_t)gridDim.x * blockDim.x) {
+static __global__ void make_w(void *at, element e, int64_t out, int in, const void *x, int64_t x_stride, int n,
+                              int what, uint64_t seed) {
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < out * in;
+         i += (int64_t)gridDim.x * blockDim.x) {
         int64_t row = i / in, from = (what == TWINS || what == CLOSE) && out > 64 ? row % (out / 3) : row;
         int k = i % in;
         double v = 0.02 * normal(seed * 0x100000000u + from * in + k);
@@ -75,7 +87,8 @@ static __global__ void make_w(void *at, element e, int64_t out, int in, const vo
 }
 
 /* A warp a pair: w.x in double precision, and what the copy says of it. */
-static __global__ void exact_logits(const void *w, const void *x, element e, int64_t out, int in, int64_t x_stride, double *to) {
+static __global__ void exact_logits(const void *w, const void *x, element e, int64_t out, int in, int64_t x_stride,
+                                    double *to) {
     int64_t row = blockIdx.x * (int64_t)blockDim.y + threadIdx.y;
     int token = blockIdx.y;
     if (row >= out)
@@ -94,9 +107,9 @@ struct bound_counts {
     double squares;          // of error / standard deviation
     unsigned long long most; // bits of |error| / bound
 };
-static __global__ void check_bound(const __grid_constant__ screen::units q, const screen::row *rows, screen::columns c, screen::scratch s,
-                                   const void *w, const void *x, element e, int64_t out, int in, int64_t x_stride, const double *exact,
-                                   bound_counts *counts) {
+static __global__ void check_bound(const __grid_constant__ screen::units q, const screen::row *rows, screen::columns c,
+                                   screen::scratch s, const void *w, const void *x, element e, int64_t out, int in,
+                                   int64_t x_stride, const double *exact, bound_counts *counts) {
     int64_t row = blockIdx.x * (int64_t)blockDim.y + threadIdx.y;
     int token = blockIdx.y;
     if (row >= out || !(s.tokens[token].step > 0))
@@ -107,8 +120,8 @@ static __global__ void check_bound(const __grid_constant__ screen::units q, cons
     double variance = 0;
     for (int k = threadIdx.x; k < in; k += 32) {
         double wk = (double)(load(w, row * in + k, e) * c.scale[k]) / r.step,
-               xk = (double)(load(x, token * x_stride + k, e) * __bfloat162float(c.inverse[k])) / t.step, fw = wk - floor(wk),
-               fx = xk - floor(xk);
+               xk = (double)(load(x, token * x_stride + k, e) * __bfloat162float(c.inverse[k])) / t.step,
+               fw = wk - floor(wk), fx = xk - floor(xk);
         int qk = *q.byte(row, k), pk = s.p[token * s.pitch + k];
         sum += qk * pk;
         variance += fw * (1 - fw) * pk * pk + fx * (1 - fx) * wk * wk;
@@ -133,14 +146,15 @@ static __global__ void check_bound(const __grid_constant__ screen::units q, cons
 }
 
 /* A warp a pair: of each token the best lower bound; with reach how many rows' upper bounds are not below it. */
-static __global__ void look_at_all(const __grid_constant__ screen::units q, const screen::row *rows, screen::scratch s, int64_t out, int in,
-                                   float *best, int *reach) {
+static __global__ void look_at_all(const __grid_constant__ screen::units q, const screen::row *rows, screen::scratch s,
+                                   int64_t out, int in, float *best, int *reach) {
     int64_t row = blockIdx.x * (int64_t)blockDim.y + threadIdx.y;
     int token = blockIdx.y, sum = 0;
     if (row >= out)
         return;
     for (int k = 4 * threadIdx.x; k < in; k += 4 * 32) // rows end with zeros
-        sum = __dp4a(*reinterpret_cast<const int *>(q.byte(row, k)), *reinterpret_cast<const int *>(s.p + token * s.pitch + k), sum);
+        sum = __dp4a(*reinterpret_cast<const int *>(q.byte(row, k)),
+                     *reinterpret_cast<const int *>(s.p + token * s.pitch + k), sum);
     sum = __reduce_add_sync(0xffffffffu, sum);
     screen::row r = rows[row];
     screen::token t = s.tokens[token];
@@ -155,7 +169,8 @@ static __global__ void before_caps(screen::scratch s, float cap, float *best) {
 }
 
 /* Logits of rows of W, a block's, against those of lm_head.cu. */
-template <bool BF16> static __global__ void compare_bits(screen::ending e, int out, const float *logits, unsigned long long *differ) {
+template <bool BF16>
+static __global__ void compare_bits(screen::ending e, int out, const float *logits, unsigned long long *differ) {
     extern __shared__ __align__(128) unsigned char ring[];
     __shared__ screen::ring_barriers barriers;
     __shared__ int32_t ids[100];
@@ -165,8 +180,8 @@ template <bool BF16> static __global__ void compare_bits(screen::ending e, int o
     if (threadIdx.x == 0)
         barriers.init();
     __syncthreads(); // ids and barriers
-    screen::exact_logits<BF16>(e, static_cast<const char *>(e.x.at) + token * e.x.stride * 2, ids, n, shared_address(ring),
-                               shared_address(barriers.full), shared_address(barriers.empty))
+    screen::exact_logits<BF16>(e, static_cast<const char *>(e.x.at) + token * e.x.stride * 2, ids, n,
+                               shared_address(ring), shared_address(barriers.full), shared_address(barriers.empty))
         .each([&](float logit, int id) {
             if (__float_as_uint(logit) != __float_as_uint(logits[(int64_t)token * out + id]))
                 atomicAdd(differ, 1);
@@ -174,7 +189,8 @@ template <bool BF16> static __global__ void compare_bits(screen::ending e, int o
         });
 }
 
-// ---- a step -----------------------------------------------------------------------------------------------------------
+// ---- a step
+// -----------------------------------------------------------------------------------------------------------
 
 static cudaStream_t stream;
 static unsigned long long n_bad, n_cases;
@@ -256,7 +272,8 @@ static results by_head(const problem &p, bool plain) {
     put_head(l, p, 0, plain, nullptr);
     return collect();
 }
-/* As a step has it. Poison comes before the rows of the plan, and nothing is kept of steps before but what `keeps` says. */
+/* As a step has it. Poison comes before the rows of the plan, and nothing is kept of steps before but what `keeps`
+ * says. */
 static results by_screen(const problem &p, int first, int n_launched, int n, bool plain = true, bool keeps = false) {
     launch l = step_of(n_launched, n, plain);
     dfilter s = p.screen();
@@ -282,7 +299,8 @@ static void spoil(const problem &p, uint64_t seed) {
     uint16_t nan = 0x7fff, inf = p.e == ELEMENT_F16 ? 0x7c00 : 0x7f80;
     for (int i = 0; i < 3; i++) {
         int row = hash(seed + i) % p.n, k = hash(seed + 7 + i) % p.in;
-        MUST(cudaMemcpy(static_cast<char *>(d.x) + (row * p.x_stride + k) * 2, i ? &inf : &nan, 2, cudaMemcpyHostToDevice));
+        MUST(cudaMemcpy(static_cast<char *>(d.x) + (row * p.x_stride + k) * 2, i ? &inf : &nan, 2,
+                        cudaMemcpyHostToDevice));
     }
 }
 
@@ -297,8 +315,8 @@ static bool check_tokens(const problem &p, const results &got, const results &he
         }
         bool finite = !(head.sampled[r].flags & SAMPLED_NOT_FINITE);
         flags += s.flags != head.sampled[r].flags || s.token != s.argmax || got.token[r] != s.token;
-        other +=
-            s.token != plain.sampled[r].token || (finite && s.token != head.sampled[r].token); // of what is not finite lm_head.cu's parts tell
+        other += s.token != plain.sampled[r].token ||
+                 (finite && s.token != head.sampled[r].token); // of what is not finite lm_head.cu's parts tell
         if (r < SOME && finite) {
             const double *of_row = logits.data() + (int64_t)r * p.out;
             double most = *std::max_element(of_row, of_row + p.out), size = 0;
@@ -323,21 +341,25 @@ static bool check_rows_alone(const problem &p, const results &got, uint64_t seed
     return say(!other, "OTHER TOKENS ALONE", other);
 }
 
-/* Steps with rows that are not plain are left to others, as are those that are paused; so are all where they were left too often. */
+/* Steps with rows that are not plain are left to others, as are those that are paused; so are all where they were left
+ * too often. */
 static bool check_pauses(const problem &p, const results &got) {
     dfilter_state paused = {1, 2};
     results mixed = by_screen(p, 0, p.n_launched, p.n, false);
-    bool fine = say(!mixed.state.is_done && !mixed.state.n_done && !mixed.state.n_left, "SCREENED ROWS THAT ARE NOT PLAIN");
+    bool fine =
+        say(!mixed.state.is_done && !mixed.state.n_done && !mixed.state.n_left, "SCREENED ROWS THAT ARE NOT PLAIN");
     MUST(cudaMemcpy(d.state, &paused, sizeof paused, cudaMemcpyHostToDevice));
     for (int i = 0; i < 3; i++) {
         results r = by_screen(p, 0, p.n_launched, p.n, true, true);
         bool tried = r.state.n_done + r.state.n_left > 0;
-        fine &= say(tried == (i == 2) && r.token == got.token && (tried || r.state.paused == 1 - i), "NO PAUSE OF TWO STEPS");
+        fine &= say(tried == (i == 2) && r.token == got.token && (tried || r.state.paused == 1 - i),
+                    "NO PAUSE OF TWO STEPS");
     }
     if (got.state.n_left)
         for (int i = 0; i < screen::TOO_OFTEN; i++)
-            fine &= say((by_screen(p, 0, p.n_launched, p.n, true, i > 0).state.paused > 0) == (i + 1 == screen::TOO_OFTEN),
-                        "NO PAUSE AFTER MANY");
+            fine &=
+                say((by_screen(p, 0, p.n_launched, p.n, true, i > 0).state.paused > 0) == (i + 1 == screen::TOO_OFTEN),
+                    "NO PAUSE AFTER MANY");
     return fine;
 }
 
@@ -348,8 +370,8 @@ static bool check_bounds(const problem &p) {
     screen::scratch scratch = screen::scratch_at(at, p.in, p.n_launched);
     MUST(cudaMemset(d.c, 0, sizeof *d.c));
     dim3 grid((p.out + 7) / 8, n), block(32, 8);
-    check_bound<<<grid, block, 0, stream>>>(screen::units_of(&s), screen::rows_of(&s), screen::columns_of(&s), scratch, d.w, d.x, p.e,
-                                            p.out, p.in, p.x_stride, d.exact, d.c);
+    check_bound<<<grid, block, 0, stream>>>(screen::units_of(&s), screen::rows_of(&s), screen::columns_of(&s), scratch,
+                                            d.w, d.x, p.e, p.out, p.in, p.x_stride, d.exact, d.c);
     bound_counts c;
     MUST(cudaStreamSynchronize(stream));
     MUST(cudaMemcpy(&c, d.c, sizeof c, cudaMemcpyDeviceToHost));
@@ -359,12 +381,13 @@ static bool check_bounds(const problem &p) {
     printf(", errors %.3f of their deviation, at most %.3f of the bound, of %llu", spread, most, c.n);
     bool many = c.n > 200000 && p.what != SPARSE,
          even = many && (outlying(p.what) == 1 || p.in > 3000); // else of few columns, which all rows share
-    return say(!c.beyond, "BEYOND THE BOUND", c.beyond) & say(!even || (spread > 0.9 && spread < 1.1), "NOT THE ERRORS OF SUCH ROUNDING") &
+    return say(!c.beyond, "BEYOND THE BOUND", c.beyond) &
+           say(!even || (spread > 0.9 && spread < 1.1), "NOT THE ERRORS OF SUCH ROUNDING") &
            say(!many || p.what == WIDE || p.in < 64 || c.beyond_twentieth, "A BOUND THAT NO ERROR IS NEAR");
 }
 
-/* What product left of a step without rows that are not finite, and whether as many rows of the head reach some token's best as may be too many for a list,
- * which is some times as long where that best is found late. */
+/* What product left of a step without rows that are not finite, and whether as many rows of the head reach some token's
+ * best as may be too many for a list, which is some times as long where that best is found late. */
 static bool check_lists(const problem &p, bool *may_be_left) {
     dfilter head = p.screen();
     screen::placing at = {static_cast<char *>(d.scratch), 0};
@@ -376,9 +399,11 @@ static bool check_lists(const problem &p, bool *may_be_left) {
     unsigned long long untold = 0, lacking = 0;
     MUST(cudaMemcpy(d.best, best.data(), p.n * 4, cudaMemcpyHostToDevice));
     MUST(cudaMemset(d.reach, 0, p.n * 4));
-    look_at_all<<<grid, block, 0, stream>>>(screen::units_of(&head), screen::rows_of(&head), s, p.out, p.in, d.best, nullptr);
+    look_at_all<<<grid, block, 0, stream>>>(screen::units_of(&head), screen::rows_of(&head), s, p.out, p.in, d.best,
+                                            nullptr);
     before_caps<<<1, p.n, 0, stream>>>(s, p.cap, d.best);
-    look_at_all<<<grid, block, 0, stream>>>(screen::units_of(&head), screen::rows_of(&head), s, p.out, p.in, d.best, d.reach);
+    look_at_all<<<grid, block, 0, stream>>>(screen::units_of(&head), screen::rows_of(&head), s, p.out, p.in, d.best,
+                                            d.reach);
     MUST(cudaStreamSynchronize(stream));
     MUST(cudaMemcpy(best.data(), d.best, p.n * 4, cudaMemcpyDeviceToHost));
     MUST(cudaMemcpy(reach.data(), d.reach, p.n * 4, cudaMemcpyDeviceToHost));
@@ -389,7 +414,8 @@ static bool check_lists(const problem &p, bool *may_be_left) {
         const screen::candidate *of = found.data() + (size_t)j * screen::MOST_FOUND;
         untold += p.cap > 0 ? !(fabsf(told[j] - best[j]) <= 1e-5f * fabsf(best[j])) : told[j] != best[j];
         lacking += n_found[j] <= screen::MOST_FOUND &&
-                   std::count_if(of, of + n_found[j], [&](const screen::candidate &c) { return c.upper >= best[j]; }) != reach[j];
+                   std::count_if(of, of + n_found[j], [&](const screen::candidate &c) { return c.upper >= best[j]; }) !=
+                       reach[j];
     }
     int most = *std::max_element(reach.begin(), reach.end());
     printf(", best reached by %d", most);
@@ -397,7 +423,8 @@ static bool check_lists(const problem &p, bool *may_be_left) {
     return say(!untold, "BEST BOUNDS THAT WERE NOT TOLD", untold) & say(!lacking, "LISTS THAT LACK ROWS", lacking);
 }
 
-/* Steps that are left have their columns watched and ask for a copy with better scales, once a pause; with that they are screened. */
+/* Steps that are left have their columns watched and ask for a copy with better scales, once a pause; with that they
+ * are screened. */
 static bool check_learning(const problem &p, const results &got) {
     dfilter s = p.screen();
     unsigned long long other = 0;
@@ -414,7 +441,8 @@ static bool check_learning(const problem &p, const results &got) {
         launch_filter_again(stream, &s);
         r = by_screen(p, 0, p.n_launched, p.n, true, true);
         printf(", learned: %s", r.state.n_done ? "done" : r.state.n_again ? "left" : "not worth a copy");
-        fine &= say(r.state.n_again == 0 || (r.state.n_done + r.state.n_left == screen::TOO_OFTEN + 1), "NOT TRIED AGAIN");
+        fine &=
+            say(r.state.n_again == 0 || (r.state.n_done + r.state.n_left == screen::TOO_OFTEN + 1), "NOT TRIED AGAIN");
         fine &= say(r.state.n_again == 1 || r.state.paused == screen::PAUSE - screen::WATCHED - 1, "NO PAUSE GOES ON");
         fine &= check_bounds(p);
         if (r.state.n_again)
@@ -447,7 +475,8 @@ static void check(int out, int in, int n, int n_launched, int what, element e, f
     sides.hash = (uint32_t)hash(seed + 3000);
     for (int i = 0; i < SIDES_MOST_SMS / 32; i++)
         sides.sm[i] = (uint32_t)hash(seed + 2000 + i) | (seed % 4 == 0 ? ~0u : 0); // all of one side too
-    problem p = {out, in, n_launched, n, what, e, cap, in + 8 * (int64_t)(seed % 3), 0, seed % 4 == 1 ? nullptr : &sides, flips};
+    problem p = {
+        out, in, n_launched, n, what, e, cap, in + 8 * (int64_t)(seed % 3), 0, seed % 4 == 1 ? nullptr : &sides, flips};
     printf("%d x %d, %d rows of %d, %s %s%s%s", out, in, n, n_launched, e == ELEMENT_BF16 ? "bf16" : "f16", KINDS[what],
            cap > 0 ? ", cap" : "", spoilt ? ", spoilt" : "");
     fflush(stdout);
@@ -486,7 +515,8 @@ static void check(int out, int in, int n, int n_launched, int what, element e, f
     results again = by_screen(p, 0, n_launched, n);
     fine &= say(again.token == got.token, "ANOTHER TIME OTHER TOKENS");
     fine &= check_rows_alone(p, got, seed);
-    fine &= say(got.state.n_left + got.state.n_done == 1 && got.state.is_done == (int)got.state.n_done, "NEITHER DONE NOR LEFT");
+    fine &= say(got.state.n_left + got.state.n_done == 1 && got.state.is_done == (int)got.state.n_done,
+                "NEITHER DONE NOR LEFT");
     if (spoilt && got.sampled[0].flags)
         fine &= say(n_left > 0, "DONE IN SPITE OF ALL");
     if ((what == NORMAL || what == PEAKED) && in >= 500 && !spoilt)
@@ -547,11 +577,12 @@ int main(int argc, char **argv) {
                          : NORMAL,
               n % 3 ? ELEMENT_F16 : ELEMENT_BF16, 0, seed++, false);
     for (int what = 0; what < N_KINDS && !small; what++)
-        check(20011, 1000 + 8 * what, 77, 80, what, what % 2 ? ELEMENT_F16 : ELEMENT_BF16, what == CLOSE ? 3.0f : 0, seed++, false);
+        check(20011, 1000 + 8 * what, 77, 80, what, what % 2 ? ELEMENT_F16 : ELEMENT_BF16, what == CLOSE ? 3.0f : 0,
+              seed++, false);
     for (int i = 0; i < n_random; i++) {
         int n = 1 + random(i % 3 ? 70 : 512), launched = std::min(n + random(9), (int)MAX_ROWS);
-        check(1 + random(i % 4 || small ? 3000 : 60000), 8 * (1 + random(i % 4 ? 80 : 600)), n, launched, random(N_KINDS),
-              random(2) ? ELEMENT_F16 : ELEMENT_BF16, random(4) ? 0 : 30.0f, seed++, random(5) == 0);
+        check(1 + random(i % 4 || small ? 3000 : 60000), 8 * (1 + random(i % 4 ? 80 : 600)), n, launched,
+              random(N_KINDS), random(2) ? ELEMENT_F16 : ELEMENT_BF16, random(4) ? 0 : 30.0f, seed++, random(5) == 0);
     }
     printf(n_bad ? "%llu of %llu CASES FAILED\n" : "all fine\n", n_bad, n_cases);
     return n_bad != 0;

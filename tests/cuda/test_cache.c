@@ -1,10 +1,10 @@
-/* test_cache.c - memory of the cache by need, on a device: where blocks are, what is taken and given back, what happens when the device has
- * none left, and that a model does not see any of it.
+/* test_cache.c - memory of the cache by need, on a device: where blocks are, what is taken and given back, what happens
+ * when the device has none left, and that a model does not see any of it.
  *
  *     build/cuda/test_cache         in the root of the sources; wants a GPU that nobody else uses */
-#include "backend/cuda/value.h"
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/step/cache.h"
+#include "backend/cuda/value.h"
 #include "check.h"
 #include "on_device.h"
 
@@ -34,7 +34,8 @@ struct rig {
 };
 
 static struct cache_group keys_and_values(int n_heads, int k_dim, int v_dim, int n_layers) {
-    return (struct cache_group){.kind = CACHE_KV, .n_heads = n_heads, .k_dim = k_dim, .v_dim = v_dim, .n_layers = n_layers};
+    return (struct cache_group){
+        .kind = CACHE_KV, .n_heads = n_heads, .k_dim = k_dim, .v_dim = v_dim, .n_layers = n_layers};
 }
 
 static void rig_close(struct rig *r) {
@@ -42,7 +43,8 @@ static void rig_close(struct rig *r) {
     program_free(r->p);
 }
 
-static void rig_open(struct rig *r, const char *kv, struct cache_group a, int blocks_a, struct cache_group z, int blocks_z, bool by_need) {
+static void rig_open(struct rig *r, const char *kv, struct cache_group a, int blocks_a, struct cache_group z,
+                     int blocks_z, bool by_need) {
     static const float row[16];
     static struct weight_part part = {&qformat_plain, DT_F32, row, .n_rows = 1, .row_stride = 16, .col_stride = 1};
     static const struct weight table = {"table", 1, 16, 1, &part};
@@ -52,8 +54,11 @@ static void rig_open(struct rig *r, const char *kv, struct cache_group a, int bl
     r->p->n_groups = 2;
     r->p->groups = xcalloc(2, sizeof *r->p->groups);
     memcpy(r->p->groups, r->groups, sizeof r->groups);
-    r->config = (struct cache_config){.block_size = 64, .n_blocks = {blocks_a, blocks_z}, .table_width = {4, 4}, .by_need = by_need};
-    EXPECT_OK(on_device_load(&backend_cuda, (struct how){.load = {.dtype = "float16", .kv_dtype = kv}}, r->p, &r->at, &err), err);
+    r->config = (struct cache_config){
+        .block_size = 64, .n_blocks = {blocks_a, blocks_z}, .table_width = {4, 4}, .by_need = by_need};
+    EXPECT_OK(
+        on_device_load(&backend_cuda, (struct how){.load = {.dtype = "float16", .kv_dtype = kv}}, r->p, &r->at, &err),
+        err);
     EXPECT_OK(backend_cuda.alloc_cache(r->at.loaded, &r->config, &err), err);
 }
 
@@ -99,7 +104,8 @@ static void expect_tags(const struct rig *r, int group, int end) {
         for (int b = 0; b < end; b++)
             for (int e = 0; e < 2; e++) {
                 uint64_t is = 0;
-                EXPECT_EQ(cudaMemcpy(&is, place_of(r, group, l, b) + (e ? size_of(r, group) - 8 : 0), 8, cudaMemcpyDeviceToHost),
+                EXPECT_EQ(cudaMemcpy(&is, place_of(r, group, l, b) + (e ? size_of(r, group) - 8 : 0), 8,
+                                     cudaMemcpyDeviceToHost),
                           cudaSuccess);
                 EXPECT(is == tag_of(group, l, b, e));
             }
@@ -120,8 +126,9 @@ static void every_block_of_every_layer_has_memory_of_its_own(void **state) {
             }
         expect_tags(&r, 0, r.config.n_blocks[0]);
         expect_tags(&r, 1, r.config.n_blocks[1]);
-        printf("%s: pieces of %zu and %zu MiB, %d and %d blocks\n", kinds[k], r.at.loaded->caches[0].map.piece_bytes >> 20,
-               r.at.loaded->caches[1].map.piece_bytes >> 20, r.at.loaded->caches[0].piece_blocks, r.at.loaded->caches[1].piece_blocks);
+        printf("%s: pieces of %zu and %zu MiB, %d and %d blocks\n", kinds[k],
+               r.at.loaded->caches[0].map.piece_bytes >> 20, r.at.loaded->caches[1].map.piece_bytes >> 20,
+               r.at.loaded->caches[0].piece_blocks, r.at.loaded->caches[1].piece_blocks);
         rig_close(&r);
     }
 }
@@ -206,8 +213,10 @@ static void write_texts(struct gyre *g, struct text *texts) {
         uint64_t id;
         texts[i] = (struct text){.n = PROMPT};
         for (int k = 0; k < PROMPT; k++)
-            texts[i].tokens[k] = (int32_t)(philox4x32(test_seed(), (uint64_t)i, (uint64_t)k).v[0] % (uint32_t)gyre_info(g)->vocab_size);
-        q.prompt = texts[i].tokens, q.n_prompt = PROMPT, q.max_tokens = LENGTH - PROMPT, q.ignore_eos = q.logprobs = true;
+            texts[i].tokens[k] =
+                (int32_t)(philox4x32(test_seed(), (uint64_t)i, (uint64_t)k).v[0] % (uint32_t)gyre_info(g)->vocab_size);
+        q.prompt = texts[i].tokens, q.n_prompt = PROMPT, q.max_tokens = LENGTH - PROMPT,
+        q.ignore_eos = q.logprobs = true;
         q.temperature = 1, q.seed = 7 + (uint64_t)i, q.user = &texts[i];
         EXPECT_OK(gyre_submit(g, &q, &id, &err), err);
     }
@@ -230,7 +239,8 @@ static void expect_same(const struct text *a, const struct text *b) {
     }
 }
 
-/* The free blocks of each group then begin a few before the end of the first piece, so that sequences have blocks of two and more. */
+/* The free blocks of each group then begin a few before the end of the first piece, so that sequences have blocks of
+ * two and more. */
 static int take_low_blocks(struct gyre *g) {
     int n_pieces = 0;
     for (int i = 0; i < g->pool.n_groups; i++) {
@@ -248,7 +258,8 @@ static void texts_do_not_depend_on_where_their_blocks_are(void **state) {
     (void)state;
     static const struct {
         const char *name, *kv;
-    } models[] = {{"llama", NULL}, {"llama", "fp8"}, {"gemma3", NULL}, {"gemma4", "fp8"}, {"deepseek_v3", NULL}, {"qwen3_5", NULL}};
+    } models[] = {{"llama", NULL},   {"llama", "fp8"},      {"gemma3", NULL},
+                  {"gemma4", "fp8"}, {"deepseek_v3", NULL}, {"qwen3_5", NULL}};
     for (size_t i = 0; i < ARRAY_LEN(models); i++) {
         static struct text low[TEXTS], high[TEXTS];
         char folder[80];
@@ -259,8 +270,8 @@ static void texts_do_not_depend_on_where_their_blocks_are(void **state) {
         g = open_model(folder, models[i].kv, (int64_t)256 << 20, 0);
         int n = take_low_blocks(g);
         write_texts(g, high);
-        printf("%s %s: %d groups of several pieces, %d mapped of the first\n", models[i].name, models[i].kv ? models[i].kv : "float16", n,
-               g->loaded->caches[0].map.n_mapped);
+        printf("%s %s: %d groups of several pieces, %d mapped of the first\n", models[i].name,
+               models[i].kv ? models[i].kv : "float16", n, g->loaded->caches[0].map.n_mapped);
         EXPECT(n > 0);
         gyre_close(g);
         expect_same(low, high);
@@ -274,8 +285,8 @@ static void rest(struct gyre *g) {
     engine_rest(g);
 }
 
-/* Opening maps what the first batch will want, here two pieces, and kernels take memory when they are first loaded: so what counts is what the
- * second texts take and leave. */
+/* Opening maps what the first batch will want, here two pieces, and kernels take memory when they are first loaded: so
+ * what counts is what the second texts take and leave. */
 static void an_idle_engine_gives_memory_back_and_writes_the_same_again(void **state) {
     (void)state;
     static struct text first[TEXTS], again[TEXTS];
@@ -289,7 +300,8 @@ static void an_idle_engine_gives_memory_back_and_writes_the_same_again(void **st
     for (int b = 0; b < g->loaded->caches[0].piece_blocks - 5; b++) // those of take_low_blocks
         blocks_give_back(&g->pool.groups[0].blocks, b);
     rest(g);
-    printf("%lld bytes free at rest, %lld with texts, %lld at rest again\n", (long long)rested, (long long)used, (long long)free_bytes());
+    printf("%lld bytes free at rest, %lld with texts, %lld at rest again\n", (long long)rested, (long long)used,
+           (long long)free_bytes());
     EXPECT(used < rested && free_bytes() >= rested);
     EXPECT_EQ(g->loaded->caches[0].map.n_mapped, 1);
     expect_same(first, again);

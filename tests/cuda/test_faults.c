@@ -1,8 +1,9 @@
-/* test_faults.c - what is said when a device fails, on a device that is made to: each in a process of its own, since a context that failed is lost.
+/* test_faults.c - what is said when a device fails, on a device that is made to: each in a process of its own, since a
+ * context that failed is lost.
  *
  *     build/cuda/test_faults        in the root of the sources; wants a GPU */
-#include "backend/cuda/rows/elementwise.h"
 #include "backend/cuda/device/device.h"
+#include "backend/cuda/rows/elementwise.h"
 #include "backend/cuda/step/launch.h"
 #include "backend/cuda/value.h"
 #include "check.h"
@@ -41,8 +42,11 @@ static void in_a_process(void (*claim)(void)) {
 static struct gyre *open_llama(void) {
     struct gyre_error e;
     struct gyre *g;
-    struct gyre_options o = {
-        .model = "tests/models/llama", .backend = &backend_cuda, .dtype = "float16", .max_seqs = 2, .max_batched_tokens = 64};
+    struct gyre_options o = {.model = "tests/models/llama",
+                             .backend = &backend_cuda,
+                             .dtype = "float16",
+                             .max_seqs = 2,
+                             .max_batched_tokens = 64};
     if (gyre_open(&o, &g, &e) != 0) {
         fprintf(stderr, "%s\n", e.text);
         _exit(1);
@@ -81,7 +85,8 @@ static void read_nothing(void) {
     CLAIM(virtual_map(&g->loaded->caches[0].map, 0, 0, &err) == OK);
     CLAIM(ask(g, first) == GYRE_FAILED);
     printf("%s\n", first);
-    CLAIM(strstr(first, "CUDA device 0") && strstr(first, "tokens") && strstr(first, "sequences") && strstr(first, "CUDA_LAUNCH_BLOCKING"));
+    CLAIM(strstr(first, "CUDA device 0") && strstr(first, "tokens") && strstr(first, "sequences") &&
+          strstr(first, "CUDA_LAUNCH_BLOCKING"));
     CLAIM(ask(g, again) == GYRE_FAILED && strcmp(first, again) == 0); // sticky
     gyre_close(g);
 }

@@ -1,9 +1,10 @@
-/* test_filtered_steps.c - which steps are screened, and what that changes: nothing. A program that is a head and no more runs with a copy of the head in 8
- * bits and without one, captured and op by op; what steps leave on the device tells how each ended.
+/* test_filtered_steps.c - which steps are screened, and what that changes: nothing. A program that is a head and no
+ * more runs with a copy of the head in 8 bits and without one, captured and op by op; what steps leave on the device
+ * tells how each ended.
  *
  *     build/cuda/test_filtered_steps     wants a GPU */
-#include "backend/cuda/head/argmax_filter.h"
 #include "backend/cuda/device/device.h"
+#include "backend/cuda/head/argmax_filter.h"
 #include "backend/cuda/value.h"
 #include "check.h"
 #include "on_device.h"
@@ -44,8 +45,8 @@ static float *normal(int n) {
 }
 
 static const struct weight *as_weight(struct rig *r, int i, const char *name, float *at, int out) {
-    r->parts[i] =
-        (struct weight_part){.format = &qformat_plain, .dtype = DT_F32, .data = at, .n_rows = out, .row_stride = IN, .col_stride = 1};
+    r->parts[i] = (struct weight_part){
+        .format = &qformat_plain, .dtype = DT_F32, .data = at, .n_rows = out, .row_stride = IN, .col_stride = 1};
     r->weights[i] = (struct weight){.name = name, .out = out, .in = IN, .n_parts = 1, .parts = &r->parts[i]};
     return &r->weights[i];
 }
@@ -61,7 +62,8 @@ static void rig_open(struct rig *r, const char *screen, bool eager, bool is_flat
     op_sample(r->p, op_linear(r->p, rows, as_weight(r, 1, "head", r->head, OUT), NULL));
     batch_plan_init(&r->plan, bucket, 0, NULL);
     setenv("GYRE_ARGMAX_FILTER", screen, 1);
-    on_device_compile(&backend_cuda, (struct how){.eager = eager, .load.dtype = r->dtype}, r->p, &config, bucket, &r->at);
+    on_device_compile(&backend_cuda, (struct how){.eager = eager, .load.dtype = r->dtype}, r->p, &config, bucket,
+                      &r->at);
 }
 
 static void rig_close(struct rig *r) {
@@ -70,7 +72,9 @@ static void rig_close(struct rig *r) {
     batch_plan_release(&r->plan);
 }
 
-static void fill(struct rig *r) { *r = (struct rig){.inputs = normal(N_INPUTS * IN), .head = normal(OUT * IN), .dtype = "float16"}; }
+static void fill(struct rig *r) {
+    *r = (struct rig){.inputs = normal(N_INPUTS * IN), .head = normal(OUT * IN), .dtype = "float16"};
+}
 
 static void rig_release(struct rig *r) {
     free(r->inputs);
@@ -113,7 +117,8 @@ static void some_tokens(int32_t *tokens) {
 
 static void expect_same(const struct rig *a, const struct rig *b, int n) {
     for (int i = 0; i < n; i++)
-        if (a->got[i].token != b->got[i].token || a->got[i].argmax != b->got[i].argmax || a->got[i].not_finite != b->got[i].not_finite)
+        if (a->got[i].token != b->got[i].token || a->got[i].argmax != b->got[i].argmax ||
+            a->got[i].not_finite != b->got[i].not_finite)
             fail_msg("row %d of %d: token %d, without a copy %d", i, n, a->got[i].token, b->got[i].token);
 }
 
@@ -178,7 +183,8 @@ static void what_cannot_be_screened_is_left_and_after_some_of_it_not_tried(void 
     rig_release(&r);
 }
 
-/* Two channels are fifty times the others, so that few rows of the head can be left out before the copy's columns are scaled. */
+/* Two channels are fifty times the others, so that few rows of the head can be left out before the copy's columns are
+ * scaled. */
 static void steps_of_outlying_channels_are_screened_after_some(void **state) {
     (void)state;
     struct rig with, without;

@@ -1,8 +1,9 @@
-/* test_gemm_fp8_gated.cu - LINEAR of many rows from e4m3 values with GATED_ACT (src/backend/cuda/linear/gemm_fp8_gated.cu) against double precision: random shapes and
- * numbers of tokens, biases, cuts of every kind; from rows of W, and from near copies (l2_copy.h) while rows are NaN. */
+/* test_gemm_fp8_gated.cu - LINEAR of many rows from e4m3 values with GATED_ACT
+ * (src/backend/cuda/linear/gemm_fp8_gated.cu) against double precision: random shapes and numbers of tokens, biases,
+ * cuts of every kind; from rows of W, and from near copies (l2_copy.h) while rows are NaN. */
+#include "backend/cuda/linear/gemm_fp8_gated.cu"
 #include "backend/cuda/linear/gemm_fp8_gated.h"
 #include "backend/cuda/value.h"
-#include "backend/cuda/linear/gemm_fp8_gated.cu"
 
 #include "l2_copy_cases.cuh"
 #include "product_cases.cuh"
@@ -19,8 +20,8 @@ static void check(const problem &p, const gated_cut *cut, uint64_t seed) {
         a.w.at = nan_bytes((size_t)p.out * p.in);
     }
     begin(p);
-    printf("%d octets, %d parts, %s, %d blocks, %d stages%s: ", c.octets, c.parts, SHARED[c.shared], c.n_blocks, c.n_stages,
-           a.l2_copy ? ", near" : "");
+    printf("%d octets, %d parts, %s, %d blocks, %d stages%s: ", c.octets, c.parts, SHARED[c.shared], c.n_blocks,
+           c.n_stages, a.l2_copy ? ", near" : "");
     if (!gated_takes(&a, x_of(p), y_of(p), p.n) || !gated_takes_cut(&a, p.n, &c)) {
         refuse();
         return;
@@ -41,11 +42,12 @@ int main(int argc, char **argv) {
     check({48, 144, 65, true, false, 0, ELEMENT_F16}, nullptr, seed);
     check({128, 512, 128, true, true, 1, ELEMENT_BF16}, nullptr, seed);
     for (int i = 0; i < (is_brief() ? 3 : 40); i++)
-        check({16 * (1 + random(is_brief() ? 100 : 200)), 16 * (9 + random(100)), 1 + random(is_brief() ? 300 : 512), true, random(2) != 0,
-               random(2), random(2) ? ELEMENT_F16 : ELEMENT_BF16},
+        check({16 * (1 + random(is_brief() ? 100 : 200)), 16 * (9 + random(100)), 1 + random(is_brief() ? 300 : 512),
+               true, random(2) != 0, random(2), random(2) ? ELEMENT_F16 : ELEMENT_BF16},
               nullptr, seed);
     for (int i = 0; i < (is_brief() ? 2 : 12); i++)
-        check({16 * (1 + random(40)), 16 * (9 + random(i % 2 ? 300 : 1000)), 1 + random(300), true, false, i % 2, ELEMENT_F16, true},
+        check({16 * (1 + random(40)), 16 * (9 + random(i % 2 ? 300 : 1000)), 1 + random(300), true, false, i % 2,
+               ELEMENT_F16, true},
               nullptr, seed);
     if (!is_brief()) {
         for (int n : {65, 128, 192, 256, 300, 512})

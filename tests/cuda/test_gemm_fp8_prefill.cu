@@ -1,9 +1,10 @@
-/* test_gemm_fp8_prefill.cu - products of hundreds and thousands of rows (src/backend/cuda/linear/gemm_fp8_prefill.cu) against double precision: raw ones by every cut, and pairs with
- * GATED_ACT behind them; random shapes and numbers of rows. */
+/* test_gemm_fp8_prefill.cu - products of hundreds and thousands of rows (src/backend/cuda/linear/gemm_fp8_prefill.cu)
+ * against double precision: raw ones by every cut, and pairs with GATED_ACT behind them; random shapes and numbers of
+ * rows. */
 #include "backend/cuda/linear/gemm_fp8_gated.h"
+#include "backend/cuda/linear/gemm_fp8_prefill.cu"
 #include "backend/cuda/linear/gemm_fp8_prefill.h"
 #include "backend/cuda/value.h"
-#include "backend/cuda/linear/gemm_fp8_prefill.cu"
 
 #include "product_cases.cuh"
 
@@ -55,12 +56,14 @@ int main(int argc, char **argv) {
         check(gemm_prefill_cut_at(cut).rows * 3, 256, 1024, cut, seed); // more tiles than one
         check(320, 16 * (1 + random(600)), 512, cut, seed, true);
         for (int i = 0; i < 10; i++)
-            check(8 * (1 + random(i % 4 ? 100 : 600)), 16 * (1 + random(i % 3 ? 100 : 500)), 1 + random(i % 2 ? 600 : 1200), cut, seed);
+            check(8 * (1 + random(i % 4 ? 100 : 600)), 16 * (1 + random(i % 3 ? 100 : 500)),
+                  1 + random(i % 2 ? 600 : 1200), cut, seed);
     }
     for (int i = 0; i < (is_brief() ? GEMM_PREFILL_PAIR_CUTS : 60); i++) {
-        int columns = i % 4 || is_brief() ? 100 : 500, pieces = is_brief() ? 60 : 300, rows = is_brief() ? 300 : 300 * (2 + i % 3);
-        check_gated({16 * (1 + random(columns)), 16 * (1 + random(pieces)), 1 + random(rows), true, random(2) != 0, random(2),
-                     random(2) ? ELEMENT_F16 : ELEMENT_BF16, i % 8 == 7},
+        int columns = i % 4 || is_brief() ? 100 : 500, pieces = is_brief() ? 60 : 300,
+            rows = is_brief() ? 300 : 300 * (2 + i % 3);
+        check_gated({16 * (1 + random(columns)), 16 * (1 + random(pieces)), 1 + random(rows), true, random(2) != 0,
+                     random(2), random(2) ? ELEMENT_F16 : ELEMENT_BF16, i % 8 == 7},
                     i % GEMM_PREFILL_PAIR_CUTS, seed);
     }
     if (is_brief())

@@ -1,11 +1,11 @@
-/* test_gemm_fp8_small_m.cu - LINEAR from e4m3 values by tiles (src/backend/cuda/linear/gemm_fp8_small_m.cu) against double precision: random
- * shapes and every number of tokens, biases, gated pairs, all cuts. */
+/* test_gemm_fp8_small_m.cu - LINEAR from e4m3 values by tiles (src/backend/cuda/linear/gemm_fp8_small_m.cu) against
+ * double precision: random shapes and every number of tokens, biases, gated pairs, all cuts. */
 #define BARRIER_SPIN_LIMIT 20000000
 #include "backend/cuda/linear/ending.h"
+#include "backend/cuda/linear/gemm_fp8_small_m.cu"
 #include "backend/cuda/linear/gemm_fp8_small_m.h"
 #include "backend/cuda/qact/quantise.h"
 #include "backend/cuda/value.h"
-#include "backend/cuda/linear/gemm_fp8_small_m.cu"
 
 #include "requant_cases.cuh"
 
@@ -76,10 +76,13 @@ int main(int argc, char **argv) {
     check({128, 512, 16, true, true, 0, ELEMENT_F16}, nullptr, seed);
     for (int n = 1; n <= SMALL_M_MAX_ROWS; n += is_brief() ? 1 + random(20) : 1) {
         bool gated = random(2);
-        check({16 * (1 + random(200)), 16 * (1 + random(100)), n, gated, random(2) != 0, random(5), random_element(gated)}, nullptr, seed);
+        check({16 * (1 + random(200)), 16 * (1 + random(100)), n, gated, random(2) != 0, random(5),
+               random_element(gated)},
+              nullptr, seed);
     }
     for (int i = 0; i < (is_brief() ? 2 : 12); i++)
-        check({16 * (1 + random(40)), 16 * (1 + random(1000)), 1 + random(SMALL_M_MAX_ROWS), i % 2 == 0, false, 0, ELEMENT_F16, true},
+        check({16 * (1 + random(40)), 16 * (1 + random(1000)), 1 + random(SMALL_M_MAX_ROWS), i % 2 == 0, false, 0,
+               ELEMENT_F16, true},
               nullptr, seed);
     if (!is_brief())
         for (int n : {16, 33, 64}) {
@@ -91,7 +94,8 @@ int main(int argc, char **argv) {
             check({16384, 5376, n, false, false, 0, ELEMENT_F16}, nullptr, seed);
         }
     for (int i = 0; i < (is_brief() ? 8 : 100); i++) {
-        int n = 1 + random(SMALL_M_MAX_ROWS), out = 16 * (1 + random(i % 4 ? 100 : 600)), in = 16 * (1 + random(is_brief() ? 100 : 300));
+        int n = 1 + random(SMALL_M_MAX_ROWS), out = 16 * (1 + random(i % 4 ? 100 : 600)),
+            in = 16 * (1 + random(is_brief() ? 100 : 300));
         bool gated = random(2);
         small_m_cut c = {};
         c.split = 1 << random(3);
@@ -108,7 +112,8 @@ int main(int argc, char **argv) {
         check({out, in, n, gated, random(2) != 0, act, random_element(gated)}, &c, seed);
     }
     for (int i = 0; i < (is_brief() ? 4 : 40); i++)
-        check_settling(8 * (1 + random(is_brief() ? 60 : 400)), 16 * (1 + random(is_brief() ? 60 : 600)), 1 + random(SMALL_M_MAX_ROWS), seed++);
+        check_settling(8 * (1 + random(is_brief() ? 60 : 400)), 16 * (1 + random(is_brief() ? 60 : 600)),
+                       1 + random(SMALL_M_MAX_ROWS), seed++);
     check_activations();
     return summary();
 }

@@ -1,9 +1,10 @@
-/* test_gemm_fp8_split_k.cu - unscaled products of many rows (src/backend/cuda/linear/gemm_fp8_split_k.cu) against double precision: every cut, random shapes and numbers
- * of rows, from rows of W and from near copies; and when the node behind starts. */
+/* test_gemm_fp8_split_k.cu - unscaled products of many rows (src/backend/cuda/linear/gemm_fp8_split_k.cu) against
+ * double precision: every cut, random shapes and numbers of rows, from rows of W and from near copies; and when the
+ * node behind starts. */
+#include "backend/cuda/linear/gemm_fp8_split_k.cu"
 #include "backend/cuda/linear/gemm_fp8_split_k.h"
 #include "backend/cuda/qact/quantise.h"
 #include "backend/cuda/value.h"
-#include "backend/cuda/linear/gemm_fp8_split_k.cu"
 
 #include "l2_copy_cases.cuh"
 #include "requant_cases.cuh"
@@ -112,12 +113,14 @@ int main(int argc, char **argv) {
             continue;
         }
         for (int i = 0; i < 12; i++)
-            check(8 * (1 + random(i % 4 ? 100 : 600)), 16 * (1 + random(i % 3 ? 100 : 500)), 1 + random(i % 4 ? 300 : 550), cut, seed);
+            check(8 * (1 + random(i % 4 ? 100 : 600)), 16 * (1 + random(i % 3 ? 100 : 500)),
+                  1 + random(i % 4 ? 300 : 550), cut, seed);
     }
     for (int i = 0; i < (is_brief() ? 6 : 60); i++) {
         if (!is_of_this_part(i))
             continue;
-        int cut = random(SPLIT_K_CUTS), n = 1 + random(is_brief() ? 150 : 512), in = 16 * (1 + random(is_brief() ? 40 : 600));
+        int cut = random(SPLIT_K_CUTS), n = 1 + random(is_brief() ? 150 : 512),
+            in = 16 * (1 + random(is_brief() ? 40 : 600));
         split_k_cut c = split_k_cut_at(cut);
         int tiles = 1 + random(blocks_of(&INSTANCES[cut]) / (c.split * c.sharers) / up_to(n, TOKENS * c.sharers));
         check_settling(split_k_cut_at(cut).rows * tiles, in, n, cut, seed++);

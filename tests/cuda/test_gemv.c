@@ -1,13 +1,14 @@
-/* test_gemv.c - the weight-stream LINEAR of the CUDA backend (src/backend/cuda/linear/gemv.cu) against double precision.
+/* test_gemv.c - the weight-stream LINEAR of the CUDA backend (src/backend/cuda/linear/gemv.cu) against double
+ * precision.
  *
- * Weights of every format, random shapes whose rows and columns divide by nothing, every number of tokens, biases, gated pairs.
- * What must not be written is poisoned before and looked at after; what must not be read is NaN.
+ * Weights of every format, random shapes whose rows and columns divide by nothing, every number of tokens, biases,
+ * gated pairs. What must not be written is poisoned before and looked at after; what must not be read is NaN.
  *
- * Bounds. Products of e4m3 and half and of two halves are exact in float32; a sum of n of them in float32, in an order of the
- * kernel's own, is off by at most n * 2^-24 of the sum of sizes, and by about the root of n of that for random terms: 1e-5 of the
- * sum of sizes is allowed. y in 16 bits adds half a unit of its last place. */
-#include "backend/cuda/linear/ending.h"
+ * Bounds. Products of e4m3 and half and of two halves are exact in float32; a sum of n of them in float32, in an order
+ * of the kernel's own, is off by at most n * 2^-24 of the sum of sizes, and by about the root of n of that for random
+ * terms: 1e-5 of the sum of sizes is allowed. y in 16 bits adds half a unit of its last place. */
 #include "backend/cuda/device/device.h"
+#include "backend/cuda/linear/ending.h"
 #include "backend/cuda/linear/gemv.h"
 #include "backend/cuda/value.h"
 #include "base/status.h"
@@ -100,7 +101,8 @@ enum { GAP = 8 }; // elements between rows of x (NaN) and of y (poison)
 
 static void problem_init(struct problem *p, struct shape s) {
     enum element product = s.weight == ELEMENT_BF16 ? ELEMENT_BF16 : ELEMENT_F16;
-    *p = (struct problem){.s = s, .x_stride = ((size_t)s.in + 7) / 8 * 8 + GAP, .y_width = (size_t)(s.gated ? s.out / 2 : s.out)};
+    *p = (struct problem){
+        .s = s, .x_stride = ((size_t)s.in + 7) / 8 * 8 + GAP, .y_width = (size_t)(s.gated ? s.out / 2 : s.out)};
     p->y_stride = p->y_width + GAP;
     size_t n_w = (size_t)s.out * (size_t)s.in, n_x = (size_t)s.tokens * p->x_stride,
            y_bytes = (size_t)s.tokens * p->y_stride * size_of(s.y);
@@ -148,7 +150,8 @@ static bool run(struct problem *p, int first, int n, const struct gemv_cut *cut)
     struct dgemv a = gemv_of(p, s->bias);
     a.held = random_below(80);
     struct dmat x = {(uint16_t *)p->dx + (size_t)first * p->x_stride, (int64_t)p->x_stride, s->in, product, NULL};
-    struct dmat y = {(char *)p->dy + (size_t)first * p->y_stride * size_of(s->y), (int64_t)p->y_stride, (int)p->y_width, s->y, NULL};
+    struct dmat y = {(char *)p->dy + (size_t)first * p->y_stride * size_of(s->y), (int64_t)p->y_stride, (int)p->y_width,
+                     s->y, NULL};
     if (!gemv_takes(&a, x, y, n)) {
         fail_msg("%d rows of %d are not taken", n, s->in);
     }
@@ -169,7 +172,8 @@ static double sum_of(const struct problem *p, int token, size_t row, double *siz
     double sum = 0;
     *size = 0;
     for (size_t k = 0; k < (size_t)p->s.in; k++) {
-        double term = value_of(p->s.weight, p->w, row * (size_t)p->s.in + k) * value_of(product, p->x, (size_t)token * p->x_stride + k);
+        double term = value_of(p->s.weight, p->w, row * (size_t)p->s.in + k) *
+                      value_of(product, p->x, (size_t)token * p->x_stride + k);
         sum += term;
         *size += fabs(term);
     }
@@ -177,11 +181,13 @@ static double sum_of(const struct problem *p, int token, size_t row, double *siz
     return sum * (double)p->scale[row] + (double)p->bias[row];
 }
 
-static void fail_shape(const struct shape *s, const struct gemv_cut *c, const char *what, int token, int col, double want, double got) {
-    printf("weight %d y %d: out %d in %d tokens %d gated %d bias %d", s->weight, s->y, s->out, s->in, s->tokens, s->gated, s->bias);
+static void fail_shape(const struct shape *s, const struct gemv_cut *c, const char *what, int token, int col,
+                       double want, double got) {
+    printf("weight %d y %d: out %d in %d tokens %d gated %d bias %d", s->weight, s->y, s->out, s->in, s->tokens,
+           s->gated, s->bias);
     if (c)
-        printf(" cut: m_tiles %d row_warps %d column_warps %d cluster %d blocks %d", c->m_tiles, c->row_warps, c->column_warps, c->cluster,
-               c->n_blocks);
+        printf(" cut: m_tiles %d row_warps %d column_warps %d cluster %d blocks %d", c->m_tiles, c->row_warps,
+               c->column_warps, c->cluster, c->n_blocks);
     printf(": %s: row %d column %d: wanted %.8g, got %.8g\n", what, token, col, want, got);
     fail_msg("differs");
 }
@@ -226,8 +232,8 @@ static void every_number_of_tokens(void **unused) {
     (void)unused;
     for (int f = 0; f < 3; f++)
         for (int n = 1; n <= GEMV_MAX_ROWS; n++)
-            one((struct shape){FORMATS[f], RESULTS[n % 3], 16 * (20 + random_below(60)), 2 * (100 + random_below(300)), n, n % 4 == 1,
-                               n % 3 == 1, n % 3},
+            one((struct shape){FORMATS[f], RESULTS[n % 3], 16 * (20 + random_below(60)), 2 * (100 + random_below(300)),
+                               n, n % 4 == 1, n % 3 == 1, n % 3},
                 NULL, 8);
 }
 
@@ -235,10 +241,12 @@ static void shapes_that_divide_by_nothing(void **unused) {
     (void)unused;
     for (int i = 0; i < 150; i++) {
         enum element w = FORMATS[i % 3];
-        int in = w == ELEMENT_E4M3 ? 16 * (1 + random_below(90)) : 8 * (1 + random_below(180)), tokens = 1 + random_below(GEMV_MAX_ROWS);
+        int in = w == ELEMENT_E4M3 ? 16 * (1 + random_below(90)) : 8 * (1 + random_below(180)),
+            tokens = 1 + random_below(GEMV_MAX_ROWS);
         bool gated = random_below(2);
-        one((struct shape){w, RESULTS[random_below(3)], in, gated ? 2 * (1 + random_below(600)) : 1 + random_below(1200), tokens, gated,
-                           random_below(2), random_below(3)},
+        one((struct shape){w, RESULTS[random_below(3)], in,
+                           gated ? 2 * (1 + random_below(600)) : 1 + random_below(1200), tokens, gated, random_below(2),
+                           random_below(3)},
             NULL, 12);
     }
 }
@@ -251,8 +259,9 @@ static void shapes_of_models(void **unused) {
     for (int i = 0; i < 7; i++)
         for (int t = i % 2; t < 7; t += 2) {
             enum element w = FORMATS[(i + t) % 3];
-            one((struct shape){w, RESULTS[(i + t / 2) % 3], shapes[i][1], shapes[i][0], tokens[t], shapes[i][2], i == 0, 0}, NULL,
-                shapes[i][0] * tokens[t] / 200 + 2);
+            one((struct shape){w, RESULTS[(i + t / 2) % 3], shapes[i][1], shapes[i][0], tokens[t], shapes[i][2], i == 0,
+                               0},
+                NULL, shapes[i][0] * tokens[t] / 200 + 2);
         }
 }
 
@@ -266,15 +275,15 @@ static void every_cut(void **unused) {
         cut.n_blocks = cut.cluster * (1 + random_below(16));
         enum element w = FORMATS[i % 3];
         bool gated = random_below(2);
-        one((struct shape){w, RESULTS[random_below(3)], 16 * (1 + random_below(100)), 2 * (1 + random_below(400)), 1 + random_below(8),
-                           gated, random_below(2), 0},
+        one((struct shape){w, RESULTS[random_below(3)], 16 * (1 + random_below(100)), 2 * (1 + random_below(400)),
+                           1 + random_below(8), gated, random_below(2), 0},
             &cut, 12);
     }
 }
 
-/* Behind a block's own columns of x lies what was in shared memory before, here NaN of a wider product, and is met by zeros of W. Of the
- * four blocks of a cluster the first has 9 chunks, two steps of eight warps, and the last has 8, the last of them half: its columns end a
- * part of x before the others'. */
+/* Behind a block's own columns of x lies what was in shared memory before, here NaN of a wider product, and is met by
+ * zeros of W. Of the four blocks of a cluster the first has 9 chunks, two steps of eight warps, and the last has 8, the
+ * last of them half: its columns end a part of x before the others'. */
 static void what_was_in_shared_memory_is_not_summed(void **unused) {
     (void)unused;
     enum { TOKENS = 7 };
@@ -307,14 +316,16 @@ static void a_row_does_not_know_the_others(void **unused) {
             must(cudaMemset(p.dy, 0xff, n_bytes), "poison");
             EXPECT(run(&p, first, n, &cut));
             for (int t = first; t < first + n; t++)
-                assert_memory_equal((float *)p.y + (size_t)t * p.y_stride, whole + (size_t)t * p.y_stride, p.y_width * sizeof(float));
+                assert_memory_equal((float *)p.y + (size_t)t * p.y_stride, whole + (size_t)t * p.y_stride,
+                                    p.y_width * sizeof(float));
         }
         free(whole);
         problem_release(&p);
     }
 }
 
-/* Steps one after another on a stream, each started while the one before runs: what the first writes the second reads. */
+/* Steps one after another on a stream, each started while the one before runs: what the first writes the second reads.
+ */
 static void a_chain_keeps_its_order(void **unused) {
     (void)unused;
     enum { WIDTH = 1024, LONG = 12 };
@@ -334,7 +345,8 @@ static void a_chain_keeps_its_order(void **unused) {
             for (int k = 0; k < 2; k++)
                 v[k] = to_device(first, n_bytes);
             for (int i = 0; i < LONG; i++) {
-                struct dmat x = {v[i % 2], WIDTH, WIDTH, ELEMENT_F16, NULL}, y = {v[(i + 1) % 2], WIDTH, WIDTH, ELEMENT_F16, NULL};
+                struct dmat x = {v[i % 2], WIDTH, WIDTH, ELEMENT_F16, NULL},
+                            y = {v[(i + 1) % 2], WIDTH, WIDTH, ELEMENT_F16, NULL};
                 launch_gemv(&l, tokens, &a, x, y);
                 if (how == 0)
                     must(cudaDeviceSynchronize(), "run");

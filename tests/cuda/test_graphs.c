@@ -1,10 +1,10 @@
-/* test_graphs.c - zeros that are gathered into one node of a captured graph: every reader finds them, in every replay, and whatever else the graph
- * writes stays.
+/* test_graphs.c - zeros that are gathered into one node of a captured graph: every reader finds them, in every replay,
+ * and whatever else the graph writes stays.
  *
  *     build/cuda/test_graphs        wants a GPU */
-#include "backend/cuda/value.h"
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/step/launch.h"
+#include "backend/cuda/value.h"
 #include "check.h"
 
 #include "backend/cuda/cuda.h"
@@ -35,12 +35,16 @@ static void rig_close(struct rig *r) {
     cudaStreamDestroy(r->stream);
 }
 
-static void fill(struct rig *r, char *at, int value) { EXPECT_EQ(cudaMemsetAsync(at, value, 4, r->stream), cudaSuccess); }
+static void fill(struct rig *r, char *at, int value) {
+    EXPECT_EQ(cudaMemsetAsync(at, value, 4, r->stream), cudaSuccess);
+}
 
 /* out[i] = what counter i has then; it is used up by that. */
 static void use(struct rig *r, int i) {
-    EXPECT_EQ(cudaMemcpyAsync(r->out + i, r->counters + i * COUNTER_BYTES, 1, cudaMemcpyDeviceToDevice, r->stream), cudaSuccess);
-    EXPECT_EQ(cudaMemcpyAsync(r->counters + i * COUNTER_BYTES, r->beside + 8, 4, cudaMemcpyDeviceToDevice, r->stream), cudaSuccess);
+    EXPECT_EQ(cudaMemcpyAsync(r->out + i, r->counters + i * COUNTER_BYTES, 1, cudaMemcpyDeviceToDevice, r->stream),
+              cudaSuccess);
+    EXPECT_EQ(cudaMemcpyAsync(r->counters + i * COUNTER_BYTES, r->beside + 8, 4, cudaMemcpyDeviceToDevice, r->stream),
+              cudaSuccess);
 }
 
 static int n_fills(cudaGraph_t graph) {
@@ -163,7 +167,8 @@ static void product_open(struct product *p) {
     cublasLtMatmulPreferenceCreate(&wish);
     size_t most = COUNTER_BYTES;
     cublasLtMatmulPreferenceSetAttribute(wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most, sizeof most);
-    EXPECT_EQ(cublasLtMatmulAlgoGetHeuristic(p->blas, p->description, p->w, p->x, p->y, p->y, wish, 16, found, &n), CUBLAS_STATUS_SUCCESS);
+    EXPECT_EQ(cublasLtMatmulAlgoGetHeuristic(p->blas, p->description, p->w, p->x, p->y, p->y, wish, 16, found, &n),
+              CUBLAS_STATUS_SUCCESS);
     cublasLtMatmulPreferenceDestroy(wish);
     while (k < n && found[k].workspaceSize == 0)
         k++;
@@ -191,8 +196,9 @@ static void product_close(struct product *p) {
 static void put_products(struct rig *r, struct product *p) {
     const float factor = 1 / 1024.0f, zero = 0;
     for (int i = 0; i < NODES; i++)
-        EXPECT_EQ(cublasLtMatmul(p->blas, p->description, &factor, p->weight, p->w, p->in, p->x, &zero, p->out[i], p->y, p->out[i], p->y,
-                                 &p->algorithm, r->counters + i * COUNTER_BYTES, COUNTER_BYTES, r->stream),
+        EXPECT_EQ(cublasLtMatmul(p->blas, p->description, &factor, p->weight, p->w, p->in, p->x, &zero, p->out[i], p->y,
+                                 p->out[i], p->y, &p->algorithm, r->counters + i * COUNTER_BYTES, COUNTER_BYTES,
+                                 r->stream),
                   CUBLAS_STATUS_SUCCESS);
 }
 

@@ -1,13 +1,15 @@
-/* test_l2_topology.cu - sides of the L2 (src/backend/cuda/device/l2_topology.cu) and copies of weights that lie by them (l2_copy.cu).
+/* test_l2_topology.cu - sides of the L2 (src/backend/cuda/device/l2_topology.cu) and copies of weights that lie by them
+ * (l2_copy.cu).
  *
  *     test_l2_topology [SEED [N]]     N random copies (40), also [GYRE_TEST_SEED]
  *
- * Copies of weights of any size, in any shape, with any flips: every row's piece is where l2_copy.h's description has it, found here chunk by chunk from the hash of
- * addresses; zeros behind the weight's end; and no other byte is written. What is found of the device's sides is found again, every time; and what is near by it
- * is near by times taken afterwards. A device without sides says why, but for an H200 and an H100, which have them. */
-#include "backend/cuda/value.h"
+ * Copies of weights of any size, in any shape, with any flips: every row's piece is where l2_copy.h's description has
+ * it, found here chunk by chunk from the hash of addresses; zeros behind the weight's end; and no other byte is
+ * written. What is found of the device's sides is found again, every time; and what is near by it is near by times
+ * taken afterwards. A device without sides says why, but for an H200 and an H100, which have them. */
 #include "backend/cuda/device/l2_copy.cu"
 #include "backend/cuda/device/l2_topology.cu"
+#include "backend/cuda/value.h"
 
 #include "products.cuh"
 
@@ -23,7 +25,8 @@ static int drawn(int n) { return (int)(hash(seed++) % (unsigned)n); }
 // ---- copies ---------------------------------------------------------------------------------------------------------
 
 static int side_of(const dl2_copy &n, int64_t offset) { // of what lies there
-    return __builtin_parity((uint32_t)(offset % SIDES_PAGE) / L2_COPY_CHUNK & n.hash) ^ (n.flips[offset / SIDES_PAGE / 32] >> offset / SIDES_PAGE % 32 & 1);
+    return __builtin_parity((uint32_t)(offset % SIDES_PAGE) / L2_COPY_CHUNK & n.hash) ^
+           (n.flips[offset / SIDES_PAGE / 32] >> offset / SIDES_PAGE % 32 & 1);
 }
 
 /* The chunks of a group that are of that side, in their order; -1: they are neither of the two halves. */
@@ -50,7 +53,8 @@ struct expected {
     std::vector<bool> written;
 
     bool put(int64_t at, int tile, int row, int piece) {
-        int half = row / (n.shape.rows / n.shape.halves), rows = n.shape.rows / n.shape.halves, apart = w.out / n.shape.halves;
+        int half = row / (n.shape.rows / n.shape.halves), rows = n.shape.rows / n.shape.halves,
+            apart = w.out / n.shape.halves;
         int column = tile * rows + row % rows;
         for (int i = 0; i < 128; i++, at++) {
             if (at < 0 || at >= (int64_t)bytes.size() || written[at])
@@ -69,10 +73,11 @@ struct expected {
         for (int piece = 0; piece < n.n_pieces; piece++)
             for (int r = 0; r < rows; r++) {
                 int k = r / (first / 4), tail = piece * n_parts + (r - first) / part, of_chunk = 32 / part;
-                int64_t at = r < first ? chunk_at(n, first_group + piece / of_half, side, k) +
-                                             (piece % of_half * (first / 4) + r % (first / 4)) * 128
-                                       : chunk_at(n, first_group + n.n_pieces + tail / of_chunk / 4, side, tail / of_chunk % 4) +
-                                             (tail % of_chunk * part + (r - first) % part) * 128;
+                int64_t at =
+                    r < first ? chunk_at(n, first_group + piece / of_half, side, k) +
+                                    (piece % of_half * (first / 4) + r % (first / 4)) * 128
+                              : chunk_at(n, first_group + n.n_pieces + tail / of_chunk / 4, side, tail / of_chunk % 4) +
+                                    (tail % of_chunk * part + (r - first) % part) * 128;
                 fine = fine && put(at, tile, r, piece);
             }
         return fine;
@@ -115,14 +120,14 @@ static bool check_copy(l2_copy_shape shape, int out, int in) {
     MUST(cudaFree(weight));
     MUST(cudaFree(copy));
     if (!fine || wrong)
-        printf("%d x %d in tiles of %d rows, %d halves: %zu of %zu bytes wrong%s\n", out, in, shape.rows, shape.halves, wrong, n_bytes,
-               fine ? "" : ", and places are taken twice");
+        printf("%d x %d in tiles of %d rows, %d halves: %zu of %zu bytes wrong%s\n", out, in, shape.rows, shape.halves,
+               wrong, n_bytes, fine ? "" : ", and places are taken twice");
     return fine && !wrong;
 }
 
 static int check_copies(int n) {
     static const l2_copy_shape shapes[] = {{144, 2}, {96, 2},  {112, 2}, {176, 2}, {120, 1}, {56, 1},
-                                        {72, 1},  {128, 1}, {136, 1}, {160, 1}, {24, 1},  {240, 1}};
+                                           {72, 1},  {128, 1}, {136, 1}, {160, 1}, {24, 1},  {240, 1}};
     int n_bad = 0;
     for (int t = 0; t < n; t++) {
         l2_copy_shape shape = shapes[t % (int)(sizeof shapes / sizeof *shapes)];
@@ -137,7 +142,8 @@ static int check_copies(int n) {
 
 // ---- the hash -------------------------------------------------------------------------------------------------------
 
-/* Whatever the hash is, pages' flips and where times scatter, it is found, also where a chunk or two of all seem to be on the other side. */
+/* Whatever the hash is, pages' flips and where times scatter, it is found, also where a chunk or two of all seem to be
+ * on the other side. */
 static int check_hashes(int n) {
     int n_bad = 0;
     for (int t = 0; t < n; t++) {
@@ -149,7 +155,8 @@ static int check_hashes(int n) {
         for (int side = 0; side < 2; side++)
             for (int i = 0; i < OWN_CHUNKS; i++) {
                 int page = i / SIDES_CHUNKS, chunk = chunk_of(page, i % SIDES_CHUNKS);
-                bool far = side != (__builtin_parity((uint32_t)chunk & of_chunks) ^ (int)(flips >> page & 1) ^ (i == turned[0] || i == turned[1]));
+                bool far = side != (__builtin_parity((uint32_t)chunk & of_chunks) ^ (int)(flips >> page & 1) ^
+                                    (i == turned[0] || i == turned[1]));
                 l.cycles[side * OWN_CHUNKS + i] = (uint32_t)(280 + 200 * far + drawn(60));
             }
         uint32_t found = find_hash(l);
@@ -168,7 +175,8 @@ static __global__ void time_sides(dl2_copy n, dl2_sides s, int n_groups, unsigne
     int own = l2_copy_bit(s.sm, (int)sm);
     for (int k = 0; k < 64; k++) {
         int group = (int)((sm * 131 + k * 977) % n_groups), side = k & 1;
-        char *at = n.at + (int64_t)group * L2_COPY_GROUP + l2_copy_chunk(l2_copy_half(&n, group, side), k >> 1 & 3) + (k * 7 % 32) * 128;
+        char *at = n.at + (int64_t)group * L2_COPY_GROUP + l2_copy_chunk(l2_copy_half(&n, group, side), k >> 1 & 3) +
+                   (k * 7 % 32) * 128;
         atomicAdd(&sums[side != own], (unsigned long long)fastest(reinterpret_cast<uint32_t *>(at), zero));
         atomicAdd(&sums[2 + (side != own)], 1ull);
     }
@@ -212,8 +220,8 @@ static int check_pages(const dl2_sides &s) {
             flips = again;
         n_bad += p.none || again != flips;
     }
-    printf("%d pages, %d flipped; %d of %d chunks against the hash; %.0f cycles apart, of the worst page %.0f%s%s\n", p.n_pages,
-           p.n_flipped, p.n_against, p.n_chunks, p.apart, p.least, p.none ? ": " : "", p.none ? p.none : "");
+    printf("%d pages, %d flipped; %d of %d chunks against the hash; %.0f cycles apart, of the worst page %.0f%s%s\n",
+           p.n_pages, p.n_flipped, p.n_against, p.n_chunks, p.apart, p.least, p.none ? ": " : "", p.none ? p.none : "");
     n_bad += check_nearness(s, at, flips.data(), PAGES, s.apart);
     std::vector<uint8_t> there((size_t)PAGES * SIDES_PAGE);
     MUST(cudaMemcpy(there.data(), at, there.size(), cudaMemcpyDeviceToHost));
@@ -228,8 +236,8 @@ static int check_sides() {
     int n_bad = 0;
     MUST(cudaGetDeviceProperties(&card, 0));
     MUST(l2_sides_find(nullptr, &s));
-    printf("%s: %d and %d multiprocessors, %.3f sure, %.0f cycles apart, hash %#x%s%s\n", card.name, s.n_sms[0], s.n_sms[1], s.sure, s.apart, s.hash,
-           s.none ? ": no sides, " : "", s.none ? s.none : "");
+    printf("%s: %d and %d multiprocessors, %.3f sure, %.0f cycles apart, hash %#x%s%s\n", card.name, s.n_sms[0],
+           s.n_sms[1], s.sure, s.apart, s.hash, s.none ? ": no sides, " : "", s.none ? s.none : "");
     if (s.none)
         return (strstr(card.name, "H200") || strstr(card.name, "H100 80GB")) && !strstr(card.name, "MIG");
     for (int t = 0; t < 5; t++) {

@@ -1,5 +1,5 @@
-/* test_nodes.c - what the graph of a step holds, by name: a node costs about a microsecond even if it does nothing, so a dense layer
- * may have seven. Needs a GPU; run where tests/models is. */
+/* test_nodes.c - what the graph of a step holds, by name: a node costs about a microsecond even if it does nothing, so
+ * a dense layer may have seven. Needs a GPU; run where tests/models is. */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/step/launch.h"
@@ -115,7 +115,8 @@ static void list_step(const char *folder, struct listing *l, int *n_layers) {
     model_free(m);
 }
 
-/* Beside products: two ADD_NORMs, QKV_PREP, two nodes of attention, GATED_ACT; at the ends EMBED, the last norm, two nodes that draw. */
+/* Beside products: two ADD_NORMs, QKV_PREP, two nodes of attention, GATED_ACT; at the ends EMBED, the last norm, two
+ * nodes that draw. */
 static void a_dense_layer_has_six_nodes_beside_its_products(void **state) {
     (void)state;
     static const char *const folders[] = {"qwen2", "qwen3", "llama", "mistral", "gemma2", "gemma3", "gemma4"};
@@ -125,8 +126,8 @@ static void a_dense_layer_has_six_nodes_beside_its_products(void **state) {
         int n_layers;
         snprintf(folder, sizeof folder, "tests/models/%s", folders[i]);
         list_step(folder, &l, &n_layers);
-        print_message("%s: %d layers, %d nodes, %d of products, %d edges early\n", folders[i], n_layers, l.n_nodes, l.n_products,
-                      l.n_early);
+        print_message("%s: %d layers, %d nodes, %d of products, %d edges early\n", folders[i], n_layers, l.n_nodes,
+                      l.n_products, l.n_early);
         for (int k = 0; k < l.n_names; k++)
             print_message("    %3d  %s\n", l.names[k].n, l.names[k].name);
         int capped = strcmp(folders[i], "gemma2") == 0; // SOFTCAP of the logits

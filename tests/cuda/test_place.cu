@@ -1,10 +1,12 @@
-/* test_place.cu - rows of weights as they become e4m3 (src/backend/cuda/weights/place.cu), against what value.h promises of them.
+/* test_place.cu - rows of weights as they become e4m3 (src/backend/cuda/weights/place.cu), against what value.h
+ * promises of them.
  *
- * Of rows of any kind, stored in 16 or 32 bits, or as e4m3 with a scale a row or several: their norm is not beyond e4m3_norm, and not smaller than need
- * be; every value is where rounding to the nearest element leaves it; what is counted is what the host counts. */
+ * Of rows of any kind, stored in 16 or 32 bits, or as e4m3 with a scale a row or several: their norm is not beyond
+ * e4m3_norm, and not smaller than need be; every value is where rounding to the nearest element leaves it; what is
+ * counted is what the host counts. */
 #include "backend/cuda/value.h"
-#include "backend/cuda/weights/place.h"
 #include "backend/cuda/weights/place.cu"
+#include "backend/cuda/weights/place.h"
 
 #include "products.cuh"
 
@@ -57,7 +59,8 @@ static rows_stored draw(int kind, int how, int64_t n, int64_t in, uint64_t seed)
         } else if (how == 0) {
             memcpy(&x.bytes[i * 4], &f, 4), x.is[i] = f;
         } else {
-            memcpy(&x.bytes[i * 2], how == 1 ? (void *)&h : (void *)&b, 2), x.is[i] = how == 1 ? __half2float(h) : __bfloat162float(b);
+            memcpy(&x.bytes[i * 2], how == 1 ? (void *)&h : (void *)&b, 2),
+                x.is[i] = how == 1 ? __half2float(h) : __bfloat162float(b);
         }
     }
     return x;
@@ -84,7 +87,12 @@ static rows_placed place(const rows_stored &x) {
     MUST(cudaMemset(d.q, POISON, (size_t)(MOST_ROWS + 2) * MOST_IN));
     MUST(cudaMemset(d.scales, POISON, (MOST_ROWS + 2) * 4));
     MUST(cudaMemset(d.counts, 0, sizeof *d.counts));
-    dstored stored = {d.rows, x.in, x.e, small ? (const float *)d.scales_in : nullptr, small ? x.n_scales : 0, x.n_scales > 1 ? 128 : 0};
+    dstored stored = {d.rows,
+                      x.in,
+                      x.e,
+                      small ? (const float *)d.scales_in : nullptr,
+                      small ? x.n_scales : 0,
+                      x.n_scales > 1 ? 128 : 0};
     launch_place_rows(nullptr, &stored, x.n, {d.q, x.n + 2, x.in, ELEMENT_E4M3, d.scales}, 1, d.counts);
     MUST(cudaDeviceSynchronize());
     rows_placed y = {std::vector<uint8_t>((x.n + 2) * x.in), std::vector<float>(x.n + 2)};
@@ -116,11 +124,14 @@ static row_seen look_at(const double *is, const uint8_t *q, double scale, int64_
     return s;
 }
 
-static bool l2_copy(double a, double b, double off, double least) { return fabs(a - b) <= off * fmax(fabs(a), fabs(b)) + least; }
+static bool l2_copy(double a, double b, double off, double least) {
+    return fabs(a - b) <= off * fmax(fabs(a), fabs(b)) + least;
+}
 
 static bool is_counted(const dplaced &got, const row_seen &all) {
-    return got.n_beyond == 0 && got.n_lost == (unsigned long long)all.lost && got.n_present == (unsigned long long)all.present &&
-           l2_copy(got.squared, all.squared, 1e-4, 0) && l2_copy(got.squared_error, all.squared_error, 1e-3, 1e-12 * all.squared);
+    return got.n_beyond == 0 && got.n_lost == (unsigned long long)all.lost &&
+           got.n_present == (unsigned long long)all.present && l2_copy(got.squared, all.squared, 1e-4, 0) &&
+           l2_copy(got.squared_error, all.squared_error, 1e-3, 1e-12 * all.squared);
 }
 
 /* Whether all is as it should be; *largest: of the norms, in shares of what is promised. */
@@ -130,22 +141,26 @@ static bool check(const rows_stored &x, const rows_placed &y, double *largest) {
     row_seen all = {};
     for (int64_t r = 0; r < x.n; r++) {
         row_seen s = look_at(&x.is[r * x.in], &y.q[(r + 1) * x.in], y.scale[r + 1], x.in);
-        // At half of the norm or more, or as large as can be: of what has a scale each that is its own, of others one by which the largest is over 448 / 2.
+        // At half of the norm or more, or as large as can be: of what has a scale each that is its own, of others one
+        // by which the largest is over 448 / 2.
         bool kept = x.has_a_scale_each() ? y.scale[r + 1] == x.scale[r] : s.most >= 224;
         too_small += s.squared > 0 && !kept && s.norm < 0.49 * norm;
         too_large += s.norm > norm;
         *largest = fmax(*largest, s.norm / norm);
-        all.lost += s.lost, all.present += s.present, all.squared += s.squared, all.squared_error += s.squared_error, all.wrong += s.wrong;
+        all.lost += s.lost, all.present += s.present, all.squared += s.squared, all.squared_error += s.squared_error,
+            all.wrong += s.wrong;
     }
     for (int64_t i = 0; i < x.in; i++)
         stray += y.q[i] != POISON || y.q[(x.n + 1) * x.in + i] != POISON;
     bool fine = !all.wrong && !too_large && !too_small && !stray && is_counted(y.counts, all);
     if (!fine)
-        printf("stored as %d with %lld scales, %lld rows of %lld: %d values wrong, rows: %d too large, %d too small; %d strays; counted "
+        printf("stored as %d with %lld scales, %lld rows of %lld: %d values wrong, rows: %d too large, %d too small; "
+               "%d strays; counted "
                "%llu lost "
                "for %.0f, %llu present for %.0f, squares %g for %g, error %g for %g\n",
-               (int)x.e, (long long)x.n_scales, (long long)x.n, (long long)x.in, all.wrong, too_large, too_small, stray, y.counts.n_lost,
-               all.lost, y.counts.n_present, all.present, y.counts.squared, all.squared, y.counts.squared_error, all.squared_error);
+               (int)x.e, (long long)x.n_scales, (long long)x.n, (long long)x.in, all.wrong, too_large, too_small, stray,
+               y.counts.n_lost, all.lost, y.counts.n_present, all.present, y.counts.squared, all.squared,
+               y.counts.squared_error, all.squared_error);
     return fine;
 }
 

@@ -1,10 +1,12 @@
-/* test_quantise.cu - rows that are there by a scale known beforehand, or not (launch_quantise_rest of src/backend/cuda/qact/quantise.cu).
+/* test_quantise.cu - rows that are there by a scale known beforehand, or not (launch_quantise_rest of
+ * src/backend/cuda/qact/quantise.cu).
  *
- * Rows that the scale fits must keep what is there, poison here; all others must be bit by bit what value.h says, of the qact's elements and of 16 bits
- * that are NaN where these tell, and are counted. The last rows of some steps are there to fill it up: they are made and not counted. */
+ * Rows that the scale fits must keep what is there, poison here; all others must be bit by bit what value.h says, of
+ * the qact's elements and of 16 bits that are NaN where these tell, and are counted. The last rows of some steps are
+ * there to fill it up: they are made and not counted. */
+#include "backend/cuda/qact/quantise.cu"
 #include "backend/cuda/qact/quantise.h"
 #include "backend/cuda/value.h"
-#include "backend/cuda/qact/quantise.cu"
 
 #include "rows_of_sizes.cuh"
 
@@ -59,10 +61,11 @@ int main(int argc, char **argv) {
     unsigned long long n_bad = 0, n_made = 0;
     auto random = [&](int n) { return (int)(hash(seed++) % (unsigned)n); };
     for (int i = 0; i < 120; i++) {
-        int n_rows = i % 10 == 0 ? 1000 : 1 + random(600), n_own = i % 3 ? n_rows : random(n_rows + 1), there = n_rows + 8,
-            width = 16 * (1 + random(MOST_WIDTH / 16));
+        int n_rows = i % 10 == 0 ? 1000 : 1 + random(600), n_own = i % 3 ? n_rows : random(n_rows + 1),
+            there = n_rows + 8, width = 16 * (1 + random(MOST_WIDTH / 16));
         element e = random(2) ? ELEMENT_F16 : ELEMENT_BF16;
-        dmat x = {values, width + 8 * random(3), width, e}, got = {codes, width + 16 * random(3), width, ELEMENT_E4M3, scales};
+        dmat x = {values, width + 8 * random(3), width, e},
+             got = {codes, width + 16 * random(3), width, ELEMENT_E4M3, scales};
         x.absmax = absmax;
         got.static_scale = ldexpf(1, random(12) - 8);
         dmat want = got;
@@ -81,11 +84,13 @@ int main(int argc, char **argv) {
         counts found;
         MUST(cudaMemcpyAsync(&found, c, sizeof found, cudaMemcpyDeviceToHost, l.stream));
         MUST(cudaStreamSynchronize(l.stream));
-        bool fine = found.code == 0 && found.scale == 0 && found.stray == 0 && *told == found.own && (i % 4 != 1 || found.rows == 0);
+        bool fine = found.code == 0 && found.scale == 0 && found.stray == 0 && *told == found.own &&
+                    (i % 4 != 1 || found.rows == 0);
         if (!fine)
-            printf(
-                "%d rows of %d, element %d, static scale %g: %llu codes, %llu scales, %llu strays; %llu rows made, %llu counted of %llu\n",
-                n_rows, width, (int)e, (double)got.static_scale, found.code, found.scale, found.stray, found.rows, *told, found.own);
+            printf("%d rows of %d, element %d, static scale %g: %llu codes, %llu scales, %llu strays; %llu rows made, "
+                   "%llu counted of %llu\n",
+                   n_rows, width, (int)e, (double)got.static_scale, found.code, found.scale, found.stray, found.rows,
+                   *told, found.own);
         n_bad += !fine;
         n_made += found.rows;
     }

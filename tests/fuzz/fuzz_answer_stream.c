@@ -1,5 +1,5 @@
-/* fuzz_answer_stream.c - any bytes as a server's stream of events, cut anywhere: the same events come as from the whole, and each
- * is an answer's chunk or refused with a sentence. */
+/* fuzz_answer_stream.c - any bytes as a server's stream of events, cut anywhere: the same events come as from the
+ * whole, and each is an answer's chunk or refused with a sentence. */
 #include "client/answer_event.h"
 #include "client/sse.h"
 

@@ -1,8 +1,9 @@
-/* fuzz_handlers.c - any bytes as the body of any POST route, or any query of a GET route: an answer that is none of ours to be
- * ashamed of, and a server that has nothing left of it.
+/* fuzz_handlers.c - any bytes as the body of any POST route, or any query of a GET route: an answer that is none of
+ * ours to be ashamed of, and a server that has nothing left of it.
  *
- * The whole server over the toy backend and the bundled model, on a socket pair. The first byte chooses the route; "{id}" in
- * its path is "x". An answer of 500 or more is 503 or 501, what is no stream is JSON or a text, and it comes. */
+ * The whole server over the toy backend and the bundled model, on a socket pair. The first byte chooses the route;
+ * "{id}" in its path is "x". An answer of 500 or more is 503 or 501, what is no stream is JSON or a text, and it comes.
+ */
 #include "api/api.h"
 #include "backend/toy/toy.h"
 #include "base/json.h"
@@ -23,24 +24,30 @@ static struct api *open_api(void) {
     struct gyre_error e;
     struct error err;
     struct api *api;
-    struct gyre_options g = {
-        .model = "models/story", .backend = &backend_toy, .n_threads = 1, .max_model_len = 96, .kv_cache_bytes = 1 << 20, .max_seqs = 8};
-    BUG_IF(tokenizer_open(g.model, &tok, &err) != OK || chat_template_open(g.model, &chat, &err) != OK || gyre_open(&g, &engine, &e) != 0);
-    struct api_options o = {.version = "0",
-                            .fingerprint = "fp",
-                            .names = names,
-                            .n_names = 1,
-                            .tokenizer = tok,
-                            .chat = chat,
-                            .trust_request_chat_template = true,
-                            .pooling = GYRE_POOL_MEAN,
-                            .http = {.port = -1, .n_threads = 1, .max_body = 1 << 21},
-                            .n_text_threads = 1,
-                            .defaults = {.temperature = NAN, .top_p = NAN, .min_p = NAN, .repetition_penalty = NAN, .top_k = NAN},
-                            .stored_bytes = 1 << 20,
-                            .max_queued = 100,
-                            .log_format = REQUEST_LOG_OFF,
-                            .limits = {.max_choices = 8}};
+    struct gyre_options g = {.model = "models/story",
+                             .backend = &backend_toy,
+                             .n_threads = 1,
+                             .max_model_len = 96,
+                             .kv_cache_bytes = 1 << 20,
+                             .max_seqs = 8};
+    BUG_IF(tokenizer_open(g.model, &tok, &err) != OK || chat_template_open(g.model, &chat, &err) != OK ||
+           gyre_open(&g, &engine, &e) != 0);
+    struct api_options o = {
+        .version = "0",
+        .fingerprint = "fp",
+        .names = names,
+        .n_names = 1,
+        .tokenizer = tok,
+        .chat = chat,
+        .trust_request_chat_template = true,
+        .pooling = GYRE_POOL_MEAN,
+        .http = {.port = -1, .n_threads = 1, .max_body = 1 << 21},
+        .n_text_threads = 1,
+        .defaults = {.temperature = NAN, .top_p = NAN, .min_p = NAN, .repetition_penalty = NAN, .top_k = NAN},
+        .stored_bytes = 1 << 20,
+        .max_queued = 100,
+        .log_format = REQUEST_LOG_OFF,
+        .limits = {.max_choices = 8}};
     BUG_IF(api_open(engine, &o, &api, &err) != OK);
     return api;
 }
@@ -55,7 +62,10 @@ static void write_head(struct buf *out, const struct http_route *route, struct s
     if (route->method != HTTP_POST) {
         buf_push(out, '?');
         for (size_t i = 0; i < body.len && i < 1000; i++)
-            buf_printf(out, (unsigned char)body.ptr[i] > ' ' && (unsigned char)body.ptr[i] < 127 && body.ptr[i] != '#' ? "%c" : "%%%02x",
+            buf_printf(out,
+                       (unsigned char)body.ptr[i] > ' ' && (unsigned char)body.ptr[i] < 127 && body.ptr[i] != '#'
+                           ? "%c"
+                           : "%%%02x",
                        (unsigned char)body.ptr[i]);
         body.len = 0;
     }
@@ -89,7 +99,8 @@ static void talk(int fd, struct str request, struct buf *answer) {
 /* Prints the answer that is not as it should be. */
 static void expect(bool right, const struct buf *answer) {
     if (!right)
-        fprintf(stderr, "an answer of %zu bytes: %.*s\n", answer->len, (int)answer->len, answer->len ? answer->ptr : "");
+        fprintf(stderr, "an answer of %zu bytes: %.*s\n", answer->len, (int)answer->len,
+                answer->len ? answer->ptr : "");
     BUG_IF(!right);
 }
 

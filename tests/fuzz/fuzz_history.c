@@ -1,5 +1,5 @@
-/* fuzz_history.c - any JSON as the messages of a chat: made fit for a template, or refused with a sentence. The first byte
- * says which form the template has. What was made fit renders, and does not change when it is made so again. */
+/* fuzz_history.c - any JSON as the messages of a chat: made fit for a template, or refused with a sentence. The first
+ * byte says which form the template has. What was made fit renders, and does not change when it is made so again. */
 #include "text/chat_messages.h"
 #include "text/template_chat.h"
 
@@ -20,8 +20,9 @@ static void check_twice(json_t *messages, const struct chat_form *form) {
 }
 
 static void render(json_t *messages) {
-    static const char walks[] = "{% for m in messages %}{{ m.role }}{{ m.content }}{% for c in m.tool_calls %}{{ c.function.name }}"
-                                "{{ c.function.arguments }}{% endfor %}{% endfor %}";
+    static const char walks[] =
+        "{% for m in messages %}{{ m.role }}{{ m.content }}{% for c in m.tool_calls %}{{ c.function.name }}"
+        "{{ c.function.arguments }}{% endfor %}{% endfor %}";
     struct error err;
     struct buf out = {0};
     struct template *t;

@@ -8,7 +8,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-static void echo(struct http_exchange *x) { http_reply(x, &(struct http_answer){.status = 200, .content_type = "text/plain"}, x->body); }
+static void echo(struct http_exchange *x) {
+    http_reply(x, &(struct http_answer){.status = 200, .content_type = "text/plain"}, x->body);
+}
 
 static void name(struct http_exchange *x) {
     struct str a = http_parameter(x, "a");

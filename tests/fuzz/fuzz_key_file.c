@@ -1,5 +1,5 @@
-/* fuzz_key_file.c - any bytes as a file of API keys: taken over or refused with a sentence that shows no key; after a refusal
- * the keys are those that were there before. */
+/* fuzz_key_file.c - any bytes as a file of API keys: taken over or refused with a sentence that shows no key; after a
+ * refusal the keys are those that were there before. */
 #include "api/keys.h"
 #include "base/buf.h"
 

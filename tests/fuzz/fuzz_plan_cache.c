@@ -1,5 +1,5 @@
-/* fuzz_plan_cache.c - any bytes as the CUDA backend's file of timed products: read as it was written, or as if it were not there.
- * If the first byte is odd, the rest stands between a right head and a right end. */
+/* fuzz_plan_cache.c - any bytes as the CUDA backend's file of timed products: read as it was written, or as if it were
+ * not there. If the first byte is odd, the rest stands between a right head and a right end. */
 #include "backend/cuda/linear/plan_cache.c" // part of the CUDA backend, which this build need not have
 
 #include <fcntl.h>

@@ -26,7 +26,8 @@ static inline void fuzz_write(const char *name, struct str bytes, char path[stat
 }
 
 /* Behind each place the rest is the end of the whole, and characters are whole. */
-static inline void fuzz_continue(const struct tokenizer *tok, const struct token_ids *ids, struct str whole, bool has_text) {
+static inline void fuzz_continue(const struct tokenizer *tok, const struct token_ids *ids, struct str whole,
+                                 bool has_text) {
     for (size_t from = 0; from <= ids->n; from += 1 + ids->n / 8) {
         struct detokenizer *d = detokenizer_open(tok, 0);
         struct buf rest = {0};
@@ -66,7 +67,8 @@ static inline void fuzz_decode(const struct tokenizer *tok, const struct token_i
 
 static inline void fuzz_tokenizer(const char *path) {
     static const char *const texts[] = {
-        "", "Hello world's  caf\xC3\xA9 123\n", "<s>[X] </s>a\xF0\x9F\xA6\x8A\xCC\x81\xE6\x97\xA5\xE2\x96\x81 \xFF\xE2\x82",
+        "", "Hello world's  caf\xC3\xA9 123\n",
+        "<s>[X] </s>a\xF0\x9F\xA6\x8A\xCC\x81\xE6\x97\xA5\xE2\x96\x81 \xFF\xE2\x82",
         "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa b"};
     struct tokenizer *tok;
     struct error err = {0};

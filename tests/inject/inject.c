@@ -63,8 +63,12 @@ void *__libc_memalign(size_t alignment, size_t n_bytes);
 
 void *malloc(size_t n_bytes) { return fails(MALLOC, n_bytes) ? NULL : __libc_malloc(n_bytes); }
 void *calloc(size_t n, size_t size) { return fails(MALLOC, n * size) ? NULL : __libc_calloc(n, size); }
-void *realloc(void *ptr, size_t n_bytes) { return n_bytes && fails(MALLOC, n_bytes) ? NULL : __libc_realloc(ptr, n_bytes); }
-void *aligned_alloc(size_t alignment, size_t n_bytes) { return fails(MALLOC, n_bytes) ? NULL : __libc_memalign(alignment, n_bytes); }
+void *realloc(void *ptr, size_t n_bytes) {
+    return n_bytes && fails(MALLOC, n_bytes) ? NULL : __libc_realloc(ptr, n_bytes);
+}
+void *aligned_alloc(size_t alignment, size_t n_bytes) {
+    return fails(MALLOC, n_bytes) ? NULL : __libc_memalign(alignment, n_bytes);
+}
 int posix_memalign(void **out, size_t alignment, size_t n_bytes) {
     if (fails(MALLOC, n_bytes))
         return ENOMEM;
@@ -92,7 +96,8 @@ WRAP(SEND, 0, ssize_t, -1, writev, (int fd, const struct iovec *v, int n), (fd, 
 WRAP(ACCEPT, 0, int, -1, accept, (int fd, struct sockaddr *a, socklen_t *n), (fd, a, n))
 WRAP(ACCEPT, 0, int, -1, accept4, (int fd, struct sockaddr *a, socklen_t *n, int flags), (fd, a, n, flags))
 // What is removed needs no memory, so that this does not fail.
-WRAP(op == EPOLL_CTL_DEL ? NONE : EPOLL_CTL, 0, int, -1, epoll_ctl, (int e, int op, int fd, struct epoll_event *event), (e, op, fd, event))
+WRAP(op == EPOLL_CTL_DEL ? NONE : EPOLL_CTL, 0, int, -1, epoll_ctl, (int e, int op, int fd, struct epoll_event *event),
+     (e, op, fd, event))
 WRAP(EPOLL_WAIT, 0, int, -1, epoll_wait, (int e, struct epoll_event *to, int n, int ms), (e, to, n, ms))
 WRAP(SOCKET, 0, int, -1, socket, (int domain, int type, int protocol), (domain, type, protocol))
 WRAP(SOCKET, 0, int, -1, bind, (int fd, const struct sockaddr *a, socklen_t n), (fd, a, n))
@@ -102,7 +107,8 @@ WRAP(SOCKET, 0, int, -1, eventfd, (unsigned value, int flags), (value, flags))
 WRAP(OPEN, 0, FILE *, NULL, fopen, (const char *path, const char *mode), (path, mode))
 WRAP(MMAP, n, void *, MAP_FAILED, mmap, (void *at, size_t n, int protection, int flags, int fd, off_t offset),
      (at, n, protection, flags, fd, offset))
-WRAP(THREAD, 0, int, EAGAIN, pthread_create, (pthread_t * t, const pthread_attr_t *attributes, void *(*run)(void *), void *argument),
+WRAP(THREAD, 0, int, EAGAIN, pthread_create,
+     (pthread_t * t, const pthread_attr_t *attributes, void *(*run)(void *), void *argument),
      (t, attributes, run, argument))
 
 int open(const char *path, int flags, ...) {

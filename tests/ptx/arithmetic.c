@@ -1,10 +1,12 @@
-/* arithmetic.c - what lanes compute: integers, floats, halves, bits, predicates, choices, conversions. The instructions are in arithmetic.def, here is what they
- * are made of.
+/* arithmetic.c - what lanes compute: integers, floats, halves, bits, predicates, choices, conversions. The instructions
+ * are in arithmetic.def, here is what they are made of.
  *
- * Results are those of the device to the bit where PTX says what they are: NaNs are the device's one NaN, subnormals are kept unless .ftz, shifts and divisions
- * have the device's values where C has none. Approximations (ex2, rcp, tanh, ...) are the true value, rounded: the device's own errors are not known here.
+ * Results are those of the device to the bit where PTX says what they are: NaNs are the device's one NaN, subnormals
+ * are kept unless .ftz, shifts and divisions have the device's values where C has none. Approximations (ex2, rcp, tanh,
+ * ...) are the true value, rounded: the device's own errors are not known here.
  *
- * Loops over the lanes are to become vectors: this needs O3, and that nobody asks for errno or for floating-point traps. */
+ * Loops over the lanes are to become vectors: this needs O3, and that nobody asks for errno or for floating-point
+ * traps. */
 #pragma GCC optimize("O3", "no-math-errno", "no-trapping-math")
 
 #include "machine.h"
@@ -103,7 +105,8 @@ static inline uint32_t dot_s8(uint32_t a, uint32_t b) {
     return (uint32_t)sum;
 }
 
-/* Four of eight bytes, b above a; a nibble of the selector for each, whose highest bit asks for the byte's sign instead. */
+/* Four of eight bytes, b above a; a nibble of the selector for each, whose highest bit asks for the byte's sign
+ * instead. */
 static inline uint32_t bytes_chosen(uint32_t a, uint32_t b, uint32_t selector) {
     uint32_t chosen = 0;
     for (uint32_t k = 0; k < 4; k++) {
@@ -125,7 +128,9 @@ static inline uint64_t bits_into_64(uint64_t bits, uint64_t v, uint32_t at, uint
     uint64_t mask = at < 64 ? lowest_ones(n) << (at & 63) : 0;
     return (v & ~mask) | ((bits << (at & 63)) & mask);
 }
-static inline uint32_t bits_into_32(uint32_t bits, uint32_t v, uint32_t at, uint32_t n) { return (uint32_t)bits_into_64(bits, v, at, n); }
+static inline uint32_t bits_into_32(uint32_t bits, uint32_t v, uint32_t at, uint32_t n) {
+    return (uint32_t)bits_into_64(bits, v, at, n);
+}
 static inline uint64_t bits_of_u64(uint64_t v, uint32_t n, uint32_t at) {
     at &= 255, n &= 255;
     return at < 64 ? v >> (at & 63) & lowest_ones(n) : 0;
@@ -138,7 +143,9 @@ static inline int64_t bits_of_s64(int64_t v, uint32_t n, uint32_t at, uint32_t h
     uint64_t bits = at <= highest ? (uint64_t)(v >> at) : sign;
     return n ? (int64_t)((bits & mask) | (sign & ~mask)) : 0;
 }
-static inline uint32_t ones(uint32_t at, uint32_t n) { return (uint32_t)bits_into_64(UINT64_MAX, 0, at < 32 ? at : 32, n < 32 ? n : 32); }
+static inline uint32_t ones(uint32_t at, uint32_t n) {
+    return (uint32_t)bits_into_64(UINT64_MAX, 0, at < 32 ? at : 32, n < 32 ? n : 32);
+}
 
 // ---- floats ---------------------------------------------------------------------------------------------------------
 
@@ -147,7 +154,9 @@ static inline int32_t order_of(float v) {
     int32_t bits = (int32_t)bits_of_float(v);
     return bits ^ (int32_t)((uint32_t)(bits >> 31) >> 1);
 }
-static inline float float_of_order(int32_t order) { return float_of_bits((uint32_t)order ^ (uint32_t)(order >> 31) >> 1); }
+static inline float float_of_order(int32_t order) {
+    return float_of_bits((uint32_t)order ^ (uint32_t)(order >> 31) >> 1);
+}
 /* Of a number and a NaN both give the number. */
 static inline float smaller(float a, float b) {
     float v = order_of(a) < order_of(b) ? a : b;
@@ -159,8 +168,12 @@ static inline float larger(float a, float b) {
     v = b != b ? a : v;
     return a != a ? b : v;
 }
-static inline double smaller_f64(double a, double b) { return a != a ? b : b != b ? a : a < b || (a == b && signbit(a)) ? a : b; }
-static inline double larger_f64(double a, double b) { return a != a ? b : b != b ? a : a > b || (a == b && !signbit(a)) ? a : b; }
+static inline double smaller_f64(double a, double b) {
+    return a != a ? b : b != b ? a : a < b || (a == b && signbit(a)) ? a : b;
+}
+static inline double larger_f64(double a, double b) {
+    return a != a ? b : b != b ? a : a > b || (a == b && !signbit(a)) ? a : b;
+}
 static inline float nan_or(float a, float b, float v) {
     v = a != a ? a : v;
     return b != b ? b : v;
@@ -173,7 +186,8 @@ static inline float with_signs(float a, float b, float v) {
 static inline float positive(float v) { return v <= 0 ? 0 : v; }
 
 enum direction { DOWN, UP, TO_ZERO };
-/* v + error, of which v is the nearest double; error is less than its last place. In the order of keys the next float is the next number. */
+/* v + error, of which v is the nearest double; error is less than its last place. In the order of keys the next float
+ * is the next number. */
 static inline float rounded_toward(double v, double error, enum direction to) {
     float nearest = (float)v;
     int32_t above = ((double)nearest > v) | (((double)nearest == v) & (error < 0)),
@@ -189,10 +203,12 @@ static inline double lost(double a, double b, double sum) {
 /* Downward, the sum of opposite numbers is -0. */
 static inline float sum_toward(double a, double b, enum direction to) {
     double sum = a + b;
-    uint32_t zero = to == DOWN ? (bits_of_float((float)a) | bits_of_float((float)b)) & 0x80000000 : bits_of_float((float)sum);
+    uint32_t zero =
+        to == DOWN ? (bits_of_float((float)a) | bits_of_float((float)b)) & 0x80000000 : bits_of_float((float)sum);
     return sum == 0 ? float_of_bits(zero) : rounded_toward(sum, lost(a, b, sum), to);
 }
-/* a + b in a float that, where it is not exact, has its last bit set: so that it can be rounded again to fewer bits, as if from the sum itself. */
+/* a + b in a float that, where it is not exact, has its last bit set: so that it can be rounded again to fewer bits, as
+ * if from the sum itself. */
 static inline float sum_to_odd(double a, double b) {
     double sum = a + b, error = lost(a, b, sum);
     float f = (float)sum;
@@ -228,7 +244,9 @@ static inline double power_of_2(double v) {
     v = v < -200 ? -200 : v;
     double shifted = v + magic, x = (v - (shifted - magic)) * M_LN2, power, scale;
     power =
-        1 + x * (1 + x * (1. / 2 + x * (1. / 6 + x * (1. / 24 + x * (1. / 120 + x * (1. / 720 + x * (1. / 5040 + x * (1. / 40320))))))));
+        1 + x * (1 + x * (1. / 2 +
+                          x * (1. / 6 +
+                               x * (1. / 24 + x * (1. / 120 + x * (1. / 720 + x * (1. / 5040 + x * (1. / 40320))))))));
     uint64_t bits;
     memcpy(&bits, &shifted, sizeof bits);
     bits = (bits + 1023) << 52;
@@ -258,9 +276,15 @@ static inline int32_t float_to_s32(float v) {
 }
 static inline uint32_t float_to_u32(float v) { return v >= 0x1p32f ? UINT32_MAX : v > 0 ? (uint32_t)v : 0; }
 static inline int64_t float_to_s64(double v) { return v >= 0x1p63 ? INT64_MAX : v >= -0x1p63 ? (int64_t)v : INT64_MIN; }
-static inline uint64_t float_to_u64(double v) { return v != v ? (uint64_t)1 << 63 : v >= 0x1p64 ? UINT64_MAX : v > 0 ? (uint64_t)v : 0; }
-static inline int32_t double_to_s32(double v) { return v >= 0x1p31 ? INT32_MAX : v >= -0x1p31 ? (int32_t)v : INT32_MIN; }
-static inline uint32_t double_to_u32(double v) { return v != v ? (uint32_t)1 << 31 : v >= 0x1p32 ? UINT32_MAX : v > 0 ? (uint32_t)v : 0; }
+static inline uint64_t float_to_u64(double v) {
+    return v != v ? (uint64_t)1 << 63 : v >= 0x1p64 ? UINT64_MAX : v > 0 ? (uint64_t)v : 0;
+}
+static inline int32_t double_to_s32(double v) {
+    return v >= 0x1p31 ? INT32_MAX : v >= -0x1p31 ? (int32_t)v : INT32_MIN;
+}
+static inline uint32_t double_to_u32(double v) {
+    return v != v ? (uint32_t)1 << 31 : v >= 0x1p32 ? UINT32_MAX : v > 0 ? (uint32_t)v : 0;
+}
 static inline uint16_t half_from_e4m3(uint8_t v) { return half_from_float(e4m3_to_float(v)); }
 
 // ---- predicates -----------------------------------------------------------------------------------------------------
@@ -278,7 +302,9 @@ static inline void put_word(const struct warp *w, const struct insn *i, int k, u
 }
 
 /* setp how{.bool} p{|q}, a, b{, c}: where a is. */
-static bool is_combined(const struct insn *i) { return strstr(i->name, ".and.") || strstr(i->name, ".or.") || strstr(i->name, ".xor."); }
+static bool is_combined(const struct insn *i) {
+    return strstr(i->name, ".and.") || strstr(i->name, ".or.") || strstr(i->name, ".xor.");
+}
 static int place_of_a(const struct insn *i) { return i->n_args == 3 ? 1 : i->n_args - 2 - is_combined(i); }
 static uint32_t combined(const struct insn *i, uint32_t word, uint32_t c) {
     return strstr(i->name, ".and.") ? word & c : strstr(i->name, ".or.") ? word | c : word ^ c;
@@ -395,7 +421,8 @@ static enum outcome unpack_b64(struct warp *w, const struct insn *i, uint32_t la
 #define OF_LINE(line, tag) PASTED(line, tag)
 #define HANDLER(tag) OF_LINE(__LINE__, tag)
 
-/* The statement for each lane l of a mask. A register is the same as another or apart from it, and a lane reads its own only: there is nothing to wait for. */
+/* The statement for each lane l of a mask. A register is the same as another or apart from it, and a lane reads its own
+ * only: there is nothing to wait for. */
 #define FOR_LANES(...)                                                            \
     if (lanes == ~0u) {                                                           \
         _Pragma("GCC ivdep") for (uint32_t l = 0; l < LANES; l++) { __VA_ARGS__ } \
@@ -416,16 +443,20 @@ static enum outcome unpack_b64(struct warp *w, const struct insn *i, uint32_t la
 #define OPERAND(name, T, k) type_##T name = GET_##T(x[k], l);
 #define OP1(name, d_, A, value) RUNS(d_, 1, OPERAND(a, A, 0) PUT_##d_(d, l, value);)
 #define OP2(name, d_, A, B, value) RUNS(d_, 2, OPERAND(a, A, 0) OPERAND(b, B, 1) PUT_##d_(d, l, value);)
-#define OP3(name, d_, A, B, C, value) RUNS(d_, 3, OPERAND(a, A, 0) OPERAND(b, B, 1) OPERAND(c, C, 2) PUT_##d_(d, l, value);)
+#define OP3(name, d_, A, B, C, value) \
+    RUNS(d_, 3, OPERAND(a, A, 0) OPERAND(b, B, 1) OPERAND(c, C, 2) PUT_##d_(d, l, value);)
 #define OP4(name, d_, A, B, C, E, value) \
     RUNS(d_, 4, OPERAND(a, A, 0) OPERAND(b, B, 1) OPERAND(c, C, 2) OPERAND(e, E, 3) PUT_##d_(d, l, value);)
 
 #define HALF_OF(name, E, k) type_##E name = TAKE_##E(x[k]->u32[l] >> shift);
-#define PAIRED(E, n, ...) \
-    RUNS(pair_##E, n, uint32_t result = 0; for (int shift = 0; shift < 32; shift += 16){__VA_ARGS__} d->u32[l] = result;)
+#define PAIRED(E, n, ...)                  \
+    RUNS(pair_##E, n, uint32_t result = 0; \
+         for (int shift = 0; shift < 32; shift += 16){__VA_ARGS__} d->u32[l] = result;)
 #define PAIR1(name, E, value) PAIRED(E, 1, HALF_OF(a, E, 0) result |= (uint32_t)MAKE_##E(value) << shift;)
-#define PAIR2(name, E, value) PAIRED(E, 2, HALF_OF(a, E, 0) HALF_OF(b, E, 1) result |= (uint32_t)MAKE_##E(value) << shift;)
-#define PAIR3(name, E, value) PAIRED(E, 3, HALF_OF(a, E, 0) HALF_OF(b, E, 1) HALF_OF(c, E, 2) result |= (uint32_t)MAKE_##E(value) << shift;)
+#define PAIR2(name, E, value) \
+    PAIRED(E, 2, HALF_OF(a, E, 0) HALF_OF(b, E, 1) result |= (uint32_t)MAKE_##E(value) << shift;)
+#define PAIR3(name, E, value) \
+    PAIRED(E, 3, HALF_OF(a, E, 0) HALF_OF(b, E, 1) HALF_OF(c, E, 2) result |= (uint32_t)MAKE_##E(value) << shift;)
 
 #define FLAG1(name, value)                                                                     \
     static enum outcome HANDLER(flag)(struct warp * w, const struct insn *i, uint32_t lanes) { \
@@ -503,14 +534,16 @@ static enum outcome unpack_b64(struct warp *w, const struct insn *i, uint32_t la
 #define FLAG2(name, value) {name, HANDLER(flag)},
 #define SELP(name, D) {name, HANDLER(D)},
 #define SETP(how, type, A, value) ALSO_SETP(how, type, A)
-#define TESTP(what, value, value_f64) {"testp." what ".f32", HANDLER(test_f32)}, {"testp." what ".f64", HANDLER(test_f64)},
+#define TESTP(what, value, value_f64) \
+    {"testp." what ".f32", HANDLER(test_f32)}, {"testp." what ".f64", HANDLER(test_f64)},
 #define ALSO(name, D) {name, HANDLER(D)},
 #define ALSO_PAIR(name, E) {name, HANDLER(pair_##E)},
-#define ALSO_SETP(how, type, A)                                                                                                          \
-    {"setp." how "." type, HANDLER(set_##A)}, {"setp." how ".and." type, HANDLER(set_##A)}, {"setp." how ".or." type, HANDLER(set_##A)}, \
-        {"setp." how ".xor." type, HANDLER(set_##A)},
+#define ALSO_SETP(how, type, A)                                                             \
+    {"setp." how "." type, HANDLER(set_##A)}, {"setp." how ".and." type, HANDLER(set_##A)}, \
+        {"setp." how ".or." type, HANDLER(set_##A)}, {"setp." how ".xor." type, HANDLER(set_##A)},
 
 const struct opcode arithmetic_ops[] = {
 #include "arithmetic.def"
-    {"pack.b32", pack_b32}, {"pack.b64", pack_b64}, {"unpack.b32", unpack_b32}, {"unpack.b64", unpack_b64}, {NULL, NULL},
+    {"pack.b32", pack_b32},     {"pack.b64", pack_b64}, {"unpack.b32", unpack_b32},
+    {"unpack.b64", unpack_b64}, {NULL, NULL},
 };

@@ -57,7 +57,8 @@ static bool lane_read(char mode, uint32_t lane, uint32_t b, uint32_t c, uint32_t
 struct lanes_read {
     uint32_t from[LANES], in_reach;
 };
-static void find_lanes(const struct insn *i, const union lanes *b, const union lanes *c, uint32_t lanes, struct lanes_read *out) {
+static void find_lanes(const struct insn *i, const union lanes *b, const union lanes *c, uint32_t lanes,
+                       struct lanes_read *out) {
     char mode = i->name[strlen("shfl.sync.")];
     out->in_reach = 0;
     EACH_LANE (lane, lanes)
@@ -65,7 +66,8 @@ static void find_lanes(const struct insn *i, const union lanes *b, const union l
 }
 
 /* Where numbers stand in the instruction it is the same lanes each time. */
-static const struct lanes_read *lanes_read(struct warp *w, const struct insn *i, uint32_t lanes, struct lanes_read *room) {
+static const struct lanes_read *lanes_read(struct warp *w, const struct insn *i, uint32_t lanes,
+                                           struct lanes_read *room) {
     const union lanes *b = arg_of(w, i, i->n_args - 3), *c = arg_of(w, i, i->n_args - 2);
     bool is_fixed = lanes == ~0u && i->arg[i->n_args - 3] & 1 && i->arg[i->n_args - 2] & 1;
     if (is_fixed && i->own)
@@ -253,7 +255,8 @@ static enum outcome run_bar_arrive(struct warp *w, const struct insn *i, uint32_
 /* bar.red.OP d, barrier[, threads], p: votes are counted */
 static enum outcome run_bar_red(struct warp *w, const struct insn *i, uint32_t lanes) {
     bool counted = i->n_args == 4, popc = strstr(i->name, "popc") != NULL, all = strstr(i->name, "and") != NULL;
-    uint32_t votes = (uint32_t)__builtin_popcount(*flag_of(w, i, i->n_args - 1) & lanes), k = barrier_number(w, i, 1, lanes);
+    uint32_t votes = (uint32_t)__builtin_popcount(*flag_of(w, i, i->n_args - 1) & lanes),
+             k = barrier_number(w, i, 1, lanes);
     uint32_t n = counted ? arg_of(w, i, 2)->u32[__builtin_ctz(lanes)] : (uint32_t)w->block->n_alive;
     struct insn plain = *i;
     plain.n_args = counted ? 3 : 2;

@@ -1,9 +1,11 @@
-/* copies.c - barriers in shared memory (mbarrier), and the copies that run beside the warps: bulk copies and tensor maps, st.async, cp.async.
+/* copies.c - barriers in shared memory (mbarrier), and the copies that run beside the warps: bulk copies and tensor
+ * maps, st.async, cp.async.
  *
- * A copy that has been asked for lands later: when its barrier is looked at, each by a throw of the dice, or when nobody can go on. Until then 0xff lies where it
- * goes, and no other copy may go there. What it copies from is read as it lands, as the device may, but for st.async, which comes from registers.
- * Likewise what arrives at a barrier of another block, unless a release puts it before what follows.
- * A copy of cp.async lands when its thread waits for it. A cluster that ends before its copies have landed is a fault: its shared memory is given to others.
+ * A copy that has been asked for lands later: when its barrier is looked at, each by a throw of the dice, or when
+ * nobody can go on. Until then 0xff lies where it goes, and no other copy may go there. What it copies from is read as
+ * it lands, as the device may, but for st.async, which comes from registers. Likewise what arrives at a barrier of
+ * another block, unless a release puts it before what follows. A copy of cp.async lands when its thread waits for it. A
+ * cluster that ends before its copies have landed is a fault: its shared memory is given to others.
  *
  * Sizes, alignments and addresses are checked when a copy is asked for. */
 #include "machine.h"
@@ -14,7 +16,8 @@
 
 // ---- barriers -------------------------------------------------------------------------------------------------------
 
-/* The 64 bits of a barrier in shared memory. Nobody else knows what they are; memory that was never a barrier has another mark. */
+/* The 64 bits of a barrier in shared memory. Nobody else knows what they are; memory that was never a barrier has
+ * another mark. */
 struct barrier {
     uint64_t expected : 20, pending : 20; // arrivals: of each phase; still to come in this one
     int64_t bytes : 21;                   // expected and not yet come; below 0: came before they were expected
@@ -24,7 +27,9 @@ _Static_assert(sizeof(struct barrier) == 8, "as an mbarrier");
 enum { BARRIER_MARK = 1, MOST_ARRIVALS = (1 << 20) - 1 };
 
 /* Where shared memory lies that shared_at has found once. */
-static unsigned char *known_shared(struct cluster *c, uint32_t address) { return c->blocks[address >> 24].shared + (address & 0xffffff); }
+static unsigned char *known_shared(struct cluster *c, uint32_t address) {
+    return c->blocks[address >> 24].shared + (address & 0xffffff);
+}
 
 static struct barrier *barrier_at(struct warp *w, uint32_t address) {
     if (address % 8)
@@ -58,8 +63,8 @@ static void barrier_end_phase(struct barrier *b) {
 
 static void barrier_arrive(struct warp *w, struct barrier *b, uint32_t n) {
     if (n == 0 || n > b->pending)
-        machine_fault(w, "%u arrive at a barrier that waits for %u of %u, and for %d bytes", n, (uint32_t)b->pending, (uint32_t)b->expected,
-                      (int)b->bytes);
+        machine_fault(w, "%u arrive at a barrier that waits for %u of %u, and for %d bytes", n, (uint32_t)b->pending,
+                      (uint32_t)b->expected, (int)b->bytes);
     b->pending -= n;
     barrier_end_phase(b);
 }
@@ -142,17 +147,18 @@ static void add_arrival(struct warp *w, const struct insn *i, uint32_t barrier, 
 
 // ---- landing --------------------------------------------------------------------------------------------------------
 
-/* A row of a box, of which elements from `first` to `end` are in the tensor, into shared memory. The swizzle exchanges chunks of 16 bytes by the address' own bits:
- * of 128 bytes, bits 4 to 6 by bits 7 to 9. */
-static void land_row(const struct tensor_map *m, unsigned char *block, uint32_t to, const unsigned char *from, uint32_t first,
-                     uint32_t end) {
+/* A row of a box, of which elements from `first` to `end` are in the tensor, into shared memory. The swizzle exchanges
+ * chunks of 16 bytes by the address' own bits: of 128 bytes, bits 4 to 6 by bits 7 to 9. */
+static void land_row(const struct tensor_map *m, unsigned char *block, uint32_t to, const unsigned char *from,
+                     uint32_t first, uint32_t end) {
     static const uint32_t MASKS[] = {[SWIZZLE_NONE] = 0, [SWIZZLE_32B] = 1, [SWIZZLE_64B] = 3, [SWIZZLE_128B] = 7};
     unsigned char row[256 * 8];
     uint32_t bytes = m->box[0] * m->element_bytes;
     if (first > 0 || end < m->box[0]) {
         memset(row, 0, bytes);
         if (first < end)
-            memcpy(row + first * m->element_bytes, from + (size_t)first * m->element_bytes, (size_t)(end - first) * m->element_bytes);
+            memcpy(row + first * m->element_bytes, from + (size_t)first * m->element_bytes,
+                   (size_t)(end - first) * m->element_bytes);
         from = row;
     }
     for (uint32_t k = 0; k < bytes; k += 16) {
@@ -168,7 +174,12 @@ struct inside {
 };
 static struct inside inside_of(const struct tensor_map *m, int dimension, int64_t at) {
     int64_t box = m->box[dimension], end = (int64_t)tensor_map_size(m, dimension) - at;
-    return (struct inside){(uint32_t)(at > 0 ? 0 : -at < box ? -at : box), (uint32_t)(end < 0 ? 0 : end < box ? end : box)};
+    return (struct inside){(uint32_t)(at > 0      ? 0
+                                      : -at < box ? -at
+                                                  : box),
+                           (uint32_t)(end < 0     ? 0
+                                      : end < box ? end
+                                                  : box)};
 }
 
 /* Of a row of the box: how far its first element lies behind the tensor's, and whether the row is in the tensor. */
@@ -200,7 +211,8 @@ static void land_box(struct cluster *c, const struct pending_copy *p) {
     do {
         bool is_inside;
         int64_t offset = row_offset(p, index, &is_inside);
-        land_row(m, block, to, (const unsigned char *)(uintptr_t)(m->address + (uint64_t)offset), s.first, is_inside ? s.end : 0);
+        land_row(m, block, to, (const unsigned char *)(uintptr_t)(m->address + (uint64_t)offset), s.first,
+                 is_inside ? s.end : 0);
         to += m->box[0] * m->element_bytes;
     } while (next_row(m, index));
 }
@@ -244,7 +256,8 @@ static enum outcome run_init(struct warp *w, const struct insn *i, uint32_t lane
             machine_fault(w, "a barrier of %u arrivals at %#x", n, at);
         for (int k = 0; k < c->n_copies; k++)
             if (c->copies[k].barrier == at)
-                machine_fault(w, "the barrier at %#x begins anew, and the copy of line %d counts on it", at, c->copies[k].line);
+                machine_fault(w, "the barrier at %#x begins anew, and the copy of line %d counts on it", at,
+                              c->copies[k].line);
         struct barrier b = {.expected = n, .pending = n, .mark = BARRIER_MARK};
         memcpy(shared_at(w, at, 8), &b, 8);
     }
@@ -331,7 +344,8 @@ static enum outcome run_wait(struct warp *w, const struct insn *i, uint32_t lane
 
 // ---- addresses of other blocks --------------------------------------------------------------------------------------
 
-/* The compiler takes addresses ahead of the branch that asks whether there is such a block: one that is not there has an address that is nowhere. */
+/* The compiler takes addresses ahead of the branch that asks whether there is such a block: one that is not there has
+ * an address that is nowhere. */
 static const uint64_t NOWHERE = (uint64_t)0xdead << 48;
 
 static uint32_t rank_of(const struct insn *i, const struct warp *w, uint32_t lane) {
@@ -353,8 +367,8 @@ static enum outcome run_mapa_generic(struct warp *w, const struct insn *i, uint3
         while (k < c->n_blocks && at - (uintptr_t)c->blocks[k].shared >= SHARED_MOST)
             k++;
         bool is_there = k < c->n_blocks && rank != UINT8_MAX;
-        arg_of(w, i, 0)->u64[lane] =
-            is_there ? at - (uintptr_t)c->blocks[k].shared + (uintptr_t)c->blocks[rank].shared : NOWHERE | (at & 0xffffff);
+        arg_of(w, i, 0)->u64[lane] = is_there ? at - (uintptr_t)c->blocks[k].shared + (uintptr_t)c->blocks[rank].shared
+                                              : NOWHERE | (at & 0xffffff);
     }
     return NEXT;
 }
@@ -372,8 +386,10 @@ static enum outcome run_bulk(struct warp *w, const struct insn *i, uint32_t lane
     check_no_offset(w, i);
     EACH_LANE (lane, lanes) {
         uint64_t from = arg_of(w, i, 1)->u64[lane];
-        struct pending_copy p = {
-            .kind = BYTES, .to = arg_of(w, i, 0)->u32[lane], .n = arg_of(w, i, 2)->u32[lane], .barrier = arg_of(w, i, 3)->u32[lane]};
+        struct pending_copy p = {.kind = BYTES,
+                                 .to = arg_of(w, i, 0)->u32[lane],
+                                 .n = arg_of(w, i, 2)->u32[lane],
+                                 .barrier = arg_of(w, i, 3)->u32[lane]};
         if (p.to % 16 || from % 16 || p.n % 16 || p.n == 0)
             machine_fault(w, "a copy of %u bytes from %#llx to %#x", p.n, (unsigned long long)from, p.to);
         p.from = global_at(w, from, p.n);
@@ -473,8 +489,10 @@ static enum outcome run_st_async(struct warp *w, const struct insn *i, uint32_t 
     check_no_offset(w, i);
     uint32_t n = i->n_args - 2u, size = i->name[strlen(i->name) - 2] == '6' ? 8 : 4; // b64 or b32
     EACH_LANE (lane, lanes) {
-        struct pending_copy p = {
-            .kind = WORDS, .to = arg_of(w, i, 0)->u32[lane], .n = n * size, .barrier = arg_of(w, i, i->n_args - 1)->u32[lane]};
+        struct pending_copy p = {.kind = WORDS,
+                                 .to = arg_of(w, i, 0)->u32[lane],
+                                 .n = n * size,
+                                 .barrier = arg_of(w, i, i->n_args - 1)->u32[lane]};
         if (p.n > sizeof p.words || p.to % p.n)
             machine_fault(w, "%u bytes to %#x", p.n, p.to);
         for (uint32_t k = 0; k < n; k++) {
@@ -515,7 +533,8 @@ static void add_async(struct warp *w, struct one_async copy) {
     q->copies[q->n++] = copy;
 }
 
-/* cp.async [to], [from], bytes{, bytes that are read}. With a hint for the cache and one more, that one is a predicate: nothing is read. */
+/* cp.async [to], [from], bytes{, bytes that are read}. With a hint for the cache and one more, that one is a predicate:
+ * nothing is read. */
 static enum outcome run_cp_async(struct warp *w, const struct insn *i, uint32_t lanes) {
     check_no_offset(w, i);
     bool has_policy = strstr(i->name, "cache_hint"), has_more = i->n_args - has_policy > 3;
@@ -524,7 +543,8 @@ static enum outcome run_cp_async(struct warp *w, const struct insn *i, uint32_t 
         struct one_async p = {.to = arg_of(w, i, 0)->u32[lane], .n = arg_of(w, i, 2)->u32[lane], .lane = lane};
         p.n_read = !has_more ? p.n : !has_policy ? arg_of(w, i, 3)->u32[lane] : *flag_of(w, i, 3) >> lane & 1 ? 0 : p.n;
         if ((p.n != 4 && p.n != 8 && p.n != 16) || p.to % p.n || from % p.n || p.n_read > p.n)
-            machine_fault(w, "a copy of %u of %u bytes from %#llx to %#x", p.n_read, p.n, (unsigned long long)from, p.to);
+            machine_fault(w, "a copy of %u of %u bytes from %#llx to %#x", p.n_read, p.n, (unsigned long long)from,
+                          p.to);
         p.from = p.n_read ? global_at(w, from, p.n_read) : NULL;
         begin_flight(w, p.to, p.n);
         add_async(w, p);
@@ -586,8 +606,8 @@ static void end_async(struct cluster *c) {
         }
 }
 
-/* An arrival is on its way for a while: a block that ends so soon behind it may be gone when it comes, which ends the kernel on a device. One that has had
- * the time has come, though nobody has looked. */
+/* An arrival is on its way for a while: a block that ends so soon behind it may be gone when it comes, which ends the
+ * kernel on a device. One that has had the time has come, though nobody has looked. */
 void copies_end(struct block *b) {
     enum { SOON_RUN = 50, SOON_TURNS = 4 };
     struct cluster *c = b->cluster;
@@ -596,9 +616,10 @@ void copies_end(struct block *b) {
         if (p->kind != ARRIVAL || p->to >> 24 != (uint32_t)b->rank)
             continue;
         if (p->asker->n_run - p->n_run < SOON_RUN && c->n_turns - p->n_turns < SOON_TURNS)
-            machine_fault(
-                NULL, "block (%u, %u, %u) ends before the arrival of line %d has come, at %#x: who told it has run %d instructions since",
-                b->index[0], b->index[1], b->index[2], p->line, p->to, (int)(p->asker->n_run - p->n_run));
+            machine_fault(NULL,
+                          "block (%u, %u, %u) ends before the arrival of line %d has come, at %#x: who told it has run "
+                          "%d instructions since",
+                          b->index[0], b->index[1], b->index[2], p->line, p->to, (int)(p->asker->n_run - p->n_run));
         land(c, k);
     }
 }
@@ -613,9 +634,11 @@ void copies_order(struct warp *w) {
 bool copies_land(struct cluster *c, bool all) {
     if (all) {
         if (c->n_copies > 0)
-            machine_fault(
-                NULL, "the cluster of block (%u, %u, %u) has ended before the copy of line %d has landed at %#x (%d are under way)",
-                c->blocks[0].index[0], c->blocks[0].index[1], c->blocks[0].index[2], c->copies[0].line, c->copies[0].to, c->n_copies);
+            machine_fault(NULL,
+                          "the cluster of block (%u, %u, %u) has ended before the copy of line %d has landed at %#x "
+                          "(%d are under way)",
+                          c->blocks[0].index[0], c->blocks[0].index[1], c->blocks[0].index[2], c->copies[0].line,
+                          c->copies[0].to, c->n_copies);
         end_async(c);
         return false;
     }
@@ -626,10 +649,11 @@ bool copies_land(struct cluster *c, bool all) {
 }
 
 #define BULK "shared::cluster.global.mbarrier::complete_tx::bytes"
-#define TENSOR(rank)                                                                                                                      \
-    {"cp.async.bulk.tensor." rank "." BULK, run_bulk_tensor}, {"cp.async.bulk.tensor." rank "." BULK ".L2::cache_hint", run_bulk_tensor}, \
-        {"cp.async.bulk.tensor." rank "." BULK ".multicast::cluster", run_bulk_tensor_multicast}, {                                       \
-        "cp.async.bulk.tensor." rank "." BULK ".multicast::cluster.L2::cache_hint", run_bulk_tensor_multicast                             \
+#define TENSOR(rank)                                                                                          \
+    {"cp.async.bulk.tensor." rank "." BULK, run_bulk_tensor},                                                 \
+        {"cp.async.bulk.tensor." rank "." BULK ".L2::cache_hint", run_bulk_tensor},                           \
+        {"cp.async.bulk.tensor." rank "." BULK ".multicast::cluster", run_bulk_tensor_multicast}, {           \
+        "cp.async.bulk.tensor." rank "." BULK ".multicast::cluster.L2::cache_hint", run_bulk_tensor_multicast \
     }
 
 const struct opcode copy_ops[] = {

@@ -1,8 +1,10 @@
-/* cublaslt.c - products of the library (cuBLASLt), as the backend asks for them: D = alpha op(A) op(B) + beta C + bias, by plain loops in float32.
+/* cublaslt.c - products of the library (cuBLASLt), as the backend asks for them: D = alpha op(A) op(B) + beta C + bias,
+ * by plain loops in float32.
  *
- * Matrices lie column by column; elements are float32, float16, bfloat16 or e4m3; a bias is one a row of D. A product of e4m3 has what the library's have: it wants A
- * turned and multiples of 16, and, if there is a workspace, an algorithm whose blocks draw their tiles from a counter there, which a node in front of it zeroes. Here
- * a counter that is not zero ends the program. */
+ * Matrices lie column by column; elements are float32, float16, bfloat16 or e4m3; a bias is one a row of D. A product
+ * of e4m3 has what the library's have: it wants A turned and multiples of 16, and, if there is a workspace, an
+ * algorithm whose blocks draw their tiles from a counter there, which a node in front of it zeroes. Here a counter that
+ * is not zero ends the program. */
 #include "numbers.h"
 #include "runtime.h"
 
@@ -63,7 +65,8 @@ static int bytes_of(cudaDataType_t type) {
     }
 }
 
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType type, uint64_t rows, uint64_t columns, int64_t stride) {
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType type, uint64_t rows,
+                                          uint64_t columns, int64_t stride) {
     bytes_of(type);
     if (rows == 0 || columns == 0 || stride < (int64_t)rows)
         return CUBLAS_STATUS_INVALID_VALUE;
@@ -76,11 +79,13 @@ cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t computes, cudaDataType_t scales) {
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t computes,
+                                        cudaDataType_t scales) {
     if (computes != CUBLAS_COMPUTE_32F || scales != CUDA_R_32F)
         runtime_unknown("cuBLASLt: computing in %d with scales of type %d", (int)computes, (int)scales);
     *out = calloc(1, sizeof **out);
-    *(struct description *)*out = (struct description){CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, CUDA_R_32F, NULL};
+    *(struct description *)*out =
+        (struct description){CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, CUDA_R_32F, NULL};
     return CUBLAS_STATUS_SUCCESS;
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t description) {
@@ -88,7 +93,8 @@ cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t description) {
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t description, cublasLtMatmulDescAttributes_t attribute, const void *value,
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t description,
+                                              cublasLtMatmulDescAttributes_t attribute, const void *value,
                                               size_t n_bytes) {
     struct description *d = (struct description *)description;
     struct {
@@ -120,10 +126,12 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t prefer
     return CUBLAS_STATUS_SUCCESS;
 }
 /* Of alignments nothing depends here. */
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference, cublasLtMatmulPreferenceAttributes_t attribute,
-                                                    const void *value, size_t n_bytes) {
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute, const void *value,
+                                                    size_t n_bytes) {
     bool is_workspace = attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES;
-    bool is_alignment = attribute >= CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES && attribute <= CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES;
+    bool is_alignment = attribute >= CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES &&
+                        attribute <= CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES;
     if (!is_workspace && !is_alignment)
         runtime_unknown("cuBLASLt: preference %d", (int)attribute);
     if (n_bytes != (is_workspace ? sizeof(size_t) : sizeof(uint32_t)))
@@ -146,8 +154,8 @@ struct gemm {
 
 static uint64_t terms(const struct gemm *p) { return p->of.turn_a == CUBLAS_OP_N ? p->a.columns : p->a.rows; }
 
-static struct gemm gemm_of(cublasLtMatmulDesc_t of, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
-                           cublasLtMatrixLayout_t d) {
+static struct gemm gemm_of(cublasLtMatmulDesc_t of, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                           cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d) {
     return (struct gemm){.of = *(struct description *)of,
                          .a = *(struct layout *)a,
                          .b = *(struct layout *)b,
@@ -158,27 +166,32 @@ static struct gemm gemm_of(cublasLtMatmulDesc_t of, cublasLtMatrixLayout_t a, cu
 static bool is_e4m3(const struct gemm *p) { return p->a.type == CUDA_R_8F_E4M3; }
 
 static cublasStatus_t check(const struct gemm *p) {
-    uint64_t m = p->of.turn_a == CUBLAS_OP_N ? p->a.rows : p->a.columns, n = p->of.turn_b == CUBLAS_OP_N ? p->b.columns : p->b.rows;
+    uint64_t m = p->of.turn_a == CUBLAS_OP_N ? p->a.rows : p->a.columns,
+             n = p->of.turn_b == CUBLAS_OP_N ? p->b.columns : p->b.rows;
     bool biased = p->of.epilogue == CUBLASLT_EPILOGUE_BIAS;
-    if (p->of.turn_a == CUBLAS_OP_C || p->of.turn_b == CUBLAS_OP_C || (p->of.epilogue != CUBLASLT_EPILOGUE_DEFAULT && !biased))
-        runtime_unknown("cuBLASLt: a product with op %d, op %d and epilogue %d", (int)p->of.turn_a, (int)p->of.turn_b, (int)p->of.epilogue);
+    if (p->of.turn_a == CUBLAS_OP_C || p->of.turn_b == CUBLAS_OP_C ||
+        (p->of.epilogue != CUBLASLT_EPILOGUE_DEFAULT && !biased))
+        runtime_unknown("cuBLASLt: a product with op %d, op %d and epilogue %d", (int)p->of.turn_a, (int)p->of.turn_b,
+                        (int)p->of.epilogue);
     if (p->d.rows != m || p->d.columns != n || terms(p) != (p->of.turn_b == CUBLAS_OP_N ? p->b.rows : p->b.columns))
         return CUBLAS_STATUS_INVALID_VALUE;
-    if (p->c.type != p->d.type || p->c.rows != m || p->c.columns != n || (biased && (!p->of.bias || p->of.bias_type != p->d.type)))
+    if (p->c.type != p->d.type || p->c.rows != m || p->c.columns != n ||
+        (biased && (!p->of.bias || p->of.bias_type != p->d.type)))
         return CUBLAS_STATUS_INVALID_VALUE;
     if (p->a.type != p->b.type || p->d.type == CUDA_R_8F_E4M3 || (p->a.type == CUDA_R_32F && p->d.type != CUDA_R_32F))
         return CUBLAS_STATUS_NOT_SUPPORTED;
     if (!is_e4m3(p))
         return p->d.type == CUDA_R_32F || p->d.type == p->a.type ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
-    bool suits = p->of.turn_a == CUBLAS_OP_T && p->of.turn_b == CUBLAS_OP_N && terms(p) % 16 == 0 && m % 16 == 0 && p->a.stride % 16 == 0 &&
-                 p->b.stride % 16 == 0 && p->d.stride * bytes_of(p->d.type) % 16 == 0;
+    bool suits = p->of.turn_a == CUBLAS_OP_T && p->of.turn_b == CUBLAS_OP_N && terms(p) % 16 == 0 && m % 16 == 0 &&
+                 p->a.stride % 16 == 0 && p->b.stride % 16 == 0 && p->d.stride * bytes_of(p->d.type) % 16 == 0;
     return suits ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t of, cublasLtMatrixLayout_t a,
-                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                                              cublasLtMatmulPreference_t preference, int most, cublasLtMatmulHeuristicResult_t *found,
-                                              int *n) {
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t of,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int most,
+                                              cublasLtMatmulHeuristicResult_t *found, int *n) {
     struct gemm p = gemm_of(of, a, b, c, d);
     size_t workspace_bytes = preference ? ((struct preference *)preference)->workspace_bytes : 0;
     bool counted = is_e4m3(&p) && workspace_bytes >= COUNTER_BYTES;
@@ -186,21 +199,25 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     (void)handle;
     *n = code == CUBLAS_STATUS_SUCCESS && most > 0;
     if (*n)
-        found[0] = (cublasLtMatmulHeuristicResult_t){
-            .algo = {.data = {counted}}, .workspaceSize = counted ? COUNTER_BYTES : 0, .state = CUBLAS_STATUS_SUCCESS, .wavesCount = 1};
+        found[0] = (cublasLtMatmulHeuristicResult_t){.algo = {.data = {counted}},
+                                                     .workspaceSize = counted ? COUNTER_BYTES : 0,
+                                                     .state = CUBLAS_STATUS_SUCCESS,
+                                                     .wavesCount = 1};
     return code;
 }
 
-cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t of, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
-                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t *algorithm,
-                                       cublasLtMatmulHeuristicResult_t *result) {
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t of, cublasLtMatrixLayout_t a,
+                                       cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t *algorithm, cublasLtMatmulHeuristicResult_t *result) {
     struct gemm p = gemm_of(of, a, b, c, d);
     cublasStatus_t code = check(&p);
     (void)handle;
     if (algorithm->data[0] > COUNTED || (algorithm->data[0] == COUNTED && !is_e4m3(&p)))
         code = CUBLAS_STATUS_INVALID_VALUE;
-    *result = (cublasLtMatmulHeuristicResult_t){
-        .algo = *algorithm, .workspaceSize = algorithm->data[0] == COUNTED ? COUNTER_BYTES : 0, .state = code, .wavesCount = 1};
+    *result = (cublasLtMatmulHeuristicResult_t){.algo = *algorithm,
+                                                .workspaceSize = algorithm->data[0] == COUNTED ? COUNTER_BYTES : 0,
+                                                .state = code,
+                                                .wavesCount = 1};
     return code;
 }
 
@@ -256,8 +273,8 @@ static void put_sum(const struct gemm *p, uint64_t row, uint64_t column, float s
 static void draw_tiles(const struct gemm *p) {
     for (int i = 0; p->counter && i < COUNTER_BYTES / 4; i++) {
         if (p->counter[i] != 0)
-            runtime_unknown("cuBLASLt: the counter of a product of %llu by %llu is not zero when it starts", (unsigned long long)p->d.rows,
-                            (unsigned long long)p->d.columns);
+            runtime_unknown("cuBLASLt: the counter of a product of %llu by %llu is not zero when it starts",
+                            (unsigned long long)p->d.rows, (unsigned long long)p->d.columns);
         p->counter[i] = 1 + (uint32_t)p->d.columns;
     }
 }
@@ -289,17 +306,18 @@ static bool is_there(const struct layout *l, const void *at) {
 }
 
 static bool are_there(const struct gemm *p) {
-    bool good =
-        is_there(&p->a, p->at_a) && is_there(&p->b, p->at_b) && is_there(&p->d, p->at_d) && (p->beta == 0 || is_there(&p->c, p->at_c));
+    bool good = is_there(&p->a, p->at_a) && is_there(&p->b, p->at_b) && is_there(&p->d, p->at_d) &&
+                (p->beta == 0 || is_there(&p->c, p->at_c));
     if (p->of.epilogue == CUBLASLT_EPILOGUE_BIAS)
         good = good && memory_holds(p->of.bias, p->d.rows * (uint64_t)bytes_of(p->of.bias_type));
     return good && (!is_e4m3(p) || ((uintptr_t)p->at_a | (uintptr_t)p->at_b | (uintptr_t)p->at_d) % 16 == 0);
 }
 
 cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t of, const void *alpha, const void *at_a,
-                              cublasLtMatrixLayout_t a, const void *at_b, cublasLtMatrixLayout_t b, const void *beta, const void *at_c,
-                              cublasLtMatrixLayout_t c, void *at_d, cublasLtMatrixLayout_t d, const cublasLtMatmulAlgo_t *algorithm,
-                              void *workspace, size_t workspace_bytes, cudaStream_t stream) {
+                              cublasLtMatrixLayout_t a, const void *at_b, cublasLtMatrixLayout_t b, const void *beta,
+                              const void *at_c, cublasLtMatrixLayout_t c, void *at_d, cublasLtMatrixLayout_t d,
+                              const cublasLtMatmulAlgo_t *algorithm, void *workspace, size_t workspace_bytes,
+                              cudaStream_t stream) {
     static struct kernel kernel = {.name = "gemm_by_plain_loops", .computes = compute};
     struct gemm p = gemm_of(of, a, b, c, d);
     cublasStatus_t code = check(&p);
@@ -315,6 +333,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t of, 
         return CUBLAS_STATUS_INVALID_VALUE;
     if (counted && cudaMemsetAsync(workspace, 0, COUNTER_BYTES, stream) != cudaSuccess)
         return CUBLAS_STATUS_EXECUTION_FAILED;
-    struct work w = {.type = cudaGraphNodeTypeKernel, .launch = {.kernel = &kernel, .params = &p, .param_bytes = sizeof p}};
+    struct work w = {.type = cudaGraphNodeTypeKernel,
+                     .launch = {.kernel = &kernel, .params = &p, .param_bytes = sizeof p}};
     return runtime_said(stream_put(stream, &w)) == cudaSuccess ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_EXECUTION_FAILED;
 }

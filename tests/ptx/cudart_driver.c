@@ -31,18 +31,20 @@ static int span_of(CUtensorMapSwizzle swizzle) {
 }
 
 /* As cuda.h says what it asks for. */
-static CUresult encode_tiled(CUtensorMap *out, CUtensorMapDataType type, cuuint32_t rank, void *address, const cuuint64_t *size,
-                             const cuuint64_t *strides, const cuuint32_t *box, const cuuint32_t *element_strides,
-                             CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
+static CUresult encode_tiled(CUtensorMap *out, CUtensorMapDataType type, cuuint32_t rank, void *address,
+                             const cuuint64_t *size, const cuuint64_t *strides, const cuuint32_t *box,
+                             const cuuint32_t *element_strides, CUtensorMapInterleave interleave,
+                             CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
                              CUtensorMapFloatOOBfill fill) {
     int bytes = bytes_of(type), span = span_of(swizzle);
     bool is_float = type >= CU_TENSOR_MAP_DATA_TYPE_FLOAT16 && type <= CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-    struct tensor_map m = {.magic = TENSOR_MAP_MAGIC, .rank = (uint8_t)rank, .element_bytes = (uint8_t)bytes, .swizzle = (uint8_t)swizzle};
+    struct tensor_map m = {
+        .magic = TENSOR_MAP_MAGIC, .rank = (uint8_t)rank, .element_bytes = (uint8_t)bytes, .swizzle = (uint8_t)swizzle};
     if (interleave != CU_TENSOR_MAP_INTERLEAVE_NONE)
         runtime_unknown("an interleaved tensor map");
-    if (!out || (uintptr_t)out % 64 || rank < 1 || rank > TENSOR_MAP_MOST_RANK || !address || (uintptr_t)address % 16 || !size || !box ||
-        !element_strides || (rank > 1 && !strides) || (int)promotion > CU_TENSOR_MAP_L2_PROMOTION_L2_256B ||
-        (fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE && !is_float))
+    if (!out || (uintptr_t)out % 64 || rank < 1 || rank > TENSOR_MAP_MOST_RANK || !address || (uintptr_t)address % 16 ||
+        !size || !box || !element_strides || (rank > 1 && !strides) ||
+        (int)promotion > CU_TENSOR_MAP_L2_PROMOTION_L2_256B || (fill != CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE && !is_float))
         return CUDA_ERROR_INVALID_VALUE;
     if (box[0] * (cuuint32_t)bytes % 16 || (int)box[0] * bytes > span)
         return CUDA_ERROR_INVALID_VALUE;
@@ -62,7 +64,8 @@ static CUresult encode_tiled(CUtensorMap *out, CUtensorMapDataType type, cuuint3
     return CUDA_SUCCESS;
 }
 
-static const struct driver_function tensor_functions[] = {{"cuTensorMapEncodeTiled", (void *)encode_tiled}, {NULL, NULL}};
+static const struct driver_function tensor_functions[] = {{"cuTensorMapEncodeTiled", (void *)encode_tiled},
+                                                          {NULL, NULL}};
 
 cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **out, unsigned version, unsigned long long flags,
                                              enum cudaDriverEntryPointQueryResult *result) {

@@ -1,6 +1,7 @@
 /* cudart_graphs.c - see runtime.h: what a captured stream records, and graphs of it.
  *
- * A graph runs in an order that its edges allow, drawn from the seed. Edges that let the later node start early order as others do. */
+ * A graph runs in an order that its edges allow, drawn from the seed. Edges that let the later node start early order
+ * as others do. */
 #include "runtime.h"
 
 #include <pthread.h>
@@ -91,15 +92,16 @@ static bool has_edge(cudaGraphNode_t from, cudaGraphNode_t to) {
 cudaError_t cudaGraphAddDependencies(cudaGraph_t graph, const cudaGraphNode_t *from, const cudaGraphNode_t *to,
                                      const cudaGraphEdgeData *data, size_t n) {
     for (size_t i = 0; i < n; i++) {
-        if (!from[i] || !to[i] || from[i]->graph != graph || to[i]->graph != graph || from[i] == to[i] || has_edge(from[i], to[i]))
+        if (!from[i] || !to[i] || from[i]->graph != graph || to[i]->graph != graph || from[i] == to[i] ||
+            has_edge(from[i], to[i]))
             return runtime_said(cudaErrorInvalidValue);
         add_edge(from[i], to[i], data && data[i].type == cudaGraphDependencyTypeProgrammatic);
     }
     return cudaSuccess;
 }
 
-cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t *out, cudaGraph_t graph, const cudaGraphNode_t *before, size_t n_before,
-                                   const struct cudaMemsetParams *fill) {
+cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t *out, cudaGraph_t graph, const cudaGraphNode_t *before,
+                                   size_t n_before, const struct cudaMemsetParams *fill) {
     if (!out || !graph || !fill || !memory_holds(fill->dst, fill->width * fill->elementSize))
         return runtime_said(cudaErrorInvalidValue);
     *out = add_node(graph, &(struct work){.type = cudaGraphNodeTypeMemset, .fill = *fill});
@@ -123,7 +125,8 @@ cudaError_t cudaGraphDestroyNode(cudaGraphNode_t node) {
                 break;
             }
     }
-    memmove(graph->nodes + node->at, graph->nodes + node->at + 1, (size_t)(--graph->n - node->at) * sizeof *graph->nodes);
+    memmove(graph->nodes + node->at, graph->nodes + node->at + 1,
+            (size_t)(--graph->n - node->at) * sizeof *graph->nodes);
     for (int i = node->at; i < graph->n; i++)
         graph->nodes[i]->at = i;
     free_node(node);
@@ -162,11 +165,13 @@ cudaError_t cudaGraphGetRootNodes(cudaGraph_t graph, cudaGraphNode_t *roots, siz
 
 static cudaGraphEdgeData data_of(const struct edge *e) {
     return (cudaGraphEdgeData){.type = e->early ? cudaGraphDependencyTypeProgrammatic : cudaGraphDependencyTypeDefault,
-                               .from_port = e->early ? cudaGraphKernelNodePortProgrammatic : cudaGraphKernelNodePortDefault};
+                               .from_port =
+                                   e->early ? cudaGraphKernelNodePortProgrammatic : cudaGraphKernelNodePortDefault};
 }
 
 /* Without a place for what edges are, plain edges alone can be told. */
-cudaError_t cudaGraphNodeGetDependentNodes(cudaGraphNode_t node, cudaGraphNode_t *behind, cudaGraphEdgeData *edges, size_t *n) {
+cudaError_t cudaGraphNodeGetDependentNodes(cudaGraphNode_t node, cudaGraphNode_t *behind, cudaGraphEdgeData *edges,
+                                           size_t *n) {
     if (!node || !n)
         return runtime_said(cudaErrorInvalidValue);
     for (int i = 0; behind && i < node->n_behind && tells(n, (size_t)i); i++) {
@@ -181,7 +186,8 @@ cudaError_t cudaGraphNodeGetDependentNodes(cudaGraphNode_t node, cudaGraphNode_t
     return cudaSuccess;
 }
 
-cudaError_t cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t *from, cudaGraphNode_t *to, cudaGraphEdgeData *data, size_t *n) {
+cudaError_t cudaGraphGetEdges(cudaGraph_t graph, cudaGraphNode_t *from, cudaGraphNode_t *to, cudaGraphEdgeData *data,
+                              size_t *n) {
     size_t found = 0;
     if (!graph || !n)
         return runtime_said(cudaErrorInvalidValue);
@@ -322,7 +328,8 @@ cudaError_t capture_put(cudaStream_t stream, const struct work *w) {
     cudaGraphNode_t last = stream->last;
     stream->last = add_node(stream->graph, w);
     if (last)
-        add_edge(last, stream->last, w->type == cudaGraphNodeTypeKernel && w->launch.early && last->work.type == cudaGraphNodeTypeKernel);
+        add_edge(last, stream->last,
+                 w->type == cudaGraphNodeTypeKernel && w->launch.early && last->work.type == cudaGraphNodeTypeKernel);
     return cudaSuccess;
 }
 
@@ -332,7 +339,8 @@ cudaError_t capture_forbids(void) {
     cudaError_t code = cudaSuccess;
     runtime_lock();
     for (struct CUstream_st *s = &default_stream; s; s = s->next)
-        if (s->graph && (is_this_thread(s) ? s->mode != cudaStreamCaptureModeRelaxed : s->mode == cudaStreamCaptureModeGlobal)) {
+        if (s->graph &&
+            (is_this_thread(s) ? s->mode != cudaStreamCaptureModeRelaxed : s->mode == cudaStreamCaptureModeGlobal)) {
             s->spoilt = true;
             code = cudaErrorStreamCaptureUnsupported;
         }
@@ -386,8 +394,9 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out) {
     return runtime_said(stream->spoilt ? cudaErrorStreamCaptureInvalidated : cudaSuccess);
 }
 
-cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCaptureStatus *status, unsigned long long *id, cudaGraph_t *graph,
-                                     const cudaGraphNode_t **before, const cudaGraphEdgeData **edges, size_t *n_before) {
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t stream, enum cudaStreamCaptureStatus *status, unsigned long long *id,
+                                     cudaGraph_t *graph, const cudaGraphNode_t **before,
+                                     const cudaGraphEdgeData **edges, size_t *n_before) {
     stream = gemv_of(stream);
     if (!status || edges)
         return runtime_said(cudaErrorInvalidValue);

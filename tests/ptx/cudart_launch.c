@@ -75,9 +75,10 @@ static void keep_text(const struct code *c, const char *name) {
 void **__cudaRegisterFatBinary(void *wrapper);
 void __cudaRegisterFatBinaryEnd(void **handle);
 void __cudaUnregisterFatBinary(void **handle);
-void __cudaRegisterFunction(void **handle, const char *stub, char *device_stub, const char *name, int thread_limit, uint3 *tid, uint3 *bid,
-                            dim3 *block, dim3 *grid, int *warp);
-void __cudaRegisterVar(void **handle, char *host, char *device, const char *name, int external, size_t size, int constant, int global);
+void __cudaRegisterFunction(void **handle, const char *stub, char *device_stub, const char *name, int thread_limit,
+                            uint3 *tid, uint3 *bid, dim3 *block, dim3 *grid, int *warp);
+void __cudaRegisterVar(void **handle, char *host, char *device, const char *name, int external, size_t size,
+                       int constant, int global);
 
 void **__cudaRegisterFatBinary(void *wrapper) {
     struct code *c = calloc(1, sizeof *c);
@@ -86,9 +87,12 @@ void **__cudaRegisterFatBinary(void *wrapper) {
     return (void **)c;
 }
 void __cudaRegisterFatBinaryEnd(void **handle) { (void)handle; }
-void __cudaUnregisterFatBinary(void **handle) { (void)handle; } // a program ends, or a library that brings its own machine with it
+void __cudaUnregisterFatBinary(void **handle) {
+    (void)handle;
+} // a program ends, or a library that brings its own machine with it
 /* Kernels know their variables by the PTX; the host asks for none by its name. */
-void __cudaRegisterVar(void **handle, char *host, char *device, const char *name, int external, size_t size, int constant, int global) {
+void __cudaRegisterVar(void **handle, char *host, char *device, const char *name, int external, size_t size,
+                       int constant, int global) {
     (void)handle, (void)host, (void)device, (void)name, (void)external, (void)size, (void)constant, (void)global;
 }
 
@@ -99,12 +103,15 @@ static struct {
     int n, room;
 } kernels;
 
-void __cudaRegisterFunction(void **handle, const char *stub, char *device_stub, const char *name, int thread_limit, uint3 *tid, uint3 *bid,
-                            dim3 *block, dim3 *grid, int *warp) {
+void __cudaRegisterFunction(void **handle, const char *stub, char *device_stub, const char *name, int thread_limit,
+                            uint3 *tid, uint3 *bid, dim3 *block, dim3 *grid, int *warp) {
     (void)device_stub, (void)thread_limit, (void)tid, (void)bid, (void)block, (void)grid, (void)warp;
     struct kernel *k = calloc(1, sizeof *k);
-    *k = (struct kernel){
-        .name = name, .stub = stub, .code = (struct code *)handle, .most_threads = MOST_THREADS, .most_dynamic = SHARED_UNASKED};
+    *k = (struct kernel){.name = name,
+                         .stub = stub,
+                         .code = (struct code *)handle,
+                         .most_threads = MOST_THREADS,
+                         .most_dynamic = SHARED_UNASKED};
     if (kernels.n == kernels.room)
         kernels.at = realloc(kernels.at, (size_t)(kernels.room = kernels.room * 2 + 64) * sizeof *kernels.at);
     kernels.at[kernels.n++] = k;
@@ -114,7 +121,8 @@ void __cudaRegisterFunction(void **handle, const char *stub, char *device_stub, 
 __attribute__((destructor)) static void tell_times(void) {
     for (int i = 0; getenv("GYRE_PTX_TIMES") && i < kernels.n; i++)
         if (kernels.at[i]->n_launches)
-            fprintf(stderr, "%10.1f ms  %6ld launches  %s\n", kernels.at[i]->ms, kernels.at[i]->n_launches, kernels.at[i]->name);
+            fprintf(stderr, "%10.1f ms  %6ld launches  %s\n", kernels.at[i]->ms, kernels.at[i]->n_launches,
+                    kernels.at[i]->name);
 }
 
 /* Of what the host calls it, or of a handle from __cudaGetKernel. */
@@ -240,14 +248,16 @@ static cudaError_t settle_cluster(struct work *w) {
         if (cluster[d] == 0 || w->launch.grid[d] % cluster[d])
             return cudaErrorInvalidClusterSize;
     }
-    return size <= (w->launch.kernel->large_clusters ? MOST_CLUSTER : PORTABLE_CLUSTER) ? cudaSuccess : cudaErrorInvalidClusterSize;
+    return size <= (w->launch.kernel->large_clusters ? MOST_CLUSTER : PORTABLE_CLUSTER) ? cudaSuccess
+                                                                                        : cudaErrorInvalidClusterSize;
 }
 
 static cudaError_t check(struct work *w) {
     const struct kernel *k = w->launch.kernel;
     const uint32_t *grid = w->launch.grid, *threads = w->launch.threads;
     uint64_t n_threads = (uint64_t)threads[0] * threads[1] * threads[2];
-    if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0 || grid[0] > INT32_MAX || grid[1] > UINT16_MAX || grid[2] > UINT16_MAX)
+    if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0 || grid[0] > INT32_MAX || grid[1] > UINT16_MAX ||
+        grid[2] > UINT16_MAX)
         return cudaErrorInvalidConfiguration;
     if (n_threads == 0 || n_threads > MOST_THREADS || threads[2] > 64)
         return cudaErrorInvalidConfiguration;
@@ -296,8 +306,10 @@ cudaError_t cudaLaunchKernel(const void *stub, dim3 grid, dim3 block, void **arg
     return cudaLaunchKernelExC(&(cudaLaunchConfig_t){grid, block, shared, stream, NULL, 0}, stub, args);
 }
 
-cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t stream);
-cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t stream) {
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **args, size_t shared,
+                               cudaStream_t stream);
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **args, size_t shared,
+                               cudaStream_t stream) {
     return cudaLaunchKernelExC(&(cudaLaunchConfig_t){grid, block, shared, stream, NULL, 0}, kernel, args);
 }
 
@@ -321,7 +333,8 @@ cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, 
     return cudaSuccess;
 }
 
-/* Clusters of blocks that fill a multiprocessor each. On a real one some multiprocessors have no place in a cluster of their neighbours. */
+/* Clusters of blocks that fill a multiprocessor each. On a real one some multiprocessors have no place in a cluster of
+ * their neighbours. */
 int work_at_once(const struct work *w) {
     return runtime_processors() / (int)(w->launch.cluster[0] * w->launch.cluster[1] * w->launch.cluster[2]);
 }

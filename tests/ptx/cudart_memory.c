@@ -1,7 +1,8 @@
 /* cudart_memory.c - see runtime.h: allocations, copies and fills; the driver's virtual memory.
  *
- * Memory of the device is the host's, filled with 0xff, between pieces that are nobody's. An address that is not in an allocation is refused here, and a kernel
- * that uses it ends the program (memory.c, which is told of every allocation). */
+ * Memory of the device is the host's, filled with 0xff, between pieces that are nobody's. An address that is not in an
+ * allocation is refused here, and a kernel that uses it ends the program (memory.c, which is told of every allocation).
+ */
 #include "runtime.h"
 
 #include <stdlib.h>
@@ -9,7 +10,8 @@
 #include <sys/mman.h>
 
 #define DEVICE_BYTES ((size_t)24 << 30)
-#define FILLED_MOST ((size_t)1 << 30) // what is larger is zero and takes memory when it is written: programs that try how much there is
+#define FILLED_MOST \
+    ((size_t)1 << 30) // what is larger is zero and takes memory when it is written: programs that try how much there is
 enum { ALIGNMENT = 512, GAP = 4096 + ALIGNMENT }; // no address is a larger power of two's multiple
 
 enum kind { OF_DEVICE, PINNED, MAPPED };
@@ -67,7 +69,8 @@ bool memory_holds(const void *at, size_t n_bytes) {
 // ---- allocating -----------------------------------------------------------------------------------------------------
 
 static char *get(size_t n_bytes) {
-    char *at = mmap(NULL, n_bytes + 2 * GAP, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *at =
+        mmap(NULL, n_bytes + 2 * GAP, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED)
         return NULL;
     if (n_bytes <= FILLED_MOST)
@@ -112,7 +115,9 @@ static cudaError_t release(void *at, enum kind kind) {
 cudaError_t cudaMalloc(void **out, size_t n_bytes) { return runtime_said(allocate(out, n_bytes, OF_DEVICE)); }
 cudaError_t cudaMallocHost(void **out, size_t n_bytes) { return runtime_said(allocate(out, n_bytes, PINNED)); }
 /* Flags say how it is cached and by whom it is seen: here all see it. */
-cudaError_t cudaHostAlloc(void **out, size_t n_bytes, unsigned flags) { return (void)flags, cudaMallocHost(out, n_bytes); }
+cudaError_t cudaHostAlloc(void **out, size_t n_bytes, unsigned flags) {
+    return (void)flags, cudaMallocHost(out, n_bytes);
+}
 cudaError_t cudaFree(void *at) { return runtime_said(release(at, OF_DEVICE)); }
 cudaError_t cudaFreeHost(void *at) { return runtime_said(release(at, PINNED)); }
 
@@ -162,13 +167,15 @@ static cudaError_t copy_put(const struct copy *c, enum cudaMemcpyKind kind, cuda
         return cudaSuccess;
     if ((unsigned)kind > cudaMemcpyDefault)
         return cudaErrorInvalidMemcpyDirection;
-    if (c->height > 1 && (c->to_pitch < c->width || c->from_pitch < c->width || c->to_pitch > INT32_MAX || c->from_pitch > INT32_MAX))
+    if (c->height > 1 &&
+        (c->to_pitch < c->width || c->from_pitch < c->width || c->to_pitch > INT32_MAX || c->from_pitch > INT32_MAX))
         return cudaErrorInvalidPitchValue;
     runtime_lock();
-    bool good =
-        lies(c->from, c->from_pitch, c->width, c->height, may[kind].from) && lies(c->to, c->to_pitch, c->width, c->height, may[kind].to);
+    bool good = lies(c->from, c->from_pitch, c->width, c->height, may[kind].from) &&
+                lies(c->to, c->to_pitch, c->width, c->height, may[kind].to);
     runtime_unlock();
-    return good ? stream_put(stream, &(struct work){.type = cudaGraphNodeTypeMemcpy, .copy = *c}) : cudaErrorInvalidValue;
+    return good ? stream_put(stream, &(struct work){.type = cudaGraphNodeTypeMemcpy, .copy = *c})
+                : cudaErrorInvalidValue;
 }
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n_bytes, enum cudaMemcpyKind kind, cudaStream_t stream) {
@@ -177,8 +184,8 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t n_bytes, enum cud
 cudaError_t cudaMemcpy(void *to, const void *from, size_t n_bytes, enum cudaMemcpyKind kind) {
     return cudaMemcpyAsync(to, from, n_bytes, kind, NULL);
 }
-cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
-                              enum cudaMemcpyKind kind, cudaStream_t stream) {
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                              size_t height, enum cudaMemcpyKind kind, cudaStream_t stream) {
     return runtime_said(copy_put(&(struct copy){to, from, to_pitch, from_pitch, width, height}, kind, stream));
 }
 cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
@@ -187,20 +194,24 @@ cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t fro
 }
 
 cudaError_t cudaMemsetAsync(void *to, int value, size_t n_bytes, cudaStream_t stream) {
-    struct cudaMemsetParams f = {.dst = to, .value = (unsigned char)value, .elementSize = 1, .width = n_bytes, .height = 1};
+    struct cudaMemsetParams f = {
+        .dst = to, .value = (unsigned char)value, .elementSize = 1, .width = n_bytes, .height = 1};
     if (n_bytes == 0)
         return cudaSuccess;
-    return runtime_said(memory_holds(to, n_bytes) ? stream_put(stream, &(struct work){.type = cudaGraphNodeTypeMemset, .fill = f})
-                                                  : cudaErrorInvalidValue);
+    return runtime_said(memory_holds(to, n_bytes)
+                            ? stream_put(stream, &(struct work){.type = cudaGraphNodeTypeMemset, .fill = f})
+                            : cudaErrorInvalidValue);
 }
 cudaError_t cudaMemset(void *to, int value, size_t n_bytes) { return cudaMemsetAsync(to, value, n_bytes, NULL); }
 
 // ---- virtual memory -------------------------------------------------------------------------------------------------
-/* A handle is its size: it can be mapped once, by which it gets its memory. Pieces that touch are one allocation, as an access may lie in both. */
+/* A handle is its size: it can be mapped once, by which it gets its memory. Pieces that touch are one allocation, as an
+ * access may lie in both. */
 
 enum { GRAIN = 2 << 20 };
 
-static CUresult mem_address_reserve(CUdeviceptr *out, size_t n_bytes, size_t alignment, CUdeviceptr hint, unsigned long long flags) {
+static CUresult mem_address_reserve(CUdeviceptr *out, size_t n_bytes, size_t alignment, CUdeviceptr hint,
+                                    unsigned long long flags) {
     (void)hint;
     if (!out || n_bytes == 0 || n_bytes % GRAIN || alignment > GRAIN || flags)
         return CUDA_ERROR_INVALID_VALUE;
@@ -220,9 +231,10 @@ static CUresult mem_address_free(CUdeviceptr at, size_t n_bytes) {
     return munmap((void *)(uintptr_t)at, n_bytes) == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-static CUresult mem_create(CUmemGenericAllocationHandle *out, size_t n_bytes, const CUmemAllocationProp *prop, unsigned long long flags) {
-    if (!out || !prop || n_bytes == 0 || n_bytes % GRAIN || flags || prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-        prop->location.id != 0)
+static CUresult mem_create(CUmemGenericAllocationHandle *out, size_t n_bytes, const CUmemAllocationProp *prop,
+                           unsigned long long flags) {
+    if (!out || !prop || n_bytes == 0 || n_bytes % GRAIN || flags ||
+        prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE || prop->location.id != 0)
         return CUDA_ERROR_INVALID_VALUE;
     runtime_lock();
     bool fits = n_bytes <= DEVICE_BYTES - all.taken;
@@ -239,7 +251,8 @@ static CUresult mem_release(CUmemGenericAllocationHandle handle) {
     return CUDA_SUCCESS;
 }
 
-static CUresult mem_map(CUdeviceptr at, size_t n_bytes, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
+static CUresult mem_map(CUdeviceptr at, size_t n_bytes, size_t offset, CUmemGenericAllocationHandle handle,
+                        unsigned long long flags) {
     if (at % GRAIN || n_bytes != handle || offset || flags || memory_holds((void *)(uintptr_t)at, 1))
         return CUDA_ERROR_INVALID_VALUE;
     return CUDA_SUCCESS;
@@ -247,7 +260,8 @@ static CUresult mem_map(CUdeviceptr at, size_t n_bytes, size_t offset, CUmemGene
 
 static CUresult mem_set_access(CUdeviceptr at, size_t n_bytes, const CUmemAccessDesc *access, size_t n) {
     char *first = (char *)(uintptr_t)at;
-    if (n != 1 || access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE || mprotect(first, n_bytes, PROT_READ | PROT_WRITE) != 0)
+    if (n != 1 || access->flags != CU_MEM_ACCESS_FLAGS_PROT_READWRITE ||
+        mprotect(first, n_bytes, PROT_READ | PROT_WRITE) != 0)
         return CUDA_ERROR_INVALID_VALUE;
     memset(first, 0xff, n_bytes);
     runtime_lock();
@@ -281,7 +295,8 @@ static CUresult mem_unmap(CUdeviceptr at, size_t n_bytes) {
             keep((struct allocation){was.at, (size_t)(first - was.at), MAPPED});
         if (first + n_bytes < was.at + was.n_bytes)
             keep((struct allocation){first + n_bytes, (size_t)(was.at + was.n_bytes - first) - n_bytes, MAPPED});
-        mmap(first, n_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0); // gives its memory back
+        mmap(first, n_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+             0); // gives its memory back
     }
     runtime_unlock();
     return code;

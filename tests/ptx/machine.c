@@ -1,7 +1,8 @@
 /* machine.c - clusters, blocks and warps, and who of them runs (machine.h).
  *
- * The lanes of a warp stand in groups, all of a group at one instruction. The group that is furthest behind runs, so that those of a branch meet again behind
- * it; one that cannot go on is stuck until others have run. What wants all lanes waits until they have met. */
+ * The lanes of a warp stand in groups, all of a group at one instruction. The group that is furthest behind runs, so
+ * that those of a branch meet again behind it; one that cannot go on is stuck until others have run. What wants all
+ * lanes waits until they have met. */
 #include "module.h"
 
 #include <stdarg.h>
@@ -22,8 +23,8 @@ _Noreturn void machine_fault(const struct warp *w, const char *format, ...) {
         const struct function *f = b->cluster->launch->f;
         const struct group *g = &w->groups[w->at];
         const struct insn *i = g->pc < f->n_code ? &f->code[g->pc] : NULL;
-        fprintf(stderr, "ptx: %s, line %d (%s), block (%u, %u, %u), warp %d, lanes %08x: ", f->name, i ? i->line : 0, i ? i->name : "?",
-                b->index[0], b->index[1], b->index[2], w->index, g->lanes);
+        fprintf(stderr, "ptx: %s, line %d (%s), block (%u, %u, %u), warp %d, lanes %08x: ", f->name, i ? i->line : 0,
+                i ? i->name : "?", b->index[0], b->index[1], b->index[2], w->index, g->lanes);
     } else {
         fputs("ptx: ", stderr);
     }
@@ -175,7 +176,8 @@ static void set_threads(struct warp *w) {
         if (f->special[LANEID] != DISCARD)
             register_of(w, f->special[LANEID])->u32[lane] = lane;
         if (f->local_at != DISCARD)
-            register_of(w, f->local_at)->u64[lane] = (uintptr_t)(w->block->local + (size_t)t * ((f->local_bytes + 15) & ~15u));
+            register_of(w, f->local_at)->u64[lane] =
+                (uintptr_t)(w->block->local + (size_t)t * ((f->local_bytes + 15) & ~15u));
     }
 }
 
@@ -254,8 +256,8 @@ static void name_those_that_wait(struct cluster *c) {
             struct warp *w = &c->blocks[i].warps[k];
             for (w->at = 0; w->at < w->n_groups; w->at++) {
                 const struct insn *at = &c->launch->f->code[w->groups[w->at].pc];
-                fprintf(stderr, "ptx: block (%u, %u, %u), warp %d, lanes %08x: line %d, %s\n", c->blocks[i].index[0], c->blocks[i].index[1],
-                        c->blocks[i].index[2], k, w->groups[w->at].lanes, at->line, at->name);
+                fprintf(stderr, "ptx: block (%u, %u, %u), warp %d, lanes %08x: line %d, %s\n", c->blocks[i].index[0],
+                        c->blocks[i].index[1], c->blocks[i].index[2], k, w->groups[w->at].lanes, at->line, at->name);
             }
         }
 }
@@ -289,7 +291,8 @@ static void make_room(struct cluster *c) {
         b->n_warps = (int)((n + LANES - 1) / LANES);
         b->shared = wanted(aligned_alloc(1024, SHARED_MOST));
         b->in_flight = wanted(calloc(SHARED_MOST / 4 / 64, sizeof *b->in_flight));
-        b->local = l->f->local_bytes ? wanted(malloc((size_t)b->n_warps * LANES * ((l->f->local_bytes + 15) & ~15u))) : NULL;
+        b->local =
+            l->f->local_bytes ? wanted(malloc((size_t)b->n_warps * LANES * ((l->f->local_bytes + 15) & ~15u))) : NULL;
         b->warps = wanted(calloc((size_t)b->n_warps, sizeof *b->warps));
         for (int k = 0; k < b->n_warps; k++) {
             b->warps[k].base[0] = wanted(aligned_alloc(64, (l->f->register_bytes + sizeof(union lanes) + 63) & ~63u));
@@ -325,8 +328,9 @@ static void begin_next(struct rooms *r) {
     const struct launch_of *l = r->launch;
     if (r->n_running == r->n) {
         struct cluster *c = r->all[r->n] = wanted(calloc(1, sizeof *c));
-        *c = (struct cluster){
-            .launch = l, .n_blocks = (int)(l->cluster[0] * l->cluster[1] * l->cluster[2]), .random = seed() + (uint64_t)r->n};
+        *c = (struct cluster){.launch = l,
+                              .n_blocks = (int)(l->cluster[0] * l->cluster[1] * l->cluster[2]),
+                              .random = seed() + (uint64_t)r->n};
         make_room(c);
         r->n++;
     }
@@ -386,9 +390,10 @@ static void run_all(struct rooms *r) {
 
 void machine_launch(const struct launch_of *l) {
     uint32_t n_blocks = l->cluster[0] * l->cluster[1] * l->cluster[2];
-    if (n_blocks < 1 || n_blocks > MOST_CLUSTER || l->grid[0] % l->cluster[0] || l->grid[1] % l->cluster[1] || l->grid[2] % l->cluster[2])
-        machine_fault(NULL, "%s: a grid of %u x %u x %u blocks in clusters of %u x %u x %u", l->f->name, l->grid[0], l->grid[1], l->grid[2],
-                      l->cluster[0], l->cluster[1], l->cluster[2]);
+    if (n_blocks < 1 || n_blocks > MOST_CLUSTER || l->grid[0] % l->cluster[0] || l->grid[1] % l->cluster[1] ||
+        l->grid[2] % l->cluster[2])
+        machine_fault(NULL, "%s: a grid of %u x %u x %u blocks in clusters of %u x %u x %u", l->f->name, l->grid[0],
+                      l->grid[1], l->grid[2], l->cluster[0], l->cluster[1], l->cluster[2]);
     if (l->f->static_shared + l->shared > SHARED_MOST)
         machine_fault(NULL, "%s: %u bytes of shared memory", l->f->name, l->f->static_shared + l->shared);
     struct rooms r = {.launch = l, .n_clusters = (uint64_t)l->grid[0] * l->grid[1] * l->grid[2] / n_blocks};

@@ -1,19 +1,26 @@
-/* machine.h - a machine on the CPU that runs the CUDA backend's kernels as they were compiled, from their PTX: so that they are tested where there is no GPU.
+/* machine.h - a machine on the CPU that runs the CUDA backend's kernels as they were compiled, from their PTX: so that
+ * they are tested where there is no GPU.
  *
- * What is real: every instruction that nvcc made of a kernel, 32 lanes of a warp together; divergence; warps, blocks and clusters; shared memory of a block and of
- * its neighbours; barriers of all kinds; bulk copies with tensor maps and swizzles; the tensor core's products; and, behind the runtime's functions, streams, graphs
- * and memory. What is not: time; caches; sums of the tensor core that are cut off (here they are rounded, and approximations such as ex2 are too); and kernels
- * that start early (each runs to its end, so a missing wait_for_previous is not found). Clusters run one after the other too, but where one does nothing any
- * more than look at memory (ld.volatile and its like) the next begins beside it, as far as a device has room.
+ * What is real: every instruction that nvcc made of a kernel, 32 lanes of a warp together; divergence; warps, blocks
+ * and clusters; shared memory of a block and of its neighbours; barriers of all kinds; bulk copies with tensor maps and
+ * swizzles; the tensor core's products; and, behind the runtime's functions, streams, graphs and memory. What is not:
+ * time; caches; sums of the tensor core that are cut off (here they are rounded, and approximations such as ex2 are
+ * too); and kernels that start early (each runs to its end, so a missing wait_for_previous is not found). Clusters run
+ * one after the other too, but where one does nothing any more than look at memory (ld.volatile and its like) the next
+ * begins beside it, as far as a device has room.
  *
  * It is made to find faults, so where there is a choice it takes the bad one:
- *   - memory that nobody wrote is 0xff bytes (NaNs), and an access outside of an allocation or of shared memory ends the program with the kernel and the line of PTX;
- *   - bulk copies land when their barrier is looked at, at the earliest, in an order drawn from a seed; what lay there before is poisoned when they are asked for;
- *   - so do arrivals at barriers of other blocks; a block that ends within some instructions of one ends the program, as it may on a device;
+ *   - memory that nobody wrote is 0xff bytes (NaNs), and an access outside of an allocation or of shared memory ends
+ * the program with the kernel and the line of PTX;
+ *   - bulk copies land when their barrier is looked at, at the earliest, in an order drawn from a seed; what lay there
+ * before is poisoned when they are asked for;
+ *   - so do arrivals at barriers of other blocks; a block that ends within some instructions of one ends the program,
+ * as it may on a device;
  *   - products of the tensor core read their operands, and write their sums, when they are waited for and no sooner;
  *   - warps run in an order drawn from the seed, until they wait; when all wait for ever, all are named.
  *
- * An op test of the backend takes seconds to a minute: some 30 million instructions of a warp a second, and 10 to 19 billion multiply-adds of the tensor core.
+ * An op test of the backend takes seconds to a minute: some 30 million instructions of a warp a second, and 10 to 19
+ * billion multiply-adds of the tensor core.
  *
  *     $GYRE_PTX_SEED            what is drawn (1)
  *     $GYRE_PTX_KEEP=FOLDER     writes the PTX there that lines in messages refer to
@@ -22,15 +29,14 @@
  *
  *     words.c, module.c, parse.c    PTX text to functions and instructions                          (words.h, module.h)
  *     machine.c                     clusters, blocks and warps; who runs; divergence
- *     arithmetic.c, arithmetic.def  what lanes compute                                              (numbers.h: halves, bfloat16, e4m3)
- *     memory.c                      loads, stores, atomics; where an address lies
- *     control.c                     branches, barriers of threads, votes, shuffles
- *     copies.c                      barriers in shared memory, asynchronous copies, tensor maps     (tensor_map.h)
- *     matrices.c                    ldmatrix and its like, mma, wgmma
- *     cudart*.c, cublaslt.c         the runtime, the driver and the library, as far as tests and the backend call them   (runtime.h)
+ *     arithmetic.c, arithmetic.def  what lanes compute                                              (numbers.h: halves,
+ * bfloat16, e4m3) memory.c                      loads, stores, atomics; where an address lies control.c branches,
+ * barriers of threads, votes, shuffles copies.c                      barriers in shared memory, asynchronous copies,
+ * tensor maps     (tensor_map.h) matrices.c                    ldmatrix and its like, mma, wgmma cudart*.c, cublaslt.c
+ * the runtime, the driver and the library, as far as tests and the backend call them   (runtime.h)
  *
- * An instruction is found by its whole name in the tables of those files (struct opcode). One that is in none ends the program when it is
- * reached, with its name: nothing is passed over. */
+ * An instruction is found by its whole name in the tables of those files (struct opcode). One that is in none ends the
+ * program when it is reached, with its name: nothing is passed over. */
 #pragma once
 
 #include <stdbool.h>
@@ -41,8 +47,8 @@ enum { LANES = 32, MOST_CLUSTER = 16, SHARED_MOST = 228 << 10, SHARED_FIRST = 10
 
 // ---- registers ------------------------------------------------------------------------------------------------------
 
-/* A register of all lanes. 16 and 32 bits lie in u32 (upper bits of 16 are zero), 64 bits in u64. A predicate is a word of `u32[0]`, a bit a lane. Constants that
- * stand in instructions are registers too, which nobody writes. */
+/* A register of all lanes. 16 and 32 bits lie in u32 (upper bits of 16 are zero), 64 bits in u64. A predicate is a word
+ * of `u32[0]`, a bit a lane. Constants that stand in instructions are registers too, which nobody writes. */
 union lanes {
     uint32_t u32[LANES];
     int32_t s32[LANES];
@@ -65,29 +71,34 @@ enum outcome {
 /* lanes: a bit for each that takes part, active and with a true guard; never 0. */
 typedef enum outcome op_run(struct warp *w, const struct insn *i, uint32_t lanes);
 
-/* name: the whole mnemonic, "cvt.rn.f16x2.e4m3x2". Where it ends in '*' whatever follows is the same to it, "prefetch*", or read by it from insn.name. */
+/* name: the whole mnemonic, "cvt.rn.f16x2.e4m3x2". Where it ends in '*' whatever follows is the same to it,
+ * "prefetch*", or read by it from insn.name. */
 struct opcode {
     const char *name;
     op_run *run;
 };
-extern const struct opcode arithmetic_ops[], memory_ops[], control_ops[], copy_ops[], matrix_ops[]; // each ends with {NULL, NULL}
+extern const struct opcode arithmetic_ops[], memory_ops[], control_ops[], copy_ops[],
+    matrix_ops[]; // each ends with {NULL, NULL}
 
-/* Operands in the order of the text, with what stands in braces or brackets, or behind '|', one after another: "ld.v2 {%r1, %r2}, [%rd1+8]" has r1, r2, rd1. What is
- * not there has no place: "_" is DISCARD. arg: places in the warp's registers (register_of). */
+/* Operands in the order of the text, with what stands in braces or brackets, or behind '|', one after another: "ld.v2
+ * {%r1, %r2}, [%rd1+8]" has r1, r2, rd1. What is not there has no place: "_" is DISCARD. arg: places in the warp's
+ * registers (register_of). */
 enum { MOST_FIXED_ARGS = 4 };
 #define DISCARD UINT32_MAX
 struct insn {
     op_run *run;
     const char *name; // the mnemonic
     const uint32_t *arg;
-    uint16_t n_args, n_braced; // n_braced: how many stood in the first braces (elements of a vector; sums of a product), 0: none
-    uint32_t guard;            // register of the predicate, or DISCARD
-    bool guard_not;            // @!p
-    uint8_t bits, bits_last;   // of the first and the last operand, if they are registers: 1, 16, 32 or 64; a store may be of less
-    int64_t offset;            // in brackets: [%rd1 + offset]
-    uint32_t target;           // of a branch: index of an instruction
-    int line;                  // in the PTX
-    const void *own;           // what an op has found out about the instruction; NULL at first (insn_keep)
+    uint16_t n_args,
+        n_braced;   // n_braced: how many stood in the first braces (elements of a vector; sums of a product), 0: none
+    uint32_t guard; // register of the predicate, or DISCARD
+    bool guard_not; // @!p
+    uint8_t bits,
+        bits_last;  // of the first and the last operand, if they are registers: 1, 16, 32 or 64; a store may be of less
+    int64_t offset; // in brackets: [%rd1 + offset]
+    uint32_t target; // of a branch: index of an instruction
+    int line;        // in the PTX
+    const void *own; // what an op has found out about the instruction; NULL at first (insn_keep)
 };
 
 /* For ops: remembers what they found out, for the next time. */
@@ -131,11 +142,12 @@ struct warp {
 
 struct block {
     struct cluster *cluster;
-    int rank;              // in the cluster
-    uint32_t index[3];     // blockIdx
-    unsigned char *shared; // SHARED_MOST bytes; addresses of the block are rank << 24 | place, and places begin at SHARED_FIRST
-    uint32_t shared_end;   // behind what the launch asked for
-    uint64_t *in_flight;   // copies.c: a bit for each 4 bytes that a copy is to fill
+    int rank;          // in the cluster
+    uint32_t index[3]; // blockIdx
+    unsigned char
+        *shared; // SHARED_MOST bytes; addresses of the block are rank << 24 | place, and places begin at SHARED_FIRST
+    uint32_t shared_end; // behind what the launch asked for
+    uint64_t *in_flight; // copies.c: a bit for each 4 bytes that a copy is to fill
     struct warp *warps;
     int n_warps, n_alive; // n_alive: threads that have not exited
     unsigned char *local; // of all threads
@@ -159,7 +171,8 @@ struct cluster {
     bool polls;               // in the last of them somebody looked whether others have written
 };
 
-/* A launch: what cudaLaunchKernelExC says of it. params: the parameters, one after another as the function lays them out. */
+/* A launch: what cudaLaunchKernelExC says of it. params: the parameters, one after another as the function lays them
+ * out. */
 struct launch_of {
     const struct function *f;
     const unsigned char *params;
@@ -175,14 +188,19 @@ uint64_t machine_random(struct cluster *c);
 _Noreturn void machine_fault(const struct warp *w, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* Where a group stands, of the warp's group that runs. */
-void warp_jump(struct warp *w, uint32_t lanes, uint32_t pc); // lanes of the group that runs go there; others of it go on
+void warp_jump(struct warp *w, uint32_t lanes,
+               uint32_t pc); // lanes of the group that runs go there; others of it go on
 void warp_exit(struct warp *w, uint32_t lanes);
 
 // ---- for ops --------------------------------------------------------------------------------------------------------
 
 /* Registers lie at even places, constants at odd ones. */
-static inline union lanes *register_of(const struct warp *w, uint32_t place) { return (union lanes *)(w->base[place & 1] + (place & ~1u)); }
-static inline union lanes *arg_of(const struct warp *w, const struct insn *i, int k) { return register_of(w, i->arg[k]); }
+static inline union lanes *register_of(const struct warp *w, uint32_t place) {
+    return (union lanes *)(w->base[place & 1] + (place & ~1u));
+}
+static inline union lanes *arg_of(const struct warp *w, const struct insn *i, int k) {
+    return register_of(w, i->arg[k]);
+}
 /* A predicate's word. */
 static inline uint32_t *flag_of(const struct warp *w, const struct insn *i, int k) { return arg_of(w, i, k)->u32; }
 
@@ -190,7 +208,8 @@ static inline uint32_t *flag_of(const struct warp *w, const struct insn *i, int 
 #define EACH_LANE(lane, mask) \
     for (uint32_t left_ = (mask), lane = 0; left_ && (lane = (uint32_t)__builtin_ctz(left_), true); left_ &= left_ - 1)
 
-/* memory.c. An address of shared memory (32 bits: of any block of the cluster) or of global memory as a pointer, if n bytes lie there; else a fault. */
+/* memory.c. An address of shared memory (32 bits: of any block of the cluster) or of global memory as a pointer, if n
+ * bytes lie there; else a fault. */
 unsigned char *shared_at(struct warp *w, uint32_t address, uint32_t n);
 unsigned char *global_at(struct warp *w, uint64_t address, uint32_t n);
 /* Any: global memory, or shared memory by its address as a pointer. */
@@ -199,8 +218,10 @@ unsigned char *generic_at(struct warp *w, uint64_t address, uint32_t n);
 void memory_add(const void *at, size_t n);
 void memory_remove(const void *at);
 
-/* copies.c, for machine.c: lands what may land when nothing else can go on; false: there was nothing. all: everything (the cluster ends). */
+/* copies.c, for machine.c: lands what may land when nothing else can go on; false: there was nothing. all: everything
+ * (the cluster ends). */
 bool copies_land(struct cluster *c, bool all);
-/* Likewise: the last thread of a block exits. For control.c: what the warp has told other blocks comes before what follows. */
+/* Likewise: the last thread of a block exits. For control.c: what the warp has told other blocks comes before what
+ * follows. */
 void copies_end(struct block *b);
 void copies_order(struct warp *w);

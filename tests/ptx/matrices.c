@@ -1,12 +1,15 @@
-/* matrices.c - what a warp does with matrices: ldmatrix, stmatrix, movmatrix, mma.sync, and wgmma with all that belongs to it (machine.h).
+/* matrices.c - what a warp does with matrices: ldmatrix, stmatrix, movmatrix, mma.sync, and wgmma with all that belongs
+ * to it (machine.h).
  *
- * A register of 32 lanes is 8 rows of four words, row g in lanes 4g .. 4g + 3: as bytes in memory, a matrix of 8 x 8 numbers of 16 bits, or 8 x 16 of
- * 8 bits, row after row. Of sums in 32 bits two such registers are a matrix, the even columns and the odd ones.
+ * A register of 32 lanes is 8 rows of four words, row g in lanes 4g .. 4g + 3: as bytes in memory, a matrix of 8 x 8
+ * numbers of 16 bits, or 8 x 16 of 8 bits, row after row. Of sums in 32 bits two such registers are a matrix, the even
+ * columns and the odd ones.
  *
- * A product of wgmma is put down when it is met (struct product) and computed when its batch is waited for: only then are shared operands read, and
- * sums written. Products of the same sums are then computed one after another with the sums in `sums`, as these lie badly for it in registers.
- * Each warp computes its own 16 rows and waits for no other. Sums are float32, rounded to nearest; those of float16 are rounded to it behind every
- * product; those of int32 are exact and wrap; those of e4m3 are what a device makes of them, bit for bit ("of e4m3"). */
+ * A product of wgmma is put down when it is met (struct product) and computed when its batch is waited for: only then
+ * are shared operands read, and sums written. Products of the same sums are then computed one after another with the
+ * sums in `sums`, as these lie badly for it in registers. Each warp computes its own 16 rows and waits for no other.
+ * Sums are float32, rounded to nearest; those of float16 are rounded to it behind every product; those of int32 are
+ * exact and wrap; those of e4m3 are what a device makes of them, bit for bit ("of e4m3"). */
 #include "machine.h"
 #include "numbers.h"
 
@@ -25,7 +28,8 @@ static bool whole_warp(const struct warp *w, const struct insn *i, uint32_t lane
 
 // ---- turning 8 x 8 --------------------------------------------------------------------------------------------------
 
-/* Rows to columns: rows 4 apart are interleaved, three times. Vectors are written out, as loops over numbers take four times as long. */
+/* Rows to columns: rows 4 apart are interleaved, three times. Vectors are written out, as loops over numbers take four
+ * times as long. */
 #define INTERLEAVED_LOW 0, 8, 1, 9, 2, 10, 3, 11
 #define INTERLEAVED_HIGH 4, 12, 5, 13, 6, 14, 7, 15
 #define TURN(name, vector, index)                                                                 \
@@ -48,8 +52,12 @@ TURN(turn_16, octet_of_16, int16_t)
 
 typedef octet_of_16 matrix[8];
 
-static void get_matrix(const struct warp *w, const struct insn *i, int k, matrix m) { memcpy(m, arg_of(w, i, k)->u32, sizeof(matrix)); }
-static void set_matrix(const struct warp *w, const struct insn *i, int k, matrix m) { memcpy(arg_of(w, i, k)->u32, m, sizeof(matrix)); }
+static void get_matrix(const struct warp *w, const struct insn *i, int k, matrix m) {
+    memcpy(m, arg_of(w, i, k)->u32, sizeof(matrix));
+}
+static void set_matrix(const struct warp *w, const struct insn *i, int k, matrix m) {
+    memcpy(arg_of(w, i, k)->u32, m, sizeof(matrix));
+}
 
 /* A row of 16 bytes; lane 8m + r has the address of row r of matrix m. */
 static unsigned char *row_at(struct warp *w, const struct insn *i, uint32_t address) {
@@ -155,8 +163,8 @@ DECODE(decode_u8, uint8_t, (float))
 #undef DECODE
 
 static void decode(enum element e, float *restrict to, const void *restrict from, int n) {
-    static void (*const by[N_ELEMENTS])(float *restrict, const void *restrict, int) = {decode_f16,  decode_bf16, decode_e4m3,
-                                                                                       decode_e5m2, decode_s8,   decode_u8};
+    static void (*const by[N_ELEMENTS])(float *restrict, const void *restrict, int) = {
+        decode_f16, decode_bf16, decode_e4m3, decode_e5m2, decode_s8, decode_u8};
     by[e](to, from, n);
 }
 
@@ -225,13 +233,22 @@ static enum outcome small_product(struct warp *w, const struct insn *i, uint32_t
         part_columns(arg_of(w, i, 2 * half), arg_of(w, i, 2 * half + 1), c + 8 * half);
     return NEXT;
 }
-static enum outcome run_mma_f16(struct warp *w, const struct insn *i, uint32_t lanes) { return small_product(w, i, lanes, F16); }
-static enum outcome run_mma_bf16(struct warp *w, const struct insn *i, uint32_t lanes) { return small_product(w, i, lanes, BF16); }
+static enum outcome run_mma_f16(struct warp *w, const struct insn *i, uint32_t lanes) {
+    return small_product(w, i, lanes, F16);
+}
+static enum outcome run_mma_bf16(struct warp *w, const struct insn *i, uint32_t lanes) {
+    return small_product(w, i, lanes, BF16);
+}
 
 // ---- wgmma: what an instruction says --------------------------------------------------------------------------------
 
 enum sum { SUM_F32, SUM_F16, SUM_S32 };
-enum { MOST_N = 256, MOST_K = 32, ROWS = 16 /* of a warp */, STEP_BYTES = 32 /* of the contraction, whatever is multiplied */ };
+enum {
+    MOST_N = 256,
+    MOST_K = 32,
+    ROWS = 16 /* of a warp */,
+    STEP_BYTES = 32 /* of the contraction, whatever is multiplied */
+};
 
 struct form {
     int n, k, n_sums; // registers of sums
@@ -260,14 +277,16 @@ static void read_name(const struct warp *w, const struct insn *i, struct form *f
     f->a = element_named(w, i, a);
     f->b = element_named(w, i, b);
     f->sum = !strcmp(sum, "f16") ? SUM_F16 : !strcmp(sum, "s32") ? SUM_S32 : SUM_F32;
-    bool sum_known = f->sum == SUM_S32 ? f->a >= S8 && f->b >= S8 : f->a < S8 && f->b < S8 && (f->sum == SUM_F16 || !strcmp(sum, "f32"));
+    bool sum_known = f->sum == SUM_S32 ? f->a >= S8 && f->b >= S8
+                                       : f->a < S8 && f->b < S8 && (f->sum == SUM_F16 || !strcmp(sum, "f32"));
     if (!sum_known || f->n < 8 || f->n > MOST_N || f->n % 8 || f->k * ELEMENTS[f->a].bytes != STEP_BYTES ||
         ELEMENTS[f->b].bytes != ELEMENTS[f->a].bytes)
         machine_fault(w, "%s is not known", i->name);
 }
 
-/* The arguments: {sums}, descriptor or {four words} of the left operand, descriptor of the right one, whether to add; of floats then the factors of
- * both; of 16 bits then whether the left operand is turned, unless it is in registers, and whether the right one is. */
+/* The arguments: {sums}, descriptor or {four words} of the left operand, descriptor of the right one, whether to add;
+ * of floats then the factors of both; of 16 bits then whether the left operand is turned, unless it is in registers,
+ * and whether the right one is. */
 static void read_arguments(const struct warp *w, const struct insn *i, struct form *f) {
     int n_factors = f->sum == SUM_S32 ? 0 : 2, n_turns = ELEMENTS[f->a].bytes == 2 ? 2 : 0, n = i->n_args - i->n_braced;
     f->n_sums = f->sum == SUM_F16 ? f->n / 4 : f->n / 2;
@@ -304,8 +323,8 @@ static uint64_t descriptor_of(const struct warp *w, const struct insn *i, int k)
     const uint64_t *d = arg_of(w, i, k)->u64;
     for (int lane = 1; lane < LANES; lane++)
         if (d[lane] != d[0])
-            machine_fault(w, "%s: lanes 0 and %d have different descriptors, %#llx and %#llx", i->name, lane, (unsigned long long)d[0],
-                          (unsigned long long)d[lane]);
+            machine_fault(w, "%s: lanes 0 and %d have different descriptors, %#llx and %#llx", i->name, lane,
+                          (unsigned long long)d[0], (unsigned long long)d[lane]);
     return d[0];
 }
 
@@ -334,7 +353,9 @@ static enum outcome run_product(struct warp *w, const struct insn *i, uint32_t l
     return NEXT;
 }
 
-static enum outcome run_fence(struct warp *w, const struct insn *i, uint32_t lanes) { return whole_warp(w, i, lanes) ? NEXT : AGAIN; }
+static enum outcome run_fence(struct warp *w, const struct insn *i, uint32_t lanes) {
+    return whole_warp(w, i, lanes) ? NEXT : AGAIN;
+}
 
 static enum outcome run_commit(struct warp *w, const struct insn *i, uint32_t lanes) {
     if (!whole_warp(w, i, lanes))
@@ -349,11 +370,13 @@ static enum outcome run_commit(struct warp *w, const struct insn *i, uint32_t la
 
 // ---- wgmma: operands in shared memory -------------------------------------------------------------------------------
 
-/* Where a descriptor's operand lies. Its pieces are 16 bytes. `rows` operands have lines (of M or N) with the contraction along them, of which two pieces
- * are multiplied; turned ones, of 16 bits, have a line for each of the 16 of the contraction, with M or N along it.
+/* Where a descriptor's operand lies. Its pieces are 16 bytes. `rows` operands have lines (of M or N) with the
+ * contraction along them, of which two pieces are multiplied; turned ones, of 16 bits, have a line for each of the 16
+ * of the contraction, with M or N along it.
  *
- *     Lines are `width` bytes apart, eight of them; the next eight are `eight` bytes further. Of a line width / 16 pieces follow each other, the
- *     next as many are `across` bytes further. Then the piece's number in the line is changed (exclusive or) by bits 7.. of the address, as many as it has. */
+ *     Lines are `width` bytes apart, eight of them; the next eight are `eight` bytes further. Of a line width / 16
+ * pieces follow each other, the next as many are `across` bytes further. Then the piece's number in the line is changed
+ * (exclusive or) by bits 7.. of the address, as many as it has. */
 struct operand {
     uint32_t start, eight, across, width;
 };
@@ -363,7 +386,8 @@ static struct operand operand_of(const struct warp *w, const struct product *p, 
     struct operand o = {.start = (uint32_t)(descriptor & 0x3fff) << 4, .width = widths[descriptor >> 62]};
     uint32_t leading = (uint32_t)(descriptor >> 16 & 0x3fff) << 4, stride = (uint32_t)(descriptor >> 32 & 0x3fff) << 4;
     bool exchanged =
-        turned && o.width == 16; // of lines of one piece the stride is from piece to piece, of others from eight lines to eight
+        turned &&
+        o.width == 16; // of lines of one piece the stride is from piece to piece, of others from eight lines to eight
     o.eight = exchanged ? leading : stride;
     o.across = exchanged ? stride : leading;
     if (descriptor >> 49 & 7)
@@ -377,7 +401,8 @@ static void take_eight(struct warp *w, const struct operand *o, int line, int pi
     uint32_t pieces = o->width / 16, along = o->start % o->width / 16 + (uint32_t)piece % pieces;
     uint32_t at = o->start / o->width * o->width + (uint32_t)line / 8 * o->eight + (uint32_t)piece / pieces * o->across;
     if (along >= pieces)
-        machine_fault(w, "a product's operand at shared address %#x goes over the end of lines of %u bytes", o->start, o->width);
+        machine_fault(w, "a product's operand at shared address %#x goes over the end of lines of %u bytes", o->start,
+                      o->width);
     at &= 0x3ffff;
     const unsigned char *from = shared_at(w, (uint32_t)w->block->rank << 24 | at, 8 * o->width);
     for (uint32_t k = 0; k < 8; k++, at += o->width, from += o->width, to += pitch)
@@ -385,19 +410,23 @@ static void take_eight(struct warp *w, const struct operand *o, int line, int pi
 }
 
 /* Pieces of lines, line after line: to[n_lines][n_pieces][16]. n_lines: a multiple of 8. */
-static void take(struct warp *w, const struct operand *o, int first_line, int n_lines, int first_piece, int n_pieces, unsigned char *to) {
+static void take(struct warp *w, const struct operand *o, int first_line, int n_lines, int first_piece, int n_pieces,
+                 unsigned char *to) {
     for (int line = 0; line < n_lines; line += 8)
         for (int piece = 0; piece < n_pieces; piece++)
-            take_eight(w, o, first_line + line, first_piece + piece, to + (line * n_pieces + piece) * 16, n_pieces * 16);
+            take_eight(w, o, first_line + line, first_piece + piece, to + (line * n_pieces + piece) * 16,
+                       n_pieces * 16);
 }
 
 // ---- wgmma: products ------------------------------------------------------------------------------------------------
 
 /* The left operand in registers: matrices of rows 0.., 8.., then the same of the second piece. */
-static void left_of_registers(const struct warp *w, const struct product *p, const struct form *f, unsigned char raw[ROWS][STEP_BYTES]) {
+static void left_of_registers(const struct warp *w, const struct product *p, const struct form *f,
+                              unsigned char raw[ROWS][STEP_BYTES]) {
     for (int k = 0; k < 4; k++) {
         if (memcmp(p->a_words[k], arg_of(w, p->insn, f->at_a + k)->u32, sizeof p->a_words[k]))
-            machine_fault(w, "registers of the left operand of line %d's product were written before it was waited for", p->insn->line);
+            machine_fault(w, "registers of the left operand of line %d's product were written before it was waited for",
+                          p->insn->line);
         for (int row = 0; row < 8; row++)
             memcpy(raw[row + 8 * (k & 1)] + 16 * (k >> 1), &p->a_words[k][4 * row], 16);
     }
@@ -436,7 +465,8 @@ static void take_left(struct warp *w, const struct product *p, const struct form
 
 /* sums[n][row] += sum over k of left[k][row] * right[n step_n + k step_k]. n: a multiple of 4. */
 __attribute__((always_inline)) static inline void multiply(float (*restrict sums)[ROWS], const float left[MOST_K][ROWS],
-                                                           const float *restrict right, int n, int n_k, int step_n, int step_k) {
+                                                           const float *restrict right, int n, int n_k, int step_n,
+                                                           int step_k) {
     for (int first = 0; first < n; first += 4) {
         octet s[4][2], l[2];
         memcpy(s, sums[first], sizeof s);
@@ -453,11 +483,13 @@ __attribute__((always_inline)) static inline void multiply(float (*restrict sums
     }
 }
 
-// ---- wgmma: of e4m3 ----------------------------------------------------------------------------------------------------
+// ---- wgmma: of e4m3
+// ----------------------------------------------------------------------------------------------------
 
-/* The tensor core adds a sum and its 32 terms as multiples of 2^(E - CUT), cut towards zero, E being the largest exponent among them, a term's the sum of
- * its elements' exponents; what comes of that is cut to as many bits of a fraction, or rounded to float16 (tests/cuda/e4m3_sums.cuh has the same for the
- * device, where it is compared). An element that is no number makes the sum none. */
+/* The tensor core adds a sum and its 32 terms as multiples of 2^(E - CUT), cut towards zero, E being the largest
+ * exponent among them, a term's the sum of its elements' exponents; what comes of that is cut to as many bits of a
+ * fraction, or rounded to float16 (tests/cuda/e4m3_sums.cuh has the same for the device, where it is compared). An
+ * element that is no number makes the sum none. */
 enum { CUT = 13, NO_EXPONENT = -64 };
 
 static inline int32_t exponent_of(float f) { return (int32_t)(bits_of_float(f) >> 23 & 255) - 127; }
@@ -501,7 +533,9 @@ static void multiply_e4m3(float *restrict sums, const float left[MOST_K][ROWS], 
             units[row] += (int32_t)(left[k][row] * right[k] * scale[row]);
     for (int row = 0; row < ROWS; row++) {
         float sum = (float)units[row] * power_of(e[row] - CUT) + l->not_a_number[row] + not_a_number;
-        sums[row] = exponent_of(sums[row]) == 128 ? sums[row] + sum : to_half ? sum : cut(sum); // 128: not finite, and stays so
+        sums[row] = exponent_of(sums[row]) == 128 ? sums[row] + sum
+                    : to_half                     ? sum
+                                                  : cut(sum); // 128: not finite, and stays so
     }
 }
 
@@ -530,8 +564,8 @@ static void multiply_rows(struct warp *w, const struct form *f, const struct ope
             multiply(sums + first, left, right, n, 16, 16, 1);
     }
 }
-static void multiply_turned(struct warp *w, const struct form *f, const struct operand *o, const float left[MOST_K][ROWS],
-                            float (*sums)[ROWS]) {
+static void multiply_turned(struct warp *w, const struct form *f, const struct operand *o,
+                            const float left[MOST_K][ROWS], float (*sums)[ROWS]) {
     unsigned char raw[16 * PART * 2];
     float right[16 * PART];
     for (int first = 0; first < f->n; first += PART) {
@@ -542,7 +576,8 @@ static void multiply_turned(struct warp *w, const struct form *f, const struct o
     }
 }
 
-/* Sums of a warp in columns: sums[n][row]. Of int32 they are in `whole`, and each product's alone in sums, where they are exact. */
+/* Sums of a warp in columns: sums[n][row]. Of int32 they are in `whole`, and each product's alone in sums, where they
+ * are exact. */
 struct sums {
     _Alignas(32) float sums[MOST_N][ROWS];
     _Alignas(32) int32_t whole[MOST_N][ROWS];
@@ -625,7 +660,8 @@ static bool apart(const struct form *f, const uint32_t *sums, const struct form 
     return !among;
 }
 
-/* Computes products[first], and those behind it that go on with its sums, up to the n-th. Those of other sums may stand between. They leave no insn behind. */
+/* Computes products[first], and those behind it that go on with its sums, up to the n-th. Those of other sums may stand
+ * between. They leave no insn behind. */
 static void compute_chain(struct warp *w, int first, int n) {
     struct sums s;
     const struct insn *i = w->products[first].insn;
@@ -666,7 +702,8 @@ static void finish_batches(struct warp *w, uint64_t last) {
     memmove(w->batch, w->batch + n_done, (size_t)w->n_batches * sizeof *w->batch);
 }
 
-/* All batches but the latest few are done. A product is of four warps together: it does not begin before all have asked for it, and ends for all. */
+/* All batches but the latest few are done. A product is of four warps together: it does not begin before all have asked
+ * for it, and ends for all. */
 static enum outcome run_wait(struct warp *w, const struct insn *i, uint32_t lanes) {
     if (!whole_warp(w, i, lanes))
         return AGAIN;

@@ -1,4 +1,5 @@
-/* memory.c - loads, stores and atomics, and where an address lies. Nothing outside of an allocation, of shared memory or of a lane's local memory is touched. */
+/* memory.c - loads, stores and atomics, and where an address lies. Nothing outside of an allocation, of shared memory
+ * or of a lane's local memory is touched. */
 #include "module.h"
 
 #include <stdio.h>
@@ -175,9 +176,9 @@ static uint32_t size_of_type(const char *part) {
 
 static const struct access *access_of(struct warp *w, const struct insn *i) {
     static const char *const OPS[] = {"", "add", "min", "max", "and", "or", "xor", "exch", "cas"};
-    static const char *const MEANINGLESS[] = {"ld",      "st",  "atom", "red", "cg",       "cs",      "ca",      "cv",
-                                              "wt",      "wb",  "lu",   "nc",  "volatile", "relaxed", "acquire", "release",
-                                              "acq_rel", "gpu", "cta",  "sys", "cluster",  "weak",    "rn"};
+    static const char *const MEANINGLESS[] = {
+        "ld",       "st",      "atom",    "red",     "cg",      "cs",  "ca",  "cv",  "wt",      "wb",   "lu", "nc",
+        "volatile", "relaxed", "acquire", "release", "acq_rel", "gpu", "cta", "sys", "cluster", "weak", "rn"};
     if (i->own)
         return i->own;
     struct access *a = calloc(1, sizeof *a);
@@ -223,7 +224,8 @@ struct span {
 static struct span span_of(const struct insn *i, const struct access *a, const union lanes *base, uint32_t lanes) {
     struct span s = {UINT64_MAX, 0, 0};
     EACH_LANE (lane, lanes) {
-        uint64_t at = a->space == SHARED ? base->u32[lane] + (uint32_t)i->offset : base->u64[lane] + (uint64_t)i->offset;
+        uint64_t at =
+            a->space == SHARED ? base->u32[lane] + (uint32_t)i->offset : base->u64[lane] + (uint64_t)i->offset;
         s.low = at < s.low ? at : s.low;
         s.high = at > s.high ? at : s.high;
         s.bits |= at;
@@ -231,14 +233,15 @@ static struct span span_of(const struct insn *i, const struct access *a, const u
     return s;
 }
 
-/* What is to be added to the lanes' addresses (without the instruction's offset) for pointers. Usually all lie in one place, which is looked at once; else
- * each is. Generic addresses are pointers. */
-static uint64_t pointers_of(struct warp *w, const struct insn *i, const struct access *a, const union lanes *base, uint32_t lanes) {
+/* What is to be added to the lanes' addresses (without the instruction's offset) for pointers. Usually all lie in one
+ * place, which is looked at once; else each is. Generic addresses are pointers. */
+static uint64_t pointers_of(struct warp *w, const struct insn *i, const struct access *a, const union lanes *base,
+                            uint32_t lanes) {
     uint32_t n = a->size * a->n;
     struct span s = span_of(i, a, base, lanes);
     if (s.bits & (n - 1))
-        machine_fault(w, "%u bytes at an address that is no multiple of them, of %#llx to %#llx", n, (unsigned long long)s.low,
-                      (unsigned long long)s.high);
+        machine_fault(w, "%u bytes at an address that is no multiple of them, of %#llx to %#llx", n,
+                      (unsigned long long)s.low, (unsigned long long)s.high);
     if (a->space == SHARED) {
         if (s.low >> 24 != s.high >> 24)
             machine_fault(w, "lanes of a warp look into different blocks' shared memory");
@@ -318,7 +321,9 @@ static enum outcome run_ld(struct warp *w, const struct insn *i, uint32_t lanes)
     return YIELD;
 }
 
-static uint64_t value_at(const union lanes *from, uint32_t lane, int bits) { return bits == 64 ? from->u64[lane] : from->u32[lane]; }
+static uint64_t value_at(const union lanes *from, uint32_t lane, int bits) {
+    return bits == 64 ? from->u64[lane] : from->u32[lane];
+}
 
 static enum outcome run_st(struct warp *w, const struct insn *i, uint32_t lanes) {
     const struct access *a = access_of(w, i);
@@ -361,7 +366,8 @@ static uint64_t sum_of(const struct access *a, uint64_t x, uint64_t y) {
     return !a->is_float ? x + y : a->size == 4 ? float_sum(x, y) : double_sum(x, y);
 }
 
-static uint64_t combined(struct warp *w, const struct insn *i, const struct access *a, uint64_t old, uint64_t by, uint64_t other) {
+static uint64_t combined(struct warp *w, const struct insn *i, const struct access *a, uint64_t old, uint64_t by,
+                         uint64_t other) {
     bool less = a->is_signed ? (int64_t)by < (int64_t)old : by < old;
     switch (a->op) {
     case ADD: return sum_of(a, old, by);
@@ -390,7 +396,8 @@ static void run_atomic(struct warp *w, const struct insn *i, uint32_t lanes, int
     uint64_t add = pointers_of(w, i, a, &base, lanes);
     EACH_LANE (lane, lanes) {
         unsigned char *at = pointer_of(a, &base, lane, add);
-        uint64_t old = read_value(at, a, 64), other = i->n_args > first + 2 ? value_of(arg_of(w, i, first + 2), lane, a) : 0;
+        uint64_t old = read_value(at, a, 64),
+                 other = i->n_args > first + 2 ? value_of(arg_of(w, i, first + 2), lane, a) : 0;
         uint64_t now = combined(w, i, a, old, value_of(arg_of(w, i, first + 1), lane, a), other);
         write_bytes(at, a->size, now);
         if (first && i->arg[0] != DISCARD)

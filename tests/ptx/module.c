@@ -1,4 +1,5 @@
-/* module.c - the functions and variables of a PTX text (module.h). A text is looked through once; a function's body is read when it is first wanted. */
+/* module.c - the functions and variables of a PTX text (module.h). A text is looked through once; a function's body is
+ * read when it is first wanted. */
 #include "words.h"
 
 #include <ctype.h>

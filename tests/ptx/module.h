@@ -1,4 +1,5 @@
-/* module.h - PTX as text, parsed: functions, their registers and instructions. The subset that nvcc writes for kernels without calls. */
+/* module.h - PTX as text, parsed: functions, their registers and instructions. The subset that nvcc writes for kernels
+ * without calls. */
 #pragma once
 
 #include "machine.h"
@@ -74,8 +75,9 @@ struct module {
     int n_globals;
 };
 
-/* Parses a whole text; what it does not understand ends the program with file (a name for messages) and line. Functions' bodies are parsed when they are first
- * launched (module_function), as most of a file never is. The text must stay. */
+/* Parses a whole text; what it does not understand ends the program with file (a name for messages) and line.
+ * Functions' bodies are parsed when they are first launched (module_function), as most of a file never is. The text
+ * must stay. */
 struct module *module_parse(const char *name, const char *text, size_t size);
 /* NULL: there is none of that name. */
 const struct function *module_function(struct module *m, const char *name);

@@ -1,7 +1,8 @@
 /* numbers.h - formats of numbers that C has not: float16, bfloat16, e4m3 and e5m2, to and from float32.
  *
- * To float is exact, subnormals too. From float is to nearest, ties to even, as cvt.rn has it; what is not a number becomes the one NaN that
- * the device makes. No branches, no tables: a loop over lanes, or over an operand of a product, becomes vectors. */
+ * To float is exact, subnormals too. From float is to nearest, ties to even, as cvt.rn has it; what is not a number
+ * becomes the one NaN that the device makes. No branches, no tables: a loop over lanes, or over an operand of a
+ * product, becomes vectors. */
 #pragma once
 
 #include <stdint.h>
@@ -21,16 +22,18 @@ static inline float float_of_bits(uint32_t u) {
 /* An exponent field of float32, which is also the power of two with that field. */
 #define EXPONENT(field) ((uint32_t)(field) << 23)
 
-/* Where `is` is 1, a; where it is 0, b. Not ?:, of which the compiler makes branches, as floats are computed on either side. */
+/* Where `is` is 1, a; where it is 0, b. Not ?:, of which the compiler makes branches, as floats are computed on either
+ * side. */
 static inline uint32_t pick(uint32_t is, uint32_t a, uint32_t b) { return b ^ ((a ^ b) & (0u - is)); }
 /* Of magnitudes, which have no sign: vectors compare only numbers that do. */
 static inline uint32_t is_below(uint32_t a, uint32_t b) { return (int32_t)a < (int32_t)b; }
 static inline uint32_t lesser(uint32_t a, uint32_t b) { return (int32_t)a < (int32_t)b ? a : b; }
 
-/* Magnitudes whose exponent and fraction stand where float32 has them, `bias` off. Those below `normal_from` are subnormal: the fraction is of the
- * smallest exponent, and has no leading one, which is taken off. */
+/* Magnitudes whose exponent and fraction stand where float32 has them, `bias` off. Those below `normal_from` are
+ * subnormal: the fraction is of the smallest exponent, and has no leading one, which is taken off. */
 static inline uint32_t rebias(uint32_t magnitude, uint32_t bias, uint32_t normal_from) {
-    uint32_t subnormal = bits_of_float(float_of_bits(magnitude + EXPONENT(bias + 1)) - float_of_bits(EXPONENT(bias + 1)));
+    uint32_t subnormal =
+        bits_of_float(float_of_bits(magnitude + EXPONENT(bias + 1)) - float_of_bits(EXPONENT(bias + 1)));
     return pick(is_below(magnitude, normal_from), subnormal, magnitude + EXPONENT(bias));
 }
 
@@ -42,7 +45,8 @@ static inline float half_to_float(uint16_t h) {
     return float_of_bits(pick(is_below(magnitude, EXPONENT(31)), finite, infinite) | sign);
 }
 
-/* Bits of a float's magnitude as those of a float16's: up to infinity; not of NaN. Adding 1/2, whose last place is 2^-24, rounds subnormal ones. */
+/* Bits of a float's magnitude as those of a float16's: up to infinity; not of NaN. Adding 1/2, whose last place is
+ * 2^-24, rounds subnormal ones. */
 static inline uint32_t half_magnitude(uint32_t magnitude) {
     uint32_t subnormal = bits_of_float(float_of_bits(magnitude) + 0.5f) - EXPONENT(126);
     uint32_t normal = (magnitude - EXPONENT(127 - 15) + 0xfff + (magnitude >> 13 & 1)) >> 13;
@@ -83,7 +87,8 @@ static inline float e4m3_to_float(uint8_t v) {
     uint32_t number = rebias(magnitude, 127 - 7, EXPONENT(1));
     return float_of_bits(pick(magnitude == 0x7fu << 20, 0x7fc00000u, number) | sign);
 }
-/* Always satfinite: what is too large, infinity too, as 448. Adding 2^14, whose last place is 2^-9, rounds subnormal ones. */
+/* Always satfinite: what is too large, infinity too, as 448. Adding 2^14, whose last place is 2^-9, rounds subnormal
+ * ones. */
 static inline uint8_t e4m3_from_float(float f) {
     uint32_t u = bits_of_float(f), magnitude = u & 0x7fffffffu;
     uint32_t subnormal = bits_of_float(float_of_bits(magnitude) + 0x1p14f) - EXPONENT(127 + 14);

@@ -1,5 +1,5 @@
-/* parse.c - the body of a function: names, instructions and their operands (module.h). Functions that are called are read into their callers, with registers of
- * their own. */
+/* parse.c - the body of a function: names, instructions and their operands (module.h). Functions that are called are
+ * read into their callers, with registers of their own. */
 #include "words.h"
 
 #include <ctype.h>
@@ -49,7 +49,8 @@ struct name {
     struct word word; // of registers in a range: without the number
     enum kind kind;
     int bits;
-    uint32_t first, n; // of registers: the place of the first, and how many in a range (0: one of just this name); else where it lies
+    uint32_t first, n; // of registers: the place of the first, and how many in a range (0: one of just this name); else
+                       // where it lies
 };
 struct label {
     struct word word;
@@ -92,7 +93,9 @@ static const struct name *add_name(struct builder *b, struct name n) {
     return &b->names[b->n_names++];
 }
 
-static uint32_t register_bytes(int bits) { return bits == 1 ? 8 : bits == 64 ? 8 * LANES : bits == 128 ? 16 * LANES : 4 * LANES; }
+static uint32_t register_bytes(int bits) {
+    return bits == 1 ? 8 : bits == 64 ? 8 * LANES : bits == 128 ? 16 * LANES : 4 * LANES;
+}
 static uint32_t add_registers(struct builder *b, int bits, uint32_t n) {
     uint32_t first = b->f->register_bytes;
     b->f->register_bytes += n * register_bytes(bits);
@@ -197,7 +200,8 @@ static void put(struct builder *b, struct operands *o, uint32_t place, int bits)
     o->place[o->n++] = place;
 }
 
-static struct insn *add_insn(struct builder *b, struct word name, const struct operands *o, uint32_t guard, bool guard_not) {
+static struct insn *add_insn(struct builder *b, struct word name, const struct operands *o, uint32_t guard,
+                             bool guard_not) {
     struct function *f = b->f;
     if (f->n_code == b->code_room) {
         b->code_room = b->code_room ? 2 * b->code_room : 1024;
@@ -349,8 +353,8 @@ static int bits_of_number(struct word name, int index, bool in_braces) {
     bool shifts = begins(name, "shl.") || begins(name, "shr."), fields = begins(name, "bfi.") || begins(name, "bfe.");
     if (begins(name, "mad.wide.") && index == 3)
         return 64;
-    if ((shifts && index == 2) || (fields && index >= (begins(name, "bfi.") ? 3 : 2)) || begins(name, "mbarrier.") || begins(name, "cp.") ||
-        begins(name, "wgmma.") || begins(name, "createpolicy."))
+    if ((shifts && index == 2) || (fields && index >= (begins(name, "bfi.") ? 3 : 2)) || begins(name, "mbarrier.") ||
+        begins(name, "cp.") || begins(name, "wgmma.") || begins(name, "createpolicy."))
         return 32;
     if (in_braces && begins(name, "mov."))
         return bits_of_mnemonic(name) == 64 ? 32 : 16;
@@ -672,7 +676,8 @@ static void find_targets(struct builder *b) {
         while (k < b->n_labels && (b->labels[k].copy != j->copy || !same(b->labels[k].word, j->word)))
             k++;
         if (k == b->n_labels)
-            bad(&(struct reader){b->r->file, NULL, NULL, j->line}, "there is no label '%.*s'", (int)j->word.n, j->word.at);
+            bad(&(struct reader){b->r->file, NULL, NULL, j->line}, "there is no label '%.*s'", (int)j->word.n,
+                j->word.at);
         b->f->code[j->insn].target = b->labels[k].at;
     }
 }

@@ -1,4 +1,5 @@
-/* runtime.h - what the files of the runtime share: what is put on streams, which compute at once, in order, in whoever calls, or are captured.
+/* runtime.h - what the files of the runtime share: what is put on streams, which compute at once, in order, in whoever
+ * calls, or are captured.
  *
  *     cudart.c          errors, the device, streams, events
  *     cudart_memory.c   allocations, copies, fills; the driver's virtual memory
@@ -7,7 +8,8 @@
  *     cudart_driver.c   functions of the driver by name, tensor maps
  *     cublaslt.c        products of the library
  *
- * What a program asks for that they do not know ends it with a sentence. What it asks for wrongly is refused as the real ones refuse it. */
+ * What a program asks for that they do not know ends it with a sentence. What it asks for wrongly is refused as the
+ * real ones refuse it. */
 #pragma once
 
 #include "module.h"
@@ -15,7 +17,8 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
-/* $GYRE_PTX_PROCESSORS: multiprocessors of the device, 132 unless it says another number. With fewer, tests of small shapes are faster. */
+/* $GYRE_PTX_PROCESSORS: multiprocessors of the device, 132 unless it says another number. With fewer, tests of small
+ * shapes are faster. */
 int runtime_processors(void);
 enum { SHARED_MOST_OF_BLOCK = 227 << 10, SHARED_UNASKED = 48 << 10, MOST_THREADS = 1024, PORTABLE_CLUSTER = 8 };
 

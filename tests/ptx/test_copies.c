@@ -1,4 +1,5 @@
-/* test_copies.c - barriers in shared memory and asynchronous copies of the machine: what lands where, when, and faults that it must name. */
+/* test_copies.c - barriers in shared memory and asynchronous copies of the machine: what lands where, when, and faults
+ * that it must name. */
 #include "ending.h"
 #include "module.h"
 #include "tensor_map.h"
@@ -6,8 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* %r0: thread, %r1: rank in the cluster, %rd0: out, %rd1: in, %rd2: the map, %r2: 2 KB of shared memory, %r3: barrier of `arrivals`, which all blocks have begun.
- * %rd3: where the thread's word of out is; a block has 512 words. */
+/* %r0: thread, %r1: rank in the cluster, %rd0: out, %rd1: in, %rd2: the map, %r2: 2 KB of shared memory, %r3: barrier
+ * of `arrivals`, which all blocks have begun. %rd3: where the thread's word of out is; a block has 512 words. */
 #define KERNEL(arrivals, body)                                                                                  \
     ".version 9.0\n.target sm_90a\n.address_size 64\n"                                                          \
     ".visible .entry k(.param .u64 k_param_0, .param .u64 k_param_1, .param .align 64 .b8 k_param_2[128])\n{\n" \
@@ -21,10 +22,11 @@
     "\nbarrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;\nret;\n}\n"
 #define WAIT(label) "$" label ":\nmbarrier.try_wait.parity.shared::cta.b64 %p1, [%r3], 0;\n@!%p1 bra $" label ";\n"
 /* 512 words of shared memory to out, by 32 threads. */
-#define SHOW                                                                                                                               \
-    "mov.u32 %r20, 0;\nshl.b32 %r21, %r0, 2;\nadd.s32 %r21, %r21, %r2;\nmov.b64 %rd8, %rd3;\n"                                             \
-    "$show:\nld.shared.u32 %r22, [%r21];\nst.global.u32 [%rd8], %r22;\nadd.s32 %r21, %r21, 128;\nadd.s64 %rd8, %rd8, 128;\nadd.s32 %r20, " \
-    "%r20, 1;\n"                                                                                                                           \
+#define SHOW                                                                                                           \
+    "mov.u32 %r20, 0;\nshl.b32 %r21, %r0, 2;\nadd.s32 %r21, %r21, %r2;\nmov.b64 %rd8, %rd3;\n"                         \
+    "$show:\nld.shared.u32 %r22, [%r21];\nst.global.u32 [%rd8], %r22;\nadd.s32 %r21, %r21, 128;\nadd.s64 %rd8, %rd8, " \
+    "128;\nadd.s32 %r20, "                                                                                             \
+    "%r20, 1;\n"                                                                                                       \
     "setp.lt.u32 %p2, %r20, 16;\n@%p2 bra $show;\n"
 
 enum { N = 4096 };
@@ -46,8 +48,8 @@ static void run(const char *text, uint32_t cluster, const struct tensor_map *map
         mine.address = (uintptr_t)in;
         memcpy(params + f->params[2].at, &mine, sizeof mine);
     }
-    machine_launch(
-        &(struct launch_of){.f = f, .params = params, .grid = {cluster, 1, 1}, .threads = {32, 1, 1}, .cluster = {cluster, 1, 1}});
+    machine_launch(&(struct launch_of){
+        .f = f, .params = params, .grid = {cluster, 1, 1}, .threads = {32, 1, 1}, .cluster = {cluster, 1, 1}});
     memory_remove(out), memory_remove(in);
     free(params);
 }
@@ -61,9 +63,11 @@ static void fault(const char *text, uint32_t cluster, const struct tensor_map *m
 
 static void bulk_copy_is_not_there_before_its_barrier(void **state) {
     (void)state;
-    run(KERNEL(1, "@!%p0 bra $meet;\nmbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], 2048;\nmov.u32 %r6, 2048;\n" BULK
-                  "[%r2], [%rd1], %r6, [%r3];\n"
-                  "ld.shared.u32 %r7, [%r2+64];\nst.global.u32 [%rd3+8192], %r7;\n$meet:\nbar.warp.sync -1;\n" WAIT("wait") SHOW),
+    run(KERNEL(1,
+               "@!%p0 bra $meet;\nmbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], 2048;\nmov.u32 %r6, 2048;\n" BULK
+               "[%r2], [%rd1], %r6, [%r3];\n"
+               "ld.shared.u32 %r7, [%r2+64];\nst.global.u32 [%rd3+8192], %r7;\n$meet:\nbar.warp.sync -1;\n" WAIT("wait")
+                   SHOW),
         1, NULL);
     assert_int_equal(out[2048], ~0u);
     assert_memory_equal(out, in, 2048);
@@ -83,10 +87,11 @@ static struct tensor_map rows_of(uint8_t swizzle) {
 static uint32_t in_rows(int x, int y) { return x < 0 || y < 0 || x >= 40 || y >= 24 ? 0 : (uint32_t)(y * 40 + x); }
 
 #define TENSOR "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-#define BOX(x, y)                                                                                                                   \
-    KERNEL(1, "@!%p0 bra $meet;\nmbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], 1024;\nmov.u32 %r6, " #x ";\nmov.u32 %r7, " #y \
-              ";\nmov.u64 %rd5, 0;\n" TENSOR                                                                                        \
-              ".L2::cache_hint [%r2], [%rd2, {%r6, %r7}], [%r3], %rd5;\n$meet:\nbar.warp.sync -1;\n" WAIT("wait") SHOW)
+#define BOX(x, y)                                                                                          \
+    KERNEL(1,                                                                                              \
+           "@!%p0 bra $meet;\nmbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], 1024;\nmov.u32 %r6, " #x \
+           ";\nmov.u32 %r7, " #y ";\nmov.u64 %rd5, 0;\n" TENSOR                                            \
+           ".L2::cache_hint [%r2], [%rd2, {%r6, %r7}], [%r3], %rd5;\n$meet:\nbar.warp.sync -1;\n" WAIT("wait") SHOW)
 
 static void box_beyond_the_tensor_is_zero(void **state) {
     (void)state;
@@ -119,11 +124,12 @@ static void swizzle_exchanges_chunks_by_the_row(void **state) {
 static void multicast_lands_in_each_block_of_the_mask(void **state) {
     (void)state;
     struct tensor_map m = rows_of(SWIZZLE_NONE);
-    run(KERNEL(1, "@!%p0 bra $meet;\nsetp.eq.u32 %p3, %r1, 1;\nselp.b32 %r9, 0, 1024, %p3;\nmbarrier.arrive.expect_tx.shared::cta.b64 _, "
+    run(KERNEL(1, "@!%p0 bra $meet;\nsetp.eq.u32 %p3, %r1, 1;\nselp.b32 %r9, 0, 1024, "
+                  "%p3;\nmbarrier.arrive.expect_tx.shared::cta.b64 _, "
                   "[%r3], %r9;\nsetp.eq.u32 %p4, %r1, 3;\n"
                   "@!%p4 bra $meet;\nmov.u32 %r6, 0;\nmov.u32 %r7, 1;\nmov.u64 %rd5, 0;\nmov.u16 %rs0, 13;\n" TENSOR
-                  ".multicast::cluster.L2::cache_hint [%r2], [%rd2, {%r6, %r7}], [%r3], %rs0, %rd5;\n$meet:\nbar.warp.sync -1;\n" WAIT(
-                      "wait") SHOW),
+                  ".multicast::cluster.L2::cache_hint [%r2], [%rd2, {%r6, %r7}], [%r3], %rs0, "
+                  "%rd5;\n$meet:\nbar.warp.sync -1;\n" WAIT("wait") SHOW),
         4, &m);
     for (int b = 0; b < 4; b++)
         for (int i = 0; i < 256; i++)
@@ -133,7 +139,8 @@ static void multicast_lands_in_each_block_of_the_mask(void **state) {
 #define ST_ASYNC "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes"
 static void stores_come_to_the_other_block(void **state) {
     (void)state;
-    run(KERNEL(1, "xor.b32 %r8, %r1, 1;\nmapa.shared::cluster.u32 %r9, %r2, %r8;\nmapa.shared::cluster.u32 %r10, %r3, %r8;\nshl.b32 %r11, "
+    run(KERNEL(1, "xor.b32 %r8, %r1, 1;\nmapa.shared::cluster.u32 %r9, %r2, %r8;\nmapa.shared::cluster.u32 %r10, %r3, "
+                  "%r8;\nshl.b32 %r11, "
                   "%r0, 4;\nadd.s32 %r9, %r9, %r11;\n"
                   "@%p0 mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], 512;\nadd.s32 %r12, %r5, 1000;\n" ST_ASYNC
                   ".v4.b32 [%r9], {%r5, %r12, %r1, %r0}, [%r10];\n" WAIT("wait") SHOW),
@@ -148,12 +155,14 @@ static void stores_come_to_the_other_block(void **state) {
         }
 }
 
-#define PLACES                                                                                                                \
-    "shl.b32 %r6, %r0, 4;\nadd.s32 %r7, %r2, %r6;\nmul.wide.u32 %rd4, %r6, 1;\nadd.s64 %rd4, %rd4, %rd1;\nadd.s32 %r8, %r7, " \
+#define PLACES                                                                                                      \
+    "shl.b32 %r6, %r0, 4;\nadd.s32 %r7, %r2, %r6;\nmul.wide.u32 %rd4, %r6, 1;\nadd.s64 %rd4, %rd4, %rd1;\nadd.s32 " \
+    "%r8, %r7, "                                                                                                    \
     "512;\nadd.s32 %r9, %r7, 1024;\nadd.s64 %rd6, %rd4, 512;\n"
 static void threads_copies_land_by_batches(void **state) {
     (void)state;
-    run(KERNEL(1, PLACES "cp.async.cg.shared.global [%r7], [%rd4], 16;\ncp.async.commit_group;\ncp.async.cg.shared.global [%r8], [%rd6], "
+    run(KERNEL(1, PLACES "cp.async.cg.shared.global [%r7], [%rd4], "
+                         "16;\ncp.async.commit_group;\ncp.async.cg.shared.global [%r8], [%rd6], "
                          "16;\ncp.async.commit_group;\n"
                          "cp.async.ca.shared.global [%r9], [%rd4], 4;\ncp.async.wait_group 1;\n" SHOW),
         1, NULL);
@@ -163,9 +172,10 @@ static void threads_copies_land_by_batches(void **state) {
 }
 static void what_a_copy_does_not_read_is_zero(void **state) {
     (void)state;
-    run(KERNEL(1, PLACES
-               "and.b32 %r10, %r0, 4;\ncp.async.ca.shared.global [%r7], [%rd4], 4, %r10;\nsetp.gt.u32 %p3, %r0, 9;\nmov.u64 %rd5, 0;\n"
-               "cp.async.cg.shared.global.L2::cache_hint.L2::128B [%r8], [%rd6], 16, %p3, %rd5;\ncp.async.wait_all;\n" SHOW),
+    run(KERNEL(1, PLACES "and.b32 %r10, %r0, 4;\ncp.async.ca.shared.global [%r7], [%rd4], 4, %r10;\nsetp.gt.u32 %p3, "
+                         "%r0, 9;\nmov.u64 %rd5, 0;\n"
+                         "cp.async.cg.shared.global.L2::cache_hint.L2::128B [%r8], [%rd6], 16, %p3, "
+                         "%rd5;\ncp.async.wait_all;\n" SHOW),
         1, NULL);
     for (uint32_t t = 0; t < 32; t++) {
         assert_int_equal(out[4 * t], t & 4 ? 4 * t : 0);
@@ -175,16 +185,18 @@ static void what_a_copy_does_not_read_is_zero(void **state) {
 
 static void state_of_an_arrival_waits_for_its_phase(void **state) {
     (void)state;
-    run(KERNEL(
-            32,
-            "mbarrier.arrive.shared::cta.b64 %rd5, [%r3];\n$wait:\nmbarrier.try_wait.shared::cta.b64 %p1, [%r3], %rd5;\n@!%p1 bra $wait;\n"
-            "mbarrier.test_wait.parity.shared::cta.b64 %p2, [%r3], 1;\nselp.b32 %r6, 1, 0, %p2;\nst.global.u32 [%rd3], %r6;\n"),
+    run(KERNEL(32, "mbarrier.arrive.shared::cta.b64 %rd5, [%r3];\n$wait:\nmbarrier.try_wait.shared::cta.b64 %p1, "
+                   "[%r3], %rd5;\n@!%p1 bra $wait;\n"
+                   "mbarrier.test_wait.parity.shared::cta.b64 %p2, [%r3], 1;\nselp.b32 %r6, 1, 0, %p2;\nst.global.u32 "
+                   "[%rd3], %r6;\n"),
         2, NULL);
     for (int i = 0; i < 32; i++)
         assert_int_equal(out[i] | out[512 + i], 0);
 }
 
-#define TELL_OTHER "xor.b32 %r6, %r1, 1;\nmapa.shared::cluster.u32 %r7, %r3, %r6;\n@%p0 mbarrier.arrive.shared::cluster.b64 _, [%r7];\n"
+#define TELL_OTHER                                                                                                \
+    "xor.b32 %r6, %r1, 1;\nmapa.shared::cluster.u32 %r7, %r3, %r6;\n@%p0 mbarrier.arrive.shared::cluster.b64 _, " \
+    "[%r7];\n"
 #define MEET_RELAXED "barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;\nret;\n"
 static void an_arrival_comes_before_its_block_ends(void **state) {
     (void)state;
@@ -201,14 +213,17 @@ static void faults_are_named(void **state) {
           "arrive at a barrier that waits for 0 of 1, and for 128 bytes");
     fault(KERNEL(1, "mbarrier.arrive.shared::cta.b64 _, [%r2];\n"), 1, NULL, "there is no barrier");
     fault(KERNEL(1, "@%p0 " BULK "[%r2], [%rd1], 2048, [%r3];\n"), 1, NULL, "has ended before the copy of line");
-    fault(KERNEL(1, "add.s32 %r6, %r2, 1008;\n@%p0 " BULK "[%r2], [%rd1], 1024, [%r3];\n@%p0 " BULK "[%r6], [%rd1], 16, [%r3];\n"), 1, NULL,
-          "another copy goes");
+    fault(KERNEL(1, "add.s32 %r6, %r2, 1008;\n@%p0 " BULK "[%r2], [%rd1], 1024, [%r3];\n@%p0 " BULK
+                    "[%r6], [%rd1], 16, [%r3];\n"),
+          1, NULL, "another copy goes");
     fault(KERNEL(1, "@%p0 " BULK "[%r2], [%rd1], 40, [%r3];\n"), 1, NULL, "a copy of 40 bytes");
-    fault(KERNEL(1, "add.s64 %rd4, %rd1, 15360;\n@%p0 " BULK "[%r2], [%rd4], 2048, [%r3];\n"), 1, NULL, "in no allocation");
+    fault(KERNEL(1, "add.s64 %rd4, %rd1, 15360;\n@%p0 " BULK "[%r2], [%rd4], 2048, [%r3];\n"), 1, NULL,
+          "in no allocation");
     fault(KERNEL(1, WAIT("wait")), 1, NULL, "wait for ever");
     fault(BOX(0, 0), 1, NULL, "there is no tensor map");
     fault(BOX(0, 98), 1, &not_allocated, "in no allocation");
-    fault(KERNEL(1, "mapa.shared::cluster.u32 %r6, %r3, 1;\nsetp.eq.u32 %p3, %r1, 0;\n@%p3 mbarrier.try_wait.parity.shared::cta.b64 %p1, "
+    fault(KERNEL(1, "mapa.shared::cluster.u32 %r6, %r3, 1;\nsetp.eq.u32 %p3, %r1, 0;\n@%p3 "
+                    "mbarrier.try_wait.parity.shared::cta.b64 %p1, "
                     "[%r6], 0;\n"),
           2, NULL, "of another block");
 }

@@ -1,5 +1,6 @@
-/* test_matrices.c - matrices.c against plain loops over the layouts that the manual's tables and the kernels' headers (mma.cuh, wgmma.cuh, kv.cuh) give, with
- * warps made up by hand: no PTX is parsed. Operands are small whole numbers, so that all sums are exact. */
+/* test_matrices.c - matrices.c against plain loops over the layouts that the manual's tables and the kernels' headers
+ * (mma.cuh, wgmma.cuh, kv.cuh) give, with warps made up by hand: no PTX is parsed. Operands are small whole numbers, so
+ * that all sums are exact. */
 #include "../check.h"
 
 #include "machine.h"
@@ -36,7 +37,8 @@ static void make_warps(void) {
     memset(shared, 0xff, sizeof shared);
     block = (struct block){.cluster = &cluster, .rank = 3, .shared = shared, .warps = warps, .n_warps = N_WARPS};
     for (int k = 0; k < N_WARPS; k++)
-        warps[k] = (struct warp){.block = &block, .base = {(char *)registers[k], (char *)constants}, .index = k, .products = products[k]};
+        warps[k] = (struct warp){
+            .block = &block, .base = {(char *)registers[k], (char *)constants}, .index = k, .products = products[k]};
     for (int lane = 0; lane < LANES; lane++)
         constants[0].u32[lane] = 0, constants[1].u32[lane] = 1, constants[2].s32[lane] = -1;
 }
@@ -74,11 +76,11 @@ static uint16_t half_of(uint32_t word, int which) { return (uint16_t)(word >> 16
 
 static void matrices_are_loaded(void **state) {
     (void)state;
-    static const char *const names[2][3] = {{"ldmatrix.sync.aligned.m8n8.x1.shared.b16", "ldmatrix.sync.aligned.m8n8.x2.shared.b16",
-                                             "ldmatrix.sync.aligned.m8n8.x4.shared.b16"},
-                                            {"ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16",
-                                             "ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16",
-                                             "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16"}};
+    static const char *const names[2][3] = {
+        {"ldmatrix.sync.aligned.m8n8.x1.shared.b16", "ldmatrix.sync.aligned.m8n8.x2.shared.b16",
+         "ldmatrix.sync.aligned.m8n8.x4.shared.b16"},
+        {"ldmatrix.sync.aligned.m8n8.x1.trans.shared.b16", "ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16",
+         "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16"}};
     for (int turned = 0; turned < 2; turned++)
         for (int size = 0; size < 3; size++) {
             make_warps();
@@ -95,14 +97,19 @@ static void matrices_are_loaded(void **state) {
             for (int k = 0; k < n; k++)
                 args[k] = place_of(k);
             args[n] = place_of(0);
-            struct insn i = {.name = names[turned][size], .arg = args, .n_args = (uint16_t)(n + 1), .n_braced = (uint16_t)n, .offset = 32};
+            struct insn i = {.name = names[turned][size],
+                             .arg = args,
+                             .n_args = (uint16_t)(n + 1),
+                             .n_braced = (uint16_t)n,
+                             .offset = 32};
             EXPECT(opcode_of(i.name)->run(&warps[0], &i, 0xffff) == AGAIN);
             EXPECT(opcode_of(i.name)->run(&warps[0], &i, ~0u) == NEXT);
             for (int k = 0; k < n; k++)
                 for (int lane = 0; lane < LANES; lane++)
                     for (int h = 0; h < 2; h++) {
                         int row = lane / 4, column = lane % 4 * 2 + h;
-                        EXPECT_EQ(half_of(registers[0][k].u32[lane], h), turned ? m[8 * k + column][row] : m[8 * k + row][column]);
+                        EXPECT_EQ(half_of(registers[0][k].u32[lane], h),
+                                  turned ? m[8 * k + column][row] : m[8 * k + row][column]);
                     }
         }
 }
@@ -117,7 +124,8 @@ static void matrices_are_stored_and_turned(void **state) {
             for (int k = 0; k < 4; k++)
                 registers[0][k].u32[lane] = (uint32_t)(k << 24 | lane << 16 | lane << 8 | k);
         }
-        struct insn i = {.name = turned ? "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16" : "stmatrix.sync.aligned.m8n8.x4.shared.b16",
+        struct insn i = {.name = turned ? "stmatrix.sync.aligned.m8n8.x4.trans.shared.b16"
+                                        : "stmatrix.sync.aligned.m8n8.x4.shared.b16",
                          .arg = args,
                          .n_args = 5,
                          .n_braced = 4};
@@ -135,7 +143,8 @@ static void matrices_are_stored_and_turned(void **state) {
     EXPECT(opcode_of(i.name)->run(&warps[0], &i, ~0u) == NEXT);
     for (int r = 0; r < 8; r++)
         for (int c = 0; c < 8; c++)
-            EXPECT_EQ(half_of(registers[0][5].u32[4 * r + c / 2], c % 2), half_of(registers[0][2].u32[4 * c + r / 2], r % 2));
+            EXPECT_EQ(half_of(registers[0][5].u32[4 * r + c / 2], c % 2),
+                      half_of(registers[0][2].u32[4 * c + r / 2], r % 2));
 }
 
 // ---- numbers --------------------------------------------------------------------------------------------------------
@@ -164,7 +173,8 @@ static void small_products(void **state) {
         unsigned char pair[4];
         uint32_t args[14];
         for (int k = 0; k < 4; k++)
-            args[k] = place_of(20 + k), args[4 + k] = place_of(k), args[8 + k % 2] = place_of(4 + k % 2), args[10 + k] = place_of(20 + k);
+            args[k] = place_of(20 + k), args[4 + k] = place_of(k), args[8 + k % 2] = place_of(4 + k % 2),
+            args[10 + k] = place_of(20 + k);
         for (int lane = 0; lane < LANES; lane++) {
             int g = lane / 4, t = lane % 4;
             for (int r = 0; r < 6; r++) {
@@ -199,7 +209,8 @@ static void small_products(void **state) {
 
 // ---- products of a warpgroup ----------------------------------------------------------------------------------------
 
-/* An operand of so many rows (of M or N), in shared memory at `at`; width: 128, 64, 32 or 16 bytes a line; step: which 32 bytes of the line, unless turned. */
+/* An operand of so many rows (of M or N), in shared memory at `at`; width: 128, 64, 32 or 16 bytes a line; step: which
+ * 32 bytes of the line, unless turned. */
 struct placed {
     uint32_t at, width;
     int step;
@@ -226,7 +237,8 @@ static uint32_t place_in(const struct placed *p, uint32_t row, uint32_t k) {
 }
 static uint64_t descriptor(const struct placed *p) {
     uint64_t mode = p->width == 128 ? 1 : p->width == 64 ? 2 : p->width == 32 ? 3 : 0;
-    uint64_t start = p->at + (p->turned || p->width == 16 ? 0 : 32 * (uint64_t)p->step), leading = 16, stride = 8 * p->width + APART * 8;
+    uint64_t start = p->at + (p->turned || p->width == 16 ? 0 : 32 * (uint64_t)p->step), leading = 16,
+             stride = 8 * p->width + APART * 8;
     if (p->width == 16)
         leading = 16384;
     if (p->turned)
@@ -253,7 +265,8 @@ static void place_operands(struct problem *p) {
                 put_number(p->a_kind, x, shared + place_in(&p->a, (uint32_t)row, (uint32_t)k));
         }
         for (int row = 0; row < p->n; row++)
-            put_number(p->b_kind, p->right[row][k] = random_number(p->b_kind), shared + place_in(&p->b, (uint32_t)row, (uint32_t)k));
+            put_number(p->b_kind, p->right[row][k] = random_number(p->b_kind),
+                       shared + place_in(&p->b, (uint32_t)row, (uint32_t)k));
     }
     int per = 4 / bytes_of(p->a_kind); // elements of a word
     for (int lane = 0; p->a_in_registers && lane < LANES * N_WARPS; lane++)
@@ -261,7 +274,8 @@ static void place_operands(struct problem *p) {
             for (int e = 0; e < per; e++) {
                 int row = 16 * (lane / 32) + lane % 32 / 4 + 8 * (r & 1), k = lane % 4 * per + e + 4 * per * (r >> 1);
                 put_number(p->a_kind, p->left[row][k],
-                           (unsigned char *)&registers[lane / 32][p->first_a + r].u32[lane % 32] + e * bytes_of(p->a_kind));
+                           (unsigned char *)&registers[lane / 32][p->first_a + r].u32[lane % 32] +
+                               e * bytes_of(p->a_kind));
             }
 }
 
@@ -275,8 +289,8 @@ static void issue(struct problem *p) {
     char *name = names[next];
     next = (next + 1) % 64;
     int n = 0, n_sums = !strcmp(p->sum, "f16") ? p->n / 4 : p->n / 2;
-    snprintf(name, sizeof names[0], "wgmma.mma_async.sync.aligned.m64n%dk%d.%s.%s.%s", p->n, p->k, p->sum, KIND_NAMES[p->a_kind],
-             KIND_NAMES[p->b_kind]);
+    snprintf(name, sizeof names[0], "wgmma.mma_async.sync.aligned.m64n%dk%d.%s.%s.%s", p->n, p->k, p->sum,
+             KIND_NAMES[p->a_kind], KIND_NAMES[p->b_kind]);
     while (n < n_sums)
         args[n] = place_of(p->first_sum + n), n++;
     for (int k = 0; p->a_in_registers && k < 4; k++)
@@ -317,7 +331,8 @@ static int product_at(const struct problem *p, int row, int column) {
     return p->minus_a != p->minus_b ? -sum : sum;
 }
 
-/* p twice, in two batches of which the first is not waited for at first, with others between; `p` adds the second time. */
+/* p twice, in two batches of which the first is not waited for at first, with others between; `p` adds the second time.
+ */
 static void check(struct problem *p) {
     make_warps();
     place_operands(p);
@@ -337,13 +352,15 @@ static void check(struct problem *p) {
     for (int row = 0; row < 64; row++)
         for (int column = 0; column < p->n; column++)
             if (sum_at(p, row, column) != product_at(p, row, column) || sum_at(&q, row, column) != 0)
-                fail_msg("%s of %s x %s n %d, widths %u %u, turned %d %d, registers %d: row %d, column %d is %g, wanted %d", p->sum,
-                         KIND_NAMES[p->a_kind], KIND_NAMES[p->b_kind], p->n, p->a.width, p->b.width, p->a.turned, p->b.turned,
-                         p->a_in_registers, row, column, sum_at(p, row, column), product_at(p, row, column));
+                fail_msg(
+                    "%s of %s x %s n %d, widths %u %u, turned %d %d, registers %d: row %d, column %d is %g, wanted %d",
+                    p->sum, KIND_NAMES[p->a_kind], KIND_NAMES[p->b_kind], p->n, p->a.width, p->b.width, p->a.turned,
+                    p->b.turned, p->a_in_registers, row, column, sum_at(p, row, column), product_at(p, row, column));
     run_wait(0);
     for (int row = 0; row < 64; row++)
         for (int column = 0; column < p->n; column++)
-            EXPECT(sum_at(p, row, column) == 2 * product_at(p, row, column) && sum_at(&q, row, column) == product_at(p, row, column));
+            EXPECT(sum_at(p, row, column) == 2 * product_at(p, row, column) &&
+                   sum_at(&q, row, column) == product_at(p, row, column));
     for (int k = 0; k < N_WARPS; k++)
         EXPECT(warps[k].n_products == 0 && warps[k].n_batches == 0 && warps[k].n_committed == 0);
 }
@@ -362,8 +379,10 @@ static void products_of_all_forms(void **state) {
                     continue;
                 if (bytes_of((enum kind)kind) == 1 && b_turned)
                     continue;
-                p = (struct problem){
-                    .n = sizes[random_below(5)], .k = 32 / bytes_of((enum kind)kind), .a_kind = (enum kind)kind, .b_kind = other};
+                p = (struct problem){.n = sizes[random_below(5)],
+                                     .k = 32 / bytes_of((enum kind)kind),
+                                     .a_kind = (enum kind)kind,
+                                     .b_kind = other};
                 p.sum = kind >= S8 ? "s32" : half_sums ? "f16" : "f32";
                 p.a_in_registers = a_in_registers;
                 p.a = (struct placed){.at = 1024, .width = widths[form >> 3 & 3], .turned = a_turned, .kind = p.a_kind};
@@ -379,7 +398,8 @@ static void products_of_all_forms(void **state) {
 /* A number as a multiple of 2^(e - 13), towards zero. */
 static double cut(double x, int e) { return trunc(ldexp(x, 13 - e)) * ldexp(1, e - 13); }
 
-/* What becomes of a sum of e4m3: all is cut by the largest exponent, then the sum is, or it is rounded to float16, ties to even. */
+/* What becomes of a sum of e4m3: all is cut by the largest exponent, then the sum is, or it is rounded to float16, ties
+ * to even. */
 static double e4m3_sum(const struct problem *p, int row, int column, double was) {
     int e = was != 0 ? ilogb(was) : -64;
     double sum = 0;
@@ -414,7 +434,8 @@ static void sums_of_e4m3_are_cut(void **state) {
     static struct problem p;
     for (int i = 0; i < 40; i++) {
         double was[64][8];
-        p = (struct problem){.n = 8, .k = 32, .a_kind = E4M3, .b_kind = E4M3, .sum = i % 2 ? "f16" : "f32", .add = true};
+        p = (struct problem){
+            .n = 8, .k = 32, .a_kind = E4M3, .b_kind = E4M3, .sum = i % 2 ? "f16" : "f32", .add = true};
         p.a = (struct placed){.at = 1024, .width = 128, .kind = E4M3};
         p.b = (struct placed){.at = 65536, .width = 128, .kind = E4M3};
         make_warps();
@@ -426,7 +447,8 @@ static void sums_of_e4m3_are_cut(void **state) {
         run_wait(0);
         for (int row = 0; row < 64; row++)
             for (int column = 0; column < 8; column++)
-                EXPECT(sum_at(&p, row, column) == e4m3_sum(&p, row, column, e4m3_sum(&p, row, column, was[row][column])));
+                EXPECT(sum_at(&p, row, column) ==
+                       e4m3_sum(&p, row, column, e4m3_sum(&p, row, column, was[row][column])));
     }
 }
 
@@ -461,8 +483,9 @@ static void faults_are_found(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(matrices_are_loaded),  cmocka_unit_test(matrices_are_stored_and_turned),
-                                       cmocka_unit_test(small_products),       cmocka_unit_test(products_of_all_forms),
-                                       cmocka_unit_test(sums_of_e4m3_are_cut), cmocka_unit_test(faults_are_found)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(matrices_are_loaded),  cmocka_unit_test(matrices_are_stored_and_turned),
+        cmocka_unit_test(small_products),       cmocka_unit_test(products_of_all_forms),
+        cmocka_unit_test(sums_of_e4m3_are_cut), cmocka_unit_test(faults_are_found)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -136,7 +136,9 @@ int bits_of_type(struct word w) {
             return TYPES[i].bits;
     return 0;
 }
-int bits_of_directive(struct word w) { return w.n > 1 && *w.at == '.' ? bits_of_type((struct word){w.at + 1, w.n - 1}) : 0; }
+int bits_of_directive(struct word w) {
+    return w.n > 1 && *w.at == '.' ? bits_of_type((struct word){w.at + 1, w.n - 1}) : 0;
+}
 
 /* The part of a mnemonic behind its last dot that is a type; 0 bits: there is none. */
 int bits_of_mnemonic(struct word name) {
@@ -152,7 +154,9 @@ int bits_of_mnemonic(struct word name) {
     return 0;
 }
 
-void *grown(void *at, int n, size_t size) { return (n & (n - 1)) == 0 ? wanted(realloc(at, (size_t)(n ? 2 * n : 1) * size)) : at; }
+void *grown(void *at, int n, size_t size) {
+    return (n & (n - 1)) == 0 ? wanted(realloc(at, (size_t)(n ? 2 * n : 1) * size)) : at;
+}
 
 void skip_until(struct reader *r, const char *mark) {
     for (;;) {

@@ -35,7 +35,8 @@ char *copy_of(struct word w);
 /* 12, 0x1f, 0f3F800000, 0d..., 1.0 (as a float's bits). */
 uint64_t number_of(struct reader *r, struct word w);
 
-/* Of a type, "b32"; 0: it is none. Of a directive, ".b32". Of the part of a mnemonic behind its last dot that is one. */
+/* Of a type, "b32"; 0: it is none. Of a directive, ".b32". Of the part of a mnemonic behind its last dot that is one.
+ */
 int bits_of_type(struct word w);
 int bits_of_directive(struct word w);
 int bits_of_mnemonic(struct word name);

@@ -1,5 +1,5 @@
-/* create.c - POST /v1/responses and /v1/responses/input_tokens. What was said before comes with the input, or is found by
- * previous_response_id; see store.h. */
+/* create.c - POST /v1/responses and /v1/responses/input_tokens. What was said before comes with the input, or is found
+ * by previous_response_id; see store.h. */
 #include "api/responses/responses.h"
 
 #include "api/endpoints.h"
@@ -124,7 +124,8 @@ static enum status check_metadata(const json_t *body, struct error *err) {
     const char *key;
     TRY(jv_object_or_null(body, "request", "metadata", &metadata, err));
     if (json_object_size(metadata) > PAIRS)
-        return fail(err, ERR_ARG, "metadata: it has %zu pairs, at most %d are allowed", json_object_size(metadata), PAIRS);
+        return fail(err, ERR_ARG, "metadata: it has %zu pairs, at most %d are allowed", json_object_size(metadata),
+                    PAIRS);
     json_object_foreach(metadata, key, value) {
         if (!json_is_string(value) || json_string_length(value) > VALUE || strlen(key) > KEY)
             return fail(err, ERR_ARG, "metadata: keys are at most %d bytes, values strings of at most %d", KEY, VALUE);
@@ -157,7 +158,8 @@ static json_t *given_or(const json_t *body, const char *name, json_t *take_fallb
     return json_incref(value);
 }
 
-static char *make_echo(struct arena *arena, const json_t *body, const struct gyre_request *r, const struct response *response) {
+static char *make_echo(struct arena *arena, const json_t *body, const struct gyre_request *r,
+                       const struct response *response) {
     json_t *reasoning = json_object_get(body, "reasoning"), *echo = json_object();
     static const char *const or_null[] = {"instructions",      "max_output_tokens", "max_tool_calls",
                                           "safety_identifier", "prompt_cache_key",  "service_tier"};
@@ -173,7 +175,8 @@ static char *make_echo(struct arena *arena, const json_t *body, const struct gyr
     json_object_set_new(echo, "tool_choice", given_or(body, "tool_choice", json_string("auto")));
     json_object_set_new(echo, "tools", given_or(body, "tools", json_array()));
     json_object_set_new(echo, "text", json_pack("{s:{s:s}}", "format", "type", "text"));
-    json_object_set_new(echo, "reasoning", json_pack("{s:o, s:n}", "effort", given_or(reasoning, "effort", json_null()), "summary"));
+    json_object_set_new(echo, "reasoning",
+                        json_pack("{s:o, s:n}", "effort", given_or(reasoning, "effort", json_null()), "summary"));
     json_object_set_new(echo, "truncation", given_or(body, "truncation", json_string("disabled")));
     json_object_set_new(echo, "store", json_boolean(response->stored));
     json_object_set_new(echo, "background", json_boolean(response->in_background));
@@ -224,7 +227,8 @@ static enum status read_conversation(struct generation *g, const json_t *body, j
     return st;
 }
 
-static enum status make_prompt(struct generation *g, const json_t *body, int64_t max_tokens, struct prompt_ids *out, struct error *err) {
+static enum status make_prompt(struct generation *g, const json_t *body, int64_t max_tokens, struct prompt_ids *out,
+                               struct error *err) {
     json_t *kwargs;
     bool truncates;
     TRY(read_truncation(body, &truncates, err));
@@ -250,9 +254,11 @@ static enum status read_storing(const struct generation *g, const json_t *body, 
     size_t most = response_store_max(g->api->responses);
     r->stored &= most > 0;
     if (r->in_background && most == 0)
-        return fail(err, ERR_UNSUPPORTED, "background: this server stores no responses, so it could not be found later");
+        return fail(err, ERR_UNSUPPORTED,
+                    "background: this server stores no responses, so it could not be found later");
     if (r->in_background && g->stream)
-        return fail(err, ERR_UNSUPPORTED, "background: a response in the background is not streamed here; ask for it with GET");
+        return fail(err, ERR_UNSUPPORTED,
+                    "background: a response in the background is not streamed here; ask for it with GET");
     return OK;
 }
 
@@ -267,8 +273,8 @@ static void keep_input(struct generation *g, const json_t *body, struct response
     json_decref(items);
 }
 
-static enum status read_request(struct generation *g, const json_t *body, struct gyre_request *r, struct prompt_ids *prompt,
-                                struct error *err) {
+static enum status read_request(struct generation *g, const json_t *body, struct gyre_request *r,
+                                struct prompt_ids *prompt, struct error *err) {
     struct response *response = g->own;
     TRY(read_text(body, err));
     TRY(read_tool_choice(body, err));
@@ -326,7 +332,8 @@ static void start(struct generation *g, const json_t *body, struct params *p) {
 
 static struct generation *new_generation(struct http_exchange *x) {
     struct generation *g = arena_alloc(&x->arena, sizeof *g);
-    *g = (struct generation){.api = api_of(x), .x = x, .dialect = &responses_dialect, .model = api_of(x)->options.names[0], .warnings = ""};
+    *g = (struct generation){
+        .api = api_of(x), .x = x, .dialect = &responses_dialect, .model = api_of(x)->options.names[0], .warnings = ""};
     g->own = arena_calloc(&x->arena, 1, sizeof(struct response));
     return g;
 }

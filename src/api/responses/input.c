@@ -63,7 +63,8 @@ static enum status read_message_item(struct items *in, const json_t *item) {
     for (size_t i = 0; role && i < ARRAY_LEN(roles); i++)
         known |= strcmp(role, roles[i]) == 0;
     if (!known)
-        return fail(in->err, ERR_ARG, "input[%zu].role: it must be \"user\", \"assistant\", \"system\" or \"developer\"", in->at);
+        return fail(in->err, ERR_ARG,
+                    "input[%zu].role: it must be \"user\", \"assistant\", \"system\" or \"developer\"", in->at);
     TRY(check_parts(in, content, "content"));
     json_t *message = json_pack("{s:s, s:O}", "role", role, "content", content);
     json_array_append_new(in->messages, message);
@@ -107,8 +108,8 @@ static enum status read_call_item(struct items *in, const json_t *item) {
     TRY(chat_arguments_parse(text, where, &in->budget, &arguments, in->err));
     json_decref(arguments); // chat_messages_fit parses it again, and knows in which form the template wants it
     json_object_set(in->names, json_string_value(id), name);
-    json_array_append_new(calls_of_turn(in),
-                          json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", id, "type", "function", "function", "name", name, "arguments", text));
+    json_array_append_new(calls_of_turn(in), json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", id, "type", "function",
+                                                       "function", "name", name, "arguments", text));
     return OK;
 }
 
@@ -143,8 +144,9 @@ static enum status read_item(struct items *in, const json_t *item) {
         if (strcmp(name, kinds[i].type) == 0)
             return kinds[i].read(in, item);
     return fail(in->err, ERR_UNSUPPORTED,
-                "input[%zu].type: \"%.40s\" is not supported, only message, reasoning, function_call and function_call_output are", in->at,
-                name ? name : "?");
+                "input[%zu].type: \"%.40s\" is not supported, only message, reasoning, function_call and "
+                "function_call_output are",
+                in->at, name ? name : "?");
 }
 
 static enum status read_items(struct items *in, const json_t *items) {
@@ -228,7 +230,8 @@ static void set_missing(json_t *item, const char *name, json_t *take_value) {
 }
 
 static json_t *text_parts(const char *role, json_t *text) {
-    return json_pack("[{s:s, s:O}]", "type", role && strcmp(role, "assistant") == 0 ? "output_text" : "input_text", "text", text);
+    return json_pack("[{s:s, s:O}]", "type", role && strcmp(role, "assistant") == 0 ? "output_text" : "input_text",
+                     "text", text);
 }
 
 /* An item as OpenAI lists it: with an id, its type and a content of parts. */

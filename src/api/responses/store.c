@@ -161,8 +161,8 @@ static struct entry *oldest_of(const struct response_store *s, size_t tenant) {
     return e;
 }
 
-/* Until all is within the bound. A turn that later ones keep goes with the last of them, so it may take several. What a request
- * in flight holds belongs to no response any more; then the oldest of all goes. */
+/* Until all is within the bound. A turn that later ones keep goes with the last of them, so it may take several. What a
+ * request in flight holds belongs to no response any more; then the oldest of all goes. */
 static void make_room(struct response_store *s) {
     while (s->n_bytes > s->max_bytes && s->oldest) {
         size_t most = 0;

@@ -2,9 +2,9 @@
  *
  *     response  id, tenant, body ─► turn: its input and output items ─► the turn before, by previous_response_id ─► ...
  *
- * In memory, and gone with the process. All of it together has at most max_bytes: past that the oldest response goes, of the
- * tenant that has most, so that nobody loses theirs to one who stores much. A turn lives as long as a response or a later
- * turn needs it, so deleting a response leaves conversations that went on from it whole.
+ * In memory, and gone with the process. All of it together has at most max_bytes: past that the oldest response goes,
+ * of the tenant that has most, so that nobody loses theirs to one who stores much. A turn lives as long as a response
+ * or a later turn needs it, so deleting a response leaves conversations that went on from it whole.
  *
  * A tenant sees its own only. Any thread; turns never change, so who holds one reads it without the lock. */
 #pragma once
@@ -37,14 +37,15 @@ struct stored_response {
     bool replaces;            // what was stored while it went on; nothing, if that was deleted meanwhile
 };
 
-/* False: it was not stored: it alone is larger than all that may be, or there is nothing to replace. What it was to replace is
- * gone then too. */
+/* False: it was not stored: it alone is larger than all that may be, or there is nothing to replace. What it was to
+ * replace is gone then too. */
 bool response_store_put(struct response_store *s, const struct stored_response *r);
 
 /* Appends its body. False: there is none of the tenant. */
 bool response_store_body(struct response_store *s, int32_t tenant, const char *id, struct buf *body, bool *goes_on);
 
-/* Its input and all that came before it: the turn before, held, or NULL, and its own input appended. False: there is none. */
+/* Its input and all that came before it: the turn before, held, or NULL, and its own input appended. False: there is
+ * none. */
 bool response_store_input(struct response_store *s, int32_t tenant, const char *id, struct turn **before,
                           struct buf *input);
 

@@ -3,8 +3,8 @@
  *     [system ...] [user, assistant, tool ...] [user, assistant ...] ... [user]
  *      stay         first turn: goes last       go, oldest first           stays
  *
- * Whole turns, as templates want a user's message first and answers behind calls. How many must go is searched for by halves,
- * rendering each time: a conversation of 1,000 turns is rendered 11 times. */
+ * Whole turns, as templates want a user's message first and answers behind calls. How many must go is searched for by
+ * halves, rendering each time: a conversation of 1,000 turns is rendered 11 times. */
 #include "api/responses/responses.h"
 
 static bool has_role(const json_t *message, const char *role) {

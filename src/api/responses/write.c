@@ -15,7 +15,9 @@
 
 static const struct response *response_of(const struct choice *c) { return c->generation->own; }
 
-static struct str text_of(const struct choice *c) { return buf_view(c->generation->stream ? &response_of(c)->text : &c->content); }
+static struct str text_of(const struct choice *c) {
+    return buf_view(c->generation->stream ? &response_of(c)->text : &c->content);
+}
 
 static struct str reasoning_of(const struct choice *c) {
     return buf_view(c->generation->stream ? &response_of(c)->reasoning : &c->reasoning);
@@ -52,10 +54,11 @@ static void write_part(const struct choice *c, enum response_item kind, struct s
 static void write_item_head(const struct choice *c, enum response_item kind, const char *status, struct buf *out) {
     const struct response *r = response_of(c);
     if (kind == ITEM_MESSAGE)
-        buf_printf(out, "{\"id\":\"%s\",\"type\":\"message\",\"role\":\"assistant\",\"status\":\"%s\",\"content\":[", r->message_id,
-                   status);
+        buf_printf(out, "{\"id\":\"%s\",\"type\":\"message\",\"role\":\"assistant\",\"status\":\"%s\",\"content\":[",
+                   r->message_id, status);
     else
-        buf_printf(out, "{\"id\":\"%s\",\"type\":\"reasoning\",\"summary\":[],\"status\":\"%s\",\"content\":[", r->reasoning_id, status);
+        buf_printf(out, "{\"id\":\"%s\",\"type\":\"reasoning\",\"summary\":[],\"status\":\"%s\",\"content\":[",
+                   r->reasoning_id, status);
 }
 
 static void write_item(const struct choice *c, enum response_item kind, struct buf *out) {
@@ -85,16 +88,17 @@ static void write_output(const struct choice *c, struct buf *out) {
 
 static void write_usage(const struct choice *c, struct buf *out) {
     long long n_prompt = c->n_prompt, n = c->n_seen, cached = MIN(c->n_cached, (int64_t)c->n_prompt);
-    buf_printf(out,
-               ",\"usage\":{\"input_tokens\":%lld,\"input_tokens_details\":{\"cached_tokens\":%lld,\"cache_write_tokens\":0},"
-               "\"output_tokens\":%lld,\"output_tokens_details\":{\"reasoning_tokens\":%d},\"total_tokens\":%lld}",
-               n_prompt, cached, n, c->n_reasoning, n_prompt + n);
+    buf_printf(
+        out,
+        ",\"usage\":{\"input_tokens\":%lld,\"input_tokens_details\":{\"cached_tokens\":%lld,\"cache_write_tokens\":0},"
+        "\"output_tokens\":%lld,\"output_tokens_details\":{\"reasoning_tokens\":%d},\"total_tokens\":%lld}",
+        n_prompt, cached, n, c->n_reasoning, n_prompt + n);
 }
 
 static void write_head(const struct generation *g, const char *status, struct buf *out) {
     const struct response *r = g->own;
-    buf_printf(out, "{\"id\":\"%s\",\"object\":\"response\",\"created_at\":%lld,\"status\":\"%s\",\"model\":", g->id, (long long)g->created,
-               status);
+    buf_printf(out, "{\"id\":\"%s\",\"object\":\"response\",\"created_at\":%lld,\"status\":\"%s\",\"model\":", g->id,
+               (long long)g->created, status);
     buf_json_string(out, str_of(g->model));
     buf_printf(out, ",%s", r->echo);
     if (*g->warnings)
@@ -106,13 +110,16 @@ void responses_write_started(const struct generation *g, const char *status, str
     buf_str(out, STR(",\"completed_at\":null,\"error\":null,\"incomplete_details\":null,\"output\":[]}"));
 }
 
-static void write_started(const struct generation *g, struct buf *out) { responses_write_started(g, "in_progress", out); }
+static void write_started(const struct generation *g, struct buf *out) {
+    responses_write_started(g, "in_progress", out);
+}
 
 static void write_ended(const struct generation *g, struct buf *out) {
     const struct choice *c = &g->choices[0];
     if (is_incomplete(c)) {
         write_head(g, "incomplete", out);
-        buf_str(out, STR(",\"completed_at\":null,\"error\":null,\"incomplete_details\":{\"reason\":\"max_output_tokens\"}"));
+        buf_str(out,
+                STR(",\"completed_at\":null,\"error\":null,\"incomplete_details\":{\"reason\":\"max_output_tokens\"}"));
     } else {
         write_head(g, "completed", out);
         buf_printf(out, ",\"completed_at\":%lld,\"error\":null,\"incomplete_details\":null", (long long)time(NULL));
@@ -130,7 +137,8 @@ static void write_other_end(const struct generation *g, const char *status, stru
     if (strcmp(status, "cancelled") == 0) { // by its owner: no fault
         buf_str(out, STR("null"));
     } else {
-        buf_printf(out, "{\"code\":\"%s\",\"message\":", generation_failed_status(g) == 400 ? "invalid_prompt" : "server_error");
+        buf_printf(out, "{\"code\":\"%s\",\"message\":",
+                   generation_failed_status(g) == 400 ? "invalid_prompt" : "server_error");
         buf_json_string(out, str_of(g->failed.text));
         buf_push(out, '}');
     }
@@ -204,8 +212,8 @@ static void begin_part_event(struct response *r, const char *type, struct buf *o
                r->open == ITEM_MESSAGE ? r->message_id : r->reasoning_id, r->n_items - 1);
 }
 
-static void write_response_event(struct generation *g, const char *type, void (*write)(const struct generation *, struct buf *),
-                                 struct buf *out) {
+static void write_response_event(struct generation *g, const char *type,
+                                 void (*write)(const struct generation *, struct buf *), struct buf *out) {
     begin_event(g->own, type, out);
     buf_str(out, STR(",\"response\":"));
     write(g, out);
@@ -299,7 +307,9 @@ static void write_last(struct generation *g, struct buf *out) {
 
 static void write_failed(const struct generation *g, struct buf *out) { write_other_end(g, "failed", out); }
 
-static void write_failure(struct generation *g, struct buf *out) { write_response_event(g, "response.failed", write_failed, out); }
+static void write_failure(struct generation *g, struct buf *out) {
+    write_response_event(g, "response.failed", write_failed, out);
+}
 
 static void release(struct generation *g) {
     struct response *r = g->own;

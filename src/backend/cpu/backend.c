@@ -99,8 +99,8 @@ static enum status check_load(const struct load_options *options, struct error *
     return OK;
 }
 
-static enum status cpu_load(struct device *d, const struct program *p, const struct load_options *options, struct loaded **out,
-                            struct error *err) {
+static enum status cpu_load(struct device *d, const struct program *p, const struct load_options *options,
+                            struct loaded **out, struct error *err) {
     TRY(check_load(options, err));
     struct loaded *l = xcalloc(1, sizeof *l);
     l->device = d;
@@ -128,14 +128,17 @@ static enum status cpu_alloc_cache(struct loaded *l, const struct cache_config *
     l->block_shift = __builtin_ctz((unsigned)config->block_size);
     for (int g = 0; g < p->n_groups; g++) {
         bool state = p->groups[g].kind == CACHE_STATE;
-        int64_t n_blocks = state ? config->n_states + config->n_host_states : config->n_blocks[g] + config->n_host_blocks[g], n_bytes;
-        if (__builtin_mul_overflow(cpu_cache_block_bytes(l, g, l->block_size), n_blocks, &n_bytes) || n_bytes > INT64_MAX - ALIGNMENT)
+        int64_t n_blocks =
+                    state ? config->n_states + config->n_host_states : config->n_blocks[g] + config->n_host_blocks[g],
+                n_bytes;
+        if (__builtin_mul_overflow(cpu_cache_block_bytes(l, g, l->block_size), n_blocks, &n_bytes) ||
+            n_bytes > INT64_MAX - ALIGNMENT)
             return fail(err, ERR_MEMORY, "%s: the cache of group %d is larger than memory can be", p->name, g);
         // calloc: zero pages of the system are neither written nor resident until a sequence uses them.
         unsigned char *memory = calloc(1, (size_t)n_bytes + ALIGNMENT);
         if (!memory)
-            return fail(err, ERR_MEMORY, "%s: no memory for a cache of %lld blocks, %lld bytes", p->name, (long long)n_blocks,
-                        (long long)n_bytes);
+            return fail(err, ERR_MEMORY, "%s: no memory for a cache of %lld blocks, %lld bytes", p->name,
+                        (long long)n_blocks, (long long)n_bytes);
         int64_t block_floats = cache_block_floats(&p->groups[g], l->block_size);
         float *at = (float *)(void *)(memory + (ALIGNMENT - (uintptr_t)memory % ALIGNMENT));
         l->caches[l->n_caches++] = (struct cache){memory, at, block_floats * n_blocks, block_floats};
@@ -175,7 +178,8 @@ static int64_t step_bytes(const struct executable *exe, int64_t values, int64_t 
     for (int i = 0; i < p->n_ropes; i++)
         angles += p->ropes[i]->dim;
     int64_t floats = exe->worker_scratch * n_workers + shared_floats + angles * exe->bucket.max_tokens;
-    int64_t row = 2 * (int64_t)sizeof *exe->results[0] + (int64_t)sizeof *exe->sample, token = 2 * (int64_t)sizeof(int32_t);
+    int64_t row = 2 * (int64_t)sizeof *exe->results[0] + (int64_t)sizeof *exe->sample,
+            token = 2 * (int64_t)sizeof(int32_t);
     return values + floats * (int64_t)sizeof(float) + row * exe->bucket.max_rows + token * exe->bucket.max_tokens +
            n_workers * sample_scratch_bytes(p->vocab_size);
 }
@@ -286,12 +290,13 @@ static void fill_cos_sin(const struct executable *exe, int worker, int n_workers
     }
 }
 
-/* In pieces of so many bytes of weights, or fewer, so that each worker finds at least two: long streams for few rows of x;
- * for many, what a second-level cache keeps while all of x passes by. */
+/* In pieces of so many bytes of weights, or fewer, so that each worker finds at least two: long streams for few rows of
+ * x; for many, what a second-level cache keeps while all of x passes by. */
 static void deal_rows(const struct op *op, int64_t n_x, int n_workers, struct pool_range *rows) {
     enum { STREAM_BYTES = 128 << 10, KEPT_BYTES = 640 << 10, GRAIN = 32 };
     const struct weight *w = op->weights[0];
-    int64_t row_bytes = MAX(weight_stored_bytes(w) / w->out, 1), half_share = (w->out + 2 * n_workers - 1) / (2 * n_workers);
+    int64_t row_bytes = MAX(weight_stored_bytes(w) / w->out, 1),
+            half_share = (w->out + 2 * n_workers - 1) / (2 * n_workers);
     int64_t piece = MIN((n_x > FEW_ROWS ? KEPT_BYTES : STREAM_BYTES) / row_bytes, half_share);
     pool_range_deal(rows, w->out, MAX(piece / GRAIN * GRAIN, GRAIN));
 }
@@ -342,7 +347,8 @@ static void run_worker(void *arg, int worker, int n_workers) {
     copy_cache(exe, worker, n_workers);
     fill_cos_sin(exe, worker, n_workers);
     for (int i = 0; i < exe->program->n_ops && !(exe->is_late && is_drawn(exe, i)); i++) {
-        c.rows = exe->rows[i & 1]; // the other one may still be taken from by workers that are not done with the op before
+        c.rows =
+            exe->rows[i & 1]; // the other one may still be taken from by workers that are not done with the op before
         if (worker == 0 && exe->program->ops[i].code == OP_LINEAR)
             deal_rows(&exe->program->ops[i], value_of(exe, exe->program->ops[i].in[0]).rows, n_workers, c.rows);
         call_barrier(&c); // all of what this op reads has been written, by whomever
@@ -377,9 +383,11 @@ static void take_sample(struct executable *exe, const struct sample_params *samp
     }
 }
 
-static enum status cpu_run(struct executable *exe, const struct batch_plan *plan, const struct sample_params *sample, struct error *err) {
+static enum status cpu_run(struct executable *exe, const struct batch_plan *plan, const struct sample_params *sample,
+                           struct error *err) {
     (void)err; // a step on the CPU cannot fail
-    BUG_IF(plan->n_tokens > exe->bucket.max_tokens || plan->n_seqs > exe->bucket.max_seqs || plan->n_rows > exe->bucket.max_rows);
+    BUG_IF(plan->n_tokens > exe->bucket.max_tokens || plan->n_seqs > exe->bucket.max_seqs ||
+           plan->n_rows > exe->bucket.max_rows);
     BUG_IF(plan->query_start[plan->n_seqs] != plan->n_tokens);
     BUG_IF(exe->n_run - exe->n_collected > 1 || exe->is_late);
     take_plan(exe, plan);
@@ -453,13 +461,15 @@ static enum status cpu_measure(struct loaded *l, struct device_limits *out, stru
                                   .flops_per_s = 2 * m.multiply_adds_per_s,
                                   .wide_flops_per_s = 2 * m.multiply_adds_per_s,
                                   .product = "float32"};
-    snprintf(out->name, sizeof out->name, "%d thread%s, %s kernels", m.n_threads, m.n_threads == 1 ? "" : "s", m.kernels);
+    snprintf(out->name, sizeof out->name, "%d thread%s, %s kernels", m.n_threads, m.n_threads == 1 ? "" : "s",
+             m.kernels);
     return OK;
 }
 
 static const struct backend_option cpu_options[] = {
     {"shared-kv", "0|1", "0: keys of which a part follows from their values are stored whole"},
-    {"kernels", "portable|avx2|avx512|reference", "the instructions of fast kernels, otherwise the best there are; or the plain functions"},
+    {"kernels", "portable|avx2|avx512|reference",
+     "the instructions of fast kernels, otherwise the best there are; or the plain functions"},
     {0},
 };
 

@@ -39,7 +39,8 @@ struct placed_table {
     int64_t n_bytes; // of all copies
 };
 
-enum status placed_table_fill(struct placed_table *table, const struct program *p, struct pool *pool, struct error *err);
+enum status placed_table_fill(struct placed_table *table, const struct program *p, struct pool *pool,
+                              struct error *err);
 void placed_table_release(struct placed_table *table);
 const struct placed *placed_find(const struct placed_table *table, const struct weight *w); // NULL for NULL
 
@@ -48,10 +49,9 @@ int64_t placed_run(const struct placed *w, int64_t row, const struct weight_part
 
 /* Cache memory of a group, layer after layer. In a block of block_size slots:
  *
- *   KV      k [head][k_dim][slot]    slot innermost: the scores of neighbouring keys are a vector, with no sum across lanes
- *           v [head][slot][v_dim]
- *   LATENT  [slot][k_dim]
- *   STATE   state_floats a slot: conv inputs [kernel-1][channels] oldest first, then [value head][key_dim][value_dim] */
+ *   KV      k [head][k_dim][slot]    slot innermost: the scores of neighbouring keys are a vector, with no sum across
+ * lanes v [head][slot][v_dim] LATENT  [slot][k_dim] STATE   state_floats a slot: conv inputs [kernel-1][channels]
+ * oldest first, then [value head][key_dim][value_dim] */
 struct cache {
     void *memory;
     float *at; // within memory, where a line begins
@@ -110,7 +110,9 @@ static inline void call_share(const struct call *c, int64_t n, int64_t grain, in
     pool_share(n, grain, c->worker, c->n_workers, begin, end);
 }
 
-static inline const float *call_floats(const struct call *c, int weight) { return c->weight[weight] ? c->weight[weight]->floats : NULL; }
+static inline const float *call_floats(const struct call *c, int weight) {
+    return c->weight[weight] ? c->weight[weight]->floats : NULL;
+}
 
 /* ---- cache addresses (cpu_cache.c) ---- */
 

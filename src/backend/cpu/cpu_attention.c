@@ -114,7 +114,8 @@ static void attend(const struct call *c, int64_t t, int head) {
     }
     const float *q = mat_row(c->in[0], t) + (int64_t)head * a->head_dim;
     float *out = mat_row(c->out[0], t) + (int64_t)head * n_values * a->v_head_dim;
-    int64_t position = c->plan->position[t], mask = c->loaded->block_size - 1, width = (int64_t)n_values * a->v_head_dim;
+    int64_t position = c->plan->position[t], mask = c->loaded->block_size - 1,
+            width = (int64_t)n_values * a->v_head_dim;
     float max = -INFINITY, sum = 0;
     if (call_floats(c, 0)) { // the sink: a score without a value
         max = call_floats(c, 0)[head];

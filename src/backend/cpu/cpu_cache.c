@@ -39,7 +39,9 @@ float *latent_row(const struct call *c, int cache, int seq, int64_t position) {
     return block_at(c, layer, block_of(c, layer, seq, position)) + slot * c->program->groups[layer->group].k_dim;
 }
 
-float *conv_state(const struct call *c, int cache, int seq) { return block_at(c, &c->program->caches[cache], c->plan->state_slot[seq]); }
+float *conv_state(const struct call *c, int cache, int seq) {
+    return block_at(c, &c->program->caches[cache], c->plan->state_slot[seq]);
+}
 
 float *delta_state(const struct call *c, int cache, int seq) {
     const struct delta_args *a = &c->op->args.delta_rule;

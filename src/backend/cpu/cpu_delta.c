@@ -49,11 +49,13 @@ static void delta_step(const struct call *c, int64_t t, int head, float *state) 
     const struct delta_args *a = &c->op->args.delta_rule;
     int key_head = head / (a->n_value_heads / a->n_key_heads), n_keys = a->n_key_heads * a->key_dim;
     const float *row = mat_row(c->in[0], t), *v = row + 2 * n_keys + head * a->value_dim;
-    float *q = c->scratch, *k = q + a->key_dim, *error = k + a->key_dim, *out = mat_row(c->out[0], t) + head * a->value_dim;
+    float *q = c->scratch, *k = q + a->key_dim, *error = k + a->key_dim,
+          *out = mat_row(c->out[0], t) + head * a->value_dim;
     normalise(row + key_head * a->key_dim, a->key_dim, 1.0f / sqrtf((float)a->key_dim), q);
     normalise(row + n_keys + key_head * a->key_dim, a->key_dim, 1.0f, k);
     float beta = sigmoid_f32(mat_row(c->in[1], t)[head]);
-    float decay = expf(-expf(call_floats(c, 0)[head]) * softplus_f32(mat_row(c->in[2], t)[head] + call_floats(c, 1)[head]));
+    float decay =
+        expf(-expf(call_floats(c, 0)[head]) * softplus_f32(mat_row(c->in[2], t)[head] + call_floats(c, 1)[head]));
     memset(error, 0, (size_t)a->value_dim * sizeof *error);
     for (int i = 0; i < a->key_dim; i++)
         for (int j = 0; j < a->value_dim; j++)

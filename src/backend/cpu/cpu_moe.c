@@ -57,8 +57,8 @@ static void take_best(const struct route_args *a, float *choice, int32_t *ids) {
 }
 
 /* The score that an expert is weighted by, and the choice that it is picked by, from the logits. */
-static void scores_and_choices(const struct route_args *a, const float *logits, const float *bias, float *score, float *choice,
-                               float *group_scores) {
+static void scores_and_choices(const struct route_args *a, const float *logits, const float *bias, float *score,
+                               float *choice, float *group_scores) {
     int n = a->n_experts;
     switch (a->how) {
     case ROUTE_SOFTMAX_TOPK: memcpy(score, logits, (size_t)n * sizeof *score); break;

@@ -9,7 +9,8 @@ struct need cpu_need(const struct op *op) {
     case OP_MLA_PREP: return (struct need){.worker = a->mla.rank};                   // a row of Wuk
     case OP_MLA_ATTENTION: return (struct need){.worker = 2 * (int64_t)a->mla.rank}; // the sum, a row of Wuv
     case OP_MOE_ROUTE: return (struct need){.worker = 2 * (int64_t)a->moe_route.n_experts + a->moe_route.n_groups};
-    case OP_MOE_FFN: return (struct need){.worker = MAX(op->in[0].width, a->moe_ffn.ffn_size) + 3 * (int64_t)a->moe_ffn.ffn_size};
+    case OP_MOE_FFN:
+        return (struct need){.worker = MAX(op->in[0].width, a->moe_ffn.ffn_size) + 3 * (int64_t)a->moe_ffn.ffn_size};
     case OP_SHORT_CONV: return (struct need){.worker = a->short_conv.kernel}; // a channel's window
     case OP_DELTA_RULE: return (struct need){.worker = 2 * (int64_t)a->delta_rule.key_dim + a->delta_rule.value_dim};
     default: return (struct need){0, 0};

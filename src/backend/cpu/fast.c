@@ -6,8 +6,8 @@ static void fast_gated_act(const struct call *c) {
     int64_t begin, end;
     call_share(c, y.width, 16, &begin, &end);
     for (int64_t t = 0; t < y.rows; t++)
-        c->loaded->device->kernels->activate(c->op->args.gated_act, mat_row(gate, t) + begin, mat_row(up, t) + begin, end - begin,
-                                             mat_row(y, t) + begin);
+        c->loaded->device->kernels->activate(c->op->args.gated_act, mat_row(gate, t) + begin, mat_row(up, t) + begin,
+                                             end - begin, mat_row(y, t) + begin);
 }
 
 op_function *fast_function(const struct op *op) {
@@ -29,12 +29,14 @@ op_function *fast_function(const struct op *op) {
 struct need fast_need(const struct op *op, struct bucket bucket) {
     const union op_args *a = &op->args;
     switch (op->code) {
-    case OP_LINEAR: return (struct need){.worker = product_scratch(op->in[0].width), .shared = fast_linear_shared(op, bucket)};
+    case OP_LINEAR:
+        return (struct need){.worker = product_scratch(op->in[0].width), .shared = fast_linear_shared(op, bucket)};
     case OP_QKV_PREP: return (struct need){.worker = a->qkv_prep.head_dim};
     case OP_ATTENTION: return (struct need){.worker = fast_attention_scratch(&a->attention)};
     case OP_MLA_PREP: return (struct need){.worker = fast_mla_prep_scratch(&a->mla)};
     case OP_MLA_ATTENTION: return (struct need){.worker = fast_mla_attention_scratch(&a->mla)};
-    case OP_MOE_FFN: return (struct need){.worker = fast_moe_scratch(op), .shared = fast_moe_shared(op, bucket.max_tokens)};
+    case OP_MOE_FFN:
+        return (struct need){.worker = fast_moe_scratch(op), .shared = fast_moe_shared(op, bucket.max_tokens)};
     case OP_SHORT_CONV: return (struct need){.worker = fast_conv_scratch(op)};
     case OP_DELTA_RULE: return (struct need){.worker = fast_delta_scratch(&a->delta_rule)};
     default: return (struct need){0, 0};

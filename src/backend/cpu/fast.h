@@ -8,8 +8,8 @@
 op_function *fast_function(const struct op *op);
 struct need fast_need(const struct op *op, struct bucket bucket);
 
-op_function fast_linear, fast_add_norm, fast_qkv_prep, fast_attention, fast_mla_prep, fast_mla_attention, fast_moe_ffn, fast_short_conv,
-    fast_delta_rule;
+op_function fast_linear, fast_add_norm, fast_qkv_prep, fast_attention, fast_mla_prep, fast_mla_attention, fast_moe_ffn,
+    fast_short_conv, fast_delta_rule;
 
 /* Floats of a worker's scratch, or of that of all workers. */
 int64_t fast_attention_scratch(const struct attention_args *a);

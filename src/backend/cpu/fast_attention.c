@@ -34,7 +34,9 @@ struct item {
 /* With paired values neighbouring heads gather from different KV heads, so each is an item of its own. */
 static int heads_per_item(const struct attention_args *a) { return a->paired_values ? 1 : a->n_heads / a->n_kv_heads; }
 static int64_t tokens_per_item(const struct attention_args *a) { return MAX(1, TILE_QUERIES / heads_per_item(a)); }
-static int64_t panel_floats(const struct attention_args *a) { return a->k_turned > 0 ? (int64_t)a->v_head_dim * PANEL_ROWS : 0; }
+static int64_t panel_floats(const struct attention_args *a) {
+    return a->k_turned > 0 ? (int64_t)a->v_head_dim * PANEL_ROWS : 0;
+}
 static int64_t max_rows(const struct attention_args *a) { return tokens_per_item(a) * heads_per_item(a); }
 static int64_t out_width(const struct attention_args *a) { return (int64_t)a->v_head_dim * (a->paired_values ? 2 : 1); }
 
@@ -73,24 +75,28 @@ static int64_t run_end(const struct call *c, int64_t j, int64_t end) {
     return MIN((j / size + 1) * size, end);
 }
 
-/* Scores of n keys from slot on of which the block holds the turned channels alone: a product with these, and one with the values of the
- * other channels, turned into panels as keys are. Of each half of the channels the turned ones come first. */
-static void score_shared_kv(const struct call *c, int64_t rows, const struct workspace *w, struct kv_block block, int64_t slot, int64_t n,
-                            float *scores) {
+/* Scores of n keys from slot on of which the block holds the turned channels alone: a product with these, and one with
+ * the values of the other channels, turned into panels as keys are. Of each half of the channels the turned ones come
+ * first. */
+static void score_shared_kv(const struct call *c, int64_t rows, const struct workspace *w, struct kv_block block,
+                            int64_t slot, int64_t n, float *scores) {
     const struct attention_args *a = &c->op->args.attention;
     const struct kernels *k = c->loaded->device->kernels;
     int64_t size = c->loaded->block_size, dim = a->head_dim, half = dim / 2, turned = a->k_turned / 2;
     for (int64_t i = 0; i < 2; i++)
-        k->multiply(rows, n, turned, w->q + i * half, dim, block.k + i * turned * size + slot, size, scores, KEYS, i > 0);
+        k->multiply(rows, n, turned, w->q + i * half, dim, block.k + i * turned * size + slot, size, scores, KEYS,
+                    i > 0);
     for (int64_t j = 0; j < n; j += PANEL_ROWS) {
         int64_t n_panel = MIN(n - j, PANEL_ROWS);
         k->pack(block.v + (slot + j) * dim, dim, n_panel, dim, w->panel);
         for (int64_t i = turned; i < dim; i += half)
-            k->multiply(rows, n_panel, half - turned, w->q + i, dim, w->panel + i * PANEL_ROWS, PANEL_ROWS, scores + j, KEYS, true);
+            k->multiply(rows, n_panel, half - turned, w->q + i, dim, w->panel + i * PANEL_ROWS, PANEL_ROWS, scores + j,
+                        KEYS, true);
     }
 }
 
-static void score_keys(const struct call *c, const struct item *it, const struct workspace *w, int64_t from, int64_t to) {
+static void score_keys(const struct call *c, const struct item *it, const struct workspace *w, int64_t from,
+                       int64_t to) {
     const struct attention_args *a = &c->op->args.attention;
     const struct kernels *k = c->loaded->device->kernels;
     int64_t rows = it->n * it->n_heads, size = c->loaded->block_size;
@@ -101,14 +107,16 @@ static void score_keys(const struct call *c, const struct item *it, const struct
         if (a->k_turned > 0)
             score_shared_kv(c, rows, w, block, slot, next - j, w->scores + (j - from));
         else
-            k->multiply(rows, next - j, a->head_dim, w->q, a->head_dim, block.k + slot, size, w->scores + (j - from), KEYS, false);
+            k->multiply(rows, next - j, a->head_dim, w->q, a->head_dim, block.k + slot, size, w->scores + (j - from),
+                        KEYS, false);
     }
     for (int64_t r = 0; a->softcap > 0 && r < rows; r++)
         k->softcap(w->scores + r * KEYS, a->softcap, to - from);
 }
 
 /* Scores become probabilities relative to the row's maximum so far; hidden keys become 0. */
-static void absorb_scores(const struct call *c, const struct item *it, const struct workspace *w, int64_t from, int64_t to) {
+static void absorb_scores(const struct call *c, const struct item *it, const struct workspace *w, int64_t from,
+                          int64_t to) {
     const struct attention_args *a = &c->op->args.attention;
     const struct kernels *k = c->loaded->device->kernels;
     for (int64_t r = 0; r < it->n * it->n_heads; r++) {
@@ -132,7 +140,8 @@ static void absorb_scores(const struct call *c, const struct item *it, const str
     }
 }
 
-static void add_values(const struct call *c, const struct item *it, const struct workspace *w, int64_t from, int64_t to) {
+static void add_values(const struct call *c, const struct item *it, const struct workspace *w, int64_t from,
+                       int64_t to) {
     const struct attention_args *a = &c->op->args.attention;
     int group = a->n_heads / a->n_kv_heads, half = a->n_heads / 2, n_values = a->paired_values ? 2 : 1;
     int64_t size = c->loaded->block_size;
@@ -141,8 +150,9 @@ static void add_values(const struct call *c, const struct item *it, const struct
         for (int64_t j = from, next; j < to; j = next) {
             next = run_end(c, j, to);
             const float *v = kv_block(c, a->cache, it->seq, j, head).v + (j & (size - 1)) * a->v_head_dim;
-            c->loaded->device->kernels->multiply(it->n * it->n_heads, a->v_head_dim, next - j, w->scores + (j - from), KEYS, v,
-                                                 a->v_head_dim, w->sum_v + i * a->v_head_dim, out_width(a), true);
+            c->loaded->device->kernels->multiply(it->n * it->n_heads, a->v_head_dim, next - j, w->scores + (j - from),
+                                                 KEYS, v, a->v_head_dim, w->sum_v + i * a->v_head_dim, out_width(a),
+                                                 true);
         }
     }
 }

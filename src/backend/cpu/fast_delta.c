@@ -4,12 +4,13 @@
  *
  *     r = beta (v - d K S)      S = d S + k^T r      o = q S
  *
- * which reads the state three times and writes it once; with 64 KB a head it stays in the second-level cache, so a decode
- * step moves each state once each way. Chunks of tokens can be turned into products (Yang et al., "Gated delta
- * networks", arXiv 2412.06464), with a quarter of the traffic. They round differently with every cut of a prompt, so a sequence
- * that was preempted, resumed from a checkpoint or served in a batch would not get the tokens that it gets alone; the recurrence
- * does not know where a step begins. It costs a prompt some 5 per cent (a head-token of 128 x 128: 6,500 cycles of 250,000
- * multiply-adds in the projections beside it, Qwen3.5's shapes, estimated from the bytes). */
+ * which reads the state three times and writes it once; with 64 KB a head it stays in the second-level cache, so a
+ * decode step moves each state once each way. Chunks of tokens can be turned into products (Yang et al., "Gated delta
+ * networks", arXiv 2412.06464), with a quarter of the traffic. They round differently with every cut of a prompt, so a
+ * sequence that was preempted, resumed from a checkpoint or served in a batch would not get the tokens that it gets
+ * alone; the recurrence does not know where a step begins. It costs a prompt some 5 per cent (a head-token of 128 x
+ * 128: 6,500 cycles of 250,000 multiply-adds in the projections beside it, Qwen3.5's shapes, estimated from the bytes).
+ */
 #include "backend/cpu/fast.h"
 
 #include <math.h>
@@ -57,11 +58,13 @@ static void convolve(const struct call *c, int seq, const struct channels *ch) {
         float *y = mat_row(c->out[0], t) + ch->begin;
         memset(y, 0, (size_t)ch->n * sizeof *y);
         for (int j = 0; j <= past; j++)
-            c->loaded->device->kernels->multiply_add(y, ch->taps + j * ch->n, input_row(c, seq, t - past + j, state) + ch->begin, ch->n);
+            c->loaded->device->kernels->multiply_add(y, ch->taps + j * ch->n,
+                                                     input_row(c, seq, t - past + j, state) + ch->begin, ch->n);
         c->loaded->device->kernels->activate((struct act_args){.act = ACT_SILU}, y, ch->ones, ch->n, y);
     }
     for (int j = 0; j < past; j++) // rows only move towards older places, so none is overwritten before it is read
-        memmove(state + j * width + ch->begin, input_row(c, seq, end - past + j, state) + ch->begin, (size_t)ch->n * sizeof *state);
+        memmove(state + j * width + ch->begin, input_row(c, seq, end - past + j, state) + ch->begin,
+                (size_t)ch->n * sizeof *state);
 }
 
 void fast_short_conv(const struct call *c) {
@@ -107,7 +110,8 @@ static void load_chunk(const struct call *c, int64_t first, int head, struct chu
         const float *row = mat_row(c->in[0], first + i);
         unit_row(k, row + key_head * a->key_dim, a->key_dim, 1.0f / sqrtf((float)a->key_dim), h->q + i * a->key_dim);
         unit_row(k, row + n_keys + key_head * a->key_dim, a->key_dim, 1, h->k + i * a->key_dim);
-        memcpy(h->r + i * a->value_dim, row + 2 * n_keys + (int64_t)head * a->value_dim, (size_t)a->value_dim * sizeof(float));
+        memcpy(h->r + i * a->value_dim, row + 2 * n_keys + (int64_t)head * a->value_dim,
+               (size_t)a->value_dim * sizeof(float));
         h->beta[i] = sigmoid_f32(mat_row(c->in[1], first + i)[head]);
         h->decay[i] = rate * softplus_f32(mat_row(c->in[2], first + i)[head] + bias);
     }
@@ -123,7 +127,8 @@ static void recurrent_steps(const struct call *c, int64_t first, int head, struc
     int64_t dk = a->key_dim, dv = a->value_dim;
     for (int64_t i = 0; i < h->n; i++) {
         float decay = expf(h->decay[i]), *error = h->r + i * dv, *out = out_row(c, first, i, head);
-        k->multiply(1, dv, dk, h->k + i * dk, dk, h->state, dv, out, dv, false); // what the key reads, until the result is known
+        k->multiply(1, dv, dk, h->k + i * dk, dk, h->state, dv, out, dv,
+                    false); // what the key reads, until the result is known
         k->add_scaled(error, -decay, out, dv);
         k->scale(error, h->beta[i], dv);
         for (int64_t j = 0; j < dk; j++)
@@ -134,7 +139,8 @@ static void recurrent_steps(const struct call *c, int64_t first, int head, struc
 
 static void run_head(const struct call *c, int seq, int head) {
     const struct delta_args *a = &c->op->args.delta_rule;
-    int64_t floats = (int64_t)a->key_dim * a->value_dim, begin = c->plan->query_start[seq], end = c->plan->query_start[seq + 1];
+    int64_t floats = (int64_t)a->key_dim * a->value_dim, begin = c->plan->query_start[seq],
+            end = c->plan->query_start[seq + 1];
     struct chunk h = {.state = delta_state(c, a->cache, seq) + head * floats};
     lay_out(c, &h);
     if (c->plan->position[begin] == 0)

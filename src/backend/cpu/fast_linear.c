@@ -10,8 +10,8 @@
  *
  * Every row of x is multiplied in a group of at most FEW_ROWS by multiply_few, which sums in an order that does not
  * depend on the group: a sequence gets the same bits alone, in a batch and in any cut of its prompt. One group
- * multiplies weights as they are loaded. For several, weights are taken in pieces that stay in the second-level cache: a
- * few groups load them from there, many have them made floats first (AMX multiplies bf16 as it is for any number). */
+ * multiplies weights as they are loaded. For several, weights are taken in pieces that stay in the second-level cache:
+ * a few groups load them from there, many have them made floats first (AMX multiplies bf16 as it is for any number). */
 #include "backend/cpu/fast.h"
 
 enum {
@@ -52,7 +52,8 @@ static int64_t group_start(const struct product *p, int64_t g) { return p->x.row
 
 static void arrange_group(const struct product *p, int arrangement, int64_t g, float *out) {
     int64_t t = group_start(p, g);
-    p->kernels->arrange(arrangement, p->x.at + t * p->x.stride, p->x.stride, (int)(group_start(p, g + 1) - t), p->x.width, out);
+    p->kernels->arrange(arrangement, p->x.at + t * p->x.stride, p->x.stride, (int)(group_start(p, g + 1) - t),
+                        p->x.width, out);
 }
 
 /* Group g as weights of this arrangement want it: what all workers share, or in this worker's scratch. */
@@ -66,8 +67,8 @@ static const float *arranged_group(struct product *p, int arrangement, int64_t g
 }
 
 /* All rows of x with n_cols columns of `part`, which is the run's or what was made of it, from row `row` on. */
-static void multiply_groups(struct product *p, const struct run *run, const struct weight_part *part, int64_t row, int64_t n_cols,
-                            bool near) {
+static void multiply_groups(struct product *p, const struct run *run, const struct weight_part *part, int64_t row,
+                            int64_t n_cols, bool near) {
     for (int64_t g = 0; g < n_groups(p); g++) {
         int64_t t = group_start(p, g);
         p->kernels->multiply_few(&(struct few_rows){
@@ -88,7 +89,8 @@ static void multiply_groups(struct product *p, const struct run *run, const stru
 
 /* Rows of a piece that several groups meet: a power of two, as tiles are. */
 static int64_t direct_rows(const struct kernels *kernels, const struct weight_part *part) {
-    int64_t row_bytes = part->row_stride * (int64_t)dtype_bytes(part->dtype), n = kernels->by_tiles ? MOST_TILED : MOST_READY;
+    int64_t row_bytes = part->row_stride * (int64_t)dtype_bytes(part->dtype),
+            n = kernels->by_tiles ? MOST_TILED : MOST_READY;
     while (n > LEAST_DIRECT && n * row_bytes > NEAR_BYTES)
         n /= 2;
     return n;
@@ -147,10 +149,12 @@ static void share_arranged(const struct call *c, struct product *p) {
 
 void fast_linear(const struct call *c) {
     struct mat y = c->out[0];
-    struct product p = {.kernels = c->loaded->device->kernels, .weight = c->weight[0], .x = c->in[0], .scratch = c->scratch};
+    struct product p = {
+        .kernels = c->loaded->device->kernels, .weight = c->weight[0], .x = c->in[0], .scratch = c->scratch};
     const float *bias = call_floats(c, 1);
     if (n_groups(&p) > 1)
         share_arranged(c, &p);
     for (int64_t begin, end; pool_range_take(c->rows, c->worker, &begin, &end);)
-        product_rows(&p, begin, end, (struct mat){y.at + begin, y.stride, y.rows, end - begin}, bias ? bias + begin : NULL);
+        product_rows(&p, begin, end, (struct mat){y.at + begin, y.stride, y.rows, end - begin},
+                     bias ? bias + begin : NULL);
 }

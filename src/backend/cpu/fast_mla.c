@@ -54,7 +54,8 @@ void fast_mla_prep(const struct call *c) {
 struct tile {
     int seq, first_head, n_heads;
     int64_t first, n_tokens;
-    float *q, *scores, *panel, *latent, *max, *sum; // [rows][width], [rows][KEYS], [width][KEYS], [rows][rank], [rows], [rows]
+    float *q, *scores, *panel, *latent, *max,
+        *sum; // [rows][width], [rows][KEYS], [width][KEYS], [rows][rank], [rows], [rows]
     float *rest;
 };
 
@@ -119,7 +120,8 @@ static void end_tile(const struct call *c, const struct tile *t) {
         int64_t row = (int64_t)(t->first_head + h) * a->v_dim;
         struct mat x = {t->latent + h * t->n_tokens * a->rank, a->rank, t->n_tokens, a->rank};
         struct mat y = {mat_row(c->out[0], t->first) + row, c->out[0].stride, t->n_tokens, a->v_dim};
-        struct product product = {.kernels = c->loaded->device->kernels, .weight = c->weight[0], .x = x, .scratch = t->rest};
+        struct product product = {
+            .kernels = c->loaded->device->kernels, .weight = c->weight[0], .x = x, .scratch = t->rest};
         product_rows(&product, row, row + a->v_dim, y, NULL);
     }
 }

@@ -21,7 +21,9 @@ struct groups {
     float *x, *hidden, *y;
 };
 
-static int64_t max_pairs(const struct moe_args *a, int64_t max_tokens) { return MIN(max_tokens, MOE_TOKENS) * a->top_k; }
+static int64_t max_pairs(const struct moe_args *a, int64_t max_tokens) {
+    return MIN(max_tokens, MOE_TOKENS) * a->top_k;
+}
 
 int64_t fast_moe_shared(const struct op *op, int64_t max_tokens) {
     const struct moe_args *a = &op->args.moe_ffn;
@@ -29,7 +31,9 @@ int64_t fast_moe_shared(const struct op *op, int64_t max_tokens) {
     return (ints + 15) / 16 * 16 + max_pairs(a, max_tokens) * (2 * width + 2 * (int64_t)a->ffn_size);
 }
 
-int64_t fast_moe_scratch(const struct op *op) { return product_scratch(MAX(op->in[0].width, op->args.moe_ffn.ffn_size)); }
+int64_t fast_moe_scratch(const struct op *op) {
+    return product_scratch(MAX(op->in[0].width, op->args.moe_ffn.ffn_size));
+}
 
 static struct groups groups_of(const struct call *c, int64_t n_pairs) {
     const struct moe_args *a = &c->op->args.moe_ffn;
@@ -50,7 +54,8 @@ static void sort_pairs(const struct call *c, int64_t first_token, int64_t n_toke
         g->first[mat_ids(c->in[1], first_token + p / a->top_k)[p % a->top_k] + 1]++;
     for (int e = 0; e < a->n_experts; e++)
         g->first[e + 1] += g->first[e];
-    for (int64_t p = n_tokens * a->top_k - 1; p >= 0; p--) { // from the back, first[e + 1] counting down to first[e]'s old value
+    for (int64_t p = n_tokens * a->top_k - 1; p >= 0;
+         p--) { // from the back, first[e + 1] counting down to first[e]'s old value
         int32_t at = --g->first[mat_ids(c->in[1], first_token + p / a->top_k)[p % a->top_k] + 1];
         g->order[at] = (int32_t)p;
         g->place[p] = at;
@@ -63,7 +68,8 @@ static void gather_inputs(const struct call *c, int64_t first_token, int64_t n_p
     int64_t width = c->in[0].width, begin, end;
     call_share(c, n_pairs, 1, &begin, &end);
     for (int64_t p = begin; p < end; p++)
-        memcpy(g->x + p * width, mat_row(c->in[0], first_token + g->order[p] / c->op->args.moe_ffn.top_k), (size_t)width * sizeof(float));
+        memcpy(g->x + p * width, mat_row(c->in[0], first_token + g->order[p] / c->op->args.moe_ffn.top_k),
+               (size_t)width * sizeof(float));
 }
 
 /* hidden columns [begin, end) of an expert's pairs, made of the gate rows and up rows of those numbers. */
@@ -95,18 +101,21 @@ static void down_columns(const struct call *c, int expert, const struct groups *
     const float *b2 = call_floats(c, 3);
     struct mat hidden = {g->hidden + p * 2 * a->ffn_size, 2 * (int64_t)a->ffn_size, n, a->ffn_size};
     struct mat y = {g->y + p * width + begin, width, n, end - begin};
-    struct product product = {.kernels = c->loaded->device->kernels, .weight = c->weight[1], .x = hidden, .scratch = c->scratch};
+    struct product product = {
+        .kernels = c->loaded->device->kernels, .weight = c->weight[1], .x = hidden, .scratch = c->scratch};
     product_rows(&product, row, row + end - begin, y, b2 ? b2 + row : NULL);
 }
 
-static void sum_choices(const struct call *c, int64_t first_token, int64_t n_tokens, const struct groups *g, int64_t begin, int64_t end) {
+static void sum_choices(const struct call *c, int64_t first_token, int64_t n_tokens, const struct groups *g,
+                        int64_t begin, int64_t end) {
     int top_k = c->op->args.moe_ffn.top_k;
     for (int64_t t = 0; t < n_tokens; t++) {
         float *y = mat_row(c->out[0], first_token + t) + begin;
         memset(y, 0, (size_t)(end - begin) * sizeof *y);
         for (int k = 0; k < top_k; k++)
             c->loaded->device->kernels->add_scaled(y, mat_row(c->in[2], first_token + t)[k],
-                                                   g->y + g->place[t * top_k + k] * c->in[0].width + begin, end - begin);
+                                                   g->y + g->place[t * top_k + k] * c->in[0].width + begin,
+                                                   end - begin);
     }
 }
 

@@ -1,14 +1,15 @@
 /* fast_prep.c - ADD_NORM and QKV_PREP over vectors: what stands between the products of a layer.
  *
- * Bytes: rows of a few thousand floats that another worker has just written; with few rows the time is that of fetching them
- * from its cache. So in a step of one token a sequence a KV head is prepared by the worker that attends to it, which
- * finds the queries, and the lines of the cache that the key was written to, in its own. */
+ * Bytes: rows of a few thousand floats that another worker has just written; with few rows the time is that of fetching
+ * them from its cache. So in a step of one token a sequence a KV head is prepared by the worker that attends to it,
+ * which finds the queries, and the lines of the cache that the key was written to, in its own. */
 #include "backend/cpu/fast.h"
 
 #include <math.h>
 #include <string.h>
 
-static void norm_row(const struct kernels *k, const float *x, const float *weight, int64_t n, float eps, bool plus_one, float *y) {
+static void norm_row(const struct kernels *k, const float *x, const float *weight, int64_t n, float eps, bool plus_one,
+                     float *y) {
     k->weigh(x, 1.0f / sqrtf(k->dot(x, x, n) / (float)n + eps), weight, plus_one, n, y);
 }
 
@@ -55,7 +56,8 @@ static void store_key_value(const struct call *c, int64_t t, int head) {
     const struct qkv_args *a = &c->op->args.qkv_prep;
     int64_t size = c->loaded->block_size, position = c->plan->position[t], slot = position & (size - 1);
     struct kv_block block = kv_block(c, a->cache, c->seq_of_row[t], position, head);
-    const float *keys = mat_row(c->in[0], t) + (int64_t)a->n_heads * a->head_dim, *x = keys + (int64_t)head * a->head_dim;
+    const float *keys = mat_row(c->in[0], t) + (int64_t)a->n_heads * a->head_dim,
+                *x = keys + (int64_t)head * a->head_dim;
     prepare_head(c, t, x, call_floats(c, 1), c->scratch);
     int half = a->head_dim / 2, turned = a->k_turned > 0 ? a->k_turned / 2 : half; // of each half
     for (int i = 0; i < 2 * turned; i++)
@@ -84,7 +86,8 @@ static void prepare_group(const struct call *c, int64_t t, int kv_head) {
 }
 
 void fast_qkv_prep(const struct call *c) {
-    int64_t n_heads = c->op->args.qkv_prep.n_kv_heads, n = c->in[0].rows * n_heads, begin = c->worker, end = n, step = c->n_workers;
+    int64_t n_heads = c->op->args.qkv_prep.n_kv_heads, n = c->in[0].rows * n_heads, begin = c->worker, end = n,
+            step = c->n_workers;
     if (c->plan->n_tokens > c->plan->n_seqs) { // tokens of one block share lines of its keys: neighbours stay together
         call_share(c, n, 1, &begin, &end);
         step = 1;

@@ -22,10 +22,11 @@ static bool has_f16c(void) { // clang 14's __builtin_cpu_supports does not know 
 const struct kernels *kernels_find(const char *name) {
 #if defined(__x86_64__)
     bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c();
-    bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-                  __builtin_cpu_supports("avx512vl");
+    bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     const struct kernels *tiles = avx512 ? kernels_amx() : NULL;
-    const struct choice choices[] = {{tiles, tiles}, {&kernels_avx512, avx512}, {&kernels_avx2, avx2}, {&kernels_portable, true}};
+    const struct choice choices[] = {
+        {tiles, tiles}, {&kernels_avx512, avx512}, {&kernels_avx2, avx2}, {&kernels_portable, true}};
 #else
     const struct choice choices[] = {{&kernels_portable, true}};
 #endif

@@ -1,8 +1,9 @@
 /* kernels.h - the vector loops under the fast ops, once for each instruction set.
  *
- * kernels_body.h is written over a small vocabulary of vectors (simd_*.h) and compiled three times, and kernels_amx.c puts
- * products by tiles into the last of them; the table of the best set that the processor has is chosen when the backend is
- * opened. Nothing here knows an op. All arithmetic is as exact as float32; only the order of sums differs from the reference. */
+ * kernels_body.h is written over a small vocabulary of vectors (simd_*.h) and compiled three times, and kernels_amx.c
+ * puts products by tiles into the last of them; the table of the best set that the processor has is chosen when the
+ * backend is opened. Nothing here knows an op. All arithmetic is as exact as float32; only the order of sums differs
+ * from the reference. */
 #pragma once
 
 #include "core/ops.h"
@@ -19,9 +20,9 @@ struct few_rows {
     float *y;
     int64_t y_stride;
     const float *bias;
-    bool near; // the weights are in a cache already: none are fetched ahead
-    float *
-        partial; // n_rows * n_x * MOST_LANES floats: go by NEAR_COLS columns, so that x stays in the first-level cache; NULL: by whole rows
+    bool near;      // the weights are in a cache already: none are fetched ahead
+    float *partial; // n_rows * n_x * MOST_LANES floats: go by NEAR_COLS columns, so that x stays in the first-level
+                    // cache; NULL: by whole rows
 };
 
 enum {
@@ -46,14 +47,14 @@ struct kernels {
     int (*arrangement)(const struct weight_part *part);
     void (*arrange)(int arrangement, const float *x, int64_t x_stride, int n_x, int64_t n, float *out);
     void (*multiply_few)(const struct few_rows *f);
-    /* In how many groups of FEW_ROWS rows multiply_few should meet the part as it is stored, at most; weights for more of them,
-     * and those of formats with 0, are made ready. */
+    /* In how many groups of FEW_ROWS rows multiply_few should meet the part as it is stored, at most; weights for more
+     * of them, and those of formats with 0, are made ready. */
     int (*direct_groups)(const struct weight_part *part);
     bool by_tiles; // multiply_few wants many rows of weights and no `partial`
 
     /* n_rows rows of n columns of any format as floats [n_rows][arranged_cols(n)], dequantised, in the order in which
-     * multiply_few meets them: as a plain float32 part, with x in the arrangement of the part that they come from, they give
-     * the same bits as that part. */
+     * multiply_few meets them: as a plain float32 part, with x in the arrangement of the part that they come from, they
+     * give the same bits as that part. */
     void (*ready)(const struct weight_part *part, int64_t row, int64_t n_rows, int64_t n, float *out);
 
     /* Columns [col, col + n) of a weight's row as floats, any format; col a multiple of 32. */
@@ -61,17 +62,17 @@ struct kernels {
     /* Turns n_rows <= PANEL_ROWS rows of k floats, `stride` apart, into panel [k][PANEL_ROWS], zeros beyond n_rows. */
     void (*pack)(const float *rows, int64_t stride, int64_t n_rows, int64_t k, float *panel);
     /* C [m, n] = A [m, k] B [k, n], or += with `add`. Row-major with strides; no two overlap. */
-    void (*multiply)(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float *c, int64_t ldc,
-                     bool add);
+    void (*multiply)(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb,
+                     float *c, int64_t ldc, bool add);
 
     float (*dot)(const float *a, const float *b, int64_t n);
     void (*add_scaled)(float *y, float factor, const float *x, int64_t n);        // y += factor * x
     void (*multiply_add)(float *y, const float *a, const float *b, int64_t n);    // y += a * b
     void (*blend)(float *y, float keep, float factor, const float *x, int64_t n); // y = keep * y + factor * x
     void (*scale)(float *y, float factor, int64_t n);
-    float (*largest)(const float *x, int64_t n);                                    // -infinity for none; NaNs are passed over
-    float (*exp_sum)(float *x, float max, int64_t n);                               // x = e^(x - max); returns the sum
-    void (*softcap)(float *x, float cap, int64_t n);                                // x = cap * tanh(x / cap)
+    float (*largest)(const float *x, int64_t n);      // -infinity for none; NaNs are passed over
+    float (*exp_sum)(float *x, float max, int64_t n); // x = e^(x - max); returns the sum
+    void (*softcap)(float *x, float cap, int64_t n);  // x = cap * tanh(x / cap)
     void (*add)(const float *a, const float *b, float factor, int64_t n, float *y); // y = (a + b) * factor; b NULL: 0
     /* y = x * factor * w, or * (w + 1) with plus_one; w may be NULL, y may be x. */
     void (*weigh)(const float *x, float factor, const float *w, bool plus_one, int64_t n, float *y);

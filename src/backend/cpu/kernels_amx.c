@@ -6,21 +6,21 @@
  * exact as sums in float32 are:
  *
  *     A   16 rows of weights, 32 columns, as the checkpoint stores them
- *     B   4 rows of x: [16 pairs of columns][high x 4, middle x 4, low x 4, nothing x 4][the pair], a line of 64 bytes a pair
- *     C   [16 rows of weights][high x 4, middle x 4, low x 4]
+ *     B   4 rows of x: [16 pairs of columns][high x 4, middle x 4, low x 4, nothing x 4][the pair], a line of 64 bytes
+ * a pair C   [16 rows of weights][high x 4, middle x 4, low x 4]
  *
  * A tile whose rows begin with a cache line is loaded twice as fast as one whose rows lie in two, and checkpoints align
- * nothing. So where all rows of a part lie alike, columns are counted from the line in which a row begins: before its first
- * and behind its last column a tile holds what else is stored there, and x zeros. Whether that would be read outside the part,
- * where it may be no weights but bytes that mean infinity, is looked at, and the step then taken from a copy. So the last bits
- * of a sum depend on where in a line its file has the row, though on nothing of the step.
+ * nothing. So where all rows of a part lie alike, columns are counted from the line in which a row begins: before its
+ * first and behind its last column a tile holds what else is stored there, and x zeros. Whether that would be read
+ * outside the part, where it may be no weights but bytes that mean infinity, is looked at, and the step then taken from
+ * a copy. So the last bits of a sum depend on where in a line its file has the row, though on nothing of the step.
  *
- * A column of C is a sum of its own, over the same terms in the same order whatever is beside it. Denormal numbers count
- * as zeros. Two A and two B meet in four C, so that each is loaded once for two products.
+ * A column of C is a sum of its own, over the same terms in the same order whatever is beside it. Denormal numbers
+ * count as zeros. Two A and two B meet in four C, so that each is loaded once for two products.
  *
- * One core of an Intel Xeon, the products of models/story one after the other, best of 300 (2026-11-22): with eight rows of x
- * 310 GFLOP/s from the second-level cache, where AVX-512 makes 110, and 174 from the third, 108; with one row as fast as
- * the third-level cache gives the weights, like AVX-512. */
+ * One core of an Intel Xeon, the products of models/story one after the other, best of 300 (2026-11-22): with eight
+ * rows of x 310 GFLOP/s from the second-level cache, where AVX-512 makes 110, and 174 from the third, 108; with one row
+ * as fast as the third-level cache gives the weights, like AVX-512. */
 #if defined(__x86_64__)
 #include "backend/cpu/kernels.h"
 
@@ -52,10 +52,13 @@ enum {
     ROWS_OF_B = 4,  // of x
     B_FLOATS = 256, // of a tile
     AHEAD_STEPS = 4,
-    NEXT_BYTES = 16 << 10 // fetched ahead of weights: more than a core has under way, and little is fetched behind the worker's last row
+    NEXT_BYTES = 16 << 10 // fetched ahead of weights: more than a core has under way, and little is fetched behind the
+                          // worker's last row
 };
 
-static bool is_tiled(const struct weight_part *part) { return part->format == &qformat_plain && part->dtype == DT_BF16; }
+static bool is_tiled(const struct weight_part *part) {
+    return part->format == &qformat_plain && part->dtype == DT_BF16;
+}
 
 /* Columns between the line in which a row begins and the row; 0 if rows differ in that. */
 static int columns_before(const struct weight_part *part) {
@@ -68,7 +71,9 @@ static int arrangement(const struct weight_part *part) {
 }
 
 /* However many rows: a tile is not made faster by floats. */
-static int direct_groups(const struct weight_part *part) { return is_tiled(part) ? INT_MAX : kernels_avx512.direct_groups(part); }
+static int direct_groups(const struct weight_part *part) {
+    return is_tiled(part) ? INT_MAX : kernels_avx512.direct_groups(part);
+}
 
 /* ---- activations ---- */
 
@@ -83,7 +88,9 @@ static ALWAYS_INLINE void turn_quarters(__m512 v[4]) {
 }
 
 /* The first eight bits of each float, which is a bf16 number. */
-static ALWAYS_INLINE __m512i first_bits(__m512 v) { return _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32((int)0xFFFF0000)); }
+static ALWAYS_INLINE __m512i first_bits(__m512 v) {
+    return _mm512_and_si512(_mm512_castps_si512(v), _mm512_set1_epi32((int)0xFFFF0000));
+}
 
 /* v as the sum of three numbers of eight bits; what is infinite or no number is all in the first. */
 static ALWAYS_INLINE void split(__m512 v, __m512i parts[3]) {
@@ -92,20 +99,23 @@ static ALWAYS_INLINE void split(__m512 v, __m512i parts[3]) {
     parts[0] = first_bits(v);
     __m512 rest = _mm512_maskz_sub_ps(finite, v, _mm512_castsi512_ps(parts[0]));
     parts[1] = first_bits(rest);
-    parts[2] = first_bits(_mm512_sub_ps(rest, _mm512_castsi512_ps(parts[1]))); // of a denormal number more bits would be left
+    parts[2] =
+        first_bits(_mm512_sub_ps(rest, _mm512_castsi512_ps(parts[1]))); // of a denormal number more bits would be left
 }
 
 /* Columns [c, c + 32) of a row of n, zeros where there are none, as pairs of bf16: high, middle, low. */
 static ALWAYS_INLINE void split_row(const float *x, int64_t c, int64_t n, __m512 parts[3]) {
     uint32_t some = (uint32_t)((UINT64_C(1) << MIN(n - c, TILE_COLS)) - 1) & UINT32_MAX << MAX(-c, 0);
-    __m512 a = _mm512_maskz_loadu_ps((__mmask16)some, x + c), b = _mm512_maskz_loadu_ps((__mmask16)(some >> LINE), x + c + LINE);
+    __m512 a = _mm512_maskz_loadu_ps((__mmask16)some, x + c),
+           b = _mm512_maskz_loadu_ps((__mmask16)(some >> LINE), x + c + LINE);
     const __m512i evens = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     __m512 even = _mm512_permutex2var_ps(a, evens, b);
     __m512 odd = _mm512_permutex2var_ps(a, _mm512_or_si512(evens, _mm512_set1_epi32(1)), b);
     __m512i first[3], second[3];
     split(even, first);
     split(odd, second);
-    UNROLL for (int i = 0; i < 3; i++) parts[i] = _mm512_castsi512_ps(_mm512_or_si512(_mm512_srli_epi32(first[i], 16), second[i]));
+    UNROLL for (int i = 0; i < 3; i++) parts[i] =
+        _mm512_castsi512_ps(_mm512_or_si512(_mm512_srli_epi32(first[i], 16), second[i]));
 }
 
 /* B of columns [c, c + 32) of n_x <= 4 rows of n. */
@@ -117,10 +127,13 @@ static ALWAYS_INLINE void arrange_tile(const float *x, int64_t x_stride, int n_x
             split_row(x + t * x_stride, c, n, of_row);
         UNROLL for (int i = 0; i < 3; i++) parts[i][t] = of_row[i];
     }
-    UNROLL for (int i = 0; i < 3; i++) turn_quarters(parts[i]); // quarter k of parts[i][q]: part i of pair 4k + q, of the four rows
+    UNROLL for (int i = 0; i < 3; i++)
+        turn_quarters(parts[i]); // quarter k of parts[i][q]: part i of pair 4k + q, of the four rows
     UNROLL for (int q = 0; q < 4; q++) {
-        __m512 a = _mm512_shuffle_f32x4(parts[0][q], parts[1][q], 0x44), b = _mm512_shuffle_f32x4(parts[2][q], zero, 0x44);
-        __m512 e = _mm512_shuffle_f32x4(parts[0][q], parts[1][q], 0xEE), g = _mm512_shuffle_f32x4(parts[2][q], zero, 0xEE);
+        __m512 a = _mm512_shuffle_f32x4(parts[0][q], parts[1][q], 0x44),
+               b = _mm512_shuffle_f32x4(parts[2][q], zero, 0x44);
+        __m512 e = _mm512_shuffle_f32x4(parts[0][q], parts[1][q], 0xEE),
+               g = _mm512_shuffle_f32x4(parts[2][q], zero, 0xEE);
         _mm512_storeu_ps(out + q * LINE, _mm512_shuffle_f32x4(a, b, 0x88));
         _mm512_storeu_ps(out + (4 + q) * LINE, _mm512_shuffle_f32x4(a, b, 0xDD));
         _mm512_storeu_ps(out + (8 + q) * LINE, _mm512_shuffle_f32x4(e, g, 0x88));
@@ -128,7 +141,8 @@ static ALWAYS_INLINE void arrange_tile(const float *x, int64_t x_stride, int n_x
     }
 }
 
-/* Another core has often written x, and what it holds comes late: columns [c, c + 32) are asked for before they are used. */
+/* Another core has often written x, and what it holds comes late: columns [c, c + 32) are asked for before they are
+ * used. */
 static ALWAYS_INLINE void fetch_columns(const float *x, int64_t x_stride, int n_x, int64_t c, int64_t n) {
     for (int t = 0; t < n_x && c + TILE_COLS <= n; t++) {
         __builtin_prefetch(x + t * x_stride + c);
@@ -166,7 +180,8 @@ static void configure(int rows) {
     _tile_loadconfig(&config);
 }
 
-static ALWAYS_INLINE void multiply_step(const int n_a, const int n_b, const unsigned char *w, int64_t w_stride, const float *x) {
+static ALWAYS_INLINE void multiply_step(const int n_a, const int n_b, const unsigned char *w, int64_t w_stride,
+                                        const float *x) {
     _tile_loadd(6, x, LINE * sizeof(float));
     _tile_loadd(4, w, w_stride);
     _tile_dpbf16ps(0, 4, 6);
@@ -196,7 +211,8 @@ static ALWAYS_INLINE void put_tile(const struct few_rows *f, int64_t r, int n, i
     __m512 bias = f->bias ? _mm512_maskz_loadu_ps(some, f->bias + r) : _mm512_setzero_ps(), v[4];
     UNROLL for (int q = 0; q < 4; q++) {
         const float *row = c + q * LINE;
-        v[q] = _mm512_add_ps(gather_sums(row, 0), _mm512_add_ps(gather_sums(row, ROWS_OF_B), gather_sums(row, 2 * ROWS_OF_B)));
+        v[q] = _mm512_add_ps(gather_sums(row, 0),
+                             _mm512_add_ps(gather_sums(row, ROWS_OF_B), gather_sums(row, 2 * ROWS_OF_B)));
     }
     turn_quarters(v);
     for (int i = 0; i < MIN(f->n_x - t, ROWS_OF_B); i++)
@@ -217,8 +233,8 @@ static ALWAYS_INLINE void put_finished(const int n_b, const struct few_rows *f, 
 }
 
 /* A of columns [c, c + 32) of some rows of n from a copy, with zeros where there are none. */
-static ALWAYS_INLINE void multiply_edge(const int n_a, const int n_b, const unsigned char *w, int64_t w_stride, int rows, int64_t c,
-                                        int64_t n, const float *x) {
+static ALWAYS_INLINE void multiply_edge(const int n_a, const int n_b, const unsigned char *w, int64_t w_stride,
+                                        int rows, int64_t c, int64_t n, const float *x) {
     uint16_t copy[2 * TILE_ROWS][TILE_COLS];
     uint32_t some = (uint32_t)((UINT64_C(1) << MIN(n - c, TILE_COLS)) - 1) & UINT32_MAX << MAX(-c, 0);
     for (int i = 0; i < n_a * rows; i++)
@@ -227,8 +243,8 @@ static ALWAYS_INLINE void multiply_edge(const int n_a, const int n_b, const unsi
     multiply_step(n_a, n_b, (const unsigned char *)copy, sizeof *copy, x);
 }
 
-/* n_a tiles of `rows` rows of weights, from row r of f on, times n_b tiles of x. The tiles before these, whose sums have long
- * been stored, go to y while the processor still multiplies. */
+/* n_a tiles of `rows` rows of weights, from row r of f on, times n_b tiles of x. The tiles before these, whose sums
+ * have long been stored, go to y while the processor still multiplies. */
 static ALWAYS_INLINE void multiply_tiles(const int n_a, const int n_b, const struct few_rows *f, int64_t r, int rows,
                                          const struct finished *last, struct finished *out) {
     const struct weight_part *part = f->part;
@@ -247,7 +263,8 @@ static ALWAYS_INLINE void multiply_tiles(const int n_a, const int n_b, const str
         multiply_edge(n_a, n_b, w, w_stride, rows, -before, f->n_cols, f->x), s++;
     for (; s < n_steps - copy_last; s++) {
         if (fetch)
-            UNROLL for (int i = 0; i < n_a * rows; i++) __builtin_prefetch(w + NEXT_BYTES + (s * n_a * rows + i) * 64, 0, 2);
+            UNROLL for (int i = 0; i < n_a * rows; i++)
+                __builtin_prefetch(w + NEXT_BYTES + (s * n_a * rows + i) * 64, 0, 2);
         multiply_step(n_a, n_b, w + (s * TILE_COLS - before) * 2, w_stride, f->x + s * n_b * B_FLOATS);
     }
     if (s < n_steps)

@@ -13,7 +13,9 @@
 #define UNROLL _Pragma("GCC unroll 16")
 
 /* The vector at p, of which `left` elements exist: all of it, or what is left with zeros behind. */
-static ALWAYS_INLINE vf vf_some(const float *p, int64_t left) { return left >= LANES ? vf_load(p) : vf_load_n(p, left); }
+static ALWAYS_INLINE vf vf_some(const float *p, int64_t left) {
+    return left >= LANES ? vf_load(p) : vf_load_n(p, left);
+}
 static ALWAYS_INLINE void vf_put(float *p, vf v, int64_t left) {
     if (left >= LANES)
         vf_store(p, v);
@@ -59,7 +61,8 @@ static void scale(float *y, float factor, int64_t n) {
 static void add(const float *a, const float *b, float factor, int64_t n, float *y) {
     vf f = vf_set(factor);
     for (int64_t i = 0; i < n; i += LANES)
-        vf_put(y + i, vf_mul(f, b ? vf_add(vf_some(a + i, n - i), vf_some(b + i, n - i)) : vf_some(a + i, n - i)), n - i);
+        vf_put(y + i, vf_mul(f, b ? vf_add(vf_some(a + i, n - i), vf_some(b + i, n - i)) : vf_some(a + i, n - i)),
+               n - i);
 }
 
 static void weigh(const float *x, float factor, const float *w, bool plus_one, int64_t n, float *y) {
@@ -154,7 +157,8 @@ static ALWAYS_INLINE vf vf_activate(const enum activation act, vf g, vf u, float
     bug(__FILE__, __LINE__, "an activation without a vector form");
 }
 
-static ALWAYS_INLINE void activate_row(const enum activation act, float limit, const float *gate, const float *up, int64_t n, float *y) {
+static ALWAYS_INLINE void activate_row(const enum activation act, float limit, const float *gate, const float *up,
+                                       int64_t n, float *y) {
     for (int64_t i = 0; i < n; i += LANES)
         vf_put(y + i, vf_activate(act, vf_some(gate + i, n - i), vf_some(up + i, n - i), limit), n - i);
 }
@@ -198,7 +202,9 @@ static ALWAYS_INLINE void load_pair(const enum dtype dt, const unsigned char *p,
 }
 
 /* dtype_bytes, known to the compiler. */
-static ALWAYS_INLINE int element_bytes(const enum dtype dt) { return dt == DT_F32 ? 4 : dt == DT_BF16 || dt == DT_F16 ? 2 : 1; }
+static ALWAYS_INLINE int element_bytes(const enum dtype dt) {
+    return dt == DT_F32 ? 4 : dt == DT_BF16 || dt == DT_F16 ? 2 : 1;
+}
 
 static ALWAYS_INLINE vf load_in_order(const enum dtype dt, const unsigned char *p) {
     switch (dt) {
@@ -230,7 +236,8 @@ static float scale_at(const struct qscale *s, int64_t stored_row, int64_t block_
 }
 
 static void convert_plain(const struct weight_part *part, int64_t row, int64_t col, int64_t n, float *out) {
-    const unsigned char *p = (const unsigned char *)part->data + (row * part->row_stride + col) * (int64_t)dtype_bytes(part->dtype);
+    const unsigned char *p =
+        (const unsigned char *)part->data + (row * part->row_stride + col) * (int64_t)dtype_bytes(part->dtype);
     switch (part->dtype) {
     case DT_BF16: convert_elements(DT_BF16, p, n, out); break;
     case DT_F16: convert_elements(DT_F16, p, n, out); break;
@@ -311,7 +318,9 @@ enum {
     BY_STEP_APART // the same, and within a step even columns before odd ones
 };
 
-static int arrangement(const struct weight_part *part) { return is_direct(part) && part->dtype == DT_BF16 ? BY_STEP_APART : BY_STEP; }
+static int arrangement(const struct weight_part *part) {
+    return is_direct(part) && part->dtype == DT_BF16 ? BY_STEP_APART : BY_STEP;
+}
 
 static void arrange(int how, const float *x, int64_t x_stride, int n_x, int64_t n, float *out) {
     for (int64_t c = 0; c < n; c += 2 * LANES)
@@ -328,8 +337,8 @@ static void arrange(int how, const float *x, int64_t x_stride, int n_x, int64_t 
 }
 
 /* Two vectors of weights of each of n_w rows, w_stride bytes apart, times the scale of the row's block. */
-static ALWAYS_INLINE void load_step(const enum dtype dt, const bool scaled, const int n_w, const unsigned char *w, int64_t w_stride,
-                                    const vf *scale, vf *first, vf *second) {
+static ALWAYS_INLINE void load_step(const enum dtype dt, const bool scaled, const int n_w, const unsigned char *w,
+                                    int64_t w_stride, const vf *scale, vf *first, vf *second) {
     UNROLL for (int i = 0; i < n_w; i++) {
         load_pair(dt, w + i * w_stride, &first[i], &second[i]);
         if (scaled) {
@@ -339,11 +348,12 @@ static ALWAYS_INLINE void load_step(const enum dtype dt, const bool scaled, cons
     }
 }
 
-/* sum[i][t] += the weights of a step of row i times those of x [n_x][2 * LANES]. Whatever n_w and n_x are, and whoever has
- * made floats of the weights, a sum has the same terms in the same order in the same lanes: what a row of x gives does
- * not depend on the rows beside it. */
-static ALWAYS_INLINE void few_step(const enum dtype dt, const bool scaled, const int n_w, const int n_x, const unsigned char *w,
-                                   int64_t w_stride, const vf *scale, const float *x, vf sum[][FEW_ROWS]) {
+/* sum[i][t] += the weights of a step of row i times those of x [n_x][2 * LANES]. Whatever n_w and n_x are, and whoever
+ * has made floats of the weights, a sum has the same terms in the same order in the same lanes: what a row of x gives
+ * does not depend on the rows beside it. */
+static ALWAYS_INLINE void few_step(const enum dtype dt, const bool scaled, const int n_w, const int n_x,
+                                   const unsigned char *w, int64_t w_stride, const vf *scale, const float *x,
+                                   vf sum[][FEW_ROWS]) {
     vf first[MAX_TILE_WEIGHTS], second[MAX_TILE_WEIGHTS];
     load_step(dt, scaled, n_w, w, w_stride, scale, first, second);
     UNROLL for (int t = 0; t < n_x; t++) {
@@ -356,8 +366,8 @@ static ALWAYS_INLINE void few_step(const enum dtype dt, const bool scaled, const
     }
 }
 
-/* A tile of weights that is walked over: w, rows w_stride bytes apart, their scales; and the weights to come, fetched ahead_step
- * bytes a step (0: they are here). */
+/* A tile of weights that is walked over: w, rows w_stride bytes apart, their scales; and the weights to come, fetched
+ * ahead_step bytes a step (0: they are here). */
 struct few_walk {
     const unsigned char *w, *ahead;
     int64_t w_stride, ahead_step;
@@ -366,8 +376,8 @@ struct few_walk {
 
 /* sum[i][t] += the product of columns [from, to) of row i of n_w rows with x[t]. Activations behind n_cols are zeros;
  * a last step of fewer weights than two vectors is copied, so that no byte behind a row is read. */
-static ALWAYS_INLINE void few_run(const enum dtype dt, const bool scaled, const int n_w, const int n_x, struct few_walk *walk,
-                                  const float *x, int64_t from, int64_t to, vf out[][FEW_ROWS]) {
+static ALWAYS_INLINE void few_run(const enum dtype dt, const bool scaled, const int n_w, const int n_x,
+                                  struct few_walk *walk, const float *x, int64_t from, int64_t to, vf out[][FEW_ROWS]) {
     const int size = element_bytes(dt), step_lines = (n_w * 2 * LANES * size + 63) / 64;
     const unsigned char *w = walk->w, *ahead = walk->ahead;
     const int64_t w_stride = walk->w_stride, ahead_step = walk->ahead_step;
@@ -392,7 +402,8 @@ static ALWAYS_INLINE void few_run(const enum dtype dt, const bool scaled, const 
 }
 
 /* The lanes of every sum together, and the bias, to y. */
-static ALWAYS_INLINE void few_put(const int n_w, const int n_x, const struct few_rows *f, int64_t r, vf sum[][FEW_ROWS]) {
+static ALWAYS_INLINE void few_put(const int n_w, const int n_x, const struct few_rows *f, int64_t r,
+                                  vf sum[][FEW_ROWS]) {
     float total[(MAX_TILE_WEIGHTS * FEW_ROWS + LANES - 1) / LANES * LANES];
     UNROLL for (int k = 0; k < n_w * n_x; k += LANES) {
         vf v[LANES];
@@ -411,16 +422,18 @@ static ALWAYS_INLINE void few_begin(const int n_w, const int n_x, vf sum[][FEW_R
 }
 
 static ALWAYS_INLINE void few_resume(const int n_w, const int n_x, const float *partial, vf sum[][FEW_ROWS]) {
-    UNROLL for (int i = 0; i < n_w; i++) UNROLL for (int t = 0; t < n_x; t++) sum[i][t] = vf_load(partial + (i * n_x + t) * LANES);
+    UNROLL for (int i = 0; i < n_w; i++) UNROLL for (int t = 0; t < n_x; t++) sum[i][t] =
+        vf_load(partial + (i * n_x + t) * LANES);
 }
 
 static ALWAYS_INLINE void few_keep(const int n_w, const int n_x, float *partial, vf sum[][FEW_ROWS]) {
-    UNROLL for (int i = 0; i < n_w; i++) UNROLL for (int t = 0; t < n_x; t++) vf_store(partial + (i * n_x + t) * LANES, sum[i][t]);
+    UNROLL for (int i = 0; i < n_w; i++) UNROLL for (int t = 0; t < n_x; t++)
+        vf_store(partial + (i * n_x + t) * LANES, sum[i][t]);
 }
 
 /* Columns [from, to) of rows [r, r + n_w) of f. */
-static ALWAYS_INLINE void few_tile(const enum dtype dt, const bool scaled, const int n_w, const int n_x, const struct few_rows *f,
-                                   int64_t r, int64_t from, int64_t to) {
+static ALWAYS_INLINE void few_tile(const enum dtype dt, const bool scaled, const int n_w, const int n_x,
+                                   const struct few_rows *f, int64_t r, int64_t from, int64_t to) {
     const struct weight_part *part = f->part;
     const int size = element_bytes(dt);
     const int64_t row = f->row + r, block = scaled && part->scale.block_cols ? part->scale.block_cols : f->n_cols;
@@ -491,8 +504,8 @@ static void multiply_few(const struct few_rows *f) {
 
 /* ---- weights made ready: converted once for many rows of activations ---- */
 
-static ALWAYS_INLINE void ready_row(const enum dtype dt, const bool scaled, const struct weight_part *part, int64_t row, int64_t n,
-                                    float *out) {
+static ALWAYS_INLINE void ready_row(const enum dtype dt, const bool scaled, const struct weight_part *part, int64_t row,
+                                    int64_t n, float *out) {
     const int size = element_bytes(dt);
     const unsigned char *w = (const unsigned char *)part->data + row * part->row_stride * size;
     const int64_t block = scaled && part->scale.block_cols ? part->scale.block_cols : n;
@@ -623,8 +636,8 @@ static int64_t tile_width(int64_t m, int64_t n) {
     return n >= 2 * LANES ? 2 * LANES : MIN(n, LANES);
 }
 
-static void multiply(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb, float *c, int64_t ldc,
-                     bool add) {
+static void multiply(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb,
+                     float *c, int64_t ldc, bool add) {
     for (int64_t j = 0, width; j < n; j += width) {
         width = tile_width(m, n - j);
         for (int64_t i = 0; i < m; i += TILE_ROWS) {
@@ -638,7 +651,8 @@ static void pack(const float *rows, int64_t stride, int64_t n_rows, int64_t k, f
     for (int64_t r = 0; r < PANEL_ROWS; r += LANES)
         for (int64_t c = 0; c < k; c += LANES) {
             vf v[LANES];
-            UNROLL for (int i = 0; i < LANES; i++) v[i] = r + i < n_rows ? vf_some(rows + (r + i) * stride + c, k - c) : vf_set(0);
+            UNROLL for (int i = 0; i < LANES; i++) v[i] =
+                r + i < n_rows ? vf_some(rows + (r + i) * stride + c, k - c) : vf_set(0);
             vf_transpose(v);
             for (int i = 0; i < MIN(LANES, k - c); i++)
                 vf_store(panel + (c + i) * PANEL_ROWS + r, v[i]);

@@ -1,5 +1,6 @@
-/* measure.c - see measure.h. Every figure is the best of several passes: what is sought is the limit, and other processes
- * only ever make a pass slower. Reading goes through all of the memory, so that it lasts about as long as a token. */
+/* measure.c - see measure.h. Every figure is the best of several passes: what is sought is the limit, and other
+ * processes only ever make a pass slower. Reading goes through all of the memory, so that it lasts about as long as a
+ * token. */
 #include "backend/cpu/measure.h"
 
 #include "backend/cpu/kernels.h"

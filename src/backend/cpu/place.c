@@ -37,17 +37,18 @@ int64_t placed_run(const struct placed *w, int64_t row, const struct weight_part
     return w->first_row[low + 1] - row;
 }
 
-static enum status check_part(const struct program *p, const struct op *op, const struct weight *w, const struct weight_part *part,
-                              struct error *err) {
+static enum status check_part(const struct program *p, const struct op *op, const struct weight *w,
+                              const struct weight_part *part, struct error *err) {
     if (!part->data)
         return fail(err, ERR_UNSUPPORTED, "%s: %s: %s has no data", p->name, op_name(op->code), w->name);
     bool packed = part->format == &qformat_mxfp4 || part->format == &qformat_nvfp4;
-    bool known = packed ? part->dtype == DT_U8
-                        : (part->format == &qformat_plain && dtype_is_float(part->dtype)) ||
-                              (part->format == &qformat_scaled && (dtype_is_float(part->dtype) || part->dtype == DT_I8));
+    bool known = packed
+                     ? part->dtype == DT_U8
+                     : (part->format == &qformat_plain && dtype_is_float(part->dtype)) ||
+                           (part->format == &qformat_scaled && (dtype_is_float(part->dtype) || part->dtype == DT_I8));
     if (!known || (packed && part->col_stride != 1))
-        return fail(err, ERR_UNSUPPORTED, "%s: %s: the CPU does not compute with %s of %s (%s)", p->name, op_name(op->code),
-                    part->format->name, dtype_name(part->dtype), w->name);
+        return fail(err, ERR_UNSUPPORTED, "%s: %s: the CPU does not compute with %s of %s (%s)", p->name,
+                    op_name(op->code), part->format->name, dtype_name(part->dtype), w->name);
     return OK;
 }
 
@@ -72,11 +73,12 @@ static void turn_rows(void *arg, int worker, int n_workers) {
             for (int64_t r = r0; r < MIN(r0 + TILE, end); r++)
                 for (int64_t col = c0; col < MIN(c0 + TILE, t->n_cols); col++)
                     memcpy(t->to + (size_t)(r * t->n_cols + col) * size,
-                           (const unsigned char *)p->data + (size_t)(r * p->row_stride + col * p->col_stride) * size, size);
+                           (const unsigned char *)p->data + (size_t)(r * p->row_stride + col * p->col_stride) * size,
+                           size);
 }
 
-static enum status turn_part(struct placed_table *table, const struct weight *w, struct weight_part *part, struct pool *pool,
-                             struct error *err) {
+static enum status turn_part(struct placed_table *table, const struct weight *w, struct weight_part *part,
+                             struct pool *pool, struct error *err) {
     size_t n_bytes = (size_t)part->n_rows * (size_t)w->in * dtype_bytes(part->dtype);
     void *block = aligned_alloc(64, (n_bytes + 63) / 64 * 64);
     if (!block)
@@ -94,7 +96,8 @@ static enum status turn_part(struct placed_table *table, const struct weight *w,
 
 /* ---- placing ---- */
 
-static enum status place_matrix(struct placed_table *table, struct placed *placed, struct pool *pool, struct error *err) {
+static enum status place_matrix(struct placed_table *table, struct placed *placed, struct pool *pool,
+                                struct error *err) {
     const struct weight *w = placed->weight;
     placed->parts = xcalloc((size_t)w->n_parts, sizeof *placed->parts);
     placed->first_row = xcalloc((size_t)w->n_parts + 1, sizeof *placed->first_row);
@@ -117,8 +120,8 @@ static void place_floats(struct placed *placed) {
         weight_rows_f32(w, 0, w->out, placed->floats);
 }
 
-static enum status place(struct placed_table *table, const struct program *p, const struct op *op, int slot, struct pool *pool,
-                         struct error *err) {
+static enum status place(struct placed_table *table, const struct program *p, const struct op *op, int slot,
+                         struct pool *pool, struct error *err) {
     const struct weight *w = op->weights[slot];
     for (int i = 0; i < w->n_parts; i++)
         TRY(check_part(p, op, w, &w->parts[i], err));
@@ -133,7 +136,8 @@ static enum status place(struct placed_table *table, const struct program *p, co
     return OK;
 }
 
-enum status placed_table_fill(struct placed_table *table, const struct program *p, struct pool *pool, struct error *err) {
+enum status placed_table_fill(struct placed_table *table, const struct program *p, struct pool *pool,
+                              struct error *err) {
     BUG_IF(table->slots); // placed twice
     table->n_slots = 64;
     while (table->n_slots < p->n_ops * OP_MAX_WEIGHTS * 2)

@@ -37,10 +37,13 @@ static inline float vf_sum(vf v) {
 static inline vf vf_sums(const vf v[LANES]) {
     vf a[4], b[2];
     _Pragma("GCC unroll 8") for (int i = 0; i < 4; i++) // [v 2i folded | v 2i+1 folded]
-        a[i] = _mm256_add_ps(_mm256_permute2f128_ps(v[2 * i], v[2 * i + 1], 0x20), _mm256_permute2f128_ps(v[2 * i], v[2 * i + 1], 0x31));
+        a[i] = _mm256_add_ps(_mm256_permute2f128_ps(v[2 * i], v[2 * i + 1], 0x20),
+                             _mm256_permute2f128_ps(v[2 * i], v[2 * i + 1], 0x31));
     _Pragma("GCC unroll 8") for (int i = 0; i < 2; i++) // half k: two of v 4i+k, two of v 4i+2+k
-        b[i] = _mm256_add_ps(_mm256_shuffle_ps(a[2 * i], a[2 * i + 1], 0x44), _mm256_shuffle_ps(a[2 * i], a[2 * i + 1], 0xEE));
-    vf c = _mm256_add_ps(_mm256_shuffle_ps(b[0], b[1], 0x88), _mm256_shuffle_ps(b[0], b[1], 0xDD)); // half k: v k, 2+k, 4+k, 6+k
+        b[i] = _mm256_add_ps(_mm256_shuffle_ps(a[2 * i], a[2 * i + 1], 0x44),
+                             _mm256_shuffle_ps(a[2 * i], a[2 * i + 1], 0xEE));
+    vf c = _mm256_add_ps(_mm256_shuffle_ps(b[0], b[1], 0x88),
+                         _mm256_shuffle_ps(b[0], b[1], 0xDD)); // half k: v k, 2+k, 4+k, 6+k
     return _mm256_permutevar8x32_ps(c, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
 static inline float vf_largest(vf v) {
@@ -54,19 +57,24 @@ static inline vf vf_ldexp(vf v, vf n) {
     __m256i exponent = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23);
     return _mm256_mul_ps(v, _mm256_castsi256_ps(exponent));
 }
-static inline vf vf_zero_where_less(vf v, vf x, vf limit) { return _mm256_andnot_ps(_mm256_cmp_ps(x, limit, _CMP_LT_OQ), v); }
+static inline vf vf_zero_where_less(vf v, vf x, vf limit) {
+    return _mm256_andnot_ps(_mm256_cmp_ps(x, limit, _CMP_LT_OQ), v);
+}
 
 static inline vf vf_bf16_even(const uint16_t *p) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256((const __m256i *)p), 16));
 }
 static inline vf vf_bf16_odd(const uint16_t *p) {
-    return _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256((const __m256i *)p), _mm256_set1_epi32((int)0xFFFF0000)));
+    return _mm256_castsi256_ps(
+        _mm256_and_si256(_mm256_loadu_si256((const __m256i *)p), _mm256_set1_epi32((int)0xFFFF0000)));
 }
 static inline vf vf_load_bf16(const uint16_t *p) {
     return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16));
 }
 static inline vf vf_load_f16(const uint16_t *p) { return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p)); }
-static inline vf vf_load_i8(const int8_t *p) { return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p))); }
+static inline vf vf_load_i8(const int8_t *p) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p)));
+}
 static inline vf vf_load_f8_e4m3(const uint8_t *p) {
     __m256i b = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p)), most = _mm256_set1_epi32(0x7F);
     __m256i magnitude = _mm256_and_si256(b, most), sign = _mm256_slli_epi32(_mm256_xor_si256(b, magnitude), 24);

@@ -1,4 +1,5 @@
-/* simd_avx512.h - the vocabulary of kernels_body.h in AVX-512 (F, BW, DQ, VL). What each word means: simd_portable.h. */
+/* simd_avx512.h - the vocabulary of kernels_body.h in AVX-512 (F, BW, DQ, VL). What each word means: simd_portable.h.
+ */
 #pragma once
 
 #include <immintrin.h>
@@ -37,21 +38,29 @@ static inline float vf_sum(vf v) {
 static inline vf vf_sums(const vf v[LANES]) {
     vf a[8], b[4], c[2];
     _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++) // [v 2i folded | v 2i+1 folded]
-        a[i] = _mm512_add_ps(_mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0x44), _mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0xEE));
+        a[i] = _mm512_add_ps(_mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0x44),
+                             _mm512_shuffle_f32x4(v[2 * i], v[2 * i + 1], 0xEE));
     _Pragma("GCC unroll 8") for (int i = 0; i < 4; i++) // quarter k: v 4i+k
-        b[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0x88), _mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0xDD));
+        b[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0x88),
+                             _mm512_shuffle_f32x4(a[2 * i], a[2 * i + 1], 0xDD));
     _Pragma("GCC unroll 8") for (int i = 0; i < 2; i++) // quarter k: two of v 8i+k, two of v 8i+4+k
-        c[i] = _mm512_add_ps(_mm512_shuffle_ps(b[2 * i], b[2 * i + 1], 0x44), _mm512_shuffle_ps(b[2 * i], b[2 * i + 1], 0xEE));
-    vf d = _mm512_add_ps(_mm512_shuffle_ps(c[0], c[1], 0x88), _mm512_shuffle_ps(c[0], c[1], 0xDD)); // quarter k: v k, 4+k, 8+k, 12+k
+        c[i] = _mm512_add_ps(_mm512_shuffle_ps(b[2 * i], b[2 * i + 1], 0x44),
+                             _mm512_shuffle_ps(b[2 * i], b[2 * i + 1], 0xEE));
+    vf d = _mm512_add_ps(_mm512_shuffle_ps(c[0], c[1], 0x88),
+                         _mm512_shuffle_ps(c[0], c[1], 0xDD)); // quarter k: v k, 4+k, 8+k, 12+k
     return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), d);
 }
 static inline float vf_largest(vf v) { return _mm512_reduce_max_ps(v); }
 
 static inline vf vf_round(vf v) { return _mm512_roundscale_ps(v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
 static inline vf vf_ldexp(vf v, vf n) { return _mm512_scalef_ps(v, n); }
-static inline vf vf_zero_where_less(vf v, vf x, vf limit) { return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, limit, _CMP_NLT_UQ), v); }
+static inline vf vf_zero_where_less(vf v, vf x, vf limit) {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, limit, _CMP_NLT_UQ), v);
+}
 
-static inline vf vf_bf16_even(const uint16_t *p) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16)); }
+static inline vf vf_bf16_even(const uint16_t *p) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16));
+}
 static inline vf vf_bf16_odd(const uint16_t *p) {
     return _mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32((int)0xFFFF0000)));
 }
@@ -59,13 +68,16 @@ static inline vf vf_load_bf16(const uint16_t *p) {
     return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16));
 }
 static inline vf vf_load_f16(const uint16_t *p) { return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p)); }
-static inline vf vf_load_i8(const int8_t *p) { return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p))); }
+static inline vf vf_load_i8(const int8_t *p) {
+    return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p)));
+}
 static inline vf vf_load_f8_e4m3(const uint8_t *p) {
     __m512i b = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
     __m512i magnitude = _mm512_and_si512(b, _mm512_set1_epi32(0x7F));
     __m512i sign = _mm512_slli_epi32(_mm512_xor_si512(b, magnitude), 24);
     vf v = _mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(magnitude, 20)), _mm512_set1_ps(0x1p120f));
-    v = _mm512_mask_mov_ps(v, _mm512_cmpeq_epi32_mask(magnitude, _mm512_set1_epi32(0x7F)), _mm512_set1_ps(__builtin_nanf("")));
+    v = _mm512_mask_mov_ps(v, _mm512_cmpeq_epi32_mask(magnitude, _mm512_set1_epi32(0x7F)),
+                           _mm512_set1_ps(__builtin_nanf("")));
     return _mm512_castsi512_ps(_mm512_or_si512(_mm512_castps_si512(v), sign));
 }
 

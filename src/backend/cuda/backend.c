@@ -63,20 +63,26 @@ static enum status choose_kv(struct loaded *loaded, const char *name, struct err
     static const struct {
         const char *name;
         enum element element;
-    } known[] = {
-        {"float32", ELEMENT_F32}, {"float16", ELEMENT_F16}, {"bfloat16", ELEMENT_BF16}, {"fp8", ELEMENT_E4M3}, {"int8", ELEMENT_I8}};
+    } known[] = {{"float32", ELEMENT_F32},
+                 {"float16", ELEMENT_F16},
+                 {"bfloat16", ELEMENT_BF16},
+                 {"fp8", ELEMENT_E4M3},
+                 {"int8", ELEMENT_I8}};
     for (size_t i = 0; i < ARRAY_LEN(known); i++)
         if (strcmp(name, known[i].name) == 0) {
             loaded->kv_is_set = true;
             loaded->kv = known[i].element;
             return OK;
         }
-    return fail(err, ERR_ARG, "kv_cache_dtype: the CUDA backend has caches of float32, float16, bfloat16, fp8 and int8, not of %s", name);
+    return fail(err, ERR_ARG,
+                "kv_cache_dtype: the CUDA backend has caches of float32, float16, bfloat16, fp8 and int8, not of %s",
+                name);
 }
 
 static enum status load_parts(struct loaded *loaded, const struct load_options *options, struct error *err) {
     if (options->quantization && strcmp(options->quantization, "fp8") != 0)
-        return fail(err, ERR_UNSUPPORTED, "quantization: the CUDA backend makes weights fp8, not %s", options->quantization);
+        return fail(err, ERR_UNSUPPORTED, "quantization: the CUDA backend makes weights fp8, not %s",
+                    options->quantization);
     TRY(choose_product(loaded, options->dtype, err));
     TRY(choose_kv(loaded, options->kv_dtype, err));
     TRY(device_enter(loaded->device, err));
@@ -88,8 +94,8 @@ static enum status load_parts(struct loaded *loaded, const struct load_options *
 /* What fast kernels of attention take. */
 static bool takes_shared_kv(int head_dim, int channels) { return head_dim == 512 && channels == 128; }
 
-static enum status cuda_load(struct device *d, const struct program *p, const struct load_options *options, struct loaded **out,
-                             struct error *err) {
+static enum status cuda_load(struct device *d, const struct program *p, const struct load_options *options,
+                             struct loaded **out, struct error *err) {
     struct loaded *loaded = xcalloc(1, sizeof *loaded);
     loaded->device = d;
     loaded->program = d->whole_keys ? program_copy(p) : pass_shared_kv(p, takes_shared_kv);
@@ -114,27 +120,32 @@ static bool cuda_remark(const struct executable *exe, char *out, size_t n) {
     int n_plain = attention_n_plain(exe, &plain);
     if (n_plain > 0)
         snprintf(out, n,
-                 "attention of %d layers is slow, by a plain kernel: fast ones are for heads of 64, 128, 256 or 512 channels (here %d), "
+                 "attention of %d layers is slow, by a plain kernel: fast ones are for heads of 64, 128, 256 or 512 "
+                 "channels (here %d), "
                  "blocks of 16 tokens and more (here %d), caches of 8 or 16 bits (here %d)",
-                 n_plain, plain->args.attention.head_dim, loaded->block_size, 8 * (int)element_bytes(kv_element(loaded)));
+                 n_plain, plain->args.attention.head_dim, loaded->block_size,
+                 8 * (int)element_bytes(kv_element(loaded)));
     else if (exe->n_untimed > 0)
-        snprintf(
-            out, n,
-            "%d sizes of steps compute with the usual kernels, not with those that are fastest here: the time for timing them was over; "
-            "the next start goes on",
-            exe->n_untimed);
+        snprintf(out, n,
+                 "%d sizes of steps compute with the usual kernels, not with those that are fastest here: the time for "
+                 "timing them was over; "
+                 "the next start goes on",
+                 exe->n_untimed);
     else if (loaded->filter.left_out)
-        snprintf(out, n, "greedy steps read all of the head: its copy in 8 bits, %lld MiB, is a large part of what the weights leave free",
+        snprintf(out, n,
+                 "greedy steps read all of the head: its copy in 8 bits, %lld MiB, is a large part of what the weights "
+                 "leave free",
                  (long long)(loaded->filter.n_bytes >> 20));
     else if (loaded->filter.not_finite)
         snprintf(out, n, "greedy steps read all of the head: it holds what is not finite");
     else if (loaded->l2_copy.n_left_out > 0)
-        snprintf(
-            out, n,
-            "large steps read %d weights from both sides of the L2: copies for either side are a large part of what the weights leave free",
-            loaded->l2_copy.n_left_out);
+        snprintf(out, n,
+                 "large steps read %d weights from both sides of the L2: copies for either side are a large part of "
+                 "what the weights leave free",
+                 loaded->l2_copy.n_left_out);
     else if (loaded->l2_copy.none)
-        snprintf(out, n, "large steps read weights from both sides of the L2, which are not known: %s", loaded->l2_copy.none);
+        snprintf(out, n, "large steps read weights from both sides of the L2, which are not known: %s",
+                 loaded->l2_copy.none);
     else
         return false;
     return true;
@@ -151,7 +162,8 @@ static enum status fetch_logits(struct executable *exe, const struct step_slot *
     const float *from = (const float *)exe->logits.at + (int64_t)row * exe->logits.stride;
     DEVICE_TRY(exe->loaded->device, err,
                cudaMemcpy2D(exe->logits_host + (int64_t)row * exe->logits.width, row_bytes, from,
-                            (size_t)exe->logits.stride * sizeof(float), row_bytes, (size_t)(end - row), cudaMemcpyDeviceToHost),
+                            (size_t)exe->logits.stride * sizeof(float), row_bytes, (size_t)(end - row),
+                            cudaMemcpyDeviceToHost),
                "%s: fetching the logits of rows %d to %d", exe->program->name, row, end - 1);
     exe->logits_there.step = exe->n_collected;
     exe->logits_there.first = row;
@@ -175,11 +187,13 @@ static enum status cuda_hidden(struct executable *exe, int tap, int t, const flo
     BUG_IF(t < 0 || t >= step_collected(exe)->plan->n_tokens || exe->n_started != exe->n_collected);
     int64_t size = element_bytes(exe->hidden.element);
     char *at = (char *)exe->hidden.at + t * exe->hidden.stride * size;
-    DEVICE_TRY(exe->loaded->device, err, cudaMemcpy(exe->hidden_host, at, (size_t)(exe->hidden.width * size), cudaMemcpyDeviceToHost),
+    DEVICE_TRY(exe->loaded->device, err,
+               cudaMemcpy(exe->hidden_host, at, (size_t)(exe->hidden.width * size), cudaMemcpyDeviceToHost),
                "%s: fetching the state of token row %d", exe->program->name, t);
     enum element e = exe->hidden.element;
     const uint16_t *halves = (const uint16_t *)(const void *)exe->hidden_host;
-    for (int i = exe->hidden.width - 1; e != ELEMENT_F32 && i >= 0; i--) // from the end, as a float takes the place of two
+    for (int i = exe->hidden.width - 1; e != ELEMENT_F32 && i >= 0;
+         i--) // from the end, as a float takes the place of two
         exe->hidden_host[i] = e == ELEMENT_F16 ? f16_to_f32(halves[i]) : bf16_to_f32(halves[i]);
     *out = exe->hidden_host;
     return OK;

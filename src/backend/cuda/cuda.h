@@ -1,13 +1,15 @@
 /* cuda.h - the objects of the CUDA backend: a device, a program loaded on it, and one made ready for steps.
  *
- *     open device (device/) -> load weights (weights/) -> caches (step/cache.c) -> compile (step/compile.c): values get elements and
- *     places, ops their arguments; LINEARs their kernels (linear/choose.c); graphs are captured (step/graphs.c)
- *     -> a step: its plan goes up (step/plan.c), its nodes (step/lower.c) on the stream (step/launch.c), results come back (step/step.c)
+ *     open device (device/) -> load weights (weights/) -> caches (step/cache.c) -> compile (step/compile.c): values get
+ * elements and places, ops their arguments; LINEARs their kernels (linear/choose.c); graphs are captured
+ * (step/graphs.c)
+ *     -> a step: its plan goes up (step/plan.c), its nodes (step/lower.c) on the stream (step/launch.c), results come
+ * back (step/step.c)
  *
- * Products run in float16 where the checkpoint stores most of its matrices in 16 bits or fewer (eight times finer than bfloat16;
- * what its range does not hold is refused when weights are placed), else in float32; matrices of LINEAR may be e4m3; sums are
- * float32, or half precision where a kernel of ours multiplies e4m3. The residual stream, logits, router scores and gates of
- * recurrences stay float32; what a product reads has the product's element. */
+ * Products run in float16 where the checkpoint stores most of its matrices in 16 bits or fewer (eight times finer than
+ * bfloat16; what its range does not hold is refused when weights are placed), else in float32; matrices of LINEAR may
+ * be e4m3; sums are float32, or half precision where a kernel of ours multiplies e4m3. The residual stream, logits,
+ * router scores and gates of recurrences stay float32; what a product reads has the product's element. */
 #pragma once
 
 #include "backend/cuda/attention/attention.h"
@@ -53,15 +55,16 @@ static inline int32_t cache_place(const struct group_cache *c, int32_t b) {
 
 struct device {
     int index;
-    int most_pitch;      // bytes from row to row of a copy of rows
-    cudaStream_t stream; // of all that a step reads or writes; nothing else is ordered with it, the runtime's own stream neither
+    int most_pitch; // bytes from row to row of a copy of rows
+    cudaStream_t
+        stream; // of all that a step reads or writes; nothing else is ordered with it, the runtime's own stream neither
     cublasLtHandle_t blas;
     void *workspace; // of cuBLASLt
     struct plan_cache *plans;
     cudaEvent_t begun, ended; // of what is timed
     double memory_share;      // device_options
-    bool requantises;         // products of what is loaded may (gemm_requantises): of one object for each physical device
-    bool eager;               // no graphs
+    bool requantises; // products of what is loaded may (gemm_requantises): of one object for each physical device
+    bool eager;       // no graphs
     bool whole_keys;
     struct error fault; // sticky
 };
@@ -124,17 +127,17 @@ struct compiled_op {
     const struct op *op;
     struct dmat in[OP_MAX_IN], out[OP_MAX_OUT];
     struct dweight matrix[OP_MAX_WEIGHTS], floats[OP_MAX_WEIGHTS];
-    struct gemm *gemm;                 // LINEAR
-    int gemv_rows;                     // LINEAR: up to so many rows gemv.cu takes it
-    bool is_head;                      // LINEAR: the program's head, and lm_head.cu takes it
-    struct compiled_op *pair;          // LINEAR: the GATED_ACT that its node does too on some paths, and GATED_ACT: that LINEAR
-    struct dmat convert;               // LINEAR: where x goes first, if it has another element
-    struct qact *in_qact;              // LINEAR with an e4m3 weight: of in[0]
-    struct dmat unscaled;              // likewise: its products before their scales
-    bool unscaled_is_read;             // whoever reads out[0] takes unscaled products
+    struct gemm *gemm;        // LINEAR
+    int gemv_rows;            // LINEAR: up to so many rows gemv.cu takes it
+    bool is_head;             // LINEAR: the program's head, and lm_head.cu takes it
+    struct compiled_op *pair; // LINEAR: the GATED_ACT that its node does too on some paths, and GATED_ACT: that LINEAR
+    struct dmat convert;      // LINEAR: where x goes first, if it has another element
+    struct qact *in_qact;     // LINEAR with an e4m3 weight: of in[0]
+    struct dmat unscaled;     // likewise: its products before their scales
+    bool unscaled_is_read;    // whoever reads out[0] takes unscaled products
     struct qact *out_qact[OP_MAX_OUT]; // of out[k], all its columns; NULL: it has none
     enum fold fold;
-    struct dmat in_order;           // LINEAR of rows taken: in[0] in a step where they are the token rows; at NULL: of others
+    struct dmat in_order; // LINEAR of rows taken: in[0] in a step where they are the token rows; at NULL: of others
     const struct norm_args *d_norm; // ADD_NORM: in[1] is normed first, with the weight d_weight; NULL: it is not
     struct dweight d_weight;
     struct dcache cache;
@@ -145,8 +148,8 @@ enum { STEPS_IN_FLIGHT = 2 };
 
 /* Where the parts of a plan are, in bytes from its start. */
 struct plan_layout {
-    size_t counts, places, token_id, from_row, position, seq_of_row, query_start, seq_len, n_known, state_slot, out_row, newest_row, rows,
-        block_table[MAX_CACHE_GROUPS];
+    size_t counts, places, token_id, from_row, position, seq_of_row, query_start, seq_len, n_known, state_slot, out_row,
+        newest_row, rows, block_table[MAX_CACHE_GROUPS];
 };
 
 /* What a step in flight has of its own, in pinned memory. */

@@ -1,9 +1,9 @@
 /* value.h - what a kernel is given: values, weights, caches, the plan of a step, and what a step is launched for.
  *
- * Launchers put one node on a stream and return; what was given wrong shows as cudaGetLastError there, or as their result.
- * The rows of a step are no launch parameter: grids are made for the rows that a step was launched for (struct launch), and a
- * kernel reads how many there are from the plan on the device, so that a captured graph serves any step that fits.
- * Sums are float32, but for those of e4m3 by the kernels that say so. Plain C, for host and device. */
+ * Launchers put one node on a stream and return; what was given wrong shows as cudaGetLastError there, or as their
+ * result. The rows of a step are no launch parameter: grids are made for the rows that a step was launched for (struct
+ * launch), and a kernel reads how many there are from the plan on the device, so that a captured graph serves any step
+ * that fits. Sums are float32, but for those of e4m3 by the kernels that say so. Plain C, for host and device. */
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -24,8 +24,9 @@ static inline int64_t element_bytes(enum element e) {
  * A product of rows of e4m3 may be summed in half precision, which ends at 65,504. Elements are kept so small that no
  * sum overflows:
  *
- *     a row of a value     no size above E4M3_FULL, which is what its largest size becomes (or less: static_scale below)
- *     a row of a weight    any sizes, but ||w|| <= e4m3_norm(in); where needed it is times 2^-s, and its scale times 2^s
+ *     a row of a value     no size above E4M3_FULL, which is what its largest size becomes (or less: static_scale
+ * below) a row of a weight    any sizes, but ||w|| <= e4m3_norm(in); where needed it is times 2^-s, and its scale times
+ * 2^s
  *
  * Kernels may rely on it up to HALF_SUMS_IN columns, with a rounding after each 32 terms and up to HALF_SUMS_PARTS
  * partial sums that are added up. With more columns only float32 sums fit. docs/numerics.md has the proof, and what it
@@ -34,8 +35,9 @@ static inline int64_t element_bytes(enum element e) {
 enum { HALF_SUMS_IN = 32768, HALF_SUMS_PARTS = 8 };
 static inline float e4m3_norm(int64_t in) {
     double n = (double)in, largest = in <= HALF_SUMS_IN ? 65504 - 16 * (n / 32 + 2 * HALF_SUMS_PARTS) : 65504;
-    double norm = largest / (sqrt(n) * E4M3_FULL) - sqrt(n) * 0x1p-9; // the second: what rounding of subnormal elements may add
-    return (float)(norm > 0x1p-8 ? norm : 0x1p-8);                    // of millions of columns, for which nothing but zeros would do
+    double norm =
+        largest / (sqrt(n) * E4M3_FULL) - sqrt(n) * 0x1p-9; // the second: what rounding of subnormal elements may add
+    return (float)(norm > 0x1p-8 ? norm : 0x1p-8); // of millions of columns, for which nothing but zeros would do
 }
 
 /* A value in a step: rows of `width` elements, `stride` elements apart. at NULL: absent.
@@ -43,9 +45,10 @@ static inline float e4m3_norm(int64_t in) {
  * With col_scale the elements, of half precision, are unscaled products (quantise.cu below): the value is
  *     element * row_scale[row] * col_scale[col] + bias[col]
  * Only inputs of launchers that say that they take them are unscaled.
- * With most, whoever writes the value also folds each row's largest size into most[row]: an atomicMax of the bits of |value|, as it was
- * before or after it was rounded. Bits of sizes are ordered as sizes are, and what is not a number is largest. A step begins with
- * zeros there (launch_embed), so launch_quantise need not look for the largest. Only outputs of launchers that say so have it. */
+ * With most, whoever writes the value also folds each row's largest size into most[row]: an atomicMax of the bits of
+ * |value|, as it was before or after it was rounded. Bits of sizes are ordered as sizes are, and what is not a number
+ * is largest. A step begins with zeros there (launch_embed), so launch_quantise need not look for the largest. Only
+ * outputs of launchers that say so have it. */
 struct dmat {
     void *at;
     int64_t stride;
@@ -91,7 +94,8 @@ struct dsampled { // what came out of a row
 };
 enum { SAMPLED_NOT_FINITE = 1, SAMPLED_NOTHING_LEFT = 2, MOST_TOP_LOGPROBS = 20 };
 
-/* Where a step's lists are, and where its results go: memory of the host, but for row_token. Differs from step to step. */
+/* Where a step's lists are, and where its results go: memory of the host, but for row_token. Differs from step to step.
+ */
 struct dplaces {
     const int32_t *lists;
     struct dsampled *sampled;

@@ -15,7 +15,8 @@ enum { POSITION_BITS = 24 };
 enum { NEAR = 4, SAMPLES = 2 }; // slots that a row looks at: the last ones, then each twice as far; and any others
 static const uint64_t POSITION_MASK = (1u << POSITION_BITS) - 1;
 
-/* What the first n_kept tokens made, and those behind them as they came: it can go back to where any of these begins. */
+/* What the first n_kept tokens made, and those behind them as they came: it can go back to where any of these begins.
+ */
 struct toy_state {
     uint64_t hash;
     int32_t n_kept, n_behind, behind[TOY_MAX_BACK];
@@ -89,8 +90,8 @@ static enum status toy_open(const struct device_options *options, struct device 
 
 static void toy_close(struct device *d) { free(d); }
 
-static enum status toy_load(struct device *d, const struct program *p, const struct load_options *options, struct loaded **out,
-                            struct error *err) {
+static enum status toy_load(struct device *d, const struct program *p, const struct load_options *options,
+                            struct loaded **out, struct error *err) {
     (void)options, (void)err;
     *out = xcalloc(1, sizeof **out);
     **out = (struct loaded){.device = d, .program = p};
@@ -148,7 +149,9 @@ static toy_slot read_slot(const struct executable *exe, int group, int s, int32_
     return slot;
 }
 
-static bool is_paged(const struct executable *exe, int group) { return exe->loaded->program->groups[group].kind != CACHE_STATE; }
+static bool is_paged(const struct executable *exe, int group) {
+    return exe->loaded->program->groups[group].kind != CACHE_STATE;
+}
 
 /* The first position that a token at `position` can see. */
 static int32_t first_visible(const struct executable *exe, int group, int32_t position) {
@@ -157,7 +160,8 @@ static int32_t first_visible(const struct executable *exe, int group, int32_t po
 }
 
 static void store_in_group(const struct executable *exe, int group, int s, int32_t position, int32_t token) {
-    uint64_t before = position > first_visible(exe, group, position) ? read_slot(exe, group, s, position - 1) : (uint64_t)group + 1;
+    uint64_t before =
+        position > first_visible(exe, group, position) ? read_slot(exe, group, s, position - 1) : (uint64_t)group + 1;
     *slot_at(exe, group, s, position) = (mix(before, (uint64_t)token + 1) & ~POSITION_MASK) | (uint64_t)position;
 }
 
@@ -207,7 +211,8 @@ static uint64_t look_at_group(const struct executable *exe, int group, int s, in
 
 // ---- a step -----------------------------------------------------------------------------------------------------
 
-static enum status toy_run(struct executable *exe, const struct batch_plan *plan, const struct sample_params *sample, struct error *err) {
+static enum status toy_run(struct executable *exe, const struct batch_plan *plan, const struct sample_params *sample,
+                           struct error *err) {
     if (toy_faults.run_fails_in > 0 && --toy_faults.run_fails_in == 0)
         return fail(err, ERR_DEVICE, "the toy broke when it was started");
     const struct device *d = exe->loaded->device;
@@ -305,7 +310,8 @@ static void copy_cache(const struct executable *exe) {
             continue;
         }
         size_t size = (size_t)l->config.block_size;
-        memcpy(l->slots[c.group] + (size_t)c.to * size, l->slots[c.group] + (size_t)c.from * size, size * sizeof(toy_slot));
+        memcpy(l->slots[c.group] + (size_t)c.to * size, l->slots[c.group] + (size_t)c.from * size,
+               size * sizeof(toy_slot));
     }
 }
 
@@ -317,7 +323,8 @@ static enum status toy_collect(struct executable *exe, struct sample_result *res
     BUG_IF(!exe->sample && plan->n_rows > 0);
     if (toy_faults.collect_fails_in > 0 && --toy_faults.collect_fails_in == 0)
         return fail(err, ERR_DEVICE, "the toy broke while it computed");
-    BUG_IF(plan->n_tokens > exe->bucket.max_tokens || plan->n_seqs > exe->bucket.max_seqs || plan->n_rows > exe->bucket.max_rows);
+    BUG_IF(plan->n_tokens > exe->bucket.max_tokens || plan->n_seqs > exe->bucket.max_seqs ||
+           plan->n_rows > exe->bucket.max_rows);
     BUG_IF(plan->n_tokens <= 0 || plan->query_start[0] != 0 || plan->query_start[plan->n_seqs] != plan->n_tokens);
     int out = 0;
     copy_cache(exe);

@@ -1,24 +1,27 @@
-/* toy.h - a backend whose next token is a hash of its context: tests everything around a model exactly, and measures what
- * stands in front of one.
+/* toy.h - a backend whose next token is a hash of its context: tests everything around a model exactly, and measures
+ * what stands in front of one.
  *
- *     gyre serve models/story --device toy        the model's tokenizer, vocabulary and cache groups; its weights are not read
+ *     gyre serve models/story --device toy        the model's tokenizer, vocabulary and cache groups; its weights are
+ * not read
  *
- * Its cache holds, in the blocks and slots that the plan names, a hash of all tokens up to that place, made from the slot
- * before. An output row looks at the last slots, at some farther and farther back and at a few more, chosen by what it has
- * seen: a block that is given to two sequences, read before it is written or given back too early changes the token, at
- * once or some tokens later. So a token costs the logarithm of its context. Plans that contradict plan.h end the program.
+ * Its cache holds, in the blocks and slots that the plan names, a hash of all tokens up to that place, made from the
+ * slot before. An output row looks at the last slots, at some farther and farther back and at a few more, chosen by
+ * what it has seen: a block that is given to two sequences, read before it is written or given back too early changes
+ * the token, at once or some tokens later. So a token costs the logarithm of its context. Plans that contradict plan.h
+ * end the program.
  *
- * Nothing is computed before collect(), also when the next step was started meanwhile: whoever changes a plan in flight, or
- * what it points to, or gives its blocks to somebody outside the order of steps, changes the token.
+ * Nothing is computed before collect(), also when the next step was started meanwhile: whoever changes a plan in
+ * flight, or what it points to, or gives its blocks to somebody outside the order of steps, changes the token.
  *
- * Its recurrent state keeps the last TOY_MAX_BACK tokens as they came, so that it can go back to where any of them begins.
+ * Its recurrent state keeps the last TOY_MAX_BACK tokens as they came, so that it can go back to where any of them
+ * begins.
  *
- * A greedy row that asks for nothing else costs no look at the vocabulary; any other fills logits [vocab_size]. Every id
- * comes equally often, the end-of-sequence ids too, and so do those that a tokenizer shows no text for: a benchmark asks
- * with ignore_eos, and counts the tokens of the usage, not the chunks.
+ * A greedy row that asks for nothing else costs no look at the vocabulary; any other fills logits [vocab_size]. Every
+ * id comes equally often, the end-of-sequence ids too, and so do those that a tokenizer shows no text for: a benchmark
+ * asks with ignore_eos, and counts the tokens of the usage, not the chunks.
  *
- * Two environment variables make it slow, to see what a real device would hide: GYRE_TOY_STEP_US microseconds a step, and
- * GYRE_TOY_TOKEN_US more for each token of it. The device then sleeps. */
+ * Two environment variables make it slow, to see what a real device would hide: GYRE_TOY_STEP_US microseconds a step,
+ * and GYRE_TOY_TOKEN_US more for each token of it. The device then sleeps. */
 #pragma once
 
 #include "core/backend.h"
@@ -34,8 +37,8 @@ struct toy_shape {
 };
 struct program *toy_program(const struct toy_shape *shape);
 
-/* For tests: what the next steps do wrong: a device that fails at run or collect, or when logits are fetched, or logits that are not
- * numbers after `bad_token`. */
+/* For tests: what the next steps do wrong: a device that fails at run or collect, or when logits are fetched, or logits
+ * that are not numbers after `bad_token`. */
 struct toy_faults {
     int run_fails_in, collect_fails_in; // steps from now; 0: never
     int logits_fail_in;                 // rows

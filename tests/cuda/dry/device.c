@@ -89,7 +89,8 @@ int64_t dry_alive(void) {
 
 void dry_list_alive(void) {
     for (const struct thing *t = things; t; t = t->next)
-        fprintf(stderr, "    %s of %zu bytes, made before call %lld\n", kind_names[t->kind], t->n_bytes, (long long)t->call + 1);
+        fprintf(stderr, "    %s of %zu bytes, made before call %lld\n", kind_names[t->kind], t->n_bytes,
+                (long long)t->call + 1);
 }
 
 // ---- faults -----------------------------------------------------------------------------------------------------
@@ -251,7 +252,8 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mo
 }
 cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *out) {
     struct CUgraph_st *g = s->captured;
-    cudaError_t code = s->invalid ? cudaErrorStreamCaptureInvalidated : may_fail(__func__, cudaErrorStreamCaptureInvalidated);
+    cudaError_t code =
+        s->invalid ? cudaErrorStreamCaptureInvalidated : may_fail(__func__, cudaErrorStreamCaptureInvalidated);
     *out = NULL;
     s->captured = NULL;
     capturing = NULL;
@@ -264,8 +266,9 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *out) {
     free(g);
     return told(code);
 }
-cudaError_t cudaStreamGetCaptureInfo(cudaStream_t s, enum cudaStreamCaptureStatus *status, unsigned long long *id, cudaGraph_t *graph,
-                                     const cudaGraphNode_t **nodes, const cudaGraphEdgeData **edges, size_t *n) {
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t s, enum cudaStreamCaptureStatus *status, unsigned long long *id,
+                                     cudaGraph_t *graph, const cudaGraphNode_t **nodes, const cudaGraphEdgeData **edges,
+                                     size_t *n) {
     (void)id, (void)nodes, (void)edges, (void)n;
     MAY_FAIL(cudaErrorUnknown);
     *status = s->captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
@@ -289,7 +292,8 @@ cudaError_t cudaGraphGetRootNodes(cudaGraph_t g, cudaGraphNode_t *out, size_t *n
     MAY_FAIL(cudaErrorUnknown);
     return nodes_from(g->first, out, n, 1);
 }
-cudaError_t cudaGraphNodeGetDependentNodes(cudaGraphNode_t node, cudaGraphNode_t *out, cudaGraphEdgeData *edges, size_t *n) {
+cudaError_t cudaGraphNodeGetDependentNodes(cudaGraphNode_t node, cudaGraphNode_t *out, cudaGraphEdgeData *edges,
+                                           size_t *n) {
     (void)edges;
     MAY_FAIL(cudaErrorUnknown);
     return nodes_from(node->behind, out, n, 1);
@@ -320,8 +324,8 @@ cudaError_t cudaGraphAddMemsetNode(cudaGraphNode_t *out, cudaGraph_t g, const cu
     *out = g->beside = node;
     return cudaSuccess;
 }
-cudaError_t cudaGraphAddDependencies(cudaGraph_t g, const cudaGraphNode_t *from, const cudaGraphNode_t *to, const cudaGraphEdgeData *edges,
-                                     size_t n) {
+cudaError_t cudaGraphAddDependencies(cudaGraph_t g, const cudaGraphNode_t *from, const cudaGraphNode_t *to,
+                                     const cudaGraphEdgeData *edges, size_t n) {
     (void)g, (void)from, (void)to, (void)edges, (void)n;
     MAY_FAIL(cudaErrorUnknown);
     return cudaSuccess;
@@ -405,8 +409,9 @@ cudaError_t cudaMalloc(void **out, size_t n_bytes) {
     MAY_FAIL(cudaErrorMemoryAllocation);
     if (n_bytes > TOTAL - held)
         return told(cudaErrorMemoryAllocation);
-    void *at = n_bytes >= LARGE ? mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
-                                : calloc(n_bytes ? n_bytes : 1, 1);
+    void *at = n_bytes >= LARGE
+                   ? mmap(NULL, n_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+                   : calloc(n_bytes ? n_bytes : 1, 1);
     BUG_IF(!at || at == MAP_FAILED);
     *out = made(MEMORY, at, n_bytes);
     return cudaSuccess;
@@ -448,7 +453,8 @@ cudaError_t cudaMemsetAsync(void *at, int value, size_t n_bytes, cudaStream_t s)
     MAY_FAIL(cudaErrorUnknown);
     struct CUgraphNode_st *node = put(s, cudaGraphNodeTypeMemset);
     if (node)
-        node->fill = (struct cudaMemsetParams){.dst = at, .value = (unsigned)value, .elementSize = 1, .width = n_bytes, .height = 1};
+        node->fill = (struct cudaMemsetParams){
+            .dst = at, .value = (unsigned)value, .elementSize = 1, .width = n_bytes, .height = 1};
     memset(at, value, n_bytes);
     return cudaSuccess;
 }
@@ -477,8 +483,8 @@ cudaError_t cudaMemcpy2D(void *to, size_t to_pitch, const void *from, size_t fro
     copy_2d(to, to_pitch, from, from_pitch, width, height);
     return cudaSuccess;
 }
-cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width, size_t height,
-                              enum cudaMemcpyKind kind, cudaStream_t s) {
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t width,
+                              size_t height, enum cudaMemcpyKind kind, cudaStream_t s) {
     (void)kind, (void)s;
     MAY_FAIL(cudaErrorUnknown);
     if (to_pitch > (size_t)most_pitch || from_pitch > (size_t)most_pitch)
@@ -505,7 +511,8 @@ static CUresult free_range(CUdeviceptr at, size_t n_bytes) {
         munmap((void *)(uintptr_t)at, n_bytes);
     return CUDA_SUCCESS;
 }
-static CUresult create(CUmemGenericAllocationHandle *out, size_t n_bytes, const CUmemAllocationProp *prop, unsigned long long flags) {
+static CUresult create(CUmemGenericAllocationHandle *out, size_t n_bytes, const CUmemAllocationProp *prop,
+                       unsigned long long flags) {
     (void)prop, (void)flags;
     if (may_fail("cuMemCreate", cudaErrorUnknown) != cudaSuccess)
         return last = cudaSuccess, CUDA_ERROR_OUT_OF_MEMORY;
@@ -520,9 +527,11 @@ static CUresult release(CUmemGenericAllocationHandle piece) {
         free(at);
     return CUDA_SUCCESS;
 }
-static CUresult map(CUdeviceptr at, size_t n_bytes, size_t offset, CUmemGenericAllocationHandle piece, unsigned long long flags) {
+static CUresult map(CUdeviceptr at, size_t n_bytes, size_t offset, CUmemGenericAllocationHandle piece,
+                    unsigned long long flags) {
     (void)at, (void)n_bytes, (void)offset, (void)piece, (void)flags;
-    return may_fail("cuMemMap", cudaErrorUnknown) == cudaSuccess ? CUDA_SUCCESS : (last = cudaSuccess, CUDA_ERROR_OUT_OF_MEMORY);
+    return may_fail("cuMemMap", cudaErrorUnknown) == cudaSuccess ? CUDA_SUCCESS
+                                                                 : (last = cudaSuccess, CUDA_ERROR_OUT_OF_MEMORY);
 }
 static CUresult unmap(CUdeviceptr at, size_t n_bytes) {
     mmap((void *)(uintptr_t)at, n_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
@@ -532,11 +541,13 @@ static CUresult set_access(CUdeviceptr at, size_t n_bytes, const CUmemAccessDesc
     (void)access, (void)n;
     if (may_fail("cuMemSetAccess", cudaErrorUnknown) != cudaSuccess)
         return last = cudaSuccess, CUDA_ERROR_INVALID_VALUE;
-    return mprotect((void *)(uintptr_t)at, n_bytes, PROT_READ | PROT_WRITE) == 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    return mprotect((void *)(uintptr_t)at, n_bytes, PROT_READ | PROT_WRITE) == 0 ? CUDA_SUCCESS
+                                                                                 : CUDA_ERROR_INVALID_VALUE;
 }
 static CUresult encode(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *at, const cuuint64_t *size,
-                       const cuuint64_t *strides, const cuuint32_t *box, const cuuint32_t *steps, CUtensorMapInterleave interleave,
-                       CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
+                       const cuuint64_t *strides, const cuuint32_t *box, const cuuint32_t *steps,
+                       CUtensorMapInterleave interleave, CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
+                       CUtensorMapFloatOOBfill fill) {
     (void)type, (void)steps, (void)interleave, (void)swizzle, (void)promotion, (void)fill;
     if (may_fail("cuTensorMapEncodeTiled", cudaErrorUnknown) != cudaSuccess)
         return last = cudaSuccess, CUDA_ERROR_INVALID_VALUE;
@@ -621,11 +632,12 @@ static int n_kernels;
 void **__cudaRegisterFatBinary(void *code) { return code; }
 void __cudaRegisterFatBinaryEnd(void **handle) { (void)handle; }
 void __cudaUnregisterFatBinary(void **handle) { (void)handle; }
-void __cudaRegisterVar(void **handle, char *var, char *at, const char *name, int ext, size_t size, int constant, int global) {
+void __cudaRegisterVar(void **handle, char *var, char *at, const char *name, int ext, size_t size, int constant,
+                       int global) {
     (void)handle, (void)var, (void)at, (void)name, (void)ext, (void)size, (void)constant, (void)global;
 }
-void __cudaRegisterFunction(void **handle, const char *at, char *device, const char *name, int limit, uint3 *tid, uint3 *bid, dim3 *block,
-                            dim3 *grid, int *size) {
+void __cudaRegisterFunction(void **handle, const char *at, char *device, const char *name, int limit, uint3 *tid,
+                            uint3 *bid, dim3 *block, dim3 *grid, int *size) {
     (void)handle, (void)device, (void)limit, (void)tid, (void)bid, (void)block, (void)grid, (void)size;
     BUG_IF(n_kernels == MOST_KERNELS);
     kernels[n_kernels].at = at, kernels[n_kernels].name = name, kernels[n_kernels++].shared = USUAL_SHARED;
@@ -649,9 +661,12 @@ cudaError_t cudaFuncSetAttribute(const void *kernel, enum cudaFuncAttribute attr
     pthread_mutex_unlock(&lock);
     return cudaSuccess;
 }
-cudaError_t cudaFuncGetName(const char **out, const void *kernel) { return *out = kernels[kernel_at(kernel)].name, cudaSuccess; }
+cudaError_t cudaFuncGetName(const char **out, const void *kernel) {
+    return *out = kernels[kernel_at(kernel)].name, cudaSuccess;
+}
 cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *out, const void *kernel) {
-    *out = (struct cudaFuncAttributes){.maxThreadsPerBlock = 1024, .maxDynamicSharedSizeBytes = kernels[kernel_at(kernel)].shared};
+    *out = (struct cudaFuncAttributes){.maxThreadsPerBlock = 1024,
+                                       .maxDynamicSharedSizeBytes = kernels[kernel_at(kernel)].shared};
     return cudaSuccess;
 }
 cudaError_t cudaOccupancyMaxActiveClusters(int *n, const void *kernel, const cudaLaunchConfig_t *config) {
@@ -676,7 +691,8 @@ static cudaError_t may_start(const void *kernel) {
 static cudaError_t look_at(const void *kernel, dim3 grid, dim3 block, size_t shared, unsigned cluster) {
     dry.n_kernels++;
     dry.most_rows = grid.y > dry.most_rows ? grid.y : dry.most_rows;
-    bool grid_fits = grid.x >= 1 && grid.x <= INT32_MAX && grid.y >= 1 && grid.y <= 65535 && grid.z >= 1 && grid.z <= 65535;
+    bool grid_fits =
+        grid.x >= 1 && grid.x <= INT32_MAX && grid.y >= 1 && grid.y <= 65535 && grid.z >= 1 && grid.z <= 65535;
     uint64_t threads = (uint64_t)block.x * block.y * block.z;
     if (!grid_fits || threads < 1 || threads > 1024 || cluster < 1 || grid.x % cluster != 0)
         return told(cudaErrorInvalidConfiguration);
@@ -710,15 +726,19 @@ cudaError_t __cudaPopCallConfiguration(dim3 *grid, dim3 *block, size_t *shared, 
     *(cudaStream_t *)stream = pushed.stream;
     return cudaSuccess;
 }
-cudaError_t __cudaGetKernel(cudaKernel_t *out, const void *kernel) { return *out = (cudaKernel_t)(uintptr_t)kernel, cudaSuccess; }
-cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream) {
+cudaError_t __cudaGetKernel(cudaKernel_t *out, const void *kernel) {
+    return *out = (cudaKernel_t)(uintptr_t)kernel, cudaSuccess;
+}
+cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **arguments, size_t shared,
+                               cudaStream_t stream) {
     (void)arguments;
     if (may_start(kernel) != cudaSuccess)
         return cudaPeekAtLastError();
     put(stream, cudaGraphNodeTypeKernel);
     return look_at(kernel, grid, block, shared, 1);
 }
-cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **arguments, size_t shared, cudaStream_t stream) {
+cudaError_t cudaLaunchKernel(const void *kernel, dim3 grid, dim3 block, void **arguments, size_t shared,
+                             cudaStream_t stream) {
     return __cudaLaunchKernel((cudaKernel_t)(uintptr_t)kernel, grid, block, arguments, shared, stream);
 }
 
@@ -751,12 +771,13 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasCompute
     return described(out);
 }
 cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t d) { return dropped(d); }
-cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t attribute, const void *value,
-                                              size_t n) {
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t d, cublasLtMatmulDescAttributes_t attribute,
+                                              const void *value, size_t n) {
     (void)d, (void)attribute, (void)value, (void)n;
     return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType type, uint64_t rows, uint64_t cols, int64_t ld) {
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType type, uint64_t rows, uint64_t cols,
+                                          int64_t ld) {
     (void)type, (void)rows, (void)cols, (void)ld;
     MAY_FAIL_BLAS(CUBLAS_STATUS_ALLOC_FAILED);
     return described(out);
@@ -767,15 +788,17 @@ cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *out) {
     return described(out);
 }
 cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t p) { return dropped(p); }
-cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p, cublasLtMatmulPreferenceAttributes_t attribute,
-                                                    const void *value, size_t n) {
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t p,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute, const void *value,
+                                                    size_t n) {
     (void)p, (void)attribute, (void)value, (void)n;
     return CUBLAS_STATUS_SUCCESS;
 }
 /* Two: one that has a counter zeroed before it, and one that wants a workspace. */
 cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a,
-                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t y,
-                                              cublasLtMatmulPreference_t p, int most, cublasLtMatmulHeuristicResult_t *out, int *n) {
+                                              cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c,
+                                              cublasLtMatrixLayout_t y, cublasLtMatmulPreference_t p, int most,
+                                              cublasLtMatmulHeuristicResult_t *out, int *n) {
     (void)handle, (void)d, (void)a, (void)b, (void)c, (void)y, (void)p;
     MAY_FAIL_BLAS(CUBLAS_STATUS_NOT_SUPPORTED);
     *n = most < 2 ? most : 2;
@@ -783,23 +806,26 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
         out[i] = (cublasLtMatmulHeuristicResult_t){.algo.data = {(uint64_t)i + 1}, .workspaceSize = i ? 4096 : 16};
     return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
-                                       cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t y, const cublasLtMatmulAlgo_t *algorithm,
-                                       cublasLtMatmulHeuristicResult_t *out) {
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t d, cublasLtMatrixLayout_t a,
+                                       cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t y,
+                                       const cublasLtMatmulAlgo_t *algorithm, cublasLtMatmulHeuristicResult_t *out) {
     (void)handle, (void)d, (void)a, (void)b, (void)c, (void)y;
     MAY_FAIL_BLAS(CUBLAS_STATUS_NOT_SUPPORTED);
     *out = (cublasLtMatmulHeuristicResult_t){.algo = *algorithm, .workspaceSize = algorithm->data[0] == 2 ? 4096 : 16};
     return CUBLAS_STATUS_SUCCESS;
 }
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t d, const void *one, const void *w, cublasLtMatrixLayout_t of_w,
-                              const void *x, cublasLtMatrixLayout_t of_x, const void *zero, const void *c, cublasLtMatrixLayout_t of_c,
-                              void *y, cublasLtMatrixLayout_t of_y, const cublasLtMatmulAlgo_t *algorithm, void *workspace, size_t n_bytes,
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t d, const void *one, const void *w,
+                              cublasLtMatrixLayout_t of_w, const void *x, cublasLtMatrixLayout_t of_x, const void *zero,
+                              const void *c, cublasLtMatrixLayout_t of_c, void *y, cublasLtMatrixLayout_t of_y,
+                              const cublasLtMatmulAlgo_t *algorithm, void *workspace, size_t n_bytes,
                               cudaStream_t stream) {
-    (void)handle, (void)d, (void)one, (void)w, (void)of_w, (void)x, (void)of_x, (void)zero, (void)c, (void)of_c, (void)y, (void)of_y;
+    (void)handle, (void)d, (void)one, (void)w, (void)of_w, (void)x, (void)of_x, (void)zero, (void)c, (void)of_c,
+        (void)y, (void)of_y;
     MAY_FAIL_BLAS(CUBLAS_STATUS_EXECUTION_FAILED);
     struct CUgraphNode_st *fill = algorithm && algorithm->data[0] == 1 ? put(stream, cudaGraphNodeTypeMemset) : NULL;
     if (fill)
-        fill->fill = (struct cudaMemsetParams){.dst = workspace, .elementSize = 1, .width = n_bytes < 16 ? n_bytes : 16, .height = 1};
+        fill->fill = (struct cudaMemsetParams){
+            .dst = workspace, .elementSize = 1, .width = n_bytes < 16 ? n_bytes : 16, .height = 1};
     put(stream, cudaGraphNodeTypeKernel);
     dry.n_kernels++;
     return CUBLAS_STATUS_SUCCESS;

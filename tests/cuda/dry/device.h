@@ -1,8 +1,10 @@
-/* device.h - a CUDA runtime and a cuBLASLt that compute nothing, in place of NVIDIA's: the backend's host code runs on them as it is, launchers of the
- * .cu files and all, on a machine without a GPU. Memory is the host's, kernels and products are looked at and dropped, graphs are lists.
+/* device.h - a CUDA runtime and a cuBLASLt that compute nothing, in place of NVIDIA's: the backend's host code runs on
+ * them as it is, launchers of the .cu files and all, on a machine without a GPU. Memory is the host's, kernels and
+ * products are looked at and dropped, graphs are lists.
  *
- * What is looked at, as a device would: grids, threads and shared memory of a launch beside the limits of sm_90; calls that may not be made while
- * a stream is captured; what is given back twice, or never. Any call can be made to fail. What kernels compute is for a GPU to test. */
+ * What is looked at, as a device would: grids, threads and shared memory of a launch beside the limits of sm_90; calls
+ * that may not be made while a stream is captured; what is given back twice, or never. Any call can be made to fail.
+ * What kernels compute is for a GPU to test. */
 #pragma once
 
 #include <stdbool.h>

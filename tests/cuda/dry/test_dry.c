@@ -1,9 +1,9 @@
-/* test_dry.c - the host side of the CUDA backend on a device that computes nothing (device.h): what it asks a device for is what one gives, and whatever
- * call fails, at the start or in a step, is told in a sentence and leaves nothing behind. Wants no GPU; every call of a start and two requests
- * fails once. */
-#include "backend/cuda/value.h"
+/* test_dry.c - the host side of the CUDA backend on a device that computes nothing (device.h): what it asks a device
+ * for is what one gives, and whatever call fails, at the start or in a step, is told in a sentence and leaves nothing
+ * behind. Wants no GPU; every call of a start and two requests fails once. */
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/step/compile.h"
+#include "backend/cuda/value.h"
 #include "check.h"
 
 #include "backend/cuda/cuda.h"
@@ -37,7 +37,8 @@ static void submit(struct gyre *g, int which, struct outcome *o) {
     q.max_tokens = which == 0 ? 4 : 0;
     q.user = (void *)(intptr_t)which;
     if (which == 0)
-        q.temperature = 1, q.logit_bias = &bias, q.n_logit_bias = 1, q.repetition_penalty = 1.1f, q.logprobs = true, q.n_top_logprobs = 3;
+        q.temperature = 1, q.logit_bias = &bias, q.n_logit_bias = 1, q.repetition_penalty = 1.1f, q.logprobs = true,
+        q.n_top_logprobs = 3;
     else
         q.pooling = GYRE_POOL_MEAN;
     struct gyre_error e;
@@ -103,7 +104,8 @@ static void expect_clean(const char *what) {
     if (dry_alive() > 0)
         dry_list_alive();
     if (dry_alive() > 0 || dry_misuse())
-        fail_msg("%s: %lld things were not given back, misuse: %s", what, (long long)dry_alive(), dry_misuse() ? dry_misuse() : "none");
+        fail_msg("%s: %lld things were not given back, misuse: %s", what, (long long)dry_alive(),
+                 dry_misuse() ? dry_misuse() : "none");
 }
 
 static const char *const models[] = {"llama",   "qwen2",     "gemma2",      "gemma3",  "gemma4",   "gpt_oss",
@@ -135,8 +137,9 @@ struct outcomes {
 
 static void a_path_or_a_number_that_the_environment_misnames_is_refused(void **state) {
     (void)state;
-    static const char *const cases[][2] = {{"GYRE_LINEAR", "tile"},      {"GYRE_LINEAR", ""},       {"GYRE_ARGMAX_FILTER", "no"},
-                                           {"GYRE_ARGMAX_FILTER", "-1"}, {"GYRE_L2_COPIES", "yes"}, {"GYRE_L2_COPIES", ""}};
+    static const char *const cases[][2] = {{"GYRE_LINEAR", "tile"},      {"GYRE_LINEAR", ""},
+                                           {"GYRE_ARGMAX_FILTER", "no"}, {"GYRE_ARGMAX_FILTER", "-1"},
+                                           {"GYRE_L2_COPIES", "yes"},    {"GYRE_L2_COPIES", ""}};
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct outcome o;
         struct gyre_options options = options_for("tests/models/llama");
@@ -159,7 +162,9 @@ static void the_largest_steps_are_launched_or_refused_when_a_model_is_opened(voi
         const char *folder;
         int tokens;
         bool opens;
-    } cases[] = {{"tests/models/qwen3_moe", 40000, true}, {"tests/models/gemma3", 65535, true}, {"tests/models/gemma3", 65536, false}};
+    } cases[] = {{"tests/models/qwen3_moe", 40000, true},
+                 {"tests/models/gemma3", 65535, true},
+                 {"tests/models/gemma3", 65536, false}};
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct outcome o;
         struct gyre_options options = options_for(cases[i].folder);
@@ -169,7 +174,8 @@ static void the_largest_steps_are_launched_or_refused_when_a_model_is_opened(voi
         if (o.opened != cases[i].opens || (o.opened && o.finish[0] != GYRE_LENGTH))
             fail_msg("%s, %d tokens: %s %s", cases[i].folder, cases[i].tokens, o.refused.text, o.why[0]);
         EXPECT(o.opened || strstr(o.refused.text, "--max-num-batched-tokens"));
-        EXPECT(!o.opened || dry_most_rows() >= cases[i].tokens); // what a step can be was recorded, if it is no padded number either
+        EXPECT(!o.opened ||
+               dry_most_rows() >= cases[i].tokens); // what a step can be was recorded, if it is no padded number either
         expect_clean(cases[i].folder);
     }
 }
@@ -179,12 +185,14 @@ static void write_config(char *path, int hidden, int vocab) {
     int fd = mkstemps(path, 5);
     FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
     EXPECT(f != NULL);
-    fprintf(f,
-            "{\"architectures\": [\"Qwen2ForCausalLM\"], \"model_type\": \"qwen2\", \"hidden_size\": %d, \"vocab_size\": %d, "
-            "\"intermediate_size\": 128, \"num_hidden_layers\": 1, \"num_attention_heads\": 1, \"num_key_value_heads\": 1, "
-            "\"max_position_embeddings\": 8192, \"rms_norm_eps\": 1e-6, \"rope_theta\": 10000.0, \"hidden_act\": \"silu\", "
-            "\"tie_word_embeddings\": false, \"torch_dtype\": \"bfloat16\"}",
-            hidden, vocab);
+    fprintf(
+        f,
+        "{\"architectures\": [\"Qwen2ForCausalLM\"], \"model_type\": \"qwen2\", \"hidden_size\": %d, \"vocab_size\": "
+        "%d, "
+        "\"intermediate_size\": 128, \"num_hidden_layers\": 1, \"num_attention_heads\": 1, \"num_key_value_heads\": 1, "
+        "\"max_position_embeddings\": 8192, \"rms_norm_eps\": 1e-6, \"rope_theta\": 10000.0, \"hidden_act\": \"silu\", "
+        "\"tie_word_embeddings\": false, \"torch_dtype\": \"bfloat16\"}",
+        hidden, vocab);
     EXPECT_EQ(fclose(f), 0);
 }
 
@@ -197,8 +205,8 @@ static struct gyre *open_dry(const struct gyre_options *options) {
     return g;
 }
 
-/* The head of 60,000 tokens is computed for four rows, so products of all 8,192 want no room (0.9 GiB it was), and its copy for screening is no more
- * than a sixth of what may be taken. */
+/* The head of 60,000 tokens is computed for four rows, so products of all 8,192 want no room (0.9 GiB it was), and its
+ * copy for screening is no more than a sixth of what may be taken. */
 static void a_step_takes_what_its_ops_want(void **state) {
     (void)state;
     char path[] = "/tmp/gyre-config-XXXXXX.json";
@@ -232,7 +240,8 @@ static void a_step_is_as_large_as_it_was_sized(void **state) {
             struct gyre *g = open_dry(&options);
             EXPECT_OK(step_sized(g->loaded, g->exe->bucket, &n_bytes, &err), err);
             if (n_bytes != g->exe->step_bytes)
-                fail_msg("%s: a step takes %lld bytes, sized as %lld", folder, (long long)g->exe->step_bytes, (long long)n_bytes);
+                fail_msg("%s: a step takes %lld bytes, sized as %lld", folder, (long long)g->exe->step_bytes,
+                         (long long)n_bytes);
             gyre_close(g);
         }
     expect_clean("sizing");
@@ -317,7 +326,8 @@ static void a_step_of_a_model_of_7_billion_is_told(void **state) {
     setenv("GYRE_L2_COPIES", "0", 1); // forced copies of all weights have no room
     struct gyre *g = open_dry(&options);
     setenv("GYRE_L2_COPIES", "force", 1);
-    printf("Qwen2.5-7B: a step of 8,192 tokens and 512 sequences takes %lld MiB\n", (long long)g->exe->step_bytes >> 20);
+    printf("Qwen2.5-7B: a step of 8,192 tokens and 512 sequences takes %lld MiB\n",
+           (long long)g->exe->step_bytes >> 20);
     EXPECT(g->exe->step_bytes < 1600LL << 20); // less than 2,376 MiB, which scratch alone was
     gyre_close(g);
     expect_clean("7 billion");
@@ -328,7 +338,10 @@ static void attention_that_is_slow_is_told(void **state) {
     static const struct {
         int hidden, block_size; // one head of as many channels
         const char *dtype, *word;
-    } cases[] = {{64, 64, "float16", NULL}, {96, 64, "float16", "here 96"}, {64, 8, "float16", "here 8)"}, {64, 64, "float32", "here 32"}};
+    } cases[] = {{64, 64, "float16", NULL},
+                 {96, 64, "float16", "here 96"},
+                 {64, 8, "float16", "here 8)"},
+                 {64, 64, "float32", "here 32"}};
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         char path[] = "/tmp/gyre-config-XXXXXX.json", told[400] = "";
         write_config(path, cases[i].hidden, 512);
@@ -337,7 +350,8 @@ static void attention_that_is_slow_is_told(void **state) {
         struct gyre *g = open_dry(&options);
         bool is_told = g->ops->remark(g->exe, told, sizeof told) && strstr(told, "attention");
         if (is_told != (cases[i].word != NULL) || (is_told && (!strstr(told, cases[i].word) || !strchr(told, ')'))))
-            fail_msg("heads of %d, blocks of %d, %s: told \"%s\"", cases[i].hidden, cases[i].block_size, cases[i].dtype, told);
+            fail_msg("heads of %d, blocks of %d, %s: told \"%s\"", cases[i].hidden, cases[i].block_size, cases[i].dtype,
+                     told);
         gyre_close(g);
         expect_clean(path);
         remove(path);
@@ -350,7 +364,8 @@ static void check_sentence(const char *what, const char *why, enum dry_fault fau
     if (strlen(why) < 20)
         fail_msg("%s: told as \"%s\"", what, why);
     snprintf(name, sizeof name, "%s", dry_failed_kernel() ? dry_failed_kernel() : "");
-    if (fault == DRY_ONCE ? strstr(why, name) == NULL || (*name && !strstr(why, "refused")) : strstr(why, "refused") != NULL)
+    if (fault == DRY_ONCE ? strstr(why, name) == NULL || (*name && !strstr(why, "refused"))
+                          : strstr(why, "refused") != NULL)
         fail_msg("%s, kernel %s: told as \"%s\"", what, name, why);
 }
 
@@ -387,17 +402,19 @@ static void fail_each(struct gyre_options options, bool measures, enum dry_fault
             break;
         snprintf(what, sizeof what, "%s, call %lld, %s", options.model, (long long)call, dry_failed());
         judge(what, &o, fault, &all);
-        bool is_shortage = strcmp(dry_failed(), "cudaMalloc") == 0 && o.opened && call > o.opened_at; // of room for a step's lists
+        bool is_shortage =
+            strcmp(dry_failed(), "cudaMalloc") == 0 && o.opened && call > o.opened_at; // of room for a step's lists
         if (is_shortage && !measures && fault == DRY_ONCE && (o.finish[0] != GYRE_LENGTH || o.finish[1] != GYRE_LENGTH))
             fail_msg("%s: a request ended for want of memory: %s; %s", what, o.why[0], o.why[1]);
         EXPECT_EQ(o.n_lists_left > 0, is_shortage && !measures && fault == DRY_ONCE);
         n_shortages += is_shortage;
     }
-    printf("%s: %lld starts refused, %lld times requests ended, %lld times nothing was seen\n", options.model, (long long)all.n_refused,
-           (long long)all.n_ended, (long long)all.n_through);
+    printf("%s: %lld starts refused, %lld times requests ended, %lld times nothing was seen\n", options.model,
+           (long long)all.n_refused, (long long)all.n_ended, (long long)all.n_through);
     EXPECT(n_shortages > 0 || measures || fault != DRY_ONCE);
     if (!o.opened || o.finish[0] != GYRE_LENGTH || o.finish[1] != GYRE_LENGTH)
-        fail_msg("%s, behind those that failed: %s; %s; %s", options.model, o.opened ? "opened" : o.refused.text, o.why[0], o.why[1]);
+        fail_msg("%s, behind those that failed: %s; %s; %s", options.model, o.opened ? "opened" : o.refused.text,
+                 o.why[0], o.why[1]);
 }
 
 static void any_call_that_fails_is_told_and_leaves_nothing_behind(void **state) {

@@ -1,9 +1,11 @@
-/* attention.c - which kernel an ATTENTION runs on, and the lists of parts that the fast ones work on; see attention_parts.cu.
+/* attention.c - which kernel an ATTENTION runs on, and the lists of parts that the fast ones work on; see
+ * attention_parts.cu.
  *
- * Layers of one window, chunk and number of query heads to a KV head share a list, made once a step. What parts leave for each
- * other lies in one piece of memory that all layers use in turn.
+ * Layers of one window, chunk and number of query heads to a KV head share a list, made once a step. What parts leave
+ * for each other lies in one piece of memory that all layers use in turn.
  *
- * In steps that only decode the QKV_PREP before an ATTENTION may be done by its kernel: see fuse.c and decode_prep.cuh. */
+ * In steps that only decode the QKV_PREP before an ATTENTION may be done by its kernel: see fuse.c and decode_prep.cuh.
+ */
 #include "backend/cuda/attention/attention.h"
 #include "backend/cuda/attention/attention_parts.h"
 #include "backend/cuda/attention/decode/attention_decode.h"
@@ -74,7 +76,8 @@ static struct dparts *add_lists(struct executable *exe, const struct op *op) {
     int per_kv = a->n_heads / a->n_kv_heads;
     struct dparts *p = &exe->parts[exe->n_parts];
     exe->n_parts += 2;
-    p[0] = p[1] = (struct dparts){.window = a->window, .chunk = a->chunk, .per_kv = per_kv, .cache = kv_element(exe->loaded)};
+    p[0] = p[1] =
+        (struct dparts){.window = a->window, .chunk = a->chunk, .per_kv = per_kv, .cache = kv_element(exe->loaded)};
     p[0].columns = per_kv > 8 ? 16 : 8;
     p[0].least_tokens = 1;
     p[0].most_tokens = DECODE_TOKENS;
@@ -89,9 +92,11 @@ static int64_t partial_bytes(const struct op *op, const struct dparts *p) { // o
     return (int64_t)a->n_kv_heads * p->columns * (a->v_head_dim + 2) * (int64_t)sizeof(float);
 }
 
-/* Room for every part that a step of the bucket can have; a list of sequences with many tokens cuts them by columns alone. */
+/* Room for every part that a step of the bucket can have; a list of sequences with many tokens cuts them by columns
+ * alone. */
 static enum status place_list(struct executable *exe, struct dparts *p, int64_t split, struct error *err) {
-    int64_t seqs = MIN(exe->bucket.max_seqs, exe->bucket.max_tokens / p->least_tokens + 1), tokens = exe->bucket.max_tokens;
+    int64_t seqs = MIN(exe->bucket.max_seqs, exe->bucket.max_tokens / p->least_tokens + 1),
+            tokens = exe->bucket.max_tokens;
     int64_t n = seqs * (split + 1) + tokens * p->per_kv / p->columns + 1;
     p->max_parts = (int)n;
     p->max_split = (int)split;
@@ -101,7 +106,8 @@ static enum status place_list(struct executable *exe, struct dparts *p, int64_t 
     TRY(device_alloc(exe, &p->n, sizeof(int32_t), "lists of attention", err));
     TRY(device_alloc(exe, &p->part, n * (int64_t)sizeof(struct dpart), "lists of attention", err));
     if (!exe->only_sized) // kernels load an entry before they know how many there are
-        DEVICE_TRY(exe->loaded->device, err, cudaMemsetAsync(p->part, 0, (size_t)n * sizeof(struct dpart), exe->loaded->device->stream),
+        DEVICE_TRY(exe->loaded->device, err,
+                   cudaMemsetAsync(p->part, 0, (size_t)n * sizeof(struct dpart), exe->loaded->device->stream),
                    "lists of attention");
     return OK;
 }
@@ -128,10 +134,12 @@ enum status attention_plan(struct executable *exe, struct error *err) {
     int64_t split = PARTIAL_BYTES / most_bytes / seqs;
     split = split > MOST_SPLIT ? MOST_SPLIT : MAX(split, LEAST_SPLIT);
     TRY(device_alloc(exe, &exe->partial, seqs * split * most_bytes, "sums of attention", err));
-    TRY(device_alloc(exe, &exe->arrived, seqs * split * most_heads * (int64_t)sizeof(int32_t), "counters of attention", err));
+    TRY(device_alloc(exe, &exe->arrived, seqs * split * most_heads * (int64_t)sizeof(int32_t), "counters of attention",
+                     err));
     if (!exe->only_sized)
         DEVICE_TRY(exe->loaded->device, err,
-                   cudaMemsetAsync(exe->arrived, 0, (size_t)(seqs * split * most_heads) * sizeof(int32_t), exe->loaded->device->stream),
+                   cudaMemsetAsync(exe->arrived, 0, (size_t)(seqs * split * most_heads) * sizeof(int32_t),
+                                   exe->loaded->device->stream),
                    "counters of attention");
     for (int i = 0; i < exe->n_parts; i++)
         TRY(place_list(exe, &exe->parts[i], i % 2 ? 1 : split, err));
@@ -156,8 +164,8 @@ static bool is_one_prompt(const struct launch *l) { return l->n_seqs == 1 && l->
 
 enum status attention_lists_launch(const struct executable *exe, const struct launch *l, struct error *err) {
     launch_attention_parts(l, exe->parts, has_long(l) ? exe->n_parts : exe->n_parts / 2, has_long(l) ? 1 : 2);
-    DEVICE_TRY(exe->loaded->device, err, cudaGetLastError(), "%s: lists of attention for %d tokens of %d sequences", exe->program->name,
-               l->n_tokens, l->n_seqs);
+    DEVICE_TRY(exe->loaded->device, err, cudaGetLastError(), "%s: lists of attention for %d tokens of %d sequences",
+               exe->program->name, l->n_tokens, l->n_seqs);
     return OK;
 }
 
@@ -168,11 +176,12 @@ static struct dqkv qkv_of(const struct op *op) {
 }
 
 static struct dprep prep_of(const struct executable *exe, const struct compiled_op *prep, int n_rows) {
-    return (struct dprep){qkv_of(prep->op), prep->rope ? prep->rope->cos_sin : NULL, input_of(exe, prep, 0, n_rows), prep->floats[0],
-                          prep->floats[1]};
+    return (struct dprep){qkv_of(prep->op), prep->rope ? prep->rope->cos_sin : NULL, input_of(exe, prep, 0, n_rows),
+                          prep->floats[0], prep->floats[1]};
 }
 
-/* Where a block has more than one pair of a sequence and a KV head, preparing makes each of them longer by what the node costs once. */
+/* Where a block has more than one pair of a sequence and a KV head, preparing makes each of them longer by what the
+ * node costs once. */
 static bool attention_prepares(const struct executable *exe, const struct compiled_op *prep, const struct launch *l) {
     const struct op *op = prep->op;
     if (has_long(l) || !attention_follows(exe->program, (int)(op - exe->program->ops)) || !is_fast(exe->loaded, op + 1))
@@ -218,8 +227,8 @@ void lower_qkv_prep(struct lowering *w, const struct compiled_op *c) {
         lower_node(w, &by_qkv_prep, c, w->launch->n_tokens)->in[0] = input_of(w->exe, c, 0, w->launch->n_tokens);
 }
 
-static struct node *lower_fast(struct lowering *w, const struct node_kernel *k, const struct compiled_op *c, const struct dparts *parts,
-                               struct dmat out) {
+static struct node *lower_fast(struct lowering *w, const struct node_kernel *k, const struct compiled_op *c,
+                               const struct dparts *parts, struct dmat out) {
     struct node *n = lower_node(w, k, c, w->launch->n_tokens);
     n->parts = parts, n->out = out;
     return n;
@@ -234,7 +243,8 @@ void lower_attention(struct lowering *w, const struct compiled_op *c) {
     }
     const struct dparts *list = list_of(exe, c->op);
     bool behind_prep = c > exe->ops && c[-1].op->code == OP_QKV_PREP;
-    bool folds = !has_long(l) || is_one_prompt(l); // decode attention does where a sequence has one token, prompts' does always
+    bool folds =
+        !has_long(l) || is_one_prompt(l); // decode attention does where a sequence has one token, prompts' does always
     struct dmat out = folds ? output_with_absmax(w, c, 0, l->n_tokens) : c->out[0];
     if (behind_prep && attention_prepares(exe, c - 1, l)) {
         lower_fast(w, &by_attention_decode_prepares, c, list, out)->args.prep = prep_of(exe, c - 1, l->n_tokens);

@@ -1,12 +1,13 @@
 /* attention.cu - the plain ATTENTION, for every shape and element: a block a token row and head.
  *
- * Four warps deal the visible keys among themselves, 4 keys apart; a lane holds every 32nd channel of q and of the warp's sum, the
- * softmax runs in one pass (m, l, acc), and the four are joined at the end. Each key and value is read once a query head:
- * n_heads / n_kv_heads times the floor, mostly from L2. The oracle on the device of attention_decode.cu and attention_prefill.cu,
- * and what serves head sizes, block sizes and elements that they do not take. */
+ * Four warps deal the visible keys among themselves, 4 keys apart; a lane holds every 32nd channel of q and of the
+ * warp's sum, the softmax runs in one pass (m, l, acc), and the four are joined at the end. Each key and value is read
+ * once a query head: n_heads / n_kv_heads times the floor, mostly from L2. The oracle on the device of
+ * attention_decode.cu and attention_prefill.cu, and what serves head sizes, block sizes and elements that they do not
+ * take. */
 #include "backend/cuda/attention/attention.h"
-#include "backend/cuda/value.h"
 #include "backend/cuda/attention/kv.cuh"
+#include "backend/cuda/value.h"
 
 enum { WARPS = 4, MAX_PER_LANE = 16 }; // channels of a head: up to 512
 
@@ -24,7 +25,8 @@ static __device__ void grow(partial *p, float s, int n) {
 }
 
 /* V: channel groups of 32 that a lane holds of a value row; 2 rows with paired values. */
-static __global__ void attention(device_plan plan, dattention a, dmat q, dweight sinks, dcache cache, int block_size, dmat out) {
+static __global__ void attention(device_plan plan, dattention a, dmat q, dweight sinks, dcache cache, int block_size,
+                                 dmat out) {
     let_next_start();
     wait_for_previous();
     __shared__ float ms[WARPS], ls[WARPS];
@@ -43,7 +45,8 @@ static __global__ void attention(device_plan plan, dattention a, dmat q, dweight
     int first = a.window > 0 && position >= a.window ? position - a.window + 1 : 0;
     if (a.chunk > 0)
         first = max(first, position / a.chunk * a.chunk);
-    kv_shape shape = {a.n_kv_heads, a.k_turned > 0 ? a.k_turned : a.head_dim, a.v_head_dim, block_size, cache.element, a.k_turned > 0};
+    kv_shape shape = {a.n_kv_heads,  a.k_turned > 0 ? a.k_turned : a.head_dim, a.v_head_dim, block_size, cache.element,
+                      a.k_turned > 0};
     for (int j = first + warp; j <= position; j += WARPS) {
         const char *block = kv_block(plan, cache, block_size, seq, j);
         int slot = j % block_size;
@@ -62,7 +65,8 @@ static __global__ void attention(device_plan plan, dattention a, dmat q, dweight
             float weight = e * kv_scale_at(shape, block, true, value_head[v], slot);
             for (int i = 0; i < n_v; i++)
                 if (lane + 32 * i < a.v_head_dim)
-                    p.acc[v * n_v + i] += weight * kv_load(block + shape.value(value_head[v], slot, lane + 32 * i), cache.element);
+                    p.acc[v * n_v + i] +=
+                        weight * kv_load(block + shape.value(value_head[v], slot, lane + 32 * i), cache.element);
         }
     }
     if (lane == 0) {
@@ -90,8 +94,8 @@ static __global__ void attention(device_plan plan, dattention a, dmat q, dweight
     }
 }
 
-void launch_attention(const struct launch *l, const struct dattention *a, struct dmat q, struct dweight sinks, struct dcache cache,
-                      struct dmat out) {
+void launch_attention(const struct launch *l, const struct dattention *a, struct dmat q, struct dweight sinks,
+                      struct dcache cache, struct dmat out) {
     dim3 grid(a->n_heads, l->n_tokens);
     size_t shared = (size_t)WARPS * (a->paired_values ? 2 : 1) * a->v_head_dim * sizeof(float);
     launch_node(attention, grid, WARPS * 32, shared, l->stream, l->plan, *a, q, sinks, cache, l->block_size, out);

@@ -15,8 +15,8 @@ struct dqkv {
     bool plus_one, v_norm, v_from_k, k_absent;
     int k_turned; // core/ops.h, as in dattention
 };
-void launch_qkv_prep(const struct launch *l, const struct dqkv *a, const struct drope *rope, struct dmat x, struct dweight q_norm,
-                     struct dweight k_norm, struct dcache cache, struct dmat q);
+void launch_qkv_prep(const struct launch *l, const struct dqkv *a, const struct drope *rope, struct dmat x,
+                     struct dweight q_norm, struct dweight k_norm, struct dcache cache, struct dmat q);
 
 struct dattention {
     int n_heads, n_kv_heads, head_dim, v_head_dim;
@@ -26,8 +26,8 @@ struct dattention {
     int k_turned;
 };
 /* The plain kernel: any shape and element, block tables and all; the oracle of those below. */
-void launch_attention(const struct launch *l, const struct dattention *a, struct dmat q, struct dweight sinks, struct dcache cache,
-                      struct dmat out);
+void launch_attention(const struct launch *l, const struct dattention *a, struct dmat q, struct dweight sinks,
+                      struct dcache cache, struct dmat out);
 
 #ifdef __cplusplus
 }

@@ -1,21 +1,23 @@
-/* attention_parts.cu - cuts the sequences of a step into parts for the attention kernels: once a step, one block a kind of layer.
+/* attention_parts.cu - cuts the sequences of a step into parts for the attention kernels: once a step, one block a kind
+ * of layer.
  *
- * A part is a run of keys (whole tiles of 64) that some columns, query heads of tokens, look at. To join parts costs as much as some
- * ten tiles, so a sequence is cut where the device would else have too little to do at once, or one block would work longer than
- * all others: a part has the step's tiles divided by the parts that run at once, LEAST at least, and a sequence of half as many more
- * stays whole, as do all of up to WHOLE tiles for each of the blocks that share it. (Parts of 4 tiles wherever a sequence has more than 5,
- * whatever else the step holds, cost 59 us where 128 sequences of 528 tokens are to be read in 16.) Where warps take pairs the number of
- * parts is rounded down: a few more than there are warps would begin when all others end.
+ * A part is a run of keys (whole tiles of 64) that some columns, query heads of tokens, look at. To join parts costs as
+ * much as some ten tiles, so a sequence is cut where the device would else have too little to do at once, or one block
+ * would work longer than all others: a part has the step's tiles divided by the parts that run at once, LEAST at least,
+ * and a sequence of half as many more stays whole, as do all of up to WHOLE tiles for each of the blocks that share it.
+ * (Parts of 4 tiles wherever a sequence has more than 5, whatever else the step holds, cost 59 us where 128 sequences
+ * of 528 tokens are to be read in 16.) Where warps take pairs the number of parts is rounded down: a few more than
+ * there are warps would begin when all others end.
  *
- * A list is of sequences with few tokens in this step, or with many: least_tokens to most_tokens. The groups of columns of a sequence
- * stand last first, as the last see most keys and had better not be begun at the end.
+ * A list is of sequences with few tokens in this step, or with many: least_tokens to most_tokens. The groups of columns
+ * of a sequence stand last first, as the last see most keys and had better not be begun at the end.
  *
  * Thread s plans sequence s (and s + 1024, ...); a scan over the block gives each its place in the list. */
 #include "backend/cuda/attention/attention_parts.h"
 #include "backend/cuda/attention/decode/attention_decode.h"
-#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/card.cuh"
 #include "backend/cuda/ptx/device.cuh"
+#include "backend/cuda/value.h"
 
 enum { THREADS = 1024, TILE = 64, WHOLE = 14, LEAST = 8 };
 
@@ -51,7 +53,8 @@ static __device__ int small_m_of(const dparts &p, int n_tokens, int position) {
 
 static __device__ cut cut_sequence(const dparts &p, int n_tokens, int position, int tiles, int whole, bool no_more) {
     int columns = n_tokens * p.per_kv, n_groups = (columns + p.columns - 1) / p.columns;
-    return {columns, n_groups, n_parts_of(small_m_of(p, n_tokens, position), tiles, p.max_split / n_groups, whole, no_more)};
+    return {columns, n_groups,
+            n_parts_of(small_m_of(p, n_tokens, position), tiles, p.max_split / n_groups, whole, no_more)};
 }
 
 /* Inclusive sum over the threads before and this one. */
@@ -74,12 +77,15 @@ static __device__ int scan(int x, int *shared) {
 static __device__ void write_parts(const dparts &p, const cut &c, int seq, int row, int position, int at, int sums) {
     for (int g = 0; g < c.n_groups; g++) {
         int first_column = g * p.columns, last_column = min(first_column + p.columns, c.columns) - 1;
-        int low = first_key(p, position + first_column / p.per_kv) / TILE, high = (position + last_column / p.per_kv) / TILE + 1;
+        int low = first_key(p, position + first_column / p.per_kv) / TILE,
+            high = (position + last_column / p.per_kv) / TILE + 1;
         int end = position + last_column / p.per_kv + 1;
         int base = at + (c.n_groups - 1 - g) * c.n_parts, first_sum = sums + g * c.n_parts;
         for (int i = 0; i < c.n_parts; i++) {
-            int from = low + (int)((int64_t)(high - low) * i / c.n_parts), to = low + (int)((int64_t)(high - low) * (i + 1) / c.n_parts);
-            p.part[base + i] = {seq, row, position, c.columns, first_column, from * TILE, min(to * TILE, end), i, c.n_parts, first_sum};
+            int from = low + (int)((int64_t)(high - low) * i / c.n_parts),
+                to = low + (int)((int64_t)(high - low) * (i + 1) / c.n_parts);
+            p.part[base + i] = {seq, row,       position, c.columns, first_column, from * TILE, min(to * TILE, end),
+                                i,   c.n_parts, first_sum};
         }
     }
 }
@@ -143,7 +149,8 @@ static int attention_blocks(int head_dim, int share) {
 
 int attention_clusters(int head_dim, int share) {
     int blocks = attention_blocks(head_dim, share);
-    return (share == 4 ? blocks - blocks / 8 : blocks) / share; // clusters of four do not find a place on all multiprocessors
+    return (share == 4 ? blocks - blocks / 8 : blocks) /
+           share; // clusters of four do not find a place on all multiprocessors
 }
 
 int attention_share(element cache, int head_dim, int n_seqs, int n_kv_heads) {
@@ -176,7 +183,8 @@ void launch_attention_parts(const launch *l, const dparts *parts, int n, int str
             const dparts &p = some.list[k];
             int share = attention_share(p.cache, p.head_dim, l->n_seqs, p.n_kv_heads);
             bool warps = attention_takes_warps(l, p.cache, p.head_dim, p.per_kv, p.n_kv_heads);
-            int at_once = warps ? attention_teams(attention_team(l->n_seqs, p.n_kv_heads)) : attention_clusters(p.head_dim, share);
+            int at_once = warps ? attention_teams(attention_team(l->n_seqs, p.n_kv_heads))
+                                : attention_clusters(p.head_dim, share);
             some.share[k] = share;
             some.no_more[k] = warps;
             some.at_once[k] = max(1, at_once / p.n_kv_heads);

@@ -3,10 +3,10 @@
  * A lane holds P channels of the head, up to 16, in pieces of V = 4 (or 1, where a size is no multiple of 4). */
 #pragma once
 
-#include "backend/cuda/rows/rows.h"
-#include "backend/cuda/ptx/card.cuh"
-#include "backend/cuda/value.h"
 #include "backend/cuda/attention/kv.cuh"
+#include "backend/cuda/ptx/card.cuh"
+#include "backend/cuda/rows/rows.h"
+#include "backend/cuda/value.h"
 
 /* Channel of a lane's value i, of pieces of V channels. */
 template <int V> __device__ int channel(int i) { return (i / V * 32 + threadIdx.x % 32) * V + i % V; }
@@ -25,7 +25,8 @@ template <int V, int P> __device__ void load_head(const dmat &x, int t, int col,
             head[i] = four.x, head[i + V / 2 - 1] = four.y, head[i + V / 2] = four.z, head[i + V - 1] = four.w;
         } else if (V == 4 && x.element == ELEMENT_F16) {
             uint2 four = *reinterpret_cast<const uint2 *>(static_cast<const __half *>(x.at) + row + c);
-            float2 low = __half22float2(reinterpret_cast<__half2 &>(four.x)), high = __half22float2(reinterpret_cast<__half2 &>(four.y));
+            float2 low = __half22float2(reinterpret_cast<__half2 &>(four.x)),
+                   high = __half22float2(reinterpret_cast<__half2 &>(four.y));
             head[i] = low.x, head[i + V / 2 - 1] = low.y, head[i + V / 2] = high.x, head[i + V - 1] = high.y;
             for (int j = 0; j < V && x.col_scale; j++)
                 head[i + j] = unscaled_value(x, factor, col + c + j, head[i + j]);
@@ -75,7 +76,8 @@ template <int V, int P> __device__ void load_angles(const drope &rope, int t, an
 }
 
 /* Turns the first rope.dim channels; shared holds a head a warp. */
-template <int V, int P> __device__ void rotate(const drope &rope, const angles<P> &a, int n, float *shared, float (&head)[P]) {
+template <int V, int P>
+__device__ void rotate(const drope &rope, const angles<P> &a, int n, float *shared, float (&head)[P]) {
     int half = rope.dim / 2;
 #pragma unroll
     for (int i = 0; i < P; i++)
@@ -98,7 +100,9 @@ __device__ inline uint32_t two_halves(float low, float high) {
     return reinterpret_cast<uint32_t &>(x);
 }
 
-__device__ inline uint32_t int8_of(float x) { return (uint32_t)__float2int_rn(fminf(fmaxf(x, -127.0f), 127.0f)) & 0xFF; }
+__device__ inline uint32_t int8_of(float x) {
+    return (uint32_t)__float2int_rn(fminf(fmaxf(x, -127.0f), 127.0f)) & 0xFF;
+}
 
 /* V elements times `by`, in a row of one 16-byte piece of the cache, in one store. */
 template <int V> __device__ void store_piece(char *to, element e, const float *x, float by) {
@@ -108,14 +112,18 @@ template <int V> __device__ void store_piece(char *to, element e, const float *x
         float4 four = {x[0] * by, x[1] * by, x[2] * by, x[3] * by};
         switch (e) {
         case ELEMENT_F32: *reinterpret_cast<float4 *>(to) = four; break;
-        case ELEMENT_F16: *reinterpret_cast<uint2 *>(to) = {two_halves(four.x, four.y), two_halves(four.z, four.w)}; break;
+        case ELEMENT_F16:
+            *reinterpret_cast<uint2 *>(to) = {two_halves(four.x, four.y), two_halves(four.z, four.w)};
+            break;
         case ELEMENT_BF16: {
             __nv_bfloat162 low = __floats2bfloat162_rn(four.x, four.y), high = __floats2bfloat162_rn(four.z, four.w);
             *reinterpret_cast<uint2 *>(to) = {reinterpret_cast<uint32_t &>(low), reinterpret_cast<uint32_t &>(high)};
             break;
         }
         case ELEMENT_E4M3: *reinterpret_cast<__nv_fp8x4_e4m3 *>(to) = __nv_fp8x4_e4m3(four); break;
-        default: *reinterpret_cast<uint32_t *>(to) = int8_of(four.x) | int8_of(four.y) << 8 | int8_of(four.z) << 16 | int8_of(four.w) << 24;
+        default:
+            *reinterpret_cast<uint32_t *>(to) =
+                int8_of(four.x) | int8_of(four.y) << 8 | int8_of(four.z) << 16 | int8_of(four.w) << 24;
         }
     }
 }
@@ -128,8 +136,8 @@ template <int V, int P> __device__ void store_query(const dmat &q, int t, int co
         if (c >= n)
             continue;
         if (V == 4 && q.element == ELEMENT_F32)
-            *reinterpret_cast<float4 *>(static_cast<float *>(q.at) + row + c) = {head[i], head[i + V / 2 - 1], head[i + V / 2],
-                                                                                 head[i + V - 1]};
+            *reinterpret_cast<float4 *>(static_cast<float *>(q.at) + row + c) = {head[i], head[i + V / 2 - 1],
+                                                                                 head[i + V / 2], head[i + V - 1]};
         else if (V == 4 && q.element != ELEMENT_F32)
             store_piece<V>(static_cast<char *>(q.at) + (row + c) * 2, q.element, head + i, 1);
         else
@@ -153,7 +161,8 @@ template <int P> __device__ float row_scale(element e, const float (&head)[P]) {
 
 /* A row of keys or values in its slot of a block, and its scale where the cache has 8 bits. */
 template <int V, int P>
-__device__ void store_cache(const kv_shape &s, char *block, int slot, bool is_v, int kv, int n, const float (&head)[P]) {
+__device__ void store_cache(const kv_shape &s, char *block, int slot, bool is_v, int kv, int n,
+                            const float (&head)[P]) {
     float by = 1;
     if (kv_has_scales(s.e)) {
         float scale = row_scale<P>(s.e, head);

@@ -1,16 +1,18 @@
-/* heads_pairs.cuh - of qkv_prep.cu: heads of 128 or 256 channels of unscaled products, rotated whole or not at all, and a cache of e4m3.
+/* heads_pairs.cuh - of qkv_prep.cu: heads of 128 or 256 channels of unscaled products, rotated whole or not at all, and
+ * a cache of e4m3.
  *
- * Half a warp does a head of N channels: lane l of it has N / 32 neighbours from N / 32 l on and those N / 2 further, which rotate with them, so that a
- * warp's instruction does two heads, which share angles. A block does two neighbouring heads of some rows, ROWS a warp, all of whose loads are under way
- * before the first is looked at. What does not depend on the row is loaded before the wait. Where a row lies in the cache is found by a lane each. */
+ * Half a warp does a head of N channels: lane l of it has N / 32 neighbours from N / 32 l on and those N / 2 further,
+ * which rotate with them, so that a warp's instruction does two heads, which share angles. A block does two
+ * neighbouring heads of some rows, ROWS a warp, all of whose loads are under way before the first is looked at. What
+ * does not depend on the row is loaded before the wait. Where a row lies in the cache is found by a lane each. */
 #pragma once
 
 #include "backend/cuda/attention/attention.h"
+#include "backend/cuda/attention/heads.cuh"
+#include "backend/cuda/ptx/fours.cuh"
+#include "backend/cuda/ptx/late.cuh"
 #include "backend/cuda/rows/rows.h"
 #include "backend/cuda/value.h"
-#include "backend/cuda/ptx/fours.cuh"
-#include "backend/cuda/attention/heads.cuh"
-#include "backend/cuda/ptx/late.cuh"
 
 namespace {
 
@@ -44,7 +46,9 @@ __device__ inline float larger(float most, float x) {
 #endif
     return most;
 }
-__device__ inline float larger(float most, float4 x) { return larger(larger(larger(larger(most, x.x), x.y), x.z), x.w); }
+__device__ inline float larger(float most, float4 x) {
+    return larger(larger(larger(larger(most, x.x), x.y), x.z), x.w);
+}
 
 /* Over the half of the warp that a lane is in. */
 __device__ inline float half_sum(float x) {
@@ -104,13 +108,17 @@ template <int N> struct half_head {
 /* So many registers, as one load or store has them. */
 template <int WORDS> struct alignas(4 * WORDS) pair_words {
     uint32_t w[WORDS];
-    template <class T> __device__ static pair_words at(const T *from) { return *reinterpret_cast<const pair_words *>(from); }
+    template <class T> __device__ static pair_words at(const T *from) {
+        return *reinterpret_cast<const pair_words *>(from);
+    }
     template <class T> __device__ void put(T *to) const { *reinterpret_cast<pair_words *>(to) = *this; }
 };
 
 /* Fours in half precision, as they lie in memory. */
 template <int FOURS> struct pair_halves : pair_words<2 * FOURS> {
-    __device__ float4 four(int i) const { return floats_of<ELEMENT_F16>(make_uint2(this->w[2 * i], this->w[2 * i + 1])); }
+    __device__ float4 four(int i) const {
+        return floats_of<ELEMENT_F16>(make_uint2(this->w[2 * i], this->w[2 * i + 1]));
+    }
     __device__ void set(int i, float4 x) {
         uint2 two = stored_of<ELEMENT_F16>(x);
         this->w[2 * i] = two.x, this->w[2 * i + 1] = two.y;
@@ -133,10 +141,12 @@ template <int FOURS> __device__ inline void store_bytes(char *to, const float4 (
 
 /* To the place of a key or value in the cache, as kv.cuh says; sides: keys' heads, then values'. */
 template <int N>
-__device__ inline void store_pair_cached(const pair_heads &p, int block, int slot, int side, int sub, const half_head<N> &head) {
+__device__ inline void store_pair_cached(const pair_heads &p, int block, int slot, int side, int sub,
+                                         const half_head<N> &head) {
     constexpr int PANELS = pair_size<N>::PANELS, LANE = pair_size<N>::LANE;
     float most = half_most(head.largest()), scale = most == 0 ? 1.0f : most * (1 / 448.0f);
-    char *in = static_cast<char *>(p.cache.at) + block * p.cache.block_elements, *row = in + (side * PANELS * p.n_slots + slot) * 128;
+    char *in = static_cast<char *>(p.cache.at) + block * p.cache.block_elements,
+         *row = in + (side * PANELS * p.n_slots + slot) * 128;
     float by = __fdividef(1.0f, scale);
     if (sub == 0)
         reinterpret_cast<float *>(in + 2 * p.n_kv * p.n_slots * N)[side * p.n_slots + slot] = scale;
@@ -146,7 +156,8 @@ __device__ inline void store_pair_cached(const pair_heads &p, int block, int slo
 }
 
 template <int N, int ROWS, bool NORMED>
-__global__ void __launch_bounds__(PAIR_WARPS * 32, pair_size<N>::BLOCKS) qkv_prep_pairs(const __grid_constant__ pair_heads p) {
+__global__ void __launch_bounds__(PAIR_WARPS * 32, pair_size<N>::BLOCKS)
+    qkv_prep_pairs(const __grid_constant__ pair_heads p) {
     constexpr int FOURS = pair_size<N>::FOURS, LANE = pair_size<N>::LANE;
     constexpr bool BIASED = pair_size<N>::BIASED;
     int lane = threadIdx.x % 32, sub = lane % 16, head = 2 * blockIdx.y + lane / 16, step = PAIR_WARPS * gridDim.x;
@@ -193,7 +204,8 @@ __global__ void __launch_bounds__(PAIR_WARPS * 32, pair_size<N>::BLOCKS) qkv_pre
         }
         if (finds && mine < n_tokens) {
             slot = position & (p.n_slots - 1);
-            block = p.plan.block_table[p.cache.group][(int64_t)seq * p.plan.table_width[p.cache.group] + (position >> p.log_slots)];
+            block = p.plan.block_table[p.cache.group]
+                                      [(int64_t)seq * p.plan.table_width[p.cache.group] + (position >> p.log_slots)];
         }
         __syncwarp(); // else the assembler waits for the first of these before it asks for the others
 #pragma unroll
@@ -237,14 +249,17 @@ __global__ void __launch_bounds__(PAIR_WARPS * 32, pair_size<N>::BLOCKS) qkv_pre
 bool norm_is_plain(const dweight &w) { return !w.at || (w.element == ELEMENT_F32 && (uintptr_t)w.at % 16 == 0); }
 
 /* Whether they do that. */
-bool heads_pair_up(const dqkv &a, const drope *rope, const dmat &x, const dmat &q, const dweight &q_norm, const dweight &k_norm,
-                   const dcache &cache) {
+bool heads_pair_up(const dqkv &a, const drope *rope, const dmat &x, const dmat &q, const dweight &q_norm,
+                   const dweight &k_norm, const dcache &cache) {
     int n = a.head_dim;
-    bool sizes = (n == 128 || (n == 256 && !x.bias)) && a.v_head_dim == n && a.n_heads % 2 == 0 && a.n_kv_heads % 2 == 0;
+    bool sizes =
+        (n == 128 || (n == 256 && !x.bias)) && a.v_head_dim == n && a.n_heads % 2 == 0 && a.n_kv_heads % 2 == 0;
     bool usual = !a.k_absent && !a.v_from_k && (!rope || (rope->dim == n && rope->pairing == 0));
-    bool elements = x.col_scale && x.element == ELEMENT_F16 && q.element == ELEMENT_F16 && cache.element == ELEMENT_E4M3;
+    bool elements =
+        x.col_scale && x.element == ELEMENT_F16 && q.element == ELEMENT_F16 && cache.element == ELEMENT_E4M3;
     bool lie = x.stride % 8 == 0 && q.stride % 8 == 0 && (uintptr_t)x.at % 16 == 0 && (uintptr_t)q.at % 16 == 0 &&
-               (uintptr_t)x.col_scale % 16 == 0 && (uintptr_t)x.bias % 16 == 0 && norm_is_plain(q_norm) && norm_is_plain(k_norm);
+               (uintptr_t)x.col_scale % 16 == 0 && (uintptr_t)x.bias % 16 == 0 && norm_is_plain(q_norm) &&
+               norm_is_plain(k_norm);
     return sizes && usual && elements && lie;
 }
 
@@ -265,8 +280,8 @@ template <int N, bool NORMED> void start_pairs(const launch *l, const pair_heads
         start(qkv_prep_pairs<N, MOST, NORMED>, MOST);
 }
 
-void start_pair_heads(const launch *l, const dqkv &a, const drope *rope, const dmat &x, const dweight &q_norm, const dweight &k_norm,
-                      const dcache &cache, const dmat &q) {
+void start_pair_heads(const launch *l, const dqkv &a, const drope *rope, const dmat &x, const dweight &q_norm,
+                      const dweight &k_norm, const dcache &cache, const dmat &q) {
     pair_heads p = {l->plan,
                     rope ? rope->cos_sin : nullptr,
                     x,

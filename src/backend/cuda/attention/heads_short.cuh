@@ -1,14 +1,15 @@
-/* heads_short.cuh - of qkv_prep.cu: heads of a layer whose cache has short keys (core/ops.def, k_turned; kv.cuh has the layout).
+/* heads_short.cuh - of qkv_prep.cu: heads of a layer whose cache has short keys (core/ops.def, k_turned; kv.cuh has the
+ * layout).
  *
- * A key's channels that do not turn are weight * v, so the weight goes into the queries there. In a row of 8 bits turned channels and
- * values share a scale: the turned ones are divided by a power of two, `unit`, no less than any of their weights, and so are of the size of v;
- * queries are multiplied by it. Both sides of a row are one warp's. */
+ * A key's channels that do not turn are weight * v, so the weight goes into the queries there. In a row of 8 bits
+ * turned channels and values share a scale: the turned ones are divided by a power of two, `unit`, no less than any of
+ * their weights, and so are of the size of v; queries are multiplied by it. Both sides of a row are one warp's. */
 #pragma once
 
 #include "backend/cuda/attention/attention.h"
+#include "backend/cuda/attention/heads_whole.cuh"
 #include "backend/cuda/rows/rows.h"
 #include "backend/cuda/value.h"
-#include "backend/cuda/attention/heads_whole.cuh"
 
 namespace {
 
@@ -41,7 +42,9 @@ template <int P> __device__ float short_unit(const short_heads &p) {
     return power_above(warp_max(most));
 }
 
-template <int P> __device__ void store_short(const short_heads &p, int t, int kv, float unit, const float (&key)[P], const float (&v)[P]) {
+template <int P>
+__device__ void store_short(const short_heads &p, int t, int kv, float unit, const float (&key)[P],
+                            const float (&v)[P]) {
     const dqkv &a = p.a;
     kv_shape s = {a.n_kv_heads, a.k_turned, a.v_head_dim, p.n_slots, p.cache.element, true};
     int position = p.plan.position[t], slot = position & (p.n_slots - 1);
@@ -73,7 +76,8 @@ template <int P> __global__ void __launch_bounds__(256) qkv_prep_short(const __g
     let_next_start();
     extern __shared__ float short_memory[]; // [8][head_dim]
     const dqkv &a = p.a;
-    int n_rows = a.n_heads + (a.k_absent ? 0 : a.n_kv_heads), i = blockIdx.x * 8 + threadIdx.x / 32, t = i / n_rows, h = i % n_rows;
+    int n_rows = a.n_heads + (a.k_absent ? 0 : a.n_kv_heads), i = blockIdx.x * 8 + threadIdx.x / 32, t = i / n_rows,
+        h = i % n_rows;
     if (t >= step_tokens(p.plan))
         return;
     float head[P], key[P], unit = short_unit<P>(p), *shared = short_memory + threadIdx.x / 32 * a.head_dim;
@@ -96,7 +100,8 @@ template <int P> __global__ void __launch_bounds__(256) qkv_prep_short(const __g
 
 // ---- of 512 channels, 128 of which turn: as heads_whole.cuh ------------------------------------------------------
 
-/* Pieces 0 and 2 of the lower half of a warp turn; in a row of values those of piece 2 change places with piece 0 of the upper half. */
+/* Pieces 0 and 2 of the lower half of a warp turn; in a row of values those of piece 2 change places with piece 0 of
+ * the upper half. */
 struct short_size {
     static constexpr int N = 512, TURNED = 128;
     static __device__ bool turns(int j) { return j % 2 == 0 && threadIdx.x % 32 < 16; }
@@ -177,10 +182,12 @@ template <element E> struct short_place {
     }
 };
 
-template <element E, bool WIDE> __global__ void __launch_bounds__(256, 2) qkv_prep_short_whole(const __grid_constant__ whole_heads p) {
+template <element E, bool WIDE>
+__global__ void __launch_bounds__(256, 2) qkv_prep_short_whole(const __grid_constant__ whole_heads p) {
     constexpr int N = short_size::N, P = whole_size<N>::P;
     const dqkv &a = p.a;
-    int n_rows = a.n_heads + (a.k_absent ? 0 : a.n_kv_heads), i = blockIdx.x * 8 + threadIdx.x / 32, step = p.n_warps / n_rows;
+    int n_rows = a.n_heads + (a.k_absent ? 0 : a.n_kv_heads), i = blockIdx.x * 8 + threadIdx.x / 32,
+        step = p.n_warps / n_rows;
     int t = i / n_rows, h = i - t * n_rows, col = h * N;
     bool is_q = h < a.n_heads, raw = p.x.col_scale, biased = raw && p.x.bias;
     // What a normed query is multiplied by; and, of its turned channels alone, a normed value to become a key.
@@ -241,10 +248,11 @@ template <element E> void start_short_whole(const launch *l, const whole_heads &
         launch_node(qkv_prep_short_whole<E, false>, n_blocks, 256, 0, l->stream, p);
 }
 
-void start_short_heads(const launch *l, const dqkv &a, const drope &rope, const dmat &x, const dweight &q_norm, const dweight &k_norm,
-                       const dcache &cache, const dmat &q) {
+void start_short_heads(const launch *l, const dqkv &a, const drope &rope, const dmat &x, const dweight &q_norm,
+                       const dweight &k_norm, const dcache &cache, const dmat &q) {
     int n_heads = a.n_heads + (a.k_absent ? 0 : a.n_kv_heads);
-    if (a.head_dim == short_size::N && a.k_turned == short_size::TURNED && heads_are_whole(a, &rope, x, q, q_norm, k_norm, cache)) {
+    if (a.head_dim == short_size::N && a.k_turned == short_size::TURNED &&
+        heads_are_whole(a, &rope, x, q, q_norm, k_norm, cache)) {
         whole_heads p = {l->plan, a, rope.cos_sin, x, q, q_norm, k_norm, cache, l->block_size, 0, 0};
         share_rows<short_size::N>(l, n_heads, p);
         switch (cache.element) {

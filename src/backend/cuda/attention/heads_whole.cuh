@@ -1,17 +1,19 @@
-/* heads_whole.cuh - of qkv_prep.cu: heads of 128, 256 or 512 channels that are rotated whole or not at all, and a cache of 16 or 8 bits.
+/* heads_whole.cuh - of qkv_prep.cu: heads of 128, 256 or 512 channels that are rotated whole or not at all, and a cache
+ * of 16 or 8 bits.
  *
- * A warp does one head of every so many rows: what does not depend on the row, the norm's weights and the scales of unscaled products, stays
- * in its registers. It takes AT_ONCE rows at a time, all of whose loads are under way before the first is looked at, since each comes from
- * the L2 or beyond; where those rows lie in the cache is found by a lane each. Lane l holds channels V l .. V l + V - 1 of every 32 V, V 2
- * of 128 channels and 4 of more, so that the other channel of a pair is always in the same lane. Sizes and the cache's element are known
- * to the compiler: with divisions by sizes known at run time a head takes some thousand instructions, and the node is bound by those. */
+ * A warp does one head of every so many rows: what does not depend on the row, the norm's weights and the scales of
+ * unscaled products, stays in its registers. It takes AT_ONCE rows at a time, all of whose loads are under way before
+ * the first is looked at, since each comes from the L2 or beyond; where those rows lie in the cache is found by a lane
+ * each. Lane l holds channels V l .. V l + V - 1 of every 32 V, V 2 of 128 channels and 4 of more, so that the other
+ * channel of a pair is always in the same lane. Sizes and the cache's element are known to the compiler: with divisions
+ * by sizes known at run time a head takes some thousand instructions, and the node is bound by those. */
 #pragma once
 
 #include "backend/cuda/attention/attention.h"
-#include "backend/cuda/rows/rows.h"
-#include "backend/cuda/value.h"
 #include "backend/cuda/attention/heads.cuh"
 #include "backend/cuda/ptx/late.cuh"
+#include "backend/cuda/rows/rows.h"
+#include "backend/cuda/value.h"
 
 namespace {
 
@@ -171,10 +173,13 @@ struct whole_place {
     float *scale; // of 8 bits
     int slot;
 
-    __device__ whole_place at(int lane) const { return {of_lane(row, lane), of_lane(scale, lane), of_lane(slot, lane)}; }
+    __device__ whole_place at(int lane) const {
+        return {of_lane(row, lane), of_lane(scale, lane), of_lane(slot, lane)};
+    }
 };
 
-template <int N, element E> __device__ whole_place place_of(const whole_heads &p, int seq, int position, bool is_v, int kv) {
+template <int N, element E>
+__device__ whole_place place_of(const whole_heads &p, int seq, int position, bool is_v, int kv) {
     constexpr int SIZE = E == ELEMENT_E4M3 || E == ELEMENT_I8 ? 1 : 2;
     int side = is_v ? p.a.n_kv_heads : 0, slot = position & (p.n_slots - 1);
     char *block = kv_block(p.plan, p.cache, p.n_slots, seq, position);
@@ -183,7 +188,8 @@ template <int N, element E> __device__ whole_place place_of(const whole_heads &p
             reinterpret_cast<float *>(scales) + (side + kv) * p.n_slots + slot, slot};
 }
 
-template <int N, element E> __device__ void store_cached(const whole_place &at, int n_slots, const whole_head<N> &head) {
+template <int N, element E>
+__device__ void store_cached(const whole_place &at, int n_slots, const whole_head<N> &head) {
     constexpr bool BYTES = E == ELEMENT_E4M3 || E == ELEMENT_I8;
     constexpr int SIZE = BYTES ? 1 : 2;
     float by = 1;
@@ -196,11 +202,13 @@ template <int N, element E> __device__ void store_cached(const whole_place &at, 
 #pragma unroll
     for (int j = 0; j < head.PIECES; j++) {
         int i = whole_channel<N>(j) * SIZE;
-        store_some<head.V, E>(at.row + (int64_t)(i / 128) * n_slots * 128 + kv_swizzled(128, at.slot, i % 128), head.x + head.V * j, by);
+        store_some<head.V, E>(at.row + (int64_t)(i / 128) * n_slots * 128 + kv_swizzled(128, at.slot, i % 128),
+                              head.x + head.V * j, by);
     }
 }
 
-// ---- the rows of a warp -----------------------------------------------------------------------------------------------
+// ---- the rows of a warp
+// -----------------------------------------------------------------------------------------------
 
 /* Columns [col, col + N) of rows t, t + step ...: a head that the cache keeps, or a query; turned, or not. */
 struct rows_of_warp {
@@ -219,7 +227,8 @@ template <class ANGLES, class PLACE> struct row_under_way {
 /* take(row, head) of each, find(seq, position) its place. */
 template <int N, bool WIDE, class ANGLES, class FIND, class TAKE>
 __device__ void take_rows(const whole_heads &p, const rows_of_warp &r, FIND find, TAKE take) {
-    constexpr int AT_ONCE = whole_size<N>::AT_ONCE, V = whole_size<N>::V, PIECES = whole_size<N>::PIECES, SIZE = WIDE ? 4 : 2;
+    constexpr int AT_ONCE = whole_size<N>::AT_ONCE, V = whole_size<N>::V, PIECES = whole_size<N>::PIECES,
+                  SIZE = WIDE ? 4 : 2;
     const char *from = static_cast<const char *>(p.x.at) + (r.col + whole_channel<N>(0)) * SIZE;
     int64_t pitch = p.x.stride * SIZE;
     int n_tokens = load_late(p.plan.counts), lane = threadIdx.x % 32;
@@ -239,7 +248,8 @@ __device__ void take_rows(const whole_heads &p, const rows_of_warp &r, FIND find
                 break;
 #pragma unroll
             for (int j = 0; j < PIECES; j++)
-                row[k][j] = *reinterpret_cast<const whole_piece<V, WIDE> *>(from + (t + k * r.step) * pitch + j * (32 * V * SIZE));
+                row[k][j] = *reinterpret_cast<const whole_piece<V, WIDE> *>(from + (t + k * r.step) * pitch +
+                                                                            j * (32 * V * SIZE));
             if (r.turns)
                 angles[k].load(p.cos_sin + (int64_t)(t + k * r.step) * N);
         }
@@ -261,9 +271,11 @@ __device__ void take_rows(const whole_heads &p, const rows_of_warp &r, FIND find
 template <int N, element E, bool WIDE>
 __global__ void __launch_bounds__(256, whole_size<N>::BLOCKS) qkv_prep_whole(const __grid_constant__ whole_heads p) {
     const dqkv &a = p.a;
-    int n_rows = a.n_heads + (a.k_absent ? 0 : 2 * a.n_kv_heads), i = blockIdx.x * 8 + threadIdx.x / 32, step = p.n_warps / n_rows;
+    int n_rows = a.n_heads + (a.k_absent ? 0 : 2 * a.n_kv_heads), i = blockIdx.x * 8 + threadIdx.x / 32,
+        step = p.n_warps / n_rows;
     int t = i / n_rows, h = i - t * n_rows, kv = h - a.n_heads;
-    bool is_q = kv < 0, is_v = kv >= a.n_kv_heads, turns = !is_v && p.cos_sin, raw = p.x.col_scale, biased = raw && p.x.bias;
+    bool is_q = kv < 0, is_v = kv >= a.n_kv_heads, turns = !is_v && p.cos_sin, raw = p.x.col_scale,
+         biased = raw && p.x.bias;
     if (is_v)
         kv -= a.n_kv_heads;
     int keys = a.n_heads * N, col = is_q ? h * N : keys + (kv + (is_v && !a.v_from_k ? a.n_kv_heads : 0)) * N;
@@ -285,32 +297,33 @@ __global__ void __launch_bounds__(256, whole_size<N>::BLOCKS) qkv_prep_whole(con
     if (t >= step)
         return;
     auto find = [&](int seq, int position) { return place_of<N, E>(p, seq, position, is_v, kv); };
-    take_rows<N, WIDE, whole_angles<N>>(p, {t, step, col, !is_q, turns}, find, [&](const auto &row, whole_head<N> &head) {
-        for (int c = 0; c < head.P && raw; c++)
-            head.x[c] *= row.factor * scale.x[c];
-        for (int c = 0; c < head.P && biased; c++)
-            head.x[c] += bias.x[c];
-        if (normed)
-            head.normalise(a.eps, weight);
-        if (turns)
-            head.rotate(row.angles);
-        if (is_q)
-            store_query(p.q, row.t * p.q.stride + h * N, head);
-        else
-            store_cached<N, E>(row.place.at(row.lane), p.n_slots, head);
-    });
+    take_rows<N, WIDE, whole_angles<N>>(p, {t, step, col, !is_q, turns}, find,
+                                        [&](const auto &row, whole_head<N> &head) {
+                                            for (int c = 0; c < head.P && raw; c++)
+                                                head.x[c] *= row.factor * scale.x[c];
+                                            for (int c = 0; c < head.P && biased; c++)
+                                                head.x[c] += bias.x[c];
+                                            if (normed)
+                                                head.normalise(a.eps, weight);
+                                            if (turns)
+                                                head.rotate(row.angles);
+                                            if (is_q)
+                                                store_query(p.q, row.t * p.q.stride + h * N, head);
+                                            else
+                                                store_cached<N, E>(row.place.at(row.lane), p.n_slots, head);
+                                        });
 }
 
 bool on_16_bytes(const void *at) { return (uintptr_t)at % 16 == 0; }
 
 /* Whether they do that. */
-bool heads_are_whole(const dqkv &a, const drope *rope, const dmat &x, const dmat &q, const dweight &q_norm, const dweight &k_norm,
-                     const dcache &cache) {
+bool heads_are_whole(const dqkv &a, const drope *rope, const dmat &x, const dmat &q, const dweight &q_norm,
+                     const dweight &k_norm, const dcache &cache) {
     int n = a.head_dim;
     bool sizes = (n == 128 || n == 256 || n == 512) && a.v_head_dim == n && x.stride % 4 == 0 && q.stride % 4 == 0;
     bool turns = !rope || (rope->dim == n && rope->pairing == 0);
-    bool lies = on_16_bytes(x.at) && on_16_bytes(q.at) && on_16_bytes(x.col_scale) && on_16_bytes(x.bias) && on_16_bytes(q_norm.at) &&
-                on_16_bytes(k_norm.at);
+    bool lies = on_16_bytes(x.at) && on_16_bytes(q.at) && on_16_bytes(x.col_scale) && on_16_bytes(x.bias) &&
+                on_16_bytes(q_norm.at) && on_16_bytes(k_norm.at);
     return sizes && turns && lies && cache.element != ELEMENT_F32;
 }
 
@@ -324,7 +337,7 @@ template <int N, element E> void start_whole(const launch *l, const whole_heads 
 
 /* So many heads a row. */
 template <int N> void share_rows(const launch *l, int n_heads, whole_heads &p) {
-    int at_once = n_multiprocessors() * 8 * whole_size<N>::BLOCKS;                                    // warps that run at once
+    int at_once = n_multiprocessors() * 8 * whole_size<N>::BLOCKS; // warps that run at once
     int rows = at_once / n_heads > 0 ? at_once / n_heads : 1, each = (l->n_tokens + rows - 1) / rows; // of a warp
     p.n_warps = n_heads * ((l->n_tokens + each - 1) / each);
     p.n_rows = l->n_tokens;

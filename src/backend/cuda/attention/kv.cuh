@@ -1,30 +1,34 @@
-/* kv.cuh - where the keys and values of a KV cache lie, and what their elements mean. Everything that touches a KV cache goes
- * through here: qkv_prep writes, the attention kernels read; the rest of the engine copies whole blocks.
+/* kv.cuh - where the keys and values of a KV cache lie, and what their elements mean. Everything that touches a KV
+ * cache goes through here: qkv_prep writes, the attention kernels read; the rest of the engine copies whole blocks.
  *
  * A block holds, for block_size slots,
  *
- *     keys    [head][panel][slot][panel bytes]     rows of k_dim elements cut into panels of 128 bytes (64 or 32 where a row is
- *     values  [head][panel][slot][panel bytes]     no multiple of 128; the whole row where it is no multiple of 32 either)
- *     scales  key [head][slot], value [head][slot] float32; of e4m3 and int8 alone: a value is its element times the row's scale
+ *     keys    [head][panel][slot][panel bytes]     rows of k_dim elements cut into panels of 128 bytes (64 or 32 where
+ * a row is values  [head][panel][slot][panel bytes]     no multiple of 128; the whole row where it is no multiple of 32
+ * either) scales  key [head][slot], value [head][slot] float32; of e4m3 and int8 alone: a value is its element times
+ * the row's scale
  *
- * Short keys (core/ops.def, k_turned) have of a key its k_dim channels that turn, those of either half of a head one after the other. Its other
- * channels are its value's, whose row begins with the same k_dim channels: the second half of them changes places with as many that do not
- * turn (kv_moved), so that a key is its own row and what follows k_dim channels in its value's. Both have one scale, [head][slot].
+ * Short keys (core/ops.def, k_turned) have of a key its k_dim channels that turn, those of either half of a head one
+ * after the other. Its other channels are its value's, whose row begins with the same k_dim channels: the second half
+ * of them changes places with as many that do not turn (kv_moved), so that a key is its own row and what follows k_dim
+ * channels in its value's. Both have one scale, [head][slot].
  *
  * In a panel the 16-byte pieces of a row are permuted by the slot (swizzled): piece c of a 128-byte panel lies at
- * c ^ (slot mod 8). A run of slots of a head's panel is thus one piece of memory, which a bulk copy brings to shared memory as it
- * is, and there eight rows of a column lie in different banks: what ldmatrix reads at once. It is also the 128-byte swizzle
- * that wgmma knows. */
+ * c ^ (slot mod 8). A run of slots of a head's panel is thus one piece of memory, which a bulk copy brings to shared
+ * memory as it is, and there eight rows of a column lie in different banks: what ldmatrix reads at once. It is also the
+ * 128-byte swizzle that wgmma knows. */
 #pragma once
 
-#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/device.cuh"
+#include "backend/cuda/value.h"
 
 #include <cuda_fp8.h>
 
 #define KV_FUNCTION __host__ __device__ __forceinline__
 
-KV_FUNCTION int kv_element_bytes(element e) { return e == ELEMENT_F32 ? 4 : e == ELEMENT_E4M3 || e == ELEMENT_I8 ? 1 : 2; }
+KV_FUNCTION int kv_element_bytes(element e) {
+    return e == ELEMENT_F32 ? 4 : e == ELEMENT_E4M3 || e == ELEMENT_I8 ? 1 : 2;
+}
 KV_FUNCTION bool kv_has_scales(element e) { return e == ELEMENT_E4M3 || e == ELEMENT_I8; }
 KV_FUNCTION int kv_panel_bytes(int row_bytes) {
     return row_bytes % 128 == 0 ? 128 : row_bytes % 64 == 0 ? 64 : row_bytes % 32 == 0 ? 32 : row_bytes;
@@ -32,7 +36,10 @@ KV_FUNCTION int kv_panel_bytes(int row_bytes) {
 
 /* Where byte `at` of a slot's row lies in its panel. */
 KV_FUNCTION int kv_swizzled(int panel_bytes, int slot, int at) {
-    int turn = panel_bytes == 128 ? slot & 7 : panel_bytes == 64 ? (slot >> 1) & 3 : panel_bytes == 32 ? (slot >> 2) & 1 : 0;
+    int turn = panel_bytes == 128  ? slot & 7
+               : panel_bytes == 64 ? (slot >> 1) & 3
+               : panel_bytes == 32 ? (slot >> 2) & 1
+                                   : 0;
     return at ^ (turn << 4);
 }
 
@@ -57,7 +64,9 @@ struct kv_shape {
     element e;
     bool short_keys;
 
-    KV_FUNCTION int64_t values() const { return (int64_t)n_heads * n_slots * k_dim * kv_element_bytes(e); } // first byte
+    KV_FUNCTION int64_t values() const {
+        return (int64_t)n_heads * n_slots * k_dim * kv_element_bytes(e);
+    } // first byte
     KV_FUNCTION int64_t scales() const { return (int64_t)n_heads * n_slots * (k_dim + v_dim) * kv_element_bytes(e); }
     KV_FUNCTION int64_t key(int head, int slot, int i) const {
         int at = short_keys ? kv_moved(i, v_dim, k_dim) : i;
@@ -96,7 +105,9 @@ __device__ inline void kv_store(char *at, element e, float x) {
 }
 
 /* The scale of a row whose largest size is `most`; 1 for a row of zeros. */
-__device__ inline float kv_scale(element e, float most) { return most > 0.0f ? most / (e == ELEMENT_E4M3 ? 448.0f : 127.0f) : 1.0f; }
+__device__ inline float kv_scale(element e, float most) {
+    return most > 0.0f ? most / (e == ELEMENT_E4M3 ? 448.0f : 127.0f) : 1.0f;
+}
 
 /* What the elements of a row are multiplied by. */
 __device__ inline float kv_scale_at(const kv_shape &s, const char *block, bool of_value, int head, int slot) {

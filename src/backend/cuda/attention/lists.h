@@ -3,9 +3,11 @@
 
 #include "backend/cuda/cuda.h"
 
-enum element attention_query_element(const struct loaded *loaded, const struct op *op); // what an ATTENTION rounds its queries to
+enum element attention_query_element(const struct loaded *loaded,
+                                     const struct op *op); // what an ATTENTION rounds its queries to
 enum status attention_plan(struct executable *exe, struct error *err);
 void attention_free(struct executable *exe);
-enum status attention_lists_launch(const struct executable *exe, const struct launch *l, struct error *err); // once a step, before its ops
+enum status attention_lists_launch(const struct executable *exe, const struct launch *l,
+                                   struct error *err); // once a step, before its ops
 /* ATTENTIONs that the fast kernels do not take, the first of them in *first: a block computes a token and a head. */
 int attention_n_plain(const struct executable *exe, const struct op **first);

@@ -1,13 +1,13 @@
 /* mla.cu - the plain MLA_PREP and MLA_ATTENTION: latent attention in absorbed form, a block a token row and head.
  *
  *     MLA_PREP        c = norm(kva[0..rank)) w;  [c | rope(kva[rank..))] into the cache (block 0 of a row);
- *                     out_h = [Wuk_h^T q_nope | rope(q_rope)]: threads over rank, Wuk's rows one after another, coalesced
- *     MLA_ATTENTION   four warps deal the keys as in attention.cu; key and value are the same latent row, read once a head;
- *                     then Wuv_h o, a warp an output channel */
+ *                     out_h = [Wuk_h^T q_nope | rope(q_rope)]: threads over rank, Wuk's rows one after another,
+ * coalesced MLA_ATTENTION   four warps deal the keys as in attention.cu; key and value are the same latent row, read
+ * once a head; then Wuv_h o, a warp an output channel */
 #include "backend/cuda/attention/mla.h"
+#include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/rows/rows.h"
 #include "backend/cuda/value.h"
-#include "backend/cuda/ptx/device.cuh"
 
 enum { WARPS = 4, THREADS = WARPS * 32, MAX_PER_LANE = 20 }; // rank + rope_dim: up to 640 channels
 
@@ -22,8 +22,9 @@ static __device__ void rotate_to(const drope &rope, int t, const float *from, fl
     __syncthreads(); // all of it is turned
 }
 
-static __device__ void store_latent(const device_plan &plan, const dmla &a, const drope &rope, const dmat &kva, const dweight &norm,
-                                    const dcache &cache, int block_size, int t, float *row, float *turned) {
+static __device__ void store_latent(const device_plan &plan, const dmla &a, const drope &rope, const dmat &kva,
+                                    const dweight &norm, const dcache &cache, int block_size, int t, float *row,
+                                    float *turned) {
     __shared__ float shared[32];
     int width = a.rank + a.rope_dim, position = plan.position[t];
     float sum = 0;
@@ -32,15 +33,16 @@ static __device__ void store_latent(const device_plan &plan, const dmla &a, cons
         sum += i < a.rank ? row[i] * row[i] : 0.0f;
     }
     float factor = 1.0f / sqrtf(block_sum(sum, shared) / a.rank + a.eps); // its barriers also publish row
-    int64_t at = block_start(plan, cache, block_size, plan.seq_of_row[t], position) + (int64_t)(position % block_size) * width;
+    int64_t at =
+        block_start(plan, cache, block_size, plan.seq_of_row[t], position) + (int64_t)(position % block_size) * width;
     rotate_to(rope, t, row + a.rank, turned);
     for (int i = threadIdx.x; i < width; i += THREADS)
         store(cache.at, at + i, cache.element, i < a.rank ? row[i] * factor * load(norm, i) : turned[i - a.rank]);
 }
 
 /* Head n_heads of the grid is the latent row itself. */
-static __global__ void mla_prep(device_plan plan, dmla a, drope rope, dmat q, dmat kva, dweight norm, dweight w_uk, dcache cache,
-                                int block_size, dmat out) {
+static __global__ void mla_prep(device_plan plan, dmla a, drope rope, dmat q, dmat kva, dweight norm, dweight w_uk,
+                                dcache cache, int block_size, dmat out) {
     let_next_start();
     wait_for_previous();
     extern __shared__ float memory[]; // a row of kva or q, and what is turned
@@ -66,15 +68,16 @@ static __global__ void mla_prep(device_plan plan, dmla a, drope rope, dmat q, dm
         store(out, t, h * width + a.rank + i, turned[i]);
 }
 
-void launch_mla_prep(const struct launch *l, const struct dmla *a, const struct drope *rope, struct dmat q, struct dmat kva,
-                     struct dweight norm, struct dweight w_uk, struct dcache cache, struct dmat out) {
+void launch_mla_prep(const struct launch *l, const struct dmla *a, const struct drope *rope, struct dmat q,
+                     struct dmat kva, struct dweight norm, struct dweight w_uk, struct dcache cache, struct dmat out) {
     int row = a->rank + a->rope_dim, head = a->nope_dim + a->rope_dim;
     size_t shared = (size_t)((row > head ? row : head) + a->rope_dim) * sizeof(float);
-    launch_node(mla_prep, dim3(a->n_heads + 1, l->n_tokens), THREADS, shared, l->stream, l->plan, *a, *rope, q, kva, norm, w_uk, cache,
-                l->block_size, out);
+    launch_node(mla_prep, dim3(a->n_heads + 1, l->n_tokens), THREADS, shared, l->stream, l->plan, *a, *rope, q, kva,
+                norm, w_uk, cache, l->block_size, out);
 }
 
-static __global__ void mla_attention(device_plan plan, dmla a, dmat q, dweight w_uv, dcache cache, int block_size, dmat out) {
+static __global__ void mla_attention(device_plan plan, dmla a, dmat q, dweight w_uv, dcache cache, int block_size,
+                                     dmat out) {
     let_next_start();
     wait_for_previous();
     __shared__ float ms[WARPS], ls[WARPS];
@@ -136,8 +139,8 @@ static __global__ void mla_attention(device_plan plan, dmla a, dmat q, dweight w
     }
 }
 
-void launch_mla_attention(const struct launch *l, const struct dmla *a, struct dmat q, struct dweight w_uv, struct dcache cache,
-                          struct dmat out) {
-    launch_node(mla_attention, dim3(a->n_heads, l->n_tokens), THREADS, (size_t)WARPS * a->rank * sizeof(float), l->stream, l->plan, *a, q,
-                w_uv, cache, l->block_size, out);
+void launch_mla_attention(const struct launch *l, const struct dmla *a, struct dmat q, struct dweight w_uv,
+                          struct dcache cache, struct dmat out) {
+    launch_node(mla_attention, dim3(a->n_heads, l->n_tokens), THREADS, (size_t)WARPS * a->rank * sizeof(float),
+                l->stream, l->plan, *a, q, w_uv, cache, l->block_size, out);
 }

@@ -1,15 +1,16 @@
-/* qkv_prep.cu - QKV_PREP: a warp a head of q, k or v of a row, or of every so many rows where heads_whole.cuh takes it, or two heads where
- * heads_pairs.cuh does.
+/* qkv_prep.cu - QKV_PREP: a warp a head of q, k or v of a row, or of every so many rows where heads_whole.cuh takes it,
+ * or two heads where heads_pairs.cuh does.
  *
- * A lane holds P channels of the head, up to 16, in pieces of V = 4 (or 1, where a size is no multiple of 4); the norm is a sum over
- * the warp, the rotation reads the other channel of a pair from shared memory. What does not depend on the head, its place in the
- * cache and its angles, is read while the head comes. q leaves as a value, k and v go to their slot in the
- * cache, in its element and with the row's own scale where that has 8 bits. Reads and writes each value once, in 16 bytes a lane. */
+ * A lane holds P channels of the head, up to 16, in pieces of V = 4 (or 1, where a size is no multiple of 4); the norm
+ * is a sum over the warp, the rotation reads the other channel of a pair from shared memory. What does not depend on
+ * the head, its place in the cache and its angles, is read while the head comes. q leaves as a value, k and v go to
+ * their slot in the cache, in its element and with the row's own scale where that has 8 bits. Reads and writes each
+ * value once, in 16 bytes a lane. */
 #include "backend/cuda/attention/attention.h"
-#include "backend/cuda/rows/rows.h"
-#include "backend/cuda/value.h"
 #include "backend/cuda/attention/heads_pairs.cuh"
 #include "backend/cuda/attention/heads_short.cuh"
+#include "backend/cuda/rows/rows.h"
+#include "backend/cuda/value.h"
 
 namespace {
 
@@ -56,18 +57,19 @@ template <int V, int P> __global__ void __launch_bounds__(WARPS * 32) qkv_prep(c
     if (is_q)
         store_query<V, P>(p.q, t, h * n, n, head);
     else
-        store_cache<V, P>({a.n_kv_heads, a.head_dim, a.v_head_dim, p.n_slots, p.cache.element}, block, position & (p.n_slots - 1), is_v, kv,
-                          n, head);
+        store_cache<V, P>({a.n_kv_heads, a.head_dim, a.v_head_dim, p.n_slots, p.cache.element}, block,
+                          position & (p.n_slots - 1), is_v, kv, n, head);
 }
 
 bool in_fours(const dqkv *a, const dmat &x, const dmat &q) {
-    return a->head_dim % 4 == 0 && a->v_head_dim % 4 == 0 && x.stride % 4 == 0 && q.stride % 4 == 0 && (uintptr_t)x.at % 16 == 0 &&
-           (uintptr_t)q.at % 16 == 0;
+    return a->head_dim % 4 == 0 && a->v_head_dim % 4 == 0 && x.stride % 4 == 0 && q.stride % 4 == 0 &&
+           (uintptr_t)x.at % 16 == 0 && (uintptr_t)q.at % 16 == 0;
 }
 
 } // namespace
 
-void launch_qkv_prep(const launch *l, const dqkv *a, const drope *rope, dmat x, dweight q_norm, dweight k_norm, dcache cache, dmat q) {
+void launch_qkv_prep(const launch *l, const dqkv *a, const drope *rope, dmat x, dweight q_norm, dweight k_norm,
+                     dcache cache, dmat q) {
     if (a->k_turned > 0) {
         start_short_heads(l, *a, *rope, x, q_norm, k_norm, cache, q);
         return;
@@ -77,7 +79,8 @@ void launch_qkv_prep(const launch *l, const dqkv *a, const drope *rope, dmat x, 
         return;
     }
     if (heads_are_whole(*a, rope, x, q, q_norm, k_norm, cache)) {
-        start_whole_heads(l, {l->plan, *a, rope ? rope->cos_sin : nullptr, x, q, q_norm, k_norm, cache, l->block_size, 0, 0});
+        start_whole_heads(
+            l, {l->plan, *a, rope ? rope->cos_sin : nullptr, x, q, q_norm, k_norm, cache, l->block_size, 0, 0});
         return;
     }
     drope none = {};

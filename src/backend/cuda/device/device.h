@@ -6,8 +6,8 @@
 enum status cuda_open(const struct device_options *options, struct device **out, struct error *err);
 void cuda_close(struct device *d);
 
-/* The first fault stays, and is told again by whatever comes later; but memory that is short is none (ERR_MEMORY). The sentence says what was done, with
- * which sizes. */
+/* The first fault stays, and is told again by whatever comes later; but memory that is short is none (ERR_MEMORY). The
+ * sentence says what was done, with which sizes. */
 enum status device_fault(struct device *d, struct error *err, cudaError_t code, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
 
@@ -21,10 +21,12 @@ enum status device_fault(struct device *d, struct error *err, cudaError_t code, 
 /* Makes it the thread's; before anything else that is asked of a device. */
 enum status device_enter(struct device *d, struct error *err);
 
-/* *(void **)out becomes memory of the device as it is there; ERR_MEMORY says how much is wanted for what, and how much there is. */
+/* *(void **)out becomes memory of the device as it is there; ERR_MEMORY says how much is wanted for what, and how much
+ * there is. */
 enum status memory_take(struct device *d, void *out, int64_t n_bytes, const char *what, struct error *err);
 /* Likewise of the host's, for copies and for kernels that read or write it. */
 enum status pinned_take(struct device *d, void *out, int64_t n_bytes, const char *what, struct error *err);
 int64_t memory_that_may_be_taken(size_t total, double share); // share 0: the usual one
-int64_t memory_left(const struct device *d); // that may still be taken, of what is free; 0: none, or the device does not say
+int64_t
+memory_left(const struct device *d); // that may still be taken, of what is free; 0: none, or the device does not say
 void cuda_memory(const struct device *d, struct device_memory *out);

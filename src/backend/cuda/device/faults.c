@@ -1,10 +1,10 @@
-/* faults.c - what is said when a device fails: which device, what was being done with which sizes, and of a launch that was refused the kernel,
- * its grid, its threads and its shared memory beside what the device allows.
+/* faults.c - what is said when a device fails: which device, what was being done with which sizes, and of a launch that
+ * was refused the kernel, its grid, its threads and its shared memory beside what the device allows.
  *
- * Launches are watched by the linker: every call of the runtime's two launch functions in this library comes by here (--wrap in the
- * Makefile), so that no launcher has to tell: cudaLaunchKernelExC, which launch_node is made of, and what the compiler (of CUDA 13) makes of <<<>>>. A
- * kernel that fails while it runs is not known by name: the device says so when it is waited for or asked for the next, which is not to blame, and
- * the sentence how to find out. */
+ * Launches are watched by the linker: every call of the runtime's two launch functions in this library comes by here
+ * (--wrap in the Makefile), so that no launcher has to tell: cudaLaunchKernelExC, which launch_node is made of, and
+ * what the compiler (of CUDA 13) makes of <<<>>>. A kernel that fails while it runs is not known by name: the device
+ * says so when it is waited for or asked for the next, which is not to blame, and the sentence how to find out. */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/step/launch.h"
@@ -32,10 +32,13 @@ static _Thread_local struct {
 
 cudaError_t __real_cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *kernel, void **args);
 cudaError_t __wrap_cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *kernel, void **args);
-cudaError_t __real___cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t stream);
-cudaError_t __wrap___cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t stream);
+cudaError_t __real___cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **args, size_t shared,
+                                      cudaStream_t stream);
+cudaError_t __wrap___cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **args, size_t shared,
+                                      cudaStream_t stream);
 
-static cudaError_t note(cudaError_t code, const void *kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t stream) {
+static cudaError_t note(cudaError_t code, const void *kernel, dim3 grid, dim3 block, size_t shared,
+                        cudaStream_t stream) {
     if (code != cudaSuccess && !is_of_a_kernel(code) && !refused.kernel) {
         refused.kernel = kernel;
         refused.grid = grid, refused.block = block;
@@ -49,8 +52,10 @@ cudaError_t __wrap_cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const v
     return note(code, kernel, config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream);
 }
 
-cudaError_t __wrap___cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **args, size_t shared, cudaStream_t stream) {
-    return note(__real___cudaLaunchKernel(kernel, grid, block, args, shared, stream), kernel, grid, block, shared, stream);
+cudaError_t __wrap___cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **args, size_t shared,
+                                      cudaStream_t stream) {
+    return note(__real___cudaLaunchKernel(kernel, grid, block, args, shared, stream), kernel, grid, block, shared,
+                stream);
 }
 
 /* Goes behind what was being done. */
@@ -65,12 +70,13 @@ static void tell_launch(const struct device *d, char *out, size_t n) {
     cudaFuncGetAttributes(&is, refused.kernel);
     cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, d->index);
     snprintf(out, n,
-             ", kernel %.160s refused on the %s: grid %u x %u x %u, %u threads of at most %d, %zu + %zu bytes of shared memory of at most "
+             ", kernel %.160s refused on the %s: grid %u x %u x %u, %u threads of at most %d, %zu + %zu bytes of "
+             "shared memory of at most "
              "%d (%d asked "
              "for), %d registers",
-             name ? name : "?", refused.stream == d->stream ? "stream of steps" : "stream of another", refused.grid.x, refused.grid.y,
-             refused.grid.z, refused.block.x * refused.block.y * refused.block.z, is.maxThreadsPerBlock, is.sharedSizeBytes, refused.shared,
-             most, is.maxDynamicSharedSizeBytes, is.numRegs);
+             name ? name : "?", refused.stream == d->stream ? "stream of steps" : "stream of another", refused.grid.x,
+             refused.grid.y, refused.grid.z, refused.block.x * refused.block.y * refused.block.z, is.maxThreadsPerBlock,
+             is.sharedSizeBytes, refused.shared, most, is.maxDynamicSharedSizeBytes, is.numRegs);
     refused.kernel = NULL;
 }
 
@@ -108,9 +114,9 @@ void op_described(const struct executable *exe, const struct compiled_op *c, int
     const struct weight *w = op->weights[0];
     int at = (int)(op - exe->program->ops), width = val_given(op->in[0]) ? op->in[0].width : op->out[0].width;
     if (w)
-        snprintf(out, n, "%s: op %d, %s with %s [%lld, %lld] for %d rows of %d", exe->program->name, at, op_name(op->code), w->name,
-                 (long long)w->out, (long long)w->in, n_rows, width);
+        snprintf(out, n, "%s: op %d, %s with %s [%lld, %lld] for %d rows of %d", exe->program->name, at,
+                 op_name(op->code), w->name, (long long)w->out, (long long)w->in, n_rows, width);
     else
-        snprintf(out, n, "%s: op %d, %s for %d rows of %d > %d", exe->program->name, at, op_name(op->code), n_rows, width,
-                 op->out[0].width);
+        snprintf(out, n, "%s: op %d, %s for %d rows of %d > %d", exe->program->name, at, op_name(op->code), n_rows,
+                 width, op->out[0].width);
 }

@@ -1,18 +1,19 @@
 /* l2_copy.c - which weights are there once more, whole on either side of the L2 (l2_copy.h), and where; see cuda.h.
  *
- * A byte from the own side takes 111 pJ and one of addresses as they come 129, in steps whose clock is what the power limit leaves (l2_topology.h). That is worth it
- * where a step of 65 to 512 rows reads each weight once: gate_up by gemm_fp8_gated.cu, and of up to 256 rows others
- * by gemm_fp8_split_k.cu (docs/lab/cuda_decoding.md). A copy has
- * tiles of one width: of gate_up that which most numbers of rows want, of others what gemm_fp8_split_k.cu says, for two kinds of steps where it wants two. Steps
- * with other tiles read the rows.
+ * A byte from the own side takes 111 pJ and one of addresses as they come 129, in steps whose clock is what the power
+ * limit leaves (l2_topology.h). That is worth it where a step of 65 to 512 rows reads each weight once: gate_up by
+ * gemm_fp8_gated.cu, and of up to 256 rows others by gemm_fp8_split_k.cu (docs/lab/cuda_decoding.md). A copy has tiles
+ * of one width: of gate_up that which most numbers of rows want, of others what gemm_fp8_split_k.cu says, for two kinds
+ * of steps where it wants two. Steps with other tiles read the rows.
  *
- * Copies are made when the weights are there, from what is there; nothing writes weights after that. A copy takes twice its weight and more, as either side has
- * all of it. Weights of one shape have copies together, the largest first, as far as all that is no more than a SHARE-th of what the weights leave of the
- * memory that may be taken (gpu_memory_utilization). There are none where the device has no two sides, nor of a weight whose copy would be more than
- * L2_COPY_MOST_PAGES pages (some 230 MB of weight). Results are the same to the bit either way.
+ * Copies are made when the weights are there, from what is there; nothing writes weights after that. A copy takes twice
+ * its weight and more, as either side has all of it. Weights of one shape have copies together, the largest first, as
+ * far as all that is no more than a SHARE-th of what the weights leave of the memory that may be taken
+ * (gpu_memory_utilization). There are none where the device has no two sides, nor of a weight whose copy would be more
+ * than L2_COPY_MOST_PAGES pages (some 230 MB of weight). Results are the same to the bit either way.
  *
- * In the environment GYRE_L2_COPIES=0 does without them, to measure; GYRE_L2_COPIES=force makes them of small weights too, whatever they take, and by made-up sides
- * where the device has none, for tests. */
+ * In the environment GYRE_L2_COPIES=0 does without them, to measure; GYRE_L2_COPIES=force makes them of small weights
+ * too, whatever they take, and by made-up sides where the device has none, for tests. */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/device/l2_copies.h"
@@ -109,7 +110,8 @@ static struct kind *kind_of(struct l2_copy *all, struct dweight w, int act) {
 }
 
 static bool is_worth_it(struct dweight w, bool gated) {
-    return w.element == ELEMENT_E4M3 && w.in <= HALF_SUMS_IN && (w.out * w.in >= (gated ? WORTH_WIDE : WORTH_SPLIT) || is_named("force"));
+    return w.element == ELEMENT_E4M3 && w.in <= HALF_SUMS_IN &&
+           (w.out * w.in >= (gated ? WORTH_WIDE : WORTH_SPLIT) || is_named("force"));
 }
 
 static void add(struct loaded *loaded, const struct program *p, int op) {
@@ -145,7 +147,8 @@ bool l2_copy_wanted(void) { return !is_named("0"); }
 enum status l2_copy_sides(struct loaded *loaded, struct error *err) {
     if (loaded->l2_copy.looked)
         return OK;
-    DEVICE_TRY(loaded->device, err, l2_sides_find(loaded->device->stream, &loaded->l2_copy.sides), "finding the sides of its L2");
+    DEVICE_TRY(loaded->device, err, l2_sides_find(loaded->device->stream, &loaded->l2_copy.sides),
+               "finding the sides of its L2");
     loaded->l2_copy.looked = true;
     if (loaded->l2_copy.sides.none && is_named("force")) {
         make_up(loaded->l2_copy.sides.sm, SIDES_MOST_SMS / 32);
@@ -197,8 +200,8 @@ enum status l2_copy_room(struct loaded *loaded, const struct program *p, int64_t
     if (loaded->l2_copy.all->n == 0)
         return OK;
     choose(loaded, (memory_left(loaded->device) - loaded->weight_bytes) / SHARE);
-    loaded->l2_copy.n_bytes =
-        loaded->l2_copy.n_pages > 0 ? (loaded->l2_copy.n_pages + 1) * (int64_t)SIDES_PAGE : 0; // one more: places are whole pages
+    loaded->l2_copy.n_bytes = loaded->l2_copy.n_pages > 0 ? (loaded->l2_copy.n_pages + 1) * (int64_t)SIDES_PAGE
+                                                          : 0; // one more: places are whole pages
     *n_bytes = loaded->l2_copy.n_bytes;
     return OK;
 }
@@ -211,9 +214,10 @@ static enum status find_flips(struct loaded *loaded, void *at, uint32_t *flips, 
         make_up(flips, (loaded->l2_copy.n_pages + 31) / 32);
         return OK;
     }
-    DEVICE_TRY(loaded->device, err,
-               sides_of_pages(loaded->device->stream, &loaded->l2_copy.sides, at, loaded->l2_copy.n_pages, flips, &found),
-               "finding the sides of %d pages", loaded->l2_copy.n_pages);
+    DEVICE_TRY(
+        loaded->device, err,
+        sides_of_pages(loaded->device->stream, &loaded->l2_copy.sides, at, loaded->l2_copy.n_pages, flips, &found),
+        "finding the sides of %d pages", loaded->l2_copy.n_pages);
     loaded->l2_copy.none = found.none;
     return OK;
 }
@@ -240,8 +244,8 @@ static enum status copy_all(struct loaded *loaded, char *at, const uint32_t *fli
             copy_one(loaded, &loaded->l2_copy.all->copies[i], at, flips, &page);
     BUG_IF(page != loaded->l2_copy.n_pages);
     DEVICE_TRY(loaded->device, err, cudaGetLastError(), "copying weights to %d pages by the sides of its L2", page);
-    DEVICE_TRY(loaded->device, err, cudaStreamSynchronize(loaded->device->stream), "copying weights to %d pages by the sides of its L2",
-               page);
+    DEVICE_TRY(loaded->device, err, cudaStreamSynchronize(loaded->device->stream),
+               "copying weights to %d pages by the sides of its L2", page);
     return OK;
 }
 
@@ -251,8 +255,8 @@ enum status l2_copy_make(struct loaded *loaded, struct error *err) {
     char *at = (char *)loaded->l2_copy.at + (-(uintptr_t)loaded->l2_copy.at & (SIDES_PAGE - 1));
     uint32_t *flips = xcalloc((size_t)(loaded->l2_copy.n_pages + 31) / 32, sizeof *flips);
     enum status st = find_flips(loaded, at, flips, err);
-    if (st == OK &&
-        (!loaded->l2_copy.none || loaded->l2_copy.sides.none)) // none now: its memory is otherwise than what the sides were found by
+    if (st == OK && (!loaded->l2_copy.none ||
+                     loaded->l2_copy.sides.none)) // none now: its memory is otherwise than what the sides were found by
         st = copy_all(loaded, at, flips, err);
     free(flips);
     return st;

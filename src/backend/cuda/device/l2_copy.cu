@@ -1,7 +1,7 @@
-/* l2_copy.cu - the copy of a weight that l2_copy.h describes: which shapes there are, and the kernel that puts each row's pieces to their places. When weights are
- * loaded; not a node of a step. */
-#include "backend/cuda/value.h"
+/* l2_copy.cu - the copy of a weight that l2_copy.h describes: which shapes there are, and the kernel that puts each
+ * row's pieces to their places. When weights are loaded; not a node of a step. */
 #include "backend/cuda/device/l2_copy.h"
+#include "backend/cuda/value.h"
 
 namespace {
 
@@ -18,7 +18,8 @@ __global__ void __launch_bounds__(THREADS) lay_out_near(dl2_copy n, dweight w) {
         int64_t column = (int64_t)piece * L2_COPY_PIECE + byte;
         uint4 v = make_uint4(0, 0, 0, 0);
         if (of_half < apart && column < w.in)
-            v = *reinterpret_cast<const uint4 *>(static_cast<const char *>(w.at) + (int64_t)(row / rows * apart + of_half) * w.in + column);
+            v = *reinterpret_cast<const uint4 *>(static_cast<const char *>(w.at) +
+                                                 (int64_t)(row / rows * apart + of_half) * w.in + column);
         for (int side = 0; side < 2; side++)
             *reinterpret_cast<uint4 *>(n.at + l2_copy_row(&n, tile, side, piece, row) + byte) = v;
     }
@@ -26,12 +27,15 @@ __global__ void __launch_bounds__(THREADS) lay_out_near(dl2_copy n, dweight w) {
 
 } // namespace
 
-int l2_copy_pages(const struct dl2_copy *n) { return up_to((int64_t)n->n_tiles * n->tile_groups * L2_COPY_GROUP, SIDES_PAGE); }
+int l2_copy_pages(const struct dl2_copy *n) {
+    return up_to((int64_t)n->n_tiles * n->tile_groups * L2_COPY_GROUP, SIDES_PAGE);
+}
 
 bool l2_copy_lay_out(struct dweight w, struct l2_copy_shape shape, struct dl2_copy *out) {
     *out = {};
     int tail = shape.rows > HALF_ROWS ? shape.rows - HALF_ROWS : 0, parts = up_to(tail, L2_COPY_CHUNK_ROWS);
-    bool fits = shape.rows > 0 && shape.rows % (8 * shape.halves) == 0 && (parts == 0 || tail % parts == 0) && w.out % shape.halves == 0;
+    bool fits = shape.rows > 0 && shape.rows % (8 * shape.halves) == 0 && (parts == 0 || tail % parts == 0) &&
+                w.out % shape.halves == 0;
     if (w.element != ELEMENT_E4M3 || w.in % 16 != 0 || w.out > INT32_MAX / 4 || w.in > INT32_MAX / 4 || !fits)
         return false;
     out->shape = shape;
@@ -44,7 +48,8 @@ bool l2_copy_lay_out(struct dweight w, struct l2_copy_shape shape, struct dl2_co
     out->tail_rows = parts ? tail / parts : 0;
     while (parts && out->tail_rows << (out->tails_log + 1) <= L2_COPY_CHUNK_ROWS)
         out->tails_log++;
-    out->tile_groups = up_to(out->n_pieces, 1 << out->pieces_log) + (parts ? up_to(out->n_pieces * parts, 4 << out->tails_log) : 0);
+    out->tile_groups =
+        up_to(out->n_pieces, 1 << out->pieces_log) + (parts ? up_to(out->n_pieces * parts, 4 << out->tails_log) : 0);
     return l2_copy_pages(out) <= L2_COPY_MOST_PAGES;
 }
 

@@ -1,14 +1,14 @@
 /* l2_topology.cu - which multiprocessors and which pages of memory are of which side of the L2: see l2_topology.h.
  *
- * One thread a multiprocessor times single atomics, the fastest of a few, so that others on the card can only make a time longer. All multiprocessors do so at
- * once: that moves a time by little (docs/lab/cuda_decoding.md).
+ * One thread a multiprocessor times single atomics, the fastest of a few, so that others on the card can only make a
+ * time longer. All multiprocessors do so at once: that moves a time by little (docs/lab/cuda_decoding.md).
  *
- *     multiprocessors    each times the same lines of a few pages. Less their means, the times of any two are alike or opposite, but for some cycles; what is
- *                        common to all is found as the principal axis of them
- *     pages              chunks by twos that differ in bit 12, eight such pairs of a page from everywhere in it. A multiprocessor of either side times all of a
- *                        page's, so what it takes to any place drops out */
-#include "backend/cuda/value.h"
+ *     multiprocessors    each times the same lines of a few pages. Less their means, the times of any two are alike or
+ * opposite, but for some cycles; what is common to all is found as the principal axis of them pages              chunks
+ * by twos that differ in bit 12, eight such pairs of a page from everywhere in it. A multiprocessor of either side
+ * times all of a page's, so what it takes to any place drops out */
 #include "backend/cuda/device/l2_topology.h"
+#include "backend/cuda/value.h"
 
 #include <limits.h>
 #include <math.h>
@@ -24,9 +24,11 @@ enum {
     TIMES = 3,
     OWN_PAGES = 4,
     SHARED_BYTES = 200 << 10
-};                                                 // SHARED_BYTES: one block a multiprocessor
-const float SURE = 0.8f, APART = 80, LEAST = 0.5f; // SURE: of 0.97, APART: of 196 cycles, LEAST: of that, as measured on an H200
-const int NOISE = 200; // one chunk of so many may be off, and one more; a bit of the hash that were another would make half of them so
+}; // SHARED_BYTES: one block a multiprocessor
+const float SURE = 0.8f, APART = 80,
+            LEAST = 0.5f; // SURE: of 0.97, APART: of 196 cycles, LEAST: of that, as measured on an H200
+const int NOISE = 200; // one chunk of so many may be off, and one more; a bit of the hash that were another would make
+                       // half of them so
 
 // ---- on the device --------------------------------------------------------------------------------------------------
 
@@ -68,13 +70,16 @@ __device__ uint32_t fastest(uint32_t *at, uint32_t zero) {
 }
 
 /* 115 and 11: of OWN_PAGES, no two hashes agree in more than 52 of 64, whatever the flips. */
-__host__ __device__ int chunk_of(int page, int i) { return ((i >> 1) * 115 + page * 11) % (PAGE_CHUNKS / 2) * 2 + (i & 1); }
+__host__ __device__ int chunk_of(int page, int i) {
+    return ((i >> 1) * 115 + page * 11) % (PAGE_CHUNKS / 2) * 2 + (i & 1);
+}
 __host__ __device__ int line_of(int page, int i) { return (i * 5 + page * 3) % 32; }
 
 __device__ void look_at_page(const looking &a, int row, int page) {
     for (int i = 0; i < SIDES_CHUNKS; i++) {
         char *at = a.at + (int64_t)page * SIDES_PAGE + chunk_of(page, i) * CHUNK_BYTES + line_of(page, i) * LINE_BYTES;
-        a.cycles[((int64_t)row * a.n_pages + page) * SIDES_CHUNKS + i] = fastest(reinterpret_cast<uint32_t *>(at), a.zero);
+        a.cycles[((int64_t)row * a.n_pages + page) * SIDES_CHUNKS + i] =
+            fastest(reinterpret_cast<uint32_t *>(at), a.zero);
     }
 }
 
@@ -302,7 +307,8 @@ enum { OF_EIGHT = 7, FIRST_TWO = 3 }; // bits 12 to 14; those that l2_copy.h ask
 
 } // namespace
 
-cudaError_t sides_of_pages(cudaStream_t stream, const struct dl2_sides *s, void *at, int n_pages, uint32_t *flips, struct dside_pages *out) {
+cudaError_t sides_of_pages(cudaStream_t stream, const struct dl2_sides *s, void *at, int n_pages, uint32_t *flips,
+                           struct dside_pages *out) {
     looked l;
     cudaError_t code = look(stream, s, at, n_pages, &l);
     *out = {};

@@ -1,7 +1,7 @@
 /* manifest.c - see manifest.h.
  *
- * Device code lies in the loaded object as containers that begin with a magic number, one a .cu, each at a multiple of 8 bytes in what is mapped
- * for reading only. The linker keeps their order and bytes. */
+ * Device code lies in the loaded object as containers that begin with a magic number, one a .cu, each at a multiple of
+ * 8 bytes in what is mapped for reading only. The linker keeps their order and bytes. */
 #include "backend/cuda/device/manifest.h"
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/value.h"
@@ -17,12 +17,14 @@ static const uint32_t MAGIC = 0xBA55ED50;
 enum status manifest_check_driver(const struct machine_found *m, struct error *err) {
     if (m->driver == 0)
         return fail(err, ERR_UNSUPPORTED,
-                    "--device cuda: this machine has no NVIDIA driver (libcuda.so.1); install one for CUDA %d, or use --device cpu",
+                    "--device cuda: this machine has no NVIDIA driver (libcuda.so.1); install one for CUDA %d, or use "
+                    "--device cpu",
                     m->runtime / 1000);
     if (m->driver / 1000 < m->runtime / 1000)
-        return fail(err, ERR_UNSUPPORTED,
-                    "--device cuda: the NVIDIA driver knows CUDA %d.%d and the kernels were built with %d.%d; renew the driver",
-                    m->driver / 1000, m->driver % 1000 / 10, m->runtime / 1000, m->runtime % 1000 / 10);
+        return fail(
+            err, ERR_UNSUPPORTED,
+            "--device cuda: the NVIDIA driver knows CUDA %d.%d and the kernels were built with %d.%d; renew the driver",
+            m->driver / 1000, m->driver % 1000 / 10, m->runtime / 1000, m->runtime % 1000 / 10);
     return OK;
 }
 
@@ -30,7 +32,8 @@ enum status manifest_check_card(const struct kernel_list *list, const struct mac
     if (m->major * 10 + m->minor == list->arch)
         return OK;
     return fail(err, ERR_UNSUPPORTED,
-                "--device cuda: the %d kernels were built for sm_%da (Hopper: H100, H200, GH200), GPU %d has compute capability %d.%d; "
+                "--device cuda: the %d kernels were built for sm_%da (Hopper: H100, H200, GH200), GPU %d has compute "
+                "capability %d.%d; "
                 "choose another with "
                 "CUDA_VISIBLE_DEVICES, or use --device cpu",
                 list->n_names, list->arch, m->device, m->major, m->minor);
@@ -101,7 +104,8 @@ enum status manifest_check_code(const struct kernel_list *list, struct error *er
     const struct kernel_file *f = &list->files[n];
     dladdr(list, &self);
     return fail(err, ERR_FORMAT,
-                "--device cuda: %s does not hold the kernels of %s.cu that it was linked with (XXH3 %016llx, %d kernels): it is damaged or "
+                "--device cuda: %s does not hold the kernels of %s.cu that it was linked with (XXH3 %016llx, %d "
+                "kernels): it is damaged or "
                 "made of several builds; build it again (make cuda) and install it whole",
                 self.dli_fname ? self.dli_fname : "libgyre-cuda.so", f->name, (unsigned long long)f->hash, f->n);
 }

@@ -1,8 +1,9 @@
 /* manifest.h - which kernels the library was built with, and whether those that were loaded are them.
  *
- * tools/kernels.py writes the list when the library is linked. A start compares it with the device code in memory, so that a library that is
- * damaged or was put together from several builds, one for another card, and a driver that is too old are refused with a sentence, before a
- * kernel gives wrong numbers or a launch fails in the middle. Knows nothing of CUDA's headers. */
+ * tools/kernels.py writes the list when the library is linked. A start compares it with the device code in memory, so
+ * that a library that is damaged or was put together from several builds, one for another card, and a driver that is
+ * too old are refused with a sentence, before a kernel gives wrong numbers or a launch fails in the middle. Knows
+ * nothing of CUDA's headers. */
 #pragma once
 
 #include "base/status.h"
@@ -33,7 +34,8 @@ struct machine_found {
 enum status manifest_check_driver(const struct machine_found *m, struct error *err);
 enum status manifest_check_card(const struct kernel_list *list, const struct machine_found *m, struct error *err);
 
-/* Hashes the device code of the object that the list is in: 10 MB, about a millisecond. ERR_FORMAT names the file that differs. */
+/* Hashes the device code of the object that the list is in: 10 MB, about a millisecond. ERR_FORMAT names the file that
+ * differs. */
 enum status manifest_check_code(const struct kernel_list *list, struct error *err);
 
 /* A name for the build's device code: other for any kernel that differs. */

@@ -60,7 +60,10 @@ struct product {
 };
 
 static cudaDataType_t type_of(enum element e) {
-    return e == ELEMENT_E4M3 ? CUDA_R_8F_E4M3 : e == ELEMENT_F16 ? CUDA_R_16F : e == ELEMENT_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+    return e == ELEMENT_E4M3   ? CUDA_R_8F_E4M3
+           : e == ELEMENT_F16  ? CUDA_R_16F
+           : e == ELEMENT_BF16 ? CUDA_R_16BF
+                               : CUDA_R_32F;
 }
 
 static bool describe(struct product *q, enum element e) {
@@ -68,11 +71,13 @@ static bool describe(struct product *q, enum element e) {
     size_t workspace = WORKSPACE_BYTES;
     if (cublasLtMatmulDescCreate(&q->description, CUBLAS_COMPUTE_32F, CUDA_R_32F) != CUBLAS_STATUS_SUCCESS ||
         cublasLtMatrixLayoutCreate(&q->x, type_of(e), SIDE, SIDE, SIDE) != CUBLAS_STATUS_SUCCESS ||
-        cublasLtMatrixLayoutCreate(&q->y, type_of(e == ELEMENT_E4M3 ? ELEMENT_BF16 : e), SIDE, SIDE, SIDE) != CUBLAS_STATUS_SUCCESS ||
+        cublasLtMatrixLayoutCreate(&q->y, type_of(e == ELEMENT_E4M3 ? ELEMENT_BF16 : e), SIDE, SIDE, SIDE) !=
+            CUBLAS_STATUS_SUCCESS ||
         cublasLtMatmulPreferenceCreate(&q->wish) != CUBLAS_STATUS_SUCCESS)
         return false;
     cublasLtMatmulDescSetAttribute(q->description, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof transposed);
-    cublasLtMatmulPreferenceSetAttribute(q->wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace);
+    cublasLtMatmulPreferenceSetAttribute(q->wish, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace,
+                                         sizeof workspace);
     return true;
 }
 
@@ -87,23 +92,24 @@ static void product_release(struct product *q) {
         cublasLtMatmulDescDestroy(q->description);
 }
 
-static enum status measure_product(struct probe *p, enum element e, const struct product *q, double *flops_per_s, struct error *err) {
+static enum status measure_product(struct probe *p, enum element e, const struct product *q, double *flops_per_s,
+                                   struct error *err) {
     const float one = 1, zero = 0;
     cublasLtMatmulHeuristicResult_t found[ALGORITHMS];
     size_t side_bytes = (size_t)SIDE * SIDE * sizeof(float);
     char *a = p->memory, *y = a + 2 * side_bytes;
     float ms, best = INFINITY;
     int n = 0;
-    if (cublasLtMatmulAlgoGetHeuristic(p->loaded->device->blas, q->description, q->x, q->x, q->y, q->y, q->wish, ALGORITHMS, found, &n) !=
-        CUBLAS_STATUS_SUCCESS)
+    if (cublasLtMatmulAlgoGetHeuristic(p->loaded->device->blas, q->description, q->x, q->x, q->y, q->y, q->wish,
+                                       ALGORITHMS, found, &n) != CUBLAS_STATUS_SUCCESS)
         n = 0;
     launch_fill(p->loaded->device->stream, p->n_processors, a, 2 * side_bytes, e);
     DEVICE_TRY(p->loaded->device, err, cudaGetLastError(), "filling %zu MiB", 2 * side_bytes >> 20);
     for (int i = 0; i < n * PASSES; i++) {
         DEVICE_TRY(p->loaded->device, err, cudaEventRecord(p->begin, p->loaded->device->stream), "an event");
-        cublasStatus_t code =
-            cublasLtMatmul(p->loaded->device->blas, q->description, &one, a, q->x, a + side_bytes, q->x, &zero, y, q->y, y, q->y,
-                           &found[i / PASSES].algo, p->loaded->device->workspace, WORKSPACE_BYTES, p->loaded->device->stream);
+        cublasStatus_t code = cublasLtMatmul(p->loaded->device->blas, q->description, &one, a, q->x, a + side_bytes,
+                                             q->x, &zero, y, q->y, y, q->y, &found[i / PASSES].algo,
+                                             p->loaded->device->workspace, WORKSPACE_BYTES, p->loaded->device->stream);
         TRY(timed(p, &ms, err));
         if (code == CUBLAS_STATUS_SUCCESS)
             best = MIN(best, ms);

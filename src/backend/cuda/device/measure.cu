@@ -1,9 +1,9 @@
 /* measure.cu - reading memory as fast as the card lets one, and filling it with numbers that look like weights.
  *
- * read_all: 8 independent 16-byte loads a thread before the first is used, neighbouring threads on neighbouring addresses, four blocks of
- * 512 threads a multiprocessor: 4.6 TB/s on an H200, 96 % of what its memory is sold for. */
-#include "backend/cuda/value.h"
+ * read_all: 8 independent 16-byte loads a thread before the first is used, neighbouring threads on neighbouring
+ * addresses, four blocks of 512 threads a multiprocessor: 4.6 TB/s on an H200, 96 % of what its memory is sold for. */
 #include "backend/cuda/device/measure.h"
+#include "backend/cuda/value.h"
 
 #include <cuda_runtime.h>
 
@@ -49,7 +49,8 @@ static __global__ void fill(uint32_t *p, size_t n, int element) {
 }
 
 void launch_read(cudaStream_t stream, int n_processors, const void *at, size_t n_bytes, uint32_t *sink) {
-    read_all<<<n_processors * BLOCKS_A_PROCESSOR, THREADS, 0, stream>>>(static_cast<const uint4 *>(at), n_bytes / 16, sink);
+    read_all<<<n_processors * BLOCKS_A_PROCESSOR, THREADS, 0, stream>>>(static_cast<const uint4 *>(at), n_bytes / 16,
+                                                                        sink);
 }
 
 void launch_fill(cudaStream_t stream, int n_processors, void *at, size_t n_bytes, enum element e) {

@@ -9,7 +9,9 @@
 
 static const double SHARE = 0.92; // of the device, unless somebody says another
 
-int64_t memory_that_may_be_taken(size_t total, double share) { return (int64_t)((double)total * (share > 0 ? share : SHARE)); }
+int64_t memory_that_may_be_taken(size_t total, double share) {
+    return (int64_t)((double)total * (share > 0 ? share : SHARE));
+}
 
 enum status memory_take(struct device *d, void *out, int64_t n_bytes, const char *what, struct error *err) {
     size_t free_bytes = 0, total = 0;

@@ -16,10 +16,10 @@
 static enum status no_device(struct error *err, cudaError_t code, const char *what) {
     cudaGetLastError();                    // is told
     if (code == cudaErrorMemoryAllocation) // there is no context yet to ask how much is free
-        return fail(
-            err, ERR_MEMORY,
-            "--device cuda: %s: the GPU's memory is taken by others, and some 600 MiB are needed to begin with; nvidia-smi tells by whom",
-            what);
+        return fail(err, ERR_MEMORY,
+                    "--device cuda: %s: the GPU's memory is taken by others, and some 600 MiB are needed to begin "
+                    "with; nvidia-smi tells by whom",
+                    what);
     return fail(err, ERR_UNSUPPORTED, "--device cuda: %s: %s", what, cudaGetErrorString(code));
 }
 
@@ -48,7 +48,8 @@ static enum status open_parts(struct device *d, struct error *err) {
     if (code != cudaSuccess || n == 0)
         return no_device(err, code == cudaSuccess ? cudaErrorNoDevice : code, "no GPU can be used");
     if (d->index < 0 || d->index >= n)
-        return fail(err, ERR_ARG, "--device-index: there is no GPU %d, there %s %d, from 0", d->index, n == 1 ? "is" : "are", n);
+        return fail(err, ERR_ARG, "--device-index: there is no GPU %d, there %s %d, from 0", d->index,
+                    n == 1 ? "is" : "are", n);
     code = cudaDeviceGetAttribute(&machine.major, cudaDevAttrComputeCapabilityMajor, d->index);
     if (code == cudaSuccess)
         code = cudaDeviceGetAttribute(&machine.minor, cudaDevAttrComputeCapabilityMinor, d->index);
@@ -69,9 +70,9 @@ static enum status open_parts(struct device *d, struct error *err) {
     return open_plans(d, err);
 }
 
-/* Whose products requantise rows (requant.cuh), by index. Their blocks wait for one another, as there is room for all of a product at once; for
- * those of two streams that run side by side there may not be, and they would wait for ever. So a second object of one physical device, which an
- * engine of the same process may have opened, does not. */
+/* Whose products requantise rows (requant.cuh), by index. Their blocks wait for one another, as there is room for all
+ * of a product at once; for those of two streams that run side by side there may not be, and they would wait for ever.
+ * So a second object of one physical device, which an engine of the same process may have opened, does not. */
 enum { MOST_DEVICES = 64 };
 static _Atomic(struct device *) requantiser[MOST_DEVICES];
 

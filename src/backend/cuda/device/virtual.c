@@ -25,16 +25,19 @@ static enum status find_all(struct error *err) {
 #define FIND(name)                           \
     *(void **)&driver.name##_ = find(#name); \
     if (!driver.name##_)                     \
-        return fail(err, ERR_UNSUPPORTED, "--device cuda: the driver has no %s: it is older than CUDA 12, please renew it", #name);
+        return fail(err, ERR_UNSUPPORTED,    \
+                    "--device cuda: the driver has no %s: it is older than CUDA 12, please renew it", #name);
     FUNCTIONS(FIND)
     return OK;
 }
 
 static CUmemAllocationProp of_device(int device) {
-    return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
+    return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                                 .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};
 }
 
-enum status virtual_reserve(int device, size_t n_bytes, size_t piece_bytes, struct virtual_range *out, struct error *err) {
+enum status virtual_reserve(int device, size_t n_bytes, size_t piece_bytes, struct virtual_range *out,
+                            struct error *err) {
     *out = (struct virtual_range){.piece_bytes = piece_bytes};
     BUG_IF(piece_bytes == 0 || piece_bytes % VIRTUAL_GRAIN != 0);
     TRY(find_all(err));
@@ -42,9 +45,11 @@ enum status virtual_reserve(int device, size_t n_bytes, size_t piece_bytes, stru
     CUdeviceptr at = 0;
     if (n == 0)
         return OK;
-    CUresult code = n > INT32_MAX ? CUDA_ERROR_INVALID_VALUE : driver.cuMemAddressReserve_(&at, n * piece_bytes, 0, 0, 0);
+    CUresult code =
+        n > INT32_MAX ? CUDA_ERROR_INVALID_VALUE : driver.cuMemAddressReserve_(&at, n * piece_bytes, 0, 0, 0);
     if (code != CUDA_SUCCESS)
-        return fail(err, ERR_MEMORY, "CUDA device %d: no addresses for %zu MiB (CUDA driver error %d)", device, n_bytes >> 20, code);
+        return fail(err, ERR_MEMORY, "CUDA device %d: no addresses for %zu MiB (CUDA driver error %d)", device,
+                    n_bytes >> 20, code);
     out->at = at;
     out->n_bytes = n * piece_bytes;
     out->n_pieces = (int)n;
@@ -68,11 +73,12 @@ static enum status map_one(struct virtual_range *r, int device, struct error *er
             driver.cuMemRelease_(piece);
     }
     if (code == CUDA_ERROR_OUT_OF_MEMORY) // of mapping too: what maps lies in the device's memory
-        return fail(err, ERR_MEMORY, "CUDA device %d has no %zu MiB left for cache, %zu MiB are mapped", device, r->piece_bytes >> 20,
-                    (size_t)r->n_mapped * r->piece_bytes >> 20);
+        return fail(err, ERR_MEMORY, "CUDA device %d has no %zu MiB left for cache, %zu MiB are mapped", device,
+                    r->piece_bytes >> 20, (size_t)r->n_mapped * r->piece_bytes >> 20);
     if (code != CUDA_SUCCESS)
-        return fail(err, ERR_DEVICE, "CUDA device %d: %s for piece %d of %d of a cache, %zu MiB each: CUDA driver error %d", device, what,
-                    r->n_mapped, r->n_pieces, r->piece_bytes >> 20, code);
+        return fail(err, ERR_DEVICE,
+                    "CUDA device %d: %s for piece %d of %d of a cache, %zu MiB each: CUDA driver error %d", device,
+                    what, r->n_mapped, r->n_pieces, r->piece_bytes >> 20, code);
     r->piece[r->n_mapped++] = piece;
     return OK;
 }
@@ -83,8 +89,8 @@ static enum status unmap_one(struct virtual_range *r, int device, struct error *
     if (code == CUDA_SUCCESS)
         code = driver.cuMemRelease_(r->piece[last]);
     if (code != CUDA_SUCCESS)
-        return fail(err, ERR_DEVICE, "CUDA device %d: giving back piece %d of %d of a cache: CUDA driver error %d", device, last,
-                    r->n_pieces, code);
+        return fail(err, ERR_DEVICE, "CUDA device %d: giving back piece %d of %d of a cache: CUDA driver error %d",
+                    device, last, r->n_pieces, code);
     r->n_mapped = last;
     return OK;
 }

@@ -1,17 +1,21 @@
-/* argmax_filter.c - greedy steps without reading all of the head (argmax_filter.cu): where the head's copy in 8 bits lies, and which steps try it; see cuda.h.
+/* argmax_filter.c - greedy steps without reading all of the head (argmax_filter.cu): where the head's copy in 8 bits
+ * lies, and which steps try it; see cuda.h.
  *
- * A step of which every row wants its most probable token and no more has its tokens from argmax_filter.cu, and the head and SAMPLE, whose nodes stand
- * behind, end at once. What the rows want, and whether screening is paused, is read on the device, so one graph serves all steps. The head in 16
- * bits decides either way: tokens are the same.
+ * A step of which every row wants its most probable token and no more has its tokens from argmax_filter.cu, and the
+ * head and SAMPLE, whose nodes stand behind, end at once. What the rows want, and whether screening is paused, is read
+ * on the device, so one graph serves all steps. The head in 16 bits decides either way: tokens are the same.
  *
- * Where a model's rows have outlying channels steps are left too often at first; the device then asks for a copy whose columns are scaled, and it is made before
- * some later step, as all of a stream is in order (argmax_filter_columns.cuh; 1.3 ms for 152,064 x 3,584).
+ * Where a model's rows have outlying channels steps are left too often at first; the device then asks for a copy whose
+ * columns are scaled, and it is made before some later step, as all of a stream is in order
+ * (argmax_filter_columns.cuh; 1.3 ms for 152,064 x 3,584).
  *
- * The copy is made when the weights are there, of any head of 16 bits without a bias, wherever it came from. It takes half of the head's own
- * memory again: there is none where that is more than a SHARE-th of what the weights leave free, or where the head is so small that reading it
- * is not what a step waits for. Its rows lie on the side of the L2 where they are read (argmax_filter_units.cuh), so it begins with a page; GYRE_L2_COPIES=0 does without that.
- * In the environment GYRE_ARGMAX_FILTER=0 does without it, to measure; GYRE_ARGMAX_FILTER=n makes it of small heads too and lets
- * steps look at no more than n rows of the head a token, for tests. With GYRE_LINEAR, which names the path of every product, there is none. */
+ * The copy is made when the weights are there, of any head of 16 bits without a bias, wherever it came from. It takes
+ * half of the head's own memory again: there is none where that is more than a SHARE-th of what the weights leave free,
+ * or where the head is so small that reading it is not what a step waits for. Its rows lie on the side of the L2 where
+ * they are read (argmax_filter_units.cuh), so it begins with a page; GYRE_L2_COPIES=0 does without that. In the
+ * environment GYRE_ARGMAX_FILTER=0 does without it, to measure; GYRE_ARGMAX_FILTER=n makes it of small heads too and
+ * lets steps look at no more than n rows of the head a token, for tests. With GYRE_LINEAR, which names the path of
+ * every product, there is none. */
 #include "backend/cuda/head/argmax_filter.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device/device.h"
@@ -49,7 +53,8 @@ int64_t filter_room(struct loaded *loaded, const struct program *p) {
     if (!head || head->weights[1])
         return 0;
     struct dweight w = weight_on_device(loaded, head->weights[0])->matrix;
-    bool fits = (w.element == ELEMENT_F16 || w.element == ELEMENT_BF16) && w.in % 8 == 0; // rows are read 16 bytes at a time
+    bool fits =
+        (w.element == ELEMENT_F16 || w.element == ELEMENT_BF16) && w.in % 8 == 0; // rows are read 16 bytes at a time
     if (!fits || !is_wanted(w.out * w.in * element_bytes(w.element)))
         return 0;
     int64_t n_bytes = filter_copy_bytes(w) + 2 * SIDES_PAGE; // it begins with a page, and its last may be measured
@@ -70,7 +75,8 @@ static enum status find_sides(struct loaded *loaded, struct dweight w, struct er
         return OK;
     loaded->filter.flips = xcalloc((size_t)n_pages / 32 + 1, sizeof *loaded->filter.flips);
     DEVICE_TRY(loaded->device, err,
-               sides_of_pages(loaded->device->stream, &loaded->l2_copy.sides, loaded->filter.copy, n_pages, loaded->filter.flips, &found),
+               sides_of_pages(loaded->device->stream, &loaded->l2_copy.sides, loaded->filter.copy, n_pages,
+                              loaded->filter.flips, &found),
                "%s: finding the sides of %d pages", loaded->filter.head->name, n_pages);
     if (found.none) {
         free(loaded->filter.flips);
@@ -130,12 +136,14 @@ enum status filter_alloc(struct executable *exe, struct error *err) {
     struct dweight w = weight_on_device(exe->loaded, head->weights[0])->matrix;
     int rows = MIN(padded_rows(MAX(exe->bucket.max_rows, 1)), HEAD_MAX_ROWS);
     TRY(device_alloc(exe, &exe->filter.state, sizeof *exe->filter.state, "what steps tell one another", err));
-    TRY(device_alloc(exe, &exe->filter.scratch, filter_scratch_bytes(w, rows), "candidates for the largest logit", err));
+    TRY(device_alloc(exe, &exe->filter.scratch, filter_scratch_bytes(w, rows), "candidates for the largest logit",
+                     err));
     if (exe->only_sized)
         return OK;
     TRY(pinned_take(exe->loaded->device, &exe->filter.asked, sizeof *exe->filter.asked, "a word", err));
     *exe->filter.asked = 0;
-    DEVICE_TRY(exe->loaded->device, err, cudaMemsetAsync(exe->filter.state, 0, sizeof *exe->filter.state, exe->loaded->device->stream),
+    DEVICE_TRY(exe->loaded->device, err,
+               cudaMemsetAsync(exe->filter.state, 0, sizeof *exe->filter.state, exe->loaded->device->stream),
                "clearing what steps tell one another");
     return OK;
 }
@@ -165,8 +173,8 @@ static struct dfilter filter_of(const struct executable *exe, const struct compi
 enum status filter_run(const struct executable *exe, const struct compiled_op *c, const struct launch *l, struct dmat x,
                        struct error *err) {
     struct dfilter s = filter_of(exe, c);
-    DEVICE_TRY(exe->loaded->device, err, launch_filter(l, l->n_rows, &s, x), "%s: screening %d rows did not start", c->op->weights[0]->name,
-               l->n_rows);
+    DEVICE_TRY(exe->loaded->device, err, launch_filter(l, l->n_rows, &s, x), "%s: screening %d rows did not start",
+               c->op->weights[0]->name, l->n_rows);
     return OK;
 }
 
@@ -176,6 +184,7 @@ enum status filter_again(const struct executable *exe, struct error *err) {
     struct dfilter s = filter_of(exe, compiled_lm_head(exe));
     *exe->filter.asked = 0;
     launch_filter_again(exe->loaded->device->stream, &s);
-    DEVICE_TRY(exe->loaded->device, err, cudaGetLastError(), "%s: copying it to 8 bits again", exe->loaded->filter.head->name);
+    DEVICE_TRY(exe->loaded->device, err, cudaGetLastError(), "%s: copying it to 8 bits again",
+               exe->loaded->filter.head->name);
     return OK;
 }

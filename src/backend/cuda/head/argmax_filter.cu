@@ -25,11 +25,11 @@
  * Lists vary with timing in what they have beyond the rows that reach best_j; the token does not. Nothing depends on
  * what else is in the step. */
 #include "backend/cuda/head/argmax_filter.h"
+#include "backend/cuda/head/argmax_filter_choice.cuh"
+#include "backend/cuda/head/argmax_filter_columns.cuh"
 #include "backend/cuda/head/lm_head.h"
 #include "backend/cuda/linear/ending.h"
 #include "backend/cuda/value.h"
-#include "backend/cuda/head/argmax_filter_choice.cuh"
-#include "backend/cuda/head/argmax_filter_columns.cuh"
 
 #include <string.h>
 
@@ -49,7 +49,8 @@ struct measured {
 };
 
 /* Eight elements from k on, times their columns' scales. */
-template <bool BF16, class SCALE> __device__ void scaled_eight(const void *at, const SCALE *scale, int k, float (&v)[8]) {
+template <bool BF16, class SCALE>
+__device__ void scaled_eight(const void *at, const SCALE *scale, int k, float (&v)[8]) {
     float scales[8];
     eight_scales(scale + k, scales);
     eight_of<BF16>(static_cast<const char *>(at) + 2 * (int64_t)k, v);
@@ -59,7 +60,8 @@ template <bool BF16, class SCALE> __device__ void scaled_eight(const void *at, c
 }
 
 /* Of n elements, known to all threads of the block, whose warps leave theirs in `shared`. */
-template <bool BF16, class SCALE> __device__ measured measure(const void *at, const SCALE *scale, int n, measured *shared) {
+template <bool BF16, class SCALE>
+__device__ measured measure(const void *at, const SCALE *scale, int n, measured *shared) {
     measured m = {0, 0};
     for (int k = threadIdx.x * 8; k < n; k += blockDim.x * 8) {
         float v[8];
@@ -78,10 +80,11 @@ template <bool BF16, class SCALE> __device__ measured measure(const void *at, co
     return measured{warp_max(m.most), warp_sum(m.squares)};
 }
 
-/* n elements in steps, to where to(element) says of each eight, by the random bits of `stream` + place / 2, zeros behind them up to a multiple of 16. Sums are the
- * block's, as in measure. */
+/* n elements in steps, to where to(element) says of each eight, by the random bits of `stream` + place / 2, zeros
+ * behind them up to a multiple of 16. Sums are the block's, as in measure. */
 template <bool BF16, class SCALE, class TO>
-__device__ squares round_row(const void *at, const SCALE *scale, int n, float step, uint64_t stream, TO to, squares *shared) {
+__device__ squares round_row(const void *at, const SCALE *scale, int n, float step, uint64_t stream, TO to,
+                             squares *shared) {
     float inverse = 1 / step;
     squares s = {0, 0};
     int end = (n + 15) / 16 * 16;
@@ -129,7 +132,8 @@ __device__ inline float typical_row(const row *rows, int64_t out) {
 
 template <bool BF16>
 __global__ void __launch_bounds__(MOST_ROW_THREADS)
-    copy_weight(const char *w, int in, columns c, const __grid_constant__ units q, row *rows, unsigned long long *n_not_finite) {
+    copy_weight(const char *w, int in, columns c, const __grid_constant__ units q, row *rows,
+                unsigned long long *n_not_finite) {
     __shared__ measured shared[32];
     __shared__ squares sums[32];
     int64_t i = blockIdx.x;
@@ -198,7 +202,8 @@ __global__ void __launch_bounds__(MOST_ROW_THREADS)
     s.n_found[r] = fine || !there ? 0 : MOST_FOUND + 1; // what is not finite is left
 }
 
-// ---- how it is cut ----------------------------------------------------------------------------------------------------
+// ---- how it is cut
+// ----------------------------------------------------------------------------------------------------
 
 enum { MAX_BLOCKS = 160, ALIGNED = 256 };
 
@@ -234,7 +239,8 @@ static head_cut cut_of(int n_rows) {
     return c;
 }
 
-// ---- places -----------------------------------------------------------------------------------------------------------
+// ---- places
+// -----------------------------------------------------------------------------------------------------------
 
 static int64_t aligned(int64_t n) { return (n + ALIGNED - 1) / ALIGNED * ALIGNED; }
 static int64_t pitch_of(int64_t in) { return (in + 15) / 16 * 16; }
@@ -251,7 +257,9 @@ static units units_of(const dfilter *s) {
     }
     return u;
 }
-static row *rows_of(const dfilter *s) { return reinterpret_cast<row *>(static_cast<char *>(s->copy) + aligned(bytes_of(units_of(s)))); }
+static row *rows_of(const dfilter *s) {
+    return reinterpret_cast<row *>(static_cast<char *>(s->copy) + aligned(bytes_of(units_of(s))));
+}
 
 /* Places one behind the other; with base NULL only counted. */
 struct placing {
@@ -294,9 +302,11 @@ static cudaError_t launch_product(const launch *l, int n_rows, const dfilter *s,
     unit_maps w_maps;
     CUtensorMap x_map;
     product_args args = {units_of(s)};
-    if (!map_units(&w_maps, args.w) || !map_rows(&x_map, at.p, at.pitch, n_rows, at.pitch, tokens_of(n_rows) / c.sharers))
+    if (!map_units(&w_maps, args.w) ||
+        !map_rows(&x_map, at.p, at.pitch, n_rows, at.pitch, tokens_of(n_rows) / c.sharers))
         return cudaErrorInvalidValue;
-    int token_tiles = token_tiles_of(n_rows), n_shares = parts_of(s->w.out, n_rows, &c), n_pieces = up_to((int)at.pitch, PIECE_BYTES);
+    int token_tiles = token_tiles_of(n_rows), n_shares = parts_of(s->w.out, n_rows, &c),
+        n_pieces = up_to((int)at.pitch, PIECE_BYTES);
     int most_sum = 127 * 127 * (int)at.pitch; // and twice that is less than 2^31
     args.rows = rows_of(s);
     args.tokens = at.tokens;
@@ -321,8 +331,8 @@ static cudaError_t launch_product(const launch *l, int n_rows, const dfilter *s,
     product k = product_for(n_rows);
     int shared = shared_bytes(n_rows, &c);
     cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-    return launch_cluster(k, dim3(n_shares * token_tiles), c.sharers, dim3((groups_of(n_rows) + 1) * WARPGROUP), shared, l->stream, w_maps,
-                          x_map, args);
+    return launch_cluster(k, dim3(n_shares * token_tiles), c.sharers, dim3((groups_of(n_rows) + 1) * WARPGROUP), shared,
+                          l->stream, w_maps, x_map, args);
 }
 
 /* Of a block for a row: eight elements each, if that is enough. */
@@ -333,20 +343,23 @@ static int row_threads(int64_t in) {
 
 static void put_copy(cudaStream_t stream, const dfilter *s, const columns &c, unsigned long long *n_not_finite) {
     auto kernel = s->w.element == ELEMENT_BF16 ? copy_weight<true> : copy_weight<false>;
-    kernel<<<dim3((unsigned)s->w.out), dim3(row_threads(s->w.in)), 0, stream>>>(static_cast<const char *>(s->w.at), (int)s->w.in, c,
-                                                                                units_of(s), rows_of(s), n_not_finite);
+    kernel<<<dim3((unsigned)s->w.out), dim3(row_threads(s->w.in)), 0, stream>>>(
+        static_cast<const char *>(s->w.at), (int)s->w.in, c, units_of(s), rows_of(s), n_not_finite);
 }
 
-template <bool BF16> static cudaError_t launch_nodes(const launch *l, int n_rows, const dfilter *s, dmat x, const scratch &at) {
+template <bool BF16>
+static cudaError_t launch_nodes(const launch *l, int n_rows, const dfilter *s, dmat x, const scratch &at) {
     copied w = {columns_of(s), rows_of(s), s->w.out};
-    launch_node(round_rows<BF16>, dim3(n_rows + 1), dim3(row_threads(x.width)), 0, l->stream, l->plan, x, w, at, s->state,
-                host_words{s->asked, s->counts});
+    launch_node(round_rows<BF16>, dim3(n_rows + 1), dim3(row_threads(x.width)), 0, l->stream, l->plan, x, w, at,
+                s->state, host_words{s->asked, s->counts});
     cudaError_t code = launch_product(l, n_rows, s, at);
     if (code != cudaSuccess)
         return code;
     int most_exact = s->budget > 0 && s->budget < MOST_EXACT ? s->budget : MOST_EXACT;
-    ending e = {l->plan, at, x, static_cast<const char *>(s->w.at), (int)s->w.in, most_exact, s->cap, s->state, s->counts};
-    int shared = exact_logits<BF16>::RING, parts = CHOICE_BLOCKS / n_rows < MOST_PARTS ? CHOICE_BLOCKS / n_rows : MOST_PARTS;
+    ending e = {l->plan, at,       x,        static_cast<const char *>(s->w.at), (int)s->w.in, most_exact,
+                s->cap,  s->state, s->counts};
+    int shared = exact_logits<BF16>::RING,
+        parts = CHOICE_BLOCKS / n_rows < MOST_PARTS ? CHOICE_BLOCKS / n_rows : MOST_PARTS;
     cudaFuncSetAttribute(choose<BF16>, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
     launch_node(choose<BF16>, dim3(parts, n_rows), dim3(CHOICE_THREADS), shared, l->stream, e);
     return cudaGetLastError();
@@ -357,11 +370,14 @@ template <bool BF16> static cudaError_t launch_nodes(const launch *l, int n_rows
 bool filter_takes(const struct dlm_head *a, struct dmat x, int n_rows) {
     bool halves = a->w.element == ELEMENT_F16 || a->w.element == ELEMENT_BF16;
     bool in_place = a->w.in % 8 == 0 && x.stride % 8 == 0 && (uintptr_t)a->w.at % 16 == 0 && (uintptr_t)x.at % 16 == 0;
-    return halves && !a->bias && x.element == a->w.element && in_place && n_rows >= 1 && n_rows <= HEAD_MAX_ROWS && a->w.out >= 1 &&
-           a->w.out < 1 << 24 && a->w.in >= 8 && a->w.in <= 65536; // twice sums of 127 * 127 in 31 bits
+    return halves && !a->bias && x.element == a->w.element && in_place && n_rows >= 1 && n_rows <= HEAD_MAX_ROWS &&
+           a->w.out >= 1 && a->w.out < 1 << 24 && a->w.in >= 8 &&
+           a->w.in <= 65536; // twice sums of 127 * 127 in 31 bits
 }
 
-int64_t filter_pages_bytes(struct dweight w) { return screen::bytes_of(screen::units_of(w.out, screen::pitch_of(w.in))); }
+int64_t filter_pages_bytes(struct dweight w) {
+    return screen::bytes_of(screen::units_of(w.out, screen::pitch_of(w.in)));
+}
 
 int64_t filter_copy_bytes(struct dweight w) {
     screen::placing p = {};
@@ -379,7 +395,9 @@ void launch_filter_copy(cudaStream_t stream, const struct dfilter *s, unsigned l
     screen::columns c = screen::columns_of(s);
     auto measure = s->w.element == ELEMENT_BF16 ? screen::measure_columns<true> : screen::measure_columns<false>;
     cudaMemsetAsync(s->copy, 0, filter_pages_bytes(s->w), stream); // rows beyond the last are multiplied too
-    screen::begin_columns<<<dim3(up_to((int)s->w.in, screen::COLUMN_THREADS)), dim3(screen::COLUMN_THREADS), 0, stream>>>(c, (int)s->w.in);
+    screen::
+        begin_columns<<<dim3(up_to((int)s->w.in, screen::COLUMN_THREADS)), dim3(screen::COLUMN_THREADS), 0, stream>>>(
+            c, (int)s->w.in);
     measure<<<dim3(up_to((int)s->w.in, 256), screen::COLUMN_BLOCKS), dim3(screen::COLUMN_THREADS), 0, stream>>>(
         static_cast<const char *>(s->w.at), s->w.out, (int)s->w.in, c);
     screen::put_copy(stream, s, c, n_not_finite);

@@ -2,13 +2,13 @@
  * docs/numerics.md has the proof. */
 #pragma once
 
-#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/device.cuh"
+#include "backend/cuda/value.h"
 
 namespace screen {
 
-/* Of Hoeffding's bound 4.9; a tenth for what float32 does to steps, quotients and norms, 1e-5 of a step an element, which sums to less than
- * sqrt(K) 1e-5 of the bound, and for thresholds that are rounded to integers. */
+/* Of Hoeffding's bound 4.9; a tenth for what float32 does to steps, quotients and norms, 1e-5 of a step an element,
+ * which sums to less than sqrt(K) 1e-5 of the bound, and for thresholds that are rounded to integers. */
 constexpr float LAMBDA = 5.0f;
 constexpr float LEAST_STEP = 1e-30f;           // so that its inverse is finite: rows and tokens of zeros
 constexpr float UPWARDS = 1.0f + 1.0f / 65536; // norms are summed in float32, in trees
@@ -34,7 +34,8 @@ __host__ __device__ inline float step_of(float most) {
     return step > LEAST_STEP ? step : LEAST_STEP;
 }
 
-/* Of float32 sums of K products in any order, of scaled columns and of the arithmetic of the bound, a part of |w| |x|. */
+/* Of float32 sums of K products in any order, of scaled columns and of the arithmetic of the bound, a part of |w| |x|.
+ */
 __host__ __device__ inline float sum_error(int64_t k) { return (float)k * (1.0f / 16777216) + 1.0f / 262144; }
 
 /* What a row of W is known by: its values are its bytes times step. size: |w|^2 / step, not less. */

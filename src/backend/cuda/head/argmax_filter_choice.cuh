@@ -1,18 +1,19 @@
 /* argmax_filter_choice.cuh - of argmax_filter.cu: which token of a list it is.
  *
- * Some blocks a token, each with every so manieth of its list: of those that reach the final best bound two warps make the logits, sixteen rows of W each
- * at a time, of which pieces come by bulk copies that the two others ask for. Most tokens have less than sixteen, and what they wait for is some latencies
- * of memory and a chain of in / 16 products. The tensor core adds 16 terms to a sum at once, and here the same terms in the same order as in lm_head.cu,
- * so logits are those of lm_head.cu, bit for bit (tests/cuda/test_argmax_filter.cu compares them).
+ * Some blocks a token, each with every so manieth of its list: of those that reach the final best bound two warps make
+ * the logits, sixteen rows of W each at a time, of which pieces come by bulk copies that the two others ask for. Most
+ * tokens have less than sixteen, and what they wait for is some latencies of memory and a chain of in / 16 products.
+ * The tensor core adds 16 terms to a sum at once, and here the same terms in the same order as in lm_head.cu, so logits
+ * are those of lm_head.cu, bit for bit (tests/cuda/test_argmax_filter.cu compares them).
  *
  * The last block of a token writes it, and the last of all tells whether all tokens are there. */
 #pragma once
 
 #include "backend/cuda/head/argmax_filter.h"
-#include "backend/cuda/linear/ending.h"
-#include "backend/cuda/value.h"
 #include "backend/cuda/head/argmax_filter_columns.cuh"
 #include "backend/cuda/head/argmax_filter_product.cuh"
+#include "backend/cuda/linear/ending.h"
+#include "backend/cuda/value.h"
 #include "core/sample_weight.h"
 
 namespace screen {
@@ -55,12 +56,15 @@ struct ending {
     dcounts *counts;
 };
 
-/* Logits of a token for some rows of W, a block's work: by way of shared memory, bulk copies of some columns ahead, by warps that do nothing else, and
- * products of 16 terms at a time in order, as lm_head.cu has them, each of which waits for the one before. Within sixteen the order is free. */
+/* Logits of a token for some rows of W, a block's work: by way of shared memory, bulk copies of some columns ahead, by
+ * warps that do nothing else, and products of 16 terms at a time in order, as lm_head.cu has them, each of which waits
+ * for the one before. Within sixteen the order is free. */
 template <bool BF16> struct exact_logits {
-    /* A stage has the columns of 16 rows, or half as many of 32, and behind them those of x. Eight rows lie in different banks. */
-    static constexpr int STAGE = (EXACT_ROWS + 1) * (EXACT_CHUNK * 2 + 16), RING = EXACT_STAGES * STAGE + 16; // of x 16 bytes more are read
-    static constexpr int AT_ONCE = 64;                                                                        // columns
+    /* A stage has the columns of 16 rows, or half as many of 32, and behind them those of x. Eight rows lie in
+     * different banks. */
+    static constexpr int STAGE = (EXACT_ROWS + 1) * (EXACT_CHUNK * 2 + 16),
+                         RING = EXACT_STAGES * STAGE + 16; // of x 16 bytes more are read
+    static constexpr int AT_ONCE = 64;                     // columns
     static_assert((2 * EXACT_ROWS + 1) * (EXACT_CHUNK + 16) <= STAGE && MULTIPLIERS == 2, "");
     struct operands {
         uint32_t w[AT_ONCE / 16][4], x[AT_ONCE / 32][4];
@@ -71,8 +75,10 @@ template <bool BF16> struct exact_logits {
     int n_ids, warp, lane;
     uint32_t ring, full, empty; // in shared memory
 
-    __device__ exact_logits(const ending &e, const char *x, const int32_t *ids, int n_ids, uint32_t ring, uint32_t full, uint32_t empty)
-        : e(e), x(x), ids(ids), n_ids(n_ids), warp(threadIdx.x / 32), lane(threadIdx.x % 32), ring(ring), full(full), empty(empty) {}
+    __device__ exact_logits(const ending &e, const char *x, const int32_t *ids, int n_ids, uint32_t ring, uint32_t full,
+                            uint32_t empty)
+        : e(e), x(x), ids(ids), n_ids(n_ids), warp(threadIdx.x / 32), lane(threadIdx.x % 32), ring(ring), full(full),
+          empty(empty) {}
 
     __device__ static int columns(int n_rows) { return n_rows > EXACT_ROWS ? EXACT_CHUNK / 2 : EXACT_CHUNK; }
     __device__ static int pitch(int n_rows) { return columns(n_rows) * 2 + 16; }
@@ -81,8 +87,10 @@ template <bool BF16> struct exact_logits {
         ring_place at = {0, EXACT_STAGES, 0};
         int mine = lane * COPIERS + warp - MULTIPLIERS;
         for (int first = 0; first < n_ids; first += MULTIPLIERS * EXACT_ROWS) {
-            int n = min(n_ids - first, MULTIPLIERS * EXACT_ROWS), step = columns(n), x_row = n > EXACT_ROWS ? 2 * EXACT_ROWS : EXACT_ROWS;
-            if (warp - MULTIPLIERS >= n) // of the last chunk alone: nobody waits for who copies nothing, so the ring may pass it, and it would wait for ever
+            int n = min(n_ids - first, MULTIPLIERS * EXACT_ROWS), step = columns(n),
+                x_row = n > EXACT_ROWS ? 2 * EXACT_ROWS : EXACT_ROWS;
+            if (warp - MULTIPLIERS >= n) // of the last chunk alone: nobody waits for who copies nothing, so the ring
+                                         // may pass it, and it would wait for ever
                 break;
             const char *from = mine < n ? e.w + (int64_t)ids[first + mine] * e.in * 2 : x;
             for (int k = 0; k < e.in; k += step, at.step()) {
@@ -117,7 +125,8 @@ template <bool BF16> struct exact_logits {
                     load(o[(i + 1) % 2], w + (i + 1) * AT_ONCE * 2, of_x + (i + 1) * AT_ONCE * 2);
 #pragma unroll
                 for (int k = 0; k < AT_ONCE / 16; k++)
-                    multiply_add<BF16>(c, o[i % 2].w[k], o[i % 2].x[k / 2][k % 2 * 2], o[i % 2].x[k / 2][k % 2 * 2 + 1]);
+                    multiply_add<BF16>(c, o[i % 2].w[k], o[i % 2].x[k / 2][k % 2 * 2],
+                                       o[i % 2].x[k / 2][k % 2 * 2 + 1]);
             }
         for (int k = n_full * AT_ONCE; k < n; k += 16) {
             uint32_t some[4], of[4];
@@ -137,7 +146,8 @@ template <bool BF16> struct exact_logits {
         if (i + 8 < n_ids)
             take(e.cap > 0 ? e.cap * tanhf(c[2] / e.cap) : c[2], ids[i + 8]);
     }
-    /* All warps of the block; those that multiply take part in every stage. take(logit, id): of each row, by one lane. */
+    /* All warps of the block; those that multiply take part in every stage. take(logit, id): of each row, by one lane.
+     */
     template <class F> __device__ void each(F take) const {
         ring_place at = {0, EXACT_STAGES, 0};
         if (warp >= MULTIPLIERS)
@@ -216,7 +226,8 @@ __device__ inline void gather(const token_list &list, chosen &c) {
 
 /* The largest of the block's logits. */
 template <bool BF16>
-__device__ unsigned long long largest(const ending &e, const char *x, chosen &c, uint32_t ring, ring_barriers &barriers) {
+__device__ unsigned long long largest(const ending &e, const char *x, chosen &c, uint32_t ring,
+                                      ring_barriers &barriers) {
     int warp = threadIdx.x / 32;
     unsigned long long key = 0;
     bool bad = false;
@@ -305,7 +316,8 @@ template <bool BF16> __global__ void __launch_bounds__(CHOICE_THREADS) choose(en
         bad = c.n_all > e.most_exact || list.n > MOST_FOUND;
     }
     if (there && !bad)
-        key = largest<BF16>(e, static_cast<const char *>(e.x.at) + r * e.x.stride * 2, c, shared_address(ring), barriers);
+        key =
+            largest<BF16>(e, static_cast<const char *>(e.x.at) + r * e.x.stride * 2, c, shared_address(ring), barriers);
     if (threadIdx.x == 0)
         end_part(e, r, there, key, bad || c.bad);
 }

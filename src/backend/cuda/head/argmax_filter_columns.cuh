@@ -1,22 +1,26 @@
-/* argmax_filter_columns.cuh - of argmax_filter.cu: columns of W and x that are scaled before they become bytes, so that outlying channels cost little.
+/* argmax_filter_columns.cuh - of argmax_filter.cu: columns of W and x that are scaled before they become bytes, so that
+ * outlying channels cost little.
  *
- * One element of x_j that is A times the others makes its step A times as large, and the bound, t_j sqrt(s_i^2 |p_j|^2 + |w_i|^2), nearly so. But w.x is
- * the sum of (w_k c_k) (x_k / c_k) for any c, and the bound (docs/numerics.md) holds of these. With a_k = c_k W_k and b_k = X_k / c_k, sizes of
- * columns, the bound is about
+ * One element of x_j that is A times the others makes its step A times as large, and the bound, t_j sqrt(s_i^2 |p_j|^2
+ * + |w_i|^2), nearly so. But w.x is the sum of (w_k c_k) (x_k / c_k) for any c, and the bound (docs/numerics.md) holds
+ * of these. With a_k = c_k W_k and b_k = X_k / c_k, sizes of columns, the bound is about
  *
- *     sqrt(max(a)^2 |b|^2 + max(b)^2 |a|^2) >= sqrt(2 max(a) max(b) |a| |b|) >= sqrt(2 max(M) sum(M)),      M_k = a_k b_k = W_k X_k
+ *     sqrt(max(a)^2 |b|^2 + max(b)^2 |a|^2) >= sqrt(2 max(a) max(b) |a| |b|) >= sqrt(2 max(M) sum(M)),      M_k = a_k
+ * b_k = W_k X_k
  *
- * whatever c is, and is that where a = b: c_k = sqrt(X_k / W_k), as in SmoothQuant (Xiao et al., 2022). A channel of A = 12 in 500 then costs 1.5 times the
- * bound of none, in deviations of a logit, where it was 3.1 times, and one of A = 200, which is most of each logit, less than none.
+ * whatever c is, and is that where a = b: c_k = sqrt(X_k / W_k), as in SmoothQuant (Xiao et al., 2022). A channel of A
+ * = 12 in 500 then costs 1.5 times the bound of none, in deviations of a logit, where it was 3.1 times, and one of A =
+ * 200, which is most of each logit, less than none.
  *
- * W_k is the largest size in the column. X_k is learned: c is 1 until steps were left too often. Then the first WATCHED of the steps that are paused leave
- * the largest size of x in each column, the host is asked, and puts `balance` and a second copying before some later step (launch_filter_again). Where
- * the bound would be narrower by less than a tenth nothing happens, and the pause goes on. Tokens are the same whatever c is. */
+ * W_k is the largest size in the column. X_k is learned: c is 1 until steps were left too often. Then the first WATCHED
+ * of the steps that are paused leave the largest size of x in each column, the host is asked, and puts `balance` and a
+ * second copying before some later step (launch_filter_again). Where the bound would be narrower by less than a tenth
+ * nothing happens, and the pause goes on. Tokens are the same whatever c is. */
 #pragma once
 
 #include "backend/cuda/head/argmax_filter.h"
-#include "backend/cuda/value.h"
 #include "backend/cuda/head/argmax_filter_bound.cuh"
+#include "backend/cuda/value.h"
 
 namespace screen {
 
@@ -107,13 +111,15 @@ static __global__ void begin_columns(columns c, int n) {
 }
 
 /* most_w: a warp has 256 columns of every so manieth row, eight a lane. */
-template <bool BF16> __global__ void __launch_bounds__(COLUMN_THREADS) measure_columns(const char *w, int64_t out, int in, columns c) {
+template <bool BF16>
+__global__ void __launch_bounds__(COLUMN_THREADS) measure_columns(const char *w, int64_t out, int in, columns c) {
     int k = (blockIdx.x * 32 + threadIdx.x % 32) * 8;
     if (k >= in)
         return;
     float most[8] = {};
 #pragma unroll 4
-    for (int64_t i = blockIdx.y * (COLUMN_THREADS / 32) + threadIdx.x / 32; i < out; i += gridDim.y * (COLUMN_THREADS / 32)) {
+    for (int64_t i = blockIdx.y * (COLUMN_THREADS / 32) + threadIdx.x / 32; i < out;
+         i += gridDim.y * (COLUMN_THREADS / 32)) {
         float v[8];
         eight_of<BF16>(w + (i * in + k) * 2, v);
 #pragma unroll
@@ -132,7 +138,8 @@ struct balance_of {
         a += of_a * of_a, b += of_b * of_b;
     }
     __device__ float bound(float *shared) const {
-        float all_a = block_sum(a, shared), all_b = block_sum(b, shared), m_a = block_max(most_a, shared), m_b = block_max(most_b, shared);
+        float all_a = block_sum(a, shared), all_b = block_sum(b, shared), m_a = block_max(most_a, shared),
+              m_b = block_max(most_b, shared);
         return sqrtf(m_a * m_a * all_b + m_b * m_b * all_a);
     }
 };
@@ -143,7 +150,8 @@ static __global__ void __launch_bounds__(BALANCE_THREADS) balance(columns c, int
     float sum_w = 0, sum_x = 0, most = 0;
     for (int k = threadIdx.x; k < n; k += BALANCE_THREADS)
         sum_w += c.most_w[k], sum_x += c.most_x[k];
-    float least_w = block_sum(sum_w, shared) / (float)n * LEAST_SIZE, least_x = block_sum(sum_x, shared) / (float)n * LEAST_SIZE;
+    float least_w = block_sum(sum_w, shared) / (float)n * LEAST_SIZE,
+          least_x = block_sum(sum_x, shared) / (float)n * LEAST_SIZE;
     auto w_of = [&](int k) { return fmaxf(c.most_w[k], least_w); };
     auto x_of = [&](int k) { return fmaxf(c.most_x[k], least_x); };
     auto even = [&](int k) { return sqrtf(x_of(k)) / sqrtf(w_of(k)); };
@@ -156,7 +164,8 @@ static __global__ void __launch_bounds__(BALANCE_THREADS) balance(columns c, int
         now.add(c.scale[k] * w_of(k), x_of(k) / c.scale[k]);
         then.add(scale(k) * w_of(k), x_of(k) / scale(k));
     }
-    bool is_worth = then.bound(shared) < WORTH * now.bound(shared); // not where nothing is known, or too much to be a number
+    bool is_worth =
+        then.bound(shared) < WORTH * now.bound(shared); // not where nothing is known, or too much to be a number
     for (int k = threadIdx.x; k < n; k += BALANCE_THREADS) {
         if (is_worth) {
             c.inverse[k] = __float2bfloat16_rn(1 / scale(k));

@@ -1,26 +1,32 @@
-/* argmax_filter_product.cuh - of argmax_filter.cu: the product of bytes, and which of its sums stand for rows that may win.
+/* argmax_filter_product.cuh - of argmax_filter.cu: the product of bytes, and which of its sums stand for rows that may
+ * win.
  *
- * The ring and who shares x are those of lm_head.cu (lm_head_ring.cuh); a stage has 128 elements of each row. W comes in units of 64 rows, near the multiprocessor that
- * reads them (argmax_filter_units.cuh). A block does one for each of its warpgroups at a time, a tile. What differs besides is the end of a tile:
+ * The ring and who shares x are those of lm_head.cu (lm_head_ring.cuh); a stage has 128 elements of each row. W comes
+ * in units of 64 rows, near the multiprocessor that reads them (argmax_filter_units.cuh). A block does one for each of
+ * its warpgroups at a time, a tile. What differs besides is the end of a tile:
  *
- *     A sum is of interest if row.step * (sum + spread) + row.size * slack >= best, best[token] being the best lower bound known so far, that is if
- *     sum >= best / row.step - slack * row.size / row.step - spread. While the tensor core has the tile, a warp writes down for each token the least
- *     of these of its 16 rows, an integer, and by how much those of a row are larger whatever the token: so a sum costs an addition and a maximum, one
- *     instruction. Where a maximum says that some pass, the lane writes its sums down, and during the next tile's products its warp looks at them one by one:
- *     then their own lower bound may raise `best`, and they go on the block's list. So the tensor core waits for little at the end of a tile. What is seldom
- *     run there is short, as it comes from far away. (One compare and one way on the list for each register took 3,000 clocks a tile with a hit, as most are.)
+ *     A sum is of interest if row.step * (sum + spread) + row.size * slack >= best, best[token] being the best lower
+ * bound known so far, that is if sum >= best / row.step - slack * row.size / row.step - spread. While the tensor core
+ * has the tile, a warp writes down for each token the least of these of its 16 rows, an integer, and by how much those
+ * of a row are larger whatever the token: so a sum costs an addition and a maximum, one instruction. Where a maximum
+ * says that some pass, the lane writes its sums down, and during the next tile's products its warp looks at them one by
+ * one: then their own lower bound may raise `best`, and they go on the block's list. So the tensor core waits for
+ * little at the end of a tile. What is seldom run there is short, as it comes from far away. (One compare and one way
+ * on the list for each register took 3,000 clocks a tile with a hit, as most are.)
  *
- * Where two warpgroups fill the tensor core, the second begins a piece later, so that one multiplies while the other compares.
+ * Where two warpgroups fill the tensor core, the second begins a piece later, so that one multiplies while the other
+ * compares.
  *
- * `best` starts with what the blocks' first tiles have, over all rows of them, and is handed on from block to block through memory (`bests`), between
- * tiles, without anybody's waiting for a block in particular. How early it comes depends on timing, and with it how long lists are, but the rows with upper bounds that
- * reach the final `best` are on them always. */
+ * `best` starts with what the blocks' first tiles have, over all rows of them, and is handed on from block to block
+ * through memory (`bests`), between tiles, without anybody's waiting for a block in particular. How early it comes
+ * depends on timing, and with it how long lists are, but the rows with upper bounds that reach the final `best` are on
+ * them always. */
 #pragma once
 
-#include "backend/cuda/value.h"
 #include "backend/cuda/head/argmax_filter_bound.cuh"
 #include "backend/cuda/head/argmax_filter_units.cuh"
 #include "backend/cuda/ptx/wgmma_int8.cuh"
+#include "backend/cuda/value.h"
 
 namespace screen {
 
@@ -73,7 +79,8 @@ struct notes {
 template <int N, int WARPS> struct watch {
     float best[N], spread[N], slack[N], step[N]; // of the tokens
     int n_listed;
-    __align__(16) int reach[WARPS][N < 16 ? 16 : N]; // with it a sum of the warp's that may win is not below 0; by place_of_reach
+    __align__(16) int reach[WARPS][N < 16 ? 16 : N]; // with it a sum of the warp's that may win is not below 0; by
+                                                     // place_of_reach
     __align__(16) notes noted[WARPS];
     listed list[LISTED];
 };
@@ -97,8 +104,10 @@ __device__ inline void push(const product_args &a, int token, int row, float upp
         a.found[(int64_t)token * a.most_found + at] = candidate{row, upper};
 }
 
-/* The first n notes of a warp, of that tile, which is its first row: all lanes, a sum each. What may win goes on the list, and may raise what is best. */
-template <int N, class W> __device__ __forceinline__ void look_closer(const product_args &a, const share &s, W &w, int tile, int n) {
+/* The first n notes of a warp, of that tile, which is its first row: all lanes, a sum each. What may win goes on the
+ * list, and may raise what is best. */
+template <int N, class W>
+__device__ __forceinline__ void look_closer(const product_args &a, const share &s, W &w, int tile, int n) {
     int i = threadIdx.x % 32, warp = threadIdx.x / 32;
     __syncwarp(); // the notes are there
 #pragma unroll 1
@@ -124,7 +133,8 @@ template <int N, class W> __device__ __forceinline__ void look_closer(const prod
     __syncwarp(); // all have read them
 }
 
-/* Lanes that differ in bits of STEP and above join the largest they have of C tokens; each keeps fewer tokens, from `first` on. */
+/* Lanes that differ in bits of STEP and above join the largest they have of C tokens; each keeps fewer tokens, from
+ * `first` on. */
 template <int C, int STEP, int MOST> __device__ __forceinline__ void join_lanes(float (&most)[MOST], int &first) {
     constexpr int HALF = C > 1 ? C / 2 : 1;
     bool upper = threadIdx.x & STEP;
@@ -141,7 +151,8 @@ template <int C, int STEP, int MOST> __device__ __forceinline__ void join_lanes(
         join_lanes<HALF, STEP * 2>(most, first);
 }
 
-/* The best lower bounds of the warp's 16 rows of the first tile, by a loop in whose turns the sums move on: unrolled it is waited for. */
+/* The best lower bounds of the warp's 16 rows of the first tile, by a loop in whose turns the sums move on: unrolled it
+ * is waited for. */
 template <int N, class W> __device__ __forceinline__ void begin_bests(W &w, const lane_rows &r, int (&sums)[N / 2]) {
     constexpr int AT_ONCE = N / 4 < 8 ? N / 4 : 8, STEP = AT_ONCE * 2; // tokens of a lane; sums
 #pragma unroll 1
@@ -152,7 +163,8 @@ template <int N, class W> __device__ __forceinline__ void begin_bests(W &w, cons
         for (int i = 0; i < AT_ONCE; i++) {
             int token = (part + i) / 2 * 8 + i % 2 + threadIdx.x % 4 * 2;
             float low = fmaf(r.step[0], (float)sums[i / 2 * 4 + i % 2] - w.spread[token], -r.size[0] * w.slack[token]);
-            float high = fmaf(r.step[1], (float)sums[i / 2 * 4 + 2 + i % 2] - w.spread[token], -r.size[1] * w.slack[token]);
+            float high =
+                fmaf(r.step[1], (float)sums[i / 2 * 4 + 2 + i % 2] - w.spread[token], -r.size[1] * w.slack[token]);
             most[i] = fmaxf(-INFINITY, fmaxf(low, high)); // not NaN
         }
         join_lanes<AT_ONCE, 4>(most, first);
@@ -171,16 +183,23 @@ template <int N, class W> __device__ __forceinline__ void begin_bests(W &w, cons
 }
 
 /* Where the lane with columns 2q, 2q + 1 finds four of reach: those of two eights of tokens. */
-__device__ constexpr int place_of_reach(int token) { return token / 16 * 16 + token % 8 / 2 * 4 + token / 8 % 2 * 2 + token % 2; }
+__device__ constexpr int place_of_reach(int token) {
+    return token / 16 * 16 + token % 8 / 2 * 4 + token / 8 % 2 * 2 + token % 2;
+}
 __device__ __forceinline__ int4 reach_of_16(uint32_t at) {
     int4 v;
-    asm volatile("ld.shared.v4.s32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
+    asm volatile("ld.shared.v4.s32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(at)
+                 : "memory");
     return v;
 }
 
-/* A warp's thresholds of its coming sums: of a token the least of its 16 rows, and how much larger that of the lane's two rows is at least. Of a row
- * that is not there no sum passes. What float32 rounds here is less than a tenth of the bound (LAMBDA). */
-template <int N, class W> __device__ __forceinline__ void set_reach(const product_args &a, W &w, const lane_rows &r, int (&beyond)[2]) {
+/* A warp's thresholds of its coming sums: of a token the least of its 16 rows, and how much larger that of the lane's
+ * two rows is at least. Of a row that is not there no sum passes. What float32 rounds here is less than a tenth of the
+ * bound (LAMBDA). */
+template <int N, class W>
+__device__ __forceinline__ void set_reach(const product_args &a, W &w, const lane_rows &r, int (&beyond)[2]) {
     constexpr uint32_t INFINITE = 0x7f800000; // positive floats are ordered as their bits
     uint32_t least_by = INFINITE, most_by = 0, most_ratio = 0, least_best = INFINITE, least_slack = INFINITE;
     float by[2], ratio[2];
@@ -211,16 +230,18 @@ template <int N, class W> __device__ __forceinline__ void set_reach(const produc
           slack = __uint_as_float(__reduce_min_sync(0xffffffffu, least_slack));
 #pragma unroll
     for (int i = 0; i < 2; i++) {
-        float more = fminf(fmaf(least, by[i] - low, slack * (off - ratio[i])), a.most_beyond); // the latter, if no token is there
+        float more = fminf(fmaf(least, by[i] - low, slack * (off - ratio[i])),
+                           a.most_beyond); // the latter, if no token is there
         beyond[i] = r.step[i] > 0 ? __float2int_rd(fmaxf(more, 0)) : INT32_MAX;
     }
     __syncwarp(); // all of reach is there
 }
 
-/* What of a tile may win is noted, by lane and 64 tokens; n: notes so far. There is room for what a tile has mostly; else they are looked at here. */
+/* What of a tile may win is noted, by lane and 64 tokens; n: notes so far. There is room for what a tile has mostly;
+ * else they are looked at here. */
 template <int N, class W>
-__device__ __forceinline__ void note_candidates(const product_args &a, const share &s, W &w, int tile, const int (&beyond)[2],
-                                                const int (&sums)[N / 2], int &n) {
+__device__ __forceinline__ void note_candidates(const product_args &a, const share &s, W &w, int tile,
+                                                const int (&beyond)[2], const int (&sums)[N / 2], int &n) {
     constexpr int EIGHTS = N / 8, AT_ONCE = EIGHTS < 8 ? EIGHTS : 8, SOME = AT_ONCE < 2 ? 1 : 2;
     static_assert(AT_ONCE * 4 <= NOTE, "");
     int lane = threadIdx.x % 32;
@@ -250,7 +271,8 @@ __device__ __forceinline__ void note_candidates(const product_args &a, const sha
 #pragma unroll
                 for (int j = 0; j < AT_ONCE; j++)
                     *reinterpret_cast<int4 *>(to.sums[place] + 4 * j) =
-                        make_int4(sums[4 * (part + j)], sums[4 * (part + j) + 1], sums[4 * (part + j) + 2], sums[4 * (part + j) + 3]);
+                        make_int4(sums[4 * (part + j)], sums[4 * (part + j) + 1], sums[4 * (part + j) + 2],
+                                  sums[4 * (part + j) + 3]);
                 to.from[place] = part * 32 + lane;
                 mine = false;
             }
@@ -284,15 +306,18 @@ template <int N, class W> __device__ void exchange(const product_args &a, const 
     coming = *reinterpret_cast<volatile float *>(there);
 }
 
-/* The block's first tile has raised its bests: those of other blocks join before any sum is compared with them. A block that is ahead of most would note
- * too much: it waits until nearly all tokens, if they are many, have a better one elsewhere, but not for long. */
-template <int N, class W> __device__ void meet_others(const product_args &a, const share &s, W &w, int n_consumers, float &coming) {
+/* The block's first tile has raised its bests: those of other blocks join before any sum is compared with them. A block
+ * that is ahead of most would note too much: it waits until nearly all tokens, if they are many, have a better one
+ * elsewhere, but not for long. */
+template <int N, class W>
+__device__ void meet_others(const product_args &a, const share &s, W &w, int n_consumers, float &coming) {
     int t = threadIdx.x;
     threads_sync(1, n_consumers); // all warps' are there
     if (t < N && a.cap > 0)
         w.best[t] = before_cap(w.best[t], w.step[t], a.cap);
     float own = t < N ? w.best[t] : INFINITY;
-    int n_waiting = threads_count(1, n_consumers, own < INFINITY), n_tries = n_waiting >= 64 && s.n_shares > 16 ? MOST_TRIES : 2;
+    int n_waiting = threads_count(1, n_consumers, own < INFINITY),
+        n_tries = n_waiting >= 64 && s.n_shares > 16 ? MOST_TRIES : 2;
     for (int i = 0, n_better = 0; i < n_tries && n_better < n_waiting - n_waiting / 32; i++) {
         exchange<N>(a, s, w, coming);
         n_better = threads_count(1, n_consumers, own < INFINITY && coming > own);
@@ -315,8 +340,10 @@ template <int N, class W> __device__ void watch_tokens(const product_args &a, co
     threads_sync(1, n_consumers); // all tokens are there
 }
 
-/* Of the list what still may win. What the last tile has raised is told too: who chooses makes logits of all that reach the best he knows. */
-template <int N, class W> __device__ void tell_candidates(const product_args &a, const share &s, W &w, int n_consumers, float coming) {
+/* Of the list what still may win. What the last tile has raised is told too: who chooses makes logits of all that reach
+ * the best he knows. */
+template <int N, class W>
+__device__ void tell_candidates(const product_args &a, const share &s, W &w, int n_consumers, float coming) {
     int t = threadIdx.x;
     threads_sync(1, n_consumers); // all have listed theirs, and raised what is best
     exchange<N>(a, s, w, coming);
@@ -338,7 +365,8 @@ __device__ __forceinline__ void warpgroup_sync() {
 }
 
 /* Stages of a tile of which the warpgroup has no rows. */
-__device__ __forceinline__ void let_pass(const product_args &a, const shared_places &m, uint32_t empty_there, ring_place &at) {
+__device__ __forceinline__ void let_pass(const product_args &a, const shared_places &m, uint32_t empty_there,
+                                         ring_place &at) {
     for (int piece = 0; piece < a.n_pieces; piece++) {
         barrier_wait(m.full + 8 * at.slot, at.parity);
         warpgroup_sync(); // all warps have seen it
@@ -364,7 +392,8 @@ __global__ void __launch_bounds__((GROUPS + 1) * WARPGROUP, 1)
     shared_places m = places_of(a, unaligned, full, empty);
     if (threadIdx.x == CONSUMERS) {
         claimed = claim_share(a.w, a.claims + token_tile, n_shares);
-        begun = *reinterpret_cast<const volatile int32_t *>(a.is_wanted) != 0; // of this step or the one before: a guess
+        begun =
+            *reinterpret_cast<const volatile int32_t *>(a.is_wanted) != 0; // of this step or the one before: a guess
         bulk_map_prefetch(w_maps.of_half);
         bulk_map_prefetch(w_maps.of_half + 1);
         bulk_map_prefetch(&x_map);
@@ -402,8 +431,8 @@ __global__ void __launch_bounds__((GROUPS + 1) * WARPGROUP, 1)
             registers_more<232>();
         watch_tokens<N>(a, s, watched, CONSUMERS);
         ring_place at = {0, a.n_stages, 0};
-        uint32_t empty_there =
-            0; // a product of the tensor core ends for all four warps of a group: the first one tells each block that copies
+        uint32_t empty_there = 0; // a product of the tensor core ends for all four warps of a group: the first one
+                                  // tells each block that copies
         if (warp % 4 == 0 && (int)threadIdx.x % 32 < a.sharers)
             empty_there = address_at_rank(m.empty, threadIdx.x % 32);
         int sums[N / 2], n_noted = 0;

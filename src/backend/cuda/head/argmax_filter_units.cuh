@@ -1,23 +1,28 @@
-/* argmax_filter_units.cuh - of argmax_filter.cu: where the head's copy lies, so that multiprocessors read what is on their side of the L2 (l2_topology.h), and which of them reads
- * what of it.
+/* argmax_filter_units.cuh - of argmax_filter.cu: where the head's copy lies, so that multiprocessors read what is on
+ * their side of the L2 (l2_topology.h), and which of them reads what of it.
  *
  *     unit    64 rows of W, a warpgroup's of a tile. A piece of it, 128 bytes of each row, is one copy of 8 KB
- *     group   32 KB, of which four chunks of 4 KB are on either side (l2_copy.h). Such a half has two pieces of a unit: row r in chunk r / 16, the first piece in
- *             that one's first 2 KB
- *     pair    units u and u + n_half have their groups in common: the first half of all units are on side 0, the others on side 1
- *     share   a block's units, next to each other. Blocks claim them, those of side 0 the first that is left, those of side 1 the last: so each
- *             share has one block wherever blocks run, and where there are as many on either side all is near
+ *     group   32 KB, of which four chunks of 4 KB are on either side (l2_copy.h). Such a half has two pieces of a unit:
+ * row r in chunk r / 16, the first piece in that one's first 2 KB pair    units u and u + n_half have their groups in
+ * common: the first half of all units are on side 0, the others on side 1 share   a block's units, next to each other.
+ * Blocks claim them, those of side 0 the first that is left, those of side 1 the last: so each share has one block
+ * wherever blocks run, and where there are as many on either side all is near
  *
- * Flips and sides tell only what is near. What a block reads is right whatever they are; where they are not known, a unit's groups are on either side by turns. */
+ * Flips and sides tell only what is near. What a block reads is right whatever they are; where they are not known, a
+ * unit's groups are on either side by turns. */
 #pragma once
 
-#include "backend/cuda/value.h"
-#include "backend/cuda/head/lm_head_ring.cuh"
 #include "backend/cuda/device/l2_copy.h"
+#include "backend/cuda/head/lm_head_ring.cuh"
+#include "backend/cuda/value.h"
 
 namespace screen {
 
-enum { UNIT_BYTES = M_ROWS * PIECE_BYTES, CHUNK_ROWS = M_ROWS / 4, MOST_PAGES = 1024 }; // MOST_PAGES: with flips of their own
+enum {
+    UNIT_BYTES = M_ROWS * PIECE_BYTES,
+    CHUNK_ROWS = M_ROWS / 4,
+    MOST_PAGES = 1024
+}; // MOST_PAGES: with flips of their own
 
 struct units {
     char *at;                // whole pages, or nothing is near
@@ -26,7 +31,9 @@ struct units {
     uint32_t flips[MOST_PAGES / 32], sm_sides[SIDES_MOST_SMS / 32];
 
     __host__ __device__ int side(int unit) const { return unit >= n_half; }
-    __host__ __device__ int group(int unit, int piece) const { return (unit - side(unit) * n_half) * n_groups + piece / 2; }
+    __host__ __device__ int group(int unit, int piece) const {
+        return (unit - side(unit) * n_half) * n_groups + piece / 2;
+    }
     /* Which half of the group: 0 is that of its first chunk. */
     __host__ __device__ int half(int group, int side) const {
         return l2_copy_turn(hash, group) ^ l2_copy_bit(flips, group >> 6 & (MOST_PAGES - 1)) ^ side;
@@ -34,7 +41,8 @@ struct units {
     __host__ __device__ int8_t *byte(int64_t row, int k) const {
         int unit = (int)(row / M_ROWS), r = (int)(row % M_ROWS), piece = k / PIECE_BYTES, g = group(unit, piece);
         int in_chunk = (piece % 2 * CHUNK_ROWS + r % CHUNK_ROWS) * PIECE_BYTES + k % PIECE_BYTES;
-        return reinterpret_cast<int8_t *>(at) + (int64_t)g * L2_COPY_GROUP + l2_copy_chunk(half(g, side(unit)), r / CHUNK_ROWS) + in_chunk;
+        return reinterpret_cast<int8_t *>(at) + (int64_t)g * L2_COPY_GROUP +
+               l2_copy_chunk(half(g, side(unit)), r / CHUNK_ROWS) + in_chunk;
     }
 };
 
@@ -58,13 +66,15 @@ static bool map_units(unit_maps *maps, const units &u) {
         cuuint64_t strides[4] = {PIECE_BYTES, (cuuint64_t)(l2_copy_chunk(half, 1) - l2_copy_chunk(half, 0)),
                                  (cuuint64_t)(l2_copy_chunk(half, 2) - l2_copy_chunk(half, 0)), L2_COPY_GROUP};
         cuuint32_t box[5] = {PIECE_BYTES, CHUNK_ROWS, 2, 2, 1};
-        if (!encode_rows(&maps->of_half[half], u.at + l2_copy_chunk(half, 0), 5, size, strides, box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B))
+        if (!encode_rows(&maps->of_half[half], u.at + l2_copy_chunk(half, 0), 5, size, strides, box,
+                         CU_TENSOR_MAP_L2_PROMOTION_L2_128B))
             return false;
     }
     return true;
 }
 
-/* Of n_shares of equal units, which one is the block's. claims: 0 whenever nobody claims; the last claimer sees to it before the next launch may start. */
+/* Of n_shares of equal units, which one is the block's. claims: 0 whenever nobody claims; the last claimer sees to it
+ * before the next launch may start. */
 static __device__ int claim_share(const units &u, uint32_t *claims, int n_shares) {
     int multiprocessor;
     asm volatile("mov.u32 %0, %%smid;" : "=r"(multiprocessor));
@@ -90,8 +100,8 @@ static __device__ share share_of_units(const ARGS &a, int rank, int token_tile, 
     return s;
 }
 
-/* Fills the ring. A warp's thread copies a unit of each stage, another's x: one that did all were too slow for it. The latter expects the bytes of all of
- * them, which may come before that. */
+/* Fills the ring. A warp's thread copies a unit of each stage, another's x: one that did all were too slow for it. The
+ * latter expects the bytes of all of them, which may come before that. */
 template <int N, int GROUPS, class ARGS> struct units_filler {
     const ARGS &a;
     const shared_places &m;
@@ -116,8 +126,8 @@ template <int N, int GROUPS, class ARGS> struct units_filler {
             if (i >= a.n_stages)
                 barrier_wait(m.empty + 8 * at.slot, at.parity);
             if (there)
-                bulk_copy_box(w + at.slot * GROUPS * UNIT_BYTES, &maps->of_half[half], 0, piece % 2 * CHUNK_ROWS, 0, 0, group,
-                              m.full + 8 * at.slot, policy);
+                bulk_copy_box(w + at.slot * GROUPS * UNIT_BYTES, &maps->of_half[half], 0, piece % 2 * CHUNK_ROWS, 0, 0,
+                              group, m.full + 8 * at.slot, policy);
             if (++piece == a.n_pieces)
                 piece = 0, unit += GROUPS;
         }

@@ -1,8 +1,9 @@
 /* lm_head.c - the program's end: the LINEAR that makes logits, perhaps a SOFTCAP, and SAMPLE; see cuda.h.
  *
- * Greedy rows want the largest logit and no other. lm_head.cu leaves it, in parts, and writes logits only for rows that ask for more, so those of
- * a step that decodes greedily never see memory. It takes heads of 16 bits in steps of up to HEAD_MAX_ROWS rows; all others are LINEARs
- * like any, and SAMPLE reads their logits. In steps of nothing but such rows argmax_filter.cu may find their tokens first (argmax_filter.c). */
+ * Greedy rows want the largest logit and no other. lm_head.cu leaves it, in parts, and writes logits only for rows that
+ * ask for more, so those of a step that decodes greedily never see memory. It takes heads of 16 bits in steps of up to
+ * HEAD_MAX_ROWS rows; all others are LINEARs like any, and SAMPLE reads their logits. In steps of nothing but such rows
+ * argmax_filter.cu may find their tokens first (argmax_filter.c). */
 #include "backend/cuda/head/lm_head.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device/device.h"
@@ -68,7 +69,8 @@ bool head_compiled(const struct executable *exe, const struct compiled_op *c, st
     struct dlm_head h = dhead_of(exe, c);
     if (!exe->bests || c->op != head_of(exe->program))
         return false;
-    return head_takes(&h, x, exe->logits, 1) && (c->convert.at || !c->in_order.at || head_takes(&h, c->in_order, exe->logits, 1));
+    return head_takes(&h, x, exe->logits, 1) &&
+           (c->convert.at || !c->in_order.at || head_takes(&h, c->in_order, exe->logits, 1));
 }
 
 const struct compiled_op *compiled_lm_head(const struct executable *exe) {
@@ -81,7 +83,8 @@ bool head_does(const struct executable *exe, int n_rows) {
     return c && n_rows > 0 && linear_kernel(c, n_rows) == linear_by_lm_head;
 }
 
-enum status head_run(const struct executable *exe, const struct compiled_op *c, const struct launch *l, struct dmat x, struct error *err) {
+enum status head_run(const struct executable *exe, const struct compiled_op *c, const struct launch *l, struct dmat x,
+                     struct error *err) {
     struct dlm_head h = dhead_of(exe, c);
     const int32_t *done = filter_done(exe, l->n_rows);
     if (done)

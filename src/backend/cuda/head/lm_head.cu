@@ -1,37 +1,39 @@
-/* lm_head.cu - the LM head: LINEAR whose rows are logits, from values of 16 bits, with the SOFTCAP behind it and what SAMPLE wants of greedy rows.
+/* lm_head.cu - the LM head: LINEAR whose rows are logits, from values of 16 bits, with the SOFTCAP behind it and what
+ * SAMPLE wants of greedy rows.
  *
- *     logits [M, out] = x [M, in] W^T + b, of these cap * tanh(./cap) if there is a cap;        x and W float16 or bfloat16
- *     bests  [M, parts]  the largest logit of each part of a row, and where
+ *     logits [M, out] = x [M, in] W^T + b, of these cap * tanh(./cap) if there is a cap;        x and W float16 or
+ * bfloat16 bests  [M, parts]  the largest logit of each part of a row, and where
  *
- * A row of logits has 4 bytes for each of 150,000 tokens: at 128 rows 78 MB, which take 17 us to write and again to read. Only rows of
- * whom more is asked than the most probable token (drow.is_plain) have them written; which those are is read from the plan on the device,
- * so a captured graph serves both.
+ * A row of logits has 4 bytes for each of 150,000 tokens: at 128 rows 78 MB, which take 17 us to write and again to
+ * read. Only rows of whom more is asked than the most probable token (drow.is_plain) have them written; which those are
+ * is read from the plan on the device, so a captured graph serves both.
  *
- * Mathematics by wgmma with W as the first operand: m64nNk16, 64 rows of W by N >= M tokens, both from shared memory, sums in float32
- * registers. Up to some hundred tokens reading W once is what it costs, so everything serves the reading:
+ * Mathematics by wgmma with W as the first operand: m64nNk16, 64 rows of W by N >= M tokens, both from shared memory,
+ * sums in float32 registers. Up to some hundred tokens reading W once is what it costs, so everything serves the
+ * reading:
  *
- *     tile    8 * octets rows of W by N tokens, as many rows as let all blocks end at once. The tensor core computes whole 64 rows; what it
- *             finds behind the tile's last is computed and not looked at.
- *     block   two or three warpgroups that multiply, each 64 rows of the tile, and one of which a thread copies. A ring of stages, 128 bytes
- *             of each row of the tile and of x, is filled by bulk copies of tensor maps, in the 128-byte swizzle that wgmma reads. A block takes
+ *     tile    8 * octets rows of W by N tokens, as many rows as let all blocks end at once. The tensor core computes
+ * whole 64 rows; what it finds behind the tile's last is computed and not looked at. block   two or three warpgroups
+ * that multiply, each 64 rows of the tile, and one of which a thread copies. A ring of stages, 128 bytes of each row of
+ * the tile and of x, is filled by bulk copies of tensor maps, in the 128-byte swizzle that wgmma reads. A block takes
  *             tile after tile; the ring runs on while a tile ends.
- *     cluster beyond 64 tokens two blocks that share x: the same tokens and each other rows of W. Each copies half of x, to both (multicast).
+ *     cluster beyond 64 tokens two blocks that share x: the same tokens and each other rows of W. Each copies half of
+ * x, to both (multicast).
  *
- * Weights are never written, so the ring is full of them before the wait for the node before; tokens follow into the same stages. Where that node
- * may have done all (argmax_filter.cu), nothing is read before it is known.
+ * Weights are never written, so the ring is full of them before the wait for the node before; tokens follow into the
+ * same stages. Where that node may have done all (argmax_filter.cu), nothing is read before it is known.
  *
- * The best of a tile: a lane has two rows for N / 4 tokens, compares them, and shares with the seven lanes that have the same tokens, each
- * of which ends with an eighth of them (join_lanes); the warp's bests stay in shared memory from tile to tile. Of equals the first counts, so
- * results do not depend on timing.
+ * The best of a tile: a lane has two rows for N / 4 tokens, compares them, and shares with the seven lanes that have
+ * the same tokens, each of which ends with an eighth of them (join_lanes); the warp's bests stay in shared memory from
+ * tile to tile. Of equals the first counts, so results do not depend on timing.
  *
- * Tried and lost: L2 promotion of 256 bytes (4 per cent), two products of 64 rows a warpgroup (2 to 20 per cent, as there is room for fewer
- * stages), clusters that share W and have each other tokens (256 and 512 rows, with tiles of 128 tokens: 20 per
- * cent). docs/lab/cuda_head.md has
- * what it takes. */
+ * Tried and lost: L2 promotion of 256 bytes (4 per cent), two products of 64 rows a warpgroup (2 to 20 per cent, as
+ * there is room for fewer stages), clusters that share W and have each other tokens (256 and 512 rows, with tiles of
+ * 128 tokens: 20 per cent). docs/lab/cuda_head.md has what it takes. */
 #include "backend/cuda/head/lm_head.h"
-#include "backend/cuda/value.h"
 #include "backend/cuda/head/lm_head_ring.cuh"
 #include "backend/cuda/ptx/wgmma_halves.cuh"
+#include "backend/cuda/value.h"
 
 namespace {
 
@@ -61,8 +63,8 @@ __device__ void take_better(float &most, int &id, float v, int of) {
     most = larger(most, v);
 }
 
-/* Lanes that differ in bits of STEP and above join what they have found; each keeps the best of fewer tokens, from `first` on. C: how many
- * it has. */
+/* Lanes that differ in bits of STEP and above join what they have found; each keeps the best of fewer tokens, from
+ * `first` on. C: how many it has. */
 template <int C, int STEP, int MOST> __device__ void join_lanes(float (&most)[MOST], int (&id)[MOST], int &first) {
     constexpr int HALF = C > 1 ? C / 2 : 1;
     bool upper = threadIdx.x & STEP;
@@ -82,8 +84,8 @@ template <int C, int STEP, int MOST> __device__ void join_lanes(float (&most)[MO
         join_lanes<HALF, STEP * 2>(most, id, first);
 }
 
-/* The lane's two rows of a tile, 8 apart, for all tokens; then, with the lane that differs in 4, both lanes' for half of the tokens each. Before
- * that a bit tells which of two is better: there are not registers for more. */
+/* The lane's two rows of a tile, 8 apart, for all tokens; then, with the lane that differs in 4, both lanes' for half
+ * of the tokens each. Before that a bit tells which of two is better: there are not registers for more. */
 template <int TOKENS> struct lane_bests {
     static constexpr int HALF = TOKENS / 2;
     float most[TOKENS];
@@ -147,7 +149,8 @@ template <int N> struct wanted_rows {
 
 /* Which tokens' logits are wanted. All consumers. */
 template <int N>
-__device__ void find_wanted(const head_args &a, const share_of_block &s, int n_consumers, uint32_t *shared, wanted_rows<N> &wanted) {
+__device__ void find_wanted(const head_args &a, const share_of_block &s, int n_consumers, uint32_t *shared,
+                            wanted_rows<N> &wanted) {
     constexpr int WORDS = (N + 31) / 32;
     int t = threadIdx.x, r = s.first_token + t;
     if (t < WORDS * 32) {
@@ -167,7 +170,8 @@ __device__ void find_wanted(const head_args &a, const share_of_block &s, int n_c
 
 /* The lane's two rows of a tile for the tokens that want them. to: of the first row and the lane's first token. */
 template <int N>
-__device__ void write_rows(const wanted_rows<N> &wanted, const float (&sums)[N / 2], const bool (&there)[2], float *to, int64_t stride) {
+__device__ void write_rows(const wanted_rows<N> &wanted, const float (&sums)[N / 2], const bool (&there)[2], float *to,
+                           int64_t stride) {
     uint32_t mine[(N + 31) / 32];
 #pragma unroll
     for (int w = 0; w < (N + 31) / 32; w++)
@@ -202,18 +206,22 @@ template <int N, int HALF> __device__ void end_row(const head_args &a, int row, 
 }
 
 template <int N>
-__device__ void finish_rows(const head_args &a, const share_of_block &s, int tile, const wanted_rows<N> &wanted, float (&sums)[N / 2]) {
-    int first_row = tile * a.octets * 8, warps = threadIdx.x / 32 * 16, mine = warps + threadIdx.x % 32 / 4, row = first_row + mine;
+__device__ void finish_rows(const head_args &a, const share_of_block &s, int tile, const wanted_rows<N> &wanted,
+                            float (&sums)[N / 2]) {
+    int first_row = tile * a.octets * 8, warps = threadIdx.x / 32 * 16, mine = warps + threadIdx.x % 32 / 4,
+        row = first_row + mine;
     bool there[2] = {mine < a.octets * 8 && row < a.n_rows, mine + 8 < a.octets * 8 && row + 8 < a.n_rows};
     end_row<N, 0>(a, row, there[0], sums);
     end_row<N, 1>(a, row + 8, there[1], sums);
     if (wanted.any)
         write_rows<N>(wanted, sums, there,
-                      static_cast<float *>(a.logits.at) + (s.first_token + threadIdx.x % 4 * 2) * a.logits.stride + row, a.logits.stride);
+                      static_cast<float *>(a.logits.at) + (s.first_token + threadIdx.x % 4 * 2) * a.logits.stride + row,
+                      a.logits.stride);
 }
 
 /* The block's best of every token goes to a.bests. */
-template <int N> __device__ void tell_bests(const head_args &a, const share_of_block &s, int n_consumers, const dbest *of_warps) {
+template <int N>
+__device__ void tell_bests(const head_args &a, const share_of_block &s, int n_consumers, const dbest *of_warps) {
     threads_sync(1, n_consumers); // every warp's are there
     int t = threadIdx.x;
     if (t >= N || s.first_token + t >= a.n_tokens)
@@ -229,7 +237,8 @@ template <int N> __device__ void tell_bests(const head_args &a, const share_of_b
 /* Registers that the copying warpgroup leaves go to the others' sums (setmaxnreg). */
 template <int N, int GROUPS, bool BF16>
 __global__ void __launch_bounds__((GROUPS + 1) * WARPGROUP, 1)
-    head_linear(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map, const __grid_constant__ head_args a) {
+    head_linear(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map,
+                const __grid_constant__ head_args a) {
     constexpr int CONSUMERS = GROUPS * WARPGROUP, WARPS = CONSUMERS / 32;
     extern __shared__ unsigned char unaligned[];
     __shared__ uint64_t full[MAX_STAGES], empty[MAX_STAGES];
@@ -279,8 +288,8 @@ __global__ void __launch_bounds__((GROUPS + 1) * WARPGROUP, 1)
         wanted_rows<N> wanted;
         find_wanted<N>(a, s, CONSUMERS, wanted_of_block, wanted);
         ring_place at = {0, a.n_stages, 0};
-        uint32_t empty_there =
-            0; // a product of the tensor core ends for all four warps of a group: the first one tells each block that copies
+        uint32_t empty_there = 0; // a product of the tensor core ends for all four warps of a group: the first one
+                                  // tells each block that copies
         if (warp % 4 == 0 && (int)threadIdx.x % 32 < a.sharers)
             empty_there = address_at_rank(m.empty, threadIdx.x % 32);
         float sums[N / 2];
@@ -343,12 +352,12 @@ int head_parts(const struct dlm_head *a, int n_rows) {
 bool head_takes(const struct dlm_head *a, struct dmat x, struct dmat logits, int n_rows) {
     bool halves = a->w.element == ELEMENT_F16 || a->w.element == ELEMENT_BF16;
     bool in_place = a->w.in % 8 == 0 && x.stride % 8 == 0 && (uintptr_t)a->w.at % 16 == 0 && (uintptr_t)x.at % 16 == 0;
-    return halves && x.element == a->w.element && in_place && logits.element == ELEMENT_F32 && n_rows >= 1 && n_rows <= HEAD_MAX_ROWS &&
-           a->w.out <= INT32_MAX / 4 && a->w.in <= INT32_MAX / 4;
+    return halves && x.element == a->w.element && in_place && logits.element == ELEMENT_F32 && n_rows >= 1 &&
+           n_rows <= HEAD_MAX_ROWS && a->w.out <= INT32_MAX / 4 && a->w.in <= INT32_MAX / 4;
 }
 
-cudaError_t launch_head_cut(const struct launch *l, int n_rows, const struct dlm_head *a, struct dmat x, struct dmat logits,
-                            struct dbest *bests, const int32_t *done, const struct head_cut *cut) {
+cudaError_t launch_head_cut(const struct launch *l, int n_rows, const struct dlm_head *a, struct dmat x,
+                            struct dmat logits, struct dbest *bests, const int32_t *done, const struct head_cut *cut) {
     CUtensorMap w_map, x_map;
     int box_tokens = tokens_of(n_rows) / cut->sharers;
     if (!map_rows(&w_map, a->w.at, a->w.in * 2, a->w.out, a->w.in * 2, cut->octets * 8) ||
@@ -371,12 +380,12 @@ cudaError_t launch_head_cut(const struct launch *l, int n_rows, const struct dlm
     kernel k = a->w.element == ELEMENT_F16 ? kernel_for<false>(n_rows) : kernel_for<true>(n_rows);
     int shared = shared_bytes(n_rows, cut), n_blocks = parts_of(a->w.out, n_rows, cut) * args.token_tiles;
     cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-    return launch_cluster(k, dim3(n_blocks), cut->sharers, dim3((groups_of(n_rows) + 1) * WARPGROUP), shared, l->stream, w_map, x_map,
-                          args);
+    return launch_cluster(k, dim3(n_blocks), cut->sharers, dim3((groups_of(n_rows) + 1) * WARPGROUP), shared, l->stream,
+                          w_map, x_map, args);
 }
 
-cudaError_t launch_lm_head(const struct launch *l, int n_rows, const struct dlm_head *a, struct dmat x, struct dmat logits, struct dbest *bests,
-                        const int32_t *done) {
+cudaError_t launch_lm_head(const struct launch *l, int n_rows, const struct dlm_head *a, struct dmat x,
+                           struct dmat logits, struct dbest *bests, const int32_t *done) {
     struct head_cut cut = head_cut_of(a, n_rows);
     return launch_head_cut(l, n_rows, a, x, logits, bests, done, &cut);
 }

@@ -7,7 +7,8 @@
 extern "C" {
 #endif
 
-/* ---- lm_head.cu: LINEAR of 16 bits whose rows are logits, with the SOFTCAP behind it and what SAMPLE wants of greedy rows ---- */
+/* ---- lm_head.cu: LINEAR of 16 bits whose rows are logits, with the SOFTCAP behind it and what SAMPLE wants of greedy
+ * rows ---- */
 struct dlm_head {
     struct dweight w;  // f16 or bf16
     const float *bias; // [w.out]; NULL: none
@@ -27,10 +28,10 @@ struct dbests {
 };
 /* Whether it can compute that: x of w's element, its rows and w's at multiples of 16 bytes; logits float32. */
 bool head_takes(const struct dlm_head *a, struct dmat x, struct dmat logits, int n_rows);
-/* bests.at of all rows, and logits of those that ask for more (drow.is_plain says which do not). done: on the device, not zero if nothing is
- * wanted any more (launch_filter); NULL: all is. */
-cudaError_t launch_lm_head(const struct launch *l, int n_rows, const struct dlm_head *a, struct dmat x, struct dmat logits,
-                           struct dbest *bests, const int32_t *done);
+/* bests.at of all rows, and logits of those that ask for more (drow.is_plain says which do not). done: on the device,
+ * not zero if nothing is wanted any more (launch_filter); NULL: all is. */
+cudaError_t launch_lm_head(const struct launch *l, int n_rows, const struct dlm_head *a, struct dmat x,
+                           struct dmat logits, struct dbest *bests, const int32_t *done);
 int head_parts(const struct dlm_head *a, int n_rows); // how many bests a row gets
 
 /* How it is cut into blocks. launch_lm_head takes what head_cut_of says; benchmarks try others. */
@@ -42,8 +43,8 @@ struct head_cut {
 };
 struct head_cut head_cut_of(const struct dlm_head *a, int n_rows);
 int head_stages(int n_rows, int octets); // most that shared memory has room for
-cudaError_t launch_head_cut(const struct launch *l, int n_rows, const struct dlm_head *a, struct dmat x, struct dmat y, struct dbest *bests,
-                            const int32_t *done, const struct head_cut *cut);
+cudaError_t launch_head_cut(const struct launch *l, int n_rows, const struct dlm_head *a, struct dmat x, struct dmat y,
+                            struct dbest *bests, const int32_t *done, const struct head_cut *cut);
 
 #ifdef __cplusplus
 }

@@ -1,5 +1,6 @@
-/* lm_head_ring.cuh - what lm_head.cu and argmax_filter.cu's product have in common: both multiply all rows of a large W by few tokens, W as the first operand
- * (m64nN), and differ in what W holds and in the end of a tile. lm_head.cu says what tiles, blocks and clusters are.
+/* lm_head_ring.cuh - what lm_head.cu and argmax_filter.cu's product have in common: both multiply all rows of a large W
+ * by few tokens, W as the first operand (m64nN), and differ in what W holds and in the end of a tile. lm_head.cu says
+ * what tiles, blocks and clusters are.
  *
  *     ring    n_stages of [octets of rows of W][8 rows][128 bytes], then as many of [N tokens][128 bytes]
  *
@@ -7,11 +8,11 @@
 #pragma once
 
 #include "backend/cuda/head/lm_head.h"
-#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/ptx/launching.cuh"
 #include "backend/cuda/ptx/ring.cuh"
 #include "backend/cuda/ptx/wgmma.cuh"
+#include "backend/cuda/value.h"
 
 namespace {
 
@@ -26,7 +27,8 @@ struct shared_places { // addresses
     uint32_t w, x, full, empty;
 };
 
-/* Which tiles are the block's: those of some tokens, in each n_parts-th tile of rows of W. Blocks that share tokens do as many. */
+/* Which tiles are the block's: those of some tokens, in each n_parts-th tile of rows of W. Blocks that share tokens do
+ * as many. */
 struct share_of_block {
     int rank, first_token, part, n_parts, n_passes;
 };
@@ -40,7 +42,8 @@ template <int N, class ARGS> static __device__ share_of_block share_of(const ARG
 }
 
 template <class ARGS>
-static __device__ shared_places places_of(const ARGS &a, unsigned char *unaligned, const uint64_t *full, const uint64_t *empty) {
+static __device__ shared_places places_of(const ARGS &a, unsigned char *unaligned, const uint64_t *full,
+                                          const uint64_t *empty) {
     shared_places m;
     m.w = kept((shared_address(unaligned) + ATOM - 1) & ~(uint32_t)(ATOM - 1));
     m.x = m.w + a.n_stages * a.octets * ATOM;
@@ -62,11 +65,12 @@ template <class ARGS> static __device__ void prepare_ring(const ARGS &a, const s
 
 /* A piece of the block's tokens. Two that share them copy half of it each, to both. */
 template <int N, class ARGS>
-static __device__ __forceinline__ void copy_x(const ARGS &a, const shared_places &m, const CUtensorMap *x_map, int rank, int first_token,
-                                              int piece, int slot, uint64_t policy) {
+static __device__ __forceinline__ void copy_x(const ARGS &a, const shared_places &m, const CUtensorMap *x_map, int rank,
+                                              int first_token, int piece, int slot, uint64_t policy) {
     uint32_t full = m.full + 8 * slot, to = m.x + slot * N * PIECE_BYTES;
     if (a.sharers == 2)
-        bulk_copy_box_to(3, to + rank * (N / 2 * PIECE_BYTES), x_map, piece * PIECE_BYTES, first_token + rank * (N / 2), full, policy);
+        bulk_copy_box_to(3, to + rank * (N / 2 * PIECE_BYTES), x_map, piece * PIECE_BYTES, first_token + rank * (N / 2),
+                         full, policy);
     else
         bulk_copy_box(to, x_map, piece * PIECE_BYTES, first_token, full, policy);
 }
@@ -81,10 +85,12 @@ template <int N, class ARGS> struct filler {
     int n, n_early, w_bytes;
     int tile, piece, x_piece;
 
-    __device__ filler(const ARGS &a, const shared_places &m, const share_of_block &s, const CUtensorMap *w_map, const CUtensorMap *x_map)
-        : a(a), m(m), s(s), w_map(w_map), x_map(x_map), once(a.token_tiles > 1 ? policy_read_again() : policy_read_once()),
-          often(policy_read_often()), n(s.n_passes * a.n_pieces), n_early(min(n, a.n_stages)), w_bytes(a.octets * ATOM), tile(s.part),
-          piece(0), x_piece(0) {}
+    __device__ filler(const ARGS &a, const shared_places &m, const share_of_block &s, const CUtensorMap *w_map,
+                      const CUtensorMap *x_map)
+        : a(a), m(m), s(s), w_map(w_map), x_map(x_map),
+          once(a.token_tiles > 1 ? policy_read_again() : policy_read_once()), often(policy_read_often()),
+          n(s.n_passes * a.n_pieces), n_early(min(n, a.n_stages)), w_bytes(a.octets * ATOM), tile(s.part), piece(0),
+          x_piece(0) {}
 
     __device__ void put_w(int slot) {
         uint32_t full = m.full + 8 * slot;
@@ -120,11 +126,11 @@ template <int N, class ARGS> struct filler {
 
 // ---- multiplying ----------------------------------------------------------------------------------------------------
 
-/* A warpgroup's 64 rows of a tile by the tokens, by PRODUCT::multiply. empty_there: of the block whom this lane tells that a slot is free; 0:
- * nobody. meanwhile(piece): what else is done once a piece's products are under way. */
+/* A warpgroup's 64 rows of a tile by the tokens, by PRODUCT::multiply. empty_there: of the block whom this lane tells
+ * that a slot is free; 0: nobody. meanwhile(piece): what else is done once a piece's products are under way. */
 template <class PRODUCT, int N, class ARGS, class SUM, class MEANWHILE>
-__device__ __forceinline__ void multiply(const ARGS &a, const shared_places &m, uint32_t empty_there, ring_place &at, SUM (&sums)[N / 2],
-                                         MEANWHILE meanwhile) {
+__device__ __forceinline__ void multiply(const ARGS &a, const shared_places &m, uint32_t empty_there, ring_place &at,
+                                         SUM (&sums)[N / 2], MEANWHILE meanwhile) {
     int last = -1, group = threadIdx.x / WARPGROUP;
     const uint64_t first_w = operand_rows(m.w + group * M_ROWS * PIECE_BYTES), first_x = operand_rows(m.x);
     const uint64_t high = first_w & 0xffffffff00000000u;
@@ -139,7 +145,8 @@ __device__ __forceinline__ void multiply(const ARGS &a, const shared_places &m, 
         products_begin();
 #pragma unroll
         for (int k = 0; k < STEPS; k++)
-            PRODUCT::multiply(sums, high | (w + k * (STEP_BYTES >> 4)), high | (x + k * (STEP_BYTES >> 4)), piece > 0 || k > 0);
+            PRODUCT::multiply(sums, high | (w + k * (STEP_BYTES >> 4)), high | (x + k * (STEP_BYTES >> 4)),
+                              piece > 0 || k > 0);
         products_commit();
         products_wait<1>(); // of the stage before
         release(last);
@@ -157,7 +164,8 @@ __device__ __forceinline__ void multiply(const ARGS &a, const shared_places &m, 
 enum { SHARED_MOST = 227 << 10, MAX_SHARERS = 2 };
 
 int up_to(int n, int of) { return (n + of - 1) / of; }
-/* Tokens of a tile: of few rows as many as there are; of more, 192 or 256, whichever leaves less of the last tile empty. */
+/* Tokens of a tile: of few rows as many as there are; of more, 192 or 256, whichever leaves less of the last tile
+ * empty. */
 int tokens_of(int n_rows) {
     static const int sizes[] = {8, 16, 32, 64, 128, 192, 256};
     if (n_rows > 256)
@@ -177,9 +185,11 @@ int octets_of(int64_t out, int n_rows, int n_blocks, int sharers) {
     return up_to(octets, parts * up_to(octets, parts * groups_of(n_rows) * M_ROWS / 8));
 }
 
-/* How many parts W is cut into, each in the hands of a block for each tile of tokens. Blocks that share have parts of their own. */
+/* How many parts W is cut into, each in the hands of a block for each tile of tokens. Blocks that share have parts of
+ * their own. */
 int parts_of(int64_t out, int n_rows, const struct head_cut *c) {
-    int most = c->n_blocks / token_tiles_of(n_rows) / c->sharers, n_tiles = up_to(up_to((int)out, c->octets * 8), c->sharers);
+    int most = c->n_blocks / token_tiles_of(n_rows) / c->sharers,
+        n_tiles = up_to(up_to((int)out, c->octets * 8), c->sharers);
     return (most < n_tiles ? most : n_tiles) * c->sharers;
 }
 

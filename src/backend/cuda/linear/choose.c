@@ -1,29 +1,32 @@
 /* choose.c - how each LINEAR is computed for each number of rows: by which of our kernels, or by the library.
  *
- * What a kernel takes alone says little. One of ours begins while the node before still runs and reads what that left; the library's
- * starts and ends with a gap, and may bring nodes of its own; one path needs a node to quantise its input or to finish what it makes,
- * another does that on the way. So paths are timed where they stand: some layers of the program, as they would be captured, once for each
- * path of each kind of LINEAR, the one with the largest weight first and again as long as that changes anything. The layers are as
- * many as have every kind and more weights than the L2 could keep. What stands behind the layers (the head) is timed by itself.
+ * What a kernel takes alone says little. One of ours begins while the node before still runs and reads what that left;
+ * the library's starts and ends with a gap, and may bring nodes of its own; one path needs a node to quantise its input
+ * or to finish what it makes, another does that on the way. So paths are timed where they stand: some layers of the
+ * program, as they would be captured, once for each path of each kind of LINEAR, the one with the largest weight first
+ * and again as long as that changes anything. The layers are as many as have every kind and more weights than the L2
+ * could keep. What stands behind the layers (the head) is timed by itself.
  *
- * The plan on the device is that of a step without rows, so nothing is written to a cache; norms, products and activations do not ask
- * how many there are, and compute as ever. Their inputs are random.
+ * The plan on the device is that of a step without rows, so nothing is written to a cache; norms, products and
+ * activations do not ask how many there are, and compute as ever. Their inputs are random.
  *
- * The search begins with what is usual, streams for one row and tiles for more, and leaves it for a gain of 3 per cent and more that is
- * seen twice: attention, which has nothing to do in a step without rows, hides what it would hide in others, and one switch at a time does
- * not lead from streams for all to tiles for all or back. One row of Llama-3.1-8B: 423 tokens/s by tiles, 437 by streams, which the layers
- * alone do not show (65.0 and 64.9 us); 8 rows of Qwen2.5-7B: 3,466 and 3,114.
+ * The search begins with what is usual, streams for one row and tiles for more, and leaves it for a gain of 3 per cent
+ * and more that is seen twice: attention, which has nothing to do in a step without rows, hides what it would hide in
+ * others, and one switch at a time does not lead from streams for all to tiles for all or back. One row of
+ * Llama-3.1-8B: 423 tokens/s by tiles, 437 by streams, which the layers alone do not show (65.0 and 64.9 us); 8 rows of
+ * Qwen2.5-7B: 3,466 and 3,114.
  *
- * Up to 64 rows: a choice made that way for 128 took 4.12 ms a step of Qwen2.5-7B where the library alone took 3.91, as a few layers do
- * not reach the power limit that a step runs at. From there to 512 rows gemm_fp8_gated.cu computes large products with a GATED_ACT behind them,
- * gemm_fp8_split_k.cu those that it has a cut for (split_k_cut_of: not from 257 to 445 rows), as steps of 96 to 512
- * rows showed (docs/lab/cuda_linear_many_rows.md),
- * and the library all else. Of more, prompts', gemm_fp8_prefill.cu computes what fills its tiles and multiprocessors (gemm_prefill_pays). A head that lm_head.cu takes is its
- * own: what is saved with logits that nobody reads, a step without rows does not show.
+ * Up to 64 rows: a choice made that way for 128 took 4.12 ms a step of Qwen2.5-7B where the library alone took 3.91, as
+ * a few layers do not reach the power limit that a step runs at. From there to 512 rows gemm_fp8_gated.cu computes
+ * large products with a GATED_ACT behind them, gemm_fp8_split_k.cu those that it has a cut for (split_k_cut_of: not
+ * from 257 to 445 rows), as steps of 96 to 512 rows showed (docs/lab/cuda_linear_many_rows.md), and the library all
+ * else. Of more, prompts', gemm_fp8_prefill.cu computes what fills its tiles and multiprocessors (gemm_prefill_pays). A
+ * head that lm_head.cu takes is its own: what is saved with logits that nobody reads, a step without rows does not
+ * show.
  *
- * Numbers of rows between those that are timed do as the next larger one, where they can. LINEARs with small weights, all of them
- * if GYRE_LINEAR names a path (library, gemv, small_m, gated, split_k, prefill: for tests and to measure), and those for which the time is up take what is
- * usual. Choices are kept with the plans (plan_cache.h). */
+ * Numbers of rows between those that are timed do as the next larger one, where they can. LINEARs with small weights,
+ * all of them if GYRE_LINEAR names a path (library, gemv, small_m, gated, split_k, prefill: for tests and to measure),
+ * and those for which the time is up take what is usual. Choices are kept with the plans (plan_cache.h). */
 #include "backend/cuda/attention/lists.h"
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/linear/ending.h"
@@ -83,7 +86,8 @@ static bool is_like(const struct compiled_op *a, const struct compiled_op *b) {
     return ending_of(a) == ending_of(b) && a->gemv_rows == b->gemv_rows && memcmp(&x, &y, sizeof x) == 0;
 }
 
-static void take(struct executable *exe, const struct compiled_op *like, const struct linear_kernel *k, int rows, const char *why) {
+static void take(struct executable *exe, const struct compiled_op *like, const struct linear_kernel *k, int rows,
+                 const char *why) {
     for (int i = 0; i < exe->program->n_ops; i++)
         if (exe->ops[i].gemm && is_like(&exe->ops[i], like) && k->takes(&exe->ops[i], rows))
             linear_take(&exe->ops[i], k, rows, why);
@@ -104,7 +108,8 @@ enum status linear_check(struct error *err) {
     const char *name = getenv("GYRE_LINEAR");
     if (!name || forced())
         return OK;
-    return fail(err, ERR_ARG, "GYRE_LINEAR: \"%.40s\" is none of library, gemv, small_m, gated, split_k, prefill", name);
+    return fail(err, ERR_ARG, "GYRE_LINEAR: \"%.40s\" is none of library, gemv, small_m, gated, split_k, prefill",
+                name);
 }
 
 /* Beyond the rows of gemm_fp8_gated.cu its name means the kernel that goes on where it ends. */
@@ -149,7 +154,8 @@ static void take_usual(struct executable *exe) {
     for (int i = 0; i < exe->program->n_ops; i++) {
         struct compiled_op *c = &exe->ops[i];
         for (int k = 0; c->gemm && padded_rows_at(k) <= padded_rows(linear_most_rows(exe, c->op)); k++)
-            linear_take(c, usual(c, padded_rows_at(k)), padded_rows_at(k), forced() ? "GYRE_LINEAR asks for it" : "usual for these rows");
+            linear_take(c, usual(c, padded_rows_at(k)), padded_rows_at(k),
+                        forced() ? "GYRE_LINEAR asks for it" : "usual for these rows");
     }
 }
 
@@ -188,7 +194,8 @@ static int32_t name_of(const struct program *p, struct chain of) {
     return (int32_t)(hash & INT32_MAX) | 1;
 }
 
-/* From the second layer on, so that what is added to the residual stream is what a layer left; the first where it is the only one. */
+/* From the second layer on, so that what is added to the residual stream is what a layer left; the first where it is
+ * the only one. */
 static struct chain all_layers(const struct program *p) {
     struct chain all = {0, 0};
     int n_layers = 0;
@@ -220,7 +227,8 @@ static struct chain enough_layers(const struct search *s, struct chain all) {
     return all;
 }
 
-/* What the chain reads and an op before it made: the residual stream is random, what is added to it zero, as float32 or as unscaled products. */
+/* What the chain reads and an op before it made: the residual stream is random, what is added to it zero, as float32 or
+ * as unscaled products. */
 static enum status fill_inputs(const struct search *s, int rows, struct error *err) {
     const struct program *p = s->exe->program;
     struct loaded *loaded = s->exe->loaded;
@@ -229,11 +237,13 @@ static enum status fill_inputs(const struct search *s, int rows, struct error *e
         for (int k = 0; k < OP_MAX_IN; k++) {
             val v = p->ops[i].in[k];
             const struct dmat *x = &s->exe->ops[i].in[k];
-            if (!val_given(v) || p->values[v.id].first_use >= s->chain.first || p->values[v.id].rows != ROWS_TOKENS || v.col != 0)
+            if (!val_given(v) || p->values[v.id].first_use >= s->chain.first || p->values[v.id].rows != ROWS_TOKENS ||
+                v.col != 0)
                 continue;
             size_t n_bytes = (size_t)(rows * x->stride * element_bytes(x->element));
             if (p->ops[i].code == OP_ADD_NORM && k == 1)
-                DEVICE_TRY(loaded->device, err, cudaMemsetAsync(x->at, 0, n_bytes, loaded->device->stream), "clearing %zu bytes", n_bytes);
+                DEVICE_TRY(loaded->device, err, cudaMemsetAsync(x->at, 0, n_bytes, loaded->device->stream),
+                           "clearing %zu bytes", n_bytes);
             else
                 launch_fill_dummy(loaded->device->stream, &random, 0, rows * x->stride, x->at, x->element);
         }
@@ -247,11 +257,14 @@ static enum status replay(struct search *s, cudaGraphExec_t graph, double *us, s
     struct loaded *loaded = s->exe->loaded;
     float ms, best = -1;
     for (int run = 0; run < REPLAYS; run++) { // the first loads the kernels
-        DEVICE_TRY(loaded->device, err, cudaEventRecord(loaded->device->begun, loaded->device->stream), "timing layers");
+        DEVICE_TRY(loaded->device, err, cudaEventRecord(loaded->device->begun, loaded->device->stream),
+                   "timing layers");
         DEVICE_TRY(loaded->device, err, cudaGraphLaunch(graph, loaded->device->stream), "timing layers");
-        DEVICE_TRY(loaded->device, err, cudaEventRecord(loaded->device->ended, loaded->device->stream), "timing layers");
+        DEVICE_TRY(loaded->device, err, cudaEventRecord(loaded->device->ended, loaded->device->stream),
+                   "timing layers");
         DEVICE_TRY(loaded->device, err, cudaEventSynchronize(loaded->device->ended), "timing layers");
-        DEVICE_TRY(loaded->device, err, cudaEventElapsedTime(&ms, loaded->device->begun, loaded->device->ended), "timing layers");
+        DEVICE_TRY(loaded->device, err, cudaEventElapsedTime(&ms, loaded->device->begun, loaded->device->ended),
+                   "timing layers");
         s->seconds += (double)ms * 1e-3;
         if (run > 0 && (best < 0 || ms < best))
             best = ms;
@@ -285,7 +298,8 @@ static bool recall(struct search *s, int rows) {
     for (int i = 0; i < s->n_kinds; i++) {
         struct plan_key key = key_of(s, s->kinds[i].like, rows);
         const struct plan_choice *found = plan_cache_find(s->exe->loaded->device->plans, &key);
-        if (!found || found->path < 0 || found->path >= N_LINEAR_KERNELS || !linear_kernels[found->path].takes(s->kinds[i].like, rows))
+        if (!found || found->path < 0 || found->path >= N_LINEAR_KERNELS ||
+            !linear_kernels[found->path].takes(s->kinds[i].like, rows))
             return false;
         chosen[i] = &linear_kernels[found->path];
     }
@@ -297,15 +311,17 @@ static bool recall(struct search *s, int rows) {
 static void keep(struct search *s, int rows, double us) {
     for (int i = 0; i < s->n_kinds; i++) {
         struct plan_key key = key_of(s, s->kinds[i].like, rows);
-        struct plan_choice choice = {.path = (int32_t)(linear_kernel(s->kinds[i].like, rows) - linear_kernels), .us = MAX(us, 0.01)};
+        struct plan_choice choice = {.path = (int32_t)(linear_kernel(s->kinds[i].like, rows) - linear_kernels),
+                                     .us = MAX(us, 0.01)};
         plan_cache_add(s->exe->loaded->device->plans, &key, &choice);
     }
 }
 
-/* Takes another path of a kind if the chain is faster by it. Few replays are at the mercy of a moment, and what they found is kept for every
- * start to come: so what seems worth it is timed once more, with the old path behind it. *us is what the chain takes. */
-static enum status try_kernel(struct search *s, const struct compiled_op *like, const struct linear_kernel *k, int rows, double *us,
-                              bool *better, struct error *err) {
+/* Takes another path of a kind if the chain is faster by it. Few replays are at the mercy of a moment, and what they
+ * found is kept for every start to come: so what seems worth it is timed once more, with the old path behind it. *us is
+ * what the chain takes. */
+static enum status try_kernel(struct search *s, const struct compiled_op *like, const struct linear_kernel *k, int rows,
+                              double *us, bool *better, struct error *err) {
     const struct linear_kernel *old = linear_kernel(like, rows);
     double now, again, before;
     take(s->exe, like, k, rows, "fastest in layers, timed");
@@ -328,7 +344,8 @@ static enum status try_kernel(struct search *s, const struct compiled_op *like, 
 }
 
 /* Whether a path that is better than the one it has was found and taken. */
-static enum status improve(struct search *s, const struct compiled_op *like, int rows, double *us, bool *better, struct error *err) {
+static enum status improve(struct search *s, const struct compiled_op *like, int rows, double *us, bool *better,
+                           struct error *err) {
     for (int i = 0; i < N_LINEAR_KERNELS; i++) {
         const struct linear_kernel *k = &linear_kernels[i];
         if (k->is_timed && k != linear_kernel(like, rows) && k->takes(like, rows))
@@ -352,14 +369,16 @@ static enum status choose_for(struct search *s, int rows, struct error *err) {
 }
 
 static bool is_timed_for(int rows, int most) {
-    bool power = (rows & (rows - 1)) == 0, between = rows % 3 == 0 && (rows / 3 & (rows / 3 - 1)) == 0; // 24, 48, 96, 192, 384
+    bool power = (rows & (rows - 1)) == 0,
+         between = rows % 3 == 0 && (rows / 3 & (rows / 3 - 1)) == 0; // 24, 48, 96, 192, 384
     return rows <= most && rows <= MOST_TIMED_ROWS && (power || (between && rows <= 512));
 }
 
 /* As with another number of rows. */
 static void follow(struct search *s, int rows, int timed) {
     for (int i = 0; i < s->n_kinds; i++)
-        take(s->exe, s->kinds[i].like, linear_kernel(s->kinds[i].like, timed), rows, "as with the next timed number of rows");
+        take(s->exe, s->kinds[i].like, linear_kernel(s->kinds[i].like, timed), rows,
+             "as with the next timed number of rows");
 }
 
 /* most: rows that a step can have there. */
@@ -410,7 +429,8 @@ enum status linear_choose(struct executable *exe, struct error *err) {
     take_usual(exe);
     if (forced())
         return OK;
-    DEVICE_TRY(loaded->device, err, cudaMemsetAsync(exe->plan_device, 0, exe->plan_bytes, loaded->device->stream), "an empty plan");
+    DEVICE_TRY(loaded->device, err, cudaMemsetAsync(exe->plan_device, 0, exe->plan_bytes, loaded->device->stream),
+               "an empty plan");
     struct launch l = launch_of(exe, 1);
     TRY(attention_lists_launch(exe, &l, err)); // empty ones
     TRY(choose_of_layers(&s, err));

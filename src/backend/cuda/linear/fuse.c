@@ -1,9 +1,11 @@
 /* fuse.c - which neighbours may be one node; see cuda.h.
  *
- *     LINEAR, GATED_ACT      y = act(gate) * up, where gate and up are the two halves of the columns of x W^T + b, read by nobody else
- *     QKV_PREP, ATTENTION    where no sequence has more than one token: decode attention makes queries, key and value itself
+ *     LINEAR, GATED_ACT      y = act(gate) * up, where gate and up are the two halves of the columns of x W^T + b, read
+ * by nobody else QKV_PREP, ATTENTION    where no sequence has more than one token: decode attention makes queries, key
+ * and value itself
  *
- * The first pair is one node in steps that take a kernel of ours, the second in steps that only decode; in all others they are two. */
+ * The first pair is one node in steps that take a kernel of ours, the second in steps that only decode; in all others
+ * they are two. */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/step/fold.h"
@@ -24,8 +26,8 @@ bool gated_act_follows(const struct program *p, int i) {
     if (p->ops[i].code != OP_LINEAR || i + 1 >= p->n_ops || p->ops[i + 1].code != OP_GATED_ACT)
         return false;
     val made = p->ops[i].out[0], gate = p->ops[i + 1].in[0], up = p->ops[i + 1].in[1];
-    bool halves = gate.id == made.id && up.id == made.id && gate.col == 0 && up.col == gate.width && up.width == gate.width &&
-                  made.col == 0 && made.width == 2 * gate.width;
+    bool halves = gate.id == made.id && up.id == made.id && gate.col == 0 && up.col == gate.width &&
+                  up.width == gate.width && made.col == 0 && made.width == 2 * gate.width;
     return halves && is_read_by_one(p, made);
 }
 

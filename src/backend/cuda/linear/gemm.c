@@ -2,8 +2,8 @@
  *
  *     y [M, out] = x [M, in] W^T + b        as cuBLAS sees it: Y^T [out, M] = W x^T, columns one after another
  *
- * Planned for each number of rows that a step may be padded to (padded.c, gemm_plan.c). A shape that the library has no algorithm
- * for is refused when the program is compiled. Float32 products are float32 throughout (no TF32). */
+ * Planned for each number of rows that a step may be padded to (padded.c, gemm_plan.c). A shape that the library has no
+ * algorithm for is refused when the program is compiled. Float32 products are float32 throughout (no TF32). */
 #include "backend/cuda/linear/gemm.h"
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/linear/gemm_internal.h"
@@ -26,10 +26,12 @@ static cudaDataType_t type_of(enum element e) {
 
 enum status gemm_refused(const struct op *op, int rows, cublasStatus_t code, struct error *err) {
     if (rows == 0)
-        return fail(err, ERR_UNSUPPORTED, "%s: cuBLASLt does not describe products with [%lld, %lld]: %s", op->weights[0]->name,
-                    (long long)op->weights[0]->out, (long long)op->weights[0]->in, cublasLtGetStatusString(code));
-    return fail(err, ERR_UNSUPPORTED, "%s: cuBLASLt has no product of %d rows with [%lld, %lld]: %s", op->weights[0]->name, rows,
-                (long long)op->weights[0]->out, (long long)op->weights[0]->in, cublasLtGetStatusString(code));
+        return fail(err, ERR_UNSUPPORTED, "%s: cuBLASLt does not describe products with [%lld, %lld]: %s",
+                    op->weights[0]->name, (long long)op->weights[0]->out, (long long)op->weights[0]->in,
+                    cublasLtGetStatusString(code));
+    return fail(err, ERR_UNSUPPORTED, "%s: cuBLASLt has no product of %d rows with [%lld, %lld]: %s",
+                op->weights[0]->name, rows, (long long)op->weights[0]->out, (long long)op->weights[0]->in,
+                cublasLtGetStatusString(code));
 }
 
 /* The library adds a bias of the element of y only. */
@@ -42,7 +44,8 @@ static enum status place_bias(struct gemm *g, const struct weight *bias, enum el
         code = cudaGetLastError();
     }
     return code == cudaSuccess ? OK
-                               : device_fault(g->loaded->device, err, code, "%s: placing a bias of %lld", bias->name, (long long)bias->out);
+                               : device_fault(g->loaded->device, err, code, "%s: placing a bias of %lld", bias->name,
+                                              (long long)bias->out);
 }
 
 /* code stays what went wrong before it. */
@@ -51,8 +54,8 @@ static enum status place_bias(struct gemm *g, const struct weight *bias, enum el
          ? (code)                    \
          : cublasLtMatmulDescSetAttribute(g->description, CUBLASLT_MATMUL_DESC_##attribute, &(value), sizeof(value)))
 
-/* Of e4m3, y is left without scales and bias (unscaled products, value.h). Sums of partial products are kept in the tensor core's own
- * precision (fast accumulation): some 14 bits, against 4 of the factors. */
+/* Of e4m3, y is left without scales and bias (unscaled products, value.h). Sums of partial products are kept in the
+ * tensor core's own precision (fast accumulation): some 14 bits, against 4 of the factors. */
 static enum status describe(struct gemm *g, struct error *err) {
     const struct weight *bias = g->op->weights[1];
     cublasOperation_t transposed = CUBLAS_OP_T;
@@ -94,12 +97,17 @@ static cublasStatus_t lay_out(struct gemm *g) {
     return code;
 }
 
-enum status gemm_open(struct loaded *loaded, const struct op *op, const struct op *act, struct dmat x, struct dmat y, struct dmat made,
-                      int max_rows, struct gemm **out, struct error *err) {
+enum status gemm_open(struct loaded *loaded, const struct op *op, const struct op *act, struct dmat x, struct dmat y,
+                      struct dmat made, int max_rows, struct gemm **out, struct error *err) {
     struct gemm *g = xcalloc(1, sizeof *g);
     *out = g;
-    *g = (struct gemm){
-        .loaded = loaded, .op = op, .act = act, .weight = weight_on_device(loaded, op->weights[0])->matrix, .x = x, .y = y, .made = made};
+    *g = (struct gemm){.loaded = loaded,
+                       .op = op,
+                       .act = act,
+                       .weight = weight_on_device(loaded, op->weights[0])->matrix,
+                       .x = x,
+                       .y = y,
+                       .made = made};
     g->l2_copy = weight_on_device(loaded, op->weights[0])->l2_copy;
     g->n_plans = padded_index(max_rows) + 1;
     g->plans = xcalloc((size_t)g->n_plans, sizeof *g->plans);
@@ -130,10 +138,11 @@ void gemm_free(struct gemm *g) {
 
 void gemm_count_at(struct gemm *g, void *counter) { g->counter = counter; }
 
-cublasStatus_t gemm_put(const struct gemm *g, const struct plan_of_rows *p, const struct algorithm *a, struct operands o) {
+cublasStatus_t gemm_put(const struct gemm *g, const struct plan_of_rows *p, const struct algorithm *a,
+                        struct operands o) {
     const float one = 1, zero = 0;
-    return cublasLtMatmul(g->loaded->device->blas, g->description, &one, o.weight, g->w, o.x, p->x, &zero, o.y, p->y, o.y, p->y, &a->words,
-                          o.workspace, a->workspace_bytes, g->loaded->device->stream);
+    return cublasLtMatmul(g->loaded->device->blas, g->description, &one, o.weight, g->w, o.x, p->x, &zero, o.y, p->y,
+                          o.y, p->y, &a->words, o.workspace, a->workspace_bytes, g->loaded->device->stream);
 }
 
 enum status gemm_run(struct gemm *g, int n_rows, struct dmat x, struct dmat y, struct error *err) {
@@ -144,6 +153,7 @@ enum status gemm_run(struct gemm *g, int n_rows, struct dmat x, struct dmat y, s
     return code == CUBLAS_STATUS_SUCCESS
                ? OK
                : device_fault(g->loaded->device, err, cudaErrorUnknown,
-                              "%s: the product of %d rows with [%lld, %lld] by cuBLASLt did not start, %s", g->op->weights[0]->name,
-                              p->rows, (long long)g->weight.out, (long long)g->weight.in, cublasLtGetStatusString(code));
+                              "%s: the product of %d rows with [%lld, %lld] by cuBLASLt did not start, %s",
+                              g->op->weights[0]->name, p->rows, (long long)g->weight.out, (long long)g->weight.in,
+                              cublasLtGetStatusString(code));
 }

@@ -2,43 +2,46 @@
  *
  *     y [M, F] = act(x Wg^T + bg) * (x Wu^T + bu),  W = [Wg; Wu] of 2F rows        x and W e4m3 with a scale a row
  *
- * Mathematics by wgmma with tokens as the first operand: m64nNk32, 64 tokens by N rows of W, sums in half precision, which e4m3 rows are made for
- * (value.h). N is any multiple of 16, so the width of a tile can be what makes all multiprocessors end at once.
+ * Mathematics by wgmma with tokens as the first operand: m64nNk32, 64 tokens by N rows of W, sums in half precision,
+ * which e4m3 rows are made for (value.h). N is any multiple of 16, so the width of a tile can be what makes all
+ * multiprocessors end at once.
  *
- *     tile    64 * parts tokens by 2N rows of W, N of them as many of Wg (8 * octets) as then of Wu, so that a lane holds a gate and its up. Each of two
- *             warpgroups has half of the tokens and all rows: tokens come through registers, once for two products, and only W is read from shared
- *             memory by every product, 44 clocks of its 72 with N = 144, where with both from there it was 52 (and 17 more for what is copied in). Sums of
- *             128 tokens by 288 rows are 144 registers.
- *     block   two warpgroups that multiply and one whose first thread copies. A ring of stages, 128 bytes of each row of the tile and of its
- *             tokens, is filled by bulk copies of tensor maps, in the 128-byte swizzle that wgmma reads. A block takes tile after tile; the ring runs
- *             on, but for the end of a tile. Of up to 128 tokens, where memory is what bounds it, a block begins with so few registers that one of the
- *             node before has room beside it, and weights are on their way while that runs.
- *     cluster two blocks that share W: the same rows and each other tokens; or that share tokens. Each copies a half of what is shared, to both
- *             (multicast), so that it leaves the L2 once for both.
+ *     tile    64 * parts tokens by 2N rows of W, N of them as many of Wg (8 * octets) as then of Wu, so that a lane
+ * holds a gate and its up. Each of two warpgroups has half of the tokens and all rows: tokens come through registers,
+ * once for two products, and only W is read from shared memory by every product, 44 clocks of its 72 with N = 144,
+ * where with both from there it was 52 (and 17 more for what is copied in). Sums of 128 tokens by 288 rows are 144
+ * registers. block   two warpgroups that multiply and one whose first thread copies. A ring of stages, 128 bytes of
+ * each row of the tile and of its tokens, is filled by bulk copies of tensor maps, in the 128-byte swizzle that wgmma
+ * reads. A block takes tile after tile; the ring runs on, but for the end of a tile. Of up to 128 tokens, where memory
+ * is what bounds it, a block begins with so few registers that one of the node before has room beside it, and weights
+ * are on their way while that runs. cluster two blocks that share W: the same rows and each other tokens; or that share
+ * tokens. Each copies a half of what is shared, to both (multicast), so that it leaves the L2 once for both.
  *
- * Beside y it may write y's e4m3 qact by a scale known beforehand, of the 16 bits as they leave (dmat.static_scale): then nothing but a look at the
- * rows' largest sizes stands between it and the product behind. Where nobody else reads y, octets of it that the qact tells are left out (untold_only):
- * a byte that is written goes to memory in the end.
+ * Beside y it may write y's e4m3 qact by a scale known beforehand, of the 16 bits as they leave (dmat.static_scale):
+ * then nothing but a look at the rows' largest sizes stands between it and the product behind. Where nobody else reads
+ * y, octets of it that the qact tells are left out (untold_only): a byte that is written goes to memory in the end.
  *
- * Results do not depend on timing. Weights are never written, so a block asks for some before the wait for the node before; tokens follow into the
- * same stages.
+ * Results do not depend on timing. Weights are never written, so a block asks for some before the wait for the node
+ * before; tokens follow into the same stages.
  *
- * Of a weight that is there once more by the sides of the L2 (l2_copy.h; tiles of its copy are the N rows of a warpgroup) each block copies what is near it, a box or two
- * of other maps in place of one. In steps of Qwen2.5-7B this is 2 to 3 % at 128 rows, 2 % at 256 and 1 % at 512.
+ * Of a weight that is there once more by the sides of the L2 (l2_copy.h; tiles of its copy are the N rows of a
+ * warpgroup) each block copies what is near it, a box or two of other maps in place of one. In steps of Qwen2.5-7B this
+ * is 2 to 3 % at 128 rows, 2 % at 256 and 1 % at 512.
  *
- * What bounds it: power sets the clock in a step of 128 rows and more, and a byte from the L2 to shared memory takes as much as 40 products. So tiles
- * are large: a product brings 1/2N + 1/tokens bytes, of what is shared half of that. Of 256 rows of Qwen2.5-7B the tensor core has all 64,500 clocks of the
- * products. The thread that copies has few cycles for a stage: no divisions in its loop.
+ * What bounds it: power sets the clock in a step of 128 rows and more, and a byte from the L2 to shared memory takes as
+ * much as 40 products. So tiles are large: a product brings 1/2N + 1/tokens bytes, of what is shared half of that. Of
+ * 256 rows of Qwen2.5-7B the tensor core has all 64,500 clocks of the products. The thread that copies has few cycles
+ * for a stage: no divisions in its loop.
  *
- * The end of a tile stands open, and its instructions come from far, so they are few: all sums go to the ring at once, and come back in a loop, an octet of
- * two tokens a lane, which have the columns' scales in common: times both scales, bias, activation; whole sectors are written, by predicates, as the loop
- * has no branch. Two rounds of it go together, as with two warps on a quarter of a multiprocessor little else hides
- * what one waits for (docs/lab/cuda_linear_many_rows.md,
- * "The end of a tile"). */
+ * The end of a tile stands open, and its instructions come from far, so they are few: all sums go to the ring at once,
+ * and come back in a loop, an octet of two tokens a lane, which have the columns' scales in common: times both scales,
+ * bias, activation; whole sectors are written, by predicates, as the loop has no branch. Two rounds of it go together,
+ * as with two warps on a quarter of a multiprocessor little else hides what one waits for
+ * (docs/lab/cuda_linear_many_rows.md, "The end of a tile"). */
 #include "backend/cuda/linear/gemm_fp8_gated.h"
-#include "backend/cuda/value.h"
-#include "backend/cuda/ptx/launching.cuh"
 #include "backend/cuda/linear/gemm_fp8_gated_tile.cuh"
+#include "backend/cuda/ptx/launching.cuh"
+#include "backend/cuda/value.h"
 
 namespace {
 
@@ -74,9 +77,10 @@ static __device__ void wait_for_barriers(const gated_args &a) {
     let_next_start();
 }
 
-/* Of the warps behind the consumers'. Who makes barriers waits for nobody, and W that nobody shares is on its way before other blocks are met. It is
- * asked for in these warps' own code: with the request ahead of what all warps do, the compiler had the ring's place of few tokens in registers of a
- * lane, and each product waited for four of them to become the warp's. */
+/* Of the warps behind the consumers'. Who makes barriers waits for nobody, and W that nobody shares is on its way
+ * before other blocks are met. It is asked for in these warps' own code: with the request ahead of what all warps do,
+ * the compiler had the ring's place of few tokens in registers of a lane, and each product waited for four of them to
+ * become the warp's. */
 static __device__ void copy_all(const gated_args &a, const all_maps &maps, const shared_places &m, int rank) {
     if (copies()) {
         bulk_map_prefetch(maps.w);
@@ -99,8 +103,9 @@ static __device__ void copy_all(const gated_args &a, const all_maps &maps, const
     __syncwarp();
 }
 
-/* Registers of a thread that a block begins with, what copying warps keep of them, and what those that multiply have then (setmaxnreg); three warps are on a
- * quarter of a multiprocessor. For sums of 128 tokens by up to 288 rows 96 will do, which leave room for 14 warps of 56: the ADD_NORM before it. */
+/* Registers of a thread that a block begins with, what copying warps keep of them, and what those that multiply have
+ * then (setmaxnreg); three warps are on a quarter of a multiprocessor. For sums of 128 tokens by up to 288 rows 96 will
+ * do, which leave room for 14 warps of 56: the ADD_NORM before it. */
 template <int N, int PARTS> constexpr bool FEW_SUMS = PARTS == 2 && N <= 144;
 template <int N, int PARTS> constexpr int REGISTERS = FEW_SUMS<N, PARTS> ? 96 : 168;
 template <int N, int PARTS> constexpr int FEWER = FEW_SUMS<N, PARTS> ? 32 : 40;
@@ -110,7 +115,7 @@ enum { THREADS = CONSUMERS + WARPGROUP };
 template <int N, int PARTS, bool PLAIN>
 __global__ void __maxnreg__((REGISTERS<N, PARTS>))
     gated_linear(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map,
-                const __grid_constant__ l2_copy_maps l2_copy, const __grid_constant__ gated_args a) {
+                 const __grid_constant__ l2_copy_maps l2_copy, const __grid_constant__ gated_args a) {
     extern __shared__ unsigned char unaligned[];
     __shared__ uint64_t barriers[2 * MAX_STAGES];
     int warp = (int)of_warp(threadIdx.x / 32), rank = a.sharers() > 1 ? cluster_rank() : 0;
@@ -144,8 +149,12 @@ struct instance {
     int bytes, lines; // of shared memory: beside the ring; of the ring, when a tile ends
 };
 template <int N, int PARTS>
-constexpr instance AN_INSTANCE = {
-    N / 16, PARTS, gated_linear<N, PARTS, false>, gated_linear<N, PARTS, true>, SCALES<N, PARTS>, WARPS *consumer<N, PARTS, true>::LINES};
+constexpr instance AN_INSTANCE = {N / 16,
+                                  PARTS,
+                                  gated_linear<N, PARTS, false>,
+                                  gated_linear<N, PARTS, true>,
+                                  SCALES<N, PARTS>,
+                                  WARPS *consumer<N, PARTS, true>::LINES};
 const instance INSTANCES[] = {AN_INSTANCE<96, 2>,  AN_INSTANCE<96, 3>,  AN_INSTANCE<96, 4>,  AN_INSTANCE<112, 2>,
                               AN_INSTANCE<112, 3>, AN_INSTANCE<112, 4>, AN_INSTANCE<144, 2>, AN_INSTANCE<144, 3>,
                               AN_INSTANCE<144, 4>, AN_INSTANCE<176, 2>, AN_INSTANCE<176, 3>};
@@ -183,7 +192,8 @@ bool map_tokens(CUtensorMap *map, struct dmat x, int n_rows, int at_once) {
 } // namespace
 
 int gated_blocks(enum gated_sharing shared) {
-    return blocks_at_once(gated_linear<144, 4, true>, shared == GATED_SHARES_NOTHING ? 1 : 2, THREADS, SHARED_MOST - ATOM);
+    return blocks_at_once(gated_linear<144, 4, true>, shared == GATED_SHARES_NOTHING ? 1 : 2, THREADS,
+                          SHARED_MOST - ATOM);
 }
 
 int gated_stages(int octets, int parts) {
@@ -198,9 +208,9 @@ int gated_stages(int octets, int parts) {
 bool gated_takes_cut(const struct dgated *a, int n_rows, const struct gated_cut *c) {
     const instance *i = instance_of(c);
     // All of the ring is the tile's when it ends, so that sums may leave through it.
-    return i && c->n_blocks >= sharers(c) && c->n_blocks % sharers(c) == 0 && c->n_stages >= 2 && c->n_stages <= pieces_of(a) &&
-           c->n_stages <= gated_stages(c->octets, c->parts) && c->n_stages * stage_bytes(i) >= i->lines &&
-           up_to(n_rows, tile_tokens(c)) % w_sharers(c) == 0;
+    return i && c->n_blocks >= sharers(c) && c->n_blocks % sharers(c) == 0 && c->n_stages >= 2 &&
+           c->n_stages <= pieces_of(a) && c->n_stages <= gated_stages(c->octets, c->parts) &&
+           c->n_stages * stage_bytes(i) >= i->lines && up_to(n_rows, tile_tokens(c)) % w_sharers(c) == 0;
 }
 
 static int token_tiles(int n_rows, const struct gated_cut *c) { return up_to(n_rows, tile_tokens(c)); }
@@ -210,14 +220,15 @@ static int cluster_tiles(const struct dgated *a, int n_rows, const struct gated_
     return token_tiles(n_rows, c) / w_sharers(c) * up_to(row_tiles, x_sharers(c));
 }
 
-/* About how many cycles it takes, as measured on an H200 at the clock of a step: what a stage needs of the tensor core, of the L2 and of
- * memory; tiles' ends; and what is the same for all. */
+/* About how many cycles it takes, as measured on an H200 at the clock of a step: what a stage needs of the tensor core,
+ * of the L2 and of memory; tiles' ends; and what is the same for all. */
 static double cycles_of(const struct dgated *a, int n_rows, const struct gated_cut *c) {
     double rows = GROUPS * c->octets * 16, tokens = tile_tokens(c), stages = up_to((int)a->w.in, PIECE_BYTES);
     double passes = up_to(cluster_tiles(a, n_rows, c) * sharers(c), c->n_blocks), abreast = token_tiles(n_rows, c);
     double l2 = (rows / w_sharers(c) + tokens / x_sharers(c)) * PIECE_BYTES / 45,
            memory = rows * PIECE_BYTES * c->n_blocks / abreast / 2700;
-    return 8000 + passes * (stages * (fmax(rows * tokens / 32, fmax(l2, memory)) + 0.2 * l2) + 150 * c->octets * c->parts);
+    return 8000 +
+           passes * (stages * (fmax(rows * tokens / 32, fmax(l2, memory)) + 0.2 * l2) + 150 * c->octets * c->parts);
 }
 
 /* Of few rows, where memory bounds the product, tiles beside which there is room for the node before. */
@@ -244,9 +255,9 @@ bool gated_takes(const struct dgated *a, struct dmat x, struct dmat y, int n_row
     struct dweight w = a->w;
     bool in_place = w.in % 16 == 0 && x.stride % 16 == 0 && (uintptr_t)w.at % 16 == 0 && (uintptr_t)x.at % 16 == 0 &&
                     (uintptr_t)y.at % 16 == 0 && y.stride % 8 == 0;
-    return w.element == ELEMENT_E4M3 && x.element == ELEMENT_E4M3 && x.scale && w.scale && in_place && n_rows >= 1 && w.in > PIECE_BYTES &&
-           w.out <= INT32_MAX / 4 && y.stride <= INT32_MAX / 64 && w.in <= HALF_SUMS_IN && w.out % 16 == 0 && a->act <= 1 &&
-           (y.element == ELEMENT_F16 || y.element == ELEMENT_BF16);
+    return w.element == ELEMENT_E4M3 && x.element == ELEMENT_E4M3 && x.scale && w.scale && in_place && n_rows >= 1 &&
+           w.in > PIECE_BYTES && w.out <= INT32_MAX / 4 && y.stride <= INT32_MAX / 64 && w.in <= HALF_SUMS_IN &&
+           w.out % 16 == 0 && a->act <= 1 && (y.element == ELEMENT_F16 || y.element == ELEMENT_BF16);
 }
 
 static bool reads_near(const struct dgated *a, const struct gated_cut *c) {
@@ -254,10 +265,10 @@ static bool reads_near(const struct dgated *a, const struct gated_cut *c) {
 }
 
 cudaError_t launch_gemm_gated_cut(cudaStream_t stream, int n_rows, const struct dgated *a, struct dmat x, struct dmat y,
-                                   const struct gated_cut *cut) {
+                                  const struct gated_cut *cut) {
     CUtensorMap w_map, x_map;
-    if ((a->qact.at && (!is_static_qact(a->qact) || a->qact.stride > INT32_MAX / 64)) || !map_weight(&w_map, a, cut->octets) ||
-        !map_tokens(&x_map, x, n_rows, tile_tokens(cut) / x_sharers(cut)))
+    if ((a->qact.at && (!is_static_qact(a->qact) || a->qact.stride > INT32_MAX / 64)) ||
+        !map_weight(&w_map, a, cut->octets) || !map_tokens(&x_map, x, n_rows, tile_tokens(cut) / x_sharers(cut)))
         return cudaErrorInvalidValue;
     gated_args args = {};
     args.w_scale = a->w.scale;
@@ -296,7 +307,8 @@ cudaError_t launch_gemm_gated_cut(cudaStream_t stream, int n_rows, const struct 
     int shared = shared_bytes(i, cut->n_stages), wanted = args.n_cluster_tiles * sharers(cut);
     int n_blocks = cut->n_blocks < wanted ? cut->n_blocks : wanted;
     cudaFuncSetAttribute(run, cudaFuncAttributeMaxDynamicSharedMemorySize, shared);
-    return launch_cluster(run, dim3(n_blocks), sharers(cut), dim3(THREADS), shared, stream, w_map, x_map, l2_copy, args);
+    return launch_cluster(run, dim3(n_blocks), sharers(cut), dim3(THREADS), shared, stream, w_map, x_map, l2_copy,
+                          args);
 }
 
 cudaError_t launch_gemm_gated(cudaStream_t stream, int n_rows, const struct dgated *a, struct dmat x, struct dmat y) {

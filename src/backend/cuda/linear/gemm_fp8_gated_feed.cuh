@@ -1,16 +1,16 @@
-/* gemm_fp8_gated_feed.cuh - how a block of gemm_fp8_gated.cu is fed: what it is told, the tiles that are its own, the ring of stages in shared memory and the
- * thread that fills it.
+/* gemm_fp8_gated_feed.cuh - how a block of gemm_fp8_gated.cu is fed: what it is told, the tiles that are its own, the
+ * ring of stages in shared memory and the thread that fills it.
  *
- *     ring    n_stages of [warpgroup][rows of W][128 bytes], then [tokens][128 bytes], in the 128-byte swizzle; when a tile ends its sums
- *     full    a stage's bytes have come
- *     empty   both warpgroups are done with them, in each block of the cluster */
+ *     ring    n_stages of [warpgroup][rows of W][128 bytes], then [tokens][128 bytes], in the 128-byte swizzle; when a
+ * tile ends its sums full    a stage's bytes have come empty   both warpgroups are done with them, in each block of the
+ * cluster */
 #pragma once
 
-#include "backend/cuda/value.h"
-#include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/device/l2_copy.cuh"
+#include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/ptx/ring.cuh"
 #include "backend/cuda/ptx/wgmma_e4m3_f16.cuh"
+#include "backend/cuda/value.h"
 
 namespace {
 
@@ -25,9 +25,10 @@ struct gated_args {
     int64_t y_stride;
     int n_columns; // of y
     int n_tokens, n_pieces, n_stages;
-    int n_begun;                      // stages of W that are asked for before the node before has ended
-    int octets, parts;                // of a warpgroup's columns; of a tile's tokens
-    int w_sharers, x_sharers;         // blocks of a cluster: that have the same rows of W and each other tokens, and the other way round
+    int n_begun;       // stages of W that are asked for before the node before has ended
+    int octets, parts; // of a warpgroup's columns; of a tile's tokens
+    int w_sharers,
+        x_sharers; // blocks of a cluster: that have the same rows of W and each other tokens, and the other way round
     int token_tiles, n_cluster_tiles; // that each cluster goes through all tokens of: abreast
     float bend, twist;                // of the activation
     element y_element;
@@ -35,7 +36,7 @@ struct gated_args {
     int64_t qact_stride;
     float qact_factor; // 1 / static_scale
     bool untold_only;  // of y, where there is a qact
-    dl2_copy l2_copy;        // of W, tiles of a warpgroup's rows; at NULL: rows are read
+    dl2_copy l2_copy;  // of W, tiles of a warpgroup's rows; at NULL: rows are read
 
     __device__ int sharers() const { return w_sharers * x_sharers; }
     __device__ int tile_tokens() const { return parts * PART_TOKENS; }
@@ -48,13 +49,13 @@ struct shared_places { // addresses
     uint32_t ring, scales, full, empty;
 };
 
-/* The tiles of a block, one after the other. Those of the same rows and all tokens lie together, so that W is read once; the blocks of a
- * cluster have the same rows or the same tokens at the same time. */
+/* The tiles of a block, one after the other. Those of the same rows and all tokens lie together, so that W is read
+ * once; the blocks of a cluster have the same rows or the same tokens at the same time. */
 struct tile_walk {
     int at, step, n, abreast, w_sharers, x_sharers, rank; // at, step, n, abreast: of a cluster's tiles
     __device__ tile_walk(const gated_args &a, int rank)
-        : at(blockIdx.x / a.sharers()), step(gridDim.x / a.sharers()), n(a.n_cluster_tiles), abreast(a.token_tiles / a.w_sharers),
-          w_sharers(a.w_sharers), x_sharers(a.x_sharers), rank(rank) {}
+        : at(blockIdx.x / a.sharers()), step(gridDim.x / a.sharers()), n(a.n_cluster_tiles),
+          abreast(a.token_tiles / a.w_sharers), w_sharers(a.w_sharers), x_sharers(a.x_sharers), rank(rank) {}
     __device__ bool there() const { return at < n; }
     __device__ int left() const { return there() ? (n - 1 - at) / step + 1 : 0; }
     __device__ void next() { at += step; }
@@ -64,7 +65,8 @@ struct tile_walk {
 
 // ---- copying --------------------------------------------------------------------------------------------------------
 
-/* A copy to come: a piece of a tile. What is the same for all pieces is computed once a tile: a stage must not wait for divisions. */
+/* A copy to come: a piece of a tile. What is the same for all pieces is computed once a tile: a stage must not wait for
+ * divisions. */
 struct copy_place {
     tile_walk walk;
     int piece, n_pieces, tile, token; // tile: of a warpgroup's rows of W, the first of them
@@ -95,14 +97,16 @@ struct producer {
     uint64_t of_w, often;
 
     __device__ producer(const gated_args &a, const all_maps &maps, const shared_places &m, int rank)
-        : a(a), maps(maps), m(m), rank(rank), side(l2_copy_own_side(a.l2_copy)), stage_bytes(a.stage_bytes()), group_bytes(a.group_bytes()),
-          n_copies(tile_walk(a, rank).left() * a.n_pieces), n_begun(min(n_copies, a.n_begun)),
+        : a(a), maps(maps), m(m), rank(rank), side(l2_copy_own_side(a.l2_copy)), stage_bytes(a.stage_bytes()),
+          group_bytes(a.group_bytes()), n_copies(tile_walk(a, rank).left() * a.n_pieces),
+          n_begun(min(n_copies, a.n_begun)),
           of_w(a.token_tiles > a.w_sharers ? policy_read_again() : policy_read_once()), often(policy_read_often()) {}
 
     /* The rows of a warpgroup, to both of those that share W. */
     __device__ void put_tile(uint32_t to, uint32_t full, int tile, int piece) const {
         if (a.l2_copy.at)
-            l2_copy_make(a.l2_copy, maps.l2_copy, l2_copy_group(&a.l2_copy, tile, 0), side, piece, to, full, of_w, a.w_sharers == 2 ? 3 : 0);
+            l2_copy_make(a.l2_copy, maps.l2_copy, l2_copy_group(&a.l2_copy, tile, 0), side, piece, to, full, of_w,
+                         a.w_sharers == 2 ? 3 : 0);
         else if (a.w_sharers == 2)
             bulk_copy_box_to(3, to, maps.w, piece * PIECE_BYTES, 0, tile * a.octets, 0, full, of_w);
         else

@@ -1,18 +1,22 @@
-/* gemm_fp8_gated_tile.cuh - what a warpgroup of gemm_fp8_gated.cu does with a tile: products of all stages, and what becomes of the sums.
+/* gemm_fp8_gated_tile.cuh - what a warpgroup of gemm_fp8_gated.cu does with a tile: products of all stages, and what
+ * becomes of the sums.
  *
- * Sums are laid out as wgmma_e4m3_f16.cuh says: a lane has columns 2t and 2t + 1 of every eight, a pair of halves, for tokens g and g + 8 of the
- * warp's 16, here of each part of 64 tokens. */
+ * Sums are laid out as wgmma_e4m3_f16.cuh says: a lane has columns 2t and 2t + 1 of every eight, a pair of halves, for
+ * tokens g and g + 8 of the warp's 16, here of each part of 64 tokens. */
 #pragma once
 
-#include "backend/cuda/value.h"
 #include "backend/cuda/linear/gated_end.cuh"
 #include "backend/cuda/linear/gemm_fp8_gated_feed.cuh"
+#include "backend/cuda/value.h"
 
 namespace {
 
 static __device__ float4 load_four(uint32_t at) {
     float4 v;
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(at) : "memory");
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(at)
+                 : "memory");
     return v;
 }
 static __device__ float load_float(uint32_t at) {
@@ -28,14 +32,17 @@ static __device__ void load_words(uint32_t (&v)[4], uint32_t at) {
 /* Bytes of scales and biases: of a tile's rows of W and its tokens. */
 template <int N, int PARTS> constexpr int SCALES = (4 * N + PARTS * PART_TOKENS) * 4;
 
-/* N: rows of W that a product has: gates, then as many that they let through. PARTS: of tokens, all of the tile's. PLAIN: SiLU and no biases.
+/* N: rows of W that a product has: gates, then as many that they let through. PARTS: of tokens, all of the tile's.
+ * PLAIN: SiLU and no biases.
  *
- * A warpgroup's product 2f + r is its f-th part of tokens by the r-th N rows of W; of an odd number both warpgroups have the last part, each with N rows
- * of its own. */
+ * A warpgroup's product 2f + r is its f-th part of tokens by the r-th N rows of W; of an odd number both warpgroups
+ * have the last part, each with N rows of its own. */
 template <int N, int PARTS, bool PLAIN> struct consumer {
-    static constexpr int OCTETS = N / 16, STEPS = PIECE_BYTES / E4M3_K, TILE_OCTETS = GROUPS * OCTETS; // octets: of y's columns
+    static constexpr int OCTETS = N / 16, STEPS = PIECE_BYTES / E4M3_K,
+                         TILE_OCTETS = GROUPS * OCTETS; // octets: of y's columns
     static constexpr int W_BYTES = N * PIECE_BYTES, STAGE = GROUPS * W_BYTES + PARTS * PART_BYTES;
-    static constexpr int OWN = (PARTS + 1) / 2, ALONE = PARTS % 2 ? OWN - 1 : OWN; // parts of the warpgroup; which has N rows alone, if any
+    static constexpr int OWN = (PARTS + 1) / 2,
+                         ALONE = PARTS % 2 ? OWN - 1 : OWN; // parts of the warpgroup; which has N rows alone, if any
 
     const gated_args &a;
     const shared_places &m;
@@ -49,8 +56,9 @@ template <int N, int PARTS, bool PLAIN> struct consumer {
 
     // ---- products ---------------------------------------------------------------------------------------------------
 
-    /* A lane of the first warp for each block that copies to this one: a product of the tensor core ends for all four warps, and what they had loaded
-     * for it was there when it began. racecheck does not follow that, so in a build for it all lanes tell all blocks (TELLERS). */
+    /* A lane of the first warp for each block that copies to this one: a product of the tensor core ends for all four
+     * warps, and what they had loaded for it was there when it began. racecheck does not follow that, so in a build for
+     * it all lanes tell all blocks (TELLERS). */
     __device__ uint32_t told() const {
         if (warp > 0 || lane >= a.sharers())
             return 0;
@@ -82,10 +90,11 @@ template <int N, int PARTS, bool PLAIN> struct consumer {
     }
     /* Where the lane's row of the warpgroup's first part lies in the first stage, as load_matrices wants it. */
     __device__ uint32_t first_row() const {
-        return m.ring + GROUPS * W_BYTES + part_of(0) * PART_BYTES + (warp * 16 + lane % 16) * PIECE_BYTES + (lane / 16 ^ lane % 8) * 16;
+        return m.ring + GROUPS * W_BYTES + part_of(0) * PART_BYTES + (warp * 16 + lane % 16) * PIECE_BYTES +
+               (lane / 16 ^ lane % 8) * 16;
     }
-    /* Tokens come through registers, each for two products: those of a step while products of the step before run. All products but the last step's have
-     * ended behind it. frees: the slot of the stage before is nobody's then. */
+    /* Tokens come through registers, each for two products: those of a step while products of the step before run. All
+     * products but the last step's have ended behind it. frees: the slot of the stage before is nobody's then. */
     __device__ void multiply_stage(ring_place &at, int &last, bool add, bool frees, uint32_t row, fragments (&x)[2]) {
         constexpr int NEXT_ROWS = W_BYTES >> 4;
         uint64_t w = operand(at.slot, 0), own_rows = of_warp(group * NEXT_ROWS);
@@ -100,7 +109,8 @@ template <int N, int PARTS, bool PLAIN> struct consumer {
             products_begin();
 #pragma unroll
             for (int i = 0; i < PARTS; i++)
-                e4m3_half_product<N>::multiply(sums[i], now[i / 2], w + k * E4M3_K_STEP + (i / 2 == ALONE ? own_rows : i % 2 * NEXT_ROWS),
+                e4m3_half_product<N>::multiply(sums[i], now[i / 2],
+                                               w + k * E4M3_K_STEP + (i / 2 == ALONE ? own_rows : i % 2 * NEXT_ROWS),
                                                add || k > 0);
             products_commit();
             products_wait<1>();
@@ -161,8 +171,9 @@ template <int N, int PARTS, bool PLAIN> struct consumer {
     static __host__ __device__ constexpr int octets_of(int f) { return f == ALONE ? OCTETS : 2 * OCTETS; }
     __device__ int first_of(int f) const { return f == ALONE ? group * OCTETS : 0; }
 
-    /* A warp's sums become rows by way of the ring. Of a part's tokens a line each: gates of its octets, then what they let through, 16 bytes an octet, and 16
-     * more, so that eight lines of an octet are in all banks; four lines on are 64 bytes on. */
+    /* A warp's sums become rows by way of the ring. Of a part's tokens a line each: gates of its octets, then what they
+     * let through, 16 bytes an octet, and 16 more, so that eight lines of an octet are in all banks; four lines on are
+     * 64 bytes on. */
     static __host__ __device__ constexpr int line_of(int f) { return (2 * octets_of(f) + 1) * 16; }
     static __host__ __device__ constexpr int lines_before(int f) { return f == 0 ? 0 : 16 * line_of(0); }
     static constexpr int LINES = lines_before(OWN - 1) + 16 * line_of(OWN - 1); // of a warp, bytes
@@ -185,8 +196,8 @@ template <int N, int PARTS, bool PLAIN> struct consumer {
             to_lines<F + 1>();
     }
 
-    /* What a gate lets through. SiLU is x/2 + x/2 tanh(x/2). What the hyperbolic tangent is off by, 2^-11 at most, is what half precision makes of
-     * x/2. */
+    /* What a gate lets through. SiLU is x/2 + x/2 tanh(x/2). What the hyperbolic tangent is off by, 2^-11 at most, is
+     * what half precision makes of x/2. */
     static __device__ float silu(float gate, float up, float by) {
         float half = gate * (0.5f * by);
         return fmaf(half, tanh_fast(half), half) * (up * by);
@@ -207,7 +218,8 @@ template <int N, int PARTS, bool PLAIN> struct consumer {
         return s;
     }
     template <bool BF16>
-    __device__ void gated_four(uint32_t *pairs, const uint32_t *gates, const uint32_t *ups, const column_scales &s, float by) const {
+    __device__ void gated_four(uint32_t *pairs, const uint32_t *gates, const uint32_t *ups, const column_scales &s,
+                               float by) const {
         const float *gs = &s.gate.x, *us = &s.up.x, *gb = &s.gate_bias.x, *ub = &s.up_bias.x;
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -215,10 +227,12 @@ template <int N, int PARTS, bool PLAIN> struct consumer {
                    up = __half22float2(reinterpret_cast<const __half2 &>(ups[i]));
             int k = 2 * i;
             if (PLAIN)
-                pairs[i] = to_pair<BF16>(silu(gate.x * gs[k], up.x * us[k], by), silu(gate.y * gs[k + 1], up.y * us[k + 1], by));
+                pairs[i] = to_pair<BF16>(silu(gate.x * gs[k], up.x * us[k], by),
+                                         silu(gate.y * gs[k + 1], up.y * us[k + 1], by));
             else
-                pairs[i] = to_pair<BF16>(gated(fmaf(gate.x, gs[k] * by, gb[k]), fmaf(up.x, us[k] * by, ub[k])),
-                                         gated(fmaf(gate.y, gs[k + 1] * by, gb[k + 1]), fmaf(up.y, us[k + 1] * by, ub[k + 1])));
+                pairs[i] = to_pair<BF16>(
+                    gated(fmaf(gate.x, gs[k] * by, gb[k]), fmaf(up.x, us[k] * by, ub[k])),
+                    gated(fmaf(gate.y, gs[k + 1] * by, gb[k + 1]), fmaf(up.y, us[k + 1] * by, ub[k + 1])));
         }
     }
 
@@ -231,8 +245,8 @@ template <int N, int PARTS, bool PLAIN> struct consumer {
             atomicMax(a.absmax + token, size_bits<BF16>(most));
     }
 
-    /* Where a lane is: four lanes have an octet each of the same two tokens, eight apart, of one part and then of the next. Lanes that read at once have
-     * tokens four apart, of which lines are in other banks. */
+    /* Where a lane is: four lanes have an octet each of the same two tokens, eight apart, of one part and then of the
+     * next. Lanes that read at once have tokens four apart, of which lines are in other banks. */
     struct end_place {
         int octet, n_octets, line, token; // octet, n_octets: of the part's; line: bytes of one
         uint32_t from, scales;
@@ -242,7 +256,8 @@ template <int N, int PARTS, bool PLAIN> struct consumer {
         uint8_t *qact;
     };
     __device__ end_place place_in(int f, int octet, int first_octet, int first_token) const {
-        int in_tile = part_of(f) * PART_TOKENS + warp * 16 + (lane / 8 | lane / 4 % 2 * 4), of_tile = first_of(f) + octet;
+        int in_tile = part_of(f) * PART_TOKENS + warp * 16 + (lane / 8 | lane / 4 % 2 * 4),
+            of_tile = first_of(f) + octet;
         int64_t column = (first_octet + of_tile) * 8;
         end_place p;
         p.octet = octet, p.n_octets = octets_of(f), p.line = line_of(f), p.token = first_token + in_tile;
@@ -257,9 +272,10 @@ template <int N, int PARTS, bool PLAIN> struct consumer {
         p.qact = a.qact + (p.token * a.qact_stride + column);
         return p;
     }
-    /* The lane's octets of its two tokens in ROUNDS rounds, each four octets behind the one before: those of two, so that something hides what one waits for.
-     * What lies beyond the tile is read too, and left. */
-    template <bool BF16, int ROUNDS> __device__ __forceinline__ void finish_octets(end_place &p, int columns, uint32_t (&most)[2]) const {
+    /* The lane's octets of its two tokens in ROUNDS rounds, each four octets behind the one before: those of two, so
+     * that something hides what one waits for. What lies beyond the tile is read too, and left. */
+    template <bool BF16, int ROUNDS>
+    __device__ __forceinline__ void finish_octets(end_place &p, int columns, uint32_t (&most)[2]) const {
         uint32_t gates[ROUNDS][2][4], ups[ROUNDS][2][4], pairs[ROUNDS][2][4];
 #pragma unroll
         for (int r = 0; r < ROUNDS; r++)

@@ -1,48 +1,59 @@
-/* gemm_fp8_prefill.cu - products of hundreds and thousands of rows of e4m3, as prompts have them: unscaled products (value.h), or LINEAR with GATED_ACT behind it.
+/* gemm_fp8_prefill.cu - products of hundreds and thousands of rows of e4m3, as prompts have them: unscaled products
+ * (value.h), or LINEAR with GATED_ACT behind it.
  *
  *     y [M, out] = x [M, in] W^T                                                    x and W e4m3, y in half precision
  *     y [M, F] = act(x Wg^T + bg) * (x Wu^T + bu),  W = [Wg; Wu] of 2F rows         with a scale a row of x and W
  *
- * Mathematics by wgmma with tokens as the first operand, m64nNk32, 64 tokens by N rows of W from shared memory, sums in half precision (e4m3_norm,
- * value.h: none overflows). These take less energy than sums in float32, which is what such products wait for, and half the registers, so tiles can be
- * twice as large and bring half as much out of the L2, each byte of which costs as much as 40 multiply-adds.
+ * Mathematics by wgmma with tokens as the first operand, m64nNk32, 64 tokens by N rows of W from shared memory, sums in
+ * half precision (e4m3_norm, value.h: none overflows). These take less energy than sums in float32, which is what such
+ * products wait for, and half the registers, so tiles can be twice as large and bring half as much out of the L2, each
+ * byte of which costs as much as 40 multiply-adds.
  *
- *     tile    256 tokens by some rows of W, in one product or two beside each other; of pairs one half of the rows are gates, the other what they let
- *             through, so that a lane has both
- *     block   two warpgroups, each with 128 of the tokens, in two parts of 64, and a thread that copies. A ring of stages, 128 bytes of each row of W and of
- *             x, is filled by bulk copies of tensor maps, in the 128-byte swizzle that wgmma reads. A block takes tile after tile; the ring runs on.
- *     cluster two blocks that share W, where tokens make an even number of tiles: the same rows and each other tokens. Each copies half of the rows to
- *             both (multicast), so that they leave the L2 once for both.
+ *     tile    256 tokens by some rows of W, in one product or two beside each other; of pairs one half of the rows are
+ * gates, the other what they let through, so that a lane has both block   two warpgroups, each with 128 of the tokens,
+ * in two parts of 64, and a thread that copies. A ring of stages, 128 bytes of each row of W and of x, is filled by
+ * bulk copies of tensor maps, in the 128-byte swizzle that wgmma reads. A block takes tile after tile; the ring runs
+ * on. cluster two blocks that share W, where tokens make an even number of tiles: the same rows and each other tokens.
+ * Each copies half of the rows to both (multicast), so that they leave the L2 once for both.
  *
- * Weights are never written, so a block alone has the ring full of them before the wait for the node before; tokens follow into the same stages.
+ * Weights are never written, so a block alone has the ring full of them before the wait for the node before; tokens
+ * follow into the same stages.
  *
- * The end of a tile (gemm_fp8_prefill_ends.cuh): nothing hides it, but it comes once in some 50,000 cycles, and needs no shared memory, of which tiles of 336 rows
- * leave none; the ring is filled meanwhile. Beside the y of pairs it may write its e4m3 qact by a scale known beforehand, of the 16 bits as they leave
- * (dmat.static_scale), and leave out of y what that tells (untold_only). */
+ * The end of a tile (gemm_fp8_prefill_ends.cuh): nothing hides it, but it comes once in some 50,000 cycles, and needs
+ * no shared memory, of which tiles of 336 rows leave none; the ring is filled meanwhile. Beside the y of pairs it may
+ * write its e4m3 qact by a scale known beforehand, of the 16 bits as they leave (dmat.static_scale), and leave out of y
+ * what that tells (untold_only). */
 #include "backend/cuda/linear/gemm_fp8_gated.h"
 #include "backend/cuda/linear/gemm_fp8_prefill.h"
-#include "backend/cuda/value.h"
 #include "backend/cuda/linear/gemm_fp8_prefill_ends.cuh"
 #include "backend/cuda/ptx/launching.cuh"
 #include "backend/cuda/ptx/wgmma_e4m3_f16.cuh"
+#include "backend/cuda/value.h"
 
 #include <type_traits>
 
 namespace {
 
 enum { GROUPS = 2, GROUP_TOKENS = PARTS * PART_TOKENS, TOKENS = GROUPS * GROUP_TOKENS };
-enum { CONSUMERS = GROUPS * WARPGROUP, THREADS = CONSUMERS + WARPGROUP, WARPS = CONSUMERS / 32, X_BYTES = TOKENS * PIECE_BYTES };
+enum {
+    CONSUMERS = GROUPS * WARPGROUP,
+    THREADS = CONSUMERS + WARPGROUP,
+    WARPS = CONSUMERS / 32,
+    X_BYTES = TOKENS * PIECE_BYTES
+};
 enum { SHARED_MOST = 227 << 10, BARRIER_BYTES = 256 };
 
 enum gemm_prefill_end { RAW, BIASED, GATED, SILU }; // BIASED: pairs with biases; SILU: GATED by that
 
-/* Shared memory: the ring, stages of [rows of W][128 bytes], [tokens][128 bytes]; of pairs scales for each warpgroup. */
+/* Shared memory: the ring, stages of [rows of W][128 bytes], [tokens][128 bytes]; of pairs scales for each warpgroup.
+ */
 template <int N, int COUNT, gemm_prefill_end END> struct tile_shape {
     static constexpr int ROWS = N * COUNT, COLUMNS = END != RAW ? ROWS / 2 : ROWS; // of W; of y
     static constexpr int W_BYTES = ROWS * PIECE_BYTES, STAGE_BYTES = W_BYTES + X_BYTES;
     using end = std::conditional_t<END == RAW, unscaled_end<ROWS>, gated_end<ROWS, END == SILU, END == BIASED>>;
     static constexpr int REST = ATOM + GROUPS * end::SCALES;
-    static constexpr int STAGES = (SHARED_MOST - BARRIER_BYTES - REST) / STAGE_BYTES, SHARED = REST + STAGES * STAGE_BYTES;
+    static constexpr int STAGES = (SHARED_MOST - BARRIER_BYTES - REST) / STAGE_BYTES,
+                         SHARED = REST + STAGES * STAGE_BYTES;
     static_assert(ROWS % 16 == 0 && W_BYTES / 2 % ATOM == 0 && STAGES >= 3 && 16 * STAGES <= BARRIER_BYTES, "");
 };
 
@@ -64,7 +75,8 @@ template <int N, int COUNT, gemm_prefill_end END, int SHARERS> struct block {
     uint32_t ring, scales, full, empty; // in shared memory
     int rank;                           // in the cluster
 
-    /* barriers: full, a stage's bytes have come; empty, both warpgroups of all blocks that share it are done with it. */
+    /* barriers: full, a stage's bytes have come; empty, both warpgroups of all blocks that share it are done with it.
+     */
     __device__ block(const gemm_prefill_args &a, uint32_t ring, uint32_t barriers)
         : a(a), ring(ring), scales(ring + S::STAGES * S::STAGE_BYTES), full(barriers), empty(barriers + S::STAGES * 8),
           rank(SHARERS > 1 ? cluster_rank() : 0) {}
@@ -83,7 +95,8 @@ template <int N, int COUNT, gemm_prefill_end END, int SHARERS> struct block {
     __device__ void put_w(const CUtensorMap *map, int slot, int row_tile, int i, uint64_t policy) const {
         constexpr int HALF = S::ROWS / 2, HALF_BYTES = S::W_BYTES / 2;
         uint32_t to = ring + slot * S::STAGE_BYTES, there = full + slot * 8;
-        int column = i * PIECE_BYTES, row = row_tile * (END != RAW ? HALF : S::ROWS), apart = END != RAW ? a.n_columns : HALF;
+        int column = i * PIECE_BYTES, row = row_tile * (END != RAW ? HALF : S::ROWS),
+            apart = END != RAW ? a.n_columns : HALF;
         barrier_expect(there, S::STAGE_BYTES);
         if (SHARERS > 1) {
             bulk_copy_box_to(3, to + rank * HALF_BYTES, map, column, row + rank * apart, there, policy);
@@ -140,7 +153,8 @@ template <int N, int COUNT, gemm_prefill_end END, int SHARERS> struct block {
             for (int part = 0; part < PARTS; part++)
 #pragma unroll
                 for (int c = 0; c < COUNT; c++)
-                    e4m3_half_product<N>::multiply(sums_of(part, c), x + k * E4M3_K_STEP + part * (PART_TOKENS * PIECE_BYTES >> 4),
+                    e4m3_half_product<N>::multiply(sums_of(part, c),
+                                                   x + k * E4M3_K_STEP + part * (PART_TOKENS * PIECE_BYTES >> 4),
                                                    w + k * E4M3_K_STEP + c * (N * PIECE_BYTES >> 4), add || k > 0);
     }
     __device__ __forceinline__ void multiply(ring_place &at, int group) {
@@ -172,14 +186,16 @@ template <int N, int COUNT, gemm_prefill_end END, int SHARERS> struct block {
         for (tile_walk<SHARERS> tile(a); tile.there(); tile.next()) {
             multiply(at, group);
             wait_for_previous(); // who reads y has
-            end.write(sums, tile.row_tile() * S::COLUMNS, tile.first_token() + group * GROUP_TOKENS + warp % 4 * TILE_TOKENS);
+            end.write(sums, tile.row_tile() * S::COLUMNS,
+                      tile.first_token() + group * GROUP_TOKENS + warp % 4 * TILE_TOKENS);
         }
     }
     __device__ void compute_gated(int group, int warp, int lane) {
         typename S::end end = {a, scales + group * S::end::SCALES, lane, {}};
         ring_place at = {0, S::STAGES, 0};
         for (tile_walk<SHARERS> tile(a); tile.there(); tile.next()) {
-            const int column = tile.row_tile() * S::COLUMNS, token = tile.first_token() + group * GROUP_TOKENS + warp % 4 * TILE_TOKENS;
+            const int column = tile.row_tile() * S::COLUMNS,
+                      token = tile.first_token() + group * GROUP_TOKENS + warp % 4 * TILE_TOKENS;
             threads_sync(1 + group, WARPGROUP); // nobody reads scales of the tile before
             end.fetch_scales(column);
             wait_for_previous();
@@ -207,7 +223,7 @@ template <int N, int COUNT, gemm_prefill_end END, int SHARERS> struct block {
 template <int N, int COUNT, gemm_prefill_end END, int SHARERS>
 __global__ void __launch_bounds__(THREADS, 1)
     gemm_prefill_product(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map,
-                  const __grid_constant__ gemm_prefill_args a) {
+                         const __grid_constant__ gemm_prefill_args a) {
     let_next_start();
     extern __shared__ unsigned char unaligned[];
     __shared__ uint64_t barriers[2 * tile_shape<N, COUNT, END>::STAGES];
@@ -246,8 +262,9 @@ struct instance {
 #define INSTANCE(N, COUNT, END, SHARERS) \
     { {N * COUNT, SHARERS}, tile_shape<N, COUNT, END>::SHARED, gemm_prefill_product<N, COUNT, END, SHARERS> }
 #define INSTANCES_OF(N, COUNT, END) INSTANCE(N, COUNT, END, 1), INSTANCE(N, COUNT, END, 2)
-const instance INSTANCES[GEMM_PREFILL_CUTS] = {INSTANCES_OF(192, 1, RAW), INSTANCES_OF(224, 1, RAW), INSTANCES_OF(256, 1, RAW),
-                                        INSTANCES_OF(144, 2, RAW), INSTANCES_OF(168, 2, RAW)};
+const instance INSTANCES[GEMM_PREFILL_CUTS] = {INSTANCES_OF(192, 1, RAW), INSTANCES_OF(224, 1, RAW),
+                                               INSTANCES_OF(256, 1, RAW), INSTANCES_OF(144, 2, RAW),
+                                               INSTANCES_OF(168, 2, RAW)};
 const instance OF_PAIRS[] = {INSTANCES_OF(256, 1, GATED), INSTANCES_OF(144, 2, GATED), INSTANCES_OF(168, 2, GATED)};
 const instance OF_SILU[] = {INSTANCES_OF(256, 1, SILU), INSTANCES_OF(144, 2, SILU), INSTANCES_OF(168, 2, SILU)};
 const instance OF_BIASED[] = {INSTANCES_OF(256, 1, BIASED)};
@@ -261,9 +278,10 @@ int small_m_of(const instance *i, struct dweight w, int n_rows) {
     return up_to((int)w.out, i->cut.rows) * (up_to(n_rows, TOKENS) / i->cut.sharers);
 }
 
-/* What it costs, in cycles of the tensor core on each multiprocessor. Energy is what counts, as power sets the clock: a byte that a block alone gets out of
- * the L2 costs as much as 0.0095 of them, 0.0055 if two share it; one that waits costs about half, as a higher clock makes up for a part of it. The ends of
- * tiles of many rows take longer than those of others, by END cycles a row beyond LARGE (measured; why is not known). */
+/* What it costs, in cycles of the tensor core on each multiprocessor. Energy is what counts, as power sets the clock: a
+ * byte that a block alone gets out of the L2 costs as much as 0.0095 of them, 0.0055 if two share it; one that waits
+ * costs about half, as a higher clock makes up for a part of it. The ends of tiles of many rows take longer than those
+ * of others, by END cycles a row beyond LARGE (measured; why is not known). */
 double cost_of(const instance *i, struct dweight w, int n_rows) {
     const double BYTE = 0.0095, SHARED_BYTE = 0.0055, WAITS = 0.55, END = 80;
     const int LARGE = 240;
@@ -273,8 +291,8 @@ double cost_of(const instance *i, struct dweight w, int n_rows) {
     return (busy + (passes * blocks - busy) * WAITS) / blocks * tile + passes * END * (rows > LARGE ? rows - LARGE : 0);
 }
 
-/* Of what it costs, what the terms alone would: without copies, waiting and rows that are not there. Where less is left the library is as fast, behind
- * whose product of pairs a GATED_ACT is to come. */
+/* Of what it costs, what the terms alone would: without copies, waiting and rows that are not there. Where less is left
+ * the library is as fast, behind whose product of pairs a GATED_ACT is to come. */
 const double WORTH = 0.72, WORTH_OF_PAIRS = 0.7;
 
 double use_of(const instance *i, struct dweight w, int n_rows) {
@@ -284,17 +302,19 @@ double use_of(const instance *i, struct dweight w, int n_rows) {
 bool shares(const instance *i, int n_rows) { return up_to(n_rows, TOKENS) % i->cut.sharers == 0; }
 
 bool lies_well(struct dweight w, struct dmat x, struct dmat y) {
-    return w.element == ELEMENT_E4M3 && x.element == ELEMENT_E4M3 && w.in % 16 == 0 && x.stride % 16 == 0 && (uintptr_t)w.at % 16 == 0 &&
-           (uintptr_t)x.at % 16 == 0 && (uintptr_t)y.at % 16 == 0 && y.stride % 8 == 0 && w.out <= INT32_MAX / 4 && w.in <= GEMM_PREFILL_MOST_IN;
+    return w.element == ELEMENT_E4M3 && x.element == ELEMENT_E4M3 && w.in % 16 == 0 && x.stride % 16 == 0 &&
+           (uintptr_t)w.at % 16 == 0 && (uintptr_t)x.at % 16 == 0 && (uintptr_t)y.at % 16 == 0 && y.stride % 8 == 0 &&
+           w.out <= INT32_MAX / 4 && w.in <= GEMM_PREFILL_MOST_IN;
 }
 
-cudaError_t launch_instance(cudaStream_t stream, const instance *i, int n_rows, struct dweight w, struct dmat x, struct dmat y,
-                            gemm_prefill_args args) {
+cudaError_t launch_instance(cudaStream_t stream, const instance *i, int n_rows, struct dweight w, struct dmat x,
+                            struct dmat y, gemm_prefill_args args) {
     CUtensorMap w_map, x_map;
     cuuint64_t w_size[2] = {(cuuint64_t)w.in, (cuuint64_t)w.out}, w_stride[1] = {(cuuint64_t)w.in};
     cuuint64_t x_size[2] = {(cuuint64_t)x.width, (cuuint64_t)n_rows}, x_stride[1] = {(cuuint64_t)x.stride};
     cuuint32_t w_box[2] = {PIECE_BYTES, (cuuint32_t)i->cut.rows / 2}, x_box[2] = {PIECE_BYTES, TOKENS};
-    if (!shares(i, n_rows) || !encode_rows(&w_map, w.at, 2, w_size, w_stride, w_box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B) ||
+    if (!shares(i, n_rows) ||
+        !encode_rows(&w_map, w.at, 2, w_size, w_stride, w_box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B) ||
         !encode_rows(&x_map, x.at, 2, x_size, x_stride, x_box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B))
         return cudaErrorInvalidValue;
     args.y = y.at;
@@ -329,7 +349,8 @@ pair_instances of_pairs(bool silu, bool biased) { // the same tiles with either 
 
 } // namespace
 
-// ---- unscaled products ---------------------------------------------------------------------------------------------------
+// ---- unscaled products
+// ---------------------------------------------------------------------------------------------------
 
 struct gemm_prefill_cut gemm_prefill_cut_at(int i) {
     return INSTANCES[i].cut;
@@ -337,15 +358,20 @@ struct gemm_prefill_cut gemm_prefill_cut_at(int i) {
 
 bool gemm_prefill_takes_cut(int n_rows, int cut) { return shares(&INSTANCES[cut], n_rows); }
 
-int gemm_prefill_cut_of(struct dweight w, int n_rows) { return (int)(best_of(INSTANCES, GEMM_PREFILL_CUTS, w, n_rows) - INSTANCES); }
+int gemm_prefill_cut_of(struct dweight w, int n_rows) {
+    return (int)(best_of(INSTANCES, GEMM_PREFILL_CUTS, w, n_rows) - INSTANCES);
+}
 
-bool gemm_prefill_pays(struct dweight w, int n_rows) { return use_of(&INSTANCES[gemm_prefill_cut_of(w, n_rows)], w, n_rows) >= WORTH; }
+bool gemm_prefill_pays(struct dweight w, int n_rows) {
+    return use_of(&INSTANCES[gemm_prefill_cut_of(w, n_rows)], w, n_rows) >= WORTH;
+}
 
 bool gemm_prefill_takes(struct dweight w, struct dmat x, struct dmat y, int n_rows) {
     return lies_well(w, x, y) && y.element == ELEMENT_F16 && n_rows >= 1 && w.out % 8 == 0;
 }
 
-cudaError_t launch_gemm_prefill_cut(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y, int cut) {
+cudaError_t launch_gemm_prefill_cut(cudaStream_t stream, int n_rows, struct dweight w, struct dmat x, struct dmat y,
+                                    int cut) {
     gemm_prefill_args args = {};
     args.n_columns = (int)w.out;
     return launch_instance(stream, &INSTANCES[cut], n_rows, w, x, y, args);
@@ -372,7 +398,8 @@ bool gemm_prefill_takes_pair_cut(bool biased, int n_rows, int cut) {
 }
 
 bool gemm_prefill_gated_pays(struct dweight w, bool biased, int n_rows) {
-    return use_of(of_pairs(true, biased).all + gemm_prefill_pair_cut_of(w, biased, n_rows), w, n_rows) >= WORTH_OF_PAIRS;
+    return use_of(of_pairs(true, biased).all + gemm_prefill_pair_cut_of(w, biased, n_rows), w, n_rows) >=
+           WORTH_OF_PAIRS;
 }
 
 bool gemm_prefill_gated_takes(const struct dgated *a, struct dmat x, struct dmat y, int n_rows) {
@@ -380,7 +407,8 @@ bool gemm_prefill_gated_takes(const struct dgated *a, struct dmat x, struct dmat
            (y.element == ELEMENT_F16 || y.element == ELEMENT_BF16);
 }
 
-cudaError_t launch_gemm_prefill_gated_cut(cudaStream_t stream, int n_rows, const struct dgated *a, struct dmat x, struct dmat y, int cut) {
+cudaError_t launch_gemm_prefill_gated_cut(cudaStream_t stream, int n_rows, const struct dgated *a, struct dmat x,
+                                          struct dmat y, int cut) {
     if (a->qact.at && !is_static_qact(a->qact))
         return cudaErrorInvalidValue;
     gemm_prefill_args args = {};
@@ -399,6 +427,7 @@ cudaError_t launch_gemm_prefill_gated_cut(cudaStream_t stream, int n_rows, const
     return launch_instance(stream, of_pairs(a->act == 0, a->bias).all + cut, n_rows, a->w, x, y, args);
 }
 
-cudaError_t launch_gemm_prefill_gated(cudaStream_t stream, int n_rows, const struct dgated *a, struct dmat x, struct dmat y) {
+cudaError_t launch_gemm_prefill_gated(cudaStream_t stream, int n_rows, const struct dgated *a, struct dmat x,
+                                      struct dmat y) {
     return launch_gemm_prefill_gated_cut(stream, n_rows, a, x, y, gemm_prefill_pair_cut_of(a->w, a->bias, n_rows));
 }

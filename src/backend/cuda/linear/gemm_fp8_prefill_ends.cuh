@@ -1,13 +1,15 @@
-/* gemm_fp8_prefill_ends.cuh - what becomes of the sums of a tile of gemm_fp8_prefill.cu: unscaled products, or GATED_ACT of them.
+/* gemm_fp8_prefill_ends.cuh - what becomes of the sums of a tile of gemm_fp8_prefill.cu: unscaled products, or
+ * GATED_ACT of them.
  *
- * Sums are laid out as wgmma_e4m3_f16.cuh says: a lane has columns 2t and 2t + 1 of every eight, a pair of halves, for tokens g and g + 8 of the warp's
- * 16, of each part of 64 tokens. Chunk by chunk, four octets, the four lanes of a token exchange them, until each has an octet, so that what is written
- * are whole sectors. Chunks are a loop, not one piece of code each: code that is run once comes from memory, and took longer than what it computed. */
+ * Sums are laid out as wgmma_e4m3_f16.cuh says: a lane has columns 2t and 2t + 1 of every eight, a pair of halves, for
+ * tokens g and g + 8 of the warp's 16, of each part of 64 tokens. Chunk by chunk, four octets, the four lanes of a
+ * token exchange them, until each has an octet, so that what is written are whole sectors. Chunks are a loop, not one
+ * piece of code each: code that is run once comes from memory, and took longer than what it computed. */
 #pragma once
 
-#include "backend/cuda/value.h"
 #include "backend/cuda/linear/gated_end.cuh"
 #include "backend/cuda/ptx/ring.cuh"
+#include "backend/cuda/value.h"
 
 namespace {
 
@@ -31,12 +33,14 @@ struct gemm_prefill_args {
 /* A warp's sums of a tile of ROWS rows of W. */
 template <int ROWS> using warp_sums = uint32_t[PARTS][ROWS / 4];
 
-/* Of four octets: of a token the lane's pair of each, or all pairs of the lane's own (lane % 4). [token g or g + 8][pair] */
+/* Of four octets: of a token the lane's pair of each, or all pairs of the lane's own (lane % 4). [token g or g +
+ * 8][pair] */
 enum { CHUNK = 32 };
 using four_octets = uint32_t[2][4];
 
 /* Columns from FROM on of a part's sums; what lies beyond the tile's last is anything. */
-template <int FROM, int ROWS> static __device__ __forceinline__ void take_octets(four_octets &d, const uint32_t (&sums)[ROWS / 4]) {
+template <int FROM, int ROWS>
+static __device__ __forceinline__ void take_octets(four_octets &d, const uint32_t (&sums)[ROWS / 4]) {
     constexpr int LAST = ROWS / 8 - 1;
 #pragma unroll
     for (int k = 0; k < 4; k++)
@@ -61,7 +65,8 @@ static __device__ __forceinline__ void exchange_octets(uint32_t (&d)[4], int lan
     }
 }
 
-// ---- unscaled products: the sums as they are ------------------------------------------------------------------------------
+// ---- unscaled products: the sums as they are
+// ------------------------------------------------------------------------------
 
 template <int ROWS> struct unscaled_end {
     static constexpr int CHUNKS = (ROWS + CHUNK - 1) / CHUNK, SCALES = 0;
@@ -128,7 +133,8 @@ static __device__ __forceinline__ void to_floats(float (&v)[8], const uint32_t (
 /* Of ROWS of W the first half are gates, the other what these let through; the last chunk of columns may be short.
  * scales: [scale, bias][row of W], without biases scales alone. */
 template <int ROWS, bool SILU, bool BIASED> struct gated_end {
-    static constexpr int COLUMNS = ROWS / 2, CHUNKS = (COLUMNS + CHUNK - 1) / CHUNK, SCALES = (BIASED ? 4 : 2) * COLUMNS * 4;
+    static constexpr int COLUMNS = ROWS / 2, CHUNKS = (COLUMNS + CHUNK - 1) / CHUNK,
+                         SCALES = (BIASED ? 4 : 2) * COLUMNS * 4;
     static_assert(COLUMNS % 8 == 0, "whole octets");
     const gemm_prefill_args &a;
     uint32_t scales;
@@ -156,7 +162,8 @@ template <int ROWS, bool SILU, bool BIASED> struct gated_end {
 
     /* As raw_end::take: gates, and what they let through. */
     template <int FROM, int TO>
-    static __device__ __forceinline__ void take(four_octets &gates, four_octets &ups, const warp_sums<ROWS> &sums, int chunk) {
+    static __device__ __forceinline__ void take(four_octets &gates, four_octets &ups, const warp_sums<ROWS> &sums,
+                                                int chunk) {
         constexpr int MIDDLE = (FROM + TO) / 2, COLUMN = FROM % CHUNKS * CHUNK;
         if constexpr (TO - FROM == 1) {
             take_octets<COLUMN, ROWS>(gates, sums[FROM / CHUNKS]);
@@ -168,7 +175,8 @@ template <int ROWS, bool SILU, bool BIASED> struct gated_end {
         }
     }
 
-    /* What a gate lets through. SiLU is linear in its scale but for the argument of tanh, so that of the token is applied to the product. */
+    /* What a gate lets through. SiLU is linear in its scale but for the argument of tanh, so that of the token is
+     * applied to the product. */
     static __device__ float silu(float gate, float up, float half_by, float half_squared) {
         return fmaf(gate, tanh_fast(gate * half_by), gate) * up * half_squared;
     }
@@ -188,8 +196,8 @@ template <int ROWS, bool SILU, bool BIASED> struct gated_end {
 
     /* One of the lane's tokens in eight columns, whose scales lie at `at`. */
     template <bool BF16>
-    __device__ __forceinline__ void compute(uint32_t (&pairs)[4], const uint32_t (&gates)[4], const uint32_t (&ups)[4], uint32_t at,
-                                            float of_token) const {
+    __device__ __forceinline__ void compute(uint32_t (&pairs)[4], const uint32_t (&gates)[4], const uint32_t (&ups)[4],
+                                            uint32_t at, float of_token) const {
         float gate[8], up[8], gs[8], us[8], y[8];
         to_floats(gate, gates);
         to_floats(up, ups);
@@ -218,12 +226,15 @@ template <int ROWS, bool SILU, bool BIASED> struct gated_end {
     }
 
     /* Eight columns of one of the lane's tokens, from `column` of y on. */
-    template <bool BF16> __device__ __forceinline__ void write_octet(const uint32_t (&pairs)[4], int64_t token, int column) const {
-        store_octet<BF16>(a, token < a.n_tokens && column < a.n_columns, static_cast<uint16_t *>(a.y) + token * a.y_stride + column,
+    template <bool BF16>
+    __device__ __forceinline__ void write_octet(const uint32_t (&pairs)[4], int64_t token, int column) const {
+        store_octet<BF16>(a, token < a.n_tokens && column < a.n_columns,
+                          static_cast<uint16_t *>(a.y) + token * a.y_stride + column,
                           a.qact + token * a.qact_stride + column, make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]));
     }
 
-    template <bool BF16> __device__ __forceinline__ void write(const warp_sums<ROWS> &sums, int first_column, int first_token) const {
+    template <bool BF16>
+    __device__ __forceinline__ void write(const warp_sums<ROWS> &sums, int first_column, int first_token) const {
         uint32_t most[2] = {0, 0};
 #pragma unroll 1
         for (int chunk = 0; chunk < PARTS * CHUNKS; chunk++) {
@@ -240,7 +251,8 @@ template <int ROWS, bool SILU, bool BIASED> struct gated_end {
 #pragma unroll
                     for (int k = 0; k < 4; k++)
                         most[i] = larger_sizes<BF16>(most[i], pairs[k]); // columns beyond the last are zeros
-                    write_octet<BF16>(pairs, first_token + part * PART_TOKENS + lane / 4 + i * 8, first_column + column);
+                    write_octet<BF16>(pairs, first_token + part * PART_TOKENS + lane / 4 + i * 8,
+                                      first_column + column);
                 }
             }
             if (a.absmax && chunk % CHUNKS == CHUNKS - 1) {

@@ -1,35 +1,36 @@
-/* gemm_fp8_small_m.cu - LINEAR of some tens of rows from e4m3 values, alone or with GATED_ACT behind it: see core/ops.def and struct dending.
+/* gemm_fp8_small_m.cu - LINEAR of some tens of rows from e4m3 values, alone or with GATED_ACT behind it: see
+ * core/ops.def and struct dending.
  *
  *     y [M, out] = x [M, in] W^T + b          M <= 64, x and W e4m3 with a scale a row
  *
- * Mathematics by wgmma with W as the first operand: m64nNk32, 64 rows of W by N >= M tokens, both from shared memory, sums in
- * float32 registers. Reading W once is what it costs at these sizes, so everything serves the reading:
+ * Mathematics by wgmma with W as the first operand: m64nNk32, 64 rows of W by N >= M tokens, both from shared memory,
+ * sums in float32 registers. Reading W once is what it costs at these sizes, so everything serves the reading:
  *
  *     unit    a row of W, or a gate's and its up's, which end together.
- *     tile    8 * octets units, as many as make the last wave of blocks as full as the others; not a power of two. Of pairs, 8 rows
- *             and their 8 partners take turns, so that a lane holds both sums (gemm_fp8_small_m_ending.cuh). The tensor core computes whole
- *             64 rows of it; what it finds behind the tile's last is computed and not read.
- *     block   one producer thread, and a warpgroup for each 64 rows of a tile. A ring of stages, 128 bytes of each row of the tile
- *             and of x, is filled by bulk copies of tensor maps, in the 128-byte swizzle that wgmma reads.
- *     cluster `split` blocks that share a tile's terms, when there are fewer tiles than multiprocessors. Each of them finishes
- *             some tokens: the others' sums come into its shared memory, and are added in the order of the blocks. Thus results are
- *             the same every time.
+ *     tile    8 * octets units, as many as make the last wave of blocks as full as the others; not a power of two. Of
+ * pairs, 8 rows and their 8 partners take turns, so that a lane holds both sums (gemm_fp8_small_m_ending.cuh). The
+ * tensor core computes whole 64 rows of it; what it finds behind the tile's last is computed and not read. block   one
+ * producer thread, and a warpgroup for each 64 rows of a tile. A ring of stages, 128 bytes of each row of the tile and
+ * of x, is filled by bulk copies of tensor maps, in the 128-byte swizzle that wgmma reads. cluster `split` blocks that
+ * share a tile's terms, when there are fewer tiles than multiprocessors. Each of them finishes some tokens: the others'
+ * sums come into its shared memory, and are added in the order of the blocks. Thus results are the same every time.
  *
- * Weights are never written, so the ring is full of them before the wait for the node before; x follows into the same stages.
+ * Weights are never written, so the ring is full of them before the wait for the node before; x follows into the same
+ * stages.
  *
  * Beside y, of pairs, it may write y's e4m3 qact by a scale known beforehand (dmat.static_scale).
  *
- * Bytes: W once; x once a tile, from the L2. What was tried and lost, on an H200: x copied once for several tiles (multicast; x is not
- * what limits), two blocks of consecutive nodes on a multiprocessor (a ring under 100 KB loses more than an early start gains, and
- * blocks double up), asking the L2 for the next weight when the own is on its way (bulk prefetches of pieces of rows take 20 ns
- * each, and what they gain the next product, this one loses). */
+ * Bytes: W once; x once a tile, from the L2. What was tried and lost, on an H200: x copied once for several tiles
+ * (multicast; x is not what limits), two blocks of consecutive nodes on a multiprocessor (a ring under 100 KB loses
+ * more than an early start gains, and blocks double up), asking the L2 for the next weight when the own is on its way
+ * (bulk prefetches of pieces of rows take 20 ns each, and what they gain the next product, this one loses). */
 #include "backend/cuda/linear/ending.h"
 #include "backend/cuda/linear/gemm_fp8_small_m.h"
-#include "backend/cuda/value.h"
+#include "backend/cuda/linear/gemm_fp8_small_m_ending.cuh"
 #include "backend/cuda/ptx/launching.cuh"
 #include "backend/cuda/ptx/ring.cuh"
-#include "backend/cuda/linear/gemm_fp8_small_m_ending.cuh"
 #include "backend/cuda/ptx/wgmma_e4m3.cuh"
+#include "backend/cuda/value.h"
 
 enum { MAX_STAGES = 16, M_ROWS = 64 };
 
@@ -55,10 +56,11 @@ struct filler {
     int n, n_early; // stages in all; that there is room for at first
     int tile, piece, x_piece;
 
-    __device__ filler(const small_m_args &a, const share_of_block &s, const CUtensorMap *w_map, const CUtensorMap *x_map)
+    __device__ filler(const small_m_args &a, const share_of_block &s, const CUtensorMap *w_map,
+                      const CUtensorMap *x_map)
         : a(a), s(s), w_map(w_map), x_map(x_map), once(policy_read_once()), often(policy_read_often()),
-          n(s.n_passes * (s.piece_end - s.piece_begin)), n_early(min(n, a.n_stages)), tile(s.first_tile), piece(s.piece_begin),
-          x_piece(s.piece_begin) {}
+          n(s.n_passes * (s.piece_end - s.piece_begin)), n_early(min(n, a.n_stages)), tile(s.first_tile),
+          piece(s.piece_begin), x_piece(s.piece_begin) {}
 
     __device__ void put_w(int slot) {
         barrier_expect(s.full + 8 * slot, s.w_bytes + s.x_bytes);
@@ -95,7 +97,8 @@ template <int N> static __device__ void multiply(const share_of_block &s, ring_p
     int last = -1, group = threadIdx.x / WARPGROUP, n_slots = at.n_slots, slot = at.slot, parity = at.parity;
     const uint64_t first_w = operand_rows(s.w + group * M_ROWS * PIECE_BYTES), first_x = operand_rows(s.x);
     const uint64_t high = first_w & 0xffffffff00000000u;
-    const uint32_t w0 = kept((uint32_t)first_w), x0 = kept((uint32_t)first_x), w_step = s.w_bytes >> 4, x_step = s.x_bytes >> 4;
+    const uint32_t w0 = kept((uint32_t)first_w), x0 = kept((uint32_t)first_x), w_step = s.w_bytes >> 4,
+                   x_step = s.x_bytes >> 4;
     auto release = [&](int slot) {
         if (WARP_ARRIVALS > 1 || threadIdx.x % 32 == 0)
             barrier_arrive(s.empty + 8 * slot);
@@ -106,7 +109,8 @@ template <int N> static __device__ void multiply(const share_of_block &s, ring_p
         products_begin();
 #pragma unroll
         for (int k = 0; k < PIECE_BYTES / E4M3_K; k++)
-            e4m3_product<N>::multiply(sums, high | (w + k * E4M3_K_STEP), high | (x + k * E4M3_K_STEP), piece > s.piece_begin || k > 0);
+            e4m3_product<N>::multiply(sums, high | (w + k * E4M3_K_STEP), high | (x + k * E4M3_K_STEP),
+                                      piece > s.piece_begin || k > 0);
         products_commit();
         products_wait<1>(); // of the stage before
         if (last >= 0)
@@ -121,13 +125,14 @@ template <int N> static __device__ void multiply(const share_of_block &s, ring_p
     at = {slot, n_slots, parity};
 }
 
-/* Sums through shared memory, from where `done` gets the first token of each eight that this block finishes, and its sums. Eights of tokens
- * are shared out among the blocks of a cluster, which send their sums to the owner: the k-th block's lie behind those of the blocks before,
- * and are added in this order. No block ends before all that is sent to it has come, so nobody waits for the others otherwise. Of a block
- * alone a thread reads what it wrote: that is for endings whose code would be long if it were there for every eight. */
+/* Sums through shared memory, from where `done` gets the first token of each eight that this block finishes, and its
+ * sums. Eights of tokens are shared out among the blocks of a cluster, which send their sums to the owner: the k-th
+ * block's lie behind those of the blocks before, and are added in this order. No block ends before all that is sent to
+ * it has come, so nobody waits for the others otherwise. Of a block alone a thread reads what it wrote: that is for
+ * endings whose code would be long if it were there for every eight. */
 template <int N, class F>
-static __device__ void finish_from_shared(const small_m_args &a, const share_of_block &s, float4 *received, int n_consumers,
-                                          const float (&sums)[N / 2], const F &done) {
+static __device__ void finish_from_shared(const small_m_args &a, const share_of_block &s, float4 *received,
+                                          int n_consumers, const float (&sums)[N / 2], const F &done) {
     constexpr int EIGHTS = N / 8;
     float4 *mine = received + threadIdx.x;
     int most = (EIGHTS + a.split - 1) / a.split; // of a block
@@ -161,12 +166,12 @@ static __device__ void finish_from_shared(const small_m_args &a, const share_of_
     }
 }
 
-/* Blocks of 32 threads, and WARPGROUP for each 64 rows of a tile. In half of a multiprocessor's registers, though there is one block on
- * it: what it leaves, the small nodes behind it start in before it ends (1 to 3 us of a layer). */
+/* Blocks of 32 threads, and WARPGROUP for each 64 rows of a tile. In half of a multiprocessor's registers, though there
+ * is one block on it: what it leaves, the small nodes behind it start in before it ends (1 to 3 us of a layer). */
 template <int N, variant E, class Y>
 static __global__ void __launch_bounds__(MOST_GROUPS *WARPGROUP + 32, 2)
     small_m_linear(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map,
-                 const __grid_constant__ small_m_args a) {
+                   const __grid_constant__ small_m_args a) {
     let_next_start();
     extern __shared__ unsigned char unaligned[];
     __shared__ uint64_t full[MAX_STAGES], empty[MAX_STAGES], all_sums;
@@ -211,7 +216,8 @@ static __global__ void __launch_bounds__(MOST_GROUPS *WARPGROUP + 32, 2)
             ring_filler.begin();
         __syncwarp();
         wait_for_previous();
-        if (E == PLAIN && a.requant.value.at && look_at_rows(a.requant, 0, a.n_tokens, threadIdx.x % 32, blockIdx.x == 0).any())
+        if (E == PLAIN && a.requant.value.at &&
+            look_at_rows(a.requant, 0, a.n_tokens, threadIdx.x % 32, blockIdx.x == 0).any())
             copies_may_begin(n_consumers);
         if (threadIdx.x % 32 == 0)
             ring_filler.fill();
@@ -228,7 +234,8 @@ static __global__ void __launch_bounds__(MOST_GROUPS *WARPGROUP + 32, 2)
     if (E == PLAIN && a.requant.value.at) {
         requant_list list = look_at_rows(a.requant, 0, a.n_tokens, threadIdx.x % 32, false);
         if (list.any())
-            requant_rows(a.requant, list, 0, s.x + warp * SMALL_M_MAX_ROWS * 4, n_consumers, {a.requant.of_tokens, (int)blockIdx.x, (int)gridDim.x});
+            requant_rows(a.requant, list, 0, s.x + warp * SMALL_M_MAX_ROWS * 4, n_consumers,
+                         {a.requant.of_tokens, (int)blockIdx.x, (int)gridDim.x});
     }
     ring_place at = {0, a.n_stages, 0};
     float sums[N / 2], most[N / 8] = {};
@@ -241,19 +248,21 @@ static __global__ void __launch_bounds__(MOST_GROUPS *WARPGROUP + 32, 2)
             threads_sync(1, n_consumers); // they are there
         }
         if (a.split > 1 || is_long(E)) {
-            finish_from_shared<N>(a, s, reinterpret_cast<float4 *>(ring + a.ring_bytes), n_consumers, sums, [&](int j, float4 sum) {
-                float m = 0;
-                finish<E, Y>(a, rows, x_scale, j * 8, sum, m);
+            finish_from_shared<N>(a, s, reinterpret_cast<float4 *>(ring + a.ring_bytes), n_consumers, sums,
+                                  [&](int j, float4 sum) {
+                                      float m = 0;
+                                      finish<E, Y>(a, rows, x_scale, j * 8, sum, m);
 #pragma unroll
-                for (int i = 0; i < N / 8; i++)
-                    most[i] = i == j ? larger(most[i], m) : most[i];
-            });
+                                      for (int i = 0; i < N / 8; i++)
+                                          most[i] = i == j ? larger(most[i], m) : most[i];
+                                  });
             continue; // the last pass, if tiles are split
         }
         if constexpr (!is_long(E))
 #pragma unroll
             for (int j = 0; j < N / 8; j++)
-                finish<E, Y>(a, rows, x_scale, j * 8, make_float4(sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]), most[j]);
+                finish<E, Y>(a, rows, x_scale, j * 8,
+                             make_float4(sums[4 * j], sums[4 * j + 1], sums[4 * j + 2], sums[4 * j + 3]), most[j]);
     }
     if (is_gated(E) && a.y.absmax)
         gather_most<N>(a, most, most_of_block, n_consumers);
@@ -274,18 +283,22 @@ static bool in_pairs(const struct dsmall_m *a) { return a->ending.kind != ENDING
 static int units_of(const struct dsmall_m *a) { return (int)(in_pairs(a) ? a->w.out / 2 : a->w.out); }
 static int most_octets(bool pairs) { return MOST_GROUPS * M_ROWS / (pairs ? 16 : 8); }
 static int groups_of(bool pairs, int octets) { return up_to(octets * (pairs ? 16 : 8), M_ROWS); }
-static int stage_bytes_of(bool pairs, int octets, int n_rows) { return octets * (pairs ? 2 : 1) * ATOM + tokens_of(n_rows) * PIECE_BYTES; }
+static int stage_bytes_of(bool pairs, int octets, int n_rows) {
+    return octets * (pairs ? 2 : 1) * ATOM + tokens_of(n_rows) * PIECE_BYTES;
+}
 
 /* The tensor core reads whole 64 rows of a tile: behind the last stage of W that is x, and where x is little, more. */
 static size_t ring_bytes(bool pairs, int n_rows, const struct small_m_cut *c) {
-    size_t w_bytes = (size_t)c->octets * (pairs ? 2 : 1) * ATOM, ring = (size_t)c->n_stages * stage_bytes_of(pairs, c->octets, n_rows);
+    size_t w_bytes = (size_t)c->octets * (pairs ? 2 : 1) * ATOM,
+           ring = (size_t)c->n_stages * stage_bytes_of(pairs, c->octets, n_rows);
     size_t read = (c->n_stages - 1) * w_bytes + (size_t)groups_of(pairs, c->octets) * M_ROWS * PIECE_BYTES;
     return ring > read ? ring : read;
 }
 
 static size_t shared_bytes(const struct dending *e, int n_rows, const struct small_m_cut *c) {
     bool pairs = e->kind != ENDING_PLAIN, through = c->split > 1 || is_long(variant_of(e));
-    size_t eights = through ? (size_t)c->split * up_to(tokens_of(n_rows) / 8, c->split) : 0; // of tokens, whose sums go through it
+    size_t eights =
+        through ? (size_t)c->split * up_to(tokens_of(n_rows) / 8, c->split) : 0; // of tokens, whose sums go through it
     return ring_bytes(pairs, n_rows, c) + eights * groups_of(pairs, c->octets) * WARPGROUP * sizeof(float4) + ATOM;
 }
 
@@ -350,7 +363,8 @@ struct small_m_cut small_m_cut_of(const struct dsmall_m *a, int n_rows) {
 bool small_m_takes(const struct dsmall_m *a, struct dmat x, struct dmat y, int n_rows) {
     struct dweight w = a->w;
     bool in_place = w.in % 16 == 0 && x.stride % 16 == 0 && (uintptr_t)w.at % 16 == 0 && (uintptr_t)x.at % 16 == 0;
-    bool halves = (y.element == ELEMENT_F16 || y.element == ELEMENT_BF16) && y.stride % 2 == 0 && (uintptr_t)y.at % 4 == 0;
+    bool halves =
+        (y.element == ELEMENT_F16 || y.element == ELEMENT_BF16) && y.stride % 2 == 0 && (uintptr_t)y.at % 4 == 0;
     return w.element == ELEMENT_E4M3 && x.element == ELEMENT_E4M3 && x.scale && w.scale && in_place &&
            w.out % (in_pairs(a) ? 16 : 8) == 0 && n_rows >= 1 && n_rows <= SMALL_M_MAX_ROWS && w.out <= INT32_MAX / 4 &&
            w.in <= INT32_MAX / 4 && (halves || (y.element == ELEMENT_F32 && !in_pairs(a)));
@@ -373,29 +387,29 @@ static bool map_tokens(CUtensorMap *map, struct dmat x, int n_rows) {
     return encode_rows(map, x.at, 2, size, strides, box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
 }
 
-cudaError_t launch_gemm_small_m_cut(cudaStream_t stream, int n_rows, const struct dsmall_m *a, struct dmat x, struct dmat y,
-                                    const struct small_m_cut *cut) {
+cudaError_t launch_gemm_small_m_cut(cudaStream_t stream, int n_rows, const struct dsmall_m *a, struct dmat x,
+                                    struct dmat y, const struct small_m_cut *cut) {
     CUtensorMap w_map, x_map;
     bool qacts = !a->qact.at || (in_pairs(a) && is_static_qact(a->qact)), rests = !a->requant.value.at || !in_pairs(a);
     if (!qacts || !rests || !map_weight(&w_map, a, cut->octets) || !map_tokens(&x_map, x, n_rows))
         return cudaErrorInvalidValue;
     int n_units = units_of(a);
     small_m_args args = {a->w.scale,
-                       a->bias,
-                       x.scale,
-                       y,
-                       a->ending,
-                       n_units,
-                       n_rows,
-                       up_to((int)a->w.in, PIECE_BYTES),
-                       cut->octets,
-                       up_to(up_to(n_units, 8), cut->octets),
-                       cut->n_stages,
-                       cut->split,
-                       (int)ring_bytes(in_pairs(a), n_rows, cut),
-                       a->qact,
-                       1 / a->qact.static_scale,
-                       {a->requant.value, x, a->requant.of_tokens, a->requant.others}};
+                         a->bias,
+                         x.scale,
+                         y,
+                         a->ending,
+                         n_units,
+                         n_rows,
+                         up_to((int)a->w.in, PIECE_BYTES),
+                         cut->octets,
+                         up_to(up_to(n_units, 8), cut->octets),
+                         cut->n_stages,
+                         cut->split,
+                         (int)ring_bytes(in_pairs(a), n_rows, cut),
+                         a->qact,
+                         1 / a->qact.static_scale,
+                         {a->requant.value, x, a->requant.of_tokens, a->requant.others}};
     kernel k = kernel_of(a, y.element, n_rows);
     size_t shared = shared_bytes(&a->ending, n_rows, cut);
     cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared);
@@ -404,7 +418,8 @@ cudaError_t launch_gemm_small_m_cut(cudaStream_t stream, int n_rows, const struc
     return launch_cluster(k, dim3(n_blocks), cut->split, dim3(n_threads), shared, stream, w_map, x_map, args);
 }
 
-cudaError_t launch_gemm_small_m(cudaStream_t stream, int n_rows, const struct dsmall_m *a, struct dmat x, struct dmat y) {
+cudaError_t launch_gemm_small_m(cudaStream_t stream, int n_rows, const struct dsmall_m *a, struct dmat x,
+                                struct dmat y) {
     struct small_m_cut cut = small_m_cut_of(a, n_rows);
     return launch_gemm_small_m_cut(stream, n_rows, a, x, y, &cut);
 }

@@ -9,7 +9,8 @@
 extern "C" {
 #endif
 
-/* ---- gemm_fp8_small_m.cu: LINEAR of some tens of rows, e4m3 by e4m3 on the tensor core, bound by reading its weight once ---- */
+/* ---- gemm_fp8_small_m.cu: LINEAR of some tens of rows, e4m3 by e4m3 on the tensor core, bound by reading its weight
+ * once ---- */
 enum { SMALL_M_MAX_ROWS = 64 };
 struct dsmall_m {
     struct dweight w;  // e4m3
@@ -18,10 +19,11 @@ struct dsmall_m {
     struct dmat qact;        // of y, of GATED: written too, by its static_scale; at NULL: none
     struct drequant requant; // of x
 };
-/* Whether it can compute that: x e4m3 with a scale a row; w.in a multiple of 16, units of 8, w and x at multiples of 16 bytes; y of 16
- * bits, or float32 if PLAIN. Of GATED y may have most. */
+/* Whether it can compute that: x e4m3 with a scale a row; w.in a multiple of 16, units of 8, w and x at multiples of 16
+ * bytes; y of 16 bits, or float32 if PLAIN. Of GATED y may have most. */
 bool small_m_takes(const struct dsmall_m *a, struct dmat x, struct dmat y, int n_rows);
-cudaError_t launch_gemm_small_m(cudaStream_t stream, int n_rows, const struct dsmall_m *a, struct dmat x, struct dmat y);
+cudaError_t launch_gemm_small_m(cudaStream_t stream, int n_rows, const struct dsmall_m *a, struct dmat x,
+                                struct dmat y);
 
 /* How it is cut into blocks. launch_gemm_small_m takes what small_m_cut_of says; benchmarks try others. */
 struct small_m_cut {
@@ -31,8 +33,8 @@ struct small_m_cut {
     int n_stages; // of the ring: 2 at least
 };
 struct small_m_cut small_m_cut_of(const struct dsmall_m *a, int n_rows);
-cudaError_t launch_gemm_small_m_cut(cudaStream_t stream, int n_rows, const struct dsmall_m *a, struct dmat x, struct dmat y,
-                                    const struct small_m_cut *cut);
+cudaError_t launch_gemm_small_m_cut(cudaStream_t stream, int n_rows, const struct dsmall_m *a, struct dmat x,
+                                    struct dmat y, const struct small_m_cut *cut);
 
 #ifdef __cplusplus
 }

@@ -1,17 +1,19 @@
-/* gemm_fp8_small_m_ending.cuh - what gemm_fp8_small_m.cu makes of its sums (struct dending), compiled for each ending and element of y.
+/* gemm_fp8_small_m_ending.cuh - what gemm_fp8_small_m.cu makes of its sums (struct dending), compiled for each ending
+ * and element of y.
  *
- * The tensor core leaves a lane the sums of two rows of W by two tokens, for every eight tokens: lane 4g + t has row g of an octet and
- * row g of the next one, tokens 2t and 2t + 1. Of endings in pairs the second octet holds the partners of the first. So a lane
- * ends two units of two tokens at a time; eight by eight values of 16 bits are then turned (movmatrix), so that a lane has two
- * neighbouring columns of a token, and four lanes write 16 bytes of its row. Of float32, eight lanes write 32. */
+ * The tensor core leaves a lane the sums of two rows of W by two tokens, for every eight tokens: lane 4g + t has row g
+ * of an octet and row g of the next one, tokens 2t and 2t + 1. Of endings in pairs the second octet holds the partners
+ * of the first. So a lane ends two units of two tokens at a time; eight by eight values of 16 bits are then turned
+ * (movmatrix), so that a lane has two neighbouring columns of a token, and four lanes write 16 bytes of its row. Of
+ * float32, eight lanes write 32. */
 #pragma once
 
 #include "backend/cuda/linear/ending.h"
-#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/bulk.cuh"
 #include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/ptx/mma.cuh"
 #include "backend/cuda/qact/requant.cuh"
+#include "backend/cuda/value.h"
 
 struct small_m_args {
     const float *w_scale, *bias, *x_scale;
@@ -19,14 +21,15 @@ struct small_m_args {
     dending ending;
     int n_units; // columns of y, or pairs of rows
     int n_tokens, n_pieces, octets, n_tiles, n_stages, split, ring_bytes;
-    dmat qact;         // at NULL: none
-    float qact_factor; // 1 / static_scale
-    requant_args requant;    // of PLAIN
+    dmat qact;            // at NULL: none
+    float qact_factor;    // 1 / static_scale
+    requant_args requant; // of PLAIN
 };
 
 /* The endings as kernels have them: activations that models of size have are written out. */
 enum variant { PLAIN, GATED_SILU, GATED_GELU_TANH, GATED_OTHER };
-/* In code: once in a kernel, not for every eight tokens, since a node's first time through its instructions waits for each. */
+/* In code: once in a kernel, not for every eight tokens, since a node's first time through its instructions waits for
+ * each. */
 static __host__ __device__ constexpr bool is_long(variant v) { return v == GATED_OTHER; }
 static __host__ __device__ constexpr bool is_gated(variant v) { return v != PLAIN; }
 
@@ -37,7 +40,8 @@ static __device__ float larger(float a, float b) {
     return m;
 }
 
-/* x / (1 + e^-k), within 1e-5 of its size for |k| up to 80: the exponent's rounding; ex2 and rcp are right to 2 units in the last place. */
+/* x / (1 + e^-k), within 1e-5 of its size for |k| up to 80: the exponent's rounding; ex2 and rcp are right to 2 units
+ * in the last place. */
 static __device__ float times_sigmoid(float x, float k) { return __fdividef(x, 1.0f + __expf(-k)); }
 
 template <variant E> static __device__ float ended_pair(const small_m_args &a, float gate, float up) {
@@ -87,13 +91,15 @@ template <variant E> static __device__ row_pair rows_of_lane(const small_m_args 
     return r;
 }
 
-/* Values of eight columns by eight tokens as pairs of 16 bits, turned: two columns, 2 (lane % 4) and the next, of token lane / 4. */
+/* Values of eight columns by eight tokens as pairs of 16 bits, turned: two columns, 2 (lane % 4) and the next, of token
+ * lane / 4. */
 template <class Y> static __device__ uint32_t turned_halves(float v0, float v1) {
     typename halves<Y>::pair pair = halves<Y>::of(v0, v1);
     return turn_matrix(reinterpret_cast<uint32_t &>(pair));
 }
 
-/* Into y and its qact, and each row's largest size, as it was rounded, into `most`, of the token that the lane then has. */
+/* Into y and its qact, and each row's largest size, as it was rounded, into `most`, of the token that the lane then
+ * has. */
 template <class Y, bool GATED>
 static __device__ void write_eight(const small_m_args &a, int octet, int first_token, float v0, float v1, float &most) {
     int lane = threadIdx.x % 32;
@@ -122,7 +128,8 @@ static __device__ void write_eight(const small_m_args &a, int octet, int first_t
 
 /* Sums of eight tokens by a lane's two rows; x_scale: of all tokens. */
 template <variant E, class Y>
-static __device__ void finish(const small_m_args &a, const row_pair &r, const float *x_scale, int first_token, float4 sums, float &most) {
+static __device__ void finish(const small_m_args &a, const row_pair &r, const float *x_scale, int first_token,
+                              float4 sums, float &most) {
     int mine = first_token + threadIdx.x % 4 * 2;
     float x0 = x_scale[mine], x1 = x_scale[mine + 1];
     float low[2] = {sums.x * (r.scale[0] * x0) + r.bias[0], sums.y * (r.scale[0] * x1) + r.bias[0]};
@@ -133,12 +140,16 @@ static __device__ void finish(const small_m_args &a, const row_pair &r, const fl
         if (r.octet[1] >= 0)
             write_eight<Y, false>(a, r.octet[1], first_token, high[0], high[1], most);
     } else if (r.octet[0] >= 0) {
-        write_eight<Y, true>(a, r.octet[0], first_token, ended_pair<E>(a, low[0], high[0]), ended_pair<E>(a, low[1], high[1]), most);
+        write_eight<Y, true>(a, r.octet[0], first_token, ended_pair<E>(a, low[0], high[0]),
+                             ended_pair<E>(a, low[1], high[1]), most);
     }
 }
 
-/* Each row's largest size, of what a warp has of it, into the block's and then the rows'. A lane has token 8j + lane / 4. */
-template <int N> static __device__ void gather_most(const small_m_args &a, const float (&most)[N / 8], uint32_t *of_block, int n_consumers) {
+/* Each row's largest size, of what a warp has of it, into the block's and then the rows'. A lane has token 8j + lane
+ * / 4. */
+template <int N>
+static __device__ void gather_most(const small_m_args &a, const float (&most)[N / 8], uint32_t *of_block,
+                                   int n_consumers) {
 #pragma unroll
     for (int j = 0; j < N / 8; j++) {
         float m = larger(most[j], __shfl_xor_sync(0xffffffffu, most[j], 1));

@@ -1,54 +1,67 @@
-/* gemm_fp8_split_k.cu - unscaled products (value.h) of 65 and more rows of e4m3, whose terms the blocks of a cluster share.
+/* gemm_fp8_split_k.cu - unscaled products (value.h) of 65 and more rows of e4m3, whose terms the blocks of a cluster
+ * share.
  *
  *     y [M, out] = x [M, in] W^T          x and W e4m3, y in half precision
  *
- * Mathematics: wgmma m64nNk32 with tokens as the first operand, 64 tokens by N rows of W from shared memory, sums in pairs of halves, which
- * elements of e4m3 are small enough for (value.h): less energy than float32, half of the registers, and half of the bytes where blocks join them.
+ * Mathematics: wgmma m64nNk32 with tokens as the first operand, 64 tokens by N rows of W from shared memory, sums in
+ * pairs of halves, which elements of e4m3 are small enough for (value.h): less energy than float32, half of the
+ * registers, and half of the bytes where blocks join them.
  *
  *     tile    up to 128 tokens by N rows of W; tokens are spread evenly over their tiles.
- *     cluster SPLIT blocks with the same tile, each with a part of its terms, so that there is work for all multiprocessors though tiles are
- *             large: a block takes in (tokens + N) * in / SPLIT bytes, and what a multiprocessor takes in, 50 to 60 bytes a cycle, is what bounds
- *             these products, not memory. And that for each of SHARERS tiles of tokens, 1 or 2: those share W, which both take from the L2 in
- *             turn for one another (multicast). Loads alone of down at 256 rows take 33 us where two blocks read each row
- *             of W, 23 where one does.
- *     block   two warpgroups, each with 64 of the tokens, and a thread that copies. A ring of stages of W and one of x, 128 bytes of each row,
- *             are filled by bulk copies of tensor maps; as many stages of x as W leaves room for, as x is what is waited for.
+ *     cluster SPLIT blocks with the same tile, each with a part of its terms, so that there is work for all
+ * multiprocessors though tiles are large: a block takes in (tokens + N) * in / SPLIT bytes, and what a multiprocessor
+ * takes in, 50 to 60 bytes a cycle, is what bounds these products, not memory. And that for each of SHARERS tiles of
+ * tokens, 1 or 2: those share W, which both take from the L2 in turn for one another (multicast). Loads alone of down
+ * at 256 rows take 33 us where two blocks read each row of W, 23 where one does. block   two warpgroups, each with 64
+ * of the tokens, and a thread that copies. A ring of stages of W and one of x, 128 bytes of each row, are filled by
+ * bulk copies of tensor maps; as many stages of x as W leaves room for, as x is what is waited for.
  *
- * Weights are never written: BEGUN stages of W are on their way before the wait for the node before; sharers meet first. That is what the
- * library's kernels cannot do, and where most of the gain comes from. What else the rings hold is asked for behind the wait, W and x in turn, as x of
- * the first stages must not stand behind W of all. The block takes less than half of a multiprocessor's registers, so that small nodes before
- * and behind it run beside it; those behind start when all before this one has ended, so that they may read before they wait what that left.
+ * Weights are never written: BEGUN stages of W are on their way before the wait for the node before; sharers meet
+ * first. That is what the library's kernels cannot do, and where most of the gain comes from. What else the rings hold
+ * is asked for behind the wait, W and x in turn, as x of the first stages must not stand behind W of all. The block
+ * takes less than half of a multiprocessor's registers, so that small nodes before and behind it run beside it; those
+ * behind start when all before this one has ended, so that they may read before they wait what that left.
  *
- * Where W is there once more on both sides of the L2, in tiles of N rows (l2_copy.h), a block takes its stages from its own side, if one cluster reads each row. Of
- * 448 and 512 rows two do, which may be of other sides, so that the row would come from memory twice; clusters that claim their tiles so that both are of one
- * side gained nothing there (70,161 to 70,282 tokens/s for 70,070 to 70,299).
+ * Where W is there once more on both sides of the L2, in tiles of N rows (l2_copy.h), a block takes its stages from its
+ * own side, if one cluster reads each row. Of 448 and 512 rows two do, which may be of other sides, so that the row
+ * would come from memory twice; clusters that claim their tiles so that both are of one side gained nothing there
+ * (70,161 to 70,282 tokens/s for 70,070 to 70,299).
  *
- * x may have been written by a static scale, which rows of other sizes must not keep (launch_requantise): then blocks look at the rows' largest
- * sizes while the first of x is copied, and make the rows that it does not fit (requant.cuh); then that is copied again.
+ * x may have been written by a static scale, which rows of other sizes must not keep (launch_requantise): then blocks
+ * look at the rows' largest sizes while the first of x is copied, and make the rows that it does not fit (requant.cuh);
+ * then that is copied again.
  *
- * The end: each block finishes some columns. It gets the others' sums into memory that is for nothing else (nobody waits until rings are
- * free), adds them in the order of the blocks, so that results are the same every time, and writes by way of shared memory, 64 bytes of a
- * token at a time. All is unrolled: with loops and divisions it took 2.4 us in place of 1.
+ * The end: each block finishes some columns. It gets the others' sums into memory that is for nothing else (nobody
+ * waits until rings are free), adds them in the order of the blocks, so that results are the same every time, and
+ * writes by way of shared memory, 64 bytes of a token at a time. All is unrolled: with loops and divisions it took 2.4
+ * us in place of 1.
  *
  * On an H200, in a step of Qwen2.5-7B of 128 rows: qkv 5.8 us, o 5.2, down 23.4 where the library takes 8.0, 7.7 and
  * 24.7 (docs/lab/cuda_linear_many_rows.md).
- * Tried and lost: sums of each part to memory, added by the node behind (writing them takes 1.7 us); at 128 rows clusters that also share
- * x or W; tiles of 256 tokens, whose ends take 2 to 5 us; four blocks for qkv and o (only 30 such clusters have a place at once). */
+ * Tried and lost: sums of each part to memory, added by the node behind (writing them takes 1.7 us); at 128 rows
+ * clusters that also share x or W; tiles of 256 tokens, whose ends take 2 to 5 us; four blocks for qkv and o (only 30
+ * such clusters have a place at once). */
+#include "backend/cuda/device/l2_copy.cuh"
 #include "backend/cuda/linear/gemm_fp8_split_k.h"
-#include "backend/cuda/qact/quantise.h"
-#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/ptx/launching.cuh"
 #include "backend/cuda/ptx/mma.cuh"
-#include "backend/cuda/device/l2_copy.cuh"
 #include "backend/cuda/ptx/ring.cuh"
-#include "backend/cuda/qact/requant.cuh"
 #include "backend/cuda/ptx/wgmma_e4m3_f16.cuh"
+#include "backend/cuda/qact/quantise.h"
+#include "backend/cuda/qact/requant.cuh"
+#include "backend/cuda/value.h"
 
 namespace {
 
 enum { GROUPS = 2, CONSUMERS = GROUPS * WARPGROUP, THREADS = CONSUMERS + 32 };
-enum { GROUP_TOKENS = 64, TOKENS = GROUPS * GROUP_TOKENS, X_BYTES = TOKENS * PIECE_BYTES, MOST_STAGES = 24, SHARED_MOST = 226 << 10 };
+enum {
+    GROUP_TOKENS = 64,
+    TOKENS = GROUPS * GROUP_TOKENS,
+    X_BYTES = TOKENS * PIECE_BYTES,
+    MOST_STAGES = 24,
+    SHARED_MOST = 226 << 10
+};
 enum { PAIRS_BYTES = 8, OCTET_BYTES = CONSUMERS * PAIRS_BYTES }; // of a thread, for eight columns; of all
 enum { LINE = 64, PITCH = LINE + 16, STAGING = 16 * PITCH };     // of a warp: 16 tokens, 64 bytes of each
 enum { AGAIN = 3 };                                              // a barrier, behind those of requant.cuh
@@ -68,7 +81,8 @@ struct w_maps {
     l2_copy_maps l2_copy; // of split_k_args.l2_copy
 };
 
-/* Shared memory: W's ring, x's, then what the others of the cluster send: [from][octet of columns][thread] of two pairs of sums. */
+/* Shared memory: W's ring, x's, then what the others of the cluster send: [from][octet of columns][thread] of two pairs
+ * of sums. */
 template <int N, int SPLIT> struct shape {
     static constexpr int EIGHTS = N / 8, MOST_EIGHTS = (EIGHTS + SPLIT - 1) / SPLIT, W_BYTES = N * PIECE_BYTES;
     static constexpr int SENT_BYTES = MOST_EIGHTS * OCTET_BYTES, JOIN_BYTES = (SPLIT - 1) * SENT_BYTES;
@@ -89,7 +103,8 @@ template <int N, int SPLIT> struct shape {
     static constexpr __host__ __device__ int first_of(int rank) { return EIGHTS * rank / SPLIT; }
 };
 
-// ---- of a thread ------------------------------------------------------------------------------------------------------
+// ---- of a thread
+// ------------------------------------------------------------------------------------------------------
 
 /* Of an octet of columns: those of the first of the thread's two tokens, then of the second. */
 static __device__ __forceinline__ uint2 load_pairs(uint32_t at) {
@@ -103,7 +118,8 @@ static __device__ __forceinline__ uint32_t add_pair(uint32_t a, uint32_t b) {
     return sum;
 }
 
-// ---- a block ----------------------------------------------------------------------------------------------------------
+// ---- a block
+// ----------------------------------------------------------------------------------------------------------
 
 template <int N, int SPLIT, int SHARERS> struct block {
     using S = shape<N, SPLIT>;
@@ -115,14 +131,15 @@ template <int N, int SPLIT, int SHARERS> struct block {
 
     __device__ int end_token() const { return min(a.n_tokens, (token_tile + 1) * a.tile_tokens); } // of the tile
 
-    /* barriers: full, a stage's bytes have come; done, both warpgroups of all sharers are done with it; joined, all that is sent to this block has
-     * come. */
+    /* barriers: full, a stage's bytes have come; done, both warpgroups of all sharers are done with it; joined, all
+     * that is sent to this block has come. */
     __device__ block(const split_k_args &a, uint32_t ring, uint32_t barriers)
         : a(a), w(ring), x(ring + S::W_STAGES * S::W_BYTES), join(x + S::X_STAGES * X_BYTES), full(barriers),
           done(barriers + S::W_STAGES * 8), joined(barriers + S::W_STAGES * 16), rank(blockIdx.x % SPLIT),
           sharer(blockIdx.x / SPLIT % SHARERS), side(l2_copy_own_side(a.l2_copy)),
-          first_group(l2_copy_group(&a.l2_copy, blockIdx.x / (SPLIT * SHARERS), 0)), row_tile(blockIdx.x / (SPLIT * SHARERS)),
-          token_tile(blockIdx.y * SHARERS + sharer), piece(a.n_pieces * rank / SPLIT), n_pieces(a.n_pieces * (rank + 1) / SPLIT - piece) {}
+          first_group(l2_copy_group(&a.l2_copy, blockIdx.x / (SPLIT * SHARERS), 0)),
+          row_tile(blockIdx.x / (SPLIT * SHARERS)), token_tile(blockIdx.y * SHARERS + sharer),
+          piece(a.n_pieces * rank / SPLIT), n_pieces(a.n_pieces * (rank + 1) / SPLIT - piece) {}
 
     // ---- copying: one thread's ----
 
@@ -150,7 +167,8 @@ template <int N, int SPLIT, int SHARERS> struct block {
             bulk_copy_box_to(ranks, to, &maps.w, (piece + i) * PIECE_BYTES, row_tile * N, full_there, policy);
     }
     __device__ void put_x(const CUtensorMap *x_map, int i, int slot, int x_slot, uint64_t policy) const {
-        bulk_copy_box(x + x_slot * X_BYTES, x_map, (piece + i) * PIECE_BYTES, token_tile * a.tile_tokens, full + slot * 8, policy);
+        bulk_copy_box(x + x_slot * X_BYTES, x_map, (piece + i) * PIECE_BYTES, token_tile * a.tile_tokens,
+                      full + slot * 8, policy);
     }
     __device__ int n_begun() const { return min(n_pieces, (int)BEGUN); }
     __device__ void begin(const w_maps &maps, uint64_t policy) const {
@@ -203,7 +221,8 @@ template <int N, int SPLIT, int SHARERS> struct block {
 
     // ---- products: a warpgroup's ----
 
-    /* The warpgroup is done with piece i. The other sharer's block is told where it waits for that: behind its last wait it may have ended. */
+    /* The warpgroup is done with piece i. The other sharer's block is told where it waits for that: behind its last
+     * wait it may have ended. */
     __device__ __forceinline__ void release(int i, int slot) const {
         barrier_arrive(done + slot * 8);
         if (SHARERS > 1 && i + S::X_STAGES < n_pieces)
@@ -222,7 +241,8 @@ template <int N, int SPLIT, int SHARERS> struct block {
             products_begin();
 #pragma unroll
             for (int k = 0; k < PIECE_BYTES / E4M3_K; k++)
-                e4m3_half_product<N>::multiply(sums, high | (at_x + k * E4M3_K_STEP), high | (at_w + k * E4M3_K_STEP), i > 0 || k > 0);
+                e4m3_half_product<N>::multiply(sums, high | (at_x + k * E4M3_K_STEP), high | (at_w + k * E4M3_K_STEP),
+                                               i > 0 || k > 0);
             products_commit();
             products_wait<1>(); // of the stage before
             if (last >= 0 && tells)
@@ -245,7 +265,8 @@ template <int N, int SPLIT, int SHARERS> struct block {
                  counted = address_at_rank(joined, sharer * SPLIT + TO);
 #pragma unroll
         for (int j = S::first_of(TO); j < S::first_of(TO + 1); j++)
-            store_at_rank(there + (j - S::first_of(TO)) * OCTET_BYTES, make_uint2(sums[2 * j], sums[2 * j + 1]), counted);
+            store_at_rank(there + (j - S::first_of(TO)) * OCTET_BYTES, make_uint2(sums[2 * j], sums[2 * j + 1]),
+                          counted);
     }
     template <int TO> __device__ __forceinline__ void send(const uint32_t (&sums)[N / 4]) const {
         if constexpr (TO < SPLIT) {
@@ -255,8 +276,10 @@ template <int N, int SPLIT, int SHARERS> struct block {
         }
     }
 
-    /* Up to four octets of the tile from BASE on, which block RANK finishes: all sums of the lane's two tokens, for two columns each. */
-    template <int RANK, int BASE> __device__ __forceinline__ void add_up(uint2 (&v)[4], const uint32_t (&sums)[N / 4]) const {
+    /* Up to four octets of the tile from BASE on, which block RANK finishes: all sums of the lane's two tokens, for two
+     * columns each. */
+    template <int RANK, int BASE>
+    __device__ __forceinline__ void add_up(uint2 (&v)[4], const uint32_t (&sums)[N / 4]) const {
         constexpr int TO = S::first_of(RANK + 1), FIRST = S::first_of(RANK);
 #pragma unroll
         for (int from = 0; from < SPLIT; from++)
@@ -265,12 +288,13 @@ template <int N, int SPLIT, int SHARERS> struct block {
                 if (BASE + i < TO) {
                     uint2 s = make_uint2(sums[2 * (BASE + i)], sums[2 * (BASE + i) + 1]);
                     if (from != RANK)
-                        s = load_pairs(join + (from < RANK ? from : from - 1) * S::SENT_BYTES + (BASE + i - FIRST) * OCTET_BYTES +
-                                       threadIdx.x * PAIRS_BYTES);
+                        s = load_pairs(join + (from < RANK ? from : from - 1) * S::SENT_BYTES +
+                                       (BASE + i - FIRST) * OCTET_BYTES + threadIdx.x * PAIRS_BYTES);
                     v[i] = from == 0 ? s : make_uint2(add_pair(v[i].x, s.x), add_pair(v[i].y, s.y));
                 }
     }
-    template <int RANK, int BASE> __device__ __forceinline__ void finish(const uint32_t (&sums)[N / 4], int first_token, int lane) const {
+    template <int RANK, int BASE>
+    __device__ __forceinline__ void finish(const uint32_t (&sums)[N / 4], int first_token, int lane) const {
         constexpr int TO = S::first_of(RANK + 1);
         if constexpr (BASE < TO) {
             uint32_t staging = w + threadIdx.x / 32 * STAGING, to = staging + lane / 4 * PITCH + lane % 4 * 4;
@@ -287,7 +311,8 @@ template <int N, int SPLIT, int SHARERS> struct block {
             for (int i = 0; i < 2; i++) {
                 int token = i * 8 + lane / 4, octet = BASE + lane % 4, column = row_tile * N + octet * 8;
                 if (octet < TO && column < a.n_columns && first_token + token < end_token())
-                    *reinterpret_cast<uint4 *>(static_cast<char *>(a.y) + ((first_token + token) * a.y_stride + column) * 2) =
+                    *reinterpret_cast<uint4 *>(static_cast<char *>(a.y) +
+                                               ((first_token + token) * a.y_stride + column) * 2) =
                         load_shared_16(staging + token * PITCH + lane % 4 * 16);
             }
             __syncwarp();
@@ -295,7 +320,8 @@ template <int N, int SPLIT, int SHARERS> struct block {
         }
     }
     /* What this block does, whose rank is no constant. */
-    template <int RANK> __device__ __forceinline__ void finish_own(const uint32_t (&sums)[N / 4], int first_token, int lane) const {
+    template <int RANK>
+    __device__ __forceinline__ void finish_own(const uint32_t (&sums)[N / 4], int first_token, int lane) const {
         if constexpr (RANK < SPLIT) {
             if (rank == RANK)
                 finish<RANK, S::first_of(RANK)>(sums, first_token, lane);
@@ -309,7 +335,8 @@ template <int N, int SPLIT, int SHARERS> struct block {
     /* W is read by the blocks of all token tiles that do not share it. */
     __device__ uint64_t policy() const { return gridDim.y > 1 ? policy_read_again() : policy_read_once(); }
 
-    /* Before all threads meet: one thread makes the barriers ready, and has the first stages of W come, unless others send some of them. */
+    /* Before all threads meet: one thread makes the barriers ready, and has the first stages of W come, unless others
+     * send some of them. */
     __device__ void start(const w_maps &maps, int lane) const {
         if (lane == 0) {
             prepare();
@@ -318,7 +345,8 @@ template <int N, int SPLIT, int SHARERS> struct block {
         }
         __syncwarp();
     }
-    /* All blocks of the cluster have begun, and their barriers are ready: who shares W knows before he asks for it, others before they send. */
+    /* All blocks of the cluster have begun, and their barriers are ready: who shares W knows before he asks for it,
+     * others before they send. */
     __device__ void meet_early(const w_maps &maps, bool asks) const {
         if (SHARERS > 1) {
             cluster_are_here();
@@ -359,7 +387,7 @@ template <int N, int SPLIT, int SHARERS> struct block {
                 if (n_pieces > 0)
                     barrier_wait(full, 0); // x's first stage is there, and nobody's
                 requant_rows(a.requant, list, token_tile * a.tile_tokens, x + warp * REQUANT_TOKENS * 4, CONSUMERS,
-                            {a.requant.of_tokens + token_tile, row_tile * SPLIT + rank, (int)gridDim.x / SHARERS});
+                             {a.requant.of_tokens + token_tile, row_tile * SPLIT + rank, (int)gridDim.x / SHARERS});
                 threads_sync(AGAIN, CONSUMERS + 32);
             }
         }
@@ -375,10 +403,12 @@ template <int N, int SPLIT, int SHARERS> struct block {
 /* No block ends before all that is sent to it has come: sums, W, and that others are done with W. */
 template <int N, int SPLIT, int SHARERS>
 __global__ void __launch_bounds__(THREADS, 1)
-    split_k_product(const __grid_constant__ w_maps maps, const __grid_constant__ CUtensorMap x_map, const __grid_constant__ split_k_args a) {
+    split_k_product(const __grid_constant__ w_maps maps, const __grid_constant__ CUtensorMap x_map,
+                    const __grid_constant__ split_k_args a) {
     extern __shared__ unsigned char unaligned[];
     __shared__ uint64_t barriers[2 * shape<N, SPLIT>::W_STAGES + 1];
-    block<N, SPLIT, SHARERS> b(a, kept((shared_address(unaligned) + ATOM - 1) & ~(uint32_t)(ATOM - 1)), kept(shared_address(barriers)));
+    block<N, SPLIT, SHARERS> b(a, kept((shared_address(unaligned) + ATOM - 1) & ~(uint32_t)(ATOM - 1)),
+                               kept(shared_address(barriers)));
     int warp = (int)of_warp(threadIdx.x / 32), lane = threadIdx.x % 32;
     bool copies = warp == CONSUMERS / 32;
     if (copies)
@@ -408,15 +438,13 @@ struct instance {
 #define INSTANCE(N, SPLIT, SHARERS) \
     { {N, SPLIT, SHARERS}, shape<N, SPLIT>::SHARED, split_k_product<N, SPLIT, SHARERS> }
 /* Those that share W first, then narrow ones. */
-const instance INSTANCES[SPLIT_K_CUTS] = {INSTANCE(120, 2, 2), INSTANCE(160, 2, 2), INSTANCE(112, 1, 2), INSTANCE(128, 1, 2),
-                                        INSTANCE(144, 1, 2), INSTANCE(168, 1, 2), INSTANCE(192, 1, 2), INSTANCE(56, 2, 1),
-                                        INSTANCE(64, 2, 1),  INSTANCE(72, 2, 1),  INSTANCE(88, 2, 1),  INSTANCE(96, 2, 1),
-                                        INSTANCE(112, 2, 1), INSTANCE(128, 2, 1), INSTANCE(144, 2, 1), INSTANCE(168, 2, 1),
-                                        INSTANCE(120, 4, 1), INSTANCE(144, 4, 1), INSTANCE(184, 4, 1)};
+const instance INSTANCES[SPLIT_K_CUTS] = {
+    INSTANCE(120, 2, 2), INSTANCE(160, 2, 2), INSTANCE(112, 1, 2), INSTANCE(128, 1, 2), INSTANCE(144, 1, 2),
+    INSTANCE(168, 1, 2), INSTANCE(192, 1, 2), INSTANCE(56, 2, 1),  INSTANCE(64, 2, 1),  INSTANCE(72, 2, 1),
+    INSTANCE(88, 2, 1),  INSTANCE(96, 2, 1),  INSTANCE(112, 2, 1), INSTANCE(128, 2, 1), INSTANCE(144, 2, 1),
+    INSTANCE(168, 2, 1), INSTANCE(120, 4, 1), INSTANCE(144, 4, 1), INSTANCE(184, 4, 1)};
 
-int blocks_of(const instance *i) {
-    return blocks_at_once(i->run, i->cut.split * i->cut.sharers, THREADS, i->shared);
-}
+int blocks_of(const instance *i) { return blocks_at_once(i->run, i->cut.split * i->cut.sharers, THREADS, i->shared); }
 
 /* Tiles of tokens of so many rows. */
 int token_tiles(const instance *i, int n_rows) { return up_to(n_rows, TOKENS * i->cut.sharers) * i->cut.sharers; }
@@ -425,14 +453,16 @@ int token_tiles(const instance *i, int n_rows) { return up_to(n_rows, TOKENS * i
 enum { MANY_TERMS = 12288 };
 int parts_of(struct dweight w, int tiles) { return tiles > 2 ? 1 : tiles == 1 && w.in >= MANY_TERMS ? 4 : 2; }
 
-/* Per cent: of the blocks that run at once, and of tiles that are tokens, where there are two, two that share W, and more of those. */
+/* Per cent: of the blocks that run at once, and of tiles that are tokens, where there are two, two that share W, and
+ * more of those. */
 enum { WORST_FILL = 85, WORST_TOKENS = 75, WORST_TOKENS_SHARED = 62, WORST_TOKENS_OF_MANY = 87 };
 bool suits(const instance *i, struct dweight w, int n_rows) {
     int tiles = token_tiles(i, n_rows), blocks = up_to((int)w.out, i->cut.rows) * tiles * i->cut.split;
     bool shared = i->cut.sharers > 1 ? n_rows > TOKENS : tiles <= 2;
     int worst = tiles > 2 ? WORST_TOKENS_OF_MANY : i->cut.sharers > 1 ? WORST_TOKENS_SHARED : WORST_TOKENS;
     bool full = tiles == 1 || n_rows * 100 >= tiles * TOKENS * worst;
-    return shared && full && i->cut.split == parts_of(w, tiles) && blocks <= blocks_of(i) && blocks * 100 >= blocks_of(i) * WORST_FILL;
+    return shared && full && i->cut.split == parts_of(w, tiles) && blocks <= blocks_of(i) &&
+           blocks * 100 >= blocks_of(i) * WORST_FILL;
 }
 
 } // namespace
@@ -449,7 +479,8 @@ int split_k_l2_copy_rows(struct dweight w, int i) {
 /* The copy that a product reads, not one whose tiles have gates beside ups; NULL: none. */
 static const dl2_copy *l2_copy_for(const dl2_copy *const *l2_copy, const instance *i, int n_rows) {
     for (int k = 0; l2_copy && k < L2_COPY_SHAPES; k++)
-        if (l2_copy[k] && l2_copy[k]->shape.halves == 1 && l2_copy[k]->shape.rows == i->cut.rows && reads_once(i, n_rows))
+        if (l2_copy[k] && l2_copy[k]->shape.halves == 1 && l2_copy[k]->shape.rows == i->cut.rows &&
+            reads_once(i, n_rows))
             return l2_copy[k];
     return nullptr;
 }
@@ -465,17 +496,20 @@ int split_k_cut_of(struct dweight w, int n_rows) {
     return -1;
 }
 
-bool split_k_requantises(struct dweight w, int n_rows) { return split_k_cut_of(w, n_rows) >= 0 && n_rows <= REQUANT_MEETINGS * TOKENS; }
+bool split_k_requantises(struct dweight w, int n_rows) {
+    return split_k_cut_of(w, n_rows) >= 0 && n_rows <= REQUANT_MEETINGS * TOKENS;
+}
 
 bool split_k_takes(struct dweight w, struct dmat x, struct dmat y, int n_rows) {
     bool in_place = w.in % 16 == 0 && x.stride % 16 == 0 && (uintptr_t)w.at % 16 == 0 && (uintptr_t)x.at % 16 == 0 &&
                     (uintptr_t)y.at % 16 == 0 && y.stride % 8 == 0;
-    return w.element == ELEMENT_E4M3 && x.element == ELEMENT_E4M3 && y.element == ELEMENT_F16 && in_place && n_rows >= 1 &&
-           w.out % 8 == 0 && w.out <= INT32_MAX / 4 && w.in <= HALF_SUMS_IN;
+    return w.element == ELEMENT_E4M3 && x.element == ELEMENT_E4M3 && y.element == ELEMENT_F16 && in_place &&
+           n_rows >= 1 && w.out % 8 == 0 && w.out <= INT32_MAX / 4 && w.in <= HALF_SUMS_IN;
 }
 
-cudaError_t launch_gemm_split_k_cut(cudaStream_t stream, int n_rows, struct dweight w, const struct dl2_copy *const *l2_copy, struct dmat x,
-                                     struct dmat y, const struct drequant *requant, int cut) {
+cudaError_t launch_gemm_split_k_cut(cudaStream_t stream, int n_rows, struct dweight w,
+                                    const struct dl2_copy *const *l2_copy, struct dmat x, struct dmat y,
+                                    const struct drequant *requant, int cut) {
     const instance *i = &INSTANCES[cut];
     int tiles = token_tiles(i, n_rows), tile_tokens = up_to(up_to(n_rows, tiles), 8) * 8;
     w_maps maps = {};
@@ -500,8 +534,9 @@ cudaError_t launch_gemm_split_k_cut(cudaStream_t stream, int n_rows, struct dwei
     return launch_cluster(i->run, grid, cluster, dim3(THREADS), i->shared, stream, maps, x_map, args);
 }
 
-cudaError_t launch_gemm_split_k(cudaStream_t stream, int n_rows, struct dweight w, const struct dl2_copy *const *l2_copy, struct dmat x,
-                                 struct dmat y, const struct drequant *requant) {
+cudaError_t launch_gemm_split_k(cudaStream_t stream, int n_rows, struct dweight w,
+                                const struct dl2_copy *const *l2_copy, struct dmat x, struct dmat y,
+                                const struct drequant *requant) {
     int cut = split_k_cut_of(w, n_rows);
     return launch_gemm_split_k_cut(stream, n_rows, w, l2_copy, x, y, requant, cut < 0 ? 0 : cut);
 }

@@ -43,7 +43,8 @@ struct operands {
     const void *weight, *x;
     void *y, *workspace; // as large as the algorithm needs
 };
-cublasStatus_t gemm_put(const struct gemm *g, const struct plan_of_rows *p, const struct algorithm *a, struct operands o);
+cublasStatus_t gemm_put(const struct gemm *g, const struct plan_of_rows *p, const struct algorithm *a,
+                        struct operands o);
 
 int gemm_alignment(const void *at); // in bytes, as far as the library asks
 
@@ -54,10 +55,11 @@ struct proposals {
     int n;
 };
 /* Up to `most` of the library's proposals, its first the first. */
-enum status gemm_proposals(const struct gemm *g, const struct plan_of_rows *p, int most, struct proposals *out, struct error *err);
-/* Adds up to `most` of those that need no workspace, which may be none: of the ones that split sums, which do and bring a node to join them, it
- * thinks too well. What it does not propose (smaller tiles that fill the card) is up to a tenth faster alone and no faster in a step, whose clock
- * is that of the power limit. */
+enum status gemm_proposals(const struct gemm *g, const struct plan_of_rows *p, int most, struct proposals *out,
+                           struct error *err);
+/* Adds up to `most` of those that need no workspace, which may be none: of the ones that split sums, which do and bring
+ * a node to join them, it thinks too well. What it does not propose (smaller tiles that fill the card) is up to a tenth
+ * faster alone and no faster in a step, whose clock is that of the power limit. */
 void gemm_add_proposals(const struct gemm *g, const struct plan_of_rows *p, int most, struct proposals *out);
 
 /* Weights of one shape. */
@@ -65,11 +67,12 @@ struct likes {
     const void *at[MOST_WEIGHTS];
     int n;
 };
-/* Microseconds of a node of each in a graph of n of them, with the weights by turns; negative: the library cannot, or it is much slower than
- * another. Medians of replays by turns, of all rounds but the first, so that all are timed at the same clock. Counters are zeroed as in a step's graph, by one node for all.
- * Returns what a call of the device's failed with, where that left none that was timed. */
-cudaError_t gemm_race(const struct gemm *g, const struct plan_of_rows *p, const struct proposals *proposals, const struct likes *likes,
-                      int n, int rounds, double *us);
+/* Microseconds of a node of each in a graph of n of them, with the weights by turns; negative: the library cannot, or
+ * it is much slower than another. Medians of replays by turns, of all rounds but the first, so that all are timed at
+ * the same clock. Counters are zeroed as in a step's graph, by one node for all. Returns what a call of the device's
+ * failed with, where that left none that was timed. */
+cudaError_t gemm_race(const struct gemm *g, const struct plan_of_rows *p, const struct proposals *proposals,
+                      const struct likes *likes, int n, int rounds, double *us);
 
 /* ---- gemm_plan.c ---- */
 /* Chooses an algorithm for each of g->plans, whose layouts are there. */

@@ -1,11 +1,11 @@
 /* gemm_plan.c - which of the library's algorithms computes a LINEAR for each number of rows.
  *
- * The library's first proposal is up to a quarter slower than its best on some shapes of this card. So the best is found by timing:
- * for some numbers of rows and the most that a step can have, each of up to 32 proposals, several times in a graph, with the weights
- * of as many layers as have the shape, so that none is in the cache still (gemm_time.c). The numbers between take the algorithm of the next timed
- * one above where the library says that it can compute them, else its first proposal. What was found is kept
- * (plan_cache.h) and asked for before anything else. A product whose weight is small is not worth timing. Whether
- * the library computes it at all, paths.c says. */
+ * The library's first proposal is up to a quarter slower than its best on some shapes of this card. So the best is
+ * found by timing: for some numbers of rows and the most that a step can have, each of up to 32 proposals, several
+ * times in a graph, with the weights of as many layers as have the shape, so that none is in the cache still
+ * (gemm_time.c). The numbers between take the algorithm of the next timed one above where the library says that it can
+ * compute them, else its first proposal. What was found is kept (plan_cache.h) and asked for before anything else. A
+ * product whose weight is small is not worth timing. Whether the library computes it at all, paths.c says. */
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/linear/gemm.h"
 #include "backend/cuda/linear/gemm_internal.h"
@@ -13,15 +13,23 @@
 #include "backend/cuda/weights/place.h"
 
 /* Few rows have kernels of ours, many take long to time: a quarter of the proposals and half of the rounds will do. */
-enum { MANY = 16, FEW = 8, MANY_ROUNDS = 6, FEW_ROUNDS = 3, SMALL_ROWS = 64, GEMM_PREFILL_ROWS = 1024, WORTH_TIMING = 2 << 20 };
+enum {
+    MANY = 16,
+    FEW = 8,
+    MANY_ROUNDS = 6,
+    FEW_ROUNDS = 3,
+    SMALL_ROWS = 64,
+    GEMM_PREFILL_ROWS = 1024,
+    WORTH_TIMING = 2 << 20
+};
 
 _Static_assert(sizeof(cublasLtMatmulAlgo_t) == PLAN_WORDS * sizeof(uint64_t), "an algorithm is kept whole");
 
 static struct plan_key key_of(const struct gemm *g, int rows) {
     struct plan_key key = gemm_shape(g);
     key.rows = rows;
-    key.align_x =
-        MIN(gemm_alignment(g->x.at), gemm_alignment((void *)(uintptr_t)(g->x.stride * element_bytes(g->x.element)))); // of all rows
+    key.align_x = MIN(gemm_alignment(g->x.at),
+                      gemm_alignment((void *)(uintptr_t)(g->x.stride * element_bytes(g->x.element)))); // of all rows
     key.align_y = gemm_alignment(g->y.at);
     return key;
 }
@@ -29,7 +37,8 @@ static struct plan_key key_of(const struct gemm *g, int rows) {
 /* Whether the library can compute the product for these rows with an algorithm that was found elsewhere. */
 static bool can_compute(const struct gemm *g, const struct plan_of_rows *p, struct algorithm *a) {
     cublasLtMatmulHeuristicResult_t is;
-    if (cublasLtMatmulAlgoCheck(g->loaded->device->blas, g->description, g->w, p->x, p->y, p->y, &a->words, &is) != CUBLAS_STATUS_SUCCESS ||
+    if (cublasLtMatmulAlgoCheck(g->loaded->device->blas, g->description, g->w, p->x, p->y, p->y, &a->words, &is) !=
+            CUBLAS_STATUS_SUCCESS ||
         is.state != CUBLAS_STATUS_SUCCESS || is.workspaceSize > WORKSPACE_BYTES)
         return false;
     a->workspace_bytes = is.workspaceSize;
@@ -50,12 +59,14 @@ static struct likes likes_of(const struct gemm *g) {
     return l;
 }
 
-/* A step is not running yet, so its values can be overwritten: zeros would be multiplied with less power, and so faster. */
+/* A step is not running yet, so its values can be overwritten: zeros would be multiplied with less power, and so
+ * faster. */
 static void fill_input(const struct gemm *g, int rows) {
     struct ddummy random = {.key = 1, .deviation = 1};
     int64_t n = (int64_t)(rows - 1) * g->x.stride + g->x.width;
     bool e4m3 = g->x.element == ELEMENT_E4M3; // two to a number of 16 bits
-    launch_fill_dummy(g->loaded->device->stream, &random, 0, e4m3 ? n / 2 : n, g->x.at, e4m3 ? ELEMENT_F16 : g->x.element);
+    launch_fill_dummy(g->loaded->device->stream, &random, 0, e4m3 ? n / 2 : n, g->x.at,
+                      e4m3 ? ELEMENT_F16 : g->x.element);
 }
 
 /* So often that a graph takes some 200 us: the microseconds that the bytes or the arithmetic need at least. */
@@ -67,7 +78,8 @@ static int repetitions(const struct gemm *g, int rows) {
 
 static void keep(const struct gemm *g, struct plan_of_rows *p, const struct algorithm *a, double us) {
     struct plan_key key = key_of(g, p->rows);
-    struct plan_choice choice = {.path = PLAN_OF_LIBRARY, .us = us, .is_checked = true, .workspace_bytes = (int64_t)a->workspace_bytes};
+    struct plan_choice choice = {
+        .path = PLAN_OF_LIBRARY, .us = us, .is_checked = true, .workspace_bytes = (int64_t)a->workspace_bytes};
     memcpy(choice.algorithm, &a->words, sizeof a->words);
     p->algorithm = *a;
     plan_cache_add(g->loaded->device->plans, &key, &choice);
@@ -83,14 +95,15 @@ static enum status choose_by_time(const struct gemm *g, struct plan_of_rows *p, 
     if (!few)
         gemm_add_proposals(g, p, MANY, &proposals);
     fill_input(g, p->rows);
-    DEVICE_TRY(g->loaded->device, err, cudaGetLastError(), "%s: filling an input of %d rows", g->op->weights[0]->name, p->rows);
+    DEVICE_TRY(g->loaded->device, err, cudaGetLastError(), "%s: filling an input of %d rows", g->op->weights[0]->name,
+               p->rows);
     cudaError_t code = gemm_race(g, p, &proposals, &likes, repetitions(g, p->rows), few ? FEW_ROUNDS : MANY_ROUNDS, us);
     DEVICE_TRY(g->loaded->device, err, code, "%s: timing products of %d rows", g->op->weights[0]->name, p->rows);
     for (int i = 0; i < proposals.n; i++)
         if (us[i] >= 0 && (best < 0 || us[i] < us[best]))
             best = i;
-    DEVICE_TRY(g->loaded->device, err, cudaStreamSynchronize(g->loaded->device->stream), "%s: timing products of %d rows",
-               g->op->weights[0]->name, p->rows);
+    DEVICE_TRY(g->loaded->device, err, cudaStreamSynchronize(g->loaded->device->stream),
+               "%s: timing products of %d rows", g->op->weights[0]->name, p->rows);
     if (best < 0)
         return gemm_refused(g->op, p->rows, CUBLAS_STATUS_EXECUTION_FAILED, err);
     keep(g, p, &proposals.at[best], MAX(us[best], 0.01));
@@ -99,7 +112,9 @@ static enum status choose_by_time(const struct gemm *g, struct plan_of_rows *p, 
 
 // ---- choosing ---------------------------------------------------------------------------------------------------
 
-bool gemm_is_worth_timing(const struct gemm *g) { return g->weight.out * g->weight.in * element_bytes(g->weight.element) >= WORTH_TIMING; }
+bool gemm_is_worth_timing(const struct gemm *g) {
+    return g->weight.out * g->weight.in * element_bytes(g->weight.element) >= WORTH_TIMING;
+}
 
 /* From what was found before; false if it was not, or the library does not know it. */
 static bool recall(const struct gemm *g, struct plan_of_rows *p) {
@@ -116,7 +131,8 @@ static bool recall(const struct gemm *g, struct plan_of_rows *p) {
     return found->is_checked;
 }
 
-static enum status choose_like(const struct gemm *g, struct plan_of_rows *p, const struct plan_of_rows *above, struct error *err) {
+static enum status choose_like(const struct gemm *g, struct plan_of_rows *p, const struct plan_of_rows *above,
+                               struct error *err) {
     struct proposals first;
     struct algorithm same = above ? above->algorithm : (struct algorithm){0};
     if (above && can_compute(g, p, &same)) {

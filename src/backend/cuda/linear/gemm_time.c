@@ -1,8 +1,9 @@
-/* gemm_time.c - what the library proposes for a product, and how long one of its algorithms takes; see gemm_internal.h. */
+/* gemm_time.c - what the library proposes for a product, and how long one of its algorithms takes; see gemm_internal.h.
+ */
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/linear/gemm_internal.h"
-#include "backend/cuda/step/launch.h"
 #include "backend/cuda/step/graph_fills.h"
+#include "backend/cuda/step/launch.h"
 #include "backend/cuda/value.h"
 
 #include <stdlib.h>
@@ -14,7 +15,8 @@ enum { MOST_ROUNDS = 8 };
 
 int gemm_alignment(const void *at) { return (int)MIN((uintptr_t)at & -(uintptr_t)at, 256); }
 
-/* What an algorithm may take, and how operands lie: a value may be a run of columns of another, less well than the library takes for granted. */
+/* What an algorithm may take, and how operands lie: a value may be a run of columns of another, less well than the
+ * library takes for granted. */
 static cublasStatus_t describe(cublasLtMatmulPreference_t wish, const struct gemm *g, uint64_t workspace_bytes) {
     uint32_t of_x = (uint32_t)gemm_alignment(g->x.at), of_y = (uint32_t)gemm_alignment(g->y.at);
     const struct {
@@ -38,7 +40,8 @@ static bool has(const struct proposals *p, const cublasLtMatmulAlgo_t *words) {
     return false;
 }
 
-static cublasStatus_t ask(const struct gemm *g, const struct plan_of_rows *p, size_t workspace_bytes, int most, struct proposals *out) {
+static cublasStatus_t ask(const struct gemm *g, const struct plan_of_rows *p, size_t workspace_bytes, int most,
+                          struct proposals *out) {
     cublasLtMatmulHeuristicResult_t found[MOST_PROPOSALS / 2];
     cublasLtMatmulPreference_t wish;
     int n = 0;
@@ -55,7 +58,8 @@ static cublasStatus_t ask(const struct gemm *g, const struct plan_of_rows *p, si
     return code;
 }
 
-enum status gemm_proposals(const struct gemm *g, const struct plan_of_rows *p, int most, struct proposals *out, struct error *err) {
+enum status gemm_proposals(const struct gemm *g, const struct plan_of_rows *p, int most, struct proposals *out,
+                           struct error *err) {
     out->n = 0;
     cublasStatus_t code = ask(g, p, WORKSPACE_BYTES, most, out);
     if (code != CUBLAS_STATUS_SUCCESS || out->n == 0)
@@ -63,12 +67,15 @@ enum status gemm_proposals(const struct gemm *g, const struct plan_of_rows *p, i
     return OK;
 }
 
-void gemm_add_proposals(const struct gemm *g, const struct plan_of_rows *p, int most, struct proposals *out) { ask(g, p, 0, most, out); }
+void gemm_add_proposals(const struct gemm *g, const struct plan_of_rows *p, int most, struct proposals *out) {
+    ask(g, p, 0, most, out);
+}
 
 // ---- timing -----------------------------------------------------------------------------------------------------
 
 /* A workspace for each node, so that counters can be zeroed in one, which algorithms without them get too. */
-static bool put_nodes(const struct gemm *g, const struct plan_of_rows *p, const struct algorithm *a, const struct likes *likes, int n) {
+static bool put_nodes(const struct gemm *g, const struct plan_of_rows *p, const struct algorithm *a,
+                      const struct likes *likes, int n) {
     char *workspace = g->loaded->device->workspace;
     if (cudaMemsetAsync(workspace, 0, (size_t)n * COUNTER_BYTES, g->loaded->device->stream) != cudaSuccess)
         return false;
@@ -82,8 +89,8 @@ static bool put_nodes(const struct gemm *g, const struct plan_of_rows *p, const 
 }
 
 /* *exec stays NULL where the library cannot, which is no fault. */
-static cudaError_t capture(const struct gemm *g, const struct plan_of_rows *p, const struct algorithm *a, const struct likes *likes, int n,
-                           cudaGraphExec_t *exec) {
+static cudaError_t capture(const struct gemm *g, const struct plan_of_rows *p, const struct algorithm *a,
+                           const struct likes *likes, int n, cudaGraphExec_t *exec) {
     struct loaded *loaded = g->loaded;
     cudaGraph_t graph;
     *exec = NULL;
@@ -126,7 +133,8 @@ struct runner {
     float ms[MOST_ROUNDS];
 };
 
-/* One replay of each. Those that are slow do not go on, so that the rest meet each other at the clock that they would run at. Returns the last fault. */
+/* One replay of each. Those that are slow do not go on, so that the rest meet each other at the clock that they would
+ * run at. Returns the last fault. */
 static cudaError_t run_round(struct loaded *loaded, struct runner *runners, int n, int round) {
     cudaError_t fault = cudaSuccess;
     float best = 0;
@@ -148,8 +156,8 @@ static cudaError_t run_round(struct loaded *loaded, struct runner *runners, int 
     return fault;
 }
 
-cudaError_t gemm_race(const struct gemm *g, const struct plan_of_rows *p, const struct proposals *proposals, const struct likes *likes,
-                      int n, int rounds, double *us) {
+cudaError_t gemm_race(const struct gemm *g, const struct plan_of_rows *p, const struct proposals *proposals,
+                      const struct likes *likes, int n, int rounds, double *us) {
     struct runner *runners = xcalloc((size_t)proposals->n, sizeof *runners);
     BUG_IF(n > WORKSPACE_BYTES / COUNTER_BYTES || rounds < 2 || rounds > MOST_ROUNDS);
     cudaError_t fault = cudaSuccess;

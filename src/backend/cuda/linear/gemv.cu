@@ -4,33 +4,35 @@
  *
  * gemv_kernel.cuh is the kernel; here is how it works, is cut and launched.
  *
- * Mathematics on the tensor core with W as the first operand: m16n8k16, 16 rows of W by 8 tokens. The order of a sum's terms is
- * free as long as both operands agree, so a lane takes whatever 16 bytes of a row suit it:
+ * Mathematics on the tensor core with W as the first operand: m16n8k16, 16 rows of W by 8 tokens. The order of a sum's
+ * terms is free as long as both operands agree, so a lane takes whatever 16 bytes of a row suit it:
  *
- *     chunk: 64 bytes of each of 16 * M_TILES rows. Lane 4r + q holds bytes 16q .. 16q+15 of rows r and r + 8 of every tile, a
- *     half-warp load being 64 bytes of each of 4 rows; of e4m3 these are 16 elements, 4 steps of the tensor core; of 16 bits 8, 2.
- *     The same elements of token r are 32 (16) bytes of x in shared memory, which is stored with a pitch that keeps banks apart.
+ *     chunk: 64 bytes of each of 16 * M_TILES rows. Lane 4r + q holds bytes 16q .. 16q+15 of rows r and r + 8 of every
+ * tile, a half-warp load being 64 bytes of each of 4 rows; of e4m3 these are 16 elements, 4 steps of the tensor core;
+ * of 16 bits 8, 2. The same elements of token r are 32 (16) bytes of x in shared memory, which is stored with a pitch
+ * that keeps banks apart.
  *
- * e4m3 becomes half on the way into the tensor core, two elements an instruction: exact. (mma.sync of e4m3 does the same on Hopper,
- * and would want x in e4m3.)
+ * e4m3 becomes half on the way into the tensor core, two elements an instruction: exact. (mma.sync of e4m3 does the
+ * same on Hopper, and would want x in e4m3.)
  *
- * Who does what. The rows of W go to groups of thread blocks in equal shares, whatever their number; a group (a cluster) shares
- * the columns among its blocks, so that as little as possible of x has to be copied to each multiprocessor; a block's warps share
- * the block's rows and columns further (row_warps, column_warps). A warp walks its rows in passes of 16 * M_TILES rows, each over
- * all its chunks. At a pass's end the warps leave their sums in shared memory, and go on; the sums over column warps and blocks
- * are added, in that order, at the next pass's end, so nobody waits for anybody while loads are under way. What a row of y is
- * does not depend on the other tokens, and is the same every time.
+ * Who does what. The rows of W go to groups of thread blocks in equal shares, whatever their number; a group (a
+ * cluster) shares the columns among its blocks, so that as little as possible of x has to be copied to each
+ * multiprocessor; a block's warps share the block's rows and columns further (row_warps, column_warps). A warp walks
+ * its rows in passes of 16 * M_TILES rows, each over all its chunks. At a pass's end the warps leave their sums in
+ * shared memory, and go on; the sums over column warps and blocks are added, in that order, at the next pass's end, so
+ * nobody waits for anybody while loads are under way. What a row of y is does not depend on the other tokens, and is
+ * the same every time.
  *
- * Loads. Each lane copies what it will itself read into a queue in shared memory (cp.async, DEPTH chunks), so a warp needs no
- * barrier to take it out. The queue is filled before the wait for the node before: W is never written. 8 warps x 12 KB on each of
- * 132 multiprocessors keep 12.7 MB under way; 4.6 TB/s at a microsecond need 4.6 MB.
+ * Loads. Each lane copies what it will itself read into a queue in shared memory (cp.async, DEPTH chunks), so a warp
+ * needs no barrier to take it out. The queue is filled before the wait for the node before: W is never written. 8 warps
+ * x 12 KB on each of 132 multiprocessors keep 12.7 MB under way; 4.6 TB/s at a microsecond need 4.6 MB.
  *
  * Bytes: W once, x once a block. */
 #include "backend/cuda/linear/ending.h"
 #include "backend/cuda/linear/gemv.h"
-#include "backend/cuda/value.h"
-#include "backend/cuda/ptx/launching.cuh"
 #include "backend/cuda/linear/gemv_kernel.cuh"
+#include "backend/cuda/ptx/launching.cuh"
+#include "backend/cuda/value.h"
 
 // ---- how it is cut --------------------------------------------------------------------------------------------------
 
@@ -72,8 +74,8 @@ static struct x_parts x_parts_of(const struct dgemv *a, int n_rows, const struct
 /* How deep queues are: all that a block of a small weight reads has a place. */
 static int depth_of(const struct gemv_cut *c) { return c->deep && c->cluster == 1 ? 8 : 6; }
 
-/* What a block keeps in shared memory beside queues and x: floats. A block has a multiprocessor to itself: of two on one, as the next
- * launch would put them on one that is free early, each takes twice as long. */
+/* What a block keeps in shared memory beside queues and x: floats. A block has a multiprocessor to itself: of two on
+ * one, as the next launch would put them on one that is free early, each takes twice as long. */
 struct rooms {
     int scale, bias, warp_sums, block_sums;
     size_t bytes;
@@ -123,13 +125,14 @@ int gemv_blocks(int cluster) {
     return blocks_at_once(kernel_of<END_PLAIN>(ELEMENT_E4M3, &c), cluster, WARPS * 32, SHARED_MOST);
 }
 
-/* About how long a block takes, in clocks of a multiprocessor: what its warps issue, two to a quarter, or what it reads. Figures are
- * those that order the cuts of bench/cuda/linear.cu as an H200 does. */
+/* About how long a block takes, in clocks of a multiprocessor: what its warps issue, two to a quarter, or what it
+ * reads. Figures are those that order the cuts of bench/cuda/linear.cu as an H200 does. */
 static int64_t cost_of(const struct dgemv *a, int n_rows, const struct gemv_cut *c) {
     bool narrow = a->w.element == ELEMENT_E4M3;
     int units = up_to(units_of(a), c->n_blocks / c->cluster);
     int64_t n_passes = up_to(up_to(units, c->row_warps), c->m_tiles * (in_pairs(a) ? 8 : 16));
-    int64_t chunks = up_to(up_to((int)a->w.in, chunk_of(a->w.element)), c->cluster), n_steps = up_to((int)chunks, c->column_warps);
+    int64_t chunks = up_to(up_to((int)a->w.in, chunk_of(a->w.element)), c->cluster),
+            n_steps = up_to((int)chunks, c->column_warps);
     int64_t step = 40 + c->m_tiles * (narrow ? 71 : 33);
     int64_t end = 300 + (c->column_warps > 1 ? 200 * c->column_warps : 0) + (c->cluster > 1 ? 1200 : 0);
     struct x_parts x = x_parts_of(a, n_rows, c);
@@ -145,15 +148,16 @@ bool gemv_takes_cut(const struct dgemv *a, int n_rows, const struct gemv_cut *cu
     return rooms_of(a, n_rows, cut).bytes <= SHARED_MOST;
 }
 
-/* Whether a warp reads much more than a queue: else a longer one only takes longer to fill, by a few per cent of a node. */
+/* Whether a warp reads much more than a queue: else a longer one only takes longer to fill, by a few per cent of a
+ * node. */
 static bool reads_long(const struct dgemv *a, const struct gemv_cut *c) {
     int units = up_to(up_to(units_of(a), c->n_blocks / c->cluster), c->row_warps);
     int steps = up_to(up_to(up_to((int)a->w.in, chunk_of(a->w.element)), c->cluster), c->column_warps);
     return steps * up_to(units, c->m_tiles * (in_pairs(a) ? 8 : 16)) > 16;
 }
 
-/* Blocks on the multiprocessors that are free while the node before runs have all their weights there when it ends; those that begin
- * with its end would be waited for. */
+/* Blocks on the multiprocessors that are free while the node before runs have all their weights there when it ends;
+ * those that begin with its end would be waited for. */
 static int blocks_for(const struct dgemv *a, int cluster) {
     int n = gemv_blocks(cluster);
     return a->held > n / 16 && a->held <= n / 4 ? (n - a->held) / cluster * cluster : n;
@@ -205,7 +209,8 @@ static void launch(const struct launch *l, int n_rows, const struct dgemv *a, st
                    const struct gemv_cut *cut) {
     struct rooms rooms = rooms_of(a, n_rows, cut);
     struct x_parts parts = x_parts_of(a, n_rows, cut);
-    int units = units_of(a), n_groups = cut->n_blocks / cut->cluster, chunks = up_to((int)a->w.in, chunk_of(a->w.element));
+    int units = units_of(a), n_groups = cut->n_blocks / cut->cluster,
+        chunks = up_to((int)a->w.in, chunk_of(a->w.element));
     gemv_args<E> args = {};
     args.w = static_cast<const unsigned char *>(a->w.at);
     args.x = static_cast<const unsigned char *>(x.at);
@@ -250,7 +255,7 @@ static void launch(const struct launch *l, int n_rows, const struct dgemv *a, st
 }
 
 void launch_gemv_cut(const struct launch *l, int n_rows, const struct dgemv *a, struct dmat x, struct dmat y,
-                              const struct gemv_cut *cut) {
+                     const struct gemv_cut *cut) {
     switch (end_of(a)) {
     case END_PLAIN: launch<END_PLAIN>(l, n_rows, a, x, y, cut); break;
     case END_GATED: launch<END_GATED>(l, n_rows, a, x, y, cut); break;

@@ -14,10 +14,11 @@ struct dgemv {
     struct dweight w;      // e4m3, f16 or bf16
     const float *bias;     // [w.out]; NULL: none
     struct dending ending; // plain or gated
-    int held;              // multiprocessors that the node before holds to its end; from a sixteenth to a quarter of all are left to it
+    int held; // multiprocessors that the node before holds to its end; from a sixteenth to a quarter of all are left to
+              // it
 };
-/* Whether it can compute that: x f16 (or bf16 with a weight of that) at addresses that are multiples of 16, whole pieces of 16 bytes
- * in a row of the weight, and shared memory for so many rows. */
+/* Whether it can compute that: x f16 (or bf16 with a weight of that) at addresses that are multiples of 16, whole
+ * pieces of 16 bytes in a row of the weight, and shared memory for so many rows. */
 bool gemv_takes(const struct dgemv *a, struct dmat x, struct dmat y, int n_rows);
 void launch_gemv(const struct launch *l, int n_rows, const struct dgemv *a, struct dmat x, struct dmat y);
 
@@ -28,10 +29,11 @@ struct gemv_cut {
     int cluster, n_blocks;       // blocks that share the columns; all blocks
     bool deep;                   // longer queues, without a cluster
 };
-struct gemv_cut gemv_cut_of(const struct dgemv *a, int n_rows);                     // n_blocks 0: shared memory is not enough
-int gemv_blocks(int cluster);                                                       // that run at once, one on a multiprocessor
+struct gemv_cut gemv_cut_of(const struct dgemv *a, int n_rows); // n_blocks 0: shared memory is not enough
+int gemv_blocks(int cluster);                                   // that run at once, one on a multiprocessor
 bool gemv_takes_cut(const struct dgemv *a, int n_rows, const struct gemv_cut *cut); // whether shared memory is enough
-void launch_gemv_cut(const struct launch *l, int n_rows, const struct dgemv *a, struct dmat x, struct dmat y, const struct gemv_cut *cut);
+void launch_gemv_cut(const struct launch *l, int n_rows, const struct dgemv *a, struct dmat x, struct dmat y,
+                     const struct gemv_cut *cut);
 
 #ifdef __cplusplus
 }

@@ -1,14 +1,14 @@
-/* gemv_kernel.cuh - the kernel of gemv.cu, which says how it works: the queue of weights, the rows of x, and what becomes of the
- * sums.
+/* gemv_kernel.cuh - the kernel of gemv.cu, which says how it works: the queue of weights, the rows of x, and what
+ * becomes of the sums.
  *
- * Its code is as much of its time as its loads: a node of a few microseconds begins with a cold instruction cache, and each
- * thousand instructions more cost it half a microsecond. So what a product ends with is compiled in, every piece stands in one place,
- * and what is rare is called. */
+ * Its code is as much of its time as its loads: a node of a few microseconds begins with a cold instruction cache, and
+ * each thousand instructions more cost it half a microsecond. So what a product ends with is compiled in, every piece
+ * stands in one place, and what is rare is called. */
 #pragma once
 
-#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/ptx/mma.cuh"
+#include "backend/cuda/value.h"
 
 enum { MAX_WARPS = 8, CHUNK_BYTES = 64, PIECE = 16, X_SLOTS = 4, X_BY_THREADS = 4, MAX_CLUSTER = 8 };
 
@@ -29,12 +29,14 @@ template <gemv_end E> struct gemv_args {
     int n_tokens;
     int row_warps, log2_column_warps;
 
-    // Shares, divided by the host: units of groups, of the row warps of one, of a pass; chunks of the blocks of a group.
+    // Shares, divided by the host: units of groups, of the row warps of one, of a pass; chunks of the blocks of a
+    // group.
     int group_units, longer_groups; // so many groups have one more
     int rank_chunks, longer_ranks;
     int sub_units, pass_units, n_passes; // of the longest group
 
-    // x is taken in parts of part_steps steps, the columns of a slot each; with more parts than slots they come again in every pass.
+    // x is taken in parts of part_steps steps, the columns of a slot each; with more parts than slots they come again
+    // in every pass.
     int part_steps, n_parts, n_slots, x_pitch_there; // pitch: bytes from token to token in a slot
     bool x_by_threads;                               // one part of one token, copied by plain loads
 
@@ -56,8 +58,11 @@ static __device__ void copy_later(uint32_t to, const void *from, bool zeros, uin
                  "l"(from), "r"((int)zeros), "l"(policy)
                  : "memory");
 }
-/* All threads of so many warps. The number is part of the instruction: one from a register would take all 16 barriers of a block. */
-template <int ID> static __device__ void wait_at(int n_threads) { asm volatile("bar.sync %0, %1;" ::"n"(ID), "r"(n_threads) : "memory"); }
+/* All threads of so many warps. The number is part of the instruction: one from a register would take all 16 barriers
+ * of a block. */
+template <int ID> static __device__ void wait_at(int n_threads) {
+    asm volatile("bar.sync %0, %1;" ::"n"(ID), "r"(n_threads) : "memory");
+}
 static __device__ void named_barrier(int id, int n_threads) {
     switch (id) {
     case 0: wait_at<1>(n_threads); break;
@@ -71,17 +76,22 @@ static __device__ void named_barrier(int id, int n_threads) {
     }
 }
 static __device__ void close_batch() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int PENDING> static __device__ void wait_batches() { asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory"); }
+template <int PENDING> static __device__ void wait_batches() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
 
 // ---- formats of W ---------------------------------------------------------------------------------------------------
-// A lane's 16 bytes of a row as STEPS steps of the tensor core: lo and hi are a step's first two elements and its last two.
-// X_ASIDE: by how much the pitch of tokens of x passes a multiple of 128 bytes, which keeps the lanes of a load in different banks:
-// those of a token lie 32 bytes apart for e4m3, so that the next token goes between them, else side by side.
+// A lane's 16 bytes of a row as STEPS steps of the tensor core: lo and hi are a step's first two elements and its last
+// two. X_ASIDE: by how much the pitch of tokens of x passes a multiple of 128 bytes, which keeps the lanes of a load in
+// different banks: those of a token lie 32 bytes apart for e4m3, so that the next token goes between them, else side by
+// side.
 
 struct e4m3_weights {
     using product = __half;
     static constexpr int BYTES = 1, STEPS = 4, X_ASIDE = 16;
-    static __device__ void step(const uint32_t (&w)[4], int s, uint32_t &lo, uint32_t &hi) { e4m3_to_pairs(w[s], lo, hi); }
+    static __device__ void step(const uint32_t (&w)[4], int s, uint32_t &lo, uint32_t &hi) {
+        e4m3_to_pairs(w[s], lo, hi);
+    }
 };
 
 template <class T> struct plain_weights {
@@ -133,17 +143,20 @@ template <gemv_end E> static __device__ int row_of(const gemv_args<E> &a, int un
     return second ? unit + a.out_units : unit;
 }
 
-/* Where a unit's row lies in the tiles of a pass: of pairs the upper half of each tile holds the first rows, the lower one the second. */
+/* Where a unit's row lies in the tiles of a pass: of pairs the upper half of each tile holds the first rows, the lower
+ * one the second. */
 static __device__ int tile_row(int unit_in_pass, bool pairs, bool second) {
     return pairs ? unit_in_pass / 8 * 16 + unit_in_pass % 8 + (second ? 8 : 0) : unit_in_pass;
 }
 
-/* Shared memory: queues | x | scales and biases of the group, first rows and then second ones | sums of warps | sums of the block. */
+/* Shared memory: queues | x | scales and biases of the group, first rows and then second ones | sums of warps | sums of
+ * the block. */
 struct places {
     unsigned char *queues, *x;
     float *scales, *biases, *warp_sums, *block_sums;
 
-    template <gemv_end E> __device__ __forceinline__ places(const gemv_args<E> &a, unsigned char *shared, int queue_bytes) {
+    template <gemv_end E>
+    __device__ __forceinline__ places(const gemv_args<E> &a, unsigned char *shared, int queue_bytes) {
         queues = shared;
         x = shared + queue_bytes;
         scales = reinterpret_cast<float *>(x + a.n_slots * a.n_tokens * a.x_pitch_there);
@@ -169,7 +182,8 @@ template <class W, int M_TILES, int DEPTH, gemv_end E, bool CLUSTERED> struct we
     bool there[M_TILES][2]; // else zeros
     int put_pass, put_step = 0, take_slot = 0;
 
-    __device__ __forceinline__ weight_queue(const gemv_args<E> &a, const station<E, CLUSTERED> &at, unsigned char *queues)
+    __device__ __forceinline__ weight_queue(const gemv_args<E> &a, const station<E, CLUSTERED> &at,
+                                            unsigned char *queues)
         : a(a), at(at), slots(queues + at.warp * BYTES) {
         policy = policy_read_once();
         row_bytes = (uint32_t)a.in * W::BYTES;
@@ -192,7 +206,8 @@ template <class W, int M_TILES, int DEPTH, gemv_end E, bool CLUSTERED> struct we
             for (int half = 0; half < 2; half++) {
                 int u = units.begin + at.r + (in_pairs(E) ? t * 8 : t * 16 + half * 8);
                 there[t][half] = u < units.end;
-                from[t][half] = first_byte + (there[t][half] ? (uint32_t)row_of<E>(a, u, in_pairs(E) && half) * row_bytes : 0);
+                from[t][half] =
+                    first_byte + (there[t][half] ? (uint32_t)row_of<E>(a, u, in_pairs(E) && half) * row_bytes : 0);
             }
     }
 
@@ -204,7 +219,8 @@ template <class W, int M_TILES, int DEPTH, gemv_end E, bool CLUSTERED> struct we
             for (int t = 0; t < M_TILES; t++)
 #pragma unroll
                 for (int half = 0; half < 2; half++) {
-                    copy_later(to + (t * 2 + half) * 32 * PIECE, a.w + from[t][half], !there[t][half] || put_byte >= row_bytes, policy);
+                    copy_later(to + (t * 2 + half) * 32 * PIECE, a.w + from[t][half],
+                               !there[t][half] || put_byte >= row_bytes, policy);
                     from[t][half] += step_bytes;
                 }
             put_byte += step_bytes;
@@ -224,7 +240,8 @@ template <class W, int M_TILES, int DEPTH, gemv_end E, bool CLUSTERED> struct we
         for (int t = 0; t < M_TILES; t++)
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                uint4 v = *reinterpret_cast<const uint4 *>(slots + take_slot * SLOT + (t * 2 + half) * 32 * PIECE + at.lane * PIECE);
+                uint4 v = *reinterpret_cast<const uint4 *>(slots + take_slot * SLOT + (t * 2 + half) * 32 * PIECE +
+                                                           at.lane * PIECE);
                 w[t][half][0] = v.x, w[t][half][1] = v.y, w[t][half][2] = v.z, w[t][half][3] = v.w;
             }
         take_slot = take_slot + 1 == DEPTH ? 0 : take_slot + 1;
@@ -233,10 +250,11 @@ template <class W, int M_TILES, int DEPTH, gemv_end E, bool CLUSTERED> struct we
 
 // ---- x --------------------------------------------------------------------------------------------------------------
 
-/* The rows of x that the block multiplies: a short one brought by every thread, others in parts that are copied as wholes and waited
- * for one by one. Barriers: a slot's part is there; all warps have read it. */
+/* The rows of x that the block multiplies: a short one brought by every thread, others in parts that are copied as
+ * wholes and waited for one by one. Barriers: a slot's part is there; all warps have read it. */
 template <class W, gemv_end E, bool CLUSTERED> struct x_rows {
-    static constexpr int CHUNK = CHUNK_BYTES / W::BYTES, X_BYTES = CHUNK * 2; // of a chunk: elements, and bytes of x that it meets
+    static constexpr int CHUNK = CHUNK_BYTES / W::BYTES,
+                         X_BYTES = CHUNK * 2; // of a chunk: elements, and bytes of x that it meets
 
     const gemv_args<E> &a;
     const station<E, CLUSTERED> &at;
@@ -245,8 +263,8 @@ template <class W, gemv_end E, bool CLUSTERED> struct x_rows {
     int begin, n_bytes, part_bytes;
     bool stays; // every part has a slot of its own
 
-    __device__ __forceinline__ x_rows(const gemv_args<E> &a, const station<E, CLUSTERED> &at, unsigned char *xs, uint64_t *full,
-                                      uint64_t *empty)
+    __device__ __forceinline__ x_rows(const gemv_args<E> &a, const station<E, CLUSTERED> &at, unsigned char *xs,
+                                      uint64_t *full, uint64_t *empty)
         : a(a), at(at), xs(xs), full(full), empty(empty) {
         begin = at.columns.begin * CHUNK * 2;
         n_bytes = max(min(at.columns.end * CHUNK, a.in) - at.columns.begin * CHUNK, 0) * 2;
@@ -254,7 +272,9 @@ template <class W, gemv_end E, bool CLUSTERED> struct x_rows {
         stays = a.n_parts <= a.n_slots;
     }
 
-    __device__ __forceinline__ unsigned char *slot_of(int part) const { return xs + part % X_SLOTS * a.n_tokens * a.x_pitch_there; }
+    __device__ __forceinline__ unsigned char *slot_of(int part) const {
+        return xs + part % X_SLOTS * a.n_tokens * a.x_pitch_there;
+    }
 
     /* By warp 0; count: of all parts of all passes. */
     __device__ __forceinline__ void fetch_part(int count) const {
@@ -264,14 +284,16 @@ template <class W, gemv_end E, bool CLUSTERED> struct x_rows {
             barrier_expect(barrier, a.n_tokens * max(bytes, 0));
         __syncwarp(); // it knows what to expect
         if (at.lane < a.n_tokens && bytes > 0)
-            bulk_copy(there + at.lane * a.x_pitch_there, a.x + at.lane * a.x_pitch + begin + part * part_bytes, bytes, barrier);
+            bulk_copy(there + at.lane * a.x_pitch_there, a.x + at.lane * a.x_pitch + begin + part * part_bytes, bytes,
+                      barrier);
     }
 
-    /* Before the wait for the node before. What lies behind the last column of x is zero, as the queue has it for W. (Where slots are
-     * filled again, it is x of before.) */
+    /* Before the wait for the node before. What lies behind the last column of x is zero, as the queue has it for W.
+     * (Where slots are filled again, it is x of before.) */
     __device__ __forceinline__ void open() const {
         int behind = (at.columns.end - at.columns.begin) * X_BYTES;
-        int part = n_bytes < behind ? n_bytes / part_bytes : a.n_slots; // where this block's columns end: others may have a part more
+        int part = n_bytes < behind ? n_bytes / part_bytes
+                                    : a.n_slots; // where this block's columns end: others may have a part more
         if (threadIdx.x < X_SLOTS) {
             barrier_init(shared_address(&full[threadIdx.x]), 1);
             barrier_init(shared_address(&empty[threadIdx.x]), at.n_warps * WARP_ARRIVALS);
@@ -281,7 +303,8 @@ template <class W, gemv_end E, bool CLUSTERED> struct x_rows {
         for (int i = threadIdx.x; part < a.n_slots && i < a.n_tokens * X_BYTES / PIECE; i += blockDim.x) {
             int to = n_bytes - part * part_bytes + i % (X_BYTES / PIECE) * PIECE;
             if (to < behind - part * part_bytes)
-                *reinterpret_cast<uint4 *>(slot_of(part) + i / (X_BYTES / PIECE) * a.x_pitch_there + to) = make_uint4(0, 0, 0, 0);
+                *reinterpret_cast<uint4 *>(slot_of(part) + i / (X_BYTES / PIECE) * a.x_pitch_there + to) =
+                    make_uint4(0, 0, 0, 0);
         }
         if (!a.x_by_threads)
             __syncthreads(); // the barriers are ready
@@ -316,7 +339,8 @@ template <class W, gemv_end E, bool CLUSTERED> struct x_rows {
         return slot_of(stays ? part : n_taken) + at.column_warp * X_BYTES + at.q * (X_BYTES / 4);
     }
 
-    /* The warp has read the part. The one before it has long been read by all, or about: its place takes the part that is X_SLOTS ahead. */
+    /* The warp has read the part. The one before it has long been read by all, or about: its place takes the part that
+     * is X_SLOTS ahead. */
     __device__ __forceinline__ void leave_part(int n_taken) const {
         if (stays)
             return;
@@ -399,7 +423,8 @@ template <class W, int M_TILES, gemv_end E, bool CLUSTERED> struct results {
         if constexpr (E == END_PLAIN)
             store(a.y, to, a.y_element, first);
         if constexpr (E == END_GATED)
-            store(a.y, to, a.y_element, a.end.act == 0 ? silu(first) * second : activate_rarely(a.end.act, a.end.limit, first, second));
+            store(a.y, to, a.y_element,
+                  a.end.act == 0 ? silu(first) * second : activate_rarely(a.end.act, a.end.limit, first, second));
     }
     static __device__ __noinline__ float activate_rarely(int act, float limit, float gate, float up) {
         return activate(act, limit, gate, up);
@@ -408,7 +433,9 @@ template <class W, int M_TILES, gemv_end E, bool CLUSTERED> struct results {
     /* From the sums that `sum_of(tile row)` gives. */
     template <class F> __device__ __forceinline__ void write(const item &it, F sum_of) const {
         int i = it.unit - at.group.begin;
-        auto scaled = [&](float sum, int i) { return sum * (W::BYTES == 1 ? m.scales[i] : 1.0f) + (a.bias ? m.biases[i] : 0.0f); };
+        auto scaled = [&](float sum, int i) {
+            return sum * (W::BYTES == 1 ? m.scales[i] : 1.0f) + (a.bias ? m.biases[i] : 0.0f);
+        };
         float first = scaled(sum_of(tile_row(it.in_pass, in_pairs(E), false)), i), second = 0;
         if (in_pairs(E))
             second = scaled(sum_of(tile_row(it.in_pass, true, true)), i + at.n_units);
@@ -458,24 +485,28 @@ template <class W, int M_TILES, gemv_end E, bool CLUSTERED> struct results {
             int token = i / a_token, w = i % a_token / a.pass_units, in_pass = i % a.pass_units;
             span units = at.units_of_pass(a, w, pass);
             if (units.begin + in_pass < units.end)
-                write({token, units.begin + in_pass, in_pass}, [&](int row) { return sum_of_blocks(sums, token, w * ROWS + row); });
+                write({token, units.begin + in_pass, in_pass},
+                      [&](int row) { return sum_of_blocks(sums, token, w * ROWS + row); });
         }
     }
 
     /* A pass has ended: its sums are left where others add them, and nobody waits for anybody's loads. */
     __device__ __forceinline__ void end_pass(int pass, warp_sums<W, M_TILES> &sums) const {
-        float *of_row_warp = m.warp_sums + ((pass & 1) * at.n_warps + at.row_warp * at.column_warps) * a.n_tokens * SUM_PITCH;
+        float *of_row_warp =
+            m.warp_sums + ((pass & 1) * at.n_warps + at.row_warp * at.column_warps) * a.n_tokens * SUM_PITCH;
         float *of_block = m.block_sums + (pass & 1) * a.n_tokens * block_pitch + at.row_warp * ROWS;
         int thread = at.column_warp * 32 + at.lane, n_threads = at.column_warps * 32;
         if (CLUSTERED && pass > 0) {
-            cluster_wait(); // every block's sums of the pass before are there, and those of the one before that have been read
+            cluster_wait(); // every block's sums of the pass before are there, and those of the one before that have
+                            // been read
             write_pass_of_cluster(pass - 1);
         }
         if (CLUSTERED && at.column_warps == 1)
             sums.leave(a.n_tokens, at.r, at.q, of_block, block_pitch);
         else {
             sums.leave(a.n_tokens, at.r, at.q, of_row_warp + at.column_warp * a.n_tokens * SUM_PITCH, SUM_PITCH);
-            named_barrier(at.row_warp, n_threads); // the sums of the column warps are there; the pass before's have been read
+            named_barrier(at.row_warp,
+                          n_threads); // the sums of the column warps are there; the pass before's have been read
             if (!CLUSTERED)
                 write_pass(of_row_warp, pass);
             else

@@ -1,6 +1,7 @@
-/* ladder.c - what a step's products take by the library alone (backend_probes.ladder): the bound of an engine that multiplies by cuBLASLt and does
- * nothing else. Each shape's product is timed with up to 32 algorithms that the library proposes, as many as gemm_plan.c times, as nodes of a graph over the weights of up to
- * 16 layers, so that a large model's come from memory; the fastest counts, as often as the program has the shape. No scales a row, no bias, no
+/* ladder.c - what a step's products take by the library alone (backend_probes.ladder): the bound of an engine that
+ * multiplies by cuBLASLt and does nothing else. Each shape's product is timed with up to 32 algorithms that the library
+ * proposes, as many as gemm_plan.c times, as nodes of a graph over the weights of up to 16 layers, so that a large
+ * model's come from memory; the fastest counts, as often as the program has the shape. No scales a row, no bias, no
  * activation. Overwrites the values of a step; nothing may be in flight. */
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/device/probes.h"
@@ -32,12 +33,13 @@ static enum status time_rung(struct rung *r, struct error *err) {
     TRY(gemm_proposals(g, p, ALGORITHMS, &proposals, err));
     gemm_add_proposals(g, p, ALGORITHMS, &proposals);
     cudaError_t code = gemm_race(g, p, &proposals, &r->likes, MAX(r->likes.n, LEAST_NODES), ROUNDS, us);
-    DEVICE_TRY(g->loaded->device, err, code, "%s: timing the library's products of %d rows", g->op->weights[0]->name, r->rows);
+    DEVICE_TRY(g->loaded->device, err, code, "%s: timing the library's products of %d rows", g->op->weights[0]->name,
+               r->rows);
     for (int i = 0; i < proposals.n; i++)
         if (us[i] > 0 && (r->us == 0 || us[i] < r->us))
             r->us = us[i];
-    DEVICE_TRY(g->loaded->device, err, cudaStreamSynchronize(g->loaded->device->stream), "%s: timing the library's products of %d rows",
-               g->op->weights[0]->name, r->rows);
+    DEVICE_TRY(g->loaded->device, err, cudaStreamSynchronize(g->loaded->device->stream),
+               "%s: timing the library's products of %d rows", g->op->weights[0]->name, r->rows);
     cudaGetLastError(); // of what it could not do
     return r->us > 0 ? OK : gemm_refused(g->op, p->rows, CUBLAS_STATUS_NOT_SUPPORTED, err);
 }

@@ -19,13 +19,15 @@ struct dmat linear_made(const struct compiled_op *linear) {
 
 static cudaStream_t stream_of(const struct linear_call *call) { return call->launch->stream; }
 
-/* "model.layers.0.mlp.down_proj.weight: the product of 24 rows with [3584, 18944] by gemm_fp8_split_k.cu did not start" */
+/* "model.layers.0.mlp.down_proj.weight: the product of 24 rows with [3584, 18944] by gemm_fp8_split_k.cu did not start"
+ */
 static enum status started(const struct linear_call *call, cudaError_t code, struct error *err) {
     const struct linear_kernel *k = linear_kernel(call->c, call->n_rows);
     const struct dweight *w = &call->c->matrix[0];
     if (code == cudaSuccess)
         return OK;
-    return device_fault(call->exe->loaded->device, err, code, "%s: the product of %d rows with [%lld, %lld] by %s did not start",
+    return device_fault(call->exe->loaded->device, err, code,
+                        "%s: the product of %d rows with [%lld, %lld] by %s did not start",
                         call->c->op->weights[0]->name, call->n_rows, (long long)w->out, (long long)w->in, k->file);
 }
 
@@ -38,8 +40,12 @@ static struct dending ending_of(const struct compiled_op *c) {
 
 // ---- the library ------------------------------------------------------------------------------------------------
 
-static bool value_takes(const struct compiled_op *c, int rows) { return (void)rows, c->matrix[0].element != ELEMENT_E4M3; }
-static bool qact_takes(const struct compiled_op *c, int rows) { return (void)rows, c->matrix[0].element == ELEMENT_E4M3; }
+static bool value_takes(const struct compiled_op *c, int rows) {
+    return (void)rows, c->matrix[0].element != ELEMENT_E4M3;
+}
+static bool qact_takes(const struct compiled_op *c, int rows) {
+    return (void)rows, c->matrix[0].element == ELEMENT_E4M3;
+}
 
 static enum status library_put(const struct linear_call *call, struct error *err) {
     return gemm_run(call->c->gemm, call->n_rows, call->v.x, call->v.y, err);
@@ -56,7 +62,8 @@ int gemv_rows(const struct compiled_op *c, struct dmat x, int max_rows) {
     int most = 0, last = padded_index(max_rows);
     if (c->in_order.at && !c->convert.at && !gemv_takes(&s, c->in_order, linear_made(c), 1))
         return 0;
-    for (int i = 0; i <= last && padded_rows_at(i) <= GEMV_MAX_ROWS && gemv_takes(&s, x, linear_made(c), padded_rows_at(i)); i++)
+    for (int i = 0;
+         i <= last && padded_rows_at(i) <= GEMV_MAX_ROWS && gemv_takes(&s, x, linear_made(c), padded_rows_at(i)); i++)
         most = padded_rows_at(i);
     return most;
 }
@@ -95,7 +102,8 @@ static enum status small_m_put(const struct linear_call *call, struct error *err
     struct dsmall_m a = small_m_of(call->c);
     a.qact = call->v.qact;
     a.requant = call->v.requant;
-    return started(call, launch_gemm_small_m(stream_of(call), padded_rows(call->n_rows), &a, call->v.x, call->v.y), err);
+    return started(call, launch_gemm_small_m(stream_of(call), padded_rows(call->n_rows), &a, call->v.x, call->v.y),
+                   err);
 }
 
 static struct dgated gated_of(const struct compiled_op *c) {
@@ -124,15 +132,19 @@ static bool gated_prefill_takes(const struct compiled_op *c, int rows) {
 static enum status gated_prefill_put(const struct linear_call *call, struct error *err) {
     struct dgated a = gated_of(call->c);
     a.qact = call->v.qact;
-    return started(call, launch_gemm_prefill_gated(stream_of(call), padded_rows(call->n_rows), &a, call->v.x, call->v.y), err);
+    return started(
+        call, launch_gemm_prefill_gated(stream_of(call), padded_rows(call->n_rows), &a, call->v.x, call->v.y), err);
 }
 
-static bool split_k_row_takes(const struct compiled_op *c, int rows) { return split_k_takes(c->matrix[0], c->gemm->x, c->gemm->y, rows); }
+static bool split_k_row_takes(const struct compiled_op *c, int rows) {
+    return split_k_takes(c->matrix[0], c->gemm->x, c->gemm->y, rows);
+}
 
 static enum status split_k_put(const struct linear_call *call, struct error *err) {
     const struct gemm *g = call->c->gemm;
     const struct linear_values *v = &call->v;
-    cudaError_t code = launch_gemm_split_k(stream_of(call), padded_rows(call->n_rows), g->weight, g->l2_copy, v->x, v->y, &v->requant);
+    cudaError_t code =
+        launch_gemm_split_k(stream_of(call), padded_rows(call->n_rows), g->weight, g->l2_copy, v->x, v->y, &v->requant);
     return started(call, code, err);
 }
 
@@ -141,7 +153,9 @@ static bool prefill_row_takes(const struct compiled_op *c, int rows) {
 }
 
 static enum status prefill_put(const struct linear_call *call, struct error *err) {
-    return started(call, launch_gemm_prefill(stream_of(call), padded_rows(call->n_rows), call->c->matrix[0], call->v.x, call->v.y), err);
+    return started(
+        call, launch_gemm_prefill(stream_of(call), padded_rows(call->n_rows), call->c->matrix[0], call->v.x, call->v.y),
+        err);
 }
 
 // ---- the head ---------------------------------------------------------------------------------------------------
@@ -158,25 +172,27 @@ enum { LIBRARY, LIBRARY_QACT, SMALL_M, GEMV, GATED, GATED_PREFILL, SPLIT_K, PREF
 
 const struct linear_kernel linear_kernels[N_LINEAR_KERNELS] = {
     [LIBRARY] = {"library", "cuBLASLt", .is_timed = true, .takes = value_takes, .put = library_put},
-    [LIBRARY_QACT] = {"library", "cuBLASLt", .reads_qact = true, .makes_unscaled = true, .is_timed = true, .takes = qact_takes,
-                      .put = library_put},
+    [LIBRARY_QACT] = {"library", "cuBLASLt", .reads_qact = true, .makes_unscaled = true, .is_timed = true,
+                      .takes = qact_takes, .put = library_put},
     [GEMV] = {"gemv", "gemv.cu", .gates = true, .is_timed = true, .takes = gemv_row_takes, .put = gemv_put},
     [SMALL_M] = {"small_m", "gemm_fp8_small_m.cu", .reads_qact = true, .gates = true, .folds = true, .is_timed = true,
                  .takes = small_m_row_takes, .put = small_m_put},
-    [GATED] = {"gated", "gemm_fp8_gated.cu", .reads_qact = true, .gates = true, .folds = true, .takes = gated_row_takes, .put = gated_put},
+    [GATED] = {"gated", "gemm_fp8_gated.cu", .reads_qact = true, .gates = true, .folds = true, .takes = gated_row_takes,
+               .put = gated_put},
     [GATED_PREFILL] = {"gated_prefill", "gemm_fp8_prefill.cu", .reads_qact = true, .gates = true, .folds = true,
                        .takes = gated_prefill_takes, .put = gated_prefill_put},
     [SPLIT_K] = {"split_k", "gemm_fp8_split_k.cu", .reads_qact = true, .makes_unscaled = true, .ends_early = true,
                  .takes = split_k_row_takes, .put = split_k_put},
-    [PREFILL] = {"prefill", "gemm_fp8_prefill.cu", .reads_qact = true, .makes_unscaled = true, .takes = prefill_row_takes,
-                 .put = prefill_put},
+    [PREFILL] = {"prefill", "gemm_fp8_prefill.cu", .reads_qact = true, .makes_unscaled = true,
+                 .takes = prefill_row_takes, .put = prefill_put},
     [LM_HEAD] = {"lm_head", "lm_head.cu", .is_timed = true, .takes = lm_head_row_takes, .put = lm_head_put},
 };
-const struct linear_kernel *const linear_by_gemv = &linear_kernels[GEMV], *const linear_by_small_m = &linear_kernels[SMALL_M],
-                                  *const linear_by_gated = &linear_kernels[GATED],
-                                  *const linear_by_gated_prefill = &linear_kernels[GATED_PREFILL],
-                                  *const linear_by_split_k = &linear_kernels[SPLIT_K], *const linear_by_prefill = &linear_kernels[PREFILL],
-                                  *const linear_by_lm_head = &linear_kernels[LM_HEAD];
+const struct linear_kernel
+    *const linear_by_gemv = &linear_kernels[GEMV],
+           *const linear_by_small_m = &linear_kernels[SMALL_M], *const linear_by_gated = &linear_kernels[GATED],
+           *const linear_by_gated_prefill = &linear_kernels[GATED_PREFILL],
+           *const linear_by_split_k = &linear_kernels[SPLIT_K], *const linear_by_prefill = &linear_kernels[PREFILL],
+           *const linear_by_lm_head = &linear_kernels[LM_HEAD];
 
 const struct linear_kernel *linear_library(const struct compiled_op *c) {
     return &linear_kernels[c->matrix[0].element == ELEMENT_E4M3 ? LIBRARY_QACT : LIBRARY];
@@ -199,7 +215,8 @@ bool linear_requantises(const struct compiled_op *c, int n_rows) {
     const struct linear_kernel *k = linear_kernel(c, n_rows);
     if (!c->gemm->loaded->device->requantises)
         return false;
-    return (k == linear_by_small_m && !c->pair) || (k == linear_by_split_k && split_k_requantises(c->matrix[0], padded_rows(n_rows)));
+    return (k == linear_by_small_m && !c->pair) ||
+           (k == linear_by_split_k && split_k_requantises(c->matrix[0], padded_rows(n_rows)));
 }
 
 bool linear_gates(const struct compiled_op *c, int n_rows) { return c->pair && linear_kernel(c, n_rows)->gates; }
@@ -209,5 +226,6 @@ const struct compiled_op *linear_maker(const struct compiled_op *linear, int n_r
 }
 
 int linear_most_rows(const struct executable *exe, const struct op *linear) {
-    return exe->program->values[linear->in[0].id].rows == ROWS_TOKENS ? exe->bucket.max_tokens : MAX(exe->bucket.max_rows, 1);
+    return exe->program->values[linear->in[0].id].rows == ROWS_TOKENS ? exe->bucket.max_tokens
+                                                                      : MAX(exe->bucket.max_rows, 1);
 }

@@ -2,8 +2,8 @@
  *
  *     gyre CUDA plans 3
  *     NVIDIA H200, 132 multiprocessors, driver 13000, cuBLASLt 130001, kernels 5e09...
- *     16 4608 3584 4 4 0 1 256 256 0 0 1 7.04 2a 0 ...        a plan: the key, the path, microseconds, eight words in hexadecimal
- *     end 1 5f0c...                                           how many, and a hash of all before this line */
+ *     16 4608 3584 4 4 0 1 256 256 0 0 1 7.04 2a 0 ...        a plan: the key, the path, microseconds, eight words in
+ * hexadecimal end 1 5f0c...                                           how many, and a hash of all before this line */
 #include "backend/cuda/linear/plan_cache.h"
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/value.h"
@@ -123,8 +123,8 @@ static bool read_plans(struct plan_cache *c, struct str text) {
 /* A regular file of ours that nobody else may write to. */
 static bool is_ours(const char *path) {
     struct stat s;
-    return stat(path, &s) == 0 && S_ISREG(s.st_mode) && s.st_uid == geteuid() && (s.st_mode & (S_IWGRP | S_IWOTH)) == 0 &&
-           s.st_size <= MOST_BYTES;
+    return stat(path, &s) == 0 && S_ISREG(s.st_mode) && s.st_uid == geteuid() &&
+           (s.st_mode & (S_IWGRP | S_IWOTH)) == 0 && s.st_size <= MOST_BYTES;
 }
 
 struct plan_cache *plan_cache_open(const char *path, const char *machine) {

@@ -1,12 +1,12 @@
 /* moe.cu - MOE_ROUTE and the plain MOE_FFN.
  *
  * MOE_ROUTE   a warp a token: the logits lie in shared memory, top_k rounds of the largest.
- * MOE_FFN     two nodes. hidden[t,k,f] = act(W13_e x)[f]: a warp an f, both of its rows; y[t,d] = sum_k weight * (W2_e hidden + b2):
- *             a warp a d. A lane reads eight weights at once, so that a few tokens are bound by the bytes of their experts.
- *             Every token reads its experts' weights for itself: right at any size, not fast at many tokens. */
+ * MOE_FFN     two nodes. hidden[t,k,f] = act(W13_e x)[f]: a warp an f, both of its rows; y[t,d] = sum_k weight * (W2_e
+ * hidden + b2): a warp a d. A lane reads eight weights at once, so that a few tokens are bound by the bytes of their
+ * experts. Every token reads its experts' weights for itself: right at any size, not fast at many tokens. */
 #include "backend/cuda/moe/moe.h"
-#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/fours.cuh"
+#include "backend/cuda/value.h"
 
 enum { SOFTMAX, SOFTMAX_TOPK, SIGMOID, SOFTMAX_GROUP }; // core/ops.h routing
 
@@ -77,7 +77,8 @@ static __device__ void keep_groups(const droute &a, float *choice, float *worth,
     __syncwarp();
 }
 
-static __global__ void moe_route(device_plan plan, droute a, dmat logits, dweight bias, dweight expert_scale, dmat ids, dmat weights) {
+static __global__ void moe_route(device_plan plan, droute a, dmat logits, dweight bias, dweight expert_scale, dmat ids,
+                                 dmat weights) {
     let_next_start();
     wait_for_previous();
     extern __shared__ float memory[];
@@ -123,17 +124,18 @@ static __global__ void moe_route(device_plan plan, droute a, dmat logits, dweigh
     }
 }
 
-void launch_moe_route(const struct launch *l, const struct droute *a, struct dmat logits, struct dweight bias, struct dweight expert_scale,
-                      struct dmat ids, struct dmat weights) {
+void launch_moe_route(const struct launch *l, const struct droute *a, struct dmat logits, struct dweight bias,
+                      struct dweight expert_scale, struct dmat ids, struct dmat weights) {
     size_t shared = (size_t)(2 * a->n_experts + a->n_groups) * sizeof(float);
     launch_node(moe_route, l->n_tokens, 32, shared, l->stream, l->plan, *a, logits, bias, expert_scale, ids, weights);
 }
 
 enum { WARPS = 8 };
 
-/* A row of weights times n values, by a warp; known to all lanes. W: element of the weights, X: of the values, EIGHTS: both lie so
- * that a lane reads eight neighbours of each at once. */
-template <element W, element X, bool EIGHTS> static __device__ float row_dot(const dweight &w, int64_t row, const dmat &x, int64_t t) {
+/* A row of weights times n values, by a warp; known to all lanes. W: element of the weights, X: of the values, EIGHTS:
+ * both lie so that a lane reads eight neighbours of each at once. */
+template <element W, element X, bool EIGHTS>
+static __device__ float row_dot(const dweight &w, int64_t row, const dmat &x, int64_t t) {
     dmat rows = {const_cast<void *>(w.at), w.in, (int)w.in, W, nullptr};
     int lane = threadIdx.x % 32, n = (int)w.in;
     float sum = 0;
@@ -152,7 +154,8 @@ template <element W, element X, bool EIGHTS> static __device__ float row_dot(con
 }
 
 template <element W, element X, bool EIGHTS>
-static __global__ void __launch_bounds__(WARPS * 32) moe_up(device_plan plan, dmoe a, dmat x, dmat ids, dweight w13, dweight b13) {
+static __global__ void __launch_bounds__(WARPS * 32)
+    moe_up(device_plan plan, dmoe a, dmat x, dmat ids, dweight w13, dweight b13) {
     let_next_start();
     wait_for_previous();
     int f = blockIdx.x * WARPS + threadIdx.x / 32, t = blockIdx.y / a.top_k, k = blockIdx.y % a.top_k;
@@ -182,15 +185,16 @@ static __global__ void __launch_bounds__(WARPS * 32)
 #pragma unroll 2
     for (int k = 0; k < a.top_k; k++) {
         int64_t row = (int64_t) static_cast<const int32_t *>(ids.at)[t * ids.stride + k] * y.width + d;
-        sum += load(weights, t, k) *
-               (row_dot<W, ELEMENT_F32, EIGHTS>(w2, row, hidden, (int64_t)t * a.top_k + k) + (b2.at ? load(b2, row) : 0.0f));
+        sum += load(weights, t, k) * (row_dot<W, ELEMENT_F32, EIGHTS>(w2, row, hidden, (int64_t)t * a.top_k + k) +
+                                      (b2.at ? load(b2, row) : 0.0f));
     }
     if (threadIdx.x % 32 == 0)
         store(y, t, d, sum);
 }
 
-/* Pairs of a token and an expert are a grid's rows, of which there are 65,535: 8,192 tokens with 8 experts each are one too many. Those beyond go into
- * nodes of their own, which count tokens from their first: a step of more than MOE_GRAPH_TOKENS is launched for the tokens that it has, so none is beyond. */
+/* Pairs of a token and an expert are a grid's rows, of which there are 65,535: 8,192 tokens with 8 experts each are one
+ * too many. Those beyond go into nodes of their own, which count tokens from their first: a step of more than
+ * MOE_GRAPH_TOKENS is launched for the tokens that it has, so none is beyond. */
 enum { MOST_PAIRS = 65535 };
 static_assert(MOE_GRAPH_TOKENS * MOE_MOST_TOP_K <= MOST_PAIRS, "steps with padding are one piece");
 
@@ -201,8 +205,9 @@ static dmat rows_from(dmat m, int64_t first) {
 }
 
 template <element W, element X, bool EIGHTS>
-static void launch_both(const struct launch *l, const struct dmoe *a, struct dmat x, struct dmat ids, struct dmat weights,
-                        struct dweight w13, struct dweight w2, struct dweight b13, struct dweight b2, struct dmat y) {
+static void launch_both(const struct launch *l, const struct dmoe *a, struct dmat x, struct dmat ids,
+                        struct dmat weights, struct dweight w13, struct dweight w2, struct dweight b13,
+                        struct dweight b2, struct dmat y) {
     int most = MOST_PAIRS / a->top_k;
     for (int first = 0; first < l->n_tokens; first += most) {
         int n = l->n_tokens - first < most ? l->n_tokens - first : most;
@@ -210,15 +215,17 @@ static void launch_both(const struct launch *l, const struct dmoe *a, struct dma
         dmoe some = *a;
         some.hidden += (int64_t)first * a->top_k * a->ffn_size;
         dmat at = rows_from(ids, first);
-        launch_node(moe_up<W, X, EIGHTS>, up, WARPS * 32, 0, l->stream, l->plan, some, rows_from(x, first), at, w13, b13);
-        launch_node(moe_down<W, EIGHTS>, down, WARPS * 32, 0, l->stream, l->plan, some, at, rows_from(weights, first), w2, b2,
-                    rows_from(y, first));
+        launch_node(moe_up<W, X, EIGHTS>, up, WARPS * 32, 0, l->stream, l->plan, some, rows_from(x, first), at, w13,
+                    b13);
+        launch_node(moe_down<W, EIGHTS>, down, WARPS * 32, 0, l->stream, l->plan, some, at, rows_from(weights, first),
+                    w2, b2, rows_from(y, first));
     }
 }
 
-void launch_moe_ffn(const struct launch *l, const struct dmoe *a, struct dmat x, struct dmat ids, struct dmat weights, struct dweight w13,
-                    struct dweight w2, struct dweight b13, struct dweight b2, struct dmat y) {
-    auto both = launch_both<ELEMENT_F32, ELEMENT_F32, false>; // of any element of x there are two: float32 and the weights'
+void launch_moe_ffn(const struct launch *l, const struct dmoe *a, struct dmat x, struct dmat ids, struct dmat weights,
+                    struct dweight w13, struct dweight w2, struct dweight b13, struct dweight b2, struct dmat y) {
+    auto both =
+        launch_both<ELEMENT_F32, ELEMENT_F32, false>; // of any element of x there are two: float32 and the weights'
     bool eights = w13.in % 8 == 0 && w2.in % 8 == 0 && lies_in_eights(x), narrow = x.element != ELEMENT_F32;
     switch (w13.element) {
     case ELEMENT_F16:

@@ -13,17 +13,20 @@ struct droute {
     bool renormalise;
     float scale;
 };
-void launch_moe_route(const struct launch *l, const struct droute *a, struct dmat logits, struct dweight bias, struct dweight expert_scale,
-                      struct dmat ids, struct dmat weights);
+void launch_moe_route(const struct launch *l, const struct droute *a, struct dmat logits, struct dweight bias,
+                      struct dweight expert_scale, struct dmat ids, struct dmat weights);
 
-enum { MOE_MOST_TOP_K = 64, MOE_GRAPH_TOKENS = 512 }; // experts to a token; tokens up to which a step may be launched for more than it has
+enum {
+    MOE_MOST_TOP_K = 64,
+    MOE_GRAPH_TOKENS = 512
+}; // experts to a token; tokens up to which a step may be launched for more than it has
 struct dmoe {
     int n_experts, top_k, ffn_size, act;
     float limit;
     float *hidden; // [tokens * top_k][ffn_size]: scratch
 };
-void launch_moe_ffn(const struct launch *l, const struct dmoe *a, struct dmat x, struct dmat ids, struct dmat weights, struct dweight w13,
-                    struct dweight w2, struct dweight b13, struct dweight b2, struct dmat y);
+void launch_moe_ffn(const struct launch *l, const struct dmoe *a, struct dmat x, struct dmat ids, struct dmat weights,
+                    struct dweight w13, struct dweight w2, struct dweight b13, struct dweight b2, struct dmat y);
 
 #ifdef __cplusplus
 }

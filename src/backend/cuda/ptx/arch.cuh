@@ -1,4 +1,5 @@
-/* arch.cuh - what the device that is compiled for has. Plain kernels are compiled for every architecture of ARCHS (build.mk). */
+/* arch.cuh - what the device that is compiled for has. Plain kernels are compiled for every architecture of ARCHS
+ * (build.mk). */
 #pragma once
 
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900

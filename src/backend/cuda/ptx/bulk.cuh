@@ -1,15 +1,17 @@
-/* bulk.cuh - what Hopper's kernels move data and wait with, an instruction each: barriers in shared memory (mbarrier), bulk copies
- * of plain memory and of tensor maps, clusters.
+/* bulk.cuh - what Hopper's kernels move data and wait with, an instruction each: barriers in shared memory (mbarrier),
+ * bulk copies of plain memory and of tensor maps, clusters.
  *
  * Shared memory is named by its address there (shared_address), 32 bits, which is the block's own in any of these.
  *
- * A barrier counts arrivals and bytes; a phase ends when all arrivals that barrier_init told and all bytes that barrier_expect told
- * have come. Waiting names the parity of the phase: 0 for the first, 1 for the second, and so on. Between barrier_init and its first
- * use by others stand barrier_init_done and a barrier of the block, or of the cluster where others of it arrive or copy there.
+ * A barrier counts arrivals and bytes; a phase ends when all arrivals that barrier_init told and all bytes that
+ * barrier_expect told have come. Waiting names the parity of the phase: 0 for the first, 1 for the second, and so on.
+ * Between barrier_init and its first use by others stand barrier_init_done and a barrier of the block, or of the
+ * cluster where others of it arrive or copy there.
  *
- * Who may end: a block whose memory others of its cluster still copy or arrive into must live, so the last that happens in such a
- * kernel is cluster_sync. That waits for threads, not for what they have told other blocks, which is on its way for a while: where
- * nobody waits for an arrival, none may go out right before it (a block that ends too soon ends the kernel: "unspecified launch failure"). */
+ * Who may end: a block whose memory others of its cluster still copy or arrive into must live, so the last that happens
+ * in such a kernel is cluster_sync. That waits for threads, not for what they have told other blocks, which is on its
+ * way for a while: where nobody waits for an arrival, none may go out right before it (a block that ends too soon ends
+ * the kernel: "unspecified launch failure"). */
 #pragma once
 
 #include "backend/cuda/value.h"
@@ -17,19 +19,24 @@
 #include <cuda.h>
 #include <stdint.h>
 
-__device__ __forceinline__ uint32_t shared_address(const void *p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+__device__ __forceinline__ uint32_t shared_address(const void *p) {
+    return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
 
 // ---- barriers -------------------------------------------------------------------------------------------------------
 
 __device__ __forceinline__ void barrier_init(uint32_t barrier, int n_arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(n_arrivals) : "memory");
 }
-__device__ __forceinline__ void barrier_init_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ __forceinline__ void barrier_init_done() {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
 __device__ __forceinline__ void barrier_arrive(uint32_t barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-/* A warp arrives, as one: a lane does, behind what keeps lanes together (__syncwarp, a product of the warp). racecheck does not follow
- * what __syncwarp hands to the lane that arrives, so in a build for it (GYRE_RACECHECK) each lane does. */
+/* A warp arrives, as one: a lane does, behind what keeps lanes together (__syncwarp, a product of the warp). racecheck
+ * does not follow what __syncwarp hands to the lane that arrives, so in a build for it (GYRE_RACECHECK) each lane does.
+ */
 #ifdef GYRE_RACECHECK
 enum { WARP_ARRIVALS = 32 };
 #else
@@ -96,58 +103,68 @@ __device__ __forceinline__ void threads_arrive(int barrier, int n_threads) {
 
 /* n_bytes and both addresses are multiples of 16. */
 __device__ __forceinline__ void bulk_copy(uint32_t to, const void *from, int n_bytes, uint32_t barrier) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to), "l"(from),
-                 "r"(n_bytes), "r"(barrier)
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
+                 "l"(from), "r"(n_bytes), "r"(barrier)
                  : "memory");
 }
 __device__ __forceinline__ void bulk_map_prefetch(const CUtensorMap *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
 }
-/* A box of a tensor map, its first element at these coordinates, innermost first; what lies outside counts as copied. The map is a
+/* A box of a tensor map, its first element at these coordinates, innermost first; what lies outside counts as copied.
+ * The map is a
  * __grid_constant__ parameter of the kernel. */
-__device__ __forceinline__ void bulk_copy_box(uint32_t to, const CUtensorMap *map, int c0, int c1, uint32_t barrier, uint64_t policy) {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3}], "
+__device__ __forceinline__ void bulk_copy_box(uint32_t to, const CUtensorMap *map, int c0, int c1, uint32_t barrier,
+                                              uint64_t policy) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+                 "[%1, {%2, %3}], "
                  "[%4], %5;" ::"r"(to),
                  "l"(map), "r"(c0), "r"(c1), "r"(barrier), "l"(policy)
                  : "memory");
 }
-__device__ __forceinline__ void bulk_copy_box(uint32_t to, const CUtensorMap *map, int c0, int c1, int c2, int c3, uint32_t barrier,
-                                              uint64_t policy) {
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4, "
+__device__ __forceinline__ void bulk_copy_box(uint32_t to, const CUtensorMap *map, int c0, int c1, int c2, int c3,
+                                              uint32_t barrier, uint64_t policy) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+                 "[%1, {%2, %3, %4, "
                  "%5}], [%6], %7;" ::"r"(to),
                  "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(barrier), "l"(policy)
                  : "memory");
 }
-__device__ __forceinline__ void bulk_copy_box(uint32_t to, const CUtensorMap *map, int c0, int c1, int c2, int c3, int c4, uint32_t barrier,
-                                              uint64_t policy) {
-    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1, {%2, %3, %4, "
+__device__ __forceinline__ void bulk_copy_box(uint32_t to, const CUtensorMap *map, int c0, int c1, int c2, int c3,
+                                              int c4, uint32_t barrier, uint64_t policy) {
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], "
+                 "[%1, {%2, %3, %4, "
                  "%5, %6}], [%7], %8;" ::"r"(to),
                  "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "r"(barrier), "l"(policy)
                  : "memory");
 }
 
-/* A box to the same place in each block of the cluster whose rank's bit is set, and its bytes counted by the barrier there. */
-__device__ __forceinline__ void bulk_copy_box_to(int ranks, uint32_t to, const CUtensorMap *map, int c0, int c1, int c2, int c3,
-                                                 uint32_t barrier, uint64_t policy) {
-    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], "
+/* A box to the same place in each block of the cluster whose rank's bit is set, and its bytes counted by the barrier
+ * there. */
+__device__ __forceinline__ void bulk_copy_box_to(int ranks, uint32_t to, const CUtensorMap *map, int c0, int c1, int c2,
+                                                 int c3, uint32_t barrier, uint64_t policy) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::"
+                 "cache_hint [%0], "
                  "[%1, {%2, %3, %4, %5}], [%6], %7, %8;" ::"r"(to),
                  "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(barrier), "h"((unsigned short)ranks), "l"(policy)
                  : "memory");
 }
 
-__device__ __forceinline__ void bulk_copy_box_to(int ranks, uint32_t to, const CUtensorMap *map, int c0, int c1, uint32_t barrier,
-                                                 uint64_t policy) {
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], "
+__device__ __forceinline__ void bulk_copy_box_to(int ranks, uint32_t to, const CUtensorMap *map, int c0, int c1,
+                                                 uint32_t barrier, uint64_t policy) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::"
+                 "cache_hint [%0], "
                  "[%1, {%2, %3}], [%4], %5, %6;" ::"r"(to),
                  "l"(map), "r"(c0), "r"(c1), "r"(barrier), "h"((unsigned short)ranks), "l"(policy)
                  : "memory");
 }
 
-__device__ __forceinline__ void bulk_copy_box_to(int ranks, uint32_t to, const CUtensorMap *map, int c0, int c1, int c2, int c3, int c4,
-                                                 uint32_t barrier, uint64_t policy) {
-    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint [%0], "
+__device__ __forceinline__ void bulk_copy_box_to(int ranks, uint32_t to, const CUtensorMap *map, int c0, int c1, int c2,
+                                                 int c3, int c4, uint32_t barrier, uint64_t policy) {
+    asm volatile("cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::"
+                 "cache_hint [%0], "
                  "[%1, {%2, %3, %4, %5, %6}], [%7], %8, %9;" ::"r"(to),
-                 "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "r"(barrier), "h"((unsigned short)ranks), "l"(policy)
+                 "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "r"(barrier), "h"((unsigned short)ranks),
+                 "l"(policy)
                  : "memory");
 }
 
@@ -169,7 +186,8 @@ __device__ __forceinline__ uint64_t policy_read_often() {
     return policy;
 }
 
-/* What this thread wrote to shared memory comes before bulk copies and tensor core products that others start once they know of it. */
+/* What this thread wrote to shared memory comes before bulk copies and tensor core products that others start once they
+ * know of it. */
 __device__ __forceinline__ void fence_bulk() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 /* Likewise what it wrote anywhere. */
@@ -194,7 +212,9 @@ __device__ __forceinline__ int cluster_id() {
 }
 
 /* All threads of the cluster's blocks; what they wrote before they arrived is seen by who has waited. */
-__device__ __forceinline__ void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_arrive() {
+    asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}
 __device__ __forceinline__ void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 /* They are here, no more: no memory is ordered beyond the block. A fence for the cluster costs half a microsecond. */
 __device__ __forceinline__ void cluster_sync() {
@@ -202,7 +222,9 @@ __device__ __forceinline__ void cluster_sync() {
 }
 
 /* cluster_sync in two: here, and all are here. */
-__device__ __forceinline__ void cluster_is_here() { asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory"); }
+__device__ __forceinline__ void cluster_is_here() {
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
 __device__ __forceinline__ void cluster_are_here() { asm volatile("barrier.cluster.wait.aligned;" ::: "memory"); }
 
 /* The same place in the block with that rank, as the functions below take it. */
@@ -211,7 +233,8 @@ __device__ __forceinline__ uint32_t address_at_rank(uint32_t address, int rank) 
     asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(rank));
     return there;
 }
-/* Only what has been read, and used by the tensor core or bulk copies, is told so: no memory of the cluster is ordered. */
+/* Only what has been read, and used by the tensor core or bulk copies, is told so: no memory of the cluster is ordered.
+ */
 __device__ __forceinline__ void barrier_arrive_at_rank(uint32_t there) {
     asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(there) : "memory");
 }
@@ -222,8 +245,8 @@ __device__ __forceinline__ float load_at_rank(uint32_t there) {
 }
 /* Counted, as 4, 8 or 16 bytes, by a barrier of the block it goes to: no fence is needed on either side. */
 __device__ __forceinline__ void store_at_rank(uint32_t there, float v, uint32_t barrier_there) {
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %2, [%1];" ::"r"(there), "r"(barrier_there),
-                 "f"(v)
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %2, [%1];" ::"r"(there),
+                 "r"(barrier_there), "f"(v)
                  : "memory");
 }
 __device__ __forceinline__ void store_at_rank(uint32_t there, uint2 v, uint32_t barrier_there) {
@@ -232,7 +255,8 @@ __device__ __forceinline__ void store_at_rank(uint32_t there, uint2 v, uint32_t 
                  : "memory");
 }
 __device__ __forceinline__ void store_at_rank(uint32_t there, float4 v, uint32_t barrier_there) {
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%2, %3, %4, %5}, [%1];" ::"r"(there),
-                 "r"(barrier_there), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
-                 : "memory");
+    asm volatile(
+        "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%2, %3, %4, %5}, [%1];" ::"r"(there),
+        "r"(barrier_there), "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w)
+        : "memory");
 }

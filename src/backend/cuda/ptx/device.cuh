@@ -1,25 +1,26 @@
-/* device.cuh - what the kernels share: how a node is started, elements of any type as floats, reductions, places in the cache.
+/* device.cuh - what the kernels share: how a node is started, elements of any type as floats, reductions, places in the
+ * cache.
  *
- * How a node is started. Kernels of a step follow one another on one stream, each needing what those before it wrote. launch_node
- * lets a kernel start while the one before it still runs (programmatic dependent launch; in a captured graph a programmatic
- * edge), so that launching, the weights' first loads and the like are over when the inputs are there. Nothing but the
- * kernel itself then keeps the order, by three rules:
+ * How a node is started. Kernels of a step follow one another on one stream, each needing what those before it wrote.
+ * launch_node lets a kernel start while the one before it still runs (programmatic dependent launch; in a captured
+ * graph a programmatic edge), so that launching, the weights' first loads and the like are over when the inputs are
+ * there. Nothing but the kernel itself then keeps the order, by three rules:
  *
  *   1. Every thread that reads what an earlier node wrote, or writes what an earlier node reads or writes, calls
- *      wait_for_previous() first. Values of a step share memory by liveness, so that holds for all outputs; for the plan as well,
- *      since nodes may write parts of it. Weights are never written: they may be read before.
- *   2. Every thread block calls it, also one that has nothing to do, before it returns. The wait ends when the grid before has
- *      ended, and says nothing about the grids before that one. That they ended too follows only if that grid could not end
- *      without having waited, and so on: thus the residual that was written three nodes ago is there.
- *   3. let_next_start() says that this block does not mind the next node's being started. The next starts when all blocks of this
- *      grid have said so or ended, so it never takes the place of one of them; in the memory and registers they leave, it waits.
- *      It publishes nothing. A kernel that does not call it says so by ending.
+ *      wait_for_previous() first. Values of a step share memory by liveness, so that holds for all outputs; for the
+ * plan as well, since nodes may write parts of it. Weights are never written: they may be read before.
+ *   2. Every thread block calls it, also one that has nothing to do, before it returns. The wait ends when the grid
+ * before has ended, and says nothing about the grids before that one. That they ended too follows only if that grid
+ * could not end without having waited, and so on: thus the residual that was written three nodes ago is there.
+ *   3. let_next_start() says that this block does not mind the next node's being started. The next starts when all
+ * blocks of this grid have said so or ended, so it never takes the place of one of them; in the memory and registers
+ * they leave, it waits. It publishes nothing. A kernel that does not call it says so by ending.
  *
- * A node that others put on the stream (cuBLASLt, copies) has plain edges: it starts when all before it have ended and been seen;
- * a kernel that launch_node starts behind one waits for it like for any other.
- * A kernel that breaks rule 1 or 2 is wrong only when the one before it is slow, which no test can count on: begin every kernel
- * with both calls and move them only with a reason. GYRE_EARLY_START=0 in the environment starts nodes one after another: to
- * measure, and to tell a missing wait from other faults. */
+ * A node that others put on the stream (cuBLASLt, copies) has plain edges: it starts when all before it have ended and
+ * been seen; a kernel that launch_node starts behind one waits for it like for any other. A kernel that breaks rule 1
+ * or 2 is wrong only when the one before it is slow, which no test can count on: begin every kernel with both calls and
+ * move them only with a reason. GYRE_EARLY_START=0 in the environment starts nodes one after another: to measure, and
+ * to tell a missing wait from other faults. */
 #pragma once
 
 #include "backend/cuda/ptx/arch.cuh"
@@ -50,13 +51,14 @@ inline void launch_node(void (*kernel)(Parameters...), dim3 grid, dim3 block, si
 
 /* Likewise in clusters of so many blocks; the fault is returned too. */
 template <class... Parameters, class... Arguments>
-inline cudaError_t launch_cluster(void (*kernel)(Parameters...), dim3 grid, int cluster, dim3 block, size_t shared, cudaStream_t stream,
-                                  Arguments &&...arguments) {
+inline cudaError_t launch_cluster(void (*kernel)(Parameters...), dim3 grid, int cluster, dim3 block, size_t shared,
+                                  cudaStream_t stream, Arguments &&...arguments) {
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[0].val.programmaticStreamSerializationAllowed = nodes_start_early();
     attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim.x = (unsigned)cluster, attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
+    attributes[1].val.clusterDim.x = (unsigned)cluster,
+    attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
     cudaLaunchConfig_t config = {grid, block, shared, stream, attributes, cluster > 1 ? 2u : 1u};
     return cudaLaunchKernelEx(&config, kernel, std::forward<Arguments>(arguments)...);
 }
@@ -80,8 +82,8 @@ __device__ inline float load(const void *at, int64_t i, element e) {
                             : __bfloat162float(static_cast<const __nv_bfloat16 *>(at)[i]);
 }
 
-/* Half precision ends at 65504: what is larger becomes that, as an infinity would spoil every row that it is summed into. What is not a number
- * stays so, to be found in logits: the smaller size, and the sign of x. */
+/* Half precision ends at 65504: what is larger becomes that, as an infinity would spoil every row that it is summed
+ * into. What is not a number stays so, to be found in logits: the smaller size, and the sign of x. */
 __device__ inline __half to_half(float x) {
 #if GYRE_HOPPER
     asm("min.NaN.xorsign.abs.f32 %0, %0, %1;" : "+f"(x) : "f"(65504.0f));
@@ -120,7 +122,9 @@ __device__ inline float load(const dmat &m, int64_t row, int col) {
     float x = load(m.at, row * m.stride + col, m.element);
     return m.col_scale ? unscaled_value(m, m.row_scale[row], col, x) : x;
 }
-__device__ inline void store(const dmat &m, int64_t row, int col, float x) { store(m.at, row * m.stride + col, m.element, x); }
+__device__ inline void store(const dmat &m, int64_t row, int col, float x) {
+    store(m.at, row * m.stride + col, m.element, x);
+}
 __device__ inline float load(const dweight &w, int64_t i) { return load(w.at, i, w.element); }
 
 __device__ inline float warp_sum(float x) {
@@ -135,7 +139,8 @@ __device__ inline float warp_max(float x) {
     return x;
 }
 
-/* Sum over the block, known to every thread. `shared` holds 32 floats; all threads call it, and may use shared again at once. */
+/* Sum over the block, known to every thread. `shared` holds 32 floats; all threads call it, and may use shared again at
+ * once. */
 __device__ inline float block_sum(float x, float *shared) {
     int warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_warps = (blockDim.x + 31) / 32;
     x = warp_sum(x);

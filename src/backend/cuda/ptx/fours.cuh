@@ -1,21 +1,29 @@
-/* fours.cuh - four neighbouring columns at a time: 16 bytes of float32, 8 of half precision, 4 of e4m3, and a row's e4m3 qact.
+/* fours.cuh - four neighbouring columns at a time: 16 bytes of float32, 8 of half precision, 4 of e4m3, and a row's
+ * e4m3 qact.
  *
- * A qact is what ELEMENT_E4M3 says in value.h: scale[row] = the row's largest size / E4M3_FULL, or a power of two where a static scale is known
- * (launch_requantise), elements value / scale[row], rounded to nearest. NaN stays NaN, in the element and in nothing else. */
+ * A qact is what ELEMENT_E4M3 says in value.h: scale[row] = the row's largest size / E4M3_FULL, or a power of two where
+ * a static scale is known (launch_requantise), elements value / scale[row], rounded to nearest. NaN stays NaN, in the
+ * element and in nothing else. */
 #pragma once
 
+#include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/qact/quantise.h"
 #include "backend/cuda/value.h"
-#include "backend/cuda/ptx/device.cuh"
 
 #include <cuda_fp8.h>
 
-__device__ inline float4 operator+(float4 a, float4 b) { return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w); }
+__device__ inline float4 operator+(float4 a, float4 b) {
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
 __device__ inline float4 operator+(float4 a, float b) { return make_float4(a.x + b, a.y + b, a.z + b, a.w + b); }
-__device__ inline float4 operator*(float4 a, float4 b) { return make_float4(a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w); }
+__device__ inline float4 operator*(float4 a, float4 b) {
+    return make_float4(a.x * b.x, a.y * b.y, a.z * b.z, a.w * b.w);
+}
 __device__ inline float4 operator*(float4 a, float b) { return make_float4(a.x * b, a.y * b, a.z * b, a.w * b); }
 __device__ inline float dot(float4 a, float4 b) { return a.x * b.x + a.y * b.y + (a.z * b.z + a.w * b.w); }
-__device__ inline float largest(float4 a) { return fmaxf(fmaxf(fabsf(a.x), fabsf(a.y)), fmaxf(fabsf(a.z), fabsf(a.w))); }
+__device__ inline float largest(float4 a) {
+    return fmaxf(fmaxf(fabsf(a.x), fabsf(a.y)), fmaxf(fabsf(a.z), fabsf(a.w)));
+}
 
 __device__ inline float4 silu(float4 x) { return make_float4(silu(x.x), silu(x.y), silu(x.z), silu(x.w)); }
 
@@ -32,7 +40,8 @@ template <element E> __device__ inline float4 floats_of(typename four_of<E>::sto
     if constexpr (E == ELEMENT_F32) {
         return x;
     } else if constexpr (E == ELEMENT_F16) {
-        float2 low = __half22float2(reinterpret_cast<__half2 &>(x.x)), high = __half22float2(reinterpret_cast<__half2 &>(x.y));
+        float2 low = __half22float2(reinterpret_cast<__half2 &>(x.x)),
+               high = __half22float2(reinterpret_cast<__half2 &>(x.y));
         return make_float4(low.x, low.y, high.x, high.y);
     } else {
         return make_float4(__uint_as_float(x.x << 16), __uint_as_float(x.x & 0xffff0000u), __uint_as_float(x.y << 16),
@@ -87,7 +96,8 @@ template <element E> __device__ inline eight_of<E> load_eight(const dmat &m, int
 
 /* Of half precision. */
 template <element E> __device__ inline void store_eight(const dmat &m, int64_t row, int col, const eight_of<E> &x) {
-    *reinterpret_cast<uint4 *>(static_cast<uint16_t *>(m.at) + row * m.stride + col) = make_uint4(x.low.x, x.low.y, x.high.x, x.high.y);
+    *reinterpret_cast<uint4 *>(static_cast<uint16_t *>(m.at) + row * m.stride + col) =
+        make_uint4(x.low.x, x.low.y, x.high.x, x.high.y);
 }
 
 /* Whether fours of a value lie as their loads want them. */
@@ -96,7 +106,9 @@ inline bool lies_in_fours(const dmat &m) {
     return !m.at || (m.width % 4 == 0 && m.stride % 4 == 0 && (uintptr_t)m.at % four_bytes == 0);
 }
 
-inline bool lies_in_eights(const dmat &m) { return !m.at || (m.width % 8 == 0 && m.stride % 8 == 0 && (uintptr_t)m.at % 16 == 0); }
+inline bool lies_in_eights(const dmat &m) {
+    return !m.at || (m.width % 8 == 0 && m.stride % 8 == 0 && (uintptr_t)m.at % 16 == 0);
+}
 
 // ---- qacts ------------------------------------------------------------------------------------------------------
 
@@ -104,13 +116,14 @@ inline bool lies_in_eights(const dmat &m) { return !m.at || (m.width % 8 == 0 &&
 __device__ inline float e4m3_scale(float largest) { return fmaxf(largest, 1e-30f) * (1.0f / E4M3_FULL); }
 __device__ inline float e4m3_inverse(float largest) { return __fdividef(E4M3_FULL, fmaxf(largest, 1e-30f)); }
 
-/* Whether a row with such a largest size may keep its static scale: neither clamped nor so small that subnormal elements lose much. What is not a
- * number may not. */
+/* Whether a row with such a largest size may keep its static scale: neither clamped nor so small that subnormal
+ * elements lose much. What is not a number may not. */
 __device__ inline bool static_scale_fits(float largest, float static_scale) {
     return largest == 0 || (largest >= STATIC_LEAST * static_scale && largest <= STATIC_MOST * static_scale);
 }
 
-/* The scale of a row that its static scale does not fit: the least power of two for which the largest is E4M3_FULL at most. */
+/* The scale of a row that its static scale does not fit: the least power of two for which the largest is E4M3_FULL at
+ * most. */
 __device__ inline float static_scale_else(float largest) {
     static_assert(E4M3_FULL == 1.75f * 16, "0x1fffff carries what is beyond 1.75");
     return __uint_as_float(__float_as_uint(fmaxf(largest, 1e-30f) / 16) + 0x1fffffu & 0xff800000u); // infinity stays so
@@ -127,7 +140,8 @@ __device__ inline void store_e4m3(const dmat &qact, int64_t row, int col, float4
     *reinterpret_cast<uint32_t *>(static_cast<uint8_t *>(qact.at) + row * qact.stride + col) = e4m3_of(x);
 }
 __device__ inline void store_e4m3(const dmat &qact, int64_t row, int col, float4 low, float4 high) {
-    *reinterpret_cast<uint2 *>(static_cast<uint8_t *>(qact.at) + row * qact.stride + col) = make_uint2(e4m3_of(low), e4m3_of(high));
+    *reinterpret_cast<uint2 *>(static_cast<uint8_t *>(qact.at) + row * qact.stride + col) =
+        make_uint2(e4m3_of(low), e4m3_of(high));
 }
 __device__ inline void store_e4m3(const dmat &qact, int64_t row, int col, float x) {
     static_cast<uint8_t *>(qact.at)[row * qact.stride + col] = __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);

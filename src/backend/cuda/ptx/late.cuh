@@ -1,5 +1,6 @@
-/* late.cuh - loads that are waited for where their value is used. Of a value that it knows to be the same in all lanes the compiler makes a
- * register of the warp, which takes the value as soon as it is loaded: everything behind such a load waits for memory. */
+/* late.cuh - loads that are waited for where their value is used. Of a value that it knows to be the same in all lanes
+ * the compiler makes a register of the warp, which takes the value as soon as it is loaded: everything behind such a
+ * load waits for memory. */
 #pragma once
 
 #include "backend/cuda/value.h"

@@ -9,10 +9,10 @@
 #include <cudaTypedefs.h>
 #include <cuda_runtime.h>
 
-/* A map of rows of bytes, for boxes of 128 bytes of some rows, in the 128-byte swizzle; size and strides as cuTensorMapEncodeTiled takes
- * them, innermost first. Beyond the end there is zero. False: the driver refuses. */
-static inline bool encode_rows(CUtensorMap *map, const void *at, int rank, const cuuint64_t *size, const cuuint64_t *strides,
-                               const cuuint32_t *box, CUtensorMapL2promotion promotion) {
+/* A map of rows of bytes, for boxes of 128 bytes of some rows, in the 128-byte swizzle; size and strides as
+ * cuTensorMapEncodeTiled takes them, innermost first. Beyond the end there is zero. False: the driver refuses. */
+static inline bool encode_rows(CUtensorMap *map, const void *at, int rank, const cuuint64_t *size,
+                               const cuuint64_t *strides, const cuuint32_t *box, CUtensorMapL2promotion promotion) {
     static PFN_cuTensorMapEncodeTiled_v12000 encode_tiled = [] {
         void *found = nullptr;
         cudaDriverEntryPointQueryResult result;
@@ -20,7 +20,7 @@ static inline bool encode_rows(CUtensorMap *map, const void *at, int rank, const
         return result == cudaDriverEntryPointSuccess ? (PFN_cuTensorMapEncodeTiled_v12000)found : nullptr;
     }();
     static const cuuint32_t ones[5] = {1, 1, 1, 1, 1};
-    return encode_tiled && encode_tiled(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, rank, const_cast<void *>(at), size, strides, box, ones,
-                                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, promotion,
+    return encode_tiled && encode_tiled(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, rank, const_cast<void *>(at), size, strides,
+                                        box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, promotion,
                                         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }

@@ -1,10 +1,10 @@
-/* mma.cuh - single instructions of Hopper that the attention kernels are made of: matrices from shared memory, and products of
- * 16 x 8 x 16.
+/* mma.cuh - single instructions of Hopper that the attention kernels are made of: matrices from shared memory, and
+ * products of 16 x 8 x 16.
  *
  * Fragments, with g = lane / 4 and t = lane % 4 (PTX manual, mma.m16n8k16):
- *     A [16, 16]  a[0]: row g, columns 2t, 2t+1     a[1]: row g + 8, the same     a[2], a[3]: the same rows, columns + 8
- *     B [16, 8]   b[0]: rows 2t, 2t+1, column g     b[1]: rows + 8
- *     C [16, 8]   c[0], c[1]: row g, columns 2t, 2t+1     c[2], c[3]: row g + 8 */
+ *     A [16, 16]  a[0]: row g, columns 2t, 2t+1     a[1]: row g + 8, the same     a[2], a[3]: the same rows, columns +
+ * 8 B [16, 8]   b[0]: rows 2t, 2t+1, column g     b[1]: rows + 8 C [16, 8]   c[0], c[1]: row g, columns 2t, 2t+1 c[2],
+ * c[3]: row g + 8 */
 #pragma once
 
 #include "backend/cuda/ptx/arch.cuh"
@@ -36,7 +36,10 @@ __device__ __forceinline__ uint32_t load_shared(uint32_t at) {
 }
 __device__ __forceinline__ uint4 load_shared_16(uint32_t at) {
     uint4 v;
-    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(at) : "memory");
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(at)
+                 : "memory");
     return v;
 }
 
@@ -50,7 +53,8 @@ __device__ __forceinline__ void load_matrices(uint32_t (&m)[4], uint32_t row) {
 }
 /* The other way: lane l tells where row l % 8 of matrix l / 8 goes. */
 __device__ __forceinline__ void store_matrices(uint32_t row, uint32_t m0, uint32_t m1, uint32_t m2, uint32_t m3) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(m0), "r"(m1), "r"(m2), "r"(m3)
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(row), "r"(m0), "r"(m1),
+                 "r"(m2), "r"(m3)
                  : "memory");
 }
 __device__ __forceinline__ void load_matrices_turned(uint32_t (&m)[4], uint32_t row) {
@@ -65,13 +69,16 @@ __device__ __forceinline__ uint32_t turn_matrix(uint32_t m) {
     return turned;
 }
 
-template <bool BF16> __device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+template <bool BF16>
+__device__ __forceinline__ void multiply_add(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     if (BF16)
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, "
+            "%1, %2, %3};"
             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
     else
-        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, "
+            "%2, %3};"
             : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
             : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
@@ -86,7 +93,8 @@ template <bool BF16> __device__ __forceinline__ uint32_t to_pair(float low, floa
     return pair;
 }
 
-/* What rounding them to this pair of bfloat16 has left of two floats, as such a pair too: both together have 16 bits of fraction. */
+/* What rounding them to this pair of bfloat16 has left of two floats, as such a pair too: both together have 16 bits of
+ * fraction. */
 __device__ __forceinline__ uint32_t rest_of_pair(float low, float high, uint32_t pair) {
     return to_pair<true>(low - __uint_as_float(pair << 16), high - __uint_as_float(pair & 0xffff0000u));
 }
@@ -131,13 +139,15 @@ template <bool BF16> __device__ __forceinline__ uint16_t e4m3_of_scaled_pair(uin
 }
 /* Whether eight elements of a static qact tell what they were made of (launch_requantise). */
 __device__ __forceinline__ bool qact_tells(uint2 elements) {
-    const uint32_t EXPONENTS = 0x78787878u, FROM_1_8 = 0x60606060u, ONE = 0x08080808u, CARRIED = 0x80808080u; // 1/8: an exponent of 4, 256: of 15
+    const uint32_t EXPONENTS = 0x78787878u, FROM_1_8 = 0x60606060u, ONE = 0x08080808u,
+                   CARRIED = 0x80808080u; // 1/8: an exponent of 4, 256: of 15
     uint32_t beyond = ((elements.x & EXPONENTS) + ONE | (elements.y & EXPONENTS) + ONE) & CARRIED;
     return ((elements.x | elements.y) & FROM_1_8) != 0 && beyond == 0;
 }
 /* Whether a kernel can write this qact beside 16 bits: its factor, 1 / static_scale, is exact in half precision. */
 inline bool is_static_qact(const dmat &qact) {
-    return (uintptr_t)qact.at % 8 == 0 && qact.stride % 8 == 0 && qact.static_scale >= 0x1p-15f && qact.static_scale <= 0x1p15f;
+    return (uintptr_t)qact.at % 8 == 0 && qact.stride % 8 == 0 && qact.static_scale >= 0x1p-15f &&
+           qact.static_scale <= 0x1p15f;
 }
 
 /* Two e4m3 as a pair of float16. */

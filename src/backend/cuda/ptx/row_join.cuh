@@ -1,17 +1,19 @@
-/* row_join.cuh - a row that several blocks hold, and what they must know of all of it: a sum and a largest value, with one wait.
+/* row_join.cuh - a row that several blocks hold, and what they must know of all of it: a sum and a largest value, with
+ * one wait.
  *
- * A row belongs to a cluster of C blocks (C 1: to a block; before Hopper nothing else is launched). Every warp sends its share to every block of the row, into distributed
- * shared memory, and each block waits until all shares have come: the hardware counts their bytes (mbarrier, st.async). A
- * cluster's own barrier would do, but it also waits for all that was stored to memory before, half a microsecond.
+ * A row belongs to a cluster of C blocks (C 1: to a block; before Hopper nothing else is launched). Every warp sends
+ * its share to every block of the row, into distributed shared memory, and each block waits until all shares have come:
+ * the hardware counts their bytes (mbarrier, st.async). A cluster's own barrier would do, but it also waits for all
+ * that was stored to memory before, half a microsecond.
  *
  *     __shared__ row_meeting<C> meeting;         row_open(meeting);          // before the first load
  *     row_opened<C>();                                                       // before the first row_join
  *     float2 all = row_join(mine, meeting);                                  // once a meeting */
 #pragma once
 
-#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/bulk.cuh"
 #include "backend/cuda/ptx/device.cuh"
+#include "backend/cuda/value.h"
 
 enum { MAX_ROW_WARPS = 128 }; // of all blocks of a row
 
@@ -32,8 +34,8 @@ template <int C> struct row_place {
 
 /* x to `to`, 8 bytes towards what `barrier` expects; both as address_at_rank gives them, of one block. */
 __device__ inline void send(uint32_t to, float2 x, uint32_t barrier) {
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to), "f"(x.x), "f"(x.y),
-                 "r"(barrier)
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to),
+                 "f"(x.x), "f"(x.y), "r"(barrier)
                  : "memory");
 }
 
@@ -84,7 +86,8 @@ template <int C> __device__ inline float2 row_join(float2 mine, row_meeting<C> &
         if (lane < C)
             send(address_at_rank(shared_address(&meeting.shares[blockIdx.x % C * n_warps + warp]), lane), mine,
                  address_at_rank(shared_address(&meeting.barrier), lane));
-        // For the shares of all warps of the row. To order more of the cluster's memory than those would throw away the L1.
+        // For the shares of all warps of the row. To order more of the cluster's memory than those would throw away the
+        // L1.
         barrier_wait(shared_address(&meeting.barrier), 0);
 #endif
     } else {

@@ -1,23 +1,24 @@
-/* wgmma.cuh - what products of a warpgroup (128 threads) have in common, whatever is multiplied: wgmma_halves.cuh, wgmma_e4m3.cuh and
- * wgmma_int8.cuh have the products themselves, of 64 rows by N columns by 32 bytes.
+/* wgmma.cuh - what products of a warpgroup (128 threads) have in common, whatever is multiplied: wgmma_halves.cuh,
+ * wgmma_e4m3.cuh and wgmma_int8.cuh have the products themselves, of 64 rows by N columns by 32 bytes.
  *
  *     d (+)= a b^T        a: 64 rows, b: N rows, in shared memory, or a in registers; d in registers
  *
- * Sums d of 64 x N: thread 32w + 4g + t has rows 16w + g and 16w + g + 8; d[4j], d[4j + 1] are columns 8j + 2t, 8j + 2t + 1 of
- * the first, d[4j + 2], d[4j + 3] those of the second.
+ * Sums d of 64 x N: thread 32w + 4g + t has rows 16w + g and 16w + g + 8; d[4j], d[4j + 1] are columns 8j + 2t, 8j + 2t
+ * + 1 of the first, d[4j + 2], d[4j + 3] those of the second.
  *
- * Shared operands are panels of 128-byte rows with the 128-byte swizzle that bulk copies of tensor maps make (kv.cuh's layout), 1024-byte
- * aligned: eight rows are 1,024 bytes. `rows` panels have the contraction along the row, and the next 32 bytes of it are 2 further in the
- * descriptor; `turned` ones, of 16 bits, have it across, which only a right operand may. Around products go products_begin, products_commit
- * and products_wait. */
+ * Shared operands are panels of 128-byte rows with the 128-byte swizzle that bulk copies of tensor maps make (kv.cuh's
+ * layout), 1024-byte aligned: eight rows are 1,024 bytes. `rows` panels have the contraction along the row, and the
+ * next 32 bytes of it are 2 further in the descriptor; `turned` ones, of 16 bits, have it across, which only a right
+ * operand may. Around products go products_begin, products_commit and products_wait. */
 #pragma once
 
-#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/mma.cuh"
+#include "backend/cuda/value.h"
 
 #include <type_traits>
 
-/* of rows: 8 rows further is 1,024 bytes; of turned: 8 of the contraction further is 1,024 bytes, the next 64 columns `panel` bytes. */
+/* of rows: 8 rows further is 1,024 bytes; of turned: 8 of the contraction further is 1,024 bytes, the next 64 columns
+ * `panel` bytes. */
 __device__ __forceinline__ uint64_t operand_rows(uint32_t address) {
     return (uint64_t)((address & 0x3FFFF) >> 4) | 1ull << 16 | (uint64_t)(1024 >> 4) << 32 | 1ull << 62;
 }
@@ -26,7 +27,8 @@ __device__ __forceinline__ uint64_t operand_rows_of_64(uint32_t address) {
     return (uint64_t)((address & 0x3FFFF) >> 4) | 1ull << 16 | (uint64_t)(512 >> 4) << 32 | 2ull << 62;
 }
 __device__ __forceinline__ uint64_t operand_turned(uint32_t address, int panel) {
-    return (uint64_t)((address & 0x3FFFF) >> 4) | (uint64_t)(panel >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | 1ull << 62;
+    return (uint64_t)((address & 0x3FFFF) >> 4) | (uint64_t)(panel >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 |
+           1ull << 62;
 }
 
 __device__ __forceinline__ void products_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -36,8 +38,12 @@ template <int LEFT> __device__ __forceinline__ void products_wait() {
 }
 
 /* A warpgroup's: from here on a thread has so many registers, a multiple of 8; what some leave others may take. */
-template <int N> __device__ __forceinline__ void registers_fewer() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
-template <int N> __device__ __forceinline__ void registers_more() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
+template <int N> __device__ __forceinline__ void registers_fewer() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
+}
+template <int N> __device__ __forceinline__ void registers_more() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+}
 
 /* The compiler may not move reads or writes of these registers, floats or words, over this point. */
 template <class T, int N> __device__ __forceinline__ void registers_settle(T (&d)[N]) {

@@ -1,9 +1,11 @@
-/* wgmma_e4m3_f16.cuh - the products of wgmma_e4m3.cuh with sums in half precision: half the registers, and less energy a multiplication.
+/* wgmma_e4m3_f16.cuh - the products of wgmma_e4m3.cuh with sums in half precision: half the registers, and less energy
+ * a multiplication.
  *
- * Sums d of 64 x N, N = 8 j: d[2j] is what d[4j] and d[4j + 1] are in wgmma.cuh, columns 8j + 2t (in the low half) and 8j + 2t + 1 of the thread's
- * first row; d[2j + 1] those of its second.
+ * Sums d of 64 x N, N = 8 j: d[2j] is what d[4j] and d[4j + 1] are in wgmma.cuh, columns 8j + 2t (in the low half) and
+ * 8j + 2t + 1 of the thread's first row; d[2j + 1] those of its second.
  *
- * Sums are rounded to nearest every 32 columns. Nothing looks whether they fit: operands must be such that they do (value.h). */
+ * Sums are rounded to nearest every 32 columns. Nothing looks whether they fit: operands must be such that they do
+ * (value.h). */
 #pragma once
 
 #include "backend/cuda/ptx/wgmma_e4m3.cuh"

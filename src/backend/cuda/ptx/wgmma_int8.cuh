@@ -1,5 +1,5 @@
-/* wgmma_int8.cuh - the products of a warpgroup from int8 operands in shared memory: 64 rows by N columns by 32, sums in int32 registers
- * (wgmma.cuh). Sums are exact while they fit. */
+/* wgmma_int8.cuh - the products of a warpgroup from int8 operands in shared memory: 64 rows by N columns by 32, sums in
+ * int32 registers (wgmma.cuh). Sums are exact while they fit. */
 #pragma once
 
 #include "backend/cuda/ptx/wgmma.cuh"

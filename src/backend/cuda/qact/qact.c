@@ -1,7 +1,7 @@
 /* qact.c - e4m3 qacts of values, and unscaled products of them; see cuda.h.
  *
- * A qact lives as long as its value and has a place of its own beside it: the elements of all rows, then a scale a row. Columns of
- * a value that a LINEAR reads alone have a qact of their own, since the scale is that of those columns. */
+ * A qact lives as long as its value and has a place of its own beside it: the elements of all rows, then a scale a row.
+ * Columns of a value that a LINEAR reads alone have a qact of their own, since the scale is that of those columns. */
 #include "backend/cuda/qact/qact.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device/device.h"
@@ -38,7 +38,8 @@ void qacts_plan(struct executable *exe) {
             exe->qacts[exe->n_qacts++] = (struct qact){.of = p->ops[i].in[0]};
 }
 
-// ---- unscaled products -----------------------------------------------------------------------------------------------
+// ---- unscaled products
+// -----------------------------------------------------------------------------------------------
 
 /* Which launchers take unscaled products, for which input. */
 static bool takes_unscaled(const struct program *p, const struct op *op, int k) {
@@ -99,7 +100,8 @@ struct value qact_as_value(const struct executable *exe, const struct value *val
 
 void qact_place(struct executable *exe, struct qact *t, void *at) {
     BUG_IF(t->of.width % 16 != 0); // scales behind the last row are aligned
-    int64_t rows = padded_rows(exe->program->values[t->of.id].rows == ROWS_TOKENS ? exe->bucket.max_tokens : MAX(exe->bucket.max_rows, 1));
+    int64_t rows = padded_rows(exe->program->values[t->of.id].rows == ROWS_TOKENS ? exe->bucket.max_tokens
+                                                                                  : MAX(exe->bucket.max_rows, 1));
     float *scale = (float *)(void *)((char *)at + rows * t->of.width);
     t->q = (struct dmat){at, t->of.width, t->of.width, ELEMENT_E4M3, scale};
 }
@@ -107,7 +109,8 @@ void qact_place(struct executable *exe, struct qact *t, void *at) {
 enum status qacts_alloc(struct executable *exe, struct error *err) {
     int64_t rows = padded_rows(exe->bucket.max_tokens);
     exe->row_absmax = (struct drow_absmax){.pitch = rows, .n = exe->n_qacts};
-    TRY(device_alloc(exe, &exe->row_absmax.at, exe->n_qacts * rows * (int64_t)sizeof *exe->row_absmax.at, "largest sizes", err));
+    TRY(device_alloc(exe, &exe->row_absmax.at, exe->n_qacts * rows * (int64_t)sizeof *exe->row_absmax.at,
+                     "largest sizes", err));
     size_t meeting_bytes = (size_t)exe->n_qacts * REQUANT_MEETINGS * sizeof *exe->barriers;
     TRY(device_alloc(exe, &exe->barriers, (int64_t)meeting_bytes, "meetings of blocks", err));
     if (exe->only_sized)
@@ -119,8 +122,8 @@ enum status qacts_alloc(struct executable *exe, struct error *err) {
     DEVICE_TRY(exe->loaded->device, err, cudaMemsetAsync(exe->barriers, 0, meeting_bytes, exe->loaded->device->stream),
                "clearing %zu bytes", meeting_bytes);
     size_t n_bytes = (size_t)(exe->n_qacts * rows) * sizeof *exe->row_absmax.at;
-    DEVICE_TRY(exe->loaded->device, err, cudaMemsetAsync(exe->row_absmax.at, 0, n_bytes, exe->loaded->device->stream), "clearing %zu bytes",
-               n_bytes);
+    DEVICE_TRY(exe->loaded->device, err, cudaMemsetAsync(exe->row_absmax.at, 0, n_bytes, exe->loaded->device->stream),
+               "clearing %zu bytes", n_bytes);
     return OK;
 }
 

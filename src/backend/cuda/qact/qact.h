@@ -1,10 +1,11 @@
 /* qact.h - quantised activations: values as e4m3 with a scale a row, beside the values.
  *
- * A LINEAR whose weight is e4m3 reads, when the step is large, its input as e4m3 with a scale a row: the value's qact. Whoever makes
- * the value may write the qact in the same pass (qact_to_write), and need not write the value if nobody reads that
- * (value_is_read); where it does not write the qact, the first LINEAR that reads it puts launch_quantise before itself, which is a
- * shorter way if whoever made the value has left its rows' largest sizes behind (output_with_absmax), and shorter still if it has also written
- * the qact by a scale that holds for most rows, which is then looked at alone (qact_static, static_scale.c). */
+ * A LINEAR whose weight is e4m3 reads, when the step is large, its input as e4m3 with a scale a row: the value's qact.
+ * Whoever makes the value may write the qact in the same pass (qact_to_write), and need not write the value if nobody
+ * reads that (value_is_read); where it does not write the qact, the first LINEAR that reads it puts launch_quantise
+ * before itself, which is a shorter way if whoever made the value has left its rows' largest sizes behind
+ * (output_with_absmax), and shorter still if it has also written the qact by a scale that holds for most rows, which is
+ * then looked at alone (qact_static, static_scale.c). */
 #pragma once
 
 #include "backend/cuda/cuda.h"

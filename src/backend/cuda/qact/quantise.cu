@@ -2,26 +2,32 @@
  *
  *     scale[t] = max_i |x[t, i]| / E4M3_FULL;   y8[t, i] = e4m3(x[t, i] / scale[t]), to nearest, ties to even
  *
- * A block a row; a thread holds up to HELD pieces of 8 columns in registers, so that a row is read once, 16 bytes at a time. Rows
- * wider than WIDEST, or that do not lie on 16 bytes, are read twice. Bytes: a row of x in, a byte a column and 4 out. A row
- * of zeros has the smallest scale, not zero; a row that holds what is not finite gets codes that are not numbers.
+ * A block a row; a thread holds up to HELD pieces of 8 columns in registers, so that a row is read once, 16 bytes at a
+ * time. Rows wider than WIDEST, or that do not lie on 16 bytes, are read twice. Bytes: a row of x in, a byte a column
+ * and 4 out. A row of zeros has the smallest scale, not zero; a row that holds what is not finite gets codes that are
+ * not numbers.
  *
- * Where a row may already be there by a scale known beforehand (static_scale.c), its largest size is looked at, and the row made anew only if that scale
- * does not fit it (static_rows.cuh).
+ * Where a row may already be there by a scale known beforehand (static_scale.c), its largest size is looked at, and the
+ * row made anew only if that scale does not fit it (static_rows.cuh).
  *
- * Where the largest sizes are known (dmat.absmax) no thread waits for another: a row is spread over as many blocks as there is room
- * for. On an H200, us of a node behind its like with and without (bench/cuda/nodes.cu), 18,944 wide: 32 rows 1.2 and 2.2, 128 1.7 and
- * 2.5, 512 3.9 and 8.0 (7.6 TB/s, from L2). In a step what counts more is that blocks of the product behind (gemm_fp8_split_k.cu) find room beside
- * these, so that their weights are under way meanwhile: two pieces a thread take half of the threads. */
-#include "backend/cuda/qact/quantise.h"
+ * Where the largest sizes are known (dmat.absmax) no thread waits for another: a row is spread over as many blocks as
+ * there is room for. On an H200, us of a node behind its like with and without (bench/cuda/nodes.cu), 18,944 wide: 32
+ * rows 1.2 and 2.2, 128 1.7 and 2.5, 512 3.9 and 8.0 (7.6 TB/s, from L2). In a step what counts more is that blocks of
+ * the product behind (gemm_fp8_split_k.cu) find room beside these, so that their weights are under way meanwhile: two
+ * pieces a thread take half of the threads. */
 #include "backend/cuda/ptx/card.cuh"
-#include "backend/cuda/value.h"
+#include "backend/cuda/qact/quantise.h"
 #include "backend/cuda/qact/static_rows.cuh"
+#include "backend/cuda/value.h"
 
 enum { PIECE = 8, HELD = 4, MOST_THREADS = 1024, WIDEST = MOST_THREADS * HELD * PIECE };
-/* Up to KNOWN_SINGLE pieces a thread makes one, else two; in larger blocks, which are spread more evenly over the multiprocessors, as long as
- * all have a place at once. */
-enum { KNOWN_THREADS = 640, KNOWN_SINGLE = 200000, KNOWN_EACH = 3 * KNOWN_THREADS * 2 }; // EACH: pieces of a multiprocessor at once
+/* Up to KNOWN_SINGLE pieces a thread makes one, else two; in larger blocks, which are spread more evenly over the
+ * multiprocessors, as long as all have a place at once. */
+enum {
+    KNOWN_THREADS = 640,
+    KNOWN_SINGLE = 200000,
+    KNOWN_EACH = 3 * KNOWN_THREADS * 2
+}; // EACH: pieces of a multiprocessor at once
 
 static const float TINIEST = 1e-30f; // E4M3_FULL / TINIEST is still a float
 
@@ -151,7 +157,8 @@ template <element E, int EACH> static __global__ void __launch_bounds__(KNOWN_TH
 template <element E> static void launch_known(const struct launch *l, int n_rows, struct dmat x, struct dmat y8) {
     int pieces = y8.width / PIECE;
     int64_t all = (int64_t)n_rows * pieces;
-    int each = all > KNOWN_SINGLE ? 2 : 1, most = each == 2 && all <= (int64_t)n_multiprocessors() * KNOWN_EACH ? KNOWN_THREADS : KNOWN_THREADS / 2;
+    int each = all > KNOWN_SINGLE ? 2 : 1,
+        most = each == 2 && all <= (int64_t)n_multiprocessors() * KNOWN_EACH ? KNOWN_THREADS : KNOWN_THREADS / 2;
     int threads = (pieces + each - 1) / each, blocks = (threads + most - 1) / most;
     dim3 grid(blocks, n_rows), block(((threads + blocks - 1) / blocks + 31) / 32 * 32);
     launch_node(each == 1 ? quantise_known<E, 1> : quantise_known<E, 2>, grid, block, 0, l->stream, x, y8);
@@ -180,7 +187,8 @@ void launch_quantise(const struct launch *l, int n_rows, struct dmat x, struct d
 
 // ---- rows that are there by a scale known beforehand --------------------------------------------------------------
 
-/* Small blocks, so that those of the product behind find registers beside them; more of them beyond FEW_LEFT rows, which may be many pieces. */
+/* Small blocks, so that those of the product behind find registers beside them; more of them beyond FEW_LEFT rows,
+ * which may be many pieces. */
 enum { LEFT_THREADS = 256, LEFT_HELD = 4, FEW_LEFT = 128 };
 
 /* The threads for which that holds, in order: all blocks have the same list. Returns how many; all threads call it. */
@@ -201,7 +209,8 @@ static __device__ int list_in_order(bool holds, int *listed, int *of_warps) {
 }
 
 /* Each block looks at all rows, a thread at one: in most steps that is all. */
-template <element E> static __global__ void __launch_bounds__(LEFT_THREADS) requantise(dmat x, dmat y8, int n_rows, dcounter others) {
+template <element E>
+static __global__ void __launch_bounds__(LEFT_THREADS) requantise(dmat x, dmat y8, int n_rows, dcounter others) {
     __shared__ int listed[LEFT_THREADS], of_warps[LEFT_THREADS / 32];
     let_next_start();
     wait_for_previous();
@@ -216,8 +225,8 @@ template <element E> static __global__ void __launch_bounds__(LEFT_THREADS) requ
         if (others.at && blockIdx.x == 0)
             add_to_counter(others, __syncthreads_count(!there && row < *others.n_rows), threadIdx.x == 0);
         int n_listed = list_in_order(!there, listed, of_warps);
-        make_static_rows<E, LEFT_HELD>(x, y8, n_listed, blockIdx.x * LEFT_THREADS + threadIdx.x, gridDim.x * LEFT_THREADS,
-                                       [&](int k) { return first_row + listed[k]; });
+        make_static_rows<E, LEFT_HELD>(x, y8, n_listed, blockIdx.x * LEFT_THREADS + threadIdx.x,
+                                       gridDim.x * LEFT_THREADS, [&](int k) { return first_row + listed[k]; });
         __syncthreads(); // nobody reads it any more
     }
 }
@@ -228,7 +237,8 @@ void launch_requantise(const struct launch *l, int n_rows, struct dmat x, struct
     launch_node(requant, blocks, LEFT_THREADS, 0, l->stream, x, y8, n_rows, others);
 }
 
-// ---- unscaled products -----------------------------------------------------------------------------------------------
+// ---- unscaled products
+// -----------------------------------------------------------------------------------------------
 
 /* A thread makes eight neighbours of a row. Bytes: 2 in, 2 or 4 out. */
 static __global__ void __launch_bounds__(256) rescale(dmat raw, dmat y) {

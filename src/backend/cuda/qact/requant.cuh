@@ -1,20 +1,21 @@
-/* requant.cuh - rows that a product finds in e4m3 by a scale that does not fit them (struct drest), and makes anew before it reads them.
+/* requant.cuh - rows that a product finds in e4m3 by a scale that does not fit them (struct drest), and makes anew
+ * before it reads them.
  *
- * Every block looks at the largest sizes of its tokens, as its tile cannot be multiplied before. In most steps that is all, and takes a third of
- * what a node that looks does. Else the blocks with the same tokens share the pieces of the rows that are left, and wait for one
- * another. */
+ * Every block looks at the largest sizes of its tokens, as its tile cannot be multiplied before. In most steps that is
+ * all, and takes a third of what a node that looks does. Else the blocks with the same tokens share the pieces of the
+ * rows that are left, and wait for one another. */
 #pragma once
 
-#include "backend/cuda/qact/quantise.h"
-#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/mma.cuh"
+#include "backend/cuda/qact/quantise.h"
 #include "backend/cuda/qact/static_rows.cuh"
+#include "backend/cuda/value.h"
 
 namespace {
 
 struct requant_args {
-    dmat value;          // with most; at NULL: nothing is left to be done
-    dmat qact;           // of it, with static_scale
+    dmat value;               // with most; at NULL: nothing is left to be done
+    dmat qact;                // of it, with static_scale
     dgrid_barrier *of_tokens; // [token tiles]
     dcounter others;
 };
@@ -79,12 +80,15 @@ static __device__ int list_rows(const requant_list &list, int lane, uint32_t to)
 
 /* This block's share of the rows listed, by n_threads of it. */
 template <element E>
-static __device__ void make_rows(const requant_args &r, int first, uint32_t listed, int n_listed, int n_threads, const requant_blocks &blocks) {
-    make_static_rows<E, REQUANT_HELD>(r.value, r.qact, n_listed, blocks.mine * n_threads + threadIdx.x, blocks.n * n_threads,
-                                   [&](int k) { return first + (int)load_shared(listed + k * 4); });
+static __device__ void make_rows(const requant_args &r, int first, uint32_t listed, int n_listed, int n_threads,
+                                 const requant_blocks &blocks) {
+    make_static_rows<E, REQUANT_HELD>(r.value, r.qact, n_listed, blocks.mine * n_threads + threadIdx.x,
+                                      blocks.n * n_threads,
+                                      [&](int k) { return first + (int)load_shared(listed + k * 4); });
 }
 
-/* One thread's, behind all that its block has written: returns when all blocks with these tokens have come. The last makes room for the next. */
+/* One thread's, behind all that its block has written: returns when all blocks with these tokens have come. The last
+ * makes room for the next. */
 static __device__ void meet_blocks(dgrid_barrier *m, int n) {
     uint32_t held = *static_cast<volatile uint32_t *>(&m->n_held);
     __threadfence();
@@ -105,10 +109,10 @@ static __device__ float scale_of_row(const requant_args &r, int token) {
     return static_scale_fits(most, r.qact.static_scale) ? r.qact.static_scale : static_scale_else(most);
 }
 
-/* By all n_threads of the block that multiply, while a warp behind them waits to copy (copies_may_begin). listed: shared memory of the warp, a word a
- * token of the tile. */
-static __device__ void requant_rows(const requant_args &r, const requant_list &list, int first, uint32_t listed, int n_threads,
-                                   const requant_blocks &blocks) {
+/* By all n_threads of the block that multiply, while a warp behind them waits to copy (copies_may_begin). listed:
+ * shared memory of the warp, a word a token of the tile. */
+static __device__ void requant_rows(const requant_args &r, const requant_list &list, int first, uint32_t listed,
+                                    int n_threads, const requant_blocks &blocks) {
     int n_listed = list_rows(list, threadIdx.x % 32, listed);
     __syncwarp();
     if (r.value.element == ELEMENT_F16)

@@ -8,8 +8,9 @@ extern "C" {
 #endif
 
 /* ---- static_scale.cu: when a program is compiled; not a node of a step ---- */
-/* squares[j] = (variance of gate j) * (variance of what it lets through), for rows x = z * norm with z of variance 1 that agree with no row of w:
- * those of (w norm + bias). w e4m3: gates, then what they let through; norm [w.in] floats, or 1 + norm; bias NULL: none. */
+/* squares[j] = (variance of gate j) * (variance of what it lets through), for rows x = z * norm with z of variance 1
+ * that agree with no row of w: those of (w norm + bias). w e4m3: gates, then what they let through; norm [w.in] floats,
+ * or 1 + norm; bias NULL: none. */
 struct dgated_sizes {
     struct dweight w;
     const float *norm, *bias;

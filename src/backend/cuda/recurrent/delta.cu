@@ -1,11 +1,11 @@
 /* delta.cu - the plain SHORT_CONV and DELTA_RULE: recurrences, walked token by token.
  *
  * SHORT_CONV    a thread a channel of a sequence; the last kernel - 1 inputs are held in registers between tokens.
- * DELTA_RULE    a block a sequence and value head, a thread a column of S (value channel), which it keeps in registers: key_dim
- *               floats, read once and written once a step. Time is serial in tokens, so long prompts are slow. */
+ * DELTA_RULE    a block a sequence and value head, a thread a column of S (value channel), which it keeps in registers:
+ * key_dim floats, read once and written once a step. Time is serial in tokens, so long prompts are slow. */
+#include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/recurrent/delta.h"
 #include "backend/cuda/value.h"
-#include "backend/cuda/ptx/device.cuh"
 
 enum { MAX_KERNEL = 8 };
 
@@ -19,7 +19,8 @@ static __global__ void short_conv(device_plan plan, int kernel, dmat u, dweight 
     int seq = blockIdx.y, c = blockIdx.x * blockDim.x + threadIdx.x;
     if (seq >= step_seqs(plan) || c >= u.width)
         return;
-    float *kept = state_at(plan, cache, seq), past[MAX_KERNEL], weight[MAX_KERNEL]; // kept [kernel - 1][channels], oldest first
+    float *kept = state_at(plan, cache, seq), past[MAX_KERNEL],
+          weight[MAX_KERNEL]; // kept [kernel - 1][channels], oldest first
     int first = plan.query_start[seq], end = plan.query_start[seq + 1];
     bool fresh = plan.position[first] == 0;
 #pragma unroll
@@ -41,14 +42,15 @@ static __global__ void short_conv(device_plan plan, int kernel, dmat u, dweight 
         kept[(int64_t)j * u.width + c] = past[j];
 }
 
-void launch_short_conv(const struct launch *l, int kernel, struct dmat u, struct dweight w, struct dcache cache, struct dmat y) {
+void launch_short_conv(const struct launch *l, int kernel, struct dmat u, struct dweight w, struct dcache cache,
+                       struct dmat y) {
     launch_node(short_conv, dim3((u.width + 127) / 128, l->n_seqs), 128, 0, l->stream, l->plan, kernel, u, w, cache, y);
 }
 
 /* Shared memory: k^ and q^ of the token [key_dim] each. KEYS: key_dim at most. */
 template <int KEYS>
-static __global__ void __launch_bounds__(256)
-    delta_rule(device_plan plan, ddelta a, dmat qkv, dmat b, dmat gate, dweight a_log, dweight dt_bias, dcache cache, dmat out) {
+static __global__ void __launch_bounds__(256) delta_rule(device_plan plan, ddelta a, dmat qkv, dmat b, dmat gate,
+                                                         dweight a_log, dweight dt_bias, dcache cache, dmat out) {
     let_next_start();
     wait_for_previous();
     __shared__ float k[KEYS], q[KEYS], shared[32];
@@ -57,7 +59,8 @@ static __global__ void __launch_bounds__(256)
         return;
     int first = plan.query_start[seq], end = plan.query_start[seq + 1], keys = a.n_key_heads * a.key_dim;
     bool fresh = plan.position[first] == 0, mine = v < a.value_dim;
-    float *state = state_at(plan, cache, seq) + a.state_offset + (int64_t)h * a.key_dim * a.value_dim; // [key_dim][value_dim]
+    float *state =
+        state_at(plan, cache, seq) + a.state_offset + (int64_t)h * a.key_dim * a.value_dim; // [key_dim][value_dim]
     float s[KEYS];
 #pragma unroll
     for (int i = 0; i < KEYS; i++)
@@ -104,5 +107,6 @@ void launch_delta_rule(const struct launch *l, const struct ddelta *a, struct dm
     if (a->key_dim <= 32)
         launch_node(delta_rule<32>, grid, threads, 0, l->stream, l->plan, *a, qkv, b, gate, a_log, dt_bias, cache, out);
     else
-        launch_node(delta_rule<128>, grid, threads, 0, l->stream, l->plan, *a, qkv, b, gate, a_log, dt_bias, cache, out);
+        launch_node(delta_rule<128>, grid, threads, 0, l->stream, l->plan, *a, qkv, b, gate, a_log, dt_bias, cache,
+                    out);
 }

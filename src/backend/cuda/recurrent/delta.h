@@ -8,7 +8,8 @@ extern "C" {
 #endif
 
 /* ---- delta.cu ---- */
-void launch_short_conv(const struct launch *l, int kernel, struct dmat u, struct dweight w, struct dcache cache, struct dmat y);
+void launch_short_conv(const struct launch *l, int kernel, struct dmat u, struct dweight w, struct dcache cache,
+                       struct dmat y);
 struct ddelta {
     int n_key_heads, n_value_heads, key_dim, value_dim;
     int64_t state_offset; // of the delta state behind the conv inputs, in floats

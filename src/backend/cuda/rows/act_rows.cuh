@@ -1,9 +1,10 @@
 /* act_rows.cuh - of elementwise.cu: GATED_ACT of unscaled products of many rows, whose e4m3 qact alone is wanted.
  *
- * C blocks share the columns of a row and go from row to row: thread i of a block holds the eights i and i + threads of its columns, whose
- * scales, which are as many bytes as four rows, lie in shared memory for all rows. The next row but one is on its way while a row is
- * computed, and what is made of a row waits in registers, as half precision, until the row after it has been computed too: by then the
- * other blocks' largest elements have come, so nobody waits for them. Bytes a row of W: 4 W and W.
+ * C blocks share the columns of a row and go from row to row: thread i of a block holds the eights i and i + threads of
+ * its columns, whose scales, which are as many bytes as four rows, lie in shared memory for all rows. The next row but
+ * one is on its way while a row is computed, and what is made of a row waits in registers, as half precision, until the
+ * row after it has been computed too: by then the other blocks' largest elements have come, so nobody waits for them.
+ * Bytes a row of W: 4 W and W.
  *
  * Of a row with the scale u g and s are gate and up times their columns' scales, which makes
  *
@@ -12,11 +13,11 @@
  * of which all that depends on the row alone is computed once a row. */
 #pragma once
 
-#include "backend/cuda/value.h"
-#include "backend/cuda/ptx/card.cuh"
 #include "backend/cuda/ptx/bulk.cuh"
+#include "backend/cuda/ptx/card.cuh"
 #include "backend/cuda/ptx/fours.cuh"
 #include "backend/cuda/ptx/late.cuh"
+#include "backend/cuda/value.h"
 
 namespace act_rows {
 
@@ -41,14 +42,18 @@ template <int ACT> __device__ inline row_act act_of(float unit) {
 /* silu, or gelu_tanh by tanh(v) = 2 sigmoid(2 v) - 1. NaN stays NaN. */
 template <int ACT> __device__ inline float gated(const row_act &a, float gate, float up) {
     float e, r;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(ACT == 0 ? gate * a.slope : gate * fmaf(a.curve, gate * gate, a.slope)));
+    asm("ex2.approx.ftz.f32 %0, %1;"
+        : "=f"(e)
+        : "f"(ACT == 0 ? gate * a.slope : gate * fmaf(a.curve, gate * gate, a.slope)));
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(fmaf(e, a.by, a.by)));
     return gate * up * r;
 }
 
 __device__ inline float2 floats_of_half2(uint32_t x) { return __half22float2(reinterpret_cast<__half2 &>(x)); }
 /* Infinities are the largest numbers. */
-__device__ inline float2 finite_floats(uint32_t x) { return floats_of_half2(finite_halves(reinterpret_cast<__half2 &>(x))); }
+__device__ inline float2 finite_floats(uint32_t x) {
+    return floats_of_half2(finite_halves(reinterpret_cast<__half2 &>(x)));
+}
 
 __device__ inline void copy_16(const void *to, const void *from) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
@@ -68,22 +73,24 @@ template <int C> struct barriers {
 
 /* Eight columns of gate and up, of which y is held. */
 template <int ACT>
-__device__ inline void make_eight(const row_act &act, const uint4 &gate, const uint4 &up, const float4 *scales, int threads,
-                                  uint32_t (&y)[4]) {
+__device__ inline void make_eight(const row_act &act, const uint4 &gate, const uint4 &up, const float4 *scales,
+                                  int threads, uint32_t (&y)[4]) {
     const uint32_t g[4] = {gate.x, gate.y, gate.z, gate.w}, u[4] = {up.x, up.y, up.z, up.w};
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         float4 of_gate = scales[half * threads], of_up = scales[(2 + half) * threads];
         float2 g0 = finite_floats(g[2 * half]), g1 = finite_floats(g[2 * half + 1]);
         float2 u0 = finite_floats(u[2 * half]), u1 = finite_floats(u[2 * half + 1]);
-        uint2 four = stored_of<ELEMENT_F16>(
-            make_float4(gated<ACT>(act, g0.x * of_gate.x, u0.x * of_up.x), gated<ACT>(act, g0.y * of_gate.y, u0.y * of_up.y),
-                        gated<ACT>(act, g1.x * of_gate.z, u1.x * of_up.z), gated<ACT>(act, g1.y * of_gate.w, u1.y * of_up.w)));
+        uint2 four = stored_of<ELEMENT_F16>(make_float4(
+            gated<ACT>(act, g0.x * of_gate.x, u0.x * of_up.x), gated<ACT>(act, g0.y * of_gate.y, u0.y * of_up.y),
+            gated<ACT>(act, g1.x * of_gate.z, u1.x * of_up.z), gated<ACT>(act, g1.y * of_gate.w, u1.y * of_up.w)));
         y[2 * half] = four.x, y[2 * half + 1] = four.y;
     }
 }
 
-__device__ inline float largest_of_warp(float x) { return __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(x))); } // x >= 0
+__device__ inline float largest_of_warp(float x) {
+    return __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(x)));
+} // x >= 0
 
 template <int ACT, int C> __global__ void GYRE_CLUSTER(C) __launch_bounds__(THREADS, 1) gated_rows(args a) {
 #if GYRE_HOPPER
@@ -166,8 +173,8 @@ template <int ACT, int C> __global__ void GYRE_CLUSTER(C) __launch_bounds__(THRE
                            make_float4(y[2].x, y[2].y, y[3].x, y[3].y) * inverse);
         }
     };
-    // A slot is written again when its sender has finished the row two before, so when all warps have sent that, so when they have
-    // finished the row of the slot.
+    // A slot is written again when its sender has finished the row two before, so when all warps have sent that, so
+    // when they have finished the row of the slot.
     int turn = 0;
     for (int t = first; t < a.n_rows;) {
 #pragma unroll
@@ -191,7 +198,8 @@ template <int ACT, int C> __global__ void GYRE_CLUSTER(C) __launch_bounds__(THRE
             }
             float mine = largest_of_warp(fmaxf(__low2float(most), __high2float(most)));
             if (lane < C)
-                store_at_rank(share + turn % SLOTS * (int)sizeof met.shares[0], mine, barrier + turn % SLOTS * (int)sizeof met.barrier[0]);
+                store_at_rank(share + turn % SLOTS * (int)sizeof met.shares[0], mine,
+                              barrier + turn % SLOTS * (int)sizeof met.barrier[0]);
             if (turn > 0)
                 finish(t - pitch, turn - 1);
 #pragma unroll
@@ -209,7 +217,8 @@ template <int ACT, int C> __global__ void GYRE_CLUSTER(C) __launch_bounds__(THRE
 
 inline int threads_of(int n_eights, int C) { return (n_eights + C * EIGHTS * 32 - 1) / (C * EIGHTS * 32) * 32; }
 
-/* Blocks a row: as few as its columns have a place in, but two at least, as memcheck takes a copy within a block alone (st.async) for a fault. */
+/* Blocks a row: as few as its columns have a place in, but two at least, as memcheck takes a copy within a block alone
+ * (st.async) for a fault. */
 inline int blocks_of(int n_eights) {
     for (int C = 2; C <= 4; C *= 2)
         if (threads_of(n_eights, C) <= THREADS)
@@ -220,7 +229,8 @@ inline int blocks_of(int n_eights) {
 /* As many rows at once as there is room for, or fewer if that takes no longer. */
 template <int ACT, int C> void start(cudaStream_t stream, const args &a) {
     int threads = threads_of(a.gate.width / 8, C), n_shared = EIGHTS * 4 * threads * (int)sizeof(float4);
-    allow_shared(gated_rows<ACT, C>, EIGHTS * 4 * THREADS * (int)sizeof(float4)); // what any width takes, as the attribute is one for all
+    allow_shared(gated_rows<ACT, C>,
+                 EIGHTS * 4 * THREADS * (int)sizeof(float4)); // what any width takes, as the attribute is one for all
     int at_once = clusters_at_once(gated_rows<ACT, C>, C, C, threads, n_shared, [] {});
     int each = (a.n_rows + at_once - 1) / at_once, n = (a.n_rows + each - 1) / each;
     launch_node(gated_rows<ACT, C>, C * n, threads, (size_t)n_shared, stream, a);

@@ -1,21 +1,21 @@
 /* elementwise.cu - GATED_ACT, GATED_ADD, SOFTCAP, DIFF_HEADS: no sum over more than two elements.
  *
- * GATED_ACT   y = act(gate) * up. Without a qact a thread makes eight neighbours and a block 2,048 columns of a row. With one a
- *             row belongs to a cluster (row_join.cuh), and lies in its registers, rounded to half precision, between the largest
- *             element and the rounding to e4m3. Bytes a row of W: 4 W of half precision (gate, up) or 8 W, and 2 W or W. The
- *             hardware's exponential and reciprocal are good to some units in the last place of float32: two of them an element are
- *             as much as a multiprocessor does while it loads what they need, so no instruction more than needed. Where y is
- *             float32, and for other activations than silu and gelu_tanh, the plain kernel has the exact ones. The qact alone of
- *             unscaled products of many rows is act_rows.cuh's.
- * Gates that a half precision product left infinite count as its largest number, as to_half has it.
+ * GATED_ACT   y = act(gate) * up. Without a qact a thread makes eight neighbours and a block 2,048 columns of a row.
+ * With one a row belongs to a cluster (row_join.cuh), and lies in its registers, rounded to half precision, between the
+ * largest element and the rounding to e4m3. Bytes a row of W: 4 W of half precision (gate, up) or 8 W, and 2 W or W.
+ * The hardware's exponential and reciprocal are good to some units in the last place of float32: two of them an element
+ * are as much as a multiprocessor does while it loads what they need, so no instruction more than needed. Where y is
+ *             float32, and for other activations than silu and gelu_tanh, the plain kernel has the exact ones. The qact
+ * alone of unscaled products of many rows is act_rows.cuh's. Gates that a half precision product left infinite count as
+ * its largest number, as to_half has it.
  *
- * The others: a block 1,024 columns of a row. Rows that do not lie in fours (GATED_ACT: eights) take the plain kernels. Padding rows
- * are computed too, since nothing reads them. */
-#include "backend/cuda/rows/elementwise.h"
-#include "backend/cuda/value.h"
-#include "backend/cuda/rows/act_rows.cuh"
+ * The others: a block 1,024 columns of a row. Rows that do not lie in fours (GATED_ACT: eights) take the plain kernels.
+ * Padding rows are computed too, since nothing reads them. */
 #include "backend/cuda/ptx/fours.cuh"
 #include "backend/cuda/ptx/row_join.cuh"
+#include "backend/cuda/rows/act_rows.cuh"
+#include "backend/cuda/rows/elementwise.h"
+#include "backend/cuda/value.h"
 
 enum { THREADS = 256, COLUMNS = 1024, ACT_COLUMNS = 8 * THREADS, MOST_THREADS = 512, WIDEST = 8 * 8 * MOST_THREADS };
 
@@ -42,13 +42,17 @@ static __device__ float sigmoid_of_2(float x) {
 /* `activate` for silu and gelu_tanh with the hardware's exponential; tanh(u) = 2 sigmoid(2 u) - 1. */
 template <int ACT> static __device__ float act(float gate, float up) {
     constexpr float LOG2E = 1.4426950408889634f, ROOT = 0.7978845608028654f; // sqrt(2 / pi)
-    return gate * sigmoid_of_2(ACT == 0 ? LOG2E * gate : gate * (2 * ROOT * LOG2E + 2 * ROOT * 0.044715f * LOG2E * gate * gate)) * up;
+    return gate *
+           sigmoid_of_2(ACT == 0 ? LOG2E * gate
+                                 : gate * (2 * ROOT * LOG2E + 2 * ROOT * 0.044715f * LOG2E * gate * gate)) *
+           up;
 }
 
 /* Infinities become the largest numbers of half precision. */
 template <element E> static __device__ typename four_of<E>::stored finite(typename four_of<E>::stored x) {
     if constexpr (E == ELEMENT_F16)
-        return make_uint2(finite_halves(reinterpret_cast<__half2 &>(x.x)), finite_halves(reinterpret_cast<__half2 &>(x.y)));
+        return make_uint2(finite_halves(reinterpret_cast<__half2 &>(x.x)),
+                          finite_halves(reinterpret_cast<__half2 &>(x.y)));
     return x;
 }
 
@@ -57,7 +61,8 @@ template <int ACT> static __device__ float4 act_four(float4 gate, float4 up) {
 }
 
 /* Four at col as values, infinities made finite. unit: of unscaled products, the row's scale. */
-template <element E, bool RAW> static __device__ float4 value_of(const dmat &m, int col, float unit, typename four_of<E>::stored x) {
+template <element E, bool RAW>
+static __device__ float4 value_of(const dmat &m, int col, float unit, typename four_of<E>::stored x) {
     float4 v = floats_of<E>(finite<E>(x));
     if constexpr (RAW) {
         v = v * (__ldg(reinterpret_cast<const float4 *>(m.col_scale + col)) * unit);
@@ -68,15 +73,19 @@ template <element E, bool RAW> static __device__ float4 value_of(const dmat &m, 
 }
 
 /* E: of gate and up, RAW: they are unscaled products, Y: of what is made of them. */
-template <int ACT, element E, bool RAW, element Y> static __device__ eight_of<Y> act_eight(const act_args &a, int t, int col, float unit) {
+template <int ACT, element E, bool RAW, element Y>
+static __device__ eight_of<Y> act_eight(const act_args &a, int t, int col, float unit) {
     eight_of<E> gate = load_eight<E>(a.gate, t, col), up = load_eight<E>(a.up, t, col);
-    float4 low = act_four<ACT>(value_of<E, RAW>(a.gate, col, unit, gate.low), value_of<E, RAW>(a.up, col, unit, up.low));
-    float4 high = act_four<ACT>(value_of<E, RAW>(a.gate, col + 4, unit, gate.high), value_of<E, RAW>(a.up, col + 4, unit, up.high));
+    float4 low =
+        act_four<ACT>(value_of<E, RAW>(a.gate, col, unit, gate.low), value_of<E, RAW>(a.up, col, unit, up.low));
+    float4 high = act_four<ACT>(value_of<E, RAW>(a.gate, col + 4, unit, gate.high),
+                                value_of<E, RAW>(a.up, col + 4, unit, up.high));
     return {stored_of<Y>(low), stored_of<Y>(high)};
 }
 
 /* Y: of y. */
-template <int ACT, element E, bool RAW, element Y> static __global__ void __launch_bounds__(THREADS) gated_act(act_args a) {
+template <int ACT, element E, bool RAW, element Y>
+static __global__ void __launch_bounds__(THREADS) gated_act(act_args a) {
     let_next_start();
     wait_for_previous();
     int t = blockIdx.y, col = 8 * (blockIdx.x * THREADS + threadIdx.x);
@@ -134,7 +143,8 @@ static __global__ void plain_gated_act(int act, act_args a) {
     FOR_COLUMNS(i, a.y.width) {
         float gate = load(a.gate, t, i), up = load(a.up, t, i);
         store(a.y, t, i,
-              activate(act, a.limit, a.gate.element == ELEMENT_F16 ? finite(gate) : gate, a.up.element == ELEMENT_F16 ? finite(up) : up));
+              activate(act, a.limit, a.gate.element == ELEMENT_F16 ? finite(gate) : gate,
+                       a.up.element == ELEMENT_F16 ? finite(up) : up));
     }
 }
 
@@ -158,8 +168,8 @@ template <int ACT, element E, bool RAW> static void launch_act(const struct laun
 
 /* Whether many rows are worth going from row to row: up to 64 each has multiprocessors of its own. */
 static bool goes_by_rows(int n_rows, const act_args &a) {
-    return n_rows > 64 && a.gate.col_scale && a.qact.at && !a.y.at && !a.gate.bias && !a.up.bias && a.gate.stride == a.up.stride &&
-           a.gate.row_scale == a.up.row_scale;
+    return n_rows > 64 && a.gate.col_scale && a.qact.at && !a.y.at && !a.gate.bias && !a.up.bias &&
+           a.gate.stride == a.up.stride && a.gate.row_scale == a.up.row_scale;
 }
 
 template <int ACT> static void launch_act(const struct launch *l, int n_rows, const act_args &a) {
@@ -177,8 +187,8 @@ template <int ACT> static void launch_act(const struct launch *l, int n_rows, co
 
 /* The two that feed-forward networks have; the others take the plain kernel. */
 static bool goes_in_eights(int act, struct dmat gate, struct dmat up, struct dmat y) {
-    return act <= 1 && y.element != ELEMENT_F32 && gate.element == up.element && gate.width <= WIDEST && lies_in_eights(gate) &&
-           lies_in_eights(up) && lies_in_eights(y);
+    return act <= 1 && y.element != ELEMENT_F32 && gate.element == up.element && gate.width <= WIDEST &&
+           lies_in_eights(gate) && lies_in_eights(up) && lies_in_eights(y);
 }
 
 /* A row's blocks are a cluster. */
@@ -186,8 +196,8 @@ bool gated_act_takes_qact(int act, struct dmat gate, struct dmat up, struct dmat
     return goes_in_eights(act, gate, up, y) && compute_capability() >= 90;
 }
 
-void launch_gated_act(const struct launch *l, int n_rows, int act, float limit, struct dmat gate, struct dmat up, struct dmat y,
-                      struct dmat qact) {
+void launch_gated_act(const struct launch *l, int n_rows, int act, float limit, struct dmat gate, struct dmat up,
+                      struct dmat y, struct dmat qact) {
     act_args a = {limit, gate, up, y, qact};
     if (!goes_in_eights(act, gate, up, y))
         launch_node(plain_gated_act, grid_of(n_rows, y.width), THREADS, 0, l->stream, act, a);
@@ -256,9 +266,11 @@ static __global__ void diff_heads(dmat x, lambdas lambda, float lambda_init, dma
     store(y, t, i, load(x, t, i) - factor * load(x, t, y.width + i));
 }
 
-void launch_gated_add(const struct launch *l, int n_rows, struct dmat add, struct dmat x, struct dmat gate, struct dmat y) {
+void launch_gated_add(const struct launch *l, int n_rows, struct dmat add, struct dmat x, struct dmat gate,
+                      struct dmat y) {
     bool in_fours = lies_in_fours(add) && lies_in_fours(x) && lies_in_fours(y);
-    launch_node(in_fours ? gated_add_fours : plain_gated_add, grid_of(n_rows, y.width), THREADS, 0, l->stream, add, x, gate, y);
+    launch_node(in_fours ? gated_add_fours : plain_gated_add, grid_of(n_rows, y.width), THREADS, 0, l->stream, add, x,
+                gate, y);
 }
 
 void launch_softcap(const struct launch *l, int n_rows, float cap, struct dmat x, struct dmat y) {
@@ -266,7 +278,8 @@ void launch_softcap(const struct launch *l, int n_rows, float cap, struct dmat x
     launch_node(in_fours ? softcap_fours : plain_softcap, grid_of(n_rows, y.width), THREADS, 0, l->stream, cap, x, y);
 }
 
-void launch_diff_heads(const struct launch *l, struct dmat x, const struct dweight lambda[4], float lambda_init, struct dmat y) {
+void launch_diff_heads(const struct launch *l, struct dmat x, const struct dweight lambda[4], float lambda_init,
+                       struct dmat y) {
     lambdas all = {{lambda[0], lambda[1], lambda[2], lambda[3]}};
     launch_node(diff_heads, grid_of(l->n_tokens, y.width), THREADS, 0, l->stream, x, all, lambda_init, y);
 }

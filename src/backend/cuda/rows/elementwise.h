@@ -8,13 +8,16 @@ extern "C" {
 #endif
 
 /* ---- elementwise.cu: n_rows as the step was launched for ---- */
-void launch_gated_act(const struct launch *l, int n_rows, int act, float limit, struct dmat gate, struct dmat up, struct dmat y,
+void launch_gated_act(const struct launch *l, int n_rows, int act, float limit, struct dmat gate, struct dmat up,
+                      struct dmat y,
                       struct dmat qact); // y may be absent where its qact is given
 /* Whether the qact can be written in the same node. */
 bool gated_act_takes_qact(int act, struct dmat gate, struct dmat up, struct dmat y);
-void launch_gated_add(const struct launch *l, int n_rows, struct dmat add, struct dmat x, struct dmat gate, struct dmat y);
+void launch_gated_add(const struct launch *l, int n_rows, struct dmat add, struct dmat x, struct dmat gate,
+                      struct dmat y);
 void launch_softcap(const struct launch *l, int n_rows, float cap, struct dmat x, struct dmat y);
-void launch_diff_heads(const struct launch *l, struct dmat x, const struct dweight lambda[4], float lambda_init, struct dmat y);
+void launch_diff_heads(const struct launch *l, struct dmat x, const struct dweight lambda[4], float lambda_init,
+                       struct dmat y);
 
 #ifdef __cplusplus
 }

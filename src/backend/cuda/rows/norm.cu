@@ -1,24 +1,27 @@
 /* norm.cu - ADD_NORM, NORM: root mean square norms, with the element that products read, its e4m3 qact, or both.
  *
- *     r = (x + d) * r_scale;  y = r / sqrt(mean(r^2) + eps) * w        a cluster a row (ADD_NORM), a block or warp a group (NORM)
- *     d may be a product's output, normed first: d / sqrt(mean(d^2) + eps) * v   (the sandwich of Gemma: one node for two ops)
+ *     r = (x + d) * r_scale;  y = r / sqrt(mean(r^2) + eps) * w        a cluster a row (ADD_NORM), a block or warp a
+ * group (NORM) d may be a product's output, normed first: d / sqrt(mean(d^2) + eps) * v   (the sandwich of Gemma: one
+ * node for two ops)
  *
- * What is fast holds its columns in registers, four neighbours at a time: each of x, d, r and y crosses memory once, in 16 or 8
- * bytes a thread. A row is all latency, so there is one wait: the sum of squares and the largest |r w| go through it together,
- * and the row's factor, being positive, changes neither which element is largest nor what e4m3 makes of r w / largest. Norm weights
- * are loaded before the wait. A few rows are spread over eight multiprocessors each, since one loads a row in half a microsecond, and x,
- * which was written a layer ago, is brought to the L2 before the wait. Of many, a block of up to 512 threads has a row, or two at a time
- * that share the columns' weights and scales, which are more bytes than a row of d. Behind a product of gemm_fp8_split_k.cu x is
- * in registers before the wait: of all rows up to 264, as beside each of the product's blocks there is room for one of two rows.
- * Bytes a row of W: 4 W (x) + 4 W (d) + 4 W (r) + 2 W (y). On an H200, each behind the one before (bench/cuda/nodes.cu): a row of 3,584 1.2 us, of
- * 5,376 1.3 us (1.7 with d normed), 128 of them 2.7 and 2.9, 512 4.8 and 6.1 us (6.3 TB/s, from L2).
+ * What is fast holds its columns in registers, four neighbours at a time: each of x, d, r and y crosses memory once, in
+ * 16 or 8 bytes a thread. A row is all latency, so there is one wait: the sum of squares and the largest |r w| go
+ * through it together, and the row's factor, being positive, changes neither which element is largest nor what e4m3
+ * makes of r w / largest. Norm weights are loaded before the wait. A few rows are spread over eight multiprocessors
+ * each, since one loads a row in half a microsecond, and x, which was written a layer ago, is brought to the L2 before
+ * the wait. Of many, a block of up to 512 threads has a row, or two at a time that share the columns' weights and
+ * scales, which are more bytes than a row of d. Behind a product of gemm_fp8_split_k.cu x is in registers before the
+ * wait: of all rows up to 264, as beside each of the product's blocks there is room for one of two rows. Bytes a row of
+ * W: 4 W (x) + 4 W (d) + 4 W (r) + 2 W (y). On an H200, each behind the one before (bench/cuda/nodes.cu): a row of
+ * 3,584 1.2 us, of 5,376 1.3 us (1.7 with d normed), 128 of them 2.7 and 2.9, 512 4.8 and 6.1 us (6.3 TB/s, from L2).
  *
- * Rows that are not a multiple of four columns, or lie off 16 bytes, or are wider than 8,192 take the plain kernels, which read a
- * row again where they need it again: the oracle of the others. Padding rows are computed too; nobody reads them. */
-#include "backend/cuda/rows/norm.h"
-#include "backend/cuda/value.h"
+ * Rows that are not a multiple of four columns, or lie off 16 bytes, or are wider than 8,192 take the plain kernels,
+ * which read a row again where they need it again: the oracle of the others. Padding rows are computed too; nobody
+ * reads them. */
 #include "backend/cuda/ptx/fours.cuh"
 #include "backend/cuda/ptx/row_join.cuh"
+#include "backend/cuda/rows/norm.h"
+#include "backend/cuda/value.h"
 
 enum { THREADS = 256, MOST_THREADS = 512, WIDEST = MOST_THREADS * 4 * 4 };
 enum { LONE_ROWS = 256, PREFETCHED_LONE_ROWS = 128 }; // up to so many rows, each has a block of its own
@@ -38,7 +41,9 @@ static __device__ float weight_at(const norm_of &n, int i) { return n.w ? n.w[i]
 static __device__ float4 weights_at(const norm_of &n, int col) {
     return n.w ? *reinterpret_cast<const float4 *>(n.w + col) + n.plus : make_float4(1, 1, 1, 1);
 }
-static __device__ float factor_of(const norm_of &n, float sum_of_squares) { return rsqrtf(sum_of_squares * n.one_of_width + n.eps); }
+static __device__ float factor_of(const norm_of &n, float sum_of_squares) {
+    return rsqrtf(sum_of_squares * n.one_of_width + n.eps);
+}
 
 struct add_norm_args {
     dmat x, d; // d.at NULL: r = x
@@ -54,8 +59,8 @@ static __device__ void fetch_to_l2(const void *at) { asm volatile("prefetch.glob
 
 // ---- ADD_NORM of a few rows -------------------------------------------------------------------------------------
 
-/* D: how d lies, RAW: as unscaled products, NORMED: d is normed first, C: blocks a row. Thread i of a row holds the fours i,
- * i + n_threads, ... of it. */
+/* D: how d lies, RAW: as unscaled products, NORMED: d is normed first, C: blocks a row. Thread i of a row holds the
+ * fours i, i + n_threads, ... of it. */
 template <element D, bool RAW, bool NORMED, int C, int FOURS>
 static __global__ void GYRE_CLUSTER(C) __launch_bounds__(MOST_THREADS) add_norm(add_norm_args a) {
     __shared__ row_meeting<C> of_d, of_r;
@@ -64,9 +69,11 @@ static __global__ void GYRE_CLUSTER(C) __launch_bounds__(MOST_THREADS) add_norm(
     row_open(of_r, NORMED ? &of_d : nullptr);
     row_place<C> at;
     int t = at.row, n = a.x.width / 4;
-    const float4 *xs = reinterpret_cast<const float4 *>(static_cast<const float *>(a.x.at) + t * a.x.stride) + at.thread;
-    const stored *ds =
-        reinterpret_cast<const stored *>(static_cast<const char *>(a.d.at) + t * a.d.stride * (D == ELEMENT_F32 ? 4 : 2)) + at.thread;
+    const float4 *xs =
+        reinterpret_cast<const float4 *>(static_cast<const float *>(a.x.at) + t * a.x.stride) + at.thread;
+    const stored *ds = reinterpret_cast<const stored *>(static_cast<const char *>(a.d.at) +
+                                                        t * a.d.stride * (D == ELEMENT_F32 ? 4 : 2)) +
+                       at.thread;
     float4 w[FOURS], v[FOURS], x[FOURS], column[FOURS];
     stored d[FOURS];
 #pragma unroll
@@ -156,10 +163,11 @@ template <int ROWS> static __device__ void rows_join(float2 (&mine)[ROWS], float
         mine[j] = warp_join_sizes(lane < n_warps ? shares[j][lane] : make_float2(0, 0));
 }
 
-/* D, RAW, NORMED: as above. Block b has the rows b and, if ROWS is 2, b + n_blocks; thread i of it holds their fours i, i + n_threads, ..., with
- * WHOLE as many as every other. All loads of a thread are under way at once. */
+/* D, RAW, NORMED: as above. Block b has the rows b and, if ROWS is 2, b + n_blocks; thread i of it holds their fours i,
+ * i + n_threads, ..., with WHOLE as many as every other. All loads of a thread are under way at once. */
 template <element D, bool RAW, bool NORMED, int FOURS, int ROWS, bool WHOLE>
-static __global__ void __launch_bounds__(MOST_THREADS, FOURS == 4 ? 1 : 2) add_norm_rows(const __grid_constant__ add_norm_args a) {
+static __global__ void __launch_bounds__(MOST_THREADS, FOURS == 4 ? 1 : 2)
+    add_norm_rows(const __grid_constant__ add_norm_args a) {
     typedef typename four_of<D>::stored stored;
     __shared__ float2 shares_of_d[ROWS][MOST_THREADS / 32], shares[ROWS][MOST_THREADS / 32];
     let_next_start();
@@ -185,7 +193,8 @@ static __global__ void __launch_bounds__(MOST_THREADS, FOURS == 4 ? 1 : 2) add_n
     auto load_x = [&] {
 #pragma unroll
         for (int j = 0; j < ROWS; j++) {
-            const float4 *xs = reinterpret_cast<const float4 *>(static_cast<const float *>(a.x.at) + row[j] * a.x.stride) + thread;
+            const float4 *xs =
+                reinterpret_cast<const float4 *>(static_cast<const float *>(a.x.at) + row[j] * a.x.stride) + thread;
 #pragma unroll
             for (int k = 0; k < FOURS; k++)
                 x[j][k] = is_mine(k) ? __ldcg(xs + k * n_threads) : float4{};
@@ -198,8 +207,9 @@ static __global__ void __launch_bounds__(MOST_THREADS, FOURS == 4 ? 1 : 2) add_n
         load_x();
 #pragma unroll
     for (int j = 0; j < ROWS; j++) {
-        const stored *ds =
-            reinterpret_cast<const stored *>(static_cast<const char *>(a.d.at) + row[j] * a.d.stride * (D == ELEMENT_F32 ? 4 : 2)) + thread;
+        const stored *ds = reinterpret_cast<const stored *>(static_cast<const char *>(a.d.at) +
+                                                            row[j] * a.d.stride * (D == ELEMENT_F32 ? 4 : 2)) +
+                           thread;
         unit[j] = RAW ? a.d.row_scale[row[j]] : 1.0f;
 #pragma unroll
         for (int k = 0; k < FOURS; k++)
@@ -246,7 +256,8 @@ static __global__ void __launch_bounds__(MOST_THREADS, FOURS == 4 ? 1 : 2) add_n
         float by = factor_of(a.n, both[j].x), inverse = e4m3_inverse(both[j].y);
         if (a.qact.at && thread == 0)
             a.qact.scale[row[j]] = e4m3_scale(both[j].y * by);
-        uint32_t *qacts = reinterpret_cast<uint32_t *>(static_cast<uint8_t *>(a.qact.at) + row[j] * a.qact.stride) + thread;
+        uint32_t *qacts =
+            reinterpret_cast<uint32_t *>(static_cast<uint8_t *>(a.qact.at) + row[j] * a.qact.stride) + thread;
 #pragma unroll
         for (int k = 0; k < FOURS; k++) {
             if (is_mine(k) && a.qact.at)
@@ -320,12 +331,12 @@ template <bool NORMED> static void launch_by_element(const struct launch *l, con
 }
 
 static bool fits_registers(const add_norm_args &a) {
-    return a.x.element == ELEMENT_F32 && a.r.element == ELEMENT_F32 && a.x.width <= WIDEST && lies_in_fours(a.x) && lies_in_fours(a.d) &&
-           lies_in_fours(a.r) && lies_in_fours(a.y) && lies_in_fours(a.qact);
+    return a.x.element == ELEMENT_F32 && a.r.element == ELEMENT_F32 && a.x.width <= WIDEST && lies_in_fours(a.x) &&
+           lies_in_fours(a.d) && lies_in_fours(a.r) && lies_in_fours(a.y) && lies_in_fours(a.qact);
 }
 
-void launch_add_norm(const struct launch *l, const struct dadd_norm *a, struct dmat x, struct dmat d, struct dmat r, struct dmat y,
-                     struct dmat qact) {
+void launch_add_norm(const struct launch *l, const struct dadd_norm *a, struct dmat x, struct dmat d, struct dmat r,
+                     struct dmat y, struct dmat qact) {
     add_norm_args args = {x,
                           d,
                           norm_by(a->w, a->eps, a->plus_one, x.width),
@@ -357,7 +368,8 @@ struct norm_args {
 template <bool WARP, int FOURS> static __global__ void __launch_bounds__(THREADS) norm(norm_args a) {
     __shared__ row_meeting<1> shared;
     let_next_start();
-    int threads = WARP ? 32 : blockDim.x, thread = WARP ? threadIdx.x % 32 : threadIdx.x, t = blockIdx.y, n = a.n.width / 4;
+    int threads = WARP ? 32 : blockDim.x, thread = WARP ? threadIdx.x % 32 : threadIdx.x, t = blockIdx.y,
+        n = a.n.width / 4;
     int group = WARP ? blockIdx.x * (blockDim.x / 32) + threadIdx.x / 32 : blockIdx.x, col = group * a.n.width;
     float4 x[FOURS], w[FOURS];
 #pragma unroll
@@ -420,13 +432,13 @@ static __global__ void plain_norm(norm_args a) {
     }
 }
 
-void launch_norm(const struct launch *l, int n_rows, struct dmat x, struct dmat gate, struct dweight w, float eps, bool plus_one, int group,
-                 float scale, struct dmat y, struct dmat qact) {
+void launch_norm(const struct launch *l, int n_rows, struct dmat x, struct dmat gate, struct dweight w, float eps,
+                 bool plus_one, int group, float scale, struct dmat y, struct dmat qact) {
     norm_args a = {x, gate, norm_by(w, eps, plus_one, group), scale, y, qact};
     int n_groups = x.width / group, n = group / 4;
     dim3 warps((n_groups + 7) / 8, n_rows), blocks(n_groups, n_rows);
-    bool in_fours =
-        group % 4 == 0 && group <= 4 * 8 * THREADS && lies_in_fours(x) && lies_in_fours(gate) && lies_in_fours(y) && lies_in_fours(qact);
+    bool in_fours = group % 4 == 0 && group <= 4 * 8 * THREADS && lies_in_fours(x) && lies_in_fours(gate) &&
+                    lies_in_fours(y) && lies_in_fours(qact);
     if (!in_fours)
         launch_node(plain_norm, blocks, group >= THREADS ? (int)THREADS : (group + 31) / 32 * 32, 0, l->stream, a);
     else if (n <= 32)

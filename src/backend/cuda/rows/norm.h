@@ -17,11 +17,11 @@ struct dadd_norm {
     bool d_plus_one;
     bool prefetch; // the node before is launch_gemm_split_k's and has not made x, which is read before that ends
 };
-void launch_add_norm(const struct launch *l, const struct dadd_norm *a, struct dmat x, struct dmat d, struct dmat r, struct dmat y,
-                     struct dmat qact);
+void launch_add_norm(const struct launch *l, const struct dadd_norm *a, struct dmat x, struct dmat d, struct dmat r,
+                     struct dmat y, struct dmat qact);
 /* qact: where a group is the row. */
-void launch_norm(const struct launch *l, int n_rows, struct dmat x, struct dmat gate, struct dweight w, float eps, bool plus_one, int group,
-                 float scale, struct dmat y, struct dmat qact);
+void launch_norm(const struct launch *l, int n_rows, struct dmat x, struct dmat gate, struct dweight w, float eps,
+                 bool plus_one, int group, float scale, struct dmat y, struct dmat qact);
 
 #ifdef __cplusplus
 }

@@ -1,12 +1,12 @@
-/* rows.cu - EMBED with the angles of the step's rows, TAKE_ROWS and the change of an element type. Bytes: each row once in and
- * once out.
+/* rows.cu - EMBED with the angles of the step's rows, TAKE_ROWS and the change of an element type. Bytes: each row once
+ * in and once out.
  *
- * A block makes 1,024 columns of a row, a thread four neighbours; rows that do not lie in fours are made column by column. The first
- * EMBED of a step makes the angles of its ropes too, a block more a row and rope, since both need nothing but the plan; and one
- * more a row clears the row's largest sizes, as the first node of the step that can. */
+ * A block makes 1,024 columns of a row, a thread four neighbours; rows that do not lie in fours are made column by
+ * column. The first EMBED of a step makes the angles of its ropes too, a block more a row and rope, since both need
+ * nothing but the plan; and one more a row clears the row's largest sizes, as the first node of the step that can. */
+#include "backend/cuda/ptx/fours.cuh"
 #include "backend/cuda/rows/rows.h"
 #include "backend/cuda/value.h"
-#include "backend/cuda/ptx/fours.cuh"
 
 enum { THREADS = 256, COLUMNS = 1024 };
 
@@ -56,7 +56,8 @@ static __device__ void clear_row_absmax(const drow_absmax &row_absmax, int t) {
 }
 
 static __global__ void __launch_bounds__(THREADS)
-    embed(device_plan plan, dweight table, float scale, dmat y, bool in_fours, int n_pieces, dropes ropes, drow_absmax row_absmax) {
+    embed(device_plan plan, dweight table, float scale, dmat y, bool in_fours, int n_pieces, dropes ropes,
+          drow_absmax row_absmax) {
     // In this order: the nodes behind this one may read the plan and the lists of attention before they wait.
     wait_for_previous();
     let_next_start();
@@ -91,14 +92,16 @@ void launch_embed(const struct launch *l, struct dweight table, float scale, str
                   const struct drow_absmax *row_absmax) {
     dmat rows = {const_cast<void *>(table.at), table.in, y.width, table.element, nullptr};
     int n = pieces_of(y.width);
-    launch_node(embed, dim3(n + ropes->n + (row_absmax->n > 0), l->n_tokens), THREADS, 0, l->stream, l->plan, table, scale, y,
-                lies_in_fours(rows) && lies_in_fours(y), n, *ropes, *row_absmax);
+    launch_node(embed, dim3(n + ropes->n + (row_absmax->n > 0), l->n_tokens), THREADS, 0, l->stream, l->plan, table,
+                scale, y, lies_in_fours(rows) && lies_in_fours(y), n, *ropes, *row_absmax);
 }
 
 void launch_take_rows(const struct launch *l, struct dmat x, struct dmat y) {
-    launch_node(take_rows, dim3(pieces_of(y.width), l->n_rows), THREADS, 0, l->stream, l->plan, x, y, lies_in_fours(x) && lies_in_fours(y));
+    launch_node(take_rows, dim3(pieces_of(y.width), l->n_rows), THREADS, 0, l->stream, l->plan, x, y,
+                lies_in_fours(x) && lies_in_fours(y));
 }
 
 void launch_convert(const struct launch *l, int n_rows, struct dmat x, struct dmat y) {
-    launch_node(convert, dim3(pieces_of(y.width), n_rows), THREADS, 0, l->stream, x, y, lies_in_fours(x) && lies_in_fours(y));
+    launch_node(convert, dim3(pieces_of(y.width), n_rows), THREADS, 0, l->stream, x, y,
+                lies_in_fours(x) && lies_in_fours(y));
 }

@@ -1,26 +1,30 @@
-/* sample.cu - SAMPLE: all of core/sample.h, in one node. A cluster of thread blocks takes a row of logits, and beyond 128 rows another one behind it;
- * where the head has looked for the largest itself (lm_head.cu), a warp takes a plain row's from what it left, 1 KB, and its logits are not read.
- * Where the step's tokens are told already (argmax_filter.cu), it ends at once.
+/* sample.cu - SAMPLE: all of core/sample.h, in one node. A cluster of thread blocks takes a row of logits, and beyond
+ * 128 rows another one behind it; where the head has looked for the largest itself (lm_head.cu), a warp takes a plain
+ * row's from what it left, 1 KB, and its logits are not read. Where the step's tokens are told already
+ * (argmax_filter.cu), it ends at once.
  *
- * Each block of the cluster holds a slice of the row in its shared memory, so the row is read once, by bulk copies that are all
- * asked for at once and looked at as they come; what the slices say is joined in the first block's. The row's largest logit, and whether all are
- * finite, is known beforehand where the head has left it; else a pass finds it. With x the row after bias, bans and penalties and
- * e = (x - max) / temperature, weights are the integers of core/sample_weight.h, whose sums do not depend on the order: the token is that of
- * sample_row, bit for bit.
+ * Each block of the cluster holds a slice of the row in its shared memory, so the row is read once, by bulk copies that
+ * are all asked for at once and looked at as they come; what the slices say is joined in the first block's. The row's
+ * largest logit, and whether all are finite, is known beforehand where the head has left it; else a pass finds it. With
+ * x the row after bias, bans and penalties and e = (x - max) / temperature, weights are the integers of
+ * core/sample_weight.h, whose sums do not depend on the order: the token is that of sample_row, bit for bit.
  *
- * Nothing is sorted. top_k, top_p and the draw each ask for a place in the descending order of candidates: the first at which the
- * count, or the mass, exceeds a bound. One pass counts and weighs what is above each of eight edges of e, in registers: four logits at a time, from
- * the deepest edge up as far as the four reach. The most probable candidates, at most LIST of them, go to the first block, where each looks at all others to find what stands before it;
- * for most rows that answers all three. A place further down is looked for in the range between two edges: if that holds more than
- * LIST, a histogram of the range in 1,024 bins and, where ties fill a bin, cuts by eight bits of (key, id) leave few enough.
+ * Nothing is sorted. top_k, top_p and the draw each ask for a place in the descending order of candidates: the first at
+ * which the count, or the mass, exceeds a bound. One pass counts and weighs what is above each of eight edges of e, in
+ * registers: four logits at a time, from the deepest edge up as far as the four reach. The most probable candidates, at
+ * most LIST of them, go to the first block, where each looks at all others to find what stands before it; for most rows
+ * that answers all three. A place further down is looked for in the range between two edges: if that holds more than
+ * LIST, a histogram of the range in 1,024 bins and, where ties fill a bin, cuts by eight bits of (key, id) leave few
+ * enough.
  *
  * Log-probabilities are of the raw row, read before it is changed. Bytes: the row, once.
- * Blocks push what they know into the others' memory before a barrier, never pull after a row's last one, so a block may go on or end then. */
+ * Blocks push what they know into the others' memory before a barrier, never pull after a row's last one, so a block
+ * may go on or end then. */
 #include "backend/cuda/head/lm_head.h"
-#include "backend/cuda/sample/sample.h"
-#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/card.cuh"
+#include "backend/cuda/sample/sample.h"
 #include "backend/cuda/sample/sample_slice.cuh"
+#include "backend/cuda/value.h"
 
 // ---- log-probabilities of the raw row ---------------------------------------------------------------------------
 
@@ -46,8 +50,8 @@ static __device__ void write_top(const row_view &v, int k, unsigned long long pl
     v.plan.places->top_logprob[v.r * MOST_TOP_LOGPROBS + k] = logit_of(place) - log_sum;
 }
 
-/* One after the other, for rows with more than LIST tokens near the top: what comes after the one before in every slice, then the
- * best of those. */
+/* One after the other, for rows with more than LIST tokens near the top: what comes after the one before in every
+ * slice, then the best of those. */
 static __device__ void take_top_in_turn(const row_view &v, int n, float log_sum) {
     unsigned long long last = ~0ull;
     for (int k = 0; k < n; k++) {
@@ -97,7 +101,8 @@ static __device__ float score(const row_view &v, float max, int n_vocab, dsample
         atomicAdd(&of_rank(v, 0).above, above);
     row_sync(); // every block knows what is reached, the first one the rank
     const reached &all = all_reached(v, 0);
-    float log_sum = (float)((double)max + log((double)all.mass[EDGES - 1] * (1.0 / (double)(1ull << SAMPLE_WEIGHT_BITS))));
+    float log_sum =
+        (float)((double)max + log((double)all.mass[EDGES - 1] * (1.0 / (double)(1ull << SAMPLE_WEIGHT_BITS))));
     if (target >= 0) {
         result.target_logprob = v.raw[target] - log_sum;
         result.target_rank = v.s.above + 1;
@@ -202,11 +207,13 @@ static __device__ void add_to_bin(const row_view &v, int bin, unsigned long long
         atomicAdd(&h.high[bin], high);
 }
 
-/* The bins of all blocks become sums in the first one's memory. Two barriers: all bins are there; all sums are there. */
+/* The bins of all blocks become sums in the first one's memory. Two barriers: all bins are there; all sums are there.
+ */
 static __device__ void join_bins(const row_view &v, int n) {
     row_sync();
-    int share = n / v.n_ranks, each = min(THREADS / share, v.n_ranks), bin = v.rank * share + threadIdx.x / each; // threads of a bin
-    if (threadIdx.x < share * each) {                                                                             // whole warps
+    int share = n / v.n_ranks, each = min(THREADS / share, v.n_ranks),
+        bin = v.rank * share + threadIdx.x / each; // threads of a bin
+    if (threadIdx.x < share * each) {              // whole warps
         uint32_t count = 0;
         unsigned long long mass = 0;
         for (int rank = threadIdx.x % each; rank < v.n_ranks; rank += each) {
@@ -227,7 +234,8 @@ static __device__ void join_bins(const row_view &v, int n) {
 }
 
 /* In the first block: the sum of each bin becomes what stands before it; entry n gets the total. */
-static __device__ void sum_before(const row_view &v, int n, unsigned long long count_before, unsigned long long mass_before) {
+static __device__ void sum_before(const row_view &v, int n, unsigned long long count_before,
+                                  unsigned long long mass_before) {
     enum { EACH = BINS / THREADS };
     joined &all = v.s.all;
     int first = threadIdx.x * EACH, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -279,7 +287,8 @@ static __device__ pick range_of(const row_view &v, const drawing &d, bool by_cou
 }
 
 /* It becomes what is picked in every block, each of which may know the bound; else the first one does. */
-static __device__ void pick_range(const row_view &v, const drawing &d, bool by_count, unsigned long long bound, bool all_know) {
+static __device__ void pick_range(const row_view &v, const drawing &d, bool by_count, unsigned long long bound,
+                                  bool all_know) {
     if (all_know) {
         if (threadIdx.x == 0)
             v.s.at = range_of(v, d, by_count, bound);
@@ -293,11 +302,13 @@ static __device__ void pick_range(const row_view &v, const drawing &d, bool by_c
     row_sync(); // the pick is everywhere
 }
 
-/* In the first block: of n bins the one at which the bound is exceeded, told to every block as what `p` becomes there. */
+/* In the first block: of n bins the one at which the bound is exceeded, told to every block as what `p` becomes there.
+ */
 static __device__ void tell_bin(const row_view &v, int n, bool by_count, unsigned long long bound, pick p) {
     const joined &all = v.s.all;
     for (int i = threadIdx.x; i < n; i += THREADS) {
-        bool is_it = by_count ? all.count[i] <= bound && bound < all.count[i + 1] : all.mass[i] <= bound && bound < all.mass[i + 1];
+        bool is_it = by_count ? all.count[i] <= bound && bound < all.count[i + 1]
+                              : all.mass[i] <= bound && bound < all.mass[i + 1];
         if (!is_it)
             continue;
         p.n = (int)(all.count[i + 1] - all.count[i]), p.count_before = all.count[i], p.mass_before = all.mass[i];
@@ -328,7 +339,8 @@ static __device__ void cut(const row_view &v, const drawing &d, bool by_count, u
 
 /* The place in the order of candidates at which count or mass exceeds the bound; in the first block it stays as
  * found_id and mass_through. all_know: the bound, and the list is empty; else the first block does. */
-static __device__ void look_up(const row_view &v, const drawing &d, bool by_count, unsigned long long bound, bool all_know) {
+static __device__ void look_up(const row_view &v, const drawing &d, bool by_count, unsigned long long bound,
+                               bool all_know) {
     pick_range(v, d, by_count, bound, all_know);
     while (v.s.at.n > LIST)
         cut(v, d, by_count, bound);
@@ -385,7 +397,8 @@ static __device__ void draw_from_all(const row_view &v, const drawing &d, const 
 
 /* After this the first block knows the token, as found_id. */
 static __device__ void draw(const row_view &v, float max) {
-    drawing d = drawing_of(max, v.s.asked.temperature, fmaxf(v.s.asked.least, SAMPLE_LEAST_EXPONENT), v.s.asked.top_k > 0);
+    drawing d =
+        drawing_of(max, v.s.asked.temperature, fmaxf(v.s.asked.least, SAMPLE_LEAST_EXPONENT), v.s.asked.top_k > 0);
     weigh_slice<true>(v, 1, d, INFINITY);
     row_sync(); // every block knows what is reached
     const reached &all = all_reached(v, 1);
@@ -432,7 +445,8 @@ static __device__ void sample_row(const row_view &v, best raw, int n_vocab) {
     write_result(v, result);
 }
 
-/* The best of a row of which the head has left that of each part; a warp's. What is not a number is better than any, and bad. */
+/* The best of a row of which the head has left that of each part; a warp's. What is not a number is better than any,
+ * and bad. */
 static __device__ best best_of_parts(int r, const dbests &bests, bool &bad) {
     const dbest *of_row = bests.at + (int64_t)r * HEAD_BESTS;
     best mine = {-INFINITY, INT_MAX};
@@ -465,9 +479,9 @@ static __device__ void take_bests(const device_plan &plan, const dbests &bests) 
             take_best(plan, r, bests);
 }
 
-/* The next of the cluster's rows of which the head has not said all that is wanted, as it has of plain ones if some_told; -1: there is none.
- * Each cluster has every n-th. What is known between two rows is kept in shared memory: registers would be put aside for a row's time, which every
- * barrier waits for. */
+/* The next of the cluster's rows of which the head has not said all that is wanted, as it has of plain ones if
+ * some_told; -1: there is none. Each cluster has every n-th. What is known between two rows is kept in shared memory:
+ * registers would be put aside for a row's time, which every barrier waits for. */
 static __device__ int next_row(const device_plan &plan, bool some_told, cluster_shared &s) {
     if (threadIdx.x < 32) {
         int n_clusters = (int)(gridDim.x / row_blocks()), n_rows = step_rows(plan), base = s.base;
@@ -506,20 +520,21 @@ static __device__ void take_row(const row_view &v, int n_vocab, const dbests &be
     if (threadIdx.x == 0 && in_bulk(v))
         copy_slice(v);
     if (threadIdx.x < sizeof(drow) / 4)
-        reinterpret_cast<int32_t *>(&v.s.asked)[threadIdx.x] = reinterpret_cast<const int32_t *>(v.plan.rows + v.r)[threadIdx.x];
+        reinterpret_cast<int32_t *>(&v.s.asked)[threadIdx.x] =
+            reinterpret_cast<const int32_t *>(v.plan.rows + v.r)[threadIdx.x];
     bool bad = false;
     best raw = bests.at ? best_of_parts(v.r, bests, bad) : best{};
     if (!in_bulk(v))
         load_slice(v);
-    row_wait();             // all blocks have: their memory may be written
-    __syncthreads();        // asked, any_bad and the barriers
+    row_wait();      // all blocks have: their memory may be written
+    __syncthreads(); // asked, any_bad and the barriers
     if (!bests.at)
         raw = best_of_slices(v, bad);
     if (bad || v.s.asked.is_plain)
         write_result(v, dsampled{raw.id, raw.id, 0, bad ? SAMPLED_NOT_FINITE : 0, 0, 0});
     else
         sample_row(v, raw, n_vocab);
-    await_slice(v);  // also where nobody has looked at it
+    await_slice(v); // also where nobody has looked at it
 #if GYRE_HOPPER
     fence_bulk(); // what was written to the slice comes before the next row's copies
 #endif
@@ -528,7 +543,8 @@ static __device__ void take_row(const row_view &v, int n_vocab, const dbests &be
         v.s.n_copied++;
 }
 
-static __global__ void __launch_bounds__(THREADS, 2) sample(device_plan plan, dmat logits, int slice, dbests bests, float *copies) {
+static __global__ void __launch_bounds__(THREADS, 2)
+    sample(device_plan plan, dmat logits, int slice, dbests bests, float *copies) {
     extern __shared__ __align__(16) char memory[];
     cluster_shared &shared = *reinterpret_cast<cluster_shared *>(memory);
     let_next_start();
@@ -550,15 +566,10 @@ static __global__ void __launch_bounds__(THREADS, 2) sample(device_plan plan, dm
         take_bests(plan, bests);
     for (int r; (r = next_row(plan, some_told, shared)) >= 0;) {
         int rank = row_rank(), first = rank * slice;
-        row_view v = {plan,
-                      shared,
-                      copies ? copies + (int64_t)r * slice : reinterpret_cast<float *>(memory + SHARED_BYTES),
-                      r,
-                      first,
-                      max(0, min(slice, logits.width - first)),
-                      rank,
-                      row_blocks(),
-                      static_cast<const float *>(logits.at) + r * logits.stride};
+        row_view v = {
+            plan, shared,       copies ? copies + (int64_t)r * slice : reinterpret_cast<float *>(memory + SHARED_BYTES),
+            r,    first,        max(0, min(slice, logits.width - first)),
+            rank, row_blocks(), static_cast<const float *>(logits.at) + r * logits.stride};
         take_row(v, logits.width, bests);
     }
 }
@@ -580,16 +591,17 @@ static int slice_of(int n_vocab, int n_ranks) { return ((n_vocab + n_ranks - 1) 
 bool sample_fits(int n_vocab) { return slice_of(n_vocab, MOST_CLUSTER) <= MOST_SLICE; }
 
 static void set_up() {
-    facts_of_cards.get({(const void *)sample, current_device(), -2, 0, 0},
-                       [] { return (int)cudaFuncSetAttribute(sample, cudaFuncAttributeNonPortableClusterSizeAllowed, 1); });
+    facts_of_cards.get({(const void *)sample, current_device(), -2, 0, 0}, [] {
+        return (int)cudaFuncSetAttribute(sample, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
+    });
     allow_shared(sample, SHARED_BYTES + MOST_SLICE * (int)sizeof(float));
 }
 
 /* Before Hopper: a block a row, whose copy of it lies in global memory. */
 static void launch_without_clusters(const struct launch *l, struct dmat logits, struct dbests bests, float *copies) {
     allow_shared(sample, SHARED_BYTES);
-    launch_node(sample, dim3(l->n_rows < MOST_CLUSTERS ? l->n_rows : (int)MOST_CLUSTERS), dim3(THREADS), SHARED_BYTES, l->stream, l->plan,
-                logits, slice_of(logits.width, 1), bests, copies);
+    launch_node(sample, dim3(l->n_rows < MOST_CLUSTERS ? l->n_rows : (int)MOST_CLUSTERS), dim3(THREADS), SHARED_BYTES,
+                l->stream, l->plan, logits, slice_of(logits.width, 1), bests, copies);
 }
 
 int64_t sample_copies_bytes(int n_rows, int n_vocab) {
@@ -602,8 +614,10 @@ void launch_sample(const struct launch *l, struct dmat logits, struct dbests bes
         launch_without_clusters(l, logits, bests, copies);
         return;
     }
-    int n_ranks = l->n_rows <= FEW_ROWS || slice_of(logits.width, 8) > MOST_SLICE ? 16 : 8, slice = slice_of(logits.width, n_ranks);
+    int n_ranks = l->n_rows <= FEW_ROWS || slice_of(logits.width, 8) > MOST_SLICE ? 16 : 8,
+        slice = slice_of(logits.width, n_ranks);
     set_up();
-    launch_cluster(sample, dim3((l->n_rows < MOST_CLUSTERS ? l->n_rows : (int)MOST_CLUSTERS) * n_ranks), n_ranks, dim3(THREADS),
-                   SHARED_BYTES + slice * sizeof(float), l->stream, l->plan, logits, slice, bests, (float *)nullptr);
+    launch_cluster(sample, dim3((l->n_rows < MOST_CLUSTERS ? l->n_rows : (int)MOST_CLUSTERS) * n_ranks), n_ranks,
+                   dim3(THREADS), SHARED_BYTES + slice * sizeof(float), l->stream, l->plan, logits, slice, bests,
+                   (float *)nullptr);
 }

@@ -1,10 +1,11 @@
-/* sample_slice.cuh - of sample.cu: a row of logits as the blocks of a cluster have it, each a slice in its shared memory. What they tell one another
- * of their slices, the best of the row, and the counts and masses by which cuts are found. sample.cu says how these serve. */
+/* sample_slice.cuh - of sample.cu: a row of logits as the blocks of a cluster have it, each a slice in its shared
+ * memory. What they tell one another of their slices, the best of the row, and the counts and masses by which cuts are
+ * found. sample.cu says how these serve. */
 #pragma once
 
-#include "backend/cuda/value.h"
 #include "backend/cuda/ptx/bulk.cuh"
 #include "backend/cuda/ptx/device.cuh"
+#include "backend/cuda/value.h"
 #include "core/sample_weight.h"
 
 #include <cooperative_groups.h>
@@ -28,9 +29,9 @@ enum {
     PIECES = 4,        // that a slice is copied in
 };
 
-/* Range i of e reaches down to edge i; the last one to the end of the candidates. Deep edges are for rows that ask for so many of the most
- * probable, however improbable those are: the fiftieth is often beyond -11. Bins are powers of two wide, so that an e is
- * never on the wrong side of where one begins. */
+/* Range i of e reaches down to edge i; the last one to the end of the candidates. Deep edges are for rows that ask for
+ * so many of the most probable, however improbable those are: the fiftieth is often beyond -11. Bins are powers of two
+ * wide, so that an e is never on the wrong side of where one begins. */
 static __device__ __forceinline__ float edge_of(bool deep, int i) {
     return i == 0   ? -1.0f
            : i == 1 ? -2.0f
@@ -74,7 +75,8 @@ struct listed {
     unsigned long long place, weight;
 };
 
-/* Of the first block: the sums of all blocks' bins, then what stands before each; and candidates, with what stands before them. */
+/* Of the first block: the sums of all blocks' bins, then what stands before each; and candidates, with what stands
+ * before them. */
 struct joined {
     uint32_t count[BINS + 1];
     unsigned long long mass[BINS + 1];
@@ -125,7 +127,9 @@ struct row_view {
     const float *raw;  // the row in global memory
 };
 
-static __device__ best better(best a, best b) { return b.logit > a.logit || (b.logit == a.logit && b.id < a.id) ? b : a; }
+static __device__ best better(best a, best b) {
+    return b.logit > a.logit || (b.logit == a.logit && b.id < a.id) ? b : a;
+}
 
 static __device__ best warp_best(best x) {
     for (int step = 16; step > 0; step /= 2)
@@ -256,7 +260,8 @@ static __device__ void await_slice(const row_view &v) {
         await_piece(v, piece);
 }
 
-/* take(four, place of the first in the slice): this thread's fours of some; behind the end of the slice there is -infinity. */
+/* take(four, place of the first in the slice): this thread's fours of some; behind the end of the slice there is
+ * -infinity. */
 template <class F> static __device__ __forceinline__ void each_four_of(const row_view &v, int begin, int end, F take) {
     for (int i = begin + threadIdx.x; i < end; i += THREADS) {
         float4 q = reinterpret_cast<const float4 *>(v.x)[i];
@@ -287,8 +292,9 @@ static __device__ void look_at_slice(const row_view &v) {
 
 // ---- counts and masses ------------------------------------------------------------------------------------------
 
-/* e = (x - max) / temperature as core/sample_weight.h has it, divided by multiplying: with the rounded inverse and two corrections the
- * quotient is the rounded one, but where a candidate's e cannot depend on it (next to 0), or is none (what overflows is NaN here). */
+/* e = (x - max) / temperature as core/sample_weight.h has it, divided by multiplying: with the rounded inverse and two
+ * corrections the quotient is the rounded one, but where a candidate's e cannot depend on it (next to 0), or is none
+ * (what overflows is NaN here). */
 struct drawing {
     float max, temperature, inverse, least; // least: what is lower is no candidate
     bool divides;                           // an extreme temperature or maximum: by the division itself
@@ -301,7 +307,9 @@ static __device__ drawing drawing_of(float max, float temperature, float least, 
     return drawing{max, temperature, __frcp_rn(temperature), least, divides, temperature == 1 && !divides, deep};
 }
 
-static __device__ __noinline__ float divided(float x, float max, float temperature) { return sample_exponent(x, max, temperature); }
+static __device__ __noinline__ float divided(float x, float max, float temperature) {
+    return sample_exponent(x, max, temperature);
+}
 
 static __device__ float exponent_of(const drawing &d, float x) {
     if (d.divides)
@@ -323,19 +331,22 @@ static __device__ __forceinline__ void exponents_of(const drawing &d, const floa
     }
 }
 
-/* No logit below it has an e of `low`, which is not above 0, or more: e and what it is made of are rounded by less than 2^-21. */
+/* No logit below it has an e of `low`, which is not above 0, or more: e and what it is made of are rounded by less than
+ * 2^-21. */
 static __device__ float lowest_logit(const drawing &d, float low) {
     return d.divides ? -INFINITY : __fadd_rd(d.max, low * d.temperature * 1.00001f);
 }
 
 /* The sum of 32 numbers below 2^54, known to the warp. */
 static __device__ unsigned long long warp_sum_of(unsigned long long x) {
-    uint32_t low = __reduce_add_sync(0xffffffffu, (uint32_t)x & 0x7ffffffu), high = __reduce_add_sync(0xffffffffu, (uint32_t)(x >> 27));
+    uint32_t low = __reduce_add_sync(0xffffffffu, (uint32_t)x & 0x7ffffffu),
+             high = __reduce_add_sync(0xffffffffu, (uint32_t)(x >> 27));
     return low + ((unsigned long long)high << 27);
 }
 
 /* What the block's slice reaches goes to every block. */
-static __device__ void tell_reached(const row_view &v, int slot, const uint32_t counts[EDGES], const unsigned long long masses[EDGES]) {
+static __device__ void tell_reached(const row_view &v, int slot, const uint32_t counts[EDGES],
+                                    const unsigned long long masses[EDGES]) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 #pragma unroll
     for (int i = 0; i < EDGES; i++) {
@@ -377,9 +388,10 @@ static __device__ unsigned long long weight_of(float e) {
     return sample_scaled(mantissa, k);
 }
 
-/* Without edges only what is above the last one, all candidates, is told. Returns how many of the slice this thread saw above
- * `wanted`. */
-template <bool with_edges> static __device__ int weigh_slice(const row_view &v, int slot, const drawing &d, float wanted) {
+/* Without edges only what is above the last one, all candidates, is told. Returns how many of the slice this thread saw
+ * above `wanted`. */
+template <bool with_edges>
+static __device__ int weigh_slice(const row_view &v, int slot, const drawing &d, float wanted) {
     uint32_t counts[EDGES] = {};
     unsigned long long masses[EDGES] = {};
     int above = 0;
@@ -415,7 +427,8 @@ template <bool with_edges> static __device__ int weigh_slice(const row_view &v, 
     return above;
 }
 
-/* The range that is as long as a list may be, from the top: its edge, or -1 where more than LIST are above the first. */
+/* The range that is as long as a list may be, from the top: its edge, or -1 where more than LIST are above the first.
+ */
 static __device__ int top_of(const reached &all) {
     int range = -1;
     while (range + 1 < EDGES && all.count[range + 1] <= LIST)
@@ -443,7 +456,8 @@ static __device__ bool is_picked(const drawing &d, const pick &p, float e, unsig
 static __device__ float lowest_of(const drawing &d, int range) { return fmaxf(d.least, edge_of(d.deep, range)); }
 
 /* take(e, place): what is picked of the slice. Most of it is not, which the logits tell. */
-template <class F> static __device__ __forceinline__ void each_picked(const row_view &v, const drawing &d, const pick &p, F take) {
+template <class F>
+static __device__ __forceinline__ void each_picked(const row_view &v, const drawing &d, const pick &p, F take) {
     float lowest = lowest_logit(d, p.low);
     each_four_of(v, 0, n_fours(v), [&](const float(&four)[4], int at) {
         float e[4];
@@ -463,12 +477,14 @@ template <class F> static __device__ __forceinline__ void each_picked(const row_
 /* What is picked goes to the first block's list, which is empty. */
 static __device__ void gather(const row_view &v, const drawing &d, const pick &p) {
     cluster_shared &to = of_rank(v, 0);
-    each_picked(v, d, p, [&](float e, unsigned long long place) { to.all.list[atomicAdd(&to.n_list, 1)] = listed{place, weight_of(e)}; });
+    each_picked(v, d, p, [&](float e, unsigned long long place) {
+        to.all.list[atomicAdd(&to.n_list, 1)] = listed{place, weight_of(e)};
+    });
     row_sync(); // the list is whole
 }
 
-/* In the first block: what stands before each of the list, to begin with what stands before all. As many threads look for one
- * as there are, up to a warp. */
+/* In the first block: what stands before each of the list, to begin with what stands before all. As many threads look
+ * for one as there are, up to a warp. */
 static __device__ void rank_list(const row_view &v, uint32_t count_before, unsigned long long mass_before) {
     joined &all = v.s.all;
     int n = v.s.n_list, each = THREADS / LIST;

@@ -1,4 +1,5 @@
-/* alloc.c - what an executable takes of the device, counted before it is there and while it is allocated by the same code. */
+/* alloc.c - what an executable takes of the device, counted before it is there and while it is allocated by the same
+ * code. */
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/step/compile.h"
 

@@ -1,15 +1,16 @@
 /* cache.c - the memory of caches: addresses for all blocks that there may ever be, memory behind those that are used.
  *
- * A KV or latent group is a range of addresses (virtual.h) that is mapped in pieces. A piece holds so many blocks of every layer, so that a
- * few calls make blocks usable in all layers at once, while blocks of a layer still lie side by side:
+ * A KV or latent group is a range of addresses (virtual.h) that is mapped in pieces. A piece holds so many blocks of
+ * every layer, so that a few calls make blocks usable in all layers at once, while blocks of a layer still lie side by
+ * side:
  *
  *     piece 0                                                         piece 1
  *     [ layer 0: block 0 .. C-1 | layer 1: block 0 .. C-1 | ... | - ] [ layer 0: block C .. 2C-1 | ...
  *       <----------- C places ->                                  <-- P places in all: a piece is a multiple of 2 MiB
  *
- * Kernels know one step from block to block: block b of a layer stands at the layer's address plus place(b) times that, with
- * place(b) = b / C * P + b % C (cache_place), which the plan writes into its tables in place of b. Slots of recurrent groups are few and
- * all used at once: one allocation.
+ * Kernels know one step from block to block: block b of a layer stands at the layer's address plus place(b) times that,
+ * with place(b) = b / C * P + b % C (cache_place), which the plan writes into its tables in place of b. Slots of
+ * recurrent groups are few and all used at once: one allocation.
  *
  * Measured: docs/lab/cuda_memory.md. */
 #include "backend/cuda/step/cache.h"
@@ -28,7 +29,8 @@ static enum element cache_element(const struct loaded *loaded, const struct cach
     return g->kind == CACHE_STATE ? ELEMENT_F32 : g->kind == CACHE_KV ? kv_element(loaded) : loaded->product;
 }
 
-/* Of 8 bits there are a key's and a value's scale to every slot and head, or one of both, 4 elements each; see kv.cuh. */
+/* Of 8 bits there are a key's and a value's scale to every slot and head, or one of both, 4 elements each; see kv.cuh.
+ */
 static int64_t block_elements(const struct loaded *loaded, const struct cache_group *g, int block_size) {
     int scales = element_bytes(cache_element(loaded, g)) == 1 ? (g->shared_kv ? 1 : 2) * (int)sizeof(float) : 0;
     switch (g->kind) {
@@ -44,9 +46,11 @@ int64_t cuda_cache_block_bytes(const struct loaded *loaded, int group, int block
     return block_elements(loaded, g, block_size) * g->n_layers * element_bytes(cache_element(loaded, g));
 }
 
-static enum status check_cache(const struct loaded *loaded, const struct program *p, const struct cache_group *g, struct error *err) {
+static enum status check_cache(const struct loaded *loaded, const struct program *p, const struct cache_group *g,
+                               struct error *err) {
     if (g->kind == CACHE_LATENT && loaded->kv_is_set && loaded->kv != loaded->product)
-        return fail(err, ERR_UNSUPPORTED, "kv_cache_dtype: %s has a latent cache (MLA), which has the element of the products on CUDA",
+        return fail(err, ERR_UNSUPPORTED,
+                    "kv_cache_dtype: %s has a latent cache (MLA), which has the element of the products on CUDA",
                     p->name);
     if (g->kind == CACHE_KV && kv_element(loaded) == ELEMENT_F32 && loaded->product != ELEMENT_F32)
         return fail(err, ERR_UNSUPPORTED, "kv_cache_dtype: float32 goes with products in float32 (dtype) on CUDA");
@@ -63,8 +67,8 @@ struct pieces {
 
 static int64_t common_divisor(int64_t a, int64_t b) { return b == 0 ? a : common_divisor(b, a % b); }
 
-/* The smallest number of places that fill whole grains with blocks of all layers and hardly anything else: from `least` bytes on, at most
- * MOST_PIECE unless not one block of all layers fits. */
+/* The smallest number of places that fill whole grains with blocks of all layers and hardly anything else: from `least`
+ * bytes on, at most MOST_PIECE unless not one block of all layers fits. */
 static struct pieces cut_pieces(int64_t block_bytes, int n_layers, int64_t least) {
     struct pieces p = {.block_bytes = block_bytes};
     int64_t unit = VIRTUAL_GRAIN / common_divisor(VIRTUAL_GRAIN, p.block_bytes); // places that fill whole grains
@@ -124,7 +128,8 @@ static enum status reserve(struct loaded *loaded, const struct program *p, int g
     int64_t n = (c->n_blocks + cut.blocks - 1) / cut.blocks, piece_bytes = cut.places * cut.block_bytes;
     if (n <= 1) { // one piece, no larger than it must be
         cut.blocks = cut.places = MAX(c->n_blocks, 1);
-        piece_bytes = (cut.blocks * p->groups[g].n_layers * cut.block_bytes + VIRTUAL_GRAIN - 1) / VIRTUAL_GRAIN * VIRTUAL_GRAIN;
+        piece_bytes =
+            (cut.blocks * p->groups[g].n_layers * cut.block_bytes + VIRTUAL_GRAIN - 1) / VIRTUAL_GRAIN * VIRTUAL_GRAIN;
     }
     if (n * cut.places > INT32_MAX || __builtin_mul_overflow(piece_bytes, n, &n_bytes))
         return too_large(loaded, p, g, err);
@@ -145,7 +150,8 @@ static enum status allocate(struct loaded *loaded, const struct program *p, int 
     c->block_elements = block_elements(loaded, &p->groups[g], loaded->block_size);
     c->layer_elements = c->block_elements * c->n_blocks;
     c->piece_blocks = c->piece_places = (int)MAX(c->n_blocks, 1);
-    if (__builtin_mul_overflow(c->block_elements * p->groups[g].n_layers * element_bytes(c->element), c->n_blocks, &n_bytes))
+    if (__builtin_mul_overflow(c->block_elements * p->groups[g].n_layers * element_bytes(c->element), c->n_blocks,
+                               &n_bytes))
         return too_large(loaded, p, g, err);
     snprintf(what, sizeof what, "%lld slots of recurrent state", (long long)c->n_blocks);
     TRY(memory_take(loaded->device, &c->at, n_bytes, what, err));
@@ -160,7 +166,9 @@ static enum status allocate_host(struct loaded *loaded, const struct program *p,
     return n_bytes > 0 ? pinned_take(loaded->device, &c->host, n_bytes, "swap space", err) : OK;
 }
 
-static int usable_blocks(const struct group_cache *c) { return (int)MIN((int64_t)c->map.n_mapped * c->piece_blocks, c->n_blocks); }
+static int usable_blocks(const struct group_cache *c) {
+    return (int)MIN((int64_t)c->map.n_mapped * c->piece_blocks, c->n_blocks);
+}
 
 enum status cuda_commit_cache(struct loaded *loaded, int group, int *n, struct error *err) {
     struct group_cache *c = &loaded->caches[group];

@@ -1,4 +1,5 @@
-/* compile.c - a program made ready for steps up to a size: elements and places of values, arguments of ops, kernels of LINEARs, graphs. */
+/* compile.c - a program made ready for steps up to a size: elements and places of values, arguments of ops, kernels of
+ * LINEARs, graphs. */
 #include "backend/cuda/step/compile.h"
 #include "backend/cuda/attention/lists.h"
 #include "backend/cuda/cuda.h"
@@ -34,13 +35,15 @@ enum { LIBRARIES = 160 << 20 }; // modules that load and graphs that are instant
 static bool is_residual(const struct program *p, val v) {
     for (int i = 0; i < p->n_ops; i++) {
         const struct op *op = &p->ops[i];
-        if ((op->code == OP_EMBED && op->out[0].id == v.id) || (op->code == OP_ADD_NORM && (op->out[0].id == v.id || op->in[0].id == v.id)))
+        if ((op->code == OP_EMBED && op->out[0].id == v.id) ||
+            (op->code == OP_ADD_NORM && (op->out[0].id == v.id || op->in[0].id == v.id)))
             return true;
     }
     return false;
 }
 
-/* Whether the value is what a gate_up projection with weights in e4m3 makes: columns that nobody but a GATED_ACT reads. */
+/* Whether the value is what a gate_up projection with weights in e4m3 makes: columns that nobody but a GATED_ACT reads.
+ */
 static bool is_gate_up(const struct loaded *loaded, const struct program *p, int id) {
     const struct op *maker = &p->ops[p->values[id].first_use];
     bool read = false;
@@ -56,10 +59,10 @@ static bool is_gate_up(const struct loaded *loaded, const struct program *p, int
     return read;
 }
 
-/* What products read has their element. Of what they make, gates and ups have it if the weights are e4m3, which leaves 4 of its bits
- * right: a step of many rows is bound by their bytes. All else is float32: sums of products go to the norm, the rotation, the
- * softmax and the activation as they were made, and are rounded once, on the way into the next product. Queries are where ATTENTION
- * rounds them anyway. */
+/* What products read has their element. Of what they make, gates and ups have it if the weights are e4m3, which leaves
+ * 4 of its bits right: a step of many rows is bound by their bytes. All else is float32: sums of products go to the
+ * norm, the rotation, the softmax and the activation as they were made, and are rounded once, on the way into the next
+ * product. Queries are where ATTENTION rounds them anyway. */
 static void choose_elements(const struct loaded *loaded, const struct program *p, enum element *element) {
     enum element product = loaded->product;
     for (int i = 0; i < p->n_values; i++)
@@ -91,11 +94,13 @@ static enum status place_values(struct executable *exe, enum element *element, i
     head_lives(exe->program, sized.values);
     for (int i = 0; i < exe->n_qacts; i++)
         sized.values[sized.n_values++] = qact_as_value(exe, sized.values, &exe->qacts[i]);
-    int64_t n_bytes = program_plan_memory(&sized, padded_rows(exe->bucket.max_tokens), padded_rows(MAX(exe->bucket.max_rows, 1)), offset);
+    int64_t n_bytes = program_plan_memory(&sized, padded_rows(exe->bucket.max_tokens),
+                                          padded_rows(MAX(exe->bucket.max_rows, 1)), offset);
     free(sized.values);
     TRY(device_alloc(exe, &exe->memory, n_bytes, "values", err));
     if (!exe->only_sized)
-        DEVICE_TRY(exe->loaded->device, err, cudaMemsetAsync(exe->memory, 0, (size_t)MAX(n_bytes, 1), exe->loaded->device->stream),
+        DEVICE_TRY(exe->loaded->device, err,
+                   cudaMemsetAsync(exe->memory, 0, (size_t)MAX(n_bytes, 1), exe->loaded->device->stream),
                    "clearing %lld bytes", (long long)n_bytes);
     for (int i = 0; i < exe->n_qacts; i++)
         qact_place(exe, &exe->qacts[i], (char *)exe->memory + offset[exe->program->n_values + i]);
@@ -106,14 +111,16 @@ static struct dmat value_of(const struct executable *exe, val v, const enum elem
     if (!val_given(v))
         return (struct dmat){0};
     enum element e = element[v.id];
-    return (struct dmat){(char *)exe->memory + offset[v.id] + v.col * element_bytes(e), exe->program->values[v.id].width, v.width, e};
+    return (struct dmat){(char *)exe->memory + offset[v.id] + v.col * element_bytes(e),
+                         exe->program->values[v.id].width, v.width, e};
 }
 
 // ---- compile: ops -----------------------------------------------------------------------------------------------
 
-static enum status refuse(const struct executable *exe, const struct op *op, struct error *err, const char *what, int has, int most) {
-    return fail(err, ERR_UNSUPPORTED, "%s: %s: the CUDA backend does %s up to %d, this has %d", exe->program->name, op_name(op->code), what,
-                most, has);
+static enum status refuse(const struct executable *exe, const struct op *op, struct error *err, const char *what,
+                          int has, int most) {
+    return fail(err, ERR_UNSUPPORTED, "%s: %s: the CUDA backend does %s up to %d, this has %d", exe->program->name,
+                op_name(op->code), what, most, has);
 }
 
 static enum status check_shape(const struct executable *exe, const struct op *op, struct error *err) {
@@ -134,16 +141,20 @@ static enum status check_shape(const struct executable *exe, const struct op *op
             return refuse(exe, op, err, "experts", a->moe_route.n_experts, 4096);
         return OK;
     case OP_MOE_FFN:
-        return a->moe_ffn.top_k > MOE_MOST_TOP_K ? refuse(exe, op, err, "experts to a token", a->moe_ffn.top_k, MOE_MOST_TOP_K) : OK;
+        return a->moe_ffn.top_k > MOE_MOST_TOP_K
+                   ? refuse(exe, op, err, "experts to a token", a->moe_ffn.top_k, MOE_MOST_TOP_K)
+                   : OK;
     case OP_SAMPLE:
-        return sample_fits(op->in[0].width) ? OK
-                                            : fail(err, ERR_UNSUPPORTED, "%s: SAMPLE: the CUDA backend has no room for rows of %d logits",
-                                                   exe->program->name, op->in[0].width);
+        return sample_fits(op->in[0].width)
+                   ? OK
+                   : fail(err, ERR_UNSUPPORTED, "%s: SAMPLE: the CUDA backend has no room for rows of %d logits",
+                          exe->program->name, op->in[0].width);
     case OP_SHORT_CONV: return a->short_conv.kernel > 8 ? refuse(exe, op, err, "kernels", a->short_conv.kernel, 8) : OK;
     case OP_DELTA_RULE:
         if (a->delta_rule.key_dim > 128)
             return refuse(exe, op, err, "key channels", a->delta_rule.key_dim, 128);
-        return a->delta_rule.value_dim > 256 ? refuse(exe, op, err, "value channels", a->delta_rule.value_dim, 256) : OK;
+        return a->delta_rule.value_dim > 256 ? refuse(exe, op, err, "value channels", a->delta_rule.value_dim, 256)
+                                             : OK;
     default: return OK;
     }
 }
@@ -174,7 +185,8 @@ static struct dcache layer_cache(const struct executable *exe, int cache) {
                            loaded->caches[layer->group].block_elements, layer->group, e};
 }
 
-static void compile_folds(const struct executable *exe, struct compiled_op *c, const enum element *element, const int64_t *offset) {
+static void compile_folds(const struct executable *exe, struct compiled_op *c, const enum element *element,
+                          const int64_t *offset) {
     const struct op *norm = norm_folded_into(exe->program, c->op);
     c->fold = fold_of(exe->program, c->op);
     c->in_order = value_of(exe, rows_in_order(exe->program, c->op), element, offset);
@@ -190,8 +202,8 @@ static bool unscaled_has_room(const struct executable *exe, const struct op *lin
     return unscaled_will_be_read(exe->program, linear) || element_bytes(y) == 2;
 }
 
-static enum status compile_op(struct executable *exe, struct compiled_op *c, const enum element *element, const int64_t *offset,
-                              struct error *err) {
+static enum status compile_op(struct executable *exe, struct compiled_op *c, const enum element *element,
+                              const int64_t *offset, struct error *err) {
     const struct op *op = c->op;
     TRY(check_shape(exe, op, err));
     for (int k = 0; k < OP_MAX_IN; k++)
@@ -240,7 +252,8 @@ static enum status compile_op(struct executable *exe, struct compiled_op *c, con
     return OK;
 }
 
-/* Bytes that a LINEAR wants for rows that it has to convert, or for unscaled products that have no room of their own (compile_op). */
+/* Bytes that a LINEAR wants for rows that it has to convert, or for unscaled products that have no room of their own
+ * (compile_op). */
 static int64_t linear_scratch(const struct executable *exe, const struct op *op, const enum element *element) {
     int64_t rows = padded_rows(linear_most_rows(exe, op)), n_bytes = 0;
     if (element[op->in[0].id] != exe->loaded->product)
@@ -264,15 +277,18 @@ static enum status alloc_scratch(struct executable *exe, const enum element *ele
     TRY(device_alloc(exe, &exe->counters, exe->program->n_ops * (int64_t)COUNTER_BYTES, "counters", err));
     TRY(device_alloc(exe, &exe->scratch, most, "scratch", err));
     if (!exe->only_sized) // rows of padding are read, whatever comes of them
-        DEVICE_TRY(exe->loaded->device, err, cudaMemsetAsync(exe->scratch, 0, (size_t)most, exe->loaded->device->stream),
-                   "clearing %lld bytes", (long long)most);
+        DEVICE_TRY(exe->loaded->device, err,
+                   cudaMemsetAsync(exe->scratch, 0, (size_t)most, exe->loaded->device->stream), "clearing %lld bytes",
+                   (long long)most);
     return OK;
 }
 
 /* From memory that the program keeps. */
-static enum status send_frequencies(const struct executable *exe, const struct rope *r, const float *from, float *to, struct error *err) {
+static enum status send_frequencies(const struct executable *exe, const struct rope *r, const float *from, float *to,
+                                    struct error *err) {
     size_t n_bytes = (size_t)(r->dim / 2) * sizeof *to;
-    DEVICE_TRY(exe->loaded->device, err, cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyHostToDevice, exe->loaded->device->stream),
+    DEVICE_TRY(exe->loaded->device, err,
+               cudaMemcpyAsync(to, from, n_bytes, cudaMemcpyHostToDevice, exe->loaded->device->stream),
                "%d frequencies", r->dim / 2);
     return OK;
 }
@@ -280,9 +296,11 @@ static enum status send_frequencies(const struct executable *exe, const struct r
 /* Angles of padding rows are read too, with their rows. */
 static enum status place_ropes(struct executable *exe, struct error *err) {
     const struct program *p = exe->program;
-    int64_t floats = 0, at = 0, rows = 1 + (int64_t)padded_rows(exe->bucket.max_tokens); // the first is the frequencies'
+    int64_t floats = 0, at = 0,
+            rows = 1 + (int64_t)padded_rows(exe->bucket.max_tokens); // the first is the frequencies'
     if (p->n_ropes > CUDA_MAX_ROPES)
-        return fail(err, ERR_UNSUPPORTED, "%s: the CUDA backend does up to %d rotations, this has %d", p->name, CUDA_MAX_ROPES, p->n_ropes);
+        return fail(err, ERR_UNSUPPORTED, "%s: the CUDA backend does up to %d rotations, this has %d", p->name,
+                    CUDA_MAX_ROPES, p->n_ropes);
     BUG_IF(p->ops[0].code != OP_EMBED); // which makes the angles
     for (int i = 0; i < p->n_ropes; i++)
         floats += p->ropes[i]->dim * rows;
@@ -305,7 +323,8 @@ static enum status place_ropes(struct executable *exe, struct error *err) {
 }
 
 static enum status alloc_results(struct executable *exe, struct error *err) {
-    size_t rows = (size_t)MAX(exe->bucket.max_rows, 1), width = (size_t)exe->logits.width, states = (size_t)MAX(exe->hidden.width, 1);
+    size_t rows = (size_t)MAX(exe->bucket.max_rows, 1), width = (size_t)exe->logits.width,
+           states = (size_t)MAX(exe->hidden.width, 1);
     if (exe->only_sized)
         return OK;
     TRY(pinned_take(exe->loaded->device, &exe->hidden_host, (int64_t)(states * sizeof(float)), "a row of states", err));
@@ -321,8 +340,9 @@ static enum status compile_parts(struct executable *exe, enum element *element, 
     if (p->n_taps > 0)
         return fail(err, ERR_UNSUPPORTED, "%s: the CUDA backend keeps no states of layers between (taps)", p->name);
     if (exe->bucket.max_tokens > MOST_TOKENS)
-        return fail(err, ERR_UNSUPPORTED, "%s: the CUDA backend does steps of up to %d tokens, --max-num-batched-tokens asks for %d",
-                    p->name, MOST_TOKENS, exe->bucket.max_tokens);
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: the CUDA backend does steps of up to %d tokens, --max-num-batched-tokens asks for %d", p->name,
+                    MOST_TOKENS, exe->bucket.max_tokens);
     choose_elements(exe->loaded, p, element);
     qacts_plan(exe);
     TRY(qacts_alloc(exe, err));
@@ -419,8 +439,8 @@ enum status cuda_compile(struct loaded *loaded, struct bucket bucket, struct exe
     return OK;
 }
 
-enum status cuda_cache_room(struct loaded *loaded, struct bucket bucket, int block_size, const int *table_width, double share, int64_t *out,
-                            struct error *err) {
+enum status cuda_cache_room(struct loaded *loaded, struct bucket bucket, int block_size, const int *table_width,
+                            double share, int64_t *out, struct error *err) {
     const struct program *p = loaded->program;
     size_t free_bytes, total;
     int64_t step;
@@ -434,9 +454,10 @@ enum status cuda_cache_room(struct loaded *loaded, struct bucket bucket, int blo
     *out -= MIN(cache_waste(loaded, p, block_size, MAX(*out, 0)), MAX(*out, 0) / 2);
     if (*out > 0)
         return OK;
-    return fail(
-        err, ERR_MEMORY,
-        "%s: of the %lld MiB of the GPU that may be taken (gpu_memory_utilization) %lld are, by the weights and by others, and a step "
-        "of %d tokens takes %lld: nothing is left for the cache",
-        p->name, (long long)(may >> 20), (long long)(held >> 20), bucket.max_tokens, (long long)((step + LIBRARIES) >> 20));
+    return fail(err, ERR_MEMORY,
+                "%s: of the %lld MiB of the GPU that may be taken (gpu_memory_utilization) %lld are, by the weights "
+                "and by others, and a step "
+                "of %d tokens takes %lld: nothing is left for the cache",
+                p->name, (long long)(may >> 20), (long long)(held >> 20), bucket.max_tokens,
+                (long long)((step + LIBRARIES) >> 20));
 }

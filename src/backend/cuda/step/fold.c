@@ -1,9 +1,10 @@
 /* fold.c - ops that need no node of their own; see cuda.h.
  *
- *     NORM, ADD_NORM      y = norm(x + norm(d)): the norm behind a product (Gemma) is done by the ADD_NORM that adds its result
- *     TAKE_ROWS           where every token row gives an output row, readers take the rows from where they are
+ *     NORM, ADD_NORM      y = norm(x + norm(d)): the norm behind a product (Gemma) is done by the ADD_NORM that adds
+ * its result TAKE_ROWS           where every token row gives an output row, readers take the rows from where they are
  *
- * What a fold needs is seen in the program alone, before values have places, because it changes how long values live. */
+ * What a fold needs is seen in the program alone, before values have places, because it changes how long values live.
+ */
 #include "backend/cuda/step/fold.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device/device.h"
@@ -19,7 +20,9 @@ static bool read_by_one(const struct program *p, val v) {
     return n == 1 && p->hidden.id != v.id;
 }
 
-static bool in_fours(const struct program *p, val v) { return v.col % 4 == 0 && v.width % 4 == 0 && p->values[v.id].width % 4 == 0; }
+static bool in_fours(const struct program *p, val v) {
+    return v.col % 4 == 0 && v.width % 4 == 0 && p->values[v.id].width % 4 == 0;
+}
 
 static int maker_of(const struct program *p, val v) { return p->values[v.id].first_use; }
 
@@ -27,7 +30,8 @@ const struct op *norm_folded_into(const struct program *p, const struct op *add)
     if (add->code != OP_ADD_NORM || !val_given(add->in[1]))
         return NULL;
     const struct op *norm = &p->ops[maker_of(p, add->in[1])];
-    if (norm->code != OP_NORM || val_given(norm->in[1]) || norm->args.norm.scale != 1 || norm->args.norm.group != add->in[1].width)
+    if (norm->code != OP_NORM || val_given(norm->in[1]) || norm->args.norm.scale != 1 ||
+        norm->args.norm.group != add->in[1].width)
         return NULL;
     bool lies_well = in_fours(p, add->in[0]) && in_fours(p, norm->in[0]) && add->in[0].width <= WIDEST_NORM;
     return lies_well && norm->weights[0] && read_by_one(p, add->in[1]) ? norm : NULL;
@@ -35,7 +39,8 @@ const struct op *norm_folded_into(const struct program *p, const struct op *add)
 
 /* All readers of the rows taken are LINEARs, and the rows are those that the step keeps to its end. */
 static bool take_is_folded(const struct program *p, const struct op *take) {
-    if (take->code != OP_TAKE_ROWS || take->in[0].id != p->hidden.id || take->in[0].width != p->values[take->in[0].id].width)
+    if (take->code != OP_TAKE_ROWS || take->in[0].id != p->hidden.id ||
+        take->in[0].width != p->values[take->in[0].id].width)
         return false;
     for (int i = 0; i < p->n_ops; i++)
         for (int k = 0; k < OP_MAX_IN; k++)

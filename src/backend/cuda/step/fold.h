@@ -1,4 +1,5 @@
-/* fold.h - ops that need no node of their own (fold.c), and neighbours that may be one node (fuse.c). Seen in the program alone. */
+/* fold.h - ops that need no node of their own (fold.c), and neighbours that may be one node (fuse.c). Seen in the
+ * program alone. */
 #pragma once
 
 #include "backend/cuda/cuda.h"

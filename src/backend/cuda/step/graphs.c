@@ -1,13 +1,15 @@
-/* graphs.c - the ops of a step that only decodes, captured when an executable is compiled, once for each number of rows.
+/* graphs.c - the ops of a step that only decodes, captured when an executable is compiled, once for each number of
+ * rows.
  *
- * Nothing that a node was captured with depends on the step: addresses are frozen, and how many rows there are is read from the
- * plan on the device. A step that also computes prompts, and one of more than MOST_GRAPH_ROWS rows, has work enough to hide its launches. */
+ * Nothing that a node was captured with depends on the step: addresses are frozen, and how many rows there are is read
+ * from the plan on the device. A step that also computes prompts, and one of more than MOST_GRAPH_ROWS rows, has work
+ * enough to hide its launches. */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/moe/moe.h"
+#include "backend/cuda/step/graph_fills.h"
 #include "backend/cuda/step/launch.h"
 #include "backend/cuda/step/padded.h"
-#include "backend/cuda/step/graph_fills.h"
 #include "backend/cuda/value.h"
 
 #include <stdlib.h>
@@ -17,12 +19,14 @@ enum { MOST_GRAPH_ROWS = 512 };
 _Static_assert((int)MOST_GRAPH_ROWS == (int)MOE_GRAPH_TOKENS, "larger steps have no padding");
 
 struct launch launch_of(const struct executable *exe, int rows) {
-    return (struct launch){exe->loaded->device->stream, rows, rows, rows, exe->plan_view, exe->loaded->block_size, true};
+    return (struct launch){exe->loaded->device->stream, rows, rows, rows, exe->plan_view,
+                           exe->loaded->block_size,     true};
 }
 
 // ---- capturing --------------------------------------------------------------------------------------------------
 
-enum status graph_captured(struct loaded *loaded, enum status recorded, const char *what, int rows, cudaGraph_t *out, struct error *err) {
+enum status graph_captured(struct loaded *loaded, enum status recorded, const char *what, int rows, cudaGraph_t *out,
+                           struct error *err) {
     cudaError_t code = cudaStreamEndCapture(loaded->device->stream, out);
     if (recorded == OK)
         DEVICE_TRY(loaded->device, err, code, "%s of %d rows", what, rows);
@@ -32,15 +36,16 @@ enum status graph_captured(struct loaded *loaded, enum status recorded, const ch
 }
 
 /* The nodes of a step. */
-static enum status record(struct executable *exe, const struct launch *l, enum cudaStreamCaptureMode mode, cudaGraph_t *out,
-                          struct error *err) {
+static enum status record(struct executable *exe, const struct launch *l, enum cudaStreamCaptureMode mode,
+                          cudaGraph_t *out, struct error *err) {
     struct loaded *loaded = exe->loaded;
-    DEVICE_TRY(loaded->device, err, cudaStreamBeginCapture(loaded->device->stream, mode), "a graph for %d rows", l->n_tokens);
+    DEVICE_TRY(loaded->device, err, cudaStreamBeginCapture(loaded->device->stream, mode), "a graph for %d rows",
+               l->n_tokens);
     return graph_captured(loaded, step_launch(exe, l, err), "a graph", l->n_tokens, out, err);
 }
 
-/* Once outside of a graph before: what a kernel's first launch loads must not be loaded while capturing. The plan on the device is
- * that of a step without rows. */
+/* Once outside of a graph before: what a kernel's first launch loads must not be loaded while capturing. The plan on
+ * the device is that of a step without rows. */
 static enum status capture(struct executable *exe, int rows, cudaGraphExec_t *out, struct error *err) {
     struct loaded *loaded = exe->loaded;
     struct launch l = launch_of(exe, rows);
@@ -55,13 +60,14 @@ static enum status capture(struct executable *exe, int rows, cudaGraphExec_t *ou
     return OK;
 }
 
-/* Steps of prompts are no graphs, but recording one loads the kernels that it would launch, as this mode lets it, without computing: the first
- * prompts need not wait for them (where plans are kept the library's have not run yet). */
+/* Steps of prompts are no graphs, but recording one loads the kernels that it would launch, as this mode lets it,
+ * without computing: the first prompts need not wait for them (where plans are kept the library's have not run yet). */
 static enum status load_prompts(struct executable *exe, struct error *err) {
     int last = padded_index(exe->bucket.max_tokens);
     for (int i = exe->n_graphs; i <= last; i++) {
         int rows = MIN(padded_rows_at(i), exe->bucket.max_tokens);
-        struct launch l = {exe->loaded->device->stream, rows, 1, 1, exe->plan_view, exe->loaded->block_size, .watches = true};
+        struct launch l = {exe->loaded->device->stream, rows,           1, 1, exe->plan_view,
+                           exe->loaded->block_size,     .watches = true};
         cudaGraph_t graph;
         TRY(record(exe, &l, cudaStreamCaptureModeRelaxed, &graph, err));
         cudaGraphDestroy(graph);
@@ -75,14 +81,17 @@ enum status graphs_capture(struct executable *exe, struct error *err) {
         return OK;
     int n = padded_index(MIN(padded_rows(exe->bucket.max_seqs), MOST_GRAPH_ROWS)) + 1;
     exe->graphs = xcalloc((size_t)n, sizeof *exe->graphs);
-    DEVICE_TRY(loaded->device, err, cudaMemsetAsync(exe->plan_device, 0, exe->plan_bytes, loaded->device->stream), "an empty plan");
+    DEVICE_TRY(loaded->device, err, cudaMemsetAsync(exe->plan_device, 0, exe->plan_bytes, loaded->device->stream),
+               "an empty plan");
     for (int i = 0; i < n; i++) {
         TRY(capture(exe, padded_rows_at(i), &exe->graphs[i], err));
         exe->n_graphs = i + 1; // to be freed, whatever comes
-        DEVICE_TRY(loaded->device, err, cudaGraphUpload(exe->graphs[i], loaded->device->stream), "a graph for %d rows", padded_rows_at(i));
+        DEVICE_TRY(loaded->device, err, cudaGraphUpload(exe->graphs[i], loaded->device->stream), "a graph for %d rows",
+                   padded_rows_at(i));
     }
     TRY(load_prompts(exe, err));
-    DEVICE_TRY(loaded->device, err, cudaStreamSynchronize(loaded->device->stream), "%s: steps without rows", exe->program->name);
+    DEVICE_TRY(loaded->device, err, cudaStreamSynchronize(loaded->device->stream), "%s: steps without rows",
+               exe->program->name);
     return OK;
 }
 
@@ -94,11 +103,13 @@ static bool decodes_only(const struct batch_plan *p) {
     return is;
 }
 
-/* A step that could be a graph is started as one would have been captured, so that without graphs it computes the same. */
+/* A step that could be a graph is started as one would have been captured, so that without graphs it computes the same.
+ */
 struct launch launch_for(const struct executable *exe, const struct batch_plan *p) {
     if (decodes_only(p) && p->n_tokens > 0 && p->n_tokens <= MOST_GRAPH_ROWS)
         return launch_of(exe, padded_rows(p->n_tokens));
-    return (struct launch){exe->loaded->device->stream, p->n_tokens, p->n_seqs, p->n_rows, exe->plan_view, exe->loaded->block_size, false};
+    return (struct launch){exe->loaded->device->stream, p->n_tokens, p->n_seqs, p->n_rows, exe->plan_view,
+                           exe->loaded->block_size,     false};
 }
 
 bool graphs_have(const struct executable *exe, const struct batch_plan *p) {
@@ -107,7 +118,8 @@ bool graphs_have(const struct executable *exe, const struct batch_plan *p) {
 
 enum status graphs_run(struct executable *exe, int n_rows, struct error *err) {
     struct loaded *loaded = exe->loaded;
-    DEVICE_TRY(loaded->device, err, cudaGraphLaunch(exe->graphs[padded_index(padded_rows(n_rows))], loaded->device->stream),
+    DEVICE_TRY(loaded->device, err,
+               cudaGraphLaunch(exe->graphs[padded_index(padded_rows(n_rows))], loaded->device->stream),
                "the graph for %d rows", n_rows);
     return OK;
 }

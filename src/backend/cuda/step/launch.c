@@ -33,7 +33,8 @@ static cudaError_t count_kernels(struct executable *exe, int *n_kernels) {
 enum status trace_mark(struct executable *exe, int op, struct error *err) {
     if (!exe->marks)
         return OK;
-    DEVICE_TRY(exe->loaded->device, err, count_kernels(exe, &exe->marks[op].n_kernels), "counting nodes before op %d", op);
+    DEVICE_TRY(exe->loaded->device, err, count_kernels(exe, &exe->marks[op].n_kernels), "counting nodes before op %d",
+               op);
     DEVICE_TRY(exe->loaded->device, err,
                cudaEventRecordWithFlags(exe->marks[op].event, exe->loaded->device->stream, cudaEventRecordExternal),
                "an event before op %d", op);
@@ -42,7 +43,8 @@ enum status trace_mark(struct executable *exe, int op, struct error *err) {
 
 // ---- the nodes --------------------------------------------------------------------------------------------------
 
-static enum status op_refused(struct executable *exe, const struct compiled_op *c, int n_rows, cudaError_t code, struct error *err) {
+static enum status op_refused(struct executable *exe, const struct compiled_op *c, int n_rows, cudaError_t code,
+                              struct error *err) {
     char what[280];
     op_described(exe, c, n_rows, what, sizeof what);
     return device_fault(exe->loaded->device, err, code, "%s", what);

@@ -16,9 +16,10 @@ struct trace_mark { // before an op
 
 enum status trace_mark(struct executable *exe, int op, struct error *err); // nothing, unless a step is traced
 
-/* Ends the capture of the backend's stream, whatever came of recording: *out is the caller's where that was OK, else nothing is left and the status given
- * on. `what` of so many rows, for the sentence of a capture that fails. */
-enum status graph_captured(struct loaded *loaded, enum status recorded, const char *what, int rows, cudaGraph_t *out, struct error *err);
+/* Ends the capture of the backend's stream, whatever came of recording: *out is the caller's where that was OK, else
+ * nothing is left and the status given on. `what` of so many rows, for the sentence of a capture that fails. */
+enum status graph_captured(struct loaded *loaded, enum status recorded, const char *what, int rows, cudaGraph_t *out,
+                           struct error *err);
 struct launch launch_of(const struct executable *exe, int rows); // a step that decodes in so many rows
 struct launch launch_for(const struct executable *exe, const struct batch_plan *plan);
 enum status graphs_capture(struct executable *exe, struct error *err);

@@ -29,7 +29,8 @@
 
 PLAIN_KERNEL(quantise, "quantise.cu", launch_quantise(l, n->n_rows, n->in[0], n->qact))
 PLAIN_KERNEL(requantise, "quantise.cu",
-             launch_requantise(l, n->n_rows, n->in[0], n->qact, (struct dcounter){&n->exe->loaded->counts->rows_outside, l->plan.counts}))
+             launch_requantise(l, n->n_rows, n->in[0], n->qact,
+                               (struct dcounter){&n->exe->loaded->counts->rows_outside, l->plan.counts}))
 
 /* What a producer makes of out[k] for those who read it: the value, its qact or both. */
 struct made {
@@ -66,13 +67,15 @@ static void lower_output(struct lowering *w, const struct compiled_op *c, int n_
 }
 
 /* The qact of x, which the product settles itself, or a node before it. */
-static void lower_input(struct lowering *w, const struct compiled_op *c, int n_rows, struct dmat x, struct linear_values *v) {
+static void lower_input(struct lowering *w, const struct compiled_op *c, int n_rows, struct dmat x,
+                        struct linear_values *v) {
     struct qact *t = c->in_qact;
     struct qact_state *is = qact_state_of(w, t);
     x.absmax = is->folded ? t->absmax : NULL;
     v->x = t->q;
     if (!is->written && is->has_static_scale && linear_requantises(c, n_rows)) {
-        v->requant = (struct drequant){x, t->of_tokens, {&w->exe->loaded->counts->rows_outside, w->launch->plan.counts}};
+        v->requant =
+            (struct drequant){x, t->of_tokens, {&w->exe->loaded->counts->rows_outside, w->launch->plan.counts}};
     } else if (!is->written) {
         struct node *n = lower_node(w, is->has_static_scale ? &by_requantise : &by_quantise, c, n_rows);
         n->in[0] = x, n->qact = t->q;
@@ -112,10 +115,11 @@ static void lower_linear(struct lowering *w, const struct compiled_op *c, int n_
 
 PLAIN_KERNEL(add_norm, "norm.cu", launch_add_norm(l, &n->args.add_norm, c->in[0], n->in[1], c->out[0], n->out, n->qact))
 PLAIN_KERNEL(norm, "norm.cu",
-             launch_norm(l, n->n_rows, c->in[0], c->in[1], c->floats[0], a->norm.eps, a->norm.plus_one, a->norm.group, a->norm.scale,
-                         n->out, n->qact))
+             launch_norm(l, n->n_rows, c->in[0], c->in[1], c->floats[0], a->norm.eps, a->norm.plus_one, a->norm.group,
+                         a->norm.scale, n->out, n->qact))
 PLAIN_KERNEL(gated_act, "elementwise.cu",
-             launch_gated_act(l, n->n_rows, (int)a->gated_act.act, a->gated_act.limit, n->in[0], n->in[1], n->out, n->qact))
+             launch_gated_act(l, n->n_rows, (int)a->gated_act.act, a->gated_act.limit, n->in[0], n->in[1], n->out,
+                              n->qact))
 
 /* Whether the node before c's lets it read its first input before it waits. */
 static bool may_prefetch(const struct executable *exe, const struct compiled_op *c, int n_rows) {
@@ -133,7 +137,8 @@ static void lower_add_norm(struct lowering *w, const struct compiled_op *c, int 
     const struct norm_args *a = &c->op->args.norm;
     struct made m = made_for(w, c, 1, n_rows);
     struct node *n = lower_node(w, &by_add_norm, c, n_rows);
-    n->args.add_norm = (struct dadd_norm){.w = c->floats[0], .r_scale = c->floats[1], .eps = a->eps, .plus_one = a->plus_one};
+    n->args.add_norm =
+        (struct dadd_norm){.w = c->floats[0], .r_scale = c->floats[1], .eps = a->eps, .plus_one = a->plus_one};
     if (c->d_norm) {
         n->args.add_norm.d_norm = c->d_weight;
         n->args.add_norm.d_eps = c->d_norm->eps;
@@ -206,12 +211,15 @@ PLAIN_KERNEL(mla_prep, "mla.cu", struct dmla d = mla_of(&a->mla);
              launch_mla_prep(l, &d, c->rope, c->in[0], c->in[1], c->floats[0], c->matrix[1], c->cache, c->out[0]))
 PLAIN_KERNEL(mla_attention, "mla.cu", struct dmla d = mla_of(&a->mla);
              launch_mla_attention(l, &d, c->in[0], c->matrix[0], c->cache, c->out[0]))
-PLAIN_KERNEL(diff_heads, "elementwise.cu", launch_diff_heads(l, c->in[0], c->floats, a->diff_heads.lambda_init, c->out[0]))
+PLAIN_KERNEL(diff_heads, "elementwise.cu",
+             launch_diff_heads(l, c->in[0], c->floats, a->diff_heads.lambda_init, c->out[0]))
 PLAIN_KERNEL(moe_route, "moe.cu", struct droute d = route_of(&a->moe_route);
              launch_moe_route(l, &d, c->in[0], c->floats[0], c->floats[1], c->out[0], c->out[1]))
 PLAIN_KERNEL(moe_ffn, "moe.cu", struct dmoe d = experts_of(n->exe, &a->moe_ffn);
-             launch_moe_ffn(l, &d, c->in[0], c->in[1], c->in[2], c->matrix[0], c->matrix[1], c->floats[2], c->floats[3], c->out[0]))
-PLAIN_KERNEL(short_conv, "delta.cu", launch_short_conv(l, a->short_conv.kernel, c->in[0], c->floats[0], c->cache, c->out[0]))
+             launch_moe_ffn(l, &d, c->in[0], c->in[1], c->in[2], c->matrix[0], c->matrix[1], c->floats[2], c->floats[3],
+                            c->out[0]))
+PLAIN_KERNEL(short_conv, "delta.cu",
+             launch_short_conv(l, a->short_conv.kernel, c->in[0], c->floats[0], c->cache, c->out[0]))
 PLAIN_KERNEL(delta_rule, "delta.cu", struct ddelta d = delta_of(n->exe, c);
              launch_delta_rule(l, &d, c->in[0], c->in[1], c->in[2], c->floats[0], c->floats[1], c->cache, c->out[0]))
 PLAIN_KERNEL(gated_add, "elementwise.cu", launch_gated_add(l, n->n_rows, c->in[0], c->in[1], c->in[2], c->out[0]))

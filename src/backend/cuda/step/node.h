@@ -1,9 +1,9 @@
 /* node.h - a step as the device gets it: a flat list of nodes with their final arguments.
  *
- * lower.c makes the list for what a step is launched for (struct launch): which ops are one node, which kernel each is, what is
- * written as a value, as its qact or as both. Nothing is decided behind that: a step puts the nodes on the stream one after the
- * other, a graph is the same list captured, and `gyre explain --device cuda` prints it. Lists live in the executable; making one
- * allocates nothing. */
+ * lower.c makes the list for what a step is launched for (struct launch): which ops are one node, which kernel each is,
+ * what is written as a value, as its qact or as both. Nothing is decided behind that: a step puts the nodes on the
+ * stream one after the other, a graph is the same list captured, and `gyre explain --device cuda` prints it. Lists live
+ * in the executable; making one allocates nothing. */
 #pragma once
 
 #include "backend/cuda/attention/decode/attention_decode.h"
@@ -57,15 +57,18 @@ enum { NODES_OF_OP = 6 }; // at most
 
 /* Ops first .. end - 1; returns how many nodes there are in exe->nodes. */
 int step_lower(struct executable *exe, const struct launch *l, int first, int end);
-struct node *lower_node(struct lowering *w, const struct node_kernel *kernel, const struct compiled_op *c, int n_rows); // one more
+struct node *lower_node(struct lowering *w, const struct node_kernel *kernel, const struct compiled_op *c,
+                        int n_rows); // one more
 
 /* ---- qact.c ---- */
 struct qact_state *qact_state_of(const struct lowering *w, const struct qact *t);
 /* The qact that a producer is to write beside out[k]; it counts as written. at NULL: nobody reads it. */
 struct dmat qact_to_write(struct lowering *w, const struct compiled_op *c, int k, int n_rows);
-/* out[k] for a producer that folds its rows' absmax if it is told where: it is where a qact is wanted that the producer does not write. */
+/* out[k] for a producer that folds its rows' absmax if it is told where: it is where a qact is wanted that the producer
+ * does not write. */
 struct dmat output_with_absmax(struct lowering *w, const struct compiled_op *c, int k, int n_rows);
-/* Behind output_with_absmax of out[k]: the qact that the producer is to write by its static_scale. at NULL: it has none. */
+/* Behind output_with_absmax of out[k]: the qact that the producer is to write by its static_scale. at NULL: it has
+ * none. */
 struct dmat qact_static(struct lowering *w, const struct compiled_op *c, int k);
 
 /* ---- attention.c ---- */

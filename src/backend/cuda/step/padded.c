@@ -2,7 +2,8 @@
  *
  *     1 2 4 8 | 16 24 32 | 48 64 .. 128 | 160 192 .. 256 | 320 .. 512 | 576 .. 1024 | 1152 .. 2048 | ...
  *
- * Up to 512, where a step may be a graph, no step computes more than a quarter of its rows for nothing once there are 16 of them; beyond, an eighth. */
+ * Up to 512, where a step may be a graph, no step computes more than a quarter of its rows for nothing once there are
+ * 16 of them; beyond, an eighth. */
 #include "backend/cuda/step/padded.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device/device.h"

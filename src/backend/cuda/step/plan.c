@@ -3,12 +3,12 @@
  *     host     plan A and plan B, and the lists of each (history, biases, bans): what step_run writes
  *     stream   ... step n | take_plan A | step n+1 | take_plan B | ...      what steps read is always the same place
  *
- * The layout depends on the bucket and the engine's tables alone, so addresses on the device never change and graphs keep them.
- * take_plan reads the host's memory itself, only what the step has; so nothing but kernels stands on the stream. Results go
- * the other way, written by the sampler to the slot of its step.
+ * The layout depends on the bucket and the engine's tables alone, so addresses on the device never change and graphs
+ * keep them. take_plan reads the host's memory itself, only what the step has; so nothing but kernels stands on the
+ * stream. Results go the other way, written by the sampler to the slot of its step.
  *
- * A row that is penalised brings its history along each step: 4 bytes a token, where the cache that the step reads for the same
- * token has thousands. */
+ * A row that is penalised brings its history along each step: 4 bytes a token, where the cache that the step reads for
+ * the same token has thousands. */
 #include "backend/cuda/step/plan.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device/device.h"
@@ -29,7 +29,8 @@ static size_t place(size_t *total, size_t n_bytes) {
 
 static void lay_out(struct executable *exe) {
     const struct bucket *b = &exe->bucket;
-    size_t tokens = (size_t)b->max_tokens * 4, seqs = (size_t)b->max_seqs * 4, rows = (size_t)MAX(b->max_rows, 1), n = 0;
+    size_t tokens = (size_t)b->max_tokens * 4, seqs = (size_t)b->max_seqs * 4, rows = (size_t)MAX(b->max_rows, 1),
+           n = 0;
     struct plan_layout *at = &exe->layout;
     at->counts = place(&n, 16);
     at->places = place(&n, sizeof(struct dplaces));
@@ -49,7 +50,9 @@ static void lay_out(struct executable *exe) {
     exe->plan_bytes = n;
 }
 
-static const int32_t *on_device(const struct executable *exe, size_t at) { return (const int32_t *)(const void *)(exe->plan_device + at); }
+static const int32_t *on_device(const struct executable *exe, size_t at) {
+    return (const int32_t *)(const void *)(exe->plan_device + at);
+}
 
 static void point_into_plan(struct executable *exe) {
     struct device_plan *v = &exe->plan_view;
@@ -80,8 +83,10 @@ enum status plan_alloc(struct executable *exe, struct error *err) {
     TRY(device_alloc(exe, &exe->row_token, (int64_t)(rows * sizeof *exe->row_token), "tokens", err));
     if (exe->only_sized)
         return OK;
-    DEVICE_TRY(loaded->device, err, cudaMemsetAsync(exe->plan_device, 0, exe->plan_bytes, loaded->device->stream), "an empty plan");
-    DEVICE_TRY(loaded->device, err, cudaMemsetAsync(exe->row_token, 0, rows * sizeof *exe->row_token, loaded->device->stream), "%zu tokens",
+    DEVICE_TRY(loaded->device, err, cudaMemsetAsync(exe->plan_device, 0, exe->plan_bytes, loaded->device->stream),
+               "an empty plan");
+    DEVICE_TRY(loaded->device, err,
+               cudaMemsetAsync(exe->row_token, 0, rows * sizeof *exe->row_token, loaded->device->stream), "%zu tokens",
                rows);
     for (int i = 0; i < STEPS_IN_FLIGHT; i++) {
         struct step_slot *s = &exe->slots[i];
@@ -117,7 +122,8 @@ static bool penalises(const struct sample_params *p) {
     return p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0;
 }
 
-/* The first token of the history that matters: without a penalty on what repeats the prompt, the first generated one. */
+/* The first token of the history that matters: without a penalty on what repeats the prompt, the first generated one.
+ */
 static int32_t first_seen(const struct sample_params *p) {
     int32_t from = p->repetition_penalty != 1 ? 0 : p->n_prompt;
     return penalises(p) ? MIN(from, p->n_history) : p->n_history;
@@ -128,9 +134,9 @@ static size_t n_list_entries(const struct sample_params *p) {
            (size_t)(p->n_history - first_seen(p));
 }
 
-/* The lists of a step may be any length, but most steps have none: memory grows when a longer one comes, and stays. A step in flight
- * may read the old lists on the device, which freeing waits for. Where the device has no more memory, the sampler reads them from the host's
- * (lists_fit): slower, and right; shorter ones are tried again. */
+/* The lists of a step may be any length, but most steps have none: memory grows when a longer one comes, and stays. A
+ * step in flight may read the old lists on the device, which freeing waits for. Where the device has no more memory,
+ * the sampler reads them from the host's (lists_fit): slower, and right; shorter ones are tried again. */
 static enum status make_room(struct executable *exe, struct step_slot *slot, size_t n, struct error *err) {
     struct loaded *loaded = exe->loaded;
     size_t capacity = 1u << 14;
@@ -138,7 +144,8 @@ static enum status make_room(struct executable *exe, struct step_slot *slot, siz
         capacity *= 2;
     if (slot->n_lists < n) {
         int32_t *lists;
-        TRY(pinned_take(loaded->device, &lists, (int64_t)(capacity * sizeof *lists), "a step's histories, biases and bans", err));
+        TRY(pinned_take(loaded->device, &lists, (int64_t)(capacity * sizeof *lists),
+                        "a step's histories, biases and bans", err));
         cudaFreeHost(slot->lists);
         slot->lists = lists;
         slot->n_lists = capacity;
@@ -158,8 +165,8 @@ static enum status make_room(struct executable *exe, struct step_slot *slot, siz
     return OK;
 }
 
-/* Whether all but the last token of the sequence stand where the next one comes; *newest is what the newest token, which the host may
- * not know, has to be for that, or -1. */
+/* Whether all but the last token of the sequence stand where the next one comes; *newest is what the newest token,
+ * which the host may not know, has to be for that, or -1. */
 static bool may_complete(const struct sample_params *p, const struct bad_sequence *bad, int32_t *newest) {
     int32_t before = bad->n - 1, n_seen = p->n_history + p->has_newest, first = n_seen - before;
     *newest = -1;
@@ -257,7 +264,8 @@ static enum status write_rows(struct executable *exe, struct step_slot *slot, st
     if (n == 0)
         return OK;
     if (n > INT32_MAX)
-        return fail(err, ERR_LIMIT, "%s: the histories, biases and bans of a step have %zu entries", exe->program->name, n);
+        return fail(err, ERR_LIMIT, "%s: the histories, biases and bans of a step have %zu entries", exe->program->name,
+                    n);
     TRY(make_room(exe, slot, n, err));
     n = 0;
     for (int r = 0; r < n_rows; r++)
@@ -291,36 +299,38 @@ static void write_tables(struct executable *exe, struct step_slot *slot, const s
 }
 
 /* Whether the step's lists have room on the device. */
-static bool lists_fit(const struct executable *exe, const struct step_slot *slot) { return slot->n_listed <= exe->n_lists; }
+static bool lists_fit(const struct executable *exe, const struct step_slot *slot) {
+    return slot->n_listed <= exe->n_lists;
+}
 
 static struct dtake take_of(const struct executable *exe, const struct step_slot *slot, const struct batch_plan *p) {
     const struct plan_layout *at = &exe->layout;
-    struct dtake t = {
-        .from = (const int32_t *)(const void *)slot->plan_host,
-        .to = (int32_t *)(void *)exe->plan_device,
-        .n_tokens = p->n_tokens,
-        .n_seqs = p->n_seqs,
-        .n_rows = p->n_rows,
-        .n_not_plain = slot->n_not_plain,
-        .n_groups = exe->program->n_groups,
-        .log_block_size = __builtin_ctz((unsigned)exe->loaded->block_size),
-        .counts = (int)(at->counts / 4),
-        .token_id = (int)(at->token_id / 4),
-        .from_row = (int)(at->from_row / 4),
-        .position = (int)(at->position / 4),
-        .seq_of_row = (int)(at->seq_of_row / 4),
-        .query_start = (int)(at->query_start / 4),
-        .seq_len = (int)(at->seq_len / 4),
-        .n_known = (int)(at->n_known / 4),
-        .state_slot = (int)(at->state_slot / 4),
-        .out_row = (int)(at->out_row / 4),
-        .newest_row = (int)(at->newest_row / 4),
-        .rows = (int)(at->rows / 4),
-        .places = (int)(at->places / 4),
-        .lists_from = slot->lists,
-        .lists = exe->lists,
-        .n_lists = lists_fit(exe, slot) ? (int64_t)slot->n_listed : 0,
-        .at = {lists_fit(exe, slot) ? exe->lists : slot->lists, slot->sampled, slot->top_token, slot->top_logprob, exe->row_token}};
+    struct dtake t = {.from = (const int32_t *)(const void *)slot->plan_host,
+                      .to = (int32_t *)(void *)exe->plan_device,
+                      .n_tokens = p->n_tokens,
+                      .n_seqs = p->n_seqs,
+                      .n_rows = p->n_rows,
+                      .n_not_plain = slot->n_not_plain,
+                      .n_groups = exe->program->n_groups,
+                      .log_block_size = __builtin_ctz((unsigned)exe->loaded->block_size),
+                      .counts = (int)(at->counts / 4),
+                      .token_id = (int)(at->token_id / 4),
+                      .from_row = (int)(at->from_row / 4),
+                      .position = (int)(at->position / 4),
+                      .seq_of_row = (int)(at->seq_of_row / 4),
+                      .query_start = (int)(at->query_start / 4),
+                      .seq_len = (int)(at->seq_len / 4),
+                      .n_known = (int)(at->n_known / 4),
+                      .state_slot = (int)(at->state_slot / 4),
+                      .out_row = (int)(at->out_row / 4),
+                      .newest_row = (int)(at->newest_row / 4),
+                      .rows = (int)(at->rows / 4),
+                      .places = (int)(at->places / 4),
+                      .lists_from = slot->lists,
+                      .lists = exe->lists,
+                      .n_lists = lists_fit(exe, slot) ? (int64_t)slot->n_listed : 0,
+                      .at = {lists_fit(exe, slot) ? exe->lists : slot->lists, slot->sampled, slot->top_token,
+                             slot->top_logprob, exe->row_token}};
     for (int g = 0; g < exe->program->n_groups; g++) {
         t.block_table[g] = (int64_t)(at->block_table[g] / 4);
         t.table_width[g] = exe->loaded->table_width[g];

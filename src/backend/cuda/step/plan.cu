@@ -1,15 +1,16 @@
 /* plan.cu - the plan of a step, from the host's memory into the place where every kernel looks for it.
  *
- * The host has written what differs, in pinned memory with the device's layout; the kernel reads over the bus only what the
- * step has: its rows, and of each block table the entries that hold tokens. Tokens that are only expected are those that the step before
- * has sampled, which stand in row_token until this step samples.
+ * The host has written what differs, in pinned memory with the device's layout; the kernel reads over the bus only what
+ * the step has: its rows, and of each block table the entries that hold tokens. Tokens that are only expected are those
+ * that the step before has sampled, which stand in row_token until this step samples.
  *
- * A load from the host's memory takes more than a microsecond, so nothing waits for one but what needs it: each array has blocks of
- * its own, a thread one entry, loaded before the wait for what the device wrote. A warp holds a sequence's tables, of which
- * it loads 32 entries before it knows how many there are: one round trip, two beyond 32 blocks. */
+ * A load from the host's memory takes more than a microsecond, so nothing waits for one but what needs it: each array
+ * has blocks of its own, a thread one entry, loaded before the wait for what the device wrote. A warp holds a
+ * sequence's tables, of which it loads 32 entries before it knows how many there are: one round trip, two beyond 32
+ * blocks. */
+#include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/step/take_plan.h"
 #include "backend/cuda/value.h"
-#include "backend/cuda/ptx/device.cuh"
 
 enum { THREADS = 256, LIST_BLOCKS = 128, AT_ONCE = 32 };
 
@@ -18,7 +19,8 @@ enum role { TOKENS, SEQUENCES, ROWS, SAMPLING, TABLES, LISTS };
 
 static __device__ void take_tokens(const dtake &p, int i) {
     bool mine = i < p.n_tokens;
-    int row = mine ? p.from[p.from_row + i] : -1, token = mine ? p.from[p.token_id + i] : 0, position = mine ? p.from[p.position + i] : 0;
+    int row = mine ? p.from[p.from_row + i] : -1, token = mine ? p.from[p.token_id + i] : 0,
+        position = mine ? p.from[p.position + i] : 0;
     wait_for_previous();
     if (!mine)
         return;
@@ -29,10 +31,12 @@ static __device__ void take_tokens(const dtake &p, int i) {
 static __device__ void take_sequence_numbers(const dtake &p, int i) {
     bool mine = i < p.n_seqs;
     int start = i <= p.n_seqs ? p.from[p.query_start + i] : 0; // one more than there are sequences
-    int length = mine ? p.from[p.seq_len + i] : 0, known = mine ? p.from[p.n_known + i] : 0, slot = mine ? p.from[p.state_slot + i] : 0;
+    int length = mine ? p.from[p.seq_len + i] : 0, known = mine ? p.from[p.n_known + i] : 0,
+        slot = mine ? p.from[p.state_slot + i] : 0;
     wait_for_previous();
     if (i == 0) {
-        p.to[p.counts] = p.n_tokens, p.to[p.counts + 1] = p.n_seqs, p.to[p.counts + 2] = p.n_rows, p.to[p.counts + 3] = p.n_not_plain;
+        p.to[p.counts] = p.n_tokens, p.to[p.counts + 1] = p.n_seqs, p.to[p.counts + 2] = p.n_rows,
+        p.to[p.counts + 3] = p.n_not_plain;
         *reinterpret_cast<dplaces *>(p.to + p.places) = p.at;
     }
     if (i <= p.n_seqs)
@@ -110,8 +114,8 @@ static int blocks_of(int64_t n) { return (int)((n + THREADS - 1) / THREADS); }
 
 void launch_take_plan(cudaStream_t stream, const struct dtake *p) {
     int most = blocks_of(p->n_tokens), lists = blocks_of(p->n_lists);
-    for (int n : {blocks_of(p->n_seqs + 1), blocks_of((int64_t)p->n_seqs * 32), blocks_of(p->n_rows * (int64_t)(sizeof(drow) / 4)),
-                  lists < LIST_BLOCKS ? lists : LIST_BLOCKS})
+    for (int n : {blocks_of(p->n_seqs + 1), blocks_of((int64_t)p->n_seqs * 32),
+                  blocks_of(p->n_rows * (int64_t)(sizeof(drow) / 4)), lists < LIST_BLOCKS ? lists : LIST_BLOCKS})
         most = n > most ? n : most;
     launch_node(take_plan, dim3(most, p->n_lists > 0 ? LISTS + 1 : LISTS), THREADS, 0, stream, *p);
 }

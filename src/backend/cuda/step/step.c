@@ -1,4 +1,5 @@
-/* step.c - a step: the plan goes to the device, the ops go on the stream, an event says when its results are in the host's memory.
+/* step.c - a step: the plan goes to the device, the ops go on the stream, an event says when its results are in the
+ * host's memory.
  *
  * Nothing here waits for the device but step_collect, for the oldest step in flight. */
 #include "backend/cuda/step/step.h"
@@ -33,14 +34,14 @@ static enum status copy_blocks(struct executable *exe, int group, int32_t from, 
     const struct cache_group *g = &exe->program->groups[group];
     int64_t bytes = loaded->caches[group].block_elements * element_bytes(loaded->caches[group].element);
     struct block_run source = run_of(loaded, group, bytes, from), target = run_of(loaded, group, bytes, to);
-    bool at_once =
-        MAX(source.pitch, target.pitch) <= (size_t)loaded->device->most_pitch; // else layers of large caches lie too far apart for it
+    bool at_once = MAX(source.pitch, target.pitch) <=
+                   (size_t)loaded->device->most_pitch; // else layers of large caches lie too far apart for it
     for (int i = 0, n = at_once ? 1 : g->n_layers; i < n; i++)
         DEVICE_TRY(loaded->device, err,
-                   at_once ? cudaMemcpy2DAsync(target.at, target.pitch, source.at, source.pitch, (size_t)bytes, (size_t)g->n_layers,
-                                               cudaMemcpyDefault, loaded->device->stream)
-                           : cudaMemcpyAsync(target.at + (size_t)i * target.pitch, source.at + (size_t)i * source.pitch, (size_t)bytes,
-                                             cudaMemcpyDefault, loaded->device->stream),
+                   at_once ? cudaMemcpy2DAsync(target.at, target.pitch, source.at, source.pitch, (size_t)bytes,
+                                               (size_t)g->n_layers, cudaMemcpyDefault, loaded->device->stream)
+                           : cudaMemcpyAsync(target.at + (size_t)i * target.pitch, source.at + (size_t)i * source.pitch,
+                                             (size_t)bytes, cudaMemcpyDefault, loaded->device->stream),
                    "copying block %d of cache group %d to %d", from, group, to);
     return OK;
 }
@@ -58,14 +59,16 @@ static enum status copy_cache(struct executable *exe, const struct batch_plan *p
 // ---- steps ------------------------------------------------------------------------------------------------------
 
 /* All but SAMPLE. The slot's event says meanwhile that the device has the plan, whose rows draw writes anew. */
-static enum status launch_forward(struct executable *exe, struct step_slot *slot, const struct launch *l, struct error *err) {
+static enum status launch_forward(struct executable *exe, struct step_slot *slot, const struct launch *l,
+                                  struct error *err) {
     struct device *d = exe->loaded->device;
     DEVICE_TRY(d, err, cudaEventRecord(slot->done, d->stream), "the plan of %d tokens", slot->plan->n_tokens);
     TRY(attention_lists_launch(exe, l, err));
     return step_launch_ops(exe, l, 0, exe->program->n_ops - 1, err);
 }
 
-static enum status launch_all(struct executable *exe, struct step_slot *slot, const struct launch *l, struct error *err) {
+static enum status launch_all(struct executable *exe, struct step_slot *slot, const struct launch *l,
+                              struct error *err) {
     struct device *d = exe->loaded->device;
     const struct batch_plan *plan = slot->plan;
     TRY(graphs_have(exe, plan) ? graphs_run(exe, plan->n_rows, err) : step_launch(exe, l, err));
@@ -80,10 +83,12 @@ static enum status check_fault(const struct device *d, struct error *err) {
     return d->fault.status;
 }
 
-enum status step_run(struct executable *exe, const struct batch_plan *plan, const struct sample_params *sample, struct error *err) {
+enum status step_run(struct executable *exe, const struct batch_plan *plan, const struct sample_params *sample,
+                     struct error *err) {
     struct loaded *loaded = exe->loaded;
     struct step_slot *slot = &exe->slots[exe->n_started % STEPS_IN_FLIGHT];
-    BUG_IF(plan->n_tokens > exe->bucket.max_tokens || plan->n_seqs > exe->bucket.max_seqs || plan->n_rows > exe->bucket.max_rows);
+    BUG_IF(plan->n_tokens > exe->bucket.max_tokens || plan->n_seqs > exe->bucket.max_seqs ||
+           plan->n_rows > exe->bucket.max_rows);
     BUG_IF(exe->n_started - exe->n_collected == STEPS_IN_FLIGHT || exe->is_late);
     TRY(check_fault(loaded->device, err));
     slot->plan = plan;
@@ -116,7 +121,9 @@ enum status step_draw(struct executable *exe, const struct sample_params *sample
     return OK;
 }
 
-const struct step_slot *step_collected(const struct executable *exe) { return &exe->slots[(exe->n_collected - 1) % STEPS_IN_FLIGHT]; }
+const struct step_slot *step_collected(const struct executable *exe) {
+    return &exe->slots[(exe->n_collected - 1) % STEPS_IN_FLIGHT];
+}
 
 static void take_result(const struct step_slot *slot, int r, struct sample_result *result) {
     const struct dsampled *d = &slot->sampled[r];
@@ -138,9 +145,9 @@ enum status step_collect(struct executable *exe, struct sample_result *results, 
     BUG_IF(exe->n_collected == exe->n_started - exe->is_late);
     const struct step_slot *slot = &exe->slots[exe->n_collected % STEPS_IN_FLIGHT];
     TRY(device_enter(loaded->device, err));
-    DEVICE_TRY(loaded->device, err, cudaEventSynchronize(slot->done), "%s: a step of %d tokens, %d sequences and %d rows, %s",
-               exe->program->name, slot->plan->n_tokens, slot->plan->n_seqs, slot->plan->n_rows,
-               graphs_have(exe, slot->plan) ? "captured" : "op by op");
+    DEVICE_TRY(loaded->device, err, cudaEventSynchronize(slot->done),
+               "%s: a step of %d tokens, %d sequences and %d rows, %s", exe->program->name, slot->plan->n_tokens,
+               slot->plan->n_seqs, slot->plan->n_rows, graphs_have(exe, slot->plan) ? "captured" : "op by op");
     for (int r = 0; r < slot->plan->n_rows; r++)
         take_result(slot, r, &results[r]);
     exe->n_collected++;

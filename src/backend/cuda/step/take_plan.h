@@ -12,7 +12,8 @@ struct dtake { // from where to where; counts and parts of the plan, in int32 fr
     const int32_t *from;
     int32_t *to;
     int n_tokens, n_seqs, n_rows, n_not_plain, n_groups, log_block_size;
-    int counts, token_id, from_row, position, seq_of_row, query_start, seq_len, n_known, state_slot, out_row, newest_row, rows, places;
+    int counts, token_id, from_row, position, seq_of_row, query_start, seq_len, n_known, state_slot, out_row,
+        newest_row, rows, places;
     int64_t block_table[CUDA_MAX_GROUPS];
     int table_width[CUDA_MAX_GROUPS];
     const int32_t *lists_from;

@@ -1,14 +1,15 @@
-/* trace.c - how long each op of a step takes, and of how many nodes it is: the step captured once more with an event before every op
- * (backend_probes.trace).
+/* trace.c - how long each op of a step takes, and of how many nodes it is: the step captured once more with an event
+ * before every op (backend_probes.trace).
  *
- * The plan on the device is that of the step that ran last, so the same rows are computed again, to the same places. Between events nothing
- * starts early, so the sum is more than the step takes; an op that is part of another's kernel shows about a microsecond. */
+ * The plan on the device is that of the step that ran last, so the same rows are computed again, to the same places.
+ * Between events nothing starts early, so the sum is more than the step takes; an op that is part of another's kernel
+ * shows about a microsecond. */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/device/probes.h"
+#include "backend/cuda/step/graph_fills.h"
 #include "backend/cuda/step/launch.h"
 #include "backend/cuda/step/step.h"
-#include "backend/cuda/step/graph_fills.h"
 #include "backend/cuda/value.h"
 
 #include <stdlib.h>
@@ -45,7 +46,8 @@ static enum status replay(struct executable *exe, cudaGraphExec_t graph, float *
         DEVICE_TRY(loaded->device, err, cudaGraphLaunch(graph, loaded->device->stream), "a graph with events");
         DEVICE_TRY(loaded->device, err, cudaStreamSynchronize(loaded->device->stream), "a graph with events");
         for (int i = 0; i < n; i++)
-            DEVICE_TRY(loaded->device, err, cudaEventElapsedTime(&ms[i * REPLAYS + r], exe->marks[i].event, exe->marks[i + 1].event),
+            DEVICE_TRY(loaded->device, err,
+                       cudaEventElapsedTime(&ms[i * REPLAYS + r], exe->marks[i].event, exe->marks[i + 1].event),
                        "op %d", i);
     }
     for (int i = 0; i < n; i++) {

@@ -1,12 +1,13 @@
 /* watch.c - whether values were too large for half precision.
  *
- * What is larger than 65504 becomes that where it is stored in float16 (device.cuh, to_half), as an infinity would spoil all that it is
- * summed into. But what comes of it is not the checkpoint's answer, and bfloat16 has the range: so somebody must be told. To count in every
- * kernel that stores would be code at the end of each, so a sample is looked at, of the steps that are no graphs, which are those with
- * prompts: the first, as texts begin with the tokens for which models have their largest values, and one in so many from then on.
+ * What is larger than 65504 becomes that where it is stored in float16 (device.cuh, to_half), as an infinity would
+ * spoil all that it is summed into. But what comes of it is not the checkpoint's answer, and bfloat16 has the range: so
+ * somebody must be told. To count in every kernel that stores would be code at the end of each, so a sample is looked
+ * at, of the steps that are no graphs, which are those with prompts: the first, as texts begin with the tokens for
+ * which models have their largest values, and one in so many from then on.
  *
- * Looked at is what LINEARs and GATED_ACTs read in float16, or, where only a qact of it was written, the qact's scales. Keys and values in caches, and what experts have
- * between their products, are not. */
+ * Looked at is what LINEARs and GATED_ACTs read in float16, or, where only a qact of it was written, the qact's scales.
+ * Keys and values in caches, and what experts have between their products, are not. */
 #include "backend/cuda/step/watch.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device/device.h"
@@ -29,7 +30,8 @@ bool watch_begins(struct loaded *loaded) {
 static enum status put_watch(const struct node *n, const struct launch *l, struct error *err) {
     bool of_tokens = n->exe->program->values[n->c->op->in[0].id].rows == ROWS_TOKENS;
     (void)err; // what does not start shows as cudaGetLastError
-    launch_watch(l, n->n_rows, &n->args.watch, (struct dcounter){&n->exe->loaded->counts->rows_cut, l->plan.counts + (of_tokens ? 0 : 2)});
+    launch_watch(l, n->n_rows, &n->args.watch,
+                 (struct dcounter){&n->exe->loaded->counts->rows_cut, l->plan.counts + (of_tokens ? 0 : 2)});
     return OK;
 }
 static const struct node_kernel by_watch = {"watch", "watch.cu", put_watch};

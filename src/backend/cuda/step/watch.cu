@@ -1,7 +1,8 @@
-/* watch.cu - rows that hold values at the end of half precision: see watch.c. A block a row, each value once; or one block for the rows' sizes. */
+/* watch.cu - rows that hold values at the end of half precision: see watch.c. A block a row, each value once; or one
+ * block for the rows' sizes. */
+#include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/step/watch.h"
 #include "backend/cuda/value.h"
-#include "backend/cuda/ptx/device.cuh"
 
 enum { THREADS = 256 };
 
@@ -15,7 +16,8 @@ static __global__ void __launch_bounds__(THREADS) watch_values(dmat x, dcounter 
     add_to_counter(cut, __syncthreads_or(found) && blockIdx.x < *cut.n_rows, threadIdx.x == 0);
 }
 
-static __global__ void __launch_bounds__(THREADS) watch_sizes(const float *sizes, float least, float most, dcounter cut) {
+static __global__ void __launch_bounds__(THREADS)
+    watch_sizes(const float *sizes, float least, float most, dcounter cut) {
     int n_rows = *cut.n_rows, n = 0;
     for (int first = 0; first < n_rows; first += THREADS) {
         int row = first + threadIdx.x;

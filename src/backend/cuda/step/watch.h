@@ -8,8 +8,9 @@ extern "C" {
 #endif
 
 /* ---- watch.cu: in some of the steps that are no graphs ---- */
-/* Counts rows with values at the end of half precision, 65504: what is larger is cut to that where it is stored (to_half). Of x in float16; or, where sizes
- * [rows] say what is to be known of each, rows of which that is from `least` to `most`: then x is not read. */
+/* Counts rows with values at the end of half precision, 65504: what is larger is cut to that where it is stored
+ * (to_half). Of x in float16; or, where sizes [rows] say what is to be known of each, rows of which that is from
+ * `least` to `most`: then x is not read. */
 struct dwatch {
     struct dmat x;
     const float *sizes; // or NULL

@@ -1,20 +1,21 @@
-/* place.cu - weights as they are loaded: rows as stored to rows of the element that the device keeps, with a count of what that
- * cost; and random rows for dummies. Run once: a thread an element, coalesced, no more.
+/* place.cu - weights as they are loaded: rows as stored to rows of the element that the device keeps, with a count of
+ * what that cost; and random rows for dummies. Run once: a thread an element, coalesced, no more.
  *
  *     to 16 or 32 bits    w[r, c] = x[r, c] * s[r, c / scale_cols], rounded to nearest
- *     to e4m3             scale[r] = max_c |w[r, c]| / 448 * 2^(s + k/8);  q[r, c] = e4m3(w[r, c] / scale[r]), to nearest, ties to even;
- *                         k of 0 .. 7 is the one with the least sum of squares of what is off with s = 0; s >= 0 the least
- *                         that leaves the row the norm that value.h says
- *     e4m3 to e4m3        q[r, c] = e4m3(x[r, c] 2^-s), scale[r] = s[r] 2^s: the same but where x[r, c] 2^-s is below 2^-6
+ *     to e4m3             scale[r] = max_c |w[r, c]| / 448 * 2^(s + k/8);  q[r, c] = e4m3(w[r, c] / scale[r]), to
+ * nearest, ties to even; k of 0 .. 7 is the one with the least sum of squares of what is off with s = 0; s >= 0 the
+ * least that leaves the row the norm that value.h says e4m3 to e4m3        q[r, c] = e4m3(x[r, c] 2^-s), scale[r] =
+ * s[r] 2^s: the same but where x[r, c] 2^-s is below 2^-6
  *
- * Of normal numbers that sum is the same for every k but for chance, of which a row of 128 columns has more: the best of eight is off by
- * 0.0236 of its root mean square, where k = 0 is by 0.0258; of 3,584 columns by 0.0259 and 0.0264. Models of 128 to 256 columns lose a
- * sixth less in perplexity so.
+ * Of normal numbers that sum is the same for every k but for chance, of which a row of 128 columns has more: the best
+ * of eight is off by 0.0236 of its root mean square, where k = 0 is by 0.0258; of 3,584 columns by 0.0259 and 0.0264.
+ * Models of 128 to 256 columns lose a sixth less in perplexity so.
  *
- * Dummies: element i of a weight is one of the four normal numbers (Box and Muller) of Philox4x32-10 at (key, i / 4). */
+ * Dummies: element i of a weight is one of the four normal numbers (Box and Muller) of Philox4x32-10 at (key, i / 4).
+ */
+#include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/value.h"
 #include "backend/cuda/weights/place.h"
-#include "backend/cuda/ptx/device.cuh"
 
 #include <cuda_fp8.h>
 
@@ -58,7 +59,8 @@ static __device__ void publish(const seen &s, dplaced *counts, float *shared) {
     if (!counts)
         return;
     float error = block_sum(s.squared_error, shared), squared = block_sum(s.squared, shared);
-    float beyond = block_sum((float)s.beyond, shared), lost = block_sum((float)s.lost, shared); // exact: fewer than 2^24 a block
+    float beyond = block_sum((float)s.beyond, shared),
+          lost = block_sum((float)s.lost, shared); // exact: fewer than 2^24 a block
     float present = block_sum((float)s.present, shared), unreal = block_sum((float)s.unreal, shared);
     if (threadIdx.x != 0)
         return;
@@ -149,7 +151,8 @@ static __global__ void quantise_rows(dstored x, dweight to, int64_t first_row, f
     float squares = 0;
     for (int64_t c = threadIdx.x; c < x.in; c += THREADS)
         squares += square_of(quantised(stored(x, row, c), most, best));
-    float by = down_to(norm, block_sum(squares, shared)), factor = LARGEST_E4M3 / most * PER[best] / by, scale = scale_of(most, best) * by;
+    float by = down_to(norm, block_sum(squares, shared)), factor = LARGEST_E4M3 / most * PER[best] / by,
+          scale = scale_of(most, best) * by;
     uint8_t *q = static_cast<uint8_t *>(const_cast<void *>(to.at)) + (first_row + row) * x.in;
     for (int64_t c = threadIdx.x; c < x.in; c += THREADS) {
         float v = stored(x, row, c);
@@ -182,15 +185,16 @@ static __global__ void lower_rows(dstored x, dweight to, int64_t first_row, floa
     publish(s, counts, shared);
 }
 
-void launch_place_rows(cudaStream_t stream, const struct dstored *x, int64_t n_rows, struct dweight to, int64_t first_row,
-                       struct dplaced *counts) {
+void launch_place_rows(cudaStream_t stream, const struct dstored *x, int64_t n_rows, struct dweight to,
+                       int64_t first_row, struct dplaced *counts) {
     if (to.element == ELEMENT_E4M3) {
         auto place = x->element == ELEMENT_E4M3 && x->n_scales == 1 ? lower_rows : quantise_rows;
         place<<<(unsigned)n_rows, THREADS, 0, stream>>>(*x, to, first_row, e4m3_norm(x->in), counts);
         return;
     }
     int64_t blocks = (n_rows * x->in + THREADS - 1) / THREADS;
-    convert_rows<<<(unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS), THREADS, 0, stream>>>(*x, n_rows, to, first_row, counts);
+    convert_rows<<<(unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS), THREADS, 0, stream>>>(*x, n_rows, to,
+                                                                                                  first_row, counts);
 }
 
 // ---- dummies ----------------------------------------------------------------------------------------------------
@@ -221,7 +225,8 @@ static __global__ void fill_dummy(ddummy d, int64_t first, int64_t n, void *at, 
     int64_t stride = gridDim.x * (int64_t)THREADS * 4;
     for (int64_t i = (blockIdx.x * (int64_t)THREADS + threadIdx.x) * 4; i < n; i += stride) {
         uint64_t quad = (uint64_t)(first + i) / 4;
-        uint4 r = philox(make_uint2((uint32_t)d.key, (uint32_t)(d.key >> 32)), make_uint4((uint32_t)quad, (uint32_t)(quad >> 32), 0, 0));
+        uint4 r = philox(make_uint2((uint32_t)d.key, (uint32_t)(d.key >> 32)),
+                         make_uint4((uint32_t)quad, (uint32_t)(quad >> 32), 0, 0));
         float2 low = two_normals(r.x, r.y), high = two_normals(r.z, r.w);
         float v[4] = {low.x * d.deviation, low.y * d.deviation, high.x * d.deviation, high.y * d.deviation};
         if (d.around_one) {
@@ -234,7 +239,8 @@ static __global__ void fill_dummy(ddummy d, int64_t first, int64_t n, void *at, 
     }
 }
 
-void launch_fill_dummy(cudaStream_t stream, const struct ddummy *d, int64_t first, int64_t n, void *at, enum element e) {
+void launch_fill_dummy(cudaStream_t stream, const struct ddummy *d, int64_t first, int64_t n, void *at,
+                       enum element e) {
     int64_t blocks = (n + 4 * THREADS - 1) / (4 * THREADS);
     fill_dummy<<<(unsigned)(blocks < MOST_BLOCKS ? blocks : MOST_BLOCKS), THREADS, 0, stream>>>(*d, first, n, at, e);
 }

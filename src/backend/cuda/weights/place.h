@@ -24,10 +24,10 @@ struct dplaced {
     unsigned long long n_present; // not zero as stored
     double squared_error, squared;
 };
-/* Rows [first_row, first_row + n_rows) of `to`, whose memory they are written to; counts on the device, added to, or NULL. Rows of e4m3 with a scale each
- * become e4m3 with nothing but their exponents changed, if need be. */
-void launch_place_rows(cudaStream_t stream, const struct dstored *x, int64_t n_rows, struct dweight to, int64_t first_row,
-                       struct dplaced *counts);
+/* Rows [first_row, first_row + n_rows) of `to`, whose memory they are written to; counts on the device, added to, or
+ * NULL. Rows of e4m3 with a scale each become e4m3 with nothing but their exponents changed, if need be. */
+void launch_place_rows(cudaStream_t stream, const struct dstored *x, int64_t n_rows, struct dweight to,
+                       int64_t first_row, struct dplaced *counts);
 
 /* Random elements of a weight: N(0, deviation), or uniform in [0.9, 1.1]. */
 struct ddummy {

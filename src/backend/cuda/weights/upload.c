@@ -1,12 +1,13 @@
 /* upload.c - weights on their way to the device, as fast as the link is.
  *
- * The weights are cut into pieces of whole rows of one part. Several threads take piece after piece: each copies (or, where a format
- * is not the device's, decodes) it from the checkpoint's map into pinned memory, sends it on a stream of its own, and puts the
- * kernel behind it that makes the element wanted; meanwhile it fills its other piece. One thread copies some 8 GB/s out of the
- * page cache, the link takes 50. A dummy's piece is made where it would have been sent to, and goes on from there
- * like any other.
+ * The weights are cut into pieces of whole rows of one part. Several threads take piece after piece: each copies (or,
+ * where a format is not the device's, decodes) it from the checkpoint's map into pinned memory, sends it on a stream of
+ * its own, and puts the kernel behind it that makes the element wanted; meanwhile it fills its other piece. One thread
+ * copies some 8 GB/s out of the page cache, the link takes 50. A dummy's piece is made where it would have been sent
+ * to, and goes on from there like any other.
  *
- * Eight threads with pieces of 4 MB sent 52 GB/s on an H200 out of the page cache, four threads 30, eight with pieces of 16 MB 38. */
+ * Eight threads with pieces of 4 MB sent 52 GB/s on an H200 out of the page cache, four threads 30, eight with pieces
+ * of 16 MB 38. */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/value.h"
@@ -21,7 +22,14 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PIECE_BYTES = 4 << 20, IN_FLIGHT = 2, MOST_THREADS = 8, BYTES_A_THREAD = 64 << 20, ALIGNMENT = 256, PROGRESS_MS = 5 };
+enum {
+    PIECE_BYTES = 4 << 20,
+    IN_FLIGHT = 2,
+    MOST_THREADS = 8,
+    BYTES_A_THREAD = 64 << 20,
+    ALIGNMENT = 256,
+    PROGRESS_MS = 5
+};
 
 struct piece {
     const struct placed *placed;
@@ -59,7 +67,8 @@ enum element upload_element(enum dtype dtype) {
 static bool goes_as_stored(const struct weight_part *part) {
     enum element e = upload_element(part->dtype);
     bool scaled = strcmp(part->format->name, qformat_scaled.name) == 0;
-    return part->col_stride == 1 && e != ELEMENT_I32 && (scaled ? e == ELEMENT_E4M3 : part_is_plain(part) && e != ELEMENT_E4M3);
+    return part->col_stride == 1 && e != ELEMENT_I32 &&
+           (scaled ? e == ELEMENT_E4M3 : part_is_plain(part) && e != ELEMENT_E4M3);
 }
 
 /* A dummy is made of numbers: one that would be stored in fewer bits is as if it were stored in bfloat16. */
@@ -97,7 +106,8 @@ static enum status cut(struct upload *u, const struct placed *placed, const stru
         const struct weight_part *part = &w->parts[i];
         int64_t most = (PIECE_BYTES - ALIGNMENT) / sent_row_bytes(part, w->in);
         if (most == 0)
-            return fail(err, ERR_UNSUPPORTED, "%s: rows of %lld bytes are too long", w->name, (long long)sent_row_bytes(part, w->in));
+            return fail(err, ERR_UNSUPPORTED, "%s: rows of %lld bytes are too long", w->name,
+                        (long long)sent_row_bytes(part, w->in));
         for (int64_t r = 0; r < part->n_rows; r += most)
             add_piece(u, (struct piece){placed, to, part, row + r, r, MIN(most, part->n_rows - r)});
     }
@@ -164,7 +174,9 @@ static void fill_pinned(const struct piece *p, char *pinned) {
 }
 
 /* Rows that need no kernel: their element is the one wanted, but for e4m3, whose sizes are looked at. */
-static bool goes_straight(const struct piece *p) { return sent_as(p->part) == p->to->element && p->to->element != ELEMENT_E4M3; }
+static bool goes_straight(const struct piece *p) {
+    return sent_as(p->part) == p->to->element && p->to->element != ELEMENT_E4M3;
+}
 
 static cudaError_t send_straight(const struct worker *w, const struct slot *s, const struct piece *p) {
     int64_t row_bytes = p->to->in * element_bytes(p->to->element);
@@ -254,7 +266,8 @@ static void worker_failed(struct upload *u, cudaError_t code, const char *doing)
 static void piece_failed(struct upload *u, cudaError_t code, const struct piece *p) {
     char doing[280];
     snprintf(doing, sizeof doing, "placing %.160s [%lld, %lld], %lld rows from %lld on", p->placed->weight->name,
-             (long long)p->placed->weight->out, (long long)p->placed->weight->in, (long long)p->n_rows, (long long)p->row);
+             (long long)p->placed->weight->out, (long long)p->placed->weight->in, (long long)p->n_rows,
+             (long long)p->row);
     worker_failed(u, code, doing);
 }
 

@@ -1,18 +1,19 @@
 /* weights.c - which element and which place each weight gets on the device; upload.c brings it there.
  *
- *     matrices of LINEAR    e4m3 with a scale a row, where the checkpoint stores e4m3 (a scale a tensor or a row as it is but
- *                           for a power of two, value.h says why; a scale a block is made one a row) and, with --quantization fp8, where it stores more bits, but for heads and
- *                           routers, which are in the element of the products then; not sides that are no multiple of 16, which the library does not multiply
- *     other matrices        the element of the products
- *     vectors               float32
+ *     matrices of LINEAR    e4m3 with a scale a row, where the checkpoint stores e4m3 (a scale a tensor or a row as it
+ * is but for a power of two, value.h says why; a scale a block is made one a row) and, with --quantization fp8, where
+ * it stores more bits, but for heads and routers, which are in the element of the products then; not sides that are no
+ * multiple of 16, which the library does not multiply other matrices        the element of the products vectors float32
  *     the head              once more in 8 bits, where greedy steps are screened (argmax_filter.c)
  *     large ones of LINEAR  once more on either side of the L2 (l2_copy.c)
  *
- * One allocation, sized before the first byte moves. What rounding does to a matrix is counted on the device and judged by its name:
- * a model that would compute with other numbers than it should is refused. Bounds: nothing may be beyond the element's range, or not a number (where the
- * element changes; else, and in rows of a table alone, it stays what it is and is found by logits); e4m3 may make one value in 16 zero (normal numbers
- * beside larger ones of which that many are lost are off by 0.045 of their own size; alone, in rows of 28,672, one in 40 is) and be off by 0.04 of the
- * matrix's root mean square (0.027 is what normal numbers take, 0.028 in such rows); float16 may make one in 8 zero, as those are below 2^-25. */
+ * One allocation, sized before the first byte moves. What rounding does to a matrix is counted on the device and judged
+ * by its name: a model that would compute with other numbers than it should is refused. Bounds: nothing may be beyond
+ * the element's range, or not a number (where the element changes; else, and in rows of a table alone, it stays what it
+ * is and is found by logits); e4m3 may make one value in 16 zero (normal numbers beside larger ones of which that many
+ * are lost are off by 0.045 of their own size; alone, in rows of 28,672, one in 40 is) and be off by 0.04 of the
+ * matrix's root mean square (0.027 is what normal numbers take, 0.028 in such rows); float16 may make one in 8 zero, as
+ * those are below 2^-25. */
 #include "backend/cuda/weights/weights.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device/device.h"
@@ -90,17 +91,18 @@ static enum element matrix_element(const struct loaded *loaded, const struct pro
 
 static int64_t rounded(int64_t n_bytes) { return (n_bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT; }
 
-static enum status check_part(const struct loaded *loaded, const struct program *p, const struct op *op, const struct weight *w,
-                              const struct weight_part *part, struct error *err) {
-    const char *format = part->format->name; // by name: the plugin has formats of its own, at other addresses than the program's
+static enum status check_part(const struct loaded *loaded, const struct program *p, const struct op *op,
+                              const struct weight *w, const struct weight_part *part, struct error *err) {
+    const char *format =
+        part->format->name; // by name: the plugin has formats of its own, at other addresses than the program's
     bool plain = part_is_plain(part) && dtype_is_float(part->dtype);
     bool packed = strcmp(format, qformat_mxfp4.name) == 0 || strcmp(format, qformat_nvfp4.name) == 0;
     bool scaled = strcmp(format, qformat_scaled.name) == 0;
-    bool known =
-        packed ? part->dtype == DT_U8 && part->col_stride == 1 : plain || (scaled && (dtype_is_float(part->dtype) || part->dtype == DT_I8));
+    bool known = packed ? part->dtype == DT_U8 && part->col_stride == 1
+                        : plain || (scaled && (dtype_is_float(part->dtype) || part->dtype == DT_I8));
     if (!known)
-        return fail(err, ERR_UNSUPPORTED, "%s: %s: CUDA does not compute with %s of %s (%s)", p->name, op_name(op->code), format,
-                    dtype_name(part->dtype), w->name);
+        return fail(err, ERR_UNSUPPORTED, "%s: %s: CUDA does not compute with %s of %s (%s)", p->name,
+                    op_name(op->code), format, dtype_name(part->dtype), w->name);
     if (part->data)
         return OK;
     if (!loaded->dummies)
@@ -110,19 +112,22 @@ static enum status check_part(const struct loaded *loaded, const struct program 
     return OK;
 }
 
-static char *take(int64_t *total, int64_t n_bytes) { // an offset, until the memory is there; 1 is the first, as NULL is none
+static char *take(int64_t *total,
+                  int64_t n_bytes) { // an offset, until the memory is there; 1 is the first, as NULL is none
     char *at = (char *)(uintptr_t)(1 + *total);
     *total += rounded(n_bytes);
     return at;
 }
 
-static enum status reserve(struct loaded *loaded, const struct program *p, const struct op *op, int slot, struct error *err) {
+static enum status reserve(struct loaded *loaded, const struct program *p, const struct op *op, int slot,
+                           struct error *err) {
     const struct weight *w = op->weights[slot];
     int64_t n;
     for (int i = 0; i < w->n_parts; i++)
         TRY(check_part(loaded, p, op, w, &w->parts[i], err));
     if (__builtin_mul_overflow(w->out, w->in, &n) || n > INT64_MAX / 16)
-        return fail(err, ERR_MEMORY, "%s: a weight of %lld x %lld does not fit", w->name, (long long)w->out, (long long)w->in);
+        return fail(err, ERR_MEMORY, "%s: a weight of %lld x %lld does not fit", w->name, (long long)w->out,
+                    (long long)w->in);
     struct placed *placed = &loaded->placed[placed_slot(loaded, w)];
     if (!placed->weight)
         placed->number = loaded->n_placed++;
@@ -163,31 +168,38 @@ static enum status judge(const struct placed *p, const struct dplaced *c, struct
     const char *name = p->weight->name;
     unsigned long long n = c->n_present;
     if (p->is_multiplied && c->n_unreal > 0)
-        return fail(err, ERR_UNSUPPORTED, "%s: %llu values are not numbers (NaN): the checkpoint is damaged, or was written so", name,
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: %llu values are not numbers (NaN): the checkpoint is damaged, or was written so", name,
                     c->n_unreal);
     if (p->matrix.element == ELEMENT_F16 && c->n_beyond > 0)
-        return fail(err, ERR_UNSUPPORTED, "%s: %llu values are larger than float16 can hold (65504); use --dtype bfloat16", name,
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: %llu values are larger than float16 can hold (65504); use --dtype bfloat16", name,
                     c->n_beyond);
     if (p->matrix.element == ELEMENT_F16 && c->n_lost > n / LOST_F16)
-        return fail(err, ERR_UNSUPPORTED, "%s: %llu of %llu values are too small for float16; use --dtype bfloat16", name, c->n_lost, n);
+        return fail(err, ERR_UNSUPPORTED, "%s: %llu of %llu values are too small for float16; use --dtype bfloat16",
+                    name, c->n_lost, n);
     if (p->matrix.element != ELEMENT_E4M3)
         return OK;
     if (c->n_beyond > 0)
-        return fail(err, ERR_UNSUPPORTED, "%s: %llu values are not finite, so that FP8 has no scale for their rows", name, c->n_beyond);
+        return fail(err, ERR_UNSUPPORTED, "%s: %llu values are not finite, so that FP8 has no scale for their rows",
+                    name, c->n_beyond);
     if (c->n_lost > n / LOST_E4M3)
-        return fail(err, ERR_UNSUPPORTED, "%s: FP8 with a scale a row would make %llu of %llu values zero, more than one in %d", name,
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: FP8 with a scale a row would make %llu of %llu values zero, more than one in %d", name,
                     c->n_lost, n, LOST_E4M3);
     double error = c->squared > 0 ? sqrt(c->squared_error / c->squared) : 0;
     if (!(error <= ERROR_E4M3))
-        return fail(err, ERR_UNSUPPORTED, "%s: FP8 with a scale a row would be off by %.3f of the matrix's size, more than %.2f", name,
-                    error, ERROR_E4M3);
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: FP8 with a scale a row would be off by %.3f of the matrix's size, more than %.2f", name, error,
+                    ERROR_E4M3);
     return OK;
 }
 
 static enum status judge_all(struct loaded *loaded, const struct dplaced *on_device, struct error *err) {
     struct dplaced *counts = xcalloc((size_t)loaded->n_slots, sizeof *counts);
     cudaError_t code = cudaMemcpy(counts, on_device, (size_t)loaded->n_slots * sizeof *counts, cudaMemcpyDeviceToHost);
-    enum status st = code == cudaSuccess ? OK : device_fault(loaded->device, err, code, "counts of %d weights", loaded->n_slots);
+    enum status st =
+        code == cudaSuccess ? OK : device_fault(loaded->device, err, code, "counts of %d weights", loaded->n_slots);
     for (int i = 0; st == OK && i < loaded->n_slots; i++)
         if (loaded->placed[i].weight)
             st = judge(&loaded->placed[i], &counts[i], err);
@@ -202,8 +214,8 @@ static enum status upload_and_judge(struct loaded *loaded, struct error *err) {
     cudaError_t code = cudaMemsetAsync(counts, 0, n_bytes, loaded->device->stream);
     if (code == cudaSuccess)
         code = cudaStreamSynchronize(loaded->device->stream); // others count there
-    enum status st =
-        code == cudaSuccess ? upload_weights(loaded, counts, err) : device_fault(loaded->device, err, code, "counts of weights");
+    enum status st = code == cudaSuccess ? upload_weights(loaded, counts, err)
+                                         : device_fault(loaded->device, err, code, "counts of weights");
     if (st == OK)
         st = judge_all(loaded, counts, err);
     cudaFree(counts);
@@ -215,7 +227,8 @@ enum status weights_place(struct loaded *loaded, struct error *err) {
     if (!loaded->product_is_set)
         loaded->product = choose_product(p);
     if (loaded->quantise && loaded->product == ELEMENT_F32)
-        return fail(err, ERR_UNSUPPORTED, "%s: --quantization fp8 needs products of 16 bits: set --dtype float16 or bfloat16", p->name);
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: --quantization fp8 needs products of 16 bits: set --dtype float16 or bfloat16", p->name);
     for (loaded->n_slots = 64; loaded->n_slots < p->n_ops * OP_MAX_WEIGHTS * 2;)
         loaded->n_slots *= 2;
     loaded->placed = xcalloc((size_t)loaded->n_slots, sizeof *loaded->placed);

@@ -5,7 +5,7 @@
 
 enum status weights_place(struct loaded *loaded, struct error *err);
 const struct placed *weight_on_device(const struct loaded *loaded, const struct weight *w); // NULL for NULL
-size_t placed_slot(const struct loaded *loaded, const struct weight *w);                    // where it is in the table, or would be
+size_t placed_slot(const struct loaded *loaded, const struct weight *w); // where it is in the table, or would be
 struct placed *placed_on_device(const struct loaded *loaded, const struct weight *w);
 void weights_release(struct loaded *loaded);
 bool part_is_plain(const struct weight_part *part);

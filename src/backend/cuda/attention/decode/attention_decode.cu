@@ -1,37 +1,40 @@
-/* attention_decode.cu - ATTENTION for few query tokens a sequence: bound by reading the cache once. Of 16 bits or int8; of e4m3 see
- * attention_decode_bytes.cu.
+/* attention_decode.cu - ATTENTION for few query tokens a sequence: bound by reading the cache once. Of 16 bits or int8;
+ * of e4m3 see attention_decode_bytes.cu.
  *
  *     S^T [keys, columns] = K q^T,  P = 2^(S - m),  O^T [channels, columns] = V^T P^T
  *
  * A column is a query head of a token; the columns of a KV head share its keys, so a key is read once for all of them
- * (attention_parts.cu makes the list of what to read for whom). Keys are the 16 rows of mma.m16n8k16 and columns its 8, so 7 query
- * heads to a KV head fill the tensor core. The result of the first product, turned by movmatrix, is the second's right operand.
+ * (attention_parts.cu makes the list of what to read for whom). Keys are the 16 rows of mma.m16n8k16 and columns its 8,
+ * so 7 query heads to a KV head fill the tensor core. The result of the first product, turned by movmatrix, is the
+ * second's right operand.
  *
- * A block of threads takes every gridDim-th pair (part, KV head), so the grid is as large as the device whatever the step holds. One
- * of its warps brings tiles of 64 keys, then of their 64 values, into a ring of stages by bulk copies, and runs ahead into the next
- * pair; another brings what is to be known of the next pair, and its queries; KEY_WARPS * CHANNEL_WARPS compute. Warp k takes keys
- * 16k .. 16k+15 of each tile with a softmax of its own, so the computing warps never wait for each other before a pair's end; where
- * a value row is too wide for the registers of one warp, CHANNEL_WARPS of them make the same scores and take their share of the
- * channels. At the end the KEY_WARPS sums are joined in shared memory and, where the sequence was cut, those of its parts by the
- * block that comes last, in the order of the parts.
+ * A block of threads takes every gridDim-th pair (part, KV head), so the grid is as large as the device whatever the
+ * step holds. One of its warps brings tiles of 64 keys, then of their 64 values, into a ring of stages by bulk copies,
+ * and runs ahead into the next pair; another brings what is to be known of the next pair, and its queries; KEY_WARPS *
+ * CHANNEL_WARPS compute. Warp k takes keys 16k .. 16k+15 of each tile with a softmax of its own, so the computing warps
+ * never wait for each other before a pair's end; where a value row is too wide for the registers of one warp,
+ * CHANNEL_WARPS of them make the same scores and take their share of the channels. At the end the KEY_WARPS sums are
+ * joined in shared memory and, where the sequence was cut, those of its parts by the block that comes last, in the
+ * order of the parts.
  *
- * QKV_PREP done on the way, by the two warps that do not compute, was tried: one node less, and 9.1 us for 7.7 at 1 x 272 of
- * Qwen2.5-7B, 90 for 85 at 512 x 272, as one warp makes the queries of a pair one after the other. Over e4m3 the computing warps make
- * them (decode_prep.cuh).
+ * QKV_PREP done on the way, by the two warps that do not compute, was tried: one node less, and 9.1 us for 7.7 at 1 x
+ * 272 of Qwen2.5-7B, 90 for 85 at 512 x 272, as one warp makes the queries of a pair one after the other. Over e4m3 the
+ * computing warps make them (decode_prep.cuh).
  *
- * The largest score m is kept per column and raised only when a score passes it by 8 (P <= 256 fits float16 as well as 1 does),
- * which spares the reductions of nearly all tiles. Scores count in powers of two. Values of 8 bits have a scale a row: it goes
- * into P relative to the largest scale yet, so that P keeps float16's precision.
+ * The largest score m is kept per column and raised only when a score passes it by 8 (P <= 256 fits float16 as well as
+ * 1 does), which spares the reductions of nearly all tiles. Scores count in powers of two. Values of 8 bits have a
+ * scale a row: it goes into P relative to the largest scale yet, so that P keeps float16's precision.
  *
- * Of short keys (kv.cuh) a stage has a tile's values and what its keys have beside them: scores read of the values what they share.
+ * Of short keys (kv.cuh) a stage has a tile's values and what its keys have beside them: scores read of the values what
+ * they share.
  *
  * Reads of the cache: each byte once a KV head, group of columns and step. Target: 85 % of the read rate, or 5 us. */
 #include "backend/cuda/attention/attention.h"
 #include "backend/cuda/attention/attention_parts.h"
 #include "backend/cuda/attention/decode/attention_decode.h"
-#include "backend/cuda/value.h"
 #include "backend/cuda/attention/decode/decode_feed.cuh"
 #include "backend/cuda/attention/decode/decode_join.cuh"
+#include "backend/cuda/value.h"
 
 namespace {
 
@@ -62,7 +65,8 @@ template <class S> __device__ void compute_all(const arguments &p, const memory<
     }
 }
 
-template <class S> __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) attention_decode(const __grid_constant__ arguments p) {
+template <class S>
+__global__ void __launch_bounds__(S::THREADS, S::BLOCKS) attention_decode(const __grid_constant__ arguments p) {
     extern __shared__ char shared[];
     memory<S> m(shared);
     first_part begin;
@@ -123,14 +127,15 @@ bool attention_decode_takes(const dattention *a, element cache, int block_size) 
     return dim && keys && a->v_head_dim == a->head_dim && !a->paired_values && block_size >= 16 && cache != ELEMENT_F32;
 }
 
-void launch_attention_decode(const launch *l, const dattention *a, const dparts *parts, bool prefetch, dmat q, dweight sinks, dcache cache,
-                             dmat out) {
+void launch_attention_decode(const launch *l, const dattention *a, const dparts *parts, bool prefetch, dmat q,
+                             dweight sinks, dcache cache, dmat out) {
     arguments p = arguments_of(l, *a, *parts, prefetch, q, sinks, cache, out);
     switch (cache.element) {
     case ELEMENT_F16: start_dim<ELEMENT_F16>(l, p); break;
     case ELEMENT_BF16: start_dim<ELEMENT_BF16>(l, p); break;
     case ELEMENT_E4M3:
-        if (attention_takes_warps(l, cache.element, a->head_dim, a->n_heads / a->n_kv_heads, a->n_kv_heads) && q.element != ELEMENT_BF16)
+        if (attention_takes_warps(l, cache.element, a->head_dim, a->n_heads / a->n_kv_heads, a->n_kv_heads) &&
+            q.element != ELEMENT_BF16)
             launch_attention_decode_warps(l, a, parts, prefetch, q, sinks, cache, out);
         else
             launch_attention_decode_bytes(l, a, parts, prefetch, q, sinks, cache, out);

@@ -1,44 +1,49 @@
-/* attention_decode_bytes.cu - ATTENTION for few query tokens a sequence over a cache of e4m3: attention_decode.cu's parts, feeding warps and
- * joining, another way through a tile. Nothing of the cache is converted:
+/* attention_decode_bytes.cu - ATTENTION for few query tokens a sequence over a cache of e4m3: attention_decode.cu's
+ * parts, feeding warps and joining, another way through a tile. Nothing of the cache is converted:
  *
  *     S [64 keys, 3 x columns] = K q^T        e4m3 by wgmma, keys as they lie in shared memory
- *     O^T [channels, 2 x columns] = V^T P^T   likewise, V^T from registers: ldmatrix turns it, two byte permutes a word sort its keys
+ *     O^T [channels, 2 x columns] = V^T P^T   likewise, V^T from registers: ldmatrix turns it, two byte permutes a word
+ * sort its keys
  *
- * Queries and P are sums of terms of e4m3 (t0 + t1/16 + t2/256): three hold the 11 bits that float16 has, two hold 8, and a term costs 8
- * more columns of a product that has 64 rows anyhow. Against the same elements in double precision the largest error of a row is 2.7e-3 of
- * its largest value, as with products in float16. The tensor core keeps some 14 bits of a sum of e4m3 products, so sums are of one tile
- * and added in float32.
+ * Queries and P are sums of terms of e4m3 (t0 + t1/16 + t2/256): three hold the 11 bits that float16 has, two hold 8,
+ * and a term costs 8 more columns of a product that has 64 rows anyhow. Against the same elements in double precision
+ * the largest error of a row is 2.7e-3 of its largest value, as with products in float16. The tensor core keeps some 14
+ * bits of a sum of e4m3 products, so sums are of one tile and added in float32.
  *
- * The warpgroup takes a tile: warp w the scores of keys 16w .. 16w+15, then channels 16w .. 16w+15 of every 64 for all keys. So P goes
- * through shared memory and a barrier, in the tensor core's layout, and the largest score of a column is one for the warpgroup: raised,
- * with a second barrier, by the first tile and where a score passes it by P_SLACK powers of two, which the barrier itself tells all. The
- * sums need no joining at a pair's end.
+ * The warpgroup takes a tile: warp w the scores of keys 16w .. 16w+15, then channels 16w .. 16w+15 of every 64 for all
+ * keys. So P goes through shared memory and a barrier, in the tensor core's layout, and the largest score of a column
+ * is one for the warpgroup: raised, with a second barrier, by the first tile and where a score passes it by P_SLACK
+ * powers of two, which the barrier itself tells all. The sums need no joining at a pair's end.
  *
- * A tile is a chain: some 200 instructions of a warp, of which most wait for the one before, four to five cycles each; a pair has 400
- * besides. At 512 x 272 of Qwen2.5-7B computing warps waited for bytes 18 % of their time and for themselves the rest, with two blocks a
- * multiprocessor. So two tiles are taken at once, or the next one's scores are started early (byte_shape). Tried: four blocks a
- * multiprocessor, 80 registers a thread and two tiles in a ring, 16.2 for 14.4 us at 128 x 272, 50.7 for 46.6 at 512 x 272; two more warps
- * that make the next pair's queries meanwhile, nothing.
+ * A tile is a chain: some 200 instructions of a warp, of which most wait for the one before, four to five cycles each;
+ * a pair has 400 besides. At 512 x 272 of Qwen2.5-7B computing warps waited for bytes 18 % of their time and for
+ * themselves the rest, with two blocks a multiprocessor. So two tiles are taken at once, or the next one's scores are
+ * started early (byte_shape). Tried: four blocks a multiprocessor, 80 registers a thread and two tiles in a ring, 16.2
+ * for 14.4 us at 128 x 272, 50.7 for 46.6 at 512 x 272; two more warps that make the next pair's queries meanwhile,
+ * nothing.
  *
- * Steps of more than 264 pairs (attention_team) are attention_decode_warps.cu's, of one token a sequence and 128 channels.
+ * Steps of more than 264 pairs (attention_team) are attention_decode_warps.cu's, of one token a sequence and 128
+ * channels.
  *
- * Where pairs are few, SHARE blocks of a cluster take the tiles of one in turn; at its end the others leave their sums in the shared
- * memory of the first (st.async, counted by a barrier there). One block of SHARE warpgroups was tried: it has to wait for the
- * node before to leave its registers, and one multiprocessor reads all the keys. */
+ * Where pairs are few, SHARE blocks of a cluster take the tiles of one in turn; at its end the others leave their sums
+ * in the shared memory of the first (st.async, counted by a barrier there). One block of SHARE warpgroups was tried: it
+ * has to wait for the node before to leave its registers, and one multiprocessor reads all the keys. */
 #include "backend/cuda/attention/attention.h"
 #include "backend/cuda/attention/attention_parts.h"
 #include "backend/cuda/attention/decode/attention_decode.h"
-#include "backend/cuda/value.h"
 #include "backend/cuda/attention/decode/decode_bytes_end.cuh"
 #include "backend/cuda/attention/decode/decode_prep.cuh"
+#include "backend/cuda/value.h"
 
 namespace {
 
 /* All tiles of a pair, the block's i-th, that this block has: every SHARE-th from the rank-th on. */
 template <class S>
-__device__ void take_pair(const arguments &p, const byte_memory<S> &m, const prep_memory<S> &pm, int i, const task<S> &t,
-                          const byte_pair<S> &c, const byte_place &at, ring_place &r, int &generation, int rank, byte_sums<S> &o) {
-    int first = t.part.first + rank * TILE, n_tiles = (t.part.end - first + S::SHARE * TILE - 1) / (S::SHARE * TILE), k = 0;
+__device__ void take_pair(const arguments &p, const byte_memory<S> &m, const prep_memory<S> &pm, int i,
+                          const task<S> &t, const byte_pair<S> &c, const byte_place &at, ring_place &r, int &generation,
+                          int rank, byte_sums<S> &o) {
+    int first = t.part.first + rank * TILE, n_tiles = (t.part.end - first + S::SHARE * TILE - 1) / (S::SHARE * TILE),
+        k = 0;
     float d[1][S::QUERY_ROWS / 2] = {};
     auto complete = [&](int k, ring_place place) { // the new token's key and value are not copied
         if constexpr (S::PREPARES)
@@ -53,11 +58,13 @@ __device__ void take_pair(const arguments &p, const byte_memory<S> &m, const pre
     };
     if (S::AHEAD)
         start(0);
-    int n_single = S::TILES == 1 ? n_tiles : n_tiles % S::TILES; // these first: the bytes of more may still be on their way
+    int n_single =
+        S::TILES == 1 ? n_tiles : n_tiles % S::TILES; // these first: the bytes of more may still be on their way
     for (; k < n_single; k++, generation ^= 1) {
         if (!S::AHEAD)
             complete(k, r);
-        take_tiles<S, 1>(p, m, t, first + k * S::SHARE * TILE, c, at, r, generation, k == 0, o, d, [&] { start(k + 1); });
+        take_tiles<S, 1>(p, m, t, first + k * S::SHARE * TILE, c, at, r, generation, k == 0, o, d,
+                         [&] { start(k + 1); });
     }
     if constexpr (S::TILES > 1)
         for (; k < n_tiles; k += S::TILES, generation ^= 1) {
@@ -72,7 +79,8 @@ __device__ void take_pair(const arguments &p, const byte_memory<S> &m, const pre
         products_wait<0>();
         registers_settle(d[0]);
         if (n_tiles == 0)
-            threads_sync(1, S::COMPUTE); // as a tile has: these queries and their factors are read, the next pair's come in their place
+            threads_sync(1, S::COMPUTE); // as a tile has: these queries and their factors are read, the next pair's
+                                         // come in their place
     }
 }
 
@@ -117,7 +125,8 @@ template <class S> __device__ void compute_bytes(const arguments &p, const byte_
             threads_sync(1, S::COMPUTE); // this part's sums are written
             join_parts<S>(p, m, t, item % n_kv);
         }
-        // Behind a barrier of finish_pair or join_parts: all have read what was left, and what joining parts wrote over it.
+        // Behind a barrier of finish_pair or join_parts: all have read what was left, and what joining parts wrote over
+        // it.
         if (S::SHARE > 1 && rank == 0 && item + step < n_items && threadIdx.x > 0 && threadIdx.x < S::SHARE)
             barrier_arrive_at_rank(address_at_rank(m.merge_empty, threadIdx.x));
         __syncwarp();
@@ -127,7 +136,8 @@ template <class S> __device__ void compute_bytes(const arguments &p, const byte_
     }
 }
 
-template <class S> __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) attention_decode_bytes(const __grid_constant__ arguments p) {
+template <class S>
+__global__ void __launch_bounds__(S::THREADS, S::BLOCKS) attention_decode_bytes(const __grid_constant__ arguments p) {
     extern __shared__ char shared[];
     byte_memory<S> m(shared);
     first_part begin;
@@ -165,7 +175,8 @@ template <class S> __global__ void __launch_bounds__(S::THREADS, S::BLOCKS) atte
 template <class S> void start(const launch *l, const arguments &p) {
     allow_shared(attention_decode_bytes<S>, S::SHARED);
     int n_clusters = attention_clusters(S::DIM, S::SHARE);
-    launch_cluster(attention_decode_bytes<S>, n_clusters * S::SHARE, S::SHARE, S::THREADS, S::SHARED, l->stream, taken_by(n_clusters, p));
+    launch_cluster(attention_decode_bytes<S>, n_clusters * S::SHARE, S::SHARE, S::THREADS, S::SHARED, l->stream,
+                   taken_by(n_clusters, p));
 }
 
 template <int DIM, bool SHORT> void start_columns(const launch *l, const arguments &p) {
@@ -182,8 +193,8 @@ template <int DIM, bool SHORT> void start_columns(const launch *l, const argumen
 
 } // namespace
 
-void launch_attention_decode_bytes(const launch *l, const dattention *a, const dparts *parts, bool prefetch, dmat q, dweight sinks,
-                                   dcache cache, dmat out) {
+void launch_attention_decode_bytes(const launch *l, const dattention *a, const dparts *parts, bool prefetch, dmat q,
+                                   dweight sinks, dcache cache, dmat out) {
     arguments p = arguments_of(l, *a, *parts, prefetch, q, sinks, cache, out);
     switch (a->head_dim) {
     case 64: start_columns<64, false>(l, p); break;
@@ -203,13 +214,13 @@ bool attention_decode_prepares(const dattention *a, const dprep *prep, dcache ca
     const dqkv &q = prep->a;
     const dmat &x = prep->x;
     bool sizes = a->head_dim == 128 && a->v_head_dim == 128 && a->n_heads / a->n_kv_heads <= 8 && !q.k_absent;
-    bool lies = lies_in_sixteens(x.at) && x.stride % 8 == 0 && lies_in_sixteens(x.col_scale) && lies_in_sixteens(x.bias) &&
-                lies_in_sixteens(prep->q_norm.at) && lies_in_sixteens(prep->k_norm.at);
+    bool lies = lies_in_sixteens(x.at) && x.stride % 8 == 0 && lies_in_sixteens(x.col_scale) &&
+                lies_in_sixteens(x.bias) && lies_in_sixteens(prep->q_norm.at) && lies_in_sixteens(prep->k_norm.at);
     return cache.element == ELEMENT_E4M3 && sizes && lies && prep->q_norm.element == ELEMENT_F32;
 }
 
-void launch_attention_decode_prepares(const launch *l, const dattention *a, const dparts *parts, const dprep *prep, dweight sinks,
-                                      dcache cache, dmat out) {
+void launch_attention_decode_prepares(const launch *l, const dattention *a, const dparts *parts, const dprep *prep,
+                                      dweight sinks, dcache cache, dmat out) {
     arguments p = arguments_of(l, *a, *parts, true, {}, sinks, cache, out);
     p.prep = *prep;
     int share = attention_share(ELEMENT_E4M3, 128, l->n_seqs, a->n_kv_heads);

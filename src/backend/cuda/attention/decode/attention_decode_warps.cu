@@ -1,31 +1,35 @@
-/* attention_decode_warps.cu - ATTENTION for one query token a sequence over a cache of e4m3, of so many sequences that a warp, or two together,
- * have a pair of a sequence and a KV head.
+/* attention_decode_warps.cu - ATTENTION for one query token a sequence over a cache of e4m3, of so many sequences that
+ * a warp, or two together, have a pair of a sequence and a KV head.
  *
  *     S [keys, columns] = K q^T,  P = 2^(S - m),  O^T [channels, columns] = V^T P^T
  *
- * A warp has a ring of three stages of 32 keys and their values, which its own bulk copies fill. What lies in a stage goes to registers at
- * once, and the stage is asked for again, for this pair or the next: no warp waits for another, and the eight of a multiprocessor hide
- * each other's chains of instructions. Products are of float16: Hopper's mma of a warp widens e4m3 itself (F2FP, two a word), so queries may
- * as well have float16's 11 bits in one term, and sums are float32's. A pair of 272 keys takes 4,900 instructions of one warp, where
- * attention_decode_bytes.cu takes 1,770 of each of four.
+ * A warp has a ring of three stages of 32 keys and their values, which its own bulk copies fill. What lies in a stage
+ * goes to registers at once, and the stage is asked for again, for this pair or the next: no warp waits for another,
+ * and the eight of a multiprocessor hide each other's chains of instructions. Products are of float16: Hopper's mma of
+ * a warp widens e4m3 itself (F2FP, two a word), so queries may as well have float16's 11 bits in one term, and sums are
+ * float32's. A pair of 272 keys takes 4,900 instructions of one warp, where attention_decode_bytes.cu takes 1,770 of
+ * each of four.
  *
- * Where pairs are no more than half of the warps two take one, a team: stages in turn, each in a ring of its own and from a base of its own.
- * They meet when the pair ends: each leaves the other its half of the channels in shared memory, and finishes its own. A multiprocessor has
- * two blocks of four warps then, which find room beside the node before sooner than one of eight. One stage is asked for before queries
- * and the other behind them, as they would wait for what all warps ask for.
+ * Where pairs are no more than half of the warps two take one, a team: stages in turn, each in a ring of its own and
+ * from a base of its own. They meet when the pair ends: each leaves the other its half of the channels in shared
+ * memory, and finishes its own. A multiprocessor has two blocks of four warps then, which find room beside the node
+ * before sooner than one of eight. One stage is asked for before queries and the other behind them, as they would wait
+ * for what all warps ask for.
  *
- * The loop begins and ends pairs in one place, the first too: instructions that run once come from the L2, and that is slow.
+ * The loop begins and ends pairs in one place, the first too: instructions that run once come from the L2, and that is
+ * slow.
  *
- * Tried and lost: rings of keys and of values of 64 (fewer instructions, and 0.5 to 1 % fewer tokens/s), six stages of 16 keys (16.4 us for
- * 13.6 at 128 x 272 of Qwen2.5-7B, 41.1 for 41.5 at 512), twelve warps with two stages, six with four, QKV_PREP on the way (0.3 % more tokens/s
- * at 128 sequences, 0.7 % fewer at 512). Of teams: docs/lab/cuda_attention.md. */
+ * Tried and lost: rings of keys and of values of 64 (fewer instructions, and 0.5 to 1 % fewer tokens/s), six stages of
+ * 16 keys (16.4 us for 13.6 at 128 x 272 of Qwen2.5-7B, 41.1 for 41.5 at 512), twelve warps with two stages, six with
+ * four, QKV_PREP on the way (0.3 % more tokens/s at 128 sequences, 0.7 % fewer at 512). Of teams:
+ * docs/lab/cuda_attention.md. */
 #include "backend/cuda/attention/attention.h"
 #include "backend/cuda/attention/attention_parts.h"
 #include "backend/cuda/attention/decode/attention_decode.h"
-#include "backend/cuda/value.h"
 #include "backend/cuda/attention/decode/decode_feed.cuh"
 #include "backend/cuda/attention/decode/decode_warp.cuh"
 #include "backend/cuda/ptx/late.cuh"
+#include "backend/cuda/value.h"
 
 namespace {
 
@@ -34,7 +38,8 @@ enum { SEQ, ROW, POSITION, N_COLUMNS, FIRST_COLUMN, FIRST, END, PART_OF, N_PARTS
 /* A part, a word a lane; nothing waits for it before it is used. */
 __device__ int load_words(const arguments &p, int part) {
     int lane = threadIdx.x % 32;
-    return load_late(reinterpret_cast<const int *>(p.parts.part + min(part, p.parts.max_parts - 1)) + min(lane, (int)PART_WORDS - 1));
+    return load_late(reinterpret_cast<const int *>(p.parts.part + min(part, p.parts.max_parts - 1)) +
+                     min(lane, (int)PART_WORDS - 1));
 }
 __device__ int word_of(int words, int i) { return __shfl_sync(0xffffffffu, words, i); }
 
@@ -103,7 +108,8 @@ template <class S> struct warp_copies {
     int rank;    // in the team
     bool waited;
     // of the pair
-    int seq, position, key, end, kv, first_block, blocks; // blocks: 32 entries of the sequence's table from first_block on, one a lane
+    int seq, position, key, end, kv, first_block,
+        blocks; // blocks: 32 entries of the sequence's table from first_block on, one a lane
 
     __device__ warp_copies(const arguments &p, uint32_t ring_, uint32_t barriers, int rank_) {
         ring = ring_, full = barriers, rank = rank_;
@@ -117,8 +123,8 @@ template <class S> struct warp_copies {
         kv = pair.kv, key = pair.first + rank * S::KEYS, first_block = pair.first_block, blocks = pair.blocks;
     }
     __device__ bool has_more() const { return key < end; }
-    /* Asks for the next stage of the pair. Keys of this step's own tokens are there when the node before has ended; all others are of
-     * earlier steps. */
+    /* Asks for the next stage of the pair. Keys of this step's own tokens are there when the node before has ended; all
+     * others are of earlier steps. */
     __device__ void ask(const arguments &p, const warp_plan &plan) {
         int i = (key >> __ffs(p.n_slots) - 1) - first_block;
         if (!waited && key + S::KEYS > position) {
@@ -132,7 +138,8 @@ template <class S> struct warp_copies {
         }
         int id = __shfl_sync(0xffffffffu, blocks, i);
         if (is_elected()) {
-            uint32_t barrier = full + at.stage * 8, to = ring + at.stage * S::STAGE, row = kv * p.n_slots + (key & (p.n_slots - 1));
+            uint32_t barrier = full + at.stage * 8, to = ring + at.stage * S::STAGE,
+                     row = kv * p.n_slots + (key & (p.n_slots - 1));
             int n = id < 0 ? 0 : min(S::KEYS, end - key), bytes = n * S::DIM, scale_bytes = n * 4 + 15 & ~15;
             const char *from = static_cast<const char *>(p.cache.at) + (uint64_t)(uint32_t)id * plan.block_bytes;
             barrier_expect(barrier, 2 * (bytes + scale_bytes));
@@ -164,10 +171,13 @@ template <class S> struct warp_copies {
     }
 };
 
-/* The queries of a pair as the right operand: of 16 channels of its column a lane has four. Columns that nobody has are the last's. */
+/* The queries of a pair as the right operand: of 16 channels of its column a lane has four. Columns that nobody has are
+ * the last's. */
 template <class S>
-__device__ void load_warp_queries(const arguments &p, int words, int kv, int per_kv, const warp_place &at, uint2 (&q)[S::PIECES]) {
-    int64_t from = word_of(words, ROW) * p.q.stride + (int64_t)(kv * per_kv + min(at.group, per_kv - 1)) * S::DIM + 4 * at.quarter;
+__device__ void load_warp_queries(const arguments &p, int words, int kv, int per_kv, const warp_place &at,
+                                  uint2 (&q)[S::PIECES]) {
+    int64_t from =
+        word_of(words, ROW) * p.q.stride + (int64_t)(kv * per_kv + min(at.group, per_kv - 1)) * S::DIM + 4 * at.quarter;
     const char *row = static_cast<const char *>(p.q.at) + from * (p.q.element == ELEMENT_F32 ? 4 : 2);
     if (p.q.element == ELEMENT_F16) {
 #pragma unroll
@@ -184,9 +194,10 @@ __device__ void load_warp_queries(const arguments &p, int words, int kv, int per
 
 // ---- how a pair ends --------------------------------------------------------------------------------------------
 
-/* Sums of a team's warps become those of all, in each of them of its OWN pieces of channels, which are o[0] to o[OWN - 1] then. All of a team
- * compute the same base and total, in the order of ranks. */
-template <class S> __device__ void join_team(const team_place &seat, const warp_place &at, warp_sums &o, float (&total)[2]) {
+/* Sums of a team's warps become those of all, in each of them of its OWN pieces of channels, which are o[0] to o[OWN -
+ * 1] then. All of a team compute the same base and total, in the order of ranks. */
+template <class S>
+__device__ void join_team(const team_place &seat, const warp_place &at, warp_sums &o, float (&total)[2]) {
     int rank = seat.rank;
     bool has_stage = o.reference > 0;
     float by = has_stage ? o.reference * (1 / WARP_UNIT) : 0, own[S::OWN][4];
@@ -202,8 +213,9 @@ template <class S> __device__ void join_team(const team_place &seat, const warp_
             store_shared_floats(mine + (c - (to > rank ? S::OWN : 0)) * 512 + at.lane * 16, x);
     }
     if (at.group == 0)
-        store_shared_floats(mine + S::ENDS + at.quarter * 16,
-                            has_stage ? float4{o.base[0], total[0], o.base[1], total[1]} : float4{-INFINITY, 0, -INFINITY, 0});
+        store_shared_floats(mine + S::ENDS + at.quarter * 16, has_stage
+                                                                  ? float4{o.base[0], total[0], o.base[1], total[1]}
+                                                                  : float4{-INFINITY, 0, -INFINITY, 0});
     threads_sync(1 + seat.team, 32 * S::TEAM); // all of the team have left their sums
     float4 ends[S::TEAM];
     o.base[0] = o.base[1] = -INFINITY;
@@ -231,11 +243,13 @@ template <class S> __device__ void join_team(const team_place &seat, const warp_
     o.reference = WARP_UNIT;
 }
 
-/* The parts of a sequence, by the warp that ends last, in their order: o, base and l become those of all. Other warps get false. The ranks of
- * a team count for themselves. */
+/* The parts of a sequence, by the warp that ends last, in their order: o, base and l become those of all. Other warps
+ * get false. The ranks of a team count for themselves. */
 template <class S>
-__device__ bool join_warp_parts(const arguments &p, int words, int kv, int rank, const warp_place &at, warp_sums &o, float (&total)[2]) {
-    int n_parts = word_of(words, N_PARTS), first = word_of(words, AT), stride = p.a.n_kv_heads * S::COLUMNS * (S::DIM + 2);
+__device__ bool join_warp_parts(const arguments &p, int words, int kv, int rank, const warp_place &at, warp_sums &o,
+                                float (&total)[2]) {
+    int n_parts = word_of(words, N_PARTS), first = word_of(words, AT),
+        stride = p.a.n_kv_heads * S::COLUMNS * (S::DIM + 2);
     float *base = p.parts.partial + ((int64_t)first * p.a.n_kv_heads + kv) * S::COLUMNS * (S::DIM + 2);
     float *mine = base + (int64_t)word_of(words, PART_OF) * stride, by = o.reference * (1 / WARP_UNIT);
 #pragma unroll
@@ -243,7 +257,8 @@ __device__ bool join_warp_parts(const arguments &p, int words, int kv, int rank,
         __stcg(reinterpret_cast<float4 *>(mine) + (rank * S::OWN + c) * 32 + at.lane,
                float4{o.o[c][0] * by, o.o[c][1] * by, o.o[c][2] * by, o.o[c][3] * by});
     if (at.group == 0)
-        __stcg(reinterpret_cast<float4 *>(mine + S::COLUMNS * S::DIM) + at.quarter, float4{o.base[0], total[0], o.base[1], total[1]});
+        __stcg(reinterpret_cast<float4 *>(mine + S::COLUMNS * S::DIM) + at.quarter,
+               float4{o.base[0], total[0], o.base[1], total[1]});
     __syncwarp();
     int n = 0;
     if (at.lane == 0) {
@@ -265,7 +280,8 @@ __device__ bool join_warp_parts(const arguments &p, int words, int kv, int rank,
     total[0] = total[1] = 0;
 #pragma unroll 2
     for (int i = 0; i < n_parts; i++) {
-        const float4 *from = reinterpret_cast<const float4 *>(base + (int64_t)i * stride) + rank * S::OWN * 32 + at.lane;
+        const float4 *from =
+            reinterpret_cast<const float4 *>(base + (int64_t)i * stride) + rank * S::OWN * 32 + at.lane;
         float4 end = __ldcg(ends + (int64_t)i * stride / 4), x[S::OWN];
 #pragma unroll
         for (int c = 0; c < S::OWN; c++)
@@ -285,12 +301,13 @@ __device__ bool join_warp_parts(const arguments &p, int words, int kv, int rank,
 
 /* This lane's channels of its columns, by a store of pairs of pair_bytes. */
 template <class S, class STORE>
-__device__ void store_warp_columns(const arguments &p, int64_t first, int per_kv, int rank, const warp_place &at, const warp_sums &o,
-                                   int pair_bytes, STORE store) {
+__device__ void store_warp_columns(const arguments &p, int64_t first, int per_kv, int rank, const warp_place &at,
+                                   const warp_sums &o, int pair_bytes, STORE store) {
 #pragma unroll
     for (int k = 0; k < 2; k++) {
         int column = 2 * at.quarter + k;
-        char *to = static_cast<char *>(p.out.at) + ((first + column * S::DIM) / 2 + at.group + 8 * S::OWN * rank) * pair_bytes;
+        char *to =
+            static_cast<char *>(p.out.at) + ((first + column * S::DIM) / 2 + at.group + 8 * S::OWN * rank) * pair_bytes;
         if (column < per_kv)
 #pragma unroll
             for (int c = 0; c < S::OWN; c++)
@@ -305,8 +322,8 @@ __device__ float larger_or_nan(float a, float b) {
 }
 
 template <class S>
-__device__ void finish_warp_pair(const arguments &p, int words, int kv, int per_kv, const team_place &seat, const warp_place &at,
-                                 const float (&sink)[2], warp_sums &o) {
+__device__ void finish_warp_pair(const arguments &p, int words, int kv, int per_kv, const team_place &seat,
+                                 const warp_place &at, const float (&sink)[2], warp_sums &o) {
     float total[2] = {sum_of_keys(o.l[0]), sum_of_keys(o.l[1])};
     if constexpr (S::TEAM > 1)
         join_team<S>(seat, at, o, total);
@@ -334,7 +351,8 @@ __device__ void finish_warp_pair(const arguments &p, int words, int kv, int per_
         });
     else
         store_warp_columns<S>(p, first, per_kv, seat.rank, at, o, 4, [&](char *to, float x, float y) {
-            *reinterpret_cast<uint32_t *>(to) = p.out.element == ELEMENT_F16 ? to_pair<false>(x, y) : to_pair<true>(x, y);
+            *reinterpret_cast<uint32_t *>(to) =
+                p.out.element == ELEMENT_F16 ? to_pair<false>(x, y) : to_pair<true>(x, y);
         });
     if (p.out.absmax)
         fold_absmax(p.out.absmax, row, most);
@@ -349,7 +367,8 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
     int warp = threadIdx.x / 32, per_kv = plan.per_kv, words = 0, kv = 0, key = 0;
     warp_place at;
     uint32_t rings = (shared_address(shared) + 127) & ~127, ring = rings + warp * S::N_STAGES * S::STAGE;
-    uint32_t mails = rings + S::WARPS * S::N_STAGES * S::STAGE, full = mails + S::WARPS * S::MAIL + warp * S::N_STAGES * 8;
+    uint32_t mails = rings + S::WARPS * S::N_STAGES * S::STAGE,
+             full = mails + S::WARPS * S::MAIL + warp * S::N_STAGES * 8;
     team_place seat = {warp / S::TEAM, warp % S::TEAM, mails + warp / S::TEAM * S::TEAM * S::MAIL};
     if (!p.prefetch)
         wait_for_previous();
@@ -386,7 +405,9 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
             c.low = next.low, c.end = word_of(words, END), key = next.first + seat.rank * S::KEYS;
             next.step(p);
             for (int k = 0; k < 2; k++)
-                sink[k] = p.sinks.at ? load(p.sinks, kv * per_kv + min(2 * at.quarter + k, per_kv - 1)) * 1.4426950408889634f : -INFINITY;
+                sink[k] = p.sinks.at
+                              ? load(p.sinks, kv * per_kv + min(2 * at.quarter + k, per_kv - 1)) * 1.4426950408889634f
+                              : -INFINITY;
             o.clear();
             is_first = true;
             if (S::TEAM > 1 && (key >= c.end || copies.n_ahead < S::N_STAGES))
@@ -415,7 +436,8 @@ __global__ void __launch_bounds__(S::THREADS, S::BLOCKS)
 }
 
 template <int TEAM>
-void start_teams(const launch *l, const dattention *a, const dparts *parts, bool prefetch, dmat q, dweight sinks, dcache cache, dmat out) {
+void start_teams(const launch *l, const dattention *a, const dparts *parts, bool prefetch, dmat q, dweight sinks,
+                 dcache cache, dmat out) {
     typedef warp_shape<TEAM> S;
     allow_shared(attention_decode_warps<S>, S::SHARED);
     int n_teams = attention_teams(TEAM);
@@ -428,8 +450,8 @@ void start_teams(const launch *l, const dattention *a, const dparts *parts, bool
 
 } // namespace
 
-void launch_attention_decode_warps(const launch *l, const dattention *a, const dparts *parts, bool prefetch, dmat q, dweight sinks,
-                                   dcache cache, dmat out) {
+void launch_attention_decode_warps(const launch *l, const dattention *a, const dparts *parts, bool prefetch, dmat q,
+                                   dweight sinks, dcache cache, dmat out) {
     auto start = attention_team(l->n_seqs, a->n_kv_heads) == 2 ? start_teams<2> : start_teams<1>;
     start(l, a, parts, prefetch, q, sinks, cache, out);
 }

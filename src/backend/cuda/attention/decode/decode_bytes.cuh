@@ -1,21 +1,23 @@
-/* decode_bytes.cuh - of attention_decode_bytes.cu: sizes, shared memory, and what the warpgroup does with queries and a tile.
+/* decode_bytes.cuh - of attention_decode_bytes.cu: sizes, shared memory, and what the warpgroup does with queries and a
+ * tile.
  *
- * A number x is the sum of terms of e4m3, x = t0 + t1/16 + t2/256, each the rest of those before it: three terms hold the 11 bits of a
- * float16, two hold 8. Terms stand as further rows of the right operand: rows (term * N_TILES + n) * 8 + column. */
+ * A number x is the sum of terms of e4m3, x = t0 + t1/16 + t2/256, each the rest of those before it: three terms hold
+ * the 11 bits of a float16, two hold 8. Terms stand as further rows of the right operand: rows (term * N_TILES + n) * 8
+ * + column. */
 #pragma once
 
-#include "backend/cuda/value.h"
 #include "backend/cuda/attention/decode/decode_join.cuh"
 #include "backend/cuda/ptx/wgmma_e4m3.cuh"
+#include "backend/cuda/value.h"
 
 namespace {
 
 constexpr int max_of(int a, int b) { return a > b ? a : b; }
 
-/* SHARE blocks of a cluster share a pair. A tile is a chain of instructions and waits, so where registers allow it something else goes on
- * meanwhile: a block with a pair of its own takes TILES tiles at once; one of a cluster, which has few of a pair and waits for their bytes,
- * starts the scores of the next tile before the values of this one are added (AHEAD). SHORT as in decode_shape.cuh.
- * PREPARES: QKV_PREP is done on the way (decode_prep.cuh). */
+/* SHARE blocks of a cluster share a pair. A tile is a chain of instructions and waits, so where registers allow it
+ * something else goes on meanwhile: a block with a pair of its own takes TILES tiles at once; one of a cluster, which
+ * has few of a pair and waits for their bytes, starts the scores of the next tile before the values of this one are
+ * added (AHEAD). SHORT as in decode_shape.cuh. PREPARES: QKV_PREP is done on the way (decode_prep.cuh). */
 template <int DIM_, int N_TILES_, int SHARE_, bool SHORT_ = false, bool PREPARES_ = false> struct byte_shape {
     static constexpr bool SHORT = SHORT_, PREPARES = PREPARES_;
     static constexpr int DIM = DIM_, N_TILES = N_TILES_, COLUMNS = 8 * N_TILES, SHARE = SHARE_;
@@ -35,12 +37,15 @@ template <int DIM_, int N_TILES_, int SHARE_, bool SHORT_ = false, bool PREPARES
     static constexpr int MAX_ROW = DIM * 4 + 32;                 // as in decode_shape.cuh
     static constexpr int LEFT = (4 * M_TILES + 4) * N_TILES + 1; // floats that a thread leaves to the first block
     static constexpr int MERGE = max_of(2 * 64 * COLUMNS * 4, (SHARE - 1) * LEFT * 512);
-    static constexpr int FIXED = QUERY + 2 * TILES * P + MERGE + COLUMNS * MAX_ROW + 2 * (COLUMNS * 24 + 80) + (2 * MAX_STAGES + 6) * 8 +
-                                 (2 * COLUMNS + 1) * KEY_WARPS * 4 + 2 * COLUMNS * 4 + (PREPARES ? 8 * DIM + 64 : 0);
+    static constexpr int FIXED = QUERY + 2 * TILES * P + MERGE + COLUMNS * MAX_ROW + 2 * (COLUMNS * 24 + 80) +
+                                 (2 * MAX_STAGES + 6) * 8 + (2 * COLUMNS + 1) * KEY_WARPS * 4 + 2 * COLUMNS * 4 +
+                                 (PREPARES ? 8 * DIM + 64 : 0);
     static constexpr int BLOCKS = DIM == 512 || (DIM == 256 && SHARE > 1) ? 1 : 2; // an SM
     static constexpr int BUDGET = (BLOCKS == 1 ? 226 : 109) * 1024 - FIXED;
-    static constexpr int N_STAGES = BUDGET / STAGE < MAX_STAGES ? BUDGET / STAGE : MAX_STAGES, SHARED = FIXED + N_STAGES * STAGE + 1024;
-    static_assert(N_STAGES >= 2 * TILES && DIM % 64 == 0, "at least keys and values of the tiles that are taken at once fit");
+    static constexpr int N_STAGES = BUDGET / STAGE < MAX_STAGES ? BUDGET / STAGE : MAX_STAGES,
+                         SHARED = FIXED + N_STAGES * STAGE + 1024;
+    static_assert(N_STAGES >= 2 * TILES && DIM % 64 == 0,
+                  "at least keys and values of the tiles that are taken at once fit");
 
     static __device__ constexpr int moved(int channel) { return SHORT ? kv_moved_512(channel) : channel; }
 };
@@ -51,7 +56,8 @@ template <class S> struct byte_memory {
     uint32_t query, weights;                                             // operands: queries; P of TILES tiles, twice
     char *stages, *queries;
     task<S> *tasks;
-    float *merge, *largest, *sum, *factor, *query_factor; // [COLUMNS + 1][KEY_WARPS], [COLUMNS][KEY_WARPS], [COLUMNS] twice
+    float *merge, *largest, *sum, *factor,
+        *query_factor; // [COLUMNS + 1][KEY_WARPS], [COLUMNS][KEY_WARPS], [COLUMNS] twice
 
     __device__ explicit byte_memory(char *base) {
         char *at = base + (1024 - (shared_address(base) & 1023)) % 1024;
@@ -82,7 +88,8 @@ template <class S> struct byte_memory {
     }
 };
 
-/* Where a computing thread stands: keys 16 warp + group and + 8 of a tile; channels 16 warp + 2 group and + 1 of every 64. */
+/* Where a computing thread stands: keys 16 warp + group and + 8 of a tile; channels 16 warp + 2 group and + 1 of
+ * every 64. */
 struct byte_place {
     int lane, warp, group, quarter;
     int values;  // offset in a stage of what this lane gives to ldmatrix
@@ -97,7 +104,8 @@ struct byte_place {
         weights = column * TILE + kv_swizzled(TILE, column, 16 * warp + 4 * (group / 2));
         odd = group % 2 ? 0x3715 : 0x6240;
         scales = side + (16 * warp + group) * 4;
-        asm volatile("" : "+r"(values), "+r"(weights), "+r"(odd), "+r"(scales)); // not to be computed again for every tile
+        asm volatile(""
+                     : "+r"(values), "+r"(weights), "+r"(odd), "+r"(scales)); // not to be computed again for every tile
     }
 };
 
@@ -107,7 +115,7 @@ template <class S> struct byte_sums {
     float o[S::M_TILES][S::N_TILES][4];       // [k]: channel 2 group + k / 2, column 2 quarter + k % 2
     float m[S::N_TILES][2], l[S::N_TILES][2]; // of the columns; l of this thread's keys alone
     float base[S::N_TILES][2];                // m, or 0 where no key was seen: what scores are taken from
-    float reference, per_reference;           // a power of two, no less than any scale of values yet; P_UNIT / reference
+    float reference, per_reference; // a power of two, no less than any scale of values yet; P_UNIT / reference
 
     __device__ void clear() {
         for (int i = 0; i < S::M_TILES; i++)
@@ -166,24 +174,27 @@ __device__ float4 four_of_query(const char *row, element e, int channel) {
 
 __device__ float largest_size(float4 a) { return fmaxf(fmaxf(fabsf(a.x), fabsf(a.y)), fmaxf(fabsf(a.z), fabsf(a.w))); }
 
-/* What this warp and lane have of the queries: columns warp, warp + 4 ..., channels 4 lane .. and 128 further. All are under way before
- * one is used; columns that nobody has are zero, whatever lies there. */
+/* What this warp and lane have of the queries: columns warp, warp + 4 ..., channels 4 lane .. and 128 further. All are
+ * under way before one is used; columns that nobody has are zero, whatever lies there. */
 template <class S, int EACH, int FOURS>
-__device__ void load_queries(const arguments &p, const byte_memory<S> &m, int n_columns, const byte_place &at, float4 (&x)[EACH][FOURS]) {
+__device__ void load_queries(const arguments &p, const byte_memory<S> &m, int n_columns, const byte_place &at,
+                             float4 (&x)[EACH][FOURS]) {
     int four = S::DIM < 128 ? at.lane % (S::DIM / 4) : at.lane;
     if (p.q.element == ELEMENT_F32) {
 #pragma unroll
         for (int i = 0; i < EACH; i++)
 #pragma unroll
             for (int j = 0; j < FOURS; j++)
-                x[i][j] = reinterpret_cast<const float4 *>(m.queries + (at.warp + i * KEY_WARPS) * (S::DIM * 4 + 32))[four + 32 * j];
+                x[i][j] = reinterpret_cast<const float4 *>(m.queries + (at.warp + i * KEY_WARPS) *
+                                                                           (S::DIM * 4 + 32))[four + 32 * j];
     } else {
         uint2 half[EACH][FOURS];
 #pragma unroll
         for (int i = 0; i < EACH; i++)
 #pragma unroll
             for (int j = 0; j < FOURS; j++)
-                half[i][j] = reinterpret_cast<const uint2 *>(m.queries + (at.warp + i * KEY_WARPS) * (S::DIM * 2 + 32))[four + 32 * j];
+                half[i][j] = reinterpret_cast<const uint2 *>(m.queries + (at.warp + i * KEY_WARPS) *
+                                                                             (S::DIM * 2 + 32))[four + 32 * j];
 #pragma unroll
         for (int i = 0; i < EACH; i++)
 #pragma unroll
@@ -198,9 +209,10 @@ __device__ void load_queries(const arguments &p, const byte_memory<S> &m, int n_
                 x[i][j] = {0, 0, 0, 0};
 }
 
-/* Queries as they came become the right operand, each times a power of two that makes its largest size 128 to 256; query_factor undoes
- * that. A warp takes every fourth. */
-template <class S> __device__ void place_queries(const arguments &p, const byte_memory<S> &m, int n_columns, const byte_place &at) {
+/* Queries as they came become the right operand, each times a power of two that makes its largest size 128 to 256;
+ * query_factor undoes that. A warp takes every fourth. */
+template <class S>
+__device__ void place_queries(const arguments &p, const byte_memory<S> &m, int n_columns, const byte_place &at) {
     constexpr int FOURS = (S::DIM + 127) / 128;  // of a lane
     constexpr int EACH = S::COLUMNS / KEY_WARPS; // columns of a warp
     float4 x[EACH][FOURS];
@@ -240,8 +252,8 @@ template <class S> __device__ void place_queries(const arguments &p, const byte_
     threads_sync(1, S::COMPUTE); // the queries are there
 }
 
-/* The left operand of a tile's values: of every 64 channels this warp's 16, by two times 32 keys. Row g is channel 2g, row g + 8
- * channel 2g + 1; of 16 keys, column 4t .. 4t + 3 are keys 2t, 2t + 1, 2t + 8, 2t + 9. */
+/* The left operand of a tile's values: of every 64 channels this warp's 16, by two times 32 keys. Row g is channel 2g,
+ * row g + 8 channel 2g + 1; of 16 keys, column 4t .. 4t + 3 are keys 2t, 2t + 1, 2t + 8, 2t + 9. */
 template <class S> __device__ void load_values(uint32_t stage, const byte_place &at, uint32_t (&v)[S::M_TILES][2][4]) {
 #pragma unroll
     for (int i = 0; i < S::M_TILES; i++)
@@ -258,14 +270,16 @@ template <class S> __device__ void load_values(uint32_t stage, const byte_place 
 }
 
 /* Zeroes values of keys that nobody sees, which may be anything: 0 times it must be 0. */
-template <class S> __device__ void clear_values(int tile, int low, int end, const byte_place &at, uint32_t (&v)[S::M_TILES][2][4]) {
+template <class S>
+__device__ void clear_values(int tile, int low, int end, const byte_place &at, uint32_t (&v)[S::M_TILES][2][4]) {
     int first = tile + 2 * at.quarter; // key of bit 0
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         uint32_t seen = bits_below(end - first - 32 * h) & ~bits_below(low - first - 32 * h);
 #pragma unroll
-        for (int half = 0; half < 2; half++) { // 16 keys; of them this lane's are bits 0, 1, 8 and 9, which become the signs of bytes
-            uint32_t mask;                     // __byte_perm knows no signs
+        for (int half = 0; half < 2;
+             half++) {     // 16 keys; of them this lane's are bits 0, 1, 8 and 9, which become the signs of bytes
+            uint32_t mask; // __byte_perm knows no signs
             asm("prmt.b32 %0, %1, %2, 0xd9c8;" : "=r"(mask) : "r"(seen >> 16 * half << 7), "r"(seen >> 16 * half << 6));
 #pragma unroll
             for (int i = 0; i < S::M_TILES; i++) {
@@ -276,16 +290,18 @@ template <class S> __device__ void clear_values(int tile, int low, int end, cons
     }
 }
 
-/* s = K q^T of this thread's keys and columns, times the scales of keys and queries, scale and log2 e, through the softcap. */
+/* s = K q^T of this thread's keys and columns, times the scales of keys and queries, scale and log2 e, through the
+ * softcap. */
 template <class S>
-__device__ void finish_scores(const arguments &p, const float (&d)[S::QUERY_ROWS / 2], const float (&by)[S::N_TILES][2], float key0,
-                              float key1, float (&s)[S::N_TILES][4]) {
+__device__ void finish_scores(const arguments &p, const float (&d)[S::QUERY_ROWS / 2], const float (&by)[S::N_TILES][2],
+                              float key0, float key1, float (&s)[S::N_TILES][4]) {
     constexpr float LOG2_E = 1.4426950408889634f;
 #pragma unroll
     for (int n = 0; n < S::N_TILES; n++)
 #pragma unroll
         for (int k = 0; k < 4; k++) {
-            float x = d[4 * n + k] + 0.0625f * (d[4 * (S::N_TILES + n) + k] + 0.0625f * d[4 * (2 * S::N_TILES + n) + k]);
+            float x =
+                d[4 * n + k] + 0.0625f * (d[4 * (S::N_TILES + n) + k] + 0.0625f * d[4 * (2 * S::N_TILES + n) + k]);
             s[n][k] = x * ((k < 2 ? key0 : key1) * by[n][k % 2]);
         }
     if (p.a.softcap > 0) { // cap * tanh(x / cap), as 1 - 2 / (1 + e^2x); s has log2 e in it
@@ -298,7 +314,8 @@ __device__ void finish_scores(const arguments &p, const float (&d)[S::QUERY_ROWS
     }
 }
 
-/* P of this thread's keys and columns, times by0 and by1 of its keys, as terms in the right operand; l: the sums with it. */
+/* P of this thread's keys and columns, times by0 and by1 of its keys, as terms in the right operand; l: the sums with
+ * it. */
 template <class S>
 __device__ void place_weights(uint32_t to, const float (&s)[S::N_TILES][4], const byte_sums<S> &o, float by0, float by1,
                               const byte_place &at, float (&l)[S::N_TILES][2]) {
@@ -319,10 +336,11 @@ __device__ void place_weights(uint32_t to, const float (&s)[S::N_TILES][4], cons
     }
 }
 
-/* Raises m to the largest score yet and the reference to the largest scale of values, over the group; what was summed shrinks. */
+/* Raises m to the largest score yet and the reference to the largest scale of values, over the group; what was summed
+ * shrinks. */
 template <class S>
-__device__ void raise_largest(const byte_memory<S> &m, const float (&tops)[S::N_TILES][2], float top_scale, const byte_place &at,
-                              byte_sums<S> &o) {
+__device__ void raise_largest(const byte_memory<S> &m, const float (&tops)[S::N_TILES][2], float top_scale,
+                              const byte_place &at, byte_sums<S> &o) {
     uint32_t scale = __reduce_max_sync(0xffffffffu, __float_as_uint(fminf(fmaxf(top_scale, 1e-30f), 1e30f)));
     float *largest = m.largest;
 #pragma unroll
@@ -376,23 +394,26 @@ template <class S> struct byte_pair {
 };
 
 /* d = K q^T of a stage, once it is full, under way. */
-template <class S> __device__ void start_scores(const byte_memory<S> &m, const ring_place &r, float (&d)[S::QUERY_ROWS / 2]) {
+template <class S>
+__device__ void start_scores(const byte_memory<S> &m, const ring_place &r, float (&d)[S::QUERY_ROWS / 2]) {
     uint32_t keys = byte_rows_low(m.ring + r.stage * S::STAGE), queries = byte_rows_low(m.query);
     products_begin();
 #pragma unroll
     for (int k = 0; k < S::DIM / 32; k++) {
         int panel = k * 32 / S::PANEL, step = k % (S::PANEL / 32) * 2;
         int side = S::SHORT && panel == 0 ? S::ROW * TILE : panel * TILE * S::PANEL;
-        e4m3_product<S::QUERY_ROWS>::multiply(d, byte_rows_at<S::PANEL>(keys + (side / 16 + step)),
-                                              byte_rows_at<S::PANEL>(queries + (panel * S::QUERY_ROWS * S::PANEL / 16 + step)), k > 0);
+        e4m3_product<S::QUERY_ROWS>::multiply(
+            d, byte_rows_at<S::PANEL>(keys + (side / 16 + step)),
+            byte_rows_at<S::PANEL>(queries + (panel * S::QUERY_ROWS * S::PANEL / 16 + step)), k > 0);
     }
     products_commit();
 }
 
-/* Values nobody sees become 0, and scores of keys that a column does not see -inf. by: scales of this thread's two rows of values. */
+/* Values nobody sees become 0, and scores of keys that a column does not see -inf. by: scales of this thread's two rows
+ * of values. */
 template <class S>
-__device__ void hide_unseen(const task<S> &t, const byte_pair<S> &c, int tile, const byte_place &at, uint32_t (&v)[S::M_TILES][2][4],
-                            float (&by)[2], float (&s)[S::N_TILES][4]) {
+__device__ void hide_unseen(const task<S> &t, const byte_pair<S> &c, int tile, const byte_place &at,
+                            uint32_t (&v)[S::M_TILES][2][4], float (&by)[2], float (&s)[S::N_TILES][4]) {
     if (tile >= c.inside_from && tile + TILE <= c.inside_to)
         return; // most tiles: all columns see all keys
     clear_values<S>(tile, c.low, c.end, at, v);
@@ -414,11 +435,12 @@ __device__ void hide_unseen(const task<S> &t, const byte_pair<S> &c, int tile, c
     }
 }
 
-/* P of N tiles in the right operand, and the sums with it; behind a barrier, so that it is there. raise: nothing was seen yet, so that the
- * largest scores are to be found first. They are too where a score passes what P can hold, which the barrier tells all. */
+/* P of N tiles in the right operand, and the sums with it; behind a barrier, so that it is there. raise: nothing was
+ * seen yet, so that the largest scores are to be found first. They are too where a score passes what P can hold, which
+ * the barrier tells all. */
 template <class S, int N>
-__device__ void place_tiles(const byte_memory<S> &m, uint32_t weights, const float (&s)[N][S::N_TILES][4], const float (&by)[N][2],
-                            const byte_place &at, bool raise, byte_sums<S> &o) {
+__device__ void place_tiles(const byte_memory<S> &m, uint32_t weights, const float (&s)[N][S::N_TILES][4],
+                            const float (&by)[N][2], const byte_place &at, bool raise, byte_sums<S> &o) {
     float l[S::N_TILES][2], tops[S::N_TILES][2], top_scale = 0;
 #pragma unroll
     for (int j = 0; j < N; j++) {
@@ -435,7 +457,8 @@ __device__ void place_tiles(const byte_memory<S> &m, uint32_t weights, const flo
             l[n][0] = o.l[n][0], l[n][1] = o.l[n][1];
 #pragma unroll
         for (int j = 0; j < N; j++)
-            place_weights<S>(weights + j * S::P, s[j], o, by[j][0] * o.per_reference, by[j][1] * o.per_reference, at, l);
+            place_weights<S>(weights + j * S::P, s[j], o, by[j][0] * o.per_reference, by[j][1] * o.per_reference, at,
+                             l);
         fence_bulk();
     };
     if (!raise) { // most tiles: nothing passes
@@ -453,9 +476,11 @@ __device__ void place_tiles(const byte_memory<S> &m, uint32_t weights, const flo
         o.l[n][0] = l[n][0], o.l[n][1] = l[n][1];
 }
 
-/* o += V^T P^T of N tiles. meanwhile() starts other products while the first of these are under way, or commits none. */
+/* o += V^T P^T of N tiles. meanwhile() starts other products while the first of these are under way, or commits none.
+ */
 template <class S, int N, class MEANWHILE>
-__device__ void add_values(uint32_t weights, const uint32_t (&v)[N][S::M_TILES][2][4], byte_sums<S> &o, MEANWHILE meanwhile) {
+__device__ void add_values(uint32_t weights, const uint32_t (&v)[N][S::M_TILES][2][4], byte_sums<S> &o,
+                           MEANWHILE meanwhile) {
     uint32_t right = byte_rows_low(weights);
 #pragma unroll
     for (int i0 = 0; i0 < S::M_TILES; i0 += S::AT_ONCE) {
@@ -467,7 +492,8 @@ __device__ void add_values(uint32_t weights, const uint32_t (&v)[N][S::M_TILES][
             for (int i = 0; i < S::AT_ONCE; i++)
 #pragma unroll
                 for (int h = 0; h < 2; h++)
-                    e4m3_product<S::P_ROWS>::multiply(acc[j][i], v[j][i0 + i][h], byte_rows_at<TILE>(right + (j * S::P / 16 + 2 * h)), h);
+                    e4m3_product<S::P_ROWS>::multiply(acc[j][i], v[j][i0 + i][h],
+                                                      byte_rows_at<TILE>(right + (j * S::P / 16 + 2 * h)), h);
         products_commit();
         if (i0 == 0 && S::AHEAD) {
             meanwhile();
@@ -491,12 +517,12 @@ __device__ void add_values(uint32_t weights, const uint32_t (&v)[N][S::M_TILES][
     }
 }
 
-/* N tiles of the pair, SHARE apart, which follow one another in the ring. d: their scores, which AHEAD are under way already; meanwhile: see
- * above. generation: 0 and 1 in turn, of P. */
+/* N tiles of the pair, SHARE apart, which follow one another in the ring. d: their scores, which AHEAD are under way
+ * already; meanwhile: see above. generation: 0 and 1 in turn, of P. */
 template <class S, int N, class MEANWHILE>
-__device__ void take_tiles(const arguments &p, const byte_memory<S> &m, const task<S> &t, int tile, const byte_pair<S> &c,
-                           const byte_place &at, ring_place &r, int generation, bool raise, byte_sums<S> &o,
-                           float (&d)[N][S::QUERY_ROWS / 2], MEANWHILE meanwhile) {
+__device__ void take_tiles(const arguments &p, const byte_memory<S> &m, const task<S> &t, int tile,
+                           const byte_pair<S> &c, const byte_place &at, ring_place &r, int generation, bool raise,
+                           byte_sums<S> &o, float (&d)[N][S::QUERY_ROWS / 2], MEANWHILE meanwhile) {
     float s[N][S::N_TILES][4], key_scale[N][2], by[N][2];
     uint32_t v[N][S::M_TILES][2][4];
     ring_place keys[N], values[N];

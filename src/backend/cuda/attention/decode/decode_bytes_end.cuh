@@ -1,14 +1,14 @@
-/* decode_bytes_end.cuh - of attention_decode_bytes.cu: how a pair ends. Blocks of a cluster leave their sums to the first, which stores
- * results, or what join_parts makes them of. */
+/* decode_bytes_end.cuh - of attention_decode_bytes.cu: how a pair ends. Blocks of a cluster leave their sums to the
+ * first, which stores results, or what join_parts makes them of. */
 #pragma once
 
-#include "backend/cuda/value.h"
 #include "backend/cuda/attention/decode/decode_bytes.cuh"
+#include "backend/cuda/value.h"
 
 namespace {
 
-/* The first block of a cluster gets what the others summed, [SHARE - 1][LEFT][128]; thread by thread, as all stand alike. i: how many pairs
- * were joined before. */
+/* The first block of a cluster gets what the others summed, [SHARE - 1][LEFT][128]; thread by thread, as all stand
+ * alike. i: how many pairs were joined before. */
 template <class S> __device__ void leave_to_first(const byte_memory<S> &m, int rank, int i, const byte_sums<S> &o) {
     if (i > 0)
         barrier_wait(m.merge_empty, (i - 1) & 1); // the first has read what was left before
@@ -64,8 +64,8 @@ template <class S> __device__ void join_blocks(const byte_memory<S> &m, int i, b
 
 /* This thread's channels of its columns, times `by`, and the bits of their largest size. */
 template <class S, class STORE>
-__device__ uint32_t store_columns(const task<S> &t, const byte_place &at, const byte_sums<S> &o, const float (&by)[S::N_TILES][2],
-                                  int pair_bytes, STORE store) {
+__device__ uint32_t store_columns(const task<S> &t, const byte_place &at, const byte_sums<S> &o,
+                                  const float (&by)[S::N_TILES][2], int pair_bytes, STORE store) {
     uint32_t size = 0;
 #pragma unroll
     for (int n = 0; n < S::N_TILES; n++)
@@ -87,8 +87,8 @@ __device__ uint32_t store_columns(const task<S> &t, const byte_place &at, const 
 
 /* The result of a pair in one piece. total: sums of P of this thread's columns. */
 template <class S>
-__device__ void store_pair(const arguments &p, const task<S> &t, const byte_place &at, const float (&total)[S::N_TILES][2],
-                           const byte_sums<S> &o) {
+__device__ void store_pair(const arguments &p, const task<S> &t, const byte_place &at,
+                           const float (&total)[S::N_TILES][2], const byte_sums<S> &o) {
     float by[S::N_TILES][2];
 #pragma unroll
     for (int n = 0; n < S::N_TILES; n++) {
@@ -102,20 +102,23 @@ __device__ void store_pair(const arguments &p, const task<S> &t, const byte_plac
     char *out = static_cast<char *>(p.out.at);
     uint32_t size;
     if (p.out.element == ELEMENT_F32)
-        size = store_columns<S>(t, at, o, by, 8, [=](int64_t to, float2 x) { *reinterpret_cast<float2 *>(out + to) = x; });
+        size =
+            store_columns<S>(t, at, o, by, 8, [=](int64_t to, float2 x) { *reinterpret_cast<float2 *>(out + to) = x; });
     else if (p.out.element == ELEMENT_F16)
-        size = store_columns<S>(t, at, o, by, 4,
-                                [=](int64_t to, float2 x) { *reinterpret_cast<uint32_t *>(out + to) = to_pair<false>(x.x, x.y); });
+        size = store_columns<S>(t, at, o, by, 4, [=](int64_t to, float2 x) {
+            *reinterpret_cast<uint32_t *>(out + to) = to_pair<false>(x.x, x.y);
+        });
     else
-        size = store_columns<S>(t, at, o, by, 4,
-                                [=](int64_t to, float2 x) { *reinterpret_cast<uint32_t *>(out + to) = to_pair<true>(x.x, x.y); });
+        size = store_columns<S>(t, at, o, by, 4, [=](int64_t to, float2 x) {
+            *reinterpret_cast<uint32_t *>(out + to) = to_pair<true>(x.x, x.y);
+        });
     fold_size<S>(p, t, size);
 }
 
 /* What a part of several leaves. */
 template <class S>
-__device__ void leave_part(const arguments &p, const task<S> &t, int kv, const byte_place &at, const float (&total)[S::N_TILES][2],
-                           const byte_sums<S> &o) {
+__device__ void leave_part(const arguments &p, const task<S> &t, int kv, const byte_place &at,
+                           const float (&total)[S::N_TILES][2], const byte_sums<S> &o) {
     float *left = partial_of<S>(p, t.part.at + t.part.part_of, kv), by = o.reference * (1 / P_UNIT);
 #pragma unroll
     for (int n = 0; n < S::N_TILES; n++)
@@ -135,7 +138,8 @@ __device__ void leave_part(const arguments &p, const task<S> &t, int kv, const b
 
 /* By the first block. */
 template <class S>
-__device__ void finish_pair(const arguments &p, const byte_memory<S> &m, const task<S> &t, int kv, const byte_place &at, byte_sums<S> &o) {
+__device__ void finish_pair(const arguments &p, const byte_memory<S> &m, const task<S> &t, int kv, const byte_place &at,
+                            byte_sums<S> &o) {
 #pragma unroll
     for (int n = 0; n < S::N_TILES; n++)
 #pragma unroll

@@ -1,10 +1,10 @@
-/* decode_feed.cuh - of attention_decode.cu and attention_decode_bytes.cu: the two warps that do not compute. One brings keys and values,
- * the other describes the next pair and brings its queries. */
+/* decode_feed.cuh - of attention_decode.cu and attention_decode_bytes.cu: the two warps that do not compute. One brings
+ * keys and values, the other describes the next pair and brings its queries. */
 #pragma once
 
 #include "backend/cuda/attention/attention_parts.h"
-#include "backend/cuda/value.h"
 #include "backend/cuda/attention/decode/decode_shape.cuh"
+#include "backend/cuda/value.h"
 
 namespace {
 
@@ -27,8 +27,9 @@ __device__ int load_blocks(const arguments &p, int seq, int first) {
     return i < p.table_width ? load_late(p.table + (int64_t)seq * p.table_width + i) : -1;
 }
 
-/* What is to be known before the first copy, all of it on its way at once: lists were last read a layer ago, and come from memory. So
- * blocks are asked for before it is known whose they should be: while no sequence is cut, part i is sequence i from its first block on. */
+/* What is to be known before the first copy, all of it on its way at once: lists were last read a layer ago, and come
+ * from memory. So blocks are asked for before it is known whose they should be: while no sequence is cut, part i is
+ * sequence i from its first block on. */
 struct first_part {
     pair_walk pair, next;
     part_keys part, next_part;
@@ -73,11 +74,12 @@ struct table_reader {
     __device__ int get(int i) const { return __shfl_sync(0xffffffffu, entry, (i - base) & 31); }
 };
 
-/* Brings a tile: a lane copies the slots of one block that one panel of one side has of them, or their scales. Both sides at once, by half
- * of the lanes each, where those suffice: what a copy costs this warp is what tells how soon the last tile of a short sequence is there. */
+/* Brings a tile: a lane copies the slots of one block that one panel of one side has of them, or their scales. Both
+ * sides at once, by half of the lanes each, where those suffice: what a copy costs this warp is what tells how soon the
+ * last tile of a short sequence is there. */
 template <class S, class M>
-__device__ void copy_tile(const arguments &p, const M &m, ring_place &at, int kv, int tile, int low, int end, int run, int n_runs,
-                          int block) {
+__device__ void copy_tile(const arguments &p, const M &m, ring_place &at, int kv, int tile, int low, int end, int run,
+                          int n_runs, int block) {
     int lane = threadIdx.x % 32, n_copies = n_runs * S::N_PANELS;
     bool both = S::N_STAGES >= 4 && n_copies + (S::BYTES ? n_runs : 0) <= 16;
     int l = both ? lane % 16 : lane, panel = l % S::N_PANELS, r = l / S::N_PANELS;
@@ -102,7 +104,8 @@ __device__ void copy_tile(const arguments &p, const M &m, ring_place &at, int kv
     for (int side = both ? lane / 16 : 0; side < 2; side += both ? 2 : 1) {
         ring_place mine = side ? values : keys;
         uint32_t full = m.full + mine.stage * 8;
-        if (WARP_ARRIVALS > 1 && both) { // racecheck follows a warp's wait for one barrier, not for two by half a warp each
+        if (WARP_ARRIVALS > 1 &&
+            both) { // racecheck follows a warp's wait for one barrier, not for two by half a warp each
             barrier_wait(m.empty + keys.stage * 8, keys.parity ^ 1);
             barrier_wait(m.empty + values.stage * 8, values.parity ^ 1);
         }
@@ -111,14 +114,16 @@ __device__ void copy_tile(const arguments &p, const M &m, ring_place &at, int kv
             barrier_expect(full, total);
         __syncwarp();
         if (wanted)
-            bulk_copy(m.ring + mine.stage * S::STAGE + to, from + (side ? per_side * (scales ? 4 : S::ROW) : 0), n_bytes, full);
+            bulk_copy(m.ring + mine.stage * S::STAGE + to, from + (side ? per_side * (scales ? 4 : S::ROW) : 0),
+                      n_bytes, full);
     }
 }
 
-/* Likewise a tile of short keys, keys and values together: the panels of its values, then those that its keys have beside them. */
+/* Likewise a tile of short keys, keys and values together: the panels of its values, then those that its keys have
+ * beside them. */
 template <class S, class M>
-__device__ void copy_short_tile(const arguments &p, const M &m, ring_place &at, int kv, int tile, int low, int end, int run, int n_runs,
-                                int block) {
+__device__ void copy_short_tile(const arguments &p, const M &m, ring_place &at, int kv, int tile, int low, int end,
+                                int run, int n_runs, int block) {
     constexpr int KEY_PANELS = S::KEY_ROW / S::PANEL, PANELS = S::N_PANELS + KEY_PANELS; // panel PANELS: the scales
     constexpr int ROUNDS = (4 * (PANELS + (S::BYTES ? 1 : 0)) + 31) / 32;                // with blocks of 16
     int lane = threadIdx.x % 32, total = 0, n_bytes[ROUNDS];
@@ -158,12 +163,15 @@ template <class S, class M> __device__ void copy_whole_tiles(const arguments &p,
 
 /* begin: asked for. */
 template <class S, class M> __device__ void copy_all(const arguments &p, const M &m, first_part &begin) {
-    if constexpr (!S::SHORT && (S::DIM <= 128 || S::E == ELEMENT_E4M3)) // of 16 bits and more channels it loses 4 to 8 % of short contexts
+    if constexpr (!S::SHORT &&
+                  (S::DIM <= 128 ||
+                   S::E == ELEMENT_E4M3)) // of 16 bits and more channels it loses 4 to 8 % of short contexts
         if (p.n_slots >= TILE) {
             copy_whole_tiles<S>(p, m, begin);
             return;
         }
-    int lane = threadIdx.x % 32, n_kv = p.a.n_kv_heads, run = min(TILE, p.n_slots), n_runs = TILE / run, shift = __ffs(p.n_slots) - 1;
+    int lane = threadIdx.x % 32, n_kv = p.a.n_kv_heads, run = min(TILE, p.n_slots), n_runs = TILE / run,
+        shift = __ffs(p.n_slots) - 1;
     bool waited = !p.prefetch;
     ring_place at = {0, 0};
     int n = begin.n_parts * n_kv;
@@ -191,11 +199,12 @@ template <class S, class M> __device__ void copy_all(const arguments &p, const M
         wait_for_previous();
 }
 
-/* What a lane copies of every tile where a block has all slots of it: a panel of keys or values, or their scales. Few instructions a tile:
- * addresses are made ready before.
+/* What a lane copies of every tile where a block has all slots of it: a panel of keys or values, or their scales. Few
+ * instructions a tile: addresses are made ready before.
  *
- * No more than ON_THE_WAY tiles wait for their bytes: blocks that begin first would else have asked for all of their pair before the last
- * have asked for a tile, and memory serves them in that order (15.5 for 14.6 us at 128 x 272 of Qwen2.5-7B in a step). */
+ * No more than ON_THE_WAY tiles wait for their bytes: blocks that begin first would else have asked for all of their
+ * pair before the last have asked for a tile, and memory serves them in that order (15.5 for 14.6 us at 128 x 272 of
+ * Qwen2.5-7B in a step). */
 template <class S, class M> struct lane_copies {
     static constexpr int COPIES = S::N_PANELS + (S::BYTES ? 1 : 0); // of a side
     static constexpr bool BOTH = S::N_STAGES >= 4;                  // sides at once
@@ -215,7 +224,8 @@ template <class S, class M> struct lane_copies {
         bool scales = copy == S::N_PANELS;
         int64_t per_side = (int64_t)p.a.n_kv_heads * p.n_slots;
         from = static_cast<const char *>(p.cache.at) +
-               (scales ? 2 * per_side * S::ROW + side * per_side * 4 : side * per_side * S::ROW + (int64_t)copy * p.n_slots * S::PANEL);
+               (scales ? 2 * per_side * S::ROW + side * per_side * 4
+                       : side * per_side * S::ROW + (int64_t)copy * p.n_slots * S::PANEL);
         block_bytes = p.cache.block_elements * (S::BYTES ? 1 : 2);
         slot_bytes = scales ? 4 : S::PANEL;
         head_bytes = (int64_t)p.n_slots * (scales ? 4 : S::ROW);
@@ -253,7 +263,8 @@ template <class S, class M> struct lane_copies {
     }
 };
 
-/* As copy_all, where a block has all slots of a tile. What is to be known of the next pair is read while this one is copied. */
+/* As copy_all, where a block has all slots of a tile. What is to be known of the next pair is read while this one is
+ * copied. */
 template <class S, class M> __device__ void copy_whole_tiles(const arguments &p, const M &m, first_part &begin) {
     int rank = S::SHARE > 1 ? cluster_rank() : 0, shift = __ffs(p.n_slots) - 1;
     bool waited = !p.prefetch;
@@ -285,7 +296,8 @@ template <class S, class M> __device__ void copy_whole_tiles(const arguments &p,
             if (i >= 32) {
                 first_block += i;
                 i = 0;
-                blocks = __shfl_sync(0xffffffffu, load_blocks(p, part.seq, first_block), threadIdx.x % 32); // waits here, not for each tile
+                blocks = __shfl_sync(0xffffffffu, load_blocks(p, part.seq, first_block),
+                                     threadIdx.x % 32); // waits here, not for each tile
             }
             int id = __shfl_sync(0xffffffffu, blocks, i);
             copies.take(id, pair.kv, tile & (p.n_slots - 1), id < 0 ? 0 : max(0, min(TILE, end - tile)));
@@ -304,8 +316,10 @@ template <class S, class M> __device__ void copy_whole_tiles(const arguments &p,
 // ---- what comes next --------------------------------------------------------------------------------------------
 
 template <class S> __device__ void describe(const arguments &p, const dpart &part, int kv, task<S> &t) {
-    int lane = threadIdx.x % 32, per_kv = p.a.n_heads / p.a.n_kv_heads, n = min(S::COLUMNS, part.columns - part.first_column);
-    int column = part.first_column + min(lane, n - 1), head = kv * per_kv + column % per_kv, position = part.position + column / per_kv;
+    int lane = threadIdx.x % 32, per_kv = p.a.n_heads / p.a.n_kv_heads,
+        n = min(S::COLUMNS, part.columns - part.first_column);
+    int column = part.first_column + min(lane, n - 1), head = kv * per_kv + column % per_kv,
+        position = part.position + column / per_kv;
     if (lane < S::COLUMNS) {
         t.out[lane] = (part.row + column / per_kv) * p.out.stride + (int64_t)head * S::DIM;
         t.first[lane] = first_visible(p.a, position);
@@ -347,9 +361,10 @@ template <class S, class M> __device__ void tell_all(const arguments &p, const M
         barrier_expect_warp(m.queries_full, n_columns * S::DIM * element, lane); // the task is told with it
         __syncwarp();
         if (lane < n_columns) {
-            int64_t from = (part.row + column / per_kv) * p.q.stride + (int64_t)(kv * per_kv + column % per_kv) * S::DIM;
-            bulk_copy(shared_address(m.queries) + lane * (S::DIM * element + 32), static_cast<const char *>(p.q.at) + from * element,
-                      S::DIM * element, m.queries_full);
+            int64_t from =
+                (part.row + column / per_kv) * p.q.stride + (int64_t)(kv * per_kv + column % per_kv) * S::DIM;
+            bulk_copy(shared_address(m.queries) + lane * (S::DIM * element + 32),
+                      static_cast<const char *>(p.q.at) + from * element, S::DIM * element, m.queries_full);
         }
     }
     if (!waited)

@@ -1,8 +1,8 @@
 /* decode_join.cuh - of attention_decode.cu: the sums of warps, and of the parts of a sequence, become results. */
 #pragma once
 
-#include "backend/cuda/value.h"
 #include "backend/cuda/attention/decode/decode_tile.cuh"
+#include "backend/cuda/value.h"
 
 namespace {
 
@@ -13,7 +13,8 @@ template <class S> __device__ float *partial_of(const arguments &p, int part, in
 
 __device__ float weight_of(float m, float most) { return m == -INFINITY ? 0.0f : exp2_fast(m - most); }
 
-/* factor[column]: what the sums over all keys are multiplied by; of a sequence in one piece the softmax's whole denominator. */
+/* factor[column]: what the sums over all keys are multiplied by; of a sequence in one piece the softmax's whole
+ * denominator. */
 template <class S> __device__ void join_columns(const arguments &p, const memory<S> &m, const task<S> &t, int kv) {
     int c = threadIdx.x;
     if (c >= S::COLUMNS)
@@ -41,9 +42,11 @@ template <class S> __device__ uint32_t store_four(const arguments &p, int64_t at
     if (p.out.element == ELEMENT_F32)
         *reinterpret_cast<float4 *>(static_cast<float *>(p.out.at) + at) = x;
     else if (p.out.element == ELEMENT_F16)
-        *reinterpret_cast<uint2 *>(static_cast<char *>(p.out.at) + at * 2) = {to_pair<false>(x.x, x.y), to_pair<false>(x.z, x.w)};
+        *reinterpret_cast<uint2 *>(static_cast<char *>(p.out.at) + at * 2) = {to_pair<false>(x.x, x.y),
+                                                                              to_pair<false>(x.z, x.w)};
     else
-        *reinterpret_cast<uint2 *>(static_cast<char *>(p.out.at) + at * 2) = {to_pair<true>(x.x, x.y), to_pair<true>(x.z, x.w)};
+        *reinterpret_cast<uint2 *>(static_cast<char *>(p.out.at) + at * 2) = {to_pair<true>(x.x, x.y),
+                                                                              to_pair<true>(x.z, x.w)};
     return max(max(size_bits(x.x), size_bits(x.y)), max(size_bits(x.z), size_bits(x.w)));
 }
 
@@ -53,11 +56,14 @@ template <class S> __device__ void fold_size(const arguments &p, const task<S> &
         fold_absmax(p.out.absmax, t.part.row, __uint_as_float(size));
 }
 
-__device__ float4 plus(float4 a, float4 b, float by) { return {a.x + b.x * by, a.y + b.y * by, a.z + b.z * by, a.w + b.w * by}; }
+__device__ float4 plus(float4 a, float4 b, float by) {
+    return {a.x + b.x * by, a.y + b.y * by, a.z + b.z * by, a.w + b.w * by};
+}
 
 /* The sums of the KEY_WARPS, ROUND channels of each channel warp at a time. */
 template <class S>
-__device__ void join_warps(const arguments &p, const memory<S> &m, const task<S> &t, int kv, const place &at, sums<S> &o) {
+__device__ void join_warps(const arguments &p, const memory<S> &m, const task<S> &t, int kv, const place &at,
+                           sums<S> &o) {
 #pragma unroll
     for (int n = 0; n < S::N_TILES; n++)
 #pragma unroll
@@ -105,7 +111,9 @@ __device__ void join_warps(const arguments &p, const memory<S> &m, const task<S>
             float4 x = {0, 0, 0, 0};
 #pragma unroll
             for (int k = 0; k < KEY_WARPS; k++)
-                x = plus(x, *reinterpret_cast<const float4 *>(m.merge + ((k * S::CHANNEL_WARPS + w) * S::COLUMNS + c) * S::MERGE_ROW + d),
+                x = plus(x,
+                         *reinterpret_cast<const float4 *>(
+                             m.merge + ((k * S::CHANNEL_WARPS + w) * S::COLUMNS + c) * S::MERGE_ROW + d),
                          1);
             if (whole)
                 size = max(size, store_four<S>(p, t.out[c] + channel, x, m.factor[c]));
@@ -138,7 +146,8 @@ template <class S, class M> __device__ void join_parts(const arguments &p, const
         return;
     for (int i = threadIdx.x; i < n_parts * S::COLUMNS; i += S::COMPUTE) {
         float2 left =
-            __ldcg(reinterpret_cast<const float2 *>(base + (int64_t)(i / S::COLUMNS) * stride + S::COLUMNS * S::DIM) + i % S::COLUMNS);
+            __ldcg(reinterpret_cast<const float2 *>(base + (int64_t)(i / S::COLUMNS) * stride + S::COLUMNS * S::DIM) +
+                   i % S::COLUMNS);
         weight[i] = left.x;
         weight[i + 64 * S::COLUMNS] = left.y;
     }
@@ -163,10 +172,12 @@ template <class S, class M> __device__ void join_parts(const arguments &p, const
         const float *from = base + c * S::DIM + channel;
         float4 x = {0, 0, 0, 0};
         for (int first = 0; first < n_parts; first += AT_ONCE) {
-            float4 left[AT_ONCE]; // all under way before one is used; behind the last part that again, which counts nothing
+            float4 left[AT_ONCE]; // all under way before one is used; behind the last part that again, which counts
+                                  // nothing
 #pragma unroll
             for (int k = 0; k < AT_ONCE; k++)
-                left[k] = __ldcg(reinterpret_cast<const float4 *>(from + (int64_t)min(first + k, n_parts - 1) * stride));
+                left[k] =
+                    __ldcg(reinterpret_cast<const float4 *>(from + (int64_t)min(first + k, n_parts - 1) * stride));
 #pragma unroll
             for (int k = 0; k < AT_ONCE; k++)
                 x = plus(x, left[k], first + k < n_parts ? weight[(first + k) * S::COLUMNS + c] : 0.0f);

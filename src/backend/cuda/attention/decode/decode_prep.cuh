@@ -1,22 +1,25 @@
-/* decode_prep.cuh - of attention_decode_bytes.cu: QKV_PREP on the way, in a step where no sequence has more than one token.
+/* decode_prep.cuh - of attention_decode_bytes.cu: QKV_PREP on the way, in a step where no sequence has more than one
+ * token.
  *
- * Queries come to shared memory as the product before left them. Half a warp takes a row, a query head or the new token's key or value: scales
- * and bias of unscaled products, norm, rotation; its lane l holds channels 64 j + 4 l .. + 3, so that the other channel of a pair is always
- * its own. The warpgroup does the queries, and splits them into terms. The telling warp makes the new token's key and value, where
- * the part ends with it, and gives them to the cache and to the warpgroup, which puts them into the part's last tile when it gets there.
- * So the copying warp brings older keys alone and waits for no node.
+ * Queries come to shared memory as the product before left them. Half a warp takes a row, a query head or the new
+ * token's key or value: scales and bias of unscaled products, norm, rotation; its lane l holds channels 64 j + 4 l .. +
+ * 3, so that the other channel of a pair is always its own. The warpgroup does the queries, and splits them into terms.
+ * The telling warp makes the new token's key and value, where the part ends with it, and gives them to the cache and to
+ * the warpgroup, which puts them into the part's last tile when it gets there. So the copying warp brings older keys
+ * alone and waits for no node.
  *
- * A pair takes 0.8 to 0.9 us longer so, where the node took 1.6 to 4.4: it pays while each pair has a block of its own. Two further
- * warps that make queries, key and value a pair ahead were tried: 60 us for 51 at 512 x 272, as theirs is a chain of 6 us a pair. */
+ * A pair takes 0.8 to 0.9 us longer so, where the node took 1.6 to 4.4: it pays while each pair has a block of its own.
+ * Two further warps that make queries, key and value a pair ahead were tried: 60 us for 51 at 512 x 272, as theirs is a
+ * chain of 6 us a pair. */
 #pragma once
 
 #include "backend/cuda/attention/attention.h"
 #include "backend/cuda/attention/attention_parts.h"
 #include "backend/cuda/attention/decode/attention_decode.h"
-#include "backend/cuda/value.h"
 #include "backend/cuda/attention/decode/decode_bytes.cuh"
 #include "backend/cuda/attention/decode/decode_feed.cuh"
 #include "backend/cuda/ptx/late.cuh"
+#include "backend/cuda/value.h"
 
 namespace {
 
@@ -142,8 +145,8 @@ template <class S> struct query_weights {
 
 /* As place_queries, of what the product left. */
 template <class S>
-__device__ void prepare_queries(const arguments &p, const byte_memory<S> &m, const prep_memory<S> &pm, int i, const query_weights<S> &w,
-                                int n_columns, const byte_place &at) {
+__device__ void prepare_queries(const arguments &p, const byte_memory<S> &m, const prep_memory<S> &pm, int i,
+                                const query_weights<S> &w, int n_columns, const byte_place &at) {
     constexpr int FOURS = S::DIM / 64;
     const dprep &q = p.prep;
     int pitch = S::DIM * (q.x.element == ELEMENT_F32 ? 4 : 2) + 32, l = at.lane % 16;
@@ -189,7 +192,8 @@ __device__ void prepare_queries(const arguments &p, const byte_memory<S> &m, con
 
 /* Puts the new token's key and value into the last tile of its part, which comes next. */
 template <class S>
-__device__ void place_newest(const byte_memory<S> &m, const prep_memory<S> &pm, const task<S> &t, int i, int tile, ring_place r) {
+__device__ void place_newest(const byte_memory<S> &m, const prep_memory<S> &pm, const task<S> &t, int i, int tile,
+                             ring_place r) {
     const fresh_rows<S> &fresh = pm.fresh[i % 2];
     int keys = r.stage, row = t.part.position - tile;
     barrier_wait(m.full + r.stage * 8, r.parity);
@@ -199,7 +203,8 @@ __device__ void place_newest(const byte_memory<S> &m, const prep_memory<S> &pm, 
     for (int at = threadIdx.x; at < S::DIM / 2; at += S::COMPUTE) {
         int side = at / (S::DIM / 4), word = at % (S::DIM / 4), byte = 4 * word;
         char *stage = m.stages + (side ? r.stage : keys) * S::STAGE;
-        *reinterpret_cast<uint32_t *>(stage + (byte / S::PANEL * TILE + row) * S::PANEL + kv_swizzled(S::PANEL, row, byte % S::PANEL)) =
+        *reinterpret_cast<uint32_t *>(stage + (byte / S::PANEL * TILE + row) * S::PANEL +
+                                      kv_swizzled(S::PANEL, row, byte % S::PANEL)) =
             reinterpret_cast<const uint32_t *>(fresh.row[side])[word];
         if (word == 0)
             reinterpret_cast<float *>(stage + S::SIDE)[row] = fresh.scale[side];
@@ -220,7 +225,9 @@ template <class S> struct newest_row {
     bool is_v;
     int l;
 
-    __device__ int column(const dqkv &a, int kv) const { return (a.n_heads + kv + (is_v && !a.v_from_k ? a.n_kv_heads : 0)) * S::DIM; }
+    __device__ int column(const dqkv &a, int kv) const {
+        return (a.n_heads + kv + (is_v && !a.v_from_k ? a.n_kv_heads : 0)) * S::DIM;
+    }
 
     __device__ void load_weights(const dprep &q, int kv) {
         weights.load(q.x, column(q.a, kv), l);
@@ -251,7 +258,8 @@ template <class S> struct newest_row {
             angles.turn(x);
     }
     /* To the warpgroup first, then to the cache, as kv.cuh says. block: that the token is in. */
-    __device__ void write(const arguments &p, int block, int position, int kv, fresh_rows<S> &fresh, uint32_t full) const {
+    __device__ void write(const arguments &p, int block, int position, int kv, fresh_rows<S> &fresh,
+                          uint32_t full) const {
         uint32_t most = largest_of_half(x), words[FOURS];
         float scale = most == 0 ? 1.0f : __uint_as_float(most) * (1 / 448.0f), by = __fdividef(1.0f, scale);
 #pragma unroll
@@ -272,14 +280,17 @@ template <class S> struct newest_row {
                                           kv_swizzled(S::PANEL, slot, channel % S::PANEL)) = words[j];
         }
         if (l == 0)
-            reinterpret_cast<float *>(at + (int64_t)p.a.n_kv_heads * p.n_slots * 2 * S::ROW)[head * p.n_slots + slot] = scale;
+            reinterpret_cast<float *>(at + (int64_t)p.a.n_kv_heads * p.n_slots * 2 * S::ROW)[head * p.n_slots + slot] =
+                scale;
     }
 };
 
 /* A warp, as tell_all; and it makes the keys and values of the new tokens. */
-template <class S> __device__ void tell_prepared(const arguments &p, const byte_memory<S> &m, const prep_memory<S> &pm) {
+template <class S>
+__device__ void tell_prepared(const arguments &p, const byte_memory<S> &m, const prep_memory<S> &pm) {
     const dprep &q = p.prep;
-    int lane = threadIdx.x % 32, n_kv = p.a.n_kv_heads, per_kv = p.a.n_heads / n_kv, size = q.x.element == ELEMENT_F32 ? 4 : 2;
+    int lane = threadIdx.x % 32, n_kv = p.a.n_kv_heads, per_kv = p.a.n_heads / n_kv,
+        size = q.x.element == ELEMENT_F32 ? 4 : 2;
     int rank = S::SHARE > 1 ? cluster_rank() : 0, known = -1, shift = __ffs(p.n_slots) - 1;
     bool waited = false;
     newest_row<S> newest;
@@ -288,7 +299,8 @@ template <class S> __device__ void tell_prepared(const arguments &p, const byte_
     int n = __ldcg(p.parts.n) * n_kv;
     for (int item = blockIdx.x / S::SHARE, i = 0; item < n; item += gridDim.x / S::SHARE, i++) {
         dpart part = load_part(p, item / n_kv);
-        int kv = item % n_kv, n_columns = min(S::COLUMNS, part.columns), last = (part.end - part.first + TILE - 1) / TILE - 1, block = 0;
+        int kv = item % n_kv, n_columns = min(S::COLUMNS, part.columns),
+            last = (part.end - part.first + TILE - 1) / TILE - 1, block = 0;
         bool mine = has_newest(part) && last % S::SHARE == rank;
         fresh_rows<S> &fresh = pm.fresh[i % 2];
         const float *angles = q.cos_sin + (int64_t)part.row * S::DIM;
@@ -313,8 +325,8 @@ template <class S> __device__ void tell_prepared(const arguments &p, const byte_
         __syncwarp();
         if (lane < n_columns) {
             int64_t from = part.row * q.x.stride + (int64_t)(kv * per_kv + lane) * S::DIM;
-            bulk_copy(shared_address(m.queries) + lane * (S::DIM * size + 32), static_cast<const char *>(q.x.at) + from * size,
-                      S::DIM * size, m.queries_full);
+            bulk_copy(shared_address(m.queries) + lane * (S::DIM * size + 32),
+                      static_cast<const char *>(q.x.at) + from * size, S::DIM * size, m.queries_full);
         }
         if (q.cos_sin && lane == 31)
             bulk_copy(shared_address(pm.angles), angles, S::DIM * 4, m.queries_full);

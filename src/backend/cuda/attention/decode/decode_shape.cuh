@@ -1,28 +1,31 @@
-/* decode_shape.cuh - of attention_decode.cu: sizes of a kernel, what it is given, and its shared memory. What it is given, and a pair's
- * description, are attention_decode_bytes.cu's too. */
+/* decode_shape.cuh - of attention_decode.cu: sizes of a kernel, what it is given, and its shared memory. What it is
+ * given, and a pair's description, are attention_decode_bytes.cu's too. */
 #pragma once
 
 #include "backend/cuda/attention/attention.h"
-#include "backend/cuda/ptx/card.cuh"
 #include "backend/cuda/attention/attention_parts.h"
 #include "backend/cuda/attention/decode/attention_decode.h"
-#include "backend/cuda/value.h"
 #include "backend/cuda/attention/kv.cuh"
+#include "backend/cuda/ptx/card.cuh"
 #include "backend/cuda/ptx/late.cuh"
 #include "backend/cuda/ptx/mma.cuh"
+#include "backend/cuda/value.h"
 
 namespace {
 
 constexpr int TILE = 64, KEY_WARPS = 4, MAX_STAGES = 24;
 
-/* SHORT: of short keys (kv.cuh), whose stages hold a tile's values, then what its keys have beside them; else keys and values have one each. */
+/* SHORT: of short keys (kv.cuh), whose stages hold a tile's values, then what its keys have beside them; else keys and
+ * values have one each. */
 template <int DIM_, int N_TILES_, element E_, bool SHORT_ = false> struct shape {
     static constexpr bool SHORT = SHORT_;
     static constexpr int DIM = DIM_, N_TILES = N_TILES_, COLUMNS = 8 * N_TILES;
     static constexpr element E = E_;
     static constexpr bool BYTES = E == ELEMENT_I8, BF16 = E == ELEMENT_BF16, PREPARES = false;
     static constexpr int ROW = DIM * (BYTES ? 1 : 2), PANEL = ROW % 128 == 0 ? 128 : 64, N_PANELS = ROW / PANEL;
-    static constexpr int CHANNEL_WARPS = DIM * N_TILES > 2048 ? 4 : DIM *N_TILES > 256 ? (DIM == 512 && N_TILES == 2 ? 4 : 2) : 1;
+    static constexpr int CHANNEL_WARPS = DIM * N_TILES > 2048 ? 4
+                                         : DIM *N_TILES > 256 ? (DIM == 512 && N_TILES == 2 ? 4 : 2)
+                                                              : 1;
     static constexpr bool QUERY_IN_SHARED = DIM == 512 && N_TILES == 2;
     static constexpr int COMPUTE = KEY_WARPS * CHANNEL_WARPS * 32, THREADS = COMPUTE + 64;
     static constexpr int CHANNELS = DIM / CHANNEL_WARPS, M_TILES = CHANNELS / 16, K_STEPS = DIM / 16;
@@ -32,20 +35,24 @@ template <int DIM_, int N_TILES_, element E_, bool SHORT_ = false> struct shape 
     static constexpr int MERGE_ROW = ROUND + 4;          // floats; 4 keep the stores of a warp in different banks
     static constexpr int MERGE = KEY_WARPS * CHANNEL_WARPS * COLUMNS * MERGE_ROW * 4;
     static constexpr int QUERY = QUERY_IN_SHARED ? K_STEPS * N_TILES * 32 * 8 : 0;
-    static constexpr int MAX_ROW = DIM * 4 + 32; // of a query as it comes; 32 keep the reads of a warp in different banks
-    static constexpr int FIXED =
-        MERGE + QUERY + COLUMNS * MAX_ROW + (2 * KEY_WARPS + 3) * COLUMNS * 4 + 2 * (COLUMNS * 24 + 80) + (2 * MAX_STAGES + 4) * 8;
-    static constexpr int BLOCKS = CHANNEL_WARPS > 1 ? 1 : 2; // an SM; with 3 the ring of each is too short for long parts
+    static constexpr int MAX_ROW =
+        DIM * 4 + 32; // of a query as it comes; 32 keep the reads of a warp in different banks
+    static constexpr int FIXED = MERGE + QUERY + COLUMNS * MAX_ROW + (2 * KEY_WARPS + 3) * COLUMNS * 4 +
+                                 2 * (COLUMNS * 24 + 80) + (2 * MAX_STAGES + 4) * 8;
+    static constexpr int BLOCKS =
+        CHANNEL_WARPS > 1 ? 1 : 2; // an SM; with 3 the ring of each is too short for long parts
     static constexpr int BUDGET = (BLOCKS == 1 ? 226 : 112) * 1024 - FIXED;
     static constexpr int N_STAGES = BUDGET / STAGE < MAX_STAGES ? BUDGET / STAGE : MAX_STAGES;
     static constexpr int SHARE = 1, SHARED = FIXED + N_STAGES * STAGE + 128;
-    static_assert(N_STAGES >= (SHORT ? 1 : 2) && DIM % 64 == 0 && CHANNELS % ROUND == 0, "at least keys and values of a tile fit");
+    static_assert(N_STAGES >= (SHORT ? 1 : 2) && DIM % 64 == 0 && CHANNELS % ROUND == 0,
+                  "at least keys and values of a tile fit");
 
     static __device__ constexpr int moved(int channel) { return SHORT ? kv_moved_512(channel) : channel; }
 };
 
-/* What is read before the first copy stands first and together: a kernel's constants come from memory too, a line at a time. Quotients are
- * the host's: the compiler takes a division ahead of every loop, and one by a softcap of 0 is a call to code at the kernel's end. */
+/* What is read before the first copy stands first and together: a kernel's constants come from memory too, a line at a
+ * time. Quotients are the host's: the compiler takes a division ahead of every loop, and one by a softcap of 0 is a
+ * call to code at the kernel's end. */
 struct arguments {
     const int32_t *table; // of blocks, [max_seqs][table_width]
     int table_width, max_seqs, n_slots;
@@ -61,8 +68,8 @@ struct arguments {
     dprep prep; // of shapes that do QKV_PREP too
 };
 
-inline arguments arguments_of(const launch *l, const dattention &a, const dparts &parts, bool prefetch, dmat q, dweight sinks, dcache cache,
-                              dmat out) {
+inline arguments arguments_of(const launch *l, const dattention &a, const dparts &parts, bool prefetch, dmat q,
+                              dweight sinks, dcache cache, dmat out) {
     uint32_t n_kv = (uint32_t)a.n_kv_heads, per_kv_head = n_kv > 1 ? 0xffffffffu / n_kv + 1 : 0;
     const device_plan &plan = l->plan;
     return {plan.block_table[cache.group],
@@ -123,7 +130,7 @@ template <class S> struct memory {
     uint32_t ring, full, empty, queries_full, queries_empty, task_empty; // addresses in shared memory
     char *stages, *queries;                                              // queries as they come, COLUMNS rows
     task<S> *tasks;                                                      // [2]
-    float *merge, *largest, *sum, *factor;                               // [KEY_WARPS][COLUMNS] largest and sum; [3][COLUMNS] factor
+    float *merge, *largest, *sum, *factor; // [KEY_WARPS][COLUMNS] largest and sum; [3][COLUMNS] factor
     uint2 *query;
 
     __device__ explicit memory(char *base) {

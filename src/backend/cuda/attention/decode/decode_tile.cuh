@@ -1,8 +1,8 @@
 /* decode_tile.cuh - of attention_decode.cu: what a computing warp does with a tile, 16 of its keys and their values. */
 #pragma once
 
-#include "backend/cuda/value.h"
 #include "backend/cuda/attention/decode/decode_shape.cuh"
+#include "backend/cuda/value.h"
 
 namespace {
 
@@ -30,8 +30,8 @@ template <class S> struct sums {
     }
 };
 
-/* The right operand of step k: channels of the query of column 8n + group. Which channels a lane holds is free as long as the keys'
- * side agrees: of bytes, a lane's word has four in a row. Columns that nobody has are zero. */
+/* The right operand of step k: channels of the query of column 8n + group. Which channels a lane holds is free as long
+ * as the keys' side agrees: of bytes, a lane's word has four in a row. Columns that nobody has are zero. */
 template <class S> __device__ uint2 take_query_f32(const memory<S> &m, int n_columns, int k, int n, int lane) {
     int column = 8 * n + lane / 4, t = lane % 4;
     const float *from = reinterpret_cast<const float *>(m.queries + column * (S::DIM * 4 + 32)) + S::moved(16 * k);
@@ -48,9 +48,11 @@ template <bool BF16> __device__ uint32_t convert_pair(uint32_t pair, element e) 
     return to_pair<BF16>(x.x, x.y);
 }
 
-template <class S> __device__ uint2 take_query_16(const memory<S> &m, element e, int n_columns, int k, int n, int lane) {
+template <class S>
+__device__ uint2 take_query_16(const memory<S> &m, element e, int n_columns, int k, int n, int lane) {
     int column = 8 * n + lane / 4, t = lane % 4;
-    const uint32_t *from = reinterpret_cast<const uint32_t *>(m.queries + column * (S::DIM * 2 + 32)) + S::moved(16 * k) / 2;
+    const uint32_t *from =
+        reinterpret_cast<const uint32_t *>(m.queries + column * (S::DIM * 2 + 32)) + S::moved(16 * k) / 2;
     uint32_t x = from[S::BYTES ? 2 * t : t], y = from[S::BYTES ? 2 * t + 1 : t + 4];
     return column < n_columns ? uint2{convert_pair<S::BF16>(x, e), convert_pair<S::BF16>(y, e)} : uint2{0, 0};
 }
@@ -63,8 +65,8 @@ template <class S> struct queries {
         if constexpr (S::QUERY_IN_SHARED) {
             for (int i = threadIdx.x; i < S::K_STEPS * S::N_TILES * 32; i += S::COMPUTE) {
                 int k = i / 32 / S::N_TILES, n = i / 32 % S::N_TILES;
-                m.query[i] =
-                    e == ELEMENT_F32 ? take_query_f32<S>(m, n_columns, k, n, i % 32) : take_query_16<S>(m, e, n_columns, k, n, i % 32);
+                m.query[i] = e == ELEMENT_F32 ? take_query_f32<S>(m, n_columns, k, n, i % 32)
+                                              : take_query_16<S>(m, e, n_columns, k, n, i % 32);
             }
             threads_sync(1, S::COMPUTE); // the queries are there
         } else if (e == ELEMENT_F32) {
@@ -86,14 +88,17 @@ template <class S> struct queries {
     }
 };
 
-/* s [16 keys, columns] of the warp's 16 keys of a tile. Two sums a tile of columns, so that products need not wait for each other. */
+/* s [16 keys, columns] of the warp's 16 keys of a tile. Two sums a tile of columns, so that products need not wait for
+ * each other. */
 template <class S>
-__device__ void scores(const memory<S> &m, uint32_t stage, const queries<S> &q, const place &at, float (&s)[S::N_TILES][4]) {
+__device__ void scores(const memory<S> &m, uint32_t stage, const queries<S> &q, const place &at,
+                       float (&s)[S::N_TILES][4]) {
     float odd[S::N_TILES][4];
     for (int n = 0; n < S::N_TILES; n++)
         for (int k = 0; k < 4; k++)
             s[n][k] = odd[n][k] = 0;
-    int row = 16 * at.key_warp + at.lane % 16, half = at.lane / 16; // the row whose address this lane gives, and the piece
+    int row = 16 * at.key_warp + at.lane % 16,
+        half = at.lane / 16; // the row whose address this lane gives, and the piece
 #pragma unroll
     for (int k = 0; k < S::K_STEPS; k += S::BYTES ? 2 : 1) {
         uint32_t a[4];
@@ -123,7 +128,8 @@ __device__ void scores(const memory<S> &m, uint32_t stage, const queries<S> &q, 
 }
 
 /* Scores of the two keys of this lane, times scale and log2 e, through the softcap. */
-template <class S> __device__ void scale_scores(const arguments &p, float scale0, float scale1, float (&s)[S::N_TILES][4]) {
+template <class S>
+__device__ void scale_scores(const arguments &p, float scale0, float scale1, float (&s)[S::N_TILES][4]) {
     constexpr float LOG2_E = 1.4426950408889634f;
     if (p.a.softcap > 0) { // cap * tanh(x / cap), as 1 - 2 / (1 + e^2x)
         float by = p.per_softcap * LOG2_E, cap = p.a.softcap * LOG2_E;
@@ -227,26 +233,30 @@ template <class S> __device__ void scale_values(sums<S> &o, float scale0, float 
             s[n][k] *= k < 2 ? by0 : by1;
 }
 
-/* o += V^T P^T of the warp's 16 keys and its channels. P in bfloat16 would be off by 1.6e-3, so it is the sum of two: what that costs hides
- * behind the loads of values. */
-template <class S> __device__ void add_values(uint32_t stage, const place &at, const float (&s)[S::N_TILES][4], sums<S> &o) {
+/* o += V^T P^T of the warp's 16 keys and its channels. P in bfloat16 would be off by 1.6e-3, so it is the sum of two:
+ * what that costs hides behind the loads of values. */
+template <class S>
+__device__ void add_values(uint32_t stage, const place &at, const float (&s)[S::N_TILES][4], sums<S> &o) {
     uint2 b[S::N_TILES], rest[S::BF16 ? S::N_TILES : 1];
 #pragma unroll
     for (int n = 0; n < S::N_TILES; n++) {
         b[n] = {to_pair<S::BF16>(s[n][0], s[n][1]), to_pair<S::BF16>(s[n][2], s[n][3])};
         if constexpr (S::BF16)
-            rest[n] = {turn_matrix(rest_of_pair(s[n][0], s[n][1], b[n].x)), turn_matrix(rest_of_pair(s[n][2], s[n][3], b[n].y))};
+            rest[n] = {turn_matrix(rest_of_pair(s[n][0], s[n][1], b[n].x)),
+                       turn_matrix(rest_of_pair(s[n][2], s[n][3], b[n].y))};
         b[n] = {turn_matrix(b[n].x), turn_matrix(b[n].y)};
     }
     int first = at.channel_warp * S::CHANNELS / (S::BYTES ? 16 : 8); // piece
     if constexpr (S::BYTES) {
-        int row = 16 * at.key_warp + at.lane % 16, half = at.lane / 16; // keys 0-7 and 8-15 of a piece, then of the next
+        int row = 16 * at.key_warp + at.lane % 16,
+            half = at.lane / 16; // keys 0-7 and 8-15 of a piece, then of the next
 #pragma unroll
         for (int i = 0; i < S::M_TILES; i += 2) {
             uint32_t words[4];
             load_matrices_turned(words, piece<S>(stage, row, first + i + half));
 #pragma unroll
-            for (int j = 0; j < 2; j++) { // rows g and g + 8 of the left operand are channels 2g and 2g + 1 of the piece
+            for (int j = 0; j < 2;
+                 j++) { // rows g and g + 8 of the left operand are channels 2g and 2g + 1 of the piece
                 uint32_t a[4];
                 int8_to_pairs(__byte_perm(words[2 * j], 0, 0x3120), a[0], a[1]);
                 int8_to_pairs(__byte_perm(words[2 * j + 1], 0, 0x3120), a[2], a[3]);
@@ -271,8 +281,10 @@ template <class S> __device__ void add_values(uint32_t stage, const place &at, c
     }
 }
 
-/* Zeroes rows of values that nobody sees, which may be anything: 0 times it must be 0. A warp clears what it reads itself. */
-template <class S> __device__ void clear_rows(const memory<S> &m, int stage, int tile, int low, int end, const place &at) {
+/* Zeroes rows of values that nobody sees, which may be anything: 0 times it must be 0. A warp clears what it reads
+ * itself. */
+template <class S>
+__device__ void clear_rows(const memory<S> &m, int stage, int tile, int low, int end, const place &at) {
     constexpr int PIECES = S::CHANNELS * (S::BYTES ? 1 : 2) / 16;
     char *base = m.stages + stage * S::STAGE;
     for (int r = 0; r < 16; r++) {
@@ -287,15 +299,16 @@ template <class S> __device__ void clear_rows(const memory<S> &m, int stage, int
 }
 
 template <class S>
-__device__ void take_tile(const arguments &p, const memory<S> &m, const task<S> &t, int tile, const queries<S> &q, const place &at,
-                          ring_place &r, sums<S> &o) {
+__device__ void take_tile(const arguments &p, const memory<S> &m, const task<S> &t, int tile, const queries<S> &q,
+                          const place &at, ring_place &r, sums<S> &o) {
     int key = tile + 16 * at.key_warp, end = t.part.end;
     bool inside = tile >= t.inside_from && tile + TILE <= t.inside_to, seen = key < end && key + 16 > t.low;
     float s[S::N_TILES][4], key_scale[2] = {p.a.scale, p.a.scale};
     barrier_wait(m.full + r.stage * 8, r.parity);
     if (seen) {
         if constexpr (S::BYTES) {
-            const float *scale = reinterpret_cast<const float *>(m.stages + r.stage * S::STAGE + S::SIDE) + 16 * at.key_warp;
+            const float *scale =
+                reinterpret_cast<const float *>(m.stages + r.stage * S::STAGE + S::SIDE) + 16 * at.key_warp;
             key_scale[0] *= scale[at.group];
             key_scale[1] *= scale[at.group + 8];
         }
@@ -322,10 +335,11 @@ __device__ void take_tile(const arguments &p, const memory<S> &m, const task<S> 
         if (key < t.low || key + 16 > end)
             clear_rows<S>(m, r.stage, tile, t.low, end, at);
         if constexpr (S::BYTES) {
-            const float *scale = reinterpret_cast<const float *>(m.stages + r.stage * S::STAGE + S::SIDE) + 16 * at.key_warp;
+            const float *scale =
+                reinterpret_cast<const float *>(m.stages + r.stage * S::STAGE + S::SIDE) + 16 * at.key_warp;
             int j = key + at.group;
-            scale_values<S>(o, j >= t.low && j < end ? scale[at.group] : 0.0f, j + 8 >= t.low && j + 8 < end ? scale[at.group + 8] : 0.0f,
-                            s);
+            scale_values<S>(o, j >= t.low && j < end ? scale[at.group] : 0.0f,
+                            j + 8 >= t.low && j + 8 < end ? scale[at.group + 8] : 0.0f, s);
         }
         add_values<S>(m.ring + r.stage * S::STAGE, at, s, o);
     }

@@ -3,32 +3,38 @@
  * Fragments are of mma.m16n8k16 (mma.cuh), with g = lane / 4 and t = lane % 4:
  *     scores  s[i][2h + k]: key 16i + 8h + g of the stage, column 2t + k
  *     sums    o[c][2h + k]: channel 16c + 2g + h, column 2t + k
- * Of sixteen channels of a key a lane has four in a row: columns 2t, 2t + 1, 2t + 8, 2t + 9 of the left operand, whose order is free as long as
- * queries have the same. Of values ldmatrix turns pairs of channels, and a byte permute makes pairs of keys of them. P, turned by movmatrix, is
- * the right operand of values. */
+ * Of sixteen channels of a key a lane has four in a row: columns 2t, 2t + 1, 2t + 8, 2t + 9 of the left operand, whose
+ * order is free as long as queries have the same. Of values ldmatrix turns pairs of channels, and a byte permute makes
+ * pairs of keys of them. P, turned by movmatrix, is the right operand of values. */
 #pragma once
 
-#include "backend/cuda/value.h"
 #include "backend/cuda/attention/decode/decode_join.cuh"
+#include "backend/cuda/value.h"
 
 namespace {
 
 /* TEAM warps take a pair together, its stages in turn; at its end each finishes OWN of the pieces of channels. */
 template <int TEAM_> struct warp_shape {
     static constexpr int TEAM = TEAM_, BLOCKS = TEAM, WARPS = 8 / BLOCKS, THREADS = 32 * WARPS,
-                         TEAMS = WARPS / TEAM;                                           // of an SM; of a block
-    static constexpr int KEYS = 32, STEP = TEAM * KEYS;                                  // of a stage; from a warp's stage to its next
-    static constexpr int N_STAGES = TEAM > 1 ? 2 : 3, N_BEGUN = TEAM > 1 ? 1 : N_STAGES; // of a warp; those asked for before queries
+                         TEAMS = WARPS / TEAM;          // of an SM; of a block
+    static constexpr int KEYS = 32, STEP = TEAM * KEYS; // of a stage; from a warp's stage to its next
+    static constexpr int N_STAGES = TEAM > 1 ? 2 : 3,
+                         N_BEGUN = TEAM > 1 ? 1 : N_STAGES; // of a warp; those asked for before queries
     static constexpr int DIM = 128, COLUMNS = 8, PIECES = DIM / 16, M_TILES = KEYS / 16, OWN = PIECES / TEAM;
-    static constexpr int SIDE = KEYS * DIM, SCALES = 2 * SIDE, STAGE = SCALES + 2 * KEYS * 4; // keys, values, their scales
-    static constexpr int ENDS = (PIECES - OWN) * 512;                                         // sums of pieces that are another's
+    static constexpr int SIDE = KEYS * DIM, SCALES = 2 * SIDE,
+                         STAGE = SCALES + 2 * KEYS * 4;            // keys, values, their scales
+    static constexpr int ENDS = (PIECES - OWN) * 512;              // sums of pieces that are another's
     static constexpr int MAIL = TEAM > 1 ? ENDS + COLUMNS * 8 : 0; // those, base and total: what a warp leaves its team
     static constexpr int SHARED = WARPS * (N_STAGES * (STAGE + 8) + MAIL) + 128;
     static_assert(STAGE % 128 == 0, "the swizzle");
-    static_assert(TEAM <= 2, "a sequence in parts has two at least, and as many counters: one for each of a team (join_warp_parts)");
+    static_assert(
+        TEAM <= 2,
+        "a sequence in parts has two at least, and as many counters: one for each of a team (join_warp_parts)");
 };
 
-constexpr float WARP_UNIT = 32, MOST_P = 1024; // P is multiplied by WARP_UNIT; sums of a lane's of a stage that pass MOST_P raise the base
+constexpr float WARP_UNIT = 32,
+                MOST_P =
+                    1024; // P is multiplied by WARP_UNIT; sums of a lane's of a stage that pass MOST_P raise the base
 
 /* Of a pair. */
 struct warp_sums {
@@ -68,11 +74,15 @@ __device__ float load_shared_float(uint32_t at) {
 
 __device__ float4 load_shared_floats(uint32_t at) {
     float4 x;
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w) : "r"(at) : "memory");
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+                 : "r"(at)
+                 : "memory");
     return x;
 }
 __device__ void store_shared_floats(uint32_t at, float4 x) {
-    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w) : "memory");
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(at), "f"(x.x), "f"(x.y), "f"(x.z), "f"(x.w)
+                 : "memory");
 }
 
 /* What lies in a stage, in registers: of keys a word has four channels of a key, of values two channels of two keys. */
@@ -127,13 +137,15 @@ template <class S> struct warp_stage {
             for (int k = 0; k < 4; k++)
                 s[i][k] += odd[i][k];
     }
-    /* Values and their scales that nobody sees become 0, as 0 times them must be 0. Bit r of seen: key r of the stage is seen. */
+    /* Values and their scales that nobody sees become 0, as 0 times them must be 0. Bit r of seen: key r of the stage
+     * is seen. */
     __device__ void clear_values(uint32_t seen, const warp_place &at) {
         if (!(seen >> at.lane % S::KEYS & 1))
             top_scale = 0;
 #pragma unroll
         for (int j = 0; j < 2 * S::M_TILES; j++) {
-            uint32_t mask = (seen >> (8 * j + 2 * at.quarter) & 1 ? 0xffffu : 0) | (seen >> (8 * j + 2 * at.quarter) & 2 ? 0xffff0000u : 0);
+            uint32_t mask = (seen >> (8 * j + 2 * at.quarter) & 1 ? 0xffffu : 0) |
+                            (seen >> (8 * j + 2 * at.quarter) & 2 ? 0xffff0000u : 0);
             value_scale[j] = seen >> (8 * j + at.group) & 1 ? value_scale[j] : 0.0f;
 #pragma unroll
             for (int c = 0; c < S::PIECES / 2; c++) {
@@ -156,8 +168,10 @@ template <class S> struct warp_stage {
     }
 };
 
-/* Raises the base by the largest of x (scores less the base), and the reference to the largest scale; what was summed shrinks. */
-template <class S> __device__ void warp_raise(float (&x)[2 * S::M_TILES][2], float top_scale, bool is_first, warp_sums &o) {
+/* Raises the base by the largest of x (scores less the base), and the reference to the largest scale; what was summed
+ * shrinks. */
+template <class S>
+__device__ void warp_raise(float (&x)[2 * S::M_TILES][2], float top_scale, bool is_first, warp_sums &o) {
     float by[2];
 #pragma unroll
     for (int k = 0; k < 2; k++) {
@@ -192,8 +206,9 @@ struct warp_pair {
 
 /* P of a stage whose first key is `key`, and the sums with it. */
 template <class S>
-__device__ void warp_weights(const arguments &p, int key, const warp_pair &c, const warp_place &at, const float (&s)[S::M_TILES][4],
-                             bool is_first, warp_stage<S> &d, warp_sums &o, uint32_t (&weights)[2 * S::M_TILES]) {
+__device__ void warp_weights(const arguments &p, int key, const warp_pair &c, const warp_place &at,
+                             const float (&s)[S::M_TILES][4], bool is_first, warp_stage<S> &d, warp_sums &o,
+                             uint32_t (&weights)[2 * S::M_TILES]) {
     constexpr int EIGHTS = 2 * S::M_TILES;
     constexpr float LOG2_E = 1.4426950408889634f;
     constexpr uint32_t ALL = S::KEYS == 32 ? 0xffffffffu : (1u << S::KEYS % 32) - 1;
@@ -211,7 +226,8 @@ __device__ void warp_weights(const arguments &p, int key, const warp_pair &c, co
         for (int j = 0; j < EIGHTS; j++)
 #pragma unroll
             for (int k = 0; k < 2; k++)
-                x[j][k] = cap * (1.0f - __fdividef(2.0f, 1.0f + exp2_fast((x[j][k] + o.base[k]) * per_cap))) - o.base[k];
+                x[j][k] =
+                    cap * (1.0f - __fdividef(2.0f, 1.0f + exp2_fast((x[j][k] + o.base[k]) * per_cap))) - o.base[k];
     }
     uint32_t seen = bits_below(c.end - key) & ~bits_below(c.low - key);
     if ((seen & ALL) != ALL) {

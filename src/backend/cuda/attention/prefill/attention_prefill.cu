@@ -2,22 +2,24 @@
  *
  *     S [rows, keys] = q K^T,  P = 2^(S - m),  O [rows, channels] += P V
  *
- * A row is a query head of a token; the rows of a KV head, token after token, are cut into tiles of ROWS (attention_parts.cu), and
- * a block of threads takes one tile and walks over the keys that it sees, read in place from the cache's blocks. Two warpgroups
- * compute, with wgmma: each has 64 rows, or, where 512 channels do not fit the registers of one, half of the channels of the
- * same 64 (512 of e4m3 are attention_prefill_halves.cu's). While one makes exponentials the other has the tensor cores. A third
- * warpgroup brings keys and values, KEYS at a time, by bulk copies: kv.cuh's layout is what wgmma reads. e4m3 keys are multiplied as
- * they are (prefill_rows.cuh says how), other bytes are widened to float16, times their row's scale, on the way.
+ * A row is a query head of a token; the rows of a KV head, token after token, are cut into tiles of ROWS
+ * (attention_parts.cu), and a block of threads takes one tile and walks over the keys that it sees, read in place from
+ * the cache's blocks. Two warpgroups compute, with wgmma: each has 64 rows, or, where 512 channels do not fit the
+ * registers of one, half of the channels of the same 64 (512 of e4m3 are attention_prefill_halves.cu's). While one
+ * makes exponentials the other has the tensor cores. A third warpgroup brings keys and values, KEYS at a time, by bulk
+ * copies: kv.cuh's layout is what wgmma reads. e4m3 keys are multiplied as they are (prefill_rows.cuh says how), other
+ * bytes are widened to float16, times their row's scale, on the way.
  *
  * The largest score m is kept per row and raised only when a score passes it by 8; scores count in powers of two.
- * FLOPs: 4 * rows * keys seen * channels (6 with 512: both warpgroups make the scores); over bfloat16 2 more, for P in two terms. */
+ * FLOPs: 4 * rows * keys seen * channels (6 with 512: both warpgroups make the scores); over bfloat16 2 more, for P in
+ * two terms. */
 #include "backend/cuda/attention/attention.h"
 #include "backend/cuda/attention/attention_parts.h"
 #include "backend/cuda/attention/prefill/attention_prefill.h"
-#include "backend/cuda/value.h"
 #include "backend/cuda/attention/prefill/prefill_feed.cuh"
 #include "backend/cuda/attention/prefill/prefill_rows.cuh"
 #include "backend/cuda/attention/prefill/prefill_scores.cuh"
+#include "backend/cuda/value.h"
 
 namespace {
 
@@ -69,7 +71,8 @@ template <class S> __device__ shrinking soften(const float (&factor)[2], float (
 
 /* Scores of a tile to P, masked. */
 template <class S>
-__device__ shrinking weigh(const arguments &p, const dpart &part, const place &at, int i, float (&s)[S::KEYS / 2], sums<S> &o) {
+__device__ shrinking weigh(const arguments &p, const dpart &part, const place &at, int i, float (&s)[S::KEYS / 2],
+                           sums<S> &o) {
     const float capped[2] = {1, 1};
     int tile = part.first + i * S::KEYS;
     if (p.a.softcap > 0)
@@ -79,8 +82,8 @@ __device__ shrinking weigh(const arguments &p, const dpart &part, const place &a
     return soften<S>(p.a.softcap > 0 ? capped : at.by, s, o);
 }
 
-/* P as products read it. In bfloat16 it would be off by 1.6e-3, so there it is the sum of two, what rounding leaves and the rounding of
- * that. */
+/* P as products read it. In bfloat16 it would be off by 1.6e-3, so there it is the sum of two, what rounding leaves and
+ * the rounding of that. */
 template <class S> struct weights { uint32_t pairs[S::KEYS / 16][4], rest[S::BF16 ? S::KEYS / 16 : 1][4]; };
 
 template <class S> __device__ void round_weights(const float (&s)[S::KEYS / 2], weights<S> &w) {
@@ -96,7 +99,8 @@ template <class S> __device__ void round_weights(const float (&s)[S::KEYS / 2], 
 }
 
 /* Starts o += P V of the warpgroup's channels. */
-template <class S> __device__ void begin_values(const memory<S> &m, const place &at, int tile, const weights<S> &w, sums<S> &o) {
+template <class S>
+__device__ void begin_values(const memory<S> &m, const place &at, int tile, const weights<S> &w, sums<S> &o) {
     uint32_t values = m.values(tile) + at.sharer * (S::CHANNELS / 64) * S::PANEL;
     products_begin();
     registers_settle(o.o);
@@ -120,8 +124,8 @@ template <class S> __device__ void shrink_sums(const shrinking &shrink, sums<S> 
     }
 }
 
-/* Warpgroups of different rows start products by turns: so while one waits for the tensor cores, and has them, the other makes
- * exponentials. */
+/* Warpgroups of different rows start products by turns: so while one waits for the tensor cores, and has them, the
+ * other makes exponentials. */
 template <class S> __device__ void await_turn() {
     if (S::SHARERS == 1)
         threads_sync(3 + threadIdx.x / 128, COMPUTE);
@@ -131,8 +135,12 @@ template <class S> __device__ void give_turn() {
         threads_arrive(3 + 1 - threadIdx.x / 128, COMPUTE);
 }
 
-template <class S> __device__ void await_keys(const memory<S> &m, int i) { barrier_wait(m.key_full(i), m.turn(i, S::N_KEYS)); }
-template <class S> __device__ void await_values(const memory<S> &m, int i) { barrier_wait(m.value_full(i), m.turn(i, S::N_VALUES)); }
+template <class S> __device__ void await_keys(const memory<S> &m, int i) {
+    barrier_wait(m.key_full(i), m.turn(i, S::N_KEYS));
+}
+template <class S> __device__ void await_values(const memory<S> &m, int i) {
+    barrier_wait(m.value_full(i), m.turn(i, S::N_VALUES));
+}
 
 /* A tile of which no row of the warpgroup sees a key. */
 template <class S> __device__ void pass_tile(const memory<S> &m, int i) {
@@ -144,11 +152,11 @@ template <class S> __device__ void pass_tile(const memory<S> &m, int i) {
     release(m.value_empty(i));
 }
 
-/* The tiles from `first` to before `end`, one after the other: where both warpgroups make the scores of the same rows, these keep the
- * tensor cores and shared memory busy, and values are there once. */
+/* The tiles from `first` to before `end`, one after the other: where both warpgroups make the scores of the same rows,
+ * these keep the tensor cores and shared memory busy, and values are there once. */
 template <class S>
-__device__ void take_tiles_alone(const arguments &p, const memory<S> &m, const dpart &part, const place &at, int first, int end,
-                                 sums<S> &o) {
+__device__ void take_tiles_alone(const arguments &p, const memory<S> &m, const dpart &part, const place &at, int first,
+                                 int end, sums<S> &o) {
     for (int i = first; i < end; i++) {
         float s[S::KEYS / 2];
         weights<S> w;
@@ -167,10 +175,11 @@ __device__ void take_tiles_alone(const arguments &p, const memory<S> &m, const d
     }
 }
 
-/* The same, where a warpgroup has rows of its own: while exponentials are made of the scores of one tile, the products of those of the
- * tile before with its values go on. */
+/* The same, where a warpgroup has rows of its own: while exponentials are made of the scores of one tile, the products
+ * of those of the tile before with its values go on. */
 template <class S>
-__device__ void take_tiles(const arguments &p, const memory<S> &m, const dpart &part, const place &at, int first, int end, sums<S> &o) {
+__device__ void take_tiles(const arguments &p, const memory<S> &m, const dpart &part, const place &at, int first,
+                           int end, sums<S> &o) {
     float s[S::KEYS / 2];
     weights<S> w;
     await_keys<S>(m, first);
@@ -208,7 +217,8 @@ __device__ void take_tiles(const arguments &p, const memory<S> &m, const dpart &
 
 /* In float32: a lane has two channels in a row. */
 template <class S>
-__device__ void store_floats(const arguments &p, const dpart &part, int kv, const place &at, const float (&by)[2], const sums<S> &o) {
+__device__ void store_floats(const arguments &p, const dpart &part, int kv, const place &at, const float (&by)[2],
+                             const sums<S> &o) {
     int t = threadIdx.x % 4;
 #pragma unroll
     for (int k = 0; k < 2; k++) {
@@ -230,17 +240,20 @@ __device__ void store_floats(const arguments &p, const dpart &part, int kv, cons
 
 /* In 16 bits: rows come to where the queries were, and from there a warp stores one at a time. */
 template <class S, bool BF16>
-__device__ void store_pairs(const arguments &p, const dpart &part, const memory<S> &m, int kv, const place &at, const float (&by)[2],
-                            const sums<S> &o) {
+__device__ void store_pairs(const arguments &p, const dpart &part, const memory<S> &m, int kv, const place &at,
+                            const float (&by)[2], const sums<S> &o) {
     constexpr int LANES = S::CHANNELS / 8, ROWS = 32 / LANES; // of a row; rows at a time
     int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    char *room = m.base + at.sharer * (S::CHANNELS / 64) * S::QUERY_PANEL + (at.first_row + 16 * warp) * 128; // the warp's rows
-    threads_sync(S::SHARERS == 1 ? 5 + threadIdx.x / 128 : 1, S::SHARERS == 1 ? 128 : COMPUTE); // nobody needs their queries any more
+    char *room =
+        m.base + at.sharer * (S::CHANNELS / 64) * S::QUERY_PANEL + (at.first_row + 16 * warp) * 128; // the warp's rows
+    threads_sync(S::SHARERS == 1 ? 5 + threadIdx.x / 128 : 1,
+                 S::SHARERS == 1 ? 128 : COMPUTE); // nobody needs their queries any more
 #pragma unroll
     for (int k = 0; k < 2; k++)
 #pragma unroll
         for (int j = 0; j < S::CHANNELS / 8; j++)
-            *reinterpret_cast<uint32_t *>(room + j / 8 * S::QUERY_PANEL + (g + 8 * k) * 128 + ((j % 8) ^ g) * 16 + 4 * t) =
+            *reinterpret_cast<uint32_t *>(room + j / 8 * S::QUERY_PANEL + (g + 8 * k) * 128 + ((j % 8) ^ g) * 16 +
+                                          4 * t) =
                 to_pair<BF16>(o.o[4 * j + 2 * k] * by[k], o.o[4 * j + 2 * k + 1] * by[k]);
     __syncwarp(); // the rows are there
 #pragma unroll 2
@@ -249,14 +262,16 @@ __device__ void store_pairs(const arguments &p, const dpart &part, const memory<
         uint4 x = *reinterpret_cast<const uint4 *>(room + c / 8 * S::QUERY_PANEL + r * 128 + ((c % 8) ^ (r & 7)) * 16);
         row_place row = place_of_row(p, part, kv, of);
         store_eight<LANES, BF16>(p, of < part.columns,
-                                 row.token * p.out.stride + (int64_t)row.head * S::DIM + moved<S>(p, at.sharer * S::CHANNELS + 8 * c),
+                                 row.token * p.out.stride + (int64_t)row.head * S::DIM +
+                                     moved<S>(p, at.sharer * S::CHANNELS + 8 * c),
                                  row.token, x);
     }
 }
 
 /* Divides by the softmax's denominator and stores. */
 template <class S>
-__device__ void finish(const arguments &p, const dpart &part, const memory<S> &m, int kv, const place &at, const sums<S> &o) {
+__device__ void finish(const arguments &p, const dpart &part, const memory<S> &m, int kv, const place &at,
+                       const sums<S> &o) {
     int per_kv = p.a.n_heads / p.a.n_kv_heads;
     float by[2];
 #pragma unroll
@@ -275,7 +290,8 @@ __device__ void finish(const arguments &p, const dpart &part, const memory<S> &m
         store_pairs<S, true>(p, part, m, kv, at, by, o);
 }
 
-template <class S> __device__ void compute_all(const arguments &p, const memory<S> &m, const dpart &part, int kv, int n_tiles) {
+template <class S>
+__device__ void compute_all(const arguments &p, const memory<S> &m, const dpart &part, int kv, int n_tiles) {
     load_queries<S>(p, m, part, kv);
     place at = place_of<S>(p, part);
     set_row_scales<S>(p, m, at);
@@ -303,7 +319,8 @@ template <class S> __device__ void compute_all(const arguments &p, const memory<
     finish<S>(p, part, m, kv, at, o);
 }
 
-template <class S> __global__ void __launch_bounds__(THREADS, 1) attention_prefill(const __grid_constant__ arguments p) {
+template <class S>
+__global__ void __launch_bounds__(THREADS, 1) attention_prefill(const __grid_constant__ arguments p) {
     extern __shared__ char shared[];
     memory<S> m(shared);
     if (threadIdx.x == 0)
@@ -353,7 +370,8 @@ int attention_prefill_rows(const dattention *a) {
     return a->head_dim == 512 ? shape<512, ELEMENT_F16>::ROWS : shape<128, ELEMENT_F16>::ROWS;
 }
 
-void launch_attention_prefill(const launch *l, const dattention *a, const dparts *parts, dmat q, dweight sinks, dcache cache, dmat out) {
+void launch_attention_prefill(const launch *l, const dattention *a, const dparts *parts, dmat q, dweight sinks,
+                              dcache cache, dmat out) {
     arguments p = {l->plan, *a, *parts, q, out, sinks, cache, l->block_size};
     switch (cache.element) {
     case ELEMENT_F16: start_dim<ELEMENT_F16>(l, p); break;

@@ -11,12 +11,12 @@ extern "C" {
 
 /* ---- attention_prefill.cu: the same shapes ---- */
 int attention_prefill_rows(const struct dattention *a); // what it wants as `columns` of a part
-void launch_attention_prefill(const struct launch *l, const struct dattention *a, const struct dparts *parts, struct dmat q,
-                              struct dweight sinks, struct dcache cache, struct dmat out);
+void launch_attention_prefill(const struct launch *l, const struct dattention *a, const struct dparts *parts,
+                              struct dmat q, struct dweight sinks, struct dcache cache, struct dmat out);
 
 /* ---- attention_prefill_halves.cu: of these, those of 512 channels over a cache of e4m3 ---- */
-void launch_attention_prefill_halves(const struct launch *l, const struct dattention *a, const struct dparts *parts, struct dmat q,
-                                     struct dweight sinks, struct dcache cache, struct dmat out);
+void launch_attention_prefill_halves(const struct launch *l, const struct dattention *a, const struct dparts *parts,
+                                     struct dmat q, struct dweight sinks, struct dcache cache, struct dmat out);
 
 #ifdef __cplusplus
 }

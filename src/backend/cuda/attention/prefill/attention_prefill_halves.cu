@@ -1,18 +1,19 @@
-/* attention_prefill_halves.cu - attention_prefill.cu's over 512 channels of e4m3, where the sums of 64 rows fill the registers of two
- * warpgroups: of a step of 128 keys each makes the scores of one half, and multiplies all of P by one half of the channels.
+/* attention_prefill_halves.cu - attention_prefill.cu's over 512 channels of e4m3, where the sums of 64 rows fill the
+ * registers of two warpgroups: of a step of 128 keys each makes the scores of one half, and multiplies all of P by one
+ * half of the channels.
  *
  *     S [rows, keys] = q K^T,  P = 2^(S - m),  O^T [channels, rows] += V^T P^T
  *
- * Arithmetic is prefill_bytes.cuh's; P in shared memory is for both. The first warpgroup makes the scores of a step before the sums of the step
- * before, the second after them: so while one has exponentials to make the other has the tensor cores. What P and O are relative to each
- * warpgroup raises for its half by itself, and both agree on it when P of both is there.
- * FLOPs: 8 * rows * keys seen * channels of e4m3, which take as long as 4 of float16. */
+ * Arithmetic is prefill_bytes.cuh's; P in shared memory is for both. The first warpgroup makes the scores of a step
+ * before the sums of the step before, the second after them: so while one has exponentials to make the other has the
+ * tensor cores. What P and O are relative to each warpgroup raises for its half by itself, and both agree on it when P
+ * of both is there. FLOPs: 8 * rows * keys seen * channels of e4m3, which take as long as 4 of float16. */
 #include "backend/cuda/attention/attention.h"
 #include "backend/cuda/attention/attention_parts.h"
 #include "backend/cuda/attention/prefill/attention_prefill.h"
+#include "backend/cuda/attention/prefill/prefill_halves.cuh"
 #include "backend/cuda/linear/ending.h"
 #include "backend/cuda/value.h"
-#include "backend/cuda/attention/prefill/prefill_halves.cuh"
 
 namespace {
 
@@ -84,7 +85,8 @@ __device__ void agree(const memory<S> &m, bool any, int step, const place &at, b
 }
 
 /* Divides by the softmax's denominator and stores. */
-__device__ void finish(const arguments &p, const dpart &part, const memory<S> &m, int kv, const place &at, const row_sums<S> &o) {
+__device__ void finish(const arguments &p, const dpart &part, const memory<S> &m, int kv, const place &at,
+                       const row_sums<S> &o) {
     ending *endings = reinterpret_cast<ending *>(m.base + S::WEIGHTS_AT);
     int row = 16 * (threadIdx.x / 32 % 4) + threadIdx.x % 32 / 4, r = threadIdx.x;
     for (int k = 0; k < 2; k++) {
@@ -100,8 +102,8 @@ __device__ void finish(const arguments &p, const dpart &part, const memory<S> &m
 }
 
 /* The warpgroup's P of a step, of which it sees a key; whether it is relative to more than before. */
-__device__ bool weigh(const arguments &p, const dpart &part, const memory<S> &m, const source &src, const place &at, int step,
-                      row_sums<S> &o) {
+__device__ bool weigh(const arguments &p, const dpart &part, const memory<S> &m, const source &src, const place &at,
+                      int step, row_sums<S> &o) {
     some_keys h = keys_from<S>(p, part, at, part.first + step * S::STEP + at.sharer * S::KEYS);
     float s[S::KEYS / 2];
     begin_scores<S>(m, at, step, s);
@@ -113,7 +115,8 @@ __device__ bool weigh(const arguments &p, const dpart &part, const memory<S> &m,
     return raised;
 }
 
-__device__ void compute(const arguments &p, const dpart &part, const memory<S> &m, const source &src, int kv, int n_steps) {
+__device__ void compute(const arguments &p, const dpart &part, const memory<S> &m, const source &src, int kv,
+                        int n_steps) {
     load_queries<S>(p, m, part, kv);
     place at = place_of<S>(p, part);
     set_row_scales<S>(p, m, at);
@@ -126,7 +129,8 @@ __device__ void compute(const arguments &p, const dpart &part, const memory<S> &
     o.m[0] = o.m[1] = o.o_m[0] = o.o_m[1] = -INFINITY;
     o.l[0] = o.l[1] = 0;
     o.reference = o.o_reference = 0x1p-120f;
-    // The first warpgroup: scores of a step, sums of the one before, agree. The second: scores of a step, agree, sums of the same.
+    // The first warpgroup: scores of a step, sums of the one before, agree. The second: scores of a step, agree, sums
+    // of the same.
     for (int step = 0; step <= n_steps; step++) {
         bool any = step < n_steps && part.first + step * S::STEP + at.sharer * S::KEYS < part.end, raised = false;
         if (step < n_steps)
@@ -176,7 +180,7 @@ __global__ void __launch_bounds__(THREADS, 1) attention_prefill_halves(const __g
 
 } // namespace
 
-void launch_attention_prefill_halves(const launch *l, const dattention *a, const dparts *parts, dmat q, dweight sinks, dcache cache,
-                                     dmat out) {
+void launch_attention_prefill_halves(const launch *l, const dattention *a, const dparts *parts, dmat q, dweight sinks,
+                                     dcache cache, dmat out) {
     launch_items<S>(attention_prefill_halves, l, {l->plan, *a, *parts, q, out, sinks, cache, l->block_size});
 }

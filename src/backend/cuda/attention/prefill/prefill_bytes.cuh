@@ -1,24 +1,27 @@
-/* prefill_bytes.cuh - of attention_prefill_halves.cu: prompts over a cache of e4m3, where keys and values are multiplied as they lie there.
+/* prefill_bytes.cuh - of attention_prefill_halves.cu: prompts over a cache of e4m3, where keys and values are
+ * multiplied as they lie there.
  *
  *     S [rows, keys] = q K^T,  P = 2^(S - m),  O^T [channels, rows] += V^T P^T
  *
- * All products are of e4m3: queries and P are the sum of two e4m3 (prefill_rows.cuh), V^T comes to registers turned, 64 channels at a
- * time, and P goes to shared memory, whose bytes are the only right operand that wgmma knows:
+ * All products are of e4m3: queries and P are the sum of two e4m3 (prefill_rows.cuh), V^T comes to registers turned, 64
+ * channels at a time, and P goes to shared memory, whose bytes are the only right operand that wgmma knows:
  *
- *     weights   [2 terms][64 rows][128 keys]   of 16 keys, bytes 4t .. 4t + 3 of a row are keys 2t, 2t + 1, 2t + 8, 2t + 9
+ *     weights   [2 terms][64 rows][128 keys]   of 16 keys, bytes 4t .. 4t + 3 of a row are keys 2t, 2t + 1, 2t + 8, 2t
+ * + 9
  *
- * The largest score m is kept per row, in whole powers of two, and raised when a score passes it by P_SLACK; a value's scale is P's, relative to a
- * power of two that is raised likewise. As the tensor cores keep some 14 bits of a sum, sums of a step are added to O in float32.
+ * The largest score m is kept per row, in whole powers of two, and raised when a score passes it by P_SLACK; a value's
+ * scale is P's, relative to a power of two that is raised likewise. As the tensor cores keep some 14 bits of a sum,
+ * sums of a step are added to O in float32.
  *
  * S (a shape) has STEP 128 keys a step, KEYS of them whose scores a warpgroup makes, CHANNELS that it sums. */
 #pragma once
 
 #include "backend/cuda/attention/attention_parts.h"
-#include "backend/cuda/linear/ending.h"
-#include "backend/cuda/value.h"
 #include "backend/cuda/attention/prefill/prefill_feed.cuh"
 #include "backend/cuda/attention/prefill/prefill_rows.cuh"
 #include "backend/cuda/attention/prefill/prefill_scores.cuh"
+#include "backend/cuda/linear/ending.h"
+#include "backend/cuda/value.h"
 
 namespace {
 
@@ -66,7 +69,8 @@ template <class S> __device__ void copy_step_keys(const memory<S> &m, const sour
         run_of_slots of = slots_of(s, tile, r);
         if (kind == 0)
             x = {m.keys(step) + panel * S::RAW_PANEL + r * s.run * S::RAW_WIDTH,
-                 s.keys + of.block + (panel >= s.own_panels ? s.to_values : 0) + panel * s.panel_bytes + of.slot * S::RAW_WIDTH,
+                 s.keys + of.block + (panel >= s.own_panels ? s.to_values : 0) + panel * s.panel_bytes +
+                     of.slot * S::RAW_WIDTH,
                  of.n * S::RAW_WIDTH};
         else
             x = {(kind == 1 ? m.key_scales(step) : m.value_scales(step)) + r * s.run * 4,
@@ -76,25 +80,29 @@ template <class S> __device__ void copy_step_keys(const memory<S> &m, const sour
 }
 
 /* Values of a step, of CHANNELS from panel `first` on. */
-template <class S> __device__ void copy_step_values(const memory<S> &m, const source &s, int tile, int first, int step) {
+template <class S>
+__device__ void copy_step_values(const memory<S> &m, const source &s, int tile, int first, int step) {
     constexpr int PANELS = S::CHANNELS / S::RAW_WIDTH;
     int lane = threadIdx.x % 32, r = lane / PANELS, panel = lane % PANELS;
     piece x = {};
     if (r < S::STEP / s.run) {
         run_of_slots of = slots_of(s, tile, r);
         x = {m.values(step) + panel * S::STEP * S::RAW_WIDTH + r * s.run * S::RAW_WIDTH,
-             s.keys + of.block + s.to_values + (first + panel) * s.panel_bytes + of.slot * S::RAW_WIDTH, of.n * S::RAW_WIDTH};
+             s.keys + of.block + s.to_values + (first + panel) * s.panel_bytes + of.slot * S::RAW_WIDTH,
+             of.n * S::RAW_WIDTH};
     }
     copy_pieces(x, m.value_full(step));
 }
 
 // ---- scores and P -----------------------------------------------------------------------------------------------
 
-/* Of two rows (m, l), and of 16 rows' channels 64 i + 16 warp + 2 g and + 1: o[i][4 n + k] and [4 n + 2 + k] of row 8 n + 2 t + k. */
+/* Of two rows (m, l), and of 16 rows' channels 64 i + 16 warp + 2 g and + 1: o[i][4 n + k] and [4 n + 2 + k] of row 8 n
+ * + 2 t + k. */
 template <class S> struct row_sums {
     float o[S::CHANNELS / 64][32], o_m[2],
-        o_reference;             // what o is relative to: 2^o_m of a row, and a power of two, no less than any scale of values
-    float m[2], reference, l[2]; // the same of this warpgroup's P, which may be ahead; l: of this thread's keys, times 2^P_LOG2_UNIT
+        o_reference; // what o is relative to: 2^o_m of a row, and a power of two, no less than any scale of values
+    float m[2], reference,
+        l[2]; // the same of this warpgroup's P, which may be ahead; l: of this thread's keys, times 2^P_LOG2_UNIT
 };
 
 /* Keys of a step that the warpgroup makes scores of. */
@@ -115,8 +123,8 @@ template <class S> __device__ some_keys keys_from(const arguments &p, const dpar
 
 /* From scores without scales to the masked ones; scales of values that nobody sees become 0. */
 template <class S>
-__device__ void mask_scores(const arguments &p, const dpart &part, const memory<S> &m, const source &src, const place &at,
-                            const some_keys &h, int step, float (&s)[S::KEYS / 2]) {
+__device__ void mask_scores(const arguments &p, const dpart &part, const memory<S> &m, const source &src,
+                            const place &at, const some_keys &h, int step, float (&s)[S::KEYS / 2]) {
     end_scores<S>(m, step, s);
     if (p.a.softcap > 0)
         cap_scores<S>(at, p.a.softcap, s);
@@ -129,9 +137,11 @@ __device__ void mask_scores(const arguments &p, const dpart &part, const memory<
     threads_sync(OWN + threadIdx.x / 128, 128); // the scales are there
 }
 
-/* Raises m, to whole powers of two, where a score passes it, and the reference to the scales of the values; true: of any row of the warp. */
+/* Raises m, to whole powers of two, where a score passes it, and the reference to the scales of the values; true: of
+ * any row of the warp. */
 template <class S>
-__device__ bool raise_own(const memory<S> &m, const some_keys &h, int step, const float (&s)[S::KEYS / 2], row_sums<S> &o) {
+__device__ bool raise_own(const memory<S> &m, const some_keys &h, int step, const float (&s)[S::KEYS / 2],
+                          row_sums<S> &o) {
     int lane = threadIdx.x % 32;
     float most[2] = {-INFINITY, -INFINITY};
 #pragma unroll
@@ -142,7 +152,8 @@ __device__ bool raise_own(const memory<S> &m, const some_keys &h, int step, cons
 #pragma unroll
     for (int i = 0; i < S::KEYS; i += 32)
         scale = fmaxf(scale, scales[lane + i]);
-    if (!__any_sync(0xffffffffu, most[0] * h.by[0] > o.m[0] + P_SLACK || most[1] * h.by[1] > o.m[1] + P_SLACK || scale > o.reference))
+    if (!__any_sync(0xffffffffu, most[0] * h.by[0] > o.m[0] + P_SLACK || most[1] * h.by[1] > o.m[1] + P_SLACK ||
+                                     scale > o.reference))
         return false;
 #pragma unroll
     for (int k = 0; k < 2; k++) {
@@ -173,8 +184,8 @@ template <class S> __device__ uint32_t weights_of(const memory<S> &m, int step, 
 
 /* P of the warpgroup's keys, times the values' scales, as terms in the right operand. */
 template <class S>
-__device__ void place_weights(const memory<S> &m, const some_keys &h, int step, const place &at, const float (&s)[S::KEYS / 2],
-                              row_sums<S> &o) {
+__device__ void place_weights(const memory<S> &m, const some_keys &h, int step, const place &at,
+                              const float (&s)[S::KEYS / 2], row_sums<S> &o) {
     int t = threadIdx.x % 4;
     uint32_t to = weights_of(m, step, at);
     const float2 *scales = reinterpret_cast<const float2 *>(m.at(m.value_scales(step))) + t;
@@ -220,12 +231,13 @@ template <class S> __device__ void shrink_sums(const memory<S> &m, int step, row
     }
 }
 
-/* The left operand of 64 channels of a step's values. Row g is channel 2g, row g + 8 channel 2g + 1; of 16 keys, column 4t .. 4t + 3 are
- * keys 2t, 2t + 1, 2t + 8, 2t + 9. */
+/* The left operand of 64 channels of a step's values. Row g is channel 2g, row g + 8 channel 2g + 1; of 16 keys, column
+ * 4t .. 4t + 3 are keys 2t, 2t + 1, 2t + 8, 2t + 9. */
 template <class S> __device__ void load_values(const memory<S> &m, int step, int i, uint32_t (&v)[4][4]) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
     constexpr int WIDTH = S::RAW_WIDTH;
-    uint32_t from = m.values(step) + i / 2 * S::STEP * WIDTH + lane * WIDTH + kv_swizzled(WIDTH, lane, i % 2 * 64 + warp * 16);
+    uint32_t from =
+        m.values(step) + i / 2 * S::STEP * WIDTH + lane * WIDTH + kv_swizzled(WIDTH, lane, i % 2 * 64 + warp * 16);
 #pragma unroll
     for (int k = 0; k < 4; k++) {
         uint32_t words[4];
@@ -283,19 +295,24 @@ struct ending {
 
 __device__ ending ending_of(const arguments &p, const dpart &part, int kv, int r, float by) { // r: row of the tile
     row_place at = place_of_row(p, part, kv, part.first_column + r);
-    return {part.first_column + r < part.columns ? at.token * p.out.stride + (int64_t)at.head * p.a.head_dim : -1, by, (int)at.token};
+    return {part.first_column + r < part.columns ? at.token * p.out.stride + (int64_t)at.head * p.a.head_dim : -1, by,
+            (int)at.token};
 }
 
 /* What the thread adds to its two rows' sums of P: of all lanes, and the sink. */
-template <class S> __device__ float row_total(const arguments &p, int kv, const place &at, const row_sums<S> &o, int k, bool sink) {
+template <class S>
+__device__ float row_total(const arguments &p, int kv, const place &at, const row_sums<S> &o, int k, bool sink) {
     int per_kv = p.a.n_heads / p.a.n_kv_heads;
     float l = o.l[k] + __shfl_xor_sync(0xffffffffu, o.l[k], 1);
     l += __shfl_xor_sync(0xffffffffu, l, 2);
-    return p.sinks.at && sink ? l + exp2_fast(load(p.sinks, kv * per_kv + at.row[k] % per_kv) * LOG2_E - o.m[k] + P_LOG2_UNIT) : l;
+    return p.sinks.at && sink
+               ? l + exp2_fast(load(p.sinks, kv * per_kv + at.row[k] % per_kv) * LOG2_E - o.m[k] + P_LOG2_UNIT)
+               : l;
 }
 
 /* In float32, a pair of channels at a time, and the largest size of a row's. */
-template <class S> __device__ void store_floats(const arguments &p, const ending *endings, int first_channel, const row_sums<S> &o) {
+template <class S>
+__device__ void store_floats(const arguments &p, const ending *endings, int first_channel, const row_sums<S> &o) {
     int warp = threadIdx.x / 32 % 4, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
 #pragma unroll
     for (int n = 0; n < 8; n++)
@@ -320,10 +337,11 @@ template <class S> __device__ void store_floats(const arguments &p, const ending
         }
 }
 
-/* In 16 bits, which first come to `room`, [panel][row][128 bytes], PITCH bytes from a panel to the next: from there a warp stores a row at a time,
- * and knows the largest size in it. */
+/* In 16 bits, which first come to `room`, [panel][row][128 bytes], PITCH bytes from a panel to the next: from there a
+ * warp stores a row at a time, and knows the largest size in it. */
 template <class S, bool BF16, int PITCH>
-__device__ void store_pairs(const arguments &p, const ending *endings, int first_channel, char *room, const row_sums<S> &o) {
+__device__ void store_pairs(const arguments &p, const ending *endings, int first_channel, char *room,
+                            const row_sums<S> &o) {
     constexpr int LANES = S::CHANNELS / 8, ROWS = 32 / LANES; // of a row; rows at a time
     int warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
@@ -334,7 +352,8 @@ __device__ void store_pairs(const arguments &p, const ending *endings, int first
             float by = endings[r].by;
 #pragma unroll
             for (int i = 0; i < S::CHANNELS / 64; i++)
-                *reinterpret_cast<uint32_t *>(room + i * PITCH + r * 128 + ((2 * warp + g / 4) ^ (2 * t)) * 16 + g % 4 * 4) =
+                *reinterpret_cast<uint32_t *>(room + i * PITCH + r * 128 + ((2 * warp + g / 4) ^ (2 * t)) * 16 +
+                                              g % 4 * 4) =
                     to_pair<BF16>(o.o[i][4 * n + k] * by, o.o[i][4 * n + 2 + k] * by);
         }
     threads_sync(OWN + threadIdx.x / 128, 128); // the rows are there
@@ -349,7 +368,8 @@ __device__ void store_pairs(const arguments &p, const ending *endings, int first
 
 /* Rows of 64, whose endings are there; room: of the queries, which nobody needs any more. */
 template <class S>
-__device__ void store_rows(const arguments &p, const ending *endings, int first_channel, char *room, const row_sums<S> &o) {
+__device__ void store_rows(const arguments &p, const ending *endings, int first_channel, char *room,
+                           const row_sums<S> &o) {
     if (p.out.element == ELEMENT_F32)
         store_floats(p, endings, first_channel, o);
     else if (p.out.element == ELEMENT_F16)

@@ -1,13 +1,13 @@
-/* prefill_feed.cuh - the copying warpgroup of attention_prefill.cu: brings keys and values to shared memory, KEYS of a tile at a time,
- * and widens what has 8 bits and is to be multiplied in 16.
+/* prefill_feed.cuh - the copying warpgroup of attention_prefill.cu: brings keys and values to shared memory, KEYS of a
+ * tile at a time, and widens what has 8 bits and is to be multiplied in 16.
  *
- * Of 16 bits one warp copies both sides, tile after tile. Of 8 bits all four warps widen what the first has copied: of an e4m3 cache the
- * values alone, since scores are made from keys as they are, with their scales; of int8 both. */
+ * Of 16 bits one warp copies both sides, tile after tile. Of 8 bits all four warps widen what the first has copied: of
+ * an e4m3 cache the values alone, since scores are made from keys as they are, with their scales; of int8 both. */
 #pragma once
 
 #include "backend/cuda/attention/attention_parts.h"
-#include "backend/cuda/value.h"
 #include "backend/cuda/attention/prefill/prefill_shape.cuh"
+#include "backend/cuda/value.h"
 
 namespace {
 
@@ -18,8 +18,9 @@ struct source {
     const int32_t *table;
     const char *keys, *scales; // of the KV head in block 0
     int64_t block_bytes, to_values, to_value_scales, panel_bytes;
-    int own_panels;                          // of keys; the others are those of the values
-    int first, low, end, run, n_runs, shift; // first key of tile 0; run: slots that lie together; shift: log2 of a block's slots
+    int own_panels; // of keys; the others are those of the values
+    int first, low, end, run, n_runs,
+        shift; // first key of tile 0; run: slots that lie together; shift: log2 of a block's slots
 };
 
 template <class S> __device__ source source_of(const arguments &p, const dpart &part, int kv) {
@@ -74,11 +75,12 @@ template <class S> __device__ void copy_side(const source &s, int i, const targe
     int64_t block = s.table[key >> s.shift] * s.block_bytes;
     int slot = key & ((1 << s.shift) - 1);
     if (scales)
-        bulk_copy(to.scales + r * s.run * 4, s.scales + block + to.side * s.to_value_scales + slot * 4, n_bytes, to.full);
+        bulk_copy(to.scales + r * s.run * 4, s.scales + block + to.side * s.to_value_scales + slot * 4, n_bytes,
+                  to.full);
     else
         bulk_copy(to.rows + panel * S::KEYS * WIDTH + r * s.run * WIDTH,
-                  s.keys + block + (to.side == SIDE_VALUES || panel >= s.own_panels ? s.to_values : 0) + panel * s.panel_bytes +
-                      (int64_t)slot * WIDTH,
+                  s.keys + block + (to.side == SIDE_VALUES || panel >= s.own_panels ? s.to_values : 0) +
+                      panel * s.panel_bytes + (int64_t)slot * WIDTH,
                   n_bytes, to.full);
 }
 
@@ -93,7 +95,8 @@ template <class S> __device__ void clear_rows(const memory<S> &m, const source &
         int first = r * s.run + run_length(s, tile, r), n = (r + 1) * s.run - first;
         for (int k = threadIdx.x % 32; k < n * S::N_PANELS * 8; k += 32) {
             int row = first + k / (S::N_PANELS * 8), piece = k % (S::N_PANELS * 8);
-            *reinterpret_cast<uint4 *>(m.at(m.values(i)) + piece / 8 * S::PANEL + row * 128 + piece % 8 * 16) = {0, 0, 0, 0};
+            *reinterpret_cast<uint4 *>(m.at(m.values(i)) + piece / 8 * S::PANEL + row * 128 + piece % 8 * 16) = {0, 0,
+                                                                                                                 0, 0};
         }
     }
     fence_bulk();
@@ -113,8 +116,8 @@ template <class S> __device__ void copy_all(const memory<S> &m, const source &s,
 
 // ---- of 8 bits --------------------------------------------------------------------------------------------------
 
-/* A row's scale as factors of pairs of float16. Where that holds the scale no worse than its other numbers, one is enough; else its
- * fraction and its power of two come one after the other, as the power changes no fraction. */
+/* A row's scale as factors of pairs of float16. Where that holds the scale no worse than its other numbers, one is
+ * enough; else its fraction and its power of two come one after the other, as the power changes no fraction. */
 struct row_factor {
     __half2 fraction, power;
     bool whole; // of all rows of the warp: power is 1
@@ -150,7 +153,8 @@ template <class S, bool WHOLE> __device__ uint4 widen_eight(uint32_t low, uint32
 /* A thread's pieces of 16 bytes of its row: number `first` of every STEP, of which LOADS are under way at a time. */
 template <class S, bool WHOLE>
 __device__ void widen_pieces(const char *from, char *to, int row, int first, bool is_there, const row_factor &f) {
-    constexpr int PIECES = S::RAW_PANELS * S::RAW_WIDTH / 16, WIDTH_PIECES = S::RAW_WIDTH / 16, STEP = 128 / S::KEYS, LOADS = 4;
+    constexpr int PIECES = S::RAW_PANELS * S::RAW_WIDTH / 16, WIDTH_PIECES = S::RAW_WIDTH / 16, STEP = 128 / S::KEYS,
+                  LOADS = 4;
     int turn = S::RAW_WIDTH == 128 ? row & 7 : (row >> 1) & 3;
 #pragma unroll
     for (int c0 = 0; c0 < PIECES; c0 += LOADS * STEP) {
@@ -160,23 +164,26 @@ __device__ void widen_pieces(const char *from, char *to, int row, int first, boo
             int c = c0 + u * STEP;
             bytes[u] = {0, 0, 0, 0}; // 0 times what lies there must be 0
             if (is_there)
-                bytes[u] =
-                    *reinterpret_cast<const uint4 *>(from + c / WIDTH_PIECES * S::RAW_PANEL + ((c % WIDTH_PIECES + first) ^ turn) * 16);
+                bytes[u] = *reinterpret_cast<const uint4 *>(from + c / WIDTH_PIECES * S::RAW_PANEL +
+                                                            ((c % WIDTH_PIECES + first) ^ turn) * 16);
         }
 #pragma unroll
         for (int u = 0; u < LOADS; u++) {
             int c = 2 * (c0 + u * STEP);
             char *at = to + c / 8 * S::PANEL;
-            *reinterpret_cast<uint4 *>(at + ((c % 8 + 2 * first) ^ (row & 7)) * 16) = widen_eight<S, WHOLE>(bytes[u].x, bytes[u].y, f);
-            *reinterpret_cast<uint4 *>(at + ((c % 8 + 2 * first + 1) ^ (row & 7)) * 16) = widen_eight<S, WHOLE>(bytes[u].z, bytes[u].w, f);
+            *reinterpret_cast<uint4 *>(at + ((c % 8 + 2 * first) ^ (row & 7)) * 16) =
+                widen_eight<S, WHOLE>(bytes[u].x, bytes[u].y, f);
+            *reinterpret_cast<uint4 *>(at + ((c % 8 + 2 * first + 1) ^ (row & 7)) * 16) =
+                widen_eight<S, WHOLE>(bytes[u].z, bytes[u].w, f);
         }
     }
     static_assert(PIECES % (LOADS * STEP) == 0 && WIDTH_PIECES % STEP == 0, "no piece is left over");
 }
 
-/* Raw bytes of some panels of a tile to 16 bits. Neighbouring threads take neighbouring rows, whose swizzled pieces lie in different banks
- * on both sides. */
-template <class S> __device__ void widen(const memory<S> &m, const source &s, int i, uint32_t raw, uint32_t scales, uint32_t to) {
+/* Raw bytes of some panels of a tile to 16 bits. Neighbouring threads take neighbouring rows, whose swizzled pieces lie
+ * in different banks on both sides. */
+template <class S>
+__device__ void widen(const memory<S> &m, const source &s, int i, uint32_t raw, uint32_t scales, uint32_t to) {
     int row = threadIdx.x % S::KEYS, first = threadIdx.x % 128 / S::KEYS, key = s.first + i * S::KEYS + row;
     bool is_there = key >= s.low && key < s.end;
     row_factor f = factor_of(is_there ? reinterpret_cast<const float *>(m.at(scales))[row] : 0.0f);

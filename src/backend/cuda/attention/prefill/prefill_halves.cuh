@@ -1,4 +1,5 @@
-/* prefill_halves.cuh - of attention_prefill_halves.cu: what a block of threads has in shared memory, and what its copying warps do.
+/* prefill_halves.cuh - of attention_prefill_halves.cu: what a block of threads has in shared memory, and what its
+ * copying warps do.
  *
  *     queries   [8 panels][64 rows][128 bytes]          e4m3 twice, prefill_rows.cuh
  *     keys      [2 warpgroups][4 panels][64 keys][128]  of a warpgroup's half of a step's keys
@@ -9,8 +10,8 @@
  * Each of the four copying warps feeds one of the four buffers of keys and values, which a single warpgroup reads. */
 #pragma once
 
-#include "backend/cuda/value.h"
 #include "backend/cuda/attention/prefill/prefill_bytes.cuh"
+#include "backend/cuda/value.h"
 
 namespace {
 
@@ -26,12 +27,14 @@ struct halves {
     static constexpr int KEYS_AT = QUERY, VALUES_AT = KEYS_AT + GROUPS * SIDE, WEIGHTS_AT = VALUES_AT + GROUPS * SIDE;
     static constexpr int SCALES_AT = WEIGHTS_AT + 2 * WEIGHTS, LARGEST_AT = SCALES_AT + GROUPS * 2 * 2 * KEYS * 4;
     static constexpr int SHRINK_AT = LARGEST_AT + GROUPS * ROWS * 4, REFERENCE_AT = SHRINK_AT + ROWS * 2;
-    static constexpr int BARRIERS_AT = REFERENCE_AT + GROUPS * 4, SHARED = BARRIERS_AT + 4 * GROUPS * 8 + (WARP_ARRIVALS > 1 ? 8 : 0);
+    static constexpr int BARRIERS_AT = REFERENCE_AT + GROUPS * 4,
+                         SHARED = BARRIERS_AT + 4 * GROUPS * 8 + (WARP_ARRIVALS > 1 ? 8 : 0);
     static constexpr int COPY_REGISTERS = 24, COMPUTE_REGISTERS = 240;
     static_assert(STEP == 128 && SHARED <= 227 * 1024, "a row of P is a panel's, and a block has room");
 };
 
-/* Addresses in shared memory, and the barriers: of keys and of values of a warpgroup, when they are there (full) and left (empty). */
+/* Addresses in shared memory, and the barriers: of keys and of values of a warpgroup, when they are there (full) and
+ * left (empty). */
 template <> struct memory<halves> {
     typedef halves S;
     char *base; // a multiple of 1,024
@@ -45,20 +48,24 @@ template <> struct memory<halves> {
     __device__ uint32_t keys(int) const { return query + S::KEYS_AT + group * S::SIDE; }
     __device__ uint32_t values(int) const { return query + S::VALUES_AT + group * S::SIDE; }
     __device__ uint32_t weights(int step) const { return query + S::WEIGHTS_AT + (step & 1) * S::WEIGHTS; }
-    __device__ uint32_t key_scales(int step) const { return query + S::SCALES_AT + (group * 2 + (step & 1)) * 2 * S::KEYS * 4; }
+    __device__ uint32_t key_scales(int step) const {
+        return query + S::SCALES_AT + (group * 2 + (step & 1)) * 2 * S::KEYS * 4;
+    }
     __device__ uint32_t value_scales(int step) const { return key_scales(step) + S::KEYS * 4; }
     __device__ uint32_t row_scales() const { return query + S::LARGEST_AT; } // until the first step is done
     __device__ float *largest() const { return floats(S::LARGEST_AT); }      // [warpgroup][row]
-    __device__ __nv_bfloat16 *shrink(int) const { return reinterpret_cast<__nv_bfloat16 *>(base + S::SHRINK_AT); } // [row]
-    __device__ float *reference() const { return floats(S::REFERENCE_AT); }                                        // [warpgroup]
+    __device__ __nv_bfloat16 *shrink(int) const {
+        return reinterpret_cast<__nv_bfloat16 *>(base + S::SHRINK_AT);
+    }                                                                       // [row]
+    __device__ float *reference() const { return floats(S::REFERENCE_AT); } // [warpgroup]
 
     __device__ uint32_t key_full(int = 0) const { return query + S::BARRIERS_AT + group * 32; }
     __device__ uint32_t key_empty() const { return key_full() + 8; }
     __device__ uint32_t value_full(int = 0) const { return key_full() + 16; }
     __device__ uint32_t value_empty() const { return key_full() + 24; }
 
-    /* Both warpgroups meet here. racecheck and synccheck name the named barrier, which is at two places of the program; in a build for them it
-     * is one in shared memory, with which racecheck is clean, and `any` is always so. */
+    /* Both warpgroups meet here. racecheck and synccheck name the named barrier, which is at two places of the program;
+     * in a build for them it is one in shared memory, with which racecheck is clean, and `any` is always so. */
     __device__ uint32_t meeting() const { return query + S::SHARED - 8; }
     __device__ void meet() const {
         if constexpr (WARP_ARRIVALS > 1)

@@ -1,22 +1,25 @@
-/* prefill_rows.cuh - of attention_prefill.cu: queries on their way to shared memory, rounded to what scores are multiplied in, and results on
- * their way out.
+/* prefill_rows.cuh - of attention_prefill.cu: queries on their way to shared memory, rounded to what scores are
+ * multiplied in, and results on their way out.
  *
- * Over a cache of 16 bits that is its element, over int8 float16. Over e4m3 a row is first brought to at most 256 by a power of two, its
- * scale, and then is the sum of two e4m3: what rounding x leaves, and the rounding of that, eight bits of fraction in all. So two
- * products of e4m3, which are twice as fast, stand for one of float16, and keys need not be widened.
+ * Over a cache of 16 bits that is its element, over int8 float16. Over e4m3 a row is first brought to at most 256 by a
+ * power of two, its scale, and then is the sum of two e4m3: what rounding x leaves, and the rounding of that, eight
+ * bits of fraction in all. So two products of e4m3, which are twice as fast, stand for one of float16, and keys need
+ * not be widened.
  *
  *     row    [DIM bytes of the larger][DIM bytes of the smaller], in panels of 128 bytes */
 #pragma once
 
 #include "backend/cuda/attention/attention_parts.h"
-#include "backend/cuda/value.h"
 #include "backend/cuda/attention/prefill/prefill_shape.cuh"
+#include "backend/cuda/value.h"
 
 namespace {
 
 template <element Q> struct eight_queries { // eight queries as they come
     uint4 half;
-    __device__ void load(const dmat &q, int64_t at) { half = *reinterpret_cast<const uint4 *>(static_cast<const char *>(q.at) + at * 2); }
+    __device__ void load(const dmat &q, int64_t at) {
+        half = *reinterpret_cast<const uint4 *>(static_cast<const char *>(q.at) + at * 2);
+    }
     __device__ float2 pair(int i) const {
         uint32_t x = i == 0 ? half.x : i == 1 ? half.y : i == 2 ? half.z : half.w;
         return Q == ELEMENT_F16 ? __half22float2(*reinterpret_cast<__half2 *>(&x))
@@ -31,7 +34,10 @@ template <> struct eight_queries<ELEMENT_F32> {
         high = from[1];
     }
     __device__ float2 pair(int i) const {
-        return i == 0 ? float2{low.x, low.y} : i == 1 ? float2{low.z, low.w} : i == 2 ? float2{high.x, high.y} : float2{high.z, high.w};
+        return i == 0   ? float2{low.x, low.y}
+               : i == 1 ? float2{low.z, low.w}
+               : i == 2 ? float2{high.x, high.y}
+                        : float2{high.z, high.w};
     }
 };
 
@@ -60,7 +66,8 @@ __device__ void copy_piece(uint32_t to, const void *from) {
 __device__ void await_pieces() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 /* Both computing warpgroups bring the rows, of 16 bits; UNROLL loads a thread are under way at a time. */
-template <class S, element Q> __device__ void load_rows(const arguments &p, const memory<S> &m, const dpart &part, int kv) {
+template <class S, element Q>
+__device__ void load_rows(const arguments &p, const memory<S> &m, const dpart &part, int kv) {
     if constexpr (Q == (S::BF16 ? ELEMENT_BF16 : ELEMENT_F16)) { // as they are
         const char *q = static_cast<const char *>(p.q.at);
 #pragma unroll 2
@@ -89,8 +96,8 @@ template <class S, element Q> __device__ void load_rows(const arguments &p, cons
                 float2 x = eight[u].pair(k);
                 y[k] = to_pair<S::BF16>(x.x, x.y);
             }
-            *reinterpret_cast<uint4 *>(m.at(m.query) + c / 8 * S::QUERY_PANEL + r * 128 + ((c % 8) ^ (r & 7)) * 16) = {y[0], y[1], y[2],
-                                                                                                                       y[3]};
+            *reinterpret_cast<uint4 *>(m.at(m.query) + c / 8 * S::QUERY_PANEL + r * 128 +
+                                       ((c % 8) ^ (r & 7)) * 16) = {y[0], y[1], y[2], y[3]};
         }
     }
     static_assert(S::ROWS * PIECES % (UNROLL * COMPUTE) == 0, "no thread is left over");
@@ -122,10 +129,12 @@ template <> struct split<ELEMENT_F16> { // two at a time
         return reinterpret_cast<__half2 &>(y);
     }
     static __device__ float largest(const eight_queries<ELEMENT_F16> &x) {
-        __half2 most = __hmax2(__hmax2(__habs2(half(x, 0)), __habs2(half(x, 1))), __hmax2(__habs2(half(x, 2)), __habs2(half(x, 3))));
+        __half2 most = __hmax2(__hmax2(__habs2(half(x, 0)), __habs2(half(x, 1))),
+                               __hmax2(__habs2(half(x, 2)), __habs2(half(x, 3))));
         return fmaxf(__low2float(most), __high2float(most));
     }
-    static __device__ void parts(const eight_queries<ELEMENT_F16> &x, float by, uint32_t (&large)[4], uint32_t (&small)[4]) {
+    static __device__ void parts(const eight_queries<ELEMENT_F16> &x, float by, uint32_t (&large)[4],
+                                 uint32_t (&small)[4]) {
         __half2 factor = __float2half2_rn(by);
 #pragma unroll
         for (int k = 0; k < 4; k++) {
@@ -139,19 +148,22 @@ template <> struct split<ELEMENT_F16> { // two at a time
 };
 
 /* Eight channels from c on of row r, times by, as a larger and a smaller part. */
-template <class S, element Q> __device__ void store_split(const memory<S> &m, int r, int c, const eight_queries<Q> &eight, float by) {
+template <class S, element Q>
+__device__ void store_split(const memory<S> &m, int r, int c, const eight_queries<Q> &eight, float by) {
     uint32_t large[4], small[4];
     split<Q>::parts(eight, by, large, small);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         const uint32_t *y = half ? small : large;
         int at = half * S::DIM + c, within = at % 128;
-        *reinterpret_cast<uint2 *>(m.at(m.query) + at / 128 * S::QUERY_PANEL + r * 128 + ((within / 16) ^ (r & 7)) * 16 +
+        *reinterpret_cast<uint2 *>(m.at(m.query) + at / 128 * S::QUERY_PANEL + r * 128 +
+                                   ((within / 16) ^ (r & 7)) * 16 +
                                    within % 16) = {y[0] | y[1] << 16, y[2] | y[3] << 16};
     }
 }
 
-/* The power of two that brings a row to at most 256, and what undoes it, of the largest size that each of LANES threads side by side knows. */
+/* The power of two that brings a row to at most 256, and what undoes it, of the largest size that each of LANES threads
+ * side by side knows. */
 template <int LANES> __device__ float row_factor_of(float most, float &back) {
     if (LANES == 32)
         most = __uint_as_float(__reduce_max_sync(0xffffffffu, __float_as_uint(most)));
@@ -163,10 +175,11 @@ template <int LANES> __device__ float row_factor_of(float most, float &back) {
     return __uint_as_float((uint32_t)(127 + 7 - exponent) << 23);
 }
 
-/* LANES threads side by side have a row, of EACH times eight channels a thread. Queries of 16 bits, which take as many bytes as their two parts,
- * come to where these are to be: all loads are under way at once, and what is done with a row is a loop of few instructions (as long
- * code that runs once an item, this took 9,000 cycles). */
-template <class S, element Q> __device__ void load_split_rows(const arguments &p, const memory<S> &m, const dpart &part, int kv) {
+/* LANES threads side by side have a row, of EACH times eight channels a thread. Queries of 16 bits, which take as many
+ * bytes as their two parts, come to where these are to be: all loads are under way at once, and what is done with a row
+ * is a loop of few instructions (as long code that runs once an item, this took 9,000 cycles). */
+template <class S, element Q>
+__device__ void load_split_rows(const arguments &p, const memory<S> &m, const dpart &part, int kv) {
     constexpr int LANES = S::DIM / 8 < 32 ? S::DIM / 8 : 32, EACH = S::DIM / 8 / LANES, AT_ONCE = COMPUTE / LANES;
     constexpr float LEAST = Q == ELEMENT_F16 ? 0x1p-8f : 0x1p-100f; // float16 ends at 2^15, which brings 2^-8 to 128
     int lane = threadIdx.x % LANES;
@@ -190,7 +203,8 @@ template <class S, element Q> __device__ void load_split_rows(const arguments &p
             if constexpr (Q == ELEMENT_F32)
                 eight[e].load(p.q, query_row<S>(p, part, kv, r) + moved<S>(p, 8 * c));
             else
-                eight[e].half = *reinterpret_cast<const uint4 *>(m.at(m.query) + c / 8 * S::QUERY_PANEL + r * 128 + c % 8 * 16);
+                eight[e].half =
+                    *reinterpret_cast<const uint4 *>(m.at(m.query) + c / 8 * S::QUERY_PANEL + r * 128 + c % 8 * 16);
             most = fmaxf(most, split<Q>::largest(eight[e]));
         }
         float by = row_factor_of<LANES>(most, back);
@@ -204,7 +218,8 @@ template <class S, element Q> __device__ void load_split_rows(const arguments &p
     static_assert(S::ROWS % AT_ONCE == 0, "no row is left over");
 }
 
-template <class S, element Q> __device__ void load_some(const arguments &p, const memory<S> &m, const dpart &part, int kv) {
+template <class S, element Q>
+__device__ void load_some(const arguments &p, const memory<S> &m, const dpart &part, int kv) {
     if constexpr (S::KEYS_AS_THEY_ARE)
         load_split_rows<S, Q>(p, m, part, kv);
     else
@@ -222,13 +237,16 @@ template <class S> __device__ void load_queries(const arguments &p, const memory
     threads_sync(1, COMPUTE); // all queries are there
 }
 
-/* Eight channels of 16 bits of a result, and the largest size in the row, of which LANES threads side by side have one each. */
-template <int LANES, bool BF16> __device__ void store_eight(const arguments &p, bool is_there, int64_t to, int64_t row, const uint4 &x) {
+/* Eight channels of 16 bits of a result, and the largest size in the row, of which LANES threads side by side have one
+ * each. */
+template <int LANES, bool BF16>
+__device__ void store_eight(const arguments &p, bool is_there, int64_t to, int64_t row, const uint4 &x) {
     if (is_there)
         *reinterpret_cast<uint4 *>(static_cast<char *>(p.out.at) + to * 2) = x;
     if (!p.out.absmax)
         return;
-    uint32_t most = __vmaxu2(__vmaxu2(x.x & 0x7FFF7FFF, x.y & 0x7FFF7FFF), __vmaxu2(x.z & 0x7FFF7FFF, x.w & 0x7FFF7FFF));
+    uint32_t most =
+        __vmaxu2(__vmaxu2(x.x & 0x7FFF7FFF, x.y & 0x7FFF7FFF), __vmaxu2(x.z & 0x7FFF7FFF, x.w & 0x7FFF7FFF));
     most = max(most >> 16, most & 0xFFFF); // sizes are in the order of their bits
     if (LANES == 32)
         most = __reduce_max_sync(0xffffffffu, most);

@@ -1,9 +1,10 @@
-/* prefill_scores.cuh - of attention_prefill.cu: where a computing thread stands, and its scores S = q K^T up to their mask. */
+/* prefill_scores.cuh - of attention_prefill.cu: where a computing thread stands, and its scores S = q K^T up to their
+ * mask. */
 #pragma once
 
 #include "backend/cuda/attention/attention_parts.h"
-#include "backend/cuda/value.h"
 #include "backend/cuda/attention/prefill/prefill_shape.cuh"
+#include "backend/cuda/value.h"
 
 namespace {
 
@@ -19,7 +20,8 @@ struct place {
 };
 
 template <class S> __device__ place place_of(const arguments &p, const dpart &part) {
-    int group = uniform(threadIdx.x / 128), warp = threadIdx.x / 32 % 4, g = threadIdx.x % 32 / 4, per_kv = p.a.n_heads / p.a.n_kv_heads;
+    int group = uniform(threadIdx.x / 128), warp = threadIdx.x / 32 % 4, g = threadIdx.x % 32 / 4,
+        per_kv = p.a.n_heads / p.a.n_kv_heads;
     place at;
     at.sharer = group % S::SHARERS;
     at.first_row = group / S::SHARERS * 64;
@@ -52,14 +54,18 @@ template <class S> __device__ void multiply_keys(uint64_t rows, uint64_t keys, b
         halves_product<S::KEYS, S::BF16>::multiply(s, rows, keys, add);
 }
 
-/* Starts s = q k^T of the warpgroup's rows, before the rows' factors. Panels of 128 bytes are taken from the last to the first: so the smaller
- * part of e4m3 queries comes first, as their sums lose what is small beside them. */
-template <class S> __device__ void begin_scores(const memory<S> &m, const place &at, int tile, float (&s)[S::KEYS / 2]) {
-    constexpr bool NARROW = S::KEYS_AS_THEY_ARE && S::RAW_WIDTH == 64; // keys are half a panel wide, which both parts are multiplied with
+/* Starts s = q k^T of the warpgroup's rows, before the rows' factors. Panels of 128 bytes are taken from the last to
+ * the first: so the smaller part of e4m3 queries comes first, as their sums lose what is small beside them. */
+template <class S>
+__device__ void begin_scores(const memory<S> &m, const place &at, int tile, float (&s)[S::KEYS / 2]) {
+    constexpr bool NARROW =
+        S::KEYS_AS_THEY_ARE && S::RAW_WIDTH == 64; // keys are half a panel wide, which both parts are multiplied with
     constexpr int KEY_PANELS = NARROW ? 1 : S::KEYS_AS_THEY_ARE ? S::DIM / 128 : S::N_PANELS;
     constexpr int KEY_PANEL = S::KEYS_AS_THEY_ARE ? S::RAW_PANEL : S::PANEL;
     uint32_t query = m.query, key = m.keys(tile);
-    if (S::BYTES || S::DIM == 512) // operands are not to be computed before the loop over tiles, where no registers are left for them
+    if (S::BYTES ||
+        S::DIM ==
+            512) // operands are not to be computed before the loop over tiles, where no registers are left for them
         asm volatile("" : "+r"(query), "+r"(key));
     uint64_t rows = operand_rows(query + at.first_row * 128);
     uint64_t keys = NARROW ? operand_rows_of_64(key) : operand_rows(key);
@@ -69,7 +75,8 @@ template <class S> __device__ void begin_scores(const memory<S> &m, const place 
     for (int k = 4 * S::N_PANELS - 1; k >= 0; k--) { // operands count in 16 bytes
         int panel = k / 4, key_panel = panel % KEY_PANELS;
         multiply_keys<S>(rows + (panel * S::QUERY_PANEL >> 4) + 2 * (k % 4),
-                         keys + (key_panel * KEY_PANEL >> 4) + 2 * (NARROW ? k % 2 : k % 4), k < 4 * S::N_PANELS - 1, s);
+                         keys + (key_panel * KEY_PANEL >> 4) + 2 * (NARROW ? k % 2 : k % 4), k < 4 * S::N_PANELS - 1,
+                         s);
     }
     products_commit();
 }
@@ -100,7 +107,8 @@ template <class S> __device__ void cap_scores(const place &at, float cap, float 
     }
 }
 
-template <class S> __device__ void hide(const arguments &p, const dpart &part, const place &at, int tile, float (&s)[S::KEYS / 2]) {
+template <class S>
+__device__ void hide(const arguments &p, const dpart &part, const place &at, int tile, float (&s)[S::KEYS / 2]) {
     int t = threadIdx.x % 4;
 #pragma unroll
     for (int k = 0; k < 2; k++) {
