@@ -66,7 +66,7 @@ endif
 
 .DELETE_ON_ERROR:
 .SECONDARY: $(OBJECTS)
-.PHONY: all run test test-fast test-parity test-binaries cuda cuda-tests ptx rooms shape explain asan ubsan tsan fuzz fuzz-binaries soak bench format clean install wheel FORCE
+.PHONY: all run test test-fast test-parity test-binaries test-objects cuda cuda-tests ptx rooms shape explain asan ubsan tsan fuzz fuzz-binaries soak bench format clean install wheel FORCE
 all: build/gyre
 
 # ---- set-up -----------------------------------------------------------------------------------------------------
@@ -148,6 +148,8 @@ $(BUILD)/libinject.so: tests/inject/inject.c
 	$(call QUIET,ld)$(CC) -std=c17 -D_GNU_SOURCE -O2 -g -Wall -Wextra -Werror -fPIC -shared -o $@ $< -ldl
 
 test-binaries: $(TESTS) $(BUILD)/gyre $(BUILD)/libinject.so $(DATA) $(if $(filter build/release,$(BUILD)),$(if $(wildcard build/ptx/libgyre-cuda.so),ptx))
+
+test-objects: $(call obj,$(TEST_SRC) $(TEST_LIB)) # that they compile
 
 test: test-binaries
 	@BUILD=$(BUILD) tests/run.sh

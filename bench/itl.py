@@ -18,9 +18,12 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from serving import ROOT, Server  # noqa: E402
 
 STREAMS, PROMPT = 8, 8000
-CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 2,
-          "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 4096, "max_position_embeddings": 16384, "rms_norm_eps": 1e-5,
-          "rope_theta": 10000.0, "tie_word_embeddings": True, "torch_dtype": "bfloat16"}
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 256, "intermediate_size": 768,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "vocab_size": 4096,
+    "max_position_embeddings": 16384, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": True,
+    "torch_dtype": "bfloat16"
+}
 
 
 def model_folder(folder):
@@ -41,10 +44,14 @@ class Clients:
 
     def start(self, prompt, max_tokens):
         """Returns the list to which the time of each event will be appended."""
-        body = json.dumps({"prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True, "stream": True, "seed": 1,
-                           "return_token_ids": True}).encode()  # so that a token without text, such as a part of a character, is an event too
+        body = json.dumps({
+            "prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True, "stream": True, "seed": 1,
+            "return_token_ids": True
+        }).encode()  # so that a token without text, such as a part of a character, is an event too
         c = socket.create_connection(("127.0.0.1", self.port))
-        c.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        c.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+            % len(body) + body)
         times = []
         self.ready.register(c, selectors.EVENT_READ, times)
         return times
@@ -73,8 +80,8 @@ def gaps(all_times, begin, end):
 
 
 def measure(folder, target):
-    server = Server(folder, "--load-format", "dummy", "--itl-target", str(target), "--max-num-batched-tokens", "2048", "--kv-cache-memory", "512MiB",
-                    "--disable-log-requests", "--no-enable-prefix-caching")
+    server = Server(folder, "--load-format", "dummy", "--itl-target", str(target), "--max-num-batched-tokens", "2048",
+                    "--kv-cache-memory", "512MiB", "--disable-log-requests", "--no-enable-prefix-caching")
     try:
         clients = Clients(server.port)
         all_times = [clients.start([5 + i] * 16, 12000) for i in range(STREAMS)]
@@ -88,8 +95,10 @@ def measure(folder, target):
         clients.stop()
         quiet, busy = gaps(all_times, quiet_from, begin), gaps(all_times, begin, end)
         over = sum(g > target for g in busy) if target else 0
-        print("target %3g ms: streams alone p50 %5.2f p99 %6.2f ms; beside the prompt p50 %6.2f p99 %7.2f max %7.2f ms, %d of %d above; the prompt's first token after %.2f s" % (
-            target, percentile(quiet, 50), percentile(quiet, 99), percentile(busy, 50), percentile(busy, 99), max(busy), over, len(busy), end - begin), flush=True)
+        print(
+            "target %3g ms: streams alone p50 %5.2f p99 %6.2f ms; beside the prompt p50 %6.2f p99 %7.2f max %7.2f ms, %d of %d above; the prompt's first token after %.2f s"
+            % (target, percentile(quiet, 50), percentile(quiet, 99), percentile(busy, 50), percentile(
+                busy, 99), max(busy), over, len(busy), end - begin), flush=True)
     finally:
         server.process.kill()
         server.process.wait()

@@ -7,8 +7,10 @@ import statistics, subprocess, sys, time
 
 COMMANDS = [
     ("an empty process", ["version"], None),
-    ("open an 11 MB tokenizer.json", ["tokenize", "build/data/tokenizers/qwen3/tokenizer.json", "-p", "hi", "--output", "count"], 250),
-    ("first token of models/story", ["run", "models/story", "-p", "Once upon a time", "-n", "1", "--output", "ids"], 60),
+    ("open an 11 MB tokenizer.json",
+     ["tokenize", "build/data/tokenizers/qwen3/tokenizer.json", "-p", "hi", "--output", "count"], 250),
+    ("first token of models/story", ["run", "models/story", "-p", "Once upon a time", "-n", "1", "--output",
+                                     "ids"], 60),
     ("describe DeepSeek-V3 from its config", ["info", "tests/data/configs/deepseek-ai--DeepSeek-V3/config.json"], None),
 ]
 
@@ -31,7 +33,8 @@ def main():
                 taken.append(ms)
     print("%-40s %10s %10s %10s %10s" % ("command", "median ms", "least", "most", "wanted"))
     for (name, _, limit), taken in zip(COMMANDS, times):
-        print("%-40s %10.1f %10.1f %10.1f %10s" % (name, statistics.median(taken), min(taken), max(taken), "< %d" % limit if limit else ""))
+        print("%-40s %10.1f %10.1f %10.1f %10s" %
+              (name, statistics.median(taken), min(taken), max(taken), "< %d" % limit if limit else ""))
 
 
 main()

@@ -16,7 +16,10 @@ import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-FLAGS = ["--load-format", "dummy", "--device", "cuda", "--quantization", "fp8", "--kv-cache-dtype", "fp8", "--num-iters", "5", "--warmup-seconds", "5"]
+FLAGS = [
+    "--load-format", "dummy", "--device", "cuda", "--quantization", "fp8", "--kv-cache-dtype", "fp8", "--num-iters",
+    "5", "--warmup-seconds", "5"
+]
 
 
 def run(command):
@@ -60,14 +63,16 @@ def main():
         ours.append(of_gyre(o))
         theirs.append(of_torch(o))
         print("round %d of %d" % (i + 1, o.rounds), file=sys.stderr, flush=True)
-    print("%5s %36s %8s %9s %36s %7s" % ("batch", "gyre, tokens/s", "of floor", "of ladder", "PyTorch, tokens/s", "times"))
+    print("%5s %36s %8s %9s %36s %7s" %
+          ("batch", "gyre, tokens/s", "of floor", "of ladder", "PyTorch, tokens/s", "times"))
     for n in sorted(ours[0]):
         rates = [rows[n]["tokens_per_s"]["median"] for rows in ours]
         step_ms = n / statistics.median(rates) * 1e3
         floor, ladder = (statistics.median(rows[n][name] for rows in ours) for name in ("floor_ms", "ladder_ms"))
         torch = [rates_of[n] for rates_of in theirs]
-        print("%5d %36s %6.1f %% %7.1f %% %36s %7.2f" % (n, spread(rates), 100 * floor / step_ms, 100 * ladder / step_ms, spread(torch),
-                                                     statistics.median(rates) / statistics.median(torch)))
+        print("%5d %36s %6.1f %% %7.1f %% %36s %7.2f" %
+              (n, spread(rates), 100 * floor / step_ms, 100 * ladder / step_ms, spread(torch),
+               statistics.median(rates) / statistics.median(torch)))
 
 
 if __name__ == "__main__":

@@ -39,7 +39,8 @@ class Fault(Exception):
 
 class Bench:
     def __init__(self, o):
-        self.gyre, self.models, self.out, self.scratch = os.path.abspath(o.gyre), os.path.abspath(o.models), os.path.abspath(o.out), None
+        self.gyre, self.models, self.out, self.scratch = os.path.abspath(o.gyre), os.path.abspath(
+            o.models), os.path.abspath(o.out), None
         self.offline = None  # tokens/s of 128 sequences without a server
 
     def model(self, name):
@@ -57,7 +58,8 @@ class Bench:
 
     def run(self, log, command, **more):
         with open(os.path.join(self.out, log + ".log"), "w") as f:
-            code = subprocess.run(command, stdout=f, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, **more).returncode
+            code = subprocess.run(command, stdout=f, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+                                  **more).returncode
         if code != 0:
             raise Fault("%s: exit status %d, %s.log says why" % (" ".join(command[:3]), code, log))
 
@@ -66,7 +68,8 @@ class Bench:
         self.run(log, [self.gyre, "bench", "decode", self.config(name), *DUMMY, *flags, "--output-json", path])
         with open(path) as f:
             report = json.load(f)
-        return {row["batch"]: row for row in report["decode"]}, [p["first_token_ms"]["median"] for p in report["prefill"]]
+        return {row["batch"]: row
+                for row in report["decode"]}, [p["first_token_ms"]["median"] for p in report["prefill"]]
 
     def rate(self, log, name, flags):
         """Tokens/s of a run of one size."""
@@ -79,16 +82,22 @@ def claim(what, seen, least=None, most=None, unit="tokens/s"):
 
 
 def table(rows, what, wanted):
-    return [claim("%s, N=%d" % (what, n), rows[n]["tokens_per_s"]["median"], least=least) for n, least in wanted.items()]
+    return [
+        claim("%s, N=%d" % (what, n), rows[n]["tokens_per_s"]["median"], least=least) for n, least in wanted.items()
+    ]
 
 
 def qwen(b):
     wanted = {1: 440, 8: 3450, 32: 13200, 128: 45000, 256: 61000, 512: 65000}
-    rows, (prompt,) = b.decode("qwen", "qwen2.5-7b", [*FP8, "--batch", ",".join(map(str, wanted)), "--prefill", "2048", "--warmup-seconds", "3", "--num-iters", "3"])
+    rows, (prompt, ) = b.decode(
+        "qwen", "qwen2.5-7b",
+        [*FP8, "--batch", ",".join(map(str, wanted)), "--prefill", "2048", "--warmup-seconds", "3", "--num-iters", "3"])
     b.offline = rows[128]["tokens_per_s"]["median"]
-    return [*table(rows, "Qwen2.5-7B FP8, 16 + 512", wanted),
-            claim("Qwen2.5-7B FP8, a prompt of 2,048", prompt, most=26, unit="ms"),
-            claim("Qwen2.5-7B FP8, first tokens of 128 prompts", rows[128]["first_token_ms"]["median"], most=32, unit="ms")]
+    return [
+        *table(rows, "Qwen2.5-7B FP8, 16 + 512", wanted),
+        claim("Qwen2.5-7B FP8, a prompt of 2,048", prompt, most=26, unit="ms"),
+        claim("Qwen2.5-7B FP8, first tokens of 128 prompts", rows[128]["first_token_ms"]["median"], most=32, unit="ms")
+    ]
 
 
 def llama(b):
@@ -99,13 +108,20 @@ def llama(b):
 
 def gemma(b):
     wanted = {1: 112, 8: 870, 32: 2800, 128: 6800, 256: 7900}
-    rows, (prompt,) = b.decode("gemma", "gemma-4-31b", [*FP8, "--batch", ",".join(map(str, wanted)), "--input-len", "448", "--output-len", "64", "--prefill", "2048",
-                                                        "--warmup-seconds", "3", "--num-iters", "3"])
-    return [*table(rows, "Gemma-4-31B FP8, 448 + 64", wanted), claim("Gemma-4-31B FP8, a prompt of 2,048", prompt, most=115, unit="ms")]
+    rows, (prompt, ) = b.decode("gemma", "gemma-4-31b", [
+        *FP8, "--batch", ",".join(map(str, wanted)), "--input-len", "448", "--output-len", "64", "--prefill", "2048",
+        "--warmup-seconds", "3", "--num-iters", "3"
+    ])
+    return [
+        *table(rows, "Gemma-4-31B FP8, 448 + 64", wanted),
+        claim("Gemma-4-31B FP8, a prompt of 2,048", prompt, most=115, unit="ms")
+    ]
 
 
 def long(b):
-    flags = ["--batch", "1", "--input-len", "130000", "--output-len", "64", "--num-iters", "1", "--num-iters-warmup", "0"]
+    flags = [
+        "--batch", "1", "--input-len", "130000", "--output-len", "64", "--num-iters", "1", "--num-iters-warmup", "0"
+    ]
     return [claim("Gemma-4-31B FP8, 130,000 + 64, N=1", b.rate("long", "gemma-4-31b", [*FP8, *flags]), least=90)]
 
 
@@ -119,29 +135,42 @@ def port_of(server, log):
 
 
 def serve(b):
-    offline = b.offline or b.rate("offline", "qwen2.5-7b", [*FP8, "--batch", "128", "--warmup-seconds", "3", "--num-iters", "3"])
+    offline = b.offline or b.rate("offline", "qwen2.5-7b",
+                                  [*FP8, "--batch", "128", "--warmup-seconds", "3", "--num-iters", "3"])
     model, shares = b.model("qwen2.5-7b"), []
     with open(os.path.join(b.out, "serve.log"), "w") as log:
-        server = subprocess.Popen([b.gyre, "serve", model, *DUMMY, *FP8, "--port", "0", "--disable-log-requests"], stderr=subprocess.PIPE, stdout=log, text=True)
+        server = subprocess.Popen([b.gyre, "serve", model, *DUMMY, *FP8, "--port", "0", "--disable-log-requests"],
+                                  stderr=subprocess.PIPE, stdout=log, text=True)
         try:
             port = port_of(server, log)
             for turn in range(3):  # the first is for the clocks
-                b.run("load-%d" % turn, [b.gyre, "bench", "serve", "--port", port, "--tokenizer", model, "--num-prompts", "256", "--max-concurrency", "128", "--input-len", "16",
-                                         "--output-len", "512", "--disable-tqdm", "--save-result", "--result-dir", b.out, "--result-filename", "load-%d.json" % turn])
+                b.run("load-%d" % turn, [
+                    b.gyre, "bench", "serve", "--port", port, "--tokenizer", model, "--num-prompts", "256",
+                    "--max-concurrency", "128", "--input-len", "16", "--output-len", "512", "--disable-tqdm",
+                    "--save-result", "--result-dir", b.out, "--result-filename",
+                    "load-%d.json" % turn
+                ])
                 with open(os.path.join(b.out, "load-%d.json" % turn)) as f:
                     shares.append(100 * json.load(f)["output_throughput"] / offline)
         finally:
             server.terminate()
             log.write(server.communicate()[1])
-    return [claim("HTTP, 256 requests of 16 + 512, 128 at a time, of %.0f tokens/s" % offline, share, least=95, unit="%") for share in shares[1:]]
+    return [
+        claim("HTTP, 256 requests of 16 + 512, 128 at a time, of %.0f tokens/s" % offline, share, least=95, unit="%")
+        for share in shares[1:]
+    ]
 
 
 def seconds_to_first_token(b, log, model, cache, *flags):
     """From exec to the first byte of the answer; the process is waited for."""
-    command = [b.gyre, "run", model, "--device", "cuda", *flags, "--no-chat", "-p", "Once upon a time", "-n", "1", "--output", "ids"]
+    command = [
+        b.gyre, "run", model, "--device", "cuda", *flags, "--no-chat", "-p", "Once upon a time", "-n", "1", "--output",
+        "ids"
+    ]
     with open(os.path.join(b.out, log + ".log"), "w") as f:
         begin = time.perf_counter()
-        p = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=f, env=os.environ | {"XDG_CACHE_HOME": cache})
+        p = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=f,
+                             env=os.environ | {"XDG_CACHE_HOME": cache})
         first = p.stdout.read(1)
         taken = time.perf_counter() - begin
         p.stdout.read()
@@ -170,8 +199,10 @@ def write_checkpoint(config, folder):
 
     def layer(i):
         at = "model.layers.%d." % i
-        for name, n_out, n_in in (("self_attn.q_proj", hidden, hidden), ("self_attn.k_proj", kv, hidden), ("self_attn.v_proj", kv, hidden), ("self_attn.o_proj", hidden, hidden),
-                                  ("mlp.gate_proj", ffn, hidden), ("mlp.up_proj", ffn, hidden), ("mlp.down_proj", hidden, ffn)):
+        for name, n_out, n_in in (("self_attn.q_proj", hidden, hidden), ("self_attn.k_proj", kv, hidden),
+                                  ("self_attn.v_proj", kv, hidden), ("self_attn.o_proj", hidden, hidden),
+                                  ("mlp.gate_proj", ffn, hidden), ("mlp.up_proj", ffn, hidden), ("mlp.down_proj",
+                                                                                                 hidden, ffn)):
             yield at + name + ".weight", (n_out, n_in)
             if name[10:] in ("q_proj", "k_proj", "v_proj"):
                 yield at + name + ".bias", (n_out,)
@@ -194,8 +225,12 @@ def write_checkpoint(config, folder):
                     size -= f.write(block[:size])
 
     total, weight_map = 0, {}
-    groups = [[("model.embed_tokens.weight", (vocab, hidden)), ("lm_head.weight", (vocab, hidden)), ("model.norm.weight", (hidden,))]]
-    groups += [[t for i in range(k, min(k + 4, c["num_hidden_layers"])) for t in layer(i)] for k in range(0, c["num_hidden_layers"], 4)]
+    groups = [[("model.embed_tokens.weight", (vocab, hidden)), ("lm_head.weight", (vocab, hidden)),
+               ("model.norm.weight", (hidden, ))]]
+    groups += [[t
+                for i in range(k, min(k + 4, c["num_hidden_layers"]))
+                for t in layer(i)]
+               for k in range(0, c["num_hidden_layers"], 4)]
     for k, tensors in enumerate(groups):
         name = "model-%05d-of-%05d.safetensors" % (k + 1, len(groups))
         write(os.path.join(folder, name), tensors)
@@ -209,22 +244,28 @@ def write_checkpoint(config, folder):
 def start(b):
     claims, model, caches = [], b.model("qwen2.5-7b"), os.path.join(b.scratch, "plans")
     for n, plans in enumerate(("nothing kept", "kept plans")):
-        claims.append(claim("Qwen2.5-7B FP8, random weights, exec to first token, " + plans,
-                            seconds_to_first_token(b, "start-%d" % n, model, caches, *DUMMY[:2], *FP8), most=6, unit="s"))
+        claims.append(
+            claim("Qwen2.5-7B FP8, random weights, exec to first token, " + plans,
+                  seconds_to_first_token(b, "start-%d" % n, model, caches, *DUMMY[:2], *FP8), most=6, unit="s"))
     folder = os.path.join(b.scratch, "checkpoint")
     shutil.copytree(model, folder)
     size = write_checkpoint(os.path.join(model, "config.json"), folder)
     for n, (how, flags) in enumerate((("16 bits", []), ("FP8", FP8))):
         for k, plans in enumerate(("nothing kept", "kept plans")):
-            claims.append(claim("%.1f GB of bfloat16 in the page cache, %s, exec to first token, %s" % (size / 1e9, how, plans),
-                                seconds_to_first_token(b, "checkpoint-%d-%d" % (n, k), folder, caches + str(n), *flags), most=12, unit="s"))
+            claims.append(
+                claim("%.1f GB of bfloat16 in the page cache, %s, exec to first token, %s" % (size / 1e9, how, plans),
+                      seconds_to_first_token(b, "checkpoint-%d-%d" % (n, k), folder, caches + str(n), *flags), most=12,
+                      unit="s"))
     return claims
 
 
 def torch(b):
     b.run("torch", [sys.executable, os.path.join(HERE, "yardstick.py")])
     with open(os.path.join(b.out, "torch.log")) as f:
-        return [claim("PyTorch, Qwen2.5-7B FP8, N=%s" % n, float(rate)) for n, rate in re.findall(r"^N +(\d+) .* ([\d.]+) tokens/s$", f.read(), re.M)]
+        return [
+            claim("PyTorch, Qwen2.5-7B FP8, N=%s" % n, float(rate))
+            for n, rate in re.findall(r"^N +(\d+) .* ([\d.]+) tokens/s$", f.read(), re.M)
+        ]
 
 
 SECTIONS = {f.__name__: f for f in (qwen, serve, llama, gemma, long, start, torch)}

@@ -61,12 +61,17 @@ def main():
         arch, kernels = kernels_of(path, code, ptx)
         if arch != HOPPER:
             raise ValueError("%s: made for sm_%d" % (path, arch))
-        files.append('    {"%s", %dULL, 0x%016xULL, %d, %d},\n' % (os.path.basename(path)[:-len(".cu.o")], len(code), hash_of(code, len(code)), len(names), len(kernels)))
+        files.append(
+            '    {"%s", %dULL, 0x%016xULL, %d, %d},\n' %
+            (os.path.basename(path)[:-len(".cu.o")], len(code), hash_of(code, len(code)), len(names), len(kernels)))
         names += kernels
     with open(out, "w") as f:
-        f.write('/* Made by tools/kernels.py. */\n#include "backend/cuda/device/manifest.h"\n\nstatic const struct kernel_file files[] = {\n%s};\n' % "".join(files))
+        f.write(
+            '/* Made by tools/kernels.py. */\n#include "backend/cuda/device/manifest.h"\n\nstatic const struct kernel_file files[] = {\n%s};\n'
+            % "".join(files))
         f.write("static const char *const names[] = {\n%s};\n" % "".join('    "%s",\n' % n for n in names))
-        f.write("const struct kernel_list kernel_list = {files, names, %d, %d, %d};\n" % (len(files), len(names), HOPPER))
+        f.write("const struct kernel_list kernel_list = {files, names, %d, %d, %d};\n" %
+                (len(files), len(names), HOPPER))
 
 
 if __name__ == "__main__":

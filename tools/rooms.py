@@ -16,14 +16,24 @@ import os, re, sys
 PLAN = [  # level by level
     {"base": []},
     {"core": ["base"], "jinja": ["base"], "http": ["base"], "client": ["base"], "console": ["base"]},
-    {"text": ["jinja", "base"],
-     **{room: ["core", "base"] for room in ("file", "sched", "grammar", "dist", "backend/cpu", "backend/toy", "backend/cuda", "backend/xla")}},
+    {
+        "text": ["jinja", "base"], **{
+            room: ["core", "base"]
+            for room in ("file", "sched", "grammar", "dist", "backend/cpu", "backend/toy", "backend/cuda", "backend/xla")
+        }
+    },
     {"model": ["file", "core", "base"]},
     {"engine": ["model", "sched", "grammar", "dist", "file", "core", "base"]},
-    {"api": ["engine", "text", "http", "base"], "lib": ["engine", "backend/toy", "core", "text", "base"],
-     "bench": ["engine", "client", "console", "core", "text", "base"]},
-    {"main": ["api", "lib", "bench", "engine", "model", "file", "sched", "grammar", "dist", "backend/cpu", "backend/toy", "backend/cuda",
-              "backend/xla", "client", "console", "core", "text", "jinja", "http", "base"]},
+    {
+        "api": ["engine", "text", "http", "base"], "lib": ["engine", "backend/toy", "core", "text", "base"],
+        "bench": ["engine", "client", "console", "core", "text", "base"]
+    },
+    {
+        "main": [
+            "api", "lib", "bench", "engine", "model", "file", "sched", "grammar", "dist", "backend/cpu", "backend/toy",
+            "backend/cuda", "backend/xla", "client", "console", "core", "text", "jinja", "http", "base"
+        ]
+    },
 ]
 LEVEL = {room: n for n, rooms in enumerate(PLAN) for room in rooms}
 MAY = {room: may for rooms in PLAN for room, may in rooms.items()}
@@ -84,7 +94,8 @@ def read_graph(root):
 
 MOST_IN_CIRCLE = 3
 NO_CODE = re.compile(r'/\*.*?\*/|//[^\n]*|"(?:\\.|[^"\\\n])*"', re.S)
-DEFINED = re.compile(r'^(?!static|typedef|extern|template|#|\}|\s)[A-Za-z_][\w \t\n*]*?[\s*]([a-z_]\w*)\([^;{}]*\)\s*\{', re.M)
+DEFINED = re.compile(
+    r'^(?!static|typedef|extern|template|#|\}|\s)[A-Za-z_][\w \t\n*]*?[\s*]([a-z_]\w*)\([^;{}]*\)\s*\{', re.M)
 NAMESPACE = re.compile(r'^namespace [\w:]*\s*\{.*?^\} // namespace', re.M | re.S)
 
 

@@ -204,8 +204,9 @@ def main():
     parser.add_argument("--model", default=os.path.join(ROOT, "models", "story"))
     parser.add_argument("--write", metavar="FILE")
     parser.add_argument("--keep", metavar="FOLDER", help="leave the scratch folder there")
-    parser.add_argument("--report", metavar="FILE", action="append",
-                        help="judge that report of before, and run nothing; the files of a later one replace an earlier's")
+    parser.add_argument(
+        "--report", metavar="FILE", action="append",
+        help="judge that report of before, and run nothing; the files of a later one replace an earlier's")
     parser.add_argument("--only", metavar="WORD", default="", help="run the files that have it in their names")
     parser.add_argument("-k", metavar="WORDS", help="of pytest")
     args = parser.parse_args()

@@ -15,8 +15,10 @@ import subprocess
 import sys
 import tempfile
 
-FLAGS = ["--load-format", "dummy", "--device", "cuda", "--quantization", "fp8", "--kv-cache-dtype", "fp8", "--input-len", "16", "--output-len", "144",
-         "--batch", "128,256,512", "--num-iters", "2", "--warmup-seconds", "0.5"]
+FLAGS = [
+    "--load-format", "dummy", "--device", "cuda", "--quantization", "fp8", "--kv-cache-dtype", "fp8", "--input-len",
+    "16", "--output-len", "144", "--batch", "128,256,512", "--num-iters", "2", "--warmup-seconds", "0.5"
+]
 
 
 class Fault(Exception):
@@ -41,8 +43,9 @@ class Side:
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "figures.json")
             try:
-                done = subprocess.run([self.gyre or gyre, "bench", "decode", *arguments, "--output-json", path], env=os.environ | self.environment,
-                                      stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                done = subprocess.run([self.gyre or gyre, "bench", "decode", *arguments, "--output-json", path],
+                                      env=os.environ | self.environment, stdout=subprocess.DEVNULL,
+                                      stderr=subprocess.PIPE, text=True)
                 if done.returncode:
                     raise Fault(f"{self.name}: {done.stderr.strip() or done.returncode}")
                 with open(path) as figures:
@@ -87,8 +90,9 @@ def positive(text):
 
 def main():
     split = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
-                                     usage="%(prog)s [--rounds N] [--gyre FILE] NAME=FOLDER[,VARIABLE=VALUE...]... -- MODEL|config.json [FLAGS]")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="%(prog)s [--rounds N] [--gyre FILE] NAME=FOLDER[,VARIABLE=VALUE...]... -- MODEL|config.json [FLAGS]")
     parser.add_argument("sides", nargs="+", type=Side, metavar="NAME=FOLDER[,VARIABLE=VALUE...]")
     parser.add_argument("--rounds", type=positive, default=3, metavar="N", help="turns of each side (3)")
     parser.add_argument("--gyre", default="build/gyre", metavar="FILE", help="the program (build/gyre)")

@@ -32,7 +32,8 @@ class Linear:
 
     def __call__(self, x):
         q, scale = quantised(x)
-        return torch._scaled_mm(q, self.w.t(), scale_a=scale, scale_b=self.scale, bias=self.bias, out_dtype=torch.bfloat16, use_fast_accum=True)
+        return torch._scaled_mm(q, self.w.t(), scale_a=scale, scale_b=self.scale, bias=self.bias,
+                                out_dtype=torch.bfloat16, use_fast_accum=True)
 
 
 class Layer:
@@ -77,7 +78,11 @@ def graph_of(decoder, n, context, step):
     angle = (context - 1) / 1e6 ** (torch.arange(0, HEAD, 2, device="cuda") / HEAD)
     cos, sin = angle.cos().bfloat16(), angle.sin().bfloat16()
     position = torch.tensor([context - 1], device="cuda")
-    caches = [tuple(torch.randn(n, KV_HEADS, context, HEAD, device="cuda", dtype=torch.bfloat16) for _ in "kv") for _ in decoder.layers]
+    caches = [
+        tuple(torch.randn(n, KV_HEADS, context, HEAD, device="cuda", dtype=torch.bfloat16)
+              for _ in "kv")
+        for _ in decoder.layers
+    ]
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for _ in range(3):
@@ -103,7 +108,9 @@ def main():
         decoder = Decoder(o.layers)
         step = torch.compile(decoder.step) if o.compile else decoder.step
         torch.cuda.synchronize()
-        print("torch %s, %s, %d layers, context %d, ready after %.1f s" % (torch.__version__, torch.cuda.get_device_name(), o.layers, o.context, time.time() - start), flush=True)
+        print(
+            "torch %s, %s, %d layers, context %d, ready after %.1f s" %
+            (torch.__version__, torch.cuda.get_device_name(), o.layers, o.context, time.time() - start), flush=True)
         for n in map(int, o.batch.split(",")):
             graph, kept = graph_of(decoder, n, o.context, step)
             times = []
@@ -115,7 +122,9 @@ def main():
                 times.append((time.time() - start) / 20 * 1e3)
             times = times[2:]
             ms = statistics.median(times)
-            print("N %4d  %8.3f ms a step (%.3f to %.3f)  %10.1f tokens/s" % (n, ms, min(times), max(times), n / ms * 1e3), flush=True)
+            print(
+                "N %4d  %8.3f ms a step (%.3f to %.3f)  %10.1f tokens/s" %
+                (n, ms, min(times), max(times), n / ms * 1e3), flush=True)
             del graph, kept
 
 

@@ -15,7 +15,10 @@ URLS = json.loads(os.environ["SERVERS"])
 OPTIONS = {"api_key": "sk-test", "max_retries": 0, "timeout": PATIENCE}
 client = anthropic.Anthropic(base_url=URLS["story"], **OPTIONS)
 thinker = anthropic.Anthropic(base_url=URLS["thinker"], **OPTIONS)
-ASK = {"model": "story", "messages": [{"role": "user", "content": "Tell me a story about a fox."}], "max_tokens": 20, "extra_body": {"temperature": 0}}
+ASK = {
+    "model": "story", "messages": [{"role": "user", "content": "Tell me a story about a fox."}], "max_tokens": 20,
+    "extra_body": {"temperature": 0}
+}
 
 
 def running():
@@ -33,8 +36,9 @@ class Messages(unittest.TestCase):
         r = client.messages.create(system="Be brief.", **ASK)
         self.assertEqual((r.role, r.stop_reason, r.usage.output_tokens), ("assistant", "max_tokens", 20))
         self.assertTrue(r.content[0].text)
-        self.assertEqual(client.messages.count_tokens(model="story", messages=ASK["messages"], system="Be brief.").input_tokens,
-                         r.usage.input_tokens + r.usage.cache_read_input_tokens)
+        self.assertEqual(
+            client.messages.count_tokens(model="story", messages=ASK["messages"], system="Be brief.").input_tokens,
+            r.usage.input_tokens + r.usage.cache_read_input_tokens)
 
     def test_a_streamed_message_is_the_whole_one(self):
         for c in (client, thinker):
@@ -42,13 +46,17 @@ class Messages(unittest.TestCase):
             with c.messages.stream(**{**ASK, "max_tokens": 40}) as stream:
                 text = "".join(stream.text_stream)
                 final = stream.get_final_message()
-            self.assertEqual([b.model_dump(exclude={"parsed_output"}) for b in final.content], [b.model_dump() for b in whole.content])
+            self.assertEqual([b.model_dump(exclude={"parsed_output"}) for b in final.content],
+                             [b.model_dump() for b in whole.content])
             self.assertEqual(text, whole.content[-1].text)
-            self.assertEqual((final.stop_reason, final.usage.output_tokens), (whole.stop_reason, whole.usage.output_tokens))
+            self.assertEqual((final.stop_reason, final.usage.output_tokens),
+                             (whole.stop_reason, whole.usage.output_tokens))
 
     def test_raw_events_come_in_order(self):
         kinds = [e.type for e in client.messages.create(stream=True, **ASK)]
-        self.assertEqual((kinds[:2], kinds[-3:]), (["message_start", "content_block_start"], ["content_block_stop", "message_delta", "message_stop"]))
+        self.assertEqual(
+            (kinds[:2], kinds[-3:]),
+            (["message_start", "content_block_start"], ["content_block_stop", "message_delta", "message_stop"]))
         self.assertEqual(set(kinds[2:-3]), {"content_block_delta"})
 
     def test_answers_are_what_the_packages_types_say(self):  # the client itself takes what it gets
@@ -56,7 +64,9 @@ class Messages(unittest.TestCase):
         for c in (client, thinker):
             raw = c.messages.with_raw_response.create(**{**ASK, "max_tokens": 40})
             anthropic.types.Message.model_validate_json(raw.text(), strict=True)
-            for n in (40, 120, 360):  # tokens that come while the server's or the client's thread waits for a processor are one event
+            for n in (
+                    40, 120, 360
+            ):  # tokens that come while the server's or the client's thread waits for a processor are one event
                 with c.messages.with_streaming_response.create(stream=True, **{**ASK, "max_tokens": n}) as raw:
                     events = [json.loads(line[6:]) for line in raw.iter_lines() if line.startswith("data: ")]
                 if len(events) > 10:
@@ -71,7 +81,8 @@ class Messages(unittest.TestCase):
     def test_thinking_is_a_block(self):
         r = thinker.messages.create(**{**ASK, "max_tokens": 60}, thinking={"type": "enabled", "budget_tokens": 1024})
         self.assertEqual([b.type for b in r.content], ["thinking", "text"])
-        again = ASK["messages"] + [{"role": "assistant", "content": r.content}, {"role": "user", "content": "And then?"}]
+        again = ASK["messages"] + [{"role": "assistant", "content": r.content},
+                                   {"role": "user", "content": "And then?"}]
         self.assertTrue(thinker.messages.create(**{**ASK, "messages": again, "max_tokens": 3}).content)
         off = thinker.messages.create(thinking={"type": "disabled"}, **ASK)
         self.assertEqual([b.type for b in off.content], ["text"])
@@ -81,14 +92,17 @@ class Messages(unittest.TestCase):
         self.assertEqual((r.stop_reason, r.stop_sequence), ("stop_sequence", " named"))
 
     def test_the_beta_path_is_the_same(self):
-        self.assertEqual(client.beta.messages.create(betas=["x"], **ASK).content[0].text, client.messages.create(**ASK).content[0].text)
+        self.assertEqual(
+            client.beta.messages.create(betas=["x"], **ASK).content[0].text,
+            client.messages.create(**ASK).content[0].text)
 
     def test_a_message_has_the_id_of_its_request(self):
         self.assertTrue(client.messages.create(**ASK)._request_id)
 
     def test_models_are_listed(self):
         models = list(client.models.list())
-        self.assertEqual([(m.id, m.type, m.max_input_tokens) for m in models], [(n, "model", 1024) for n in ("story", "tales/story")])
+        self.assertEqual([(m.id, m.type, m.max_input_tokens) for m in models],
+                         [(n, "model", 1024) for n in ("story", "tales/story")])
         self.assertEqual(client.models.retrieve("story").display_name, "story")
         self.assertGreater(models[0].created_at.year, 2000)
 
@@ -134,7 +148,8 @@ class Faults(unittest.TestCase):
 
     def test_faults_are_the_packages_exceptions(self):
         image = {"type": "image", "source": {"type": "url", "url": "http://x"}}
-        for kind, fields in (("temperature", {"extra_body": {"temperature": -1}}), ("tools", {"tools": [{"name": "f", "input_schema": {"type": "object"}}]}),
+        for kind, fields in (("temperature", {"extra_body": {"temperature": -1}}),
+                             ("tools", {"tools": [{"name": "f", "input_schema": {"type": "object"}}]}),
                              ("messages[0].content[0].type", {"messages": [{"role": "user", "content": [image]}]}),
                              ("1024", {"messages": [{"role": "user", "content": "fox " * 5000}]})):
             with self.assertRaises(anthropic.BadRequestError) as e:

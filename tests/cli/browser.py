@@ -9,7 +9,9 @@ import tempfile
 import time
 from patience import PATIENCE
 
-PROGRAM = next((p for p in map(shutil.which, ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")) if p), None)
+PROGRAM = next(
+    (p for p in map(shutil.which, ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")) if p),
+    None)
 
 
 class Browser:
@@ -17,14 +19,20 @@ class Browser:
         self.profile = tempfile.mkdtemp(prefix="gyre-browser-")
         to_read, self.out = os.pipe()
         self.inp, to_write = os.pipe()
-        flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run", "--disable-background-networking",
-                 "--disable-component-update", "--disable-sync", "--force-color-profile=srgb", "--remote-debugging-pipe", "--user-data-dir=" + self.profile]
-        self.process = subprocess.Popen(["/bin/sh", "-c", 'exec "$@" 3<&%d 4>&%d' % (to_read, to_write), "sh", PROGRAM, *flags, "about:blank"],
-                                        pass_fds=(to_read, to_write), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        flags = [
+            "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
+            "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync",
+            "--force-color-profile=srgb", "--remote-debugging-pipe", "--user-data-dir=" + self.profile
+        ]
+        self.process = subprocess.Popen(
+            ["/bin/sh", "-c",
+             'exec "$@" 3<&%d 4>&%d' % (to_read, to_write), "sh", PROGRAM, *flags, "about:blank"],
+            pass_fds=(to_read, to_write), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         os.close(to_read)
         os.close(to_write)
         self.next_id, self.rest, self.session = 0, b"", None
-        self.errors, self.requests = [], []  # of the page: exceptions and refusals of its policy; URLs that it asked for
+        self.errors, self.requests = [], [
+        ]  # of the page: exceptions and refusals of its policy; URLs that it asked for
         target = next(t for t in self.call("Target.getTargets")["targetInfos"] if t["type"] == "page")
         self.session = self.call("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
@@ -75,7 +83,8 @@ class Browser:
 
     def notice(self, method, params):
         if method == "Runtime.exceptionThrown":
-            self.errors.append(params["exceptionDetails"].get("exception", {}).get("description") or params["exceptionDetails"]["text"])
+            self.errors.append(params["exceptionDetails"].get("exception", {}).get("description")
+                               or params["exceptionDetails"]["text"])
         elif method == "Log.entryAdded" and params["entry"]["source"] in ("security", "javascript"):
             self.errors.append(params["entry"]["text"])
         elif method == "Network.requestWillBeSent":
@@ -84,12 +93,16 @@ class Browser:
     # ---- what a person does ----
 
     def window(self, width, height, scale=1, phone=False):
-        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale, mobile=phone)
-        self.wait("innerWidth === %d && new Promise(r => requestAnimationFrame(() => requestAnimationFrame(() => r(true))))" % width)
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=scale,
+                  mobile=phone)
+        self.wait(
+            "innerWidth === %d && new Promise(r => requestAnimationFrame(() => requestAnimationFrame(() => r(true))))" %
+            width)
 
     def colours(self, scheme):
-        self.call("Emulation.setEmulatedMedia", features=[
-            {"name": "prefers-color-scheme", "value": scheme}, {"name": "prefers-reduced-motion", "value": "reduce"}])  # nothing slides under the mouse
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme},
+                                                          {"name": "prefers-reduced-motion",
+                                                           "value": "reduce"}])  # nothing slides under the mouse
 
     def open(self, url):
         self.call("Page.navigate", url=url)
@@ -121,10 +134,13 @@ class Browser:
         return self.js("[...document.querySelectorAll(%s)].map(e => e.innerText).join('\\n')" % json.dumps(selector))
 
     def click(self, selector):
-        x, y = self.wait("""(() => { const e = document.querySelector(%s); if (!e) return null; e.scrollIntoView({block: 'nearest'});
-            const r = e.getBoundingClientRect(); return r.width ? [r.x + r.width / 2, r.y + r.height / 2] : null; })()""" % json.dumps(selector))
+        x, y = self.wait(
+            """(() => { const e = document.querySelector(%s); if (!e) return null; e.scrollIntoView({block: 'nearest'});
+            const r = e.getBoundingClientRect(); return r.width ? [r.x + r.width / 2, r.y + r.height / 2] : null; })()"""
+            % json.dumps(selector))
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
-            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left" if kind != "mouseMoved" else "none", clickCount=1)
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y,
+                      button="left" if kind != "mouseMoved" else "none", clickCount=1)
 
     def type(self, text):
         self.call("Input.insertText", text=text)

@@ -5,14 +5,19 @@ import mmap
 import os
 import tempfile
 
-CALLS = ("none", "malloc", "read", "recv", "write", "send", "accept", "epoll_ctl", "epoll_wait", "thread", "open", "socket", "mmap")
-ERRORS = {"malloc": errno.ENOMEM, "read": errno.EIO, "recv": errno.ECONNRESET, "write": errno.ENOSPC, "send": errno.EPIPE, "accept": errno.EMFILE,
-          "epoll_ctl": errno.ENOSPC, "epoll_wait": errno.EINTR, "thread": errno.EAGAIN, "open": errno.EMFILE, "socket": errno.EMFILE, "mmap": errno.ENOMEM}
+CALLS = ("none", "malloc", "read", "recv", "write", "send", "accept", "epoll_ctl", "epoll_wait", "thread", "open",
+         "socket", "mmap")
+ERRORS = {
+    "malloc": errno.ENOMEM, "read": errno.EIO, "recv": errno.ECONNRESET, "write": errno.ENOSPC, "send": errno.EPIPE,
+    "accept": errno.EMFILE, "epoll_ctl": errno.ENOSPC, "epoll_wait": errno.EINTR, "thread": errno.EAGAIN,
+    "open": errno.EMFILE, "socket": errno.EMFILE, "mmap": errno.ENOMEM
+}
 LIBRARY = os.path.join(os.path.dirname(os.environ["GYRE"]), "libinject.so")
 
 
 class Plan(ctypes.Structure):
-    _fields_ = [(name, ctypes.c_int64) for name in ("call", "error", "least_bytes", "countdown", "run", "n_calls", "n_failed")]
+    _fields_ = [(name, ctypes.c_int64)
+                for name in ("call", "error", "least_bytes", "countdown", "run", "n_calls", "n_failed")]
 
 
 class Inject:
@@ -29,7 +34,8 @@ class Inject:
         """The n-th call from now on fails, and those behind it until `run` have."""
         p = self.plan
         p.countdown = 0
-        p.call, p.error, p.least_bytes, p.run, p.n_calls, p.n_failed = CALLS.index(call), error or ERRORS[call], least_bytes, run, 0, 0
+        p.call, p.error, p.least_bytes, p.run, p.n_calls, p.n_failed = CALLS.index(
+            call), error or ERRORS[call], least_bytes, run, 0, 0
         p.countdown = n + run - 1
 
     def stop(self):

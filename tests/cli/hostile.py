@@ -17,9 +17,12 @@ TLS = [os.path.join(ROOT, "tests/data/tls", name) for name in ("cert.pem", "key.
 ROOM = 1200 << 20  # bytes of address space that the server may take beside what it has when it is idle
 LARGE = 30 << 20
 KEEPS = "friend sk-friend-secret\nenemy sk-enemy-secret requests=100000 tokens=1000M\n"
-BODIES = (("/v1/completions", b'{"prompt": "' + b"a" * LARGE + b'"}'), ("/tokenize", b'{"prompt": "' + b"a b " * (LARGE // 4) + b'"}'),
-          ("/v1/completions", b'{"prompt": "x", "x": [' + b"{}," * (LARGE // 3) + b"{}]}"), ("/detokenize", b'{"tokens": [' + b"5," * (LARGE // 2) + b"5]}"),
-          ("/v1/chat/completions", b'{"messages": [' + b'{"role":"user","content":"x"},' * (LARGE // 30) + b'{"role":"user","content":"x"}]}'),
+BODIES = (("/v1/completions",
+           b'{"prompt": "' + b"a" * LARGE + b'"}'), ("/tokenize", b'{"prompt": "' + b"a b " * (LARGE // 4) + b'"}'),
+          ("/v1/completions", b'{"prompt": "x", "x": [' + b"{}," * (LARGE // 3) + b"{}]}"),
+          ("/detokenize", b'{"tokens": [' + b"5," * (LARGE // 2) + b"5]}"),
+          ("/v1/chat/completions",
+           b'{"messages": [' + b'{"role":"user","content":"x"},' * (LARGE // 30) + b'{"role":"user","content":"x"}]}'),
           ("/v1/embeddings", b'{"input": [' + b'"a",' * (LARGE // 4) + b'"a"]}'), ("/v1/messages", b"[" * LARGE))
 BOMB = gzip.compress(b'{"prompt": "' + b"a" * LARGE + b'"}')
 REFUSED = (400, 413, 429, 503)
@@ -52,7 +55,8 @@ class Hostile(Traffic):
         c.close()
 
     def reads_slowly(self, rng):
-        data = json.dumps({"prompt": "The", "max_tokens": 400, "ignore_eos": True, "stream": True, "logprobs": 5}).encode()
+        data = json.dumps({"prompt": "The", "max_tokens": 400, "ignore_eos": True, "stream": True,
+                           "logprobs": 5}).encode()
         s = self.socket()
         s.sendall(self.head("/v1/completions", len(data)) + data)
         for _ in range(rng.randrange(30)):
@@ -62,7 +66,9 @@ class Hostile(Traffic):
 
     def breaks_a_handshake(self, rng):
         s = super().socket()
-        s.sendall(rng.randbytes(rng.randrange(1, 600)) if rng.random() < 0.5 else b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + rng.randbytes(100))
+        s.sendall(
+            rng.randbytes(rng.randrange(1, 600)) if rng.random() <
+            0.5 else b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + rng.randbytes(100))
         time.sleep(rng.random() * 0.2)
         s.close()
 
@@ -91,7 +97,8 @@ def open_server(*flags):
     keys = tempfile.NamedTemporaryFile("w", suffix=".keys", delete=False)
     keys.write(KEEPS)
     keys.close()
-    server = Server("models/story", "--served-model-name", "story", "--ssl-certfile", TLS[0], "--ssl-keyfile", TLS[1], "--api-key-file", keys.name, *flags)
+    server = Server("models/story", "--served-model-name", "story", "--ssl-certfile", TLS[0], "--ssl-keyfile", TLS[1],
+                    "--api-key-file", keys.name, *flags)
     with open("/proc/%d/status" % server.process.pid) as f:
         size = int(re.search(r"VmSize:\s+(\d+)", f.read()).group(1)) << 10
     resource.prlimit(server.process.pid, resource.RLIMIT_AS, (size + ROOM,) * 2)

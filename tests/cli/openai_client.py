@@ -62,7 +62,8 @@ class Completions(unittest.TestCase):
         self.assertEqual(texts, [c.text for c in client.completions.create(**ask).choices])
 
     def test_fields_that_no_server_of_openai_has_go_in_extra_body(self):
-        r = client.completions.create(model="story", prompt="Once", max_tokens=8, extra_body={"ignore_eos": True, "top_k": 1, "min_tokens": 8})
+        r = client.completions.create(model="story", prompt="Once", max_tokens=8,
+                                      extra_body={"ignore_eos": True, "top_k": 1, "min_tokens": 8})
         self.assertEqual(r.usage.completion_tokens, 8)
 
 
@@ -70,7 +71,8 @@ class Chat(unittest.TestCase):
     def test_a_streamed_chat_is_the_whole_one(self):
         whole = client.chat.completions.create(max_tokens=40, temperature=0, **ASK)
         text, usage, roles = "", None, []
-        for chunk in client.chat.completions.create(max_tokens=40, temperature=0, stream=True, stream_options={"include_usage": True}, **ASK):
+        for chunk in client.chat.completions.create(max_tokens=40, temperature=0, stream=True,
+                                                    stream_options={"include_usage": True}, **ASK):
             for choice in chunk.choices:
                 text += choice.delta.content or ""
                 roles += [choice.delta.role] if choice.delta.role else []
@@ -84,16 +86,19 @@ class Chat(unittest.TestCase):
             kinds = {event.type for event in stream}
             final = stream.get_final_completion()
         self.assertLessEqual({"chunk", "content.delta", "content.done"}, kinds)
-        self.assertEqual(final.choices[0].message.content, client.chat.completions.create(**SHORT).choices[0].message.content)
+        self.assertEqual(final.choices[0].message.content,
+                         client.chat.completions.create(**SHORT).choices[0].message.content)
 
     def test_a_message_goes_back_as_it_came(self):
         said = client.chat.completions.create(max_tokens=8, temperature=0, **ASK).choices[0].message
         def prompt_tokens(message):
-            return client.chat.completions.create(model="story", messages=[*CHAT, message, *CHAT], max_tokens=1).usage.prompt_tokens
+            return client.chat.completions.create(model="story", messages=[*CHAT, message, *CHAT],
+                                                  max_tokens=1).usage.prompt_tokens
         plain = prompt_tokens({"role": "assistant", "content": said.content})
         self.assertEqual([prompt_tokens(m) for m in (said, said.model_dump(), said.to_dict())], [plain] * 3)
         call = openai.types.chat.ChatCompletionMessageFunctionToolCall(
-            id="a", type="function", function=openai.types.chat.chat_completion_message_function_tool_call.Function(name="f", arguments='{"x": 1}'))
+            id="a", type="function", function=openai.types.chat.chat_completion_message_function_tool_call.Function(
+                name="f", arguments='{"x": 1}'))
         called = said.model_copy(update={"content": None, "tool_calls": [call]})
         self.assertEqual(prompt_tokens(called.model_dump()), prompt_tokens({"role": "assistant", "content": ""}))
 
@@ -120,7 +125,8 @@ class Chat(unittest.TestCase):
         self.assertTrue(all(streamed.values()))
 
     def test_a_request_has_an_id(self):
-        raw = client.chat.completions.with_raw_response.create(max_tokens=1, extra_headers={"X-Request-Id": "tale-7"}, **ASK)
+        raw = client.chat.completions.with_raw_response.create(max_tokens=1, extra_headers={"X-Request-Id": "tale-7"},
+                                                               **ASK)
         self.assertEqual((raw.headers["x-request-id"], raw.parse()._request_id), ("tale-7", "tale-7"))
 
     def test_many_at_once_get_what_each_gets_alone(self):
@@ -131,22 +137,30 @@ class Chat(unittest.TestCase):
         async def all_of_them():
             async with openai.AsyncOpenAI(base_url=URLS["story"] + "/v1", **OPTIONS) as c:
                 return await asyncio.gather(*[text(c, i) for i in range(24)])
-        alone = [client.chat.completions.create(max_tokens=30, temperature=1, seed=i, **ASK).choices[0].message.content for i in range(24)]
+
+        alone = [
+            client.chat.completions.create(max_tokens=30, temperature=1, seed=i, **ASK).choices[0].message.content
+            for i in range(24)
+        ]
         self.assertEqual(asyncio.run(all_of_them()), alone)
 
 
 class Responses(unittest.TestCase):
     def test_a_response_has_its_text(self):
-        r = client.responses.create(model="story", input="Tell me a story about a fox.", max_output_tokens=20, temperature=0)
-        self.assertEqual(r.output_text, client.chat.completions.create(max_tokens=20, temperature=0, **ASK).choices[0].message.content)
-        self.assertEqual((r.status, r.incomplete_details.reason, r.usage.output_tokens), ("incomplete", "max_output_tokens", 20))
+        r = client.responses.create(model="story", input="Tell me a story about a fox.", max_output_tokens=20,
+                                    temperature=0)
+        self.assertEqual(r.output_text,
+                         client.chat.completions.create(max_tokens=20, temperature=0, **ASK).choices[0].message.content)
+        self.assertEqual((r.status, r.incomplete_details.reason, r.usage.output_tokens),
+                         ("incomplete", "max_output_tokens", 20))
 
     def test_a_streamed_response_is_the_whole_one(self):
         for c in (client, thinker):
             ask = dict(model="story", input=CHAT, max_output_tokens=40, temperature=0)
             whole = c.responses.create(**ask)
             events = list(c.responses.create(stream=True, **ask))
-            self.assertEqual("".join(e.delta for e in events if e.type == "response.output_text.delta"), whole.output_text)
+            self.assertEqual("".join(e.delta for e in events if e.type == "response.output_text.delta"),
+                             whole.output_text)
             self.assertEqual(events[-1].response.output_text, whole.output_text)
             self.assertEqual([i.type for i in events[-1].response.output], [i.type for i in whole.output])
             self.assertEqual({type(e).__name__ for e in events if type(e).__name__ == "BaseModel"}, set())
@@ -159,23 +173,31 @@ class Responses(unittest.TestCase):
 
     def test_input_is_counted(self):
         counted = client.responses.input_tokens.count(model="story", input=CHAT)
-        self.assertEqual(counted.input_tokens, client.responses.create(model="story", input=CHAT, max_output_tokens=1).usage.input_tokens)
+        self.assertEqual(counted.input_tokens,
+                         client.responses.create(model="story", input=CHAT, max_output_tokens=1).usage.input_tokens)
 
     def test_a_conversation_goes_on_with_its_output(self):
         first = thinker.responses.create(model="story", input=CHAT, max_output_tokens=40, temperature=0)
-        r = thinker.responses.create(model="story", input=CHAT + first.output + [{"role": "user", "content": "And then?"}], max_output_tokens=5)
+        r = thinker.responses.create(model="story",
+                                     input=CHAT + first.output + [{"role": "user", "content": "And then?"}],
+                                     max_output_tokens=5)
         self.assertGreater(r.usage.input_tokens, first.usage.input_tokens)
 
 
     def test_a_conversation_goes_on_from_what_is_stored(self):
         for c in (client, thinker):
             first = c.responses.create(model="story", input=CHAT, max_output_tokens=40, temperature=0)
-            second = c.responses.create(model="story", input="And then?", previous_response_id=first.id, max_output_tokens=5, temperature=0)
-            whole = c.responses.create(model="story", input=CHAT + first.output + [{"role": "user", "content": "And then?"}], max_output_tokens=5,
-                                       temperature=0, store=False)
-            self.assertEqual((second.output, second.usage.input_tokens), ([whole.output[0].model_copy(update={"id": second.output[0].id})], whole.usage.input_tokens))
+            second = c.responses.create(model="story", input="And then?", previous_response_id=first.id,
+                                        max_output_tokens=5, temperature=0)
+            whole = c.responses.create(model="story",
+                                       input=CHAT + first.output + [{"role": "user", "content": "And then?"}],
+                                       max_output_tokens=5, temperature=0, store=False)
+            self.assertEqual(
+                (second.output, second.usage.input_tokens),
+                ([whole.output[0].model_copy(update={"id": second.output[0].id})], whole.usage.input_tokens))
             self.assertEqual(c.responses.retrieve(second.id), second)
-            items = list(c.responses.input_items.list(second.id, limit=2, order="asc"))  # the package asks for page after page
+            items = list(c.responses.input_items.list(second.id, limit=2,
+                                                      order="asc"))  # the package asks for page after page
             self.assertEqual([i.id for i in items][1:-1], [i.id for i in first.output])
             self.assertEqual((items[0].role, items[-1].content[0].text), ("user", "And then?"))
             c.responses.delete(second.id)
@@ -205,22 +227,29 @@ class Types(unittest.TestCase):
     def test_answers_are_what_the_packages_types_say(self):  # the client itself takes what it gets
         types = openai.types
         for c in (client, thinker):
-            for create, whole, event, bound, ask in (
-                    (c.chat.completions, types.chat.ChatCompletion, types.chat.ChatCompletionChunk, "max_tokens", dict(ASK, logprobs=True, top_logprobs=2)),
-                    (c.responses, types.responses.Response, types.responses.ResponseStreamEvent, "max_output_tokens",
-                     dict(model="story", input=CHAT, include=["message.output_text.logprobs"]))):
-                pydantic.TypeAdapter(whole).validate_json(create.with_raw_response.create(**dict(ask, **{bound: 30})).text)
+            for create, whole, event, bound, ask in ((c.chat.completions, types.chat.ChatCompletion,
+                                                      types.chat.ChatCompletionChunk, "max_tokens",
+                                                      dict(ASK, logprobs=True, top_logprobs=2)),
+                                                     (c.responses, types.responses.Response,
+                                                      types.responses.ResponseStreamEvent, "max_output_tokens",
+                                                      dict(model="story", input=CHAT,
+                                                           include=["message.output_text.logprobs"]))):
+                pydantic.TypeAdapter(whole).validate_json(
+                    create.with_raw_response.create(**dict(ask, **{bound: 30})).text)
                 for e in self.streamed(create, ask, bound):
                     pydantic.TypeAdapter(event).validate_json(e)
-        types.Completion.model_validate_json(client.completions.with_raw_response.create(model="story", prompt="Once", logprobs=2).text)
+        types.Completion.model_validate_json(
+            client.completions.with_raw_response.create(model="story", prompt="Once", logprobs=2).text)
         types.Model.model_validate_json(client.models.with_raw_response.retrieve("story").text)
 
 
 class Embeddings(unittest.TestCase):
     def test_vectors_are_the_same_in_both_encodings(self):
         ask = dict(model="story", input=["A fox ran.", "A dog sat."])
-        packed, plain = client.embeddings.create(**ask), client.embeddings.create(encoding_format="float", **ask)  # base64 unless told
-        self.assertEqual([array.array("f", d.embedding) for d in packed.data], [array.array("f", d.embedding) for d in plain.data])
+        packed, plain = client.embeddings.create(**ask), client.embeddings.create(encoding_format="float",
+                                                                                  **ask)  # base64 unless told
+        self.assertEqual([array.array("f", d.embedding) for d in packed.data],
+                         [array.array("f", d.embedding) for d in plain.data])
         self.assertEqual([d.index for d in packed.data], [0, 1])
         self.assertAlmostEqual(sum(x * x for x in plain.data[0].embedding), 1, places=5)
         self.assertEqual(len(client.embeddings.create(dimensions=8, **ask).data[1].embedding), 8)
@@ -230,11 +259,16 @@ class Faults(unittest.TestCase):
     def test_faults_are_the_packages_exceptions(self):
         def chat(**fields):
             return client.chat.completions.create(**{**ASK, "max_tokens": 2, **fields})
-        for param, call in (("temperature", lambda: chat(temperature=-1)), ("tools", lambda: chat(tools=[{"type": "function", "function": {"name": "f"}}])),
+
+        for param, call in (("temperature", lambda: chat(temperature=-1)),
+                            ("tools", lambda: chat(tools=[{"type": "function", "function": {"name": "f"}}])),
                             ("response_format", lambda: chat(response_format={"type": "json_object"})),
-                            ("previous_response_id", lambda: client.responses.create(input="x", previous_response_id="resp_1")),
-                            ("dimensions", lambda: client.embeddings.create(model="story", input="x", dimensions=10 ** 6)),
-                            (None, lambda: client.completions.create(model="story", prompt="fox " * 100000, max_tokens=2))):
+                            ("previous_response_id",
+                             lambda: client.responses.create(input="x", previous_response_id="resp_1")),
+                            ("dimensions",
+                             lambda: client.embeddings.create(model="story", input="x", dimensions=10**6)),
+                            (None,
+                             lambda: client.completions.create(model="story", prompt="fox " * 100000, max_tokens=2))):
             with self.assertRaises(openai.BadRequestError) as e:
                 call()
             self.assertEqual(e.exception.param, param)
@@ -250,17 +284,20 @@ class Faults(unittest.TestCase):
 
     def test_a_prompt_that_is_too_long_is_told_in_the_words_that_programs_look_for(self):
         long, near = "fox " * 2000, [7] * 1020  # of a context of 1,024
-        for call in (lambda: client.completions.create(model="story", prompt=long), lambda: client.embeddings.create(model="story", input=long),
-                     lambda: client.chat.completions.create(model="story", messages=[{"role": "user", "content": long}]),
-                     lambda: client.responses.create(model="story", input=long, store=False),
-                     lambda: client.completions.create(model="story", prompt=near, extra_body={"use_beam_search": True, "n": 2}, max_tokens=40),
-                     lambda: client.chat.completions.create(max_completion_tokens=5000, **ASK)):
+        for call in (
+                lambda: client.completions.create(model="story", prompt=long),
+                lambda: client.embeddings.create(model="story", input=long),
+                lambda: client.chat.completions.create(model="story", messages=[{"role": "user", "content": long}]),
+                lambda: client.responses.create(model="story", input=long, store=False), lambda: client.completions.
+                create(model="story", prompt=near, extra_body={"use_beam_search": True, "n": 2}, max_tokens=40),
+                lambda: client.chat.completions.create(max_completion_tokens=5000, **ASK)):
             with self.assertRaises(openai.BadRequestError) as e:
                 call()
             self.assertIn("maximum context length is 1024 tokens", str(e.exception))
             self.assertNotIn("max_tokens", str(e.exception))
             self.assertEqual(e.exception.code, "context_length_exceeded")
-        rest = client.completions.create(model="story", prompt=near, extra_body={"ignore_eos": True})  # nobody asked for the default of 16
+        rest = client.completions.create(model="story", prompt=near,
+                                         extra_body={"ignore_eos": True})  # nobody asked for the default of 16
         self.assertEqual(rest.usage.completion_tokens, 4)
 
     def test_a_full_queue_is_a_rate_limit(self):
@@ -286,8 +323,8 @@ class Leaving(unittest.TestCase):
         return state()["generation_tokens"] - begin
 
     def test_a_stream_that_is_closed_is_cancelled(self):
-        for create in (lambda: client.chat.completions.create(stream=True, **LONG),
-                       lambda: client.completions.create(model="story", prompt="Once", max_tokens=900, stream=True, extra_body={"ignore_eos": True}),
+        for create in (lambda: client.chat.completions.create(stream=True, **LONG), lambda: client.completions.create(
+                model="story", prompt="Once", max_tokens=900, stream=True, extra_body={"ignore_eos": True}),
                        lambda: client.responses.create(input="Once", stream=True, extra_body={"ignore_eos": True})):
             def leave():
                 stream = create()

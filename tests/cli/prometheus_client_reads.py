@@ -8,5 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 families = {}
 for f in text_string_to_metric_families(sys.stdin.read()):
     assert f.name not in families, f.name + " stands in two places"
-    families[f.name] = {"type": f.type, "help": f.documentation, "samples": [[s.name, s.labels, s.value] for s in f.samples]}
+    families[f.name] = {
+        "type": f.type, "help": f.documentation, "samples": [[s.name, s.labels, s.value] for s in f.samples]
+    }
 json.dump(families, sys.stdout)

@@ -22,7 +22,8 @@ def data(name):
 def send(who, method, path, body=None):
     """(status, answer), where the answer to a stream is its events."""
     headers = {"Authorization": "Bearer sk-test", "Content-Type": "application/json"}
-    request = urllib.request.Request(URLS[who] + path, json.dumps(body).encode() if body is not None else None, headers, method=method)
+    request = urllib.request.Request(URLS[who] + path,
+                                     json.dumps(body).encode() if body is not None else None, headers, method=method)
     try:
         with urllib.request.urlopen(request, timeout=60) as r:
             text = r.read().decode()
@@ -44,10 +45,12 @@ class Schemas:
 
     def check(self, name, value):
         if name not in self.known:
-            self.known[name] = jsonschema.Draft202012Validator({"$ref": "#/components/schemas/" + name, "components": self.document["components"]})
+            self.known[name] = jsonschema.Draft202012Validator(
+                {"$ref": "#/components/schemas/" + name, "components": self.document["components"]})
         error = jsonschema.exceptions.best_match(self.known[name].iter_errors(value))
         if error:
-            raise AssertionError("%s: %s at %s: %s" % (name, error.message[:300], error.json_path, json.dumps(error.instance)[:300]))
+            raise AssertionError("%s: %s at %s: %s" %
+                                 (name, error.message[:300], error.json_path, json.dumps(error.instance)[:300]))
 
     def fields(self, name):
         """Names of its properties, those of its parts too."""
@@ -92,7 +95,9 @@ def without_nulls(choice):
     if choice["logprobs"]:
         choice["logprobs"] = dict(choice["logprobs"])
         for name, zero in (("token_logprobs", 0), ("top_logprobs", {})):
-            choice["logprobs"][name] = [zero if x is None and i == 0 else x for i, x in enumerate(choice["logprobs"][name])]
+            choice["logprobs"][name] = [
+                zero if x is None and i == 0 else x for i, x in enumerate(choice["logprobs"][name])
+            ]
     return choice
 
 
@@ -123,29 +128,38 @@ class Answers(unittest.TestCase):
             check_answer(path, answer)
 
     def test_completions(self):
-        for body in ({}, {"n": 2}, {"logprobs": 0}, {"logprobs": 3, "echo": True}, {"prompt": ["The fox", "The dog"]}, {"prompt": [5, 6, 7]},
-                     {"stop": [" was"]}, {"max_tokens": 0, "echo": True}, {"frobnicate": 1}):
-            self.both("/v1/completions", **dict({"prompt": "Once upon a time", "max_tokens": 6, "temperature": 0}, **body))
+        for body in ({}, {"n": 2}, {"logprobs": 0}, {"logprobs": 3, "echo": True}, {"prompt": ["The fox", "The dog"]},
+                     {"prompt": [5, 6, 7]}, {"stop": [" was"]}, {"max_tokens": 0, "echo": True}, {"frobnicate": 1}):
+            self.both("/v1/completions",
+                      **dict({"prompt": "Once upon a time", "max_tokens": 6, "temperature": 0}, **body))
         self.both("/v1/completions", prompt="Once", max_tokens=900, temperature=0.4, seed=13)
 
     def test_chats(self):
         for who in ("story", "thinker"):
-            for body in ({}, {"n": 2}, {"logprobs": True}, {"logprobs": True, "top_logprobs": 3}, {"stop": [" was"]}, {"max_tokens": 1}, {"frobnicate": 1}):
-                self.both("/v1/chat/completions", who, **dict({"messages": CHAT, "max_tokens": 20, "temperature": 0}, **body))
+            for body in ({}, {"n": 2}, {"logprobs": True}, {"logprobs": True, "top_logprobs": 3}, {"stop": [" was"]},
+                         {"max_tokens": 1}, {"frobnicate": 1}):
+                self.both("/v1/chat/completions", who,
+                          **dict({"messages": CHAT, "max_tokens": 20, "temperature": 0}, **body))
 
     def test_streams_with_usage(self):
         for path, ask in (("/v1/chat/completions", {"messages": CHAT}), ("/v1/completions", {"prompt": "Once"})):
             for options in ({"include_usage": True}, {"include_usage": True, "continuous_usage_stats": True}):
-                status, events = send("story", "POST", path, dict(ask, max_tokens=5, stream=True, stream_options=options))
+                status, events = send("story", "POST", path, dict(ask, max_tokens=5, stream=True,
+                                                                  stream_options=options))
                 self.assertEqual(status, 200, events)
                 check_answer(path, events)
 
     def test_responses(self):
         for who in ("story", "thinker"):
-            for body in ({}, {"max_output_tokens": 2}, {"instructions": "Be brief.", "metadata": {"a": "b"}, "user": "u"}, {"reasoning": {"effort": "none"}},
-                         {"include": ["message.output_text.logprobs"], "top_logprobs": 2}, {"input": CHAT}, {"tool_choice": "none", "store": False}):
-                self.both("/v1/responses", who, **dict({"input": "Tell me a story.", "max_output_tokens": 20, "temperature": 0}, **body))
-        self.both("/v1/responses", input="Tell me a very short story about a dog and a ball.", temperature=0.4, top_p=0.9, top_k=50, seed=13)
+            for body in ({}, {"max_output_tokens": 2
+                              }, {"instructions": "Be brief.", "metadata": {"a": "b"},
+                                  "user": "u"}, {"reasoning": {"effort": "none"}},
+                         {"include": ["message.output_text.logprobs"],
+                          "top_logprobs": 2}, {"input": CHAT}, {"tool_choice": "none", "store": False}):
+                self.both("/v1/responses", who,
+                          **dict({"input": "Tell me a story.", "max_output_tokens": 20, "temperature": 0}, **body))
+        self.both("/v1/responses", input="Tell me a very short story about a dog and a ball.", temperature=0.4,
+                  top_p=0.9, top_k=50, seed=13)
 
     def test_embeddings(self):
         for body in ({}, {"encoding_format": "base64"}, {"input": ["a", "b"]}, {"input": [5, 6]}, {"dimensions": 4}):
@@ -158,29 +172,39 @@ class Answers(unittest.TestCase):
 
     def test_messages_and_tokens(self):
         for who in ("story", "thinker"):
-            for body in ({}, {"stop_sequences": [" was"]}, {"max_tokens": 1}, {"thinking": {"type": "enabled", "budget_tokens": 1024}}):
+            for body in ({}, {"stop_sequences": [" was"]}, {"max_tokens": 1},
+                         {"thinking": {"type": "enabled", "budget_tokens": 1024}}):
                 self.both("/v1/messages", who, **dict({"messages": CHAT, "max_tokens": 20, "temperature": 0}, **body))
-        for path, body in (("/v1/messages/count_tokens", {"messages": CHAT}), ("/v1/responses/input_tokens", {"input": CHAT}), ("/tokenize", {"prompt": "A fox."}), ("/detokenize", {"tokens": [5, 6]}),
-                           ("/tokenize", {"prompt": "A fox.", "return_token_strs": True})):
+        for path, body in (("/v1/messages/count_tokens", {"messages": CHAT}),
+                           ("/v1/responses/input_tokens", {"input": CHAT}), ("/tokenize", {"prompt": "A fox."}),
+                           ("/detokenize", {"tokens": [5, 6]}), ("/tokenize",
+                                                                 {"prompt": "A fox.", "return_token_strs": True})):
             check_answer(path, send("story", "POST", path, body)[1])
 
     def test_what_is_got(self):
         stored = send("story", "POST", "/v1/responses", {"input": CHAT, "max_output_tokens": 4})[1]
         for path, item in description["paths"].items():
-            if "get" in item and "application/json" in item["get"]["responses"]["200"]["content"] and path != "/openapi.json":
+            if "get" in item and "application/json" in item["get"]["responses"]["200"][
+                    "content"] and path != "/openapi.json":
                 id = stored["id"] if "responses" in path else "tales/story"
-                ours.check(our_schema(path, "get", "application/json"), send("story", "GET", path.replace("{id}", id))[1])
+                ours.check(our_schema(path, "get", "application/json"),
+                           send("story", "GET", path.replace("{id}", id))[1])
         theirs.check("Response", send("story", "GET", "/v1/responses/" + stored["id"])[1])
         theirs.check("ListModelsResponse", send("story", "GET", "/v1/models")[1])
         theirs.check("Model", send("story", "GET", "/v1/models/story")[1])
 
     def test_errors(self):
-        for method, path, body, status, code in (("POST", "/v1/completions", {"prompt": "x", "temperature": -1}, 400, None),
-                                                 ("POST", "/v1/chat/completions", {}, 400, None), ("POST", "/v1/responses", {"input": 5}, 400, None),
-                                                 ("POST", "/v1/chat/completions", {"messages": CHAT, "model": "x"}, 404, "model_not_found"),
-                                                 ("GET", "/v1/models/x", None, 404, "model_not_found"), ("GET", "/v1/nothing", None, 404, None),
-                                                 ("GET", "/v1/completions", None, 405, None), ("POST", "/v1/embeddings", {"input": []}, 400, None),
-                                                 ("POST", "/v1/completions", {"prompt": "fox " * 9999}, 400, "context_length_exceeded")):
+        for method, path, body, status, code in (("POST", "/v1/completions", {"prompt": "x", "temperature": -1}, 400,
+                                                  None), ("POST", "/v1/chat/completions", {}, 400,
+                                                          None), ("POST", "/v1/responses", {"input": 5}, 400, None),
+                                                 ("POST", "/v1/chat/completions", {"messages": CHAT, "model": "x"}, 404,
+                                                  "model_not_found"), ("GET", "/v1/models/x", None, 404,
+                                                                       "model_not_found"), ("GET", "/v1/nothing", None,
+                                                                                            404, None),
+                                                 ("GET", "/v1/completions", None, 405,
+                                                  None), ("POST", "/v1/embeddings", {"input": []}, 400,
+                                                          None), ("POST", "/v1/completions", {"prompt": "fox " * 9999},
+                                                                  400, "context_length_exceeded")):
             got, answer = send("story", method, path, body)
             self.assertEqual((got, answer["error"]["code"]), (status, code), answer)
             theirs.check("ErrorResponse", answer)
@@ -196,7 +220,8 @@ class OpenAI(unittest.TestCase):
                 if e["body"] is None:
                     continue
                 status, answer = send("examples", e["method"].upper(), path, e["body"])
-                wants = "tools" if "tools" in e["body"] else "type" if "Image" in str(e["title"]) or "File" in str(e["title"]) else None
+                wants = "tools" if "tools" in e["body"] else "type" if "Image" in str(e["title"]) or "File" in str(
+                    e["title"]) else None
                 if wants:
                     self.assertEqual(status, 400, answer)
                     self.assertIn(wants, answer["error"]["param"])
@@ -209,10 +234,13 @@ class OpenAI(unittest.TestCase):
         self.assertEqual((answered, refused), (9, 7))
 
     def test_every_field_of_their_requests_is_known_here(self):
-        pairs = {"/v1/completions": "CreateCompletionRequest", "/v1/chat/completions": "CreateChatCompletionRequest", "/v1/responses": "CreateResponse",
-                 "/v1/embeddings": "CreateEmbeddingRequest"}
+        pairs = {
+            "/v1/completions": "CreateCompletionRequest", "/v1/chat/completions": "CreateChatCompletionRequest",
+            "/v1/responses": "CreateResponse", "/v1/embeddings": "CreateEmbeddingRequest"
+        }
         for path, name in pairs.items():
-            schema = description["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]["$ref"].rsplit("/", 1)[-1]
+            schema = description["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"][
+                "$ref"].rsplit("/", 1)[-1]
             known = ours.fields(schema) | set(ours.schemas[schema]["x-refused"])
             self.assertGreater(len(theirs.fields(name)), 4)
             self.assertEqual(theirs.fields(name) - known, set(), path)

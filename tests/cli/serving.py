@@ -13,7 +13,9 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 class Server:
     def __init__(self, model, *flags):
-        self.process = subprocess.Popen([GYRE, "serve", os.path.join(ROOT, model), "--port", "0", "--threads", "1", *flags], stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            [GYRE, "serve", os.path.join(ROOT, model), "--port", "0", "--threads", "1", *flags], stderr=subprocess.PIPE,
+            text=True)
         self.log = []
         for line in self.process.stderr:
             self.log.append(line)
@@ -35,7 +37,8 @@ class Server:
         """Returns (status, JSON or text)."""
         c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout)
         data = body if isinstance(body, (str, bytes)) or body is None else json.dumps(body)
-        c.request(method, path, data, dict({"Content-Type": "application/json"} if data is not None else {}, **(headers or {})))
+        c.request(method, path, data,
+                  dict({"Content-Type": "application/json"} if data is not None else {}, **(headers or {})))
         r = c.getresponse()
         text = r.read().decode()
         c.close()
@@ -46,7 +49,11 @@ class Server:
 
     def metric(self, name):
         """The sum of a counter or gauge over its labels."""
-        lines = [line.rsplit(" ", 1) for line in self.request("GET", "/metrics")[1].split("\n") if line.startswith((name + "{", name + " "))]
+        lines = [
+            line.rsplit(" ", 1)
+            for line in self.request("GET", "/metrics")[1].split("\n")
+            if line.startswith((name + "{", name + " "))
+        ]
         assert lines, name
         return sum(float(value) for _, value in lines)
 
@@ -66,7 +73,8 @@ class Server:
     def events(self, path, headers=None, **body):
         """A stream of named events: [(event, data)], data JSON where it is."""
         c = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        c.request("POST", path, json.dumps(dict(body, stream=True)), {"Content-Type": "application/json", **(headers or {})})
+        c.request("POST", path, json.dumps(dict(body, stream=True)),
+                  {"Content-Type": "application/json", **(headers or {})})
         r = c.getresponse()
         text = r.read().decode()
         c.close()
@@ -83,7 +91,8 @@ class Server:
 def templated_model(folder, template):
     """The story model with a chat template, a text, of its own; Server needs --allow-links for it."""
     story = os.path.join(ROOT, "models/story")
-    for name in ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"):
+    for name in ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json",
+                 "tokenizer_config.json"):
         os.symlink(os.path.join(story, name), os.path.join(folder, name))
     with open(os.path.join(folder, "chat_template.jinja"), "w") as f:
         f.write(template)

@@ -69,7 +69,10 @@ def soak(seconds, n_clients=12, seed=None, show=False, hostile=False):
             reloads.over.set()
             reloads.join()
         info = traffic.settle()
-        preempted = sum(float(line.rsplit(" ", 1)[1]) for line in traffic.get("/metrics")[1].decode().split("\n") if line.startswith("vllm:num_preemptions_total"))
+        preempted = sum(
+            float(line.rsplit(" ", 1)[1])
+            for line in traffic.get("/metrics")[1].decode().split("\n")
+            if line.startswith("vllm:num_preemptions_total"))
         wrong = list(traffic.faults)
         early, late, slack = memory.most(0.2, 0.6), memory.most(0.6, 1), SLACK
         if hostile:  # while large bodies are read it goes up and down; what stays is looked at
@@ -79,8 +82,9 @@ def soak(seconds, n_clients=12, seed=None, show=False, hostile=False):
         for path, body, alone in zip((a[0] for a in traffic.asks), (a[1] for a in traffic.asks), traffic.alone):
             if traffic.ask(path, body) != alone:
                 wrong.append("afterwards %s %s is not what it was before" % (path, body))
-        done = dict(traffic.counts, preempted=preempted, reloads=reloads.n if reloads else 0, generated=info["generation_tokens"], early_mib=round(early / 2**20, 1),
-                    late_mib=round(late / 2**20, 1))
+        done = dict(traffic.counts, preempted=preempted, reloads=reloads.n if reloads else 0,
+                    generated=info["generation_tokens"], early_mib=round(early / 2**20,
+                                                                         1), late_mib=round(late / 2**20, 1))
     finally:
         code = server.stop()
     if code != 0:

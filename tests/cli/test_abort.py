@@ -40,7 +40,10 @@ class Running:
 class Abort(unittest.TestCase):
     def start(self, *asks, who=None, headers=None, n=1, stream=False):
         who = who or server
-        began = [Running(who, path, dict(LONG, **body), {**(headers or {}), "X-Request-Id": name}, stream) for name, path, body in asks]
+        began = [
+            Running(who, path, dict(LONG, **body), {**(headers or {}), "X-Request-Id": name}, stream)
+            for name, path, body in asks
+        ]
         deadline = time.time() + PATIENCE
         while who.request("GET", "/server_info", headers=headers)[1]["running"] < n * len(asks):
             self.assertLess(time.time(), deadline)
@@ -77,12 +80,14 @@ class Abort(unittest.TestCase):
 
     def test_dialects_without_a_word_for_it_say_an_error(self):
         for stream in (False, True):
-            running = self.start(("a", "/v1/messages", {"messages": CHAT}), ("b", "/v1/responses", {"input": "Once", "max_tokens": None}), stream=stream)
+            running = self.start(("a", "/v1/messages", {"messages": CHAT}),
+                                 ("b", "/v1/responses", {"input": "Once", "max_tokens": None}), stream=stream)
             self.assertEqual(len(self.abort(request_ids=["a", "b"])), 2)
             message, response = (r.join() for r in running)
             if stream:
                 self.assertEqual((message[-1][0], message[-1][1]["error"]["type"]), ("error", "api_error"))
-                self.assertEqual((response[-1][0], response[-1][1]["response"]["status"]), ("response.failed", "failed"))
+                self.assertEqual((response[-1][0], response[-1][1]["response"]["status"]),
+                                 ("response.failed", "failed"))
                 self.assertIn("aborted", response[-1][1]["response"]["error"]["message"])
             else:
                 self.assertEqual((message[0], message[1]["error"]["type"]), (499, "api_error"))
@@ -90,13 +95,19 @@ class Abort(unittest.TestCase):
 
     def test_a_beam_search_ends(self):
         for _ in range(3):
-            search = Running(server, "/v1/completions", {"prompt": "The fox", "use_beam_search": True, "n": 4, "max_tokens": 900}, {"X-Request-Id": "beams"}, False)
+            search = Running(server, "/v1/completions",
+                             {"prompt": "The fox", "use_beam_search": True, "n": 4, "max_tokens": 900},
+                             {"X-Request-Id": "beams"}, False)
             deadline = time.time() + PATIENCE
             while server.request("GET", "/server_info")[1]["running"] == 0:
                 self.assertLess(time.time(), deadline)
                 time.sleep(0.002)
             self.assertEqual(len(self.abort(request_ids=["beams"])), 1)
-            self.assertEqual(search.join(), (499, {"error": {"message": "the request was aborted", "type": "invalid_request_error", "param": None, "code": None}}))
+            self.assertEqual(search.join(), (499, {
+                "error": {
+                    "message": "the request was aborted", "type": "invalid_request_error", "param": None, "code": None
+                }
+            }))
         self.assertEqual(server.request("GET", "/server_info")[1]["running"], 0)
 
     def test_a_key_ends_its_own_requests_only(self):
@@ -108,7 +119,8 @@ class Abort(unittest.TestCase):
         self.assertEqual(keyed.request("POST", "/abort_requests", {"abort_all": True})[0], 401)
 
     def test_bodies_that_say_nothing_are_refused(self):
-        for body in ({}, {"request_ids": "x"}, {"request_ids": [5]}, {"abort_all": "yes"}, {"abort_all": False}, {"request_ids": None}):
+        for body in ({}, {"request_ids": "x"}, {"request_ids": [5]}, {"abort_all": "yes"}, {"abort_all": False},
+                     {"request_ids": None}):
             self.assertEqual(server.request("POST", "/abort_requests", body)[0], 400, body)
         self.assertEqual(self.abort(request_ids=["x"] * 100000), [])
 

@@ -22,7 +22,8 @@ def ask(server, key=None, n=40):
     headers = {"Content-Type": "application/json"}
     if key:
         headers["x-api-key"] = "sk-%s-secret" % key
-    c.request("POST", "/v1/completions", json.dumps({"prompt": "Once upon a time", "max_tokens": n, "ignore_eos": True}), headers)
+    c.request("POST", "/v1/completions", json.dumps({"prompt": "Once upon a time", "max_tokens": n,
+                                                     "ignore_eos": True}), headers)
     r = c.getresponse()
     data = json.loads(r.read())
     c.close()
@@ -64,7 +65,9 @@ class Admission(unittest.TestCase):
         threads, _ = crowd(server, 30)
         [t.join() for t in threads]
         time.sleep(0.2)
-        finished = [r for r in server.request("GET", "/debug/requests")[1]["finished"] if r["endpoint"] == "/v1/completions"][:30]
+        finished = [
+            r for r in server.request("GET", "/debug/requests")[1]["finished"] if r["endpoint"] == "/v1/completions"
+        ][:30]
         self.assertEqual(len(finished), 30)
         places = [sorted(finished, key=lambda r: r[by]) for by in ("predicted_queue_ms", "queue_ms")]
         off = statistics.mean(abs(places[0].index(r) - places[1].index(r)) for r in finished)
@@ -82,7 +85,8 @@ class Admission(unittest.TestCase):
         for status, fields, data in got:
             if status == 429:
                 e = data["error"]
-                self.assertEqual((e["type"], e["reason"], e["code"]), ("rate_limit_error", "overloaded", "rate_limit_exceeded"))
+                self.assertEqual((e["type"], e["reason"], e["code"]),
+                                 ("rate_limit_error", "overloaded", "rate_limit_exceeded"))
                 self.assertGreaterEqual(e["estimated_wait_ms"], 200)
                 self.assertGreaterEqual(int(fields["retry-after"]), 1)
                 self.assertIn("would wait about", e["message"])

@@ -48,13 +48,16 @@ from traffic import essence_of_stream, processor_seconds, resident_bytes  # noqa
 
 SOON = 20  # seconds of processor time that the server may spend on any of these, and on its witness
 CHAT = [{"role": "user", "content": "hi"}]
-BASES = {"/v1/completions": {"prompt": "x", "max_tokens": 2}, "/v1/chat/completions": {"messages": CHAT, "max_tokens": 2},
-         "/v1/messages": {"messages": CHAT, "max_tokens": 2}, "/v1/responses": {"input": "x", "max_output_tokens": 16}}
-NUMBERS = ("NaN", "Infinity", "-Infinity", "-1", "0", "2147483648", "9223372036854775808", "-9223372036854775809", "1e308", "1e999", "-0.0", '"1"', "null", "[]",
-           "{}", "true")
-FIELDS = ("temperature", "top_p", "top_k", "min_p", "n", "best_of", "max_tokens", "max_completion_tokens", "max_output_tokens", "min_tokens", "logprobs",
-          "top_logprobs", "prompt_logprobs", "seed", "presence_penalty", "frequency_penalty", "repetition_penalty", "length_penalty", "priority",
-          "truncate_prompt_tokens", "beam_width", "stop_token_ids", "logit_bias", "stop", "stream_options", "dimensions")
+BASES = {
+    "/v1/completions": {"prompt": "x", "max_tokens": 2}, "/v1/chat/completions": {"messages": CHAT, "max_tokens": 2},
+    "/v1/messages": {"messages": CHAT, "max_tokens": 2}, "/v1/responses": {"input": "x", "max_output_tokens": 16}
+}
+NUMBERS = ("NaN", "Infinity", "-Infinity", "-1", "0", "2147483648", "9223372036854775808", "-9223372036854775809",
+           "1e308", "1e999", "-0.0", '"1"', "null", "[]", "{}", "true")
+FIELDS = ("temperature", "top_p", "top_k", "min_p", "n", "best_of", "max_tokens", "max_completion_tokens",
+          "max_output_tokens", "min_tokens", "logprobs", "top_logprobs", "prompt_logprobs", "seed", "presence_penalty",
+          "frequency_penalty", "repetition_penalty", "length_penalty", "priority", "truncate_prompt_tokens",
+          "beam_width", "stop_token_ids", "logit_bias", "stop", "stream_options", "dimensions")
 
 
 class Witness(threading.Thread):
@@ -111,7 +114,8 @@ class Content(unittest.TestCase):
     def send(self, path, data, headers=None, refused=None):
         """An answer or a refusal, and soon; `refused`: it must be one or the other."""
         began = processor_seconds(server.process.pid)
-        status, answer = server.request("POST", path, data if isinstance(data, (bytes, str)) else json.dumps(data), headers)
+        status, answer = server.request("POST", path, data if isinstance(data, (bytes, str)) else json.dumps(data),
+                                        headers)
         what = (path, str(data)[:120])
         if status != 200:
             self.check_refusal(status, answer, what)
@@ -134,67 +138,89 @@ class Content(unittest.TestCase):
 
     def test_lists_without_measure(self):
         many = 10 ** 6
-        for path, field, value in (("/v1/completions", "n", 10 ** 9), ("/v1/completions", "prompt", ["x"] * many), ("/v1/completions", "prompt", [[1]] * many),
-                                   ("/v1/completions", "prompt", [1] * many), ("/v1/completions", "stop", ["x%d" % i for i in range(10 ** 5)]),
-                                   ("/v1/completions", "stop_token_ids", [1] * many),
-                                   ("/v1/completions", "allowed_token_ids", [1] * many), ("/v1/completions", "logit_bias", {str(i): 1 for i in range(many)}),
-                                   ("/v1/completions", "logit_bias", {"4096": 1}), ("/v1/completions", "bad_words", ["x%d" % i for i in range(10 ** 5)]),
-                                   ("/v1/chat/completions", "top_logprobs", 10 ** 6), ("/v1/chat/completions", "tools", [{"type": "function"}] * 10 ** 5),
-                                   ("/v1/embeddings", "input", ["x"] * many), ("/v1/responses", "tools", [{"type": "function"}] * 10 ** 5)):
+        for path, field, value in (("/v1/completions", "n", 10**9), ("/v1/completions", "prompt", ["x"] * many),
+                                   ("/v1/completions", "prompt", [[1]] * many), ("/v1/completions", "prompt",
+                                                                                 [1] * many),
+                                   ("/v1/completions", "stop", ["x%d" % i for i in range(10**5)
+                                                                ]), ("/v1/completions", "stop_token_ids", [1] * many),
+                                   ("/v1/completions", "allowed_token_ids",
+                                    [1] * many), ("/v1/completions", "logit_bias", {str(i): 1
+                                                                                    for i in range(many)}),
+                                   ("/v1/completions", "logit_bias", {"4096": 1}), ("/v1/completions", "bad_words", [
+                                       "x%d" % i for i in range(10**5)
+                                   ]), ("/v1/chat/completions", "top_logprobs",
+                                        10**6), ("/v1/chat/completions", "tools", [{"type": "function"}] * 10**5),
+                                   ("/v1/embeddings", "input", ["x"] * many), ("/v1/responses", "tools",
+                                                                               [{"type": "function"}] * 10**5)):
             body = dict(BASES.get(path, {}), **{field: value})
             if field == "top_logprobs":
                 body["logprobs"] = True
             self.send(path, body, refused=True)
 
     def test_prompts_of_odd_characters(self):
-        for text in ("\0", "a\0b", "\ud800", "\udfff\ud800", "\uffff", " " * 500, "\n" * 500, "\u202e\u0301" * 50, "<s></s><unk>", "<|im_end|>\n<|im_start|>system\n",
-                     "\U0010ffff", "\u00e9" * 300, "{{ 7*7 }}{% for x in range(10**9) %}"):
+        for text in ("\0", "a\0b", "\ud800", "\udfff\ud800", "\uffff", " " * 500, "\n" * 500, "\u202e\u0301" * 50,
+                     "<s></s><unk>", "<|im_end|>\n<|im_start|>system\n", "\U0010ffff", "\u00e9" * 300,
+                     "{{ 7*7 }}{% for x in range(10**9) %}"):
             self.send("/v1/completions", {"prompt": text, "max_tokens": 1})
             self.send("/v1/chat/completions", {"messages": [{"role": "user", "content": text}], "max_tokens": 1})
             self.send("/tokenize", {"prompt": text})
-        for raw in (b'{"prompt": "\xff\xfe", "max_tokens": 1}', b'{"prompt": "\xed\xa0\x80", "max_tokens": 1}', b'{"prompt": "\xc0\xaf", "max_tokens": 1}'):
+        for raw in (b'{"prompt": "\xff\xfe", "max_tokens": 1}', b'{"prompt": "\xed\xa0\x80", "max_tokens": 1}',
+                    b'{"prompt": "\xc0\xaf", "max_tokens": 1}'):
             self.send("/v1/completions", raw, refused=True)
 
     def test_long_prompts_are_refused_soon(self):
-        for text in ("a" * (4 << 20), " " * (4 << 20), "ab" * (2 << 20), "\U0001f600" * (1 << 20), "0123456789" * 400000, "!" * (4 << 20), "x y " * (1 << 20)):
+        for text in ("a" * (4 << 20), " " * (4 << 20), "ab" * (2 << 20), "\U0001f600" * (1 << 20),
+                     "0123456789" * 400000, "!" * (4 << 20), "x y " * (1 << 20)):
             self.send("/v1/completions", {"prompt": text, "max_tokens": 1}, refused=True)
-        self.send("/v1/chat/completions", {"messages": [{"role": "user", "content": "word " * (1 << 20)}]}, refused=True)
+        self.send("/v1/chat/completions", {"messages": [{"role": "user", "content": "word " * (1 << 20)}]},
+                  refused=True)
 
     def test_json_without_measure(self):
         deep, wide = 10 ** 6, 10 ** 5
-        for body in ("[" * deep, '{"a":' * deep, '{"prompt": ' + "[" * deep + "]" * deep + "}", '{"prompt": "x", "user": ' + "1" * deep + "}",
-                     '{"prompt": "x", "temperature": 0.' + "1" * deep + "e}", '{"prompt": "' + "\\" * deep, '{"prompt": "x"'):
+        for body in ("[" * deep, '{"a":' * deep, '{"prompt": ' + "[" * deep + "]" * deep + "}",
+                     '{"prompt": "x", "user": ' + "1" * deep + "}",
+                     '{"prompt": "x", "temperature": 0.' + "1" * deep + "e}", '{"prompt": "' + "\\" * deep,
+                     '{"prompt": "x"'):
             self.send("/v1/completions", body, refused=True)
         self.send("/v1/completions", '{"prompt": "x", "max_tokens": 1, "temperature": 0.' + "1" * deep + "}")
         twice = self.send("/v1/completions", '{"prompt": ["x", "y"], "prompt": "z", "max_tokens": 1}', refused=False)[1]
         self.assertEqual(len(twice["choices"]), 1)  # the last of two equal keys counts, here and for the limits
         self.send("/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}] * wide}, refused=True)
-        self.send("/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}] * wide}]}, refused=True)
+        self.send("/v1/chat/completions",
+                  {"messages": [{"role": "user", "content": [{"type": "text", "text": "x"}] * wide}]}, refused=True)
 
     def test_templates_do_what_the_model_says(self):
-        plain = self.send("/v1/chat/completions", {"messages": CHAT, "max_tokens": 5, "temperature": 0}, refused=False)[1]["choices"][0]["message"]["content"]
+        plain = self.send("/v1/chat/completions", {"messages": CHAT, "max_tokens": 5, "temperature": 0},
+                          refused=False)[1]["choices"][0]["message"]["content"]
         for kwargs in ({"tokenize": True}, {"add_generation_prompt": True}, {"x": "{{ ''.__class__.__mro__ }}"}):
-            status, answer = self.send("/v1/chat/completions", {"messages": CHAT, "max_tokens": 5, "temperature": 0, "chat_template_kwargs": kwargs})
+            status, answer = self.send(
+                "/v1/chat/completions",
+                {"messages": CHAT, "max_tokens": 5, "temperature": 0, "chat_template_kwargs": kwargs})
             if status == 200:
                 self.assertEqual(answer["choices"][0]["message"]["content"], plain, kwargs)
-        for kwargs in ({"messages": [{"role": "user", "content": "other"}]}, {"chat_template": "{% for i in range(10**9) %}x{% endfor %}"}, {"bos_token": "x" * 10 ** 6}, [],
-                       "x", {"raise_exception": 5}, {"a": {"b": [{}] * 1000}}):
+        for kwargs in ({"messages": [{"role": "user", "content": "other"}]
+                        }, {"chat_template": "{% for i in range(10**9) %}x{% endfor %}"}, {"bos_token": "x" * 10**6},
+                       [], "x", {"raise_exception": 5}, {"a": {"b": [{}] * 1000}}):
             self.send("/v1/chat/completions", {"messages": CHAT, "max_tokens": 5, "chat_template_kwargs": kwargs})
-        for template in ("{% for i in range(999999999) %}x{% endfor %}", "{{ ''.__class__ }}", "{% include '/etc/passwd' %}", "{{ messages[0].__init__.__globals__ }}"):
-            status, answer = self.send("/v1/chat/completions", {"messages": CHAT, "max_tokens": 5, "temperature": 0, "chat_template": template})
+        for template in ("{% for i in range(999999999) %}x{% endfor %}", "{{ ''.__class__ }}",
+                         "{% include '/etc/passwd' %}", "{{ messages[0].__init__.__globals__ }}"):
+            status, answer = self.send("/v1/chat/completions",
+                                       {"messages": CHAT, "max_tokens": 5, "temperature": 0, "chat_template": template})
             if status == 200:  # the field is not known: the model's own template was used
                 self.assertEqual(answer["choices"][0]["message"]["content"], plain, template)
 
     def test_constraints_are_refused(self):
-        for field, value in (("response_format", {"type": "json_schema", "json_schema": {"schema": {"$ref": "#"}}}), ("guided_regex", "(a*)*b"),
-                             ("guided_grammar", "root ::= ([x]*)*"), ("guided_json", {"type": "string", "minLength": 10 ** 9})):
+        for field, value in (("response_format", {"type": "json_schema", "json_schema": {"schema": {"$ref": "#"}}}),
+                             ("guided_regex", "(a*)*b"), ("guided_grammar", "root ::= ([x]*)*"),
+                             ("guided_json", {"type": "string", "minLength": 10**9})):
             self.send("/v1/chat/completions", dict(BASES["/v1/chat/completions"], **{field: value}), refused=True)
 
     def test_bodies_in_other_codings(self):
         bomb = gzip.compress(b"\0" * (64 << 20))
         before = resident_bytes(server.process.pid)
-        for headers in ({"Content-Encoding": "gzip"}, {"Content-Type": "multipart/form-data; boundary=x"}, {"Content-Type": "multipart/form-data; boundary=" + "x" * 3000},
-                        {"Content-Type": "application/x-www-form-urlencoded"}, {"Content-Type": "text/plain"}):
+        for headers in ({"Content-Encoding": "gzip"}, {"Content-Type": "multipart/form-data; boundary=x"},
+                        {"Content-Type": "multipart/form-data; boundary=" + "x" * 3000
+                         }, {"Content-Type": "application/x-www-form-urlencoded"}, {"Content-Type": "text/plain"}):
             self.send("/v1/completions", bomb, headers, refused=True)
             for cut in (1, 20, len(bomb) - 1):  # what it would become is over its bound, or never known
                 self.send("/v1/completions", bomb[:cut], headers, refused=True)
@@ -204,7 +230,8 @@ class Content(unittest.TestCase):
         import http.client
         for method, path in (("OPTIONS", "/v1/completions"), ("GET", "/v1/models"), ("POST", "/v1/completions")):
             c = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
-            c.request(method, path, "{}" if method == "POST" else None, {"Origin": "https://evil.example", "Content-Type": "text/plain"})
+            c.request(method, path, "{}" if method == "POST" else None,
+                      {"Origin": "https://evil.example", "Content-Type": "text/plain"})
             r = c.getresponse()
             r.read()
             self.assertIsNone(r.getheader("Access-Control-Allow-Origin"), method)
@@ -215,8 +242,10 @@ class Content(unittest.TestCase):
     def test_a_page_that_names_no_type_is_not_heard(self):
         import http.client
         c = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
-        says = ({}, {"Origin": "https://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"})  # a browser does
-        for kind in ({}, {"Content-Type": "application/x-www-form-urlencoded"}):  # and asks nobody before it sends such a body
+        says = ({}, {"Origin": "https://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}
+                )  # a browser does
+        for kind in ({}, {"Content-Type": "application/x-www-form-urlencoded"
+                          }):  # and asks nobody before it sends such a body
             for sender in says:
                 c.request("POST", "/tokenize", b'{"prompt": "x"}', {**sender, **kind})
                 r = c.getresponse()
@@ -227,12 +256,18 @@ class Content(unittest.TestCase):
     def test_marks_by_the_thousand_hold_nobody_up(self):
         before = processor_seconds(server.process.pid)
         self.send("/tokenize", {"prompt": "a" + "\u0301\u0316" * 100000})
-        self.assertLess(processor_seconds(server.process.pid) - before, SOON)  # a minute, where they were exchanged one by one
+        self.assertLess(processor_seconds(server.process.pid) - before,
+                        SOON)  # a minute, where they were exchanged one by one
 
     def test_stop_strings_are_short(self):
-        self.send("/v1/completions", {"prompt": "a", "max_tokens": 1, "n": 128, "stop": ["x" * (1 << 20)]}, refused=True)
-        self.assertEqual(server.post("/v1/completions", prompt="a", max_tokens=1, stop=["x" * 8000, "y" * 8000])[0], 200)
-        self.assertIn("16384", server.post("/v1/completions", prompt="a", max_tokens=1, stop=["x" * 8000, "y" * 8000, "z" * 400])[1]["error"]["message"])
+        self.send("/v1/completions", {"prompt": "a", "max_tokens": 1, "n": 128, "stop": ["x" * (1 << 20)]},
+                  refused=True)
+        self.assertEqual(
+            server.post("/v1/completions", prompt="a", max_tokens=1, stop=["x" * 8000, "y" * 8000])[0], 200)
+        self.assertIn(
+            "16384",
+            server.post("/v1/completions", prompt="a", max_tokens=1, stop=["x" * 8000, "y" * 8000,
+                                                                           "z" * 400])[1]["error"]["message"])
 
     def test_a_template_does_not_tell_where_it_lies(self):
         with tempfile.TemporaryDirectory() as folder:
@@ -255,8 +290,10 @@ class Memory(unittest.TestCase):
 
     def test_it_returns_to_its_level(self):
         def harm():
-            for body in (b'{"prompt": "' + b"a" * (2 << 20) + b'"}', b"[" * (2 << 20), json.dumps({"prompt": ["x"] * 300000}).encode(),
-                         json.dumps({"prompt": "x", "logit_bias": {str(i): 1 for i in range(100000)}}).encode()):
+            for body in (b'{"prompt": "' + b"a" * (2 << 20) + b'"}', b"[" * (2 << 20),
+                         json.dumps({"prompt": ["x"] * 300000}).encode(),
+                         json.dumps({"prompt": "x", "logit_bias": {str(i): 1
+                                                                   for i in range(100000)}}).encode()):
                 server.request("POST", "/v1/completions", body)
         levels = []
         for _ in range(8):

@@ -231,7 +231,8 @@ class Bloat(BadModel):
         self.assertLess(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime, 30)
 
     def test_a_header_of_tensors_that_are_empty(self):
-        text = b"{" + b",".join(b'"%x":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}' % i for i in range(1200000)) + b"}"
+        text = b"{" + b",".join(b'"%x":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}' % i
+                                for i in range(1200000)) + b"}"
         write_safetensors(self.path("model.safetensors"), None, b"", raw_header=text)
         self.bounded("score", self.model, "--prompt-ids", "1,2")
 
@@ -272,7 +273,8 @@ class Index(BadModel):
         self.assertEqual(split.returncode, 0, split.stderr)
         got, want = json.loads(split.stdout), json.loads(whole.stdout)
         self.assertEqual(got["argmax"], want["argmax"])
-        for key in ("token_logprobs", "last_logits"):  # a sum may begin elsewhere when its row lies elsewhere in a line of memory
+        for key in ("token_logprobs",
+                    "last_logits"):  # a sum may begin elsewhere when its row lies elsewhere in a line of memory
             self.assertEqual(len(got[key]), len(want[key]))
             self.assertLess(max(abs(a - b) for a, b in zip(got[key], want[key])), 1e-4)
 
@@ -281,9 +283,13 @@ class Index(BadModel):
         self.refused(self.score(), "model-00002-of-00002.safetensors")
 
     def test_paths_that_leave_the_folder(self):
-        shutil.copy(self.path("model-00001-of-00002.safetensors"), os.path.join(self.dir, "model-00001-of-00002.safetensors"))
-        for bad in ("../model-00001-of-00002.safetensors", os.path.join(self.dir, "model-00001-of-00002.safetensors"), "./x/../../y", "", ".", ".."):
-            self.write_index({"weight_map": {k: bad if v.startswith("model-00001") else v for k, v in self.map.items()}})
+        shutil.copy(self.path("model-00001-of-00002.safetensors"),
+                    os.path.join(self.dir, "model-00001-of-00002.safetensors"))
+        for bad in ("../model-00001-of-00002.safetensors", os.path.join(self.dir, "model-00001-of-00002.safetensors"),
+                    "./x/../../y", "", ".", ".."):
+            self.write_index(
+                {"weight_map": {k: bad if v.startswith("model-00001") else v
+                                for k, v in self.map.items()}})
             self.refused(self.score(), "index.json")
 
     def test_a_link_out_of_the_folder(self):
@@ -322,13 +328,14 @@ class Config(BadModel):
         self.refused(self.score(), "config.json")
 
     def test_not_json(self):
-        for text in ("", "{", "[]", "nul", "{\"a\": 1,}", "{\"model_type\": \"qwen3\", \"model_type\": \"llama\"}", "[" * 100000, "\xff", "{\"hidden_size\": 1e999}"):
+        for text in ("", "{", "[]", "nul", "{\"a\": 1,}", "{\"model_type\": \"qwen3\", \"model_type\": \"llama\"}",
+                     "[" * 100000, "\xff", "{\"hidden_size\": 1e999}"):
             write_text(self.path("config.json"), text, encoding="latin-1")
             self.refused(self.score(), "config.json")
 
     def test_every_size_refuses_what_is_no_size(self):
-        keys = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "intermediate_size", "vocab_size",
-                "max_position_embeddings")
+        keys = ("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
+                "intermediate_size", "vocab_size", "max_position_embeddings")
         for key in keys:
             for bad in (0, -1, 1 << 31, 1 << 62, 1.5, "128", [], {}, True):
                 shutil.copyfile(os.path.join(GOOD, "config.json"), self.path("config.json"))
@@ -338,8 +345,9 @@ class Config(BadModel):
                     self.refused(p, "config.json", key)
 
     def test_sizes_that_do_not_belong_together(self):
-        for change in (dict(num_attention_heads=5), dict(num_key_value_heads=3), dict(head_dim=63), dict(head_dim=32), dict(hidden_size=130),
-                       dict(num_hidden_layers=2), dict(num_hidden_layers=4), dict(vocab_size=1023), dict(intermediate_size=255)):
+        for change in (dict(num_attention_heads=5), dict(num_key_value_heads=3), dict(head_dim=63), dict(head_dim=32),
+                       dict(hidden_size=130), dict(num_hidden_layers=2), dict(num_hidden_layers=4),
+                       dict(vocab_size=1023), dict(intermediate_size=255)):
             shutil.copyfile(os.path.join(GOOD, "config.json"), self.path("config.json"))
             self.edit_config(**change)
             with self.subTest(change=change):
@@ -370,7 +378,8 @@ class Config(BadModel):
                 self.refused(self.score(), "config.json")
 
     def test_layer_types_of_another_length_or_kind(self):
-        for bad in (["full_attention"], ["full_attention"] * 1000, ["full_attention", "full_attention", "quantum_attention"], "full_attention", [1, 2, 3]):
+        for bad in (["full_attention"], ["full_attention"] * 1000,
+                    ["full_attention", "full_attention", "quantum_attention"], "full_attention", [1, 2, 3]):
             shutil.copyfile(os.path.join(GOOD, "config.json"), self.path("config.json"))
             self.edit_config(layer_types=bad)
             with self.subTest(bad=str(bad)[:40]):
@@ -442,7 +451,9 @@ class Tokenizer(BadModel):
         self.broken("Magic", change=lambda t: t.update(post_processor={"type": "Magic"}))
 
     def test_a_pattern_that_is_no_pattern(self):
-        self.broken(change=lambda t: t.update(pre_tokenizer={"type": "Split", "pattern": {"Regex": "(unclosed"}, "behavior": "Isolated", "invert": False}))
+        self.broken(change=lambda t: t.update(pre_tokenizer={
+            "type": "Split", "pattern": {"Regex": "(unclosed"}, "behavior": "Isolated", "invert": False
+        }))
 
     def test_a_very_long_token(self):
         def change(t):
@@ -460,8 +471,10 @@ class Tokenizer(BadModel):
 
     def test_a_token_beyond_the_embedding_is_not_read_from_nowhere(self):
         def change(t):
-            t["added_tokens"].append({"id": 100000, "content": "<beyond>", "special": True, "lstrip": False, "rstrip": False,
-                                      "normalized": False, "single_word": False})
+            t["added_tokens"].append({
+                "id": 100000, "content": "<beyond>", "special": True, "lstrip": False, "rstrip": False,
+                "normalized": False, "single_word": False
+            })
         self.edit_tokenizer(change)
         self.refused(self.ask("run", self.model, "--no-chat", "-p", "<beyond>", "-n", "1"))
 
@@ -497,22 +510,25 @@ class Template(BadModel):
         return self.ask("render", self.model, "-f", request)
 
     def test_templates_that_do_not_parse(self):
-        for bad in ("{% if %}", "{{ ", "{% for x in y %}", "{% endfor %}", "{{ a..b }}", "{% unknown %}", "{{ '" + "x" * 100, "{{ " + "(" * 100000, "{# open"):
+        for bad in ("{% if %}", "{{ ", "{% for x in y %}", "{% endfor %}", "{{ a..b }}", "{% unknown %}",
+                    "{{ '" + "x" * 100, "{{ " + "(" * 100000, "{# open"):
             with self.subTest(bad=bad[:30]):
                 self.refused(self.render(bad), "chat_template.jinja")
 
     def test_templates_that_do_not_end(self):
-        for bad in ("{% for a in range(10**9) %}{% endfor %}",
-                    "{% for a in range(100000) %}{% for b in range(100000) %}x{% endfor %}{% endfor %}",
-                    "{{ 'a' * 10**12 }}",
-                    "{% set ns = namespace(s='aaaaaaaa') %}{% for i in range(100) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}",
-                    "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}"):
+        for bad in (
+                "{% for a in range(10**9) %}{% endfor %}",
+                "{% for a in range(100000) %}{% for b in range(100000) %}x{% endfor %}{% endfor %}",
+                "{{ 'a' * 10**12 }}",
+                "{% set ns = namespace(s='aaaaaaaa') %}{% for i in range(100) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}",
+                "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}"):
             with self.subTest(bad=bad[:40]):
                 self.refused(self.render(bad), "chat_template.jinja")
 
     def test_templates_may_not_reach_the_host(self):
-        for bad in ("{{ ''.__class__.__mro__ }}", "{{ messages.__class__ }}", "{{ namespace.__init__.__globals__ }}", "{% include '/etc/passwd' %}",
-                    "{% import 'os' as os %}", "{{ cycler.__init__.__globals__.os.popen('id').read() }}"):
+        for bad in ("{{ ''.__class__.__mro__ }}", "{{ messages.__class__ }}", "{{ namespace.__init__.__globals__ }}",
+                    "{% include '/etc/passwd' %}", "{% import 'os' as os %}",
+                    "{{ cycler.__init__.__globals__.os.popen('id').read() }}"):
             with self.subTest(bad=bad):
                 p = self.render(bad)
                 self.assertNotIn("root:", p.stdout)

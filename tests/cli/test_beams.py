@@ -16,8 +16,9 @@ with open(os.path.join(ROOT, "build/data/beams/beams.json")) as f:
 
 
 def ask(server, case, **extra):
-    body = dict(prompt=case["ids"], use_beam_search=True, beam_width=case["width"], n=case["width"], length_penalty=case["length_penalty"],
-                early_stopping=case["early_stopping"], max_tokens=case["max_tokens"], return_token_ids=True, logprobs=0, **extra)
+    body = dict(prompt=case["ids"], use_beam_search=True, beam_width=case["width"], n=case["width"],
+                length_penalty=case["length_penalty"], early_stopping=case["early_stopping"],
+                max_tokens=case["max_tokens"], return_token_ids=True, logprobs=0, **extra)
     if "stop" in case:
         body["stop_token_ids"] = [case["stop"]]
     status, r = server.post("/v1/completions", **body)
@@ -30,8 +31,11 @@ class Transformers(unittest.TestCase):
         self.assertEqual([c["token_ids"] for c in r["choices"]], case["sequences"])
         for choice, score in zip(r["choices"], case.get("scores", [])):
             logprobs = choice["logprobs"]["token_logprobs"]
-            self.assertAlmostEqual(sum(logprobs) / len(logprobs) ** case["length_penalty"], score, delta=1e-3 * max(1, abs(score)))
-            self.assertEqual(choice["finish_reason"], "stop" if len(logprobs) < case["max_tokens"] or choice["token_ids"][-1] == case.get("stop") else "length")
+            self.assertAlmostEqual(
+                sum(logprobs) / len(logprobs)**case["length_penalty"], score, delta=1e-3 * max(1, abs(score)))
+            self.assertEqual(
+                choice["finish_reason"], "stop"
+                if len(logprobs) < case["max_tokens"] or choice["token_ids"][-1] == case.get("stop") else "length")
 
     def check(self, family):
         server = Server(os.path.join("tests/models", family))
@@ -78,8 +82,8 @@ class Fields(unittest.TestCase):
         self.assertEqual(beam["choices"], greedy["choices"])
 
     def test_chat_and_many_prompts(self):
-        _, r = self.server.post("/v1/chat/completions", messages=[{"role": "user", "content": "Tell me a story."}], max_tokens=12, use_beam_search=True, n=2,
-                                beam_width=4)
+        _, r = self.server.post("/v1/chat/completions", messages=[{"role": "user", "content": "Tell me a story."}],
+                                max_tokens=12, use_beam_search=True, n=2, beam_width=4)
         self.assertEqual([c["index"] for c in r["choices"]], [0, 1])
         self.assertEqual(r["usage"]["completion_tokens"], 24)
         prompts = ["The dog", "Once upon a time", "A cat"]
@@ -90,7 +94,8 @@ class Fields(unittest.TestCase):
         self.assertEqual([c["index"] for c in many["choices"]], list(range(6)))
 
     def test_a_salt_lasts_as_long_as_the_search(self):
-        ask = dict(prompt="A bird sat in a big old tree. " * 20, max_tokens=70, use_beam_search=True, beam_width=3, ignore_eos=True)
+        ask = dict(prompt="A bird sat in a big old tree. " * 20, max_tokens=70, use_beam_search=True, beam_width=3,
+                   ignore_eos=True)
         plain, salted, again = (self.server.post("/v1/completions", **dict(ask, **salt))[1] for salt in
                                 ({}, {"cache_salt": "mine" * 50}, {"cache_salt": "mine" * 50}))
         self.assertEqual(salted["choices"], plain["choices"])
@@ -116,10 +121,13 @@ class Fields(unittest.TestCase):
             status, r = self.server.post(path, **body)
             self.assertEqual((status, r["error"]["param"] if status != 200 else r), (400, param), r)
         for path in ("/v1/completions", "/v1/chat/completions"):
-            for field, bad in (("beam_width", 0), ("beam_width", 20), ("beam_width", 1.5), ("length_penalty", "x"), ("length_penalty", 1000), ("early_stopping", "x"),
-                               ("early_stopping", 1), ("stream", True), ("stop", "x"), ("temperature", 0.5), ("top_k", 5), ("top_p", 0.5), ("min_p", 0.5),
-                               ("repetition_penalty", 1.1), ("presence_penalty", 1), ("frequency_penalty", 1), ("logit_bias", {"5": 1}), ("bad_words", ["x"]),
-                               ("allowed_token_ids", [5]), ("min_tokens", 1), ("prompt_logprobs", 1), ("n", 3), ("max_tokens", 0)):
+            for field, bad in (("beam_width", 0), ("beam_width", 20), ("beam_width", 1.5), ("length_penalty", "x"),
+                               ("length_penalty", 1000), ("early_stopping", "x"), ("early_stopping", 1),
+                               ("stream", True), ("stop", "x"), ("temperature", 0.5), ("top_k", 5), ("top_p", 0.5),
+                               ("min_p", 0.5), ("repetition_penalty", 1.1), ("presence_penalty", 1),
+                               ("frequency_penalty", 1), ("logit_bias", {"5": 1}), ("bad_words", ["x"]),
+                               ("allowed_token_ids", [5]), ("min_tokens", 1), ("prompt_logprobs",
+                                                                               1), ("n", 3), ("max_tokens", 0)):
                 with self.subTest(path=path, field=field):
                     refused(field, path, **dict({"use_beam_search": True, "beam_width": 2}, **{field: bad}))
             for field, alone in (("beam_width", 2), ("length_penalty", 0.5), ("early_stopping", True)):
@@ -130,14 +138,20 @@ class Fields(unittest.TestCase):
         self.assertTrue(r["choices"][0]["text"].startswith("Once"))
         refused("beam_width", use_beam_search=True, beam_width=10, stop_token_ids=list(range(5, 16)))
         for prompt in ("", [5] * 1020, [99999]):
-            self.assertEqual(self.server.post("/v1/completions", prompt=prompt, max_tokens=10, use_beam_search=True)[0], 400)
-        status, _ = self.server.post("/v1/completions", prompt="x", max_tokens=1, length_penalty=1.0, early_stopping=False, use_beam_search=False)
+            self.assertEqual(
+                self.server.post("/v1/completions", prompt=prompt, max_tokens=10, use_beam_search=True)[0], 400)
+        status, _ = self.server.post("/v1/completions", prompt="x", max_tokens=1, length_penalty=1.0,
+                                     early_stopping=False, use_beam_search=False)
         self.assertEqual(status, 200)
 
     def test_a_client_that_leaves_stops_the_search(self):
         s = socket.create_connection(("127.0.0.1", self.server.port))
-        body = json.dumps({"prompt": "Once", "max_tokens": 900, "use_beam_search": True, "beam_width": 8, "ignore_eos": True}).encode()
-        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        body = json.dumps(
+            {"prompt": "Once", "max_tokens": 900, "use_beam_search": True, "beam_width": 8,
+             "ignore_eos": True}).encode()
+        s.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
+            % (len(body), body))
         time.sleep(0.3)
         s.close()
         deadline = time.time() + PATIENCE
@@ -150,7 +164,9 @@ class Fields(unittest.TestCase):
     def test_a_server_that_ends_lets_a_search_finish(self):
         own = Server("models/story")
         got = []
-        t = threading.Thread(target=lambda: got.append(own.post("/v1/completions", prompt="Once", max_tokens=150, use_beam_search=True, beam_width=3, ignore_eos=True)))
+        t = threading.Thread(target=lambda: got.append(
+            own.post("/v1/completions", prompt="Once", max_tokens=150, use_beam_search=True, beam_width=3, ignore_eos=
+                     True)))
         t.start()
         while own.request("GET", "/server_info")[1]["running"] == 0 and t.is_alive():
             time.sleep(0.01)

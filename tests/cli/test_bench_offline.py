@@ -26,13 +26,17 @@ class Offline(unittest.TestCase):
                 return p.stdout, json.load(g)
 
     def test_latency_has_vllms_lines_and_its_json_the_same(self):
-        out, r = self.run_json("latency", STORY, "--input-len", "8", "--output-len", "4", "--batch-size", "3", "--num-iters", "7", "--num-iters-warmup", "1")
+        out, r = self.run_json("latency", STORY, "--input-len", "8", "--output-len", "4", "--batch-size", "3",
+                               "--num-iters", "7", "--num-iters-warmup", "1")
         lines = out.splitlines()
         self.assertEqual([re.sub(r"[\d.e-]+ seconds", "X", line) for line in lines[:8]],
-                         ["Avg latency: X", "Std latency: X"] + ["%d%% percentile latency: X" % p for p in (10, 25, 50, 75, 90, 99)])
+                         ["Avg latency: X", "Std latency: X"] +
+                         ["%d%% percentile latency: X" % p for p in (10, 25, 50, 75, 90, 99)])
         self.assertRegex(lines[8], r"^device    .*: reads [\d.]+ GB/s")
-        floor = re.match(r"floor     ([\d.]+) s: ([\d.]+) % of that; 1.0 chunks of prompts and 3 steps of 3 sequences$", lines[9])
-        share = float(floor.group(1)) / statistics.median(r["latencies"])  # of what others leave of the machine; printed to a millisecond
+        floor = re.match(r"floor     ([\d.]+) s: ([\d.]+) % of that; 1.0 chunks of prompts and 3 steps of 3 sequences$",
+                         lines[9])
+        share = float(floor.group(1)) / statistics.median(
+            r["latencies"])  # of what others leave of the machine; printed to a millisecond
         self.assertAlmostEqual(float(floor.group(2)) / 100 / share, 1, delta=0.2)
         self.assertGreater(float(floor.group(2)), 0)
         self.assertAlmostEqual(r["floor_s"], float(floor.group(1)), delta=0.0006)
@@ -46,9 +50,11 @@ class Offline(unittest.TestCase):
         self.assertEqual(list(r["percentiles"]), ["10", "25", "50", "75", "90", "99"])
 
     def test_throughput_has_vllms_lines_and_counts_every_token(self):
-        out, r = self.run_json("throughput", "--model", STORY, "--device", "toy", "--num-prompts", "40", "--input-len", "20", "--output-len", "9", "--n", "2")
+        out, r = self.run_json("throughput", "--model", STORY, "--device", "toy", "--num-prompts", "40", "--input-len",
+                               "20", "--output-len", "9", "--n", "2")
         lines = out.splitlines()
-        self.assertRegex(lines[0], r"^Throughput: \d+\.\d\d requests/s, \d+\.\d\d total tokens/s, \d+\.\d\d output tokens/s$")
+        self.assertRegex(lines[0],
+                         r"^Throughput: \d+\.\d\d requests/s, \d+\.\d\d total tokens/s, \d+\.\d\d output tokens/s$")
         n_prompt = int(re.match(r"Total num prompt tokens:  (\d+)$", lines[1]).group(1))
         self.assertTrue(40 * 18 <= n_prompt <= 40 * 22, n_prompt)
         self.assertEqual(lines[2], "Total num output tokens:  %d" % (40 * 9 * 2))
@@ -57,7 +63,8 @@ class Offline(unittest.TestCase):
         self.assertNotIn("floor_s", r)  # the toy has no limits
 
     def test_decode_counts_what_was_asked_for_and_what_a_step_reads(self):
-        out, r = self.run_json("decode", STORY, "--batch", "1,3", "--input-len", "5", "--output-len", "7", "--num-iters", "3", "--num-iters-warmup", "1", "--prefill", "40")
+        out, r = self.run_json("decode", STORY, "--batch", "1,3", "--input-len", "5", "--output-len", "7",
+                               "--num-iters", "3", "--num-iters-warmup", "1", "--prefill", "40")
         for line in ("start ", "device ", "memory", "decode ", "prefill "):
             self.assertIn("\n" + line, "\n" + out)
         self.assertEqual([(d["batch"], d["input_len"], d["output_len"]) for d in r["decode"]], [(1, 5, 7), (3, 5, 7)])
@@ -76,13 +83,15 @@ class Offline(unittest.TestCase):
 
     def test_decode_says_at_what_temperature_answers_were_drawn(self):
         for words, temperature, how in (([], 0, "greedy, "), (["--temperature", "0.7"], 0.7, "temperature 0.7, ")):
-            out, r = self.run_json("decode", STORY, "--device", "toy", "--batch", "2", "--output-len", "5", "--num-iters", "1", "--num-iters-warmup", "0", *words)
+            out, r = self.run_json("decode", STORY, "--device", "toy", "--batch", "2", "--output-len", "5",
+                                   "--num-iters", "1", "--num-iters-warmup", "0", *words)
             self.assertEqual([d["temperature"] for d in r["decode"]], [temperature])
             self.assertIn("\ndecode    " + how, "\n" + out)
 
     def test_a_warm_up_by_the_clock_is_broken_off_and_leaves_nothing_behind(self):
         begun = time.monotonic()
-        out, r = self.run_json("decode", STORY, "--device", "toy", "--batch", "2,5", "--output-len", "900", "--num-iters", "1", "--warmup-seconds", "0.5")
+        out, r = self.run_json("decode", STORY, "--device", "toy", "--batch", "2,5", "--output-len", "900",
+                               "--num-iters", "1", "--warmup-seconds", "0.5")
         self.assertGreater(time.monotonic() - begun, 0.55)  # and a tenth before the second
         self.assertEqual([(d["batch"], d["output_len"]) for d in r["decode"]], [(2, 900), (5, 900)])
         self.assertNotIn("gave way", out)
@@ -91,20 +100,30 @@ class Offline(unittest.TestCase):
         with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as f:
             f.write('{"prompt": "Tell me a story."}\n\n{"prompt": "And another."}\n')
             f.flush()
-            out, r = self.run_json("throughput", STORY, "--device", "toy", "--dataset-name", "custom", "--dataset-path", f.name, "--num-prompts", "5", "--custom-output-len", "3")
+            out, r = self.run_json("throughput", STORY, "--device", "toy", "--dataset-name", "custom", "--dataset-path",
+                                   f.name, "--num-prompts", "5", "--custom-output-len", "3")
         self.assertEqual(r["num_requests"], 5)
         self.assertIn("Total num output tokens:  15", out)
 
     def test_faults_are_one_sentence(self):
-        for words, part in ((["latency", "/nowhere"], "/nowhere"), (["throughput", "/nowhere"], "/nowhere"), (["latency", STORY, "--input-len", "5000"], "5000"),
-                            (["decode", STORY, "--batch", "1", "--output-len", "2", "--num-iters", "1", "--warmup-seconds", "0", "--trace"], "--device cpu cannot"),
-                            (["throughput", STORY, "--dataset-name", "custom", "--dataset-path", "/nowhere"], "/nowhere")):
+        for words, part in ((["latency", "/nowhere"], "/nowhere"), (["throughput", "/nowhere"], "/nowhere"),
+                            (["latency", STORY, "--input-len", "5000"], "5000"), ([
+                                "decode", STORY, "--batch", "1", "--output-len", "2", "--num-iters", "1",
+                                "--warmup-seconds", "0", "--trace"
+                            ], "--device cpu cannot"),
+                            (["throughput", STORY, "--dataset-name", "custom", "--dataset-path",
+                              "/nowhere"], "/nowhere")):
             p = bench(*words)
             self.assertEqual((p.returncode, p.stderr.count("\n")), (1, 1), p.stderr)
             self.assertIn(part, p.stderr)
-        for words, part in ((["latency"], "latency"), (["decode"], "decode"), (["decode", STORY, "--batch", "8,0"], "--batch: 0 is not between 1 and 16384"),
-                            (["decode", STORY, "--batch", "20000"], "--batch: 20000 is not between"), (["decode", STORY, "--prefill", "0"], "--prefill: 0 is not"),
-                            (["decode", STORY, "--batch", "1,,2"], "--batch: item 2 is not a whole number"), (["throughput", STORY, "--model", STORY], "--model")):
+        for words, part in ((["latency"], "latency"), (["decode"], "decode"), (["decode", STORY, "--batch", "8,0"],
+                                                                               "--batch: 0 is not between 1 and 16384"),
+                            (["decode", STORY, "--batch",
+                              "20000"], "--batch: 20000 is not between"), (["decode", STORY, "--prefill",
+                                                                            "0"], "--prefill: 0 is not"),
+                            (["decode", STORY, "--batch", "1,,2"],
+                             "--batch: item 2 is not a whole number"), (["throughput", STORY, "--model",
+                                                                         STORY], "--model")):
             p = bench(*words)
             self.assertEqual(p.returncode, 2)
             self.assertIn(part, p.stderr.splitlines()[0])

@@ -17,15 +17,22 @@ from serving import GYRE, ROOT, Server
 from patience import PATIENCE
 
 STORY = os.path.join(ROOT, "models/story")
-LABELS = ["Successful requests:", "Failed requests:", "Maximum request concurrency:", "Request rate configured (RPS):", "Benchmark duration (s):", "Total input tokens:",
-          "Total generated tokens:", "Request throughput (req/s):", "Request goodput (req/s):", "Output token throughput (tok/s):", "Peak output token throughput (tok/s):",
-          "Peak concurrent requests:", "Total token throughput (tok/s):", "Mean TTFT (ms):", "Median TTFT (ms):", "P50 TTFT (ms):", "P99.9 TTFT (ms):", "Mean TPOT (ms):",
-          "Median TPOT (ms):", "P50 TPOT (ms):", "P99.9 TPOT (ms):", "Mean ITL (ms):", "Median ITL (ms):", "P50 ITL (ms):", "P99.9 ITL (ms):", "Mean E2EL (ms):",
-          "Median E2EL (ms):", "P50 E2EL (ms):", "P99.9 E2EL (ms):"]
+LABELS = [
+    "Successful requests:", "Failed requests:", "Maximum request concurrency:", "Request rate configured (RPS):",
+    "Benchmark duration (s):", "Total input tokens:", "Total generated tokens:", "Request throughput (req/s):",
+    "Request goodput (req/s):", "Output token throughput (tok/s):", "Peak output token throughput (tok/s):",
+    "Peak concurrent requests:", "Total token throughput (tok/s):", "Mean TTFT (ms):", "Median TTFT (ms):",
+    "P50 TTFT (ms):", "P99.9 TTFT (ms):", "Mean TPOT (ms):", "Median TPOT (ms):", "P50 TPOT (ms):", "P99.9 TPOT (ms):",
+    "Mean ITL (ms):", "Median ITL (ms):", "P50 ITL (ms):", "P99.9 ITL (ms):", "Mean E2EL (ms):", "Median E2EL (ms):",
+    "P50 E2EL (ms):", "P99.9 E2EL (ms):"
+]
 
 
 def bench(url, *words, timeout=120):
-    return subprocess.run([GYRE, "bench", "serve", "--base-url", url, *words], capture_output=True, text=True, timeout=timeout, env={k: v for k, v in os.environ.items() if k != "OPENAI_API_KEY"})
+    return subprocess.run([GYRE, "bench", "serve", "--base-url", url, *words], capture_output=True, text=True,
+                          timeout=timeout, env={k: v
+                                                for k, v in os.environ.items()
+                                                if k != "OPENAI_API_KEY"})
 
 
 def completions(h, body, n=5, first=0.0, pause=0.0, tokens=None):
@@ -33,9 +40,16 @@ def completions(h, body, n=5, first=0.0, pause=0.0, tokens=None):
     h.begin_stream()
     time.sleep(first)
     for i in range(n):
-        h.event({"choices": [{"index": 0, "text": "t%d " % i, "logprobs": None, "finish_reason": "length" if i + 1 == n else None}]})
+        h.event({
+            "choices": [{
+                "index": 0, "text": "t%d " % i, "logprobs": None, "finish_reason": "length" if i + 1 == n else None
+            }]
+        })
         time.sleep(pause if i + 1 < n else 0)
-    h.event({"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": n if tokens is None else tokens, "total_tokens": 7 + n}})
+    h.event({
+        "choices": [],
+        "usage": {"prompt_tokens": 7, "completion_tokens": n if tokens is None else tokens, "total_tokens": 7 + n}
+    })
     h.event("[DONE]")
     h.raw("")
 
@@ -54,24 +68,31 @@ class BenchServe(unittest.TestCase):
         return f.name
 
     def custom(self, n=20):
-        return ["--dataset-name", "custom", "--dataset-path", self.dataset(*({"prompt": "prompt %d" % i} for i in range(n))), "--num-prompts", str(n)]
+        return [
+            "--dataset-name", "custom", "--dataset-path",
+            self.dataset(*({"prompt": "prompt %d" % i} for i in range(n))), "--num-prompts",
+            str(n)
+        ]
 
     def saved(self, *words):
         """The JSON that a run writes."""
         with tempfile.TemporaryDirectory() as folder:
-            p = bench(*words, "--save-result", "--save-detailed", "--result-dir", folder + "/new", "--result-filename", "r.json")
+            p = bench(*words, "--save-result", "--save-detailed", "--result-dir", folder + "/new", "--result-filename",
+                      "r.json")
             self.assertEqual(p.returncode, 0, p.stderr)
             with open(folder + "/new/r.json") as f:
                 return p, json.load(f)
 
     def test_the_table_is_vllms_label_for_label(self):
         s = self.fake(completions)
-        p = bench(s.url, *self.custom(), "--max-concurrency", "4", "--request-rate", "100", "--goodput", "ttft:1000", "e2el:2000", "--percentile-metrics", "ttft,tpot,itl,e2el",
-                  "--metric-percentiles", "50,99.9")
+        p = bench(s.url, *self.custom(), "--max-concurrency", "4", "--request-rate", "100", "--goodput", "ttft:1000",
+                  "e2el:2000", "--percentile-metrics", "ttft,tpot,itl,e2el", "--metric-percentiles", "50,99.9")
         self.assertEqual(p.returncode, 0, p.stderr)
         table = p.stdout[p.stdout.index("============ Serving Benchmark Result ============"):].splitlines()
         self.assertEqual([line[:40].rstrip() for line in table if not line.startswith(("=", "-"))], LABELS)
-        for title in ("---------------Time to First Token----------------", "-----Time per Output Token (excl. 1st token)------", "---------------Inter-token Latency----------------",
+        for title in ("---------------Time to First Token----------------",
+                      "-----Time per Output Token (excl. 1st token)------",
+                      "---------------Inter-token Latency----------------",
                       "----------------End-to-end Latency----------------", "=" * 50):
             self.assertIn(title, table)
         for line in table:
@@ -82,7 +103,8 @@ class BenchServe(unittest.TestCase):
     def test_figures_are_those_of_the_answers(self):
         s = self.fake(lambda h, b: completions(h, b, n=6, first=0.08, pause=0.02))
         p, r = self.saved(s.url, *self.custom(8), "--max-concurrency", "2")
-        self.assertEqual((r["completed"], r["failed"], r["total_output_tokens"], r["total_input_tokens"]), (8, 0, 48, 56))
+        self.assertEqual((r["completed"], r["failed"], r["total_output_tokens"], r["total_input_tokens"]),
+                         (8, 0, 48, 56))
         self.assertTrue(all(80 <= 1000 * t < 5000 for t in r["ttfts"]), r["ttfts"])
         self.assertTrue(all(len(gaps) == 5 for gaps in r["itls"]))
         self.assertEqual(r["generated_texts"], ["t0 t1 t2 t3 t4 t5 "] * 8)
@@ -111,20 +133,28 @@ class BenchServe(unittest.TestCase):
         short = self.fake(lambda h, b: completions(h, b, n=3, pause=0.01, tokens=3000))
         _, r = self.saved(short.url, *self.custom(4))
         self.assertGreaterEqual(r["max_output_tokens_per_s"], r["output_throughput"])
-        long = self.fake(lambda h, b: completions(h, b, n=4, pause=0.5, tokens=4000))  # 2,000 a second, and the last in a second second
+        long = self.fake(lambda h, b: completions(h, b, n=4, pause=0.5, tokens=4000)
+                         )  # 2,000 a second, and the last in a second second
         _, r = self.saved(long.url, *self.custom(1))
         self.assertIn(r["max_output_tokens_per_s"], (2000, 3000), "chunks of 1,000 tokens each")
 
     def test_requests_say_what_the_flags_say(self):
         s = self.fake(completions)
-        p = bench(s.url, *self.custom(3), "--model", "m", "--custom-output-len", "9", "--top-k", "4", "--min-p", "0.1", "--logprobs", "2", "--ignore-eos", "--header", "X-Team=blue", "--api-key", "sk-1",
-                  "--extra-body", '{"repetition_penalty": 1.5, "nested": {"a": [1]}}', "--disable-shuffle", "--ready-check-timeout-sec", "0")
+        p = bench(s.url, *self.custom(3), "--model", "m", "--custom-output-len", "9", "--top-k", "4", "--min-p", "0.1",
+                  "--logprobs", "2", "--ignore-eos", "--header", "X-Team=blue", "--api-key", "sk-1", "--extra-body",
+                  '{"repetition_penalty": 1.5, "nested": {"a": [1]}}', "--disable-shuffle", "--ready-check-timeout-sec",
+                  "0")
         self.assertEqual(p.returncode, 0, p.stderr)
         self.assertEqual(len(s.seen), 3)
         path, headers, body = s.seen[0]
-        self.assertEqual((path, headers["Authorization"], headers["X-Team"]), ("/v1/completions", "Bearer sk-1", "blue"))
-        self.assertEqual(body, {"model": "m", "prompt": body["prompt"], "max_tokens": 9, "temperature": 0.0, "top_k": 4, "min_p": 0.1, "logprobs": 2, "ignore_eos": True, "repetition_penalty": 1.5,
-                                "nested": {"a": [1]}, "stream": True, "stream_options": {"include_usage": True}})
+        self.assertEqual((path, headers["Authorization"], headers["X-Team"]),
+                         ("/v1/completions", "Bearer sk-1", "blue"))
+        self.assertEqual(
+            body, {
+                "model": "m", "prompt": body["prompt"], "max_tokens": 9, "temperature": 0.0, "top_k": 4, "min_p": 0.1,
+                "logprobs": 2, "ignore_eos": True, "repetition_penalty": 1.5, "nested": {"a": [1]}, "stream": True,
+                "stream_options": {"include_usage": True}
+            })
         self.assertEqual({b["prompt"] for _, _, b in s.seen}, {"prompt 0", "prompt 1", "prompt 2"})
 
     def test_chat_requests_are_messages(self):
@@ -158,7 +188,8 @@ class BenchServe(unittest.TestCase):
         s = self.fake(lambda h, b: (times.append(time.monotonic()), completions(h, b, n=2)))
         p = bench(s.url, *self.custom(40), "--request-rate", "40", "--ready-check-timeout-sec", "0")
         self.assertEqual(p.returncode, 0, p.stderr)
-        self.assertGreater(max(times) - min(times), 0.7)  # the last is due at 1 s; their distribution is tests/test_bench.c's matter
+        self.assertGreater(max(times) - min(times),
+                           0.7)  # the last is due at 1 s; their distribution is tests/test_bench.c's matter
         self.assertIn("Request rate configured (RPS):           40.00", p.stdout)
 
     def test_random_prompts_have_the_tokens_asked_for_and_the_seed_repeats_them(self):
@@ -166,8 +197,9 @@ class BenchServe(unittest.TestCase):
         seen = []
         for seed in ("3", "3", "4"):
             s.seen.clear()
-            _, r = self.saved(s.url, "--tokenizer", STORY, "--num-prompts", "12", "--random-input-len", "40", "--random-output-len", "20", "--random-range-ratio", "0.5",
-                              "--random-prefix-len", "8", "--seed", seed, "--ready-check-timeout-sec", "0")
+            _, r = self.saved(s.url, "--tokenizer", STORY, "--num-prompts", "12", "--random-input-len", "40",
+                              "--random-output-len", "20", "--random-range-ratio", "0.5", "--random-prefix-len", "8",
+                              "--seed", seed, "--ready-check-timeout-sec", "0")
             seen.append(sorted(b["prompt"] for _, _, b in s.seen))
             self.assertTrue(all(20 + 8 - 3 <= n <= 60 + 8 + 3 for n in r["input_lens"]), r["input_lens"])
             self.assertTrue(all(10 <= b["max_tokens"] <= 30 and b["ignore_eos"] for _, _, b in s.seen))
@@ -178,13 +210,15 @@ class BenchServe(unittest.TestCase):
     def test_a_random_prompt_leaves_room_for_the_bos_that_the_server_adds(self):
         s = self.fake(completions)
         for name, added in (("llama-3", 1), ("qwen3", 0)):
-            _, r = self.saved(s.url, "--tokenizer", os.path.join(ROOT, "build/data/tokenizers", name), "--num-prompts", "5", "--random-input-len", "50", "--ready-check-timeout-sec", "0")
+            _, r = self.saved(s.url, "--tokenizer", os.path.join(ROOT, "build/data/tokenizers", name), "--num-prompts",
+                              "5", "--random-input-len", "50", "--ready-check-timeout-sec", "0")
             self.assertTrue(all(abs(n - (50 - added)) <= 1 for n in r["input_lens"]), r["input_lens"])
             self.assertIn(50 - added, r["input_lens"])
 
     def test_prefixes_repeat(self):
         s = self.fake(completions)
-        p = bench(s.url, "--tokenizer", STORY, "--dataset-name", "prefix_repetition", "--num-prompts", "12", "--prefix-repetition-num-prefixes", "3", "--prefix-repetition-prefix-len", "30",
+        p = bench(s.url, "--tokenizer", STORY, "--dataset-name", "prefix_repetition", "--num-prompts", "12",
+                  "--prefix-repetition-num-prefixes", "3", "--prefix-repetition-prefix-len", "30",
                   "--prefix-repetition-suffix-len", "5", "--output-len", "4", "--ready-check-timeout-sec", "0")
         self.assertEqual(p.returncode, 0, p.stderr)
         self.assertEqual(len({b["prompt"][:25] for _, _, b in s.seen}), 3)
@@ -195,14 +229,21 @@ class BenchServe(unittest.TestCase):
             return {"conversations": [{"from": "human", "value": asked}, {"from": "gpt", "value": said}]}
         path = self.dataset()
         with open(path, "w") as f:
-            json.dump([turn("Tell me a story about a fox", "Once upon a time there was a fox"), turn("a", "Once upon a time there was"), turn("Tell me a story about a dog", "x"),
-                       {"conversations": []}, {"other": 1}, turn("word " * 3000, "Once upon a time there was")], f)
+            json.dump([
+                turn("Tell me a story about a fox", "Once upon a time there was a fox"),
+                turn("a", "Once upon a time there was"),
+                turn("Tell me a story about a dog", "x"), {"conversations": []}, {"other": 1},
+                turn("word " * 3000, "Once upon a time there was")
+            ], f)
         s = self.fake(completions)
-        p = bench(s.url, "--tokenizer", STORY, "--dataset-name", "sharegpt", "--dataset-path", path, "--num-prompts", "4", "--ready-check-timeout-sec", "0")
+        p = bench(s.url, "--tokenizer", STORY, "--dataset-name", "sharegpt", "--dataset-path", path, "--num-prompts",
+                  "4", "--ready-check-timeout-sec", "0")
         self.assertEqual(p.returncode, 0, p.stderr)
-        self.assertEqual([b["prompt"] for _, _, b in s.seen], ["Tell me a story about a fox"] * 4)  # the one that fits, repeated
+        self.assertEqual([b["prompt"] for _, _, b in s.seen],
+                         ["Tell me a story about a fox"] * 4)  # the one that fits, repeated
         self.assertGreaterEqual(s.seen[0][2]["max_tokens"], 4)
-        p = bench(s.url, "--tokenizer", STORY, "--dataset-name", "sharegpt", "--dataset-path", path, "--num-prompts", "4", "--no-oversample", "--sharegpt-output-len", "3")
+        p = bench(s.url, "--tokenizer", STORY, "--dataset-name", "sharegpt", "--dataset-path", path, "--num-prompts",
+                  "4", "--no-oversample", "--sharegpt-output-len", "3")
         self.assertIn("Successful requests:                     2 ", p.stdout)  # a given length takes short answers too
 
     def test_failures_are_counted_and_the_first_is_said(self):
@@ -240,7 +281,10 @@ class BenchServe(unittest.TestCase):
             h.event({"choices": [{"index": 0, "text": "x"}]})
             time.sleep(15)  # and then nothing: curl averages over five seconds
             h.close_connection = True
-        p, r = self.saved(self.fake(answer).url, *self.custom(2), "--ready-check-timeout-sec", "0", "--disable-shuffle", "--timeout", "2")
+
+        p, r = self.saved(
+            self.fake(answer).url, *self.custom(2), "--ready-check-timeout-sec", "0", "--disable-shuffle", "--timeout",
+            "2")
         self.assertEqual((r["completed"], r["failed"]), (0, 2))
         self.assertIn("the answer is longer than 16", r["errors"][0])
         self.assertRegex(r["errors"][1], "(?i)too slow|timed out|timeout")
@@ -267,8 +311,10 @@ class BenchServe(unittest.TestCase):
 
     def test_ctrl_c_ends_it_with_the_table_of_what_was_done(self):
         s = self.fake(lambda h, b: completions(h, b, first=0 if int(b["prompt"].split()[1]) < 5 else 60))
-        p = subprocess.Popen([GYRE, "bench", "serve", "--base-url", s.url, *self.custom(20), "--disable-shuffle", "--ready-check-timeout-sec", "0"], stdout=subprocess.PIPE,
-                             stderr=subprocess.PIPE, text=True)
+        p = subprocess.Popen([
+            GYRE, "bench", "serve", "--base-url", s.url, *self.custom(20), "--disable-shuffle",
+            "--ready-check-timeout-sec", "0"
+        ], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         end = time.monotonic() + PATIENCE
         while len(s.seen) < 20 and time.monotonic() < end:
             time.sleep(0.05)
@@ -280,9 +326,14 @@ class BenchServe(unittest.TestCase):
         self.assertIn("interrupted", err)
 
     def test_misuse_is_one_sentence(self):
-        for words, part in ((["--request-rate", "0"], "--request-rate"), (["--goodput", "itl:3"], "--goodput"), (["--percentile-metrics", "ttfb"], "ttfb"),
-                            (["--metric-percentiles", "101"], "101"), (["--dataset-name", "sharegpt"], "--dataset-path"), (["--extra-body", "[1]"], "--extra-body"),
-                            (["--header", "nothing"], "--header"), (["ttft:3"], "--goodput"), (["--dataset-name", "random"], "--tokenizer"), (["--base-url", "ftp://x", *self.custom(1)], "http")):
+        for words, part in ((["--request-rate", "0"], "--request-rate"), (["--goodput", "itl:3"], "--goodput"),
+                            (["--percentile-metrics",
+                              "ttfb"], "ttfb"), (["--metric-percentiles",
+                                                  "101"], "101"), (["--dataset-name", "sharegpt"], "--dataset-path"),
+                            (["--extra-body",
+                              "[1]"], "--extra-body"), (["--header", "nothing"], "--header"), (["ttft:3"], "--goodput"),
+                            (["--dataset-name", "random"], "--tokenizer"), (["--base-url", "ftp://x",
+                                                                             *self.custom(1)], "http")):
             p = bench("http://127.0.0.1:9", "--ready-check-timeout-sec", "0", *words)
             self.assertEqual(p.returncode, 1, (words, p.stderr))
             self.assertIn(part, p.stderr)
@@ -291,23 +342,29 @@ class BenchServe(unittest.TestCase):
         s = self.fake(completions)
         with tempfile.TemporaryDirectory() as folder:
             for _ in range(2):
-                bench(s.url, *self.custom(2), "--append-result", "--result-dir", folder, "--result-filename", "all.json", "--metadata", "tp=1")
+                bench(s.url, *self.custom(2), "--append-result", "--result-dir", folder, "--result-filename",
+                      "all.json", "--metadata", "tp=1")
             with open(folder + "/all.json") as f:
                 lines = f.read().splitlines()
             self.assertEqual([json.loads(line)["tp"] for line in lines], ["1", "1"])
             bench(s.url, *self.custom(2), "--save-result", "--result-dir", folder, "--max-concurrency", "3")
-            self.assertEqual(len([n for n in os.listdir(folder) if re.match(r"openai-infqps-concurrency3-fake-\d{8}-\d{6}\.json$", n)]), 1)
+            self.assertEqual(
+                len([
+                    n for n in os.listdir(folder) if re.match(r"openai-infqps-concurrency3-fake-\d{8}-\d{6}\.json$", n)
+                ]), 1)
 
     def test_our_server_is_measured(self):
         s = Server("models/story", "--device", "toy")
         try:
-            p = bench("http://127.0.0.1:%d" % s.port, "--tokenizer", STORY, "--num-prompts", "100", "--random-input-len", "30", "--random-output-len", "25", "--max-concurrency", "16")
+            p = bench("http://127.0.0.1:%d" % s.port, "--tokenizer", STORY, "--num-prompts", "100",
+                      "--random-input-len", "30", "--random-output-len", "25", "--max-concurrency", "16")
             self.assertEqual(p.returncode, 0, p.stderr)
             self.assertRegex(p.stdout, r"Successful requests: +100 ")
             self.assertRegex(p.stdout, r"Total generated tokens: +2500 ")
             # Counted by the server, with the BOS that it adds, a prompt has the length that was asked for.
             n = int(re.search(r'prompt_tokens_total\{.*\} (\d+)', s.request("GET", "/metrics")[1]).group(1))
-            self.assertTrue(abs(n - 101 * 30) <= 101, n)  # with the first request, which tries; some texts settle one off
+            self.assertTrue(abs(n - 101 * 30) <= 101,
+                            n)  # with the first request, which tries; some texts settle one off
         finally:
             s.stop()
 

@@ -31,8 +31,11 @@ class Beside(unittest.TestCase):
                 with open(os.path.join(folder, name), "w") as f:
                     f.write(text)
             os.chmod(os.path.join(folder, "gyre"), 0o755)
-            p = subprocess.run([sys.executable, os.path.join(ROOT, "tools/beside.py"), "model.json", "--gyre", "./gyre", "--yardstick", "./torch.py", *words],
-                               capture_output=True, text=True, cwd=folder, timeout=60)
+            p = subprocess.run([
+                sys.executable,
+                os.path.join(ROOT, "tools/beside.py"), "model.json", "--gyre", "./gyre", "--yardstick", "./torch.py",
+                *words
+            ], capture_output=True, text=True, cwd=folder, timeout=60)
             log = os.path.join(folder, "log")
             return p, open(log).read() if os.path.exists(log) else ""
 

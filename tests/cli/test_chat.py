@@ -18,7 +18,8 @@ CLEAN = {k: v for k, v in os.environ.items() if k not in ("OPENAI_API_KEY", "GYR
 
 
 def ask(url, *words, env=None, timeout=30):
-    return subprocess.run([os.path.abspath(GYRE), "chat", "--url", url, "-p", "Hello", *words], capture_output=True, text=True, timeout=timeout, env=dict(CLEAN, **(env or {})))
+    return subprocess.run([os.path.abspath(GYRE), "chat", "--url", url, "-p", "Hello", *words], capture_output=True,
+                          text=True, timeout=timeout, env=dict(CLEAN, **(env or {})))
 
 
 class Chat(unittest.TestCase):
@@ -31,7 +32,8 @@ class Chat(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.folder = folder.name
-        t = Typist(os.path.abspath(GYRE), "chat", "--url", url, *words, **dict({"TERM": "dumb", "GYRE_HISTORY": folder.name + "/history", "LC_ALL": "C.UTF-8"}, **env))
+        t = Typist(os.path.abspath(GYRE), "chat", "--url", url, *words,
+                   **dict({"TERM": "dumb", "GYRE_HISTORY": folder.name + "/history", "LC_ALL": "C.UTF-8"}, **env))
         self.addCleanup(t.close)
         t.wait_for("> $")
         return t
@@ -43,8 +45,11 @@ class Chat(unittest.TestCase):
         self.addCleanup(s.stop)
         url = "http://127.0.0.1:%d" % s.port
         words = ["-n", "30", "--temperature", "0", "--system", "You are a fox."]
-        status, whole = s.request("POST", "/v1/chat/completions", {"messages": [{"role": "system", "content": "You are a fox."}, {"role": "user", "content": "Hello"}],
-                                                                   "max_tokens": 30, "temperature": 0}, {"Authorization": "Bearer sesame"})
+        status, whole = s.request(
+            "POST", "/v1/chat/completions", {
+                "messages": [{"role": "system", "content": "You are a fox."}, {"role": "user", "content": "Hello"}],
+                "max_tokens": 30, "temperature": 0
+            }, {"Authorization": "Bearer sesame"})
         self.assertEqual(status, 200)
         p = ask(url, *words, env={"GYRE_API_KEY": "sesame"})
         self.assertEqual(p.returncode, 0, p.stderr)
@@ -57,7 +62,9 @@ class Chat(unittest.TestCase):
 
     def test_the_key_of_another_service_goes_over_https_only(self):
         tls = os.path.join(ROOT, "tests/data/tls")
-        for flags, url, served in (([], "http://127.0.0.1:%d", False), (["--ssl-certfile", tls + "/cert.pem", "--ssl-keyfile", tls + "/key.pem"], "https://localhost:%d", True)):
+        for flags, url, served in (([], "http://127.0.0.1:%d", False),
+                                   (["--ssl-certfile", tls + "/cert.pem", "--ssl-keyfile",
+                                     tls + "/key.pem"], "https://localhost:%d", True)):
             s = Server("models/story", "--api-key", "sesame", *flags)
             p = ask(url % s.port, "-n", "5", "--cacert", tls + "/cert.pem", env={"OPENAI_API_KEY": "sesame"})
             self.assertEqual(p.returncode, 0 if served else 1, p.stderr)
@@ -77,11 +84,16 @@ class Chat(unittest.TestCase):
 
     def test_requests_say_what_the_flags_say(self):
         s = self.fake(lambda h, b: h.say("Yes."), models=["first", "second"])
-        p = ask(s.url, "--top-k", "3", "--top-p", "0.5", "--min-p", "0.1", "--seed", "7", "--stop", "A", "--stop", "B", "--header", "X-Team: blue")
+        p = ask(s.url, "--top-k", "3", "--top-p", "0.5", "--min-p", "0.1", "--seed", "7", "--stop", "A", "--stop", "B",
+                "--header", "X-Team: blue")
         self.assertEqual(p.returncode, 0, p.stderr)
         _, headers, body = s.seen[0]
-        self.assertEqual(body, {"model": "first", "messages": [{"role": "user", "content": "Hello"}], "stream": True, "stream_options": {"include_usage": True}, "top_k": 3,
-                                "top_p": 0.5, "min_p": 0.1, "seed": 7, "stop": ["A", "B"]})
+        self.assertEqual(
+            body, {
+                "model": "first", "messages": [{"role": "user", "content": "Hello"}
+                                               ], "stream": True, "stream_options": {"include_usage": True}, "top_k": 3,
+                "top_p": 0.5, "min_p": 0.1, "seed": 7, "stop": ["A", "B"]
+            })
         self.assertEqual(headers["X-Team"], "blue")
         self.assertNotIn("Authorization", headers)
 
@@ -108,7 +120,8 @@ class Chat(unittest.TestCase):
 
     def test_redirects_are_not_followed(self):
         s = self.fake(lambda h, b: h.say("stolen"))
-        self.refused(lambda h, b: h.reply(302, "", Location=s.url + "/v1/chat/completions"), "redirects are not followed")
+        self.refused(lambda h, b: h.reply(302, "", Location=s.url + "/v1/chat/completions"),
+                     "redirects are not followed")
         self.assertEqual(s.seen, [])
 
     def test_streams_that_break_end_or_are_no_json(self):
@@ -118,9 +131,14 @@ class Chat(unittest.TestCase):
             then(h)
         self.refused(lambda h, b: begun(h, lambda h: setattr(h, "close_connection", True)), "127.0.0.1", "So far\n")
         self.refused(lambda h, b: begun(h, lambda h: h.raw("")), "before the server said", "So far\n")
-        self.refused(lambda h, b: begun(h, lambda h: (h.event("{not json"), h.raw(""))), "the server's answer", "So far\n")
-        self.refused(lambda h, b: begun(h, lambda h: (h.event({"error": {"message": "the device broke"}}), h.raw(""))), "the device broke", "So far\n")
-        self.refused(lambda h, b: begun(h, lambda h: (h.wfile.write(b"zz\r\nnot a chunk\r\n"), setattr(h, "close_connection", True))), "127.0.0.1", "So far\n")
+        self.refused(lambda h, b: begun(h, lambda h: (h.event("{not json"), h.raw(""))), "the server's answer",
+                     "So far\n")
+        self.refused(lambda h, b: begun(h, lambda h: (h.event({"error": {"message": "the device broke"}}), h.raw(""))),
+                     "the device broke", "So far\n")
+        self.refused(
+            lambda h, b: begun(
+                h, lambda h: (h.wfile.write(b"zz\r\nnot a chunk\r\n"), setattr(h, "close_connection", True))),
+            "127.0.0.1", "So far\n")
 
     def test_models_that_are_not_listed(self):
         self.refused(None, "lists no model", models=[])
@@ -130,11 +148,15 @@ class Chat(unittest.TestCase):
     def test_odd_streams_are_read(self):
         def answer(h, b):
             h.begin_stream()
-            h.raw(": comment\r\n\r\nevent: x\r\ndata: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":null}}]}\r\n\r\n")
+            h.raw(
+                ": comment\r\n\r\nevent: x\r\ndata: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":null}}]}\r\n\r\n"
+            )
             text = "data:{\"choices\":[{\"delta\":{\"content\":\"gr\u00fc\u00dfe \U0001f98a\"}}]}\n\n".encode()
             for i in range(len(text)):
                 h.raw(text[i:i + 1])
-            h.raw("data: {\"choices\":[],\"usage\":null,\"error\":null}\n\ndata: {\"choices\":[{\"delta\":7}]}\n\ndata: {\"choices\":null}\n\n")
+            h.raw(
+                "data: {\"choices\":[],\"usage\":null,\"error\":null}\n\ndata: {\"choices\":[{\"delta\":7}]}\n\ndata: {\"choices\":null}\n\n"
+            )
             h.end_stream()
         p = ask(self.fake(answer).url)
         self.assertEqual((p.returncode, p.stdout), (0, "gr\u00fc\u00dfe \U0001f98a\n"), p.stderr)
@@ -168,11 +190,15 @@ class Chat(unittest.TestCase):
         self.assertEqual(p.returncode, 1, p.stdout)
 
     def test_misuse(self):
-        for words, code, part in ((["--url", "ftp://x"], 1, "http"), (["--url", ""], 1, "empty"), (["--header", "nothing"], 2, "--header"), (["--url", "http://127.0.0.1:9"], 1, "127.0.0.1:9")):
-            p = subprocess.run([os.path.abspath(GYRE), "chat", "-p", "x", *words], capture_output=True, text=True, timeout=30, env=CLEAN)
+        for words, code, part in ((["--url", "ftp://x"], 1, "http"), (["--url", ""], 1, "empty"),
+                                  (["--header", "nothing"], 2, "--header"), (["--url",
+                                                                              "http://127.0.0.1:9"], 1, "127.0.0.1:9")):
+            p = subprocess.run([os.path.abspath(GYRE), "chat", "-p", "x", *words], capture_output=True, text=True,
+                               timeout=30, env=CLEAN)
             self.assertEqual(p.returncode, code, p.stderr)
             self.assertIn(part, p.stderr)
-        p = subprocess.run([os.path.abspath(GYRE), "chat"], capture_output=True, text=True, timeout=30, env=CLEAN, stdin=subprocess.DEVNULL)
+        p = subprocess.run([os.path.abspath(GYRE), "chat"], capture_output=True, text=True, timeout=30, env=CLEAN,
+                           stdin=subprocess.DEVNULL)
         self.assertEqual(p.returncode, 2)
 
     # ---- a conversation ----
@@ -184,7 +210,8 @@ class Chat(unittest.TestCase):
         self.assertRegex(t.wait_for("> $"), r"(?s)Answer 2\..*\[2 tokens.*tok/s, first after")
         t.type("Two \\\rand more\r")
         t.wait_for("> $")
-        self.assertEqual([m["content"] for m in s.seen[-1][2]["messages"]], ["Be brief.", "One", "Answer 2.", "Two \nand more"])
+        self.assertEqual([m["content"] for m in s.seen[-1][2]["messages"]],
+                         ["Be brief.", "One", "Answer 2.", "Two \nand more"])
         t.type("/save %s/c.json\r" % self.folder)
         t.wait_for("> $")
         with open(self.folder + "/c.json") as f:
@@ -224,7 +251,8 @@ class Chat(unittest.TestCase):
         self.assertIn("on and", s.seen[-1][2]["messages"][1]["content"])
 
     def test_a_turn_that_fails_is_taken_back(self):
-        s = self.fake(lambda h, b: h.reply(500, {"error": {"message": "no"}}) if b["messages"][-1]["content"] == "bad" else h.say("fine"))
+        s = self.fake(lambda h, b: h.reply(500, {"error": {"message": "no"}})
+                      if b["messages"][-1]["content"] == "bad" else h.say("fine"))
         t = self.talk(s.url)
         t.type("bad\r")
         self.assertIn("500: no", t.wait_for("> $"))
@@ -233,7 +261,8 @@ class Chat(unittest.TestCase):
         self.assertEqual(len(s.seen[-1][2]["messages"]), 1)
 
     def test_reasoning_is_dimmed_and_control_characters_do_nothing(self):
-        s = self.fake(lambda h, b: h.say("\x1b]0;owned\x07red\x1b[31m\x9b31m\x7f\ttab \u00e9", reasoning="Hmm\x1b[2J.", piece=50))
+        s = self.fake(
+            lambda h, b: h.say("\x1b]0;owned\x07red\x1b[31m\x9b31m\x7f\ttab \u00e9", reasoning="Hmm\x1b[2J.", piece=50))
         t = self.talk(s.url, TERM="xterm")
         t.type("Go\r")
         text = t.wait_for(r"tab \u00e9.*tok.*> $")

@@ -57,22 +57,26 @@ class Flags(Case):
         shutil.rmtree(os.path.join(folder, "additional_chat_templates"))
         self.assertEqual(self.text(self.serve(folder, "--chat-template=" + other)), "other Hi")
         for given, why in (("nowhere.jinja", "nowhere.jinja"), ("{% if %}", "--chat-template:1:")):
-            p = subprocess.run([GYRE, "serve", folder, "--allow-links", "--chat-template", given], capture_output=True, text=True, timeout=60)
+            p = subprocess.run([GYRE, "serve", folder, "--allow-links", "--chat-template", given], capture_output=True,
+                               text=True, timeout=60)
             self.assertEqual(p.returncode, 1)
             self.assertIn(why, p.stderr)
 
     def test_the_form_of_contents_by_flag(self):
         kinds = "{{ messages[0].content is string }} {{ messages[0].content[0] is mapping }}"
         parts = [{"role": "user", "content": [{"type": "text", "text": "A"}]}]
-        auto, string, openai = (self.serve(self.folder(kinds), "--chat-template-content-format", f) for f in ("auto", "string", "openai"))
-        for server, of_text, of_parts in ((auto, "True False", "True False"), (string, "True False", "True False"), (openai, "False True", "False True")):
+        auto, string, openai = (self.serve(self.folder(kinds), "--chat-template-content-format", f)
+                                for f in ("auto", "string", "openai"))
+        for server, of_text, of_parts in ((auto, "True False", "True False"), (string, "True False", "True False"),
+                                          (openai, "False True", "False True")):
             self.assertEqual((self.text(server), self.text(server, messages=parts)), (of_text, of_parts))
 
     def test_variables_by_flag_are_defaults(self):
         server = self.serve(self.folder(), "--default-chat-template-kwargs", '{"mood": "calm"}')
         self.assertEqual(self.text(server), "user: Hi;calm")
         self.assertEqual(self.text(server, chat_template_kwargs={"mood": "wild"}), "user: Hi;wild")
-        p = subprocess.run([GYRE, "serve", "models/story", "--default-chat-template-kwargs", "[]"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+        p = subprocess.run([GYRE, "serve", "models/story", "--default-chat-template-kwargs", "[]"], cwd=ROOT,
+                           capture_output=True, text=True, timeout=60)
         self.assertEqual((p.returncode, "must be a JSON object" in p.stderr), (1, True), p.stderr)
 
 
@@ -81,14 +85,20 @@ class Requests(Case):
         own = "own {{ messages[0].content }}{{ eos_token }}"
         server = self.serve(self.folder())
         for path in ("/v1/chat/completions", "/tokenize"):
-            self.assertIn("--trust-request-chat-template", self.refused(server, path, "chat_template", messages=[USER], chat_template=own))
+            self.assertIn("--trust-request-chat-template",
+                          self.refused(server, path, "chat_template", messages=[USER], chat_template=own))
             self.refused(server, path, "chat_template", messages=[USER], chat_template=5)
             self.assertEqual(server.post(path, messages=[USER], chat_template=None)[0], 200)
         trusting = self.serve(self.folder(), "--trust-request-chat-template")
-        self.assertEqual(self.text(trusting, chat_template=own), "own Hi" + json.load(open(os.path.join(ROOT, "models/story/tokenizer_config.json")))["eos_token"])
-        status, r = trusting.post("/v1/chat/completions", messages=[USER], max_tokens=1, chat_template=own, return_token_ids=True)
-        self.assertEqual((status, r["prompt_token_ids"]), (200, trusting.post("/tokenize", messages=[USER], chat_template=own)[1]["tokens"]))
-        self.assertIn("chat_template:1: ", self.refused(trusting, "/tokenize", "chat_template", messages=[USER], chat_template="{% if %}"))
+        self.assertEqual(
+            self.text(trusting, chat_template=own),
+            "own Hi" + json.load(open(os.path.join(ROOT, "models/story/tokenizer_config.json")))["eos_token"])
+        status, r = trusting.post("/v1/chat/completions", messages=[USER], max_tokens=1, chat_template=own,
+                                  return_token_ids=True)
+        self.assertEqual((status, r["prompt_token_ids"]),
+                         (200, trusting.post("/tokenize", messages=[USER], chat_template=own)[1]["tokens"]))
+        self.assertIn("chat_template:1: ",
+                      self.refused(trusting, "/tokenize", "chat_template", messages=[USER], chat_template="{% if %}"))
         bare = self.folder()
         os.remove(os.path.join(bare, "chat_template.jinja"))
         server = self.serve(bare, "--trust-request-chat-template")
@@ -96,13 +106,15 @@ class Requests(Case):
         self.refused(server, "/v1/chat/completions", "messages", messages=[USER])
 
     def test_the_models_own_are_asked_for_by_name(self):
-        server = self.serve(self.folder(tool_use="use {{ tools | length }}", rag="rag {{ documents | length }}", broken="{% if %}"))
+        server = self.serve(
+            self.folder(tool_use="use {{ tools | length }}", rag="rag {{ documents | length }}", broken="{% if %}"))
         self.assertEqual(self.text(server), "user: Hi;")
         self.assertEqual(self.text(server, tools=TOOLS), "use 1")
         self.assertEqual(self.text(server, tools=[]), "user: Hi;")
         self.assertEqual(self.text(server, chat_template="rag", documents=[{"text": "a"}, {"text": "b"}]), "rag 2")
         self.assertEqual(self.text(server, chat_template="default", tools=TOOLS), "user: Hi;look")
-        self.assertIn("broken:1: ", self.refused(server, "/tokenize", "broken", messages=[USER], chat_template="broken"))
+        self.assertIn("broken:1: ", self.refused(server, "/tokenize", "broken", messages=[USER],
+                                                 chat_template="broken"))
 
 
 class Tools(Case):
@@ -113,12 +125,16 @@ class Tools(Case):
             template = "{{ raise_exception('told: ' ~ (tools | tojson)) if tell }}" + PLAIN
             server = self.serve(self.folder(template), *flags)
             for path, body in (("/v1/chat/completions", {"messages": [USER], "tools": TOOLS, "tool_choice": "none"}),
-                               ("/v1/responses", {"input": "Hi", "tools": flat, "tool_choice": "none"}),
-                               ("/v1/messages", {"messages": [USER], "max_tokens": 1, "tools": anthropic, "tool_choice": {"type": "none"}})):
+                               ("/v1/responses", {"input": "Hi", "tools": flat,
+                                                  "tool_choice": "none"}), ("/v1/messages", {
+                                                      "messages": [USER], "max_tokens": 1, "tools": anthropic,
+                                                      "tool_choice": {"type": "none"}
+                                                  })):
                 with self.subTest(path=path, flags=flags):
                     status, r = server.post(path, **body)
                     self.assertEqual(status, 200, r)
-                    told = server.post(path, chat_template_kwargs={"tell": True}, **body)[1]["error"]["message"].split("told: ")[1]
+                    told = server.post(path, chat_template_kwargs={"tell": True},
+                                       **body)[1]["error"]["message"].split("told: ")[1]
                     self.assertEqual(json.loads(told), TOOLS if shown else None)
                     for choice in (None, "auto", "required", {"type": "auto"}):
                         status, r = server.post(path, **dict(body, tool_choice=choice))
@@ -128,11 +144,18 @@ class Tools(Case):
 
     def test_faulty_tools_are_named(self):
         server = self.serve(self.folder())
-        for path, body, param in (("/v1/chat/completions", {"messages": [USER], "tools": [{"type": "function"}], "tool_choice": "none"}, "tools[0].function"),
-                                  ("/v1/chat/completions", {"messages": [USER], "tools": "x", "tool_choice": "none"}, "tools"),
-                                  ("/v1/responses", {"input": "Hi", "tools": [{"type": "function"}], "tool_choice": "none"}, "tools[0].name"),
-                                  ("/v1/responses", {"input": "Hi", "tools": [5], "tool_choice": "none"}, "tools[0].type"),
-                                  ("/v1/messages", {"messages": [USER], "max_tokens": 1, "tools": [{}], "tool_choice": {"type": "none"}}, "tools[0].name")):
+        for path, body, param in (("/v1/chat/completions",
+                                   {"messages": [USER], "tools": [{"type": "function"}],
+                                    "tool_choice": "none"}, "tools[0].function"),
+                                  ("/v1/chat/completions", {"messages": [USER], "tools": "x", "tool_choice": "none"},
+                                   "tools"), ("/v1/responses",
+                                              {"input": "Hi", "tools": [{"type": "function"}],
+                                               "tool_choice": "none"}, "tools[0].name"),
+                                  ("/v1/responses", {"input": "Hi", "tools": [5],
+                                                     "tool_choice": "none"}, "tools[0].type"), ("/v1/messages", {
+                                                         "messages": [USER], "max_tokens": 1, "tools": [{}],
+                                                         "tool_choice": {"type": "none"}
+                                                     }, "tools[0].name")):
             self.refused(server, path, param, **body)
 
 
@@ -140,13 +163,16 @@ class Tokenize(Case):
     def test_messages_are_the_prompt_of_chat_completions(self):
         server = self.serve(self.folder(real_template("Qwen-Qwen3-0.6B")))
         conversation = [{"role": "system", "content": "Be brief."}, USER, {"role": "assistant", "content": "Once upon"}]
-        for more in ({}, {"tools": TOOLS, "tool_choice": "none"}, {"chat_template_kwargs": {"enable_thinking": False}}, {"reasoning_effort": "none"},
-                     {"add_generation_prompt": False}, {"add_generation_prompt": False, "continue_final_message": True}, {"add_special_tokens": True}):
+        for more in ({}, {"tools": TOOLS, "tool_choice": "none"}, {"chat_template_kwargs": {"enable_thinking": False}},
+                     {"reasoning_effort": "none"}, {"add_generation_prompt": False},
+                     {"add_generation_prompt": False, "continue_final_message": True}, {"add_special_tokens": True}):
             with self.subTest(more=more):
-                status, r = server.post("/v1/chat/completions", messages=conversation, max_tokens=1, return_token_ids=True, **more)
+                status, r = server.post("/v1/chat/completions", messages=conversation, max_tokens=1,
+                                        return_token_ids=True, **more)
                 self.assertEqual(status, 200, r)
                 status, t = server.post("/tokenize", messages=conversation, return_token_strs=True, **more)
-                self.assertEqual((status, t["tokens"], t["count"]), (200, r["prompt_token_ids"], r["usage"]["prompt_tokens"]), t)
+                self.assertEqual((status, t["tokens"], t["count"]),
+                                 (200, r["prompt_token_ids"], r["usage"]["prompt_tokens"]), t)
                 self.assertEqual((len(t["token_strs"]), t["max_model_len"]), (t["count"], 1024))
         self.assertIsNone(server.post("/tokenize", messages=[USER])[1]["token_strs"])
         self.refused(server, "/tokenize", "continue_final_message", messages=[USER], continue_final_message=True)
@@ -158,7 +184,9 @@ class Tokenize(Case):
         status, r = server.request("GET", "/tokenizer_info")
         with open(os.path.join(ROOT, "models/story/tokenizer_config.json")) as f:
             config = json.load(f)
-        self.assertEqual((status, r), (200, dict({"tokenizer_class": "PreTrainedTokenizerFast"}, **dict(config, chat_template=PLAIN))))
+        self.assertEqual(
+            (status, r),
+            (200, dict({"tokenizer_class": "PreTrainedTokenizerFast"}, **dict(config, chat_template=PLAIN))))
 
 
 if __name__ == "__main__":

@@ -43,26 +43,32 @@ class Claims(unittest.TestCase):
                 os.mkdir(os.path.join(folder, name))
                 with open(os.path.join(folder, name, "config.json"), "w") as f:
                     json.dump({"quantization_config": {}}, f)
-            return subprocess.run([sys.executable, os.path.join(ROOT, "tools/claims.py"), "--gyre", gyre, "--models", folder, "--out", os.path.join(folder, "out"), "--only", only],
-                                  capture_output=True, text=True, timeout=60, env=os.environ | environment)
+            return subprocess.run([
+                sys.executable,
+                os.path.join(ROOT, "tools/claims.py"), "--gyre", gyre, "--models", folder, "--out",
+                os.path.join(folder, "out"), "--only", only
+            ], capture_output=True, text=True, timeout=60, env=os.environ | environment)
 
     def verdicts(self, p):
         return {line[:84].strip(): line.split()[-1] for line in p.stdout.splitlines()[:-1]}
 
     def test_each_figure_is_held_against_what_is_wanted(self):
         p = self.claims("qwen,long,llama,serve", SHARE="0.96")
-        self.assertEqual((p.returncode, p.stdout.splitlines()[-1]), (0, "0 fall short, 0 could not be measured"), p.stdout + p.stderr)
+        self.assertEqual((p.returncode, p.stdout.splitlines()[-1]), (0, "0 fall short, 0 could not be measured"),
+                         p.stdout + p.stderr)
         self.assertEqual(set(self.verdicts(p).values()), {"holds"})
         self.assertEqual(len(self.verdicts(p)), 8 + 1 + 2 + 1)  # of the two loads of serve the lines are the same
 
     def test_what_falls_short_is_said(self):
         p = self.claims("serve,long", SHARE="0.94")
-        self.assertEqual((p.returncode, p.stdout.splitlines()[-1]), (1, "2 fall short, 0 could not be measured"), p.stdout + p.stderr)
+        self.assertEqual((p.returncode, p.stdout.splitlines()[-1]), (1, "2 fall short, 0 could not be measured"),
+                         p.stdout + p.stderr)
         self.assertEqual(sorted(self.verdicts(p).values()), ["SHORT", "holds"])
 
     def test_what_cannot_be_measured_is_no_success(self):
         p = self.claims("start,long")
-        self.assertEqual((p.returncode, p.stdout.splitlines()[-1]), (2, "0 fall short, 1 could not be measured"), p.stdout + p.stderr)
+        self.assertEqual((p.returncode, p.stdout.splitlines()[-1]), (2, "0 fall short, 1 could not be measured"),
+                         p.stdout + p.stderr)
         self.assertIn("start: gyre run: exit status 1, start-0.log says why", p.stdout)
 
     def test_a_section_that_there_is_not_is_refused(self):
@@ -74,12 +80,19 @@ class Claims(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             config = os.path.join(folder, "config.json")
             with open(config, "w") as f:
-                json.dump({"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4,
-                           "num_key_value_heads": 2, "num_hidden_layers": 5, "vocab_size": 320, "rms_norm_eps": 1e-6, "rope_theta": 1e6, "max_position_embeddings": 64,
-                           "tie_word_embeddings": False, "torch_dtype": "bfloat16"}, f)
+                json.dump(
+                    {
+                        "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 64,
+                        "intermediate_size": 96, "num_attention_heads": 4, "num_key_value_heads": 2,
+                        "num_hidden_layers": 5, "vocab_size": 320, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
+                        "max_position_embeddings": 64, "tie_word_embeddings": False, "torch_dtype": "bfloat16"
+                    }, f)
             size = claims.write_checkpoint(config, folder)
-            self.assertEqual(size, 2 * (2 * 320 * 64 + 64 + 5 * (2 * 64 * 64 + 64 + 2 * (32 * 64 + 32) + 3 * 64 * 96 + 2 * 64)))
-            p = subprocess.run([os.environ["GYRE"], "bench", folder, "-p", "4", "-n", "4", "-r", "1", "--read-size", "1MiB"], capture_output=True, text=True, timeout=60)
+            self.assertEqual(
+                size, 2 * (2 * 320 * 64 + 64 + 5 * (2 * 64 * 64 + 64 + 2 * (32 * 64 + 32) + 3 * 64 * 96 + 2 * 64)))
+            p = subprocess.run(
+                [os.environ["GYRE"], "bench", folder, "-p", "4", "-n", "4", "-r", "1", "--read-size", "1MiB"],
+                capture_output=True, text=True, timeout=60)
             self.assertEqual(p.returncode, 0, p.stderr)
 
 

@@ -3,7 +3,11 @@ import os, pty, shutil, subprocess, sys, tempfile, unittest
 
 GYRE = os.path.abspath(os.environ["GYRE"])
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-VERBS = [line.split("(")[1].split(")")[0].replace("_", " ") for line in open(os.path.join(ROOT, "src/main/verbs.def")) if line.startswith("VERB(")]
+VERBS = [
+    line.split("(")[1].split(")")[0].replace("_", " ")
+    for line in open(os.path.join(ROOT, "src/main/verbs.def"))
+    if line.startswith("VERB(")
+]
 
 
 def gyre(*words, **more):
@@ -76,8 +80,10 @@ class Written(unittest.TestCase):
         self.assertEqual(gyre("help", "--format", "man").stdout, gyre("help", env={"GYRE_FORMAT": "man"}).stdout)
 
     def complete(self, *words):
-        script = gyre("help", "--format", "bash").stdout + "\nCOMP_WORDS=(%s) COMP_CWORD=%d\n_gyre\nprintf '%%s\\n' \"${COMPREPLY[@]}\"\n" % (
-            " ".join("'%s'" % w for w in words), len(words) - 1)
+        script = gyre(
+            "help", "--format",
+            "bash").stdout + "\nCOMP_WORDS=(%s) COMP_CWORD=%d\n_gyre\nprintf '%%s\\n' \"${COMPREPLY[@]}\"\n" % (
+                " ".join("'%s'" % w for w in words), len(words) - 1)
         p = subprocess.run(["bash"], input=script, capture_output=True, text=True, timeout=60, cwd=ROOT)
         self.assertEqual((p.returncode, p.stderr), (0, ""))
         return p.stdout.split()
@@ -99,7 +105,8 @@ class Written(unittest.TestCase):
             for verb in VERBS:
                 self.assertIn(verb.split()[-1], script) # of two words fish has the second alone
             if shutil.which(shell):
-                p = subprocess.run([shell, "-n", "/dev/stdin"], input=script, capture_output=True, text=True, timeout=60)
+                p = subprocess.run([shell, "-n", "/dev/stdin"], input=script, capture_output=True, text=True,
+                                   timeout=60)
                 self.assertEqual((p.returncode, p.stderr), (0, ""))
 
 
@@ -113,7 +120,10 @@ class Progress(unittest.TestCase):
             text = f.read()
         cls.file.write(text[:len(text) // 2])  # two seconds: a bar keeps quiet for the first half of one
         cls.file.flush()
-        cls.words = ["perplexity", os.path.join(ROOT, "models/story"), "-f", cls.file.name, "--window", "64", "--stride", "64"]
+        cls.words = [
+            "perplexity",
+            os.path.join(ROOT, "models/story"), "-f", cls.file.name, "--window", "64", "--stride", "64"
+        ]
 
     @classmethod
     def tearDownClass(cls):
@@ -144,7 +154,8 @@ class Progress(unittest.TestCase):
 class Tree(unittest.TestCase):
     @unittest.skipUnless(os.path.exists(os.path.join(ROOT, ".git")) and shutil.which("git"), "not a checkout")
     def test_the_tree_stays_under_62_megabytes(self):
-        p = subprocess.run(["git", "-c", "safe.directory=*", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+        p = subprocess.run(["git", "-c", "safe.directory=*", "ls-files", "-z"], cwd=ROOT, capture_output=True,
+                           text=True, timeout=60)
         names = [n for n in p.stdout.split("\0") if n and os.path.exists(os.path.join(ROOT, n))]
         self.assertGreater(len(names), 100)
         self.assertLess(sum(os.lstat(os.path.join(ROOT, n)).st_size for n in names), 62e6)
@@ -152,7 +163,8 @@ class Tree(unittest.TestCase):
 
 class Rooms(unittest.TestCase):
     def rooms(self, *where):
-        return subprocess.run([sys.executable, os.path.join(ROOT, "tools/rooms.py"), *where], capture_output=True, text=True, timeout=60)
+        return subprocess.run([sys.executable, os.path.join(ROOT, "tools/rooms.py"), *where], capture_output=True,
+                              text=True, timeout=60)
 
     def test_no_room_includes_upwards_or_sideways(self):
         p = self.rooms()
@@ -183,7 +195,9 @@ class Rooms(unittest.TestCase):
                 return p.returncode, p.stderr
 
         self.assertEqual(circle(3), (0, ""))
-        self.assertEqual(circle(4), (1, "rooms: 4 files of base need one another in a circle (--circles says for what): f0, f1, f2, f3\n"))
+        self.assertEqual(
+            circle(4),
+            (1, "rooms: 4 files of base need one another in a circle (--circles says for what): f0, f1, f2, f3\n"))
 
     def test_a_bad_edge_is_found(self):
         self.check_edge("core/a.h", "model/b.h", "core -> model points up")

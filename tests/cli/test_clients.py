@@ -15,8 +15,10 @@ from packages import python_with  # noqa: E402
 from serving import ROOT, Server, thinking_model  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-EXAMPLES = [word for name in ("VAR_completion_model_id", "VAR_chat_model_id", "gpt-5.4", "o3-mini", "text-embedding-ada-002")
-            for word in ("--served-model-name", name)]
+EXAMPLES = [
+    word for name in ("VAR_completion_model_id", "VAR_chat_model_id", "gpt-5.4", "o3-mini", "text-embedding-ada-002")
+    for word in ("--served-model-name", name)
+]
 NAMES = ("--served-model-name", "story", "--served-model-name", "tales/story", "--api-key", "sk-test")
 
 
@@ -52,8 +54,9 @@ def client_tests(script):
         def run_script(self):
             python = python_with(self, "openai==3.52.0", "anthropic==2.12.0", "jsonschema==4.26.0")
             urls = {name: "http://127.0.0.1:%d" % s.port for name, s in servers.items()}
-            r = subprocess.run([python, os.path.join(HERE, "run_module.py"), script], env=dict(os.environ, SERVERS=json.dumps(urls)),
-                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=250)
+            r = subprocess.run([python, os.path.join(HERE, "run_module.py"), script],
+                               env=dict(os.environ, SERVERS=json.dumps(urls)), stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True, timeout=250)
             said = re.split(r"\n\[ +(OK|FAILED) +\] (\S+)\n", r.stdout)
             return {name: (word, text) for text, word, name in zip(said[0::3], said[1::3], said[2::3])}
 
@@ -80,11 +83,15 @@ class Schemas(client_tests("schema_client.py")):
     pass
 
 
-ASK = json.dumps({"messages": [{"role": "user", "content": "Tell me a story about a fox."}], "max_tokens": 20, "temperature": 0})
+ASK = json.dumps(
+    {"messages": [{"role": "user", "content": "Tell me a story about a fox."}], "max_tokens": 20, "temperature": 0})
 
 
 def curl(*arguments, data=None):
-    command = ["curl", "-sS", "--max-time", "60", "-H", "Authorization: Bearer sk-test", "-H", "Content-Type: application/json", *arguments]
+    command = [
+        "curl", "-sS", "--max-time", "60", "-H", "Authorization: Bearer sk-test", "-H",
+        "Content-Type: application/json", *arguments
+    ]
     return subprocess.run(command, input=data, capture_output=True, text=True, timeout=90)
 
 
@@ -105,7 +112,10 @@ def answers_of(data):
 
 
 def raw(path, body, *fields):
-    head = ["POST %s HTTP/1.1" % path, "Host: t", "x-api-key: sk-test", "Content-Type: application/json", "Content-Length: %d" % len(body), *fields]
+    head = [
+        "POST %s HTTP/1.1" % path, "Host: t", "x-api-key: sk-test", "Content-Type: application/json",
+        "Content-Length: %d" % len(body), *fields
+    ]
     return ("\r\n".join(head) + "\r\n\r\n" + body).encode()
 
 
@@ -129,7 +139,10 @@ class Curl(unittest.TestCase):
         self.assertTrue(r.stdout.endswith("data: [DONE]\n\n"))
 
     def test_curl_uses_one_connection_for_many_requests(self):
-        one = ["-H", "Content-Type: application/json", "-d", ASK, "-w", "\n%{num_connects} %{http_code}\n", url("/v1/chat/completions"), "-H", "x-api-key: sk-test"]
+        one = [
+            "-H", "Content-Type: application/json", "-d", ASK, "-w", "\n%{num_connects} %{http_code}\n",
+            url("/v1/chat/completions"), "-H", "x-api-key: sk-test"
+        ]
         r = curl(*one, "--next", "-sS", *one, "--next", "-sS", *one)
         self.assertEqual(re.findall(r"^\d+ \d+$", r.stdout, re.M), ["1 200", "0 200", "0 200"])
 
@@ -146,11 +159,18 @@ class Curl(unittest.TestCase):
         self.assertEqual((r.returncode, json.loads(r.stdout)["error"]["param"]), (22, "messages"))
 
     def test_pipelined_requests_are_answered_in_order(self):
-        expected = [json.loads(curl(url("/tokenize"), "-d", json.dumps({"prompt": "fox " * n})).stdout)["count"] for n in range(1, 21)]
+        expected = [
+            json.loads(curl(url("/tokenize"), "-d", json.dumps({"prompt": "fox " * n})).stdout)["count"]
+            for n in range(1, 21)
+        ]
         chat = json.loads(curl(url("/v1/chat/completions"), "-d", ASK).stdout)["choices"]
         data = b"".join(raw("/tokenize", json.dumps({"prompt": "fox " * n})) for n in range(1, 21))
         for half_close in (False, True):
-            got = list(answers_of(talk(raw("/v1/chat/completions", ASK) + data + raw("/v1/chat/completions", ASK, "Connection: close"), half_close)))
+            got = list(
+                answers_of(
+                    talk(
+                        raw("/v1/chat/completions", ASK) + data + raw("/v1/chat/completions", ASK, "Connection: close"),
+                        half_close)))
             self.assertEqual([got[0]["choices"], got[-1]["choices"]], [chat, chat])
             self.assertEqual([a["count"] for a in got[1:-1]], expected)
 

@@ -38,7 +38,11 @@ class Dashboard(unittest.TestCase):
         board = json.loads(read("grafana.json"))
         server.post("/v1/completions", prompt="Once", max_tokens=4)
         served = set(re.findall(r"^([a-z_:A-Z0-9]+)[{ ]", server.request("GET", "/metrics")[1], re.M))
-        asked = {t["expr"] for p in board["panels"] for t in p["targets"]} | {v["query"] for v in board["templating"]["list"] if v["type"] == "query"}
+        asked = {t["expr"]
+                 for p in board["panels"]
+                 for t in p["targets"]} | {v["query"]
+                                           for v in board["templating"]["list"]
+                                           if v["type"] == "query"}
         named = {n for e in asked for n in re.findall(r"\b((?:vllm|gyre):\w+|process_\w+)", e)}
         self.assertGreater(len(named), 25)
         self.assertEqual(named - served, set())
@@ -47,7 +51,8 @@ class Dashboard(unittest.TestCase):
             self.assertTrue(p["title"] and p["targets"], p["id"])
             for t in p["targets"]:
                 self.assertEqual(t["expr"].count("("), t["expr"].count(")"), t["expr"])
-                for wanted in re.findall(r"\{\{(\w+)\}\}", t["legendFormat"]):  # a label of each sample, or Prometheus' own
+                for wanted in re.findall(r"\{\{(\w+)\}\}",
+                                         t["legendFormat"]):  # a label of each sample, or Prometheus' own
                     self.assertTrue(wanted == "instance" or "by (%s)" % wanted in t["expr"], t)
 
 
@@ -55,7 +60,8 @@ class Kubernetes(unittest.TestCase):
     def setUp(self):
         python = python_with(self, "pyyaml==6.0.2")
         code = "import json, sys, yaml; json.dump(list(yaml.safe_load_all(sys.stdin)), sys.stdout)"
-        r = subprocess.run([python, "-c", code], input=read("kubernetes.yaml"), capture_output=True, text=True, timeout=60)
+        r = subprocess.run([python, "-c", code], input=read("kubernetes.yaml"), capture_output=True, text=True,
+                           timeout=60)
         self.assertEqual(r.returncode, 0, r.stderr)
         self.objects = {o["kind"]: o for o in json.loads(r.stdout)}
         self.pod = self.objects["Deployment"]["spec"]["template"]["spec"]
@@ -82,12 +88,14 @@ class Kubernetes(unittest.TestCase):
     def test_nothing_runs_as_root_or_may_write(self):
         self.assertTrue(self.pod["securityContext"]["runAsNonRoot"])
         own = self.container["securityContext"]
-        self.assertEqual((own["allowPrivilegeEscalation"], own["readOnlyRootFilesystem"], own["capabilities"]), (False, True, {"drop": ["ALL"]}))
+        self.assertEqual((own["allowPrivilegeEscalation"], own["readOnlyRootFilesystem"], own["capabilities"]),
+                         (False, True, {"drop": ["ALL"]}))
         self.assertTrue(all(m["readOnly"] for m in self.container["volumeMounts"]))
 
     def test_the_service_finds_the_pods(self):
         labels = self.objects["Deployment"]["spec"]["template"]["metadata"]["labels"]
-        for selector in (self.objects["Service"]["spec"]["selector"], self.objects["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
+        for selector in (self.objects["Service"]["spec"]["selector"],
+                         self.objects["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
                          self.objects["Deployment"]["spec"]["selector"]["matchLabels"]):
             self.assertEqual(selector, labels)
 
@@ -99,10 +107,13 @@ class Unit(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             unit = os.path.join(folder, "gyre.service")
             with open(unit, "w") as f:
-                f.write(read("gyre.service").replace("/usr/local/bin/gyre", os.path.abspath(GYRE)).replace("Documentation=man:gyre(1)\n", ""))
+                f.write(
+                    read("gyre.service").replace("/usr/local/bin/gyre",
+                                                 os.path.abspath(GYRE)).replace("Documentation=man:gyre(1)\n", ""))
             r = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, timeout=60)
             self.assertEqual((r.returncode, r.stderr.strip()), (0, ""))
-            r = subprocess.run(["systemd-analyze", "security", "--no-pager", "--offline=true", unit], capture_output=True, text=True, timeout=60)
+            r = subprocess.run(["systemd-analyze", "security", "--no-pager", "--offline=true", unit],
+                               capture_output=True, text=True, timeout=60)
             level = re.search(r"Overall exposure level for \S+: ([\d.]+)", r.stdout)
             if not level:
                 self.skipTest("this systemd-analyze judges no files")
@@ -110,7 +121,8 @@ class Unit(unittest.TestCase):
 
     def test_its_line_and_its_time_fit(self):
         unit = read("gyre.service")
-        line = re.search(r"^ExecStart=/usr/local/bin/gyre (.*)$", unit, re.M).group(1).replace("${GYRE_MODEL}", "/nowhere")
+        line = re.search(r"^ExecStart=/usr/local/bin/gyre (.*)$", unit,
+                         re.M).group(1).replace("${GYRE_MODEL}", "/nowhere")
         self.assertEqual(parse_line(line.split())[0], 1)
         help_text = subprocess.run([GYRE, "serve", "--help"], capture_output=True, text=True, timeout=30).stdout
         drain = int(re.search(r"--drain-timeout.*?default:? (\d+)", help_text, re.S).group(1))
@@ -130,16 +142,18 @@ class Image(unittest.TestCase):
         for name, path in re.findall(r"(lib\S+) => (/\S+)", needed):
             if name.encode() not in direct:
                 continue
-            owner = subprocess.run("dpkg-query -S '*/%s' | cut -d: -f1 | sort -u" % os.path.basename(path), shell=True, capture_output=True, text=True,
-                                   timeout=30).stdout.split()
-            self.assertTrue(set(owner) & (listed | {"libc6", "libgcc-s1"}), (name, owner)) # what every image has; the latter for sanitized builds
+            owner = subprocess.run("dpkg-query -S '*/%s' | cut -d: -f1 | sort -u" % os.path.basename(path), shell=True,
+                                   capture_output=True, text=True, timeout=30).stdout.split()
+            self.assertTrue(set(owner) & (listed | {"libc6", "libgcc-s1"}),
+                            (name, owner))  # what every image has; the latter for sanitized builds
         self.assertRegex(final, r"\nUSER 65532:65532\n")
         self.assertLess(final.index("USER "), final.index("ENTRYPOINT "))
 
     def test_its_health_check_tells_up_from_down(self):
         command = json.loads(re.search(r"^ +CMD (\[\"bash\".*\])$", read("Dockerfile"), re.M).group(1))
         for port, want in ((server.port, True), (1, False)):
-            r = subprocess.run(command[:-1] + [command[-1].replace("/8000", "/%d" % port)], capture_output=True, timeout=30)
+            r = subprocess.run(command[:-1] + [command[-1].replace("/8000", "/%d" % port)], capture_output=True,
+                               timeout=30)
             self.assertEqual(r.returncode == 0, want, r.stderr)
 
 

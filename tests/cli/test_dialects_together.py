@@ -18,20 +18,23 @@ CHAT = [{"role": "user", "content": "Tell me a story about a fox."}]
 ASKS = [("/v1/completions", {"prompt": "The little dog", "max_tokens": 40, "temperature": 0}),
         ("/v1/completions", {"prompt": ["The fox", "Once"], "n": 2, "max_tokens": 20, "seed": 3}),
         ("/v1/completions", {"prompt": "The fox", "n": 3, "use_beam_search": True, "max_tokens": 12}),
-        ("/v1/chat/completions", {"messages": CHAT, "max_tokens": 50, "temperature": 0, "logprobs": True, "top_logprobs": 2}),
+        ("/v1/chat/completions",
+         {"messages": CHAT, "max_tokens": 50, "temperature": 0, "logprobs": True, "top_logprobs": 2}),
         ("/v1/responses", {"input": "Hi fox", "max_output_tokens": 40, "temperature": 0}),
         ("/v1/messages", {"messages": CHAT, "max_tokens": 40, "temperature": 0, "stop_sequences": [" day"]}),
-        ("/v1/messages/count_tokens", {"messages": CHAT}),
-        ("/v1/embeddings", {"input": ["A fox.", "A dog."]}),
+        ("/v1/messages/count_tokens", {"messages": CHAT}), ("/v1/embeddings", {"input": ["A fox.", "A dog."]}),
         ("/tokenize", {"prompt": "A fox and a dog."})]
-STREAMED = {"/v1/completions": lambda b: "use_beam_search" not in b, "/v1/chat/completions": lambda b: True, "/v1/messages": lambda b: True,
-            "/v1/responses": lambda b: True}
+STREAMED = {
+    "/v1/completions": lambda b: "use_beam_search" not in b, "/v1/chat/completions": lambda b: True,
+    "/v1/messages": lambda b: True, "/v1/responses": lambda b: True
+}
 
 
 def setUpModule():
     global server, folder
     folder = tempfile.TemporaryDirectory()
-    server = Server(thinking_model(folder.name), "--io-threads", "2", "--max-num-seqs", "8", "--max-num-batched-tokens", "64")
+    server = Server(thinking_model(folder.name), "--io-threads", "2", "--max-num-seqs", "8", "--max-num-batched-tokens",
+                    "64")
 
 
 def tearDownModule():
@@ -42,10 +45,14 @@ def tearDownModule():
 
 def said(answer):
     """What of an answer does not depend on when it was given: its texts, vectors and why it ended."""
-    kept = ("text", "content", "reasoning_content", "thinking", "finish_reason", "stop_reason", "status", "embedding", "tokens", "logprob", "input_tokens")
+    kept = ("text", "content", "reasoning_content", "thinking", "finish_reason", "stop_reason", "status", "embedding",
+            "tokens", "logprob", "input_tokens")
     if isinstance(answer, dict):
-        return {k: v if isinstance(v, (str, int, float)) else said(v) for k, v in answer.items() if k in kept or isinstance(v, (dict, list))
-                and k not in ("usage", "prompt_tokens_details")}
+        return {
+            k: v if isinstance(v, (str, int, float)) else said(v)
+            for k, v in answer.items()
+            if k in kept or isinstance(v, (dict, list)) and k not in ("usage", "prompt_tokens_details")
+        }
     return [said(v) for v in answer] if isinstance(answer, list) else answer
 
 
@@ -83,7 +90,8 @@ class Together(unittest.TestCase):
         while time.time() < until:
             path, body = r.choice(ASKS[:6])
             body = json.dumps(dict(body, stream=STREAMED[path](body) and r.random() < 0.5)).encode()
-            head = "POST %s HTTP/1.1\r\nHost: t\r\nX-Request-Id: disturbs\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (path, len(body))
+            head = "POST %s HTTP/1.1\r\nHost: t\r\nX-Request-Id: disturbs\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (
+                path, len(body))
             with socket.create_connection(("127.0.0.1", server.port), timeout=60) as s:
                 s.sendall(head.encode() + body)
                 time.sleep(r.random() * 0.1)
@@ -108,7 +116,9 @@ class Together(unittest.TestCase):
                 n[i] += 1
                 if got != want:
                     faults.append((path, body, got, want))
-        threads = [threading.Thread(target=ask, args=(i,)) for i in range(8)] + [threading.Thread(target=self.disturb, args=(i, until)) for i in range(3)]
+
+        threads = [threading.Thread(target=ask, args=(i, ))
+                   for i in range(8)] + [threading.Thread(target=self.disturb, args=(i, until)) for i in range(3)]
         [t.start() for t in threads]
         [t.join() for t in threads]
         self.assertEqual(faults, [])

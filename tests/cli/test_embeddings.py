@@ -12,7 +12,9 @@ import unittest
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from serving import ROOT, Server  # noqa: E402
 
-STATES = [c for c in json.load(open(os.path.join(ROOT, "build/data/pooling/states.json")))["cases"] if c["model"] == "qwen3"]
+STATES = [
+    c for c in json.load(open(os.path.join(ROOT, "build/data/pooling/states.json")))["cases"] if c["model"] == "qwen3"
+]
 PATH = "/v1/embeddings"
 
 
@@ -85,12 +87,17 @@ class Embeddings(unittest.TestCase):
 
     def test_what_cannot_be_is_refused_by_name(self):
         width = len(STATES[0]["last"])
-        for param, body in (("input", {}), ("input", {"input": []}), ("input", {"input": {}}), ("input", {"input": [["a"]]}), ("input", {"input": [[1], "a", 3]}),
-                            ("input", {"input": ["x"] * 2049}), ("dimensions", {"input": "x", "dimensions": 0}),
-                            ("dimensions", {"input": "x", "dimensions": width + 1}), ("dimensions", {"input": "x", "dimensions": "5"}),
-                            ("encoding_format", {"input": "x", "encoding_format": "hex"}), ("encoding_format", {"input": "x", "encoding_format": 1}),
-                            ("messages", {"messages": [{"role": "user", "content": "x"}]}), ("truncate_prompt_tokens", {"input": "x", "truncate_prompt_tokens": 0}),
-                            ("normalize", {"input": "x", "normalize": "yes"})):
+        for param, body in (("input", {}), ("input", {"input": []}), ("input", {"input": {}}),
+                            ("input", {"input": [["a"]]}), ("input", {"input": [[1], "a", 3]
+                                                                      }), ("input", {"input": ["x"] * 2049}),
+                            ("dimensions", {"input": "x",
+                                            "dimensions": 0}), ("dimensions", {"input": "x", "dimensions": width + 1}),
+                            ("dimensions", {"input": "x", "dimensions": "5"
+                                            }), ("encoding_format", {"input": "x", "encoding_format": "hex"}),
+                            ("encoding_format", {"input": "x", "encoding_format": 1
+                                                 }), ("messages", {"messages": [{"role": "user", "content": "x"}]}),
+                            ("truncate_prompt_tokens", {"input": "x", "truncate_prompt_tokens": 0
+                                                        }), ("normalize", {"input": "x", "normalize": "yes"})):
             status, r = server.post(PATH, **body)
             self.assertEqual(status, 400, (body if len(str(body)) < 200 else param, r))
             self.assertEqual(r["error"]["param"], param, r)
@@ -124,7 +131,10 @@ class Settings(unittest.TestCase):
                 self.assertEqual(s.stop(), 0)
 
     def modules(self, *types):
-        return [{"idx": i, "name": str(i), "path": "1_Pooling" if t == "Pooling" else "", "type": "sentence_transformers.models." + t} for i, t in enumerate(types)]
+        return [{
+            "idx": i, "name": str(i), "path": "1_Pooling" if t == "Pooling" else "",
+            "type": "sentence_transformers.models." + t
+        } for i, t in enumerate(types)]
 
     def close(self, answer, wanted, bound):
         self.assertEqual(answer[0], 200, answer)
@@ -134,15 +144,21 @@ class Settings(unittest.TestCase):
         self.close(self.served(["--embedding-pooling", "mean"]), scaled(STATES[1]["mean"]), 1e-5)
 
     def test_the_folder_says_how(self):
-        mean = {"word_embedding_dimension": 64, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True, "pooling_mode_lasttoken": False}
-        self.close(self.served(modules=self.modules("Transformer", "Pooling", "Normalize"), pooling=mean), scaled(STATES[1]["mean"]), 1e-5)
+        mean = {
+            "word_embedding_dimension": 64, "pooling_mode_cls_token": False, "pooling_mode_mean_tokens": True,
+            "pooling_mode_lasttoken": False
+        }
+        self.close(self.served(modules=self.modules("Transformer", "Pooling", "Normalize"), pooling=mean),
+                   scaled(STATES[1]["mean"]), 1e-5)
         self.close(self.served(modules=self.modules("Transformer", "Pooling"), pooling=mean), STATES[1]["mean"], 1e-3)
 
     def test_what_the_folder_asks_for_and_cannot_be_had_is_said(self):
-        status, r = self.served(modules=self.modules("Transformer", "Pooling"), pooling={"pooling_mode_cls_token": True})
+        status, r = self.served(modules=self.modules("Transformer", "Pooling"),
+                                pooling={"pooling_mode_cls_token": True})
         self.assertEqual(status, 400)
         self.assertIn("pooling_mode_cls_token", r["error"]["message"])
-        status, r = self.served(modules=self.modules("Transformer", "Pooling", "Dense"), pooling={"pooling_mode_lasttoken": True})
+        status, r = self.served(modules=self.modules("Transformer", "Pooling", "Dense"),
+                                pooling={"pooling_mode_lasttoken": True})
         self.assertEqual(status, 400)
         self.assertIn("Dense", r["error"]["message"])
 

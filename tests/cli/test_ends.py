@@ -28,7 +28,8 @@ class Ends(unittest.TestCase):
         t = json.load(open(path, encoding="utf-8"))
         for i, text in tokens:
             old = [a["content"] for a in t["added_tokens"] if a["id"] == i]
-            t["added_tokens"] = [a for a in t["added_tokens"] if a["id"] != i] + [{"id": i, "content": text, "special": True}]
+            t["added_tokens"] = [a for a in t["added_tokens"] if a["id"] != i
+                                 ] + [{"id": i, "content": text, "special": True}]
             for name in old:
                 t["model"]["vocab"].pop(name, None)
             t["model"]["vocab"] = {k: v for k, v in t["model"]["vocab"].items() if v != i}
@@ -37,16 +38,19 @@ class Ends(unittest.TestCase):
         return out.name
 
     def said(self, folder):
-        p = subprocess.run([serving.GYRE, "info", folder, "--output", "json"], capture_output=True, text=True, timeout=60)
+        p = subprocess.run([serving.GYRE, "info", folder, "--output", "json"], capture_output=True, text=True,
+                           timeout=60)
         self.assertEqual(p.returncode, 0, p.stderr)
         return sorted(json.loads(p.stdout)["tokens"]["eos"])
 
     def run_ends(self, folder, token):
         ask = json.dumps({"prompt": "Once", "max_tokens": 6, "temperature": 0, "allowed_token_ids": [token]})
-        p = subprocess.run([serving.GYRE, "run", folder, "--batch", "--device", "toy"], input=ask, capture_output=True, text=True, timeout=60)
+        p = subprocess.run([serving.GYRE, "run", folder, "--batch", "--device", "toy"], input=ask, capture_output=True,
+                           text=True, timeout=60)
         self.assertEqual(p.returncode, 0, p.stderr)
         a = json.loads(p.stdout)
-        self.assertEqual((a["finish_reason"] == "stop", len(a["ids"])), (len(a["ids"]) == 1, 1 if a["finish_reason"] == "stop" else 6))
+        self.assertEqual((a["finish_reason"] == "stop", len(a["ids"])),
+                         (len(a["ids"]) == 1, 1 if a["finish_reason"] == "stop" else 6))
         return a["finish_reason"] == "stop"
 
     def test_all_files_count_together(self):
@@ -55,7 +59,8 @@ class Ends(unittest.TestCase):
         self.assertEqual([t for t in (0, 1, 2, 3, 5, 7) if self.run_ends(folder, t)], [0, 2, 5, 7])
 
     def test_a_server_ends_at_the_tokenizers_eos(self):
-        server = serving.Server(self.folder(template="{{ messages }}", eos_token={"content": "<|im_end|>"}), "--device", "toy")
+        server = serving.Server(self.folder(template="{{ messages }}", eos_token={"content": "<|im_end|>"}), "--device",
+                                "toy")
         try:
             ask = dict(max_tokens=6, temperature=0, allowed_token_ids=[2])
             _, r = server.post("/v1/completions", prompt="Once", **ask)
@@ -75,7 +80,8 @@ class Ends(unittest.TestCase):
         changed(old, "tokenizer_config.json", eos_token="<|im_start|>")
         self.assertEqual(self.said(old), [0, 1])
         for name in ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<turn|>", "<|end|>"):
-            written = self.folder(template="{% for m in messages %}{{ m.content + '" + name + "' }}{% endfor %}", tokens=[(2, name)])
+            written = self.folder(template="{% for m in messages %}{{ m.content + '" + name + "' }}{% endfor %}",
+                                  tokens=[(2, name)])
             self.assertEqual(self.said(written), [0, 2], name)
             self.assertTrue(self.run_ends(written, 2))
             unused = self.folder(template="{% for m in messages %}{{ m.content }}{% endfor %}", tokens=[(2, name)])

@@ -22,13 +22,17 @@ from serving import GYRE, ROOT, Server  # noqa: E402
 from traffic import resident_bytes  # noqa: E402
 
 STORY = "Once upon a time "
-ASKS = [("/v1/completions", {"prompt": STORY, "max_tokens": 3, "temperature": 0, "logprobs": 2}),
-        ("/v1/completions", {"prompt": STORY, "max_tokens": 3, "temperature": 0, "stream": True}),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": STORY * 20}], "max_tokens": 3, "temperature": 0}),
-        ("/v1/messages", {"messages": [{"role": "user", "content": STORY * 20}], "max_tokens": 3, "temperature": 0, "system": "x" * 200}),
-        ("/v1/responses", {"input": STORY * 20, "max_output_tokens": 16, "temperature": 0, "store": False}),
-        ("/tokenize", {"prompt": STORY * 20000, "return_token_strs": True}),
-        ("/v1/completions", {"prompt": STORY * 20000, "max_tokens": 3})]  # too long
+ASKS = [
+    ("/v1/completions", {"prompt": STORY, "max_tokens": 3, "temperature": 0, "logprobs": 2}),
+    ("/v1/completions", {"prompt": STORY, "max_tokens": 3, "temperature": 0, "stream": True}),
+    ("/v1/chat/completions", {"messages": [{"role": "user", "content": STORY * 20}], "max_tokens": 3,
+                              "temperature": 0}),
+    ("/v1/messages",
+     {"messages": [{"role": "user", "content": STORY * 20}], "max_tokens": 3, "temperature": 0, "system": "x" * 200}),
+    ("/v1/responses", {"input": STORY * 20, "max_output_tokens": 16, "temperature": 0, "store": False}),
+    ("/tokenize", {"prompt": STORY * 20000, "return_token_strs": True}),
+    ("/v1/completions", {"prompt": STORY * 20000, "max_tokens": 3})
+]  # too long
 NEVER_WRITTEN = 9  # eventfd's eight bytes are always taken and given
 MOST = 2000  # calls of a request
 
@@ -37,7 +41,8 @@ def essence(text):
     """An answer without what differs each time; of a stream, its text."""
     if text.startswith("data: "):
         return "".join(re.findall(r'"text":"([^"]*)"', text)) + text[-16:]
-    return re.sub(r'"(id|created|created_at|completed_at)": ?("[^"]*"|[0-9.]+)|(cmpl|resp|msg|chatcmpl)[-_][0-9a-f-]+', "", text)
+    return re.sub(r'"(id|created|created_at|completed_at)": ?("[^"]*"|[0-9.]+)|(cmpl|resp|msg|chatcmpl)[-_][0-9a-f-]+',
+                  "", text)
 
 
 def start(inject, *flags):
@@ -53,7 +58,9 @@ def descriptors(pid):
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
-@unittest.skipUnless(os.path.basename(os.path.dirname(GYRE)) == "release" and os.path.exists(LIBRARY), "a sanitizer's allocator is another")
+@unittest.skipUnless(
+    os.path.basename(os.path.dirname(GYRE)) == "release" and os.path.exists(LIBRARY),
+    "a sanitizer's allocator is another")
 class Requests(unittest.TestCase):
     tls = ()
 
@@ -71,7 +78,8 @@ class Requests(unittest.TestCase):
     def ask(cls, path, body):
         """(status, essence of the answer); 0: the connection ended before there was one, or within it."""
         if cls.tls:
-            c = http.client.HTTPSConnection("127.0.0.1", cls.server.port, timeout=PATIENCE, context=ssl._create_unverified_context())
+            c = http.client.HTTPSConnection("127.0.0.1", cls.server.port, timeout=PATIENCE,
+                                            context=ssl._create_unverified_context())
         else:
             c = http.client.HTTPConnection("127.0.0.1", cls.server.port, timeout=PATIENCE)
         try:
@@ -169,9 +177,12 @@ class Little(unittest.TestCase):
     def test_large_bodies_are_refused_and_others_served(self):
         ask = {"prompt": STORY, "max_tokens": 200, "temperature": 0, "ignore_eos": True}
         alone = self.server.post("/v1/completions", **ask)[1]["choices"][0]["text"]
-        bodies = {"/tokenize": {"prompt": "a" * (31 << 20)}, "/v1/completions": {"prompt": STORY * (1 << 20), "max_tokens": 1},
-                  "/v1/chat/completions": {"messages": [{"role": "user", "content": STORY * (1 << 20)}]},
-                  "/detokenize": {"tokens": [5] * (5 << 20)}, "/v1/embeddings": {"input": [[5] * 1000] * 2000}}
+        bodies = {
+            "/tokenize": {"prompt": "a" * (31 << 20)},
+            "/v1/completions": {"prompt": STORY * (1 << 20), "max_tokens": 1},
+            "/v1/chat/completions": {"messages": [{"role": "user", "content": STORY * (1 << 20)}]},
+            "/detokenize": {"tokens": [5] * (5 << 20)}, "/v1/embeddings": {"input": [[5] * 1000] * 2000}
+        }
         texts, ended = [], threading.Event()
 
         def streams():
@@ -195,20 +206,25 @@ class Little(unittest.TestCase):
 
 class OverTls(Requests):
     """Large allocations and calls of sockets alone: GMP, below GnuTLS, ends the process where it finds no memory."""
-    tls = ("--ssl-certfile", os.path.join(ROOT, "tests/data/tls/cert.pem"), "--ssl-keyfile", os.path.join(ROOT, "tests/data/tls/key.pem"))
+    tls = ("--ssl-certfile", os.path.join(ROOT, "tests/data/tls/cert.pem"), "--ssl-keyfile",
+           os.path.join(ROOT, "tests/data/tls/key.pem"))
 
     def each(self, call, asks=ASKS, **more):
         super().each(call, asks[:1], **more)
 
 
-@unittest.skipUnless(os.path.basename(os.path.dirname(GYRE)) == "release" and os.path.exists(LIBRARY), "a sanitizer's allocator is another")
+@unittest.skipUnless(
+    os.path.basename(os.path.dirname(GYRE)) == "release" and os.path.exists(LIBRARY),
+    "a sanitizer's allocator is another")
 class Starting(unittest.TestCase):
     def start(self, call, n, **more):
         """(calls that failed, exit code or None for one that listened, standard error)"""
         inject = Inject()
         inject.fail(call, n, **more)
-        with subprocess.Popen([GYRE, "serve", os.path.join(ROOT, "models/story"), "--port", "0", "--threads", "2", "--device", "toy"], stderr=subprocess.PIPE,
-                              env=dict(os.environ, **inject.environment)) as p:
+        with subprocess.Popen(
+            [GYRE, "serve",
+             os.path.join(ROOT, "models/story"), "--port", "0", "--threads", "2", "--device", "toy"],
+                stderr=subprocess.PIPE, env=dict(os.environ, **inject.environment)) as p:
             lines = []
             for line in p.stderr:
                 lines.append(line)

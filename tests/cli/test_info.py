@@ -78,20 +78,25 @@ class Info(unittest.TestCase):
             ("meta-llama--Meta-Llama-3.1-8B", 131072, 0, {full: (32, 131072, None)}),
             ("nvidia--Llama-3.1-70B-Instruct-FP8", 327680, 0, {full: (80, 327680, None)}),
             ("google--gemma-2-9b", 344064, 0, {"sliding window": (21, 172032, 4096), full: (21, 172032, None)}),
-            # where values are keys before their norm and rotation, 640 of 1,024 are kept
-            ("nvidia--Gemma-4-31B-IT-NVFP4", 870400, 0, {"sliding window": (50, 819200, 1024), full: (10, 10 * 4 * 640 * 2, None)}),
-            ("google--gemma-4-26B-A4B", 217600, 0, {"sliding window": (25, 204800, 1024), full: (5, 5 * 2 * 640 * 2, None)}),
+                # where values are keys before their norm and rotation, 640 of 1,024 are kept
+            ("nvidia--Gemma-4-31B-IT-NVFP4", 870400, 0,
+             {"sliding window": (50, 819200, 1024), full: (10, 10 * 4 * 640 * 2, None)}),
+            ("google--gemma-4-26B-A4B", 217600, 0,
+             {"sliding window": (25, 204800, 1024), full: (5, 5 * 2 * 640 * 2, None)}),
             ("openai--gpt-oss-20b", 49152, 0, {"sliding window": (12, 24576, 128), full: (12, 24576, None)}),
             ("openai--gpt-oss-120b", 73728, 0, {"sliding window": (18, 36864, 128), full: (18, 36864, None)}),
             ("deepseek-ai--DeepSeek-V3", 70272, 0, {"latent attention": (61, 70272, None)}),
-            ("nvidia--Qwen3.6-27B-NVFP4", 65536, 144 << 20, {"recurrent state": (48, 0, None), full: (16, 65536, None)}),
+            ("nvidia--Qwen3.6-27B-NVFP4", 65536, 144 << 20, {"recurrent state": (48, 0, None),
+                                                             full: (16, 65536, None)}),
             ("Qwen--Qwen3.5-35B-A3B", 20480, 60 << 20, {"recurrent state": (30, 0, None), full: (10, 20480, None)}),
-            ("meta-llama--Llama-4-Scout-17B-16E", 196608, 0, {"chunked attention": (36, 147456, 8192), full: (12, 49152, None)}),
+            ("meta-llama--Llama-4-Scout-17B-16E", 196608, 0,
+             {"chunked attention": (36, 147456, 8192), full: (12, 49152, None)}),
         ):
             with self.subTest(path=path):
                 c = info(path)["kv_cache"]
                 self.assertEqual((c["bytes_per_token"], c["state_bytes_per_sequence"]), (token, state))
-                self.assertEqual({g["kind"]: (g["layers"], g["bytes_per_token"], g["max_tokens"]) for g in c["groups"]}, groups)
+                self.assertEqual({g["kind"]: (g["layers"], g["bytes_per_token"], g["max_tokens"])
+                                  for g in c["groups"]}, groups)
 
     def test_vllm_reads_the_same(self):
         vllm = load("vllm", "base_model_arch_groundtruth.json")
@@ -100,8 +105,9 @@ class Info(unittest.TestCase):
             with self.subTest(path=path):
                 ours, theirs = info(path), vllm[name]
                 self.assertEqual([ours["architecture"]], theirs["architectures"])
-                for a, b in (("model_type", "text_model_type"), ("hidden_size", "hidden_size"), ("n_layers", "total_num_hidden_layers"),
-                             ("n_heads", "total_num_attention_heads"), ("head_dim", "head_size"), ("vocab_size", "vocab_size"),
+                for a, b in (("model_type", "text_model_type"), ("hidden_size", "hidden_size"),
+                             ("n_layers", "total_num_hidden_layers"), ("n_heads", "total_num_attention_heads"),
+                             ("head_dim", "head_size"), ("vocab_size", "vocab_size"),
                              ("n_kv_heads", "total_num_kv_heads"), ("multimodal", "is_multimodal_model")):
                     self.assertEqual(ours[a], theirs[b], a)
                 self.assertEqual(ours["experts"]["count"], theirs["num_experts"])
@@ -123,8 +129,9 @@ class Info(unittest.TestCase):
         self.assertEqual(i["parameters"], 2 * V * D + D + 32 * (2 * D + 3 * D * D + 3 * D + D * D + 3 * D * F))
 
     def test_what_does_not_run_says_so(self):
-        for path, runs in (("Qwen--Qwen3-8B", True), ("Qwen--Qwen3-8B-FP8", True), ("openai--gpt-oss-20b", True), ("moonshotai--Kimi-K2.5", False),
-                           ("meta-llama--Llama-4-Scout-17B-16E", False), ("checkpoint-llama-3.1-8b", False)):
+        for path, runs in (("Qwen--Qwen3-8B", True), ("Qwen--Qwen3-8B-FP8", True), ("openai--gpt-oss-20b", True),
+                           ("moonshotai--Kimi-K2.5", False), ("meta-llama--Llama-4-Scout-17B-16E",
+                                                              False), ("checkpoint-llama-3.1-8b", False)):
             self.assertEqual(info(path)["runnable"], runs, path)
         self.assertIn("does not run it", gyre("info", os.path.join(CONFIGS, "moonshotai--Kimi-K2.5")).stdout)
 
@@ -139,7 +146,8 @@ class Info(unittest.TestCase):
     def test_tokens_and_sampling_of_generation_config(self):
         i = info("checkpoint-qwen2-1.5b")
         self.assertEqual(i["tokens"], {"bos": 151643, "eos": [151645, 151643], "pad": 151643})
-        self.assertEqual(i["sampling"], {"do_sample": True, "temperature": 0.5, "top_k": 40, "top_p": 0.7, "repetition_penalty": 1.1})
+        self.assertEqual(i["sampling"],
+                         {"do_sample": True, "temperature": 0.5, "top_k": 40, "top_p": 0.7, "repetition_penalty": 1.1})
 
 
 class Refusals(unittest.TestCase):
@@ -155,7 +163,8 @@ class Refusals(unittest.TestCase):
             self.assertIn(words, p.stderr)
 
     def test_quantisation_settings_alone_are_no_model(self):
-        for name in ("compressed-tensors_int4.json", "compressed-tensors_llama_1.1b.json", "gptq_gpt2_quantize_config.json"):
+        for name in ("compressed-tensors_int4.json", "compressed-tensors_llama_1.1b.json",
+                     "gptq_gpt2_quantize_config.json"):
             p = gyre("info", os.path.join(CONFIGS, "quant-examples", name))
             self.assertEqual((p.returncode, p.stdout), (1, ""))
             self.assertIn("\"model_type\" is missing", p.stderr)

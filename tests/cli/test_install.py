@@ -49,8 +49,8 @@ class Installed(unittest.TestCase):
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
         env = {k: v for k, v in os.environ.items() if k not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
-        cls.made = subprocess.run(["make", "install", "DESTDIR=" + cls.folder.name, "PREFIX=/opt/gyre"], cwd=ROOT, env=env,
-                                  capture_output=True, text=True, timeout=250)
+        cls.made = subprocess.run(["make", "install", "DESTDIR=" + cls.folder.name, "PREFIX=/opt/gyre"], cwd=ROOT,
+                                  env=env, capture_output=True, text=True, timeout=250)
         cls.root = cls.folder.name + "/opt/gyre"
 
     @classmethod
@@ -59,12 +59,18 @@ class Installed(unittest.TestCase):
 
     def test_an_installed_tree_is_whole(self):
         self.assertEqual(self.made.returncode, 0, self.made.stdout + self.made.stderr)
-        found = sorted(os.path.relpath(os.path.join(d, f), self.root) for d, _, files in os.walk(self.root) for f in files)
-        for_gpus = ["lib/gyre/libgyre-cuda.so"] if os.path.exists(os.path.join(os.path.dirname(os.path.abspath(GYRE)), "libgyre-cuda.so")) else []  # make cuda
-        self.assertEqual(found, sorted(for_gpus + [
-            "bin/gyre", "include/gyre.h", "include/gyre_text.h", "lib/libgyre.a", "lib/libgyre.so", "lib/libgyre.so.0", "lib/libgyre.so.0.1.0",
-            "lib/pkgconfig/gyre.pc", "share/man/man1/gyre.1", "share/bash-completion/completions/gyre",
-            "share/zsh/site-functions/_gyre", "share/fish/vendor_completions.d/gyre.fish"]))
+        found = sorted(
+            os.path.relpath(os.path.join(d, f), self.root) for d, _, files in os.walk(self.root) for f in files)
+        for_gpus = ["lib/gyre/libgyre-cuda.so"] if os.path.exists(
+            os.path.join(os.path.dirname(os.path.abspath(GYRE)), "libgyre-cuda.so")) else []  # make cuda
+        self.assertEqual(
+            found,
+            sorted(for_gpus + [
+                "bin/gyre", "include/gyre.h", "include/gyre_text.h", "lib/libgyre.a", "lib/libgyre.so",
+                "lib/libgyre.so.0", "lib/libgyre.so.0.1.0", "lib/pkgconfig/gyre.pc", "share/man/man1/gyre.1",
+                "share/bash-completion/completions/gyre", "share/zsh/site-functions/_gyre",
+                "share/fish/vendor_completions.d/gyre.fish"
+            ]))
         p = subprocess.run([self.root + "/bin/gyre", "version"], capture_output=True, text=True, timeout=60)
         self.assertEqual(p.stdout, "gyre 0.1.0\n")
 
@@ -74,7 +80,8 @@ class Installed(unittest.TestCase):
             with open(os.path.join(ROOT, "include", name)) as f:
                 header += f.read()
         for library in (["-D", self.root + "/lib/libgyre.so"], ["-g", self.root + "/lib/libgyre.a"]):
-            p = subprocess.run(["nm", "--defined-only", "--format=posix", *library], capture_output=True, text=True, timeout=60)
+            p = subprocess.run(["nm", "--defined-only", "--format=posix", *library], capture_output=True, text=True,
+                               timeout=60)
             names = [line.split()[0] for line in p.stdout.splitlines() if len(line.split()) >= 3]
             self.assertGreater(len(names), 5)
             self.assertEqual([n for n in names if n not in header], [])
@@ -84,7 +91,10 @@ class Installed(unittest.TestCase):
         source = self.folder.name + "/program.c"
         with open(source, "w") as f:
             f.write(text)
-        flags = ["-std=gnu17", "-Wall", "-Wextra", "-Werror", "-I" + self.root + "/include", source, "-o", self.folder.name + "/program"]
+        flags = [
+            "-std=gnu17", "-Wall", "-Wextra", "-Werror", "-I" + self.root + "/include", source, "-o",
+            self.folder.name + "/program"
+        ]
         with open(self.root + "/lib/pkgconfig/gyre.pc") as f:
             needs = [line.split(":")[1].split() for line in f if line.startswith("Requires.private")][0]
         static = [self.root + "/lib/libgyre.a"] + ["-l" + n.removeprefix("lib") for n in needs] + ["-lpthread", "-lm"]
@@ -92,8 +102,9 @@ class Installed(unittest.TestCase):
         for libraries in (static, shared):
             p = subprocess.run(["cc", *flags, *libraries], capture_output=True, text=True, timeout=100)
             self.assertEqual(p.returncode, 0, p.stderr)
-            p = subprocess.run([self.folder.name + "/program", os.path.join(ROOT, "models/story")], input=talk, capture_output=True, text=True,
-                               timeout=60, env={"LD_LIBRARY_PATH": self.root + "/lib"})
+            p = subprocess.run(
+                [self.folder.name + "/program", os.path.join(ROOT, "models/story")], input=talk, capture_output=True,
+                text=True, timeout=60, env={"LD_LIBRARY_PATH": self.root + "/lib"})
             self.assertEqual((p.returncode, p.stderr), (0, ""))
             yield p.stdout
 
@@ -104,7 +115,8 @@ class Installed(unittest.TestCase):
         with open(os.path.join(ROOT, "docs/c.md")) as f:
             program = re.search(r"^```c\n(.*?)^```$", f.read(), re.M | re.S).group(1)
         self.assertLess(len(program.splitlines()), 42)  # forty, and how it is compiled
-        first = gyre("run", os.path.join(ROOT, "models/story"), "--chat", "-p", "Tell me a story about a fox.", "-n", "200", "--temperature", "0")
+        first = gyre("run", os.path.join(ROOT, "models/story"), "--chat", "-p", "Tell me a story about a fox.", "-n",
+                     "200", "--temperature", "0")
         for said in self.run_with_either_library(program, "Tell me a story about a fox.\nAnd then?\n"):
             self.assertTrue(said.startswith(first.stdout), said)
             self.assertGreater(len(said), len(first.stdout) + 20)

@@ -22,8 +22,10 @@ def tearDownModule():
 
 class LargeIntegers(unittest.TestCase):
     def test_an_unknown_field_may_hold_one(self):
-        for body in ({"prompt": [3, 4, 5], "metadata": {"id": BIG}}, {"prompt": "Once", "stop_token_ids": [5], "metadata": {"id": BIG}},
-                     {"prompt": "Once", "logprobs": 2, "x": BIG}, {"prompt": "Once", "logit_bias": {"7": 1}, "x": [-BIG]}):
+        for body in ({"prompt": [3, 4, 5],
+                      "metadata": {"id": BIG}}, {"prompt": "Once", "stop_token_ids": [5],
+                                                 "metadata": {"id": BIG}}, {"prompt": "Once", "logprobs": 2, "x": BIG},
+                     {"prompt": "Once", "logit_bias": {"7": 1}, "x": [-BIG]}):
             with self.subTest(body=body):
                 status, r = server.post("/v1/completions", max_tokens=2, temperature=0, **body)
                 self.assertEqual(status, 200, r)

@@ -51,7 +51,9 @@ def ask(name, method="POST", target="/v1/completions", **body):
     """(status, fields of the answer in lower case, JSON)."""
     c = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     body = dict({"prompt": "Once upon a time", "temperature": 0, "ignore_eos": True}, **body)
-    c.request(method, target, json.dumps(body) if method == "POST" else None, dict(bearer(name), **{"Content-Type": "application/json"}))
+    c.request(method, target,
+              json.dumps(body) if method == "POST" else None, dict(bearer(name),
+                                                                   **{"Content-Type": "application/json"}))
     r = c.getresponse()
     data = json.loads(r.read())
     c.close()
@@ -75,7 +77,8 @@ class Limits(unittest.TestCase):
 
     def test_a_digest_lets_its_key_in_and_is_none_itself(self):
         self.assertEqual(ask("bob", max_tokens=1)[0], 200)
-        for key in (hashlib.sha256(b"sk-bob-secret").hexdigest(), "sha256:" + hashlib.sha256(b"sk-bob-secret").hexdigest(), "sk-bob-secre", "sk-bob-secrett", "bob"):
+        for key in (hashlib.sha256(b"sk-bob-secret").hexdigest(),
+                    "sha256:" + hashlib.sha256(b"sk-bob-secret").hexdigest(), "sk-bob-secre", "sk-bob-secrett", "bob"):
             self.assertEqual(server.request("GET", "/version", headers={"x-api-key": key})[0], 401, key)
 
     def test_a_comment_begins_a_line_or_follows_a_blank(self):
@@ -86,7 +89,8 @@ class Limits(unittest.TestCase):
     def test_requests_a_minute(self):
         for left in (2, 1, 0):
             status, fields, _ = ask("alice", max_tokens=1)
-            self.assertEqual((status, fields["x-ratelimit-limit-requests"], fields["x-ratelimit-remaining-requests"]), (200, "3", str(left)))
+            self.assertEqual((status, fields["x-ratelimit-limit-requests"], fields["x-ratelimit-remaining-requests"]),
+                             (200, "3", str(left)))
             self.assertNotIn("x-ratelimit-limit-tokens", fields)
         status, fields, r = ask("alice", max_tokens=1)
         self.assertEqual((status, fields["x-ratelimit-remaining-requests"]), (429, "0"))
@@ -101,14 +105,19 @@ class Limits(unittest.TestCase):
     def test_tokens_a_minute_are_paid_at_first_and_settled_at_the_end(self):
         began = time.time()
         status, fields, r = ask("carol", max_tokens=10)
-        self.assertEqual((status, fields["x-ratelimit-limit-tokens"], fields["x-ratelimit-remaining-tokens"]), (200, "600", "600"))
+        self.assertEqual((status, fields["x-ratelimit-limit-tokens"], fields["x-ratelimit-remaining-tokens"]),
+                         (200, "600", "600"))
         left = 600 - r["usage"]["total_tokens"]
         status, fields, r = ask("carol", prompt="Once", max_tokens=900, stop=[" "], ignore_eos=False)
-        self.assertTrue(left <= int(fields["x-ratelimit-remaining-tokens"]) <= left + 10 * (time.time() - began) + 1, fields)  # ten a second come back
+        self.assertTrue(left <= int(fields["x-ratelimit-remaining-tokens"]) <= left + 10 * (time.time() - began) + 1,
+                        fields)  # ten a second come back
         left -= r["usage"]["total_tokens"]
         status, fields, _ = ask("carol", max_tokens=900)
-        self.assertEqual(status, 200)  # what the stop string spared was given back, but for tokens that came after it, which may be many on a busy machine
-        self.assertTrue(left - 500 <= int(fields["x-ratelimit-remaining-tokens"]) <= left + 10 * (time.time() - began) + 1, fields)
+        self.assertEqual(
+            status, 200
+        )  # what the stop string spared was given back, but for tokens that came after it, which may be many on a busy machine
+        self.assertTrue(
+            left - 500 <= int(fields["x-ratelimit-remaining-tokens"]) <= left + 10 * (time.time() - began) + 1, fields)
         status, fields, r = ask("carol", max_tokens=1)
         self.assertEqual((status, fields["x-ratelimit-remaining-tokens"]), (429, "0"))
         self.assertIn("tokens a minute", r["error"]["message"])
@@ -126,15 +135,19 @@ class Limits(unittest.TestCase):
     def test_text_that_is_only_tokenized_is_paid_for(self):
         ids = ask("carol", target="/tokenize", prompt="Once upon a time there was a fox. " * 10)[2]["tokens"]
         self.assertGreater(len(ids), 60)
-        for target, body, paid in (("/tokenize", {"prompt": "Once upon a time there was a fox. " * 10}, len(ids)), ("/detokenize", {"tokens": ids}, len(ids)),
-                                   ("/v1/messages/count_tokens", {"messages": [{"role": "user", "content": "once " * 100}]}, 100),
-                                   ("/v1/responses/input_tokens", {"input": "once " * 100}, 100), ("/v1/completions", {"prompt": "once " * 1100}, 1100)):
+        for target, body, paid in (("/tokenize", {"prompt": "Once upon a time there was a fox. " * 10}, len(ids)),
+                                   ("/detokenize", {"tokens": ids}, len(ids)), ("/v1/messages/count_tokens", {
+                                       "messages": [{"role": "user", "content": "once " * 100}]
+                                   }, 100), ("/v1/responses/input_tokens", {"input": "once " * 100},
+                                             100), ("/v1/completions", {"prompt": "once " * 1100}, 1100)):
             for limit in ("3k", "2k"):
                 reload(FILE.replace("tokens=600", "tokens=" + limit), "taken over")
                 while ask("carol", target="/tokenize", prompt="")[1]["x-ratelimit-limit-tokens"] != limit[0] + "000":
                     time.sleep(0.01)
             began = time.time()
-            self.assertIn(server.request("POST", target, body, bearer("carol"))[0], (200, 400) if "completions" in target else (200,))
+            self.assertIn(
+                server.request("POST", target, body, bearer("carol"))[0], (200, 400) if "completions" in target else
+                (200, ))
             left = int(ask("carol", target="/tokenize", prompt="")[1]["x-ratelimit-remaining-tokens"])
             self.assertLessEqual(left, 2000 - paid + 34 * (time.time() - began) + 1, target)
 
@@ -177,8 +190,14 @@ class Company(unittest.TestCase):
 
         def cached(name):
             return ask(name, prompt=prompt, max_tokens=1)[2]["usage"]["prompt_tokens_details"]["cached_tokens"]
-        self.assertEqual([cached("one") > 0, cached("one") > 0, cached("two") > 0, cached("two") > 0], [False, True, False, True])
-        told = [r["cache_miss"] for r in ask("two", "GET", "/debug/requests")[2]["finished"] if r["endpoint"] == "/v1/completions"]
+
+        self.assertEqual([cached("one") > 0, cached("one") > 0,
+                          cached("two") > 0, cached("two") > 0], [False, True, False, True])
+        told = [
+            r["cache_miss"]
+            for r in ask("two", "GET", "/debug/requests")[2]["finished"]
+            if r["endpoint"] == "/v1/completions"
+        ]
         self.assertEqual(told, ["none", "new text"])  # not that somebody else has sent it
         reload(FILE, "taken over")
 
@@ -200,17 +219,23 @@ class Reloading(unittest.TestCase):
 class Faults(unittest.TestCase):
     def test_each_fault_names_its_line_and_no_key(self):
         good = "good sk-good-secret\n"
-        for line, why in (("a", "comes a key"), ("a sk-1", "too easy"), ("a sha256:12", "64 hexadecimal"), ("a sha256:" + "g" * 64, "64 hexadecimal"),
-                          ("a sk-a-secret requests", "whole number"), ("a sk-a-secret requests=0", "whole number"), ("a sk-a-secret tokens=1.5k", "whole number"),
-                          ("a sk-a-secret tokens=99999999999999999999", "whole number"), ("a sk-a-secret tokens=9999999M", "whole number"),
-                          ("a sk-a-secret speed=5", "no limit"), ("a sk-a-secret concurrency=-1", "whole number"), ("a b/c sk-a-secret", "too easy"),
-                          ("a/b sk-a-secret", "a name has"), ("n" * 64 + " sk-a-secret", "at most 63"), ("good sk-a-secret", "was there"),
-                          ("other sk-good-secret", "the key of good"), ("a\0b sk-a-secret", "a name has"), ("a sk-a-secret priority=low", "whole number")):
+        for line, why in (("a", "comes a key"), ("a sk-1", "too easy"), ("a sha256:12", "64 hexadecimal"),
+                          ("a sha256:" + "g" * 64, "64 hexadecimal"), ("a sk-a-secret requests", "whole number"),
+                          ("a sk-a-secret requests=0", "whole number"), ("a sk-a-secret tokens=1.5k", "whole number"),
+                          ("a sk-a-secret tokens=99999999999999999999",
+                           "whole number"), ("a sk-a-secret tokens=9999999M", "whole number"),
+                          ("a sk-a-secret speed=5", "no limit"), ("a sk-a-secret concurrency=-1", "whole number"),
+                          ("a b/c sk-a-secret", "too easy"), ("a/b sk-a-secret",
+                                                              "a name has"), ("n" * 64 + " sk-a-secret", "at most 63"),
+                          ("good sk-a-secret", "was there"), ("other sk-good-secret", "the key of good"),
+                          ("a\0b sk-a-secret", "a name has"), ("a sk-a-secret priority=low", "whole number")):
             with tempfile.NamedTemporaryFile("w") as f:
                 f.write(good + "# nothing\n\n" + line + "\n")
                 f.flush()
-                r = subprocess.run([GYRE, "serve", os.path.join(ROOT, "models/story"), "--port", "0", "--api-key-file", f.name], capture_output=True, text=True,
-                                   timeout=30)
+                r = subprocess.run(
+                    [GYRE, "serve",
+                     os.path.join(ROOT, "models/story"), "--port", "0", "--api-key-file", f.name], capture_output=True,
+                    text=True, timeout=30)
                 self.assertEqual(r.returncode, 1, (line, r.stderr))
                 self.assertIn(f.name + ":4: ", r.stderr, line)
                 self.assertIn(why, r.stderr, line)
@@ -221,12 +246,16 @@ class Faults(unittest.TestCase):
             with tempfile.NamedTemporaryFile("w") as f:
                 f.write(text)
                 f.flush()
-                r = subprocess.run([GYRE, "serve", os.path.join(ROOT, "models/story"), "--port", "0", "--api-key-file", f.name], capture_output=True, text=True,
-                                   timeout=30)
+                r = subprocess.run(
+                    [GYRE, "serve",
+                     os.path.join(ROOT, "models/story"), "--port", "0", "--api-key-file", f.name], capture_output=True,
+                    text=True, timeout=30)
                 self.assertEqual(r.returncode, 1)
                 self.assertIn("no key in it", r.stderr)
-        r = subprocess.run([GYRE, "serve", os.path.join(ROOT, "models/story"), "--port", "0", "--api-key-file", "/nowhere/keys"], capture_output=True, text=True,
-                           timeout=30)
+        r = subprocess.run(
+            [GYRE, "serve",
+             os.path.join(ROOT, "models/story"), "--port", "0", "--api-key-file", "/nowhere/keys"], capture_output=True,
+            text=True, timeout=30)
         self.assertEqual(r.returncode, 1)
         self.assertIn("/nowhere/keys", r.stderr)
 

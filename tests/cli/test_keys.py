@@ -8,7 +8,10 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from serving import Server  # noqa: E402
 
 GETS = ["/v1/models", "/v1/models/story", "/version", "/server_info", "/metrics", "/debug/requests", "/openapi.json"]
-POSTS = ["/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/responses/input_tokens", "/v1/messages", "/v1/messages/count_tokens", "/tokenize", "/detokenize", "/abort_requests"]
+POSTS = [
+    "/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/responses/input_tokens", "/v1/messages",
+    "/v1/messages/count_tokens", "/tokenize", "/detokenize", "/abort_requests"
+]
 OPEN = ["/health", "/health/live", "/health/ready"]
 
 
@@ -24,7 +27,10 @@ def tearDownModule():
 def ask(method, target, *fields, body=b""):
     """(status, head and body) of one request, the target as it is given."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=30) as s:
-        head = ["%s %s HTTP/1.1" % (method, target), "Host: t", "Connection: close", "Content-Length: %d" % len(body), *fields]
+        head = [
+            "%s %s HTTP/1.1" % (method, target), "Host: t", "Connection: close",
+            "Content-Length: %d" % len(body), *fields
+        ]
         s.sendall("\r\n".join(head).encode() + b"\r\n\r\n" + body)
         data = b""
         while piece := s.recv(65536):
@@ -36,8 +42,10 @@ class Keys(unittest.TestCase):
     def test_without_a_key_nothing_is_served_but_health(self):
         for method, paths in (("GET", GETS), ("HEAD", GETS), ("POST", POSTS)):
             for path in paths:
-                for fields in ([], ["Authorization: Bearer sk-third"], ["Authorization: Bearer"], ["Authorization: Basic sk-first"], ["x-api-key: sk-firs"],
-                               ["x-api-key: sk-firstsk-first"], ["x-api-key:"], ["Authorization: Bearer sk-first,sk-second"]):
+                for fields in ([], ["Authorization: Bearer sk-third"], ["Authorization: Bearer"],
+                               ["Authorization: Basic sk-first"], ["x-api-key: sk-firs"
+                                                                   ], ["x-api-key: sk-firstsk-first"], ["x-api-key:"],
+                               ["Authorization: Bearer sk-first,sk-second"]):
                     status, text = ask(method, path, *fields, body=b"{}" if method == "POST" else b"")
                     self.assertEqual(status, 401, (method, path, fields))
                     self.assertIn("WWW-Authenticate: Bearer", text)
@@ -46,8 +54,9 @@ class Keys(unittest.TestCase):
 
     def test_no_spelling_of_a_path_gets_past(self):
         for path in GETS:
-            for target in ("/" + path, "/health/.." + path, path.replace("/", "%2f"), "/%2e" + path, path + "/", path + "?x=/health", "http://t" + path,
-                           "http://t/health/../" + path, "HTTP://health" + path, path.upper(), path + "%00", path + ";/health"):
+            for target in ("/" + path, "/health/.." + path, path.replace("/", "%2f"), "/%2e" + path, path + "/",
+                           path + "?x=/health", "http://t" + path, "http://t/health/../" + path, "HTTP://health" + path,
+                           path.upper(), path + "%00", path + ";/health"):
                 self.assertIn(ask("GET", target)[0], (400, 401, 404), target)
             self.assertIn(ask("POST", path)[0], (405, 411))
             status, text = ask("OPTIONS", path)

@@ -38,15 +38,16 @@ class Limits(unittest.TestCase):
         self.assertIn("s of processor time", why)
 
     def test_a_process_in_a_session_of_its_own_counts_and_ends(self):
-        with subprocess.Popen([sys.executable, LIMIT, "0.5", "sh", "-c", f"setsid sh -c 'echo $$; {SPIN}' & exec sleep 1000"], stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True) as p:
+        with subprocess.Popen(
+            [sys.executable, LIMIT, "0.5", "sh", "-c", f"setsid sh -c 'echo $$; {SPIN}' & exec sleep 1000"],
+                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as p:
             pid = int(p.stdout.readline())
             self.assertEqual(p.wait(), 124)
         self.assertFalse(is_running(pid))
 
     def test_what_a_command_leaves_running_ends_with_it(self):
-        with subprocess.Popen([sys.executable, LIMIT, "5", "sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo $!"], stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True) as p:
+        with subprocess.Popen([sys.executable, LIMIT, "5", "sh", "-c", "sleep 1000 >/dev/null 2>&1 & echo $!"],
+                              stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as p:
             pid = int(p.stdout.readline())
             self.assertEqual(p.wait(), 0)
         self.assertFalse(is_running(pid))

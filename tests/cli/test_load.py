@@ -19,9 +19,11 @@ def random_body(rng, vocab_size):
     start = rng.randrange(4)
     prompt = [random.Random(start * 1000 + i).randrange(5, vocab_size) for i in range(70 if start else 0)]
     prompt += [rng.randrange(5, vocab_size) for _ in range(1 + rng.randrange(150 if rng.random() < 0.15 else 25))]
-    return {"prompt": prompt, "max_tokens": rng.randint(1, 40), "logprobs": rng.randint(0, 2), "seed": rng.randrange(100), "ignore_eos": rng.random() < 0.5,
-            "temperature": rng.choice((0, 0.7, 1.2)), "top_p": rng.choice((1, 0.9)), "top_k": rng.choice((0, 20)), "repetition_penalty": rng.choice((1, 1.2)),
-            "priority": rng.choice((0, 0, 0, -1))}
+    return {
+        "prompt": prompt, "max_tokens": rng.randint(1, 40), "logprobs": rng.randint(0, 2), "seed": rng.randrange(100),
+        "ignore_eos": rng.random() < 0.5, "temperature": rng.choice((0, 0.7, 1.2)), "top_p": rng.choice((1, 0.9)),
+        "top_k": rng.choice((0, 20)), "repetition_penalty": rng.choice((1, 1.2)), "priority": rng.choice((0, 0, 0, -1))
+    }
 
 
 def choice_of_stream(events):
@@ -41,10 +43,14 @@ class Exactness(unittest.TestCase):
         seed = os.environ.get("GYRE_TEST_SEED") or str(time.time_ns())
         print("GYRE_TEST_SEED=" + seed, flush=True)
         rng = random.Random(seed)
-        server = Server(model, "--kv-cache-memory", memory, "--block-size", "16", "--max-num-batched-tokens", "160", "--disable-log-requests")
+        server = Server(model, "--kv-cache-memory", memory, "--block-size", "16", "--max-num-batched-tokens", "160",
+                        "--disable-log-requests")
         try:
             bodies = [random_body(rng, vocab_size) for _ in range(REQUESTS)]
-            alone = [choice_of_stream(server.stream("/v1/completions", cache_salt="alone %d" % i, **b)) for i, b in enumerate(bodies)]
+            alone = [
+                choice_of_stream(server.stream("/v1/completions", cache_salt="alone %d" % i, **b))
+                for i, b in enumerate(bodies)
+            ]
             delays = sorted(rng.random() * 0.15 for _ in bodies)
             got, places = [None] * REQUESTS, threading.Semaphore(STREAMS)
 
@@ -58,8 +64,10 @@ class Exactness(unittest.TestCase):
             for i in range(REQUESTS):
                 self.assertEqual(got[i], alone[i], "request %d: %s" % (i, bodies[i]))
             n_preempted = server.metric("vllm:num_preemptions_total")
-            print("%s: %d preempted, %d of %d prompt tokens reused" % (model, n_preempted, server.metric("vllm:prefix_cache_hits_total"),
-                                                                       server.metric("vllm:prefix_cache_queries_total")), flush=True)
+            print(
+                "%s: %d preempted, %d of %d prompt tokens reused" %
+                (model, n_preempted, server.metric("vllm:prefix_cache_hits_total"),
+                 server.metric("vllm:prefix_cache_queries_total")), flush=True)
         finally:
             code = server.stop()
         self.assertEqual(code, 0)

@@ -16,8 +16,10 @@ class LongRope(unittest.TestCase):
             with open(path) as f:
                 config = json.load(f)
             pairs = config.get("head_dim", config["hidden_size"] // config["num_attention_heads"]) // 2
-            config["rope_scaling"] = {"rope_type": "longrope", "short_factor": [1.0] * pairs, "long_factor": [4.0] * pairs, "original_max_position_embeddings": 64,
-                                      "factor": 4.0, "attention_factor": 1.0}
+            config["rope_scaling"] = {
+                "rope_type": "longrope", "short_factor": [1.0] * pairs, "long_factor": [4.0] * pairs,
+                "original_max_position_embeddings": 64, "factor": 4.0, "attention_factor": 1.0
+            }
             with open(path, "w") as f:
                 json.dump(config, f)
             with open(os.path.join(folder, "heldout.txt")) as f:
@@ -29,7 +31,8 @@ class LongRope(unittest.TestCase):
                     self.assertIn("prefix cache: none", "".join(server.log))
                     ids = server.post("/tokenize", prompt=text)[1]["tokens"][:150]
                     if asked_before:
-                        self.assertEqual(server.post("/v1/completions", prompt=ids[:50], max_tokens=1, temperature=0)[0], 200)
+                        self.assertEqual(
+                            server.post("/v1/completions", prompt=ids[:50], max_tokens=1, temperature=0)[0], 200)
                     r = server.post("/v1/completions", prompt=ids, max_tokens=24, temperature=0, logprobs=1)[1]
                     answers.append((r["choices"][0]["text"], r["choices"][0]["logprobs"]["token_logprobs"]))
                 finally:

@@ -65,14 +65,18 @@ class Table(unittest.TestCase):
         for flags in ((), ("--max-model-len", "auto")):
             rows, log = table_of("models/story", "--kv-cache-memory", "2M", *flags)
             self.assertEqual(rows["cache, 8 layers"][0], 4)
-            self.assertIn("context: 256 of the model's 1024 tokens; see --max-model-len and --kv-cache-memory", [line.strip() for line in log])
+            self.assertIn("context: 256 of the model's 1024 tokens; see --max-model-len and --kv-cache-memory",
+                          [line.strip() for line in log])
 
 
 class Fit(unittest.TestCase):
     """Told at once, in one sentence with figures and a flag, and before the memory is taken."""
-    CONFIG = {"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 2,
-              "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 1024, "max_position_embeddings": 1 << 20, "rms_norm_eps": 1e-5,
-              "rope_theta": 10000.0, "tie_word_embeddings": False, "torch_dtype": "bfloat16"}
+    CONFIG = {
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096,
+        "num_hidden_layers": 2, "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 1024,
+        "max_position_embeddings": 1 << 20, "rms_norm_eps": 1e-5, "rope_theta": 10000.0, "tie_word_embeddings": False,
+        "torch_dtype": "bfloat16"
+    }
 
     def setUp(self):
         self.dir = tempfile.mkdtemp(prefix="gyre-fit-")
@@ -87,8 +91,10 @@ class Fit(unittest.TestCase):
         def limit():
             resource.setrlimit(resource.RLIMIT_AS, (addresses, addresses))
         before = time.monotonic()
-        p = subprocess.Popen([GYRE, "run", config, "--load-format", "dummy", "--threads", "2", "--prompt-ids", "1", "-n", "1", "--output", "ids", *flags],
-                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=limit if addresses else None)
+        p = subprocess.Popen([
+            GYRE, "run", config, "--load-format", "dummy", "--threads", "2", "--prompt-ids", "1", "-n", "1", "--output",
+            "ids", *flags
+        ], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=limit if addresses else None)
         self.addCleanup(p.stdout.close)
         self.addCleanup(p.stderr.close)
         said = p.stderr.read()
@@ -96,13 +102,15 @@ class Fit(unittest.TestCase):
         p.returncode = os.waitstatus_to_exitcode(status)
         self.assertEqual(p.returncode, 1, said)
         self.assertEqual(said.count("\n"), 1, said)
-        self.assertRegex(said, r"does not fit: it needs [\d.]+ [GM]iB \(.*\), and of .*'s [\d.]+ [GM]iB [\d.]+ [GM]iB are free; ")
+        self.assertRegex(
+            said, r"does not fit: it needs [\d.]+ [GM]iB \(.*\), and of .*'s [\d.]+ [GM]iB [\d.]+ [GM]iB are free; ")
         self.assertLess(used.ru_maxrss, 256 << 10)
         self.assertLess(time.monotonic() - before, 20)
         return said
 
     def test_dummies_larger_than_the_memory(self):
-        config = self.config(hidden_size=16384, intermediate_size=65536, num_hidden_layers=200, num_attention_heads=128, vocab_size=128256)
+        config = self.config(hidden_size=16384, intermediate_size=65536, num_hidden_layers=200, num_attention_heads=128,
+                             vocab_size=128256)
         self.assertRegex(self.refused(config), r"weights 1\d\d\d\.\d GiB.*smaller model")
 
     def test_a_cache_that_was_asked_for(self):
@@ -122,20 +130,27 @@ class Fit(unittest.TestCase):
 
     @unittest.skipIf("asan" in GYRE or "tsan" in GYRE, "a sanitizer takes more addresses than that for itself")
     def test_an_address_space_that_is_bounded(self):
-        said = self.refused(self.config(hidden_size=4096, intermediate_size=16384, num_hidden_layers=8, num_attention_heads=32), addresses=2 << 30)
+        said = self.refused(
+            self.config(hidden_size=4096, intermediate_size=16384, num_hidden_layers=8, num_attention_heads=32),
+            addresses=2 << 30)
         self.assertIn("of ulimit -v's 2.0 GiB", said)
 
     def test_weights_of_a_file_may_be_larger_and_that_is_said(self):
         pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        rows = (pages // 2048) // 1024 * 1024 + (1 << 20)  # the table alone is larger than the memory; the file has holes only
+        rows = (pages // 2048) // 1024 * 1024 + (1 << 20
+                                                 )  # the table alone is larger than the memory; the file has holes only
         self.config(vocab_size=rows)
-        shutil.copyfile(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../models/story/tokenizer.json"), os.path.join(self.dir, "tokenizer.json"))
+        shutil.copyfile(os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../models/story/tokenizer.json"),
+                        os.path.join(self.dir, "tokenizer.json"))
         D, F, shapes = 1024, 4096, {}
         for l in range(2):
             at = "model.layers.%d." % l
             shapes.update({at + "self_attn.%s_proj.weight" % n: [D, D] for n in "qkvo"})
-            shapes.update({at + "mlp.gate_proj.weight": [F, D], at + "mlp.up_proj.weight": [F, D], at + "mlp.down_proj.weight": [D, F],
-                           at + "input_layernorm.weight": [D], at + "post_attention_layernorm.weight": [D]})
+            shapes.update({
+                at + "mlp.gate_proj.weight": [F, D], at + "mlp.up_proj.weight": [F, D],
+                at + "mlp.down_proj.weight": [D, F], at + "input_layernorm.weight": [D],
+                at + "post_attention_layernorm.weight": [D]
+            })
         shapes.update({"model.norm.weight": [D], "model.embed_tokens.weight": [rows, D], "lm_head.weight": [rows, D]})
         header, end = {}, 0
         for name, shape in shapes.items():

@@ -70,11 +70,14 @@ class Answers(unittest.TestCase):
         return whole
 
     def test_an_answer_is_that_of_chat_completions(self):
-        _, chat = server.post("/v1/chat/completions", messages=[{"role": "system", "content": "Be\nbrief."}] + CHAT, max_tokens=20, temperature=0)
-        for system in ("Be\nbrief.", [{"type": "text", "text": "Be"}, {"type": "text", "text": "brief.", "cache_control": {"type": "ephemeral"}}]):
+        _, chat = server.post("/v1/chat/completions", messages=[{"role": "system", "content": "Be\nbrief."}] + CHAT,
+                              max_tokens=20, temperature=0)
+        for system in ("Be\nbrief.", [{"type": "text", "text": "Be"},
+                                      {"type": "text", "text": "brief.", "cache_control": {"type": "ephemeral"}}]):
             r = self.both(system=system, metadata={"user_id": "7"})
             self.assertEqual([b["text"] for b in r["content"]], [chat["choices"][0]["message"]["content"]])
-            self.assertEqual((r["usage"]["input_tokens"], r["usage"]["output_tokens"]), (chat["usage"]["prompt_tokens"], 20))
+            self.assertEqual((r["usage"]["input_tokens"], r["usage"]["output_tokens"]),
+                             (chat["usage"]["prompt_tokens"], 20))
             self.assertEqual(r["stop_reason"], "max_tokens")
 
     def test_stop_sequences_end_it_and_are_named(self):
@@ -99,21 +102,22 @@ class Answers(unittest.TestCase):
         long = [{"role": "user", "content": "Once upon a time there was a very small house. " * 12}]
         usages = [server.post("/v1/messages", messages=long, max_tokens=1)[1]["usage"] for _ in range(2)]
         self.assertGreaterEqual(usages[1]["cache_read_input_tokens"], 64)
-        self.assertEqual(sum(usages[1][f] for f in ("input_tokens", "cache_read_input_tokens")), usages[0]["input_tokens"])
+        self.assertEqual(sum(usages[1][f] for f in ("input_tokens", "cache_read_input_tokens")),
+                         usages[0]["input_tokens"])
 
     def test_a_message_of_the_assistant_is_continued(self):
         whole = self.both()["content"][0]["text"]
         begin = whole[:len(whole) // 2].rsplit(" ", 1)[0]
         r = self.both(messages=CHAT + [{"role": "assistant", "content": begin}], max_tokens=8)
         self.assertTrue(whole.startswith((begin + r["content"][0]["text"])[:len(whole)]), (begin, r["content"]))
-        _, chat = server.post("/v1/chat/completions", messages=CHAT + [{"role": "assistant", "content": begin}], max_tokens=8, temperature=0,
-                              add_generation_prompt=False, continue_final_message=True)
+        _, chat = server.post("/v1/chat/completions", messages=CHAT + [{"role": "assistant", "content": begin}],
+                              max_tokens=8, temperature=0, add_generation_prompt=False, continue_final_message=True)
         self.assertEqual(chat["choices"][0]["message"]["content"], r["content"][0]["text"])
 
     def test_a_continued_message_is_the_prompt_up_to_it(self):
         for begin in ("Once upon a", "Once upon a ", " Once upon a time.\n\n", "fox", "m_end", "<|im_end|>"):
-            _, chat = server.post("/v1/chat/completions", messages=CHAT + [{"role": "assistant", "content": begin}], max_tokens=6, temperature=0,
-                                  add_generation_prompt=False, continue_final_message=True)
+            _, chat = server.post("/v1/chat/completions", messages=CHAT + [{"role": "assistant", "content": begin}],
+                                  max_tokens=6, temperature=0, add_generation_prompt=False, continue_final_message=True)
             prompt = "<|im_start|>user\n%s<|im_end|>\n<|im_start|>assistant\n%s" % (CHAT[0]["content"], begin)
             _, raw = server.post("/v1/completions", prompt=prompt, max_tokens=6, temperature=0)
             self.assertEqual(chat["usage"]["prompt_tokens"], raw["usage"]["prompt_tokens"], begin)
@@ -158,7 +162,8 @@ class Thinking(unittest.TestCase):
         self.assertEqual([b["type"] for b in self.both(thinker, max_tokens=3)["content"]], ["thinking"])
 
     def test_thinking_may_be_hidden(self):
-        shown, hidden = (self.both(thinker, max_tokens=40, thinking={"type": "adaptive", "display": d}) for d in ("summarized", "omitted"))
+        shown, hidden = (self.both(thinker, max_tokens=40, thinking={"type": "adaptive", "display": d})
+                         for d in ("summarized", "omitted"))
         self.assertEqual(hidden["content"][0]["thinking"], "")
         self.assertEqual(hidden["content"][1], shown["content"][1])
 
@@ -168,21 +173,32 @@ class Thinking(unittest.TestCase):
 
     def test_blocks_go_back_as_they_came(self):
         r = self.both(thinker, max_tokens=40)
-        again = CHAT + [{"role": "assistant", "content": r["content"]}, {"role": "user", "content": [{"type": "text", "text": "And then?"}]}]
+        again = CHAT + [{"role": "assistant", "content": r["content"]},
+                        {"role": "user", "content": [{"type": "text", "text": "And then?"}]}]
         self.assertEqual(thinker.post("/v1/messages", messages=again, max_tokens=2)[0], 200)
 
     def test_every_dialect_says_earlier_reasoning_to_the_template(self):
         user, then = CHAT[0]["content"], {"role": "user", "content": "And then?"}
-        counts = [thinker.post("/v1/messages/count_tokens", messages=CHAT + [{"role": "assistant", "content": blocks}, then])[1]["input_tokens"]
-                  for blocks in ([{"type": "thinking", "thinking": "A fox?", "signature": ""}, {"type": "text", "text": "Once."}], "<think>A fox?</think>Once.")]
+        counts = [
+            thinker.post("/v1/messages/count_tokens",
+                         messages=CHAT + [{"role": "assistant", "content": blocks}, then])[1]["input_tokens"]
+            for blocks in (
+                [{"type": "thinking", "thinking": "A fox?", "signature": ""}, {"type": "text", "text": "Once."}],
+                "<think>A fox?</think>Once.")
+        ]
         for name in ("reasoning_content", "reasoning"):
-            _, r = thinker.post("/v1/chat/completions", messages=CHAT + [{"role": "assistant", "content": "Once.", name: "A fox?"}, then], max_tokens=1)
+            _, r = thinker.post("/v1/chat/completions",
+                                messages=CHAT + [{"role": "assistant", "content": "Once.", name: "A fox?"}, then],
+                                max_tokens=1)
             counts.append(r["usage"]["prompt_tokens"])
-        items = [{"role": "user", "content": user}, {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "A fox?"}]},
-                 {"role": "assistant", "content": [{"type": "output_text", "text": "Once."}]}, then]
+        items = [{"role": "user", "content": user}, {
+            "type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "A fox?"}]
+        }, {"role": "assistant", "content": [{"type": "output_text", "text": "Once."}]}, then]
         counts.append(thinker.post("/v1/responses/input_tokens", input=items)[1]["input_tokens"])
         self.assertEqual(counts, counts[:1] * 5)
-        self.assertGreater(counts[0], thinker.post("/v1/responses/input_tokens", input=[i for i in items if "type" not in i])[1]["input_tokens"])
+        self.assertGreater(
+            counts[0],
+            thinker.post("/v1/responses/input_tokens", input=[i for i in items if "type" not in i])[1]["input_tokens"])
 
 
 class Refusals(unittest.TestCase):
@@ -193,28 +209,41 @@ class Refusals(unittest.TestCase):
         self.assertIn(words, r["error"]["message"])
 
     def test_fields_are_named(self):
-        for field, bad in (("max_tokens", None), ("max_tokens", -1), ("max_tokens", "x"), ("temperature", -1), ("top_p", 2), ("top_k", "x"), ("system", 5),
-                           ("stop_sequences", "x"), ("stop_sequences", [""]), ("stop_sequences", [5]), ("stop_sequences", ["x"] * 100), ("stream", 5),
-                           ("thinking", "x"), ("thinking", {"type": "between_tools"}), ("thinking", {}), ("thinking", {"type": "enabled", "display": "x"}),
-                           ("output_config", {"format": {"type": "json_schema"}}), ("n", 2), ("logprobs", True), ("tools", [{"name": "x"}]),
-                           ("tool_choice", {"type": "any"}), ("mcp_servers", [{}]), ("container", "x"), ("chat_template_kwargs", 5)):
+        for field, bad in (("max_tokens", None), ("max_tokens", -1), ("max_tokens", "x"), ("temperature", -1),
+                           ("top_p", 2), ("top_k", "x"), ("system", 5), ("stop_sequences", "x"),
+                           ("stop_sequences", [""]), ("stop_sequences", [5]), ("stop_sequences", ["x"] * 100),
+                           ("stream", 5), ("thinking", "x"), ("thinking", {"type": "between_tools"}), ("thinking", {}),
+                           ("thinking", {"type": "enabled",
+                                         "display": "x"}), ("output_config", {"format": {"type": "json_schema"}}),
+                           ("n", 2), ("logprobs", True), ("tools", [{"name": "x"}]), ("tool_choice", {"type": "any"}),
+                           ("mcp_servers", [{}]), ("container", "x"), ("chat_template_kwargs", 5)):
             with self.subTest(field=field, bad=str(bad)[:30]):
                 self.refused(dict({"messages": CHAT, "max_tokens": 5}, **{field: bad}), field)
         self.refused({"messages": CHAT}, "max_tokens")
 
     def test_messages_that_are_none(self):
         image = {"type": "image", "source": {"type": "url", "url": "http://x"}}
-        for bad, words in ((None, "messages"), ([], "messages"), ("x", "messages"), ([5], "messages[0]"), ([{"content": "x"}], "messages[0].role"),
-                           ([{"role": "tool", "content": "x"}], "messages[0].role"), ([{"role": "user"}], "messages[0].content"),
-                           (CHAT + [{"role": "user", "content": [{"type": "text", "text": "x"}, image]}], "messages[1].content[1].type"),
-                           ([{"role": "user", "content": [{"type": "text"}]}], "messages[0].content[0].text"),
-                           ([{"role": "user", "content": ["x"]}], "messages[0].content[0].type"),
-                           ([{"role": "user", "content": [{"type": "tool_result"}]}], "messages[0].content[0].tool_use_id"),
-                           ([{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "x", "content": [image]}]}], "messages[0].content[0].content[0].type"),
-                           ([{"role": "user", "content": [{"type": "tool_use", "id": "x", "name": "f", "input": {}}]}], "tool_use"),
-                           (CHAT + [{"role": "assistant", "content": [{"type": "tool_use", "id": "x", "name": "f", "input": "{}"}]}], "messages[1].content[0].input"),
-                           (CHAT + [{"role": "assistant", "content": [{"type": "server_tool_use"}]}], "server_tool_use"),
-                           (CHAT + [{"role": "assistant", "content": " "}], "continued")):
+        for bad, words in (
+            (None, "messages"), ([],
+                                 "messages"), ("x", "messages"),
+            ([5], "messages[0]"), ([{"content": "x"
+                                     }], "messages[0].role"), ([{"role": "tool", "content": "x"}], "messages[0].role"),
+            ([{"role": "user"}
+              ], "messages[0].content"), (CHAT + [{"role": "user", "content": [{"type": "text", "text": "x"}, image]}],
+                                          "messages[1].content[1].type"),
+            ([{"role": "user", "content": [{"type": "text"}]
+               }], "messages[0].content[0].text"), ([{"role": "user", "content": ["x"]}],
+                                                    "messages[0].content[0].type"),
+            ([{"role": "user", "content": [{"type": "tool_result"}]}
+              ], "messages[0].content[0].tool_use_id"), ([{
+                  "role": "user",
+                  "content": [{"type": "tool_result", "tool_use_id": "x", "content": [image]}]
+              }], "messages[0].content[0].content[0].type"),
+            ([{"role": "user", "content": [{"type": "tool_use", "id": "x", "name": "f", "input": {}}]}], "tool_use"),
+            (CHAT + [{"role": "assistant", "content": [{"type": "tool_use", "id": "x", "name": "f", "input": "{}"}]}],
+             "messages[1].content[0].input"), (CHAT + [{"role": "assistant", "content": [{"type": "server_tool_use"}]}],
+                                               "server_tool_use"), (CHAT + [{"role": "assistant", "content": " "}],
+                                                                    "continued")):
             for path in PATHS:
                 with self.subTest(bad=str(bad)[:60], path=path):
                     self.refused({"messages": bad, "max_tokens": 5}, words, path=path)

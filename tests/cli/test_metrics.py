@@ -14,12 +14,16 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from packages import ROOT, python_with  # noqa: E402
 from serving import Server  # noqa: E402
 
-HISTOGRAMS = ["time_to_first_token_seconds", "inter_token_latency_seconds", "request_time_per_output_token_seconds", "e2e_request_latency_seconds",
-              "request_queue_time_seconds", "request_inference_time_seconds", "request_prefill_time_seconds", "request_decode_time_seconds",
-              "request_prompt_tokens", "request_generation_tokens", "request_params_max_tokens", "request_prefill_kv_computed_tokens",
-              "iteration_tokens_total"]
+HISTOGRAMS = [
+    "time_to_first_token_seconds", "inter_token_latency_seconds", "request_time_per_output_token_seconds",
+    "e2e_request_latency_seconds", "request_queue_time_seconds", "request_inference_time_seconds",
+    "request_prefill_time_seconds", "request_decode_time_seconds", "request_prompt_tokens", "request_generation_tokens",
+    "request_params_max_tokens", "request_prefill_kv_computed_tokens", "iteration_tokens_total"
+]
 
-SAMPLE = re.compile(r'^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{((?:[a-zA-Z_]\w*="(?:[^"\\\n]|\\["\\n])*",?)*)\})? (-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)$')
+SAMPLE = re.compile(
+    r'^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{((?:[a-zA-Z_]\w*="(?:[^"\\\n]|\\["\\n])*",?)*)\})? (-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)$'
+)
 
 
 def setUpModule():
@@ -74,7 +78,10 @@ def settled(known):
 
 
 def reasons(values):
-    return {r: of(values, "vllm:request_success_total", ',finished_reason="%s"' % r) for r in ("stop", "length", "abort", "error")}
+    return {
+        r: of(values, "vllm:request_success_total", ',finished_reason="%s"' % r)
+        for r in ("stop", "length", "abort", "error")
+    }
 
 
 def grown(before, after):
@@ -88,14 +95,19 @@ class Metrics(unittest.TestCase):
         for name in ("num_requests_running", "num_requests_waiting", "kv_cache_usage_perc", "num_preemptions_total"):
             self.assertGreaterEqual(of(values, "vllm:" + name), 0)
         self.assertTrue(any(name.startswith("vllm:cache_config_info{block_size=") for name in values))
-        self.assertFalse(any(name.startswith(("gyre:screened", "gyre:rescaled", "gyre:host_list")) for name in values))  # a processor has one way
+        self.assertFalse(any(name.startswith(("gyre:screened", "gyre:rescaled", "gyre:host_list"))
+                             for name in values))  # a processor has one way
 
     def test_tokens_are_counted(self):
         before = scrape()
-        status, r = server.post("/v1/completions", prompt="Once upon a time there was a fox", max_tokens=12, temperature=0)
+        status, r = server.post("/v1/completions", prompt="Once upon a time there was a fox", max_tokens=12,
+                                temperature=0)
         self.assertEqual(status, 200)
         after = settled(lambda v: of(v, "vllm:prompt_tokens_total") > of(before, "vllm:prompt_tokens_total"))
-        more = {name: of(after, name) - of(before, name) for name in ("vllm:prompt_tokens_total", "vllm:generation_tokens_total", "gyre:steps_total")}
+        more = {
+            name: of(after, name) - of(before, name)
+            for name in ("vllm:prompt_tokens_total", "vllm:generation_tokens_total", "gyre:steps_total")
+        }
         self.assertEqual(more["vllm:prompt_tokens_total"], r["usage"]["prompt_tokens"])
         self.assertEqual(more["vllm:generation_tokens_total"], r["usage"]["completion_tokens"])
         self.assertGreaterEqual(more["gyre:steps_total"], 12)
@@ -109,7 +121,8 @@ class Metrics(unittest.TestCase):
 
     def test_histograms_count_each_answer_and_each_gap_between_tokens(self):
         before = scrape()
-        status, r = server.post("/v1/completions", prompt="The little dog", max_tokens=9, n=3, temperature=1, ignore_eos=True)
+        status, r = server.post("/v1/completions", prompt="The little dog", max_tokens=9, n=3, temperature=1,
+                                ignore_eos=True)
         self.assertEqual(status, 200)
         after = settled(lambda v: sum(reasons(v).values()) == sum(reasons(before).values()) + 3)
         self.assertEqual(grown(reasons(before), reasons(after)), {"length": 3})
@@ -125,18 +138,23 @@ class Metrics(unittest.TestCase):
         self.assertEqual(more("request_prompt_tokens", "_sum"), 3 * r["usage"]["prompt_tokens"])
         # A step computes at least each token that comes out of it, so steps hold all of them.
         self.assertGreaterEqual(more("iteration_tokens_total", "_sum"), 27)
-        for whole, parts in (("request_inference_time_seconds", ("request_prefill_time_seconds", "request_decode_time_seconds")),):
+        for whole, parts in (("request_inference_time_seconds", ("request_prefill_time_seconds",
+                                                                 "request_decode_time_seconds")), ):
             self.assertAlmostEqual(more(whole, "_sum"), sum(more(p, "_sum") for p in parts), places=5)
-        self.assertGreaterEqual(more("e2e_request_latency_seconds", "_sum"), more("time_to_first_token_seconds", "_sum"))
+        self.assertGreaterEqual(more("e2e_request_latency_seconds", "_sum"), more("time_to_first_token_seconds",
+                                                                                  "_sum"))
         self.assertGreaterEqual(more("time_to_first_token_seconds", "_sum"), more("request_queue_time_seconds", "_sum"))
 
     def test_why_an_answer_ended_is_counted(self):
         before = scrape()
         _, free = server.post("/v1/completions", prompt="Once upon a time", temperature=0, max_tokens=40)
-        server.post("/v1/completions", prompt="Once upon a time", temperature=0, max_tokens=40, stop=free["choices"][0]["text"][25:32])
+        server.post("/v1/completions", prompt="Once upon a time", temperature=0, max_tokens=40,
+                    stop=free["choices"][0]["text"][25:32])
         s = socket.create_connection(("127.0.0.1", server.port))
         body = json.dumps({"prompt": "Once", "max_tokens": 1000, "ignore_eos": True}).encode()
-        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        s.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
+            % (len(body), body))
         settled(lambda v: of(v, "vllm:num_requests_running") > 0)
         s.close()
         after = settled(lambda v: sum(reasons(v).values()) == sum(reasons(before).values()) + 3)
@@ -145,7 +163,8 @@ class Metrics(unittest.TestCase):
     def test_the_official_client_reads_every_family(self):
         python = python_with(self, "prometheus-client==0.23.1")
         _, _, text = raw("/metrics")
-        r = subprocess.run([python, os.path.join(ROOT, "tests/cli/prometheus_client_reads.py")], input=text, capture_output=True, text=True, timeout=60)
+        r = subprocess.run([python, os.path.join(ROOT, "tests/cli/prometheus_client_reads.py")], input=text,
+                           capture_output=True, text=True, timeout=60)
         self.assertEqual(r.returncode, 0, r.stderr)
         families = json.loads(r.stdout)
         for name, f in families.items():
@@ -158,7 +177,8 @@ class Metrics(unittest.TestCase):
             buckets = [(float(s[1]["le"]), s[2]) for s in f["samples"] if s[0].endswith("_bucket")]
             self.assertEqual(buckets, sorted(buckets), name)
             self.assertEqual([n for _, n in buckets], sorted(n for _, n in buckets), name)
-            self.assertEqual(buckets[-1], (float("inf"), [s[2] for s in f["samples"] if s[0].endswith("_count")][0]), name)
+            self.assertEqual(buckets[-1], (float("inf"), [s[2] for s in f["samples"] if s[0].endswith("_count")][0]),
+                             name)
             self.assertEqual(f["samples"][0][1]["model_name"], 'a "story"')
 
 

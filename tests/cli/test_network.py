@@ -30,7 +30,8 @@ class UnixConnection(http.client.HTTPConnection):
 def ask(connection, method, path, body=None, headers=None):
     """(status, fields, text)."""
     data = json.dumps(body) if isinstance(body, dict) else body
-    connection.request(method, path, data, dict({"Content-Type": "application/json"} if body is not None else {}, **(headers or {})))
+    connection.request(method, path, data,
+                       dict({"Content-Type": "application/json"} if body is not None else {}, **(headers or {})))
     r = connection.getresponse()
     text = r.read().decode()
     return r.status, {k.lower(): v for k, v in r.getheaders()}, text
@@ -85,9 +86,13 @@ class Tls(unittest.TestCase):
         cls.folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.folder.cleanup)
         for name in ("a", "b"):
-            made = subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj",
-                                   "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", cls.file(name + ".key"), "-out",
-                                   cls.file(name + ".pem")], capture_output=True, text=True, timeout=60)
+            made = subprocess.run([
+                "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+                "-days", "2", "-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1",
+                "-keyout",
+                cls.file(name + ".key"), "-out",
+                cls.file(name + ".pem")
+            ], capture_output=True, text=True, timeout=60)
             if made.returncode != 0:
                 raise unittest.SkipTest("openssl: " + made.stderr[-200:])
 
@@ -101,14 +106,20 @@ class Tls(unittest.TestCase):
         trusted = ssl.create_default_context(cafile=self.file("a.pem"))
         c = http.client.HTTPSConnection("127.0.0.1", server.port, context=trusted, timeout=30)
         self.assertEqual(ask(c, "GET", "/health")[0], 200)
-        whole = json.loads(ask(c, "POST", "/v1/completions", {"prompt": "Once upon a time", "max_tokens": 30, "temperature": 0})[2])["choices"][0]["text"]
-        status, _, text = ask(c, "POST", "/v1/completions", {"prompt": "Once upon a time", "max_tokens": 30, "temperature": 0, "stream": True})
+        whole = json.loads(
+            ask(c, "POST", "/v1/completions",
+                {"prompt": "Once upon a time", "max_tokens": 30, "temperature": 0})[2])["choices"][0]["text"]
+        status, _, text = ask(c, "POST", "/v1/completions",
+                              {"prompt": "Once upon a time", "max_tokens": 30, "temperature": 0, "stream": True})
         events = [json.loads(e[6:]) for e in text.split("\n\n") if e.startswith("data: {")]
         self.assertEqual((status, "".join(e["choices"][0]["text"] for e in events)), (200, whole))
         self.assertIn(c.sock.version(), ("TLSv1.2", "TLSv1.3"))
         c.close()
         with self.assertRaises(ssl.SSLCertVerificationError):
-            ask(http.client.HTTPSConnection("127.0.0.1", server.port, context=ssl.create_default_context(cafile=self.file("b.pem")), timeout=30), "GET", "/health")
+            ask(
+                http.client.HTTPSConnection("127.0.0.1", server.port,
+                                            context=ssl.create_default_context(cafile=self.file("b.pem")), timeout=30),
+                "GET", "/health")
         old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         old.check_hostname, old.verify_mode = False, ssl.CERT_NONE
         old.set_ciphers("DEFAULT:@SECLEVEL=0")  # or OpenSSL itself would refuse to speak them
@@ -126,9 +137,12 @@ class Tls(unittest.TestCase):
         self.assertEqual(server.stop(), 0)
 
     def test_files_that_do_not_fit_are_told_at_the_start(self):
-        for cert, key in (("a.pem", "b.key"), ("a.key", "a.pem"), ("a.pem", "none.key"), ("a.pem", None), (None, "a.key")):
-            flags = (["--ssl-certfile", self.file(cert)] if cert else []) + (["--ssl-keyfile", self.file(key)] if key else [])
-            r = subprocess.run([GYRE, "serve", MODEL, "--port", "0", *flags], capture_output=True, text=True, timeout=30)
+        for cert, key in (("a.pem", "b.key"), ("a.key", "a.pem"), ("a.pem", "none.key"), ("a.pem", None), (None,
+                                                                                                           "a.key")):
+            flags = (["--ssl-certfile", self.file(cert)] if cert else []) + (["--ssl-keyfile",
+                                                                              self.file(key)] if key else [])
+            r = subprocess.run([GYRE, "serve", MODEL, "--port", "0", *flags], capture_output=True, text=True,
+                               timeout=30)
             self.assertEqual(r.returncode, 1, (cert, key, r.stderr))
             self.assertNotIn("listening", r.stderr)
 
@@ -140,7 +154,10 @@ class Origins(unittest.TestCase):
             server = Server("models/story", "--api-key", "sk-for-pages", *flags)
             self.addCleanup(server.process.kill)
             c = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
-            asks = {"Origin": origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization, content-type"}
+            asks = {
+                "Origin": origin, "Access-Control-Request-Method": "POST",
+                "Access-Control-Request-Headers": "authorization, content-type"
+            }
             status, fields, _ = ask(c, "OPTIONS", "/v1/chat/completions", headers=asks)
             self.assertEqual((status, fields.get("access-control-allow-origin")), (204, want))
             self.assertNotIn("access-control-allow-credentials", fields)
@@ -148,7 +165,8 @@ class Origins(unittest.TestCase):
                 self.assertIn("POST", fields["access-control-allow-methods"])
                 self.assertIn("authorization", fields["access-control-allow-headers"].lower())
             for key, code in (("sk-for-pages", 200), ("sk-guess", 401)):  # a page can read why it was refused, too
-                status, fields, _ = ask(c, "POST", "/v1/completions", {"prompt": "x", "max_tokens": 1}, {"Origin": origin, "Authorization": "Bearer " + key})
+                status, fields, _ = ask(c, "POST", "/v1/completions", {"prompt": "x", "max_tokens": 1},
+                                        {"Origin": origin, "Authorization": "Bearer " + key})
                 self.assertEqual((status, fields.get("access-control-allow-origin")), (code, want))
                 self.assertEqual("vary" in fields, want == origin)
             c.close()
@@ -187,8 +205,10 @@ class Limits(unittest.TestCase):
     def test_stops_and_biases(self):
         self.refused(400, body={"prompt": "x", "stop": ["%d" % i for i in range(65)]}, param="stop")
         self.refused(400, body={"prompt": "x", "logit_bias": {str(i): 1 for i in range(1025)}}, param="logit_bias")
-        self.assertEqual(self.server.post("/v1/completions", prompt="x", stop=["%d" % i for i in range(64)], max_tokens=1,
-                                          logit_bias={str(i): 1 for i in range(1024)})[0], 200)
+        self.assertEqual(
+            self.server.post("/v1/completions", prompt="x", stop=["%d" % i for i in range(64)], max_tokens=1,
+                             logit_bias={str(i): 1
+                                         for i in range(1024)})[0], 200)
 
 
 if __name__ == "__main__":

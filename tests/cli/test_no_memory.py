@@ -13,19 +13,28 @@ from serving import GYRE, Server  # noqa: E402
 
 CHAT = [{"role": "user", "content": "Once upon a time"}]
 SHORT = {"max_tokens": 3, "temperature": 0, "ignore_eos": True}
-REQUESTS = (("GET", "/metrics", None), ("GET", "/debug/requests", None), ("GET", "/v1/models", None), ("GET", "/nowhere", None), ("POST", "/tokenize", {"prompt": "Once upon a time"}),
-            ("POST", "/v1/completions", dict(SHORT, prompt=["Once", "upon a"], n=2, logprobs=2)), ("POST", "/v1/completions", dict(SHORT, prompt="Once", stream=True)),
-            ("POST", "/v1/completions", dict(SHORT, prompt="Once", use_beam_search=True, beam_width=2, n=2)),
-            ("POST", "/v1/chat/completions", dict(SHORT, messages=CHAT, stream=True)), ("POST", "/v1/responses", {"input": "Once", "max_output_tokens": 16, "temperature": 0}),
-            ("POST", "/v1/responses", {"input": "Once", "max_output_tokens": 16, "temperature": 0, "store": True, "background": True}),
-            ("POST", "/v1/messages", {"messages": CHAT, "max_tokens": 3, "temperature": 0, "stream": True}), ("POST", "/v1/embeddings", {"input": "Once"}), ("POST", "/abort_requests", {"abort_all": True}))
+REQUESTS = (("GET", "/metrics", None), ("GET", "/debug/requests", None), ("GET", "/v1/models", None),
+            ("GET", "/nowhere", None), ("POST", "/tokenize", {"prompt": "Once upon a time"}),
+            ("POST", "/v1/completions", dict(SHORT, prompt=["Once", "upon a"], n=2,
+                                             logprobs=2)), ("POST", "/v1/completions",
+                                                            dict(SHORT, prompt="Once", stream=True)),
+            ("POST", "/v1/completions", dict(SHORT, prompt="Once", use_beam_search=True, beam_width=2,
+                                             n=2)), ("POST", "/v1/chat/completions",
+                                                     dict(SHORT, messages=CHAT, stream=True)),
+            ("POST", "/v1/responses",
+             {"input": "Once", "max_output_tokens": 16, "temperature": 0}), ("POST", "/v1/responses", {
+                 "input": "Once", "max_output_tokens": 16, "temperature": 0, "store": True, "background": True
+             }), ("POST", "/v1/messages", {"messages": CHAT, "max_tokens": 3, "temperature": 0, "stream": True}),
+            ("POST", "/v1/embeddings", {"input": "Once"}), ("POST", "/abort_requests", {"abort_all": True}))
 
 
 def essence(text):
     """An answer without what differs each time: ids, times, what was cached, and how a stream was cut."""
     if "data: " in text:
         return "".join(re.findall(r'"(?:text|content)":"(.*?)"', text))
-    return re.sub(r'"(created|created_at|completed_at)": ?[0-9.]+|[0-9a-f]{32}|"(cached_tokens|cache_read_input_tokens)": ?\d+', "", text)
+    return re.sub(
+        r'"(created|created_at|completed_at)": ?[0-9.]+|[0-9a-f]{32}|"(cached_tokens|cache_read_input_tokens)": ?\d+',
+        "", text)
 
 
 @unittest.skipIf("san" in os.path.dirname(GYRE), "a sanitizer has an allocator of its own")
@@ -45,7 +54,8 @@ class NoMemory(unittest.TestCase):
         """(status, text); status None: the connection was closed before an answer, or within it."""
         c = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=20)
         try:
-            c.request(method, path, None if body is None else json.dumps(body), {} if body is None else {"Content-Type": "application/json"})
+            c.request(method, path, None if body is None else json.dumps(body),
+                      {} if body is None else {"Content-Type": "application/json"})
             r = c.getresponse()
             return r.status, r.read().decode()
         except (http.client.HTTPException, ConnectionError):

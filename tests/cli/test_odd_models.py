@@ -19,7 +19,8 @@ class OddModels(unittest.TestCase):
     def copy(self, name):
         folder = tempfile.mkdtemp(prefix="gyre-odd-")
         self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
-        shutil.copytree(os.path.join(ROOT, "tests/models", name), folder, dirs_exist_ok=True, copy_function=shutil.copyfile)
+        shutil.copytree(os.path.join(ROOT, "tests/models", name), folder, dirs_exist_ok=True,
+                        copy_function=shutil.copyfile)
         return folder
 
     def change(self, folder, **settings):
@@ -41,23 +42,33 @@ class OddModels(unittest.TestCase):
 
     def test_experts_of_four_bits_are_whole_blocks_in_every_layer(self):
         folder = self.copy("gpt_oss")  # the first layer is left out, so that its settings say nothing of the others
-        self.change(folder, intermediate_size=48, quantization_config={"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.0.mlp.experts"]})
-        self.refused(self.run_gyre("explain", os.path.join(folder, "config.json")), "_proj_blocks has 48 columns, MXFP4 needs a multiple of 32")
+        self.change(
+            folder, intermediate_size=48,
+            quantization_config={"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.0.mlp.experts"]})
+        self.refused(self.run_gyre("explain", os.path.join(folder, "config.json")),
+                     "_proj_blocks has 48 columns, MXFP4 needs a multiple of 32")
 
     def test_inputs_of_all_layers_are_no_wider_than_a_value(self):
         folder = self.copy("gemma4")
         c = read_json(os.path.join(folder, "config.json"))
         layers = (c["layer_types"] * 200)[:200]
-        wide = {str(i): c["per_layer_config"]["5"] for i in range(200) if layers[i] == "full_attention" or i == 199} if "per_layer_config" in c else None
-        self.change(folder, num_hidden_layers=200, hidden_size_per_layer_input=1 << 24, layer_types=layers, **({"per_layer_config": wide} if wide else {}))
+        wide = {str(i): c["per_layer_config"]["5"]
+                for i in range(200)
+                if layers[i] == "full_attention" or i == 199} if "per_layer_config" in c else None
+        self.change(folder, num_hidden_layers=200, hidden_size_per_layer_input=1 << 24, layer_types=layers,
+                    **({"per_layer_config": wide} if wide else {}))
         self.refused(self.run_gyre("explain", os.path.join(folder, "config.json")), "config.json", "wide, the limit is")
 
     def test_the_towers_of_a_wrapped_mistral_are_left_alone(self):
         folder = self.copy("mistral")
         c = read_json(os.path.join(folder, "config.json"))
         c.pop("architectures", None)
-        write_json(os.path.join(folder, "config.json"), {"architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3", "text_config": c,
-                                                         "vision_config": {"model_type": "pixtral"}, "torch_dtype": "bfloat16", "tie_word_embeddings": c.get("tie_word_embeddings", False)})
+        write_json(
+            os.path.join(folder, "config.json"), {
+                "architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3", "text_config": c,
+                "vision_config": {"model_type": "pixtral"}, "torch_dtype": "bfloat16", "tie_word_embeddings": c.get(
+                    "tie_word_embeddings", False)
+            })
         path = os.path.join(folder, "model.safetensors")
         header, body = read_safetensors(path)
         header.pop("__metadata__", None)
@@ -67,7 +78,8 @@ class OddModels(unittest.TestCase):
             header[name] = {"dtype": "BF16", "shape": [8], "data_offsets": [end, end + 16]}
             end += 16
         write_safetensors(path, header, body + b"\0" * 32)
-        self.assertEqual(self.ids(folder, "--temperature", "0"), self.ids(os.path.join(ROOT, "tests/models/mistral"), "--temperature", "0"))
+        self.assertEqual(self.ids(folder, "--temperature", "0"),
+                         self.ids(os.path.join(ROOT, "tests/models/mistral"), "--temperature", "0"))
 
     def test_predictors_by_the_million_are_looked_for_at_once(self):
         folder = self.copy("deepseek_v3")
@@ -75,10 +87,13 @@ class OddModels(unittest.TestCase):
         path = os.path.join(folder, "model.safetensors")
         header, body = read_safetensors(path)
         for i in range(20):
-            header["model.layers.x%d.w" % i] = {"dtype": "BF16", "shape": [1], "data_offsets": [len(body) + 2 * i, len(body) + 2 * i + 2]}
+            header["model.layers.x%d.w" %
+                   i] = {"dtype": "BF16", "shape": [1], "data_offsets": [len(body) + 2 * i,
+                                                                         len(body) + 2 * i + 2]}
         write_safetensors(path, header, body + b"\0" * 40)
         before = processor_seconds()
-        self.refused(self.run_gyre("run", folder, "--no-chat", "-p", "Once", "-n", "1"), "20 tensors of the checkpoint would not be used")
+        self.refused(self.run_gyre("run", folder, "--no-chat", "-p", "Once", "-n", "1"),
+                     "20 tensors of the checkpoint would not be used")
         self.assertLess(processor_seconds() - before, 10)
 
     def test_generation_settings_mean_what_they_say(self):
@@ -93,7 +108,8 @@ class OddModels(unittest.TestCase):
     def test_a_system_message_is_said_or_refused(self):
         folder = os.path.join(ROOT, "tests/models/llama")
         for words in (["--output", "json"], ["--no-chat"], ["--batch"]):
-            p = self.run_gyre("run", folder, *(["-p", "Hello"] if "--batch" not in words else []), "-n", "1", "--system", "You are a fox.", *words)
+            p = self.run_gyre("run", folder, *(["-p", "Hello"] if "--batch" not in words else []), "-n", "1",
+                              "--system", "You are a fox.", *words)
             self.assertEqual((p.returncode, b"add --chat" in p.stderr), (2, True), p.stderr)
         self.assertEqual(self.run_gyre("run", folder, "--prompt-ids", "5,6", "--chat", "-n", "1").returncode, 2)
 

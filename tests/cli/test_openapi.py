@@ -55,7 +55,8 @@ class Description(unittest.TestCase):
     def test_paths_are_the_routes(self):
         with open(os.path.join(ROOT, "src/api/routes.c")) as f:
             rows = re.findall(r'^ +([A-Z_]+)\("([^"]+)"', f.read(), re.M)
-        routes = {(path.replace("*}", "}"), {"GET": "get", "LONG_GET": "get", "DELETE": "delete"}.get(kind, "post")) for kind, path in rows}
+        routes = {(path.replace("*}", "}"), {"GET": "get", "LONG_GET": "get", "DELETE": "delete"}.get(kind, "post"))
+                  for kind, path in rows}
         self.assertEqual(routes, {(path, method) for path, item in api["paths"].items() for method in item})
         for path, item in api["paths"].items():
             status, _ = server.request("PUT", path.replace("{id}", "story"))
@@ -106,8 +107,10 @@ class Description(unittest.TestCase):
         self.assertGreater(n, 100)
 
     def test_every_field_of_the_tables_is_described(self):
-        tables = {"/v1/completions": "completions.c", "/v1/chat/completions": "chat.c", "/v1/responses": "responses/create.c", "/v1/messages": "messages.c",
-                  "/v1/embeddings": "embeddings.c"}
+        tables = {
+            "/v1/completions": "completions.c", "/v1/chat/completions": "chat.c", "/v1/responses": "responses/create.c",
+            "/v1/messages": "messages.c", "/v1/embeddings": "embeddings.c"
+        }
 
         def rows(name):
             with open(os.path.join(ROOT, "src/api", name)) as f:

@@ -19,13 +19,20 @@ from serving import Server
 from patience import PATIENCE
 
 # Each must be shown as the text it is, or as a link to nowhere dangerous: no element, no request, no script.
-ATTACKS = ["<script>window.hacked=1</script>", "<img src=http://evil.invalid/x onerror=window.hacked=1>", "[a](javascript:window.hacked=1)",
-           "[b](JaVaScRiPt:window.hacked=1)", "[c](java\tscript:window.hacked=1)", "[d](data:text/html,<script>window.hacked=1</script>)", "![e](http://evil.invalid/pixel.png)",
-           "![f](javascript:window.hacked=1)", "<javascript:window.hacked=1>", "[g](vbscript:x)", "[h](\x01javascript:window.hacked=1)", "<svg/onload=window.hacked=1>",
-           "<iframe src=http://evil.invalid></iframe>", "[i](http://ok.invalid/\" onmouseover=\"window.hacked=1)", "```\"><script>window.hacked=1</script>\n</code><script>\n```",
-           "| <b onclick=window.hacked=1>t</b> | [j](javascript:x) |\n| - | - |\n| <style>*{display:none}</style> | ![](http://evil.invalid/y) |",
-           "<style>body{display:none}</style>", "<meta http-equiv=refresh content=0;url=http://evil.invalid>", "[k]: javascript:window.hacked=1\n[k]", "<base href=http://evil.invalid/>",
-           "<form action=http://evil.invalid><input name=x autofocus onfocus=window.hacked=1>", "[l](file:///etc/passwd)", "[m](blob:http://x/y)", "&lt;script&gt;window.hacked=1", "[n](//evil.invalid/x)"]
+ATTACKS = [
+    "<script>window.hacked=1</script>", "<img src=http://evil.invalid/x onerror=window.hacked=1>",
+    "[a](javascript:window.hacked=1)", "[b](JaVaScRiPt:window.hacked=1)", "[c](java\tscript:window.hacked=1)",
+    "[d](data:text/html,<script>window.hacked=1</script>)", "![e](http://evil.invalid/pixel.png)",
+    "![f](javascript:window.hacked=1)", "<javascript:window.hacked=1>", "[g](vbscript:x)",
+    "[h](\x01javascript:window.hacked=1)", "<svg/onload=window.hacked=1>", "<iframe src=http://evil.invalid></iframe>",
+    "[i](http://ok.invalid/\" onmouseover=\"window.hacked=1)",
+    "```\"><script>window.hacked=1</script>\n</code><script>\n```",
+    "| <b onclick=window.hacked=1>t</b> | [j](javascript:x) |\n| - | - |\n| <style>*{display:none}</style> | ![](http://evil.invalid/y) |",
+    "<style>body{display:none}</style>", "<meta http-equiv=refresh content=0;url=http://evil.invalid>",
+    "[k]: javascript:window.hacked=1\n[k]", "<base href=http://evil.invalid/>",
+    "<form action=http://evil.invalid><input name=x autofocus onfocus=window.hacked=1>", "[l](file:///etc/passwd)",
+    "[m](blob:http://x/y)", "&lt;script&gt;window.hacked=1", "[n](//evil.invalid/x)"
+]
 
 
 class Served(unittest.TestCase):
@@ -45,7 +52,8 @@ class Served(unittest.TestCase):
         r, page = get()
         self.assertEqual((r.status, r.headers["Content-Type"]), (200, "text/html; charset=utf-8"))
         policy = r.headers["Content-Security-Policy"]
-        for part in ("default-src 'none'", "require-trusted-types-for 'script'", "frame-ancestors 'none'", "base-uri 'none'", "script-src 'sha256-"):
+        for part in ("default-src 'none'", "require-trusted-types-for 'script'", "frame-ancestors 'none'",
+                     "base-uri 'none'", "script-src 'sha256-"):
             self.assertIn(part, policy)
         self.assertNotIn("unsafe", policy)
         self.assertEqual(r.headers["X-Content-Type-Options"], "nosniff")
@@ -59,7 +67,8 @@ class Served(unittest.TestCase):
         self.assertEqual(s.request("GET", "/v1/models")[0], 401)
 
 
-@unittest.skipUnless(browser.PROGRAM, "NO BROWSER: the chat page is not tested; install chromium-headless-shell or chromium")
+@unittest.skipUnless(browser.PROGRAM,
+                     "NO BROWSER: the chat page is not tested; install chromium-headless-shell or chromium")
 class Page(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -110,7 +119,9 @@ class Page(unittest.TestCase):
         b.js("settings.sampling = {max_tokens: 60, temperature: 0}")
         self.ask("Tell me a story about a fox.")
         shown = b.text(".msg.assistant .md")
-        whole = self.server.post("/v1/chat/completions", messages=[{"role": "user", "content": "Tell me a story about a fox."}], max_tokens=60, temperature=0)[1]
+        whole = self.server.post("/v1/chat/completions",
+                                 messages=[{"role": "user", "content": "Tell me a story about a fox."}], max_tokens=60,
+                                 temperature=0)[1]
         self.assertEqual(b.js("current.messages[1].content"), whole["choices"][0]["message"]["content"])
         self.assertGreater(len(shown), 40)
         stats = b.text(".msg.assistant .stats")
@@ -138,8 +149,12 @@ class Page(unittest.TestCase):
         self.ask("One")
         self.ask("Two")
         body = s.seen[-1][2]
-        self.assertEqual([(m["role"], m["content"]) for m in body["messages"]], [("system", "Be brief."), ("user", "One"), ("assistant", "Answer 2."), ("user", "Two")])
-        self.assertEqual((body["model"], body["temperature"], body["top_k"], body["stop"], body["stream"]), ("second", 0.5, 3, ["END", "FIN"], True))
+        self.assertEqual([(m["role"], m["content"]) for m in body["messages"]], [("system", "Be brief."),
+                                                                                 ("user", "One"),
+                                                                                 ("assistant", "Answer 2."),
+                                                                                 ("user", "Two")])
+        self.assertEqual((body["model"], body["temperature"], body["top_k"], body["stop"], body["stream"]),
+                         ("second", 0.5, 3, ["END", "FIN"], True))
         self.assertNotIn("top_p", body)
 
     def test_stop_ends_the_request_and_keeps_what_was_said(self):
@@ -236,18 +251,31 @@ class Page(unittest.TestCase):
 
     def render(self, text):
         """The elements of a text, as HTML that the test reads."""
-        return self.browser.js("(() => { const d = el('div'); new MarkdownView(d).show(%s); return d.innerHTML; })()" % json.dumps(text))
+        return self.browser.js("(() => { const d = el('div'); new MarkdownView(d).show(%s); return d.innerHTML; })()" %
+                               json.dumps(text))
 
     def test_markdown_is_shown(self):
         for text, part in (
-                ("**a** *b* ***c*** ~~d~~ `e` __f__ _g_", "<strong>a</strong> <em>b</em> <em><strong>c</strong></em> <del>d</del> <code>e</code> <strong>f</strong> <em>g</em>"),
-                ("snake_case_name 2*3*4 a * b", "snake_case_name 2<em>3</em>4 a * b"), ("**a *b* c**", "<strong>a <em>b</em> c</strong>"), ("*a **b** c*", "<em>a <strong>b</strong> c</em>"),
-                ("**open and\nnext", "**open and<br>next"), ("\\*not\\*", "*not*"), ("`` a`b ``", "<code>a`b</code>"), ("# One #", 'class="level-1" dir="auto">One<'),
-                ("- a\n  - b\n- c", "<ul><li>a<ul><li>b</li></ul></li><li>c</li></ul>"), ("3. x\n4. y", '<ol start="3"><li>x</li><li>y</li></ol>'),
-                ("1. a\n\n2. b", '<ol><li><p dir="auto">a</p></li><li><p dir="auto">b</p></li></ol>'), ("> q\n> r", '<blockquote dir="auto"><p dir="auto">q<br>r</p></blockquote>'),
-                ("Text\n- item", "<ul><li>item</li></ul>"), ("---", "<hr>"), ("a|b\n-|-\n1|`x|y`", "<td>1</td><td><code>x|y</code></td>"), ("1. a\n   ```\n   code\n   ```", "<pre tabindex=\"0\"><code>code</code></pre>"),
-                ("see https://example.org/a_(b), ok", 'href="https://example.org/a_(b)"'), ("[x](https://e.org/?a=1&b=2 \"t\")", 'href="https://e.org/?a=1&amp;b=2"'),
-                ("```py\nx = 1\n", "x = 1"), ("[not a link] (x)", "[not a link] (x)"), ("<b>", "&lt;b&gt;"), ("2 < 3 > 1 & 4", "2 &lt; 3 &gt; 1 &amp; 4")):
+            ("**a** *b* ***c*** ~~d~~ `e` __f__ _g_",
+             "<strong>a</strong> <em>b</em> <em><strong>c</strong></em> <del>d</del> <code>e</code> <strong>f</strong> <em>g</em>"
+             ), ("snake_case_name 2*3*4 a * b",
+                 "snake_case_name 2<em>3</em>4 a * b"), ("**a *b* c**", "<strong>a <em>b</em> c</strong>"),
+            ("*a **b** c*", "<em>a <strong>b</strong> c</em>"), ("**open and\nnext", "**open and<br>next"),
+            ("\\*not\\*", "*not*"), ("`` a`b ``", "<code>a`b</code>"), ("# One #", 'class="level-1" dir="auto">One<'),
+            ("- a\n  - b\n- c",
+             "<ul><li>a<ul><li>b</li></ul></li><li>c</li></ul>"), ("3. x\n4. y",
+                                                                   '<ol start="3"><li>x</li><li>y</li></ol>'),
+            ("1. a\n\n2. b", '<ol><li><p dir="auto">a</p></li><li><p dir="auto">b</p></li></ol>'),
+            ("> q\n> r", '<blockquote dir="auto"><p dir="auto">q<br>r</p></blockquote>'), ("Text\n- item",
+                                                                                           "<ul><li>item</li></ul>"),
+            ("---", "<hr>"), ("a|b\n-|-\n1|`x|y`",
+                              "<td>1</td><td><code>x|y</code></td>"), ("1. a\n   ```\n   code\n   ```",
+                                                                       "<pre tabindex=\"0\"><code>code</code></pre>"),
+            ("see https://example.org/a_(b), ok",
+             'href="https://example.org/a_(b)"'), ("[x](https://e.org/?a=1&b=2 \"t\")",
+                                                   'href="https://e.org/?a=1&amp;b=2"'), ("```py\nx = 1\n", "x = 1"),
+            ("[not a link] (x)", "[not a link] (x)"), ("<b>", "&lt;b&gt;"), ("2 < 3 > 1 & 4",
+                                                                             "2 &lt; 3 &gt; 1 &amp; 4")):
             self.assertIn(part, self.render(text), text)
 
     def test_code_is_copied_as_it_is(self):
@@ -282,40 +310,58 @@ class Page(unittest.TestCase):
         self.assertTrue(kept)
 
     def test_text_of_a_model_is_never_markup(self):
-        self.fake(lambda h, body: h.say("\n\n".join(ATTACKS), reasoning="<img src=http://evil.invalid/r onerror=window.hacked=1>", piece=5))
+        self.fake(lambda h, body: h.say("\n\n".join(ATTACKS), reasoning=
+                                        "<img src=http://evil.invalid/r onerror=window.hacked=1>", piece=5))
         b = self.browser
         self.ask("<img src=x onerror=window.hacked=1>")
         b.js("document.querySelector('details.reasoning').open = true")
         for link in range(b.js("document.querySelectorAll('.md a').length")):
             self.assertRegex(b.js("document.querySelectorAll('.md a')[%d].href" % link), r"^(https?|mailto):")
-        self.assertEqual(b.js("[...new Set([...$('log').querySelectorAll('*')].map(e => e.localName))].filter(n => !['article', 'div', 'p', 'br', 'a', 'span', 'code', 'pre', 'button', 'svg', 'use', 'table', "
-                              "'thead', 'tbody', 'tr', 'th', 'td', 'details', 'summary', 'b', 'i'].includes(n))"), [])
-        self.assertEqual(b.js("[...$('log').querySelectorAll('*')].filter(e => [...e.attributes].some(a => a.name.startsWith('on') || a.name === 'style')).length"), 0)
+        self.assertEqual(
+            b.
+            js("[...new Set([...$('log').querySelectorAll('*')].map(e => e.localName))].filter(n => !['article', 'div', 'p', 'br', 'a', 'span', 'code', 'pre', 'button', 'svg', 'use', 'table', "
+               "'thead', 'tbody', 'tr', 'th', 'td', 'details', 'summary', 'b', 'i'].includes(n))"), [])
+        self.assertEqual(
+            b.
+            js("[...$('log').querySelectorAll('*')].filter(e => [...e.attributes].some(a => a.name.startsWith('on') || a.name === 'style')).length"
+               ), 0)
         for text in ("<script>window.hacked=1</script>", "<style>body{display:none}</style>", "&lt;script&gt;"):
             self.assertIn(text, b.text("#log"))
-        b.js("document.querySelectorAll('.md a').forEach(a => a.dispatchEvent(new MouseEvent('mouseover', {bubbles: true})))")
+        b.js(
+            "document.querySelectorAll('.md a').forEach(a => a.dispatchEvent(new MouseEvent('mouseover', {bubbles: true})))"
+        )
         time.sleep(0.1)
         self.assertIsNone(b.js("window.hacked ?? null"))
         self.assertEqual([u for u in b.requests if "evil" in u], [])
 
     def test_the_policy_refuses_markup_made_of_text_and_foreign_scripts(self):
         b = self.browser
-        refused = b.js("(() => { try { document.body.innerHTML = '<b>x</b>'; return false; } catch { return true; } })()")
+        refused = b.js(
+            "(() => { try { document.body.innerHTML = '<b>x</b>'; return false; } catch { return true; } })()")
         self.assertTrue(refused)
-        self.assertTrue(b.js("(() => { try { const s = document.createElement('script'); s.text = 'window.hacked = 1'; document.body.append(s); } catch {} return window.hacked === undefined; })()"))
+        self.assertTrue(
+            b.
+            js("(() => { try { const s = document.createElement('script'); s.text = 'window.hacked = 1'; document.body.append(s); } catch {} return window.hacked === undefined; })()"
+               ))
         b.errors.clear()
 
     def test_nothing_is_asked_of_anybody_but_the_server(self):
         self.ask("Hello")
-        self.assertEqual([u for u in self.browser.requests if not u.startswith(self.url) and not u.startswith("data:")], [])
+        self.assertEqual([u for u in self.browser.requests if not u.startswith(self.url) and not u.startswith("data:")],
+                         [])
 
     def test_hostile_text_takes_linear_time(self):
-        for name, piece in (("brackets", "["), ("links", "[a]("), ("stars", "*a "), ("marks", "**a _b ~~c "), ("ticks", "` `` ``` "), ("quotes", "> "), ("lists", "- "),
-                            ("angles", "<http://"), ("urls", "http://a))"), ("pipes", "|a\n|-\n"), ("deep", "  - x\n"), ("rule", "- \t"), ("comment", "```c\n/*"), ("escape", "\\"), ("hash", "# #"), ("images", "![a]("), ("words", "word `a` *b* [c](http://x) "), ("quoted", "> a\n"), ("lines", "a\n\n")):
+        for name, piece in (("brackets", "["), ("links", "[a]("), ("stars", "*a "), ("marks", "**a _b ~~c "),
+                            ("ticks", "` `` ``` "), ("quotes", "> "), ("lists", "- "), ("angles", "<http://"),
+                            ("urls", "http://a))"), ("pipes", "|a\n|-\n"), ("deep", "  - x\n"), ("rule", "- \t"),
+                            ("comment", "```c\n/*"), ("escape", "\\"), ("hash", "# #"), ("images", "![a]("),
+                            ("words", "word `a` *b* [c](http://x) "), ("quoted", "> a\n"), ("lines", "a\n\n")):
             show = "(() => { const t = %s.repeat(Math.floor(80000 / %d)), d = el('div'), s = performance.now(); new MarkdownView(d).show(t); return performance.now() - s; })()"
             def ms():
                 return self.browser.js(show % (json.dumps(piece), len(piece)))
-            self.assertTrue(ms() < 4000 or ms() < 4000, name)  # 80,000 characters take 1 to 500 ms; what was quadratic took 6 to 8 s
+
+            self.assertTrue(ms() < 4000 or ms() < 4000,
+                            name)  # 80,000 characters take 1 to 500 ms; what was quadratic took 6 to 8 s
 
     # ---- faults ----
 
@@ -326,10 +372,14 @@ class Page(unittest.TestCase):
         self.browser.errors.clear()  # the browser's own line for a status of 500
 
     def test_errors_of_the_server_are_said(self):
-        self.expect_fault(lambda h, b: h.reply(400, {"error": {"message": "top_p: it must be at most 1", "type": "x", "param": "top_p", "code": None}}), "400: top_p: it must be at most 1")
+        self.expect_fault(
+            lambda h, b: h.reply(400, {
+                "error": {"message": "top_p: it must be at most 1", "type": "x", "param": "top_p", "code": None}
+            }), "400: top_p: it must be at most 1")
 
     def test_a_full_queue_says_when_to_come_back(self):
-        self.expect_fault(lambda h, b: h.reply(429, {"error": {"message": "the queue is full"}}, Retry_After="7"), "429: the queue is full (try again in 7 s)")
+        self.expect_fault(lambda h, b: h.reply(429, {"error": {"message": "the queue is full"}}, Retry_After="7"),
+                          "429: the queue is full (try again in 7 s)")
 
     def test_an_error_that_is_not_json_is_said(self):
         self.expect_fault(lambda h, b: h.reply(502, "<html>Bad Gateway", "text/html"), "502")
@@ -376,7 +426,9 @@ class Page(unittest.TestCase):
             text = "data:{\"choices\":[{\"delta\":{\"content\":\"gr\u00fc\u00dfe \U0001f98a\"}}]}\n\n".encode()
             for i in range(len(text)):
                 h.raw(text[i:i + 1])
-            h.raw("event: x\nid: 3\ndata: null\n\ndata: {\"choices\":[]}\n\ndata: {\"choices\":[{\"delta\":null}]}\n\ndata: 7\n\n")
+            h.raw(
+                "event: x\nid: 3\ndata: null\n\ndata: {\"choices\":[]}\n\ndata: {\"choices\":[{\"delta\":null}]}\n\ndata: 7\n\n"
+            )
             h.end_stream()
         self.fake(answer)
         self.ask("Hello")
@@ -412,7 +464,9 @@ class Page(unittest.TestCase):
     def test_a_key_does_not_go_to_another_server(self):
         b = self.browser
         b.js("keepKey('sesame', true)")
-        s = FakeServer(lambda h, body: h.say("Hm."), models=None, get=lambda h: (h.server.seen.append((h.path, dict(h.headers), None)), h.reply(200, {"data": [{"id": "other"}]})))
+        s = FakeServer(
+            lambda h, body: h.say("Hm."), models=None, get=lambda h: (h.server.seen.append(
+                (h.path, dict(h.headers), None)), h.reply(200, {"data": [{"id": "other"}]})))
         self.addCleanup(s.__exit__)
         b.click("#open-settings")
         b.wait("$('set-key').value === 'sesame'")
@@ -438,7 +492,9 @@ class Page(unittest.TestCase):
     def test_a_browser_without_room_says_so(self):
         self.fake(lambda h, body: h.say("x" * 2000))
         b = self.browser
-        b.js("for (let n = 1 << 20; n > 100; n >>= 1) try { for (;;) localStorage.setItem('fill' + Math.random(), 'x'.repeat(n)); } catch {}")
+        b.js(
+            "for (let n = 1 << 20; n > 100; n >>= 1) try { for (;;) localStorage.setItem('fill' + Math.random(), 'x'.repeat(n)); } catch {}"
+        )
         self.ask("Hello")
         self.assertIn("has no room", b.text("#notice"))
         self.assertEqual(len(self.answers()), 1)
@@ -495,7 +551,8 @@ class Page(unittest.TestCase):
 
     def test_a_phone_has_the_list_behind_a_button_and_nothing_wider_than_itself(self):
         b = self.browser
-        self.fake(lambda h, body: h.say("| a | b | c | d | e | f |\n|---|---|---|---|---|---|\n" + "| wide wide wide " * 6 + "|\n\n```\n" + "long " * 60 + "\n```\n\n" + "x" * 300))
+        self.fake(lambda h, body: h.say("| a | b | c | d | e | f |\n|---|---|---|---|---|---|\n" + "| wide wide wide " *
+                                        6 + "|\n\n```\n" + "long " * 60 + "\n```\n\n" + "x" * 300))
         b.window(390, 844, 2, True)
         try:
             self.ask("Hello")
@@ -529,13 +586,15 @@ class Page(unittest.TestCase):
             turns[pane].release()
             b.wait("panes[%d].body.innerText.split('%s').length > %d" % (pane, word, 13 * third))
 
-        slow, fast = FakeServer(in_thirds("slow", turns[0]), models=["snail"]), FakeServer(in_thirds("fast", turns[1]), models=["hare"])
+        slow, fast = FakeServer(in_thirds("slow", turns[0]),
+                                models=["snail"]), FakeServer(in_thirds("fast", turns[1]), models=["hare"])
         self.addCleanup(fast.__exit__)
         self.addCleanup(slow.__exit__)
         b.js("settings.sampling = {temperature: 0}")
         b.click("#go-race")
         b.wait("panes.length === 2")
-        b.js("panes[0].base.value = %s; panes[1].base.value = %s; panes.forEach(p => p.findModels())" % (json.dumps(slow.url), json.dumps(fast.url)))
+        b.js("panes[0].base.value = %s; panes[1].base.value = %s; panes.forEach(p => p.findModels())" %
+             (json.dumps(slow.url), json.dumps(fast.url)))
         b.wait("panes[0].model.value === 'snail' && panes[1].model.value === 'hare'")
         self.ask("Go!", wait=False)
         b.wait("racing()")
@@ -554,13 +613,15 @@ class Page(unittest.TestCase):
         ttft, rate, total, tokens = b.text(".pane.won dd").split("\n")
         self.assertRegex(ttft, r"\d m?s$")
         self.assertEqual(tokens, "39")
-        self.assertEqual(b.js("document.querySelectorAll('.pane.won .best').length"), 3, b.text("#verdict") + b.text("#panes dl"))
+        self.assertEqual(b.js("document.querySelectorAll('.pane.won .best').length"), 3,
+                         b.text("#verdict") + b.text("#panes dl"))
         self.assertIn("fast fast", b.text(".pane.won .md"))
 
     def test_an_answer_that_came_at_once_has_no_rate(self):
         def burst(h, body):
             h.begin_stream()
-            h.raw("".join("data: " + json.dumps({"choices": [{"delta": {"content": "word "}}]}) + "\n\n" for _ in range(50)))
+            h.raw("".join("data: " + json.dumps({"choices": [{"delta": {"content": "word "}}]}) + "\n\n"
+                          for _ in range(50)))
             h.end_stream({"prompt_tokens": 1, "completion_tokens": 50})
         self.fake(burst)
         self.ask("Hello")
@@ -568,13 +629,16 @@ class Page(unittest.TestCase):
         self.assertIn("50 tokens", self.browser.text(".stats"))
 
     def test_a_race_of_two_of_our_servers_across_origins_with_a_key(self):
-        other = Server("models/story", "--api-key", "sesame", "--allowed-origin", self.url[:-1], "--served-model-name", "tale")
+        other = Server("models/story", "--api-key", "sesame", "--allowed-origin", self.url[:-1], "--served-model-name",
+                       "tale")
         self.addCleanup(other.stop)
         b = self.browser
         b.js("settings.sampling = {max_tokens: 20, temperature: 0}")  # drawn, an answer may end before
         b.click("#go-race")
         b.wait("panes.length === 2")
-        b.js("panes[1].base.value = 'http://127.0.0.1:%d/v1/'; panes[1].key.value = 'sesame'; panes.forEach(p => p.findModels())" % other.port)
+        b.js(
+            "panes[1].base.value = 'http://127.0.0.1:%d/v1/'; panes[1].key.value = 'sesame'; panes.forEach(p => p.findModels())"
+            % other.port)
         b.wait("panes[0].model.value === 'story' && panes[1].model.value === 'tale'")
         self.ask("Go!", wait=False)
         b.wait("!racing() && $('verdict').innerText")
@@ -596,7 +660,8 @@ class Page(unittest.TestCase):
         self.assertIn("A wins", b.text("#verdict"))
         self.assertIn("out of breath", b.text(".pane .fault"))
         b.errors.clear()
-        endless = FakeServer(lambda h, body: h.say("on and " * 100000, pause=0.05), models=["endless"])  # or it could be over before it is stopped
+        endless = FakeServer(lambda h, body: h.say("on and " * 100000, pause=0.05),
+                             models=["endless"])  # or it could be over before it is stopped
         self.addCleanup(endless.__exit__)
         b.js("panes[0].base.value = %s; panes[0].findModels()" % json.dumps(endless.url))
         b.wait("panes[0].model.value === 'endless'")

@@ -10,8 +10,8 @@ STORY = os.path.join(ROOT, "models/story")
 
 
 def start(folder):
-    return subprocess.run([GYRE, "run", STORY, "-p", "x", "-n", "1", "--device", "cuda"], capture_output=True, text=True, timeout=60,
-                          env=dict(os.environ, GYRE_PLUGINS=folder))
+    return subprocess.run([GYRE, "run", STORY, "-p", "x", "-n", "1", "--device", "cuda"], capture_output=True,
+                          text=True, timeout=60, env=dict(os.environ, GYRE_PLUGINS=folder))
 
 
 class Plugin(unittest.TestCase):
@@ -44,8 +44,9 @@ class Plugin(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             source = os.path.join(folder, "plugin.c")
             with open(source, "w") as f:
-                f.write("#include <stdint.h>\nstruct { const char *version; uint64_t interface; const char *built; const void *ops; }\n"
-                        'gyre_plugin = {"%s", %d, "nothing", 0};\n' % (version, interface))
+                f.write(
+                    "#include <stdint.h>\nstruct { const char *version; uint64_t interface; const char *built; const void *ops; }\n"
+                    'gyre_plugin = {"%s", %d, "nothing", 0};\n' % (version, interface))
             path = os.path.join(folder, "libgyre-cuda.so")
             subprocess.run(["cc", "-shared", "-fPIC", "-o", path, source], check=True)
             with open(path, "rb") as f:
@@ -63,7 +64,8 @@ class Plugin(unittest.TestCase):
             with open(os.path.join(folder, "libgyre-cuda.so"), "wb") as f:
                 f.write(self.built_as("0.0.9", 1))
             env = {k: v for k, v in os.environ.items() if k != "GYRE_PLUGINS"}
-            p = subprocess.run(hide + [GYRE, "run", STORY, "-p", "x", "-n", "1", "--device", "cuda"], capture_output=True, text=True, timeout=60, cwd=folder, env=env)
+            p = subprocess.run(hide + [GYRE, "run", STORY, "-p", "x", "-n", "1", "--device", "cuda"],
+                               capture_output=True, text=True, timeout=60, cwd=folder, env=env)
         self.assertEqual((p.returncode, p.stdout), (1, ""), p.stderr)
         self.assertIn("not known without /proc", p.stderr)
         self.assertNotIn("0.0.9", p.stderr)

@@ -44,8 +44,10 @@ class CutValues(unittest.TestCase):
         cls.folder.cleanup()
 
     def told(self, *flags, model=None):
-        p = subprocess.run([GYRE, "run", model or self.folder.name, "--device", "cuda", "--enforce-eager", "--max-num-seqs", "1", "--no-chat", "-p", "Once upon a time", "-n", "1",
-                            "--temperature", "0", *flags], capture_output=True, text=True)
+        p = subprocess.run([
+            GYRE, "run", model or self.folder.name, "--device", "cuda", "--enforce-eager", "--max-num-seqs", "1",
+            "--no-chat", "-p", "Once upon a time", "-n", "1", "--temperature", "0", *flags
+        ], capture_output=True, text=True)
         self.assertEqual(p.returncode, 0, p.stderr)
         return p.stderr
 
@@ -58,10 +60,12 @@ class CutValues(unittest.TestCase):
         self.assertNotIn("float16", self.told(model="tests/models/llama"))
 
     def test_who_serves_it_is_told_once(self):
-        server = Server(self.folder.name, "--device", "cuda", "--enforce-eager", "--max-num-seqs", "1", "--disable-log-requests")
+        server = Server(self.folder.name, "--device", "cuda", "--enforce-eager", "--max-num-seqs", "1",
+                        "--disable-log-requests")
         try:
             for _ in range(2):
-                self.assertEqual(server.post("/v1/completions", prompt="Once upon a time", max_tokens=1, temperature=0)[0], 200)
+                self.assertEqual(
+                    server.post("/v1/completions", prompt="Once upon a time", max_tokens=1, temperature=0)[0], 200)
             metrics = server.request("GET", "/metrics")[1]
         finally:
             server.stop()

@@ -30,8 +30,10 @@ class Dummies(unittest.TestCase):
                 config["quantization_config"] = settings
             with open(os.path.join(folder, "config.json"), "w") as f:
                 json.dump(config, f)
-            p = subprocess.run([GYRE, "run", folder, "--load-format", "dummy", "--device", "cuda", "--enforce-eager", "--max-num-seqs", "1", "--no-chat", "-p", "Once upon", "-n", "6",
-                                "--temperature", "0", "--output", "ids"], capture_output=True, text=True, env=os.environ | {"GYRE_PLUGINS": MACHINE})
+            p = subprocess.run([
+                GYRE, "run", folder, "--load-format", "dummy", "--device", "cuda", "--enforce-eager", "--max-num-seqs",
+                "1", "--no-chat", "-p", "Once upon", "-n", "6", "--temperature", "0", "--output", "ids"
+            ], capture_output=True, text=True, env=os.environ | {"GYRE_PLUGINS": MACHINE})
             self.assertEqual(p.returncode, 0, p.stderr)
             return p.stdout
 

@@ -10,7 +10,8 @@ MODELS = 45
 
 
 def one_model(way, **environment):
-    return ops("test_goldens", GYRE_TEST_ONLY=way + "*", GYRE_TEST_PART="%d/%d" % (random.randint(1, MODELS), MODELS), **environment)
+    return ops("test_goldens", GYRE_TEST_ONLY=way + "*", GYRE_TEST_PART="%d/%d" % (random.randint(1, MODELS), MODELS),
+               **environment)
 
 
 class Goldens(unittest.TestCase):

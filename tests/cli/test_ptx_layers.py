@@ -10,7 +10,8 @@ PARTS = 6
 
 class Layers(unittest.TestCase):
     test_layers = ops("test_ops_layer", GYRE_TEST_PART="%d/%d" % (random.randint(1, PARTS), PARTS))
-    test_layers_near = ops("test_ops_layer", GYRE_L2_COPIES="force", GYRE_LINEAR="split_k", GYRE_TEST_PART="%d/%d" % (random.randint(1, PARTS), PARTS))
+    test_layers_near = ops("test_ops_layer", GYRE_L2_COPIES="force", GYRE_LINEAR="split_k",
+                           GYRE_TEST_PART="%d/%d" % (random.randint(1, PARTS), PARTS))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,8 @@ PARTS = 20
 class Rows(unittest.TestCase):
     test_attention = ops("test_ops_attention")
     test_rows = ops("test_ops_rows", GYRE_TEST_PART="%d/%d" % (random.randint(1, PARTS), PARTS))
-    test_rows_near = ops("test_ops_rows", GYRE_L2_COPIES="force", GYRE_LINEAR="gated", GYRE_TEST_PART="%d/%d" % (random.randint(1, PARTS), PARTS))
+    test_rows_near = ops("test_ops_rows", GYRE_L2_COPIES="force", GYRE_LINEAR="gated",
+                         GYRE_TEST_PART="%d/%d" % (random.randint(1, PARTS), PARTS))
 
 
 if __name__ == "__main__":

@@ -2,8 +2,9 @@
 import json, os, subprocess, tempfile, unittest
 
 GYRE = os.path.abspath(os.environ["GYRE"])
-CHATML = ("{%- for message in messages %}{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{%- endfor %}"
-          "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}")
+CHATML = (
+    "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}")
 HELLO = {"messages": [{"role": "user", "content": "Grüße \0 🙂"}]}
 
 
@@ -28,7 +29,8 @@ class Render(unittest.TestCase):
         self.assertEqual(p.stdout.decode(), "<|im_start|>user\nGrüße \0 🙂<|im_end|>\n<|im_start|>assistant\n")
 
     def test_add_generation_prompt_can_be_false(self):
-        p = self.gyre(self.file("t.jinja", CHATML), "-f", self.file("r.json", json.dumps({**HELLO, "add_generation_prompt": False})))
+        p = self.gyre(self.file("t.jinja", CHATML), "-f",
+                      self.file("r.json", json.dumps({**HELLO, "add_generation_prompt": False})))
         self.assertEqual(p.stdout.decode(), "<|im_start|>user\nGrüße \0 🙂<|im_end|>\n")
 
     def test_a_request_may_come_from_standard_input(self):
@@ -42,7 +44,8 @@ class Render(unittest.TestCase):
         self.assertEqual(p.stdout, b'"<s></s>"\n"B</s>"\n')
 
     def test_now_is_what_strftime_now_tells(self):
-        p = self.gyre(self.file("t.jinja", "{{ strftime_now('%d %b %Y %H:%M:%S %A') }}"), "--batch", "--now", "2026-03-14 09:26:53", lines=[{}])
+        p = self.gyre(self.file("t.jinja", "{{ strftime_now('%d %b %Y %H:%M:%S %A') }}"), "--batch", "--now",
+                      "2026-03-14 09:26:53", lines=[{}])
         self.assertEqual(p.stdout, b'"14 Mar 2026 09:26:53 Saturday"\n')
 
     def test_a_bad_time_is_a_fault(self):
@@ -71,7 +74,8 @@ class Render(unittest.TestCase):
 
     def test_a_large_integer_changes_no_other_number(self):
         path = self.file("t.jinja", "{{ a | tojson }} {{ a.y / 2 }}")
-        p = self.gyre(path, "-f", self.file("r.json", '{"a": {"x": 1, "y": 4, "z": [-1, 1.0]}, "other": 18446744073709551615}'))
+        p = self.gyre(path, "-f",
+                      self.file("r.json", '{"a": {"x": 1, "y": 4, "z": [-1, 1.0]}, "other": 18446744073709551615}'))
         self.assertEqual((p.returncode, p.stdout), (0, b'{"x": 1, "y": 4, "z": [-1, 1.0]} 2.0'))
 
     def test_one_request_or_many_must_be_asked_for(self):

@@ -43,14 +43,16 @@ def lines(own, n, timeout=PATIENCE):
 
 
 def complete(own, fields=None, **body):
-    return own.request("POST", "/v1/completions", dict({"prompt": "Once upon a time"}, **body), dict(MINE, **(fields or {})))
+    return own.request("POST", "/v1/completions", dict({"prompt": "Once upon a time"}, **body),
+                       dict(MINE, **(fields or {})))
 
 
 def abandoned(own, **body):
     """A socket with a request on its way."""
     s = socket.create_connection(("127.0.0.1", own.port))
     text = json.dumps(dict({"prompt": "Once", "max_tokens": 1000, "ignore_eos": True}, **body)).encode()
-    s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: %s\r\nContent-Length: %d\r\n\r\n%s" % (MINE["Authorization"].encode(), len(text), text))
+    s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nAuthorization: %s\r\nContent-Length: %d\r\n\r\n%s" %
+              (MINE["Authorization"].encode(), len(text), text))
     return s
 
 
@@ -63,9 +65,11 @@ class Lines(unittest.TestCase):
         status, r = complete(server, {"x-request-id": "mine-1"}, max_tokens=12, temperature=0, ignore_eos=True)
         self.assertEqual(status, 200)
         line, = lines(server, 1)
-        want = {"status": 200, "method": "POST", "endpoint": "/v1/completions", "request_id": "mine-1", "id": r["id"], "key": "key1", "generated": 12,
-                "prompt": r["usage"]["prompt_tokens"], "finish": "length", "ended": "complete", "steps": 12, "mean_batch": 1, "preemptions": 0,
-                "queue_reason": "none"}
+        want = {
+            "status": 200, "method": "POST", "endpoint": "/v1/completions", "request_id": "mine-1", "id": r["id"],
+            "key": "key1", "generated": 12, "prompt": r["usage"]["prompt_tokens"], "finish": "length",
+            "ended": "complete", "steps": 12, "mean_batch": 1, "preemptions": 0, "queue_reason": "none"
+        }
         self.assertEqual({k: line.get(k) for k in want}, want)
         self.assertTrue(line["client"].startswith("127.0.0.1:"))
         self.assertTrue(0 <= line["queue_ms"] < line["ttft_ms"] < line["total_ms"], line)
@@ -73,9 +77,11 @@ class Lines(unittest.TestCase):
 
     def test_streams_and_choices_are_one_line_each(self):
         for stream in (False, True):
-            complete(server, max_tokens=50, n=3, stream=stream, ignore_eos=True) # long enough for the last to meet the first
+            complete(server, max_tokens=50, n=3, stream=stream,
+                     ignore_eos=True)  # long enough for the last to meet the first
             line, = lines(server, 1)
-            self.assertEqual((line["choices"], line["generated"], line["finish"], line["status"]), (3, 150, "length", 200))
+            self.assertEqual((line["choices"], line["generated"], line["finish"], line["status"]),
+                             (3, 150, "length", 200))
             self.assertEqual(line["max_batch"], 3)
 
     def test_cached_tokens_and_why_not_more(self):
@@ -89,9 +95,11 @@ class Lines(unittest.TestCase):
         self.assertEqual(missed, [(False, "new text"), (True, "none")])
 
     def test_refused_requests_have_a_line_too(self):
-        asked = [("GET", "/nothing", None, MINE, 404), ("GET", "/v1/completions", None, MINE, 405), ("POST", "/v1/completions", "{", MINE, 400),
-                 ("POST", "/v1/completions", {"prompt": ""}, MINE, 400), ("POST", "/v1/completions", {"prompt": "x"}, {}, 401),
-                 ("POST", "/v1/completions", {"prompt": "x"}, {"x-api-key": "sk-guess"}, 401), ("POST", "/tokenize", {"prompt": "x"}, MINE, 200)]
+        asked = [("GET", "/nothing", None, MINE, 404), ("GET", "/v1/completions", None, MINE, 405),
+                 ("POST", "/v1/completions", "{", MINE, 400), ("POST", "/v1/completions", {"prompt": ""}, MINE, 400),
+                 ("POST", "/v1/completions", {"prompt": "x"}, {}, 401),
+                 ("POST", "/v1/completions", {"prompt": "x"}, {"x-api-key": "sk-guess"}, 401),
+                 ("POST", "/tokenize", {"prompt": "x"}, MINE, 200)]
         for method, path, body, headers, want in asked:
             status, _ = server.request(method, path, body, headers)
             line, = lines(server, 1)
@@ -116,7 +124,8 @@ class Lines(unittest.TestCase):
             while not any("client left" in l for l in server.log) and time.time() < deadline:
                 time.sleep(0.01)
             line, = [l for l in map(json.loads, server.log) if l["endpoint"] == "/v1/completions"]
-            self.assertEqual((line["ended"], line["finish"], line["status"]), ("client left", "abort", 200 if stream else 0))
+            self.assertEqual((line["ended"], line["finish"], line["status"]),
+                             ("client left", "abort", 200 if stream else 0))
             self.assertGreater(line["generated"], 0)
             del server.log[:]
 
@@ -125,8 +134,10 @@ class Lines(unittest.TestCase):
         _, r = complete(server, prompt=prompt, stop=[stop], max_tokens=30, min_tokens=20, temperature=0)
         complete(server, prompt=prompt, temperature="Zyxomma")
         complete(server, prompt=prompt, suffix="Zyxomma")
-        server.request("POST", "/v1/chat/completions", {"messages": [{"role": "Zyxomma", "content": prompt}], "max_tokens": 3}, MINE)
-        server.request("POST", "/v1/chat/completions", {"messages": [{"role": "user", "content": [{"type": "Zyxomma"}]}]}, MINE)
+        server.request("POST", "/v1/chat/completions",
+                       {"messages": [{"role": "Zyxomma", "content": prompt}], "max_tokens": 3}, MINE)
+        server.request("POST", "/v1/chat/completions",
+                       {"messages": [{"role": "user", "content": [{"type": "Zyxomma"}]}]}, MINE)
         server.request("POST", "/tokenize?prompt=Zyxomma", {"prompt": prompt}, MINE)
         told = json.dumps(lines(server, 6)) + json.dumps(server.request("GET", "/debug/requests", headers=MINE)[1])
         answer = r["choices"][0]["text"].strip()[:12]
@@ -137,7 +148,8 @@ class Lines(unittest.TestCase):
     def test_nobody_can_write_a_line_of_his_own(self):
         for target in ('/a"b', "/x%0a{}", "/a\\b", "/" + "x" * 3000, "/q?\"}{", "/{\"status\":200}"):
             with socket.create_connection(("127.0.0.1", server.port), timeout=20) as s:
-                s.sendall(b"GET %s HTTP/1.1\r\nHost: x\r\nX-Request-Id: a\"b c\r\nConnection: close\r\n\r\n" % target.encode())
+                s.sendall(b"GET %s HTTP/1.1\r\nHost: x\r\nX-Request-Id: a\"b c\r\nConnection: close\r\n\r\n" %
+                          target.encode())
                 status = int(s.makefile("rb").read().split()[1])
             line, = lines(server, 1)
             self.assertEqual(line["status"], status)
@@ -154,9 +166,12 @@ class Forms(unittest.TestCase):
         self.assertEqual(own.stop(), 0)
         text = [l for l in own.log if "request_id=" in l]
         self.assertEqual(len(text), 2, own.log)
-        self.assertRegex(text[0], r"^\S+Z 200 POST /v1/completions request_id=\S+ id=cmpl-\w+ client=127\.0\.0\.1:\d+ prompt=\d+ cached=\d+ generated=\d+ "
-                                  r"queue_ms=[\d.]+ ttft_ms=[\d.]+ total_ms=[\d.]+ finish=\w+ ended=complete\n$")
-        self.assertRegex(text[1], r'^\S+Z 40\d GET "/no\\"where" request_id=\S+ client=\S+ total_ms=[\d.]+ ended=complete\n$')
+        self.assertRegex(
+            text[0],
+            r"^\S+Z 200 POST /v1/completions request_id=\S+ id=cmpl-\w+ client=127\.0\.0\.1:\d+ prompt=\d+ cached=\d+ generated=\d+ "
+            r"queue_ms=[\d.]+ ttft_ms=[\d.]+ total_ms=[\d.]+ finish=\w+ ended=complete\n$")
+        self.assertRegex(text[1],
+                         r'^\S+Z 40\d GET "/no\\"where" request_id=\S+ client=\S+ total_ms=[\d.]+ ended=complete\n$')
 
     def test_none_when_it_is_disabled(self):
         own = Server("models/story", "--disable-log-requests")
@@ -167,7 +182,8 @@ class Forms(unittest.TestCase):
 
     def test_a_log_that_nobody_reads_holds_up_no_request(self):
         read, write = os.pipe()
-        p = subprocess.Popen([GYRE, "serve", os.path.join(ROOT, "models/story"), "--port", "0", "--threads", "1"], stderr=write)
+        p = subprocess.Popen(
+            [GYRE, "serve", os.path.join(ROOT, "models/story"), "--port", "0", "--threads", "1"], stderr=write)
         os.close(write)
         port, seen = None, ""
         while not port:
@@ -198,7 +214,9 @@ class Recorder(unittest.TestCase):
         sockets = [abandoned(own) for _ in range(3)]
         deadline = time.time() + PATIENCE
         while time.time() < deadline:
-            flying = [r for r in own.request("GET", "/debug/requests")[1]["in_flight"] if r["endpoint"] == "/v1/completions"]
+            flying = [
+                r for r in own.request("GET", "/debug/requests")[1]["in_flight"] if r["endpoint"] == "/v1/completions"
+            ]
             seen = sorted((r["state"], r["queue_reason"]) for r in flying if "queue_reason" in r)
             if seen == [("queued", "max_num_seqs")] * 2 + [("running", "none")]:
                 break

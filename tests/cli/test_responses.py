@@ -87,14 +87,16 @@ class Answers(unittest.TestCase):
         return whole
 
     def test_a_response_is_what_chat_completions_say(self):
-        _, chat = server.post("/v1/chat/completions", messages=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": ASK}],
-                              max_tokens=20, temperature=0)
+        _, chat = server.post("/v1/chat/completions", messages=[{"role": "system", "content": "Be brief."},
+                                                                {"role": "user", "content": ASK}], max_tokens=20,
+                              temperature=0)
         parts = [{"role": "user", "content": [{"type": "input_text", "text": ASK}]}]
         for extra in ({"instructions": "Be brief."}, {"instructions": "Be brief.", "input": parts},
                       {"input": [{"type": "message", "role": "developer", "content": "Be brief."}] + parts}):
             r = self.both(**extra)
             self.assertEqual([i["content"][0]["text"] for i in r["output"]], [chat["choices"][0]["message"]["content"]])
-            self.assertEqual((r["usage"]["input_tokens"], r["usage"]["output_tokens"]), (chat["usage"]["prompt_tokens"], 20))
+            self.assertEqual((r["usage"]["input_tokens"], r["usage"]["output_tokens"]),
+                             (chat["usage"]["prompt_tokens"], 20))
 
     def test_input_tokens_are_counted(self):
         for ask in ({"input": ASK}, {"input": ASK, "instructions": "Be brief."}):
@@ -105,17 +107,20 @@ class Answers(unittest.TestCase):
 
     def test_max_output_tokens_leave_it_incomplete(self):
         r = self.both()
-        self.assertEqual((r["status"], r["incomplete_details"], r["completed_at"]), ("incomplete", {"reason": "max_output_tokens"}, None))
+        self.assertEqual((r["status"], r["incomplete_details"], r["completed_at"]),
+                         ("incomplete", {"reason": "max_output_tokens"}, None))
         self.assertEqual(r["output"][-1]["status"], "incomplete")
 
     def test_the_models_own_end_completes_it(self):
-        r = self.both(input="Tell me a very short story about a dog and a ball.", max_output_tokens=900, temperature=0.4, top_p=0.9, top_k=50, seed=13)
+        r = self.both(input="Tell me a very short story about a dog and a ball.", max_output_tokens=900,
+                      temperature=0.4, top_p=0.9, top_k=50, seed=13)
         self.assertEqual((r["status"], r["incomplete_details"], r["error"]), ("completed", None, None))
         self.assertEqual(r["output"][-1]["status"], "completed")
         self.assertGreaterEqual(r["completed_at"], r["created_at"])
 
     def test_without_a_limit_it_goes_to_the_end_of_the_context(self):
-        self.assertEqual(server.post("/v1/responses", input=ASK, temperature=0, ignore_eos=True)[1]["usage"]["total_tokens"], 1024)
+        self.assertEqual(
+            server.post("/v1/responses", input=ASK, temperature=0, ignore_eos=True)[1]["usage"]["total_tokens"], 1024)
 
     def test_the_output_is_input_of_the_next_turn(self):
         first = self.both(thinker, max_output_tokens=30)
@@ -127,21 +132,26 @@ class Answers(unittest.TestCase):
         self.assertEqual([i["type"] for i in r["output"]], ["reasoning", "message"])
         self.assertEqual([i["status"] for i in r["output"]], ["completed", "incomplete"])
         self.assertTrue(0 < r["usage"]["output_tokens_details"]["reasoning_tokens"] < 40)
-        self.assertEqual([(i["type"], i["status"]) for i in self.both(thinker, max_output_tokens=3)["output"]], [("reasoning", "incomplete")])
+        self.assertEqual([(i["type"], i["status"]) for i in self.both(thinker, max_output_tokens=3)["output"]],
+                         [("reasoning", "incomplete")])
         none = self.both(thinker, max_output_tokens=3, reasoning={"effort": "none"})
         self.assertEqual([i["type"] for i in none["output"]], ["message"])
         self.assertEqual(none["reasoning"]["effort"], "none")
 
     def test_log_probabilities_are_those_of_the_text(self):
         for who in (server, thinker):
-            text = self.both(who, include=["message.output_text.logprobs"], top_logprobs=2, max_output_tokens=30)["output"][-1]["content"][0]
+            text = self.both(who, include=["message.output_text.logprobs"], top_logprobs=2,
+                             max_output_tokens=30)["output"][-1]["content"][0]
             self.assertEqual("".join(t["token"] for t in text["logprobs"]).strip(), text["text"].strip())
-            self.assertTrue(all(t["logprob"] == t["top_logprobs"][0]["logprob"] and len(t["top_logprobs"]) == 2 for t in text["logprobs"]))
+            self.assertTrue(
+                all(t["logprob"] == t["top_logprobs"][0]["logprob"] and len(t["top_logprobs"]) == 2
+                    for t in text["logprobs"]))
         self.assertEqual(self.both(top_logprobs=2)["output"][0]["content"][0]["logprobs"], [])
 
     def test_fields_come_back(self):
-        given = dict(instructions="Be brief.", temperature=0.25, top_p=0.5, metadata={"a": "b"}, user="u", max_output_tokens=17, parallel_tool_calls=False,
-                     tool_choice="none", store=False, truncation="disabled", text={"format": {"type": "text"}, "verbosity": "low"}, service_tier="auto")
+        given = dict(instructions="Be brief.", temperature=0.25, top_p=0.5, metadata={"a": "b"}, user="u",
+                     max_output_tokens=17, parallel_tool_calls=False, tool_choice="none", store=False,
+                     truncation="disabled", text={"format": {"type": "text"}, "verbosity": "low"}, service_tier="auto")
         r = self.both(seed=1, **given)
         self.assertEqual({k: r[k] for k in given if k != "text"}, {k: v for k, v in given.items() if k != "text"})
         self.assertEqual((r["tools"], r["previous_response_id"], r["text"]), ([], None, {"format": {"type": "text"}}))
@@ -160,8 +170,10 @@ class Refusals(unittest.TestCase):
         self.assertEqual(r["error"]["param"], param, r)
 
     def test_state_and_tools_are_refused_by_name(self):
-        for field, bad in (("previous_response_id", "resp_1"), ("previous_response_id", 5), ("store", "yes"), ("background", 1), ("tools", [{"type": "function", "name": "x"}]),
-                           ("tool_choice", "required"), ("tool_choice", {"type": "function", "name": "x"}), ("conversation", "conv_1"),
+        for field, bad in (("previous_response_id", "resp_1"), ("previous_response_id", 5), ("store", "yes"),
+                           ("background", 1), ("tools", [{"type": "function", "name": "x"}]),
+                           ("tool_choice", "required"), ("tool_choice", {"type": "function",
+                                                                         "name": "x"}), ("conversation", "conv_1"),
                            ("prompt", {"id": "x"}), ("truncation", "middle"), ("n", 2), ("logprobs", True)):
             self.refused(field, **{field: bad})
         for kind in ("json_schema", "json_object"):
@@ -169,28 +181,39 @@ class Refusals(unittest.TestCase):
         self.refused("reasoning.mode", reasoning={"mode": "x"})
 
     def test_values_that_are_none(self):
-        for field, bad in (("max_output_tokens", 0), ("max_output_tokens", "x"), ("instructions", 5), ("temperature", -1), ("top_logprobs", 21),
-                           ("include", "x"), ("reasoning", "high"), ("text", 5), ("stream", "x"), ("stream_options", {"include_obfuscation": False})):
+        for field, bad in (("max_output_tokens", 0), ("max_output_tokens", "x"), ("instructions", 5),
+                           ("temperature", -1), ("top_logprobs", 21), ("include", "x"), ("reasoning", "high"),
+                           ("text", 5), ("stream", "x"), ("stream_options", {"include_obfuscation": False})):
             with self.subTest(field=field):
-                self.refused(field, **{field: bad}, **({"include": ["message.output_text.logprobs"]} if field == "top_logprobs" else {}))
+                self.refused(field, **{field: bad},
+                             **({"include": ["message.output_text.logprobs"]} if field == "top_logprobs" else {}))
         self.refused("include[0]", include=[5])
 
     def test_what_comes_back_is_checked_and_short(self):
-        for field, bad in (("user", 5), ("user", "x" * 513), ("safety_identifier", {}), ("prompt_cache_key", "x" * 10 ** 6), ("service_tier", []),
-                           ("max_tool_calls", "x"), ("max_tool_calls", -1), ("parallel_tool_calls", 1), ("metadata", 5), ("metadata", {"a": 5}),
-                           ("metadata", {"a": "x" * 513}), ("metadata", {"x" * 65: "a"}), ("metadata", {str(i): "a" for i in range(17)})):
+        for field, bad in (("user", 5), ("user", "x" * 513), ("safety_identifier", {}),
+                           ("prompt_cache_key", "x" * 10**6), ("service_tier", []), ("max_tool_calls", "x"),
+                           ("max_tool_calls", -1), ("parallel_tool_calls", 1), ("metadata", 5), ("metadata", {"a": 5}),
+                           ("metadata", {"a": "x" * 513}), ("metadata", {"x" * 65: "a"}),
+                           ("metadata", {str(i): "a"
+                                         for i in range(17)})):
             with self.subTest(field=field, bad=str(bad)[:20]):
                 self.refused(field, **{field: bad})
-        self.assertEqual(server.post("/v1/responses", input=ASK, max_output_tokens=1, user="x" * 512, metadata={"x" * 64: "é" * 256})[0], 200)
+        self.assertEqual(
+            server.post("/v1/responses", input=ASK, max_output_tokens=1, user="x" * 512,
+                        metadata={"x" * 64: "é" * 256})[0], 200)
 
     def test_inputs_that_are_none(self):
         image = {"type": "input_image", "image_url": "http://x"}
-        for param, bad in (("input", None), ("input", []), ("input", 5), ("input", [{"type": "reasoning", "summary": [], "id": "x"}]), ("input[0]", [5]),
-                           ("input[0].role", [{"role": "tool", "content": "x"}]), ("input[1].content[1].type",
-                            [{"type": "reasoning"}, {"role": "user", "content": [{"type": "input_text", "text": "x"}, image]}]),
-                           ("input[0].content", [{"role": "user"}]), ("input[0].type", [{"type": "item_reference", "id": "x"}]),
-                           ("input[0].type", [{"type": 5}]), ("input[0].content[0].text", [{"role": "user", "content": [{"type": "input_text"}]}]),
-                           ("input[0].content[0].text", [{"type": "reasoning", "content": [5]}]), ("input[0].content", [{"type": "reasoning", "content": 5}])):
+        for param, bad in (("input", None), ("input", []), ("input", 5), ("input", [{
+                "type": "reasoning", "summary": [], "id": "x"
+        }]), ("input[0]", [5]), ("input[0].role", [{"role": "tool", "content": "x"}]), ("input[1].content[1].type", [
+            {"type": "reasoning"}, {"role": "user", "content": [{"type": "input_text", "text": "x"}, image]}
+        ]), ("input[0].content", [{"role": "user"}]), ("input[0].type", [{"type": "item_reference", "id": "x"}]),
+                           ("input[0].type", [{"type": 5}]), ("input[0].content[0].text",
+                                                              [{"role": "user", "content": [{"type": "input_text"}]}]),
+                           ("input[0].content[0].text", [{"type": "reasoning", "content": [5]}
+                                                         ]), ("input[0].content", [{"type": "reasoning",
+                                                                                    "content": 5}])):
             with self.subTest(bad=str(bad)[:60]):
                 self.refused(param, input=bad)
 
@@ -200,7 +223,8 @@ class OpensItself(unittest.TestCase):
 
     def test_log_probabilities_are_those_of_the_text(self):
         with tempfile.TemporaryDirectory() as model:
-            shutil.copytree(os.path.join(ROOT, "models/story"), model, dirs_exist_ok=True, copy_function=shutil.copyfile)
+            shutil.copytree(os.path.join(ROOT, "models/story"), model, dirs_exist_ok=True,
+                            copy_function=shutil.copyfile)
             path = os.path.join(model, "tokenizer.json")
             with open(path) as f:
                 tokenizer = json.load(f)
@@ -213,7 +237,8 @@ class OpensItself(unittest.TestCase):
                 json.dump(tokenizer, f)
             own = Server(model, "--disable-log-requests")
             try:
-                r = own.post("/v1/responses", input="Tell me of a fox.", max_output_tokens=12, temperature=0, include=["message.output_text.logprobs"])[1]
+                r = own.post("/v1/responses", input="Tell me of a fox.", max_output_tokens=12, temperature=0,
+                             include=["message.output_text.logprobs"])[1]
             finally:
                 self.assertEqual(own.stop(), 0)
         reasoning, message = (item["content"][0] for item in r["output"])

@@ -73,7 +73,8 @@ class OnePrompt(unittest.TestCase):
         self.assertGreater(len(with_system), len(chat["ids"]))
 
     def test_the_same_seed_gives_the_same_answer(self):
-        a, b, c = (run_json("--no-chat", "-p", "Once", "-n", "30", "--temperature", "1", "--seed", s)["ids"] for s in "778")
+        a, b, c = (run_json("--no-chat", "-p", "Once", "-n", "30", "--temperature", "1", "--seed", s)["ids"]
+                   for s in "778")
         self.assertEqual(a, b)
         self.assertNotEqual(a, c)
         random = {tuple(run_json("--no-chat", "-p", "Once", "-n", "30", "--temperature", "1")["ids"]) for _ in range(3)}
@@ -87,7 +88,8 @@ class OnePrompt(unittest.TestCase):
             self.assertEqual(o["ids"], long["greedy"][:5], flags)
 
     def test_a_stop_string_ends_the_text_before_it(self):
-        o = run_json("--no-chat", "-p", CASE["prompt"], "-n", "40", *GREEDY, "--stop", "toys all", "--stop", "never there")
+        o = run_json("--no-chat", "-p", CASE["prompt"], "-n", "40", *GREEDY, "--stop", "toys all", "--stop",
+                     "never there")
         self.assertEqual(o["text"], CASE["greedy_text"].split("toys all")[0])
         self.assertEqual(o["finish_reason"], "stop")
         self.assertLess(len(o["ids"]), 40)
@@ -103,8 +105,8 @@ class OnePrompt(unittest.TestCase):
         self.assertNotIn("<|", o["text"])
 
     def test_text_comes_token_by_token_in_whole_characters(self):
-        p = subprocess.Popen([GYRE, "run", STORY, "--no-chat", "-p", CASE["prompt"], "-n", "300", *GREEDY], stdout=subprocess.PIPE,
-                             stderr=subprocess.DEVNULL)
+        p = subprocess.Popen([GYRE, "run", STORY, "--no-chat", "-p", CASE["prompt"], "-n", "300", *GREEDY],
+                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
         pieces = []
         while True:
             data = os.read(p.stdout.fileno(), 65536)
@@ -132,12 +134,15 @@ class Refusals(unittest.TestCase):
         self.refused(1, "run", STORY, "-f", "/nowhere.txt", says="/nowhere.txt")
         self.refused(1, "run", STORY, "-p", "a", "--block-size", "48", says="block_size")
         self.refused(1, "score", STORY, "--prompt-ids", "", says="empty")
-        self.refused(1, "perplexity", STORY, "-f", os.path.join(STORY, "config.json"), "--window", "900", says="window of 900")
+        self.refused(1, "perplexity", STORY, "-f", os.path.join(STORY, "config.json"), "--window", "900",
+                     says="window of 900")
 
     def test_a_context_that_is_too_short_is_said_with_the_numbers(self):
-        self.refused(1, "run", STORY, "--no-chat", "-p", "Once upon a time", "-n", "2000", says="a prompt of 4 leaves 1020, and the answer may have 2000")
+        self.refused(1, "run", STORY, "--no-chat", "-p", "Once upon a time", "-n", "2000",
+                     says="a prompt of 4 leaves 1020, and the answer may have 2000")
         self.refused(1, "run", STORY, "--no-chat", "-p", "Once " * 1500, says="maximum context length is 1024 tokens")
-        self.refused(1, "run", STORY, "--no-chat", "-p", "Once upon a time", "-n", "70", "--max-model-len", "64", says="64 tokens")
+        self.refused(1, "run", STORY, "--no-chat", "-p", "Once upon a time", "-n", "70", "--max-model-len", "64",
+                     says="64 tokens")
 
     def test_misuse_is_exit_code_2(self):
         self.refused(2, "run", STORY, "-p", "a", "--prompt-ids", "1", says="one of")
@@ -174,8 +179,9 @@ class Batch(unittest.TestCase):
                 self.assertEqual(o["ids"], case["greedy"][:line["max_tokens"]])
 
     def test_a_seed_gives_the_same_tokens_alone_and_in_company(self):
-        lines = [{"prompt": "Once upon a time", "max_tokens": 20, "temperature": 1, "seed": i % 4, "top_p": 0.9, "top_k": 50}
-                 for i in range(12)]
+        lines = [{
+            "prompt": "Once upon a time", "max_tokens": 20, "temperature": 1, "seed": i % 4, "top_p": 0.9, "top_k": 50
+        } for i in range(12)]
         together = [o["ids"] for o in batch("run", lines)]
         alone = [batch("run", [l])[0]["ids"] for l in lines[:4]]
         self.assertEqual(together, alone * 3)
@@ -185,7 +191,10 @@ class Batch(unittest.TestCase):
         lines = [good, "{broken", {"prompt": "a", "max_tokns": 3}, {"max_tokens": 3}, {"prompt_ids": [1, 99999]},
                  {"prompt": "a", "temperature": "hot"}, {"prompt": "a", "max_tokens": 5000}, [1], {"prompt": ""},
                  {"prompt": "a", "logit_bias": {"9999": 1}}, {"prompt": "a", "temperature": -1}, good]
-        words = [None, "line 2", "max_tokns", "prompt", "99999", "temperature", "1024", "object", "empty", "logit_bias", "temperature", None]
+        words = [
+            None, "line 2", "max_tokns", "prompt", "99999", "temperature", "1024", "object", "empty", "logit_bias",
+            "temperature", None
+        ]
         answers = batch("run", lines)
         self.assertEqual(len(answers), len(lines))
         for word, o in zip(words, answers):
@@ -196,7 +205,8 @@ class Batch(unittest.TestCase):
                 self.assertIn(word, o["error"])
 
     def test_a_program_can_ask_and_wait(self):
-        with subprocess.Popen([GYRE, "run", STORY, "--batch"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as p:
+        with subprocess.Popen([GYRE, "run", STORY, "--batch"], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                              text=True) as p:
             for n in (1, 4, 2):
                 p.stdin.write(json.dumps({"prompt": "Once upon a time", "max_tokens": n, "temperature": 0}) + "\n")
                 p.stdin.flush()
@@ -205,8 +215,8 @@ class Batch(unittest.TestCase):
             self.assertEqual(p.wait(), 0)
 
     def test_what_a_line_does_not_say_is_as_the_flags_say(self):
-        a, b = batch("run", [{"prompt": "Once upon a time"}, {"prompt": "Once upon a time", "max_tokens": 2}], "-n", "6",
-                     "--temperature", "0", "--stop", "little")
+        a, b = batch("run", [{"prompt": "Once upon a time"}, {"prompt": "Once upon a time", "max_tokens": 2}], "-n",
+                     "6", "--temperature", "0", "--stop", "little")
         self.assertEqual(a["text"], ", there was a ")
         self.assertEqual(b["ids"], CASE["greedy"][:2])
 
@@ -214,8 +224,10 @@ class Batch(unittest.TestCase):
         base = {"prompt_ids": CASE["ids"], "max_tokens": 8, "temperature": 0}
         first, second = CASE["greedy"][:2]
         plain, biased, stopped, scored, penalised = batch("run", [
-            base, {**base, "logit_bias": {str(first): -100}}, {**base, "stop_token_ids": [second]},
-            {**base, "logprobs": True, "top_logprobs": 3}, {**base, "max_tokens": 40, "frequency_penalty": 2, "presence_penalty": 2}])
+            base, {**base, "logit_bias": {str(first): -100}}, {**base, "stop_token_ids": [second]}, {
+                                              **base, "logprobs": True, "top_logprobs": 3
+                                          }, {**base, "max_tokens": 40, "frequency_penalty": 2, "presence_penalty": 2}
+        ])
         self.assertEqual(plain["ids"], CASE["greedy"][:8])
         self.assertNotIn(first, biased["ids"])
         self.assertEqual((stopped["ids"], stopped["finish_reason"]), ([first, second], "stop"))
@@ -233,7 +245,8 @@ class Score(unittest.TestCase):
         self.assertEqual(list(o), ["token_logprobs", "argmax", "last_logits"])
         self.assertEqual((len(o["token_logprobs"]), o["argmax"], len(o["last_logits"])), (3, CASE["argmax"], 4096))
         self.assertEqual(json.loads(gyre("score", STORY, "-p", CASE["prompt"]).stdout), o)
-        lines = [{"prompt_ids": CASE["ids"]}, {"prompt": CASE["prompt"]}, {"prompt": "a", "temperature": 1}, {"prompt_ids": [7]}]
+        lines = [{"prompt_ids": CASE["ids"]}, {"prompt": CASE["prompt"]}, {"prompt": "a", "temperature": 1},
+                 {"prompt_ids": [7]}]
         a, b, bad, one = batch("score", lines)
         self.assertEqual(a["argmax"], o["argmax"])
         self.assertLess(max(abs(x - y) for x, y in zip(a["last_logits"], o["last_logits"])), 1e-4)

@@ -31,7 +31,8 @@ def tearDownModule():
 
 def logits_after(sequences):
     lines = "".join(json.dumps({"prompt_ids": s}) + "\n" for s in sequences)
-    p = subprocess.run([GYRE, "score", os.path.join(ROOT, MODEL), "--batch", "--threads", "1"], input=lines, capture_output=True, text=True, timeout=120)
+    p = subprocess.run([GYRE, "score", os.path.join(ROOT, MODEL), "--batch", "--threads", "1"], input=lines,
+                       capture_output=True, text=True, timeout=120)
     assert p.returncode == 0, p.stderr
     return [json.loads(line)["last_logits"] for line in p.stdout.splitlines()]
 
@@ -119,8 +120,8 @@ class Sampling(unittest.TestCase):
         judged = 0
         for _ in range(10):
             q, prompt = random_changes(), random_ids(rng.randrange(1, 20))
-            q.update(temperature=rng.choice([0.05, 0.7, 1, 1.6, 30]), top_k=rng.choice([-1, 0, 1, 3, 40, 5000]), top_p=rng.choice([1, 0.9, 0.4, 0.01]),
-                     min_p=rng.choice([0, 0, 0.05, 0.5, 1]))
+            q.update(temperature=rng.choice([0.05, 0.7, 1, 1.6, 30]), top_k=rng.choice([-1, 0, 1, 3, 40, 5000]),
+                     top_p=rng.choice([1, 0.9, 0.4, 0.01]), min_p=rng.choice([0, 0, 0.05, 0.5, 1]))
             made = self.ask(prompt=prompt, max_tokens=12, seed=rng.randrange(2 ** 31), **q)[0]
             for i, row in enumerate(logits_after([prompt + made[:i] for i in range(len(made))])):
                 p, near = kept(changed(row, prompt, made[:i], q), q)
@@ -132,13 +133,15 @@ class Sampling(unittest.TestCase):
     def test_frequencies_pass_a_chi_square_test(self):
         for _ in range(5):
             q, prompt = random_changes(), random_ids(5)
-            q.update(temperature=round(rng.uniform(0.5, 1.5), 2), top_k=rng.choice([0, 12, 100]), top_p=rng.choice([1, 0.95, 0.6]), min_p=rng.choice([0, 0.02]))
+            q.update(temperature=round(rng.uniform(0.5, 1.5), 2), top_k=rng.choice([0, 12, 100]),
+                     top_p=rng.choice([1, 0.95, 0.6]), min_p=rng.choice([0, 0.02]))
             p, near = kept(changed(logits_after([prompt])[0], prompt, [], q), q)
             if near < 1e-4:
                 continue
             seen, seed = {}, rng.randrange(2 ** 40)
             for part in range(12):
-                for made in self.ask(prompt=prompt, max_tokens=max(1, q.get("min_tokens", 1)), n=128, seed=seed + 128 * part, **q):
+                for made in self.ask(prompt=prompt, max_tokens=max(1, q.get("min_tokens", 1)), n=128,
+                                     seed=seed + 128 * part, **q):
                     seen[made[0]] = seen.get(made[0], 0) + 1
             n = sum(seen.values())
             self.assertLessEqual(set(seen), set(p), q)
@@ -156,7 +159,11 @@ class Sampling(unittest.TestCase):
     def test_a_bad_word_is_banned_where_it_would_be_complete(self):
         prompt = server.post("/tokenize", prompt="Once upon a time there was a")[1]["tokens"]
         words = ["little", "girl", "very happy", "friend"]
-        spellings = [server.post("/tokenize", prompt=w, add_special_tokens=False)[1]["tokens"] for v in words for w in (v, " " + v)]
+        spellings = [
+            server.post("/tokenize", prompt=w, add_special_tokens=False)[1]["tokens"]
+            for v in words
+            for w in (v, " " + v)
+        ]
         free = self.ask(prompt=prompt, temperature=0, max_tokens=60)[0]
         made = self.ask(prompt=prompt, temperature=0, max_tokens=60, bad_words=words)[0]
         self.assertTrue(any(free[i:i + len(s)] == s for s in spellings for i in range(len(free))))

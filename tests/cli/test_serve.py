@@ -26,13 +26,17 @@ def tearDownModule():
 
 
 def text_of(events):
-    return "".join(c.get("text") or c.get("delta", {}).get("content") or "" for e in events if e != "[DONE]" for c in e["choices"])
+    return "".join(
+        c.get("text") or c.get("delta", {}).get("content") or "" for e in events if e != "[DONE]" for c in e["choices"])
 
 
 class Answers(unittest.TestCase):
     def test_a_completion_has_the_tokens_of_the_command_line(self):
-        run = subprocess.run([GYRE, "run", os.path.join(ROOT, "models/story"), "--no-chat", "-p", "Once upon a time", "-n", "40", "--temperature", "0",
-                              "--output", "json"], capture_output=True, text=True, timeout=60)
+        run = subprocess.run([
+            GYRE, "run",
+            os.path.join(ROOT, "models/story"), "--no-chat", "-p", "Once upon a time", "-n", "40", "--temperature", "0",
+            "--output", "json"
+        ], capture_output=True, text=True, timeout=60)
         status, r = server.post("/v1/completions", prompt="Once upon a time", max_tokens=40, temperature=0)
         self.assertEqual(status, 200)
         self.assertEqual(r["choices"][0]["text"], json.loads(run.stdout)["text"])
@@ -44,16 +48,19 @@ class Answers(unittest.TestCase):
         self.assertEqual(r["choices"][0]["finish_reason"], "length")
 
     def test_a_stream_says_what_the_whole_says(self):
-        for path, body in (("/v1/completions", {"prompt": "The little dog"}), ("/v1/chat/completions", {"messages": CHAT})):
+        for path, body in (("/v1/completions", {"prompt": "The little dog"}), ("/v1/chat/completions",
+                                                                               {"messages": CHAT})):
             _, whole = server.post(path, max_tokens=60, temperature=0, **body)
             events = server.stream(path, max_tokens=60, temperature=0, **body)
             choice = whole["choices"][0]
             self.assertEqual(events[-1], "[DONE]")
             self.assertEqual(text_of(events), choice.get("text") or choice["message"]["content"])
-            self.assertEqual([c["finish_reason"] for e in events[:-1] for c in e["choices"]][-1], choice["finish_reason"])
+            self.assertEqual([c["finish_reason"] for e in events[:-1] for c in e["choices"]][-1],
+                             choice["finish_reason"])
 
     def test_the_first_chunk_of_a_chat_has_the_role_and_the_last_the_usage(self):
-        events = server.stream("/v1/chat/completions", messages=CHAT, max_tokens=8, stream_options={"include_usage": True})
+        events = server.stream("/v1/chat/completions", messages=CHAT, max_tokens=8,
+                               stream_options={"include_usage": True})
         self.assertEqual(events[0]["choices"][0]["delta"], {"role": "assistant", "content": ""})
         self.assertEqual(events[-2]["choices"], [])
         self.assertEqual(events[-2]["usage"]["completion_tokens"], 8)
@@ -73,7 +80,8 @@ class Answers(unittest.TestCase):
         _, free = server.post("/v1/completions", prompt="Once upon a time", temperature=0, max_tokens=40)
         stop = free["choices"][0]["text"][25:32]
         for extra, end in (({}, ""), ({"include_stop_str_in_output": True}, stop)):
-            _, r = server.post("/v1/completions", prompt="Once upon a time", temperature=0, max_tokens=40, stop=["@@", stop], **extra)
+            _, r = server.post("/v1/completions", prompt="Once upon a time", temperature=0, max_tokens=40,
+                               stop=["@@", stop], **extra)
             self.assertEqual(r["choices"][0]["text"], free["choices"][0]["text"].split(stop)[0] + end)
             self.assertEqual((r["choices"][0]["finish_reason"], r["choices"][0]["stop_reason"]), ("stop", stop))
         events = server.stream("/v1/completions", prompt="Once upon a time", temperature=0, max_tokens=40, stop=stop)
@@ -88,16 +96,19 @@ class Answers(unittest.TestCase):
         self.assertEqual(len(set(texts)), 3)
 
     def test_echo_with_logprobs_covers_prompt_and_answer(self):
-        _, r = server.post("/v1/completions", prompt="Once upon a time", echo=True, logprobs=3, max_tokens=2, temperature=0)
+        _, r = server.post("/v1/completions", prompt="Once upon a time", echo=True, logprobs=3, max_tokens=2,
+                           temperature=0)
         l = r["choices"][0]["logprobs"]
         self.assertEqual("".join(l["tokens"]), r["choices"][0]["text"])
         self.assertIsNone(l["token_logprobs"][0])
         self.assertTrue(all(x < 0 for x in l["token_logprobs"][1:]))
         self.assertEqual(len(l["top_logprobs"][1]), 3)
-        self.assertEqual([r["choices"][0]["text"][o:o + len(t)] for o, t in zip(l["text_offset"], l["tokens"])], l["tokens"])
+        self.assertEqual([r["choices"][0]["text"][o:o + len(t)] for o, t in zip(l["text_offset"], l["tokens"])],
+                         l["tokens"])
 
     def test_chat_logprobs(self):
-        _, r = server.post("/v1/chat/completions", messages=CHAT, logprobs=True, top_logprobs=2, max_tokens=5, temperature=0)
+        _, r = server.post("/v1/chat/completions", messages=CHAT, logprobs=True, top_logprobs=2, max_tokens=5,
+                           temperature=0)
         content = r["choices"][0]["logprobs"]["content"]
         self.assertEqual(len(content), 5)
         for t in content:
@@ -114,7 +125,10 @@ class Answers(unittest.TestCase):
 
     def test_content_may_be_parts_of_text(self):
         parts = [{"role": "user", "content": [{"type": "text", "text": CHAT[0]["content"]}]}]
-        answers = [server.post("/v1/chat/completions", messages=m, max_tokens=10, temperature=0)[1]["choices"][0]["message"] for m in (CHAT, parts)]
+        answers = [
+            server.post("/v1/chat/completions", messages=m, max_tokens=10, temperature=0)[1]["choices"][0]["message"]
+            for m in (CHAT, parts)
+        ]
         self.assertEqual(*answers)
 
     def test_models(self):
@@ -147,11 +161,14 @@ class Refusals(unittest.TestCase):
             self.assertEqual(r["error"]["param"], param, r)
 
     def test_values_out_of_range_name_their_field(self):
-        for field, bad in (("temperature", -1), ("temperature", "hot"), ("top_p", 1.5), ("top_k", 1.5), ("min_p", -1), ("n", 0), ("n", 10 ** 9),
-                           ("max_tokens", -5), ("max_tokens", 10 ** 12), ("logprobs", 21), ("stop", 5), ("stop", [""]), ("stop", ["x"] * 1000),
-                           ("seed", "x"), ("stream", 1), ("logit_bias", {"x": 1}), ("logit_bias", {"99999999": 1}), ("logit_bias", []),
-                           ("repetition_penalty", 0), ("presence_penalty", []), ("stop_token_ids", [-1]), ("stop_token_ids", "x"),
-                           ("stream_options", {"include_usage": True}), ("suffix", "x"), ("priority", "x"), ("best_of", "x")):
+        for field, bad in (("temperature", -1), ("temperature", "hot"), ("top_p", 1.5), ("top_k", 1.5), ("min_p", -1),
+                           ("n", 0), ("n", 10**9), ("max_tokens", -5), ("max_tokens", 10**12), ("logprobs", 21),
+                           ("stop", 5), ("stop", [""]), ("stop", ["x"] * 1000), ("seed", "x"), ("stream", 1),
+                           ("logit_bias", {"x": 1}), ("logit_bias", {"99999999": 1}), ("logit_bias", []),
+                           ("repetition_penalty", 0), ("presence_penalty", []), ("stop_token_ids",
+                                                                                 [-1]), ("stop_token_ids", "x"),
+                           ("stream_options", {"include_usage": True}), ("suffix", "x"), ("priority", "x"), ("best_of",
+                                                                                                             "x")):
             with self.subTest(field=field, bad=str(bad)[:20]):
                 self.refused("/v1/completions", {"prompt": "x", field: bad})
 
@@ -161,16 +178,21 @@ class Refusals(unittest.TestCase):
                 self.refused("/v1/completions", {"prompt": bad})
 
     def test_messages_that_are_none(self):
-        for bad in (None, [], "x", [5], [{"content": "x"}], [{"role": 5, "content": "x"}], [{"role": "user", "content": 5}],
-                    [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}], [{"role": "user", "content": [{"type": "text"}]}]):
+        for bad in (None, [], "x", [5], [{"content": "x"}], [{"role": 5,
+                                                              "content": "x"}], [{"role": "user", "content": 5}],
+                    [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x"}}]}
+                     ], [{"role": "user", "content": [{"type": "text"}]}]):
             with self.subTest(bad=str(bad)[:60]):
                 self.refused("/v1/chat/completions", {"messages": bad})
 
     def test_what_is_not_supported_yet_says_so(self):
-        for field, value in (("tools", [{"type": "function"}]), ("response_format", {"type": "json_object"}), ("tool_choice", "auto"), ("audio", {"voice": "x"})):
+        for field, value in (("tools", [{"type": "function"}]), ("response_format", {"type": "json_object"}),
+                             ("tool_choice", "auto"), ("audio", {"voice": "x"})):
             self.refused("/v1/chat/completions", {"messages": CHAT, field: value}, param=field)
-        for field, value in (("tools", []), ("response_format", {"type": "text"}), ("tool_choice", "none"), ("functions", None)):
-            self.assertEqual(server.post("/v1/chat/completions", messages=CHAT, max_tokens=1, **{field: value})[0], 200, field)
+        for field, value in (("tools", []), ("response_format", {"type": "text"}), ("tool_choice", "none"),
+                             ("functions", None)):
+            self.assertEqual(
+                server.post("/v1/chat/completions", messages=CHAT, max_tokens=1, **{field: value})[0], 200, field)
 
     def test_bodies_that_are_no_objects(self):
         for bad in ("", "{", "[]", "null", "5", "[" * 100000, "{\"a\":" * 100000, "\xff"):
@@ -193,8 +215,15 @@ class Refusals(unittest.TestCase):
 
 class Company(unittest.TestCase):
     def test_many_streams_get_what_each_gets_alone(self):
-        prompts = ["The %s went to the %s and" % (a, b) for a in ("dog", "cat", "fox", "girl") for b in ("park", "sea", "shop", "hill")]
-        alone = [server.post("/v1/completions", prompt=p, max_tokens=40, temperature=0)[1]["choices"][0]["text"] for p in prompts]
+        prompts = [
+            "The %s went to the %s and" % (a, b)
+            for a in ("dog", "cat", "fox", "girl")
+            for b in ("park", "sea", "shop", "hill")
+        ]
+        alone = [
+            server.post("/v1/completions", prompt=p, max_tokens=40, temperature=0)[1]["choices"][0]["text"]
+            for p in prompts
+        ]
         got = [None] * len(prompts)
 
         def one(i):
@@ -206,7 +235,8 @@ class Company(unittest.TestCase):
 
     def test_a_client_that_leaves_stops_its_request(self):
         long = {"max_tokens": 1000, "ignore_eos": True}
-        asks = [("/v1/completions", dict(long, prompt="Once", n=4)), ("/v1/chat/completions", dict(long, messages=CHAT, n=4, max_tokens=None)),
+        asks = [("/v1/completions", dict(long, prompt="Once", n=4)),
+                ("/v1/chat/completions", dict(long, messages=CHAT, n=4, max_tokens=None)),
                 ("/v1/responses", {"input": "Once", "ignore_eos": True}), ("/v1/messages", dict(long, messages=CHAT)),
                 ("/v1/embeddings", {"input": [[5 + i] * 1000 for i in range(40)]})]
         for path, ask in asks:
@@ -217,7 +247,8 @@ class Company(unittest.TestCase):
     def leave(self, path, ask):
         s = socket.create_connection(("127.0.0.1", server.port))
         body = json.dumps(ask).encode()
-        s.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (path.encode(), len(body), body))
+        s.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" %
+                  (path.encode(), len(body), body))
         deadline = time.time() + PATIENCE
         while server.request("GET", "/server_info")[1]["running"] == 0 and time.time() < deadline:
             time.sleep(0.005)
@@ -237,14 +268,16 @@ class Ending(unittest.TestCase):
     def test_sigterm_lets_a_stream_finish(self):
         own = Server("models/story")
         events = []
-        t = threading.Thread(target=lambda: events.extend(own.stream("/v1/completions", prompt="Once", max_tokens=300, ignore_eos=True, n=2)))
+        t = threading.Thread(target=lambda: events.extend(
+            own.stream("/v1/completions", prompt="Once", max_tokens=300, ignore_eos=True, n=2)))
         t.start()
         while own.request("GET", "/server_info")[1]["running"] == 0:
             time.sleep(0.005)
         self.assertEqual(own.stop(), 0)
         t.join()
         self.assertEqual(events[-1], "[DONE]")
-        self.assertEqual(sorted(c["finish_reason"] for e in events[:-1] for c in e["choices"] if c["finish_reason"]), ["length", "length"])
+        self.assertEqual(sorted(c["finish_reason"] for e in events[:-1] for c in e["choices"] if c["finish_reason"]),
+                         ["length", "length"])
 
 
 if __name__ == "__main__":

@@ -48,7 +48,8 @@ class Models(Case):
         cls.folder = tempfile.TemporaryDirectory()
         cls.model = os.path.join(cls.folder.name, "model")
         shutil.copytree(SMALL, cls.model)
-        cls.change("tokenizer.json", lambda t: t.update(decoder={"type": "Replace", "pattern": {"Regex": "^.*$"}, "content": EVIL}))
+        cls.change("tokenizer.json",
+                   lambda t: t.update(decoder={"type": "Replace", "pattern": {"Regex": "^.*$"}, "content": EVIL}))
         cls.change("tokenizer_config.json", lambda t: t.update(chat_template="{{ messages[0].content }}" + EVIL))
 
     @classmethod
@@ -65,7 +66,8 @@ class Models(Case):
             json.dump(value, file)
 
     def test_an_answer(self):
-        run = ("run", self.model, "-p", "a", "-n", "3", "--device", "toy", "--no-chat", "--temperature", "0", "--ignore-eos")
+        run = ("run", self.model, "-p", "a", "-n", "3", "--device", "toy", "--no-chat", "--temperature", "0",
+               "--ignore-eos")
         self.clean(on_a_terminal(*run), SAFE)
         self.clean(on_a_terminal(*run, "--output", "json"), "2J")
         p = subprocess.run([serving.GYRE, *run], capture_output=True, timeout=60)
@@ -77,7 +79,8 @@ class Models(Case):
             json.dump({"messages": [{"role": "user", "content": "x"}]}, file)
         for command in (("detokenize", self.model, "--ids", "300,301"), ("render", self.model, "-f", request)):
             self.clean(on_a_terminal(*command), SAFE)
-            self.assertIn(EVIL.encode(), subprocess.run([serving.GYRE, *command], capture_output=True, timeout=60).stdout)
+            self.assertIn(EVIL.encode(),
+                          subprocess.run([serving.GYRE, *command], capture_output=True, timeout=60).stdout)
 
     def test_what_info_and_sentences_quote(self):
         self.clean(on_a_terminal("info", self.model))
@@ -97,7 +100,10 @@ class Servers(Case):
             path = os.path.join(tempfile.gettempdir(), "gyre-terminal-%d.jsonl" % os.getpid())
             with open(path, "w") as file:
                 file.write('{"prompt":"hi"}\n')
-            self.clean(on_a_terminal("bench", "serve", "--base-url", url, "--dataset-name", "custom", "--dataset-path", path, "--num-prompts", "1", "--backend", "openai-chat", "--ready-check-timeout-sec", "0"), "model" + SAFE)
+            self.clean(
+                on_a_terminal("bench", "serve", "--base-url", url, "--dataset-name", "custom", "--dataset-path", path,
+                              "--num-prompts", "1", "--backend", "openai-chat", "--ready-check-timeout-sec", "0"),
+                "model" + SAFE)
             os.unlink(path)
 
 

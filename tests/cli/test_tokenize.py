@@ -47,18 +47,24 @@ class Tokenize(unittest.TestCase):
             file.write(b"a\xff\xe2\x82b\xed\xa0\x80")
             file.flush()
             p = gyre("tokenize", QWEN3, "-f", file.name)
-        self.assertEqual(gyre("detokenize", QWEN3, "--ids", p.stdout.strip()).stdout, "a\ufffd\ufffdb\ufffd\ufffd\ufffd\n")
+        self.assertEqual(
+            gyre("detokenize", QWEN3, "--ids", p.stdout.strip()).stdout, "a\ufffd\ufffdb\ufffd\ufffd\ufffd\n")
 
     def test_a_faulty_line_is_answered_and_the_rest_go_on(self):
         p = gyre("tokenize", STORY, "--batch", input='"a"\n\n{"a":1}\nnonsense\n"\\ud800"\n"a"\n')
         lines = [json.loads(line) for line in p.stdout.splitlines()]
         self.assertEqual(p.returncode, 0)
-        self.assertEqual([line if isinstance(line, list) else list(line) for line in lines], [lines[0], ["error"], ["error"], ["error"], lines[0]])
+        self.assertEqual([line if isinstance(line, list) else list(line) for line in lines],
+                         [lines[0], ["error"], ["error"], ["error"], lines[0]])
         out = batch("detokenize", STORY, [[1269], [-1], [10**9], "x", [1.5], [[]], []])
-        self.assertEqual([o if isinstance(o, str) else list(o) for o in out], ["Once", ["error"], ["error"], ["error"], ["error"], ["error"], ""])
+        self.assertEqual([o if isinstance(o, str) else list(o) for o in out],
+                         ["Once", ["error"], ["error"], ["error"], ["error"], ["error"], ""])
 
     def test_every_text_survives_both_ways(self):
-        texts = ["", " ", "\0", "e\u0301", "\u00e9", "a\r\n\tb", "\U0001F98A" * 40, "日本語のテキスト", "x" * 5000, "اختبار", "\ufffd"]
+        texts = [
+            "", " ", "\0", "e\u0301", "\u00e9", "a\r\n\tb", "\U0001F98A" * 40, "日本語のテキスト", "x" * 5000, "اختبار",
+            "\ufffd"
+        ]
         ids = batch("tokenize", os.path.join(DATA, "tokenizers/gpt-2/tokenizer.json"), texts)
         self.assertEqual(batch("detokenize", os.path.join(DATA, "tokenizers/gpt-2/tokenizer.json"), ids), texts)
 
@@ -82,7 +88,10 @@ class LongText(unittest.TestCase):
             wanted = json.load(f)["files"]["../wikitext2/wiki.test.raw"][name]
         with open(os.path.join(DATA, "wikitext2/wiki.test.raw"), encoding="utf-8", newline="") as f:
             lines = f.read().split("\n")
-        ids = [i for line in batch("tokenize", os.path.join(DATA, "tokenizers", name, file), lines, "--no-special") for i in line]
+        ids = [
+            i for line in batch("tokenize", os.path.join(DATA, "tokenizers", name, file), lines, "--no-special")
+            for i in line
+        ]
         self.assertEqual(len(ids), wanted["tokens"])
         self.assertEqual(hashlib.sha256(struct.pack("<%di" % len(ids), *ids)).hexdigest(), wanted["sha256"])
 

@@ -7,8 +7,10 @@ FOLDERS = ["models/story", "tests/models/gemma4", "tests/models/qwen3_5"]  # ful
 
 
 def run(model, *flags, **environment):
-    p = subprocess.run([serving.GYRE, "run", model, "-p", "Once upon a time", "-n", "40", "--ignore-eos", "--temperature", "0", "--device", "toy",
-                        "--output", "json", *flags], capture_output=True, text=True, timeout=60, env=dict(os.environ, **environment))
+    p = subprocess.run([
+        serving.GYRE, "run", model, "-p", "Once upon a time", "-n", "40", "--ignore-eos", "--temperature", "0",
+        "--device", "toy", "--output", "json", *flags
+    ], capture_output=True, text=True, timeout=60, env=dict(os.environ, **environment))
     if p.returncode != 0:
         raise AssertionError(p.stderr)
     return json.loads(p.stdout)
@@ -50,7 +52,8 @@ class Toy(unittest.TestCase):
 
     def test_streams_whose_clients_left_do_not_hold_the_end_up(self):
         body = b'{"prompt":"Once upon a time","max_tokens":900,"temperature":0,"ignore_eos":true,"stream":true}'
-        request = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+        request = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (
+            len(body), body)
         for _ in range(3):
             server = serving.Server("models/story", "--device", "toy", "--max-num-seqs", "256")
             clients = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(200)]

@@ -17,14 +17,19 @@ from patience import PATIENCE
 ANIMALS = ("dog", "cat", "fox", "bird", "bear", "mouse", "girl", "boy")
 PLACES = ("park", "sea", "shop", "hill", "wood", "house", "moon", "garden")
 SHARED = "Once upon a time there was a small house by the sea, and in it lived an old woman who knew many stories. " * 3
-BAD_BODIES = (b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 50000, b'{"prompt": "x", "temperature": NaN}', b'{"prompt": "x", "temperature": 1e999}',
-              b'{"prompt": "x", "n": 1000000000}', b'{"prompt": []}', b'{"prompt": ""}', b'{"prompt": [-1]}', b'{"prompt": [99999999]}',
-              b'{"prompt": "x", "max_tokens": 99999999999999999999}', b'{"prompt": "x", "stop": [""]}', b'{"prompt": "x", "logit_bias": {"5": "x"}}',
-              b'{"prompt": "\\ud800", "top_p": 7}', b'{"messages": [{"content": "x"}]}', b'{"model": 5, "prompt": "x"}', b'{"prompt": "x", "logprobs": 1000}')
-BAD_FRAMES = (b"GET /health HTTP/1.1\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
-              b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b"GET / HTTP/9.9\r\nHost: x\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n{",
+BAD_BODIES = (b"", b"{", b"[]", b"null", b"\xff\xfe", b"[" * 50000, b'{"prompt": "x", "temperature": NaN}',
+              b'{"prompt": "x", "temperature": 1e999}', b'{"prompt": "x", "n": 1000000000}', b'{"prompt": []}',
+              b'{"prompt": ""}', b'{"prompt": [-1]}', b'{"prompt": [99999999]}',
+              b'{"prompt": "x", "max_tokens": 99999999999999999999}', b'{"prompt": "x", "stop": [""]}',
+              b'{"prompt": "x", "logit_bias": {"5": "x"}}', b'{"prompt": "\\ud800", "top_p": 7}',
+              b'{"messages": [{"content": "x"}]}', b'{"model": 5, "prompt": "x"}', b'{"prompt": "x", "logprobs": 1000}')
+BAD_FRAMES = (b"GET /health HTTP/1.1\r\n\r\n",
+              b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+              b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b"GET / HTTP/9.9\r\nHost: x\r\n\r\n",
+              b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 900\r\n\r\n{",
               b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-LOOKS = ("/", "/v1/models", "/health", "/health/live", "/health/ready", "/version", "/server_info", "/metrics", "/openapi.json", "/debug/requests")
+LOOKS = ("/", "/v1/models", "/health", "/health/live", "/health/ready", "/version", "/server_info", "/metrics",
+         "/openapi.json", "/debug/requests")
 
 
 def random_ask(rng):
@@ -36,7 +41,10 @@ def random_ask(rng):
         return "/v1/embeddings", {"input": text}
     if kind < 0.1:
         return "/tokenize", {"prompt": text}
-    body = {"max_tokens": rng.randint(1, 60), "seed": rng.randint(0, 99), "temperature": rng.choice((0, 0, 0.7, 1.1)), "top_p": rng.choice((1, 0.9))}
+    body = {
+        "max_tokens": rng.randint(1, 60), "seed": rng.randint(0, 99), "temperature": rng.choice((0, 0, 0.7, 1.1)),
+        "top_p": rng.choice((1, 0.9))
+    }
     if kind < 0.6:
         body.update(prompt=text, repetition_penalty=rng.choice((1, 1.2)), n=rng.choice((1, 1, 1, 2)))
         if rng.random() < 0.4:
@@ -51,7 +59,9 @@ def random_ask(rng):
     body["temperature"] = 0
     if kind < 0.9:
         return "/v1/messages", dict(body, messages=messages, model="story")
-    return "/v1/responses", {"input": messages[0]["content"], "max_output_tokens": 16 + body["max_tokens"], "temperature": 0}
+    return "/v1/responses", {
+        "input": messages[0]["content"], "max_output_tokens": 16 + body["max_tokens"], "temperature": 0
+    }
 
 
 def essence(path, answer):
@@ -74,14 +84,17 @@ def essence_of_stream(path, events):
         texts, ends = {}, {}
         for e in events[:-1]:
             for c in e["choices"]:
-                texts[c["index"]] = texts.get(c["index"], "") + (c.get("text") or c.get("delta", {}).get("content") or "")
+                texts[c["index"]] = texts.get(c["index"], "") + (c.get("text") or c.get("delta", {}).get("content")
+                                                                 or "")
                 ends[c["index"]] = c["finish_reason"] or ends.get(c["index"])
         return [(texts[i], ends[i]) for i in sorted(texts)]
     if path == "/v1/messages":
         assert events[-1]["type"] == "message_stop", events[-1]
         return ("".join(e["delta"]["text"] for e in events if e["type"] == "content_block_delta"),
                 [e["delta"]["stop_reason"] for e in events if e["type"] == "message_delta"][-1])
-    return "".join(e["delta"] for e in events if e["type"] == "response.output_text.delta"), events[-1]["response"]["status"]
+    return "".join(e["delta"]
+                   for e in events
+                   if e["type"] == "response.output_text.delta"), events[-1]["response"]["status"]
 
 
 class Traffic:
@@ -109,7 +122,8 @@ class Traffic:
 
     def head(self, path, n_bytes):
         fields = "".join("%s: %s\r\n" % field for field in self.headers.items())
-        return ("POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%s\r\n" % (path, n_bytes, fields)).encode()
+        return ("POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n%s\r\n" %
+                (path, n_bytes, fields)).encode()
 
     def get(self, path):
         c = self.connect()
@@ -175,7 +189,8 @@ class Traffic:
 
         def run():
             try:
-                events = self.stream("/v1/completions", {"prompt": "The", "max_tokens": 700, "ignore_eos": True}, {"X-Request-Id": name})
+                events = self.stream("/v1/completions", {"prompt": "The", "max_tokens": 700, "ignore_eos": True},
+                                     {"X-Request-Id": name})
                 ended.append(essence_of_stream("/v1/completions", events)[0][1])
             except Exception as e:
                 ended.append(repr(e))
@@ -192,7 +207,10 @@ class Traffic:
 
     def nonsense(self, rng):
         c = self.connect()
-        r = self.send(c, rng.choice(("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings")), rng.choice(BAD_BODIES))
+        r = self.send(
+            c, rng.choice(
+                ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/embeddings")),
+            rng.choice(BAD_BODIES))
         text = r.read()
         c.close()
         if r.status != 400:
@@ -219,7 +237,9 @@ class Traffic:
 
     def client(self, number, deadline):
         rng = random.Random("%s %d" % (self.seed, number))
-        actions = [self.whole] * 4 + [self.streamed] * 5 + [self.leaves] * 2 + [self.nonsense, self.broken_frame, self.looks] + [self.aborts] * (rng.random() < 0.3) + self.more_actions()
+        actions = [self.whole] * 4 + [self.streamed] * 5 + [self.leaves] * 2 + [
+            self.nonsense, self.broken_frame, self.looks
+        ] + [self.aborts] * (rng.random() < 0.3) + self.more_actions()
         while time.time() < deadline and len(self.faults) < self.max_faults:
             action = rng.choice(actions)
             try:

@@ -90,7 +90,8 @@ def check_texts(name: str, texts: List[str]) -> None:
     """C takes them as far as the first NUL."""
     for text in texts:
         if not isinstance(text, str) or not text or "\0" in text or not _has_utf8(text):
-            raise RequestError("%s: %r must be a string, not empty, without NUL and halves of characters" % (name, text))
+            raise RequestError("%s: %r must be a string, not empty, without NUL and halves of characters" %
+                               (name, text))
 
 
 def _has_utf8(text: str) -> bool:
