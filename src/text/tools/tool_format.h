@@ -1,0 +1,122 @@
+/* tool_format.h - how a model writes reasoning and tool calls: data, found from its chat template.
+ *
+ * A template shows how past turns are written, so it is rendered in pairs (with and without reasoning, tools, calls;
+ * one call and two; one argument and two; a string and a number) with words that no template has, and what stands
+ * between those words is what the model writes around them. A tokenizer that says it itself (response_template) is
+ * believed first; a table of rows, recognised by texts of the template's source, is for what cannot be rendered.
+ *
+ *     struct tool_format *f = tool_format_open(chat, variant);      // once a model; never fails
+ *     if (f->style == TOOL_STYLE_NONE) ...                          // calls are not understood: tools are refused
+ *     tool_parser_open(f, ...)                                      // tool_parser.h, for each answer
+ *     tool_format_tag(f, tools, &choice, ...)                       // a grammar that makes calls valid
+ *
+ * A text is reasoning, content and sections of calls. Marks are kept as the template writes them, blanks included;
+ * whoever reads takes blanks around a mark as they come, but of values, where they count.
+ *
+ *     [reasoning_open R reasoning_close] [content_open C content_close]
+ *     section_open  call call_separator call  section_close
+ *     call, JSON     call_open {"name": N, "arguments": A, "id": I} call_close   or such items of one array
+ *     call, MARKED   (mark slot)... call_close, each slot N, I or A: <tool_call>N<sep>A</tool_call>
+ *     channels       Harmony's messages: <|channel|>NAME to=functions.N<|message|>A<|call|>
+ *     A              JSON; a literal as Python or Gemma writes one; or for each: key_open K key_close V value_close */
+#pragma once
+
+#include "base/arena.h"
+#include "base/buf.h"
+#include "base/json.h"
+#include "text/template_chat.h"
+
+enum tool_style { TOOL_STYLE_NONE, TOOL_STYLE_JSON, TOOL_STYLE_MARKED, TOOL_STYLE_CHANNELS };
+
+enum tool_slot { TOOL_SLOT_NAME, TOOL_SLOT_ID, TOOL_SLOT_ARGUMENTS };
+
+enum tool_arguments {
+    TOOL_ARGUMENTS_JSON,
+    TOOL_ARGUMENTS_LITERAL, // f(a=1, b='x') or f{a:1,b:<|"|>x<|"|>}
+    TOOL_ARGUMENTS_TAGGED,  // a tag a key: strings as they are, anything else as JSON
+};
+
+/* What an id looks like. */
+enum tool_id {
+    TOOL_ID_ANY,   // the model writes none: "call_" and 24 letters and digits
+    TOOL_ID_INDEX, // "0", "1", ...
+    TOOL_ID_NINE,  // nine letters and digits
+    TOOL_ID_PATH,  // functions.NAME:INDEX
+};
+
+struct tool_head {
+    struct str mark; // before the slot; may be empty
+    enum tool_slot slot;
+};
+
+enum { TOOL_HEADS = 3 };
+
+struct tool_format {
+    struct arena arena;  // of all texts below
+    const char *found;   // "derived", "response_template", or the name of a row; NULL: nothing was found
+    const char *refusal; // why calls are not understood; NULL where they are
+
+    struct str reasoning_open, reasoning_close; // empty: no reasoning
+    bool reasoning_is_exact;                    // the blanks around both are known too
+    struct str content_open, content_close;     // often empty; no part of what is said
+
+    enum tool_style style;
+    struct str section_open, section_close; // often empty
+    struct str call_open, call_separator, call_close;
+    bool one_call; // a template that refuses more in a message
+
+    // JSON
+    bool in_array;
+    struct str wrapper_key, name_key, arguments_key, id_key; // no name_key: the object is {N: A}
+
+    // MARKED; heads[0].mark is call_open
+    struct tool_head heads[TOOL_HEADS];
+    size_t n_heads;
+
+    enum tool_arguments arguments;
+    struct str arguments_open, arguments_close; // around them all
+    struct str key_open, key_close, value_close, argument_separator;
+    struct str key_close_other; // before what is no string, where it differs from key_close
+    struct str quote;           // LITERAL: around strings; empty: " or '
+
+    enum tool_id id;
+};
+
+/* How a variant's model writes. A rendering that fails or costs too much tells nothing, so an odd template gives a
+ * format without calls, whose refusal says why. config: tokenizer_config.json's, or NULL. */
+struct tool_format *tool_format_open(const struct chat_template *t, const struct chat_variant *v, const json_t *config);
+void tool_format_free(struct tool_format *f); // NULL is fine
+
+/* One line for people: "<tool_call> JSON, reasoning <think>", or why not. */
+void tool_format_describe(const struct tool_format *f, struct buf *out);
+
+/* The end of a rendered prompt that belongs to the model's turn: "<think>\n" where the prompt opens the reasoning, the
+ * opening of a call, and empty most of the time. Borrowed from prompt. */
+struct str tool_format_opened(const struct tool_format *f, struct str prompt);
+
+/* Whether that end is inside the reasoning. */
+bool tool_format_opens_reasoning(const struct tool_format *f, struct str prompt);
+
+/* Appends an id for call `index` of a turn, in the form that the template takes. random: 128 bits. */
+void tool_format_make_id(const struct tool_format *f, struct str name, int index, const uint64_t random[2],
+                         struct buf *out);
+
+/* ---- grammars ---- */
+
+enum tool_choice_kind { TOOL_CHOICE_AUTO, TOOL_CHOICE_REQUIRED, TOOL_CHOICE_NAMED };
+
+struct tool_choice {
+    enum tool_choice_kind kind;
+    const char *name;  // NAMED
+    bool parallel;     // more than one call
+    bool all_strict;   // AUTO: also tools that do not say "strict": true
+    struct str opened; // tool_format_opened's, which the answer's text does not repeat
+};
+
+/* A structural tag (a JSON value, for grammar_compile) in which a text's calls are valid by construction: arguments by
+ * the tools' schemas; with AUTO whenever a call begins, otherwise at once. tools: OpenAI's [{"type": "function",
+ * "function": {...}}], those that may be called. The grammar is of what follows the reasoning. *out is NULL where a
+ * choice of AUTO binds nothing. ERR_UNSUPPORTED where calls are not understood; ERR_ARG names a tool that is not there.
+ */
+enum status tool_format_tag(const struct tool_format *f, const json_t *tools, const struct tool_choice *choice,
+                            json_t **out, struct error *err);
