@@ -1,0 +1,58 @@
+/* grammar.h - a grammar that a text must follow: compiled once, then shared by any number of matchers (matcher.h).
+ *
+ * A grammar comes as a JSON Schema, "any JSON object", a regular expression, llama.cpp's GBNF, Lark's EBNF, a list of
+ * choices, or structural tags (free text in which triggers begin grammars). Each front end makes the same
+ * intermediate form (ir.h) of it. The text is UTF-8 and is matched by bytes, from its first to its last.
+ *
+ * What cannot be enforced is refused by name: grammar_compile never loosens a grammar. A grammar that no text can
+ * satisfy is refused too. ERR_FORMAT: the source is not well-formed. ERR_UNSUPPORTED: it asks for what is not enforced.
+ * ERR_LIMIT: it is beyond a limit below. The sentence says what and where. */
+#pragma once
+
+#include "base/json.h"
+#include "base/status.h"
+#include "base/str.h"
+
+struct grammar; // immutable; counted references; any thread
+
+enum grammar_kind {
+    GRAMMAR_JSON_SCHEMA,
+    GRAMMAR_JSON_OBJECT, // any JSON object
+    GRAMMAR_REGEX,       // the whole text matches
+    GRAMMAR_GBNF,
+    GRAMMAR_LARK,
+    GRAMMAR_CHOICE,         // one of some texts
+    GRAMMAR_STRUCTURAL_TAG, // front/tags.h says which forms
+};
+
+/* How JSON is written where the schema leaves it open. Zeros are the default: between tokens what usual writers put
+ * there (front.h, JSON_WHITESPACE). */
+struct grammar_style {
+    struct str whitespace; // a regular expression for the white space between JSON tokens; ptr NULL: the default
+    bool compact;          // no white space at all
+};
+
+struct grammar_source {
+    enum grammar_kind kind;
+    struct str text;     // REGEX, GBNF, LARK
+    const json_t *value; // JSON_SCHEMA: the schema; CHOICE: an array of strings; STRUCTURAL_TAG: its object. Borrowed
+    struct grammar_style style;
+};
+
+/* Zeros are the defaults. */
+struct grammar_limits {
+    size_t source_bytes; // of a text, or of all strings of a value; 1 MiB
+    uint32_t nodes;      // of the intermediate form and of regular expressions, each; 1 Mi
+    size_t memory_bytes; // of one compiled grammar with what it learns while texts are matched; 256 MiB
+    int64_t compile_us;  // 2 s
+};
+
+/* On success *out is one reference, for grammar_release. */
+enum status grammar_compile(const struct grammar_source *source, const struct grammar_limits *limits,
+                            struct grammar **out, struct error *err);
+
+struct grammar *grammar_hold(struct grammar *grammar); // one reference more; returns its argument
+void grammar_release(struct grammar *grammar);         // NULL is fine
+
+/* What it takes of memory now, with what matchers have learnt about it and keep (masks of states ...). */
+size_t grammar_bytes(struct grammar *grammar);
