@@ -26,8 +26,9 @@
  * - Nothing is computed but inside gyre_poll, on the caller's thread (and the device's own).
  * - All functions of one engine are called from one thread. Engines are independent of one another.
  * - A program runs with later libraries of the same major number. Structs that callers fill begin with struct_size,
- * their sizeof; 0 stands for that of version 0.1. Members are only added, at the end, with zero for what was before;
- * one that an older library does not know is refused unless it is zero. gyre_info grows so too; other structs stay. */
+ *   their sizeof; 0 stands for that of version 0.1. Members are only added, at the end, with zero for what was before;
+ *   one that an older library does not know is refused unless it is zero. gyre_info grows so too; other structs stay.
+ */
 #pragma once
 
 #include <stdbool.h>

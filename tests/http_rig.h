@@ -6,7 +6,7 @@
  *     GET  /query?a=..                the value of a, or "none"
  *     GET  /later?ms=N                "later\n" after N ms, from another thread; no ms: never
  *     GET  /stream?n=N&batch=B&gap=US&size=S     N events "data: I xxx...\n\n" of S bytes, told B at a time by another
- * thread; with &asks=1 batch K waits until rig_seen.batches is K
+ *                                   thread; with &asks=1 batch K waits until rig_seen.batches is K
  *
  * A handler that waits is served by a thread of its own, which stops when the client is gone. */
 #pragma once

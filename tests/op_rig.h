@@ -222,8 +222,10 @@ const char *rig_query_dtype(const char *dtype, const char *kv_dtype, const struc
  * A result is judged by up to three numbers.
  *
  *     most     the largest error of a row relative to the row's largest value: finds the single wrong value that a mean
- * hides rms      sqrt(sum (got - want)^2 / sum want^2) over all values of all rows, the relative error of a result in
- * 16 bits cosine   of all values: for eight bits, against what nothing was rounded in
+ *              hides
+ *     rms      sqrt(sum (got - want)^2 / sum want^2) over all values of all rows, the relative error of a result in 16
+ *              bits
+ *     cosine   of all values: for eight bits, against what nothing was rounded in
  *
  * Of a result in bfloat16 1e-3 in rms is wanted. One rounding to bfloat16 moves a value by 2^-9 of itself at most, and
  * by 1.6e-3 in the root of the mean square, so it is held against an oracle that rounds where the op is defined to. An

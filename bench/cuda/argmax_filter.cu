@@ -2,9 +2,10 @@
  * stands for.
  *
  *     bench_argmax_filter [table|alike|outliers12|... [ROWS ...]]     the head of Qwen2.5-7B in bfloat16, normal
- * values: all nodes, by turns with lm_head.cu and SAMPLE, and nodes alone; alike: rows that have nine tenths in common,
- * and so the same candidates; outliers: a channel in 500 is so many times the others, first as it is, then with columns
- * scaled by what steps have learned
+ *                                               values: all nodes, by turns with lm_head.cu and SAMPLE, and nodes
+ *                                               alone; alike: rows that have nine tenths in common, and so the same
+ *                                               candidates; outliers: a channel in 500 is so many times the others,
+ *                                               first as it is, then with columns scaled by what steps have learned
  *
  * Every figure twice: of a short graph, and steady, after some tenths of a second of the same, when power has taken the
  * clock down as it does in a step. */

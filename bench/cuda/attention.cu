@@ -1,12 +1,13 @@
 /* attention.cu - the attention kernels of the CUDA backend alone: checked against the plain kernel, and timed.
  *
  *   bench_attention check [WORD]     every shape and element against the plain kernel, over a poisoned cache; a
- * sequence alone gives the bits that it gives among others; exit status 1 where one differs. Of those alone whose name
- * has the word, or that have short keys ("short") bench_attention decode [ELEMENT [MODEL [N LENGTH]]] one token a
- * sequence: us, GB/s of keys and values, per cent of READ_RATE; of models whose name has MODEL in it, of N sequences of
- * LENGTH tokens in place of the list bench_attention pair [ELEMENT]   QKV_PREP of unscaled products, with Gemma's
- * norms, and both together as in a step bench_attention prefill [ELEMENT [MODEL]] prompts, whole and in chunks: us,
- * TFLOP/s
+ *                                    sequence alone gives the bits that it gives among others; exit status 1 where one
+ *                                    differs. Of those alone whose name has the word, or that have short keys ("short")
+ *   bench_attention decode [ELEMENT [MODEL [N LENGTH]]] one token a sequence: us, GB/s of keys and values, per cent of
+ *                                    READ_RATE; of models whose name has MODEL in it, of N sequences of LENGTH tokens
+ *                                    in place of the list
+ *   bench_attention pair [ELEMENT]   QKV_PREP of unscaled products, with Gemma's norms, and both together as in a step
+ *   bench_attention prefill [ELEMENT [MODEL]] prompts, whole and in chunks: us, TFLOP/s
  *
  * Times are medians of graphs of 20 launches over caches that together pass the L2. ELEMENT: f16 (default), bf16, e4m3,
  * int8. */

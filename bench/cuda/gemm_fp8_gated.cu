@@ -2,8 +2,9 @@
  * beside the fastest of cuBLASLt's e4m3 products with one scale.
  *
  *     bench_gemm_fp8_gated table [ROWS ...]    gate_up of some models: launches behind one another in a graph, weights
- * rotated past the L2 bench_gemm_fp8_gated cuts [ROWS ...]     other cuts of each than gated_cut_of's, the fastest
- * first bench_gemm_fp8_gated cuts0 ...           of the first model (0, 1 and 2 there are)
+ *                                              rotated past the L2
+ *     bench_gemm_fp8_gated cuts [ROWS ...]     other cuts of each than gated_cut_of's, the fastest first
+ *     bench_gemm_fp8_gated cuts0 ...           of the first model (0, 1 and 2 there are)
  *
  * Every figure twice: of a short graph, and steady, after half a second of the same, when power has taken the clock
  * down as it does in a step. Ours includes scales and GATED_ACT; the library's is the unscaled products in half

@@ -2,7 +2,8 @@
  * beside the fastest of cuBLASLt's e4m3 products with one scale.
  *
  *     bench_gemm_fp8_prefill [ROWS ...]       the linears of some models: launches behind one another in a graph,
- * weights rotated past the L2 bench_gemm_fp8_prefill cuts [ROWS ...]  those by every cut
+ *                                             weights rotated past the L2
+ *     bench_gemm_fp8_prefill cuts [ROWS ...]  those by every cut
  *
  * Every figure twice: of a short graph, and steady, after half a second of the same, when power has taken the clock
  * down as it does in a step. Those of gated linears, ours, include scales and GATED_ACT; all others are unscaled

@@ -2,10 +2,11 @@
  * cuBLASLt's e4m3 products with one scale.
  *
  *     bench_gemm_fp8_small_m table [ROWS ...]    each linear of some models: launches behind one another in a graph,
- * weights rotated past the L2 bench_gemm_fp8_small_m step [ROWS ...]     the linears of all layers of a step, one
- * behind the other bench_gemm_fp8_small_m cuts [ROWS ...]     other cuts of each than small_m_cut_of's
+ *                                                weights rotated past the L2
+ *     bench_gemm_fp8_small_m step [ROWS ...]     the linears of all layers of a step, one behind the other
+ *     bench_gemm_fp8_small_m cuts [ROWS ...]     other cuts of each than small_m_cut_of's
  *     bench_gemm_fp8_small_m chain [ROWS ...]    layers as a step has them: ADD_NORM, qkv, a stand-in for attention,
- * quantise, o, ADD_NORM, gate_up, quantise, down, with rings of several sizes
+ *                                    quantise, o, ADD_NORM, gate_up, quantise, down, with rings of several sizes
  */
 #include "backend/cuda/linear/ending.h"
 #include "backend/cuda/linear/gemm_fp8_small_m.cu"

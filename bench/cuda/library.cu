@@ -2,8 +2,9 @@
  * some models as an engine on the library would run them.
  *
  *     bench_library [table [ROWS ...]]    e4m3 with one scale a side, e4m3 with a scale a row of both, for which there
- * is one algorithm, the head in 16 bits; each as launches behind one another in a graph, weights rotated past the L2,
- * and what all linears of a step add up to. No bias, no activation. */
+ *                                         is one algorithm, the head in 16 bits; each as launches behind one another in
+ *                                         a graph, weights rotated past the L2, and what all linears of a step add up
+ *                                         to. No bias, no activation. */
 #include "backend/cuda/value.h"
 #include "products.cuh"
 

@@ -3,9 +3,9 @@
  *
  *   build/cuda/bench_linear [table|cuts|step] [rows ...]
  *     table   every shape and number of rows: microseconds, GB/s of the weight, per cent of 4.6 TB/s; nodes start early
- * unless GYRE_EARLY_START=0; cuBLASLt's best of 16 (e4m3 x e4m3 with one scale, or 16 bit) cuts    which cut into
- * blocks and warps is fastest, the chosen one, and the three best step    all linears of a model's step in their order,
- * without what lies between */
+ *             unless GYRE_EARLY_START=0; cuBLASLt's best of 16 (e4m3 x e4m3 with one scale, or 16 bit)
+ *     cuts    which cut into blocks and warps is fastest, the chosen one, and the three best
+ *     step    all linears of a model's step in their order, without what lies between */
 #include "backend/cuda/linear/ending.h"
 #include "backend/cuda/linear/gemv.h"
 #include "backend/cuda/value.h"

@@ -2,8 +2,8 @@
  * float32.
  *
  *     bench_lm_head [table [ROWS ...]]   heads of some models in 16 bits: launches behind one another in a graph,
- * weights rotated past the L2, of rows that want no logits, and of rows that all do bench_lm_head cuts [ROWS ...] other
- * cuts of the first one than head_cut_of's
+ *                                     weights rotated past the L2, of rows that want no logits, and of rows that all do
+ *     bench_lm_head cuts [ROWS ...]      other cuts of the first one than head_cut_of's
  *
  * Every figure twice: of a short graph, and steady, after half a second of the same, when power has taken the clock
  * down as it does in a step. The library's products write their logits. */

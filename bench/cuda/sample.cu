@@ -1,8 +1,8 @@
 /* sample.cu - times SAMPLE (src/backend/cuda/sample/sample.cu) by what is asked of its rows.
  *
  *     bench_sample [ROWS ...]     rows of 152,064 logits, with their largest as lm_head.cu leaves them: of a model that
- * is sure of itself, normal numbers of deviation 2 and above them 400 tokens as 20 - 2.2 ln(rank), and of one that
- * knows nothing, normal numbers of deviation 1
+ *                                 is sure of itself, normal numbers of deviation 2 and above them 400 tokens as 20 -
+ *                                 2.2 ln(rank), and of one that knows nothing, normal numbers of deviation 1
  *
  * A figure is of eight nodes in a graph, with other rows each where there are enough. */
 #include "backend/cuda/head/lm_head.h"

@@ -8,9 +8,11 @@
  * sequences of `gyre bench decode`:
  *
  *   the step     from one graph's first kernel to the next graph's: median, how much of it no kernel ran, and between
- * two graphs a layer      the nodes that repeat, each with its start from the layer's, how long it runs, and how long
- * it runs by itself: from the end of the node before to its own; `early` is how long before that end it had begun
- * (programmatic launch) by name      the same summed over the step, so that `alone` adds up to the step
+ *                two graphs
+ *   a layer      the nodes that repeat, each with its start from the layer's, how long it runs, and how long it runs by
+ *                itself: from the end of the node before to its own; `early` is how long before that end it had begun
+ *                (programmatic launch)
+ *   by name      the same summed over the step, so that `alone` adds up to the step
  *
  * All are medians over layers and steps. What tracing costs is seen by the step that it prints beside the one that the
  * program prints, and that one beside the same command without this library.

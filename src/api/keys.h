@@ -9,9 +9,11 @@
  *
  *     name         letters, digits, - _ and '.', up to 63; what logs and messages call the key
  *     key          8 characters or more without blanks, or sha256: and 64 hexadecimal digits (printf %s KEY |
- * sha256sum) requests     a minute: of everything that is sent as POST tokens       a minute: prompt and answer; k is
- * 1,000 and M 1,000,000 concurrency  requests in flight priority     of its requests, lower first; a request may lower
- * its own further, not raise it
+ *                  sha256sum)
+ *     requests     a minute: of everything that is sent as POST
+ *     tokens       a minute: prompt and answer; k is 1,000 and M 1,000,000
+ *     concurrency  requests in flight
+ *     priority     of its requests, lower first; a request may lower its own further, not raise it
  *
  * Only digests are kept, and comparing them takes as long whatever was sent. Each key is a tenant of the engine, which
  * gives tenants equal shares (base/fair_share.h), and prompts of different keys share no cache.

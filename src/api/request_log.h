@@ -1,7 +1,7 @@
 /* request_log.h - one line a request, when it is over, on a descriptor.
  *
  *     2026-11-21T23:50:00.123Z 200 POST /v1/completions request_id=5f.. id=cmpl-.. client=127.0.0.1:50412 key=team
- * prompt=4 cached=0 generated=20 queue_ms=0.1 ttft_ms=3.4 total_ms=60.1 finish=length ended=complete
+ *         prompt=4 cached=0 generated=20 queue_ms=0.1 ttft_ms=3.4 total_ms=60.1 finish=length ended=complete
  *
  * (on one line), or the same as an object of JSON. A line is one write. When nobody reads the other end, lines are
  * dropped and counted, and no request waits for the log. */

@@ -12,9 +12,9 @@
  *     block_table[g]  [S, table_width[g]]: entry i holds positions [i*block_size, (i+1)*block_size); -1: none
  *                     (out of the window and given back). What stands behind position seq_len - 1 means nothing
  *     state_slot[s]   of recurrent groups; the state is zeroed where the sequence's first row has position 0. Where
- * that row lies before the state's end, by max_back tokens at most, the state goes back to it first copies[i]       of
- * cache, done one after the other before any token of the step and after all earlier steps out_row[r]      the token
- * row that output row r is made of, ascending
+ *                     that row lies before the state's end, by max_back tokens at most, the state goes back to it first
+ *     copies[i]       of cache, done one after the other before any token of the step and after all earlier steps
+ *     out_row[r]      the token row that output row r is made of, ascending
  *
  * Owned and filled by the engine; a backend reads it until the step is collected. A plan is numbers alone: it points
  * nowhere but to its own arrays, so that it can be sent to another process. What is wanted of the output rows

@@ -2,10 +2,11 @@
  * (backend_ops.commit_cache).
  *
  *     open    the pool has no block, then those of one piece of each group; then, if there is memory, two for each
- * sequence that may run, of at most FIRST_BYTES: the first batch would wait for them (a piece takes 0.1 to 3 ms, once
- * in a while 30) step    while the device computes, a piece more where fewer blocks are blank than running sequences
- * can want next a plan that wants more than that asks for it at once (sched/kv_pool.h) idle    after cache_idle_us
- * without work all but the first piece goes back; remembered prompts go with it
+ *             sequence that may run, of at most FIRST_BYTES: the first batch would wait for them (a piece takes 0.1 to
+ *             3 ms, once in a while 30)
+ *     step    while the device computes, a piece more where fewer blocks are blank than running sequences can want next
+ *             a plan that wants more than that asks for it at once (sched/kv_pool.h)
+ *     idle    after cache_idle_us without work all but the first piece goes back; remembered prompts go with it
  *
  * A device that has none left is not asked again for a second: meanwhile the pool is as large as it is. What else goes
  * wrong is the device's sticky fault (g->cache_fault), which the step tells that wanted the memory, or the next. */

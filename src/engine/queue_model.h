@@ -4,9 +4,10 @@
  *
  *     t_prompt   of a token in a step full of prompts        } both predicted by the scheduler's model of a step's cost
  *     t_answer   of a token in a step of running sequences   } (sched/step_cost.h), learned from the steps that were
- * run turns      answers that must end before there is a place: 1 + requests ahead - free places, at least 0 correction
- * what requests have waited over what the rest of the formula said when they came, lately: for what the model does not
- * know, such as a processor that others use too
+ *                run
+ *     turns      answers that must end before there is a place: 1 + requests ahead - free places, at least 0
+ *     correction what requests have waited over what the rest of the formula said when they came, lately: for what the
+ *                model does not know, such as a processor that others use too
  *
  * Ahead are the requests that wait already; with several tenants, who take turns (base/fair_share.h), those of the own
  * tenant times the number of tenants that wait, so a tenant that floods the queue is told so while others are still let

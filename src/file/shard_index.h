@@ -1,7 +1,7 @@
 /* shard_index.h - model.safetensors.index.json: which tensor is in which file of a split checkpoint.
  *
  *     {"metadata": {"total_size": 9086705888}, "weight_map": {"lm_head.weight": "model-00002-of-00002.safetensors",
- * ...}}
+ *     ...}}
  *
  * total_size must be a number that is not negative but is compared with nothing: tools that strip or
  * quantise tensors leave it stale, and what the shards hold is checked tensor by tensor. */

@@ -5,7 +5,9 @@
  *
  *     static struct {
  *         const char *prompt; int64_t n_tokens; double temperature; bool chat; struct flag_list stop; const char
- * *output; } opt = {.n_tokens = 256, .temperature = 1, .output = "text"}; static const struct flag flags[] = {
+ *         *output;
+ *     } opt = {.n_tokens = 256, .temperature = 1, .output = "text"};
+ *     static const struct flag flags[] = {
  *         {"prompt", 'p', FLAG_STRING, &opt.prompt, "TEXT", "Input", "the prompt"},
  *         {"n-tokens", 'n', FLAG_INT, &opt.n_tokens, "N", "Output", "stop after N tokens", .min = 0, .max = 1e9},
  *         {"temperature", 0, FLAG_REAL, &opt.temperature, "T", "Sampling", "0 is greedy", .min = 0, .max = 100},

@@ -1,8 +1,9 @@
 /* gemma4.c - Gemma 4 (text): 31B dense, 26B-A4B, and the E-models (E2B, E4B).
  *
- *     h = N_in(x);  q = rope(q_norm(Wq h));  k = rope(k_norm(Wk h));  v = v_norm(Wv h), or v_norm(Wk h) on global
- * layers x += N_post_attn(Wo attention(q, k, v))           scale 1 m = ffn(N_pre_ff(x));  with experts: m = N_ff1(m) +
- * N_ff2(experts(N_pre_ff2(x), router(x))) x += N_post_ff(m);  in E-models then x += N_input(Wp (act(Wi x) * inputs_l))
+ *     h = N_in(x);  q = rope(q_norm(Wq h));  k = rope(k_norm(Wk h));  v = v_norm(Wv h);  global layers: v_norm(Wk h)
+ *     x += N_post_attn(Wo attention(q, k, v))           scale 1
+ *     m = ffn(N_pre_ff(x));  with experts: m = N_ff1(m) + N_ff2(experts(N_pre_ff2(x), router(x)))
+ *     x += N_post_ff(m);  in E-models then x += N_input(Wp (act(Wi x) * inputs_l))
  *     x *= layer_scalar
  *     router(x): softmax of W (norm(x) * scale / sqrt(D)), top-k, divided by their sum, times per_expert_scale
  *

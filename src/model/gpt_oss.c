@@ -4,7 +4,7 @@
  *
  *   as bf16 (transformers)   gate_up_proj [E, D, 2F]  column 2i gate i, 2i+1 up i;  down_proj [E, F, D]: transposed
  *   as MXFP4 (released)      gate_up_proj_blocks [E, 2F, D/32, 16] and _scales [E, 2F, D/32], row 2i gate i;  down_proj
- * [E, D, F/32, 16]
+ *                            [E, D, F/32, 16]
  *
  * Both are the same matrices to the program: strided parts undo the layout. Reference: transformers
  * modeling_gpt_oss.py. */

@@ -15,7 +15,7 @@
  *     nodes       o ----- o ----- o ----- o
  *     state               A               B                 A: where another text parted from this one
  *                                                           B: the last whole block of the prompt, or of the answer so
- * far
+ *                                                           far
  *
  * Blocks may have no memory yet: then only those that are there (blocks.n_usable) can be free, and more are asked for
  * (commit) when nobody knows what the free ones hold, before anything that is remembered is given up. Where the device

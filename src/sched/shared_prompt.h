@@ -2,7 +2,8 @@
  * many callers with one system prompt. The text is computed once.
  *
  *     running   [ shared ............ n_computed) ......... | its own        a later one waits until n_computed has
- * passed waiting   [ shared ................................... | its own        what they share, then takes the blocks
+ *               passed
+ *     waiting   [ shared ................................... | its own        what they share, then takes the blocks
  *
  * Full blocks come from the prefix cache. The last block that they share is not full, or goes on differently: the later
  * one gets a copy of it. Where there is recurrent state the later one goes on from a checkpoint, and waits for that. */

@@ -1,7 +1,7 @@
 /* step_cost.h - how long a step takes, learned from the steps that were run.
  *
  *     microseconds = w0 + w1 * tokens + w2 * pairs + copied / rate       pairs: query-key pairs, what attention is made
- * of
+ *                                                                        of
  *
  * fitted by recursive least squares with directional forgetting (Cao and Schwartz, Automatica 36, 2000): what a step
  * speaks of replaces what older ones said of the same, so the fit follows a machine that slows down, and thousands of

@@ -2,7 +2,7 @@
  * bound against double precision.
  *
  *     test_argmax_filter [SEED|- [N [small]]]     N random cases; small: without the large ones. Without SEED
- * $GYRE_TEST_SEED or the clock.
+ *                                                 $GYRE_TEST_SEED or the clock.
  *
  * Of random heads of several kinds and steps of 1 to 512 rows:
  *     the tokens of lm_head.cu and SAMPLE, and their flags, from poisoned scratch, twice, and each row by itself
@@ -10,9 +10,9 @@
  *     what product ends with: of each token the best lower bound of all, and on its list all rows that reach it
  *     the largest logit in double precision, but for what float32 sums may be off
  *     |w.x - (what bytes say)| / bound of all pairs of a row of W and a token: never above 1, and as large as the
- * rounding makes it, so that a bound that is too narrow or too wide shows: errors are sums of thousands of independent
- * terms of a known variance, so normal logits of single rows, bit for bit those of lm_head.cu The copy lies by flips
- * and sides that are drawn, all of one side too, or are not known. */
+ *     rounding makes it, so that a bound that is too narrow or too wide shows: errors are sums of thousands of
+ *     independent terms of a known variance, so normal logits of single rows, bit for bit those of lm_head.cu
+ * The copy lies by flips and sides that are drawn, all of one side too, or are not known. */
 #include "backend/cuda/head/argmax_filter.cu"
 #include "backend/cuda/head/argmax_filter.h"
 #include "backend/cuda/head/lm_head.h"

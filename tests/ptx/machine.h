@@ -11,13 +11,11 @@
  *
  * It is made to find faults, so where there is a choice it takes the bad one:
  *   - memory that nobody wrote is 0xff bytes (NaNs), and an access outside of an allocation or of shared memory ends
- * the program with the kernel and the line of PTX;
- *   - bulk copies land when their barrier is looked at, at the earliest, in an order drawn from a seed; what lay there
- * before is poisoned when they are asked for;
- *   - so do arrivals at barriers of other blocks; a block that ends within some instructions of one ends the program,
- * as it may on a device;
- *   - products of the tensor core read their operands, and write their sums, when they are waited for and no sooner;
- *   - warps run in an order drawn from the seed, until they wait; when all wait for ever, all are named.
+ *   the program with the kernel and the line of PTX; - bulk copies land when their barrier is looked at, at the
+ *   earliest, in an order drawn from a seed; what lay there before is poisoned when they are asked for; - so do
+ *   arrivals at barriers of other blocks; a block that ends within some instructions of one ends the program, as it may
+ *   on a device; - products of the tensor core read their operands, and write their sums, when they are waited for and
+ *   no sooner; - warps run in an order drawn from the seed, until they wait; when all wait for ever, all are named.
  *
  * An op test of the backend takes seconds to a minute: some 30 million instructions of a warp a second, and 10 to 19
  * billion multiply-adds of the tensor core.
@@ -30,10 +28,13 @@
  *     words.c, module.c, parse.c    PTX text to functions and instructions                          (words.h, module.h)
  *     machine.c                     clusters, blocks and warps; who runs; divergence
  *     arithmetic.c, arithmetic.def  what lanes compute                                              (numbers.h: halves,
- * bfloat16, e4m3) memory.c                      loads, stores, atomics; where an address lies control.c branches,
- * barriers of threads, votes, shuffles copies.c                      barriers in shared memory, asynchronous copies,
- * tensor maps     (tensor_map.h) matrices.c                    ldmatrix and its like, mma, wgmma cudart*.c, cublaslt.c
- * the runtime, the driver and the library, as far as tests and the backend call them   (runtime.h)
+ *                                   bfloat16, e4m3)
+ *     memory.c                      loads, stores, atomics; where an address lies
+ *     control.c                     branches, barriers of threads, votes, shuffles
+ *     copies.c                      barriers in shared memory, asynchronous copies, tensor maps     (tensor_map.h)
+ *     matrices.c                    ldmatrix and its like, mma, wgmma
+ *     cudart*.c, cublaslt.c         the runtime, the driver and the library, as far as tests and the backend call them
+ *                                   (runtime.h)
  *
  * An instruction is found by its whole name in the tables of those files (struct opcode). One that is in none ends the
  * program when it is reached, with its name: nothing is passed over. */

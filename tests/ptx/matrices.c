@@ -375,8 +375,8 @@ static enum outcome run_commit(struct warp *w, const struct insn *i, uint32_t la
  * of the contraction, with M or N along it.
  *
  *     Lines are `width` bytes apart, eight of them; the next eight are `eight` bytes further. Of a line width / 16
- * pieces follow each other, the next as many are `across` bytes further. Then the piece's number in the line is changed
- * (exclusive or) by bits 7.. of the address, as many as it has. */
+ *     pieces follow each other, the next as many are `across` bytes further. Then the piece's number in the line is
+ *     changed (exclusive or) by bits 7.. of the address, as many as it has. */
 struct operand {
     uint32_t start, eight, across, width;
 };

@@ -50,8 +50,10 @@ int64_t placed_run(const struct placed *w, int64_t row, const struct weight_part
 /* Cache memory of a group, layer after layer. In a block of block_size slots:
  *
  *   KV      k [head][k_dim][slot]    slot innermost: the scores of neighbouring keys are a vector, with no sum across
- * lanes v [head][slot][v_dim] LATENT  [slot][k_dim] STATE   state_floats a slot: conv inputs [kernel-1][channels]
- * oldest first, then [value head][key_dim][value_dim] */
+ *           lanes v [head][slot][v_dim]
+ *   LATENT  [slot][k_dim]
+ *   STATE   state_floats a slot: conv inputs [kernel-1][channels] oldest first, then [value head][key_dim][value_dim]
+ */
 struct cache {
     void *memory;
     float *at; // within memory, where a line begins

@@ -7,7 +7,8 @@
  *
  *     A   16 rows of weights, 32 columns, as the checkpoint stores them
  *     B   4 rows of x: [16 pairs of columns][high x 4, middle x 4, low x 4, nothing x 4][the pair], a line of 64 bytes
- * a pair C   [16 rows of weights][high x 4, middle x 4, low x 4]
+ *         a pair
+ *     C   [16 rows of weights][high x 4, middle x 4, low x 4]
  *
  * A tile whose rows begin with a cache line is loaded twice as fast as one whose rows lie in two, and checkpoints align
  * nothing. So where all rows of a part lie alike, columns are counted from the line in which a row begins: before its

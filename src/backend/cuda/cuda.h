@@ -1,10 +1,9 @@
 /* cuda.h - the objects of the CUDA backend: a device, a program loaded on it, and one made ready for steps.
  *
  *     open device (device/) -> load weights (weights/) -> caches (step/cache.c) -> compile (step/compile.c): values get
- * elements and places, ops their arguments; LINEARs their kernels (linear/choose.c); graphs are captured
- * (step/graphs.c)
- *     -> a step: its plan goes up (step/plan.c), its nodes (step/lower.c) on the stream (step/launch.c), results come
- * back (step/step.c)
+ *     elements and places, ops their arguments; LINEARs their kernels (linear/choose.c); graphs are captured
+ *     (step/graphs.c) -> a step: its plan goes up (step/plan.c), its nodes (step/lower.c) on the stream
+ *     (step/launch.c), results come back (step/step.c)
  *
  * Products run in float16 where the checkpoint stores most of its matrices in 16 bits or fewer (eight times finer than
  * bfloat16; what its range does not hold is refused when weights are placed), else in float32; matrices of LINEAR may

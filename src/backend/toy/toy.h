@@ -2,7 +2,7 @@
  * what stands in front of one.
  *
  *     gyre serve models/story --device toy        the model's tokenizer, vocabulary and cache groups; its weights are
- * not read
+ *                                                 not read
  *
  * Its cache holds, in the blocks and slots that the plan names, a hash of all tokens up to that place, made from the
  * slot before. An output row looks at the last slots, at some farther and farther back and at a few more, chosen by

@@ -4,9 +4,11 @@
  * A block holds, for block_size slots,
  *
  *     keys    [head][panel][slot][panel bytes]     rows of k_dim elements cut into panels of 128 bytes (64 or 32 where
- * a row is values  [head][panel][slot][panel bytes]     no multiple of 128; the whole row where it is no multiple of 32
- * either) scales  key [head][slot], value [head][slot] float32; of e4m3 and int8 alone: a value is its element times
- * the row's scale
+ *             a row is
+ *     values  [head][panel][slot][panel bytes]     no multiple of 128; the whole row where it is no multiple of 32
+ *             either)
+ *     scales  key [head][slot], value [head][slot] float32; of e4m3 and int8 alone: a value is its element times the
+ *             row's scale
  *
  * Short keys (core/ops.def, k_turned) have of a key its k_dim channels that turn, those of either half of a head one
  * after the other. Its other channels are its value's, whose row begins with the same k_dim channels: the second half

@@ -2,8 +2,9 @@
  *
  *     MLA_PREP        c = norm(kva[0..rank)) w;  [c | rope(kva[rank..))] into the cache (block 0 of a row);
  *                     out_h = [Wuk_h^T q_nope | rope(q_rope)]: threads over rank, Wuk's rows one after another,
- * coalesced MLA_ATTENTION   four warps deal the keys as in attention.cu; key and value are the same latent row, read
- * once a head; then Wuv_h o, a warp an output channel */
+ *                     coalesced
+ *     MLA_ATTENTION   four warps deal the keys as in attention.cu; key and value are the same latent row, read once a
+ *                     head; then Wuv_h o, a warp an output channel */
 #include "backend/cuda/attention/mla.h"
 #include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/rows/rows.h"

@@ -2,11 +2,12 @@
  * multiprocessor reads what is near it: made by l2_copy.cu, kept by l2_copy.c, read by l2_copy.cuh.
  *
  *     page    2 MB of addresses. Which side a chunk of 4 KB in it is on is the parity of its offset's bits 12 and 13,
- * some of 15 to 20 (dl2_sides.hash), and of the page's flip group   32 KB: eight chunks, of which a half is on either
- * side: chunks 0, 4, 3, 7 or 1, 5, 2, 6. One copy by a tensor map brings a half; both halves hold the same tile `rows`
- * rows of W; a piece of it is 128 bytes of each, one row behind the other. The first 128 rows are in each half of a
- * group, a quarter of them in each of its chunks; what there is beyond, the tail, in parts of up to 32 rows in chunks
- * of groups behind those of the pieces
+ *             some of 15 to 20 (dl2_sides.hash), and of the page's flip
+ *     group   32 KB: eight chunks, of which a half is on either side: chunks 0, 4, 3, 7 or 1, 5, 2, 6. One copy by a
+ *             tensor map brings a half; both halves hold the same
+ *     tile    `rows` rows of W; a piece of it is 128 bytes of each, one row behind the other. The first 128 rows are in
+ *             each half of a group, a quarter of them in each of its chunks; what there is beyond, the tail, in parts
+ *             of up to 32 rows in chunks of groups behind those of the pieces
  *
  * Every tile is there to its end: zeros beyond the weight's rows and columns. Bytes of a chunk that are no row's are
  * never written, and never read. Wherever a block runs, what it reads is the same: were a flip or a multiprocessor's

@@ -4,9 +4,10 @@
  * time longer. All multiprocessors do so at once: that moves a time by little (docs/lab/cuda_decoding.md).
  *
  *     multiprocessors    each times the same lines of a few pages. Less their means, the times of any two are alike or
- * opposite, but for some cycles; what is common to all is found as the principal axis of them pages              chunks
- * by twos that differ in bit 12, eight such pairs of a page from everywhere in it. A multiprocessor of either side
- * times all of a page's, so what it takes to any place drops out */
+ *                        opposite, but for some cycles; what is common to all is found as the principal axis of them
+ *     pages              chunks by twos that differ in bit 12, eight such pairs of a page from everywhere in it. A
+ *                        multiprocessor of either side times all of a page's, so what it takes to any place drops out
+ */
 #include "backend/cuda/device/l2_topology.h"
 #include "backend/cuda/value.h"
 

@@ -7,8 +7,9 @@
  * an H200 (8 GB, each chunk; tests/cuda/test_l2_topology.cu):
  *
  *     within a page of 2 MB    by chunks of 4 KB, the parity of some bits of the offset: 12, 13, 15, 17, 19 on an H200,
- * 12, 13, 16, 17, 19 on an H100 of 80 GB of a page                one bit, its flip, by no rule that shows in its
- * address of a multiprocessor      by %smid; 66 and 66 of one card, 64 and 68 of another
+ *                              12, 13, 16, 17, 19 on an H100 of 80 GB
+ *     of a page                one bit, its flip, by no rule that shows in its address
+ *     of a multiprocessor      by %smid; 66 and 66 of one card, 64 and 68 of another
  *
  * Which bits these are is found of all there could be: of 64 chunks in four pages, any two choices differ in 12 at
  * least. l2_copy.h asks that bits 12 and 13 are in, and bit 14 not. Everything that is measured must agree, else the

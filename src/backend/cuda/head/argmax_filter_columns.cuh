@@ -6,7 +6,8 @@
  * of these. With a_k = c_k W_k and b_k = X_k / c_k, sizes of columns, the bound is about
  *
  *     sqrt(max(a)^2 |b|^2 + max(b)^2 |a|^2) >= sqrt(2 max(a) max(b) |a| |b|) >= sqrt(2 max(M) sum(M)),      M_k = a_k
- * b_k = W_k X_k
+ *                                                                                                           b_k = W_k
+ *                                                                                                           X_k
  *
  * whatever c is, and is that where a = b: c_k = sqrt(X_k / W_k), as in SmoothQuant (Xiao et al., 2022). A channel of A
  * = 12 in 500 then costs 1.5 times the bound of none, in deviations of a logit, where it was 3.1 times, and one of A =

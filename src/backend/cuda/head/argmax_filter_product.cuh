@@ -6,13 +6,13 @@
  * its warpgroups at a time, a tile. What differs besides is the end of a tile:
  *
  *     A sum is of interest if row.step * (sum + spread) + row.size * slack >= best, best[token] being the best lower
- * bound known so far, that is if sum >= best / row.step - slack * row.size / row.step - spread. While the tensor core
- * has the tile, a warp writes down for each token the least of these of its 16 rows, an integer, and by how much those
- * of a row are larger whatever the token: so a sum costs an addition and a maximum, one instruction. Where a maximum
- * says that some pass, the lane writes its sums down, and during the next tile's products its warp looks at them one by
- * one: then their own lower bound may raise `best`, and they go on the block's list. So the tensor core waits for
- * little at the end of a tile. What is seldom run there is short, as it comes from far away. (One compare and one way
- * on the list for each register took 3,000 clocks a tile with a hit, as most are.)
+ *     bound known so far, that is if sum >= best / row.step - slack * row.size / row.step - spread. While the tensor
+ *     core has the tile, a warp writes down for each token the least of these of its 16 rows, an integer, and by how
+ *     much those of a row are larger whatever the token: so a sum costs an addition and a maximum, one instruction.
+ *     Where a maximum says that some pass, the lane writes its sums down, and during the next tile's products its warp
+ *     looks at them one by one: then their own lower bound may raise `best`, and they go on the block's list. So the
+ *     tensor core waits for little at the end of a tile. What is seldom run there is short, as it comes from far away.
+ *     (One compare and one way on the list for each register took 3,000 clocks a tile with a hit, as most are.)
  *
  * Where two warpgroups fill the tensor core, the second begins a piece later, so that one multiplies while the other
  * compares.

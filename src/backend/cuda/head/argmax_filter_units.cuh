@@ -3,10 +3,12 @@
  *
  *     unit    64 rows of W, a warpgroup's of a tile. A piece of it, 128 bytes of each row, is one copy of 8 KB
  *     group   32 KB, of which four chunks of 4 KB are on either side (l2_copy.h). Such a half has two pieces of a unit:
- * row r in chunk r / 16, the first piece in that one's first 2 KB pair    units u and u + n_half have their groups in
- * common: the first half of all units are on side 0, the others on side 1 share   a block's units, next to each other.
- * Blocks claim them, those of side 0 the first that is left, those of side 1 the last: so each share has one block
- * wherever blocks run, and where there are as many on either side all is near
+ *             row r in chunk r / 16, the first piece in that one's first 2 KB
+ *     pair    units u and u + n_half have their groups in common: the first half of all units are on side 0, the others
+ *             on side 1
+ *     share   a block's units, next to each other. Blocks claim them, those of side 0 the first that is left, those of
+ *             side 1 the last: so each share has one block wherever blocks run, and where there are as many on either
+ *             side all is near
  *
  * Flips and sides tell only what is near. What a block reads is right whatever they are; where they are not known, a
  * unit's groups are on either side by turns. */

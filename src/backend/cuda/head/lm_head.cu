@@ -2,7 +2,8 @@
  * SAMPLE wants of greedy rows.
  *
  *     logits [M, out] = x [M, in] W^T + b, of these cap * tanh(./cap) if there is a cap;        x and W float16 or
- * bfloat16 bests  [M, parts]  the largest logit of each part of a row, and where
+ *                                                                                               bfloat16
+ *     bests  [M, parts]  the largest logit of each part of a row, and where
  *
  * A row of logits has 4 bytes for each of 150,000 tokens: at 128 rows 78 MB, which take 17 us to write and again to
  * read. Only rows of whom more is asked than the most probable token (drow.is_plain) have them written; which those are
@@ -13,12 +14,12 @@
  * reading:
  *
  *     tile    8 * octets rows of W by N tokens, as many rows as let all blocks end at once. The tensor core computes
- * whole 64 rows; what it finds behind the tile's last is computed and not looked at. block   two or three warpgroups
- * that multiply, each 64 rows of the tile, and one of which a thread copies. A ring of stages, 128 bytes of each row of
- * the tile and of x, is filled by bulk copies of tensor maps, in the 128-byte swizzle that wgmma reads. A block takes
- *             tile after tile; the ring runs on while a tile ends.
+ *             whole 64 rows; what it finds behind the tile's last is computed and not looked at.
+ *     block   two or three warpgroups that multiply, each 64 rows of the tile, and one of which a thread copies. A ring
+ *             of stages, 128 bytes of each row of the tile and of x, is filled by bulk copies of tensor maps, in the
+ *             128-byte swizzle that wgmma reads. A block takes tile after tile; the ring runs on while a tile ends.
  *     cluster beyond 64 tokens two blocks that share x: the same tokens and each other rows of W. Each copies half of
- * x, to both (multicast).
+ *     x, to both (multicast).
  *
  * Weights are never written, so the ring is full of them before the wait for the node before; tokens follow into the
  * same stages. Where that node may have done all (argmax_filter.cu), nothing is read before it is known.
@@ -29,7 +30,8 @@
  *
  * Tried and lost: L2 promotion of 256 bytes (4 per cent), two products of 64 rows a warpgroup (2 to 20 per cent, as
  * there is room for fewer stages), clusters that share W and have each other tokens (256 and 512 rows, with tiles of
- * 128 tokens: 20 per cent). docs/lab/cuda_head.md has what it takes. */
+ * 128 tokens: 20 per cent). docs/lab/cuda_head.md has
+ * what it takes. */
 #include "backend/cuda/head/lm_head.h"
 #include "backend/cuda/head/lm_head_ring.cuh"
 #include "backend/cuda/ptx/wgmma_halves.cuh"

@@ -1,8 +1,9 @@
 /* fuse.c - which neighbours may be one node; see cuda.h.
  *
  *     LINEAR, GATED_ACT      y = act(gate) * up, where gate and up are the two halves of the columns of x W^T + b, read
- * by nobody else QKV_PREP, ATTENTION    where no sequence has more than one token: decode attention makes queries, key
- * and value itself
+ *                            by nobody else
+ *     QKV_PREP, ATTENTION    where no sequence has more than one token: decode attention makes queries, key and value
+ *                            itself
  *
  * The first pair is one node in steps that take a kernel of ours, the second in steps that only decode; in all others
  * they are two. */

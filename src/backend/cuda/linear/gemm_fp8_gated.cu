@@ -7,15 +7,17 @@
  * multiprocessors end at once.
  *
  *     tile    64 * parts tokens by 2N rows of W, N of them as many of Wg (8 * octets) as then of Wu, so that a lane
- * holds a gate and its up. Each of two warpgroups has half of the tokens and all rows: tokens come through registers,
- * once for two products, and only W is read from shared memory by every product, 44 clocks of its 72 with N = 144,
- * where with both from there it was 52 (and 17 more for what is copied in). Sums of 128 tokens by 288 rows are 144
- * registers. block   two warpgroups that multiply and one whose first thread copies. A ring of stages, 128 bytes of
- * each row of the tile and of its tokens, is filled by bulk copies of tensor maps, in the 128-byte swizzle that wgmma
- * reads. A block takes tile after tile; the ring runs on, but for the end of a tile. Of up to 128 tokens, where memory
- * is what bounds it, a block begins with so few registers that one of the node before has room beside it, and weights
- * are on their way while that runs. cluster two blocks that share W: the same rows and each other tokens; or that share
- * tokens. Each copies a half of what is shared, to both (multicast), so that it leaves the L2 once for both.
+ *             holds a gate and its up. Each of two warpgroups has half of the tokens and all rows: tokens come through
+ *             registers, once for two products, and only W is read from shared memory by every product, 44 clocks of
+ *             its 72 with N = 144, where with both from there it was 52 (and 17 more for what is copied in). Sums of
+ *             128 tokens by 288 rows are 144 registers.
+ *     block   two warpgroups that multiply and one whose first thread copies. A ring of stages, 128 bytes of each row
+ *             of the tile and of its tokens, is filled by bulk copies of tensor maps, in the 128-byte swizzle that
+ *             wgmma reads. A block takes tile after tile; the ring runs on, but for the end of a tile. Of up to 128
+ *             tokens, where memory is what bounds it, a block begins with so few registers that one of the node before
+ *             has room beside it, and weights are on their way while that runs.
+ *     cluster two blocks that share W: the same rows and each other tokens; or that share tokens. Each copies a half of
+ *             what is shared, to both (multicast), so that it leaves the L2 once for both.
  *
  * Beside y it may write y's e4m3 qact by a scale known beforehand, of the 16 bits as they leave (dmat.static_scale):
  * then nothing but a look at the rows' largest sizes stands between it and the product behind. Where nobody else reads

@@ -2,8 +2,9 @@
  * ring of stages in shared memory and the thread that fills it.
  *
  *     ring    n_stages of [warpgroup][rows of W][128 bytes], then [tokens][128 bytes], in the 128-byte swizzle; when a
- * tile ends its sums full    a stage's bytes have come empty   both warpgroups are done with them, in each block of the
- * cluster */
+ *             tile ends its sums
+ *     full    a stage's bytes have come
+ *     empty   both warpgroups are done with them, in each block of the cluster */
 #pragma once
 
 #include "backend/cuda/device/l2_copy.cuh"

@@ -10,11 +10,12 @@
  * byte of which costs as much as 40 multiply-adds.
  *
  *     tile    256 tokens by some rows of W, in one product or two beside each other; of pairs one half of the rows are
- * gates, the other what they let through, so that a lane has both block   two warpgroups, each with 128 of the tokens,
- * in two parts of 64, and a thread that copies. A ring of stages, 128 bytes of each row of W and of x, is filled by
- * bulk copies of tensor maps, in the 128-byte swizzle that wgmma reads. A block takes tile after tile; the ring runs
- * on. cluster two blocks that share W, where tokens make an even number of tiles: the same rows and each other tokens.
- * Each copies half of the rows to both (multicast), so that they leave the L2 once for both.
+ *             gates, the other what they let through, so that a lane has both
+ *     block   two warpgroups, each with 128 of the tokens, in two parts of 64, and a thread that copies. A ring of
+ *             stages, 128 bytes of each row of W and of x, is filled by bulk copies of tensor maps, in the 128-byte
+ *             swizzle that wgmma reads. A block takes tile after tile; the ring runs on.
+ *     cluster two blocks that share W, where tokens make an even number of tiles: the same rows and each other tokens.
+ *             Each copies half of the rows to both (multicast), so that they leave the L2 once for both.
  *
  * Weights are never written, so a block alone has the ring full of them before the wait for the node before; tokens
  * follow into the same stages.

@@ -8,12 +8,14 @@
  *
  *     unit    a row of W, or a gate's and its up's, which end together.
  *     tile    8 * octets units, as many as make the last wave of blocks as full as the others; not a power of two. Of
- * pairs, 8 rows and their 8 partners take turns, so that a lane holds both sums (gemm_fp8_small_m_ending.cuh). The
- * tensor core computes whole 64 rows of it; what it finds behind the tile's last is computed and not read. block   one
- * producer thread, and a warpgroup for each 64 rows of a tile. A ring of stages, 128 bytes of each row of the tile and
- * of x, is filled by bulk copies of tensor maps, in the 128-byte swizzle that wgmma reads. cluster `split` blocks that
- * share a tile's terms, when there are fewer tiles than multiprocessors. Each of them finishes some tokens: the others'
- * sums come into its shared memory, and are added in the order of the blocks. Thus results are the same every time.
+ *             pairs, 8 rows and their 8 partners take turns, so that a lane holds both sums
+ *             (gemm_fp8_small_m_ending.cuh). The tensor core computes whole 64 rows of it; what it finds behind the
+ *             tile's last is computed and not read.
+ *     block   one producer thread, and a warpgroup for each 64 rows of a tile. A ring of stages, 128 bytes of each row
+ *             of the tile and of x, is filled by bulk copies of tensor maps, in the 128-byte swizzle that wgmma reads.
+ *     cluster `split` blocks that share a tile's terms, when there are fewer tiles than multiprocessors. Each of them
+ *             finishes some tokens: the others' sums come into its shared memory, and are added in the order of the
+ *             blocks. Thus results are the same every time.
  *
  * Weights are never written, so the ring is full of them before the wait for the node before; x follows into the same
  * stages.

@@ -9,12 +9,14 @@
  *
  *     tile    up to 128 tokens by N rows of W; tokens are spread evenly over their tiles.
  *     cluster SPLIT blocks with the same tile, each with a part of its terms, so that there is work for all
- * multiprocessors though tiles are large: a block takes in (tokens + N) * in / SPLIT bytes, and what a multiprocessor
- * takes in, 50 to 60 bytes a cycle, is what bounds these products, not memory. And that for each of SHARERS tiles of
- * tokens, 1 or 2: those share W, which both take from the L2 in turn for one another (multicast). Loads alone of down
- * at 256 rows take 33 us where two blocks read each row of W, 23 where one does. block   two warpgroups, each with 64
- * of the tokens, and a thread that copies. A ring of stages of W and one of x, 128 bytes of each row, are filled by
- * bulk copies of tensor maps; as many stages of x as W leaves room for, as x is what is waited for.
+ *             multiprocessors though tiles are large: a block takes in (tokens + N) * in / SPLIT bytes, and what a
+ *             multiprocessor takes in, 50 to 60 bytes a cycle, is what bounds these products, not memory. And that for
+ *             each of SHARERS tiles of tokens, 1 or 2: those share W, which both take from the L2 in turn for one
+ *             another (multicast). Loads alone of down at 256 rows take 33 us where two blocks read each row of W, 23
+ *             where one does.
+ *     block   two warpgroups, each with 64 of the tokens, and a thread that copies. A ring of stages of W and one of x,
+ *             128 bytes of each row, are filled by bulk copies of tensor maps; as many stages of x as W leaves room
+ *             for, as x is what is waited for.
  *
  * Weights are never written: BEGUN stages of W are on their way before the wait for the node before; sharers meet
  * first. That is what the library's kernels cannot do, and where most of the gain comes from. What else the rings hold

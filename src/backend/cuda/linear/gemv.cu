@@ -8,9 +8,9 @@
  * terms is free as long as both operands agree, so a lane takes whatever 16 bytes of a row suit it:
  *
  *     chunk: 64 bytes of each of 16 * M_TILES rows. Lane 4r + q holds bytes 16q .. 16q+15 of rows r and r + 8 of every
- * tile, a half-warp load being 64 bytes of each of 4 rows; of e4m3 these are 16 elements, 4 steps of the tensor core;
- * of 16 bits 8, 2. The same elements of token r are 32 (16) bytes of x in shared memory, which is stored with a pitch
- * that keeps banks apart.
+ *     tile, a half-warp load being 64 bytes of each of 4 rows; of e4m3 these are 16 elements, 4 steps of the tensor
+ *     core; of 16 bits 8, 2. The same elements of token r are 32 (16) bytes of x in shared memory, which is stored with
+ *     a pitch that keeps banks apart.
  *
  * e4m3 becomes half on the way into the tensor core, two elements an instruction: exact. (mma.sync of e4m3 does the
  * same on Hopper, and would want x in e4m3.)

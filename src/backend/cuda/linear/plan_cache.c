@@ -3,7 +3,8 @@
  *     gyre CUDA plans 3
  *     NVIDIA H200, 132 multiprocessors, driver 13000, cuBLASLt 130001, kernels 5e09...
  *     16 4608 3584 4 4 0 1 256 256 0 0 1 7.04 2a 0 ...        a plan: the key, the path, microseconds, eight words in
- * hexadecimal end 1 5f0c...                                           how many, and a hash of all before this line */
+ *                                                             hexadecimal
+ *     end 1 5f0c...                                           how many, and a hash of all before this line */
 #include "backend/cuda/linear/plan_cache.h"
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/value.h"

@@ -2,8 +2,9 @@
  *
  * MOE_ROUTE   a warp a token: the logits lie in shared memory, top_k rounds of the largest.
  * MOE_FFN     two nodes. hidden[t,k,f] = act(W13_e x)[f]: a warp an f, both of its rows; y[t,d] = sum_k weight * (W2_e
- * hidden + b2): a warp a d. A lane reads eight weights at once, so that a few tokens are bound by the bytes of their
- * experts. Every token reads its experts' weights for itself: right at any size, not fast at many tokens. */
+ *             hidden + b2): a warp a d. A lane reads eight weights at once, so that a few tokens are bound by the bytes
+ *             of their experts. Every token reads its experts' weights for itself: right at any size, not fast at many
+ *             tokens. */
 #include "backend/cuda/moe/moe.h"
 #include "backend/cuda/ptx/fours.cuh"
 #include "backend/cuda/value.h"

@@ -1,7 +1,7 @@
 /* static_scale.cu - how large a gated product of normed rows is going to be, by its weights; see static_scale.c.
  *
  *     squares[j] = (sum_k (w[j, k] n[k])^2 + b[j]^2) * (sum_k (w[F + j, k] n[k])^2 + b[F + j]^2)          n the norm's
- * weight
+ *                                                                                                         weight
  *
  * A warp a column j. All of w is read, once, when a program is compiled: 1 ms of Qwen2.5-7B. */
 #include "backend/cuda/ptx/device.cuh"

@@ -1,13 +1,13 @@
 /* elementwise.cu - GATED_ACT, GATED_ADD, SOFTCAP, DIFF_HEADS: no sum over more than two elements.
  *
  * GATED_ACT   y = act(gate) * up. Without a qact a thread makes eight neighbours and a block 2,048 columns of a row.
- * With one a row belongs to a cluster (row_join.cuh), and lies in its registers, rounded to half precision, between the
- * largest element and the rounding to e4m3. Bytes a row of W: 4 W of half precision (gate, up) or 8 W, and 2 W or W.
- * The hardware's exponential and reciprocal are good to some units in the last place of float32: two of them an element
- * are as much as a multiprocessor does while it loads what they need, so no instruction more than needed. Where y is
- *             float32, and for other activations than silu and gelu_tanh, the plain kernel has the exact ones. The qact
- * alone of unscaled products of many rows is act_rows.cuh's. Gates that a half precision product left infinite count as
- * its largest number, as to_half has it.
+ *             With one a row belongs to a cluster (row_join.cuh), and lies in its registers, rounded to half precision,
+ *             between the largest element and the rounding to e4m3. Bytes a row of W: 4 W of half precision (gate, up)
+ *             or 8 W, and 2 W or W. The hardware's exponential and reciprocal are good to some units in the last place
+ *             of float32: two of them an element are as much as a multiprocessor does while it loads what they need, so
+ *             no instruction more than needed. Where y is float32, and for other activations than silu and gelu_tanh,
+ *             the plain kernel has the exact ones. The qact alone of unscaled products of many rows is act_rows.cuh's.
+ * Gates that a half precision product left infinite count as its largest number, as to_half has it.
  *
  * The others: a block 1,024 columns of a row. Rows that do not lie in fours (GATED_ACT: eights) take the plain kernels.
  * Padding rows are computed too, since nothing reads them. */

@@ -1,8 +1,9 @@
 /* norm.cu - ADD_NORM, NORM: root mean square norms, with the element that products read, its e4m3 qact, or both.
  *
  *     r = (x + d) * r_scale;  y = r / sqrt(mean(r^2) + eps) * w        a cluster a row (ADD_NORM), a block or warp a
- * group (NORM) d may be a product's output, normed first: d / sqrt(mean(d^2) + eps) * v   (the sandwich of Gemma: one
- * node for two ops)
+ *                             group (NORM)
+ *     d may be a product's output, normed first: d / sqrt(mean(d^2) + eps) * v   (the sandwich of Gemma: one node for
+ *                                                                                two ops)
  *
  * What is fast holds its columns in registers, four neighbours at a time: each of x, d, r and y crosses memory once, in
  * 16 or 8 bytes a thread. A row is all latency, so there is one wait: the sum of squares and the largest |r w| go

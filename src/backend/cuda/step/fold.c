@@ -1,7 +1,8 @@
 /* fold.c - ops that need no node of their own; see cuda.h.
  *
  *     NORM, ADD_NORM      y = norm(x + norm(d)): the norm behind a product (Gemma) is done by the ADD_NORM that adds
- * its result TAKE_ROWS           where every token row gives an output row, readers take the rows from where they are
+ *                         its result
+ *     TAKE_ROWS           where every token row gives an output row, readers take the rows from where they are
  *
  * What a fold needs is seen in the program alone, before values have places, because it changes how long values live.
  */

@@ -3,9 +3,10 @@
  *
  *     to 16 or 32 bits    w[r, c] = x[r, c] * s[r, c / scale_cols], rounded to nearest
  *     to e4m3             scale[r] = max_c |w[r, c]| / 448 * 2^(s + k/8);  q[r, c] = e4m3(w[r, c] / scale[r]), to
- * nearest, ties to even; k of 0 .. 7 is the one with the least sum of squares of what is off with s = 0; s >= 0 the
- * least that leaves the row the norm that value.h says e4m3 to e4m3        q[r, c] = e4m3(x[r, c] 2^-s), scale[r] =
- * s[r] 2^s: the same but where x[r, c] 2^-s is below 2^-6
+ *                         nearest, ties to even; k of 0 .. 7 is the one with the least sum of squares of what is off
+ *                         with s = 0; s >= 0 the least that leaves the row the norm that value.h says
+ *     e4m3 to e4m3        q[r, c] = e4m3(x[r, c] 2^-s), scale[r] = s[r] 2^s: the same but where x[r, c] 2^-s is below
+ *                         2^-6
  *
  * Of normal numbers that sum is the same for every k but for chance, of which a row of 128 columns has more: the best
  * of eight is off by 0.0236 of its root mean square, where k = 0 is by 0.0258; of 3,584 columns by 0.0259 and 0.0264.

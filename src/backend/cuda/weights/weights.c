@@ -1,9 +1,12 @@
 /* weights.c - which element and which place each weight gets on the device; upload.c brings it there.
  *
  *     matrices of LINEAR    e4m3 with a scale a row, where the checkpoint stores e4m3 (a scale a tensor or a row as it
- * is but for a power of two, value.h says why; a scale a block is made one a row) and, with --quantization fp8, where
- * it stores more bits, but for heads and routers, which are in the element of the products then; not sides that are no
- * multiple of 16, which the library does not multiply other matrices        the element of the products vectors float32
+ *                           is but for a power of two, value.h says why; a scale a block is made one a row) and, with
+ *                           --quantization fp8, where it stores more bits, but for heads and routers, which are in the
+ *                           element of the products then; not sides that are no multiple of 16, which the library does
+ *                           not multiply
+ *     other matrices        the element of the products
+ *     vectors               float32
  *     the head              once more in 8 bits, where greedy steps are screened (argmax_filter.c)
  *     large ones of LINEAR  once more on either side of the L2 (l2_copy.c)
  *

@@ -3,7 +3,7 @@
  *
  *     S [64 keys, 3 x columns] = K q^T        e4m3 by wgmma, keys as they lie in shared memory
  *     O^T [channels, 2 x columns] = V^T P^T   likewise, V^T from registers: ldmatrix turns it, two byte permutes a word
- * sort its keys
+ *                                             sort its keys
  *
  * Queries and P are sums of terms of e4m3 (t0 + t1/16 + t2/256): three hold the 11 bits that float16 has, two hold 8,
  * and a term costs 8 more columns of a product that has 64 rows anyhow. Against the same elements in double precision

@@ -7,7 +7,7 @@
  * channels at a time, and P goes to shared memory, whose bytes are the only right operand that wgmma knows:
  *
  *     weights   [2 terms][64 rows][128 keys]   of 16 keys, bytes 4t .. 4t + 3 of a row are keys 2t, 2t + 1, 2t + 8, 2t
- * + 9
+ *               + 9
  *
  * The largest score m is kept per row, in whole powers of two, and raised when a score passes it by P_SLACK; a value's
  * scale is P's, relative to a power of two that is raised likewise. As the tensor cores keep some 14 bits of a sum,

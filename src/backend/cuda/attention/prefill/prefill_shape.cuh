@@ -3,9 +3,10 @@
  *
  *     queries   [panel][row][128 bytes]                  of 16 bits; over an e4m3 cache e4m3 twice, prefill_rows.cuh
  *     keys      ring of N_KEYS  [panel][key][128 bytes]  as scores multiply them: of 16 bits, or e4m3 as they lie in
- * the cache, and then their scales behind them values    ring of N_VALUES [panel][key][128 bytes] of 16 bits, always
+ *                                                        the cache, and then their scales behind them
+ *     values    ring of N_VALUES [panel][key][128 bytes] of 16 bits, always
  *     raw       ring of N_RAW    [panel][key][bytes]     of 8 bits as they lie in the cache, and their scales: what is
- * to be widened
+ *               to be widened
  *
  * The copying warpgroup fills (full) what both computing warpgroups, or the one whose half it is, have left (empty). */
 #pragma once
