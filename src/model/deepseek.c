@@ -8,8 +8,122 @@
  * and an ungated shared expert. q_a and kv_a norms use eps 1e-6 whatever rms_norm_eps says, as in transformers
  * (modeling_deepseek_v3.py builds them with the class default). */
 #include "model/family.h"
+#include "model/rope.h"
 
 #include <stdio.h>
+
+#include <math.h>
+
+/* ---- what config.json says ---- */
+
+static enum status read_latent(struct spec_reader *r, bool v3) {
+    struct model_spec *s = r->spec;
+    struct mla_spec *m = &s->mla;
+    double factor;
+    bool interleaved;
+    layers_init(r);
+    TRY(biases(r, false));
+    TRY(read_optional(r, "q_lora_rank", 1536, &m->q_rank));
+    TRY(read_dim(r, "kv_lora_rank", 512, &m->kv_rank));
+    TRY(read_dim(r, "qk_nope_head_dim", 128, &m->nope_dim));
+    TRY(read_dim(r, "qk_rope_head_dim", 64, &m->rope_dim));
+    TRY(read_dim(r, "v_head_dim", 128, &m->v_dim));
+    TRY(rope_softmax_factor(rope_parameters(r), r->path, &factor, r->err));
+    s->head_dim = m->nope_dim + m->rope_dim;
+    s->n_kv_heads = s->n_heads;
+    s->attention_scale = pow(s->head_dim, -0.5) * factor;
+    for (int l = 0; l < s->n_layers; l++) {
+        s->layers[l].mixer = MIX_LATENT;
+        s->layers[l].head_dim = s->head_dim;
+        s->layers[l].n_kv_heads = s->n_kv_heads;
+    }
+    TRY(read_flag(r, "rope_interleave", true, &interleaved));
+    return one_rope(r, v3 && !interleaved ? ROPE_HALF : ROPE_INTERLEAVED, m->rope_dim);
+}
+
+static enum status read_deepseek_experts(struct spec_reader *r, int first_dense, int n_shared, int top_k,
+                                         int ffn_size) {
+    struct model_spec *s = r->spec;
+    struct moe_spec *m = &s->moe;
+    int frequency, shared;
+    double scale;
+    TRY(read_count(r, "first_k_dense_replace", first_dense, &s->first_dense_layers));
+    TRY(read_dim(r, "moe_layer_freq", 1, &frequency));
+    if (frequency != 1)
+        return fail(r->err, ERR_UNSUPPORTED, "%s: \"moe_layer_freq\" is %d, only 1 is supported", r->path, frequency);
+    TRY(read_dim(r, "num_experts_per_tok", top_k, &m->top_k));
+    TRY(read_dim(r, "moe_intermediate_size", ffn_size, &m->ffn_size));
+    TRY(read_optional(r, "n_shared_experts", n_shared, &shared));
+    if ((int64_t)shared * m->ffn_size > SPEC_MAX_DIM)
+        return fail(r->err, ERR_FORMAT, "%s: \"n_shared_experts\" is %d", r->path, shared);
+    m->shared_ffn_size = shared * m->ffn_size;
+    TRY(read_real(r, "routed_scaling_factor", (double)m->scale, &scale));
+    m->scale = (float)scale;
+    for (int l = s->first_dense_layers; l < s->n_layers; l++) {
+        s->layers[l].moe = true;
+        s->layers[l].ffn_size = 0;
+    }
+    return OK;
+}
+
+static enum status read_deepseek_v2(struct spec_reader *r) {
+    struct moe_spec *m = &r->spec->moe;
+    const char *method, *scoring;
+    TRY(read_latent(r, false));
+    TRY(read_n_experts(r, "n_routed_experts", "num_experts", 64));
+    TRY(read_deepseek_experts(r, 0, 2, 6, 1407));
+    TRY(jv_string_or(r->text, r->path, "topk_method", "greedy", &method, r->err));
+    TRY(jv_string_or(r->text, r->path, "scoring_func", "softmax", &scoring, r->err));
+    if (strcmp(scoring, "softmax") != 0)
+        return fail(r->err, ERR_UNSUPPORTED, "%s: \"scoring_func\" %s is not supported for deepseek_v2", r->path,
+                    scoring);
+    m->routing = ROUTE_SOFTMAX;
+    if (strcmp(method, "greedy") == 0)
+        return OK;
+    if (strcmp(method, "group_limited_greedy") != 0)
+        return fail(r->err, ERR_UNSUPPORTED, "%s: \"topk_method\" %s is not supported", r->path, method);
+    m->routing = ROUTE_SOFTMAX_GROUP;
+    TRY(read_dim(r, "n_group", 1, &m->n_groups));
+    return read_dim(r, "topk_group", 1, &m->top_groups);
+}
+
+static enum status read_deepseek_v3(struct spec_reader *r) {
+    struct moe_spec *m = &r->spec->moe;
+    const char *method, *scoring;
+    m->scale = 2.5;
+    TRY(read_latent(r, true));
+    TRY(read_n_experts(r, "n_routed_experts", "num_local_experts", 256));
+    TRY(read_deepseek_experts(r, 3, 1, 8, 2048));
+    TRY(jv_string_or(r->text, r->path, "topk_method", "noaux_tc", &method, r->err));
+    TRY(jv_string_or(r->text, r->path, "scoring_func", "sigmoid", &scoring, r->err));
+    if (strcmp(method, "noaux_tc") != 0 || strcmp(scoring, "sigmoid") != 0)
+        return fail(r->err, ERR_UNSUPPORTED,
+                    "%s: routing by \"topk_method\" %s and \"scoring_func\" %s is not supported", r->path, method,
+                    scoring);
+    m->routing = ROUTE_SIGMOID;
+    TRY(read_flag(r, "norm_topk_prob", true, &m->renormalise));
+    TRY(read_dim(r, "n_group", 8, &m->n_groups));
+    TRY(read_dim(r, "topk_group", 4, &m->top_groups));
+    if (m->n_experts / m->n_groups < 2)
+        return fail(r->err, ERR_FORMAT, "%s: \"n_group\" %d leaves groups of fewer than 2 experts", r->path,
+                    m->n_groups);
+    return read_count(r, "num_nextn_predict_layers", 1, &r->spec->n_mtp_layers);
+}
+
+static const struct model_type types[] = {
+    {"deepseek_v2", "DeepseekV2", .vocab = 102400, .hidden = 4096, .ffn = 11008, .layers = 32, .heads = 32,
+     .max_positions = 2048, .norm_eps = 1e-6, .theta = 10000, .activation_key = "hidden_act", .activation = "silu",
+     .bos = 1, .eos = 2, .pad = -1, .read = read_deepseek_v2},
+    {"deepseek_v3", "DeepseekV3", .vocab = 129280, .hidden = 7168, .ffn = 18432, .layers = 61, .heads = 128,
+     .kv_heads = 128, .max_positions = 4096, .norm_eps = 1e-6, .theta = 10000, .activation_key = "hidden_act",
+     .activation = "silu", .bos = 0, .eos = 1, .pad = -1, .read = read_deepseek_v3},
+    {"kimi_k2", "DeepseekV3", .vocab = 129280, .hidden = 7168, .ffn = 18432, .layers = 61, .heads = 128,
+     .kv_heads = 128, .max_positions = 4096, .norm_eps = 1e-6, .theta = 10000, .activation_key = "hidden_act",
+     .activation = "silu", .bos = 0, .eos = 1, .pad = -1, .read = read_deepseek_v3},
+    {NULL},
+};
+
+/* ---- what is bound and recorded ---- */
 
 struct deepseek_layer {
     const struct weight *attn_norm, *q_a_norm, *q, *kv_a_norm, *w_uk, *w_uv, *ffn_norm;
@@ -155,7 +269,7 @@ static void deepseek_record(struct program *p, const struct model_spec *s, const
 }
 
 const struct family family_deepseek = {
-    .model_types = (const char *const[]){"deepseek_v2", "deepseek_v3", "kimi_k2", NULL},
+    .types = types,
     .bind = deepseek_bind,
     .record = deepseek_record,
     .unused = (const char *const[]){"*.rotary_emb.inv_freq", "vision_tower.*", "mm_projector.*", NULL},

@@ -9,6 +9,25 @@
 
 #include <math.h>
 
+/* ---- what config.json says ---- */
+
+static enum status read_diffllama(struct spec_reader *r) {
+    layers_init(r);
+    TRY(biases(r, false));
+    if (r->spec->n_heads % 2 || r->spec->n_kv_heads % 2)
+        return fail(r->err, ERR_FORMAT, "%s: diffllama pairs its heads, so their numbers must be even", r->path);
+    return one_half_rope(r);
+}
+
+static const struct model_type types[] = {
+    {"diffllama", "DiffLlama", .vocab = 32000, .hidden = 2048, .ffn = 8192, .layers = 16, .heads = 32,
+     .max_positions = 2048, .norm_eps = 1e-5, .theta = 10000, .activation_key = "hidden_act", .activation = "silu",
+     .bos = 1, .eos = 2, .pad = -1, .read = read_diffllama},
+    {NULL},
+};
+
+/* ---- what is bound and recorded ---- */
+
 struct diffllama_layer {
     const struct weight *attn_norm, *ffn_norm, *gate_up, *down, *lambda[4];
     struct projection qkv, attn_out;
@@ -71,7 +90,7 @@ static void diffllama_record(struct program *p, const struct model_spec *s, cons
 }
 
 const struct family family_diffllama = {
-    .model_types = (const char *const[]){"diffllama", NULL},
+    .types = types,
     .bind = diffllama_bind,
     .record = diffllama_record,
     .unused = NULL,

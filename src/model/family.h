@@ -1,4 +1,4 @@
-/* family.h - what a model family is: a row in registry.c and a page of its own.
+/* family.h - what a model family is: a name in registry.c and a page of its own.
  *
  * bind() names the weights and returns the family's own struct (in the binder's arena); record() writes the
  * program from the description and that struct. Neither checks anything: shapes are checked by the binder,
@@ -7,21 +7,16 @@
 
 #include "core/program.h"
 #include "model/bind.h"
+#include "model/spec_read.h"
 
 struct family {
-    const char *const *model_types; // of config.json's text model; NULL-terminated
+    const struct model_type *types; // that config.json may name, each with its defaults and reader; ended by no name
     void *(*bind)(struct binder *b);
     void (*record)(struct program *p, const struct model_spec *s, const void *weights); // NULL: described, not run
     const char *const *unused; // tensors of the checkpoint that the model does not need (fnmatch)
 };
 
 const struct family *family_find(const char *model_type); // NULL when there is none
-
-extern const struct family family_llama, family_qwen2, family_qwen3, family_gemma2, family_gemma3, family_gemma4,
-    family_mixtral, family_qwen3_moe, family_gpt_oss, family_deepseek, family_qwen3_next, family_diffllama, family_phi3,
-    family_llama4;
-extern const struct family family_gemma, family_qwen2_moe, family_gpt2, family_qwen, family_eagle3,
-    family_dflash; // outlines.c
 
 /* ---- the ends of every decoder: table, final norm, head ---- */
 

@@ -5,6 +5,31 @@
  * The embedding is multiplied by sqrt(D) rounded to bf16 (in the spec). Reference: transformers modeling_gemma2.py. */
 #include "model/family.h"
 
+/* ---- what config.json says ---- */
+
+static enum status read_gemma2(struct spec_reader *r) {
+    bool given;
+    TRY(read_gemma_common(r));
+    TRY(read_gemma_scale(r));
+    TRY(read_cap(r, "attn_logit_softcapping", 50, &r->spec->attention_softcap));
+    TRY(read_cap(r, "final_logit_softcapping", 30, &r->spec->final_softcap));
+    TRY(read_optional(r, "sliding_window", 4096, &r->spec->sliding_window));
+    TRY(refuse_flag(r, "use_bidirectional_attention"));
+    TRY(layers_from_types(r, full_or_sliding, &given));
+    if (!given)
+        layers_by_period(r, 2, MIX_SLIDING);
+    return one_half_rope(r);
+}
+
+static const struct model_type types[] = {
+    {"gemma2", "Gemma2", .vocab = 256000, .hidden = 2304, .ffn = 9216, .layers = 26, .heads = 8, .kv_heads = 4,
+     .head_dim = 256, .max_positions = 8192, .norm_eps = 1e-6, .theta = 10000, .activation_key = "hidden_activation",
+     .activation = "gelu_pytorch_tanh", .tied = true, .bos = 2, .eos = 1, .pad = 0, .read = read_gemma2},
+    {NULL},
+};
+
+/* ---- what is bound and recorded ---- */
+
 struct gemma2_layer {
     const struct weight *attn_norm, *post_attn_norm, *ffn_norm, *gate_up, *down, *post_ffn_norm;
     struct projection qkv, attn_out;
@@ -57,7 +82,7 @@ static void gemma2_record(struct program *p, const struct model_spec *s, const v
 }
 
 const struct family family_gemma2 = {
-    .model_types = (const char *const[]){"gemma2", NULL},
+    .types = types,
     .bind = gemma2_bind,
     .record = gemma2_record,
     .unused = (const char *const[]){"*.rotary_emb.inv_freq", NULL},

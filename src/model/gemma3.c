@@ -2,6 +2,41 @@
  * one global, each kind with a RoPE of its own. Reference: transformers modeling_gemma3.py. */
 #include "model/family.h"
 
+/* ---- what config.json says ---- */
+
+static enum status read_gemma3(struct spec_reader *r) {
+    struct model_spec *s = r->spec;
+    bool given;
+    int period, sliding, full;
+    double local_theta, theta;
+    TRY(read_gemma_common(r));
+    TRY(read_gemma_scale(r));
+    TRY(read_cap(r, "final_logit_softcapping", 0,
+                 &s->final_softcap)); // attn_logit_softcapping is read by the class and not used
+    TRY(read_optional(r, "sliding_window", 4096, &s->sliding_window));
+    TRY(refuse_flag(r, "use_bidirectional_attention"));
+    TRY(read_dim(r, "sliding_window_pattern", 6, &period));
+    TRY(layers_from_types(r, full_or_sliding, &given));
+    if (!given)
+        layers_by_period(r, period, MIX_SLIDING);
+    TRY(read_real(r, "rope_local_base_freq", 10000, &local_theta));
+    TRY(read_real(r, "rope_theta", r->type->theta, &theta));
+    TRY(add_rope(r, "sliding_attention", NULL, local_theta, s->head_dim, ROPE_HALF, &sliding));
+    TRY(add_rope(r, "full_attention", json_object_get(r->text, "rope_scaling"), theta, s->head_dim, ROPE_HALF, &full));
+    ropes_by_mixer(r, sliding, full);
+    return OK;
+}
+
+static const struct model_type types[] = {
+    {"gemma3_text", "Gemma3", .vocab = 262208, .hidden = 2304, .ffn = 9216, .layers = 26, .heads = 8, .kv_heads = 4,
+     .head_dim = 256, .max_positions = 131072, .norm_eps = 1e-6, .theta = 1000000,
+     .activation_key = "hidden_activation", .activation = "gelu_pytorch_tanh", .tied = true, .bos = 2, .eos = 1,
+     .pad = 0, .read = read_gemma3},
+    {NULL},
+};
+
+/* ---- what is bound and recorded ---- */
+
 struct gemma3_layer {
     const struct weight *attn_norm, *q_norm, *k_norm, *post_attn_norm, *ffn_norm, *gate_up, *down, *post_ffn_norm;
     struct projection qkv, attn_out;
@@ -57,7 +92,7 @@ static void gemma3_record(struct program *p, const struct model_spec *s, const v
 }
 
 const struct family family_gemma3 = {
-    .model_types = (const char *const[]){"gemma3_text", NULL},
+    .types = types,
     .bind = gemma3_bind,
     .record = gemma3_record,
     .unused = (const char *const[]){"*.rotary_emb.inv_freq", "*vision_tower.*", "*multi_modal_projector.*", NULL},

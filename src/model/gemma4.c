@@ -16,6 +16,158 @@
 #include <math.h>
 #include <stdio.h>
 
+/* ---- what config.json says ---- */
+
+/* Layers whose attention differs: {"5": {"head_dim": 128, "num_key_value_heads": 1}}, as transformers writes it
+ * from 5.10 on. */
+static enum status gemma4_overrides(struct spec_reader *r, json_t *overrides) {
+    const char *key;
+    json_t *layer, *value;
+    json_object_foreach(overrides, key, layer) {
+        char *end;
+        long l = strtol(key, &end, 10);
+        if (*end || end == key || l < 0 || l >= r->spec->n_layers)
+            return fail(r->err, ERR_FORMAT, "%s: \"per_layer_config\" names layer \"%s\"", r->path, key);
+        const char *name;
+        json_object_foreach(layer, name, value) {
+            int *out = strcmp(name, "head_dim") == 0              ? &r->spec->layers[l].head_dim
+                       : strcmp(name, "num_key_value_heads") == 0 ? &r->spec->layers[l].n_kv_heads
+                                                                  : NULL;
+            if (!out)
+                return fail(r->err, ERR_UNSUPPORTED, "%s: \"per_layer_config\" sets \"%s\", which is not supported",
+                            r->path, name);
+            int64_t n;
+            TRY(jv_int(layer, r->path, name, 1, SPEC_MAX_DIM, &n, r->err));
+            *out = (int)n;
+        }
+    }
+    return OK;
+}
+
+static enum status gemma4_heads(struct spec_reader *r, bool k_eq_v) {
+    json_t *overrides;
+    int global_head_dim, global_kv_heads;
+    TRY(jv_object_or_null(r->text, r->path, "per_layer_config", &overrides, r->err));
+    if (overrides)
+        return gemma4_overrides(r, overrides);
+    TRY(read_dim(r, "global_head_dim", 512, &global_head_dim));
+    TRY(read_count(r, "num_global_key_value_heads", 0, &global_kv_heads));
+    for (int l = 0; l < r->spec->n_layers; l++) {
+        struct layer_spec *layer = &r->spec->layers[l];
+        if (layer->mixer != MIX_FULL)
+            continue;
+        layer->head_dim = global_head_dim;
+        if (k_eq_v && global_kv_heads)
+            layer->n_kv_heads = global_kv_heads;
+    }
+    return OK;
+}
+
+/* The last n_shared layers read the cache of the last layer of their kind before them. */
+static enum status gemma4_sharing(struct spec_reader *r) {
+    struct model_spec *s = r->spec;
+    int n_shared;
+    bool double_wide;
+    TRY(read_count(r, "num_kv_shared_layers", 0, &n_shared));
+    TRY(read_flag(r, "use_double_wide_mlp", false, &double_wide));
+    if (n_shared >= s->n_layers)
+        return fail(r->err, ERR_FORMAT, "%s: \"num_kv_shared_layers\" is %d of %d layers", r->path, n_shared,
+                    s->n_layers);
+    int first = s->n_layers - n_shared;
+    for (int l = first; l < s->n_layers; l++) {
+        int source = first - 1;
+        while (source >= 0 && s->layers[source].mixer != s->layers[l].mixer)
+            source--;
+        if (source < 0)
+            return fail(r->err, ERR_FORMAT, "%s: layer %d shares a cache, but no layer before %d is of its kind",
+                        r->path, l, first);
+        if (s->layers[l].n_kv_heads != s->layers[source].n_kv_heads ||
+            s->layers[l].head_dim != s->layers[source].head_dim)
+            return fail(r->err, ERR_FORMAT, "%s: layer %d shares the cache of layer %d, whose heads are others",
+                        r->path, l, source);
+        s->layers[l].kv_source = source;
+        if (double_wide)
+            s->layers[l].ffn_size = 2 * s->ffn_size;
+    }
+    return OK;
+}
+
+static enum status gemma4_experts(struct spec_reader *r) {
+    struct moe_spec *m = &r->spec->moe;
+    bool on;
+    TRY(read_flag(r, "enable_moe_block", false, &on));
+    if (!on)
+        return OK;
+    TRY(jv_int(r->text, r->path, "num_experts", 1, SPEC_MAX_DIM, &(int64_t){0}, r->err)); // has no default
+    TRY(read_dim(r, "num_experts", 1, &m->n_experts));
+    TRY(read_dim(r, "top_k_experts", 1, &m->top_k));
+    TRY(read_dim(r, "moe_intermediate_size", 1, &m->ffn_size));
+    m->routing = ROUTE_SOFTMAX;
+    m->renormalise = true;
+    for (int l = 0; l < r->spec->n_layers; l++)
+        r->spec->layers[l].moe = true; // beside the dense FFN
+    return OK;
+}
+
+static enum status gemma4_ropes(struct spec_reader *r) {
+    const struct model_spec *s = r->spec;
+    int full_dim = s->head_dim, sliding, full;
+    for (int l = 0; l < s->n_layers; l++)
+        if (s->layers[l].mixer == MIX_FULL)
+            full_dim = s->layers[l].head_dim;
+    for (int l = 0; l < s->n_layers; l++)
+        if (s->layers[l].head_dim != (s->layers[l].mixer == MIX_FULL ? full_dim : s->head_dim))
+            return fail(r->err, ERR_UNSUPPORTED, "%s: layers of one kind have different \"head_dim\"", r->path);
+    json_t *proportional = json_pack("{s:s, s:f}", "rope_type", "proportional", "partial_rotary_factor", 0.25);
+    enum status st = add_rope(r, "sliding_attention", NULL, 10000, s->head_dim, ROPE_HALF, &sliding);
+    if (st == OK)
+        st = add_rope(r, "full_attention", proportional, 1000000, full_dim, ROPE_HALF, &full);
+    json_decref(proportional);
+    TRY(st);
+    ropes_by_mixer(r, sliding, full);
+    return OK;
+}
+
+static enum status read_gemma4(struct spec_reader *r) {
+    struct model_spec *s = r->spec;
+    bool given, k_eq_v;
+    const char *bidirectional;
+    TRY(read_gemma_common(r));
+    s->attention_scale = 1;
+    TRY(read_cap(r, "final_logit_softcapping", 0, &s->final_softcap));
+    TRY(read_dim(r, "sliding_window", 512, &s->sliding_window));
+    TRY(jv_string_or(r->text, r->path, "use_bidirectional_attention", "vision", &bidirectional, r->err));
+    if (strcmp(bidirectional, "vision") != 0)
+        return fail(r->err, ERR_UNSUPPORTED, "%s: \"use_bidirectional_attention\" %s is not supported", r->path,
+                    bidirectional);
+    TRY(layers_from_types(r, full_or_sliding, &given));
+    if (!given)
+        layers_by_period(r, 6, MIX_SLIDING);
+    s->layers[s->n_layers - 1].mixer = MIX_FULL; // whatever the list says
+    TRY(read_flag(r, "attention_k_eq_v", false, &k_eq_v));
+    for (int l = 0; l < s->n_layers; l++)
+        s->layers[l].v_from_k = k_eq_v && s->layers[l].mixer == MIX_FULL;
+    TRY(gemma4_heads(r, k_eq_v));
+    TRY(gemma4_sharing(r));
+    TRY(gemma4_experts(r));
+    TRY(read_optional(r, "hidden_size_per_layer_input", 256, &s->per_layer_input_size));
+    TRY(read_dim(r, "vocab_size_per_layer_input", 262144, &s->per_layer_vocab_size));
+    if (!s->per_layer_input_size)
+        s->per_layer_vocab_size = 0;
+    TRY(gemma4_ropes(r));
+    return OK;
+}
+
+static const struct model_type types[] = {
+    {"gemma4_text", "Gemma4", .vocab = 262144, .hidden = 2304, .ffn = 9216, .layers = 30, .heads = 8, .kv_heads = 4,
+     .head_dim = 256, .max_positions = 131072, .norm_eps = 1e-6, .theta = 1000000,
+     .activation_key = "hidden_activation", .activation = "gelu_pytorch_tanh", .tied = true, .bos = 2, .eos = 1,
+     .pad = 0, .read = read_gemma4},
+    {NULL},
+};
+
+/* ---- what is bound and recorded ---- */
+
 struct gemma4_layer {
     const struct weight *attn_norm, *q_norm, *k_norm, *post_attn_norm, *ffn_norm, *gate_up, *down, *post_ffn_norm,
         *scalar;
@@ -165,7 +317,7 @@ static void gemma4_record(struct program *p, const struct model_spec *s, const v
 }
 
 const struct family family_gemma4 = {
-    .model_types = (const char *const[]){"gemma4_text", "gemma4_unified_text", NULL},
+    .types = types,
     .bind = gemma4_bind,
     .record = gemma4_record,
     .unused = (const char *const[]){"*vision_tower.*", "*audio_tower.*", "*embed_vision.*", "*embed_audio.*",

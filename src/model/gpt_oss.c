@@ -11,6 +11,53 @@
 #include "model/bind_internal.h"
 #include "model/family.h"
 
+/* ---- what config.json says ---- */
+
+static enum status read_gpt_oss(struct spec_reader *r) {
+    struct moe_spec *m = &r->spec->moe;
+    double alpha;
+    bool given;
+    layers_init(r);
+    TRY(biases(r, true));
+    TRY(read_dim(r, "sliding_window", 128, &r->spec->sliding_window));
+    TRY(layers_from_types(r, full_or_sliding, &given));
+    if (!given)
+        layers_by_period(r, 2, MIX_SLIDING);
+    experts_everywhere(r);
+    m->routing = ROUTE_SOFTMAX_TOPK;
+    m->ffn_size = r->spec->ffn_size;
+    TRY(read_n_experts(r, "num_local_experts", "num_experts", 128));
+    TRY(read_dim(r, "num_experts_per_tok", 4, &m->top_k));
+    r->spec->activation = ACT_SWIGLU_CLAMPED;
+    TRY(read_real(r, "swiglu_limit", 7, &r->spec->swiglu_limit));
+    TRY(read_real(r, "swiglu_alpha", 1.702, &alpha));
+    if (alpha != 1.702 || !(r->spec->swiglu_limit > 0))
+        return fail(r->err, ERR_UNSUPPORTED, "%s: \"swiglu_alpha\" must be 1.702 and \"swiglu_limit\" above 0",
+                    r->path);
+    if (quant_of(r->spec->quant, "model.layers.0.mlp.experts").scheme == QUANT_MXFP4 &&
+        (r->spec->hidden_size % 32 || m->ffn_size % 32))
+        return fail(r->err, ERR_FORMAT,
+                    "%s: \"hidden_size\" and \"intermediate_size\" must be multiples of 32 for mxfp4", r->path);
+    json_t *yarn = json_pack("{s:s, s:f, s:f, s:f, s:b, s:i}", "rope_type", "yarn", "factor", 32.0, "beta_fast", 32.0,
+                             "beta_slow", 1.0, "truncate", 0, "original_max_position_embeddings", 4096);
+    double theta;
+    int index;
+    enum status st = read_real(r, "rope_theta", r->type->theta, &theta);
+    if (st == OK)
+        st = add_rope(r, NULL, yarn, theta, r->spec->head_dim, ROPE_HALF, &index);
+    json_decref(yarn);
+    return st;
+}
+
+static const struct model_type types[] = {
+    {"gpt_oss", "GptOss", .vocab = 201088, .hidden = 2880, .ffn = 2880, .layers = 36, .heads = 64, .kv_heads = 8,
+     .head_dim = 64, .max_positions = 131072, .norm_eps = 1e-5, .theta = 150000, .activation_key = "hidden_act",
+     .activation = "silu", .bos = -1, .eos = -1, .pad = -1, .read = read_gpt_oss},
+    {NULL},
+};
+
+/* ---- what is bound and recorded ---- */
+
 struct gpt_oss_layer {
     const struct weight *attn_norm, *sinks, *ffn_norm, *router, *router_bias;
     const struct weight *w13, *b13, *w2, *b2;
@@ -142,7 +189,7 @@ static void gpt_oss_record(struct program *p, const struct model_spec *s, const 
 }
 
 const struct family family_gpt_oss = {
-    .model_types = (const char *const[]){"gpt_oss", NULL},
+    .types = types,
     .bind = gpt_oss_bind,
     .record = gpt_oss_record,
     .unused = NULL,

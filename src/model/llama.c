@@ -7,6 +7,33 @@
  */
 #include "model/family.h"
 
+/* ---- what config.json says ---- */
+
+enum status read_llama(struct spec_reader *r) {
+    layers_init(r);
+    TRY(biases(r, false));
+    TRY(read_flag(r, "mlp_bias", false, &r->spec->mlp_bias));
+    return one_half_rope(r);
+}
+
+static enum status read_mistral(struct spec_reader *r) {
+    layers_init(r);
+    TRY(window_on_all(r, 4096));
+    return one_half_rope(r);
+}
+
+static const struct model_type types[] = {
+    {"llama", "Llama", .vocab = 32000, .hidden = 4096, .ffn = 11008, .layers = 32, .heads = 32, .max_positions = 2048,
+     .norm_eps = 1e-6, .theta = 10000, .activation_key = "hidden_act", .activation = "silu", .bos = 1, .eos = 2,
+     .pad = -1, .read = read_llama},
+    {"mistral", "Mistral", .vocab = 32000, .hidden = 4096, .ffn = 14336, .layers = 32, .heads = 32, .kv_heads = 8,
+     .max_positions = 131072, .norm_eps = 1e-6, .theta = 10000, .activation_key = "hidden_act", .activation = "silu",
+     .bos = 1, .eos = 2, .pad = -1, .read = read_mistral},
+    {NULL},
+};
+
+/* ---- what is bound and recorded ---- */
+
 struct llama_layer {
     const struct weight *attn_norm, *ffn_norm, *gate_up, *gate_up_bias, *down, *down_bias;
     struct projection qkv, attn_out;
@@ -58,7 +85,7 @@ static void llama_record(struct program *p, const struct model_spec *s, const vo
 }
 
 const struct family family_llama = {
-    .model_types = (const char *const[]){"llama", "mistral", NULL},
+    .types = types,
     .bind = llama_bind,
     .record = llama_record,
     .unused = (const char *const[]){"*.rotary_emb.inv_freq", "*vision_tower.*", "*multi_modal_projector.*",

@@ -5,6 +5,30 @@
 
 #include <stdio.h>
 
+/* ---- what config.json says ---- */
+
+static enum status read_mixtral(struct spec_reader *r) {
+    struct moe_spec *m = &r->spec->moe;
+    layers_init(r);
+    experts_everywhere(r);
+    m->routing = ROUTE_SOFTMAX;
+    m->renormalise = true;
+    m->ffn_size = r->spec->ffn_size;
+    TRY(read_n_experts(r, "num_local_experts", "num_experts", 8));
+    TRY(read_dim(r, "num_experts_per_tok", 2, &m->top_k));
+    TRY(window_on_all(r, 0));
+    return one_half_rope(r);
+}
+
+static const struct model_type types[] = {
+    {"mixtral", "Mixtral", .vocab = 32000, .hidden = 4096, .ffn = 14336, .layers = 32, .heads = 32, .kv_heads = 8,
+     .max_positions = 131072, .norm_eps = 1e-5, .theta = 1000000, .activation_key = "hidden_act", .activation = "silu",
+     .bos = 1, .eos = 2, .pad = -1, .read = read_mixtral},
+    {NULL},
+};
+
+/* ---- what is bound and recorded ---- */
+
 struct mixtral_layer {
     const struct weight *attn_norm, *ffn_norm, *router;
     struct experts experts;
@@ -61,7 +85,7 @@ static void mixtral_record(struct program *p, const struct model_spec *s, const 
 }
 
 const struct family family_mixtral = {
-    .model_types = (const char *const[]){"mixtral", NULL},
+    .types = types,
     .bind = mixtral_bind,
     .record = mixtral_record,
     .unused = (const char *const[]){"*.rotary_emb.inv_freq", NULL},

@@ -5,6 +5,131 @@
 
 #include <stdio.h>
 
+/* ---- what config.json says ---- */
+
+// "gelu" in the first Gemma's files always meant the tanh form.
+static enum status read_gemma(struct spec_reader *r) {
+    TRY(read_gemma_common(r));
+    r->spec->activation = ACT_GELU_TANH;
+    TRY(refuse_flag(r, "use_bidirectional_attention"));
+    return one_half_rope(r);
+}
+
+static enum status read_qwen2_moe(struct spec_reader *r) {
+    bool given;
+    int n_windowed;
+    layers_init(r);
+    TRY(read_flag(r, "qkv_bias", true, &r->spec->qkv_bias));
+    TRY(window_if_used(r));
+    TRY(read_count(r, "max_window_layers", 28, &n_windowed));
+    TRY(layers_from_types(r, full_or_sliding, &given));
+    for (int l = 0; !given && r->spec->sliding_window && l < MIN(n_windowed, r->spec->n_layers); l += 2)
+        r->spec->layers[l].mixer = MIX_SLIDING;
+    TRY(read_flag(r, "norm_topk_prob", false, &r->spec->moe.renormalise));
+    TRY(read_qwen_experts(r, 60, 4, 1408, 5632));
+    TRY(experts_by_step(r));
+    return one_half_rope(r);
+}
+
+// Positions have a table of their own, max_position_embeddings long.
+static enum status read_gpt2(struct spec_reader *r) {
+    struct model_spec *s = r->spec;
+    const json_t *inner = json_object_get(r->text, "intermediate_size");
+    if (!inner || json_is_null(inner))
+        TRY(read_dim(r, "intermediate_size", MIN(4 * s->hidden_size, SPEC_MAX_DIM), &s->ffn_size));
+    layers_init(r);
+    s->qkv_bias = s->o_bias = s->mlp_bias = true;
+    for (int l = 0; l < s->n_layers; l++)
+        s->layers[l].rope = -1;
+    return OK;
+}
+
+// intermediate_size counts the two halves of the gated FFN.
+static enum status read_qwen(struct spec_reader *r) {
+    r->spec->ffn_size = MAX(r->spec->ffn_size / 2, 1);
+    layers_init(r);
+    r->spec->qkv_bias = true;
+    return one_half_rope(r);
+}
+
+/* EAGLE-3: one Llama layer that reads the embedding beside what it makes of three hidden states of the larger model. */
+static enum status read_eagle3(struct spec_reader *r) {
+    struct draft_spec *d = &r->spec->draft;
+    if (r->spec->n_layers != 1)
+        return fail(r->err, ERR_UNSUPPORTED, "%s: \"num_hidden_layers\" of an EAGLE-3 head is %d, it must be 1",
+                    r->path, r->spec->n_layers);
+    d->n_taps = 3;
+    TRY(read_dim(r, "target_hidden_size", r->spec->hidden_size, &d->tap_size));
+    TRY(read_dim(r, "draft_vocab_size", r->spec->vocab_size, &d->vocab));
+    d->own_vocab = d->vocab != r->spec->vocab_size;
+    return read_llama(r);
+}
+
+/* DFlash: Qwen3 layers over a block of masked tokens; the larger model's embedding and head are used. */
+static enum status read_dflash(struct spec_reader *r) {
+    struct draft_spec *d = &r->spec->draft;
+    json_t *settings, *taps;
+    TRY(jv_object_or_null(r->text, r->path, "dflash_config", &settings, r->err));
+    TRY(jv_array_or_null(settings, r->path, "target_layer_ids", &taps, r->err));
+    if (json_array_size(taps) < 1 || json_array_size(taps) > SPEC_MAX_LAYERS)
+        return fail(r->err, ERR_FORMAT, "%s: \"target_layer_ids\" must list 1 to %d layers", r->path, SPEC_MAX_LAYERS);
+    d->n_taps = (int)json_array_size(taps);
+    d->tap_size = r->spec->hidden_size;
+    d->vocab = r->spec->vocab_size;
+    return read_qwen3(r);
+}
+
+static const char *const gpt2_keys[][2] = {{"n_embd", "hidden_size"},
+                                           {"n_layer", "num_hidden_layers"},
+                                           {"n_head", "num_attention_heads"},
+                                           {"n_inner", "intermediate_size"},
+                                           {"n_positions", "max_position_embeddings"},
+                                           {"layer_norm_epsilon", "rms_norm_eps"},
+                                           {NULL, NULL}};
+static const char *const qwen_keys[][2] = {{"layer_norm_epsilon", "rms_norm_eps"},
+                                           {"rotary_emb_base", "rope_theta"},
+                                           {"kv_channels", "head_dim"},
+                                           {NULL, NULL}};
+
+static const struct model_type gemma_types[] = {
+    {"gemma", "Gemma", .vocab = 256000, .hidden = 3072, .ffn = 24576, .layers = 28, .heads = 16, .kv_heads = 16,
+     .head_dim = 256, .max_positions = 8192, .norm_eps = 1e-6, .theta = 10000, .activation_key = "hidden_act",
+     .activation = "gelu_pytorch_tanh", .tied = true, .bos = 2, .eos = 1, .pad = 0, .read = read_gemma},
+    {NULL},
+};
+static const struct model_type qwen2_moe_types[] = {
+    {"qwen2_moe", "Qwen2Moe", .vocab = 151936, .hidden = 2048, .ffn = 5632, .layers = 24, .heads = 16, .kv_heads = 16,
+     .max_positions = 32768, .norm_eps = 1e-6, .theta = 10000, .activation_key = "hidden_act", .activation = "silu",
+     .bos = -1, .eos = -1, .pad = -1, .read = read_qwen2_moe},
+    {NULL},
+};
+static const struct model_type gpt2_types[] = {
+    {"gpt2", "GPT2", .vocab = 50257, .hidden = 768, .ffn = 3072, .layers = 12, .heads = 12, .max_positions = 1024,
+     .norm_eps = 1e-5, .theta = 10000, .activation_key = "activation_function", .activation = "gelu_new", .tied = true,
+     .bos = 50256, .eos = 50256, .pad = -1, .read = read_gpt2, .renames = gpt2_keys},
+    {NULL},
+};
+static const struct model_type qwen_types[] = {
+    {"qwen", "QWen", .vocab = 151936, .hidden = 4096, .ffn = 22016, .layers = 32, .heads = 32, .max_positions = 8192,
+     .norm_eps = 1e-6, .theta = 10000, .activation_key = "hidden_act", .activation = "silu", .bos = -1, .eos = -1,
+     .pad = -1, .read = read_qwen, .renames = qwen_keys},
+    {NULL},
+};
+static const struct model_type eagle3_types[] = {
+    {"eagle3", "LlamaForCausalLMEagle3", .vocab = 32000, .hidden = 4096, .ffn = 11008, .layers = 1, .heads = 32,
+     .max_positions = 2048, .norm_eps = 1e-6, .theta = 10000, .activation_key = "hidden_act", .activation = "silu",
+     .bos = 1, .eos = 2, .pad = -1, .read = read_eagle3},
+    {NULL},
+};
+static const struct model_type dflash_types[] = {
+    {"dflash", "DFlashDraftModel", .vocab = 151936, .hidden = 4096, .ffn = 22016, .layers = 5, .heads = 32,
+     .kv_heads = 32, .head_dim = 128, .max_positions = 32768, .norm_eps = 1e-6, .theta = 10000,
+     .activation_key = "hidden_act", .activation = "silu", .bos = -1, .eos = -1, .pad = -1, .read = read_dflash},
+    {NULL},
+};
+
+/* ---- what is bound and recorded ---- */
+
 /* ---- pieces ---- */
 
 static void outline_norm(struct binder *b, const char *name, int l) {
@@ -160,11 +285,10 @@ static void *dflash_outline(struct binder *b) {
     return NULL; // nothing to record
 }
 
-#define OUTLINE(name, type) \
-    const struct family family_##name = {.model_types = (const char *const[]){type, NULL}, .bind = name##_outline}
-OUTLINE(gemma, "gemma");
-OUTLINE(qwen2_moe, "qwen2_moe");
-OUTLINE(gpt2, "gpt2");
-OUTLINE(qwen, "qwen");
-OUTLINE(eagle3, "eagle3");
-OUTLINE(dflash, "dflash");
+#define OUTLINE(name) const struct family family_##name = {.types = name##_types, .bind = name##_outline}
+OUTLINE(gemma);
+OUTLINE(qwen2_moe);
+OUTLINE(gpt2);
+OUTLINE(qwen);
+OUTLINE(eagle3);
+OUTLINE(dflash);

@@ -2,6 +2,23 @@
  * Reference: transformers modeling_phi3.py. */
 #include "model/family.h"
 
+/* ---- what config.json says ---- */
+
+static enum status read_phi3(struct spec_reader *r) {
+    layers_init(r);
+    TRY(window_on_all(r, 0));
+    return one_half_rope(r);
+}
+
+static const struct model_type types[] = {
+    {"phi3", "Phi3", .vocab = 32064, .hidden = 3072, .ffn = 8192, .layers = 32, .heads = 32, .max_positions = 4096,
+     .norm_eps = 1e-5, .theta = 10000, .partial = 1, .activation_key = "hidden_act", .activation = "silu", .bos = 1,
+     .eos = 32000, .pad = 32000, .read = read_phi3},
+    {NULL},
+};
+
+/* ---- what is bound and recorded ---- */
+
 struct phi3_layer {
     const struct weight *attn_norm, *qkv, *attn_out, *ffn_norm, *gate_up, *down;
 };
@@ -49,7 +66,7 @@ static void phi3_record(struct program *p, const struct model_spec *s, const voi
 }
 
 const struct family family_phi3 = {
-    .model_types = (const char *const[]){"phi3", NULL},
+    .types = types,
     .bind = phi3_bind,
     .record = phi3_record,
     .unused = (const char *const[]){"*.rotary_emb.inv_freq", NULL},

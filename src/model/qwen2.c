@@ -2,6 +2,22 @@
  * max_window_layers up (the spec's rows say which). Reference: transformers modeling_qwen2.py. */
 #include "model/family.h"
 
+/* ---- what config.json says ---- */
+
+static enum status read_qwen2(struct spec_reader *r) {
+    r->spec->qkv_bias = true;
+    return read_qwen_layers(r);
+}
+
+static const struct model_type types[] = {
+    {"qwen2", "Qwen2", .vocab = 151936, .hidden = 4096, .ffn = 22016, .layers = 32, .heads = 32, .kv_heads = 32,
+     .max_positions = 32768, .norm_eps = 1e-6, .theta = 10000, .activation_key = "hidden_act", .activation = "silu",
+     .bos = -1, .eos = -1, .pad = -1, .read = read_qwen2},
+    {NULL},
+};
+
+/* ---- what is bound and recorded ---- */
+
 struct qwen2_layer {
     const struct weight *attn_norm, *ffn_norm, *gate_up, *down;
     struct projection qkv, attn_out;
@@ -51,7 +67,7 @@ static void qwen2_record(struct program *p, const struct model_spec *s, const vo
 }
 
 const struct family family_qwen2 = {
-    .model_types = (const char *const[]){"qwen2", NULL},
+    .types = types,
     .bind = qwen2_bind,
     .record = qwen2_record,
     .unused = (const char *const[]){"*.rotary_emb.inv_freq", NULL},

@@ -2,6 +2,22 @@
  * Reference: transformers modeling_qwen3.py. */
 #include "model/family.h"
 
+/* ---- what config.json says ---- */
+
+enum status read_qwen3(struct spec_reader *r) {
+    TRY(biases(r, false));
+    return read_qwen_layers(r);
+}
+
+static const struct model_type types[] = {
+    {"qwen3", "Qwen3", .vocab = 151936, .hidden = 4096, .ffn = 22016, .layers = 32, .heads = 32, .kv_heads = 32,
+     .head_dim = 128, .max_positions = 32768, .norm_eps = 1e-6, .theta = 10000, .activation_key = "hidden_act",
+     .activation = "silu", .bos = -1, .eos = -1, .pad = -1, .read = read_qwen3},
+    {NULL},
+};
+
+/* ---- what is bound and recorded ---- */
+
 struct qwen3_layer {
     const struct weight *attn_norm, *q_norm, *k_norm, *ffn_norm, *gate_up, *down;
     struct projection qkv, attn_out;
@@ -53,7 +69,7 @@ static void qwen3_record(struct program *p, const struct model_spec *s, const vo
 }
 
 const struct family family_qwen3 = {
-    .model_types = (const char *const[]){"qwen3", NULL},
+    .types = types,
     .bind = qwen3_bind,
     .record = qwen3_record,
     .unused = NULL,

@@ -5,6 +5,29 @@
 
 #include <stdio.h>
 
+/* ---- what config.json says ---- */
+
+static enum status read_qwen3_moe(struct spec_reader *r) {
+    layers_init(r);
+    TRY(biases(r, false));
+    TRY(window_if_used(r));
+    if (r->spec->sliding_window)
+        all_layers(r, MIX_SLIDING);
+    TRY(read_flag(r, "norm_topk_prob", false, &r->spec->moe.renormalise));
+    TRY(read_qwen_experts(r, 128, 8, 768, 0));
+    TRY(experts_by_step(r));
+    return one_half_rope(r);
+}
+
+static const struct model_type types[] = {
+    {"qwen3_moe", "Qwen3Moe", .vocab = 151936, .hidden = 2048, .ffn = 6144, .layers = 24, .heads = 32, .kv_heads = 4,
+     .max_positions = 32768, .norm_eps = 1e-6, .theta = 10000, .activation_key = "hidden_act", .activation = "silu",
+     .bos = -1, .eos = -1, .pad = -1, .read = read_qwen3_moe},
+    {NULL},
+};
+
+/* ---- what is bound and recorded ---- */
+
 struct qwen3_moe_layer {
     const struct weight *attn_norm, *q_norm, *k_norm, *ffn_norm;
     const struct weight *router;         // of expert layers
@@ -81,7 +104,7 @@ static void qwen3_moe_record(struct program *p, const struct model_spec *s, cons
 }
 
 const struct family family_qwen3_moe = {
-    .model_types = (const char *const[]){"qwen3_moe", NULL},
+    .types = types,
     .bind = qwen3_moe_bind,
     .record = qwen3_moe_record,
     .unused = NULL,

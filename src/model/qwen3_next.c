@@ -11,6 +11,67 @@
 
 #include <stdio.h>
 
+/* ---- what config.json says ---- */
+
+static const char *const full_or_linear[] = {"full_attention", "linear_attention", NULL};
+
+static enum status read_hybrid(struct spec_reader *r) {
+    struct delta_spec *d = &r->spec->delta;
+    bool given;
+    int period;
+    layers_init(r);
+    TRY(biases(r, false));
+    TRY(read_dim(r, "linear_conv_kernel_dim", 4, &d->conv_kernel));
+    TRY(read_dim(r, "linear_key_head_dim", 128, &d->key_dim));
+    TRY(read_dim(r, "linear_value_head_dim", 128, &d->value_dim));
+    TRY(read_dim(r, "linear_num_key_heads", 16, &d->n_key_heads));
+    TRY(read_dim(r, "linear_num_value_heads", 32, &d->n_value_heads));
+    TRY(read_dim(r, "full_attention_interval", 4, &period));
+    TRY(layers_from_types(r, full_or_linear, &given));
+    if (!given)
+        layers_by_period(r, period, MIX_DELTA);
+    bool gate;
+    TRY(read_flag(r, "attn_output_gate", true, &gate));
+    if (!gate)
+        return fail(r->err, ERR_UNSUPPORTED, "%s: \"attn_output_gate\" false is not supported", r->path);
+    TRY(read_count(r, "mtp_num_hidden_layers", 0, &r->spec->n_mtp_layers));
+    if (r->spec->activation != ACT_SILU) // which the convolution would take over
+        return fail(r->err, ERR_UNSUPPORTED, "%s: \"hidden_act\" must be silu for %s", r->path, r->spec->model_type);
+    return one_half_rope(r);
+}
+
+static enum status read_qwen3_next(struct spec_reader *r) {
+    TRY(read_hybrid(r));
+    TRY(read_flag(r, "norm_topk_prob", true, &r->spec->moe.renormalise));
+    TRY(read_qwen_experts(r, 512, 10, 512, 512));
+    return experts_by_step(r);
+}
+
+static enum status read_qwen3_5(struct spec_reader *r) { return read_hybrid(r); }
+
+static enum status read_qwen3_5_moe(struct spec_reader *r) {
+    TRY(read_hybrid(r));
+    r->spec->moe.renormalise = true;
+    TRY(read_qwen_experts(r, 256, 8, 512, 512));
+    experts_everywhere(r);
+    return OK;
+}
+
+static const struct model_type types[] = {
+    {"qwen3_next", "Qwen3Next", .vocab = 151936, .hidden = 2048, .ffn = 5632, .layers = 48, .heads = 16, .kv_heads = 2,
+     .head_dim = 256, .max_positions = 32768, .norm_eps = 1e-6, .theta = 10000, .partial = 0.25,
+     .activation_key = "hidden_act", .activation = "silu", .bos = -1, .eos = -1, .pad = -1, .read = read_qwen3_next},
+    {"qwen3_5_text", "Qwen3_5", .vocab = 248320, .hidden = 4096, .ffn = 12288, .layers = 32, .heads = 16, .kv_heads = 4,
+     .head_dim = 256, .max_positions = 32768, .norm_eps = 1e-6, .theta = 10000, .partial = 0.25,
+     .activation_key = "hidden_act", .activation = "silu", .bos = -1, .eos = -1, .pad = -1, .read = read_qwen3_5},
+    {"qwen3_5_moe_text", "Qwen3_5Moe", .vocab = 248320, .hidden = 2048, .ffn = 5632, .layers = 40, .heads = 16,
+     .kv_heads = 2, .head_dim = 256, .max_positions = 32768, .norm_eps = 1e-6, .theta = 10000, .partial = 0.25,
+     .activation_key = "hidden_act", .activation = "silu", .bos = -1, .eos = -1, .pad = -1, .read = read_qwen3_5_moe},
+    {NULL},
+};
+
+/* ---- what is bound and recorded ---- */
+
 struct qwen3_next_layer {
     const struct weight *mixer_norm, *ffn_norm;
     struct projection qkv_gate, attn_out;                                      // full attention
@@ -198,7 +259,7 @@ static void qwen3_next_record(struct program *p, const struct model_spec *s, con
 }
 
 const struct family family_qwen3_next = {
-    .model_types = (const char *const[]){"qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", NULL},
+    .types = types,
     .bind = qwen3_next_bind,
     .record = qwen3_next_record,
     .unused = (const char *const[]){"mtp.*", "model.visual.*", NULL},

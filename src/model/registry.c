@@ -1,17 +1,45 @@
-/* registry.c - the model families. A new one is a file and a row. */
+/* registry.c - the model families. A new one is a file and a name here. */
 #include "model/family.h"
 
-static const struct family *const families[] = {
-    &family_llama,     &family_qwen2,      &family_qwen3,     &family_gemma2,    &family_gemma3,
-    &family_gemma4,    &family_mixtral,    &family_phi3,      &family_qwen3_moe, &family_gpt_oss,
-    &family_deepseek,  &family_qwen3_next, &family_diffllama, &family_llama4,    &family_gemma,
-    &family_qwen2_moe, &family_gpt2,       &family_qwen,      &family_eagle3,    &family_dflash,
-};
+#define FAMILIES(X)                                                                                        \
+    X(llama)                                                                                               \
+    X(qwen2) X(qwen3) X(gemma2) X(gemma3) X(gemma4) X(mixtral) X(phi3) X(qwen3_moe) X(gpt_oss) X(deepseek) \
+        X(qwen3_next) X(diffllama) X(llama4) X(gemma) X(qwen2_moe) X(gpt2) X(qwen) X(eagle3) X(dflash)
+
+// clang-format off
+#define DECLARE(name) extern const struct family family_##name;
+#define ADDRESS(name) &family_##name,
+// clang-format on
+FAMILIES(DECLARE)
+static const struct family *const families[] = {FAMILIES(ADDRESS)};
+
+/* Calls of the loop body with every type of every family. */
+#define EACH_TYPE(f, t)                              \
+    for (size_t f = 0; f < ARRAY_LEN(families); f++) \
+        for (const struct model_type *t = families[f]->types; t->name; t++)
 
 const struct family *family_find(const char *model_type) {
-    for (size_t i = 0; i < ARRAY_LEN(families); i++)
-        for (const char *const *t = families[i]->model_types; *t; t++)
-            if (strcmp(*t, model_type) == 0)
-                return families[i];
+    EACH_TYPE(f, t)
+    if (strcmp(t->name, model_type) == 0)
+        return families[f];
+    return NULL;
+}
+
+const struct model_type *model_type_find(const char *name, const char *architecture) {
+    // a text_config may leave its type out, and then the wrapper's stands for it
+    static const char *const aliases[][2] = {
+        {"gemma3", "gemma3_text"},           {"gemma4", "gemma4_text"},   {"gemma4_unified_text", "gemma4_text"},
+        {"gemma4_unified", "gemma4_text"},   {"qwen3_5", "qwen3_5_text"}, {"llama4", "llama4_text"},
+        {"qwen3_5_moe", "qwen3_5_moe_text"}, {"kimi_k25", "kimi_k2"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(aliases); i++)
+        if (strcmp(name, aliases[i][0]) == 0)
+            name = aliases[i][1];
+    EACH_TYPE(f, t)
+    if (architecture && strcmp(architecture, t->class_name) == 0)
+        return t;
+    EACH_TYPE(f, t)
+    if (strcmp(t->name, name) == 0)
+        return t;
     return NULL;
 }

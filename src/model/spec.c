@@ -1,5 +1,4 @@
-/* spec.c - see spec.h. Reads the keys that all families share and checks the result; what a family reads
- * beyond them is in spec_dense.c and spec_experts.c. */
+/* spec.c - see spec.h. Reads the keys that all families share, and checks the result; a family reads its own. */
 #include "model/spec.h"
 
 #include "base/file.h"
@@ -27,18 +26,18 @@ static enum status read_activation(struct spec_reader *r) {
     } known[] = {{"silu", ACT_SILU},          {"swish", ACT_SILU},          {"gelu_pytorch_tanh", ACT_GELU_TANH},
                  {"gelu_new", ACT_GELU_TANH}, {"gelu_fast", ACT_GELU_TANH}, {"gelu", ACT_GELU}};
     const char *name;
-    TRY(jv_string_or(r->text, r->path, r->family->activation_key, r->family->activation, &name, r->err));
+    TRY(jv_string_or(r->text, r->path, r->type->activation_key, r->type->activation, &name, r->err));
     for (size_t i = 0; i < ARRAY_LEN(known); i++)
         if (strcmp(name, known[i].name) == 0) {
             r->spec->activation = known[i].act;
             return OK;
         }
-    return fail(r->err, ERR_UNSUPPORTED, "%s: \"%s\" %s is not known", r->path, r->family->activation_key, name);
+    return fail(r->err, ERR_UNSUPPORTED, "%s: \"%s\" %s is not known", r->path, r->type->activation_key, name);
 }
 
 static enum status read_heads(struct spec_reader *r) {
     struct model_spec *s = r->spec;
-    const struct spec_family *f = r->family;
+    const struct model_type *f = r->type;
     TRY(read_dim(r, "num_attention_heads", f->heads, &s->n_heads));
     bool is_null = json_is_null(json_object_get(r->text, "num_key_value_heads"));
     TRY(read_dim(r, "num_key_value_heads", f->kv_heads && !is_null ? f->kv_heads : s->n_heads, &s->n_kv_heads));
@@ -51,7 +50,7 @@ static enum status read_heads(struct spec_reader *r) {
 
 static enum status read_dims(struct spec_reader *r) {
     struct model_spec *s = r->spec;
-    const struct spec_family *f = r->family;
+    const struct model_type *f = r->type;
     TRY(read_dim(r, "hidden_size", f->hidden, &s->hidden_size));
     TRY(read_dim(r, "num_hidden_layers", f->layers, &s->n_layers));
     if (s->n_layers > SPEC_MAX_LAYERS)
@@ -120,22 +119,22 @@ static enum status read_tokens(struct spec_reader *r) {
     struct model_spec *s = r->spec;
     const json_t *bos = outer_or_text(r, "bos_token_id"), *eos = outer_or_text(r, "eos_token_id"),
                  *pad = outer_or_text(r, "pad_token_id");
-    s->bos = bos ? -1 : r->family->bos;
-    s->pad = pad ? -1 : r->family->pad;
+    s->bos = bos ? -1 : r->type->bos;
+    s->pad = pad ? -1 : r->type->pad;
     if (bos && !json_is_null(bos))
         TRY(read_token(r, bos, r->path, "bos_token_id", &s->bos));
     if (pad && !json_is_null(pad))
         TRY(read_token(r, pad, r->path, "pad_token_id", &s->pad));
     if (eos && !json_is_null(eos))
         return read_eos(r, eos, r->path);
-    if (!eos && r->family->eos >= 0)
-        s->eos[s->n_eos++] = r->family->eos;
+    if (!eos && r->type->eos >= 0)
+        s->eos[s->n_eos++] = r->type->eos;
     return OK;
 }
 
 static enum status read_tied(struct spec_reader *r) {
     const json_t *v = outer_or_text(r, "tie_word_embeddings");
-    r->spec->tied_embeddings = r->family->tied;
+    r->spec->tied_embeddings = r->type->tied;
     if (v && !json_is_null(v) && !json_is_boolean(v))
         return fail(r->err, ERR_FORMAT, "%s: \"tie_word_embeddings\" is %s, it must be true or false", r->path,
                     jv_type_name(v));
@@ -227,14 +226,14 @@ static bool is_class(const char *architecture, const char *class_name) {
 
 static enum status check_architecture(struct spec_reader *r, const char *name, const char *wrapper_class) {
     struct model_spec *s = r->spec;
-    const char *wanted = wrapper_class ? wrapper_class : r->family->class_name;
+    const char *wanted = wrapper_class ? wrapper_class : r->type->class_name;
     if (!name) {
         s->architecture =
             arena_printf(&s->arena, "%s%s", wanted, wrapper_class ? "ForConditionalGeneration" : "ForCausalLM");
         return OK;
     }
     s->architecture = arena_strdup(&s->arena, str_of(name));
-    if (!is_class(name, wanted) && !is_class(name, r->family->class_name))
+    if (!is_class(name, wanted) && !is_class(name, r->type->class_name))
         return fail(r->err, ERR_UNSUPPORTED, "%s: \"architectures\" is %s, which is not the language model of type %s",
                     r->path, name, s->model_type);
     return OK;
@@ -254,17 +253,17 @@ static enum status choose_family(struct spec_reader *r) {
         r->text = text;
     r->spec->multimodal = wrapper_class != NULL;
     TRY(jv_string_or(r->text, r->path, "model_type", outer, &type, r->err));
-    r->family = spec_family_find(type, architecture);
-    if (!r->family)
+    r->type = model_type_find(type, architecture);
+    if (!r->type)
         return fail(r->err, ERR_UNSUPPORTED, "%s: \"model_type\" %s is not known", r->path, type);
-    r->spec->model_type = r->family->model_type;
+    r->spec->model_type = r->type->name;
     return check_architecture(r, architecture, wrapper_class);
 }
 
 // A copy of the text model's object in our keys, where the family has its own; owned by the caller.
 static json_t *renamed(const struct spec_reader *r) {
     json_t *copy = json_copy((json_t *)r->text);
-    for (const char *const(*pair)[2] = r->family->renames; (*pair)[0]; pair++) {
+    for (const char *const(*pair)[2] = r->type->renames; (*pair)[0]; pair++) {
         json_t *value = json_object_get(copy, (*pair)[0]);
         if (value)
             json_object_set(copy, (*pair)[1], value);
@@ -289,7 +288,7 @@ static enum status read_keys(struct spec_reader *r) {
         strcmp(r->spec->model_type, "gemma4_text") != 0)
         return fail(r->err, ERR_UNSUPPORTED, "%s: \"per_layer_config\" is not supported for %s", r->path,
                     r->spec->model_type);
-    TRY(r->family->read(r));
+    TRY(r->type->read(r));
     return check_spec(r);
 }
 
@@ -297,7 +296,7 @@ static enum status read_config(struct spec_reader *r) {
     if (!json_is_object(r->root))
         return fail(r->err, ERR_FORMAT, "%s: is %s, it must be an object", r->path, jv_type_name(r->root));
     TRY(choose_family(r));
-    if (!r->family->renames)
+    if (!r->type->renames)
         return read_keys(r);
     json_t *text = renamed(r);
     r->text = text;

@@ -121,8 +121,8 @@ enum status add_rope(struct spec_reader *r, const char *layer_type, const json_t
                              .pairing = pairing,
                              .max_positions = r->max_positions,
                              .yarn_is_longrope = strcmp(s->model_type, "phi3") == 0,
-                             .whole_heads = r->family->partial == 0};
-    TRY(read_real(r, "partial_rotary_factor", q.whole_heads ? 1 : r->family->partial, &q.partial));
+                             .whole_heads = r->type->partial == 0};
+    TRY(read_real(r, "partial_rotary_factor", q.whole_heads ? 1 : r->type->partial, &q.partial));
     TRY(jv_int_or(r->text, r->path, "original_max_position_embeddings", 1, INT32_MAX, 0, &q.original_context, r->err));
     int64_t context;
     TRY(rope_context(&q, &context, r->err));
@@ -137,7 +137,7 @@ enum status add_rope(struct spec_reader *r, const char *layer_type, const json_t
 enum status one_rope(struct spec_reader *r, enum rope_pairing pairing, int head_dim) {
     double theta;
     int index;
-    TRY(read_real(r, "rope_theta", r->family->theta, &theta));
+    TRY(read_real(r, "rope_theta", r->type->theta, &theta));
     return add_rope(r, NULL, NULL, theta, head_dim, pairing, &index);
 }
 
@@ -178,4 +178,19 @@ enum status refuse_flag(const struct spec_reader *r, const char *key) {
     return on ? fail(r->err, ERR_UNSUPPORTED, "%s: \"%s\" true is not supported for %s", r->path, key,
                      r->spec->model_type)
               : OK;
+}
+
+const char *const full_or_sliding[] = {"full_attention", "sliding_attention", NULL};
+
+// qwen2 and qwen3: layers from max_window_layers on slide, unless layer_types says which.
+enum status read_qwen_layers(struct spec_reader *r) {
+    int first;
+    bool given;
+    layers_init(r);
+    TRY(window_if_used(r));
+    TRY(read_count(r, "max_window_layers", 28, &first));
+    TRY(layers_from_types(r, full_or_sliding, &given));
+    for (int l = first; !given && r->spec->sliding_window && l < r->spec->n_layers; l++)
+        r->spec->layers[l].mixer = MIX_SLIDING;
+    return one_half_rope(r);
 }

@@ -1,22 +1,21 @@
-/* spec_read.h - how spec.c and the readers of the families work together. Internal to the room.
+/* spec_read.h - how spec.c and the families' readers work together. Internal to the room.
  *
- *     spec.c            opens the file, reads the keys of all families, checks the result
- *     spec_families.c   the table: a row a model type
- *     spec_dense.c, spec_experts.c, spec_described.c   a reader a family
- *     spec_layers.c     what readers share
- *     spec_read.c       one key of a type
+ *     spec.c         opens the file, reads the keys of all families, checks the result
+ *     FAMILY.c       the types of a family, and a reader each
+ *     spec_layers.c, spec_experts.c, spec_gemma.c   what readers share
+ *     spec_read.c    one key of a type
  *
- * A reader fills the spec from one config.json whose keys may be absent: an absent key means the default of
- * the family's configuration class in transformers, because save_pretrained leaves out what equals it. */
+ * A reader fills the spec from one config.json whose keys may be absent: an absent key means the default of the type's
+ * configuration class in transformers (compared with 5.23), because save_pretrained leaves out what equals it. */
 #pragma once
 
 #include "model/spec.h"
 
 struct spec_reader;
 
-/* A row a model type: the defaults of its class, and what it reads beyond the common keys. */
-struct spec_family {
-    const char *model_type; // as in spec->model_type
+/* What config.json calls "model_type": the defaults of its class, and what it reads beyond the common keys. */
+struct model_type {
+    const char *name;       // as in spec->model_type
     const char *class_name; // architectures are CLASS itself, CLASSForCausalLM and the like
     int vocab, hidden, ffn, layers, heads, kv_heads, head_dim; // kv_heads 0: heads; head_dim 0: hidden / heads
     int64_t max_positions;
@@ -30,7 +29,7 @@ struct spec_family {
 
 struct spec_reader {
     struct model_spec *spec;
-    const struct spec_family *family;
+    const struct model_type *type;
     const json_t *root, *text; // text: root, or its text_config
     const char *path;          // of config.json
     int64_t max_positions;     // max_position_embeddings
@@ -41,7 +40,7 @@ enum { SPEC_MAX_DIM = 1 << 24, SPEC_MAX_LAYERS = 1000 };
 
 /* NULL when no family has this model_type. A wrapper's type stands for its text model's, and an architecture
  * that makes another model of the type (a draft head; may be NULL) for a row of its own. */
-const struct spec_family *spec_family_find(const char *model_type, const char *architecture);
+const struct model_type *model_type_find(const char *name, const char *architecture);
 
 /* ---- keys of the text model; absent or null: fallback, unless said otherwise ---- */
 enum status read_dim(const struct spec_reader *r, const char *key, int fallback, int *out);   // 1 .. 2^24
@@ -81,28 +80,18 @@ enum status window_if_used(struct spec_reader *r);              // sliding_windo
 enum status biases(struct spec_reader *r, bool fallback);       // attention_bias, of q, k, v and o
 enum status refuse_flag(const struct spec_reader *r, const char *key);
 
-/* ---- the readers ---- */
+extern const char *const full_or_sliding[]; // for layers_from_types
+
+/* ---- readers and parts of readers that several files use ---- */
 enum status read_llama(struct spec_reader *r);
-enum status read_mistral(struct spec_reader *r);
-enum status read_qwen2(struct spec_reader *r);
 enum status read_qwen3(struct spec_reader *r);
-enum status read_diffllama(struct spec_reader *r);
-enum status read_phi3(struct spec_reader *r);
-enum status read_gemma(struct spec_reader *r);
-enum status read_gemma2(struct spec_reader *r);
-enum status read_gemma3(struct spec_reader *r);
-enum status read_gemma4(struct spec_reader *r);
-enum status read_mixtral(struct spec_reader *r);
-enum status read_qwen2_moe(struct spec_reader *r);
-enum status read_qwen3_moe(struct spec_reader *r);
-enum status read_gpt_oss(struct spec_reader *r);
-enum status read_deepseek_v2(struct spec_reader *r);
-enum status read_deepseek_v3(struct spec_reader *r);
-enum status read_qwen3_next(struct spec_reader *r);
-enum status read_qwen3_5(struct spec_reader *r);
-enum status read_qwen3_5_moe(struct spec_reader *r);
-enum status read_llama4(struct spec_reader *r);
-enum status read_gpt2(struct spec_reader *r);
-enum status read_qwen(struct spec_reader *r);
-enum status read_eagle3(struct spec_reader *r);
-enum status read_dflash(struct spec_reader *r);
+enum status read_qwen_layers(struct spec_reader *r);  // layers from max_window_layers on slide; one rope
+enum status read_gemma_common(struct spec_reader *r); // layers, embedding_scale, biases
+enum status read_gemma_scale(struct spec_reader *r);  // query_pre_attn_scalar
+enum status read_cap(struct spec_reader *r, const char *key, double fallback, double *out); // a soft-cap; null: none
+void ropes_by_mixer(struct spec_reader *r, int sliding, int full);                          // indices of ropes
+
+void experts_everywhere(struct spec_reader *r);
+enum status experts_by_step(struct spec_reader *r);
+enum status read_n_experts(struct spec_reader *r, const char *key, const char *other, int fallback);
+enum status read_qwen_experts(struct spec_reader *r, int n_experts, int top_k, int ffn_size, int shared);
