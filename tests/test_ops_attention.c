@@ -427,7 +427,7 @@ static void judge_attention(struct attention_oracle *o, bool by_sizes) {
 /* lens NULL: of rig_sizes */
 static void attention_case(const struct attention_case *a, const int *lens, const char *kernels) {
     bool takes = rig_backend() == &backend_cpu ||
-                 (a->head_dim == 512 && a->k_turned == 128); // as backends have it (core/pass.h)
+                 (a->head_dim == 512 && a->k_turned == 128); // as backends have it (core/pass/pass.h)
     if (!rig_takes_case() || (a->k_turned > 0 && !takes))
         return;
     int kv = a->n_kv_heads * (a->head_dim + (a->v_from_k ? 0 : a->v_head_dim));

@@ -2,8 +2,8 @@
  * (shared_kv), and here (taps). */
 #include "on_device.h"
 
-#include "core/pass.h"
-#include "core/uses.h"
+#include "core/pass/pass.h"
+#include "core/pass/uses.h"
 #include "model/model.h"
 
 static struct model *opened(const char *name) {

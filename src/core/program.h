@@ -96,7 +96,7 @@ struct program {
     int n_ropes;
     int vocab_size;
     val hidden; // [T, W], behind the last norm: what TAKE_ROWS reads. Kept to the end of a step, for backend_ops.hidden
-    val taps[MAX_TAPS]; // [n_taps], kept too (pass.h)
+    val taps[MAX_TAPS]; // [n_taps], kept too (pass/pass.h)
     int n_taps;
 };
 

@@ -1,7 +1,7 @@
 /* size.c - how large an engine is: exact arithmetic from options, the program's cache groups and the memory there is.
  */
 #include "base/machine_memory.h"
-#include "core/pass.h"
+#include "core/pass/pass.h"
 #include "engine/fit.h"
 
 enum {

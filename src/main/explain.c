@@ -4,7 +4,7 @@
 #include "base/file.h"
 #include "console/terminal.h"
 #include "core/backend.h"
-#include "core/pass.h"
+#include "core/pass/pass.h"
 #include "engine/inspect.h"
 #include "main/engine_flags.h"
 #include "main/model_path.h"

@@ -12,7 +12,7 @@ const char *mixer_name(enum mixer mixer) {
     return "";
 }
 
-// Channels of a key that do not follow from its value (core/pass.h, shared_kv_channels).
+// Channels of a key that do not follow from its value (core/pass/pass.h, shared_kv_channels).
 static int stored_of_key(const struct model_spec *s, const struct layer_spec *l) {
     const struct rope *rope = l->rope >= 0 ? &s->ropes[l->rope] : NULL;
     return l->v_from_k && rope && rope->dim == l->head_dim ? rope_turned(rope) : l->head_dim;

@@ -7,7 +7,7 @@
 #include "backend/cpu/fast.h"
 #include "backend/cpu/measure.h"
 #include "base/machine_memory.h"
-#include "core/pass.h"
+#include "core/pass/pass.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -21,7 +21,7 @@
 #include "backend/cuda/weights/weights.h"
 
 #include "backend/cuda/linear/plan_cache.h"
-#include "core/pass.h"
+#include "core/pass/pass.h"
 
 #include <stdio.h>
 #include <stdlib.h>

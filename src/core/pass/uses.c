@@ -1,5 +1,5 @@
 /* uses.c - see uses.h. */
-#include "core/uses.h"
+#include "core/pass/uses.h"
 
 #include "base/status.h"
 

@@ -1,5 +1,5 @@
-/* pass_taps.c - hidden states of chosen layers, kept: see pass.h. */
-#include "core/pass.h"
+/* taps.c - hidden states of chosen layers, kept: see pass.h. */
+#include "core/pass/pass.h"
 
 /* The residual stream behind layer l is what the first norm of the section after it adds up. NULL: there is none. */
 static const struct op *first_norm_after(const struct program *p, int layer) {

@@ -1,9 +1,9 @@
-/* pass_shared_kv.c - caches without what of a key follows from its value: see pass.h.
+/* shared_kv.c - caches without what of a key follows from its value: see pass.h.
  *
  * Where v is k before its norm and rotation (v_from_k), and both are normed, a key is its value times the weight of the
  * key's norm, turned. The channels that the rotation leaves alone need not be stored: whoever reads the cache takes
  * v's, and the query is multiplied by that weight instead. */
-#include "core/pass.h"
+#include "core/pass/pass.h"
 
 #include "base/status.h"
 
