@@ -33,6 +33,34 @@ void weight_vector_f32(const struct weight *w, float *out) {
     }
 }
 
+/* Where element (row, col) of the part lies. Packed formats store several columns in one element. */
+static const void *element_at(const struct weight_part *p, int64_t row, int64_t col) {
+    bool is_packed = p->format->bits && !dtype_is_float(p->dtype);
+    int64_t bytes = (int64_t)dtype_bytes(p->dtype), per_element = is_packed ? bytes * 8 / p->format->bits : 1;
+    return p->data ? (const char *)p->data + (row * p->row_stride + col / per_element * p->col_stride) * bytes : NULL;
+}
+
+int64_t weight_part_block(const struct weight_part *p) { return MAX(p->scale.block_cols, 1); }
+
+struct weight_part weight_part_cols(const struct weight_part *p, int64_t first) {
+    struct weight_part cut = *p;
+    int64_t n_scales = first / weight_part_block(p);
+    BUG_IF(first < 0 || first % weight_part_block(p));
+    cut.data = element_at(p, 0, first);
+    if (p->scale.data && p->scale.block_cols)
+        cut.scale.data = (const char *)p->scale.data + n_scales * (int64_t)dtype_bytes(p->scale.dtype);
+    return cut;
+}
+
+struct weight_part weight_part_rows(const struct weight_part *p, int64_t first, int64_t n) {
+    struct weight_part cut = *p;
+    BUG_IF(first < 0 || n < 0 || first > p->n_rows - n);
+    cut.data = element_at(p, first, 0);
+    cut.n_rows = n;
+    cut.first_row += first;
+    return cut;
+}
+
 int64_t weight_stored_bytes(const struct weight *w) {
     int64_t total = 0;
     for (int i = 0; i < w->n_parts; i++) {

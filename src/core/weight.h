@@ -17,6 +17,7 @@
 #pragma once
 
 #include "base/arena.h"
+#include "core/axis.h"
 #include "core/dtype.h"
 #include "core/qformat.h"
 
@@ -29,6 +30,7 @@ struct weight_part {
     int64_t row_stride, col_stride; // in elements of data
     struct qscale scale;            // of quantised formats
     int64_t first_row;              // this part's row 0 in the stored tensor: scales are indexed from there
+    struct dim rows;                // what its rows belong to
 };
 
 struct weight {
@@ -36,6 +38,7 @@ struct weight {
     int64_t out, in;
     int n_parts;
     struct weight_part *parts; // [n_parts], rows in order
+    struct dim cols;           // what its columns belong to
 };
 
 /* Rows [row, row + n) of w, dequantised, to out [n, in]. The reference for every format. */
@@ -46,6 +49,14 @@ void weight_vector_f32(const struct weight *w, float *out);
 
 /* The part that holds `row`, and the row within it. */
 const struct weight_part *weight_part_of(const struct weight *w, int64_t row, int64_t *row_in_part);
+
+/* The part's columns from `first` on, as a part. What is quantised in blocks of columns can be cut between blocks
+ * alone: first is a multiple of weight_part_block. */
+struct weight_part weight_part_cols(const struct weight_part *p, int64_t first);
+int64_t weight_part_block(const struct weight_part *p); // 1 where columns have no blocks
+
+/* Rows [first, first + n) of a part. */
+struct weight_part weight_part_rows(const struct weight_part *p, int64_t first, int64_t n);
 
 /* Bytes that the file stores for this weight, scales included. */
 int64_t weight_stored_bytes(const struct weight *w);

@@ -69,22 +69,22 @@ static char *formatted(struct binder *b, const char *format, va_list args) {
     return bind_full_name(b, name);
 }
 
-struct weight *bind_new_weight(struct binder *b, const char *name, int64_t out, int64_t in, int n_parts) {
+struct weight *bind_new_weight(struct binder *b, const char *name, int64_t out, struct dim in, int n_parts) {
     struct weight *w = arena_alloc(b->arena, sizeof *w);
-    *w = (struct weight){.name = name, .out = out, .in = in, .n_parts = n_parts};
+    *w = (struct weight){.name = name, .out = out, .in = in.size, .n_parts = n_parts, .cols = in};
     w->parts = arena_calloc(b->arena, (size_t)n_parts, sizeof *w->parts);
     return w;
 }
 
-struct part part(struct binder *b, int64_t rows, const char *module, ...) {
+struct part part(struct binder *b, struct dim rows, const char *module, ...) {
     va_list args;
     va_start(args, module);
-    struct part p = {formatted(b, module, args), rows, 0, rows};
+    struct part p = {formatted(b, module, args), rows, 0, rows.size};
     va_end(args);
     return p;
 }
 
-struct part part_rows(struct binder *b, int64_t first, int64_t rows, int64_t stored_rows, const char *module, ...) {
+struct part part_rows(struct binder *b, int64_t first, struct dim rows, int64_t stored_rows, const char *module, ...) {
     va_list args;
     va_start(args, module);
     struct part p = {formatted(b, module, args), rows, first, stored_rows};
@@ -107,7 +107,7 @@ static void shared_keep(struct binder *b, const char *name, struct weight_part v
 }
 
 static bool bind_view(struct binder *b, const struct part *p, int64_t in, struct weight_part *view) {
-    if (p->rows == p->stored_rows)
+    if (p->rows.size == p->stored_rows)
         return bind_module(b, p->module, p->stored_rows, in, view);
     const struct weight_part *found = shared_find(b, p->module);
     if (!found && !bind_module(b, p->module, p->stored_rows, in, view))
@@ -121,16 +121,14 @@ static bool bind_view(struct binder *b, const struct part *p, int64_t in, struct
 
 /* Narrows the view of a whole tensor to the part's rows. */
 static void take_rows(struct weight_part *view, const struct part *p) {
-    view->n_rows = p->rows;
-    view->first_row = p->first;
-    if (view->data)
-        view->data = (const char *)view->data + p->first * view->row_stride * (int64_t)dtype_bytes(view->dtype);
+    *view = weight_part_rows(view, p->first, p->rows.size);
+    view->rows = p->rows;
 }
 
 static bool bind_parts(struct binder *b, struct weight *w, const struct part *parts, int n_parts) {
     w->n_parts = 0;
     for (int i = 0; i < n_parts; i++) {
-        if (parts[i].rows == 0)
+        if (parts[i].rows.size == 0)
             continue;
         struct weight_part *p = &w->parts[w->n_parts++];
         if (!bind_view(b, &parts[i], w->in, p))
@@ -140,20 +138,20 @@ static bool bind_parts(struct binder *b, struct weight *w, const struct part *pa
     return true;
 }
 
-const struct weight *bind_fused(struct binder *b, int64_t in, int n_parts, const struct part *parts) {
+const struct weight *bind_fused(struct binder *b, struct dim in, int n_parts, const struct part *parts) {
     if (b->status != OK)
         return &empty_weight;
     int64_t out = 0;
     for (int i = 0; i < n_parts; i++)
-        out += parts[i].rows;
+        out += parts[i].rows.size;
     struct weight *w = bind_new_weight(b, arena_printf(b->arena, "%s.weight", parts[0].module), out, in, n_parts);
     return bind_parts(b, w, parts, n_parts) ? w : &empty_weight;
 }
 
-const struct weight *bind_matrix(struct binder *b, int64_t out, int64_t in, const char *module, ...) {
+const struct weight *bind_matrix(struct binder *b, struct dim out, struct dim in, const char *module, ...) {
     va_list args;
     va_start(args, module);
-    struct part p = {formatted(b, module, args), out, 0, out};
+    struct part p = {formatted(b, module, args), out, 0, out.size};
     va_end(args);
     return bind_fused(b, in, 1, &p);
 }
@@ -176,29 +174,32 @@ static bool vector_part(struct binder *b, const char *name, int64_t n, struct we
     if (!t || !bind_is_number(b, t))
         return false;
     b->n_parameters += n;
-    *out = (struct weight_part){&qformat_plain, t->dtype, t->data, n, 1, 1, {0}, 0};
+    *out = plain_part(t, n, 1);
     return true;
 }
 
-const struct weight *bind_vector(struct binder *b, int64_t n, const char *name, ...) {
+const struct weight *bind_vector(struct binder *b, struct dim n, const char *name, ...) {
     if (b->status != OK)
         return &empty_weight;
     va_list args;
     va_start(args, name);
     const char *full = formatted(b, name, args);
     va_end(args);
-    struct weight *w = bind_new_weight(b, full, n, 1, 1);
-    return vector_part(b, full, n, &w->parts[0]) ? w : &empty_weight;
+    struct weight *w = bind_new_weight(b, full, n.size, dim_whole(1), 1);
+    if (!vector_part(b, full, n.size, &w->parts[0]))
+        return &empty_weight;
+    w->parts[0].rows = n;
+    return w;
 }
 
 static bool bias_view(struct binder *b, const struct part *p, struct weight_part *view) {
     const char *name = arena_printf(b->arena, "%s.bias", p->module);
-    const struct weight_part *found = p->rows == p->stored_rows ? NULL : shared_find(b, name);
+    const struct weight_part *found = p->rows.size == p->stored_rows ? NULL : shared_find(b, name);
     if (!found && !vector_part(b, name, p->stored_rows, view))
         return false;
     if (found)
         *view = *found;
-    else if (p->rows != p->stored_rows)
+    else if (p->rows.size != p->stored_rows)
         shared_keep(b, name, *view);
     take_rows(view, p);
     return true;
@@ -209,11 +210,12 @@ const struct weight *bind_fused_bias(struct binder *b, int n_parts, const struct
         return &empty_weight;
     int64_t out = 0;
     for (int i = 0; i < n_parts; i++)
-        out += parts[i].rows;
-    struct weight *w = bind_new_weight(b, arena_printf(b->arena, "%s.bias", parts[0].module), out, 1, n_parts);
+        out += parts[i].rows.size;
+    struct weight *w =
+        bind_new_weight(b, arena_printf(b->arena, "%s.bias", parts[0].module), out, dim_whole(1), n_parts);
     w->n_parts = 0;
     for (int i = 0; i < n_parts; i++)
-        if (parts[i].rows && !bias_view(b, &parts[i], &w->parts[w->n_parts++]))
+        if (parts[i].rows.size && !bias_view(b, &parts[i], &w->parts[w->n_parts++]))
             return &empty_weight;
     return w;
 }
@@ -236,39 +238,41 @@ void bind_set_aside(struct binder *b, const char *name) {
 }
 
 /* One plain 3-D tensor [E, rows, in] as E*rows rows. */
-static const struct weight *bind_stack(struct binder *b, const char *name, int64_t n_experts, int64_t rows,
-                                       int64_t in) {
+static const struct weight *bind_stack(struct binder *b, const char *name, int64_t n_experts, struct dim rows,
+                                       struct dim in) {
     const char *full = bind_full_name(b, name);
-    const struct stored_tensor *t = bind_tensor(b, full, 3, (int64_t[]){n_experts, rows, in});
+    const struct stored_tensor *t = bind_tensor(b, full, 3, (int64_t[]){n_experts, rows.size, in.size});
     if (!t || !bind_is_number(b, t))
         return &empty_weight;
-    struct weight *w = bind_new_weight(b, full, n_experts * rows, in, 1);
-    w->parts[0] = (struct weight_part){&qformat_plain, t->dtype, t->data, n_experts * rows, in, 1, {0}, 0};
-    b->n_parameters += n_experts * rows * in;
+    struct weight *w = bind_new_weight(b, full, n_experts * rows.size, in, 1);
+    w->parts[0] = plain_part(t, n_experts * rows.size, in.size);
+    w->parts[0].rows = dim_experts(rows, 0, n_experts);
+    b->n_parameters += n_experts * rows.size * in.size;
     return w;
 }
 
 struct experts bind_experts(struct binder *b, const char *base, struct expert_names names, int64_t n_experts,
                             int64_t ffn_size, int64_t hidden_size, bool fused_otherwise) {
     struct experts x = {&empty_weight, &empty_weight};
+    struct dim D = dim_whole(hidden_size), F = dim_ffn(ffn_size);
     if (b->status != OK)
         return x;
     // quantised experts are exported one by one: a scale belongs to a matrix
-    bool plain = quant_of(b->spec->quant, part(b, 0, "%s.0.%s", base, names.gate).module).scheme == QUANT_NONE;
+    bool plain = quant_of(b->spec->quant, part(b, F, "%s.0.%s", base, names.gate).module).scheme == QUANT_NONE;
     if (bind_has(b, fused_otherwise && plain, "%s.gate_up_proj", base)) {
-        x.w13 = bind_stack(b, arena_printf(b->arena, "%s.gate_up_proj", base), n_experts, 2 * ffn_size, hidden_size);
-        x.w2 = bind_stack(b, arena_printf(b->arena, "%s.down_proj", base), n_experts, hidden_size, ffn_size);
+        x.w13 = bind_stack(b, arena_printf(b->arena, "%s.gate_up_proj", base), n_experts, dim_times(F, 2), D);
+        x.w2 = bind_stack(b, arena_printf(b->arena, "%s.down_proj", base), n_experts, D, F);
         return x;
     }
     struct part *p13 = arena_calloc(b->arena, (size_t)n_experts * 2, sizeof *p13);
     struct part *p2 = arena_calloc(b->arena, (size_t)n_experts, sizeof *p2);
     for (int e = 0; e < n_experts; e++) {
-        p13[2 * e] = part(b, ffn_size, "%s.%d.%s", base, e, names.gate);
-        p13[2 * e + 1] = part(b, ffn_size, "%s.%d.%s", base, e, names.up);
-        p2[e] = part(b, hidden_size, "%s.%d.%s", base, e, names.down);
+        p13[2 * e] = part(b, dim_experts(F, e, 1), "%s.%d.%s", base, e, names.gate);
+        p13[2 * e + 1] = part(b, dim_experts(F, e, 1), "%s.%d.%s", base, e, names.up);
+        p2[e] = part(b, dim_experts(D, e, 1), "%s.%d.%s", base, e, names.down);
     }
-    x.w13 = bind_fused(b, hidden_size, (int)n_experts * 2, p13);
-    x.w2 = bind_fused(b, ffn_size, (int)n_experts, p2);
+    x.w13 = bind_fused(b, D, (int)n_experts * 2, p13);
+    x.w2 = bind_fused(b, F, (int)n_experts, p2);
     return x;
 }
 

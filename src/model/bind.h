@@ -5,11 +5,12 @@
  * (binder_finish). The first failure is kept in b->err and everything after it returns an empty weight, so a
  * bind function needs no checks of its own.
  *
- *     w->attn_out = bind_matrix(b, D, H * hd, "layers.%d.self_attn.o_proj", l);            // [out, in], no ".weight"
+ *     struct dim D = dim_whole(s->hidden_size), Q = dim_heads(H, hd), KV = dim_kv_heads(G, hd);      // core/axis.h
+ *     w->attn_out = bind_matrix(b, D, Q, "layers.%d.self_attn.o_proj", l);                 // [out, in], no ".weight"
  *     w->qkv      = bind_fused(b, D, 3, (struct part[]){
- *                       part(b, H * hd, "layers.%d.self_attn.q_proj", l),
- *                       part(b, G * hd, "layers.%d.self_attn.k_proj", l),
- *                       part(b, G * hd, "layers.%d.self_attn.v_proj", l)});
+ *                       part(b, Q, "layers.%d.self_attn.q_proj", l),
+ *                       part(b, KV, "layers.%d.self_attn.k_proj", l),
+ *                       part(b, KV, "layers.%d.self_attn.v_proj", l)});
  *     w->norm     = bind_vector(b, D, "layers.%d.input_layernorm.weight", l);
  *
  * Names stand under the model's prefix ("model.", "model.language_model." ...), which the binder finds; a name
@@ -60,21 +61,22 @@ void dummy_memory_free(struct dummy_memory *memory);
 /* Rows [first, first + rows) of a module's matrix of stored_rows rows. */
 struct part {
     const char *module;
-    int64_t rows, first, stored_rows;
+    struct dim rows;
+    int64_t first, stored_rows;
 };
-struct part part(struct binder *b, int64_t rows, const char *module, ...) __attribute__((format(printf, 3, 4)));
-struct part part_rows(struct binder *b, int64_t first, int64_t rows, int64_t stored_rows, const char *module, ...)
+struct part part(struct binder *b, struct dim rows, const char *module, ...) __attribute__((format(printf, 3, 4)));
+struct part part_rows(struct binder *b, int64_t first, struct dim rows, int64_t stored_rows, const char *module, ...)
     __attribute__((format(printf, 5, 6)));
 
 /* A module's weight [out, in], in whatever storage the quantisation settings say. */
-const struct weight *bind_matrix(struct binder *b, int64_t out, int64_t in, const char *module, ...)
+const struct weight *bind_matrix(struct binder *b, struct dim out, struct dim in, const char *module, ...)
     __attribute__((format(printf, 4, 5)));
 
 /* Parts one under another. Parts may name the same module; empty parts (rows 0) are skipped. */
-const struct weight *bind_fused(struct binder *b, int64_t in, int n_parts, const struct part *parts);
+const struct weight *bind_fused(struct binder *b, struct dim in, int n_parts, const struct part *parts);
 
 /* The tensor `name` as a vector of n elements, whatever its rank. */
-const struct weight *bind_vector(struct binder *b, int64_t n, const char *name, ...)
+const struct weight *bind_vector(struct binder *b, struct dim n, const char *name, ...)
     __attribute__((format(printf, 3, 4)));
 
 /* The biases (module.bias) of fused parts, as one vector. */
@@ -106,5 +108,5 @@ const struct stored_tensor *bind_tensor_as(struct binder *b, const char *name, e
                                            const int64_t *shape);
 /* True for f32, f16 and bf16; else fails, saying that nothing tells how to read the tensor. */
 bool bind_is_number(struct binder *b, const struct stored_tensor *t);
-struct weight *bind_new_weight(struct binder *b, const char *name, int64_t out, int64_t in, int n_parts);
+struct weight *bind_new_weight(struct binder *b, const char *name, int64_t out, struct dim in, int n_parts);
 char *bind_full_name(struct binder *b, const char *name); // with the prefix

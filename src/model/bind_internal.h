@@ -9,6 +9,16 @@ static inline void bind_failed(struct binder *b, enum status status) {
         b->status = status;
 }
 
+/* All of a tensor of plain numbers as rows of `in`. */
+static inline struct weight_part plain_part(const struct stored_tensor *t, int64_t rows, int64_t in) {
+    return (struct weight_part){.format = &qformat_plain,
+                                .dtype = t->dtype,
+                                .data = t->data,
+                                .n_rows = rows,
+                                .row_stride = in,
+                                .col_stride = 1};
+}
+
 /* A module's whole matrix [rows, in] as one part, in the storage that the quantisation settings say. */
 bool bind_module(struct binder *b, const char *module, int64_t rows, int64_t in, struct weight_part *out);
 

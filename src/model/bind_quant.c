@@ -9,7 +9,7 @@ static bool plain(struct binder *b, const char *module, int64_t rows, int64_t in
         bind_tensor(b, arena_printf(b->arena, "%s.weight", module), 2, (int64_t[]){rows, in});
     if (!t || !bind_is_number(b, t))
         return false;
-    *out = (struct weight_part){&qformat_plain, t->dtype, t->data, rows, in, 1, {0}, 0};
+    *out = plain_part(t, rows, in);
     return true;
 }
 
@@ -74,7 +74,9 @@ static bool scaled(struct binder *b, const char *module, int64_t rows, int64_t i
         return false;
     scale.data = s->data;
     scale.dtype = s->dtype;
-    *out = (struct weight_part){&qformat_scaled, t->dtype, t->data, rows, in, 1, scale, 0};
+    *out = plain_part(t, rows, in);
+    out->format = &qformat_scaled;
+    out->scale = scale;
     return true;
 }
 
@@ -100,7 +102,9 @@ static bool nvfp4(struct binder *b, const char *module, int64_t rows, int64_t in
     if (compressed_tensors) // stored as the reciprocal
         tensor_scale = 1 / tensor_scale;
     struct qscale scale = {s->data, s->dtype, 1, 16, in / 16, tensor_scale};
-    *out = (struct weight_part){&qformat_nvfp4, t->dtype, t->data, rows, in / 2, 1, scale, 0};
+    *out = plain_part(t, rows, in / 2);
+    out->format = &qformat_nvfp4;
+    out->scale = scale;
     return true;
 }
 

@@ -142,45 +142,47 @@ struct deepseek {
 static const float LATENT_EPS = 1e-6f;
 
 /* attention_bias gives one to what reads the stream or writes it, and to nothing between. */
-static struct projection bind_projection(struct binder *b, struct part whole, int64_t in) {
+static struct projection bind_projection(struct binder *b, struct part whole, struct dim in) {
     return (struct projection){bind_fused(b, in, 1, &whole), b->spec->qkv_bias ? bind_fused_bias(b, 1, &whole) : NULL};
 }
 
 static void bind_attention(struct binder *b, int l, struct deepseek_layer *w) {
     const struct model_spec *s = b->spec;
     const struct mla_spec *a = &s->mla;
-    int64_t D = s->hidden_size, H = s->n_heads, head = a->nope_dim + a->v_dim;
-    int64_t q_in = a->q_rank ? a->q_rank : D;
+    int64_t H = s->n_heads, head = a->nope_dim + a->v_dim;
+    struct dim D = dim_whole(s->hidden_size), q_rank = dim_whole(a->q_rank), rank = dim_whole(a->kv_rank);
+    struct dim nope = dim_heads(H, a->nope_dim), v = dim_heads(H, a->v_dim);
     if (a->q_rank) {
-        w->q_a = bind_projection(b, part(b, a->q_rank, "layers.%d.self_attn.q_a_proj", l), D);
-        w->q_a_norm = bind_vector(b, a->q_rank, "layers.%d.self_attn.q_a_layernorm.weight", l);
+        w->q_a = bind_projection(b, part(b, q_rank, "layers.%d.self_attn.q_a_proj", l), D);
+        w->q_a_norm = bind_vector(b, q_rank, "layers.%d.self_attn.q_a_layernorm.weight", l);
     }
-    w->q = bind_matrix(b, H * (a->nope_dim + a->rope_dim), q_in,
+    w->q = bind_matrix(b, dim_heads(H, a->nope_dim + a->rope_dim), a->q_rank ? q_rank : D,
                        a->q_rank ? "layers.%d.self_attn.q_b_proj" : "layers.%d.self_attn.q_proj", l);
-    w->kv_a = bind_projection(b, part(b, a->kv_rank + a->rope_dim, "layers.%d.self_attn.kv_a_proj_with_mqa", l), D);
-    w->kv_a_norm = bind_vector(b, a->kv_rank, "layers.%d.self_attn.kv_a_layernorm.weight", l);
+    w->kv_a = bind_projection(
+        b, part(b, dim_whole(a->kv_rank + a->rope_dim), "layers.%d.self_attn.kv_a_proj_with_mqa", l), D);
+    w->kv_a_norm = bind_vector(b, rank, "layers.%d.self_attn.kv_a_layernorm.weight", l);
     struct part *uk = arena_calloc(b->arena, (size_t)H, sizeof *uk),
                 *uv = arena_calloc(b->arena, (size_t)H, sizeof *uv);
     for (int64_t h = 0; h < H; h++) {
-        uk[h] = part_rows(b, h * head, a->nope_dim, H * head, "layers.%d.self_attn.kv_b_proj", l);
-        uv[h] = part_rows(b, h * head + a->nope_dim, a->v_dim, H * head, "layers.%d.self_attn.kv_b_proj", l);
+        uk[h] = part_rows(b, h * head, dim_share(nope, h, H), H * head, "layers.%d.self_attn.kv_b_proj", l);
+        uv[h] = part_rows(b, h * head + a->nope_dim, dim_share(v, h, H), H * head, "layers.%d.self_attn.kv_b_proj", l);
     }
-    w->w_uk = bind_fused(b, a->kv_rank, (int)H, uk);
-    w->w_uv = bind_fused(b, a->kv_rank, (int)H, uv);
-    w->attn_out = bind_projection(b, part(b, D, "layers.%d.self_attn.o_proj", l), H * a->v_dim);
+    w->w_uk = bind_fused(b, rank, (int)H, uk);
+    w->w_uv = bind_fused(b, rank, (int)H, uv);
+    w->attn_out = bind_projection(b, part(b, D, "layers.%d.self_attn.o_proj", l), v);
 }
 
 static void bind_moe(struct binder *b, int l, struct deepseek_layer *w) {
     const struct model_spec *s = b->spec;
-    int64_t D = s->hidden_size, F = s->moe.shared_ffn_size;
+    struct dim D = dim_whole(s->hidden_size), F = dim_ffn(s->moe.shared_ffn_size);
     char base[64];
     snprintf(base, sizeof base, "layers.%d.mlp.experts", l);
-    w->router = bind_matrix(b, s->moe.n_experts, D, "layers.%d.mlp.gate", l);
+    w->router = bind_matrix(b, dim_whole(s->moe.n_experts), D, "layers.%d.mlp.gate", l);
     if (s->moe.routing == ROUTE_SIGMOID)
-        w->router_bias = bind_vector(b, s->moe.n_experts, "layers.%d.mlp.gate.e_score_correction_bias", l);
+        w->router_bias = bind_vector(b, dim_whole(s->moe.n_experts), "layers.%d.mlp.gate.e_score_correction_bias", l);
     w->experts = bind_experts(b, base, (struct expert_names){"gate_proj", "up_proj", "down_proj"}, s->moe.n_experts,
-                              s->moe.ffn_size, D, false);
-    if (F) {
+                              s->moe.ffn_size, s->hidden_size, false);
+    if (F.size) {
         w->shared_gate_up = bind_fused(b, D, 2,
                                        (struct part[]){part(b, F, "layers.%d.mlp.shared_experts.gate_proj", l),
                                                        part(b, F, "layers.%d.mlp.shared_experts.up_proj", l)});
@@ -190,7 +192,7 @@ static void bind_moe(struct binder *b, int l, struct deepseek_layer *w) {
 
 static void *deepseek_bind(struct binder *b) {
     const struct model_spec *s = b->spec;
-    int64_t D = s->hidden_size, F = s->ffn_size;
+    struct dim D = dim_whole(s->hidden_size), F = dim_ffn(s->ffn_size);
     struct deepseek *m = arena_alloc(b->arena, sizeof *m);
     m->ends = bind_ends(b);
     m->layers = arena_calloc(b->arena, (size_t)s->n_layers, sizeof *m->layers);

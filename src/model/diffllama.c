@@ -38,20 +38,28 @@ struct diffllama {
     struct diffllama_layer *layers;
 };
 
+/* KV heads of first and of second query heads, where those are others. */
+static struct dim kv_dim(const struct model_spec *s) {
+    int pairs = s->n_kv_heads % 2 == 0 ? 2 : 1;
+    return dim_times(dim_kv_heads(s->n_kv_heads / pairs, s->head_dim), pairs);
+}
+
 static void *diffllama_bind(struct binder *b) {
     static const char *const lambdas[4] = {"lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"};
     const struct model_spec *s = b->spec;
-    int64_t D = s->hidden_size, F = s->ffn_size;
+    struct dim D = dim_whole(s->hidden_size), F = dim_ffn(s->ffn_size);
+    struct dim Q = dim_times(dim_heads(s->n_heads / 2, s->head_dim), 2), KV = kv_dim(s); // a pair stays together
     struct diffllama *m = arena_alloc(b->arena, sizeof *m);
     m->ends = bind_ends(b);
     m->layers = arena_calloc(b->arena, (size_t)s->n_layers, sizeof *m->layers);
     for (int l = 0; l < s->n_layers; l++) {
         struct diffllama_layer *w = &m->layers[l];
         w->attn_norm = bind_vector(b, D, "layers.%d.input_layernorm.weight", l);
-        w->qkv = bind_qkv(b, l);
+        w->qkv = bind_qkv_of(b, l, Q, KV);
         for (int i = 0; i < 4; i++)
-            w->lambda[i] = bind_vector(b, s->head_dim, "layers.%d.self_attn.%s", l, lambdas[i]);
-        w->attn_out = bind_attn_out(b, l);
+            w->lambda[i] = bind_vector(b, dim_whole(s->head_dim), "layers.%d.self_attn.%s", l, lambdas[i]);
+        w->attn_out.w = bind_matrix(b, D, dim_heads(s->n_heads / 2, 2 * s->head_dim), "layers.%d.self_attn.o_proj", l);
+        w->attn_out.bias = s->o_bias ? bind_vector(b, D, "layers.%d.self_attn.o_proj.bias", l) : NULL;
         w->ffn_norm = bind_vector(b, D, "layers.%d.post_attention_layernorm.weight", l);
         w->gate_up = bind_fused(
             b, D, 2, (struct part[]){part(b, F, "layers.%d.mlp.gate_proj", l), part(b, F, "layers.%d.mlp.up_proj", l)});

@@ -3,13 +3,14 @@
 
 struct ends bind_ends(struct binder *b) {
     const struct model_spec *s = b->spec;
+    struct dim V = dim_vocab(s->vocab_size), D = dim_whole(s->hidden_size);
     struct ends e;
     bool head_only = s->tied_embeddings && !bind_has(b, true, "embed_tokens.weight"); // the table under its other name
-    e.embed = bind_matrix(b, s->vocab_size, s->hidden_size, head_only ? "/lm_head" : "embed_tokens");
-    e.norm = bind_vector(b, s->hidden_size, "norm.weight");
+    e.embed = bind_matrix(b, V, D, head_only ? "/lm_head" : "embed_tokens");
+    e.norm = bind_vector(b, D, "norm.weight");
     // A head that is stored counts, as in transformers 5: it is the table a second time, or the config is wrong.
     bool own_head = !head_only && (!s->tied_embeddings || bind_has(b, false, "/lm_head.weight"));
-    e.lm_head = own_head ? bind_matrix(b, s->vocab_size, s->hidden_size, "/lm_head") : e.embed;
+    e.lm_head = own_head ? bind_matrix(b, V, D, "/lm_head") : e.embed;
     return e;
 }
 
@@ -55,22 +56,28 @@ struct attention_of layer_attention(struct program *p, const struct model_spec *
     };
 }
 
-struct projection bind_qkv(struct binder *b, int l) {
+struct projection bind_qkv_of(struct binder *b, int l, struct dim q, struct dim kv) {
     const struct model_spec *s = b->spec;
     const struct layer_spec *layer = &s->layers[l];
-    int64_t kv = layer->kv_source == l ? (int64_t)layer->n_kv_heads * layer->head_dim : 0;
+    struct dim k = layer->kv_source == l ? kv : dim_whole(0), v = layer->v_from_k ? dim_whole(0) : k;
     struct part parts[3] = {
-        part(b, (int64_t)s->n_heads * layer->head_dim, "layers.%d.self_attn.q_proj", l),
-        part(b, kv, "layers.%d.self_attn.k_proj", l),
-        part(b, layer->v_from_k ? 0 : kv, "layers.%d.self_attn.v_proj", l),
+        part(b, q, "layers.%d.self_attn.q_proj", l),
+        part(b, k, "layers.%d.self_attn.k_proj", l),
+        part(b, v, "layers.%d.self_attn.v_proj", l),
     };
-    return (struct projection){bind_fused(b, s->hidden_size, 3, parts),
+    return (struct projection){bind_fused(b, dim_whole(s->hidden_size), 3, parts),
                                s->qkv_bias ? bind_fused_bias(b, 3, parts) : NULL};
+}
+
+struct projection bind_qkv(struct binder *b, int l) {
+    const struct layer_spec *layer = &b->spec->layers[l];
+    return bind_qkv_of(b, l, dim_heads(b->spec->n_heads, layer->head_dim),
+                       dim_kv_heads(layer->n_kv_heads, layer->head_dim));
 }
 
 struct projection bind_attn_out(struct binder *b, int l) {
     const struct model_spec *s = b->spec;
-    struct part o = part(b, s->hidden_size, "layers.%d.self_attn.o_proj", l);
-    return (struct projection){bind_fused(b, (int64_t)s->n_heads * s->layers[l].head_dim, 1, &o),
+    struct part o = part(b, dim_whole(s->hidden_size), "layers.%d.self_attn.o_proj", l);
+    return (struct projection){bind_fused(b, dim_heads(s->n_heads, s->layers[l].head_dim), 1, &o),
                                s->o_bias ? bind_fused_bias(b, 1, &o) : NULL};
 }

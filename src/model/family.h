@@ -48,6 +48,8 @@ struct projection {
 /* q, k and v of layer l as one projection; v is left out where the layer takes it from k, and k too where another
  * layer's cache is read. */
 struct projection bind_qkv(struct binder *b, int l);
+/* The same of heads in another order than one after another. */
+struct projection bind_qkv_of(struct binder *b, int l, struct dim q, struct dim kv);
 
 /* o_proj of layer l. */
 struct projection bind_attn_out(struct binder *b, int l);

@@ -42,7 +42,7 @@ struct gemma2 {
 
 static void *gemma2_bind(struct binder *b) {
     const struct model_spec *s = b->spec;
-    int64_t D = s->hidden_size, F = s->ffn_size;
+    struct dim D = dim_whole(s->hidden_size), F = dim_ffn(s->ffn_size);
     struct gemma2 *m = arena_alloc(b->arena, sizeof *m);
     m->ends = bind_ends(b);
     m->layers = arena_calloc(b->arena, (size_t)s->n_layers, sizeof *m->layers);

@@ -186,14 +186,14 @@ struct gemma4 {
 
 static void bind_moe(struct binder *b, int l, struct gemma4_layer *w) {
     const struct model_spec *s = b->spec;
-    int64_t D = s->hidden_size;
+    struct dim D = dim_whole(s->hidden_size);
     char base[64];
     snprintf(base, sizeof base, "layers.%d.experts", l);
-    w->router = bind_matrix(b, s->moe.n_experts, D, "layers.%d.router.proj", l);
+    w->router = bind_matrix(b, dim_whole(s->moe.n_experts), D, "layers.%d.router.proj", l);
     w->router_scale = bind_vector(b, D, "layers.%d.router.scale", l);
-    w->expert_scale = bind_vector(b, s->moe.n_experts, "layers.%d.router.per_expert_scale", l);
+    w->expert_scale = bind_vector(b, dim_whole(s->moe.n_experts), "layers.%d.router.per_expert_scale", l);
     w->experts = bind_experts(b, base, (struct expert_names){"gate_proj", "up_proj", "down_proj"}, s->moe.n_experts,
-                              s->moe.ffn_size, D, true);
+                              s->moe.ffn_size, s->hidden_size, true);
     w->experts_norm = bind_vector(b, D, "layers.%d.pre_feedforward_layernorm_2.weight", l);
     w->post_dense_norm = bind_vector(b, D, "layers.%d.post_feedforward_layernorm_1.weight", l);
     w->post_experts_norm = bind_vector(b, D, "layers.%d.post_feedforward_layernorm_2.weight", l);
@@ -208,9 +208,9 @@ static void set_shared_aside(struct binder *b, int l) {
 
 static void bind_inputs(struct binder *b, struct gemma4 *m) {
     const struct model_spec *s = b->spec;
-    int64_t D = s->hidden_size, P = s->per_layer_input_size;
-    m->input_table = bind_matrix(b, s->vocab_size, s->n_layers * P, "embed_tokens_per_layer");
-    m->input_proj = bind_matrix(b, s->n_layers * P, D, "per_layer_model_projection");
+    struct dim D = dim_whole(s->hidden_size), P = dim_whole(s->per_layer_input_size);
+    m->input_table = bind_matrix(b, dim_vocab(s->vocab_size), dim_times(P, s->n_layers), "embed_tokens_per_layer");
+    m->input_proj = bind_matrix(b, dim_times(P, s->n_layers), D, "per_layer_model_projection");
     m->input_norm = bind_vector(b, P, "per_layer_projection_norm.weight");
     for (int l = 0; l < s->n_layers; l++) {
         m->layers[l].input_gate = bind_matrix(b, P, D, "layers.%d.per_layer_input_gate", l);
@@ -221,13 +221,13 @@ static void bind_inputs(struct binder *b, struct gemma4 *m) {
 
 static void *gemma4_bind(struct binder *b) {
     const struct model_spec *s = b->spec;
-    int64_t D = s->hidden_size;
+    struct dim D = dim_whole(s->hidden_size);
     struct gemma4 *m = arena_alloc(b->arena, sizeof *m);
     m->ends = bind_ends(b);
     m->layers = arena_calloc(b->arena, (size_t)s->n_layers, sizeof *m->layers);
     for (int l = 0; l < s->n_layers; l++) {
         struct gemma4_layer *w = &m->layers[l];
-        int64_t hd = s->layers[l].head_dim, F = s->layers[l].ffn_size;
+        struct dim hd = dim_whole(s->layers[l].head_dim), F = dim_ffn(s->layers[l].ffn_size);
         w->attn_norm = bind_vector(b, D, "layers.%d.input_layernorm.weight", l);
         w->qkv = bind_qkv(b, l);
         w->q_norm = bind_vector(b, hd, "layers.%d.self_attn.q_norm.weight", l);
@@ -242,7 +242,7 @@ static void *gemma4_bind(struct binder *b) {
             b, D, 2, (struct part[]){part(b, F, "layers.%d.mlp.gate_proj", l), part(b, F, "layers.%d.mlp.up_proj", l)});
         w->down = bind_matrix(b, D, F, "layers.%d.mlp.down_proj", l);
         w->post_ffn_norm = bind_vector(b, D, "layers.%d.post_feedforward_layernorm.weight", l);
-        w->scalar = bind_vector(b, 1, "layers.%d.layer_scalar", l);
+        w->scalar = bind_vector(b, dim_whole(1), "layers.%d.layer_scalar", l);
         if (s->layers[l].moe)
             bind_moe(b, l, w);
     }

@@ -73,33 +73,41 @@ static const char *expert_tensor(struct binder *b, int l, const char *leaf) {
     return bind_full_name(b, arena_printf(b->arena, "layers.%d.mlp.experts.%s", l, leaf));
 }
 
-static size_t element(const struct stored_tensor *t) { return dtype_bytes(t->dtype); }
+/* Rows `row_stride` apart, of columns `col_stride` apart, from element `first` of a tensor on. */
+static struct weight_part strided_part(const struct stored_tensor *t, int64_t first, struct dim rows,
+                                       int64_t row_stride, int64_t col_stride) {
+    struct weight_part p = plain_part(t, rows.size, row_stride);
+    p.col_stride = col_stride;
+    p.rows = rows;
+    if (t->data)
+        p.data = (const char *)t->data + (size_t)first * dtype_bytes(t->dtype);
+    return p;
+}
 
 /* Row r of the matrix of expert e is `stride` apart; `n_kinds` kinds of rows are interleaved in the tensor. */
-static const struct weight *bind_transposed(struct binder *b, int l, const char *leaf, int n_kinds, int64_t rows,
-                                            int64_t in) {
-    int64_t E = b->spec->moe.n_experts, all = rows * n_kinds;
+static const struct weight *bind_transposed(struct binder *b, int l, const char *leaf, int n_kinds, struct dim rows,
+                                            struct dim in) {
+    int64_t E = b->spec->moe.n_experts, all = rows.size * n_kinds;
     const char *name = expert_tensor(b, l, leaf);
-    const struct stored_tensor *t = bind_tensor(b, name, 3, (int64_t[]){E, in, all});
+    const struct stored_tensor *t = bind_tensor(b, name, 3, (int64_t[]){E, in.size, all});
     struct weight *w = bind_new_weight(b, name, E * all, in, (int)E * n_kinds);
     if (!t || !bind_is_number(b, t))
         return w;
-    b->n_parameters += E * all * in;
+    b->n_parameters += E * all * in.size;
     for (int64_t i = 0; i < E * n_kinds; i++) {
         int64_t e = i / n_kinds, kind = i % n_kinds;
-        const char *at = t->data ? (const char *)t->data + (size_t)(e * in * all + kind) * element(t) : NULL;
-        w->parts[i] = (struct weight_part){&qformat_plain, t->dtype, at, rows, n_kinds, all, {0}, 0};
+        w->parts[i] = strided_part(t, e * in.size * all + kind, dim_experts(rows, e, 1), n_kinds, all);
     }
     return w;
 }
 
-static const struct weight *bind_mxfp4(struct binder *b, int l, const char *leaf, int n_kinds, int64_t rows,
-                                       int64_t in) {
-    int64_t E = b->spec->moe.n_experts, all = rows * n_kinds, groups = in / 32;
+static const struct weight *bind_mxfp4(struct binder *b, int l, const char *leaf, int n_kinds, struct dim rows,
+                                       struct dim in) {
+    int64_t E = b->spec->moe.n_experts, all = rows.size * n_kinds, groups = in.size / 32;
     const char *name = expert_tensor(b, l, arena_printf(b->arena, "%s_blocks", leaf));
-    if (in % 32 != 0) {
+    if (in.size % 32 != 0) {
         bind_failed(b, fail(b->err, ERR_FORMAT, "%s: %s has %lld columns, MXFP4 needs a multiple of 32", b->spec->path,
-                            name, (long long)in));
+                            name, (long long)in.size));
         return bind_new_weight(b, name, E * all, in, (int)E * n_kinds);
     }
     const struct stored_tensor *t = bind_tensor_as(b, name, DT_U8, 4, (int64_t[]){E, all, groups, 16});
@@ -108,43 +116,43 @@ static const struct weight *bind_mxfp4(struct binder *b, int l, const char *leaf
     struct weight *w = bind_new_weight(b, name, E * all, in, (int)E * n_kinds);
     if (!t || !s)
         return w;
-    b->n_parameters += E * all * in;
+    b->n_parameters += E * all * in.size;
     for (int64_t i = 0; i < E * n_kinds; i++) {
-        int64_t e = i / n_kinds, kind = i % n_kinds, first = e * all + kind;
-        const uint8_t *blocks = t->data, *scales = s->data;
-        struct qscale scale = {scales ? scales + first * groups : NULL, DT_F8_E8M0, 1, 32, groups * n_kinds, 1};
-        w->parts[i] = (struct weight_part){
-            &qformat_mxfp4, DT_U8, blocks ? blocks + first * in / 2 : NULL, rows, in / 2 * n_kinds, 1, scale, 0};
+        int64_t e = i / n_kinds, kind = i % n_kinds, first = e * all + kind, bytes = in.size / 2;
+        const uint8_t *scales = s->data;
+        struct weight_part *p = &w->parts[i];
+        *p = strided_part(t, first * bytes, dim_experts(rows, e, 1), bytes * n_kinds, 1);
+        p->format = &qformat_mxfp4;
+        p->scale = (struct qscale){scales ? scales + first * groups : NULL, DT_F8_E8M0, 1, 32, groups * n_kinds, 1};
     }
     return w;
 }
 
-static const struct weight *bind_expert_matrix(struct binder *b, int l, const char *leaf, int n_kinds, int64_t rows,
-                                               int64_t in) {
+static const struct weight *bind_expert_matrix(struct binder *b, int l, const char *leaf, int n_kinds, struct dim rows,
+                                               struct dim in) {
     bool packed = quant_of(b->spec->quant, expert_tensor(b, l, leaf)).scheme == QUANT_MXFP4;
     return packed ? bind_mxfp4(b, l, leaf, n_kinds, rows, in) : bind_transposed(b, l, leaf, n_kinds, rows, in);
 }
 
 /* gate_up_proj_bias [E, 2F], interleaved, as gate then up of each expert; down_proj_bias [E, D]. */
-static const struct weight *bind_expert_bias(struct binder *b, int l, const char *leaf, int n_kinds, int64_t rows) {
-    int64_t E = b->spec->moe.n_experts, all = rows * n_kinds;
+static const struct weight *bind_expert_bias(struct binder *b, int l, const char *leaf, int n_kinds, struct dim rows) {
+    int64_t E = b->spec->moe.n_experts, all = rows.size * n_kinds;
     const char *name = expert_tensor(b, l, leaf);
     const struct stored_tensor *t = bind_tensor(b, name, 2, (int64_t[]){E, all});
-    struct weight *w = bind_new_weight(b, name, E * all, 1, (int)E * n_kinds);
+    struct weight *w = bind_new_weight(b, name, E * all, dim_whole(1), (int)E * n_kinds);
     if (!t || !bind_is_number(b, t))
         return w;
     b->n_parameters += E * all;
     for (int64_t i = 0; i < E * n_kinds; i++) {
-        const char *at =
-            t->data ? (const char *)t->data + (size_t)(i / n_kinds * all + i % n_kinds) * element(t) : NULL;
-        w->parts[i] = (struct weight_part){&qformat_plain, t->dtype, at, rows, n_kinds, 1, {0}, 0};
+        int64_t e = i / n_kinds, kind = i % n_kinds;
+        w->parts[i] = strided_part(t, e * all + kind, dim_experts(rows, e, 1), n_kinds, 1);
     }
     return w;
 }
 
 static void *gpt_oss_bind(struct binder *b) {
     const struct model_spec *s = b->spec;
-    int64_t D = s->hidden_size, F = s->moe.ffn_size;
+    struct dim D = dim_whole(s->hidden_size), F = dim_ffn(s->moe.ffn_size), E = dim_whole(s->moe.n_experts);
     struct gpt_oss *m = arena_alloc(b->arena, sizeof *m);
     m->ends = bind_ends(b);
     m->layers = arena_calloc(b->arena, (size_t)s->n_layers, sizeof *m->layers);
@@ -152,11 +160,11 @@ static void *gpt_oss_bind(struct binder *b) {
         struct gpt_oss_layer *w = &m->layers[l];
         w->attn_norm = bind_vector(b, D, "layers.%d.input_layernorm.weight", l);
         w->qkv = bind_qkv(b, l);
-        w->sinks = bind_vector(b, s->n_heads, "layers.%d.self_attn.sinks", l);
+        w->sinks = bind_vector(b, dim_heads(s->n_heads, 1), "layers.%d.self_attn.sinks", l);
         w->attn_out = bind_attn_out(b, l);
         w->ffn_norm = bind_vector(b, D, "layers.%d.post_attention_layernorm.weight", l);
-        w->router = bind_matrix(b, s->moe.n_experts, D, "layers.%d.mlp.router", l);
-        w->router_bias = bind_vector(b, s->moe.n_experts, "layers.%d.mlp.router.bias", l);
+        w->router = bind_matrix(b, E, D, "layers.%d.mlp.router", l);
+        w->router_bias = bind_vector(b, E, "layers.%d.mlp.router.bias", l);
         w->w13 = bind_expert_matrix(b, l, "gate_up_proj", 2, F, D);
         w->b13 = bind_expert_bias(b, l, "gate_up_proj_bias", 2, F);
         w->w2 = bind_expert_matrix(b, l, "down_proj", 1, D, F);

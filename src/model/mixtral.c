@@ -42,7 +42,7 @@ struct mixtral {
 
 static void *mixtral_bind(struct binder *b) {
     const struct model_spec *s = b->spec;
-    int64_t D = s->hidden_size;
+    struct dim D = dim_whole(s->hidden_size);
     struct mixtral *m = arena_alloc(b->arena, sizeof *m);
     m->ends = bind_ends(b);
     m->layers = arena_calloc(b->arena, (size_t)s->n_layers, sizeof *m->layers);
@@ -55,9 +55,9 @@ static void *mixtral_bind(struct binder *b) {
         w->qkv = bind_qkv(b, l);
         w->attn_out = bind_attn_out(b, l);
         w->ffn_norm = bind_vector(b, D, "layers.%d.post_attention_layernorm.weight", l);
-        w->router = bind_matrix(b, s->moe.n_experts, D, "layers.%d.%s.gate", l, block);
-        w->experts =
-            bind_experts(b, base, (struct expert_names){"w1", "w3", "w2"}, s->moe.n_experts, s->moe.ffn_size, D, false);
+        w->router = bind_matrix(b, dim_whole(s->moe.n_experts), D, "layers.%d.%s.gate", l, block);
+        w->experts = bind_experts(b, base, (struct expert_names){"w1", "w3", "w2"}, s->moe.n_experts, s->moe.ffn_size,
+                                  s->hidden_size, false);
     }
     return m;
 }

@@ -30,17 +30,23 @@ struct phi3 {
 
 static void *phi3_bind(struct binder *b) {
     const struct model_spec *s = b->spec;
-    int64_t D = s->hidden_size, F = s->ffn_size, hd = s->head_dim;
+    struct dim D = dim_whole(s->hidden_size), F = dim_ffn(s->ffn_size);
+    struct dim Q = dim_heads(s->n_heads, s->head_dim), KV = dim_kv_heads(s->n_kv_heads, s->head_dim);
+    int64_t all = Q.size + 2 * KV.size;
     struct phi3 *m = arena_alloc(b->arena, sizeof *m);
     m->ends = bind_ends(b);
     m->layers = arena_calloc(b->arena, (size_t)s->n_layers, sizeof *m->layers);
     for (int l = 0; l < s->n_layers; l++) {
         struct phi3_layer *w = &m->layers[l];
         w->attn_norm = bind_vector(b, D, "layers.%d.input_layernorm.weight", l);
-        w->qkv = bind_matrix(b, (s->n_heads + 2 * s->n_kv_heads) * hd, D, "layers.%d.self_attn.qkv_proj", l);
-        w->attn_out = bind_matrix(b, D, s->n_heads * hd, "layers.%d.self_attn.o_proj", l);
+        w->qkv =
+            bind_fused(b, D, 3,
+                       (struct part[]){part_rows(b, 0, Q, all, "layers.%d.self_attn.qkv_proj", l),
+                                       part_rows(b, Q.size, KV, all, "layers.%d.self_attn.qkv_proj", l),
+                                       part_rows(b, Q.size + KV.size, KV, all, "layers.%d.self_attn.qkv_proj", l)});
+        w->attn_out = bind_matrix(b, D, Q, "layers.%d.self_attn.o_proj", l);
         w->ffn_norm = bind_vector(b, D, "layers.%d.post_attention_layernorm.weight", l);
-        w->gate_up = bind_matrix(b, 2 * F, D, "layers.%d.mlp.gate_up_proj", l);
+        w->gate_up = bind_matrix(b, dim_times(F, 2), D, "layers.%d.mlp.gate_up_proj", l);
         w->down = bind_matrix(b, D, F, "layers.%d.mlp.down_proj", l);
     }
     return m;

@@ -30,7 +30,7 @@ struct qwen3 {
 
 static void *qwen3_bind(struct binder *b) {
     const struct model_spec *s = b->spec;
-    int64_t D = s->hidden_size, F = s->ffn_size, hd = s->head_dim;
+    struct dim D = dim_whole(s->hidden_size), F = dim_ffn(s->ffn_size), hd = dim_whole(s->head_dim);
     struct qwen3 *m = arena_alloc(b->arena, sizeof *m);
     m->ends = bind_ends(b);
     m->layers = arena_calloc(b->arena, (size_t)s->n_layers, sizeof *m->layers);

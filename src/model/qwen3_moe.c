@@ -43,7 +43,7 @@ struct qwen3_moe {
 
 static void *qwen3_moe_bind(struct binder *b) {
     const struct model_spec *s = b->spec;
-    int64_t D = s->hidden_size, F = s->ffn_size, hd = s->head_dim;
+    struct dim D = dim_whole(s->hidden_size), F = dim_ffn(s->ffn_size), hd = dim_whole(s->head_dim);
     struct qwen3_moe *m = arena_alloc(b->arena, sizeof *m);
     m->ends = bind_ends(b);
     m->layers = arena_calloc(b->arena, (size_t)s->n_layers, sizeof *m->layers);
@@ -58,9 +58,9 @@ static void *qwen3_moe_bind(struct binder *b) {
         if (s->layers[l].moe) {
             char base[64];
             snprintf(base, sizeof base, "layers.%d.mlp.experts", l);
-            w->router = bind_matrix(b, s->moe.n_experts, D, "layers.%d.mlp.gate", l);
+            w->router = bind_matrix(b, dim_whole(s->moe.n_experts), D, "layers.%d.mlp.gate", l);
             w->experts = bind_experts(b, base, (struct expert_names){"gate_proj", "up_proj", "down_proj"},
-                                      s->moe.n_experts, s->moe.ffn_size, D, false);
+                                      s->moe.n_experts, s->moe.ffn_size, s->hidden_size, false);
         } else {
             w->gate_up = bind_fused(
                 b, D, 2,

@@ -7,6 +7,7 @@
  *
  * Qwen3.5 stores in_proj_{qkv,z,b,a}; Qwen3-Next stores in_proj_qkvz and in_proj_ba grouped by key head. Parts make
  * one projection [q|k|v|z|b|a] of both. Reference: transformers modeling_qwen3_5.py, modeling_qwen3_next.py. */
+#include "model/bind_internal.h"
 #include "model/family.h"
 
 #include <stdio.h>
@@ -89,26 +90,28 @@ struct qwen3_next {
 
 static void bind_full(struct binder *b, int l, struct qwen3_next_layer *w) {
     const struct model_spec *s = b->spec;
-    int H = s->n_heads, hd = s->head_dim, kv = s->n_kv_heads * hd;
+    int H = s->n_heads, hd = s->head_dim;
+    struct dim D = dim_whole(s->hidden_size), Q = dim_heads(H, hd), KV = dim_kv_heads(s->n_kv_heads, hd);
     struct part *parts = arena_calloc(b->arena, (size_t)H * 2 + 2, sizeof *parts), *at = parts;
     for (int h = 0; h < H; h++)
-        *at++ = part_rows(b, 2 * h * hd, hd, 2 * H * hd, "layers.%d.self_attn.q_proj", l);
-    *at++ = part(b, kv, "layers.%d.self_attn.k_proj", l);
-    *at++ = part(b, kv, "layers.%d.self_attn.v_proj", l);
+        *at++ = part_rows(b, 2 * h * hd, dim_share(Q, h, H), 2 * H * hd, "layers.%d.self_attn.q_proj", l);
+    *at++ = part(b, KV, "layers.%d.self_attn.k_proj", l);
+    *at++ = part(b, KV, "layers.%d.self_attn.v_proj", l);
     for (int h = 0; h < H; h++)
-        *at++ = part_rows(b, (2 * h + 1) * hd, hd, 2 * H * hd, "layers.%d.self_attn.q_proj", l);
-    w->qkv_gate.w = bind_fused(b, s->hidden_size, 2 * H + 2, parts);
+        *at++ = part_rows(b, (2 * h + 1) * hd, dim_share(Q, h, H), 2 * H * hd, "layers.%d.self_attn.q_proj", l);
+    w->qkv_gate.w = bind_fused(b, D, 2 * H + 2, parts);
     w->qkv_gate.bias = s->qkv_bias ? bind_fused_bias(b, 2 * H + 2, parts) : NULL;
-    w->q_norm = bind_vector(b, hd, "layers.%d.self_attn.q_norm.weight", l);
-    w->k_norm = bind_vector(b, hd, "layers.%d.self_attn.k_norm.weight", l);
+    w->q_norm = bind_vector(b, dim_whole(hd), "layers.%d.self_attn.q_norm.weight", l);
+    w->k_norm = bind_vector(b, dim_whole(hd), "layers.%d.self_attn.k_norm.weight", l);
     w->attn_out = bind_attn_out(b, l);
 }
 
-/* Rows [first, first + rows) of every key head's group of `group` rows. */
-static struct part *grouped_rows(struct binder *b, struct part *at, int n_groups, int64_t group, int64_t first,
-                                 int64_t rows, const char *module, int l) {
-    for (int g = 0; g < n_groups; g++)
-        *at++ = part_rows(b, g * group + first, rows, n_groups * group, "layers.%d.linear_attn.%s", l, module);
+/* From `first` on a key head's share of `rows`, of each group of `group` rows. */
+static struct part *grouped_rows(struct binder *b, struct part *at, int64_t n_groups, int64_t group, int64_t first,
+                                 struct dim rows, const char *module, int l) {
+    for (int64_t g = 0; g < n_groups; g++)
+        *at++ = part_rows(b, g * group + first, dim_share(rows, g, n_groups), n_groups * group,
+                          "layers.%d.linear_attn.%s", l, module);
     return at;
 }
 
@@ -116,62 +119,72 @@ static const struct weight *bind_delta_in(struct binder *b, int l) {
     const struct model_spec *s = b->spec;
     const struct delta_spec *d = &s->delta;
     int64_t K = d->key_dim, r = d->n_value_heads / d->n_key_heads, V = r * d->value_dim; // a key head's share of v
-    int Hk = d->n_key_heads;
-    struct part *parts = arena_calloc(b->arena, (size_t)Hk * 6 + 4, sizeof *parts), *at = parts;
+    int64_t Hk = d->n_key_heads, Hv = d->n_value_heads, qk = Hk * K, qkv = 2 * qk + Hv * d->value_dim;
+    struct dim keys = dim_key_heads(Hk, K), values = dim_value_heads(Hv, d->value_dim), gates = dim_value_heads(Hv, 1);
+    struct part *parts = arena_calloc(b->arena, (size_t)Hk * 6 + 6, sizeof *parts), *at = parts;
     if (strcmp(s->model_type, "qwen3_next") == 0) {
         int64_t group = 2 * K + 2 * V;
-        at = grouped_rows(b, at, Hk, group, 0, K, "in_proj_qkvz", l);
-        at = grouped_rows(b, at, Hk, group, K, K, "in_proj_qkvz", l);
-        at = grouped_rows(b, at, Hk, group, 2 * K, V, "in_proj_qkvz", l);
-        at = grouped_rows(b, at, Hk, group, 2 * K + V, V, "in_proj_qkvz", l);
-        at = grouped_rows(b, at, Hk, 2 * r, 0, r, "in_proj_ba", l);
-        at = grouped_rows(b, at, Hk, 2 * r, r, r, "in_proj_ba", l);
+        at = grouped_rows(b, at, Hk, group, 0, keys, "in_proj_qkvz", l);
+        at = grouped_rows(b, at, Hk, group, K, keys, "in_proj_qkvz", l);
+        at = grouped_rows(b, at, Hk, group, 2 * K, values, "in_proj_qkvz", l);
+        at = grouped_rows(b, at, Hk, group, 2 * K + V, values, "in_proj_qkvz", l);
+        at = grouped_rows(b, at, Hk, 2 * r, 0, gates, "in_proj_ba", l);
+        at = grouped_rows(b, at, Hk, 2 * r, r, gates, "in_proj_ba", l);
     } else {
-        *at++ = part(b, Hk * (2 * K + V), "layers.%d.linear_attn.in_proj_qkv", l);
-        *at++ = part(b, Hk * V, "layers.%d.linear_attn.in_proj_z", l);
-        *at++ = part(b, d->n_value_heads, "layers.%d.linear_attn.in_proj_b", l);
-        *at++ = part(b, d->n_value_heads, "layers.%d.linear_attn.in_proj_a", l);
+        *at++ = part_rows(b, 0, keys, qkv, "layers.%d.linear_attn.in_proj_qkv", l);
+        *at++ = part_rows(b, qk, keys, qkv, "layers.%d.linear_attn.in_proj_qkv", l);
+        *at++ = part_rows(b, 2 * qk, values, qkv, "layers.%d.linear_attn.in_proj_qkv", l);
+        *at++ = part(b, values, "layers.%d.linear_attn.in_proj_z", l);
+        *at++ = part(b, gates, "layers.%d.linear_attn.in_proj_b", l);
+        *at++ = part(b, gates, "layers.%d.linear_attn.in_proj_a", l);
     }
-    return bind_fused(b, s->hidden_size, (int)(at - parts), parts);
+    return bind_fused(b, dim_whole(s->hidden_size), (int)(at - parts), parts);
 }
 
-/* conv1d.weight [C, 1, K] is the matrix [C, K]. */
-static const struct weight *bind_conv(struct binder *b, int64_t channels, int64_t kernel, int l) {
+/* conv1d.weight [C, 1, K] is the matrix [C, K], of q's, k's and v's channels. */
+static const struct weight *bind_conv(struct binder *b, struct dim keys, struct dim values, int64_t kernel, int l) {
+    struct dim rows[3] = {keys, keys, values};
+    int64_t channels = 2 * keys.size + values.size, first = 0;
     const char *name = bind_full_name(b, arena_printf(b->arena, "layers.%d.linear_attn.conv1d.weight", l));
     const struct stored_tensor *t = bind_tensor(b, name, 3, (int64_t[]){channels, 1, kernel});
-    struct weight *w = bind_new_weight(b, name, channels, kernel, 1);
-    if (t && bind_is_number(b, t)) {
-        w->parts[0] = (struct weight_part){&qformat_plain, t->dtype, t->data, channels, kernel, 1, {0}, 0};
-        b->n_parameters += channels * kernel;
+    struct weight *w = bind_new_weight(b, name, channels, dim_whole(kernel), 3);
+    if (!t || !bind_is_number(b, t))
+        return w;
+    struct weight_part all = plain_part(t, channels, kernel);
+    for (int i = 0; i < 3; first += rows[i++].size) {
+        w->parts[i] = weight_part_rows(&all, first, rows[i].size);
+        w->parts[i].rows = rows[i];
     }
+    b->n_parameters += channels * kernel;
     return w;
 }
 
 static void bind_delta(struct binder *b, int l, struct qwen3_next_layer *w) {
     const struct model_spec *s = b->spec;
     const struct delta_spec *d = &s->delta;
-    int64_t values = (int64_t)d->n_value_heads * d->value_dim;
+    struct dim keys = dim_key_heads(d->n_key_heads, d->key_dim), gates = dim_value_heads(d->n_value_heads, 1);
+    struct dim values = dim_value_heads(d->n_value_heads, d->value_dim);
     w->in = bind_delta_in(b, l);
-    w->conv = bind_conv(b, 2 * d->n_key_heads * d->key_dim + values, d->conv_kernel, l);
-    w->a_log = bind_vector(b, d->n_value_heads, "layers.%d.linear_attn.A_log", l);
-    w->dt_bias = bind_vector(b, d->n_value_heads, "layers.%d.linear_attn.dt_bias", l);
-    w->gated_norm = bind_vector(b, d->value_dim, "layers.%d.linear_attn.norm.weight", l);
-    w->delta_out = bind_matrix(b, s->hidden_size, values, "layers.%d.linear_attn.out_proj", l);
+    w->conv = bind_conv(b, keys, values, d->conv_kernel, l);
+    w->a_log = bind_vector(b, gates, "layers.%d.linear_attn.A_log", l);
+    w->dt_bias = bind_vector(b, gates, "layers.%d.linear_attn.dt_bias", l);
+    w->gated_norm = bind_vector(b, dim_whole(d->value_dim), "layers.%d.linear_attn.norm.weight", l);
+    w->delta_out = bind_matrix(b, dim_whole(s->hidden_size), values, "layers.%d.linear_attn.out_proj", l);
 }
 
 static void bind_ffn(struct binder *b, int l, bool moe, struct qwen3_next_layer *w) {
     const struct model_spec *s = b->spec;
-    int64_t D = s->hidden_size, F = moe ? s->moe.shared_ffn_size : s->ffn_size;
+    struct dim D = dim_whole(s->hidden_size), F = dim_ffn(moe ? s->moe.shared_ffn_size : s->ffn_size);
     const char *shared = moe ? "shared_expert." : "";
     if (moe) {
         char base[64];
         snprintf(base, sizeof base, "layers.%d.mlp.experts", l);
-        w->router = bind_matrix(b, s->moe.n_experts, D, "layers.%d.mlp.gate", l);
+        w->router = bind_matrix(b, dim_whole(s->moe.n_experts), D, "layers.%d.mlp.gate", l);
         w->experts = bind_experts(b, base, (struct expert_names){"gate_proj", "up_proj", "down_proj"}, s->moe.n_experts,
-                                  s->moe.ffn_size, D, strcmp(s->model_type, "qwen3_next") != 0);
-        w->shared_gate = F ? bind_matrix(b, 1, D, "layers.%d.mlp.shared_expert_gate", l) : NULL;
+                                  s->moe.ffn_size, s->hidden_size, strcmp(s->model_type, "qwen3_next") != 0);
+        w->shared_gate = F.size ? bind_matrix(b, dim_whole(1), D, "layers.%d.mlp.shared_expert_gate", l) : NULL;
     }
-    if (F) {
+    if (F.size) {
         w->gate_up = bind_fused(b, D, 2,
                                 (struct part[]){part(b, F, "layers.%d.mlp.%sgate_proj", l, shared),
                                                 part(b, F, "layers.%d.mlp.%sup_proj", l, shared)});
@@ -186,12 +199,12 @@ static void *qwen3_next_bind(struct binder *b) {
     m->layers = arena_calloc(b->arena, (size_t)s->n_layers, sizeof *m->layers);
     for (int l = 0; l < s->n_layers; l++) {
         struct qwen3_next_layer *w = &m->layers[l];
-        w->mixer_norm = bind_vector(b, s->hidden_size, "layers.%d.input_layernorm.weight", l);
+        w->mixer_norm = bind_vector(b, dim_whole(s->hidden_size), "layers.%d.input_layernorm.weight", l);
         if (s->layers[l].mixer == MIX_DELTA)
             bind_delta(b, l, w);
         else
             bind_full(b, l, w);
-        w->ffn_norm = bind_vector(b, s->hidden_size, "layers.%d.post_attention_layernorm.weight", l);
+        w->ffn_norm = bind_vector(b, dim_whole(s->hidden_size), "layers.%d.post_attention_layernorm.weight", l);
         bind_ffn(b, l, s->layers[l].moe, w);
     }
     return m;
