@@ -26,7 +26,7 @@ static int by_rank(const void *a, const void *b) {
 static int32_t slow_sample(const float *logits, int n, const struct sample_params *p, double *boundary) {
     struct ranked *r = calloc((size_t)n, sizeof *r);
     for (int i = 0; i < n; i++)
-        r[i] = (struct ranked){logits[i], 0, i};
+        r[i] = (struct ranked){!p->mask || p->mask[i / 32] >> i % 32 & 1 ? logits[i] : -INFINITY, 0, i};
     for (int i = 0; i < p->n_bias; i++)
         r[p->bias[i].token].logit += (double)p->bias[i].bias;
     for (int i = 0; i < p->n_banned; i++)
@@ -117,6 +117,7 @@ static void agrees_with_a_sampler_that_sorts(void **state) {
     for (int trial = 0; trial < 4000; trial++) {
         float logits[300];
         int32_t history[40], banned[3], allowed[60], bad_tokens[4][3];
+        uint32_t mask[10];
         struct logit_bias bias[3];
         struct bad_sequence bad[4];
         int n = 1 + below(300), coarse = below(2);
@@ -154,6 +155,9 @@ static void agrees_with_a_sampler_that_sorts(void **state) {
             allowed[i] = below(n);
         p.allowed = allowed;
         p.n_allowed = below(3) ? 0 : 1 + below(60);
+        for (int i = 0; i < 10; i++)
+            mask[i] = (uint32_t)below(1 << 16) << 16 | (uint32_t)below(1 << 16);
+        p.mask = below(2) ? mask : NULL;
         for (int i = 0; i < 4;
              i++) { // half of them continue what was generated, or the prompt, where it is long enough
             bad[i] = (struct bad_sequence){bad_tokens[i], 1 + below(3)};
@@ -406,6 +410,29 @@ static void only_allowed_tokens_come_however_improbable(void **state) {
     EXPECT(r.logprob < -599); // of the raw row all the same
 }
 
+/* In words that the row's end cuts off too; and one that allows all changes nothing. */
+static void a_mask_leaves_what_it_allows(void **state) {
+    (void)state;
+    float logits[300];
+    uint32_t mask[10] = {1u << 7, [9] = 1u << 298 % 32 | 1u << 31}, all[10]; // 319 is no token
+    int seen[300] = {0};
+    memset(all, 0xff, sizeof all);
+    for (int i = 0; i < 300; i++)
+        logits[i] = i == 7 || i == 298 ? -300 : (float)(i % 50) / 50;
+    struct sample_params p = sample_params_default();
+    struct sample_result r, other;
+    p.temperature = 1, p.want_logprob = true;
+    for (p.position = 0; p.position < 300; p.position++) {
+        p.mask = mask;
+        seen[sample_once(logits, 300, &p, &r)]++;
+        EXPECT(r.logprob < -299); // of the raw row
+        p.mask = NULL, sample_once(logits, 300, &p, &r);
+        p.mask = all, sample_once(logits, 300, &p, &other);
+        EXPECT(memcmp(&r, &other, sizeof r) == 0);
+    }
+    EXPECT(seen[7] > 100 && seen[298] > 100 && seen[7] + seen[298] == 300);
+}
+
 static void an_infinite_bias_decides(void **state) {
     (void)state;
     float logits[10] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
@@ -464,6 +491,7 @@ int main(void) {
         cmocka_unit_test(what_is_not_finite_is_said),
         cmocka_unit_test(a_bad_sequence_counts_in_what_is_generated_alone),
         cmocka_unit_test(only_allowed_tokens_come_however_improbable),
+        cmocka_unit_test(a_mask_leaves_what_it_allows),
         cmocka_unit_test(an_infinite_bias_decides),
         cmocka_unit_test(extreme_settings_keep_the_best_token),
     };

@@ -14,7 +14,7 @@ static uint64_t counter;
 static double uniform(void) { return philox_uniform(test_seed(), counter++, 78); }
 static int below(int n) { return (int)(uniform() * n); }
 
-enum { MOST_ROWS = 24, MOST_LISTED = 400 };
+enum { MOST_ROWS = 24, MOST_LISTED = 400, MOST_LOGITS = 262145 };
 
 /* A program whose logits of a token are the token's row of a table. */
 struct table {
@@ -124,7 +124,19 @@ struct lists {
     int32_t history[MOST_LISTED], banned[3], allowed[MOST_LISTED], tokens[4][3];
     struct logit_bias bias[5];
     struct bad_sequence bad[4];
+    uint32_t mask[(MOST_LOGITS + 31) / 32];
 };
+
+/* Of each kind that grammars make: a few tokens, most of them, any, and at times none or all. What stands behind the
+ * last token's bit is nobody's. */
+static const uint32_t *some_mask(uint32_t *mask, int n) {
+    int kind = below(6), n_words = (int)sample_mask_words(n);
+    for (int i = 0; i < n_words; i++)
+        mask[i] = kind < 2 ? 0 : kind < 4 ? UINT32_MAX : (uint32_t)below(1 << 16) << 16 | (uint32_t)below(1 << 16);
+    for (int i = 0, flips = kind == 0 || kind == 2 ? 1 + below(10) : 0; i < flips; i++)
+        mask[below(n) / 32] ^= 1u << below(32);
+    return mask;
+}
 
 static void some_changes(struct sample_params *p, struct lists *l, int n) {
     if (below(2))
@@ -143,6 +155,7 @@ static void some_changes(struct sample_params *p, struct lists *l, int n) {
     p->bias = l->bias, p->n_bias = n >= 10 ? below(6) : 0;
     p->banned = l->banned, p->n_banned = n > 3 ? below(4) : 0;
     p->allowed = l->allowed, p->n_allowed = below(3) ? 0 : 1 + below(MOST_LISTED);
+    p->mask = below(2) ? some_mask(l->mask, n) : NULL;
     for (int i = 0; i < 4; i++) {
         l->bad[i] = (struct bad_sequence){l->tokens[i], 1 + below(3)};
         for (int j = 0; j < l->bad[i].n; j++) // half of them continue what was generated
@@ -205,7 +218,7 @@ static void expect_same(const struct table *t, int r, const struct sample_params
 
 static void every_row_gives_what_the_reference_gives(void **state) {
     (void)state;
-    static const int widths[] = {1, 2, 7, 63, 300, 1000, 4099, 32000, 152064, 262145};
+    static const int widths[] = {1, 2, 7, 63, 300, 1000, 4099, 32000, 152064, MOST_LOGITS};
     static struct lists lists[MOST_ROWS];
     size_t only = 2 + test_seed() % 4; // in brief, one of the small ones, and few rows
     for (size_t w = 0; w < ARRAY_LEN(widths); w++) {

@@ -153,8 +153,8 @@ static int32_t rank_of(const float *logits, int64_t n, int32_t token) {
 }
 
 static bool row_is_changed(const struct sample_params *p) {
-    return p->n_bias > 0 || p->n_banned > 0 || p->n_allowed > 0 || p->n_bad > 0 || p->repetition_penalty != 1 ||
-           p->presence_penalty != 0 || p->frequency_penalty != 0;
+    return p->n_bias > 0 || p->n_banned > 0 || p->n_allowed > 0 || p->mask || p->n_bad > 0 ||
+           p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0;
 }
 
 bool sample_is_plain(const struct sample_params *p) {
@@ -200,6 +200,16 @@ static void keep_allowed(const struct sample_params *p, float *logits, int64_t n
         marks[p->allowed[i]] = 0;
 }
 
+/* Words of ones, which are many where a text is free, and of zeros go 32 tokens at a time. */
+static void keep_masked(const uint32_t *mask, float *logits, int64_t n_vocab) {
+    for (int64_t first = 0; first < n_vocab; first += 32) {
+        uint32_t word = mask[first / 32];
+        int n = word == UINT32_MAX ? 0 : (int)MIN(n_vocab - first, 32);
+        for (int j = 0; j < n; j++)
+            logits[first + j] = word >> j & 1 ? logits[first + j] : -INFINITY;
+    }
+}
+
 /* Whether the generated tokens end with all of the sequence but its last token. */
 static bool would_complete(const struct sample_params *p, const struct bad_sequence *bad) {
     int32_t n = bad->n - 1, first = n_seen(p) - n, i = 0;
@@ -215,6 +225,8 @@ static void change_row(const struct sample_params *p, float *logits, int64_t n_v
         logits[p->banned[i]] = -INFINITY;
     if (p->n_allowed > 0)
         keep_allowed(p, logits, n_vocab, counts);
+    if (p->mask)
+        keep_masked(p->mask, logits, n_vocab);
     for (int32_t i = 0; i < p->n_bad; i++)
         if (would_complete(p, &p->bad[i]))
             logits[p->bad[i].tokens[p->bad[i].n - 1]] = -INFINITY;

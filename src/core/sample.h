@@ -1,8 +1,8 @@
 /* sample.h - from a row of logits to a token: what is asked for, what comes back, and the reference.
  *
- * Order, as vLLM and transformers have it: logit_bias; what may not come (banned, allowed, bad sequences); repetition,
- * presence and frequency penalties; temperature; min_p; top_k; top_p; draw. temperature 0 is argmax of the penalised
- * logits (ties to the lower id). Log-probabilities are of the raw logits, before any of this.
+ * Order, as vLLM and transformers have it: logit_bias; what may not come (banned, allowed, mask, bad sequences);
+ * repetition, presence and frequency penalties; temperature; min_p; top_k; top_p; draw. temperature 0 is argmax of the
+ * penalised logits (ties to the lower id). Log-probabilities are of the raw logits, before any of this.
  *
  * The draw uses Philox with key = seed and counter = (sequence, position), so a seed gives the same tokens in
  * any batch, chunking or order. The uniform u picks the first token, in descending probability (ties: lower id
@@ -44,6 +44,7 @@ struct sample_params {
     int32_t n_banned;
     const int32_t *allowed; // only these may come; n_allowed 0: all
     int32_t n_allowed;
+    const uint32_t *mask; // [sample_mask_words]: token t may come if bit t % 32 of word t / 32 is 1; NULL: all
     const struct bad_sequence *bad;
     int32_t n_bad;
     uint64_t seed, sequence, position;
@@ -63,6 +64,8 @@ struct sample_result {
     bool not_finite;   // a NaN or +infinity among the logits, or nothing above -infinity: the rest is meaningless
     bool nothing_left; // the logits are fine, but nothing is left that may come: token is meaningless
 };
+
+static inline int64_t sample_mask_words(int64_t n_vocab) { return (n_vocab + 31) / 32; }
 
 /* Greedy, nothing else asked. */
 struct sample_params sample_params_default(void);

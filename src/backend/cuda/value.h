@@ -84,7 +84,7 @@ struct drow {
     int32_t banned, n_banned; // pairs: token, the newest token for which it is banned or -1
     int32_t allowed, n_allowed;
     int32_t history, n_history, n_prompt; // n_prompt of the tokens listed are the prompt's
-    int32_t padding;
+    int32_t mask; // its words, a bit a token that may come; -1: all may
     uint64_t bits; // 53 of them: where the draw falls
 };
 

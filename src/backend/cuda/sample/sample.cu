@@ -130,6 +130,15 @@ static __device__ void ban(const row_view &v, const int32_t *pairs, int newest) 
     }
 }
 
+/* A warp looks at one word or two at a time. */
+static __device__ void keep_masked(const row_view &v, const int32_t *words) {
+    for (int i = threadIdx.x; i < v.n; i += THREADS) {
+        int token = v.first + i;
+        if (!((uint32_t)words[token / 32] >> token % 32 & 1))
+            v.x[i] = -INFINITY;
+    }
+}
+
 /* Marks the tokens first .. first + n of the slice. */
 static __device__ void mark(const row_view &v, const int32_t *lists, int newest, int first, int n) {
     const drow &a = v.s.asked;
@@ -174,6 +183,10 @@ static __device__ void change_slice(const row_view &v) {
     __syncthreads(); // biases before bans
     ban(v, lists + a.banned, newest);
     __syncthreads(); // bans before penalties
+    if (a.mask >= 0) {
+        keep_masked(v, lists + a.mask);
+        __syncthreads(); // masks before penalties
+    }
     if (a.n_allowed > 0 || a.repetition != 1 || a.presence != 0 || a.frequency != 0)
         for (int from = 0; from < v.n; from += CHUNK) {
             int n = min(CHUNK, v.n - from);

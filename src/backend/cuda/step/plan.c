@@ -1,6 +1,6 @@
 /* plan.c - the plan on its way to the device: two of them in pinned memory by turns, one on the device.
  *
- *     host     plan A and plan B, and the lists of each (history, biases, bans): what step_run writes
+ *     host     plan A and plan B, and the lists of each (history, biases, bans, masks): what step_run writes
  *     stream   ... step n | take_plan A | step n+1 | take_plan B | ...      what steps read is always the same place
  *
  * The layout depends on the bucket and the engine's tables alone, so addresses on the device never change and graphs
@@ -129,9 +129,13 @@ static int32_t first_seen(const struct sample_params *p) {
     return penalises(p) ? MIN(from, p->n_history) : p->n_history;
 }
 
-static size_t n_list_entries(const struct sample_params *p) {
-    return 2 * (size_t)p->n_bias + 2 * ((size_t)p->n_banned + (size_t)p->n_bad) + (size_t)p->n_allowed +
-           (size_t)(p->n_history - first_seen(p));
+static size_t mask_entries(const struct executable *exe, const struct sample_params *p) {
+    return p->mask ? (size_t)sample_mask_words(exe->program->vocab_size) : 0;
+}
+
+static size_t n_list_entries(const struct executable *exe, const struct sample_params *p) {
+    return mask_entries(exe, p) + 2 * (size_t)p->n_bias + 2 * ((size_t)p->n_banned + (size_t)p->n_bad) +
+           (size_t)p->n_allowed + (size_t)(p->n_history - first_seen(p));
 }
 
 /* The lists of a step may be any length, but most steps have none: memory grows when a longer one comes, and stays. A
@@ -145,7 +149,7 @@ static enum status make_room(struct executable *exe, struct step_slot *slot, siz
     if (slot->n_lists < n) {
         int32_t *lists;
         TRY(pinned_take(loaded->device, &lists, (int64_t)(capacity * sizeof *lists),
-                        "a step's histories, biases and bans", err));
+                        "a step's histories, biases, bans and masks", err));
         cudaFreeHost(slot->lists);
         slot->lists = lists;
         slot->n_lists = capacity;
@@ -197,7 +201,9 @@ static size_t write_banned(const struct sample_params *p, int32_t *lists, size_t
 }
 
 /* What the row asks for goes behind the n entries that there are; returns how many there are then. */
-static size_t write_lists(const struct sample_params *p, int32_t *lists, size_t n, struct drow *row) {
+static size_t write_lists(const struct executable *exe, const struct sample_params *p, int32_t *lists, size_t n,
+                          struct drow *row) {
+    size_t n_words = mask_entries(exe, p);
     row->bias = (int32_t)n;
     row->n_bias = p->n_bias;
     memcpy(lists + n, p->bias, (size_t)p->n_bias * sizeof *p->bias);
@@ -206,6 +212,9 @@ static size_t write_lists(const struct sample_params *p, int32_t *lists, size_t 
     row->n_allowed = p->n_allowed;
     memcpy(lists + n, p->allowed, (size_t)p->n_allowed * sizeof *p->allowed);
     n += (size_t)p->n_allowed;
+    row->mask = n_words > 0 ? (int32_t)n : -1;
+    memcpy(lists + n, p->mask, n_words * sizeof *p->mask);
+    n += n_words;
     int32_t from = first_seen(p);
     row->history = (int32_t)n;
     row->n_history = p->n_history - from;
@@ -217,7 +226,7 @@ _Static_assert(sizeof(struct logit_bias) == 2 * sizeof(int32_t), "a bias is two 
 
 static void write_row(const struct sample_params *p, struct drow *row) {
     bool is_scored = p->want_logprob || p->target >= 0 || p->n_top_logprobs > 0;
-    bool is_changed = p->n_bias > 0 || p->n_banned > 0 || p->n_allowed > 0 || p->n_bad > 0 || penalises(p);
+    bool is_changed = p->n_bias > 0 || p->n_banned > 0 || p->n_allowed > 0 || p->mask || p->n_bad > 0 || penalises(p);
     *row = (struct drow){.temperature = p->temperature,
                          .top_p = p->top_p,
                          .least = p->min_p > 0 ? logf(p->min_p) : -INFINITY,
@@ -226,6 +235,7 @@ static void write_row(const struct sample_params *p, struct drow *row) {
                          .frequency = p->frequency_penalty,
                          .top_k = p->top_k,
                          .target = p->target,
+                         .mask = -1,
                          .n_top = p->n_top_logprobs,
                          .is_plain = sample_is_plain(p),
                          .is_scored = is_scored,
@@ -239,7 +249,7 @@ static void write_late_rows(struct executable *exe, struct step_slot *slot) {
     struct drow *rows = (struct drow *)(void *)(slot->plan_host + exe->layout.rows);
     int32_t *newest = (int32_t *)(void *)(slot->plan_host + exe->layout.newest_row);
     for (int r = 0; r < slot->plan->n_rows; r++) {
-        rows[r] = (struct drow){.target = -1};
+        rows[r] = (struct drow){.target = -1, .mask = -1};
         newest[r] = -1;
     }
     slot->n_not_plain = slot->plan->n_rows;
@@ -258,19 +268,19 @@ static enum status write_rows(struct executable *exe, struct step_slot *slot, st
         slot->n_not_plain += !rows[r].is_plain;
         newest[r] = sample[r].has_newest && rows[r].is_changed ? sample[r].newest_row : -1;
         if (rows[r].is_changed)
-            n += n_list_entries(&sample[r]);
+            n += n_list_entries(exe, &sample[r]);
     }
     slot->n_listed = n;
     if (n == 0)
         return OK;
     if (n > INT32_MAX)
-        return fail(err, ERR_LIMIT, "%s: the histories, biases and bans of a step have %zu entries", exe->program->name,
-                    n);
+        return fail(err, ERR_LIMIT, "%s: the histories, biases, bans and masks of a step have %zu entries",
+                    exe->program->name, n);
     TRY(make_room(exe, slot, n, err));
     n = 0;
     for (int r = 0; r < n_rows; r++)
         if (rows[r].is_changed)
-            n = write_lists(&sample[r], slot->lists, n, &rows[r]);
+            n = write_lists(exe, &sample[r], slot->lists, n, &rows[r]);
     slot->n_listed = n;
     return OK;
 }
