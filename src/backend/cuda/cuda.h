@@ -183,6 +183,7 @@ struct executable {
     void *scratch;                  // of conversions and experts
     char *counters;                 // [program.n_ops][COUNTER_BYTES], of LINEARs
     cudaGraphExec_t *graphs;        // [n_graphs]: the ops of a step that decodes padded_rows_at(i) rows
+    cudaGraphExec_t *late_graphs;   // [n_graphs]: the same but SAMPLE; NULL until there was such a step
     int n_graphs;
     int n_untimed;       // numbers of rows for which linear_choose had no time left
     struct drope *ropes; // [program.n_ropes]

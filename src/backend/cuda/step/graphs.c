@@ -2,8 +2,9 @@
  * rows.
  *
  * Nothing that a node was captured with depends on the step: addresses are frozen, and how many rows there are is read
- * from the plan on the device. A step that also computes prompts, and one of more than MOST_GRAPH_ROWS rows, has work
- * enough to hide its launches. */
+ * from the plan on the device. Those of late steps, all but SAMPLE, are captured when the first of their size comes:
+ * that takes some milliseconds once, where otherwise each start would for graphs that few need. A step that also
+ * computes prompts, and one of more than MOST_GRAPH_ROWS rows, has work enough to hide its launches. */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/moe/moe.h"
@@ -35,29 +36,37 @@ enum status graph_captured(struct loaded *loaded, enum status recorded, const ch
     return recorded;
 }
 
-/* The nodes of a step. */
-static enum status record(struct executable *exe, const struct launch *l, enum cudaStreamCaptureMode mode,
-                          cudaGraph_t *out, struct error *err) {
+typedef enum status launches(struct executable *exe, const struct launch *l, struct error *err);
+
+/* The nodes of a step, or of a part of one. */
+static enum status record(struct executable *exe, const struct launch *l, launches *part,
+                          enum cudaStreamCaptureMode mode, cudaGraph_t *out, struct error *err) {
     struct loaded *loaded = exe->loaded;
     DEVICE_TRY(loaded->device, err, cudaStreamBeginCapture(loaded->device->stream, mode), "a graph for %d rows",
                l->n_tokens);
-    return graph_captured(loaded, step_launch(exe, l, err), "a graph", l->n_tokens, out, err);
+    return graph_captured(loaded, part(exe, l, err), "a graph", l->n_tokens, out, err);
 }
 
-/* Once outside of a graph before: what a kernel's first launch loads must not be loaded while capturing. The plan on
- * the device is that of a step without rows. */
-static enum status capture(struct executable *exe, int rows, cudaGraphExec_t *out, struct error *err) {
+static enum status instantiate(struct executable *exe, int rows, launches *part, cudaGraphExec_t *out,
+                               struct error *err) {
     struct loaded *loaded = exe->loaded;
     struct launch l = launch_of(exe, rows);
     cudaGraph_t graph;
-    TRY(step_launch(exe, &l, err));
-    TRY(record(exe, &l, cudaStreamCaptureModeThreadLocal, &graph, err));
+    TRY(record(exe, &l, part, cudaStreamCaptureModeThreadLocal, &graph, err));
     cudaError_t code = graph_gather_fills(graph, exe->counters, (size_t)exe->program->n_ops * COUNTER_BYTES);
     if (code == cudaSuccess)
         code = cudaGraphInstantiate(out, graph, 0);
     cudaGraphDestroy(graph);
     DEVICE_TRY(loaded->device, err, code, "a graph for %d rows", rows);
     return OK;
+}
+
+/* Once outside of a graph before: what a kernel's first launch loads must not be loaded while capturing. The plan on
+ * the device is that of a step without rows. */
+static enum status capture(struct executable *exe, int rows, cudaGraphExec_t *out, struct error *err) {
+    struct launch l = launch_of(exe, rows);
+    TRY(step_launch(exe, &l, err));
+    return instantiate(exe, rows, step_launch, out, err);
 }
 
 /* Steps of prompts are no graphs, but recording one loads the kernels that it would launch, as this mode lets it,
@@ -69,7 +78,7 @@ static enum status load_prompts(struct executable *exe, struct error *err) {
         struct launch l = {exe->loaded->device->stream, rows,           1, 1, exe->plan_view,
                            exe->loaded->block_size,     .watches = true};
         cudaGraph_t graph;
-        TRY(record(exe, &l, cudaStreamCaptureModeRelaxed, &graph, err));
+        TRY(record(exe, &l, step_launch, cudaStreamCaptureModeRelaxed, &graph, err));
         cudaGraphDestroy(graph);
     }
     return OK;
@@ -81,6 +90,7 @@ enum status graphs_capture(struct executable *exe, struct error *err) {
         return OK;
     int n = padded_index(MIN(padded_rows(exe->bucket.max_seqs), MOST_GRAPH_ROWS)) + 1;
     exe->graphs = xcalloc((size_t)n, sizeof *exe->graphs);
+    exe->late_graphs = xcalloc((size_t)n, sizeof *exe->late_graphs);
     DEVICE_TRY(loaded->device, err, cudaMemsetAsync(exe->plan_device, 0, exe->plan_bytes, loaded->device->stream),
                "an empty plan");
     for (int i = 0; i < n; i++) {
@@ -124,8 +134,21 @@ enum status graphs_run(struct executable *exe, int n_rows, struct error *err) {
     return OK;
 }
 
+enum status graphs_run_forward(struct executable *exe, int n_rows, struct error *err) {
+    int i = padded_index(padded_rows(n_rows));
+    if (!exe->late_graphs[i])
+        TRY(instantiate(exe, padded_rows_at(i), step_launch_forward, &exe->late_graphs[i], err));
+    DEVICE_TRY(exe->loaded->device, err, cudaGraphLaunch(exe->late_graphs[i], exe->loaded->device->stream),
+               "the late graph for %d rows", n_rows);
+    return OK;
+}
+
 void graphs_free(struct executable *exe) {
-    for (int i = 0; i < exe->n_graphs; i++)
+    for (int i = 0; i < exe->n_graphs; i++) {
         cudaGraphExecDestroy(exe->graphs[i]);
+        if (exe->late_graphs[i])
+            cudaGraphExecDestroy(exe->late_graphs[i]);
+    }
     free(exe->graphs);
+    free(exe->late_graphs);
 }

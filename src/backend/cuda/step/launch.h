@@ -3,8 +3,9 @@
 
 #include "backend/cuda/cuda.h"
 
-/* All ops, one after the other, or some of them. */
+/* All ops, one after the other; all but SAMPLE, which is the last; or some of them. */
 enum status step_launch(struct executable *exe, const struct launch *l, struct error *err);
+enum status step_launch_forward(struct executable *exe, const struct launch *l, struct error *err);
 enum status step_launch_ops(struct executable *exe, const struct launch *l, int first, int end, struct error *err);
 
 void op_described(const struct executable *exe, const struct compiled_op *c, int n_rows, char *out, size_t n);
@@ -25,4 +26,5 @@ struct launch launch_for(const struct executable *exe, const struct batch_plan *
 enum status graphs_capture(struct executable *exe, struct error *err);
 bool graphs_have(const struct executable *exe, const struct batch_plan *plan); // one for this step
 enum status graphs_run(struct executable *exe, int n_rows, struct error *err);
+enum status graphs_run_forward(struct executable *exe, int n_rows, struct error *err); // of a late step
 void graphs_free(struct executable *exe);

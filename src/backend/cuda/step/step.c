@@ -3,7 +3,6 @@
  *
  * Nothing here waits for the device but step_collect, for the oldest step in flight. */
 #include "backend/cuda/step/step.h"
-#include "backend/cuda/attention/lists.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/head/head.h"
@@ -63,8 +62,8 @@ static enum status launch_forward(struct executable *exe, struct step_slot *slot
                                   struct error *err) {
     struct device *d = exe->loaded->device;
     DEVICE_TRY(d, err, cudaEventRecord(slot->done, d->stream), "the plan of %d tokens", slot->plan->n_tokens);
-    TRY(attention_lists_launch(exe, l, err));
-    return step_launch_ops(exe, l, 0, exe->program->n_ops - 1, err);
+    return graphs_have(exe, slot->plan) ? graphs_run_forward(exe, slot->plan->n_rows, err)
+                                        : step_launch_forward(exe, l, err);
 }
 
 static enum status launch_all(struct executable *exe, struct step_slot *slot, const struct launch *l,
@@ -98,7 +97,7 @@ enum status step_run(struct executable *exe, const struct batch_plan *plan, cons
     TRY(filter_again(exe, err));
     TRY(plan_send(exe, slot, err));
     struct launch l = launch_for(exe, plan);
-    l.watches = !(sample && graphs_have(exe, plan)) && watch_begins(loaded);
+    l.watches = !graphs_have(exe, plan) && watch_begins(loaded);
     TRY(sample ? launch_all(exe, slot, &l, err) : launch_forward(exe, slot, &l, err));
     exe->is_late = !sample;
     exe->n_started++;
