@@ -6,6 +6,7 @@
  * stands in one place, and what is rare is called. */
 #pragma once
 
+#include "backend/cuda/ptx/copy_later.cuh"
 #include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/ptx/mma.cuh"
 #include "backend/cuda/value.h"
@@ -51,13 +52,6 @@ template <gemv_end E> struct gemv_args {
 
 // ---- one instruction each -------------------------------------------------------------------------------------------
 
-/* 16 bytes, or zeros. */
-static __device__ void copy_later(uint32_t to, const void *from, bool zeros, uint64_t policy) {
-    asm volatile("{\n\t.reg .pred zeros;\n\tsetp.ne.b32 zeros, %2, 0;\n\t"
-                 "cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, zeros, %3;\n\t}" ::"r"(to),
-                 "l"(from), "r"((int)zeros), "l"(policy)
-                 : "memory");
-}
 /* All threads of so many warps. The number is part of the instruction: one from a register would take all 16 barriers
  * of a block. */
 template <int ID> static __device__ void wait_at(int n_threads) {
@@ -74,10 +68,6 @@ static __device__ void named_barrier(int id, int n_threads) {
     case 6: wait_at<7>(n_threads); break;
     default: wait_at<8>(n_threads);
     }
-}
-static __device__ void close_batch() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int PENDING> static __device__ void wait_batches() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
 // ---- formats of W ---------------------------------------------------------------------------------------------------

@@ -170,7 +170,7 @@ static __global__ void __launch_bounds__(WARPS * 32)
         up += load(b13, up_row);
     }
     if (threadIdx.x % 32 == 0)
-        a.hidden[(int64_t)blockIdx.y * a.ffn_size + f] = activate(a.act, a.limit, gate, up);
+        static_cast<float *>(a.scratch)[(int64_t)blockIdx.y * a.ffn_size + f] = activate(a.act, a.limit, gate, up);
 }
 
 template <element W, bool EIGHTS>
@@ -181,7 +181,7 @@ static __global__ void __launch_bounds__(WARPS * 32)
     int d = blockIdx.x * WARPS + threadIdx.x / 32, t = blockIdx.y;
     if (t >= step_tokens(plan) || d >= y.width)
         return;
-    dmat hidden = {a.hidden, a.ffn_size, a.ffn_size, ELEMENT_F32, nullptr};
+    dmat hidden = {a.scratch, a.ffn_size, a.ffn_size, ELEMENT_F32, nullptr};
     float sum = 0;
 #pragma unroll 2
     for (int k = 0; k < a.top_k; k++) {
@@ -214,7 +214,7 @@ static void launch_both(const struct launch *l, const struct dmoe *a, struct dma
         int n = l->n_tokens - first < most ? l->n_tokens - first : most;
         dim3 up((a->ffn_size + WARPS - 1) / WARPS, n * a->top_k), down((y.width + WARPS - 1) / WARPS, n);
         dmoe some = *a;
-        some.hidden += (int64_t)first * a->top_k * a->ffn_size;
+        some.scratch = static_cast<float *>(a->scratch) + (int64_t)first * a->top_k * a->ffn_size;
         dmat at = rows_from(ids, first);
         launch_node(moe_up<W, X, EIGHTS>, up, WARPS * 32, 0, l->stream, l->plan, some, rows_from(x, first), at, w13,
                     b13);

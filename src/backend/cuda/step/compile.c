@@ -10,6 +10,7 @@
 #include "backend/cuda/linear/linear.h"
 #include "backend/cuda/linear/plan_cache.h"
 #include "backend/cuda/moe/moe.h"
+#include "backend/cuda/moe/moe_stream.h"
 #include "backend/cuda/qact/qact.h"
 #include "backend/cuda/rows/rows.h"
 #include "backend/cuda/sample/sample.h"
@@ -59,6 +60,11 @@ static bool is_gate_up(const struct loaded *loaded, const struct program *p, int
     return read;
 }
 
+static bool experts_stream(const struct loaded *loaded, const struct op *op) {
+    return op->code == OP_MOE_FFN && moe_streams(weight_on_device(loaded, op->weights[0])->matrix,
+                                                 weight_on_device(loaded, op->weights[1])->matrix);
+}
+
 /* What products read has their element. Of what they make, gates and ups have it if the weights are e4m3, which leaves
  * 4 of its bits right: a step of many rows is bound by their bytes. All else is float32: sums of products go to the
  * norm, the rotation, the softmax and the activation as they were made, and are rounded once, on the way into the next
@@ -69,6 +75,9 @@ static void choose_elements(const struct loaded *loaded, const struct program *p
         element[i] = p->values[i].dtype == DT_I32 ? ELEMENT_I32 : ELEMENT_F32;
     for (int i = 0; i < p->n_ops; i++)
         if (p->ops[i].code == OP_LINEAR && !is_residual(p, p->ops[i].in[0]))
+            element[p->ops[i].in[0].id] = product;
+    for (int i = 0; i < p->n_ops; i++)
+        if (experts_stream(loaded, &p->ops[i]) && !is_residual(p, p->ops[i].in[0]))
             element[p->ops[i].in[0].id] = product;
     for (int i = 0; i < p->n_values; i++)
         if (is_gate_up(loaded, p, i))
@@ -264,6 +273,15 @@ static int64_t linear_scratch(const struct executable *exe, const struct op *op,
     return n_bytes;
 }
 
+static int64_t experts_scratch(const struct executable *exe, const struct op *op, int64_t tokens) {
+    const struct moe_args *a = &op->args.moe_ffn;
+    struct dmoe d = {a->n_experts, a->top_k, a->ffn_size, (int)a->act.act, a->act.limit, NULL};
+    if (experts_stream(exe->loaded, op))
+        return moe_stream_bytes(&d, weight_on_device(exe->loaded, op->weights[0])->matrix,
+                                weight_on_device(exe->loaded, op->weights[1])->matrix, (int)tokens);
+    return tokens * a->top_k * a->ffn_size * (int64_t)sizeof(float);
+}
+
 /* For one op at a time: what a LINEAR wants, and what experts keep between their two nodes. */
 static enum status alloc_scratch(struct executable *exe, const enum element *element, struct error *err) {
     int64_t most = 1, tokens = padded_rows(exe->bucket.max_tokens);
@@ -272,7 +290,7 @@ static enum status alloc_scratch(struct executable *exe, const enum element *ele
         if (op->code == OP_LINEAR)
             most = MAX(most, linear_scratch(exe, op, element));
         if (op->code == OP_MOE_FFN)
-            most = MAX(most, tokens * op->args.moe_ffn.top_k * op->args.moe_ffn.ffn_size * (int64_t)sizeof(float));
+            most = MAX(most, experts_scratch(exe, op, tokens));
     }
     TRY(device_alloc(exe, &exe->counters, exe->program->n_ops * (int64_t)COUNTER_BYTES, "counters", err));
     TRY(device_alloc(exe, &exe->scratch, most, "scratch", err));

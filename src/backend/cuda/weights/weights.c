@@ -5,6 +5,7 @@
  *                           --quantization fp8, where it stores more bits, but for heads and routers, which are in the
  *                           element of the products then; not sides that are no multiple of 16, which the library does
  *                           not multiply
+ *     experts               likewise, both matrices or neither
  *     other matrices        the element of the products
  *     vectors               float32
  *     the head              once more in 8 bits, where greedy steps are screened (argmax_filter.c)
@@ -81,9 +82,23 @@ static bool chooses(const struct program *p, val y) {
     return false;
 }
 
+/* Both matrices of experts have one element: what lies between them is rounded for it. */
+static bool experts_in_e4m3(const struct loaded *loaded, const struct op *op) {
+    for (int k = 0; k < 2; k++) {
+        const struct weight *w = op->weights[k];
+        if (w->in % 16 != 0 || !(is_e4m3(w) || (loaded->quantise && is_wider(w))))
+            return false;
+    }
+    return true;
+}
+
 static enum element matrix_element(const struct loaded *loaded, const struct program *p, const struct op *op) {
     const struct weight *w = op->weights[0];
-    if (op->code != OP_LINEAR || w->in % 16 != 0 || w->out % 16 != 0 || loaded->product == ELEMENT_F32)
+    if (loaded->product == ELEMENT_F32)
+        return loaded->product;
+    if (op->code == OP_MOE_FFN && experts_in_e4m3(loaded, op))
+        return ELEMENT_E4M3;
+    if (op->code != OP_LINEAR || w->in % 16 != 0 || w->out % 16 != 0)
         return loaded->product;
     if (is_e4m3(w))
         return ELEMENT_E4M3;

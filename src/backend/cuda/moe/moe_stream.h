@@ -1,0 +1,65 @@
+/* moe_stream.h - MOE_FFN as a stream of the experts' weights: moe_list.cu, moe_stream.cu.
+ *
+ *     moe_list    which tokens each expert multiplies, in tiles
+ *     moe_up      hidden = act(W13_e x)          of each pair of a token and one of its experts
+ *     moe_down    of a pair W2_e hidden + b2_e
+ *     moe_join    y = the weighted sum of a token's pairs, in the order of its slots
+ *
+ * An expert's weights are read once for each of its tiles. What a row of y is depends on that row of x alone. */
+#pragma once
+
+#include "backend/cuda/moe/moe.h"
+#include "backend/cuda/value.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* So many tokens of an expert at the most, which its weights multiply together. */
+struct dmoe_tile {
+    int32_t expert, first, n; // pairs list.pair[first .. first + n)
+};
+
+/* Made on the device, of the tokens of a piece. A pair is token * top_k + slot. */
+struct dmoe_list {
+    int32_t *n_tiles;
+    struct dmoe_tile *tiles; // by expert
+    int32_t *pair;           // [pairs], an expert's in their order
+    int32_t *rank;           // [pairs]: scratch
+};
+
+/* Where MOE_FFN keeps what it has between its nodes. */
+struct dmoe_room {
+    struct dmoe_list list;
+    void *hidden;  // [pairs][ffn_size], of the list's order, in the element of products
+    float *result; // [pairs][D]
+};
+
+/* How tokens are cut. */
+struct dmoe_cut {
+    int tile;       // tokens of a tile
+    int piece;      // tokens that are computed together
+    int most_tiles; // of a piece
+};
+
+/* Whether the stream computes with these weights: both e4m3 with rows of a multiple of 16 columns, or of 16 bits with
+ * rows of a multiple of 8. */
+bool moe_streams(struct dweight w13, struct dweight w2);
+struct dmoe_cut moe_cut_of(const struct dmoe *a, struct dweight w13, struct dweight w2, int n_tokens);
+/* Bytes of scratch for steps of up to so many tokens. */
+int64_t moe_stream_bytes(const struct dmoe *a, struct dweight w13, struct dweight w2, int n_tokens);
+
+/* The same as launch_moe_ffn, in float16 or, as `product` says, bfloat16: x and hidden are rounded to it. Scratch is
+ * a->scratch. */
+void launch_moe_stream(const struct launch *l, const struct dmoe *a, enum element product, struct dmat x,
+                       struct dmat ids, struct dmat weights, struct dweight w13, struct dweight w2, struct dweight b13,
+                       struct dweight b2, struct dmat y);
+
+/* ---- moe_list.cu ---- */
+/* Of tokens first .. first + n of those that the step has. */
+void launch_moe_list(const struct launch *l, const struct dmoe *a, int tile, int first, int n, struct dmat ids,
+                     struct dmoe_list list);
+
+#ifdef __cplusplus
+}
+#endif

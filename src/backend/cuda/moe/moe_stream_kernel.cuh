@@ -1,0 +1,180 @@
+/* moe_stream_kernel.cuh - the kernel of moe_up and moe_down; moe_stream.cu says how it works. */
+#pragma once
+
+#include "backend/cuda/moe/moe_stream_queue.cuh"
+#include "backend/cuda/ptx/device.cuh"
+#include "backend/cuda/ptx/mma.cuh"
+#include "backend/cuda/value.h"
+
+// ---- the tokens -----------------------------------------------------------------------------------------------------
+
+template <class T> static __device__ __forceinline__ T rounded(float x) {
+    if constexpr (std::is_same_v<T, __half>)
+        return to_half(x);
+    else
+        return __float2bfloat16_rn(x);
+}
+
+/* A row of x into shared memory, by a warp, with zeros behind it. */
+template <class W> static __device__ void bring_row(const stream_args &a, int64_t row, unsigned char *to) {
+    using T = typename W::product;
+    int lane = threadIdx.x % 32, n_bytes = a.in * 2, end = a.x_pitch - W::X_ASIDE;
+    const element e = W::BF16 ? ELEMENT_BF16 : ELEMENT_F16;
+    if (a.x.element == e && a.x.stride % 8 == 0 && (uintptr_t)a.x.at % PIECE == 0) {
+        const unsigned char *from = static_cast<const unsigned char *>(a.x.at) + row * a.x.stride * 2;
+#pragma unroll 4
+        for (int i = lane * PIECE; i < n_bytes; i += 32 * PIECE)
+            *reinterpret_cast<uint4 *>(to + i) = *reinterpret_cast<const uint4 *>(from + i);
+    } else {
+#pragma unroll 4
+        for (int i = lane; i < a.in; i += 32)
+            reinterpret_cast<T *>(to)[i] = rounded<T>(load(a.x, row, i));
+    }
+    for (int i = n_bytes + lane * PIECE; i < end; i += 32 * PIECE)
+        *reinterpret_cast<uint4 *>(to + i) = make_uint4(0, 0, 0, 0);
+}
+
+/* All of a tile. pairs [x_tokens] */
+template <class W, bool UP>
+static __device__ void bring_tile(const stream_args &a, const dmoe_tile &tile, unsigned char *x, int *pairs) {
+    for (int token = threadIdx.x / 32; token < tile.n; token += STREAM_WARPS) {
+        int pair = a.list.pair[tile.first + token];
+        if (threadIdx.x % 32 == 0)
+            pairs[token] = pair;
+        bring_row<W>(a, UP ? a.first_token + pair / a.top_k : tile.first + token, x + token * a.x_pitch);
+    }
+}
+
+// ---- what becomes of the sums ---------------------------------------------------------------------------------------
+
+static __device__ __noinline__ float activate_rarely(int act, float limit, float gate, float up) {
+    return activate(act, limit, gate, up);
+}
+
+/* What a lane needs of its two rows to finish sums. */
+template <bool UP> struct row_ends {
+    float scale[2], bias[2];
+    __device__ __forceinline__ row_ends(const stream_args &a, const rows_of_tile<UP> &rows) {
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            bool there = rows.unit[half] >= 0;
+            scale[half] = there && a.scale ? a.scale[rows.row[half]] : 1.0f;
+            bias[half] = there && a.bias ? a.bias[rows.row[half]] : 0.0f;
+        }
+    }
+};
+
+/* Sums of eight tokens: lane 4r + q has rows r and r + 8 of tokens 2q and 2q + 1. */
+template <class W, bool UP>
+static __device__ __forceinline__ void finish(const stream_args &a, const dmoe_tile &tile, const int *pairs, int octet,
+                                              const rows_of_tile<UP> &rows, const row_ends<UP> &ends,
+                                              const float (&sums)[4]) {
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        int token = octet * 8 + threadIdx.x % 4 * 2 + i;
+        if (token >= tile.n)
+            continue;
+        float first = sums[i] * ends.scale[0] + ends.bias[0], second = sums[2 + i] * ends.scale[1] + ends.bias[1];
+        if constexpr (UP) {
+            using T = typename W::product;
+            if (rows.unit[0] >= 0)
+                static_cast<T *>(a.y)[(int64_t)(tile.first + token) * a.units + rows.unit[0]] =
+                    rounded<T>(a.act == 0 ? silu(first) * second : activate_rarely(a.act, a.limit, first, second));
+        } else {
+            float *to = static_cast<float *>(a.y) + (int64_t)pairs[token] * a.units;
+            if (rows.unit[0] >= 0)
+                to[rows.unit[0]] = first;
+            if (rows.unit[1] >= 0)
+                to[rows.unit[1]] = second;
+        }
+    }
+}
+
+// ---- the kernel -----------------------------------------------------------------------------------------------------
+
+/* A tile of rows by a tile of tokens. */
+template <class W, int DEPTH, bool UP, int OCTETS>
+static __device__ __forceinline__ void multiply(const stream_args &a, expert_queue<W, DEPTH, UP> &queue,
+                                                const dmoe_tile &tile, int row_tile, const unsigned char *x,
+                                                const int *pairs) {
+    const rows_of_tile<UP> rows(a, tile.expert, row_tile);
+    const row_ends<UP> ends(a, rows); // they come while products are made
+    constexpr int X_CHUNK = CHUNK / W::BYTES * 2;
+    int r = threadIdx.x % 32 / 4, token_at[OCTETS];
+    float sums[2][OCTETS][4] = {};
+#pragma unroll
+    for (int o = 0; o < OCTETS; o++) // what a column beyond the tokens sums, nobody reads
+        token_at[o] = min(o * 8 + r, tile.n - 1) * a.x_pitch;
+    const unsigned char *columns = x + threadIdx.x % 4 * (X_CHUNK / 4);
+#pragma unroll 1
+    for (int step = 0; step < queue.n_steps; step++) {
+        uint32_t w[STEP / CHUNK][2][4];
+        queue.take(w);
+#pragma unroll
+        for (int j = 0; j < STEP / CHUNK; j++)
+#pragma unroll
+            for (int s = 0; s < W::STEPS; s += 2) {
+                uint32_t m[2][4];
+#pragma unroll
+                for (int k = 0; k < 2; k++)
+#pragma unroll
+                    for (int half = 0; half < 2; half++)
+                        W::elements(w[j][half], s + k, m[k][half], m[k][half + 2]);
+#pragma unroll
+                for (int o = 0; o < OCTETS; o++) {
+                    uint4 b = *reinterpret_cast<const uint4 *>(columns + token_at[o] + j * X_CHUNK + s / 2 * PIECE);
+                    multiply_add<W::BF16>(sums[0][o], m[0], b.x, b.y);
+                    multiply_add<W::BF16>(sums[1][o], m[1], b.z, b.w);
+                }
+            }
+        columns += x_step_bytes<W>();
+        queue.put();
+    }
+#pragma unroll
+    for (int o = 0; o < OCTETS; o++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            sums[0][o][i] += sums[1][o][i];
+        finish<W, UP>(a, tile, pairs, o, rows, ends, sums[0][o]);
+    }
+}
+
+template <class W, int DEPTH, bool UP>
+static __global__ void __launch_bounds__(STREAM_WARPS * 32, 2) moe_stream(const __grid_constant__ stream_args a) {
+    using queue_type = expert_queue<W, DEPTH, UP>;
+    extern __shared__ __align__(128) unsigned char shared[];
+    __shared__ dmoe_tile tiles[MOST_OF_BLOCK];
+    __shared__ int pairs[MOST_OCTETS * 8];
+    unsigned char *x = shared + STREAM_WARPS * queue_type::BYTES;
+    // The list was there before moe_up's blocks waited, and moe_down starts behind all of those waits.
+    if (UP) {
+        wait_for_previous();
+        let_next_start();
+    }
+    const share s = share_of_block(a);
+    for (int i = threadIdx.x; i < s.n_tiles; i += blockDim.x)
+        tiles[i] = a.list.tiles[s.first_tile + i];
+    __syncthreads(); // they are there
+    queue_type queue(a, s, tiles, shared);
+    if (!UP) {
+        let_next_start();
+        wait_for_previous();
+    }
+    int mine = s.begin + threadIdx.x / 32;
+    for (int i = 0; i < s.n_tiles; i++) {
+        const dmoe_tile tile = tiles[i];
+        int tile_begin = (s.first_tile + i) * a.n_row_tiles, tile_end = min(tile_begin + a.n_row_tiles, s.end);
+        bring_tile<W, UP>(a, tile, x, pairs);
+        __syncthreads(); // the tokens are there
+        for (; mine < tile_end; mine += STREAM_WARPS) {
+            int row_tile = mine - tile_begin;
+            switch ((tile.n + 7) / 8) {
+            case 1: multiply<W, DEPTH, UP, 1>(a, queue, tile, row_tile, x, pairs); break;
+            case 2: multiply<W, DEPTH, UP, 2>(a, queue, tile, row_tile, x, pairs); break;
+            case 3: multiply<W, DEPTH, UP, 3>(a, queue, tile, row_tile, x, pairs); break;
+            default: multiply<W, DEPTH, UP, 4>(a, queue, tile, row_tile, x, pairs);
+            }
+        }
+        __syncthreads(); // they have been read
+    }
+}
