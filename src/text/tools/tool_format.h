@@ -38,7 +38,7 @@ enum tool_arguments {
 
 /* What an id looks like. */
 enum tool_id {
-    TOOL_ID_ANY,   // the model writes none: "call_" and 24 letters and digits
+    TOOL_ID_ANY,   // the model writes none: "call_" and 20 letters and digits
     TOOL_ID_INDEX, // "0", "1", ...
     TOOL_ID_NINE,  // nine letters and digits
     TOOL_ID_PATH,  // functions.NAME:INDEX
@@ -63,7 +63,8 @@ struct tool_format {
     enum tool_style style;
     struct str section_open, section_close; // often empty
     struct str call_open, call_separator, call_close;
-    bool one_call; // a template that refuses more in a message
+    struct str call_prefix; // may stand before calls that open without a mark
+    bool one_call;          // a template that refuses more in a message
 
     // JSON
     bool in_array;
@@ -83,8 +84,8 @@ struct tool_format {
 };
 
 /* How a variant's model writes. A rendering that fails or costs too much tells nothing, so an odd template gives a
- * format without calls, whose refusal says why. config: tokenizer_config.json's, or NULL. */
-struct tool_format *tool_format_open(const struct chat_template *t, const struct chat_variant *v, const json_t *config);
+ * format without calls, whose refusal says why. v: chat_template_for's of a request with tools; NULL: no template. */
+struct tool_format *tool_format_open(const struct chat_template *t, const struct chat_variant *v);
 void tool_format_free(struct tool_format *f); // NULL is fine
 
 /* One line for people: "<tool_call> JSON, reasoning <think>", or why not. */

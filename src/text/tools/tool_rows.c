@@ -1,0 +1,159 @@
+/* tool_rows.c - see tool_rows.h. */
+#include "text/tools/tool_rows.h"
+
+#include "text/tools/tool_marks.h"
+
+#define TEXT(s) \
+    { s, sizeof(s) - 1 }
+
+enum { NEEDS = 3 };
+
+struct tool_row {
+    const char *name;
+    bool always;
+    const char *needs[NEEDS]; // texts of the template's source, all of them
+    struct tool_format format;
+};
+
+static const struct tool_row rows[] = {
+    {
+        "harmony", // gpt-oss: messages in channels
+        true,
+        {"<|channel|>", "<|message|>", "<|start|>"},
+        {
+            .style = TOOL_STYLE_CHANNELS,
+            .reasoning_open = TEXT("<|channel|>analysis<|message|>"),
+            .reasoning_close = TEXT("<|end|>"),
+        },
+    },
+    {
+        "functionary v3.2", // >>>all\ncontent>>>name\n{...}, with the first >>> in the prompt
+        true,
+        {">>>all\n"},
+        {
+            .style = TOOL_STYLE_MARKED,
+            .content_open = TEXT(">>>all\n"),
+            .call_open = TEXT(">>>"),
+            .heads = {{TEXT(">>>"), TOOL_SLOT_NAME}, {TEXT("\n"), TOOL_SLOT_ARGUMENTS}},
+            .n_heads = 2,
+        },
+    },
+    {
+        "kimi", // its template changes a list, which sandboxes refuse
+        false,
+        {"<|tool_calls_section_begin|>", "<|tool_call_argument_begin|>"},
+        {
+            .style = TOOL_STYLE_MARKED,
+            .section_open = TEXT("<|tool_calls_section_begin|>"),
+            .section_close = TEXT("<|tool_calls_section_end|>"),
+            .call_open = TEXT("<|tool_call_begin|>"),
+            .call_close = TEXT("<|tool_call_end|>"),
+            .heads = {{TEXT("<|tool_call_begin|>"), TOOL_SLOT_NAME},
+                      {TEXT("<|tool_call_argument_begin|>"), TOOL_SLOT_ARGUMENTS}},
+            .n_heads = 2,
+            .id = TOOL_ID_PATH,
+        },
+    },
+    {
+        "lfm2", // shows tools and no calls
+        false,
+        {"<|tool_list_start|>"},
+        {
+            .style = TOOL_STYLE_MARKED,
+            .section_open = TEXT("<|tool_call_start|>["),
+            .section_close = TEXT("]<|tool_call_end|>"),
+            .call_separator = TEXT(", "),
+            .heads = {{TEXT(""), TOOL_SLOT_NAME}, {TEXT(""), TOOL_SLOT_ARGUMENTS}},
+            .n_heads = 2,
+            .arguments = TOOL_ARGUMENTS_LITERAL,
+            .arguments_open = TEXT("("),
+            .arguments_close = TEXT(")"),
+        },
+    },
+    {
+        "granite", // tells the model in words
+        false,
+        {"<|tool_call|>", "JSON list"},
+        {
+            .style = TOOL_STYLE_JSON,
+            .section_open = TEXT("<|tool_call|>"),
+            .in_array = true,
+            .name_key = TEXT("name"),
+            .arguments_key = TEXT("arguments"),
+        },
+    },
+    {
+        "phi 4", // <|tool_call|>[...]<|/tool_call|>
+        false,
+        {"<|tool_call|>", "<|/tool_call|>"},
+        {
+            .style = TOOL_STYLE_JSON,
+            .section_open = TEXT("<|tool_call|>"),
+            .section_close = TEXT("<|/tool_call|>"),
+            .in_array = true,
+            .name_key = TEXT("name"),
+            .arguments_key = TEXT("arguments"),
+        },
+    },
+    {
+        "qwen xml",
+        false,
+        {"<tool_call>", "<function=", "<parameter="},
+        {
+            .style = TOOL_STYLE_MARKED,
+            .call_open = TEXT("<tool_call>\n<function="),
+            .call_close = TEXT("</function>\n</tool_call>"),
+            .heads = {{TEXT("<tool_call>\n<function="), TOOL_SLOT_NAME}, {TEXT(">"), TOOL_SLOT_ARGUMENTS}},
+            .n_heads = 2,
+            .arguments = TOOL_ARGUMENTS_TAGGED,
+            .key_open = TEXT("\n<parameter="),
+            .key_close = TEXT(">\n"),
+            .value_close = TEXT("\n</parameter>"),
+        },
+    },
+    {
+        "hermes",
+        false,
+        {"<tool_call>", "\"name\"", "\"arguments\""},
+        {
+            .style = TOOL_STYLE_JSON,
+            .call_open = TEXT("<tool_call>\n"),
+            .call_close = TEXT("\n</tool_call>"),
+            .name_key = TEXT("name"),
+            .arguments_key = TEXT("arguments"),
+        },
+    },
+};
+
+static bool fits(const struct tool_row *row, struct str source) {
+    for (size_t i = 0; i < NEEDS && row->needs[i]; i++)
+        if (text_find(source, str_of(row->needs[i])) == NOT_FOUND)
+            return false;
+    return true;
+}
+
+/* What a row does not say of reasoning and content stays as it was found. */
+static void take(struct tool_format *f, const struct tool_row *row) {
+    struct tool_format before = *f;
+    *f = row->format;
+    f->arena = before.arena;
+    f->found = row->name;
+    if (f->reasoning_close.len == 0) {
+        f->reasoning_open = before.reasoning_open;
+        f->reasoning_close = before.reasoning_close;
+        f->reasoning_is_exact = before.reasoning_is_exact;
+    }
+    if (f->content_open.len == 0) {
+        f->content_open = before.content_open;
+        f->content_close = before.content_close;
+    }
+}
+
+bool tool_row_take(struct tool_format *f, struct str source, bool always) {
+    for (size_t i = 0; i < ARRAY_LEN(rows); i++)
+        if (rows[i].always == always && fits(&rows[i], source)) {
+            take(f, &rows[i]);
+            return true;
+        }
+    return false;
+}

@@ -1,0 +1,96 @@
+"""gyre parse: reasoning, content and tool calls of what models write, in the form that their templates show."""
+import json, os, random, subprocess, unittest
+
+GYRE = os.path.abspath(os.environ["GYRE"])
+TEMPLATES = "tests/data/chat/templates/"
+with open("tests/data/chat/output_cases.json") as file:
+    OURS = json.load(file)
+TOOLS = OURS["tools"]
+
+
+def by_template(cases):
+    return {t: [c for c in cases if c["template"] == t] for t in sorted({c["template"] for c in cases})}
+
+
+class Parse(unittest.TestCase):
+    def parse(self, template, lines, *flags):
+        given = "".join(json.dumps(line) + "\n" for line in lines)
+        p = subprocess.run([GYRE, "parse", TEMPLATES + template, "--batch", *flags], input=given, capture_output=True,
+                           text=True, timeout=120)
+        self.assertEqual((p.returncode, p.stderr), (0, ""))
+        return [json.loads(line) for line in p.stdout.splitlines()]
+
+    def same(self, got, content, reasoning, calls):
+        self.assertEqual((got["content"], got["reasoning_content"]), (content, reasoning))
+        self.assertEqual([c["name"] for c in got["tool_calls"]], [c["name"] for c in calls])
+        for g, w in zip(got["tool_calls"], calls):
+            if g["arguments"] != w["arguments"]:
+                self.assertEqual(json.loads(g["arguments"]), json.loads(w["arguments"]))
+            if "id" in w:
+                self.assertEqual(g.get("id"), w["id"])
+
+    def test_cases_of_llama_cpp(self):
+        with open("build/data/chat/output_parsing_cases.json") as f:
+            cases = json.load(f)["cases"]
+        for template, ours in by_template(cases).items():
+            lines = [{k: v for k, v in c.items() if k not in ("template", "expect")} for c in ours]
+            for flags in (), ("--pieces", "1"), ("--pieces", "7"):
+                for case, got in zip(ours, self.parse(template, lines, *flags)):
+                    want = case["expect"]
+                    with self.subTest(template=template, output=case["output"], flags=flags):
+                        self.same(got, want["content"], want["reasoning_content"], want["tool_calls"])
+
+    def test_our_cases(self):
+        for template, cases in by_template(OURS["cases"]).items():
+            for flags in (), ("--pieces", "1"), ("--pieces", "5"):
+                lines = [{"output": c["output"], "tools": TOOLS} for c in cases]
+                for case, got in zip(cases, self.parse(template + ".jinja", lines, *flags)):
+                    calls = [{**c, "arguments": json.dumps(c["arguments"])} for c in case["calls"]]
+                    with self.subTest(template=template, output=case["output"], flags=flags):
+                        self.same(got, case["content"], case["reasoning"], calls)
+
+    def test_what_is_no_call_is_content_as_it_is(self):
+        for template, cases in by_template(OURS["no_calls"]).items():
+            for flags in (), ("--pieces", "1"):
+                lines = [{"output": c["output"], "tools": TOOLS} for c in cases]
+                for case, got in zip(cases, self.parse(template + ".jinja", lines, *flags)):
+                    with self.subTest(template=template, output=case["output"], flags=flags):
+                        self.same(got, case["output"], "", [])
+
+    def test_without_tools_calls_are_text(self):
+        text = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
+        self.same(self.parse("Qwen-Qwen2.5-7B-Instruct.jinja", [{"output": text}])[0], text, "", [])
+
+    def test_json_that_breaks_loses_no_character(self):
+        text = '<tool_call>\n{"name": "get_time", "arguments": {"city": oops}}\n</tool_call>'
+        for n in "1", "4", "99":
+            got = self.parse("Qwen-Qwen2.5-7B-Instruct.jinja", [{"output": text, "tools": TOOLS}], "--pieces", n)[0]
+            self.assertEqual(got["tool_calls"], [{"name": "get_time", "arguments": '{"city": '}])
+            self.assertEqual(got["content"], "oops}}\n</tool_call>")
+
+    def test_any_cut_of_pieces_is_the_same(self):
+        """Texts made of marks and words at random: whatever they are, they are the same in pieces."""
+        seed = random.randrange(1 << 30)
+        print("seed", seed)
+        rng = random.Random(seed)
+        for template, cases in by_template(OURS["cases"]).items():
+            seen = [c["output"] for c in cases]
+            words = sorted({t[i:i + n] for t in seen for i in range(len(t)) for n in (9, 17) if t[i] in "<{[("})
+            words += ["ü🙂 ", "\n", "get_time", "{", "}"]
+            texts = ["".join(rng.choices(words, k=rng.randint(1, 9))) for _ in range(60)]
+            lines = [{"output": t, "tools": TOOLS} for t in texts]
+            whole = self.parse(template + ".jinja", lines)
+            for n in "1", "3", "10":
+                for text, a, b in zip(texts, whole, self.parse(template + ".jinja", lines, "--pieces", n)):
+                    self.assertEqual(a, b, (template, n, text))
+
+    def test_bad_lines_and_flags_are_refused(self):
+        bad = [{}, {"output": 1}, {"output": "x", "tools": 1}]
+        self.assertEqual([set(a) for a in self.parse("MiMo-VL.jinja", bad)], [{"error"}] * 3)
+        p = subprocess.run([GYRE, "parse", TEMPLATES + "MiMo-VL.jinja"], capture_output=True, text=True, timeout=60)
+        self.assertEqual(p.returncode, 2)
+        self.assertIn("give --batch", p.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
