@@ -15,17 +15,19 @@ import os, re, sys
 
 PLAN = [  # level by level
     {"base": []},
-    {"core": ["base"], "jinja": ["base"], "http": ["base"], "client": ["base"], "console": ["base"]},
+    {"core": ["base"], "jinja": ["base"], "http": ["base"], "client": ["base"], "console": ["base"],
+     "grammar": ["base"]},
     {
-        "text": ["jinja", "base"], **{
+        "text": ["jinja", "grammar", "base"], **{
             room: ["core", "base"]
-            for room in ("file", "sched", "grammar", "dist", "backend/cpu", "backend/toy", "backend/cuda", "backend/xla")
+            for room in ("file", "sched", "dist", "backend/cpu", "backend/toy", "backend/cuda", "backend/xla")
         }
     },
     {"model": ["file", "core", "base"]},
     {"engine": ["model", "sched", "grammar", "dist", "file", "core", "base"]},
     {
-        "api": ["engine", "text", "http", "base"], "lib": ["engine", "backend/toy", "core", "text", "base"],
+        "api": ["engine", "text", "grammar", "http", "base"],
+        "lib": ["engine", "backend/toy", "core", "text", "grammar", "base"],
         "bench": ["engine", "client", "console", "core", "text", "base"]
     },
     {

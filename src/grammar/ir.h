@@ -26,6 +26,7 @@ enum { IR_NO_MAX = -1 };
 struct ir *ir_open(uint32_t max_nodes); // of ir and rx, each
 void ir_free(struct ir *ir);            // NULL is fine
 struct rx_pool *ir_rx(struct ir *ir);
+void ir_set_deadline(struct ir *ir, int64_t us); // of clock_us: building fails from then on
 
 /* OK, or what has failed in ir or rx: a limit, or what ir_fail said. */
 enum status ir_check(const struct ir *ir, struct error *err);
@@ -66,7 +67,8 @@ ir_id ir_text_without(struct ir *ir, const struct str *triggers, size_t n);
  * A member whose value no text can be is never begun. Where the required ones exclude one another by max, or min cannot
  * be reached, the node is IR_NEVER. Two others with the same key count as two members.
  * `needs` says: where known member `seen` stands, known member `needed` must stand too. `excludes`: they may not stand
- * together. ordered: known members in the order of the array only, others after all of them. */
+ * together. ordered: known members in the order of the array only, others after all of them; without needs and
+ * excludes. */
 struct ir_member {
     rx_id key;
     ir_id value;

@@ -1,0 +1,94 @@
+/* mask.c - the mask of a config: the tokens that may come next. See shared.h. */
+#include "grammar/shared.h"
+
+static void set_bit(uint32_t *bits, int32_t id) { bits[id / 32] |= 1u << (id % 32); }
+
+/* Sets the bits of the tokens that end at a node. */
+static void put_tokens(const struct token_trie *t, const struct token_node *node, uint32_t *bits) {
+    for (int32_t id = node->token; id >= 0; id = t->next_same[id])
+        set_bit(bits, id);
+}
+
+/* Walks nodes [first, end), siblings and what is below them, from a config, and sets what is allowed. */
+static void walk(struct shared *s, uint32_t config, uint32_t first, uint32_t end, uint32_t *bits) {
+    const struct token_trie *t = s->trie;
+    uint32_t *stack = s->walk, *ends = s->walk + t->max_depth + 2;
+    uint32_t depth = 0;
+    stack[0] = config;
+    ends[0] = end;
+    for (uint32_t i = first; i < end;) {
+        while (i >= ends[depth])
+            depth--;
+        const struct token_node *node = &t->nodes[i];
+        uint32_t next = config_step(s->machine, stack[depth], node->byte);
+        if (!next) {
+            i += node->skip;
+            continue;
+        }
+        put_tokens(t, node, bits);
+        if (node->skip > 1) {
+            stack[++depth] = next;
+            ends[depth] = i + node->skip;
+        }
+        i++;
+    }
+}
+
+static void put_specials(struct shared *s, const struct config *c, uint32_t *bits) {
+    for (uint32_t i = 0; i < c->n; i++) {
+        const struct token_list *list = &s->token_lists[s->machine->threads.at[c->first + i].terminal];
+        for (int32_t k = 0; k < list->n; k++)
+            set_bit(bits, list->ids[k]);
+    }
+}
+
+static void find_mask(struct shared *s, uint32_t config, uint32_t *bits) {
+    const struct token_trie *t = s->trie;
+    memset(bits, 0, (size_t)t->n_words * sizeof *bits);
+    walk(s, config, 0, t->n_nodes, bits);
+    const struct config c = s->machine->configs.at[config];
+    put_specials(s, &c, bits);
+    for (int32_t i = 0; i < t->n_ends; i++)
+        bits[t->ends[i] / 32] &= ~(1u << (t->ends[i] % 32));
+    for (int32_t i = 0; i < t->n_ends && c.may_end; i++)
+        set_bit(bits, t->ends[i]);
+}
+
+/* A free slot, or the first that has not been used for a round of the clock. */
+static int32_t take_slot(struct shared *s) {
+    size_t words = (size_t)s->trie->n_words;
+    if (s->n_slots < s->max_slots) {
+        if ((s->n_slots & (s->n_slots - 1)) == 0) { // grows by doubling
+            size_t cap = s->n_slots ? 2 * (size_t)s->n_slots : 1;
+            s->masks = xrealloc(s->masks, cap * words, sizeof *s->masks);
+            s->slots = xrealloc(s->slots, cap, sizeof *s->slots);
+        }
+        s->slots[s->n_slots] = (struct mask_slot){0};
+        return s->n_slots++;
+    }
+    for (;; s->hand = (s->hand + 1) % s->n_slots) {
+        struct mask_slot *slot = &s->slots[s->hand];
+        if (!slot->used)
+            break;
+        slot->used = false;
+    }
+    if (s->slots[s->hand].config)
+        s->machine->configs.at[s->slots[s->hand].config].mask = -1;
+    return s->hand;
+}
+
+void shared_mask(struct shared *s, uint32_t config, uint32_t *bits) {
+    size_t words = (size_t)s->trie->n_words;
+    int32_t slot = s->machine->configs.at[config].mask;
+    if (slot < 0) {
+        slot = take_slot(s);
+        s->slots[slot] = (struct mask_slot){0};
+        find_mask(s, config, s->masks + (size_t)slot * words);
+        if (s->machine->failed == OK) {
+            s->slots[slot].config = config;
+            s->machine->configs.at[config].mask = slot;
+        }
+    }
+    s->slots[slot].used = true;
+    memcpy(bits, s->masks + (size_t)slot * words, words * sizeof *bits);
+}

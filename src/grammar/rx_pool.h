@@ -1,0 +1,108 @@
+/* rx_pool.h - what the files of regular expressions share: nodes, their constructors without checks, their automaton.
+ *
+ * A node is also a state of its own automaton: rx_step(pool, a, byte) is the expression of what may follow `byte` in a,
+ * and RX_NEVER where nothing may. Rows of transitions are made when they are first asked for. */
+#pragma once
+
+#include "grammar/rx.h"
+
+#include <stdlib.h>
+
+enum rx_kind { RX_K_NEVER, RX_K_EMPTY, RX_K_BYTES, RX_K_SEQ, RX_K_ALT, RX_K_AND, RX_K_NOT, RX_K_REPEAT };
+enum rx_flags {
+    RX_NULLABLE = 1,
+    RX_BOOLEAN = 2, // has AND or NOT within: may be empty without being RX_NEVER
+    RX_COUNTS = 4,  // has a bounded repeat within
+    RX_ALIVE = 8,   // known to match something
+    RX_DEAD = 16,   // known to match nothing
+};
+
+struct rx_hash {
+    uint64_t lo, hi;
+};
+
+struct rx_node {
+    uint8_t kind, flags;
+    uint16_t depth;    // of recursion in a derivative; the right end of a sequence does not count
+    uint32_t a, b;     // BYTES: a set; SEQ: parts; ALT, AND: [a, a + b) of lists; NOT, REPEAT: a
+    int32_t min, max;  // REPEAT
+    uint32_t row;      // its transitions, 0: not made yet
+    bool clean;        // dead targets of the row are RX_NEVER
+    struct rx_hash id; // of its structure, the same in every pool
+};
+
+struct rx_set { // of bytes
+    uint64_t w[4];
+};
+
+struct rx_row {
+    uint32_t map;        // 256 bytes to classes
+    uint32_t targets;    // offset
+    uint16_t n;          // classes
+    struct rx_set first; // bytes that lead on; of a clean row
+};
+
+struct rx_pool {
+    struct rx_node *nodes;
+    uint32_t n_nodes, cap_nodes, max_nodes;
+    uint32_t *table; // of node numbers + 1, open addressing
+    uint32_t table_mask;
+    uint32_t *lists; // of ALT and AND
+    size_t n_lists, cap_lists;
+    struct rx_set *sets;
+    uint32_t n_sets, cap_sets, *set_table, set_table_mask;
+    struct rx_row *rows; // [0] is unused
+    uint32_t n_rows, cap_rows;
+    uint8_t (*maps)[256];
+    uint32_t n_maps, cap_maps, *map_table, map_table_mask;
+    rx_id *targets;
+    size_t n_targets, cap_targets;
+    uint32_t *memo_epoch, *memo; // [cap_nodes], of one derivative
+    uint32_t epoch;
+    rx_id *scratch; // of constructors of lists
+    size_t n_scratch, cap_scratch;
+    int64_t deadline_us; // of clock_us; 0: none
+    uint32_t max_states; // that a search for a text may visit
+    enum status failed;
+    const char *why;
+};
+
+/* Grows *array for one more beyond n. */
+#define RX_GROW(array, n, cap)                                           \
+    do {                                                                 \
+        if ((n) >= (cap)) {                                              \
+            (cap) = (cap) ? (cap)*2 : 64;                                \
+            (array) = xrealloc((array), (size_t)(cap), sizeof *(array)); \
+        }                                                                \
+    } while (0)
+
+static inline bool rx_set_has(const struct rx_set *s, unsigned byte) { return s->w[byte >> 6] >> (byte & 63) & 1; }
+static inline void rx_set_add(struct rx_set *s, unsigned byte) { s->w[byte >> 6] |= (uint64_t)1 << (byte & 63); }
+static inline bool rx_set_is_empty(const struct rx_set *s) { return !(s->w[0] | s->w[1] | s->w[2] | s->w[3]); }
+
+rx_id rx_fail(struct rx_pool *pool, enum status status, const char *why);
+void rx_check_time(struct rx_pool *pool); // fails the pool past its deadline
+rx_id rx_of_set(struct rx_pool *pool, const struct rx_set *set);
+rx_id rx_seq_as_is(struct rx_pool *pool, rx_id a, rx_id b);                     // does not turn (ab)c to a(bc)
+rx_id rx_list(struct rx_pool *pool, enum rx_kind kind, rx_id *parts, size_t n); // ALT or AND; sorts parts
+rx_id rx_derive(struct rx_pool *pool, rx_id a, uint8_t byte);                   // as it is: may be dead
+
+uint32_t rx_row_make(struct rx_pool *pool, rx_id state); // with dead targets taken out
+static inline const struct rx_row *rx_row_get(struct rx_pool *pool, rx_id state) {
+    const struct rx_node *n = &pool->nodes[state];
+    return &pool->rows[n->clean ? n->row : rx_row_make(pool, state)];
+}
+static inline rx_id rx_step(struct rx_pool *pool, rx_id state, uint8_t byte) {
+    const struct rx_row *row = rx_row_get(pool, state);
+    return pool->targets[row->targets + pool->maps[row->map][byte]];
+}
+static inline bool rx_accepts(const struct rx_pool *pool, rx_id state) {
+    return pool->nodes[state].flags & RX_NULLABLE;
+}
+
+/* The state that behaves like this one for the next n bytes, with counters beyond them left away (rx_clamp.c). */
+rx_id rx_clamp(struct rx_pool *pool, rx_id state, int n);
+
+/* A copy, to be grown by itself. */
+struct rx_pool *rx_pool_copy(const struct rx_pool *pool);
+size_t rx_pool_bytes(const struct rx_pool *pool);

@@ -1,0 +1,181 @@
+/* shared.c - see shared.h. */
+#include "grammar/shared.h"
+
+#include <stdlib.h>
+
+static int by_number(const void *a, const void *b) {
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+bool token_list_has(const struct token_list *list, int32_t id) {
+    return list->n && bsearch(&id, list->ids, (size_t)list->n, sizeof id, by_number);
+}
+
+static int32_t id_of(const struct token_trie *trie, const struct ir_token *token) {
+    if (token->name.ptr)
+        return token_trie_special(trie, token->name);
+    return token->id >= 0 && token->id < trie->n_vocab ? token->id : -1;
+}
+
+static bool is_end(const struct token_trie *trie, int32_t id) {
+    for (int32_t i = 0; i < trie->n_ends; i++)
+        if (trie->ends[i] == id)
+            return true;
+    return false;
+}
+
+/* The ids that a terminal names, or all special tokens but those, and but the ends of an answer. */
+static enum status resolve(const struct token_trie *trie, const struct ir_token_list *from, struct token_list *to,
+                           struct error *err) {
+    if (!trie)
+        return fail(err, ERR_ARG, "the grammar asks for special tokens, and there is no vocabulary");
+    int32_t *named = xcalloc(from->n + 1, sizeof *named), n = 0;
+    for (uint32_t i = 0; i < from->n; i++) {
+        named[n] = id_of(trie, &from->tokens[i]);
+        if (named[n++] < 0) {
+            free(named);
+            if (from->tokens[i].name.ptr)
+                return fail(err, ERR_ARG, "the vocabulary has no special token %.*s, which the grammar asks for",
+                            STR_ARG(from->tokens[i].name));
+            return fail(err, ERR_ARG, "the vocabulary has no token %d, which the grammar asks for", from->tokens[i].id);
+        }
+    }
+    qsort(named, (size_t)n, sizeof *named, by_number);
+    *to = (struct token_list){named, n};
+    if (!from->none_of)
+        return OK;
+    int32_t *others = xcalloc((size_t)trie->n_specials + 1, sizeof *others), m = 0;
+    for (int32_t i = 0; i < trie->n_specials; i++)
+        if (!token_list_has(to, trie->specials[i].id) && !is_end(trie, trie->specials[i].id))
+            others[m++] = trie->specials[i].id;
+    qsort(others, (size_t)m, sizeof *others, by_number);
+    free(named);
+    *to = (struct token_list){others, m};
+    return OK;
+}
+
+static void shared_free(struct shared *s) {
+    if (s->machine && s->token_lists)
+        for (uint32_t t = 0; t < s->machine->net->n_terminals; t++)
+            free(s->token_lists[t].ids);
+    free(s->token_lists);
+    free(s->chosen);
+    free(s->masks);
+    free(s->slots);
+    free(s->walk);
+    machine_free(s->machine);
+    token_trie_free(s->trie);
+    pthread_mutex_destroy(&s->lock);
+    free(s);
+}
+
+static enum status shared_open(struct grammar *g, struct token_trie *trie, struct shared **out, struct error *err) {
+    struct shared *s = xcalloc(1, sizeof *s);
+    const struct net *p = g->net;
+    s->grammar = g;
+    s->trie = trie ? token_trie_hold(trie) : NULL;
+    pthread_mutex_init(&s->lock, NULL);
+    s->machine = machine_open(p, g->memory_bytes, err);
+    enum status st = s->machine ? OK : err->status;
+    s->token_lists = xcalloc(p->n_terminals + 1, sizeof *s->token_lists);
+    s->chosen = xcalloc(p->n_terminals + 1, sizeof *s->chosen);
+    for (uint32_t t = 0; t < p->n_terminals && st == OK; t++)
+        if (p->terminals[t].rx == RX_NEVER)
+            st = resolve(trie, &p->ir->tokens[p->terminals[t].tokens], &s->token_lists[t], err);
+    if (st != OK) {
+        shared_free(s);
+        return st;
+    }
+    if (trie) {
+        s->walk = xcalloc(2 * ((size_t)trie->max_depth + 2), sizeof *s->walk);
+        s->max_slots = (int32_t)MAX(16, g->memory_bytes / 8 / ((size_t)trie->n_words * 4));
+    }
+    *out = s;
+    return OK;
+}
+
+static void unlink_current(struct grammar *g, struct shared *s) {
+    for (struct shared **at = &g->current; *at; at = &(*at)->next)
+        if (*at == s) {
+            *at = s->next;
+            if (--s->references == 0)
+                shared_free(s);
+            return;
+        }
+}
+
+enum status shared_get(struct grammar *g, struct token_trie *trie, struct shared **out, struct error *err) {
+    enum status st = OK;
+    pthread_mutex_lock(&g->lock);
+    struct shared *s = g->current;
+    while (s && s->trie != trie)
+        s = s->next;
+    if (s) {
+        pthread_mutex_lock(&s->lock);
+        bool large = machine_bytes(s->machine) > g->memory_bytes / 4;
+        pthread_mutex_unlock(&s->lock);
+        if (large) {
+            unlink_current(g, s);
+            s = NULL;
+        }
+    }
+    if (!s) {
+        st = shared_open(g, trie, &s, err);
+        if (st == OK) {
+            s->references = 1;
+            s->next = g->current;
+            g->current = s;
+        }
+    }
+    if (st == OK)
+        s->references++;
+    pthread_mutex_unlock(&g->lock);
+    *out = s;
+    return st;
+}
+
+void shared_put(struct shared *s) {
+    struct grammar *g = s->grammar;
+    pthread_mutex_lock(&g->lock);
+    bool last = --s->references == 0;
+    pthread_mutex_unlock(&g->lock);
+    if (last)
+        shared_free(s);
+}
+
+// ---- grammars ---------------------------------------------------------------------------------------------------
+
+struct grammar *grammar_hold(struct grammar *g) {
+    pthread_mutex_lock(&g->lock);
+    g->references++;
+    pthread_mutex_unlock(&g->lock);
+    return g;
+}
+
+void grammar_release(struct grammar *g) {
+    if (!g)
+        return;
+    pthread_mutex_lock(&g->lock);
+    bool last = --g->references == 0;
+    pthread_mutex_unlock(&g->lock);
+    if (!last)
+        return;
+    while (g->current)
+        unlink_current(g, g->current);
+    net_free(g->net);
+    pthread_mutex_destroy(&g->lock);
+    free(g);
+}
+
+size_t grammar_bytes(struct grammar *g) {
+    pthread_mutex_lock(&g->lock);
+    size_t n = sizeof *g + net_bytes(g->net);
+    for (struct shared *s = g->current; s; s = s->next) {
+        pthread_mutex_lock(&s->lock);
+        n += machine_bytes(s->machine) + (s->trie ? (size_t)s->n_slots * (size_t)s->trie->n_words * 4 : 0);
+        pthread_mutex_unlock(&s->lock);
+    }
+    pthread_mutex_unlock(&g->lock);
+    return n;
+}

@@ -1,0 +1,41 @@
+/* trie.h - the inside of a vocabulary's trie (vocabulary.h), for those who walk it.
+ *
+ * Nodes stand in depth-first order: the first child of node i is i + 1, its next sibling i + skip. So a walk reads
+ * memory from its beginning to its end, and leaves a subtree out by adding skip. The root is no node: it stands before
+ * the first. */
+#pragma once
+
+#include "base/arena.h"
+#include "grammar/vocabulary.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+struct token_node {
+    int32_t token; // that ends here, or -1; next_same[token] is another of the same bytes
+    uint32_t skip; // nodes of the subtree, with this one
+    uint16_t height;
+    uint8_t byte;
+};
+
+struct special {
+    int32_t id;
+    const char *name;
+    size_t len;
+};
+
+struct token_trie {
+    struct token_node *nodes; // [n_nodes]
+    uint32_t n_nodes, max_depth;
+    int32_t *next_same; // [n_vocab]; -1: no more
+    int32_t n_vocab, n_words;
+    uint32_t *is_text; // [n_words]
+    int32_t *ends, n_ends;
+    char *texts;
+    struct str *text_of; // [n_vocab]; empty for what is no text
+    struct special *specials;
+    int32_t n_specials;
+    atomic_int references;
+    pthread_mutex_t lock; // of what follows
+    struct arena memory;
+};

@@ -1,0 +1,184 @@
+/* grammar.c - gyre grammar: whether texts follow grammars. */
+#include "grammar/matcher.h"
+#include "main/batch.h"
+#include "main/model_path.h"
+#include "main/verbs.h"
+#include "text/token_trie.h"
+#include "text/turn_ends.h"
+
+static struct {
+    const char *tokenizer;
+    bool batch;
+} opt;
+
+static const struct flag flags[] = {
+    {"batch", 0, FLAG_BOOL, &opt.batch, NULL, "Input", "JSON lines in, JSON lines out"},
+    {"tokenizer", 0, FLAG_STRING, &opt.tokenizer, "TOK", "Input",
+     "match by this tokenizer's tokens and their masks, not by bytes"},
+    ALLOW_LINKS_FLAG,
+};
+
+struct job {
+    struct tokenizer *tok; // NULL: by bytes
+    struct encoder *enc;
+    struct token_trie *trie;
+    int32_t end; // the token that ends a text
+    uint32_t *mask;
+    json_t *source; // of the grammar: lines of one schema often follow one another
+    struct grammar *grammar;
+};
+
+static const struct {
+    const char *key;
+    enum grammar_kind kind;
+    bool is_text;
+} kinds[] = {
+    {"json_schema", GRAMMAR_JSON_SCHEMA, false},
+    {"json_object", GRAMMAR_JSON_OBJECT, false},
+    {"regex", GRAMMAR_REGEX, true},
+    {"gbnf", GRAMMAR_GBNF, true},
+    {"lark", GRAMMAR_LARK, true},
+    {"choice", GRAMMAR_CHOICE, false},
+    {"structural_tag", GRAMMAR_STRUCTURAL_TAG, false},
+};
+
+/* The grammar of a line, or that of the line before if it is the same. */
+static enum status compile(struct job *job, const json_t *line, struct error *err) {
+    const json_t *value = NULL;
+    size_t which = 0;
+    for (size_t i = 0; i < ARRAY_LEN(kinds); i++)
+        if (json_object_get(line, kinds[i].key)) {
+            if (value)
+                return fail(err, ERR_ARG, "the line has both %s and %s", kinds[which].key, kinds[i].key);
+            value = json_object_get(line, kinds[which = i].key);
+        }
+    if (!value)
+        return fail(err, ERR_ARG, "the line has no grammar: json_schema, regex, gbnf, lark, choice ...");
+    if (kinds[which].is_text && !json_is_string(value))
+        return fail(err, ERR_ARG, "%s is %s, it must be a string", kinds[which].key, jv_type_name(value));
+    json_t *source = json_pack("[sO]", kinds[which].key, value);
+    if (job->source && json_equal(source, job->source)) {
+        json_decref(source);
+        return OK;
+    }
+    json_decref(job->source);
+    grammar_release(job->grammar);
+    job->source = NULL;
+    job->grammar = NULL;
+    struct grammar_source from = {.kind = kinds[which].kind, .value = value};
+    if (kinds[which].is_text)
+        from.text = (struct str){json_string_value(value), json_string_length(value)};
+    enum status st = grammar_compile(&from, NULL, &job->grammar, err);
+    if (st == OK)
+        job->source = source;
+    else
+        json_decref(source);
+    return st;
+}
+
+static bool allowed(struct job *job, struct matcher *m, int32_t token) {
+    matcher_mask(m, job->mask);
+    return job->mask[token / 32] >> (token % 32) & 1;
+}
+
+/* Every token must be in the mask of its step, and the end in the last. */
+static enum status match_tokens(struct job *job, struct matcher *m, struct str text, bool *prefix, bool *accepts,
+                                struct error *err) {
+    struct token_ids ids = {0};
+    enum status st = tokenizer_encode(job->enc, text, 0, &ids, err);
+    *prefix = st == OK;
+    for (size_t i = 0; i < ids.n && *prefix; i++) {
+        *prefix = allowed(job, m, ids.ids[i]);
+        if (*prefix && !matcher_accept(m, ids.ids[i]))
+            st = matcher_is_dead(m, err)
+                     ? err->status
+                     : fail(err, ERR_LIMIT, "the mask allows token %d, and the matcher does not", ids.ids[i]);
+    }
+    *accepts = st == OK && *prefix && allowed(job, m, job->end);
+    token_ids_release(&ids);
+    return st;
+}
+
+static enum status match(struct job *job, struct str text, struct buf *out, struct error *err) {
+    struct matcher *m;
+    bool prefix, accepts;
+    TRY(matcher_open(job->grammar, job->trie, &m, err));
+    enum status st = OK;
+    if (job->tok)
+        st = match_tokens(job, m, text, &prefix, &accepts, err);
+    else {
+        prefix = matcher_accept_bytes(m, text);
+        accepts = prefix && matcher_may_end(m);
+    }
+    if (matcher_is_dead(m, err))
+        st = err->status;
+    matcher_free(m);
+    if (st == OK)
+        buf_printf(out, "{\"accepts\": %s, \"prefix\": %s}", accepts ? "true" : "false", prefix ? "true" : "false");
+    return st;
+}
+
+static enum status answer(void *arg, const json_t *line, struct buf *out, struct error *err) {
+    struct job *job = arg;
+    const json_t *text = json_object_get(line, "text");
+    if (!json_is_object(line) || !json_is_string(text))
+        return fail(err, ERR_ARG, "the line must be an object with a text");
+    TRY(compile(job, line, err));
+    return match(job, (struct str){json_string_value(text), json_string_length(text)}, out, err);
+}
+
+static enum status open_tokenizer(struct job *job, struct error *err) {
+    struct token_ids ends = {0};
+    TRY(model_path_check(opt.tokenizer, MODEL_TOKENIZER, err));
+    TRY(tokenizer_open(opt.tokenizer, &job->tok, err));
+    job->enc = encoder_open(job->tok);
+    turn_ends_in_folder(job->tok, opt.tokenizer, &ends);
+    if (ends.n == 0) // a file by itself names none: the usual ones, or any special token
+        for (int32_t id = tokenizer_n_vocab(job->tok) - 1; id >= 0; id--)
+            if (tokenizer_is_special(job->tok, id)) {
+                token_ids_push(&ends, id);
+                break;
+            }
+    enum status st = ends.n ? tokenizer_trie(job->tok, ends.ids, (int)ends.n, &job->trie, err)
+                            : fail(err, ERR_ARG, "%s has no token that ends a text", opt.tokenizer);
+    if (st == OK) {
+        job->end = ends.ids[0];
+        job->mask = xcalloc((size_t)token_trie_n_words(job->trie), sizeof *job->mask);
+    }
+    token_ids_release(&ends);
+    return st;
+}
+
+static int run(const struct verb_args *args) {
+    if (!opt.batch)
+        return verb_misused(args->spec, "grammar reads JSON lines, with --batch");
+    struct job job = {0};
+    struct error err;
+    int rc = 0;
+    if (opt.tokenizer && open_tokenizer(&job, &err) != OK)
+        rc = verb_failed(&err);
+    else
+        rc = batch_run(answer, &job);
+    json_decref(job.source);
+    grammar_release(job.grammar);
+    token_trie_free(job.trie);
+    free(job.mask);
+    encoder_free(job.enc);
+    tokenizer_free(job.tok);
+    return rc;
+}
+
+const struct verb_spec verb_grammar = {
+    "grammar",
+    "",
+    "says whether texts follow grammars",
+    flags,
+    ARRAY_LEN(flags),
+    0,
+    0,
+    .run = run,
+    .epilogue =
+        "A line in: {\"text\": T, and one of \"json_schema\": S, \"json_object\": true, \"regex\": R, \"gbnf\": G,\n"
+        "\"lark\": L, \"choice\": [..], \"structural_tag\": S}. A line out: {\"accepts\": B, \"prefix\": B}: T is in\n"
+        "the language, T is the beginning of a text that is; or {\"error\": sentence} where the grammar is refused.\n"
+        "With --tokenizer every token of T must be in the mask of its step, and the end in the last.\n"};
