@@ -13,7 +13,6 @@ import ctypes
 import os
 import select
 import signal
-import subprocess
 import sys
 import time
 
@@ -104,28 +103,40 @@ def kill_rest():
                 return
 
 
-def wait(process, limit):
+def wait(pid, limit):
     """Waits until the process ends (None) or a limit is exceeded (why)."""
-    ended, why, pause = os.pidfd_open(process.pid), None, 0.1
+    ended, why, pause = os.pidfd_open(pid), None, 0.1
     while why is None and not select.select([ended], [], [], pause)[0]:
-        why, pause = limit.exceeded(process.pid), min(1, 2 * pause)
+        why, pause = limit.exceeded(pid), min(1, 2 * pause)
     return why
 
 
-def main():
-    limit = Limit(float(sys.argv[1]))
+def begin(words):
+    """Starts a command, with the signals that Python ignores as others have them. Returns its process id."""
+    return os.posix_spawnp(words[0], words, os.environ, setsigdef=[signal.SIGPIPE, signal.SIGXFSZ])
+
+
+def run(seconds, begin):
+    """Runs what begin() starts, which returns a process id: (exit code, "used N s" or why it was killed). A process calls
+    it once, for itself: whatever descends from it is counted, and killed at the end."""
+    limit = Limit(seconds)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    process = subprocess.Popen(sys.argv[2:])
+    pid = begin()
     try:
-        why, rc = wait(process, limit), 124
+        why, rc = wait(pid, limit), 124
         if why is None:
-            limit.exceeded(process.pid)
-            rc, why = process.wait(), f"used {limit.used:.1f} s"
+            limit.exceeded(pid)
+            rc, why = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), f"used {limit.used:.1f} s"
     finally:
         kill_rest()
+    return rc if rc >= 0 else 128 - rc, why
+
+
+def main():
+    rc, why = run(float(sys.argv[1]), lambda: begin(sys.argv[2:]))
     print("limit: " + why, file=sys.stderr)
-    sys.exit(rc if rc >= 0 else 128 - rc)
+    sys.exit(rc)
 
 
 if __name__ == "__main__":
