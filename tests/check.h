@@ -9,6 +9,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -53,6 +54,9 @@
 #define cmocka_run_group_tests(tests, setup, teardown) \
     (cmocka_set_test_filter(getenv("GYRE_TEST_ONLY")), \
      _cmocka_run_group_tests(#tests, tests, sizeof(tests) / sizeof((tests)[0]), setup, teardown))
+
+/* Whether to draw fewer cases: make test-fast, and sanitizers of devices, where a step is slow. */
+static inline bool test_is_brief(void) { return getenv("GYRE_TEST_BRIEF") != NULL; }
 
 /* GYRE_TEST_SEED or the time; printed once, so that a failure can be repeated. */
 static inline uint64_t test_seed(void) {

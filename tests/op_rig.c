@@ -48,7 +48,7 @@ bool rig_takes_case(void) {
     return of == 0 || (n_cases++ + test_seed()) % of == part - 1;
 }
 
-bool rig_is_brief(void) { return getenv("GYRE_TEST_BRIEF") != NULL; }
+bool rig_is_brief(void) { return test_is_brief(); }
 
 struct how rig_how(const char *kernels, int n_threads) {
     bool cpu = rig_backend() == &backend_cpu;

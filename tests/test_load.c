@@ -6,7 +6,8 @@
  * is in the step. Each is then computed alone, with room for all and nothing remembered, in one piece. What is held
  * still is the cache's block size: MLA takes its softmax in runs of at most a block. test_engine.c runs 4,000 schedules
  * on a backend whose arithmetic is exact by nature; here it is the kernels that must sum every row in the same order,
- * however many rows a step has. */
+ * however many rows a step has.
+ * Not in make test-fast: a crowd on four models. */
 #include "check.h"
 
 #include "base/random.h"

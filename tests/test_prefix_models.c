@@ -1,5 +1,5 @@
 /* test_prefix_models.c - on models with each kind of cache: what the prefix cache or the host's memory gives back is
- * what computing gives. */
+ * what computing gives. Not in make test-fast: long prompts on four models. */
 #include "check.h"
 
 #include "base/random.h"

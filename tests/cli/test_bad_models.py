@@ -9,8 +9,12 @@ import resource
 import shutil
 import struct
 import subprocess
+import sys
 import tempfile
 import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from brief import slow  # noqa: E402
 
 GYRE = os.environ["GYRE"]
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -220,6 +224,7 @@ class Weights(BadModel):
         self.refused(self.score(), "model.safetensors")
 
 
+@slow("files of 50 MB and more")
 class Bloat(BadModel):
     """Headers and settings that are mostly weight: refused within a bound of memory, and in seconds of a processor."""
     def bounded(self, *args):
@@ -515,6 +520,7 @@ class Template(BadModel):
             with self.subTest(bad=bad[:30]):
                 self.refused(self.render(bad), "chat_template.jinja")
 
+    @slow("each runs until its budget is spent")
     def test_templates_that_do_not_end(self):
         for bad in (
                 "{% for a in range(10**9) %}{% endfor %}",

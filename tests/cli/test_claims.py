@@ -11,6 +11,9 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 sys.path.insert(0, os.path.join(ROOT, "tools"))
 import claims  # noqa: E402
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from brief import slow  # noqa: E402
+
 # 1,000 tokens/s a sequence, prompts in 20 ms; a server whose load is SHARE of that.
 GYRE = """#!%s
 import json, os, sys
@@ -76,6 +79,7 @@ class Claims(unittest.TestCase):
         self.assertEqual((p.returncode, p.stdout), (2, ""))
         self.assertIn("speed is none of qwen, serve", p.stderr)
 
+    @slow("numpy is loaded and a checkpoint made")
     def test_the_checkpoint_can_be_run(self):
         with tempfile.TemporaryDirectory() as folder:
             config = os.path.join(folder, "config.json")

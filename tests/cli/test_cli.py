@@ -1,6 +1,9 @@
 """The command line as a whole: verbs, help, exit codes; and what the build promises about the sources."""
 import os, pty, shutil, subprocess, sys, tempfile, unittest
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from brief import slow  # noqa: E402
+
 GYRE = os.path.abspath(os.environ["GYRE"])
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 VERBS = [
@@ -110,6 +113,7 @@ class Written(unittest.TestCase):
                 self.assertEqual((p.returncode, p.stderr), (0, ""))
 
 
+@slow("a bar is shown for what takes a second or more")
 class Progress(unittest.TestCase):
     """The bar of a long piece of work: on a terminal, and nowhere else."""
 

@@ -9,6 +9,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from brief import slow  # noqa: E402
 from packages import python_with  # noqa: E402
 from serving import GYRE, ROOT, Server  # noqa: E402
 
@@ -130,6 +131,7 @@ class Unit(unittest.TestCase):
 
 
 class Image(unittest.TestCase):
+    @slow("dpkg is asked for each library")
     def test_it_has_the_libraries_and_no_root(self):
         text = read("Dockerfile")
         final = text[text.rindex("FROM "):]

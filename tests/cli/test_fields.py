@@ -8,6 +8,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from brief import slow  # noqa: E402
 from serving import GYRE, ROOT, Server  # noqa: E402
 
 CHAT = [{"role": "user", "content": "Tell me a story about a fox."}]
@@ -115,6 +116,7 @@ class PromptLogprobs(Case):
             self.refused("prompt_logprobs", path, prompt_logprobs=1, stream=True)
 
 
+@slow("scores 1,000 tokens over a vocabulary of 200,000")
 class Memory(unittest.TestCase):
     def test_scoring_a_prompt_does_not_hold_its_tokens_times_the_vocabulary(self):
         with tempfile.TemporaryDirectory(prefix="gyre-wide-") as folder:

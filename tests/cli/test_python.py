@@ -1,5 +1,6 @@
 """The Python package: `make wheel` builds it, it is installed into an environment of its own, and each test of
-python_package.py runs there and counts here under its own name. Its types are checked from outside, as editors do."""
+python_package.py runs there and counts here under its own name. Its types are checked from outside, as editors do.
+Not in make test-fast: a wheel and an environment are made, and PyPI is asked."""
 import os
 import re
 import subprocess

@@ -1,7 +1,10 @@
 """gyre run, score and perplexity as a person, a script and a pipe call them."""
-import json, math, os, pty, re, select, shutil, signal, subprocess, tempfile, time, unittest
+import json, math, os, pty, re, select, shutil, signal, subprocess, sys, tempfile, time, unittest
 
 from patience import PATIENCE
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from brief import slow  # noqa: E402
 
 GYRE = os.path.abspath(os.environ["GYRE"])
 os.environ["GYRE_THREADS"] = "1"  # tests run side by side, one a processor
@@ -154,6 +157,7 @@ class Refusals(unittest.TestCase):
 
 
 class Story(unittest.TestCase):
+    @slow("eight stories of 300 tokens")
     def test_it_says_how_it_is_to_be_drawn(self):
         """What a request leaves out is as its generation_config.json says: warm enough for a story, and it ends where a text does."""
         info = json.loads(gyre("info", STORY, "--output", "json").stdout)

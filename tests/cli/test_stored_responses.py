@@ -8,6 +8,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from brief import slow  # noqa: E402
 from serving import Server, thinking_model  # noqa: E402
 
 ASK = "Tell me a story about a fox."
@@ -188,6 +189,7 @@ class Bounds(unittest.TestCase):
 
 
 class Keys(unittest.TestCase):
+    @slow("30 long prompts")
     def test_who_stores_much_takes_nothing_from_others(self):
         alice, bob = {"Authorization": "Bearer sk-alice"}, {"Authorization": "Bearer sk-bob"}
         s = Server("models/story", "--api-key", "sk-alice", "--api-key", "sk-bob", "--stored-responses", "30000")

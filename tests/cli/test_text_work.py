@@ -11,6 +11,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from brief import slow  # noqa: E402
 from serving import Server  # noqa: E402
 from traffic import processor_seconds  # noqa: E402
 
@@ -85,6 +86,7 @@ def eight(path, body, coding=None):
     return statuses
 
 
+@slow("32 bodies of 31 MiB")
 class Company(unittest.TestCase):
     def test_eight_bodies_of_31_mib_keep_nobody_waiting(self):
         alone, look_alone = longest_gap(lambda: time.sleep(2))
