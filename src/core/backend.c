@@ -1,4 +1,4 @@
-/* backend.c - options that one backend alone understands: see backend_types.h. */
+/* backend.c - options that one backend alone understands, and what some backends refuse: see backend_types.h. */
 #include "core/backend.h"
 
 #include <stdio.h>
@@ -25,6 +25,13 @@ bool device_option_is_off(const char *const *own, const char *name) {
 
 bool device_option_is_on(const char *const *own, const char *name) {
     return device_option(own, name) && !device_option_is_off(own, name);
+}
+
+enum status backend_refuse_ranks(const char *name, const struct program *p, struct error *err) {
+    return p->n_ranks <= 1
+               ? OK
+               : fail(err, ERR_UNSUPPORTED, "%s: ALL_REDUCE: device %s does not run rank %d of %d of a model", p->name,
+                      name, p->rank, p->n_ranks);
 }
 
 static bool is_known(const struct backend_ops *ops, const char *option) {

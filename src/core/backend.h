@@ -42,6 +42,11 @@ struct backend_ops {
                         struct loaded **out, struct error *err);
     void (*unload)(struct loaded *l); // after its executables are freed
 
+    /* Makes programs of ranks 0 .. n-1 of one model, each loaded on a device of its own, meet in their collective ops;
+     * once, before they are compiled. From then on each step is run by all of them, each on a thread of its own. NULL:
+     * load refuses programs of ranks. */
+    enum status (*join)(struct loaded *const *ranks, int n, struct error *err);
+
     /* Memory for the caches of the program's groups, zeroed; once. ERR_MEMORY names what did not fit. */
     enum status (*alloc_cache)(struct loaded *l, const struct cache_config *config, struct error *err);
 

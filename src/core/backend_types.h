@@ -41,6 +41,10 @@ bool device_option_is_off(const char *const *own, const char *name);
 bool device_option_is_on(const char *const *own, const char *name);
 
 struct backend_ops;
+struct program;
+/* What a backend without join says of a program of one rank of several: ERR_UNSUPPORTED. */
+enum status backend_refuse_ranks(const char *name, const struct program *p, struct error *err);
+
 /* ERR_ARG, with what there is, if one is not "name=value" with a name that the backend tells of. */
 enum status device_options_check(const struct backend_ops *ops, const char *const *own, struct error *err);
 

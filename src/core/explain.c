@@ -22,6 +22,8 @@ static void print_args(const struct program *p, const struct op *op, struct buf 
     case OP_EMBED:
         if (a->embed.scale != 1)
             buf_printf(out, " scale=%g", a->embed.scale);
+        if (a->embed.first)
+            buf_printf(out, " first=%d", a->embed.first);
         break;
     case OP_ADD_NORM:
     case OP_NORM:
@@ -70,6 +72,8 @@ static void print_args(const struct program *p, const struct op *op, struct buf 
     case OP_MOE_FFN:
         buf_printf(out, " %s experts=%d top=%d ffn=%d", acts[a->moe_ffn.act.act], a->moe_ffn.n_experts,
                    a->moe_ffn.top_k, a->moe_ffn.ffn_size);
+        if (a->moe_ffn.first_expert)
+            buf_printf(out, " first=%d", a->moe_ffn.first_expert);
         break;
     case OP_SHORT_CONV: buf_printf(out, " kernel=%d", a->short_conv.kernel); break;
     case OP_DELTA_RULE:
@@ -77,6 +81,8 @@ static void print_args(const struct program *p, const struct op *op, struct buf 
                    a->delta_rule.key_dim, a->delta_rule.value_dim);
         break;
     case OP_SOFTCAP: buf_printf(out, " cap=%g", a->softcap.cap); break;
+    case OP_ALL_GATHER: buf_printf(out, " first=%d", a->all_gather.first); break;
+    case OP_ALL_REDUCE:
     case OP_LINEAR:
     case OP_GATED_ADD:
     case OP_TAKE_ROWS:

@@ -18,6 +18,7 @@ enum routing { ROUTE_SOFTMAX, ROUTE_SOFTMAX_TOPK, ROUTE_SIGMOID, ROUTE_SOFTMAX_G
 
 struct embed_args {
     float scale; // already rounded as the family requires
+    int first;   // the token of the table's row 0
 };
 
 struct norm_args {
@@ -77,6 +78,7 @@ struct route_args {
 struct moe_args {
     int n_experts, top_k, ffn_size;
     struct act_args act;
+    int first_expert;
 };
 
 struct conv_args {
@@ -92,6 +94,10 @@ struct softcap_args {
     float cap;
 };
 
+struct gather_args {
+    int first; // column of y that this rank's begin at
+};
+
 union op_args {
     struct embed_args embed;
     struct norm_args norm; // ADD_NORM, NORM
@@ -105,4 +111,5 @@ union op_args {
     struct conv_args short_conv;
     struct delta_args delta_rule;
     struct softcap_args softcap;
+    struct gather_args all_gather;
 };

@@ -73,6 +73,19 @@ struct program *program_copy(const struct program *from) {
     return p;
 }
 
+struct program *program_copy_caches(const struct program *from) {
+    struct program *p = program_new(from->name);
+    p->groups = copy_of(from->groups, from->n_groups, sizeof *p->groups);
+    p->caches = copy_of(from->caches, from->n_caches, sizeof *p->caches);
+    p->ropes = copy_of(from->ropes, from->n_ropes, sizeof *p->ropes);
+    p->n_groups = from->n_groups;
+    p->n_caches = from->n_caches;
+    p->n_ropes = from->n_ropes;
+    p->rank = from->rank;
+    p->n_ranks = from->n_ranks;
+    return p;
+}
+
 /* Room for one more element in an array of n that grows by doubling. */
 static void *grown(void *array, int n, int *cap, size_t size) {
     if (n < *cap)
@@ -187,7 +200,7 @@ bool program_rope_depends_on_length(const struct program *p) {
 val op_embed(struct program *p, const struct weight *table, float scale) {
     struct op *op = record(p, OP_EMBED, NO_VAL, NO_VAL, NO_VAL);
     set_weights(op, table, NULL, NULL, NULL);
-    op->args.embed = (struct embed_args){scale};
+    op->args.embed = (struct embed_args){scale, 0};
     p->vocab_size = (int)table->out;
     return result(p, op, 0, (int)table->in, ROWS_TOKENS, DT_F32);
 }
@@ -361,6 +374,18 @@ val op_softcap(struct program *p, val x, float cap) {
     struct op *op = record(p, OP_SOFTCAP, x, NO_VAL, NO_VAL);
     op->args.softcap = (struct softcap_args){cap};
     return result(p, op, 0, x.width, rows_of(p, x), DT_F32);
+}
+
+val op_all_reduce(struct program *p, val x) {
+    struct op *op = record(p, OP_ALL_REDUCE, x, NO_VAL, NO_VAL);
+    return result(p, op, 0, x.width, rows_of(p, x), DT_F32);
+}
+
+val op_all_gather(struct program *p, val x, int first, int width) {
+    BUG_IF(first < 0 || first > width - x.width);
+    struct op *op = record(p, OP_ALL_GATHER, x, NO_VAL, NO_VAL);
+    op->args.all_gather = (struct gather_args){first};
+    return result(p, op, 0, width, rows_of(p, x), DT_F32);
 }
 
 void op_sample(struct program *p, val logits) {

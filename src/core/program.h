@@ -94,6 +94,7 @@ struct program {
     int n_caches;
     const struct rope **ropes;
     int n_ropes;
+    int rank, n_ranks; // of what was cut for several devices (pass/pass.h); n_ranks 0: the whole model
     int vocab_size;
     val hidden; // [T, W], behind the last norm: what TAKE_ROWS reads. Kept to the end of a step, for backend_ops.hidden
     val taps[MAX_TAPS]; // [n_taps], kept too (pass/pass.h)
@@ -104,6 +105,8 @@ struct program *program_new(const char *name);
 void program_free(struct program *p);
 /* Names, weights and ropes are borrowed of the first. */
 struct program *program_copy(const struct program *p);
+/* Without ops, values and sections but "embed": to be recorded anew with the caches and ropes of the first. */
+struct program *program_copy_caches(const struct program *p);
 
 void program_section(struct program *p, const char *name, int layer);
 
@@ -146,6 +149,8 @@ val op_delta_rule(struct program *p, val qkv, val b, val a, const struct weight 
 val op_gated_add(struct program *p, val add, val x, val gate);
 val op_take_rows(struct program *p, val x);
 val op_softcap(struct program *p, val x, float cap);
+val op_all_reduce(struct program *p, val x);
+val op_all_gather(struct program *p, val x, int first, int width); // width: of all ranks together
 void op_sample(struct program *p, val logits);
 
 /* The two halves of a fused gate_up projection through the activation: gate columns first. */

@@ -85,6 +85,7 @@ static void cpu_unload(struct loaded *l) {
     for (int g = 0; g < l->n_caches; g++)
         free(l->caches[g].memory);
     program_free(l->program);
+    ranks_leave(l->ranks);
     free(l);
 }
 
@@ -238,6 +239,7 @@ static void cpu_free_executable(struct executable *exe) {
 static enum status cpu_compile(struct loaded *l, struct bucket bucket, struct executable **out, struct error *err) {
     const struct program *p = l->program;
     BUG_IF(bucket.max_tokens < 1 || bucket.max_seqs < 1 || bucket.max_rows < 0);
+    BUG_IF(p->n_ranks > 1 && !l->ranks); // join comes before
     struct executable *exe = xcalloc(1, sizeof *exe);
     *exe = (struct executable){.loaded = l, .program = p, .bucket = bucket};
     exe->ops = xcalloc((size_t)p->n_ops + 1, sizeof *exe->ops);
@@ -290,17 +292,6 @@ static void fill_cos_sin(const struct executable *exe, int worker, int n_workers
     }
 }
 
-/* In pieces of so many bytes of weights, or fewer, so that each worker finds at least two: long streams for few rows of
- * x; for many, what a second-level cache keeps while all of x passes by. */
-static void deal_rows(const struct op *op, int64_t n_x, int n_workers, struct pool_range *rows) {
-    enum { STREAM_BYTES = 128 << 10, KEPT_BYTES = 640 << 10, GRAIN = 32 };
-    const struct weight *w = op->weights[0];
-    int64_t row_bytes = MAX(weight_stored_bytes(w) / w->out, 1),
-            half_share = (w->out + 2 * n_workers - 1) / (2 * n_workers);
-    int64_t piece = MIN((n_x > FEW_ROWS ? KEPT_BYTES : STREAM_BYTES) / row_bytes, half_share);
-    pool_range_deal(rows, w->out, MAX(piece / GRAIN * GRAIN, GRAIN));
-}
-
 /* Of all copies each worker moves the same part of the bytes, so that a block may be copied on within the list. */
 static void copy_cache(const struct executable *exe, int worker, int n_workers) {
     const struct loaded *l = exe->loaded;
@@ -350,7 +341,7 @@ static void run_worker(void *arg, int worker, int n_workers) {
         c.rows =
             exe->rows[i & 1]; // the other one may still be taken from by workers that are not done with the op before
         if (worker == 0 && exe->program->ops[i].code == OP_LINEAR)
-            deal_rows(&exe->program->ops[i], value_of(exe, exe->program->ops[i].in[0]).rows, n_workers, c.rows);
+            deal_columns(&exe->program->ops[i], value_of(exe, exe->program->ops[i].in[0]).rows, n_workers, c.rows);
         call_barrier(&c); // all of what this op reads has been written, by whomever
         bind_op(exe, &exe->ops[i], &c);
         exe->ops[i].run(&c);
@@ -487,6 +478,7 @@ const struct backend_ops backend_cpu = {
     .close = cpu_close,
     .load = cpu_load,
     .unload = cpu_unload,
+    .join = cpu_join,
     .alloc_cache = cpu_alloc_cache,
     .cache_block_bytes = cpu_cache_block_bytes,
     .compile = cpu_compile,

@@ -12,6 +12,7 @@
 #include "core/backend.h"
 
 struct kernels;
+struct ranks;
 
 /* A value in a step: `rows` rows of `width` floats, `stride` floats apart. */
 struct mat {
@@ -72,7 +73,11 @@ struct loaded {
     struct placed_table placed;
     struct cache caches[MAX_CACHE_GROUPS];
     int n_caches, block_size, block_shift;
+    struct ranks *ranks; // that it meets in collective ops; NULL: none (cpu_ranks.c)
 };
+
+enum status cpu_join(struct loaded *const *ranks, int n, struct error *err);
+void ranks_leave(struct ranks *ranks); // NULL is fine; the last one frees it
 
 /* What one worker sees of one op in one step. */
 struct call {
@@ -104,6 +109,9 @@ typedef void op_function(const struct call *c);
 #include "core/ops.def"
 #undef OP
 struct need cpu_need(const struct op *op);
+
+/* The output columns of a LINEAR with n_x rows dealt out, so that each worker finds at least two pieces. */
+void deal_columns(const struct op *op, int64_t n_x, int n_workers, struct pool_range *columns);
 
 static inline void call_barrier(const struct call *c) { pool_barrier(c->loaded->device->pool); }
 

@@ -123,12 +123,16 @@ static void add_expert(const struct call *c, int expert, float weight, const flo
 }
 
 void cpu_moe_ffn(const struct call *c) {
+    const struct moe_args *a = &c->op->args.moe_ffn;
     struct mat x = c->in[0], y = c->out[0];
     int64_t begin, end;
     call_share(c, x.rows, 1, &begin, &end);
     for (int64_t t = begin; t < end; t++) {
         memset(mat_row(y, t), 0, (size_t)y.width * sizeof(float));
-        for (int k = 0; k < c->op->args.moe_ffn.top_k; k++)
-            add_expert(c, mat_ids(c->in[1], t)[k], mat_row(c->in[2], t)[k], mat_row(x, t), mat_row(y, t));
+        for (int k = 0; k < a->top_k; k++) {
+            int expert = mat_ids(c->in[1], t)[k] - a->first_expert;
+            if (expert >= 0 && expert < a->n_experts)
+                add_expert(c, expert, mat_row(c->in[2], t)[k], mat_row(x, t), mat_row(y, t));
+        }
     }
 }

@@ -4,11 +4,17 @@
 #include <string.h>
 
 void cpu_embed(const struct call *c) {
+    const struct weight *table = c->weight[0]->weight;
     struct mat y = c->out[0];
     int64_t begin, end;
     call_share(c, y.rows, 1, &begin, &end);
     for (int64_t t = begin; t < end; t++) {
-        weight_rows_f32(c->weight[0]->weight, c->plan->token_id[t], 1, mat_row(y, t));
+        int64_t row = c->plan->token_id[t] - c->op->args.embed.first;
+        if (row < 0 || row >= table->out) {
+            memset(mat_row(y, t), 0, (size_t)y.width * sizeof(float));
+            continue;
+        }
+        weight_rows_f32(table, row, 1, mat_row(y, t));
         for (int64_t i = 0; i < y.width; i++)
             mat_row(y, t)[i] *= c->op->args.embed.scale;
     }

@@ -129,6 +129,17 @@ void product_rows(struct product *p, int64_t begin, int64_t end, struct mat y, c
     }
 }
 
+/* In pieces of so many bytes of weights, or fewer: long streams for few rows of x; for many, what a second-level cache
+ * keeps while all of x passes by. */
+void deal_columns(const struct op *op, int64_t n_x, int n_workers, struct pool_range *columns) {
+    enum { STREAM_BYTES = 128 << 10, KEPT_BYTES = 640 << 10, GRAIN = 32 };
+    const struct weight *w = op->weights[0];
+    int64_t row_bytes = MAX(weight_stored_bytes(w) / w->out, 1),
+            half_share = (w->out + 2 * n_workers - 1) / (2 * n_workers);
+    int64_t piece = MIN((n_x > FEW_ROWS ? KEPT_BYTES : STREAM_BYTES) / row_bytes, half_share);
+    pool_range_deal(columns, w->out, MAX(piece / GRAIN * GRAIN, GRAIN));
+}
+
 int64_t fast_linear_shared(const struct op *op, struct bucket bucket) {
     int64_t rows = MAX(bucket.max_tokens, bucket.max_rows);
     return (rows + FEW_ROWS - 1) / FEW_ROWS * arranged_floats(op->in[0].width);

@@ -15,7 +15,7 @@ enum { MOE_TOKENS = 512 };
 
 /* Memory of all workers. A pair p is (token order[p] / top_k, choice order[p] % top_k). */
 struct groups {
-    int32_t *first; // [n_experts + 1]: pairs of expert e are [first[e], first[e + 1])
+    int32_t *first; // [n_experts + 2]: pairs of expert e are [first[e], first[e + 1]); behind them those of others
     int32_t *order; // [n_pairs]
     int32_t *place; // [n_pairs]: the inverse
     float *x, *hidden, *y;
@@ -27,7 +27,7 @@ static int64_t max_pairs(const struct moe_args *a, int64_t max_tokens) {
 
 int64_t fast_moe_shared(const struct op *op, int64_t max_tokens) {
     const struct moe_args *a = &op->args.moe_ffn;
-    int64_t width = op->in[0].width, ints = a->n_experts + 1 + 2 * max_pairs(a, max_tokens);
+    int64_t width = op->in[0].width, ints = a->n_experts + 2 + 2 * max_pairs(a, max_tokens);
     return (ints + 15) / 16 * 16 + max_pairs(a, max_tokens) * (2 * width + 2 * (int64_t)a->ffn_size);
 }
 
@@ -38,35 +38,41 @@ int64_t fast_moe_scratch(const struct op *op) {
 static struct groups groups_of(const struct call *c, int64_t n_pairs) {
     const struct moe_args *a = &c->op->args.moe_ffn;
     struct groups g = {.first = (int32_t *)(void *)c->shared};
-    g.order = g.first + a->n_experts + 1;
+    g.order = g.first + a->n_experts + 2;
     g.place = g.order + n_pairs;
-    g.x = c->shared + (a->n_experts + 1 + 2 * n_pairs + 15) / 16 * 16;
+    g.x = c->shared + (a->n_experts + 2 + 2 * n_pairs + 15) / 16 * 16;
     g.hidden = g.x + n_pairs * c->in[0].width;
     g.y = g.hidden + n_pairs * 2 * a->ffn_size;
     return g;
 }
 
+/* The expert of a pair among those that are here; n_experts: it is not. */
+static int expert_of(const struct call *c, int64_t first_token, int64_t pair) {
+    const struct moe_args *a = &c->op->args.moe_ffn;
+    int e = mat_ids(c->in[1], first_token + pair / a->top_k)[pair % a->top_k] - a->first_expert;
+    return e >= 0 && e < a->n_experts ? e : a->n_experts;
+}
+
 /* A counting sort; pairs of one expert stay in the order of their tokens. */
 static void sort_pairs(const struct call *c, int64_t first_token, int64_t n_tokens, const struct groups *g) {
     const struct moe_args *a = &c->op->args.moe_ffn;
-    memset(g->first, 0, (size_t)(a->n_experts + 1) * sizeof *g->first);
+    memset(g->first, 0, (size_t)(a->n_experts + 2) * sizeof *g->first);
     for (int64_t p = 0; p < n_tokens * a->top_k; p++)
-        g->first[mat_ids(c->in[1], first_token + p / a->top_k)[p % a->top_k] + 1]++;
-    for (int e = 0; e < a->n_experts; e++)
+        g->first[expert_of(c, first_token, p) + 1]++;
+    for (int e = 0; e <= a->n_experts; e++)
         g->first[e + 1] += g->first[e];
     for (int64_t p = n_tokens * a->top_k - 1; p >= 0;
          p--) { // from the back, first[e + 1] counting down to first[e]'s old value
-        int32_t at = --g->first[mat_ids(c->in[1], first_token + p / a->top_k)[p % a->top_k] + 1];
+        int32_t at = --g->first[expert_of(c, first_token, p) + 1];
         g->order[at] = (int32_t)p;
         g->place[p] = at;
     }
-    memmove(g->first, g->first + 1, (size_t)a->n_experts * sizeof *g->first);
-    g->first[a->n_experts] = (int32_t)(n_tokens * a->top_k);
+    memmove(g->first, g->first + 1, (size_t)(a->n_experts + 1) * sizeof *g->first);
 }
 
-static void gather_inputs(const struct call *c, int64_t first_token, int64_t n_pairs, const struct groups *g) {
+static void gather_inputs(const struct call *c, int64_t first_token, const struct groups *g) {
     int64_t width = c->in[0].width, begin, end;
-    call_share(c, n_pairs, 1, &begin, &end);
+    call_share(c, g->first[c->op->args.moe_ffn.n_experts], 1, &begin, &end);
     for (int64_t p = begin; p < end; p++)
         memcpy(g->x + p * width, mat_row(c->in[0], first_token + g->order[p] / c->op->args.moe_ffn.top_k),
                (size_t)width * sizeof(float));
@@ -108,14 +114,16 @@ static void down_columns(const struct call *c, int expert, const struct groups *
 
 static void sum_choices(const struct call *c, int64_t first_token, int64_t n_tokens, const struct groups *g,
                         int64_t begin, int64_t end) {
-    int top_k = c->op->args.moe_ffn.top_k;
+    int top_k = c->op->args.moe_ffn.top_k, n_pairs = g->first[c->op->args.moe_ffn.n_experts];
     for (int64_t t = 0; t < n_tokens; t++) {
         float *y = mat_row(c->out[0], first_token + t) + begin;
         memset(y, 0, (size_t)(end - begin) * sizeof *y);
-        for (int k = 0; k < top_k; k++)
-            c->loaded->device->kernels->add_scaled(y, mat_row(c->in[2], first_token + t)[k],
-                                                   g->y + g->place[t * top_k + k] * c->in[0].width + begin,
-                                                   end - begin);
+        for (int k = 0; k < top_k; k++) {
+            int32_t pair = g->place[t * top_k + k];
+            if (pair < n_pairs)
+                c->loaded->device->kernels->add_scaled(y, mat_row(c->in[2], first_token + t)[k],
+                                                       g->y + pair * c->in[0].width + begin, end - begin);
+        }
     }
 }
 
@@ -126,7 +134,7 @@ static void run_tokens(const struct call *c, int64_t first_token, int64_t n_toke
     if (c->worker == 0)
         sort_pairs(c, first_token, n_tokens, &g);
     call_barrier(c); // order, before anyone gathers by it
-    gather_inputs(c, first_token, n_pairs, &g);
+    gather_inputs(c, first_token, &g);
     call_barrier(c); // all of x, before anyone multiplies it
     call_share(c, a->ffn_size, 16, &begin, &end);
     for (int e = 0; e < a->n_experts; e++)

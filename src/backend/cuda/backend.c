@@ -96,6 +96,7 @@ static bool takes_shared_kv(int head_dim, int channels) { return head_dim == 512
 
 static enum status cuda_load(struct device *d, const struct program *p, const struct load_options *options,
                              struct loaded **out, struct error *err) {
+    TRY(backend_refuse_ranks("cuda", p, err));
     struct loaded *loaded = xcalloc(1, sizeof *loaded);
     loaded->device = d;
     loaded->program = d->whole_keys ? program_copy(p) : pass_shared_kv(p, takes_shared_kv);

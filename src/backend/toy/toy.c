@@ -92,7 +92,8 @@ static void toy_close(struct device *d) { free(d); }
 
 static enum status toy_load(struct device *d, const struct program *p, const struct load_options *options,
                             struct loaded **out, struct error *err) {
-    (void)options, (void)err;
+    (void)options;
+    TRY(backend_refuse_ranks("toy", p, err));
     *out = xcalloc(1, sizeof **out);
     **out = (struct loaded){.device = d, .program = p};
     return OK;

@@ -1,0 +1,103 @@
+/* cpu_ranks.c - ALL_REDUCE, ALL_GATHER: ranks of a model in one process, each loaded on a device (a pool of threads) of
+ * its own, read each other's values where they lie.
+ *
+ *     publish x | all ranks | read every rank's x, write y | all ranks
+ *
+ * The first meeting says that every x is written, the second that every x was read, so that the next op may take its
+ * memory. Worker 0 of a rank meets the others' while its own workers wait for it. Sums are made in the order of ranks,
+ * by every rank for itself: all get the same bits. */
+#include "backend/cpu/cpu.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct ranks {
+    pthread_barrier_t barrier;
+    pthread_mutex_t mutex;
+    int n, n_left; // n_left: not unloaded yet
+    struct published {
+        struct mat x;
+        int first; // ALL_GATHER
+    } * of;        // [n]
+};
+
+static enum status check_ranks(struct loaded *const *loaded, int n, struct error *err) {
+    for (int i = 0; i < n; i++) {
+        const struct program *p = loaded[i]->program;
+        BUG_IF(loaded[i]->ranks);
+        if (p->rank != i || p->n_ranks != n)
+            return fail(err, ERR_ARG, "%s: rank %d of %d was joined as rank %d of %d", p->name, p->rank, p->n_ranks, i,
+                        n);
+        for (int k = 0; k < i; k++)
+            if (loaded[k]->device == loaded[i]->device)
+                return fail(err, ERR_ARG, "%s: ranks %d and %d are on one device, and would wait for each other",
+                            p->name, k, i);
+    }
+    return OK;
+}
+
+enum status cpu_join(struct loaded *const *loaded, int n, struct error *err) {
+    TRY(check_ranks(loaded, n, err));
+    struct ranks *r = xcalloc(1, sizeof *r);
+    r->n = r->n_left = n;
+    r->of = xcalloc((size_t)n, sizeof *r->of);
+    pthread_mutex_init(&r->mutex, NULL);
+    pthread_barrier_init(&r->barrier, NULL, (unsigned)n);
+    for (int i = 0; i < n; i++)
+        loaded[i]->ranks = r;
+    return OK;
+}
+
+void ranks_leave(struct ranks *r) {
+    if (!r)
+        return;
+    pthread_mutex_lock(&r->mutex);
+    bool is_last = --r->n_left == 0;
+    pthread_mutex_unlock(&r->mutex);
+    if (!is_last)
+        return;
+    pthread_barrier_destroy(&r->barrier);
+    pthread_mutex_destroy(&r->mutex);
+    free(r->of);
+    free(r);
+}
+
+/* All workers of all ranks. */
+static void meet(const struct call *c) {
+    call_barrier(c);
+    if (c->worker == 0)
+        pthread_barrier_wait(&c->loaded->ranks->barrier);
+    call_barrier(c);
+}
+
+static struct ranks *publish(const struct call *c) {
+    struct ranks *r = c->loaded->ranks;
+    if (c->worker == 0)
+        r->of[c->program->rank] = (struct published){c->in[0], c->op->args.all_gather.first};
+    meet(c);
+    return r;
+}
+
+void cpu_all_reduce(const struct call *c) {
+    const struct ranks *r = publish(c);
+    struct mat y = c->out[0];
+    int64_t begin, end;
+    call_share(c, y.width, 16, &begin, &end);
+    for (int64_t t = 0; t < y.rows; t++) {
+        memcpy(mat_row(y, t) + begin, mat_row(r->of[0].x, t) + begin, (size_t)(end - begin) * sizeof(float));
+        for (int i = 1; i < r->n; i++)
+            for (int64_t k = begin; k < end; k++)
+                mat_row(y, t)[k] += mat_row(r->of[i].x, t)[k];
+    }
+    meet(c);
+}
+
+void cpu_all_gather(const struct call *c) {
+    const struct ranks *r = publish(c);
+    for (int i = c->worker; i < r->n; i += c->n_workers)
+        for (int64_t t = 0; t < c->out[0].rows; t++)
+            memcpy(mat_row(c->out[0], t) + r->of[i].first, mat_row(r->of[i].x, t),
+                   (size_t)r->of[i].x.width * sizeof(float));
+    meet(c);
+}
