@@ -31,11 +31,12 @@ struct dim {
     int64_t size; // rows or columns in all
     enum axis axis;
     int64_t first, n, unit;
+    int64_t of;                      // units that the whole axis has
     int64_t first_expert, n_experts; // n_experts 0: no experts
 };
 
 static inline struct dim dim_of(enum axis axis, int64_t n, int64_t unit) {
-    return (struct dim){.size = n * unit, .axis = axis, .n = n, .unit = unit};
+    return (struct dim){.size = n * unit, .axis = axis, .n = n, .unit = unit, .of = n};
 }
 static inline struct dim dim_whole(int64_t size) { return dim_of(AXIS_NONE, 1, size); }
 static inline struct dim dim_heads(int64_t n, int64_t width) { return dim_of(AXIS_HEADS, n, width); }
@@ -61,5 +62,6 @@ static inline struct dim dim_experts(struct dim d, int64_t first, int64_t n) {
 static inline struct dim dim_share(struct dim d, int64_t i, int64_t n) {
     struct dim part = dim_of(d.axis, d.n / n, d.unit);
     part.first = d.first + i * part.n;
+    part.of = d.of;
     return part;
 }

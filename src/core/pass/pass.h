@@ -4,6 +4,7 @@
  * it. Cache groups and section numbers stay as they are, so an engine goes by either. Families know none of them. */
 #pragma once
 
+#include "base/status.h"
 #include "core/program.h"
 
 /* Keys of which a part follows from their values (ops.def, QKV_PREP, k_turned): how many channels of a key have to be
@@ -17,3 +18,23 @@ struct program *pass_shared_kv(const struct program *p, bool (*takes)(int head_d
  * They become the program's taps, in this order. A draft model reads them. NULL: it has no such layer, or too many are
  * asked for. */
 struct program *pass_taps(const struct program *p, const int *layers, int n);
+
+/* What rank `rank` of n_ranks devices computes of the model (tensor parallelism): its share of the heads, the FFN, the
+ * vocabulary, as axes of the weights say (core/axis.h), with ALL_REDUCE and ALL_GATHER where ranks have to meet. All
+ * ranks' programs have the same ops in the same order, and each draws the same tokens.
+ *
+ *     query heads, value heads of the delta rule   n_ranks divides their number
+ *     KV heads, key heads of the delta rule        likewise; or their number divides n_ranks, and ranks share one
+ *     FFN                                          at borders of the blocks that any weight is quantised in
+ *     experts                                      each cut along its FFN; or dealt out whole (by_expert)
+ *     vocabulary                                   rows of the table and of the head
+ *
+ * What sums of two products need is summed once: a layer with experts and a shared one has two ALL_REDUCEs, as others.
+ * Comes before pass_shared_kv, which devices apply. ERR_UNSUPPORTED names the program and the weight that cannot be cut
+ * so. *out outlives what is loaded of it, and `p` outlives *out. */
+struct shard_options {
+    int rank, n_ranks;
+    bool by_expert;
+};
+enum status pass_shard(const struct program *p, const struct shard_options *options, struct program **out,
+                       struct error *err);
