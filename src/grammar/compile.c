@@ -66,7 +66,7 @@ enum status grammar_compile(const struct grammar_source *source, const struct gr
     struct net *net = NULL;
     enum status st = read_source(ir, source, &root, err);
     if (st == OK)
-        st = net_compile(ir, root, &net, err);
+        st = net_compile(ir, ir_after_reasoning(ir, &source->reasoning, root), &net, err);
     else
         ir_free(ir);
     if (st != OK)

@@ -32,12 +32,23 @@ struct grammar_style {
     bool compact;          // no white space at all
 };
 
+/* What a model thinks before it answers: free text from `begin` to `end`, then white space, before the text of the
+ * grammar. It may be left out, unless it has begun before the text (is_open). end.ptr NULL: there is none. */
+struct grammar_reasoning {
+    struct str begin, end;
+    bool is_open;
+};
+
 struct grammar_source {
     enum grammar_kind kind;
     struct str text;     // REGEX, GBNF, LARK
     const json_t *value; // JSON_SCHEMA: the schema; CHOICE: an array of strings; STRUCTURAL_TAG: its object. Borrowed
     struct grammar_style style;
+    struct grammar_reasoning reasoning;
 };
+
+/* Of a text that is one of the two: GBNF has a line that begins with `name ::=`, Lark has `name:`. */
+enum grammar_kind grammar_kind_of(struct str text);
 
 /* Zeros are the defaults. */
 struct grammar_limits {
