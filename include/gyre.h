@@ -23,7 +23,7 @@
  *   TOKEN events and then exactly one DONE, whatever happens.
  * - A fault of one request ends that request alone. A fault of the device ends all, each with DONE, and every
  *   later gyre_submit is refused with the device's sentence.
- * - Nothing is computed but inside gyre_poll, on the caller's thread (and the device's own).
+ * - Nothing is computed but inside gyre_poll, on the caller's thread (and the device's own, and those of grammars).
  * - All functions of one engine are called from one thread. Engines are independent of one another.
  * - A program runs with later libraries of the same major number. Structs that callers fill begin with struct_size,
  *   their sizeof; 0 stands for that of version 0.1. Members are only added, at the end, with zero for what was before;
@@ -44,7 +44,8 @@ extern "C" {
 const char *gyre_version(void); // of the library, where GYRE_VERSION is of this header
 
 struct gyre;
-struct backend_ops; // what stands in gyre_options.backend
+struct gyre_grammar; // compiled, see gyre_text.h
+struct backend_ops;  // what stands in gyre_options.backend
 extern const struct backend_ops backend_cpu;
 
 /* Functions that can fail return 0, or a status after writing one sentence that a user can act on. */
@@ -183,6 +184,9 @@ struct gyre_request {
     enum gyre_pooling pooling; // DONE brings the vector; max_tokens must be 0
 
     void *user; // comes back with each event
+
+    const struct gyre_grammar *grammar; // the answer is of it, or the beginning of one that is: gyre_grammar_compile of
+                                        // gyre_text.h. NULL: any text
 };
 
 /* The model's generation defaults; greedy where it has none. */
@@ -207,7 +211,7 @@ enum gyre_event_kind {
 };
 
 enum gyre_finish {
-    GYRE_STOP,      // an end-of-sequence token or stop id, which was the last TOKEN event
+    GYRE_STOP,      // an end-of-sequence token or stop id, which was the last TOKEN event; or a grammar's end
     GYRE_LENGTH,    // max_tokens, or the end of the context
     GYRE_CANCELLED, // gyre_cancel
     GYRE_FAILED,    // see error

@@ -8,6 +8,7 @@
 #include "base/random.h"
 #include "engine/engine.h"
 #include "engine/memory_plan.h"
+#include "letters.h"
 #include "sched/kv_pool_internal.h"
 
 #include <math.h>
@@ -160,6 +161,24 @@ struct company {
     bool submitted;
 };
 
+/* Short ones that end, ones that end where they like, and one that lets all come that is text. */
+enum { N_GRAMMARS = 4 };
+static struct gyre_grammar grammars[N_GRAMMARS];
+
+static void open_grammars(void) {
+    struct token_trie *letters = letters_open(VOCAB, true);
+    grammars[0] = letters_grammar(letters, NULL, "[\"abcab\", \"abd\", \"x\", \"hijklmnopqrstuvw\"]");
+    grammars[1] = letters_grammar(letters, "([a-f]{2}[k-z])*", NULL);
+    grammars[2] = letters_grammar(letters, "(ab|bc)+(d|[x-z]{3,5})?", NULL);
+    grammars[3] = letters_grammar(letters, "[a-z]*", NULL);
+}
+
+static void close_grammars(void) {
+    token_trie_free(grammars[0].tokens);
+    for (int i = 0; i < N_GRAMMARS; i++)
+        grammar_release(grammars[i].grammar);
+}
+
 static void random_request(struct company *c, int max_len, const struct world *w) {
     struct gyre_request *q = &c->request;
     *q = gyre_request_default(w->g);
@@ -199,6 +218,7 @@ static void random_request(struct company *c, int max_len, const struct world *w
     q->score_from = one_in(2) ? 0 : below((int)q->n_prompt + 2);
     q->want_last_logits = one_in(4);
     q->priority = one_in(3) ? below(5) - 2 : 0;
+    q->grammar = one_in(3) ? &grammars[below(N_GRAMMARS)] : NULL;
 }
 
 /* Begins like an earlier request: its prompt and answer, cut or changed somewhere or not, and something new. */
@@ -297,9 +317,11 @@ static void one_random_schedule(struct tally *tally) {
 static void random_company_changes_nothing(void **state) {
     (void)state;
     struct tally tally = {0};
+    open_grammars();
     int n = test_is_brief() ? 500 : 4000;
     for (int i = 0; i < n; i++)
         one_random_schedule(&tally);
+    close_grammars();
     printf("%lld requests, %lld preempted (%lld to the host), %lld cancelled, %lld tokens reused\n",
            (long long)tally.n_requests, (long long)tally.n_preempted, (long long)tally.n_swapped,
            (long long)tally.n_cancelled, (long long)tally.n_reused);

@@ -1,9 +1,9 @@
 /* test_overlap.c - real models with two steps in flight: the same tokens as one step at a time. The CPU computes a step
  * when it is started, so a second one in flight reads the tokens of the first before the engine knows them, as a GPU's
- * does. Runs on the backend of $GYRE_TEST_BACKEND, in float32.
+ * does, and rows with grammars make steps late. Runs on the backend of $GYRE_TEST_BACKEND, in float32.
  *
  * Which rows share a step differs, and with it the order of some sums: log-probabilities agree to 1e-4. */
-#include "check.h"
+#include "letters.h"
 #include "op_rig.h"
 
 #include "base/random.h"
@@ -23,8 +23,9 @@ struct answer_seen {
 static uint64_t counter;
 static int below(int n) { return (int)(philox_uniform(test_seed(), counter++, 3) * n); }
 
-/* All that a draw may depend on: penalties look at the token that is only expected. */
-static void some_request(const struct gyre *g, struct gyre_request *q, int32_t *prompt, int i) {
+/* All that a draw may depend on: penalties look at the token that is only expected, and so does a grammar. */
+static void some_request(const struct gyre *g, const struct gyre_grammar *grammar, struct gyre_request *q,
+                         int32_t *prompt, int i) {
     *q = gyre_request_default(g);
     q->prompt = prompt, q->n_prompt = 1 + below(30);
     for (int k = 0; k < q->n_prompt; k++)
@@ -36,6 +37,7 @@ static void some_request(const struct gyre *g, struct gyre_request *q, int32_t *
     if (i % 3 != 1)
         q->repetition_penalty = 1.4f, q->presence_penalty = 0.7f, q->frequency_penalty = 0.5f;
     q->min_tokens = i % 4 == 3 ? q->max_tokens / 2 : 0;
+    q->grammar = i % 5 < 2 ? grammar : NULL;
 }
 
 static void run_all(const char *model, int depth, const struct gyre_request *asked, int n, struct answer_seen *out) {
@@ -89,8 +91,10 @@ static void expect_same_at_both_depths(const char *model) {
     struct gyre *g;
     struct gyre_error err;
     EXPECT_OK(gyre_open(&o, &g, &err), err);
+    struct token_trie *letters = letters_open(gyre_info(g)->vocab_size, false);
+    struct gyre_grammar grammar = letters_grammar(letters, "([a-m]{2,4}[n-z]?)*", NULL);
     for (int i = 0; i < MOST; i++)
-        some_request(g, &asked[i], prompts[i], i);
+        some_request(g, &grammar, &asked[i], prompts[i], i);
     gyre_close(g);
     run_all(model, 1, asked, MOST, one);
     run_all(model, 2, asked, MOST, two);
@@ -103,6 +107,8 @@ static void expect_same_at_both_depths(const char *model) {
                 fail_msg("%s, request %d: token %d is %d (%g) with overlap, %d (%g) without", model, i, k,
                          two[i].tokens[k], (double)two[i].logprobs[k], one[i].tokens[k], (double)one[i].logprobs[k]);
     }
+    grammar_release(grammar.grammar);
+    token_trie_free(letters);
 }
 
 static void overlapping_steps_change_no_token(void **state) {

@@ -10,6 +10,7 @@
 #include "base/arena.h"
 #include "base/fair_share.h"
 #include "core/backend.h"
+#include "engine/constraint.h"
 #include "engine/inspect.h"
 #include "engine/telemetry.h"
 #include "gyre.h"
@@ -27,9 +28,10 @@ struct request {
     int n_stops;
     int32_t *banned; // eos and stop_ids, before min_tokens: [n_banned]
     int n_banned;
-    float *pooled;     // [hidden_size], if asked
-    double *sums;      // [hidden_size], of GYRE_POOL_MEAN: over the positions so far
-    bool pooled_whole; // the vector is complete
+    struct constraint *constraint; // NULL: no grammar
+    float *pooled;                 // [hidden_size], if asked
+    double *sums;                  // [hidden_size], of GYRE_POOL_MEAN: over the positions so far
+    bool pooled_whole;             // the vector is complete
     int64_t submitted_us, started_us, first_token_us, last_token_us;
     int64_t fair_cost, fair_tag;       // see base/fair_share.h
     int64_t accepted_step;             // steps that were planned before it came
@@ -84,6 +86,7 @@ struct step {
     struct step_row *rows;        // [max_rows]
     int64_t started_us;
     struct request **requests; // [max_seqs]
+    bool is_late;              // it was started without its sample: rows wait for their masks
     bool is_read_back; // logits or hidden states will be read on the host: nothing is started before it is collected
 };
 
@@ -99,6 +102,8 @@ struct gyre {
     struct kv_pool pool;
     struct scheduler scheduler;
     struct drafter drafter;
+    struct mask_crew *mask_crew; // NULL: no request had a grammar yet
+    int64_t n_late_steps, mask_wait_us;
     struct request_table requests;
 
     struct step steps[MAX_STEPS_IN_FLIGHT]; // by turns: plans A and B
@@ -153,6 +158,16 @@ bool engine_has_work(const struct gyre *g);
 
 /* Before a step is planned: guesses for those that decode (draft.c). */
 void engine_draft(struct gyre *g);
+
+/* constrain.c: grammars in the step. Before a request with one is queued; before one is freed; whether what a row may
+ * give is not known before the step in flight is collected; the row's mask, waiting for it; the request has a token
+ * more, and does not end; all that have one were told so. */
+enum status engine_constrain_begin(struct gyre *g, struct error *err);
+void engine_constrain_end(struct gyre *g, struct request *r);
+bool engine_mask_is_late(const struct request *r, int32_t position);
+void engine_mask_row(struct gyre *g, const struct request *r, int32_t position, struct sample_params *p);
+void engine_constrain_next(struct gyre *g, struct request *r);
+void engine_constrain_go(struct gyre *g);
 
 /* The request is in a step for the first time. */
 void engine_started(struct gyre *g, struct request *r, int64_t now_us);

@@ -70,6 +70,7 @@ void engine_free_delivered(struct gyre *g) {
             continue;
         }
         *at = r->next_ended;
+        engine_constrain_end(g, r);
         request_free(r);
     }
 }

@@ -32,6 +32,9 @@ void engine_accept(struct gyre *g, struct request *r) {
     request_table_add(&g->requests, r);
     scheduler_add(&g->scheduler, &r->sequence);
     g->n_busy++;
+    struct error err;
+    if (r->constraint && engine_constrain_begin(g, &err) != OK)
+        engine_end(g, r, GYRE_FAILED, &err);
 }
 
 void engine_end(struct gyre *g, struct request *r, enum gyre_finish finish, const struct error *err) {

@@ -274,6 +274,7 @@ void gyre_close(struct gyre *g) {
         g->ops->unload(g->loaded);
     if (g->device)
         g->ops->close(g->device);
+    mask_crew_free(g->mask_crew); // first: helpers read what requests have
     free_requests(g);
     scheduler_release(&g->scheduler);
     fair_share_release(&g->fair);

@@ -220,6 +220,24 @@ static void init_sequence(struct request *r, const struct gyre *g) {
         r->sequence.first_row = (int32_t)MIN(a->score_from, a->n_prompt);
 }
 
+/* Its first mask is made here, on the caller's thread. */
+static enum status open_constraint(struct request *r, const struct gyre *g, struct error *err) {
+    const struct gyre_request *a = &r->asked;
+    if (!a->grammar || a->max_tokens == 0)
+        return OK;
+    r->constraint = arena_calloc(&r->arena, 1, sizeof *r->constraint);
+    struct constraint_ask ask = {.grammar = a->grammar,
+                                 .tokens = r->sequence.tokens,
+                                 .n_prompt = r->n_prompt,
+                                 .vocab_size = g->info.vocab_size,
+                                 .eos = r->banned,
+                                 .n_eos = g->info.n_eos,
+                                 .stops = r->banned + g->info.n_eos,
+                                 .n_stops = r->n_banned - g->info.n_eos,
+                                 .ignores_eos = a->ignore_eos};
+    return constraint_open(r->constraint, &ask, &r->arena, err);
+}
+
 enum status request_new(const struct gyre *g, const struct gyre_request *asked, struct request **out,
                         struct error *err) {
     *out = NULL;
@@ -240,10 +258,18 @@ enum status request_new(const struct gyre *g, const struct gyre_request *asked, 
     r->sample.bad = copy_bad_sequences(r, asked);
     a->bad_sequences = NULL; // in r->sample
     r->submitted_us = clock_us();
-    return OK;
+    enum status st = open_constraint(r, g, err);
+    a->grammar = NULL; // in r->constraint
+    if (st == OK)
+        return OK;
+    request_free(r);
+    *out = NULL;
+    return st;
 }
 
 void request_free(struct request *r) {
+    if (r->constraint)
+        constraint_close(r->constraint);
     arena_release(&r->arena);
     free(r);
 }

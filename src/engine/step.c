@@ -70,6 +70,7 @@ static void fill_rows(struct step *step, struct sequence *seq) {
     for (int i = 0; i < n; i++, position++, plan->n_rows++) {
         plan->out_row[plan->n_rows] = first_token + (position - seq->n_computed);
         step->sample[plan->n_rows] = row_params(seq->owner, position);
+        step->is_late |= engine_mask_is_late(seq->owner, position);
         step->rows[plan->n_rows] = (struct step_row){seq->owner, position, seq->n_backs};
     }
     seq->newest_row = plan->n_rows - 1; // gives the token that is expected once the step is started, if one is
@@ -101,10 +102,18 @@ static void fill_sequence(const struct gyre *g, struct step *step, struct sequen
     plan->query_start[++plan->n_seqs] = plan->n_tokens;
 }
 
+/* Of a step that need not wait for any. */
+static void mask_rows(struct gyre *g, struct step *step) {
+    int64_t start_us = g->mask_crew ? clock_us() : 0;
+    for (int row = 0; row < step->plan.n_rows; row++)
+        engine_mask_row(g, step->rows[row].request, step->rows[row].position, &step->sample[row]);
+    g->mask_wait_us += g->mask_crew ? clock_us() - start_us : 0;
+}
+
 static void fill_step(struct gyre *g, struct step *step) {
     step->plan.n_tokens = step->plan.n_seqs = step->plan.n_rows = 0;
     step->plan.n_copies = kv_pool_take_copies(&g->pool, step->plan.copies);
-    step->is_read_back = false;
+    step->is_read_back = step->is_late = false;
     telemetry_step(g);
     step->started_us = clock_us();
     for (int i = 0; i < g->scheduler.n_step; i++) {
@@ -113,6 +122,8 @@ static void fill_step(struct gyre *g, struct step *step) {
             engine_started(g, r, step->started_us);
         fill_sequence(g, step, &r->sequence);
     }
+    if (!step->is_late)
+        mask_rows(g, step);
 }
 
 // ---- what came out ----------------------------------------------------------------------------------------------
@@ -150,7 +161,7 @@ static enum status publish_token(struct gyre *g, const struct step *step, int ro
     e->logits = r->asked.n_top_logprobs > MAX_TOP_LOGPROBS ? logits : NULL;
     e->token = result->token;
     e->logprob = result->logprob;
-    e->stops = is_stop(r, result->token);
+    e->stops = is_stop(r, result->token) || (r->constraint && r->constraint->must_end);
     bool was_guessed = e->position < r->sequence.n_tokens && !sequence_expects(&r->sequence, e->position) &&
                        r->sequence.tokens[e->position] == result->token;
     g->drafter.n_accepted += was_guessed;
@@ -162,6 +173,8 @@ static enum status publish_token(struct gyre *g, const struct step *step, int ro
         engine_end(g, r, GYRE_STOP, NULL);
     else if (r->sequence.n_known == r->sequence.capacity)
         engine_end(g, r, GYRE_LENGTH, NULL);
+    else
+        engine_constrain_next(g, r);
     return OK;
 }
 
@@ -195,11 +208,19 @@ static enum status publish_row(struct gyre *g, const struct step *step, int row)
         engine_end(g, r, GYRE_FAILED, &err);
         return OK;
     }
+    if (r->constraint && r->constraint->failed.status != OK) {
+        engine_end(g, r, GYRE_FAILED, &r->constraint->failed);
+        return OK;
+    }
+    if (result->nothing_left && r->constraint && r->constraint->must_end) { // nor is there a token that says so
+        engine_end(g, r, GYRE_STOP, NULL);
+        return OK;
+    }
     if (result->nothing_left) {
         struct error err;
         fail(&err, ERR_ARG,
-             "after token %d nothing is left that may come: allowed_token_ids, bad_words, logit_bias and min_tokens "
-             "exclude all",
+             "after token %d nothing is left that may come: allowed_token_ids, bad_words, logit_bias, min_tokens "
+             "and a grammar exclude all",
              position);
         engine_end(g, r, GYRE_FAILED, &err);
         return OK;
@@ -223,6 +244,7 @@ static enum status publish(struct gyre *g, const struct step *step) {
     TRY(engine_pool_step(g, step));
     for (int row = 0; row < step->plan.n_rows; row++)
         TRY(publish_row(g, step, row));
+    engine_constrain_go(g);
     return OK;
 }
 
@@ -246,10 +268,23 @@ static bool plan(struct gyre *g) {
 }
 
 static enum status start(struct gyre *g) {
-    TRY(g->ops->run(g->exe, &next_step(g)->plan, next_step(g)->sample, &g->failed));
+    struct step *step = next_step(g);
+    TRY(g->ops->run(g->exe, &step->plan, step->is_late ? NULL : step->sample, &g->failed));
     scheduler_start(&g->scheduler);
     g->n_steps++;
     return OK;
+}
+
+/* The step that was started last, if it waits for its masks: the tokens that they depend on are known. */
+static enum status draw_late(struct gyre *g) {
+    struct step *step = &g->steps[(g->n_steps + MAX_STEPS_IN_FLIGHT - 1) % MAX_STEPS_IN_FLIGHT];
+    if (n_in_flight(g) == 0 || !step->is_late)
+        return OK;
+    BUG_IF(n_in_flight(g) > 1);
+    mask_rows(g, step);
+    step->is_late = false;
+    g->n_late_steps++;
+    return g->ops->draw(g->exe, step->sample, &g->failed);
 }
 
 /* Also asks whether the weights are still those of the file: what was computed from lost pages is not handed out. A
@@ -279,6 +314,7 @@ static void end_all(struct gyre *g) {
 }
 
 static enum status step(struct gyre *g) {
+    TRY(draw_late(g));
     bool planned = plan(g);
     if (g->cache_fault.status != OK) {
         g->failed = g->cache_fault;

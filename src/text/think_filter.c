@@ -3,7 +3,7 @@
 
 #include "base/status.h"
 
-static const struct str open_tag = {"<think>", 7}, close_tag = {"</think>", 8};
+static const struct str open_tag = {THINK_BEGIN, sizeof THINK_BEGIN - 1}, close_tag = {THINK_END, sizeof THINK_END - 1};
 
 static bool is_blank(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
@@ -108,4 +108,11 @@ bool think_prompt_opens(struct str prompt) {
         return true;
     }
     return false;
+}
+
+bool think_prompt_ends(struct str prompt) {
+    size_t n = prompt.len;
+    while (n > 0 && is_blank(prompt.ptr[n - 1]))
+        n--;
+    return n >= close_tag.len && memcmp(prompt.ptr + n - close_tag.len, close_tag.ptr, close_tag.len) == 0;
 }

@@ -24,5 +24,11 @@ void think_filter_release(struct think_filter *f);
 void think_filter_feed(struct think_filter *f, struct str piece, struct buf *reasoning, struct buf *content);
 void think_filter_finish(struct think_filter *f, struct buf *reasoning, struct buf *content);
 
+#define THINK_BEGIN "<think>"
+#define THINK_END "</think>"
+
+/* Whether a rendered prompt ends right behind a block: nothing but blanks follows its last </think>. */
+bool think_prompt_ends(struct str prompt);
+
 /* Whether a rendered prompt ends inside a block: its last tag is <think>. */
 bool think_prompt_opens(struct str prompt);

@@ -1,0 +1,175 @@
+/* constraint.c - see constraint.h. */
+#include "engine/constraint.h"
+
+#include "base/guard.h"
+#include "core/sample.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+// ---- one sequence -----------------------------------------------------------------------------------------------
+
+static void set_bits(struct constraint *c, const int32_t *tokens, int n, bool value) {
+    for (int i = 0; i < n; i++) {
+        uint32_t bit = 1u << tokens[i] % 32, *word = &c->mask[tokens[i] / 32];
+        *word = value ? *word | bit : *word & ~bit;
+    }
+}
+
+static bool is_empty(const struct constraint *c) {
+    uint32_t all = 0;
+    for (size_t i = 0; i < c->n_words; i++)
+        all |= c->mask[i];
+    return all == 0;
+}
+
+/* Ends are no text of the grammar's: they come where the text may end. Who ignores the model's end goes on as long as
+ * anything else can come. */
+static void make_mask(struct constraint *c) {
+    matcher_mask(c->matcher, c->mask);
+    if (matcher_is_dead(c->matcher, &c->failed))
+        return;
+    set_bits(c, c->eos, c->n_eos, false);
+    bool may_end = matcher_may_end(c->matcher);
+    c->must_end = may_end && is_empty(c);
+    if (may_end && (c->must_end || !c->ignores_eos))
+        set_bits(c, c->eos, c->n_eos, true);
+    if (may_end)
+        set_bits(c, c->stops, c->n_stops, true);
+}
+
+static void tell_tokens(struct constraint *c) {
+    for (; c->n_told < c->n_known; c->n_told++)
+        if (!matcher_accept(c->matcher, c->tokens[c->n_told])) {
+            if (!matcher_is_dead(c->matcher, &c->failed))
+                fail(&c->failed, ERR_DEVICE, "the grammar does not allow token %d at position %d, which its mask did",
+                     c->tokens[c->n_told], c->n_told);
+            return;
+        }
+    make_mask(c);
+}
+
+/* Matchers allocate under locks that they share, which nobody would give back for them: no scope ends them. */
+static enum status open_matcher(struct constraint *c, const struct gyre_grammar *grammar, struct error *err) {
+    struct alloc_scope *scope = alloc_scope;
+    alloc_scope = NULL;
+    enum status st = matcher_open(grammar->grammar, grammar->tokens, &c->matcher, err);
+    if (st == OK)
+        make_mask(c);
+    alloc_scope = scope;
+    if (st == OK && c->failed.status != OK)
+        *err = c->failed;
+    return st == OK ? c->failed.status : st;
+}
+
+enum status constraint_open(struct constraint *c, const struct constraint_ask *ask, struct arena *arena,
+                            struct error *err) {
+    size_t n_words = (size_t)sample_mask_words(MAX(ask->vocab_size, token_trie_n_vocab(ask->grammar->tokens)));
+    *c = (struct constraint){.n_words = n_words,
+                             .tokens = ask->tokens,
+                             .n_told = ask->n_prompt,
+                             .n_known = ask->n_prompt,
+                             .eos = ask->eos,
+                             .n_eos = ask->n_eos,
+                             .stops = ask->stops,
+                             .n_stops = ask->n_stops,
+                             .ignores_eos = ask->ignores_eos};
+    c->mask = arena_calloc(arena, n_words, sizeof *c->mask);
+    return open_matcher(c, ask->grammar, err);
+}
+
+void constraint_close(struct constraint *c) {
+    matcher_free(c->matcher);
+    c->matcher = NULL;
+}
+
+// ---- the helpers ------------------------------------------------------------------------------------------------
+
+struct mask_crew {
+    pthread_mutex_t lock; // of all below, and of is_given
+    pthread_cond_t work, done;
+    struct constraint *first, **end;
+    bool stops;
+    int n_threads;
+    pthread_t threads[];
+};
+
+static void *helper(void *arg) {
+    struct mask_crew *crew = arg;
+    pthread_mutex_lock(&crew->lock);
+    for (;;) {
+        while (!crew->first && !crew->stops)
+            pthread_cond_wait(&crew->work, &crew->lock);
+        struct constraint *c = crew->first;
+        if (!c)
+            break;
+        crew->first = c->next;
+        if (!crew->first)
+            crew->end = &crew->first;
+        pthread_mutex_unlock(&crew->lock);
+        if (c->failed.status == OK)
+            tell_tokens(c);
+        pthread_mutex_lock(&crew->lock);
+        c->is_given = false;
+        pthread_cond_signal(&crew->done); // the engine's thread alone waits
+    }
+    pthread_mutex_unlock(&crew->lock);
+    return NULL;
+}
+
+struct mask_crew *mask_crew_open(int n_threads) {
+    struct mask_crew *crew = xcalloc(1, sizeof *crew + (size_t)n_threads * sizeof *crew->threads);
+    crew->end = &crew->first;
+    pthread_mutex_init(&crew->lock, NULL);
+    pthread_cond_init(&crew->work, NULL);
+    pthread_cond_init(&crew->done, NULL);
+    while (crew->n_threads < n_threads && pthread_create(&crew->threads[crew->n_threads], NULL, helper, crew) == 0)
+        crew->n_threads++;
+    if (crew->n_threads > 0)
+        return crew;
+    mask_crew_free(crew);
+    return NULL;
+}
+
+void mask_crew_free(struct mask_crew *crew) {
+    if (!crew)
+        return;
+    pthread_mutex_lock(&crew->lock);
+    crew->stops = true;
+    pthread_cond_broadcast(&crew->work);
+    pthread_mutex_unlock(&crew->lock);
+    for (int i = 0; i < crew->n_threads; i++)
+        pthread_join(crew->threads[i], NULL);
+    pthread_cond_destroy(&crew->done);
+    pthread_cond_destroy(&crew->work);
+    pthread_mutex_destroy(&crew->lock);
+    free(crew);
+}
+
+void mask_crew_give(struct mask_crew *crew, struct constraint *c, int32_t n_known) {
+    pthread_mutex_lock(&crew->lock);
+    BUG_IF(c->is_given);
+    c->n_known = n_known;
+    c->is_given = true;
+    c->next = NULL;
+    *crew->end = c;
+    crew->end = &c->next;
+    pthread_mutex_unlock(&crew->lock);
+}
+
+void mask_crew_go(struct mask_crew *crew) {
+    pthread_mutex_lock(&crew->lock);
+    if (crew->first && crew->first->next)
+        pthread_cond_broadcast(&crew->work);
+    else if (crew->first)
+        pthread_cond_signal(&crew->work);
+    pthread_mutex_unlock(&crew->lock);
+}
+
+void mask_crew_await(struct mask_crew *crew, struct constraint *c) {
+    pthread_mutex_lock(&crew->lock);
+    while (c->is_given)
+        pthread_cond_wait(&crew->done, &crew->lock);
+    pthread_mutex_unlock(&crew->lock);
+}

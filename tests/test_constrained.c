@@ -1,0 +1,235 @@
+/* test_constrained.c - answers of grammars in the engine, on a backend whose next token is a hash of its context: what a
+ * grammar lets through is what comes, and nothing else changes. test_engine.c has them in random company. */
+#include "letters.h"
+
+#include "backend/toy/toy.h"
+#include "base/random.h"
+#include "engine/engine.h"
+
+enum { VOCAB = 53, LONGEST = 96 };
+
+static uint64_t counter;
+static int below(int n) { return (int)(philox_uniform(test_seed(), counter++, 5) * n); }
+
+struct answer_seen {
+    int32_t tokens[LONGEST];
+    float logprobs[LONGEST];
+    int n;
+    enum gyre_finish finish;
+    char error[200];
+};
+
+struct world {
+    struct backend_ops toy;
+    struct program *program;
+    struct token_trie *letters;
+    struct gyre *g;
+};
+
+/* depth: of steps in flight. */
+static void world_open(struct world *w, int depth, bool has_eos) {
+    static const int32_t eos[] = {LETTERS_EOS};
+    struct toy_shape shape = {.vocab_size = VOCAB, .full = true};
+    struct error err;
+    *w = (struct world){.toy = backend_toy, .program = toy_program(&shape), .letters = letters_open(VOCAB, has_eos)};
+    w->toy.max_in_flight = depth;
+    struct engine_model model = {w->program, LONGEST, -1, eos, has_eos};
+    struct gyre_options options = {.backend = &w->toy, .max_seqs = 8, .block_size = 4};
+    EXPECT_OK(engine_open(&options, &model, &w->g, &err), err);
+}
+
+static void world_close(struct world *w) {
+    gyre_close(w->g);
+    program_free(w->program);
+    token_trie_free(w->letters);
+}
+
+static uint64_t submit(struct world *w, struct gyre_request q, struct answer_seen *a) {
+    struct gyre_error err;
+    uint64_t id;
+    *a = (struct answer_seen){0};
+    q.user = a;
+    EXPECT_OK(gyre_submit(w->g, &q, &id, &err), err);
+    return id;
+}
+
+static void finish_all(struct world *w) {
+    while (gyre_busy(w->g)) {
+        struct gyre_event e[16];
+        for (int k = 0, n = gyre_poll(w->g, e, 16); k < n; k++) {
+            struct answer_seen *a = e[k].user;
+            if (e[k].kind == GYRE_TOKEN) {
+                a->logprobs[a->n] = e[k].logprob;
+                a->tokens[a->n++] = e[k].token;
+            } else {
+                a->finish = e[k].finish;
+                if (e[k].error)
+                    snprintf(a->error, sizeof a->error, "%s", e[k].error);
+            }
+        }
+    }
+}
+
+static struct gyre_request some_request(const struct world *w, int32_t prompt[10]) {
+    struct gyre_request q = gyre_request_default(w->g);
+    q.prompt = prompt, q.n_prompt = 1 + below(9), q.max_tokens = 1 + below(60);
+    for (int i = 0; i < 10; i++)
+        prompt[i] = below(VOCAB);
+    q.temperature = below(2) ? 0 : 1;
+    q.seed = (uint64_t)below(1000);
+    q.logprobs = below(2);
+    return q;
+}
+
+static bool is_text(const struct answer_seen *a, const char *want) {
+    struct buf text = {0};
+    letters_text(a->tokens, a->n, &text);
+    bool is = str_eq(buf_view(&text), str_of(want));
+    buf_release(&text);
+    return is;
+}
+
+/* Of the letters' tokens all but 0 are text or an end. */
+static void a_grammar_of_all_texts_changes_nothing(void **state) {
+    (void)state;
+    for (int depth = 1; depth <= 2; depth++) {
+        struct world w;
+        world_open(&w, depth, true);
+        struct gyre_grammar all = letters_grammar(w.letters, "[a-z]*", NULL);
+        int32_t none = 0;
+        for (int trial = 0; trial < 200; trial++) {
+            int32_t prompt[10];
+            struct answer_seen plain, constrained;
+            struct gyre_request q = some_request(&w, prompt);
+            q.logit_bias = &(struct gyre_logit_bias){none, -1e6f}, q.n_logit_bias = 1; // for both: 0 is no text
+            q.repetition_penalty = below(2) ? 1 : 1.2f;
+            q.presence_penalty = below(2) ? 0 : 0.5f;
+            q.n_top_logprobs = below(2) ? 3 : 0;
+            submit(&w, q, &plain);
+            q.grammar = &all;
+            submit(&w, q, &constrained);
+            finish_all(&w);
+            EXPECT(plain.n == constrained.n && plain.finish == constrained.finish);
+            EXPECT(memcmp(plain.tokens, constrained.tokens, sizeof plain.tokens) == 0);
+            EXPECT(memcmp(plain.logprobs, constrained.logprobs, sizeof plain.logprobs) == 0);
+        }
+        grammar_release(all.grammar);
+        world_close(&w);
+    }
+}
+
+/* Side by side with requests that have none: those get what they get alone. */
+static void a_choice_is_one_of_its_texts(void **state) {
+    (void)state;
+    static const char *const texts[] = {"abcab", "abd", "x", "hijklmnopqrstuvw"};
+    int n_seen[4] = {0};
+    for (int depth = 1; depth <= 2; depth++) {
+        struct world w;
+        world_open(&w, depth, true);
+        struct gyre_grammar g = letters_grammar(w.letters, NULL, "[\"abcab\", \"abd\", \"x\", \"hijklmnopqrstuvw\"]");
+        for (int trial = 0; trial < 100; trial++) {
+            int32_t prompt[2][10];
+            struct answer_seen alone, beside, chosen;
+            struct gyre_request plain = some_request(&w, prompt[0]), q = some_request(&w, prompt[1]);
+            submit(&w, plain, &alone);
+            finish_all(&w);
+            q.grammar = &g, q.max_tokens = 30, q.ignore_eos = below(2);
+            submit(&w, q, &chosen);
+            submit(&w, plain, &beside);
+            finish_all(&w);
+            EXPECT(alone.n == beside.n && memcmp(alone.tokens, beside.tokens, sizeof alone.tokens) == 0);
+            EXPECT(chosen.finish == GYRE_STOP && chosen.tokens[chosen.n - 1] == LETTERS_EOS);
+            int which = 0;
+            while (which < 4 && !is_text(&chosen, texts[which]))
+                which++;
+            EXPECT(which < 4);
+            n_seen[which]++;
+        }
+        grammar_release(g.grammar);
+        world_close(&w);
+    }
+    EXPECT(n_seen[0] > 0 && n_seen[1] > 0 && n_seen[2] > 0 && n_seen[3] > 0);
+}
+
+/* A text that is whole ends, whatever min_tokens says; where there is no end token it ends by itself. */
+static void a_whole_text_ends(void **state) {
+    (void)state;
+    for (int has_eos = 0; has_eos < 2; has_eos++) {
+        struct world w;
+        world_open(&w, 2, has_eos);
+        struct gyre_grammar g = letters_grammar(w.letters, NULL, "[\"ac\"]");
+        int32_t prompt[10];
+        struct answer_seen a;
+        struct gyre_request q = some_request(&w, prompt);
+        q.grammar = &g, q.max_tokens = 20, q.min_tokens = 10;
+        submit(&w, q, &a);
+        finish_all(&w);
+        EXPECT(a.finish == GYRE_STOP && a.n == 2 + has_eos && is_text(&a, "ac"));
+        q.max_tokens = 2, q.min_tokens = 0;
+        submit(&w, q, &a);
+        finish_all(&w);
+        EXPECT(a.finish == GYRE_LENGTH && a.n == 2 && is_text(&a, "ac"));
+        q.max_tokens = 0;
+        submit(&w, q, &a);
+        finish_all(&w);
+        EXPECT(a.finish == GYRE_LENGTH && a.n == 0);
+        grammar_release(g.grammar);
+        world_close(&w);
+    }
+}
+
+static void what_nothing_can_follow_fails_by_itself(void **state) {
+    (void)state;
+    struct world w;
+    world_open(&w, 2, true);
+    struct gyre_grammar g = letters_grammar(w.letters, NULL, "[\"ac\"]");
+    int32_t prompt[2][10], banned = FIRST_LETTER + 2;
+    struct answer_seen failed, other;
+    struct gyre_request q = some_request(&w, prompt[0]), plain = some_request(&w, prompt[1]);
+    q.grammar = &g, q.max_tokens = 20;
+    q.bad_sequences = &(struct gyre_bad_sequence){&banned, 1}, q.n_bad_sequences = 1;
+    plain.ignore_eos = true;
+    submit(&w, q, &failed);
+    submit(&w, plain, &other);
+    finish_all(&w);
+    EXPECT(failed.finish == GYRE_FAILED && strstr(failed.error, "grammar"));
+    EXPECT(other.finish == GYRE_LENGTH);
+    grammar_release(g.grammar);
+    world_close(&w);
+}
+
+static void cancelled_ones_and_a_closed_engine_leave_nothing(void **state) {
+    (void)state;
+    for (int trial = 0; trial < 50; trial++) {
+        struct world w;
+        world_open(&w, 1 + trial % 2, true);
+        struct gyre_grammar g = letters_grammar(w.letters, "([a-f]{2}[k-z])*", NULL);
+        int32_t prompt[8][10];
+        struct answer_seen a[8];
+        uint64_t ids[8];
+        for (int i = 0; i < 8; i++) {
+            struct gyre_request q = some_request(&w, prompt[i]);
+            q.grammar = below(4) ? &g : NULL;
+            ids[i] = submit(&w, q, &a[i]);
+        }
+        grammar_release(g.grammar); // requests have their own references
+        for (int i = below(20); i > 0; i--) {
+            struct gyre_event e[16];
+            gyre_poll(w.g, e, 1 + below(16));
+            if (below(3) == 0)
+                gyre_cancel(w.g, ids[below(8)]);
+        }
+        world_close(&w);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_grammar_of_all_texts_changes_nothing),
+        cmocka_unit_test(a_choice_is_one_of_its_texts),
+        cmocka_unit_test(a_whole_text_ends),
+        cmocka_unit_test(what_nothing_can_follow_fails_by_itself),
+        cmocka_unit_test(cancelled_ones_and_a_closed_engine_leave_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
