@@ -4,6 +4,8 @@
 #include "api/generation.h"
 #include "api/responses/store.h"
 #include "base/guard.h"
+#include "grammar/grammar_cache.h"
+#include "grammar/vocabulary.h"
 
 #include <stdlib.h>
 #include <time.h>
@@ -72,6 +74,8 @@ enum status api_open(struct gyre *take_engine, const struct api_options *options
     pthread_mutex_init(&api->lock, NULL);
     records_init(&api->records);
     api->responses = response_store_open(options->stored_bytes);
+    api->grammars = grammar_cache_open(0);
+    pthread_mutex_init(&api->grammar_lock, NULL);
     request_log_init(&api->log, STDERR_FILENO, options->log_format);
     api->options.http.routes = api_routes;
     api->options.http.n_routes = api_n_routes;
@@ -144,6 +148,9 @@ void api_free(struct api *api) {
     request_log_release(&api->log);
     records_release(&api->records);
     response_store_free(api->responses);
+    grammar_cache_free(api->grammars);
+    token_trie_free(api->tokens);
+    pthread_mutex_destroy(&api->grammar_lock);
     pthread_mutex_destroy(&api->lock);
     free(api);
 }

@@ -77,6 +77,9 @@ struct api {
     struct http_server *http;
     struct prep_pool *pool;
     struct response_store *responses;
+    struct grammar_cache *grammars;
+    struct token_trie *tokens; // for grammars, under grammar_lock until the first request with one has made it
+    pthread_mutex_t grammar_lock;
     struct api_thread *threads; // [n_threads]
     int n_threads;
     int64_t created; // seconds since 1970

@@ -18,7 +18,7 @@ static const struct field fields[] = {
     {"tool_choice", FIELD_READ, NULL},
     {"functions", FIELD_UNSUPPORTED, NULL},
     {"function_call", FIELD_UNSUPPORTED, "\"none\""},
-    {"response_format", FIELD_UNSUPPORTED, "{\"type\":\"text\"}"},
+    {"response_format", FIELD_READ, NULL},
     {"modalities", FIELD_UNSUPPORTED, "[\"text\"]"},
     {"audio", FIELD_UNSUPPORTED, NULL},
     {"moderation", FIELD_UNSUPPORTED, NULL},

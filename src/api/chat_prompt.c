@@ -151,6 +151,7 @@ enum status chat_prompt(struct generation *g, const struct chat_ask *ask, struct
             memcpy(out->ids, ids.ids, ids.n * sizeof *ids.ids);
         g->split_reasoning = true;
         g->prompt_opens_reasoning = think_prompt_opens(buf_view(&text));
+        g->prompt_ends_reasoning = think_prompt_ends(buf_view(&text));
     }
     token_ids_release(&ids);
     buf_release(&text);

@@ -4,6 +4,7 @@
 #include "api/extensions.h"
 #include "api/logprobs.h"
 
+// clang-format off
 static const struct field fields[] = {
     {"prompt", FIELD_READ, NULL},
     {"top_logprobs", FIELD_UNSUPPORTED, "0"}, // completions say it in logprobs
@@ -11,9 +12,10 @@ static const struct field fields[] = {
     EXTENSION_FIELDS,
     {"suffix", FIELD_UNSUPPORTED, "\"\""},
     {"prompt_embeds", FIELD_UNSUPPORTED, NULL},
-    {"response_format", FIELD_UNSUPPORTED, "{\"type\":\"text\"}"},
+    {"response_format", FIELD_READ, NULL},
     {NULL, FIELD_READ, NULL},
 };
+// clang-format on
 
 // ---- writing ----------------------------------------------------------------------------------------------------
 

@@ -61,11 +61,12 @@ enum status extensions_read(struct generation *g, const json_t *body, bool add_s
     return jv_bool_or(body, WHERE, "add_special_tokens", add_special, &out->add_special, err);
 }
 
-void extensions_start(struct generation *g, const json_t *body, const struct params *p,
-                      const struct prompt_ids *prompts, int n_prompts) {
+void extensions_start(struct generation *g, const json_t *body, struct params *p, const struct prompt_ids *prompts,
+                      int n_prompts) {
     struct beam_fields beams;
     struct error err;
-    if (beam_fields_read(g, body, p, &beams, &err) != OK)
+    if (beam_fields_read(g, body, p, &beams, &err) != OK ||
+        params_compile_structured(g, p, beams.width > 0 ? "use_beam_search" : NULL, &err) != OK)
         api_reply_fault(g->x, &err);
     else if (beams.width > 0)
         beam_search_start(g, &p->fields.request, &beams, prompts, n_prompts, p->n);

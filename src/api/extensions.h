@@ -38,8 +38,8 @@ struct extensions {
 };
 
 /* generation_start, or beam search if body asks for it; the last fields that are read. */
-void extensions_start(struct generation *g, const json_t *body, const struct params *p,
-                      const struct prompt_ids *prompts, int n_prompts);
+void extensions_start(struct generation *g, const json_t *body, struct params *p, const struct prompt_ids *prompts,
+                      int n_prompts);
 
 /* Over params_read, once max_tokens is what it will be. `add_special` is the endpoint's default. */
 enum status extensions_read(struct generation *g, const json_t *body, bool add_special, struct params *p,

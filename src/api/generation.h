@@ -76,7 +76,7 @@ struct generation {
     const int32_t *stop_ids;
     size_t n_stop_ids;
     int detokenize_flags;
-    bool split_reasoning, prompt_opens_reasoning;
+    bool split_reasoning, prompt_opens_reasoning, prompt_ends_reasoning;
     const char *const *stops;
     size_t n_stops;
     struct choice *choices; // [n_choices]

@@ -25,7 +25,8 @@ static const struct field fields[] = {
     {"container", FIELD_UNSUPPORTED, NULL},
     {"context_management", FIELD_UNSUPPORTED, NULL},
     {"diagnostics", FIELD_UNSUPPORTED, NULL},
-    {"output_format", FIELD_UNSUPPORTED, NULL},
+    {"output_format", FIELD_READ, NULL}, // the older name of output_config.format
+    {"response_format", FIELD_UNSUPPORTED, NULL},
     // OpenAI's, for which an answer here has no place.
     {"n", FIELD_UNSUPPORTED, "1"},
     {"logprobs", FIELD_UNSUPPORTED, NULL},
@@ -235,13 +236,21 @@ static enum status read_output_config(const json_t *body, json_t *context, struc
     TRY(jv_object_or_null(body, "request", "output_config", &config, err));
     if (!config)
         return OK;
-    const json_t *format = json_object_get(config, "format");
-    if (format && !json_is_null(format))
-        return fail(err, ERR_UNSUPPORTED, "output_config.format: this server does not support it yet");
     TRY(jv_string_or(config, "output_config", "effort", NULL, &effort, err));
     if (effort)
         json_object_set_new(context, "reasoning_effort", json_string(effort));
     return OK;
+}
+
+/* output_config.format, or output_format of older clients: {"type": "json_schema", "schema"}. */
+static enum status read_format(const json_t *body, struct structured *s, struct error *err) {
+    json_t *config, *format, *older;
+    TRY(jv_object_or_null(body, "request", "output_config", &config, err));
+    TRY(config ? jv_object_or_null(config, "output_config", "format", &format, err) : OK);
+    if (config && format)
+        TRY(structured_read_format(format, "output_config.format", s, err));
+    TRY(jv_object_or_null(body, "request", "output_format", &older, err));
+    return older ? structured_read_format(older, "output_format", s, err) : OK;
 }
 
 static enum status read_tools(const struct generation *g, const json_t *body, json_t *context, struct error *err) {
@@ -318,8 +327,9 @@ static void start(struct generation *g, json_t *body, struct params *p) {
     if (!params_read(g, body, fields, p))
         return;
     g->include_usage = true;
-    if (make_prompt(g, body, &prompt, &err) != OK ||
-        read_max_tokens(g, body, (int64_t)prompt.n, &p->fields.request, &err) != OK)
+    if (read_format(body, &p->structured, &err) != OK || make_prompt(g, body, &prompt, &err) != OK ||
+        read_max_tokens(g, body, (int64_t)prompt.n, &p->fields.request, &err) != OK ||
+        params_compile_structured(g, p, NULL, &err) != OK)
         api_reply_fault(g->x, &err);
     else
         generation_start(g, &p->fields.request, &prompt, 1, 1);

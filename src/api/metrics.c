@@ -7,6 +7,7 @@
 #include "api/endpoints.h"
 #include "api/responses/store.h"
 #include "base/file.h"
+#include "grammar/grammar_cache.h"
 
 #include <stdio.h>
 #include <sys/resource.h>
@@ -105,7 +106,25 @@ static void append_engine(struct buf *b, const struct api *api) {
     buf_printf(b, "vllm:cache_config_info{block_size=\"%d\",num_gpu_blocks=\"%lld\"} 1\n", info->block_size,
                (long long)(info->kv_cache_tokens / info->block_size));
     engine_metric(b, api, "gyre:steps_total", "counter", "Steps of the engine.", (double)s.n_steps);
+    engine_metric(b, api, "gyre:late_steps_total", "counter", "Steps that were started without the masks of grammars.",
+                  (double)s.n_late_steps);
+    engine_metric(b, api, "gyre:mask_wait_seconds_total", "counter", "Time that steps have waited for masks.",
+                  (double)s.mask_wait_us * 1e-6);
     append_device(b, api, &s);
+}
+
+static void append_grammars(struct buf *b, const struct api *api) {
+    struct grammar_cache_state s;
+    grammar_cache_state(api->grammars, &s);
+    engine_metric(b, api, "gyre:grammars_found_total", "counter", "Grammars of requests that were compiled already.",
+                  (double)s.n_hits);
+    engine_metric(b, api, "gyre:grammars_compiled_total", "counter", "Grammars of requests that were compiled.",
+                  (double)s.n_compiled);
+    engine_metric(b, api, "gyre:grammars_refused_total", "counter", "Grammars of requests that were refused.",
+                  (double)s.n_refused);
+    engine_metric(b, api, "gyre:grammar_compile_seconds_total", "counter", "Time that compiling grammars took.",
+                  (double)s.compile_us * 1e-6);
+    engine_metric(b, api, "gyre:grammar_bytes", "gauge", "Memory of the grammars that are kept.", (double)s.held_bytes);
 }
 
 static void append_finished(struct buf *b, const struct api *api) {
@@ -217,6 +236,7 @@ static void append_process(struct buf *b, const struct api *api) {
 void endpoint_metrics(struct http_exchange *x) {
     struct buf body = {0};
     append_engine(&body, api_of(x));
+    append_grammars(&body, api_of(x));
     append_finished(&body, api_of(x));
     append_histograms(&body, api_of(x));
     append_asked(&body, api_of(x));

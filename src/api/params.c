@@ -40,12 +40,15 @@ static const struct field common_fields[] = {
     {"echo", FIELD_UNSUPPORTED, NULL},
     {"prompt_logprobs", FIELD_UNSUPPORTED, NULL},
     {"logits_processors", FIELD_UNSUPPORTED, NULL},
-    {"structural_tag", FIELD_UNSUPPORTED, NULL},
-    {"guided_json", FIELD_UNSUPPORTED, NULL},
-    {"guided_regex", FIELD_UNSUPPORTED, NULL},
-    {"guided_choice", FIELD_UNSUPPORTED, NULL},
-    {"guided_grammar", FIELD_UNSUPPORTED, NULL},
-    {"structured_outputs", FIELD_UNSUPPORTED, NULL},
+    {"structural_tag", FIELD_READ, NULL},
+    {"guided_json", FIELD_READ, NULL},
+    {"guided_regex", FIELD_READ, NULL},
+    {"guided_choice", FIELD_READ, NULL},
+    {"guided_grammar", FIELD_READ, NULL},
+    {"guided_json_object", FIELD_READ, NULL},
+    {"guided_whitespace_pattern", FIELD_READ, NULL},
+    {"guided_decoding_backend", FIELD_SET_ASIDE, NULL},
+    {"structured_outputs", FIELD_READ, NULL},
     {"return_token_ids", FIELD_UNSUPPORTED, NULL},
     {"return_tokens_as_token_ids", FIELD_UNSUPPORTED, NULL},
     {"kv_transfer_params", FIELD_UNSUPPORTED, NULL},
@@ -74,10 +77,10 @@ static const struct field common_fields[] = {
     {"return_progress", FIELD_UNSUPPORTED, NULL},
     {"timings_per_token", FIELD_UNSUPPORTED, NULL},
     {"t_max_predict_ms", FIELD_UNSUPPORTED, "0"},
-    {"grammar", FIELD_UNSUPPORTED, "\"\""},
-    {"json_schema", FIELD_UNSUPPORTED, NULL},
-    {"regex", FIELD_UNSUPPORTED, NULL},
-    {"ebnf", FIELD_UNSUPPORTED, NULL},
+    {"grammar", FIELD_READ, NULL},
+    {"json_schema", FIELD_READ, NULL},
+    {"regex", FIELD_READ, NULL},
+    {"ebnf", FIELD_READ, NULL},
     {"lora", FIELD_UNSUPPORTED, NULL},
     {"lora_path", FIELD_UNSUPPORTED, NULL},
     {"lora_request", FIELD_UNSUPPORTED, NULL},
@@ -238,6 +241,7 @@ static enum status read_common(struct generation *g, const json_t *body, struct 
     TRY(request_sampling_read(body, &p->fields, err));
     TRY(read_seed(body, r));
     TRY(bad_words_read(g->api, body, &p->fields, err));
+    TRY(structured_read(body, &p->structured, err));
     TRY(check_limits(limits, p, err));
     TRY(check_ranges(r, err));
     p->n = (int)n;
@@ -284,4 +288,16 @@ bool params_read(struct generation *g, const json_t *body, const struct field *t
     return false;
 }
 
-void params_release(struct params *p) { request_fields_release(&p->fields); }
+enum status params_compile_structured(struct generation *g, struct params *p, const char *excludes, struct error *err) {
+    struct structured *s = &p->structured;
+    if (s->field && excludes)
+        return fail(err, ERR_UNSUPPORTED, "%s: it is not supported together with %s", s->field, excludes);
+    TRY(structured_compile(g, s, err));
+    p->fields.request.grammar = s->field ? &s->compiled : NULL;
+    return OK;
+}
+
+void params_release(struct params *p) {
+    structured_release(&p->structured);
+    request_fields_release(&p->fields);
+}

@@ -55,6 +55,7 @@ static void add_choice(struct record_entry *e, const struct api_record *rec, con
 
 static void add_generation(struct record_entry *e, const struct api_record *rec, const struct generation *g) {
     e->generates = true;
+    e->grammar_us = rec->grammar_us;
     e->n_choices = g->n_choices;
     e->n_prompt = g->n_prompt_tokens;
     copy_cut(e->id, sizeof e->id, str_of(g->id));

@@ -30,6 +30,7 @@ struct record_entry {
     bool started;   // a step with it has begun
     int n_choices;
     int64_t n_prompt, n_cached, n_generated;
+    int64_t grammar_us;             // that finding or compiling its grammar took; 0: it has none
     int64_t queue_us, predicted_us; // waited for the first step, and what was predicted when it came
     int64_t first_token_us;         // first_token_us: from its beginning; 0: none came
     int64_t n_steps, sum_batch, max_batch, n_preempted;
@@ -46,6 +47,7 @@ struct api_record {
     struct api_key *key;           // that it was sent with; NULL: none was wanted
     bool entered;                  // it counts as in flight for the key
     int64_t charged;               // tokens, to the key
+    int64_t grammar_us;            // see record_entry
     int64_t n_text_tokens;         // that were made of its texts: it pays for so many at least
     int64_t wait_us;               // that it was refused for; 0: it was not
     struct generation *generation; // under the lock: while its answers are there

@@ -116,6 +116,8 @@ void record_append_json(struct buf *out, const struct record_entry *e) {
             text_field(&f, "cache_miss", gyre_cache_miss_name((enum gyre_cache_miss)e->cache_miss));
         }
         int_field(&f, "preemptions", e->n_preempted);
+        if (e->grammar_us > 0)
+            ms_field(&f, "grammar_ms", e->grammar_us);
     }
     int_field(&f, "body_bytes", (int64_t)e->body_bytes);
     int_field(&f, "sent_bytes", (int64_t)e->sent_bytes);

@@ -262,7 +262,7 @@ class Faults(unittest.TestCase):
 
         for param, call in (("temperature", lambda: chat(temperature=-1)),
                             ("tools", lambda: chat(tools=[{"type": "function", "function": {"name": "f"}}])),
-                            ("response_format", lambda: chat(response_format={"type": "json_object"})),
+                            ("response_format", lambda: chat(response_format={"type": "xml"})),
                             ("previous_response_id",
                              lambda: client.responses.create(input="x", previous_response_id="resp_1")),
                             ("dimensions",

@@ -209,11 +209,11 @@ class Content(unittest.TestCase):
             if status == 200:  # the field is not known: the model's own template was used
                 self.assertEqual(answer["choices"][0]["message"]["content"], plain, template)
 
-    def test_constraints_are_refused(self):
+    def test_hostile_grammars_end_soon(self):
         for field, value in (("response_format", {"type": "json_schema", "json_schema": {"schema": {"$ref": "#"}}}),
                              ("guided_regex", "(a*)*b"), ("guided_grammar", "root ::= ([x]*)*"),
                              ("guided_json", {"type": "string", "minLength": 10**9})):
-            self.send("/v1/chat/completions", dict(BASES["/v1/chat/completions"], **{field: value}), refused=True)
+            self.send("/v1/chat/completions", dict(BASES["/v1/chat/completions"], **{field: value}))
 
     def test_bodies_in_other_codings(self):
         bomb = gzip.compress(b"\0" * (64 << 20))

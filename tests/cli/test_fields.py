@@ -365,8 +365,7 @@ class Ranges(Case):
                                     ("dry_multiplier", 0.8, 0), ("top_n_sigma", 1, -1), ("repeat_penalty", 1.1, 1.0),
                                     ("samplers", ["top_k"], []), ("top_n_tokens", 5, 0), ("logprob_token_ids", [5], []),
                                     ("thinking_token_budget", 100,
-                                     None), ("grammar", "root ::= x", ""), ("guided_json", {"type": "object"}, None),
-                                    ("logits_processors", ["x"], []), ("lora_request", {"name": "x"}, None),
+                                     None), ("logits_processors", ["x"], []), ("lora_request", {"name": "x"}, None),
                                     ("vllm_xargs", {"a": 1}, {}), ("repetition_detection", {"max": 3},
                                                                    None), ("stream_interval", 5, 1), ("prompt_embeds",
                                                                                                       "x", None)):

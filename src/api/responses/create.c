@@ -60,19 +60,13 @@ static enum status read_reasoning(struct generation *g, const json_t *body, json
     return OK;
 }
 
-static enum status read_text(const json_t *body, struct error *err) {
+static enum status read_text(const json_t *body, struct structured *s, struct error *err) {
     json_t *text, *format;
-    const char *type;
     TRY(jv_object_or_null(body, "request", "text", &text, err));
     if (!text)
         return OK;
     TRY(jv_object_or_null(text, "text", "format", &format, err));
-    if (!format)
-        return OK;
-    TRY(jv_string(format, "text.format", "type", &type, err));
-    if (strcmp(type, "text") != 0)
-        return fail(err, ERR_UNSUPPORTED, "text.format: \"%.40s\" is not supported yet, only text is", type);
-    return OK;
+    return format ? structured_read_format(format, "text.format", s, err) : OK;
 }
 
 /* Without tools "auto" and "none" are the same. */
@@ -158,6 +152,13 @@ static json_t *given_or(const json_t *body, const char *name, json_t *take_fallb
     return json_incref(value);
 }
 
+/* The format that was asked for, as it was. */
+static json_t *echo_text(const json_t *body) {
+    json_t *format = json_object_get(json_object_get(body, "text"), "format");
+    return json_is_object(format) ? json_pack("{s:O}", "format", format)
+                                  : json_pack("{s:{s:s}}", "format", "type", "text");
+}
+
 static char *make_echo(struct arena *arena, const json_t *body, const struct gyre_request *r,
                        const struct response *response) {
     json_t *reasoning = json_object_get(body, "reasoning"), *echo = json_object();
@@ -174,7 +175,7 @@ static char *make_echo(struct arena *arena, const json_t *body, const struct gyr
     json_object_set_new(echo, "parallel_tool_calls", given_or(body, "parallel_tool_calls", json_true()));
     json_object_set_new(echo, "tool_choice", given_or(body, "tool_choice", json_string("auto")));
     json_object_set_new(echo, "tools", given_or(body, "tools", json_array()));
-    json_object_set_new(echo, "text", json_pack("{s:{s:s}}", "format", "type", "text"));
+    json_object_set_new(echo, "text", echo_text(body));
     json_object_set_new(echo, "reasoning",
                         json_pack("{s:o, s:n}", "effort", given_or(reasoning, "effort", json_null()), "summary"));
     json_object_set_new(echo, "truncation", given_or(body, "truncation", json_string("disabled")));
@@ -273,16 +274,18 @@ static void keep_input(struct generation *g, const json_t *body, struct response
     json_decref(items);
 }
 
-static enum status read_request(struct generation *g, const json_t *body, struct gyre_request *r,
-                                struct prompt_ids *prompt, struct error *err) {
+static enum status read_request(struct generation *g, const json_t *body, struct params *p, struct prompt_ids *prompt,
+                                struct error *err) {
     struct response *response = g->own;
-    TRY(read_text(body, err));
+    struct gyre_request *r = &p->fields.request;
+    TRY(read_text(body, &p->structured, err));
     TRY(read_tool_choice(body, err));
     TRY(read_include(g, body, r, err));
     TRY(read_max_tokens(body, r, err));
     TRY(check_echoed(body, err));
     TRY(read_storing(g, body, response, err));
     TRY(make_prompt(g, body, r->max_tokens, prompt, err));
+    TRY(params_compile_structured(g, p, NULL, err));
     api_new_id("rs_", response->reasoning_id);
     api_new_id("msg_", response->message_id);
     response->echo = make_echo(&g->x->arena, body, r, response);
@@ -320,7 +323,7 @@ static void start(struct generation *g, const json_t *body, struct params *p) {
     struct error err;
     struct prompt_ids prompt;
     g->include_usage = true;
-    if (read_request(g, body, &p->fields.request, &prompt, &err) != OK) {
+    if (read_request(g, body, p, &prompt, &err) != OK) {
         refuse(g, &err);
         return;
     }

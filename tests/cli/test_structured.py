@@ -1,0 +1,289 @@
+"""Structured output over HTTP: each way to ask, what comes of it, and what is refused by name."""
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from serving import GYRE, ROOT, Server, thinking_model  # noqa: E402
+
+SCHEMA = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "minimum": 0, "maximum": 99},
+                   "tags": {"type": "array", "items": {"enum": ["red", "blue"]}, "maxItems": 2}},
+    "required": ["name", "age"],
+    "additionalProperties": False
+}
+CHAT = [{"role": "user", "content": "Tell me about a fox."}]
+GBNF = 'root ::= "a" [0-9]{2} ("b" | "c")'
+LARK = 'start: "a" DIGITS ("b" | "c")\nDIGITS: /[0-9]{2}/'
+BOTH = r"a[0-9]{2}[bc]"
+
+
+def setUpModule():
+    global server, thinker, folder
+    folder = tempfile.TemporaryDirectory()
+    server = Server("models/story", "--served-model-name", "story")
+    thinker = Server(thinking_model(folder.name))
+
+
+def tearDownModule():
+    codes = [server.stop(), thinker.stop()]
+    folder.cleanup()
+    assert codes == [0, 0], codes
+
+
+def refuses(**fields):
+    """Whether what is asked for is not enforced yet."""
+    status, r = server.post("/v1/completions", prompt="x", max_tokens=1, **fields)
+    return status == 400 and "yet" in r["error"]["message"]
+
+
+def needs(**fields):
+    """A test of what the grammar room may not have yet."""
+    def decorate(test):
+        def run(self):
+            if refuses(**fields):
+                self.skipTest("it is not enforced yet")
+            test(self)
+
+        return run
+
+    return decorate
+
+
+needs_schemas = needs(guided_json={"type": "boolean"})
+needs_lark = needs(guided_grammar='start: "a"')
+
+
+def is_person(text):
+    value = json.loads(text)
+    tags = value.pop("tags", [])
+    return (set(value) == {"name", "age"} and isinstance(value["name"], str) and len(value["name"]) <= 12 and
+            value["age"] in range(100) and len(tags) <= 2 and set(tags) <= {"red", "blue"})
+
+
+class Answers(unittest.TestCase):
+    def text(self, path="/v1/completions", on=None, **fields):
+        ask = {"prompt": "Once upon a time"} if path == "/v1/completions" else {"messages": CHAT}
+        status, r = (on or server).post(path, **{**ask, "max_tokens": 120, "temperature": 1.5, "seed": 7, **fields})
+        self.assertEqual(status, 200, r)
+        self.assertEqual(r.get("warnings"), None)
+        choice = r["choices"][0]
+        self.assertEqual(choice["finish_reason"], "stop", r)
+        return choice["text"] if path == "/v1/completions" else choice["message"]["content"]
+
+    @needs_schemas
+    def test_a_schema(self):
+        ways = ({"response_format": {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA}}},
+                {"response_format": {"type": "json_object", "schema": SCHEMA}},
+                {"structured_outputs": {"json": SCHEMA}}, {"structured_outputs": {"json": json.dumps(SCHEMA)}},
+                {"guided_json": SCHEMA}, {"json_schema": json.dumps(SCHEMA)})
+        for path in ("/v1/completions", "/v1/chat/completions"):
+            for way in ways:
+                with self.subTest(path=path, way=str(way)[:40]):
+                    self.assertTrue(is_person(self.text(path, **way)))
+
+    @needs_schemas
+    def test_any_object(self):
+        for way in ({"response_format": {"type": "json_object"}}, {"structured_outputs": {"json_object": True}},
+                    {"guided_json_object": True}):
+            status, r = server.post("/v1/completions", prompt="x", max_tokens=300, temperature=1, seed=3, **way)
+            self.assertEqual(status, 200, r)
+            text = r["choices"][0]["text"]
+            self.assertEqual(text.lstrip()[:1], "{")
+            if r["choices"][0]["finish_reason"] == "stop":
+                self.assertIsInstance(json.loads(text), dict)
+
+    def test_a_regex(self):
+        for way in ({"structured_outputs": {"regex": BOTH}}, {"guided_regex": BOTH}, {"regex": BOTH}):
+            self.assertRegex(self.text(**way), "^" + BOTH + "$")
+
+    def test_choices(self):
+        seen = {self.text(structured_outputs={"choice": ["red fox", "blue", "éà"]}, seed=i) for i in range(40)}
+        self.assertEqual(seen, {"red fox", "blue", "éà"})
+        self.assertIn(self.text(guided_choice=["x", "y"]), ("x", "y"))
+
+    @needs_lark
+    def test_grammars_of_two_languages(self):
+        for text in (GBNF, LARK):
+            for way in ({"structured_outputs": {"grammar": text}}, {"guided_grammar": text}, {"grammar": text},
+                        {"ebnf": text}):
+                self.assertRegex(self.text(**way), "^" + BOTH + "$")
+
+    @needs_schemas
+    def test_white_space(self):
+        loose = {"type": "array", "items": {"type": "boolean"}, "minItems": 3, "maxItems": 3}
+        compact = self.text(structured_outputs={"json": loose, "disable_any_whitespace": True})
+        self.assertRegex(compact, r"^\[(true|false),(true|false),(true|false)\]$")
+        wide = self.text(structured_outputs={"json": loose, "whitespace_pattern": "  "})
+        self.assertRegex(wide, r"^\[  (true|false)(  ,  (true|false)){2}  \]$")
+
+    @needs_schemas
+    def test_in_a_stream_and_of_many_answers(self):
+        events = server.stream("/v1/chat/completions", messages=CHAT, n=3, temperature=1, max_tokens=120,
+                               response_format={"type": "json_schema", "json_schema": {"name": "p", "schema": SCHEMA}})
+        texts = ["", "", ""]
+        for e in events[:-1]:
+            for choice in e["choices"]:
+                texts[choice["index"]] += choice["delta"].get("content") or ""
+        self.assertTrue(all(map(is_person, texts)), texts)
+        status, r = server.post("/v1/completions", prompt="x", n=2, best_of=4, max_tokens=120,
+                                structured_outputs={"choice": ["ab", "ac", "bc"]})
+        self.assertEqual(status, 200)
+        self.assertLessEqual({c["text"] for c in r["choices"]}, {"ab", "ac", "bc"})
+
+    @needs_schemas
+    def test_in_the_other_dialects(self):
+        for format in ({"type": "json_schema", "name": "p", "schema": SCHEMA}, ):
+            status, r = server.post("/v1/responses", input="Hello", max_output_tokens=120, text={"format": format})
+            self.assertEqual(status, 200, r)
+            self.assertTrue(is_person(r["output"][-1]["content"][0]["text"]))
+            self.assertEqual(r["text"]["format"], format)
+            for field in ({"output_config": {"format": format}}, {"output_format": format}):
+                status, r = server.post("/v1/messages", messages=CHAT, max_tokens=120, **field)
+                self.assertEqual(status, 200, r)
+                self.assertTrue(is_person(r["content"][0]["text"]))
+
+    def test_log_probabilities_are_those_of_the_raw_logits(self):
+        ask = dict(prompt="Once upon a time", max_tokens=1, temperature=0, logprobs=5)
+        plain = server.post("/v1/completions", **ask)[1]["choices"][0]["logprobs"]
+        forced = server.post("/v1/completions", structured_outputs={"regex": "Q"}, **ask)[1]["choices"][0]["logprobs"]
+        for token, logprob in plain["top_logprobs"][0].items():
+            self.assertAlmostEqual(forced["top_logprobs"][0][token], logprob, places=4)
+        self.assertLess(forced["token_logprobs"][0], min(plain["top_logprobs"][0].values()))
+
+    def test_a_text_that_is_cut_is_the_beginning_of_one(self):
+        status, r = server.post("/v1/completions", prompt="x", max_tokens=3,
+                                structured_outputs={"regex": "[ab]{400}"})
+        self.assertEqual((status, r["choices"][0]["finish_reason"]), (200, "length"))
+        self.assertRegex(r["choices"][0]["text"], "^[ab]{3,}$")
+
+    def test_the_same_beside_others(self):
+        asks = [dict(prompt="Once upon", max_tokens=60, temperature=1, seed=i) for i in range(12)]
+        for i, ask in enumerate(asks):
+            if i % 2:
+                ask["structured_outputs"] = {"regex": "([a-z]{2,6} ){3,8}"}
+        alone = [server.post("/v1/completions", **ask)[1]["choices"][0] for ask in asks]
+        together = [None] * len(asks)
+
+        def run(i):
+            together[i] = server.post("/v1/completions", **asks[i])[1]["choices"][0]
+
+        threads = [threading.Thread(target=run, args=(i, )) for i in range(len(asks))]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        self.assertEqual(together, alone)
+
+    def test_reasoning_comes_first(self):
+        ask = dict(messages=CHAT, max_tokens=400, temperature=0.8, top_p=0.9, seed=6)
+        status, r = thinker.post("/v1/chat/completions", structured_outputs={"regex": BOTH}, **ask)
+        self.assertEqual(status, 200, r)
+        message = r["choices"][0]["message"]
+        self.assertEqual(r["choices"][0]["finish_reason"], "stop")
+        self.assertRegex(message["content"], "^" + BOTH + "$")
+        free = thinker.post("/v1/chat/completions", **ask)[1]["choices"][0]["message"]
+        self.assertGreater(len(message["reasoning_content"]), 10)
+        self.assertEqual(message["reasoning_content"], free["reasoning_content"])  # which no grammar holds back
+        quiet = thinker.post("/v1/chat/completions", messages=CHAT, max_tokens=60, seed=5,
+                             chat_template_kwargs={"enable_thinking": False}, structured_outputs={"regex": BOTH})[1]
+        self.assertRegex(quiet["choices"][0]["message"]["content"], "^" + BOTH + "$")
+
+    def test_grammars_are_kept(self):
+        ask = dict(prompt="x", max_tokens=5, structured_outputs={"regex": "[k-p]{3}q"})
+        before = server.metric("gyre:grammars_compiled_total"), server.metric("gyre:grammars_found_total")
+        for _ in range(3):
+            self.assertEqual(server.post("/v1/completions", **ask)[0], 200)
+        after = server.metric("gyre:grammars_compiled_total"), server.metric("gyre:grammars_found_total")
+        self.assertEqual((after[0] - before[0], after[1] - before[1]), (1, 2))
+        self.assertGreater(server.metric("gyre:grammar_bytes"), 0)
+        lines = [json.loads(line) for line in server.log if line.startswith("{")]
+        self.assertTrue(all(line["grammar_ms"] >= 0 for line in lines if "grammar_ms" in line))
+
+
+class Refusals(unittest.TestCase):
+    def refused(self, param, path="/v1/chat/completions", **fields):
+        ask = {"prompt": "x"} if path == "/v1/completions" else {"messages": CHAT}
+        if path == "/v1/responses":
+            ask = {"input": "x"}
+        status, r = server.post(path, **{**ask, **fields})
+        self.assertEqual(status, 400, (fields, r))
+        if path != "/v1/messages":
+            self.assertEqual(r["error"]["param"], param, r)
+        self.assertIn(param.split(".")[0], r["error"]["message"])
+
+    def test_what_is_wrong_is_named(self):
+        for param, fields in (
+            ("response_format", {"response_format": {"type": "xml"}}),
+            ("response_format", {"response_format": {"type": 5}}),
+            ("response_format", {"response_format": "json_object"}),
+            ("response_format.json_schema", {"response_format": {"type": "json_schema"}}),
+            ("response_format.json_schema.schema",
+             {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": [1]}}}),
+            ("response_format.json_schema.schema",
+             {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "x"}}}}),
+            ("structured_outputs", {"structured_outputs": {}}),
+            ("structured_outputs", {"structured_outputs": {"xml": "x"}}),
+            ("structured_outputs.regex", {"structured_outputs": {"json": {}, "regex": "a"}}),
+            ("structured_outputs.regex", {"structured_outputs": {"regex": "(a"}}),
+            ("structured_outputs.regex", {"structured_outputs": {"regex": r"(a)\1"}}),
+            ("structured_outputs.choice", {"structured_outputs": {"choice": []}}),
+            ("structured_outputs.choice[1]", {"structured_outputs": {"choice": ["a", 5]}}),
+            ("structured_outputs.grammar", {"structured_outputs": {"grammar": "root ::= x"}}),
+            ("structured_outputs.grammar", {"structured_outputs": {"grammar": 5}}),
+            ("structured_outputs.json", {"structured_outputs": {"json": "{"}}),
+            ("guided_json", {"guided_json": {"type": "string", "minLength": 5, "maxLength": 4}}),
+            ("guided_regex", {"guided_regex": "[z-a]"}),
+            ("structured_outputs.choice", {"structured_outputs": {"choice": ["a"]}, "use_beam_search": True, "n": 2}),
+            ("guided_regex", {"response_format": {"type": "json_object"}, "guided_regex": "a"})):
+            with self.subTest(fields=str(fields)[:70]):
+                self.refused(param, **fields)
+        self.refused("text.format", "/v1/responses", text={"format": {"type": "json_schema", "name": "x"}})
+        self.refused("text.format", "/v1/responses", text={"format": {"type": "grammar"}})
+        self.refused("output_config.format", "/v1/messages", max_tokens=5,
+                     output_config={"format": {"type": "json_schema", "schema": {"type": "x"}}})
+
+    def test_hostile_ones_are_answered_soon(self):
+        for fields in ({"guided_regex": "(((a{1,999}){1,999}){1,999}){1,999}"}, {"guided_regex": "(a*)*b"},
+                       {"guided_grammar": "root ::= ([x]*)*"}, {"guided_grammar": "root ::= root root | root \"a\""},
+                       {"guided_json": {"$ref": "#"}}, {"guided_json": {"type": "string", "minLength": 10**9}},
+                       {"guided_choice": ["x" * 1000 + str(i) for i in range(2000)]}):
+            status, r = server.post("/v1/completions", prompt="x", max_tokens=4, **fields)
+            self.assertIn(status, (200, 400), r)
+        self.assertEqual(server.post("/v1/completions", prompt="x", max_tokens=4)[0], 200)
+
+
+class Run(unittest.TestCase):
+    def run_gyre(self, *flags, code=0):
+        p = subprocess.run([GYRE, "run", os.path.join(ROOT, "models/story"), "--no-chat", "-p", "Once", "-n", "120",
+                            "--threads", "1", "--seed", "3", "--temperature", "1", *flags], capture_output=True,
+                           text=True, timeout=60)
+        self.assertEqual(p.returncode, code, p.stderr)
+        return p.stdout.rstrip("\n") if code == 0 else p.stderr
+
+    @needs_schemas
+    def test_flags(self):
+        with tempfile.TemporaryDirectory() as d:
+            for name, text in (("schema.json", json.dumps(SCHEMA)), ("a.gbnf", GBNF), ("a.lark", LARK),
+                               ("bad.json", '{"type": "x"}')):
+                with open(os.path.join(d, name), "w") as f:
+                    f.write(text)
+            self.assertTrue(is_person(self.run_gyre("--json-schema", os.path.join(d, "schema.json"))))
+            for name in ("a.gbnf", "a.lark"):
+                self.assertRegex(self.run_gyre("--grammar", os.path.join(d, name)), "^" + BOTH + "$")
+            self.assertRegex(self.run_gyre("--regex", BOTH), "^" + BOTH + "$")
+            self.assertIn(self.run_gyre("--choice", "red fox,blue"), ("red fox", "blue"))
+            self.assertIn("bad.json", self.run_gyre("--json-schema", os.path.join(d, "bad.json"), code=1))
+            self.assertIn("nowhere", self.run_gyre("--json-schema", os.path.join(d, "nowhere"), code=1))
+        self.assertIn("--regex", self.run_gyre("--regex", "(a", code=1))
+        self.assertIn("one of", self.run_gyre("--regex", "a", "--choice", "a", code=2))
+
+
+if __name__ == "__main__":
+    unittest.main()
