@@ -81,6 +81,35 @@ int gyre_render_chat(const struct gyre_text *t, const struct gyre_message *messa
 int gyre_render_chat_json(const struct gyre_text *t, const char *json, size_t n_bytes, struct gyre_string *out,
                           struct gyre_error *err);
 
+// ---- what an answer must be ----
+
+enum gyre_grammar_kind {
+    GYRE_JSON_SCHEMA, // draft 2020-12 or 7
+    GYRE_JSON_OBJECT, // any JSON object; without a text
+    GYRE_REGEX,       // which the whole answer matches
+    GYRE_GRAMMAR,     // llama.cpp's GBNF, or Lark's EBNF: told apart
+    GYRE_CHOICE,      // a JSON array of texts
+    GYRE_STRUCTURAL_TAG
+};
+
+/* Zero means the default everywhere. Everything is copied. */
+struct gyre_grammar_source {
+    size_t struct_size; // sizeof(struct gyre_grammar_source)
+    enum gyre_grammar_kind kind;
+    const char *text; // [n_bytes]
+    size_t n_bytes;
+    const char *whitespace; // a regular expression for the white space between JSON tokens; NULL: as usual writers do
+    bool compact;           // none at all
+    const char *think_begin, *think_end; // the model may think first, between these ("<think>", "</think>"); NULL: not
+    bool is_thinking;                    // the prompt ends behind think_begin
+};
+
+/* For gyre_request.grammar of engines with this text's tokenizer, any number of times, from any thread. What cannot be
+ * enforced is refused. Freed once no call uses it: requests that were accepted keep what they need. */
+int gyre_grammar_compile(const struct gyre_text *t, const struct gyre_grammar_source *source, struct gyre_grammar **out,
+                         struct gyre_error *err);
+void gyre_grammar_free(struct gyre_grammar *g); // NULL is fine
+
 // ---- the text of an answer, token by token ----
 
 /* Zero means the default everywhere. Everything is copied. */

@@ -1,5 +1,5 @@
-/* letters.h - a small vocabulary for tests of grammars in the engine: token 0 stands for nothing, 1 ends an answer, then
- * come the letters a to z, then pairs of letters: ab, bc, cd ... */
+/* letters.h - a small vocabulary for tests of grammars in the engine: token 0 stands for nothing, 1 ends an answer,
+ * then come the letters a to z, then pairs of letters: ab, bc, cd ... */
 #pragma once
 
 #include "check.h"

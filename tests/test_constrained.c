@@ -1,5 +1,5 @@
-/* test_constrained.c - answers of grammars in the engine, on a backend whose next token is a hash of its context: what a
- * grammar lets through is what comes, and nothing else changes. test_engine.c has them in random company. */
+/* test_constrained.c - answers of grammars in the engine, on a backend whose next token is a hash of its context: what
+ * a grammar lets through is what comes, and nothing else changes. test_engine.c has them in random company. */
 #include "letters.h"
 
 #include "backend/toy/toy.h"

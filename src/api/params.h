@@ -26,9 +26,10 @@ struct params {
     bool stream;
 };
 
-/* Reads stream, stream_options, n, seed, what asks for structured output (structured/structured.h), stop, bad_words, sampling, priority, cache_salt, skip_special_tokens,
- * include_stop_str_in_output, and looks at every other field of body by the table (names end with NULL). What nobody
- * knows is listed in g->warnings. False after an error was sent. params_release in either case. */
+/* Reads stream, stream_options, n, seed, what asks for structured output (structured/structured.h), stop, bad_words,
+ * sampling, priority, cache_salt, skip_special_tokens, include_stop_str_in_output, and looks at every other field of
+ * body by the table (names end with NULL). What nobody knows is listed in g->warnings. False after an error was sent.
+ * params_release in either case. */
 bool params_read(struct generation *g, const json_t *body, const struct field *table, struct params *out);
 
 /* Adds a sentence to g->warnings, which the look at every field begins. */

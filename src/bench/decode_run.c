@@ -20,6 +20,7 @@ static enum status submit(struct gyre *g, const struct decode_load *l, int64_t r
     q.temperature = l->temperature, q.top_p = 1, q.top_k = 0, q.min_p = 0, q.repetition_penalty = 1;
     q.presence_penalty = q.frequency_penalty = 0;
     q.ignore_eos = true;
+    q.grammar = l->grammar;
     for (int64_t i = 0; i < l->n && rc == 0; i++) {
         for (int64_t k = 0; k < l->n_prompt; k++)
             ids[k] = (int32_t)(philox4x32((uint64_t)(l->seed + round), (uint64_t)i, (uint64_t)k).v[0] % n_vocab);

@@ -10,6 +10,7 @@ struct decode_load {
     int64_t n, n_prompt, n_output; // sequences, tokens of each prompt and of each answer
     int64_t seed;                  // of the prompts, with the round
     double temperature;
+    const struct gyre_grammar *grammar; // of the answers; NULL: any text. They may then end before n_output tokens
 };
 
 struct decode_run {

@@ -1,9 +1,9 @@
 /* grammar_cache.h - compiled grammars of recent requests, by what they were made of.
  *
- * Agents send the same schema with each request. Its grammar, with all that matchers have learnt about it, stays here as
- * long as there is room: those that were not asked for the longest go first. One that goes lives on while a matcher has
- * it. Any thread; grammars are compiled outside of the lock, so two threads may compile the same one at the same time,
- * and the first to end is kept. */
+ * Agents send the same schema with each request. Its grammar, with all that matchers have learnt about it, stays here
+ * as long as there is room: those that were not asked for the longest go first. One that goes lives on while a matcher
+ * has it. Any thread; grammars are compiled outside of the lock, so two threads may compile the same one at the same
+ * time, and the first to end is kept. */
 #pragma once
 
 #include "grammar/grammar.h"

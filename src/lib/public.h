@@ -14,6 +14,11 @@ struct gyre_string public_string(struct buf *take_text);
 /* Of a gyre_text, for streams. */
 const struct tokenizer *public_tokenizer(const struct gyre_text *t);
 
+/* The grammar, which it keeps for the next time, and its tokens: two references. */
+struct grammar_source;
+enum status public_compile(struct gyre_text *t, const struct grammar_source *source, struct gyre_grammar *out,
+                           struct error *err);
+
 /* The options of this version, checked; NULL: all zero. */
 enum status public_stream_options(const struct gyre_stream_options *from, struct gyre_stream_options *out,
                                   struct error *err);

@@ -2,7 +2,10 @@
 #include "lib/public.h"
 
 #include "base/json.h"
+#include "engine/constraint.h"
+#include "grammar/grammar_cache.h"
 #include "text/detokenizer.h"
+#include "text/token_trie.h"
 #include "text/turn_ends.h"
 
 #include <pthread.h>
@@ -16,6 +19,8 @@ struct gyre_text {
     pthread_mutex_t lock;
     struct encoder *idle[MAX_IDLE_ENCODERS]; // [n_idle], under the lock
     int n_idle;
+    struct token_trie *trie; // under the lock, and the next: NULL until there is a grammar
+    struct grammar_cache *grammars;
 };
 
 int public_report(struct gyre_error *out, const struct error *err) {
@@ -76,6 +81,8 @@ void gyre_text_close(struct gyre_text *t) {
         return;
     for (int i = 0; i < t->n_idle; i++)
         encoder_free(t->idle[i]);
+    grammar_cache_free(t->grammars);
+    token_trie_free(t->trie);
     chat_template_free(t->chat);
     tokenizer_free(t->tok);
     pthread_mutex_destroy(&t->lock);
@@ -84,6 +91,27 @@ void gyre_text_close(struct gyre_text *t) {
 
 int32_t gyre_text_vocab_size(const struct gyre_text *t) { return tokenizer_n_vocab(t->tok); }
 bool gyre_text_has_chat(const struct gyre_text *t) { return t->chat != NULL; }
+
+/* Under the lock. */
+static enum status open_grammars(struct gyre_text *t, struct error *err) {
+    struct gyre_ids ends = gyre_text_eos(t);
+    if (!t->grammars)
+        t->grammars = grammar_cache_open(0);
+    enum status st = t->trie ? OK : tokenizer_trie(t->tok, ends.ids, (int)ends.n, &t->trie, err);
+    gyre_ids_free(&ends);
+    return st;
+}
+
+enum status public_compile(struct gyre_text *t, const struct grammar_source *source, struct gyre_grammar *out,
+                           struct error *err) {
+    pthread_mutex_lock(&t->lock);
+    enum status st = open_grammars(t, err);
+    if (st == OK)
+        out->tokens = token_trie_hold(t->trie);
+    pthread_mutex_unlock(&t->lock);
+    TRY(st);
+    return grammar_cache_compile(t->grammars, source, &(struct grammar_limits){0}, &out->grammar, err);
+}
 
 // ---- tokens -----------------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@
 #include "bench/decode_run.h"
 #include "engine/inspect.h"
 #include "main/engine_flags.h"
+#include "main/grammar_flags.h"
 #include "main/memory_table.h"
 
 #include <math.h>
@@ -28,8 +29,9 @@ static struct {
     struct flag_ids batch, prefill;
     int64_t input_len, output_len, n_iters, n_warmup, seed;
     double warmup_s, temperature;
-    const char *output_json;
+    const char *output_json, *tokenizer;
     bool trace;
+    struct grammar_flags grammar;
     struct engine_flags engine;
 } opt = {
     .input_len = 16, .output_len = 512, .n_iters = 5, .n_warmup = -1, .warmup_s = -1, .engine = ENGINE_FLAGS_DEFAULT};
@@ -40,6 +42,8 @@ static const struct flag flags[] = {
     {"input-len", 0, FLAG_INT, &opt.input_len, "N", "Workload", "tokens of each prompt, random ones", .min = 1, .max = 1 << 24},
     {"output-len", 0, FLAG_INT, &opt.output_len, "N", "Workload", "tokens of each answer", .min = 2, .max = 1 << 24},
     {"temperature", 0, FLAG_REAL, &opt.temperature, "T", "Workload", "draw answers at it; 0 unless said: the most probable tokens", .min = 0, .max = 100},
+    {"tokenizer", 0, FLAG_STRING, &opt.tokenizer, "PATH", "Workload", "a folder or file with the tokenizer that a grammar is held against; the model's own unless said"},
+    GRAMMAR_FLAGS(opt.grammar),
     {"prefill", 0, FLAG_IDS, &opt.prefill, "2048", "Workload", "time the first token of one prompt of so many tokens as well"},
     {"warmup-seconds", 0, FLAG_REAL, &opt.warmup_s, "S", "Workload", "warm up under load for so long, and for a tenth of that before each further size; 5 unless said", .min = 0, .max = 3600},
     {"num-iters-warmup", 0, FLAG_INT, &opt.n_warmup, "N", "Workload", "whole runs of each before those that count, in place of seconds if none are given", .min = 0, .max = 1 << 20},
@@ -79,8 +83,11 @@ struct row {
     bool ends_together;  // all sequences began in one step, and so end in one
 };
 
+static struct gyre_grammar grammar; // of all answers, if flags say so
+
 static struct decode_load load_of(const struct row *row, int64_t n_output) {
-    return (struct decode_load){row->n, row->n_prompt, n_output, opt.seed, opt.temperature};
+    return (struct decode_load){row->n,           row->n_prompt, n_output, opt.seed, opt.temperature,
+                                grammar.grammar ? &grammar : NULL};
 }
 
 /* Runs that are not counted. A device that is warm needs a moment only for the clocks of another load. */
@@ -329,6 +336,15 @@ static void size_engine(void) {
     opt.engine.prefix_cache = false;
 }
 
+/* It outlives the engine. */
+static enum status open_grammar(const struct gyre *g, const char *model, struct model_text *text,
+                                struct grammar_compiler *compiler, struct error *err) {
+    if (!grammar_flags_given(&opt.grammar))
+        return OK;
+    TRY(opt.tokenizer ? tokenizer_open(opt.tokenizer, &text->tok, err) : model_text_open(text, model, err));
+    return grammar_flags_compile(&opt.grammar, text, gyre_info(g), compiler, &grammar, err);
+}
+
 static int run(const struct verb_args *args) {
     static int32_t usual[] = {1, 8, 32, 128};
     struct error err;
@@ -341,11 +357,20 @@ static int run(const struct verb_args *args) {
     if (first_beyond(&opt.prefill, MOST_LENGTH) >= 0)
         return verb_misused(args->spec, "--prefill: %d is not between 1 and %d",
                             first_beyond(&opt.prefill, MOST_LENGTH), MOST_LENGTH);
+    if (grammar_flags_misuse(&opt.grammar))
+        return verb_misused(args->spec, "%s", grammar_flags_misuse(&opt.grammar));
+    struct model_text text = {0};
+    struct grammar_compiler compiler = {0};
     size_engine();
     enum status st = engine_flags_open(&opt.engine, args->operands[0], &g, &err);
     if (st == OK)
+        st = open_grammar(g, args->operands[0], &text, &compiler, &err);
+    if (st == OK)
         st = bench(g, &err);
     gyre_close(g);
+    grammar_release(grammar.grammar);
+    grammar_compiler_release(&compiler);
+    model_text_release(&text);
     return st == OK ? 0 : verb_failed(&err);
 }
 

@@ -1,6 +1,7 @@
 /* model_text.c - see model_text.h. */
 #include "main/model_text.h"
 
+#include "text/think_filter.h"
 #include "text/turn_ends.h"
 
 #include "main/model_path.h"
@@ -31,6 +32,7 @@ void model_text_release(struct model_text *t) {
 }
 
 enum status model_text_encode(struct model_text *t, struct str text, struct token_ids *out, struct error *err) {
+    t->is_chat = t->prompt_thinks = t->prompt_thought = false;
     return tokenizer_encode(t->encoder, text, ENCODE_ADD_SPECIAL | ENCODE_PARSE_SPECIAL, out, err);
 }
 
@@ -46,6 +48,9 @@ enum status model_text_encode_chat(struct model_text *t, json_t *messages, struc
     enum status st = chat_template_prompt(t->chat, request, &(struct template_options){0}, &prompt, err);
     if (st == OK)
         st = tokenizer_encode(t->encoder, buf_view(&prompt), ENCODE_PARSE_SPECIAL, out, err);
+    t->is_chat = true;
+    t->prompt_thinks = think_prompt_opens(buf_view(&prompt));
+    t->prompt_thought = think_prompt_ends(buf_view(&prompt));
     json_decref(request);
     buf_release(&prompt);
     return st;

@@ -8,7 +8,9 @@
 struct model_text {
     struct tokenizer *tok;
     struct encoder *encoder;
-    struct chat_template *chat; // NULL until model_text_open_chat
+    struct chat_template *chat;                  // NULL until model_text_open_chat
+    bool is_chat, prompt_thinks, prompt_thought; // of what was encoded last: by the template; it ends within, or
+                                                 // behind, the model's thinking
 };
 
 /* Opens the tokenizer. The struct may be released in any state. */

@@ -8,6 +8,7 @@
 #include "main/engine_batch.h"
 #include "main/engine_chat.h"
 #include "main/engine_flags.h"
+#include "main/grammar_flags.h"
 #include "main/model_text.h"
 #include "main/verbs.h"
 
@@ -25,6 +26,7 @@ static struct {
     int64_t max_tokens, min_tokens, top_k, seed;
     double temperature, top_p, min_p, repetition_penalty, presence_penalty, frequency_penalty;
     struct flag_list stop;
+    struct grammar_flags grammar;
     struct engine_flags engine;
 } opt = {
     .output = "text",
@@ -54,6 +56,7 @@ static const struct flag flags[] = {
      .max = 1 << 24},
     {"stop", 0, FLAG_LIST, &opt.stop, "TEXT", "Output", "stop before this text; may be repeated"},
     {"ignore-eos", 0, FLAG_BOOL, &opt.ignore_eos, NULL, "Output", "go on after the model's end-of-sequence tokens"},
+    GRAMMAR_FLAGS(opt.grammar),
     {"output", 0, FLAG_CHOICE, &opt.output, "text|ids|json", "Output",
      "text, as it comes; or the ids of the answer; or one object: prompt_ids, ids, text, finish_reason, timings"},
     {"temperature", 0, FLAG_REAL, &opt.temperature, "T", "Sampling",
@@ -81,6 +84,7 @@ struct runner {
     struct gyre *g;
     struct model_text text; // .tok is NULL where the model has no tokenizer and none is needed
     struct gyre_request base;
+    struct grammar_compiler grammars;
     bool chat;
     double load_seconds;
 };
@@ -214,13 +218,25 @@ static void print_result(const struct runner *r, const struct answer *a) {
     buf_release(&out);
 }
 
+/* The grammar is compiled for the prompt, which was encoded last. */
+static enum status submit(struct runner *r, struct gyre_request *q, struct answer *a, struct error *err) {
+    struct gyre_grammar grammar;
+    enum status st = grammar_flags_compile(&opt.grammar, &r->text, gyre_info(r->g), &r->grammars, &grammar, err);
+    q->grammar = grammar.grammar ? &grammar : NULL;
+    if (st == OK)
+        st = answer_submit(a, r->g, q, err);
+    a->request.grammar = NULL;
+    grammar_release(grammar.grammar);
+    return st;
+}
+
 static enum status generate(struct runner *r, struct answer *a, struct error *err) {
     struct token_ids prompt = {0};
     struct gyre_request q = r->base;
     enum status st = read_prompt(r, &prompt, err);
     q.prompt = prompt.ids, q.n_prompt = (int64_t)prompt.n;
     if (st == OK)
-        st = answer_submit(a, r->g, &q, err);
+        st = submit(r, &q, a, err);
     token_ids_release(&prompt);
     TRY(st);
     for (size_t printed = 0; !a->done && !ferror(stdout);) {
@@ -259,7 +275,7 @@ static enum status submit_line(struct runner *r, struct request_fields *f, void 
         f->request.prompt = ids.ids, f->request.n_prompt = (int64_t)ids.n;
     }
     if (st == OK)
-        st = answer_submit(a, r->g, &f->request, err);
+        st = submit(r, &f->request, a, err);
     token_ids_release(&ids);
     return st;
 }
@@ -310,6 +326,10 @@ static const char *misuse(const struct verb_args *args) {
         return "--prompt-ids are the prompt as it is, --chat has no part in it";
     if (opt.system && !is_conversation() && !chooses_chat(args, args->operands[0]))
         return "--system belongs to a chat, and this prompt goes to the model as it is: add --chat";
+    if (is_conversation() && grammar_flags_given(&opt.grammar))
+        return "--json-schema, --grammar, --regex and --choice belong to a prompt";
+    if (grammar_flags_misuse(&opt.grammar))
+        return grammar_flags_misuse(&opt.grammar);
     for (size_t i = 0; i < opt.stop.n; i++)
         if (!opt.stop.items[i][0])
             return "--stop is empty";
@@ -333,6 +353,7 @@ static int run(const struct verb_args *args) {
     device_warnings_of(r.g);
     gyre_close(r.g);
     token_ids_release(&opt.engine.eos);
+    grammar_compiler_release(&r.grammars);
     model_text_release(&r.text);
     return rc;
 }

@@ -11,7 +11,7 @@ import time
 import unittest
 
 import gyre
-from gyre import LLM, GyreError, RequestError, SamplingParams
+from gyre import LLM, GyreError, RequestError, SamplingParams, StructuredOutputsParams
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 STORY = os.path.join(ROOT, "models/story")
@@ -155,6 +155,20 @@ class Ends(unittest.TestCase):
     def test_words_are_kept_away(self):
         self.assertIn("girl", self.one().text)
         self.assertNotIn("girl", self.one(bad_words=["girl"]).text)
+
+    def test_an_answer_is_what_it_must_be(self):
+        ask = StructuredOutputsParams
+        for params, pattern in ((ask(choice=["red fox", "b"]), "red fox|b"), (ask(regex="[a-c]{3}"), "[a-c]{3}"),
+                                (ask(grammar='root ::= "x" | "y" root'), "y*x")):
+            for answer in llm.generate(["Once", "The"], SamplingParams(n=2, max_tokens=90,
+                                                                        structured_outputs=params)):
+                for output in answer.outputs:
+                    self.assertRegex(output.text, "(?s)^(%s)$" % pattern)
+                    self.assertEqual(output.finish_reason, "stop")
+        with self.assertRaisesRegex(RequestError, "one of"):
+            ask(choice=["a"], regex="a")
+        with self.assertRaises(RequestError):
+            llm.generate("Once", SamplingParams(structured_outputs=ask(regex="(a")))
 
     def test_special_tokens_are_shown_if_asked(self):
         params = {"logit_bias": {1: 100}, "max_tokens": 2}

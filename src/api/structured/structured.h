@@ -1,13 +1,13 @@
 /* structured.h - what a request wants its answer to look like: from its fields to a grammar.
  *
- *     response_format       text; json_object; json_schema {name, schema}; structural_tag: chat completions, completions
+ *     response_format       text; json_object; json_schema {name, schema}; structural_tag: completions and chat alone
  *     structured_outputs    one of json, regex, choice, grammar, structural_tag, json_object, as vLLM has it, with
  *                           whitespace_pattern and disable_any_whitespace
  *     guided_json ...       the older names of the same
  *
- * A request asks once, or not at all. What its grammar is made of is read with the other fields; it is compiled once the
- * prompt is there, which tells whether reasoning comes first: then the grammar begins where that ends. Compiling takes
- * up to seconds, on the pool's thread that has the request; grammars are kept for the next one. */
+ * A request asks once, or not at all. What its grammar is made of is read with the other fields; it is compiled once
+ * the prompt is there, which tells whether reasoning comes first: then the grammar begins where that ends. Compiling
+ * takes up to seconds, on the pool's thread that has the request; grammars are kept for the next one. */
 #pragma once
 
 #include "base/json.h"

@@ -12,9 +12,10 @@ from ._errors import GyreError, RequestError
 from ._library import version as _version
 from ._llm import LLM
 from ._outputs import Chunk, CompletionOutput, Logprob, RequestOutput
-from ._sampling import SamplingParams
+from ._sampling import SamplingParams, StructuredOutputsParams
 
 __all__ = [
-    "LLM", "SamplingParams", "RequestOutput", "CompletionOutput", "Chunk", "Logprob", "GyreError", "RequestError"
+    "LLM", "SamplingParams", "StructuredOutputsParams", "RequestOutput", "CompletionOutput", "Chunk", "Logprob",
+    "GyreError", "RequestError"
 ]
 __version__ = _version()

@@ -99,3 +99,25 @@ def stream_options_of(p: SamplingParams) -> c.StreamOptions:
     return c.StreamOptions(struct_size=ctypes.sizeof(c.StreamOptions), stop=(ctypes.c_char_p * len(stops))(*stops),
                            n_stop=len(stops), include_stop=p.include_stop_str_in_output,
                            keep_special=not p.skip_special_tokens)
+
+
+_KINDS = {
+    "json": c.JSON_SCHEMA,
+    "json_object": c.JSON_OBJECT,
+    "regex": c.REGEX,
+    "grammar": c.GRAMMAR,
+    "choice": c.CHOICE,
+    "structural_tag": c.STRUCTURAL_TAG
+}
+
+
+def grammar_source_of(p: SamplingParams) -> Optional[c.GrammarSource]:
+    wanted = p.structured_outputs
+    if wanted is None:
+        return None
+    kind, text = wanted.source()
+    data = text.encode()
+    pattern = wanted.whitespace_pattern
+    return c.GrammarSource(struct_size=ctypes.sizeof(c.GrammarSource), kind=_KINDS[kind], text=data, n_bytes=len(data),
+                           whitespace=None if pattern is None else pattern.encode(),
+                           compact=wanted.disable_any_whitespace)

@@ -125,6 +125,21 @@ class Engine:
         c.check(c.lib.gyre_token_bytes(self.text, token, ctypes.byref(string), ctypes.byref(error)), error)
         return c.take_string(string).decode("utf-8", "replace")
 
+    @contextmanager
+    def grammar(self, source: Optional[c.GrammarSource], where: str) -> Iterator[Any]:
+        """A gyre_grammar for the block; None of no source."""
+        handle, error = ctypes.c_void_p(), c.Error()
+        if source is None:
+            yield None
+            return
+        c.check(
+            c.lib.gyre_grammar_compile(self.text, ctypes.byref(source), ctypes.byref(handle), ctypes.byref(error)),
+            error, where)
+        try:
+            yield handle
+        finally:
+            c.lib.gyre_grammar_free(handle)
+
     def render(self, request: str, where: str) -> str:
         error, string, data = c.Error(), c.String(), _utf8(request, where)
         c.check(c.lib.gyre_render_chat_json(self.text, data, len(data), ctypes.byref(string), ctypes.byref(error)),

@@ -10,6 +10,7 @@ from typing import Any, List, Tuple, Type
 from ._errors import GyreError, RequestError
 
 ADD_SPECIAL, PARSE_SPECIAL, SKIP_SPECIAL = 1, 2, 4
+JSON_SCHEMA, JSON_OBJECT, REGEX, GRAMMAR, CHOICE, STRUCTURAL_TAG = range(6)  # enum gyre_grammar_kind
 STOP, LENGTH, CANCELLED, FAILED = range(4)  # enum gyre_finish
 ERR_UNSUPPORTED, ERR_ARG = 3, 4  # of enum gyre_status: who asked is at fault
 
@@ -54,7 +55,7 @@ class Request(Structure):
                 ("cache_salt", c_char_p), ("ignore_eos", c_bool), ("stop_ids", POINTER(c_int32)),
                 ("n_stop_ids", c_size_t), ("logprobs", c_bool), ("n_top_logprobs", c_int), ("score_prompt", c_bool),
                 ("score_from", c_int64), ("n_prompt_top_logprobs", c_int), ("want_last_logits", c_bool),
-                ("pooling", c_int), ("user", c_void_p)]
+                ("pooling", c_int), ("user", c_void_p), ("grammar", c_void_p)]
 
 
 class Timing(Structure):
@@ -66,6 +67,12 @@ class StreamOptions(Structure):
     _fields_ = [("struct_size", c_size_t), ("prompt", POINTER(c_int32)), ("n_prompt", c_size_t),
                 ("stop", POINTER(c_char_p)), ("n_stop", c_size_t), ("min_tokens", c_int64), ("include_stop", c_bool),
                 ("keep_special", c_bool)]
+
+
+class GrammarSource(Structure):
+    _fields_ = [("struct_size", c_size_t), ("kind", c_int), ("text", c_char_p), ("n_bytes", c_size_t),
+                ("whitespace", c_char_p), ("compact", c_bool), ("think_begin", c_char_p), ("think_end", c_char_p),
+                ("is_thinking", c_bool)]
 
 
 class String(Structure):
@@ -90,7 +97,8 @@ class Answer(Structure):
 STRUCTS: List[Tuple[str, Type[Structure]]] = [("gyre_error", Error), ("gyre_options", Options), ("gyre_info", Info),
                                               ("gyre_logit_bias", LogitBias), ("gyre_bad_sequence", BadSequence),
                                               ("gyre_request", Request), ("gyre_timing", Timing),
-                                              ("gyre_stream_options", StreamOptions), ("gyre_string", String),
+                                              ("gyre_stream_options", StreamOptions),
+                                              ("gyre_grammar_source", GrammarSource), ("gyre_string", String),
                                               ("gyre_ids", Ids), ("gyre_answer", Answer)]
 
 AnswerPointer = POINTER(Answer)
@@ -119,6 +127,8 @@ _declare("gyre_tokenize", c_int, c_void_p, c_char_p, c_size_t, c_int, POINTER(Id
 _declare("gyre_detokenize", c_int, c_void_p, POINTER(c_int32), c_size_t, c_int, POINTER(String), POINTER(Error))
 _declare("gyre_token_bytes", c_int, c_void_p, c_int32, POINTER(String), POINTER(Error))
 _declare("gyre_render_chat_json", c_int, c_void_p, c_char_p, c_size_t, POINTER(String), POINTER(Error))
+_declare("gyre_grammar_compile", c_int, c_void_p, POINTER(GrammarSource), POINTER(c_void_p), POINTER(Error))
+_declare("gyre_grammar_free", None, c_void_p)
 _declare("gyre_string_free", None, POINTER(String))
 _declare("gyre_ids_free", None, POINTER(Ids))
 _declare("gyre_backend", c_int, c_char_p, POINTER(c_void_p), POINTER(Error))

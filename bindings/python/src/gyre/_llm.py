@@ -217,7 +217,9 @@ class LLM:
         request.seed = (seeds[job.prompt_index] + job.index) % 2**64
         if job.index > 0:  # one scores the prompt for all
             request.score_prompt = False
-        job.answer = self._engine.ask(request, _asking.stream_options_of(p), where)
+        with self._engine.grammar(_asking.grammar_source_of(p), where) as grammar:
+            request.grammar = grammar
+            job.answer = self._engine.ask(request, _asking.stream_options_of(p), where)
         return job
 
     def _answer(self, questions: List[Question], sampling_params: Params) -> List[RequestOutput]:

@@ -1,6 +1,7 @@
 """How tokens are chosen and where an answer ends."""
 from __future__ import annotations
 
+import json as _json
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple, Union
 
@@ -12,6 +13,48 @@ _NUMBERS: Dict[str, Tuple[type, ...]] = {
     "temperature": (int, float), "top_p": (int, float), "top_k": (int, ), "min_p": (int, float), "min_tokens": (int, )
 }
 _NUMBERS_OR_NONE = {"seed": (int, ), "max_tokens": (int, ), "logprobs": (int, ), "prompt_logprobs": (int, )}
+
+
+@dataclass
+class StructuredOutputsParams:
+    """What an answer must be: one of these. What cannot be enforced is refused when the engine is asked.
+
+    json: a JSON schema, as a dict or its text. regex: the whole answer matches. choice: one of some texts.
+    grammar: llama.cpp's GBNF or Lark's EBNF. json_object True: any JSON object. structural_tag: a dict or its text.
+    whitespace_pattern: a regular expression for the white space between JSON tokens; disable_any_whitespace: none.
+    """
+
+    json: Union[str, Dict[str, Any], None] = None
+    regex: Optional[str] = None
+    choice: Optional[Sequence[str]] = None
+    grammar: Optional[str] = None
+    json_object: Optional[bool] = None
+    disable_any_whitespace: bool = False
+    whitespace_pattern: Optional[str] = None
+    structural_tag: Union[str, Dict[str, Any], None] = None
+
+    def __post_init__(self) -> None:
+        given = [
+            name for name in ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+            if getattr(self, name) not in (None, False)
+        ]
+        if len(given) != 1:
+            raise RequestError(
+                "structured_outputs: one of json, regex, choice, grammar, json_object, structural_tag is needed: %s" %
+                (given or "none"))
+
+    def source(self) -> Tuple[str, str]:
+        """Which kind, and its text."""
+        if self.regex is not None:
+            return "regex", self.regex
+        if self.grammar is not None:
+            return "grammar", self.grammar
+        if self.choice is not None:
+            return "choice", _json.dumps(list(self.choice))
+        if self.json_object:
+            return "json_object", ""
+        name, value = ("json", self.json) if self.json is not None else ("structural_tag", self.structural_tag)
+        return name, value if isinstance(value, str) else _json.dumps(value)
 
 
 @dataclass
@@ -48,6 +91,7 @@ class SamplingParams:
     bad_words: Optional[Sequence[str]] = None
     allowed_token_ids: Optional[Sequence[int]] = None
     logit_bias: Optional[Dict[int, float]] = None
+    structured_outputs: Optional[StructuredOutputsParams] = None
 
     def __post_init__(self) -> None:
         for name, kinds in _NUMBERS.items():
