@@ -9,6 +9,7 @@
 #include "model/footprint.h"
 #include "model/model.h"
 #include "model/scales.h"
+#include "text/tools/tool_format.h"
 #include "text/turn_ends.h"
 
 #include <inttypes.h>
@@ -36,6 +37,7 @@ struct facts {
     int layers_by_mixer[MIX_DELTA + 1];
     int n_moe_layers, n_dense_layers;
     int64_t n_unused_scales;
+    struct buf tool_calls;      // how the model writes them, for people
     struct error weights_fault; // of a folder; text empty: its weights can be opened
 };
 
@@ -68,6 +70,18 @@ static void add_ends_of_text(const char *path, struct model_spec *s) {
     tokenizer_free(tok);
 }
 
+/* A template that cannot be read is told by what needs it. */
+static void describe_calls(const char *path, struct buf *out) {
+    struct chat_template *chat = NULL;
+    struct error ignored;
+    if (dir_exists(path) && chat_template_exists(path))
+        (void)chat_template_open(path, &chat, &ignored);
+    struct tool_format *format = tool_format_open(chat, NULL);
+    tool_format_describe(format, out);
+    tool_format_free(format);
+    chat_template_free(chat);
+}
+
 static enum status gather(const char *path, struct facts *f, struct error *err) {
     TRY(model_path_check(path, MODEL_SETTINGS, err));
     TRY(model_spec_open(path, &f->spec, err));
@@ -88,6 +102,7 @@ static enum status gather(const char *path, struct facts *f, struct error *err) 
         f->n_dense_layers += f->spec->layers[l].ffn_size > 0;
     }
     add_ends_of_text(path, f->spec);
+    describe_calls(path, &f->tool_calls);
     gather_from_weights(path, f);
     return OK;
 }
@@ -241,6 +256,9 @@ static void print_sampling(const struct generation_defaults *g) {
 
 static void print_notes(const struct facts *f) {
     const struct model_spec *s = f->spec;
+    label("tool calls");
+    print_theirs(f->tool_calls.ptr);
+    printf("\n");
     if (s->multimodal)
         printf("%-14sthe vision tower and what feeds it; the text model alone is described\n", "not counted");
     if (s->n_mtp_layers)
@@ -388,6 +406,7 @@ static void print_json(const struct facts *f) {
     json_object_set_new(o, "kv_cache", cache_json(f));
     json_object_set_new(o, "tokens", tokens_json(s));
     json_object_set_new(o, "sampling", sampling_json(&s->generation));
+    json_object_set_new(o, "tool_calls", json_string(f->tool_calls.ptr));
     json_object_set_new(o, "not_counted", not_counted_json(s));
     json_object_set_new(o, "unused_scales", json_integer(f->n_unused_scales));
     json_object_set_new(o, "weights_fault",
@@ -410,6 +429,7 @@ static int run(const struct verb_args *args) {
     else
         print_text(&f);
     model_spec_free(f.spec);
+    buf_release(&f.tool_calls);
     return rc;
 }
 

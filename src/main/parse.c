@@ -172,7 +172,7 @@ static int run(const struct verb_args *args) {
     struct job job = {.chat = chat, .variant = chat_template_named(chat, "tool_use")};
     if (!job.variant)
         job.variant = chat_template_named(chat, "default");
-    job.format = tool_format_open(chat, job.variant);
+    job.format = tool_format_open(chat, NULL);
     int rc = batch_run(answer, &job);
     tool_format_free(job.format);
     chat_template_free(chat);

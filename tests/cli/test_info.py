@@ -1,5 +1,5 @@
 """gyre info: every real config is described, and the numbers are those of transformers, of the checkpoints and of vLLM."""
-import json, os, subprocess, tempfile, unittest
+import json, os, shutil, subprocess, tempfile, unittest
 
 GYRE = os.path.abspath(os.environ["GYRE"])
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -42,6 +42,17 @@ class Info(unittest.TestCase):
             path = os.path.join(folder, "config.json")
             if os.path.exists(at(folder, "config.json")):
                 self.assertIn(path, expected)
+
+    def test_how_a_model_writes_tool_calls_is_told(self):
+        story = gyre("info", os.path.join(ROOT, "models/story"))
+        self.assertIn("tool calls    none: the template shows no calls", story.stdout)
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copy(os.path.join(CONFIGS, "Qwen--Qwen2.5-7B/config.json"), folder)
+            shutil.copy(os.path.join(ROOT, "tests/data/chat/templates/Qwen-Qwen3-0.6B.jinja"),
+                        os.path.join(folder, "chat_template.jinja"))
+            told = "<tool_call> JSON (derived), reasoning: <think>"
+            self.assertIn("tool calls    " + told + "\n", gyre("info", folder).stdout)
+            self.assertEqual(json.loads(gyre("info", folder, "--output", "json").stdout)["tool_calls"], told)
 
     def test_stored_bytes_are_those_of_the_index(self):
         # 2.5 B of bf16, int8 rows with their scales, tied bf16: three checkpoints whose index is at hand

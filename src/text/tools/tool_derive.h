@@ -52,3 +52,32 @@ void derive_calls(struct deriver *d);
 struct str derive_without_reasoning(const struct tool_format *f, struct str s);
 
 struct str derive_keep(struct deriver *d, struct str s); // a copy in f->arena
+
+/* ---- between the two files of calls ---- */
+
+struct shown {
+    struct str text;   // the turn, behind what all turns begin with
+    size_t begin, end; // of the first call: from its first slot to behind its last
+    json_t *value;     // what is there, if it is JSON
+};
+
+static inline struct str derive_span(struct str s, size_t begin, size_t end) {
+    return (struct str){s.ptr + begin, end - begin};
+}
+
+/* A turn of calls, without what any turn begins with and without empty reasoning. */
+bool derive_show_calls(struct deriver *d, json_t *take_calls, struct str *out);
+json_t *derive_two_calls(const struct deriver *d);
+
+bool derive_json_calls(struct deriver *d, struct shown *one); // those that are JSON: one->value
+bool derive_is_arguments(const json_t *value);
+
+/* The first array or object from `at` on that reaches beyond `word`; NULL: there is none. */
+json_t *derive_json_around(struct str s, size_t at, size_t word, size_t *begin, size_t *end);
+
+void derive_add_head(struct tool_format *f, struct str mark, enum tool_slot slot);
+struct str derive_without_turn_end(const struct deriver *d, struct str s);
+struct str derive_closing(struct str open, struct str close);
+
+/* x: before the first call, middle: between two (NULL: none is known), close: behind the last. */
+void derive_take_section(struct deriver *d, struct str x, struct str middle, struct str close);

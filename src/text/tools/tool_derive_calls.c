@@ -10,14 +10,6 @@
 
 #include <stdlib.h>
 
-struct shown {
-    struct str text;   // the turn, behind what all turns begin with
-    size_t begin, end; // of the first call: from its first slot to behind its last
-    json_t *value;     // what is there, if it is JSON
-};
-
-static struct str span(struct str s, size_t begin, size_t end) { return (struct str){s.ptr + begin, end - begin}; }
-
 static size_t find_from(struct str s, size_t at, const char *word) {
     size_t n = text_find(str_from(s, at), str_of(word));
     return n == NOT_FOUND ? n : at + n;
@@ -26,7 +18,7 @@ static size_t find_from(struct str s, size_t at, const char *word) {
 // ---- renderings -------------------------------------------------------------------------------------------------
 
 /* A turn of calls, without what any turn begins with and without empty reasoning. */
-static bool show_calls(struct deriver *d, json_t *take_calls, struct str *out) {
+bool derive_show_calls(struct deriver *d, json_t *take_calls, struct str *out) {
     struct str tail;
     json_t *calls = take_calls;
     bool shown =
@@ -55,79 +47,15 @@ static json_t *calls_of(const struct deriver *d, json_t *take_object) {
     return json_pack("[o]", derive_call(WORD_NAME, WORD_ID, derive_arguments(d, take_object)));
 }
 
-static json_t *two_calls(const struct deriver *d) {
+json_t *derive_two_calls(const struct deriver *d) {
     return json_pack("[o, o]", derive_call(WORD_NAME, WORD_ID, derive_arguments(d, one_value())),
                      derive_call(WORD_NAME_2, WORD_ID_2, derive_arguments(d, one_value())));
-}
-
-// ---- JSON -------------------------------------------------------------------------------------------------------
-
-/* The JSON value that begins at s, and its length. */
-static json_t *json_beginning(struct str s, size_t *length) {
-    json_error_t e;
-    json_t *value = json_loadb(s.ptr, s.len, JSON_DISABLE_EOF_CHECK, &e);
-    *length = value ? (size_t)e.position : 0;
-    return value;
-}
-
-/* The first array or object from `at` on that reaches beyond `word`. */
-static json_t *json_around(struct str s, size_t at, size_t word, size_t *begin, size_t *end) {
-    for (size_t i = at, n; i < word; i++) {
-        if (s.ptr[i] != '{' && s.ptr[i] != '[')
-            continue;
-        json_t *value = json_beginning(str_from(s, i), &n);
-        if (value && i + n > word) {
-            *begin = i;
-            *end = i + n;
-            return value;
-        }
-        json_decref(value);
-    }
-    return NULL;
-}
-
-static bool says(const json_t *value, const char *word) {
-    return json_is_string(value) && strcmp(json_string_value(value), word) == 0;
-}
-
-static bool is_arguments(const json_t *value) {
-    return says(json_object_get(value, WORD_KEY), WORD_VALUE) ||
-           (json_is_string(value) && strstr(json_string_value(value), WORD_VALUE));
-}
-
-static void take_id_key(struct deriver *d, const char *key, const json_t *value) {
-    bool is_index = says(value, "0") || (json_is_integer(value) && json_integer_value(value) == 0);
-    if (!says(value, WORD_ID) && !is_index)
-        return;
-    d->f->id_key = derive_keep(d, str_of(key));
-    d->f->id = is_index ? TOOL_ID_INDEX : TOOL_ID_ANY;
-}
-
-static bool take_keys(struct deriver *d, const json_t *object) {
-    struct tool_format *f = d->f;
-    const char *key;
-    json_t *value;
-    json_object_foreach((json_t *)object, key, value) {
-        if (json_is_object(value) && says(json_object_get(value, "name"), WORD_NAME)) {
-            f->wrapper_key = derive_keep(d, str_of(key));
-            if (!take_keys(d, value))
-                return false;
-        } else if (strcmp(key, WORD_NAME) == 0 && is_arguments(value))
-            return true; // {N: A}
-        else if (says(value, WORD_NAME))
-            f->name_key = derive_keep(d, str_of(key));
-        else if (is_arguments(value))
-            f->arguments_key = derive_keep(d, str_of(key));
-        else
-            take_id_key(d, key, value);
-    }
-    return f->name_key.len && f->arguments_key.len;
 }
 
 // ---- what stands around -----------------------------------------------------------------------------------------
 
 /* S without what ends any turn. */
-static struct str without_turn_end(const struct deriver *d, struct str s) {
+struct str derive_without_turn_end(const struct deriver *d, struct str s) {
     size_t word = text_find_last(d->content, STR(WORD_CONTENT));
     if (word != NOT_FOUND)
         s.len -= common_suffix(s, str_from(d->content, word + strlen(WORD_CONTENT)));
@@ -144,7 +72,7 @@ static size_t n_tags(struct str s) {
 }
 
 /* What closes has no more tags than what it closes: others end the turn. */
-static struct str closing(struct str open, struct str close) {
+struct str derive_closing(struct str open, struct str close) {
     size_t room = n_tags(open);
     for (size_t i = 0, n; i < close.len; i += n ? n : 1) {
         n = tag_length(str_from(close, i));
@@ -155,12 +83,12 @@ static struct str closing(struct str open, struct str close) {
 }
 
 /* x: before the first call, middle: between two (NULL: none is known), close: behind the last. */
-static void take_section(struct deriver *d, struct str x, struct str middle, struct str close) {
+void derive_take_section(struct deriver *d, struct str x, struct str middle, struct str close) {
     struct tool_format *f = d->f;
-    close = without_turn_end(d, close);
+    close = derive_without_turn_end(d, close);
     if (!middle.ptr) {
         f->call_open = x;
-        f->call_close = closing(x, close);
+        f->call_close = derive_closing(x, close);
         return;
     }
     size_t n_open = common_suffix(x, middle);
@@ -170,44 +98,16 @@ static void take_section(struct deriver *d, struct str x, struct str middle, str
     size_t n_close = common_prefix(middle, close);
     f->call_close = str_to(middle, n_close);
     f->call_separator = str_from(middle, n_close);
-    f->section_close = closing(f->section_open, str_from(close, n_close));
+    f->section_close = derive_closing(f->section_open, str_from(close, n_close));
     if (str_is_blank(f->section_open)) { // no section: what else follows the last call ends the turn
         f->section_open = f->section_close = STR("");
         f->call_open = x;
     }
 }
 
-static bool take_json(struct deriver *d, struct shown *one) {
-    struct tool_format *f = d->f;
-    struct str x = str_to(one->text, one->begin), close = str_from(one->text, one->end), two, middle = {0};
-    f->in_array = json_is_array(one->value);
-    const json_t *object = f->in_array ? json_array_get(one->value, 0) : one->value;
-    if (!take_keys(d, object))
-        return false;
-    f->style = TOOL_STYLE_JSON;
-    f->arguments = TOOL_ARGUMENTS_JSON;
-    bool has_two = show_calls(d, two_calls(d), &two);
-    size_t second = has_two ? text_find(two, STR(WORD_NAME_2)) : NOT_FOUND;
-    f->one_call = second == NOT_FOUND;
-    if (f->in_array) {
-        f->section_open = x;
-        f->section_close = closing(x, without_turn_end(d, close));
-        return true;
-    }
-    size_t begin, end, begin_2, end_2;
-    json_t *a = has_two ? json_around(two, 0, text_find(two, STR(WORD_NAME)), &begin, &end) : NULL;
-    json_t *b = a && second != NOT_FOUND ? json_around(two, end, second, &begin_2, &end_2) : NULL;
-    if (b)
-        middle = span(two, end, begin_2);
-    json_decref(a);
-    json_decref(b);
-    take_section(d, x, middle, close);
-    return true;
-}
-
 // ---- marked -----------------------------------------------------------------------------------------------------
 
-static void add_head(struct tool_format *f, struct str mark, enum tool_slot slot) {
+void derive_add_head(struct tool_format *f, struct str mark, enum tool_slot slot) {
     if (f->n_heads < TOOL_HEADS)
         f->heads[f->n_heads++] = (struct tool_head){mark, slot};
 }
@@ -238,22 +138,23 @@ static bool take_heads(struct deriver *d, struct shown *one, size_t arguments) {
     if (id != NOT_FOUND && id < arguments) {
         bool first = id < name;
         one->begin = first ? id : name;
-        add_head(f, STR(""), first ? TOOL_SLOT_ID : TOOL_SLOT_NAME);
-        add_head(f, first ? span(s, id_end, name) : span(s, name_end, id), first ? TOOL_SLOT_NAME : TOOL_SLOT_ID);
-        add_head(f, span(s, first ? name_end : id_end, arguments), TOOL_SLOT_ARGUMENTS);
+        derive_add_head(f, STR(""), first ? TOOL_SLOT_ID : TOOL_SLOT_NAME);
+        derive_add_head(f, first ? derive_span(s, id_end, name) : derive_span(s, name_end, id),
+                        first ? TOOL_SLOT_NAME : TOOL_SLOT_ID);
+        derive_add_head(f, derive_span(s, first ? name_end : id_end, arguments), TOOL_SLOT_ARGUMENTS);
         return true;
     }
     one->begin = name;
-    add_head(f, STR(""), TOOL_SLOT_NAME);
-    add_head(f, span(s, name_end, arguments), TOOL_SLOT_ARGUMENTS);
+    derive_add_head(f, STR(""), TOOL_SLOT_NAME);
+    derive_add_head(f, derive_span(s, name_end, arguments), TOOL_SLOT_ARGUMENTS);
     return true;
 }
 
 /* Arguments in JSON behind a name. */
 static bool take_json_arguments(struct deriver *d, struct shown *one, size_t name) {
     size_t value = find_from(one->text, name, WORD_VALUE), begin;
-    json_t *arguments = value == NOT_FOUND ? NULL : json_around(one->text, name, value, &begin, &one->end);
-    bool is = json_is_object(arguments) && is_arguments(arguments);
+    json_t *arguments = value == NOT_FOUND ? NULL : derive_json_around(one->text, name, value, &begin, &one->end);
+    bool is = json_is_object(arguments) && derive_is_arguments(arguments);
     json_decref(arguments);
     if (!is)
         return false;
@@ -281,16 +182,17 @@ static bool show_values(struct deriver *d, const struct shown *one, size_t name,
     v->key = find_from(s, name, WORD_KEY);
     size_t key_end = v->key + strlen(WORD_KEY);
     size_t value = v->key == NOT_FOUND ? NOT_FOUND : find_from(s, key_end, WORD_VALUE);
-    if (value == NOT_FOUND || !show_calls(d, calls_of(d, json_pack("{s:i}", WORD_KEY, atoi(WORD_NUMBER))), &number))
+    if (value == NOT_FOUND ||
+        !derive_show_calls(d, calls_of(d, json_pack("{s:i}", WORD_KEY, atoi(WORD_NUMBER))), &number))
         return false;
     size_t n_key = find_from(number, text_find(number, STR(WORD_NAME)), WORD_KEY);
     size_t n_value = n_key == NOT_FOUND ? NOT_FOUND : find_from(number, n_key, WORD_NUMBER);
     if (n_value == NOT_FOUND)
         return false;
     v->value_end = value + strlen(WORD_VALUE);
-    v->string_open = span(s, key_end, value);
+    v->string_open = derive_span(s, key_end, value);
     v->string_close = str_from(s, v->value_end);
-    v->number_open = span(number, n_key + strlen(WORD_KEY), n_value);
+    v->number_open = derive_span(number, n_key + strlen(WORD_KEY), n_value);
     v->number_close = str_from(number, n_value + strlen(WORD_NUMBER));
     return true;
 }
@@ -313,8 +215,8 @@ static bool take_literal(struct deriver *d, struct shown *one, const struct valu
     if (open == 0)
         return false;
     f->arguments = TOOL_ARGUMENTS_LITERAL;
-    f->arguments_open = span(one->text, open - 1, open);
-    f->arguments_close = span(one->text, end, end + 1);
+    f->arguments_open = derive_span(one->text, open - 1, open);
+    f->arguments_close = derive_span(one->text, end, end + 1);
     f->quote = quote.len == 1 ? STR("") : quote;
     one->end = end + 1;
     return take_heads(d, one, open - 1);
@@ -325,7 +227,7 @@ static bool take_tagged(struct deriver *d, struct shown *one, const struct value
     struct tool_format *f = d->f;
     struct str two;
     json_t *both = json_pack("{s:s, s:i}", WORD_KEY, WORD_VALUE, WORD_KEY_2, atoi(WORD_NUMBER));
-    if (!show_calls(d, calls_of(d, both), &two))
+    if (!derive_show_calls(d, calls_of(d, both), &two))
         return false;
     size_t value_end = find_from(two, text_find(two, STR(WORD_KEY)), WORD_VALUE);
     if (value_end == NOT_FOUND)
@@ -335,7 +237,7 @@ static bool take_tagged(struct deriver *d, struct shown *one, const struct value
     if (key_2 == NOT_FOUND)
         return false;
     size_t name_end = text_find(one->text, STR(WORD_NAME)) + strlen(WORD_NAME);
-    struct str first = span(one->text, name_end, v->key), between = span(two, value_end, key_2);
+    struct str first = derive_span(one->text, name_end, v->key), between = derive_span(two, value_end, key_2);
     size_t n_open = common_suffix(first, between);
     f->key_open = str_from(first, first.len - n_open);
     f->key_close = v->string_open;
@@ -361,7 +263,7 @@ static bool take_arguments(struct deriver *d, struct shown *one) {
 /* Between two calls: from the first one's last slot to the second one's first. */
 static struct str middle_of(struct deriver *d, const struct shown *one) {
     struct str two;
-    if (!show_calls(d, two_calls(d), &two))
+    if (!derive_show_calls(d, derive_two_calls(d), &two))
         return (struct str){0};
     // Up to its end the first call is written as it is alone, and so is what precedes the name of the second.
     size_t same = one->end;
@@ -372,7 +274,7 @@ static struct str middle_of(struct deriver *d, const struct shown *one) {
     size_t begin = d->f->heads[0].slot == TOOL_SLOT_ID && id != NOT_FOUND ? id : second;
     if (d->f->id == TOOL_ID_PATH)
         begin -= strlen("functions.");
-    return begin > same ? span(two, same, begin) : (struct str){0};
+    return begin > same ? derive_span(two, same, begin) : (struct str){0};
 }
 
 static bool take_marked(struct deriver *d, struct shown *one) {
@@ -382,7 +284,7 @@ static bool take_marked(struct deriver *d, struct shown *one) {
     f->style = TOOL_STYLE_MARKED;
     struct str middle = middle_of(d, one);
     f->one_call = !middle.ptr;
-    take_section(d, str_to(one->text, one->begin), middle, str_from(one->text, one->end));
+    derive_take_section(d, str_to(one->text, one->begin), middle, str_from(one->text, one->end));
     f->heads[0].mark = f->call_open;
     return true;
 }
@@ -393,19 +295,19 @@ static bool take_marked(struct deriver *d, struct shown *one) {
 static void find_id_form(struct deriver *d) {
     struct str tail;
     json_t *other = json_pack("[o]", derive_call(WORD_NAME, "call_1", derive_arguments(d, one_value())));
-    if (d->f->id == TOOL_ID_ANY && !show_calls(d, other, &tail))
+    if (d->f->id == TOOL_ID_ANY && !derive_show_calls(d, other, &tail))
         d->f->id = TOOL_ID_NINE;
 }
 
 void derive_calls(struct deriver *d) {
     struct shown one = {0};
-    if (!show_calls(d, calls_of(d, one_value()), &one.text)) {
+    if (!derive_show_calls(d, calls_of(d, one_value()), &one.text)) {
         d->f->refusal = "the template shows no calls";
         return;
     }
     size_t name = text_find(one.text, STR(WORD_NAME));
-    one.value = json_around(one.text, 0, name, &one.begin, &one.end);
-    bool found = one.value ? take_json(d, &one) : take_marked(d, &one);
+    one.value = derive_json_around(one.text, 0, name, &one.begin, &one.end);
+    bool found = one.value ? derive_json_calls(d, &one) : take_marked(d, &one);
     json_decref(one.value);
     if (!found) {
         d->f->style = TOOL_STYLE_NONE;

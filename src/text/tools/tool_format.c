@@ -34,6 +34,10 @@ static void find(struct deriver *d) {
 struct tool_format *tool_format_open(const struct chat_template *t, const struct chat_variant *v) {
     struct tool_format *f = xcalloc(1, sizeof *f);
     f->refusal = "the model has no chat template";
+    if (t && !v)
+        v = chat_template_named(t, "tool_use");
+    if (t && !v)
+        v = chat_template_named(t, "default");
     if (!v || !v->template)
         return f;
     struct deriver d = {.chat = t, .variant = v, .f = f};

@@ -5,7 +5,7 @@
  * between those words is what the model writes around them. A tokenizer that says it itself (response_template) is
  * believed first; a table of rows, recognised by texts of the template's source, is for what cannot be rendered.
  *
- *     struct tool_format *f = tool_format_open(chat, variant);      // once a model; never fails
+ *     struct tool_format *f = tool_format_open(chat, NULL);         // once a model; never fails
  *     if (f->style == TOOL_STYLE_NONE) ...                          // calls are not understood: tools are refused
  *     tool_parser_open(f, ...)                                      // tool_parser.h, for each answer
  *     tool_format_tag(f, tools, &choice, ...)                       // a grammar that makes calls valid
@@ -66,11 +66,12 @@ struct tool_format {
     struct str call_prefix; // may stand before calls that open without a mark
     bool one_call;          // a template that refuses more in a message
 
-    // JSON
+    // JSON. Its text, for grammars: heads and object_close, in array_open ... call_separator ... array_close
     bool in_array;
+    struct str array_open, array_close, object_close;
     struct str wrapper_key, name_key, arguments_key, id_key; // no name_key: the object is {N: A}
 
-    // MARKED; heads[0].mark is call_open
+    // MARKED: heads[0].mark is call_open. JSON: the object's text; none: as json.dumps writes it
     struct tool_head heads[TOOL_HEADS];
     size_t n_heads;
 
@@ -83,8 +84,9 @@ struct tool_format {
     enum tool_id id;
 };
 
-/* How a variant's model writes. A rendering that fails or costs too much tells nothing, so an odd template gives a
- * format without calls, whose refusal says why. v: chat_template_for's of a request with tools; NULL: no template. */
+/* How a variant's model writes; v NULL: the variant for requests with tools; t NULL: a model without a template. A
+ * rendering that fails or costs too much tells nothing, so an odd template gives a format without calls, whose refusal
+ * says why. */
 struct tool_format *tool_format_open(const struct chat_template *t, const struct chat_variant *v);
 void tool_format_free(struct tool_format *f); // NULL is fine
 

@@ -1,0 +1,246 @@
+/* tool_tag_arguments.c - see tool_tag.h. */
+#include "text/tools/tool_marks.h"
+#include "text/tools/tool_tag.h"
+
+#include <stdlib.h>
+
+// ---- sequences --------------------------------------------------------------------------------------------------
+
+static json_t *text_of(struct str s) { return json_stringn(s.ptr, s.len); }
+
+static json_t *constant(struct str s) { return json_pack("{s:s, s:o}", "type", "const_string", "value", text_of(s)); }
+
+void tag_text(struct tag_sequence *s, struct str text) { buf_str(&s->text, text); }
+
+static void flush(struct tag_sequence *s) {
+    if (!s->elements)
+        s->elements = json_array();
+    if (s->text.len)
+        json_array_append_new(s->elements, constant(buf_view(&s->text)));
+    buf_clear(&s->text);
+}
+
+void tag_add(struct tag_sequence *s, json_t *take_element) {
+    flush(s);
+    json_array_append_new(s->elements, take_element);
+}
+
+json_t *tag_finish(struct tag_sequence *s) {
+    flush(s);
+    if (json_array_size(s->elements) == 0)
+        json_array_append_new(s->elements, constant(STR("")));
+    json_t *all = json_array_size(s->elements) == 1
+                      ? json_incref(json_array_get(s->elements, 0))
+                      : json_pack("{s:s, s:O}", "type", "sequence", "elements", s->elements);
+    json_decref(s->elements);
+    buf_release(&s->text);
+    *s = (struct tag_sequence){0};
+    return all;
+}
+
+static json_t *or_nothing(json_t *take_element) {
+    return json_pack("{s:s, s:[o, o]}", "type", "or", "elements", take_element, constant(STR("")));
+}
+
+// ---- values -----------------------------------------------------------------------------------------------------
+
+static json_t *schema_element(json_t *take_schema) {
+    return json_pack("{s:s, s:o}", "type", "json_schema", "json_schema", take_schema);
+}
+
+/* A property's schema by itself, with what it may refer to. */
+static json_t *property_schema(const json_t *schema, const json_t *parameters) {
+    static const char *const places[] = {"$defs", "definitions"};
+    json_t *alone = json_copy((json_t *)schema);
+    for (size_t i = 0; json_is_object(alone) && i < ARRAY_LEN(places); i++)
+        if (json_object_get(parameters, places[i]))
+            json_object_set(alone, places[i], json_object_get(parameters, places[i]));
+    return alone;
+}
+
+static bool names_string(const json_t *type) {
+    return json_is_string(type) && strcmp(json_string_value(type), "string") == 0;
+}
+
+/* Whether a value is written without quotes: where its type may be a string. */
+static bool may_be_string(const json_t *schema) {
+    const json_t *type = json_object_get(schema, "type"), *values = json_object_get(schema, "enum");
+    bool is = names_string(type);
+    for (size_t i = 0; i < json_array_size(type); i++)
+        is |= names_string(json_array_get(type, i));
+    if (type)
+        return is;
+    for (size_t i = 0; i < json_array_size(values); i++)
+        is |= json_is_string(json_array_get(values, i));
+    return values ? is : json_is_string(json_object_get(schema, "const")) || !json_object_get(schema, "const");
+}
+
+static json_t *choice_of(const json_t *values, struct str close) {
+    json_t *all = json_array();
+    for (size_t i = 0; i < json_array_size(values); i++) {
+        const json_t *value = json_array_get(values, i);
+        char *text = json_is_string(value) ? NULL : json_dumps(value, JSON_ENCODE_ANY);
+        struct buf written = {0};
+        buf_str(&written, str_of(text ? text : json_string_value(value)));
+        buf_str(&written, close);
+        json_array_append_new(all, constant(buf_view(&written)));
+        buf_release(&written);
+        free(text);
+    }
+    return json_pack("{s:s, s:o}", "type", "or", "elements", all);
+}
+
+static enum status check_string(const json_t *schema, const char *key, bool strict, struct error *err) {
+    static const char *const bounds[] = {"pattern", "minLength", "maxLength", "format"};
+    for (size_t i = 0; strict && i < ARRAY_LEN(bounds); i++)
+        if (json_object_get(schema, bounds[i]))
+            return fail(err, ERR_UNSUPPORTED,
+                        "tools: \"%.40s\" of the string \"%.60s\" is not enforced in this model's form of calls, where "
+                        "strings have no quotes",
+                        bounds[i], key);
+    return OK;
+}
+
+/* A value and the mark behind it. */
+static enum status add_tagged_value(const struct tool_format *f, const json_t *schema, const json_t *parameters,
+                                    const char *key, bool strict, struct tag_sequence *out, struct error *err) {
+    const json_t *values = json_object_get(schema, "enum");
+    if (!may_be_string(schema)) {
+        tag_text(out, f->key_close_other.len ? f->key_close_other : f->key_close);
+        tag_add(out, schema_element(property_schema(schema, parameters)));
+        tag_text(out, f->value_close);
+        return OK;
+    }
+    tag_text(out, f->key_close);
+    if (values) {
+        tag_add(out, choice_of(values, f->value_close));
+        return OK;
+    }
+    TRY(check_string(schema, key, strict, err));
+    tag_add(out, json_pack("{s:s, s:s, s:{s:s}, s:o}", "type", "tag", "begin", "", "content", "type", "any_text", "end",
+                           text_of(f->value_close)));
+    return OK;
+}
+
+static enum status add_literal_value(const struct tool_format *f, const json_t *schema, const json_t *parameters,
+                                     const char *key, bool strict, struct tag_sequence *out, struct error *err) {
+    bool quoted = f->quote.len && names_string(json_object_get(schema, "type")) && !json_object_get(schema, "enum");
+    if (quoted) {
+        TRY(check_string(schema, key, strict, err));
+        tag_add(out, json_pack("{s:s, s:o, s:{s:s}, s:o}", "type", "tag", "begin", text_of(f->quote), "content", "type",
+                               "any_text", "end", text_of(f->quote)));
+    } else {
+        tag_add(out, schema_element(property_schema(schema, parameters)));
+    }
+    return OK;
+}
+
+// ---- keys -------------------------------------------------------------------------------------------------------
+
+static bool is_required(const json_t *parameters, const char *key) {
+    const json_t *required = json_object_get(parameters, "required");
+    for (size_t i = 0; i < json_array_size(required); i++) {
+        const json_t *name = json_array_get(required, i);
+        if (json_is_string(name) && strcmp(json_string_value(name), key) == 0)
+            return true;
+    }
+    return false;
+}
+
+/* Each key at most once, in the schema's order. */
+static enum status add_tagged(const struct tool_format *f, const json_t *parameters, bool strict,
+                              struct tag_sequence *out, struct error *err) {
+    const char *key;
+    json_t *schema;
+    json_object_foreach(json_object_get(parameters, "properties"), key, schema) {
+        struct tag_sequence one = {0};
+        tag_text(&one, f->key_open);
+        tag_text(&one, str_of(key));
+        enum status st = add_tagged_value(f, schema, parameters, key, strict, &one, err);
+        json_t *element = tag_finish(&one);
+        if (st != OK) {
+            json_decref(element);
+            return st;
+        }
+        tag_add(out, is_required(parameters, key) ? element : or_nothing(element));
+    }
+    return OK;
+}
+
+/* key=value, with commas between: the required ones first, each of the others behind a comma of its own. Where none is
+ * required the first of the others has none, whichever that is. */
+static enum status add_one_literal(const struct tool_format *f, const json_t *parameters, const char *key, bool comma,
+                                   bool strict, struct tag_sequence *out, struct error *err) {
+    bool python = str_eq(f->arguments_open, STR("("));
+    if (comma)
+        tag_text(out, python ? STR(", ") : STR(","));
+    tag_text(out, str_of(key));
+    tag_text(out, python ? STR("=") : STR(":"));
+    const json_t *schema = json_object_get(json_object_get(parameters, "properties"), key);
+    return add_literal_value(f, schema, parameters, key, strict, out, err);
+}
+
+static enum status add_optional_literal(const struct tool_format *f, const json_t *parameters, const char *key,
+                                        bool strict, struct tag_sequence *out, struct error *err) {
+    struct tag_sequence one = {0};
+    enum status st = add_one_literal(f, parameters, key, true, strict, &one, err);
+    json_t *element = tag_finish(&one);
+    if (st == OK)
+        tag_add(out, or_nothing(element));
+    else
+        json_decref(element);
+    return st;
+}
+
+/* Those from `first` on, behind others. */
+static enum status add_rest(const struct tool_format *f, const json_t *parameters, const char *first, bool required,
+                            bool strict, struct tag_sequence *out, struct error *err) {
+    const char *key;
+    json_t *schema;
+    bool begun = !first;
+    json_object_foreach(json_object_get(parameters, "properties"), key, schema) {
+        if (begun && is_required(parameters, key) == required)
+            TRY(required ? add_one_literal(f, parameters, key, out->elements || out->text.len, strict, out, err)
+                         : add_optional_literal(f, parameters, key, strict, out, err));
+        begun |= first && strcmp(key, first) == 0;
+    }
+    return OK;
+}
+
+static enum status add_literal(const struct tool_format *f, const json_t *parameters, bool strict,
+                               struct tag_sequence *out, struct error *err) {
+    struct tag_sequence inner = {0};
+    enum status st = add_rest(f, parameters, NULL, true, strict, &inner, err);
+    const char *key;
+    json_t *schema;
+    if (st == OK && (inner.elements || inner.text.len)) {
+        st = add_rest(f, parameters, NULL, false, strict, &inner, err);
+    } else if (st == OK) {
+        json_t *choices = json_pack("[o]", constant(STR("")));
+        json_object_foreach(json_object_get(parameters, "properties"), key, schema) {
+            struct tag_sequence from = {0};
+            if (st == OK)
+                st = add_one_literal(f, parameters, key, false, strict, &from, err);
+            if (st == OK)
+                st = add_rest(f, parameters, key, false, strict, &from, err);
+            json_array_append_new(choices, tag_finish(&from));
+        }
+        tag_add(&inner, json_pack("{s:s, s:o}", "type", "or", "elements", choices));
+    }
+    tag_text(out, f->arguments_open);
+    tag_add(out, tag_finish(&inner));
+    tag_text(out, f->arguments_close);
+    return st;
+}
+
+enum status tag_arguments(const struct tool_format *f, const json_t *function, bool strict, struct tag_sequence *out,
+                          struct error *err) {
+    json_t *parameters = json_object_get(function, "parameters");
+    bool described = json_is_object(parameters) && json_object_size(parameters);
+    if (f->style != TOOL_STYLE_MARKED || f->arguments == TOOL_ARGUMENTS_JSON) {
+        tag_add(out, schema_element(described ? json_incref(parameters) : json_pack("{s:s}", "type", "object")));
+        return OK;
+    }
+    return f->arguments == TOOL_ARGUMENTS_TAGGED ? add_tagged(f, parameters, strict, out, err)
+                                                 : add_literal(f, parameters, strict, out, err);
+}
