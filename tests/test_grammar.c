@@ -27,6 +27,9 @@ static const struct {
     {GRAMMAR_GBNF, "root ::= <think> [a-z ]* </think> \"{\" [0-9]{2,} \"}\""}, // special tokens
     {GRAMMAR_GBNF, "root ::= (p \",\"){2,5} p\np ::= [a-c] p | [a-c]"},        // a counter over a rule
     {GRAMMAR_GBNF, "root ::= \"\xC3\xA9t\xC3\xA9\" [^a-z\xC3\xA9]{1,3}"},      // cut characters
+    {GRAMMAR_LARK, "start: (value \",\")* value\nvalue: \"[\" [value (\",\" value)*] \"]\" | NUMBER | ESCAPED_STRING\n"
+                   "%import common (NUMBER, ESCAPED_STRING, WS)\n%ignore WS"},
+    {GRAMMAR_LARK, "start: \"a\"i~2..3 B <think>?\nB.2: /b|c/i \"x\"..\"z\" -> named"},
     {GRAMMAR_REGEX, "(a|ab)(c|bcd)(d*)"},
     {GRAMMAR_REGEX, "\"name\": \"[^\"]{1,40}\", \"about\": \"[^\"\\n]*\", \"n\": -?\\d+"},
     {GRAMMAR_REGEX, "(?!.*ab)(?=.*c)[abc]{2,12}"},
@@ -262,6 +265,16 @@ static void what_is_refused_is_named(void **state) {
         {GRAMMAR_GBNF, "root ::= \"a\"\nroot ::= \"b\"", "second definition", ERR_FORMAT},
         {GRAMMAR_GBNF, "root ::= root \"a\"", "no text", ERR_FORMAT},
         {GRAMMAR_GBNF, "root ::= \"\\q\"", "\\q", ERR_FORMAT},
+        {GRAMMAR_LARK, "start: a{b}", "templates", ERR_UNSUPPORTED},
+        {GRAMMAR_LARK, "%declare X\nstart: X", "%declare", ERR_UNSUPPORTED},
+        {GRAMMAR_LARK, "start[stop=\"x\"]: \"a\"", "attributes", ERR_UNSUPPORTED},
+        {GRAMMAR_LARK, "%import python.X\nstart: X", "python", ERR_UNSUPPORTED},
+        {GRAMMAR_LARK, "%import common.NOTHING\nstart: NOTHING", "NOTHING", ERR_UNSUPPORTED},
+        {GRAMMAR_LARK, "start: /a/m", "flag", ERR_UNSUPPORTED},
+        {GRAMMAR_LARK, "start: X", "no rule X", ERR_FORMAT},
+        {GRAMMAR_LARK, "x: \"a\"", "start", ERR_FORMAT},
+        {GRAMMAR_LARK, "start: \"a\n", "line 1", ERR_FORMAT},
+        {GRAMMAR_LARK, "start: X\nX: y\ny: \"b\"", "a rule: y", ERR_FORMAT},
         {GRAMMAR_CHOICE, "[]", "at least one", ERR_FORMAT},
         {GRAMMAR_CHOICE, "[1]", "choice 0", ERR_FORMAT},
     };

@@ -9,8 +9,10 @@ static void put_tokens(const struct token_trie *t, const struct token_node *node
         set_bit(bits, id);
 }
 
-/* Walks nodes [first, end), siblings and what is below them, from a config, and sets what is allowed. */
-static void walk(struct shared *s, uint32_t config, uint32_t first, uint32_t end, uint32_t *bits) {
+/* Walks nodes [first, end), siblings and what is below them, from a config, and sets what is allowed. first_bytes:
+ * those that lead on from the config. */
+static void walk(struct shared *s, uint32_t config, const struct rx_set *first_bytes, uint32_t first, uint32_t end,
+                 uint32_t *bits) {
     const struct token_trie *t = s->trie;
     uint32_t *stack = s->walk, *ends = s->walk + t->max_depth + 2;
     uint32_t depth = 0;
@@ -20,6 +22,10 @@ static void walk(struct shared *s, uint32_t config, uint32_t first, uint32_t end
         while (i >= ends[depth])
             depth--;
         const struct token_node *node = &t->nodes[i];
+        if (depth == 0 && !rx_set_has(first_bytes, node->byte)) {
+            i += node->skip;
+            continue;
+        }
         uint32_t next = config_step(s->machine, stack[depth], node->byte);
         if (!next) {
             i += node->skip;
@@ -42,11 +48,52 @@ static void put_specials(struct shared *s, const struct config *c, uint32_t *bit
     }
 }
 
+/* The table of a state; NULL where a limit is met. */
+static const struct mask_table *table_for(struct shared *s, rx_id state) {
+    uint32_t *known = number_map_find(&s->table_of, state);
+    if (known)
+        return s->tables.at[*known];
+    struct mask_table *table = mask_table_get(s->trie, s->machine->rx, state);
+    if (!table)
+        return NULL;
+    VEC_PUSH(s->tables, table);
+    number_map_put(&s->table_of, state, (uint32_t)s->tables.n - 1);
+    return table;
+}
+
+static void put_stay(const struct mask_table *table, uint32_t *bits, int32_t n_words) {
+    if (table->stay)
+        for (int32_t w = 0; w < n_words; w++)
+            bits[w] |= table->stay[w];
+    for (uint32_t i = 0; i < table->n_few; i++)
+        set_bit(bits, table->few[i]);
+}
+
+/* What one thread allows. */
+static void put_thread(struct shared *s, struct thread thread, uint32_t *bits) {
+    const struct token_trie *t = s->trie;
+    const struct mask_table *table = table_for(s, thread.at);
+    if (!table)
+        return;
+    put_stay(table, bits, t->n_words);
+    if (table->n_exits == 0)
+        return;
+    uint32_t row = row_advance(s->machine, thread.row, thread.terminal);
+    if (!row)
+        return;
+    uint32_t config = config_of_row(s->machine, row);
+    struct rx_set first = config_first_bytes(s->machine, config);
+    for (uint32_t i = 0; i < table->n_exits && s->machine->failed == OK; i++)
+        walk(s, config, &first, table->exits[i] + 1, table->exits[i] + t->nodes[table->exits[i]].skip, bits);
+}
+
 static void find_mask(struct shared *s, uint32_t config, uint32_t *bits) {
     const struct token_trie *t = s->trie;
     memset(bits, 0, (size_t)t->n_words * sizeof *bits);
-    walk(s, config, 0, t->n_nodes, bits);
     const struct config c = s->machine->configs.at[config];
+    for (uint32_t i = 0; i < c.n && s->machine->failed == OK; i++)
+        if (s->machine->net->terminals[s->machine->threads.at[c.first + i].terminal].rx != RX_NEVER)
+            put_thread(s, s->machine->threads.at[c.first + i], bits);
     put_specials(s, &c, bits);
     for (int32_t i = 0; i < t->n_ends; i++)
         bits[t->ends[i] / 32] &= ~(1u << (t->ends[i] % 32));

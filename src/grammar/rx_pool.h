@@ -89,8 +89,8 @@ rx_id rx_derive(struct rx_pool *pool, rx_id a, uint8_t byte);                   
 
 uint32_t rx_row_make(struct rx_pool *pool, rx_id state); // with dead targets taken out
 static inline const struct rx_row *rx_row_get(struct rx_pool *pool, rx_id state) {
-    const struct rx_node *n = &pool->nodes[state];
-    return &pool->rows[n->clean ? n->row : rx_row_make(pool, state)];
+    uint32_t row = pool->nodes[state].clean ? pool->nodes[state].row : rx_row_make(pool, state);
+    return &pool->rows[row];
 }
 static inline rx_id rx_step(struct rx_pool *pool, rx_id state, uint8_t byte) {
     const struct rx_row *row = rx_row_get(pool, state);

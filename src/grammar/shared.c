@@ -63,6 +63,10 @@ static void shared_free(struct shared *s) {
     free(s->chosen);
     free(s->masks);
     free(s->slots);
+    for (size_t i = 0; i < s->tables.n; i++)
+        mask_table_put(s->trie, s->tables.at[i]);
+    free(s->tables.at);
+    free(s->table_of.slots);
     free(s->walk);
     machine_free(s->machine);
     token_trie_free(s->trie);

@@ -6,7 +6,7 @@
 
 #include "grammar/grammar.h"
 #include "grammar/machine/machine.h"
-#include "grammar/trie.h"
+#include "grammar/mask_table.h"
 
 #include <pthread.h>
 
@@ -32,6 +32,8 @@ struct shared {
     uint32_t *masks;                // [n_slots][n_words]
     struct mask_slot *slots;
     int32_t n_slots, max_slots, hand;
+    struct number_map table_of; // state of a terminal -> its table
+    VEC(struct mask_table *) tables;
     uint32_t *walk; // [2][max_depth + 2], of a walk: configs, and ends of subtrees
 };
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "base/arena.h"
+#include "grammar/numbers.h"
 #include "grammar/vocabulary.h"
 
 #include <pthread.h>
@@ -38,4 +39,8 @@ struct token_trie {
     atomic_int references;
     pthread_mutex_t lock; // of what follows
     struct arena memory;
+    struct mask_table **tables; // of terminals' states (mask_table.h)
+    uint32_t n_tables, cap_tables;
+    struct number_index table_index;
+    size_t table_bytes;
 };

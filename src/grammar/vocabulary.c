@@ -1,5 +1,5 @@
 /* vocabulary.c - see vocabulary.h, and trie.h for what walks it. */
-#include "grammar/trie.h"
+#include "grammar/mask_table.h"
 
 #include <stdlib.h>
 
@@ -137,6 +137,7 @@ struct token_trie *token_trie_hold(struct token_trie *t) {
 void token_trie_free(struct token_trie *t) {
     if (!t || atomic_fetch_sub(&t->references, 1) != 1)
         return;
+    mask_tables_free(t);
     pthread_mutex_destroy(&t->lock);
     arena_release(&t->memory);
     free(t->nodes);
@@ -160,5 +161,9 @@ int32_t token_trie_special(const struct token_trie *t, struct str name) {
 }
 
 size_t token_trie_bytes(struct token_trie *t) {
-    return sizeof *t + t->n_nodes * sizeof *t->nodes + (size_t)t->n_vocab * (sizeof *t->text_of + 8) + t->memory.used;
+    pthread_mutex_lock(&t->lock);
+    size_t tables = t->table_bytes;
+    pthread_mutex_unlock(&t->lock);
+    return sizeof *t + t->n_nodes * sizeof *t->nodes + (size_t)t->n_vocab * (sizeof *t->text_of + 8) + t->memory.used +
+           tables;
 }

@@ -166,9 +166,9 @@ static uint32_t references(struct ebnf *e, ebnf_id id, uint32_t *put) {
     return count;
 }
 
-/* Finds the regular rules, those without references first (Kahn's order); rules in a circle are never reached. small:
- * only such as make good terminals. */
-static void find_regular(struct ebnf *e, bool small) {
+/* Finds the regular rules, those without references first (Kahn's order); rules in a circle are never reached. Only
+ * such as make good terminals count. */
+static void find_regular(struct ebnf *e) {
     uint32_t n = e->n_rules, n_queue = 0, total = 0;
     uint32_t *first = xcalloc(n + 2, sizeof *first), *queue = xmalloc((n + 1) * sizeof *queue);
     for (uint32_t r = 0; r < n; r++) {
@@ -192,7 +192,7 @@ static void find_regular(struct ebnf *e, bool small) {
             queue[n_queue++] = r;
     for (; at < n_queue; at++) {
         struct ebnf_rule *r = &e->rules[queue[at]];
-        r->regular = as_rx(e, r->body, &r->rx) && (!small || stretches_good_terminal(ir_rx(e->ir), r->rx));
+        r->regular = as_rx(e, r->body, &r->rx) && stretches_good_terminal(ir_rx(e->ir), r->rx);
         if (r->regular)
             for (uint32_t i = first[queue[at]]; i < first[queue[at] + 1]; i++)
                 if (--e->rules[users[i]].waiting == 0)
@@ -203,15 +203,6 @@ static void find_regular(struct ebnf *e, bool small) {
     free(to);
     free(users);
 }
-
-bool ebnf_regular(struct ebnf *e, struct str rule, rx_id *out) {
-    uint32_t at = rule_of(e, rule);
-    const struct ebnf_rule *r = &e->rules[at];
-    *out = r->rx;
-    return r->regular;
-}
-
-void ebnf_find_regular(struct ebnf *e) { find_regular(e, false); }
 
 // ---- the intermediate form --------------------------------------------------------------------------------------
 
@@ -262,7 +253,7 @@ enum status ebnf_finish(struct ebnf *e, struct str root, ir_id *out, struct erro
             return fail(err, ERR_FORMAT, "the grammar has no rule %.*s", (int)MIN(e->rules[r].name.len, 100),
                         e->rules[r].name.ptr);
     TRY(ir_check(e->ir, err));
-    find_regular(e, true);
+    find_regular(e);
     for (uint32_t r = 0; r < e->n_rules; r++)
         e->rules[r].ir = ir_rule(e->ir, e->rules[r].name.ptr);
     for (uint32_t r = 0; r < e->n_rules; r++)

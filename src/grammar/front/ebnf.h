@@ -28,8 +28,3 @@ bool ebnf_defined(struct ebnf *e, struct str rule);
 
 /* The text of a rule; ERR_FORMAT if it, or one that it needs, has no body. */
 enum status ebnf_finish(struct ebnf *e, struct str root, ir_id *out, struct error *err);
-
-/* Whether the rule is regular, as one expression in *out, however large: what a terminal of Lark must be. */
-/* Finds which rules are regular, for ebnf_regular. */
-void ebnf_find_regular(struct ebnf *e);
-bool ebnf_regular(struct ebnf *e, struct str rule, rx_id *out);
