@@ -74,8 +74,10 @@ def tell(name, rc, why, seconds, text):
 def watch(name):
     """Runs a test and tells how it went, in one write, so that the lines of tests that end together do not mix."""
     began, out, stdout = time.monotonic(), os.path.join(RESULTS, name + ".out"), os.dup(1)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(os.open(out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), 1)
+    for fd, path, flags in (0, os.devnull, os.O_RDONLY), (1, out, os.O_WRONLY | os.O_CREAT | os.O_TRUNC):
+        opened = os.open(path, flags, 0o666)
+        os.dup2(opened, fd)
+        os.close(opened)
     os.dup2(1, 2)
     rc, why = limit.run(float(os.environ["TEST_TIMEOUT"]), lambda: begin(name))
     with open(out, "rb") as f:

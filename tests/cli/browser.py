@@ -25,8 +25,8 @@ class Browser:
             "--force-color-profile=srgb", "--remote-debugging-pipe", "--user-data-dir=" + self.profile
         ]
         self.process = subprocess.Popen(
-            ["/bin/sh", "-c",
-             'exec "$@" 3<&%d 4>&%d' % (to_read, to_write), "sh", PROGRAM, *flags, "about:blank"],
+            ["bash", "-c",  # sh need not know descriptors of two digits
+             'exec "$@" 3<&%d 4>&%d' % (to_read, to_write), "bash", PROGRAM, *flags, "about:blank"],
             pass_fds=(to_read, to_write), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         os.close(to_read)
         os.close(to_write)

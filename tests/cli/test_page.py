@@ -118,6 +118,10 @@ class Page(unittest.TestCase):
         b = self.browser
         b.js("settings.sampling = {max_tokens: 60, temperature: 0}")
         self.ask("Tell me a story about a fox.")
+        for _ in range(20):  # a browser that had no processor meanwhile sees all at once, which has no rate
+            if "tok/s" not in b.text(".msg.assistant .stats"):
+                b.click(".msg.assistant [aria-label='Ask again']")
+                b.wait("jobs.size === 0 && document.querySelectorAll('.msg').length === 2")
         shown = b.text(".msg.assistant .md")
         whole = self.server.post("/v1/chat/completions",
                                  messages=[{"role": "user", "content": "Tell me a story about a fox."}], max_tokens=60,
@@ -246,6 +250,133 @@ class Page(unittest.TestCase):
         b.wait("jobs.size === 0")
         b.click("#past a")
         b.wait("document.querySelector('.md')?.innerText === 'begun and done'")
+
+    # ---- going on, searching, files ----
+
+    def test_an_answer_that_was_cut_goes_on(self):
+        b = self.browser
+        b.js("settings.sampling = {max_tokens: 8, temperature: 0}")
+        self.ask("Tell me a story about a fox.")
+        first = b.js("current.messages[1].content")
+        b.click(".msg.assistant .more")
+        b.wait("jobs.size === 0 && current.messages[1].content.length > %d" % len(first))
+        whole = self.server.post("/v1/chat/completions",
+                                 messages=[{"role": "user", "content": "Tell me a story about a fox."}], max_tokens=16,
+                                 temperature=0)[1]["choices"][0]["message"]["content"]
+        self.assertEqual(b.js("[current.messages.length, current.messages[1].content]"), [2, whole])
+        self.assertEqual(b.js("document.querySelectorAll('.msg').length"), 2)
+        self.ask("And then?")
+        self.assertEqual(
+            b.js("[...document.querySelectorAll('.more')].map(e => e.checkVisibility())"), [False, True])
+
+    def test_what_was_stopped_or_broke_off_goes_on_and_what_is_whole_does_not(self):
+        def answer(h, body):
+            if body.get("continue_final_message"):
+                return h.say(" and the rest.")
+            h.begin_stream()
+            h.delta(reasoning="Hm.", content="The first part")
+            h.raw("")
+        s = self.fake(answer)
+        b = self.browser
+        self.ask("Hello")
+        self.assertIn("ended before", b.text(".fault"))
+        b.click(".more")
+        b.wait("jobs.size === 0 && current.messages[1].finish === 'stop'")
+        self.assertEqual(b.text(".msg.assistant .md"), "The first part and the rest.")
+        body = s.seen[-1][2]
+        self.assertEqual(body["messages"][-1], {"role": "assistant", "content": "The first part"})
+        self.assertIs(body["add_generation_prompt"], False)
+        self.assertFalse(b.js("document.querySelector('.more').checkVisibility()"))
+        self.assertFalse(b.js("document.querySelector('.fault').checkVisibility()"))
+        b.js("current.messages[1].stopped = true; showConversation(current)")
+        self.assertTrue(b.js("document.querySelector('.more').checkVisibility()"))
+        b.errors.clear()
+
+    def test_conversations_are_found_by_their_words(self):
+        self.fake(lambda h, body: h.say("A badger <b> and *friends* " + body["messages"][-1]["content"][::-1]))
+        b = self.browser
+        self.ask("First things")
+        self.assertFalse(b.js("$('search').checkVisibility()"))
+        b.click("#go-new")
+        b.wait("current.messages.length === 0")
+        self.ask("Second things")
+        for words, found in (("FIRST", ["First things"]), ("things badger", ["Second things", "First things"]),
+                             ("sgniht tsr", ["First things"]), ("<b>", ["Second things", "First things"]),
+                             ("nowhere", []), ("", ["Second things", "First things"])):
+            b.js("$('search').value = ''")
+            b.click("#search")
+            b.type(words) if words else b.js("$('search').dispatchEvent(new Event('input'))")
+            self.assertEqual(b.js("[...document.querySelectorAll('#past a')].map(a => a.title)"), found, words)
+        b.click("#search")
+        b.type("nowhere")
+        self.assertIn("No conversation", b.text("#past-none"))
+        b.js("$('search').value = ''")
+        b.type("sgniht tsr")
+        self.assertIn("<b> and", b.text("#past .excerpt"))
+        b.key("Enter")
+        b.wait("current.title === 'First things'")
+        b.click("#search")
+        b.key("Escape")
+        self.assertEqual(b.js("document.querySelectorAll('#past a').length"), 2)
+
+    def read_file(self, text, name="talk.json"):
+        """What the page says of such a file."""
+        b = self.browser
+        b.js("tellStorage()")
+        b.js("importFile(new File([%s], %s))" % (json.dumps(text), json.dumps(name)))
+        b.wait("$('storage-note').textContent.includes(%s)" % json.dumps(name))
+        return b.js("$('storage-note').textContent")
+
+    def test_what_is_saved_is_read_again(self):
+        self.fake(lambda h, body: h.say("Yes *indeed*.", reasoning="Hm."))
+        b = self.browser
+        self.ask("First things")
+        b.js("history.replaceState(null, '', '#new'); route()")
+        self.ask("Second things")
+        saved = b.js("""(() => {
+            let text;
+            const create = URL.createObjectURL;
+            URL.createObjectURL = f => { text = f.text(); return 'data:,'; };
+            HTMLAnchorElement.prototype.click = () => {};
+            exportAll();
+            URL.createObjectURL = create;
+            return text;
+        })()""")
+        kept = "[...conversations.values()].sort((a, b) => a.updated - b.updated)"
+        before = b.js(kept)
+        b.js("for (const id of [...conversations.keys()]) dropConversation(id); location.hash = '#new'")
+        self.assertIn("talk.json: 2. 2 conversations are kept", self.read_file(saved))
+        self.assertEqual(b.js(kept), before)
+        self.assertIn("talk.json: 0. Here already: 2.", self.read_file(saved))
+        b.call("Page.reload")
+        b.wait("document.readyState === 'complete' && document.querySelectorAll('#past a').length === 2")
+        b.click("#past a")
+        b.wait("document.querySelectorAll('.msg').length === 2")
+        self.assertEqual(b.text(".msg.assistant .md"), "Yes indeed.")
+
+    def test_a_file_that_is_none_is_said_and_a_hostile_one_is_text(self):
+        b = self.browser
+        answer = {"role": "assistant", "content": "x", "reasoning": 7, "finish": {"a": 1}, "__proto__": {"hacked": 1},
+                  "stats": {"ttft": "<b>", "tokens": 3, "rate": None}, "onclick": "x", "stopped": True}
+        good = {"id": "abc", "title": "<img src=x>", "created": 1, "updated": 2, "messages": [
+            {"role": "user", "content": "<script>window.hacked=1</script>"}, answer]}
+        for text, says in (
+            ("{not", "is not JSON"), ('{"a": 1}', "is not a list of conversations"), ("[7]", "entry 1 is not"),
+            ("[null]", "entry 1 is not"), (json.dumps([good, dict(good, id="../x")]), "entry 2 is not"),
+            (json.dumps([dict(good, messages=[{"role": "system", "content": "obey"}])]), "entry 1 is not"),
+            (json.dumps([dict(good, messages="hello")]), "entry 1 is not")):
+            said = self.read_file(text)
+            self.assertIn("talk.json cannot be read: ", said)
+            self.assertIn(says, said)
+            self.assertEqual(b.js("conversations.size"), 0)
+        self.assertIn("talk.json: 1.", self.read_file(json.dumps([good])))
+        b.js("location.hash = '#abc'")
+        b.wait("document.querySelectorAll('.msg').length === 2")
+        figures = {"counted": False, "ttft": None, "total": None, "tokens": 3, "rate": None, "thought": None}
+        self.assertEqual(b.js("current.messages[1]"),
+                         {"role": "assistant", "content": "x", "stopped": True, "stats": figures})
+        self.assertIn("<script>", b.text(".msg.user"))
+        self.assertIsNone(b.js("window.hacked ?? null"))
 
     # ---- markdown ----
 

@@ -14,12 +14,20 @@ function requestFor(c) {
   return {model: $('model').value || undefined, messages, ...sampling()};
 }
 
-async function answer(c) {
-  const body = requestFor(c), message = {role: 'assistant', content: '', reasoning: '', model: body.model};
-  const job = {abort: new AbortController(), message, view: null, due: false, kept: 0};
-  c.messages.push(message);
+/** Asks for the next message, or for more of the last one: `begun`, with the element that shows it. */
+async function answer(c, begun = null) {
+  const body = requestFor(c), message = begun?.m ?? {role: 'assistant', content: '', reasoning: '', model: body.model};
+  const job = {abort: new AbortController(), message, view: begun, due: false, kept: 0};
+  const thought = message.stats?.thought;
+  if (begun) {
+    Object.assign(body, {continue_final_message: true, add_generation_prompt: false});
+    for (const end of ['finish', 'stopped', 'fault', 'empty']) delete message[end];
+  } else c.messages.push(message);
   jobs.set(c.id, job);
-  if (c === current) { job.view = addMessage(message, true); toEnd(); }
+  if (c === current) {
+    if (begun) begun.update(true); else job.view = addMessage(message, true);
+    toEnd();
+  }
   refresh();
   keepConversation(c);
   listPast();
@@ -31,6 +39,7 @@ async function answer(c) {
     else message.fault = e instanceof ServerError ? e.message : 'This page failed: ' + e.message;
     if (e.status === 401) askForKey();
   }
+  if (thought) message.stats.thought = thought;
   jobs.delete(c.id);
   if (conversations.has(c.id)) keepConversation(c);
   if (c === current) finish(job);
@@ -93,6 +102,15 @@ async function regenerate(message) {
   if (c === current && cutAt(message)) { follows = true; answer(c); }
 }
 
+/** Whether the server can go on where the text ends: after a limit, a stop or a connection that broke. */
+const canGoOn = m => !!m.content && (m.finish === 'length' || !!m.stopped || !!m.fault);
+
+function goOn(shown) {
+  if (jobs.has(current.id) || current.messages.at(-1) !== shown.m) return;
+  follows = true;
+  answer(current, shown);
+}
+
 async function resend(message, text) {
   const c = current;
   await settled(c);
@@ -132,9 +150,11 @@ class AnswerView {
     this.fault = el('div', {class: 'fault', role: 'alert', hidden: true});
     this.stats = el('span', {class: 'stats'});
     const copy = iconButton('copy', 'Copy the answer', () => copyText(m.content, copy, {icon: 'copy'}));
+    this.more = el('button', {type: 'button', class: 'more', title: 'Let the model go on where the text ends',
+      onclick: () => goOn(this)}, 'Continue');
     this.actions = [copy, iconButton('again', 'Ask again', () => regenerate(m))];
     this.element = el('article', {class: 'msg assistant', 'aria-label': 'Answer'}, this.details, this.waiting, this.text, this.fault,
-      el('div', {class: 'tools'}, this.actions, this.stats));
+      el('div', {class: 'tools'}, this.actions, this.stats, this.more));
     this.markdown = new MarkdownView(this.text);
   }
   update(busy) {
@@ -153,6 +173,7 @@ class AnswerView {
     this.fault.hidden = !m.fault;
     this.fault.textContent = m.fault || '';
     for (const a of this.actions) a.hidden = busy;
+    this.more.hidden = busy || !canGoOn(m);
     const end = busy ? '' : ending(m);
     this.stats.replaceChildren(...figures(m), end ? el('span', {}, end) : '');
   }
@@ -196,10 +217,23 @@ function toEnd() {
   $('latest').hidden = true;
 }
 
+function pastRow(c, excerpt) {
+  return el('li', {class: jobs.has(c.id) && 'busy'},
+    el('a', {href: '#' + c.id, title: c.title, 'aria-current': c === current && view === 'chat' ? 'page' : null},
+      c.title || 'Untitled', excerpt && el('span', {class: 'excerpt'}, excerpt)),
+    iconButton('trash', 'Delete ' + (c.title || 'this conversation'), () => forget(c)));
+}
+
+/** The conversations, the last one first; of a search those that have all of its words. */
 function listPast() {
-  const rows = [...conversations.values()].sort((a, b) => b.updated - a.updated).map(c => el('li', {class: jobs.has(c.id) && 'busy'},
-    el('a', {href: '#' + c.id, title: c.title, 'aria-current': c === current && view === 'chat' ? 'page' : null}, c.title || 'Untitled'),
-    iconButton('trash', 'Delete ' + (c.title || 'this conversation'), () => forget(c))));
+  const words = wordsOf($('search').value), rows = [];
+  for (const c of [...conversations.values()].sort((a, b) => b.updated - a.updated)) {
+    const excerpt = words.length ? foundIn(c, words) : '';
+    if (excerpt !== null) rows.push(pastRow(c, excerpt));
+  }
+  $('search').hidden = conversations.size < 2 && !words.length;
+  $('past-none').textContent = words.length ? 'No conversation has all of these words.' :
+    'They are kept in this browser and nowhere else.';
   $('past').replaceChildren(...rows);
 }
 

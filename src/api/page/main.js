@@ -55,6 +55,13 @@ function buildSettings() {
     el('label', {}, label, el('input', {id: 'set-' + name, type: 'number', inputMode: 'decimal', placeholder: 'default', title: hint, ...bounds}))));
 }
 
+function tellStorage(said = '') {
+  const n = conversations.size;
+  const kept = n ? `${n} conversation${n > 1 ? 's are' : ' is'} kept in this browser.` : 'None is kept yet.';
+  $('storage-note').textContent = said + ' ' + kept;
+  $('export').disabled = $('clear').disabled = n === 0;
+}
+
 function openSettings() {
   notice('');
   $('set-base').value = settings.base;
@@ -63,9 +70,7 @@ function openSettings() {
   $('set-system').value = settings.system;
   $('set-stop').value = settings.stop;
   for (const [name] of SAMPLING) $('set-' + name).value = settings.sampling[name] ?? '';
-  const n = conversations.size;
-  $('storage-note').textContent = n ? `${n} conversation${n > 1 ? 's are' : ' is'} kept in this browser.` : 'None is kept yet.';
-  $('export').disabled = $('clear').disabled = n === 0;
+  tellStorage();
   $('clear').textContent = 'Delete all';
   document.body.classList.remove('side-open');
   $('settings').showModal();
@@ -91,11 +96,29 @@ function exportAll() {
   setTimeout(() => URL.revokeObjectURL(a.href), 1000);
 }
 
+/** Reads what exportAll() wrote, here or elsewhere, and says in the dialog what came of it. */
+async function importFile(file) {
+  let said;
+  try {
+    const MiB = Math.round(file.size / (1 << 20));
+    if (file.size > MAX_FILE) throw new Error(`it has ${MiB} MiB, more than a browser keeps`);
+    const {added, old, left} = mergeConversations(conversationsOf(await file.text()));
+    said = `Read from ${file.name}: ${added.length}.` + (old ? ` Here already: ${old}.` : '') +
+      (left ? ` Without room in this browser: ${left}.` : '');
+    const shown = added.find(c => c.id === current.id);
+    if (shown && view === 'chat') showConversation(shown); else listPast();
+  } catch (e) {
+    said = `${file.name} cannot be read: ${e.message}.`;
+  }
+  tellStorage(said);
+}
+
 /** Asks once more on the button itself. */
 function clearAll() {
   if ($('clear').textContent === 'Delete all') { $('clear').textContent = 'Really delete all?'; return; }
   for (const c of [...conversations.values()]) { jobs.get(c.id)?.abort.abort(); dropConversation(c.id); }
   $('settings').close();
+  $('search').value = '';
   location.hash = '#new';
   listPast();
 }
@@ -161,7 +184,18 @@ function start() {
   $('open-settings').addEventListener('click', openSettings);
   $('settings').addEventListener('close', keepSettings);
   $('export').addEventListener('click', exportAll);
+  $('import').addEventListener('click', () => $('import-file').click());
+  $('import-file').addEventListener('change', () => {
+    const [file] = $('import-file').files;
+    if (file) importFile(file);
+    $('import-file').value = '';
+  });
   $('clear').addEventListener('click', clearAll);
+  $('search').addEventListener('input', listPast);
+  $('search').addEventListener('keydown', e => {
+    if (e.key === 'Escape' && $('search').value) { e.stopPropagation(); $('search').value = ''; listPast(); }
+    if (e.key === 'Enter') $('past').querySelector('a')?.click();
+  });
   $('side-open').addEventListener('click', () => { document.body.classList.add('side-open'); $('side-open').setAttribute('aria-expanded', 'true'); $('side-close').focus(); });
   for (const id of ['side-close', 'shade']) $(id).addEventListener('click', () => { document.body.classList.remove('side-open'); $('side-open').setAttribute('aria-expanded', 'false'); });
   $('go-new').addEventListener('click', () => { if (location.hash === '#new') route(); });

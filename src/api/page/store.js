@@ -58,6 +58,72 @@ function titleOf(text, n = 48) {
   return t.length <= n ? t : t.slice(0, n).replace(/ [^ ]{0,12}$/, '') + ' …';
 }
 
+// ---- searching ----------------------------------------------------------------------------------------------------
+
+const wordsOf = text => text.toLowerCase().split(/\s+/).filter(w => w !== '');
+
+/** Null if a word is neither in the title nor in a message. Else what stands around the first that the title lacks. */
+function foundIn(c, words) {
+  const title = c.title.toLowerCase(), texts = c.messages.map(m => m.content.toLowerCase());
+  let excerpt = '';
+  for (const word of words) {
+    if (title.includes(word)) continue;
+    const k = texts.findIndex(t => t.includes(word));
+    if (k < 0) return null;
+    const at = texts[k].indexOf(word), from = Math.max(0, at - 20);
+    const around = c.messages[k].content.slice(from, at + word.length + 40).replace(/\s+/g, ' ').trim();
+    excerpt ||= (from > 0 ? '… ' : '') + around;
+  }
+  return excerpt;
+}
+
+// ---- a file of conversations --------------------------------------------------------------------------------------
+
+const MAX_FILE = 32 << 20; // bytes; the browser keeps less
+const TEXTS = {reasoning: 1, model: 1, fault: 1, finish: 1}, FLAGS = {stopped: 1, empty: 1};
+const FIGURES = ['ttft', 'total', 'tokens', 'rate', 'thought'];
+
+/** A message with what this page knows of one and nothing else; a file may come from anybody. */
+function cleanMessage({role, content, stats, ...rest}) {
+  const m = {role, content};
+  for (const [name, value] of Object.entries(rest))
+    if (Object.hasOwn(TEXTS, name) ? typeof value === 'string' : Object.hasOwn(FLAGS, name) && value === true) m[name] = value;
+  if (stats && typeof stats === 'object') {
+    m.stats = {counted: stats.counted === true};
+    for (const name of FIGURES) m.stats[name] = Number.isFinite(stats[name]) ? stats[name] : null;
+  }
+  return m;
+}
+
+/** The conversations of a file that this page or another one of it wrote. Throws a sentence. */
+function conversationsOf(text) {
+  let list;
+  try { list = JSON.parse(text); } catch { throw new Error('it is not JSON'); }
+  if (!Array.isArray(list)) throw new Error('it is not a list of conversations, as “Save as a file” writes it');
+  return list.map((c, i) => {
+    const isOurs = isConversation(c) && /^[a-z0-9]{1,40}$/.test(c.id);
+    if (!isOurs || !c.messages.every(m => ['user', 'assistant'].includes(m.role)))
+      throw new Error(`entry ${i + 1} is not a conversation of this page`);
+    const when = t => Number.isFinite(t) ? t : 0;
+    const title = typeof c.title === 'string' ? c.title.slice(0, 200) : '';
+    return {id: c.id, title, created: when(c.created), updated: when(c.updated), messages: c.messages.map(cleanMessage)};
+  });
+}
+
+/** Keeps those that are not here, or here in an older state: {added, old, left}; left: for which there was no room. */
+function mergeConversations(list) {
+  const result = {added: [], old: 0, left: 0};
+  for (const c of list) {
+    const own = conversations.get(c.id);
+    if (own && (own.updated >= c.updated || jobs.has(c.id))) result.old++;
+    else if (!keep('gyre.c.' + c.id, c)) result.left++;
+    else { conversations.set(c.id, c); result.added.push(c); }
+  }
+  return result;
+}
+
+// ---- keeping ------------------------------------------------------------------------------------------------------
+
 function keepConversation(c) {
   c.updated = Date.now();
   conversations.set(c.id, c);
