@@ -105,7 +105,9 @@ struct gyre_grammar_source {
 };
 
 /* For gyre_request.grammar of engines with this text's tokenizer, any number of times, from any thread. What cannot be
- * enforced is refused. Freed once no call uses it: requests that were accepted keep what they need. */
+ * enforced is refused. Freed once no call uses it; t is closed once the requests have ended. Where a grammar leaves no
+ * choice, what must come is put into the answer at once, as the tokenizer splits it, unless log-probabilities are asked
+ * for, or what changes probabilities. */
 int gyre_grammar_compile(const struct gyre_text *t, const struct gyre_grammar_source *source, struct gyre_grammar **out,
                          struct gyre_error *err);
 void gyre_grammar_free(struct gyre_grammar *g); // NULL is fine

@@ -50,3 +50,16 @@ static inline void letters_text(const int32_t *tokens, int n, struct buf *out) {
         if (tokens[i] != LETTERS_EOS)
             buf_str(out, letter_token(tokens[i], room));
 }
+
+/* Pairs where there are any, from left to right, but for the last two letters. */
+static inline int letters_split(void *context, const int32_t *before, int n_before, struct str text, int32_t *out,
+                                int max) {
+    int n = 0;
+    (void)context, (void)before, (void)n_before;
+    for (size_t i = 0; i + 2 < text.len && n < max; n++) {
+        bool is_pair = text.ptr[i + 1] == text.ptr[i] + 1;
+        out[n] = (is_pair ? FIRST_PAIR : FIRST_LETTER) + text.ptr[i] - 'a';
+        i += is_pair ? 2 : 1;
+    }
+    return n;
+}

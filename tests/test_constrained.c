@@ -178,6 +178,42 @@ static void a_whole_text_ends(void **state) {
     }
 }
 
+/* What must come is put in at once, up to where a text may have other tokens; the text is the same one token a step,
+ * and takes fewer of them. */
+static void what_must_come_takes_few_steps(void **state) {
+    (void)state;
+    for (int depth = 1; depth <= 2; depth++) {
+        struct world w;
+        world_open(&w, depth, true);
+        struct gyre_grammar g = letters_grammar(w.letters, "x(acegikmoqsuwybdfhj[ab]){4}", NULL);
+        int32_t prompt[10];
+        int64_t n_steps[2];
+        for (int jumps = 0; jumps < 2; jumps++) {
+            struct answer_seen a;
+            struct buf text = {0};
+            struct gyre_request q = some_request(&w, prompt);
+            g.split = jumps ? letters_split : NULL;
+            q.grammar = &g, q.max_tokens = 85, q.logprobs = false;
+            n_steps[jumps] = w.g->n_steps;
+            submit(&w, q, &a);
+            finish_all(&w);
+            n_steps[jumps] = w.g->n_steps - n_steps[jumps];
+            EXPECT(a.finish == GYRE_STOP && a.n == 1 + 4 * 19 + 1);
+            letters_text(a.tokens, a.n, &text);
+            EXPECT(text.len == 77 && memcmp(text.ptr, "xacegikmoqsuwybdfhj", 19) == 0);
+            buf_release(&text);
+            q.max_tokens = 1 + below(76); // it may end within what must come
+            submit(&w, q, &a);
+            finish_all(&w);
+            EXPECT(a.finish == GYRE_LENGTH && a.n == q.max_tokens);
+            EXPECT((w.g->n_forced_tokens > 0) == jumps);
+        }
+        EXPECT(n_steps[1] < n_steps[0] / 3);
+        grammar_release(g.grammar);
+        world_close(&w);
+    }
+}
+
 static void what_nothing_can_follow_fails_by_itself(void **state) {
     (void)state;
     struct world w;
@@ -228,6 +264,7 @@ int main(void) {
         cmocka_unit_test(a_grammar_of_all_texts_changes_nothing),
         cmocka_unit_test(a_choice_is_one_of_its_texts),
         cmocka_unit_test(a_whole_text_ends),
+        cmocka_unit_test(what_must_come_takes_few_steps),
         cmocka_unit_test(what_nothing_can_follow_fails_by_itself),
         cmocka_unit_test(cancelled_ones_and_a_closed_engine_leave_nothing),
     };

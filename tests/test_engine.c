@@ -161,8 +161,9 @@ struct company {
     bool submitted;
 };
 
-/* Short ones that end, ones that end where they like, and one that lets all come that is text. */
-enum { N_GRAMMARS = 4 };
+/* Short ones that end, ones that end where they like, one that lets all come that is text, and one that mostly leaves
+ * no choice, whose texts are put in at once. Its tokens are letters and the pairs up to mn. */
+enum { N_GRAMMARS = 5 };
 static struct gyre_grammar grammars[N_GRAMMARS];
 
 static void open_grammars(void) {
@@ -171,6 +172,8 @@ static void open_grammars(void) {
     grammars[1] = letters_grammar(letters, "([a-f]{2}[k-z])*", NULL);
     grammars[2] = letters_grammar(letters, "(ab|bc)+(d|[x-z]{3,5})?", NULL);
     grammars[3] = letters_grammar(letters, "[a-z]*", NULL);
+    grammars[4] = letters_grammar(letters, "((abxcdaefamc|bzzijklaaaab)[a-c])+", NULL);
+    grammars[4].split = letters_split;
 }
 
 static void close_grammars(void) {

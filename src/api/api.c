@@ -6,6 +6,7 @@
 #include "base/guard.h"
 #include "grammar/grammar_cache.h"
 #include "grammar/vocabulary.h"
+#include "text/forced_split.h"
 
 #include <stdlib.h>
 #include <time.h>
@@ -15,7 +16,8 @@ enum {
     LONG_TEXT = 1 << 20,
     MAX_TEXT = 8 << 20, // bytes
     MAX_TEXT_A_TOKEN = 16,
-    SHRINKS_BY = 4 // what a normalizer may make of a text, at most
+    GRAMMAR_THREADS = 8, // that may tokenize besides
+    SHRINKS_BY = 4       // what a normalizer may make of a text, at most
 };
 
 static size_t longest_token(const struct tokenizer *tok) {
@@ -90,7 +92,8 @@ enum status api_open(struct gyre *take_engine, const struct api_options *options
     api->n_threads = api->options.http.n_threads;
     if (api->options.n_text_threads <= 0)
         api->options.n_text_threads = 2;
-    api->encoders = xcalloc((size_t)(api->n_threads + api->options.n_text_threads), sizeof *api->encoders);
+    api->max_encoders = (size_t)(api->n_threads + api->options.n_text_threads + GRAMMAR_THREADS);
+    api->encoders = xcalloc(api->max_encoders, sizeof *api->encoders);
     jv_use_scopes();
     api->threads = aligned_alloc(64, (size_t)api->n_threads * sizeof *api->threads);
     BUG_IF(!api->threads);
@@ -166,8 +169,20 @@ static struct encoder *take_encoder(struct api *api) {
 
 static void give_encoder_back(struct api *api, struct encoder *enc) {
     pthread_mutex_lock(&api->lock);
-    api->encoders[api->n_encoders++] = enc; // there are no more than threads
+    bool fits = api->n_encoders < api->max_encoders;
+    if (fits)
+        api->encoders[api->n_encoders++] = enc;
     pthread_mutex_unlock(&api->lock);
+    if (!fits)
+        encoder_free(enc);
+}
+
+int api_split_behind(void *context, const int32_t *before, int n_before, struct str text, int32_t *out, int max) {
+    struct api *api = context;
+    struct encoder *enc = take_encoder(api);
+    int n = tokenizer_split_behind(api->options.tokenizer, enc, before, n_before, text, out, max);
+    give_encoder_back(api, enc);
+    return n;
 }
 
 static size_t context_of(const struct api *api) { return (size_t)service_info(api->service)->max_model_len; }

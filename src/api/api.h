@@ -45,6 +45,7 @@ struct api_options {
     const struct chat_template *chat; // NULL: chat requests are refused; it may be one without a template of its own
     const json_t *template_kwargs; // an object of what the template reads where a request does not say it; may be NULL
     bool trust_request_chat_template; // "chat_template" of a request may be a template; such an option needs `chat`
+    bool no_jumps;                    // what a grammar leaves no choice for is written by the model, too
     bool exclude_tools_when_none;     // tools are not shown to the model where "tool_choice" is "none"
     const json_t *tokenizer_info;     // the answer of /tokenizer_info
     enum gyre_pooling pooling;        // of embeddings
@@ -87,8 +88,8 @@ struct api {
     struct request_log log;
     pthread_mutex_t lock;
     size_t longest_token;      // bytes
-    struct encoder **encoders; // [n_text_threads + n_threads], idle ones, each used by one thread at a time
-    size_t n_encoders;
+    struct encoder **encoders; // [n_encoders] of max_encoders, idle ones, each used by one thread at a time
+    size_t n_encoders, max_encoders;
 };
 
 /* Takes the engine over and listens. */
@@ -165,6 +166,9 @@ bool api_read_body(struct http_exchange *x, json_t **out);
 /* Appends the ids of a text. Any thread. A text of more than 8 MiB, and 16 bytes a token of the context, is refused:
  * what tokenizing takes of memory and time grows with it. */
 enum status api_tokenize(struct api *api, struct str text, int flags, struct token_ids *out, struct error *err);
+
+/* A token_splitter (engine/constraint.h) of the api. */
+int api_split_behind(void *api, const int32_t *before, int n_before, struct str text, int32_t *out, int max);
 
 /* Refuses a text that cannot fit the context, before it is tokenized: with more than four times the bytes of a context
  * full of the longest token (normalizers may make text shorter, though hardly by that much). Not for what is cut to

@@ -2,7 +2,10 @@
  *
  * A row whose last token is known has its mask when the step is planned. One that follows a token of the step in flight
  * has it only when that is collected, so its step is late (backend_ops.draw): started without masks, drawn with them.
- * While it runs the helpers work (constraint.h). Rows without a grammar that share a late step wait with it. */
+ * While it runs the helpers work (constraint.h). Rows without a grammar that share a late step wait with it.
+ *
+ * Jump-forward: where the grammar leaves no choice the first token of what must come is drawn as any, and the others
+ * are then known: the next step computes all of them. What a step that was started meanwhile gives is dropped. */
 #include "engine/engine.h"
 
 #include <unistd.h>
@@ -37,6 +40,8 @@ void engine_mask_row(struct gyre *g, const struct request *r, int32_t position, 
     p->mask = c->mask;
     if (c->must_end)
         p->n_banned = 0;
+    if (c->n_forced > 0) // the mask is of what follows
+        p->mask = NULL, p->n_banned = 0, p->allowed = c->forced, p->n_allowed = 1;
 }
 
 void engine_constrain_next(struct gyre *g, struct request *r) {

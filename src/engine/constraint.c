@@ -39,6 +39,23 @@ static void make_mask(struct constraint *c) {
         set_bits(c, c->stops, c->n_stops, true);
 }
 
+/* A jump takes the place of as many steps as it has tokens, and costs two: the one that draws the first of them, and
+ * the one that was started behind it. */
+static void jump(struct constraint *c) {
+    enum { LEAST_FORCED = 4, MOST_BYTES = 256 };
+    struct buf text = {0};
+    if (matcher_forced(c->matcher, MOST_BYTES, &text) >= LEAST_FORCED) {
+        int n = c->split(c->split_context, c->tokens, c->n_told, buf_view(&text), c->forced, MAX_FORCED), k = 0;
+        while (k < n && matcher_accept(c->matcher, c->forced[k]))
+            k++;
+        if (k < LEAST_FORCED)
+            matcher_back(c->matcher, (size_t)k);
+        else
+            c->n_forced = k, c->n_told += k;
+    }
+    buf_release(&text);
+}
+
 static void tell_tokens(struct constraint *c) {
     for (; c->n_told < c->n_known; c->n_told++)
         if (!matcher_accept(c->matcher, c->tokens[c->n_told])) {
@@ -47,6 +64,8 @@ static void tell_tokens(struct constraint *c) {
                      c->tokens[c->n_told], c->n_told);
             return;
         }
+    if (c->split)
+        jump(c);
     make_mask(c);
 }
 
@@ -55,6 +74,8 @@ static enum status open_matcher(struct constraint *c, const struct gyre_grammar 
     struct alloc_scope *scope = alloc_scope;
     alloc_scope = NULL;
     enum status st = matcher_open(grammar->grammar, grammar->tokens, &c->matcher, err);
+    if (st == OK && c->split)
+        jump(c);
     if (st == OK)
         make_mask(c);
     alloc_scope = scope;
@@ -74,7 +95,9 @@ enum status constraint_open(struct constraint *c, const struct constraint_ask *a
                              .n_eos = ask->n_eos,
                              .stops = ask->stops,
                              .n_stops = ask->n_stops,
-                             .ignores_eos = ask->ignores_eos};
+                             .ignores_eos = ask->ignores_eos,
+                             .split = ask->jumps ? ask->grammar->split : NULL,
+                             .split_context = ask->grammar->split_context};
     c->mask = arena_calloc(arena, n_words, sizeof *c->mask);
     return open_matcher(c, ask->grammar, err);
 }

@@ -19,11 +19,21 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+typedef int token_splitter(void *context, const int32_t *before, int n_before, struct str text, int32_t *out, int max);
+
 /* What gyre_request.grammar points to. Both are kept by who made it until the request is submitted. */
 struct gyre_grammar {
     struct grammar *grammar;
     struct token_trie *tokens;
+    /* The tokens that the tokenizer would have made of `text` behind those before, as far as that does not depend on
+     * what follows; returns how many. Any thread, until the engine is closed. NULL: the model writes what must come,
+     * too. */
+    token_splitter *split;
+    void *split_context;
 };
+
+/* Jump-forward: what must come is put into the sequence at once, so many tokens at most. */
+enum { MAX_FORCED = 32 };
 
 /* Of one sequence. From give to await it is the helper's. */
 struct constraint {
@@ -35,9 +45,13 @@ struct constraint {
     const int32_t *eos;      // [n_eos]
     const int32_t *stops;    // [n_stops], which may come besides where the text may end
     int n_eos, n_stops;
-    bool ignores_eos;        // the text ends where nothing else can come
-    bool must_end;           // nothing but an end may come next
-    struct error failed;     // of the helper
+    bool ignores_eos;           // the text ends where nothing else can come
+    bool must_end;              // nothing but an end may come next
+    struct error failed;        // of the helper
+    int32_t forced[MAX_FORCED]; // that come next, all of which it was told: the mask is of what follows them
+    int n_forced;
+    token_splitter *split; // NULL: it does not jump
+    void *split_context;
     bool is_given;           // guarded by the crew's lock
     struct constraint *next; // in the crew's queue
 };
@@ -51,6 +65,7 @@ struct constraint_ask {
     const int32_t *eos, *stops;
     int n_eos, n_stops;
     bool ignores_eos;
+    bool jumps; // what must come may be put in at once
 };
 enum status constraint_open(struct constraint *c, const struct constraint_ask *ask, struct arena *arena,
                             struct error *err);

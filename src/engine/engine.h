@@ -103,7 +103,7 @@ struct gyre {
     struct scheduler scheduler;
     struct drafter drafter;
     struct mask_crew *mask_crew; // NULL: no request had a grammar yet
-    int64_t n_late_steps, mask_wait_us;
+    int64_t n_late_steps, mask_wait_us, n_forced_tokens;
     struct request_table requests;
 
     struct step steps[MAX_STEPS_IN_FLIGHT]; // by turns: plans A and B
@@ -111,7 +111,8 @@ struct gyre {
     int64_t collected_us;                   // when the last one was
     struct sample_result *results;          // [max_rows], of the step collected last; its events point in here
 
-    struct gyre_event *events; // [2 * max_rows], those of the last step that were not handed out yet
+    struct gyre_event
+        *events; // [2 * max_rows + MAX_FORCED * max_seqs], those of the last step that were not handed out yet
     int first_event, n_events;
     struct request *ended_head, *ended_tail; // their DONE was not handed out yet
     struct request *delivered;               // DONE was handed out by the last poll: its pointers are still good

@@ -85,7 +85,7 @@ static void allocate_step(struct gyre *g, const struct gyre_options *o, const st
     scheduler_init(&g->scheduler, &g->pool,
                    (struct step_limits){b.max_tokens, b.max_seqs, b.max_rows, o->itl_target_ms * 1e3});
     g->results = xcalloc((size_t)b.max_rows, sizeof *g->results);
-    g->events = xcalloc(2 * (size_t)b.max_rows, sizeof *g->events);
+    g->events = xcalloc(2 * (size_t)b.max_rows + (size_t)MAX_FORCED * (size_t)b.max_seqs, sizeof *g->events);
 }
 
 /* l NULL: not loaded yet, on the host. */

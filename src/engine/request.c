@@ -220,6 +220,13 @@ static void init_sequence(struct request *r, const struct gyre *g) {
         r->sequence.first_row = (int32_t)MIN(a->score_from, a->n_prompt);
 }
 
+/* Log-probabilities are of tokens that a row was computed for; and what changes probabilities could forbid what must
+ * come. */
+static bool may_jump(const struct gyre_request *a) {
+    return !a->logprobs && a->n_top_logprobs == 0 && a->n_logit_bias == 0 && a->n_allowed_ids == 0 &&
+           a->n_bad_sequences == 0;
+}
+
 /* Its first mask is made here, on the caller's thread. */
 static enum status open_constraint(struct request *r, const struct gyre *g, struct error *err) {
     const struct gyre_request *a = &r->asked;
@@ -234,7 +241,8 @@ static enum status open_constraint(struct request *r, const struct gyre *g, stru
                                  .n_eos = g->info.n_eos,
                                  .stops = r->banned + g->info.n_eos,
                                  .n_stops = r->n_banned - g->info.n_eos,
-                                 .ignores_eos = a->ignore_eos};
+                                 .ignores_eos = a->ignore_eos,
+                                 .jumps = may_jump(a)};
     return constraint_open(r->constraint, &ask, &r->arena, err);
 }
 

@@ -150,6 +150,36 @@ static enum status row_logits(struct gyre *g, const struct step *step, int row, 
     return step->sample[row].want_logits ? g->ops->logits(g->exe, row, out, &g->failed) : OK;
 }
 
+/* Whether nothing but an end could be drawn. */
+static bool ends_grammar(const struct request *r) {
+    return r->constraint && r->constraint->must_end && r->constraint->n_forced == 0;
+}
+
+/* The event's token is known from now on. */
+static void append(struct gyre *g, struct request *r, const struct gyre_event *e) {
+    scheduler_append(&g->scheduler, &r->sequence, e->token);
+    r->last_token_us = g->collected_us;
+    if (e->stops)
+        engine_end(g, r, GYRE_STOP, NULL);
+    else if (r->sequence.n_known == r->sequence.capacity)
+        engine_end(g, r, GYRE_LENGTH, NULL);
+}
+
+/* What must come behind the token that was drawn, which is the first of it. */
+static void publish_forced(struct gyre *g, struct request *r) {
+    struct constraint *c = r->constraint;
+    static const struct sample_result no_result;
+    for (int i = 1; i < c->n_forced && !r->ended; i++) {
+        struct gyre_event *e = new_event(g, r, GYRE_TOKEN, &no_result);
+        e->position = r->sequence.n_known;
+        e->token = c->forced[i];
+        e->stops = is_stop(r, e->token);
+        append(g, r, e);
+        g->n_forced_tokens++;
+    }
+    c->n_forced = 0;
+}
+
 static enum status publish_token(struct gyre *g, const struct step *step, int row) {
     struct request *r = step->rows[row].request;
     const struct sample_result *result = &g->results[row];
@@ -161,19 +191,16 @@ static enum status publish_token(struct gyre *g, const struct step *step, int ro
     e->logits = r->asked.n_top_logprobs > MAX_TOP_LOGPROBS ? logits : NULL;
     e->token = result->token;
     e->logprob = result->logprob;
-    e->stops = is_stop(r, result->token) || (r->constraint && r->constraint->must_end);
+    e->stops = is_stop(r, result->token) || ends_grammar(r);
     bool was_guessed = e->position < r->sequence.n_tokens && !sequence_expects(&r->sequence, e->position) &&
                        r->sequence.tokens[e->position] == result->token;
     g->drafter.n_accepted += was_guessed;
-    scheduler_append(&g->scheduler, &r->sequence, result->token);
-    r->last_token_us = g->collected_us;
+    append(g, r, e);
     if (r->first_token_us == 0)
         r->first_token_us = r->last_token_us;
-    if (e->stops)
-        engine_end(g, r, GYRE_STOP, NULL);
-    else if (r->sequence.n_known == r->sequence.capacity)
-        engine_end(g, r, GYRE_LENGTH, NULL);
-    else
+    if (!r->ended && r->constraint && r->constraint->n_forced > 0)
+        publish_forced(g, r);
+    else if (!r->ended)
         engine_constrain_next(g, r);
     return OK;
 }
@@ -212,7 +239,7 @@ static enum status publish_row(struct gyre *g, const struct step *step, int row)
         engine_end(g, r, GYRE_FAILED, &r->constraint->failed);
         return OK;
     }
-    if (result->nothing_left && r->constraint && r->constraint->must_end) { // nor is there a token that says so
+    if (result->nothing_left && ends_grammar(r)) { // nor is there a token that says so
         engine_end(g, r, GYRE_STOP, NULL);
         return OK;
     }

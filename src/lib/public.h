@@ -14,7 +14,7 @@ struct gyre_string public_string(struct buf *take_text);
 /* Of a gyre_text, for streams. */
 const struct tokenizer *public_tokenizer(const struct gyre_text *t);
 
-/* The grammar, which it keeps for the next time, and its tokens: two references. */
+/* The grammar, which it keeps for the next time, and its tokens: two references; and how t splits texts. */
 struct grammar_source;
 enum status public_compile(struct gyre_text *t, const struct grammar_source *source, struct gyre_grammar *out,
                            struct error *err);

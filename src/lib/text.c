@@ -5,6 +5,7 @@
 #include "engine/constraint.h"
 #include "grammar/grammar_cache.h"
 #include "text/detokenizer.h"
+#include "text/forced_split.h"
 #include "text/token_trie.h"
 #include "text/turn_ends.h"
 
@@ -92,27 +93,6 @@ void gyre_text_close(struct gyre_text *t) {
 int32_t gyre_text_vocab_size(const struct gyre_text *t) { return tokenizer_n_vocab(t->tok); }
 bool gyre_text_has_chat(const struct gyre_text *t) { return t->chat != NULL; }
 
-/* Under the lock. */
-static enum status open_grammars(struct gyre_text *t, struct error *err) {
-    struct gyre_ids ends = gyre_text_eos(t);
-    if (!t->grammars)
-        t->grammars = grammar_cache_open(0);
-    enum status st = t->trie ? OK : tokenizer_trie(t->tok, ends.ids, (int)ends.n, &t->trie, err);
-    gyre_ids_free(&ends);
-    return st;
-}
-
-enum status public_compile(struct gyre_text *t, const struct grammar_source *source, struct gyre_grammar *out,
-                           struct error *err) {
-    pthread_mutex_lock(&t->lock);
-    enum status st = open_grammars(t, err);
-    if (st == OK)
-        out->tokens = token_trie_hold(t->trie);
-    pthread_mutex_unlock(&t->lock);
-    TRY(st);
-    return grammar_cache_compile(t->grammars, source, &(struct grammar_limits){0}, &out->grammar, err);
-}
-
 // ---- tokens -----------------------------------------------------------------------------------------------------
 
 /* Encoders are working memory: whoever needs one takes an idle one, or makes it. */
@@ -136,6 +116,37 @@ static void give_back(struct gyre_text *t, struct encoder *enc, size_t n_bytes) 
     pthread_mutex_unlock(&t->lock);
     if (!kept)
         encoder_free(enc);
+}
+
+// ---- grammars ---------------------------------------------------------------------------------------------------
+
+static int split_behind(void *context, const int32_t *before, int n_before, struct str text, int32_t *out, int max) {
+    struct gyre_text *t = context;
+    struct encoder *enc = take_encoder(t);
+    int n = tokenizer_split_behind(t->tok, enc, before, n_before, text, out, max);
+    give_back(t, enc, text.len);
+    return n;
+}
+
+/* Under the lock. */
+static enum status open_grammars(struct gyre_text *t, struct error *err) {
+    struct gyre_ids ends = gyre_text_eos(t);
+    if (!t->grammars)
+        t->grammars = grammar_cache_open(0);
+    enum status st = t->trie ? OK : tokenizer_trie(t->tok, ends.ids, (int)ends.n, &t->trie, err);
+    gyre_ids_free(&ends);
+    return st;
+}
+
+enum status public_compile(struct gyre_text *t, const struct grammar_source *source, struct gyre_grammar *out,
+                           struct error *err) {
+    pthread_mutex_lock(&t->lock);
+    enum status st = open_grammars(t, err);
+    if (st == OK)
+        *out = (struct gyre_grammar){.tokens = token_trie_hold(t->trie), .split = split_behind, .split_context = t};
+    pthread_mutex_unlock(&t->lock);
+    TRY(st);
+    return grammar_cache_compile(t->grammars, source, &(struct grammar_limits){0}, &out->grammar, err);
 }
 
 static enum status check_flags(int flags, int allowed, struct error *err) {

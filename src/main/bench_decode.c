@@ -34,7 +34,8 @@ static struct {
     struct grammar_flags grammar;
     struct engine_flags engine;
 } opt = {
-    .input_len = 16, .output_len = 512, .n_iters = 5, .n_warmup = -1, .warmup_s = -1, .engine = ENGINE_FLAGS_DEFAULT};
+    .input_len = 16, .output_len = 512, .n_iters = 5, .n_warmup = -1, .warmup_s = -1, .grammar = GRAMMAR_FLAGS_DEFAULT,
+    .engine = ENGINE_FLAGS_DEFAULT};
 
 /* clang-format off */
 static const struct flag flags[] = {

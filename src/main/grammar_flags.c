@@ -2,6 +2,7 @@
 #include "main/grammar_flags.h"
 
 #include "base/file.h"
+#include "text/forced_split.h"
 #include "text/think_filter.h"
 #include "text/token_trie.h"
 
@@ -74,6 +75,23 @@ static enum status compile(const struct grammar_flags *f, const struct model_tex
     return st == OK ? OK : say_where(f, err);
 }
 
+static int split_behind(void *context, const int32_t *before, int n_before, struct str text, int32_t *out, int max) {
+    struct grammar_compiler *c = context;
+    pthread_mutex_lock(&c->lock);
+    int n = tokenizer_split_behind(c->tok, c->encoder, before, n_before, text, out, max);
+    pthread_mutex_unlock(&c->lock);
+    return n;
+}
+
+static enum status open_compiler(struct grammar_compiler *c, const struct tokenizer *tok, const struct gyre_info *info,
+                                 struct error *err) {
+    pthread_mutex_init(&c->lock, NULL);
+    c->cache = grammar_cache_open(0);
+    c->tok = tok;
+    c->encoder = encoder_open(tok);
+    return tokenizer_trie(tok, info->eos, info->n_eos, &c->tokens, err);
+}
+
 enum status grammar_flags_compile(const struct grammar_flags *f, const struct model_text *text,
                                   const struct gyre_info *info, struct grammar_compiler *c, struct gyre_grammar *out,
                                   struct error *err) {
@@ -82,15 +100,15 @@ enum status grammar_flags_compile(const struct grammar_flags *f, const struct mo
         return OK;
     if (!text->tok)
         return fail(err, ERR_ARG, "the model has no tokenizer, so no grammar can be held against its tokens");
-    if (!c->cache)
-        c->cache = grammar_cache_open(0);
-    if (!c->tokens)
-        TRY(tokenizer_trie(text->tok, info->eos, info->n_eos, &c->tokens, err));
-    out->tokens = c->tokens;
+    TRY(c->cache ? OK : open_compiler(c, text->tok, info, err));
+    *out = (struct gyre_grammar){.tokens = c->tokens, .split = f->jumps ? split_behind : NULL, .split_context = c};
     return compile(f, text, c, &out->grammar, err);
 }
 
 void grammar_compiler_release(struct grammar_compiler *c) {
+    if (c->cache)
+        pthread_mutex_destroy(&c->lock);
+    encoder_free(c->encoder);
     grammar_cache_free(c->cache);
     token_trie_free(c->tokens);
     *c = (struct grammar_compiler){0};

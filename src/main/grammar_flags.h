@@ -7,9 +7,13 @@
 #include "main/flags.h"
 #include "main/model_text.h"
 
+#include <pthread.h>
+
 struct grammar_flags {
     const char *json_schema, *grammar, *regex, *choice;
+    bool jumps; // true unless said otherwise: GRAMMAR_FLAGS_DEFAULT
 };
+#define GRAMMAR_FLAGS_DEFAULT {.jumps = true}
 
 // clang-format off
 #define GRAMMAR_FLAGS(f) \
@@ -18,16 +22,21 @@ struct grammar_flags {
     {"grammar", 0, FLAG_STRING, &(f).grammar, "FILE", "Output", \
      "the answer is a text of this grammar, in llama.cpp's GBNF or in Lark's EBNF"}, \
     {"regex", 0, FLAG_STRING, &(f).regex, "RE", "Output", "the whole answer matches this regular expression"}, \
-    {"choice", 0, FLAG_STRING, &(f).choice, "A,B", "Output", "the answer is one of these texts"}
+    {"choice", 0, FLAG_STRING, &(f).choice, "A,B", "Output", "the answer is one of these texts"}, \
+    {"jump-forward", 0, FLAG_BOOL, &(f).jumps, NULL, "Output", \
+     "put what these leave no choice for into the answer at once; --no-jump-forward: the model writes it"}
 // clang-format on
 
 bool grammar_flags_given(const struct grammar_flags *f);
 const char *grammar_flags_misuse(const struct grammar_flags *f); // NULL: fine
 
-/* What is kept from prompt to prompt; zero at first. */
+/* What is kept from prompt to prompt; zero at first. Released after the engine is closed. */
 struct grammar_compiler {
     struct grammar_cache *cache;
     struct token_trie *tokens;
+    const struct tokenizer *tok;
+    struct encoder *encoder; // under the lock: grammars split texts on threads of the engine's
+    pthread_mutex_t lock;
 };
 void grammar_compiler_release(struct grammar_compiler *c);
 

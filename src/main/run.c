@@ -37,6 +37,7 @@ static struct {
     .top_p = -1,
     .min_p = -1,
     .repetition_penalty = -1,
+    .grammar = GRAMMAR_FLAGS_DEFAULT,
     .engine = ENGINE_FLAGS_DEFAULT,
 };
 

@@ -21,7 +21,7 @@
 
 static struct {
     const char *chat_template, *content_format, *template_kwargs;
-    bool trust_request_template, exclude_tools;
+    bool trust_request_template, exclude_tools, jumps;
     const char *host, *uds, *tls_cert, *tls_key, *cors, *pooling, *log_format, *generation_config, *generation_override,
         *key_file;
     bool no_log;
@@ -46,6 +46,7 @@ static struct {
          .content_format = "auto",
          .log_format = "text",
          .step_timeout = 120,
+         .jumps = true,
          .engine = ENGINE_FLAGS_DEFAULT};
 
 static const struct flag flags[] = {
@@ -108,6 +109,9 @@ static const struct flag flags[] = {
      "chat_template_kwargs that requests do not give, such as {\"enable_thinking\": false}"},
     {"trust-request-chat-template", 0, FLAG_BOOL, &opt.trust_request_template, NULL, "Requests",
      "a request may bring a chat_template of its own"},
+    {"jump-forward", 0, FLAG_BOOL, &opt.jumps, NULL, "Requests",
+     "where a grammar leaves no choice, put what must come into the answer at once; --no-jump-forward: the model "
+     "writes it, a token a step"},
     {"exclude-tools-when-tool-choice-none", 0, FLAG_BOOL, &opt.exclude_tools, NULL, "Requests",
      "tools are not shown to a model that is to call none of them"},
     {"log-format", 0, FLAG_CHOICE, &opt.log_format, "text|json", "Logging",
@@ -205,6 +209,7 @@ static enum status open_server(struct server *s, const char *model, struct error
         .chat = s->chat,
         .template_kwargs = s->template_kwargs,
         .trust_request_chat_template = opt.trust_request_template,
+        .no_jumps = !opt.jumps,
         .exclude_tools_when_none = opt.exclude_tools,
         .tokenizer_info = s->tokenizer_info,
         .http = {.host = opt.host,

@@ -195,6 +195,20 @@ class Answers(unittest.TestCase):
                              chat_template_kwargs={"enable_thinking": False}, structured_outputs={"regex": BOTH})[1]
         self.assertRegex(quiet["choices"][0]["message"]["content"], "^" + BOTH + "$")
 
+    def test_what_must_come_is_put_in_at_once(self):
+        text = "The little dog went to the park and played with a red ball all day."
+        before, steps = server.metric("gyre:forced_tokens_total"), server.metric("gyre:steps_total")
+        self.assertEqual(self.text(structured_outputs={"choice": [text, "no"]}, seed=1, temperature=0,
+                                   prompt="Once upon a time"), text)
+        put_in = server.metric("gyre:forced_tokens_total") - before
+        self.assertGreater(put_in, 8)
+        self.assertLess(server.metric("gyre:steps_total") - steps, 10)
+        status, r = server.post("/v1/completions", prompt="Once upon a time", max_tokens=120, temperature=0, logprobs=0,
+                                structured_outputs={"choice": [text]})
+        self.assertEqual((status, r["choices"][0]["text"]), (200, text))
+        self.assertEqual(len(r["choices"][0]["logprobs"]["token_logprobs"]), r["usage"]["completion_tokens"])
+        self.assertEqual(server.metric("gyre:forced_tokens_total") - before, put_in)  # none with log-probabilities
+
     def test_grammars_are_kept(self):
         ask = dict(prompt="x", max_tokens=5, structured_outputs={"regex": "[k-p]{3}q"})
         before = server.metric("gyre:grammars_compiled_total"), server.metric("gyre:grammars_found_total")

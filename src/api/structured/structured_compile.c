@@ -45,6 +45,8 @@ enum status structured_compile(struct generation *g, struct structured *s, struc
     int64_t start_us = clock_us();
     TRY(tokens_of(api, &s->compiled.tokens, err));
     s->source.reasoning = reasoning_of(g);
+    s->compiled.split = api->options.no_jumps ? NULL : api_split_behind;
+    s->compiled.split_context = api;
     enum status st =
         grammar_cache_compile(api->grammars, &s->source, &(struct grammar_limits){0}, &s->compiled.grammar, err);
     ((struct api_record *)g->x->record)->grammar_us = MAX(clock_us() - start_us, 1);
