@@ -117,7 +117,7 @@ static void run_rank(void *arg, int rank, int n_ranks) {
     r->status[rank] = on_device_step(&r->at[rank], r->plan, r->sample, false, r->results[rank], &err);
 }
 
-static void ranks_step(struct ranks *r, const struct scene *sc) {
+void ranks_step(struct ranks *r, const struct scene *sc) {
     r->plan = &sc->plan;
     r->sample = sc->sample;
     pool_run(r->pool, run_rank, r);
@@ -125,7 +125,7 @@ static void ranks_step(struct ranks *r, const struct scene *sc) {
         EXPECT_EQ(r->status[i], OK);
 }
 
-static const float *logits_of(const struct ranks *r, int rank, int row) {
+const float *ranks_logits(const struct ranks *r, int rank, int row) {
     const float *out;
     struct error err;
     EXPECT_OK(backend_cpu.logits(r->at[rank].exe, row, &out, &err), err);
@@ -147,6 +147,7 @@ static void add_chunk(struct scene *sc, int s, int n) {
     p->seq_len[at] = q->n_computed;
     p->n_known[at] = q->n_tokens;
     p->state_slot[at] = s;
+    p->adapter[at] = q->adapter;
     for (int g = 0; g < sc->model->program->n_groups; g++)
         for (int i = 0; i < sc->table_width; i++)
             p->block_table[g][at * sc->table_width + i] = s * sc->table_width + i;
@@ -158,7 +159,7 @@ static void add_chunk(struct scene *sc, int s, int n) {
     p->out_row[p->n_rows++] = p->n_tokens - 1;
 }
 
-static bool next_step(struct scene *sc) {
+bool scene_step(struct scene *sc) {
     struct batch_plan *p = &sc->plan;
     p->n_tokens = p->n_seqs = p->n_rows = 0;
     bool is_left = false;
@@ -192,7 +193,7 @@ static int best_of(const float *logits, int n) {
 static void check_row(struct scene *sc, const struct ranks *whole, const struct ranks *r, int row, const char *how) {
     const struct seq *q = &sc->seqs[sc->row_seq[row]];
     int n = sc->model->program->vocab_size, n_drawn = q->n_tokens - q->n_prompt;
-    const float *want = logits_of(whole, 0, row), *is = logits_of(r, 0, row);
+    const float *want = ranks_logits(whole, 0, row), *is = ranks_logits(r, 0, row);
     double off = 0, largest = 0;
     for (int i = 0; i < n; i++) {
         largest = fmax(largest, fabs((double)want[i]));
@@ -208,13 +209,12 @@ static void check_row(struct scene *sc, const struct ranks *whole, const struct 
         EXPECT_EQ(r->results[0][row].token, whole->results[0][row].token);
     EXPECT_EQ(r->results[0][row].token, best_of(is, n));
     for (int i = 1; i < r->n; i++) {
-        EXPECT(memcmp(is, logits_of(r, i, row), (size_t)n * sizeof *is) == 0);
+        EXPECT(memcmp(is, ranks_logits(r, i, row), (size_t)n * sizeof *is) == 0);
         EXPECT_EQ(r->results[i][row].token, r->results[0][row].token);
     }
 }
 
-/* The sequences once through, from the beginning. */
-void ranks_compare(struct scene *sc, struct ranks *whole, struct ranks *r, const char *how) {
+void scene_begin(struct scene *sc) {
     int width[MAX_CACHE_GROUPS];
     for (int g = 0; g < MAX_CACHE_GROUPS; g++)
         width[g] = sc->table_width;
@@ -223,7 +223,12 @@ void ranks_compare(struct scene *sc, struct ranks *whole, struct ranks *r, const
         sc->seqs[s].n_computed = 0;
         sc->seqs[s].n_tokens = sc->seqs[s].n_prompt;
     }
-    while (next_step(sc)) {
+}
+
+/* The sequences once through, from the beginning. */
+void ranks_compare(struct scene *sc, struct ranks *whole, struct ranks *r, const char *how) {
+    scene_begin(sc);
+    while (scene_step(sc)) {
         ranks_step(whole, sc);
         ranks_step(r, sc);
         for (int row = 0; row < sc->plan.n_rows; row++) {

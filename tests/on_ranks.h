@@ -19,7 +19,7 @@ enum { MAX_RANKS = 4, MAX_SEQS = 8, MAX_LEN = 640, N_DECODE = 6, BLOCK = 16, MAX
 struct seq {
     const json_t *golden;
     int32_t tokens[MAX_LEN];
-    int n_prompt, n_tokens, n_computed;
+    int n_prompt, n_tokens, n_computed, adapter;
 };
 
 struct ranks {
@@ -52,9 +52,15 @@ void scene_open(struct scene *sc, const char *folder);
 void scene_close(struct scene *sc);
 void scene_shorten(struct scene *sc, int most); // without prompts longer than that
 
+/* A step at random of what is left of the sequences, in sc->plan; false: nothing is. */
+void scene_begin(struct scene *sc);
+bool scene_step(struct scene *sc);
+
 /* Loads r->programs [r->n], joins and compiles them. */
 void ranks_compile(const struct scene *sc, struct ranks *r, struct how how);
 void ranks_close(struct ranks *r);
+void ranks_step(struct ranks *r, const struct scene *sc);
+const float *ranks_logits(const struct ranks *r, int rank, int row);
 void whole_open(const struct scene *sc, struct how how, struct ranks *r);
 
 /* The sequences once through, from the beginning, by the whole model and by ranks of it. */

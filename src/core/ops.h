@@ -94,6 +94,15 @@ struct softcap_args {
     float cap;
 };
 
+struct lora_run { // columns of a projection
+    int width, module;
+};
+
+struct lora_args {
+    int n_adapters, n_modules, rank, n_runs;
+    const struct lora_run *runs; // [n_runs], of all columns in order; of the program
+};
+
 struct gather_args {
     int first; // column of y that this rank's begin at
 };
@@ -111,5 +120,6 @@ union op_args {
     struct conv_args short_conv;
     struct delta_args delta_rule;
     struct softcap_args softcap;
+    struct lora_args lora;
     struct gather_args all_gather;
 };

@@ -17,6 +17,7 @@ void batch_plan_init(struct batch_plan *plan, struct bucket b, int n_groups, con
     plan->seq_len = xcalloc(seqs, sizeof(int32_t));
     plan->n_known = xcalloc(seqs, sizeof(int32_t));
     plan->state_slot = xcalloc(seqs, sizeof(int32_t));
+    plan->adapter = xcalloc(seqs, sizeof(int32_t));
     plan->out_row = xcalloc(rows, sizeof(int32_t));
     plan->copies = xcalloc((size_t)b.max_copies, sizeof(struct cache_copy));
     BUG_IF(n_groups > MAX_CACHE_GROUPS);
@@ -36,6 +37,7 @@ void batch_plan_release(struct batch_plan *plan) {
     free(plan->seq_len);
     free(plan->n_known);
     free(plan->state_slot);
+    free(plan->adapter);
     free(plan->out_row);
     free(plan->copies);
     for (int g = 0; g < MAX_CACHE_GROUPS; g++)

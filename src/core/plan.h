@@ -11,6 +11,7 @@
  *     seq_len[s]      tokens in the cache once this step is done = position of its last row + 1
  *     block_table[g]  [S, table_width[g]]: entry i holds positions [i*block_size, (i+1)*block_size); -1: none
  *                     (out of the window and given back). What stands behind position seq_len - 1 means nothing
+ *     adapter[s]      that adds to its projections (ops.def, LORA), from 1; 0: none
  *     state_slot[s]   of recurrent groups; the state is zeroed where the sequence's first row has position 0. Where
  *                     that row lies before the state's end, by max_back tokens at most, the state goes back to it first
  *     copies[i]       of cache, done one after the other before any token of the step and after all earlier steps
@@ -37,7 +38,7 @@ struct batch_plan {
     int32_t *token_id, *position, *from_row; // [T]
     int32_t *query_start;                    // [S + 1]
     int32_t *seq_len, *n_known;              // [S]; n_known: tokens known so far, prompt included (see rope.h)
-    int32_t *state_slot;                     // [S]
+    int32_t *state_slot, *adapter;           // [S]
     int32_t *block_table[MAX_CACHE_GROUPS];
     int table_width[MAX_CACHE_GROUPS];
     int32_t *out_row;          // [R]

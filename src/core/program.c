@@ -23,6 +23,7 @@ bool op_multiplies_by(enum opcode code, int slot) {
     case OP_LINEAR:
     case OP_MLA_ATTENTION: return slot == 0;
     case OP_MLA_PREP: return slot == 1;
+    case OP_LORA:
     case OP_MOE_FFN: return slot <= 1;
     default: return false;
     }
@@ -70,6 +71,42 @@ struct program *program_copy(const struct program *from) {
     p->cap_ops = from->n_ops;
     p->cap_values = from->n_values;
     p->cap_sections = from->n_sections;
+    return p;
+}
+
+static void use(struct program *p, val v, int op) {
+    if (val_given(v))
+        p->values[v.id].last_use = MAX(p->values[v.id].last_use, op);
+}
+
+/* What is defined and read where, and where sections begin, from the ops. */
+static void recount(struct program *p) {
+    for (int i = 0; i < p->n_values; i++)
+        p->values[i].first_use = p->values[i].last_use = 0;
+    for (int i = 0, section = -1; i < p->n_ops; i++) {
+        while (section < p->ops[i].section)
+            p->sections[++section].first_op = i;
+        for (int k = 0; k < OP_MAX_OUT; k++)
+            if (val_given(p->ops[i].out[k]))
+                p->values[p->ops[i].out[k].id].first_use = p->values[p->ops[i].out[k].id].last_use = i;
+        for (int k = 0; k < OP_MAX_IN; k++)
+            use(p, p->ops[i].in[k], i);
+    }
+    use(p, p->hidden, p->n_ops - 1);
+    for (int i = 0; i < p->n_taps; i++)
+        use(p, p->taps[i], p->n_ops - 1);
+}
+
+struct program *program_copy_with(const struct program *from, const struct op *ops, int n_ops, const struct value *more,
+                                  int n_more) {
+    struct program *p = program_copy(from);
+    p->n_values = p->cap_values = from->n_values + n_more;
+    p->values = xrealloc(p->values, (size_t)p->n_values + 1, sizeof *p->values);
+    memcpy(p->values + from->n_values, more, (size_t)n_more * sizeof *more);
+    free(p->ops);
+    p->ops = copy_of(ops, n_ops, sizeof *p->ops);
+    p->n_ops = p->cap_ops = n_ops;
+    recount(p);
     return p;
 }
 
@@ -374,6 +411,17 @@ val op_softcap(struct program *p, val x, float cap) {
     struct op *op = record(p, OP_SOFTCAP, x, NO_VAL, NO_VAL);
     op->args.softcap = (struct softcap_args){cap};
     return result(p, op, 0, x.width, rows_of(p, x), DT_F32);
+}
+
+val op_lora(struct program *p, val base, val x, const struct weight *a, const struct weight *b,
+            const struct weight *scales, struct lora_args args) {
+    int64_t n = args.n_adapters, m = args.n_modules;
+    BUG_IF(!is_matrix(a, n * m * args.rank, x.width) || !is_matrix(b, n * base.width, args.rank));
+    BUG_IF(!is_vector(scales, n * m) || rows_of(p, base) != rows_of(p, x));
+    struct op *op = record(p, OP_LORA, base, x, NO_VAL);
+    set_weights(op, a, b, scales, NULL);
+    op->args.lora = args;
+    return result(p, op, 0, base.width, rows_of(p, x), DT_F32);
 }
 
 val op_all_reduce(struct program *p, val x) {

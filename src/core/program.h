@@ -105,6 +105,9 @@ struct program *program_new(const char *name);
 void program_free(struct program *p);
 /* Names, weights and ropes are borrowed of the first. */
 struct program *program_copy(const struct program *p);
+/* With other ops, in order of their sections; `more` are values behind those of the first. */
+struct program *program_copy_with(const struct program *p, const struct op *ops, int n_ops, const struct value *more,
+                                  int n_more);
 /* Without ops, values and sections but "embed": to be recorded anew with the caches and ropes of the first. */
 struct program *program_copy_caches(const struct program *p);
 
@@ -149,6 +152,8 @@ val op_delta_rule(struct program *p, val qkv, val b, val a, const struct weight 
 val op_gated_add(struct program *p, val add, val x, val gate);
 val op_take_rows(struct program *p, val x);
 val op_softcap(struct program *p, val x, float cap);
+val op_lora(struct program *p, val base, val x, const struct weight *a, const struct weight *b,
+            const struct weight *scales, struct lora_args args);
 val op_all_reduce(struct program *p, val x);
 val op_all_gather(struct program *p, val x, int first, int width); // width: of all ranks together
 void op_sample(struct program *p, val logits);

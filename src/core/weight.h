@@ -31,6 +31,7 @@ struct weight_part {
     struct qscale scale;            // of quantised formats
     int64_t first_row;              // this part's row 0 in the stored tensor: scales are indexed from there
     struct dim rows;                // what its rows belong to
+    const char *module;             // of the checkpoint that it is of, "model.layers.3.self_attn.q_proj"; NULL: none
 };
 
 struct weight {

@@ -134,6 +134,7 @@ static bool bind_parts(struct binder *b, struct weight *w, const struct part *pa
         if (!bind_view(b, &parts[i], w->in, p))
             return false;
         take_rows(p, &parts[i]);
+        p->module = parts[i].module;
     }
     return true;
 }

@@ -11,6 +11,8 @@ struct need cpu_need(const struct op *op) {
     case OP_MOE_ROUTE: return (struct need){.worker = 2 * (int64_t)a->moe_route.n_experts + a->moe_route.n_groups};
     case OP_MOE_FFN:
         return (struct need){.worker = MAX(op->in[0].width, a->moe_ffn.ffn_size) + 3 * (int64_t)a->moe_ffn.ffn_size};
+    case OP_LORA: // A x, a row of A or B
+        return (struct need){.worker = (int64_t)a->lora.n_modules * a->lora.rank + MAX(op->in[1].width, a->lora.rank)};
     case OP_SHORT_CONV: return (struct need){.worker = a->short_conv.kernel}; // a channel's window
     case OP_DELTA_RULE: return (struct need){.worker = 2 * (int64_t)a->delta_rule.key_dim + a->delta_rule.value_dim};
     default: return (struct need){0, 0};

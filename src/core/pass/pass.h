@@ -38,3 +38,24 @@ struct shard_options {
 };
 enum status pass_shard(const struct program *p, const struct shard_options *options, struct program **out,
                        struct error *err);
+
+/* ---- adapters ---- */
+
+/* A low-rank addend of one module: y += scale * B (A x). */
+struct adapter_module {
+    const char *name;           // as weight_part.module
+    const struct weight *a, *b; // [r, in], [rows of the module, r], each one plain part
+    float scale;
+};
+
+struct adapter {
+    const char *name;
+    struct adapter_module *modules;
+    int n_modules;
+};
+
+/* Adds to each projection what the adapters say, by row: see ops.def, LORA. Adapter i of these is plan.adapter i + 1. A
+ * and B are copied. ERR_UNSUPPORTED or ERR_FORMAT names adapter and module: it is no projection (LINEAR) of the
+ * program, or of another shape. Comes before pass_shard, which refuses what this makes. */
+enum status pass_adapter(const struct program *p, const struct adapter *const *adapters, int n, struct program **out,
+                         struct error *err);

@@ -287,9 +287,10 @@ static void shard_op(struct sharding *s, const struct op *op, const struct weigh
     case OP_TAKE_ROWS: map_whole(s, op->out[0], op_take_rows(s->to, whole(s, x))); break;
     case OP_SOFTCAP: map_like(s, op->out[0], op_softcap(s->to, here(s, x), op->args.softcap.cap), x); break;
     case OP_SAMPLE: shard_sample(s, op); break;
+    case OP_LORA:
     case OP_ALL_REDUCE:
     case OP_ALL_GATHER:
-    case N_OPCODES: BUG_IF(true); // cut twice
+    case N_OPCODES: BUG_IF(true); // refused, or cut twice
     }
 }
 
@@ -298,6 +299,8 @@ static void shard_op(struct sharding *s, const struct op *op, const struct weigh
 /* Pairs of heads (paired_values) read two KV heads, which are on one rank if there are as many in either half. */
 static enum status check_op(const struct program *p, const struct op *op, int n_ranks, struct error *err) {
     const struct attention_args *a = &op->args.attention;
+    if (op->code == OP_LORA)
+        return fail(err, ERR_UNSUPPORTED, "%s: LORA: a model with adapters cannot be split over devices yet", p->name);
     if (op->code == OP_ATTENTION && a->paired_values && a->n_kv_heads > 1 && a->n_kv_heads % 2)
         return fail(err, ERR_UNSUPPORTED,
                     "%s: ATTENTION: %d key-value heads of pairs of heads cannot be split over %d devices", p->name,

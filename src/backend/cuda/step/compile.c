@@ -135,6 +135,11 @@ static enum status refuse(const struct executable *exe, const struct op *op, str
 static enum status check_shape(const struct executable *exe, const struct op *op, struct error *err) {
     const union op_args *a = &op->args;
     switch (op->code) {
+    case OP_LORA:
+    case OP_ALL_REDUCE:
+    case OP_ALL_GATHER:
+        return fail(err, ERR_UNSUPPORTED, "%s: %s: the CUDA backend does not have this op", exe->program->name,
+                    op_name(op->code));
     case OP_ATTENTION:
         if (MAX(a->attention.head_dim, a->attention.v_head_dim) > 512)
             return refuse(exe, op, err, "heads of", MAX(a->attention.head_dim, a->attention.v_head_dim), 512);
