@@ -9,6 +9,7 @@ struct how {
     int n_threads;
     const char *kernels; // of the CPU
     bool eager;          // of CUDA
+    bool whole_keys;     // shared-kv=0
     struct load_options load;
 };
 
@@ -22,13 +23,15 @@ struct on_device {
 static inline enum status on_device_open(const struct backend_ops *ops, struct how how, struct on_device *out,
                                          struct error *err) {
     char kernels[64];
-    const char *own[3] = {NULL};
+    const char *own[4] = {NULL};
     int n = 0;
     snprintf(kernels, sizeof kernels, "kernels=%s", how.kernels ? how.kernels : "");
     if (how.kernels)
         own[n++] = kernels;
     if (how.eager)
         own[n++] = "eager=1";
+    if (how.whole_keys)
+        own[n++] = "shared-kv=0";
     *out = (struct on_device){.ops = ops};
     return ops->open(&(struct device_options){.n_threads = how.n_threads, .own = own}, &out->device, err);
 }
