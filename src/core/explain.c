@@ -94,7 +94,7 @@ static void print_args(const struct program *p, const struct op *op, struct buf 
 
 static const char *format_of(const struct weight *w) {
     const struct weight_part *part = &w->parts[0];
-    return part->format == &qformat_plain ? dtype_name(part->dtype) : part->format->name;
+    return part->format->id == QFORMAT_PLAIN ? dtype_name(part->dtype) : part->format->name;
 }
 
 static void print_op(const struct program *p, int i, struct buf *out) {

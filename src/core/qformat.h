@@ -18,8 +18,12 @@ struct qscale {
     float tensor_scale; // a second, whole-tensor multiplier (NVFP4); 1 elsewhere
 };
 
+/* Which format: a plugin has rows of its own at other addresses, so whoever chooses by format goes by this. */
+enum qformat_id { QFORMAT_PLAIN, QFORMAT_SCALED, QFORMAT_MXFP4, QFORMAT_NVFP4, N_QFORMATS };
+
 struct qformat {
-    const char *name; // "plain", "fp8", "mxfp4"
+    enum qformat_id id;
+    const char *name; // "plain", "scaled", "mxfp4"
     int bits;         // an element, scales not counted; 0: that of the dtype
     /* Columns [0, n_cols) of row `row` of the part. */
     void (*row_to_f32)(const struct weight_part *part, int64_t row, int64_t n_cols, float *out);

@@ -18,5 +18,5 @@ static void row_to_f32(const struct weight_part *p, int64_t row, int64_t n_cols,
     }
 }
 
-const struct qformat qformat_mxfp4 = {.name = "mxfp4", .bits = 4, .row_to_f32 = row_to_f32};
-const struct qformat qformat_nvfp4 = {.name = "nvfp4", .bits = 4, .row_to_f32 = row_to_f32};
+const struct qformat qformat_mxfp4 = {.id = QFORMAT_MXFP4, .name = "mxfp4", .bits = 4, .row_to_f32 = row_to_f32};
+const struct qformat qformat_nvfp4 = {.id = QFORMAT_NVFP4, .name = "nvfp4", .bits = 4, .row_to_f32 = row_to_f32};

@@ -21,4 +21,4 @@ static void row_to_f32(const struct weight_part *p, int64_t row, int64_t n_cols,
     }
 }
 
-const struct qformat qformat_scaled = {.name = "scaled", .bits = 8, .row_to_f32 = row_to_f32};
+const struct qformat qformat_scaled = {.id = QFORMAT_SCALED, .name = "scaled", .bits = 8, .row_to_f32 = row_to_f32};

@@ -24,7 +24,7 @@ void weight_vector_f32(const struct weight *w, float *out) {
     BUG_IF(w->in != 1);
     for (int i = 0; i < w->n_parts; i++) {
         const struct weight_part *p = &w->parts[i];
-        if (p->format == &qformat_plain)
+        if (p->format->id == QFORMAT_PLAIN)
             dtype_to_f32(p->dtype, p->data, p->row_stride, p->n_rows, out);
         else
             for (int64_t r = 0; r < p->n_rows; r++)
@@ -67,7 +67,7 @@ int64_t weight_stored_bytes(const struct weight *w) {
         const struct weight_part *p = &w->parts[i];
         int64_t bits = p->format->bits ? p->format->bits : (int64_t)dtype_bytes(p->dtype) * 8;
         total += p->n_rows * w->in * bits / 8;
-        if (p->format != &qformat_plain) {
+        if (p->format->id != QFORMAT_PLAIN) {
             int64_t rows = p->scale.block_rows ? (p->n_rows + p->scale.block_rows - 1) / p->scale.block_rows : 1;
             int64_t cols = p->scale.block_cols ? (w->in + p->scale.block_cols - 1) / p->scale.block_cols : 1;
             total += rows * cols * (int64_t)dtype_bytes(p->scale.dtype);
