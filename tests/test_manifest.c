@@ -17,7 +17,9 @@ static const struct {
 
 static struct kernel_file files[2]; // what the list says, which the tests change
 static const char *const names[] = {"_Z3onev", "_Z3twov", "_Z5threev"};
-static const struct kernel_list list = {files, names, 2, 3, 90};
+static const struct kernel_arch hopper[] = {{90, true}},
+                                several[] = {{80, false}, {89, false}, {90, true}, {100, false}};
+static const struct kernel_list list = {files, names, hopper, 2, 3, 1};
 
 static void fill_list(void) {
     files[0] = (struct kernel_file){"one", 48, XXH3_64bits(&device_code.magic, 48), 0, 1};
@@ -70,16 +72,34 @@ static void the_name_of_a_build_differs_with_any_kernel_and_with_their_order(voi
 
 static void another_card_is_refused_with_what_to_do(void **state) {
     (void)state;
-    static const int others[][2] = {{8, 0}, {8, 9}, {9, 1}, {10, 0}, {12, 0}};
+    static const int others[][2] = {{8, 0}, {8, 9}, {10, 0}, {12, 0}};
+    const struct kernel_arch *arch;
     struct error err;
     struct machine_found m = {.device = 2, .major = 9, .minor = 0};
     fill_list();
-    EXPECT_OK(manifest_check_card(&list, &m, &err), err);
+    EXPECT_OK(manifest_check_card(&list, &m, &arch, &err), err);
+    EXPECT(arch == &hopper[0]);
     for (size_t i = 0; i < ARRAY_LEN(others); i++) {
         m.major = others[i][0], m.minor = others[i][1];
-        EXPECT_EQ(manifest_check_card(&list, &m, &err), ERR_UNSUPPORTED);
+        EXPECT_EQ(manifest_check_card(&list, &m, &arch, &err), ERR_UNSUPPORTED);
         EXPECT(strstr(err.text, "sm_90a") && strstr(err.text, "GPU 2") && strstr(err.text, "CUDA_VISIBLE_DEVICES") &&
                strstr(err.text, "3 kernels"));
+    }
+}
+
+static void a_card_runs_the_code_of_its_generation_that_is_nearest(void **state) {
+    (void)state;
+    static const int cases[][3] = {{8, 0, 0},  {8, 6, 0},  {8, 9, 1},   {9, 0, 2},  {10, 0, 3},
+                                   {10, 3, 3}, {7, 5, -1}, {11, 0, -1}, {12, 0, -1}};
+    const struct kernel_list of_several = {files, names, several, 2, 3, ARRAY_LEN(several)};
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        const struct kernel_arch *arch;
+        struct machine_found m = {.major = cases[i][0], .minor = cases[i][1]};
+        struct error err;
+        enum status st = manifest_check_card(&of_several, &m, &arch, &err);
+        EXPECT(arch == (cases[i][2] < 0 ? NULL : &several[cases[i][2]]));
+        EXPECT_EQ(st, arch ? OK : ERR_UNSUPPORTED);
+        EXPECT(arch || strstr(err.text, "sm_80, sm_89, sm_90a, sm_100"));
     }
 }
 
@@ -103,6 +123,7 @@ int main(void) {
         cmocka_unit_test(a_file_that_is_not_there_is_named),
         cmocka_unit_test(the_name_of_a_build_differs_with_any_kernel_and_with_their_order),
         cmocka_unit_test(another_card_is_refused_with_what_to_do),
+        cmocka_unit_test(a_card_runs_the_code_of_its_generation_that_is_nearest),
         cmocka_unit_test(a_driver_that_is_old_or_absent_is_refused_with_what_to_do),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

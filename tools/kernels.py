@@ -3,8 +3,10 @@
 
     tools/kernels.py [--ptx] OUT.c OBJECT.cu.o...
 
-Of each object: its device code's size and XXH3 (the section .nv_fatbin, which the linker copies as it is), the architecture that it is for and the names
-of its kernels, read from the ELF files inside; with --ptx from PTX, which is what tests/ptx runs."""
+Of each object: its device code's size and XXH3 (the section .nv_fatbin, which the linker copies as it is), the
+architectures that it is for and the names of its kernels, read from the ELF files inside; with --ptx from PTX, which is
+what tests/ptx runs. An architecture that every object has runs all kernels; the others run those without Hopper's
+instructions (build.mk)."""
 import ctypes
 import os
 import re
@@ -35,18 +37,37 @@ def code_of(path):
 
 
 def kernels_of(path, code, ptx):
-    """(architecture, names) of a container of one uncompressed ELF file, or of PTX."""
-    magic, _, head, _ = struct.unpack_from("<IHHQ", code, 0)
-    kind, _, entry = struct.unpack_from("<HHI", code, head)
-    arch, = struct.unpack_from("<I", code, head + 28)
-    elf = code[head + entry:]
-    if ptx:
-        if magic != FATBIN or kind != 1 or b".version" not in elf:
-            raise ValueError("%s: its device code is not plain PTX" % path)
-        return arch, sorted(m.decode() for m in re.findall(rb"\.entry (\w+)", elf))
-    if magic != FATBIN or kind != 2 or elf[:4] != b"\x7fELF":
-        raise ValueError("%s: its device code is not one plain ELF file; compile without PTX and compression" % path)
-    return arch, sorted(name[len(".text."):] for name, _ in sections(elf) if name.startswith(".text."))
+    """{architecture: names} of a container of uncompressed ELF files or PTX, one an architecture."""
+    magic, _, at, size = struct.unpack_from("<IHHQ", code, 0)
+    end = at + size
+    found = {}
+    while at < end:
+        kind, _, head, length = struct.unpack_from("<HHIQ", code, at)
+        arch, = struct.unpack_from("<I", code, at + 28)
+        part = code[at + head:at + head + length]
+        plain = b".version" in part if ptx else part[:4] == b"\x7fELF"
+        if magic != FATBIN or kind != (1 if ptx else 2) or not plain or arch in found:
+            raise ValueError("%s: its device code is not plain %s; compile without compression" %
+                             (path, "PTX" if ptx else "ELF, one file an architecture"))
+        if ptx:
+            found[arch] = sorted(m.decode() for m in re.findall(rb"\.entry (\w+)", part))
+        else:
+            found[arch] = sorted(name[len(".text."):] for name, _ in sections(part) if name.startswith(".text."))
+        at += head + length
+    return found
+
+
+def archs_of(found):
+    """[(architecture, whether all files have it)]: plain files agree, and the others have Hopper's alone."""
+    plain = None
+    for path, kernels in found:
+        if sorted(kernels) == [HOPPER]:
+            continue
+        plain = plain or sorted(kernels)
+        if sorted(kernels) != plain:
+            raise ValueError("%s: made for %s, others for %s; build it again" %
+                             (path, " ".join(map(str, sorted(kernels))), " ".join(map(str, plain))))
+    return [(arch, arch == HOPPER) for arch in plain or [HOPPER]]
 
 
 def main():
@@ -55,23 +76,26 @@ def main():
     hash_of = ctypes.CDLL("libxxhash.so.0").XXH3_64bits
     hash_of.restype = ctypes.c_uint64
     hash_of.argtypes = ctypes.c_char_p, ctypes.c_size_t
-    files, names = [], []
+    files, names, found = [], [], []
     for path in paths:
         code = code_of(path)
-        arch, kernels = kernels_of(path, code, ptx)
-        if arch != HOPPER:
-            raise ValueError("%s: made for sm_%d" % (path, arch))
+        kernels = kernels_of(path, code, ptx)
+        found.append((path, kernels))
+        listed = sorted(set(name for of_arch in kernels.values() for name in of_arch))
         files.append(
             '    {"%s", %dULL, 0x%016xULL, %d, %d},\n' %
-            (os.path.basename(path)[:-len(".cu.o")], len(code), hash_of(code, len(code)), len(names), len(kernels)))
-        names += kernels
+            (os.path.basename(path)[:-len(".cu.o")], len(code), hash_of(code, len(code)), len(names), len(listed)))
+        names += listed
+    archs = archs_of(found)
     with open(out, "w") as f:
         f.write(
             '/* Made by tools/kernels.py. */\n#include "backend/cuda/device/manifest.h"\n\nstatic const struct kernel_file files[] = {\n%s};\n'
             % "".join(files))
         f.write("static const char *const names[] = {\n%s};\n" % "".join('    "%s",\n' % n for n in names))
-        f.write("const struct kernel_list kernel_list = {files, names, %d, %d, %d};\n" %
-                (len(files), len(names), HOPPER))
+        f.write("static const struct kernel_arch archs[] = {%s};\n" %
+                ", ".join("{%d, %s}" % (arch, "true" if fast else "false") for arch, fast in archs))
+        f.write("const struct kernel_list kernel_list = {files, names, archs, %d, %d, %d};\n" %
+                (len(files), len(names), len(archs)))
 
 
 if __name__ == "__main__":

@@ -83,6 +83,10 @@ static enum status load_parts(struct loaded *loaded, const struct load_options *
     if (options->quantization && strcmp(options->quantization, "fp8") != 0)
         return fail(err, ERR_UNSUPPORTED, "quantization: the CUDA backend makes weights fp8, not %s",
                     options->quantization);
+    if (options->quantization && !loaded->device->multiplies_e4m3)
+        return fail(err, ERR_UNSUPPORTED,
+                    "quantization: this GPU has no products of fp8, as those from compute "
+                    "capability 8.9 on have");
     TRY(choose_product(loaded, options->dtype, err));
     TRY(choose_kv(loaded, options->kv_dtype, err));
     TRY(device_enter(loaded->device, err));
@@ -91,7 +95,7 @@ static enum status load_parts(struct loaded *loaded, const struct load_options *
     return weights_place(loaded, err);
 }
 
-/* What fast kernels of attention take. */
+/* What fast kernels of attention take; plain ones have whole keys. */
 static bool takes_shared_kv(int head_dim, int channels) { return head_dim == 512 && channels == 128; }
 
 static enum status cuda_load(struct device *d, const struct program *p, const struct load_options *options,
@@ -99,7 +103,7 @@ static enum status cuda_load(struct device *d, const struct program *p, const st
     TRY(backend_refuse_ranks("cuda", p, err));
     struct loaded *loaded = xcalloc(1, sizeof *loaded);
     loaded->device = d;
-    loaded->program = d->whole_keys ? program_copy(p) : pass_shared_kv(p, takes_shared_kv);
+    loaded->program = d->whole_keys || !d->is_fast ? program_copy(p) : pass_shared_kv(p, takes_shared_kv);
     loaded->quantise = options->quantization != NULL;
     loaded->dummies = options->dummy_weights;
     loaded->progress = options->progress;
@@ -210,6 +214,7 @@ static const struct backend_probes cuda_probes = {
 
 static const struct backend_option cuda_options[] = {
     {"shared-kv", "0|1", "0: keys of which a part follows from their values are stored whole"},
+    {"kernels", "plain", "kernels that every card runs, which are slow; otherwise the fastest there are for this one"},
     {"eager", "0|1", "start every op of a step by itself, never a captured graph"},
     {0},
 };

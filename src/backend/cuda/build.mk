@@ -1,7 +1,10 @@
 # build.mk - the CUDA backend: its library, its tests and its benches, and the same kernels from PTX on the CPU.
 #
-# Part of the Makefile. A .cu is compiled for sm_90a. nvcc writes what each depends on beside the object. Tests of the backend run on a machine with
-# a Hopper GPU: build/cuda/test_ops and its like with GYRE_TEST_BACKEND=cuda (tools/gpu.sh).
+# Part of the Makefile. Kernels of HOPPER_CU use Hopper's instructions and are compiled for sm_90a alone, all others for
+# each of ARCHS: make cuda ARCHS="80 89 90a 100". nvcc writes what each depends on beside the object. Tests of the backend
+# run on a machine with a Hopper GPU: build/cuda/test_ops and its like with GYRE_TEST_BACKEND=cuda (tools/gpu.sh).
+ARCHS     ?= 90a
+HOPPER_CU := attention_decode% attention_prefill% argmax_filter lm_head gemm_fp8_% gemv l2_copy l2_topology
 NVCC      ?= nvcc
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
 CUDA_SRC  := $(wildcard src/backend/cuda/*.c src/backend/cuda/*/*.c src/backend/cuda/*/*/*.c)
@@ -14,6 +17,9 @@ CUDA_LIBS := $(CUDA_WRAP) -L$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -lstdc
 CUDA_CC    = $(CC) $(CPPFLAGS) $(CFLAGS) -Itests -I$(CUDA_HOME)/include
 NVCC_FLAGS := -O3 -std=c++17 -Isrc -Iinclude
 SM90      := -gencode=arch=compute_90a,code=sm_90a
+# Of an object, by its kernel's name.
+archs_of   = $(if $(filter $(HOPPER_CU),$(notdir $(1:.cu.o=))),90a,$(ARCHS))
+gencodes   = $(foreach a,$(call archs_of,$(1)),-gencode=arch=compute_$(a),code=sm_$(a))
 SM90_PTX  := -gencode=arch=compute_90a,code=compute_90a --no-compress
 NVCC_CODE  = $(NVCC) $(NVCC_FLAGS) -Xcompiler -fPIC -MMD -MP -MF $(@:.o=.d) -c -o $@
 NVCC_PROGRAM = $(NVCC) $(NVCC_FLAGS) $(SM90) -MMD -MP -MF $@.d -MT $@ -o $@
@@ -23,9 +29,13 @@ cu_source  = $(filter %/$(1).cu,$(CUDA_CU))
 build/cuda/%.o: src/%.c
 	@mkdir -p $(@D)
 	$(call QUIET,cc)$(CUDA_CC) -c -o $@ $<
-build/cuda/%.cu.o: src/%.cu
+build/cuda/%.cu.o: src/%.cu build/cuda/archs
 	@mkdir -p $(@D)
-	$(call QUIET,nvcc)$(NVCC_CODE) $(SM90) $<
+	$(call QUIET,nvcc)$(NVCC_CODE) $(call gencodes,$@) $<
+# Written anew where ARCHS is another.
+build/cuda/archs: FORCE
+	@mkdir -p $(@D)
+	@echo '$(ARCHS)' | cmp -s - $@ || echo '$(ARCHS)' >$@
 build/cuda/kernels.c: tools/kernels.py $(CUDA_CODE)
 	$(call QUIET,list)tools/kernels.py $@ $(CUDA_CODE)
 build/cuda/kernels.o: build/cuda/kernels.c
@@ -81,7 +91,8 @@ $(CUDA_BENCHES): build/cuda/bench_%: bench/cuda/%.cu $(CUDA_CODE)
 build/cuda/libtimeline.so: bench/cuda/timeline.c
 	@mkdir -p $(@D)
 	$(call QUIET,cc)$(CUDA_CC) -shared -o $@ $< -ldl -lpthread
-cuda-tests: $(CUDA_TESTS) $(CUDA_UNITS) $(KERNEL_TESTS) $(CUDA_BENCHES) build/cuda/libtimeline.so
+cuda-tests: $(CUDA_TESTS) $(CUDA_UNITS) $(KERNEL_TESTS)
+cuda-benches: $(CUDA_BENCHES) build/cuda/libtimeline.so
 
 # The library for compute-sanitizer's racecheck: kernels in which every lane arrives where a warp does (ptx/bulk.cuh).
 RACE_CODE := $(patsubst src/%.cu,build/racecheck/%.cu.o,$(shell grep -lE \

@@ -63,7 +63,10 @@ struct device {
     cudaEvent_t begun, ended; // of what is timed
     double memory_share;      // device_options
     bool requantises; // products of what is loaded may (gemm_requantises): of one object for each physical device
-    bool eager;       // no graphs
+    const struct kernel_arch *arch; // whose code it runs (manifest.h)
+    bool is_fast;                   // by Hopper's kernels, where they take a shape; else by plain ones alone
+    bool multiplies_e4m3;           // the library does here
+    bool eager;                     // no graphs
     bool whole_keys;
     struct error fault; // sticky
 };

@@ -34,7 +34,7 @@ static struct dattention shape_of(const struct op *op) {
 }
 
 static bool is_fast(const struct loaded *loaded, const struct op *op) {
-    if (op->code != OP_ATTENTION)
+    if (op->code != OP_ATTENTION || !loaded->device->is_fast)
         return false;
     struct dattention a = shape_of(op);
     return attention_decode_takes(&a, kv_element(loaded), loaded->block_size);

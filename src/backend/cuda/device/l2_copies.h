@@ -7,6 +7,6 @@ enum status l2_copy_check(struct error *err); // whether GYRE_L2_COPIES, if it i
 /* Bytes for all copies, once all weights have been counted; 0: there are none. */
 enum status l2_copy_room(struct loaded *loaded, const struct program *p, int64_t *n_bytes, struct error *err);
 enum status l2_copy_make(struct loaded *loaded, struct error *err); // once they are there
-bool l2_copy_wanted(void);
+bool l2_copy_wanted(const struct device *d);
 enum status l2_copy_sides(struct loaded *loaded, struct error *err); // finds b->l2_copy.sides, once
 void l2_copy_release(struct loaded *loaded);

@@ -142,7 +142,7 @@ static void make_up(uint32_t *bits, int n) {
         bits[i] = (uint32_t)(i + 1) * 0x9E3779B9u;
 }
 
-bool l2_copy_wanted(void) { return !is_named("0"); }
+bool l2_copy_wanted(const struct device *d) { return d->is_fast && !is_named("0"); }
 
 enum status l2_copy_sides(struct loaded *loaded, struct error *err) {
     if (loaded->l2_copy.looked)
@@ -189,7 +189,7 @@ static void choose(struct loaded *loaded, int64_t room) {
 
 enum status l2_copy_room(struct loaded *loaded, const struct program *p, int64_t *n_bytes, struct error *err) {
     *n_bytes = 0;
-    if (!l2_copy_wanted())
+    if (!l2_copy_wanted(loaded->device))
         return OK;
     loaded->l2_copy.all = xcalloc(1, sizeof *loaded->l2_copy.all);
     loaded->l2_copy.all->copies = xcalloc((size_t)p->n_ops, sizeof *loaded->l2_copy.all->copies);

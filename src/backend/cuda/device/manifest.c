@@ -8,6 +8,7 @@
 
 #include <dlfcn.h>
 #include <link.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -28,19 +29,36 @@ enum status manifest_check_driver(const struct machine_found *m, struct error *e
     return OK;
 }
 
-enum status manifest_check_card(const struct kernel_list *list, const struct machine_found *m, struct error *err) {
-    if (m->major * 10 + m->minor == list->arch)
+/* "sm_80, sm_90a" */
+static const char *list_archs(const struct kernel_list *list, char *out, size_t n) {
+    size_t at = 0;
+    *out = 0;
+    for (int i = 0; i < list->n_archs && at < n; i++)
+        at += (size_t)snprintf(out + at, n - at, "%ssm_%d%s", i ? ", " : "", list->archs[i].number,
+                               list->archs[i].number == 90 ? "a" : "");
+    return out;
+}
+
+enum status manifest_check_card(const struct kernel_list *list, const struct machine_found *m,
+                                const struct kernel_arch **out, struct error *err) {
+    char archs[100];
+    *out = NULL;
+    for (int i = 0; i < list->n_archs; i++) {
+        int number = list->archs[i].number;
+        if (number / 10 == m->major && number % 10 <= m->minor)
+            *out = &list->archs[i];
+    }
+    if (*out)
         return OK;
     return fail(err, ERR_UNSUPPORTED,
-                "--device cuda: the %d kernels were built for sm_%da (Hopper: H100, H200, GH200), GPU %d has compute "
-                "capability %d.%d; "
-                "choose another with "
-                "CUDA_VISIBLE_DEVICES, or use --device cpu",
-                list->n_names, list->arch, m->device, m->major, m->minor);
+                "--device cuda: the %d kernels were built for %s (sm_90a is Hopper: H100, H200, GH200), GPU %d has "
+                "compute capability %d.%d; choose another with CUDA_VISIBLE_DEVICES, build the library for it (make "
+                "cuda ARCHS=...), or use --device cpu",
+                list->n_names, list_archs(list, archs, sizeof archs), m->device, m->major, m->minor);
 }
 
 uint64_t manifest_hash(const struct kernel_list *list) {
-    uint64_t hash = (uint64_t)list->arch;
+    uint64_t hash = 0;
     for (int i = 0; i < list->n_files; i++) {
         uint64_t file[3] = {hash, list->files[i].n_bytes, list->files[i].hash};
         hash = XXH3_64bits(file, sizeof file);

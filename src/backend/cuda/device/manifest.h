@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct kernel_file {
@@ -16,12 +17,18 @@ struct kernel_file {
     int first, n;           // of the names
 };
 
+/* What kernels were compiled for. */
+struct kernel_arch {
+    int number;   // 80: sm_80; 90: sm_90a
+    bool is_fast; // every .cu was; else plain kernels alone (build.mk)
+};
+
 /* One for each .cu of the build. */
 struct kernel_list {
     const struct kernel_file *files; // [n_files]
     const char *const *names;        // [n_names], mangled
-    int n_files, n_names;
-    int arch; // 90: sm_90a
+    const struct kernel_arch *archs; // [n_archs], by number
+    int n_files, n_names, n_archs;
 };
 extern const struct kernel_list kernel_list; // of this library
 
@@ -32,7 +39,10 @@ struct machine_found {
 
 /* ERR_UNSUPPORTED says what does not go together, and what to do. */
 enum status manifest_check_driver(const struct machine_found *m, struct error *err);
-enum status manifest_check_card(const struct kernel_list *list, const struct machine_found *m, struct error *err);
+
+/* Which of the list's code the GPU runs: that of its generation with the largest number up to its own. */
+enum status manifest_check_card(const struct kernel_list *list, const struct machine_found *m,
+                                const struct kernel_arch **out, struct error *err);
 
 /* Hashes the device code of the object that the list is in: 10 MB, about a millisecond. ERR_FORMAT names the file that
  * differs. */

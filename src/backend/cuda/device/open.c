@@ -57,7 +57,9 @@ static enum status open_parts(struct device *d, struct error *err) {
         code = cudaDeviceGetAttribute(&d->most_pitch, cudaDevAttrMaxPitch, d->index);
     if (code != cudaSuccess)
         return no_device(err, code, "the GPU does not answer");
-    TRY(manifest_check_card(&kernel_list, &machine, err));
+    TRY(manifest_check_card(&kernel_list, &machine, &d->arch, err));
+    d->is_fast = d->is_fast && d->arch->is_fast;
+    d->multiplies_e4m3 = machine.major * 10 + machine.minor >= 89;
     if ((code = cudaSetDevice(d->index)) != cudaSuccess)
         return no_device(err, code, "the GPU cannot be used");
     if ((code = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking)) != cudaSuccess)
@@ -103,8 +105,12 @@ enum status cuda_open(const struct device_options *options, struct device **out,
     TRY(linear_check(err));
     TRY(filter_check(err));
     TRY(l2_copy_check(err));
+    const char *kernels = device_option(options->own, "kernels");
+    if (kernels && strcmp(kernels, "plain") != 0)
+        return fail(err, ERR_ARG, "kernels: CUDA has its fastest, or \"plain\" ones, not \"%.40s\"", kernels);
     struct device *d = xcalloc(1, sizeof *d);
     d->index = options->index;
+    d->is_fast = !kernels;
     d->eager = device_option_is_on(options->own, "eager");
     d->whole_keys = device_option_is_off(options->own, "shared-kv");
     d->memory_share = options->memory_share;
@@ -113,7 +119,7 @@ enum status cuda_open(const struct device_options *options, struct device **out,
         cuda_close(d);
         d = NULL;
     } else {
-        d->requantises = requant_alone(d);
+        d->requantises = d->is_fast && requant_alone(d);
     }
     *out = d;
     return st;

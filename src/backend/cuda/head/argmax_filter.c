@@ -50,7 +50,7 @@ static bool is_wanted(int64_t head_bytes) {
 
 int64_t filter_room(struct loaded *loaded, const struct program *p) {
     const struct op *head = head_of(p);
-    if (!head || head->weights[1])
+    if (!head || head->weights[1] || !loaded->device->is_fast)
         return 0;
     struct dweight w = weight_on_device(loaded, head->weights[0])->matrix;
     bool fits =
@@ -68,7 +68,7 @@ int64_t filter_room(struct loaded *loaded, const struct program *p) {
 static enum status find_sides(struct loaded *loaded, struct dweight w, struct error *err) {
     int n_pages = (int)((filter_pages_bytes(w) + SIDES_PAGE - 1) / SIDES_PAGE);
     struct dside_pages found;
-    if (!l2_copy_wanted())
+    if (!l2_copy_wanted(loaded->device))
         return OK;
     TRY(l2_copy_sides(loaded, err));
     if (loaded->l2_copy.sides.none)

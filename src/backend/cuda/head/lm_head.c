@@ -52,7 +52,8 @@ struct dlm_head dhead_of(const struct executable *exe, const struct compiled_op 
 
 bool head_may_be_ours(const struct executable *exe) {
     const struct op *head = head_of(exe->program);
-    return head && weight_on_device(exe->loaded, head->weights[0])->matrix.element != ELEMENT_E4M3;
+    return head && exe->loaded->device->is_fast &&
+           weight_on_device(exe->loaded, head->weights[0])->matrix.element != ELEMENT_E4M3;
 }
 
 enum status head_alloc(struct executable *exe, struct error *err) {

@@ -89,7 +89,7 @@ static bool is_like(const struct compiled_op *a, const struct compiled_op *b) {
 static void take(struct executable *exe, const struct compiled_op *like, const struct linear_kernel *k, int rows,
                  const char *why) {
     for (int i = 0; i < exe->program->n_ops; i++)
-        if (exe->ops[i].gemm && is_like(&exe->ops[i], like) && k->takes(&exe->ops[i], rows))
+        if (exe->ops[i].gemm && is_like(&exe->ops[i], like) && linear_takes(k, &exe->ops[i], rows))
             linear_take(&exe->ops[i], k, rows, why);
 }
 
@@ -114,9 +114,9 @@ enum status linear_check(struct error *err) {
 
 /* Beyond the rows of gemm_fp8_gated.cu its name means the kernel that goes on where it ends. */
 static const struct linear_kernel *forced_for(const struct compiled_op *c, const struct linear_kernel *k, int rows) {
-    if (k == linear_by_gated && linear_by_gated_prefill->takes(c, rows))
+    if (k == linear_by_gated && linear_takes(linear_by_gated_prefill, c, rows))
         return linear_by_gated_prefill;
-    return k->takes(c, rows) ? k : linear_library(c);
+    return linear_takes(k, c, rows) ? k : linear_library(c);
 }
 
 static int64_t weight_bytes(const struct compiled_op *c) {
@@ -125,10 +125,11 @@ static int64_t weight_bytes(const struct compiled_op *c) {
 
 /* Of more rows than graphs have. */
 static const struct linear_kernel *usual_of_prompts(const struct compiled_op *c, int rows) {
-    if (c->pair && weight_bytes(c) >= WORTH_WIDE && linear_by_gated_prefill->takes(c, rows) &&
+    if (c->pair && weight_bytes(c) >= WORTH_WIDE && linear_takes(linear_by_gated_prefill, c, rows) &&
         gemm_prefill_gated_pays(c->matrix[0], c->op->weights[1] != NULL, rows))
         return linear_by_gated_prefill;
-    if (weight_bytes(c) >= WORTH_LARGE && linear_by_prefill->takes(c, rows) && gemm_prefill_pays(c->matrix[0], rows))
+    if (weight_bytes(c) >= WORTH_LARGE && linear_takes(linear_by_prefill, c, rows) &&
+        gemm_prefill_pays(c->matrix[0], rows))
         return linear_by_prefill;
     return linear_library(c);
 }
@@ -137,17 +138,17 @@ static const struct linear_kernel *usual(const struct compiled_op *c, int rows) 
     bool many = rows > MOST_TIMED_ROWS && rows <= GATED_MAX_ROWS;
     if (forced())
         return forced_for(c, forced(), rows);
-    if (linear_by_lm_head->takes(c, rows))
+    if (linear_takes(linear_by_lm_head, c, rows))
         return linear_by_lm_head;
-    if (many && c->pair && weight_bytes(c) >= WORTH_WIDE && linear_by_gated->takes(c, rows))
+    if (many && c->pair && weight_bytes(c) >= WORTH_WIDE && linear_takes(linear_by_gated, c, rows))
         return linear_by_gated;
-    if (many && !c->pair && linear_by_split_k->takes(c, rows) && split_k_cut_of(c->matrix[0], rows) >= 0)
+    if (many && !c->pair && linear_takes(linear_by_split_k, c, rows) && split_k_cut_of(c->matrix[0], rows) >= 0)
         return linear_by_split_k;
     if (rows > GATED_MAX_ROWS)
         return usual_of_prompts(c, rows);
-    if (rows > 1 && rows <= SMALL_M_MAX_ROWS && linear_by_small_m->takes(c, rows))
+    if (rows > 1 && rows <= SMALL_M_MAX_ROWS && linear_takes(linear_by_small_m, c, rows))
         return linear_by_small_m;
-    return rows <= GEMV_MAX_ROWS && linear_by_gemv->takes(c, rows) ? linear_by_gemv : linear_library(c);
+    return rows <= GEMV_MAX_ROWS && linear_takes(linear_by_gemv, c, rows) ? linear_by_gemv : linear_library(c);
 }
 
 static void take_usual(struct executable *exe) {
@@ -299,7 +300,7 @@ static bool recall(struct search *s, int rows) {
         struct plan_key key = key_of(s, s->kinds[i].like, rows);
         const struct plan_choice *found = plan_cache_find(s->exe->loaded->device->plans, &key);
         if (!found || found->path < 0 || found->path >= N_LINEAR_KERNELS ||
-            !linear_kernels[found->path].takes(s->kinds[i].like, rows))
+            !linear_takes(&linear_kernels[found->path], s->kinds[i].like, rows))
             return false;
         chosen[i] = &linear_kernels[found->path];
     }
@@ -348,7 +349,7 @@ static enum status improve(struct search *s, const struct compiled_op *like, int
                            struct error *err) {
     for (int i = 0; i < N_LINEAR_KERNELS; i++) {
         const struct linear_kernel *k = &linear_kernels[i];
-        if (k->is_timed && k != linear_kernel(like, rows) && k->takes(like, rows))
+        if (k->is_timed && k != linear_kernel(like, rows) && linear_takes(k, like, rows))
             TRY(try_kernel(s, like, k, rows, us, better, err));
     }
     return OK;

@@ -174,18 +174,20 @@ const struct linear_kernel linear_kernels[N_LINEAR_KERNELS] = {
     [LIBRARY] = {"library", "cuBLASLt", .is_timed = true, .takes = value_takes, .put = library_put},
     [LIBRARY_QACT] = {"library", "cuBLASLt", .reads_qact = true, .makes_unscaled = true, .is_timed = true,
                       .takes = qact_takes, .put = library_put},
-    [GEMV] = {"gemv", "gemv.cu", .gates = true, .is_timed = true, .takes = gemv_row_takes, .put = gemv_put},
-    [SMALL_M] = {"small_m", "gemm_fp8_small_m.cu", .reads_qact = true, .gates = true, .folds = true, .is_timed = true,
-                 .takes = small_m_row_takes, .put = small_m_put},
-    [GATED] = {"gated", "gemm_fp8_gated.cu", .reads_qact = true, .gates = true, .folds = true, .takes = gated_row_takes,
-               .put = gated_put},
-    [GATED_PREFILL] = {"gated_prefill", "gemm_fp8_prefill.cu", .reads_qact = true, .gates = true, .folds = true,
-                       .takes = gated_prefill_takes, .put = gated_prefill_put},
-    [SPLIT_K] = {"split_k", "gemm_fp8_split_k.cu", .reads_qact = true, .makes_unscaled = true, .ends_early = true,
-                 .takes = split_k_row_takes, .put = split_k_put},
-    [PREFILL] = {"prefill", "gemm_fp8_prefill.cu", .reads_qact = true, .makes_unscaled = true,
+    [GEMV] = {"gemv", "gemv.cu", .wants_hopper = true, .gates = true, .is_timed = true, .takes = gemv_row_takes,
+              .put = gemv_put},
+    [SMALL_M] = {"small_m", "gemm_fp8_small_m.cu", .wants_hopper = true, .reads_qact = true, .gates = true,
+                 .folds = true, .is_timed = true, .takes = small_m_row_takes, .put = small_m_put},
+    [GATED] = {"gated", "gemm_fp8_gated.cu", .wants_hopper = true, .reads_qact = true, .gates = true, .folds = true,
+               .takes = gated_row_takes, .put = gated_put},
+    [GATED_PREFILL] = {"gated_prefill", "gemm_fp8_prefill.cu", .wants_hopper = true, .reads_qact = true, .gates = true,
+                       .folds = true, .takes = gated_prefill_takes, .put = gated_prefill_put},
+    [SPLIT_K] = {"split_k", "gemm_fp8_split_k.cu", .wants_hopper = true, .reads_qact = true, .makes_unscaled = true,
+                 .ends_early = true, .takes = split_k_row_takes, .put = split_k_put},
+    [PREFILL] = {"prefill", "gemm_fp8_prefill.cu", .wants_hopper = true, .reads_qact = true, .makes_unscaled = true,
                  .takes = prefill_row_takes, .put = prefill_put},
-    [LM_HEAD] = {"lm_head", "lm_head.cu", .is_timed = true, .takes = lm_head_row_takes, .put = lm_head_put},
+    [LM_HEAD] = {"lm_head", "lm_head.cu", .wants_hopper = true, .is_timed = true, .takes = lm_head_row_takes,
+                 .put = lm_head_put},
 };
 const struct linear_kernel
     *const linear_by_gemv = &linear_kernels[GEMV],
@@ -193,6 +195,10 @@ const struct linear_kernel
            *const linear_by_gated_prefill = &linear_kernels[GATED_PREFILL],
            *const linear_by_split_k = &linear_kernels[SPLIT_K], *const linear_by_prefill = &linear_kernels[PREFILL],
            *const linear_by_lm_head = &linear_kernels[LM_HEAD];
+
+bool linear_takes(const struct linear_kernel *k, const struct compiled_op *c, int rows) {
+    return (!k->wants_hopper || c->gemm->loaded->device->is_fast) && k->takes(c, rows);
+}
 
 const struct linear_kernel *linear_library(const struct compiled_op *c) {
     return &linear_kernels[c->matrix[0].element == ELEMENT_E4M3 ? LIBRARY_QACT : LIBRARY];

@@ -25,13 +25,14 @@ struct linear_call {
 struct linear_kernel {
     const char *name;    // as GYRE_LINEAR and `gyre explain` have it
     const char *file;    // where it is
+    bool wants_hopper;   // the device's is_fast
     bool reads_qact;     // its input is the value's qact, else the value in the element of the products
     bool makes_unscaled; // whoever reads what it makes takes scales and bias, or launch_rescale
     bool gates;          // the GATED_ACT behind the LINEAR, if there is one, is done in the same node
     bool folds;          // of what that makes: the rows' absmax, and a qact by its static_scale
     bool ends_early;     // the node behind it may read before it waits what nodes before this one left
     bool is_timed;       // among layers, for few rows; else taken by rule
-    bool (*takes)(const struct compiled_op *c, int rows); // rows: one of padded_rows
+    bool (*takes)(const struct compiled_op *c, int rows); // ask linear_takes; rows: one of padded_rows
     enum status (*put)(const struct linear_call *call, struct error *err);
 };
 
@@ -42,6 +43,7 @@ extern const struct linear_kernel *const linear_by_gemv,
                                                                                           *const linear_by_prefill,
                                                                                               *const linear_by_lm_head;
 
+bool linear_takes(const struct linear_kernel *k, const struct compiled_op *c, int rows);
 const struct linear_kernel *linear_library(const struct compiled_op *c); // which of the library's two rows
 const struct linear_kernel *linear_kernel(const struct compiled_op *c, int n_rows);
 /* Nothing beyond the rows that it is for. why: lasts as long as the process. */

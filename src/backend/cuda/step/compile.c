@@ -246,7 +246,7 @@ static enum status compile_op(struct executable *exe, struct compiled_op *c, con
         c->convert = (struct dmat){exe->scratch, x.width, x.width, exe->loaded->product};
         x = c->convert;
     }
-    c->gemv_rows = gemv_rows(c, x, max_rows);
+    c->gemv_rows = exe->loaded->device->is_fast ? gemv_rows(c, x, max_rows) : 0;
     c->is_head = head_compiled(exe, c, x);
     if (c->matrix[0].element == ELEMENT_E4M3) {
         c->in_qact = qact_of(exe, op->in[0]);

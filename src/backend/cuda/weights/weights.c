@@ -100,7 +100,7 @@ static enum element matrix_element(const struct loaded *loaded, const struct pro
         return ELEMENT_E4M3;
     if (op->code != OP_LINEAR || w->in % 16 != 0 || w->out % 16 != 0)
         return loaded->product;
-    if (is_e4m3(w))
+    if (is_e4m3(w) && loaded->device->multiplies_e4m3)
         return ELEMENT_E4M3;
     return loaded->quantise && is_wider(w) && !chooses(p, op->out[0]) ? ELEMENT_E4M3 : loaded->product;
 }
