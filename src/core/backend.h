@@ -69,9 +69,9 @@ struct backend_ops {
     enum status (*compile)(struct loaded *l, struct bucket bucket, struct executable **out, struct error *err);
     void (*free_executable)(struct executable *exe); // waits for what is in flight
 
-    /* A sentence on how it was compiled that whoever starts it should read; false: there is nothing to say. NULL:
-     * there never is. */
-    bool (*remark)(const struct executable *exe, char *out, size_t n);
+    /* Sentence i, from 0, of those on how it was compiled that whoever starts it should read, between steps; false:
+     * there are no more. NULL: there are none. */
+    bool (*warning)(struct executable *exe, int i, char *out, size_t n);
 
     /* What there is to tell of an executable and what it runs on, between steps or while some are in flight; returns
      * how many. Always the same names in the same order. */

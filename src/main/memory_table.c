@@ -34,7 +34,7 @@ void memory_table_print(const struct gyre *g, FILE *out) {
     struct engine_parts e = engine_parts(g);
     if (program_rope_depends_on_length(e.program))
         fprintf(out, "prefix cache: none, as this model turns keys by how long their text is\n");
-    char remark[320];
-    if (e.ops->remark && e.ops->remark(e.exe, remark, sizeof remark))
-        fprintf(out, "device: %s\n", remark);
+    char warning[320];
+    for (int i = 0; e.ops->warning && e.ops->warning(e.exe, i, warning, sizeof warning); i++)
+        fprintf(out, "device: %s\n", warning);
 }

@@ -6,5 +6,5 @@
 #include <stdio.h>
 
 /* Also says so when the context is shorter than the model's for want of memory and when no prefixes can be shared,
- * and what the device has to remark. */
+ * and what the device warns of. */
 void memory_table_print(const struct gyre *g, FILE *out);

@@ -243,8 +243,8 @@ static void a_head_that_is_not_finite_is_not_screened(void **state) {
     rig_open(&with, "500", false, false);
     rig_open(&without, "0", false, false);
     EXPECT(with.at.exe->filter.state == NULL);
-    char remark[200] = "";
-    EXPECT(backend_cuda.remark(with.at.exe, remark, sizeof remark) && strstr(remark, "not finite"));
+    char warning[200] = "";
+    EXPECT(backend_cuda.warning(with.at.exe, 0, warning, sizeof warning) && strstr(warning, "not finite"));
     EXPECT_EQ(told_of(&with, "head_screen_bytes"), 0);
     some_tokens(tokens);
     run(&with, 17, tokens, -1);

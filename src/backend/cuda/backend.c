@@ -116,46 +116,6 @@ static enum status cuda_load(struct device *d, const struct program *p, const st
     return st;
 }
 
-// ---- what to know of it ------------------------------------------------------------------------------------------
-
-/* What makes steps slower that somebody may want to know of; the one that costs most. */
-static bool cuda_remark(const struct executable *exe, char *out, size_t n) {
-    const struct loaded *loaded = exe->loaded;
-    const struct op *plain = NULL;
-    int n_plain = attention_n_plain(exe, &plain);
-    if (n_plain > 0)
-        snprintf(out, n,
-                 "attention of %d layers is slow, by a plain kernel: fast ones are for heads of 64, 128, 256 or 512 "
-                 "channels (here %d), "
-                 "blocks of 16 tokens and more (here %d), caches of 8 or 16 bits (here %d)",
-                 n_plain, plain->args.attention.head_dim, loaded->block_size,
-                 8 * (int)element_bytes(kv_element(loaded)));
-    else if (exe->n_untimed > 0)
-        snprintf(out, n,
-                 "%d sizes of steps compute with the usual kernels, not with those that are fastest here: the time for "
-                 "timing them was over; "
-                 "the next start goes on",
-                 exe->n_untimed);
-    else if (loaded->filter.left_out)
-        snprintf(out, n,
-                 "greedy steps read all of the head: its copy in 8 bits, %lld MiB, is a large part of what the weights "
-                 "leave free",
-                 (long long)(loaded->filter.n_bytes >> 20));
-    else if (loaded->filter.not_finite)
-        snprintf(out, n, "greedy steps read all of the head: it holds what is not finite");
-    else if (loaded->l2_copy.n_left_out > 0)
-        snprintf(out, n,
-                 "large steps read %d weights from both sides of the L2: copies for either side are a large part of "
-                 "what the weights leave free",
-                 loaded->l2_copy.n_left_out);
-    else if (loaded->l2_copy.none)
-        snprintf(out, n, "large steps read weights from both sides of the L2, which are not known: %s",
-                 loaded->l2_copy.none);
-    else
-        return false;
-    return true;
-}
-
 // ---- what a step left -------------------------------------------------------------------------------------------
 
 /* A row, and those behind it that will be asked for too: every fetch waits for the device. */
@@ -239,7 +199,7 @@ const struct backend_ops backend_cuda = {
     .cache_room = cuda_cache_room,
     .compile = cuda_compile,
     .free_executable = cuda_free_executable,
-    .remark = cuda_remark,
+    .warning = cuda_warning,
     .report = cuda_report,
     .run = step_run,
     .draw = step_draw,

@@ -149,7 +149,8 @@ build/ptx/libgyre-cuda.so: $(PTX_OBJ) build/ptx/libmachine.a $(BUILD)/libgyre.a 
 	$(call QUIET,ld)$(CC) $(LDFLAGS) -shared -Wl,--version-script=tools/plugin.map -Wl,--no-undefined -o $@ $(PTX_OBJ) $(BUILD)/libgyre.a \
 	    $(PTX_LIBS) $(LIB_LIBS)
 # The host side on a device that computes nothing (tests/cuda/dry), with what sanitizers see of it.
-DRY_OBJ := $(patsubst src/%.c,build/ptx/dry/%.o,$(CUDA_SRC)) build/ptx/dry/device.o build/ptx/dry/test_dry.o
+DRY_OBJ := $(patsubst src/%.c,build/ptx/dry/%.o,$(CUDA_SRC)) build/ptx/dry/device.o
+DRY_TESTS := build/ptx/dry/test_dry build/ptx/dry/test_warnings
 DRY_SAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 build/ptx/dry/backend/cuda/plugin.o: CPPFLAGS += -DGYRE_VERSION='"$(VERSION)"' -DGYRE_INTERFACE=$(INTERFACE)u
 build/ptx/dry/%.o: src/%.c
@@ -158,9 +159,9 @@ build/ptx/dry/%.o: src/%.c
 build/ptx/dry/%.o: tests/cuda/dry/%.c
 	@mkdir -p $(@D)
 	$(call QUIET,cc)$(CUDA_CC) $(DRY_SAN) -c -o $@ $<
-build/ptx/dry/test_dry: $(DRY_OBJ) $(PTX_CODE) build/ptx/kernels.o $(LIBS)
+$(DRY_TESTS): %: %.o $(DRY_OBJ) $(PTX_CODE) build/ptx/kernels.o $(LIBS)
 	$(call QUIET,ld)$(CC) $(LDFLAGS) $(DRY_SAN) -o $@ $^ -Wl,--as-needed -lcmocka $(ALL_LIBS) $(CUDA_WRAP) -lstdc++ -ldl
-ptx: $(PTX_TESTS) build/ptx/libgyre-cuda.so build/ptx/dry/test_dry
+ptx: $(PTX_TESTS) build/ptx/libgyre-cuda.so $(DRY_TESTS)
 
--include $(CUDA_OBJ:.o=.d) $(PTX_CODE:.o=.d) $(RACE_CODE:.o=.d) $(DRY_OBJ:.o=.d) $(wildcard build/ptx/*.d build/cuda/*.d build/racecheck/*.d) \
+-include $(CUDA_OBJ:.o=.d) $(PTX_CODE:.o=.d) $(RACE_CODE:.o=.d) $(DRY_OBJ:.o=.d) $(DRY_TESTS:=.d) $(wildcard build/ptx/*.d build/cuda/*.d build/racecheck/*.d) \
     $(patsubst build/cuda/%,build/cuda/tests/%.d,$(CUDA_UNITS))

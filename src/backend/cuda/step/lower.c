@@ -16,7 +16,8 @@
 #include <string.h>
 
 /* A kernel whose arguments are the op's own. */
-#define PLAIN_KERNEL(name, file, call)                                                               \
+#define PLAIN_KERNEL(name, file, call) SLOW_KERNEL(name, file, NULL, call)
+#define SLOW_KERNEL(name, file, slow, call)                                                          \
     static enum status put_##name(const struct node *n, const struct launch *l, struct error *err) { \
         const struct compiled_op *c = n->c;                                                          \
         const union op_args *a = &c->op->args;                                                       \
@@ -24,7 +25,7 @@
         call;                                                                                        \
         return OK;                                                                                   \
     }                                                                                                \
-    static const struct node_kernel by_##name = {#name, file, put_##name};
+    static const struct node_kernel by_##name = {#name, file, put_##name, slow};
 
 // ---- quantised activations --------------------------------------------------------------------------------------
 
@@ -210,22 +211,22 @@ static struct ddelta delta_of(const struct executable *exe, const struct compile
 
 PLAIN_KERNEL(mla_prep, "mla.cu", struct dmla d = mla_of(&a->mla);
              launch_mla_prep(l, &d, c->rope, c->in[0], c->in[1], c->floats[0], c->matrix[1], c->cache, c->out[0]))
-PLAIN_KERNEL(mla_attention, "mla.cu", struct dmla d = mla_of(&a->mla);
-             launch_mla_attention(l, &d, c->in[0], c->matrix[0], c->cache, c->out[0]))
+SLOW_KERNEL(mla_attention, "mla.cu", "latent attention", struct dmla d = mla_of(&a->mla);
+            launch_mla_attention(l, &d, c->in[0], c->matrix[0], c->cache, c->out[0]))
 PLAIN_KERNEL(diff_heads, "elementwise.cu",
              launch_diff_heads(l, c->in[0], c->floats, a->diff_heads.lambda_init, c->out[0]))
 PLAIN_KERNEL(moe_route, "moe.cu", struct droute d = route_of(&a->moe_route);
              launch_moe_route(l, &d, c->in[0], c->floats[0], c->floats[1], c->out[0], c->out[1]))
-PLAIN_KERNEL(moe_ffn, "moe.cu", struct dmoe d = experts_of(n->exe, &a->moe_ffn);
-             launch_moe_ffn(l, &d, c->in[0], c->in[1], c->in[2], c->matrix[0], c->matrix[1], c->floats[2], c->floats[3],
-                            c->out[0]))
+SLOW_KERNEL(moe_ffn, "moe.cu", "the mixture of experts", struct dmoe d = experts_of(n->exe, &a->moe_ffn);
+            launch_moe_ffn(l, &d, c->in[0], c->in[1], c->in[2], c->matrix[0], c->matrix[1], c->floats[2], c->floats[3],
+                           c->out[0]))
 PLAIN_KERNEL(moe_stream, "moe_stream.cu", struct dmoe d = experts_of(n->exe, &a->moe_ffn);
              launch_moe_stream(l, &d, n->exe->loaded->product, c->in[0], c->in[1], c->in[2], c->matrix[0], c->matrix[1],
                                c->floats[2], c->floats[3], c->out[0]))
 PLAIN_KERNEL(short_conv, "delta.cu",
              launch_short_conv(l, a->short_conv.kernel, c->in[0], c->floats[0], c->cache, c->out[0]))
-PLAIN_KERNEL(delta_rule, "delta.cu", struct ddelta d = delta_of(n->exe, c);
-             launch_delta_rule(l, &d, c->in[0], c->in[1], c->in[2], c->floats[0], c->floats[1], c->cache, c->out[0]))
+SLOW_KERNEL(delta_rule, "delta.cu", "the recurrence", struct ddelta d = delta_of(n->exe, c);
+            launch_delta_rule(l, &d, c->in[0], c->in[1], c->in[2], c->floats[0], c->floats[1], c->cache, c->out[0]))
 PLAIN_KERNEL(gated_add, "elementwise.cu", launch_gated_add(l, n->n_rows, c->in[0], c->in[1], c->in[2], c->out[0]))
 PLAIN_KERNEL(take_rows, "rows.cu", launch_take_rows(l, c->in[0], c->out[0]))
 PLAIN_KERNEL(softcap, "elementwise.cu", launch_softcap(l, n->n_rows, a->softcap.cap, c->in[0], c->out[0]))

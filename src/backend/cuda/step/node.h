@@ -18,6 +18,7 @@ struct node;
 struct node_kernel {
     const char *name, *file;
     enum status (*put)(const struct node *n, const struct launch *l, struct error *err);
+    const char *slow; // a plain kernel that most of a step may be spent in: what it computes, for people; else NULL
 };
 
 struct node {

@@ -2,8 +2,6 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/weights/weights.h"
 
-#include <string.h>
-
 size_t placed_slot(const struct loaded *loaded, const struct weight *w) {
     size_t mask = (size_t)loaded->n_slots - 1, i = ((uintptr_t)w >> 4) * 0x9E3779B97F4A7C15u >> 20 & mask;
     while (loaded->placed[i].weight && loaded->placed[i].weight != w)
@@ -21,4 +19,26 @@ const struct placed *weight_on_device(const struct loaded *loaded, const struct 
     return w ? placed_on_device(loaded, w) : NULL;
 }
 
-bool part_is_plain(const struct weight_part *part) { return strcmp(part->format->name, qformat_plain.name) == 0; }
+struct grown weights_grown(const struct loaded *loaded) {
+    struct grown g = {.n = 0};
+    int64_t most = 0;
+    for (int i = 0; i < loaded->n_slots; i++) {
+        const struct placed *p = &loaded->placed[i];
+        if (!p->weight || !p->matrix.at)
+            continue;
+        int64_t stored = weight_stored_bytes(p->weight),
+                placed = p->matrix.out * p->matrix.in * element_bytes(p->matrix.element);
+        if (placed < stored + stored / 8)
+            continue;
+        g.n++, g.stored_bytes += stored, g.placed_bytes += placed;
+        if (placed > most) {
+            const struct weight_part *part = &p->weight->parts[0];
+            most = placed;
+            g.format = part->format->id == QFORMAT_SCALED ? dtype_name(part->dtype) : part->format->name;
+            g.bits = 8 * (int)element_bytes(p->matrix.element);
+        }
+    }
+    return g;
+}
+
+bool part_is_plain(const struct weight_part *part) { return part->format->id == QFORMAT_PLAIN; }

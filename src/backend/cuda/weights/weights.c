@@ -94,13 +94,13 @@ static bool experts_in_e4m3(const struct loaded *loaded, const struct op *op) {
 
 static enum element matrix_element(const struct loaded *loaded, const struct program *p, const struct op *op) {
     const struct weight *w = op->weights[0];
-    if (loaded->product == ELEMENT_F32)
+    if (loaded->product == ELEMENT_F32 || !loaded->device->multiplies_e4m3)
         return loaded->product;
     if (op->code == OP_MOE_FFN && experts_in_e4m3(loaded, op))
         return ELEMENT_E4M3;
     if (op->code != OP_LINEAR || w->in % 16 != 0 || w->out % 16 != 0)
         return loaded->product;
-    if (is_e4m3(w) && loaded->device->multiplies_e4m3)
+    if (is_e4m3(w))
         return ELEMENT_E4M3;
     return loaded->quantise && is_wider(w) && !chooses(p, op->out[0]) ? ELEMENT_E4M3 : loaded->product;
 }

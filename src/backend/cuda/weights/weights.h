@@ -10,6 +10,15 @@ struct placed *placed_on_device(const struct loaded *loaded, const struct weight
 void weights_release(struct loaded *loaded);
 bool part_is_plain(const struct weight_part *part);
 
+/* Matrices that take an eighth more bytes on the device than in the checkpoint, or more: how many, and as what most of
+ * their bytes are stored and placed. */
+struct grown {
+    int n, bits;                        // on the device, an element
+    const char *format;                 // "mxfp4"
+    int64_t stored_bytes, placed_bytes; // of all
+};
+struct grown weights_grown(const struct loaded *loaded);
+
 /* ---- upload.c ---- */
 /* All that has a place goes there; counts [n_slots] on the device, in the order of b->placed. */
 enum status upload_weights(struct loaded *loaded, struct dplaced *counts, struct error *err);
