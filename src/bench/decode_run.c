@@ -62,7 +62,7 @@ static enum status take_events(struct gyre *g, const struct decode_load *l, stru
 
 enum status decode_whole(struct gyre *g, const struct decode_load *l, int64_t round, struct decode_run *r,
                          struct error *err) {
-    int64_t n_preempted = engine_steps(g).n_preempted;
+    struct engine_steps before = engine_steps(g);
     *r = (struct decode_run){0};
     TRY(submit(g, l, round, NULL, err));
     progress_begin(&r->progress, l->n_output == 1 ? "prompt" : "decoding", "tokens",
@@ -72,7 +72,11 @@ enum status decode_whole(struct gyre *g, const struct decode_load *l, int64_t ro
     while (st == OK && gyre_busy(g))
         st = take_events(g, l, r, err);
     progress_end(&r->progress);
-    r->n_preempted = engine_steps(g).n_preempted - n_preempted;
+    struct engine_steps after = engine_steps(g);
+    r->n_preempted = after.n_preempted - before.n_preempted;
+    r->n_steps = after.n_started - before.n_started;
+    r->mask_wait_us = after.mask_wait_us - before.mask_wait_us;
+    r->n_forced = after.n_forced - before.n_forced;
     return st;
 }
 

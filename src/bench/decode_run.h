@@ -16,8 +16,9 @@ struct decode_load {
 struct decode_run {
     int64_t started_us, all_first_us, ended_us; // submitted; every sequence has its first token; the last token
     int64_t n_first, n_tokens, n_tokens_at_first, n_preempted;
-    int64_t n_last_step;      // tokens of the last step
-    struct progress progress; // shown while it runs
+    int64_t n_last_step;                     // tokens of the last step
+    int64_t n_steps, mask_wait_us, n_forced; // see engine_steps
+    struct progress progress;                // shown while it runs
 };
 
 /* Runs the load to its end. Rounds of other numbers have other prompts, so that no prefix is found again. */

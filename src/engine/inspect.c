@@ -9,8 +9,12 @@ struct engine_parts engine_parts(const struct gyre *g) {
 }
 
 struct engine_steps engine_steps(const struct gyre *g) {
-    return (struct engine_steps){
-        .n_started = g->n_steps, .n_last_tokens = g->scheduler.n_step_tokens, .n_preempted = g->scheduler.n_preempted};
+    return (struct engine_steps){.n_started = g->n_steps,
+                                 .n_last_tokens = g->scheduler.n_step_tokens,
+                                 .n_preempted = g->scheduler.n_preempted,
+                                 .n_late = g->n_late_steps,
+                                 .mask_wait_us = g->mask_wait_us,
+                                 .n_forced = g->n_forced_tokens};
 }
 
 struct open_times engine_open_times(const struct gyre *g) {

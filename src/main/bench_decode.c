@@ -80,6 +80,7 @@ struct row {
     struct gpu_report gpu;
     int64_t n_decoded;   // tokens while the GPU was watched
     int64_t n_preempted; // sequences that gave way, in all runs that count
+    int64_t n_steps, mask_wait_us, n_forced; // likewise
     int64_t n_last_step; // tokens of the last step of all
     bool ends_together;  // all sequences began in one step, and so end in one
 };
@@ -112,6 +113,9 @@ static void note_run(struct row *row, const struct decode_run *r, double *rate, 
     *rate = (double)(r->n_tokens - r->n_tokens_at_first) / ((double)MAX(r->ended_us - r->all_first_us, 1) * 1e-6);
     row->n_decoded += r->n_tokens;
     row->n_preempted += r->n_preempted;
+    row->n_steps += r->n_steps;
+    row->mask_wait_us += r->mask_wait_us;
+    row->n_forced += r->n_forced;
     row->n_last_step = r->n_last_step;
     row->ends_together = r->n_tokens_at_first == row->n;
 }
@@ -158,6 +162,10 @@ static void print_decode(const struct row *r) {
     bench_gpu_print(&r->gpu, r->n_decoded);
     if (r->n_preempted > 0)
         printf(" (%lld gave way)", (long long)r->n_preempted);
+    if (grammar.grammar)
+        printf(" (a step waited %.0f us for masks; %.1f %% of the tokens were forced)",
+               (double)r->mask_wait_us / (double)MAX(r->n_steps, 1),
+               100 * (double)r->n_forced / (double)MAX(r->n_decoded, 1));
     printf("\n");
     fflush(stdout);
 }
