@@ -31,8 +31,14 @@ ATTACKS = [
     "<style>body{display:none}</style>", "<meta http-equiv=refresh content=0;url=http://evil.invalid>",
     "[k]: javascript:window.hacked=1\n[k]", "<base href=http://evil.invalid/>",
     "<form action=http://evil.invalid><input name=x autofocus onfocus=window.hacked=1>", "[l](file:///etc/passwd)",
-    "[m](blob:http://x/y)", "&lt;script&gt;window.hacked=1", "[n](//evil.invalid/x)"
+    "[m](blob:http://x/y)", "&lt;script&gt;window.hacked=1", "[n](//evil.invalid/x)",
+    "$\\text{<img src=x onerror=window.hacked=1>}$", "$\\href{javascript:window.hacked=1}{x}$",
+    "$$\\begin{array}{<script>window.hacked=1</script>} a \\end{array}$$", "$\\style{position:fixed}{x}$",
+    "\\(\\color{red;background:url(http://evil.invalid/z)} x\\)",
+    "$\\unicode{<b>} \\includegraphics{http://evil.invalid/i}$"
 ]
+MATHML = """math mrow mi mn mo mtext mspace mfrac msqrt mroot msub msup msubsup munder mover munderover mtable mtr mtd
+    mstyle""".split()
 
 
 class Served(unittest.TestCase):
@@ -409,6 +415,44 @@ class Page(unittest.TestCase):
                                                                              "2 &lt; 3 &gt; 1 &amp; 4")):
             self.assertIn(part, self.render(text), text)
 
+    def formula(self, text):
+        """The elements of a formula without their attributes."""
+        html = self.render(text)
+        self.assertIn("<math", html)
+        return re.sub(r"(<\w+)[^>]*>", r"\1>", html[html.index("<math"):html.index("</math>")])
+
+    FORMULAS = (
+        ("a $x_1^2$ b", "<msubsup><mi>x</mi><mn>1</mn><mn>2</mn></msubsup>"),
+        (r"\(\frac12\)", "<mfrac><mn>1</mn><mn>2</mn></mfrac>"),
+        (r"$$\sqrt[3]{x+1}$$", "<mroot><mrow><mi>x</mi><mo>+</mo><mn>1</mn></mrow><mn>3</mn></mroot>"),
+        ("\\[\n\\sum_{i=0}^n \\alpha_i\n\\]", "<munderover><mo>∑</mo><mrow><mi>i</mi><mo>=</mo><mn>0</mn></mrow>"
+         "<mi>n</mi></munderover><msub><mi>α</mi><mi>i</mi></msub>"),
+        (r"$\int_0^1 f'(x)$", "<msubsup><mo>∫</mo><mn>0</mn><mn>1</mn></msubsup><msup><mi>f</mi><mo>′</mo></msup>"),
+        (r"$\left\{ \frac{a}{b} \right|$", "<mo>{</mo><mfrac><mi>a</mi><mi>b</mi></mfrac><mo>|</mo>"),
+        (r"$\mathbb{R}\mathcal{L}\mathbf{x}\mathrm{d}$", "<mi>ℝ</mi><mi>ℒ</mi><mi>𝐱</mi><mi>d</mi>"),
+        (r"$$\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}$$",
+         "<mo>(</mo><mtable><mtr><mtd><mn>1</mn></mtd><mtd><mn>2</mn></mtd></mtr>"
+         "<mtr><mtd><mn>3</mn></mtd><mtd><mn>4</mn></mtd></mtr></mtable><mo>)</mo>"),
+        ("\\begin{align*}\na &= b \\\\\n&= c\n\\end{align*}",
+         "<mtr><mtd><mi>a</mi></mtd><mtd><mo>=</mo><mi>b</mi></mtd></mtr>"
+         "<mtr><mtd></mtd><mtd><mo>=</mo><mi>c</mi></mtd></mtr>"),
+        ("$$a \\\\ b$$", "<mtr><mtd><mi>a</mi></mtd></mtr><mtr><mtd><mi>b</mi></mtd></mtr>"),
+        (r"$\hat{x}\overset{!}{=}\lim_{n\to\infty}$", "<mover><mi>x</mi><mo>^</mo></mover>"
+         "<mover><mo>=</mo><mo>!</mo></mover><munder><mo>lim</mo>"),
+        (r"$\text{if } y$", "<mtext>if&nbsp;</mtext><mi>y</mi>"),
+        (r"$a \notacommand{b}$", r"<mtext>\notacommand</mtext><mi>b</mi>"),
+        (r"$x^{2$", "<msup><mi>x</mi><mn>2</mn></msup>"), (r"$}x$", "<mo>}</mo><mi>x</mi>"), (r"$\frac$", "<mfrac>"))
+    NO_FORMULAS = ("$5 and $10", "US$3/C$4", "$20-$30", r"\$x\$", "`$x$`", "$ x $", "$$", "a $$ b", "$x\n\ny$", r"\(x",
+                   "\\[x\n\ny\\]", "```\n$$x$$\n```", "$" + "{" * 50 + "$")
+
+    def test_formulas_are_mathml(self):
+        for text, parts in self.FORMULAS:
+            self.assertIn(parts, self.formula(text), text)
+        for text in self.NO_FORMULAS:
+            self.assertNotIn("<math", self.render(text), text)
+        self.assertIn("<code>" + "{" * 50 + "</code>", self.render("$" + "{" * 50 + "$"))
+        self.assertIn("<ul><li>a<div", self.render("- a\n  $$\n  - b\n  $$\n- c"))
+
     def test_code_is_copied_as_it_is(self):
         code = "if (a < b && c) {\n    puts(\"x\");   // <b>\n}"
         self.fake(lambda h, body: h.say("Look:\n\n```c\n" + code + "\n```\n"))
@@ -421,7 +465,8 @@ class Page(unittest.TestCase):
         b.wait("document.querySelector('.code-head button').innerText === 'Copy'")
 
     def test_text_that_grows_is_shown_as_the_whole_and_blocks_that_are_done_stay(self):
-        whole = "# T\n\nSome **bold** and `code`.\n\n- a\n- b\n  1. c\n\n```c\nint x; /* y */\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n> end\n"
+        whole = "# T\n\nSome **bold** and `code`.\n\n- a\n- b\n  1. c\n\n```c\nint x; /* y */\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n"
+        whole += "$$\nx_1\n$$\n\n> $e$nd\n"
         seed = random.randrange(1 << 30)
         print("seed", seed)
         same, kept = self.browser.js("""(() => {
@@ -451,7 +496,7 @@ class Page(unittest.TestCase):
         self.assertEqual(
             b.
             js("[...new Set([...$('log').querySelectorAll('*')].map(e => e.localName))].filter(n => !['article', 'div', 'p', 'br', 'a', 'span', 'code', 'pre', 'button', 'svg', 'use', 'table', "
-               "'thead', 'tbody', 'tr', 'th', 'td', 'details', 'summary', 'b', 'i'].includes(n))"), [])
+               "'thead', 'tbody', 'tr', 'th', 'td', 'details', 'summary', 'b', 'i', '" + "', '".join(MATHML) + "'].includes(n))"), [])
         self.assertEqual(
             b.
             js("[...$('log').querySelectorAll('*')].filter(e => [...e.attributes].some(a => a.name.startsWith('on') || a.name === 'style')).length"
@@ -486,7 +531,10 @@ class Page(unittest.TestCase):
                             ("ticks", "` `` ``` "), ("quotes", "> "), ("lists", "- "), ("angles", "<http://"),
                             ("urls", "http://a))"), ("pipes", "|a\n|-\n"), ("deep", "  - x\n"), ("rule", "- \t"),
                             ("comment", "```c\n/*"), ("escape", "\\"), ("hash", "# #"), ("images", "![a]("),
-                            ("words", "word `a` *b* [c](http://x) "), ("quoted", "> a\n"), ("lines", "a\n\n")):
+                            ("words", "word `a` *b* [c](http://x) "), ("quoted", "> a\n"), ("lines", "a\n\n"), ("dollars", "$a "),
+                            ("money", "$5 "), ("displays", "\\[a\n"), ("opened", "\\(a "), ("formulas", "$x_1^2$ "),
+                            ("roots", "$\\sqrt{\\frac12}$ "), ("rows", "$$a & b \\\\ c$$\n"), ("begun", "\\begin{align}\n"),
+                            ("left", "$\\left("), ("ends", "$$\n")):
             show = "(() => { const t = %s.repeat(Math.floor(80000 / %d)), d = el('div'), s = performance.now(); new MarkdownView(d).show(t); return performance.now() - s; })()"
             def ms():
                 return self.browser.js(show % (json.dumps(piece), len(piece)))

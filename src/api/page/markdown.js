@@ -8,6 +8,8 @@
 const MAX_DEPTH = 8;      // of quotes and lists in each other
 const MAX_EMPHASIS = 24;  // open at once
 const MAX_URL = 2048;
+const MAX_FORMULA_LINES = 100;
+const MAX_INLINE_FORMULA = 2000; // characters
 
 /** The URL if it is one that a click may open, else null. */
 function safeUrl(text) {
@@ -47,7 +49,27 @@ function beginsTable(lines, i) {
   return marks.every(m => /^:?-+:?$/.test(m)) && marks.length === cellsOf(lines[i]).length;
 }
 
-const interrupts = (lines, i) => FENCE.test(lines[i]) || HEADING.test(lines[i]) || RULE.test(lines[i]) || QUOTE.test(lines[i]) ||
+/** A formula on lines of its own: {type, end, text}, or null. TeX has no blank line in one. */
+function formulaAt(lines, i) {
+  const first = lines[i].trim(), m = /^(?:\$\$|\\\[|\\begin\{([a-z]+\*?)\})/.exec(first);
+  if (!m || (m[1] && !TABLES.test(m[1]))) return null;
+  const close = m[1] ? `\\end{${m[1]}}` : m[0] === '$$' ? '$$' : '\\]';
+  let text = m[1] ? m[0] : '', line = first.slice(m[0].length);
+  for (let end = i; ; line = lines[end].trim()) {
+    const at = line.indexOf(close);
+    end++;
+    if (at >= 0) {
+      const rest = line.slice(at + close.length);
+      if (!/^[.,;:]?$/.test(rest)) return null;
+      return {type: 'formula', end, text: text + line.slice(0, at) + (m[1] ? close : '') + rest};
+    }
+    text += line + '\n';
+    if (end >= lines.length || end - i > MAX_FORMULA_LINES || isBlank(lines[end])) return null;
+  }
+}
+
+const interrupts = (lines, i) => formulaAt(lines, i) !== null ||
+  FENCE.test(lines[i]) || HEADING.test(lines[i]) || RULE.test(lines[i]) || QUOTE.test(lines[i]) ||
   (ITEM.test(lines[i]) && /^ {0,3}([-*+]|1[.)])[ \t]+\S/.test(lines[i])) || beginsTable(lines, i);
 
 function takeFence(lines, i) {
@@ -124,9 +146,9 @@ function blocksOf(lines, depth = 0) {
   for (let i = 0; i < lines.length;) {
     if (isBlank(lines[i])) { i++; continue; }
     const line = lines[i], deep = depth >= MAX_DEPTH;
-    const b = FENCE.test(line) ? takeFence(lines, i) : HEADING.test(line) ? takeHeading(lines, i) :
+    const b = FENCE.test(line) ? takeFence(lines, i) : formulaAt(lines, i) ?? (HEADING.test(line) ? takeHeading(lines, i) :
       RULE.test(line) ? {type: 'rule', end: i + 1} : !deep && QUOTE.test(line) ? takeQuote(lines, i, depth) :
-      !deep && ITEM.test(line) ? takeList(lines, i, depth) : beginsTable(lines, i) ? takeTable(lines, i) : takeText(lines, i);
+      !deep && ITEM.test(line) ? takeList(lines, i, depth) : beginsTable(lines, i) ? takeTable(lines, i) : takeText(lines, i));
     if (depth === 0) b.src = lines.slice(i, b.end).join('\n');
     blocks.push(b);
     i = b.end;
@@ -195,6 +217,21 @@ function linkTo(url, ...children) {
     : el('span', {title: 'not a link that this page opens'}, ...children);
 }
 
+/** A formula in running text at i: {text, display, end}, or null. A dollar is one of money where a blank follows it or
+ *  stands before the next one, or a digit behind that. */
+function inlineFormulaAt(s, i) {
+  const open = s[i] === '\\' || s[i + 1] === '$' ? s.slice(i, i + 2) : '$';
+  const close = {'\\(': '\\)', '\\[': '\\]', '$$': '$$', $: '$'}[open], from = i + open.length;
+  if (!close) return null;
+  if (open === '$' && (/^(\s|$)/.test(s.slice(from, from + 1)) || (i > 0 && WORD.test(s[i - 1])))) return null;
+  const near = s.slice(from, from + MAX_INLINE_FORMULA);
+  let at = near.indexOf(close);
+  while (close === '$' && at > 0 && near[at - 1] === '\\') at = near.indexOf(close, at + 1);
+  if (at <= 0 || !near.slice(0, at).trim()) return null;
+  if (open === '$' && (/\s$|\n/.test(near.slice(0, at)) || /^\d/.test(near.slice(at + 1, at + 2)))) return null;
+  return {text: near.slice(0, at), display: open === '$$' || open === '\\[', end: from + at + close.length};
+}
+
 /** Appends what the text says to parent. inLink: links do not nest. */
 function inline(parent, s, inLink = false) {
   const {closes, ticks} = scanInline(s);
@@ -211,8 +248,12 @@ function inline(parent, s, inLink = false) {
     put(f.node);
   };
   for (let i = 0; i < s.length;) {
-    const c = s[i];
-    if (c === '\\' && i + 1 < s.length && (PUNCTUATION.test(s[i + 1]) || s[i + 1] === '\n')) {
+    const c = s[i], formula = c === '$' || c === '\\' ? inlineFormulaAt(s, i) : null;
+    if (formula) {
+      flush();
+      put(formulaElement(formula.text, formula.display));
+      i = formula.end;
+    } else if (c === '\\' && i + 1 < s.length && (PUNCTUATION.test(s[i + 1]) || s[i + 1] === '\n')) {
       if (s[i + 1] === '\n') { flush(); put(el('br')); } else text += s[i + 1];
       i += 2;
     } else if (c === '\n') {
@@ -315,6 +356,7 @@ function withDirection(e) { e.dir = 'auto'; return e; }
 function blockElement(b) {
   if (b.type === 'code') return codeElement(b);
   if (b.type === 'rule') return el('hr');
+  if (b.type === 'formula') return el('div', {class: 'formula', dir: 'ltr', tabIndex: 0}, formulaElement(b.text, true));
   if (b.type === 'table') return tableElement(b);
   if (b.type === 'list') return listElement(b);
   if (b.type === 'quote') return withDirection(el('blockquote', {}, b.blocks.map(blockElement)));
