@@ -28,6 +28,9 @@ struct rx_node {
     int32_t min, max;  // REPEAT
     uint32_t row;      // its transitions, 0: not made yet
     bool clean;        // dead targets of the row are RX_NEVER
+    uint32_t searched; // number of the last search for a text that met it
+    uint16_t slack;    // see rx_slack; of no meaning before `free` is known
+    rx_id free;        // RX_NEVER: not looked for yet
     struct rx_hash id; // of its structure, the same in every pool
 };
 
@@ -62,6 +65,7 @@ struct rx_pool {
     rx_id *scratch; // of constructors of lists
     size_t n_scratch, cap_scratch;
     int64_t deadline_us; // of clock_us; 0: none
+    uint32_t n_searches;
     uint32_t max_states; // that a search for a text may visit
     enum status failed;
     const char *why;
@@ -74,6 +78,18 @@ struct rx_pool {
             (cap) = (cap) ? (cap)*2 : 64;                                \
             (array) = xrealloc((array), (size_t)(cap), sizeof *(array)); \
         }                                                                \
+    } while (0)
+
+/* A growing array: {0} is empty. */
+#define VEC(type)      \
+    struct {           \
+        type *at;      \
+        size_t n, cap; \
+    }
+#define VEC_PUSH(v, ...)                 \
+    do {                                 \
+        RX_GROW((v).at, (v).n, (v).cap); \
+        (v).at[(v).n++] = __VA_ARGS__;   \
     } while (0)
 
 static inline bool rx_set_has(const struct rx_set *s, unsigned byte) { return s->w[byte >> 6] >> (byte & 63) & 1; }
@@ -102,6 +118,10 @@ static inline bool rx_accepts(const struct rx_pool *pool, rx_id state) {
 
 /* The state that behaves like this one for the next n bytes, with counters beyond them left away (rx_clamp.c). */
 rx_id rx_clamp(struct rx_pool *pool, rx_id state, int n);
+
+/* The state with its counters let loose (*free: rounds that must be are for ever, those that may be any number), and
+ * for how many bytes it behaves like that one. */
+int rx_slack(struct rx_pool *pool, rx_id state, rx_id *free);
 
 /* A copy, to be grown by itself. */
 struct rx_pool *rx_pool_copy(const struct rx_pool *pool);

@@ -19,6 +19,20 @@ struct token_node {
     uint8_t byte;
 };
 
+/* A set of kinds of bytes: a bit for each byte of ASCII (the first four are one), one for bytes of characters beyond
+ * ASCII, and one for what is no UTF-8, or begins within a character. */
+struct kinds {
+    uint64_t w[2];
+};
+enum { KIND_CHARACTER = 0, KIND_ILL_FORMED = 1, KIND_CONTROL = 2 };
+static inline void kinds_add(struct kinds *k, unsigned kind) { k->w[kind >> 6] |= (uint64_t)1 << (kind & 63); }
+static inline void kinds_add_ascii(struct kinds *k, uint8_t c) { kinds_add(k, c < 4 ? KIND_CONTROL : c); }
+static inline bool kinds_meet(struct kinds a, struct kinds b) { return (a.w[0] & b.w[0]) | (a.w[1] & b.w[1]); }
+
+/* The automaton of well-formed UTF-8: 0 between characters, UTF8_ILL for ever after a mistake. */
+enum { UTF8_BETWEEN = 0, UTF8_ILL = 255 };
+uint8_t utf8_next(uint8_t state, uint8_t byte);
+
 struct special {
     int32_t id;
     const char *name;
@@ -28,6 +42,10 @@ struct special {
 struct token_trie {
     struct token_node *nodes; // [n_nodes]
     uint32_t n_nodes, max_depth;
+    struct kinds *below; // [n_nodes]: bytes that occur below a node
+    uint32_t
+        *first_token; // [n_nodes + 1]: tokens at and below node i are order[first_token[i]] to [first_token[i + skip])
+    int32_t *order;   // [n_vocab]
     int32_t *next_same; // [n_vocab]; -1: no more
     int32_t n_vocab, n_words;
     uint32_t *is_text; // [n_words]

@@ -59,6 +59,39 @@ static void find_heights(struct token_trie *t) {
     }
 }
 
+/* Puts a node, and what is below it, into what is below its parent. */
+static void put_below(struct kinds *parent, struct kinds below, uint8_t byte, uint8_t utf8) {
+    for (int w = 0; w < 2; w++)
+        parent->w[w] |= below.w[w];
+    if (utf8 == UTF8_ILL || byte >= 0x80)
+        kinds_add(parent, utf8 == UTF8_ILL ? KIND_ILL_FORMED : KIND_CHARACTER);
+    else
+        kinds_add_ascii(parent, byte);
+}
+
+/* The bytes below each node, and its tokens in order. */
+static void find_below(struct token_trie *t) {
+    uint8_t *utf8 = xcalloc((size_t)t->n_nodes + 1, 1);
+    uint32_t n = 0;
+    t->below = xcalloc((size_t)t->n_nodes + 1, sizeof *t->below);
+    t->first_token = xcalloc((size_t)t->n_nodes + 1, sizeof *t->first_token);
+    t->order = xcalloc((size_t)t->n_vocab + 1, sizeof *t->order);
+    for (uint32_t i = 0; i < t->n_nodes; i += t->nodes[i].skip) // the root's children
+        utf8[i] = utf8_next(UTF8_BETWEEN, t->nodes[i].byte);
+    for (uint32_t i = 0; i < t->n_nodes; i++) {
+        t->first_token[i] = n;
+        for (int32_t id = t->nodes[i].token; id >= 0; id = t->next_same[id])
+            t->order[n++] = id;
+        for (uint32_t c = i + 1; c < i + t->nodes[i].skip; c += t->nodes[c].skip)
+            utf8[c] = utf8_next(utf8[i], t->nodes[c].byte);
+    }
+    t->first_token[t->n_nodes] = n;
+    for (uint32_t i = t->n_nodes; i-- > 0;)
+        for (uint32_t c = i + 1; c < i + t->nodes[i].skip; c += t->nodes[c].skip)
+            put_below(&t->below[i], t->below[c], t->nodes[c].byte, utf8[c]);
+    free(utf8);
+}
+
 static enum status take_texts(struct token_trie *t, const struct token_text *tokens, struct error *err) {
     struct entry *e = xmalloc(((size_t)t->n_vocab + 1) * sizeof *e);
     size_t n = 0, n_bytes = 0, special_bytes = 0;
@@ -78,6 +111,7 @@ static enum status take_texts(struct token_trie *t, const struct token_text *tok
     qsort(e, n, sizeof *e, by_text);
     build(t, e, n, n_bytes);
     find_heights(t);
+    find_below(t);
     t->texts = xmalloc(n_bytes + 1);
     t->text_of = xcalloc((size_t)t->n_vocab + 1, sizeof *t->text_of);
     size_t at = 0;
@@ -142,6 +176,9 @@ void token_trie_free(struct token_trie *t) {
     arena_release(&t->memory);
     free(t->nodes);
     free(t->next_same);
+    free(t->below);
+    free(t->first_token);
+    free(t->order);
     free(t->is_text);
     free(t->ends);
     free(t->texts);
@@ -164,6 +201,6 @@ size_t token_trie_bytes(struct token_trie *t) {
     pthread_mutex_lock(&t->lock);
     size_t tables = t->table_bytes;
     pthread_mutex_unlock(&t->lock);
-    return sizeof *t + t->n_nodes * sizeof *t->nodes + (size_t)t->n_vocab * (sizeof *t->text_of + 8) + t->memory.used +
-           tables;
+    return sizeof *t + t->n_nodes * (sizeof *t->nodes + sizeof *t->below + 4) +
+           (size_t)t->n_vocab * (sizeof *t->text_of + 8) + t->memory.used + tables;
 }

@@ -66,17 +66,6 @@ struct member_state {
 };
 enum member_phase { MEMBERS_BEGIN, MEMBERS_AFTER_MEMBER, MEMBERS_AFTER_SEPARATOR };
 
-#define VEC(type)      \
-    struct {           \
-        type *at;      \
-        size_t n, cap; \
-    }
-#define VEC_PUSH(v, ...)                 \
-    do {                                 \
-        RX_GROW((v).at, (v).n, (v).cap); \
-        (v).at[(v).n++] = __VA_ARGS__;   \
-    } while (0)
-
 struct machine {
     const struct net *net;
     struct rx_pool *rx; // its own copy, grown by derivatives

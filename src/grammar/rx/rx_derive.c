@@ -201,19 +201,12 @@ struct search {
     struct step *path;
     rx_id *seen;
     size_t n, cap, n_seen, cap_seen;
-    uint32_t *mark, mark_cap; // of states seen
 };
 
 static bool enter(struct rx_pool *p, struct search *s, rx_id state) {
-    if (state >= s->mark_cap) {
-        uint32_t cap = MAX(p->cap_nodes, state + 1);
-        s->mark = xrealloc(s->mark, cap, sizeof *s->mark);
-        memset(s->mark + s->mark_cap, 0, (cap - s->mark_cap) * sizeof *s->mark);
-        s->mark_cap = cap;
-    }
-    if (s->mark[state])
+    if (p->nodes[state].searched == p->n_searches)
         return false;
-    s->mark[state] = 1;
+    p->nodes[state].searched = p->n_searches;
     RX_GROW(s->seen, s->n_seen, s->cap_seen);
     s->seen[s->n_seen++] = state;
     RX_GROW(s->path, s->n, s->cap);
@@ -228,6 +221,7 @@ static bool enter(struct rx_pool *p, struct search *s, rx_id state) {
 static bool search_alive(struct rx_pool *p, rx_id a, uint32_t max_states) {
     struct search s = {0};
     bool alive = false;
+    p->n_searches++;
     enter(p, &s, a);
     while (s.n && !alive && p->failed == OK) {
         struct step *top = &s.path[s.n - 1];
@@ -255,7 +249,6 @@ static bool search_alive(struct rx_pool *p, rx_id a, uint32_t max_states) {
             p->nodes[s.seen[i]].flags |= RX_DEAD;
     free(s.path);
     free(s.seen);
-    free(s.mark);
     return alive;
 }
 
