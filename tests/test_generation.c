@@ -33,7 +33,6 @@ static void open_stream(struct stream *s, const char *text, bool include_stop) {
     s->choice = (struct choice){.generation = &s->g, .answer = &s->answer, .first_text = -1};
     s->choice.detokenizer = detokenizer_open(s->tok, 0);
     stop_filter_init(&s->choice.stop, NULL, 0);
-    think_filter_init(&s->choice.think, false, false);
     s->g.choices = &s->choice;
     s->g.n_choices = s->g.n_prompts = s->g.n_shown = 1;
 }
@@ -41,7 +40,6 @@ static void open_stream(struct stream *s, const char *text, bool include_stop) {
 static void close_stream(struct stream *s) {
     detokenizer_free(s->choice.detokenizer);
     stop_filter_release(&s->choice.stop);
-    think_filter_release(&s->choice.think);
     buf_release(&s->choice.content);
     buf_release(&s->choice.reasoning);
     buf_release(&s->thread.piece);

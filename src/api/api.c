@@ -7,6 +7,7 @@
 #include "grammar/grammar_cache.h"
 #include "grammar/vocabulary.h"
 #include "text/forced_split.h"
+#include "text/tools/tool_tokens.h"
 
 #include <stdlib.h>
 #include <time.h>
@@ -46,6 +47,13 @@ static struct api_limits limits_or_defaults(struct api_limits l) {
     return l;
 }
 
+static void open_format(struct api *api) {
+    const struct api_options *o = &api->options;
+    api->format = tool_format_open(o->chat, NULL);
+    for (int calls = 0; calls < 2; calls++)
+        tool_format_tokens(api->format, o->tokenizer, calls, &api->marks[calls]);
+}
+
 static enum status open_service(struct api *api, struct gyre *engine, struct error *err) {
     struct service_options o = {
         .news = generation_news, .flush = generation_flush, .context = api, .max_queued = api->options.max_queued};
@@ -77,6 +85,7 @@ enum status api_open(struct gyre *take_engine, const struct api_options *options
     records_init(&api->records);
     api->responses = response_store_open(options->stored_bytes);
     api->grammars = grammar_cache_open(0);
+    open_format(api);
     pthread_mutex_init(&api->grammar_lock, NULL);
     request_log_init(&api->log, STDERR_FILENO, options->log_format);
     api->options.http.routes = api_routes;
@@ -152,6 +161,9 @@ void api_free(struct api *api) {
     records_release(&api->records);
     response_store_free(api->responses);
     grammar_cache_free(api->grammars);
+    tool_format_free(api->format);
+    for (int calls = 0; calls < 2; calls++)
+        token_ids_release(&api->marks[calls]);
     token_trie_free(api->tokens);
     pthread_mutex_destroy(&api->grammar_lock);
     pthread_mutex_destroy(&api->lock);

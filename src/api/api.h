@@ -16,6 +16,8 @@
 #include "http/http.h"
 #include "text/detokenizer.h"
 #include "text/template_chat.h"
+#include "text/token_ids.h"
+#include "text/tools/tool_format.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -78,6 +80,8 @@ struct api {
     struct http_server *http;
     struct prep_pool *pool;
     struct response_store *responses;
+    struct tool_format *format;       // how the model writes reasoning and calls
+    struct token_ids marks[2];        // special tokens of its marks: without those of calls, and with them
     struct grammar_cache *grammars;
     struct token_trie *tokens; // for grammars, under grammar_lock until the first request with one has made it
     pthread_mutex_t grammar_lock;

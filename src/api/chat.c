@@ -12,9 +12,9 @@ static const struct field fields[] = {
     {"continue_final_message", FIELD_READ, NULL},
     {"documents", FIELD_READ, NULL},
     {"reasoning_effort", FIELD_READ, NULL},
-    {"parallel_tool_calls", FIELD_SET_ASIDE, NULL},
+    {"parallel_tool_calls", FIELD_READ, NULL},
     {"verbosity", FIELD_SET_ASIDE, NULL},
-    {"tools", FIELD_READ, NULL}, // with a choice of "none"
+    {"tools", FIELD_READ, NULL},
     {"tool_choice", FIELD_READ, NULL},
     {"functions", FIELD_UNSUPPORTED, NULL},
     {"function_call", FIELD_UNSUPPORTED, "\"none\""},
@@ -129,29 +129,99 @@ static void write_role(struct choice *c, struct buf *out) {
     buf_str(out, STR("}\n\n"));
 }
 
-static void write_delta(struct choice *c, struct buf *out) {
-    struct generation *g = c->generation;
-    bool first = true;
-    write_chunk_head(g, out);
+static void begin_delta(struct choice *c, struct buf *out) {
+    write_chunk_head(c->generation, out);
     buf_str(out, STR("{\"index\":"));
     buf_int(out, c->index);
     buf_str(out, STR(",\"delta\":{"));
-    if (c->reasoning.len > 0)
-        write_text_field("reasoning_content", buf_view(&c->reasoning), &first, out);
-    if (c->content.len > 0 || (g->echo && !c->started)) {
-        buf_str(out, first ? STR("\"content\":") : STR(",\"content\":"));
-        write_content(c, out);
-    }
-    buf_push(out, '}');
-    write_logprobs(c, out);
-    write_end(c, out);
-    write_ids(c, out);
+}
+
+static void end_chunk(struct generation *g, struct buf *out) {
     buf_str(out, STR("}]"));
     if (g->continuous_usage) {
         buf_push(out, ',');
         generation_usage(g, out);
     }
     buf_str(out, STR("}\n\n"));
+}
+
+/* A chunk in which nothing ends. */
+static void end_open_delta(struct choice *c, struct buf *out) {
+    buf_str(out, STR("},\"logprobs\":null,\"finish_reason\":null"));
+    end_chunk(c->generation, out);
+}
+
+static void write_function(const struct tool_call *call, struct str arguments, struct buf *out) {
+    buf_str(out, STR("{\"name\":"));
+    buf_json_string(out, str_of(call->name));
+    buf_str(out, STR(",\"arguments\":"));
+    buf_json_string(out, arguments);
+    buf_push(out, '}');
+}
+
+/* Its beginning, without arguments, comes alone. */
+static void write_call_begin(struct choice *c, int i, struct buf *out) {
+    const struct tool_call *call = &c->calls.all[i];
+    begin_delta(c, out);
+    buf_printf(out, "\"tool_calls\":[{\"index\":%d,\"id\":\"%s\",\"type\":\"function\",\"function\":", i, call->id);
+    write_function(call, STR(""), out);
+    buf_str(out, STR("}]"));
+    end_open_delta(c, out);
+}
+
+static void write_call_arguments(struct choice *c, int i, struct buf *out) {
+    begin_delta(c, out);
+    buf_printf(out, "\"tool_calls\":[{\"index\":%d,\"function\":{\"arguments\":", i);
+    buf_json_string(out, tool_call_news(&c->calls.all[i]));
+    buf_str(out, STR("}}]"));
+    end_open_delta(c, out);
+}
+
+static void write_call_deltas(struct choice *c, struct buf *out) {
+    for (int i = c->calls.n_over; i < c->calls.n; i++) {
+        if (!c->calls.all[i].begun)
+            write_call_begin(c, i, out);
+        if (tool_call_news(&c->calls.all[i]).len)
+            write_call_arguments(c, i, out);
+    }
+}
+
+static void write_text(struct choice *c, struct buf *out) {
+    struct generation *g = c->generation;
+    bool first = true;
+    if (c->reasoning.len > 0)
+        write_text_field("reasoning_content", buf_view(&c->reasoning), &first, out);
+    if (c->content.len > 0 || (g->echo && !c->started)) {
+        buf_str(out, first ? STR("\"content\":") : STR(",\"content\":"));
+        write_content(c, out);
+    }
+}
+
+static bool has_text(const struct choice *c) {
+    return c->content.len > 0 || c->reasoning.len > 0 || (c->generation->echo && !c->started);
+}
+
+/* What is new, with the end, if it is there. Calls stand in chunks of their own between the two. */
+static void write_delta(struct choice *c, struct buf *out) {
+    const struct generation *g = c->generation;
+    bool calls = tool_calls_have_news(&c->calls), text = has_text(c);
+    if (calls && text) {
+        begin_delta(c, out);
+        write_text(c, out);
+        end_open_delta(c, out);
+    }
+    write_call_deltas(c, out);
+    bool more = c->ended || ((g->logprobs || g->return_ids) && c->n_seen > c->n_written);
+    if (calls && !more)
+        return;
+    begin_delta(c, out);
+    if (!calls)
+        write_text(c, out);
+    buf_push(out, '}');
+    write_logprobs(c, out);
+    write_end(c, out);
+    write_ids(c, out);
+    end_chunk(c->generation, out);
 }
 
 static void write_chunk(struct choice *c, struct buf *out) {
@@ -167,10 +237,26 @@ static void write_last(struct generation *g, struct buf *out) {
     buf_str(out, STR("}\n\n"));
 }
 
+static void write_calls(const struct choice *c, struct buf *out) {
+    for (int i = 0; i < c->calls.n; i++) {
+        const struct tool_call *call = &c->calls.all[i];
+        buf_str(out, i ? STR(",") : STR(",\"tool_calls\":["));
+        buf_printf(out, "{\"id\":\"%s\",\"type\":\"function\",\"function\":", call->id);
+        write_function(call, buf_view(&call->arguments), out);
+        buf_push(out, '}');
+    }
+    if (c->calls.n > 0)
+        buf_push(out, ']');
+}
+
 static void write_message(const struct choice *c, struct buf *out) {
     bool first = false;
     buf_printf(out, "{\"index\":%d,\"message\":{\"role\":\"assistant\",\"content\":", c->index);
-    write_content(c, out);
+    if (c->calls.n > 0 && c->content.len == 0)
+        buf_str(out, STR("null"));
+    else
+        write_content(c, out);
+    write_calls(c, out);
     if (c->reasoning.len > 0)
         write_text_field("reasoning_content", buf_view(&c->reasoning), &first, out);
     else
@@ -205,14 +291,10 @@ static const struct dialect dialect = {"chatcmpl-", write_chunk, write_last, wri
 // ---- the prompt -------------------------------------------------------------------------------------------------
 
 /* Tools are shown to the model that is told not to call any, as vLLM does unless a flag says otherwise. */
-static enum status read_ask(const struct generation *g, const json_t *body, struct chat_ask *ask, struct error *err) {
-    const json_t *choice = json_object_get(body, "tool_choice");
-    const char *name = json_string_value(choice);
-    TRY(chat_check_tools(json_object_get(body, "tools"), name, err));
-    if (choice && !json_is_null(choice) && (!name || strcmp(name, "none") != 0))
-        return fail(err, ERR_UNSUPPORTED, "tool_choice: this server does not support it yet, but for \"none\"");
+static enum status read_ask(struct generation *g, const json_t *body, struct chat_ask *ask, struct error *err) {
+    TRY(tool_ask_read(body, &g->tools, err));
     TRY(chat_ask_read(body, ask, err));
-    chat_put_tools(g->api, json_incref(json_object_get(ask->context, "tools")), ask->context);
+    chat_put_tools(g, json_incref(json_object_get(ask->context, "tools")), ask->context);
     return OK;
 }
 
@@ -268,6 +350,7 @@ static enum status read_prompt(struct generation *g, json_t *body, struct params
     TRY(extensions_read(g, body, false, p, &e, err));
     g->add_special = e.add_special;
     TRY(make_prompt(g, body, out, err));
+    TRY(tool_ask_bind(&g->tools, g->format, g->opened, &p->structured, err));
     *out = prompt_cut(*out, e.cut);
     keep_echo(g, body);
     return OK;
@@ -276,9 +359,10 @@ static enum status read_prompt(struct generation *g, json_t *body, struct params
 static void start(struct generation *g, json_t *body, struct params *p) {
     struct error err;
     struct prompt_ids prompt;
-    if (read_prompt(g, body, p, &prompt, &err) != OK)
+    if (read_prompt(g, body, p, &prompt, &err) != OK) {
+        generation_drop(g);
         api_reply_fault(g->x, &err);
-    else
+    } else
         extensions_start(g, body, p, &prompt, 1);
 }
 

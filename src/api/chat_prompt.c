@@ -123,7 +123,8 @@ static enum status render(const struct chat_template *chat, const struct chat_va
     return ask->end == CHAT_CONTINUES ? cut_at(mark, prompt, err) : OK;
 }
 
-enum status chat_render(const struct api *api, const struct chat_ask *ask, struct buf *prompt, struct error *err) {
+enum status chat_render(const struct api *api, const struct chat_ask *ask, struct tool_format **own_format,
+                        struct buf *prompt, struct error *err) {
     struct chat_template *own;
     const struct chat_variant *variant;
     enum status st = choose(api, ask, &own, &variant, err);
@@ -131,14 +132,24 @@ enum status chat_render(const struct api *api, const struct chat_ask *ask, struc
         json_object_update_missing(ask->context, (json_t *)api->options.template_kwargs); // which takes references
     if (st == OK)
         st = render(own ? own : api->options.chat, variant, ask, prompt, err);
+    if (st == OK && own && own_format)
+        *own_format = tool_format_open(own, NULL);
     chat_template_free(own);
     return st;
+}
+
+/* What the answer goes on from. */
+static void read_end_of_prompt(struct generation *g, struct str prompt) {
+    g->format = g->own_format ? g->own_format : g->api->format;
+    struct str opened = tool_format_opened(g->format, prompt);
+    g->opened = (struct str){arena_strdup(&g->x->arena, opened), opened.len};
+    g->prompt_ends_reasoning = tool_format_ends_reasoning(g->format, prompt);
 }
 
 enum status chat_prompt(struct generation *g, const struct chat_ask *ask, struct prompt_ids *out, struct error *err) {
     struct buf text = {0};
     struct token_ids ids = {0};
-    enum status st = chat_render(g->api, ask, &text, err);
+    enum status st = chat_render(g->api, ask, &g->own_format, &text, err);
     if (st == OK && !g->cuts_prompt)
         st = api_check_prompt(g->api, buf_view(&text), err);
     if (st == OK) // the template writes its own special tokens, BOS among them
@@ -149,9 +160,8 @@ enum status chat_prompt(struct generation *g, const struct chat_ask *ask, struct
         *out = (struct prompt_ids){arena_calloc(&g->x->arena, ids.n, sizeof *ids.ids), ids.n};
         if (ids.n > 0)
             memcpy(out->ids, ids.ids, ids.n * sizeof *ids.ids);
-        g->split_reasoning = true;
-        g->prompt_opens_reasoning = think_prompt_opens(buf_view(&text));
-        g->prompt_ends_reasoning = think_prompt_ends(buf_view(&text));
+        read_end_of_prompt(g, buf_view(&text));
+        st = tool_ask_check(&g->tools, g->format, json_object_get(ask->context, "messages"), err);
     }
     token_ids_release(&ids);
     buf_release(&text);
@@ -174,15 +184,9 @@ static enum status check_tools(const json_t *tools, struct error *err) {
     return OK;
 }
 
-enum status chat_check_tools(const json_t *tools, const char *choice, struct error *err) {
-    if (json_array_size(tools) == 0 || (choice && strcmp(choice, "none") == 0))
-        return OK;
-    return fail(err, ERR_UNSUPPORTED,
-                "tools: this server does not call them yet; only a tool_choice of \"none\" is supported");
-}
-
-void chat_put_tools(const struct api *api, json_t *take_tools, json_t *context) {
-    bool shown = json_array_size(take_tools) > 0 && !api->options.exclude_tools_when_none;
+void chat_put_tools(const struct generation *g, json_t *take_tools, json_t *context) {
+    bool none = !g->tools.tools && g->api->options.exclude_tools_when_none;
+    bool shown = json_array_size(take_tools) > 0 && !none;
     json_object_set_new(context, "tools", shown ? json_incref(take_tools) : json_null());
     json_decref(take_tools);
 }

@@ -27,17 +27,16 @@ struct chat_ask {
 enum status chat_ask_read(const json_t *body, struct chat_ask *out, struct error *err);
 void chat_ask_release(struct chat_ask *ask);
 
-/* Nothing here reads a model's calls, so tools of a request come with the choice of "none" (choice: its name, or
- * NULL). */
-enum status chat_check_tools(const json_t *tools, const char *choice, struct error *err);
-
 /* Puts tools, OpenAI's, into the context, unless there are none or the server keeps them from a model that is to call
- * none. */
-void chat_put_tools(const struct api *api, json_t *take_tools, json_t *context);
+ * none. After g->tools was read. */
+void chat_put_tools(const struct generation *g, json_t *take_tools, json_t *context);
 
 /* Makes the messages fit for the template (chat_messages_fit; sentences about them begin with "messages") and renders
  * it. add_generation_prompt is set here, and enable_thinking to false where reasoning_effort is "none". */
-enum status chat_render(const struct api *api, const struct chat_ask *ask, struct buf *prompt, struct error *err);
+/* own_format, if it is not NULL, gets the format of a template that the request brought; else it stays as it is. */
+enum status chat_render(const struct api *api, const struct chat_ask *ask, struct tool_format **own_format,
+                        struct buf *prompt, struct error *err);
 
-/* Renders, tokenizes, and sets how the answer's reasoning is split off. The ids lie in the exchange's arena. */
+/* Renders, tokenizes, and sets how the answer is parted into reasoning, content and calls; g->tools, which were read
+ * before, are refused where the model's calls are not understood. The ids lie in the exchange's arena. */
 enum status chat_prompt(struct generation *g, const struct chat_ask *ask, struct prompt_ids *out, struct error *err);

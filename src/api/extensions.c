@@ -66,9 +66,10 @@ void extensions_start(struct generation *g, const json_t *body, struct params *p
     struct beam_fields beams;
     struct error err;
     if (beam_fields_read(g, body, p, &beams, &err) != OK ||
-        params_compile_structured(g, p, beams.width > 0 ? "use_beam_search" : NULL, &err) != OK)
+        params_compile_structured(g, p, beams.width > 0 ? "use_beam_search" : NULL, &err) != OK) {
+        generation_drop(g);
         api_reply_fault(g->x, &err);
-    else if (beams.width > 0)
+    } else if (beams.width > 0)
         beam_search_start(g, &p->fields.request, &beams, prompts, n_prompts, p->n);
     else
         generation_start(g, &p->fields.request, prompts, n_prompts, p->n);

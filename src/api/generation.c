@@ -35,7 +35,8 @@ void generation_flush(void *context) {
 static void choice_release(struct choice *c) {
     detokenizer_free(c->detokenizer);
     stop_filter_release(&c->stop);
-    think_filter_release(&c->think);
+    tool_parser_free(c->parser);
+    tool_calls_release(&c->calls);
     buf_release(&c->content);
     buf_release(&c->reasoning);
     token_ids_release(&c->begins);
@@ -43,12 +44,30 @@ static void choice_release(struct choice *c) {
         service_release(c->generation->api->service, c->answer);
 }
 
+void generation_drop(struct generation *g) {
+    tool_ask_release(&g->tools);
+    tool_format_free(g->own_format);
+    g->own_format = NULL;
+}
+
 static void generation_release(struct generation *g) {
     for (int i = 0; i < g->n_choices; i++)
         choice_release(&g->choices[i]);
     if (g->dialect->release)
         g->dialect->release(g);
+    generation_drop(g);
     g->x->user = NULL;
+}
+
+static void hear_part(void *arg, const struct tool_event *e) {
+    struct choice *c = arg;
+    const struct generation *g = c->generation;
+    if (e->kind == TOOL_EVENT_CONTENT)
+        buf_str(&c->content, e->text);
+    else if (e->kind == TOOL_EVENT_REASONING)
+        buf_str(&c->reasoning, e->text);
+    else if (e->kind != TOOL_EVENT_BLANKS)
+        tool_calls_take(&c->calls, g->format, g->tools.n_before, e);
 }
 
 static void choice_init(struct choice *c, struct generation *g, int index, struct prompt_ids prompt) {
@@ -59,7 +78,10 @@ static void choice_init(struct choice *c, struct generation *g, int index, struc
                          .prompt_text = prompt.text,
                          .first_text = -1};
     stop_filter_init(&c->stop, g->stops, g->n_stops);
-    think_filter_init(&c->think, g->split_reasoning, g->prompt_opens_reasoning);
+    const struct tool_parser_options parts = {
+        .tools = g->tools.tools, .opened = g->opened, .told = hear_part, .arg = c};
+    if (g->format)
+        c->parser = tool_parser_open(g->format, &parts);
 }
 
 /* Detokenizers behind the prompts; choices of one prompt lie side by side. Once the answers are submitted, since the
@@ -72,15 +94,25 @@ static void begin_texts(struct generation *g) {
             continue;
         }
         c->detokenizer = detokenizer_open(g->api->options.tokenizer, g->detokenize_flags);
+        const struct token_ids *marks = &g->api->marks[g->tools.tools != NULL];
+        if (g->format == g->api->format) // of another template the tokens are not known
+            detokenizer_show(c->detokenizer, marks->ids, marks->n);
         struct error err;
         if (detokenizer_begin_after(c->detokenizer, c->prompt, (size_t)c->n_prompt, &err) != OK)
             g->failed = err;
     }
 }
 
-/* Text that may be shown goes to reasoning or content. */
+/* Text that may be shown goes to reasoning, content or calls. */
 static void pass_on(struct choice *c, const struct buf *text) {
-    think_filter_feed(&c->think, buf_view(text), &c->reasoning, &c->content);
+    if (c->parser)
+        tool_parser_feed(c->parser, buf_view(text));
+    else
+        buf_str(&c->content, buf_view(text));
+}
+
+static enum tool_place place_of(const struct choice *c) {
+    return c->parser ? tool_parser_place(c->parser) : TOOL_IN_TEXT;
 }
 
 /* What comes before a stop string may be shown, and the string itself if that was asked. */
@@ -117,7 +149,7 @@ static void read_token(struct choice *c, int32_t i, struct buf *piece, struct bu
     struct answer *a = c->answer;
     buf_clear(piece);
     buf_clear(shown);
-    if (c->think.state == THINK_OPEN)
+    if (place_of(c) == TOOL_IN_REASONING)
         c->n_reasoning++;
     // The token that ends an answer is no part of its text (an end-of-sequence token may have one).
     bool is_end = i >= atomic_load_explicit(&a->n_text, memory_order_relaxed) && !g->include_stop;
@@ -136,7 +168,7 @@ static void read_tokens(struct choice *c) {
     int32_t n = atomic_load_explicit(&c->answer->n_tokens, memory_order_acquire);
     for (; c->n_seen < n && !c->stopped && c->generation->failed.status == OK; c->n_seen++) {
         read_token(c, c->n_seen, &t->piece, &t->shown);
-        if (c->think.state == THINK_OPEN || c->think.state == THINK_CLOSING)
+        if (place_of(c) != TOOL_IN_TEXT)
             c->n_before_text = c->n_seen + 1;
     }
 }
@@ -150,7 +182,9 @@ static void read_rest(struct choice *c) {
         stop_filter_finish(&c->stop, &shown);
         pass_on(c, &shown);
     }
-    think_filter_finish(&c->think, &c->reasoning, &c->content);
+    bool by_itself = !c->stopped && c->answer->finish == GYRE_STOP;
+    if (c->parser)
+        tool_parser_finish(c->parser, by_itself ? TOOL_TEXT_ENDED : TOOL_TEXT_CUT);
     buf_release(&piece);
     buf_release(&shown);
 }
@@ -159,7 +193,7 @@ static const char *finish_of(const struct choice *c) {
     if (c->stopped)
         return "stop";
     switch (c->answer->finish) {
-    case GYRE_STOP: return "stop";
+    case GYRE_STOP: return c->calls.n > 0 ? "tool_calls" : "stop";
     case GYRE_LENGTH: return "length";
     case GYRE_CANCELLED:
     case GYRE_FAILED: break;
@@ -197,13 +231,14 @@ static void begin_stream(struct generation *g) {
 /* What is new of a choice, as one chunk; nothing if no text has become certain. */
 static void write_chunk(struct choice *c, struct buf *out) {
     const struct generation *g = c->generation;
-    bool has_text = c->content.len > 0 || c->reasoning.len > 0;
+    bool has_text = c->content.len > 0 || c->reasoning.len > 0 || tool_calls_have_news(&c->calls);
     bool has_tokens = (g->logprobs || g->return_ids) && c->n_seen > c->n_written;
     if (!has_text && !has_tokens && !c->ended)
         return;
     g->dialect->chunk(c, out);
     buf_clear(&c->content);
     buf_clear(&c->reasoning);
+    tool_calls_written(&c->calls);
     c->started = true;
     c->n_written = c->n_seen;
 }
@@ -417,6 +452,7 @@ static void refuse(struct generation *g, int n_submitted, int32_t tenant, const 
     if (n_submitted == 0) {
         if (g->dialect->release)
             g->dialect->release(g);
+        generation_drop(g);
         if (err->status == ERR_FULL) // it is told to come again, and pays then
             ((struct api_record *)g->x->record)->n_text_tokens = 0;
         record_generated(g->x);

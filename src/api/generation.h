@@ -7,8 +7,9 @@
 #pragma once
 
 #include "api/api.h"
+#include "api/tools/ask.h"
+#include "api/tools/calls.h"
 #include "text/stop_filter.h"
-#include "text/think_filter.h"
 
 struct generation;
 
@@ -25,9 +26,10 @@ struct choice {
     struct str prompt_text;          // prompt_ids.text
     struct detokenizer *detokenizer; // begins behind the prompt; NULL until its answer is submitted
     struct stop_filter stop;
-    struct think_filter think;
+    struct tool_parser *parser; // of a chat: reasoning, content and calls; NULL: all is content
 
     struct buf content, reasoning; // what is not yet written (stream), or all of it
+    struct tool_calls calls;
     int32_t n_seen;                // tokens that were looked at
     int32_t n_written;             // tokens that a chunk was written for; log-probabilities of the others are due
     int32_t n_reasoning;           // tokens while the reasoning was open
@@ -76,7 +78,11 @@ struct generation {
     const int32_t *stop_ids;
     size_t n_stop_ids;
     int detokenize_flags;
-    bool split_reasoning, prompt_opens_reasoning, prompt_ends_reasoning;
+    const struct tool_format *format; // of a chat, how its answers are written; NULL: they are text
+    struct tool_format *own_format;   // ... where the request brought a template
+    struct str opened;                // what the end of the prompt has begun, in that form
+    bool prompt_ends_reasoning;
+    struct tool_ask tools;
     const char *const *stops;
     size_t n_stops;
     struct choice *choices; // [n_choices]
@@ -124,6 +130,9 @@ void generation_abandon(struct generation *g);
 
 /* Ends its answers as aborted, soon. Any thread, under the lock of the records while one of them shows it. */
 void generation_abort(struct generation *g);
+
+/* Frees what was read for one that does not start. */
+void generation_drop(struct generation *g);
 
 /* For routes. */
 bool generation_fill(struct http_exchange *x, struct buf *out);

@@ -19,8 +19,8 @@ static const struct field fields[] = {
     {"inference_geo", FIELD_SET_ASIDE, NULL},
     {"speed", FIELD_SET_ASIDE, NULL},
     {"user_profile_id", FIELD_SET_ASIDE, NULL},
-    {"tools", FIELD_READ, NULL}, // with a choice of none
-    {"tool_choice", FIELD_UNSUPPORTED, "{\"type\":\"none\"}"},
+    {"tools", FIELD_READ, NULL},
+    {"tool_choice", FIELD_READ, NULL},
     {"mcp_servers", FIELD_UNSUPPORTED, NULL},
     {"container", FIELD_UNSUPPORTED, NULL},
     {"context_management", FIELD_UNSUPPORTED, NULL},
@@ -35,7 +35,7 @@ static const struct field fields[] = {
     {NULL, FIELD_READ, NULL},
 };
 
-enum block { BLOCK_NONE, BLOCK_THINKING, BLOCK_TEXT };
+enum block { BLOCK_NONE, BLOCK_THINKING, BLOCK_TEXT, BLOCK_TOOL };
 
 /* What a messages answer keeps beside its generation. */
 struct message {
@@ -63,6 +63,8 @@ static const char *stop_reason(const struct choice *c) {
     const struct message *m = c->generation->own;
     if (c->stop_string)
         return "stop_sequence";
+    if (strcmp(c->finish_reason, "tool_calls") == 0)
+        return "tool_use";
     if (strcmp(c->finish_reason, "length") != 0)
         return "end_turn";
     return c->n_seen < m->asked_tokens ? "model_context_window_exceeded" : "max_tokens";
@@ -85,6 +87,27 @@ static void write_head(const struct generation *g, struct buf *out) {
 
 // ---- whole answers ----------------------------------------------------------------------------------------------
 
+/* The input is an object here: arguments that were cut are no JSON, and stand as a string in one. */
+static void write_tool_use(const struct tool_call *call, struct buf *out) {
+    json_error_t e;
+    struct str text = buf_view(&call->arguments);
+    json_t *whole = json_loadb(text.ptr, text.len, 0, &e);
+    buf_str(out, STR("{\"type\":\"tool_use\",\"id\":"));
+    buf_json_string(out, str_of(call->id));
+    buf_str(out, STR(",\"name\":"));
+    buf_json_string(out, str_of(call->name));
+    buf_str(out, STR(",\"input\":"));
+    if (json_is_object(whole)) {
+        buf_str(out, text);
+    } else {
+        buf_str(out, STR("{\"_invalid_json\":"));
+        buf_json_string(out, text);
+        buf_push(out, '}');
+    }
+    buf_push(out, '}');
+    json_decref(whole);
+}
+
 static void write_body(struct generation *g, struct buf *out) {
     const struct choice *c = &g->choices[0];
     const struct message *m = g->own;
@@ -99,6 +122,11 @@ static void write_body(struct generation *g, struct buf *out) {
         buf_printf(out, "%s{\"type\":\"text\",\"text\":", c->reasoning.len > 0 ? "," : "");
         buf_json_string(out, buf_view(&c->content));
         buf_str(out, STR(",\"citations\":null}"));
+    }
+    for (int i = 0; i < c->calls.n; i++) {
+        if (i > 0 || c->reasoning.len > 0 || c->content.len > 0)
+            buf_push(out, ',');
+        write_tool_use(&c->calls.all[i], out);
     }
     buf_str(out, STR("],"));
     write_stop(c, out);
@@ -148,14 +176,28 @@ static void close_block(struct message *m, struct buf *out) {
     m->open = BLOCK_NONE;
 }
 
-static void open_block(struct message *m, enum block kind, struct buf *out) {
-    if (m->open == kind)
+/* call: of BLOCK_TOOL. */
+static void write_empty_block(enum block kind, const struct tool_call *call, struct buf *out) {
+    if (kind == BLOCK_THINKING) {
+        buf_str(out, STR("{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}"));
+    } else if (kind == BLOCK_TEXT) {
+        buf_str(out, STR("{\"type\":\"text\",\"text\":\"\",\"citations\":null}"));
+    } else {
+        buf_str(out, STR("{\"type\":\"tool_use\",\"id\":"));
+        buf_json_string(out, str_of(call->id));
+        buf_str(out, STR(",\"name\":"));
+        buf_json_string(out, str_of(call->name));
+        buf_str(out, STR(",\"input\":{}}"));
+    }
+}
+
+static void open_block(struct message *m, enum block kind, const struct tool_call *call, struct buf *out) {
+    if (m->open == kind && kind != BLOCK_TOOL)
         return;
     close_block(m, out);
     begin_event("content_block_start", out);
-    buf_printf(out, ",\"index\":%d,\"content_block\":%s", m->n_blocks,
-               kind == BLOCK_THINKING ? "{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}"
-                                      : "{\"type\":\"text\",\"text\":\"\",\"citations\":null}");
+    buf_printf(out, ",\"index\":%d,\"content_block\":", m->n_blocks);
+    write_empty_block(kind, call, out);
     end_event(out);
     if (m->n_blocks == 0)
         buf_str(out, str_of(ping));
@@ -166,13 +208,20 @@ static void open_block(struct message *m, enum block kind, struct buf *out) {
 static void write_chunk(struct choice *c, struct buf *out) {
     struct message *m = c->generation->own;
     if (c->reasoning.len > 0) {
-        open_block(m, BLOCK_THINKING, out);
+        open_block(m, BLOCK_THINKING, NULL, out);
         if (!m->hide_thinking)
             write_block_delta(m, "thinking_delta", "thinking", buf_view(&c->reasoning), out);
     }
     if (c->content.len > 0) {
-        open_block(m, BLOCK_TEXT, out);
+        open_block(m, BLOCK_TEXT, NULL, out);
         write_block_delta(m, "text_delta", "text", buf_view(&c->content), out);
+    }
+    for (int i = c->calls.n_over; i < c->calls.n; i++) {
+        const struct tool_call *call = &c->calls.all[i];
+        if (!call->begun)
+            open_block(m, BLOCK_TOOL, call, out);
+        if (tool_call_news(call).len)
+            write_block_delta(m, "input_json_delta", "partial_json", tool_call_news(call), out);
     }
     if (c->ended)
         close_block(m, out);
@@ -253,12 +302,29 @@ static enum status read_format(const json_t *body, struct structured *s, struct 
     return older ? structured_read_format(older, "output_format", s, err) : OK;
 }
 
-static enum status read_tools(const struct generation *g, const json_t *body, json_t *context, struct error *err) {
-    json_t *tools;
-    const json_t *choice = json_object_get(body, "tool_choice");
-    TRY(chat_check_tools(json_object_get(body, "tools"), json_string_value(json_object_get(choice, "type")), err));
+/* {"type": "auto", "any", "tool" with a name, or "none"}. */
+static enum status read_tools(struct generation *g, const json_t *body, json_t *context, struct error *err) {
+    json_t *tools, *choice;
+    const char *type = "auto", *name = NULL;
+    bool single = false;
+    TRY(jv_object_or_null(body, "request", "tool_choice", &choice, err));
+    if (choice) {
+        TRY(jv_string(choice, "tool_choice", "type", &type, err));
+        TRY(jv_bool_or(choice, "tool_choice", "disable_parallel_tool_use", false, &single, err));
+    }
+    if (strcmp(type, "tool") == 0)
+        TRY(jv_string(choice, "tool_choice", "name", &name, err));
+    else if (strcmp(type, "any") != 0 && strcmp(type, "auto") != 0 && strcmp(type, "none") != 0)
+        return fail(err, ERR_ARG, "tool_choice.type: \"%.40s\" is none of auto, any, tool and none", type);
     enum status st = messages_read_tools(body, &tools, err);
-    chat_put_tools(g->api, tools, context);
+    if (st == OK)
+        st = tool_ask_set(&g->tools, json_incref(tools),
+                          name                       ? "named"
+                          : strcmp(type, "any") == 0 ? "required"
+                                                     : type,
+                          name, !single, err);
+    chat_put_tools(g, tools_shown(tools), context);
+    json_decref(tools);
     return st;
 }
 
@@ -329,9 +395,11 @@ static void start(struct generation *g, json_t *body, struct params *p) {
     g->include_usage = true;
     if (read_format(body, &p->structured, &err) != OK || make_prompt(g, body, &prompt, &err) != OK ||
         read_max_tokens(g, body, (int64_t)prompt.n, &p->fields.request, &err) != OK ||
-        params_compile_structured(g, p, NULL, &err) != OK)
+        tool_ask_bind(&g->tools, g->format, g->opened, &p->structured, &err) != OK ||
+        params_compile_structured(g, p, NULL, &err) != OK) {
+        generation_drop(g);
         api_reply_fault(g->x, &err);
-    else
+    } else
         generation_start(g, &p->fields.request, &prompt, 1, 1);
 }
 
@@ -359,9 +427,11 @@ static void count_tokens(struct generation *g, const json_t *body) {
     struct error err;
     struct prompt_ids prompt;
     if (params_check_fields(g, body, fields, true, &err) != OK || make_prompt(g, body, &prompt, &err) != OK) {
+        generation_drop(g);
         api_reply_fault(g->x, &err);
         return;
     }
+    generation_drop(g);
     struct buf out = {0};
     buf_printf(&out, "{\"input_tokens\":%zu}", prompt.n);
     api_reply_json(g->x, 200, buf_view(&out));

@@ -209,11 +209,16 @@ enum status messages_read_input(const json_t *body, json_t *out, struct error *e
 
 static enum status read_tool(const json_t *tool, size_t at, json_t *out, struct error *err) {
     json_t *name = json_object_get(tool, "name"), *schema = json_object_get(tool, "input_schema");
+    const char *type = json_string_value(json_object_get(tool, "type"));
+    if (type && strcmp(type, "custom") != 0 && !json_is_object(schema))
+        return fail(err, ERR_UNSUPPORTED, "tools[%zu].type: \"%.40s\" is not supported, only custom is", at, type);
     if (!json_is_string(name))
         return fail(err, ERR_ARG, "tools[%zu].name: it must be a string", at);
     json_t *function = json_pack("{s:O}", "name", name);
     if (json_is_string(json_object_get(tool, "description")))
         json_object_set(function, "description", json_object_get(tool, "description"));
+    if (json_is_boolean(json_object_get(tool, "strict")))
+        json_object_set(function, "strict", json_object_get(tool, "strict"));
     json_object_set_new(function, "parameters", json_is_object(schema) ? json_incref(schema) : json_object());
     json_array_append_new(out, json_pack("{s:s, s:o}", "type", "function", "function", function));
     return OK;

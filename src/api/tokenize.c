@@ -19,7 +19,7 @@ static enum status render(struct api *api, const json_t *body, struct buf *out, 
     struct chat_ask ask = {0};
     enum status st = chat_ask_read(body, &ask, err);
     if (st == OK)
-        st = chat_render(api, &ask, out, err);
+        st = chat_render(api, &ask, NULL, out, err);
     chat_ask_release(&ask);
     return st;
 }

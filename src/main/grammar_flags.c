@@ -3,8 +3,8 @@
 
 #include "base/file.h"
 #include "text/forced_split.h"
-#include "text/think_filter.h"
 #include "text/token_trie.h"
+#include "text/tools/tool_marks.h"
 
 enum { MAX_GRAMMAR_BYTES = 64 << 20 };
 
@@ -47,9 +47,12 @@ static enum status read_source(const struct grammar_flags *f, struct buf *text, 
 }
 
 static struct grammar_reasoning reasoning_of(const struct model_text *t) {
-    struct grammar_reasoning r = {STR(THINK_BEGIN), STR(THINK_END), t->prompt_thinks};
-    bool may_think = t->is_chat && tokenizer_find(t->tok, STR(THINK_END)) >= 0 && !t->prompt_thought;
-    return t->prompt_thinks || may_think ? r : (struct grammar_reasoning){0};
+    const struct tool_format *f = t->format;
+    if (!t->is_chat || f->style == TOOL_STYLE_CHANNELS)
+        return (struct grammar_reasoning){0};
+    struct grammar_reasoning r = {str_core(f->reasoning_open), str_core(f->reasoning_close), t->prompt_thinks};
+    bool known = !f->reasoning_is_guess || tokenizer_find(t->tok, r.end) >= 0;
+    return t->prompt_thinks || (known && !t->prompt_thought) ? r : (struct grammar_reasoning){0};
 }
 
 /* Errors of a file name it. */

@@ -1,10 +1,8 @@
 /* model_text.c - see model_text.h. */
 #include "main/model_text.h"
 
-#include "text/think_filter.h"
-#include "text/turn_ends.h"
-
 #include "main/model_path.h"
+#include "text/turn_ends.h"
 
 enum status model_text_open(struct model_text *t, const char *folder, struct error *err) {
     TRY(model_path_check(folder, MODEL_TEXT, err));
@@ -14,7 +12,9 @@ enum status model_text_open(struct model_text *t, const char *folder, struct err
 }
 
 enum status model_text_open_chat(struct model_text *t, const char *folder, struct error *err) {
-    return chat_template_open(folder, &t->chat, err);
+    TRY(chat_template_open(folder, &t->chat, err));
+    t->format = tool_format_open(t->chat, NULL);
+    return OK;
 }
 
 void model_text_ends(const struct model_text *t, const char *folder, struct token_ids *out) {
@@ -25,6 +25,7 @@ void model_text_ends(const struct model_text *t, const char *folder, struct toke
 }
 
 void model_text_release(struct model_text *t) {
+    tool_format_free(t->format);
     chat_template_free(t->chat);
     encoder_free(t->encoder);
     tokenizer_free(t->tok);
@@ -49,8 +50,8 @@ enum status model_text_encode_chat(struct model_text *t, json_t *messages, struc
     if (st == OK)
         st = tokenizer_encode(t->encoder, buf_view(&prompt), ENCODE_PARSE_SPECIAL, out, err);
     t->is_chat = true;
-    t->prompt_thinks = think_prompt_opens(buf_view(&prompt));
-    t->prompt_thought = think_prompt_ends(buf_view(&prompt));
+    t->prompt_thinks = tool_format_opens_reasoning(t->format, buf_view(&prompt));
+    t->prompt_thought = tool_format_ends_reasoning(t->format, buf_view(&prompt));
     json_decref(request);
     buf_release(&prompt);
     return st;

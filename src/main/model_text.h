@@ -4,11 +4,13 @@
 #include "base/json.h"
 #include "text/template_chat.h"
 #include "text/tokenizer.h"
+#include "text/tools/tool_format.h"
 
 struct model_text {
     struct tokenizer *tok;
     struct encoder *encoder;
     struct chat_template *chat;                  // NULL until model_text_open_chat
+    struct tool_format *format;                  // how the model writes reasoning, with chat
     bool is_chat, prompt_thinks, prompt_thought; // of what was encoded last: by the template; it ends within, or
                                                  // behind, the model's thinking
 };

@@ -42,6 +42,7 @@ static void take(void *arg, const struct tool_event *e) {
     struct call *call = parts->n ? &parts->calls[parts->n - 1] : NULL;
     switch (e->kind) {
     case TOOL_EVENT_CONTENT: buf_str(&parts->content, e->text); break;
+    case TOOL_EVENT_BLANKS: // not a character is lost
     case TOOL_EVENT_REASONING: buf_str(&parts->reasoning, e->text); break;
     case TOOL_EVENT_CALL:
         parts->calls = xrealloc(parts->calls, parts->n + 1, sizeof *parts->calls);
@@ -143,13 +144,13 @@ static enum status answer(void *arg, const json_t *line, struct buf *out, struct
     struct parts parts = {0};
     struct buf prompt = {0};
     const char *format = json_string_value(json_object_get(line, "reasoning_format"));
-    const struct tool_parser_options options = {.tools = json_object_get(line, "tools"),
+    render_prompt(job, line, &prompt);
+    const struct tool_parser_options options = {.opened = tool_format_opened(job->format, buf_view(&prompt)),
+                                                .tools = json_object_get(line, "tools"),
                                                 .keep_reasoning = format && strcmp(format, "none") == 0,
                                                 .told = take,
                                                 .arg = &parts};
     struct tool_parser *p = tool_parser_open(job->format, &options);
-    render_prompt(job, line, &prompt);
-    tool_parser_feed(p, tool_format_opened(job->format, buf_view(&prompt)));
     size_t step = opt.pieces ? (size_t)opt.pieces : MAX(n, 1);
     for (size_t at = 0; at < n; at += step)
         tool_parser_feed(p, (struct str){output + at, MIN(step, n - at)});

@@ -22,6 +22,8 @@ struct stage_state {
 struct detokenizer {
     const struct tokenizer *tok;
     int flags;
+    const int32_t *shown; // [n_shown], special tokens that are not skipped
+    size_t n_shown;
     struct regex_memory *rm;    // NULL: no pattern in the decoder
     struct stage_state *states; // [tok->decoder.n + 1]
     size_t n_bytes;             // of the tokens that were fed
@@ -82,6 +84,7 @@ struct detokenizer *detokenizer_copy(const struct detokenizer *d) {
         buf_str(&s->token, buf_view(&d->states[i].token));
         buf_str(&s->pending, buf_view(&d->states[i].pending));
     }
+    detokenizer_show(copy, d->shown, d->n_shown);
     copy->n_bytes = d->n_bytes;
     copy->n_given = d->n_given;
     copy->last_place = d->last_place;
@@ -324,13 +327,27 @@ static enum status stage_finish(struct detokenizer *d, size_t i) {
     }
 }
 
+void detokenizer_show(struct detokenizer *d, const int32_t *ids, size_t n) {
+    d->shown = ids;
+    d->n_shown = n;
+}
+
+static bool is_skipped(const struct detokenizer *d, int32_t id) {
+    if (!(d->flags & DETOKENIZE_SKIP_SPECIAL) || !tokenizer_is_special(d->tok, id))
+        return false;
+    for (size_t i = 0; i < d->n_shown; i++)
+        if (d->shown[i] == id)
+            return false;
+    return true;
+}
+
 enum status detokenizer_feed(struct detokenizer *d, int32_t id, struct buf *out, struct error *err) {
     d->out = out;
     d->err = err;
     d->last_place = detokenizer_place(d);
     const struct tokenizer *t = d->tok;
     struct str text = tokenizer_token_text(t, id);
-    if (!text.len || ((d->flags & DETOKENIZE_SKIP_SPECIAL) && tokenizer_is_special(t, id)))
+    if (!text.len || is_skipped(d, id))
         return OK;
     d->n_bytes += text.len;
     if (d->rm)

@@ -25,6 +25,9 @@ enum detokenize_flags {
 struct detokenizer *detokenizer_open(const struct tokenizer *tok, int flags);
 void detokenizer_free(struct detokenizer *d); // NULL is fine
 
+/* Special tokens that are text all the same: [n] ids, kept borrowed, by copies too. */
+void detokenizer_show(struct detokenizer *d, const int32_t *ids, size_t n);
+
 /* For a new detokenizer: what comes goes on from these ids, n of them, whose own text is not given out. All pieces from
  * then on are what decoding everything at once gives, but for what decoding the n ids gives. Where the two part,
  * because a character or a run of byte tokens was cut between them, the pieces begin with the first character that is

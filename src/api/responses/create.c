@@ -16,7 +16,7 @@ static const struct field fields[] = {
     {"text", FIELD_READ, NULL},
     {"tool_choice", FIELD_READ, NULL},
     {"chat_template_kwargs", FIELD_READ, NULL},
-    {"parallel_tool_calls", FIELD_SET_ASIDE, NULL},
+    {"parallel_tool_calls", FIELD_READ, NULL},
     {"max_tool_calls", FIELD_SET_ASIDE, NULL},
     {"prompt_cache_options", FIELD_SET_ASIDE, NULL},
     {"store", FIELD_READ, NULL},
@@ -24,7 +24,7 @@ static const struct field fields[] = {
     {"background", FIELD_READ, NULL},
     {"truncation", FIELD_READ, NULL},
     {"conversation", FIELD_UNSUPPORTED, NULL},
-    {"tools", FIELD_READ, NULL}, // with a choice of "none"
+    {"tools", FIELD_READ, NULL},
     {"prompt", FIELD_UNSUPPORTED, NULL},
     {"context_management", FIELD_UNSUPPORTED, NULL},
     {"moderation", FIELD_UNSUPPORTED, NULL},
@@ -69,20 +69,22 @@ static enum status read_text(const json_t *body, struct structured *s, struct er
     return format ? structured_read_format(format, "text.format", s, err) : OK;
 }
 
-/* Without tools "auto" and "none" are the same. */
-static enum status read_tool_choice(const json_t *body, struct error *err) {
-    const json_t *choice = json_object_get(body, "tool_choice");
-    const char *name = json_string_value(choice);
-    if (!choice || json_is_null(choice) || (name && (strcmp(name, "none") == 0 || strcmp(name, "auto") == 0)))
-        return OK;
-    return fail(err, ERR_UNSUPPORTED, "tool_choice: this server does not support it yet");
-}
-
-static enum status read_tools(const struct generation *g, const json_t *body, json_t *context, struct error *err) {
-    json_t *tools;
-    TRY(chat_check_tools(json_object_get(body, "tools"), json_string_value(json_object_get(body, "tool_choice")), err));
-    enum status st = responses_read_tools(body, &tools, err);
-    chat_put_tools(g->api, tools, context);
+/* As chat completions have them. Tools that a server would run itself are nothing that a model here could call, so
+ * they come with a choice of none. */
+static enum status read_tools(struct generation *g, const json_t *body, json_t *context, struct error *err) {
+    json_t *tools, *choice = json_object_get(body, "tool_choice");
+    const json_t *parallel = json_object_get(body, "parallel_tool_calls");
+    const char *word = json_string_value(choice);
+    TRY(responses_read_tools(body, word && strcmp(word, "none") == 0, &tools, err));
+    json_t *ask = json_pack("{s:O}", "tools", tools);
+    if (choice)
+        json_object_set(ask, "tool_choice", choice);
+    if (parallel)
+        json_object_set(ask, "parallel_tool_calls", (json_t *)parallel);
+    enum status st = tool_ask_read(ask, &g->tools, err);
+    json_decref(ask);
+    chat_put_tools(g, tools_shown(tools), context);
+    json_decref(tools);
     return st;
 }
 
@@ -279,12 +281,12 @@ static enum status read_request(struct generation *g, const json_t *body, struct
     struct response *response = g->own;
     struct gyre_request *r = &p->fields.request;
     TRY(read_text(body, &p->structured, err));
-    TRY(read_tool_choice(body, err));
     TRY(read_include(g, body, r, err));
     TRY(read_max_tokens(body, r, err));
     TRY(check_echoed(body, err));
     TRY(read_storing(g, body, response, err));
     TRY(make_prompt(g, body, r->max_tokens, prompt, err));
+    TRY(tool_ask_bind(&g->tools, g->format, g->opened, &p->structured, err));
     TRY(params_compile_structured(g, p, NULL, err));
     api_new_id("rs_", response->reasoning_id);
     api_new_id("msg_", response->message_id);
@@ -294,6 +296,7 @@ static enum status read_request(struct generation *g, const json_t *body, struct
 }
 
 static void refuse(struct generation *g, const struct error *err) {
+    generation_drop(g);
     response_store_release(g->api->responses, ((struct response *)g->own)->before);
     api_reply_fault(g->x, err);
 }
@@ -361,6 +364,7 @@ static void count_tokens(struct generation *g, const json_t *body) {
         refuse(g, &err);
         return;
     }
+    generation_drop(g);
     response_store_release(g->api->responses, ((struct response *)g->own)->before);
     struct buf out = {0};
     buf_printf(&out, "{\"object\":\"response.input_tokens\",\"input_tokens\":%zu}", prompt.n);

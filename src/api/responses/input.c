@@ -192,13 +192,15 @@ enum status responses_read_input(const json_t *body, const json_t *before, json_
 
 // ---- tools ------------------------------------------------------------------------------------------------------
 
-static enum status read_tool(const json_t *tool, size_t at, json_t *out, struct error *err) {
-    static const char *const members[] = {"name", "description", "parameters"};
+static enum status read_tool(const json_t *tool, size_t at, bool none, json_t *out, struct error *err) {
+    static const char *const members[] = {"name", "description", "parameters", "strict"};
     const char *type = json_string_value(json_object_get(tool, "type"));
     if (!type)
         return fail(err, ERR_ARG, "tools[%zu].type: it must be a string", at);
     if (strcmp(type, "function") != 0)
-        return OK;
+        return none ? OK
+                    : fail(err, ERR_UNSUPPORTED, "tools[%zu].type: \"%.40s\" is not supported, only function is", at,
+                           type);
     if (!json_is_string(json_object_get(tool, "name")))
         return fail(err, ERR_ARG, "tools[%zu].name: it must be a string", at);
     json_t *function = json_object();
@@ -211,13 +213,18 @@ static enum status read_tool(const json_t *tool, size_t at, json_t *out, struct 
     return OK;
 }
 
-enum status responses_read_tools(const json_t *body, json_t **out, struct error *err) {
+enum status responses_read_tools(const json_t *body, bool none, json_t **out, struct error *err) {
     json_t *tools, *tool;
     size_t i;
     *out = json_array();
-    TRY(jv_array_or_null(body, "request", "tools", &tools, err));
-    json_array_foreach(tools, i, tool) TRY(read_tool(tool, i, *out, err));
-    return OK;
+    enum status st = jv_array_or_null(body, "request", "tools", &tools, err);
+    json_array_foreach(st == OK ? tools : NULL, i, tool) {
+        if (st == OK)
+            st = read_tool(tool, i, none, *out, err);
+    }
+    if (st != OK)
+        json_decref(*out);
+    return st;
 }
 
 // ---- as they are shown later ------------------------------------------------------------------------------------

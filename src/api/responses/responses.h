@@ -10,7 +10,7 @@
 #include "api/responses/store.h"
 
 /* An item of the output that a stream has open. */
-enum response_item { ITEM_NONE, ITEM_REASONING, ITEM_MESSAGE };
+enum response_item { ITEM_NONE, ITEM_REASONING, ITEM_MESSAGE, ITEM_CALL };
 
 /* What a response keeps beside its generation. */
 struct response {
@@ -21,6 +21,7 @@ struct response {
     struct str input;    // items, if it is stored
     enum response_item open;
     int n_items;                // streams: that were opened
+    int open_call;              // streams: of ITEM_CALL
     int64_t n_events;           // streams: that were written
     int32_t n_logprobs;         // streams: tokens whose log-probabilities were due so far
     struct buf text, reasoning; // streams: all of them so far
@@ -43,8 +44,8 @@ int32_t responses_tenant(const struct http_exchange *x);
 enum status responses_read_input(const json_t *body, const json_t *before, json_t *messages, struct error *err);
 
 /* The body's functions among its tools as those of chat completions, an array in *out, the caller's. Tools of other
- * types are nothing that a template shows. */
-enum status responses_read_tools(const json_t *body, json_t **out, struct error *err);
+ * types are nothing that a template shows: refused, unless none is to be called. */
+enum status responses_read_tools(const json_t *body, bool none, json_t **out, struct error *err);
 
 /* The body's input as an array of items with ids, for those who ask for it later. */
 json_t *responses_input_items(const json_t *body);

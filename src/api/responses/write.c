@@ -3,6 +3,8 @@
  *     created, in_progress
  *       output_item.added, content_part.added                       reasoning, then message, where there is any
  *         reasoning_text.delta ... | output_text.delta ...
+ *       output_item.added                                             a call, without parts
+ *         function_call_arguments.delta ... done
  *       ... .done, content_part.done, output_item.done
  *     completed, incomplete (max_output_tokens) or failed */
 #include "api/responses/responses.h"
@@ -25,10 +27,28 @@ static struct str reasoning_of(const struct choice *c) {
 
 static bool is_incomplete(const struct choice *c) { return c->ended && strcmp(c->finish_reason, "length") == 0; }
 
-/* The reasoning is over where a message follows it. */
+static bool ended_by_itself(const struct choice *c) {
+    return c->ended && (strcmp(c->finish_reason, "stop") == 0 || strcmp(c->finish_reason, "tool_calls") == 0);
+}
+
+/* An item is over where another one follows it. */
 static const char *item_status(const struct choice *c, enum response_item kind) {
-    bool last = kind == ITEM_MESSAGE || text_of(c).len == 0;
-    return last && !(c->ended && strcmp(c->finish_reason, "stop") == 0) ? "incomplete" : "completed";
+    bool last = c->calls.n == 0 && (kind == ITEM_MESSAGE || text_of(c).len == 0);
+    return last && !ended_by_itself(c) ? "incomplete" : "completed";
+}
+
+static const char *call_status(const struct choice *c, int i) {
+    return i + 1 == c->calls.n && !ended_by_itself(c) ? "incomplete" : "completed";
+}
+
+static void write_call(const struct tool_call *call, const char *status, struct str arguments, struct buf *out) {
+    buf_printf(out, "{\"id\":\"fc_%s\",\"type\":\"function_call\",\"status\":\"%s\",\"call_id\":", call->id, status);
+    buf_json_string(out, str_of(call->id));
+    buf_str(out, STR(",\"name\":"));
+    buf_json_string(out, str_of(call->name));
+    buf_str(out, STR(",\"arguments\":"));
+    buf_json_string(out, arguments);
+    buf_push(out, '}');
 }
 
 /* Log-probabilities of the text's tokens among [from, to): those before were reasoning. */
@@ -78,6 +98,11 @@ static void write_items(const struct choice *c, struct buf *out) {
         buf_push(out, ',');
     if (has_text)
         write_item(c, ITEM_MESSAGE, out);
+    for (int i = 0; i < c->calls.n; i++) {
+        if (i > 0 || has_reasoning || has_text)
+            buf_push(out, ',');
+        write_call(&c->calls.all[i], call_status(c, i), buf_view(&c->calls.all[i].arguments), out);
+    }
     buf_push(out, ']');
 }
 
@@ -225,10 +250,35 @@ static void write_begin(struct generation *g, struct buf *out) {
     write_response_event(g, "response.in_progress", write_started, out);
 }
 
+static void begin_call_event(struct response *r, const char *type, const struct tool_call *call, struct buf *out) {
+    begin_event(r, type, out);
+    buf_printf(out, ",\"item_id\":\"fc_%s\",\"output_index\":%d", call->id, r->n_items - 1);
+}
+
+static void close_call(const struct choice *c, struct buf *out) {
+    struct response *r = c->generation->own;
+    const struct tool_call *call = &c->calls.all[r->open_call];
+    begin_call_event(r, "response.function_call_arguments.done", call, out);
+    buf_str(out, STR(",\"name\":"));
+    buf_json_string(out, str_of(call->name));
+    buf_str(out, STR(",\"arguments\":"));
+    buf_json_string(out, buf_view(&call->arguments));
+    end_event(out);
+    begin_event(r, "response.output_item.done", out);
+    buf_printf(out, ",\"output_index\":%d,\"item\":", r->n_items - 1);
+    write_call(call, call_status(c, r->open_call), buf_view(&call->arguments), out);
+    end_event(out);
+    r->open = ITEM_NONE;
+}
+
 static void close_item(const struct choice *c, struct buf *out) {
     struct response *r = c->generation->own;
     if (r->open == ITEM_NONE)
         return;
+    if (r->open == ITEM_CALL) {
+        close_call(c, out);
+        return;
+    }
     bool is_message = r->open == ITEM_MESSAGE;
     begin_part_event(r, is_message ? "response.output_text.done" : "response.reasoning_text.done", out);
     buf_str(out, STR(",\"text\":"));
@@ -266,6 +316,31 @@ static void open_item(const struct choice *c, enum response_item kind, struct bu
     end_event(out);
 }
 
+static void open_call(const struct choice *c, int i, struct buf *out) {
+    struct response *r = c->generation->own;
+    close_item(c, out);
+    r->open = ITEM_CALL;
+    r->open_call = i;
+    begin_event(r, "response.output_item.added", out);
+    buf_printf(out, ",\"output_index\":%d,\"item\":", r->n_items++);
+    write_call(&c->calls.all[i], "in_progress", STR(""), out);
+    end_event(out);
+}
+
+static void write_calls(struct choice *c, struct buf *out) {
+    for (int i = c->calls.n_over; i < c->calls.n; i++) {
+        const struct tool_call *call = &c->calls.all[i];
+        if (!call->begun)
+            open_call(c, i, out);
+        if (tool_call_news(call).len == 0)
+            continue;
+        begin_call_event(c->generation->own, "response.function_call_arguments.delta", call, out);
+        buf_str(out, STR(",\"delta\":"));
+        buf_json_string(out, tool_call_news(call));
+        end_event(out);
+    }
+}
+
 static void write_delta(struct response *r, const char *type, struct str text, struct buf *out) {
     begin_part_event(r, type, out);
     buf_str(out, STR(",\"delta\":"));
@@ -290,6 +365,7 @@ static void write_chunk(struct choice *c, struct buf *out) {
         r->n_logprobs = c->n_seen;
         end_event(out);
     }
+    write_calls(c, out);
     if (c->ended)
         close_item(c, out);
 }

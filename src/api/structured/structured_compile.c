@@ -4,8 +4,8 @@
 #include "base/clock.h"
 #include "base/guard.h"
 #include "grammar/grammar_cache.h"
-#include "text/think_filter.h"
 #include "text/token_trie.h"
+#include "text/tools/tool_marks.h"
 
 #include <string.h>
 
@@ -21,12 +21,18 @@ static enum status tokens_of(struct api *api, struct token_trie **out, struct er
     return st;
 }
 
-/* A model that thinks ends that by itself. */
+/* A model that thinks ends that by itself. Where no template says that it does, its tokens may. In channels a message
+ * of its own is reasoning, which only grammars of calls know. */
 static struct grammar_reasoning reasoning_of(const struct generation *g) {
+    const struct tool_format *f = g->format;
     struct grammar_reasoning r = {0};
-    bool may_think = g->split_reasoning && tokenizer_find(g->api->options.tokenizer, STR(THINK_END)) >= 0;
-    if (g->prompt_opens_reasoning || (may_think && !g->prompt_ends_reasoning))
-        r = (struct grammar_reasoning){STR(THINK_BEGIN), STR(THINK_END), g->prompt_opens_reasoning};
+    if (!f || f->style == TOOL_STYLE_CHANNELS)
+        return r;
+    struct str begin = str_core(f->reasoning_open), end = str_core(f->reasoning_close);
+    bool is_open = g->opened.len > 0 && str_starts(g->opened, begin);
+    bool may_think = !f->reasoning_is_guess || tokenizer_find(g->api->options.tokenizer, end) >= 0;
+    if (is_open || (may_think && !g->prompt_ends_reasoning))
+        r = (struct grammar_reasoning){begin, end, is_open};
     return r;
 }
 

@@ -31,6 +31,14 @@ static void find(struct deriver *d) {
         f->call_prefix = STR("<|python_tag|>");
 }
 
+static void guess_reasoning(struct tool_format *f) {
+    if (f->reasoning_close.len)
+        return;
+    f->reasoning_open = STR("<think>");
+    f->reasoning_close = STR("</think>");
+    f->reasoning_is_guess = true;
+}
+
 struct tool_format *tool_format_open(const struct chat_template *t, const struct chat_variant *v) {
     struct tool_format *f = xcalloc(1, sizeof *f);
     f->refusal = "the model has no chat template";
@@ -38,13 +46,16 @@ struct tool_format *tool_format_open(const struct chat_template *t, const struct
         v = chat_template_named(t, "tool_use");
     if (t && !v)
         v = chat_template_named(t, "default");
-    if (!v || !v->template)
+    if (!v || !v->template) {
+        guess_reasoning(f);
         return f;
+    }
     struct deriver d = {.chat = t, .variant = v, .f = f};
     d.tools = json_pack("[o, o]", example_tool(WORD_NAME), example_tool(WORD_NAME_2));
     find(&d);
     if (f->style != TOOL_STYLE_NONE)
         f->refusal = NULL;
+    guess_reasoning(f);
     json_decref(d.tools);
     buf_release(&d.shown);
     return f;
@@ -81,7 +92,7 @@ void tool_format_describe(const struct tool_format *f, struct buf *out) {
         put_mark(out, open);
         buf_printf(out, "%s%s (%s)", str_is_blank(open) ? "" : " ", form_of(f), f->found);
     }
-    if (f->reasoning_close.len) {
+    if (!f->reasoning_is_guess) {
         buf_str(out, STR(", reasoning: "));
         put_mark(out, f->reasoning_open);
     }
@@ -112,6 +123,11 @@ struct str tool_format_opened(const struct tool_format *f, struct str prompt) {
 bool tool_format_opens_reasoning(const struct tool_format *f, struct str prompt) {
     size_t at;
     return f->style != TOOL_STYLE_CHANNELS && is_opened(f->reasoning_open, f->reasoning_close, prompt, &at);
+}
+
+bool tool_format_ends_reasoning(const struct tool_format *f, struct str prompt) {
+    prompt.len -= trailing_blanks(prompt);
+    return str_ends(prompt, str_core(f->reasoning_close));
 }
 
 static void put_random(struct buf *out, const uint64_t random[2], int n) {

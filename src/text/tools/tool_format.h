@@ -56,9 +56,10 @@ struct tool_format {
     const char *found;   // "derived", "response_template", or the name of a row; NULL: nothing was found
     const char *refusal; // why calls are not understood; NULL where they are
 
-    struct str reasoning_open, reasoning_close; // empty: no reasoning
-    bool reasoning_is_exact;                    // the blanks around both are known too
-    struct str content_open, content_close;     // often empty; no part of what is said
+    struct str reasoning_open, reasoning_close;
+    bool reasoning_is_exact; // the blanks around both are known too
+    bool reasoning_is_guess; // nothing was found: <think>, since models are tuned to think under older templates
+    struct str content_open, content_close; // often empty; no part of what is said
 
     enum tool_style style;
     struct str section_open, section_close; // often empty
@@ -97,8 +98,9 @@ void tool_format_describe(const struct tool_format *f, struct buf *out);
  * opening of a call, and empty most of the time. Borrowed from prompt. */
 struct str tool_format_opened(const struct tool_format *f, struct str prompt);
 
-/* Whether that end is inside the reasoning. */
+/* Whether that end is inside the reasoning; and whether the prompt has closed it, so that there will be none. */
 bool tool_format_opens_reasoning(const struct tool_format *f, struct str prompt);
+bool tool_format_ends_reasoning(const struct tool_format *f, struct str prompt);
 
 /* Appends an id for call `index` of a turn, in the form that the template takes. random: 128 bits. */
 void tool_format_make_id(const struct tool_format *f, struct str name, int index, const uint64_t random[2],

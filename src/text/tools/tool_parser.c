@@ -78,6 +78,17 @@ static json_t *tools_by_name(const json_t *tools) {
     return all;
 }
 
+/* A prompt that ends in the reasoning has written its mark, blanks and all. */
+static void begin_behind(struct tool_parser *p, struct str opened) {
+    struct str core = str_core(p->f->reasoning_open);
+    if (p->options.keep_reasoning || core.len == 0 || !str_starts(opened, core)) {
+        tool_parser_feed(p, opened);
+        return;
+    }
+    p->state = PARSER_REASONING;
+    p->mark_is_whole = true;
+}
+
 struct tool_parser *tool_parser_open(const struct tool_format *f, const struct tool_parser_options *options) {
     struct tool_parser *p = xcalloc(1, sizeof *p);
     p->f = f;
@@ -88,6 +99,7 @@ struct tool_parser *tool_parser_open(const struct tool_format *f, const struct t
         p->state = PARSER_CHANNEL_HEADER;
     else
         add_triggers(p);
+    begin_behind(p, options->opened);
     return p;
 }
 
@@ -136,7 +148,7 @@ static void begin_reasoning(struct tool_parser *p) {
     mark_at(rest, &at, open);
     parser_take(p, at);
     p->state = PARSER_REASONING;
-    p->reasoning_began = p->verbatim = false;
+    p->reasoning_began = p->verbatim = p->mark_is_whole = false;
 }
 
 static void go_to_head(struct tool_parser *p, bool from_reasoning) {
@@ -208,10 +220,12 @@ static bool enter_reasoning(struct tool_parser *p) {
         return false;
     p->verbatim = str_starts(str_from(rest, n), core);
     struct str mark_blanks = str_from(f->reasoning_open, f->reasoning_open.len - in_mark);
-    size_t drop = f->reasoning_is_exact ? MIN(in_mark, n) : n;
-    while (drop && f->reasoning_is_exact && memcmp(rest.ptr, mark_blanks.ptr, drop) != 0)
+    size_t drop = MIN(in_mark, n);
+    while (drop && memcmp(rest.ptr, mark_blanks.ptr, drop) != 0)
         drop--;
-    parser_take(p, drop);
+    while (!f->reasoning_is_exact && drop < n && rest.ptr[drop] == '\n') // which marks often end in
+        drop++;
+    parser_take(p, p->mark_is_whole ? 0 : drop);
     p->reasoning_began = true;
     return true;
 }
@@ -274,7 +288,7 @@ static bool parse_after_reasoning(struct tool_parser *p) {
     while (common < MIN(n, of_mark.len) && rest.ptr[common] == of_mark.ptr[common])
         common++;
     if (p->f->reasoning_is_exact)
-        parser_tell(p, TOOL_EVENT_REASONING, str_from(str_to(rest, n), common));
+        parser_tell(p, TOOL_EVENT_BLANKS, str_from(str_to(rest, n), common));
     parser_take(p, n);
     p->state = PARSER_TEXT;
     p->blank_so_far = true;
@@ -355,9 +369,10 @@ void tool_parser_finish(struct tool_parser *p, enum tool_end end) {
     parser_end_call(p);
 }
 
-bool tool_parser_in_reasoning(const struct tool_parser *p) {
-    return p->state == PARSER_REASONING || p->state == PARSER_AFTER_REASONING ||
-           (p->state == PARSER_CHANNEL_BODY && p->channel == CHANNEL_REASONING);
+enum tool_place tool_parser_place(const struct tool_parser *p) {
+    if (p->state == PARSER_REASONING || (p->state == PARSER_CHANNEL_BODY && p->channel == CHANNEL_REASONING))
+        return TOOL_IN_REASONING;
+    return p->state == PARSER_AFTER_REASONING ? TOOL_BEHIND_REASONING : TOOL_IN_TEXT;
 }
 
 int tool_parser_n_calls(const struct tool_parser *p) { return p->n_calls; }

@@ -3,8 +3,8 @@
  * Text comes in pieces of any size. What is certain is told at once, to a function of the caller; what could be part of
  * a mark is held back until more text decides. Nothing that is told ends inside a code point.
  *
- *     struct tool_parser *p = tool_parser_open(format, &(struct tool_parser_options){.tools = tools, .told = f, .arg =
- * x}); tool_parser_feed(p, opened);              // tool_format_opened(): what the prompt's end had begun
+ *     const struct tool_parser_options o = {.tools = tools, .told = f, .arg = x};
+ *     struct tool_parser *p = tool_parser_open(format, &o);
  *     tool_parser_feed(p, piece); ...           // f is called with events, in order
  *     tool_parser_finish(p, TOOL_TEXT_ENDED);
  *     tool_parser_free(p);
@@ -23,6 +23,7 @@
 enum tool_event_kind {
     TOOL_EVENT_CONTENT,   // text
     TOOL_EVENT_REASONING, // text
+    TOOL_EVENT_BLANKS,    // text: blanks behind the reasoning that its mark does not have; nobody's
     TOOL_EVENT_CALL,      // begins call `index`: name in text; id, if the model wrote one before the arguments
     TOOL_EVENT_ARGUMENTS, // text: more of the arguments of call `index`
     TOOL_EVENT_ID,        // the id of call `index`, in text, where it is written behind the arguments
@@ -40,6 +41,7 @@ typedef void (*tool_told)(void *arg, const struct tool_event *event); // texts a
 struct tool_parser_options {
     const json_t *tools; // OpenAI's; NULL or empty: calls are text. Borrowed until tool_parser_free
     bool keep_reasoning; // in the content, with its marks as they were written
+    struct str opened;   // tool_format_opened(): what the prompt's end has begun; borrowed for the call
     tool_told told;
     void *arg;
 };
@@ -57,6 +59,7 @@ void tool_parser_free(struct tool_parser *p); // NULL is fine
 void tool_parser_feed(struct tool_parser *p, struct str piece);
 void tool_parser_finish(struct tool_parser *p, enum tool_end end);
 
-/* Now: whether what comes next would be reasoning (after </think>, blanks still are), and how many calls began. */
-bool tool_parser_in_reasoning(const struct tool_parser *p);
+/* Where the text is now, and how many calls began. */
+enum tool_place { TOOL_IN_TEXT, TOOL_IN_REASONING, TOOL_BEHIND_REASONING /* in the blanks */ };
+enum tool_place tool_parser_place(const struct tool_parser *p);
 int tool_parser_n_calls(const struct tool_parser *p);

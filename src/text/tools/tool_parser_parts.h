@@ -72,8 +72,9 @@ struct tool_parser {
     bool from_reasoning; // HEAD: what turns out to be no call is reasoning
     bool verbatim;       // REASONING: its mark came twice, so nothing is cut from it
     bool reasoning_began;
-    bool in_section;   // HEAD: behind another call
-    size_t look_again; // HEAD: with so many bytes; large ones are not read anew with each
+    bool mark_is_whole; // REASONING: the prompt wrote it
+    bool in_section;    // HEAD: behind another call
+    size_t look_again;  // HEAD: with so many bytes; large ones are not read anew with each
 
     int n_calls;
     bool running; // a call is open
