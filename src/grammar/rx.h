@@ -49,6 +49,11 @@ rx_id rx_and(struct rx_pool *pool, rx_id a, rx_id b);
  * language that something is taken out of). */
 rx_id rx_not(struct rx_pool *pool, rx_id a);
 
+/* Decimals without a sign, "12", "12.50", that are multiples of step / 10^decimals: digits, and perhaps a point and
+ * digits. 1 <= step <= RX_MAX_STEP, 0 <= decimals <= 18. Zeros before and behind do not matter. */
+enum { RX_MAX_STEP = 100000000 };
+rx_id rx_multiple(struct rx_pool *pool, uint32_t step, int decimals);
+
 /* One of n literals, as a trie of their bytes: for long lists. Sorts the array. */
 rx_id rx_choice(struct rx_pool *pool, struct str *literals, size_t n);
 

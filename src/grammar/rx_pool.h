@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-enum rx_kind { RX_K_NEVER, RX_K_EMPTY, RX_K_BYTES, RX_K_SEQ, RX_K_ALT, RX_K_AND, RX_K_NOT, RX_K_REPEAT };
+enum rx_kind { RX_K_NEVER, RX_K_EMPTY, RX_K_BYTES, RX_K_SEQ, RX_K_ALT, RX_K_AND, RX_K_NOT, RX_K_REPEAT, RX_K_MULTIPLE };
 enum rx_flags {
     RX_NULLABLE = 1,
     RX_BOOLEAN = 2, // has AND or NOT within: may be empty without being RX_NEVER
@@ -25,7 +25,7 @@ struct rx_node {
     uint8_t kind, flags;
     uint16_t depth;    // of recursion in a derivative; the right end of a sequence does not count
     uint32_t a, b;     // BYTES: a set; SEQ: parts; ALT, AND: [a, a + b) of lists; NOT, REPEAT: a
-    int32_t min, max;  // REPEAT
+    int32_t min, max;  // REPEAT; of a MULTIPLE the decimals left, and 1 behind the point (a: step, b: remainder)
     uint32_t row;      // its transitions, 0: not made yet
     bool clean;        // dead targets of the row are RX_NEVER
     uint32_t searched; // number of the last search for a text that met it
@@ -96,6 +96,8 @@ static inline bool rx_set_has(const struct rx_set *s, unsigned byte) { return s-
 static inline void rx_set_add(struct rx_set *s, unsigned byte) { s->w[byte >> 6] |= (uint64_t)1 << (byte & 63); }
 static inline bool rx_set_is_empty(const struct rx_set *s) { return !(s->w[0] | s->w[1] | s->w[2] | s->w[3]); }
 
+rx_id rx_intern(struct rx_pool *pool, struct rx_node n, const uint32_t *list, const void *key, size_t key_bytes);
+rx_id rx_derive_multiple(struct rx_pool *pool, rx_id a, uint8_t byte);
 rx_id rx_fail(struct rx_pool *pool, enum status status, const char *why);
 void rx_check_time(struct rx_pool *pool); // fails the pool past its deadline
 rx_id rx_of_set(struct rx_pool *pool, const struct rx_set *set);

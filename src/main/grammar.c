@@ -1,6 +1,7 @@
 /* grammar.c - gyre grammar: whether texts follow grammars. */
 #include "grammar/matcher.h"
 #include "main/batch.h"
+#include "main/grammar_sample.h"
 #include "main/model_path.h"
 #include "main/verbs.h"
 #include "text/token_trie.h"
@@ -9,12 +10,15 @@
 static struct {
     const char *tokenizer;
     bool batch;
+    int64_t sample, seed;
 } opt;
 
 static const struct flag flags[] = {
     {"batch", 0, FLAG_BOOL, &opt.batch, NULL, "Input", "JSON lines in, JSON lines out"},
     {"tokenizer", 0, FLAG_STRING, &opt.tokenizer, "TOK", "Input",
      "match by this tokenizer's tokens and their masks, not by bytes"},
+    {"sample", 0, FLAG_INT, &opt.sample, "N", "Input", "write N random texts of each grammar", .min = 0, .max = 1e6},
+    {"seed", 0, FLAG_INT, &opt.seed, "N", "Input", "of random texts", .min = 0, .max = 1e9},
     ALLOW_LINKS_FLAG,
 };
 
@@ -118,12 +122,42 @@ static enum status match(struct job *job, struct str text, struct buf *out, stru
     return st;
 }
 
+/* {"texts": finished ones, "cut": beginnings}. */
+static enum status sample(struct job *job, struct buf *out, struct error *err) {
+    enum { MAX_BYTES = 400 };
+    struct buf finished = {0}, cut = {0}, text = {0};
+    enum status st = OK;
+    for (int i = 0; i < opt.sample && st == OK; i++) {
+        struct matcher *m;
+        TRY(matcher_open(job->grammar, NULL, &m, err));
+        buf_clear(&text);
+        enum sample_end end = grammar_sample(m, (uint64_t)opt.seed * 1000003 + (uint64_t)i, MAX_BYTES, &text);
+        struct buf *list = end == SAMPLE_FINISHED ? &finished : &cut;
+        if (matcher_is_dead(m, err))
+            st = err->status;
+        else if (end == SAMPLE_STUCK)
+            st = fail(err, ERR_LIMIT, "no text goes on behind: %.*s", (int)text.len, text.ptr ? text.ptr : "");
+        matcher_free(m);
+        text.len -= utf8_incomplete_tail(buf_view(&text));
+        buf_printf(list, list->len ? ", " : "");
+        buf_json_string(list, buf_view(&text));
+    }
+    if (st == OK)
+        buf_printf(out, "{\"texts\": [%s], \"cut\": [%s]}", buf_view(&finished).ptr, buf_view(&cut).ptr);
+    buf_release(&finished);
+    buf_release(&cut);
+    buf_release(&text);
+    return st;
+}
+
 static enum status answer(void *arg, const json_t *line, struct buf *out, struct error *err) {
     struct job *job = arg;
     const json_t *text = json_object_get(line, "text");
-    if (!json_is_object(line) || !json_is_string(text))
+    if (!json_is_object(line) || (!json_is_string(text) && !opt.sample))
         return fail(err, ERR_ARG, "the line must be an object with a text");
     TRY(compile(job, line, err));
+    if (opt.sample)
+        return sample(job, out, err);
     return match(job, (struct str){json_string_value(text), json_string_length(text)}, out, err);
 }
 
@@ -181,4 +215,6 @@ const struct verb_spec verb_grammar = {
         "A line in: {\"text\": T, and one of \"json_schema\": S, \"json_object\": true, \"regex\": R, \"gbnf\": G,\n"
         "\"lark\": L, \"choice\": [..], \"structural_tag\": S}. A line out: {\"accepts\": B, \"prefix\": B}: T is in\n"
         "the language, T is the beginning of a text that is; or {\"error\": sentence} where the grammar is refused.\n"
-        "With --tokenizer every token of T must be in the mask of its step, and the end in the last.\n"};
+        "With --tokenizer every token of T must be in the mask of its step, and the end in the last.\n"
+        "With --sample a line needs no text, and the answer is {\"texts\": [..], \"cut\": [..]}: random texts of the\n"
+        "grammar, and beginnings of longer ones.\n"};

@@ -52,7 +52,7 @@ static void grow_nodes(struct rx_pool *p) {
 }
 
 /* The number of this node, whose list (of ALT and AND) is copied if it is new. */
-static rx_id intern(struct rx_pool *p, struct rx_node n, const uint32_t *list, const void *key, size_t key_bytes) {
+rx_id rx_intern(struct rx_pool *p, struct rx_node n, const uint32_t *list, const void *key, size_t key_bytes) {
     XXH128_hash_t h = XXH3_128bits_withSeed(key, key_bytes, n.kind);
     n.id = (struct rx_hash){h.low64, h.high64};
     if (p->n_nodes >= p->cap_nodes)
@@ -90,9 +90,9 @@ struct rx_pool *rx_pool_open(uint32_t max_nodes) {
     p->n_rows = 1;
     p->cap_rows = 64;
     p->rows = xcalloc(p->cap_rows, sizeof *p->rows);
-    intern(p, (struct rx_node){.kind = RX_K_NEVER, .flags = RX_DEAD}, NULL, "never", 5);
-    intern(p, (struct rx_node){.kind = RX_K_EMPTY, .flags = RX_NULLABLE}, NULL, "empty", 5);
-    intern(p, (struct rx_node){.kind = RX_K_NOT, .flags = RX_NULLABLE | RX_ALIVE}, NULL, "all", 3);
+    rx_intern(p, (struct rx_node){.kind = RX_K_NEVER, .flags = RX_DEAD}, NULL, "never", 5);
+    rx_intern(p, (struct rx_node){.kind = RX_K_EMPTY, .flags = RX_NULLABLE}, NULL, "empty", 5);
+    rx_intern(p, (struct rx_node){.kind = RX_K_NOT, .flags = RX_NULLABLE | RX_ALIVE}, NULL, "all", 3);
     return p;
 }
 
@@ -169,7 +169,7 @@ static uint32_t set_intern(struct rx_pool *p, const struct rx_set *set) {
 rx_id rx_of_set(struct rx_pool *p, const struct rx_set *set) {
     if (rx_set_is_empty(set))
         return RX_NEVER;
-    return intern(p, (struct rx_node){.kind = RX_K_BYTES, .a = set_intern(p, set)}, NULL, set, sizeof *set);
+    return rx_intern(p, (struct rx_node){.kind = RX_K_BYTES, .a = set_intern(p, set)}, NULL, set, sizeof *set);
 }
 
 rx_id rx_byte_range(struct rx_pool *p, uint8_t first, uint8_t last) {
@@ -193,7 +193,7 @@ rx_id rx_seq_as_is(struct rx_pool *p, rx_id a, rx_id b) {
     n.flags = (uint8_t)((x->flags & y->flags & RX_NULLABLE) | inherited(x) | inherited(y));
     n.depth = (uint16_t)MAX(x->depth + 1, y->depth);
     struct rx_hash key[2] = {x->id, y->id};
-    return intern(p, n, NULL, key, sizeof key);
+    return rx_intern(p, n, NULL, key, sizeof key);
 }
 
 rx_id rx_seq(struct rx_pool *p, rx_id a, rx_id b) {
@@ -264,7 +264,7 @@ static rx_id list_node(struct rx_pool *p, enum rx_kind kind, const rx_id *parts,
         key.lo += h.low64;
         key.hi += h.high64;
     }
-    return intern(p, node, parts, &key, sizeof key);
+    return rx_intern(p, node, parts, &key, sizeof key);
 }
 
 /* Sorted, flat, each once; what decides the whole does so. */
@@ -337,7 +337,7 @@ rx_id rx_not(struct rx_pool *p, rx_id a) {
         return x->a;
     struct rx_node n = {.kind = RX_K_NOT, .a = a, .depth = (uint16_t)(x->depth + 1)};
     n.flags = (uint8_t)((~x->flags & RX_NULLABLE) | inherited(x) | RX_BOOLEAN);
-    return intern(p, n, NULL, &x->id, sizeof x->id);
+    return rx_intern(p, n, NULL, &x->id, sizeof x->id);
 }
 
 rx_id rx_repeat(struct rx_pool *p, rx_id a, int32_t min, int32_t max) {
@@ -365,7 +365,7 @@ rx_id rx_repeat(struct rx_pool *p, rx_id a, int32_t min, int32_t max) {
         struct rx_hash a;
         int64_t min, max;
     } key = {x->id, min, max};
-    return intern(p, n, NULL, &key, sizeof key);
+    return rx_intern(p, n, NULL, &key, sizeof key);
 }
 
 rx_id rx_optional(struct rx_pool *p, rx_id a) { return rx_alt(p, RX_EMPTY, a); }

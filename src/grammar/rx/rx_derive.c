@@ -70,6 +70,7 @@ static rx_id derive(struct rx_pool *p, rx_id a, uint8_t byte) {
         out = rx_seq_as_is(p, first, rest);
         break;
     }
+    case RX_K_MULTIPLE: out = rx_derive_multiple(p, a, byte); break;
     default: break;
     }
     p->memo_epoch[a] = p->epoch;
@@ -108,6 +109,9 @@ static void mark_borders(struct rx_pool *p, rx_id a, struct rx_set *marks) {
             }
             return;
         }
+        case RX_K_MULTIPLE: // '.', each digit, and what is behind them
+            marks->w[0] |= (uint64_t)0x07ffc000 << 32;
+            return;
         case RX_K_ALT:
         case RX_K_AND:
             for (uint32_t i = 0; i < x.b; i++)

@@ -1,0 +1,75 @@
+/* disjoint.c - whether two nodes certainly share no value: by type, by language, by a key or item that both must
+ * have.
+ *
+ * * oneOf is a plain union of branches of which this is known. It looks a few levels down and gives up where it
+ * would take long: not to know costs `not` of a branch, which is exact too. */
+#include "grammar/schema/reader.h"
+
+enum { LEVELS = 4, STATES = 20000, MAX_PAIRS = 64 };
+
+static bool nodes_disjoint(struct reader *r, node_id a, node_id b, int levels);
+
+static bool arrays_disjoint(struct reader *r, const struct array_form *a, const struct array_form *b, int levels) {
+    int64_t min = MAX(a->min, b->min), max = max_of_two(a->max, b->max);
+    if (max != UNBOUNDED && min > max)
+        return true;
+    for (int64_t i = 0; i < MIN(min, 16); i++)
+        if (nodes_disjoint(r, array_item(a, i), array_item(b, i), levels - 1))
+            return true;
+    return false;
+}
+
+/* Whether a key that a requires is one with which no value fits both. */
+static bool by_required(struct reader *r, const struct object_form *a, const struct object_form *b, int levels) {
+    for (int i = 0; i < a->n_named && !refused(r); i++)
+        if (a->named[i].required &&
+            nodes_disjoint(r, a->named[i].value, object_key(r, b, a->named[i].key).value, levels - 1))
+            return true;
+    return false;
+}
+
+static bool objects_disjoint(struct reader *r, const struct object_form *a, const struct object_form *b, int levels) {
+    int64_t min = MAX(a->min, b->min), max = max_of_two(a->max, b->max);
+    return (max != UNBOUNDED && min > max) || by_required(r, a, b, levels) || by_required(r, b, a, levels);
+}
+
+static bool all_arrays_disjoint(struct reader *r, const struct forms *a, const struct forms *b, int levels) {
+    if (a->n_arrays * b->n_arrays > MAX_PAIRS)
+        return false;
+    for (int i = 0; i < a->n_arrays; i++)
+        for (int k = 0; k < b->n_arrays; k++)
+            if (!arrays_disjoint(r, &a->arrays[i], &b->arrays[k], levels))
+                return false;
+    return true;
+}
+
+static bool all_objects_disjoint(struct reader *r, const struct forms *a, const struct forms *b, int levels) {
+    if (a->n_objects * b->n_objects > MAX_PAIRS)
+        return false;
+    for (int i = 0; i < a->n_objects; i++)
+        for (int k = 0; k < b->n_objects; k++)
+            if (!objects_disjoint(r, &a->objects[i], &b->objects[k], levels))
+                return false;
+    return true;
+}
+
+static bool rx_disjoint(struct reader *r, rx_id a, rx_id b) {
+    rx_id any = r->any_text;
+    if (a == RX_NEVER || b == RX_NEVER)
+        return true;
+    return a != b && a != any && b != any && !rx_meet(ir_rx(r->ir), a, b, STATES);
+}
+
+static bool nodes_disjoint(struct reader *r, node_id a, node_id b, int levels) {
+    if (a == NODE_FALSE || b == NODE_FALSE)
+        return true;
+    reader_work(r, 16);
+    if (levels == 0 || a == b || r->nodes[a].working || r->nodes[b].working || refused(r))
+        return false;
+    const struct forms *x = node_forms(r, a), *y = node_forms(r, b);
+    return !(x->null && y->null) && !(x->bools & y->bools) && rx_disjoint(r, x->number.value, y->number.value) &&
+           rx_disjoint(r, x->string, y->string) && all_arrays_disjoint(r, x, y, levels) &&
+           all_objects_disjoint(r, x, y, levels);
+}
+
+bool disjoint(struct reader *r, node_id a, node_id b) { return nodes_disjoint(r, a, b, LEVELS); }

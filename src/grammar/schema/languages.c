@@ -1,0 +1,41 @@
+/* languages.c - and, or, not of the languages of numbers and of texts. */
+#include "grammar/schema/reader.h"
+
+struct numbers numbers_and(struct reader *r, struct numbers a, struct numbers b) {
+    struct rx_pool *rx = ir_rx(r->ir);
+    if (a.value == b.value && a.text == b.text)
+        return a;
+    if (a.text == r->any_number.text)
+        return b;
+    if (b.text == r->any_number.text)
+        return a;
+    return (struct numbers){rx_and(rx, a.value, b.value), rx_and(rx, a.text, b.text)};
+}
+
+struct numbers numbers_or(struct reader *r, struct numbers a, struct numbers b) {
+    struct rx_pool *rx = ir_rx(r->ir);
+    return (struct numbers){rx_alt(rx, a.value, b.value), rx_alt(rx, a.text, b.text)};
+}
+
+struct numbers numbers_not(struct reader *r, struct numbers a) {
+    struct rx_pool *rx = ir_rx(r->ir);
+    if (a.value == RX_NEVER)
+        return r->any_number;
+    if (a.text == r->any_number.text)
+        return (struct numbers){RX_NEVER, RX_NEVER};
+    rx_id left = rx_and(rx, r->any_number.value, rx_not(rx, a.value));
+    return (struct numbers){left, rx_and(rx, left, r->short_numbers)};
+}
+
+/* The texts that are not in a. */
+rx_id text_not(struct reader *r, rx_id a) {
+    struct rx_pool *rx = ir_rx(r->ir);
+    rx_id any = r->any_text;
+    return a == RX_NEVER ? any : a == any ? RX_NEVER : rx_and(rx, any, rx_not(rx, a));
+}
+
+rx_id text_and(struct reader *r, rx_id a, rx_id b) {
+    struct rx_pool *rx = ir_rx(r->ir);
+    rx_id any = r->any_text;
+    return a == any ? b : b == any ? a : rx_and(rx, a, b);
+}
