@@ -76,9 +76,10 @@ $(GEMM_TESTS:build/cuda/%=build/racecheck/%): build/racecheck/%: tests/cuda/%.cu
 	$(call QUIET,nvcc)$(NVCC_PROGRAM) -DGYRE_RACECHECK $< $(WITH)
 
 # Programs that time kernels alone; bench/cuda says how.
-CUDA_BENCHES := $(patsubst %,build/cuda/bench_%,gemm_fp8_gated gemm_fp8_prefill gemm_fp8_small_m library lm_head sample argmax_filter attention nodes linear)
+CUDA_BENCHES := $(patsubst %,build/cuda/bench_%,gemm_fp8_gated gemm_fp8_prefill gemm_fp8_small_m library lm_head sample argmax_filter attention nodes linear moe)
 build/cuda/bench_gemm_fp8_gated: WITH := $(call cu_source,l2_copy)
 build/cuda/bench_linear: WITH := $(call cu_objects,gemv)
+build/cuda/bench_moe: WITH := $(call cu_objects,moe_list moe moe_stream)
 build/cuda/bench_argmax_filter: WITH := $(call cu_objects,lm_head sample l2_topology)
 build/cuda/bench_gemm_fp8_small_m: WITH := $(call cu_objects,norm quantise)
 build/cuda/bench_nodes: WITH := $(call cu_objects,elementwise quantise)

@@ -132,7 +132,8 @@ struct compiled_op {
     struct gemm *gemm;        // LINEAR
     int gemv_rows;            // LINEAR: up to so many rows gemv.cu takes it
     bool is_head;             // LINEAR: the program's head, and lm_head.cu takes it
-    struct compiled_op *pair; // LINEAR: the GATED_ACT that its node does too on some paths, and GATED_ACT: that LINEAR
+    struct compiled_op *pair; // LINEAR: the GATED_ACT that its node does too on some paths, and GATED_ACT: that LINEAR;
+                              // MOE_ROUTE and MOE_FFN likewise
     struct dmat convert;      // LINEAR: where x goes first, if it has another element
     struct qact *in_qact;     // LINEAR with an e4m3 weight: of in[0]
     struct dmat unscaled;     // likewise: its products before their scales
@@ -184,6 +185,7 @@ struct executable {
     struct trace_mark *marks;       // [program.n_ops + 1] while a step is traced, else NULL
     bool only_sized;                // nothing is allocated: step_bytes is what is wanted
     void *scratch;                  // of conversions and experts
+    void *expert_list;              // of the layer's experts: moe/moe_stream.h
     char *counters;                 // [program.n_ops][COUNTER_BYTES], of LINEARs
     cudaGraphExec_t *graphs;        // [n_graphs]: the ops of a step that decodes padded_rows_at(i) rows
     cudaGraphExec_t *late_graphs;   // [n_graphs]: the same but SAMPLE; NULL until there was such a step

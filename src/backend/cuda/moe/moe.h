@@ -23,7 +23,9 @@ enum {
 struct dmoe {
     int n_experts, top_k, ffn_size, act;
     float limit;
-    void *scratch; // floats [tokens * top_k][ffn_size], or what moe_stream.h says
+    void *scratch;  // floats [tokens * top_k][ffn_size], or what moe_stream.h says
+    void *list;     // of the stream: dmoe_list
+    bool is_listed; // it is there
 };
 void launch_moe_ffn(const struct launch *l, const struct dmoe *a, struct dmat x, struct dmat ids, struct dmat weights,
                     struct dweight w13, struct dweight w2, struct dweight b13, struct dweight b2, struct dmat y);

@@ -4,11 +4,12 @@
  * One block. A pair's rank is how many of its expert's come before it: those of its warp are counted by shuffles, those
  * of earlier warps are in count[expert], which warps add to one after another. So the list is the same every time, and
  * no atomic is needed. Then offsets of experts and of their tiles are sums over the experts before. */
+#include "backend/cuda/moe/moe_route.cuh"
 #include "backend/cuda/moe/moe_stream.h"
 #include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/value.h"
 
-enum { MOST_THREADS = 1024 };
+enum { MOST_THREADS = 1024, ROUTE_SHARED = 48 << 10 };
 
 struct list_args {
     dmat ids;
@@ -72,17 +73,9 @@ static __device__ int2 sum_before(int2 mine, int2 *shared, int2 &all) {
     return make_int2(of_warps.x + sum.x - mine.x, of_warps.y + sum.y - mine.y);
 }
 
-static __global__ void __launch_bounds__(MOST_THREADS) moe_list(device_plan plan, list_args a, dmoe_list list) {
-    let_next_start();
-    extern __shared__ int count[]; // [n_experts]
-    __shared__ int2 sums[MOST_THREADS / 32];
-    for (int e = threadIdx.x; e < a.n_experts; e += blockDim.x)
-        count[e] = 0;
-    wait_for_previous();
-    int n_pairs = max(min(step_tokens(plan) - a.first, a.n), 0) * a.top_k;
-    __syncthreads(); // counts are zero
+/* count [n_experts] zero, sums [warps]: shared */
+static __device__ void make_list(const list_args &a, const dmoe_list &list, int n_pairs, int *count, int2 *sums) {
     rank_pairs(a, list, n_pairs, count);
-
     int per_thread = (a.n_experts + blockDim.x - 1) / blockDim.x,
         begin = min((int)threadIdx.x * per_thread, a.n_experts), end = min(begin + per_thread, a.n_experts);
     int2 mine = make_int2(0, 0), all; // pairs, tiles
@@ -103,10 +96,64 @@ static __global__ void __launch_bounds__(MOST_THREADS) moe_list(device_plan plan
         list.pair[count[expert_of(a, i)] + list.rank[i]] = i;
 }
 
+static __global__ void __launch_bounds__(MOST_THREADS) moe_list(device_plan plan, list_args a, dmoe_list list) {
+    let_next_start();
+    extern __shared__ int count[];
+    __shared__ int2 sums[MOST_THREADS / 32];
+    for (int e = threadIdx.x; e < a.n_experts; e += blockDim.x)
+        count[e] = 0;
+    wait_for_previous();
+    __syncthreads(); // counts are zero
+    make_list(a, list, max(min(step_tokens(plan) - a.first, a.n), 0) * a.top_k, count, sums);
+}
+
+/* MOE_ROUTE of a few tokens, a warp each by turns, and their list. */
+static __global__ void __launch_bounds__(MOST_THREADS)
+    moe_route_listed(device_plan plan, route_args route, list_args a, dmoe_list list) {
+    let_next_start();
+    extern __shared__ int count[];
+    __shared__ int2 sums[MOST_THREADS / 32];
+    float *memory = reinterpret_cast<float *>(count + a.n_experts) + threadIdx.x / 32 * route_floats(route.how);
+    for (int e = threadIdx.x; e < a.n_experts; e += blockDim.x)
+        count[e] = 0;
+    wait_for_previous();
+    int n_tokens = min(step_tokens(plan), a.n);
+    for (int t = threadIdx.x / 32; t < n_tokens; t += blockDim.x / 32)
+        route_token(route, t, memory);
+    __syncthreads(); // all ids are there, and counts are zero
+    make_list(a, list, n_tokens * a.top_k, count, sums);
+}
+
+static int threads_for(int n_pairs, int n_experts) {
+    int most = n_pairs > n_experts ? n_pairs : n_experts, threads = (most + 31) / 32 * 32;
+    return threads < MOST_THREADS ? threads : MOST_THREADS;
+}
+
 void launch_moe_list(const struct launch *l, const struct dmoe *a, int tile, int first, int n, struct dmat ids,
                      struct dmoe_list list) {
     list_args args = {ids, first, n, a->top_k, a->n_experts, tile};
-    int most = n * a->top_k > a->n_experts ? n * a->top_k : a->n_experts, threads = (most + 31) / 32 * 32;
-    launch_node(moe_list, 1, threads < MOST_THREADS ? threads : MOST_THREADS, a->n_experts * sizeof(int), l->stream,
-                l->plan, args, list);
+    launch_node(moe_list, 1, threads_for(n * a->top_k, a->n_experts), a->n_experts * sizeof(int), l->stream, l->plan,
+                args, list);
+}
+
+/* Warps whose logits have room: of one token at least. */
+static int route_warps(const struct droute *a, int n_tokens) {
+    int fits = ((ROUTE_SHARED / (int)sizeof(float)) - a->n_experts) / route_floats(*a);
+    int warps = threads_for(n_tokens * a->top_k, a->n_experts) / 32;
+    return fits < warps ? fits : warps;
+}
+
+bool moe_route_lists(const struct droute *a, int n_tokens) {
+    return n_tokens <= MOE_LISTED_TOKENS && route_warps(a, n_tokens) > 0;
+}
+
+void launch_moe_route_listed(const struct launch *l, const struct droute *a, struct dmat logits, struct dweight bias,
+                             struct dweight expert_scale, struct dmat ids, struct dmat weights, int tile,
+                             struct dmoe_list list) {
+    route_args route = {*a, logits, bias, expert_scale, ids, weights};
+    list_args args = {ids, 0, l->n_tokens, a->top_k, a->n_experts, tile};
+    int warps = route_warps(a, l->n_tokens);
+    launch_node(moe_route_listed, 1, warps * 32,
+                ((size_t)a->n_experts + (size_t)warps * route_floats(*a)) * sizeof(float), l->stream, l->plan, route,
+                args, list);
 }

@@ -24,20 +24,22 @@
 #include "backend/cuda/ptx/launching.cuh"
 #include "backend/cuda/value.h"
 
-enum { DEPTH = 6, QUEUE_BYTES = STREAM_WARPS * DEPTH * STEP * TILE_ROWS, SHARED_MOST = 224 << 10, MOST_PIECE = 1024 };
+enum { DEEP = 6, SHALLOW = 4, SHARED_MOST = 224 << 10, SHARED_HALF = 110 << 10, MOST_PIECE = 1024, MOST_PLACES = 128 };
 
 static int up_to(int64_t n, int of) { return (int)((n + of - 1) / of); }
+static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // ---- how it is cut --------------------------------------------------------------------------------------------------
 
-static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+static int queue_bytes(int depth) { return STREAM_WARPS * depth * STEP * TILE_ROWS; }
 
 static int x_pitch_of(struct dweight w) {
     return w.element == ELEMENT_E4M3 ? up_to(w.in, STEP) * STEP * 2 + 16 : up_to(w.in * 2, STEP) * STEP + 64;
 }
-static int tokens_that_fit(struct dweight w13, struct dweight w2) {
-    return (int)((SHARED_MOST - QUEUE_BYTES) / most(x_pitch_of(w13), x_pitch_of(w2)));
+static int pitch_of(struct dweight w13, struct dweight w2) { return (int)most(x_pitch_of(w13), x_pitch_of(w2)); }
+static int tokens_that_fit(struct dweight w13, struct dweight w2, int bytes, int depth) {
+    return (bytes - queue_bytes(depth)) / pitch_of(w13, w2);
 }
 
 bool moe_streams(struct dweight w13, struct dweight w2) {
@@ -45,44 +47,66 @@ bool moe_streams(struct dweight w13, struct dweight w2) {
     int64_t of = narrow ? 16 : 8;
     return (narrow || halves) && w13.element == w2.element && w13.in % of == 0 && w2.in % of == 0 &&
            w13.out < INT32_MAX && w2.out < INT32_MAX && w13.in < 1 << 24 && w2.in < 1 << 24 &&
-           tokens_that_fit(w13, w2) > 0;
+           tokens_that_fit(w13, w2, SHARED_MOST, DEEP) > 0;
 }
 
+/* Where the tokens of a tile leave room for it, two blocks have a place on a multiprocessor, so that moe_down's weights
+ * are on their way before moe_up ends. */
 struct dmoe_cut moe_cut_of(const struct dmoe *a, struct dweight w13, struct dweight w2, int n_tokens) {
-    int64_t fits = tokens_that_fit(w13, w2);
+    int64_t fits = tokens_that_fit(w13, w2, SHARED_MOST, DEEP);
     struct dmoe_cut c;
     c.piece = (int)least(n_tokens, MOST_PIECE);
     c.tile = (int)least(fits < 8 ? fits : fits / 8 * 8, MOST_OCTETS * 8);
-    int64_t pairs = (int64_t)c.piece * a->top_k;
-    c.most_tiles = (int)(least(pairs, a->n_experts) + pairs / most(c.tile, 1));
+    int64_t pairs = (int64_t)c.piece * a->top_k, tokens = least(c.tile, c.piece);
+    c.most_tiles = (int)(least(pairs, a->n_experts) + pairs / c.tile);
+    bool shallow = tokens > tokens_that_fit(w13, w2, SHARED_HALF, DEEP) &&
+                   tokens <= tokens_that_fit(w13, w2, SHARED_HALF, SHALLOW);
+    c.depth = shallow ? SHALLOW : DEEP;
     return c;
 }
 
-/* Parts of the scratch, each at a multiple of 256 bytes. */
-static struct dmoe_room room_of(const struct dmoe *a, const struct dmoe_cut *c, struct dweight w13, int64_t *n_bytes) {
-    char *at = static_cast<char *>(a->scratch);
-    int64_t pairs = (int64_t)c->piece * a->top_k, used = 0;
-    auto take = [&](int64_t bytes) {
-        char *part = at + used;
-        used += (bytes + 255) / 256 * 256;
-        return part;
-    };
-    struct dmoe_room r;
-    r.list.n_tiles = reinterpret_cast<int32_t *>(take(sizeof(int32_t)));
-    r.list.tiles = reinterpret_cast<dmoe_tile *>(take(c->most_tiles * (int64_t)sizeof(dmoe_tile)));
-    r.list.pair = reinterpret_cast<int32_t *>(take(pairs * (int64_t)sizeof(int32_t)));
-    r.list.rank = reinterpret_cast<int32_t *>(take(pairs * (int64_t)sizeof(int32_t)));
-    r.hidden = take(pairs * a->ffn_size * 2);
-    r.result = reinterpret_cast<float *>(take(pairs * w13.in * (int64_t)sizeof(float)));
-    *n_bytes = used;
-    return r;
+/* Parts of memory, each at a multiple of 256 bytes. */
+struct memory_parts {
+    char *at;
+    int64_t used;
+    template <class T> void take(T *&part, int64_t n) {
+        part = reinterpret_cast<T *>(at + used);
+        used += (n * (int64_t)sizeof(T) + 255) / 256 * 256;
+    }
+};
+
+struct dmoe_list moe_list_at(const struct dmoe *a, const struct dmoe_cut *c, void *at, int64_t *n_bytes) {
+    memory_parts parts = {static_cast<char *>(at), 0};
+    int64_t pairs = (int64_t)c->piece * a->top_k;
+    struct dmoe_list list;
+    parts.take(list.n_tiles, 1);
+    parts.take(list.tiles, c->most_tiles);
+    parts.take(list.pair, pairs);
+    parts.take(list.rank, pairs);
+    *n_bytes = parts.used;
+    return list;
 }
 
-int64_t moe_stream_bytes(const struct dmoe *a, struct dweight w13, struct dweight w2, int n_tokens) {
+/* What lies between nodes. */
+struct between {
+    uint16_t *hidden; // [pairs][ffn_size], of the list's order, in the element of products
+    float *result;    // [pairs][D]
+};
+static struct between between_of(const struct dmoe *a, const struct dmoe_cut *c, struct dweight w13, int64_t *n_bytes) {
+    memory_parts parts = {static_cast<char *>(a->scratch), 0};
+    int64_t pairs = (int64_t)c->piece * a->top_k;
+    struct between b;
+    parts.take(b.hidden, pairs * a->ffn_size);
+    parts.take(b.result, pairs * w13.in);
+    *n_bytes = parts.used;
+    return b;
+}
+
+void moe_stream_bytes(const struct dmoe *a, struct dweight w13, struct dweight w2, int n_tokens, int64_t *scratch,
+                      int64_t *list) {
     struct dmoe_cut c = moe_cut_of(a, w13, w2, n_tokens);
-    int64_t n_bytes;
-    room_of(a, &c, w13, &n_bytes);
-    return n_bytes;
+    between_of(a, &c, w13, scratch);
+    moe_list_at(a, &c, NULL, list);
 }
 
 // ---- the weighted sum -----------------------------------------------------------------------------------------------
@@ -121,50 +145,87 @@ static __global__ void __launch_bounds__(JOIN_THREADS) moe_join(device_plan plan
 
 // ---- the launcher ---------------------------------------------------------------------------------------------------
 
-template <class W, bool UP>
-static void launch_half(const struct launch *l, const struct dmoe_cut *c, stream_args args, struct dweight w) {
-    auto kernel = moe_stream<W, DEPTH, UP>;
-    args.x_pitch = x_pitch_of(w);
-    args.x_tokens = (int)least(c->tile, c->piece); // an expert has no more tokens than there are
-    size_t shared = (size_t)QUEUE_BYTES + (size_t)args.x_tokens * args.x_pitch;
-    allow_shared(kernel, SHARED_MOST);
-    int blocks = n_multiprocessors(), wanted = up_to(c->most_tiles, MOST_OF_BLOCK - 2);
-    launch_node(kernel, blocks > wanted ? blocks : wanted, STREAM_WARPS * 32, shared, l->stream, args);
+/* Places of the list that a block holds at once: of all that it computes, if they fit. */
+static int places_of(const struct dmoe_cut *c, const struct dmoe *a, int n_blocks, int pitch) {
+    int tokens = (int)least(c->tile, c->piece), half = (SHARED_HALF - queue_bytes(c->depth)) / pitch,
+        all = (SHARED_MOST - queue_bytes(c->depth)) / pitch;
+    int64_t of_block = (up_to(c->most_tiles, n_blocks) + 1) * (int64_t)tokens, pairs = (int64_t)c->piece * a->top_k;
+    return (int)least(least(least(of_block, pairs), tokens <= half ? half : all), MOST_PLACES);
 }
 
-template <bool UP>
-static void launch_half(const struct launch *l, element product, const struct dmoe_cut *c, const stream_args &args,
-                        struct dweight w) {
-    bool narrow = w.element == ELEMENT_E4M3;
+struct stream_call {
+    const struct launch *l;
+    const struct dmoe *a;
+    const struct dmoe_cut *cut;
+    stream_args args;
+    struct dweight w;
+};
+
+template <class W, int DEPTH, bool UP> static void launch_cut(stream_call c) {
+    auto kernel = moe_stream<W, DEPTH, UP>;
+    int blocks = n_multiprocessors(), wanted = up_to(c.cut->most_tiles, MOST_OF_BLOCK - 2);
+    c.args.x_pitch = x_pitch_of(c.w);
+    c.args.x_tokens = places_of(c.cut, c.a, blocks, c.args.x_pitch);
+    c.args.most_tiles = c.cut->most_tiles;
+    size_t shared = (size_t)queue_bytes(DEPTH) + (size_t)c.args.x_tokens * (c.args.x_pitch + sizeof(int));
+    allow_shared(kernel, SHARED_MOST + MOST_PLACES * (int)sizeof(int));
+    launch_node(kernel, blocks > wanted ? blocks : wanted, STREAM_WARPS * 32, shared, c.l->stream, c.args);
+}
+
+template <class W, bool UP> static void launch_weights(const stream_call &c) {
+    c.cut->depth == SHALLOW ? launch_cut<W, SHALLOW, UP>(c) : launch_cut<W, DEEP, UP>(c);
+}
+
+template <bool UP> static void launch_half(const stream_call &c, element product) {
+    bool narrow = c.w.element == ELEMENT_E4M3;
     if (product == ELEMENT_BF16)
-        narrow ? launch_half<e4m3_expert<__nv_bfloat16>, UP>(l, c, args, w)
-               : launch_half<plain_expert<__nv_bfloat16>, UP>(l, c, args, w);
+        narrow ? launch_weights<e4m3_expert<__nv_bfloat16>, UP>(c) : launch_weights<plain_expert<__nv_bfloat16>, UP>(c);
     else
-        narrow ? launch_half<e4m3_expert<__half>, UP>(l, c, args, w)
-               : launch_half<plain_expert<__half>, UP>(l, c, args, w);
+        narrow ? launch_weights<e4m3_expert<__half>, UP>(c) : launch_weights<plain_expert<__half>, UP>(c);
+}
+
+static void launch_up(stream_call c, element product, struct dmat x, int first, struct dweight w, struct dweight b,
+                      void *hidden) {
+    stream_args up = {static_cast<const unsigned char *>(w.at), w.scale, static_cast<const float *>(b.at)};
+    up.x = x, up.list = c.args.list, up.y = hidden;
+    up.in = (int)w.in, up.units = c.a->ffn_size, up.n_row_tiles = up_to(c.a->ffn_size, 8);
+    up.top_k = c.a->top_k, up.first_token = first, up.act = c.a->act, up.limit = c.a->limit;
+    c.args = up, c.w = w;
+    launch_half<true>(c, product);
+}
+
+static void launch_down(stream_call c, element product, void *hidden, struct dweight w, struct dweight b, int width,
+                        float *result) {
+    stream_args down = {static_cast<const unsigned char *>(w.at), w.scale, static_cast<const float *>(b.at)};
+    down.x = {hidden, c.a->ffn_size, c.a->ffn_size, product, nullptr};
+    down.list = c.args.list, down.y = result;
+    down.in = c.a->ffn_size, down.units = width, down.n_row_tiles = up_to(width, TILE_ROWS);
+    down.top_k = c.a->top_k;
+    c.args = down, c.w = w;
+    launch_half<false>(c, product);
+}
+
+void launch_moe_stream_cut(const struct launch *l, const struct dmoe *a, enum element product, struct dmat x,
+                           struct dmat ids, struct dmat weights, struct dweight w13, struct dweight w2,
+                           struct dweight b13, struct dweight b2, struct dmat y, const struct dmoe_cut *cut) {
+    int64_t n_bytes;
+    struct between between = between_of(a, cut, w13, &n_bytes);
+    stream_call call = {l, a, cut};
+    call.args.list = moe_list_at(a, cut, a->list, &n_bytes);
+    for (int first = 0; first < l->n_tokens; first += cut->piece) {
+        int n = (int)least(cut->piece, l->n_tokens - first);
+        if (!a->is_listed)
+            launch_moe_list(l, a, cut->tile, first, n, ids, call.args.list);
+        launch_up(call, product, x, first, w13, b13, between.hidden);
+        launch_down(call, product, between.hidden, w2, b2, y.width, between.result);
+        join_args join = {between.result, weights, y, first, a->top_k, lies_in_fours(y)};
+        launch_node(moe_join, dim3(up_to(y.width, 4 * JOIN_THREADS), n), JOIN_THREADS, 0, l->stream, l->plan, join);
+    }
 }
 
 void launch_moe_stream(const struct launch *l, const struct dmoe *a, enum element product, struct dmat x,
                        struct dmat ids, struct dmat weights, struct dweight w13, struct dweight w2, struct dweight b13,
                        struct dweight b2, struct dmat y) {
-    struct dmoe_cut c = moe_cut_of(a, w13, w2, l->n_tokens);
-    int64_t n_bytes;
-    struct dmoe_room room = room_of(a, &c, w13, &n_bytes);
-    for (int first = 0; first < l->n_tokens; first += c.piece) {
-        int n = (int)least(c.piece, l->n_tokens - first);
-        launch_moe_list(l, a, c.tile, first, n, ids, room.list);
-        stream_args up = {static_cast<const unsigned char *>(w13.at), w13.scale, static_cast<const float *>(b13.at)};
-        up.x = x, up.list = room.list, up.y = room.hidden;
-        up.in = (int)w13.in, up.units = a->ffn_size, up.n_row_tiles = up_to(a->ffn_size, 8);
-        up.top_k = a->top_k, up.first_token = first, up.act = a->act, up.limit = a->limit;
-        launch_half<true>(l, product, &c, up, w13);
-        stream_args down = {static_cast<const unsigned char *>(w2.at), w2.scale, static_cast<const float *>(b2.at)};
-        down.x = {room.hidden, a->ffn_size, a->ffn_size, product, nullptr};
-        down.list = room.list, down.y = room.result;
-        down.in = a->ffn_size, down.units = (int)w13.in, down.n_row_tiles = up_to(w13.in, TILE_ROWS);
-        down.top_k = a->top_k;
-        launch_half<false>(l, product, &c, down, w2);
-        join_args join = {room.result, weights, y, first, a->top_k, lies_in_fours(y)};
-        launch_node(moe_join, dim3(up_to(y.width, 4 * JOIN_THREADS), n), JOIN_THREADS, 0, l->stream, l->plan, join);
-    }
+    struct dmoe_cut cut = moe_cut_of(a, w13, w2, l->n_tokens);
+    launch_moe_stream_cut(l, a, product, x, ids, weights, w13, w2, b13, b2, y, &cut);
 }

@@ -28,37 +28,42 @@ struct dmoe_list {
     int32_t *rank;           // [pairs]: scratch
 };
 
-/* Where MOE_FFN keeps what it has between its nodes. */
-struct dmoe_room {
-    struct dmoe_list list;
-    void *hidden;  // [pairs][ffn_size], of the list's order, in the element of products
-    float *result; // [pairs][D]
-};
-
-/* How tokens are cut. */
+/* How it is cut. launch_moe_stream takes what moe_cut_of says; benchmarks try others. */
 struct dmoe_cut {
     int tile;       // tokens of a tile
     int piece;      // tokens that are computed together
     int most_tiles; // of a piece
+    int depth;      // of a warp's queue of weights: 4 or 6 steps
 };
 
 /* Whether the stream computes with these weights: both e4m3 with rows of a multiple of 16 columns, or of 16 bits with
  * rows of a multiple of 8. */
 bool moe_streams(struct dweight w13, struct dweight w2);
 struct dmoe_cut moe_cut_of(const struct dmoe *a, struct dweight w13, struct dweight w2, int n_tokens);
-/* Bytes of scratch for steps of up to so many tokens. */
-int64_t moe_stream_bytes(const struct dmoe *a, struct dweight w13, struct dweight w2, int n_tokens);
+/* Bytes of a->scratch and of a->list for steps of up to so many tokens. */
+void moe_stream_bytes(const struct dmoe *a, struct dweight w13, struct dweight w2, int n_tokens, int64_t *scratch,
+                      int64_t *list);
+struct dmoe_list moe_list_at(const struct dmoe *a, const struct dmoe_cut *cut, void *at, int64_t *n_bytes);
 
-/* The same as launch_moe_ffn, in float16 or, as `product` says, bfloat16: x and hidden are rounded to it. Scratch is
- * a->scratch. */
+/* The same as launch_moe_ffn, in float16 or, as `product` says, bfloat16: x and hidden are rounded to it. */
 void launch_moe_stream(const struct launch *l, const struct dmoe *a, enum element product, struct dmat x,
                        struct dmat ids, struct dmat weights, struct dweight w13, struct dweight w2, struct dweight b13,
                        struct dweight b2, struct dmat y);
+void launch_moe_stream_cut(const struct launch *l, const struct dmoe *a, enum element product, struct dmat x,
+                           struct dmat ids, struct dmat weights, struct dweight w13, struct dweight w2,
+                           struct dweight b13, struct dweight b2, struct dmat y, const struct dmoe_cut *cut);
 
 /* ---- moe_list.cu ---- */
 /* Of tokens first .. first + n of those that the step has. */
 void launch_moe_list(const struct launch *l, const struct dmoe *a, int tile, int first, int n, struct dmat ids,
                      struct dmoe_list list);
+
+/* MOE_ROUTE in the same node, of a step of few tokens. */
+enum { MOE_LISTED_TOKENS = 32 };
+bool moe_route_lists(const struct droute *a, int n_tokens);
+void launch_moe_route_listed(const struct launch *l, const struct droute *a, struct dmat logits, struct dweight bias,
+                             struct dweight expert_scale, struct dmat ids, struct dmat weights, int tile,
+                             struct dmoe_list list);
 
 #ifdef __cplusplus
 }

@@ -34,14 +34,14 @@ template <class W> static __device__ void bring_row(const stream_args &a, int64_
         *reinterpret_cast<uint4 *>(to + i) = make_uint4(0, 0, 0, 0);
 }
 
-/* All of a tile. pairs [x_tokens] */
+/* The pairs of the list's places first .. first + n, and their rows. */
 template <class W, bool UP>
-static __device__ void bring_tile(const stream_args &a, const dmoe_tile &tile, unsigned char *x, int *pairs) {
-    for (int token = threadIdx.x / 32; token < tile.n; token += STREAM_WARPS) {
-        int pair = a.list.pair[tile.first + token];
+static __device__ void bring_places(const stream_args &a, int first, int n, unsigned char *x, int *pairs) {
+    for (int i = threadIdx.x / 32; i < n; i += STREAM_WARPS) {
+        int pair = a.list.pair[first + i];
         if (threadIdx.x % 32 == 0)
-            pairs[token] = pair;
-        bring_row<W>(a, UP ? a.first_token + pair / a.top_k : tile.first + token, x + token * a.x_pitch);
+            pairs[i] = pair;
+        bring_row<W>(a, UP ? a.first_token + pair / a.top_k : first + i, x + i * a.x_pitch);
     }
 }
 
@@ -139,42 +139,67 @@ static __device__ __forceinline__ void multiply(const stream_args &a, expert_que
     }
 }
 
+/* The block's tiles of tokens, from the list. A short list is read whole, without waiting for its length. */
+static __device__ share take_tiles(const stream_args &a, dmoe_tile *tiles) {
+    dmoe_tile early = {};
+    int n_early = min(a.most_tiles, (int)blockDim.x);
+    if ((int)threadIdx.x < n_early)
+        early = a.list.tiles[threadIdx.x];
+    const share s = share_of_block(a);
+    for (int i = threadIdx.x; i < s.first_tile + s.n_tiles; i += blockDim.x)
+        if (i >= s.first_tile)
+            tiles[i - s.first_tile] = i < n_early ? early : a.list.tiles[i];
+    __syncthreads(); // they are there
+    return s;
+}
+
+/* How many of the tiles from the i-th on have their tokens in shared memory together. */
+static __device__ int tiles_together(const stream_args &a, const dmoe_tile *tiles, int i, int n_tiles) {
+    int n = 1;
+    while (i + n < n_tiles && tiles[i + n].first + tiles[i + n].n - tiles[i].first <= a.x_tokens)
+        n++;
+    return n;
+}
+
 template <class W, int DEPTH, bool UP>
 static __global__ void __launch_bounds__(STREAM_WARPS * 32, 2) moe_stream(const __grid_constant__ stream_args a) {
     using queue_type = expert_queue<W, DEPTH, UP>;
     extern __shared__ __align__(128) unsigned char shared[];
     __shared__ dmoe_tile tiles[MOST_OF_BLOCK];
-    __shared__ int pairs[MOST_OCTETS * 8];
     unsigned char *x = shared + STREAM_WARPS * queue_type::BYTES;
+    int *pairs = reinterpret_cast<int *>(x + a.x_tokens * a.x_pitch);
     // The list was there before moe_up's blocks waited, and moe_down starts behind all of those waits.
     if (UP) {
         wait_for_previous();
         let_next_start();
     }
-    const share s = share_of_block(a);
-    for (int i = threadIdx.x; i < s.n_tiles; i += blockDim.x)
-        tiles[i] = a.list.tiles[s.first_tile + i];
-    __syncthreads(); // they are there
+    const share s = take_tiles(a, tiles);
     queue_type queue(a, s, tiles, shared);
     if (!UP) {
         let_next_start();
         wait_for_previous();
     }
     int mine = s.begin + threadIdx.x / 32;
-    for (int i = 0; i < s.n_tiles; i++) {
-        const dmoe_tile tile = tiles[i];
-        int tile_begin = (s.first_tile + i) * a.n_row_tiles, tile_end = min(tile_begin + a.n_row_tiles, s.end);
-        bring_tile<W, UP>(a, tile, x, pairs);
+    for (int i = 0; i < s.n_tiles;) {
+        int together = tiles_together(a, tiles, i, s.n_tiles), first = tiles[i].first,
+            end = tiles[i + together - 1].first + tiles[i + together - 1].n;
+        if (i > 0)
+            __syncthreads(); // those before have been read
+        bring_places<W, UP>(a, first, end - first, x, pairs);
         __syncthreads(); // the tokens are there
-        for (; mine < tile_end; mine += STREAM_WARPS) {
-            int row_tile = mine - tile_begin;
-            switch ((tile.n + 7) / 8) {
-            case 1: multiply<W, DEPTH, UP, 1>(a, queue, tile, row_tile, x, pairs); break;
-            case 2: multiply<W, DEPTH, UP, 2>(a, queue, tile, row_tile, x, pairs); break;
-            case 3: multiply<W, DEPTH, UP, 3>(a, queue, tile, row_tile, x, pairs); break;
-            default: multiply<W, DEPTH, UP, 4>(a, queue, tile, row_tile, x, pairs);
+        for (int k = 0; k < together; k++, i++) {
+            const dmoe_tile tile = tiles[i];
+            const unsigned char *tokens = x + (tile.first - first) * a.x_pitch;
+            int tile_begin = (s.first_tile + i) * a.n_row_tiles, tile_end = min(tile_begin + a.n_row_tiles, s.end);
+            for (; mine < tile_end; mine += STREAM_WARPS) {
+                int row_tile = mine - tile_begin, *of_tile = pairs + (tile.first - first);
+                switch ((tile.n + 7) / 8) {
+                case 1: multiply<W, DEPTH, UP, 1>(a, queue, tile, row_tile, tokens, of_tile); break;
+                case 2: multiply<W, DEPTH, UP, 2>(a, queue, tile, row_tile, tokens, of_tile); break;
+                case 3: multiply<W, DEPTH, UP, 3>(a, queue, tile, row_tile, tokens, of_tile); break;
+                default: multiply<W, DEPTH, UP, 4>(a, queue, tile, row_tile, tokens, of_tile);
+                }
             }
         }
-        __syncthreads(); // they have been read
     }
 }

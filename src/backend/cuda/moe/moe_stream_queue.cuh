@@ -52,7 +52,7 @@ struct stream_args {
     dmoe_list list;
     void *y;       // up: hidden; down: result
     int in, units; // of an expert: columns; rows of y
-    int n_row_tiles, x_pitch, x_tokens, top_k, first_token;
+    int n_row_tiles, most_tiles, x_pitch, x_tokens, top_k, first_token;
     int act;
     float limit;
 };

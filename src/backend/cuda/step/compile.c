@@ -9,8 +9,8 @@
 #include "backend/cuda/linear/gemm.h"
 #include "backend/cuda/linear/linear.h"
 #include "backend/cuda/linear/plan_cache.h"
+#include "backend/cuda/moe/experts.h"
 #include "backend/cuda/moe/moe.h"
-#include "backend/cuda/moe/moe_stream.h"
 #include "backend/cuda/qact/qact.h"
 #include "backend/cuda/rows/rows.h"
 #include "backend/cuda/sample/sample.h"
@@ -58,11 +58,6 @@ static bool is_gate_up(const struct loaded *loaded, const struct program *p, int
                 read = true;
             }
     return read;
-}
-
-static bool experts_stream(const struct loaded *loaded, const struct op *op) {
-    return op->code == OP_MOE_FFN && moe_streams(weight_on_device(loaded, op->weights[0])->matrix,
-                                                 weight_on_device(loaded, op->weights[1])->matrix);
 }
 
 /* What products read has their element. Of what they make, gates and ups have it if the weights are e4m3, which leaves
@@ -278,25 +273,23 @@ static int64_t linear_scratch(const struct executable *exe, const struct op *op,
     return n_bytes;
 }
 
-static int64_t experts_scratch(const struct executable *exe, const struct op *op, int64_t tokens) {
-    const struct moe_args *a = &op->args.moe_ffn;
-    struct dmoe d = {a->n_experts, a->top_k, a->ffn_size, (int)a->act.act, a->act.limit, NULL};
-    if (experts_stream(exe->loaded, op))
-        return moe_stream_bytes(&d, weight_on_device(exe->loaded, op->weights[0])->matrix,
-                                weight_on_device(exe->loaded, op->weights[1])->matrix, (int)tokens);
-    return tokens * a->top_k * a->ffn_size * (int64_t)sizeof(float);
-}
-
 /* For one op at a time: what a LINEAR wants, and what experts keep between their two nodes. */
 static enum status alloc_scratch(struct executable *exe, const enum element *element, struct error *err) {
-    int64_t most = 1, tokens = padded_rows(exe->bucket.max_tokens);
+    int64_t most = 1, most_list = 1, tokens = padded_rows(exe->bucket.max_tokens), scratch, list;
     for (int i = 0; i < exe->program->n_ops; i++) {
         const struct op *op = &exe->program->ops[i];
         if (op->code == OP_LINEAR)
             most = MAX(most, linear_scratch(exe, op, element));
-        if (op->code == OP_MOE_FFN)
-            most = MAX(most, experts_scratch(exe, op, tokens));
+        if (op->code != OP_MOE_FFN)
+            continue;
+        experts_room(exe->loaded, op, tokens, &scratch, &list);
+        most = MAX(most, scratch), most_list = MAX(most_list, list);
     }
+    TRY(device_alloc(exe, &exe->expert_list, most_list, "lists of experts", err));
+    if (!exe->only_sized) // read beyond what is there, whatever comes of it
+        DEVICE_TRY(exe->loaded->device, err,
+                   cudaMemsetAsync(exe->expert_list, 0, (size_t)most_list, exe->loaded->device->stream),
+                   "clearing %lld bytes", (long long)most_list);
     TRY(device_alloc(exe, &exe->counters, exe->program->n_ops * (int64_t)COUNTER_BYTES, "counters", err));
     TRY(device_alloc(exe, &exe->scratch, most, "scratch", err));
     if (!exe->only_sized) // rows of padding are read, whatever comes of them
@@ -391,6 +384,7 @@ static enum status compile_parts(struct executable *exe, enum element *element, 
         }
         TRY(compile_op(exe, &exe->ops[i], element, offset, err));
     }
+    experts_pair(exe);
     TRY(static_scales_find(exe, err));
     exe->nodes = xcalloc(NODES_OF_OP * (size_t)p->n_ops + 1, sizeof *exe->nodes);
     TRY(linear_choose(exe, err));
@@ -410,6 +404,7 @@ void cuda_free_executable(struct executable *exe) {
     attention_free(exe);
     cudaFree(exe->memory);
     cudaFree(exe->scratch);
+    cudaFree(exe->expert_list);
     cudaFree(exe->counters);
     cudaFree(exe->rope_memory);
     cudaFree(exe->row_absmax.at);

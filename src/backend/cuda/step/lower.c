@@ -2,8 +2,6 @@
 #include "backend/cuda/attention/mla.h"
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/head/head.h"
-#include "backend/cuda/moe/moe.h"
-#include "backend/cuda/moe/moe_stream.h"
 #include "backend/cuda/qact/qact.h"
 #include "backend/cuda/qact/quantise.h"
 #include "backend/cuda/recurrent/delta.h"
@@ -194,14 +192,6 @@ static struct dmla mla_of(const struct mla_args *a) {
     return (struct dmla){a->n_heads, a->rank, a->nope_dim, a->rope_dim, a->v_dim, a->eps, a->scale};
 }
 
-static struct droute route_of(const struct route_args *a) {
-    return (struct droute){(int)a->how, a->n_experts, a->top_k, a->n_groups, a->top_groups, a->renormalise, a->scale};
-}
-
-static struct dmoe experts_of(const struct executable *exe, const struct moe_args *a) {
-    return (struct dmoe){a->n_experts, a->top_k, a->ffn_size, (int)a->act.act, a->act.limit, exe->scratch};
-}
-
 static struct ddelta delta_of(const struct executable *exe, const struct compiled_op *c) {
     const struct delta_args *a = &c->op->args.delta_rule;
     const struct cache_group *g = &exe->program->groups[c->cache.group];
@@ -215,14 +205,6 @@ SLOW_KERNEL(mla_attention, "mla.cu", "latent attention", struct dmla d = mla_of(
             launch_mla_attention(l, &d, c->in[0], c->matrix[0], c->cache, c->out[0]))
 PLAIN_KERNEL(diff_heads, "elementwise.cu",
              launch_diff_heads(l, c->in[0], c->floats, a->diff_heads.lambda_init, c->out[0]))
-PLAIN_KERNEL(moe_route, "moe.cu", struct droute d = route_of(&a->moe_route);
-             launch_moe_route(l, &d, c->in[0], c->floats[0], c->floats[1], c->out[0], c->out[1]))
-SLOW_KERNEL(moe_ffn, "moe.cu", "the mixture of experts", struct dmoe d = experts_of(n->exe, &a->moe_ffn);
-            launch_moe_ffn(l, &d, c->in[0], c->in[1], c->in[2], c->matrix[0], c->matrix[1], c->floats[2], c->floats[3],
-                           c->out[0]))
-PLAIN_KERNEL(moe_stream, "moe_stream.cu", struct dmoe d = experts_of(n->exe, &a->moe_ffn);
-             launch_moe_stream(l, &d, n->exe->loaded->product, c->in[0], c->in[1], c->in[2], c->matrix[0], c->matrix[1],
-                               c->floats[2], c->floats[3], c->out[0]))
 PLAIN_KERNEL(short_conv, "delta.cu",
              launch_short_conv(l, a->short_conv.kernel, c->in[0], c->floats[0], c->cache, c->out[0]))
 SLOW_KERNEL(delta_rule, "delta.cu", "the recurrence", struct ddelta d = delta_of(n->exe, c);
@@ -238,10 +220,10 @@ static bool softcap_is_done(const struct executable *exe, const struct compiled_
 }
 
 static const struct node_kernel *const of_one_op[N_OPCODES] = {
-    [OP_EMBED] = &by_embed,           [OP_MLA_PREP] = &by_mla_prep,   [OP_MLA_ATTENTION] = &by_mla_attention,
-    [OP_DIFF_HEADS] = &by_diff_heads, [OP_MOE_ROUTE] = &by_moe_route, [OP_SHORT_CONV] = &by_short_conv,
-    [OP_DELTA_RULE] = &by_delta_rule, [OP_GATED_ADD] = &by_gated_add, [OP_TAKE_ROWS] = &by_take_rows,
-    [OP_SOFTCAP] = &by_softcap,       [OP_SAMPLE] = &by_sample,
+    [OP_EMBED] = &by_embed,           [OP_MLA_PREP] = &by_mla_prep,     [OP_MLA_ATTENTION] = &by_mla_attention,
+    [OP_DIFF_HEADS] = &by_diff_heads, [OP_SHORT_CONV] = &by_short_conv, [OP_DELTA_RULE] = &by_delta_rule,
+    [OP_GATED_ADD] = &by_gated_add,   [OP_TAKE_ROWS] = &by_take_rows,   [OP_SOFTCAP] = &by_softcap,
+    [OP_SAMPLE] = &by_sample,
 };
 
 // ---- a step -----------------------------------------------------------------------------------------------------
@@ -259,9 +241,8 @@ static void lower_op(struct lowering *w, const struct compiled_op *c) {
     case OP_GATED_ACT: lower_gated_act(w, c, n_rows); break;
     case OP_QKV_PREP: lower_qkv_prep(w, c); break;
     case OP_ATTENTION: lower_attention(w, c); break;
-    case OP_MOE_FFN:
-        lower_node(w, moe_streams(c->matrix[0], c->matrix[1]) ? &by_moe_stream : &by_moe_ffn, c, n_rows);
-        break;
+    case OP_MOE_ROUTE: lower_moe_route(w, c, n_rows); break;
+    case OP_MOE_FFN: lower_moe_ffn(w, c, n_rows); break;
     case OP_TAKE_ROWS:
         if (l->n_rows == 0)
             break;

@@ -76,6 +76,10 @@ struct dmat qact_static(struct lowering *w, const struct compiled_op *c, int k);
 void lower_qkv_prep(struct lowering *w, const struct compiled_op *c);
 void lower_attention(struct lowering *w, const struct compiled_op *c);
 
+/* ---- experts.c ---- */
+void lower_moe_route(struct lowering *w, const struct compiled_op *c, int n_rows);
+void lower_moe_ffn(struct lowering *w, const struct compiled_op *c, int n_rows);
+
 /* ---- watch.c ---- */
 /* The rows of x, which the op reads; t: its qact, read in its place, or NULL. */
 void lower_watch(struct lowering *w, const struct compiled_op *c, int n_rows, struct dmat x, const struct qact *t);

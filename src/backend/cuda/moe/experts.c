@@ -1,0 +1,113 @@
+/* experts.c - MOE_ROUTE and MOE_FFN of a program: which kernels they are, and what those need; see experts.h. */
+#include "backend/cuda/moe/experts.h"
+#include "backend/cuda/moe/moe.h"
+#include "backend/cuda/moe/moe_stream.h"
+#include "backend/cuda/step/node.h"
+#include "backend/cuda/weights/weights.h"
+
+static struct droute route_of(const struct route_args *a) {
+    return (struct droute){(int)a->how, a->n_experts, a->top_k, a->n_groups, a->top_groups, a->renormalise, a->scale};
+}
+
+static struct dmoe experts_of(const struct executable *exe, const struct moe_args *a) {
+    return (struct dmoe){a->n_experts, a->top_k,     a->ffn_size,      (int)a->act.act,
+                         a->act.limit, exe->scratch, exe->expert_list, false};
+}
+
+// ---- compile ----------------------------------------------------------------------------------------------------
+
+bool experts_stream(const struct loaded *loaded, const struct op *op) {
+    return op->code == OP_MOE_FFN && moe_streams(weight_on_device(loaded, op->weights[0])->matrix,
+                                                 weight_on_device(loaded, op->weights[1])->matrix);
+}
+
+void experts_room(const struct loaded *loaded, const struct op *op, int64_t tokens, int64_t *scratch, int64_t *list) {
+    const struct moe_args *a = &op->args.moe_ffn;
+    struct dmoe d = {.n_experts = a->n_experts, .top_k = a->top_k, .ffn_size = a->ffn_size};
+    *scratch = tokens * a->top_k * a->ffn_size * (int64_t)sizeof(float), *list = 1;
+    if (experts_stream(loaded, op))
+        moe_stream_bytes(&d, weight_on_device(loaded, op->weights[0])->matrix,
+                         weight_on_device(loaded, op->weights[1])->matrix, (int)tokens, scratch, list);
+}
+
+static int n_readers(const struct program *p, val v) {
+    int n = 0;
+    for (int i = 0; i < p->n_ops; i++)
+        for (int k = 0; k < OP_MAX_IN; k++)
+            n += p->ops[i].in[k].id == v.id;
+    return n;
+}
+
+void experts_pair(struct executable *exe) {
+    const struct program *p = exe->program;
+    for (int i = 0; i < p->n_ops; i++) {
+        if (!experts_stream(exe->loaded, &p->ops[i]))
+            continue;
+        val ids = p->ops[i].in[1];
+        struct compiled_op *route = &exe->ops[p->values[ids.id].first_use];
+        if (route->op->code != OP_MOE_ROUTE || n_readers(p, ids) != 1)
+            continue;
+        exe->ops[i].pair = route;
+        route->pair = &exe->ops[i];
+    }
+}
+
+// ---- nodes ------------------------------------------------------------------------------------------------------
+
+/* Of a few tokens the node that routes makes the list of the experts that it routes to. */
+static bool route_lists(const struct compiled_op *route, int n_rows) {
+    struct droute d = route_of(&route->op->args.moe_route);
+    return route->pair && moe_route_lists(&d, n_rows);
+}
+
+static enum status put_route(const struct node *n, const struct launch *l, struct error *err) {
+    const struct compiled_op *c = n->c;
+    struct droute d = route_of(&c->op->args.moe_route);
+    (void)err; // what does not start shows as cudaGetLastError
+    launch_moe_route(l, &d, c->in[0], c->floats[0], c->floats[1], c->out[0], c->out[1]);
+    return OK;
+}
+
+static enum status put_route_listed(const struct node *n, const struct launch *l, struct error *err) {
+    const struct compiled_op *c = n->c, *experts = c->pair;
+    struct droute route = route_of(&c->op->args.moe_route);
+    struct dmoe d = experts_of(n->exe, &experts->op->args.moe_ffn);
+    struct dmoe_cut cut = moe_cut_of(&d, experts->matrix[0], experts->matrix[1], l->n_tokens);
+    int64_t n_bytes;
+    (void)err;
+    launch_moe_route_listed(l, &route, c->in[0], c->floats[0], c->floats[1], c->out[0], c->out[1], cut.tile,
+                            moe_list_at(&d, &cut, d.list, &n_bytes));
+    return OK;
+}
+
+static enum status put_plain(const struct node *n, const struct launch *l, struct error *err) {
+    const struct compiled_op *c = n->c;
+    struct dmoe d = experts_of(n->exe, &c->op->args.moe_ffn);
+    (void)err;
+    launch_moe_ffn(l, &d, c->in[0], c->in[1], c->in[2], c->matrix[0], c->matrix[1], c->floats[2], c->floats[3],
+                   c->out[0]);
+    return OK;
+}
+
+static enum status put_stream(const struct node *n, const struct launch *l, struct error *err) {
+    const struct compiled_op *c = n->c;
+    struct dmoe d = experts_of(n->exe, &c->op->args.moe_ffn);
+    (void)err;
+    d.is_listed = c->pair && route_lists(c->pair, n->n_rows);
+    launch_moe_stream(l, &d, n->exe->loaded->product, c->in[0], c->in[1], c->in[2], c->matrix[0], c->matrix[1],
+                      c->floats[2], c->floats[3], c->out[0]);
+    return OK;
+}
+
+static const struct node_kernel by_route = {"moe_route", "moe.cu", put_route, NULL},
+                                by_route_listed = {"moe_route_listed", "moe_list.cu", put_route_listed, NULL},
+                                by_plain = {"moe_ffn", "moe.cu", put_plain, "the mixture of experts"},
+                                by_stream = {"moe_stream", "moe_stream.cu", put_stream, NULL};
+
+void lower_moe_route(struct lowering *w, const struct compiled_op *c, int n_rows) {
+    lower_node(w, route_lists(c, n_rows) ? &by_route_listed : &by_route, c, n_rows);
+}
+
+void lower_moe_ffn(struct lowering *w, const struct compiled_op *c, int n_rows) {
+    lower_node(w, experts_stream(w->exe->loaded, c->op) ? &by_stream : &by_plain, c, n_rows);
+}
