@@ -15,6 +15,14 @@
     "string ::= \"\\\"\" ([^\"\\\\\\x7F\\x00-\\x1F] | \"\\\\\" ([\"\\\\bfnrt] | \"u\" [0-9a-f]{4}))* \"\\\"\" ws\n" \
     "number ::= \"-\"? [0-9]+ (\".\" [0-9]+)? ws\nws ::= | \" \" | \"\\n\" [ \\t]{0,20}\n"
 
+#define TRIGGERED                                                                                                     \
+    "{\"type\": \"structural_tag\", \"format\": {\"type\": \"triggered_tags\", \"triggers\": [\"{a\"], \"tags\": ["   \
+    "{\"type\": \"tag\", \"begin\": \"{ab:\", \"content\": {\"type\": \"regex\", \"pattern\": \"[0-9]+\"}, \"end\": " \
+    "\"}\"}, "                                                                                                        \
+    "{\"type\": \"tag\", \"begin\": \"{ac:\", \"content\": {\"type\": \"or\", \"elements\": ["                        \
+    "{\"type\": \"const_string\", \"value\": \"x\"}, {\"type\": \"grammar\", \"grammar\": \"root ::= [yz]+\"}]}, "    \
+    "\"end\": \"}\"}]}}"
+
 static const struct {
     enum grammar_kind kind;
     const char *text;
@@ -35,6 +43,11 @@ static const struct {
     {GRAMMAR_REGEX, "(?!.*ab)(?=.*c)[abc]{2,12}"},
     {GRAMMAR_REGEX, "[\\w\\s]{0,9}$"},
     {GRAMMAR_CHOICE, "[\"yes\", \"no\", \"yes, indeed\", \"\"]"},
+    {GRAMMAR_STRUCTURAL_TAG, TRIGGERED},
+    {GRAMMAR_STRUCTURAL_TAG,
+     "{\"format\": {\"type\": \"tags_with_separator\", \"separator\": \", \", \"at_least_one\": true, \"tags\": ["
+     "{\"type\": \"tag\", \"begin\": \"<think>\", \"end\": [\"</think>\", \"!\"], \"content\": "
+     "{\"type\": \"any_text\", \"excludes\": [\"no\"]}}]}}"},
 };
 
 static const char *const words[] = {
@@ -71,7 +84,7 @@ static enum status compile(enum grammar_kind kind, const char *text, const struc
                            struct grammar **out, struct error *err) {
     struct grammar_source source = {.kind = kind, .text = str_of(text)};
     json_t *value = NULL;
-    if (kind == GRAMMAR_CHOICE)
+    if (kind == GRAMMAR_CHOICE || kind == GRAMMAR_STRUCTURAL_TAG)
         EXPECT_OK(jv_parse(str_of(text), "test", 0, &value, err), *err);
     source.value = value;
     enum status st = grammar_compile(&source, limits, out, err);
@@ -196,6 +209,41 @@ static void gbnf_cases_of_llama_cpp(void **state) {
     json_decref(all);
 }
 
+static void tags_begin_where_triggers_are(void **state) {
+    (void)state;
+    struct grammar *g = must_compile(GRAMMAR_STRUCTURAL_TAG, TRIGGERED);
+    EXPECT(follows(g, ""));
+    EXPECT(follows(g, "free {text} with { braces"));
+    EXPECT(follows(g, "so {ab:12}, and {ac:zyz} too"));
+    EXPECT(!follows(g, "so {ab:12"));
+    EXPECT(!follows(g, "so {ad:12}"));
+    EXPECT(!follows(g, "so {ab:x}"));
+    grammar_release(g);
+    g = must_compile(GRAMMAR_STRUCTURAL_TAG,
+                     "{\"structures\": [{\"begin\": \"<f>\", \"schema\": {\"type\": \"boolean\"}, \"end\": \"</f>\"}], "
+                     "\"triggers\": [\"<f\"]}");
+    EXPECT(follows(g, "see <f>true</f> there"));
+    EXPECT(!follows(g, "see <f>1</f>"));
+    grammar_release(g);
+}
+
+/* The name of a special token in a tag is written as the token, or as text, or as either where both are there. */
+static void marks_of_tags_may_be_tokens(void **state) {
+    (void)state;
+    struct token_trie *trie = open_trie();
+    struct grammar *g =
+        must_compile(GRAMMAR_STRUCTURAL_TAG, "{\"format\": {\"type\": \"tag\", \"begin\": \"<think>\", \"content\": "
+                                             "{\"type\": \"any_text\"}, \"end\": \"<nobody></think>\"}}");
+    struct matcher *m = must_open(g, trie);
+    EXPECT(matcher_accept(m, THINK) && matcher_accept_bytes(m, STR("hm <nobody>")) && matcher_accept(m, THINK_END));
+    EXPECT(matcher_may_end(m));
+    matcher_back(m, 3);
+    EXPECT(matcher_accept_bytes(m, STR("<think>hm <nobody></think>")) && matcher_may_end(m));
+    matcher_free(m);
+    grammar_release(g);
+    token_trie_free(trie);
+}
+
 static void special_tokens_are_no_text(void **state) {
     (void)state;
     struct token_trie *trie = open_trie();
@@ -275,6 +323,16 @@ static void what_is_refused_is_named(void **state) {
         {GRAMMAR_LARK, "x: \"a\"", "start", ERR_FORMAT},
         {GRAMMAR_LARK, "start: \"a\n", "line 1", ERR_FORMAT},
         {GRAMMAR_LARK, "start: X\nX: y\ny: \"b\"", "a rule: y", ERR_FORMAT},
+        {GRAMMAR_STRUCTURAL_TAG, "{}", "format", ERR_FORMAT},
+        {GRAMMAR_STRUCTURAL_TAG, "{\"format\": {\"type\": \"dance\"}}", "dance", ERR_UNSUPPORTED},
+        {GRAMMAR_STRUCTURAL_TAG, "{\"format\": {\"type\": \"regex\"}}", "pattern", ERR_FORMAT},
+        {GRAMMAR_STRUCTURAL_TAG,
+         "{\"format\": {\"type\": \"json_schema\", \"json_schema\": true, \"style\": \"glm_xml\"}}", "glm_xml",
+         ERR_UNSUPPORTED},
+        {GRAMMAR_STRUCTURAL_TAG,
+         "{\"format\": {\"type\": \"triggered_tags\", \"triggers\": [\"a\"], \"tags\": [{\"type\": \"tag\", \"begin\": "
+         "\"b\"}]}}",
+         "exactly one", ERR_FORMAT},
         {GRAMMAR_CHOICE, "[]", "at least one", ERR_FORMAT},
         {GRAMMAR_CHOICE, "[1]", "choice 0", ERR_FORMAT},
     };
@@ -289,8 +347,9 @@ static void what_is_refused_is_named(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gbnf_cases_of_llama_cpp),    cmocka_unit_test(masks_are_what_each_token_would_say),
-        cmocka_unit_test(special_tokens_are_no_text), cmocka_unit_test(forced_bytes_are_those_that_must_come),
+        cmocka_unit_test(gbnf_cases_of_llama_cpp),       cmocka_unit_test(masks_are_what_each_token_would_say),
+        cmocka_unit_test(tags_begin_where_triggers_are), cmocka_unit_test(marks_of_tags_may_be_tokens),
+        cmocka_unit_test(special_tokens_are_no_text),    cmocka_unit_test(forced_bytes_are_those_that_must_come),
         cmocka_unit_test(what_is_refused_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

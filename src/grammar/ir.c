@@ -152,6 +152,7 @@ static ir_id add_tokens(struct ir *ir, const struct ir_token *tokens, size_t n, 
     struct ir_token *copy = arena_calloc(&ir->memory, n + 1, sizeof *copy);
     for (size_t i = 0; i < n; i++) {
         copy[i].id = tokens[i].id;
+        copy[i].may_lack = tokens[i].may_lack;
         if (tokens[i].name.ptr)
             copy[i].name = (struct str){arena_strdup(&ir->memory, tokens[i].name), tokens[i].name.len};
     }

@@ -51,6 +51,7 @@ void ir_define(struct ir *ir, ir_id rule, ir_id body);
 struct ir_token {
     struct str name; // copied
     int32_t id;
+    bool may_lack; // then nothing stands for it: give the text that may stand in its place as an alternative
 };
 ir_id ir_token(struct ir *ir, struct ir_token token);
 ir_id ir_not_tokens(struct ir *ir, const struct ir_token *tokens, size_t n);

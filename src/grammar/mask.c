@@ -94,9 +94,9 @@ static void find_mask(struct shared *s, uint32_t config, uint32_t *bits) {
     for (uint32_t i = 0; i < c.n && s->machine->failed == OK; i++)
         if (s->machine->net->terminals[s->machine->threads.at[c.first + i].terminal].rx != RX_NEVER)
             put_thread(s, s->machine->threads.at[c.first + i], bits);
-    put_specials(s, &c, bits);
-    for (int32_t i = 0; i < t->n_ends; i++)
+    for (int32_t i = 0; i < t->n_ends; i++) // an end that is text too is not taken as text
         bits[t->ends[i] / 32] &= ~(1u << (t->ends[i] % 32));
+    put_specials(s, &c, bits);
     for (int32_t i = 0; i < t->n_ends && c.may_end; i++)
         set_bit(bits, t->ends[i]);
 }

@@ -28,18 +28,25 @@ static bool is_end(const struct token_trie *trie, int32_t id) {
 /* The ids that a terminal names, or all special tokens but those, and but the ends of an answer. */
 static enum status resolve(const struct token_trie *trie, const struct ir_token_list *from, struct token_list *to,
                            struct error *err) {
-    if (!trie)
+    bool may_lack = from->n > 0 && from->tokens[0].may_lack; // such lists are of one
+    if (!trie && !may_lack)
         return fail(err, ERR_ARG, "the grammar asks for special tokens, and there is no vocabulary");
     int32_t *named = xcalloc(from->n + 1, sizeof *named), n = 0;
-    for (uint32_t i = 0; i < from->n; i++) {
+    for (uint32_t i = 0; i < from->n && trie; i++) {
         named[n] = id_of(trie, &from->tokens[i]);
-        if (named[n++] < 0) {
-            free(named);
-            if (from->tokens[i].name.ptr)
-                return fail(err, ERR_ARG, "the vocabulary has no special token %.*s, which the grammar asks for",
-                            STR_ARG(from->tokens[i].name));
-            return fail(err, ERR_ARG, "the vocabulary has no token %d, which the grammar asks for", from->tokens[i].id);
+        bool is_text = named[n] >= 0 && trie->is_text[named[n] / 32] >> (named[n] % 32) & 1;
+        if (named[n] >= 0 && !is_text) {
+            n++;
+            continue;
         }
+        if (may_lack)
+            continue;
+        free(named);
+        if (from->tokens[i].name.ptr)
+            return fail(err, ERR_ARG, "the vocabulary has no special token %.*s, which the grammar asks for",
+                        STR_ARG(from->tokens[i].name));
+        return fail(err, ERR_ARG, "token %d, which the grammar asks for, is %s", from->tokens[i].id,
+                    is_text ? "no special one: its text can be asked for" : "not in the vocabulary");
     }
     qsort(named, (size_t)n, sizeof *named, by_number);
     *to = (struct token_list){named, n};
