@@ -72,6 +72,11 @@ int gyre_backend(const char *device, const struct backend_ops **out, struct gyre
 /* Who runs first when there is not room for all: by arrival, or short prompts first (and nobody waits for ever). */
 enum gyre_policy { GYRE_FCFS, GYRE_SJF };
 
+/* A low-rank adapter (LoRA) as PEFT writes it: a folder with adapter_config.json and adapter_model.safetensors. */
+struct gyre_adapter {
+    const char *name, *folder;
+};
+
 /* Zero means the default everywhere. */
 struct gyre_options {
     size_t struct_size; // sizeof(struct gyre_options)
@@ -107,6 +112,8 @@ struct gyre_options {
     const int32_t
         *eos;     // tokens that end an answer besides those that config.json and generation_config.json name: what the
     size_t n_eos; // tokenizer calls so (gyre_text_eos), which gyre_llm_open adds itself
+    const struct gyre_adapter *adapters; // what requests may ask for beside the model itself; on the CPU
+    size_t n_adapters;
 };
 
 /* Reads the model, places its weights and allocates the cache. */
@@ -127,7 +134,7 @@ struct gyre_info {                   // what was opened; as long as the engine
     int64_t kv_cache_bytes;  // that the cache may take; a GPU's is taken by need
     int64_t kv_cache_tokens; // that the cache holds, of all sequences together
     int max_batched_tokens, max_seqs, block_size;
-    int n_tenants;
+    int n_tenants, n_adapters;
 };
 const struct gyre_info *gyre_info(const struct gyre *g);
 
@@ -187,6 +194,7 @@ struct gyre_request {
 
     const struct gyre_grammar *grammar; // the answer is of it, or the beginning of one that is: gyre_grammar_compile of
                                         // gyre_text.h. NULL: any text
+    int32_t adapter; // of gyre_options.adapters, from 1; 0: the model as it is. Prompts are cached for each apart
 };
 
 /* The model's generation defaults; greedy where it has none. */

@@ -27,24 +27,27 @@ struct world {
     struct gyre *g;
 };
 
-static struct world world_open(int n_tenants) {
+static struct world world_with(int n_tenants, size_t n_adapters) {
     static const int32_t eos[] = {EOS};
     struct toy_shape shape = {.full = true, .vocab_size = VOCAB};
     struct world w = {.program = toy_program(&shape)};
-    struct gyre_options o = {.backend = &backend_toy, .block_size = BLOCK, .n_tenants = n_tenants};
+    struct gyre_options o = {
+        .backend = &backend_toy, .block_size = BLOCK, .n_tenants = n_tenants, .n_adapters = n_adapters};
     struct engine_model model = {w.program, 128, -1, eos, 1};
     struct error err;
     EXPECT_OK(engine_open(&o, &model, &w.g, &err), err);
     return w;
 }
 
+static struct world world_open(int n_tenants) { return world_with(n_tenants, 0); }
+
 static void world_close(struct world w) {
     gyre_close(w.g);
     program_free(w.program);
 }
 
-/* Tokens of one and the same prompt that were there already. */
-static int64_t reused(struct world w, int32_t tenant, const char *salt) {
+/* Tokens of one and the same prompt that were there already; *token: the first of the answer, NULL: not asked for. */
+static int64_t reused_with(struct world w, int32_t tenant, const char *salt, int32_t adapter, int32_t *token) {
     struct gyre_request q = gyre_request_default(w.g);
     struct gyre_error err;
     uint64_t id;
@@ -53,13 +56,22 @@ static int64_t reused(struct world w, int32_t tenant, const char *salt) {
     for (int i = 0; i < PROMPT; i++)
         prompt[i] = 2 + (i * 7 + i / 3) % (VOCAB - 2);
     q.prompt = prompt, q.n_prompt = PROMPT, q.max_tokens = 2, q.tenant = tenant, q.cache_salt = salt;
+    q.adapter = adapter;
     EXPECT_OK(gyre_submit(w.g, &q, &id, &err), err);
     while (gyre_busy(w.g)) {
         struct gyre_event e;
-        if (gyre_poll(w.g, &e, 1) && e.kind == GYRE_DONE)
+        if (!gyre_poll(w.g, &e, 1))
+            continue;
+        if (e.kind == GYRE_DONE)
             n = e.timing.n_reused;
+        else if (token && e.position == PROMPT)
+            *token = e.token;
     }
     return n;
+}
+
+static int64_t reused(struct world w, int32_t tenant, const char *salt) {
+    return reused_with(w, tenant, salt, 0, NULL);
 }
 
 static void tenants_share_nothing(void **state) {
@@ -85,10 +97,32 @@ static void a_salt_cannot_be_forged(void **state) {
     world_close(w);
 }
 
+/* A key is another one under another adapter. */
+static void adapters_share_nothing(void **state) {
+    (void)state;
+    struct world w = world_with(1, 2);
+    int32_t first[3], again[3];
+    for (int32_t a = 0; a < 3; a++)
+        EXPECT_EQ(reused_with(w, 0, NULL, a, &first[a]), 0);
+    for (int32_t a = 2; a >= 0; a--) {
+        EXPECT_EQ(reused_with(w, 0, NULL, a, &again[a]), PROMPT - BLOCK);
+        EXPECT_EQ(again[a], first[a]);
+    }
+    EXPECT(first[0] != first[1] || first[0] != first[2]);
+    struct gyre_request q = gyre_request_default(w.g);
+    struct gyre_error err;
+    uint64_t id;
+    q.prompt = &(int32_t){3}, q.n_prompt = 1, q.max_tokens = 1, q.adapter = 3;
+    EXPECT_EQ(gyre_submit(w.g, &q, &id, &err), GYRE_ARGUMENT);
+    EXPECT(strstr(err.text, "adapter: 3 is not one of 2"));
+    world_close(w);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tenants_share_nothing),
         cmocka_unit_test(a_salt_cannot_be_forged),
+        cmocka_unit_test(adapters_share_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

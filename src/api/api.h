@@ -42,6 +42,8 @@ struct api_options {
     const char *fingerprint;  // of weights, build and numerics: answers of servers with the same one can be compared
     const char *const *names; // model names that requests may use; the first is ours
     size_t n_names;
+    const struct gyre_adapter *adapters; // the engine's: requests may use their names, too
+    size_t n_adapters;
     struct keyring *keyring; // API keys, one of which a request must send; NULL: anybody may ask
     const struct tokenizer *tokenizer;
     const struct chat_template *chat; // NULL: chat requests are refused; it may be one without a template of its own
@@ -182,7 +184,10 @@ enum status api_check_prompt(const struct api *api, struct str text, struct erro
 /* The key pays for so many tokens that were made of its text, or made text, whatever becomes of the request. */
 void api_charge_text(struct http_exchange *x, size_t n_tokens);
 
-/* False after a 404 was sent: `model` is there and is none of our names. */
+/* The adapter that `model` names, as in gyre_request; 0: none. */
+int32_t api_adapter_of(const struct api *api, const json_t *body);
+
+/* False after a 404 was sent: `model` is there and is none of our names, nor an adapter's. */
 bool api_check_model(struct http_exchange *x, const json_t *body);
 
 /* "chatcmpl-" and 128 random bits. */

@@ -142,6 +142,9 @@ static enum status read_request(struct embeddings *e, const json_t *body, struct
     TRY(prompts_read(e->g.x, body, &source, prompts, n, err));
     e->dimensions = (int)dimensions;
     r->priority = (int32_t)priority;
+    r->adapter = api_adapter_of(e->g.api, body);
+    if (r->adapter)
+        e->g.model = o->adapters[r->adapter - 1].name;
     r->max_tokens = 0;
     r->temperature = 0;
     r->pooling = o->pooling;

@@ -246,6 +246,9 @@ static enum status read_common(struct generation *g, const json_t *body, struct 
     TRY(check_ranges(r, err));
     p->n = (int)n;
     r->priority = (int32_t)priority;
+    r->adapter = api_adapter_of(g->api, body);
+    if (r->adapter)
+        g->model = g->api->options.adapters[r->adapter - 1].name;
     g->detokenize_flags = skip_special ? DETOKENIZE_SKIP_SPECIAL : 0;
     g->logprobs = r->logprobs;
     g->n_top = r->n_top_logprobs;

@@ -167,6 +167,14 @@ bool api_read_body(struct http_exchange *x, json_t **out) {
     return false;
 }
 
+int32_t api_adapter_of(const struct api *api, const json_t *body) {
+    const char *name = json_string_value(json_object_get(body, "model"));
+    for (size_t i = 0; name && i < api->options.n_adapters; i++)
+        if (strcmp(api->options.adapters[i].name, name) == 0)
+            return (int32_t)i + 1;
+    return 0;
+}
+
 bool api_check_model(struct http_exchange *x, const json_t *body) {
     const struct api_options *o = &api_of(x)->options;
     const json_t *model = json_object_get(body, "model");
@@ -179,6 +187,8 @@ bool api_check_model(struct http_exchange *x, const json_t *body) {
     for (size_t i = 0; i < o->n_names; i++)
         if (strcmp(o->names[i], json_string_value(model)) == 0)
             return true;
+    if (api_adapter_of(api_of(x), body))
+        return true;
     struct error err;
     fail(&err, ERR_ARG, "the model \"%.200s\" is not served here; GET /v1/models lists what is",
          json_string_value(model));

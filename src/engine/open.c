@@ -121,6 +121,7 @@ static enum status open_cache(struct gyre *g, const struct gyre_options *o, cons
     g->cache = sizes->cache;
     TRY(fill_info(g, o, m, sizes, err));
     g->info.n_tenants = g->fair.n_tenants;
+    g->info.n_adapters = (int)o->n_adapters;
     allocate_step(g, o, sizes);
     TRY(g->ops->alloc_cache(g->loaded, &sizes->cache, err));
     engine_commit_ahead(g);
@@ -194,10 +195,17 @@ static enum status read_options(const struct gyre_options *from, struct gyre_opt
     TRY(abi_read(&abi_options, from, o, err));
     if (!o->model)
         return fail(err, ERR_ARG, "model is NULL: it is a folder in Hugging Face's layout");
+    for (size_t i = 0; i < o->n_adapters; i++)
+        if (!o->adapters || !o->adapters[i].name || !o->adapters[i].folder)
+            return fail(err, ERR_ARG, "adapters: entry %zu has no name or no folder", i);
     if (!o->backend)
         return fail(err, ERR_ARG, "backend is NULL: set it to &backend_cpu, or to what gyre_backend gives");
     return OK;
 }
+
+_Static_assert(sizeof(struct gyre_adapter) == sizeof(struct adapter_source) &&
+                   offsetof(struct gyre_adapter, folder) == offsetof(struct adapter_source, folder),
+               "an adapter is the same in and out of the house");
 
 static struct engine_model engine_model_of(const struct gyre_options *o, const struct model *model) {
     const struct model_spec *spec = model->spec;
@@ -228,7 +236,7 @@ static int open_with(const struct gyre_options *o, struct gyre **out, struct gyr
     struct load_progress progress = {o->load_step, o->load_context};
     bool no_data = o->backend->no_weights || (o->dummy_weights && o->backend->makes_dummies);
     enum load_format load = no_data ? LOAD_PHANTOM : o->dummy_weights ? LOAD_DUMMY : LOAD_CHECKPOINT;
-    struct model_options options = {load, progress};
+    struct model_options options = {load, progress, (const struct adapter_source *)o->adapters, o->n_adapters};
     if ((load == LOAD_DUMMY && dummies_fit(o, &e) != OK) || model_open(o->model, &options, &model, &e) != OK)
         return engine_report(err, &e);
     struct engine_model m = engine_model_of(o, model);

@@ -128,6 +128,8 @@ static enum status check_request(const struct gyre *g, const struct gyre_request
     TRY(check_pooling(a, &g->info, err));
     if (a->tenant < 0 || a->tenant >= g->fair.n_tenants)
         return fail(err, ERR_ARG, "tenant: %d is not one of %d", a->tenant, g->fair.n_tenants);
+    if (a->adapter < 0 || a->adapter > g->info.n_adapters)
+        return fail(err, ERR_ARG, "adapter: %d is not one of %d", a->adapter, g->info.n_adapters);
     return OK;
 }
 
@@ -191,8 +193,9 @@ _Static_assert(sizeof(struct gyre_logit_bias) == sizeof(struct logit_bias) &&
                "a bias is the same in and out of the house");
 
 /* The salt is text that a client chose, of any length: only a keyed cryptographic hash keeps two of them apart. */
-static struct prefix_salt salt_of(const struct gyre *g, int32_t tenant, const char *text) {
-    struct prefix_salt salt = {.tenant = tenant};
+static struct prefix_salt salt_of(const struct gyre *g, const struct gyre_request *a) {
+    struct prefix_salt salt = {.tenant = a->tenant, .adapter = a->adapter};
+    const char *text = a->cache_salt;
     if (!text)
         return salt;
     _Static_assert(sizeof salt.word == crypto_generichash_BYTES_MIN, "16 bytes are the shortest digest there is");
@@ -208,7 +211,7 @@ static void init_sequence(struct request *r, const struct gyre *g) {
     sequence_init(&r->sequence, &r->arena, (int32_t)(a->n_prompt + a->max_tokens), g->program->n_groups,
                   g->info.block_size);
     r->sequence.owner = r;
-    r->sequence.salt = salt_of(g, a->tenant, a->cache_salt);
+    r->sequence.salt = salt_of(g, a);
     memcpy(r->sequence.tokens, a->prompt, (size_t)a->n_prompt * sizeof *a->prompt);
     r->sequence.n_tokens = r->sequence.n_known = r->n_prompt;
     r->sequence.whole = a->pooling == GYRE_POOL_MEAN;

@@ -99,6 +99,8 @@ enum status engine_flags_open(const struct engine_flags *f, const char *model, s
         .load_context = &loading,
         .eos = f->eos.ids,
         .n_eos = f->eos.n,
+        .adapters = f->adapters,
+        .n_adapters = f->n_adapters,
     };
     struct gyre_error e;
     int rc = gyre_open(&options, out, &e);

@@ -14,8 +14,10 @@ struct engine_flags {
     struct flag_list device_options;
     const char *policy; // of servers: "fcfs", "sjf"
     double itl_target, gpu_memory_utilization, cache_idle;
-    int n_tenants;        // set by the verb, as are
-    struct token_ids eos; // the tokens that end an answer by the tokenizer
+    int n_tenants;                       // set by the verb, as are
+    struct token_ids eos;                // the tokens that end an answer by the tokenizer
+    const struct gyre_adapter *adapters; // adapter_flags.h
+    size_t n_adapters;
 };
 
 #define ENGINE_FLAGS_DEFAULT                                                                                        \

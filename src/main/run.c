@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "console/terminal.h"
+#include "main/adapter_flags.h"
 #include "main/answer.h"
 #include "main/device_warnings.h"
 #include "main/engine_batch.h"
@@ -28,6 +29,7 @@ static struct {
     struct flag_list stop;
     struct grammar_flags grammar;
     struct engine_flags engine;
+    struct adapter_flags adapters;
 } opt = {
     .output = "text",
     .max_tokens = -1,
@@ -78,6 +80,7 @@ static const struct flag flags[] = {
     {"seed", 0, FLAG_INT, &opt.seed, "N", "Sampling", "the same seed gives the same answer; otherwise a random one",
      .min = 0, .max = 1e18},
     ENGINE_FLAGS(opt.engine),
+    ADAPTER_FLAGS(opt.adapters),
 };
 
 struct runner {
@@ -102,6 +105,7 @@ static uint64_t random_seed(void) {
 static struct gyre_request base_request(const struct gyre *g) {
     struct gyre_request q = gyre_request_default(g);
     q.max_tokens = opt.max_tokens;
+    q.adapter = opt.engine.n_adapters > 0; // the first
     q.min_tokens = opt.min_tokens;
     q.ignore_eos = opt.ignore_eos;
     q.seed = opt.seed >= 0 ? (uint64_t)opt.seed : random_seed();
@@ -149,6 +153,7 @@ static enum status runner_open(struct runner *r, struct error *err) {
     int64_t start = clock_us();
     TRY(open_text(r, err));
     model_text_ends(&r->text, r->model, &opt.engine.eos);
+    TRY(adapter_flags_read(&opt.adapters, NULL, 0, &opt.engine, err));
     TRY(engine_flags_open(&opt.engine, r->model, &r->g, err));
     r->base = base_request(r->g);
     r->load_seconds = clock_seconds_since(start);

@@ -4,6 +4,7 @@
 #include "api/api.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "main/adapter_flags.h"
 #include "main/engine_flags.h"
 #include "main/fingerprint.h"
 #include "main/memory_table.h"
@@ -30,6 +31,7 @@ static struct {
     int64_t port, io_threads, text_threads, max_queued, max_connections, max_body, max_choices, stored_bytes,
         max_logprobs, drain_seconds;
     struct engine_flags engine;
+    struct adapter_flags adapters;
 } opt = {.host = "127.0.0.1",
          .port = 8000,
          .io_threads = 2,
@@ -124,6 +126,7 @@ static const struct flag flags[] = {
     {"enable-prefix-caching", 0, FLAG_BOOL, &opt.engine.prefix_cache, NULL, "Scheduling",
      "do not compute again what earlier prompts began with"},
     ENGINE_FLAGS(opt.engine),
+    ADAPTER_FLAGS(opt.adapters),
 };
 
 struct server {
@@ -192,6 +195,8 @@ static enum status open_server(struct server *s, const char *model, struct error
     static char fingerprint[FINGERPRINT_BYTES];
     own_name = folder_name(model);
     TRY(model_path_check(model, MODEL_TEXT, err));
+    TRY(adapter_flags_read(&opt.adapters, opt.names.n ? opt.names.items : &own_name, opt.names.n ? opt.names.n : 1,
+                           &opt.engine, err));
     TRY(tokenizer_open(model, &s->tok, err));
     TRY(open_template(s, model, err));
     TRY(tokenizer_info_read(model, s->chat, &s->tokenizer_info, err));
@@ -204,6 +209,8 @@ static enum status open_server(struct server *s, const char *model, struct error
         .fingerprint = fingerprint,
         .names = opt.names.n ? opt.names.items : &own_name,
         .n_names = opt.names.n ? opt.names.n : 1,
+        .adapters = opt.engine.adapters,
+        .n_adapters = opt.engine.n_adapters,
         .keyring = s->keyring,
         .tokenizer = s->tok,
         .chat = s->chat,

@@ -28,7 +28,7 @@ struct vllm_flag {
 #define CHECKPOINT "weights are used as the checkpoint stores them"
 #define NO_IMAGES "prompts are text; requests with images are refused"
 #define NO_TOOLS "requests with tools are refused by name"
-#define NO_LORA "there are no LoRA adapters"
+#define ALL_LORA "all adapters of --lora-modules are loaded, of any rank"
 #define NO_HUB "nothing is downloaded"
 #define SCHEDULER "each step takes what the token budget and --itl-target allow"
 
@@ -61,13 +61,12 @@ static const struct vllm_flag table[] = {
     {"enable-prompt-embeds", NULL, SWITCH, REFUSED, NULL, "prompts as embeddings"},
     {"skip-tokenizer-init", NULL, SWITCH, REFUSED, NULL, "serving without a tokenizer"},
     {"pooler-config", NULL, VALUE, REFUSED, NULL, "pooling by JSON (see --embedding-pooling)"},
-    {"enable-lora", NULL, SWITCH, REFUSED, NULL, "LoRA adapters"},
-    {"lora-modules", NULL, VALUES, REFUSED, NULL, "LoRA adapters"},
-    {"max-loras", NULL, VALUE, NOTE, NULL, NO_LORA},
-    {"max-lora-rank", NULL, VALUE, NOTE, NULL, NO_LORA},
-    {"max-cpu-loras", NULL, VALUE, NOTE, NULL, NO_LORA},
-    {"lora-dtype", NULL, VALUE, NOTE, NULL, NO_LORA},
-    {"fully-sharded-loras", NULL, SWITCH, NOTE, NULL, NO_LORA},
+    {"enable-lora", NULL, SWITCH, NOTE, NULL, "adapters are those of --lora-modules"},
+    {"max-loras", NULL, VALUE, NOTE, NULL, ALL_LORA},
+    {"max-lora-rank", NULL, VALUE, NOTE, NULL, ALL_LORA},
+    {"max-cpu-loras", NULL, VALUE, NOTE, NULL, ALL_LORA},
+    {"lora-dtype", NULL, VALUE, NOTE, NULL, ALL_LORA},
+    {"fully-sharded-loras", NULL, SWITCH, NOTE, NULL, ALL_LORA},
     {"seed", NULL, VALUE, NOTE, NULL, "a request's own seed decides; one without gets a seed of its own"},
     {"model-impl", NULL, VALUE, NOTE, NULL, "there is one implementation of each model"},
     {"config-format", NULL, VALUE, SAME, "auto|hf", "another form of configuration"},
@@ -183,7 +182,7 @@ static const struct vllm_flag table[] = {
 };
 
 /* Flags of ours that take several values at once there; and values of ours that have another name there. */
-static const char *const with_values[] = {"served-model-name", "api-key"};
+static const char *const with_values[] = {"served-model-name", "api-key", "lora-modules"};
 static const struct {
     const char *flag, *value, *ours;
 } renamed[] = {{"scheduling-policy", "priority", "fcfs"}, // priorities come first in any policy

@@ -1,6 +1,7 @@
 /* model.c - see model.h: spec, checkpoint, bind, record, in that order. */
 #include "model/model.h"
 
+#include "model/adapter.h"
 #include "model/family.h"
 #include "model/scales.h"
 
@@ -46,11 +47,39 @@ static enum status open_parts(struct model *m, const char *path, const struct mo
     return bind_and_record(m, family, options, err);
 }
 
+enum { MAX_ADAPTERS = 256 };
+
+static enum status add_adapters(struct model *m, const struct model_options *o, struct error *err) {
+    struct adapter_files *files[MAX_ADAPTERS] = {NULL};
+    const struct adapter *adapters[MAX_ADAPTERS];
+    struct program *adapted = NULL;
+    enum status st = OK;
+    if (o->n_adapters == 0)
+        return OK;
+    if (o->n_adapters > MAX_ADAPTERS)
+        return fail(err, ERR_LIMIT, "%zu adapters are given, %d is the most", o->n_adapters, MAX_ADAPTERS);
+    for (size_t i = 0; i < o->n_adapters && st == OK; i++) {
+        st = adapter_open(o->adapters[i].folder, o->adapters[i].name, m, &files[i], err);
+        adapters[i] = st == OK ? adapter_of(files[i]) : NULL;
+    }
+    if (st == OK)
+        st = pass_adapter(m->program, adapters, (int)o->n_adapters, &adapted, err);
+    for (size_t i = 0; i < o->n_adapters; i++)
+        adapter_free(files[i]);
+    if (st != OK)
+        return st;
+    m->plain = m->program;
+    m->program = adapted;
+    return OK;
+}
+
 enum status model_open(const char *path, const struct model_options *options, struct model **out, struct error *err) {
     struct model *m = xcalloc(1, sizeof *m);
     enum status st = open_parts(m, path, options, err);
     if (st == OK)
         st = model_check(m, err);
+    if (st == OK)
+        st = add_adapters(m, options, err);
     if (st != OK) {
         model_free(m);
         m = NULL;
@@ -63,6 +92,7 @@ void model_free(struct model *m) {
     if (!m)
         return;
     program_free(m->program);
+    program_free(m->plain);
     arena_release(&m->arena);
     dummy_memory_free(m->dummy);
     checkpoint_free(m->checkpoint);

@@ -15,6 +15,10 @@
 struct model_options {
     enum load_format load; // LOAD_DUMMY and LOAD_PHANTOM need config.json only; a phantom can be explained, not run
     struct load_progress progress; // of making dummy weights
+    const struct adapter_source {
+        const char *name, *folder;
+    } * adapters; // [n_adapters], which the program then has: see adapter.h
+    size_t n_adapters;
 };
 
 struct model {
@@ -22,7 +26,8 @@ struct model {
     struct checkpoint *checkpoint; // NULL for dummy weights
     struct dummy_memory *dummy;
     struct program *program;
-    struct arena arena; // weights
+    struct program *plain; // what it was made of, where there are adapters; else NULL
+    struct arena arena;    // weights
     int64_t n_parameters;
     int64_t stored_bytes[N_DTYPES];
     int64_t n_unused_scales; // of caches and outputs in the checkpoint; see scales.h

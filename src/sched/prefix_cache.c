@@ -44,7 +44,7 @@ static uint64_t hash_of(const struct prefix_cache *pc, int32_t parent, struct pr
 }
 
 static bool same_salt(struct prefix_salt a, struct prefix_salt b) {
-    return a.tenant == b.tenant && a.word[0] == b.word[0] && a.word[1] == b.word[1];
+    return a.tenant == b.tenant && a.adapter == b.adapter && a.word[0] == b.word[0] && a.word[1] == b.word[1];
 }
 
 static int32_t find_hashed(const struct prefix_cache *pc, uint64_t hash, int32_t parent, struct prefix_salt salt,

@@ -8,8 +8,9 @@
  *                                     └─ [there was a cat ...]
  *
  * A node is found by a keyed hash of its parent and tokens, and then compared: parent and all tokens must be equal, so
- * two texts are never taken for each other, and nobody who cannot see the key can aim at a bucket. Tenant and salt of a
- * request are part of the root, and compared as well: requests of two tenants share nothing, whatever salts they bring.
+ * two texts are never taken for each other, and nobody who cannot see the key can aim at a bucket. Tenant, adapter and
+ * salt of a request are part of the root, and compared as well: requests of two tenants share nothing, whatever salts
+ * they bring.
  *
  * A node lives while it has a block, a child, or a sequence that stands on it. No allocation after init: when nodes
  * run out, new text is simply not remembered. Knows nothing of sequences, steps or memory. */
@@ -23,8 +24,8 @@
 enum { NO_NODE = -1 };
 
 struct prefix_salt {
-    int64_t tenant;
-    uint64_t word[2]; // a keyed digest of the request's salt; zero: none
+    int32_t tenant, adapter; // adapter: plan.h
+    uint64_t word[2];        // a keyed digest of the request's salt; zero: none
 };
 
 struct prefix_node {

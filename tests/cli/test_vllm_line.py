@@ -38,15 +38,15 @@ class Lines(unittest.TestCase):
             ("m --compilation-config '{\"cudagraph_mode\": \"FULL\"}' --cudagraph-capture-sizes 1 2 4 8 --async-scheduling",
              3),
             ("m -q awq --kv-cache-dtype auto --generation-config vllm --override_generation_config '{\"temperature\": 0.6}' --runner generate --no-trust-remote-code",
-             0), ("m --otlp-traces-endpoint http://c:4317 --collect-detailed-traces model worker", 2)):
+             0), ("m --enable-lora --max-lora-rank 64 --lora-modules a=b c=d", 2),
+            ("m --otlp-traces-endpoint http://c:4317 --collect-detailed-traces model worker", 2)):
             code, said = parse(line)
             self.assertEqual(code, 1, (line, said))
             self.assertEqual(said.count("has no effect: "), notes, (line, said))
 
     def test_what_would_change_answers_is_refused_by_name(self):
         for line, flag in (("m --tensor-parallel-size 4", "--tensor-parallel-size"), ("m -tp 2", "-tp"),
-                           ("m --enable-lora --lora-modules a=b c=d", "--enable-lora"),
-                           ("m --lora-modules a=b c=d", "--lora-modules"), ("m --hf-overrides '{\"rope_theta\": 1}'",
+                           ("m --hf-overrides '{\"rope_theta\": 1}'",
                                                                             "--hf-overrides"),
                            ("m --tokenizer=other", "--tokenizer"), ("m --config serve.yaml", "--config"),
                            ("m --revision main", "--revision"), ("m --allowed-origins '[\"http://a\", \"http://b\"]'",

@@ -188,8 +188,10 @@ static uint64_t store_in_state(const struct executable *exe, int s, int32_t posi
     return hash;
 }
 
+/* With an adapter a token is another one. */
 static uint64_t store_token(const struct executable *exe, int s, int32_t position, int32_t token) {
     uint64_t h = 0;
+    token = (int32_t)((uint32_t)token ^ (uint32_t)exe->plan->adapter[s] * 0x9E3779B1u);
     for (int g = 0; g < exe->loaded->program->n_groups; g++)
         if (is_paged(exe, g))
             store_in_group(exe, g, s, position, token);

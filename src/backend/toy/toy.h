@@ -13,6 +13,8 @@
  * Nothing is computed before collect(), also when the next step was started meanwhile: whoever changes a plan in
  * flight, or what it points to, or gives its blocks to somebody outside the order of steps, changes the token.
  *
+ * A sequence's adapter (plan.h) is part of what is hashed with each token.
+ *
  * Its recurrent state keeps the last TOY_MAX_BACK tokens as they came, so that it can go back to where any of them
  * begins.
  *
