@@ -15,6 +15,7 @@ URLS = json.loads(os.environ["SERVERS"])
 OPTIONS = {"api_key": "sk-test", "max_retries": 0, "timeout": PATIENCE}
 client = anthropic.Anthropic(base_url=URLS["story"], **OPTIONS)
 thinker = anthropic.Anthropic(base_url=URLS["thinker"], **OPTIONS)
+caller = anthropic.Anthropic(base_url=URLS["caller"], **OPTIONS)  # its template knows tools
 ASK = {
     "model": "story", "messages": [{"role": "user", "content": "Tell me a story about a fox."}], "max_tokens": 20,
     "extra_body": {"temperature": 0}
@@ -124,6 +125,37 @@ class Messages(unittest.TestCase):
         while running() > 0:
             self.assertLess(time.time(), deadline)
             time.sleep(0.005)
+
+
+def says(text):
+    """What the model will write, without thoughts before."""
+    return {"structured_outputs": {"choice": [text]}, "chat_template_kwargs": {"enable_thinking": False}}
+
+
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+
+
+class Tools(unittest.TestCase):
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    ask = {"model": "story", "messages": ASK["messages"], "max_tokens": 200,
+           "tools": [{"name": "weather", "description": "Of a city.", "input_schema": schema}]}
+
+    def test_a_call_is_a_block_and_its_result_goes_back(self):
+        r = caller.messages.create(extra_body=says("I look.\n" + CALL), **self.ask)
+        self.assertEqual((r.stop_reason, [b.type for b in r.content]), ("tool_use", ["text", "tool_use"]))
+        self.assertEqual((r.content[1].name, r.content[1].input), ("weather", {"city": "Oslo"}))
+        result = {"type": "tool_result", "tool_use_id": r.content[1].id, "content": "rain"}
+        history = [*self.ask["messages"], {"role": "assistant", "content": r.content},
+                   {"role": "user", "content": [result]}]
+        r = caller.messages.create(extra_body=says("It rains."), **{**self.ask, "messages": history})
+        self.assertEqual((r.stop_reason, r.content[0].text), ("end_turn", "It rains."))
+
+    def test_a_stream_helper_puts_the_input_together(self):
+        with caller.messages.stream(extra_body=says(CALL), **self.ask) as stream:
+            pieces = [e.partial_json for e in stream if e.type == "input_json"]
+            message = stream.get_final_message()
+        self.assertEqual((message.stop_reason, message.content[0].input), ("tool_use", {"city": "Oslo"}))
+        self.assertEqual(json.loads("".join(pieces)), {"city": "Oslo"})
 
 
 class Faults(unittest.TestCase):

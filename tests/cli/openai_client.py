@@ -16,6 +16,7 @@ URLS = json.loads(os.environ["SERVERS"])
 OPTIONS = {"api_key": "sk-test", "max_retries": 0, "timeout": PATIENCE}
 client = openai.OpenAI(base_url=URLS["story"] + "/v1", **OPTIONS)
 thinker = openai.OpenAI(base_url=URLS["thinker"] + "/v1", **OPTIONS)
+caller = openai.OpenAI(base_url=URLS["caller"] + "/v1", **OPTIONS)  # its template knows tools
 narrow = openai.OpenAI(base_url=URLS["narrow"] + "/v1", **OPTIONS)  # one sequence runs, one waits
 CHAT = [{"role": "user", "content": "Tell me a story about a fox."}]
 ASK = {"model": "story", "messages": CHAT}
@@ -241,6 +242,66 @@ class Types(unittest.TestCase):
         types.Completion.model_validate_json(
             client.completions.with_raw_response.create(model="story", prompt="Once", logprobs=2).text)
         types.Model.model_validate_json(client.models.with_raw_response.retrieve("story").text)
+
+
+class Weather(pydantic.BaseModel):
+    """The weather in a city."""
+    city: str
+    days: int = 1
+
+
+def says(*texts):
+    """What the model will write: one of these, and no thoughts before."""
+    return {"structured_outputs": {"choice": list(texts)}, "chat_template_kwargs": {"enable_thinking": False}}
+
+
+CALL = '<tool_call>\n{"name": "Weather", "arguments": {"city": "Oslo", "days": 2}}\n</tool_call>'
+NOON = says("It rains.")
+
+
+class Tools(unittest.TestCase):
+    ask = {"model": "story", "messages": CHAT, "max_tokens": 200}
+    tools = [openai.pydantic_function_tool(Weather)]
+    loose = [{"type": "function", "function": {"name": "Weather", "parameters": Weather.model_json_schema()}}]
+
+    def test_a_call_is_parsed_into_the_model_it_was_made_of(self):
+        r = caller.chat.completions.parse(tools=self.tools, extra_body=says(CALL), **self.ask)
+        call = r.choices[0].message.tool_calls[0]
+        self.assertEqual((r.choices[0].finish_reason, call.function.parsed_arguments),
+                         ("tool_calls", Weather(city="Oslo", days=2)))
+
+    def test_a_stream_helper_sees_the_arguments_grow(self):
+        said, seen = "I look.\n" + CALL, []
+        with caller.chat.completions.stream(tools=self.tools, extra_body=says(said), **self.ask) as stream:
+            for event in stream:
+                seen += [event.type] if event.type.startswith("tool_calls") else []
+            message = stream.get_final_completion().choices[0].message
+        self.assertEqual(message.content, "I look.\n")
+        self.assertEqual(message.tool_calls[0].function.parsed_arguments, Weather(city="Oslo", days=2))
+        self.assertEqual(seen[-1], "tool_calls.function.arguments.done")
+        self.assertGreater(seen.count("tool_calls.function.arguments.delta"), 3)
+
+    def test_a_result_goes_back_and_is_answered(self):
+        message = caller.chat.completions.create(tools=self.loose, extra_body=says(CALL), **self.ask).choices[0].message
+        result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "rain"}
+        r = caller.chat.completions.create(tools=self.loose, extra_body=NOON,
+                                           **{**self.ask, "messages": [*CHAT, message, result]})
+        self.assertEqual((r.choices[0].message.content, r.choices[0].message.tool_calls), ("It rains.", None))
+
+    def test_responses_have_calls_as_items_and_events(self):
+        ask = dict(model="story", input=CHAT, max_output_tokens=200, extra_body=says(CALL),
+                   tools=[{"type": "function", "name": "Weather", "parameters": Weather.model_json_schema()}])
+        r = caller.responses.create(**ask)
+        call = r.output[0]
+        said = (call.type, call.name, json.loads(call.arguments)["city"])
+        self.assertEqual(said, ("function_call", "Weather", "Oslo"))
+        with caller.responses.stream(**ask) as stream:
+            pieces = [e.delta for e in stream if e.type == "response.function_call_arguments.delta"]
+            final = stream.get_final_response()
+        self.assertEqual("".join(pieces), final.output[0].arguments)
+        result = {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
+        r = caller.responses.create(**{**ask, "input": [result], "extra_body": NOON}, previous_response_id=r.id)
+        self.assertEqual(r.output_text, "It rains.")
 
 
 class Embeddings(unittest.TestCase):

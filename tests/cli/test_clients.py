@@ -12,7 +12,7 @@ import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from packages import python_with  # noqa: E402
-from serving import ROOT, Server, thinking_model  # noqa: E402
+from serving import ROOT, Server, real_template, templated_model, thinking_model  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 EXAMPLES = [
@@ -23,16 +23,19 @@ NAMES = ("--served-model-name", "story", "--served-model-name", "tales/story", "
 
 
 def setUpModule():
-    global servers, folder
-    folder = tempfile.TemporaryDirectory()
+    global servers, folder, caller
+    folder, caller = tempfile.TemporaryDirectory(), tempfile.TemporaryDirectory()
+    templated_model(caller.name, real_template("Qwen-Qwen3-0.6B"))
     servers = {"story": Server("models/story", *NAMES), "thinker": Server(thinking_model(folder.name), *NAMES),
                "narrow": Server("models/story", "--max-num-seqs", "1", "--max-queued-requests", "1", *NAMES),
+               "caller": Server(caller.name, "--allow-links", *NAMES),
                "examples": Server("models/story", "--api-key", "sk-test", *EXAMPLES)}
 
 
 def tearDownModule():
     codes = [s.stop() for s in servers.values()]
     folder.cleanup()
+    caller.cleanup()
     assert set(codes) == {0}, codes
 
 
