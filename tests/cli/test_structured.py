@@ -1,7 +1,7 @@
 """Structured output over HTTP: each way to ask, what comes of it, and what is refused by name."""
 import json
 import os
-import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -164,15 +164,28 @@ class Answers(unittest.TestCase):
         self.assertRegex(r["choices"][0]["text"], "^[ab]{3,}$")
 
     def test_the_same_beside_others(self):
-        asks = [dict(prompt="Once upon", max_tokens=60, temperature=1, seed=i) for i in range(12)]
+        """64 at once, half of them with grammars, some of them left by their clients."""
+        regexes = ("([a-z]{2,6} ){3,8}", "[A-Z][a-z ]+[.]", "(the quick brown fox |jumps over the lazy dog ){2,4}end")
+        asks = [dict(prompt="Once upon a time " * (i % 3), max_tokens=40, temperature=1, seed=i) for i in range(1, 65)]
         for i, ask in enumerate(asks):
+            ask["prompt"] += "there was"
             if i % 2:
-                ask["structured_outputs"] = {"regex": "([a-z]{2,6} ){3,8}"}
+                ask["structured_outputs"] = {"regex": regexes[i // 2 % 3]}
         alone = [server.post("/v1/completions", **ask)[1]["choices"][0] for ask in asks]
-        together = [None] * len(asks)
+        together = list(alone)
+
+        def leave(i):
+            with socket.create_connection(("127.0.0.1", server.port)) as s:
+                body = json.dumps(dict(asks[i], stream=True)).encode()
+                s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\n"
+                          b"Content-Length: %d\r\n\r\n" % len(body) + body)
+                s.recv(1)
 
         def run(i):
-            together[i] = server.post("/v1/completions", **asks[i])[1]["choices"][0]
+            if i % 16 in (3, 4):
+                leave(i)
+            else:
+                together[i] = server.post("/v1/completions", **asks[i])[1]["choices"][0]
 
         threads = [threading.Thread(target=run, args=(i, )) for i in range(len(asks))]
         for t in threads:
