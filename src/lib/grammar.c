@@ -58,6 +58,8 @@ int gyre_grammar_compile(const struct gyre_text *t, const struct gyre_grammar_so
     if (st == OK)
         return 0;
     gyre_grammar_free(g);
+    if (e.status == ERR_FORMAT || e.status == ERR_LIMIT) // of what was asked, as all of a grammar is
+        e.status = ERR_ARG;
     return public_report(err, &e);
 }
 

@@ -20,6 +20,7 @@ class Question:
     text: Optional[str]
     ids: List[int]
     cache_salt: Optional[str] = None
+    is_chat: bool = False  # text is what the chat template made
 
 
 def is_one_prompt(prompts: Any) -> bool:
@@ -111,13 +112,26 @@ _KINDS = {
 }
 
 
-def grammar_source_of(p: SamplingParams) -> Optional[c.GrammarSource]:
+THINK, THOUGHT = "<think>", "</think>"
+
+
+def _may_think(engine: Engine, question: Question) -> bool:
+    """Of a chat: whether the model thinks first, unless the template has done with that."""
+    has_tag = len(engine.tokenize(THOUGHT, c.PARSE_SPECIAL)) == 1
+    return question.is_chat and has_tag and not (question.text or "").rstrip().endswith(THOUGHT)
+
+
+def grammar_source_of(engine: Engine, question: Question, p: SamplingParams) -> Optional[c.GrammarSource]:
     wanted = p.structured_outputs
     if wanted is None:
         return None
     kind, text = wanted.source()
     data = text.encode()
     pattern = wanted.whitespace_pattern
-    return c.GrammarSource(struct_size=ctypes.sizeof(c.GrammarSource), kind=_KINDS[kind], text=data, n_bytes=len(data),
-                           whitespace=None if pattern is None else pattern.encode(),
-                           compact=wanted.disable_any_whitespace)
+    source = c.GrammarSource(struct_size=ctypes.sizeof(c.GrammarSource), kind=_KINDS[kind], text=data,
+                             n_bytes=len(data), whitespace=None if pattern is None else pattern.encode(),
+                             compact=wanted.disable_any_whitespace)
+    if _may_think(engine, question):
+        source.think_begin, source.think_end = THINK.encode(), THOUGHT.encode()
+        source.is_thinking = (question.text or "").rstrip().endswith(THINK)
+    return source

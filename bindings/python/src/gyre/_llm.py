@@ -129,7 +129,7 @@ class LLM:
         for i, conversation in enumerate(conversations):
             where = "conversations[%d]: " % i if len(conversations) > 1 else ""
             text = self._render(conversation, add_generation_prompt, tools, kwargs, where)
-            questions.append(Question(text, self._engine.tokenize(text, c.PARSE_SPECIAL, where)))
+            questions.append(Question(text, self._engine.tokenize(text, c.PARSE_SPECIAL, where), is_chat=True))
         return questions
 
     # ---- answers ----
@@ -217,7 +217,7 @@ class LLM:
         request.seed = (seeds[job.prompt_index] + job.index) % 2**64
         if job.index > 0:  # one scores the prompt for all
             request.score_prompt = False
-        with self._engine.grammar(_asking.grammar_source_of(p), where) as grammar:
+        with self._engine.grammar(_asking.grammar_source_of(self._engine, job.question, p), where) as grammar:
             request.grammar = grammar
             job.answer = self._engine.ask(request, _asking.stream_options_of(p), where)
         return job
