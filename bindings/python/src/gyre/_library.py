@@ -27,14 +27,14 @@ class Options(Structure):
                 ("gpu_memory_utilization", c_double), ("cache_idle_s", c_double), ("max_batched_tokens", c_int),
                 ("max_seqs", c_int), ("block_size", c_int), ("policy", c_int), ("itl_target_ms", c_double),
                 ("no_prefix_cache", c_bool), ("n_tenants", c_int), ("load_step", c_void_p), ("load_context", c_void_p),
-                ("eos", POINTER(c_int32)), ("n_eos", c_size_t)]
+                ("eos", POINTER(c_int32)), ("n_eos", c_size_t), ("adapters", c_void_p), ("n_adapters", c_size_t)]
 
 
 class Info(Structure):
     _fields_ = [("vocab_size", c_int32), ("hidden_size", c_int32), ("bos", c_int32), ("eos", c_int32 * 16),
                 ("n_eos", c_int), ("max_model_len", c_int64), ("model_max_len", c_int64), ("kv_cache_bytes", c_int64),
                 ("kv_cache_tokens", c_int64), ("max_batched_tokens", c_int), ("max_seqs", c_int), ("block_size", c_int),
-                ("n_tenants", c_int)]
+                ("n_tenants", c_int), ("n_adapters", c_int)]
 
 
 class LogitBias(Structure):
@@ -55,7 +55,7 @@ class Request(Structure):
                 ("cache_salt", c_char_p), ("ignore_eos", c_bool), ("stop_ids", POINTER(c_int32)),
                 ("n_stop_ids", c_size_t), ("logprobs", c_bool), ("n_top_logprobs", c_int), ("score_prompt", c_bool),
                 ("score_from", c_int64), ("n_prompt_top_logprobs", c_int), ("want_last_logits", c_bool),
-                ("pooling", c_int), ("user", c_void_p), ("grammar", c_void_p)]
+                ("pooling", c_int), ("user", c_void_p), ("grammar", c_void_p), ("adapter", c_int32)]
 
 
 class Timing(Structure):
