@@ -2,13 +2,11 @@
 #include "grammar/front.h"
 #include "grammar/shared.h"
 
-#include "base/clock.h"
-
 enum {
     DEFAULT_SOURCE_BYTES = 1 << 20,
     DEFAULT_NODES = 1 << 20,
-    DEFAULT_MEMORY_BYTES = 256 << 20,
-    DEFAULT_COMPILE_US = 2000000,
+    DEFAULT_MEMORY_BYTES = 128 << 20,
+    DEFAULT_COMPILE_US = 900000,
 };
 
 /* The bytes of all strings of a value; what is deeper than `depth` counts as too many. */
@@ -58,10 +56,9 @@ static enum status check_size(const struct grammar_source *s, size_t most, struc
 enum status grammar_compile(const struct grammar_source *source, const struct grammar_limits *limits,
                             struct grammar **out, struct error *err) {
     struct grammar_limits l = limits ? *limits : (struct grammar_limits){0};
-    int64_t begun = clock_us(), most_us = l.compile_us ? l.compile_us : DEFAULT_COMPILE_US;
     TRY(check_size(source, l.source_bytes ? l.source_bytes : DEFAULT_SOURCE_BYTES, err));
     struct ir *ir = ir_open(l.nodes ? l.nodes : DEFAULT_NODES);
-    ir_set_deadline(ir, begun + most_us);
+    ir_allow_time(ir, l.compile_us ? l.compile_us : DEFAULT_COMPILE_US);
     ir_id root = IR_NEVER;
     struct net *net = NULL;
     enum status st = read_source(ir, source, &root, err);

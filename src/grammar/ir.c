@@ -51,7 +51,10 @@ void ir_free(struct ir *ir) {
 struct rx_pool *ir_rx(struct ir *ir) {
     return ir->rx;
 }
-void ir_set_deadline(struct ir *ir, int64_t us) { ir->rx->deadline_us = us; }
+void ir_allow_time(struct ir *ir, int64_t us) {
+    rx_allow_time(ir->rx, us);
+    rx_check_time(ir->rx);
+}
 
 ir_id ir_fail(struct ir *ir, enum status status, const char *format, ...) {
     if (ir->err.status == OK) {

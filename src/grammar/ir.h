@@ -26,7 +26,7 @@ enum { IR_NO_MAX = -1 };
 struct ir *ir_open(uint32_t max_nodes); // of ir and rx, each
 void ir_free(struct ir *ir);            // NULL is fine
 struct rx_pool *ir_rx(struct ir *ir);
-void ir_set_deadline(struct ir *ir, int64_t us); // of clock_us: building fails from then on
+void ir_allow_time(struct ir *ir, int64_t us); // processor time from now on, behind which building fails
 
 /* OK, or what has failed in ir or rx: a limit, or what ir_fail said. */
 enum status ir_check(const struct ir *ir, struct error *err);

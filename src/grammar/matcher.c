@@ -59,9 +59,9 @@ struct matcher *matcher_copy(const struct matcher *from) {
 }
 
 /* Locks, and gives the machine its bounds for one call. */
-static struct machine *begin(struct matcher *m) {
+static struct machine *begin(struct matcher *m, size_t n_bytes) {
     pthread_mutex_lock(&m->shared->lock);
-    machine_allow(m->shared->machine, 0);
+    machine_allow(m->shared->machine, n_bytes);
     return m->shared->machine;
 }
 
@@ -90,7 +90,7 @@ bool matcher_accept(struct matcher *m, int32_t token) {
     struct token_trie *t = m->shared->trie;
     if (!t || token < 0 || token >= t->n_vocab || top(m) == ENDED || m->err.status != OK)
         return false;
-    struct machine *machine = begin(m);
+    struct machine *machine = begin(m, 0);
     uint32_t next = 0;
     if (machine->failed != OK)
         ;
@@ -110,12 +110,8 @@ bool matcher_accept(struct matcher *m, int32_t token) {
 bool matcher_accept_bytes(struct matcher *m, struct str bytes) {
     if (top(m) == ENDED || m->err.status != OK)
         return false;
-    struct machine *machine = begin(m);
-    uint32_t next = top(m);
-    for (size_t i = 0; i < bytes.len && next && machine->failed == OK; i++) {
-        machine_allow(machine, 0); // a long text is many steps
-        next = machine->failed == OK ? config_step(machine, next, (uint8_t)bytes.ptr[i]) : 0;
-    }
+    struct machine *machine = begin(m, bytes.len);
+    uint32_t next = machine->failed == OK ? config_steps(machine, top(m), bytes) : 0;
     end(m);
     if (!next || m->err.status != OK)
         return false;
@@ -135,7 +131,7 @@ void matcher_mask(struct matcher *m, uint32_t *bits) {
     memset(bits, 0, (size_t)t->n_words * sizeof *bits);
     if (top(m) == ENDED || m->err.status != OK)
         return;
-    begin(m);
+    begin(m, 0);
     if (m->shared->machine->failed == OK)
         shared_mask(m->shared, top(m), bits);
     end(m);
@@ -187,7 +183,7 @@ size_t matcher_forced(struct matcher *m, size_t max, struct buf *out) {
     size_t n = 0;
     if (top(m) == ENDED || m->err.status != OK)
         return 0;
-    struct machine *machine = begin(m);
+    struct machine *machine = begin(m, max);
     for (uint32_t at = top(m); n < max && at && machine->failed == OK; n++) {
         if (machine->configs.at[at].may_end || takes_special(m->shared, at))
             break;
@@ -195,7 +191,6 @@ size_t matcher_forced(struct matcher *m, size_t max, struct buf *out) {
         int byte = only_byte(&first);
         if (byte < 0)
             break;
-        machine_allow(machine, 0);
         at = config_step(machine, at, (uint8_t)byte);
         buf_push(out, (char)byte);
     }

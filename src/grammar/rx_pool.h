@@ -54,7 +54,7 @@ struct rx_pool {
     size_t n_lists, cap_lists;
     struct rx_set *sets;
     uint32_t n_sets, cap_sets, *set_table, set_table_mask;
-    struct rx_row *rows; // [0] is unused
+    struct rx_row *rows; // [0] leads nowhere
     uint32_t n_rows, cap_rows;
     uint8_t (*maps)[256];
     uint32_t n_maps, cap_maps, *map_table, map_table_mask;
@@ -64,7 +64,7 @@ struct rx_pool {
     uint32_t epoch;
     rx_id *scratch; // of constructors of lists
     size_t n_scratch, cap_scratch;
-    int64_t deadline_us; // of clock_us; 0: none
+    int64_t allowed_us, deadline_us; // of this thread's processor time; it begins to run when it is first looked at
     uint32_t n_searches;
     uint32_t max_states; // that a search for a text may visit
     enum status failed;
@@ -99,8 +99,11 @@ static inline bool rx_set_is_empty(const struct rx_set *s) { return !(s->w[0] | 
 rx_id rx_intern(struct rx_pool *pool, struct rx_node n, const uint32_t *list, const void *key, size_t key_bytes);
 rx_id rx_derive_multiple(struct rx_pool *pool, rx_id a, uint8_t byte);
 rx_id rx_fail(struct rx_pool *pool, enum status status, const char *why);
-void rx_check_time(struct rx_pool *pool); // fails the pool past its deadline
+void rx_allow_time(struct rx_pool *pool, int64_t us); // 0: without end
+void rx_check_time(struct rx_pool *pool);             // fails the pool past it
 rx_id rx_of_set(struct rx_pool *pool, const struct rx_set *set);
+enum { RX_LONG = 1 << 16 };
+uint32_t rx_length(const struct rx_pool *pool, rx_id a); // parts of a sequence, RX_LONG at most
 rx_id rx_seq_as_is(struct rx_pool *pool, rx_id a, rx_id b);                     // does not turn (ab)c to a(bc)
 rx_id rx_list(struct rx_pool *pool, enum rx_kind kind, rx_id *parts, size_t n); // ALT or AND; sorts parts
 rx_id rx_derive(struct rx_pool *pool, rx_id a, uint8_t byte);                   // as it is: may be dead

@@ -7,13 +7,15 @@
 #include <xxhash.h>
 
 enum kind { EBNF_NOTHING, EBNF_RX, EBNF_IR, EBNF_SEQ, EBNF_ALT, EBNF_REPEAT, EBNF_REF };
-enum { MAX_DEPTH = 400 };
+enum { MAX_DEPTH = 400, MAX_REGULAR = 4096 };
 
 struct ebnf_node {
     uint8_t kind;
     uint16_t depth;
     uint32_t a, b; // RX: rx; IR: node; SEQ, ALT: [a, a + b) of parts; REPEAT: body; REF: rule
     int32_t min, max;
+    uint8_t known; // see as_rx: 1: rx is its expression, 2: it has none
+    rx_id rx;
 };
 
 struct ebnf_rule {
@@ -123,10 +125,10 @@ bool ebnf_defined(struct ebnf *e, struct str rule) {
 
 // ---- what is regular --------------------------------------------------------------------------------------------
 
-/* The expression of a node whose references are all regular; false if there is none. */
-static bool as_rx(struct ebnf *e, ebnf_id id, rx_id *out) {
+static bool as_rx(struct ebnf *e, ebnf_id id, rx_id *out);
+
+static bool find_rx(struct ebnf *e, struct ebnf_node n, rx_id *out) {
     struct rx_pool *rx = ir_rx(e->ir);
-    struct ebnf_node n = e->nodes[id];
     switch ((enum kind)n.kind) {
     case EBNF_NOTHING: *out = RX_EMPTY; return true;
     case EBNF_RX: *out = n.a; return true;
@@ -147,6 +149,17 @@ static bool as_rx(struct ebnf *e, ebnf_id id, rx_id *out) {
         *out = n.kind == EBNF_SEQ ? rx_seq_of(rx, parts, n.b) : rx_alt_of(rx, parts, n.b);
     free(parts);
     return all;
+}
+
+/* The expression of a node all of whose rules are known to be regular or not; false if it has none, or a large one. */
+static bool as_rx(struct ebnf *e, ebnf_id id, rx_id *out) {
+    struct ebnf_node *n = &e->nodes[id];
+    if (!n->known) {
+        n->known = find_rx(e, *n, &n->rx) && rx_length(ir_rx(e->ir), n->rx) <= MAX_REGULAR ? 1 : 2;
+        rx_check_time(ir_rx(e->ir));
+    }
+    *out = n->rx;
+    return n->known == 1;
 }
 
 /* Counts the references of a node; `put` NULL counts only. */

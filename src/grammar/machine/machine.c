@@ -6,7 +6,6 @@ struct machine *machine_open(const struct net *net, size_t max_bytes, struct err
     m->net = net;
     m->max_bytes = max_bytes;
     m->rx = rx_pool_copy(net->ir->rx);
-    m->rx->deadline_us = 0;
     m->rx->max_nodes = UINT32_MAX; // memory is the bound from here on
     VEC_PUSH(m->frames, (struct frame){0});
     VEC_PUSH(m->rows, (struct row){0});

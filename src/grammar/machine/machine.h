@@ -26,6 +26,7 @@ struct item {
 struct frame {
     uint32_t rule, first, n; // links [first, first + n): items to go on with behind the rule
     uint32_t callers;        // of a rule in a left-recursive circle: its set of calls, the key instead of links
+    bool filled;             // such a frame's links are there
 };
 
 struct call {
@@ -91,7 +92,7 @@ struct machine {
     VEC(uint32_t) next_rows;
     // Bounds
     size_t max_bytes;
-    int64_t work_left; // of the call that runs
+    int64_t work_left, next_look; // of the call that runs
     enum status failed;
     const char *why;
 };
@@ -100,8 +101,9 @@ struct machine *machine_open(const struct net *net, size_t max_bytes, struct err
 void machine_free(struct machine *machine);
 size_t machine_bytes(const struct machine *machine);
 
-/* Before each call from outside: how much work it may do, in items and states looked at. */
-void machine_allow(struct machine *machine, int64_t work);
+/* Before each call from outside: gives it its bounds of work, in items and states looked at, of time, and of memory.
+ * n_bytes: of a text that it reads. */
+void machine_allow(struct machine *machine, size_t n_bytes);
 bool machine_spend(struct machine *machine, int64_t work); // false: a bound is met; the call is to be given up
 void machine_fail(struct machine *machine, enum status status, const char *why);
 

@@ -20,18 +20,29 @@ void machine_fail(struct machine *m, enum status status, const char *why) {
     }
 }
 
-enum { WORK_A_CALL = 20 * 1000 * 1000 }; // items: some 0.5 s
+enum { WORK_A_CALL = 20 * 1000 * 1000, WORK_BETWEEN_LOOKS = 1 << 15, TIME_A_CALL_US = 250 * 1000 };
 
-void machine_allow(struct machine *m, int64_t work) {
-    m->work_left = work ? work : WORK_A_CALL;
+static void look(struct machine *m) {
+    m->next_look = m->work_left - WORK_BETWEEN_LOOKS;
+    if (machine_bytes(m) > m->max_bytes)
+        machine_fail(m, ERR_LIMIT, "the grammar takes more memory than one may while texts are matched");
+    rx_check_time(m->rx);
+}
+
+void machine_allow(struct machine *m, size_t n_bytes) {
+    m->work_left = WORK_A_CALL + 1000 * (int64_t)n_bytes;
+    m->next_look = m->work_left - WORK_BETWEEN_LOOKS;
     m->failed = OK;
     m->rx->failed = OK;
+    rx_allow_time(m->rx, TIME_A_CALL_US + 20 * (int64_t)n_bytes);
     if (machine_bytes(m) > m->max_bytes)
         machine_fail(m, ERR_LIMIT, "the grammar takes more memory than one may while texts are matched");
 }
 
 bool machine_spend(struct machine *m, int64_t work) {
     m->work_left -= work;
+    if (m->work_left < m->next_look)
+        look(m);
     if (m->work_left < 0)
         machine_fail(m, ERR_LIMIT, "the grammar is too ambiguous: one step of it takes too long");
     if (m->rx->failed != OK)

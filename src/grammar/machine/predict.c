@@ -173,10 +173,11 @@ static uint32_t call_set_intern(struct machine *m, struct closing *c) {
 static uint32_t circle_frame(struct machine *m, uint32_t rule, uint32_t callers, bool *is_new) {
     uint64_t hash = number_mix((uint64_t)rule << 32 | callers);
     uint64_t at = number_index_begin(&m->frame_index, hash);
-    *is_new = false;
     for (uint32_t found; (found = number_index_next(&m->frame_index, hash, &at));)
-        if (m->frames.at[found - 1].rule == rule && m->frames.at[found - 1].callers == callers)
+        if (m->frames.at[found - 1].rule == rule && m->frames.at[found - 1].callers == callers) {
+            *is_new = !m->frames.at[found - 1].filled; // a limit was met before they were
             return found - 1;
+        }
     *is_new = true;
     VEC_PUSH(m->frames, (struct frame){.rule = rule, .callers = callers});
     number_index_put(&m->frame_index, hash, (uint32_t)m->frames.n);
@@ -232,6 +233,7 @@ static void predict_circle(struct machine *m, struct closing *c) {
         sort_back(c);
         struct frame f = m->frames.at[frame];
         append_links(m, c, &f);
+        f.filled = true;
         m->frames.at[frame] = f;
     }
 }

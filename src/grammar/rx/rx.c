@@ -1,8 +1,7 @@
 /* rx.c - see rx.h: the pool of expressions, and constructors that simplify. */
 #include "grammar/rx_pool.h"
 
-#include "base/clock.h"
-
+#include <time.h>
 #include <xxhash.h>
 
 enum { MAX_DEPTH = 400 };
@@ -15,9 +14,26 @@ rx_id rx_fail(struct rx_pool *pool, enum status status, const char *why) {
     return RX_NEVER;
 }
 
+/* Processor time of this thread: what else runs on the machine decides nothing. */
+static int64_t thread_us(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
+void rx_allow_time(struct rx_pool *pool, int64_t us) {
+    pool->allowed_us = us;
+    pool->deadline_us = 0;
+}
+
 void rx_check_time(struct rx_pool *pool) {
-    if (pool->deadline_us && clock_us() > pool->deadline_us)
-        rx_fail(pool, ERR_LIMIT, "the grammar takes too long to compile");
+    if (!pool->allowed_us)
+        return;
+    int64_t now = thread_us();
+    if (!pool->deadline_us)
+        pool->deadline_us = now + pool->allowed_us;
+    else if (now > pool->deadline_us)
+        rx_fail(pool, ERR_LIMIT, "the grammar takes too much time");
 }
 
 enum status rx_check(const struct rx_pool *pool, struct error *err) {
@@ -63,7 +79,7 @@ rx_id rx_intern(struct rx_pool *p, struct rx_node n, const uint32_t *list, const
             return p->table[at] - 1;
     if ((p->n_nodes & 1023) == 0)
         rx_check_time(p);
-    if (p->failed != OK && p->deadline_us)
+    if (p->failed != OK)
         return RX_NEVER; // whoever builds goes on for a while
     if (n.depth > MAX_DEPTH)
         return rx_fail(p, ERR_LIMIT, "a regular expression is nested too deep");
@@ -87,9 +103,14 @@ struct rx_pool *rx_pool_open(uint32_t max_nodes) {
     struct rx_pool *p = xcalloc(1, sizeof *p);
     p->max_nodes = max_nodes;
     p->max_states = 20000;
-    p->n_rows = 1;
-    p->cap_rows = 64;
+    // Row 0 leads nowhere: it stands for rows that a limit forbids.
+    p->n_rows = p->n_maps = 1;
+    p->n_targets = 1;
+    p->cap_rows = p->cap_maps = 64;
+    p->cap_targets = 256;
     p->rows = xcalloc(p->cap_rows, sizeof *p->rows);
+    p->maps = xcalloc(p->cap_maps, sizeof *p->maps);
+    p->targets = xcalloc(p->cap_targets, sizeof *p->targets);
     rx_intern(p, (struct rx_node){.kind = RX_K_NEVER, .flags = RX_DEAD}, NULL, "never", 5);
     rx_intern(p, (struct rx_node){.kind = RX_K_EMPTY, .flags = RX_NULLABLE}, NULL, "empty", 5);
     rx_intern(p, (struct rx_node){.kind = RX_K_NOT, .flags = RX_NULLABLE | RX_ALIVE}, NULL, "all", 3);
@@ -180,6 +201,13 @@ rx_id rx_byte_range(struct rx_pool *p, uint8_t first, uint8_t last) {
 }
 
 // ---- constructors -----------------------------------------------------------------------------------------------
+
+uint32_t rx_length(const struct rx_pool *p, rx_id a) {
+    uint32_t n = 1;
+    for (; p->nodes[a].kind == RX_K_SEQ && n < RX_LONG; a = p->nodes[a].b)
+        n++;
+    return n;
+}
 
 static uint8_t inherited(const struct rx_node *n) { return n->flags & (RX_BOOLEAN | RX_COUNTS); }
 
@@ -340,6 +368,21 @@ rx_id rx_not(struct rx_pool *p, rx_id a) {
     return rx_intern(p, n, NULL, &x->id, sizeof x->id);
 }
 
+/* Alternatives but for the empty text, where that is one. */
+static rx_id without_empty(struct rx_pool *p, rx_id a) {
+    const struct rx_node x = p->nodes[a];
+    if (x.kind != RX_K_ALT)
+        return a;
+    rx_id *parts = xmalloc(x.b * sizeof *parts);
+    size_t n = 0;
+    for (uint32_t i = 0; i < x.b; i++)
+        if (p->lists[x.a + i] != RX_EMPTY)
+            parts[n++] = p->lists[x.a + i];
+    rx_id out = n == x.b ? a : rx_list(p, RX_K_ALT, parts, n);
+    free(parts);
+    return out;
+}
+
 rx_id rx_repeat(struct rx_pool *p, rx_id a, int32_t min, int32_t max) {
     const struct rx_node *x = &p->nodes[a];
     min = MAX(min, 0);
@@ -351,8 +394,16 @@ rx_id rx_repeat(struct rx_pool *p, rx_id a, int32_t min, int32_t max) {
         return min == 0 ? RX_EMPTY : RX_NEVER;
     if (min == 1 && max == 1)
         return a;
-    if (x->flags & RX_NULLABLE)
+    if (x->flags & RX_NULLABLE) {
+        rx_id body = without_empty(p, a);
+        if (body != a)
+            return rx_repeat(p, body, 0, max);
         min = 0;
+    }
+    int32_t product;
+    if (min == 0 && max != RX_NO_MAX && x->kind == RX_K_REPEAT && x->min == 0 && x->max != RX_NO_MAX &&
+        !__builtin_mul_overflow(max, x->max, &product))
+        return rx_repeat(p, x->a, 0, product); // (x{0,n}){0,m}: else a count has many ways to be reached
     if (x->kind == RX_K_REPEAT && x->min == 0 && x->max == RX_NO_MAX)
         return a; // (x*){m,n}: m is 0 here
     if (a == RX_ALL)

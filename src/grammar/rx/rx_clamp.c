@@ -96,6 +96,8 @@ int rx_slack(struct rx_pool *p, rx_id state, rx_id *without) {
     if (p->nodes[state].free == RX_NEVER) {
         int slack = slack_of(p, state);
         rx_id free = rx_clamp(p, state, FREE);
+        if (p->failed != OK)
+            return *without = RX_NEVER, 0;
         p->nodes[state].slack = (uint16_t)slack;
         p->nodes[state].free = free;
     }

@@ -174,6 +174,8 @@ static void make_raw_row(struct rx_pool *p, rx_id state) {
         }
         map[b] = (uint8_t)current;
     }
+    if (p->failed != OK)
+        return; // what was derived is not to be kept
     struct rx_row row = {.map = map_intern(p, map), .targets = (uint32_t)p->n_targets, .n = (uint16_t)n};
     while (p->n_targets + n > p->cap_targets) {
         p->cap_targets = p->cap_targets ? p->cap_targets * 2 : 256;
@@ -266,12 +268,13 @@ uint32_t rx_row_make(struct rx_pool *p, rx_id state) {
         make_raw_row(p, state);
     struct rx_row row = p->rows[p->nodes[state].row];
     bool live[256];
-    for (uint32_t i = 0; i < row.n; i++) {
-        rx_id target = p->targets[row.targets + i];
-        live[i] = !rx_is_never(p, target, p->max_states);
+    for (uint32_t i = 0; i < row.n; i++)
+        live[i] = !rx_is_never(p, p->targets[row.targets + i], p->max_states);
+    if (p->failed != OK)
+        return 0;
+    for (uint32_t i = 0; i < row.n; i++)
         if (!live[i])
             p->targets[row.targets + i] = RX_NEVER;
-    }
     for (unsigned b = 0; b < 256; b++)
         if (live[p->maps[row.map][b]])
             rx_set_add(&row.first, b);

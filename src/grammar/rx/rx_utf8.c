@@ -163,13 +163,25 @@ struct branch {
     size_t parts;              // where its alternatives begin
 };
 
+/* Without a trie: where one literal begins another, and that a third ..., a trie is too deep for derivatives. */
+static rx_id flat_choice(struct rx_pool *pool, const struct str *s, size_t n) {
+    rx_id *parts = xmalloc((n + 1) * sizeof *parts);
+    for (size_t i = 0; i < n; i++)
+        parts[i] = rx_bytes(pool, s[i]);
+    rx_id out = rx_list(pool, RX_K_ALT, parts, n);
+    free(parts);
+    return out;
+}
+
+enum { MAX_BRANCHES = 200 }; // on the way to a literal
+
 /* The trie, without recursion: a branch is closed when all its alternatives are known. Literals are sorted, each once.
  */
 static rx_id trie_of(struct rx_pool *pool, const struct str *s, size_t n) {
     struct branch *stack = NULL;
     rx_id *parts = NULL;
     size_t n_stack = 0, cap_stack = 0, n_parts = 0, cap_parts = 0;
-    for (size_t i = 0; i <= n; i++) {
+    for (size_t i = 0; i <= n && n_stack <= MAX_BRANCHES; i++) {
         size_t shared = i == 0 || i == n ? 0 : common_prefix(s[i - 1], s[i]);
         bool first = i == 0;
         // Branches deeper than what s[i] shares with s[i - 1] are complete.
@@ -197,7 +209,9 @@ static rx_id trie_of(struct rx_pool *pool, const struct str *s, size_t n) {
         parts[n_parts++] = rx_bytes(pool, (struct str){s[i].ptr + at, s[i].len - at});
     }
     rx_id out = RX_NEVER;
-    if (n_stack) // the branch of depth 0
+    if (n_stack > MAX_BRANCHES)
+        out = flat_choice(pool, s, n);
+    else if (n_stack) // the branch of depth 0
         out = rx_list(pool, RX_K_ALT, parts, n_parts);
     free(stack);
     free(parts);
