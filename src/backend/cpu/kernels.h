@@ -39,8 +39,24 @@ static inline int64_t arranged_cols(int64_t n) { return (n + 63) / 64 * 64; }
 /* Floats that FEW_ROWS rows of n columns take at most, however they are arranged. */
 static inline int64_t arranged_floats(int64_t n) { return 2 * FEW_ROWS * (arranged_cols(n) + 32); }
 
+/* What products need of a format: a row of kernels_body.h. */
+struct format_kernels {
+    const struct qformat *format;
+    bool (*takes)(const struct weight_part *part); // its elements and strides; other parts are refused when placed
+
+    /* Columns [col, col + n) of a row as floats; col a multiple of 32. */
+    void (*convert)(const struct weight_part *part, int64_t row, int64_t col, int64_t n, float *out);
+
+    /* Parts that are multiplied as they are loaded; NULL: none. Of those multiply_few, for direct parts alone, and a
+     * row in the order in which it meets it, zeros behind. */
+    bool (*is_direct)(const struct weight_part *part);
+    void (*multiply_few)(const struct few_rows *f);
+    void (*ready)(const struct weight_part *part, int64_t row, int64_t n, float *out);
+};
+
 struct kernels {
     const char *name;
+    const struct format_kernels *formats; // ends with a format of NULL
 
     /* multiply_few wants the activations in the order in which it meets the weights of a part's format: a number
      * above 0 for that order, and rows of x, of n columns, brought into it; out [arranged_floats(n)]. */
@@ -88,6 +104,14 @@ struct kernels {
 
 extern const struct kernels kernels_portable, kernels_avx2, kernels_avx512;
 const struct kernels *kernels_amx(void); // NULL where the processor has no tiles or the system gives none
+
+/* NULL: there is none. */
+static inline const struct format_kernels *kernels_format(const struct kernels *k, const struct qformat *format) {
+    const struct format_kernels *f = k->formats;
+    while (f->format && f->format != format)
+        f++;
+    return f->format ? f : NULL;
+}
 
 /* The named set, or with NULL the best; NULL if this processor lacks it. */
 const struct kernels *kernels_find(const char *name);

@@ -272,13 +272,10 @@ static void convert_fp4(const struct weight_part *part, int64_t row, int64_t col
     }
 }
 
+static const struct format_kernels *format_of(const struct weight_part *part);
+
 static void convert(const struct weight_part *part, int64_t row, int64_t col, int64_t n, float *out) {
-    if (part->format == &qformat_plain)
-        convert_plain(part, row, col, n, out);
-    else if (part->format == &qformat_scaled)
-        convert_scaled(part, row, col, n, out);
-    else
-        convert_fp4(part, row, col, n, out);
+    format_of(part)->convert(part, row, col, n, out);
 }
 
 /* ---- few rows: weights as fast as memory gives them ----
@@ -302,12 +299,19 @@ enum { MAX_TILE_WEIGHTS = 8 };
 #define TILE_FIT(n_x) ((VECTOR_REGISTERS - 3) / ((n_x) + 2))
 #define TILE_WEIGHTS(n_x) (TILE_FIT(n_x) > MAX_TILE_WEIGHTS ? MAX_TILE_WEIGHTS : TILE_FIT(n_x) < 1 ? 1 : TILE_FIT(n_x))
 
-/* Formats whose elements can be multiplied as they are loaded; others are made ready first. */
-static bool is_direct(const struct weight_part *part) {
+static bool is_direct_plain(const struct weight_part *part) {
+    return part->dtype == DT_BF16 || part->dtype == DT_F16 || part->dtype == DT_F32 || part->dtype == DT_F8_E4M3;
+}
+
+static bool is_direct_scaled(const struct weight_part *part) {
     bool by_row = part->scale.block_cols == 0 || part->scale.block_cols % (2 * LANES) == 0;
-    if (part->format == &qformat_plain)
-        return part->dtype == DT_BF16 || part->dtype == DT_F16 || part->dtype == DT_F32 || part->dtype == DT_F8_E4M3;
-    return part->format == &qformat_scaled && by_row && (part->dtype == DT_I8 || part->dtype == DT_F8_E4M3);
+    return by_row && (part->dtype == DT_I8 || part->dtype == DT_F8_E4M3);
+}
+
+/* Whether elements can be multiplied as they are loaded; others are made ready first. */
+static bool is_direct(const struct weight_part *part) {
+    const struct format_kernels *f = format_of(part);
+    return f->is_direct && f->is_direct(part);
 }
 
 /* Up to so many groups of rows, converting weights for each costs less than storing them. */
@@ -472,34 +476,43 @@ static ALWAYS_INLINE void few_direct(const enum dtype dt, const bool scaled, con
     }
 }
 
-static ALWAYS_INLINE void few_direct_any(const int n_x, const struct few_rows *f) {
-    bool scaled = f->part->format == &qformat_scaled;
+static ALWAYS_INLINE void few_plain(const int n_x, const struct few_rows *f) {
     switch (f->part->dtype) {
     case DT_BF16: few_direct(DT_BF16, false, n_x, f); break;
     case DT_F16: few_direct(DT_F16, false, n_x, f); break;
     case DT_F32: few_direct(DT_F32, false, n_x, f); break;
-    case DT_I8: few_direct(DT_I8, true, n_x, f); break;
-    default:
-        if (scaled)
-            few_direct(DT_F8_E4M3, true, n_x, f);
-        else
-            few_direct(DT_F8_E4M3, false, n_x, f);
+    default: few_direct(DT_F8_E4M3, false, n_x, f);
     }
 }
 
+static ALWAYS_INLINE void few_scaled(const int n_x, const struct few_rows *f) {
+    if (f->part->dtype == DT_I8)
+        few_direct(DT_I8, true, n_x, f);
+    else
+        few_direct(DT_F8_E4M3, true, n_x, f);
+}
+
+/* Functions multiply_few of a format: the number of rows is known in each loop. */
+#define MULTIPLY_FEW(name, few)                                 \
+    static void name(const struct few_rows *f) {                \
+        switch (f->n_x) {                                       \
+        case 1: few(1, f); break;                               \
+        case 2: few(2, f); break;                               \
+        case 3: few(3, f); break;                               \
+        case 4: few(4, f); break;                               \
+        case 5: few(5, f); break;                               \
+        case 6: few(6, f); break;                               \
+        case 7: few(7, f); break;                               \
+        case 8: few(8, f); break;                               \
+        default: bug(__FILE__, __LINE__, "more rows than few"); \
+        }                                                       \
+    }
+MULTIPLY_FEW(multiply_few_plain, few_plain)
+MULTIPLY_FEW(multiply_few_scaled, few_scaled)
+
 static void multiply_few(const struct few_rows *f) {
     BUG_IF(!is_direct(f->part));
-    switch (f->n_x) {
-    case 1: few_direct_any(1, f); break;
-    case 2: few_direct_any(2, f); break;
-    case 3: few_direct_any(3, f); break;
-    case 4: few_direct_any(4, f); break;
-    case 5: few_direct_any(5, f); break;
-    case 6: few_direct_any(6, f); break;
-    case 7: few_direct_any(7, f); break;
-    case 8: few_direct_any(8, f); break;
-    default: bug(__FILE__, __LINE__, "more rows than few");
-    }
+    format_of(f->part)->multiply_few(f);
 }
 
 /* ---- weights made ready: converted once for many rows of activations ---- */
@@ -525,26 +538,54 @@ static ALWAYS_INLINE void ready_row(const enum dtype dt, const bool scaled, cons
     memset(out + end, 0, (size_t)(arranged_cols(n) - end) * sizeof *out);
 }
 
+static void ready_plain(const struct weight_part *part, int64_t row, int64_t n, float *out) {
+    switch (part->dtype) {
+    case DT_BF16: ready_row(DT_BF16, false, part, row, n, out); break;
+    case DT_F16: ready_row(DT_F16, false, part, row, n, out); break;
+    case DT_F32: ready_row(DT_F32, false, part, row, n, out); break;
+    default: ready_row(DT_F8_E4M3, false, part, row, n, out);
+    }
+}
+
+static void ready_scaled(const struct weight_part *part, int64_t row, int64_t n, float *out) {
+    if (part->dtype == DT_I8)
+        ready_row(DT_I8, true, part, row, n, out);
+    else
+        ready_row(DT_F8_E4M3, true, part, row, n, out);
+}
+
 static void ready(const struct weight_part *part, int64_t row, int64_t n_rows, int64_t n, float *out) {
-    bool scaled = part->format == &qformat_scaled;
+    const struct format_kernels *f = format_of(part);
+    bool direct = is_direct(part);
     for (int64_t r = row; r < row + n_rows; r++, out += arranged_cols(n)) {
-        if (!is_direct(part)) {
-            memset(out, 0, (size_t)arranged_cols(n) * sizeof *out);
-            convert(part, r, 0, n, out);
+        if (direct) {
+            f->ready(part, r, n, out);
             continue;
         }
-        switch (part->dtype) {
-        case DT_BF16: ready_row(DT_BF16, false, part, r, n, out); break;
-        case DT_F16: ready_row(DT_F16, false, part, r, n, out); break;
-        case DT_F32: ready_row(DT_F32, false, part, r, n, out); break;
-        case DT_I8: ready_row(DT_I8, true, part, r, n, out); break;
-        default:
-            if (scaled)
-                ready_row(DT_F8_E4M3, true, part, r, n, out);
-            else
-                ready_row(DT_F8_E4M3, false, part, r, n, out);
-        }
+        memset(out, 0, (size_t)arranged_cols(n) * sizeof *out);
+        f->convert(part, r, 0, n, out);
     }
+}
+
+/* ---- formats ---- */
+
+static bool takes_plain(const struct weight_part *part) { return dtype_is_float(part->dtype); }
+static bool takes_scaled(const struct weight_part *part) { return dtype_is_float(part->dtype) || part->dtype == DT_I8; }
+static bool takes_fp4(const struct weight_part *part) { return part->dtype == DT_U8 && part->col_stride == 1; }
+
+static const struct format_kernels formats[] = {
+    {&qformat_plain, takes_plain, convert_plain, is_direct_plain, multiply_few_plain, ready_plain},
+    {&qformat_scaled, takes_scaled, convert_scaled, is_direct_scaled, multiply_few_scaled, ready_scaled},
+    {&qformat_mxfp4, takes_fp4, convert_fp4, NULL, NULL, NULL},
+    {&qformat_nvfp4, takes_fp4, convert_fp4, NULL, NULL, NULL},
+    {0},
+};
+
+static const struct format_kernels *format_of(const struct weight_part *part) {
+    const struct format_kernels *f = formats;
+    while (f->format != part->format)
+        BUG_IF(!(f++)->format); // a format that was not refused when it was placed
+    return f;
 }
 
 /* ---- many rows: tiles of C in registers ----
@@ -685,6 +726,7 @@ static float multiply_adds(int64_t n) {
 
 const struct kernels KERNELS = {
     .name = KERNELS_NAME,
+    .formats = formats,
     .arrangement = arrangement,
     .arrange = arrange,
     .multiply_few = multiply_few,

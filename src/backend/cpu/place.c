@@ -6,6 +6,7 @@
  * [in, out]) is turned around once, in its own dtype, since walking it by columns would touch a cache line
  * an element. Until then such a part costs its bytes twice: in the map, which the system may drop, and here. */
 #include "backend/cpu/cpu.h"
+#include "backend/cpu/kernels.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -41,12 +42,8 @@ static enum status check_part(const struct program *p, const struct op *op, cons
                               const struct weight_part *part, struct error *err) {
     if (!part->data)
         return fail(err, ERR_UNSUPPORTED, "%s: %s: %s has no data", p->name, op_name(op->code), w->name);
-    bool packed = part->format == &qformat_mxfp4 || part->format == &qformat_nvfp4;
-    bool known = packed
-                     ? part->dtype == DT_U8
-                     : (part->format == &qformat_plain && dtype_is_float(part->dtype)) ||
-                           (part->format == &qformat_scaled && (dtype_is_float(part->dtype) || part->dtype == DT_I8));
-    if (!known || (packed && part->col_stride != 1))
+    const struct format_kernels *format = kernels_format(&kernels_portable, part->format); // all sets have the same
+    if (!format || !format->takes(part))
         return fail(err, ERR_UNSUPPORTED, "%s: %s: the CPU does not compute with %s of %s (%s)", p->name,
                     op_name(op->code), part->format->name, dtype_name(part->dtype), w->name);
     return OK;
