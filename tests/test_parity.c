@@ -321,6 +321,10 @@ static bool by_e4m3(const struct weight *w) {
            (tested().load.quantization || w->parts[0].dtype == DT_F8_E4M3);
 }
 
+static bool experts_by_e4m3(const struct op *op) {
+    return op->code == OP_MOE_FFN && by_e4m3(op->weights[0]) && by_e4m3(op->weights[1]);
+}
+
 static void read_row(enum rig_reading how, float *x, int n) {
     double *wide = calloc((size_t)n, sizeof *wide);
     for (int i = 0; i < n; i++)
@@ -391,6 +395,14 @@ static struct row_set multiply_on_cpu(const struct walk *w, const struct op *lin
     return made;
 }
 
+/* Matrices of the experts that end the program, if there are any, as e4m3 has them where they were not stored so. */
+static void round_experts(struct program *p, struct rounded_weight *r) {
+    struct op *op = &p->ops[p->n_ops - 1];
+    for (int k = 0; k < 2 && experts_by_e4m3(op); k++)
+        if (op->weights[k]->parts[0].dtype != DT_F8_E4M3)
+            op->weights[k] = round_weight(&r[k], op->weights[k]);
+}
+
 /* Result k of an op on the CPU, from what the backend under test made of its inputs: by a LINEAR, with a GATED_ACT
  * behind it or not, read in this way. */
 static struct row_set alone_on_cpu(const struct walk *w, int op, int k, enum rig_reading how, bool rounds_weight) {
@@ -402,7 +414,7 @@ static struct row_set alone_on_cpu(const struct walk *w, int op, int k, enum rig
     int width = place_inputs(p, &t, place);
     float *table = fill_table(w, place, width);
     const struct op *first = &p->ops[t.ops[0]];
-    struct rounded_weight rounded = {0};
+    struct rounded_weight rounded = {0}, of_experts[2] = {0};
     struct few few;
     for (int i = 0; i < t.n; i++)
         read_columns(&p->ops[t.ops[i]], place, how, table, width);
@@ -411,8 +423,12 @@ static struct row_set alone_on_cpu(const struct walk *w, int op, int k, enum rig
         copy_op(p, t.ops[i], place, &few.p);
     if (rounds_weight)
         few.p.ops[1].weights[0] = round_weight(&rounded, first->weights[0]);
+    if (how != READING_AS_IT_IS)
+        round_experts(&few.p, of_experts);
     struct row_set made = few_end(&few, few.p.ops[few.p.n_ops - 1].out[k]);
     free((void *)(uintptr_t)rounded.part.data);
+    for (int n = 0; n < 2; n++)
+        free((void *)(uintptr_t)of_experts[n].part.data);
     free(table);
     free(place);
     return made;

@@ -162,28 +162,19 @@ static void table(problem &p, int rows) {
                         moe_list_at(&p.a, &usual, p.a.list, &n));
     });
     printf("%s N=%d: %.1f experts, %.1f MB; route alone %.2f us, list alone %.2f us; chosen tile %d depth %d\n",
-           p.m.name, rows, bytes / p.expert_bytes(), bytes * 1e-6, alone_route, alone_list, usual.tile, usual.depth);
-    for (int depth : {4, 6})
-        for (int tile : {8, 16, 24, 32}) {
-            dmoe_cut cut = usual;
-            int64_t pairs = (int64_t)cut.piece * p.m.top_k;
-            if (tile > usual.tile && rows > 8)
-                continue;
-            if ((tile > 8 && rows <= 8))
-                continue;
-            cut.depth = depth, cut.tile = tile;
-            cut.most_tiles = (int)(std::min<int64_t>(pairs, p.m.n_experts) + pairs / tile);
-            double us = time_layers(p, [&](const layer &k) { put_experts(p, k, p.a, cut); });
-            dmoe listed = p.a;
-            listed.is_listed = true;
-            launch_moe_list(&p.l, &p.a, tile, 0, rows < cut.piece ? rows : cut.piece, p.layers[0].ids,
-                            moe_list_at(&p.a, &cut, p.a.list, &n));
-            double without =
-                rows <= cut.piece ? time_layers(p, [&](const layer &k) { put_experts(p, k, listed, cut); }) : -1;
-            printf("    tile %2d depth %d: %7.2f us, %5.2f TB/s, %4.1f %%; without list %.2f us\n", tile, depth, us,
-                   bytes / us * 1e-6, bytes / us * 1e6 / PEAK * 100, without);
-            fflush(stdout);
-        }
+           p.m.name, rows, bytes / p.expert_bytes(), bytes * 1e-6, alone_route, alone_list, usual.tile);
+    for (int tile : {8, 16, 24, 32}) {
+        if ((tile > usual.tile && rows > 8) || (tile > 8 && rows <= 8))
+            continue;
+        int64_t pairs = (int64_t)usual.piece * p.m.top_k;
+        dmoe_cut cut = usual;
+        cut.tile = tile;
+        cut.most_tiles = (int)(std::min<int64_t>(pairs, p.m.n_experts) + pairs / tile);
+        double us = time_layers(p, [&](const layer &k) { put_experts(p, k, p.a, cut); });
+        printf("    tile %2d: %7.2f us, %5.2f TB/s, %4.1f %%\n", tile, us, bytes / us * 1e-6,
+               bytes / us * 1e6 / PEAK * 100);
+        fflush(stdout);
+    }
 }
 
 int main(int argc, char **argv) {

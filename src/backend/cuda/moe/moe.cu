@@ -16,7 +16,7 @@ static __global__ void moe_route(device_plan plan, route_args a) {
     extern __shared__ float memory[];
     int t = blockIdx.x;
     if (t < step_tokens(plan))
-        route_token(a, t, memory);
+        route_token(a, t, memory, nullptr);
 }
 
 void launch_moe_route(const struct launch *l, const struct droute *a, struct dmat logits, struct dweight bias,

@@ -1,19 +1,18 @@
 /* moe_list.cu - which tokens each expert multiplies: pairs of a token and an expert sorted by expert, and cut into
  * tiles. See moe_stream.h.
  *
- * One block. A pair's rank is how many of its expert's come before it: those of its warp are counted by shuffles, those
- * of earlier warps are in count[expert], which warps add to one after another. So the list is the same every time, and
- * no atomic is needed. Then offsets of experts and of their tiles are sums over the experts before. */
+ * One block. Each of its warps has a run of pairs, and counts how many of an expert it has; sums over the warps before
+ * tell where a warp's pairs of an expert begin among the expert's, sums over the experts before where those begin. So
+ * the list is the same every time, and no atomic is needed. */
 #include "backend/cuda/moe/moe_route.cuh"
 #include "backend/cuda/moe/moe_stream.h"
 #include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/value.h"
 
-enum { MOST_THREADS = 1024, ROUTE_SHARED = 48 << 10 };
+enum { MOST_THREADS = 1024, COUNTS_SHARED = 32 << 10, SHARED = 44 << 10 };
 
 struct list_args {
-    dmat ids;
-    int first, n, top_k, n_experts, tile;
+    int n_experts, tile, n_counters; // n_counters: warps that count
 };
 
 /* Of 32 experts, one a lane: how many lanes have the same, and how many of those are lower. */
@@ -28,29 +27,46 @@ static __device__ void look_at_warp(int expert, int &before, int &all) {
     }
 }
 
-static __device__ int expert_of(const list_args &a, int pair) {
-    return static_cast<const int32_t *>(a.ids.at)[(a.first + pair / a.top_k) * a.ids.stride + pair % a.top_k];
-}
+/* A warp's pairs: n_counters warps have as many each, in whole 32. */
+struct run {
+    int begin, end;
+    __device__ run(const list_args &a, int n_pairs) {
+        int warp = threadIdx.x / 32, length = ((n_pairs + 31) / 32 + a.n_counters - 1) / a.n_counters * 32;
+        begin = warp < a.n_counters ? min(warp * length, n_pairs) : n_pairs;
+        end = min(begin + length, n_pairs);
+    }
+};
 
-/* Ranks of all pairs; count [n_experts] is zero before, and then how many an expert has. */
-static __device__ void rank_pairs(const list_args &a, const dmoe_list &list, int n_pairs, int *count) {
-    int warp = threadIdx.x / 32;
-    for (int base = 0; base < n_pairs; base += blockDim.x) {
-        int i = base + threadIdx.x, n_warps = min((n_pairs - base + 31) / 32, (int)blockDim.x / 32);
-        int expert = i < n_pairs ? expert_of(a, i) : -1, rank = 0, before, all;
+/* Counts of the warp's pairs; a pair's rank among those of the warp. */
+template <class F>
+static __device__ void count_pairs(const list_args &a, const dmoe_list &list, int n_pairs, F expert_of,
+                                   uint16_t *counts) {
+    uint16_t *mine = counts + threadIdx.x / 32 * a.n_experts;
+    const run pairs(a, n_pairs);
+    for (int base = pairs.begin; base < pairs.end; base += 32) {
+        int i = base + threadIdx.x % 32, expert = i < pairs.end ? expert_of(i) : -1, before, all, rank = 0;
         look_at_warp(expert, before, all);
-        for (int w = 0; w < n_warps; w++) {
-            if (w == warp) {
-                rank = expert < 0 ? 0 : count[expert] + before;
-                __syncwarp(); // all have read it
-                if (expert >= 0 && before == 0)
-                    count[expert] += all;
-            }
-            __syncthreads(); // the next warp reads it
-        }
-        if (i < n_pairs)
+        if (expert >= 0)
+            rank = mine[expert] + before;
+        __syncwarp(); // all have read it
+        if (expert >= 0 && before == 0)
+            mine[expert] += all;
+        __syncwarp(); // it is there for the next
+        if (i < pairs.end)
             list.rank[i] = rank;
     }
+}
+
+/* Counts of warps become those of the warps before; returns the expert's. */
+static __device__ int sum_over_warps(const list_args &a, uint16_t *counts, int expert) {
+    int sum = 0;
+#pragma unroll 4
+    for (int w = 0; w < a.n_counters; w++) {
+        int n = counts[w * a.n_experts + expert];
+        counts[w * a.n_experts + expert] = (uint16_t)sum;
+        sum += n;
+    }
+    return sum;
 }
 
 /* Of what each thread has: the sum over the threads before it, and over all of them. */
@@ -73,87 +89,127 @@ static __device__ int2 sum_before(int2 mine, int2 *shared, int2 &all) {
     return make_int2(of_warps.x + sum.x - mine.x, of_warps.y + sum.y - mine.y);
 }
 
-/* count [n_experts] zero, sums [warps]: shared */
-static __device__ void make_list(const list_args &a, const dmoe_list &list, int n_pairs, int *count, int2 *sums) {
-    rank_pairs(a, list, n_pairs, count);
+/* What a block keeps in shared memory: counts [n_counters][n_experts], begin [n_experts] of an expert's pairs. */
+struct list_memory {
+    int *begin;
+    uint16_t *counts;
+    __device__ list_memory(const list_args &a, int *shared)
+        : begin(shared), counts(reinterpret_cast<uint16_t *>(shared + a.n_experts)) {}
+    __device__ void clear(const list_args &a) const {
+        for (int i = threadIdx.x; i < a.n_counters * a.n_experts; i += blockDim.x)
+            counts[i] = 0;
+    }
+};
+
+/* By all threads, behind a barrier after clear; sums [warps], shared. */
+template <class F>
+static __device__ void make_list(const list_args &a, const dmoe_list &list, int n_pairs, F expert_of,
+                                 const list_memory &m, int2 *sums) {
+    count_pairs(a, list, n_pairs, expert_of, m.counts);
+    __syncthreads(); // all warps' counts are there
     int per_thread = (a.n_experts + blockDim.x - 1) / blockDim.x,
         begin = min((int)threadIdx.x * per_thread, a.n_experts), end = min(begin + per_thread, a.n_experts);
     int2 mine = make_int2(0, 0), all; // pairs, tiles
-    for (int e = begin; e < end; e++)
-        mine.x += count[e], mine.y += (count[e] + a.tile - 1) / a.tile;
+    for (int e = begin; e < end; e++) {
+        int n = m.begin[e] = sum_over_warps(a, m.counts, e);
+        mine.x += n, mine.y += (n + a.tile - 1) / a.tile;
+    }
     int2 at = sum_before(mine, sums, all);
     for (int e = begin; e < end; e++) {
-        int n = count[e];
+        int n = m.begin[e];
         for (int k = 0; k < n; k += a.tile)
             list.tiles[at.y++] = {e, at.x + k, min(a.tile, n - k)};
-        count[e] = at.x; // from here on where its pairs begin
+        m.begin[e] = at.x;
         at.x += n;
     }
     if (threadIdx.x == 0)
         *list.n_tiles = all.y;
     __syncthreads(); // all experts' beginnings are there
-    for (int i = threadIdx.x; i < n_pairs; i += blockDim.x)
-        list.pair[count[expert_of(a, i)] + list.rank[i]] = i;
+    const uint16_t *of_warps_before = m.counts + threadIdx.x / 32 * a.n_experts;
+    const run pairs(a, n_pairs);
+    for (int i = pairs.begin + threadIdx.x % 32; i < pairs.end; i += 32) {
+        int expert = expert_of(i);
+        list.pair[m.begin[expert] + of_warps_before[expert] + list.rank[i]] = i;
+    }
 }
 
-static __global__ void __launch_bounds__(MOST_THREADS) moe_list(device_plan plan, list_args a, dmoe_list list) {
+static __global__ void __launch_bounds__(MOST_THREADS)
+    moe_list(device_plan plan, list_args a, dmat ids, int first, int n, int top_k, dmoe_list list) {
     let_next_start();
-    extern __shared__ int count[];
+    extern __shared__ int shared[];
     __shared__ int2 sums[MOST_THREADS / 32];
-    for (int e = threadIdx.x; e < a.n_experts; e += blockDim.x)
-        count[e] = 0;
+    const list_memory memory(a, shared);
+    memory.clear(a);
     wait_for_previous();
     __syncthreads(); // counts are zero
-    make_list(a, list, max(min(step_tokens(plan) - a.first, a.n), 0) * a.top_k, count, sums);
+    auto expert_of = [&](int pair) {
+        return static_cast<const int32_t *>(ids.at)[(first + pair / top_k) * ids.stride + pair % top_k];
+    };
+    make_list(a, list, max(min(step_tokens(plan) - first, n), 0) * top_k, expert_of, memory, sums);
 }
 
-/* MOE_ROUTE of a few tokens, a warp each by turns, and their list. */
+/* MOE_ROUTE of a few tokens, a warp each, and their list. */
 static __global__ void __launch_bounds__(MOST_THREADS)
-    moe_route_listed(device_plan plan, route_args route, list_args a, dmoe_list list) {
+    moe_route_listed(device_plan plan, route_args route, list_args a, int n, dmoe_list list) {
     let_next_start();
-    extern __shared__ int count[];
+    extern __shared__ int shared[];
     __shared__ int2 sums[MOST_THREADS / 32];
-    float *memory = reinterpret_cast<float *>(count + a.n_experts) + threadIdx.x / 32 * route_floats(route.how);
-    for (int e = threadIdx.x; e < a.n_experts; e += blockDim.x)
-        count[e] = 0;
+    __shared__ int ids[MOE_LISTED_TOKENS * MOE_LISTED_TOP_K];
+    const list_memory memory(a, shared);
+    float *scores = reinterpret_cast<float *>(memory.counts + (a.n_counters * a.n_experts + 1) / 2 * 2) +
+                    threadIdx.x / 32 * route_floats(route.how);
+    memory.clear(a);
     wait_for_previous();
-    int n_tokens = min(step_tokens(plan), a.n);
+    int n_tokens = min(step_tokens(plan), n), top_k = route.how.top_k;
     for (int t = threadIdx.x / 32; t < n_tokens; t += blockDim.x / 32)
-        route_token(route, t, memory);
+        route_token(route, t, scores, ids + t * top_k);
     __syncthreads(); // all ids are there, and counts are zero
-    make_list(a, list, n_tokens * a.top_k, count, sums);
+    make_list(
+        a, list, n_tokens * top_k, [&](int pair) { return ids[pair]; }, memory, sums);
 }
 
+// ---- the launchers --------------------------------------------------------------------------------------------------
+
+static int up_to(int n, int of) { return (n + of - 1) / of; }
+static int least(int a, int b) { return a < b ? a : b; }
+
+static list_args args_of(int n_pairs, int n_experts, int tile) {
+    int fit = COUNTS_SHARED / (n_experts * (int)sizeof(uint16_t)), most = least(MOST_THREADS / 32, up_to(n_pairs, 32));
+    return {n_experts, tile, fit < 1 ? 1 : least(fit, most)};
+}
+static size_t list_bytes(const list_args &a) {
+    return a.n_experts * sizeof(int) + (size_t)(a.n_counters * a.n_experts + 1) / 2 * 2 * sizeof(uint16_t);
+}
 static int threads_for(int n_pairs, int n_experts) {
-    int most = n_pairs > n_experts ? n_pairs : n_experts, threads = (most + 31) / 32 * 32;
-    return threads < MOST_THREADS ? threads : MOST_THREADS;
+    return least(up_to(n_pairs > n_experts ? n_pairs : n_experts, 32) * 32, MOST_THREADS);
 }
 
 void launch_moe_list(const struct launch *l, const struct dmoe *a, int tile, int first, int n, struct dmat ids,
                      struct dmoe_list list) {
-    list_args args = {ids, first, n, a->top_k, a->n_experts, tile};
-    launch_node(moe_list, 1, threads_for(n * a->top_k, a->n_experts), a->n_experts * sizeof(int), l->stream, l->plan,
-                args, list);
+    list_args args = args_of(n * a->top_k, a->n_experts, tile);
+    launch_node(moe_list, 1, threads_for(n * a->top_k, a->n_experts), list_bytes(args), l->stream, l->plan, args, ids,
+                first, n, a->top_k, list);
 }
 
-/* Warps whose logits have room: of one token at least. */
-static int route_warps(const struct droute *a, int n_tokens) {
-    int fits = ((ROUTE_SHARED / (int)sizeof(float)) - a->n_experts) / route_floats(*a);
-    int warps = threads_for(n_tokens * a->top_k, a->n_experts) / 32;
-    return fits < warps ? fits : warps;
+/* As many warps as the list wants, or tokens, if their scores have room. */
+static int route_warps(const struct droute *a, const list_args &args, int n_tokens) {
+    int lanes = n_tokens * (a->top_k > 32 ? a->top_k : 32), warps = threads_for(lanes, a->n_experts) / 32,
+        floats = route_floats(*a);
+    return floats == 0 ? warps : least(warps, (SHARED - (int)list_bytes(args)) / (floats * (int)sizeof(float)));
 }
 
 bool moe_route_lists(const struct droute *a, int n_tokens) {
-    return n_tokens <= MOE_LISTED_TOKENS && route_warps(a, n_tokens) > 0;
+    list_args args = args_of(n_tokens * a->top_k, a->n_experts, 1);
+    return n_tokens <= MOE_LISTED_TOKENS && a->top_k <= MOE_LISTED_TOP_K &&
+           route_warps(a, args, n_tokens) >= args.n_counters;
 }
 
 void launch_moe_route_listed(const struct launch *l, const struct droute *a, struct dmat logits, struct dweight bias,
                              struct dweight expert_scale, struct dmat ids, struct dmat weights, int tile,
                              struct dmoe_list list) {
     route_args route = {*a, logits, bias, expert_scale, ids, weights};
-    list_args args = {ids, 0, l->n_tokens, a->top_k, a->n_experts, tile};
-    int warps = route_warps(a, l->n_tokens);
-    launch_node(moe_route_listed, 1, warps * 32,
-                ((size_t)a->n_experts + (size_t)warps * route_floats(*a)) * sizeof(float), l->stream, l->plan, route,
-                args, list);
+    list_args args = args_of(l->n_tokens * a->top_k, a->n_experts, tile);
+    int warps = route_warps(a, args, l->n_tokens);
+    size_t shared = list_bytes(args) + (size_t)warps * route_floats(*a) * sizeof(float);
+    launch_node(moe_route_listed, 1, warps * 32, shared, l->stream, l->plan, route, args, l->n_tokens, list);
 }

@@ -24,7 +24,7 @@
 #include "backend/cuda/ptx/launching.cuh"
 #include "backend/cuda/value.h"
 
-enum { DEEP = 6, SHALLOW = 4, SHARED_MOST = 224 << 10, SHARED_HALF = 110 << 10, MOST_PIECE = 1024, MOST_PLACES = 128 };
+enum { DEPTH = 6, SHARED_MOST = 224 << 10, SHARED_HALF = 110 << 10, MOST_PIECE = 1024, MOST_PLACES = 128 };
 
 static int up_to(int64_t n, int of) { return (int)((n + of - 1) / of); }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -32,14 +32,14 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // ---- how it is cut --------------------------------------------------------------------------------------------------
 
-static int queue_bytes(int depth) { return STREAM_WARPS * depth * STEP * TILE_ROWS; }
+enum { QUEUE_BYTES = STREAM_WARPS * DEPTH * STEP * TILE_ROWS };
 
 static int x_pitch_of(struct dweight w) {
     return w.element == ELEMENT_E4M3 ? up_to(w.in, STEP) * STEP * 2 + 16 : up_to(w.in * 2, STEP) * STEP + 64;
 }
 static int pitch_of(struct dweight w13, struct dweight w2) { return (int)most(x_pitch_of(w13), x_pitch_of(w2)); }
-static int tokens_that_fit(struct dweight w13, struct dweight w2, int bytes, int depth) {
-    return (bytes - queue_bytes(depth)) / pitch_of(w13, w2);
+static int tokens_that_fit(struct dweight w13, struct dweight w2) {
+    return (SHARED_MOST - QUEUE_BYTES) / pitch_of(w13, w2);
 }
 
 bool moe_streams(struct dweight w13, struct dweight w2) {
@@ -47,21 +47,16 @@ bool moe_streams(struct dweight w13, struct dweight w2) {
     int64_t of = narrow ? 16 : 8;
     return (narrow || halves) && w13.element == w2.element && w13.in % of == 0 && w2.in % of == 0 &&
            w13.out < INT32_MAX && w2.out < INT32_MAX && w13.in < 1 << 24 && w2.in < 1 << 24 &&
-           tokens_that_fit(w13, w2, SHARED_MOST, DEEP) > 0;
+           tokens_that_fit(w13, w2) > 0;
 }
 
-/* Where the tokens of a tile leave room for it, two blocks have a place on a multiprocessor, so that moe_down's weights
- * are on their way before moe_up ends. */
 struct dmoe_cut moe_cut_of(const struct dmoe *a, struct dweight w13, struct dweight w2, int n_tokens) {
-    int64_t fits = tokens_that_fit(w13, w2, SHARED_MOST, DEEP);
+    int64_t fits = tokens_that_fit(w13, w2);
     struct dmoe_cut c;
     c.piece = (int)least(n_tokens, MOST_PIECE);
     c.tile = (int)least(fits < 8 ? fits : fits / 8 * 8, MOST_OCTETS * 8);
-    int64_t pairs = (int64_t)c.piece * a->top_k, tokens = least(c.tile, c.piece);
+    int64_t pairs = (int64_t)c.piece * a->top_k;
     c.most_tiles = (int)(least(pairs, a->n_experts) + pairs / c.tile);
-    bool shallow = tokens > tokens_that_fit(w13, w2, SHARED_HALF, DEEP) &&
-                   tokens <= tokens_that_fit(w13, w2, SHARED_HALF, SHALLOW);
-    c.depth = shallow ? SHALLOW : DEEP;
     return c;
 }
 
@@ -145,12 +140,14 @@ static __global__ void __launch_bounds__(JOIN_THREADS) moe_join(device_plan plan
 
 // ---- the launcher ---------------------------------------------------------------------------------------------------
 
-/* Places of the list that a block holds at once: of all that it computes, if they fit. */
+/* Places of the list that a block holds at once: of all that it computes, if they fit. Where half of a multiprocessor's
+ * memory is enough, moe_down's blocks have a place beside moe_up's, and their weights are on their way before that one
+ * ends. */
 static int places_of(const struct dmoe_cut *c, const struct dmoe *a, int n_blocks, int pitch) {
-    int tokens = (int)least(c->tile, c->piece), half = (SHARED_HALF - queue_bytes(c->depth)) / pitch,
-        all = (SHARED_MOST - queue_bytes(c->depth)) / pitch;
-    int64_t of_block = (up_to(c->most_tiles, n_blocks) + 1) * (int64_t)tokens, pairs = (int64_t)c->piece * a->top_k;
-    return (int)least(least(least(of_block, pairs), tokens <= half ? half : all), MOST_PLACES);
+    int64_t of_block = (up_to(c->most_tiles, n_blocks) + 1) * least(c->tile, c->piece),
+            pairs = (int64_t)c->piece * a->top_k, half = (SHARED_HALF - QUEUE_BYTES) / pitch,
+            all = (SHARED_MOST - QUEUE_BYTES) / pitch, wanted = least(of_block, pairs);
+    return (int)least(wanted <= half ? wanted : least(wanted, all), MOST_PLACES);
 }
 
 struct stream_call {
@@ -161,19 +158,15 @@ struct stream_call {
     struct dweight w;
 };
 
-template <class W, int DEPTH, bool UP> static void launch_cut(stream_call c) {
+template <class W, bool UP> static void launch_weights(stream_call c) {
     auto kernel = moe_stream<W, DEPTH, UP>;
     int blocks = n_multiprocessors(), wanted = up_to(c.cut->most_tiles, MOST_OF_BLOCK - 2);
     c.args.x_pitch = x_pitch_of(c.w);
     c.args.x_tokens = places_of(c.cut, c.a, blocks, c.args.x_pitch);
     c.args.most_tiles = c.cut->most_tiles;
-    size_t shared = (size_t)queue_bytes(DEPTH) + (size_t)c.args.x_tokens * (c.args.x_pitch + sizeof(int));
+    size_t shared = (size_t)QUEUE_BYTES + (size_t)c.args.x_tokens * (c.args.x_pitch + sizeof(int));
     allow_shared(kernel, SHARED_MOST + MOST_PLACES * (int)sizeof(int));
     launch_node(kernel, blocks > wanted ? blocks : wanted, STREAM_WARPS * 32, shared, c.l->stream, c.args);
-}
-
-template <class W, bool UP> static void launch_weights(const stream_call &c) {
-    c.cut->depth == SHALLOW ? launch_cut<W, SHALLOW, UP>(c) : launch_cut<W, DEEP, UP>(c);
 }
 
 template <bool UP> static void launch_half(const stream_call &c, element product) {

@@ -33,7 +33,6 @@ struct dmoe_cut {
     int tile;       // tokens of a tile
     int piece;      // tokens that are computed together
     int most_tiles; // of a piece
-    int depth;      // of a warp's queue of weights: 4 or 6 steps
 };
 
 /* Whether the stream computes with these weights: both e4m3 with rows of a multiple of 16 columns, or of 16 bits with
@@ -59,7 +58,7 @@ void launch_moe_list(const struct launch *l, const struct dmoe *a, int tile, int
                      struct dmoe_list list);
 
 /* MOE_ROUTE in the same node, of a step of few tokens. */
-enum { MOE_LISTED_TOKENS = 32 };
+enum { MOE_LISTED_TOKENS = 32, MOE_LISTED_TOP_K = 16 };
 bool moe_route_lists(const struct droute *a, int n_tokens);
 void launch_moe_route_listed(const struct launch *l, const struct droute *a, struct dmat logits, struct dweight bias,
                              struct dweight expert_scale, struct dmat ids, struct dmat weights, int tile,
