@@ -1,10 +1,11 @@
 /* registry.c - the model families. A new one is a file and a name here. */
 #include "model/family.h"
 
-#define FAMILIES(X)                                                                                        \
-    X(llama)                                                                                               \
-    X(qwen2) X(qwen3) X(gemma2) X(gemma3) X(gemma4) X(mixtral) X(phi3) X(qwen3_moe) X(gpt_oss) X(deepseek) \
-        X(qwen3_next) X(diffllama) X(llama4) X(gemma) X(qwen2_moe) X(gpt2) X(qwen) X(eagle3) X(dflash)
+#define FAMILIES(X)                                                                                             \
+    X(llama)                                                                                                    \
+    X(qwen2)                                                                                                    \
+    X(qwen3) X(gemma2) X(gemma3) X(gemma4) X(mixtral) X(phi3) X(qwen3_moe) X(gpt_oss) X(deepseek) X(qwen3_next) \
+        X(smollm3) X(diffllama) X(llama4) X(gemma) X(qwen2_moe) X(gpt2) X(qwen) X(eagle3) X(dflash)
 
 // clang-format off
 #define DECLARE(name) extern const struct family family_##name;
