@@ -66,7 +66,9 @@ ir_id ir_text_without(struct ir *ir, const struct str *triggers, size_t n);
  * order cost n, not n!.
  *
  * A member whose value no text can be is never begun. Where the required ones exclude one another by max, or min cannot
- * be reached, the node is IR_NEVER. Two others with the same key count as two members.
+ * be reached, the node is IR_NEVER. Two others with the same key count as two members, but where `distinct` is set:
+ * then no key of others stands twice (byte for byte), and there must be `min` different ones, or the matcher may get
+ * stuck.
  * `needs` says: where known member `seen` stands, known member `needed` must stand too. `excludes`: they may not stand
  * together. ordered: known members in the order of the array only, others after all of them; without needs and
  * excludes. */
@@ -84,7 +86,7 @@ struct ir_members {
     size_t n_known, n_others, n_needs, n_excludes;
     rx_id separator;
     int32_t min, max; // of all members; max IR_NO_MAX: no bound
-    bool ordered;
+    bool ordered, distinct;
 };
 ir_id ir_members(struct ir *ir, const struct ir_members *members); // copies what it points to
 

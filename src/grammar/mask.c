@@ -42,7 +42,10 @@ static void walk(struct shared *s, uint32_t config, const struct rx_set *first_b
 
 static void put_specials(struct shared *s, const struct config *c, uint32_t *bits) {
     for (uint32_t i = 0; i < c->n; i++) {
-        const struct token_list *list = &s->token_lists[s->machine->threads.at[c->first + i].terminal];
+        uint32_t terminal = s->machine->threads.at[c->first + i].terminal;
+        if (terminal_is_distinct(s->machine, terminal))
+            continue;
+        const struct token_list *list = &s->token_lists[terminal];
         for (int32_t k = 0; k < list->n; k++)
             set_bit(bits, list->ids[k]);
     }
@@ -69,6 +72,31 @@ static void put_stay(const struct mask_table *table, uint32_t *bits, int32_t n_w
         set_bit(bits, table->few[i]);
 }
 
+/* The bytes from the root to a node. */
+static struct str path_to(const struct token_trie *t, uint32_t node) {
+    size_t depth = 1;
+    for (uint32_t i = 0; i != node;)
+        if (node < i + t->nodes[i].skip) { // below it
+            depth++;
+            i++;
+        } else
+            i += t->nodes[i].skip;
+    return (struct str){t->text_of[t->order[t->first_token[node]]].ptr, depth};
+}
+
+/* What may stand behind a distinct terminal depends on what it has read, and so on where in the trie it ends. */
+static void put_exits_apart(struct shared *s, struct thread thread, const struct mask_table *table, uint32_t *bits) {
+    const struct token_trie *t = s->trie;
+    uint32_t from = config_of_thread(s->machine, thread);
+    for (uint32_t i = 0; i < table->n_exits && s->machine->failed == OK; i++) {
+        uint32_t exit = table->exits[i], config = config_steps(s->machine, from, path_to(t, exit));
+        if (!config)
+            continue;
+        struct rx_set first = config_first_bytes(s->machine, config);
+        walk(s, config, &first, exit + 1, exit + t->nodes[exit].skip, bits);
+    }
+}
+
 /* What one thread allows. */
 static void put_thread(struct shared *s, struct thread thread, uint32_t *bits) {
     const struct token_trie *t = s->trie;
@@ -78,6 +106,10 @@ static void put_thread(struct shared *s, struct thread thread, uint32_t *bits) {
     put_stay(table, bits, t->n_words);
     if (table->n_exits == 0)
         return;
+    if (thread.text) {
+        put_exits_apart(s, thread, table, bits);
+        return;
+    }
     uint32_t row = row_advance(s->machine, thread.row, thread.terminal);
     if (!row)
         return;
@@ -92,7 +124,7 @@ static void find_mask(struct shared *s, uint32_t config, uint32_t *bits) {
     memset(bits, 0, (size_t)t->n_words * sizeof *bits);
     const struct config c = s->machine->configs.at[config];
     for (uint32_t i = 0; i < c.n && s->machine->failed == OK; i++)
-        if (s->machine->net->terminals[s->machine->threads.at[c.first + i].terminal].rx != RX_NEVER)
+        if (terminal_rx(s->machine, s->machine->threads.at[c.first + i].terminal) != RX_NEVER)
             put_thread(s, s->machine->threads.at[c.first + i], bits);
     for (int32_t i = 0; i < t->n_ends; i++) // an end that is text too is not taken as text
         bits[t->ends[i] / 32] &= ~(1u << (t->ends[i] % 32));

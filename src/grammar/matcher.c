@@ -173,9 +173,11 @@ static int only_byte(const struct rx_set *set) {
 /* Whether a special token may come. */
 static bool takes_special(const struct shared *s, uint32_t config) {
     const struct config *c = &s->machine->configs.at[config];
-    for (uint32_t i = 0; i < c->n; i++)
-        if (s->token_lists[s->machine->threads.at[c->first + i].terminal].n)
+    for (uint32_t i = 0; i < c->n; i++) {
+        uint32_t terminal = s->machine->threads.at[c->first + i].terminal;
+        if (!terminal_is_distinct(s->machine, terminal) && s->token_lists[terminal].n)
             return true;
+    }
     return false;
 }
 

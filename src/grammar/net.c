@@ -132,6 +132,7 @@ static uint32_t compile_members(struct compiler *c, const struct ir_node *n, uin
                         .min = from->min,
                         .max = from->max,
                         .ordered = from->ordered,
+                        .distinct = from->distinct,
                         .separator_may_be_empty = rx_nullable(c->ir->rx, from->separator)};
     m.separator =
         rx_is_never(c->ir->rx, from->separator, c->ir->rx->max_states) ? NONE : terminal_for(c, from->separator);

@@ -50,7 +50,7 @@ struct members {
     uint32_t n_needs, n_excludes;
     uint32_t separator; // terminal; UINT32_MAX: no more than one member
     int32_t min, max;
-    bool ordered, separator_may_be_empty;
+    bool ordered, distinct, separator_may_be_empty;
 };
 
 struct net {

@@ -7,6 +7,7 @@ Not in make test-fast: it validates some 6,000 texts with another validator, whi
 import collections
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -18,6 +19,7 @@ import random_schemas
 GYRE = os.path.abspath(os.environ.get("GYRE", "build/gyre"))
 DATA = os.path.join(packages.ROOT, "build/data/json")
 RESULTS = os.path.join(packages.ROOT, "tests/data/json/schema_suite_results.txt")
+QWEN3 = os.path.join(packages.ROOT, "build/data/tokenizers/qwen3")
 PACKAGE = "jsonschema[format-nongpl]==4.26.0"
 
 
@@ -116,6 +118,93 @@ class RandomTexts(unittest.TestCase):
         self.assertEqual(invalid(python, cases), [])
         refused = [o["error"] for o in out if "error" in o and "no text" not in o["error"] and "$ref" not in o["error"]]
         self.assertLess(len(refused), 0.03 * n, collections.Counter(refused).most_common(5))
+
+
+class Keywords(unittest.TestCase):
+    def both_ways(self, schema, right, wrong):
+        """By bytes and by the masks of a real tokenizer."""
+        for words in ((), ("--tokenizer", QWEN3)):
+            out = grammar([{"json_schema": schema, "text": text} for text in right + wrong], *words)
+            self.assertEqual([o.get("accepts", o) for o in out], [True] * len(right) + [False] * len(wrong), words)
+
+    def test_items_that_differ(self):
+        unique = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+        self.both_ways(unique, ['["a", "ab", "abc"]', '["a","b"]', '[]', '["", "\\""]'],
+                       ['["a","a"]', '["a", "ab", "a"]', '["x","y","x"]', '["\\"","\\""]', '["a","\\u0061"]'])
+        few = {"type": "array", "items": {"type": "integer", "minimum": 1, "maximum": 3}, "uniqueItems": True,
+               "minItems": 3}
+        self.both_ways(few, ["[1,2,3]", "[3, 1, 2]"], ["[1,2,2]", "[1,2]", "[1,2,3,1]"])
+        self.both_ways({"items": {"enum": ["a", "b", None]}, "uniqueItems": True, "type": "array"},
+                       ['["b", null, "a"]'], ['["b", "b"]', '[null, null]'])
+        self.assertIn("no text", accepts({**few, "minItems": 4}, []))
+
+    def test_keys_that_differ_where_their_number_matters(self):
+        self.both_ways({"type": "object", "minProperties": 2}, ['{"a":1,"b":2}', '{"a": 1, "b": 2, "c": 3}'],
+                       ['{"a":1,"a":2}', '{"a":1}', '{"a":1,"\\u0061":2}', '{}'])
+        self.both_ways({"type": "object", "properties": {"a": {"type": "null"}}, "required": ["a"]},
+                       ['{"a":null}', '{"b":1,"a":null,"b":2}'],
+                       ['{"a":null,"a":null}', '{"a":1}', '{"a":null,"\\u0061":1}'])
+
+    def test_texts_of_random_schemas_have_masks(self):
+        seed = int(os.environ.get("GYRE_TEST_SEED") or time.time()) % 100000000
+        print("GYRE_TEST_SEED=%d" % seed)
+        schemas = random_schemas.schemas(300, seed)
+        out = grammar([{"json_schema": schema} for schema in schemas], "--sample", "2", "--seed", str(seed))
+        lines = [{"json_schema": schema, "text": text} for schema, o in zip(schemas, out)
+                 for text in o.get("texts", [])]
+        out = grammar(lines, "--tokenizer", QWEN3)
+        self.assertEqual([(line, o) for line, o in zip(lines, out) if o.get("accepts") is not True], [])
+
+    def test_numbers(self):
+        self.assertEqual(accepts({"multipleOf": 0.01, "type": "number"}, 0.07, 19.99, 12, 0.001, 1.005),
+                         [True] * 3 + [False] * 2)
+        self.assertEqual(accepts({"type": "integer", "multipleOf": 97}, 0, 97, -194, 98, 9797),
+                         [True, True, True, False, True])
+        below = {"type": "number", "exclusiveMaximum": 5}
+        self.assertEqual(takes(below, "4.9", "4.99999999999999999999", "5", "-1e300"),
+                         [True, False, False, True])
+        between = {"type": "integer", "minimum": -5, "maximum": 456}
+        self.assertEqual(takes(between, "-6", "-5", "0", "456", "457", "1000"),
+                         [False, True, True, True, False, False])
+
+    def test_what_is_not_enforced_is_refused_by_name(self):
+        for schema, name in (
+            ({"$ref": "http://example.com/other.json"}, "$ref"), ({"$ref": "#/nowhere"}, "$ref"),
+            ({"allOf": [{"$ref": "#"}]}, "$ref"), ({"type": "array", "uniqueItems": True}, "uniqueItems"),
+            ({"pattern": "(a)\\1"}, "pattern"), ({"type": "int"}, "type"), ({"required": True}, "required"),
+            ({"properties": []}, "properties"), ({"items": 5}, "a schema"), ({"multipleOf": 0}, "multipleOf"),
+            ({"multipleOf": 1.23456789012}, "multipleOf"), ({"minimum": "1"}, "minimum"),
+            ({"minLength": -1}, "minLength"), ({"enum": 1}, "enum"), (False, "no text"), ({"enum": []}, "no text"),
+            ({"$schema": "http://json-schema.org/draft-03/schema#"}, "$schema"),
+            ({"not": {"type": "array", "items": {}, "uniqueItems": True}}, "uniqueItems"),
+            ({"contains": {"type": "null"}, "minContains": 3000, "maxItems": 3000}, "contains")):
+            answer = accepts(schema, None)
+            self.assertIsInstance(answer, str, schema)
+            self.assertIn(name, answer, schema)
+
+    def test_hostile_schemas_are_answered_in_a_second(self):
+        one = {"properties": {"a": {"type": "string"}, "b": {"minimum": 3}}}
+        deep = {}
+        for _ in range(400):
+            deep = {"type": "array", "items": deep}
+        wide = {"anyOf": [{"properties": {"k%d" % i: {"const": i}}, "required": ["k%d" % i]} for i in range(1500)]}
+        boxes = {"allOf": [{"anyOf": [{"required": ["a%d" % i]}, {"required": ["b%d" % i]}]} for i in range(40)]}
+        for schema in (
+            deep, wide, boxes, {"oneOf": [{**one, "maxProperties": i} for i in range(60)]},
+            {"not": {"oneOf": [one] * 50}}, {"enum": ["%d" % (i * 7919) for i in range(90000)]},
+            {"enum": [[i] for i in range(5000)]}, {"pattern": "^(a|a)*(b|ab)*(c{1000}){1000}$"},
+            {"patternProperties": {"a{%d}" % i: {"minimum": i} for i in range(40)}},
+            {"properties": {str(i): {} for i in range(20000)}, "required": [str(i) for i in range(20000)]},
+            {"dependentSchemas": {str(i): {"required": [str(i + 1)]} for i in range(30)}},
+            {"minLength": 2 ** 31 - 1},
+            {"prefixItems": [{"minimum": i} for i in range(5000)], "contains": {"type": "null"}, "maxContains": 3},
+            {"type": "array", "minItems": 10 ** 9},
+            {"$defs": {str(i): {"allOf": [{"$ref": "#/$defs/%d" % (i + 1)}] * 2} for i in range(200)},
+             "$ref": "#/$defs/0"}):
+            begin = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+            grammar([{"json_schema": schema, "text": "{}"}])
+            used = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - begin
+            self.assertLess(used, 1.5, json.dumps(schema)[:100])  # 1 s with some room for slow processors
 
 
 def update():

@@ -9,7 +9,9 @@ static int by_thread(const void *a, const void *b) {
         return x->row < y->row ? -1 : 1;
     if (x->terminal != y->terminal)
         return x->terminal < y->terminal ? -1 : 1;
-    return x->at < y->at ? -1 : x->at > y->at;
+    if (x->at != y->at)
+        return x->at < y->at ? -1 : 1;
+    return x->text < y->text ? -1 : x->text > y->text;
 }
 
 /* The config of the threads in `next`; may_end: whether the text may end here. */
@@ -43,8 +45,14 @@ static void begin_row(struct machine *m, uint32_t row) {
     const struct row *r = &m->rows.at[row];
     for (uint32_t i = 0; i < r->n_heads; i++) {
         uint32_t t = m->heads.at[r->heads + i];
-        VEC_PUSH(m->next, (struct thread){row, t, m->net->terminals[t].rx});
+        VEC_PUSH(m->next, (struct thread){row, t, terminal_rx(m, t), terminal_is_distinct(m, t) ? TEXT_EMPTY : 0});
     }
+}
+
+uint32_t config_of_thread(struct machine *m, struct thread thread) {
+    m->next.n = 0;
+    VEC_PUSH(m->next, thread);
+    return intern(m, false);
 }
 
 uint32_t config_of_row(struct machine *m, uint32_t row) {
@@ -91,8 +99,10 @@ uint32_t config_step(struct machine *m, uint32_t config, uint8_t byte) {
         t.at = rx_step(m->rx, t.at, byte);
         if (t.at == RX_NEVER)
             continue;
+        if (t.text)
+            t.text = distinct_text(m, t.text, byte);
         if (rx_accepts(m->rx, t.at))
-            ok = put_next_row(m, row_advance(m, t.row, t.terminal));
+            ok = put_next_row(m, row_advance_behind(m, t));
         if (!rx_set_is_empty(&rx_row_get(m->rx, t.at)->first))
             VEC_PUSH(m->next, t);
     }
@@ -115,7 +125,7 @@ uint32_t config_take_terminals(struct machine *m, uint32_t config, const bool *t
     m->next.n = m->next_rows.n = 0;
     for (uint32_t i = 0; i < c.n && ok; i++) {
         struct thread t = m->threads.at[c.first + i];
-        if (terminals[t.terminal])
+        if (!terminal_is_distinct(m, t.terminal) && terminals[t.terminal])
             ok = put_next_row(m, row_advance(m, t.row, t.terminal));
     }
     ok = ok && m->next_rows.n && begin_next_row(m, &may_end);

@@ -10,6 +10,8 @@ struct machine *machine_open(const struct net *net, size_t max_bytes, struct err
     VEC_PUSH(m->frames, (struct frame){0});
     VEC_PUSH(m->rows, (struct row){0});
     VEC_PUSH(m->configs, (struct config){.mask = -1});
+    VEC_PUSH(m->texts, (struct text_node){0});
+    VEC_PUSH(m->texts, (struct text_node){0}); // the empty one
     machine_allow(m, 0);
     uint32_t row = row_start(m);
     m->start = row ? config_of_row(m, row) : 0;
@@ -24,12 +26,13 @@ struct machine *machine_open(const struct net *net, size_t max_bytes, struct err
 void machine_free(struct machine *m) {
     if (!m)
         return;
-    void *owned[] = {m->frames.at,       m->links.at,       m->call_sets.at,       m->calls.at,
-                     m->rows.at,         m->row_items.at,   m->waits.at,           m->heads.at,
-                     m->configs.at,      m->threads.at,     m->member_states.at,   m->member_bits.at,
-                     m->next.at,         m->next_rows.at,   m->frame_index.slots,  m->call_set_index.slots,
-                     m->row_index.slots, m->advances.slots, m->config_index.slots, m->member_index.slots,
-                     m->unions.slots,    m->steps.slots};
+    void *owned[] = {m->frames.at,         m->links.at,       m->call_sets.at,       m->calls.at,
+                     m->rows.at,           m->row_items.at,   m->waits.at,           m->heads.at,
+                     m->configs.at,        m->threads.at,     m->member_states.at,   m->member_bits.at,
+                     m->next.at,           m->next_rows.at,   m->frame_index.slots,  m->call_set_index.slots,
+                     m->row_index.slots,   m->advances.slots, m->config_index.slots, m->member_index.slots,
+                     m->unions.slots,      m->steps.slots,    m->distinct.at,        m->texts.at,
+                     m->distinct_of.slots, m->text_of.slots};
     for (size_t i = 0; i < ARRAY_LEN(owned); i++)
         free(owned[i]);
     closing_free(m->closing);

@@ -53,6 +53,7 @@ struct row {
 struct thread {
     uint32_t row, terminal;
     rx_id at;
+    uint32_t text; // of a distinct terminal: what it has read (distinct.c); 0 of others
 };
 
 struct config {
@@ -64,8 +65,20 @@ struct config {
 /* What has been seen of an object's members: see ir_members. */
 struct member_state {
     uint32_t members, count, phase, bits; // bits: offset into member_bits, of known members
+    rx_id except;                         // keys of distinct others that have been; RX_NEVER of others
 };
 enum member_phase { MEMBERS_BEGIN, MEMBERS_AFTER_MEMBER, MEMBERS_AFTER_SEPARATOR };
+
+/* A terminal of distinct others without the keys that have been: numbered behind those of the net. */
+struct distinct_terminal {
+    rx_id rx;
+    bool alive;
+};
+
+struct text_node { // a text, as one that is a byte shorter and its last byte
+    uint32_t before;
+    uint8_t byte;
+};
 
 struct machine {
     const struct net *net;
@@ -82,13 +95,17 @@ struct machine {
     VEC(struct thread) threads;
     VEC(struct member_state) member_states;
     VEC(uint64_t) member_bits;
+    VEC(struct distinct_terminal) distinct;
+    VEC(struct text_node) texts; // from 1 on
     struct number_index frame_index, call_set_index, row_index, config_index, member_index;
-    struct number_map advances; // row, terminal -> row
-    struct number_map unions;   // row, row -> row
-    struct number_map steps;    // config, byte -> config
-    uint32_t start;             // config
-    struct closing *closing;    // working memory of rows.c
-    VEC(struct thread) next;    // of configs.c
+    struct number_map advances;    // row, terminal -> row
+    struct number_map unions;      // row, row -> row
+    struct number_map steps;       // config, byte -> config
+    struct number_map distinct_of; // terminal, except -> distinct terminal
+    struct number_map text_of;     // text, byte -> text
+    uint32_t start;                // config
+    struct closing *closing;       // working memory of rows.c
+    VEC(struct thread) next;       // of configs.c
     VEC(uint32_t) next_rows;
     // Bounds
     size_t max_bytes;
@@ -111,11 +128,13 @@ void machine_fail(struct machine *machine, enum status status, const char *why);
  * bound is met. */
 uint32_t row_start(struct machine *machine);
 uint32_t row_advance(struct machine *machine, uint32_t row, uint32_t t);
+uint32_t row_advance_behind(struct machine *machine, struct thread thread); // the same, of a thread at its end
 uint32_t row_union(struct machine *machine, uint32_t a, uint32_t b);
 void closing_free(struct closing *closing);
 
 /* Configs (configs.c). */
 uint32_t config_of_row(struct machine *machine, uint32_t row);
+uint32_t config_of_thread(struct machine *machine, struct thread thread);
 uint32_t config_step(struct machine *machine, uint32_t config, uint8_t byte);
 uint32_t config_steps(struct machine *machine, uint32_t config, struct str bytes);
 uint32_t config_take_terminals(struct machine *machine, uint32_t config, const bool *terminals); // special tokens
@@ -128,3 +147,20 @@ uint32_t member_state_separated(struct machine *machine, uint32_t state);
 bool member_state_may_end(struct machine *machine, uint32_t state);
 bool member_state_allows(struct machine *machine, uint32_t state, uint32_t i);
 bool member_state_allows_any(struct machine *machine, uint32_t state);
+
+/* Distinct others (distinct.c): their terminals know what they have read, and row_advance_behind takes it from those of
+ * the members that follow. Off the texts that have been, their states are those of the terminal without them. */
+uint32_t distinct_terminal(struct machine *machine, uint32_t terminal, rx_id except);
+bool distinct_is_alive(const struct machine *machine, uint32_t terminal);
+uint32_t distinct_text(struct machine *machine, uint32_t text, uint8_t byte); // text with one more byte
+rx_id distinct_except(struct machine *machine, rx_id except, uint32_t text);
+enum { TEXT_EMPTY = 1 };
+static inline bool terminal_is_distinct(const struct machine *machine, uint32_t terminal) {
+    return terminal >= machine->net->n_terminals;
+}
+static inline rx_id terminal_rx(const struct machine *machine, uint32_t terminal) {
+    return terminal_is_distinct(machine, terminal) ? machine->distinct.at[terminal - machine->net->n_terminals].rx
+                                                   : machine->net->terminals[terminal].rx;
+}
+uint32_t member_state_except(struct machine *machine, uint32_t state, uint32_t text); // with one more key that has been
+uint32_t member_key(struct machine *machine, uint32_t state, uint32_t i);             // the terminal of a member's key

@@ -10,7 +10,8 @@ size_t machine_bytes(const struct machine *m) {
            number_index_bytes(&m->frame_index) + number_index_bytes(&m->call_set_index) +
            number_index_bytes(&m->row_index) + number_index_bytes(&m->config_index) +
            number_index_bytes(&m->member_index) + number_map_bytes(&m->advances) + number_map_bytes(&m->unions) +
-           number_map_bytes(&m->steps) + rx_pool_bytes(m->rx);
+           number_map_bytes(&m->steps) + VEC_BYTES(m->distinct) + VEC_BYTES(m->texts) +
+           number_map_bytes(&m->distinct_of) + number_map_bytes(&m->text_of) + rx_pool_bytes(m->rx);
 }
 
 void machine_fail(struct machine *m, enum status status, const char *why) {

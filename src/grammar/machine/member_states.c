@@ -9,12 +9,13 @@ static size_t n_words(const struct members *m) { return (m->n_known + 63) / 64; 
 static uint32_t intern(struct machine *m, struct member_state s, const uint64_t *bits) {
     const struct members *spec = &m->net->members[s.members];
     size_t words = n_words(spec);
-    uint64_t hash = XXH3_64bits_withSeed(bits, words * sizeof *bits,
-                                         number_mix((uint64_t)s.members << 34 ^ (uint64_t)s.count << 2 ^ s.phase));
+    uint64_t hash =
+        XXH3_64bits_withSeed(bits, words * sizeof *bits,
+                             number_mix((uint64_t)s.members << 34 ^ (uint64_t)s.count << 2 ^ s.phase) ^ s.except);
     uint64_t at = number_index_begin(&m->member_index, hash);
     for (uint32_t found; (found = number_index_next(&m->member_index, hash, &at));) {
         const struct member_state *x = &m->member_states.at[found - 1];
-        if (x->members == s.members && x->count == s.count && x->phase == s.phase &&
+        if (x->members == s.members && x->count == s.count && x->phase == s.phase && x->except == s.except &&
             memcmp(m->member_bits.at + x->bits, bits, words * sizeof *bits) == 0)
             return found - 1;
     }
@@ -61,6 +62,23 @@ uint32_t member_state_after(struct machine *m, uint32_t state, uint32_t i) {
 }
 uint32_t member_state_separated(struct machine *m, uint32_t state) {
     return moved(m, state, UINT32_MAX, MEMBERS_AFTER_SEPARATOR);
+}
+
+uint32_t member_state_except(struct machine *m, uint32_t state, uint32_t text) {
+    struct member_state s = m->member_states.at[state];
+    size_t words = n_words(&m->net->members[s.members]);
+    s.except = distinct_except(m, s.except, text);
+    uint64_t *bits = xmalloc((words + 1) * sizeof *bits); // interning may move the table
+    memcpy(bits, m->member_bits.at + s.bits, words * sizeof *bits);
+    uint32_t out = intern(m, s, bits);
+    free(bits);
+    return out;
+}
+
+uint32_t member_key(struct machine *m, uint32_t state, uint32_t i) {
+    const struct member_state s = m->member_states.at[state];
+    const struct members *spec = &m->net->members[s.members];
+    return spec->distinct && i >= spec->n_known ? distinct_terminal(m, spec->all[i].key, s.except) : spec->all[i].key;
 }
 
 static bool seen(const struct machine *m, const struct member_state *s, uint32_t i) {
@@ -117,6 +135,8 @@ bool member_state_allows(struct machine *m, uint32_t state, uint32_t i) {
     const struct members *spec = &m->net->members[s.members];
     bool known = i < spec->n_known;
     if (!spec->all[i].usable || (known && seen(m, &s, i)))
+        return false;
+    if (!known && spec->distinct && !distinct_is_alive(m, member_key(m, state, i)))
         return false;
     uint32_t more = missing(m, &s, known ? i : UINT32_MAX);
     if (more == UINT32_MAX || (!known && spec->ordered && more))

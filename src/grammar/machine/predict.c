@@ -63,7 +63,7 @@ static void announce_members(struct machine *m, struct closing *c, struct item i
     }
     for (uint32_t k = 0; k < spec->n_known + spec->n_others; k++)
         if (member_state_allows(m, state, k))
-            VEC_PUSH(c->waits, (struct wait){spec->all[k].key, {i.state + 1 + k, state + 1, i.frame}});
+            VEC_PUSH(c->waits, (struct wait){member_key(m, state, k), {i.state + 1 + k, state + 1, i.frame}});
     machine_spend(m, spec->n_known + spec->n_others);
 }
 

@@ -169,11 +169,8 @@ uint32_t row_start(struct machine *m) {
     return close_items(m, c);
 }
 
-uint32_t row_advance(struct machine *m, uint32_t row, uint32_t t) {
-    uint32_t *known = number_map_find(&m->advances, (uint64_t)row << 32 | t);
-    if (known)
-        return *known;
-    struct closing *c = scratch(m);
+/* Puts the items of `row` that wait for terminal t on the list. text: what it has read, if it is a distinct one. */
+static void push_waits(struct machine *m, struct closing *c, uint32_t row, uint32_t t, uint32_t text) {
     const struct row r = m->rows.at[row];
     uint32_t low = r.waits, high = r.waits + r.n_waits;
     while (low < high) {
@@ -186,12 +183,32 @@ uint32_t row_advance(struct machine *m, uint32_t row, uint32_t t) {
     closing_forget(c);
     c->may_end = false;
     c->todo.n = 0;
-    for (; low < r.waits + r.n_waits && m->waits.at[low].terminal == t; low++)
-        closing_push(c, m->waits.at[low].item);
+    for (; low < r.waits + r.n_waits && m->waits.at[low].terminal == t; low++) {
+        struct item i = m->waits.at[low].item;
+        if (text)
+            i.extra = member_state_except(m, i.extra - 1, text) + 1;
+        closing_push(c, i);
+    }
+}
+
+uint32_t row_advance(struct machine *m, uint32_t row, uint32_t t) {
+    uint32_t *known = number_map_find(&m->advances, (uint64_t)row << 32 | t);
+    if (known)
+        return *known;
+    struct closing *c = scratch(m);
+    push_waits(m, c, row, t, 0);
     uint32_t out = close_items(m, c);
     if (out)
         number_map_put(&m->advances, (uint64_t)row << 32 | t, out);
     return out;
+}
+
+uint32_t row_advance_behind(struct machine *m, struct thread thread) {
+    if (!thread.text)
+        return row_advance(m, thread.row, thread.terminal);
+    struct closing *c = scratch(m);
+    push_waits(m, c, thread.row, thread.terminal, thread.text);
+    return close_items(m, c);
 }
 
 uint32_t row_union(struct machine *m, uint32_t a, uint32_t b) {

@@ -5,7 +5,7 @@
  * would take long: not to know costs `not` of a branch, which is exact too. */
 #include "grammar/schema/reader.h"
 
-enum { LEVELS = 4, STATES = 20000, MAX_PAIRS = 64 };
+enum { LEVELS = 4, MAX_PAIRS = 64 };
 
 static bool nodes_disjoint(struct reader *r, node_id a, node_id b, int levels);
 
@@ -54,16 +54,17 @@ static bool all_objects_disjoint(struct reader *r, const struct forms *a, const 
 }
 
 static bool rx_disjoint(struct reader *r, rx_id a, rx_id b) {
-    rx_id any = r->any_text;
     if (a == RX_NEVER || b == RX_NEVER)
         return true;
-    return a != b && a != any && b != any && !rx_meet(ir_rx(r->ir), a, b, STATES);
+    if (a == b || a == r->any_text || b == r->any_text)
+        return false;
+    return language_is_empty(r, rx_and(ir_rx(r->ir), a, b));
 }
 
 static bool nodes_disjoint(struct reader *r, node_id a, node_id b, int levels) {
     if (a == NODE_FALSE || b == NODE_FALSE)
         return true;
-    reader_work(r, 16);
+    reader_work(r, 1);
     if (levels == 0 || a == b || r->nodes[a].working || r->nodes[b].working || refused(r))
         return false;
     const struct forms *x = node_forms(r, a), *y = node_forms(r, b);

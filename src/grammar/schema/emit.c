@@ -2,22 +2,30 @@
  * first needed, so recursion of schemas is recursion of rules, and depth is no matter. */
 #include "grammar/schema/emit.h"
 
+#include <stdlib.h>
+
 static ir_id literal(struct reader *r, const char *text) { return ir_bytes(r->ir, str_of(text)); }
 
 ir_id emit_quoted(struct reader *r, rx_id text) { return ir_terminal(r->ir, emit_quoted_rx(r, text)); }
 
-rx_id emit_quoted_rx(struct reader *r, rx_id text) {
-    struct rx_pool *rx = ir_rx(r->ir);
+static rx_id in_quotes(struct rx_pool *rx, rx_id spelled) {
     rx_id quote = rx_bytes(rx, STR("\""));
-    return rx_seq_of(rx, (rx_id[]){quote, spell(r, text), quote}, 3);
+    return rx_seq_of(rx, (rx_id[]){quote, spelled, quote}, 3);
+}
+
+rx_id emit_quoted_rx(struct reader *r, rx_id text) { return in_quotes(ir_rx(r->ir), spell(r, text)); }
+rx_id emit_quoted_one_way(struct reader *r, rx_id text) { return in_quotes(ir_rx(r->ir), spell_one_way(r, text)); }
+
+rx_id emit_words(struct reader *r, const struct forms *f) {
+    struct rx_pool *rx = ir_rx(r->ir);
+    rx_id words = f->null ? rx_bytes(rx, STR("null")) : RX_NEVER;
+    words = f->bools & 1 ? rx_alt(rx, words, rx_bytes(rx, STR("false"))) : words;
+    return f->bools & 2 ? rx_alt(rx, words, rx_bytes(rx, STR("true"))) : words;
 }
 
 static ir_id scalars(struct reader *r, const struct forms *f) {
     struct ir *ir = r->ir;
-    struct rx_pool *rx = ir_rx(ir);
-    rx_id words = f->null ? rx_bytes(rx, STR("null")) : RX_NEVER;
-    words = f->bools & 1 ? rx_alt(rx, words, rx_bytes(rx, STR("false"))) : words;
-    words = f->bools & 2 ? rx_alt(rx, words, rx_bytes(rx, STR("true"))) : words;
+    rx_id words = emit_words(r, f);
     ir_id out = words == RX_NEVER ? IR_NEVER : ir_terminal(ir, words);
     if (f->number.text != RX_NEVER)
         out = ir_alt(ir, out, ir_terminal(ir, f->number.text));
@@ -65,12 +73,15 @@ ir_id emit_between(struct reader *r, const char *open, ir_id body, const char *c
 
 static void define(struct reader *r, node_id id) {
     const struct forms *f = node_forms(r, id);
-    ir_id rule = r->emitted[id].ir, out = scalars(r, f);
+    ir_id rule = r->emitted[id].ir, *parts = xcalloc((size_t)(f->n_arrays + f->n_objects) + 1, sizeof *parts);
+    size_t n = 0;
+    parts[n++] = scalars(r, f);
     for (int i = 0; i < f->n_arrays && !refused(r); i++)
-        out = ir_alt(r->ir, out, emit_array(r, &f->arrays[i], id));
+        parts[n++] = emit_array(r, &f->arrays[i]);
     for (int i = 0; i < f->n_objects && !refused(r); i++)
-        out = ir_alt(r->ir, out, emit_object(r, &f->objects[i]));
-    ir_define(r->ir, rule, out);
+        parts[n++] = emit_object(r, &f->objects[i]);
+    ir_define(r->ir, rule, ir_alt_of(r->ir, parts, n));
+    free(parts);
 }
 
 static rx_id space_of(struct reader *r, struct str pattern) {

@@ -5,7 +5,7 @@
 
 #include "base/buf.h"
 
-enum { MAX_STATES = 4096, MAX_CONTAINS = 4, MAX_UNIQUE = 256 };
+enum { MAX_STATES = 4096, MAX_CONTAINS = 4, MAX_UNIQUE = 256, LEVELS = 64 };
 
 static int32_t count(int64_t n) { return n == UNBOUNDED ? IR_NO_MAX : (int32_t)MIN(n, INT32_MAX); }
 
@@ -28,6 +28,11 @@ static ir_id items_in_order(struct reader *r, const struct array_form *f) {
         out = ir_seq(ir, emit_value(r, f->prefix[i]), out);
         out = i > 0 ? ir_seq(ir, comma(r), out) : out;
         out = i >= f->min ? ir_optional(ir, out) : out;
+        if (i % LEVELS == LEVELS - 1) { // an expression is not deeper than that; rules may be
+            ir_id rule = ir_rule(ir, "items");
+            ir_define(ir, rule, out);
+            out = rule;
+        }
     }
     return out;
 }
@@ -193,40 +198,56 @@ static rx_id text_of(struct reader *r, const json_t *v) {
     return rx_bytes(rx, json_is_null(v) ? STR("null") : json_is_false(v) ? STR("false") : STR("true"));
 }
 
-/* Scalars that can be listed: each at most once, in any order. */
-static ir_id items_unique(struct reader *r, const struct array_form *f, node_id of) {
-    (void)of;
+/* Those of the list that fit, each once, as members without values. */
+static size_t listed_items(struct reader *r, const struct forms *item, const json_t *list, struct ir_member *known) {
+    size_t n = 0;
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (fits(r, item, json_array_get(list, i)) && !listed_before(list, i, json_array_get(list, i)))
+            known[n++] = (struct ir_member){text_of(r, json_array_get(list, i)), IR_EMPTY, false};
+    return n;
+}
+
+/* Every scalar that fits, spelled so that equal ones are equal bytes. */
+static rx_id scalars_one_way(struct reader *r, const struct forms *item) {
+    struct rx_pool *rx = ir_rx(r->ir);
+    rx_id numbers = item->number.value == RX_NEVER ? RX_NEVER : rx_and(rx, item->number.value, item->number.text);
+    rx_id strings = item->string == RX_NEVER ? RX_NEVER : emit_quoted_one_way(r, item->string);
+    return rx_alt_of(rx, (rx_id[]){emit_words(r, item), numbers, strings}, 3);
+}
+
+/* Scalars in any order: those of a list as members, others by what has been read (distinct). */
+static ir_id items_unique(struct reader *r, const struct array_form *f) {
     const struct forms *item = node_forms(r, f->rest);
-    json_t *list = json_array();
-    ir_id out = IR_NEVER;
-    bool few = candidates(r, f->rest, list, 0);
-    if (!few && item->number.value == RX_NEVER && item->string == RX_NEVER) {
-        json_array_append_new(list, json_null());
-        json_array_append_new(list, json_false());
-        json_array_append_new(list, json_true());
-        few = true;
-    }
-    size_t n = json_array_size(list);
-    if (!few || n > MAX_UNIQUE || f->n_prefix > 0 || f->n_contains > 0 || item->n_arrays + item->n_objects > 0) {
+    if (f->n_prefix > 0 || f->n_contains > 0 || item->n_arrays + item->n_objects > 0) {
         reader_refuse(r, ERR_UNSUPPORTED,
-                      "uniqueItems: is enforced for items that an enum lists (%d scalars at most), not for others",
-                      MAX_UNIQUE);
-        json_decref(list);
+                      "uniqueItems: is not enforced of arrays, of objects, nor beside prefixItems or contains");
         return IR_NEVER;
     }
-    struct ir_member *known = xcalloc(n + 1, sizeof *known);
+    json_t *list = json_array();
+    bool few = candidates(r, f->rest, list, 0) && json_array_size(list) <= MAX_UNIQUE;
+    struct ir_member *known = xcalloc(json_array_size(list) + 1, sizeof *known), other = {RX_NEVER, IR_EMPTY, false};
     struct ir_members members = {.known = known, .separator = r->comma, .min = count(f->min), .max = count(f->max)};
-    for (size_t i = 0; i < n; i++)
-        if (fits(r, item, json_array_get(list, i)) && !listed_before(list, i, json_array_get(list, i)))
-            known[members.n_known++] = (struct ir_member){text_of(r, json_array_get(list, i)), IR_EMPTY, false};
-    out = ir_members(r->ir, &members);
+    if (few) {
+        members.n_known = listed_items(r, item, list, known);
+    } else {
+        other.key = scalars_one_way(r, item);
+        members.others = &other;
+        members.distinct = true;
+        enum enough enough = f->min > 1 ? has_texts(ir_rx(r->ir), other.key, f->min) : ENOUGH;
+        members.n_others = enough != TOO_FEW;
+        if (enough == NOT_KNOWN)
+            reader_refuse(r, ERR_UNSUPPORTED,
+                          "uniqueItems: with minItems %lld is not enforced: too few items are known",
+                          (long long)f->min);
+    }
+    ir_id out = refused(r) ? IR_NEVER : ir_members(r->ir, &members);
     free(known);
     json_decref(list);
     return out;
 }
 
-ir_id emit_array(struct reader *r, const struct array_form *f, node_id of) {
+ir_id emit_array(struct reader *r, const struct array_form *f) {
     bool unique = f->unique && (f->max == UNBOUNDED || f->max > 1);
-    ir_id items = unique ? items_unique(r, f, of) : f->n_contains ? items_counted(r, f) : items_in_order(r, f);
+    ir_id items = unique ? items_unique(r, f) : f->n_contains ? items_counted(r, f) : items_in_order(r, f);
     return emit_between(r, "[", items, "]");
 }

@@ -1,6 +1,6 @@
 /* emit_object.c - object forms as members in any order.
  *
- * * Keys may be written twice only where that is no harm: named ones never, others not where it matters how many
+ * Keys may be written twice only where that is no harm: named ones never, others not where it matters how many
  * different ones there are. "Some key of a language has a value that fits" becomes one such key, once, or one of
  * the named. */
 #include "grammar/schema/emit.h"
@@ -38,7 +38,8 @@ static void other_keys(struct reader *r, const struct object_form *f, rx_id take
         if (taken != RX_NEVER)
             keys = text_and(r, keys, text_not(r, taken));
         out->others[out->n_others++] =
-            (struct ir_member){emit_quoted_rx(r, keys), member_value(r, f->others[i].value), false};
+            (struct ir_member){f->min > 1 ? emit_quoted_one_way(r, keys) : emit_quoted_rx(r, keys),
+                               member_value(r, f->others[i].value), false};
     }
 }
 
@@ -78,16 +79,25 @@ static struct object_form without_hopeless(struct reader *r, const struct object
     return out;
 }
 
-/* Other keys may be there twice, and then count for one: at most one of them is needed to reach the minimum. */
-static void check_min(struct reader *r, const struct object_form *f, const struct list *list) {
+/* Other keys may stand twice, and then count for one: so where more than one of them is needed to reach the minimum,
+ * they must be distinct. */
+static bool must_differ(const struct object_form *f, const struct list *list) {
     int64_t required = 0;
     for (size_t i = 0; i < list->n_known; i++)
         required += list->known[i].required;
-    if (list->n_others > 0 && f->min > required + 1)
-        reader_refuse(
-            r, ERR_UNSUPPORTED,
-            "minProperties: %lld is not enforced where keys are free: it is up to one more than required ones",
-            (long long)f->min);
+    return list->n_others > 0 && f->min > required + 1;
+}
+
+static enum enough enough_keys(struct reader *r, const struct object_form *f, const struct list *list) {
+    rx_id keys = RX_NEVER;
+    for (size_t i = 0; i < list->n_others; i++)
+        keys = rx_alt(ir_rx(r->ir), keys, list->others[i].key);
+    int64_t missing = f->min - (int64_t)list->n_known;
+    enum enough enough = missing > 0 ? has_texts(ir_rx(r->ir), keys, missing) : ENOUGH;
+    if (enough == NOT_KNOWN)
+        reader_refuse(r, ERR_UNSUPPORTED, "minProperties: %lld is not enforced here: too few keys are known",
+                      (long long)f->min);
+    return enough;
 }
 
 static int32_t bound(int64_t n) { return n == UNBOUNDED ? IR_NO_MAX : (int32_t)MIN(n, INT32_MAX); }
@@ -129,7 +139,8 @@ static ir_id emit_members(struct reader *r, const struct object_form *given, con
     add_needs(&f, place, &list);
     once_keys(r, once, &list);
     other_keys(r, &f, taken_by(r, once), &list);
-    check_min(r, &f, &list);
+    bool distinct = must_differ(&f, &list);
+    possible = !distinct || enough_keys(r, &f, &list) == ENOUGH;
     struct ir_members members = {.known = list.known,
                                  .others = list.others,
                                  .needs = list.needs,
@@ -137,9 +148,10 @@ static ir_id emit_members(struct reader *r, const struct object_form *given, con
                                  .n_others = list.n_others,
                                  .n_needs = list.n_needs,
                                  .separator = r->comma,
+                                 .distinct = distinct,
                                  .min = bound(f.min),
                                  .max = bound(f.max)};
-    ir_id out = refused(r) ? IR_NEVER : ir_members(r->ir, &members);
+    ir_id out = refused(r) || !possible ? IR_NEVER : ir_members(r->ir, &members);
     free(place);
     free(list.known);
     free(list.others);
@@ -148,8 +160,6 @@ static ir_id emit_members(struct reader *r, const struct object_form *given, con
 }
 
 static ir_id emit_some(struct reader *r, const struct object_form *f, int i, const struct once *once);
-
-static bool no_text(struct reader *r, rx_id rx) { return rx_is_never(ir_rx(r->ir), rx, 20000); }
 
 /* some[i] by a key that the form names. */
 static ir_id by_named(struct reader *r, const struct object_form *f, int i, const struct once *once) {
@@ -173,7 +183,7 @@ static ir_id by_once(struct reader *r, const struct object_form *f, int i, const
         struct once narrower = *once;
         struct some *key = &narrower.keys[k];
         *key = (struct some){text_and(r, key->keys, f->some[i].keys), node_and(r, key->value, f->some[i].value)};
-        if (key->value != NODE_FALSE && !no_text(r, key->keys))
+        if (key->value != NODE_FALSE && !language_is_empty(r, key->keys))
             out = ir_alt(r->ir, out, emit_some(r, f, i + 1, &narrower));
     }
     return out;
@@ -188,7 +198,7 @@ static ir_id by_other(struct reader *r, const struct object_form *f, int i, cons
         rx_id keys = object_unnamed(r, f, text_and(r, f->others[k].keys, f->some[i].keys));
         if (once->n > 0)
             keys = text_and(r, keys, text_not(r, taken_by(r, once)));
-        if (value == NODE_FALSE || no_text(r, keys))
+        if (value == NODE_FALSE || language_is_empty(r, keys))
             continue;
         if (once->n == MAX_ONCE)
             reader_refuse(r, ERR_UNSUPPORTED, "not: of more than %d languages of keys at once is not enforced",

@@ -96,6 +96,7 @@ struct numbers numbers_or(struct reader *r, struct numbers a, struct numbers b);
 struct numbers numbers_not(struct reader *r, struct numbers a);
 rx_id text_and(struct reader *r, rx_id a, rx_id b);
 rx_id text_not(struct reader *r, rx_id a); // texts that are not in a
+bool language_is_empty(struct reader *r, rx_id a);
 
 // strings.c, formats.c
 rx_id read_strings(struct reader *r, const json_t *schema);
@@ -104,6 +105,11 @@ rx_id read_format(struct reader *r, struct str name); // any text where the form
 
 // spell.c: between the quotes of a JSON string, what says a text of the language
 rx_id spell(struct reader *r, rx_id text);
+rx_id spell_one_way(struct reader *r, rx_id text); // no text in two spellings
+
+// enough.c
+enum enough { TOO_FEW, ENOUGH, NOT_KNOWN };
+enum enough has_texts(struct rx_pool *rx, rx_id language, int64_t n); // n different ones at least?
 
 // arrays.c
 const struct array_form *array_any(struct reader *r);

@@ -5,8 +5,6 @@
  * two forms is then a product of languages, and a key named in one form alone finds its language in the other. */
 #include "grammar/schema/reader.h"
 
-enum { EMPTY_STATES = 20000 }; // of an automaton that is searched for a text
-
 const struct object_form *object_any(struct reader *r) {
     struct object_form *f = arena_alloc(&r->arena, sizeof *f);
     struct others *others = arena_alloc(&r->arena, sizeof *others);
@@ -41,8 +39,6 @@ struct named object_key(struct reader *r, const struct object_form *f, struct st
     return (struct named){key, NODE_FALSE, false, false};
 }
 
-static bool no_text(struct reader *r, rx_id rx) { return rx_is_never(ir_rx(r->ir), rx, EMPTY_STATES); }
-
 static void and_named(struct reader *r, const struct object_form *a, const struct object_form *b,
                       struct object_form *out) {
     struct named *named = arena_calloc(&r->arena, (size_t)a->n_named + (size_t)b->n_named, sizeof *named);
@@ -74,7 +70,7 @@ static void and_others(struct reader *r, const struct object_form *a, const stru
             const struct others *x = &a->others[i], *y = &b->others[k];
             rx_id keys = text_and(r, x->keys, y->keys);
             reader_work(r, 1);
-            if (x->keys == y->keys || x->keys == every || y->keys == every || !no_text(r, keys))
+            if (x->keys == y->keys || x->keys == every || y->keys == every || !language_is_empty(r, keys))
                 others[out->n_others++] = (struct others){keys, node_and(r, x->value, y->value), x->seen || y->seen};
         }
 }

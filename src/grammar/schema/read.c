@@ -3,6 +3,8 @@
  * Keywords that are not named in this folder are annotations and say nothing, as the specification has it. */
 #include "grammar/schema/reader.h"
 
+#include <stdlib.h>
+
 static struct str string_of(const json_t *v) { return (struct str){json_string_value(v), json_string_length(v)}; }
 
 enum {
@@ -145,26 +147,38 @@ static const struct forms *read_any_of(struct reader *r, const json_t *schema, s
     return forms_and(r, f, any);
 }
 
+/* Whether branches i and k certainly share nothing, [n * n]. */
+static bool *disjoint_pairs(struct reader *r, const json_t *list, struct place place) {
+    size_t n = json_array_size(list);
+    bool *apart = xcalloc(n * n + 1, sizeof *apart);
+    for (size_t i = 0; i < n && !refused(r); i++)
+        for (size_t k = 0; k < i && !refused(r); k++)
+            apart[i * n + k] = apart[k * n + i] = disjoint(r, branch(r, list, i, place), branch(r, list, k, place));
+    return apart;
+}
+
 /* One branch and none of the others; those that share nothing with it need not be taken out of it. */
 static const struct forms *read_one_of(struct reader *r, const json_t *schema, struct place place,
                                        const struct forms *f) {
     const json_t *list = branches(r, schema, "oneOf");
-    if (!list)
-        return f;
     size_t n = json_array_size(list);
+    if (n > MAX_FORMS)
+        reader_refuse(r, ERR_LIMIT, "oneOf: has more than %d branches", MAX_FORMS);
+    if (!list || refused(r))
+        return f;
     const struct forms *one = forms_none();
-    reader_work(r, n * n);
+    bool *apart = disjoint_pairs(r, list, place);
     for (size_t i = 0; i < n && !refused(r); i++) {
         node_id a = branch(r, list, i, place);
         const struct forms *alone = node_forms(r, a);
         for (size_t k = 0; k < n && !refused(r); k++) {
             node_id b = branch(r, list, k, place);
-            if (i == k || disjoint(r, a, b))
-                continue;
-            alone = a == b ? forms_none() : forms_and(r, alone, node_forms(r, node_not(r, b)));
+            if (i != k && !apart[i * n + k])
+                alone = a == b ? forms_none() : forms_and(r, alone, node_forms(r, node_not(r, b)));
         }
         one = forms_or(r, one, alone);
     }
+    free(apart);
     return forms_and(r, f, one);
 }
 

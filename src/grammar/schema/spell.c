@@ -105,3 +105,5 @@ rx_id spell(struct reader *r, rx_id text) {
         reader_refuse(r, err.status, "strings: %s", err.text);
     return spell_node(r, text, !(rx->nodes[text].flags & RX_BOOLEAN));
 }
+
+rx_id spell_one_way(struct reader *r, rx_id text) { return spell_node(r, text, false); }
