@@ -200,27 +200,31 @@ static size_t write_banned(const struct sample_params *p, int32_t *lists, size_t
     return n;
 }
 
+/* Entries of four bytes, which need not be there if there are none. */
+static size_t append(int32_t *lists, size_t n, const void *from, size_t n_entries) {
+    if (n_entries > 0)
+        memcpy(lists + n, from, n_entries * sizeof *lists);
+    return n + n_entries;
+}
+
 /* What the row asks for goes behind the n entries that there are; returns how many there are then. */
 static size_t write_lists(const struct executable *exe, const struct sample_params *p, int32_t *lists, size_t n,
                           struct drow *row) {
     size_t n_words = mask_entries(exe, p);
     row->bias = (int32_t)n;
     row->n_bias = p->n_bias;
-    memcpy(lists + n, p->bias, (size_t)p->n_bias * sizeof *p->bias);
-    n = write_banned(p, lists, n + 2 * (size_t)p->n_bias, row);
+    n = append(lists, n, p->bias, 2 * (size_t)p->n_bias);
+    n = write_banned(p, lists, n, row);
     row->allowed = (int32_t)n;
     row->n_allowed = p->n_allowed;
-    memcpy(lists + n, p->allowed, (size_t)p->n_allowed * sizeof *p->allowed);
-    n += (size_t)p->n_allowed;
+    n = append(lists, n, p->allowed, (size_t)p->n_allowed);
     row->mask = n_words > 0 ? (int32_t)n : -1;
-    memcpy(lists + n, p->mask, n_words * sizeof *p->mask);
-    n += n_words;
+    n = append(lists, n, p->mask, n_words);
     int32_t from = first_seen(p);
     row->history = (int32_t)n;
     row->n_history = p->n_history - from;
     row->n_prompt = MAX(p->n_prompt - from, 0);
-    memcpy(lists + n, p->history + from, (size_t)row->n_history * sizeof *p->history);
-    return n + (size_t)row->n_history;
+    return append(lists, n, p->history + from, (size_t)row->n_history);
 }
 _Static_assert(sizeof(struct logit_bias) == 2 * sizeof(int32_t), "a bias is two entries");
 
