@@ -40,5 +40,3 @@ struct grown weights_grown(const struct loaded *loaded) {
     }
     return g;
 }
-
-bool part_is_plain(const struct weight_part *part) { return part->format->id == QFORMAT_PLAIN; }

@@ -11,6 +11,7 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/value.h"
+#include "backend/cuda/weights/layout.h"
 #include "backend/cuda/weights/place.h"
 #include "backend/cuda/weights/weights.h"
 
@@ -18,7 +19,6 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -50,43 +50,7 @@ struct upload {
     struct error err; // the first
 };
 
-/* ELEMENT_I32: not one that is sent as it is stored. */
-enum element upload_element(enum dtype dtype) {
-    switch (dtype) {
-    case DT_F32: return ELEMENT_F32;
-    case DT_F16: return ELEMENT_F16;
-    case DT_BF16: return ELEMENT_BF16;
-    case DT_F8_E4M3: return ELEMENT_E4M3;
-    default: return ELEMENT_I32;
-    }
-}
-
 // ---- pieces -----------------------------------------------------------------------------------------------------
-
-/* Whether the device takes the part's rows as they are stored; others are decoded to float32. */
-static bool goes_as_stored(const struct weight_part *part) {
-    enum element e = upload_element(part->dtype);
-    bool scaled = strcmp(part->format->name, qformat_scaled.name) == 0;
-    return part->col_stride == 1 && e != ELEMENT_I32 &&
-           (scaled ? e == ELEMENT_E4M3 : part_is_plain(part) && e != ELEMENT_E4M3);
-}
-
-/* A dummy is made of numbers: one that would be stored in fewer bits is as if it were stored in bfloat16. */
-static enum element sent_as(const struct weight_part *part) {
-    if (!part->data && !part_is_plain(part))
-        return ELEMENT_BF16;
-    return goes_as_stored(part) ? upload_element(part->dtype) : ELEMENT_F32;
-}
-
-static int64_t scales_a_row(const struct weight_part *part, int64_t in) {
-    if (sent_as(part) != ELEMENT_E4M3)
-        return 0;
-    return part->scale.block_cols ? (in + part->scale.block_cols - 1) / part->scale.block_cols : 1;
-}
-
-static int64_t sent_row_bytes(const struct weight_part *part, int64_t in) {
-    return in * element_bytes(sent_as(part)) + scales_a_row(part, in) * (int64_t)sizeof(float);
-}
 
 static void add_piece(struct upload *u, struct piece piece) {
     if (u->n_pieces == u->capacity) {
@@ -94,7 +58,7 @@ static void add_piece(struct upload *u, struct piece piece) {
         u->pieces = xrealloc(u->pieces, u->capacity, sizeof *u->pieces);
     }
     u->pieces[u->n_pieces++] = piece;
-    int64_t n_bytes = piece.n_rows * sent_row_bytes(piece.part, piece.to->in);
+    int64_t n_bytes = piece.n_rows * layout_row_bytes(piece.part, piece.to->in);
     u->total += n_bytes;
     u->slot_bytes = MAX(u->slot_bytes, (size_t)n_bytes + ALIGNMENT);
 }
@@ -104,10 +68,10 @@ static enum status cut(struct upload *u, const struct placed *placed, const stru
     int64_t row = 0;
     for (int i = 0; i < w->n_parts; row += w->parts[i++].n_rows) {
         const struct weight_part *part = &w->parts[i];
-        int64_t most = (PIECE_BYTES - ALIGNMENT) / sent_row_bytes(part, w->in);
+        int64_t most = (PIECE_BYTES - ALIGNMENT) / layout_row_bytes(part, w->in);
         if (most == 0)
             return fail(err, ERR_UNSUPPORTED, "%s: rows of %lld bytes are too long", w->name,
-                        (long long)sent_row_bytes(part, w->in));
+                        (long long)layout_row_bytes(part, w->in));
         for (int64_t r = 0; r < part->n_rows; r += most)
             add_piece(u, (struct piece){placed, to, part, row + r, r, MIN(most, part->n_rows - r)});
     }
@@ -139,43 +103,18 @@ struct worker {
 };
 
 static int64_t scales_offset(const struct piece *p) { // behind the rows, in the piece
-    int64_t n = p->n_rows * p->to->in * element_bytes(sent_as(p->part));
+    int64_t n = p->n_rows * p->to->in * element_bytes(layout_sent(p->part));
     return (n + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
-static void copy_rows(const struct piece *p, char *to) {
-    int64_t size = (int64_t)dtype_bytes(p->part->dtype), row_bytes = p->to->in * size;
-    const char *from = (const char *)p->part->data + p->row_in_part * p->part->row_stride * size;
-    if (p->part->row_stride == p->to->in) {
-        memcpy(to, from, (size_t)(p->n_rows * row_bytes));
-        return;
-    }
-    for (int64_t r = 0; r < p->n_rows; r++)
-        memcpy(to + r * row_bytes, from + r * p->part->row_stride * size, (size_t)row_bytes);
-}
-
-/* The scales of the piece's rows, a row of blocks after the other. */
-static void copy_scales(const struct piece *p, float *to) {
-    const struct qscale *s = &p->part->scale;
-    int64_t n = scales_a_row(p->part, p->to->in), size = (int64_t)dtype_bytes(s->dtype);
-    for (int64_t r = 0; r < p->n_rows; r++) {
-        int64_t block_row = s->block_rows ? (p->part->first_row + p->row_in_part + r) / s->block_rows : 0;
-        dtype_to_f32(s->dtype, (const char *)s->data + block_row * s->stride * size, 1, n, to + r * n);
-    }
-}
-
 static void fill_pinned(const struct piece *p, char *pinned) {
-    if (!goes_as_stored(p->part))
-        weight_rows_f32(p->placed->weight, p->row, p->n_rows, (float *)(void *)pinned);
-    else
-        copy_rows(p, pinned);
-    if (sent_as(p->part) == ELEMENT_E4M3)
-        copy_scales(p, (float *)(void *)(pinned + scales_offset(p)));
+    layout_fill(
+        &(struct layout_rows){p->placed->weight, p->part, p->row, p->row_in_part, p->n_rows, pinned, scales_offset(p)});
 }
 
 /* Rows that need no kernel: their element is the one wanted, but for e4m3, whose sizes are looked at. */
 static bool goes_straight(const struct piece *p) {
-    return sent_as(p->part) == p->to->element && p->to->element != ELEMENT_E4M3;
+    return layout_sent(p->part) == p->to->element && p->to->element != ELEMENT_E4M3;
 }
 
 static cudaError_t send_straight(const struct worker *w, const struct slot *s, const struct piece *p) {
@@ -185,8 +124,8 @@ static cudaError_t send_straight(const struct worker *w, const struct slot *s, c
 }
 
 static cudaError_t send_to_kernel(const struct worker *w, const struct slot *s, const struct piece *p) {
-    int64_t n_scales = scales_a_row(p->part, p->to->in);
-    enum element e = sent_as(p->part);
+    int64_t n_scales = layout_scales_a_row(p->part, p->to->in);
+    enum element e = layout_sent(p->part);
     size_t n_bytes = (size_t)(p->n_rows * p->to->in * element_bytes(e));
     if (n_scales > 0)
         n_bytes = (size_t)(scales_offset(p) + p->n_rows * n_scales * (int64_t)sizeof(float));
@@ -250,7 +189,7 @@ static void worker_close(struct worker *w) {
 static const struct piece *next_piece(struct upload *u, const struct piece *done) {
     pthread_mutex_lock(&u->lock);
     if (done)
-        u->done += done->n_rows * sent_row_bytes(done->part, done->to->in);
+        u->done += done->n_rows * layout_row_bytes(done->part, done->to->in);
     const struct piece *p = u->err.status == OK && u->next < u->n_pieces ? &u->pieces[u->next++] : NULL;
     pthread_mutex_unlock(&u->lock);
     return p;

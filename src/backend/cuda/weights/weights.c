@@ -24,11 +24,11 @@
 #include "backend/cuda/device/l2_copies.h"
 #include "backend/cuda/head/head.h"
 #include "backend/cuda/value.h"
+#include "backend/cuda/weights/layout.h"
 #include "backend/cuda/weights/place.h"
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { ALIGNMENT = 256, LOST_E4M3 = 16, LOST_F16 = 8 };
 static const double ERROR_E4M3 = 0.04;
@@ -43,24 +43,24 @@ static enum element choose_product(const struct program *p) {
             const struct weight *w = p->ops[i].weights[k];
             if (!w || !op_multiplies_by(p->ops[i].code, k))
                 continue;
-            bool is_wide = part_is_plain(&w->parts[0]) && (w->parts[0].dtype == DT_F32 || w->parts[0].dtype == DT_F64);
-            *(is_wide ? &wide : &narrow) += w->out * w->in;
+            const struct layout *l = layout_of(&w->parts[0]);
+            *(l && l->wants_float32 ? &wide : &narrow) += w->out * w->in;
         }
     return wide > narrow ? ELEMENT_F32 : ELEMENT_F16;
 }
 
 static bool is_e4m3(const struct weight *w) {
-    for (int i = 0; i < w->n_parts; i++)
-        if (strcmp(w->parts[i].format->name, qformat_scaled.name) != 0 || w->parts[i].dtype != DT_F8_E4M3)
-            return false;
-    return true;
+    const struct layout *l = layout_of(&w->parts[0]);
+    for (int i = 0; l && l->is_e4m3 && i < w->n_parts; i++)
+        l = layout_of(&w->parts[i]);
+    return l && l->is_e4m3;
 }
 
-static bool is_wider(const struct weight *w) {
-    for (int i = 0; i < w->n_parts; i++)
-        if (!part_is_plain(&w->parts[i]) || dtype_bytes(w->parts[i].dtype) < 2)
-            return false;
-    return true;
+static bool may_be_e4m3(const struct weight *w) {
+    const struct layout *l = layout_of(&w->parts[0]);
+    for (int i = 0; l && l->may_be_e4m3 && i < w->n_parts; i++)
+        l = layout_of(&w->parts[i]);
+    return l && l->may_be_e4m3;
 }
 
 static bool reads(const struct op *op, val v) {
@@ -86,7 +86,7 @@ static bool chooses(const struct program *p, val y) {
 static bool experts_in_e4m3(const struct loaded *loaded, const struct op *op) {
     for (int k = 0; k < 2; k++) {
         const struct weight *w = op->weights[k];
-        if (w->in % 16 != 0 || !(is_e4m3(w) || (loaded->quantise && is_wider(w))))
+        if (w->in % 16 != 0 || !(is_e4m3(w) || (loaded->quantise && may_be_e4m3(w))))
             return false;
     }
     return true;
@@ -102,7 +102,7 @@ static enum element matrix_element(const struct loaded *loaded, const struct pro
         return loaded->product;
     if (is_e4m3(w))
         return ELEMENT_E4M3;
-    return loaded->quantise && is_wider(w) && !chooses(p, op->out[0]) ? ELEMENT_E4M3 : loaded->product;
+    return loaded->quantise && may_be_e4m3(w) && !chooses(p, op->out[0]) ? ELEMENT_E4M3 : loaded->product;
 }
 
 // ---- places -----------------------------------------------------------------------------------------------------
@@ -111,21 +111,15 @@ static int64_t rounded(int64_t n_bytes) { return (n_bytes + ALIGNMENT - 1) / ALI
 
 static enum status check_part(const struct loaded *loaded, const struct program *p, const struct op *op,
                               const struct weight *w, const struct weight_part *part, struct error *err) {
-    const char *format =
-        part->format->name; // by name: the plugin has formats of its own, at other addresses than the program's
-    bool plain = part_is_plain(part) && dtype_is_float(part->dtype);
-    bool packed = strcmp(format, qformat_mxfp4.name) == 0 || strcmp(format, qformat_nvfp4.name) == 0;
-    bool scaled = strcmp(format, qformat_scaled.name) == 0;
-    bool known = packed ? part->dtype == DT_U8 && part->col_stride == 1
-                        : plain || (scaled && (dtype_is_float(part->dtype) || part->dtype == DT_I8));
-    if (!known)
+    const struct layout *l = layout_of(part);
+    if (!l)
         return fail(err, ERR_UNSUPPORTED, "%s: %s: CUDA does not compute with %s of %s (%s)", p->name,
-                    op_name(op->code), format, dtype_name(part->dtype), w->name);
+                    op_name(op->code), part->format->name, dtype_name(part->dtype), w->name);
     if (part->data)
         return OK;
     if (!loaded->dummies)
         return fail(err, ERR_UNSUPPORTED, "%s: %s: %s has no data", p->name, op_name(op->code), w->name);
-    if (plain && upload_element(part->dtype) == ELEMENT_I32)
+    if (!l->has_dummies)
         return fail(err, ERR_UNSUPPORTED, "%s: dummy weights are not made in %s", w->name, dtype_name(part->dtype));
     return OK;
 }

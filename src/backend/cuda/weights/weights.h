@@ -8,7 +8,6 @@ const struct placed *weight_on_device(const struct loaded *loaded, const struct 
 size_t placed_slot(const struct loaded *loaded, const struct weight *w); // where it is in the table, or would be
 struct placed *placed_on_device(const struct loaded *loaded, const struct weight *w);
 void weights_release(struct loaded *loaded);
-bool part_is_plain(const struct weight_part *part);
 
 /* Matrices that take an eighth more bytes on the device than in the checkpoint, or more: how many, and as what most of
  * their bytes are stored and placed. */
@@ -22,4 +21,3 @@ struct grown weights_grown(const struct loaded *loaded);
 /* ---- upload.c ---- */
 /* All that has a place goes there; counts [n_slots] on the device, in the order of b->placed. */
 enum status upload_weights(struct loaded *loaded, struct dplaced *counts, struct error *err);
-enum element upload_element(enum dtype dtype); // ELEMENT_I32: not one that is sent as it is stored
