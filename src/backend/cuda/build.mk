@@ -55,7 +55,7 @@ $(CUDA_TESTS): build/cuda/%: $(BUILD)/tests/%.o $(BUILD)/tests/op_rig.o $(CUDA_O
 # Host code over parts of the backend, or over all of it: those hold every kernel, as the list of them says.
 CUDA_UNITS := $(patsubst tests/cuda/%.c,build/cuda/%,$(wildcard tests/cuda/test_*.c))
 build/cuda/libbackend.a: $(CUDA_OBJ)
-build/cuda/test_nodes build/cuda/test_cache build/cuda/test_faults build/cuda/test_filtered_steps: WHOLE := -Wl,--whole-archive
+build/cuda/test_nodes build/cuda/test_cache build/cuda/test_faults build/cuda/test_filtered_steps build/cuda/test_draft_steps: WHOLE := -Wl,--whole-archive
 $(CUDA_UNITS): build/cuda/%: build/cuda/tests/%.o build/cuda/libbackend.a $(LIBS)
 	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $< $(WHOLE) build/cuda/libbackend.a -Wl,--no-whole-archive $(LIBS) -Wl,--as-needed -lcmocka -lm \
 	    $(ALL_LIBS) $(CUDA_LIBS)
@@ -113,7 +113,7 @@ build/racecheck/libgyre-cuda.so: $(RACE_OBJ) build/racecheck/kernels.o $(BUILD)/
 # ---- GPU code without a GPU -------------------------------------------------------------------------------------
 # The same programs on a machine on the CPU that runs their kernels from PTX: tests/ptx/machine.h. ptxas has no part in it.
 PTX_KERNEL_TESTS := $(patsubst build/cuda/%,build/ptx/%,$(KERNEL_TESTS))
-PTX_UNITS := $(addprefix build/ptx/test_,gemv graphs nodes cache filtered_steps)
+PTX_UNITS := $(addprefix build/ptx/test_,gemv graphs nodes cache filtered_steps draft_steps)
 PTX_TESTS := $(addprefix build/ptx/test_,machine matrices copies) $(PTX_KERNEL_TESTS) $(filter-out %cache %filtered_steps,$(PTX_UNITS))
 PTX_CODE  := $(CUDA_CODE:build/cuda/%=build/ptx/%)
 PTX_OBJ   := $(filter-out $(CUDA_CODE) build/cuda/kernels.o,$(CUDA_OBJ)) $(PTX_CODE) build/ptx/kernels.o

@@ -169,6 +169,15 @@ struct step_slot {
     cudaEvent_t done; // of a late step, until it is drawn: the device has the plan
 };
 
+/* Steps of which a row a token is asked, and every sequence has one, or few (drafts to be checked). */
+enum step_shape { STEP_DECODES, STEP_DRAFTS, STEP_OTHER };
+
+/* Captured steps of padded_rows_at(i) rows, [n]; forward: all but SAMPLE. NULL until there was such a step. */
+struct step_graphs {
+    cudaGraphExec_t *whole, *forward;
+    int n;
+};
+
 struct executable {
     struct loaded *loaded;
     const struct program *program;
@@ -187,9 +196,7 @@ struct executable {
     void *scratch;                  // of conversions and experts
     void *expert_list;              // of the layer's experts: moe/moe_stream.h
     char *counters;                 // [program.n_ops][COUNTER_BYTES], of LINEARs
-    cudaGraphExec_t *graphs;        // [n_graphs]: the ops of a step that decodes padded_rows_at(i) rows
-    cudaGraphExec_t *late_graphs;   // [n_graphs]: the same but SAMPLE; NULL until there was such a step
-    int n_graphs;
+    struct step_graphs graphs[STEP_OTHER];
     int n_untimed;       // numbers of rows for which linear_choose had no time left
     struct drope *ropes; // [program.n_ropes]
     void *rope_memory;

@@ -23,7 +23,6 @@
 #include <limits.h>
 #include <stdlib.h>
 
-enum { DECODE_TOKENS = 8 };                     // sequences with more in a step go to the prefill kernel
 enum { MOST_SPLIT = 64, LEAST_SPLIT = 4 };      // parts of a sequence; see attention_parts.cu
 static const int64_t PARTIAL_BYTES = 256 << 20; // of sums that wait to be joined, while that leaves LEAST_SPLIT
 
@@ -80,9 +79,9 @@ static struct dparts *add_lists(struct executable *exe, const struct op *op) {
         (struct dparts){.window = a->window, .chunk = a->chunk, .per_kv = per_kv, .cache = kv_element(exe->loaded)};
     p[0].columns = per_kv > 8 ? 16 : 8;
     p[0].least_tokens = 1;
-    p[0].most_tokens = DECODE_TOKENS;
+    p[0].most_tokens = ATTENTION_FEW_TOKENS;
     p[1].columns = attention_prefill_rows(&shape);
-    p[1].least_tokens = DECODE_TOKENS + 1;
+    p[1].least_tokens = ATTENTION_FEW_TOKENS + 1;
     p[1].most_tokens = INT_MAX;
     return p;
 }
@@ -156,11 +155,12 @@ void attention_free(struct executable *exe) {
     free(exe->parts);
 }
 
-/* Whether a sequence of the step can have more than one token; graphs are of steps where none has. */
-static bool has_long(const struct launch *l) { return l->n_tokens > l->n_seqs; }
+/* Whether a sequence of the step can have more than one token; and more than few, which those of graphs have not. */
+static bool has_several(const struct launch *l) { return l->n_tokens > l->n_seqs; }
+static bool has_long(const struct launch *l) { return has_several(l) && !l->in_order; }
 
 /* Then no sequence has few tokens. */
-static bool is_one_prompt(const struct launch *l) { return l->n_seqs == 1 && l->n_tokens > DECODE_TOKENS; }
+static bool is_one_prompt(const struct launch *l) { return l->n_seqs == 1 && l->n_tokens > ATTENTION_FEW_TOKENS; }
 
 enum status attention_lists_launch(const struct executable *exe, const struct launch *l, struct error *err) {
     launch_attention_parts(l, exe->parts, has_long(l) ? exe->n_parts : exe->n_parts / 2, has_long(l) ? 1 : 2);
@@ -184,7 +184,8 @@ static struct dprep prep_of(const struct executable *exe, const struct compiled_
  * node costs once. */
 static bool attention_prepares(const struct executable *exe, const struct compiled_op *prep, const struct launch *l) {
     const struct op *op = prep->op;
-    if (has_long(l) || !attention_follows(exe->program, (int)(op - exe->program->ops)) || !is_fast(exe->loaded, op + 1))
+    if (has_several(l) || !attention_follows(exe->program, (int)(op - exe->program->ops)) ||
+        !is_fast(exe->loaded, op + 1))
         return false;
     struct dattention a = shape_of(op + 1);
     struct dprep d = prep_of(exe, prep, l->n_tokens);
@@ -243,8 +244,8 @@ void lower_attention(struct lowering *w, const struct compiled_op *c) {
     }
     const struct dparts *list = list_of(exe, c->op);
     bool behind_prep = c > exe->ops && c[-1].op->code == OP_QKV_PREP;
-    bool folds =
-        !has_long(l) || is_one_prompt(l); // decode attention does where a sequence has one token, prompts' does always
+    bool folds = !has_several(l) ||
+                 is_one_prompt(l); // decode attention does where a sequence has one token, prompts' does always
     struct dmat out = folds ? output_with_absmax(w, c, 0, l->n_tokens) : c->out[0];
     if (behind_prep && attention_prepares(exe, c - 1, l)) {
         lower_fast(w, &by_attention_decode_prepares, c, list, out)->args.prep = prep_of(exe, c - 1, l->n_tokens);

@@ -5,6 +5,7 @@
  * from the plan on the device. Those of late steps, all but SAMPLE, are captured when the first of their size comes:
  * that takes some milliseconds once, where otherwise each start would for graphs that few need. A step that also
  * computes prompts, and one of more than MOST_GRAPH_ROWS rows, has work enough to hide its launches. */
+#include "backend/cuda/attention/lists.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/moe/moe.h"
@@ -21,6 +22,13 @@ _Static_assert((int)MOST_GRAPH_ROWS == (int)MOE_GRAPH_TOKENS, "larger steps have
 
 struct launch launch_of(const struct executable *exe, int rows) {
     return (struct launch){exe->loaded->device->stream, rows, rows, rows, exe->plan_view,
+                           exe->loaded->block_size,     true};
+}
+
+/* Sequences have up to ATTENTION_FEW_TOKENS tokens, at least one of them several: so there are fewer than rows. That
+ * rows are in order tells attention that it is no step with prompts. */
+static struct launch launch_of_drafts(const struct executable *exe, int rows) {
+    return (struct launch){exe->loaded->device->stream, rows, rows - 1, rows, exe->plan_view,
                            exe->loaded->block_size,     true};
 }
 
@@ -47,17 +55,16 @@ static enum status record(struct executable *exe, const struct launch *l, launch
     return graph_captured(loaded, part(exe, l, err), "a graph", l->n_tokens, out, err);
 }
 
-static enum status instantiate(struct executable *exe, int rows, launches *part, cudaGraphExec_t *out,
-                               struct error *err) {
+static enum status instantiate(struct executable *exe, const struct launch *l, launches *part,
+                               enum cudaStreamCaptureMode mode, cudaGraphExec_t *out, struct error *err) {
     struct loaded *loaded = exe->loaded;
-    struct launch l = launch_of(exe, rows);
     cudaGraph_t graph;
-    TRY(record(exe, &l, part, cudaStreamCaptureModeThreadLocal, &graph, err));
+    TRY(record(exe, l, part, mode, &graph, err));
     cudaError_t code = graph_gather_fills(graph, exe->counters, (size_t)exe->program->n_ops * COUNTER_BYTES);
     if (code == cudaSuccess)
         code = cudaGraphInstantiate(out, graph, 0);
     cudaGraphDestroy(graph);
-    DEVICE_TRY(loaded->device, err, code, "a graph for %d rows", rows);
+    DEVICE_TRY(loaded->device, err, code, "a graph for %d rows", l->n_tokens);
     return OK;
 }
 
@@ -66,14 +73,14 @@ static enum status instantiate(struct executable *exe, int rows, launches *part,
 static enum status capture(struct executable *exe, int rows, cudaGraphExec_t *out, struct error *err) {
     struct launch l = launch_of(exe, rows);
     TRY(step_launch(exe, &l, err));
-    return instantiate(exe, rows, step_launch, out, err);
+    return instantiate(exe, &l, step_launch, cudaStreamCaptureModeThreadLocal, out, err);
 }
 
 /* Steps of prompts are no graphs, but recording one loads the kernels that it would launch, as this mode lets it,
  * without computing: the first prompts need not wait for them (where plans are kept the library's have not run yet). */
 static enum status load_prompts(struct executable *exe, struct error *err) {
     int last = padded_index(exe->bucket.max_tokens);
-    for (int i = exe->n_graphs; i <= last; i++) {
+    for (int i = exe->graphs[STEP_DECODES].n; i <= last; i++) {
         int rows = MIN(padded_rows_at(i), exe->bucket.max_tokens);
         struct launch l = {exe->loaded->device->stream, rows,           1, 1, exe->plan_view,
                            exe->loaded->block_size,     .watches = true};
@@ -84,20 +91,26 @@ static enum status load_prompts(struct executable *exe, struct error *err) {
     return OK;
 }
 
+/* Room for graphs of steps of up to so many rows. */
+static void make_room(struct step_graphs *g, int rows) {
+    g->n = padded_index(MIN(padded_rows(rows), MOST_GRAPH_ROWS)) + 1;
+    g->whole = xcalloc((size_t)g->n, sizeof *g->whole);
+    g->forward = xcalloc((size_t)g->n, sizeof *g->forward);
+}
+
 enum status graphs_capture(struct executable *exe, struct error *err) {
     struct loaded *loaded = exe->loaded;
+    struct step_graphs *decode = &exe->graphs[STEP_DECODES];
     if (loaded->device->eager)
         return OK;
-    int n = padded_index(MIN(padded_rows(exe->bucket.max_seqs), MOST_GRAPH_ROWS)) + 1;
-    exe->graphs = xcalloc((size_t)n, sizeof *exe->graphs);
-    exe->late_graphs = xcalloc((size_t)n, sizeof *exe->late_graphs);
+    make_room(decode, exe->bucket.max_seqs);
+    make_room(&exe->graphs[STEP_DRAFTS], MIN(exe->bucket.max_tokens, MAX(exe->bucket.max_rows, 1)));
     DEVICE_TRY(loaded->device, err, cudaMemsetAsync(exe->plan_device, 0, exe->plan_bytes, loaded->device->stream),
                "an empty plan");
-    for (int i = 0; i < n; i++) {
-        TRY(capture(exe, padded_rows_at(i), &exe->graphs[i], err));
-        exe->n_graphs = i + 1; // to be freed, whatever comes
-        DEVICE_TRY(loaded->device, err, cudaGraphUpload(exe->graphs[i], loaded->device->stream), "a graph for %d rows",
-                   padded_rows_at(i));
+    for (int i = 0; i < decode->n; i++) {
+        TRY(capture(exe, padded_rows_at(i), &decode->whole[i], err));
+        DEVICE_TRY(loaded->device, err, cudaGraphUpload(decode->whole[i], loaded->device->stream),
+                   "a graph for %d rows", padded_rows_at(i));
     }
     TRY(load_prompts(exe, err));
     DEVICE_TRY(loaded->device, err, cudaStreamSynchronize(loaded->device->stream), "%s: steps without rows",
@@ -105,50 +118,58 @@ enum status graphs_capture(struct executable *exe, struct error *err) {
     return OK;
 }
 
-/* As graphs are captured: a token a sequence, and a row a token. */
-static bool decodes_only(const struct batch_plan *p) {
-    bool is = p->n_tokens == p->n_seqs && p->n_rows == p->n_seqs;
-    for (int r = 0; is && r < p->n_rows; r++)
-        is = p->out_row[r] == r;
-    return is;
+// ---- steps ------------------------------------------------------------------------------------------------------
+
+/* As graphs are captured: a row a token, and few tokens a sequence. */
+static enum step_shape shape_of(const struct batch_plan *p) {
+    if (p->n_tokens == 0 || p->n_tokens > MOST_GRAPH_ROWS || p->n_rows != p->n_tokens)
+        return STEP_OTHER;
+    for (int r = 0; r < p->n_rows; r++)
+        if (p->out_row[r] != r)
+            return STEP_OTHER;
+    for (int s = 0; s < p->n_seqs; s++)
+        if (p->query_start[s + 1] - p->query_start[s] > ATTENTION_FEW_TOKENS)
+            return STEP_OTHER;
+    return p->n_tokens == p->n_seqs ? STEP_DECODES : STEP_DRAFTS;
 }
 
 /* A step that could be a graph is started as one would have been captured, so that without graphs it computes the same.
  */
 struct launch launch_for(const struct executable *exe, const struct batch_plan *p) {
-    if (decodes_only(p) && p->n_tokens > 0 && p->n_tokens <= MOST_GRAPH_ROWS)
-        return launch_of(exe, padded_rows(p->n_tokens));
-    return (struct launch){exe->loaded->device->stream, p->n_tokens, p->n_seqs, p->n_rows, exe->plan_view,
-                           exe->loaded->block_size,     false};
+    switch (shape_of(p)) {
+    case STEP_DECODES: return launch_of(exe, padded_rows(p->n_tokens));
+    case STEP_DRAFTS: return launch_of_drafts(exe, padded_rows(p->n_tokens));
+    default:
+        return (struct launch){exe->loaded->device->stream, p->n_tokens, p->n_seqs, p->n_rows, exe->plan_view,
+                               exe->loaded->block_size,     false};
+    }
 }
 
 bool graphs_have(const struct executable *exe, const struct batch_plan *p) {
-    return decodes_only(p) && p->n_tokens > 0 && padded_index(padded_rows(p->n_tokens)) < exe->n_graphs;
+    enum step_shape shape = shape_of(p);
+    return shape != STEP_OTHER && padded_index(p->n_tokens) < exe->graphs[shape].n;
 }
 
-enum status graphs_run(struct executable *exe, int n_rows, struct error *err) {
-    struct loaded *loaded = exe->loaded;
-    DEVICE_TRY(loaded->device, err,
-               cudaGraphLaunch(exe->graphs[padded_index(padded_rows(n_rows))], loaded->device->stream),
-               "the graph for %d rows", n_rows);
-    return OK;
-}
-
-enum status graphs_run_forward(struct executable *exe, int n_rows, struct error *err) {
-    int i = padded_index(padded_rows(n_rows));
-    if (!exe->late_graphs[i])
-        TRY(instantiate(exe, padded_rows_at(i), step_launch_forward, &exe->late_graphs[i], err));
-    DEVICE_TRY(exe->loaded->device, err, cudaGraphLaunch(exe->late_graphs[i], exe->loaded->device->stream),
-               "the late graph for %d rows", n_rows);
+enum status graphs_run(struct executable *exe, const struct batch_plan *p, bool late, struct error *err) {
+    struct step_graphs *g = &exe->graphs[shape_of(p)];
+    cudaGraphExec_t *graph = &(late ? g->forward : g->whole)[padded_index(p->n_tokens)];
+    struct launch l = launch_for(exe, p);
+    if (!*graph) // recording loads kernels that have not run yet, as this mode lets it
+        TRY(instantiate(exe, &l, late ? step_launch_forward : step_launch, cudaStreamCaptureModeRelaxed, graph, err));
+    DEVICE_TRY(exe->loaded->device, err, cudaGraphLaunch(*graph, exe->loaded->device->stream), "the graph for %d rows",
+               l.n_tokens);
     return OK;
 }
 
 void graphs_free(struct executable *exe) {
-    for (int i = 0; i < exe->n_graphs; i++) {
-        cudaGraphExecDestroy(exe->graphs[i]);
-        if (exe->late_graphs[i])
-            cudaGraphExecDestroy(exe->late_graphs[i]);
+    for (int shape = 0; shape < STEP_OTHER; shape++) {
+        struct step_graphs *g = &exe->graphs[shape];
+        for (int i = 0; i < 2 * g->n; i++) {
+            cudaGraphExec_t graph = (i < g->n ? g->whole : g->forward)[i % g->n];
+            if (graph)
+                cudaGraphExecDestroy(graph);
+        }
+        free(g->whole);
+        free(g->forward);
     }
-    free(exe->graphs);
-    free(exe->late_graphs);
 }

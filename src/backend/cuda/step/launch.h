@@ -25,6 +25,6 @@ struct launch launch_of(const struct executable *exe, int rows); // a step that 
 struct launch launch_for(const struct executable *exe, const struct batch_plan *plan);
 enum status graphs_capture(struct executable *exe, struct error *err);
 bool graphs_have(const struct executable *exe, const struct batch_plan *plan); // one for this step
-enum status graphs_run(struct executable *exe, int n_rows, struct error *err);
-enum status graphs_run_forward(struct executable *exe, int n_rows, struct error *err); // of a late step
+/* That graph; late: all but SAMPLE. Of a size that is rare it is captured first. */
+enum status graphs_run(struct executable *exe, const struct batch_plan *plan, bool late, struct error *err);
 void graphs_free(struct executable *exe);

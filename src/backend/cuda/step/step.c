@@ -62,15 +62,14 @@ static enum status launch_forward(struct executable *exe, struct step_slot *slot
                                   struct error *err) {
     struct device *d = exe->loaded->device;
     DEVICE_TRY(d, err, cudaEventRecord(slot->done, d->stream), "the plan of %d tokens", slot->plan->n_tokens);
-    return graphs_have(exe, slot->plan) ? graphs_run_forward(exe, slot->plan->n_rows, err)
-                                        : step_launch_forward(exe, l, err);
+    return graphs_have(exe, slot->plan) ? graphs_run(exe, slot->plan, true, err) : step_launch_forward(exe, l, err);
 }
 
 static enum status launch_all(struct executable *exe, struct step_slot *slot, const struct launch *l,
                               struct error *err) {
     struct device *d = exe->loaded->device;
     const struct batch_plan *plan = slot->plan;
-    TRY(graphs_have(exe, plan) ? graphs_run(exe, plan->n_rows, err) : step_launch(exe, l, err));
+    TRY(graphs_have(exe, plan) ? graphs_run(exe, plan, false, err) : step_launch(exe, l, err));
     DEVICE_TRY(d, err, cudaEventRecord(slot->done, d->stream), "a step of %d tokens", plan->n_tokens);
     exe->loaded->n_filtered += plan->n_rows > 0 && slot->n_not_plain == 0 && filter_done(exe, l->n_rows);
     return OK;
