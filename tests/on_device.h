@@ -7,7 +7,7 @@
 /* How; zero is the backend's choice. */
 struct how {
     int n_threads;
-    const char *kernels; // of the CPU
+    const char *kernels; // of the CPU; of others GYRE_TEST_KERNELS
     bool eager;          // of CUDA
     bool whole_keys;     // shared-kv=0
     struct load_options load;
@@ -25,8 +25,9 @@ static inline enum status on_device_open(const struct backend_ops *ops, struct h
     char kernels[64];
     const char *own[4] = {NULL};
     int n = 0;
-    snprintf(kernels, sizeof kernels, "kernels=%s", how.kernels ? how.kernels : "");
-    if (how.kernels)
+    const char *named = how.kernels || ops == &backend_cpu ? how.kernels : getenv("GYRE_TEST_KERNELS");
+    snprintf(kernels, sizeof kernels, "kernels=%s", named ? named : "");
+    if (named)
         own[n++] = kernels;
     if (how.eager)
         own[n++] = "eager=1";

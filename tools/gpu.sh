@@ -78,6 +78,9 @@ tests() {
     echo "device_near GYRE_L2_COPIES=force GYRE_TEST_DTYPE=float16 GYRE_TEST_ONLY=thousands* $there/test_device"
     echo "parity_near $fp8 GYRE_L2_COPIES=force GYRE_TEST_PART=1/4 $there/test_parity"
     echo "head_by_library GYRE_LINEAR=library $there/test_ops_head"
+    for t in ops ops_layer ops_head ops_moe ops_recurrent; do echo "plain_$t GYRE_TEST_KERNELS=plain $there/test_$t"; done
+    for t in rows attention; do echo "plain_$t GYRE_TEST_KERNELS=plain GYRE_TEST_PART=1/6 $there/test_ops_$t"; done
+    echo "plain_parity GYRE_TEST_KERNELS=plain GYRE_TEST_PART=1/2 $there/test_parity"
     for n in 1 64; do echo "head_screened_$n GYRE_ARGMAX_FILTER=$n $there/test_ops_head"; done
     for k in 1 2 3; do echo "layer_$k GYRE_TEST_PART=$k/3 $there/test_ops_layer"; done
     for k in 1 2; do echo "ops_$k GYRE_TEST_PART=$k/2 $there/test_ops"; done
