@@ -87,7 +87,7 @@ tests() {
     for t in ops_head ops_moe ops_recurrent ops_refusals overlap sample_rows; do echo "$t $there/test_$t"; done
     for t in "$there"/test_*; do
         case ${t##*/test_} in
-        ops* | goldens | device | parity | overlap | sample_rows | cache | faults) ;;
+        ops* | goldens | device | parity | overlap | sample_rows | cache | faults | two_devices) ;;
         *) echo "unit_${t##*/test_} $t" ;;
         esac
     done
@@ -97,6 +97,11 @@ tests() {
 alone() {
     echo "unit_cache $there/test_cache"
     echo "unit_faults $there/test_faults"
+}
+
+# What takes all GPUs.
+together() {
+    [ "$(echo "$gpus" | wc -w)" -lt 2 ] || echo "unit_two_devices CUDA_VISIBLE_DEVICES=$(echo "$gpus" | tr ' ' ',') $there/test_two_devices"
 }
 
 # A step costs a sanitizer a tenth of a second, racecheck up to half of one, so of each program a sample: one case in PARTS, with few
@@ -167,8 +172,6 @@ gpus() {
 
 # The lines of standard input, so many side by side on each GPU.
 side_by_side() {
-    gpus=$(gpus)
-    export gpus
     tr '\n' '\0' | xargs -0 --process-slot-var=slot -P $(($1 * $(echo "$gpus" | wc -w))) -I{} sh -c "set -f; exec \"\$self\" --one {}"
 }
 
@@ -189,6 +192,8 @@ all() {
     unpack
     rm -f "$out"/*.line
     begin=$(date +%s)
+    gpus=$(gpus)
+    export gpus
     for list; do
         case $list in
         alone) jobs=1 ;;
@@ -206,8 +211,8 @@ all() {
 
 case ${1:-} in
 pack) pack ;;
-run) out=${2:-build/gpu/logs} && all tests alone samples ;;
-tests) out=${2:-build/gpu/logs} && all tests alone ;;
+run) out=${2:-build/gpu/logs} && all tests alone together samples ;;
+tests) out=${2:-build/gpu/logs} && all tests alone together ;;
 sanitize) out=${2:-build/gpu/logs} && all samples ;;
 speed) out=${2:-build/gpu/logs} && unpack && tools/claims.py --gyre "$there/gyre" --models "$there/claims" --out "$out" ${ONLY:+--only "$ONLY"} ;;
 --one) shift && one "$@" ;;

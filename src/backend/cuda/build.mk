@@ -55,7 +55,7 @@ $(CUDA_TESTS): build/cuda/%: $(BUILD)/tests/%.o $(BUILD)/tests/op_rig.o $(CUDA_O
 # Host code over parts of the backend, or over all of it: those hold every kernel, as the list of them says.
 CUDA_UNITS := $(patsubst tests/cuda/%.c,build/cuda/%,$(wildcard tests/cuda/test_*.c))
 build/cuda/libbackend.a: $(CUDA_OBJ)
-build/cuda/test_nodes build/cuda/test_cache build/cuda/test_faults build/cuda/test_filtered_steps build/cuda/test_draft_steps: WHOLE := -Wl,--whole-archive
+build/cuda/test_nodes build/cuda/test_cache build/cuda/test_faults build/cuda/test_filtered_steps build/cuda/test_draft_steps build/cuda/test_two_devices: WHOLE := -Wl,--whole-archive
 $(CUDA_UNITS): build/cuda/%: build/cuda/tests/%.o build/cuda/libbackend.a $(LIBS)
 	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $< $(WHOLE) build/cuda/libbackend.a -Wl,--no-whole-archive $(LIBS) -Wl,--as-needed -lcmocka -lm \
 	    $(ALL_LIBS) $(CUDA_LIBS)
