@@ -88,6 +88,17 @@ class Messages(unittest.TestCase):
         off = thinker.messages.create(thinking={"type": "disabled"}, **ASK)
         self.assertEqual([b.type for b in off.content], ["text"])
 
+    def test_a_schema_is_followed(self):
+        schema = {
+            "type": "object", "properties": {"name": {"type": "string", "maxLength": 9}, "age": {"type": "integer"}},
+            "required": ["name", "age"], "additionalProperties": False
+        }
+        ask = {**ASK, "max_tokens": 100, "output_config": {"format": {"type": "json_schema", "schema": schema}}}
+        r = client.messages.create(**ask)
+        self.assertEqual((r.stop_reason, set(json.loads(r.content[0].text))), ("end_turn", {"name", "age"}))
+        with client.messages.stream(**ask) as stream:
+            self.assertEqual(stream.get_final_text(), r.content[0].text)
+
     def test_stop_sequences_are_named(self):
         r = client.messages.create(stop_sequences=[" named"], **{**ASK, "max_tokens": 60})
         self.assertEqual((r.stop_reason, r.stop_sequence), ("stop_sequence", " named"))

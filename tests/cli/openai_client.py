@@ -7,6 +7,7 @@ import os
 import time
 import unittest
 import urllib.request
+from typing import Literal
 
 import openai
 import pydantic
@@ -302,6 +303,44 @@ class Tools(unittest.TestCase):
         result = {"type": "function_call_output", "call_id": call.call_id, "output": "rain"}
         r = caller.responses.create(**{**ask, "input": [result], "extra_body": NOON}, previous_response_id=r.id)
         self.assertEqual(r.output_text, "It rains.")
+
+
+class Fox(pydantic.BaseModel):
+    name: str = pydantic.Field(max_length=10)
+    age: int = pydantic.Field(ge=0, le=20)
+    color: Literal["red", "grey"]
+
+
+class Structured(unittest.TestCase):
+    def test_a_model_of_pydantic_is_parsed(self):
+        for kind in ("chat", "response"):
+            if kind == "chat":
+                r = client.chat.completions.parse(response_format=Fox, max_tokens=100, temperature=1, seed=3, **ASK)
+                fox = r.choices[0].message.parsed
+            else:
+                fox = client.responses.parse(model="story", input=CHAT, text_format=Fox,
+                                             max_output_tokens=100).output_parsed
+            self.assertIsInstance(fox, Fox)
+
+    def test_the_packages_own_stream_parses(self):
+        with client.chat.completions.stream(response_format=Fox, max_tokens=100, **ASK) as stream:
+            self.assertIsInstance(stream.get_final_completion().choices[0].message.parsed, Fox)
+
+    def test_the_forms_of_vllm_go_in_extra_body(self):
+        for extra, pattern in (({"structured_outputs": {"choice": ["red fox", "wolf"]}}, "red fox|wolf"),
+                               ({"structured_outputs": {"regex": "[a-z]{2}-[0-9]"}}, "[a-z]{2}-[0-9]"),
+                               ({"guided_choice": ["a", "b"]}, "a|b"), ({"guided_regex": "x{3}"}, "xxx"),
+                               ({"guided_grammar": 'root ::= "a" | "b" root'}, "b*a"),
+                               ({"structured_outputs": {"json": {**Fox.model_json_schema(),
+                                                                 "additionalProperties": False}}}, r"\{[^}]*\}")):
+            text = client.chat.completions.create(extra_body=extra, max_tokens=100, **ASK).choices[0].message.content
+            self.assertRegex(text, "^(%s)$" % pattern)
+
+    def test_reasoning_comes_first(self):
+        r = thinker.chat.completions.parse(response_format=Fox, max_tokens=500, temperature=0.8, top_p=0.9, seed=6,
+                                           **ASK)
+        self.assertIsInstance(r.choices[0].message.parsed, Fox)
+        self.assertGreater(len(r.choices[0].message.reasoning_content), 10)
 
 
 class Embeddings(unittest.TestCase):

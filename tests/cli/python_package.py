@@ -158,8 +158,13 @@ class Ends(unittest.TestCase):
 
     def test_an_answer_is_what_it_must_be(self):
         ask = StructuredOutputsParams
+        schema = {
+            "type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"],
+            "additionalProperties": False
+        }
         for params, pattern in ((ask(choice=["red fox", "b"]), "red fox|b"), (ask(regex="[a-c]{3}"), "[a-c]{3}"),
-                                (ask(grammar='root ::= "x" | "y" root'), "y*x")):
+                                (ask(grammar='root ::= "x" | "y" root'), "y*x"), (ask(json=schema), r"\{.*\}"),
+                                (ask(json=json.dumps(schema), disable_any_whitespace=True), r'\{"a":(true|false)\}')):
             for answer in llm.generate(["Once", "The"], SamplingParams(n=2, max_tokens=90,
                                                                         structured_outputs=params)):
                 for output in answer.outputs:

@@ -1,6 +1,7 @@
 """Structured output over HTTP: each way to ask, what comes of it, and what is refused by name."""
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -37,29 +38,6 @@ def tearDownModule():
     assert codes == [0, 0], codes
 
 
-def refuses(**fields):
-    """Whether what is asked for is not enforced yet."""
-    status, r = server.post("/v1/completions", prompt="x", max_tokens=1, **fields)
-    return status == 400 and "yet" in r["error"]["message"]
-
-
-def needs(**fields):
-    """A test of what the grammar room may not have yet."""
-    def decorate(test):
-        def run(self):
-            if refuses(**fields):
-                self.skipTest("it is not enforced yet")
-            test(self)
-
-        return run
-
-    return decorate
-
-
-needs_schemas = needs(guided_json={"type": "boolean"})
-needs_lark = needs(guided_grammar='start: "a"')
-
-
 def is_person(text):
     value = json.loads(text)
     tags = value.pop("tags", [])
@@ -77,7 +55,6 @@ class Answers(unittest.TestCase):
         self.assertEqual(choice["finish_reason"], "stop", r)
         return choice["text"] if path == "/v1/completions" else choice["message"]["content"]
 
-    @needs_schemas
     def test_a_schema(self):
         ways = ({"response_format": {"type": "json_schema", "json_schema": {"name": "person", "schema": SCHEMA}}},
                 {"response_format": {"type": "json_object", "schema": SCHEMA}},
@@ -88,7 +65,6 @@ class Answers(unittest.TestCase):
                 with self.subTest(path=path, way=str(way)[:40]):
                     self.assertTrue(is_person(self.text(path, **way)))
 
-    @needs_schemas
     def test_any_object(self):
         for way in ({"response_format": {"type": "json_object"}}, {"structured_outputs": {"json_object": True}},
                     {"guided_json_object": True}):
@@ -108,14 +84,23 @@ class Answers(unittest.TestCase):
         self.assertEqual(seen, {"red fox", "blue", "éà"})
         self.assertIn(self.text(guided_choice=["x", "y"]), ("x", "y"))
 
-    @needs_lark
     def test_grammars_of_two_languages(self):
         for text in (GBNF, LARK):
             for way in ({"structured_outputs": {"grammar": text}}, {"guided_grammar": text}, {"grammar": text},
                         {"ebnf": text}):
                 self.assertRegex(self.text(**way), "^" + BOTH + "$")
 
-    @needs_schemas
+    def test_structural_tags(self):
+        tag = {"structures": [{"begin": "<f>", "schema": {"type": "boolean"}, "end": "</f>"}], "triggers": ["<f>"]}
+        for way in ({"structured_outputs": {"structural_tag": tag}}, {"structural_tag": tag},
+                    {"structured_outputs": {"structural_tag": json.dumps(tag)}},
+                    {"response_format": {"type": "structural_tag", **tag}}):
+            status, r = server.post("/v1/completions", prompt="Once upon a time", max_tokens=60, temperature=1, seed=4,
+                                    **way)
+            self.assertEqual(status, 200, r)
+            for inside in re.findall(r"<f>(.*?)(?:</f>|$)", r["choices"][0]["text"], re.S):
+                self.assertRegex(inside, r"^\s*(true|false|[tf].*|)\s*$")
+
     def test_white_space(self):
         loose = {"type": "array", "items": {"type": "boolean"}, "minItems": 3, "maxItems": 3}
         compact = self.text(structured_outputs={"json": loose, "disable_any_whitespace": True})
@@ -123,7 +108,6 @@ class Answers(unittest.TestCase):
         wide = self.text(structured_outputs={"json": loose, "whitespace_pattern": "  "})
         self.assertRegex(wide, r"^\[  (true|false)(  ,  (true|false)){2}  \]$")
 
-    @needs_schemas
     def test_in_a_stream_and_of_many_answers(self):
         events = server.stream("/v1/chat/completions", messages=CHAT, n=3, temperature=1, max_tokens=120,
                                response_format={"type": "json_schema", "json_schema": {"name": "p", "schema": SCHEMA}})
@@ -137,7 +121,6 @@ class Answers(unittest.TestCase):
         self.assertEqual(status, 200)
         self.assertLessEqual({c["text"] for c in r["choices"]}, {"ab", "ac", "bc"})
 
-    @needs_schemas
     def test_in_the_other_dialects(self):
         for format in ({"type": "json_schema", "name": "p", "schema": SCHEMA}, ):
             status, r = server.post("/v1/responses", input="Hello", max_output_tokens=120, text={"format": format})
@@ -294,7 +277,6 @@ class Run(unittest.TestCase):
         self.assertEqual(p.returncode, code, p.stderr)
         return p.stdout.rstrip("\n") if code == 0 else p.stderr
 
-    @needs_schemas
     def test_flags(self):
         with tempfile.TemporaryDirectory() as d:
             for name, text in (("schema.json", json.dumps(SCHEMA)), ("a.gbnf", GBNF), ("a.lark", LARK),
