@@ -231,10 +231,9 @@ static double worst_of_row(const struct scene *sc, const struct ranks *is, const
 }
 
 /* Sequences of no adapter, of the first and of the second in the same steps. */
-static double compare_adapters(struct scene *sc) {
+static double compare_adapters(struct scene *sc, struct how how) {
     struct made made[N_ADAPTERS];
     struct ranks adapted = {.n = 1}, want[1 + N_ADAPTERS] = {{.n = 1}, {.n = 1}, {.n = 1}};
-    struct how how = {.n_threads = 1};
     double worst = 0, least_change = INFINITY;
     make_adapters(made, sc->model->program);
     adapted.programs[0] = adapted_program(made, sc->model);
@@ -281,7 +280,11 @@ static void adapters_are_what_merged_weights_are(void **state) {
         *strrchr(found.gl_pathv[i], '/') = '\0';
         scene_open(&sc, found.gl_pathv[i]);
         scene_shorten(&sc, 50);
-        double off = compare_adapters(&sc);
+        double off = compare_adapters(&sc, (struct how){.n_threads = 1});
+        if (i % 5 == 0)
+            off = fmax(off, compare_adapters(&sc, (struct how){.n_threads = 2, .kernels = "reference"}));
+        if (i % 5 == 1)
+            off = fmax(off, compare_adapters(&sc, (struct how){.n_threads = 3}));
         if (!(off <= 2e-3))
             fail_msg("%s: logits are off by %g", found.gl_pathv[i], off);
         worst = fmax(worst, off);

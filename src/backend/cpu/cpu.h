@@ -113,6 +113,9 @@ struct need cpu_need(const struct op *op);
 /* The output columns of a LINEAR with n_x rows dealt out, so that each worker finds at least two pieces. */
 void deal_columns(const struct op *op, int64_t n_x, int n_workers, struct pool_range *columns);
 
+/* Of a row of LORA: the adapter, from 0; -1: none (cpu_lora.c). */
+int call_adapter(const struct call *c, int64_t row);
+
 static inline void call_barrier(const struct call *c) { pool_barrier(c->loaded->device->pool); }
 
 /* This worker's part of n items. */

@@ -1,14 +1,14 @@
-/* cpu_lora.c - LORA: what adapters add to projections; the reference. Each worker has rows of its own, so that few rows
- * use few of them. */
+/* cpu_lora.c - LORA: what adapters add to projections; the reference. */
 #include "backend/cpu/cpu.h"
 
 #include <string.h>
 
-/* The adapter of a row, from 0; -1: none. */
-static int adapter_of(const struct call *c, int64_t row) {
+int call_adapter(const struct call *c, int64_t row) {
     const struct batch_plan *plan = c->plan;
     bool is_token = c->program->values[c->op->in[0].id].rows == ROWS_TOKENS;
-    return plan->adapter[c->seq_of_row[is_token ? row : plan->out_row[row]]] - 1;
+    int adapter = plan->adapter[c->seq_of_row[is_token ? row : plan->out_row[row]]] - 1;
+    BUG_IF(adapter >= c->op->args.lora.n_adapters);
+    return adapter;
 }
 
 /* h [modules][rank] = scale A x, 0 for what the adapter does not change. row: scratch. */
@@ -41,11 +41,10 @@ void cpu_lora(const struct call *c) {
     int64_t begin, end;
     call_share(c, y.rows, 1, &begin, &end);
     for (int64_t t = begin; t < end; t++) {
-        int adapter = adapter_of(c, t);
+        int adapter = call_adapter(c, t);
         memcpy(mat_row(y, t), mat_row(base, t), (size_t)y.width * sizeof(float));
         if (adapter < 0)
             continue;
-        BUG_IF(adapter >= a->n_adapters);
         float *h = c->scratch, *row = h + (int64_t)a->n_modules * a->rank;
         shrink(c, adapter, mat_row(c->in[1], t), h, row);
         expand(c, adapter, h, mat_row(y, t), row);

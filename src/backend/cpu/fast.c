@@ -22,6 +22,7 @@ op_function *fast_function(const struct op *op) {
     case OP_MOE_FFN: return fast_moe_ffn;
     case OP_SHORT_CONV: return fast_short_conv;
     case OP_DELTA_RULE: return fast_delta_rule;
+    case OP_LORA: return fast_lora;
     default: return NULL; // rows of a few thousand elements, once or twice a layer
     }
 }
@@ -37,6 +38,7 @@ struct need fast_need(const struct op *op, struct bucket bucket) {
     case OP_MLA_ATTENTION: return (struct need){.worker = fast_mla_attention_scratch(&a->mla)};
     case OP_MOE_FFN:
         return (struct need){.worker = fast_moe_scratch(op), .shared = fast_moe_shared(op, bucket.max_tokens)};
+    case OP_LORA: return (struct need){.worker = fast_lora_scratch(op), .shared = fast_lora_shared(op, bucket)};
     case OP_SHORT_CONV: return (struct need){.worker = fast_conv_scratch(op)};
     case OP_DELTA_RULE: return (struct need){.worker = fast_delta_scratch(&a->delta_rule)};
     default: return (struct need){0, 0};

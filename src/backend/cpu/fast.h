@@ -9,7 +9,7 @@ op_function *fast_function(const struct op *op);
 struct need fast_need(const struct op *op, struct bucket bucket);
 
 op_function fast_linear, fast_add_norm, fast_qkv_prep, fast_attention, fast_mla_prep, fast_mla_attention, fast_moe_ffn,
-    fast_short_conv, fast_delta_rule;
+    fast_short_conv, fast_delta_rule, fast_lora;
 
 /* Floats of a worker's scratch, or of that of all workers. */
 int64_t fast_attention_scratch(const struct attention_args *a);
@@ -18,6 +18,8 @@ int64_t fast_mla_attention_scratch(const struct mla_args *a);
 int64_t fast_moe_scratch(const struct op *op);
 int64_t fast_moe_shared(const struct op *op, int64_t max_tokens);
 int64_t fast_linear_shared(const struct op *op, struct bucket bucket);
+int64_t fast_lora_scratch(const struct op *op);
+int64_t fast_lora_shared(const struct op *op, struct bucket bucket);
 int64_t fast_conv_scratch(const struct op *op);
 int64_t fast_delta_scratch(const struct delta_args *a);
 
