@@ -115,7 +115,7 @@ static void patterns_free(struct name_patterns *p) {
 
 /* ---- the file ---- */
 
-static enum status read_config(struct adapter_config *c, const json_t *config, const char *path, struct error *err) {
+static enum status read_all(struct adapter_config *c, const json_t *config, const char *path, struct error *err) {
     int64_t rank;
     if (!json_is_object(config))
         return fail(err, ERR_FORMAT, "%s: is %s, it must be an object", path, jv_type_name(config));
@@ -128,18 +128,24 @@ static enum status read_config(struct adapter_config *c, const json_t *config, c
     return read_patterns(config, path, "alpha_pattern", &c->alphas, err);
 }
 
-enum status adapter_config_open(const char *path, struct adapter_config **out, struct error *err) {
-    json_t *config;
-    *out = NULL;
-    TRY(jv_load(path, MAX_CONFIG_BYTES, 0, &config, err));
+enum status adapter_config_read(const json_t *config, const char *path, struct adapter_config **out,
+                                struct error *err) {
     struct adapter_config *c = xcalloc(1, sizeof *c);
-    enum status st = read_config(c, config, path, err);
-    json_decref(config);
+    enum status st = read_all(c, config, path, err);
     if (st != OK) {
         adapter_config_free(c);
         c = NULL;
     }
     *out = c;
+    return st;
+}
+
+enum status adapter_config_open(const char *path, struct adapter_config **out, struct error *err) {
+    json_t *config;
+    *out = NULL;
+    TRY(jv_load(path, MAX_CONFIG_BYTES, 0, &config, err));
+    enum status st = adapter_config_read(config, path, out, err);
+    json_decref(config);
     return st;
 }
 
