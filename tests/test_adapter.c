@@ -231,12 +231,16 @@ static double worst_of_row(const struct scene *sc, const struct ranks *is, const
 }
 
 /* Sequences of no adapter, of the first and of the second in the same steps. */
-static double compare_adapters(struct scene *sc, struct how how) {
+static double compare_adapters(struct scene *sc, struct how how, int n_ranks) {
     struct made made[N_ADAPTERS];
-    struct ranks adapted = {.n = 1}, want[1 + N_ADAPTERS] = {{.n = 1}, {.n = 1}, {.n = 1}};
+    struct ranks adapted = {.n = n_ranks}, want[1 + N_ADAPTERS] = {{.n = 1}, {.n = 1}, {.n = 1}};
     double worst = 0, least_change = INFINITY;
     make_adapters(made, sc->model->program);
-    adapted.programs[0] = adapted_program(made, sc->model);
+    struct program *whole = adapted_program(made, sc->model);
+    for (int i = 0; i < n_ranks; i++) {
+        struct error err;
+        EXPECT_OK(pass_shard(whole, &(struct shard_options){i, n_ranks, false}, &adapted.programs[i], &err), err);
+    }
     ranks_compile(sc, &adapted, how);
     for (int i = 0; i <= N_ADAPTERS; i++) {
         want[i].programs[0] = i ? merged_program(&made[i - 1], sc->model->program) : program_copy(sc->model->program);
@@ -261,6 +265,7 @@ static double compare_adapters(struct scene *sc, struct how how) {
     EXPECT(least_change > 20 * 2e-3); // adapters do something
     batch_plan_release(&sc->plan);
     ranks_close(&adapted);
+    program_free(whole);
     for (int i = 0; i <= N_ADAPTERS; i++)
         ranks_close(&want[i]);
     for (int i = 0; i < N_ADAPTERS; i++)
@@ -280,11 +285,11 @@ static void adapters_are_what_merged_weights_are(void **state) {
         *strrchr(found.gl_pathv[i], '/') = '\0';
         scene_open(&sc, found.gl_pathv[i]);
         scene_shorten(&sc, 50);
-        double off = compare_adapters(&sc, (struct how){.n_threads = 1});
+        double off = compare_adapters(&sc, (struct how){.n_threads = 1}, 1);
         if (i % 5 == 0)
-            off = fmax(off, compare_adapters(&sc, (struct how){.n_threads = 2, .kernels = "reference"}));
+            off = fmax(off, compare_adapters(&sc, (struct how){.n_threads = 2, .kernels = "reference"}, 1));
         if (i % 5 == 1)
-            off = fmax(off, compare_adapters(&sc, (struct how){.n_threads = 3}));
+            off = fmax(off, compare_adapters(&sc, (struct how){.n_threads = 3}, 1));
         if (!(off <= 2e-3))
             fail_msg("%s: logits are off by %g", found.gl_pathv[i], off);
         worst = fmax(worst, off);
@@ -399,21 +404,29 @@ static void a_module_is_found_under_another_prefix(void **state) {
     scene_close(&sc);
 }
 
-static void models_with_adapters_are_not_cut(void **state) {
+/* Ranks of a model with adapters, which are cut as its projections are. */
+static void ranks_have_their_share_of_adapters(void **state) {
+    static const char *const models[] = {"models/llama",
+                                         "models/qwen3_5_moe",
+                                         "models/deepseek_v3",
+                                         "models/gemma3",
+                                         "models/diffllama",
+                                         "models/gpt_oss",
+                                         "models_random/phi3_plain",
+                                         "models_random/llama_biases",
+                                         "models_random/qwen3_next_plain"};
     (void)state;
-    static struct scene sc;
-    struct made made[N_ADAPTERS];
-    struct program *out;
-    struct error err;
-    scene_open(&sc, "tests/models/qwen2");
-    make_adapters(made, sc.model->program);
-    struct program *p = adapted_program(made, sc.model);
-    EXPECT_EQ(pass_shard(p, &(struct shard_options){0, 2, false}, &out, &err), ERR_UNSUPPORTED);
-    EXPECT(strstr(err.text, "LORA"));
-    program_free(p);
-    for (int i = 0; i < N_ADAPTERS; i++)
-        made_free(&made[i]);
-    scene_close(&sc);
+    for (size_t i = 0; i < ARRAY_LEN(models); i++) {
+        static struct scene sc;
+        char folder[80];
+        snprintf(folder, sizeof folder, "tests/%s", models[i]);
+        scene_open(&sc, folder);
+        scene_shorten(&sc, 50);
+        double off = compare_adapters(&sc, (struct how){.n_threads = 1}, 2);
+        if (!(off <= 2e-3))
+            fail_msg("%s: logits are off by %g", folder, off);
+        scene_close(&sc);
+    }
 }
 
 int main(void) {
@@ -422,7 +435,7 @@ int main(void) {
         cmocka_unit_test(settings_that_make_other_numbers_are_refused_by_name),
         cmocka_unit_test(modules_that_are_no_projections_of_the_model_are_refused_by_name),
         cmocka_unit_test(a_module_is_found_under_another_prefix),
-        cmocka_unit_test(models_with_adapters_are_not_cut),
+        cmocka_unit_test(ranks_have_their_share_of_adapters),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

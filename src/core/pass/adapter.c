@@ -145,6 +145,20 @@ static void fill(const struct adding *s, const struct target *t, const struct op
 
 /* ---- ops ---- */
 
+/* Cut as the projection is (pass_shard): A by its columns, B by its rows, which are parts as its are. */
+static void take_axes(struct adding *s, const struct target *t, struct weight *a, struct weight *b) {
+    struct weight_part all = *b->parts;
+    a->cols = t->w->cols;
+    b->n_parts = s->n * t->w->n_parts;
+    b->parts = arena_calloc(s->memory, (size_t)b->n_parts, sizeof *b->parts);
+    for (int64_t i = 0, at = 0; i < b->n_parts; at += b->parts[i++].n_rows) {
+        const struct weight_part *like = &t->w->parts[i % t->w->n_parts];
+        b->parts[i] = weight_part_rows(&all, at, like->n_rows);
+        b->parts[i].first_row = 0;
+        b->parts[i].rows = like->rows.n ? like->rows : dim_whole(like->n_rows);
+    }
+}
+
 /* The projection gets a new value, and what it is with the adapters' addends the old one's number. */
 static void add_lora(struct adding *s, struct op *linear, const struct target *t) {
     struct op *lora = &s->ops[s->n_ops++];
@@ -154,10 +168,13 @@ static void add_lora(struct adding *s, struct op *linear, const struct target *t
     *lora = (struct op){
         .code = OP_LORA, .section = linear->section, .in = {base, linear->in[0], NO_VAL}, .out = {was, NO_VAL}};
     lora->args.lora = (struct lora_args){s->n, t->n_modules, t->rank, t->w->n_parts, t->runs};
-    lora->weights[0] = new_matrix(s, t->w, "lora_A", (int64_t)s->n * t->n_modules * t->rank, t->w->in);
-    lora->weights[1] = new_matrix(s, t->w, "lora_B", s->n * t->w->out, t->rank);
+    struct weight *a = new_matrix(s, t->w, "lora_A", (int64_t)s->n * t->n_modules * t->rank, t->w->in);
+    struct weight *b = new_matrix(s, t->w, "lora_B", s->n * t->w->out, t->rank);
+    lora->weights[0] = a;
+    lora->weights[1] = b;
     lora->weights[2] = new_matrix(s, t->w, "lora_scale", (int64_t)s->n * t->n_modules, 1);
     fill(s, t, lora);
+    take_axes(s, t, a, b);
 }
 
 static enum status add_all(struct adding *s) {

@@ -56,6 +56,6 @@ struct adapter {
 
 /* Adds to each projection what the adapters say, by row: see ops.def, LORA. Adapter i of these is plan.adapter i + 1. A
  * and B are copied. ERR_UNSUPPORTED or ERR_FORMAT names adapter and module: it is no projection (LINEAR) of the
- * program, or of another shape. Comes before pass_shard, which refuses what this makes. */
+ * program, or of another shape. Comes before pass_shard. */
 enum status pass_adapter(const struct program *p, const struct adapter *const *adapters, int n, struct program **out,
                          struct error *err);

@@ -161,6 +161,24 @@ static void shard_linear(struct sharding *s, const struct op *op, const struct w
         map_whole(s, op->out[0], y);
 }
 
+/* As the projection before it: B's rows, of each adapter, are cut as its are. */
+static void shard_lora(struct sharding *s, const struct op *op, const struct weight *const *w) {
+    struct lora_args a = op->args.lora;
+    val base = op->in[0];
+    if (is_sum(s, base)) {
+        map_sum(s, op->out[0], op_lora(s->to, s->values[base.id].sum, here(s, op->in[1]), w[0], w[1], w[2], a));
+        return;
+    }
+    struct lora_run *runs = arena_calloc(&s->to->arena, (size_t)a.n_runs, sizeof *runs);
+    for (int i = 0; i < a.n_runs; i++) {
+        const struct dim d = op->weights[1]->parts[i].rows;
+        struct units u = cut_units(&s->cutter, d, op->weights[1]->name);
+        runs[i] = (struct lora_run){(int)(d.size / d.n * (u.end - u.begin)), a.runs[i].module};
+    }
+    a.runs = runs;
+    map_like(s, op->out[0], op_lora(s->to, here(s, base), whole(s, op->in[1]), w[0], w[1], w[2], a), base);
+}
+
 static void shard_qkv_prep(struct sharding *s, const struct op *op, const struct weight *const *w) {
     struct qkv_args a = op->args.qkv_prep;
     struct cache_group *group = &s->to->groups[s->to->caches[a.cache].group];
@@ -287,10 +305,10 @@ static void shard_op(struct sharding *s, const struct op *op, const struct weigh
     case OP_TAKE_ROWS: map_whole(s, op->out[0], op_take_rows(s->to, whole(s, x))); break;
     case OP_SOFTCAP: map_like(s, op->out[0], op_softcap(s->to, here(s, x), op->args.softcap.cap), x); break;
     case OP_SAMPLE: shard_sample(s, op); break;
-    case OP_LORA:
+    case OP_LORA: shard_lora(s, op, w); break;
     case OP_ALL_REDUCE:
     case OP_ALL_GATHER:
-    case N_OPCODES: BUG_IF(true); // refused, or cut twice
+    case N_OPCODES: BUG_IF(true); // cut twice
     }
 }
 
@@ -299,8 +317,6 @@ static void shard_op(struct sharding *s, const struct op *op, const struct weigh
 /* Pairs of heads (paired_values) read two KV heads, which are on one rank if there are as many in either half. */
 static enum status check_op(const struct program *p, const struct op *op, int n_ranks, struct error *err) {
     const struct attention_args *a = &op->args.attention;
-    if (op->code == OP_LORA)
-        return fail(err, ERR_UNSUPPORTED, "%s: LORA: a model with adapters cannot be split over devices yet", p->name);
     if (op->code == OP_ATTENTION && a->paired_values && a->n_kv_heads > 1 && a->n_kv_heads % 2)
         return fail(err, ERR_UNSUPPORTED,
                     "%s: ATTENTION: %d key-value heads of pairs of heads cannot be split over %d devices", p->name,
@@ -333,7 +349,7 @@ static void end_section(struct sharding *s) {
 /* Sums that have been added to another are made no more. */
 static void forget_added(struct sharding *s, const struct op *op) {
     int n = 0;
-    if (op->code != OP_GATED_ADD || !is_sum(s, op->out[0]))
+    if ((op->code != OP_GATED_ADD && op->code != OP_LORA) || !is_sum(s, op->out[0]))
         return;
     for (int i = 0; i < s->n_sums; i++)
         if (s->sums[i] != op->in[0].id && s->sums[i] != op->in[1].id)
@@ -365,6 +381,10 @@ static void record_all(struct sharding *s) {
 enum status pass_shard(const struct program *from, const struct shard_options *options, struct program **out,
                        struct error *err) {
     BUG_IF(options->rank < 0 || options->rank >= options->n_ranks || from->n_ranks > 1);
+    if (options->n_ranks == 1) {
+        *out = program_copy(from);
+        return OK;
+    }
     struct sharding s = {.from = from, .to = program_copy_caches(from)};
     s.to->rank = options->rank;
     s.to->n_ranks = options->n_ranks;
