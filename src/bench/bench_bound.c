@@ -38,6 +38,15 @@ void bench_limits_print(const struct gyre *g, const struct device_limits *l) {
         printf("clocks    not known: %s\n", why);
 }
 
+int64_t bench_reported(const struct gyre *g, const char *name) {
+    struct device_report all[MAX_DEVICE_REPORTS];
+    struct engine_parts e = engine_parts(g);
+    for (int i = 0, n = e.ops->report(e.exe, all); i < n; i++)
+        if (strcmp(all[i].name, name) == 0)
+            return all[i].value;
+    return 0;
+}
+
 void bench_reports_print(const struct gyre *g) {
     struct device_report all[MAX_DEVICE_REPORTS];
     struct engine_parts e = engine_parts(g);
@@ -85,8 +94,8 @@ enum status bench_bound_find(struct gyre *g, const struct bench_shape *l, double
     out->at_once = fmin(l->n_seqs, gyre_info(g)->max_seqs);
     out->n_chunks = l->n * l->n_prompt / rows;
     out->n_steps = l->n * fmax(l->n_output - 1, 0) / out->at_once;
-    bench_floor(g, &out->limits, rows / l->n_prompt, 0, l->n_prompt, &prompts);
-    bench_floor(g, &out->limits, out->at_once, l->n_prompt + l->n_output / 2, 1, &step);
+    bench_floor(g, &out->limits, rows / l->n_prompt, 0, l->n_prompt, 0, &prompts);
+    bench_floor(g, &out->limits, out->at_once, l->n_prompt + l->n_output / 2, 1, 0, &step);
     TRY(bench_ladder(g, (int64_t)rows, (int64_t)fmax(rows / l->n_prompt, 1), &of_prompts, err));
     TRY(bench_ladder(g, (int64_t)out->at_once, (int64_t)out->at_once, &of_step, err));
     out->floor_s = out->n_chunks * prompts.seconds + out->n_steps * step.seconds;

@@ -12,6 +12,7 @@ enum status bench_limits(struct gyre *g, struct device_limits *out, struct error
 void bench_limits_print(const struct gyre *g, const struct device_limits *limits);
 /* What the device has counted so far (core/backend.h, report). */
 void bench_reports_print(const struct gyre *g);
+int64_t bench_reported(const struct gyre *g, const char *name); // one of these; 0: the device does not tell it
 
 /* Seconds that the products of n_tokens rows take by the library's fastest algorithms, alone, in steps as large as
  * may be, n_out of them with logits; 0: the backend has no library. Nothing may be in flight. */

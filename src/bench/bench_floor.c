@@ -9,13 +9,16 @@ struct shape {
     struct engine_parts engine;
     int block_size; // of the cache
     double n_seqs, n_before, n_new;
+    double n_experts; // of a layer that are read; 0: not known
 };
 
-/* The share of an op's weight that a step touches: of experts, those that some token is sent to when all are equally
- * likely. */
-static double touched(const struct op *op, int slot, double n_tokens) {
+/* The share of an op's weight that a step touches: of experts, those that some token is sent to, as was counted, or
+ * when all are equally likely. */
+static double touched(const struct shape *s, const struct op *op, int slot, double n_tokens) {
     if (op->code == OP_EMBED)
         return fmin(1, n_tokens / (double)op->weights[0]->out);
+    if (op->code == OP_MOE_FFN && slot < 4 && s->n_experts > 0)
+        return fmin(1, s->n_experts / op->args.moe_ffn.n_experts);
     if (op->code == OP_MOE_FFN && slot < 4)
         return 1 - pow(1 - (double)op->args.moe_ffn.top_k / op->args.moe_ffn.n_experts, n_tokens);
     return 1;
@@ -45,7 +48,7 @@ static double add_weights(const struct shape *s, const struct op *op, const stru
                                                                : weight_stored_bytes(w));
         bool is_wide = bytes >= 2 * (double)w->out * (double)w->in;
         double flops = rows * product_flops(op, k);
-        work->weight_bytes += bytes * touched(op, k, n_tokens);
+        work->weight_bytes += bytes * touched(s, op, k, n_tokens);
         work->flops += flops;
         seconds += flops / (is_wide ? limits->wide_flops_per_s : limits->flops_per_s);
     }
@@ -88,8 +91,8 @@ static void add_cache(const struct shape *s, const struct op *op, struct bench_f
 }
 
 struct bench_floor bench_floor_op(const struct gyre *g, const struct device_limits *limits, int op, double n_seqs,
-                                  double n_before, double n_new) {
-    struct shape s = {engine_parts(g), gyre_info(g)->block_size, n_seqs, n_before, n_new};
+                                  double n_before, double n_new, double n_experts) {
+    struct shape s = {engine_parts(g), gyre_info(g)->block_size, n_seqs, n_before, n_new, n_experts};
     const struct op *o = &s.engine.program->ops[op];
     struct bench_floor work = {0};
     double products = add_weights(&s, o, limits, &work), flops_of_weights = work.flops;
@@ -101,10 +104,10 @@ struct bench_floor bench_floor_op(const struct gyre *g, const struct device_limi
 }
 
 void bench_floor(const struct gyre *g, const struct device_limits *limits, double n_seqs, double n_before, double n_new,
-                 struct bench_floor *out) {
+                 double n_experts, struct bench_floor *out) {
     *out = (struct bench_floor){0};
     for (int i = 0; i < engine_parts(g).program->n_ops; i++) {
-        struct bench_floor op = bench_floor_op(g, limits, i, n_seqs, n_before, n_new);
+        struct bench_floor op = bench_floor_op(g, limits, i, n_seqs, n_before, n_new, n_experts);
         out->weight_bytes += op.weight_bytes;
         out->cache_bytes += op.cache_bytes;
         out->flops += op.flops;

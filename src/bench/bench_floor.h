@@ -11,11 +11,12 @@ struct bench_floor {
     double seconds; // the sum over ops of the longer of: bytes at the read rate, FLOPs at the rate of products
 };
 
-/* Of one op of the program. */
+/* Of one op of the program. n_experts: how many experts of a layer have a token, in the mean; 0: as many as if all were
+ * equally likely. */
 struct bench_floor bench_floor_op(const struct gyre *g, const struct device_limits *limits, int op, double n_seqs,
-                                  double n_before, double n_new);
+                                  double n_before, double n_new, double n_experts);
 
 /* A step in which each of n_seqs sequences, with n_before tokens in the cache (a mean is fine), computes n_new
  * tokens and gives one. */
 void bench_floor(const struct gyre *g, const struct device_limits *limits, double n_seqs, double n_before, double n_new,
-                 struct bench_floor *out);
+                 double n_experts, struct bench_floor *out);

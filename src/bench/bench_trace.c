@@ -41,7 +41,7 @@ static void print_nodes_of_layers(const struct program *p, const int *op_nodes) 
 
 /* Of a step in which n_seqs sequences, each with `before` tokens in the cache, computed n_new. */
 static void print_ops(const struct gyre *g, const struct device_limits *limits, double n_seqs, double before,
-                      double n_new, const double *op_us, const int *op_nodes) {
+                      double n_new, double n_experts, const double *op_us, const int *op_nodes) {
     const struct program *p = engine_parts(g).program;
     double all_us = 0;
     int all_nodes = 0;
@@ -53,7 +53,7 @@ static void print_ops(const struct gyre *g, const struct device_limits *limits, 
             if (!told[k] && same_work(&p->ops[i], &p->ops[k])) {
                 us += op_us[k];
                 n_nodes += op_nodes[k];
-                floor_us += bench_floor_op(g, limits, k, n_seqs, before, n_new).seconds * 1e6;
+                floor_us += bench_floor_op(g, limits, k, n_seqs, before, n_new, n_experts).seconds * 1e6;
                 n++;
                 told[k] = k != i;
             }
@@ -70,7 +70,7 @@ static void print_ops(const struct gyre *g, const struct device_limits *limits, 
 }
 
 enum status bench_trace(struct gyre *g, const struct device_limits *limits, double n_seqs, double before, double n_new,
-                        struct error *err) {
+                        double n_experts, struct error *err) {
     struct engine_parts e = engine_parts(g);
     if (!e.ops->probes || !e.ops->probes->trace)
         return fail(err, ERR_UNSUPPORTED, "bench decode: --device %s cannot tell how long an op takes", e.ops->name);
@@ -78,7 +78,7 @@ enum status bench_trace(struct gyre *g, const struct device_limits *limits, doub
     int *op_nodes = xcalloc((size_t)e.program->n_ops, sizeof *op_nodes);
     enum status st = e.ops->probes->trace(e.exe, op_us, op_nodes, err);
     if (st == OK)
-        print_ops(g, limits, n_seqs, before, n_new, op_us, op_nodes);
+        print_ops(g, limits, n_seqs, before, n_new, n_experts, op_us, op_nodes);
     free(op_nodes);
     free(op_us);
     return st;

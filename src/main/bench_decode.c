@@ -33,9 +33,13 @@ static struct {
     bool trace;
     struct grammar_flags grammar;
     struct engine_flags engine;
-} opt = {
-    .input_len = 16, .output_len = 512, .n_iters = 5, .n_warmup = -1, .warmup_s = -1, .grammar = GRAMMAR_FLAGS_DEFAULT,
-    .engine = ENGINE_FLAGS_DEFAULT};
+} opt = {.input_len = 16,
+         .output_len = 512,
+         .n_iters = 5,
+         .n_warmup = -1,
+         .warmup_s = -1,
+         .grammar = GRAMMAR_FLAGS_DEFAULT,
+         .engine = ENGINE_FLAGS_DEFAULT};
 
 /* clang-format off */
 static const struct flag flags[] = {
@@ -78,18 +82,19 @@ struct row {
     struct bench_floor floor; // of a step in the middle of the window, or of the prompt
     double ladder_s;          // its products by the library alone; 0: there is none
     struct gpu_report gpu;
-    int64_t n_decoded;   // tokens while the GPU was watched
-    int64_t n_preempted; // sequences that gave way, in all runs that count
+    double n_experts;                        // that a layer reads in a step that decodes, mean; 0: not counted
+    int64_t n_decoded;                       // tokens while the GPU was watched
+    int64_t n_preempted;                     // sequences that gave way, in all runs that count
     int64_t n_steps, mask_wait_us, n_forced; // likewise
-    int64_t n_last_step; // tokens of the last step of all
-    bool ends_together;  // all sequences began in one step, and so end in one
+    int64_t n_last_step;                     // tokens of the last step of all
+    bool ends_together;                      // all sequences began in one step, and so end in one
 };
 
 static struct gyre_grammar grammar; // of all answers, if flags say so
 
 static struct decode_load load_of(const struct row *row, int64_t n_output) {
-    return (struct decode_load){row->n,           row->n_prompt, n_output, opt.seed, opt.temperature,
-                                grammar.grammar ? &grammar : NULL};
+    return (struct decode_load){row->n,   row->n_prompt,   n_output,
+                                opt.seed, opt.temperature, grammar.grammar ? &grammar : NULL};
 }
 
 /* Runs that are not counted. A device that is warm needs a moment only for the clocks of another load. */
@@ -120,6 +125,21 @@ static void note_run(struct row *row, const struct decode_run *r, double *rate, 
     row->ends_together = r->n_tokens_at_first == row->n;
 }
 
+/* What a device has counted of the experts of steps that decode. */
+struct experts_seen {
+    int64_t layers, experts;
+};
+
+static struct experts_seen experts_seen(const struct gyre *g) {
+    return (struct experts_seen){bench_reported(g, "expert_layers_total"), bench_reported(g, "experts_read_total")};
+}
+
+/* Of a layer, in the mean since then; 0: none are counted. */
+static double experts_a_layer(const struct gyre *g, struct experts_seen since) {
+    struct experts_seen now = experts_seen(g);
+    return now.layers > since.layers ? (double)(now.experts - since.experts) / (double)(now.layers - since.layers) : 0;
+}
+
 /* With n_output 1 the run is a prefill: its time is that of the first token. */
 static enum status measure(struct gyre *g, const struct device_limits *limits, int64_t n_output, struct row *row,
                            struct error *err) {
@@ -130,6 +150,7 @@ static enum status measure(struct gyre *g, const struct device_limits *limits, i
     struct decode_load load = load_of(row, n_output);
     int64_t round = 0;
     enum status st = warm_up(g, row, n_output, &round, err);
+    struct experts_seen seen = experts_seen(g);
     gpu_watch_start(&watch, &why);
     for (int64_t i = 0; i < opt.n_iters && st == OK; i++) {
         st = decode_whole(g, &load, round + i, &r, err);
@@ -140,8 +161,10 @@ static enum status measure(struct gyre *g, const struct device_limits *limits, i
     if (st == OK) {
         row->tokens_per_s = spread_of(rates, opt.n_iters);
         row->first_token_ms = spread_of(first, opt.n_iters);
+        row->n_experts = n_output == 1 ? 0 : experts_a_layer(g, seen);
         double before = n_output == 1 ? 0 : (double)row->n_prompt + (double)n_output / 2;
-        bench_floor(g, limits, (double)row->n, before, n_output == 1 ? (double)row->n_prompt : 1, &row->floor);
+        bench_floor(g, limits, (double)row->n, before, n_output == 1 ? (double)row->n_prompt : 1, row->n_experts,
+                    &row->floor);
     }
     free(rates);
     free(first);
@@ -160,6 +183,8 @@ static void print_decode(const struct row *r) {
            100 * r->floor.seconds / step_s, ladder, r->floor.weight_bytes * 1e-9, r->floor.cache_bytes * 1e-9,
            r->floor.flops / step_s * 1e-12, r->first_token_ms.median);
     bench_gpu_print(&r->gpu, r->n_decoded);
+    if (r->n_experts > 0)
+        printf("  %.1f experts a layer", r->n_experts);
     if (r->n_preempted > 0)
         printf(" (%lld gave way)", (long long)r->n_preempted);
     if (grammar.grammar)
@@ -236,6 +261,8 @@ static json_t *row_json(const struct row *r, bool is_decode) {
         json_object_set_new(json, "share_of_floor",
                             json_real(r->floor.seconds * r->tokens_per_s.median / (double)r->n));
     }
+    if (r->n_experts > 0)
+        json_object_set_new(json, "experts_a_layer", json_real(r->n_experts));
     if (r->gpu.n_samples > 0)
         json_object_set_new(json, "gpu", bench_gpu_json(&r->gpu));
     return json;
@@ -256,13 +283,13 @@ static enum status trace_decode(struct gyre *g, const struct device_limits *limi
     if (!row->ends_together) // the last step had only some of them
         TRY(decode_partly(g, &load, opt.n_iters, 4, 0, err));
     return bench_trace(g, limits, (double)row->n,
-                       (double)(row->n_prompt + (row->ends_together ? opt.output_len - 1 : 0)), 1, err);
+                       (double)(row->n_prompt + (row->ends_together ? opt.output_len - 1 : 0)), 1, row->n_experts, err);
 }
 
 /* The last chunk of a prompt. */
 static enum status trace_prefill(struct gyre *g, const struct device_limits *limits, const struct row *row,
                                  struct error *err) {
-    return bench_trace(g, limits, 1, (double)(row->n_prompt - row->n_last_step), (double)row->n_last_step, err);
+    return bench_trace(g, limits, 1, (double)(row->n_prompt - row->n_last_step), (double)row->n_last_step, 0, err);
 }
 
 static enum status bench_decodes(struct gyre *g, const struct device_limits *limits, json_t *rows, struct error *err) {
@@ -395,7 +422,9 @@ const struct verb_spec verb_bench_decode = {
     .epilogue =
         "A step must read every weight that it uses and the cache of its sequences; the floor adds up, op by op, the "
         "longer of reading\n"
-        "that and of computing, at the rates that the device showed just before. The ladder is the time that the "
+        "that and of computing, at the rates that the device showed just before. Of experts a GPU reads those "
+        "that had a token, which it counts;\n"
+        "for others all are equally likely. The ladder is the time that the "
         "step's products take by "
         "the\n"
         "library's fastest algorithms alone, measured there and then. Prompts are computed before the clock starts.\n"

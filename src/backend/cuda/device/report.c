@@ -16,11 +16,24 @@ void cuda_memory(const struct device *d, struct device_memory *out) {
     *out = (struct device_memory){.total = (int64_t)total, .taken = total ? (int64_t)(total - free_bytes) : 0};
 }
 
+/* What lists of experts count on the device (moe/moe_stream.h). */
+static void experts_seen(const struct executable *exe, unsigned long long seen[2]) {
+    bool has_experts = false;
+    for (int i = 0; i < exe->program->n_ops; i++)
+        has_experts |= exe->program->ops[i].code == OP_MOE_FFN;
+    seen[0] = seen[1] = 0;
+    if (!has_experts || cudaSetDevice(exe->loaded->device->index) != cudaSuccess ||
+        cudaMemcpy(seen, exe->expert_list, 2 * sizeof *seen, cudaMemcpyDeviceToHost) != cudaSuccess)
+        cudaGetLastError();
+}
+
 int cuda_report(const struct executable *exe, struct device_report out[MAX_DEVICE_REPORTS]) {
     const struct loaded *loaded = exe->loaded;
     const volatile struct dcounts *c = loaded->counts;
     int64_t screen = loaded->filter.head ? loaded->filter.n_bytes : 0,
             near = loaded->l2_copy.at ? loaded->l2_copy.n_bytes : 0;
+    unsigned long long seen[2];
+    experts_seen(exe, seen);
     const struct device_report all[] = {
         {"weights_bytes", "weights", "bytes", NULL, loaded->weight_bytes - screen - near},
         {"head_screen_bytes", "the head in 8 bits, as a screen", "bytes", NULL, screen},
@@ -46,6 +59,9 @@ int cuda_report(const struct executable *exe, struct device_report out[MAX_DEVIC
         {"host_list_steps_total",
          "Steps that read penalties and biases from the host's memory, as the device's is full.", "steps", NULL,
          loaded->n_lists_left},
+        {"expert_layers_total", "Layers of experts, of steps that decode.", "layers", NULL, (int64_t)seen[0]},
+        {"experts_read_total", "Of those layers, experts that a token was sent to, whose weights were read.", "experts",
+         NULL, (int64_t)seen[1]},
     };
     _Static_assert(ARRAY_LEN(all) <= MAX_DEVICE_REPORTS, "there is room for all");
     memcpy(out, all, sizeof all);

@@ -13,6 +13,7 @@ enum { MOST_THREADS = 1024, COUNTS_SHARED = 32 << 10, SHARED = 44 << 10 };
 
 struct list_args {
     int n_experts, tile, n_counters; // n_counters: warps that count
+    bool is_counted;                 // in list.seen
 };
 
 /* Of 32 experts, one a lane: how many lanes have the same, and how many of those are lower. */
@@ -69,24 +70,27 @@ static __device__ int sum_over_warps(const list_args &a, uint16_t *counts, int e
     return sum;
 }
 
+static __device__ int3 sum_of(int3 a, int3 b) { return make_int3(a.x + b.x, a.y + b.y, a.z + b.z); }
+
 /* Of what each thread has: the sum over the threads before it, and over all of them. */
-static __device__ int2 sum_before(int2 mine, int2 *shared, int2 &all) {
+static __device__ int3 sum_before(int3 mine, int3 *shared, int3 &all) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
-    int2 sum = mine;
+    int3 sum = mine;
     for (int step = 1; step < 32; step *= 2) {
-        int x = __shfl_up_sync(0xffffffffu, sum.x, step), y = __shfl_up_sync(0xffffffffu, sum.y, step);
-        sum.x += lane >= step ? x : 0, sum.y += lane >= step ? y : 0;
+        int3 other = make_int3(__shfl_up_sync(0xffffffffu, sum.x, step), __shfl_up_sync(0xffffffffu, sum.y, step),
+                               __shfl_up_sync(0xffffffffu, sum.z, step));
+        sum = lane >= step ? sum_of(sum, other) : sum;
     }
     if (lane == 31)
         shared[warp] = sum;
     __syncthreads(); // every warp's sum is there
-    int2 of_warps = make_int2(0, 0);
-    all = make_int2(0, 0);
+    int3 before = make_int3(sum.x - mine.x, sum.y - mine.y, sum.z - mine.z);
+    all = make_int3(0, 0, 0);
     for (int w = 0; w < n_warps; w++) {
-        of_warps.x += w < warp ? shared[w].x : 0, of_warps.y += w < warp ? shared[w].y : 0;
-        all.x += shared[w].x, all.y += shared[w].y;
+        before = w < warp ? sum_of(before, shared[w]) : before;
+        all = sum_of(all, shared[w]);
     }
-    return make_int2(of_warps.x + sum.x - mine.x, of_warps.y + sum.y - mine.y);
+    return before;
 }
 
 /* What a block keeps in shared memory: counts [n_counters][n_experts], begin [n_experts] of an expert's pairs. */
@@ -104,17 +108,17 @@ struct list_memory {
 /* By all threads, behind a barrier after clear; sums [warps], shared. */
 template <class F>
 static __device__ void make_list(const list_args &a, const dmoe_list &list, int n_pairs, F expert_of,
-                                 const list_memory &m, int2 *sums) {
+                                 const list_memory &m, int3 *sums) {
     count_pairs(a, list, n_pairs, expert_of, m.counts);
     __syncthreads(); // all warps' counts are there
     int per_thread = (a.n_experts + blockDim.x - 1) / blockDim.x,
         begin = min((int)threadIdx.x * per_thread, a.n_experts), end = min(begin + per_thread, a.n_experts);
-    int2 mine = make_int2(0, 0), all; // pairs, tiles
+    int3 mine = make_int3(0, 0, 0), all; // pairs, tiles, experts
     for (int e = begin; e < end; e++) {
         int n = m.begin[e] = sum_over_warps(a, m.counts, e);
-        mine.x += n, mine.y += (n + a.tile - 1) / a.tile;
+        mine.x += n, mine.y += (n + a.tile - 1) / a.tile, mine.z += n > 0;
     }
-    int2 at = sum_before(mine, sums, all);
+    int3 at = sum_before(mine, sums, all);
     for (int e = begin; e < end; e++) {
         int n = m.begin[e];
         for (int k = 0; k < n; k += a.tile)
@@ -124,6 +128,10 @@ static __device__ void make_list(const list_args &a, const dmoe_list &list, int 
     }
     if (threadIdx.x == 0)
         *list.n_tiles = all.y;
+    if (threadIdx.x == 0 && a.is_counted && n_pairs > 0) {
+        atomicAdd(&list.seen[0], 1ull);
+        atomicAdd(&list.seen[1], (unsigned long long)all.z);
+    }
     __syncthreads(); // all experts' beginnings are there
     const uint16_t *of_warps_before = m.counts + threadIdx.x / 32 * a.n_experts;
     const run pairs(a, n_pairs);
@@ -137,7 +145,7 @@ static __global__ void __launch_bounds__(MOST_THREADS)
     moe_list(device_plan plan, list_args a, dmat ids, int first, int n, int top_k, dmoe_list list) {
     let_next_start();
     extern __shared__ int shared[];
-    __shared__ int2 sums[MOST_THREADS / 32];
+    __shared__ int3 sums[MOST_THREADS / 32];
     const list_memory memory(a, shared);
     memory.clear(a);
     wait_for_previous();
@@ -145,6 +153,7 @@ static __global__ void __launch_bounds__(MOST_THREADS)
     auto expert_of = [&](int pair) {
         return static_cast<const int32_t *>(ids.at)[(first + pair / top_k) * ids.stride + pair % top_k];
     };
+    a.is_counted = first == 0 && step_tokens(plan) == step_seqs(plan);
     make_list(a, list, max(min(step_tokens(plan) - first, n), 0) * top_k, expert_of, memory, sums);
 }
 
@@ -153,7 +162,7 @@ static __global__ void __launch_bounds__(MOST_THREADS)
     moe_route_listed(device_plan plan, route_args route, list_args a, int n, dmoe_list list) {
     let_next_start();
     extern __shared__ int shared[];
-    __shared__ int2 sums[MOST_THREADS / 32];
+    __shared__ int3 sums[MOST_THREADS / 32];
     __shared__ int ids[MOE_LISTED_TOKENS * MOE_LISTED_TOP_K];
     const list_memory memory(a, shared);
     float *scores = reinterpret_cast<float *>(memory.counts + (a.n_counters * a.n_experts + 1) / 2 * 2) +
@@ -164,6 +173,7 @@ static __global__ void __launch_bounds__(MOST_THREADS)
     for (int t = threadIdx.x / 32; t < n_tokens; t += blockDim.x / 32)
         route_token(route, t, scores, ids + t * top_k);
     __syncthreads(); // all ids are there, and counts are zero
+    a.is_counted = step_tokens(plan) == step_seqs(plan);
     make_list(
         a, list, n_tokens * top_k, [&](int pair) { return ids[pair]; }, memory, sums);
 }
@@ -175,7 +185,7 @@ static int least(int a, int b) { return a < b ? a : b; }
 
 static list_args args_of(int n_pairs, int n_experts, int tile) {
     int fit = COUNTS_SHARED / (n_experts * (int)sizeof(uint16_t)), most = least(MOST_THREADS / 32, up_to(n_pairs, 32));
-    return {n_experts, tile, fit < 1 ? 1 : least(fit, most)};
+    return {n_experts, tile, fit < 1 ? 1 : least(fit, most), false};
 }
 static size_t list_bytes(const list_args &a) {
     return a.n_experts * sizeof(int) + (size_t)(a.n_counters * a.n_experts + 1) / 2 * 2 * sizeof(uint16_t);

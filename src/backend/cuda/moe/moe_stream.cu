@@ -74,6 +74,7 @@ struct dmoe_list moe_list_at(const struct dmoe *a, const struct dmoe_cut *c, voi
     memory_parts parts = {static_cast<char *>(at), 0};
     int64_t pairs = (int64_t)c->piece * a->top_k;
     struct dmoe_list list;
+    parts.take(list.seen, 2);
     parts.take(list.n_tiles, 1);
     parts.take(list.tiles, c->most_tiles);
     parts.take(list.pair, pairs);

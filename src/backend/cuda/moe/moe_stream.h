@@ -22,6 +22,7 @@ struct dmoe_tile {
 
 /* Made on the device, of the tokens of a piece. A pair is token * top_k + slot. */
 struct dmoe_list {
+    unsigned long long *seen; // [2], of steps that decode: layers, and their experts that had a token; first in memory
     int32_t *n_tiles;
     struct dmoe_tile *tiles; // by expert
     int32_t *pair;           // [pairs], an expert's in their order

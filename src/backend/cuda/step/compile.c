@@ -275,7 +275,7 @@ static int64_t linear_scratch(const struct executable *exe, const struct op *op,
 
 /* For one op at a time: what a LINEAR wants, and what experts keep between their two nodes. */
 static enum status alloc_scratch(struct executable *exe, const enum element *element, struct error *err) {
-    int64_t most = 1, most_list = 1, tokens = padded_rows(exe->bucket.max_tokens), scratch, list;
+    int64_t most = 1, most_list = 256, tokens = padded_rows(exe->bucket.max_tokens), scratch, list;
     for (int i = 0; i < exe->program->n_ops; i++) {
         const struct op *op = &exe->program->ops[i];
         if (op->code == OP_LINEAR)

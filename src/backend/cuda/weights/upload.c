@@ -50,6 +50,8 @@ struct upload {
     struct error err; // the first
 };
 
+static const float BIAS = 0.1f; // deviation of a dummy's biases: of 1 they would route all tokens alike
+
 // ---- pieces -----------------------------------------------------------------------------------------------------
 
 static void add_piece(struct upload *u, struct piece piece) {
@@ -134,8 +136,9 @@ static cudaError_t send_to_kernel(const struct worker *w, const struct slot *s, 
         if (code != cudaSuccess)
             return code;
     } else {
-        bool vector = p->placed->weight->in == 1;
-        struct ddummy d = {1 + (uint64_t)p->placed->number, 1 / sqrtf((float)p->placed->weight->in), vector};
+        bool vector = p->placed->weight->in == 1, bias = vector && strstr(p->placed->weight->name, "bias");
+        struct ddummy d = {1 + (uint64_t)p->placed->number, bias ? BIAS : 1 / sqrtf((float)p->placed->weight->in),
+                           vector && !bias};
         launch_fill_dummy(w->stream, &d, p->row * p->to->in, p->n_rows * p->to->in, s->staged, e);
     }
     const float *scale = n_scales > 0 ? (const float *)(const void *)(s->staged + scales_offset(p)) : NULL;
