@@ -1,11 +1,11 @@
-/* letters.h - a small vocabulary for tests of grammars in the engine: token 0 stands for nothing, 1 ends an answer,
- * then come the letters a to z, then pairs of letters: ab, bc, cd ... */
+/* letters.h - a small vocabulary for tests of grammars in the engine: tokens 0 and 2 stand for nothing, 1 ends an
+ * answer, then come the letters a to z, then pairs of letters: ab, bc, cd ... */
 #pragma once
 
 #include "check.h"
 #include "engine/constraint.h"
 
-enum { LETTERS_EOS = 1, FIRST_LETTER = 2, FIRST_PAIR = FIRST_LETTER + 26 };
+enum { LETTERS_EOS = 1, FIRST_LETTER = 3, FIRST_PAIR = FIRST_LETTER + 26 };
 
 static inline struct str letter_token(int32_t token, char room[2]) {
     if (token < FIRST_LETTER)
@@ -22,9 +22,9 @@ static inline struct token_trie *letters_open(int n_vocab, bool has_end) {
     struct token_trie *trie;
     struct error err;
     for (int t = 0; t < n_vocab; t++)
-        tokens[t] = (struct token_text){letter_token(t, rooms[t]), t == 0   ? TOKEN_UNUSED
-                                                                   : t == 1 ? TOKEN_SPECIAL
-                                                                            : TOKEN_TEXT};
+        tokens[t] = (struct token_text){letter_token(t, rooms[t]), t == LETTERS_EOS   ? TOKEN_SPECIAL
+                                                                   : t < FIRST_LETTER ? TOKEN_UNUSED
+                                                                                      : TOKEN_TEXT};
     EXPECT_OK(token_trie_open(tokens, n_vocab, ends, has_end, &trie, &err), err);
     free(tokens);
     free(rooms);
