@@ -183,6 +183,8 @@ static void print_caches(const struct program *p, struct buf *out) {
 
 void program_explain(const struct program *p, struct buf *out) {
     buf_printf(out, "; %s: %d ops, %d values\n", p->name, p->n_ops, p->n_values);
+    if (p->n_ranks > 1)
+        buf_printf(out, "; what rank %d of %d computes\n", p->rank, p->n_ranks);
     print_caches(p, out);
     for (int s = 0; s < p->n_sections; s++) {
         int last = s;

@@ -15,15 +15,21 @@
 #include <string.h>
 
 static struct {
-    int64_t tokens, rows;
+    int64_t tokens, rows, n_ranks, rank;
+    bool by_expert;
     struct engine_flags engine;
-} opt = {.tokens = 512, .rows = 1, .engine = ENGINE_FLAGS_DEFAULT};
+} opt = {.tokens = 512, .rows = 1, .n_ranks = 1, .engine = ENGINE_FLAGS_DEFAULT};
 
 static const struct flag flags[] = {
     {"tokens", 't', FLAG_INT, &opt.tokens, "N", "Output", "show the memory of activations for a step of N tokens",
      .min = 1, .max = 1 << 20},
     {"rows", 0, FLAG_INT, &opt.rows, "N", "Output", "with --device: the nodes of a step that decodes N sequences",
      .min = 1, .max = 4096},
+    {"tensor-parallel-size", 0, FLAG_INT, &opt.n_ranks, "N", "Output",
+     "the program of one of N devices that have a share of each layer", .min = 1, .max = 1024},
+    {"rank", 0, FLAG_INT, &opt.rank, "R", "Output", "which of them, from 0", .min = 0, .max = 1023},
+    {"enable-expert-parallel", 0, FLAG_BOOL, &opt.by_expert, NULL, "Output",
+     "devices have whole experts each, in place of a share of every one"},
     ENGINE_FLAGS(opt.engine),
 };
 
@@ -33,6 +39,24 @@ static void print_memory(const struct program *p) {
     printf("; activations of a step of %lld tokens: %.1f MiB, planned by liveness\n", (long long)opt.tokens,
            (double)bytes / (1 << 20));
     free(offset);
+}
+
+static bool is_first_use(const struct program *p, int op, int slot) {
+    for (int i = 0; i <= op; i++)
+        for (int k = 0; k < (i < op ? OP_MAX_WEIGHTS : slot); k++)
+            if (p->ops[i].weights[k] == p->ops[op].weights[slot])
+                return false;
+    return true;
+}
+
+/* As the checkpoint stores them. */
+static void print_weights(const struct program *p) {
+    int64_t bytes = 0;
+    for (int i = 0; i < p->n_ops; i++)
+        for (int k = 0; k < OP_MAX_WEIGHTS; k++)
+            if (p->ops[i].weights[k] && is_first_use(p, i, k))
+                bytes += weight_stored_bytes(p->ops[i].weights[k]);
+    printf("; weights: %.1f MiB as stored\n", (double)bytes / (1 << 20));
 }
 
 // ---- what a device makes of it ----------------------------------------------------------------------------------
@@ -73,9 +97,32 @@ static int explain_on_device(const struct verb_args *args) {
 
 // ---- the program ------------------------------------------------------------------------------------------------
 
+static int print_program(const struct program *whole) {
+    struct error err;
+    struct program *mine;
+    struct shard_options options = {(int)opt.rank, (int)opt.n_ranks, opt.by_expert};
+    if (pass_shard(whole, &options, &mine, &err) != OK)
+        return verb_failed(&err);
+    struct program *p = pass_shared_kv(mine, NULL); // as the CPU has it
+    struct buf text = {0};
+    program_explain(p, &text);
+    terminal_print(stdout, buf_view(&text));
+    print_weights(p);
+    print_memory(p);
+    buf_release(&text);
+    program_free(p);
+    program_free(mine);
+    return 0;
+}
+
 static int run(const struct verb_args *args) {
     struct error err;
     struct model *m;
+    if (opt.rank >= opt.n_ranks) {
+        fail(&err, ERR_ARG, "--rank: %lld is not one of %lld, see --tensor-parallel-size", (long long)opt.rank,
+             (long long)opt.n_ranks);
+        return verb_failed(&err);
+    }
     if (strcmp(opt.engine.device, "cpu") != 0)
         return explain_on_device(args);
     // A config.json alone is enough: the program does not depend on the weights' values.
@@ -83,15 +130,9 @@ static int run(const struct verb_args *args) {
     if (model_path_check(args->operands[0], MODEL_SETTINGS, &err) != OK ||
         model_open(args->operands[0], &options, &m, &err) != OK)
         return verb_failed(&err);
-    struct program *p = pass_shared_kv(m->program, NULL); // as the CPU has it
-    struct buf text = {0};
-    program_explain(p, &text);
-    terminal_print(stdout, buf_view(&text));
-    print_memory(p);
-    program_free(p);
-    buf_release(&text);
+    int rc = print_program(m->program);
     model_free(m);
-    return 0;
+    return rc;
 }
 
 const struct verb_spec verb_explain = {
@@ -103,8 +144,10 @@ const struct verb_spec verb_explain = {
     1,
     1,
     .run = run,
-    .epilogue = "With --device cuda: the nodes that a step launches, which kernel each is, and why that one. Wants a "
-                "GPU; a config.json with\n"
-                "--load-format dummy will do for a model.\n"
-                "A value is written vN[rows,width]; rows are T (tokens of a step) or R (rows that give a token).\n"
-                "What each op computes: src/core/ops.def.\n"};
+    .epilogue =
+        "With --device cuda: the nodes that a step launches, which kernel each is, and why that one. Wants a "
+        "GPU; a config.json with\n"
+        "--load-format dummy will do for a model.\n"
+        "With --tensor-parallel-size: what one of several devices computes, and how much of the weights it has.\n"
+        "A value is written vN[rows,width]; rows are T (tokens of a step) or R (rows that give a token).\n"
+        "What each op computes: src/core/ops.def.\n"};
