@@ -4,8 +4,9 @@
  * has it only when that is collected, so its step is late (backend_ops.draw): started without masks, drawn with them.
  * While it runs the helpers work (constraint.h). Rows without a grammar that share a late step wait with it.
  *
- * Jump-forward: where the grammar leaves no choice the first token of what must come is drawn as any, and the others
- * are then known: the next step computes all of them. What a step that was started meanwhile gives is dropped. */
+ * Jump-forward: where the grammar leaves no choice the host knows what a row will draw. Of a late step it puts all of
+ * what must come into the sequence before the next one is planned, which computes it at once. Of any other the first
+ * token is drawn, and the rest put in with it. */
 #include "engine/engine.h"
 
 #include <unistd.h>

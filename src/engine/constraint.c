@@ -39,12 +39,11 @@ static void make_mask(struct constraint *c) {
         set_bits(c, c->stops, c->n_stops, true);
 }
 
-/* A jump takes the place of as many steps as it has tokens, and costs two: the one that draws the first of them, and
- * the one that was started behind it. */
+/* A jump takes one step for as many tokens as it has. Few bytes are hardly two tokens, and splitting takes its time. */
 static void jump(struct constraint *c) {
-    enum { LEAST_FORCED = 4, MOST_BYTES = 256 };
+    enum { LEAST_FORCED = 2, LEAST_BYTES = 4, MOST_BYTES = 256 };
     struct buf text = {0};
-    if (matcher_forced(c->matcher, MOST_BYTES, &text) >= LEAST_FORCED) {
+    if (matcher_forced(c->matcher, MOST_BYTES, &text) >= LEAST_BYTES) {
         int n = c->split(c->split_context, c->tokens, c->n_told, buf_view(&text), c->forced, MAX_FORCED), k = 0;
         while (k < n && matcher_accept(c->matcher, c->forced[k]))
             k++;

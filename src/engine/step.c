@@ -166,11 +166,11 @@ static void append(struct gyre *g, struct request *r, const struct gyre_event *e
         engine_end(g, r, GYRE_LENGTH, NULL);
 }
 
-/* What must come behind the token that was drawn, which is the first of it. */
-static void publish_forced(struct gyre *g, struct request *r) {
+/* What must come, from the i-th token of it on. */
+static void publish_forced(struct gyre *g, struct request *r, int i) {
     struct constraint *c = r->constraint;
     static const struct sample_result no_result;
-    for (int i = 1; i < c->n_forced && !r->ended; i++) {
+    for (; i < c->n_forced && !r->ended; i++) {
         struct gyre_event *e = new_event(g, r, GYRE_TOKEN, &no_result);
         e->position = r->sequence.n_known;
         e->token = c->forced[i];
@@ -200,7 +200,7 @@ static enum status publish_token(struct gyre *g, const struct step *step, int ro
     if (r->first_token_us == 0)
         r->first_token_us = r->last_token_us;
     if (!r->ended && r->constraint && r->constraint->n_forced > 0)
-        publish_forced(g, r);
+        publish_forced(g, r, 1); // the first was drawn
     else if (!r->ended)
         engine_constrain_next(g, r);
     return OK;
@@ -268,7 +268,6 @@ static enum status publish_row(struct gyre *g, const struct step *step, int row)
 
 /* Fails where the device does while something is fetched from it. */
 static enum status publish(struct gyre *g, const struct step *step) {
-    g->first_event = g->n_events = 0;
     TRY(engine_pool_step(g, step));
     for (int row = 0; row < step->plan.n_rows; row++)
         TRY(publish_row(g, step, row));
@@ -303,6 +302,17 @@ static enum status start(struct gyre *g) {
     return OK;
 }
 
+/* Of rows whose draw is known, as nothing else can come: the next step need not wait for it, and computes all of what
+ * must come. */
+static void put_in_forced(struct gyre *g, const struct step *step) {
+    for (int row = 0; row < step->plan.n_rows; row++) {
+        struct request *r = step->rows[row].request;
+        bool draws = step->rows[row].position == r->sequence.n_known - 1;
+        if (!r->ended && r->constraint && draws && r->constraint->n_forced > 0)
+            publish_forced(g, r, 0);
+    }
+}
+
 /* The step that was started last, if it waits for its masks: the tokens that they depend on are known. */
 static enum status draw_late(struct gyre *g) {
     struct step *step = &g->steps[(g->n_steps + MAX_STEPS_IN_FLIGHT - 1) % MAX_STEPS_IN_FLIGHT];
@@ -312,7 +322,9 @@ static enum status draw_late(struct gyre *g) {
     mask_rows(g, step);
     step->is_late = false;
     g->n_late_steps++;
-    return g->ops->draw(g->exe, step->sample, &g->failed);
+    TRY(g->ops->draw(g->exe, step->sample, &g->failed));
+    put_in_forced(g, step);
+    return OK;
 }
 
 /* Also asks whether the weights are still those of the file: what was computed from lost pages is not handed out. A
@@ -342,6 +354,7 @@ static void end_all(struct gyre *g) {
 }
 
 static enum status step(struct gyre *g) {
+    g->first_event = g->n_events = 0; // all were handed out
     TRY(draw_late(g));
     bool planned = plan(g);
     if (g->cache_fault.status != OK) {
