@@ -74,6 +74,7 @@ static void conn_free(struct conn *c) {
     if (c->next)
         c->next->prev = c->prev;
     atomic_fetch_sub(&c->io->n_conns, 1);
+    c->io->n_closed++;
     free(c);
 }
 

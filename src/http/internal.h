@@ -70,7 +70,9 @@ struct io {
 
     struct conn *conns; // all
     atomic_int n_conns;
-    int n_exchanges; // that handlers know, the left and held ones too
+    int n_closed;       // connections, since memory was given back
+    int64_t trimmed_us; // when that was
+    int n_exchanges;    // that handlers know, the left and held ones too
     struct deadline_list deadlines[N_DEADLINES];
 
     atomic_bool woken;                // http_wake was called; cleared when the thread looks
