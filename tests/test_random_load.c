@@ -2,9 +2,9 @@
  *
  * The oracle is the backend itself with one block that holds everything and a plan of one sequence: no engine, no
  * scheduler, no pool, nothing shared. Small caches, so that sequences lose theirs; prompts that begin like earlier
- * prompts and answers; windows, recurrent state; cancels; priorities; penalties; steps that overlap and ones that do
- * not; devices that give memory for the cache by need, and too little of it. After every step the scheduler's lists,
- * the pool and the prefix cache are checked against each other. */
+ * prompts and answers; windows, recurrent state; cancels; pauses; priorities; penalties; steps that overlap and ones
+ * that do not; devices that give memory for the cache by need, and too little of it. After every step the scheduler's
+ * lists, the pool and the prefix cache are checked against each other. */
 #include "check.h"
 #include "on_device.h"
 
@@ -213,7 +213,7 @@ struct world {
 
 struct tally {
     int64_t n_guessed, n_accepted, n_swapped, n_requests, n_steps, n_tokens, n_preempted, n_cancelled, n_reused,
-        n_refused, n_starved;
+        n_paused, n_refused, n_starved;
 };
 
 /* A batch of as many as may run finds memory for the first block of each, if there is any. */
@@ -343,6 +343,17 @@ static void give_back(struct world *w, struct tally *t) {
         }
 }
 
+/* Some are paused for a while, and nobody for ever. */
+static void pause_some(struct world *w, struct tally *t) {
+    if (w->n_submitted > 0 && one_in(20)) {
+        bool pauses = below(3) > 0;
+        engine_pause(w->g, recent_job(w, AT_ONCE)->id, pauses);
+        t->n_paused += pauses;
+    }
+    for (int i = 0; i < w->n_submitted && !engine_has_work(w->g); i++)
+        engine_pause(w->g, w->jobs[i].id, false);
+}
+
 static void run_world(struct world *w, struct tally *t) {
     int pace = 1 + below(4);
     while (w->n_done < A_WORLD) {
@@ -352,6 +363,7 @@ static void run_world(struct world *w, struct tally *t) {
             gyre_cancel(w->g, recent_job(w, AT_ONCE)->id);
         if (one_in(60)) // a second has passed, and others gave memory back
             w->g->refused_us = 0, needy.n_left += below(2);
+        pause_some(w, t);
         poll_and_check(w);
     }
     while (engine_has_work(w->g))
@@ -397,6 +409,7 @@ static void each_of_100000_requests_gets_what_the_toy_says_alone(void **state) {
     printf("drafts: %lld guesses, %lld accepted, %lld sequences swapped\n", (long long)t.n_guessed,
            (long long)t.n_accepted, (long long)t.n_swapped);
     EXPECT(t.n_swapped > 100 && t.n_guessed > 20000 && t.n_accepted > 5000 && t.n_guessed - t.n_accepted > 5000);
+    EXPECT(t.n_paused > 3000);
     EXPECT(t.n_preempted > 3000 && t.n_cancelled > 1000 && t.n_reused > 40000);
 }
 

@@ -309,6 +309,24 @@ static void advance(struct choice *c) {
         service_cancel(g->api->service, c->answer);
 }
 
+/* So many tokens that a stream did not take are not for want of a moment: its client does not read. */
+enum { MOST_UNREAD = 64 };
+
+static void pause_unread(struct choice *c) {
+    int32_t n = atomic_load_explicit(&c->answer->n_tokens, memory_order_relaxed);
+    if (c->paused || c->answer->done || n - c->n_seen < MOST_UNREAD)
+        return;
+    c->paused = true;
+    service_pause(c->generation->api->service, c->answer, true);
+}
+
+static void go_on(struct choice *c) {
+    if (!c->paused)
+        return;
+    c->paused = false;
+    service_pause(c->generation->api->service, c->answer, false);
+}
+
 /* Nobody will ask any more: all answers are done, and were written or have no reader. */
 static void finish(struct generation *g) {
     struct http_exchange *x = g->x;
@@ -334,6 +352,7 @@ bool generation_fill(struct http_exchange *x, struct buf *out) {
     for (int i = 0; i < g->n_choices && g->failed.status == OK; i++) {
         bool had_ended = g->choices[i].ended;
         advance(&g->choices[i]);
+        go_on(&g->choices[i]);
         if (!had_ended && g->failed.status == OK)
             write_chunk(&g->choices[i], out);
     }
@@ -372,6 +391,7 @@ static void hear_now(struct choice *c) {
         if (g->n_done == g->n_choices)
             finish(g);
     } else if (g->stream) {
+        pause_unread(c);
         http_stream_more(g->x);
     } else {
         collect(g, c);

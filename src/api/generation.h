@@ -37,6 +37,7 @@ struct choice {
     int32_t first_text;            // the token that begins the text, because the prompt has none; -1: none yet
     size_t n_echoed;               // characters of the prompt that stood before the answer
     struct token_ids begins;       // with log-probabilities: of each token that was read, in characters of the answer
+    bool paused;                   // its stream is not read, so that it is not computed either
     bool started;                  // its first chunk was written
     bool stopped;                  // a stop string was met; what comes after is dropped
     const char *stop_string;       // that one

@@ -87,6 +87,8 @@ static void append_engine(struct buf *b, const struct api *api) {
     engine_metric(b, api, "vllm:num_requests_running", "gauge", "Sequences that the scheduler runs.", s.n_running);
     engine_metric(b, api, "vllm:num_requests_waiting", "gauge", "Sequences that wait for a step.",
                   (double)(s.n_waiting + s.n_queued));
+    engine_metric(b, api, "gyre:num_requests_unread", "gauge", "Sequences of streams that nobody reads, which rest.",
+                  s.n_paused);
     engine_metric(b, api, "vllm:kv_cache_usage_perc", "gauge", "Blocks of KV cache in use, 0 to 1.", s.kv_usage);
     engine_metric(b, api, "vllm:num_preemptions_total", "counter", "Sequences that gave their blocks back.",
                   (double)s.n_preempted);

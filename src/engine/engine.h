@@ -154,7 +154,7 @@ void engine_accept(struct gyre *g, struct request *r);
  * for one only), whose events it queues. */
 void engine_step(struct gyre *g);
 
-/* Whether engine_step has something to do: a request that has not ended, or a step in flight for ones that have. */
+/* Whether engine_step has something to do: a request that has not ended and is not paused, or a step in flight. */
 bool engine_has_work(const struct gyre *g);
 
 /* Before a step is planned: guesses for those that decode (draft.c). */
@@ -172,6 +172,10 @@ void engine_constrain_go(struct gyre *g);
 
 /* The request is in a step for the first time. */
 void engine_started(struct gyre *g, struct request *r, int64_t now_us);
+
+/* Nothing is computed for the request from the next plan on, or something is again (scheduler_pause). What steps in
+ * flight give it is handed out. */
+void engine_pause(struct gyre *g, uint64_t id, bool paused);
 
 /* The request is over: out of the scheduler, DONE next. For FAILED, err says why. */
 void engine_end(struct gyre *g, struct request *r, enum gyre_finish finish, const struct error *err);

@@ -52,4 +52,12 @@ void engine_end(struct gyre *g, struct request *r, enum gyre_finish finish, cons
     g->ended_tail = r;
 }
 
-bool engine_has_work(const struct gyre *g) { return g->n_busy > 0 || g->n_collected < g->n_steps; }
+void engine_pause(struct gyre *g, uint64_t id, bool paused) {
+    struct request *r = request_table_find(&g->requests, id);
+    if (r && !r->ended)
+        scheduler_pause(&g->scheduler, &r->sequence, paused);
+}
+
+bool engine_has_work(const struct gyre *g) {
+    return g->n_busy > g->scheduler.n_paused || g->n_collected < g->n_steps;
+}

@@ -74,11 +74,11 @@ void queue_model_step(struct queue_model *q, const struct gyre *g) {
         context += s->running[i]->n_computed;
     struct step_work prompts = {n_tokens, n_tokens * MAX(n_tokens, context / n_running) / 2};
     // Who waits does so behind a full batch, whatever runs now; if somebody waits, what runs is as much as can.
-    int64_t n_full = s->waiting.n > 0 ? n_running : s->limits.max_seqs;
+    int64_t n_full = scheduler_n_queued(s) > 0 ? n_running : s->limits.max_seqs;
     struct step_work answers = {n_full, context / n_running * n_full};
     counter_set(&q->prompt_ns, (int64_t)(step_cost_predict(&s->cost, prompts) * 1e3) / n_tokens);
     counter_set(&q->answer_ns, (int64_t)(step_cost_predict(&s->cost, answers) * 1e3) / n_full);
-    counter_set(&q->free_places, s->waiting.n > 0 ? 0 : s->limits.max_seqs - s->n_running);
+    counter_set(&q->free_places, scheduler_n_queued(s) > 0 ? 0 : s->limits.max_seqs - s->n_running);
 }
 
 /* Follows the last dozen of waits; those of less than a few steps say nothing about the model. A request is compared

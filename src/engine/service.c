@@ -8,7 +8,6 @@
 #include "base/guard.h"
 #include "engine/engine.h"
 
-#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,7 +30,9 @@ struct ticket {
     uint64_t id;                          // afterwards; engine thread only
     atomic_uint state;                    // of enum ticket_state
     atomic_bool wants_cancel, is_content; // content: cancelled because it has what it wanted
-    int64_t max_tokens, last_token_us;    // the latter the engine thread's
+    atomic_bool wants_pause;
+    bool is_paused;                    // engine thread
+    int64_t max_tokens, last_token_us; // the latter the engine thread's
     struct ticket *next_inbox;
     _Atomic(struct ticket *) next_news;
     struct ticket *next_taken;  // listener's thread
@@ -48,7 +49,7 @@ struct service {
     pthread_cond_t work;
     struct ticket *inbox, **inbox_end;
     struct ticket *all;
-    bool has_cancels, stopping;
+    bool has_wishes, stopping; // wishes: to cancel, to pause
     int64_t n_inbox;
     struct service_state state;
     struct telemetry telemetry; // engine thread writes
@@ -68,32 +69,6 @@ void service_look(struct answer *a) {
 }
 
 // ---- submitting -------------------------------------------------------------------------------------------------
-
-static void allocate_answer(const struct service *s, struct ticket *t, const struct gyre_request *asked) {
-    struct answer *a = &t->answer;
-    size_t n = (size_t)asked->max_tokens, top = (size_t)asked->n_top_logprobs;
-    size_t prompt = (size_t)asked->n_prompt, prompt_top = (size_t)asked->n_prompt_top_logprobs;
-    a->capacity = (int32_t)asked->max_tokens;
-    a->n_prompt = (int32_t)asked->n_prompt;
-    a->n_text = INT32_MAX;
-    a->n_top = asked->n_top_logprobs;
-    a->n_prompt_top = asked->n_prompt_top_logprobs;
-    a->tokens = arena_calloc(&t->arena, n, sizeof *a->tokens);
-    if (asked->logprobs || top > 0)
-        a->logprobs = arena_calloc(&t->arena, n, sizeof *a->logprobs);
-    a->top_tokens = arena_calloc(&t->arena, n * top, sizeof *a->top_tokens);
-    a->top_logprobs = arena_calloc(&t->arena, n * top, sizeof *a->top_logprobs);
-    if (asked->pooling != GYRE_POOL_NONE)
-        a->pooled = arena_calloc(&t->arena, (size_t)gyre_info(s->engine)->hidden_size, sizeof *a->pooled);
-    if (asked->score_prompt) {
-        a->prompt_logprobs = arena_calloc(&t->arena, prompt, sizeof *a->prompt_logprobs);
-        a->prompt_ranks = arena_calloc(&t->arena, prompt, sizeof *a->prompt_ranks);
-        a->prompt_top_tokens = arena_calloc(&t->arena, prompt * prompt_top, sizeof *a->prompt_top_tokens);
-        a->prompt_top_logprobs = arena_calloc(&t->arena, prompt * prompt_top, sizeof *a->prompt_top_logprobs);
-        for (size_t i = 0; i < prompt; i++)
-            a->prompt_logprobs[i] = NAN;
-    }
-}
 
 static void free_ticket(struct ticket *t) {
     if (t->request)
@@ -147,7 +122,7 @@ static enum status fill_ticket(struct service *s, struct ticket *t, const struct
     t->answer.progress.n_prompt = r->n_prompt;
     t->answer.progress.tenant = r->asked.tenant;
     t->max_tokens = r->asked.max_tokens;
-    allocate_answer(s, t, &r->asked);
+    answer_allocate(&t->answer, &t->arena, &r->asked, gyre_info(s->engine)->hidden_size);
     return OK;
 }
 
@@ -198,13 +173,21 @@ int service_submit_more(struct service *s, const struct gyre_request *request, v
     return submit(s, request, user, true, out, err);
 }
 
-void service_cancel(struct service *s, struct answer *a) {
-    struct ticket *t = (struct ticket *)a;
-    atomic_store(&t->wants_cancel, true);
+static void tell_wish(struct service *s) {
     pthread_mutex_lock(&s->lock);
-    s->has_cancels = true;
+    s->has_wishes = true;
     pthread_cond_signal(&s->work);
     pthread_mutex_unlock(&s->lock);
+}
+
+void service_cancel(struct service *s, struct answer *a) {
+    atomic_store(&((struct ticket *)a)->wants_cancel, true);
+    tell_wish(s);
+}
+
+void service_pause(struct service *s, struct answer *a, bool paused) {
+    atomic_store(&((struct ticket *)a)->wants_pause, paused);
+    tell_wish(s);
 }
 
 void service_stop(struct service *s, struct answer *a) {
@@ -224,41 +207,6 @@ void service_release(struct service *s, struct answer *a) {
 }
 
 // ---- the engine thread ------------------------------------------------------------------------------------------
-
-/* Row i of tops, n each: those of the event, or the most probable of all its logits. */
-static void put_top(const struct service *s, const struct gyre_event *e, int n, int64_t i, int32_t *tokens,
-                    float *logprobs) {
-    tokens += i * n;
-    logprobs += i * n;
-    if (e->logits && n > MAX_TOP_LOGPROBS)
-        sample_most_probable(e->logits, gyre_info(s->engine)->vocab_size, n, tokens, logprobs);
-    else if (e->n_top > 0) {
-        memcpy(tokens, e->top_tokens, (size_t)e->n_top * sizeof *tokens);
-        memcpy(logprobs, e->top_logprobs, (size_t)e->n_top * sizeof *logprobs);
-    }
-}
-
-static void publish_token(const struct service *s, struct answer *a, const struct gyre_event *e) {
-    int32_t i = atomic_load_explicit(&a->n_tokens, memory_order_relaxed);
-    BUG_IF(i >= a->capacity);
-    a->tokens[i] = e->token;
-    if (a->logprobs)
-        a->logprobs[i] = e->logprob;
-    put_top(s, e, a->n_top, i, a->top_tokens, a->top_logprobs);
-    if (e->stops)
-        atomic_store_explicit(&a->n_text, i, memory_order_relaxed);
-    atomic_store_explicit(&a->n_tokens, i + 1, memory_order_release);
-}
-
-/* The event at a position speaks of the token that follows it. */
-static void publish_prompt(const struct service *s, struct answer *a, const struct gyre_event *e) {
-    int64_t next = e->position + 1;
-    if (next >= a->n_prompt || !a->prompt_logprobs)
-        return;
-    a->prompt_logprobs[next] = e->logprob;
-    a->prompt_ranks[next] = e->rank;
-    put_top(s, e, a->n_prompt_top, next, a->prompt_top_tokens, a->prompt_top_logprobs);
-}
 
 static enum finished_reason reason_of(const struct ticket *t, enum gyre_finish finish) {
     switch (finish) {
@@ -284,11 +232,12 @@ static void publish_done(struct service *s, struct ticket *t, const struct gyre_
 
 static void publish(struct service *s, const struct gyre_event *e, int64_t now) {
     struct ticket *t = e->user;
+    int32_t n_vocab = gyre_info(s->engine)->vocab_size;
     switch (e->kind) {
-    case GYRE_PROMPT: publish_prompt(s, &t->answer, e); return;
+    case GYRE_PROMPT: answer_put_prompt(&t->answer, e, n_vocab); return;
     case GYRE_TOKEN:
         telemetry_token(&s->telemetry, &t->answer.progress, &t->last_token_us, now);
-        publish_token(s, &t->answer, e);
+        answer_put_token(&t->answer, e, n_vocab);
         tell(s, t, HAS_NEWS);
         return;
     case GYRE_DONE:
@@ -319,16 +268,16 @@ static void wait_for_work(struct service *s) {
 }
 
 /* Waits while there is nothing to do. Takes the inbox; false: stop. */
-static bool next_work(struct service *s, struct ticket **inbox, bool *cancels) {
+static bool next_work(struct service *s, struct ticket **inbox, bool *wishes) {
     pthread_mutex_lock(&s->lock);
-    while (!s->inbox && !s->has_cancels && !s->stopping && !engine_has_work(s->engine))
+    while (!s->inbox && !s->has_wishes && !s->stopping && !engine_has_work(s->engine))
         wait_for_work(s);
     *inbox = s->inbox;
-    *cancels = s->has_cancels;
+    *wishes = s->has_wishes;
     s->inbox = NULL;
     s->inbox_end = &s->inbox;
     s->n_inbox = 0;
-    s->has_cancels = false;
+    s->has_wishes = false;
     s->state.step_started_us = clock_us();
     bool go_on = !s->stopping;
     pthread_mutex_unlock(&s->lock);
@@ -346,11 +295,16 @@ static void accept_all(struct service *s, struct ticket *t) {
     }
 }
 
-static void cancel_wanted(struct service *s, bool all) {
+static void grant_wishes(struct service *s, bool cancel_all) {
     pthread_mutex_lock(&s->lock);
-    for (struct ticket *t = s->all; t; t = t->next)
-        if (t->id && (all || atomic_load(&t->wants_cancel)))
+    for (struct ticket *t = s->all; t; t = t->next) {
+        if (t->id && (cancel_all || atomic_load(&t->wants_cancel)))
             gyre_cancel(s->engine, t->id);
+        if (t->id && t->is_paused != atomic_load(&t->wants_pause)) {
+            t->is_paused = !t->is_paused;
+            engine_pause(s->engine, t->id, t->is_paused);
+        }
+    }
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -369,7 +323,8 @@ static void note_state(struct service *s, const struct gyre_event *events, int n
     pthread_mutex_lock(&s->lock);
     struct service_state *st = &s->state;
     st->n_running = g->scheduler.n_running;
-    st->n_waiting = g->scheduler.waiting.n;
+    st->n_waiting = scheduler_n_queued(&g->scheduler);
+    st->n_paused = g->scheduler.n_paused;
     st->n_preempted = g->scheduler.n_preempted;
     st->n_steps = g->n_steps;
     st->n_late_steps = g->n_late_steps;
@@ -412,15 +367,15 @@ static void work_once(struct service *s) {
 static void *engine_thread(void *arg) {
     struct service *s = arg;
     struct ticket *inbox;
-    bool cancels;
-    while (next_work(s, &inbox, &cancels)) {
+    bool wishes;
+    while (next_work(s, &inbox, &wishes)) {
         accept_all(s, inbox);
-        if (cancels)
-            cancel_wanted(s, false);
+        if (wishes)
+            grant_wishes(s, false);
         work_once(s);
     }
     accept_all(s, inbox);
-    cancel_wanted(s, true);
+    grant_wishes(s, true);
     while (gyre_busy(s->engine))
         work_once(s);
     return NULL;

@@ -2,7 +2,7 @@
  *
  *     a listener's thread (HTTP)                  engine thread
  *     service_submit ──── inbox ────────────────► accepted
- *     service_cancel ──── flag, inbox ──────────► cancelled
+ *     service_cancel ──── flag, inbox ──────────► cancelled, paused
  *                                                 step: each token is written into its answer's own array
  *     service_look ◄───── news(), then flush() ── once an answer until it was looked at; once a step
  *     service_release
@@ -17,6 +17,7 @@
  * each accepted request, whatever happens: cancelled, a device that broke, service_close. */
 #pragma once
 
+#include "base/arena.h"
 #include "base/status.h"
 #include "core/backend.h"
 #include "engine/telemetry.h"
@@ -84,6 +85,11 @@ void service_cancel(struct service *s, struct answer *a);
 /* The same for an answer that has all that its listener wanted (a stop string): counted as stopped, not as aborted. */
 void service_stop(struct service *s, struct answer *a);
 
+/* Any thread, any time before service_release: what nobody reads is not computed meanwhile, and others take its place
+ * if they want it; it keeps its cache while nobody else needs that. It may have tokens that were not seen yet, and what
+ * steps under way give it still comes. */
+void service_pause(struct service *s, struct answer *a, bool paused);
+
 /* Answers one news(): sets a->done if it was the last. Then read tokens up to n_tokens. */
 void service_look(struct answer *a);
 
@@ -95,8 +101,8 @@ void service_drain(struct service *s);
 
 /* A look at the engine, for metrics and health: each number is of the same moment, after some step. */
 struct service_state {
-    int n_running, n_waiting; // sequences in the scheduler
-    int64_t n_queued;         // accepted and not yet seen by the scheduler, besides
+    int n_running, n_waiting, n_paused; // sequences in the scheduler
+    int64_t n_queued;                   // accepted and not yet seen by the scheduler, besides
     int64_t n_steps, n_preempted;
     int64_t n_forced_tokens;            // that grammars left no choice for, and no row was drawn for
     int64_t n_late_steps, mask_wait_us; // steps that were started without the masks of grammars; waited for masks
@@ -120,3 +126,10 @@ struct gyre_request service_request_default(const struct service *s);
 /* Whether prompt and answer fit the context, as submitting checks it; max_tokens -1 wants room for one token. Programs
  * look for "prompt is too long" and "maximum context length is N tokens" in what it says. */
 enum status request_check_room(int64_t n_prompt, int64_t max_tokens, const struct gyre_info *info, struct error *err);
+
+/* For service.c. All that the answer to a request may hold, on the thread that submits it (hidden_size: of what pooling
+ * gives); a token that came, and what is told of one of the prompt by the event of the position before it: both on the
+ * engine thread, of rows of n_vocab. */
+void answer_allocate(struct answer *a, struct arena *arena, const struct gyre_request *asked, int32_t hidden_size);
+void answer_put_token(struct answer *a, const struct gyre_event *e, int32_t n_vocab);
+void answer_put_prompt(struct answer *a, const struct gyre_event *e, int32_t n_vocab);

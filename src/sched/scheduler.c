@@ -51,13 +51,16 @@ void scheduler_release(struct scheduler *s) {
     *s = (struct scheduler){0};
 }
 
-/* In the device's memory, that is. */
-static bool holds_cache(const struct sequence *seq) { return seq->n_computed > 0 && !seq->swapped; }
+static void wait_in_rank(struct scheduler *s, struct sequence *seq) {
+    seq->place = SEQ_WAITING;
+    list_insert(&s->waiting, seq);
+    s->n_waiting_with_cache += sequence_holds_cache(seq);
+    s->n_paused += seq->paused;
+}
 
 void scheduler_add(struct scheduler *s, struct sequence *seq) {
     BUG_IF(seq->place != SEQ_OUTSIDE || seq->n_tokens < 1 || seq->n_computed > 0);
-    seq->place = SEQ_WAITING;
-    list_insert(&s->waiting, seq);
+    wait_in_rank(s, seq);
 }
 
 static void insert_running(struct scheduler *s, struct sequence *seq) {
@@ -81,7 +84,8 @@ static void take_out(struct scheduler *s, struct sequence *seq) {
     switch (seq->place) {
     case SEQ_WAITING:
         list_remove(&s->waiting, seq);
-        s->n_waiting_with_cache -= holds_cache(seq);
+        s->n_waiting_with_cache -= sequence_holds_cache(seq);
+        s->n_paused -= seq->paused;
         break;
     case SEQ_RUNNING: remove_running(s, seq); break;
     case SEQ_OUTSIDE:
@@ -106,17 +110,54 @@ static void leave(struct scheduler *s, struct sequence *seq) {
     kv_pool_drop(s->pool, seq);
 }
 
+void scheduler_pause(struct scheduler *s, struct sequence *seq, bool paused) {
+    if (seq->place == SEQ_WAITING)
+        s->n_paused += paused - seq->paused;
+    seq->paused = paused;
+}
+
+/* Those that are paused wait from now on, but for those that a step in flight has. */
+static void set_paused_aside(struct scheduler *s) {
+    for (int i = s->n_running - 1; i >= 0; i--) {
+        struct sequence *seq = s->running[i];
+        if (!seq->paused || seq->n_in_flight > 0)
+            continue;
+        remove_running(s, seq);
+        sequence_expect_no_more(seq);
+        kv_pool_remember(s->pool, seq);
+        kv_pool_truncate(s->pool, seq);
+        wait_in_rank(s, seq);
+    }
+}
+
+/* The first that waits for its turn. */
+static struct sequence *first_queued(const struct scheduler *s) {
+    struct sequence *seq = s->waiting.head;
+    while (seq && seq->paused)
+        seq = seq->next;
+    return seq;
+}
+
 // ---- making room ------------------------------------------------------------------------------------------------
 
-/* Takes the cache of one sequence that waits with some and is not `needed`, last come first. */
-static bool drop_spare(struct scheduler *s, const struct sequence *needed) {
+/* The last come of those that wait with cache, are not `needed` and are paused, or not; NULL: there is none. */
+static struct sequence *find_spare(const struct scheduler *s, const struct sequence *needed, bool paused) {
     for (struct sequence *w = s->waiting.tail; w && s->n_waiting_with_cache > 0; w = w->prev)
-        if (holds_cache(w) && w != needed) {
-            s->n_waiting_with_cache--;
-            kv_pool_drop(s->pool, w);
-            return true;
-        }
-    return false;
+        if (w->paused == paused && w != needed && sequence_holds_cache(w))
+            return w;
+    return NULL;
+}
+
+/* Takes the cache of one sequence that waits with some and is not `needed`, of those that are paused first. */
+static bool drop_spare(struct scheduler *s, const struct sequence *needed) {
+    struct sequence *spare = s->n_paused > 0 ? find_spare(s, needed, true) : NULL;
+    if (!spare)
+        spare = find_spare(s, needed, false);
+    if (!spare)
+        return false;
+    s->n_waiting_with_cache--;
+    kv_pool_drop(s->pool, spare);
+    return true;
 }
 
 /* Whether copying its cache out and in again takes less time than computing it again, as far as that is known. */
@@ -139,8 +180,7 @@ static void preempt_last(struct scheduler *s) {
         s->n_swapped++;
     else
         kv_pool_drop(s->pool, seq);
-    seq->place = SEQ_WAITING;
-    list_insert(&s->waiting, seq);
+    wait_in_rank(s, seq);
     seq->n_preempted++;
     s->n_preempted++;
 }
@@ -208,7 +248,7 @@ static void put_in_step(struct scheduler *s, struct sequence *seq, int n) {
 static struct reserve count_decoding(const struct scheduler *s) {
     struct reserve r = {0};
     for (int i = 0; i < s->n_running; i++)
-        r.n_all += sequence_decodes(s->running[i]);
+        r.n_all += !s->running[i]->paused && sequence_decodes(s->running[i]);
     r.n_later = r.n_all;
     return r;
 }
@@ -216,6 +256,8 @@ static struct reserve count_decoding(const struct scheduler *s) {
 /* False when it must wait for the step in flight; the blocks that some were given already are then theirs. */
 static bool plan_running(struct scheduler *s, struct reserve *decoding) {
     for (int at = 0; at < s->n_running; at++) {
+        if (s->running[at]->paused)
+            continue;
         decoding->n_later -= sequence_decodes(s->running[at]);
         int n = tokens_that_fit(s, s->running[at], *decoding);
         if (n == 0)
@@ -239,7 +281,7 @@ static int32_t most_reusable(const struct sequence *seq) {
 static bool waits_for_shared(struct scheduler *s, struct sequence *seq) {
     if (seq->swapped || !shared_prompt_is_coming(s->pool, s->running, s->n_running, seq, most_reusable(seq)))
         return false;
-    s->n_waiting_with_cache -= holds_cache(seq);
+    s->n_waiting_with_cache -= sequence_holds_cache(seq);
     kv_pool_drop(s->pool, seq);
     return true;
 }
@@ -283,6 +325,8 @@ static enum admission admit_waiting(struct scheduler *s, struct reserve decoding
     struct sequence *next;
     for (struct sequence *seq = s->waiting.head; seq; seq = next) {
         next = seq->next;
+        if (seq->paused)
+            continue;
         if (s->n_running >= s->limits.max_seqs)
             return BLOCKED_SEQS;
         if (waits_for_shared(s, seq)) {
@@ -315,7 +359,7 @@ static enum admission admit_waiting(struct scheduler *s, struct reserve decoding
 /* Nothing is planned yet, so whoever is less important than the first that waits can still give way; but not while a
  * step is in flight: then false. */
 static bool give_way_to_priority(struct scheduler *s) {
-    struct sequence *first = s->waiting.head;
+    struct sequence *first = first_queued(s);
     if (first && waits_for_shared(s, first))
         return true;
     while (first && s->n_running > 0 && first->rank.priority < s->running[s->n_running - 1]->rank.priority) {
@@ -324,7 +368,7 @@ static bool give_way_to_priority(struct scheduler *s) {
         if (s->n_in_flight > 0)
             return false;
         preempt_last(s);
-        first = s->waiting.head;
+        first = first_queued(s);
     }
     return true;
 }
@@ -340,6 +384,7 @@ bool scheduler_plan(struct scheduler *s) {
     s->n_step = 0; // those of the last one may be gone
     s->starved = NULL;
     clear_step(s);
+    set_paused_aside(s);
     if (!give_way_to_priority(s))
         return false;
     int64_t n_preempted = s->n_preempted;
@@ -352,8 +397,8 @@ bool scheduler_plan(struct scheduler *s) {
     s->step_work.copied = kv_pool_copied_bytes(s->pool);
     bool stands = s->n_step == 0 && s->n_in_flight == 0;
     if (stands && s->n_running == 0 && s->blocked == BLOCKED_CACHE && kv_pool_is_short(s->pool))
-        s->starved = s->waiting.head;
-    BUG_IF(stands && !s->starved && (s->n_running > 0 || s->waiting.n > 0));
+        s->starved = first_queued(s);
+    BUG_IF(stands && !s->starved && (s->n_running > 0 || scheduler_n_queued(s) > 0));
     return s->n_step > 0;
 }
 
@@ -393,59 +438,4 @@ void scheduler_collect(struct scheduler *s, double us) {
     s->n_in_flight--;
     memmove(&s->in_flight[0], &s->in_flight[1], (MAX_STEPS_IN_FLIGHT - 1) * sizeof f);
     s->in_flight[MAX_STEPS_IN_FLIGHT - 1] = f; // its array is used again
-}
-
-// ---- integrity --------------------------------------------------------------------------------------------------
-
-static int n_expected(const struct sequence *seq) {
-    int n = 0;
-    for (int32_t i = seq->n_known; i < seq->n_tokens; i++)
-        n += sequence_expects(seq, i);
-    return n;
-}
-
-static const char *check_sequence(const struct scheduler *s, const struct sequence *seq, enum sequence_place place) {
-    if (seq->place != place)
-        return "a sequence stands in a list that it does not know of";
-    if (place == SEQ_LEAVING)
-        return seq->n_in_flight > 0 ? NULL : "a sequence is leaving and no step has it";
-    if (seq->n_computed < 0 || seq->n_computed + seq->n_scheduled > seq->n_tokens || seq->n_tokens > seq->capacity)
-        return "a sequence has computed more than it has";
-    if (seq->n_known > seq->n_tokens || n_expected(seq) > seq->n_in_flight)
-        return "a sequence expects tokens that nobody computes";
-    for (int g = 0; g < s->pool->n_groups; g++)
-        if (s->pool->groups[g].paged && (int64_t)seq->tables[g].end * s->pool->block_size < seq->n_computed)
-            return "a sequence has computed tokens without cache";
-    return NULL;
-}
-
-static const char *check_list(const struct scheduler *s, const struct sequence_list *list, enum sequence_place place,
-                              struct sequence **seqs, size_t *n) {
-    for (struct sequence *seq = list->head; seq; seq = seq->next) {
-        const char *wrong = check_sequence(s, seq, place);
-        if (wrong)
-            return wrong;
-        if (place == SEQ_WAITING && seq->next && !sequence_before(seq, seq->next))
-            return "the waiting ones are not in order";
-        seqs[(*n)++] = seq;
-    }
-    return NULL;
-}
-
-const char *scheduler_check(const struct scheduler *s) {
-    size_t n = 0;
-    struct sequence **seqs = xcalloc((size_t)(s->n_running + s->waiting.n + s->leaving.n + 1), sizeof *seqs);
-    const char *wrong = check_list(s, &s->waiting, SEQ_WAITING, seqs, &n);
-    if (!wrong)
-        wrong = check_list(s, &s->leaving, SEQ_LEAVING, seqs, &n);
-    for (int i = 0; i < s->n_running && !wrong; i++) {
-        wrong = check_sequence(s, s->running[i], SEQ_RUNNING);
-        if (!wrong && i > 0 && !sequence_before(s->running[i - 1], s->running[i]))
-            wrong = "the running ones are not in order";
-        seqs[n++] = s->running[i];
-    }
-    if (!wrong)
-        wrong = kv_pool_check(s->pool, seqs, n);
-    free(seqs);
-    return wrong;
 }

@@ -11,11 +11,12 @@
  * Steps overlap: while one is in flight the next is planned, started, and only then the first collected. So plan, start
  * and collect are three calls. What makes a sequence lose its cache is done when nothing is in flight: until then such
  * a plan is put off. A sequence that is removed while a step with it is in flight keeps its cache until that is
- * collected.
+ * collected. A sequence that is paused waits, whatever its rank, and keeps its cache while nobody else needs it.
  *
  *     add -> waiting -> running -> remove (finished, cancelled)
  *               ^          |
  *               '- preempt-'
+ *                  or pause
  *
  * Rank is given when a sequence is added and never changes: by arrival (fcfs), by arrival plus the cost of the prompt
  * (sjf), with a priority before either. The first in rank can take everything and always ends, and within a priority
@@ -62,7 +63,8 @@ struct scheduler {
     struct sequence **running; // [max_seqs], in order of rank
     int n_running;
     struct sequence_list waiting, leaving;
-    int n_waiting_with_cache; // which was remembered
+    int n_waiting_with_cache; // which was remembered, or is that of a paused one
+    int n_paused;             // of those that wait
 
     // The step that was planned last: sequences in the order of running, each with n_scheduled > 0.
     struct sequence **step; // [max_seqs]
@@ -89,6 +91,13 @@ void scheduler_add(struct scheduler *s, struct sequence *seq);
 /* Takes it out of wherever it is and gives its cache back, which with a step in flight happens later: it is then
  * leaving, and must live until it is outside. Not while a step with it is planned and not started. */
 void scheduler_remove(struct scheduler *s, struct sequence *seq);
+
+/* From the next plan on it is in no step, or may be again. Once the steps in flight with it are collected it waits, and
+ * others may run in its place. */
+void scheduler_pause(struct scheduler *s, struct sequence *seq, bool paused);
+
+/* Sequences that wait for their turn. */
+static inline int scheduler_n_queued(const struct scheduler *s) { return s->waiting.n - s->n_paused; }
 
 /* Chooses the next step. False when there is nothing to compute, or nothing as long as a step is in flight, or when the
  * first in rank is starved, which then waits: the caller removes it. */

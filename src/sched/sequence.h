@@ -29,7 +29,7 @@ enum { NO_STATE_SLOT = -1, NOT_EXPECTED = -1 };
 /* Where the scheduler keeps it. */
 enum sequence_place {
     SEQ_OUTSIDE, // not known to the scheduler
-    SEQ_WAITING, // holds no cache but what was remembered of its text, once its turn is near; or it is swapped
+    SEQ_WAITING, // holds no cache but what was remembered of its text, once its turn is near; or is swapped, or paused
     SEQ_RUNNING,
     SEQ_LEAVING, // removed, but a step in flight has it: outside once that is collected
 };
@@ -60,6 +60,7 @@ struct sequence {
     bool whole;          // all of it is to be computed: nothing is recalled from the prefix cache
     int32_t state_slot;  // of recurrent groups
     bool swapped;        // what it holds is in the host's memory
+    bool paused;         // it is in no step that is planned from now on
     struct block_table tables[MAX_CACHE_GROUPS];
     struct prefix_salt salt;
     int32_t node, n_remembered; // the first n_remembered blocks are known to the prefix cache; node is the last one's
@@ -90,6 +91,9 @@ static inline bool sequence_expects(const struct sequence *seq, int32_t position
 
 /* Guesses of what comes behind its last token; they fit. */
 void sequence_guess(struct sequence *seq, const int32_t *tokens, int n);
+
+/* In the device's memory, that is. */
+static inline bool sequence_holds_cache(const struct sequence *seq) { return seq->n_computed > 0 && !seq->swapped; }
 
 /* Whether one token that is no guess is all that is left to compute, before any guesses. */
 bool sequence_decodes(const struct sequence *seq);
