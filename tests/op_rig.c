@@ -488,6 +488,7 @@ static void run_piece(struct rig *rig, const struct batch_plan *home, const stru
         plan.seq_len[at] = piece->done[s] + piece->count[s];
         plan.n_known[at] = rig->o.lens[s];
         plan.state_slot[at] = home->state_slot[s];
+        plan.adapter[at] = s % (rig->o.n_adapters + 1);
         for (int g = 0; g < rig->p->n_groups; g++)
             memcpy(plan.block_table[g] + at * table_width(rig), home->block_table[g] + s * table_width(rig),
                    (size_t)table_width(rig) * sizeof(int32_t));

@@ -54,6 +54,7 @@ struct rig_options {
     const char *quantization; // as in load_options
     bool dummy_weights;       // likewise
     const char *kv_dtype;     // likewise
+    int n_adapters;           // sequences have by turns none of them, the first, the second ...
     bool begins_clean;        // no step of NaNs, which each run has otherwise, comes before
     const struct rig *like;   // on the CPU, with the numbers that this one drew: an oracle
 };
