@@ -260,8 +260,8 @@ const char *rig_query_dtype(const char *dtype, const char *kv_dtype, const struc
 /* And where the oracle took for the largest of them the one that is nearer: one number may be most of a row, so that of
  * a few rows the bounds above are passed now and then. Of 588 results of up to 8 rows the median is 0.002 in rms and
  * two are above 0.009; a wrong way to read leaves 0.013 to 0.025. */
-#define RIG_F8_SETTLED_BOUND 0.035
-#define RIG_F8_SETTLED_RMS 0.0175
+#define RIG_F8_REQUANT_BOUND 0.035
+#define RIG_F8_REQUANT_RMS 0.0175
 /* What keys and values of 8 bits with a scale a row leave. Half a unit of e4m3's 3 bits of fraction is 1/16 of a value,
  * of int8 1/254 of the row's largest, and keys bring about as much again through the scores. */
 #define RIG_FP8_CACHE_BOUND 0.35 // 0.25 is seen of heads of 20 channels, 0.14 of others; the cosine is what is tight

@@ -331,7 +331,7 @@ static int ragged_and_chunked(struct golden *g) {
                           "four in steps of 23");
 }
 
-/* Where caches are of short keys, once more with whole ones. */
+/* Where caches are of shared keys, once more with whole ones. */
 static int with_whole_keys(struct golden *g) {
     static const char *const own[] = {"shared-kv=0", NULL};
     return strstr(g->folder, "gemma4")
@@ -364,7 +364,7 @@ static void four_prompts_in_small_steps_match_the_reference(void **state) {
     for_each_model(ragged_and_chunked);
 }
 
-static void models_of_short_keys_match_the_reference_with_whole_keys_too(void **state) {
+static void models_of_shared_keys_match_the_reference_with_whole_keys_too(void **state) {
     (void)state;
     for_each_model(with_whole_keys);
 }
@@ -376,7 +376,7 @@ int main(void) {
         cmocka_unit_test(prompts_in_chunks_of_7_match_the_reference),
         cmocka_unit_test(prompts_fed_token_by_token_match_the_reference),
         cmocka_unit_test(four_prompts_in_small_steps_match_the_reference),
-        cmocka_unit_test(models_of_short_keys_match_the_reference_with_whole_keys_too),
+        cmocka_unit_test(models_of_shared_keys_match_the_reference_with_whole_keys_too),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -8,7 +8,7 @@ struct attention_case {
     const char *name;
     int n_heads, n_kv_heads, head_dim, v_head_dim;
     bool q_norm, plus_one, v_norm, v_from_k, sinks, paired;
-    int rope_dim, k_turned; // k_turned: of a cache of short keys (ops.def); other pairs have no frequency
+    int rope_dim, rotary_dim; // rotary_dim: of a cache of shared keys (ops.def); other pairs have no frequency
     enum rope_pairing pairing;
     float softcap;
     int window, chunk, block_size;
@@ -17,9 +17,9 @@ struct attention_case {
     double bound;         // 0: what products of 16 bits leave
 };
 
-#define SHORT_KEYS(heads, kv_heads, dim, turned)                                                                       \
-    .n_heads = heads, .n_kv_heads = kv_heads, .head_dim = dim, .v_head_dim = dim, .rope_dim = dim, .k_turned = turned, \
-    .q_norm = true, .v_norm = true, .v_from_k = true
+#define SHARED_KEYS(heads, kv_heads, dim, turned)                                                  \
+    .n_heads = heads, .n_kv_heads = kv_heads, .head_dim = dim, .v_head_dim = dim, .rope_dim = dim, \
+    .rotary_dim = turned, .q_norm = true, .v_norm = true, .v_from_k = true
 static const struct attention_case attention_cases[] = {
     {.name = "gqa", .n_heads = 14, .n_kv_heads = 2, .head_dim = 64, .v_head_dim = 64, .rope_dim = 64},
     {.name = "mha odd dims", .n_heads = 3, .n_kv_heads = 3, .head_dim = 20, .v_head_dim = 12, .rope_dim = 8},
@@ -49,14 +49,14 @@ static const struct attention_case attention_cases[] = {
      .v_norm = true,
      .v_from_k = true,
      .rope_dim = 48},
-    {.name = "short keys", SHORT_KEYS(4, 2, 48, 16)},
-    {.name = "short keys of one pair, plus one, window",
-     SHORT_KEYS(6, 2, 20, 2),
+    {.name = "shared keys", SHARED_KEYS(4, 2, 48, 16)},
+    {.name = "shared keys of one pair, plus one, window",
+     SHARED_KEYS(6, 2, 20, 2),
      .plus_one = true,
      .window = 5,
      .block_size = 4},
-    {.name = "short keys, blocks of 128, sinks, softcap",
-     SHORT_KEYS(3, 1, 128, 32),
+    {.name = "shared keys, blocks of 128, sinks, softcap",
+     SHARED_KEYS(3, 1, 128, 32),
      .block_size = 128,
      .sinks = true,
      .softcap = 3},
@@ -120,46 +120,46 @@ static const struct attention_case fast_cases[] = {
      .v_norm = true},
     {.name = "256, blocks of 128", FAST(3, 3, 256), .block_size = 128},
     {.name = "512, k is v", FAST(8, 1, 512), .block_size = 64, .v_norm = true, .v_from_k = true},
-    {.name = "512, short keys", SHORT_KEYS(8, 1, 512, 128), .block_size = 64, .scale = 0.03f},
-    {.name = "512, short keys, blocks of 16, window, sinks",
-     SHORT_KEYS(16, 2, 512, 128),
+    {.name = "512, shared keys", SHARED_KEYS(8, 1, 512, 128), .block_size = 64, .scale = 0.03f},
+    {.name = "512, shared keys, blocks of 16, window, sinks",
+     SHARED_KEYS(16, 2, 512, 128),
      .block_size = 16,
      .scale = 0.03f,
      .window = 100,
      .sinks = true},
-    {.name = "512, short keys, twelve heads each",
-     SHORT_KEYS(12, 1, 512, 128),
+    {.name = "512, shared keys, twelve heads each",
+     SHARED_KEYS(12, 1, 512, 128),
      .block_size = 128,
      .scale = 0.03f,
      .plus_one = true},
-    {.name = "512, short keys in fp8",
-     SHORT_KEYS(8, 2, 512, 128),
+    {.name = "512, shared keys in fp8",
+     SHARED_KEYS(8, 2, 512, 128),
      .block_size = 64,
      .scale = 0.03f,
      .kv_dtype = "fp8",
      .bound = RIG_FP8_CACHE_BOUND},
-    {.name = "512, short keys in fp8, twelve heads each, blocks of 16, window",
-     SHORT_KEYS(12, 1, 512, 128),
+    {.name = "512, shared keys in fp8, twelve heads each, blocks of 16, window",
+     SHARED_KEYS(12, 1, 512, 128),
      .block_size = 16,
      .window = 90,
      .scale = 0.03f,
      .kv_dtype = "fp8",
      .bound = RIG_FP8_CACHE_BOUND},
-    {.name = "512, short keys in int8",
-     SHORT_KEYS(4, 1, 512, 128),
+    {.name = "512, shared keys in int8",
+     SHARED_KEYS(4, 1, 512, 128),
      .block_size = 64,
      .scale = 0.03f,
      .kv_dtype = "int8",
      .bound = RIG_INT8_CACHE_BOUND},
-    {.name = "512, short keys in int8, blocks of 16, softcap",
-     SHORT_KEYS(24, 2, 512, 128),
+    {.name = "512, shared keys in int8, blocks of 16, softcap",
+     SHARED_KEYS(24, 2, 512, 128),
      .block_size = 16,
      .softcap = 10,
      .scale = 0.03f,
      .kv_dtype = "int8",
      .bound = RIG_INT8_CACHE_BOUND},
-    {.name = "512, short keys, blocks of 8",
-     SHORT_KEYS(4, 1, 512, 128),
+    {.name = "512, shared keys, blocks of 8",
+     SHARED_KEYS(4, 1, 512, 128),
      .block_size = 8,
      .scale = 0.03f,
      .kv_dtype = "fp8",
@@ -233,7 +233,7 @@ static double *projected(const struct attention_oracle *o, int part, int h, int 
 }
 
 /* The rule of ops.def, said once more. */
-static bool turns(const struct attention_case *a, int i) { return i % (a->head_dim / 2) < a->k_turned / 2; }
+static bool turns(const struct attention_case *a, int i) { return i % (a->head_dim / 2) < a->rotary_dim / 2; }
 
 /* The power of two above the weights of what turns, which makes keys as large as values, and comes into the queries. */
 static double unit_of(const struct attention_oracle *o) {
@@ -246,7 +246,7 @@ static double unit_of(const struct attention_oracle *o) {
     return ldexp(1, exponent);
 }
 
-/* A query or key of short keys as a device has them: the norm's weight of what does not turn is the query's, and a key
+/* A query or key of shared keys as a device has them: the norm's weight of what does not turn is the query's, and a key
  * has there what its value has. Both are rounded as one row. */
 static void shorten(const struct attention_oracle *o, const double *row, int part, int h, double *x) {
     const struct attention_case *a = o->a;
@@ -257,12 +257,12 @@ static void shorten(const struct attention_oracle *o, const double *row, int par
             x[i] *= turns(a, i) ? unit : o->k_norm[i] + (a->plus_one ? 1 : 0);
         return;
     }
-    double *kept = rig_doubles(o->rig, a->k_turned + dim), *v = kept + a->k_turned;
+    double *kept = rig_doubles(o->rig, a->rotary_dim + dim), *v = kept + a->rotary_dim;
     rig_rms_norm(row + (a->n_heads + h) * dim, NULL, dim, (double)1e-6f, false, v);
     for (int i = 0; i < dim; i++)
         if (turns(a, i))
             kept[n++] = x[i] / unit;
-    rig_round_cached(o->dtype, a->kv_dtype, kept, a->k_turned + dim);
+    rig_round_cached(o->dtype, a->kv_dtype, kept, a->rotary_dim + dim);
     n = 0;
     for (int i = 0; i < dim; i++)
         x[i] = part == 1 && turns(a, i) ? kept[n++] : v[i];
@@ -283,7 +283,7 @@ static void project(const struct attention_oracle *o, const double *row, int par
         rig_rms_norm(x, NULL, dim, (double)1e-6f, false, x);
     if (part < 2)
         rotate(a, o->freq, t, x);
-    if (a->k_turned > 0 && o->rounds && rig_backend() != &backend_cpu) // which is held to what is meant
+    if (a->rotary_dim > 0 && o->rounds && rig_backend() != &backend_cpu) // which is held to what is meant
         shorten(o, row, part, h, x);
     else if (part > 0 && o->rounds)
         rig_round_cached(o->dtype, a->kv_dtype, x, dim);
@@ -338,7 +338,7 @@ static void leave_the_middle(struct attention_oracle o) {
         return;
     int first = strcmp(o.query_dtype, "bfloat16") == 0 ? 0 : 1, width = o.rig->width;
     double *x = rig_doubles(o.rig, MAX(a->head_dim, a->v_head_dim)), *row = rig_doubles(o.rig, width);
-    o.rounds = true; // of short keys, which are other numbers, before they are rounded
+    o.rounds = true; // of shared keys, which are other numbers, before they are rounded
     o.query_dtype = o.dtype = "float32";
     RIG_EACH_ROW(o.rig, s, t) {
         const float *in = rig_input(o.rig, 0, s, t);
@@ -427,8 +427,8 @@ static void judge_attention(struct attention_oracle *o, bool by_sizes) {
 /* lens NULL: of rig_sizes */
 static void attention_case(const struct attention_case *a, const int *lens, const char *kernels) {
     bool takes = rig_backend() == &backend_cpu ||
-                 (a->head_dim == 512 && a->k_turned == 128); // as backends have it (core/pass/pass.h)
-    if (!rig_takes_case() || (a->k_turned > 0 && !takes))
+                 (a->head_dim == 512 && a->rotary_dim == 128); // as backends have it (core/pass/pass.h)
+    if (!rig_takes_case() || (a->rotary_dim > 0 && !takes))
         return;
     int kv = a->n_kv_heads * (a->head_dim + (a->v_from_k ? 0 : a->v_head_dim));
     struct rig_options options = {.n_seqs = 3,
@@ -442,12 +442,12 @@ static void attention_case(const struct attention_case *a, const int *lens, cons
     struct rig *rig = rig_new(lens ? options : rig_sizes(options));
     float freq[256];
     for (int i = 0; i < a->rope_dim / 2; i++)
-        freq[i] = a->k_turned > 0 && i >= a->k_turned / 2 ? 0 : (float)rig_uniform(rig, 0.01, 1);
+        freq[i] = a->rotary_dim > 0 && i >= a->rotary_dim / 2 ? 0 : (float)rig_uniform(rig, 0.01, 1);
     struct rope rope = {.pairing = a->pairing, .dim = a->rope_dim, .inv_freq = freq, .factor = 1};
     struct attention_oracle o = {.a = a, .rig = rig, .freq = freq, .dtype = kernels};
     const struct weight *q_norm = a->q_norm ? rig_vector(rig, a->head_dim, -1, 1, &o.q_norm) : NULL;
     const struct weight *k_norm =
-        a->q_norm ? rig_vector(rig, a->head_dim, -1, a->k_turned > 0 ? 3 : 1, &o.k_norm) : NULL;
+        a->q_norm ? rig_vector(rig, a->head_dim, -1, a->rotary_dim > 0 ? 3 : 1, &o.k_norm) : NULL;
     const struct weight *sinks = a->sinks ? rig_vector(rig, a->n_heads, -2, 2, &o.sinks) : NULL;
     int cache = program_cache_kv(rig->p, a->n_kv_heads, a->head_dim, a->v_head_dim, a->window);
     struct qkv_args prep = {.cache = cache,
@@ -580,8 +580,8 @@ static void attention_is_right_in_steps_of_every_number_of_sequences(void **stat
          .block_size = 16,
          .kv_dtype = "fp8",
          .bound = RIG_FP8_CACHE_BOUND},
-        {.name = "512, short keys in fp8, every number",
-         SHORT_KEYS(4, 1, 512, 128),
+        {.name = "512, shared keys in fp8, every number",
+         SHARED_KEYS(4, 1, 512, 128),
          .block_size = 16,
          .scale = 0.03f,
          .kv_dtype = "fp8",

@@ -572,10 +572,10 @@ static double nearest_down_row(struct rig *rig, struct gated_down *c, const doub
                 leave_large_steps(c);
                 take_steps(c, got, c->y);
             }
-            double settled = rig_distance(got, c->y, c->down.out);
-            if (settled >= nearest)
+            double requantised = rig_distance(got, c->y, c->down.out);
+            if (requantised >= nearest)
                 continue;
-            nearest = settled;
+            nearest = requantised;
             memcpy(want, c->y, (size_t)c->down.out * sizeof *want);
         }
     }
@@ -608,10 +608,10 @@ static void down_case(int ffn, int width, int n_rows, const char *kernels) {
             if (rig_tells(rig, rig_row(rig, s, t)))
                 rig->floor = fmax(rig->floor, nearest_down_row(rig, &c, x, got_row, rig_at(rig, want, s, t)));
         }
-        rig_judge(rig, got, want, (struct rig_bounds){.most = RIG_F8_SETTLED_BOUND}, schedule, what);
+        rig_judge(rig, got, want, (struct rig_bounds){.most = RIG_F8_REQUANT_BOUND}, schedule, what);
         double rms = rig_rms(rig, got, want); // of a few rows too, as it is what tells readings apart
-        if (!(rms <= RIG_F8_SETTLED_RMS))
-            fail_msg("%s, schedule %d, %s: rms %.3g of %.3g", what, (int)schedule, kernels, rms, RIG_F8_SETTLED_RMS);
+        if (!(rms <= RIG_F8_REQUANT_RMS))
+            fail_msg("%s, schedule %d, %s: rms %.3g of %.3g", what, (int)schedule, kernels, rms, RIG_F8_REQUANT_RMS);
     }
     rig_free(rig);
 }

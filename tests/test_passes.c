@@ -31,7 +31,7 @@ static void keys_are_short_where_the_device_takes_them(void **state) {
             const struct op *op = &p->ops[k], *was = &m->program->ops[k];
             bool is_global = op->code == OP_QKV_PREP && p->caches[op->args.qkv_prep.cache].group == 1;
             EXPECT(op->code == was->code &&
-                   (op->code != OP_QKV_PREP || op->args.qkv_prep.k_turned == (is_global && i > 0 ? 32 : 0)));
+                   (op->code != OP_QKV_PREP || op->args.qkv_prep.rotary_dim == (is_global && i > 0 ? 32 : 0)));
             EXPECT(!is_global || op->weights[1]); // of the keys in the cache, also where a layer has none of its own
         }
         EXPECT(m->program->groups[1].k_dim == 128 && !m->program->groups[1].shared_kv); // the first is as it was

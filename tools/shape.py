@@ -23,7 +23,7 @@ EXCEPTIONS = {  # rule: {what: why}
         "src/backend/cuda/attention/decode/decode_tile.cuh": "one kernel",
         "src/backend/cuda/attention/decode/decode_warp.cuh": "one kernel",
         "src/backend/cuda/attention/heads_pairs.cuh": "one kernel",
-        "src/backend/cuda/attention/heads_short.cuh": "one kernel",
+        "src/backend/cuda/attention/heads_shared_kv.cuh": "one kernel",
         "src/backend/cuda/attention/heads_whole.cuh": "one kernel",
         "src/backend/cuda/attention/prefill/prefill_bytes.cuh": "one kernel",
         "src/backend/cuda/attention/prefill/prefill_rows.cuh": "one kernel",

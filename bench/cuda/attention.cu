@@ -2,7 +2,8 @@
  *
  *   bench_attention check [WORD]     every shape and element against the plain kernel, over a poisoned cache; a
  *                                    sequence alone gives the bits that it gives among others; exit status 1 where one
- *                                    differs. Of those alone whose name has the word, or that have short keys ("short")
+ *                                    differs. Of those alone whose name has the word, or that have shared keys
+ *                                    ("short")
  *   bench_attention decode [ELEMENT [MODEL [N LENGTH]]] one token a sequence: us, GB/s of keys and values, per cent of
  *                                    READ_RATE; of models whose name has MODEL in it, of N sequences of LENGTH tokens
  *                                    in place of the list
@@ -31,7 +32,7 @@
 static constexpr double READ_RATE = 4.6e12; // of an H200, measured (bytes a second)
 static std::mt19937 rng(12345);
 static const char *only = ""; // what check is to check
-static int turned;            // of what is built next: 128 of 512 channels are short keys' (kv.cuh); 0: keys are whole
+static int turned;            // of what is built next: 128 of 512 channels are shared keys' (kv.cuh); 0: keys are whole
 
 static void try_(cudaError_t code, const char *what) {
     if (code == cudaSuccess)
@@ -81,7 +82,7 @@ static __global__ void fill_cache(device_plan plan, dcache cache, int n_heads, i
             float x[8], most = 0, size = 0.5f + random_float(turned ? row | 1 : row, seed + 1) * 0.2f;
             for (int i = threadIdx.x, k = 0; i < dim; i += blockDim.x, k++)
                 most = fmaxf(most, fabsf(x[k] = size * random_float(row * 1024 + i, seed)));
-            most = turned ? 3.4f * fabsf(size) : block_max(most, shared); // of short keys both sides have one scale
+            most = turned ? 3.4f * fabsf(size) : block_max(most, shared); // of shared keys both sides have one scale
             float scale = kv_has_scales(cache.element) ? kv_scale(cache.element, most) : 1.0f;
             for (int i = threadIdx.x, k = 0; i < dim; i += blockDim.x, k++)
                 if (side || !turned || kv_moved(i, dim, turned) < turned)
@@ -271,7 +272,7 @@ static const char *element_name(element e) {
 }
 
 /* Both kernels read the same elements, so that only the rounding of queries differs, of 11 bits or 8, and that of P. Of
- * short keys, which are like their values, what is off in scores does not average out of results. */
+ * shared keys, which are like their values, what is off in scores does not average out of results. */
 static bool check(const setup &s) {
     if (!strstr(s.name, only) && !(turned && strcmp(only, "short") == 0))
         return true;
@@ -758,7 +759,7 @@ static int check_all() {
             n += 18;
         }
     check_preparing(failed, n);
-    for (turned = 0; turned <= SHORT_TURNED; turned += SHORT_TURNED)
+    for (turned = 0; turned <= SHARED_KV_DIM; turned += SHARED_KV_DIM)
         check_attention(turned ? std::vector<int>{512} : std::vector<int>{64, 128, 256, 512}, failed, n);
     printf("%d of %d failed\n", failed, n);
     return failed > 0;
@@ -851,7 +852,7 @@ static void time_pair(const shape_row &m, element e, int n_seqs, int len, int qu
     dqkv a = {m.n_heads, m.n_kv, m.dim, m.dim, 1e-6f};
     a.v_norm = m.dim >= 256; // of Gemma
     a.v_from_k = turned > 0;
-    a.k_turned = turned;
+    a.rotary_dim = turned;
     dweight norm = {m.dim >= 256 ? to_device(std::vector<float>(m.dim, 1.5f)) : nullptr, m.dim, 1, ELEMENT_F32};
     launch_attention_parts(&w.l, &w.parts, 1, 1);
     auto prep = [&](int i) { launch_qkv_prep(&w.l, &a, &rope, x, norm, norm, w.caches[i % n_caches], w.q); };
@@ -923,13 +924,13 @@ static void time_prefill(const shape_row &m, element e, int n_seqs, int len, int
 
 static const shape_row qwen = {"qwen2.5-7b", 28, 4, 128, 0}, llama = {"llama-3.1-8b", 32, 8, 128, 0},
                        sliding = {"gemma sliding", 32, 16, 256, 1024}, global = {"gemma global", 32, 4, 512, 0},
-                       short_keys = {"gemma k = v", 32, 4, 512, 0, SHORT_TURNED};
+                       shared_kv = {"gemma k = v", 32, 4, 512, 0, SHARED_KV_DIM};
 
 static int decode_all(element e, const char *name, int n_seqs, int len) {
-    for (const shape_row &m : {qwen, llama, sliding, global, short_keys})
+    for (const shape_row &m : {qwen, llama, sliding, global, shared_kv})
         if (n_seqs > 0 && strstr(m.name, name))
             time_decode(m, e, n_seqs, len);
-    for (const shape_row &m : {qwen, llama, sliding, global, short_keys})
+    for (const shape_row &m : {qwen, llama, sliding, global, shared_kv})
         for (auto c : {std::pair<int, int>{1, 272},
                        {1, 528},
                        {1, 8192},
@@ -947,7 +948,7 @@ static int decode_all(element e, const char *name, int n_seqs, int len) {
 }
 
 static int pair_all(element e) {
-    for (const shape_row &m : {qwen, sliding, global, short_keys}) {
+    for (const shape_row &m : {qwen, sliding, global, shared_kv}) {
         for (int n : {1, 8, 32, 128, 256, 512})
             for (int len : {80, 272, 528})
                 time_pair(m, e, n, len, 1);
@@ -957,7 +958,7 @@ static int pair_all(element e) {
 }
 
 static int prefill_all(element e, const char *name) {
-    for (const shape_row &m : {qwen, llama, sliding, global, short_keys}) {
+    for (const shape_row &m : {qwen, llama, sliding, global, shared_kv}) {
         if (!strstr(m.name, name))
             continue;
         time_prefill(m, e, 1, 2048, 2048);

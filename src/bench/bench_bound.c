@@ -59,9 +59,9 @@ enum status bench_ladder(struct gyre *g, int64_t n_tokens, int64_t n_out, double
     struct engine_parts e = engine_parts(g);
     int64_t rows = MIN(n_tokens, gyre_info(g)->max_batched_tokens);
     *seconds = 0;
-    if (!e.ops->probes || !e.ops->probes->ladder)
+    if (!e.ops->probes || !e.ops->probes->library_floor)
         return OK;
-    TRY(e.ops->probes->ladder(e.exe, (int)rows, (int)MIN(n_out, gyre_info(g)->max_seqs), seconds, err));
+    TRY(e.ops->probes->library_floor(e.exe, (int)rows, (int)MIN(n_out, gyre_info(g)->max_seqs), seconds, err));
     *seconds *= (double)n_tokens / (double)rows;
     return OK;
 }

@@ -105,7 +105,7 @@ struct backend_probes {
     /* Seconds that the products of a step of n_tokens rows, n_out of them with logits, take by the fastest
      * algorithms of the vendor's library, alone, measured now: what an engine that multiplies by those cannot get
      * under. */
-    enum status (*ladder)(struct executable *exe, int n_tokens, int n_out, double *seconds, struct error *err);
+    enum status (*library_floor)(struct executable *exe, int n_tokens, int n_out, double *seconds, struct error *err);
 
     /* Bytes that are read of a weight when a step reads all of it; NULL: those that are stored. */
     int64_t (*weight_bytes)(const struct loaded *l, const struct weight *w);

@@ -37,8 +37,8 @@ static void print_args(const struct program *p, const struct op *op, struct buf 
         buf_printf(out, " heads=%d/%d dim=%d", a->qkv_prep.n_heads, a->qkv_prep.n_kv_heads, a->qkv_prep.head_dim);
         if (a->qkv_prep.rope >= 0)
             buf_printf(out, " rope=%d", p->ropes[a->qkv_prep.rope]->dim);
-        if (a->qkv_prep.k_turned)
-            buf_printf(out, " k_turned=%d", a->qkv_prep.k_turned);
+        if (a->qkv_prep.rotary_dim)
+            buf_printf(out, " rotary_dim=%d", a->qkv_prep.rotary_dim);
         buf_printf(out, "%s%s%s", a->qkv_prep.v_norm ? " v_norm" : "", a->qkv_prep.v_from_k ? " v_from_k" : "",
                    a->qkv_prep.k_absent ? " q_only" : "");
         break;

@@ -34,7 +34,7 @@ struct qkv_args {
     int n_heads, n_kv_heads, head_dim, v_head_dim;
     float eps;
     bool plus_one, v_norm, v_from_k, k_absent;
-    int k_turned; // channels of a key that are stored, the others being its value's; 0: all
+    int rotary_dim; // channels of a key that are stored, the others being its value's; 0: all
 };
 
 struct attention_args {
@@ -43,12 +43,12 @@ struct attention_args {
     float scale, softcap;
     int window, chunk; // tokens; 0: none
     bool paired_values;
-    int k_turned;
+    int rotary_dim;
 };
 
-/* Where channel i of a key is among the k_turned that are stored; -1: it is its value's. */
-static inline int turned_channel(int i, int head_dim, int k_turned) {
-    int half = head_dim / 2, n = k_turned / 2;
+/* Where channel i of a key is among the rotary_dim that are stored; -1: it is its value's. */
+static inline int turned_channel(int i, int head_dim, int rotary_dim) {
+    int half = head_dim / 2, n = rotary_dim / 2;
     return i % half < n ? i / half * n + i % half : -1;
 }
 

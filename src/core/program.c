@@ -286,7 +286,7 @@ val op_qkv_prep(struct program *p, val x, const struct weight *q_norm, const str
     BUG_IF(!is_vector_or_absent(q_norm, a.head_dim) || !is_vector_or_absent(k_norm, a.head_dim));
     BUG_IF(a.rope >= 0 && (a.rope >= p->n_ropes || p->ropes[a.rope]->dim > a.head_dim));
     BUG_IF(!cache_is_of(p, a.cache, a.n_kv_heads, a.head_dim, a.v_head_dim) ||
-           a.k_turned != 0); // pass_shared_kv sets it
+           a.rotary_dim != 0); // pass_shared_kv sets it
     struct op *op = record(p, OP_QKV_PREP, x, NO_VAL, NO_VAL);
     set_weights(op, q_norm, k_norm, NULL, NULL);
     op->args.qkv_prep = a;
@@ -296,7 +296,7 @@ val op_qkv_prep(struct program *p, val x, const struct weight *q_norm, const str
 val op_attention(struct program *p, val q, const struct weight *sinks, struct attention_args a) {
     BUG_IF(q.width != a.n_heads * a.head_dim || a.n_heads % a.n_kv_heads || !is_vector_or_absent(sinks, a.n_heads));
     BUG_IF(!cache_is_of(p, a.cache, a.n_kv_heads, a.head_dim, a.v_head_dim) ||
-           a.k_turned != 0); // pass_shared_kv sets it
+           a.rotary_dim != 0); // pass_shared_kv sets it
     BUG_IF(a.paired_values && a.n_heads % 2);
     struct op *op = record(p, OP_ATTENTION, q, NO_VAL, NO_VAL);
     set_weights(op, sinks, NULL, NULL, NULL);

@@ -1,5 +1,6 @@
-/* requant_cases.cuh - products that settle the qact which they read (struct drest, src/backend/cuda/qact/requant.cuh):
- * rows that its static scale does not fit are made anew by the product's blocks before any of them reads one. */
+/* requant_cases.cuh - products that requantise the qact which they read (struct drequant, in
+ * src/backend/cuda/qact/requant.cuh): rows that its static scale does not fit are made anew by the product's blocks
+ * before any of them reads one. */
 #pragma once
 
 #include "backend/cuda/qact/quantise.h"
@@ -30,8 +31,8 @@ static unsigned long long others_of(dmat value, float static_scale, int n_own) {
 }
 
 /* Of the case that has begun, with y of half precision. put(x, y, rest): launches the product; rest NULL: x is as it
- * should be. A product that settles its qact leaves it as it should be, and is bit by bit that of it; three times, as
- * blocks must meet again. */
+ * should be. A product that requantises its qact leaves it as it should be, and is bit by bit that of it; three times,
+ * as blocks must meet again. */
 template <class F> static void check_rest(const problem &p, uint64_t seed, const F &put) {
     fill_operands(p, seed, 16, {1, 1}, {1, 1});
     static dgrid_barrier *barriers;
@@ -44,20 +45,20 @@ template <class F> static void check_rest(const problem &p, uint64_t seed, const
         MUST(cudaMalloc(&barriers, REQUANT_MEETINGS * sizeof *barriers));
         MUST(cudaMemsetAsync(barriers, 0, REQUANT_MEETINGS * sizeof *barriers, stream));
     }
-    dmat value = {d.products, p.in + 8, p.in, seed % 2 ? ELEMENT_F16 : ELEMENT_BF16}, qact = x_of(p), settled = qact,
-         y = y_of(p), again = y;
+    dmat value = {d.products, p.in + 8, p.in, seed % 2 ? ELEMENT_F16 : ELEMENT_BF16}, qact = x_of(p),
+         requantised = qact, y = y_of(p), again = y;
     value.absmax = d.absmax;
-    qact.static_scale = settled.static_scale = ldexpf(1, (int)(seed % 10) - 6);
-    settled.at = d.sizes;
-    settled.scale = d.bias;
+    qact.static_scale = requantised.static_scale = ldexpf(1, (int)(seed % 10) - 6);
+    requantised.at = d.sizes;
+    requantised.scale = d.bias;
     again.at = d.again;
     auto fill = [&] {
         MUST(cudaMemsetAsync(d.absmax, 0, p.n * sizeof *d.absmax, stream));
         fill_rows<<<p.n, 256, 0, stream>>>(value, seed, qact.static_scale, seed % 4 == 0);
-        write_twins<<<p.n, 256, 0, stream>>>(value, qact, settled, 0);
+        write_qacts<<<p.n, 256, 0, stream>>>(value, qact, requantised, 0);
     };
     fill();
-    MUST(put(settled, again, nullptr));
+    MUST(put(requantised, again, nullptr));
     host->told = 0;
     host->n_own = seed % 3 ? p.n : (int)(hash(seed) % (p.n + 1)); // those behind fill a step up
     printf("rows are left: ");
@@ -68,9 +69,9 @@ template <class F> static void check_rest(const problem &p, uint64_t seed, const
         MUST(put(qact, y, &requant));
         int64_t y_row = y.stride * 2;
         count_different<<<d.rows_there, 256, 0, stream>>>(y.at, y_row, again.at, y_row, y_row, &d.c->wrong);
-        count_different<<<p.n, 256, 0, stream>>>(qact.at, qact.stride, settled.at, settled.stride, p.in,
+        count_different<<<p.n, 256, 0, stream>>>(qact.at, qact.stride, requantised.at, requantised.stride, p.in,
                                                  &d.c->wrong_twin);
-        count_different<<<1, 256, 0, stream>>>(qact.scale, 0, settled.scale, 0, p.n * 4, &d.c->wrong_most);
+        count_different<<<1, 256, 0, stream>>>(qact.scale, 0, requantised.scale, 0, p.n * 4, &d.c->wrong_most);
     }
     counts got;
     MUST(cudaMemcpyAsync(&got, d.c, sizeof got, cudaMemcpyDeviceToHost, stream));

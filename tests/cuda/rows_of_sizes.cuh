@@ -58,14 +58,14 @@ static __device__ float scale_beside(uint32_t most) {
 }
 
 /* What a maker leaves for launch_quantise_rest: elements by the static scale, no scales, and of the value no octet that
- * they tell. settled: what is to become of it; kept, poison in place of the elements of rows that are left as they are.
- * A block a row. */
-static __global__ void write_twins(dmat value, dmat qact, dmat settled, uint8_t kept) {
+ * they tell. requantised: what is to become of it; kept, poison in place of the elements of rows that are left as they
+ * are. A block a row. */
+static __global__ void write_qacts(dmat value, dmat qact, dmat requantised, uint8_t kept) {
     int row = blockIdx.x;
     bool within = is_within(value.absmax[row], qact.static_scale);
     float scale = within ? qact.static_scale : scale_beside(value.absmax[row]);
     uint8_t *elements = static_cast<uint8_t *>(qact.at) + row * qact.stride,
-            *to = static_cast<uint8_t *>(settled.at) + row * settled.stride;
+            *to = static_cast<uint8_t *>(requantised.at) + row * requantised.stride;
     for (int octet = threadIdx.x; octet < qact.width / 8; octet += blockDim.x) {
         float v[8];
         for (int i = 0; i < 8; i++) {
@@ -85,6 +85,6 @@ static __global__ void write_twins(dmat value, dmat qact, dmat settled, uint8_t 
     }
     if (threadIdx.x == 0) {
         qact.scale[row] = -1;
-        settled.scale[row] = scale;
+        requantised.scale[row] = scale;
     }
 }

@@ -76,7 +76,7 @@ int main(int argc, char **argv) {
         MUST(cudaMemsetAsync(absmax, 0, MOST_ROWS * 4, l.stream));
         MUST(cudaMemsetAsync(c, 0, sizeof *c, l.stream));
         fill_rows<<<there, 256, 0, l.stream>>>(x, seed, got.static_scale, i % 4 == 1);
-        write_twins<<<n_rows, 256, 0, l.stream>>>(x, got, want, TWIN_POISON);
+        write_qacts<<<n_rows, 256, 0, l.stream>>>(x, got, want, TWIN_POISON);
         MUST(cudaMemcpyAsync(own, &n_own, sizeof n_own, cudaMemcpyHostToDevice, l.stream));
         *told = 0;
         launch_requantise(&l, n_rows, x, got, {told, own});

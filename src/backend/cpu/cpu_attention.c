@@ -12,12 +12,12 @@ static void rotate_if(const struct call *c, int rope, int64_t t, float *head) {
         rotate_head(c->program->ropes[rope], call_cos_sin(c, rope, t), head);
 }
 
-/* The norm's weight of the keys' channels that are their values': ops.def, k_turned. */
+/* The norm's weight of the keys' channels that are their values': ops.def, rotary_dim. */
 static void weigh_unturned(const struct call *c, float *q) {
     const struct qkv_args *a = &c->op->args.qkv_prep;
     const float *w = call_floats(c, 1);
     for (int i = 0; i < a->head_dim; i++)
-        if (turned_channel(i, a->head_dim, a->k_turned) < 0)
+        if (turned_channel(i, a->head_dim, a->rotary_dim) < 0)
             q[i] *= w[i] + (a->plus_one ? 1.0f : 0.0f);
 }
 
@@ -30,7 +30,7 @@ static void prepare_query(const struct call *c, int64_t t, int head) {
     else
         memcpy(q, x, (size_t)a->head_dim * sizeof *q);
     rotate_if(c, a->rope, t, q);
-    if (a->k_turned > 0)
+    if (a->rotary_dim > 0)
         weigh_unturned(c, q);
 }
 
@@ -45,7 +45,7 @@ static void store_key(const struct call *c, int64_t t, int head, struct kv_block
         memcpy(k, x, (size_t)a->head_dim * sizeof *k);
     rotate_if(c, a->rope, t, k);
     for (int i = 0; i < a->head_dim; i++) {
-        int at = a->k_turned > 0 ? turned_channel(i, a->head_dim, a->k_turned) : i;
+        int at = a->rotary_dim > 0 ? turned_channel(i, a->head_dim, a->rotary_dim) : i;
         if (at >= 0)
             block.k[at * (int64_t)c->loaded->block_size + slot] = k[i];
     }
@@ -84,7 +84,7 @@ static float score(const struct call *c, const float *q, struct kv_block block, 
     const struct attention_args *a = &c->op->args.attention;
     float s = 0;
     for (int i = 0; i < a->head_dim; i++) {
-        int at = a->k_turned > 0 ? turned_channel(i, a->head_dim, a->k_turned) : i;
+        int at = a->rotary_dim > 0 ? turned_channel(i, a->head_dim, a->rotary_dim) : i;
         s += q[i] * (at >= 0 ? block.k[at * (int64_t)c->loaded->block_size + slot] : block.v[slot * a->v_head_dim + i]);
     }
     s *= a->scale;

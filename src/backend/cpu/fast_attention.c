@@ -35,7 +35,7 @@ struct item {
 static int heads_per_item(const struct attention_args *a) { return a->paired_values ? 1 : a->n_heads / a->n_kv_heads; }
 static int64_t tokens_per_item(const struct attention_args *a) { return MAX(1, TILE_QUERIES / heads_per_item(a)); }
 static int64_t panel_floats(const struct attention_args *a) {
-    return a->k_turned > 0 ? (int64_t)a->v_head_dim * PANEL_ROWS : 0;
+    return a->rotary_dim > 0 ? (int64_t)a->v_head_dim * PANEL_ROWS : 0;
 }
 static int64_t max_rows(const struct attention_args *a) { return tokens_per_item(a) * heads_per_item(a); }
 static int64_t out_width(const struct attention_args *a) { return (int64_t)a->v_head_dim * (a->paired_values ? 2 : 1); }
@@ -82,7 +82,7 @@ static void score_shared_kv(const struct call *c, int64_t rows, const struct wor
                             int64_t slot, int64_t n, float *scores) {
     const struct attention_args *a = &c->op->args.attention;
     const struct kernels *k = c->loaded->device->kernels;
-    int64_t size = c->loaded->block_size, dim = a->head_dim, half = dim / 2, turned = a->k_turned / 2;
+    int64_t size = c->loaded->block_size, dim = a->head_dim, half = dim / 2, turned = a->rotary_dim / 2;
     for (int64_t i = 0; i < 2; i++)
         k->multiply(rows, n, turned, w->q + i * half, dim, block.k + i * turned * size + slot, size, scores, KEYS,
                     i > 0);
@@ -104,7 +104,7 @@ static void score_keys(const struct call *c, const struct item *it, const struct
         next = run_end(c, j, to);
         struct kv_block block = kv_block(c, a->cache, it->seq, j, it->kv_head);
         int64_t slot = j & (size - 1);
-        if (a->k_turned > 0)
+        if (a->rotary_dim > 0)
             score_shared_kv(c, rows, w, block, slot, next - j, w->scores + (j - from));
         else
             k->multiply(rows, next - j, a->head_dim, w->q, a->head_dim, block.k + slot, size, w->scores + (j - from),

@@ -43,10 +43,10 @@ static void prepare_head(const struct call *c, int64_t t, const float *x, const 
         rotate_head(rope, call_cos_sin(c, a->rope, t), y);
 }
 
-/* The norm's weight of the keys' channels that are their values': ops.def, k_turned. */
+/* The norm's weight of the keys' channels that are their values': ops.def, rotary_dim. */
 static void weigh_unturned(const struct call *c, float *q) {
     const struct qkv_args *a = &c->op->args.qkv_prep;
-    int half = a->head_dim / 2, turned = a->k_turned / 2;
+    int half = a->head_dim / 2, turned = a->rotary_dim / 2;
     for (int i = turned; i < a->head_dim; i += half)
         c->loaded->device->kernels->weigh(q + i, 1, call_floats(c, 1) + i, a->plus_one, half - turned, q + i);
 }
@@ -59,7 +59,7 @@ static void store_key_value(const struct call *c, int64_t t, int head) {
     const float *keys = mat_row(c->in[0], t) + (int64_t)a->n_heads * a->head_dim,
                 *x = keys + (int64_t)head * a->head_dim;
     prepare_head(c, t, x, call_floats(c, 1), c->scratch);
-    int half = a->head_dim / 2, turned = a->k_turned > 0 ? a->k_turned / 2 : half; // of each half
+    int half = a->head_dim / 2, turned = a->rotary_dim > 0 ? a->rotary_dim / 2 : half; // of each half
     for (int i = 0; i < 2 * turned; i++)
         block.k[i * size + slot] = c->scratch[i < turned ? i : i - turned + half];
     const float *values = a->v_from_k ? keys : keys + (int64_t)a->n_kv_heads * a->head_dim;
@@ -78,7 +78,7 @@ static void prepare_group(const struct call *c, int64_t t, int kv_head) {
     for (int head = kv_head * group; head < (kv_head + 1) * group; head++) {
         float *q = mat_row(c->out[0], t) + (int64_t)head * a->head_dim;
         prepare_head(c, t, mat_row(c->in[0], t) + (int64_t)head * a->head_dim, call_floats(c, 0), q);
-        if (a->k_turned > 0)
+        if (a->rotary_dim > 0)
             weigh_unturned(c, q);
     }
     if (!a->k_absent)

@@ -168,7 +168,7 @@ static const struct backend_probes cuda_probes = {
     .nodes = cuda_nodes,
     .measure = cuda_measure,
     .trace = cuda_trace,
-    .ladder = cuda_library_floor,
+    .library_floor = cuda_library_floor,
     .weight_bytes = cuda_weight_bytes,
 };
 

@@ -7,7 +7,7 @@
 #include "base/status.h"
 #include "core/program.h"
 
-/* Keys of which a part follows from their values (ops.def, QKV_PREP, k_turned): how many channels of a key have to be
+/* Keys of which a part follows from their values (ops.def, QKV_PREP, rotary_dim): how many channels of a key have to be
  * stored in this group of caches, if that can be less than all; else 0. */
 int shared_kv_channels(const struct program *p, int group);
 

@@ -57,10 +57,10 @@ static void share(struct program *p, int group, int channels) {
     for (int i = 0; i < p->n_ops; i++) {
         struct op *op = &p->ops[i];
         if (is_of(p, op, OP_ATTENTION, group))
-            op->args.attention.k_turned = channels;
+            op->args.attention.rotary_dim = channels;
         if (!is_of(p, op, OP_QKV_PREP, group))
             continue;
-        op->args.qkv_prep.k_turned = channels;
+        op->args.qkv_prep.rotary_dim = channels;
         op->weights[1] = norm_of_keys(p, op->args.qkv_prep.cache);
     }
 }

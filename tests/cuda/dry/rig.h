@@ -65,7 +65,7 @@ static inline void measure(struct gyre *g, struct outcome *o) {
     if (st == OK)
         st = g->ops->probes->trace(g->exe, op_us, op_nodes, &err);
     if (st == OK)
-        st = g->ops->probes->ladder(g->exe, 3, 2, &seconds, &err);
+        st = g->ops->probes->library_floor(g->exe, 3, 2, &seconds, &err);
     o->finish[1] = st == OK ? GYRE_LENGTH : GYRE_FAILED;
     snprintf(o->why[1], sizeof o->why[1], "%s", err.text);
     free(op_us);

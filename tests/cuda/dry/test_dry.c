@@ -171,8 +171,8 @@ static void layers_that_lie_far_apart_are_copied_one_by_one(void **state) {
     give_way(64);
 }
 
-/* Blocks of a product that settles rows wait for one another: of two engines' products neither might have room. */
-static void of_two_engines_one_has_products_that_settle(void **state) {
+/* Blocks of a product that requantises rows wait for one another: of two engines' products neither might have room. */
+static void of_two_engines_one_has_products_that_requantise(void **state) {
     (void)state;
     struct gyre_options options = options_for("tests/models/llama");
     options.quantization = options.kv_cache_dtype = "fp8";
@@ -287,7 +287,7 @@ int main(void) {
         cmocka_unit_test(a_step_is_sized_for_the_blocks_that_it_will_have),
         cmocka_unit_test(a_step_of_a_model_of_7_billion_is_told),
         cmocka_unit_test(layers_that_lie_far_apart_are_copied_one_by_one),
-        cmocka_unit_test(of_two_engines_one_has_products_that_settle),
+        cmocka_unit_test(of_two_engines_one_has_products_that_requantise),
         cmocka_unit_test(any_call_that_fails_is_told_and_leaves_nothing_behind),
         cmocka_unit_test(a_device_that_is_lost_is_told_and_leaves_nothing_behind),
     };

@@ -29,7 +29,7 @@ static const int64_t PARTIAL_BYTES = 256 << 20; // of sums that wait to be joine
 static struct dattention shape_of(const struct op *op) {
     const struct attention_args *a = &op->args.attention;
     return (struct dattention){a->n_heads, a->n_kv_heads, a->head_dim, a->v_head_dim,    a->scale,
-                               a->softcap, a->window,     a->chunk,    a->paired_values, a->k_turned};
+                               a->softcap, a->window,     a->chunk,    a->paired_values, a->rotary_dim};
 }
 
 static bool is_fast(const struct loaded *loaded, const struct op *op) {
@@ -172,7 +172,7 @@ enum status attention_lists_launch(const struct executable *exe, const struct la
 static struct dqkv qkv_of(const struct op *op) {
     const struct qkv_args *a = &op->args.qkv_prep;
     return (struct dqkv){a->n_heads,  a->n_kv_heads, a->head_dim, a->v_head_dim, a->eps,
-                         a->plus_one, a->v_norm,     a->v_from_k, a->k_absent,   a->k_turned};
+                         a->plus_one, a->v_norm,     a->v_from_k, a->k_absent,   a->rotary_dim};
 }
 
 static struct dprep prep_of(const struct executable *exe, const struct compiled_op *prep, int n_rows) {

@@ -45,8 +45,9 @@ static __global__ void attention(device_plan plan, dattention a, dmat q, dweight
     int first = a.window > 0 && position >= a.window ? position - a.window + 1 : 0;
     if (a.chunk > 0)
         first = max(first, position / a.chunk * a.chunk);
-    kv_shape shape = {a.n_kv_heads,  a.k_turned > 0 ? a.k_turned : a.head_dim, a.v_head_dim, block_size, cache.element,
-                      a.k_turned > 0};
+    kv_shape shape = {a.n_kv_heads,  a.rotary_dim > 0 ? a.rotary_dim : a.head_dim,
+                      a.v_head_dim,  block_size,
+                      cache.element, a.rotary_dim > 0};
     for (int j = first + warp; j <= position; j += WARPS) {
         const char *block = kv_block(plan, cache, block_size, seq, j);
         int slot = j % block_size;

@@ -13,7 +13,7 @@ struct dqkv {
     int n_heads, n_kv_heads, head_dim, v_head_dim;
     float eps;
     bool plus_one, v_norm, v_from_k, k_absent;
-    int k_turned; // core/ops.h, as in dattention
+    int rotary_dim; // core/ops.h, as in dattention
 };
 void launch_qkv_prep(const struct launch *l, const struct dqkv *a, const struct drope *rope, struct dmat x,
                      struct dweight q_norm, struct dweight k_norm, struct dcache cache, struct dmat q);
@@ -23,7 +23,7 @@ struct dattention {
     float scale, softcap;
     int window, chunk;
     bool paired_values;
-    int k_turned;
+    int rotary_dim;
 };
 /* The plain kernel: any shape and element, block tables and all; the oracle of those below. */
 void launch_attention(const struct launch *l, const struct dattention *a, struct dmat q, struct dweight sinks,

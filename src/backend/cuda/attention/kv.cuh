@@ -10,7 +10,7 @@
  *     scales  key [head][slot], value [head][slot] float32; of e4m3 and int8 alone: a value is its element times the
  *             row's scale
  *
- * Short keys (core/ops.def, k_turned) have of a key its k_dim channels that turn, those of either half of a head one
+ * Shared keys (core/ops.def, rotary_dim) have of a key its k_dim channels that turn, those of either half of a head one
  * after the other. Its other channels are its value's, whose row begins with the same k_dim channels: the second half
  * of them changes places with as many that do not turn (kv_moved), so that a key is its own row and what follows k_dim
  * channels in its value's. Both have one scale, [head][slot].
@@ -51,37 +51,37 @@ KV_FUNCTION int64_t kv_row_byte(int row_bytes, int n_slots, int head, int slot, 
     return ((int64_t)(head * n_panels + at / panel) * n_slots + slot) * panel + kv_swizzled(panel, slot, at % panel);
 }
 
-/* Where channel i of short keys and their values stands; and which channel stands at i. */
+/* Where channel i of shared keys and their values stands; and which channel stands at i. */
 KV_FUNCTION int kv_moved(int i, int head_dim, int turned) {
     int half = head_dim / 2, n = turned / 2;
     return i >= n && i < turned ? i - n + half : i >= half && i < half + n ? i - half + n : i;
 }
 
-/* Of the fast kernels' short keys: 128 channels of 512, in blocks of 64. */
-constexpr int SHORT_TURNED = 128;
+/* Of the fast kernels' shared keys: 128 channels of 512, in blocks of 64. */
+constexpr int SHARED_KV_DIM = 128;
 KV_FUNCTION constexpr int kv_moved_512(int i) { return i / 64 == 1 ? i + 192 : i / 64 == 4 ? i - 192 : i; }
 
 struct kv_shape {
     int n_heads, k_dim, v_dim, n_slots;
     element e;
-    bool short_keys;
+    bool shared_kv;
 
     KV_FUNCTION int64_t values() const {
         return (int64_t)n_heads * n_slots * k_dim * kv_element_bytes(e);
     } // first byte
     KV_FUNCTION int64_t scales() const { return (int64_t)n_heads * n_slots * (k_dim + v_dim) * kv_element_bytes(e); }
     KV_FUNCTION int64_t key(int head, int slot, int i) const {
-        int at = short_keys ? kv_moved(i, v_dim, k_dim) : i;
-        if (short_keys && at >= k_dim)
+        int at = shared_kv ? kv_moved(i, v_dim, k_dim) : i;
+        if (shared_kv && at >= k_dim)
             return value(head, slot, i);
         return kv_row_byte(k_dim * kv_element_bytes(e), n_slots, head, slot, at * kv_element_bytes(e));
     }
     KV_FUNCTION int64_t value(int head, int slot, int i) const {
-        int at = short_keys ? kv_moved(i, v_dim, k_dim) : i;
+        int at = shared_kv ? kv_moved(i, v_dim, k_dim) : i;
         return values() + kv_row_byte(v_dim * kv_element_bytes(e), n_slots, head, slot, at * kv_element_bytes(e));
     }
     KV_FUNCTION int64_t scale(bool of_value, int head, int slot) const {
-        return scales() + ((int64_t)((of_value && !short_keys ? n_heads : 0) + head) * n_slots + slot) * 4;
+        return scales() + ((int64_t)((of_value && !shared_kv ? n_heads : 0) + head) * n_slots + slot) * 4;
     }
 };
 

@@ -8,7 +8,7 @@
  * value once, in 16 bytes a lane. */
 #include "backend/cuda/attention/attention.h"
 #include "backend/cuda/attention/heads_pairs.cuh"
-#include "backend/cuda/attention/heads_short.cuh"
+#include "backend/cuda/attention/heads_shared_kv.cuh"
 #include "backend/cuda/rows/rows.h"
 #include "backend/cuda/value.h"
 
@@ -70,8 +70,8 @@ bool in_fours(const dqkv *a, const dmat &x, const dmat &q) {
 
 void launch_qkv_prep(const launch *l, const dqkv *a, const drope *rope, dmat x, dweight q_norm, dweight k_norm,
                      dcache cache, dmat q) {
-    if (a->k_turned > 0) {
-        start_short_heads(l, *a, *rope, x, q_norm, k_norm, cache, q);
+    if (a->rotary_dim > 0) {
+        start_shared_kv_heads(l, *a, *rope, x, q_norm, k_norm, cache, q);
         return;
     }
     if (heads_pair_up(*a, rope, x, q, q_norm, k_norm, cache)) {

@@ -58,7 +58,7 @@ struct chain {
 
 /* LINEARs of one shape, with the same done in the same node. */
 struct kind {
-    const struct compiled_op *like; // one of them
+    const struct compiled_op *example; // one of them
     int64_t bytes;
 };
 
@@ -81,15 +81,15 @@ static struct plan_key key_of(const struct search *s, const struct compiled_op *
     return key;
 }
 
-static bool is_like(const struct compiled_op *a, const struct compiled_op *b) {
+static bool are_of_one_shape(const struct compiled_op *a, const struct compiled_op *b) {
     struct plan_key x = gemm_shape(a->gemm), y = gemm_shape(b->gemm);
     return ending_of(a) == ending_of(b) && a->gemv_rows == b->gemv_rows && memcmp(&x, &y, sizeof x) == 0;
 }
 
-static void take(struct executable *exe, const struct compiled_op *like, const struct linear_kernel *k, int rows,
+static void take(struct executable *exe, const struct compiled_op *example, const struct linear_kernel *k, int rows,
                  const char *why) {
     for (int i = 0; i < exe->program->n_ops; i++)
-        if (exe->ops[i].gemm && is_like(&exe->ops[i], like) && linear_takes(k, &exe->ops[i], rows))
+        if (exe->ops[i].gemm && are_of_one_shape(&exe->ops[i], example) && linear_takes(k, &exe->ops[i], rows))
             linear_take(&exe->ops[i], k, rows, why);
 }
 
@@ -166,7 +166,7 @@ static bool is_timed(const struct compiled_op *c) { return c->gemm && !c->is_hea
 
 static bool is_known(const struct search *s, const struct compiled_op *c) {
     for (int i = 0; i < s->n_kinds; i++)
-        if (is_like(s->kinds[i].like, c))
+        if (are_of_one_shape(s->kinds[i].example, c))
             return true;
     return false;
 }
@@ -297,22 +297,22 @@ static enum status time_chain(struct search *s, int rows, double *us, struct err
 static bool recall(struct search *s, int rows) {
     const struct linear_kernel *chosen[MOST_KINDS];
     for (int i = 0; i < s->n_kinds; i++) {
-        struct plan_key key = key_of(s, s->kinds[i].like, rows);
+        struct plan_key key = key_of(s, s->kinds[i].example, rows);
         const struct plan_choice *found = plan_cache_find(s->exe->loaded->device->plans, &key);
         if (!found || found->path < 0 || found->path >= N_LINEAR_KERNELS ||
-            !linear_takes(&linear_kernels[found->path], s->kinds[i].like, rows))
+            !linear_takes(&linear_kernels[found->path], s->kinds[i].example, rows))
             return false;
         chosen[i] = &linear_kernels[found->path];
     }
     for (int i = 0; i < s->n_kinds; i++)
-        take(s->exe, s->kinds[i].like, chosen[i], rows, "fastest in layers, timed by an earlier start");
+        take(s->exe, s->kinds[i].example, chosen[i], rows, "fastest in layers, timed by an earlier start");
     return true;
 }
 
 static void keep(struct search *s, int rows, double us) {
     for (int i = 0; i < s->n_kinds; i++) {
-        struct plan_key key = key_of(s, s->kinds[i].like, rows);
-        struct plan_choice choice = {.path = (int32_t)(linear_kernel(s->kinds[i].like, rows) - linear_kernels),
+        struct plan_key key = key_of(s, s->kinds[i].example, rows);
+        struct plan_choice choice = {.path = (int32_t)(linear_kernel(s->kinds[i].example, rows) - linear_kernels),
                                      .us = MAX(us, 0.01)};
         plan_cache_add(s->exe->loaded->device->plans, &key, &choice);
     }
@@ -321,36 +321,36 @@ static void keep(struct search *s, int rows, double us) {
 /* Takes another path of a kind if the chain is faster by it. Few replays are at the mercy of a moment, and what they
  * found is kept for every start to come: so what seems worth it is timed once more, with the old path behind it. *us is
  * what the chain takes. */
-static enum status try_kernel(struct search *s, const struct compiled_op *like, const struct linear_kernel *k, int rows,
-                              double *us, bool *better, struct error *err) {
-    const struct linear_kernel *old = linear_kernel(like, rows);
+static enum status try_kernel(struct search *s, const struct compiled_op *example, const struct linear_kernel *k,
+                              int rows, double *us, bool *better, struct error *err) {
+    const struct linear_kernel *old = linear_kernel(example, rows);
     double now, again, before;
-    take(s->exe, like, k, rows, "fastest in layers, timed");
+    take(s->exe, example, k, rows, "fastest in layers, timed");
     TRY(time_chain(s, rows, &now, err));
     if (now < *us * WORTH) {
         TRY(time_chain(s, rows, &again, err));
-        take(s->exe, like, old, rows, "fastest in layers, timed");
+        take(s->exe, example, old, rows, "fastest in layers, timed");
         TRY(time_chain(s, rows, &before, err));
         now = MIN(now, again);
         *us = MIN(*us, before);
         if (now < *us * WORTH) {
-            take(s->exe, like, k, rows, "fastest in layers, timed");
+            take(s->exe, example, k, rows, "fastest in layers, timed");
             *us = now;
             *better = true;
             return OK;
         }
     }
-    take(s->exe, like, old, rows, "fastest in layers, timed");
+    take(s->exe, example, old, rows, "fastest in layers, timed");
     return OK;
 }
 
 /* Whether a path that is better than the one it has was found and taken. */
-static enum status improve(struct search *s, const struct compiled_op *like, int rows, double *us, bool *better,
+static enum status improve(struct search *s, const struct compiled_op *example, int rows, double *us, bool *better,
                            struct error *err) {
     for (int i = 0; i < N_LINEAR_KERNELS; i++) {
         const struct linear_kernel *k = &linear_kernels[i];
-        if (k->is_timed && k != linear_kernel(like, rows) && linear_takes(k, like, rows))
-            TRY(try_kernel(s, like, k, rows, us, better, err));
+        if (k->is_timed && k != linear_kernel(example, rows) && linear_takes(k, example, rows))
+            TRY(try_kernel(s, example, k, rows, us, better, err));
     }
     return OK;
 }
@@ -363,7 +363,7 @@ static enum status choose_for(struct search *s, int rows, struct error *err) {
     for (int pass = 0; better && pass < MOST_PASSES; pass++) {
         better = false;
         for (int i = 0; i < s->n_kinds; i++)
-            TRY(improve(s, s->kinds[i].like, rows, &us, &better, err));
+            TRY(improve(s, s->kinds[i].example, rows, &us, &better, err));
     }
     keep(s, rows, us);
     return OK;
@@ -378,7 +378,7 @@ static bool is_timed_for(int rows, int most) {
 /* As with another number of rows. */
 static void follow(struct search *s, int rows, int timed) {
     for (int i = 0; i < s->n_kinds; i++)
-        take(s->exe, s->kinds[i].like, linear_kernel(s->kinds[i].like, timed), rows,
+        take(s->exe, s->kinds[i].example, linear_kernel(s->kinds[i].example, timed), rows,
              "as with the next timed number of rows");
 }
 

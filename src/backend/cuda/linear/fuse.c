@@ -37,7 +37,8 @@ bool attention_follows(const struct program *p, int i) {
         return false;
     val q = p->ops[i].out[0], read = p->ops[i + 1].in[0];
     return read.id == q.id && read.col == q.col && read.width == q.width && is_read_by_one(p, q) &&
-           p->ops[i].args.qkv_prep.cache == p->ops[i + 1].args.attention.cache && p->ops[i].args.qkv_prep.k_turned == 0;
+           p->ops[i].args.qkv_prep.cache == p->ops[i + 1].args.attention.cache &&
+           p->ops[i].args.qkv_prep.rotary_dim == 0;
 }
 
 void fuse_lives(const struct program *p, struct value *values) {

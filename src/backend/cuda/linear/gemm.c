@@ -98,7 +98,7 @@ static cublasStatus_t lay_out(struct gemm *g) {
 }
 
 enum status gemm_open(struct loaded *loaded, const struct op *op, const struct op *act, struct dmat x, struct dmat y,
-                      struct dmat made, int max_rows, struct gemm **out, struct error *err) {
+                      struct dmat output, int max_rows, struct gemm **out, struct error *err) {
     struct gemm *g = xcalloc(1, sizeof *g);
     *out = g;
     *g = (struct gemm){.loaded = loaded,
@@ -107,7 +107,7 @@ enum status gemm_open(struct loaded *loaded, const struct op *op, const struct o
                        .weight = weight_on_device(loaded, op->weights[0])->matrix,
                        .x = x,
                        .y = y,
-                       .made = made};
+                       .output = output};
     g->l2_copy = weight_on_device(loaded, op->weights[0])->l2_copy;
     g->n_plans = padded_index(max_rows) + 1;
     g->plans = xcalloc((size_t)g->n_plans, sizeof *g->plans);

@@ -7,7 +7,7 @@
 struct gemm; // y = x W^T + b of one LINEAR, for every number of rows of a bucket
 /* act: the GATED_ACT that some paths do too, or NULL; made: where they write, which get no unscaled products. */
 enum status gemm_open(struct loaded *loaded, const struct op *op, const struct op *act, struct dmat x, struct dmat y,
-                      struct dmat made, int max_rows, struct gemm **out, struct error *err);
+                      struct dmat output, int max_rows, struct gemm **out, struct error *err);
 void gemm_free(struct gemm *g);
 /* COUNTER_BYTES that no other LINEAR of the program has: a kernel of the library whose blocks draw tiles from a counter
  * has it there, zeroed by a node that the library puts before the kernel's, unless somebody does that for all

@@ -25,7 +25,7 @@ struct gemm {
     struct dweight weight;
     const struct dl2_copy *const *l2_copy; // [L2_COPY_SHAPES]: the weight once more, each or NULL
     struct dmat x, y;                      // where they lie in every step; of e4m3, y is for unscaled products
-    struct dmat made;                      // what kernels of ours write
+    struct dmat output;                    // what kernels of ours write
     void *bias;                            // in the element that the library wants
     void *counter;                         // COUNTER_BYTES, of nobody else; NULL: the workspace of all
     cublasLtMatmulDesc_t description;
@@ -63,7 +63,7 @@ enum status gemm_proposals(const struct gemm *g, const struct plan_of_rows *p, i
 void gemm_add_proposals(const struct gemm *g, const struct plan_of_rows *p, int most, struct proposals *out);
 
 /* Weights of one shape. */
-struct likes {
+struct same_shape {
     const void *at[MOST_WEIGHTS];
     int n;
 };
@@ -72,7 +72,7 @@ struct likes {
  * the same clock. Counters are zeroed as in a step's graph, by one node for all. Returns what a call of the device's
  * failed with, where that left none that was timed. */
 cudaError_t gemm_race(const struct gemm *g, const struct plan_of_rows *p, const struct proposals *proposals,
-                      const struct likes *likes, int n, int rounds, double *us);
+                      const struct same_shape *same_shape, int n, int rounds, double *us);
 
 /* ---- gemm_plan.c ---- */
 /* Chooses an algorithm for each of g->plans, whose layouts are there. */

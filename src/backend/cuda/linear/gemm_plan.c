@@ -48,8 +48,8 @@ static bool can_compute(const struct gemm *g, const struct plan_of_rows *p, stru
 // ---- timing -----------------------------------------------------------------------------------------------------
 
 /* The weights of the layers that have this shape. */
-static struct likes likes_of(const struct gemm *g) {
-    struct likes l = {.n = 0};
+static struct same_shape same_shape_of(const struct gemm *g) {
+    struct same_shape l = {.n = 0};
     const struct loaded *loaded = g->loaded;
     for (int i = 0; i < loaded->n_slots && l.n < MOST_WEIGHTS; i++) {
         const struct dweight *m = &loaded->placed[i].matrix;
@@ -87,7 +87,7 @@ static void keep(const struct gemm *g, struct plan_of_rows *p, const struct algo
 
 static enum status choose_by_time(const struct gemm *g, struct plan_of_rows *p, struct error *err) {
     struct proposals proposals;
-    struct likes likes = likes_of(g);
+    struct same_shape same_shape = same_shape_of(g);
     double us[MOST_PROPOSALS];
     int best = -1;
     bool few = p->rows <= SMALL_ROWS || p->rows > GEMM_PREFILL_ROWS;
@@ -97,7 +97,8 @@ static enum status choose_by_time(const struct gemm *g, struct plan_of_rows *p, 
     fill_input(g, p->rows);
     DEVICE_TRY(g->loaded->device, err, cudaGetLastError(), "%s: filling an input of %d rows", g->op->weights[0]->name,
                p->rows);
-    cudaError_t code = gemm_race(g, p, &proposals, &likes, repetitions(g, p->rows), few ? FEW_ROUNDS : MANY_ROUNDS, us);
+    cudaError_t code =
+        gemm_race(g, p, &proposals, &same_shape, repetitions(g, p->rows), few ? FEW_ROUNDS : MANY_ROUNDS, us);
     DEVICE_TRY(g->loaded->device, err, code, "%s: timing products of %d rows", g->op->weights[0]->name, p->rows);
     for (int i = 0; i < proposals.n; i++)
         if (us[i] >= 0 && (best < 0 || us[i] < us[best]))

@@ -75,13 +75,13 @@ void gemm_add_proposals(const struct gemm *g, const struct plan_of_rows *p, int 
 
 /* A workspace for each node, so that counters can be zeroed in one, which algorithms without them get too. */
 static bool put_nodes(const struct gemm *g, const struct plan_of_rows *p, const struct algorithm *a,
-                      const struct likes *likes, int n) {
+                      const struct same_shape *same_shape, int n) {
     char *workspace = g->loaded->device->workspace;
     if (cudaMemsetAsync(workspace, 0, (size_t)n * COUNTER_BYTES, g->loaded->device->stream) != cudaSuccess)
         return false;
     for (int i = 0; i < n; i++) {
         size_t offset = a->workspace_bytes <= COUNTER_BYTES ? (size_t)i * COUNTER_BYTES : 0;
-        struct operands o = {likes->at[i % likes->n], g->x.at, g->y.at, workspace + offset};
+        struct operands o = {same_shape->at[i % same_shape->n], g->x.at, g->y.at, workspace + offset};
         if (gemm_put(g, p, a, o) != CUBLAS_STATUS_SUCCESS)
             return false;
     }
@@ -90,14 +90,14 @@ static bool put_nodes(const struct gemm *g, const struct plan_of_rows *p, const 
 
 /* *exec stays NULL where the library cannot, which is no fault. */
 static cudaError_t capture(const struct gemm *g, const struct plan_of_rows *p, const struct algorithm *a,
-                           const struct likes *likes, int n, cudaGraphExec_t *exec) {
+                           const struct same_shape *same_shape, int n, cudaGraphExec_t *exec) {
     struct loaded *loaded = g->loaded;
     cudaGraph_t graph;
     *exec = NULL;
     cudaError_t code = cudaStreamBeginCapture(loaded->device->stream, cudaStreamCaptureModeThreadLocal);
     if (code != cudaSuccess)
         return code;
-    bool works = put_nodes(g, p, a, likes, n);
+    bool works = put_nodes(g, p, a, same_shape, n);
     code = cudaStreamEndCapture(loaded->device->stream, &graph);
     if (code != cudaSuccess)
         return works ? code : cudaSuccess;
@@ -157,13 +157,13 @@ static cudaError_t run_round(struct loaded *loaded, struct runner *runners, int 
 }
 
 cudaError_t gemm_race(const struct gemm *g, const struct plan_of_rows *p, const struct proposals *proposals,
-                      const struct likes *likes, int n, int rounds, double *us) {
+                      const struct same_shape *same_shape, int n, int rounds, double *us) {
     struct runner *runners = xcalloc((size_t)proposals->n, sizeof *runners);
     BUG_IF(n > WORKSPACE_BYTES / COUNTER_BYTES || rounds < 2 || rounds > MOST_ROUNDS);
     cudaError_t fault = cudaSuccess;
     int n_timed = 0;
     for (int i = 0; i < proposals->n; i++) {
-        cudaError_t code = capture(g, p, &proposals->at[i], likes, n, &runners[i].exec);
+        cudaError_t code = capture(g, p, &proposals->at[i], same_shape, n, &runners[i].exec);
         fault = code == cudaSuccess ? fault : code;
     }
     for (int round = 0; round < rounds; round++) {

@@ -1,4 +1,4 @@
-/* ladder.c - what a step's products take by the library alone (backend_probes.ladder): the bound of an engine that
+/* library_floor.c - what a step's products take by the library alone: the bound of an engine that
  * multiplies by cuBLASLt and does nothing else. Each shape's product is timed with up to 32 algorithms that the library
  * proposes, as many as gemm_plan.c times, as nodes of a graph over the weights of up to 16 layers, so that a large
  * model's come from memory; the fastest counts, as often as the program has the shape. No scales a row, no bias, no
@@ -16,7 +16,7 @@ enum { ALGORITHMS = MOST_PROPOSALS / 2, LEAST_NODES = 4, ROUNDS = 6 };
 struct rung {
     const struct gemm *gemm;
     int rows;
-    struct likes likes;
+    struct same_shape same_shape;
     double us;
 };
 
@@ -32,7 +32,7 @@ static enum status time_rung(struct rung *r, struct error *err) {
     double us[MOST_PROPOSALS];
     TRY(gemm_proposals(g, p, ALGORITHMS, &proposals, err));
     gemm_add_proposals(g, p, ALGORITHMS, &proposals);
-    cudaError_t code = gemm_race(g, p, &proposals, &r->likes, MAX(r->likes.n, LEAST_NODES), ROUNDS, us);
+    cudaError_t code = gemm_race(g, p, &proposals, &r->same_shape, MAX(r->same_shape.n, LEAST_NODES), ROUNDS, us);
     DEVICE_TRY(g->loaded->device, err, code, "%s: timing the library's products of %d rows", g->op->weights[0]->name,
                r->rows);
     for (int i = 0; i < proposals.n; i++)
@@ -65,8 +65,8 @@ enum status cuda_library_floor(struct executable *exe, int n_tokens, int n_out, 
             continue;
         struct rung *r = rung_of(rungs, &n, exe->ops[i].gemm, rows);
         count[r - rungs]++;
-        if (r->likes.n < MOST_WEIGHTS)
-            r->likes.at[r->likes.n++] = exe->ops[i].gemm->weight.at;
+        if (r->same_shape.n < MOST_WEIGHTS)
+            r->same_shape.at[r->same_shape.n++] = exe->ops[i].gemm->weight.at;
     }
     *seconds = 0;
     for (int i = 0; i < n && st == OK; i++) {

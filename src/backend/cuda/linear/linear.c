@@ -13,7 +13,7 @@
 #include "backend/cuda/qact/qact.h"
 #include "backend/cuda/step/padded.h"
 
-struct dmat linear_made(const struct compiled_op *linear) {
+struct dmat linear_output(const struct compiled_op *linear) {
     return linear->pair ? linear->pair->out[0] : linear->out[0];
 }
 
@@ -60,10 +60,10 @@ static struct dgemv gemv_of(const struct compiled_op *c) {
 int gemv_rows(const struct compiled_op *c, struct dmat x, int max_rows) {
     struct dgemv s = gemv_of(c);
     int most = 0, last = padded_index(max_rows);
-    if (c->in_order.at && !c->convert.at && !gemv_takes(&s, c->in_order, linear_made(c), 1))
+    if (c->in_order.at && !c->convert.at && !gemv_takes(&s, c->in_order, linear_output(c), 1))
         return 0;
     for (int i = 0;
-         i <= last && padded_rows_at(i) <= GEMV_MAX_ROWS && gemv_takes(&s, x, linear_made(c), padded_rows_at(i)); i++)
+         i <= last && padded_rows_at(i) <= GEMV_MAX_ROWS && gemv_takes(&s, x, linear_output(c), padded_rows_at(i)); i++)
         most = padded_rows_at(i);
     return most;
 }
@@ -83,7 +83,7 @@ static enum status gemv_put(const struct linear_call *call, struct error *err) {
     struct dgemv s = gemv_of(call->c);
     (void)err; // what does not start shows as cudaGetLastError
     s.held = held_by_attention(call->exe, call->c, call->n_rows);
-    launch_gemv(call->launch, padded_rows(call->n_rows), &s, call->v.x, linear_made(call->c));
+    launch_gemv(call->launch, padded_rows(call->n_rows), &s, call->v.x, linear_output(call->c));
     return OK;
 }
 
@@ -95,7 +95,7 @@ static struct dsmall_m small_m_of(const struct compiled_op *c) {
 
 static bool small_m_row_takes(const struct compiled_op *c, int rows) {
     struct dsmall_m a = small_m_of(c);
-    return small_m_takes(&a, c->gemm->x, c->gemm->made, rows);
+    return small_m_takes(&a, c->gemm->x, c->gemm->output, rows);
 }
 
 static enum status small_m_put(const struct linear_call *call, struct error *err) {
@@ -115,7 +115,7 @@ static struct dgated gated_of(const struct compiled_op *c) {
 
 static bool gated_row_takes(const struct compiled_op *c, int rows) {
     struct dgated a = gated_of(c);
-    return c->pair && rows <= GATED_MAX_ROWS && gated_takes(&a, c->gemm->x, c->gemm->made, rows);
+    return c->pair && rows <= GATED_MAX_ROWS && gated_takes(&a, c->gemm->x, c->gemm->output, rows);
 }
 
 static enum status gated_put(const struct linear_call *call, struct error *err) {
@@ -126,7 +126,7 @@ static enum status gated_put(const struct linear_call *call, struct error *err) 
 
 static bool gated_prefill_takes(const struct compiled_op *c, int rows) {
     struct dgated a = gated_of(c);
-    return c->pair && rows > GATED_MAX_ROWS && gemm_prefill_gated_takes(&a, c->gemm->x, c->gemm->made, rows);
+    return c->pair && rows > GATED_MAX_ROWS && gemm_prefill_gated_takes(&a, c->gemm->x, c->gemm->output, rows);
 }
 
 static enum status gated_prefill_put(const struct linear_call *call, struct error *err) {

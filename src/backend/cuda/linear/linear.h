@@ -51,12 +51,12 @@ void linear_take(const struct compiled_op *c, const struct linear_kernel *k, int
 const char *linear_why(const struct compiled_op *c, int n_rows);
 
 int linear_most_rows(const struct executable *exe, const struct op *linear); // in a step
-/* Whether the kernel settles linear_values.requant.value itself. */
+/* Whether the kernel requantises linear_values.requant.value itself. */
 bool linear_requantises(const struct compiled_op *c, int n_rows);
 bool linear_gates(const struct compiled_op *c, int n_rows); // the GATED_ACT behind it, in its node
 const struct compiled_op *linear_maker(const struct compiled_op *linear,
-                                       int n_rows);        // which of the two has the node's output
-struct dmat linear_made(const struct compiled_op *linear); // that output where the node gates
+                                       int n_rows);          // which of the two has the node's output
+struct dmat linear_output(const struct compiled_op *linear); // that output where the node gates
 int gemv_rows(const struct compiled_op *c, struct dmat x,
               int max_rows); // up to how many rows gemv.cu takes it; 0: never
 

@@ -256,7 +256,7 @@ static enum status compile_op(struct executable *exe, struct compiled_op *c, con
         x = c->in_qact->q;
         y = c->unscaled;
     }
-    TRY(gemm_open(exe->loaded, op, c->pair ? c->pair->op : NULL, x, y, linear_made(c), max_rows, &c->gemm, err));
+    TRY(gemm_open(exe->loaded, op, c->pair ? c->pair->op : NULL, x, y, linear_output(c), max_rows, &c->gemm, err));
     gemm_count_at(c->gemm, exe->counters + (op - exe->program->ops) * COUNTER_BYTES);
     return OK;
 }

@@ -33,12 +33,12 @@ PLAIN_KERNEL(requantise, "quantise.cu",
                                (struct dcounter){&n->exe->loaded->counts->rows_outside, l->plan.counts}))
 
 /* What a producer makes of out[k] for those who read it: the value, its qact or both. */
-struct made {
+struct output {
     struct dmat y, qact; // at NULL: not wanted
 };
 
-static struct made made_for(struct lowering *w, const struct compiled_op *c, int k, int n_rows) {
-    struct made m = {c->out[k], qact_to_write(w, c, k, n_rows)};
+static struct output output_for(struct lowering *w, const struct compiled_op *c, int k, int n_rows) {
+    struct output m = {c->out[k], qact_to_write(w, c, k, n_rows)};
     if (!value_is_read(w->exe, c, k, n_rows))
         m.y.at = NULL;
     return m;
@@ -66,7 +66,7 @@ static void lower_output(struct lowering *w, const struct compiled_op *c, int n_
     v->y.untold_only = v->qact.at && !value_is_read(w->exe, maker, 0, n_rows);
 }
 
-/* The qact of x, which the product settles itself, or a node before it. */
+/* The qact of x, which the product requantises itself, or a node before it. */
 static void lower_input(struct lowering *w, const struct compiled_op *c, int n_rows, struct dmat x,
                         struct linear_values *v) {
     struct qact *t = c->in_qact;
@@ -135,7 +135,7 @@ static bool may_prefetch(const struct executable *exe, const struct compiled_op 
 
 static void lower_add_norm(struct lowering *w, const struct compiled_op *c, int n_rows) {
     const struct norm_args *a = &c->op->args.norm;
-    struct made m = made_for(w, c, 1, n_rows);
+    struct output m = output_for(w, c, 1, n_rows);
     struct node *n = lower_node(w, &by_add_norm, c, n_rows);
     n->args.add_norm =
         (struct dadd_norm){.w = c->floats[0], .r_scale = c->floats[1], .eps = a->eps, .plus_one = a->plus_one};
@@ -150,22 +150,22 @@ static void lower_add_norm(struct lowering *w, const struct compiled_op *c, int 
 }
 
 static void lower_norm(struct lowering *w, const struct compiled_op *c, int n_rows) {
-    struct made m = {.y = c->out[0]};
+    struct output m = {.y = c->out[0]};
     if (c->op->args.norm.group == c->in[0].width)
-        m = made_for(w, c, 0, n_rows);
+        m = output_for(w, c, 0, n_rows);
     struct node *n = lower_node(w, &by_norm, c, n_rows);
     n->out = m.y, n->qact = m.qact;
 }
 
 static void lower_gated_act(struct lowering *w, const struct compiled_op *c, int n_rows) {
     struct dmat gate = input_of(w->exe, c, 0, n_rows), up = input_of(w->exe, c, 1, n_rows);
-    struct made m = {.y = c->out[0]};
+    struct output m = {.y = c->out[0]};
     if (c->pair && linear_gates(c->pair, n_rows))
         return; // its LINEAR does it
     for (int k = 0; k < 2 && !gate.col_scale; k++)
         lower_watch(w, c, n_rows, k ? up : gate, NULL);
     if (gated_act_takes_qact((int)c->op->args.gated_act.act, gate, up, c->out[0]))
-        m = made_for(w, c, 0, n_rows);
+        m = output_for(w, c, 0, n_rows);
     struct node *n = lower_node(w, &by_gated_act, c, n_rows);
     n->in[0] = gate, n->in[1] = up, n->out = m.y, n->qact = m.qact;
 }

@@ -158,20 +158,20 @@ static enum status reserve(struct loaded *loaded, const struct program *p, const
     return OK;
 }
 
-static void *settled(const struct loaded *loaded, const void *offset) {
+static void *resolved(const struct loaded *loaded, const void *offset) {
     return offset ? (char *)loaded->weights + ((uintptr_t)offset - 1) : NULL;
 }
 
-static void settle(struct loaded *loaded) {
+static void resolve(struct loaded *loaded) {
     for (int i = 0; i < loaded->n_slots; i++) {
         struct dweight *both[] = {&loaded->placed[i].matrix, &loaded->placed[i].floats};
         for (int k = 0; k < 2; k++) {
-            both[k]->at = settled(loaded, both[k]->at);
-            both[k]->scale = settled(loaded, both[k]->scale);
+            both[k]->at = resolved(loaded, both[k]->at);
+            both[k]->scale = resolved(loaded, both[k]->scale);
         }
     }
-    loaded->filter.copy = settled(loaded, loaded->filter.copy);
-    loaded->l2_copy.at = settled(loaded, loaded->l2_copy.at);
+    loaded->filter.copy = resolved(loaded, loaded->filter.copy);
+    loaded->l2_copy.at = resolved(loaded, loaded->l2_copy.at);
 }
 
 // ---- what rounding did ------------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ enum status weights_place(struct loaded *loaded, struct error *err) {
     TRY(l2_copy_room(loaded, p, &l2_copy, err));
     loaded->l2_copy.at = l2_copy ? take(&loaded->weight_bytes, l2_copy) : NULL;
     TRY(memory_take(loaded->device, &loaded->weights, loaded->weight_bytes, "weights", err));
-    settle(loaded);
+    resolve(loaded);
     TRY(upload_and_judge(loaded, err));
     TRY(filter_copy(loaded, err));
     return l2_copy_make(loaded, err);

@@ -25,8 +25,8 @@
  * 1 does), which spares the reductions of nearly all tiles. Scores count in powers of two. Values of 8 bits have a
  * scale a row: it goes into P relative to the largest scale yet, so that P keeps float16's precision.
  *
- * Of short keys (kv.cuh) a stage has a tile's values and what its keys have beside them: scores read of the values what
- * they share.
+ * Of shared keys (kv.cuh) a stage has a tile's values and what its keys have beside them: scores read of the values
+ * what they share.
  *
  * Reads of the cache: each byte once a KV head, group of columns and step. Target: 85 % of the read rate, or 5 us. */
 #include "backend/cuda/attention/attention.h"
@@ -98,11 +98,11 @@ template <class S> void start(const launch *l, const arguments &p) {
     launch_node(attention_decode<S>, n_blocks, S::THREADS, S::SHARED, l->stream, taken_by(n_blocks, p));
 }
 
-template <int DIM, element E, bool SHORT = false> void start_columns(const launch *l, const arguments &p) {
+template <int DIM, element E, bool SHARED_KV = false> void start_columns(const launch *l, const arguments &p) {
     if (p.parts.columns == 8)
-        start<shape<DIM, 1, E, SHORT>>(l, p);
+        start<shape<DIM, 1, E, SHARED_KV>>(l, p);
     else
-        start<shape<DIM, 2, E, SHORT>>(l, p);
+        start<shape<DIM, 2, E, SHARED_KV>>(l, p);
 }
 
 template <element E> void start_dim(const launch *l, const arguments &p) {
@@ -111,7 +111,7 @@ template <element E> void start_dim(const launch *l, const arguments &p) {
     case 128: start_columns<128, E>(l, p); break; // most
     case 256: start_columns<256, E>(l, p); break; // Gemma, Qwen3.5
     case 512:                                     // Gemma 4, global layers
-        if (p.a.k_turned > 0)
+        if (p.a.rotary_dim > 0)
             start_columns<512, E, true>(l, p);
         else
             start_columns<512, E>(l, p);
@@ -123,7 +123,7 @@ template <element E> void start_dim(const launch *l, const arguments &p) {
 
 bool attention_decode_takes(const dattention *a, element cache, int block_size) {
     bool dim = a->head_dim == 64 || a->head_dim == 128 || a->head_dim == 256 || a->head_dim == 512;
-    bool keys = a->k_turned == 0 || (a->head_dim == 512 && a->k_turned == SHORT_TURNED);
+    bool keys = a->rotary_dim == 0 || (a->head_dim == 512 && a->rotary_dim == SHARED_KV_DIM);
     return dim && keys && a->v_head_dim == a->head_dim && !a->paired_values && block_size >= 16 && cache != ELEMENT_F32;
 }
 

@@ -179,16 +179,16 @@ template <class S> void start(const launch *l, const arguments &p) {
                    taken_by(n_clusters, p));
 }
 
-template <int DIM, bool SHORT> void start_columns(const launch *l, const arguments &p) {
+template <int DIM, bool SHARED_KV> void start_columns(const launch *l, const arguments &p) {
     int share = attention_share(ELEMENT_E4M3, DIM, l->n_seqs, p.a.n_kv_heads);
     if (p.parts.columns != 8)
-        start<byte_shape<DIM, 2, 1, SHORT>>(l, p);
+        start<byte_shape<DIM, 2, 1, SHARED_KV>>(l, p);
     else if (share == 4)
-        start<byte_shape<DIM, 1, 4, SHORT>>(l, p);
+        start<byte_shape<DIM, 1, 4, SHARED_KV>>(l, p);
     else if (share == 2)
-        start<byte_shape<DIM, 1, 2, SHORT>>(l, p);
+        start<byte_shape<DIM, 1, 2, SHARED_KV>>(l, p);
     else
-        start<byte_shape<DIM, 1, 1, SHORT>>(l, p);
+        start<byte_shape<DIM, 1, 1, SHARED_KV>>(l, p);
 }
 
 } // namespace
@@ -201,7 +201,7 @@ void launch_attention_decode_bytes(const launch *l, const dattention *a, const d
     case 128: start_columns<128, false>(l, p); break;
     case 256: start_columns<256, false>(l, p); break;
     default:
-        if (a->k_turned > 0)
+        if (a->rotary_dim > 0)
             start_columns<512, true>(l, p);
         else
             start_columns<512, false>(l, p);

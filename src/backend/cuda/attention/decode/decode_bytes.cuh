@@ -17,9 +17,9 @@ constexpr int max_of(int a, int b) { return a > b ? a : b; }
 /* SHARE blocks of a cluster share a pair. A tile is a chain of instructions and waits, so where registers allow it
  * something else goes on meanwhile: a block with a pair of its own takes TILES tiles at once; one of a cluster, which
  * has few of a pair and waits for their bytes, starts the scores of the next tile before the values of this one are
- * added (AHEAD). SHORT as in decode_shape.cuh. PREPARES: QKV_PREP is done on the way (decode_prep.cuh). */
-template <int DIM_, int N_TILES_, int SHARE_, bool SHORT_ = false, bool PREPARES_ = false> struct byte_shape {
-    static constexpr bool SHORT = SHORT_, PREPARES = PREPARES_;
+ * added (AHEAD). SHARED_KV as in decode_shape.cuh. PREPARES: QKV_PREP is done on the way (decode_prep.cuh). */
+template <int DIM_, int N_TILES_, int SHARE_, bool SHARED_KV_ = false, bool PREPARES_ = false> struct byte_shape {
+    static constexpr bool SHARED_KV = SHARED_KV_, PREPARES = PREPARES_;
     static constexpr int DIM = DIM_, N_TILES = N_TILES_, COLUMNS = 8 * N_TILES, SHARE = SHARE_;
     static constexpr element E = ELEMENT_E4M3;
     static constexpr bool BYTES = true;
@@ -32,7 +32,7 @@ template <int DIM_, int N_TILES_, int SHARE_, bool SHORT_ = false, bool PREPARES
     static constexpr int QUERY_TERMS = 3, P_TERMS = 2;
     static constexpr int QUERY_ROWS = COLUMNS * QUERY_TERMS, P_ROWS = COLUMNS * P_TERMS;
     static constexpr int QUERY = QUERY_ROWS * DIM, P = P_ROWS * TILE; // bytes
-    static constexpr int KEY_ROW = SHORT ? SHORT_TURNED : 0, SIDE = (ROW + KEY_ROW) * TILE;
+    static constexpr int KEY_ROW = SHARED_KV ? SHARED_KV_DIM : 0, SIDE = (ROW + KEY_ROW) * TILE;
     static constexpr int STAGE = SIDE + PANEL * 8;               // panels of 8 rows are aligned
     static constexpr int MAX_ROW = DIM * 4 + 32;                 // as in decode_shape.cuh
     static constexpr int LEFT = (4 * M_TILES + 4) * N_TILES + 1; // floats that a thread leaves to the first block
@@ -47,7 +47,7 @@ template <int DIM_, int N_TILES_, int SHARE_, bool SHORT_ = false, bool PREPARES
     static_assert(N_STAGES >= 2 * TILES && DIM % 64 == 0,
                   "at least keys and values of the tiles that are taken at once fit");
 
-    static __device__ constexpr int moved(int channel) { return SHORT ? kv_moved_512(channel) : channel; }
+    static __device__ constexpr int moved(int channel) { return SHARED_KV ? kv_moved_512(channel) : channel; }
 };
 
 template <class S> struct byte_memory {
@@ -401,7 +401,7 @@ __device__ void start_scores(const byte_memory<S> &m, const ring_place &r, float
 #pragma unroll
     for (int k = 0; k < S::DIM / 32; k++) {
         int panel = k * 32 / S::PANEL, step = k % (S::PANEL / 32) * 2;
-        int side = S::SHORT && panel == 0 ? S::ROW * TILE : panel * TILE * S::PANEL;
+        int side = S::SHARED_KV && panel == 0 ? S::ROW * TILE : panel * TILE * S::PANEL;
         e4m3_product<S::QUERY_ROWS>::multiply(
             d, byte_rows_at<S::PANEL>(keys + (side / 16 + step)),
             byte_rows_at<S::PANEL>(queries + (panel * S::QUERY_ROWS * S::PANEL / 16 + step)), k > 0);
@@ -529,7 +529,7 @@ __device__ void take_tiles(const arguments &p, const byte_memory<S> &m, const ta
 #pragma unroll
     for (int j = 0; j < N; j++) {
         keys[j] = r;
-        if (!S::SHORT)
+        if (!S::SHARED_KV)
             r.next(S::N_STAGES);
         values[j] = r;
         r.next(S::N_STAGES);
@@ -549,14 +549,14 @@ __device__ void take_tiles(const arguments &p, const byte_memory<S> &m, const ta
     // Values come to registers while the products of the keys run.
 #pragma unroll
     for (int j = 0; j < N; j++) {
-        if (!S::SHORT)
+        if (!S::SHARED_KV)
             barrier_wait(m.full + values[j].stage * 8, values[j].parity);
         load_values<S>(m.ring + values[j].stage * S::STAGE, at, v[j]);
         take_scales(values[j], by[j]);
     }
     __syncwarp(); // all lanes have read
 #pragma unroll
-    for (int j = 0; j < N && !S::SHORT; j++)
+    for (int j = 0; j < N && !S::SHARED_KV; j++)
         barrier_arrive_warp(m.empty + values[j].stage * 8, at.lane);
     products_wait<0>();
 #pragma unroll

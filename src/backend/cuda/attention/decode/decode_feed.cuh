@@ -119,7 +119,7 @@ __device__ void copy_tile(const arguments &p, const M &m, ring_place &at, int kv
     }
 }
 
-/* Likewise a tile of short keys, keys and values together: the panels of its values, then those that its keys have
+/* Likewise a tile of shared keys, keys and values together: the panels of its values, then those that its keys have
  * beside them. */
 template <class S, class M>
 __device__ void copy_short_tile(const arguments &p, const M &m, ring_place &at, int kv, int tile, int low, int end,
@@ -163,7 +163,7 @@ template <class S, class M> __device__ void copy_whole_tiles(const arguments &p,
 
 /* begin: asked for. */
 template <class S, class M> __device__ void copy_all(const arguments &p, const M &m, first_part &begin) {
-    if constexpr (!S::SHORT &&
+    if constexpr (!S::SHARED_KV &&
                   (S::DIM <= 128 ||
                    S::E == ELEMENT_E4M3)) // of 16 bits and more channels it loses 4 to 8 % of short contexts
         if (p.n_slots >= TILE) {
@@ -189,7 +189,7 @@ template <class S, class M> __device__ void copy_all(const arguments &p, const M
             }
             table.need((tile + TILE - 1) >> shift, tile >> shift, p.table_width);
             int block = table.get((tile + min(lane, n_runs - 1) * run) >> shift);
-            if constexpr (S::SHORT)
+            if constexpr (S::SHARED_KV)
                 copy_short_tile<S>(p, m, at, kv, tile, low, end, run, n_runs, block);
             else
                 copy_tile<S>(p, m, at, kv, tile, low, end, run, n_runs, block);

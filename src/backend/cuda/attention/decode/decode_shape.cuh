@@ -15,10 +15,10 @@ namespace {
 
 constexpr int TILE = 64, KEY_WARPS = 4, MAX_STAGES = 24;
 
-/* SHORT: of short keys (kv.cuh), whose stages hold a tile's values, then what its keys have beside them; else keys and
- * values have one each. */
-template <int DIM_, int N_TILES_, element E_, bool SHORT_ = false> struct shape {
-    static constexpr bool SHORT = SHORT_;
+/* SHARED_KV: of shared keys (kv.cuh), whose stages hold a tile's values, then what its keys have beside them; else keys
+ * and values have one each. */
+template <int DIM_, int N_TILES_, element E_, bool SHARED_KV_ = false> struct shape {
+    static constexpr bool SHARED_KV = SHARED_KV_;
     static constexpr int DIM = DIM_, N_TILES = N_TILES_, COLUMNS = 8 * N_TILES;
     static constexpr element E = E_;
     static constexpr bool BYTES = E == ELEMENT_I8, BF16 = E == ELEMENT_BF16, PREPARES = false;
@@ -29,7 +29,7 @@ template <int DIM_, int N_TILES_, element E_, bool SHORT_ = false> struct shape 
     static constexpr bool QUERY_IN_SHARED = DIM == 512 && N_TILES == 2;
     static constexpr int COMPUTE = KEY_WARPS * CHANNEL_WARPS * 32, THREADS = COMPUTE + 64;
     static constexpr int CHANNELS = DIM / CHANNEL_WARPS, M_TILES = CHANNELS / 16, K_STEPS = DIM / 16;
-    static constexpr int KEY_ROW = SHORT ? SHORT_TURNED * (BYTES ? 1 : 2) : 0, SIDE = (ROW + KEY_ROW) * TILE;
+    static constexpr int KEY_ROW = SHARED_KV ? SHARED_KV_DIM * (BYTES ? 1 : 2) : 0, SIDE = (ROW + KEY_ROW) * TILE;
     static constexpr int STAGE = SIDE + (BYTES ? TILE * 4 : 0);
     static constexpr int ROUND = N_TILES == 1 ? 64 : 32; // channels of a warp that are joined at a time
     static constexpr int MERGE_ROW = ROUND + 4;          // floats; 4 keep the stores of a warp in different banks
@@ -44,10 +44,10 @@ template <int DIM_, int N_TILES_, element E_, bool SHORT_ = false> struct shape 
     static constexpr int BUDGET = (BLOCKS == 1 ? 226 : 112) * 1024 - FIXED;
     static constexpr int N_STAGES = BUDGET / STAGE < MAX_STAGES ? BUDGET / STAGE : MAX_STAGES;
     static constexpr int SHARE = 1, SHARED = FIXED + N_STAGES * STAGE + 128;
-    static_assert(N_STAGES >= (SHORT ? 1 : 2) && DIM % 64 == 0 && CHANNELS % ROUND == 0,
+    static_assert(N_STAGES >= (SHARED_KV ? 1 : 2) && DIM % 64 == 0 && CHANNELS % ROUND == 0,
                   "at least keys and values of a tile fit");
 
-    static __device__ constexpr int moved(int channel) { return SHORT ? kv_moved_512(channel) : channel; }
+    static __device__ constexpr int moved(int channel) { return SHARED_KV ? kv_moved_512(channel) : channel; }
 };
 
 /* What is read before the first copy stands first and together: a kernel's constants come from memory too, a line at a

@@ -314,7 +314,7 @@ __device__ void take_tile(const arguments &p, const memory<S> &m, const task<S> 
         }
         scores<S>(m, m.ring + r.stage * S::STAGE, q, at, s);
     }
-    if constexpr (S::SHORT) {
+    if constexpr (S::SHARED_KV) {
         if (tile < t.low || tile + TILE > end)
             threads_sync(1, S::COMPUTE); // all have read the keys, of which some are cleared as values
     } else {
@@ -329,7 +329,7 @@ __device__ void take_tile(const arguments &p, const memory<S> &m, const task<S> 
         raise<S>(o, s);
         exponentials<S>(o, s);
     }
-    if (!S::SHORT)
+    if (!S::SHARED_KV)
         barrier_wait(m.full + r.stage * 8, r.parity);
     if (seen) {
         if (key < t.low || key + 16 > end)

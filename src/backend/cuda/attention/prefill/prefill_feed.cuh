@@ -25,8 +25,8 @@ struct source {
 
 template <class S> __device__ source source_of(const arguments &p, const dpart &part, int kv) {
     constexpr int ELEMENT = S::BYTES ? 1 : 2;
-    bool is_short = S::DIM == 512 && p.a.k_turned > 0;
-    int key_row = (is_short ? SHORT_TURNED : S::DIM) * ELEMENT;
+    bool is_shared_kv = S::DIM == 512 && p.a.rotary_dim > 0;
+    int key_row = (is_shared_kv ? SHARED_KV_DIM : S::DIM) * ELEMENT;
     int64_t key_side = (int64_t)p.n_slots * key_row, side = (int64_t)p.n_slots * S::DIM * ELEMENT; // of a head
     const char *cache = static_cast<const char *>(p.cache.at);
     source s;
@@ -35,7 +35,7 @@ template <class S> __device__ source source_of(const arguments &p, const dpart &
     s.scales = cache + p.a.n_kv_heads * (key_side + side) + (int64_t)kv * p.n_slots * 4;
     s.block_bytes = p.cache.block_elements * ELEMENT;
     s.to_values = p.a.n_kv_heads * key_side + kv * (side - key_side);
-    s.to_value_scales = is_short ? 0 : (int64_t)p.a.n_kv_heads * p.n_slots * 4;
+    s.to_value_scales = is_shared_kv ? 0 : (int64_t)p.a.n_kv_heads * p.n_slots * 4;
     s.own_panels = key_row / (S::BYTES ? S::RAW_WIDTH : 128);
     s.panel_bytes = (int64_t)p.n_slots * (S::BYTES ? S::RAW_WIDTH : 128);
     s.first = part.first;

@@ -115,9 +115,9 @@ template <class S> struct memory {
     __device__ uint32_t barrier(int i) const { return query + S::BARRIERS_AT + 8 * i; }
 };
 
-/* Where channel i of a head stands: of short keys (kv.cuh) some change places. In both directions. */
+/* Where channel i of a head stands: of shared keys (kv.cuh) some change places. In both directions. */
 template <class S> __device__ int moved(const arguments &p, int i) {
-    return S::DIM == 512 && p.a.k_turned > 0 ? kv_moved_512(i) : i;
+    return S::DIM == 512 && p.a.rotary_dim > 0 ? kv_moved_512(i) : i;
 }
 
 __device__ int first_visible(const dattention &a, int position) {

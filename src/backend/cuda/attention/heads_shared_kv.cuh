@@ -1,5 +1,5 @@
-/* heads_short.cuh - of qkv_prep.cu: heads of a layer whose cache has short keys (core/ops.def, k_turned; kv.cuh has the
- * layout).
+/* heads_shared_kv.cuh - of qkv_prep.cu: heads of a layer whose cache has shared keys (core/ops.def, rotary_dim; kv.cuh
+ * has the layout).
  *
  * A key's channels that do not turn are weight * v, so the weight goes into the queries there. In a row of 8 bits
  * turned channels and values share a scale: the turned ones are divided by a power of two, `unit`, no less than any of
@@ -20,7 +20,7 @@ __device__ float power_above(float most) {
 
 // ---- the plain kernel: any sizes, a warp a head of a row ---------------------------------------------------------
 
-struct short_heads {
+struct shared_kv_heads {
     device_plan plan;
     dqkv a;
     drope rope;
@@ -30,9 +30,9 @@ struct short_heads {
     int n_slots;
 };
 
-__device__ bool turns(const dqkv &a, int c) { return c % (a.head_dim / 2) < a.k_turned / 2; }
+__device__ bool turns(const dqkv &a, int c) { return c % (a.head_dim / 2) < a.rotary_dim / 2; }
 
-template <int P> __device__ float short_unit(const short_heads &p) {
+template <int P> __device__ float shared_kv_unit(const shared_kv_heads &p) {
     float most = 0;
     for (int i = 0; i < P; i++) {
         int c = channel<1>(i);
@@ -43,10 +43,10 @@ template <int P> __device__ float short_unit(const short_heads &p) {
 }
 
 template <int P>
-__device__ void store_short(const short_heads &p, int t, int kv, float unit, const float (&key)[P],
+__device__ void store_shared_kv(const shared_kv_heads &p, int t, int kv, float unit, const float (&key)[P],
                             const float (&v)[P]) {
     const dqkv &a = p.a;
-    kv_shape s = {a.n_kv_heads, a.k_turned, a.v_head_dim, p.n_slots, p.cache.element, true};
+    kv_shape s = {a.n_kv_heads, a.rotary_dim, a.v_head_dim, p.n_slots, p.cache.element, true};
     int position = p.plan.position[t], slot = position & (p.n_slots - 1);
     char *block = kv_block(p.plan, p.cache, p.n_slots, p.plan.seq_of_row[t], position);
     float both[2 * P], by = 1;
@@ -71,7 +71,7 @@ __device__ void store_short(const short_heads &p, int t, int kv, float unit, con
     }
 }
 
-template <int P> __global__ void __launch_bounds__(256) qkv_prep_short(const __grid_constant__ short_heads p) {
+template <int P> __global__ void __launch_bounds__(256) qkv_prep_shared_kv(const __grid_constant__ shared_kv_heads p) {
     wait_for_previous();
     let_next_start();
     extern __shared__ float short_memory[]; // [8][head_dim]
@@ -80,7 +80,7 @@ template <int P> __global__ void __launch_bounds__(256) qkv_prep_short(const __g
         h = i % n_rows;
     if (t >= step_tokens(p.plan))
         return;
-    float head[P], key[P], unit = short_unit<P>(p), *shared = short_memory + threadIdx.x / 32 * a.head_dim;
+    float head[P], key[P], unit = shared_kv_unit<P>(p), *shared = short_memory + threadIdx.x / 32 * a.head_dim;
     angles<P> angle;
     load_head<1, P>(p.x, t, h * a.head_dim, a.head_dim, head);
     load_angles<1, P>(p.rope, t, angle);
@@ -95,7 +95,7 @@ template <int P> __global__ void __launch_bounds__(256) qkv_prep_short(const __g
     if (h < a.n_heads)
         store_query<1, P>(p.q, t, h * a.head_dim, a.head_dim, key);
     else
-        store_short<P>(p, t, h - a.n_heads, unit, key, head);
+        store_shared_kv<P>(p, t, h - a.n_heads, unit, key, head);
 }
 
 // ---- of 512 channels, 128 of which turn: as heads_whole.cuh ------------------------------------------------------
@@ -248,10 +248,10 @@ template <element E> void start_short_whole(const launch *l, const whole_heads &
         launch_node(qkv_prep_short_whole<E, false>, n_blocks, 256, 0, l->stream, p);
 }
 
-void start_short_heads(const launch *l, const dqkv &a, const drope &rope, const dmat &x, const dweight &q_norm,
+void start_shared_kv_heads(const launch *l, const dqkv &a, const drope &rope, const dmat &x, const dweight &q_norm,
                        const dweight &k_norm, const dcache &cache, const dmat &q) {
     int n_heads = a.n_heads + (a.k_absent ? 0 : a.n_kv_heads);
-    if (a.head_dim == short_size::N && a.k_turned == short_size::TURNED &&
+    if (a.head_dim == short_size::N && a.rotary_dim == short_size::TURNED &&
         heads_are_whole(a, &rope, x, q, q_norm, k_norm, cache)) {
         whole_heads p = {l->plan, a, rope.cos_sin, x, q, q_norm, k_norm, cache, l->block_size, 0, 0};
         share_rows<short_size::N>(l, n_heads, p);
@@ -263,9 +263,9 @@ void start_short_heads(const launch *l, const dqkv &a, const drope &rope, const 
         }
         return;
     }
-    short_heads p = {l->plan, a, rope, x, q, q_norm, k_norm, cache, l->block_size};
+    shared_kv_heads p = {l->plan, a, rope, x, q, q_norm, k_norm, cache, l->block_size};
     int n_blocks = (n_heads * l->n_tokens + 7) / 8;
-    launch_node(qkv_prep_short<16>, n_blocks, 256, (size_t)8 * a.head_dim * sizeof(float), l->stream, p);
+    launch_node(qkv_prep_shared_kv<16>, n_blocks, 256, (size_t)8 * a.head_dim * sizeof(float), l->stream, p);
 }
 
 } // namespace
