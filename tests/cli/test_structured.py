@@ -10,6 +10,7 @@ import threading
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from packages import python_with  # noqa: E402
 from serving import GYRE, ROOT, Server, thinking_model  # noqa: E402
 
 SCHEMA = {
@@ -267,6 +268,25 @@ class Refusals(unittest.TestCase):
             status, r = server.post("/v1/completions", prompt="x", max_tokens=4, **fields)
             self.assertIn(status, (200, 400), r)
         self.assertEqual(server.post("/v1/completions", prompt="x", max_tokens=4)[0], 200)
+
+
+class Real(unittest.TestCase):
+    def test_what_ends_is_valid(self):
+        """Hundreds of grammars side by side on a model that writes anything."""
+        python = python_with(self, "openai==3.52.0", "anthropic==2.12.0", "jsonschema==4.26.0")
+        toy = Server("models/story", "--device", "toy")
+        p = subprocess.run([python, os.path.join(ROOT, "tests/cli/real_schemas.py"), str(toy.port),
+                            os.path.join(ROOT, "build/data/json/schemas.jsonl")], capture_output=True, text=True,
+                           timeout=250)
+        forced = toy.metric("gyre:forced_tokens_total")
+        self.assertEqual(toy.stop(), 0)
+        self.assertEqual(p.returncode, 0, p.stderr)
+        r = json.loads(p.stdout)
+        self.assertEqual(r["wrong"], [])
+        n = sum(r["seen"].values())
+        self.assertGreater(r["seen"]["valid"], n // 5)
+        self.assertLess(r["seen"].get("refused", 0), n // 20)
+        self.assertGreater(forced, n)
 
 
 class Run(unittest.TestCase):
