@@ -204,14 +204,21 @@ def checker():
     return chosen
 
 
+def as_ecma(text):
+    """The patterns of a schema's text, as Python must be told what ECMA-262 says."""
+    no_end = "[^\\n\\r\\u2028\\u2029]{"
+    for ecma, python in (("\\\\w", "[A-Za-z0-9_]"), ("\\\\d", "[0-9]"), ('$"', '\\\\Z"'), (".{", no_end)):
+        text = text.replace(ecma, python)
+    return text
+
+
 def validate(lines):
     import jsonschema
     from jsonschema import validators
     kinds, formats, n = {}, checker(), 0
     for n, line in enumerate(lines, 1):
         case = json.loads(line)
-        # classes as ECMA-262 has them
-        schema = json.loads(json.dumps(case["schema"]).replace("\\\\w", "[A-Za-z0-9_]").replace("\\\\d", "[0-9]"))
+        schema = json.loads(as_ecma(json.dumps(case["schema"])))
         default = validators.validator_for(schema, default=jsonschema.Draft202012Validator)
         kind = kinds.setdefault(default, validators.extend(default, {"multipleOf": exact_multiple}))
         try:

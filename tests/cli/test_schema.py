@@ -145,6 +145,17 @@ class Keywords(unittest.TestCase):
                        ['{"a":null}', '{"b":1,"a":null,"b":2}'],
                        ['{"a":null,"a":null}', '{"a":1}', '{"a":null,"\\u0061":1}'])
 
+    def test_branches_that_overlap_are_taken_apart(self):
+        tree = {"$defs": {"node": {"oneOf": [
+            {"type": "object", "properties": {side: {"$ref": "#/$defs/node"}}, "required": [side]}
+            for side in ("left", "right")] + [{"type": "null"}]}}, "$ref": "#/$defs/node"}
+        self.assertEqual(takes(tree, '{"left":{"right":null}}', '{"left":null,"right":null}', '{"left":{}}'),
+                         [True, False, False])
+        like = {"oneOf": [{"type": "object", "properties": {"name": {"type": "string"}, "a%d" % i: {"type": "integer"}},
+                           "required": ["name", "a%d" % i]} for i in range(6)]}
+        self.assertEqual(accepts(like, {"name": "x", "a1": 2}, {"name": "x", "a1": 2, "a2": "x"},
+                                 {"name": "x", "a1": 2, "a2": 3}), [True, True, False])
+
     def test_texts_of_random_schemas_have_masks(self):
         seed = int(os.environ.get("GYRE_TEST_SEED") or time.time()) % 100000000
         print("GYRE_TEST_SEED=%d" % seed)
@@ -171,7 +182,8 @@ class Keywords(unittest.TestCase):
         for schema, name in (
             ({"$ref": "http://example.com/other.json"}, "$ref"), ({"$ref": "#/nowhere"}, "$ref"),
             ({"allOf": [{"$ref": "#"}]}, "$ref"), ({"type": "array", "uniqueItems": True}, "uniqueItems"),
-            ({"pattern": "(a)\\1"}, "pattern"), ({"type": "int"}, "type"), ({"required": True}, "required"),
+            ({"pattern": "(a)\\1"}, "pattern"), ({"pattern": "^[[:alpha:]]$"}, "pattern"),
+            ({"type": "int"}, "type"), ({"required": True}, "required"),
             ({"properties": []}, "properties"), ({"items": 5}, "a schema"), ({"multipleOf": 0}, "multipleOf"),
             ({"multipleOf": 1.23456789012}, "multipleOf"), ({"minimum": "1"}, "minimum"),
             ({"minLength": -1}, "minLength"), ({"enum": 1}, "enum"), (False, "no text"), ({"enum": []}, "no text"),

@@ -155,8 +155,11 @@ static enum status take_class_char(struct regex_reader *r, struct char_ranges *s
         return regex_bad(r, ERR_FORMAT, "[ without ]");
     if (*c == '\\')
         return regex_escape(r, set, true, c);
-    if (*c == '[' && take_posix(r, set))
+    if (*c == '[' && take_posix(r, set)) {
+        if (r->flags & REGEX_ECMA)
+            return regex_bad(r, ERR_UNSUPPORTED, "[[:name:]] is no class here: other readers take it for characters");
         *c = REGEX_NO_CHAR;
+    }
     return OK;
 }
 

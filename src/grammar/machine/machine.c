@@ -10,6 +10,7 @@ struct machine *machine_open(const struct net *net, size_t max_bytes, struct err
     VEC_PUSH(m->frames, (struct frame){0});
     VEC_PUSH(m->rows, (struct row){0});
     VEC_PUSH(m->configs, (struct config){.mask = -1});
+    VEC_PUSH(m->member_bits, 0); // so that an empty list of them has an address
     VEC_PUSH(m->texts, (struct text_node){0});
     VEC_PUSH(m->texts, (struct text_node){0}); // the empty one
     machine_allow(m, 0);

@@ -62,8 +62,8 @@ bool array_and(struct reader *r, const struct array_form *a, const struct array_
     out->max = max_of_two(a->max, b->max);
     out->n_contains = a->n_contains + b->n_contains;
     struct contains *contains = arena_calloc(&r->arena, (size_t)out->n_contains, sizeof *contains);
-    memcpy(contains, a->contains, (size_t)a->n_contains * sizeof *contains);
-    memcpy(contains + a->n_contains, b->contains, (size_t)b->n_contains * sizeof *contains);
+    copy_bytes(contains, a->contains, (size_t)a->n_contains * sizeof *contains);
+    copy_bytes(contains + a->n_contains, b->contains, (size_t)b->n_contains * sizeof *contains);
     out->contains = contains;
     return possible(out);
 }

@@ -1,8 +1,8 @@
-/* disjoint.c - whether two nodes certainly share no value: by type, by language, by a key or item that both must
- * have.
+/* disjoint.c - whether two nodes certainly share no value, or one has none: by type, by language, by a key or item that
+ * both must have.
  *
- * * oneOf is a plain union of branches of which this is known. It looks a few levels down and gives up where it
- * would take long: not to know costs `not` of a branch, which is exact too. */
+ * oneOf is a plain union of branches of which this is known. It looks a few levels down and gives up where it would
+ * take long: not to know costs `not` of a branch, which is exact too. */
 #include "grammar/schema/reader.h"
 
 enum { LEVELS = 4, MAX_PAIRS = 64 };
@@ -65,12 +65,55 @@ static bool nodes_disjoint(struct reader *r, node_id a, node_id b, int levels) {
     if (a == NODE_FALSE || b == NODE_FALSE)
         return true;
     reader_work(r, 1);
-    if (levels == 0 || a == b || r->nodes[a].working || r->nodes[b].working || refused(r))
+    if (levels == 0 || a == b || refused(r))
         return false;
-    const struct forms *x = node_forms(r, a), *y = node_forms(r, b);
-    return !(x->null && y->null) && !(x->bools & y->bools) && rx_disjoint(r, x->number.value, y->number.value) &&
+    const struct forms *x = node_try(r, a), *y = x ? node_try(r, b) : NULL;
+    return y && !(x->null && y->null) && !(x->bools & y->bools) && rx_disjoint(r, x->number.value, y->number.value) &&
            rx_disjoint(r, x->string, y->string) && all_arrays_disjoint(r, x, y, levels) &&
            all_objects_disjoint(r, x, y, levels);
 }
 
 bool disjoint(struct reader *r, node_id a, node_id b) { return nodes_disjoint(r, a, b, LEVELS); }
+
+/* Whether certainly no value fits a node that joins others. */
+static bool is_nothing(struct reader *r, node_id id) {
+    if (r->nodes[id].kind != KIND_AND)
+        return id == NODE_FALSE;
+    const struct forms *f = node_try(r, id);
+    return f && !f->null && !f->bools && f->n_arrays + f->n_objects == 0 &&
+           (f->number.value == RX_NEVER || language_is_empty(r, f->number.value)) &&
+           (f->string == RX_NEVER || language_is_empty(r, f->string));
+}
+
+static bool array_is_nothing(struct reader *r, const struct array_form *f) {
+    for (int64_t i = 0; i < MIN(f->min, 16); i++)
+        if (is_nothing(r, array_item(f, i)))
+            return true;
+    return false;
+}
+
+static bool object_is_nothing(struct reader *r, const struct object_form *f) {
+    for (int i = 0; i < f->n_named && !refused(r); i++)
+        if (f->named[i].required && is_nothing(r, f->named[i].value))
+            return true;
+    return false;
+}
+
+const struct forms *prune(struct reader *r, const struct forms *f) {
+    if (f->n_arrays + f->n_objects == 0 || refused(r))
+        return f;
+    struct forms *left = arena_alloc(&r->arena, sizeof *left);
+    struct array_form *arrays = arena_calloc(&r->arena, (size_t)f->n_arrays, sizeof *arrays);
+    struct object_form *objects = arena_calloc(&r->arena, (size_t)f->n_objects, sizeof *objects);
+    *left = *f;
+    left->arrays = arrays;
+    left->objects = objects;
+    left->n_arrays = left->n_objects = 0;
+    for (int i = 0; i < f->n_arrays; i++)
+        if (!array_is_nothing(r, &f->arrays[i]))
+            arrays[left->n_arrays++] = f->arrays[i];
+    for (int i = 0; i < f->n_objects; i++)
+        if (!object_is_nothing(r, &f->objects[i]))
+            objects[left->n_objects++] = f->objects[i];
+    return left->n_arrays == f->n_arrays && left->n_objects == f->n_objects ? f : left;
+}

@@ -62,7 +62,7 @@ static void add_needs(const struct object_form *f, const uint32_t *place, struct
 static struct object_form without_hopeless(struct reader *r, const struct object_form *f, bool *possible) {
     struct object_form out = *f;
     struct named *named = arena_calloc(&r->arena, (size_t)f->n_named, sizeof *named);
-    memcpy(named, f->named, (size_t)f->n_named * sizeof *named);
+    copy_bytes(named, f->named, (size_t)f->n_named * sizeof *named);
     out.named = named;
     for (bool again = f->n_needs > 0; again;) {
         again = false;

@@ -1,6 +1,6 @@
 /* forms.h - what a node of a schema allows, as a union by type, and the algebra of it. See reader.h.
  *
- * * Strings and numbers are regular languages, exactly. An array or object form constrains children by node, so a
+ * Strings and numbers are regular languages, exactly. An array or object form constrains children by node, so a
  * form is as large as what one schema says, whatever lies below. Forms are made once in the reader's arena and
  * never change. Functions that give bool or a pointer to a form: false, NULL where no value fits for a reason that
  * is seen at once. */
@@ -138,7 +138,8 @@ const struct object_form *object_unevaluated(struct reader *r, const struct obje
 const struct object_form *read_objects(struct reader *r, const json_t *schema, struct place place);
 
 // disjoint.c
-bool disjoint(struct reader *r, node_id a, node_id b); // certainly; false: perhaps not
+bool disjoint(struct reader *r, node_id a, node_id b);              // certainly; false: perhaps not
+const struct forms *prune(struct reader *r, const struct forms *f); // without forms that certainly no value fits
 
 // algebra.c
 const struct forms *forms_none(void);

@@ -11,7 +11,7 @@ static const struct forms *work_out(struct reader *r, const struct node *n) {
     case KIND_AND:
         f = node_forms(r, n->args[0]);
         for (int i = 1; i < n->n_args; i++)
-            f = forms_and(r, f, node_forms(r, n->args[i]));
+            f = prune(r, forms_and(r, f, node_forms(r, n->args[i])));
         return f;
     case KIND_OR:
         for (int i = 0; i < n->n_args; i++)
@@ -37,6 +37,20 @@ const struct forms *node_forms(struct reader *r, node_id id) {
     const struct forms *forms = work_out(r, &n);
     r->depth--;
     r->nodes[id].working = false;
+    if (r->gave_up)
+        return forms_none();
     r->nodes[id].forms = forms;
     return forms;
+}
+
+const struct forms *node_try(struct reader *r, node_id id) {
+    if (r->nodes[id].forms || refused(r))
+        return r->nodes[id].forms;
+    r->trying++;
+    const struct forms *forms = node_forms(r, id);
+    r->trying--;
+    if (!r->gave_up)
+        return forms;
+    r->gave_up = false;
+    return NULL;
 }

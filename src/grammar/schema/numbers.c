@@ -1,6 +1,6 @@
 /* numbers.c - bounds and multiples of numbers as regular languages of their decimals.
  *
- * * A bound becomes a regular expression by digits: x >= 456 is "more digits, or 4.. with a larger digit at some
+ * A bound becomes a regular expression by digits: x >= 456 is "more digits, or 4.. with a larger digit at some
  * place". Readers take numbers as doubles, and 4.99999999999999999999 is 5 to them: so an exclusive bound is the
  * inclusive one at the next double. And what is no whole number, or a multiple of a fraction, has 15 digits at
  * most, which a double keeps. Numbers with bounds on both sides have no exponent; those with a sign only may. */

@@ -1,7 +1,7 @@
 /* objects.c - what a schema says of objects: named keys, all other keys by language, how many, and which need
  * which.
  *
- * * The languages of `others` part all texts among them, so that every key that is not named is in one: `and` of
+ * The languages of `others` part all texts among them, so that every key that is not named is in one: `and` of
  * two forms is then a product of languages, and a key named in one form alone finds its language in the other. */
 #include "grammar/schema/reader.h"
 
@@ -79,10 +79,10 @@ static void and_lists(struct reader *r, const struct object_form *a, const struc
                       struct object_form *out) {
     struct some *some = arena_calloc(&r->arena, (size_t)a->n_some + (size_t)b->n_some, sizeof *some);
     struct need *needs = arena_calloc(&r->arena, (size_t)a->n_needs + (size_t)b->n_needs, sizeof *needs);
-    memcpy(some, a->some, (size_t)a->n_some * sizeof *some);
-    memcpy(some + a->n_some, b->some, (size_t)b->n_some * sizeof *some);
-    memcpy(needs, a->needs, (size_t)a->n_needs * sizeof *needs);
-    memcpy(needs + a->n_needs, b->needs, (size_t)b->n_needs * sizeof *needs);
+    copy_bytes(some, a->some, (size_t)a->n_some * sizeof *some);
+    copy_bytes(some + a->n_some, b->some, (size_t)b->n_some * sizeof *some);
+    copy_bytes(needs, a->needs, (size_t)a->n_needs * sizeof *needs);
+    copy_bytes(needs + a->n_needs, b->needs, (size_t)b->n_needs * sizeof *needs);
     out->some = some;
     out->n_some = a->n_some + b->n_some;
     out->needs = needs;

@@ -174,7 +174,7 @@ static const struct forms *read_one_of(struct reader *r, const json_t *schema, s
         for (size_t k = 0; k < n && !refused(r); k++) {
             node_id b = branch(r, list, k, place);
             if (i != k && !apart[i * n + k])
-                alone = a == b ? forms_none() : forms_and(r, alone, node_forms(r, node_not(r, b)));
+                alone = a == b ? forms_none() : prune(r, forms_and(r, alone, node_forms(r, node_not(r, b))));
         }
         one = forms_or(r, one, alone);
     }
@@ -184,7 +184,7 @@ static const struct forms *read_one_of(struct reader *r, const json_t *schema, s
 
 static const struct forms *read_not(struct reader *r, const json_t *schema, struct place place, const struct forms *f) {
     const json_t *n = json_object_get(schema, "not");
-    return n ? forms_and(r, f, node_forms(r, node_not(r, node_schema(r, n, place)))) : f;
+    return n ? prune(r, forms_and(r, f, node_forms(r, node_not(r, node_schema(r, n, place))))) : f;
 }
 
 static const struct forms *read_if(struct reader *r, const json_t *schema, struct place place, const struct forms *f) {

@@ -6,6 +6,10 @@
 void reader_refuse(struct reader *r, enum status status, const char *format, ...) {
     if (refused(r))
         return;
+    if (r->trying > 0) {
+        r->gave_up = true;
+        return;
+    }
     char text[512];
     va_list args;
     va_start(args, format);

@@ -1,16 +1,17 @@
 /* reader.h - how the files of this folder say a JSON Schema among themselves: nodes, and what a node allows.
  *
- * * A node is a set of JSON values: a schema of the document, a value, or nodes joined by and, or, not. Equal
- * nodes have one number, so recursion ends, and what a node allows is worked out once, when it is first asked for
- * (node_forms).
+ * A node is a set of JSON values: a schema of the document, a value, or nodes joined by and, or, not. Equal nodes have
+ * one number, so recursion ends, and what a node allows is worked out once, when it is first asked for (node_forms).
  *
- * *   refs.c     where a $ref leads node.c     nodes, each once read.c     a schema's keywords as forms (forms.h);
- * by type: numbers.c, strings.c, formats.c, arrays.c, properties.c algebra.c  and, or, not of forms, with
- * languages.c, arrays.c and objects.c; disjoint.c: what two nodes certainly do not share emit*.c    forms as nodes
- * of ir.h; spell.c: texts as JSON strings
+ *   refs.c        where a $ref leads
+ *   node.c        nodes, each once
+ *   node_forms.c  what a node allows, as forms (forms.h)
+ *   read.c        the keywords of a schema; by type numbers.c, strings.c, formats.c, arrays.c, properties.c
+ *   algebra.c     and, or, not of forms, with languages.c, arrays.c and objects.c
+ *   disjoint.c    what two nodes certainly do not share
+ *   emit*.c       forms as nodes of ir.h; spell.c: texts as JSON strings
  *
- * * The first refusal is kept, and from then on every function returns quickly with something harmless
- * (`refused`). */
+ * The first refusal is kept, and from then on every function returns quickly with something harmless (`refused`). */
 #pragma once
 
 #include "base/arena.h"
@@ -87,6 +88,8 @@ struct reader {
     rx_id formats[READER_FORMATS]; // 0: not made yet
     int depth, joins;              // of node_forms and node_schema within themselves
     size_t work;                   // steps taken, of MAX_WORK
+    int trying;                    // node_try calls: a refusal in one is no refusal, but makes it give up
+    bool gave_up;                  // it did
     enum status status;
     struct error *err;
     struct numbers any_number, integers;
@@ -106,13 +109,18 @@ enum {
 /* Keeps the first refusal. */
 void reader_refuse(struct reader *r, enum status status, const char *format, ...)
     __attribute__((format(printf, 3, 4), cold));
-static inline bool refused(const struct reader *r) { return r->status != OK; }
+static inline bool refused(const struct reader *r) { return r->status != OK || r->gave_up; }
 
 /* Counts n steps; refuses past MAX_WORK, or when memory is. */
 void reader_work(struct reader *r, size_t n);
 
 /* A whole number from 0 on; `fallback` where there is none. */
 int64_t reader_count(struct reader *r, const json_t *schema, const char *key, int64_t fallback);
+
+static inline void copy_bytes(void *to, const void *from, size_t n) {
+    if (n > 0) // an empty list has no address
+        memcpy(to, from, n);
+}
 
 // refs.c
 void refs_index(struct reader *r); // finds resources and anchors
@@ -134,6 +142,7 @@ node_id node_not(struct reader *r, node_id a);
 
 // node_forms.c
 const struct forms *node_forms(struct reader *r, node_id id); // never NULL
+const struct forms *node_try(struct reader *r, node_id id);   // NULL where it is not known yet, or refused
 
 // read.c
 const struct forms *read_schema(struct reader *r, const json_t *schema, struct place place);

@@ -1,6 +1,6 @@
 /* refs.c - where $ref, $dynamicRef and $recursiveRef lead, within one document.
  *
- * * One walk over the places where schemas stand notes each $id as a resource and each $anchor. A reference is
+ * One walk over the places where schemas stand notes each $id as a resource and each $anchor. A reference is
  * joined to the URI of its resource; what is in no resource of the document is refused, nothing is fetched. */
 #include "grammar/schema/reader.h"
 #include "grammar/schema/uri.h"

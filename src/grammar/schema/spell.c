@@ -1,6 +1,6 @@
 /* spell.c - the language between the quotes of a JSON string, made of the language of the text that it says.
  *
- * * What must be escaped is written in one way: \" \\ \b \f \n \r \t, \u00xx for other controls. The map from a
+ * What must be escaped is written in one way: \" \\ \b \f \n \r \t, \u00xx for other controls. The map from a
  * byte of the text to what is written is then one to one, so it goes through `and` and `not` of languages. Where
  * neither is within, a place where any character may stand takes every spelling that JSON has: \/ and \uXXXX too,
  * of pairs of surrogates. */
