@@ -2,6 +2,7 @@
 #include "check.h"
 
 #include "base/random.h"
+#include "grammar/matcher.h"
 #include "text/tools/tool_parser.h"
 
 #include <dirent.h>
@@ -209,6 +210,16 @@ static void expect_call(const char *template, const json_t *tools, struct str te
     json_decref(arguments);
 }
 
+/* The grammar room takes the tag, and a text of it that is written here. */
+static void expect_match(const char *name, struct grammar *grammar, struct str text) {
+    struct matcher *m;
+    struct error err;
+    EXPECT_OK(matcher_open(grammar, NULL, &m, &err), err);
+    if (!matcher_accept_bytes(m, text) || !matcher_may_end(m))
+        fail_msg("%s: the grammar does not take %.*s", name, STR_ARG(text));
+    matcher_free(m);
+}
+
 static void try_choice(const char *name, const struct tool_format *f, const json_t *tools, struct tool_choice choice,
                        struct draws *rng) {
     struct error err;
@@ -218,6 +229,10 @@ static void try_choice(const char *name, const struct tool_format *f, const json
         EXPECT(choice.kind == TOOL_CHOICE_AUTO);
         return;
     }
+    struct grammar *grammar;
+    const struct grammar_source source = {.kind = GRAMMAR_STRUCTURAL_TAG, .value = tag};
+    if (grammar_compile(&source, NULL, &grammar, &err) != OK)
+        fail_msg("%s: %s", name, err.text);
     for (int i = 0; i < 8; i++) {
         struct buf text = {0};
         struct seen seen = {0};
@@ -226,6 +241,7 @@ static void try_choice(const char *name, const struct tool_format *f, const json
         write_text(json_object_get(tag, "format"), rng, &text);
         tool_parser_feed(p, buf_view(&text));
         tool_parser_finish(p, TOOL_TEXT_ENDED);
+        expect_match(name, grammar, buf_view(&text));
         EXPECT(seen.n_calls >= 1);
         expect_call(name, tools, buf_view(&text), &seen);
         if (choice.kind == TOOL_CHOICE_NAMED)
@@ -240,6 +256,7 @@ static void try_choice(const char *name, const struct tool_format *f, const json
         buf_release(&seen.name);
         buf_release(&seen.arguments);
     }
+    grammar_release(grammar);
     json_decref(tag);
 }
 

@@ -176,8 +176,8 @@ class Refusals(unittest.TestCase):
                                                                          "name": "x"}), ("conversation", "conv_1"),
                            ("prompt", {"id": "x"}), ("truncation", "middle"), ("n", 2), ("logprobs", True)):
             self.refused(field, **{field: bad})
-        for kind in ("json_schema", "json_object"):
-            self.refused("text.format", text={"format": {"type": kind}})
+        for bad in {"type": "json_schema"}, {"type": "xml"}:
+            self.refused("text.format", text={"format": bad})
         self.refused("reasoning.mode", reasoning={"mode": "x"})
 
     def test_values_that_are_none(self):

@@ -162,13 +162,12 @@ static bool take_json_arguments(struct deriver *d, struct shown *one, size_t nam
     return take_heads(d, one, begin);
 }
 
+/* One mark without blanks; none is one too. */
 static bool is_quote(struct str q) {
-    if (q.len == 0)
-        return false;
     for (size_t i = 0; i < q.len; i++)
         if (is_blank(q.ptr[i]))
             return false;
-    return true;
+    return q.len != 1 || q.ptr[0] == '"' || q.ptr[0] == '\'';
 }
 
 /* What stands before a value that is a string, and before one that is a number, and behind them. */
@@ -197,18 +196,21 @@ static bool show_values(struct deriver *d, const struct shown *one, size_t name,
     return true;
 }
 
-/* f(a='x') and f{a:<|"|>x<|"|>}: strings are quoted and numbers are not. */
+/* f(a='x') and f{a:<|"|>x<|"|>}: between a sign and a comma or the end, with quotes around strings, around all values
+ * or, where a template is careless, around none. */
 static bool take_literal(struct deriver *d, struct shown *one, const struct values *v) {
     struct tool_format *f = d->f;
-    if (!str_starts(v->string_open, v->number_open))
+    struct str sign = v->string_open;
+    if (sign.len == 0 || (sign.ptr[0] != '=' && sign.ptr[0] != ':'))
         return false;
-    struct str quote = str_from(v->string_open, v->number_open.len);
+    size_t n_sign = 1 + leading_blanks(str_from(sign, 1));
+    struct str quote = str_from(sign, n_sign);
     if (!is_quote(quote) || !str_starts(v->string_close, quote))
         return false;
     size_t end = v->value_end + quote.len, open = v->key;
     end += leading_blanks(str_from(one->text, end));
     bool closes = end < one->text.len && (one->text.ptr[end] == ')' || one->text.ptr[end] == '}');
-    if (!closes || v->number_open.len == 0 || (v->number_open.ptr[0] != '=' && v->number_open.ptr[0] != ':'))
+    if (!closes)
         return false;
     while (open > 0 && one->text.ptr[open - 1] != '(' && one->text.ptr[open - 1] != '{')
         open--;
@@ -217,7 +219,7 @@ static bool take_literal(struct deriver *d, struct shown *one, const struct valu
     f->arguments = TOOL_ARGUMENTS_LITERAL;
     f->arguments_open = derive_span(one->text, open - 1, open);
     f->arguments_close = derive_span(one->text, end, end + 1);
-    f->quote = quote.len == 1 ? STR("") : quote;
+    f->quote = quote.len <= 1 ? STR("") : quote;
     one->end = end + 1;
     return take_heads(d, one, open - 1);
 }
@@ -294,8 +296,10 @@ static bool take_marked(struct deriver *d, struct shown *one) {
 /* Nine letters and digits where another id is refused. */
 static void find_id_form(struct deriver *d) {
     struct str tail;
+    if (d->f->id != TOOL_ID_ANY)
+        return;
     json_t *other = json_pack("[o]", derive_call(WORD_NAME, "call_1", derive_arguments(d, one_value())));
-    if (d->f->id == TOOL_ID_ANY && !derive_show_calls(d, other, &tail))
+    if (!derive_show_calls(d, other, &tail))
         d->f->id = TOOL_ID_NINE;
 }
 

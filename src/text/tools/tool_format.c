@@ -31,6 +31,20 @@ static void find(struct deriver *d) {
         f->call_prefix = STR("<|python_tag|>");
 }
 
+/* A text that was not found is empty, and is one. */
+static void fill_texts(struct tool_format *f) {
+    struct str *texts[] = {&f->reasoning_open, &f->reasoning_close, &f->content_open,       &f->content_close,
+                           &f->section_open,   &f->section_close,   &f->call_open,          &f->call_separator,
+                           &f->call_close,     &f->call_prefix,     &f->array_open,         &f->array_close,
+                           &f->object_close,   &f->wrapper_key,     &f->name_key,           &f->arguments_key,
+                           &f->id_key,         &f->arguments_open,  &f->arguments_close,    &f->key_open,
+                           &f->key_close,      &f->value_close,     &f->argument_separator, &f->key_close_other,
+                           &f->quote,          &f->heads[0].mark,   &f->heads[1].mark,      &f->heads[2].mark};
+    for (size_t i = 0; i < ARRAY_LEN(texts); i++)
+        if (!texts[i]->ptr)
+            *texts[i] = STR("");
+}
+
 static void guess_reasoning(struct tool_format *f) {
     if (f->reasoning_close.len)
         return;
@@ -48,6 +62,7 @@ struct tool_format *tool_format_open(const struct chat_template *t, const struct
         v = chat_template_named(t, "default");
     if (!v || !v->template) {
         guess_reasoning(f);
+        fill_texts(f);
         return f;
     }
     struct deriver d = {.chat = t, .variant = v, .f = f};
@@ -56,6 +71,7 @@ struct tool_format *tool_format_open(const struct chat_template *t, const struct
     if (f->style != TOOL_STYLE_NONE)
         f->refusal = NULL;
     guess_reasoning(f);
+    fill_texts(f);
     json_decref(d.tools);
     buf_release(&d.shown);
     return f;

@@ -83,7 +83,7 @@ enum mark_match mark_at(struct str text, size_t *at, struct str mark) {
     struct str core = str_core(mark);
     size_t t = *at;
     for (size_t m = 0; m < core.len; m++) {
-        bool any_blanks = m == 0 || is_blank(core.ptr[m]) || (core.ptr[m] == '<' && core.ptr[m - 1] == '>');
+        bool any_blanks = m == 0 || is_blank(core.ptr[m]) || core.ptr[m - 1] == '>';
         while (any_blanks && t < text.len && is_blank(text.ptr[t]))
             t++;
         if (is_blank(core.ptr[m]))

@@ -8,7 +8,7 @@
 
 static inline bool is_blank(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
 
-static inline struct str str_from(struct str s, size_t at) { return (struct str){s.ptr + at, s.len - at}; }
+static inline struct str str_from(struct str s, size_t at) { return at ? (struct str){s.ptr + at, s.len - at} : s; }
 static inline struct str str_to(struct str s, size_t end) { return (struct str){s.ptr, end}; }
 
 size_t leading_blanks(struct str s);
@@ -33,7 +33,7 @@ size_t last_tag(struct str s);
 enum mark_match { MARK_NO, MARK_MORE, MARK_YES };
 
 /* Whether the core of mark is at text's byte *at, which moves behind it. Blanks before it, blanks where the mark has
- * some and blanks between tags may be there or not. MARK_MORE: text ends too soon to say. An empty core is there. */
+ * some and blanks behind a tag may be there or not. MARK_MORE: text ends too soon to say. An empty core is there. */
 enum mark_match mark_at(struct str text, size_t *at, struct str mark);
 
 /* How many bytes two texts have in common at their beginning, and at their end, cut back so that no tag of either is

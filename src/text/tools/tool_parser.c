@@ -148,7 +148,7 @@ static void begin_reasoning(struct tool_parser *p) {
     mark_at(rest, &at, open);
     parser_take(p, at);
     p->state = PARSER_REASONING;
-    p->reasoning_began = p->verbatim = p->mark_is_whole = false;
+    p->reasoning_began = p->verbatim = p->mark_is_whole = p->mark_was_twice = false;
 }
 
 static void go_to_head(struct tool_parser *p, bool from_reasoning) {
@@ -209,16 +209,38 @@ static size_t without_blanks(const struct tool_parser *p, struct str s, bool all
     return s.len - n;
 }
 
+/* A mark that comes twice, as models write it behind a prompt that has: it is no text, unless there is none. False:
+ * more is needed. */
+static bool skip_second_mark(struct tool_parser *p) {
+    const struct tool_format *f = p->f;
+    struct str rest = parser_rest(p), core = str_core(f->reasoning_open), close = str_core(f->reasoning_close);
+    size_t n = leading_blanks(rest);
+    if (p->mark_was_twice || !str_starts(str_from(rest, n), core))
+        return true;
+    struct str behind = str_from(rest, n + core.len);
+    behind = str_from(behind, leading_blanks(behind));
+    if (behind.len < close.len && str_starts(close, behind) && !p->ended && rest.len <= MAX_HEAD)
+        return false;
+    p->verbatim = str_starts(behind, close);
+    if (p->verbatim)
+        return true;
+    p->mark_is_whole = false;
+    p->mark_was_twice = true;
+    parser_take(p, n + core.len);
+    return true;
+}
+
 /* Blanks that open a block, and whether its mark comes twice. False: more is needed. */
 static bool enter_reasoning(struct tool_parser *p) {
     const struct tool_format *f = p->f;
+    if (!skip_second_mark(p))
+        return false;
     struct str rest = parser_rest(p), core = str_core(f->reasoning_open);
     size_t n = leading_blanks(rest), in_mark = f->reasoning_open.len - leading_blanks(f->reasoning_open) - core.len;
     if (n == rest.len && !p->ended && n <= MAX_NAME)
         return false;
-    if (rest.len - n < core.len && str_starts(core, str_from(rest, n)) && !p->ended)
+    if (rest.len - n < core.len && str_starts(core, str_from(rest, n)) && !p->ended && !p->mark_was_twice)
         return false;
-    p->verbatim = str_starts(str_from(rest, n), core);
     struct str mark_blanks = str_from(f->reasoning_open, f->reasoning_open.len - in_mark);
     size_t drop = MIN(in_mark, n);
     while (drop && memcmp(rest.ptr, mark_blanks.ptr, drop) != 0)

@@ -68,6 +68,8 @@ static enum mark_match read_json(const struct tool_parser *p, struct str s, size
         return MARK_NO;
     bool bare = str_is_blank(f->section_open) && str_is_blank(f->call_open);
     enum mark_match m = json_head(f, s, at + 1, bare, h);
+    if (bare && h->no_arguments) // {"name": "x"} may be any answer
+        return MARK_NO;
     return h->name.len && !parser_tool(p, h->name) ? MARK_NO : m;
 }
 

@@ -73,6 +73,7 @@ struct tool_parser {
     bool verbatim;       // REASONING: its mark came twice, so nothing is cut from it
     bool reasoning_began;
     bool mark_is_whole; // REASONING: the prompt wrote it
+    bool mark_was_twice;   // REASONING: and the second one is gone
     bool in_section;    // HEAD: behind another call
     size_t look_again;  // HEAD: with so many bytes; large ones are not read anew with each
 

@@ -177,6 +177,15 @@ static enum mark_match take_blanks(struct str s, size_t *at, struct str mark) {
     return MARK_YES;
 }
 
+/* Where the tag says whether it is a string, the schema may still know that it is none. */
+static int types_said(const struct tool_format *f, int by_schema, bool other) {
+    if (f->key_close_other.len == 0)
+        return by_schema;
+    if (other)
+        return TYPE_ALL & ~TYPE_STRING;
+    return by_schema & TYPE_STRING ? TYPE_STRING : by_schema;
+}
+
 static bool read_key(struct tool_parser *p) {
     const struct tool_format *f = p->f;
     struct str rest = parser_rest(p);
@@ -201,7 +210,7 @@ static bool read_key(struct tool_parser *p) {
     buf_str(&out, p->n_keys++ ? STR(", ") : STR("{"));
     buf_json_string(&out, key);
     buf_str(&out, STR(": "));
-    p->types = f->key_close_other.len ? (other ? TYPE_ALL & ~TYPE_STRING : TYPE_STRING) : types_of_key(p, key);
+    p->types = types_said(f, types_of_key(p, key), other);
     p->value = p->types == TYPE_STRING ? VALUE_STRING : VALUE_OTHER;
     if (p->value == VALUE_STRING)
         buf_push(&out, '"');

@@ -96,6 +96,18 @@ static const struct tool_row rows[] = {
         },
     },
     {
+        "glm 4", // a name, a line end and JSON
+        false,
+        {"<tool_call>function_name", "</tool_call>"},
+        {
+            .style = TOOL_STYLE_MARKED,
+            .call_open = TEXT("<tool_call>"),
+            .call_close = TEXT("\n</tool_call>"),
+            .heads = {{TEXT("<tool_call>"), TOOL_SLOT_NAME}, {TEXT("\n"), TOOL_SLOT_ARGUMENTS}},
+            .n_heads = 2,
+        },
+    },
+    {
         "qwen xml",
         false,
         {"<tool_call>", "<function=", "<parameter="},
