@@ -108,6 +108,8 @@ class Answers(unittest.TestCase):
         self.assertRegex(compact, r"^\[(true|false),(true|false),(true|false)\]$")
         wide = self.text(structured_outputs={"json": loose, "whitespace_pattern": "  "})
         self.assertRegex(wide, r"^\[  (true|false)(  ,  (true|false)){2}  \]$")
+        older = self.text(guided_json=loose, guided_whitespace_pattern="  ")
+        self.assertRegex(older, r"^\[  (true|false)(  ,  (true|false)){2}  \]$")
 
     def test_in_a_stream_and_of_many_answers(self):
         events = server.stream("/v1/chat/completions", messages=CHAT, n=3, temperature=1, max_tokens=120,
@@ -251,6 +253,12 @@ class Refusals(unittest.TestCase):
             ("structured_outputs.json", {"structured_outputs": {"json": "{"}}),
             ("guided_json", {"guided_json": {"type": "string", "minLength": 5, "maxLength": 4}}),
             ("guided_regex", {"guided_regex": "[z-a]"}),
+            ("structured_outputs.whitespace_pattern",
+             {"structured_outputs": {"regex": "a", "whitespace_pattern": " "}}),
+            ("structured_outputs.disable_any_whitespace",
+             {"structured_outputs": {"choice": ["a"], "disable_any_whitespace": True}}),
+            ("guided_whitespace_pattern", {"guided_regex": "a", "guided_whitespace_pattern": " "}),
+            ("response_format", {"response_format": {"type": "json_object"}, "guided_whitespace_pattern": "("}),
             ("structured_outputs.choice", {"structured_outputs": {"choice": ["a"]}, "use_beam_search": True, "n": 2}),
             ("guided_regex", {"response_format": {"type": "json_object"}, "guided_regex": "a"})):
             with self.subTest(fields=str(fields)[:70]):

@@ -162,6 +162,11 @@ static enum status check_members(const json_t *outputs, struct error *err) {
                   : OK;
 }
 
+static bool is_json(const struct structured *s) {
+    return s->source.kind == GRAMMAR_JSON_SCHEMA || s->source.kind == GRAMMAR_JSON_OBJECT ||
+           s->source.kind == GRAMMAR_STRUCTURAL_TAG;
+}
+
 static enum status read_outputs(const json_t *body, struct structured *s, struct error *err) {
     struct grammar_style style;
     json_t *outputs;
@@ -173,10 +178,15 @@ static enum status read_outputs(const json_t *body, struct structured *s, struct
     TRY(jv_bool_or(outputs, "structured_outputs", "disable_any_whitespace", false, &style.compact, err));
     for (size_t i = 0; i < ARRAY_LEN(ask_fields); i++)
         TRY(ask_for(s, &ask_fields[i], outputs, ask_fields[i].member, ask_fields[i].field, style, err));
-    return s->field ? OK
-                    : fail(err, ERR_ARG,
-                           "structured_outputs: it asks for nothing; it has one of json, regex, choice, grammar, "
-                           "structural_tag and json_object");
+    if (!s->field)
+        return fail(err, ERR_ARG,
+                    "structured_outputs: it asks for nothing; it has one of json, regex, choice, grammar, "
+                    "structural_tag and json_object");
+    if (style.compact && !is_json(s))
+        return fail(err, ERR_ARG, "structured_outputs.disable_any_whitespace: %s is not JSON", s->field);
+    if (style.whitespace.ptr && !is_json(s))
+        return fail(err, ERR_ARG, "structured_outputs.whitespace_pattern: %s is not JSON", s->field);
+    return OK;
 }
 
 /* Of llama.cpp, whose grammar may be "", and of SGLang. */
@@ -197,11 +207,17 @@ static enum status read_named(const json_t *body, const struct ask_field *fields
     return OK;
 }
 
+/* The white space is of JSON whatever field asks for it. */
 static enum status read_older(const json_t *body, struct structured *s, struct error *err) {
     struct grammar_style style;
+    TRY(read_named(body, ask_fields, ARRAY_LEN(ask_fields), (struct grammar_style){0}, s, err));
+    TRY(read_named(body, other_fields, ARRAY_LEN(other_fields), (struct grammar_style){0}, s, err));
     TRY(read_style(body, "request", "guided_whitespace_pattern", &style, err));
-    TRY(read_named(body, ask_fields, ARRAY_LEN(ask_fields), style, s, err));
-    return read_named(body, other_fields, ARRAY_LEN(other_fields), style, s, err);
+    if (style.whitespace.ptr && s->field && !is_json(s))
+        return fail(err, ERR_ARG, "guided_whitespace_pattern: %s is not JSON", s->field);
+    if (style.whitespace.ptr)
+        s->source.style.whitespace = style.whitespace;
+    return OK;
 }
 
 // ---- response_format and its like -------------------------------------------------------------------------------
