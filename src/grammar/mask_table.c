@@ -315,9 +315,13 @@ static void put_into(struct token_trie *t, struct mask_table *table) {
 /* The state that most bytes lead to, if it is one that most bytes leave as it is: the inside of a string, as seen from
  * where a key may still become one of some names. Or the state without its counters. RX_NEVER: there is none. */
 static rx_id find_beside(struct rx_pool *pool, rx_id state) {
-    enum { FEW_ROUNDS = 6 };
+    enum { FEW_ROUNDS = 6, MANY_ROUNDS = 24 };
     rx_id free;
-    if (rx_slack(pool, state, &free) >= FEW_ROUNDS && free != state)
+    rx_id counter = state;
+    while (pool->nodes[counter].kind == RX_K_SEQ)
+        counter = pool->nodes[counter].a;
+    bool must_be = pool->nodes[counter].kind == RX_K_REPEAT && pool->nodes[counter].min > 1; // then few share its table
+    if (rx_slack(pool, state, &free) >= (must_be ? MANY_ROUNDS : FEW_ROUNDS) && free != state)
         return free;
     for (unsigned byte = 'a'; byte <= 'z'; byte += 5) {
         rx_id next = rx_step(pool, state, (uint8_t)byte);

@@ -7,6 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* qsort and memcmp may not be given NULL, as an empty array is. */
+static inline void sort_items(void *items, size_t n, size_t size, int (*order)(const void *, const void *)) {
+    if (n > 1)
+        qsort(items, n, size, order);
+}
+static inline bool same_bytes(const void *a, const void *b, size_t n) { return n == 0 || memcmp(a, b, n) == 0; }
+
 static inline uint64_t number_mix(uint64_t x) {
     x ^= x >> 32;
     x *= 0xD6E8FEB86659FD93u;

@@ -44,6 +44,7 @@ static uint32_t count(struct rx_pool *p, rx_id a, bool *wide) {
         }
         break;
     case RX_K_NOT: n = count(p, x.a, wide); break;
+    case RX_K_MULTIPLE: break; // digits
     default:
         n = count(p, x.a, wide);
         if (*wide && n == 0 && (x.max == RX_NO_MAX || x.max > 4))

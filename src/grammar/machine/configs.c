@@ -18,7 +18,7 @@ static int by_thread(const void *a, const void *b) {
 static uint32_t intern(struct machine *m, bool may_end) {
     size_t n = 0;
     if (m->next.n > 1)
-        qsort(m->next.at, m->next.n, sizeof *m->next.at, by_thread);
+        sort_items(m->next.at, m->next.n, sizeof *m->next.at, by_thread);
     for (size_t i = 0; i < m->next.n; i++)
         if (n == 0 || by_thread(&m->next.at[n - 1], &m->next.at[i]))
             m->next.at[n++] = m->next.at[i];
@@ -29,7 +29,7 @@ static uint32_t intern(struct machine *m, bool may_end) {
     for (uint32_t found; (found = number_index_next(&m->config_index, hash, &at));) {
         const struct config *c = &m->configs.at[found - 1];
         if (c->may_end == may_end && c->n == n &&
-            memcmp(m->threads.at + c->first, m->next.at, n * sizeof *m->next.at) == 0)
+            same_bytes(m->threads.at + c->first, m->next.at, n * sizeof *m->next.at))
             return found - 1;
     }
     struct config c = {.first = (uint32_t)m->threads.n, .n = (uint32_t)n, .may_end = may_end, .mask = -1};

@@ -16,7 +16,7 @@ static uint32_t intern(struct machine *m, struct member_state s, const uint64_t 
     for (uint32_t found; (found = number_index_next(&m->member_index, hash, &at));) {
         const struct member_state *x = &m->member_states.at[found - 1];
         if (x->members == s.members && x->count == s.count && x->phase == s.phase && x->except == s.except &&
-            memcmp(m->member_bits.at + x->bits, bits, words * sizeof *bits) == 0)
+            same_bytes(m->member_bits.at + x->bits, bits, words * sizeof *bits))
             return found - 1;
     }
     s.bits = (uint32_t)m->member_bits.n;
@@ -32,8 +32,9 @@ static uint32_t moved(struct machine *m, uint32_t state, uint32_t i, enum member
     struct member_state s = m->member_states.at[state];
     const struct members *spec = &m->net->members[s.members];
     size_t words = n_words(spec);
-    uint64_t small[8], *bits = words <= ARRAY_LEN(small) ? small : xmalloc(words * sizeof *bits);
-    memcpy(bits, m->member_bits.at + s.bits, words * sizeof *bits);
+    uint64_t small[8] = {0}, *bits = words <= ARRAY_LEN(small) ? small : xmalloc(words * sizeof *bits);
+    if (words)
+        memcpy(bits, m->member_bits.at + s.bits, words * sizeof *bits);
     s.phase = phase;
     if (i != UINT32_MAX) {
         int32_t most = MAX(spec->min, spec->max == IR_NO_MAX ? 0 : spec->max);
@@ -69,7 +70,8 @@ uint32_t member_state_except(struct machine *m, uint32_t state, uint32_t text) {
     size_t words = n_words(&m->net->members[s.members]);
     s.except = distinct_except(m, s.except, text);
     uint64_t *bits = xmalloc((words + 1) * sizeof *bits); // interning may move the table
-    memcpy(bits, m->member_bits.at + s.bits, words * sizeof *bits);
+    if (words)
+        memcpy(bits, m->member_bits.at + s.bits, words * sizeof *bits);
     uint32_t out = intern(m, s, bits);
     free(bits);
     return out;

@@ -114,7 +114,7 @@ static void put_back(struct machine *m, struct closing *c, struct item i) {
 
 static void sort_back(struct closing *c) {
     size_t n = 0;
-    qsort(c->back.at, c->back.n, sizeof *c->back.at, by_item);
+    sort_items(c->back.at, c->back.n, sizeof *c->back.at, by_item);
     for (size_t i = 0; i < c->back.n; i++)
         if (n == 0 || !same_item(c->back.at[n - 1], c->back.at[i]))
             c->back.at[n++] = c->back.at[i];
@@ -136,7 +136,7 @@ static uint32_t frame_intern(struct machine *m, struct closing *c, uint32_t rule
     for (uint32_t found; (found = number_index_next(&m->frame_index, hash, &at));) {
         const struct frame *f = &m->frames.at[found - 1];
         if (f->rule == rule && !f->callers && f->n == c->back.n &&
-            memcmp(m->links.at + f->first, c->back.at, f->n * sizeof *c->back.at) == 0)
+            same_bytes(m->links.at + f->first, c->back.at, f->n * sizeof *c->back.at))
             return found - 1;
     }
     struct frame f = {.rule = rule};
@@ -149,7 +149,7 @@ static uint32_t frame_intern(struct machine *m, struct closing *c, uint32_t rule
 /* Sorts the calls of a circle and numbers the set, from 1. */
 static uint32_t call_set_intern(struct machine *m, struct closing *c) {
     size_t n = 0;
-    qsort(c->circle.at, c->circle.n, sizeof *c->circle.at, by_call);
+    sort_items(c->circle.at, c->circle.n, sizeof *c->circle.at, by_call);
     for (size_t i = 0; i < c->circle.n; i++)
         if (n == 0 || by_call(&c->circle.at[n - 1], &c->circle.at[i]))
             c->circle.at[n++] = c->circle.at[i];
@@ -158,7 +158,7 @@ static uint32_t call_set_intern(struct machine *m, struct closing *c) {
     uint64_t at = number_index_begin(&m->call_set_index, hash);
     for (uint32_t found; (found = number_index_next(&m->call_set_index, hash, &at));) {
         const struct call_set *s = &m->call_sets.at[found - 1];
-        if (s->n == n && memcmp(m->calls.at + s->first, c->circle.at, n * sizeof *c->circle.at) == 0)
+        if (s->n == n && same_bytes(m->calls.at + s->first, c->circle.at, n * sizeof *c->circle.at))
             return found;
     }
     struct call_set set = {(uint32_t)m->calls.n, (uint32_t)n};
@@ -269,7 +269,7 @@ static void predict_next(struct machine *m, struct closing *c) {
 }
 
 static void put_waits(struct machine *m, struct closing *c, struct row *row) {
-    qsort(c->waits.at, c->waits.n, sizeof *c->waits.at, by_terminal);
+    sort_items(c->waits.at, c->waits.n, sizeof *c->waits.at, by_terminal);
     row->waits = (uint32_t)m->waits.n;
     row->heads = (uint32_t)m->heads.n;
     for (size_t i = 0; i < c->waits.n; i++) {

@@ -121,7 +121,7 @@ static uint32_t row_intern(struct machine *m, struct closing *c) {
     for (uint32_t found; (found = number_index_next(&m->row_index, hash, &at));) {
         const struct row *r = &m->rows.at[found - 1];
         if (r->may_end == c->may_end && r->n_items == c->kept.n &&
-            memcmp(m->row_items.at + r->items, c->kept.at, r->n_items * sizeof *c->kept.at) == 0)
+            same_bytes(m->row_items.at + r->items, c->kept.at, r->n_items * sizeof *c->kept.at))
             return found - 1;
     }
     struct row row = {.items = (uint32_t)m->row_items.n, .n_items = (uint32_t)c->kept.n, .may_end = c->may_end};
@@ -156,7 +156,7 @@ static uint32_t close_items(struct machine *m, struct closing *c) {
     c->todo.n = 0;
     if (m->failed != OK)
         return 0;
-    qsort(c->kept.at, c->kept.n, sizeof *c->kept.at, by_item);
+    sort_items(c->kept.at, c->kept.n, sizeof *c->kept.at, by_item);
     return row_intern(m, c);
 }
 

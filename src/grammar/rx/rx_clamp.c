@@ -5,8 +5,6 @@
  * has, for tokens of 20 bytes, the masks of one without a bound until 20 are left. */
 #include "grammar/rx_pool.h"
 
-enum { FREE = -1, FOREVER = INT32_MAX / 2 }; // in place of n: see rx_slack
-
 static rx_id clamp(struct rx_pool *p, rx_id a, int n);
 
 static rx_id clamp_list(struct rx_pool *p, rx_id a, int n) {
@@ -46,10 +44,7 @@ static rx_id clamp(struct rx_pool *p, rx_id a, int n) {
     case RX_K_ALT: out = clamp_list(p, a, n); break;
     case RX_K_REPEAT:
         // A round takes a byte at least: where x is nullable, rounds without one change nothing, and min is 0.
-        if (n == FREE)
-            out = rx_repeat(p, clamp(p, x.a, n), x.min > 1 ? FOREVER : x.min, x.max > 1 ? RX_NO_MAX : x.max);
-        else
-            out = rx_repeat(p, clamp(p, x.a, n), MIN(x.min, n + 1), x.max > n ? RX_NO_MAX : x.max);
+        out = rx_repeat(p, clamp(p, x.a, n), MIN(x.min, n + 1), x.max > n ? RX_NO_MAX : x.max);
         break;
     default: break; // AND, NOT: whether both sides can meet may depend on ends far off
     }
@@ -68,34 +63,51 @@ rx_id rx_clamp(struct rx_pool *p, rx_id state, int n) {
     return clamp(p, state, n);
 }
 
-/* The least of what bounds the counters of a state: rounds that must be there yet, or else those that may. */
+/* The counters that count now, let loose; those that a text has not come to stay as they are. */
+static rx_id let_loose(struct rx_pool *p, rx_id a) {
+    enum { FOREVER = INT32_MAX / 2 };
+    struct rx_node x = p->nodes[a];
+    if (!(x.flags & RX_COUNTS))
+        return a;
+    if (x.kind == RX_K_SEQ)
+        return rx_seq_as_is(p, let_loose(p, x.a), x.b);
+    if (x.kind == RX_K_REPEAT)
+        return rx_repeat(p, x.a, x.min > 1 ? FOREVER : x.min, x.max > 1 ? RX_NO_MAX : x.max);
+    if (x.kind != RX_K_ALT)
+        return a;
+    rx_id *parts = xmalloc(x.b * sizeof *parts);
+    for (uint32_t i = 0; i < x.b; i++)
+        parts[i] = let_loose(p, p->lists[x.a + i]);
+    rx_id out = rx_list(p, RX_K_ALT, parts, x.b);
+    free(parts);
+    return out;
+}
+
+/* The least that is left of the counters that count now: rounds that must be there yet, or else those that may. */
 static int slack_of(struct rx_pool *p, rx_id a) {
-    int slack = UINT16_MAX;
-    for (;; a = p->nodes[a].b) {
+    for (;; a = p->nodes[a].a) {
         struct rx_node x = p->nodes[a];
         if (!(x.flags & RX_COUNTS))
-            return slack;
-        if (x.free != RX_NEVER)
-            return MIN(slack, x.slack);
+            return UINT16_MAX;
         if (x.kind == RX_K_AND || x.kind == RX_K_NOT)
             return 0;
-        if (x.kind == RX_K_REPEAT) {
-            int here = x.min > 1 ? x.min - 1 : x.max == RX_NO_MAX ? UINT16_MAX : x.max - 1;
-            return MIN(slack, MIN(here, slack_of(p, x.a)));
-        }
-        if (x.kind == RX_K_ALT) {
-            for (uint32_t i = 0; i < x.b; i++)
-                slack = MIN(slack, slack_of(p, p->lists[x.a + i]));
-            return slack;
-        }
-        slack = MIN(slack, slack_of(p, x.a));
+        if (x.kind == RX_K_REPEAT)
+            return x.min > 1            ? MIN(x.min - 1, UINT16_MAX)
+                   : x.max == RX_NO_MAX ? UINT16_MAX
+                                        : MIN(x.max - 1, UINT16_MAX);
+        if (x.kind != RX_K_ALT)
+            continue;
+        int slack = UINT16_MAX;
+        for (uint32_t i = 0; i < x.b; i++)
+            slack = MIN(slack, slack_of(p, p->lists[x.a + i]));
+        return slack;
     }
 }
 
 int rx_slack(struct rx_pool *p, rx_id state, rx_id *without) {
     if (p->nodes[state].free == RX_NEVER) {
         int slack = slack_of(p, state);
-        rx_id free = rx_clamp(p, state, FREE);
+        rx_id free = let_loose(p, state);
         if (p->failed != OK)
             return *without = RX_NEVER, 0;
         p->nodes[state].slack = (uint16_t)slack;
