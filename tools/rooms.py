@@ -20,7 +20,9 @@ PLAN = [  # level by level
     {
         "text": ["jinja", "grammar", "base"], **{
             room: ["core", "base"]
-            for room in ("file", "sched", "dist", "backend/cpu", "backend/toy", "backend/cuda", "backend/xla")
+            for room in (
+                "file", "sched", "dist", "backend/cpu", "backend/ranks", "backend/toy", "backend/cuda", "backend/xla"
+            )
         }
     },
     {"model": ["file", "core", "base"]},
@@ -32,8 +34,8 @@ PLAN = [  # level by level
     },
     {
         "main": [
-            "api", "lib", "bench", "engine", "model", "file", "sched", "grammar", "dist", "backend/cpu", "backend/toy",
-            "backend/cuda", "backend/xla", "client", "console", "core", "text", "jinja", "http", "base"
+            "api", "lib", "bench", "engine", "model", "file", "sched", "grammar", "dist", "backend/cpu", "backend/ranks",
+            "backend/toy", "backend/cuda", "backend/xla", "client", "console", "core", "text", "jinja", "http", "base"
         ]
     },
 ]

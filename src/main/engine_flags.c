@@ -69,6 +69,8 @@ enum status engine_flags_open(const struct engine_flags *f, const char *model, s
     const struct backend_ops *backend;
     const char *own[MOST_DEVICE_OPTIONS + 2];
     TRY(find_backend(f->device, &backend, err));
+    if (f->n_ranks > 1)
+        TRY(backend_ranks(backend, (int)f->n_ranks, f->by_expert, &backend, err));
     TRY(device_options(f, backend, own, err));
     bool is_dummy = strcmp(f->load_format, "dummy") == 0;
     TRY(model_path_check(model, is_dummy || backend->no_weights ? MODEL_SETTINGS : MODEL_COMPUTE, err));

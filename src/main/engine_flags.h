@@ -1,6 +1,7 @@
 /* engine_flags.h - the flags of every verb that opens a model to compute with it, and opening it. */
 #pragma once
 
+#include "backend/ranks/ranks.h"
 #include "gyre.h"
 #include "lib/backends.h"
 #include "main/flags.h"
@@ -10,7 +11,8 @@ struct engine_flags {
     const char *device, *dtype, *kv_cache_dtype, *quantization, *load_format;
     int64_t device_index, n_threads, max_model_len, kv_cache_memory, swap_space, max_batched_tokens, max_seqs,
         block_size;
-    bool prefix_cache, enforce_eager;
+    bool prefix_cache, enforce_eager, by_expert;
+    int64_t n_ranks;
     struct flag_list device_options;
     const char *policy; // of servers: "fcfs", "sjf"
     double itl_target, gpu_memory_utilization, cache_idle;
@@ -20,10 +22,11 @@ struct engine_flags {
     size_t n_adapters;
 };
 
-#define ENGINE_FLAGS_DEFAULT                                                                                        \
-    {                                                                                                               \
-        .device = "cpu", .dtype = "auto", .kv_cache_dtype = "auto", .quantization = "none", .load_format = "auto",  \
-        .gpu_memory_utilization = 0.92, .cache_idle = 300, .block_size = 64, .prefix_cache = true, .policy = "fcfs" \
+#define ENGINE_FLAGS_DEFAULT                                                                                         \
+    {                                                                                                                \
+        .device = "cpu", .dtype = "auto", .kv_cache_dtype = "auto", .quantization = "none", .load_format = "auto",   \
+        .gpu_memory_utilization = 0.92, .cache_idle = 300, .block_size = 64, .prefix_cache = true, .policy = "fcfs", \
+        .n_ranks = 1                                                                                                 \
     }
 
 /* Rows of a flag table. */
@@ -36,6 +39,22 @@ struct engine_flags {
          BACKEND_NAMES,                                                                                                \
          "Engine",                                                                                                     \
          "what computes; toy makes tokens up and reads no weights, to measure the rest"},                              \
+        {"tensor-parallel-size",                                                                                       \
+         0,                                                                                                            \
+         FLAG_INT,                                                                                                     \
+         &(e).n_ranks,                                                                                                 \
+         "N",                                                                                                          \
+         "Engine",                                                                                                     \
+         "devices that have a share of each layer; on the CPU so many groups of threads, to try it",                   \
+         .min = 1,                                                                                                     \
+         .max = MAX_RANKS_OF_A_MODEL},                                                                                 \
+        {"enable-expert-parallel",                                                                                     \
+         0,                                                                                                            \
+         FLAG_BOOL,                                                                                                    \
+         &(e).by_expert,                                                                                               \
+         NULL,                                                                                                         \
+         "Engine",                                                                                                     \
+         "these have whole experts each, in place of a share of every one"},                                           \
         {"device-index", 0, FLAG_INT, &(e).device_index, "N", "Engine", "which of several GPUs", .min = 0, .max = 63}, \
         {"device-option",                                                                                              \
          0,                                                                                                            \

@@ -15,21 +15,18 @@
 #include <string.h>
 
 static struct {
-    int64_t tokens, rows, n_ranks, rank;
-    bool by_expert;
+    int64_t tokens, rows, rank;
     struct engine_flags engine;
-} opt = {.tokens = 512, .rows = 1, .n_ranks = 1, .engine = ENGINE_FLAGS_DEFAULT};
+} opt = {.tokens = 512, .rows = 1, .engine = ENGINE_FLAGS_DEFAULT};
 
 static const struct flag flags[] = {
     {"tokens", 't', FLAG_INT, &opt.tokens, "N", "Output", "show the memory of activations for a step of N tokens",
      .min = 1, .max = 1 << 20},
     {"rows", 0, FLAG_INT, &opt.rows, "N", "Output", "with --device: the nodes of a step that decodes N sequences",
      .min = 1, .max = 4096},
-    {"tensor-parallel-size", 0, FLAG_INT, &opt.n_ranks, "N", "Output",
-     "the program of one of N devices that have a share of each layer", .min = 1, .max = 1024},
-    {"rank", 0, FLAG_INT, &opt.rank, "R", "Output", "which of them, from 0", .min = 0, .max = 1023},
-    {"enable-expert-parallel", 0, FLAG_BOOL, &opt.by_expert, NULL, "Output",
-     "devices have whole experts each, in place of a share of every one"},
+    {"rank", 0, FLAG_INT, &opt.rank, "R", "Output",
+     "with --tensor-parallel-size: the program of this one of the devices, from 0", .min = 0,
+     .max = MAX_RANKS_OF_A_MODEL - 1},
     ENGINE_FLAGS(opt.engine),
 };
 
@@ -100,7 +97,7 @@ static int explain_on_device(const struct verb_args *args) {
 static int print_program(const struct program *whole) {
     struct error err;
     struct program *mine;
-    struct shard_options options = {(int)opt.rank, (int)opt.n_ranks, opt.by_expert};
+    struct shard_options options = {(int)opt.rank, (int)opt.engine.n_ranks, opt.engine.by_expert};
     if (pass_shard(whole, &options, &mine, &err) != OK)
         return verb_failed(&err);
     struct program *p = pass_shared_kv(mine, NULL); // as the CPU has it
@@ -118,9 +115,9 @@ static int print_program(const struct program *whole) {
 static int run(const struct verb_args *args) {
     struct error err;
     struct model *m;
-    if (opt.rank >= opt.n_ranks) {
+    if (opt.rank >= opt.engine.n_ranks) {
         fail(&err, ERR_ARG, "--rank: %lld is not one of %lld, see --tensor-parallel-size", (long long)opt.rank,
-             (long long)opt.n_ranks);
+             (long long)opt.engine.n_ranks);
         return verb_failed(&err);
     }
     if (strcmp(opt.engine.device, "cpu") != 0)

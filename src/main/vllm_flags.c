@@ -91,11 +91,11 @@ static const struct vllm_flag table[] = {
     {"interleave-mm-strings", NULL, SWITCH, NOTE, NULL, NO_IMAGES},
     {"disable-mm-preprocessor-cache", NULL, SWITCH, NOTE, NULL, NO_IMAGES},
     // devices and memory
-    {"tensor-parallel-size", "tp", VALUE, SAME, "1", "more than one device"},
+    {"tensor-parallel-size", "tp", VALUE, AS, "tensor-parallel-size", NULL}, // for its short name
     {"pipeline-parallel-size", "pp", VALUE, SAME, "1", "more than one device"},
     {"data-parallel-size", "dp", VALUE, SAME, "1", "more than one device"},
     {"decode-context-parallel-size", "dcp", VALUE, SAME, "1", "more than one device"},
-    {"enable-expert-parallel", "ep", SWITCH, NOTE, NULL, ONE_DEVICE},
+    {"enable-expert-parallel", "ep", SWITCH, AS, "enable-expert-parallel", NULL},
     {"nnodes", "n", VALUE, SAME, "1", "more than one machine"},
     {"node-rank", "r", VALUE, SAME, "0", "more than one machine"},
     {"headless", NULL, SWITCH, REFUSED, NULL, "a process without a server"},
@@ -295,8 +295,9 @@ static const char *value_of_ours(const char *flag, const char *value) {
 static int take(struct rewrite *w, const struct vllm_flag *f, const char *word, const char *value, bool off) {
     switch (f->kind) {
     case AS:
-        put(w, arena_printf(w->memory, "--%s", f->to));
-        put(w, value_of_ours(f->to, value));
+        put(w, arena_printf(w->memory, "--%s%s", off ? "no-" : "", f->to));
+        if (f->shape != SWITCH)
+            put(w, value_of_ours(f->to, value));
         return -1;
     case SAME: return is_listed(f->to, value) ? -1 : refuse(w, word, f->why);
     case NOTE:

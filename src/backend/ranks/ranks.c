@@ -1,0 +1,313 @@
+/* ranks.c - see ranks.h. Each function of the table is the inner backend's, once a rank. */
+#include "backend/ranks/ranks.h"
+
+#include "base/pool.h"
+#include "core/pass/pass.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MAX_TABLES = 4 }; // kinds of ranks in one process
+
+struct table {
+    struct backend_ops ops;
+    const struct backend_ops *of;
+    int n;
+    bool by_expert;
+};
+
+static struct table tables[MAX_TABLES];
+
+struct device {
+    const struct table *table;
+    struct device *of[MAX_RANKS_OF_A_MODEL];
+    struct pool *pool; // a thread a rank
+};
+
+struct loaded {
+    struct device *device;
+    struct program *programs[MAX_RANKS_OF_A_MODEL];
+    struct loaded *of[MAX_RANKS_OF_A_MODEL];
+};
+
+struct executable {
+    struct loaded *loaded;
+    struct executable *of[MAX_RANKS_OF_A_MODEL];
+    struct sample_result *results; // of the other ranks, [max_rows]
+    int n_rows[2];                 // of steps in flight, by turns
+    int64_t n_run, n_collected;
+};
+
+static const struct table *table_of(const struct executable *exe) { return exe->loaded->device->table; }
+
+// ---- devices and what is loaded ---------------------------------------------------------------------------------
+
+static void ranks_close(struct device *d) {
+    for (int i = 0; i < d->table->n; i++)
+        if (d->of[i])
+            d->table->of->close(d->of[i]);
+    pool_free(d->pool);
+    free(d);
+}
+
+/* Ranks of a device in the host's memory share the one there is; others have one each, from the given one on. */
+static enum status ranks_open(const struct table *t, const struct device_options *options, struct device **out,
+                              struct error *err) {
+    struct device *d = xcalloc(1, sizeof *d);
+    enum status st = OK;
+    d->table = t;
+    d->pool = pool_open(t->n);
+    for (int i = 0; i < t->n && st == OK; i++) {
+        struct device_options one = *options;
+        one.index += t->of->in_place ? 0 : i;
+        if (t->of->in_place)
+            one.n_threads = MAX((one.n_threads ? one.n_threads : (int)sysconf(_SC_NPROCESSORS_ONLN)) / t->n, 1);
+        st = t->of->open(&one, &d->of[i], err);
+    }
+    if (st != OK) {
+        ranks_close(d);
+        d = NULL;
+    }
+    *out = d;
+    return st;
+}
+
+static void ranks_memory(const struct device *d, struct device_memory *out) { d->table->of->memory(d->of[0], out); }
+
+static void ranks_unload(struct loaded *l) {
+    if (!l)
+        return;
+    const struct table *t = l->device->table;
+    for (int i = 0; i < t->n; i++) {
+        if (l->of[i])
+            t->of->unload(l->of[i]);
+        program_free(l->programs[i]);
+    }
+    free(l);
+}
+
+static enum status load_ranks(struct loaded *l, const struct program *p, const struct load_options *options,
+                              struct error *err) {
+    const struct table *t = l->device->table;
+    for (int i = 0; i < t->n; i++) {
+        struct load_options one = *options;
+        if (i > 0)
+            one.progress = (struct load_progress){0};
+        TRY(pass_shard(p, &(struct shard_options){i, t->n, t->by_expert}, &l->programs[i], err));
+        TRY(t->of->load(l->device->of[i], l->programs[i], &one, &l->of[i], err));
+    }
+    return t->of->join(l->of, t->n, err);
+}
+
+static enum status ranks_load(struct device *d, const struct program *p, const struct load_options *options,
+                              struct loaded **out, struct error *err) {
+    struct loaded *l = xcalloc(1, sizeof *l);
+    l->device = d;
+    enum status st = load_ranks(l, p, options, err);
+    if (st != OK) {
+        ranks_unload(l);
+        l = NULL;
+    }
+    *out = l;
+    return st;
+}
+
+static enum status ranks_alloc_cache(struct loaded *l, const struct cache_config *config, struct error *err) {
+    const struct table *t = l->device->table;
+    for (int i = 0; i < t->n; i++)
+        TRY(t->of->alloc_cache(l->of[i], config, err));
+    return OK;
+}
+
+static enum status ranks_commit_cache(struct loaded *l, int group, int *n, struct error *err) {
+    const struct table *t = l->device->table;
+    int asked = *n, least = INT32_MAX;
+    for (int i = 0; i < t->n; i++) {
+        int usable = asked;
+        TRY(t->of->commit_cache(l->of[i], group, &usable, err)); // where one fails, others have more than is used
+        least = MIN(least, usable);
+    }
+    *n = least;
+    return OK;
+}
+
+/* In the host's memory all ranks' blocks count. */
+static int64_t ranks_cache_block_bytes(const struct loaded *l, int group, int block_size) {
+    const struct table *t = l->device->table;
+    int64_t bytes = 0;
+    for (int i = 0; i < (t->of->in_place ? t->n : 1); i++)
+        bytes += t->of->cache_block_bytes(l->of[i], group, block_size);
+    return bytes;
+}
+
+static enum status ranks_cache_room(struct loaded *l, struct bucket bucket, int block_size, const int *table_width,
+                                    double share, int64_t *out, struct error *err) {
+    const struct table *t = l->device->table;
+    *out = INT64_MAX;
+    for (int i = 0; i < t->n; i++) {
+        int64_t room;
+        TRY(t->of->cache_room(l->of[i], bucket, block_size, table_width, share, &room, err));
+        *out = MIN(*out, room);
+    }
+    return OK;
+}
+
+// ---- steps ------------------------------------------------------------------------------------------------------
+
+static void ranks_free_executable(struct executable *exe) {
+    if (!exe)
+        return;
+    for (int i = 0; i < table_of(exe)->n; i++)
+        if (exe->of[i])
+            table_of(exe)->of->free_executable(exe->of[i]);
+    free(exe->results);
+    free(exe);
+}
+
+static enum status ranks_compile(struct loaded *l, struct bucket bucket, struct executable **out, struct error *err) {
+    const struct table *t = l->device->table;
+    struct executable *exe = xcalloc(1, sizeof *exe);
+    enum status st = OK;
+    exe->loaded = l;
+    exe->results = xcalloc((size_t)bucket.max_rows + 1, sizeof *exe->results);
+    for (int i = 0; i < t->n && st == OK; i++)
+        st = t->of->compile(l->of[i], bucket, &exe->of[i], err);
+    if (st != OK) {
+        ranks_free_executable(exe);
+        exe = NULL;
+    }
+    *out = exe;
+    return st;
+}
+
+static int ranks_report(const struct executable *exe, struct device_report out[MAX_DEVICE_REPORTS]) {
+    const struct table *t = table_of(exe);
+    int n = t->of->report(exe->of[0], out);
+    for (int i = 1; i < t->n; i++) {
+        struct device_report more[MAX_DEVICE_REPORTS];
+        t->of->report(exe->of[i], more);
+        for (int k = 0; k < n; k++)
+            if (strcmp(out[k].unit, "bytes") == 0)
+                out[k].value += more[k].value;
+    }
+    return n;
+}
+
+/* What all ranks do at the same time: a step, or its draw. */
+struct together {
+    struct executable *exe;
+    const struct batch_plan *plan; // NULL: a draw
+    const struct sample_params *sample;
+    enum status status[MAX_RANKS_OF_A_MODEL];
+    struct error err[MAX_RANKS_OF_A_MODEL];
+};
+
+static void do_rank(void *arg, int rank, int n_ranks) {
+    struct together *w = arg;
+    const struct backend_ops *of = table_of(w->exe)->of;
+    (void)n_ranks;
+    w->status[rank] = w->plan ? of->run(w->exe->of[rank], w->plan, w->sample, &w->err[rank])
+                              : of->draw(w->exe->of[rank], w->sample, &w->err[rank]);
+}
+
+static enum status do_all(struct together *w, struct error *err) {
+    pool_run(w->exe->loaded->device->pool, do_rank, w);
+    for (int i = 0; i < table_of(w->exe)->n; i++)
+        if (w->status[i] != OK) {
+            *err = w->err[i];
+            return w->status[i];
+        }
+    return OK;
+}
+
+static enum status ranks_run(struct executable *exe, const struct batch_plan *plan, const struct sample_params *sample,
+                             struct error *err) {
+    exe->n_rows[exe->n_run++ & 1] = plan->n_rows;
+    return do_all(&(struct together){.exe = exe, .plan = plan, .sample = sample}, err);
+}
+
+static enum status ranks_draw(struct executable *exe, const struct sample_params *sample, struct error *err) {
+    return do_all(&(struct together){.exe = exe, .sample = sample}, err);
+}
+
+/* Ranks that draw different tokens would go on with different texts. */
+static enum status ranks_collect(struct executable *exe, struct sample_result *results, struct error *err) {
+    const struct table *t = table_of(exe);
+    int n_rows = exe->n_rows[exe->n_collected++ & 1];
+    TRY(t->of->collect(exe->of[0], results, err));
+    for (int i = 1; i < t->n; i++) {
+        TRY(t->of->collect(exe->of[i], exe->results, err));
+        for (int r = 0; r < n_rows; r++)
+            if (exe->results[r].token != results[r].token)
+                return fail(err, ERR_DEVICE, "ranks 0 and %d drew tokens %d and %d for one row", i, results[r].token,
+                            exe->results[r].token);
+    }
+    return OK;
+}
+
+static enum status ranks_logits(struct executable *exe, int row, const float **out, struct error *err) {
+    return table_of(exe)->of->logits(exe->of[0], row, out, err);
+}
+
+static enum status ranks_hidden(struct executable *exe, int tap, int t, const float **out, struct error *err) {
+    return table_of(exe)->of->hidden(exe->of[0], tap, t, out, err);
+}
+
+// ---- the tables -------------------------------------------------------------------------------------------------
+
+#define OPEN_OF(i)                                                                                        \
+    static enum status open_##i(const struct device_options *o, struct device **out, struct error *err) { \
+        return ranks_open(&tables[i], o, out, err);                                                       \
+    }
+OPEN_OF(0)
+OPEN_OF(1)
+OPEN_OF(2)
+OPEN_OF(3)
+static enum status (*const opens[MAX_TABLES])(const struct device_options *, struct device **,
+                                              struct error *) = {open_0, open_1, open_2, open_3};
+
+static void fill(struct table *t, const struct backend_ops *of, int n, bool by_expert) {
+    *t = (struct table){.ops = *of, .of = of, .n = n, .by_expert = by_expert};
+    struct backend_ops *ops = &t->ops;
+    ops->open = opens[t - tables];
+    ops->memory = of->memory ? ranks_memory : NULL;
+    ops->close = ranks_close;
+    ops->load = ranks_load;
+    ops->unload = ranks_unload;
+    ops->join = NULL;
+    ops->alloc_cache = ranks_alloc_cache;
+    ops->commit_cache = of->commit_cache ? ranks_commit_cache : NULL;
+    ops->cache_block_bytes = ranks_cache_block_bytes;
+    ops->cache_room = of->cache_room ? ranks_cache_room : NULL;
+    ops->compile = ranks_compile;
+    ops->free_executable = ranks_free_executable;
+    ops->report = ranks_report;
+    ops->run = ranks_run;
+    ops->draw = ranks_draw;
+    ops->collect = ranks_collect;
+    ops->logits = ranks_logits;
+    ops->hidden = of->hidden ? ranks_hidden : NULL;
+    ops->probes = NULL;
+}
+
+enum status backend_ranks(const struct backend_ops *of, int n, bool by_expert, const struct backend_ops **out,
+                          struct error *err) {
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    *out = NULL;
+    if (n < 1 || n > MAX_RANKS_OF_A_MODEL)
+        return fail(err, ERR_ARG, "%d devices cannot share a model; 1 to %d can", n, MAX_RANKS_OF_A_MODEL);
+    if (!of->join)
+        return fail(err, ERR_UNSUPPORTED, "device %s cannot share a model with others of its kind yet", of->name);
+    pthread_mutex_lock(&mutex);
+    for (int i = 0; i < MAX_TABLES && !*out; i++) {
+        struct table *t = &tables[i];
+        if (!t->of)
+            fill(t, of, n, by_expert);
+        if (t->of == of && t->n == n && t->by_expert == by_expert)
+            *out = &t->ops;
+    }
+    pthread_mutex_unlock(&mutex);
+    return *out ? OK : fail(err, ERR_LIMIT, "there are %d kinds of ranks in this process already", MAX_TABLES);
+}

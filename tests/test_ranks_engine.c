@@ -1,0 +1,180 @@
+/* test_ranks_engine.c - a model over several ranks behind the engine: prompts in chunks and in ragged steps, prefix
+ * hits, requests that give way to others and come back, by recomputing and by swapping.
+ *
+ * Tokens are those of the reference where its two best logits are 0.01 or more apart; behind a nearer place texts may
+ * part, since ranks sum in another order. */
+#include "check.h"
+
+#include "backend/ranks/ranks.h"
+#include "base/json.h"
+#include "engine/inspect.h"
+#include "gyre.h"
+
+enum { MAX_PROMPT = 600, N_GREEDY = 24, MAX_CASES = 8 };
+
+struct text {
+    const json_t *golden;
+    int32_t prompt[MAX_PROMPT], got[N_GREEDY];
+    int n_prompt, n_got, n_done;
+    int64_t n_reused;
+};
+
+struct model_case {
+    const char *folder;
+    json_t *json;
+    struct text texts[MAX_CASES];
+    int n;
+};
+
+static void case_open(struct model_case *c, const char *name) {
+    static char folder[100];
+    char path[200];
+    struct error err;
+    snprintf(folder, sizeof folder, "tests/models/%s", name);
+    snprintf(path, sizeof path, "%s/golden.json", folder);
+    *c = (struct model_case){.folder = folder};
+    EXPECT_OK(jv_load(path, 1 << 24, 0, &c->json, &err), err);
+    const json_t *cases = json_object_get(c->json, "cases");
+    c->n = (int)json_array_size(cases);
+    EXPECT(c->n > 0 && c->n <= MAX_CASES);
+    for (int i = 0; i < c->n; i++) {
+        struct text *t = &c->texts[i];
+        t->golden = json_array_get(cases, (size_t)i);
+        const json_t *ids = json_object_get(t->golden, "ids");
+        t->n_prompt = (int)json_array_size(ids);
+        EXPECT(t->n_prompt <= MAX_PROMPT);
+        for (int k = 0; k < t->n_prompt; k++)
+            t->prompt[k] = (int32_t)json_integer_value(json_array_get(ids, (size_t)k));
+    }
+}
+
+static struct gyre *open_ranks(const char *folder, struct gyre_options o, int n_ranks) {
+    struct gyre *g;
+    struct gyre_error e;
+    struct error err;
+    EXPECT_OK(backend_ranks(&backend_cpu, n_ranks, false, &o.backend, &err), err);
+    o.model = folder;
+    o.n_threads = n_ranks;
+    o.kv_cache_bytes = o.kv_cache_bytes ? o.kv_cache_bytes : 64 << 20;
+    if (gyre_open(&o, &g, &e) != 0)
+        fail_msg("%s: %s", folder, e.text);
+    return g;
+}
+
+static void submit(struct gyre *g, struct text *t) {
+    struct gyre_request q = gyre_request_default(g);
+    struct gyre_error err;
+    uint64_t id;
+    t->n_got = t->n_done = 0;
+    q.prompt = t->prompt, q.n_prompt = t->n_prompt, q.max_tokens = N_GREEDY;
+    q.temperature = 0, q.repetition_penalty = 1, q.ignore_eos = true, q.user = t;
+    if (gyre_submit(g, &q, &id, &err) != 0)
+        fail_msg("%s", err.text);
+}
+
+static void finish(struct gyre *g) {
+    while (gyre_busy(g)) {
+        struct gyre_event events[16];
+        int n = gyre_poll(g, events, 16);
+        for (int i = 0; i < n; i++) {
+            struct text *t = events[i].user;
+            if (events[i].kind == GYRE_TOKEN)
+                t->got[t->n_got++] = events[i].token;
+            if (events[i].kind != GYRE_DONE)
+                continue;
+            EXPECT_EQ(events[i].finish, GYRE_LENGTH);
+            t->n_done++;
+            t->n_reused = events[i].timing.n_reused;
+        }
+    }
+}
+
+static void expect_golden(const struct model_case *c, const char *how) {
+    for (int i = 0; i < c->n; i++) {
+        const struct text *t = &c->texts[i];
+        EXPECT(t->n_done == 1 && t->n_got == N_GREEDY);
+        for (int k = 0; k < N_GREEDY; k++) {
+            const json_t *margin = json_array_get(json_object_get(t->golden, "greedy_margin"), (size_t)k);
+            if (json_number_value(margin) < 0.01)
+                break;
+            if (t->got[k] != json_integer_value(json_array_get(json_object_get(t->golden, "greedy"), (size_t)k)))
+                fail_msg("%s, %s: token %d of text %d differs", c->folder, how, k, i);
+        }
+    }
+}
+
+static void all_at_once(struct model_case *c, struct gyre_options o, int n_ranks, const char *how) {
+    struct gyre *g = open_ranks(c->folder, o, n_ranks);
+    for (int i = 0; i < c->n; i++)
+        submit(g, &c->texts[i]);
+    finish(g);
+    expect_golden(c, how);
+    gyre_close(g);
+}
+
+static const char *const models[] = {"llama", "gemma3", "gpt_oss", "deepseek_v3", "qwen3_5_moe", "diffllama"};
+
+static void ranks_give_the_tokens_of_the_reference(void **state) {
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(models); i++) {
+        static struct model_case c;
+        case_open(&c, models[i]);
+        all_at_once(&c, (struct gyre_options){.max_batched_tokens = 1024}, 2, "in one step");
+        all_at_once(&c, (struct gyre_options){.max_batched_tokens = 23, .max_seqs = 4, .block_size = 8}, 2,
+                    "in steps of 23");
+        json_decref(c.json);
+    }
+}
+
+/* A cache of two texts at most; the longest prompts left out, so that six want it at once. */
+static void requests_give_way_and_come_back(void **state) {
+    (void)state;
+    for (int swaps = 0; swaps < 2; swaps++) {
+        static struct model_case c;
+        case_open(&c, "llama");
+        c.n--; // the last is of 503 tokens
+        int64_t token_bytes = 3 * 2 * 2 * 64 * (int64_t)sizeof(float);
+        struct gyre_options o = {.block_size = 8,
+                                 .kv_cache_bytes = 96 * token_bytes,
+                                 .max_model_len = 64,
+                                 .swap_bytes = swaps ? 64 << 20 : 0};
+        struct gyre *g = open_ranks(c.folder, o, 2);
+        for (int i = 0; i < c.n; i++)
+            submit(g, &c.texts[i]);
+        finish(g);
+        expect_golden(&c, swaps ? "swapped" : "computed again");
+        EXPECT(engine_steps(g).n_preempted > 0);
+        gyre_close(g);
+        json_decref(c.json);
+    }
+}
+
+static void a_prompt_that_was_there_is_not_computed_again(void **state) {
+    (void)state;
+    static const char *const some[] = {"llama", "deepseek_v3", "qwen3_5"};
+    for (size_t i = 0; i < ARRAY_LEN(some); i++) {
+        static struct model_case c;
+        case_open(&c, some[i]);
+        struct gyre *g = open_ranks(c.folder, (struct gyre_options){.block_size = 8}, 2);
+        struct text *longest = &c.texts[c.n - 1];
+        c.texts[0] = *longest;
+        c.n = 1;
+        for (int again = 0; again < 2; again++) {
+            submit(g, &c.texts[0]);
+            finish(g);
+            expect_golden(&c, again ? "again" : "at first");
+            EXPECT(again ? c.texts[0].n_reused > 0 : c.texts[0].n_reused == 0);
+        }
+        gyre_close(g);
+        json_decref(c.json);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ranks_give_the_tokens_of_the_reference),
+        cmocka_unit_test(requests_give_way_and_come_back),
+        cmocka_unit_test(a_prompt_that_was_there_is_not_computed_again),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
