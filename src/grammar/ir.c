@@ -187,6 +187,12 @@ static void *copy_array(struct ir *ir, const void *from, size_t n, size_t size) 
 ir_id ir_members(struct ir *ir, const struct ir_members *m) {
     if (m->ordered && (m->n_needs || m->n_excludes))
         return ir_fail(ir, ERR_UNSUPPORTED, "members in a fixed order that depend on one another are not enforced");
+    size_t required = 0;
+    for (size_t i = 0; i < m->n_known; i++)
+        required += m->known[i].required;
+    if (m->n_needs && m->n_others == 0 && m->max != IR_NO_MAX && m->min > (int64_t)required)
+        return ir_fail(ir, ERR_UNSUPPORTED,
+                       "least and most members, where some need others and no key is free, are not enforced together");
     if (m->n_excludes && m->min > 1 && m->n_others == 0)
         return ir_fail(ir, ERR_UNSUPPORTED, "a least number of members that exclude one another is not enforced");
     RX_GROW(ir->members, ir->n_members, ir->cap_members);
