@@ -177,11 +177,13 @@ static void read_rest(struct choice *c) {
     struct buf piece = {0}, shown = {0};
     if (!c->stopped && c->detokenizer)
         detokenizer_finish(c->detokenizer, &piece, &c->generation->failed);
-    if (!c->stopped) {
+    if (!c->stopped && c->n_seen <= c->generation->min_tokens) // what the last token held back is text of it
+        buf_str(&shown, buf_view(&piece));
+    else if (!c->stopped)
         stop_or_show(c, &piece, &shown);
+    if (!c->stopped)
         stop_filter_finish(&c->stop, &shown);
-        pass_on(c, &shown);
-    }
+    pass_on(c, &shown);
     bool by_itself = !c->stopped && c->answer->finish == GYRE_STOP;
     if (c->parser)
         tool_parser_finish(c->parser, by_itself ? TOOL_TEXT_ENDED : TOOL_TEXT_CUT);
@@ -407,7 +409,9 @@ static bool refuse_for_memory(struct generation *g) {
     alloc_scope_begin(&scope);
     if (setjmp(scope.env) != 0)
         return false;
-    if (!g->goes_on) // whose exchange was answered long ago
+    if (g->goes_on) // its exchange was answered long ago
+        g->dialect->give_up(g);
+    else
         api_reply_error(g->x, 503, NULL, "there is not enough memory for the answer now");
     finish(g);
     alloc_scope_end(&scope);

@@ -57,6 +57,7 @@ struct dialect {
     const char *done;                                     // closes a stream; NULL: data: [DONE]
     const char *ping;                                     // of a stream that waits; NULL: a comment
     void (*settle)(struct generation *g);                 // in place of a body, of one that is detached
+    void (*give_up)(struct generation *g);                // in place of settle, without memory for it
     void (*release)(struct generation *g);                // frees what is in g->own; NULL: nothing
     bool abort_fails; // it has no name for an answer that was aborted: the request fails
 };

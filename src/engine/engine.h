@@ -40,19 +40,16 @@ struct request {
     enum gyre_finish finish;
     struct error error;
     struct request *next_ended;
+    struct request *next_in_bucket; // of the table of requests
 };
 
-/* Requests by id: a slot and a generation, so that an id that was used up finds nothing. */
+/* Requests by id, which counts up and is never 0. Nothing is allocated: an engine that has a request has its place. */
+enum { REQUEST_BUCKETS = 4096 };
 struct request_table {
-    struct request_slot {
-        struct request *request; // NULL: free
-        uint32_t generation;
-        uint32_t next_free;
-    } * slots; // [n]; slot 0 is never used, so no id is 0
-    uint32_t n, free_slot;
+    struct request *buckets[REQUEST_BUCKETS]; // lists, the last come first
+    uint64_t last_id;
 };
 
-void request_table_release(struct request_table *t);
 void request_table_add(struct request_table *t, struct request *r); // sets r->id
 struct request *request_table_find(const struct request_table *t, uint64_t id);
 void request_table_remove(struct request_table *t, struct request *r);

@@ -157,5 +157,5 @@ enum status engine_fits(const struct gyre_options *o, const struct engine_model 
     machine_memory_get(&memory);
     if (sum_of(&n) <= memory.available)
         return OK;
-    return refuse(o, &n, memory.available, memory.total, memory.whose, false, err);
+    return refuse(o, &n, memory.available, memory.of_these, memory.whose, false, err);
 }

@@ -58,6 +58,4 @@ void engine_pause(struct gyre *g, uint64_t id, bool paused) {
         scheduler_pause(&g->scheduler, &r->sequence, paused);
 }
 
-bool engine_has_work(const struct gyre *g) {
-    return g->n_busy > g->scheduler.n_paused || g->n_collected < g->n_steps;
-}
+bool engine_has_work(const struct gyre *g) { return g->n_busy > g->scheduler.n_paused || g->n_collected < g->n_steps; }

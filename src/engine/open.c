@@ -267,10 +267,11 @@ static void free_requests(struct gyre *g) {
         request_free(g->delivered);
         g->delivered = next;
     }
-    for (uint32_t i = 1; i < g->requests.n; i++)
-        if (g->requests.slots[i].request)
-            request_free(g->requests.slots[i].request);
-    request_table_release(&g->requests);
+    for (int i = 0; i < REQUEST_BUCKETS; i++)
+        for (struct request *r = g->requests.buckets[i], *next; r; r = next) {
+            next = r->next_in_bucket;
+            request_free(r);
+        }
 }
 
 void gyre_close(struct gyre *g) {

@@ -287,37 +287,26 @@ void request_free(struct request *r) {
 
 // ---- ids --------------------------------------------------------------------------------------------------------
 
-static void grow_table(struct request_table *t) {
-    uint32_t n = t->n ? 2 * t->n : 64;
-    BUG_IF(n < t->n);
-    t->slots = xrealloc(t->slots, n, sizeof *t->slots);
-    for (uint32_t i = t->n; i < n; i++)
-        t->slots[i] = (struct request_slot){NULL, 0, i + 1 < n ? i + 1 : 0};
-    t->free_slot = t->n ? t->n : 1;
-    t->n = n;
-}
-
-void request_table_release(struct request_table *t) {
-    free(t->slots);
-    *t = (struct request_table){0};
+static struct request **bucket_of(const struct request_table *t, uint64_t id) {
+    return (struct request **)&t->buckets[id % REQUEST_BUCKETS];
 }
 
 void request_table_add(struct request_table *t, struct request *r) {
-    if (t->free_slot == 0)
-        grow_table(t);
-    uint32_t i = t->free_slot;
-    t->free_slot = t->slots[i].next_free;
-    t->slots[i].request = r;
-    r->id = (uint64_t)t->slots[i].generation << 32 | i;
+    r->id = ++t->last_id;
+    r->next_in_bucket = *bucket_of(t, r->id);
+    *bucket_of(t, r->id) = r;
 }
 
 struct request *request_table_find(const struct request_table *t, uint64_t id) {
-    uint32_t i = (uint32_t)id;
-    return i < t->n && t->slots[i].request && t->slots[i].request->id == id ? t->slots[i].request : NULL;
+    struct request *r = *bucket_of(t, id);
+    while (r && r->id != id)
+        r = r->next_in_bucket;
+    return r;
 }
 
 void request_table_remove(struct request_table *t, struct request *r) {
-    uint32_t i = (uint32_t)r->id;
-    t->slots[i] = (struct request_slot){NULL, t->slots[i].generation + 1, t->free_slot};
-    t->free_slot = i;
+    struct request **at = bucket_of(t, r->id);
+    while (*at != r)
+        at = &(*at)->next_in_bucket;
+    *at = r->next_in_bucket;
 }

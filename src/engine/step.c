@@ -344,13 +344,12 @@ static enum status collect(struct gyre *g) {
 static void end_all(struct gyre *g) {
     for (; n_in_flight(g) > 0; g->n_collected++)
         scheduler_collect(&g->scheduler, 0);
-    for (uint32_t i = 1; i < g->requests.n; i++) {
-        struct request *r = g->requests.slots[i].request;
-        if (r && !r->ended) {
-            r->sequence.n_scheduled = 0;
-            engine_end(g, r, GYRE_FAILED, &g->failed);
-        }
-    }
+    for (int i = 0; i < REQUEST_BUCKETS; i++)
+        for (struct request *r = g->requests.buckets[i]; r; r = r->next_in_bucket)
+            if (!r->ended) {
+                r->sequence.n_scheduled = 0;
+                engine_end(g, r, GYRE_FAILED, &g->failed);
+            }
 }
 
 static enum status step(struct gyre *g) {

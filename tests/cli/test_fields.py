@@ -238,6 +238,9 @@ class Stopping(Case):
         self.assertEqual(self.complete(max_tokens=30, stop=stop, min_tokens=30)["text"], free)
         later = self.complete(max_tokens=30, stop=" ", min_tokens=12)
         self.assertEqual((later["finish_reason"], free.startswith(later["text"])), ("stop", True))
+        half = server.post("/tokenize", prompt="\u00e9", add_special_tokens=False)[1]["tokens"][0]  # of two bytes
+        c = self.complete(max_tokens=3, min_tokens=3, logit_bias={str(half): 100}, stop="\ufffd")
+        self.assertEqual((c["finish_reason"], set(c["text"])), ("length", {"\ufffd"}))
         self.refused("min_tokens", min_tokens=2)
 
     def test_a_request_that_bans_everything_is_told(self):

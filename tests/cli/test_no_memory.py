@@ -72,12 +72,23 @@ class NoMemory(unittest.TestCase):
             time.sleep(0.005)
         self.fail("%s: %s" % (what, info))
 
+    def expect_over(self, response, what):
+        """What a client polls does not stay in progress for ever, whatever became of it."""
+        for _ in range(2000):
+            r = self.server.request("GET", "/v1/responses/" + response)[1]
+            if r.get("status") not in ("queued", "in_progress"):
+                return
+            time.sleep(0.005)
+        self.fail("%s: %s" % (what, r))
+
     def test_each_allocation_of_each_request(self):
         for method, path, body in REQUESTS:
             whole, n, statuses = self.ask(method, path, body), 1, {}
             while True:
                 self.failing.fail("malloc", n)
                 status, text = self.ask(method, path, body)
+                if status == 200 and body and body.get("background"):
+                    time.sleep(0.2)  # and those behind the answer, while it goes on
                 failed = self.failing.stop() > 0
                 what = "%s with its allocation %d failing" % (path, n)
                 self.assertIsNone(self.server.process.poll(), (what, self.server.log[-3:]))
@@ -87,6 +98,8 @@ class NoMemory(unittest.TestCase):
                 self.assertEqual(self.server.request("GET", "/health/live", timeout=20)[0], 200, what)
                 if status == 200 and path.startswith(("/v1", "/tokenize")):
                     self.assertEqual(essence(text), essence(whole[1]), what)
+                if status == 200 and body and body.get("background"):
+                    self.expect_over(json.loads(text)["id"], what)
                 statuses[status] = statuses.get(status, 0) + 1
                 if not failed:
                     break

@@ -136,6 +136,8 @@ class GoingOn(unittest.TestCase):
         newest = get(second["id"] + "/input_items?limit=2")[1]
         self.assertEqual((newest["data"], newest["has_more"]), (r["data"][:0:-1], True))
         rest = get(second["id"] + "/input_items?limit=2&after=" + newest["last_id"])[1]
+        status, unknown = get(second["id"] + "/input_items?after=msg_nowhere")
+        self.assertEqual((status, unknown["error"]["message"]), (400, "after: no item has this id"))
         self.assertEqual((rest["data"], rest["has_more"]), (r["data"][:1], False))
         for query in ("limit=0", "limit=101", "limit=x", "order=up"):
             self.assertEqual(get(second["id"] + "/input_items?" + query)[0], 400, query)

@@ -41,6 +41,9 @@ struct stored_response {
  * replace is gone then too. */
 bool response_store_put(struct response_store *s, const struct stored_response *r);
 
+/* One that goes on has ended without an output, and there is no memory to say more: its status becomes "failed". */
+void response_store_fail(struct response_store *s, int32_t tenant, const char *id);
+
 /* Appends its body. False: there is none of the tenant. */
 bool response_store_body(struct response_store *s, int32_t tenant, const char *id, struct buf *body, bool *goes_on);
 

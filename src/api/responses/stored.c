@@ -134,15 +134,22 @@ static json_t *id_at(const json_t *items, size_t i) {
     return id ? json_incref(id) : json_null();
 }
 
-/* The page of items, which are oldest first. */
-static json_t *list_of(const json_t *items, const struct page *p) {
-    size_t n = json_array_size(items), i = 0;
-    json_t *data = json_array();
+/* Where the page begins among the items, counted in its order. */
+static enum status begin_of(const json_t *items, const struct page *p, size_t *begin, struct error *err) {
+    size_t n = json_array_size(items);
+    *begin = 0;
     for (size_t k = 0; p->after.ptr && k < n; k++) {
         const char *id = json_string_value(json_object_get(json_array_get(items, p->ascending ? k : n - 1 - k), "id"));
         if (id && str_eq(p->after, str_of(id)))
-            i = k + 1;
+            *begin = k + 1;
     }
+    return p->after.ptr && *begin == 0 ? fail(err, ERR_ARG, "after: no item has this id") : OK;
+}
+
+/* The page of items, which are oldest first. */
+static json_t *list_of(const json_t *items, const struct page *p, size_t i) {
+    size_t n = json_array_size(items);
+    json_t *data = json_array();
     for (; i < n && json_array_size(data) < (size_t)p->limit; i++)
         json_array_append(data, json_array_get(items, p->ascending ? i : n - 1 - i));
     size_t shown = json_array_size(data);
@@ -164,9 +171,11 @@ static enum status read_items(const struct turn *before, struct str input, json_
 static void reply_items(struct http_exchange *x, const struct turn *before, struct str input) {
     struct page page;
     struct error err;
+    size_t begin;
     json_t *items = json_array();
-    if (read_page(x, &page, &err) == OK && read_items(before, input, items, &err) == OK) {
-        json_t *list = list_of(items, &page);
+    if (read_page(x, &page, &err) == OK && read_items(before, input, items, &err) == OK &&
+        begin_of(items, &page, &begin, &err) == OK) {
+        json_t *list = list_of(items, &page, begin);
         char *text = json_dumps(list, JSON_COMPACT);
         BUG_IF(!text);
         api_reply_json(x, 200, str_of(text));

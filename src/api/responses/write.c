@@ -222,6 +222,9 @@ static void settle(struct generation *g) {
     buf_release(&body);
 }
 
+/* In place of settle where there is no memory for that. */
+static void give_up(struct generation *g) { response_store_fail(g->api->responses, responses_tenant(g->x), g->id); }
+
 // ---- events -----------------------------------------------------------------------------------------------------
 
 static void begin_event(struct response *r, const char *type, struct buf *out) {
@@ -402,6 +405,7 @@ const struct dialect responses_dialect = {.id_prefix = "resp_",
                                           .body = write_body,
                                           .fail = write_failure,
                                           .settle = settle,
+                                          .give_up = give_up,
                                           .release = release,
                                           .done = "",
                                           .abort_fails = true};
