@@ -293,6 +293,7 @@ static void memory_is_what_the_tightest_bound_leaves(void **state) {
         const char *files[10][2];
         int64_t total, available;
         const char *whose;
+        int64_t of_these; // 0: the total
     } cases[] = {
         {{MEMINFO}, 1000 * KIB, 600 * KIB, "the machine's"},
         {{MEMINFO,
@@ -353,6 +354,14 @@ static void memory_is_what_the_tightest_bound_leaves(void **state) {
          1000 * KIB,
          600 * KIB,
          "the machine's"},
+        {{MEMINFO,
+          {"proc/self/cgroup", "0::/a\n"},
+          {"sys/fs/cgroup/a/memory.max", "819200\n"},
+          {"sys/fs/cgroup/a/memory.current", "102400\n"}}, // of which more is free than the machine has
+         800 * KIB,
+         600 * KIB,
+         "the machine's",
+         1000 * KIB},
         {{{"proc/self/other", "x"}}, (int64_t)4 << 30, (int64_t)4 << 30, "the machine's"},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
@@ -362,6 +371,7 @@ static void memory_is_what_the_tightest_bound_leaves(void **state) {
         machine_memory_read(root, &m);
         if (m.total != cases[i].total || m.available != cases[i].available || strcmp(m.whose, cases[i].whose) != 0)
             fail_msg("case %zu: %lld and %lld of %s", i, (long long)m.total, (long long)m.available, m.whose);
+        EXPECT_EQ(m.of_these, cases[i].of_these ? cases[i].of_these : cases[i].total);
         snprintf(command, sizeof command, "rm -r %s", root);
         EXPECT_EQ(system(command), 0);
     }

@@ -394,12 +394,16 @@ static void structs_of_other_versions_are_read_or_refused(void **state) {
         struct gyre_options now;
         char later[64];
     } newer = {.now = OPTIONS};
+    newer.now.struct_size = 5; // and what stands behind it is none of the caller's
+    newer.now.model = (const char *)8;
+    EXPECT_REFUSED(gyre_llm_open(&newer.now, &none, &err), err, "struct_size is ");
+    newer.now.model = OPTIONS.model;
     newer.now.struct_size = sizeof newer;
     newer.later[9] = 1;
     EXPECT_REFUSED(gyre_llm_open(&newer.now, &none, &err), err, "struct gyre_options comes from a newer gyre.h");
     newer.later[9] = 0;
     EXPECT_OK(gyre_llm_open(&newer.now, &m, &err), err);
-    newer.now.struct_size = sizeof(struct gyre_options) - 1;
+    newer.now.struct_size = 24; // less than the first version's
     EXPECT_REFUSED(gyre_llm_open(&newer.now, &none, &err), err, "struct_size is ");
     newer.now.struct_size = SIZE_MAX;
     EXPECT_REFUSED(gyre_llm_open(&newer.now, &none, &err), err,

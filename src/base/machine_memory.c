@@ -53,7 +53,7 @@ static int64_t file_value(const char *folder, const char *name, struct buf *text
 static void bound(struct machine_memory *m, int64_t total, int64_t available, const char *whose) {
     if (available >= m->available)
         return;
-    *m = (struct machine_memory){MIN(m->total, total), MAX(available, 0), whose};
+    *m = (struct machine_memory){MIN(m->total, total), MAX(available, 0), whose, total};
 }
 
 /* One group's own limit, where it has one. */
@@ -131,15 +131,16 @@ static void read_machine(const char *root, struct machine_memory *m) {
         available = (int64_t)((info.freeram + info.bufferram) * info.mem_unit) >> 10;
     }
     if (total > 0)
-        *m = (struct machine_memory){total << 10, (available >= 0 ? available : total) << 10, "the machine's"};
+        *m = (struct machine_memory){total << 10, (available >= 0 ? available : total) << 10, "the machine's",
+                                     total << 10};
 }
 
 void machine_memory_read(const char *root, struct machine_memory *out) {
-    *out = (struct machine_memory){unbounded, unbounded, "the machine's"};
+    *out = (struct machine_memory){unbounded, unbounded, "the machine's", unbounded};
     read_machine(root, out);
     read_groups(root, out);
     if (out->total == unbounded)
-        *out = (struct machine_memory){assumed, assumed, "the machine's"};
+        *out = (struct machine_memory){assumed, assumed, "the machine's", assumed};
 }
 
 /* ulimit -v counts addresses, mapped files among them. */

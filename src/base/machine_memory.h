@@ -9,6 +9,7 @@ struct machine_memory {
     int64_t
         available; // of them, that could be taken now without swapping: free, or held by files that can be read again
     const char *whose; // "the machine's", "the control group's", "ulimit -v's": of which `available` is
+    int64_t of_these;  // bytes that this owner has, which may be more than the total
 };
 
 /* Asks the system. What it does not tell is taken for unbounded; where nothing is told, both are 4 GiB. */

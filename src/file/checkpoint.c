@@ -162,20 +162,26 @@ static bool is_before(const char *a, const char *b) {
     return first != second ? first > second : strcmp(a, b) < 0;
 }
 
-/* The first of the shards in the folder, and the last of its stem; *first is empty where there is none. */
-static void find_shards(const char *dir, char first[NAME_MAX + 1], char last[NAME_MAX + 1]) {
+/* What there is of shards without an index: the first one's name, the last of its stem, and one of another stem. */
+struct shards {
+    char first[NAME_MAX + 1], last[NAME_MAX + 1], other[NAME_MAX + 1]; // empty where there is none
+};
+
+static void find_shards(const char *dir, struct shards *out) {
     int number, count;
-    first[0] = last[0] = '\0';
+    *out = (struct shards){0};
     for (int pass = 0; pass < 2; pass++) {
         DIR *d = opendir(dir);
-        size_t n_stem = shard_of(first, &number, &count);
+        size_t n_stem = shard_of(out->first, &number, &count);
         for (struct dirent *entry; d && (entry = readdir(d));) {
             size_t n = shard_of(entry->d_name, &number, &count);
-            if (n && pass == 0 && (!first[0] || is_before(entry->d_name, first)))
-                strcpy(first, entry->d_name);
-            if (n && pass == 1 && n == n_stem && strncmp(entry->d_name, first, n) == 0 &&
-                strcmp(last, entry->d_name) < 0)
-                strcpy(last, entry->d_name);
+            bool is_one_of_them = n == n_stem && strncmp(entry->d_name, out->first, n) == 0;
+            if (n && pass == 0 && (!out->first[0] || is_before(entry->d_name, out->first)))
+                strcpy(out->first, entry->d_name);
+            if (n && pass == 1 && is_one_of_them && strcmp(out->last, entry->d_name) < 0)
+                strcpy(out->last, entry->d_name);
+            if (n && pass == 1 && !is_one_of_them && (!out->other[0] || is_before(entry->d_name, out->other)))
+                strcpy(out->other, entry->d_name);
         }
         if (d)
             closedir(d);
@@ -183,12 +189,12 @@ static void find_shards(const char *dir, char first[NAME_MAX + 1], char last[NAM
 }
 
 /* Shards without an index: all that the names speak of. A tensor in two of them is refused as with an index. */
-static enum status open_shards(struct checkpoint *c, const char *dir, const char *one, const char *last,
-                               struct error *err) {
+static enum status open_shards(struct checkpoint *c, const char *dir, const struct shards *s, struct error *err) {
+    const char *one = s->first, *last = s->other[0] ? s->other : s->last;
     int number, count, last_count;
     size_t n_stem = shard_of(one, &number, &count);
-    shard_of(last, &number, &last_count);
-    if (count != last_count || number > count)
+    shard_of(s->last, &number, &last_count);
+    if (s->other[0] || count != last_count || number > count)
         return fail(err, ERR_FORMAT, "%s: %s and %s are not of one set, and there is no %s that says which to read",
                     dir, one, last, index_name);
     if (count < 1 || count > MAX_SHARDS)
@@ -207,7 +213,8 @@ static enum status open_shards(struct checkpoint *c, const char *dir, const char
 }
 
 static enum status open_folder(struct checkpoint *c, const char *dir, struct error *err) {
-    char path[FOLDER_PATH_BYTES], shard[NAME_MAX + 1], last[NAME_MAX + 1];
+    char path[FOLDER_PATH_BYTES];
+    struct shards shards;
     if (folder_has(dir, single_name)) {
         TRY(folder_file(dir, single_name, path, err));
         return open_single(c, path, err);
@@ -216,9 +223,9 @@ static enum status open_folder(struct checkpoint *c, const char *dir, struct err
         TRY(folder_file(dir, index_name, path, err));
         return open_sharded(c, dir, path, err);
     }
-    find_shards(dir, shard, last);
-    if (shard[0])
-        return open_shards(c, dir, shard, last, err);
+    find_shards(dir, &shards);
+    if (shards.first[0])
+        return open_shards(c, dir, &shards, err);
     return fail(err, ERR_IO, "%s: has neither %s nor %s", dir, single_name, index_name);
 }
 

@@ -67,7 +67,7 @@ static bool reserve(struct exchange *x, size_t n) {
 static void keep_body(struct exchange *x, const char *bytes, size_t n) {
     if (n > x->body_limit - x->body.len)
         answer_error(x, 413, "the body is too large", NULL, 0);
-    else if (!reserve(x, x->body.len + n + (x->inflater ? INFLATER_BYTES : 0)))
+    else if (!reserve(x, x->packed.len + x->body.len + n + (x->inflater ? INFLATER_BYTES : 0)))
         answer_error(x, 503, "too many large requests at once", &(struct http_header){"Retry-After", "1"}, 1);
     else
         buf_append(&x->body, bytes, n);

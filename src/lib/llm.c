@@ -107,12 +107,8 @@ void gyre_answer_free(struct gyre_answer *a) {
 // ---- opening and closing ----------------------------------------------------------------------------------------
 
 /* What the tokenizer says of ends goes with what the caller says. */
-static int open_engine(struct gyre_llm *m, const struct gyre_options *options, struct gyre_error *err) {
+static int open_engine(struct gyre_llm *m, struct gyre_options all, struct gyre_error *err) {
     struct gyre *g;
-    struct gyre_options all;
-    struct error e;
-    if (abi_read(&abi_options, options, &all, &e) != OK)
-        return public_report(err, &e);
     struct gyre_ids eos = gyre_text_eos(m->text);
     struct token_ids both = {eos.ids, eos.n, eos.n, NULL};
     for (size_t i = 0; i < all.n_eos; i++)
@@ -128,16 +124,20 @@ static int open_engine(struct gyre_llm *m, const struct gyre_options *options, s
 
 int gyre_llm_open(const struct gyre_options *options, struct gyre_llm **out, struct gyre_error *err) {
     pthread_condattr_t steady;
+    struct gyre_options read;
+    struct error e;
+    *out = NULL;
+    if (abi_read(&abi_options, options, &read, &e) != OK) // before anything of it is looked at
+        return public_report(err, &e);
     struct gyre_llm *m = xcalloc(1, sizeof *m);
     pthread_mutex_init(&m->lock, NULL);
     pthread_condattr_init(&steady);
     pthread_condattr_setclock(&steady, CLOCK_MONOTONIC);
     pthread_cond_init(&m->news, &steady);
     pthread_condattr_destroy(&steady);
-    *out = NULL;
-    int st = gyre_text_open(options->model, &m->text, err); // first: it is quick to say what is missing
+    int st = gyre_text_open(read.model, &m->text, err); // first: it is quick to say what is missing
     if (st == 0)
-        st = open_engine(m, options, err);
+        st = open_engine(m, read, err);
     if (st == 0)
         *out = m;
     else

@@ -61,7 +61,7 @@ static void tell_of_disk(const struct gyre *g) {
                 "gyre: the weights (%s) are larger than what of %s memory is free (%s of %s): each step reads them "
                 "from the disk again\n",
                 human_bytes((double)engine_weight_bytes(g)).text, memory.whose,
-                human_bytes((double)memory.available).text, human_bytes((double)memory.total).text);
+                human_bytes((double)memory.available).text, human_bytes((double)memory.of_these).text);
 }
 
 enum status engine_flags_open(const struct engine_flags *f, const char *model, struct gyre **out, struct error *err) {

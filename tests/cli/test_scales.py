@@ -201,6 +201,16 @@ class Shards(Checkpoint):
         )
         self.refused(folder, "not of one set")
 
+    def test_shards_of_two_models(self):
+        folder = self.copy("tests/models/qwen3")
+        self.split(folder, 2)
+        for i in (1, 2):
+            shutil.copyfile(
+                os.path.join(folder, "model-%05d-of-00002.safetensors" % i),
+                os.path.join(folder, "other-%05d-of-00002.safetensors" % i),
+            )
+        self.refused(folder, "model-00001-of-00002.safetensors and other-00001-of-00002.safetensors are not of one set")
+
     def test_a_tensor_in_two_of_them(self):
         folder = self.copy("tests/models/qwen3")
         self.split(folder, 2)
