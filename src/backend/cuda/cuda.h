@@ -134,10 +134,11 @@ struct compiled_op {
     bool is_head;             // LINEAR: the program's head, and lm_head.cu takes it
     struct compiled_op *pair; // LINEAR: the GATED_ACT that its node does too on some paths, and GATED_ACT: that LINEAR;
                               // MOE_ROUTE and MOE_FFN likewise
-    struct dmat convert;      // LINEAR: where x goes first, if it has another element
-    struct qact *in_qact;     // LINEAR with an e4m3 weight: of in[0]
-    struct dmat unscaled;     // likewise: its products before their scales
-    bool unscaled_is_read;    // whoever reads out[0] takes unscaled products
+    struct compiled_op *router; // MOE_ROUTE: the LINEAR that its node does too on some paths, and that LINEAR likewise
+    struct dmat convert;        // LINEAR: where x goes first, if it has another element
+    struct qact *in_qact;       // LINEAR with an e4m3 weight: of in[0]
+    struct dmat unscaled;       // likewise: its products before their scales
+    bool unscaled_is_read;      // whoever reads out[0] takes unscaled products
     struct qact *out_qact[OP_MAX_OUT]; // of out[k], all its columns; NULL: it has none
     enum fold fold;
     struct dmat in_order; // LINEAR of rows taken: in[0] in a step where they are the token rows; at NULL: of others

@@ -1,6 +1,7 @@
 /* experts.c - MOE_ROUTE and MOE_FFN of a program: which kernels they are, and what those need; see experts.h. */
 #include "backend/cuda/moe/experts.h"
 #include "backend/cuda/moe/moe.h"
+#include "backend/cuda/moe/moe_router.h"
 #include "backend/cuda/moe/moe_stream.h"
 #include "backend/cuda/step/node.h"
 #include "backend/cuda/weights/weights.h"
@@ -49,6 +50,11 @@ void experts_pair(struct executable *exe) {
             continue;
         exe->ops[i].pair = route;
         route->pair = &exe->ops[i];
+        val logits = route->op->in[0];
+        struct compiled_op *router = &exe->ops[p->values[logits.id].first_use];
+        bool whole = logits.width == p->values[logits.id].width && n_readers(p, logits) == 1;
+        if (router->op->code == OP_LINEAR && whole && !router->pair && !router->in_qact)
+            route->router = router, router->router = route;
     }
 }
 
@@ -58,6 +64,19 @@ void experts_pair(struct executable *exe) {
 static bool route_lists(const struct compiled_op *route, int n_rows) {
     struct droute d = route_of(&route->op->args.moe_route);
     return route->pair && moe_route_lists(&d, n_rows);
+}
+
+/* Of fewer its logits too. */
+static bool route_multiplies(const struct compiled_op *route, int n_rows) {
+    if (!route->router || !route->pair)
+        return false;
+    struct droute d = route_of(&route->op->args.moe_route);
+    const struct compiled_op *router = route->router;
+    return moe_router_takes(&d, router->matrix[0], router->in[0], n_rows);
+}
+
+bool experts_multiply(const struct compiled_op *linear, int n_rows) {
+    return linear->op->code == OP_LINEAR && linear->router && route_multiplies(linear->router, n_rows);
 }
 
 static enum status put_route(const struct node *n, const struct launch *l, struct error *err) {
@@ -80,6 +99,18 @@ static enum status put_route_listed(const struct node *n, const struct launch *l
     return OK;
 }
 
+static enum status put_router(const struct node *n, const struct launch *l, struct error *err) {
+    const struct compiled_op *c = n->c, *experts = c->pair, *router = c->router;
+    struct droute route = route_of(&c->op->args.moe_route);
+    struct dmoe d = experts_of(n->exe, &experts->op->args.moe_ffn);
+    struct dmoe_cut cut = moe_cut_of(&d, experts->matrix[0], experts->matrix[1], l->n_tokens);
+    int64_t n_bytes;
+    (void)err;
+    launch_moe_router(l, &route, router->in[0], router->matrix[0], router->floats[1], c->floats[0], c->floats[1],
+                      c->out[0], c->out[1], cut.tile, moe_list_at(&d, &cut, d.list, &n_bytes));
+    return OK;
+}
+
 static enum status put_plain(const struct node *n, const struct launch *l, struct error *err) {
     const struct compiled_op *c = n->c;
     struct dmoe d = experts_of(n->exe, &c->op->args.moe_ffn);
@@ -93,7 +124,7 @@ static enum status put_stream(const struct node *n, const struct launch *l, stru
     const struct compiled_op *c = n->c;
     struct dmoe d = experts_of(n->exe, &c->op->args.moe_ffn);
     (void)err;
-    d.is_listed = c->pair && route_lists(c->pair, n->n_rows);
+    d.is_listed = c->pair && (route_lists(c->pair, n->n_rows) || route_multiplies(c->pair, n->n_rows));
     launch_moe_stream(l, &d, n->exe->loaded->product, c->in[0], c->in[1], c->in[2], c->matrix[0], c->matrix[1],
                       c->floats[2], c->floats[3], c->out[0]);
     return OK;
@@ -101,11 +132,15 @@ static enum status put_stream(const struct node *n, const struct launch *l, stru
 
 static const struct node_kernel by_route = {"moe_route", "moe.cu", put_route, NULL},
                                 by_route_listed = {"moe_route_listed", "moe_list.cu", put_route_listed, NULL},
+                                by_router = {"moe_router", "moe_router.cu", put_router, NULL},
                                 by_plain = {"moe_ffn", "moe.cu", put_plain, "the mixture of experts"},
                                 by_stream = {"moe_stream", "moe_stream.cu", put_stream, NULL};
 
 void lower_moe_route(struct lowering *w, const struct compiled_op *c, int n_rows) {
-    lower_node(w, route_lists(c, n_rows) ? &by_route_listed : &by_route, c, n_rows);
+    bool multiplies = route_multiplies(c, n_rows);
+    if (multiplies)
+        lower_watch(w, c->router, n_rows, c->router->in[0], NULL);
+    lower_node(w, multiplies ? &by_router : route_lists(c, n_rows) ? &by_route_listed : &by_route, c, n_rows);
 }
 
 void lower_moe_ffn(struct lowering *w, const struct compiled_op *c, int n_rows) {

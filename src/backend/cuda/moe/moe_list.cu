@@ -4,142 +4,13 @@
  * One block. Each of its warps has a run of pairs, and counts how many of an expert it has; sums over the warps before
  * tell where a warp's pairs of an expert begin among the expert's, sums over the experts before where those begin. So
  * the list is the same every time, and no atomic is needed. */
+#include "backend/cuda/moe/moe_list.cuh"
 #include "backend/cuda/moe/moe_route.cuh"
 #include "backend/cuda/moe/moe_stream.h"
 #include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/value.h"
 
-enum { MOST_THREADS = 1024, COUNTS_SHARED = 32 << 10, SHARED = 44 << 10 };
-
-struct list_args {
-    int n_experts, tile, n_counters; // n_counters: warps that count
-    bool is_counted;                 // in list.seen
-};
-
-/* Of 32 experts, one a lane: how many lanes have the same, and how many of those are lower. */
-static __device__ void look_at_warp(int expert, int &before, int &all) {
-    int lane = threadIdx.x % 32;
-    before = all = 0;
-#pragma unroll 8
-    for (int l = 0; l < 32; l++) {
-        bool same = __shfl_sync(0xffffffffu, expert, l) == expert;
-        all += same;
-        before += same && l < lane;
-    }
-}
-
-/* A warp's pairs: n_counters warps have as many each, in whole 32. */
-struct run {
-    int begin, end;
-    __device__ run(const list_args &a, int n_pairs) {
-        int warp = threadIdx.x / 32, length = ((n_pairs + 31) / 32 + a.n_counters - 1) / a.n_counters * 32;
-        begin = warp < a.n_counters ? min(warp * length, n_pairs) : n_pairs;
-        end = min(begin + length, n_pairs);
-    }
-};
-
-/* Counts of the warp's pairs; a pair's rank among those of the warp. */
-template <class F>
-static __device__ void count_pairs(const list_args &a, const dmoe_list &list, int n_pairs, F expert_of,
-                                   uint16_t *counts) {
-    uint16_t *mine = counts + threadIdx.x / 32 * a.n_experts;
-    const run pairs(a, n_pairs);
-    for (int base = pairs.begin; base < pairs.end; base += 32) {
-        int i = base + threadIdx.x % 32, expert = i < pairs.end ? expert_of(i) : -1, before, all, rank = 0;
-        look_at_warp(expert, before, all);
-        if (expert >= 0)
-            rank = mine[expert] + before;
-        __syncwarp(); // all have read it
-        if (expert >= 0 && before == 0)
-            mine[expert] += all;
-        __syncwarp(); // it is there for the next
-        if (i < pairs.end)
-            list.rank[i] = rank;
-    }
-}
-
-/* Counts of warps become those of the warps before; returns the expert's. */
-static __device__ int sum_over_warps(const list_args &a, uint16_t *counts, int expert) {
-    int sum = 0;
-#pragma unroll 4
-    for (int w = 0; w < a.n_counters; w++) {
-        int n = counts[w * a.n_experts + expert];
-        counts[w * a.n_experts + expert] = (uint16_t)sum;
-        sum += n;
-    }
-    return sum;
-}
-
-static __device__ int3 sum_of(int3 a, int3 b) { return make_int3(a.x + b.x, a.y + b.y, a.z + b.z); }
-
-/* Of what each thread has: the sum over the threads before it, and over all of them. */
-static __device__ int3 sum_before(int3 mine, int3 *shared, int3 &all) {
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
-    int3 sum = mine;
-    for (int step = 1; step < 32; step *= 2) {
-        int3 other = make_int3(__shfl_up_sync(0xffffffffu, sum.x, step), __shfl_up_sync(0xffffffffu, sum.y, step),
-                               __shfl_up_sync(0xffffffffu, sum.z, step));
-        sum = lane >= step ? sum_of(sum, other) : sum;
-    }
-    if (lane == 31)
-        shared[warp] = sum;
-    __syncthreads(); // every warp's sum is there
-    int3 before = make_int3(sum.x - mine.x, sum.y - mine.y, sum.z - mine.z);
-    all = make_int3(0, 0, 0);
-    for (int w = 0; w < n_warps; w++) {
-        before = w < warp ? sum_of(before, shared[w]) : before;
-        all = sum_of(all, shared[w]);
-    }
-    return before;
-}
-
-/* What a block keeps in shared memory: counts [n_counters][n_experts], begin [n_experts] of an expert's pairs. */
-struct list_memory {
-    int *begin;
-    uint16_t *counts;
-    __device__ list_memory(const list_args &a, int *shared)
-        : begin(shared), counts(reinterpret_cast<uint16_t *>(shared + a.n_experts)) {}
-    __device__ void clear(const list_args &a) const {
-        for (int i = threadIdx.x; i < a.n_counters * a.n_experts; i += blockDim.x)
-            counts[i] = 0;
-    }
-};
-
-/* By all threads, behind a barrier after clear; sums [warps], shared. */
-template <class F>
-static __device__ void make_list(const list_args &a, const dmoe_list &list, int n_pairs, F expert_of,
-                                 const list_memory &m, int3 *sums) {
-    count_pairs(a, list, n_pairs, expert_of, m.counts);
-    __syncthreads(); // all warps' counts are there
-    int per_thread = (a.n_experts + blockDim.x - 1) / blockDim.x,
-        begin = min((int)threadIdx.x * per_thread, a.n_experts), end = min(begin + per_thread, a.n_experts);
-    int3 mine = make_int3(0, 0, 0), all; // pairs, tiles, experts
-    for (int e = begin; e < end; e++) {
-        int n = m.begin[e] = sum_over_warps(a, m.counts, e);
-        mine.x += n, mine.y += (n + a.tile - 1) / a.tile, mine.z += n > 0;
-    }
-    int3 at = sum_before(mine, sums, all);
-    for (int e = begin; e < end; e++) {
-        int n = m.begin[e];
-        for (int k = 0; k < n; k += a.tile)
-            list.tiles[at.y++] = {e, at.x + k, min(a.tile, n - k)};
-        m.begin[e] = at.x;
-        at.x += n;
-    }
-    if (threadIdx.x == 0)
-        *list.n_tiles = all.y;
-    if (threadIdx.x == 0 && a.is_counted && n_pairs > 0) {
-        atomicAdd(&list.seen[0], 1ull);
-        atomicAdd(&list.seen[1], (unsigned long long)all.z);
-    }
-    __syncthreads(); // all experts' beginnings are there
-    const uint16_t *of_warps_before = m.counts + threadIdx.x / 32 * a.n_experts;
-    const run pairs(a, n_pairs);
-    for (int i = pairs.begin + threadIdx.x % 32; i < pairs.end; i += 32) {
-        int expert = expert_of(i);
-        list.pair[m.begin[expert] + of_warps_before[expert] + list.rank[i]] = i;
-    }
-}
+enum { SHARED = 44 << 10 };
 
 static __global__ void __launch_bounds__(MOST_THREADS)
     moe_list(device_plan plan, list_args a, dmat ids, int first, int n, int top_k, dmoe_list list) {
@@ -179,20 +50,6 @@ static __global__ void __launch_bounds__(MOST_THREADS)
 }
 
 // ---- the launchers --------------------------------------------------------------------------------------------------
-
-static int up_to(int n, int of) { return (n + of - 1) / of; }
-static int least(int a, int b) { return a < b ? a : b; }
-
-static list_args args_of(int n_pairs, int n_experts, int tile) {
-    int fit = COUNTS_SHARED / (n_experts * (int)sizeof(uint16_t)), most = least(MOST_THREADS / 32, up_to(n_pairs, 32));
-    return {n_experts, tile, fit < 1 ? 1 : least(fit, most), false};
-}
-static size_t list_bytes(const list_args &a) {
-    return a.n_experts * sizeof(int) + (size_t)(a.n_counters * a.n_experts + 1) / 2 * 2 * sizeof(uint16_t);
-}
-static int threads_for(int n_pairs, int n_experts) {
-    return least(up_to(n_pairs > n_experts ? n_pairs : n_experts, 32) * 32, MOST_THREADS);
-}
 
 void launch_moe_list(const struct launch *l, const struct dmoe *a, int tile, int first, int n, struct dmat ids,
                      struct dmoe_list list) {

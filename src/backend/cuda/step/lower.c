@@ -2,6 +2,7 @@
 #include "backend/cuda/attention/mla.h"
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/head/head.h"
+#include "backend/cuda/moe/experts.h"
 #include "backend/cuda/qact/qact.h"
 #include "backend/cuda/qact/quantise.h"
 #include "backend/cuda/recurrent/delta.h"
@@ -89,6 +90,8 @@ static void lower_unscaled(struct lowering *w, const struct compiled_op *c, int 
 }
 
 static void lower_linear(struct lowering *w, const struct compiled_op *c, int n_rows) {
+    if (experts_multiply(c, n_rows))
+        return;
     const struct linear_kernel *k = linear_kernel(c, n_rows);
     struct dmat x = w->launch->in_order && c->in_order.at ? c->in_order : c->in[0];
     struct linear_values v = {.x = x, .y = c->out[0]};

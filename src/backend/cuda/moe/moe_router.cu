@@ -1,0 +1,163 @@
+/* moe_router.cu - the router's LINEAR, MOE_ROUTE and the list of experts of a few tokens, in one node.
+ *
+ *     logits [T, E] = x [T, D] W^T + b        T <= 8, E <= 256
+ *
+ * A cluster of eight blocks shares the rows of W, each up to 32 of them; a block's 16 warps share the columns, chunks
+ * of 32 by turns. The tensor core has W as the first operand, tokens as the second (m16n8k16). Lane 4r + q has 16 bytes
+ * of rows r and r + 8 of each 16 and of token r, so any order of a chunk's columns does that both agree on. A warp's
+ * first chunks of W are in registers before the wait for the node before. Sums of warps are added in their order
+ * through shared memory, and go to the first block, which routes and makes the list.
+ *
+ * Bytes: W once, 0.5 MB of 128 experts by 2,048: what counts is that one node begins and ends, not three. */
+#include "backend/cuda/moe/moe_list.cuh"
+#include "backend/cuda/moe/moe_route.cuh"
+#include "backend/cuda/moe/moe_router.h"
+#include "backend/cuda/ptx/bulk.cuh"
+#include "backend/cuda/ptx/mma.cuh"
+#include "backend/cuda/value.h"
+
+enum { CLUSTER = 8, WARPS = 16, TOKENS = 8, CHUNK = 32, EARLY = 4 };
+
+struct router_args {
+    const uint16_t *w, *x;
+    const float *bias; // NULL: none
+    int64_t x_stride;
+    int in, n_experts, rows; // rows: of a block
+    route_args route;        // but for its logits
+    list_args list;
+    int n_tokens;
+};
+
+/* 16 bytes of each row that the lane has of a chunk; zeros where nothing is. */
+template <int TILES>
+static __device__ __forceinline__ void load_chunk(const router_args &a, int first_row, int chunk,
+                                                  uint4 (&w)[TILES][2]) {
+    int r = threadIdx.x % 32 / 4, column = chunk * CHUNK + threadIdx.x % 4 * 8;
+#pragma unroll
+    for (int t = 0; t < TILES; t++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int row = t * 16 + half * 8 + r;
+            bool there = row < a.rows && first_row + row < a.n_experts && column < a.in;
+            w[t][half] = there ? *reinterpret_cast<const uint4 *>(a.w + (int64_t)(first_row + row) * a.in + column)
+                               : make_uint4(0, 0, 0, 0);
+        }
+}
+
+template <int TILES, bool BF16>
+static __device__ __forceinline__ void add_chunk(const router_args &a, int chunk, const uint4 (&w)[TILES][2],
+                                                 float (&sums)[TILES][4]) {
+    int token = min((int)threadIdx.x % 32 / 4, a.n_tokens - 1), column = chunk * CHUNK + threadIdx.x % 4 * 8;
+    uint4 x = make_uint4(0, 0, 0, 0);
+    if (column < a.in)
+        x = *reinterpret_cast<const uint4 *>(a.x + token * a.x_stride + column);
+#pragma unroll
+    for (int t = 0; t < TILES; t++) {
+        const uint32_t first[4] = {w[t][0].x, w[t][1].x, w[t][0].y, w[t][1].y},
+                       second[4] = {w[t][0].z, w[t][1].z, w[t][0].w, w[t][1].w};
+        multiply_add<BF16>(sums[t], first, x.x, x.y);
+        multiply_add<BF16>(sums[t], second, x.z, x.w);
+    }
+}
+
+/* The block's rows of all tokens' logits, to the first block; sums [WARPS][TILES * 16][TOKENS], shared. */
+template <int TILES>
+static __device__ void send_logits(const router_args &a, int first_row, float *sums, const float (&mine)[TILES][4],
+                                   const float *logits, const uint64_t *arrived) {
+    int r = threadIdx.x % 32 / 4, q = threadIdx.x % 4, warp = threadIdx.x / 32;
+#pragma unroll
+    for (int t = 0; t < TILES; t++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            sums[(warp * TILES * 16 + t * 16 + i / 2 * 8 + r) * TOKENS + q * 2 + i % 2] = mine[t][i];
+    __syncthreads(); // all warps' are there
+    int row = threadIdx.x / TOKENS, token = threadIdx.x % TOKENS;
+    if (row >= a.rows || first_row + row >= a.n_experts || token >= a.n_tokens)
+        return;
+    float sum = 0;
+#pragma unroll
+    for (int w = 0; w < WARPS; w++)
+        sum += sums[(w * TILES * 16 + row) * TOKENS + token];
+    sum += a.bias ? a.bias[first_row + row] : 0.0f;
+    store_at_rank(address_at_rank(shared_address(logits + token * a.n_experts + first_row + row), 0), sum,
+                  address_at_rank(shared_address(arrived), 0));
+}
+
+template <int TILES, bool BF16>
+static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(WARPS * 32, 1)
+    moe_router(device_plan plan, const __grid_constant__ router_args a, dmoe_list list) {
+    let_next_start();
+    extern __shared__ int shared[];
+    __shared__ float logits[TOKENS * ROUTE_IN_REGISTERS], sums[WARPS * TILES * 16 * TOKENS];
+    __shared__ int ids[TOKENS * MOE_LISTED_TOP_K];
+    __shared__ int3 of_warps[WARPS];
+    __shared__ uint64_t arrived;
+    int rank = cluster_rank(), first_row = rank * a.rows, warp = threadIdx.x / 32,
+        n_chunks = (a.in + CHUNK - 1) / CHUNK;
+    if (threadIdx.x == 0) {
+        barrier_init(shared_address(&arrived), 1);
+        barrier_init_done();
+        if (rank == 0)
+            barrier_expect(shared_address(&arrived), a.n_tokens * a.n_experts * (int)sizeof(float));
+    }
+    __syncthreads(); // the barrier is ready
+    cluster_arrive();
+    uint4 early[EARLY][TILES][2];
+#pragma unroll
+    for (int i = 0; i < EARLY; i++)
+        load_chunk<TILES>(a, first_row, warp + i * WARPS, early[i]);
+    const list_memory memory(a.list, shared);
+    if (rank == 0)
+        memory.clear(a.list);
+    cluster_wait(); // all blocks are there, and the first one's barrier
+    wait_for_previous();
+    float mine[TILES][4] = {};
+#pragma unroll
+    for (int i = 0; i < EARLY; i++)
+        add_chunk<TILES, BF16>(a, warp + i * WARPS, early[i], mine);
+    for (int chunk = warp + EARLY * WARPS; chunk < n_chunks; chunk += WARPS) {
+        uint4 w[TILES][2];
+        load_chunk<TILES>(a, first_row, chunk, w);
+        add_chunk<TILES, BF16>(a, chunk, w, mine);
+    }
+    send_logits<TILES>(a, first_row, sums, mine, logits, &arrived);
+    if (rank != 0)
+        return;
+    barrier_wait(shared_address(&arrived), 0);
+    int n_tokens = min(step_tokens(plan), a.n_tokens), top_k = a.route.how.top_k;
+    route_args route = a.route;
+    route.logits = {logits, a.n_experts, a.n_experts, ELEMENT_F32, nullptr};
+    if (warp < n_tokens)
+        route_token(route, warp, nullptr, ids + warp * top_k);
+    __syncthreads(); // all ids are there, and counts are zero
+    list_args how = a.list;
+    how.is_counted = step_tokens(plan) == step_seqs(plan);
+    make_list(
+        how, list, n_tokens * top_k, [&](int pair) { return ids[pair]; }, memory, of_warps);
+}
+
+bool moe_router_takes(const struct droute *a, struct dweight w, struct dmat x, int n_tokens) {
+    bool halves = w.element == ELEMENT_F16 || w.element == ELEMENT_BF16;
+    return n_tokens <= TOKENS && routes_in_registers(*a) && a->top_k <= MOE_LISTED_TOP_K && w.out == a->n_experts &&
+           halves && x.element == w.element && w.in % 8 == 0 && w.in <= 1 << 20 && x.stride % 8 == 0 &&
+           (uintptr_t)x.at % 16 == 0 && (uintptr_t)w.at % 16 == 0;
+}
+
+void launch_moe_router(const struct launch *l, const struct droute *a, struct dmat x, struct dweight w,
+                       struct dweight linear_bias, struct dweight bias, struct dweight expert_scale, struct dmat ids,
+                       struct dmat weights, int tile, struct dmoe_list list) {
+    router_args args = {static_cast<const uint16_t *>(w.at),
+                        static_cast<const uint16_t *>(x.at),
+                        static_cast<const float *>(linear_bias.at),
+                        x.stride,
+                        (int)w.in,
+                        a->n_experts,
+                        up_to(a->n_experts, CLUSTER)};
+    args.route = {*a, dmat{}, bias, expert_scale, ids, weights};
+    args.list = args_of(l->n_tokens * a->top_k, a->n_experts, tile);
+    args.n_tokens = l->n_tokens;
+    bool wide = args.rows > 16, bf16 = w.element == ELEMENT_BF16;
+    auto kernel = wide ? (bf16 ? moe_router<2, true> : moe_router<2, false>)
+                       : (bf16 ? moe_router<1, true> : moe_router<1, false>);
+    launch_node(kernel, CLUSTER, WARPS * 32, list_bytes(args.list), l->stream, l->plan, args, list);
+}
