@@ -163,6 +163,30 @@ class Exact(float):
         return number
 
 
+def changed(maker, value):
+    """A value like this one."""
+    r = maker.r
+    if isinstance(value, dict) and r.random() < 0.8:
+        items = list(value.items())
+        r.shuffle(items)
+        value = dict(items)
+        if items and r.random() < 0.4:
+            del value[items[0][0]]
+        elif items and r.random() < 0.7:
+            value[items[0][0]] = changed(maker, items[0][1])
+        else:
+            value[r.choice(KEYS)] = maker.value(1)
+        return value
+    if isinstance(value, list) and value and r.random() < 0.8:
+        i = r.randrange(len(value))
+        return value[:i] + r.choice([[], [changed(maker, value[i])], [value[i], maker.value(1)]]) + value[i + 1:]
+    if isinstance(value, str) and r.random() < 0.7:
+        return r.choice([value + "a", value[1:], value[:-1], value.upper(), "x" + value])
+    if isinstance(value, int) and not isinstance(value, bool) and r.random() < 0.7:
+        return r.choice([value + 1, -value, 2 * value, value / 2 if value % 2 and abs(value) < 2**50 else value])
+    return maker.value(1)
+
+
 def exact_multiple(validator, step, instance, schema):
     """The package divides doubles, and finds 0.07 to be no multiple of 0.01."""
     import jsonschema

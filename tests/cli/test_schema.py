@@ -119,6 +119,25 @@ class RandomTexts(unittest.TestCase):
         refused = [o["error"] for o in out if "error" in o and "no text" not in o["error"] and "$ref" not in o["error"]]
         self.assertLess(len(refused), 0.03 * n, collections.Counter(refused).most_common(5))
 
+    def test_values_are_accepted_where_they_are_valid_and_only_there(self):
+        seed = int(os.environ.get("GYRE_TEST_SEED") or time.time()) % 100000000
+        print("GYRE_TEST_SEED=%d" % seed)
+        python = packages.python_with(self, PACKAGE)
+        maker, schemas, lines = random_schemas.Maker(seed + 1), random_schemas.schemas(400, seed), []
+        out = grammar([{"json_schema": schema} for schema in schemas], "--sample", "3", "--seed", str(seed))
+        for schema, o in zip(schemas, out):
+            values = [json.loads(text) for text in o.get("texts", [])]
+            values += [random_schemas.changed(maker, value) for value in values for _ in range(3)]
+            if "texts" in o:
+                lines += [{"json_schema": schema, "text": json.dumps(value, ensure_ascii=False)} for value in values]
+        out = grammar(lines)
+        wrong = invalid(python, [(line["json_schema"], line["text"]) for line in lines])
+        wrong = {json.dumps([case["schema"], case["text"]]) for case in wrong}
+        valid = [json.dumps([line["json_schema"], line["text"]]) not in wrong for line in lines]
+        self.assertEqual([line for line, o, v in zip(lines, out, valid) if o["accepts"] and not v], [])
+        strict = [line for line, o, v in zip(lines, out, valid) if v and not o["accepts"]]
+        self.assertLess(len(strict), 0.02 * len(lines), strict[:5])  # 1.0 for an integer, many digits
+
 
 class Keywords(unittest.TestCase):
     def both_ways(self, schema, right, wrong):

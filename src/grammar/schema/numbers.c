@@ -2,8 +2,9 @@
  *
  * A bound becomes a regular expression by digits: x >= 456 is "more digits, or 4.. with a larger digit at some
  * place". Readers take numbers as doubles, and 4.99999999999999999999 is 5 to them: so an exclusive bound is the
- * inclusive one at the next double. And what is no whole number, or a multiple of a fraction, has 15 digits at
- * most, which a double keeps. Numbers with bounds on both sides have no exponent; those with a sign only may. */
+ * inclusive one at the next double. And fractions that are no whole number, or a multiple of one, have 15 digits at
+ * most, which a double keeps. Beside bounds an exponent is written where it cannot matter: of all numbers of a
+ * sign, and of those so small or large that writers of JSON use one. */
 #include "grammar/schema/reader.h"
 
 #include "base/buf.h"
@@ -14,6 +15,8 @@
 #define WHOLE "(0|[1-9][0-9]*)"
 #define FRACTION "(\\.[0-9]+)?"
 #define EXPONENT "[eE][+-]?([0-9]{1,2}|[12][0-9][0-9]|30[0-7])"
+#define TINY "[1-9]" FRACTION "[eE]-(0?[5-9]|[1-9][0-9])"                           // below 1e-4
+#define HUGE_ "[1-9]" FRACTION "[eE]\\+?(1[6-9]|[2-9][0-9]|[12][0-9][0-9]|30[0-7])" // 1e16 at least
 
 struct decimal {
     bool negative;
@@ -33,7 +36,7 @@ void numbers_init(struct reader *r) {
     r->any_number.text = regex(r, "-?" WHOLE FRACTION "(" EXPONENT ")?");
     r->integers.value = r->integers.text = regex(r, "0|-?[1-9][0-9]*");
     r->plain_numbers = regex(r, "-?" WHOLE FRACTION);
-    r->short_numbers = regex(r, "-?[0-9.]{1,16}");
+    r->short_numbers = regex(r, "-?([0-9]+|[0-9.]{1,16})");
 }
 
 static bool all_zero(const char *s) { return s[strspn(s, "0")] == '\0'; }
@@ -107,6 +110,22 @@ static void beyond(struct buf *out, const struct decimal *c, bool up) {
     buf_printf(out, "%.*s%s", (int)c->fraction.len, c->fraction.ptr, up ? "[0-9]*))" : "0*))?)");
 }
 
+/* Numbers with exponents that are certainly within a bound. inner: all of the sign that the bound leads to are. */
+static rx_id with_exponents(struct reader *r, const struct decimal *c, bool up, bool inner) {
+    const char *ours = up ? "" : "-", *other = up ? "-" : "";
+    double size = fabs(strtod(arena_printf(&r->arena, "%.*s.%.*s", STR_ARG(c->whole), STR_ARG(c->fraction)), NULL));
+    struct buf out = {0};
+    if (inner)
+        buf_printf(&out, "%s[1-9]" FRACTION EXPONENT, ours);
+    else if (size <= 1e16)
+        buf_printf(&out, "%s" HUGE_, ours);
+    if (inner && size >= 1e-4)
+        buf_printf(&out, "|%s" TINY, other);
+    rx_id exponents = out.len ? regex(r, buf_view(&out).ptr) : RX_NEVER;
+    buf_release(&out);
+    return exponents;
+}
+
 /* The numbers x with x >= c (up), or x <= c; `strict`: and x != c, for c = 0 alone. */
 static struct numbers bounded(struct reader *r, const struct decimal *c, bool up, bool strict) {
     struct buf out = {0};
@@ -132,8 +151,7 @@ static struct numbers bounded(struct reader *r, const struct decimal *c, bool up
     struct numbers numbers;
     numbers.text = regex(r, buf_view(&out).ptr);
     numbers.value = rx_and(rx, r->any_number.value, numbers.text);
-    if (inner)
-        numbers.text = rx_alt(rx, numbers.text, regex(r, up ? "[1-9]" FRACTION EXPONENT : "-[1-9]" FRACTION EXPONENT));
+    numbers.text = rx_alt(rx, numbers.text, with_exponents(r, c, up, inner));
     buf_release(&out);
     return numbers;
 }

@@ -94,7 +94,7 @@ struct reader {
     struct error *err;
     struct numbers any_number, integers;
     rx_id plain_numbers; // any_number.text without exponents
-    rx_id short_numbers; // of 15 digits, which a double keeps
+    rx_id short_numbers; // whole, or of 15 digits, which a double keeps
     rx_id any_char, any_text;
     const struct forms *all;
 };
