@@ -204,7 +204,8 @@ class Keywords(unittest.TestCase):
             ({"pattern": "(a)\\1"}, "pattern"), ({"pattern": "^[[:alpha:]]$"}, "pattern"),
             ({"type": "int"}, "type"), ({"required": True}, "required"),
             ({"properties": []}, "properties"), ({"items": 5}, "a schema"), ({"multipleOf": 0}, "multipleOf"),
-            ({"multipleOf": 1.23456789012}, "multipleOf"), ({"minimum": "1"}, "minimum"),
+            ({"multipleOf": 1.23456789012}, "multipleOf"), ({"multipleOf": 7919}, "multipleOf"),
+            ({"minimum": "1"}, "minimum"),
             ({"minLength": -1}, "minLength"), ({"enum": 1}, "enum"), (False, "no text"), ({"enum": []}, "no text"),
             ({"$schema": "http://json-schema.org/draft-03/schema#"}, "$schema"),
             ({"not": {"type": "array", "items": {}, "uniqueItems": True}}, "uniqueItems"),
@@ -212,6 +213,11 @@ class Keywords(unittest.TestCase):
             answer = accepts(schema, None)
             self.assertIsInstance(answer, str, schema)
             self.assertIn(name, answer, schema)
+
+    def test_a_refusal_says_where(self):
+        items = {"items": {"pattern": "(a)\\1"}}
+        self.assertIn("at #/properties/a~1b/items", accepts({"properties": {"a/b": items}}, 1))
+        self.assertIn("at #/$defs/x", accepts({"$defs": {"x": {"type": "int"}}, "items": {"$ref": "#/$defs/x"}}, 1))
 
     def test_hostile_schemas_are_answered_in_a_second(self):
         one = {"properties": {"a": {"type": "string"}, "b": {"minimum": 3}}}

@@ -71,8 +71,17 @@ ir_id emit_between(struct reader *r, const char *open, ir_id body, const char *c
     return ir_seq_of(r->ir, (ir_id[]){literal(r, open), space(r), body, space(r), literal(r, close)}, 5);
 }
 
+/* A schema that a node is made of, for refusals. */
+static const json_t *schema_of(const struct reader *r, node_id id) {
+    const struct node *n = &r->nodes[id];
+    for (int i = 0; n->kind >= KIND_AND && n->n_args > 0 && i < 8; i++)
+        n = &r->nodes[n->args[0]];
+    return n->kind == KIND_SCHEMA ? n->json : NULL;
+}
+
 static void define(struct reader *r, node_id id) {
     const struct forms *f = node_forms(r, id);
+    r->current = schema_of(r, id);
     ir_id rule = r->emitted[id].ir, *parts = xcalloc((size_t)(f->n_arrays + f->n_objects) + 1, sizeof *parts);
     size_t n = 0;
     parts[n++] = scalars(r, f);

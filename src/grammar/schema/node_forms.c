@@ -34,7 +34,10 @@ const struct forms *node_forms(struct reader *r, node_id id) {
     r->nodes[id].working = true;
     r->depth++;
     struct node n = r->nodes[id]; // the table moves as it grows
+    const json_t *outer = r->current;
+    r->current = n.kind == KIND_SCHEMA ? n.json : outer;
     const struct forms *forms = work_out(r, &n);
+    r->current = outer;
     r->depth--;
     r->nodes[id].working = false;
     if (r->gave_up)

@@ -18,6 +18,8 @@
 #define TINY "[1-9]" FRACTION "[eE]-(0?[5-9]|[1-9][0-9])"                           // below 1e-4
 #define HUGE_ "[1-9]" FRACTION "[eE]\\+?(1[6-9]|[2-9][0-9]|[12][0-9][0-9]|30[0-7])" // 1e16 at least
 
+enum { MAX_REMAINDERS = 4096 };
+
 struct decimal {
     bool negative;
     struct str whole, fraction; // digits; without zeros before, or behind; whole is "0" at least
@@ -187,8 +189,12 @@ static struct numbers multiple_of(struct reader *r, const json_t *step) {
         reader_refuse(r, ERR_FORMAT, "multipleOf: must be greater than 0");
         return r->any_number;
     }
-    if (digits > RX_MAX_STEP || d.fraction.len > 18) {
-        reader_refuse(r, ERR_UNSUPPORTED, "multipleOf: %g has too many digits to be enforced", json_number_value(step));
+    uint64_t odd = digits; // remainders that zeros do not lead to 0: their number is that of states to be searched
+    while (odd % 2 == 0 || odd % 5 == 0)
+        odd /= odd % 2 == 0 ? 2 : 5;
+    if (digits > RX_MAX_STEP || d.fraction.len > 18 || odd > MAX_REMAINDERS) {
+        reader_refuse(r, ERR_UNSUPPORTED, "multipleOf: %.17g has too many digits to be enforced",
+                      json_number_value(step));
         return r->any_number;
     }
     rx_id multiple = rx_multiple(rx, (uint32_t)digits, (int)d.fraction.len);

@@ -1,7 +1,39 @@
 /* reader.c - refusals, bounds, and counts among keywords. */
 #include "grammar/schema/reader.h"
 
+#include "base/buf.h"
+
 #include <stdarg.h>
+
+/* Puts the JSON pointer from `at` to `target` before what is in *path; false where it is not below. */
+static bool find_path(const json_t *at, const json_t *target, struct buf *path) {
+    if (at == target)
+        return true;
+    if (json_is_array(at)) {
+        size_t i;
+        json_t *item;
+        json_array_foreach((json_t *)at, i, item) {
+            size_t mark = path->len;
+            buf_printf(path, "/%zu", i);
+            if (find_path(item, target, path))
+                return true;
+            path->len = mark;
+        }
+    } else if (json_is_object(at)) {
+        const char *key;
+        json_t *value;
+        json_object_foreach((json_t *)at, key, value) {
+            size_t mark = path->len;
+            buf_push(path, '/');
+            for (const char *c = key; *c; c++)
+                buf_printf(path, *c == '~' ? "~0" : *c == '/' ? "~1" : "%c", *c);
+            if (find_path(value, target, path))
+                return true;
+            path->len = mark;
+        }
+    }
+    return false;
+}
 
 void reader_refuse(struct reader *r, enum status status, const char *format, ...) {
     if (refused(r))
@@ -15,7 +47,11 @@ void reader_refuse(struct reader *r, enum status status, const char *format, ...
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    r->status = fail(r->err, status, "%s", text);
+    struct buf path = {0};
+    bool found = r->current && r->current != r->document && find_path(r->document, r->current, &path) && path.len < 200;
+    r->status =
+        found ? fail(r->err, status, "%s, at #%.*s", text, (int)path.len, path.ptr) : fail(r->err, status, "%s", text);
+    buf_release(&path);
 }
 
 void reader_work(struct reader *r, size_t n) {

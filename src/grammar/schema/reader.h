@@ -86,6 +86,7 @@ struct reader {
     uint32_t cap_spelled[2];
     rx_id any_char_spelled;
     rx_id formats[READER_FORMATS]; // 0: not made yet
+    const json_t *current;         // the schema that is being read or emitted, for refusals
     int depth, joins;              // of node_forms and node_schema within themselves
     size_t work;                   // steps taken, of MAX_WORK
     int trying;                    // node_try calls: a refusal in one is no refusal, but makes it give up
