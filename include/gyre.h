@@ -122,12 +122,12 @@ int gyre_open(const struct gyre_options *options, struct gyre **out, struct gyre
 /* Ends whatever is running, without events. NULL is fine. */
 void gyre_close(struct gyre *g);
 
-enum { GYRE_MAX_EOS = 16, GYRE_MAX_TOP_LOGPROBS = 20 };
+enum { GYRE_MAX_TOP_LOGPROBS = 20 };
 
 struct gyre_info {                   // what was opened; as long as the engine
     int32_t vocab_size, hidden_size; // the latter of what pooling gives; 0: the device cannot
     int32_t bos;                     // -1: none
-    int32_t eos[GYRE_MAX_EOS];
+    const int32_t *eos;              // [n_eos]: tokens that end an answer
     int n_eos;
     int64_t max_model_len;   // tokens that a sequence may have here ...
     int64_t model_max_len;   // ... and by the model's config; larger where the cache has no room or an option says so

@@ -95,6 +95,7 @@ struct gyre {
     struct model *model; // NULL in tests that bring a program of their own
     const struct program *program;
     struct gyre_info info;
+    int32_t *eos; // that of info
 
     struct kv_pool pool;
     struct scheduler scheduler;

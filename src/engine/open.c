@@ -11,23 +11,18 @@
 enum { DEFAULT_CACHE_IDLE_S = 300 };
 
 /* A config may name one that the vocabulary does not have. */
-static enum status add_eos(struct gyre_info *info, const int32_t *ids, size_t n, struct error *err) {
+static void add_eos(struct gyre *g, const int32_t *ids, size_t n) {
     for (size_t i = 0; i < n; i++) {
-        bool known = ids[i] < 0 || ids[i] >= info->vocab_size;
-        for (int k = 0; k < info->n_eos; k++)
-            known |= info->eos[k] == ids[i];
-        if (known)
-            continue;
-        if (info->n_eos == GYRE_MAX_EOS)
-            return fail(err, ERR_LIMIT, "the model's files and the options name more than %d tokens that end an answer",
-                        GYRE_MAX_EOS);
-        info->eos[info->n_eos++] = ids[i];
+        bool known = ids[i] < 0 || ids[i] >= g->info.vocab_size;
+        for (int k = 0; k < g->info.n_eos; k++)
+            known |= g->eos[k] == ids[i];
+        if (!known)
+            g->eos[g->info.n_eos++] = ids[i];
     }
-    return OK;
 }
 
-static enum status fill_info(struct gyre *g, const struct gyre_options *o, const struct engine_model *m,
-                             const struct engine_sizes *sizes, struct error *err) {
+static void fill_info(struct gyre *g, const struct gyre_options *o, const struct engine_model *m,
+                      const struct engine_sizes *sizes) {
     struct gyre_info *info = &g->info;
     *info = (struct gyre_info){
         .vocab_size = m->program->vocab_size,
@@ -41,8 +36,9 @@ static enum status fill_info(struct gyre *g, const struct gyre_options *o, const
         .max_seqs = sizes->bucket.max_seqs,
         .block_size = sizes->cache.block_size,
     };
-    TRY(add_eos(info, m->eos, (size_t)m->n_eos, err));
-    return add_eos(info, o->eos, o->n_eos, err);
+    info->eos = g->eos = xcalloc((size_t)m->n_eos + o->n_eos + 1, sizeof *g->eos);
+    add_eos(g, m->eos, (size_t)m->n_eos);
+    add_eos(g, o->eos, o->n_eos);
 }
 
 /* Whether no sequences that may run together can ever hold more blocks than there are. */
@@ -119,7 +115,7 @@ static enum status open_cache(struct gyre *g, const struct gyre_options *o, cons
                               struct engine_sizes *sizes, struct error *err) {
     TRY(size_parts(o, m, g->loaded, sizes, err));
     g->cache = sizes->cache;
-    TRY(fill_info(g, o, m, sizes, err));
+    fill_info(g, o, m, sizes);
     g->info.n_tenants = g->fair.n_tenants;
     g->info.n_adapters = (int)o->n_adapters;
     allocate_step(g, o, sizes);
@@ -162,7 +158,7 @@ static enum status open_parts(struct gyre *g, const struct gyre_options *o, cons
 enum status engine_open(const struct gyre_options *o, const struct engine_model *m, struct gyre **out,
                         struct error *err) {
     *out = NULL;
-    BUG_IF(m->n_eos > GYRE_MAX_EOS || m->program->n_groups > MAX_CACHE_GROUPS);
+    BUG_IF(m->program->n_groups > MAX_CACHE_GROUPS);
     BUG_IF(o->backend->max_in_flight < 1 || o->backend->max_in_flight > MAX_STEPS_IN_FLIGHT);
     struct gyre *g = xcalloc(1, sizeof *g);
     g->ops = o->backend;
@@ -209,8 +205,7 @@ _Static_assert(sizeof(struct gyre_adapter) == sizeof(struct adapter_source) &&
 
 static struct engine_model engine_model_of(const struct gyre_options *o, const struct model *model) {
     const struct model_spec *spec = model->spec;
-    struct engine_model m = {model->program, spec->max_positions, spec->bos, spec->eos, MIN(spec->n_eos, GYRE_MAX_EOS),
-                             .to_read = NULL};
+    struct engine_model m = {model->program, spec->max_positions, spec->bos, spec->eos, spec->n_eos, .to_read = NULL};
     for (int dt = 0; dt < N_DTYPES && !o->backend->no_weights; dt++)
         m.weight_bytes += model->stored_bytes[dt];
     return m;
@@ -294,6 +289,7 @@ void gyre_close(struct gyre *g) {
         free(g->steps[i].rows);
         free(g->steps[i].requests);
     }
+    free(g->eos);
     free(g->results);
     free(g->events);
     model_free(g->model);

@@ -56,7 +56,7 @@ struct draft_spec {      // a draft head that reads the hidden states of a large
     bool own_vocab;      // fewer than the model's: tables between the two are stored
 };
 
-enum { MAX_EOS = 16, MAX_ROPES = 4 };
+enum { MAX_EOS = 1024, MAX_ROPES = 4 };
 
 struct generation_defaults { // generation_config.json; negative or 0: not given
     double temperature, top_p, min_p, repetition_penalty;

@@ -58,6 +58,16 @@ class Ends(unittest.TestCase):
         self.assertEqual(self.said(folder), [0, 2, 5, 7])
         self.assertEqual([t for t in (0, 1, 2, 3, 5, 7) if self.run_ends(folder, t)], [0, 2, 5, 7])
 
+    def test_there_may_be_many(self):
+        many = list(range(20, 400))
+        folder = self.folder(config=[0, 5], generation=many, eos_token="<|im_end|>")
+        self.assertEqual(self.said(folder), [0, 2, 5] + many)
+        self.assertEqual([t for t in (3, 19, 20, 36, 399, 400) if self.run_ends(folder, t)], [20, 36, 399])
+        folder = self.folder(generation=list(range(1025)))
+        p = subprocess.run([serving.GYRE, "info", folder], capture_output=True, text=True, timeout=60)
+        self.assertEqual((p.returncode, p.stderr.count("\n")), (1, 1))
+        self.assertIn('"eos_token_id" has 1025 ids, at most 1024 are supported', p.stderr)
+
     def test_a_server_ends_at_the_tokenizers_eos(self):
         server = serving.Server(self.folder(template="{{ messages }}", eos_token={"content": "<|im_end|>"}), "--device",
                                 "toy")

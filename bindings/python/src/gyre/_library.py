@@ -31,7 +31,7 @@ class Options(Structure):
 
 
 class Info(Structure):
-    _fields_ = [("vocab_size", c_int32), ("hidden_size", c_int32), ("bos", c_int32), ("eos", c_int32 * 16),
+    _fields_ = [("vocab_size", c_int32), ("hidden_size", c_int32), ("bos", c_int32), ("eos", POINTER(c_int32)),
                 ("n_eos", c_int), ("max_model_len", c_int64), ("model_max_len", c_int64), ("kv_cache_bytes", c_int64),
                 ("kv_cache_tokens", c_int64), ("max_batched_tokens", c_int), ("max_seqs", c_int), ("block_size", c_int),
                 ("n_tenants", c_int), ("n_adapters", c_int)]
