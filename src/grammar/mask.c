@@ -4,9 +4,9 @@
 static void set_bit(uint32_t *bits, int32_t id) { bits[id / 32] |= 1u << (id % 32); }
 
 /* Sets the bits of the tokens that end at a node. */
-static void put_tokens(const struct token_trie *t, const struct token_node *node, uint32_t *bits) {
-    for (int32_t id = node->token; id >= 0; id = t->next_same[id])
-        set_bit(bits, id);
+static void put_tokens(const struct token_trie *t, uint32_t node, uint32_t *bits) {
+    for (uint32_t i = t->first_token[node]; i < t->first_token[node + 1]; i++)
+        set_bit(bits, t->order[i]);
 }
 
 /* Walks nodes [first, end), siblings and what is below them, from a config, and sets what is allowed. first_bytes:
@@ -31,7 +31,7 @@ static void walk(struct shared *s, uint32_t config, const struct rx_set *first_b
             i += node->skip;
             continue;
         }
-        put_tokens(t, node, bits);
+        put_tokens(t, i, bits);
         if (node->skip > 1) {
             stack[++depth] = next;
             ends[depth] = i + node->skip;

@@ -38,11 +38,12 @@ static void close_pending(struct building *b, uint32_t at) {
     }
 }
 
-static void put_tokens(struct building *b, int32_t token) {
-    for (; token >= 0; token = b->trie->next_same[token]) {
-        b->stay[token / 32] |= 1u << (token % 32);
-        b->n_stay++;
-    }
+/* Tokens of nodes [first_node, end_node) stay. */
+static void put_tokens(struct building *b, uint32_t first_node, uint32_t end_node) {
+    const struct token_trie *t = b->trie;
+    for (uint32_t i = t->first_token[first_node]; i < t->first_token[end_node]; i++)
+        b->stay[t->order[i] / 32] |= 1u << (t->order[i] % 32);
+    b->n_stay += t->first_token[end_node] - t->first_token[first_node];
 }
 
 /* Whether every character beyond ASCII leads from a state back to it. */
@@ -101,14 +102,6 @@ static bool stays_below(struct building *b, uint32_t node, rx_id state) {
     return b->trie->nodes[node].skip > 1 && !kinds_meet(b->trie->below[node], *leaving(b, state));
 }
 
-static void put_all_below(struct building *b, uint32_t node) {
-    const struct token_trie *t = b->trie;
-    uint32_t end = t->first_token[node + t->nodes[node].skip];
-    for (uint32_t i = t->first_token[node]; i < end; i++)
-        b->stay[t->order[i] / 32] |= 1u << (t->order[i] % 32);
-    b->n_stay += end - t->first_token[node];
-}
-
 static void walk(struct building *b, rx_id state) {
     const struct token_trie *t = b->trie;
     uint32_t depth = 0;
@@ -126,11 +119,11 @@ static void walk(struct building *b, rx_id state) {
             continue;
         }
         if (stays_below(b, i, next)) { // what may end within stays too
-            put_all_below(b, i);
+            put_tokens(b, i, i + node->skip);
             i += node->skip;
             continue;
         }
-        put_tokens(b, node->token);
+        put_tokens(b, i, i + 1);
         if (node->skip > 1) {
             b->states[++depth] = next;
             b->ends[depth] = i + node->skip;
@@ -153,9 +146,9 @@ static void copy_exits(struct building *b, const struct mask_table *base, uint32
 }
 
 static void clear_tokens(struct building *b, uint32_t first, uint32_t end) {
-    for (uint32_t i = first; i < end; i++)
-        for (int32_t token = b->trie->nodes[i].token; token >= 0; token = b->trie->next_same[token])
-            b->stay[token / 32] &= ~(1u << (token % 32));
+    const struct token_trie *t = b->trie;
+    for (uint32_t i = t->first_token[first]; i < t->first_token[end]; i++)
+        b->stay[t->order[i] / 32] &= ~(1u << (t->order[i] % 32));
 }
 
 /* Whether two states behave alike for the next `height` bytes, as far as it is easily seen. */
@@ -195,11 +188,11 @@ static void walk_beside(struct building *b, rx_id state, rx_id beside, const str
             continue;
         }
         if (stays_below(b, i, next)) {
-            put_all_below(b, i);
+            put_tokens(b, i, i + node->skip);
             i += node->skip;
             continue;
         }
-        put_tokens(b, node->token);
+        put_tokens(b, i, i + 1);
         if (node->skip > 1) {
             b->states[++depth] = next;
             b->others[depth] = other;

@@ -13,7 +13,6 @@
 #include <stdatomic.h>
 
 struct token_node {
-    int32_t token; // that ends here, or -1; next_same[token] is another of the same bytes
     uint32_t skip; // nodes of the subtree, with this one
     uint16_t height;
     uint8_t byte;
@@ -43,10 +42,9 @@ struct token_trie {
     struct token_node *nodes; // [n_nodes]
     uint32_t n_nodes, max_depth;
     struct kinds *below; // [n_nodes]: bytes that occur below a node
+    int32_t *order;      // [n_tokens] tokens of text, as their texts are sorted
     uint32_t
-        *first_token; // [n_nodes + 1]: tokens at and below node i are order[first_token[i]] to [first_token[i + skip])
-    int32_t *order;   // [n_vocab]
-    int32_t *next_same; // [n_vocab]; -1: no more
+        *first_token; // [n_nodes + 1], into order: tokens of node i end at that of i + 1, of its subtree at i + skip
     int32_t n_vocab, n_words;
     uint32_t *is_text; // [n_words]
     int32_t *ends, n_ends;

@@ -20,10 +20,12 @@ static int by_text(const void *a, const void *b) {
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-/* Nodes in depth-first order, from sorted texts. open[d]: the node of depth d + 1 on the way to the last text. */
+/* Nodes in depth-first order, from sorted texts, in whose order their tokens stand. open[d]: the node of depth d + 1 on
+ * the way to the last text. */
 static void build(struct token_trie *t, const struct entry *e, size_t n, size_t n_bytes) {
     t->nodes = xmalloc((n_bytes + 1) * sizeof *t->nodes);
-    t->next_same = xmalloc(((size_t)t->n_vocab + 1) * sizeof *t->next_same);
+    t->first_token = xmalloc((n_bytes + 1) * sizeof *t->first_token);
+    t->order = xcalloc(n + 1, sizeof *t->order);
     uint32_t *open = xmalloc((MAX_TOKEN_BYTES + 1) * sizeof *open);
     size_t depth = 0;
     struct str last = {"", 0};
@@ -35,18 +37,19 @@ static void build(struct token_trie *t, const struct entry *e, size_t n, size_t 
             t->nodes[open[depth - 1]].skip = t->n_nodes - open[depth - 1];
         for (; depth < e[i].text.len; depth++) {
             open[depth] = t->n_nodes;
-            t->nodes[t->n_nodes++] = (struct token_node){.token = -1, .byte = (uint8_t)e[i].text.ptr[depth]};
+            t->first_token[t->n_nodes] = (uint32_t)i;
+            t->nodes[t->n_nodes++] = (struct token_node){.byte = (uint8_t)e[i].text.ptr[depth]};
         }
-        struct token_node *end = &t->nodes[open[depth - 1]];
-        t->next_same[e[i].id] = end->token;
-        end->token = e[i].id;
+        t->order[i] = e[i].id;
         last = e[i].text;
         t->max_depth = MAX(t->max_depth, (uint32_t)last.len);
     }
     for (; depth > 0; depth--)
         t->nodes[open[depth - 1]].skip = t->n_nodes - open[depth - 1];
     free(open);
+    t->first_token[t->n_nodes] = (uint32_t)n;
     t->nodes = xrealloc(t->nodes, t->n_nodes + 1, sizeof *t->nodes);
+    t->first_token = xrealloc(t->first_token, t->n_nodes + 1, sizeof *t->first_token);
 }
 
 /* height: bytes of the longest way below a node, from the last node to the first. */
@@ -69,23 +72,15 @@ static void put_below(struct kinds *parent, struct kinds below, uint8_t byte, ui
         kinds_add_ascii(parent, byte);
 }
 
-/* The bytes below each node, and its tokens in order. */
+/* The bytes below each node. */
 static void find_below(struct token_trie *t) {
     uint8_t *utf8 = xcalloc((size_t)t->n_nodes + 1, 1);
-    uint32_t n = 0;
     t->below = xcalloc((size_t)t->n_nodes + 1, sizeof *t->below);
-    t->first_token = xcalloc((size_t)t->n_nodes + 1, sizeof *t->first_token);
-    t->order = xcalloc((size_t)t->n_vocab + 1, sizeof *t->order);
     for (uint32_t i = 0; i < t->n_nodes; i += t->nodes[i].skip) // the root's children
         utf8[i] = utf8_next(UTF8_BETWEEN, t->nodes[i].byte);
-    for (uint32_t i = 0; i < t->n_nodes; i++) {
-        t->first_token[i] = n;
-        for (int32_t id = t->nodes[i].token; id >= 0; id = t->next_same[id])
-            t->order[n++] = id;
+    for (uint32_t i = 0; i < t->n_nodes; i++)
         for (uint32_t c = i + 1; c < i + t->nodes[i].skip; c += t->nodes[c].skip)
             utf8[c] = utf8_next(utf8[i], t->nodes[c].byte);
-    }
-    t->first_token[t->n_nodes] = n;
     for (uint32_t i = t->n_nodes; i-- > 0;)
         for (uint32_t c = i + 1; c < i + t->nodes[i].skip; c += t->nodes[c].skip)
             put_below(&t->below[i], t->below[c], t->nodes[c].byte, utf8[c]);
@@ -175,7 +170,6 @@ void token_trie_free(struct token_trie *t) {
     pthread_mutex_destroy(&t->lock);
     arena_release(&t->memory);
     free(t->nodes);
-    free(t->next_same);
     free(t->below);
     free(t->first_token);
     free(t->order);

@@ -92,33 +92,62 @@ rx_id rx_derive(struct rx_pool *p, rx_id a, uint8_t byte) {
 
 // ---- which bytes behave alike -----------------------------------------------------------------------------------
 
-/* Sets bit b of marks where b and b - 1 may differ in a. */
-static void mark_borders(struct rx_pool *p, rx_id a, struct rx_set *marks) {
+enum { MAX_SETS = 63 };
+
+/* Which bytes need no derivative of their own: those that are in the same ones of the sets that a text may begin with.
+ * */
+struct partition {
+    struct rx_set borders; // bytes that may differ from the one before
+    uint32_t sets[MAX_SETS], n_sets;
+    bool many;   // more sets than these: bytes apart are not compared
+    bool digits; // of a MULTIPLE: '.' and each digit differ
+};
+
+static void add_set(struct rx_pool *p, struct partition *out, uint32_t set) {
+    uint64_t carry = 0;
+    for (uint32_t i = 0; i < out->n_sets; i++)
+        if (out->sets[i] == set)
+            return;
+    if (out->n_sets < MAX_SETS)
+        out->sets[out->n_sets++] = set;
+    else
+        out->many = true;
+    for (int w = 0; w < 4; w++) {
+        uint64_t bits = p->sets[set].w[w];
+        out->borders.w[w] |= bits ^ (bits << 1 | carry);
+        carry = bits >> 63;
+    }
+}
+
+/* The sets that a byte is in, as bits; UINT64_MAX: it is to be looked at by itself. */
+static uint64_t sets_of(const struct rx_pool *p, const struct partition *in, unsigned byte) {
+    uint64_t bits = 0;
+    if (in->many || (in->digits && byte >= '.' && byte <= '9'))
+        return UINT64_MAX;
+    for (uint32_t i = 0; i < in->n_sets; i++)
+        bits |= (uint64_t)rx_set_has(&p->sets[in->sets[i]], byte) << i;
+    return bits;
+}
+
+static void mark_borders(struct rx_pool *p, rx_id a, struct partition *out) {
     for (;;) {
         struct rx_node x = p->nodes[a];
         if (x.kind == RX_K_NEVER || x.kind == RX_K_EMPTY || p->memo_epoch[a] == p->epoch)
             return;
         p->memo_epoch[a] = p->epoch;
         switch ((enum rx_kind)x.kind) {
-        case RX_K_BYTES: {
-            uint64_t carry = 0;
-            for (int w = 0; w < 4; w++) {
-                uint64_t bits = p->sets[x.a].w[w];
-                marks->w[w] |= bits ^ (bits << 1 | carry);
-                carry = bits >> 63;
-            }
-            return;
-        }
+        case RX_K_BYTES: add_set(p, out, x.a); return;
         case RX_K_MULTIPLE: // '.', each digit, and what is behind them
-            marks->w[0] |= (uint64_t)0x07ffc000 << 32;
+            out->borders.w[0] |= (uint64_t)0x07ffc000 << 32;
+            out->digits = true;
             return;
         case RX_K_ALT:
         case RX_K_AND:
             for (uint32_t i = 0; i < x.b; i++)
-                mark_borders(p, p->lists[x.a + i], marks);
+                mark_borders(p, p->lists[x.a + i], out);
             return;
         case RX_K_SEQ:
-            mark_borders(p, x.a, marks);
+            mark_borders(p, x.a, out);
             if (!rx_nullable(p, x.a))
                 return;
             a = x.b;
@@ -158,19 +187,30 @@ static uint32_t map_intern(struct rx_pool *p, const uint8_t map[256]) {
 
 /* The row with targets as derivatives give them. */
 static void make_raw_row(struct rx_pool *p, rx_id state) {
-    struct rx_set marks = {{1, 0, 0, 0}};
+    struct partition part = {.borders = {{1, 0, 0, 0}}};
     next_epoch(p);
-    mark_borders(p, state, &marks);
-    uint8_t map[256];
+    mark_borders(p, state, &part);
+    uint8_t map[256], class_of[256];
     rx_id targets[256];
-    unsigned n = 0, current = 0;
+    uint64_t seen[256];
+    unsigned n = 0, n_seen = 0, current = 0;
     for (unsigned b = 0; b < 256; b++) {
-        if (rx_set_has(&marks, b)) {
-            rx_id target = rx_derive(p, state, (uint8_t)b);
-            for (current = 0; current < n && targets[current] != target;)
-                current++;
-            if (current == n)
-                targets[n++] = target;
+        if (rx_set_has(&part.borders, b)) {
+            uint64_t sets = sets_of(p, &part, b);
+            unsigned known = 0;
+            while (known < n_seen && (sets == UINT64_MAX || seen[known] != sets))
+                known++;
+            if (known < n_seen)
+                current = class_of[known];
+            else {
+                rx_id target = rx_derive(p, state, (uint8_t)b);
+                for (current = 0; current < n && targets[current] != target;)
+                    current++;
+                if (current == n)
+                    targets[n++] = target;
+                seen[n_seen] = sets;
+                class_of[n_seen++] = (uint8_t)current;
+            }
         }
         map[b] = (uint8_t)current;
     }
