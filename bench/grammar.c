@@ -135,7 +135,7 @@ static enum status run(struct bench *b, const char *schemas, const char *tokeniz
 int main(int argc, char **argv) {
     struct error err;
     struct bench b = {.tell_us = argc > 3 ? atof(argv[3]) : 0};
-    const char *schemas = argc > 2 ? argv[1] : "build/data/grammar/schemas.jsonl";
+    const char *schemas = argc > 2 ? argv[1] : "build/data/json/schemas.jsonl";
     const char *tokenizer = argc > 2 ? argv[2] : "build/data/tokenizers/qwen3/tokenizer.json";
     if (run(&b, schemas, tokenizer, &err) != OK) {
         fprintf(stderr, "%s\n", err.text);
