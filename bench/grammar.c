@@ -1,9 +1,9 @@
 /* grammar.c - what grammars cost at a vocabulary of 152k: compiling real schemas, their first masks, the masks along
  * texts that follow them, and accepting tokens; on one thread.
  *
- * usage: build/release/bench/grammar [SCHEMAS.jsonl TOKENIZER [MORE_THAN_US]]
- * A line of the file has a schema and tests with data. Masks over MORE_THAN_US are told one by one. Each schema has a
- * grammar and a matcher of its own; what depends on a terminal alone is shared by all of them, as in a server. */
+ * usage: build/release/bench/grammar [SCHEMAS.jsonl TOKENIZER [MORE_THAN_US]] A line of the file has a schema, and
+ * tests: whether data is valid, and data. Masks over MORE_THAN_US are told one by one. Each schema has a grammar and a
+ * matcher of its own; what depends on a terminal alone is shared by all of them, as in a server. */
 #include "base/clock.h"
 #include "base/file.h"
 #include "grammar/matcher.h"
@@ -99,8 +99,8 @@ static void measure(struct bench *b, const json_t *line) {
     size_t i;
     json_t *test;
     bool first = true;
-    json_array_foreach(tests, i, test) if (json_is_true(json_object_get(test, "valid")))
-        follow(b, g, json_object_get(test, "data"), &first, name ? name : "");
+    json_array_foreach(tests, i, test) if (json_is_true(json_array_get(test, 0)))
+        follow(b, g, json_array_get(test, 1), &first, name ? name : "");
     size_t bytes = grammar_bytes(g);
     b->bytes += bytes;
     b->most_bytes = MAX(b->most_bytes, bytes);
