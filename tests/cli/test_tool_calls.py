@@ -183,6 +183,43 @@ class Choices(unittest.TestCase):
                     json.loads(call["function"]["arguments"])
 
 
+class SpecialTokens(unittest.TestCase):
+    """Marks that are special tokens, which nobody is shown, are read all the same."""
+    def test_marks_that_are_special_tokens_make_a_call(self):
+        with tempfile.TemporaryDirectory() as folder:
+            templated_model(folder, real_template("Qwen-Qwen3-0.6B"))
+            path = os.path.join(folder, "tokenizer.json")
+            with open(path) as f:
+                tokenizer = json.load(f)
+            model, marks = tokenizer["model"], {"The": "<tool_call>", "\u0120the": "</tool_call>"}
+            ids = [model["vocab"][old] for old in marks]
+            for old, new in marks.items():
+                pairs = [m.split(" ") if isinstance(m, str) else m for m in model["merges"]]
+                model["merges"] = [
+                    m for m, pair in zip(model["merges"], pairs) if old not in pair and "".join(pair) != old
+                ]
+                model["vocab"][new] = i = model["vocab"].pop(old)
+                tokenizer["added_tokens"].append({
+                    "id": i, "content": new, "special": True, "single_word": False, "lstrip": False, "rstrip": False,
+                    "normalized": False})
+            os.remove(path)
+            with open(path, "w") as f:
+                json.dump(tokenizer, f)
+            server = Server(folder, "--allow-links", "--disable-log-requests")
+            try:
+                ask = dict(messages=ASK, tools=TOOLS[1:], tool_choice="required", max_tokens=300, temperature=1, seed=1,
+                           logit_bias={i: 100 for i in ids}, return_token_ids=True, parallel_tool_calls=False,
+                           **NO_THOUGHT)
+                choice = server.post("/v1/chat/completions", **ask)[1]["choices"][0]
+                text = server.post("/v1/chat/completions", **{**ask, "tool_choice": "none"})[1]["choices"][0]
+            finally:
+                self.assertEqual(server.stop(), 0)
+        self.assertLessEqual(set(ids), set(choice["token_ids"]))
+        self.assertEqual((choice["finish_reason"], choice["message"]["content"]), ("tool_calls", None), choice)
+        self.assertEqual(choice["message"]["tool_calls"][0]["function"]["name"], "add")
+        self.assertNotIn("tool_call>", text["message"]["content"])
+
+
 class Responses(unittest.TestCase):
     def test_calls_are_items_whole_and_streamed(self):
         ask = says(TWO, input="What is the time?", tools=FLAT, max_output_tokens=300)
