@@ -13,9 +13,10 @@ A client is a file tools/clients/NAME.py:
 
 Checks run in a virtual environment of the client's own (build/clients/NAME, made when PACKAGES change), in the order of
 the file, in a scratch folder. server.url is http://127.0.0.1:PORT, server.v1 that with /v1, server.model the name that
-requests use, server.folder the model's folder, server.context its context in tokens. A check fails by an exception;
-server.skip("why") says that it does not apply. The server listens on a port of loopback that the system chooses;
-nothing but PyPI is reached, and no model or data set is fetched.
+requests use, server.folder the model's folder, server.context its context in tokens. `with server.script(TEXT, ...) as
+v1` gives the address of one whose model says those texts, one a request, and whose template knows tools. A check fails
+by an exception; server.skip("why") says that it does not apply. The server listens on a port of loopback that the
+system chooses; nothing but PyPI is reached, and no model or data set is fetched.
 
 Ends with 1 where a check failed.
 """
@@ -36,6 +37,8 @@ import threading
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 HERE = os.path.join(ROOT, "tools", "clients")
 CONTEXT = 1024
+# One that knows tools.
+TEMPLATE = os.path.join(ROOT, "tests", "data", "chat", "templates", "Qwen-Qwen3-0.6B.jinja")
 SECONDS = 900  # a client's checks together
 
 
@@ -71,7 +74,7 @@ def environment(name, packages):
 
 
 @contextlib.contextmanager
-def serve(gyre, model, name):
+def serve(gyre, model, name, *flags):
     """The address of a server that runs inside the block."""
     command = [
         gyre,
@@ -84,6 +87,7 @@ def serve(gyre, model, name):
         "--max-model-len",
         str(CONTEXT),
         "--disable-log-requests",
+        *flags,
     ]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     log = []
@@ -103,7 +107,7 @@ def serve(gyre, model, name):
             sys.exit("the server ended with %d: %s" % (process.returncode, "".join(log[-20:])))
 
 
-def run_client(path, url, model, folder):
+def run_client(path, url, tools_url, model, folder):
     """{"name", "summary", "version", "results": [(check, outcome, why)]}, outcome passed, failed or skipped."""
     name = os.path.splitext(os.path.basename(path))[0]
     summary, packages, checks = read_client(path)
@@ -125,6 +129,7 @@ def run_client(path, url, model, folder):
             clean,
             HOME=scratch,
             GYRE_URL=url,
+            GYRE_TOOLS_URL=tools_url,
             GYRE_MODEL=model,
             GYRE_FOLDER=folder,
             GYRE_CONTEXT=str(CONTEXT),
@@ -205,11 +210,12 @@ def main():
         if name not in known:
             sys.exit("there is no client %s; there are %s" % (name, ", ".join(known)))
     clients = []
-    with serve(args.gyre, args.model, "story") as url:
+    tools = serve(args.gyre, args.model, "story", "--chat-template", TEMPLATE)
+    with serve(args.gyre, args.model, "story") as url, tools as tools_url:
         for name, path in zip(known, paths):
             if args.names and name not in args.names:
                 continue
-            clients.append(run_client(path, url, "story", os.path.abspath(args.model)))
+            clients.append(run_client(path, url, tools_url, "story", os.path.abspath(args.model)))
             for check, outcome, why in clients[-1]["results"]:
                 print("[%7s] %s: %s" % (outcome, name, check.replace("_", " ")), flush=True)
                 if outcome == "failed":

@@ -114,6 +114,13 @@ class Chat(unittest.TestCase):
         arguments = choice["message"]["tool_calls"][0]["function"]["arguments"]
         self.assertTrue(arguments and '{"city": "Paris \\"x\\""}'.startswith(arguments), arguments)
 
+    def test_a_call_that_is_cut_off_before_its_arguments_has_its_name(self):
+        """Wherever max_tokens cuts: the call's name with what there is of its arguments, or text."""
+        names = [[c["function"]["name"] for c in chat(CALL, max_tokens=n)["message"].get("tool_calls", [])]
+                 for n in range(5, 40, 3)]
+        self.assertEqual(sorted(names), names)
+        self.assertEqual((names[0], names[-1]), ([], ["get_time"]))
+
     def test_ids_have_the_templates_form_and_go_on_counting(self):
         text = ("<|tool_calls_section_begin|><|tool_call_begin|>functions.add:7<|tool_call_argument_begin|>{\"a\": 1}"
                 "<|tool_call_end|><|tool_calls_section_end|>")

@@ -3,9 +3,11 @@
 PACKAGES = ["langchain-openai==1.7.4"]
 
 import asyncio
+from typing import Literal
 
 import openai
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+import pydantic
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_openai import ChatOpenAI, OpenAI, OpenAIEmbeddings
 
 ASK = "Tell me a story about a fox."
@@ -92,3 +94,46 @@ def a_prompt_that_is_too_long_is_its_context_error(server):
         assert "ContextOverflow" in type(e).__name__, type(e)
         return
     raise AssertionError("an error was expected")
+
+
+CALL = '<tool_call>\n{"name": "Weather", "arguments": {"city": "Oslo", "days": 2}}\n</tool_call>'
+
+
+class Weather(pydantic.BaseModel):
+    """The weather in a city."""
+
+    city: str
+    days: int
+
+
+def tools_that_are_bound_are_called(server):
+    with server.script(CALL, CALL) as v1:
+        model = _chat(server, base_url=v1, max_tokens=300).bind_tools([Weather])
+        answer = model.invoke(ASK)
+        assert [(c["name"], c["args"]) for c in answer.tool_calls] == [("Weather", {"city": "Oslo", "days": 2})], answer
+        whole = None
+        for chunk in model.stream(ASK):
+            whole = chunk if whole is None else whole + chunk
+        assert whole.tool_calls[0]["args"] == {"city": "Oslo", "days": 2}, whole
+
+
+def a_result_goes_back(server):
+    with server.script(CALL, "It rains.") as v1:
+        model = _chat(server, base_url=v1, max_tokens=300).bind_tools([Weather])
+        call = model.invoke(ASK)
+        result = ToolMessage("rain", tool_call_id=call.tool_calls[0]["id"])
+        assert model.invoke([HumanMessage(ASK), call, result]).content == "It rains."
+
+
+def structured_output_is_an_object_of_the_class(server):
+    """By a call that must be made, and by response_format: the model is held to both."""
+    for method in ("function_calling", "json_schema"):
+        with server.script(None) as v1:
+            model = _chat(server, base_url=v1, max_tokens=300, temperature=1, seed=3)
+            got = model.with_structured_output(Short, method=method).invoke(ASK)
+            assert isinstance(got, Short), (method, got)
+
+
+class Short(pydantic.BaseModel):
+    kind: Literal["red", "blue"]
+    sure: bool

@@ -74,3 +74,20 @@ def a_name_that_is_not_served_is_not_found(server):
     except litellm.NotFoundError:
         return
     raise AssertionError("NotFoundError was expected")
+
+
+def a_call_is_made_and_answered(server):
+    call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+    schema = {"type": "object", "properties": {"city": {"type": "string"}}}
+    tools = [{"type": "function", "function": {"name": "weather", "parameters": schema}}]
+    for provider in ("openai", "hosted_vllm"):
+        with server.script(call, "It rains.", call) as v1:
+            ask = {"api_base": v1, "tools": tools, "max_tokens": 200}
+            message = _ask(server, provider, **ask).choices[0].message
+            assert message.tool_calls[0].function.arguments == '{"city": "Oslo"}', provider
+            result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "rain"}
+            answer = _ask(server, provider, **ask, messages=[*CHAT, message, result]).choices[0].message
+            assert answer.content == "It rains.", provider
+            chunks = list(_ask(server, provider, **ask, stream=True))
+            whole = litellm.stream_chunk_builder(chunks).choices[0].message
+            assert whole.tool_calls[0].function.arguments == '{"city": "Oslo"}', provider

@@ -373,6 +373,8 @@ void tool_parser_finish(struct tool_parser *p, enum tool_end end) {
     }
     buf_append(&p->held, p->tail, p->n_tail);
     p->n_tail = 0;
+    if (end == TOOL_TEXT_CUT && p->state == PARSER_HEAD && parser_tell_partial_head(p))
+        parser_take(p, parser_rest(p).len);
     p->ended = true;
     run(p);
     struct str rest = parser_rest(p);

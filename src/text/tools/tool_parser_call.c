@@ -173,10 +173,12 @@ bool parser_head(struct tool_parser *p) {
     return false;
 }
 
-void parser_tell_partial_head(struct tool_parser *p) {
+bool parser_tell_partial_head(struct tool_parser *p) {
     struct head h;
-    if (read_head(p, &h) != MARK_NO && h.name.len && parser_tool(p, h.name))
+    bool known = read_head(p, &h) != MARK_NO && h.name.len && parser_tool(p, h.name);
+    if (known)
         parser_begin_call(p, h.name, h.id);
+    return known;
 }
 
 // ---- arguments --------------------------------------------------------------------------------------------------

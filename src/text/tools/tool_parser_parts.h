@@ -72,10 +72,10 @@ struct tool_parser {
     bool from_reasoning; // HEAD: what turns out to be no call is reasoning
     bool verbatim;       // REASONING: its mark came twice, so nothing is cut from it
     bool reasoning_began;
-    bool mark_is_whole; // REASONING: the prompt wrote it
-    bool mark_was_twice;   // REASONING: and the second one is gone
-    bool in_section;    // HEAD: behind another call
-    size_t look_again;  // HEAD: with so many bytes; large ones are not read anew with each
+    bool mark_is_whole;  // REASONING: the prompt wrote it
+    bool mark_was_twice; // REASONING: and the second one is gone
+    bool in_section;     // HEAD: behind another call
+    size_t look_again;   // HEAD: with so many bytes; large ones are not read anew with each
 
     int n_calls;
     bool running; // a call is open
@@ -105,7 +105,7 @@ const json_t *parser_tool(const struct tool_parser *p, struct str name); // NULL
 /* ---- states ---- */
 
 bool parser_head(struct tool_parser *p);
-void parser_tell_partial_head(struct tool_parser *p); // a call whose name is whole, where the text is cut
+bool parser_tell_partial_head(struct tool_parser *p); // a call whose name is whole, where the text is cut
 bool parser_arguments(struct tool_parser *p);
 bool parser_tail(struct tool_parser *p);
 bool parser_between(struct tool_parser *p);

@@ -142,10 +142,11 @@ static enum status call_tags(const struct tagger *t, const json_t *tools, struct
 
 // ---- calls ------------------------------------------------------------------------------------------------------
 
-/* One call or more. */
+/* One call or more; of a tool that is named, one. */
 static json_t *calls_element(const struct tagger *t, json_t *take_tags) {
     struct str separator = t->f->call_separator;
-    bool many = t->choice->parallel && !t->f->one_call && t->f->style != TOOL_STYLE_CHANNELS;
+    bool many = t->choice->parallel && t->choice->kind != TOOL_CHOICE_NAMED && !t->f->one_call &&
+                t->f->style != TOOL_STYLE_CHANNELS;
     if (!many && json_array_size(take_tags) == 1) {
         json_t *only = json_incref(json_array_get(take_tags, 0));
         json_decref(take_tags);

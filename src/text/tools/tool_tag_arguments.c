@@ -233,12 +233,25 @@ static enum status add_literal(const struct tool_format *f, const json_t *parame
     return st;
 }
 
+/* A function has the parameters that it lists, where the schema does not say that there may be others. */
+static json_t *closed(json_t *parameters) {
+    static const char *const open[] = {
+        "additionalProperties", "patternProperties", "unevaluatedProperties", "$ref", "allOf", "anyOf", "oneOf"};
+    json_t *copy = json_copy(parameters);
+    bool lists = json_object_size(json_object_get(parameters, "properties")) > 0;
+    for (size_t i = 0; i < ARRAY_LEN(open); i++)
+        lists &= json_object_get(parameters, open[i]) == NULL;
+    if (lists)
+        json_object_set_new(copy, "additionalProperties", json_false());
+    return copy;
+}
+
 enum status tag_arguments(const struct tool_format *f, const json_t *function, bool strict, struct tag_sequence *out,
                           struct error *err) {
     json_t *parameters = json_object_get(function, "parameters");
     bool described = json_is_object(parameters) && json_object_size(parameters);
     if (f->style != TOOL_STYLE_MARKED || f->arguments == TOOL_ARGUMENTS_JSON) {
-        tag_add(out, schema_element(described ? json_incref(parameters) : json_pack("{s:s}", "type", "object")));
+        tag_add(out, schema_element(described ? closed(parameters) : json_pack("{s:s}", "type", "object")));
         return OK;
     }
     return f->arguments == TOOL_ARGUMENTS_TAGGED ? add_tagged(f, parameters, strict, out, err)
