@@ -175,6 +175,16 @@ class Keywords(unittest.TestCase):
         self.assertEqual(accepts(like, {"name": "x", "a1": 2}, {"name": "x", "a1": 2, "a2": "x"},
                                  {"name": "x", "a1": 2, "a2": 3}), [True, True, False])
 
+    def test_many_branches_told_apart_by_a_constant(self):
+        kinds = ["k%d" % i for i in range(200)]
+        one = {"oneOf": [{"type": "object", "properties": {"kind": {"const": k}, "v": {"type": "integer"}},
+                          "required": ["kind"]} for k in kinds]}
+        self.assertEqual(accepts(one, {"v": 1, "kind": "k7"}, {"kind": "k200"}, {"kind": "k7", "v": "x"}),
+                         [True, False, False])
+        when = {"type": "object", "properties": {"kind": {"enum": kinds[:30]}}, "required": ["kind"], "allOf": [
+            {"if": {"properties": {"kind": {"const": k}}}, "then": {"required": ["f" + k]}} for k in kinds[:30]]}
+        self.assertEqual(accepts(when, {"kind": "k3", "fk3": 1}, {"kind": "k3", "fk4": 1}), [True, False])
+
     def test_texts_of_random_schemas_have_masks(self):
         seed = int(os.environ.get("GYRE_TEST_SEED") or time.time()) % 100000000
         print("GYRE_TEST_SEED=%d" % seed)

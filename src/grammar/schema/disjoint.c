@@ -61,10 +61,27 @@ static bool rx_disjoint(struct reader *r, rx_id a, rx_id b) {
     return language_is_empty(r, rx_and(ir_rx(r->ir), a, b));
 }
 
+/* The value that a node is by its const, or by an enum of one; NULL where it has none. */
+static const json_t *constant(const struct reader *r, node_id id) {
+    const struct node *n = &r->nodes[id];
+    if (n->kind != KIND_SCHEMA)
+        return n->kind == KIND_VALUE ? n->json : NULL;
+    const json_t *one = json_object_get(n->json, "const"), *list = json_object_get(n->json, "enum");
+    return one ? one : json_array_size(list) == 1 ? json_array_get(list, 0) : NULL;
+}
+
+/* Whether two nodes are a string each, and not the same one: what tells most branches apart, without an automaton. */
+static bool other_string(const struct reader *r, node_id a, node_id b) {
+    const json_t *x = constant(r, a), *y = constant(r, b);
+    return json_is_string(x) && json_is_string(y) && !json_equal(x, y);
+}
+
 static bool nodes_disjoint(struct reader *r, node_id a, node_id b, int levels) {
     if (a == NODE_FALSE || b == NODE_FALSE)
         return true;
     reader_work(r, 1);
+    if (other_string(r, a, b))
+        return true;
     if (levels == 0 || a == b || refused(r))
         return false;
     const struct forms *x = node_try(r, a), *y = x ? node_try(r, b) : NULL;

@@ -104,7 +104,7 @@ static const struct forms *read_all_of(struct reader *r, const json_t *schema, s
                                        const struct forms *f) {
     const json_t *list = branches(r, schema, "allOf");
     for (size_t i = 0; i < json_array_size(list) && !refused(r); i++)
-        f = forms_and(r, f, node_forms(r, branch(r, list, i, place)));
+        f = prune(r, forms_and(r, f, node_forms(r, branch(r, list, i, place))));
     return f;
 }
 
@@ -198,7 +198,7 @@ static const struct forms *read_if(struct reader *r, const json_t *schema, struc
         yes = forms_and(r, yes, node_forms(r, node_schema(r, then, place)));
     if (other)
         no = forms_and(r, no, node_forms(r, node_schema(r, other, place)));
-    return forms_and(r, f, forms_or(r, yes, no));
+    return prune(r, forms_and(r, f, forms_or(r, yes, no)));
 }
 
 /* Every value but objects with the key, and objects that have it and fit the schema. */
