@@ -44,7 +44,6 @@ EXCEPTIONS = {  # rule: {what: why}
         "bench/cuda/nodes.cu": "to be split: cases, timing",
         "src/api/generation.c": "to be split: an answer's source",
         "src/backend/cuda/linear/gemm_fp8_split_k.cu": "one kernel and its launch",
-        "src/backend/cuda/sample/sample.cu": "the kernels of one op",
         "src/jinja/jinja_methods_str.c": "a table of methods",
         "src/jinja/jinja_parse_expr.c": "the grammar of expressions",
         "src/jinja/jinja_scope.c": "to be split: scopes, loops",
