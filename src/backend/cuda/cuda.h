@@ -64,7 +64,7 @@ struct device {
     double memory_share;      // device_options
     bool requantises; // products of what is loaded may (gemm_requantises): of one object for each physical device
     const struct kernel_arch *arch; // whose code it runs (manifest.h)
-    bool is_fast;                   // by Hopper's kernels, where they take a shape; else by plain ones alone
+    bool is_fast;                   // by Hopper's kernels (build.mk), where they take a shape; else by plain ones alone
     bool multiplies_e4m3;           // the library does here
     bool eager;                     // no graphs
     bool whole_keys;

@@ -18,8 +18,9 @@ static struct dmoe experts_of(const struct executable *exe, const struct moe_arg
 // ---- compile ----------------------------------------------------------------------------------------------------
 
 bool experts_stream(const struct loaded *loaded, const struct op *op) {
-    return op->code == OP_MOE_FFN && moe_streams(weight_on_device(loaded, op->weights[0])->matrix,
-                                                 weight_on_device(loaded, op->weights[1])->matrix);
+    return loaded->device->is_fast && op->code == OP_MOE_FFN &&
+           moe_streams(weight_on_device(loaded, op->weights[0])->matrix,
+                       weight_on_device(loaded, op->weights[1])->matrix);
 }
 
 void experts_room(const struct loaded *loaded, const struct op *op, int64_t tokens, int64_t *scratch, int64_t *list) {

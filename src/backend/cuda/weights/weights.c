@@ -82,8 +82,10 @@ static bool chooses(const struct program *p, val y) {
     return false;
 }
 
-/* Both matrices of experts have one element: what lies between them is rounded for it. */
+/* Both matrices of experts have one element: what lies between them is rounded for it. The plain kernel takes none. */
 static bool experts_in_e4m3(const struct loaded *loaded, const struct op *op) {
+    if (!loaded->device->is_fast)
+        return false;
     for (int k = 0; k < 2; k++) {
         const struct weight *w = op->weights[k];
         if (w->in % 16 != 0 || !(is_e4m3(w) || (loaded->quantise && may_be_e4m3(w))))
