@@ -67,7 +67,7 @@ endif
 
 .DELETE_ON_ERROR:
 .SECONDARY: $(OBJECTS)
-.PHONY: all run test test-fast test-parity test-binaries test-objects cuda cuda-tests ptx rooms shape explain asan ubsan tsan fuzz fuzz-binaries soak bench format clean install wheel FORCE
+.PHONY: all run test test-fast test-parity test-binaries test-objects cuda cuda-tests ptx ptx80 rooms shape explain asan ubsan tsan fuzz fuzz-binaries soak bench format clean install wheel FORCE
 all: build/gyre
 
 # ---- set-up -----------------------------------------------------------------------------------------------------

@@ -90,6 +90,27 @@ int runtime_processors(void) {
     return n;
 }
 
+/* By CUDA's table of technical specifications. */
+static const struct {
+    int capability, shared_of_block, shared_of_processor;
+} capabilities[] = {{80, 163 << 10, 164 << 10},
+                    {86, 99 << 10, 100 << 10},
+                    {89, 99 << 10, 100 << 10},
+                    {90, 227 << 10, SHARED_MOST},
+                    {100, 227 << 10, SHARED_MOST}};
+
+static int capability_row(void) {
+    const char *said = getenv("GYRE_PTX_CAPABILITY");
+    int capability = said ? atoi(said) : 90, n = (int)(sizeof capabilities / sizeof *capabilities);
+    for (int i = 0; i < n; i++)
+        if (capabilities[i].capability == capability)
+            return i;
+    runtime_unknown("GYRE_PTX_CAPABILITY is %s and not 80, 86, 89, 90 or 100", said);
+}
+
+int runtime_capability(void) { return capabilities[capability_row()].capability; }
+int runtime_shared_of_block(void) { return capabilities[capability_row()].shared_of_block; }
+
 cudaError_t cudaGetDeviceCount(int *n) { return *n = 1, cudaSuccess; }
 cudaError_t cudaGetDevice(int *device) { return *device = 0, cudaSuccess; }
 cudaError_t cudaSetDevice(int device) { return runtime_said(device == 0 ? cudaSuccess : cudaErrorInvalidDevice); }
@@ -101,11 +122,13 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
         return runtime_said(cudaErrorInvalidDevice);
     switch (attribute) {
     case cudaDevAttrMultiProcessorCount: *value = runtime_processors(); break;
-    case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
-    case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = SHARED_MOST_OF_BLOCK; break;
+    case cudaDevAttrComputeCapabilityMajor: *value = runtime_capability() / 10; break;
+    case cudaDevAttrComputeCapabilityMinor: *value = runtime_capability() % 10; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = runtime_shared_of_block(); break;
     case cudaDevAttrMaxSharedMemoryPerBlock: *value = SHARED_UNASKED; break;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = SHARED_MOST; break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor:
+        *value = capabilities[capability_row()].shared_of_processor;
+        break;
     case cudaDevAttrMaxThreadsPerBlock: *value = MOST_THREADS; break;
     case cudaDevAttrWarpSize: *value = LANES; break;
     case cudaDevAttrMaxPitch: *value = INT32_MAX; break;
@@ -123,7 +146,7 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
     *p = (struct cudaDeviceProp){.name = "PTX machine",
                                  .totalGlobalMem = total,
                                  .sharedMemPerBlock = SHARED_UNASKED,
-                                 .sharedMemPerBlockOptin = SHARED_MOST_OF_BLOCK,
+                                 .sharedMemPerBlockOptin = (size_t)runtime_shared_of_block(),
                                  .sharedMemPerMultiprocessor = SHARED_MOST,
                                  .reservedSharedMemPerBlock = SHARED_FIRST,
                                  .regsPerBlock = 65536,
@@ -131,7 +154,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
                                  .warpSize = LANES,
                                  .maxThreadsPerBlock = MOST_THREADS,
                                  .maxThreadsPerMultiProcessor = 2048,
-                                 .major = 9,
+                                 .major = runtime_capability() / 10,
+                                 .minor = runtime_capability() % 10,
                                  .multiProcessorCount = runtime_processors(),
                                  .l2CacheSize = 50 << 20,
                                  .unifiedAddressing = 1,

@@ -202,7 +202,7 @@ cudaError_t cudaFuncSetAttribute(const void *stub, enum cudaFuncAttribute attrib
     open_kernel(k);
     switch (attribute) {
     case cudaFuncAttributeMaxDynamicSharedMemorySize:
-        if (value < 0 || (uint32_t)value + own_shared(k) > SHARED_MOST_OF_BLOCK)
+        if (value < 0 || (uint32_t)value + own_shared(k) > (uint32_t)runtime_shared_of_block())
             return runtime_said(cudaErrorInvalidValue);
         k->most_dynamic = value;
         break;
@@ -263,7 +263,8 @@ static cudaError_t check(struct work *w) {
         return cudaErrorInvalidConfiguration;
     if (n_threads > (uint64_t)k->most_threads)
         return cudaErrorInvalidValue;
-    if (w->launch.shared > (uint32_t)k->most_dynamic || w->launch.shared + own_shared(k) > SHARED_MOST_OF_BLOCK)
+    if (w->launch.shared > (uint32_t)k->most_dynamic ||
+        w->launch.shared + own_shared(k) > (uint32_t)runtime_shared_of_block())
         return cudaErrorInvalidValue;
     return settle_cluster(w);
 }
@@ -280,7 +281,7 @@ static cudaError_t prepare(struct work *w, const cudaLaunchConfig_t *config, con
                                   .grid = {config->gridDim.x, config->gridDim.y, config->gridDim.z},
                                   .threads = {config->blockDim.x, config->blockDim.y, config->blockDim.z},
                                   .shared = (uint32_t)config->dynamicSmemBytes}};
-    if (config->dynamicSmemBytes > SHARED_MOST_OF_BLOCK)
+    if (config->dynamicSmemBytes > (uint32_t)runtime_shared_of_block())
         return cudaErrorInvalidValue;
     take_attributes(w, config);
     return check(w);

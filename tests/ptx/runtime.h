@@ -20,7 +20,12 @@
 /* $GYRE_PTX_PROCESSORS: multiprocessors of the device, 132 unless it says another number. With fewer, tests of small
  * shapes are faster. */
 int runtime_processors(void);
-enum { SHARED_MOST_OF_BLOCK = 227 << 10, SHARED_UNASKED = 48 << 10, MOST_THREADS = 1024, PORTABLE_CLUSTER = 8 };
+
+/* $GYRE_PTX_CAPABILITY: 80, 86, 89, 90 (unless it says another) or 100; what a block may have of shared memory follows.
+ * Kernels are compiled for it: PTX of compute_80 runs on all. */
+int runtime_capability(void);
+int runtime_shared_of_block(void);
+enum { SHARED_UNASKED = 48 << 10, MOST_THREADS = 1024, PORTABLE_CLUSTER = 8 };
 
 _Noreturn void runtime_unknown(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Keeps it for cudaGetLastError, if it is an error. */

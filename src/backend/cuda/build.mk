@@ -4,7 +4,8 @@
 # each of ARCHS: make cuda ARCHS="80 89 90a 100". nvcc writes what each depends on beside the object. Tests of the backend
 # run on a machine with a Hopper GPU: build/cuda/test_ops and its like with GYRE_TEST_BACKEND=cuda (tools/gpu.sh).
 ARCHS     ?= 90a
-HOPPER_CU := attention_decode% attention_prefill% argmax_filter lm_head gemm_fp8_% gemv l2_copy l2_topology
+HOPPER_CU := attention_decode% attention_prefill% argmax_filter lm_head gemm_fp8_% gemv l2_copy l2_topology \
+             moe_list moe_router moe_stream
 NVCC      ?= nvcc
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
 CUDA_SRC  := $(wildcard src/backend/cuda/*.c src/backend/cuda/*/*.c src/backend/cuda/*/*/*.c)
@@ -149,6 +150,22 @@ $(PTX_UNITS): build/ptx/%: build/cuda/tests/%.o build/ptx/libbackend.a build/ptx
 build/ptx/libgyre-cuda.so: $(PTX_OBJ) build/ptx/libmachine.a $(BUILD)/libgyre.a tools/plugin.map
 	$(call QUIET,ld)$(CC) $(LDFLAGS) -shared -Wl,--version-script=tools/plugin.map -Wl,--no-undefined -o $@ $(PTX_OBJ) $(BUILD)/libgyre.a \
 	    $(PTX_LIBS) $(LIB_LIBS)
+# The same with plain kernels for sm_80, as a card before Hopper has them: make ptx80, then op tests with
+# GYRE_TEST_BACKEND=cuda GYRE_PLUGINS=build/ptx80 GYRE_TEST_KERNELS=plain GYRE_PTX_CAPABILITY=89 (or 80, without FP8).
+PTX80_PLAIN := $(foreach o,$(PTX_CODE),$(if $(filter $(HOPPER_CU),$(notdir $(o:.cu.o=))),,$(o:build/ptx/%=build/ptx80/%)))
+PTX80_CODE  := $(filter-out $(PTX80_PLAIN:build/ptx80/%=build/ptx/%),$(PTX_CODE)) $(PTX80_PLAIN)
+PTX80_OBJ   := $(filter-out $(CUDA_CODE) build/cuda/kernels.o,$(CUDA_OBJ)) $(PTX80_CODE) build/ptx80/kernels.o
+build/ptx80/%.cu.o: src/%.cu
+	@mkdir -p $(@D)
+	$(call QUIET,nvcc)$(NVCC_CODE) -gencode=arch=compute_80,code=compute_80 --no-compress $<
+build/ptx80/kernels.c: tools/kernels.py $(PTX80_CODE)
+	$(call QUIET,list)tools/kernels.py --ptx $@ $(PTX80_CODE)
+build/ptx80/kernels.o: build/ptx80/kernels.c
+	$(call QUIET,cc)$(CUDA_CC) -c -o $@ $<
+build/ptx80/libgyre-cuda.so: $(PTX80_OBJ) build/ptx/libmachine.a $(BUILD)/libgyre.a tools/plugin.map
+	$(call QUIET,ld)$(CC) $(LDFLAGS) -shared -Wl,--version-script=tools/plugin.map -Wl,--no-undefined -o $@ $(PTX80_OBJ) $(BUILD)/libgyre.a \
+	    $(PTX_LIBS) $(LIB_LIBS)
+ptx80: build/ptx80/libgyre-cuda.so
 # The host side on a device that computes nothing (tests/cuda/dry), with what sanitizers see of it.
 DRY_OBJ := $(patsubst src/%.c,build/ptx/dry/%.o,$(CUDA_SRC)) build/ptx/dry/device.o
 DRY_TESTS := build/ptx/dry/test_dry build/ptx/dry/test_warnings
@@ -164,5 +181,5 @@ $(DRY_TESTS): %: %.o $(DRY_OBJ) $(PTX_CODE) build/ptx/kernels.o $(LIBS)
 	$(call QUIET,ld)$(CC) $(LDFLAGS) $(DRY_SAN) -o $@ $^ -Wl,--as-needed -lcmocka $(ALL_LIBS) $(CUDA_WRAP) -lstdc++ -ldl
 ptx: $(PTX_TESTS) build/ptx/libgyre-cuda.so $(DRY_TESTS)
 
--include $(CUDA_OBJ:.o=.d) $(PTX_CODE:.o=.d) $(RACE_CODE:.o=.d) $(DRY_OBJ:.o=.d) $(DRY_TESTS:=.d) $(wildcard build/ptx/*.d build/cuda/*.d build/racecheck/*.d) \
+-include $(CUDA_OBJ:.o=.d) $(PTX_CODE:.o=.d) $(PTX80_PLAIN:.o=.d) $(RACE_CODE:.o=.d) $(DRY_OBJ:.o=.d) $(DRY_TESTS:=.d) $(wildcard build/ptx/*.d build/cuda/*.d build/racecheck/*.d) \
     $(patsubst build/cuda/%,build/cuda/tests/%.d,$(CUDA_UNITS))
