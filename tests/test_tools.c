@@ -1,11 +1,13 @@
 /* test_tools.c - formats of tool calls, derived from templates: what they say, the grammars made of them, their ids. */
 #include "check.h"
 
+#include "base/file.h"
 #include "base/random.h"
 #include "grammar/matcher.h"
 #include "text/tools/tool_parser.h"
 
 #include <dirent.h>
+#include <unistd.h>
 
 #define TEMPLATES "tests/data/chat/templates/"
 
@@ -298,6 +300,62 @@ static void what_cannot_be_asked_for_is_said(void **state) {
     json_decref(bounded);
 }
 
+/* A tokenizer that says it itself is believed. */
+static void a_response_template_is_believed(void **state) {
+    (void)state;
+    static const struct {
+        const char *config, *said, *text, *arguments;
+    } cases[] = {
+        {"{\"response_template\": {\"fields\": {\"thinking\": {\"open\": \"<|channel>thought\\n\", \"close\": "
+         "\"<channel|>\"}, \"tool_calls\": {\"close\": \"<tool_call|>\", \"content\": \"json\", \"content_args\": "
+         "{\"string_delims\": [[\"<|\\\"|>\", \"<|\\\"|>\"]], \"unquoted_keys\": true}, \"open_pattern\": "
+         "\"<\\\\|tool_call>call:(?P<name>\\\\w+)\", \"repeats\": true}}}}",
+         "<|tool_call>call: literals (response_template), reasoning: <|channel>thought",
+         "<|tool_call>call:chosen{i:7,s:<|\"|>x<|\"|>}<tool_call|>", "{\"i\": 7, \"s\": \"x\"}"},
+        {"{\"response_template\": {\"fields\": {\"tool_calls\": {\"open\": \"<call>\", \"close\": \"</call>\", "
+         "\"content\": \"json\", \"transform\": {\"function\": {\"name\": \"{content.tool}\", \"arguments\": "
+         "\"{content.input}\"}}}}}}",
+         "<call> JSON (response_template)", "<call>{\"tool\": \"chosen\", \"input\": {\"i\": 7}}</call>", "{\"i\": 7}"},
+        {"{\"response_template\": {\"fields\": {\"tool_calls\": {\"open_pattern\": "
+         "\"<tool_call>\\\\s*<function=(?P<name>[^>]+)>\\\\s*\", \"close\": \"</tool_call>\", \"content\": "
+         "\"xml-inline\", \"content_args\": {\"tag_pattern\": "
+         "\"<parameter=(?P<key>[^>]+)>\\\\n?(?P<value>.*?)\\\\n?</parameter>\"}}}}}",
+         "<tool_call> <function= tags (response_template)",
+         "<tool_call>\n<function=chosen>\n<parameter=i>\n7\n</parameter>\n</tool_call>", "{\"i\": 7}"},
+    };
+    json_t *tools = parsed(tools_text);
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        char folder[] = "/tmp/gyre-tools-XXXXXX", path[64];
+        struct chat_template *chat;
+        struct error err;
+        struct buf said = {0};
+        struct seen seen = {0};
+        EXPECT(mkdtemp(folder) != NULL);
+        snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
+        EXPECT_OK(file_write(path, str_of(cases[i].config), &err), err);
+        EXPECT_OK(chat_template_open_other(folder, "{{ messages[0].content }}", &chat, &err), err);
+        struct tool_format *f = tool_format_open(chat, NULL);
+        tool_format_describe(f, &said);
+        EXPECT_STR(said.ptr, cases[i].said);
+        const struct tool_parser_options options = {.tools = tools, .told = see, .arg = &seen};
+        struct tool_parser *p = tool_parser_open(f, &options);
+        tool_parser_feed(p, str_of(cases[i].text));
+        tool_parser_finish(p, TOOL_TEXT_ENDED);
+        EXPECT_EQ(seen.n_calls, 1);
+        EXPECT_STR(seen.arguments.ptr, cases[i].arguments);
+        tool_parser_free(p);
+        tool_format_free(f);
+        chat_template_free(chat);
+        unlink(path);
+        rmdir(folder);
+        buf_release(&said);
+        buf_release(&seen.content);
+        buf_release(&seen.name);
+        buf_release(&seen.arguments);
+    }
+    json_decref(tools);
+}
+
 // ---- ids and prompts --------------------------------------------------------------------------------------------
 
 static void ids_have_the_form_that_the_template_takes(void **state) {
@@ -337,6 +395,7 @@ int main(void) {
         cmocka_unit_test(a_template_tells_how_its_model_writes),
         cmocka_unit_test(every_template_at_hand_is_in_the_list),
         cmocka_unit_test(a_model_without_a_template_has_no_calls),
+        cmocka_unit_test(a_response_template_is_believed),
         cmocka_unit_test(a_text_of_the_grammar_is_a_call),
         cmocka_unit_test(what_cannot_be_asked_for_is_said),
         cmocka_unit_test(ids_have_the_form_that_the_template_takes),

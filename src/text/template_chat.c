@@ -16,7 +16,8 @@ struct chat_template {
     struct arena arena; // of names and sources
     struct chat_variant variants[MAX_TEMPLATES];
     size_t n_variants;
-    json_t *tokens; // by name, the special ones
+    json_t *tokens;   // by name, the special ones
+    json_t *response; // tokenizer_config.json's "response_template"; NULL
     bool content_is_forced;
     enum chat_content forced_content;
 };
@@ -219,6 +220,7 @@ static enum status read_folder(struct chat_template *t, const char *folder, bool
     json_t *config;
     TRY(load_if_there(folder, "tokenizer_config.json", &config, err));
     enum status st = templates ? find_templates(t, config, folder, err) : OK;
+    t->response = json_incref(json_object_get(config, "response_template"));
     if (st == OK)
         st = read_special_tokens(t, config, folder, err);
     json_decref(config);
@@ -292,6 +294,8 @@ bool chat_template_exists(const char *folder) {
     return found;
 }
 
+const json_t *chat_template_response(const struct chat_template *t) { return t->response; }
+
 bool chat_template_writes(const struct chat_template *t, struct str text) {
     for (size_t i = 0; i < t->n_variants; i++)
         if (memmem(t->variants[i].source.ptr, t->variants[i].source.len, text.ptr, text.len))
@@ -305,6 +309,7 @@ void chat_template_free(struct chat_template *t) {
     for (size_t i = 0; i < t->n_variants; i++)
         template_free(t->variants[i].template);
     json_decref(t->tokens);
+    json_decref(t->response);
     arena_release(&t->arena);
     free(t);
 }

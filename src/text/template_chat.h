@@ -60,6 +60,9 @@ enum status chat_template_prompt(const struct chat_template *t, json_t *request,
 enum status chat_template_render(const struct chat_template *t, const json_t *request,
                                  const struct template_options *options, struct buf *out, struct error *err);
 
+/* What tokenizer_config.json says in "response_template" of the form of answers; NULL: nothing. Borrowed. */
+const json_t *chat_template_response(const struct chat_template *t);
+
 /* Whether one of them has the text in its source. */
 bool chat_template_writes(const struct chat_template *t, struct str text);
 

@@ -3,6 +3,7 @@
 
 #include "text/tools/tool_derive.h"
 #include "text/tools/tool_marks.h"
+#include "text/tools/tool_response_template.h"
 #include "text/tools/tool_rows.h"
 
 #include <stdlib.h>
@@ -20,7 +21,7 @@ static void find(struct deriver *d) {
     struct tool_format *f = d->f;
     struct str source = d->variant->source;
     derive_reasoning(d);
-    if (tool_row_take(f, source, true))
+    if (tool_response_template_take(f, chat_template_response(d->chat)) || tool_row_take(f, source, true))
         return;
     derive_calls(d);
     if (f->style == TOOL_STYLE_NONE)
