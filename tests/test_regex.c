@@ -146,6 +146,8 @@ static void matches_of_a_text_are_bounded_together(void **state) {
         {"(?:a|a)*b|[\\s\\S]", dead_end, 100, steps},
         {"(?=(?:a|a)*b)|[\\s\\S]", dead_end, 100, steps},
         {"\\G(?:a|a)*b|[\\s\\S]", dead_end, 100, steps},
+        {"\\d+\\.?\\d*[eE]|\\Gx", "7", 100000, either}, // each place reads to the end
+        {"\\d+\\.?\\d*[eE]|(?<=\\G..)x", "7", 100000, either},
         {"(?:a+)+[bd]", dead_end, 100, steps},
         {"a*a*a*a*[bd]|.", "a", 2200, either}, // few steps, each of which reads far
         {"\\d+\\.?\\d*[eE]|\\d", "7", 100000, either},
@@ -166,6 +168,41 @@ static void matches_of_a_text_are_bounded_together(void **state) {
 }
 
 /* regex_fold.c looks for letters that fold to several in these ranges only. */
+/* \\G is where the search began, which is the end of the last match. */
+static void a_start_is_met_at_the_start_alone(void **state) {
+    (void)state;
+    static const char *const cases[][3] = {
+        {"\\Ga|b", "aaxbaab", "0-1 1-2 3-4 4-5 5-6 6-7 "},
+        {"(?<=\\Gx)a|c", "xaxac", "1-2 3-4 4-5 "},
+        {"(?<=\\G.)b|d", "abdabd", "1-2 2-3 4-5 5-6 "},
+        {"x*\\Gy|z", "yxyz", "0-1 3-4 "},
+        {"\\\\G|k", "\\Gk", "0-2 2-3 "},
+        {"(?<!\\G)a", "aaa", "1-2 "},
+        {"\\b(?<!\\Ga)b|\\G ", "ab b", "3-4 "},
+        {"\\Ga", "aab", "0-1 1-2 "},
+        {"(?<=\\G\xc3\xa9)b|q",
+         "\xc3\xa9"
+         "b q",
+         "2-3 4-5 "},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct pattern p;
+        struct error err;
+        struct buf got = {0};
+        struct regex_memory *m = regex_memory_open();
+        struct regex_walk walk = {.text = str_of(cases[i][1])};
+        size_t begin, end;
+        bool found;
+        EXPECT_OK(pattern_of_regex(str_of(cases[i][0]), REGEX_ONIGURUMA, "case", &p, &err), err);
+        while (pattern_next(&p, m, &walk, &begin, &end, &found, &err) == OK && found)
+            buf_printf(&got, "%zu-%zu ", begin, end);
+        EXPECT_STR(got.ptr ? got.ptr : "", cases[i][2]);
+        buf_release(&got);
+        pattern_release(&p);
+        regex_memory_free(m);
+    }
+}
+
 static void letters_that_fold_to_several_are_where_they_are_looked_for(void **state) {
     (void)state;
     int n = 0;
@@ -252,6 +289,7 @@ int main(void) {
         cmocka_unit_test(what_has_no_equal_is_refused_by_name),
         cmocka_unit_test(a_pattern_without_end_is_given_up),
         cmocka_unit_test(matches_of_a_text_are_bounded_together),
+        cmocka_unit_test(a_start_is_met_at_the_start_alone),
         cmocka_unit_test(letters_that_fold_to_several_are_where_they_are_looked_for),
         cmocka_unit_test(scanners_find_the_words_of_their_patterns),
     };

@@ -30,7 +30,10 @@ static const int OUT_OF_TIME = INT_MIN; // beside PCRE2's codes
 
 struct regex {
     pcre2_code *code;
-    bool sees_start; // it has a \G, which is where the search began
+    /* Of a pattern with a \G, which is where the search began: the same for matches that begin more than `reach` bytes
+     * behind that, where its \G is never met. NULL: it has none. */
+    pcre2_code *elsewhere;
+    size_t reach;
 };
 
 struct regex_memory {
@@ -43,8 +46,8 @@ struct regex_memory {
     size_t unseen;       // calls since the clock was looked at, those of long texts more than once
 };
 
-static enum status compile(struct str pattern, uint32_t options, const char *where, struct str shown,
-                           struct regex **out, struct error *err) {
+static enum status compile_one(struct str pattern, uint32_t options, const char *where, struct str shown,
+                               pcre2_code **out, struct error *err) {
     pcre2_compile_context *context = pcre2_compile_context_create(NULL);
     pcre2_set_newline(context, PCRE2_NEWLINE_LF);
     int code;
@@ -59,9 +62,45 @@ static enum status compile(struct str pattern, uint32_t options, const char *whe
                     (int)MIN(shown.len, 200), shown.ptr, (const char *)message);
     }
     pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE); // where there is no JIT, PCRE2 interprets
-    *out = xmalloc(sizeof **out);
-    **out = (struct regex){compiled, memmem(pattern.ptr, pattern.len, "\\G", 2)};
+    *out = compiled;
     return OK;
+}
+
+/* The pattern with what never matches in place of each \G. */
+static bool without_start(struct str pattern, struct buf *out) {
+    bool has_one = false;
+    for (size_t i = 0; i < pattern.len; i++) {
+        bool escapes = pattern.ptr[i] == '\\' && i + 1 < pattern.len;
+        if (escapes && pattern.ptr[i + 1] == 'G') {
+            buf_str(out, STR("(?!)"));
+            has_one = true;
+        } else {
+            buf_append(out, pattern.ptr + i, 1 + escapes);
+        }
+        i += escapes;
+    }
+    return has_one;
+}
+
+static enum status compile(struct str pattern, uint32_t options, const char *where, struct str shown,
+                           struct regex **out, struct error *err) {
+    enum { MOST_UTF8 = 4 }; // bytes of a character
+    struct buf elsewhere = {0};
+    struct regex *re = xcalloc(1, sizeof *re);
+    uint32_t n_behind = 0;
+    enum status st = compile_one(pattern, options, where, shown, &re->code, err);
+    if (st == OK && without_start(pattern, &elsewhere)) {
+        pcre2_pattern_info(re->code, PCRE2_INFO_MAXLOOKBEHIND, &n_behind);
+        re->reach = MOST_UTF8 * (size_t)n_behind;
+        st = compile_one(buf_view(&elsewhere), options, where, shown, &re->elsewhere, err);
+    }
+    buf_release(&elsewhere);
+    if (st != OK) {
+        regex_free(re);
+        re = NULL;
+    }
+    *out = re;
+    return st;
 }
 
 enum status regex_compile(struct str pattern, enum regex_dialect dialect, const char *where, struct regex **out,
@@ -85,6 +124,7 @@ void regex_free(struct regex *re) {
     if (!re)
         return;
     pcre2_code_free(re->code);
+    pcre2_code_free(re->elsewhere);
     free(re);
 }
 
@@ -138,17 +178,17 @@ void regex_memory_go_on(struct regex_memory *m, size_t n_bytes) {
 }
 
 /* A match that begins at `at` or one of the `window` places behind it, with so many steps at each. */
-static int match_from(const struct regex *re, struct regex_memory *m, struct str text, size_t at, size_t window,
+static int match_from(const pcre2_code *code, struct regex_memory *m, struct str text, size_t at, size_t window,
                       int64_t steps) {
     pcre2_set_offset_limit(m->context, at + window);
     pcre2_set_match_limit(m->context, (uint32_t)steps);
-    return pcre2_match(re->code, (PCRE2_SPTR)text.ptr, text.len, at, PCRE2_NO_UTF_CHECK, m->match, m->context);
+    return pcre2_match(code, (PCRE2_SPTR)text.ptr, text.len, at, PCRE2_NO_UTF_CHECK, m->match, m->context);
 }
 
 /* Where the free steps were not enough: more and more of the text's own, as if each try used all that it has. A step
  * may read to the end of the text, and no call can be stopped: so one that would take until past the deadline, by what
  * the last one took, is not made. */
-static int match_harder(const struct regex *re, struct regex_memory *m, struct str text, size_t at, size_t window) {
+static int match_harder(const pcre2_code *pattern, struct regex_memory *m, struct str text, size_t at, size_t window) {
     int code = PCRE2_ERROR_MATCHLIMIT;
     int64_t n_places = (int64_t)window + 1, steps = FREE_STEPS, took_us = 0, now_us = thread_us();
     while (code == PCRE2_ERROR_MATCHLIMIT && steps < STEP_LIMIT && m->steps_left >= n_places) {
@@ -156,7 +196,7 @@ static int match_harder(const struct regex *re, struct regex_memory *m, struct s
             return OUT_OF_TIME;
         steps = MIN(MIN(steps * HARDER, STEP_LIMIT), m->steps_left / n_places);
         m->steps_left -= steps * n_places;
-        code = match_from(re, m, text, at, window, steps);
+        code = match_from(pattern, m, text, at, window, steps);
         took_us = thread_us() - now_us;
         now_us += took_us;
     }
@@ -182,13 +222,13 @@ static size_t place_past(struct str text, size_t at, size_t end) {
 }
 
 /* A call tries a window of places with free steps, and where they are not enough one place after another. */
-static int search_places(const struct regex *re, struct regex_memory *m, struct str text, size_t at) {
+static int search_places(const pcre2_code *pattern, struct regex_memory *m, struct str text, size_t at) {
     const size_t wide = MIN(WINDOW, WINDOW_BYTES / (text.len + 1));
     for (size_t careful_until = 0; at <= text.len;) {
         size_t window = at < careful_until ? 0 : wide;
-        int code = match_from(re, m, text, at, window, FREE_STEPS);
+        int code = match_from(pattern, m, text, at, window, FREE_STEPS);
         if (code == PCRE2_ERROR_MATCHLIMIT && window == 0)
-            code = match_harder(re, m, text, at, 0);
+            code = match_harder(pattern, m, text, at, 0);
         if (is_late(m, text))
             return OUT_OF_TIME;
         if (code == PCRE2_ERROR_MATCHLIMIT && window > 0)
@@ -201,22 +241,25 @@ static int search_places(const struct regex *re, struct regex_memory *m, struct 
     return PCRE2_ERROR_NOMATCH;
 }
 
-/* With a \G, which the next place would move: all places in one call, but the first by itself where it is hard. */
+/* With a \G, which the next place would move: the places that it reaches in one call, but the first by itself where it
+ * is hard, and then the others without it. */
 static int search_from_start(const struct regex *re, struct regex_memory *m, struct str text, size_t at) {
-    size_t all = text.len - at;
-    int code = match_from(re, m, text, at, all, FREE_STEPS);
+    size_t near = MIN(re->reach, text.len - at);
+    int code = match_from(re->code, m, text, at, near, FREE_STEPS);
     if (code == PCRE2_ERROR_MATCHLIMIT) {
-        code = match_harder(re, m, text, at, 0);
-        if (code == PCRE2_ERROR_NOMATCH && all > 0)
-            code = match_harder(re, m, text, at, all);
+        code = match_harder(re->code, m, text, at, 0);
+        if (code == PCRE2_ERROR_NOMATCH && near > 0)
+            code = match_harder(re->code, m, text, at, near);
     }
-    return is_late(m, text) ? OUT_OF_TIME : code;
+    if (is_late(m, text))
+        return OUT_OF_TIME;
+    return code == PCRE2_ERROR_NOMATCH ? search_places(re->elsewhere, m, text, place_past(text, at, at + near)) : code;
 }
 
 /* The first match at or behind `at`. */
 static enum status search(const struct regex *re, struct regex_memory *m, struct str text, size_t at, bool *found,
                           struct error *err) {
-    int code = re->sees_start ? search_from_start(re, m, text, at) : search_places(re, m, text, at);
+    int code = re->elsewhere ? search_from_start(re, m, text, at) : search_places(re->code, m, text, at);
     *found = code >= 0;
     return *found || code == PCRE2_ERROR_NOMATCH ? OK : match_failed(code, err);
 }
