@@ -6,6 +6,8 @@
 #include "base/random.h"
 #include "engine/engine.h"
 
+#include <time.h>
+
 enum { VOCAB = 53, LONGEST = 96 };
 
 static uint64_t counter;
@@ -53,21 +55,24 @@ static uint64_t submit(struct world *w, struct gyre_request q, struct answer_see
     return id;
 }
 
-static void finish_all(struct world *w) {
-    while (gyre_busy(w->g)) {
-        struct gyre_event e[16];
-        for (int k = 0, n = gyre_poll(w->g, e, 16); k < n; k++) {
-            struct answer_seen *a = e[k].user;
-            if (e[k].kind == GYRE_TOKEN) {
-                a->logprobs[a->n] = e[k].logprob;
-                a->tokens[a->n++] = e[k].token;
-            } else {
-                a->finish = e[k].finish;
-                if (e[k].error)
-                    snprintf(a->error, sizeof a->error, "%s", e[k].error);
-            }
+static void poll_once(struct world *w) {
+    struct gyre_event e[16];
+    for (int k = 0, n = gyre_poll(w->g, e, 16); k < n; k++) {
+        struct answer_seen *a = e[k].user;
+        if (e[k].kind == GYRE_TOKEN) {
+            a->logprobs[a->n] = e[k].logprob;
+            a->tokens[a->n++] = e[k].token;
+        } else {
+            a->finish = e[k].finish;
+            if (e[k].error)
+                snprintf(a->error, sizeof a->error, "%s", e[k].error);
         }
     }
+}
+
+static void finish_all(struct world *w) {
+    while (gyre_busy(w->g))
+        poll_once(w);
 }
 
 static struct gyre_request some_request(const struct world *w, int32_t prompt[10]) {
@@ -214,6 +219,40 @@ static void what_must_come_takes_few_steps(void **state) {
     }
 }
 
+/* As a mask may that is the first of its kind. */
+static int letters_split_slowly(void *context, const int32_t *before, int n_before, struct str text, int32_t *out,
+                                int max) {
+    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+    return letters_split(context, before, n_before, text, out, max) * 0;
+}
+
+static void a_slow_mask_holds_its_own_request_alone(void **state) {
+    (void)state;
+    for (int depth = 1; depth <= 2; depth++) {
+        struct world w;
+        world_open(&w, depth, true);
+        struct gyre_grammar g = letters_grammar(w.letters, "x(acegikmoqsuwybdfhj[ab]){4}", NULL);
+        int32_t prompt[2][10];
+        struct answer_seen slow, alone, plain;
+        struct gyre_request q = some_request(&w, prompt[0]), other = some_request(&w, prompt[1]);
+        q.grammar = &g, q.max_tokens = 6, q.logprobs = false;
+        other.max_tokens = 80, other.ignore_eos = true;
+        submit(&w, q, &alone);
+        finish_all(&w);
+        g.split = letters_split_slowly;
+        submit(&w, q, &slow);
+        submit(&w, other, &plain);
+        while (plain.n < 80 && slow.n < 6)
+            poll_once(&w);
+        EXPECT(plain.n == 80 && slow.n < 6);
+        finish_all(&w);
+        EXPECT(w.g->n_held > 0 && w.g->n_steps > 80);
+        EXPECT(slow.n == alone.n && memcmp(slow.tokens, alone.tokens, sizeof slow.tokens) == 0);
+        grammar_release(g.grammar);
+        world_close(&w);
+    }
+}
+
 static void what_nothing_can_follow_fails_by_itself(void **state) {
     (void)state;
     struct world w;
@@ -265,6 +304,7 @@ int main(void) {
         cmocka_unit_test(a_choice_is_one_of_its_texts),
         cmocka_unit_test(a_whole_text_ends),
         cmocka_unit_test(what_must_come_takes_few_steps),
+        cmocka_unit_test(a_slow_mask_holds_its_own_request_alone),
         cmocka_unit_test(what_nothing_can_follow_fails_by_itself),
         cmocka_unit_test(cancelled_ones_and_a_closed_engine_leave_nothing),
     };

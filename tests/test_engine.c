@@ -261,7 +261,7 @@ static struct gyre_options random_options(void) {
 }
 
 struct tally {
-    int64_t n_requests, n_preempted, n_swapped, n_cancelled, n_reused;
+    int64_t n_held, n_requests, n_preempted, n_swapped, n_cancelled, n_reused;
 };
 
 static void one_random_schedule(struct tally *tally) {
@@ -271,6 +271,7 @@ static void one_random_schedule(struct tally *tally) {
     struct toy_shape shape = random_shape();
     struct world w = world_open(shape, random_options());
     w.g->scheduler.always_swap = one_in(2);
+    w.g->mask_patience_us = one_in(2) ? 0 : w.g->mask_patience_us; // masks are mostly late then
     int max_len = (int)gyre_info(w.g)->max_model_len, n = 1 + below(MOST), submitted = 0, pace = 1 + below(6);
     if (max_len < 4) {
         world_close(w);
@@ -293,6 +294,7 @@ static void one_random_schedule(struct tally *tally) {
     finish_all(w.g);
     tally->n_preempted += w.g->scheduler.n_preempted;
     tally->n_swapped += w.g->scheduler.n_swapped;
+    tally->n_held += w.g->n_held;
     EXPECT_EQ(w.g->pool.host_states.n_free, w.g->pool.host_states.n_blocks);
     struct world for_one = alone_open(shape);
     for (int i = 0; i < n; i++) {
@@ -325,11 +327,11 @@ static void random_company_changes_nothing(void **state) {
     for (int i = 0; i < n; i++)
         one_random_schedule(&tally);
     close_grammars();
-    printf("%lld requests, %lld preempted (%lld to the host), %lld cancelled, %lld tokens reused\n",
+    printf("%lld requests, %lld preempted (%lld to the host), %lld cancelled, %lld tokens reused, %lld held\n",
            (long long)tally.n_requests, (long long)tally.n_preempted, (long long)tally.n_swapped,
-           (long long)tally.n_cancelled, (long long)tally.n_reused);
+           (long long)tally.n_cancelled, (long long)tally.n_reused, (long long)tally.n_held);
     EXPECT(tally.n_preempted > n / 4 && tally.n_reused > n / 4);
-    EXPECT(tally.n_swapped > n / 20 && tally.n_cancelled > n / 20);
+    EXPECT(tally.n_swapped > n / 20 && tally.n_cancelled > n / 20 && tally.n_held > 0);
 }
 
 // ---- one thing at a time ----------------------------------------------------------------------------------------

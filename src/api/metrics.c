@@ -112,6 +112,8 @@ static void append_engine(struct buf *b, const struct api *api) {
                   (double)s.n_late_steps);
     engine_metric(b, api, "gyre:mask_wait_seconds_total", "counter", "Time that steps have waited for masks.",
                   (double)s.mask_wait_us * 1e-6);
+    engine_metric(b, api, "gyre:held_for_masks_total", "counter",
+                  "Times that a sequence was left out of steps while its mask took long.", (double)s.n_held);
     engine_metric(b, api, "gyre:forced_tokens_total", "counter",
                   "Tokens that grammars left no choice for, put in without a draw.", (double)s.n_forced_tokens);
     append_device(b, api, &s);

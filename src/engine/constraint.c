@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 // ---- one sequence -----------------------------------------------------------------------------------------------
 
@@ -145,7 +146,11 @@ struct mask_crew *mask_crew_open(int n_threads) {
     crew->end = &crew->first;
     pthread_mutex_init(&crew->lock, NULL);
     pthread_cond_init(&crew->work, NULL);
-    pthread_cond_init(&crew->done, NULL);
+    pthread_condattr_t clock; // that of clock_us
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&crew->done, &clock);
+    pthread_condattr_destroy(&clock);
     while (crew->n_threads < n_threads && pthread_create(&crew->threads[crew->n_threads], NULL, helper, crew) == 0)
         crew->n_threads++;
     if (crew->n_threads > 0)
@@ -187,6 +192,17 @@ void mask_crew_go(struct mask_crew *crew) {
     else if (crew->first)
         pthread_cond_signal(&crew->work);
     pthread_mutex_unlock(&crew->lock);
+}
+
+bool mask_crew_await_until(struct mask_crew *crew, struct constraint *c, int64_t until_us) {
+    struct timespec until = {.tv_sec = until_us / 1000000, .tv_nsec = until_us % 1000000 * 1000};
+    int rc = 0;
+    pthread_mutex_lock(&crew->lock);
+    while (c->is_given && rc == 0)
+        rc = pthread_cond_timedwait(&crew->done, &crew->lock, &until);
+    bool is_there = !c->is_given;
+    pthread_mutex_unlock(&crew->lock);
+    return is_there;
 }
 
 void mask_crew_await(struct mask_crew *crew, struct constraint *c) {

@@ -83,3 +83,6 @@ void mask_crew_go(struct mask_crew *crew);
 
 /* The mask is that of all tokens that were given, or `failed` says why there is none. */
 void mask_crew_await(struct mask_crew *crew, struct constraint *c);
+
+/* The same until clock_us() is at until_us; false: it is not there yet. */
+bool mask_crew_await_until(struct mask_crew *crew, struct constraint *c, int64_t until_us);

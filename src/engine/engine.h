@@ -29,9 +29,11 @@ struct request {
     int32_t *banned; // eos and stop_ids, before min_tokens: [n_banned]
     int n_banned;
     struct constraint *constraint; // NULL: no grammar
-    float *pooled;                 // [hidden_size], if asked
-    double *sums;                  // [hidden_size], of GYRE_POOL_MEAN: over the positions so far
-    bool pooled_whole;             // the vector is complete
+    bool is_held, is_paused;       // its mask is late: it is in no step until that is there; who asked wants none
+    struct request *next_held;
+    float *pooled;     // [hidden_size], if asked
+    double *sums;      // [hidden_size], of GYRE_POOL_MEAN: over the positions so far
+    bool pooled_whole; // the vector is complete
     int64_t submitted_us, started_us, first_token_us, last_token_us;
     int64_t fair_cost, fair_tag;       // see base/fair_share.h
     int64_t accepted_step;             // steps that were planned before it came
@@ -101,7 +103,9 @@ struct gyre {
     struct scheduler scheduler;
     struct drafter drafter;
     struct mask_crew *mask_crew; // NULL: no request had a grammar yet
-    int64_t n_late_steps, mask_wait_us, n_forced_tokens;
+    int64_t mask_patience_us;    // that a step waits for the masks of its rows: slower ones are held
+    struct request *held;        // a list
+    int64_t n_late_steps, mask_wait_us, n_forced_tokens, n_held;
     struct request_table requests;
 
     struct step steps[MAX_STEPS_IN_FLIGHT]; // by turns: plans A and B
@@ -158,15 +162,26 @@ bool engine_has_work(const struct gyre *g);
 /* Before a step is planned: guesses for those that decode (draft.c). */
 void engine_draft(struct gyre *g);
 
-/* constrain.c: grammars in the step. Before a request with one is queued; before one is freed; whether what a row may
- * give is not known before the step in flight is collected; the row's mask, waiting for it; the request has a token
- * more, and does not end; all that have one were told so. */
+/* constrain.c: grammars in the step. Before a request with one is queued; whether a helper works for it, so that it may
+ * not be freed; whether what a row may give is not known before the step in flight is collected; the row's mask, for
+ * which it waits until then (-1: however long it takes), or false; the request has a token more, and does not end; all
+ * that have one were told so. */
 enum status engine_constrain_begin(struct gyre *g, struct error *err);
-void engine_constrain_end(struct gyre *g, struct request *r);
+bool engine_is_constrained(const struct gyre *g, const struct request *r);
 bool engine_mask_is_late(const struct request *r, int32_t position);
-void engine_mask_row(struct gyre *g, const struct request *r, int32_t position, struct sample_params *p);
+bool engine_mask_row(struct gyre *g, const struct request *r, int32_t position, int64_t until_us,
+                     struct sample_params *p);
 void engine_constrain_next(struct gyre *g, struct request *r);
 void engine_constrain_go(struct gyre *g);
+
+/* Who waits for a mask that takes long is in no step meanwhile, so that others need not wait. Before a step is planned;
+ * until when the rows of a late one are waited for; a row of it whose mask is not there: it is void; who ends; while
+ * nothing else is left to do, waits for one. */
+void engine_hold_slow(struct gyre *g);
+int64_t engine_patience_until_us(const struct gyre *g);
+void engine_hold_row(struct gyre *g, struct request *r);
+void engine_hold_no_more(struct gyre *g, struct request *r);
+void engine_await_held(struct gyre *g);
 
 /* The request is in a step for the first time. */
 void engine_started(struct gyre *g, struct request *r, int64_t now_us);

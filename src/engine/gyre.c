@@ -65,12 +65,11 @@ const char *gyre_cache_miss_name(enum gyre_cache_miss miss) {
 void engine_free_delivered(struct gyre *g) {
     for (struct request **at = &g->delivered; *at;) {
         struct request *r = *at;
-        if (r->sequence.n_in_flight > 0) {
+        if (r->sequence.n_in_flight > 0 || engine_is_constrained(g, r)) {
             at = &r->next_ended;
             continue;
         }
         *at = r->next_ended;
-        engine_constrain_end(g, r);
         request_free(r);
     }
 }

@@ -38,6 +38,7 @@ void engine_accept(struct gyre *g, struct request *r) {
 }
 
 void engine_end(struct gyre *g, struct request *r, enum gyre_finish finish, const struct error *err) {
+    engine_hold_no_more(g, r);
     sequence_expect_no_more(&r->sequence);
     scheduler_remove(&g->scheduler, &r->sequence);
     if (g->fair.n_tenants > 1)
@@ -54,8 +55,12 @@ void engine_end(struct gyre *g, struct request *r, enum gyre_finish finish, cons
 
 void engine_pause(struct gyre *g, uint64_t id, bool paused) {
     struct request *r = request_table_find(&g->requests, id);
-    if (r && !r->ended)
-        scheduler_pause(&g->scheduler, &r->sequence, paused);
+    if (!r || r->ended)
+        return;
+    r->is_paused = paused;
+    scheduler_pause(&g->scheduler, &r->sequence, paused || r->is_held);
 }
 
-bool engine_has_work(const struct gyre *g) { return g->n_busy > g->scheduler.n_paused || g->n_collected < g->n_steps; }
+bool engine_has_work(const struct gyre *g) {
+    return g->n_busy > g->scheduler.n_paused || g->n_collected < g->n_steps || g->held;
+}

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { DEFAULT_CACHE_IDLE_S = 300 };
+enum { DEFAULT_CACHE_IDLE_S = 300, MASK_PATIENCE_US = 10000 };
 
 /* A config may name one that the vocabulary does not have. */
 static void add_eos(struct gyre *g, const int32_t *ids, size_t n) {
@@ -164,6 +164,7 @@ enum status engine_open(const struct gyre_options *o, const struct engine_model 
     g->ops = o->backend;
     g->program = m->program;
     g->policy = o->policy;
+    g->mask_patience_us = MASK_PATIENCE_US;
     g->weight_bytes = m->weight_bytes;
     g->cache_idle_us = (int64_t)(MAX(o->cache_idle_s == 0 ? DEFAULT_CACHE_IDLE_S : o->cache_idle_s, 0) * 1e6);
     fair_share_init(&g->fair, MAX(o->n_tenants, 1));

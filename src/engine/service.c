@@ -328,6 +328,7 @@ static void note_state(struct service *s, const struct gyre_event *events, int n
     st->n_preempted = g->scheduler.n_preempted;
     st->n_steps = g->n_steps;
     st->n_late_steps = g->n_late_steps;
+    st->n_held = g->n_held;
     st->n_forced_tokens = g->n_forced_tokens;
     st->mask_wait_us = g->mask_wait_us;
     st->queue_reason = g->scheduler.blocked;

@@ -103,11 +103,12 @@ static void fill_sequence(const struct gyre *g, struct step *step, struct sequen
     plan->query_start[++plan->n_seqs] = plan->n_tokens;
 }
 
-/* Of a step that need not wait for any. */
-static void mask_rows(struct gyre *g, struct step *step) {
+/* Until then; -1: all of them. */
+static void mask_rows(struct gyre *g, struct step *step, int64_t until_us) {
     int64_t start_us = g->mask_crew ? clock_us() : 0;
     for (int row = 0; row < step->plan.n_rows; row++)
-        engine_mask_row(g, step->rows[row].request, step->rows[row].position, &step->sample[row]);
+        if (!engine_mask_row(g, step->rows[row].request, step->rows[row].position, until_us, &step->sample[row]))
+            engine_hold_row(g, step->rows[row].request);
     g->mask_wait_us += g->mask_crew ? clock_us() - start_us : 0;
 }
 
@@ -124,7 +125,7 @@ static void fill_step(struct gyre *g, struct step *step) {
         fill_sequence(g, step, &r->sequence);
     }
     if (!step->is_late)
-        mask_rows(g, step);
+        mask_rows(g, step, -1);
 }
 
 // ---- what came out ----------------------------------------------------------------------------------------------
@@ -284,8 +285,10 @@ static struct step *oldest_step(struct gyre *g) { return &g->steps[g->n_collecte
 /* Plans the next step, if one may be started before those in flight are collected. */
 static bool plan(struct gyre *g) {
     bool must_wait = n_in_flight(g) > 0 && oldest_step(g)->is_read_back;
-    if (!must_wait)
+    if (!must_wait) {
+        engine_hold_slow(g);
         engine_draft(g);
+    }
     bool planned = !must_wait && scheduler_plan(&g->scheduler);
     engine_end_starved(g);
     if (!planned)
@@ -308,7 +311,7 @@ static void put_in_forced(struct gyre *g, const struct step *step) {
     for (int row = 0; row < step->plan.n_rows; row++) {
         struct request *r = step->rows[row].request;
         bool draws = step->rows[row].position == r->sequence.n_known - 1;
-        if (!r->ended && r->constraint && draws && r->constraint->n_forced > 0)
+        if (!r->ended && !r->is_held && r->constraint && draws && r->constraint->n_forced > 0)
             publish_forced(g, r, 0);
     }
 }
@@ -319,7 +322,7 @@ static enum status draw_late(struct gyre *g) {
     if (n_in_flight(g) == 0 || !step->is_late)
         return OK;
     BUG_IF(n_in_flight(g) > 1);
-    mask_rows(g, step);
+    mask_rows(g, step, engine_patience_until_us(g));
     step->is_late = false;
     g->n_late_steps++;
     TRY(g->ops->draw(g->exe, step->sample, &g->failed));
@@ -364,6 +367,8 @@ static enum status step(struct gyre *g) {
         TRY(start(g));
         engine_commit_ahead(g);
     }
+    if (!planned && n_in_flight(g) == 0)
+        engine_await_held(g);
     bool full = n_in_flight(g) == g->ops->max_in_flight;
     return full || (!planned && n_in_flight(g) > 0) ? collect(g) : OK;
 }
