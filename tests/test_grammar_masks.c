@@ -95,6 +95,7 @@ static void text_that_may_stop_anywhere_has_right_masks(void **state) {
     static const char *const prefixes[] = {"", "a", "ab ", "x\n", "a1 b2 "};
     static const char *const regexes[] = {"[a-z]+ [^0-9]*", "(\\w+\\s)*\\d{0,20}", "[^x]{0,9}x?[^y]{5,}",
                                           "(?!.*the).*"};
+
     for (size_t r = 0; r < ARRAY_LEN(regexes); r++) {
         struct grammar *g = compile(GRAMMAR_REGEX, regexes[r]);
         struct matcher *m;
@@ -108,6 +109,16 @@ static void text_that_may_stop_anywhere_has_right_masks(void **state) {
         }
         grammar_release(g);
     }
+}
+
+/* A count of letters by threes: each state leads to the next, and would have its table made beside that one's. */
+static void states_that_are_beside_one_another_in_a_circle_end(void **state) {
+    (void)state;
+    struct grammar *g =
+        compile(GRAMMAR_JSON_SCHEMA, "{\"type\": \"string\", \"pattern\": \"^[^a]*(a[^a]*a[^a]*a[^a]*)*$\"}");
+    check_mask(g, "\"");
+    check_mask(g, "\"ba");
+    grammar_release(g);
 }
 
 // ---- threads ----------------------------------------------------------------------------------------------------
@@ -172,6 +183,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tables_beside_one_another_are_right),
         cmocka_unit_test(text_that_may_stop_anywhere_has_right_masks),
+        cmocka_unit_test(states_that_are_beside_one_another_in_a_circle_end),
         cmocka_unit_test(threads_that_share_a_grammar_see_what_one_alone_sees),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

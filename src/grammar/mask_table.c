@@ -324,7 +324,9 @@ static rx_id find_beside(struct rx_pool *pool, rx_id state) {
     return RX_NEVER;
 }
 
-struct mask_table *mask_table_get(struct token_trie *t, struct rx_pool *pool, rx_id state) {
+/* depth: of tables that this one is a base of; two states may each be beside the other. */
+static struct mask_table *get(struct token_trie *t, struct rx_pool *pool, rx_id state, int depth) {
+    enum { MAX_DEPTH = 2 };
     state = rx_clamp(pool, state, (int)t->max_depth);
     struct rx_hash key = pool->nodes[state].id;
     pthread_mutex_lock(&t->lock);
@@ -334,8 +336,8 @@ struct mask_table *mask_table_get(struct token_trie *t, struct rx_pool *pool, rx
     pthread_mutex_unlock(&t->lock);
     if (table)
         return table;
-    rx_id beside = rx_clamp(pool, find_beside(pool, state), (int)t->max_depth);
-    struct mask_table *base = beside == RX_NEVER || beside == state ? NULL : mask_table_get(t, pool, beside);
+    rx_id beside = depth == MAX_DEPTH ? RX_NEVER : rx_clamp(pool, find_beside(pool, state), (int)t->max_depth);
+    struct mask_table *base = beside == RX_NEVER || beside == state ? NULL : get(t, pool, beside, depth + 1);
     struct mask_table *made = build(t, pool, state, beside, base && base->stay ? base : NULL);
     if (base)
         mask_table_put(t, base);
@@ -353,6 +355,10 @@ struct mask_table *mask_table_get(struct token_trie *t, struct rx_pool *pool, rx
     table->references++;
     pthread_mutex_unlock(&t->lock);
     return table;
+}
+
+struct mask_table *mask_table_get(struct token_trie *t, struct rx_pool *pool, rx_id state) {
+    return get(t, pool, state, 0);
 }
 
 void mask_table_put(struct token_trie *t, struct mask_table *table) {
