@@ -200,6 +200,11 @@ class Keywords(unittest.TestCase):
                          [True] * 3 + [False] * 2)
         self.assertEqual(accepts({"type": "integer", "multipleOf": 97}, 0, 97, -194, 98, 9797),
                          [True, True, True, False, True])
+        self.assertEqual(takes({"allOf": [{"multipleOf": 0.5}, {"multipleOf": 0.2}]}, "1", "1.0", "-3", "0.5", "0.2"),
+                         [True] * 3 + [False] * 2)
+        both = {"type": "integer", "multipleOf": 89, "allOf": [{"multipleOf": 0.41}]}
+        self.assertEqual(takes(both, "3649", "89", "0"),
+                         [True, False, True])
         below = {"type": "number", "exclusiveMaximum": 5}
         self.assertEqual(takes(below, "4.9", "4.99999999999999999999", "5", "-1e300"),
                          [True, False, False, True])

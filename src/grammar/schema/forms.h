@@ -18,8 +18,14 @@ enum { UNBOUNDED = -1 }; // of a maximum
 
 /* Numbers as two languages. `value` spells each number in one way (no exponent, no zero behind the last decimal):
  * it can be compared, joined and taken away from. `text`: how they may be written, as 1.50, 1e3. */
+struct step { // digits / 10^decimals; digits 0: none
+    uint32_t digits;
+    int decimals;
+};
 struct numbers {
     rx_id value, text;
+    struct step step;            // all are multiples of it,
+    rx_id base_value, base_text; // and are these but for that: steps are joined to one, automata would multiply
 };
 
 struct contains {
@@ -88,10 +94,13 @@ struct forms {
 // numbers.c
 void numbers_init(struct reader *r);
 struct numbers read_numbers(struct reader *r, const json_t *schema, bool integer);
+static inline struct numbers numbers_of(rx_id value, rx_id text) {
+    return (struct numbers){value, text, {0, 0}, value, text};
+}
+struct numbers numbers_and(struct reader *r, struct numbers a, struct numbers b);
 struct numbers numbers_of_values(struct reader *r, const json_t *const *values, size_t n);
 
 // languages.c
-struct numbers numbers_and(struct reader *r, struct numbers a, struct numbers b);
 struct numbers numbers_or(struct reader *r, struct numbers a, struct numbers b);
 struct numbers numbers_not(struct reader *r, struct numbers a);
 rx_id text_and(struct reader *r, rx_id a, rx_id b);

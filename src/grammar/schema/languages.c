@@ -1,21 +1,10 @@
-/* languages.c - and, or, not of the languages of numbers and of texts. */
+/* languages.c - or, not of the languages of numbers; and, not of those of texts. */
 #include "grammar/rx_pool.h"
 #include "grammar/schema/reader.h"
 
-struct numbers numbers_and(struct reader *r, struct numbers a, struct numbers b) {
-    struct rx_pool *rx = ir_rx(r->ir);
-    if (a.value == b.value && a.text == b.text)
-        return a;
-    if (a.text == r->any_number.text)
-        return b;
-    if (b.text == r->any_number.text)
-        return a;
-    return (struct numbers){rx_and(rx, a.value, b.value), rx_and(rx, a.text, b.text)};
-}
-
 struct numbers numbers_or(struct reader *r, struct numbers a, struct numbers b) {
     struct rx_pool *rx = ir_rx(r->ir);
-    return (struct numbers){rx_alt(rx, a.value, b.value), rx_alt(rx, a.text, b.text)};
+    return numbers_of(rx_alt(rx, a.value, b.value), rx_alt(rx, a.text, b.text));
 }
 
 struct numbers numbers_not(struct reader *r, struct numbers a) {
@@ -23,9 +12,9 @@ struct numbers numbers_not(struct reader *r, struct numbers a) {
     if (a.value == RX_NEVER)
         return r->any_number;
     if (a.text == r->any_number.text)
-        return (struct numbers){RX_NEVER, RX_NEVER};
+        return numbers_of(RX_NEVER, RX_NEVER);
     rx_id left = rx_and(rx, r->any_number.value, rx_not(rx, a.value));
-    return (struct numbers){left, rx_and(rx, left, r->short_numbers)};
+    return numbers_of(left, rx_and(rx, left, r->short_numbers));
 }
 
 /* The texts that are not in a. */

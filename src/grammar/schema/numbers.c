@@ -36,7 +36,11 @@ static rx_id regex(struct reader *r, const char *pattern) {
 void numbers_init(struct reader *r) {
     r->any_number.value = regex(r, "0|-?([1-9][0-9]*(\\.[0-9]*[1-9])?|0\\.[0-9]*[1-9])");
     r->any_number.text = regex(r, "-?" WHOLE FRACTION "(" EXPONENT ")?");
-    r->integers.value = r->integers.text = regex(r, "0|-?[1-9][0-9]*");
+    rx_id whole = regex(r, "0|-?[1-9][0-9]*");
+    r->any_number = numbers_of(r->any_number.value, r->any_number.text);
+    r->integers = numbers_of(whole, whole);
+    r->wholes = numbers_of(whole, regex(r, "-?" WHOLE "(\\.0+)?"));
+    r->integers.step.digits = r->wholes.step.digits = 1;
     r->plain_numbers = regex(r, "-?" WHOLE FRACTION);
     r->short_numbers = regex(r, "-?([0-9]+|[0-9.]{1,16})");
 }
@@ -155,7 +159,7 @@ static struct numbers bounded(struct reader *r, const struct decimal *c, bool up
     numbers.value = rx_and(rx, r->any_number.value, numbers.text);
     numbers.text = rx_alt(rx, numbers.text, with_exponents(r, c, up, inner));
     buf_release(&out);
-    return numbers;
+    return numbers_of(numbers.value, numbers.text);
 }
 
 static struct numbers bounded_by(struct reader *r, const json_t *bound, bool up, bool strict) {
@@ -179,28 +183,75 @@ static struct numbers bounded_by(struct reader *r, const json_t *bound, bool up,
     return bounded(r, &c, up, false);
 }
 
-static struct numbers multiple_of(struct reader *r, const json_t *step) {
-    struct rx_pool *rx = ir_rx(r->ir);
-    struct decimal d = decimal_of(r, step);
-    uint64_t digits = 0;
-    for (size_t i = 0; i < d.whole.len + d.fraction.len && digits < UINT32_MAX; i++)
-        digits = digits * 10 + (uint64_t)((i < d.whole.len ? d.whole.ptr[i] : d.fraction.ptr[i - d.whole.len]) - '0');
-    if (digits == 0 || d.negative) {
-        reader_refuse(r, ERR_FORMAT, "multipleOf: must be greater than 0");
-        return r->any_number;
-    }
+static bool step_is_enforced(uint64_t digits, int decimals) {
     uint64_t odd = digits; // remainders that zeros do not lead to 0: their number is that of states to be searched
     while (odd % 2 == 0 || odd % 5 == 0)
         odd /= odd % 2 == 0 ? 2 : 5;
-    if (digits > RX_MAX_STEP || d.fraction.len > 18 || odd > MAX_REMAINDERS) {
-        reader_refuse(r, ERR_UNSUPPORTED, "multipleOf: %.17g has too many digits to be enforced",
-                      json_number_value(step));
-        return r->any_number;
-    }
-    rx_id multiple = rx_multiple(rx, (uint32_t)digits, (int)d.fraction.len);
+    return digits <= RX_MAX_STEP && decimals <= 18 && odd <= MAX_REMAINDERS;
+}
+
+static bool is_one(struct step step) { return step.digits == 1 && step.decimals == 0; }
+
+/* Numbers of the two languages that are multiples of a step; those with the step 1 are whole already. */
+static struct numbers with_step(struct reader *r, rx_id value, rx_id text, struct step step) {
+    struct rx_pool *rx = ir_rx(r->ir);
+    struct numbers n = {value, text, step, value, text};
+    if (step.digits == 0 || is_one(step))
+        return n;
+    rx_id multiple = rx_multiple(rx, step.digits, step.decimals);
     multiple = rx_seq(rx, rx_optional(rx, rx_bytes(rx, STR("-"))), multiple);
-    rx_id texts = d.fraction.len > 0 ? rx_and(rx, r->plain_numbers, r->short_numbers) : r->plain_numbers;
-    return (struct numbers){rx_and(rx, r->any_number.value, multiple), rx_and(rx, texts, multiple)};
+    rx_id plain = step.decimals > 0 ? rx_and(rx, r->plain_numbers, r->short_numbers) : r->plain_numbers;
+    n.value = rx_and(rx, value, multiple);
+    n.text = rx_and(rx, text, rx_and(rx, plain, multiple));
+    return n;
+}
+
+static struct step step_of(struct reader *r, const json_t *number) {
+    struct decimal d = decimal_of(r, number);
+    uint64_t digits = 0;
+    for (size_t i = 0; i < d.whole.len + d.fraction.len && digits < UINT32_MAX; i++)
+        digits = digits * 10 + (uint64_t)((i < d.whole.len ? d.whole.ptr[i] : d.fraction.ptr[i - d.whole.len]) - '0');
+    if (digits == 0 || d.negative)
+        reader_refuse(r, ERR_FORMAT, "multipleOf: must be greater than 0");
+    else if (!step_is_enforced(digits, (int)d.fraction.len))
+        reader_refuse(r, ERR_UNSUPPORTED, "multipleOf: %.17g has too many digits to be enforced",
+                      json_number_value(number));
+    return refused(r) ? (struct step){0} : (struct step){(uint32_t)digits, (int)d.fraction.len};
+}
+
+/* The least common multiple. */
+static struct step join_steps(struct reader *r, struct step a, struct step b) {
+    int decimals = MAX(a.decimals, b.decimals);
+    unsigned __int128 x = a.digits, y = b.digits, u, v, rest;
+    for (int i = a.decimals; i < decimals; i++)
+        x *= 10;
+    for (int i = b.decimals; i < decimals; i++)
+        y *= 10;
+    for (u = x, v = y; v != 0; u = v, v = rest)
+        rest = u % v;
+    x = x / u > RX_MAX_STEP ? 0 : y <= (unsigned __int128)-1 / (x / u) ? x / u * y : 0;
+    for (; x != 0 && x % 10 == 0 && decimals > 0; decimals--)
+        x /= 10;
+    if (x == 0 || x > RX_MAX_STEP || !step_is_enforced((uint64_t)x, decimals))
+        reader_refuse(r, ERR_UNSUPPORTED,
+                      "multipleOf: numbers that are multiples of several steps have too many digits");
+    return refused(r) ? (struct step){0} : (struct step){(uint32_t)x, decimals};
+}
+
+struct numbers numbers_and(struct reader *r, struct numbers a, struct numbers b) {
+    struct rx_pool *rx = ir_rx(r->ir);
+    if (a.value == b.value && a.text == b.text)
+        return a;
+    if (a.text == r->any_number.text)
+        return b;
+    if (b.text == r->any_number.text)
+        return a;
+    if (a.value == RX_NEVER || b.value == RX_NEVER)
+        return (struct numbers){.step = {0}};
+    struct step step = !a.step.digits ? b.step : !b.step.digits ? a.step : join_steps(r, a.step, b.step);
+    if (is_one(step) && !is_one(a.step) && !is_one(b.step)) // 0.5 and 0.2
+        return numbers_and(r, numbers_and(r, a, r->wholes), b);
+    return with_step(r, rx_and(rx, a.base_value, b.base_value), rx_and(rx, a.base_text, b.base_text), step);
 }
 
 static const json_t *number_at(struct reader *r, const json_t *schema, const char *key) {
@@ -225,7 +276,10 @@ struct numbers read_numbers(struct reader *r, const json_t *schema, bool integer
             n = numbers_and(r, n, bounded_by(r, strict, sides[i].up, true));
     }
     const json_t *step = number_at(r, schema, "multipleOf");
-    return step ? numbers_and(r, n, multiple_of(r, step)) : n;
+    struct step of = step ? step_of(r, step) : (struct step){0};
+    if (!step || refused(r))
+        return n;
+    return numbers_and(r, n, is_one(of) ? r->wholes : with_step(r, r->any_number.value, r->any_number.text, of));
 }
 
 static struct str text_of(struct reader *r, const json_t *number, const char *tail) {
@@ -245,7 +299,7 @@ struct numbers numbers_of_values(struct reader *r, const json_t *const *values, 
     for (size_t i = 0; i < n; i++)
         if (decimal_of(r, values[i]).fraction.len == 0)
             texts[n_texts++] = text_of(r, values[i], ".0");
-    struct numbers out = {value, rx_choice(rx, texts, n_texts)};
+    struct numbers out = numbers_of(value, rx_choice(rx, texts, n_texts));
     free(texts);
     return out;
 }

@@ -93,9 +93,9 @@ struct reader {
     bool gave_up;                  // it did
     enum status status;
     struct error *err;
-    struct numbers any_number, integers;
-    rx_id plain_numbers; // any_number.text without exponents
-    rx_id short_numbers; // whole, or of 15 digits, which a double keeps
+    struct numbers any_number, integers, wholes; // wholes: 1.0 too
+    rx_id plain_numbers;                         // any_number.text without exponents
+    rx_id short_numbers;                         // whole, or of 15 digits, which a double keeps
     rx_id any_char, any_text;
     const struct forms *all;
 };
