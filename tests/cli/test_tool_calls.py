@@ -219,12 +219,20 @@ class SpecialTokens(unittest.TestCase):
                            **NO_THOUGHT)
                 choice = server.post("/v1/chat/completions", **ask)[1]["choices"][0]
                 text = server.post("/v1/chat/completions", **{**ask, "tool_choice": "none"})[1]["choices"][0]
+                # A model that would rather call than say anything: one call at most, and of what is allowed.
+                ask = {**ask, "tools": TOOLS, "logit_bias": {ids[0]: 100}, "max_tokens": 400}
+                one = server.post("/v1/chat/completions", **{**ask, "tool_choice": "auto"})[1]["choices"][0]
+                named = {"type": "function", "function": {"name": "add"}}
+                limit = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [named]}}
+                limited = server.post("/v1/chat/completions", **{**ask, "tool_choice": limit})[1]["choices"][0]
             finally:
                 self.assertEqual(server.stop(), 0)
         self.assertLessEqual(set(ids), set(choice["token_ids"]))
         self.assertEqual((choice["finish_reason"], choice["message"]["content"]), ("tool_calls", None), choice)
         self.assertEqual(choice["message"]["tool_calls"][0]["function"]["name"], "add")
         self.assertNotIn("tool_call>", text["message"]["content"])
+        self.assertEqual(len(one["message"]["tool_calls"]), 1, one)
+        self.assertEqual([c["function"]["name"] for c in limited["message"]["tool_calls"]], ["add"], limited)
 
 
 class Responses(unittest.TestCase):

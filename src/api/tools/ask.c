@@ -198,7 +198,7 @@ enum status tool_ask_bind(const struct tool_ask *ask, const struct tool_format *
     const struct tool_choice choice = {.kind = ask->choice,
                                        .name = ask->name,
                                        .parallel = ask->parallel,
-                                       .all_strict = ask->is_limited,
+                                       .limited = ask->is_limited,
                                        .opened = opened};
     json_t *tag;
     if (!ask->tools)

@@ -114,14 +114,15 @@ struct tool_choice {
     enum tool_choice_kind kind;
     const char *name;  // NAMED
     bool parallel;     // more than one call, but of a tool that is named
-    bool all_strict;   // AUTO: also tools that do not say "strict": true
+    bool limited;      // AUTO: the tools are not all that the model knows of
     struct str opened; // tool_format_opened's, which the answer's text does not repeat
 };
 
-/* A structural tag (a JSON value, for grammar_compile) in which a text's calls are valid by construction: arguments by
- * the tools' schemas; with AUTO whenever a call begins, otherwise at once. Parameters that a schema does not list are
- * none, unless it speaks of others. The grammar is of what follows the reasoning. tools are those that may be called,
- * OpenAI's [{"type": "function", "function": {...}}]. *out is NULL where a choice of AUTO binds nothing.
+/* A structural tag (a JSON value, for grammar_compile) in which a text's calls are valid by construction: with AUTO
+ * whenever a call begins, otherwise at once. Arguments follow the schemas of tools that are strict or must be called;
+ * parameters that such a schema does not list are none, unless it speaks of others. The grammar is of what follows the
+ * reasoning. tools are those that may be called, OpenAI's [{"type": "function", "function": {...}}]. *out is NULL where
+ * a choice of AUTO binds nothing: no tool is strict, several calls are fine, of any tool; or calls open without a mark.
  * ERR_UNSUPPORTED where calls are not understood; ERR_ARG names a tool that is not there. */
 enum status tool_format_tag(const struct tool_format *f, const json_t *tools, const struct tool_choice *choice,
                             json_t **out, struct error *err);

@@ -233,7 +233,7 @@ static enum status lazy(const struct tagger *t, const json_t *tools, json_t **ou
 }
 
 static bool binds(const struct tool_choice *choice, const json_t *tools) {
-    bool any = choice->kind != TOOL_CHOICE_AUTO || choice->all_strict;
+    bool any = choice->kind != TOOL_CHOICE_AUTO || choice->limited || !choice->parallel;
     for (size_t i = 0; !any && i < json_array_size(tools); i++)
         any = is_strict(json_object_get(json_array_get(tools, i), "function"));
     return any;

@@ -16,6 +16,7 @@ void tag_text(struct tag_sequence *s, struct str text);
 void tag_add(struct tag_sequence *s, json_t *take_element);
 json_t *tag_finish(struct tag_sequence *s); // one element, or a sequence of several; releases s
 
-/* Arguments of a tool in the format's form; strict: what of the schema cannot be held to is refused by name. */
+/* Arguments of a tool in the format's form; strict: by its schema, of which what cannot be held to is refused by name;
+ * otherwise any. */
 enum status tag_arguments(const struct tool_format *f, const json_t *function, bool strict, struct tag_sequence *out,
                           struct error *err);

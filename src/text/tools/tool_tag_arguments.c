@@ -249,9 +249,13 @@ static json_t *closed(json_t *parameters) {
 enum status tag_arguments(const struct tool_format *f, const json_t *function, bool strict, struct tag_sequence *out,
                           struct error *err) {
     json_t *parameters = json_object_get(function, "parameters");
-    bool described = json_is_object(parameters) && json_object_size(parameters);
+    bool described = strict && json_is_object(parameters) && json_object_size(parameters);
     if (f->style != TOOL_STYLE_MARKED || f->arguments == TOOL_ARGUMENTS_JSON) {
         tag_add(out, schema_element(described ? closed(parameters) : json_pack("{s:s}", "type", "object")));
+        return OK;
+    }
+    if (!strict && str_core(f->call_close).len) {
+        tag_add(out, json_pack("{s:s}", "type", "any_text"));
         return OK;
     }
     return f->arguments == TOOL_ARGUMENTS_TAGGED ? add_tagged(f, parameters, strict, out, err)
