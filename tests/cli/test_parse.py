@@ -1,5 +1,5 @@
 """gyre parse: reasoning, content and tool calls of what models write, in the form that their templates show."""
-import json, os, random, subprocess, unittest
+import json, os, random, subprocess, tempfile, unittest
 
 GYRE = os.path.abspath(os.environ["GYRE"])
 TEMPLATES = "tests/data/chat/templates/"
@@ -56,6 +56,25 @@ class Parse(unittest.TestCase):
                 for case, got in zip(cases, self.parse(template + ".jinja", lines, *flags)):
                     with self.subTest(template=template, output=case["output"], flags=flags):
                         self.same(got, case["output"], "", [])
+
+    def test_a_prompt_that_opens_a_call(self):
+        """Functionary 3.2: whom a text is for stands before it, behind a mark that the prompt writes."""
+        template = (
+            "{% for m in messages %}<|start|>{{ m.role }}\n\n{% if m.role == 'assistant' %}"
+            "{{ '>>>all\\n' + m.content if m.content }}{% for c in m.tool_calls %}"
+            "{{ '>>>' + c.function.name + '\\n' + c.function.arguments | tojson }}{% endfor %}"
+            "{% else %}{{ m.content }}{% endif %}<|end|>{% endfor %}<|start|>assistant\n\n>>>")
+        with tempfile.NamedTemporaryFile("w", suffix=".jinja") as f:
+            f.write(template)
+            f.flush()
+            lines = [{"output": t, "tools": TOOLS} for t in (
+                "all\nHello >>> there", 'get_time\n{"city": "x"}', 'all\nSo:\n>>>add\n{"a": 1}>>>empty\n{}')]
+            for n in "1", "5", "99":
+                a, b, c = self.parse(os.path.relpath(f.name, TEMPLATES), lines, "--pieces", n)
+                self.same(a, "Hello >>> there", "", [])
+                self.same(b, "", "", [{"name": "get_time", "arguments": '{"city": "x"}'}])
+                calls = [{"name": "add", "arguments": '{"a": 1}'}, {"name": "empty", "arguments": "{}"}]
+                self.same(c, "So:\n", "", calls)
 
     def test_without_tools_calls_are_text(self):
         text = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'

@@ -188,7 +188,8 @@ static const struct {
     PAIR("<|START_THINKING|>", "<|END_THINKING|>"),
     PAIR("<|inner_prefix|>", "<|inner_suffix|>"),
     PAIR("◁think▷", "◁/think▷"),
-    PAIR("Here is my thought process:", "Here is my response:"), // Granite 3.2
+    PAIR("Here is my thought process:", "Here is my response:"),    // Granite 3.2
+    PAIR("Here are my reasoning steps:", "[BEGIN FINAL RESPONSE]"), // Apriel
 #undef PAIR
 };
 

@@ -161,7 +161,10 @@ static bool follow(struct tool_parser *p, const struct trigger *trigger) {
     switch (trigger->kind) {
     case TRIGGER_CALL: go_to_head(p, false); break;
     case TRIGGER_REASONING: begin_reasoning(p); break;
-    case TRIGGER_NOTHING: parser_take(p, trigger->mark.len); break;
+    case TRIGGER_NOTHING:
+        p->line_end = str_eq(trigger->mark, str_core(p->f->content_open)) && str_ends(p->f->content_open, STR("\n"));
+        parser_take(p, trigger->mark.len);
+        break;
     }
     return true;
 }
@@ -175,6 +178,11 @@ static void tell_content(struct tool_parser *p, size_t n) {
 }
 
 static bool parse_text(struct tool_parser *p) {
+    if (p->line_end && p->at < p->held.len) {
+        p->line_end = false;
+        if (p->held.ptr[p->at] == '\n')
+            parser_take(p, 1);
+    }
     struct str rest = parser_rest(p);
     size_t at;
     const struct trigger *trigger = find_trigger(p, rest, p->blank_so_far, &at);

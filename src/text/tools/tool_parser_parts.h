@@ -69,6 +69,7 @@ struct tool_parser {
     enum parser_state state;
     bool blank_so_far; // nothing but blanks since the answer's beginning, its reasoning or a call
     bool after_call;
+    bool line_end;       // TEXT: one that ends the mark of a content is no part of it
     bool from_reasoning; // HEAD: what turns out to be no call is reasoning
     bool verbatim;       // REASONING: its mark came twice, so nothing is cut from it
     bool reasoning_began;

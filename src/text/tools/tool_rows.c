@@ -29,7 +29,7 @@ static const struct tool_row rows[] = {
     {
         "functionary v3.2", // >>>all\ncontent>>>name\n{...}, with the first >>> in the prompt
         true,
-        {">>>all\n"},
+        {">>>all"},
         {
             .style = TOOL_STYLE_MARKED,
             .content_open = TEXT(">>>all\n"),
