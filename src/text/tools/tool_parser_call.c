@@ -70,7 +70,8 @@ static enum mark_match read_json(const struct tool_parser *p, struct str s, size
     enum mark_match m = json_head(f, s, at + 1, bare, h);
     if (bare && h->no_arguments) // {"name": "x"} may be any answer
         return MARK_NO;
-    return h->name.len && !parser_tool(p, h->name) ? MARK_NO : m;
+    bool no_tool = h->name.len ? !parser_tool(p, h->name) : m == MARK_YES;
+    return no_tool ? MARK_NO : m;
 }
 
 /* The mark before the arguments, and that they begin. */
