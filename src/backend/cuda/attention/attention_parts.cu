@@ -47,6 +47,7 @@ static __device__ int first_key(const dparts &p, int position) {
     return p.chunk > 0 ? max(first, position / p.chunk * p.chunk) : first;
 }
 
+/* Tiles of keys that these tokens see. (No part of gemm_fp8_small_m.cu.) */
 static __device__ int small_m_of(const dparts &p, int n_tokens, int position) {
     return (position + n_tokens - 1) / TILE - first_key(p, position) / TILE + 1;
 }

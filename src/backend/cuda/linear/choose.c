@@ -10,11 +10,11 @@
  * The plan on the device is that of a step without rows, so nothing is written to a cache; norms, products and
  * activations do not ask how many there are, and compute as ever. Their inputs are random.
  *
- * The search begins with what is usual, streams for one row and tiles for more, and leaves it for a gain of 3 per cent
- * and more that is seen twice: attention, which has nothing to do in a step without rows, hides what it would hide in
- * others, and one switch at a time does not lead from streams for all to tiles for all or back. One row of
- * Llama-3.1-8B: 423 tokens/s by tiles, 437 by streams, which the layers alone do not show (65.0 and 64.9 us); 8 rows of
- * Qwen2.5-7B: 3,466 and 3,114.
+ * The search begins with what is usual, streams (gemv.cu) for one row and tiles (gemm_fp8_small_m.cu) for more, and
+ * leaves it for a gain of 3 per cent and more that is seen twice: attention, which has nothing to do in a step without
+ * rows, hides what it would hide in others, and one switch at a time does not lead from streams for all to tiles for
+ * all or back. One row of Llama-3.1-8B: 423 tokens/s by tiles, 437 by streams, which the layers alone do not show
+ * (65.0 and 64.9 us); 8 rows of Qwen2.5-7B: 3,466 and 3,114.
  *
  * Up to 64 rows: a choice made that way for 128 took 4.12 ms a step of Qwen2.5-7B where the library alone took 3.91, as
  * a few layers do not reach the power limit that a step runs at. From there to 512 rows gemm_fp8_gated.cu computes

@@ -274,7 +274,7 @@ int blocks_of(const instance *i) { // that run at once; all fill a multiprocesso
     return blocks_at_once(i->run, i->cut.sharers, THREADS, i->shared);
 }
 
-/* Of a cluster. */
+/* All tiles; those that a cluster computes together count once. (No part of gemm_fp8_small_m.cu.) */
 int small_m_of(const instance *i, struct dweight w, int n_rows) {
     return up_to((int)w.out, i->cut.rows) * (up_to(n_rows, TOKENS) / i->cut.sharers);
 }

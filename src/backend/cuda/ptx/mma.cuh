@@ -1,10 +1,10 @@
-/* mma.cuh - single instructions of Hopper that the attention kernels are made of: matrices from shared memory, and
- * products of 16 x 8 x 16.
+/* mma.cuh - single instructions that kernels (attention, gemv.cu, the experts) are made of: matrices from shared
+ * memory, and products of 16 x 8 x 16.
  *
  * Fragments, with g = lane / 4 and t = lane % 4 (PTX manual, mma.m16n8k16):
- *     A [16, 16]  a[0]: row g, columns 2t, 2t+1     a[1]: row g + 8, the same     a[2], a[3]: the same rows, columns +
- * 8 B [16, 8]   b[0]: rows 2t, 2t+1, column g     b[1]: rows + 8 C [16, 8]   c[0], c[1]: row g, columns 2t, 2t+1 c[2],
- * c[3]: row g + 8 */
+ *     A [16, 16]  a[0]: row g, columns 2t, 2t+1; a[1]: row g + 8, the same; a[2], a[3]: the same rows, columns + 8
+ *     B [16, 8]   b[0]: rows 2t, 2t+1, column g; b[1]: rows + 8
+ *     C [16, 8]   c[0], c[1]: row g, columns 2t, 2t+1; c[2], c[3]: row g + 8 */
 #pragma once
 
 #include "backend/cuda/ptx/arch.cuh"
