@@ -219,6 +219,42 @@ static void what_must_come_takes_few_steps(void **state) {
     }
 }
 
+/* A step with a jump costs all of its rows: it must save as many tokens as there are rows. The tokens are the same. */
+static void a_jump_that_saves_little_is_not_made(void **state) {
+    (void)state;
+    for (int depth = 1; depth <= 2; depth++) {
+        struct world w;
+        world_open(&w, depth, true);
+        struct gyre_grammar g = letters_grammar(w.letters, "([x-z]acegik){10}", NULL);
+        int32_t prompt[8][10];
+        struct answer_seen a[8], alone;
+        struct gyre_request q = some_request(&w, prompt[0]);
+        g.split = letters_split;
+        q.grammar = &g, q.max_tokens = 40, q.logprobs = false;
+        submit(&w, q, &alone);
+        finish_all(&w);
+        int64_t n_forced = w.g->n_forced_tokens;
+        EXPECT(n_forced > 0);
+        submit(&w, q, &a[0]);
+        for (int i = 1; i < 8; i++) {
+            struct gyre_request other = some_request(&w, prompt[i]);
+            other.max_tokens = 80, other.ignore_eos = true;
+            submit(&w, other, &a[i]);
+        }
+        finish_all(&w);
+        EXPECT_EQ(w.g->n_forced_tokens, n_forced);
+        EXPECT(a[0].n == alone.n && memcmp(a[0].tokens, alone.tokens, sizeof alone.tokens) == 0);
+        for (int i = 0; i < 8; i++) // together they save enough
+            submit(&w, q, &a[i]);
+        finish_all(&w);
+        EXPECT(w.g->n_forced_tokens > n_forced);
+        for (int i = 0; i < 8; i++)
+            EXPECT(a[i].n == alone.n && memcmp(a[i].tokens, alone.tokens, sizeof alone.tokens) == 0);
+        grammar_release(g.grammar);
+        world_close(&w);
+    }
+}
+
 /* As a mask may that is the first of its kind. */
 static int letters_split_slowly(void *context, const int32_t *before, int n_before, struct str text, int32_t *out,
                                 int max) {
@@ -304,6 +340,7 @@ int main(void) {
         cmocka_unit_test(a_choice_is_one_of_its_texts),
         cmocka_unit_test(a_whole_text_ends),
         cmocka_unit_test(what_must_come_takes_few_steps),
+        cmocka_unit_test(a_jump_that_saves_little_is_not_made),
         cmocka_unit_test(a_slow_mask_holds_its_own_request_alone),
         cmocka_unit_test(what_nothing_can_follow_fails_by_itself),
         cmocka_unit_test(cancelled_ones_and_a_closed_engine_leave_nothing),

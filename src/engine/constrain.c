@@ -5,9 +5,9 @@
  * While it runs the helpers work (constraint.h). Rows without a grammar that share a late step wait with it, up to a
  * bound.
  *
- * Jump-forward: where the grammar leaves no choice the host knows what a row will draw. Of a late step it puts all of
- * what must come into the sequence before the next one is planned, which computes it at once. Of any other the first
- * token is drawn, and the rest put in with it. */
+ * Jump-forward: where the grammar leaves no choice the host knows what a row will draw, and may put all of what must
+ * come into the sequence before the next step is planned, which computes it at once. Otherwise it is drawn, a token a
+ * step, without a mask. */
 #include "engine/engine.h"
 
 #include "base/clock.h"
@@ -47,7 +47,7 @@ bool engine_mask_row(struct gyre *g, const struct request *r, int32_t position, 
     if (c->must_end)
         p->n_banned = 0;
     if (c->n_forced > 0) // the mask is of what follows
-        p->mask = NULL, p->n_banned = 0, p->allowed = c->forced, p->n_allowed = 1;
+        p->mask = NULL, p->n_banned = 0, p->allowed = &c->forced[c->n_put], p->n_allowed = 1;
     return true;
 }
 

@@ -49,8 +49,8 @@ struct constraint {
     bool must_end;              // nothing but an end may come next
     struct error failed;        // of the helper
     int32_t forced[MAX_FORCED]; // that come next, all of which it was told: the mask is of what follows them
-    int n_forced;
-    token_splitter *split; // NULL: it does not jump
+    int n_forced, n_put;        // the first n_put of them came already
+    token_splitter *split;      // NULL: it does not jump
     void *split_context;
     bool is_given;           // guarded by the crew's lock
     struct constraint *next; // in the crew's queue

@@ -227,7 +227,7 @@ static void init_sequence(struct request *r, const struct gyre *g) {
  * come. */
 static bool may_jump(const struct gyre_request *a) {
     return !a->logprobs && a->n_top_logprobs == 0 && a->n_logit_bias == 0 && a->n_allowed_ids == 0 &&
-           a->n_bad_sequences == 0;
+           a->n_bad_sequences == 0 && !a->score_prompt && !a->want_last_logits;
 }
 
 /* Its first mask is made here, on the caller's thread. */

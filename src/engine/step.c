@@ -161,17 +161,19 @@ static bool ends_grammar(const struct request *r) {
 static void append(struct gyre *g, struct request *r, const struct gyre_event *e) {
     scheduler_append(&g->scheduler, &r->sequence, e->token);
     r->last_token_us = g->collected_us;
+    if (r->first_token_us == 0)
+        r->first_token_us = r->last_token_us;
     if (e->stops)
         engine_end(g, r, GYRE_STOP, NULL);
     else if (r->sequence.n_known == r->sequence.capacity)
         engine_end(g, r, GYRE_LENGTH, NULL);
 }
 
-/* What must come, from the i-th token of it on. */
-static void publish_forced(struct gyre *g, struct request *r, int i) {
+/* What must come is known from now on. */
+static void publish_forced(struct gyre *g, struct request *r) {
     struct constraint *c = r->constraint;
     static const struct sample_result no_result;
-    for (; i < c->n_forced && !r->ended; i++) {
+    for (int i = c->n_put; i < c->n_forced && !r->ended; i++) {
         struct gyre_event *e = new_event(g, r, GYRE_TOKEN, &no_result);
         e->position = r->sequence.n_known;
         e->token = c->forced[i];
@@ -179,7 +181,16 @@ static void publish_forced(struct gyre *g, struct request *r, int i) {
         append(g, r, e);
         g->n_forced_tokens++;
     }
-    c->n_forced = 0;
+    c->n_forced = c->n_put = 0;
+}
+
+/* A token was drawn. Where it had to come, what comes behind it is known as well, or the mask is. */
+static void constrain_next(struct gyre *g, struct request *r) {
+    struct constraint *c = r->constraint;
+    if (!c || c->n_forced == 0)
+        engine_constrain_next(g, r);
+    else if (++c->n_put == c->n_forced)
+        c->n_forced = c->n_put = 0;
 }
 
 static enum status publish_token(struct gyre *g, const struct step *step, int row) {
@@ -198,12 +209,8 @@ static enum status publish_token(struct gyre *g, const struct step *step, int ro
                        r->sequence.tokens[e->position] == result->token;
     g->drafter.n_accepted += was_guessed;
     append(g, r, e);
-    if (r->first_token_us == 0)
-        r->first_token_us = r->last_token_us;
-    if (!r->ended && r->constraint && r->constraint->n_forced > 0)
-        publish_forced(g, r, 1); // the first was drawn
-    else if (!r->ended)
-        engine_constrain_next(g, r);
+    if (!r->ended)
+        constrain_next(g, r);
     return OK;
 }
 
@@ -282,11 +289,34 @@ static int n_in_flight(const struct gyre *g) { return (int)(g->n_steps - g->n_co
 static struct step *next_step(struct gyre *g) { return &g->steps[g->n_steps % MAX_STEPS_IN_FLIGHT]; }
 static struct step *oldest_step(struct gyre *g) { return &g->steps[g->n_collected % MAX_STEPS_IN_FLIGHT]; }
 
+/* Tokens that must come next, whatever the step in flight draws: nothing else was left to it. */
+static int forced_left(const struct gyre *g, const struct request *r) {
+    bool is_there = r->constraint && !r->ended && !r->is_held && !engine_is_constrained(g, r);
+    return is_there ? r->constraint->n_forced - r->constraint->n_put : 0;
+}
+
+/* A step that computes several tokens of some sequences is no graph, and may take half as long again for all others: it
+ * must save as many tokens as a step gives. Until then forced tokens are drawn, one a step. */
+static void put_in_forced(struct gyre *g) {
+    const struct scheduler *s = &g->scheduler;
+    int n_saved = 0;
+    for (int i = 0; i < s->n_running && g->mask_crew; i++)
+        n_saved += MAX(forced_left(g, s->running[i]->owner) - 1, 0);
+    if (n_saved == 0 || n_saved < s->n_running)
+        return;
+    for (int i = s->n_running - 1; i >= 0; i--) { // those that end leave
+        struct request *r = s->running[i]->owner;
+        if (forced_left(g, r) > 0)
+            publish_forced(g, r);
+    }
+}
+
 /* Plans the next step, if one may be started before those in flight are collected. */
 static bool plan(struct gyre *g) {
     bool must_wait = n_in_flight(g) > 0 && oldest_step(g)->is_read_back;
     if (!must_wait) {
         engine_hold_slow(g);
+        put_in_forced(g);
         engine_draft(g);
     }
     bool planned = !must_wait && scheduler_plan(&g->scheduler);
@@ -305,17 +335,6 @@ static enum status start(struct gyre *g) {
     return OK;
 }
 
-/* Of rows whose draw is known, as nothing else can come: the next step need not wait for it, and computes all of what
- * must come. */
-static void put_in_forced(struct gyre *g, const struct step *step) {
-    for (int row = 0; row < step->plan.n_rows; row++) {
-        struct request *r = step->rows[row].request;
-        bool draws = step->rows[row].position == r->sequence.n_known - 1;
-        if (!r->ended && !r->is_held && r->constraint && draws && r->constraint->n_forced > 0)
-            publish_forced(g, r, 0);
-    }
-}
-
 /* The step that was started last, if it waits for its masks: the tokens that they depend on are known. */
 static enum status draw_late(struct gyre *g) {
     struct step *step = &g->steps[(g->n_steps + MAX_STEPS_IN_FLIGHT - 1) % MAX_STEPS_IN_FLIGHT];
@@ -325,9 +344,7 @@ static enum status draw_late(struct gyre *g) {
     mask_rows(g, step, engine_patience_until_us(g));
     step->is_late = false;
     g->n_late_steps++;
-    TRY(g->ops->draw(g->exe, step->sample, &g->failed));
-    put_in_forced(g, step);
-    return OK;
+    return g->ops->draw(g->exe, step->sample, &g->failed);
 }
 
 /* Also asks whether the weights are still those of the file: what was computed from lost pages is not handed out. A

@@ -294,7 +294,7 @@ class Real(unittest.TestCase):
         n = sum(r["seen"].values())
         self.assertGreater(r["seen"]["valid"], n // 5)
         self.assertLess(r["seen"].get("refused", 0), n // 20)
-        self.assertGreater(forced, n)
+        self.assertGreater(forced, 0)
 
 
 class Run(unittest.TestCase):
