@@ -46,20 +46,24 @@ static void fuzz_follow(struct matcher *m, const uint8_t *data, size_t n_bytes) 
     }
 }
 
-static int fuzz_grammar(enum grammar_kind kind, const uint8_t *data, size_t n_bytes) {
+/* Compiles a source, and follows it with the bytes that it was made of. */
+static void fuzz_source(const struct grammar_source *source, const uint8_t *data, size_t n_bytes) {
     struct error err = {0};
-    struct grammar_source source = {.kind = kind, .text = {(const char *)data, n_bytes}};
     struct grammar_limits limits = {.nodes = 100000, .memory_bytes = 64 << 20, .compile_us = 300000};
     struct grammar *grammar;
     struct matcher *matcher;
-    if (grammar_compile(&source, &limits, &grammar, &err) != OK) {
+    if (grammar_compile(source, &limits, &grammar, &err) != OK) {
         BUG_IF(err.text[0] == '\0' || !utf8_valid(str_of(err.text)));
-        return 0;
+        return;
     }
     if (matcher_open(grammar, fuzz_trie(), &matcher, &err) == OK) {
         fuzz_follow(matcher, data, n_bytes);
         matcher_free(matcher);
     }
     grammar_release(grammar);
+}
+
+static inline int fuzz_grammar(enum grammar_kind kind, const uint8_t *data, size_t n_bytes) {
+    fuzz_source(&(struct grammar_source){.kind = kind, .text = {(const char *)data, n_bytes}}, data, n_bytes);
     return 0;
 }

@@ -234,7 +234,7 @@ static enum status read_mark(struct tags *t, const json_t *mark, const char *key
 
 static enum status read_tag(struct tags *t, const json_t *f, ir_id *out) {
     struct strings begins = {0}, ends = {0}, outer = t->ends;
-    ir_id begin, content = IR_NEVER, end = IR_NEVER;
+    ir_id begin = IR_NEVER, content = IR_NEVER, end = IR_NEVER;
     if (json_is_array(json_object_get(f, "begin")))
         return bad(t, "tag", "begin", "a string, or a token");
     enum status st = read_mark(t, json_object_get(f, "begin"), "begin", &begins, &begin);
@@ -247,7 +247,8 @@ static enum status read_tag(struct tags *t, const json_t *f, ir_id *out) {
     t->ends = outer;
     strings_release(&begins);
     strings_release(&ends);
-    *out = ir_seq_of(t->ir, (ir_id[]){begin, content, end}, 3);
+    if (st == OK)
+        *out = ir_seq_of(t->ir, (ir_id[]){begin, content, end}, 3);
     return st;
 }
 
