@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import tempfile
+import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -171,6 +172,12 @@ class Choices(unittest.TestCase):
                            ({"function": {"name": "f", "parameters": []}}, "parameters")):
             self.assertRegex(self.refused(tools=[tool]), "^tools.*" + said)
         self.assertRegex(self.refused(tools=[TOOLS[0], TOOLS[0]]), 'tools\\[1\\].function.name: "get_time"')
+
+    def test_very_many_tools_are_read_in_a_moment(self):
+        many = [{"type": "function", "function": {"name": "f%d" % i}} for i in range(60000)]
+        start = time.monotonic()
+        self.assertIn("tools[60000].function.name", self.refused(tools=many + [many[0]]))
+        self.assertLess(time.monotonic() - start, 10)
 
     def test_a_call_that_is_required_is_made(self):
         """Whatever the model would say: by a grammar."""

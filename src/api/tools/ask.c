@@ -29,23 +29,20 @@ static enum status check_tool(const json_t *tool, size_t i, struct error *err) {
     return OK;
 }
 
-static const json_t *function_named(const json_t *tools, const char *name, size_t *at) {
-    for (*at = 0; *at < json_array_size(tools); ++*at) {
-        const json_t *function = json_object_get(json_array_get(tools, *at), "function");
-        if (strcmp(json_string_value(json_object_get(function, "name")), name) == 0)
-            return function;
-    }
-    return NULL;
+static const char *name_of(const json_t *tool) {
+    return json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
 }
 
-static enum status check_tools(const json_t *tools, struct error *err) {
-    for (size_t i = 0, first; i < json_array_size(tools); i++) {
-        const json_t *tool = json_array_get(tools, i);
+/* Their places by name, in *out, the caller's: a request may bring very many. */
+static enum status check_tools(const json_t *tools, json_t **out, struct error *err) {
+    json_t *places = *out = json_object();
+    for (size_t i = 0; i < json_array_size(tools); i++) {
+        const json_t *tool = json_array_get(tools, i), *first;
         TRY(check_tool(tool, i, err));
-        const char *name = json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
-        if (function_named(tools, name, &first) && first < i)
-            return fail(err, ERR_ARG, "tools[%zu].function.name: \"%.80s\" is the name of tools[%zu] too", i, name,
-                        first);
+        if ((first = json_object_get(places, name_of(tool))))
+            return fail(err, ERR_ARG, "tools[%zu].function.name: \"%.80s\" is the name of tools[%d] too", i,
+                        name_of(tool), (int)json_integer_value(first));
+        json_object_set_new(places, name_of(tool), json_integer((json_int_t)i));
     }
     return OK;
 }
@@ -54,10 +51,12 @@ static enum status check_tools(const json_t *tools, struct error *err) {
 
 enum status tool_ask_set(struct tool_ask *out, json_t *take_tools, const char *choice, const char *name, bool parallel,
                          struct error *err) {
-    size_t at;
+    json_t *places;
     *out = (struct tool_ask){.tools = take_tools, .parallel = parallel};
-    TRY(check_tools(take_tools, err));
-    bool any = json_array_size(take_tools) > 0;
+    enum status st = check_tools(take_tools, &places, err);
+    bool any = json_array_size(take_tools) > 0, is_there = name && json_object_get(places, name);
+    json_decref(places);
+    TRY(st);
     if (strcmp(choice, "none") == 0 || !any) {
         json_decref(out->tools);
         out->tools = NULL;
@@ -68,7 +67,7 @@ enum status tool_ask_set(struct tool_ask *out, json_t *take_tools, const char *c
         return fail(err, ERR_ARG, "tool_choice: there are no tools to choose from");
     out->choice = strcmp(choice, "required") == 0 ? TOOL_CHOICE_REQUIRED : TOOL_CHOICE_NAMED;
     out->name = name;
-    if (out->choice == TOOL_CHOICE_NAMED && !function_named(take_tools, name, &at))
+    if (out->choice == TOOL_CHOICE_NAMED && !is_there)
         return fail(err, ERR_ARG, "tool_choice: there is no tool named \"%.80s\"", name);
     return OK;
 }
@@ -91,19 +90,23 @@ static const char *name_in(const json_t *choice) {
     return json_string_value(json_object_get(function ? function : choice, "name"));
 }
 
+/* NULL after *err was filled. */
 static json_t *those_allowed(const json_t *tools, const json_t *allowed, struct error *err) {
-    json_t *out = json_array();
-    size_t at;
-    for (size_t i = 0; i < json_array_size(allowed); i++) {
+    json_t *out = json_array(), *places;
+    enum status st = check_tools(tools, &places, err);
+    for (size_t i = 0; st == OK && i < json_array_size(allowed); i++) {
         const char *name = name_in(json_array_get(allowed, i));
-        if (!name || !function_named(tools, name, &at)) {
-            fail(err, ERR_ARG, "tool_choice.tools[%zu]: there is no tool named \"%.80s\"", i, name ? name : "");
-            json_decref(out);
-            return NULL;
-        }
-        json_array_append(out, json_array_get(tools, at));
+        const json_t *place = name ? json_object_get(places, name) : NULL;
+        if (place)
+            json_array_append(out, json_array_get(tools, (size_t)json_integer_value(place)));
+        else
+            st = fail(err, ERR_ARG, "tool_choice.tools[%zu]: there is no tool named \"%.80s\"", i, name ? name : "");
     }
-    return out;
+    json_decref(places);
+    if (st == OK)
+        return out;
+    json_decref(out);
+    return NULL;
 }
 
 /* {"mode", "tools"}: as if these were all, but that the template shows the others too. */
@@ -117,10 +120,9 @@ static enum status read_allowed(const json_t *choice, json_t *tools, bool parall
     TRY(jv_array_or_null(inner, "tool_choice", "tools", &list, err));
     if (strcmp(mode, "auto") != 0 && strcmp(mode, "required") != 0)
         return fail(err, ERR_ARG, "tool_choice.mode: \"%.40s\" is neither auto nor required", mode);
-    TRY(check_tools(tools, err));
     json_t *allowed = those_allowed(tools, list, err);
     if (!allowed)
-        return ERR_ARG;
+        return err->status;
     enum status st = tool_ask_set(out, allowed, mode, NULL, parallel, err);
     out->is_limited = true;
     return st;
