@@ -17,14 +17,27 @@
  * 16 rows): no barrier is needed to take it out. 8 warps x 12 KB on each of 132 multiprocessors keep 12.7 MB under way.
  * moe_down fills its queue before it waits for moe_up.
  *
+ * From 20 tokens an expert on, in the mean, moe_tiles.cuh computes the same, to the bit: a stream turns each weight
+ * into half once more for every 24 or 32 tokens.
+ *
  * Bytes: of each expert that has tokens W13 and W2, once a tile; x once a block. */
 #include "backend/cuda/moe/moe_stream.h"
 #include "backend/cuda/moe/moe_stream_kernel.cuh"
+#include "backend/cuda/moe/moe_tiles.cuh"
 #include "backend/cuda/ptx/fours.cuh"
 #include "backend/cuda/ptx/launching.cuh"
+#include "backend/cuda/rows/rows.h"
 #include "backend/cuda/value.h"
 
-enum { DEPTH = 6, SHARED_MOST = 224 << 10, SHARED_HALF = 110 << 10, MOST_PIECE = 1024, MOST_PLACES = 128 };
+enum {
+    DEPTH = 6,
+    SHARED_MOST = 224 << 10,
+    SHARED_HALF = 110 << 10,
+    MOST_PIECE = 1024,
+    MOST_TILED_PIECE = 2048,
+    MANY_TOKENS = 20,
+    MOST_PLACES = 128
+};
 
 static int up_to(int64_t n, int of) { return (int)((n + of - 1) / of); }
 static int64_t most(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -53,8 +66,10 @@ bool moe_streams(struct dweight w13, struct dweight w2) {
 struct dmoe_cut moe_cut_of(const struct dmoe *a, struct dweight w13, struct dweight w2, int n_tokens) {
     int64_t fits = tokens_that_fit(w13, w2);
     struct dmoe_cut c;
-    c.piece = (int)least(n_tokens, MOST_PIECE);
+    c.is_tiled = (int64_t)n_tokens * a->top_k >= (int64_t)MANY_TOKENS * a->n_experts;
+    c.piece = (int)least(n_tokens, c.is_tiled ? MOST_TILED_PIECE : MOST_PIECE);
     c.tile = (int)least(fits < 8 ? fits : fits / 8 * 8, MOST_OCTETS * 8);
+    c.tile = c.is_tiled ? TILE_TOKENS : c.tile;
     int64_t pairs = (int64_t)c.piece * a->top_k;
     c.most_tiles = (int)(least(pairs, a->n_experts) + pairs / c.tile);
     return c;
@@ -85,6 +100,7 @@ struct dmoe_list moe_list_at(const struct dmoe *a, const struct dmoe_cut *c, voi
 
 /* What lies between nodes. */
 struct between {
+    uint16_t *x;      // [piece][D] in the element of products, where x has another
     uint16_t *hidden; // [pairs][ffn_size], of the list's order, in the element of products
     float *result;    // [pairs][D]
 };
@@ -92,17 +108,26 @@ static struct between between_of(const struct dmoe *a, const struct dmoe_cut *c,
     memory_parts parts = {static_cast<char *>(a->scratch), 0};
     int64_t pairs = (int64_t)c->piece * a->top_k;
     struct between b;
+    parts.take(b.x, c->piece * w13.in);
     parts.take(b.hidden, pairs * a->ffn_size);
     parts.take(b.result, pairs * w13.in);
     *n_bytes = parts.used;
     return b;
 }
 
+/* Steps of fewer tokens may be cut otherwise, and want more: of either cut the longest piece. */
 void moe_stream_bytes(const struct dmoe *a, struct dweight w13, struct dweight w2, int n_tokens, int64_t *scratch,
                       int64_t *list) {
-    struct dmoe_cut c = moe_cut_of(a, w13, w2, n_tokens);
-    between_of(a, &c, w13, scratch);
-    moe_list_at(a, &c, NULL, list);
+    *scratch = *list = 0;
+    for (int piece = MOST_PIECE; piece <= MOST_TILED_PIECE; piece += MOST_TILED_PIECE - MOST_PIECE) {
+        struct dmoe_cut c = moe_cut_of(a, w13, w2, (int)least(n_tokens, piece));
+        int64_t of_list, between;
+        c.tile = (int)least(c.tile, tokens_that_fit(w13, w2)), c.piece = (int)least(n_tokens, piece);
+        c.most_tiles = (int)(least((int64_t)c.piece * a->top_k, a->n_experts) + (int64_t)c.piece * a->top_k / c.tile);
+        between_of(a, &c, w13, &between);
+        moe_list_at(a, &c, NULL, &of_list);
+        *scratch = most(*scratch, between), *list = most(*list, of_list);
+    }
 }
 
 // ---- the weighted sum -----------------------------------------------------------------------------------------------
@@ -159,7 +184,16 @@ struct stream_call {
     struct dweight w;
 };
 
+template <class W, bool UP> static void launch_tiles(const stream_call &c) {
+    auto kernel = moe_tiles<W, UP>;
+    const int n_bytes = SLOTS * tile_slot<W>::BYTES;
+    allow_shared(kernel, n_bytes);
+    launch_node(kernel, n_multiprocessors(), STREAM_WARPS * 32, n_bytes, c.l->stream, c.args);
+}
+
 template <class W, bool UP> static void launch_weights(stream_call c) {
+    if (c.cut->is_tiled)
+        return launch_tiles<W, UP>(c);
     auto kernel = moe_stream<W, DEPTH, UP>;
     int blocks = n_multiprocessors(), wanted = up_to(c.cut->most_tiles, MOST_OF_BLOCK - 2);
     c.args.x_pitch = x_pitch_of(c.w);
@@ -199,6 +233,15 @@ static void launch_down(stream_call c, element product, void *hidden, struct dwe
     launch_half<false>(c, product);
 }
 
+static bool is_for_copies(struct dmat x, element product) {
+    return x.element == product && x.stride % 8 == 0 && (uintptr_t)x.at % PIECE == 0;
+}
+
+static struct dmat rows_of(struct dmat x, int first) {
+    x.at = static_cast<char *>(x.at) + first * x.stride * element_bytes(x.element);
+    return x;
+}
+
 void launch_moe_stream_cut(const struct launch *l, const struct dmoe *a, enum element product, struct dmat x,
                            struct dmat ids, struct dmat weights, struct dweight w13, struct dweight w2,
                            struct dweight b13, struct dweight b2, struct dmat y, const struct dmoe_cut *cut) {
@@ -210,7 +253,14 @@ void launch_moe_stream_cut(const struct launch *l, const struct dmoe *a, enum el
         int n = (int)least(cut->piece, l->n_tokens - first);
         if (!a->is_listed)
             launch_moe_list(l, a, cut->tile, first, n, ids, call.args.list);
-        launch_up(call, product, x, first, w13, b13, between.hidden);
+        struct dmat piece = x;
+        int first_in_x = first;
+        if (cut->is_tiled && !is_for_copies(x, product)) {
+            piece = {between.x, w13.in, (int)w13.in, product, nullptr};
+            launch_convert(l, n, rows_of(x, first), piece);
+            first_in_x = 0;
+        }
+        launch_up(call, product, piece, first_in_x, w13, b13, between.hidden);
         launch_down(call, product, between.hidden, w2, b2, y.width, between.result);
         join_args join = {between.result, weights, y, first, a->top_k, lies_in_fours(y)};
         launch_node(moe_join, dim3(up_to(y.width, 4 * JOIN_THREADS), n), JOIN_THREADS, 0, l->stream, l->plan, join);

@@ -34,6 +34,7 @@ struct dmoe_cut {
     int tile;       // tokens of a tile
     int piece;      // tokens that are computed together
     int most_tiles; // of a piece
+    bool is_tiled;  // by moe_tiles.cuh: many tokens an expert
 };
 
 /* Whether the stream computes with these weights: both e4m3 with rows of a multiple of 16 columns, or of 16 bits with

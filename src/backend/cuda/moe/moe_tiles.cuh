@@ -1,0 +1,164 @@
+/* moe_tiles.cuh - the same products as moe_stream_kernel.cuh's, to the bit, where experts have many tokens.
+ *
+ * A block computes 256 rows of W, of gates and ups 128 of each, by up to 64 tokens. A step has 128 bytes of every row:
+ * those of W each lane copies for itself, 32 rows a warp; those of the tokens all warps share. Steps are in a ring of
+ * SLOTS; a barrier a step says that what all threads copied is there, and that the slot of the step before is free.
+ * Blocks take tiles by turns, so that those of one expert run side by side and find its weights in the L2.
+ *
+ * A warp's loads from shared memory, not the tensor core, are what limits 16 rows to a warp; of 32 both take as long.
+ * Sums are in two parts as moe_stream has them, so that a row is the same by either. */
+#pragma once
+
+#include "backend/cuda/moe/moe_stream_kernel.cuh"
+
+enum { TILE_OCTETS = 8, TILE_TOKENS = TILE_OCTETS * 8, ROW_TILES = 2, GROUP = STREAM_WARPS * ROW_TILES, SLOTS = 4 };
+
+template <class W> struct tile_slot {
+    static constexpr int HALVES = STEP / CHUNK, X_PITCH = x_step_bytes<W>() + W::X_ASIDE,
+                         W_BYTES = STREAM_WARPS * ROW_TILES * HALVES * 2 * 32 * PIECE,
+                         BYTES = W_BYTES + TILE_TOKENS * X_PITCH;
+};
+
+/* What a thread copies of each step: pieces of its rows of W, and of a token. */
+template <class W, bool UP> struct tile_copies {
+    static constexpr int HALVES = tile_slot<W>::HALVES;
+    const unsigned char *w[ROW_TILES][2], *x; // NULL: not there
+    uint32_t w_to, x_to;
+    int row_bytes, x_bytes;
+
+    __device__ __forceinline__ tile_copies(const stream_args &a, const dmoe_tile &tile,
+                                           const rows_of_tile<UP> (&rows)[ROW_TILES], uint32_t shared) {
+        int lane = threadIdx.x % 32, warp = threadIdx.x / 32, token = threadIdx.x / 4;
+        row_bytes = a.in * W::BYTES, x_bytes = a.in * 2;
+#pragma unroll
+        for (int m = 0; m < ROW_TILES; m++)
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                w[m][half] = rows[m].unit[half] >= 0 ? a.w + (int64_t)rows[m].row[half] * row_bytes : nullptr;
+        x = nullptr;
+        if (token < tile.n) {
+            int64_t row = tile.first + token;
+            if (UP)
+                row = a.first_token + a.list.pair[tile.first + token] / a.top_k;
+            x = static_cast<const unsigned char *>(a.x.at) + row * a.x.stride * 2;
+        }
+        w_to = shared + warp * ROW_TILES * HALVES * 2 * 32 * PIECE + lane * PIECE;
+        x_to = shared + tile_slot<W>::W_BYTES + token * tile_slot<W>::X_PITCH + threadIdx.x % 4 * PIECE;
+    }
+
+    __device__ __forceinline__ void copy(const stream_args &a, int step, uint64_t policy) const {
+        uint32_t slot = step % SLOTS * tile_slot<W>::BYTES;
+#pragma unroll
+        for (int m = 0; m < ROW_TILES; m++)
+#pragma unroll
+            for (int j = 0; j < HALVES; j++)
+#pragma unroll
+                for (int half = 0; half < 2; half++) {
+                    int at = step * STEP + j * CHUNK + threadIdx.x % 4 * PIECE;
+                    bool zeros = !w[m][half] || at >= row_bytes;
+                    copy_later(w_to + slot + ((m * HALVES + j) * 2 + half) * 32 * PIECE, zeros ? a.w : w[m][half] + at,
+                               zeros, policy);
+                }
+#pragma unroll
+        for (int i = 0; i < x_step_bytes<W>() / (4 * PIECE); i++) {
+            int at = step * x_step_bytes<W>() + (i * 4 + threadIdx.x % 4) * PIECE;
+            bool zeros = !x || at >= x_bytes;
+            copy_later(x_to + slot + i * 4 * PIECE, zeros ? a.w : x + at, zeros, policy);
+        }
+    }
+};
+
+/* A step's products, of the octets of tokens that are there. */
+template <class W>
+static __device__ __forceinline__ void multiply_step(const unsigned char *slot, int n_octets,
+                                                     float (&sums)[2][ROW_TILES][TILE_OCTETS][4]) {
+    constexpr int X_CHUNK = CHUNK / W::BYTES * 2, HALVES = tile_slot<W>::HALVES;
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const unsigned char *mine = slot + warp * ROW_TILES * HALVES * 2 * 32 * PIECE + lane * PIECE;
+    const unsigned char *x = slot + tile_slot<W>::W_BYTES + lane / 4 * tile_slot<W>::X_PITCH + lane % 4 * (X_CHUNK / 4);
+#pragma unroll
+    for (int j = 0; j < HALVES; j++) {
+        uint32_t w[ROW_TILES][2][4];
+#pragma unroll
+        for (int m = 0; m < ROW_TILES; m++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                uint4 v = *reinterpret_cast<const uint4 *>(mine + ((m * HALVES + j) * 2 + half) * 32 * PIECE);
+                w[m][half][0] = v.x, w[m][half][1] = v.y, w[m][half][2] = v.z, w[m][half][3] = v.w;
+            }
+#pragma unroll
+        for (int s = 0; s < W::STEPS; s += 2) {
+            uint32_t e[2][ROW_TILES][4];
+#pragma unroll
+            for (int k = 0; k < 2; k++)
+#pragma unroll
+                for (int m = 0; m < ROW_TILES; m++)
+#pragma unroll
+                    for (int half = 0; half < 2; half++)
+                        W::elements(w[m][half], s + k, e[k][m][half], e[k][m][half + 2]);
+#pragma unroll
+            for (int o = 0; o < TILE_OCTETS; o++)
+                if (o < n_octets) {
+                    uint4 b = *reinterpret_cast<const uint4 *>(x + o * 8 * tile_slot<W>::X_PITCH + j * X_CHUNK +
+                                                               s / 2 * PIECE);
+#pragma unroll
+                    for (int m = 0; m < ROW_TILES; m++) {
+                        multiply_add<W::BF16>(sums[0][m][o], e[0][m], b.x, b.y);
+                        multiply_add<W::BF16>(sums[1][m][o], e[1][m], b.z, b.w);
+                    }
+                }
+        }
+    }
+}
+
+/* A group of rows by a tile of tokens. */
+template <class W, bool UP>
+static __device__ __forceinline__ void compute_tile(const stream_args &a, const dmoe_tile &tile, int group,
+                                                    unsigned char *shared, int *pairs, uint64_t policy) {
+    int row_tile = group * GROUP + threadIdx.x / 32 * ROW_TILES, n_octets = (tile.n + 7) / 8,
+        n_steps = (a.in * W::BYTES + STEP - 1) / STEP;
+    const rows_of_tile<UP> rows[ROW_TILES] = {{a, tile.expert, row_tile}, {a, tile.expert, row_tile + 1}};
+    const tile_copies<W, UP> copies(a, tile, rows, shared_address(shared));
+    if ((int)threadIdx.x < tile.n)
+        pairs[threadIdx.x] = a.list.pair[tile.first + threadIdx.x];
+    float sums[2][ROW_TILES][TILE_OCTETS][4] = {};
+    for (int i = 0; i < SLOTS - 1; i++) {
+        if (i < n_steps)
+            copies.copy(a, i, policy);
+        close_batch();
+    }
+#pragma unroll 1
+    for (int step = 0; step < n_steps; step++) {
+        wait_batches<SLOTS - 2>();
+        __syncthreads(); // what all copied of this step is there, and the step before has been read
+        if (step + SLOTS - 1 < n_steps)
+            copies.copy(a, step + SLOTS - 1, policy);
+        close_batch();
+        multiply_step<W>(shared + step % SLOTS * tile_slot<W>::BYTES, n_octets, sums);
+    }
+#pragma unroll
+    for (int m = 0; m < ROW_TILES; m++) {
+        const row_ends<UP> ends(a, rows[m]);
+#pragma unroll
+        for (int o = 0; o < TILE_OCTETS; o++) {
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                sums[0][m][o][i] += sums[1][m][o][i];
+            finish<W, UP>(a, tile, pairs, o, rows[m], ends, sums[0][m][o]);
+        }
+    }
+}
+
+template <class W, bool UP>
+static __global__ void __launch_bounds__(STREAM_WARPS * 32, 1) moe_tiles(const __grid_constant__ stream_args a) {
+    extern __shared__ __align__(128) unsigned char shared[];
+    __shared__ int pairs[TILE_TOKENS];
+    let_next_start();
+    wait_for_previous();
+    int n_groups = (a.n_row_tiles + GROUP - 1) / GROUP, n = *a.list.n_tiles * n_groups;
+    uint64_t policy = policy_read_again();
+    for (int i = blockIdx.x; i < n; i += gridDim.x) {
+        compute_tile<W, UP>(a, a.list.tiles[i / n_groups], i % n_groups, shared, pairs, policy);
+        __syncthreads(); // slots and pairs have been read
+    }
+}
