@@ -1,5 +1,5 @@
 """gyre parse: reasoning, content and tool calls of what models write, in the form that their templates show."""
-import json, os, random, subprocess, tempfile, unittest
+import json, os, random, subprocess, tempfile, time, unittest
 
 GYRE = os.path.abspath(os.environ["GYRE"])
 TEMPLATES = "tests/data/chat/templates/"
@@ -86,6 +86,19 @@ class Parse(unittest.TestCase):
             got = self.parse("Qwen-Qwen2.5-7B-Instruct.jinja", [{"output": text, "tools": TOOLS}], "--pieces", n)[0]
             self.assertEqual(got["tool_calls"], [{"name": "get_time", "arguments": '{"city": '}])
             self.assertEqual(got["content"], "oops}}\n</tool_call>")
+
+    def test_what_is_held_back_is_not_read_anew_with_each_piece(self):
+        """Long ones, in pieces of a few bytes: in a time that grows with them, and not with their square."""
+        long = "x" * 1000000
+        texts = ['{"arguments": {"city": "%s"}, "name": "get_time"}' % long,
+                 '{"name": "get_time", "arguments": {}, "o": "%s"}' % long,
+                 '{"name": "get_time", "arguments": "{\\"city\\": \\"%s\\"}"}' % long,
+                 '{"name": "get_time", "arguments": {"city": "%s"}}' % long]
+        start = time.monotonic()
+        lines = [{"output": "<tool_call>" + t + "</tool_call>", "tools": TOOLS} for t in texts]
+        for got in self.parse("Qwen-Qwen2.5-7B-Instruct.jinja", lines, "--pieces", "4"):
+            self.assertEqual([c["name"] for c in got["tool_calls"]], ["get_time"])
+        self.assertLess(time.monotonic() - start, 20)
 
     def test_any_cut_of_pieces_is_the_same(self):
         """Texts made of marks and words at random: whatever they are, they are the same in pieces."""

@@ -27,7 +27,7 @@ enum parser_state {
     PARSER_CHANNEL_BODY,
 };
 
-enum { MAX_HELD = 8 << 20, MAX_HEAD = 64 << 10, MAX_NAME = 256, MAX_KEY = 1024 };
+enum { MAX_HELD = 8 << 20, MAX_HEAD = 16 << 10, MAX_NAME = 256, MAX_KEY = 1024 };
 
 enum trigger_kind { TRIGGER_CALL, TRIGGER_REASONING, TRIGGER_NOTHING };
 
@@ -76,7 +76,7 @@ struct tool_parser {
     bool mark_is_whole;  // REASONING: the prompt wrote it
     bool mark_was_twice; // REASONING: and the second one is gone
     bool in_section;     // HEAD: behind another call
-    size_t look_again;   // HEAD: with so many bytes; large ones are not read anew with each
+    size_t look_again;   // with so many bytes: what is long is not read anew with each piece
 
     int n_calls;
     bool running; // a call is open
