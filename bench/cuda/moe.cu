@@ -161,10 +161,10 @@ static void table(problem &p, int rows) {
         launch_moe_list(&p.l, &p.a, usual.tile, 0, rows < usual.piece ? rows : usual.piece, k.ids,
                         moe_list_at(&p.a, &usual, p.a.list, &n));
     });
-    printf("%s N=%d: %.1f experts, %.1f MB; route alone %.2f us, list alone %.2f us; chosen tile %d depth %d\n",
+    printf("%s N=%d: %.1f experts, %.1f MB; route alone %.2f us, list alone %.2f us; chosen tile %d\n",
            p.m.name, rows, bytes / p.expert_bytes(), bytes * 1e-6, alone_route, alone_list, usual.tile);
-    for (int tile : {8, 16, 24, 32}) {
-        if ((tile > usual.tile && rows > 8) || (tile > 8 && rows <= 8))
+    for (int tile : {8, 16, 24, 32, usual.tile}) {
+        if (usual.is_tiled ? tile != usual.tile : tile > usual.tile || (tile > 8 && rows <= 8))
             continue;
         int64_t pairs = (int64_t)usual.piece * p.m.top_k;
         dmoe_cut cut = usual;
