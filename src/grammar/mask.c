@@ -9,10 +9,20 @@ static void put_tokens(const struct token_trie *t, uint32_t node, uint32_t *bits
         set_bit(bits, t->order[i]);
 }
 
+/* Tokens at and below a node, each by its bytes from a config. */
+static void put_exactly(struct shared *s, uint32_t config, uint32_t node, uint32_t *bits) {
+    const struct token_trie *t = s->trie;
+    uint32_t first = t->first_token[node], end = t->first_token[node + t->nodes[node].skip];
+    for (uint32_t i = first; i < end && s->machine->failed == OK; i++)
+        if (config_steps(s->machine, config, t->text_of[t->order[i]]))
+            set_bit(bits, t->order[i]);
+}
+
 /* Walks nodes [first, end), siblings and what is below them, from a config, and sets what is allowed. first_bytes:
- * those that lead on from the config. */
+ * those that lead on from the config. exact: 0, or a config at the root that is to be asked where distinct members make
+ * this one doubtful. */
 static void walk(struct shared *s, uint32_t config, const struct rx_set *first_bytes, uint32_t first, uint32_t end,
-                 uint32_t *bits) {
+                 uint32_t exact, uint32_t *bits) {
     const struct token_trie *t = s->trie;
     uint32_t *stack = s->walk, *ends = s->walk + t->max_depth + 2;
     uint32_t depth = 0;
@@ -28,6 +38,11 @@ static void walk(struct shared *s, uint32_t config, const struct rx_set *first_b
         }
         uint32_t next = config_step(s->machine, stack[depth], node->byte);
         if (!next) {
+            i += node->skip;
+            continue;
+        }
+        if (exact && step_is_doubtful(s->machine, stack[depth], node->byte)) {
+            put_exactly(s, exact, i, bits);
             i += node->skip;
             continue;
         }
@@ -84,7 +99,7 @@ static struct str path_to(const struct token_trie *t, uint32_t node) {
     return (struct str){t->text_of[t->order[t->first_token[node]]].ptr, depth};
 }
 
-/* What may stand behind a distinct terminal depends on what it has read, and so on where in the trie it ends. */
+/* Where few members are left, what may follow one depends on which it is, and so on where in the trie it ends. */
 static void put_exits_apart(struct shared *s, struct thread thread, const struct mask_table *table, uint32_t *bits) {
     const struct token_trie *t = s->trie;
     uint32_t from = config_of_thread(s->machine, thread);
@@ -93,7 +108,7 @@ static void put_exits_apart(struct shared *s, struct thread thread, const struct
         if (!config)
             continue;
         struct rx_set first = config_first_bytes(s->machine, config);
-        walk(s, config, &first, exit + 1, exit + t->nodes[exit].skip, bits);
+        walk(s, config, &first, exit + 1, exit + t->nodes[exit].skip, 0, bits);
     }
 }
 
@@ -106,17 +121,19 @@ static void put_thread(struct shared *s, struct thread thread, uint32_t *bits) {
     put_stay(table, bits, t->n_words);
     if (table->n_exits == 0)
         return;
-    if (thread.text) {
+    if (thread.text && !distinct_has_two(s->machine, terminal_rx(s->machine, thread.terminal))) {
         put_exits_apart(s, thread, table, bits);
         return;
     }
+    // What follows a distinct member is nearly the same whatever the member was; where it is not, exact is asked.
+    uint32_t exact = thread.text ? config_of_thread(s->machine, thread) : 0;
     uint32_t row = row_advance(s->machine, thread.row, thread.terminal);
     if (!row)
         return;
     uint32_t config = config_of_row(s->machine, row);
     struct rx_set first = config_first_bytes(s->machine, config);
     for (uint32_t i = 0; i < table->n_exits && s->machine->failed == OK; i++)
-        walk(s, config, &first, table->exits[i] + 1, table->exits[i] + t->nodes[table->exits[i]].skip, bits);
+        walk(s, config, &first, table->exits[i] + 1, table->exits[i] + t->nodes[table->exits[i]].skip, exact, bits);
 }
 
 static void find_mask(struct shared *s, uint32_t config, uint32_t *bits) {

@@ -40,3 +40,32 @@ rx_id distinct_except(struct machine *m, rx_id except, uint32_t text) {
         literal = rx_seq_as_is(m->rx, rx_byte_range(m->rx, m->texts.at[text].byte, m->texts.at[text].byte), literal);
     return rx_alt(m->rx, except, literal);
 }
+
+bool distinct_has_two(struct machine *m, rx_id at) {
+    enum { MAX_STEPS = 64 }; // where there is one way alone
+    for (int i = 0; i < MAX_STEPS; i++) {
+        struct rx_set first = rx_row_get(m->rx, at)->first;
+        int n = 0, byte = 0;
+        for (int w = 0; w < 4; w++) {
+            n += __builtin_popcountll(first.w[w]);
+            byte = first.w[w] ? 64 * w + __builtin_ctzll(first.w[w]) : byte;
+        }
+        if (n + rx_accepts(m->rx, at) >= 2)
+            return true;
+        if (n == 0)
+            return false;
+        at = rx_step(m->rx, at, (uint8_t)byte);
+    }
+    return false;
+}
+
+bool step_is_doubtful(struct machine *m, uint32_t config, uint8_t byte) {
+    const struct config c = m->configs.at[config];
+    for (uint32_t i = 0; i < c.n; i++) {
+        const struct thread t = m->threads.at[c.first + i];
+        rx_id at = t.text ? rx_step(m->rx, t.at, byte) : RX_NEVER;
+        if (at != RX_NEVER && (rx_accepts(m->rx, at) || !distinct_has_two(m, at)))
+            return true;
+    }
+    return false;
+}

@@ -152,6 +152,9 @@ bool member_state_allows_any(struct machine *machine, uint32_t state);
  * the members that follow. Off the texts that have been, their states are those of the terminal without them. */
 uint32_t distinct_terminal(struct machine *machine, uint32_t terminal, rx_id except);
 bool distinct_is_alive(const struct machine *machine, uint32_t terminal);
+bool distinct_has_two(struct machine *machine, rx_id at); // texts, at least; false: perhaps not
+/* Whether it may depend on the distinct member before if a config takes a byte: one ends, or can only be one text. */
+bool step_is_doubtful(struct machine *machine, uint32_t config, uint8_t byte);
 uint32_t distinct_text(struct machine *machine, uint32_t text, uint8_t byte); // text with one more byte
 rx_id distinct_except(struct machine *machine, rx_id except, uint32_t text);
 enum { TEXT_EMPTY = 1 };
