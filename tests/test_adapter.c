@@ -1,6 +1,7 @@
 /* test_adapter.c - adapters (LoRA): what pass_adapter adds row by row, against the model with the adapter merged into
  * its weights in float32; and what adapter_open reads and refuses. Adapters are made here, random, in files as PEFT
- * writes them. Bound: logits within 2e-3 of the merged model's, which sums in another order. */
+ * writes them. Bound: logits within 2e-3 of the merged model's, which sums in another order.
+ * Not in make test-fast: all trained models, each with adapters and merged. */
 #include "on_ranks.h"
 
 #include "model/adapter.h"

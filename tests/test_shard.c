@@ -1,5 +1,6 @@
 /* test_shard.c - pass_shard: ranks give the logits of the whole model, and the reference's (float32, transformers), for
- * every family; or a sentence says what cannot be cut. */
+ * every family; or a sentence says what cannot be cut.
+ * Not in make test-fast: all trained and random models, on two and four ranks. */
 #include "on_ranks.h"
 
 #include <glob.h>

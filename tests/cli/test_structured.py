@@ -10,6 +10,7 @@ import threading
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from brief import slow  # noqa: E402
 from packages import python_with  # noqa: E402
 from serving import GYRE, ROOT, Server, thinking_model  # noqa: E402
 
@@ -279,6 +280,7 @@ class Refusals(unittest.TestCase):
 
 
 class Real(unittest.TestCase):
+    @slow("real schemas, whose answers are long")
     def test_what_ends_is_valid(self):
         """Hundreds of grammars side by side on a model that writes anything."""
         python = python_with(self, "openai==3.52.0", "anthropic==2.12.0", "jsonschema==4.26.0")
