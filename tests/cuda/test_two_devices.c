@@ -1,7 +1,8 @@
 /* test_two_devices.c - two GPUs in one process: the same model on each gives the same tokens, one after the other, by
  * turns, and from two threads at once; so nothing that is known of one is taken for the other's.
  *
- *     build/cuda/test_two_devices     wants two GPUs alike, and skips with fewer (tools/gpu.sh leaves it out then) */
+ *     build/cuda/test_two_devices     wants two GPUs alike, and skips with fewer (tools/gpu.sh leaves it out then)
+ *     GYRE_PTX_DEVICES=2 build/ptx/test_two_devices     on the CPU; with GYRE_TEST_BRIEF one model and few tokens */
 #include "check.h"
 
 #include "base/status.h"
@@ -13,7 +14,12 @@
 
 extern const struct backend_ops backend_cuda;
 
-enum { SEQS = 5, TOKENS = 60, N_PROMPT = 12 };
+enum { SEQS = 5, TOKENS = 60, FEW_TOKENS = 34, N_PROMPT = 12 };
+
+static bool is_brief(void) { return getenv("GYRE_TEST_BRIEF") != NULL; }
+
+/* Of sequence s. */
+static int n_tokens_of(int s) { return (is_brief() ? FEW_TOKENS : TOKENS) - 7 * s; }
 
 struct texts {
     struct gyre *g;
@@ -42,7 +48,7 @@ static void ask(struct texts *t) {
         uint64_t id;
         for (int i = 0; i < N_PROMPT; i++)
             prompt[i] = (int32_t)((test_seed() % 1000 + (uint64_t)(s * 131 + i * 1013)) % (uint64_t)vocab);
-        q.prompt = prompt, q.n_prompt = N_PROMPT - s, q.max_tokens = TOKENS - 7 * s, q.ignore_eos = true;
+        q.prompt = prompt, q.n_prompt = N_PROMPT - s, q.max_tokens = n_tokens_of(s), q.ignore_eos = true;
         q.temperature = s % 2 ? 1.0f : 0, q.seed = 5, q.user = (void *)(intptr_t)s;
         if (gyre_submit(t->g, &q, &id, &e) != 0)
             fail_msg("%s", e.text);
@@ -69,7 +75,7 @@ static void *finish(void *texts) {
 
 static void expect_same(const struct texts *a, const struct texts *b, const char *what) {
     for (int s = 0; s < SEQS; s++)
-        if (a->n[s] != TOKENS - 7 * s || a->n[s] != b->n[s] ||
+        if (a->n[s] != n_tokens_of(s) || a->n[s] != b->n[s] ||
             memcmp(a->tokens[s], b->tokens[s], (size_t)a->n[s] * sizeof(int32_t)) != 0)
             fail_msg("%s: sequence %d differs, %d tokens and %d", what, s, a->n[s], b->n[s]);
 }
@@ -86,6 +92,8 @@ static bool are_two(void) {
 
 static const char *const models[] = {"tests/models/llama", "tests/models/qwen2", "tests/models/gemma3"};
 
+static size_t n_models(void) { return is_brief() ? 1 : ARRAY_LEN(models); }
+
 /* FP8 weights and caches too: their kernels know most of the card. */
 static const struct gyre_options asked[] = {{.dtype = "float16"},
                                             {.dtype = "float16", .quantization = "fp8", .kv_cache_dtype = "fp8"}};
@@ -95,7 +103,7 @@ static void one_after_the_other_and_by_turns(void **state) {
     static struct texts alone, t[2];
     if (!are_two())
         skip();
-    for (size_t m = 0; m < ARRAY_LEN(models); m++)
+    for (size_t m = 0; m < n_models(); m++)
         for (size_t k = 0; k < ARRAY_LEN(asked); k++) {
             open_on(0, models[m], &asked[k], &alone);
             ask(&alone);
@@ -121,7 +129,7 @@ static void from_two_threads(void **state) {
     pthread_t threads[2];
     if (!are_two())
         skip();
-    for (size_t m = 0; m < ARRAY_LEN(models); m++)
+    for (size_t m = 0; m < n_models(); m++)
         for (size_t k = 0; k < ARRAY_LEN(asked); k++) {
             for (int i = 0; i < 2; i++) {
                 open_on(i, models[m], &asked[k], &t[i]);

@@ -111,14 +111,28 @@ static int capability_row(void) {
 int runtime_capability(void) { return capabilities[capability_row()].capability; }
 int runtime_shared_of_block(void) { return capabilities[capability_row()].shared_of_block; }
 
-cudaError_t cudaGetDeviceCount(int *n) { return *n = 1, cudaSuccess; }
-cudaError_t cudaGetDevice(int *device) { return *device = 0, cudaSuccess; }
-cudaError_t cudaSetDevice(int device) { return runtime_said(device == 0 ? cudaSuccess : cudaErrorInvalidDevice); }
+static _Thread_local int current;
+
+static bool is_device(int device) {
+    int n;
+    return cudaGetDeviceCount(&n) == cudaSuccess && device >= 0 && device < n;
+}
+
+cudaError_t cudaGetDeviceCount(int *n) {
+    const char *said = getenv("GYRE_PTX_DEVICES");
+    return *n = said ? atoi(said) : 1, cudaSuccess;
+}
+cudaError_t cudaGetDevice(int *device) { return *device = current, cudaSuccess; }
+cudaError_t cudaSetDevice(int device) {
+    if (!is_device(device))
+        return runtime_said(cudaErrorInvalidDevice);
+    return current = device, cudaSuccess;
+}
 cudaError_t cudaDriverGetVersion(int *version) { return *version = DRIVER, cudaSuccess; }
 cudaError_t cudaRuntimeGetVersion(int *version) { return *version = CUDART_VERSION, cudaSuccess; }
 
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device) {
-    if (device != 0)
+    if (!is_device(device))
         return runtime_said(cudaErrorInvalidDevice);
     switch (attribute) {
     case cudaDevAttrMultiProcessorCount: *value = runtime_processors(); break;
@@ -140,7 +154,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int device) {
     size_t n_free, total;
-    if (device != 0)
+    if (!is_device(device))
         return runtime_said(cudaErrorInvalidDevice);
     cudaMemGetInfo(&n_free, &total);
     *p = (struct cudaDeviceProp){.name = "PTX machine",

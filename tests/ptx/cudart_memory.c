@@ -234,7 +234,7 @@ static CUresult mem_address_free(CUdeviceptr at, size_t n_bytes) {
 static CUresult mem_create(CUmemGenericAllocationHandle *out, size_t n_bytes, const CUmemAllocationProp *prop,
                            unsigned long long flags) {
     if (!out || !prop || n_bytes == 0 || n_bytes % GRAIN || flags ||
-        prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE || prop->location.id != 0)
+        prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE || prop->location.id < 0)
         return CUDA_ERROR_INVALID_VALUE;
     runtime_lock();
     bool fits = n_bytes <= DEVICE_BYTES - all.taken;

@@ -24,6 +24,7 @@
  *     $GYRE_PTX_KEEP=FOLDER     writes the PTX there that lines in messages refer to
  *     $GYRE_PTX_TIMES=1         at the end, the time that each kernel took
  *     $GYRE_PTX_PROCESSORS=N    multiprocessors that the device says it has (132): other numbers cut work otherwise
+ *     $GYRE_PTX_DEVICES=N       so many devices, alike; memory of one is not kept from another
  *     $GYRE_PTX_CAPABILITY=N    of the device: 80, 86, 89, 90 (what it is unless told) or 100
  *
  *     words.c, module.c, parse.c    PTX text to functions and instructions                          (words.h, module.h)

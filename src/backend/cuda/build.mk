@@ -114,8 +114,8 @@ build/racecheck/libgyre-cuda.so: $(RACE_OBJ) build/racecheck/kernels.o $(BUILD)/
 # ---- GPU code without a GPU -------------------------------------------------------------------------------------
 # The same programs on a machine on the CPU that runs their kernels from PTX: tests/ptx/machine.h. ptxas has no part in it.
 PTX_KERNEL_TESTS := $(patsubst build/cuda/%,build/ptx/%,$(KERNEL_TESTS))
-PTX_UNITS := $(addprefix build/ptx/test_,gemv graphs nodes cache filtered_steps draft_steps)
-PTX_TESTS := $(addprefix build/ptx/test_,machine matrices copies) $(PTX_KERNEL_TESTS) $(filter-out %cache %filtered_steps,$(PTX_UNITS))
+PTX_UNITS := $(addprefix build/ptx/test_,gemv graphs nodes cache filtered_steps draft_steps two_devices)
+PTX_TESTS := $(addprefix build/ptx/test_,machine matrices copies) $(PTX_KERNEL_TESTS) $(filter-out %cache %filtered_steps %two_devices,$(PTX_UNITS))
 PTX_CODE  := $(CUDA_CODE:build/cuda/%=build/ptx/%)
 PTX_OBJ   := $(filter-out $(CUDA_CODE) build/cuda/kernels.o,$(CUDA_OBJ)) $(PTX_CODE) build/ptx/kernels.o
 PTX_LIBS  := $(CUDA_WRAP) build/ptx/libmachine.a -lstdc++ -lpthread -ldl -lm
