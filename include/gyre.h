@@ -114,6 +114,9 @@ struct gyre_options {
     size_t n_eos; // tokenizer calls so (gyre_text_eos), which gyre_llm_open adds itself
     const struct gyre_adapter *adapters; // what requests may ask for beside the model itself; on the CPU
     size_t n_adapters;
+    int n_guesses;            // tokens that are guessed and then checked in one step (speculation), at most 16; 0: none
+    int ngram_min, ngram_max; // a guess is what followed where the last so many tokens stood before: 2, 4
+    int guess_seqs;           // with more sequences in a step nothing is guessed; 8
 };
 
 /* Reads the model, places its weights and allocates the cache. */

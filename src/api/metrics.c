@@ -116,6 +116,10 @@ static void append_engine(struct buf *b, const struct api *api) {
                   "Times that a sequence was left out of steps while its mask took long.", (double)s.n_held);
     engine_metric(b, api, "gyre:forced_tokens_total", "counter",
                   "Tokens that grammars left no choice for, put in without a draw.", (double)s.n_forced_tokens);
+    engine_metric(b, api, "vllm:spec_decode_num_draft_tokens_total", "counter", "Tokens guessed by speculation.",
+                  (double)s.n_guessed);
+    engine_metric(b, api, "vllm:spec_decode_num_accepted_tokens_total", "counter", "Of these, those that were right.",
+                  (double)s.n_accepted);
     append_device(b, api, &s);
 }
 

@@ -11,6 +11,7 @@
 #include "base/fair_share.h"
 #include "core/backend.h"
 #include "engine/constraint.h"
+#include "engine/draft/ngram.h"
 #include "engine/inspect.h"
 #include "engine/telemetry.h"
 #include "gyre.h"
@@ -29,7 +30,8 @@ struct request {
     int32_t *banned; // eos and stop_ids, before min_tokens: [n_banned]
     int n_banned;
     struct constraint *constraint; // NULL: no grammar
-    bool is_held, is_paused;       // its mask is late: it is in no step until that is there; who asked wants none
+    struct guess_luck luck;
+    bool is_held, is_paused; // its mask is late: it is in no step until that is there; who asked wants none
     struct request *next_held;
     float *pooled;     // [hidden_size], if asked
     double *sums;      // [hidden_size], of GYRE_POOL_MEAN: over the positions so far
@@ -75,6 +77,7 @@ struct drafter {
      * NULL: nobody guesses. */
     int (*guess)(void *context, const struct sequence *seq, int32_t *out, int max);
     void *context;
+    int most_seqs; // with more in a step nobody guesses: rows cost then; 0: no bound
     int64_t n_guessed, n_accepted;
 };
 
@@ -102,6 +105,7 @@ struct gyre {
     struct kv_pool pool;
     struct scheduler scheduler;
     struct drafter drafter;
+    struct ngram ngram;          // of the drafter, if that is what it is
     struct mask_crew *mask_crew; // NULL: no request had a grammar yet
     int64_t mask_patience_us;    // that a step waits for the masks of its rows: slower ones are held
     struct request *held;        // a list
@@ -161,6 +165,9 @@ bool engine_has_work(const struct gyre *g);
 
 /* Before a step is planned: guesses for those that decode (draft.c). */
 void engine_draft(struct gyre *g);
+
+/* Who guesses, as the options say. */
+enum status engine_draft_open(struct gyre *g, const struct gyre_options *o, struct error *err);
 
 /* constrain.c: grammars in the step. Before a request with one is queued; whether a helper works for it, so that it may
  * not be freed; whether what a row may give is not known before the step in flight is collected; the row's mask, for

@@ -149,6 +149,7 @@ static enum status open_parts(struct gyre *g, const struct gyre_options *o, cons
     TRY(load(g, o, err));
     g->open_us.weights = lap(&at);
     TRY(open_cache(g, o, m, &sizes, err));
+    TRY(engine_draft_open(g, o, err));
     g->open_us.cache = lap(&at);
     TRY(g->ops->compile(g->loaded, sizes.bucket, &g->exe, err));
     g->open_us.compile = lap(&at);

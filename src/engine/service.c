@@ -330,6 +330,8 @@ static void note_state(struct service *s, const struct gyre_event *events, int n
     st->n_late_steps = g->n_late_steps;
     st->n_held = g->n_held;
     st->n_forced_tokens = g->n_forced_tokens;
+    st->n_guessed = g->drafter.n_guessed;
+    st->n_accepted = g->drafter.n_accepted;
     st->mask_wait_us = g->mask_wait_us;
     st->queue_reason = g->scheduler.blocked;
     for (int i = 0; i < n; i++) {

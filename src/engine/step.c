@@ -208,6 +208,7 @@ static enum status publish_token(struct gyre *g, const struct step *step, int ro
     bool was_guessed = e->position < r->sequence.n_tokens && !sequence_expects(&r->sequence, e->position) &&
                        r->sequence.tokens[e->position] == result->token;
     g->drafter.n_accepted += was_guessed;
+    r->luck.n_accepted += was_guessed;
     append(g, r, e);
     if (!r->ended)
         constrain_next(g, r);

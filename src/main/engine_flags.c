@@ -103,6 +103,10 @@ enum status engine_flags_open(const struct engine_flags *f, const char *model, s
         .n_eos = f->eos.n,
         .adapters = f->adapters,
         .n_adapters = f->n_adapters,
+        .n_guesses = f->speculation.n_guesses,
+        .ngram_min = f->speculation.ngram_min,
+        .ngram_max = f->speculation.ngram_max,
+        .guess_seqs = f->speculation.guess_seqs,
     };
     struct gyre_error e;
     int rc = gyre_open(&options, out, &e);

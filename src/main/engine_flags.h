@@ -7,6 +7,11 @@
 #include "main/flags.h"
 #include "text/token_ids.h"
 
+/* Of gyre_options; zeros: none. */
+struct speculation {
+    int n_guesses, ngram_min, ngram_max, guess_seqs;
+};
+
 struct engine_flags {
     const char *device, *dtype, *kv_cache_dtype, *quantization, *load_format;
     int64_t device_index, n_threads, max_model_len, kv_cache_memory, swap_space, max_batched_tokens, max_seqs,
@@ -20,6 +25,7 @@ struct engine_flags {
     struct token_ids eos;                // the tokens that end an answer by the tokenizer
     const struct gyre_adapter *adapters; // adapter_flags.h
     size_t n_adapters;
+    struct speculation speculation; // speculation_flags.h
 };
 
 #define ENGINE_FLAGS_DEFAULT                                                                                         \

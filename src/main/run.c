@@ -11,6 +11,7 @@
 #include "main/engine_flags.h"
 #include "main/grammar_flags.h"
 #include "main/model_text.h"
+#include "main/speculation_flags.h"
 #include "main/verbs.h"
 
 #include <stdio.h>
@@ -30,6 +31,7 @@ static struct {
     struct grammar_flags grammar;
     struct engine_flags engine;
     struct adapter_flags adapters;
+    const char *speculation; // JSON
 } opt = {
     .output = "text",
     .max_tokens = -1,
@@ -81,6 +83,7 @@ static const struct flag flags[] = {
      .min = 0, .max = 1e18},
     ENGINE_FLAGS(opt.engine),
     ADAPTER_FLAGS(opt.adapters),
+    SPECULATION_FLAG(opt.speculation),
 };
 
 struct runner {
@@ -153,6 +156,7 @@ static enum status runner_open(struct runner *r, struct error *err) {
     int64_t start = clock_us();
     TRY(open_text(r, err));
     model_text_ends(&r->text, r->model, &opt.engine.eos);
+    TRY(speculation_read(opt.speculation, &opt.engine.speculation, err));
     TRY(adapter_flags_read(&opt.adapters, NULL, 0, &opt.engine, err));
     TRY(engine_flags_open(&opt.engine, r->model, &r->g, err));
     r->base = base_request(r->g);

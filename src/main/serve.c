@@ -1,4 +1,5 @@
 /* serve.c - gyre serve MODEL: the OpenAI-compatible server. */
+#include "main/speculation_flags.h"
 #include "main/verbs.h"
 
 #include "api/api.h"
@@ -32,6 +33,7 @@ static struct {
         max_logprobs, drain_seconds;
     struct engine_flags engine;
     struct adapter_flags adapters;
+    const char *speculation; // JSON
 } opt = {.host = "127.0.0.1",
          .port = 8000,
          .io_threads = 2,
@@ -127,6 +129,7 @@ static const struct flag flags[] = {
      "do not compute again what earlier prompts began with"},
     ENGINE_FLAGS(opt.engine),
     ADAPTER_FLAGS(opt.adapters),
+    SPECULATION_FLAG(opt.speculation),
 };
 
 struct server {
@@ -195,6 +198,7 @@ static enum status open_server(struct server *s, const char *model, struct error
     static char fingerprint[FINGERPRINT_BYTES];
     own_name = folder_name(model);
     TRY(model_path_check(model, MODEL_TEXT, err));
+    TRY(speculation_read(opt.speculation, &opt.engine.speculation, err));
     TRY(adapter_flags_read(&opt.adapters, opt.names.n ? opt.names.items : &own_name, opt.names.n ? opt.names.n : 1,
                            &opt.engine, err));
     TRY(tokenizer_open(model, &s->tok, err));

@@ -27,7 +27,7 @@ struct vllm_flag {
 #define ONE_DEVICE "one device computes everything"
 #define CHECKPOINT "weights are used as the checkpoint stores them"
 #define NO_IMAGES "prompts are text; requests with images are refused"
-#define NO_TOOLS "requests with tools are refused by name"
+#define NO_TOOLS "calls are found by the chat template's own form; the server runs no tool itself"
 #define ALL_LORA "all adapters of --lora-modules are loaded, of any rank"
 #define NO_HUB "nothing is downloaded"
 #define SCHEDULER "each step takes what the token budget and --itl-target allow"
@@ -79,7 +79,6 @@ static const struct vllm_flag table[] = {
     {"enable-reasoning", NULL, SWITCH, NOTE, NULL, "reasoning is found by the chat template's own marks"},
     {"guided-decoding-backend", NULL, VALUE, NOTE, NULL, "there is one kind of grammar, and no other to choose"},
     {"structured-outputs-config", NULL, VALUE, NOTE, NULL, "there is one kind of grammar, and no other to choose"},
-    {"speculative-config", NULL, VALUE, NOTE, NULL, "there is no speculation; answers are the same without"},
     {"limit-mm-per-prompt", NULL, VALUE, NOTE, NULL, NO_IMAGES},
     {"mm-processor-kwargs", NULL, VALUE, NOTE, NULL, NO_IMAGES},
     {"mm-processor-cache-gb", NULL, VALUE, NOTE, NULL, NO_IMAGES},

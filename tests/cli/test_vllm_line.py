@@ -30,7 +30,7 @@ class Lines(unittest.TestCase):
                   2), ("Qwen/Qwen3-8B --enable-auto-tool-choice --tool-call-parser hermes --reasoning-parser qwen3", 3),
             ("meta-llama/Llama-3.1-8B-Instruct -tp 1 -pp 1 --data-parallel-size=1 --max-num-seqs=256 --max_num_batched_tokens 8k",
              0), ("facebook/opt-125m --speculative-config '{\"method\": \"ngram\", \"num_speculative_tokens\": 5}' -O3",
-                  2),
+                  1),
             ("m --model-loader-extra-config '{}' --swap-space 16 --block-size 16 --enable-chunked-prefill --no-enable-prefix-caching",
              2),
             ("--model m --limit-mm-per-prompt '{\"image\": 0}' --disable-log-stats --uvicorn-log-level warning --no-enable-log-requests",

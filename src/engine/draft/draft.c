@@ -4,7 +4,7 @@
  * is the same with guesses as without. */
 #include "engine/engine.h"
 
-enum { MOST_GUESSES = 16 };
+enum { MOST_GUESSES = 16, MOST_SEQS_THAT_GUESS = 8 };
 
 /* Of one sequence. Those of two steps may be in flight when it goes back, and then no window may have given away what
  * is seen from there, and a recurrent state must reach it. A key that is turned by the length of the text would be
@@ -32,7 +32,8 @@ static bool may_guess(const struct request *r) {
 
 void engine_draft(struct gyre *g) {
     int32_t guesses[MOST_GUESSES];
-    int most = g->drafter.guess ? most_guesses(g) : 0;
+    bool too_many = g->drafter.most_seqs > 0 && g->scheduler.n_running > g->drafter.most_seqs;
+    int most = g->drafter.guess && !too_many ? most_guesses(g) : 0;
     for (int i = 0; i < g->scheduler.n_running && most > 0; i++) {
         struct sequence *seq = g->scheduler.running[i];
         int max = MIN(most, seq->capacity - 1 - seq->n_tokens), n;
@@ -42,5 +43,31 @@ void engine_draft(struct gyre *g) {
         BUG_IF(n < 0 || n > max);
         sequence_guess(seq, guesses, n);
         g->drafter.n_guessed += n;
+        ((struct request *)seq->owner)->luck.n_guessed += n;
     }
+}
+
+static int guess_by_ngram(void *context, const struct sequence *seq, int32_t *out, int max) {
+    struct request *r = seq->owner;
+    return ngram_guess(context, &r->luck, seq, out, max);
+}
+
+enum status engine_draft_open(struct gyre *g, const struct gyre_options *o, struct error *err) {
+    int longest = o->ngram_max ? o->ngram_max : 4, shortest = o->ngram_min ? o->ngram_min : MIN(2, longest);
+    if (o->n_guesses == 0)
+        return OK;
+    if (o->n_guesses < 0 || o->n_guesses > MOST_GUESSES)
+        return fail(err, ERR_ARG, "n_guesses is %d, it must be 0 to %d", o->n_guesses, MOST_GUESSES);
+    if (shortest < 1 || longest < shortest || longest > NGRAM_WINDOW)
+        return fail(err, ERR_ARG, "ngram_min is %d and ngram_max %d: 1 <= min <= max <= %d", shortest, longest,
+                    NGRAM_WINDOW);
+    if (o->guess_seqs < 0)
+        return fail(err, ERR_ARG, "guess_seqs is %d, it must be at least 0", o->guess_seqs);
+    if (most_guesses(g) == 0)
+        return fail(err, ERR_UNSUPPORTED, "speculation: a sequence of this model cannot go back on this device");
+    g->ngram = (struct ngram){o->n_guesses, longest, shortest};
+    g->drafter = (struct drafter){.guess = guess_by_ngram,
+                                  .context = &g->ngram,
+                                  .most_seqs = o->guess_seqs ? o->guess_seqs : MOST_SEQS_THAT_GUESS};
+    return OK;
 }

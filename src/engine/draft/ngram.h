@@ -1,0 +1,27 @@
+/* ngram.h - guesses from the sequence itself: what followed the last time that its last tokens stood in it.
+ *
+ * Of all places where the last `shortest` to `longest` tokens stood before, the one that agrees longest is taken, of
+ * equals the latest. Its continuation is the guess; one that reaches the end of what is known goes on with itself, so a
+ * text that repeats is guessed for ever. Costs one pass over the last NGRAM_WINDOW tokens a step and sequence, and no
+ * memory. How many tokens are guessed follows from how many of the last ones were right; a sequence whose guesses are
+ * wrong rests for some steps, twice as many each time. */
+#pragma once
+
+#include "sched/sequence.h"
+
+enum { NGRAM_WINDOW = 16384, NGRAM_MOST_REST = 64 };
+
+struct ngram {
+    int most;              // tokens guessed at once
+    int longest, shortest; // of what must have stood there before, tokens
+};
+
+/* How a sequence's guesses fared; zeros at its beginning. */
+struct guess_luck {
+    int64_t n_guessed, n_accepted;           // so far; the engine counts
+    int64_t judged_guessed, judged_accepted; // when it was last looked at
+    int n_next, rest, n_rests;               // tokens of the next guess; steps without one, now and the next time
+};
+
+/* Writes at most max tokens that may follow those of seq, of which the last may be expected; returns how many. */
+int ngram_guess(const struct ngram *ngram, struct guess_luck *luck, const struct sequence *seq, int32_t *out, int max);

@@ -1,0 +1,56 @@
+/* speculation_flags.c - see speculation_flags.h. */
+#include "main/speculation_flags.h"
+
+#include "base/json.h"
+
+#include <string.h>
+
+static const char flag_name[] = "--speculative-config";
+
+static enum status read_object(const json_t *config, struct speculation *out, struct error *err) {
+    const struct {
+        const char *key;
+        int *to;
+        int64_t least, most;
+    } numbers[] = {
+        {"num_speculative_tokens", &out->n_guesses, 1, 16},
+        {"prompt_lookup_min", &out->ngram_min, 1, 64},
+        {"prompt_lookup_max", &out->ngram_max, 1, 64},
+        {"disable_by_batch_size", &out->guess_seqs, 1, 4096},
+    };
+    const char *method, *key;
+    json_t *value;
+    TRY(jv_string(config, flag_name, "method", &method, err));
+    if (strcmp(method, "ngram") != 0)
+        return fail(err, ERR_UNSUPPORTED, "%s: \"method\" %.100s is not supported, only ngram is", flag_name, method);
+    out->n_guesses = 5;
+    json_object_foreach((json_t *)config, key, value) {
+        bool known = strcmp(key, "method") == 0;
+        for (size_t i = 0; i < ARRAY_LEN(numbers); i++) {
+            int64_t n;
+            if (strcmp(key, numbers[i].key) != 0)
+                continue;
+            known = true;
+            TRY(jv_int(config, flag_name, key, numbers[i].least, numbers[i].most, &n, err));
+            *numbers[i].to = (int)n;
+        }
+        if (!known)
+            return fail(err, ERR_UNSUPPORTED, "%s: \"%.100s\" is not known", flag_name, key);
+    }
+    if (out->ngram_max && out->ngram_min > out->ngram_max)
+        return fail(err, ERR_ARG, "%s: \"prompt_lookup_min\" is %d, above \"prompt_lookup_max\" %d", flag_name,
+                    out->ngram_min, out->ngram_max);
+    return OK;
+}
+
+enum status speculation_read(const char *text, struct speculation *out, struct error *err) {
+    json_t *config;
+    *out = (struct speculation){0};
+    if (!text)
+        return OK;
+    TRY(jv_parse(str_of(text), flag_name, 0, &config, err));
+    enum status st = json_is_object(config) ? read_object(config, out, err)
+                                            : fail(err, ERR_ARG, "%s: it must be a JSON object", flag_name);
+    json_decref(config);
+    return st;
+}

@@ -1,0 +1,52 @@
+"""--speculative-config from outside: the same answers, fewer steps, and what is refused."""
+import json
+import os
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from serving import GYRE, ROOT, Server  # noqa: E402
+
+PROMPT = "The big dog ran. The big dog ran. The big dog ran. The big"
+NGRAM = json.dumps({"method": "ngram", "num_speculative_tokens": 6})
+SAMPLING = ({"temperature": 0}, {"temperature": 0.8, "seed": 3})
+
+
+def answers(*flags):
+    """The choices, and steps, guesses, right guesses."""
+    server = Server("models/story", *flags)
+    try:
+        choices = [server.post("/v1/completions", prompt=PROMPT, max_tokens=100, logprobs=2, ignore_eos=True,
+                               **s)[1]["choices"]
+                   for s in SAMPLING]
+        return choices, *(server.metric(name) for name in ("gyre:steps_total",
+                                                           "vllm:spec_decode_num_draft_tokens_total",
+                                                           "vllm:spec_decode_num_accepted_tokens_total"))
+    finally:
+        assert server.stop() == 0
+
+
+class Speculation(unittest.TestCase):
+    def test_answers_are_the_same_in_fewer_steps(self):
+        plain, steps, none, neither = answers()
+        guessed, fewer, n_guessed, n_right = answers("--speculative-config", NGRAM)
+        self.assertEqual(guessed, plain)
+        self.assertEqual((none, neither), (0, 0))
+        self.assertLessEqual(n_right, n_guessed)
+        self.assertGreater(n_right, 10)
+        self.assertLess(fewer, steps - n_right / 2)
+
+    def test_what_is_not_known_is_refused_by_name(self):
+        for config, word in (({"method": "eagle3"}, "eagle3"), ({"method": "ngram", "model": "x"}, "model"),
+                             ({"method": "ngram", "num_speculative_tokens": 99}, "num_speculative_tokens"),
+                             ({"method": "ngram", "prompt_lookup_min": 4, "prompt_lookup_max": 2}, "prompt_lookup_min"),
+                             ([], "JSON object"), ({}, "method")):
+            p = subprocess.run([GYRE, "run", os.path.join(ROOT, "models/story"), "-p", "x", "-n", "1",
+                                "--speculative-config", json.dumps(config)], capture_output=True, text=True, timeout=60)
+            self.assertNotEqual(p.returncode, 0, config)
+            self.assertIn(word, p.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
