@@ -94,7 +94,7 @@ static void text_that_may_stop_anywhere_has_right_masks(void **state) {
     (void)state;
     static const char *const prefixes[] = {"", "a", "ab ", "x\n", "a1 b2 "};
     static const char *const regexes[] = {"[a-z]+ [^0-9]*", "(\\w+\\s)*\\d{0,20}", "[^x]{0,9}x?[^y]{5,}",
-                                          "(?!.*the).*"};
+                                          "(?!.*the).*", "[^a]*[^b]*[^c]*[^d]*[^e]*"};
 
     for (size_t r = 0; r < ARRAY_LEN(regexes); r++) {
         struct grammar *g = compile(GRAMMAR_REGEX, regexes[r]);

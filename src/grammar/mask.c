@@ -136,13 +136,34 @@ static void put_thread(struct shared *s, struct thread thread, uint32_t *bits) {
         walk(s, config, &first, table->exits[i] + 1, table->exits[i] + t->nodes[table->exits[i]].skip, exact, bits);
 }
 
+/* Whether thread i is of a terminal of text, not of special tokens. */
+static bool is_text(const struct shared *s, const struct config *c, uint32_t i) {
+    return terminal_rx(s->machine, s->machine->threads.at[c->first + i].terminal) != RX_NEVER;
+}
+
+/* Whether terminals may end at so many places of tokens that one walk of all threads together is shorter than those
+ * below each place. */
+static bool ends_everywhere(struct shared *s, const struct config *c) {
+    uint64_t n_below = 0;
+    for (uint32_t i = 0; i < c->n && s->machine->failed == OK; i++) {
+        const struct mask_table *table =
+            is_text(s, c, i) ? table_for(s, s->machine->threads.at[c->first + i].at) : NULL;
+        n_below += table ? table->n_below : 0;
+    }
+    return n_below > s->trie->n_nodes;
+}
+
 static void find_mask(struct shared *s, uint32_t config, uint32_t *bits) {
     const struct token_trie *t = s->trie;
     memset(bits, 0, (size_t)t->n_words * sizeof *bits);
     const struct config c = s->machine->configs.at[config];
-    for (uint32_t i = 0; i < c.n && s->machine->failed == OK; i++)
-        if (terminal_rx(s->machine, s->machine->threads.at[c.first + i].terminal) != RX_NEVER)
-            put_thread(s, s->machine->threads.at[c.first + i], bits);
+    if (ends_everywhere(s, &c)) {
+        struct rx_set first = config_first_bytes(s->machine, config);
+        walk(s, config, &first, 0, t->n_nodes, 0, bits);
+    } else
+        for (uint32_t i = 0; i < c.n && s->machine->failed == OK; i++)
+            if (is_text(s, &c, i))
+                put_thread(s, s->machine->threads.at[c.first + i], bits);
     for (int32_t i = 0; i < t->n_ends; i++) // an end that is text too is not taken as text
         bits[t->ends[i] / 32] &= ~(1u << (t->ends[i] % 32));
     put_specials(s, &c, bits);
