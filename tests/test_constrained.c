@@ -225,6 +225,7 @@ static void a_jump_that_saves_little_is_not_made(void **state) {
     for (int depth = 1; depth <= 2; depth++) {
         struct world w;
         world_open(&w, depth, true);
+        w.g->mask_patience_us = 60000000; // nobody is held and left to run alone
         struct gyre_grammar g = letters_grammar(w.letters, "([x-z]acegik){10}", NULL);
         int32_t prompt[8][10];
         struct answer_seen a[8], alone;
@@ -258,7 +259,7 @@ static void a_jump_that_saves_little_is_not_made(void **state) {
 /* As a mask may that is the first of its kind. */
 static int letters_split_slowly(void *context, const int32_t *before, int n_before, struct str text, int32_t *out,
                                 int max) {
-    nanosleep(&(struct timespec){.tv_nsec = 100000000}, NULL);
+    nanosleep(&(struct timespec){.tv_nsec = 200000000}, NULL);
     return letters_split(context, before, n_before, text, out, max) * 0;
 }
 
