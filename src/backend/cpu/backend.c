@@ -459,7 +459,7 @@ static enum status cpu_measure(struct loaded *l, struct device_limits *out, stru
 
 static const struct backend_option cpu_options[] = {
     {"shared-kv", "0|1", "0: keys of which a part follows from their values are stored whole"},
-    {"kernels", "portable|avx2|avx512|reference",
+    {"kernels", "portable|avx2|avx512|amx|reference",
      "the instructions of fast kernels, otherwise the best there are; or the plain functions"},
     {0},
 };

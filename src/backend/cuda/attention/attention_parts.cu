@@ -47,15 +47,15 @@ static __device__ int first_key(const dparts &p, int position) {
     return p.chunk > 0 ? max(first, position / p.chunk * p.chunk) : first;
 }
 
-/* Tiles of keys that these tokens see. (No part of gemm_fp8_small_m.cu.) */
-static __device__ int small_m_of(const dparts &p, int n_tokens, int position) {
+/* Tiles of keys that these tokens see. */
+static __device__ int tiles_of(const dparts &p, int n_tokens, int position) {
     return (position + n_tokens - 1) / TILE - first_key(p, position) / TILE + 1;
 }
 
 static __device__ cut cut_sequence(const dparts &p, int n_tokens, int position, int tiles, int whole, bool no_more) {
     int columns = n_tokens * p.per_kv, n_groups = (columns + p.columns - 1) / p.columns;
     return {columns, n_groups,
-            n_parts_of(small_m_of(p, n_tokens, position), tiles, p.max_split / n_groups, whole, no_more)};
+            n_parts_of(tiles_of(p, n_tokens, position), tiles, p.max_split / n_groups, whole, no_more)};
 }
 
 /* Inclusive sum over the threads before and this one. */
@@ -97,7 +97,7 @@ static __device__ int tiles_of_part(const device_plan &plan, const dparts &p, in
     for (int s = threadIdx.x; s < n_seqs; s += THREADS) {
         int row = plan.query_start[s], n_tokens = plan.query_start[s + 1] - row;
         if (n_tokens >= p.least_tokens && n_tokens <= p.most_tokens)
-            total += small_m_of(p, n_tokens, plan.position[row]) * ((n_tokens * p.per_kv + p.columns - 1) / p.columns);
+            total += tiles_of(p, n_tokens, plan.position[row]) * ((n_tokens * p.per_kv + p.columns - 1) / p.columns);
     }
     total = __reduce_add_sync(0xffffffffu, total);
     if (threadIdx.x % 32 == 0)

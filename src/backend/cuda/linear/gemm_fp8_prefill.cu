@@ -274,8 +274,8 @@ int blocks_of(const instance *i) { // that run at once; all fill a multiprocesso
     return blocks_at_once(i->run, i->cut.sharers, THREADS, i->shared);
 }
 
-/* All tiles; those that a cluster computes together count once. (No part of gemm_fp8_small_m.cu.) */
-int small_m_of(const instance *i, struct dweight w, int n_rows) {
+/* All tiles; those that a cluster computes together count once. */
+int tiles_of(const instance *i, struct dweight w, int n_rows) {
     return up_to((int)w.out, i->cut.rows) * (up_to(n_rows, TOKENS) / i->cut.sharers);
 }
 
@@ -288,7 +288,7 @@ double cost_of(const instance *i, struct dweight w, int n_rows) {
     const int LARGE = 240;
     double rows = i->cut.rows, w_byte = i->cut.sharers > 1 ? SHARED_BYTE : BYTE;
     double tile = up_to((int)w.in, PIECE_BYTES) * (8 * rows + PIECE_BYTES * (TOKENS * BYTE + rows * w_byte));
-    int blocks = blocks_of(i), busy = small_m_of(i, w, n_rows) * i->cut.sharers, passes = up_to(busy, blocks);
+    int blocks = blocks_of(i), busy = tiles_of(i, w, n_rows) * i->cut.sharers, passes = up_to(busy, blocks);
     return (busy + (passes * blocks - busy) * WAITS) / blocks * tile + passes * END * (rows > LARGE ? rows - LARGE : 0);
 }
 
@@ -323,7 +323,7 @@ cudaError_t launch_instance(cudaStream_t stream, const instance *i, int n_rows, 
     args.n_tokens = n_rows;
     args.n_pieces = up_to((int)w.in, PIECE_BYTES);
     args.token_tiles = up_to(n_rows, TOKENS);
-    args.n_tiles = small_m_of(i, w, n_rows);
+    args.n_tiles = tiles_of(i, w, n_rows);
     int wanted = args.n_tiles * i->cut.sharers, n_blocks = wanted < blocks_of(i) ? wanted : blocks_of(i);
     cudaFuncSetAttribute(i->run, cudaFuncAttributeMaxDynamicSharedMemorySize, i->shared);
     return launch_cluster(i->run, dim3(n_blocks), i->cut.sharers, dim3(THREADS), i->shared, stream, w_map, x_map, args);
