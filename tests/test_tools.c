@@ -4,6 +4,7 @@
 #include "base/file.h"
 #include "base/random.h"
 #include "grammar/matcher.h"
+#include "text/tools/tool_marks.h"
 #include "text/tools/tool_parser.h"
 
 #include <dirent.h>
@@ -356,6 +357,72 @@ static void a_response_template_is_believed(void **state) {
     json_decref(tools);
 }
 
+// ---- answers that end inside of a call ---------------------------------------------------------------------------
+
+/* In one piece and byte by byte: the arguments and the content that are told. */
+static void expect_told(const char *template, struct str text, enum tool_end end, struct str arguments,
+                        struct str content) {
+    json_t *tools = parsed(tools_text);
+    struct tool_format *f = format_of(template);
+    for (size_t step = text.len; step; step = step > 1 ? 1 : 0) {
+        struct seen seen = {0};
+        const struct tool_parser_options options = {.tools = tools, .told = see, .arg = &seen};
+        struct tool_parser *p = tool_parser_open(f, &options);
+        for (size_t at = 0; at < text.len; at += step)
+            tool_parser_feed(p, str_to(str_from(text, at), MIN(step, text.len - at)));
+        tool_parser_finish(p, end);
+        EXPECT_EQ(seen.n_calls, 1);
+        if (!str_eq(buf_view(&seen.arguments), arguments) || !str_eq(buf_view(&seen.content), content))
+            fail_msg("%s: %.*s: gave %.*s and \"%.*s\"", template, STR_ARG(text), STR_ARG(buf_view(&seen.arguments)),
+                     STR_ARG(buf_view(&seen.content)));
+        tool_parser_free(p);
+        buf_release(&seen.content);
+        buf_release(&seen.name);
+        buf_release(&seen.arguments);
+    }
+    tool_format_free(f);
+    json_decref(tools);
+}
+
+static void a_key_that_the_answer_ends_in_loses_no_character(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *ended, *content, *cut;
+    } cases[] = {
+        {"<parameter=na", "{}", "<parameter=na", "{\"na"},
+        {"<parameter=", "{}", "<parameter=", ""},
+        {"<parameter=i>\n7\n</parameter>\n<parameter=n\"a", "{\"i\": 7}", "<parameter=n\"a", "{\"i\": 7, \"n\\\"a"},
+        {"<parameter=s>", "{\"s\": \"\"}", "", "{\"s\": \""},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct buf text = {0};
+        buf_printf(&text, "<tool_call>\n<function=chosen>\n%s", cases[i].text);
+        expect_told("Qwen3.5-4B", buf_view(&text), TOOL_TEXT_ENDED, str_of(cases[i].ended), str_of(cases[i].content));
+        expect_told("Qwen3.5-4B", buf_view(&text), TOOL_TEXT_CUT, str_of(cases[i].cut), STR(""));
+        buf_release(&text);
+    }
+    expect_told("GLM-4.6", STR("<tool_call>chosen\n<arg_key>s</arg_key>\n<arg_va"), TOOL_TEXT_ENDED,
+                STR("{\"s\": \"\"}"), STR(""));
+}
+
+static void a_key_that_is_too_long_is_text(void **state) {
+    (void)state;
+    static const char *const behind[] = {"", ">", ">\n", ">\n7\n</parameter>\n</function>\n</tool_call>"};
+    for (size_t n = 1025; n < 1300; n += n < 1027 ? 1 : 30)
+        for (size_t i = 0; i < ARRAY_LEN(behind); i++) {
+            struct buf text = {0};
+            buf_str(&text, STR("<tool_call>\n<function=chosen>\n"));
+            size_t head = text.len;
+            buf_str(&text, STR("<parameter="));
+            for (size_t k = 0; k < n; k++)
+                buf_push(&text, 'a');
+            buf_str(&text, str_of(behind[i]));
+            expect_told("Qwen3.5-4B", buf_view(&text), TOOL_TEXT_ENDED, STR("{}"),
+                        str_from(buf_view(&text), head));
+            buf_release(&text);
+        }
+}
+
 // ---- ids and prompts --------------------------------------------------------------------------------------------
 
 static void ids_have_the_form_that_the_template_takes(void **state) {
@@ -398,6 +465,8 @@ int main(void) {
         cmocka_unit_test(a_response_template_is_believed),
         cmocka_unit_test(a_text_of_the_grammar_is_a_call),
         cmocka_unit_test(what_cannot_be_asked_for_is_said),
+        cmocka_unit_test(a_key_that_the_answer_ends_in_loses_no_character),
+        cmocka_unit_test(a_key_that_is_too_long_is_text),
         cmocka_unit_test(ids_have_the_form_that_the_template_takes),
         cmocka_unit_test(the_end_of_a_prompt_may_open_the_reasoning),
     };

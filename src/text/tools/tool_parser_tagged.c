@@ -76,6 +76,8 @@ static int types_of(const json_t *schema, const json_t *root, int depth) {
 
 static int types_of_key(const struct tool_parser *p, struct str key) {
     char name[MAX_KEY + 1];
+    if (key.len > MAX_KEY)
+        return TYPE_ALL;
     memcpy(name, key.ptr, key.len);
     name[key.len] = '\0';
     const json_t *schema = json_object_get(json_object_get(p->parameters, "properties"), name);
@@ -152,15 +154,18 @@ static bool read_next(struct tool_parser *p) {
     return close_arguments(p, 0, PARSER_TEXT);
 }
 
-/* Where the mark is in s, blanks within it as they come; *end is behind it. */
+/* Where the mark is in s, blanks within it as they come; *end is behind it. SIZE_MAX: not even its first tag is. */
 static enum mark_match find_mark(struct str s, struct str mark, size_t *begin, size_t *end) {
     struct str first = str_first_part(mark);
+    *begin = *end = SIZE_MAX;
     for (size_t at = 0; at < s.len; at = *begin + 1) {
         size_t n = text_find(str_from(s, at), first);
         if (n == NOT_FOUND)
             return MARK_MORE;
         *begin = *end = at + n;
         enum mark_match m = mark_at(s, end, mark);
+        if (m == MARK_MORE) // the text ends in it
+            *end = s.len;
         if (m != MARK_NO)
             return m;
     }
@@ -186,6 +191,14 @@ static int types_said(const struct tool_format *f, int by_schema, bool other) {
     return by_schema & TYPE_STRING ? TYPE_STRING : by_schema;
 }
 
+/* What begins like a key and is none: the call is over, and the rest is content with the mark before it. */
+static bool close_before_key(struct tool_parser *p) {
+    close_arguments(p, 0, PARSER_TEXT);
+    p->blank_so_far = p->after_call = false;
+    parser_tell(p, TOOL_EVENT_CONTENT, str_core(p->f->key_open));
+    return true;
+}
+
 static bool read_key(struct tool_parser *p) {
     const struct tool_format *f = p->f;
     struct str rest = parser_rest(p);
@@ -200,10 +213,10 @@ static bool read_key(struct tool_parser *p) {
     }
     if (m == MARK_YES)
         m = take_blanks(rest, &end, other ? f->key_close_other : f->key_close);
-    bool too_long = m == MARK_YES ? begin > MAX_KEY : rest.len > MAX_KEY + MAX_NAME;
-    if (too_long)
-        return close_arguments(p, 0, PARSER_TEXT);
-    if (m == MARK_MORE && !(p->ended && end <= rest.len && begin < rest.len))
+    bool whole = m == MARK_YES || (p->ended && begin < rest.len && end <= rest.len);
+    if (whole ? begin > MAX_KEY : rest.len > MAX_KEY + MAX_NAME)
+        return close_before_key(p);
+    if (!whole)
         return false;
     struct str key = str_core(str_to(rest, begin));
     struct buf out = {0};
@@ -288,16 +301,37 @@ bool parser_tagged(struct tool_parser *p) {
     return false;
 }
 
+/* Inside of a key. One that the model left is no argument; one that is cut is told as far as it came. */
+static void finish_key(struct tool_parser *p, bool close) {
+    struct str rest = parser_rest(p), key = str_to(rest, rest.len - beginning_at_end(rest, str_core(p->f->key_close)));
+    struct buf out = {0};
+    if (close) {
+        close_before_key(p);
+        parser_tell(p, TOOL_EVENT_CONTENT, rest);
+        return;
+    }
+    key = str_core(key);
+    if (key.len) {
+        buf_str(&out, p->n_keys ? STR(", \"") : STR("{\""));
+        put_escaped(&out, key);
+    }
+    tell(p, &out);
+}
+
 void parser_finish_tagged(struct tool_parser *p, bool close) {
     struct str rest = parser_rest(p);
     struct buf out = {0};
+    if (p->value == VALUE_KEY) {
+        finish_key(p, close);
+        return;
+    }
     if (p->value == VALUE_STRING) {
         put_escaped(&out, rest);
         if (close)
             buf_push(&out, '"');
     } else if (p->value == VALUE_OTHER && close && !put_value(str_core(rest), p->types, &out))
         buf_json_string(&out, rest);
-    if (close && p->value != VALUE_KEY)
+    if (close)
         buf_str(&out, p->n_keys ? STR("}") : STR("{}"));
     tell(p, &out);
 }
