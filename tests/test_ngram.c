@@ -5,10 +5,11 @@
 #include "base/random.h"
 #include "engine/engine.h"
 
+static const struct ngram ngram = {.most = 5, .longest = 3, .shortest = 2};
+
 static int guess_after(const int32_t *tokens, int n_known, int n_tokens, struct guess_luck *luck, int32_t *out) {
-    static const struct ngram g = {.most = 5, .longest = 3, .shortest = 2};
     struct sequence seq = {.tokens = (int32_t *)tokens, .n_known = n_known, .n_tokens = n_tokens};
-    return ngram_guess(&g, luck, &seq, out, 16);
+    return ngram_guess(&ngram, luck, &seq, out, 16);
 }
 
 static void the_longest_and_then_the_latest_place_is_taken(void **state) {
@@ -46,7 +47,7 @@ static void guesses_that_are_wrong_rest(void **state) {
     for (int round = 0; round < 4; round++) {
         while ((n = guess_after(tokens, 8, 8, &luck, out)) == 0)
             rests[round]++;
-        luck.n_guessed += n; // and none is accepted
+        ngram_was_wrong(&ngram, &luck);
     }
     EXPECT_EQ(rests[0], 0);
     EXPECT_EQ(rests[1], 1);
@@ -55,8 +56,12 @@ static void guesses_that_are_wrong_rest(void **state) {
     EXPECT_EQ(n, 1);
     while ((n = guess_after(tokens, 8, 8, &luck, out)) == 0)
         continue;
-    luck.n_guessed += n, luck.n_accepted += n;
+    ngram_was_right(&ngram, &luck);
     EXPECT_EQ(guess_after(tokens, 8, 8, &luck, out), 2); // one that is right ends it
+    ngram_was_right(&ngram, &luck), ngram_was_right(&ngram, &luck);
+    EXPECT_EQ(guess_after(tokens, 8, 8, &luck, out), 4);
+    ngram_was_right(&ngram, &luck), ngram_was_wrong(&ngram, &luck);
+    EXPECT_EQ(guess_after(tokens, 8, 8, &luck, out), 2); // one, and one more
 }
 
 enum { N_TEXTS = 4, N_PROMPT = 24, N_TOKENS = 60 };

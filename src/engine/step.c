@@ -193,6 +193,19 @@ static void constrain_next(struct gyre *g, struct request *r) {
         c->n_forced = c->n_put = 0;
 }
 
+/* Before the event's token is known: whether it was guessed, and the guess right. */
+static void note_guess(struct gyre *g, struct request *r, const struct gyre_event *e) {
+    const struct sequence *seq = &r->sequence;
+    if (e->position >= seq->n_tokens || sequence_expects(seq, e->position))
+        return;
+    if (seq->tokens[e->position] == e->token) {
+        g->drafter.n_accepted++;
+        ngram_was_right(&g->ngram, &r->luck);
+    } else {
+        ngram_was_wrong(&g->ngram, &r->luck);
+    }
+}
+
 static enum status publish_token(struct gyre *g, const struct step *step, int row) {
     struct request *r = step->rows[row].request;
     const struct sample_result *result = &g->results[row];
@@ -205,10 +218,7 @@ static enum status publish_token(struct gyre *g, const struct step *step, int ro
     e->token = result->token;
     e->logprob = result->logprob;
     e->stops = is_stop(r, result->token) || ends_grammar(r);
-    bool was_guessed = e->position < r->sequence.n_tokens && !sequence_expects(&r->sequence, e->position) &&
-                       r->sequence.tokens[e->position] == result->token;
-    g->drafter.n_accepted += was_guessed;
-    r->luck.n_accepted += was_guessed;
+    note_guess(g, r, e);
     append(g, r, e);
     if (!r->ended)
         constrain_next(g, r);

@@ -43,7 +43,6 @@ void engine_draft(struct gyre *g) {
         BUG_IF(n < 0 || n > max);
         sequence_guess(seq, guesses, n);
         g->drafter.n_guessed += n;
-        ((struct request *)seq->owner)->luck.n_guessed += n;
     }
 }
 
@@ -58,9 +57,9 @@ enum status engine_draft_open(struct gyre *g, const struct gyre_options *o, stru
         return OK;
     if (o->n_guesses < 0 || o->n_guesses > MOST_GUESSES)
         return fail(err, ERR_ARG, "n_guesses is %d, it must be 0 to %d", o->n_guesses, MOST_GUESSES);
-    if (shortest < 1 || longest < shortest || longest > NGRAM_WINDOW)
+    if (shortest < 1 || longest < shortest || longest > NGRAM_LONGEST)
         return fail(err, ERR_ARG, "ngram_min is %d and ngram_max %d: 1 <= min <= max <= %d", shortest, longest,
-                    NGRAM_WINDOW);
+                    NGRAM_LONGEST);
     if (o->guess_seqs < 0)
         return fail(err, ERR_ARG, "guess_seqs is %d, it must be at least 0", o->guess_seqs);
     if (most_guesses(g) == 0)

@@ -17,36 +17,37 @@ static int32_t find(const struct ngram *g, const int32_t *tokens, int32_t n) {
     return best;
 }
 
-/* More after a right guess, fewer after one that was not, none for a while after one that was all wrong. */
-static void judge(const struct ngram *g, struct guess_luck *luck) {
-    int64_t guessed = luck->n_guessed - luck->judged_guessed, accepted = luck->n_accepted - luck->judged_accepted;
-    if (luck->n_next == 0)
-        luck->n_next = g->most;
-    if (guessed == 0)
+static int next_of(const struct ngram *g, const struct guess_luck *luck) {
+    return luck->n_next > 0 ? luck->n_next : g->most;
+}
+
+void ngram_was_right(const struct ngram *g, struct guess_luck *luck) {
+    luck->n_rests = 0;
+    if (++luck->n_right < next_of(g, luck))
         return;
-    luck->judged_guessed = luck->n_guessed;
-    luck->judged_accepted = luck->n_accepted;
-    if (accepted >= guessed) {
-        luck->n_next = MIN(2 * luck->n_next, g->most);
-        luck->n_rests = 0;
-    } else if (accepted > 0) {
-        luck->n_next = MAX((int)MIN(accepted + 1, g->most), 1);
-        luck->n_rests = 0;
+    luck->n_next = MIN(2 * next_of(g, luck), g->most);
+    luck->n_right = 0;
+}
+
+/* As many as were right and one more; after one whose first was wrong half of them, and none for a while. */
+void ngram_was_wrong(const struct ngram *g, struct guess_luck *luck) {
+    if (luck->n_right > 0) {
+        luck->n_next = MIN(luck->n_right + 1, g->most);
     } else {
-        luck->n_next = MAX(luck->n_next / 2, 1);
+        luck->n_next = MAX(next_of(g, luck) / 2, 1);
         luck->n_rests = MIN(2 * luck->n_rests + 1, NGRAM_MOST_REST);
         luck->rest = luck->n_rests;
     }
+    luck->n_right = 0;
 }
 
 int ngram_guess(const struct ngram *ngram, struct guess_luck *luck, const struct sequence *seq, int32_t *out, int max) {
     int32_t n = seq->n_known, n_expected = seq->n_tokens - n, ahead[MOST_AHEAD];
-    judge(ngram, luck);
     if (luck->rest > 0) {
         luck->rest--;
         return 0;
     }
-    max = MIN(MIN(max, luck->n_next), MOST_AHEAD - n_expected);
+    max = MIN(MIN(max, next_of(ngram, luck)), MOST_AHEAD - n_expected);
     if (max <= 0 || n < ngram->shortest + 1)
         return 0;
     int32_t at = find(ngram, seq->tokens, n);

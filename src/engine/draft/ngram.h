@@ -9,7 +9,7 @@
 
 #include "sched/sequence.h"
 
-enum { NGRAM_WINDOW = 16384, NGRAM_MOST_REST = 64 };
+enum { NGRAM_WINDOW = 16384, NGRAM_LONGEST = 64, NGRAM_MOST_REST = 64 };
 
 struct ngram {
     int most;              // tokens guessed at once
@@ -18,10 +18,14 @@ struct ngram {
 
 /* How a sequence's guesses fared; zeros at its beginning. */
 struct guess_luck {
-    int64_t n_guessed, n_accepted;           // so far; the engine counts
-    int64_t judged_guessed, judged_accepted; // when it was last looked at
-    int n_next, rest, n_rests;               // tokens of the next guess; steps without one, now and the next time
+    int n_right;               // in a row, since it was judged last
+    int n_next, rest, n_rests; // tokens of the next guess; steps without one, now and the next time
 };
+
+/* A guess came to be known: it was right, or it was wrong and those behind it are void. In the order of the text, and
+ * when its step is collected; another guess may be in flight then. */
+void ngram_was_right(const struct ngram *ngram, struct guess_luck *luck);
+void ngram_was_wrong(const struct ngram *ngram, struct guess_luck *luck);
 
 /* Writes at most max tokens that may follow those of seq, of which the last may be expected; returns how many. */
 int ngram_guess(const struct ngram *ngram, struct guess_luck *luck, const struct sequence *seq, int32_t *out, int max);
