@@ -5,6 +5,7 @@
 #include "on_ranks.h"
 
 #include "model/adapter.h"
+#include "model/adapter_config.h"
 
 #include <glob.h>
 #include <math.h>
@@ -335,6 +336,12 @@ static void settings_that_make_other_numbers_are_refused_by_name(void **state) {
         {"{\"r\": 4, \"layer_replication\": [[0, 4]]}", "layer_replication"},
         {"{\"r\": 4, \"fan_in_fan_out\": true}", "fan_in_fan_out"},
         {"{\"r\": 4, \"peft_type\": \"IA3\"}", "IA3"},
+        {"{\"r\": 4, \"init_lora_weights\": \"pissa\"}", "\"init_lora_weights\" is \"pissa\""},
+        {"{\"r\": 4, \"init_lora_weights\": \"pissa_niter_16\"}", "pissa_niter_16"},
+        {"{\"r\": 4, \"init_lora_weights\": \"olora\"}", "olora"},
+        {"{\"r\": 4, \"init_lora_weights\": \"corda\"}", "corda"},
+        {"{\"r\": 4, \"init_lora_weights\": \"loftq\"}", "loftq"},
+        {"{\"r\": 4, \"init_lora_weights\": \"lora_ga\"}", "lora_ga"},
         {"{\"r\": 0}", "\"r\""},
         {"{\"r\": 4, \"rank_pattern\": {\"q_proj(\": 4}}", "q_proj("},
         {"{\"r\": 4, \"alpha_pattern\": {\"q_proj\": \"4\"}}", "alpha_pattern"},
@@ -380,6 +387,20 @@ static void modules_that_are_no_projections_of_the_model_are_refused_by_name(voi
         draw(&m);
         expect_refused(&m, sc.model, cases[i].word);
         scene_close(&sc);
+    }
+}
+
+static void initialisations_that_leave_the_base_alone_are_read(void **state) {
+    static const char *const values[] = {"true", "false", "null", "\"gaussian\"", "\"eva\"", "\"orthogonal\""};
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(values); i++) {
+        struct adapter_config *c;
+        struct error err;
+        json_t *config =
+            json_pack("{s:i, s:o}", "r", 4, "init_lora_weights", json_loads(values[i], JSON_DECODE_ANY, NULL));
+        EXPECT_OK(adapter_config_read(config, "adapter_config.json", &c, &err), err);
+        adapter_config_free(c);
+        json_decref(config);
     }
 }
 
@@ -435,6 +456,7 @@ int main(void) {
         cmocka_unit_test(adapters_are_what_merged_weights_are),
         cmocka_unit_test(settings_that_make_other_numbers_are_refused_by_name),
         cmocka_unit_test(modules_that_are_no_projections_of_the_model_are_refused_by_name),
+        cmocka_unit_test(initialisations_that_leave_the_base_alone_are_read),
         cmocka_unit_test(a_module_is_found_under_another_prefix),
         cmocka_unit_test(ranks_have_their_share_of_adapters),
     };

@@ -9,8 +9,9 @@
  * Each pair of tensors BASE.MODULE.lora_A.weight [r, in] and lora_B.weight [out, r] is the addend of one module, with
  * the scale lora_alpha / r, or lora_alpha / sqrt(r) with use_rslora; rank_pattern and alpha_pattern hold for the
  * modules that their keys match as PEFT matches them. What would make other numbers is refused with the name of the
- * setting: DoRA, biases, modules_to_save, lora_embedding_*, target_parameters, layer_replication. Tensors that belong
- * to no projection of the model, such as those of experts, are refused by name. */
+ * setting: DoRA, biases, modules_to_save, lora_embedding_*, target_parameters, layer_replication, and initialisations
+ * that change the base (pissa and the like). Tensors that belong to no projection of the model, such as those of
+ * experts, are refused by name. */
 #pragma once
 
 #include "core/pass/pass.h"

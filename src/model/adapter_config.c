@@ -9,6 +9,8 @@
 #include <math.h>
 #include <pcre2.h>
 #include <stdlib.h>
+#include <string.h>
+#include <strings.h>
 
 enum { MAX_RANK = 4096, MAX_PATTERNS = 4096, MAX_CONFIG_BYTES = 4 << 20 };
 
@@ -35,6 +37,20 @@ static bool is_nothing(const json_t *v) {
            (json_is_object(v) && json_object_size(v) == 0);
 }
 
+/* Initialisations that change the base too: such an adapter, saved as it is, fits that base and not the one here. */
+static enum status refuse_changed_base(const json_t *config, const char *path, struct error *err) {
+    static const char *const begins[] = {"pissa", "olora", "corda", "loftq", "lora_ga"};
+    const char *how = json_string_value(json_object_get(config, "init_lora_weights"));
+    for (size_t i = 0; how && i < ARRAY_LEN(begins); i++)
+        if (strncasecmp(how, begins[i], strlen(begins[i])) == 0)
+            return fail(
+                err, ERR_UNSUPPORTED,
+                "%s: \"init_lora_weights\" is \"%s\", which changes the base model's weights: the adapter has to "
+                "be converted to a plain one when it is saved",
+                path, how);
+    return OK;
+}
+
 static enum status refuse_others(const json_t *config, const char *path, struct error *err) {
     static const char *const settings[] = {"use_dora",      "modules_to_save",         "target_parameters",
                                            "lora_bias",     "layer_replication",       "trainable_token_indices",
@@ -50,7 +66,7 @@ static enum status refuse_others(const json_t *config, const char *path, struct 
     TRY(jv_string_or(config, path, "bias", "none", &bias, err));
     if (strcmp(bias, "none") != 0)
         return fail(err, ERR_UNSUPPORTED, "%s: \"bias\" is \"%s\"; only \"none\" is possible here", path, bias);
-    return OK;
+    return refuse_changed_base(config, path, err);
 }
 
 /* ---- patterns ---- */
