@@ -99,11 +99,13 @@ static enum status add_module(struct adapter_files *a, const struct model *m, st
     TRY(check_matrix(a, t, err));
     TRY(check_matrix(a, b, err));
     t->consumed = b->consumed = true;
-    int64_t rank = adapter_config_rank(a->config, module);
+    int64_t rank;
+    double scale;
+    TRY(adapter_config_rank(a->config, module, &rank, err));
     if (t->shape[0] != rank)
         return fail(err, ERR_FORMAT, "%s: tensor %s has %lld rows, adapter_config.json says r = %lld", path, t->name,
                     (long long)t->shape[0], (long long)rank);
-    double scale = adapter_config_scale(a->config, module, rank);
+    TRY(adapter_config_scale(a->config, module, rank, &scale, err));
     a->adapter.modules[a->adapter.n_modules++] =
         (struct adapter_module){module_of_program(m->program, module), matrix(a, t), matrix(a, b), (float)scale};
     return OK;

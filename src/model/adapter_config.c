@@ -15,16 +15,19 @@
 enum { MAX_RANK = 4096, MAX_PATTERNS = 4096, MAX_CONFIG_BYTES = 4 << 20 };
 
 struct name_pattern {
+    char *text;
     pcre2_code *code;
     double value;
 };
 
 struct name_patterns {
+    const char *setting;
     struct name_pattern *all; // [n], the first that matches counts
     size_t n;
 };
 
 struct adapter_config {
+    char *path;
     double rank, alpha;
     bool by_root; // use_rslora
     struct name_patterns ranks, alphas;
@@ -82,22 +85,34 @@ static pcre2_code *compiled(const char *key) {
     return re;
 }
 
-/* One whose matching runs into the limit does not match. */
-static bool matches(const pcre2_code *re, const char *name) {
+/* PCRE2's answer: not negative if it matches, PCRE2_ERROR_NOMATCH, or another error, as where it takes too long. */
+static int match(const pcre2_code *re, const char *name) {
     pcre2_match_data *data = pcre2_match_data_create(1, NULL);
     pcre2_match_context *context = pcre2_match_context_create(NULL);
     pcre2_set_match_limit(context, 100000);
     int rc = pcre2_match(re, (PCRE2_SPTR)name, strlen(name), 0, PCRE2_ANCHORED, data, context);
     pcre2_match_context_free(context);
     pcre2_match_data_free(data);
-    return rc >= 0;
+    return rc;
 }
 
-static double value_for(const struct name_patterns *p, const char *module, double otherwise) {
-    for (size_t i = 0; i < p->n; i++)
-        if (matches(p->all[i].code, module))
-            return p->all[i].value;
-    return otherwise;
+/* *value stays where no pattern matches. */
+static enum status find_value(const struct adapter_config *c, const struct name_patterns *p, const char *module,
+                              double *value, struct error *err) {
+    for (size_t i = 0; i < p->n; i++) {
+        int rc = match(p->all[i].code, module);
+        if (rc >= 0) {
+            *value = p->all[i].value;
+            return OK;
+        }
+        PCRE2_UCHAR why[128] = "";
+        if (rc == PCRE2_ERROR_NOMATCH)
+            continue;
+        pcre2_get_error_message(rc, why, sizeof why);
+        return fail(err, ERR_LIMIT, "%s: \"%s\" of \"%s\" cannot be matched with module %s: %s", c->path, p->setting,
+                    p->all[i].text, module, (const char *)why);
+    }
+    return OK;
 }
 
 static enum status read_patterns(const json_t *config, const char *path, const char *name, struct name_patterns *out,
@@ -107,6 +122,7 @@ static enum status read_patterns(const json_t *config, const char *path, const c
     size_t n = patterns ? json_object_size(patterns) : 0;
     if (n > MAX_PATTERNS)
         return fail(err, ERR_LIMIT, "%s: \"%s\" has more than %d entries", path, name, MAX_PATTERNS);
+    out->setting = name;
     out->all = xcalloc(n + 1, sizeof *out->all);
     const char *key;
     json_t *value;
@@ -118,14 +134,17 @@ static enum status read_patterns(const json_t *config, const char *path, const c
         p->code = compiled(key);
         if (!p->code)
             return fail(err, ERR_FORMAT, "%s: \"%s\" of \"%s\" is no regular expression", path, name, key);
+        p->text = xstrdup(key);
         out->n++;
     }
     return OK;
 }
 
 static void patterns_free(struct name_patterns *p) {
-    for (size_t i = 0; i < p->n; i++)
+    for (size_t i = 0; i < p->n; i++) {
         pcre2_code_free(p->all[i].code);
+        free(p->all[i].text);
+    }
     free(p->all);
 }
 
@@ -147,6 +166,7 @@ static enum status read_all(struct adapter_config *c, const json_t *config, cons
 enum status adapter_config_read(const json_t *config, const char *path, struct adapter_config **out,
                                 struct error *err) {
     struct adapter_config *c = xcalloc(1, sizeof *c);
+    c->path = xstrdup(path);
     enum status st = read_all(c, config, path, err);
     if (st != OK) {
         adapter_config_free(c);
@@ -170,14 +190,21 @@ void adapter_config_free(struct adapter_config *c) {
         return;
     patterns_free(&c->ranks);
     patterns_free(&c->alphas);
+    free(c->path);
     free(c);
 }
 
-int64_t adapter_config_rank(const struct adapter_config *c, const char *module) {
-    return (int64_t)value_for(&c->ranks, module, c->rank);
+enum status adapter_config_rank(const struct adapter_config *c, const char *module, int64_t *rank, struct error *err) {
+    double value = c->rank;
+    TRY(find_value(c, &c->ranks, module, &value, err));
+    *rank = (int64_t)value;
+    return OK;
 }
 
-double adapter_config_scale(const struct adapter_config *c, const char *module, int64_t rank) {
-    double alpha = value_for(&c->alphas, module, c->alpha);
-    return alpha / (c->by_root ? sqrt((double)rank) : (double)rank);
+enum status adapter_config_scale(const struct adapter_config *c, const char *module, int64_t rank, double *scale,
+                                 struct error *err) {
+    double alpha = c->alpha;
+    TRY(find_value(c, &c->alphas, module, &alpha, err));
+    *scale = alpha / (c->by_root ? sqrt((double)rank) : (double)rank);
+    return OK;
 }

@@ -12,6 +12,8 @@ enum status adapter_config_open(const char *path, struct adapter_config **out, s
 enum status adapter_config_read(const json_t *config, const char *path, struct adapter_config **out, struct error *err);
 void adapter_config_free(struct adapter_config *c); // NULL is fine
 
-/* Of a module, as the base model calls it: its rank as configured, and what B A x is multiplied by at that rank. */
-int64_t adapter_config_rank(const struct adapter_config *c, const char *module);
-double adapter_config_scale(const struct adapter_config *c, const char *module, int64_t rank);
+/* Of a module, as the base model calls it: its rank as configured, and what B A x is multiplied by at that rank.
+ * ERR_LIMIT names a pattern of which it cannot be told in bounded time whether it matches the module. */
+enum status adapter_config_rank(const struct adapter_config *c, const char *module, int64_t *rank, struct error *err);
+enum status adapter_config_scale(const struct adapter_config *c, const char *module, int64_t rank, double *scale,
+                                 struct error *err);

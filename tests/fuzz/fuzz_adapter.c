@@ -14,8 +14,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes) {
     enum status st = adapter_config_read(root, "fuzz", &config, &err);
     BUG_IF((st == OK) != (err.text[0] == '\0') || (st == OK) != (config != NULL));
     for (size_t i = 0; config && i < ARRAY_LEN(modules); i++) {
-        int64_t rank = adapter_config_rank(config, modules[i]);
-        BUG_IF(rank < 0 || !isfinite(adapter_config_scale(config, modules[i], rank + 1)));
+        int64_t rank;
+        double scale;
+        if (adapter_config_rank(config, modules[i], &rank, &err) != OK)
+            continue;
+        BUG_IF(rank < 0);
+        BUG_IF(adapter_config_scale(config, modules[i], rank + 1, &scale, &err) == OK && !isfinite(scale));
     }
     adapter_config_free(config);
     json_decref(root);
