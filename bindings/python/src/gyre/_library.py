@@ -27,7 +27,8 @@ class Options(Structure):
                 ("gpu_memory_utilization", c_double), ("cache_idle_s", c_double), ("max_batched_tokens", c_int),
                 ("max_seqs", c_int), ("block_size", c_int), ("policy", c_int), ("itl_target_ms", c_double),
                 ("no_prefix_cache", c_bool), ("n_tenants", c_int), ("load_step", c_void_p), ("load_context", c_void_p),
-                ("eos", POINTER(c_int32)), ("n_eos", c_size_t), ("adapters", c_void_p), ("n_adapters", c_size_t)]
+                ("eos", POINTER(c_int32)), ("n_eos", c_size_t), ("adapters", c_void_p), ("n_adapters", c_size_t),
+                ("n_guesses", c_int), ("ngram_min", c_int), ("ngram_max", c_int), ("guess_seqs", c_int)]
 
 
 class Info(Structure):
