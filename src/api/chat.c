@@ -163,7 +163,9 @@ static void write_function(const struct tool_call *call, struct str arguments, s
 static void write_call_begin(struct choice *c, int i, struct buf *out) {
     const struct tool_call *call = &c->calls.all[i];
     begin_delta(c, out);
-    buf_printf(out, "\"tool_calls\":[{\"index\":%d,\"id\":\"%s\",\"type\":\"function\",\"function\":", i, call->id);
+    buf_printf(out, "\"tool_calls\":[{\"index\":%d,\"id\":", i);
+    buf_json_string(out, str_of(call->id));
+    buf_str(out, STR(",\"type\":\"function\",\"function\":"));
     write_function(call, STR(""), out);
     buf_str(out, STR("}]"));
     end_open_delta(c, out);
@@ -240,8 +242,9 @@ static void write_last(struct generation *g, struct buf *out) {
 static void write_calls(const struct choice *c, struct buf *out) {
     for (int i = 0; i < c->calls.n; i++) {
         const struct tool_call *call = &c->calls.all[i];
-        buf_str(out, i ? STR(",") : STR(",\"tool_calls\":["));
-        buf_printf(out, "{\"id\":\"%s\",\"type\":\"function\",\"function\":", call->id);
+        buf_str(out, i ? STR(",{\"id\":") : STR(",\"tool_calls\":[{\"id\":"));
+        buf_json_string(out, str_of(call->id));
+        buf_str(out, STR(",\"type\":\"function\",\"function\":"));
         write_function(call, buf_view(&call->arguments), out);
         buf_push(out, '}');
     }

@@ -23,6 +23,7 @@ CALL = '<tool_call>\n{"name": "get_time", "arguments": {"city": "Paris \\"x\\""}
 TWO = "Let me see.\n" + CALL + '\n<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
 CITY = {"city": 'Paris "x"'}
 END = "<|endoftext|>"
+MARKED_IDS = "Mistral-Small-3.2-24B-Instruct-2506"
 NO_THOUGHT = {"chat_template_kwargs": {"enable_thinking": False}}
 
 
@@ -126,6 +127,39 @@ class Chat(unittest.TestCase):
         text = ("<|tool_calls_section_begin|><|tool_call_begin|>functions.add:7<|tool_call_argument_begin|>{\"a\": 1}"
                 "<|tool_call_end|><|tool_calls_section_end|>")
         self.assertEqual(chat(text, kimi)["message"]["tool_calls"][0]["id"], "functions.add:7")
+
+    def test_an_id_that_is_no_plain_string_is_none(self):
+        """The model's own id, before the arguments and behind them: any value that it may write."""
+        for value in '{"a": 1}', "[1]", "7", '"a\\"b"', '"a\\nb"', '""', '"%s"' % (" the" * 100), '"a\tb"':
+            for text in ('<tool_call>{"id": %s, "name": "add", "arguments": {"a": 1}}</tool_call>' % value,
+                         '<tool_call>{"name": "add", "arguments": {"a": 1}, "id": %s}</tool_call>' % value):
+                with self.subTest(text=text[:80]):
+                    for calls in chat(text)["message"]["tool_calls"], streamed(text)["tool_calls"]:
+                        self.assertEqual(functions(calls), [("add", {"a": 1})])
+                        self.assertRegex(calls[0]["id"], "^call_[A-Za-z0-9]{20}$")
+                    item = hermes.post("/v1/responses", **says(text, input="x", tools=FLAT))[1]["output"][0]
+                    self.assertRegex(item["call_id"], "^call_[A-Za-z0-9]{20}$")
+        text = '<tool_call>{"id": "mine", "name": "add", "arguments": {"a": 1}}</tool_call>'
+        self.assertEqual(chat(text)["message"]["tool_calls"][0]["id"], "mine")
+
+    def test_an_id_is_written_as_json(self):
+        """One that stands between marks may have a backslash."""
+        text = '[TOOL_CALLS]add[CALL_ID]a\\b[ARGS]{"a": 1}'
+        with tempfile.TemporaryDirectory() as folder:
+            server = Server(templated_model(folder, real_template(MARKED_IDS)), "--allow-links")
+            try:
+                short = [{"role": "system", "content": "x"}] + ASK  # the template's own is long
+                ids = [chat(text, server, messages=short)["message"]["tool_calls"][0]["id"],
+                       streamed(text, server, messages=short)["tool_calls"][0]["id"]]
+                ask = says(text, input="x", instructions="x", tools=FLAT)
+                items = [server.post("/v1/responses", **ask)[1]["output"][0]]
+                events = server.events("/v1/responses", **ask)
+            finally:
+                self.assertEqual(server.stop(), 0)
+        items += [e["item"] for name, e in events if name == "response.output_item.done"]
+        self.assertEqual(ids, ["a\\b"] * 2)
+        self.assertEqual([(i["id"], i["call_id"]) for i in items], [("fc_a\\b", "a\\b")] * 2)
+        self.assertEqual({e["item_id"] for name, e in events if "arguments" in name}, {"fc_a\\b"})
 
     def test_results_of_calls_go_back_to_the_model(self):
         call = chat(CALL)["message"]

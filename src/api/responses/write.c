@@ -41,8 +41,19 @@ static const char *call_status(const struct choice *c, int i) {
     return i + 1 == c->calls.n && !ended_by_itself(c) ? "incomplete" : "completed";
 }
 
+/* The item's id, of the call's own, which the model may have written. */
+static void write_call_item_id(const struct tool_call *call, struct buf *out) {
+    struct buf id = {0};
+    buf_str(&id, STR("fc_"));
+    buf_str(&id, str_of(call->id));
+    buf_json_string(out, buf_view(&id));
+    buf_release(&id);
+}
+
 static void write_call(const struct tool_call *call, const char *status, struct str arguments, struct buf *out) {
-    buf_printf(out, "{\"id\":\"fc_%s\",\"type\":\"function_call\",\"status\":\"%s\",\"call_id\":", call->id, status);
+    buf_str(out, STR("{\"id\":"));
+    write_call_item_id(call, out);
+    buf_printf(out, ",\"type\":\"function_call\",\"status\":\"%s\",\"call_id\":", status);
     buf_json_string(out, str_of(call->id));
     buf_str(out, STR(",\"name\":"));
     buf_json_string(out, str_of(call->name));
@@ -255,7 +266,9 @@ static void write_begin(struct generation *g, struct buf *out) {
 
 static void begin_call_event(struct response *r, const char *type, const struct tool_call *call, struct buf *out) {
     begin_event(r, type, out);
-    buf_printf(out, ",\"item_id\":\"fc_%s\",\"output_index\":%d", call->id, r->n_items - 1);
+    buf_str(out, STR(",\"item_id\":"));
+    write_call_item_id(call, out);
+    buf_printf(out, ",\"output_index\":%d", r->n_items - 1);
 }
 
 static void close_call(const struct choice *c, struct buf *out) {

@@ -88,6 +88,15 @@ static struct str unquoted(struct str value) {
     return value.len >= 2 && value.ptr[0] == '"' ? (struct str){value.ptr + 1, value.len - 2} : value;
 }
 
+/* An id is a plain string: what else the model writes for one is none, and one is made. */
+static struct str id_in(struct str value) {
+    struct str id = unquoted(value);
+    bool plain = value.len >= 2 && value.ptr[0] == '"' && id.len <= MAX_NAME;
+    for (size_t i = 0; plain && i < id.len; i++)
+        plain = (unsigned char)id.ptr[i] >= ' ' && id.ptr[i] != '\\' && id.ptr[i] != 0x7F;
+    return plain ? id : STR("");
+}
+
 static bool is_key(struct str key, struct str ours, const char *usual) {
     return (ours.len && str_eq(key, ours)) || str_eq(key, str_of(usual));
 }
@@ -107,7 +116,7 @@ static void take_member(const struct tool_format *f, struct str key, struct str 
     if (is_key(key, f->name_key, "name") && value.ptr[0] == '"' && !memchr(value.ptr, '\\', value.len))
         h->name = unquoted(value);
     else if (is_key(key, f->id_key, "id"))
-        h->id = unquoted(value);
+        h->id = id_in(value);
     else if (is_arguments(f, key))
         h->early = value;
 }
@@ -179,7 +188,7 @@ enum mark_match json_rest(const struct tool_format *f, struct str s, int depth, 
         if (found != MARK_YES)
             return found;
         if (is_key(m.key, f->id_key, "id"))
-            *id = unquoted((struct str){s.ptr + m.value, n});
+            *id = id_in((struct str){s.ptr + m.value, n});
         *at = m.value + n;
     }
     return MARK_YES;
