@@ -423,6 +423,21 @@ static void a_key_that_is_too_long_is_text(void **state) {
         }
 }
 
+static void a_word_that_the_answer_ends_in_is_told(void **state) {
+    (void)state;
+    static const char *const words[] = {"12", "tr", "-", "null"}, *const behind[] = {"", "<|call|>", "<|end|>"};
+    for (size_t i = 0; i < ARRAY_LEN(words); i++)
+        for (size_t k = 0; k < ARRAY_LEN(behind); k++) {
+            struct buf text = {0}, arguments = {0};
+            buf_printf(&arguments, "{\"a\": %s", words[i]);
+            buf_printf(&text, "<|channel|>commentary to=functions.chosen<|message|>%s%s", arguments.ptr, behind[k]);
+            for (int end = TOOL_TEXT_ENDED; end <= TOOL_TEXT_CUT; end++)
+                expect_told("openai-gpt-oss-120b", buf_view(&text), (enum tool_end)end, buf_view(&arguments), STR(""));
+            buf_release(&text);
+            buf_release(&arguments);
+        }
+}
+
 // ---- ids and prompts --------------------------------------------------------------------------------------------
 
 static void ids_have_the_form_that_the_template_takes(void **state) {
@@ -467,6 +482,7 @@ int main(void) {
         cmocka_unit_test(what_cannot_be_asked_for_is_said),
         cmocka_unit_test(a_key_that_the_answer_ends_in_loses_no_character),
         cmocka_unit_test(a_key_that_is_too_long_is_text),
+        cmocka_unit_test(a_word_that_the_answer_ends_in_is_told),
         cmocka_unit_test(ids_have_the_form_that_the_template_takes),
         cmocka_unit_test(the_end_of_a_prompt_may_open_the_reasoning),
     };

@@ -365,10 +365,11 @@ void tool_parser_feed(struct tool_parser *p, struct str piece) {
 /* JSON that stops in the middle stays as it is, with its last word. */
 static void finish_literal(struct tool_parser *p, bool close) {
     struct buf out = {0};
-    if (close && !p->literal.strict)
-        literal_close(&p->literal, &out);
-    else
-        buf_str(&out, buf_view(&p->literal.word));
+    if (!close || p->literal.strict) {
+        parser_tell_word(p);
+        return;
+    }
+    literal_close(&p->literal, &out);
     parser_tell(p, TOOL_EVENT_ARGUMENTS, buf_view(&out));
     buf_release(&out);
 }
@@ -395,6 +396,10 @@ void tool_parser_finish(struct tool_parser *p, enum tool_end end) {
     case PARSER_REASONING: parser_tell(p, TOOL_EVENT_REASONING, rest); break;
     case PARSER_TAGGED: parser_finish_tagged(p, end == TOOL_TEXT_ENDED); break;
     case PARSER_ARGUMENTS: finish_literal(p, end == TOOL_TEXT_ENDED); break;
+    case PARSER_CHANNEL_BODY:
+        if (p->channel == CHANNEL_CALL)
+            parser_tell_word(p);
+        break;
     default: break;
     }
     parser_take(p, parser_rest(p).len);

@@ -167,6 +167,8 @@ bool parser_channel_body(struct tool_parser *p) {
         parser_break_call(p);
         parser_tell_text(p, TOOL_EVENT_CONTENT, parser_rest(p).len - behind);
     }
+    if (p->channel == CHANNEL_CALL)
+        parser_tell_word(p);
     if (p->channel_is_written)
         parser_tell(p, TOOL_EVENT_CONTENT, str_to(parser_rest(p), length));
     parser_take(p, length);

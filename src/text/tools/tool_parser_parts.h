@@ -100,6 +100,7 @@ void parser_tell(struct tool_parser *p, enum tool_event_kind kind, struct str te
 void parser_tell_text(struct tool_parser *p, enum tool_event_kind kind, size_t n); // and takes it
 void parser_begin_call(struct tool_parser *p, struct str name, struct str id);
 void parser_end_call(struct tool_parser *p);
+void parser_tell_word(struct tool_parser *p); // the last one of arguments that are over before they are whole
 void parser_break_call(struct tool_parser *p); // its arguments are no JSON: what follows is content
 const json_t *parser_tool(const struct tool_parser *p, struct str name); // NULL: there is no such
 

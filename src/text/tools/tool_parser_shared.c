@@ -34,6 +34,11 @@ void parser_end_call(struct tool_parser *p) {
     p->after_call = p->blank_so_far = true;
 }
 
+void parser_tell_word(struct tool_parser *p) {
+    parser_tell(p, TOOL_EVENT_ARGUMENTS, buf_view(&p->literal.word));
+    buf_clear(&p->literal.word);
+}
+
 void parser_break_call(struct tool_parser *p) {
     parser_end_call(p);
     p->blank_so_far = p->after_call = false;
