@@ -133,6 +133,19 @@ class Hostile(unittest.TestCase):
         for answer, words in zip(got, ("longer than", "nested", "nested", "nested")):
             self.assertIn(words, answer["error"])
 
+    def test_numbers_at_the_ends_of_their_types_are_refused_or_read(self):
+        most = 1.7976931348623157e308
+        above = {"type": "number", "exclusiveMinimum": most}
+        below = {"type": "number", "exclusiveMaximum": -most}
+        got = ask([{"json_schema": above, "text": "1"}, {"json_schema": below, "text": "1"},
+                   {"json_schema": {"type": "number", "exclusiveMaximum": most}, "text": "1"}])
+        self.assertIn("no number is beyond", got[0]["error"])
+        self.assertIn("no number is beyond", got[1]["error"])
+        self.assertIs(got[2]["accepts"], True)
+        for ids in ("2147483647", "99999999999", "2147483646-2147483647", "1,0-4094,2147483647"):
+            got = ask([{"lark": "start: <[%s]>" % ids, "text": ""}])[0]
+            self.assertTrue("error" in got or got["accepts"] is False, got)
+
 
 def hostile():
     doubles = "".join("r%d ::= r%d r%d\n" % (i, i + 1, i + 1) for i in range(40)) + 'r40 ::= "a"\nroot ::= r0\n'
@@ -157,6 +170,10 @@ def hostile():
                           ("a" * 1000000, "a"),
                           ("(?=(.*a.{20}b.*))(?=(.*b.{21}c.*))(?!.*c.{22}a.*).*", "abc" * 30)):
         yield "regex", pattern, text
+    places = "(?:" * 12 + "a$" + "){8}" * 12
+    yield "regex", places, "a"
+    yield "json_schema", {"type": "string", "pattern": places}, '"a"'
+    yield "lark", "start: /%s/" % places, "a"
     yield "choice", ["y" * i for i in range(1000)], "y" * 5
     yield "lark", 'start: a\n%ignore /a*/\n%ignore /(a|b)*/\na: "a" a | "b"', "aaab"
     yield "lark", 'start: "a"~0..1000000000', "a" * 300

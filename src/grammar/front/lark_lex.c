@@ -200,8 +200,12 @@ static enum status read_token_ids(struct lark *l, ebnf_id *out) {
             st = lark_take_int(l, &last);
         if (st == OK && (last < first || (size_t)(last - first) >= MAX_TOKENS_NAMED - n))
             st = lark_bad(l, ERR_LIMIT, "a list of too many tokens, or of none", lark_no_name);
-        for (int32_t id = first; st == OK && id <= last; id++)
-            parts[n++] = ebnf_ir(l->ebnf, ir_token(l->ir, (struct ir_token){.id = id}));
+        for (int32_t i = 0; st == OK && i <= last - first; i++) { // last may be the largest number
+            ir_id token = ir_token(l->ir, (struct ir_token){.id = first + i});
+            if (token == IR_NEVER)
+                st = ir_check(l->ir, l->err); // a limit
+            parts[n++] = ebnf_ir(l->ebnf, token);
+        }
         lark_skip(l, false);
     } while (st == OK && lark_take_if(l, STR(",")));
     if (st == OK && !lark_take_if(l, STR("]>")))

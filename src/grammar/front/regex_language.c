@@ -4,6 +4,7 @@
  * wants, a negative one `rest` and not that, and $ says that rest may be empty and is. ^ is true where nothing stands
  * before. What would need more (a lookahead that is repeated) is refused. */
 #include "grammar/front/regex_tree.h"
+#include "grammar/rx_pool.h"
 
 enum place { AT_START, BEHIND, MAYBE_BEHIND };
 
@@ -67,8 +68,20 @@ static enum status repeat(struct regex_reader *r, const struct tree *t, enum pla
     return OK;
 }
 
+/* Repeats of repeats multiply what is made, though it may all be one: no limit of nodes sees that. */
+static enum status count_step(struct regex_reader *r) {
+    enum { MAX_STEPS = 3 << 20, STEPS_A_LOOK = 1024 }; // three times the parts of the longest text
+    if (++r->steps > MAX_STEPS)
+        return regex_bad(r, ERR_LIMIT, "repeats of repeats with ^, $ or a lookahead within are too large");
+    if (r->steps % STEPS_A_LOOK)
+        return OK;
+    rx_check_time(r->rx);
+    return rx_check(r->rx, r->err);
+}
+
 static enum status language(struct regex_reader *r, const struct tree *t, enum place place, rx_id rest, rx_id *out) {
     rx_id found = RX_NEVER;
+    TRY(count_step(r));
     switch (t->kind) {
     case TREE_RX: *out = rx_seq(r->rx, t->rx, rest); return OK;
     case TREE_SEQ: return sequence(r, t, place, rest, out);

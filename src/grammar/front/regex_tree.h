@@ -22,6 +22,7 @@ struct regex_reader {
     size_t at;
     unsigned flags;
     int depth;
+    uint32_t steps; // of the language of a tree
     struct arena memory;
     struct error *err;
 };

@@ -163,12 +163,12 @@ static struct numbers bounded(struct reader *r, const struct decimal *c, bool up
 }
 
 static struct numbers bounded_by(struct reader *r, const json_t *bound, bool up, bool strict) {
-    double x = json_number_value(bound);
+    double x = json_number_value(bound), beyond_x = nextafter(x, up ? INFINITY : -INFINITY);
     struct decimal c = decimal_of(r, bound);
     if (!strict || is_zero(&c))
         return bounded(r, &c, up, strict);
     if (fabs(x) < 9007199254740992.0) {
-        c = decimal_of_real(r, nextafter(x, up ? INFINITY : -INFINITY));
+        c = decimal_of_real(r, beyond_x);
     } else if (json_is_integer(bound)) { // larger integers are compared as integers
         json_int_t next = json_integer_value(bound);
         if (up ? next == INT64_MAX : next == INT64_MIN)
@@ -177,8 +177,10 @@ static struct numbers bounded_by(struct reader *r, const json_t *bound, bool up,
             next += up ? 1 : -1;
         char *text = arena_printf(&r->arena, "%" JSON_INTEGER_FORMAT, next);
         c = (struct decimal){text[0] == '-', str_of(text + (text[0] == '-')), {"", 0}};
+    } else if (isinf(beyond_x)) {
+        reader_refuse(r, ERR_UNSUPPORTED, "exclusive bound %.17g: no number is beyond it", x);
     } else {
-        c = decimal_of_real(r, nextafter(x, up ? INFINITY : -INFINITY));
+        c = decimal_of_real(r, beyond_x);
     }
     return bounded(r, &c, up, false);
 }
