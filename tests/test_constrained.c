@@ -219,6 +219,30 @@ static void what_must_come_takes_few_steps(void **state) {
     }
 }
 
+/* The pair yz is a token of the text's alone: the model has y and z. */
+static void what_the_model_lacks_is_not_put_in(void **state) {
+    (void)state;
+    for (int depth = 1; depth <= 2; depth++) {
+        struct world w;
+        world_open(&w, depth, true);
+        struct token_trie *more = letters_open(VOCAB + 1, true);
+        struct gyre_grammar g = letters_grammar(more, NULL, "[\"acegyzacegyzacegik\"]");
+        int32_t prompt[10];
+        struct answer_seen a;
+        struct gyre_request q = some_request(&w, prompt);
+        g.split = letters_split;
+        q.grammar = &g, q.max_tokens = 30, q.logprobs = false;
+        submit(&w, q, &a);
+        finish_all(&w);
+        EXPECT(w.g->n_forced_tokens > 0 && is_text(&a, "acegyzacegyzacegik"));
+        for (int i = 0; i < a.n; i++)
+            EXPECT(a.tokens[i] < VOCAB);
+        grammar_release(g.grammar);
+        token_trie_free(more);
+        world_close(&w);
+    }
+}
+
 /* A step with a jump costs all of its rows: it must save as many tokens as there are rows. The tokens are the same. */
 static void a_jump_that_saves_little_is_not_made(void **state) {
     (void)state;
@@ -341,6 +365,7 @@ int main(void) {
         cmocka_unit_test(a_choice_is_one_of_its_texts),
         cmocka_unit_test(a_whole_text_ends),
         cmocka_unit_test(what_must_come_takes_few_steps),
+        cmocka_unit_test(what_the_model_lacks_is_not_put_in),
         cmocka_unit_test(a_jump_that_saves_little_is_not_made),
         cmocka_unit_test(a_slow_mask_holds_its_own_request_alone),
         cmocka_unit_test(what_nothing_can_follow_fails_by_itself),

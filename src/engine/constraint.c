@@ -40,13 +40,14 @@ static void make_mask(struct constraint *c) {
         set_bits(c, c->stops, c->n_stops, true);
 }
 
-/* A jump takes one step for as many tokens as it has. Few bytes are hardly two tokens, and splitting takes its time. */
+/* A jump takes one step for as many tokens as it has. Few bytes are hardly two tokens, and splitting takes its time.
+ * Tokens that the tokenizer has and the model does not end it. */
 static void jump(struct constraint *c) {
     enum { LEAST_FORCED = 2, LEAST_BYTES = 4, MOST_BYTES = 256 };
     struct buf text = {0};
     if (matcher_forced(c->matcher, MOST_BYTES, &text) >= LEAST_BYTES) {
         int n = c->split(c->split_context, c->tokens, c->n_told, buf_view(&text), c->forced, MAX_FORCED), k = 0;
-        while (k < n && matcher_accept(c->matcher, c->forced[k]))
+        while (k < n && c->forced[k] < c->vocab_size && matcher_accept(c->matcher, c->forced[k]))
             k++;
         if (k < LEAST_FORCED)
             matcher_back(c->matcher, (size_t)k);
@@ -88,6 +89,7 @@ enum status constraint_open(struct constraint *c, const struct constraint_ask *a
                             struct error *err) {
     size_t n_words = (size_t)sample_mask_words(MAX(ask->vocab_size, token_trie_n_vocab(ask->grammar->tokens)));
     *c = (struct constraint){.n_words = n_words,
+                             .vocab_size = ask->vocab_size,
                              .tokens = ask->tokens,
                              .n_told = ask->n_prompt,
                              .n_known = ask->n_prompt,

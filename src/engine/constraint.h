@@ -40,6 +40,7 @@ struct constraint {
     struct matcher *matcher;
     uint32_t *mask;          // what may follow the tokens that it was told
     size_t n_words;          // of it
+    int32_t vocab_size;      // the model's; the tokenizer may have more tokens
     const int32_t *tokens;   // the sequence's
     int32_t n_told, n_known; // it was told those before n_told, and is to be told those before n_known
     const int32_t *eos;      // [n_eos]
