@@ -64,6 +64,7 @@ static void poll_once(struct world *w) {
             a->tokens[a->n++] = e[k].token;
         } else {
             a->finish = e[k].finish;
+            EXPECT(e[k].timing.queue_us >= 0 && e[k].timing.prompt_us >= 0 && e[k].timing.decode_us >= 0);
             if (e[k].error)
                 snprintf(a->error, sizeof a->error, "%s", e[k].error);
         }

@@ -158,9 +158,9 @@ static bool ends_grammar(const struct request *r) {
 }
 
 /* The event's token is known from now on. */
-static void append(struct gyre *g, struct request *r, const struct gyre_event *e) {
+static void append(struct gyre *g, struct request *r, const struct gyre_event *e, int64_t now_us) {
     scheduler_append(&g->scheduler, &r->sequence, e->token);
-    r->last_token_us = g->collected_us;
+    r->last_token_us = now_us;
     if (r->first_token_us == 0)
         r->first_token_us = r->last_token_us;
     if (e->stops)
@@ -169,16 +169,17 @@ static void append(struct gyre *g, struct request *r, const struct gyre_event *e
         engine_end(g, r, GYRE_LENGTH, NULL);
 }
 
-/* What must come is known from now on. */
+/* What must come is known from now on, which may be before any step of the request was collected. */
 static void publish_forced(struct gyre *g, struct request *r) {
     struct constraint *c = r->constraint;
     static const struct sample_result no_result;
+    int64_t now_us = clock_us();
     for (int i = c->n_put; i < c->n_forced && !r->ended; i++) {
         struct gyre_event *e = new_event(g, r, GYRE_TOKEN, &no_result);
         e->position = r->sequence.n_known;
         e->token = c->forced[i];
         e->stops = is_stop(r, e->token);
-        append(g, r, e);
+        append(g, r, e, now_us);
         g->n_forced_tokens++;
     }
     c->n_forced = c->n_put = 0;
@@ -219,7 +220,7 @@ static enum status publish_token(struct gyre *g, const struct step *step, int ro
     e->logprob = result->logprob;
     e->stops = is_stop(r, result->token) || ends_grammar(r);
     note_guess(g, r, e);
-    append(g, r, e);
+    append(g, r, e, g->collected_us);
     if (!r->ended)
         constrain_next(g, r);
     return OK;
