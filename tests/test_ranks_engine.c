@@ -10,6 +10,8 @@
 #include "engine/inspect.h"
 #include "gyre.h"
 
+#include <pthread.h>
+
 enum { MAX_PROMPT = 600, N_GREEDY = 24, MAX_CASES = 8 };
 
 struct text {
@@ -170,10 +172,30 @@ static void a_prompt_that_was_there_is_not_computed_again(void **state) {
     }
 }
 
+/* No stack is that large, so no thread can be started. */
+static void ranks_without_threads_are_refused(void **state) {
+    (void)state;
+    const struct backend_ops *ops;
+    struct device *device;
+    struct error err;
+    pthread_attr_t usual, huge;
+    pthread_getattr_default_np(&usual);
+    pthread_attr_init(&huge);
+    pthread_attr_setstacksize(&huge, (size_t)1 << 50);
+    EXPECT(pthread_setattr_default_np(&huge) == 0);
+    EXPECT_OK(backend_ranks(&backend_cpu, 2, false, &ops, &err), err);
+    enum status st = ops->open(&(struct device_options){0}, &device, &err);
+    pthread_setattr_default_np(&usual);
+    pthread_attr_destroy(&huge);
+    pthread_attr_destroy(&usual);
+    EXPECT(st == ERR_MEMORY && !device && strstr(err.text, "thread"));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_give_the_tokens_of_the_reference),
         cmocka_unit_test(requests_give_way_and_come_back),
+        cmocka_unit_test(ranks_without_threads_are_refused),
         cmocka_unit_test(a_prompt_that_was_there_is_not_computed_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

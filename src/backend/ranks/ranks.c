@@ -59,6 +59,8 @@ static enum status ranks_open(const struct table *t, const struct device_options
     enum status st = OK;
     d->table = t;
     d->pool = pool_open(t->n);
+    if (pool_size(d->pool) != t->n) // ranks wait for each other
+        st = fail(err, ERR_MEMORY, "no thread could be started for each rank");
     for (int i = 0; i < t->n && st == OK; i++) {
         struct device_options one = *options;
         one.index += t->of->in_place ? 0 : i;
