@@ -345,6 +345,8 @@ static void settings_that_make_other_numbers_are_refused_by_name(void **state) {
         {"{\"r\": 0}", "\"r\""},
         {"{\"r\": 4, \"rank_pattern\": {\"q_proj(\": 4}}", "q_proj("},
         {"{\"r\": 4, \"alpha_pattern\": {\"q_proj\": \"4\"}}", "alpha_pattern"},
+        {"{\"r\": 4097}", "\"r\""},
+        {"{\"r\": 4, \"rank_pattern\": {\"k_proj\": 4097}}", "no positive number up to 4096"},
         {"{\"r\": 4, \"alpha_pattern\": {\"(.*)*x|layers.0.self_attn.q_proj\": 64}}",
          "\"alpha_pattern\" of \"(.*)*x|layers.0.self_attn.q_proj\""},
         {"{\"r\": 8, \"rank_pattern\": {\"(.*)*x|layers.0.self_attn.q_proj\": 4}}",
@@ -392,6 +394,24 @@ static void modules_that_are_no_projections_of_the_model_are_refused_by_name(voi
         expect_refused(&m, sc.model, cases[i].word);
         scene_close(&sc);
     }
+}
+
+/* Every one has the space of the largest: 256 of rank 2^30 are refused before their numbers are looked at. */
+static void adapters_that_memory_cannot_hold_are_refused(void **state) {
+    static struct scene sc;
+    struct weight a = {.out = 1 << 30, .in = 128}, b = {.out = 256, .in = 1 << 30};
+    struct adapter_module module = {"model.layers.0.self_attn.q_proj", &a, &b, 1};
+    struct adapter wide = {"wide", &module, 1};
+    const struct adapter *all[256];
+    struct program *p;
+    struct error err = {0};
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(all); i++)
+        all[i] = &wide;
+    scene_open(&sc, "tests/models/llama");
+    EXPECT_EQ(pass_adapter(sc.model->program, all, ARRAY_LEN(all), &p, &err), ERR_MEMORY);
+    EXPECT(!p && strstr(err.text, "q_proj") && strstr(err.text, "adapter wide"));
+    scene_close(&sc);
 }
 
 static void initialisations_that_leave_the_base_alone_are_read(void **state) {
@@ -460,6 +480,7 @@ int main(void) {
         cmocka_unit_test(adapters_are_what_merged_weights_are),
         cmocka_unit_test(settings_that_make_other_numbers_are_refused_by_name),
         cmocka_unit_test(modules_that_are_no_projections_of_the_model_are_refused_by_name),
+        cmocka_unit_test(adapters_that_memory_cannot_hold_are_refused),
         cmocka_unit_test(initialisations_that_leave_the_base_alone_are_read),
         cmocka_unit_test(a_module_is_found_under_another_prefix),
         cmocka_unit_test(ranks_have_their_share_of_adapters),

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <strings.h>
 
-enum { MAX_RANK = 4096, MAX_PATTERNS = 4096, MAX_CONFIG_BYTES = 4 << 20 };
+enum { MAX_RANK = 4096, MAX_ALPHA = 1000000, MAX_PATTERNS = 4096, MAX_CONFIG_BYTES = 4 << 20 };
 
 struct name_pattern {
     char *text;
@@ -115,8 +115,8 @@ static enum status find_value(const struct adapter_config *c, const struct name_
     return OK;
 }
 
-static enum status read_patterns(const json_t *config, const char *path, const char *name, struct name_patterns *out,
-                                 struct error *err) {
+static enum status read_patterns(const json_t *config, const char *path, const char *name, int max,
+                                 struct name_patterns *out, struct error *err) {
     json_t *patterns;
     TRY(jv_object_or_null(config, path, name, &patterns, err));
     size_t n = patterns ? json_object_size(patterns) : 0;
@@ -129,8 +129,8 @@ static enum status read_patterns(const json_t *config, const char *path, const c
     json_object_foreach(patterns, key, value) {
         struct name_pattern *p = &out->all[out->n];
         p->value = json_number_value(value);
-        if (!(p->value > 0) || p->value > 1e6)
-            return fail(err, ERR_FORMAT, "%s: \"%s\" of \"%s\" is no positive number", path, name, key);
+        if (!(p->value > 0) || p->value > max)
+            return fail(err, ERR_FORMAT, "%s: \"%s\" of \"%s\" is no positive number up to %d", path, name, key, max);
         p->code = compiled(key);
         if (!p->code)
             return fail(err, ERR_FORMAT, "%s: \"%s\" of \"%s\" is no regular expression", path, name, key);
@@ -159,8 +159,8 @@ static enum status read_all(struct adapter_config *c, const json_t *config, cons
     TRY(jv_real_or(config, path, "lora_alpha", 8, &c->alpha, err));
     TRY(jv_bool_or(config, path, "use_rslora", false, &c->by_root, err));
     c->rank = (double)rank;
-    TRY(read_patterns(config, path, "rank_pattern", &c->ranks, err));
-    return read_patterns(config, path, "alpha_pattern", &c->alphas, err);
+    TRY(read_patterns(config, path, "rank_pattern", MAX_RANK, &c->ranks, err));
+    return read_patterns(config, path, "alpha_pattern", MAX_ALPHA, &c->alphas, err);
 }
 
 enum status adapter_config_read(const json_t *config, const char *path, struct adapter_config **out,

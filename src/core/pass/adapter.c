@@ -1,6 +1,9 @@
 /* adapter.c - addends on projections: see pass.h. */
 #include "core/pass/pass.h"
 
+#include "base/machine_memory.h"
+
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,6 +13,7 @@ struct adding {
     int n;
     struct arena *memory; // of what is made
     bool **used;          // [n][n_modules]
+    struct machine_memory left;
     struct op *ops;
     struct value *values; // behind those of the first program
     int n_ops, n_values;
@@ -22,9 +26,10 @@ enum { MAX_MODULES = 64 }; // of one projection
 struct target {
     const struct weight *w;
     const char *modules[MAX_MODULES];
-    int64_t rows[MAX_MODULES]; // that the module has
-    int n_modules, rank;       // rank: the largest of all adapters
-    struct lora_run *runs;     // one a part
+    int64_t rows[MAX_MODULES];     // that the module has
+    int n_modules, rank;           // rank: the largest of all adapters,
+    const struct adapter *largest; // whose it is
+    struct lora_run *runs;         // one a part
 };
 
 /* ---- which modules ---- */
@@ -93,12 +98,30 @@ static enum status find_target(struct adding *s, const struct weight *w, struct 
                 continue;
             TRY(check_shape(s, t, s->adapters[i], m, x));
             s->used[i][x - s->adapters[i]->modules] = true;
-            t->rank = MAX(t->rank, (int)x->a->out);
+            if (x->a->out > t->rank) {
+                t->rank = (int)x->a->out;
+                t->largest = s->adapters[i];
+            }
         }
     return OK;
 }
 
 /* ---- matrices of all adapters ---- */
+
+/* Every adapter's are as large as those of the largest rank. Takes them from what memory is left. */
+static enum status expect_matrices(struct adding *s, const struct target *t) {
+    size_t per_rank, one, n_bytes;
+    bool fits = size_mul((size_t)t->w->in, (size_t)t->n_modules, &per_rank) &&
+                size_add(per_rank, (size_t)t->w->out, &per_rank) && size_mul(per_rank, (size_t)t->rank, &one) &&
+                size_add(one, (size_t)t->n_modules, &one) && size_mul(one, (size_t)s->n * sizeof(float), &n_bytes);
+    if (!fits || s->left.available < 0 || n_bytes > (size_t)s->left.available)
+        return fail(s->err, ERR_MEMORY,
+                    "%s: %d adapters, all of rank %d as adapter %s is, want %.1f GiB; %.1f GiB of %s memory are left",
+                    t->w->name, s->n, t->rank, t->largest->name, fits ? (double)n_bytes / (1 << 30) : INFINITY,
+                    (double)s->left.available / (1 << 30), s->left.whose);
+    s->left.available -= (int64_t)n_bytes;
+    return OK;
+}
 
 static struct weight *new_matrix(struct adding *s, const struct weight *like, const char *leaf, int64_t out,
                                  int64_t in) {
@@ -184,8 +207,10 @@ static enum status add_all(struct adding *s) {
         *op = s->from->ops[i];
         if (op->code == OP_LINEAR)
             TRY(find_target(s, op->weights[0], &t));
-        if (t.rank)
+        if (t.rank) {
+            TRY(expect_matrices(s, &t));
             add_lora(s, op, &t);
+        }
     }
     for (int i = 0; i < s->n; i++)
         for (int m = 0; m < s->adapters[i]->n_modules; m++)
@@ -200,6 +225,7 @@ enum status pass_adapter(const struct program *from, const struct adapter *const
                          struct error *err) {
     struct arena memory = {0};
     struct adding s = {.from = from, .adapters = adapters, .n = n, .memory = &memory, .err = err};
+    machine_memory_get(&s.left);
     s.ops = xcalloc((size_t)from->n_ops * 2 + 1, sizeof *s.ops);
     s.values = xcalloc((size_t)from->n_ops + 1, sizeof *s.values);
     s.used = arena_calloc(&memory, (size_t)n + 1, sizeof *s.used);

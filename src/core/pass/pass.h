@@ -56,6 +56,7 @@ struct adapter {
 
 /* Adds to each projection what the adapters say, by row: see ops.def, LORA. Adapter i of these is plan.adapter i + 1. A
  * and B are copied. ERR_UNSUPPORTED or ERR_FORMAT names adapter and module: it is no projection (LINEAR) of the
- * program, or of another shape. Comes before pass_shard. */
+ * program, or of another shape. All adapters' matrices of a projection take the space of the largest rank; ERR_MEMORY
+ * where that is more than the machine has left. Comes before pass_shard. */
 enum status pass_adapter(const struct program *p, const struct adapter *const *adapters, int n, struct program **out,
                          struct error *err);
