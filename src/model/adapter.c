@@ -126,7 +126,7 @@ static enum status read_tensors(struct adapter_files *a, const struct model *m, 
             return fail(err, ERR_UNSUPPORTED, "%s: tensor %s is neither lora_A nor lora_B of a module",
                         checkpoint_path(a->tensors, t), t->name);
     }
-    return checkpoint_check(a->tensors, err);
+    return OK;
 }
 
 static enum status open_files(struct adapter_files *a, const char *folder, const struct model *m, struct error *err) {
@@ -158,6 +158,11 @@ void adapter_free(struct adapter_files *a) {
     checkpoint_free(a->tensors);
     arena_release(&a->arena);
     free(a);
+}
+
+enum status adapter_check(const struct adapter_files *a, struct error *err) {
+    enum status st = checkpoint_check(a->tensors, err);
+    return st == OK ? OK : fail_within(err, st, "adapter %s", a->adapter.name);
 }
 
 const struct adapter *adapter_of(const struct adapter_files *a) { return &a->adapter; }

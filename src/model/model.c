@@ -64,10 +64,14 @@ static enum status add_adapters(struct model *m, const struct model_options *o, 
     }
     if (st == OK)
         st = pass_adapter(m->program, adapters, (int)o->n_adapters, &adapted, err);
+    for (size_t i = 0; i < o->n_adapters && st == OK; i++)
+        st = adapter_check(files[i], err);
     for (size_t i = 0; i < o->n_adapters; i++)
         adapter_free(files[i]);
-    if (st != OK)
+    if (st != OK) {
+        program_free(adapted);
         return st;
+    }
     m->plain = m->program;
     m->program = adapted;
     return OK;
