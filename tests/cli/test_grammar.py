@@ -133,6 +133,28 @@ class Hostile(unittest.TestCase):
         for answer, words in zip(got, ("longer than", "nested", "nested", "nested")):
             self.assertIn(words, answer["error"])
 
+    def test_time_is_looked_at_while_classes_are_read(self):
+        for kind, grammar in (("regex", "(?i)" + "[\\D]" * 250000), ("regex", "\\W" * 500000),
+                              ("regex", "(?i)[" + "\\D" * 400000 + "]"), ("regex", "[" + "\\W" * 400000 + "]"),
+                              ("gbnf", "root ::= " + "[^a] " * 150000)):
+            before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime
+            got = ask([{kind: grammar, "text": "a"}])[0]
+            took = resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before
+            self.assertLess(took, 4, grammar[:20])  # 1 s is allowed, and then it is looked at
+            self.assertTrue("too much time" in got.get("error", "") or "prefix" in got, got)
+        many = "(?i)[" + "\\Wk" * 3000 + "]+"  # classes that are joined while they are read
+        got = ask([{"regex": many, "text": t} for t in ("k-K", "\u212a", "-j", "\u00e9")])
+        self.assertEqual([g["accepts"] for g in got], [True, True, False, False])
+
+    def test_counters_behind_shared_alternatives_are_let_loose_once(self):
+        for counter in ('"a"{5}', "[a-z]{5,500}"):
+            rules = "root ::= x60\nx0 ::= %s\n" % counter
+            for i in range(1, 61):
+                rules += 'x%d ::= x%d "%s" | x%d "%s"\n' % (i, i - 1, "db"[i % 2], i - 1, "ec"[i % 2])
+            text = "aaaaa" + "bdcebe" * 10
+            got = ask([{"gbnf": rules, "text": text}, {"gbnf": rules, "text": text[:-1] + "a"}], "--tokenizer", QWEN3)
+            self.assertEqual([g["accepts"] for g in got], [True, False])
+
     def test_numbers_at_the_ends_of_their_types_are_refused_or_read(self):
         most = 1.7976931348623157e308
         above = {"type": "number", "exclusiveMinimum": most}

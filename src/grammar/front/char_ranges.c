@@ -49,10 +49,25 @@ void char_ranges_put_others(struct char_ranges *r, const struct char_ranges *of)
     free(sorted);
 }
 
+void char_ranges_join(struct char_ranges *r) {
+    size_t n = r->n;
+    if (n)
+        qsort(r->at, n, sizeof *r->at, by_first);
+    r->n = MIN(n, 1);
+    for (size_t i = 1; i < n; i++) {
+        struct code_range *before = &r->at[r->n - 1];
+        if (r->at[i].first <= before->last + 1)
+            before->last = MAX(before->last, r->at[i].last);
+        else
+            r->at[r->n++] = r->at[i];
+    }
+}
+
 static void put_one(struct char_ranges *r, int32_t c) { char_ranges_put(r, (uint32_t)c, (uint32_t)c); }
 
 void char_ranges_fold(struct char_ranges *r) {
     enum { LAST_CASED = 0x1E943 };
+    char_ranges_join(r);
     size_t n = r->n;
     for (size_t i = 0; i < n; i++) {
         struct code_range range = r->at[i];

@@ -11,10 +11,14 @@ struct char_ranges {
 void char_ranges_put(struct char_ranges *r, uint32_t first, uint32_t last);
 void char_ranges_release(struct char_ranges *r);
 
+/* Sorts them, and makes one of those that meet. */
+void char_ranges_join(struct char_ranges *r);
+
 /* Takes what is not in `of` too: the complement's ranges. */
 void char_ranges_put_others(struct char_ranges *r, const struct char_ranges *of);
 
-/* Characters that differ from those in it by case alone (simple mappings). Costs a step a character. */
+/* Characters that differ from those in it by case alone (simple mappings). Costs a step a character
+ * that is in it; joins it first. */
 void char_ranges_fold(struct char_ranges *r);
 
 /* \d \w \s: of Unicode, as Python has them, or of ECMA-262 (d and w are ASCII). */

@@ -6,6 +6,7 @@
 #include "base/buf.h"
 #include "grammar/front/char_ranges.h"
 #include "grammar/front/ebnf.h"
+#include "grammar/rx_pool.h"
 
 #include <stdlib.h>
 
@@ -18,6 +19,7 @@ struct gbnf {
     struct ir *ir;
     struct error *err;
     int depth;
+    uint32_t n_items;
 };
 
 struct list {
@@ -233,8 +235,12 @@ static enum status read_repeats(struct gbnf *g, ebnf_id *item, bool lines) {
 static enum status read_alternatives(struct gbnf *g, bool nested, ebnf_id *out);
 
 static enum status read_item(struct gbnf *g, bool *any, ebnf_id *out) {
+    enum { ITEMS_A_LOOK = 32 };
     char c = peek(g);
     *any = true;
+    if (++g->n_items % ITEMS_A_LOOK == 0)
+        rx_check_time(ir_rx(g->ir));
+    TRY(rx_check(ir_rx(g->ir), g->err));
     if (c == '"')
         return read_literal(g, out);
     if (c == '[')

@@ -4,6 +4,7 @@
  * since no regular language says them or nobody needs them: backreferences, lookbehind, word boundaries, atomic groups,
  * possessive quantifiers, conditionals, and the flags m and x. */
 #include "grammar/front/regex_tree.h"
+#include "grammar/rx_pool.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -45,6 +46,13 @@ enum status regex_bad(struct regex_reader *r, enum status status, const char *fo
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
     return fail(r->err, status, "the regular expression, at byte %zu: %s", r->at, text);
+}
+
+enum status regex_check(struct regex_reader *r) {
+    enum { READ_A_LOOK = 32 }; // one may take a millisecond
+    if (++r->n_read % READ_A_LOOK == 0)
+        rx_check_time(r->rx);
+    return rx_check(r->rx, r->err);
 }
 
 static struct tree *new_tree(struct regex_reader *r, enum tree_kind kind) {
@@ -310,6 +318,7 @@ static enum status read_sequence(struct regex_reader *r, struct tree **out) {
     struct parts parts = {0};
     while (r->at < r->text.len && r->text.ptr[r->at] != '|' && r->text.ptr[r->at] != ')') {
         struct tree *atom = NULL, *quantified = NULL;
+        TRY(regex_check(r));
         TRY(read_atom(r, &atom));
         TRY(read_quantified(r, atom, &quantified));
         put_part(r, &parts, quantified);

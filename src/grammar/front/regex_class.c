@@ -167,9 +167,16 @@ enum status regex_class(struct regex_reader *r, struct char_ranges *set) {
     struct char_ranges these = {0};
     bool negated = regex_take_if(r, '^'), first = true;
     enum status st = OK;
+    size_t joined_at = 1 << 14; // as many \W are one
     for (; st == OK && (regex_peek(r) != ']' || (first && !(r->flags & REGEX_ECMA))); first = false) {
         int32_t low, high;
-        st = take_class_char(r, &these, &low);
+        if (these.n >= joined_at) {
+            char_ranges_join(&these);
+            joined_at = MAX(joined_at, 2 * these.n);
+        }
+        st = regex_check(r);
+        if (st == OK)
+            st = take_class_char(r, &these, &low);
         if (st != OK || low == REGEX_NO_CHAR)
             continue;
         high = low;

@@ -23,6 +23,7 @@ struct regex_reader {
     unsigned flags;
     int depth;
     uint32_t steps; // of the language of a tree
+    uint32_t n_read; // atoms, and members of classes
     struct arena memory;
     struct error *err;
 };
@@ -35,6 +36,9 @@ int32_t regex_take(struct regex_reader *r);
 bool regex_take_if(struct regex_reader *r, char c);
 enum status regex_bad(struct regex_reader *r, enum status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* Looks at the time that the pool has, each so many atoms. */
+enum status regex_check(struct regex_reader *r);
 
 /* Behind a backslash (regex_class.c): a class (*c = REGEX_NO_CHAR, put into set), or one character *c. */
 enum status regex_escape(struct regex_reader *r, struct char_ranges *set, bool in_class, int32_t *c);

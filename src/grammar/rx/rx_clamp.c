@@ -53,13 +53,23 @@ static rx_id clamp(struct rx_pool *p, rx_id a, int n) {
     return out;
 }
 
-rx_id rx_clamp(struct rx_pool *p, rx_id state, int n) {
-    if (!(p->nodes[state].flags & RX_COUNTS))
-        return state;
+/* Forgets what was found of nodes: another walk begins, that goes to each node once. */
+static void begin_walk(struct rx_pool *p) {
     if (++p->epoch == 0) {
         memset(p->memo_epoch, 0, p->cap_nodes * sizeof *p->memo_epoch);
         p->epoch = 1;
     }
+}
+
+static uint32_t found(struct rx_pool *p, rx_id a, uint32_t what) {
+    p->memo_epoch[a] = p->epoch;
+    return p->memo[a] = what;
+}
+
+rx_id rx_clamp(struct rx_pool *p, rx_id state, int n) {
+    if (!(p->nodes[state].flags & RX_COUNTS))
+        return state;
+    begin_walk(p);
     return clamp(p, state, n);
 }
 
@@ -69,8 +79,10 @@ static rx_id let_loose(struct rx_pool *p, rx_id a) {
     struct rx_node x = p->nodes[a];
     if (!(x.flags & RX_COUNTS))
         return a;
+    if (p->memo_epoch[a] == p->epoch)
+        return p->memo[a];
     if (x.kind == RX_K_SEQ)
-        return rx_seq_as_is(p, let_loose(p, x.a), x.b);
+        return found(p, a, rx_seq_as_is(p, let_loose(p, x.a), x.b));
     if (x.kind == RX_K_REPEAT)
         return rx_repeat(p, x.a, x.min > 1 ? FOREVER : x.min, x.max > 1 ? RX_NO_MAX : x.max);
     if (x.kind != RX_K_ALT)
@@ -80,33 +92,35 @@ static rx_id let_loose(struct rx_pool *p, rx_id a) {
         parts[i] = let_loose(p, p->lists[x.a + i]);
     rx_id out = rx_list(p, RX_K_ALT, parts, x.b);
     free(parts);
-    return out;
+    return found(p, a, out);
 }
 
 /* The least that is left of the counters that count now: rounds that must be there yet, or else those that may. */
-static int slack_of(struct rx_pool *p, rx_id a) {
-    for (;; a = p->nodes[a].a) {
-        struct rx_node x = p->nodes[a];
-        if (!(x.flags & RX_COUNTS))
-            return UINT16_MAX;
-        if (x.kind == RX_K_AND || x.kind == RX_K_NOT)
-            return 0;
-        if (x.kind == RX_K_REPEAT)
-            return x.min > 1            ? MIN(x.min - 1, UINT16_MAX)
-                   : x.max == RX_NO_MAX ? UINT16_MAX
-                                        : MIN(x.max - 1, UINT16_MAX);
-        if (x.kind != RX_K_ALT)
-            continue;
-        int slack = UINT16_MAX;
-        for (uint32_t i = 0; i < x.b; i++)
-            slack = MIN(slack, slack_of(p, p->lists[x.a + i]));
-        return slack;
-    }
+static uint32_t slack_of(struct rx_pool *p, rx_id a) {
+    struct rx_node x = p->nodes[a];
+    if (!(x.flags & RX_COUNTS))
+        return UINT16_MAX;
+    if (x.kind == RX_K_AND || x.kind == RX_K_NOT)
+        return 0;
+    if (x.kind == RX_K_REPEAT)
+        return (uint32_t)(x.min > 1            ? MIN(x.min - 1, UINT16_MAX)
+                          : x.max == RX_NO_MAX ? UINT16_MAX
+                                               : MIN(x.max - 1, UINT16_MAX));
+    if (p->memo_epoch[a] == p->epoch)
+        return p->memo[a];
+    if (x.kind != RX_K_ALT)
+        return found(p, a, slack_of(p, x.a));
+    uint32_t slack = UINT16_MAX;
+    for (uint32_t i = 0; i < x.b; i++)
+        slack = MIN(slack, slack_of(p, p->lists[x.a + i]));
+    return found(p, a, slack);
 }
 
 int rx_slack(struct rx_pool *p, rx_id state, rx_id *without) {
     if (p->nodes[state].free == RX_NEVER) {
-        int slack = slack_of(p, state);
+        begin_walk(p);
+        uint32_t slack = slack_of(p, state);
+        begin_walk(p);
         rx_id free = let_loose(p, state);
         if (p->failed != OK)
             return *without = RX_NEVER, 0;
