@@ -16,14 +16,41 @@ struct solver {
     size_t n_queue;
 };
 
+static bool all_met(const struct ir_pair *needs, size_t n_needs, const bool *set) {
+    for (size_t i = 0; i < n_needs; i++)
+        if (set[needs[i].seen] && !set[needs[i].other])
+            return false;
+    return true;
+}
+
+/* Puts what members of the set need, and what that needs, into it: each need is looked at once. */
+static void close_needs(const struct ir_pair *needs, size_t n_needs, size_t n_known, bool *set) {
+    size_t *first = xcalloc(n_known + 2, sizeof *first); // of the needs of each member, in `others`
+    uint32_t *others = xmalloc((n_needs + n_known + 1) * sizeof *others), *queue = others + n_needs;
+    for (size_t i = 0; i < n_needs; i++)
+        first[needs[i].seen + 2]++;
+    for (size_t i = 2; i < n_known + 2; i++)
+        first[i] += first[i - 1];
+    for (size_t i = 0; i < n_needs; i++)
+        others[first[needs[i].seen + 1]++] = needs[i].other;
+    size_t n = 0;
+    for (size_t i = 0; i < n_known; i++)
+        if (set[i])
+            queue[n++] = (uint32_t)i;
+    for (size_t at = 0; at < n; at++)
+        for (size_t i = first[queue[at]]; i < first[queue[at] + 1]; i++)
+            if (!set[others[i]]) {
+                set[others[i]] = true;
+                queue[n++] = others[i];
+            }
+    free(first);
+    free(others);
+}
+
 bool members_fit(const struct ir_pair *needs, size_t n_needs, const struct ir_pair *excludes, size_t n_excludes,
                  const bool *usable, size_t n_known, bool *set, uint32_t *size) {
-    for (bool changed = n_needs > 0; changed;) {
-        changed = false;
-        for (size_t i = 0; i < n_needs; i++)
-            if (set[needs[i].seen] && !set[needs[i].other])
-                changed = set[needs[i].other] = true;
-    }
+    if (!all_met(needs, n_needs, set))
+        close_needs(needs, n_needs, n_known, set);
     for (size_t i = 0; i < n_excludes; i++)
         if (set[excludes[i].seen] && set[excludes[i].other])
             return false;

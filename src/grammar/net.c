@@ -103,14 +103,15 @@ static uint32_t compile_repeat(struct compiler *c, ir_id node, uint32_t next) {
 }
 
 /* Marks the members that can stand: their key and value are possible, and so is all that must stand beside them. */
-static void find_usable(const struct ir_members *from, struct members *m) {
+static void find_usable(struct rx_pool *rx, const struct ir_members *from, struct members *m) {
     size_t n = m->n_known;
     bool *possible = xcalloc(2 * n + 1, sizeof *possible), *set = possible + n;
     for (size_t i = 0; i < n; i++)
         possible[i] = m->all[i].usable;
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n && rx->failed == OK; i++) {
         if (!possible[i] || (!m->n_needs && !m->n_excludes))
             continue;
+        rx_check_time(rx); // a round looks at all members and what they need
         for (size_t k = 0; k < n; k++)
             set[k] = k == i || from->known[k].required;
         uint32_t size;
@@ -153,7 +154,7 @@ static uint32_t compile_members(struct compiler *c, const struct ir_node *n, uin
         to->value = rule_for(c, one->value);
         to->usable = to->key != NONE;
     }
-    find_usable(from, &m);
+    find_usable(c->ir->rx, from, &m);
     for (uint32_t i = 0; i < count; i++) // states self + 1 + i: behind a key
         add_state(c, (struct state){.kind = STATE_VALUE, .a = at, .b = i, .next = self});
     return self;

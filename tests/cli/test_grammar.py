@@ -155,6 +155,21 @@ class Hostile(unittest.TestCase):
             got = ask([{"gbnf": rules, "text": text}, {"gbnf": rules, "text": text[:-1] + "a"}], "--tokenizer", QWEN3)
             self.assertEqual([g["accepts"] for g in got], [True, False])
 
+    def test_members_that_need_one_another_in_a_chain(self):
+        n = 200
+        keys = {"k%d" % i: {"type": "integer"} for i in range(n)}
+        up = {"k%d" % i: ["k%d" % (i + 1)] for i in range(n - 1)}
+        down = {"k%d" % i: ["k%d" % (i - 1)] for i in range(1, n)}
+        items, want = [], []
+        for needs in (up, down, {**up, "k%d" % (n - 1): ["k0"]}):
+            for first, end in ((0, n), (0, 1), (n - 1, n), (5, n), (0, 20), (7, 9)):
+                value = {"k%d" % i: i for i in range(first, end)}
+                items.append({"json_schema": {"type": "object", "properties": keys, "dependentRequired": needs},
+                              "text": json.dumps(value)})
+                want.append(all(o in value for k in value for o in needs.get(k, ())))
+        self.assertEqual([g.get("accepts") for g in ask(items)], want)
+        self.assertEqual(want.count(True), 7)
+
     def test_numbers_at_the_ends_of_their_types_are_refused_or_read(self):
         most = 1.7976931348623157e308
         above = {"type": "number", "exclusiveMinimum": most}
@@ -196,6 +211,9 @@ def hostile():
     yield "regex", places, "a"
     yield "json_schema", {"type": "string", "pattern": places}, '"a"'
     yield "lark", "start: /%s/" % places, "a"
+    keys = {"k%d" % i: {"type": "integer"} for i in range(3000)}
+    needs = {"k%d" % i: ["k%d" % (i - 1)] for i in range(1, 3000)}
+    yield "json_schema", {"type": "object", "properties": keys, "dependentRequired": needs}, '{"k0": 1'
     yield "choice", ["y" * i for i in range(1000)], "y" * 5
     yield "lark", 'start: a\n%ignore /a*/\n%ignore /(a|b)*/\na: "a" a | "b"', "aaab"
     yield "lark", 'start: "a"~0..1000000000', "a" * 300
