@@ -6,7 +6,7 @@
 #   BUILD=build/release tests/run.sh --fast        all that are for every commit: under a minute on two idle processors
 #
 # What takes long says in its first comment "Not in make test-fast" and why, but for test_ptx_*, and single tests say @slow
-# (tests/cli/brief.py). Op tests and goldens take a quarter of their cases then, another one in each run (op_rig.h).
+# (tests/cli/brief.py). Op tests and goldens take a sixth of their cases then, another one in each run (op_rig.h).
 # A test that uses more than $TEST_TIMEOUT seconds (600) of processor time, or hangs, is killed and counts as failed under
 # its name (tests/limit.py). Time on the clock is no measure: others may use this machine.
 set -u
@@ -25,7 +25,7 @@ jobs=$(nproc) paths=$(ls tests/test_*.c tests/cli/test_*.py)
     shift
     jobs=$((2 * jobs)) # twice as many at a time: some of them sleep
     paths=$(grep -L "Not in make test-fast" $paths | grep -v /test_ptx_)
-    export GYRE_TEST_BRIEF=1 GYRE_TEST_PART=1/4
+    export GYRE_TEST_BRIEF=1 GYRE_TEST_PART=1/6
 }
 names=""
 for path in $paths; do

@@ -6,6 +6,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from brief import slow  # noqa: E402
 from patience import PATIENCE  # noqa: E402
 from serving import Server  # noqa: E402
 
@@ -55,6 +56,7 @@ class Abort(unittest.TestCase):
         self.assertEqual(status, 200, answer)
         return answer["aborted"]
 
+    @slow("two seconds of a processor")
     def test_one_is_ended_and_the_others_go_on(self):
         prompts = ["The %s" % animal for animal in ("fox", "dog", "cat")]
         _, alone = server.post("/v1/completions", prompt=prompts, **LONG)

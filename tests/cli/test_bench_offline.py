@@ -8,6 +8,8 @@ import tempfile
 import time
 import unittest
 
+from brief import slow
+
 GYRE = os.path.abspath(os.environ["GYRE"])
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 STORY = os.path.join(ROOT, "models/story")
@@ -62,6 +64,7 @@ class Offline(unittest.TestCase):
         self.assertAlmostEqual(r["tokens_per_second"], r["total_num_tokens"] / r["elapsed_time"], 3)
         self.assertNotIn("floor_s", r)  # the toy has no limits
 
+    @slow("it decodes for a second")
     def test_decode_counts_what_was_asked_for_and_what_a_step_reads(self):
         out, r = self.run_json("decode", STORY, "--batch", "1,3", "--input-len", "5", "--output-len", "7",
                                "--num-iters", "3", "--num-iters-warmup", "1", "--prefill", "40")

@@ -8,6 +8,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from brief import slow  # noqa: E402
 from serving import GYRE, ROOT, Server, real_template, templated_model  # noqa: E402
 
 USER = {"role": "user", "content": "Hi"}
@@ -118,6 +119,7 @@ class Requests(Case):
 
 
 class Tools(Case):
+    @slow("it renders every template of the set")
     def test_a_choice_of_none_takes_tools_and_shows_them(self):
         anthropic = [{"name": "look", "description": "Looks.", "input_schema": FUNCTION["parameters"]}]
         flat = [dict(FUNCTION, type="function", strict=True), {"type": "web_search"}]

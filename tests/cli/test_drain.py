@@ -13,6 +13,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from brief import slow  # noqa: E402
 from patience import PATIENCE  # noqa: E402
 from serving import Server  # noqa: E402
 
@@ -92,6 +93,7 @@ class Drain(unittest.TestCase):
                 pass  # a connection that had said nothing yet is closed when it begins
             time.sleep(0.01)
 
+    @slow("two seconds of a processor")
     def test_health_answers_while_streams_end(self):
         streams = [Stream(self.server.port, 100), Stream(self.server.port, 100, "/v1/chat/completions")]
         self.running(2)

@@ -5,6 +5,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from brief import slow  # noqa: E402
 from serving import Server, thinking_model  # noqa: E402
 
 CHAT = [{"role": "user", "content": "Tell me a story about a fox."}]
@@ -90,6 +91,7 @@ class Answers(unittest.TestCase):
         r = self.both(messages=ends, max_tokens=900, temperature=0.4, top_p=0.9, top_k=50, seed=13)
         self.assertEqual((r["stop_reason"], r["stop_sequence"]), ("end_turn", None))
 
+    @slow("it generates a whole context")
     def test_max_tokens_past_the_context_ends_with_its_own_reason(self):
         r = self.both(max_tokens=100000, ignore_eos=True)
         self.assertEqual(r["stop_reason"], "model_context_window_exceeded")

@@ -8,6 +8,8 @@ import subprocess
 import tempfile
 import unittest
 
+from brief import slow
+
 GYRE = os.path.abspath(os.environ["GYRE"])
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 STORY = os.path.join(ROOT, "models/story")
@@ -125,6 +127,7 @@ class Model(unittest.TestCase):
         self.folder("pickled", "config.json", "tokenizer.json", pytorch_model_dot_bin=b"x")
         self.told("pickled", VERBS, "pickled weights")
 
+    @slow("it copies the model's files for each case")
     def test_files_that_git_did_not_bring(self):
         pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n"
         self.folder("m", "config.json", "tokenizer.json", model_dot_safetensors=pointer)

@@ -5,6 +5,7 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from brief import slow  # noqa: E402
 from serving import ROOT, Server  # noqa: E402
 
 
@@ -75,6 +76,7 @@ class Description(unittest.TestCase):
         walk(api)
         self.assertEqual(api["info"]["version"], server.request("GET", "/version")[1]["version"])
 
+    @slow("a request for each field")
     def test_fields_that_are_described_are_taken(self):
         for path, schema in bodies():
             fields = fields_of(schema)

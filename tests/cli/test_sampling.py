@@ -12,6 +12,7 @@ import sys
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from brief import slow  # noqa: E402
 from serving import GYRE, ROOT, Server  # noqa: E402
 
 MODEL, VOCAB = "tests/models/qwen3", 1024
@@ -130,6 +131,7 @@ class Sampling(unittest.TestCase):
                     judged += 1
         self.assertGreater(judged, 40)
 
+    @slow("it draws many tokens")
     def test_frequencies_pass_a_chi_square_test(self):
         for _ in range(5):
             q, prompt = random_changes(), random_ids(5)

@@ -145,6 +145,7 @@ class GoingOn(unittest.TestCase):
 
 
 class Bounds(unittest.TestCase):
+    @slow("it fills the memory")
     def test_the_oldest_go_when_the_memory_is_full(self):
         made = [make(small, input="%d %s" % (i, "fox " * 100))["id"] for i in range(40)]
         found = [get(id, small)[0] == 200 for id in made]

@@ -150,6 +150,7 @@ class Answers(unittest.TestCase):
         self.assertEqual((status, r["choices"][0]["finish_reason"]), (200, "length"))
         self.assertRegex(r["choices"][0]["text"], "^[ab]{3,}$")
 
+    @slow("64 streams")
     def test_the_same_beside_others(self):
         """64 at once, half of them with grammars, some of them left by their clients."""
         regexes = ("([a-z]{2,6} ){3,8}", "[A-Z][a-z ]+[.]", "(the quick brown fox |jumps over the lazy dog ){2,4}end")

@@ -10,6 +10,7 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from brief import slow  # noqa: E402
 from serving import Server, real_template, templated_model  # noqa: E402
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -128,6 +129,7 @@ class Chat(unittest.TestCase):
                 "<|tool_call_end|><|tool_calls_section_end|>")
         self.assertEqual(chat(text, kimi)["message"]["tool_calls"][0]["id"], "functions.add:7")
 
+    @slow("it walks many texts")
     def test_an_id_that_is_no_plain_string_is_none(self):
         """The model's own id, before the arguments and behind them: any value that it may write."""
         for value in '{"a": 1}', "[1]", "7", '"a\\"b"', '"a\\nb"', '""', '"%s"' % (" the" * 100), '"a\tb"':

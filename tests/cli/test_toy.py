@@ -1,6 +1,7 @@
 """--device toy: a model's text without its weights."""
 import json, os, select, shutil, socket, subprocess, tempfile, time, unittest
 
+from brief import slow
 import serving
 
 FOLDERS = ["models/story", "tests/models/gemma4", "tests/models/qwen3_5"]  # full attention; windows; recurrent layers
@@ -50,6 +51,7 @@ class Toy(unittest.TestCase):
         finally:
             self.assertEqual(server.stop(), 0)
 
+    @slow("three seconds of a processor")
     def test_streams_whose_clients_left_do_not_hold_the_end_up(self):
         body = b'{"prompt":"Once upon a time","max_tokens":900,"temperature":0,"ignore_eos":true,"stream":true}'
         request = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (
