@@ -43,6 +43,8 @@ static enum status read_delta(struct json_reader *r, struct answer_event *e, str
             TRY(take_text(r, &e->content, err));
         else if (str_eq(key, STR("reasoning_content")) || str_eq(key, STR("reasoning")))
             TRY(take_text(r, &e->reasoning, err));
+        else if (str_eq(key, STR("tool_calls")))
+            TRY(json_skip(r, &e->tool_calls, err));
         else
             TRY(json_skip(r, NULL, err));
     }
@@ -148,6 +150,7 @@ enum status answer_event_read(struct answer_event *e, struct str json, struct er
     buf_clear(&e->reasoning);
     buf_clear(&e->finish_reason);
     buf_clear(&e->error);
+    e->tool_calls = (struct str){0};
     e->has_choice = e->has_usage = e->failed = false;
     e->prompt_tokens = e->completion_tokens = 0;
     json_reader_init(&r, json, "the server's answer");

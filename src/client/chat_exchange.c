@@ -11,7 +11,7 @@ static enum status take_piece(struct api_stream *stream, struct error *err) {
     if (e->has_usage)
         x->n_tokens = e->completion_tokens;
     x->out_of_tokens |= str_eq(buf_view(&e->finish_reason), STR("length"));
-    if (e->content.len + e->reasoning.len == 0)
+    if (e->content.len + e->reasoning.len + e->tool_calls.len == 0)
         return OK;
     int64_t now_us = clock_us(); // without what take needs
     TRY(x->take(x->user, e, err));

@@ -10,7 +10,7 @@
 struct chat_exchange {
     const struct api_server *server;
     int64_t patience_s; // the server may send nothing for so long; 0: for ever
-    /* Called for each piece that has content or reasoning; a fault ends the answer. */
+    /* Called for each piece that has content, reasoning or calls of tools; a fault ends the answer. */
     enum status (*take)(void *user, const struct answer_event *piece, struct error *err);
     bool (*stopped)(void); // asked ten times a second and more: whether to leave off
     void *user;

@@ -35,8 +35,13 @@ static bool add_message(struct conversation *c, const char *role, struct str con
     return true;
 }
 
-static void drop_last_message(struct conversation *c) {
-    json_array_remove(c->messages, json_array_size(c->messages) - 1);
+static json_t *last_message(const struct conversation *c) {
+    return json_array_get(c->messages, json_array_size(c->messages) - 1);
+}
+
+static void drop_messages(struct conversation *c, size_t from) {
+    while (json_array_size(c->messages) > from)
+        json_array_remove(c->messages, json_array_size(c->messages) - 1);
 }
 
 static void begin_anew(struct conversation *c) {
@@ -45,29 +50,157 @@ static void begin_anew(struct conversation *c) {
         fprintf(stderr, "the system message is not UTF-8, and left out\n");
 }
 
+// ---- the terminal -----------------------------------------------------------------------------------------------
+
+struct editor {
+    EditLine *line;
+    History *history;
+    char path[4096];
+    char *first;  // what stands before a line
+    bool goes_on; // the line before ended with a backslash
+};
+
+static char *prompt_text(EditLine *line) {
+    static char next[] = "... ";
+    const struct editor *e;
+    el_get(line, EL_CLIENTDATA, &e);
+    return e->goes_on ? next : e->first;
+}
+
+static void find_history(struct editor *e) {
+    const char *given = getenv("GYRE_HISTORY"), *home = getenv("HOME");
+    if (given)
+        snprintf(e->path, sizeof e->path, "%s", given);
+    else if (home)
+        snprintf(e->path, sizeof e->path, "%s/.gyre_history", home);
+}
+
+static void editor_open(struct editor *e) {
+    HistEvent event;
+    *e = (struct editor){.history = history_init(), .first = "> "};
+    setlocale(LC_CTYPE, ""); // libedit moves over characters, not bytes
+    find_history(e);
+    history(e->history, &event, H_SETSIZE, HISTORY_LINES);
+    history(e->history, &event, H_SETUNIQUE, 1);
+    if (e->path[0])
+        history(e->history, &event, H_LOAD, e->path); // the first time there is none
+    e->line = el_init("gyre", stdin, stdout, stderr);
+    el_set(e->line, EL_CLIENTDATA, e);
+    el_set(e->line, EL_PROMPT, prompt_text);
+    el_set(e->line, EL_EDITOR, "emacs");
+    el_set(e->line, EL_HIST, history, e->history);
+}
+
+static void editor_close(struct editor *e) {
+    HistEvent event;
+    if (e->path[0])
+        history(e->history, &event, H_SAVE, e->path);
+    el_end(e->line);
+    history_end(e->history);
+}
+
+enum input { INPUT_LINE, INPUT_CLEARED, INPUT_END };
+
+/* One line, or several that are joined, without the last newline. */
+static enum input read_input(struct editor *e, struct buf *out) {
+    buf_clear(out);
+    e->goes_on = false;
+    for (;;) {
+        int n;
+        const char *line = el_gets(e->line, &n);
+        if (!line && n < 0 && interrupt_taken()) {
+            putchar('\n');
+            return INPUT_CLEARED;
+        }
+        if (!line || n <= 0)
+            return INPUT_END;
+        size_t len = (size_t)n - (line[n - 1] == '\n');
+        e->goes_on = len > 0 && line[len - 1] == '\\';
+        buf_append(out, line, len - e->goes_on);
+        if (!e->goes_on)
+            return INPUT_LINE;
+        buf_push(out, '\n');
+    }
+}
+
 // ---- an answer --------------------------------------------------------------------------------------------------
 
-/* A turn that fails is taken back, so that the next one does not fail for it again. */
-static void say(struct conversation *c, struct str line) {
+static void say_styled(enum style style, const char *text) {
+    printf("%s", terminal_style(stdout, style));
+    terminal_print(stdout, str_of(text));
+    printf("%s\n", terminal_style(stdout, STYLE_NONE));
+}
+
+/* The person is the tool: shows each call and takes its result from the keyboard. False when they leave off. */
+static bool answer_calls(struct conversation *c, struct editor *e, const json_t *calls) {
+    struct buf line = {0};
+    enum input input = INPUT_LINE;
+    for (size_t i = 0; i < json_array_size(calls) && input == INPUT_LINE; i++) {
+        const json_t *call = json_array_get(calls, i), *function = json_object_get(call, "function");
+        struct buf shown = {0};
+        buf_printf(&shown, "%s %s", json_string_value(json_object_get(function, "name")),
+                   json_string_value(json_object_get(function, "arguments")));
+        say_styled(STYLE_BOLD, shown.ptr);
+        buf_release(&shown);
+        e->first = "result> ";
+        input = read_input(e, &line);
+        e->first = "> ";
+        if (input == INPUT_LINE && !add_message(c, "tool", buf_view(&line))) {
+            printf("that is not UTF-8\n");
+            input = INPUT_CLEARED;
+        }
+        if (input == INPUT_LINE)
+            json_object_set(last_message(c), "tool_call_id", json_object_get(call, "id"));
+    }
+    buf_release(&line);
+    return input == INPUT_LINE;
+}
+
+/* One answer to what was said until now, put behind it with its calls. */
+static enum status take_answer(struct conversation *c, struct dialogue_answer *a, struct error *err) {
+    interrupt_taken();
+    enum status st = c->model->answer(c->model->self, c->messages, a, err);
+    if (a->text.len > 0 && a->text.ptr[a->text.len - 1] != '\n')
+        putchar('\n');
+    TRY(st);
+    if (!add_message(c, "assistant", buf_view(&a->text)))
+        return fail(err, ERR_FORMAT, "the answer is not UTF-8, and left out of the conversation");
+    if (a->calls)
+        json_object_set(last_message(c), "tool_calls", a->calls);
+    printf("%s[%s]%s\n", terminal_style(stdout, STYLE_DIM), a->note, terminal_style(stdout, STYLE_NONE));
+    return OK;
+}
+
+static void dialogue_answer_release(struct dialogue_answer *a) {
+    buf_release(&a->text);
+    json_decref(a->calls);
+    *a = (struct dialogue_answer){0};
+}
+
+/* A turn that fails, or whose calls get no result, is taken back, so that the next one does not fail for it again. */
+static void say(struct conversation *c, struct editor *e, struct str line) {
     struct dialogue_answer a = {0};
     struct error err;
+    size_t before = json_array_size(c->messages);
+    bool more = true;
     if (!add_message(c, "user", line)) {
         printf("that is not UTF-8\n");
         return;
     }
-    interrupt_taken();
-    enum status st = c->model->answer(c->model->self, c->messages, &a, &err);
-    if (a.text.len > 0 && a.text.ptr[a.text.len - 1] != '\n')
-        putchar('\n');
-    if (st == OK && !add_message(c, "assistant", buf_view(&a.text)))
-        st = fail(&err, ERR_FORMAT, "the answer is not UTF-8, and left out of the conversation");
-    if (st == OK) {
-        printf("%s[%s]%s\n", terminal_style(stdout, STYLE_DIM), a.note, terminal_style(stdout, STYLE_NONE));
-    } else {
-        printf("%s%s%s\n", terminal_style(stdout, STYLE_RED), err.text, terminal_style(stdout, STYLE_NONE));
-        drop_last_message(c);
+    while (more) {
+        dialogue_answer_release(&a);
+        enum status st = take_answer(c, &a, &err);
+        if (st != OK)
+            say_styled(STYLE_RED, err.text);
+        more = st == OK && a.calls;
+        bool left = more && !answer_calls(c, e, a.calls);
+        if (left)
+            say_styled(STYLE_RED, "a call has no result; this turn is taken back");
+        more &= !left;
+        if (st != OK || left)
+            drop_messages(c, before);
     }
-    buf_release(&a.text);
+    dialogue_answer_release(&a);
 }
 
 // ---- commands ---------------------------------------------------------------------------------------------------
@@ -126,78 +259,6 @@ static void do_command(struct conversation *c, const char *line) {
     printf("there is no command %.*s; /help lists them\n", (int)n, line);
 }
 
-// ---- the terminal -----------------------------------------------------------------------------------------------
-
-struct editor {
-    EditLine *line;
-    History *history;
-    char path[4096];
-    bool goes_on; // the line before ended with a backslash
-};
-
-static char *prompt_text(EditLine *line) {
-    static char first[] = "> ", next[] = "... ";
-    const struct editor *e;
-    el_get(line, EL_CLIENTDATA, &e);
-    return e->goes_on ? next : first;
-}
-
-static void find_history(struct editor *e) {
-    const char *given = getenv("GYRE_HISTORY"), *home = getenv("HOME");
-    if (given)
-        snprintf(e->path, sizeof e->path, "%s", given);
-    else if (home)
-        snprintf(e->path, sizeof e->path, "%s/.gyre_history", home);
-}
-
-static void editor_open(struct editor *e) {
-    HistEvent event;
-    *e = (struct editor){.history = history_init()};
-    setlocale(LC_CTYPE, ""); // libedit moves over characters, not bytes
-    find_history(e);
-    history(e->history, &event, H_SETSIZE, HISTORY_LINES);
-    history(e->history, &event, H_SETUNIQUE, 1);
-    if (e->path[0])
-        history(e->history, &event, H_LOAD, e->path); // the first time there is none
-    e->line = el_init("gyre", stdin, stdout, stderr);
-    el_set(e->line, EL_CLIENTDATA, e);
-    el_set(e->line, EL_PROMPT, prompt_text);
-    el_set(e->line, EL_EDITOR, "emacs");
-    el_set(e->line, EL_HIST, history, e->history);
-}
-
-static void editor_close(struct editor *e) {
-    HistEvent event;
-    if (e->path[0])
-        history(e->history, &event, H_SAVE, e->path);
-    el_end(e->line);
-    history_end(e->history);
-}
-
-enum input { INPUT_LINE, INPUT_CLEARED, INPUT_END };
-
-/* One line, or several that are joined, without the last newline. */
-static enum input read_input(struct editor *e, struct buf *out) {
-    buf_clear(out);
-    e->goes_on = false;
-    for (;;) {
-        int n;
-        const char *line = el_gets(e->line, &n);
-        if (!line && n < 0 && interrupt_taken()) {
-            putchar('\n');
-            return INPUT_CLEARED;
-        }
-        if (!line || n <= 0)
-            return INPUT_END;
-        size_t len = (size_t)n - (line[n - 1] == '\n');
-        e->goes_on = len > 0 && line[len - 1] == '\\';
-        buf_append(out, line, len - e->goes_on);
-        if (!e->goes_on)
-            return INPUT_LINE;
-        buf_push(out, '\n');
-    }
-}
-
 static void talk(struct conversation *c, struct editor *e) {
     struct buf line = {0};
     HistEvent event;
@@ -209,7 +270,7 @@ static void talk(struct conversation *c, struct editor *e) {
         if (line.ptr[0] == '/')
             do_command(c, line.ptr);
         else
-            say(c, buf_view(&line));
+            say(c, e, buf_view(&line));
     }
     buf_release(&line);
 }

@@ -6,6 +6,7 @@
 
 struct dialogue_answer {
     struct buf text;
+    json_t *calls; // of tools, as a message brings them; NULL: none. The dialogue's then
     char note[128]; // what is said behind it: "212 tokens, 84 tok/s"
 };
 
@@ -16,5 +17,6 @@ struct dialogue_model {
     void *self;
 };
 
-/* Talks until the person ends it; returns the exit code. system may be NULL. */
+/* Talks until the person ends it; returns the exit code. system may be NULL. Calls of tools are shown, and the person
+ * types their results. */
 int dialogue(const struct dialogue_model *model, const char *system);

@@ -4,6 +4,7 @@
  * move the cursor, set the title or type for the person. Into a file or pipe its text goes as it is. */
 #include "main/verbs.h"
 
+#include "client/call_collector.h"
 #include "client/chat_exchange.h"
 #include "console/dialogue.h"
 #include "console/interrupt.h"
@@ -12,10 +13,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { MAX_ANSWER = 16 << 20 };
+enum { MAX_ANSWER = 16 << 20, MAX_TOOLS = 16 << 20 };
 
 static struct {
-    const char *url, *ca_file, *key, *model, *system, *prompt;
+    const char *url, *ca_file, *key, *model, *system, *prompt, *tools;
     struct flag_list headers, stop;
     int64_t max_tokens, top_k, seed, patience_s;
     double temperature, top_p, min_p;
@@ -40,6 +41,8 @@ static const struct flag flags[] = {
     {"prompt", 'p', FLAG_STRING, &opt.prompt, "TEXT", "Conversation",
      "one message and its answer, in place of a conversation"},
     {"system", 0, FLAG_STRING, &opt.system, "TEXT", "Conversation", "the system message"},
+    {"tools", 0, FLAG_STRING, &opt.tools, "FILE", "Conversation",
+     "tools that the model may call, a JSON array as OpenAI's API has it. You type their results"},
     {"max-tokens", 'n', FLAG_INT, &opt.max_tokens, "N", "Sampling",
      "tokens of an answer. This and the next: otherwise as the server has it", .min = 1, .max = 1 << 24},
     {"stop", 0, FLAG_LIST, &opt.stop, "TEXT", "Sampling", "stop before this text; may be repeated"},
@@ -58,6 +61,8 @@ struct client {
     char *model;
     struct chat_exchange exchange;
     struct dialogue_answer *out;
+    struct call_collector calls;
+    json_t *tools; // as a request brings them; NULL: none
     bool thinking;
 };
 
@@ -97,12 +102,14 @@ static enum status take_piece(void *self, const struct answer_event *e, struct e
         print_text(buf_view(&e->content));
         buf_str(&c->out->text, buf_view(&e->content));
     }
-    return OK;
+    return e->tool_calls.len > 0 ? call_collector_take(&c->calls, e->tool_calls, err) : OK;
 }
 
 static json_t *request_of(const struct client *c, json_t *messages) {
     json_t *body = json_pack("{s:s, s:O, s:b, s:{s:b}}", "model", c->model, "messages", messages, "stream", 1,
                              "stream_options", "include_usage", 1);
+    if (c->tools)
+        json_object_set(body, "tools", c->tools);
     if (opt.max_tokens > 0)
         json_object_set_new(body, "max_tokens", json_integer(opt.max_tokens));
     if (opt.top_k >= 0)
@@ -147,6 +154,8 @@ static enum status answer(void *self, json_t *messages, struct dialogue_answer *
     enum status st = chat_exchange(&c->exchange, body, err);
     json_decref(body);
     end_reasoning(c);
+    out->calls = call_collector_json(&c->calls);
+    call_collector_release(&c->calls);
     write_note(&c->exchange, out);
     return st;
 }
@@ -159,12 +168,29 @@ static enum status open_client(struct client *c, struct error *err) {
                                     .headers = opt.headers.items,
                                     .n_headers = opt.headers.n,
                                     .ca_file = opt.ca_file};
+    if (opt.tools) {
+        TRY(jv_load(opt.tools, MAX_TOOLS, 0, &c->tools, err));
+        if (!json_is_array(c->tools))
+            return fail(err, ERR_FORMAT, "%s: %s in place of an array of tools", opt.tools, jv_type_name(c->tools));
+    }
     c->exchange = (struct chat_exchange){
         .server = &c->server, .patience_s = opt.patience_s, .take = take_piece, .stopped = interrupt_taken, .user = c};
     if (!opt.model)
         return api_first_model(&c->server, &c->model, err);
     c->model = xstrdup(opt.model);
     return OK;
+}
+
+/* A line of JSON for each, for the program that reads them. */
+static void print_calls(const json_t *calls) {
+    size_t i;
+    const json_t *call;
+    json_array_foreach(calls, i, call) {
+        char *text = json_dumps(call, JSON_COMPACT);
+        terminal_print(stdout, str_of(text));
+        putchar('\n');
+        free(text);
+    }
 }
 
 static enum status ask_once(struct client *c, struct error *err) {
@@ -179,10 +205,12 @@ static enum status ask_once(struct client *c, struct error *err) {
         st = answer(c, messages, &a, err);
     if (a.text.len > 0 && a.text.ptr[a.text.len - 1] != '\n')
         putchar('\n');
+    print_calls(a.calls);
     fflush(stdout);
     if (st == OK)
         fprintf(stderr, "%s%s%s\n", terminal_style(stderr, STYLE_DIM), a.note, terminal_style(stderr, STYLE_NONE));
     json_decref(messages);
+    json_decref(a.calls);
     buf_release(&a.text);
     return st;
 }
@@ -211,6 +239,7 @@ static int run(const struct verb_args *args) {
     else if (st == OK)
         rc = converse(&c);
     chat_exchange_release(&c.exchange);
+    json_decref(c.tools);
     free(c.model);
     return st == OK ? rc : verb_failed(&err);
 }
@@ -225,5 +254,6 @@ const struct verb_spec verb_chat = {
     0,
     .run = run,
     .epilogue = "/help lists the commands of a conversation. A model's reasoning is shown dimmed, on a terminal only.\n"
+                "With --prompt the calls of tools are printed behind the answer, a line of JSON each.\n"
                 "  gyre chat --url http://localhost:8000\n"
                 "  gyre chat --url https://api.example.com/v1 --model NAME -p \"Why is the sky blue?\"\n"};

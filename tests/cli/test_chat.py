@@ -270,6 +270,82 @@ class Chat(unittest.TestCase):
         self.assertIn("?]0;owned?red?[31m?31m?", text)
         self.assertNotIn("\x1b]0;", text)
 
+    # ---- tools ----
+
+    def weather(self, h, b):
+        """Calls two tools, the arguments in pieces, and then says what it was given."""
+        results = [m["content"] for m in b["messages"] if m["role"] == "tool"]
+        if results:
+            return h.say("It is %s." % " and ".join(results))
+        h.begin_stream()
+        h.delta(content="I look.")
+        for i, city in enumerate(("Paris", "Oslo")):
+            h.delta(tool_calls=[{"index": i, "id": "call_%d" % i, "type": "function",
+                                 "function": {"name": "look", "arguments": ""}}])
+            for piece in ('{"city"', ': "%s"}' % city):
+                h.delta(tool_calls=[{"index": i, "function": {"arguments": piece}}])
+        h.end_stream(finish="tool_calls")
+
+    def tools(self, text='[{"type": "function", "function": {"name": "look"}}]'):
+        f = tempfile.NamedTemporaryFile("w", suffix=".json")
+        self.addCleanup(f.close)
+        f.write(text)
+        f.flush()
+        return f.name
+
+    def test_calls_are_lines_of_json_for_a_program(self):
+        s = self.fake(self.weather)
+        p = ask(s.url, "--tools", self.tools())
+        self.assertEqual(p.returncode, 0, p.stderr)
+        first, *calls = p.stdout.splitlines()
+        self.assertEqual(first, "I look.")
+        self.assertEqual([json.loads(c) for c in calls], [
+            {"id": "call_%d" % i, "type": "function", "function": {"name": "look", "arguments": '{"city": "%s"}' % city}}
+            for i, city in enumerate(("Paris", "Oslo"))])
+        self.assertEqual(s.seen[0][2]["tools"], [{"type": "function", "function": {"name": "look"}}])
+        whole = {"content": None, "tool_calls": [{"id": "a", "function": {"name": "x", "arguments": "{}"}}]}
+        p = ask(self.fake(lambda h, b: h.reply(200, {"choices": [{"message": whole}]})).url)
+        self.assertEqual(json.loads(p.stdout)["function"], {"name": "x", "arguments": "{}"}, p.stderr)
+
+    def test_a_person_answers_calls(self):
+        s = self.fake(self.weather)
+        t = self.talk(s.url, "--tools", self.tools())
+        t.type("Weather?\r")
+        self.assertIn('look {"city": "Paris"}', t.wait_for("result> $"))
+        t.type("wet\r")
+        self.assertIn('look {"city": "Oslo"}', t.wait_for("result> $"))
+        t.type("\x03")
+        self.assertIn("taken back", t.wait_for("> $"))
+        t.type("Weather, again?\r")
+        t.wait_for("result> $")
+        t.type("dry\r")
+        t.wait_for("result> $")
+        t.type("cold\r")
+        self.assertIn("It is dry and cold.", t.wait_for(r"tokens.*> $"))
+        user, calls, *results = s.seen[-1][2]["messages"]
+        self.assertEqual((user["content"], calls["content"]), ("Weather, again?", "I look."))
+        self.assertEqual([c["id"] for c in calls["tool_calls"]], ["call_0", "call_1"])
+        self.assertEqual([(m["tool_call_id"], m["content"]) for m in results], [("call_0", "dry"), ("call_1", "cold")])
+
+    def test_calls_and_tools_that_are_none(self):
+        def calls(value):
+            def answer(h, b):
+                h.begin_stream()
+                h.delta(tool_calls=value)
+                h.end_stream()
+            return answer
+        self.refused(calls(7), "tool_calls: an integer is no array")
+        self.refused(calls([7]), "tool_calls: an integer is no call")
+        self.refused(calls([{"index": 1 << 40}]), "index")
+        self.refused(calls([{"index": -1}]), "index")
+        self.refused(calls([{"function": "f"}]), "function")
+        self.refused(calls([{"function": {"arguments": "x" * (17 << 20)}}]), "16 MiB")
+        self.assertEqual(ask(self.fake(calls(None)).url).returncode, 0)
+        for text, part in (("{}", "an object in place of an array"), ("[", "line 1")):
+            p = ask("http://127.0.0.1:9", "--tools", self.tools(text))
+            self.assertEqual(p.returncode, 1)
+            self.assertIn(part, p.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()
