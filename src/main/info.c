@@ -1,7 +1,8 @@
 /* info.c - gyre info MODEL: what a model is and what it takes, from config.json and the headers of weights that are
- * there. */
+ * there; gyre info --device xla: what would compute. */
 #include "main/verbs.h"
 
+#include "backend/xla/describe.h"
 #include "base/file.h"
 #include "console/terminal.h"
 #include "main/model_path.h"
@@ -16,10 +17,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static struct { const char *output; } opt = {.output = "text"};
+static struct { const char *output, *device, *xla_plugin; } opt = {.output = "text", .device = "none"};
 
 static const struct flag flags[] = {
     {"output", 0, FLAG_CHOICE, &opt.output, "text|json", "Output", "a table to read, or one JSON object"},
+    {"device", 0, FLAG_CHOICE, &opt.device, "none|xla", "Device", "describes what computes, and no model"},
+    {"xla-plugin", 0, FLAG_STRING, &opt.xla_plugin, "FILE", "Device",
+     "the PJRT plugin; otherwise that of a Python package is looked for"},
     ALLOW_LINKS_FLAG,
 };
 
@@ -418,8 +422,28 @@ static void print_json(const struct facts *f) {
     json_decref(o);
 }
 
+static int run_device(void) {
+    struct error err;
+    struct buf text = {0};
+    bool is_json = strcmp(opt.output, "json") == 0;
+    enum status st =
+        is_json ? xla_describe_json(opt.xla_plugin, &text, &err) : xla_describe(opt.xla_plugin, &text, &err);
+    if (st == OK)
+        terminal_print(stdout, buf_view(&text));
+    buf_release(&text);
+    return st == OK ? 0 : verb_failed(&err);
+}
+
 static int run(const struct verb_args *args) {
     struct error err;
+    bool of_device = strcmp(opt.device, "none") != 0;
+    if (of_device != (args->n == 0)) {
+        fail(&err, ERR_ARG, "info: it takes a model, or --device and no model");
+        (void)verb_failed(&err);
+        return 2; // as for any wrong line
+    }
+    if (of_device)
+        return run_device();
     struct facts f = {0};
     int rc = 0;
     if (gather(args->operands[0], &f, &err) != OK)
@@ -435,13 +459,14 @@ static int run(const struct verb_args *args) {
 
 const struct verb_spec verb_info = {
     "info",
-    "MODEL|config.json",
-    "says what a model is and what it takes, from its configuration",
+    "[MODEL|config.json]",
+    "says what a model is and what it takes, from its configuration; or what a device is",
     flags,
     ARRAY_LEN(flags),
-    1,
+    0,
     1,
     .run = run,
     .epilogue = "Parameters are counted tensor by tensor, each as the checkpoint stores it, scales "
                 "included; of weights only the headers are read.\n"
-                "Of a model with vision or sound, the text model alone is described.\n"};
+                "Of a model with vision or sound, the text model alone is described.\n"
+                "--device xla loads a PJRT plugin and names its versions, devices and memory.\n"};
