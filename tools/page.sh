@@ -24,7 +24,7 @@ bytes() {
 }
 
 scripts=
-for part in dom tex markdown highlight client store chat race main; do scripts="$scripts $from/$part.js"; done
+for part in dom tex markdown highlight client store tools chat race main; do scripts="$scripts $from/$part.js"; done
 cat $scripts >"$out.js"
 sed -e "/^@style@$/{r $from/style.css
 d}" -e "/^@script@$/{r $out.js

@@ -221,6 +221,80 @@ class Page(unittest.TestCase):
         self.assertIn("Six times seven.", self.answers()[0])
         self.assertEqual(b.text(".md"), "Forty-two.")
 
+    # ---- tools ----
+
+    def weather(self, h, body):
+        results = [m["content"] for m in body["messages"] if m["role"] == "tool"]
+        if results:
+            return h.say("It is %s." % " and ".join(results))
+        h.begin_stream()
+        for i, city in enumerate(("Paris", "<b>Oslo</b>")):
+            h.delta(tool_calls=[{"index": i, "id": "call_%d" % i, "type": "function",
+                                 "function": {"name": "look", "arguments": ""}}])
+            for piece in ('{"city"', ': "%s"}' % city):
+                h.delta(tool_calls=[{"index": i, "function": {"arguments": piece}}])
+        h.end_stream(finish="tool_calls")
+
+    def set(self, **texts):
+        b = self.browser
+        b.click("#open-settings")
+        for name, text in texts.items():
+            b.js("$('set-%s').value = %s" % (name, json.dumps(text)))
+        b.key("Escape")
+        b.wait("!$('settings').open")
+
+    def test_calls_of_tools_are_shown_and_a_person_answers_them(self):
+        s, b = self.fake(self.weather), self.browser
+        tools = [{"type": "function", "function": {"name": "look"}}]
+        self.set(tools=json.dumps(tools))
+        self.ask("Weather?")
+        self.assertEqual(s.seen[-1][2]["tools"], tools)
+        self.assertEqual(b.js("[...document.querySelectorAll('.call')].map(e => e.querySelector('pre').textContent)"),
+                         ['{\n  "city": "Paris"\n}', '{\n  "city": "<b>Oslo</b>"\n}'])
+        b.click(".call textarea")
+        for text in ("dry", "cold"):
+            b.type(text)
+            b.key("Enter")
+        b.wait("jobs.size === 0 && current.messages.length === 5")
+        self.assertEqual(b.text(".msg:last-child .md"), "It is dry and cold.")
+        self.assertEqual(b.js("document.querySelectorAll('.call textarea').length"), 0)
+        user, calls, *results = s.seen[-1][2]["messages"]
+        self.assertEqual([c["id"] for c in calls["tool_calls"]], ["call_0", "call_1"])
+        self.assertEqual(calls["tool_calls"][0]["function"], {"name": "look", "arguments": '{"city": "Paris"}'})
+        self.assertEqual([(m["tool_call_id"], m["content"]) for m in results], [("call_0", "dry"), ("call_1", "cold")])
+        kept = b.js("JSON.stringify(conversationsOf(JSON.stringify([current]))[0].messages)")
+        self.assertEqual([m.get("call") for m in json.loads(kept)], [None, None, "call_0", "call_1", None])
+        self.assertEqual(json.loads(kept)[1]["calls"][0]["id"], "call_0")
+
+    def test_calls_that_nobody_answers_are_left_out_of_the_next_request(self):
+        s, b = self.fake(self.weather), self.browser
+        self.ask("Weather?")
+        self.assertEqual(b.js("document.querySelectorAll('.call textarea').length"), 2)
+        self.ask("Never mind.")
+        self.assertEqual([m["content"] for m in s.seen[-1][2]["messages"]], ["Weather?", "Never mind."])
+        self.assertEqual(b.js("document.querySelectorAll('.call textarea').length"), 2)  # those of the second answer
+
+    def test_a_form_is_sent_and_a_text_that_is_none_is_said(self):
+        s, b = self.fake(lambda h, body: h.say("{}")), self.browser
+        self.set(schema='{"type": "object"}')
+        self.ask("One")
+        self.assertEqual(s.seen[-1][2]["response_format"]["json_schema"]["schema"], {"type": "object"})
+        for name, text, part in (("schema", "{", "The form in the settings"), ("tools", "{}", "not a JSON array")):
+            self.set(**{"schema": "", "tools": "", name: text})
+            n = len(s.seen)
+            self.ask("Two")
+            self.assertIn(part, b.text("#notice"))
+            self.assertEqual([r for r in s.seen[n:] if r[0].endswith("completions")], [])
+
+    def test_calls_without_a_place_are_a_fault(self):
+        def answer(h, body):
+            h.begin_stream()
+            h.delta(tool_calls=[{"index": 1e9, "function": {"name": "x"}}])
+            h.end_stream()
+        self.fake(answer)
+        self.ask("Go")
+        self.assertIn("has no place", self.browser.text(".fault"))
+
     def test_conversations_are_listed_deleted_and_brought_back(self):
         self.fake(lambda h, body: h.say("Yes."))
         b = self.browser

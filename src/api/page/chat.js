@@ -9,14 +9,16 @@ let follows = true; // the end stays in sight while text comes
 // ---- asking -------------------------------------------------------------------------------------------------------
 
 function requestFor(c) {
-  const messages = c.messages.filter(m => m.role === 'user' || m.content).map(({role, content}) => ({role, content}));
+  const messages = messagesFor(c);
   if (settings.system.trim()) messages.unshift({role: 'system', content: settings.system});
-  return {model: $('model').value || undefined, messages, ...sampling()};
+  return {model: $('model').value || undefined, messages, ...sampling(), ...attached()};
 }
 
 /** Asks for the next message, or for more of the last one: `begun`, with the element that shows it. */
 async function answer(c, begun = null) {
-  const body = requestFor(c), message = begun?.m ?? {role: 'assistant', content: '', reasoning: '', model: body.model};
+  let body;
+  try { body = requestFor(c); } catch (e) { notice(e.message, {label: 'Settings', run: openSettings}); return; }
+  const message = begun?.m ?? {role: 'assistant', content: '', reasoning: '', model: body.model};
   const job = {abort: new AbortController(), message, view: begun, due: false, kept: 0};
   const thought = message.stats?.thought;
   if (begun) {
@@ -33,7 +35,7 @@ async function answer(c, begun = null) {
   listPast();
   try {
     await streamChat(server(), body, message, () => progress(c, job), job.abort.signal);
-    if (!message.content && !message.reasoning) message.empty = true;
+    if (!message.content && !message.reasoning && !message.calls) message.empty = true;
   } catch (e) {
     if (e.name === 'AbortError') message.stopped = true;
     else message.fault = e instanceof ServerError ? e.message : 'This page failed: ' + e.message;
@@ -74,8 +76,16 @@ function send(text) {
   c.title ||= titleOf(text);
   c.messages.push({role: 'user', content: text});
   if (!conversations.has(c.id)) { conversations.set(c.id, c); history.replaceState(null, '', '#' + c.id); }
-  addMessage(c.messages.at(-1));
+  if (c.messages.at(-2)?.calls) showConversation(c); else addMessage(c.messages.at(-1)); // calls are no longer open
   follows = true;
+  answer(c);
+}
+
+/** Puts the results of a message's calls behind it, and asks for what the model makes of them. */
+function giveResults(message, results) {
+  const c = current;
+  message.calls.forEach((call, i) => c.messages.push({role: 'tool', call: call.id, content: results[i]}));
+  showConversation(c);
   answer(c);
 }
 
@@ -135,7 +145,7 @@ function ending(m) {
   if (m.stopped) return 'stopped';
   if (m.finish === 'length') return 'cut at the token limit';
   if (m.empty) return 'an empty answer';
-  return m.finish && m.finish !== 'stop' ? String(m.finish).slice(0, 40) : '';
+  return m.finish && m.finish !== 'stop' && m.finish !== 'tool_calls' ? String(m.finish).slice(0, 40) : '';
 }
 
 /** The element of an answer, kept in step with its message by update(busy). */
@@ -147,13 +157,14 @@ class AnswerView {
     this.details = el('details', {class: 'reasoning', hidden: true}, this.summary, this.thoughts);
     this.waiting = el('span', {class: 'waiting', role: 'img', 'aria-label': 'waiting for the first token'}, el('i'), el('i'), el('i'));
     this.text = el('div', {class: 'md'});
+    this.calls = new CallsView(m);
     this.fault = el('div', {class: 'fault', role: 'alert', hidden: true});
     this.stats = el('span', {class: 'stats'});
     const copy = iconButton('copy', 'Copy the answer', () => copyText(m.content, copy, {icon: 'copy'}));
     this.more = el('button', {type: 'button', class: 'more', title: 'Let the model go on where the text ends',
       onclick: () => goOn(this)}, 'Continue');
     this.actions = [copy, iconButton('again', 'Ask again', () => regenerate(m))];
-    this.element = el('article', {class: 'msg assistant', 'aria-label': 'Answer'}, this.details, this.waiting, this.text, this.fault,
+    this.element = el('article', {class: 'msg assistant', 'aria-label': 'Answer'}, this.details, this.waiting, this.text, this.calls.list, this.fault,
       el('div', {class: 'tools'}, this.actions, this.stats, this.more));
     this.markdown = new MarkdownView(this.text);
   }
@@ -161,7 +172,7 @@ class AnswerView {
     const m = this.m;
     this.element.classList.toggle('busy', busy);
     this.element.setAttribute('aria-busy', busy);
-    this.waiting.hidden = !busy || !!m.content || !!m.reasoning;
+    this.waiting.hidden = !busy || !!m.content || !!m.reasoning || !!m.calls;
     this.details.hidden = !m.reasoning;
     if (m.reasoning) {
       const thinking = busy && !m.content;
@@ -170,6 +181,7 @@ class AnswerView {
       if (this.thoughts.textContent.length !== m.reasoning.length) this.thoughts.textContent = m.reasoning;
     }
     this.markdown.show(m.content);
+    this.calls.update(busy);
     this.fault.hidden = !m.fault;
     this.fault.textContent = m.fault || '';
     for (const a of this.actions) a.hidden = busy;
@@ -205,6 +217,7 @@ function userElement(m) {
 
 /** Returns the view of an answer. */
 function addMessage(m, busy = false) {
+  if (m.role === 'tool') { $('log').append(toolElement(m)); return null; }
   if (m.role !== 'assistant') { $('log').append(userElement(m)); return null; }
   const view = new AnswerView(m);
   view.update(busy);

@@ -85,7 +85,7 @@ async function* eventsOf(body, arrived) {
   }
 }
 
-/** Streams one answer into `into`: {content, reasoning, finish, stats}. changed() is called for each piece.
+/** Streams one answer into `into`: {content, reasoning, calls, finish, stats}. changed() is called for each piece.
  *  stats: ms from the request to the first text (ttft), to the last (total), tokens, and tokens a second after the first. */
 async function streamChat(server, body, into, changed, signal) {
   const start = performance.now();
@@ -102,7 +102,8 @@ async function streamChat(server, body, into, changed, signal) {
     const delta = choice.delta ?? choice.message ?? {};
     const thought = delta.reasoning_content ?? delta.reasoning, said = delta.content;
     if (choice.finish_reason) into.finish = choice.finish_reason;
-    if (!(typeof thought === 'string' && thought) && !(typeof said === 'string' && said)) return;
+    const calls = delta.tool_calls?.length > 0;
+    if (!(typeof thought === 'string' && thought) && !(typeof said === 'string' && said) && !calls) return;
     last = now;
     pieces++;
     if (lastArrival !== now) { arrivals++; lastArrival = now; }
@@ -112,7 +113,9 @@ async function streamChat(server, body, into, changed, signal) {
       if (into.reasoning && stats.thought === null) stats.thought = last - first;
       into.content += said;
     }
-    if (into.content.length + into.reasoning.length > MAX_ANSWER) throw new ServerError('The answer is longer than this page keeps, and was cut', 0);
+    if (calls) takeCalls(into, delta.tool_calls);
+    const called = (into.calls ?? []).reduce((n, c) => n + c.name.length + c.arguments.length, 0);
+    if (into.content.length + into.reasoning.length + called > MAX_ANSWER) throw new ServerError('The answer is longer than this page keeps, and was cut', 0);
     measure();
     changed();
   };

@@ -68,7 +68,7 @@ function openSettings() {
   $('set-key').value = readKey();
   $('set-remember').checked = localStorage.getItem('gyre.key') !== null;
   $('set-system').value = settings.system;
-  $('set-stop').value = settings.stop;
+  for (const name of ['stop', 'tools', 'schema']) $('set-' + name).value = settings[name];
   for (const [name] of SAMPLING) $('set-' + name).value = settings.sampling[name] ?? '';
   tellStorage();
   $('clear').textContent = 'Delete all';
@@ -81,7 +81,7 @@ function keepSettings() {
   if (moved && $('set-key').value === readKey()) $('set-key').value = ''; // one server's key is none of another's business
   settings.base = $('set-base').value.trim();
   settings.system = $('set-system').value;
-  settings.stop = $('set-stop').value;
+  for (const name of ['stop', 'tools', 'schema']) settings[name] = $('set-' + name).value;
   settings.sampling = {};
   for (const [name] of SAMPLING) if ($('set-' + name).value !== '') settings.sampling[name] = Number($('set-' + name).value);
   keepKey($('set-key').value.trim(), $('set-remember').checked);

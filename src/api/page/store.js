@@ -1,7 +1,8 @@
 // store.js - what this browser keeps: settings and conversations, in localStorage under "gyre.".
 //
 // One entry a conversation, so that two tabs do not overwrite each other's:
-//   gyre.c.ID   {id, title, created, updated, messages: [{role, content, reasoning?, stats?, model?, fault?, stopped?}]}
+//   gyre.c.ID   {id, title, created, updated, messages: [{role, content, reasoning?, calls?, call?, stats?, model?, fault?,
+//                stopped?}]}
 //   gyre.settings, gyre.theme, gyre.model, gyre.race, gyre.key (or in sessionStorage, until the tab is closed)
 
 const conversations = new Map(); // id to conversation
@@ -20,7 +21,7 @@ function keep(name, value) {
   }
 }
 
-const settings = {base: '', system: '', stop: '', sampling: {}, ...readJson(localStorage, 'gyre.settings', {})};
+const settings = {base: '', system: '', stop: '', tools: '', schema: '', sampling: {}, ...readJson(localStorage, 'gyre.settings', {})};
 const readKey = () => readJson(localStorage, 'gyre.key', '') || readJson(sessionStorage, 'gyre.key', '');
 const server = () => ({base: settings.base, key: readKey()});
 
@@ -80,12 +81,14 @@ function foundIn(c, words) {
 // ---- a file of conversations --------------------------------------------------------------------------------------
 
 const MAX_FILE = 32 << 20; // bytes; the browser keeps less
-const TEXTS = {reasoning: 1, model: 1, fault: 1, finish: 1}, FLAGS = {stopped: 1, empty: 1};
+const TEXTS = {reasoning: 1, call: 1, model: 1, fault: 1, finish: 1}, FLAGS = {stopped: 1, empty: 1};
 const FIGURES = ['ttft', 'total', 'tokens', 'rate', 'thought'];
 
 /** A message with what this page knows of one and nothing else; a file may come from anybody. */
-function cleanMessage({role, content, stats, ...rest}) {
+function cleanMessage({role, content, stats, calls, ...rest}) {
   const m = {role, content};
+  if (Array.isArray(calls) && calls.length <= MAX_CALLS)
+    m.calls = calls.map(c => Object.fromEntries(['id', 'name', 'arguments'].map(k => [k, typeof c?.[k] === 'string' ? c[k] : ''])));
   for (const [name, value] of Object.entries(rest))
     if (Object.hasOwn(TEXTS, name) ? typeof value === 'string' : Object.hasOwn(FLAGS, name) && value === true) m[name] = value;
   if (stats && typeof stats === 'object') {
@@ -102,7 +105,7 @@ function conversationsOf(text) {
   if (!Array.isArray(list)) throw new Error('it is not a list of conversations, as “Save as a file” writes it');
   return list.map((c, i) => {
     const isOurs = isConversation(c) && /^[a-z0-9]{1,40}$/.test(c.id);
-    if (!isOurs || !c.messages.every(m => ['user', 'assistant'].includes(m.role)))
+    if (!isOurs || !c.messages.every(m => ['user', 'assistant', 'tool'].includes(m.role)))
       throw new Error(`entry ${i + 1} is not a conversation of this page`);
     const when = t => Number.isFinite(t) ? t : 0;
     const title = typeof c.title === 'string' ? c.title.slice(0, 200) : '';
