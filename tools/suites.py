@@ -131,6 +131,15 @@ def run_in_scratch(suite, args):
                 shutil.copytree(scratch, args.keep, dirs_exist_ok=True, ignore_dangling_symlinks=True)
 
 
+# What a server says of a template of the suite's that Jinja, or the model it is given to, has no answer for.
+REFUSALS = (
+    ("the template shows no calls", "a template without tools, for which llama.cpp writes a prompt of its own"),
+    ("'bos_token' is undefined", "a template that wants a bos_token, which models/story does not have"),
+    ("is not JSON serializable", "a template that Jinja refuses too"),
+    ("maximum context length", "a prompt of more tokens than the context, by the tokenizer that is here"),
+)
+
+
 def reason_heard(case, text):
     """Why a test is none of gyre's, from what the server or the launcher said; None: it is."""
     found = re.search(r"^(?:E +RuntimeError: )?not applicable: ([^\n\\]+?)(?:-----.*)?$", text, re.M)
@@ -144,6 +153,9 @@ def reason_heard(case, text):
     for answer in json.loads(properties[-1]) if properties else []:
         if "there is nothing at this path" in answer["text"]:
             return "gyre has no " + answer["path"]
+        for words, why in REFUSALS:
+            if words in answer["text"]:
+                return why
         found = re.search(
             r'"message": ?"([\w.\[\]]+): (?:[^"]*)(?:does not support it|is not supported|does not call them)',
             answer["text"])
@@ -166,7 +178,7 @@ def judge(suite, report):
             results.append((file, name, "passed", ""))
         else:
             text = "\n".join([fault.text or ""] + [e.text or "" for e in case if e.tag.startswith("system")])
-            why = suite.reason(name) or reason_heard(case, text)
+            why = reason_heard(case, text) or suite.reason(name)
             results.append((file, name, "not applicable" if why else "failed", why or
                             (fault.get("message") or "").split("\n")[0][:200]))
     return results
