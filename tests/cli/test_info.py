@@ -97,6 +97,7 @@ class Info(unittest.TestCase):
             ("openai--gpt-oss-20b", 49152, 0, {"sliding window": (12, 24576, 128), full: (12, 24576, None)}),
             ("openai--gpt-oss-120b", 73728, 0, {"sliding window": (18, 36864, 128), full: (18, 36864, None)}),
             ("deepseek-ai--DeepSeek-V3", 70272, 0, {"latent attention": (61, 70272, None)}),
+            ("deepseek-ai--DeepSeek-V2-Lite", 31104, 0, {"latent attention": (27, 31104, None)}),
             ("nvidia--Qwen3.6-27B-NVFP4", 65536, 144 << 20, {"recurrent state": (48, 0, None),
                                                              full: (16, 65536, None)}),
             ("Qwen--Qwen3.5-35B-A3B", 20480, 60 << 20, {"recurrent state": (30, 0, None), full: (10, 20480, None)}),
