@@ -18,18 +18,59 @@ struct qscale {
     float tensor_scale; // a second, whole-tensor multiplier (NVFP4); 1 elsewhere
 };
 
+/* GGUF's block types, as ggml names them: identifier, name, columns and bytes of a block (qformat_blocks.c). */
+#define BLOCK_FORMATS(X)           \
+    X(Q4_0, q4_0, 32, 18)          \
+    X(Q4_1, q4_1, 32, 20)          \
+    X(Q5_0, q5_0, 32, 22)          \
+    X(Q5_1, q5_1, 32, 24)          \
+    X(Q8_0, q8_0, 32, 34)          \
+    X(IQ4_NL, iq4_nl, 32, 18)      \
+    X(MXFP4_HALVES, mxfp4, 32, 17) \
+    X(Q2_K, q2_k, 256, 84)         \
+    X(Q3_K, q3_k, 256, 110)        \
+    X(Q4_K, q4_k, 256, 144)        \
+    X(Q5_K, q5_k, 256, 176)        \
+    X(Q6_K, q6_k, 256, 210)        \
+    X(IQ4_XS, iq4_xs, 256, 136)    \
+    X(TQ1_0, tq1_0, 256, 54)       \
+    X(TQ2_0, tq2_0, 256, 66)
+
 /* Which format: a plugin has rows of its own at other addresses, so whoever chooses by format goes by this. */
-enum qformat_id { QFORMAT_PLAIN, QFORMAT_SCALED, QFORMAT_MXFP4, QFORMAT_NVFP4, N_QFORMATS };
+enum qformat_id {
+    QFORMAT_PLAIN,
+    QFORMAT_SCALED,
+    QFORMAT_MXFP4,
+    QFORMAT_NVFP4,
+#define X(id, name, cols, bytes) QFORMAT_##id,
+    BLOCK_FORMATS(X)
+#undef X
+        N_QFORMATS
+};
 
 struct qformat {
     enum qformat_id id;
     const char *name; // "plain", "scaled", "mxfp4"
-    int bits;         // an element, scales not counted; 0: that of the dtype
+    int bits;         // an element, scales not counted; 0: that of the dtype, or of a block's bytes
     /* Columns [0, n_cols) of row `row` of the part. */
     void (*row_to_f32)(const struct weight_part *part, int64_t row, int64_t n_cols, float *out);
+    /* Formats whose rows are blocks that hold their scales: columns and bytes of one, and its values. Else 0 and NULL.
+     * A part of them has the dtype u8, a row_stride in bytes and a col_stride of 1. */
+    int block_cols, block_bytes;
+    void (*block_to_f32)(const uint8_t *block, float *out);
 };
 
 extern const struct qformat qformat_plain;  // elements of any dtype, strided
 extern const struct qformat qformat_scaled; // f8 or i8 elements times a scale: per tensor, channel or block
 extern const struct qformat qformat_mxfp4;  // u8 pairs (low nibble first) times 2^(e-127) a 32-column block
 extern const struct qformat qformat_nvfp4;  // u8 pairs times an e4m3 a 16-column block times tensor_scale
+
+/* Bytes of n columns in blocks; n is a multiple of block_cols. */
+static inline int64_t block_row_bytes(const struct qformat *f, int64_t n) { return n / f->block_cols * f->block_bytes; }
+
+/* By id, of QFORMAT_Q4_0 and those behind it; NULL for another id. */
+const struct qformat *qformat_of_blocks(enum qformat_id id);
+
+extern const int8_t iq4_values[16]; // what the codes of iq4_nl and iq4_xs stand for
+/* The scale and the minimum, 6 bits each, of sub-block b of 8 in the 12 bytes that q4_k and q5_k keep them in. */
+void k_scale_and_min(const uint8_t packed[static 12], int b, int *scale, int *min);

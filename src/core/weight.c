@@ -33,14 +33,18 @@ void weight_vector_f32(const struct weight *w, float *out) {
     }
 }
 
-/* Where element (row, col) of the part lies. Packed formats store several columns in one element. */
+/* Where element (row, col) of the part lies. Packed formats store several columns in one element, or in a block. */
 static const void *element_at(const struct weight_part *p, int64_t row, int64_t col) {
+    if (p->format->block_cols)
+        return p->data ? (const char *)p->data + row * p->row_stride + block_row_bytes(p->format, col) : NULL;
     bool is_packed = p->format->bits && !dtype_is_float(p->dtype);
     int64_t bytes = (int64_t)dtype_bytes(p->dtype), per_element = is_packed ? bytes * 8 / p->format->bits : 1;
     return p->data ? (const char *)p->data + (row * p->row_stride + col / per_element * p->col_stride) * bytes : NULL;
 }
 
-int64_t weight_part_block(const struct weight_part *p) { return MAX(p->scale.block_cols, 1); }
+int64_t weight_part_block(const struct weight_part *p) {
+    return MAX(MAX(p->scale.block_cols, p->format->block_cols), 1);
+}
 
 struct weight_part weight_part_cols(const struct weight_part *p, int64_t first) {
     struct weight_part cut = *p;
@@ -65,6 +69,10 @@ int64_t weight_stored_bytes(const struct weight *w) {
     int64_t total = 0;
     for (int i = 0; i < w->n_parts; i++) {
         const struct weight_part *p = &w->parts[i];
+        if (p->format->block_cols) {
+            total += p->n_rows * block_row_bytes(p->format, w->in);
+            continue;
+        }
         int64_t bits = p->format->bits ? p->format->bits : (int64_t)dtype_bytes(p->dtype) * 8;
         total += p->n_rows * w->in * bits / 8;
         if (p->format->id != QFORMAT_PLAIN) {
