@@ -3,7 +3,9 @@
 
 #include "base/file.h"
 #include "base/folder.h"
+#include "base/gguf_find.h"
 #include "base/machine_memory.h"
+#include "file/gguf_tensors.h"
 #include "file/safetensors.h"
 #include "file/shard_index.h"
 
@@ -212,6 +214,56 @@ static enum status open_shards(struct checkpoint *c, const char *dir, const stru
     return build_table(c, err);
 }
 
+/* ---- GGUF ---- */
+
+/* Adds one file, number `number` of `count`; *n_tensors is set where the file says how many all have together. */
+static enum status add_gguf(struct checkpoint *c, const char *path, int number, int count, int64_t *n_tensors,
+                            struct error *err) {
+    struct mapped_file *f = &c->files[c->n_files];
+    struct gguf g;
+    int64_t no, of;
+    f->path = arena_strdup(&c->arena, str_of(path));
+    TRY(file_map_open(&f->map, path, 0, err));
+    c->n_files++;
+    enum status st = gguf_parse(f->map.bytes, f->map.n_bytes, f->path, &g, err);
+    if (st == OK)
+        st = gguf_int_or(&g, "split.no", 0, MAX_SHARDS, 0, &no, err);
+    if (st == OK)
+        st = gguf_int_or(&g, "split.count", 0, MAX_SHARDS, 1, &of, err);
+    if (st == OK)
+        st = gguf_int_or(&g, "split.tensors.count", 0, INT32_MAX, *n_tensors, n_tensors, err);
+    if (st == OK && (no != number - 1 || MAX(of, 1) != count))
+        st = fail(err, ERR_FORMAT, "%s: is file %lld of %lld by split.no and split.count, and %d of %d by its name",
+                  f->path, (long long)no + 1, (long long)of, number, count);
+    if (st == OK)
+        st = gguf_tensors(&g, f->map.bytes, f->map.n_bytes, c->n_files - 1, &c->arena, &c->list, err);
+    gguf_release(&g);
+    TRY(damage(f, err));
+    return st;
+}
+
+static enum status open_gguf(struct checkpoint *c, const char *first, struct error *err) {
+    const char *slash = strrchr(first, '/');
+    int number = 1, count = 1;
+    int64_t n_tensors = -1;
+    gguf_part_of(slash ? slash + 1 : first, &number, &count);
+    if (number != 1 || count < 1 || count > MAX_SHARDS)
+        return fail(err, ERR_LIMIT, "%s: is not the first of 1 to %d files", first, MAX_SHARDS);
+    c->files = xcalloc((size_t)count, sizeof *c->files);
+    TRY(add_gguf(c, first, 1, count, &n_tensors, err));
+    for (int i = 2; i <= count; i++) {
+        char path[FOLDER_PATH_BYTES];
+        TRY(gguf_part_path(first, i, path, err));
+        TRY(add_gguf(c, path, i, count, &n_tensors, err));
+    }
+    if (n_tensors >= 0 && (size_t)n_tensors != c->list.n)
+        return fail(err, ERR_FORMAT, "%s: split.tensors.count is %lld, and the files have %zu tensors", first,
+                    (long long)n_tensors, c->list.n);
+    return build_table(c, err);
+}
+
+/* ---- what a path is ---- */
+
 static enum status open_folder(struct checkpoint *c, const char *dir, struct error *err) {
     char path[FOLDER_PATH_BYTES];
     struct shards shards;
@@ -231,8 +283,14 @@ static enum status open_folder(struct checkpoint *c, const char *dir, struct err
 
 enum status checkpoint_open(struct checkpoint **out, const char *path, struct error *err) {
     struct checkpoint *c = xcalloc(1, sizeof *c);
-    enum status st;
-    if (dir_exists(path))
+    char gguf[FOLDER_PATH_BYTES];
+    bool is_gguf;
+    enum status st = gguf_find_model(path, gguf, &is_gguf, err);
+    if (st != OK)
+        ;
+    else if (is_gguf)
+        st = open_gguf(c, gguf, err);
+    else if (dir_exists(path))
         st = open_folder(c, path, err);
     else if (!file_exists(path))
         st = fail(err, ERR_IO, "%s: no such file or folder", path);

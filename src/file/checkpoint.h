@@ -11,8 +11,11 @@
  *   a folder with model.safetensors.index.json        the shards that the index names
  *   a folder with X-00001-of-00002.safetensors ...    those, all of them
  *   a file whose name ends in .safetensors            that file
+ *   a GGUF file, or a folder without safetensors that has one (gguf_find.h)     it, and the others of its split
  *
- * Each file obeys safetensors.h, the index shard_index.h, and every file is found by the rules of folder.h.
+ * Each file obeys safetensors.h or gguf_tensors.h, the index shard_index.h, and every file is found by the rules of
+ * folder.h. Of a split GGUF file all parts must be there, say the same place as their names, and have together as many
+ * tensors as split.tensors.count says.
  * With an index, the tensors that it lists and those in the shards must be the same, each in the shard
  * that the index names; a missing shard or tensor and an extra tensor are refused by name.
  *

@@ -26,16 +26,6 @@ static uint64_t load_u64_le(const char *p) {
     return v;
 }
 
-static struct stored_tensor *list_add(struct stored_list *list) {
-    if (list->n == list->cap) {
-        list->cap = list->cap ? list->cap * 2 : 256;
-        list->items = xrealloc(list->items, list->cap, sizeof *list->items);
-    }
-    struct stored_tensor *t = &list->items[list->n++];
-    *t = (struct stored_tensor){0};
-    return t;
-}
-
 static enum status read_dtype(const struct reader *r, const json_t *entry, struct stored_tensor *t) {
     const json_t *v = json_object_get(entry, "dtype");
     if (!json_is_string(v))
@@ -98,7 +88,7 @@ static enum status read_offsets(const struct reader *r, const json_t *entry, str
 }
 
 static enum status read_tensor(const struct reader *r, const char *name, const json_t *entry) {
-    struct stored_tensor *t = list_add(r->list);
+    struct stored_tensor *t = stored_list_add(r->list);
     t->name = arena_strdup(r->names, str_of(name));
     t->file = r->file;
     if (!json_is_object(entry))

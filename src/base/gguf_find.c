@@ -1,0 +1,90 @@
+/* gguf_find.c - see gguf_find.h. */
+#include "base/gguf_find.h"
+
+#include "base/gguf.h"
+
+#include <dirent.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+size_t gguf_part_of(const char *name, int *number, int *count) {
+    static const char form[] = "-00000-of-00000.gguf";
+    size_t n = strlen(name), n_form = sizeof form - 1;
+    if (n <= n_form)
+        return 0;
+    const char *p = name + n - n_form;
+    for (size_t i = 0; i < n_form; i++)
+        if (form[i] == '0' ? p[i] < '0' || p[i] > '9' : p[i] != form[i])
+            return 0;
+    *number = atoi(p + 1);
+    *count = atoi(p + sizeof "-00000-of-" - 1);
+    return n - n_form;
+}
+
+enum status gguf_part_path(const char *first, int number, char out[FOLDER_PATH_BYTES], struct error *err) {
+    int own, count;
+    const char *slash = strrchr(first, '/'), *base = slash ? slash + 1 : first;
+    char dir[FOLDER_PATH_BYTES], name[NAME_MAX + 32];
+    size_t n_stem = gguf_part_of(base, &own, &count);
+    BUG_IF(!n_stem);
+    if (strlen(first) >= sizeof dir || n_stem > NAME_MAX)
+        return fail(err, ERR_LIMIT, "%.80s...: path too long", first);
+    snprintf(dir, sizeof dir, "%.*s", slash ? (int)(slash - first) + 1 : 1, slash ? first : ".");
+    snprintf(name, sizeof name, "%.*s-%05d-of-%05d.gguf", (int)n_stem, base, number, count);
+    if (!folder_has(dir, name))
+        return fail(err, ERR_IO, "%s: %s is missing beside it", first, name);
+    return folder_file(dir, name, out, err);
+}
+
+static enum status of_file(const char *path, char out[FOLDER_PATH_BYTES], bool *found, struct error *err) {
+    int number, count;
+    const char *slash = strrchr(path, '/');
+    *found = str_ends(str_of(path), STR(".gguf")) || gguf_is(path);
+    if (!*found)
+        return OK;
+    if (gguf_part_of(slash ? slash + 1 : path, &number, &count) && number != 1)
+        return gguf_part_path(path, 1, out, err);
+    if (snprintf(out, FOLDER_PATH_BYTES, "%s", path) >= FOLDER_PATH_BYTES)
+        return fail(err, ERR_LIMIT, "%.80s...: path too long", path);
+    return OK;
+}
+
+/* A model's name: a file by itself, or the first of a split. */
+static bool is_model(const char *name) {
+    int number, count;
+    return str_ends(str_of(name), STR(".gguf")) && strncmp(name, "mmproj", 6) != 0 &&
+           (!gguf_part_of(name, &number, &count) || number == 1);
+}
+
+static enum status of_folder(const char *dir, char out[FOLDER_PATH_BYTES], bool *found, struct error *err) {
+    char name[NAME_MAX + 1] = "", other[NAME_MAX + 1] = "";
+    bool has_safetensors = false;
+    DIR *d = opendir(dir);
+    for (struct dirent *e; d && (e = readdir(d));) {
+        has_safetensors |= str_ends(str_of(e->d_name), STR(".safetensors")) ||
+                           str_ends(str_of(e->d_name), STR(".safetensors.index.json"));
+        if (!is_model(e->d_name))
+            continue;
+        if (!name[0] || strcmp(e->d_name, name) < 0)
+            strcpy(other, name), strcpy(name, e->d_name);
+        else if (!other[0] || strcmp(e->d_name, other) < 0)
+            strcpy(other, e->d_name);
+    }
+    if (d)
+        closedir(d);
+    *found = name[0] && !has_safetensors;
+    if (!*found)
+        return OK;
+    if (other[0])
+        return fail(err, ERR_ARG, "%s: has several GGUF models, %s and %s among them: name the file of one", dir, name,
+                    other);
+    return folder_file(dir, name, out, err);
+}
+
+enum status gguf_find_model(const char *path, char out[FOLDER_PATH_BYTES], bool *found, struct error *err) {
+    *found = false;
+    if (dir_exists(path))
+        return of_folder(path, out, found, err);
+    return file_exists(path) ? of_file(path, out, found, err) : OK;
+}
