@@ -44,13 +44,12 @@ static void unit(double *x, int n, double factor) {
         x[i] *= factor / sqrt(squares);
 }
 
-/* One token of one head with the matrix form S' = (e^g S) + k (beta (v - k^T e^g S))^T. */
-static void delta_token(const struct delta_oracle *o, int seq, int t, int h, double *S, double *out) {
+/* One token of one head, of x = [q | k | v], with the matrix form S' = (e^g S) + k (beta (v - k^T e^g S))^T. */
+static void delta_token(const struct delta_oracle *o, double *x, int seq, int t, int h, double *S, double *out) {
     const struct delta_args *a = o->a;
     int kh = h / (a->n_value_heads / a->n_key_heads), n_keys = a->n_key_heads * a->key_dim, dk = a->key_dim,
         dv = a->value_dim;
-    double *x = rig_wide_input(o->rig, 0, seq, t), *q = x + kh * dk, *k = x + n_keys + kh * dk,
-           *v = x + 2 * n_keys + h * dv;
+    double *q = x + kh * dk, *k = x + n_keys + kh * dk, *v = x + 2 * n_keys + h * dv;
     double b = rig_wide_input(o->rig, 1, seq, t)[h], alpha = rig_wide_input(o->rig, 2, seq, t)[h] + o->dt_bias[h];
     double decay = exp(-exp(o->a_log[h]) * log1p(exp(alpha)));
     unit(q, dk, 1 / sqrt(dk));
@@ -86,7 +85,7 @@ static void delta_case(struct delta_args a, const int *lens, const char *kernels
         for (int h = 0; h < a.n_value_heads; h++) {
             double *S = rig_doubles(rig, (int64_t)a.key_dim * a.value_dim);
             for (int t = 0; t < lens[s]; t++)
-                delta_token(&o, s, t, h, S, rig_at(rig, want, s, t) + h * a.value_dim);
+                delta_token(&o, rig_wide_input(rig, 0, s, t), s, t, h, S, rig_at(rig, want, s, t) + h * a.value_dim);
         }
     // The state remembers some 1 / (1 - decay) tokens' errors.
     rig_expect_in_every_schedule(rig, want, 60 * sqrt(a.key_dim) * EPS, "delta_rule");
@@ -103,10 +102,92 @@ static void the_delta_rule_is_the_same_in_steps_and_in_chunks(void **state) {
     }
 }
 
+/* A layer between its projections: [q | k | v] is convolved, the rule's output normed a head and gated by z. */
+struct layer_case {
+    struct delta_args a;
+    int kernel, lens[3];
+    bool plus_one;
+};
+
+/* Row t of the sequence, as rig_wide_input has it, convolved. */
+static void convolve(struct rig *rig, const double *w, int kernel, int width, int seq, int t, double *y) {
+    for (int c = 0; c < width; c++) {
+        double sum = 0;
+        for (int j = 0; j < kernel && j <= t; j++)
+            sum += w[c * kernel + kernel - 1 - j] * (double)rig_input(rig, 0, seq, t - j)[c];
+        y[c] = sum * rig_sigmoid(sum);
+    }
+}
+
+static void layer_want(const struct delta_oracle *o, const struct layer_case *l, const double *conv, const double *norm,
+                       int seq, double *want) {
+    const struct delta_args *a = o->a;
+    int dv = a->value_dim, width = 2 * a->n_key_heads * a->key_dim + a->n_value_heads * dv;
+    int64_t floats = (int64_t)a->key_dim * dv;
+    double *S = rig_doubles(o->rig, a->n_value_heads * floats);
+    for (int t = 0; t < l->lens[seq]; t++)
+        for (int h = 0; h < a->n_value_heads; h++) {
+            double *x = rig_doubles(o->rig, width), *out = rig_doubles(o->rig, dv),
+                   *y = rig_at(o->rig, want, seq, t) + h * dv;
+            const double *z = rig_wide_input(o->rig, 0, seq, t) + width + h * dv;
+            convolve(o->rig, conv, l->kernel, width, seq, t, x);
+            delta_token(o, x, seq, t, h, S + h * floats, out);
+            rig_rms_norm(out, norm, dv, 1e-6, l->plus_one, y);
+            for (int i = 0; i < dv; i++)
+                y[i] *= z[i] * rig_sigmoid(z[i]);
+        }
+}
+
+static void layer_case(struct layer_case l, const char *kernels) {
+    if (!rig_takes_case())
+        return;
+    struct delta_args a = l.a;
+    int values = a.n_value_heads * a.value_dim, width = 2 * a.n_key_heads * a.key_dim + values;
+    struct rig *rig = rig_new((struct rig_options){.n_seqs = 3,
+                                                   .lens = {l.lens[0], l.lens[1], l.lens[2]},
+                                                   .spread = 2,
+                                                   .kernels = kernels,
+                                                   .widths = {width + values, a.n_value_heads, a.n_value_heads}});
+    struct delta_oracle o = {.rig = rig, .a = &a};
+    double *conv, *norm;
+    const struct weight *w = rig_weight(rig, FORMAT_BF16, width, l.kernel, &conv);
+    const struct weight *n = rig_vector(rig, a.value_dim, 0.5, 1.5, &norm);
+    const struct weight *a_log = rig_vector(rig, a.n_value_heads, -3, 1, &o.a_log);
+    const struct weight *dt_bias = rig_vector(rig, a.n_value_heads, -2, 1, &o.dt_bias);
+    a.cache = program_cache_state(rig->p, (int64_t)width * (l.kernel - 1),
+                                  (int64_t)a.n_value_heads * a.key_dim * a.value_dim);
+    val u = op_short_conv(rig->p, val_cols(rig->in[0], 0, width), w, (struct conv_args){a.cache, l.kernel});
+    val s = op_delta_rule(rig->p, u, rig->in[1], rig->in[2], a_log, dt_bias, a);
+    struct norm_args norm_of = {.eps = 1e-6f, .group = a.value_dim, .plus_one = l.plus_one, .scale = 1};
+    rig_result(rig, op_norm(rig->p, s, val_cols(rig->in[0], width, values), n, norm_of));
+    double *want = rig_rows(rig);
+    for (int seq = 0; seq < rig->o.n_seqs; seq++)
+        layer_want(&o, &l, conv, norm, seq, want);
+    rig_expect_in_every_schedule(rig, want, 60 * sqrt(a.key_dim) * EPS, "a DeltaNet layer"); // as of DELTA_RULE alone
+    rig_free(rig);
+}
+
+/* Those that a GPU has fast kernels for, of each width and number of value heads to a key head, and one that it has
+ * not. */
+static void a_delta_layer_is_the_same_in_steps_and_in_chunks(void **state) {
+    (void)state;
+    static const struct layer_case cases[] = {
+        {{.n_key_heads = 2, .n_value_heads = 6, .key_dim = 32, .value_dim = 32}, 4, {70, 1, 9}, true},
+        {{.n_key_heads = 2, .n_value_heads = 4, .key_dim = 64, .value_dim = 64}, 3, {150, 64, 65}, false},
+        {{.n_key_heads = 1, .n_value_heads = 2, .key_dim = 128, .value_dim = 128}, 4, {200, 17, 128}, false},
+        {{.n_key_heads = 2, .n_value_heads = 2, .key_dim = 128, .value_dim = 128}, 1, {3, 90, 2}, false},
+        {{.n_key_heads = 2, .n_value_heads = 4, .key_dim = 16, .value_dim = 24}, 4, {40, 1, 9}, false},
+    };
+    for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
+        for (size_t i = 0; i < ARRAY_LEN(cases); i++)
+            layer_case(cases[i], *kernels);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(short_conv_sees_the_last_inputs_of_its_own_sequence),
         cmocka_unit_test(the_delta_rule_is_the_same_in_steps_and_in_chunks),
+        cmocka_unit_test(a_delta_layer_is_the_same_in_steps_and_in_chunks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -136,6 +136,23 @@ static void a_dense_layer_has_six_nodes_beside_its_products(void **state) {
     }
 }
 
+/* SHORT_CONV, DELTA_RULE and the gated NORM are one node: with two ADD_NORMs and a GATED_ACT four to a layer. The layer
+ * of attention has one more than others, its gate. */
+static void a_delta_layer_has_four_nodes_beside_its_products(void **state) {
+    (void)state;
+    struct listing l;
+    int n_layers, n_delta = 0, n_plain = 0;
+    list_step("tests/models/qwen3_5", &l, &n_layers);
+    for (int k = 0; k < l.n_names; k++) {
+        print_message("    %3d  %s\n", l.names[k].n, l.names[k].name);
+        n_delta += strstr(l.names[k].name, "delta_decode") ? l.names[k].n : 0;
+        n_plain += strstr(l.names[k].name, "delta_rule") || strstr(l.names[k].name, "short_conv");
+    }
+    EXPECT_EQ(n_delta, 3);
+    EXPECT_EQ(n_plain, 0);
+    EXPECT(l.n_nodes - l.n_products <= 4 * 3 + 7 + 4);
+}
+
 int main(int argc, char **argv) {
     if (argc > 1) {
         struct listing l;
@@ -146,6 +163,7 @@ int main(int argc, char **argv) {
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_dense_layer_has_six_nodes_beside_its_products),
+        cmocka_unit_test(a_delta_layer_has_four_nodes_beside_its_products),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,7 +5,7 @@
 # run on a machine with a Hopper GPU: build/cuda/test_ops and its like with GYRE_TEST_BACKEND=cuda (tools/gpu.sh).
 ARCHS     ?= 90a
 HOPPER_CU := attention_decode% attention_prefill% argmax_filter lm_head gemm_fp8_% gemv l2_copy l2_topology \
-             moe_list moe_router moe_stream
+             moe_list moe_router moe_stream delta_decode
 NVCC      ?= nvcc
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
 CUDA_SRC  := $(wildcard src/backend/cuda/*.c src/backend/cuda/*/*.c src/backend/cuda/*/*/*.c)

@@ -133,7 +133,8 @@ struct compiled_op {
     int gemv_rows;            // LINEAR: up to so many rows gemv.cu takes it
     bool is_head;             // LINEAR: the program's head, and lm_head.cu takes it
     struct compiled_op *pair; // LINEAR: the GATED_ACT that its node does too on some paths, and GATED_ACT: that LINEAR;
-                              // MOE_ROUTE and MOE_FFN likewise
+                              // MOE_ROUTE and MOE_FFN likewise; of a DeltaNet layer in one node (delta_layer.c)
+                              // SHORT_CONV and DELTA_RULE have the NORM, and that the SHORT_CONV
     struct compiled_op *router; // MOE_ROUTE: the LINEAR that its node does too on some paths, and that LINEAR likewise
     struct dmat convert;        // LINEAR: where x goes first, if it has another element
     struct qact *in_qact;       // LINEAR with an e4m3 weight: of in[0]

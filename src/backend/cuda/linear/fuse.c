@@ -5,6 +5,9 @@
  *     QKV_PREP, ATTENTION    where no sequence has more than one token: decode attention makes queries, key and value
  *                            itself
  *
+ *     SHORT_CONV,            a DeltaNet layer between its products, where the fast kernels take its shapes
+ *     DELTA_RULE, NORM       (recurrent/delta_layer.c)
+ *
  * The first pair is one node in steps that take a kernel of ours, the second in steps that only decode; in all others
  * they are two. */
 #include "backend/cuda/cuda.h"
@@ -41,10 +44,31 @@ bool attention_follows(const struct program *p, int i) {
            p->ops[i].args.qkv_prep.rotary_dim == 0;
 }
 
+static bool is_same(val a, val b) { return a.id == b.id && a.col == b.col && a.width == b.width; }
+
+bool delta_layer_follows(const struct program *p, int i) {
+    if (i + 2 >= p->n_ops || p->ops[i].code != OP_SHORT_CONV || p->ops[i + 1].code != OP_DELTA_RULE ||
+        p->ops[i + 2].code != OP_NORM)
+        return false;
+    const struct op *conv = &p->ops[i], *rule = conv + 1, *norm = conv + 2;
+    return is_same(rule->in[0], conv->out[0]) && is_read_by_one(p, conv->out[0]) &&
+           is_same(norm->in[0], rule->out[0]) && is_read_by_one(p, rule->out[0]) && val_given(norm->in[1]) &&
+           norm->args.norm.group == rule->args.delta_rule.value_dim &&
+           conv->args.short_conv.cache == rule->args.delta_rule.cache;
+}
+
+static void live_to(struct value *values, val v, int op) {
+    if (val_given(v))
+        values[v.id].last_use = MAX(values[v.id].last_use, op);
+}
+
 void fuse_lives(const struct program *p, struct value *values) {
-    for (int i = 0; i < p->n_ops; i++)
-        if (gated_act_follows(p, i) || attention_follows(p, i)) {
-            struct value *x = &values[p->ops[i].in[0].id];
-            x->last_use = MAX(x->last_use, i + 1);
+    for (int i = 0; i < p->n_ops; i++) {
+        if (gated_act_follows(p, i) || attention_follows(p, i))
+            live_to(values, p->ops[i].in[0], i + 1);
+        for (int k = 0; k < OP_MAX_IN && delta_layer_follows(p, i); k++) { // all is done in the place of the NORM
+            live_to(values, p->ops[i].in[k], i + 2);
+            live_to(values, p->ops[i + 1].in[k], i + 2);
         }
+    }
 }

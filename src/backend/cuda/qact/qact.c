@@ -45,7 +45,9 @@ void qacts_plan(struct executable *exe) {
 static bool takes_unscaled(const struct program *p, const struct op *op, int k) {
     switch (op->code) {
     case OP_ADD_NORM: return k == 1;
-    case OP_NORM: return fold_of(p, op) == FOLD_ALWAYS; // by the ADD_NORM that it went into
+    case OP_NORM: return k == 1 || fold_of(p, op) == FOLD_ALWAYS; // by the ADD_NORM that it went into
+    case OP_DELTA_RULE: return k > 0;
+    case OP_SHORT_CONV:
     case OP_QKV_PREP:
     case OP_GATED_ACT: return true;
     default: return false;

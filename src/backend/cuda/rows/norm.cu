@@ -439,7 +439,7 @@ void launch_norm(const struct launch *l, int n_rows, struct dmat x, struct dmat 
     int n_groups = x.width / group, n = group / 4;
     dim3 warps((n_groups + 7) / 8, n_rows), blocks(n_groups, n_rows);
     bool in_fours = group % 4 == 0 && group <= 4 * 8 * THREADS && lies_in_fours(x) && lies_in_fours(gate) &&
-                    lies_in_fours(y) && lies_in_fours(qact);
+                    !gate.col_scale && lies_in_fours(y) && lies_in_fours(qact);
     if (!in_fours)
         launch_node(plain_norm, blocks, group >= THREADS ? (int)THREADS : (group + 31) / 32 * 32, 0, l->stream, a);
     else if (n <= 32)

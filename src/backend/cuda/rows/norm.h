@@ -19,7 +19,7 @@ struct dadd_norm {
 };
 void launch_add_norm(const struct launch *l, const struct dadd_norm *a, struct dmat x, struct dmat d, struct dmat r,
                      struct dmat y, struct dmat qact);
-/* qact: where a group is the row. */
+/* qact: where a group is the row. gate: unscaled products too, then by the plain kernel. */
 void launch_norm(const struct launch *l, int n_rows, struct dmat x, struct dmat gate, struct dweight w, float eps,
                  bool plus_one, int group, float scale, struct dmat y, struct dmat qact);
 

@@ -13,6 +13,7 @@
 #include "backend/cuda/moe/moe.h"
 #include "backend/cuda/qact/qact.h"
 #include "backend/cuda/rows/rows.h"
+#include "backend/cuda/recurrent/recurrent.h"
 #include "backend/cuda/sample/sample.h"
 #include "backend/cuda/step/cache.h"
 #include "backend/cuda/step/fold.h"
@@ -385,6 +386,7 @@ static enum status compile_parts(struct executable *exe, enum element *element, 
         TRY(compile_op(exe, &exe->ops[i], element, offset, err));
     }
     experts_pair(exe);
+    delta_layers_pair(exe);
     TRY(static_scales_find(exe, err));
     exe->nodes = xcalloc(NODES_OF_OP * (size_t)p->n_ops + 1, sizeof *exe->nodes);
     TRY(linear_choose(exe, err));

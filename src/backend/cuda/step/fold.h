@@ -16,5 +16,8 @@ void fold_lives(const struct program *p, struct value *values);
 bool gated_act_follows(const struct program *p, int i);
 /* Whether op i is a QKV_PREP that only the next reads, an ATTENTION over the cache that it writes. */
 bool attention_follows(const struct program *p, int i);
+/* Whether ops i, i + 1 and i + 2 are a SHORT_CONV, the DELTA_RULE that alone reads it, of the same cache, and the gated
+ * NORM of heads that alone reads that. */
+bool delta_layer_follows(const struct program *p, int i);
 /* Values [p->n_values] live as long as fused nodes need them. */
 void fuse_lives(const struct program *p, struct value *values);

@@ -5,7 +5,6 @@
 #include "backend/cuda/moe/experts.h"
 #include "backend/cuda/qact/qact.h"
 #include "backend/cuda/qact/quantise.h"
-#include "backend/cuda/recurrent/delta.h"
 #include "backend/cuda/rows/elementwise.h"
 #include "backend/cuda/rows/rows.h"
 #include "backend/cuda/sample/sample.h"
@@ -118,7 +117,7 @@ static void lower_linear(struct lowering *w, const struct compiled_op *c, int n_
 
 PLAIN_KERNEL(add_norm, "norm.cu", launch_add_norm(l, &n->args.add_norm, c->in[0], n->in[1], c->out[0], n->out, n->qact))
 PLAIN_KERNEL(norm, "norm.cu",
-             launch_norm(l, n->n_rows, c->in[0], c->in[1], c->floats[0], a->norm.eps, a->norm.plus_one, a->norm.group,
+             launch_norm(l, n->n_rows, c->in[0], n->in[1], c->floats[0], a->norm.eps, a->norm.plus_one, a->norm.group,
                          a->norm.scale, n->out, n->qact))
 PLAIN_KERNEL(gated_act, "elementwise.cu",
              launch_gated_act(l, n->n_rows, (int)a->gated_act.act, a->gated_act.limit, n->in[0], n->in[1], n->out,
@@ -154,10 +153,12 @@ static void lower_add_norm(struct lowering *w, const struct compiled_op *c, int 
 
 static void lower_norm(struct lowering *w, const struct compiled_op *c, int n_rows) {
     struct output m = {.y = c->out[0]};
+    if (lower_delta_layer(w, c, n_rows))
+        return;
     if (c->op->args.norm.group == c->in[0].width)
         m = output_for(w, c, 0, n_rows);
     struct node *n = lower_node(w, &by_norm, c, n_rows);
-    n->out = m.y, n->qact = m.qact;
+    n->in[1] = input_of(w->exe, c, 1, n_rows), n->out = m.y, n->qact = m.qact;
 }
 
 static void lower_gated_act(struct lowering *w, const struct compiled_op *c, int n_rows) {
@@ -195,23 +196,12 @@ static struct dmla mla_of(const struct mla_args *a) {
     return (struct dmla){a->n_heads, a->rank, a->nope_dim, a->rope_dim, a->v_dim, a->eps, a->scale};
 }
 
-static struct ddelta delta_of(const struct executable *exe, const struct compiled_op *c) {
-    const struct delta_args *a = &c->op->args.delta_rule;
-    const struct cache_group *g = &exe->program->groups[c->cache.group];
-    return (struct ddelta){a->n_key_heads, a->n_value_heads, a->key_dim, a->value_dim,
-                           g->state_floats - (int64_t)a->n_value_heads * a->key_dim * a->value_dim};
-}
-
 PLAIN_KERNEL(mla_prep, "mla.cu", struct dmla d = mla_of(&a->mla);
              launch_mla_prep(l, &d, c->rope, c->in[0], c->in[1], c->floats[0], c->matrix[1], c->cache, c->out[0]))
 SLOW_KERNEL(mla_attention, "mla.cu", "latent attention", struct dmla d = mla_of(&a->mla);
             launch_mla_attention(l, &d, c->in[0], c->matrix[0], c->cache, c->out[0]))
 PLAIN_KERNEL(diff_heads, "elementwise.cu",
              launch_diff_heads(l, c->in[0], c->floats, a->diff_heads.lambda_init, c->out[0]))
-PLAIN_KERNEL(short_conv, "delta.cu",
-             launch_short_conv(l, a->short_conv.kernel, c->in[0], c->floats[0], c->cache, c->out[0]))
-SLOW_KERNEL(delta_rule, "delta.cu", "the recurrence", struct ddelta d = delta_of(n->exe, c);
-            launch_delta_rule(l, &d, c->in[0], c->in[1], c->in[2], c->floats[0], c->floats[1], c->cache, c->out[0]))
 PLAIN_KERNEL(gated_add, "elementwise.cu", launch_gated_add(l, n->n_rows, c->in[0], c->in[1], c->in[2], c->out[0]))
 PLAIN_KERNEL(take_rows, "rows.cu", launch_take_rows(l, c->in[0], c->out[0]))
 PLAIN_KERNEL(softcap, "elementwise.cu", launch_softcap(l, n->n_rows, a->softcap.cap, c->in[0], c->out[0]))
@@ -223,10 +213,9 @@ static bool softcap_is_done(const struct executable *exe, const struct compiled_
 }
 
 static const struct node_kernel *const of_one_op[N_OPCODES] = {
-    [OP_EMBED] = &by_embed,           [OP_MLA_PREP] = &by_mla_prep,     [OP_MLA_ATTENTION] = &by_mla_attention,
-    [OP_DIFF_HEADS] = &by_diff_heads, [OP_SHORT_CONV] = &by_short_conv, [OP_DELTA_RULE] = &by_delta_rule,
-    [OP_GATED_ADD] = &by_gated_add,   [OP_TAKE_ROWS] = &by_take_rows,   [OP_SOFTCAP] = &by_softcap,
-    [OP_SAMPLE] = &by_sample,
+    [OP_EMBED] = &by_embed,           [OP_MLA_PREP] = &by_mla_prep,   [OP_MLA_ATTENTION] = &by_mla_attention,
+    [OP_DIFF_HEADS] = &by_diff_heads, [OP_GATED_ADD] = &by_gated_add, [OP_TAKE_ROWS] = &by_take_rows,
+    [OP_SOFTCAP] = &by_softcap,       [OP_SAMPLE] = &by_sample,
 };
 
 // ---- a step -----------------------------------------------------------------------------------------------------
@@ -244,6 +233,8 @@ static void lower_op(struct lowering *w, const struct compiled_op *c) {
     case OP_GATED_ACT: lower_gated_act(w, c, n_rows); break;
     case OP_QKV_PREP: lower_qkv_prep(w, c); break;
     case OP_ATTENTION: lower_attention(w, c); break;
+    case OP_SHORT_CONV: lower_short_conv(w, c, n_rows); break;
+    case OP_DELTA_RULE: lower_delta_rule(w, c, n_rows); break;
     case OP_MOE_ROUTE: lower_moe_route(w, c, n_rows); break;
     case OP_MOE_FFN: lower_moe_ffn(w, c, n_rows); break;
     case OP_TAKE_ROWS:

@@ -80,6 +80,11 @@ void lower_attention(struct lowering *w, const struct compiled_op *c);
 void lower_moe_route(struct lowering *w, const struct compiled_op *c, int n_rows);
 void lower_moe_ffn(struct lowering *w, const struct compiled_op *c, int n_rows);
 
+/* ---- delta_layer.c ---- */
+void lower_short_conv(struct lowering *w, const struct compiled_op *c, int n_rows);
+void lower_delta_rule(struct lowering *w, const struct compiled_op *c, int n_rows);
+bool lower_delta_layer(struct lowering *w, const struct compiled_op *norm, int n_rows); // false: it is no layer's
+
 /* ---- watch.c ---- */
 /* The rows of x, which the op reads; t: its qact, read in its place, or NULL. */
 void lower_watch(struct lowering *w, const struct compiled_op *c, int n_rows, struct dmat x, const struct qact *t);

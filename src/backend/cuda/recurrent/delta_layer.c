@@ -1,0 +1,99 @@
+/* delta_layer.c - which kernels a SHORT_CONV, a DELTA_RULE and the gated NORM behind them run on.
+ *
+ * Where the three follow one another (linear/fuse.c) and the fast kernels have their shapes, they are a layer: nodes in
+ * the place of the NORM (delta_layer.h). All else is a node an op, of plain kernels. */
+#include "backend/cuda/recurrent/delta_layer.h"
+#include "backend/cuda/device/device.h"
+#include "backend/cuda/qact/qact.h"
+#include "backend/cuda/recurrent/recurrent.h"
+#include "backend/cuda/step/fold.h"
+#include "backend/cuda/step/node.h"
+
+static struct ddelta shape_of(const struct executable *exe, const struct compiled_op *rule) {
+    const struct delta_args *a = &rule->op->args.delta_rule;
+    const struct cache_group *g = &exe->program->groups[rule->cache.group];
+    return (struct ddelta){a->n_key_heads, a->n_value_heads, a->key_dim, a->value_dim,
+                           g->state_floats - (int64_t)a->n_value_heads * a->key_dim * a->value_dim};
+}
+
+void delta_layers_pair(struct executable *exe) {
+    for (int i = 0; exe->loaded->device->is_fast && i < exe->program->n_ops; i++) {
+        struct compiled_op *conv = &exe->ops[i];
+        if (!delta_layer_follows(exe->program, i))
+            continue;
+        struct ddelta shape = shape_of(exe, conv + 1);
+        if (!delta_layer_takes(&shape, conv->op->args.short_conv.kernel))
+            continue;
+        conv[0].pair = conv[1].pair = &conv[2];
+        conv[2].pair = conv;
+    }
+}
+
+// ---- an op a node -----------------------------------------------------------------------------------------------
+
+static enum status put_short_conv(const struct node *n, const struct launch *l, struct error *err) {
+    (void)err; // what does not start shows as cudaGetLastError
+    launch_short_conv(l, n->c->op->args.short_conv.kernel, input_of(n->exe, n->c, 0, n->n_rows), n->c->floats[0],
+                      n->c->cache, n->c->out[0]);
+    return OK;
+}
+
+static enum status put_delta_rule(const struct node *n, const struct launch *l, struct error *err) {
+    const struct compiled_op *c = n->c;
+    struct ddelta shape = shape_of(n->exe, c);
+    (void)err;
+    launch_delta_rule(l, &shape, c->in[0], input_of(n->exe, c, 1, n->n_rows), input_of(n->exe, c, 2, n->n_rows),
+                      c->floats[0], c->floats[1], c->cache, c->out[0]);
+    return OK;
+}
+
+static const struct node_kernel by_short_conv = {"short_conv", "delta.cu", put_short_conv},
+                                by_delta_rule = {"delta_rule", "delta.cu", put_delta_rule, "the recurrence"};
+
+void lower_short_conv(struct lowering *w, const struct compiled_op *c, int n_rows) {
+    if (!c->pair)
+        lower_node(w, &by_short_conv, c, n_rows);
+}
+
+void lower_delta_rule(struct lowering *w, const struct compiled_op *c, int n_rows) {
+    if (!c->pair)
+        lower_node(w, &by_delta_rule, c, n_rows);
+}
+
+// ---- a layer ----------------------------------------------------------------------------------------------------
+
+static struct ddelta_layer layer_of(const struct node *n) {
+    const struct executable *exe = n->exe;
+    const struct compiled_op *norm = n->c, *conv = norm->pair, *rule = conv + 1;
+    const struct norm_args *a = &norm->op->args.norm;
+    return (struct ddelta_layer){.shape = shape_of(exe, rule),
+                                 .kernel = conv->op->args.short_conv.kernel,
+                                 .u = input_of(exe, conv, 0, n->n_rows),
+                                 .z = input_of(exe, norm, 1, n->n_rows),
+                                 .b = input_of(exe, rule, 1, n->n_rows),
+                                 .a = input_of(exe, rule, 2, n->n_rows),
+                                 .conv = conv->floats[0],
+                                 .a_log = rule->floats[0],
+                                 .dt_bias = rule->floats[1],
+                                 .norm = norm->floats[0],
+                                 .eps = a->eps,
+                                 .plus = a->plus_one ? 1.0f : 0.0f,
+                                 .scale = a->scale,
+                                 .cache = conv->cache,
+                                 .y = n->out};
+}
+
+static enum status put_delta_decode(const struct node *n, const struct launch *l, struct error *err) {
+    struct ddelta_layer a = layer_of(n);
+    (void)err;
+    launch_delta_decode(l, &a);
+    return OK;
+}
+static const struct node_kernel by_delta_decode = {"delta_decode", "delta_decode.cu", put_delta_decode};
+
+bool lower_delta_layer(struct lowering *w, const struct compiled_op *norm, int n_rows) {
+    if (!norm->pair)
+        return false;
+    lower_node(w, &by_delta_decode, norm, n_rows)->out = output_with_absmax(w, norm, 0, n_rows);
+    return true;
+}

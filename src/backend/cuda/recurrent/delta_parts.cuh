@@ -1,0 +1,49 @@
+/* delta_parts.cuh - what the fast kernels of a DeltaNet layer share: where a sequence's state is, the convolution's
+ * inputs that were kept, gates. */
+#pragma once
+
+#include "backend/cuda/ptx/device.cuh"
+#include "backend/cuda/recurrent/delta_layer.h"
+
+/* ---- a slot: inputs of the convolution [kernel - 1][channels], oldest first, then S [value head][D][D] ---- */
+
+static __device__ __forceinline__ float *kept_of(const ddelta_layer &a, int slot) {
+    return reinterpret_cast<float *>(static_cast<char *>(a.cache.at) + slot * a.cache.block_elements * 4);
+}
+template <class State> static __device__ __forceinline__ State *state_of(const ddelta_layer &a, int slot, int h) {
+    return reinterpret_cast<State *>(kept_of(a, slot) + a.shape.state_offset) +
+           (int64_t)h * a.shape.key_dim * a.shape.value_dim;
+}
+static __device__ __forceinline__ float4 load_state(const float *at) { return *reinterpret_cast<const float4 *>(at); }
+static __device__ __forceinline__ void store_state(float *at, float4 x) { *reinterpret_cast<float4 *>(at) = x; }
+
+/* Asks for so many bytes in L2, by all threads of the block. */
+static __device__ __forceinline__ void prefetch_bytes(const void *at, int n_bytes) {
+    for (int i = threadIdx.x * 128; i < n_bytes; i += blockDim.x * 128)
+        asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char *>(at) + i));
+}
+
+// ---- the convolution: DELTA_TAPS weights, the first of them zero where the kernel is shorter ------------------------
+
+static __device__ __forceinline__ float tap(const ddelta_layer &a, int channel, int j) {
+    int own = j - (DELTA_TAPS - a.kernel);
+    return own >= 0 ? load(a.conv, (int64_t)channel * a.kernel + own) : 0.0f;
+}
+/* Input j of the DELTA_TAPS - 1 before the step's first token. */
+static __device__ __forceinline__ float kept_input(const ddelta_layer &a, const float *kept, int channel, int j) {
+    int own = j - (DELTA_TAPS - a.kernel);
+    return own >= 0 ? kept[(int64_t)own * a.u.width + channel] : 0.0f;
+}
+static __device__ __forceinline__ void keep_input(const ddelta_layer &a, float *kept, int channel, int j, float x) {
+    int own = j - (DELTA_TAPS - a.kernel);
+    if (own >= 0)
+        kept[(int64_t)own * a.u.width + channel] = x;
+}
+
+// ---- gates and the norm ---------------------------------------------------------------------------------------------
+
+static __device__ __forceinline__ float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
+
+static __device__ __forceinline__ float norm_weight_at(const ddelta_layer &a, int i) {
+    return (a.norm.at ? load(a.norm, i) + a.plus : 1.0f) * a.scale;
+}
