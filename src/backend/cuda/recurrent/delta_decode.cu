@@ -24,7 +24,19 @@
 enum { THREADS = 256, FIRST_BLOCKS = 264 }; // FIRST_BLOCKS: that are on the card while the node before still runs
 
 /* How a state [D, D] lies in registers: thread i has four columns of rows i / FOURS + ROWS * j, j < DEPTH. */
-template <int D> struct state_tile { static constexpr int FOURS = D / 4, ROWS = THREADS / FOURS, DEPTH = D / ROWS; };
+template <int D> struct state_tile {
+    static constexpr int FOURS = D / 4, ROWS = THREADS / FOURS, DEPTH = D / ROWS;
+    template <class State> __device__ static void load(float4 (&s)[DEPTH], const State *at, bool fresh) {
+#pragma unroll
+        for (int j = 0; j < DEPTH; j++)
+            s[j] = fresh ? make_float4(0, 0, 0, 0) : load_state(at + j * ROWS * D);
+    }
+    template <class State> __device__ static void keep(const float4 (&s)[DEPTH], State *at) {
+#pragma unroll
+        for (int j = 0; j < DEPTH; j++)
+            store_state(at + j * ROWS * D, s[j]);
+    }
+};
 
 /* Shared memory. qkv: after the convolution, by the parity of the token. recalled, read: k^T S and q^T S of the rows of
  * a group of threads. */
