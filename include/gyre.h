@@ -117,6 +117,8 @@ struct gyre_options {
     int n_guesses;            // tokens that are guessed and then checked in one step (speculation), at most 16; 0: none
     int ngram_min, ngram_max; // a guess is what followed where the last so many tokens stood before: 2, 4
     int guess_seqs;           // with more sequences in a step nothing is guessed; 8
+    const char *draft_model;  // a folder: who guesses, in place of n-grams of the text; NULL: those
+    const char *draft_method; // what it is: "draft_model"; NULL: what its config.json says
 };
 
 /* Reads the model, places its weights and allocates the cache. */

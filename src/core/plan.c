@@ -29,7 +29,12 @@ void batch_plan_init(struct batch_plan *plan, struct bucket b, int n_groups, con
     }
 }
 
+void batch_plan_add_states(struct batch_plan *plan, struct bucket b, int width) {
+    plan->states = xcalloc((size_t)b.max_tokens * (size_t)width, sizeof *plan->states);
+}
+
 void batch_plan_release(struct batch_plan *plan) {
+    free(plan->states);
     free(plan->token_id);
     free(plan->position);
     free(plan->from_row);

@@ -14,6 +14,7 @@
  *     adapter[s]      that adds to its projections (ops.def, LORA), from 1; 0: none
  *     state_slot[s]   of recurrent groups; the state is zeroed where the sequence's first row has position 0. Where
  *                     that row lies before the state's end, by max_back tokens at most, the state goes back to it first
+ *     states[t]       of a program with STATES: that op's row t
  *     copies[i]       of cache, done one after the other before any token of the step and after all earlier steps
  *     out_row[r]      the token row that output row r is made of, ascending
  *
@@ -42,6 +43,7 @@ struct batch_plan {
     int32_t *block_table[MAX_CACHE_GROUPS];
     int table_width[MAX_CACHE_GROUPS];
     int32_t *out_row;          // [R]
+    float *states;             // [T, width of STATES]; NULL: the program has none
     struct cache_copy *copies; // [n_copies]
 };
 
@@ -52,4 +54,5 @@ struct bucket {
 
 /* Allocates for a bucket; table_width[g] entries a sequence. All zero, but for from_row. */
 void batch_plan_init(struct batch_plan *plan, struct bucket bucket, int n_groups, const int *table_width);
+void batch_plan_add_states(struct batch_plan *plan, struct bucket bucket, int width);
 void batch_plan_release(struct batch_plan *plan);

@@ -242,6 +242,11 @@ val op_embed(struct program *p, const struct weight *table, float scale) {
     return result(p, op, 0, (int)table->in, ROWS_TOKENS, DT_F32);
 }
 
+val op_states(struct program *p, int width) {
+    struct op *op = record(p, OP_STATES, NO_VAL, NO_VAL, NO_VAL);
+    return result(p, op, 0, width, ROWS_TOKENS, DT_F32);
+}
+
 struct normed op_add_norm(struct program *p, val x, val d, const struct weight *w, const struct weight *r_scale,
                           struct norm_args args) {
     BUG_IF(val_given(d) && (d.width != x.width || rows_of(p, d) != rows_of(p, x)));

@@ -130,6 +130,7 @@ struct routed {
     val ids, weights;
 };
 val op_embed(struct program *p, const struct weight *table, float scale);
+val op_states(struct program *p, int width);
 struct normed op_add_norm(struct program *p, val x, val d, const struct weight *w, const struct weight *r_scale,
                           struct norm_args args);
 val op_norm(struct program *p, val x, val gate, const struct weight *w, struct norm_args args);

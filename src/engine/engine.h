@@ -11,10 +11,12 @@
 #include "base/fair_share.h"
 #include "core/backend.h"
 #include "engine/constraint.h"
+#include "engine/draft/drafter.h"
 #include "engine/draft/ngram.h"
 #include "engine/inspect.h"
 #include "engine/telemetry.h"
 #include "gyre.h"
+#include "model/draft/draft.h"
 #include "model/model.h"
 #include "sched/scheduler.h"
 
@@ -31,6 +33,7 @@ struct request {
     int n_banned;
     struct constraint *constraint; // NULL: no grammar
     struct guess_luck luck;
+    struct proposal draft;
     bool is_held, is_paused; // its mask is late: it is in no step until that is there; who asked wants none
     struct request *next_held;
     float *pooled;     // [hidden_size], if asked
@@ -71,16 +74,6 @@ struct step_row {
     int32_t n_backs; // of the sequence when the step was planned: with another it is void
 };
 
-/* Who guesses what comes next: an n-gram table, a draft model. */
-struct drafter {
-    /* Writes up to max tokens that may follow those of seq, of which the last may be expected; returns how many.
-     * NULL: nobody guesses. */
-    int (*guess)(void *context, const struct sequence *seq, int32_t *out, int max);
-    void *context;
-    int most_seqs; // with more in a step nobody guesses: rows cost then; 0: no bound
-    int64_t n_guessed, n_accepted;
-};
-
 /* A step from its plan until it is collected. */
 struct step {
     struct batch_plan plan;
@@ -98,6 +91,7 @@ struct gyre {
     struct loaded *loaded;
     struct executable *exe;
     struct model *model; // NULL in tests that bring a program of their own
+    struct draft *draft; // beside it; NULL: none
     const struct program *program;
     struct gyre_info info;
     int32_t *eos; // that of info
@@ -148,6 +142,7 @@ struct engine_model {
     int64_t weight_bytes;        // as stored
     int64_t made_bytes;          // of them, those for which memory is still to be taken
     int64_t mapped_bytes;        // of them, those of a file's map, which are in memory as far as there is room
+    const struct draft *draft;   // that guesses beside it; NULL: none
     const struct model *to_read; // brought into memory before the first step; NULL: none
 };
 enum status engine_open(const struct gyre_options *options, const struct engine_model *model, struct gyre **out,
@@ -163,11 +158,18 @@ void engine_step(struct gyre *g);
 /* Whether engine_step has something to do: a request that has not ended and is not paused, or a step in flight. */
 bool engine_has_work(const struct gyre *g);
 
-/* Before a step is planned: guesses for those that decode (draft.c). */
+/* draft.c: before a step is planned, guesses for those that decode; before the event's token is known, whether it was
+ * guessed, and the guess right; after a step's tokens are known; whether what comes behind a request's tokens may be
+ * guessed. */
 void engine_draft(struct gyre *g);
+void engine_judge(struct gyre *g, struct request *r, const struct gyre_event *e);
+enum status engine_draft_follow(struct gyre *g, const struct step *step);
+bool engine_may_guess(const struct request *r);
 
-/* Who guesses, as the options say. */
-enum status engine_draft_open(struct gyre *g, const struct gyre_options *o, struct error *err);
+/* Who guesses, as the options say: checked before anything is opened, and once the cache is there. */
+enum status engine_draft_check(const struct gyre_options *o, struct error *err);
+enum status engine_draft_open(struct gyre *g, const struct gyre_options *o, const struct draft *draft,
+                              struct error *err);
 
 /* constrain.c: grammars in the step. Before a request with one is queued; whether a helper works for it, so that it may
  * not be freed; whether what a row may give is not known before the step in flight is collected; the row's mask, for

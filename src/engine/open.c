@@ -3,6 +3,7 @@
 
 #include "base/clock.h"
 #include "engine/abi.h"
+#include "engine/draft/program_drafter.h"
 
 #include <sodium.h>
 #include <stdlib.h>
@@ -147,9 +148,10 @@ static enum status open_parts(struct gyre *g, const struct gyre_options *o, cons
     if (m->to_read)
         model_read_ahead(m->to_read, &(struct load_progress){o->load_step, o->load_context});
     TRY(load(g, o, err));
+    TRY(m->draft ? program_drafter_load(g, o, m->draft, err) : OK);
     g->open_us.weights = lap(&at);
     TRY(open_cache(g, o, m, &sizes, err));
-    TRY(engine_draft_open(g, o, err));
+    TRY(engine_draft_open(g, o, m->draft, err));
     g->open_us.cache = lap(&at);
     TRY(g->ops->compile(g->loaded, sizes.bucket, &g->exe, err));
     g->open_us.compile = lap(&at);
@@ -198,7 +200,7 @@ static enum status read_options(const struct gyre_options *from, struct gyre_opt
             return fail(err, ERR_ARG, "adapters: entry %zu has no name or no folder", i);
     if (!o->backend)
         return fail(err, ERR_ARG, "backend is NULL: set it to &backend_cpu, or to what gyre_backend gives");
-    return OK;
+    return engine_draft_check(o, err);
 }
 
 _Static_assert(sizeof(struct gyre_adapter) == sizeof(struct adapter_source) &&
@@ -225,6 +227,14 @@ static enum status dummies_fit(const struct gyre_options *o, struct error *err) 
     return st;
 }
 
+/* NULL: nobody guesses, or the text itself. */
+static enum status open_draft(const struct gyre_options *o, const struct model *target, struct draft **out,
+                              struct error *err) {
+    struct draft_source source = {o->draft_method, o->draft_model};
+    *out = NULL;
+    return o->draft_model || o->draft_method ? draft_open(&source, target, out, err) : OK;
+}
+
 /* The options of this version. */
 static int open_with(const struct gyre_options *o, struct gyre **out, struct gyre_error *err) {
     struct error e = {0};
@@ -241,12 +251,17 @@ static int open_with(const struct gyre_options *o, struct gyre **out, struct gyr
         m.mapped_bytes = m.weight_bytes;
         m.to_read = model;
     }
+    struct draft *draft = NULL;
+    enum status st = open_draft(o, model, &draft, &e);
+    m.draft = draft;
     int64_t model_us = clock_us() - start;
-    if (engine_open(o, &m, out, &e) != OK) {
+    if (st != OK || engine_open(o, &m, out, &e) != OK) {
+        draft_free(draft);
         model_free(model);
         return engine_report(err, &e);
     }
     (*out)->model = model;
+    (*out)->draft = draft;
     (*out)->open_us.model = model_us;
     return 0;
 }
@@ -274,6 +289,8 @@ static void free_requests(struct gyre *g) {
 void gyre_close(struct gyre *g) {
     if (!g)
         return;
+    if (g->drafter.close)
+        g->drafter.close(g->drafter.context);
     if (g->exe) // first: a step in flight reads its plan and what that points to
         g->ops->free_executable(g->exe);
     if (g->loaded)
@@ -294,6 +311,7 @@ void gyre_close(struct gyre *g) {
     free(g->eos);
     free(g->results);
     free(g->events);
+    draft_free(g->draft);
     model_free(g->model);
     free(g);
 }

@@ -2,6 +2,7 @@
  */
 #include "base/machine_memory.h"
 #include "core/pass/pass.h"
+#include "engine/draft/draft_rows.h"
 #include "engine/fit.h"
 
 enum {
@@ -20,6 +21,8 @@ struct cache_demand {
     const struct loaded *loaded;
     const struct program *program;
     int block_size, max_chunk, max_seqs;
+    int draft_group; // whose blocks are a draft's, too; -1: there is none
+    int64_t draft_bytes;
 };
 
 static int64_t saturating_mul(int64_t a, int64_t b) {
@@ -45,6 +48,14 @@ int64_t engine_block_bytes(const struct gyre_options *o, const struct program *p
     return saturating_mul(floats, g->n_layers * (int64_t)sizeof(float));
 }
 
+/* Of a block of the draft's cache, over its groups. */
+static int64_t draft_block_bytes(const struct gyre_options *o, const struct program *p, int block_size) {
+    int64_t bytes = 0;
+    for (int g = 0; g < p->n_groups; g++)
+        bytes = saturating_add(bytes, engine_block_bytes(o, p, NULL, g, block_size));
+    return bytes;
+}
+
 /* Blocks of a group for n_tokens of all sequences together, none longer than max_len: a windowed group never
  * needs more than every sequence's window. */
 static int64_t blocks_of(const struct cache_demand *d, int group, int64_t n_tokens, int64_t max_len) {
@@ -56,6 +67,8 @@ static int64_t cache_bytes(const struct cache_demand *d, int64_t n_tokens, int64
     int64_t bytes = 0;
     for (int g = 0; g < d->program->n_groups; g++) {
         int64_t block = engine_block_bytes(d->options, d->program, d->loaded, g, d->block_size);
+        if (g == d->draft_group)
+            block = saturating_add(block, d->draft_bytes);
         if (d->program->groups[g].kind != CACHE_STATE)
             bytes = saturating_add(bytes, saturating_mul(block, blocks_of(d, g, n_tokens, max_len)));
     }
@@ -191,7 +204,11 @@ enum status engine_size(const struct gyre_options *o, const struct engine_model 
     TRY(check_options(o, m, err));
     *out = (struct engine_sizes){.bucket = bucket_of(o, m->program)};
     out->cache.block_size = o->block_size ? o->block_size : DEFAULT_BLOCK;
-    struct cache_demand d = {o, l, m->program, out->cache.block_size, out->bucket.max_tokens, out->bucket.max_seqs};
+    struct cache_demand d = {o, l, m->program, out->cache.block_size, out->bucket.max_tokens, out->bucket.max_seqs, -1};
+    if (m->draft) {
+        d.draft_group = draft_group(m->program);
+        d.draft_bytes = draft_block_bytes(o, m->draft->step, d.block_size);
+    }
 
     int64_t asked_len = MIN(o->max_model_len ? o->max_model_len : m->max_positions, LONGEST), budget;
     TRY(find_budget(&d, m, l, out->bucket, asked_len, &budget, err));

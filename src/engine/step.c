@@ -194,19 +194,6 @@ static void constrain_next(struct gyre *g, struct request *r) {
         c->n_forced = c->n_put = 0;
 }
 
-/* Before the event's token is known: whether it was guessed, and the guess right. */
-static void note_guess(struct gyre *g, struct request *r, const struct gyre_event *e) {
-    const struct sequence *seq = &r->sequence;
-    if (e->position >= seq->n_tokens || sequence_expects(seq, e->position))
-        return;
-    if (seq->tokens[e->position] == e->token) {
-        g->drafter.n_accepted++;
-        ngram_was_right(&g->ngram, &r->luck);
-    } else {
-        ngram_was_wrong(&g->ngram, &r->luck);
-    }
-}
-
 static enum status publish_token(struct gyre *g, const struct step *step, int row) {
     struct request *r = step->rows[row].request;
     const struct sample_result *result = &g->results[row];
@@ -219,7 +206,7 @@ static enum status publish_token(struct gyre *g, const struct step *step, int ro
     e->token = result->token;
     e->logprob = result->logprob;
     e->stops = is_stop(r, result->token) || ends_grammar(r);
-    note_guess(g, r, e);
+    engine_judge(g, r, e);
     append(g, r, e, g->collected_us);
     if (!r->ended)
         constrain_next(g, r);
@@ -325,7 +312,7 @@ static void put_in_forced(struct gyre *g) {
 
 /* Plans the next step, if one may be started before those in flight are collected. */
 static bool plan(struct gyre *g) {
-    bool must_wait = n_in_flight(g) > 0 && oldest_step(g)->is_read_back;
+    bool must_wait = n_in_flight(g) > 0 && (oldest_step(g)->is_read_back || g->drafter.waits);
     if (!must_wait) {
         engine_hold_slow(g);
         put_in_forced(g);
@@ -369,7 +356,8 @@ static enum status collect(struct gyre *g) {
     g->collected_us = clock_us();
     scheduler_collect(&g->scheduler, (double)(g->collected_us - before_us));
     g->n_collected++;
-    return publish(g, step);
+    TRY(publish(g, step));
+    return engine_draft_follow(g, step);
 }
 
 /* Each request is told; nothing of the steps in flight is. */

@@ -107,6 +107,8 @@ enum status engine_flags_open(const struct engine_flags *f, const char *model, s
         .ngram_min = f->speculation.ngram_min,
         .ngram_max = f->speculation.ngram_max,
         .guess_seqs = f->speculation.guess_seqs,
+        .draft_method = f->speculation.method[0] ? f->speculation.method : NULL,
+        .draft_model = f->speculation.model[0] ? f->speculation.model : NULL,
     };
     struct gyre_error e;
     int rc = gyre_open(&options, out, &e);

@@ -3,9 +3,32 @@
 
 #include "base/json.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const char flag_name[] = "--speculative-config";
+
+static bool is_given(const json_t *config, const char *key) {
+    const json_t *value = json_object_get(config, key);
+    return value && !json_is_null(value);
+}
+
+/* The strings are kept in `out`. Without a method the draft's own config says what it is. */
+static enum status read_strings(const json_t *config, struct speculation *out, struct error *err) {
+    const char *method = NULL, *model = NULL;
+    if (is_given(config, "method") || !is_given(config, "model"))
+        TRY(jv_string(config, flag_name, "method", &method, err));
+    bool is_ngram = method && strcmp(method, "ngram") == 0;
+    if (is_given(config, "model"))
+        TRY(jv_string(config, flag_name, "model", &model, err));
+    if (is_ngram && model)
+        return fail(err, ERR_ARG, "%s: \"model\" is not for n-grams, which are of the text itself", flag_name);
+    if ((model && strlen(model) >= sizeof out->model) || (method && strlen(method) >= sizeof out->method))
+        return fail(err, ERR_LIMIT, "%s: \"model\" or \"method\" is too long", flag_name);
+    snprintf(out->model, sizeof out->model, "%s", model ? model : "");
+    snprintf(out->method, sizeof out->method, "%s", method && !is_ngram ? method : "");
+    return OK;
+}
 
 static enum status read_object(const json_t *config, struct speculation *out, struct error *err) {
     const struct {
@@ -18,14 +41,12 @@ static enum status read_object(const json_t *config, struct speculation *out, st
         {"prompt_lookup_max", &out->ngram_max, 1, 64},
         {"disable_by_batch_size", &out->guess_seqs, 1, 4096},
     };
-    const char *method, *key;
+    const char *key;
     json_t *value;
-    TRY(jv_string(config, flag_name, "method", &method, err));
-    if (strcmp(method, "ngram") != 0)
-        return fail(err, ERR_UNSUPPORTED, "%s: \"method\" %.100s is not supported, only ngram is", flag_name, method);
+    TRY(read_strings(config, out, err));
     out->n_guesses = 5;
     json_object_foreach((json_t *)config, key, value) {
-        bool known = strcmp(key, "method") == 0;
+        bool known = strcmp(key, "method") == 0 || strcmp(key, "model") == 0;
         for (size_t i = 0; i < ARRAY_LEN(numbers); i++) {
             int64_t n;
             if (strcmp(key, numbers[i].key) != 0)

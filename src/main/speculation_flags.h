@@ -8,7 +8,7 @@
         "speculative-config", 0, FLAG_STRING, &(text), "JSON", "Engine",                                       \
             "tokens are guessed and checked several at a time; answers are the same: {\"method\": \"ngram\", " \
             "\"num_speculative_tokens\": 5, \"prompt_lookup_min\": 2, \"prompt_lookup_max\": 4, "              \
-            "\"disable_by_batch_size\": 8}"                                                                    \
+            "\"disable_by_batch_size\": 8}, or {\"method\": \"draft_model\", \"model\": FOLDER}"               \
     }
 
 /* text NULL: none. A method or key that is not known is refused by name. */

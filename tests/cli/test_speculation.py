@@ -37,8 +37,16 @@ class Speculation(unittest.TestCase):
         self.assertGreater(n_right, 10)
         self.assertLess(fewer, steps - n_right / 2)
 
+    def test_a_draft_model_changes_no_answer(self):
+        draft = {"method": "draft_model", "model": os.path.join(ROOT, "models/story"), "num_speculative_tokens": 3}
+        plain, steps, _, _ = answers()
+        guessed, fewer, n_guessed, n_right = answers("--speculative-config", json.dumps(draft))
+        self.assertEqual(guessed, plain)
+        self.assertGreater(n_right, 0.9 * n_guessed)
+        self.assertLess(fewer, steps / 3)
+
     def test_what_is_not_known_is_refused_by_name(self):
-        for config, word in (({"method": "eagle3"}, "eagle3"), ({"method": "ngram", "model": "x"}, "model"),
+        for config, word in (({"method": "medusa"}, "medusa"), ({"method": "ngram", "model": "x"}, "model"),
                              ({"method": "ngram", "num_speculative_tokens": 99}, "num_speculative_tokens"),
                              ({"method": "ngram", "prompt_lookup_min": 4, "prompt_lookup_max": 2}, "prompt_lookup_min"),
                              ([], "JSON object"), ({}, "method")):

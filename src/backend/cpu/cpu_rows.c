@@ -1,4 +1,4 @@
-/* cpu_rows.c - EMBED, TAKE_ROWS, SAMPLE: tokens to rows, rows to outputs, rows to tokens. */
+/* cpu_rows.c - EMBED, STATES, TAKE_ROWS, SAMPLE: tokens to rows, rows to outputs, rows to tokens. */
 #include "backend/cpu/cpu.h"
 
 #include <string.h>
@@ -18,6 +18,14 @@ void cpu_embed(const struct call *c) {
         for (int64_t i = 0; i < y.width; i++)
             mat_row(y, t)[i] *= c->op->args.embed.scale;
     }
+}
+
+void cpu_states(const struct call *c) {
+    struct mat y = c->out[0];
+    int64_t begin, end;
+    call_share(c, y.rows, 1, &begin, &end);
+    for (int64_t t = begin; t < end; t++)
+        memcpy(mat_row(y, t), c->plan->states + t * y.width, (size_t)y.width * sizeof(float));
 }
 
 void cpu_take_rows(const struct call *c) {

@@ -286,6 +286,7 @@ static void shard_op(struct sharding *s, const struct op *op, const struct weigh
     val x = op->in[0];
     switch (op->code) {
     case OP_EMBED: shard_embed(s, op, w); break;
+    case OP_STATES: map_whole(s, op->out[0], op_states(s->to, op->out[0].width)); break;
     case OP_ADD_NORM: shard_add_norm(s, op, w); break;
     case OP_NORM: shard_norm(s, op, w); break;
     case OP_LINEAR: shard_linear(s, op, w); break;

@@ -131,6 +131,7 @@ static enum status refuse(const struct executable *exe, const struct op *op, str
 static enum status check_shape(const struct executable *exe, const struct op *op, struct error *err) {
     const union op_args *a = &op->args;
     switch (op->code) {
+    case OP_STATES:
     case OP_LORA:
     case OP_ALL_REDUCE:
     case OP_ALL_GATHER:

@@ -1,0 +1,49 @@
+/* draft_rows.h - which rows of a draft's cache are there, and plans of more: see program_drafter.h.
+ *
+ * Blocks of the draft have the numbers of the target's, in its memory and the host's alike; behind them come blocks for
+ * the rows of chains, `per_seq` for each sequence that gets guesses. */
+#pragma once
+
+#include "core/backend.h"
+
+/* The target's cache group beside which a draft's lies: one whose blocks hold the whole text; -1: there is none. */
+int draft_group(const struct program *target);
+
+struct draft_rows {
+    struct batch_plan plan; // of the next run
+    struct bucket bucket;
+    int target_group, n_groups; // of the target's plan; of the draft, each with the same tables
+    int block_size, width;      // of tables
+    int n_blocks, first_scratch, per_seq, n_scratch;
+    int32_t *n_filled; // [first_scratch]: rows of a block that are there
+};
+
+struct draft_rows_options {
+    struct bucket bucket;
+    int target_group, n_groups;
+    int n_scratch, most_guesses; // sequences that get guesses, and how many each
+};
+void draft_rows_init(struct draft_rows *rows, const struct cache_config *target, const struct draft_rows_options *o);
+void draft_rows_release(struct draft_rows *rows);
+
+/* An empty plan; with a step's, the copies of cache that it began with. */
+void draft_rows_begin(struct draft_rows *rows, const struct batch_plan *step);
+
+/* Rows [first, end) of sequence s of the step are to be made; those before `held` have blocks of the sequence's.
+ * is_whole: then none before `end` is missing. */
+struct draft_text {
+    int32_t first, end, held;
+    bool is_whole;
+};
+struct draft_text draft_text_of(struct draft_rows *rows, const struct batch_plan *step, int s, int32_t end);
+
+/* Puts them into the plan: row p has token[p]. scratch: which blocks rows without one get; -1: there are none. */
+void draft_rows_add(struct draft_rows *rows, const struct batch_plan *step, int s, struct draft_text text,
+                    const int32_t *token, int scratch);
+
+/* One row more of a chain. */
+void draft_rows_add_one(struct draft_rows *rows, const struct batch_plan *step, int s, int32_t position, int32_t token,
+                        int scratch);
+
+/* The step is not followed: what it computed and copied has no rows. */
+void draft_rows_without(struct draft_rows *rows, const struct batch_plan *step);

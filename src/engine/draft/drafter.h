@@ -1,0 +1,43 @@
+/* drafter.h - who guesses what comes next: the text itself (ngram.h), a program on the device (program_drafter.h).
+ *
+ * After each step a drafter may look at what it made (follow); before the next one it is asked for guesses, and when
+ * the tokens at their places are known it is told which were right. */
+#pragma once
+
+#include "base/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct gyre;
+struct request;
+struct sequence;
+struct step;
+
+enum { MOST_GUESSES = 16 };
+
+struct drafter {
+    /* Writes up to max tokens that may follow those of seq, of which the last may be expected; returns how many.
+     * NULL: nobody guesses. */
+    int (*guess)(void *context, const struct sequence *seq, int32_t *out, int max);
+
+    /* A guess came to be known: it was right, or it was wrong and those behind it are void. In the order of the text,
+     * and when its step is collected; another guess may be in flight then. NULL: it does not care. */
+    void (*judged)(void *context, struct request *r, bool is_right);
+
+    /* A step was collected and its tokens are known; its hidden states can still be read, and its requests are there,
+     * even those that have ended. Fails with the device. NULL: it does not look. */
+    enum status (*follow)(void *context, const struct step *step, struct error *err);
+
+    void (*close)(void *context); // before the device is closed; NULL: there is nothing to close
+    void *context;
+    bool waits;    // the next step is planned when none is in flight: guesses follow from what is known
+    int most_seqs; // with more in a step nobody guesses: rows cost then; 0: no bound
+    int64_t n_guessed, n_accepted;
+};
+
+/* What a drafter has ready for a request. */
+struct proposal {
+    int32_t at, n; // it is for a text of so many known tokens
+    int32_t tokens[MOST_GUESSES];
+};

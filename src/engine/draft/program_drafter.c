@@ -1,0 +1,230 @@
+/* program_drafter.c - see program_drafter.h. */
+#include "engine/draft/program_drafter.h"
+
+#include "engine/draft/draft_rows.h"
+#include "engine/engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A sequence that gets guesses. */
+struct chain {
+    struct request *request;
+    int s;            // its place in the step
+    int32_t position; // of its last row
+    int row;          // of the plan that runs, token and output row
+    int most;
+};
+
+struct program_drafter {
+    struct gyre *g;
+    const struct draft *draft;
+    struct loaded *loaded;
+    struct executable *exe;
+    struct draft_rows rows;
+    struct sample_params *sample;  // [max_rows]
+    struct sample_result *results; // [max_rows]
+    struct chain *chains;          // [most_seqs]
+    int n_chains, most_guesses;
+    int64_t max_positions;
+};
+
+// ---- who gets guesses -------------------------------------------------------------------------------------------
+
+/* How many, when all that is known of it has its row. */
+static int most_for(const struct program_drafter *d, const struct request *r) {
+    const struct sequence *seq = &r->sequence;
+    int64_t most = MIN(d->most_guesses, seq->capacity - 1 - seq->n_tokens);
+    return (int)MIN(most, d->max_positions - seq->n_known);
+}
+
+static bool continues(const struct program_drafter *d, const struct request *r) {
+    return !r->ended && !r->is_paused && engine_may_guess(r) && d->n_chains < d->rows.n_scratch && most_for(d, r) > 0;
+}
+
+// ---- what is drawn ----------------------------------------------------------------------------------------------
+
+/* As the target draws its token at this place, so that alike distributions give the same one. */
+static struct sample_params draw_of(const struct request *r, int32_t position) {
+    struct sample_params p = sample_params_default();
+    p.temperature = r->sample.temperature;
+    p.top_k = r->sample.top_k;
+    p.top_p = r->sample.top_p;
+    p.min_p = r->sample.min_p;
+    p.seed = r->sample.seed;
+    p.sequence = r->sample.sequence;
+    p.position = (uint64_t)position;
+    return p;
+}
+
+static void ask(struct program_drafter *d, struct chain *c, int token_row) {
+    struct batch_plan *plan = &d->rows.plan;
+    c->row = plan->n_rows;
+    plan->out_row[plan->n_rows] = token_row;
+    d->sample[plan->n_rows++] = draw_of(c->request, c->request->draft.at + c->request->draft.n);
+}
+
+static enum status run(struct program_drafter *d, struct error *err) {
+    TRY(d->g->ops->run(d->exe, &d->rows.plan, d->sample, err));
+    return d->g->ops->collect(d->exe, d->results, err);
+}
+
+/* Whether the chain goes on behind what its row gave. */
+static bool take_guess(const struct program_drafter *d, const struct chain *c) {
+    struct proposal *p = &c->request->draft;
+    int32_t token = d->results[c->row].token;
+    if (d->results[c->row].not_finite || d->results[c->row].nothing_left)
+        return false;
+    p->tokens[p->n++] = d->draft->target_id ? d->draft->target_id[token] : token;
+    return p->n < c->most;
+}
+
+// ---- rows -------------------------------------------------------------------------------------------------------
+
+/* The rows of the text that the step computed, or that the draft lacks; and the first guess of who decodes. */
+static void add_text(struct program_drafter *d, const struct step *step, int s) {
+    struct request *r = step->requests[s];
+    struct draft_text text = draft_text_of(&d->rows, &step->plan, s, r->sequence.n_known - d->draft->is_ahead);
+    bool goes_on = continues(d, r) && text.is_whole;
+    if (!goes_on)
+        text.end = MIN(text.end, text.held);
+    if (text.end <= text.first)
+        return;
+    draft_rows_add(&d->rows, &step->plan, s, text, r->sequence.tokens + d->draft->is_ahead, goes_on ? d->n_chains : -1);
+    if (!goes_on)
+        return;
+    struct chain *c = &d->chains[d->n_chains++];
+    *c = (struct chain){.request = r, .s = s, .position = text.end - 1, .most = most_for(d, r)};
+    r->draft = (struct proposal){.at = r->sequence.n_known};
+    ask(d, c, d->rows.plan.n_tokens - 1);
+}
+
+/* A row more for each chain that goes on. False: there is none. */
+static bool next_rows(struct program_drafter *d, const struct step *step) {
+    draft_rows_begin(&d->rows, NULL);
+    for (int i = 0; i < d->n_chains; i++) {
+        struct chain *c = &d->chains[i];
+        const struct proposal *p = &c->request->draft;
+        if (c->row < 0 || !take_guess(d, c)) {
+            c->row = -1;
+            continue;
+        }
+        c->position++;
+        draft_rows_add_one(&d->rows, &step->plan, c->s, c->position, p->tokens[p->n - 1], i);
+        ask(d, c, d->rows.plan.n_tokens - 1);
+    }
+    return d->rows.plan.n_rows > 0;
+}
+
+static bool too_many(const struct program_drafter *d) { return d->g->scheduler.n_running > d->g->drafter.most_seqs; }
+
+static enum status follow(void *context, const struct step *step, struct error *err) {
+    struct program_drafter *d = context;
+    d->n_chains = 0;
+    draft_rows_begin(&d->rows, &step->plan);
+    if (too_many(d)) {
+        draft_rows_without(&d->rows, &step->plan);
+        return OK;
+    }
+    for (int s = 0; s < step->plan.n_seqs; s++)
+        add_text(d, step, s);
+    if (d->rows.plan.n_tokens == 0) {
+        draft_rows_without(&d->rows, &step->plan);
+        return OK;
+    }
+    TRY(d->draft->model ? model_check(d->draft->model, err) : OK);
+    do
+        TRY(run(d, err));
+    while (next_rows(d, step));
+    return OK;
+}
+
+static int guess(void *context, const struct sequence *seq, int32_t *out, int max) {
+    const struct proposal *p = &((const struct request *)seq->owner)->draft;
+    (void)context;
+    if (p->n == 0 || p->at != seq->n_known || seq->n_tokens != seq->n_known)
+        return 0;
+    int n = MIN(p->n, max);
+    memcpy(out, p->tokens, (size_t)n * sizeof *out);
+    return n;
+}
+
+// ---- opening and closing ----------------------------------------------------------------------------------------
+
+static void close_drafter(void *context) {
+    struct program_drafter *d = context;
+    if (d->exe)
+        d->g->ops->free_executable(d->exe);
+    if (d->loaded)
+        d->g->ops->unload(d->loaded);
+    draft_rows_release(&d->rows);
+    free(d->sample);
+    free(d->results);
+    free(d->chains);
+    free(d);
+}
+
+static enum status check(const struct gyre *g, const struct draft *draft, struct error *err) {
+    const struct program *p = draft->step;
+    if (draft_group(g->program) < 0)
+        return fail(err, ERR_UNSUPPORTED,
+                    "speculation: %s keeps no cache of the whole text, beside which a draft's lies", g->program->name);
+    for (int i = 0; i < p->n_groups; i++)
+        if (p->groups[i].kind == CACHE_STATE)
+            return fail(err, ERR_UNSUPPORTED, "speculation: the draft %s has recurrent layers, which cannot go back",
+                        p->name);
+    if (program_rope_depends_on_length(p))
+        return fail(err, ERR_UNSUPPORTED, "speculation: positions of the draft %s depend on the length of the text",
+                    p->name);
+    return OK;
+}
+
+struct executable *program_drafter_exe(const struct gyre *g) {
+    return ((const struct program_drafter *)g->drafter.context)->exe;
+}
+
+enum status program_drafter_load(struct gyre *g, const struct gyre_options *o, const struct draft *draft,
+                                 struct error *err) {
+    struct load_options options = {.dtype = o->dtype};
+    TRY(check(g, draft, err));
+    struct program_drafter *d = xcalloc(1, sizeof *d);
+    *d = (struct program_drafter){.g = g, .draft = draft};
+    g->drafter = (struct drafter){.context = d, .close = close_drafter};
+    d->max_positions = draft->model->spec->max_positions;
+    return g->ops->load(g->device, draft->step, &options, &d->loaded, err);
+}
+
+static enum status alloc_cache(struct program_drafter *d, struct error *err) {
+    const struct gyre *g = d->g;
+    struct cache_config config = {.block_size = g->cache.block_size};
+    for (int i = 0; i < d->draft->step->n_groups; i++) {
+        config.n_blocks[i] = d->rows.n_blocks;
+        config.table_width[i] = d->rows.width;
+    }
+    return g->ops->alloc_cache(d->loaded, &config, err);
+}
+
+enum status program_drafter_open(struct gyre *g, const struct gyre_options *o, struct error *err) {
+    struct program_drafter *d = g->drafter.context;
+    int most_seqs = MIN(g->drafter.most_seqs, g->scheduler.limits.max_seqs);
+    struct bucket bucket = {.max_tokens = MAX(g->scheduler.limits.max_tokens, most_seqs),
+                            .max_seqs = g->scheduler.limits.max_seqs,
+                            .max_rows = most_seqs,
+                            .max_copies = d->draft->step->n_groups * g->pool.max_copies};
+    struct draft_rows_options rows = {.bucket = bucket,
+                                      .target_group = draft_group(g->program),
+                                      .n_groups = d->draft->step->n_groups,
+                                      .n_scratch = most_seqs,
+                                      .most_guesses = o->n_guesses};
+    d->most_guesses = o->n_guesses;
+    draft_rows_init(&d->rows, &g->cache, &rows);
+    d->sample = xcalloc((size_t)bucket.max_rows, sizeof *d->sample);
+    d->results = xcalloc((size_t)bucket.max_rows, sizeof *d->results);
+    d->chains = xcalloc((size_t)most_seqs, sizeof *d->chains);
+    TRY(alloc_cache(d, err));
+    TRY(g->ops->compile(d->loaded, bucket, &d->exe, err));
+    g->drafter.guess = guess;
+    g->drafter.follow = follow;
+    g->drafter.waits = true;
+    return OK;
+}
