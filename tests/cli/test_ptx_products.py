@@ -17,6 +17,7 @@ class Kernels(unittest.TestCase):
     test_gemm_fp8_small_m = alone("test_gemm_fp8_small_m")
     test_gemm_fp8_gated = alone("test_gemm_fp8_gated")
     test_gemm_fp8_prefill = alone("test_gemm_fp8_prefill")
+    test_gemm_w4 = alone("test_gemm_w4")
 
 
 if __name__ == "__main__":

@@ -15,8 +15,19 @@
 extern "C" {
 #endif
 
-enum element { ELEMENT_F32, ELEMENT_F16, ELEMENT_BF16, ELEMENT_I32, ELEMENT_E4M3, ELEMENT_I8 };
-static inline int64_t element_bytes(enum element e) {
+/* ELEMENT_MXFP4 is of weights of experts alone, which lie in blocks then: weights/blocks.h. ELEMENT_QUADS is of other
+ * weights of four bits, which lie in tiles: weights/quads.h. */
+enum element {
+    ELEMENT_F32,
+    ELEMENT_F16,
+    ELEMENT_BF16,
+    ELEMENT_I32,
+    ELEMENT_E4M3,
+    ELEMENT_I8,
+    ELEMENT_MXFP4,
+    ELEMENT_QUADS
+};
+static inline int64_t element_bytes(enum element e) { // not of what lies in blocks or tiles
     return e == ELEMENT_F32 || e == ELEMENT_I32 ? 4 : e == ELEMENT_F16 || e == ELEMENT_BF16 ? 2 : 1;
 }
 
@@ -61,13 +72,24 @@ struct dmat {
     bool untold_only; // of 16 bits, as an output beside such a qact: octets that the qact tells need not be written
 };
 
+/* How the tiles of ELEMENT_QUADS are: weights/quads.h. */
+enum quad_kind { QUADS_INT4, QUADS_NVFP4, QUADS_MXFP4 };
+struct dquads {
+    enum quad_kind kind;
+    int group;      // columns of a scale: 32, 64 or 128 of INT4, 16 of NVFP4, 32 of MXFP4
+    bool has_zeros; // of INT4: a zero point a scale; else it is 8
+    bool gated;     // a tile has 8 gates, then their ups
+};
+
 /* A weight as placed: a matrix [out, in], rows one after another, or a vector of floats. at NULL: absent.
- * Of e4m3 the values of a row are its elements times scale[row], and the elements' norm is at most e4m3_norm(in). */
+ * Of e4m3 the values of a row are its elements times scale[row], and the elements' norm is at most e4m3_norm(in). In
+ * blocks and tiles they are likewise what these hold times scale[row]. */
 struct dweight {
     const void *at;
     int64_t out, in;
     enum element element;
-    const float *scale; // [out] of ELEMENT_E4M3, else NULL
+    const float *scale; // [out] of ELEMENT_E4M3, of blocks and of tiles, else NULL
+    struct dquads quads;
 };
 
 enum { CUDA_MAX_GROUPS = 8 };
@@ -84,8 +106,8 @@ struct drow {
     int32_t banned, n_banned; // pairs: token, the newest token for which it is banned or -1
     int32_t allowed, n_allowed;
     int32_t history, n_history, n_prompt; // n_prompt of the tokens listed are the prompt's
-    int32_t mask; // its words, a bit a token that may come; -1: all may
-    uint64_t bits; // 53 of them: where the draw falls
+    int32_t mask;                         // its words, a bit a token that may come; -1: all may
+    uint64_t bits;                        // 53 of them: where the draw falls
 };
 
 struct dsampled { // what came out of a row

@@ -1,0 +1,126 @@
+/* gemm_w4.cu - times LINEAR by weights of four bits on the device, shape by shape.
+ *
+ *   build/cuda/bench_gemm_w4 [table|cuts] [rows ...]
+ *     table   every shape, format and number of rows: microseconds, GB/s of the weight as it lies on the card, per cent
+ *             of 4.6 TB/s
+ *     cuts    which cut into blocks and warps is fastest, the chosen one, and the four best
+ * Random bytes are the weights: their scales are numbers, and nobody looks at what comes out. */
+#include "backend/cuda/linear/ending.h"
+#include "backend/cuda/linear/w4/gemm_w4.h"
+#include "backend/cuda/value.h"
+#include "backend/cuda/weights/quads.h"
+#include "products.cuh"
+
+#include <cstring>
+
+struct format {
+    const char *name;
+    dquads q;
+};
+static const std::vector<format> FORMATS = {{"int4 g128", {QUADS_INT4, 128, true, false}},
+                                            {"nvfp4", {QUADS_NVFP4, 16, false, false}},
+                                            {"int4 g32", {QUADS_INT4, 32, false, false}},
+                                            {"mxfp4", {QUADS_MXFP4, 32, false, false}}};
+
+static size_t bytes_of(const shape &s, dquads q) { return (size_t)quads_bytes(q, s.out, s.in); }
+static dgemm_w4 w4_of(const shape &s, dquads q) {
+    static size_t where;
+    size_t n = (bytes_of(s, q) + 255) / 256 * 256;
+    where = where + n > POOL ? 0 : where;
+    dgemm_w4 a = {};
+    q.gated = s.gated;
+    a.w = {pool + where, s.out, s.in, ELEMENT_QUADS, ones, q};
+    a.ending.kind = s.gated ? ENDING_GATED : ENDING_PLAIN;
+    where += n;
+    return a;
+}
+
+static double time_w4(const shape &s, dquads q, int rows, const gemm_w4_cut *cut, int n_runs) {
+    q.gated = s.gated;
+    int n = (int)std::clamp<int64_t>(600000000 / (int64_t)bytes_of(s, q), 10, 64);
+    dmat x = {inputs, s.in, (int)s.in, ELEMENT_F16},
+         to = {y, s.width(), s.width(), s.gated ? ELEMENT_F16 : ELEMENT_F32};
+    auto put = [&] {
+        for (int i = 0; i < n; i++) {
+            dgemm_w4 a = w4_of(s, q);
+            gemm_w4_cut usual = gemm_w4_cut_of(&a.w);
+            if (!gemm_w4_takes(&a, x, to, rows) ||
+                launch_gemm_w4_cut(stream, rows, &a, x, to, cut ? cut : &usual) != cudaSuccess)
+                return false;
+        }
+        return true;
+    };
+    double us = microseconds(stream, put, n_runs);
+    return us < 0 ? us : us / n;
+}
+
+static std::string cut_name(const gemm_w4_cut &c) {
+    char text[80];
+    snprintf(text, sizeof text, "%dx16 rows, %dx%d warps, split %d, %d blocks, %d stages", c.warp_tiles, c.row_warps,
+             c.column_warps, c.split, c.n_blocks, c.most_stages);
+    return text;
+}
+
+static void table(const std::vector<int> &rows, const std::vector<model> &models) {
+    for (const model &m : models)
+        for (const format &f : FORMATS)
+            for (int n : rows) {
+                double all = 0, bytes = 0;
+                printf("%s %s M=%d:", m.name, f.name, n);
+                for (const shape &s : m.layer) {
+                    double us = time_w4(s, f.q, n, nullptr, 5);
+                    printf("  %s %.2f us %.0f GB/s %.0f%%", s.name, us, bytes_of(s, f.q) / us / 1e3,
+                           bytes_of(s, f.q) / us / PEAK * 1e8);
+                    all += us, bytes += (double)bytes_of(s, f.q);
+                }
+                printf("  layer %.2f us %.0f%%\n", all, bytes / all / PEAK * 1e8);
+                fflush(stdout);
+            }
+}
+
+static void cuts(const std::vector<int> &rows, const std::vector<model> &models) {
+    for (const model &m : models)
+        for (const shape &s : m.layer)
+            for (size_t k = 0; k < 2; k++)
+                for (int n : rows) {
+                    dquads q = FORMATS[k].q;
+                    q.gated = s.gated;
+                    std::vector<std::pair<double, gemm_w4_cut>> tried;
+                    dgemm_w4 first = w4_of(s, q);
+                    gemm_w4_cut usual = gemm_w4_cut_of(&first.w);
+                    for (int split = 1; split <= 8; split *= 2)
+                        for (int tiles = 1; tiles <= 2; tiles++)
+                            for (int columns = 1; columns <= 8; columns++)
+                                for (int r = 1; r * columns <= GEMM_W4_MOST_WARPS; r++) {
+                                    gemm_w4_cut c = {tiles, r, columns, split, 0, 16};
+                                    int64_t want = (quads_tiles(q, s.out) + r * tiles - 1) / (r * tiles),
+                                            at_once = (split == 8 ? 16 : 132 / split);
+                                    bool joined = split * columns > 1;
+                                    c.n_blocks = (int)(want < at_once ? want : at_once) * split;
+                                    // Of those that leave a third of the multiprocessors idle nothing is expected.
+                                    if ((joined && want > at_once) || c.n_blocks < 88 || r * columns < 3 ||
+                                        !gemm_w4_takes_cut(&first.w, n, &c))
+                                        continue;
+                                    double us = time_w4(s, q, n, &c, 1);
+                                    if (us > 0)
+                                        tried.push_back({us, c});
+                                }
+                    std::sort(tried.begin(), tried.end(), [](auto &a, auto &b) { return a.first < b.first; });
+                    printf("%s %s %s M=%d: chosen %.2f us (%s)\n", m.name, s.name, FORMATS[k].name, n,
+                           time_w4(s, q, n, &usual, 5), cut_name(usual).c_str());
+                    for (size_t i = 0; i < tried.size() && i < 5; i++)
+                        printf("    %.2f us %s\n", tried[i].first, cut_name(tried[i].second).c_str());
+                    fflush(stdout);
+                }
+}
+
+int main(int argc, char **argv) {
+    open_operands();
+    std::vector<int> rows = rows_of(argc, argv, {1, 8, 32});
+    const std::vector<model> models = {MODELS[0], MODELS[2]};
+    if (argc > 1 && strcmp(argv[1], "cuts") == 0)
+        cuts(rows, models);
+    else
+        table(rows, models);
+    return 0;
+}

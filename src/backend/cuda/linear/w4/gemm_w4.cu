@@ -1,0 +1,188 @@
+/* gemm_w4.cu - LINEAR by weights of four bits, with GATED_ACT behind it or alone: see core/ops.def and weights/quads.h.
+ *
+ *     y [M, units] = ending(x [M, in] W^T + b)          x float16; up to 32 rows of x to each reading of W
+ *
+ * gemm_w4_kernel.cuh is the kernel; here is how it works, is cut and launched.
+ *
+ * Mathematics on the tensor core with W as the first operand: m16n8k16, 16 rows of W by 8 tokens, sums in float32.
+ * Nibbles become float16 in registers (quads.cuh): they lie in memory in the order of fragments, so a lane loads 16
+ * bytes for four steps, and 13 to 16 instructions make the fragment of a step of 256 weights. x is multiplied as it is:
+ * nothing is quantised.
+ *
+ *     tile    16 rows of W, or 8 gates and their 8 ups
+ *     piece   a tile's 128 columns: a block of quads.h, 1056 to 1216 bytes
+ *     block   one warp that fills a ring of stages by bulk copies, and row_warps x column_warps that multiply. A stage
+ *             is column_warps pieces of each of the block's row_warps x warp_tiles tiles, and the same columns of x. Of
+ *             few tiles to a block column warps share their pieces, so that enough warps are at work
+ *     cluster `split` blocks that share the columns, where there are fewer tiles than multiprocessors like
+ *
+ * Sums of column warps and blocks meet in the shared memory of one of them and are added in the order of columns. How a
+ * matrix is cut does not depend on the rows of x, and a sum has its terms in the same order for any: a row of y is the
+ * same, to the bit, whatever stands beside its x. Weights are never written, so the ring is full of them before the
+ * wait for the node before; x follows into the same stages.
+ *
+ * More rows than 32 read W again, from the L2 as far as it is there.
+ *
+ * Bytes: W once for 32 rows; x once a block, from the L2. */
+#include "backend/cuda/linear/w4/gemm_w4.h"
+#include "backend/cuda/linear/w4/gemm_w4_kernel.cuh"
+#include "backend/cuda/ptx/launching.cuh"
+
+enum { W4_SHARED_MOST = 224 << 10, W4_MOST_TILES = 2, W4_MOST_SPLIT = 8 };
+
+static int w4_up_to(int64_t n, int64_t of) { return (int)((n + of - 1) / of); }
+static int w4_eights(int n_rows) { return n_rows <= 8 ? 1 : n_rows <= 16 ? 2 : 4; }
+static int w4_units(const struct dweight *w) { return (int)(w->quads.gated ? w->out / 2 : w->out); }
+
+using w4_kernel = void (*)(gemm_w4_args);
+
+template <quad_kind KIND, int GROUP, int WARP_TILES> static w4_kernel w4_kernel_for(int eights) {
+    switch (eights) {
+    case 1: return gemm_w4<KIND, GROUP, WARP_TILES, 1>;
+    case 2: return gemm_w4<KIND, GROUP, WARP_TILES, 2>;
+    default: return gemm_w4<KIND, GROUP, WARP_TILES, 4>;
+    }
+}
+template <quad_kind KIND, int GROUP> static w4_kernel w4_kernel_for(int warp_tiles, int eights) {
+    return warp_tiles == 1 ? w4_kernel_for<KIND, GROUP, 1>(eights) : w4_kernel_for<KIND, GROUP, 2>(eights);
+}
+static w4_kernel w4_kernel_of(struct dquads q, int warp_tiles, int eights) {
+    switch (q.kind) {
+    case QUADS_NVFP4: return w4_kernel_for<QUADS_NVFP4, 16>(warp_tiles, eights);
+    case QUADS_MXFP4: return w4_kernel_for<QUADS_MXFP4, 32>(warp_tiles, eights);
+    default: break;
+    }
+    switch (q.group) {
+    case 32: return w4_kernel_for<QUADS_INT4, 32>(warp_tiles, eights);
+    case 64: return w4_kernel_for<QUADS_INT4, 64>(warp_tiles, eights);
+    default: return w4_kernel_for<QUADS_INT4, 128>(warp_tiles, eights);
+    }
+}
+
+// ---- how it is cut --------------------------------------------------------------------------------------------------
+
+/* Of shared memory, in bytes. */
+struct w4_rooms {
+    int scales; // floats
+    int received, stage, n_stages;
+    size_t bytes;
+};
+
+static struct w4_rooms w4_rooms_of(const struct dweight *w, bool biased, int eights, const struct gemm_w4_cut *c) {
+    struct w4_rooms r = {};
+    int tiles = c->row_warps * c->warp_tiles, n_ranks = c->split * c->column_warps;
+    int n_passes = w4_up_to(quads_tiles(w->quads, w->out), (int64_t)tiles * (c->n_blocks / c->split));
+    r.scales = n_passes * tiles * 16;
+    r.received = n_ranks > 1 ? w4_up_to(tiles * eights, c->split) * n_ranks * 512 : 0;
+    r.stage = c->column_warps * tiles * quads_block_bytes(w->quads) +
+              eights * 8 * (c->column_warps * W4_COLUMN_BYTES + W4_X_ASIDE);
+    size_t beside = (size_t)r.scales * (biased ? 2 : 1) * sizeof(float) + r.received;
+    int most = beside < W4_SHARED_MOST ? (int)((W4_SHARED_MOST - beside) / r.stage) : 0;
+    r.n_stages = most < c->most_stages ? most : c->most_stages;
+    r.bytes = beside + (size_t)r.n_stages * r.stage;
+    return r;
+}
+
+bool gemm_w4_takes_cut(const struct dweight *w, int n_rows, const struct gemm_w4_cut *c) {
+    int tiles = c->row_warps * c->warp_tiles, n_ranks = c->split * c->column_warps;
+    bool counts = c->warp_tiles >= 1 && c->warp_tiles <= W4_MOST_TILES && c->row_warps >= 1 && c->column_warps >= 1 &&
+                  c->row_warps * c->column_warps <= GEMM_W4_MOST_WARPS && c->split >= 1 && c->n_blocks >= c->split &&
+                  c->n_blocks % c->split == 0 && c->most_stages <= W4_MOST_STAGES;
+    if (!counts || (n_ranks > 1 && (int64_t)tiles * (c->n_blocks / c->split) < quads_tiles(w->quads, w->out)))
+        return false;
+    return w4_rooms_of(w, true, w4_eights(n_rows), c).n_stages >= 2;
+}
+
+static int w4_blocks(int split) {
+    return blocks_at_once(gemm_w4<QUADS_NVFP4, 16, 1, 4>, split, (GEMM_W4_MOST_WARPS + 1) * 32, W4_SHARED_MOST);
+}
+
+/* About how long a block takes, in clocks: what memory brings a multiprocessor, or what a warp needs for its pieces one
+ * after another. */
+static int64_t w4_cost(const struct dweight *w, const struct gemm_w4_cut *c) {
+    int64_t tiles = (int64_t)c->row_warps * c->warp_tiles, pieces = w4_up_to(quads_blocks(w->in), c->split),
+            n_passes = w4_up_to(quads_tiles(w->quads, w->out), tiles * (c->n_blocks / c->split));
+    int64_t read = tiles * pieces * quads_block_bytes(w->quads) / 20,
+            issued = (100 + 220 * c->warp_tiles) * w4_up_to(pieces, c->column_warps);
+    int64_t ends = (c->column_warps > 1 ? 300 : 0) + (c->split > 1 ? 900 : 0);
+    return n_passes * (read > issued ? read + issued / 8 : issued + read / 8) + ends;
+}
+
+/* Blocks for all tiles at once, or as many as run at once. */
+static bool w4_cut_with(const struct dweight *w, struct gemm_w4_cut *c) {
+    int64_t n_tiles = quads_tiles(w->quads, w->out);
+    int at_once = w4_blocks(c->split) / c->split, wanted = w4_up_to(n_tiles, c->row_warps * c->warp_tiles);
+    bool joined = c->split * c->column_warps > 1;
+    c->n_blocks = (wanted < at_once ? wanted : at_once) * c->split;
+    c->most_stages = W4_MOST_STAGES;
+    return !(joined && wanted > at_once) && gemm_w4_takes_cut(w, GEMM_W4_SLAB, c);
+}
+
+struct gemm_w4_cut gemm_w4_cut_of(const struct dweight *w) {
+    struct gemm_w4_cut best = {};
+    int64_t least = INT64_MAX;
+    int n_pieces = (int)quads_blocks(w->in);
+    for (int split = 1; split <= W4_MOST_SPLIT && split <= n_pieces; split *= 2)
+        for (int warp_tiles = 1; warp_tiles <= W4_MOST_TILES; warp_tiles++)
+            for (int columns = 1; columns <= GEMM_W4_MOST_WARPS && columns * split <= n_pieces; columns++)
+                for (int rows = 1; rows * columns <= GEMM_W4_MOST_WARPS; rows++) {
+                    struct gemm_w4_cut c = {warp_tiles, rows, columns, split, 0, 0};
+                    if (!w4_cut_with(w, &c) || w4_cost(w, &c) >= least)
+                        continue;
+                    least = w4_cost(w, &c);
+                    best = c;
+                }
+    return best;
+}
+
+bool gemm_w4_takes(const struct dgemm_w4 *a, struct dmat x, struct dmat y, int n_rows) {
+    const struct dweight *w = &a->w;
+    bool in_place = (uintptr_t)w->at % 16 == 0 && (uintptr_t)x.at % 16 == 0 && x.stride % 8 == 0 && w->in % 8 == 0;
+    bool elements = w->element == ELEMENT_QUADS && x.element == ELEMENT_F16 &&
+                    (y.element == ELEMENT_F32 || y.element == ELEMENT_F16 || y.element == ELEMENT_BF16);
+    return in_place && elements && n_rows >= 1 && w->out <= INT32_MAX / 4 && w->in <= INT32_MAX / 4 &&
+           (a->ending.kind == ENDING_GATED) == w->quads.gated && !(w->quads.gated && w->out % 2) &&
+           gemm_w4_cut_of(w).n_blocks > 0;
+}
+
+// ---- the launcher ---------------------------------------------------------------------------------------------------
+
+cudaError_t launch_gemm_w4_cut(cudaStream_t stream, int n_rows, const struct dgemm_w4 *a, struct dmat x, struct dmat y,
+                               const struct gemm_w4_cut *cut) {
+    const struct dweight *w = &a->w;
+    int eights = w4_eights(n_rows);
+    struct w4_rooms rooms = w4_rooms_of(w, a->bias != nullptr, eights, cut);
+    gemm_w4_args args = {};
+    args.w = static_cast<const unsigned char *>(w->at);
+    args.x = static_cast<const unsigned char *>(x.at);
+    args.x_pitch = x.stride * 2;
+    args.scale = w->scale;
+    args.bias = a->bias;
+    args.y = y.at;
+    args.y_stride = y.stride;
+    args.y_element = y.element;
+    args.ending = a->ending;
+    args.gated = w->quads.gated;
+    args.has_zeros = w->quads.has_zeros;
+    args.in = (int)w->in;
+    args.n_units = w4_units(w);
+    args.n_tokens = n_rows;
+    args.n_tiles = (int)quads_tiles(w->quads, w->out);
+    args.n_pieces = (int)quads_blocks(w->in);
+    args.block_bytes = quads_block_bytes(w->quads);
+    args.row_warps = cut->row_warps;
+    args.column_warps = cut->column_warps;
+    args.split = cut->split;
+    args.n_stages = rooms.n_stages;
+    args.scale_room = rooms.scales;
+    w4_kernel k = w4_kernel_of(w->quads, cut->warp_tiles, eights);
+    allow_shared(k, W4_SHARED_MOST);
+    dim3 grid((unsigned)cut->n_blocks, (unsigned)w4_up_to(n_rows, eights * 8));
+    int n_threads = (cut->row_warps * cut->column_warps + 1) * 32;
+    return launch_cluster(k, grid, cut->split, dim3(n_threads), rooms.bytes, stream, args);
+}
+
+cudaError_t launch_gemm_w4(cudaStream_t stream, int n_rows, const struct dgemm_w4 *a, struct dmat x, struct dmat y) {
+    struct gemm_w4_cut cut = gemm_w4_cut_of(&a->w);
+    return launch_gemm_w4_cut(stream, n_rows, a, x, y, &cut);
+}

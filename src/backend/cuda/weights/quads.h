@@ -1,0 +1,77 @@
+/* quads.h - place_quads.cu: matrices of four bits as the device keeps them, ELEMENT_QUADS, whatever the checkpoint's
+ * format.
+ *
+ *     w[o, i] = scale[o] * s[o, i / group] * c[o, i]        c: q - z[o, i / group] of INT4, e2m1 of the others
+ *
+ * A matrix is tiles of 16 rows, one after another; a tile is blocks of 128 columns, one after another, so that who
+ * walks a tile reads memory from end to end. A gated matrix (GATED_ACT follows its LINEAR) has tiles of 8 gates and
+ * their 8 ups, so that a lane has both sums of a unit. Rows and columns beyond the matrix fill the last ones up: their
+ * scales are zero.
+ *
+ * A block is nibbles, 1024 bytes, and behind them scales. Nibbles are in words of eight, what a lane of m16n8k16 takes
+ * as the first operand (ptx/mma.cuh): lane 4g + t has of step k, columns 16k to 16k + 15, the word at 512 (k / 4) + 16
+ * lane + 4 (k % 4), whose slots 0 and 1 are row g, columns 2t and 2t + 1; 2 and 3 the same of row g + 8; 4 to 7
+ * likewise, columns + 8. Where a slot's bits are: e2m1_in_word and int4_in_word (ptx/nibbles.cuh); row g's are in other
+ * bytes than row g + 8's.
+ *
+ *     INT4    float16 s at 2 (2 (8 c + g) + half), of columns 128 / group c; half 0 is row g, 1 is row g + 8. With
+ *             has_zeros behind those, likewise, a byte z each, of 0 to 16. scale[o] is a power of two, with which a
+ *             row's largest s is from 1 to 2
+ *     NVFP4   e4m3 s at 16 g + 2 k + half; scale[o] is 2^14 times the tensor's
+ *     MXFP4   the high byte of float16 s = 2^(b - 15) at 8 g + 2 c + half; b of 1 to 29, or 0 for zeros; scale[o] is
+ *             2^14 times what makes the row's largest b 29. Nothing is lost but of groups 2^24 times smaller
+ *
+ * e2m1 is read times 2^-14 (nibbles.cuh): with that NVFP4's and MXFP4's products of c and s are float16, exactly. */
+#pragma once
+
+#include "backend/cuda/value.h"
+#include "backend/cuda/weights/place.h"
+
+#ifdef __cplusplus
+#define QUADS_FUNCTION static inline __host__ __device__
+extern "C" {
+#else
+#define QUADS_FUNCTION static inline
+#endif
+
+enum { QUADS_ROWS = 16, QUADS_COLUMNS = 128, QUADS_NIBBLES = 1024 };
+
+/* Of a block. */
+QUADS_FUNCTION int quads_groups(struct dquads q) { return QUADS_COLUMNS / q.group; }
+QUADS_FUNCTION int quads_scale_bytes(struct dquads q) { // without zeros
+    return QUADS_ROWS * quads_groups(q) * (q.kind == QUADS_INT4 ? 2 : 1);
+}
+QUADS_FUNCTION int quads_block_bytes(struct dquads q) {
+    return QUADS_NIBBLES + quads_scale_bytes(q) + (q.has_zeros ? QUADS_ROWS * quads_groups(q) : 0);
+}
+QUADS_FUNCTION int64_t quads_tiles(struct dquads q, int64_t out) { // of a matrix
+    int64_t units = q.gated ? out / 2 : out, of_tile = q.gated ? QUADS_ROWS / 2 : QUADS_ROWS;
+    return (units + of_tile - 1) / of_tile;
+}
+QUADS_FUNCTION int64_t quads_blocks(int64_t in) { return (in + QUADS_COLUMNS - 1) / QUADS_COLUMNS; } // of a tile
+QUADS_FUNCTION int64_t quads_bytes(struct dquads q, int64_t out, int64_t in) {
+    return quads_tiles(q, out) * quads_blocks(in) * quads_block_bytes(q);
+}
+
+/* Rows of four bits as they are sent: codes two to a byte, the low nibble first, and for each group of columns a scale
+ * and, of INT4, perhaps a zero point. */
+struct dstored_quads {
+    const uint8_t *codes; // [rows][in / 2]
+    int64_t in;           // even
+    enum quad_kind kind;
+    int group;           // columns of a scale: 16 of NVFP4, else a multiple of 32
+    const float *scale;  // [rows][groups]: what MXFP4's bytes mean, too
+    const uint8_t *zero; // likewise; NULL: 8
+    float tensor_scale;  // of NVFP4, else 1
+};
+/* As launch_place_rows: rows of x become rows [first_row, first_row + n_rows) of `to`. Nothing is rounded but what
+ * counts tell. */
+void launch_place_quads(cudaStream_t stream, const struct dstored_quads *x, int64_t n_rows, struct dweight to,
+                        int64_t first_row, struct dplaced *counts);
+/* Likewise from numbers, which become the nearest with scales that leave least off. */
+void launch_quantise_quads(cudaStream_t stream, const struct dstored *x, int64_t n_rows, struct dweight to,
+                           int64_t first_row, struct dplaced *counts);
+
+#ifdef __cplusplus
+}
+#endif

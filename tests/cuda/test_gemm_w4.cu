@@ -1,0 +1,249 @@
+/* test_gemm_w4.cu - LINEAR by weights of four bits (src/backend/cuda/linear/w4/gemm_w4.cu) against double precision,
+ * from codes as checkpoints have them through place_quads.cu: every format, random shapes, rows, biases and gated
+ * pairs, all cuts. What of x stands beside a row must not change a bit of it. */
+#define BARRIER_SPIN_LIMIT 20000000
+#include "backend/cuda/linear/w4/gemm_w4.cu"
+#include "backend/cuda/weights/place_quads.cu"
+
+#include "products.cuh"
+
+#include <time.h>
+#include <vector>
+
+static cudaStream_t stream;
+static unsigned long long n_bad, n_cases;
+static uint64_t seed;
+
+static int draw(int n) { return (int)(hash(seed++) % (unsigned)n); }
+static float draw_float(float low, float high) { return low + (high - low) * (draw(1 << 20) / (float)(1 << 20)); }
+
+template <class T> static T *on_device(const std::vector<T> &v) {
+    void *at;
+    MUST(cudaMalloc(&at, v.size() * sizeof(T) + 16));
+    MUST(cudaMemcpy(at, v.data(), v.size() * sizeof(T), cudaMemcpyHostToDevice));
+    return static_cast<T *>(at);
+}
+
+struct problem {
+    dquads q;
+    int out, in, n;
+    bool bias;
+    int act;
+    element e;
+    int width() const { return q.gated ? out / 2 : out; }
+};
+
+static const char *const KINDS[] = {"int4", "nvfp4", "mxfp4"};
+
+/* A weight as a checkpoint stores it, and what it means. */
+struct stored_weight {
+    std::vector<uint8_t> codes, zeros;
+    std::vector<float> scales;
+    std::vector<double> values;
+    float tensor_scale;
+};
+
+static float scale_of_kind(quad_kind kind) {
+    if (kind == QUADS_MXFP4)
+        return ldexpf(1, draw(12) - 9);
+    if (kind == QUADS_NVFP4) {
+        int e = draw(14) - 6; // up to 240
+        return ldexpf((float)(8 + draw(8)), e - 3);
+    }
+    __half h = __float2half_rn(draw_float(0.001f, 0.02f));
+    return __half2float(h);
+}
+
+static stored_weight stored_of(const problem &p) {
+    static const double sizes[8] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+    stored_weight w;
+    int n_groups = (p.in + p.q.group - 1) / p.q.group;
+    w.tensor_scale = p.q.kind == QUADS_NVFP4 ? draw_float(0.001f, 0.01f) : 1;
+    w.codes.resize((size_t)p.out * p.in / 2);
+    w.values.resize((size_t)p.out * p.in);
+    for (int i = 0; i < p.out * n_groups; i++) {
+        w.scales.push_back(draw(50) ? scale_of_kind(p.q.kind) : 0);
+        w.zeros.push_back((uint8_t)(p.q.has_zeros ? draw(17) : 8));
+    }
+    for (int64_t i = 0; i < (int64_t)p.out * p.in; i++) {
+        unsigned code = (unsigned)draw(16);
+        int64_t group = i / p.in * n_groups + i % p.in / p.q.group;
+        w.codes[i / 2] |= (uint8_t)(code << i % 2 * 4);
+        double c = p.q.kind == QUADS_INT4 ? (int)code - w.zeros[group] : code & 8 ? -sizes[code & 7] : sizes[code];
+        w.values[i] = c * w.scales[group] * w.tensor_scale;
+    }
+    return w;
+}
+
+static double activated(int act, double gate, double up) {
+    switch (act) {
+    case 0: return gate / (1 + exp(-gate)) * up;
+    case 1: return 0.5 * gate * (1 + tanh(0.7978845608028654 * (gate + 0.044715 * gate * gate * gate))) * up;
+    case 2: return 0.5 * gate * (1 + erf(gate * 0.7071067811865476)) * up;
+    default: return up / (1 + exp(-gate));
+    }
+}
+
+struct outcome {
+    double worst = 0; // of what it may be off
+    long wrong = 0, stray = 0;
+};
+
+/* Sums of absolute terms beside each product: what float16 weights and float32 sums may be off. */
+static void judge(const problem &p, const stored_weight &w, const std::vector<__half> &x, int x_stride,
+                  const std::vector<float> &bias, const std::vector<float> &y, int y_stride, outcome *o) {
+    bool rounds = p.q.kind == QUADS_INT4 && p.q.group < QUADS_COLUMNS;
+    double unit = (rounds ? 0x1p-11 : 0) + 0x1p-24 * (8 + sqrt((double)p.in));
+    for (int t = 0; t < p.n; t++) {
+        std::vector<double> sum(p.out), size(p.out);
+        for (int r = 0; r < p.out; r++) {
+            for (int i = 0; i < p.in; i++) {
+                double term = w.values[(size_t)r * p.in + i] * (double)__half2float(x[(size_t)t * x_stride + i]);
+                sum[r] += term, size[r] += fabs(term);
+            }
+            sum[r] += p.bias ? bias[r] : 0;
+        }
+        for (int u = 0; u < p.width(); u++) {
+            double is = sum[u], most = unit * size[u];
+            if (p.q.gated) {
+                int up = u + p.width();
+                most = unit * (1.2 * size[u] * fabs(sum[up]) + (fabs(sum[u]) + 0.3) * size[up]);
+                most += p.act == 3 ? unit * size[u] * fabs(sum[up]) + size[up] * unit : 0;
+                is = activated(p.act, sum[u], sum[up]);
+                most += 2e-5 * fabs(is);
+            }
+            most += fabs(is) * (p.e == ELEMENT_F32 ? 2e-7 : p.e == ELEMENT_F16 ? 5e-4 : 4e-3) + 1e-6;
+            double off = fabs(y[(size_t)t * y_stride + u] - is) / most;
+            o->wrong += !(off <= 1);
+            o->worst = off > o->worst ? off : o->worst;
+        }
+    }
+}
+
+static float value_at(const std::vector<uint8_t> &bytes, size_t i, element e) {
+    if (e == ELEMENT_F32)
+        return reinterpret_cast<const float *>(bytes.data())[i];
+    uint16_t bits = reinterpret_cast<const uint16_t *>(bytes.data())[i];
+    uint32_t wide = (uint32_t)bits << 16;
+    return e == ELEMENT_F16 ? __half2float(__ushort_as_half(bits)) : reinterpret_cast<float &>(wide);
+}
+
+static void check(const problem &p, const gemm_w4_cut *cut) {
+    n_cases++;
+    printf("%s group %d%s out %d in %d rows %d%s%s act %d element %d: ", KINDS[p.q.kind], p.q.group,
+           p.q.has_zeros ? " zeros" : "", p.out, p.in, p.n, p.q.gated ? " gated" : "", p.bias ? " bias" : "", p.act,
+           p.e);
+    stored_weight w = stored_of(p);
+    int x_stride = p.in + 8 * draw(3), y_stride = p.width() + draw(5), rows = p.n + 3;
+    std::vector<__half> x((size_t)rows * x_stride, __ushort_as_half(0x7fff)); // NaN beyond the rows
+    for (int t = 0; t < p.n; t++)
+        for (int i = 0; i < p.in; i++)
+            x[(size_t)t * x_stride + i] = __float2half_rn(draw_float(-1, 1));
+    std::vector<float> bias(p.out);
+    for (float &b : bias)
+        b = draw_float(-1, 1);
+    size_t element_size = (size_t)element_bytes(p.e), y_bytes = (size_t)rows * y_stride * element_size;
+    uint8_t *codes = on_device(w.codes), *zeros = on_device(w.zeros);
+    float *scales = on_device(w.scales), *biases = on_device(bias), *of_rows = on_device(std::vector<float>(p.out));
+    __half *x_there = on_device(x);
+    std::vector<uint8_t> poison(y_bytes, 0xff), got(y_bytes), alone(y_bytes);
+    uint8_t *y_there = on_device(poison), *tiles = on_device(std::vector<uint8_t>(quads_bytes(p.q, p.out, p.in), 0xff));
+    dplaced *counts = on_device(std::vector<dplaced>(1)), placed;
+    dgemm_w4 a = {};
+    a.w = {tiles, p.out, p.in, ELEMENT_QUADS, of_rows, p.q};
+    a.bias = p.bias ? biases : nullptr;
+    a.ending.kind = p.q.gated ? ENDING_GATED : ENDING_PLAIN;
+    a.ending.act = p.act;
+    dstored_quads s = {codes, p.in, p.q.kind, p.q.group, scales, p.q.has_zeros ? zeros : nullptr, w.tensor_scale};
+    int cut_at = draw(p.out - 1) + 1, n_groups = (p.in + p.q.group - 1) / p.q.group; // two pieces
+    launch_place_quads(stream, &s, cut_at, a.w, 0, counts);
+    s.codes += (size_t)cut_at * p.in / 2, s.scale += (size_t)cut_at * n_groups,
+        s.zero += s.zero ? cut_at * n_groups : 0;
+    launch_place_quads(stream, &s, p.out - cut_at, a.w, cut_at, counts);
+    MUST(cudaStreamSynchronize(stream));
+    MUST(cudaMemcpy(&placed, counts, sizeof placed, cudaMemcpyDeviceToHost));
+    dmat x_of = {x_there, x_stride, p.in, ELEMENT_F16}, y_of = {y_there, y_stride, p.width(), p.e};
+    gemm_w4_cut c = cut ? *cut : gemm_w4_cut_of(&a.w);
+    printf("%d tiles, %dx%d warps, split %d, %d blocks: ", c.warp_tiles, c.row_warps, c.column_warps, c.split,
+           c.n_blocks);
+    fflush(stdout);
+    if (!gemm_w4_takes(&a, x_of, y_of, p.n)) {
+        printf("REFUSED\n");
+        n_bad++;
+        return;
+    }
+    MUST(launch_gemm_w4_cut(stream, p.n, &a, x_of, y_of, &c));
+    MUST(cudaStreamSynchronize(stream));
+    MUST(cudaMemcpy(got.data(), y_there, y_bytes, cudaMemcpyDeviceToHost));
+    // One row by itself.
+    int row = draw(p.n);
+    MUST(cudaMemcpy(y_there, poison.data(), y_bytes, cudaMemcpyHostToDevice));
+    dmat x_row = x_of, y_row = y_of;
+    x_row.at = x_there + (size_t)row * x_stride;
+    MUST(launch_gemm_w4_cut(stream, 1, &a, x_row, y_row, &c));
+    MUST(cudaStreamSynchronize(stream));
+    MUST(cudaMemcpy(alone.data(), y_there, y_bytes, cudaMemcpyDeviceToHost));
+    bool same = memcmp(alone.data(), got.data() + (size_t)row * y_stride * element_size, p.width() * element_size) == 0;
+    std::vector<float> y((size_t)rows * y_stride);
+    outcome o;
+    for (size_t i = 0; i < y.size(); i++) {
+        y[i] = value_at(got, i, p.e);
+        bool inside = (int)(i / y_stride) < p.n && (int)(i % y_stride) < p.width();
+        for (size_t b = 0; !inside && b < element_size; b++)
+            o.stray += got[i * element_size + b] != 0xff;
+    }
+    judge(p, w, x, x_stride, bias, y, y_stride, &o);
+    bool kept = placed.n_lost == 0 && placed.n_unreal == 0 && placed.squared_error == 0;
+    bool fine = !o.wrong && !o.stray && same && kept;
+    n_bad += !fine;
+    printf("worst %.3f%s%s%s%s\n", o.worst, o.wrong ? " WRONG" : "", o.stray ? " STRAY" : "",
+           same ? "" : " DIFFERS ALONE", kept ? "" : " LOST BY PLACING");
+    for (void *at : {(void *)codes, (void *)zeros, (void *)scales, (void *)biases, (void *)of_rows, (void *)x_there,
+                     (void *)y_there, (void *)tiles, (void *)counts})
+        cudaFree(at);
+}
+
+static dquads kind_at(int i) {
+    static const dquads kinds[] = {{QUADS_INT4, 128, true, false}, {QUADS_INT4, 128, false, false},
+                                   {QUADS_INT4, 64, true, false},  {QUADS_INT4, 32, true, false},
+                                   {QUADS_INT4, 32, false, false}, {QUADS_NVFP4, 16, false, false},
+                                   {QUADS_MXFP4, 32, false, false}};
+    return kinds[i % 7];
+}
+
+static gemm_w4_cut random_cut(const dquads &q, int out, int in) {
+    gemm_w4_cut c = {};
+    c.warp_tiles = 1 + draw(2);
+    c.column_warps = 1 + draw(4);
+    c.row_warps = 1 + draw(GEMM_W4_MOST_WARPS / c.column_warps);
+    c.split = 1 << draw(4);
+    while (c.split * c.column_warps > quads_blocks(in))
+        c.split = 1, c.column_warps = 1;
+    int groups = w4_up_to(quads_tiles(q, out), c.row_warps * c.warp_tiles);
+    c.n_blocks = (c.split * c.column_warps > 1 ? groups : 1 + draw(groups)) * c.split;
+    c.most_stages = 2 + draw(W4_MOST_STAGES - 1);
+    return c;
+}
+
+int main(int argc, char **argv) {
+    const char *given = argc > 1 ? argv[1] : getenv("GYRE_TEST_SEED");
+    bool brief = getenv("GYRE_TEST_BRIEF") != nullptr;
+    seed = given ? strtoull(given, nullptr, 10) : (uint64_t)time(nullptr);
+    printf("seed %llu\n", (unsigned long long)seed);
+    MUST(cudaStreamCreate(&stream));
+    for (int i = 0; i < 7; i++)
+        check({kind_at(i), 32, 256, 3, false, 0, ELEMENT_F32}, nullptr);
+    const element elements[] = {ELEMENT_F32, ELEMENT_F16, ELEMENT_BF16};
+    for (int i = 0; i < (brief ? 14 : 84); i++) {
+        dquads q = kind_at(i);
+        problem p = {
+            q,       8 * (1 + draw(40)), q.group * (1 + draw(1024 / q.group)), 1 + draw(i % 5 ? 32 : 80), draw(2) != 0,
+            draw(4), elements[draw(3)]};
+        p.q.gated = draw(2) != 0;
+        gemm_w4_cut c = random_cut(p.q, p.out, p.in);
+        dweight w = {nullptr, p.out, p.in, ELEMENT_QUADS, nullptr, p.q};
+        check(p, i % 2 && gemm_w4_takes_cut(&w, p.n, &c) ? &c : nullptr);
+    }
+    printf("%llu cases, %llu bad\n", n_cases, n_bad);
+    return n_bad != 0;
+}
