@@ -3,9 +3,9 @@
 
 #include "base/file.h"
 #include "base/folder.h"
+#include "hub/hub_name.h"
 #include "text/tokenizer.h"
 
-#include <ctype.h>
 #include <dirent.h>
 #include <limits.h>
 #include <stdio.h>
@@ -16,79 +16,12 @@ enum { PATH_BYTES = FOLDER_PATH_BYTES };
 static const char wanted[] = "MODEL is a folder with config.json, *.safetensors and tokenizer.json";
 
 static bool ends(const char *s, const char *with) { return str_ends(str_of(s), str_of(with)); }
-static bool begins(const char *s, const char *with) { return strncmp(s, with, strlen(with)) == 0; }
-
-/* ---- names of the hub ---- */
-
-/* ORG/NAME within the address of a model's page; the whole of anything else. */
-static const char *without_address(const char *name) {
-    static const char *const addresses[] = {"https://", "http://", "www.", "huggingface.co/", "hf.co/", "hf://"};
-    for (size_t i = 0; i < ARRAY_LEN(addresses); i++)
-        if (begins(name, addresses[i]))
-            name += strlen(addresses[i]);
-    return name;
-}
-
-/* ORG/NAME of letters, digits and "-_.", neither of which begins with a dot. */
-static bool is_hub_name(const char *name) {
-    int n_slashes = 0;
-    for (const char *p = name; *p; p++) {
-        bool begin = p == name || p[-1] == '/';
-        n_slashes += *p == '/';
-        if (*p == '/' ? begin || !p[1]
-            : begin   ? !isalnum((unsigned char)*p)
-                      : !isalnum((unsigned char)*p) && !strchr("-_.", *p))
-            return false;
-    }
-    return n_slashes == 1;
-}
-
-/* The one folder in dir; false when there is none or several. */
-static bool only_folder(const char *dir, char out[PATH_BYTES]) {
-    DIR *d = opendir(dir);
-    int n = 0;
-    for (struct dirent *e; d && (e = readdir(d));) {
-        char path[PATH_BYTES];
-        if (e->d_name[0] != '.' && path_join(path, sizeof path, dir, e->d_name, NULL) == OK && dir_exists(path) &&
-            n++ == 0)
-            strcpy(out, path);
-    }
-    if (d)
-        closedir(d);
-    return n == 1;
-}
-
-/* The snapshot of ORG/NAME in the hub's cache, as its own tools keep it. */
-static bool find_snapshot(const char *name, char out[PATH_BYTES]) {
-    const char *cache = getenv("HF_HUB_CACHE"), *home = getenv("HF_HOME"), *user = getenv("HOME"),
-               *slash = strchr(name, '/');
-    char hub[PATH_BYTES], snapshots[PATH_BYTES];
-    if (cache && *cache)
-        snprintf(hub, sizeof hub, "%s", cache);
-    else if (home && *home)
-        snprintf(hub, sizeof hub, "%.4000s/hub", home);
-    else
-        snprintf(hub, sizeof hub, "%.4000s/.cache/huggingface/hub", user ? user : "");
-    int n = snprintf(snapshots, sizeof snapshots, "%s/models--%.*s--%s/snapshots", hub, (int)(slash - name), name,
-                     slash + 1);
-    return n > 0 && (size_t)n < sizeof snapshots && only_folder(snapshots, out);
-}
-
-static enum status hub_name(const char *path, const char *name, struct error *err) {
-    char snapshot[PATH_BYTES];
-    if (find_snapshot(name, snapshot))
-        return fail(err, ERR_IO, "%s: is a name of the hub, and MODEL is a folder: its snapshot is %s", path, snapshot);
-    const char *own = strchr(name, '/') + 1;
-    return fail(err, ERR_IO,
-                "%s: there is no such folder; gyre downloads nothing. To have the model of that name from the hub: "
-                "pip install huggingface_hub && hf download %s --local-dir %s, and then MODEL is %s",
-                path, name, own, own);
-}
 
 static enum status nowhere(const char *path, struct error *err) {
-    const char *name = without_address(path);
-    if (is_hub_name(name))
-        return hub_name(path, name, err);
+    struct hub_name name;
+    if (hub_name_read(path, &name))
+        return fail(err, ERR_IO, "%s: there is no such folder; gyre pull %s brings the model of that name from the hub",
+                    path, path);
     return fail(err, ERR_IO, "%s: there is no such folder or file; %s (README.md, Models)", path, wanted);
 }
 
@@ -165,6 +98,21 @@ static bool has_ending(const char *dir, const char *ending, char name[NAME_MAX +
     if (d)
         closedir(d);
     return found;
+}
+
+/* The one folder in dir; false when there is none or several. */
+static bool only_folder(const char *dir, char out[PATH_BYTES]) {
+    DIR *d = opendir(dir);
+    int n = 0;
+    for (struct dirent *e; d && (e = readdir(d));) {
+        char path[PATH_BYTES];
+        if (e->d_name[0] != '.' && path_join(path, sizeof path, dir, e->d_name, NULL) == OK && dir_exists(path) &&
+            n++ == 0)
+            strcpy(out, path);
+    }
+    if (d)
+        closedir(d);
+    return n == 1;
 }
 
 /* A folder in dir, or of the hub's cache below it, that is a model. */
