@@ -66,7 +66,7 @@ build/cuda/tests/%.o: tests/cuda/%.c
 # WITH is what a program is linked with beside its source: $^ would hold what that includes as well, as dependencies say.
 # Kernels alone, against double precision; the test includes the .cu. In build/racecheck as racecheck has them.
 GEMM_TESTS := $(addprefix build/cuda/test_gemm_fp8_,small_m gated split_k prefill)
-KERNEL_TESTS  := $(GEMM_TESTS) $(addprefix build/cuda/test_,place l2_topology quantise argmax_filter gemm_w4)
+KERNEL_TESTS  := $(GEMM_TESTS) $(addprefix build/cuda/test_,place place_blocks l2_topology quantise argmax_filter gemm_w4)
 $(GEMM_TESTS) $(GEMM_TESTS:build/cuda/%=build/racecheck/%): WITH := $(call cu_source,l2_copy)
 build/cuda/test_argmax_filter: WITH := $(call cu_objects,lm_head sample)
 $(KERNEL_TESTS): build/cuda/%: tests/cuda/%.cu $(CUDA_CODE)

@@ -19,6 +19,7 @@
 #include "backend/cuda/qact/quantise.h"
 #include "backend/cuda/rows/rows.h"
 #include "backend/cuda/value.h"
+#include "backend/cuda/weights/blocks.h"
 #include "backend/cuda/weights/place.h"
 #include "core/backend.h"
 
@@ -32,6 +33,7 @@ struct placed {
     int number;                                     // of weights, as ops come to them
     bool is_multiplied;                             // or added: more than EMBED reads it
     struct dweight matrix;                          // of matrices; at NULL: the weight is read whole
+    struct dblocks blocks;                          // how its rows lie, where it is in blocks
     struct dweight floats;                          // of vectors and convolutions
     const struct dl2_copy *l2_copy[L2_COPY_SHAPES]; // the matrix once more, l2_copy.c; NULL: it is not
 };

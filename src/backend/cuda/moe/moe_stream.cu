@@ -5,15 +5,18 @@
  *     join   y[t, d] = sum_k weight[t, k] result[t top_k + k, d], in ascending k
  *
  * Mathematics on the tensor core with W as the first operand, as in linear/gemv.cu: m16n8k16, 16 rows of W (of gates
- * and ups 8 of each, so that a lane has both sums of a unit) by up to 4 times 8 tokens of an expert. e4m3 becomes half
- * on the way, exactly, or bfloat16.
+ * and ups 8 of each, so that a lane has both sums of a unit) by up to 4 times 8 tokens of an expert. What is narrower
+ * becomes half on the way, exactly, or bfloat16.
  *
  * Who does what. Tiles of 16 rows, of all tiles of tokens behind one another, go to blocks in equal shares of
  * neighbours; so a block seldom changes its tokens, which lie in shared memory, and blocks that share an expert's
  * tokens in two tiles read the same weights at about the same time. Warps of a block take its tiles by turns, each with
  * all columns: no sum is ever joined with another's, and what a row of y is does not depend on the other tokens.
  *
- * Loads. Each lane copies what it will itself read into a queue in shared memory (cp.async, DEPTH steps of 128 bytes of
+ * Formats of W are rows of moe_stream_queue.cuh: e4m3, 16 bits, and MXFP4 in blocks (weights/blocks.h), whose codes
+ * become half in nine instructions for eight of them (ptx/nibbles.cuh), times the scale of their 32 columns.
+ *
+ * Loads. A warp copies what it will itself read into a queue in shared memory (cp.async, DEPTH steps of 128 bytes of
  * 16 rows): no barrier is needed to take it out. 8 warps x 12 KB on each of 132 multiprocessors keep 12.7 MB under way.
  * moe_down fills its queue before it waits for moe_up.
  *
@@ -30,7 +33,6 @@
 #include "backend/cuda/value.h"
 
 enum {
-    DEPTH = 6,
     SHARED_MOST = 224 << 10,
     SHARED_HALF = 110 << 10,
     MOST_PIECE = 1024,
@@ -45,22 +47,38 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // ---- how it is cut --------------------------------------------------------------------------------------------------
 
-enum { QUEUE_BYTES = STREAM_WARPS * DEPTH * STEP * TILE_ROWS };
+/* What launchers ask of a format; of either product alike. */
+struct stream_format {
+    int columns, queue_bytes, x_aside; // columns: of a step
+    int64_t width_of;                  // what columns are a multiple of
+};
+template <template <class> class W> static stream_format format_of(int64_t width_of) {
+    using w = W<__half>;
+    return {w::COLUMNS * w::CHUNKS, STREAM_WARPS * w::DEPTH * w::CHUNKS * w::CHUNK_BYTES, w::X_ASIDE, width_of};
+}
+static stream_format format_of(element e) {
+    switch (e) {
+    case ELEMENT_E4M3: return format_of<e4m3_expert>(16);
+    case ELEMENT_MXFP4: return format_of<mxfp4_expert>(MXFP4_COLUMNS);
+    case ELEMENT_F16:
+    case ELEMENT_BF16: return format_of<plain_expert>(8);
+    default: return {};
+    }
+}
 
 static int x_pitch_of(struct dweight w) {
-    return w.element == ELEMENT_E4M3 ? up_to(w.in, STEP) * STEP * 2 + 16 : up_to(w.in * 2, STEP) * STEP + 64;
+    stream_format f = format_of(w.element);
+    return up_to(w.in, f.columns) * f.columns * 2 + f.x_aside;
 }
 static int pitch_of(struct dweight w13, struct dweight w2) { return (int)most(x_pitch_of(w13), x_pitch_of(w2)); }
 static int tokens_that_fit(struct dweight w13, struct dweight w2) {
-    return (SHARED_MOST - QUEUE_BYTES) / pitch_of(w13, w2);
+    return (SHARED_MOST - format_of(w13.element).queue_bytes) / pitch_of(w13, w2);
 }
 
 bool moe_streams(struct dweight w13, struct dweight w2) {
-    bool narrow = w13.element == ELEMENT_E4M3, halves = w13.element == ELEMENT_F16 || w13.element == ELEMENT_BF16;
-    int64_t of = narrow ? 16 : 8;
-    return (narrow || halves) && w13.element == w2.element && w13.in % of == 0 && w2.in % of == 0 &&
-           w13.out < INT32_MAX && w2.out < INT32_MAX && w13.in < 1 << 24 && w2.in < 1 << 24 &&
-           tokens_that_fit(w13, w2) > 0;
+    int64_t of = format_of(w13.element).width_of;
+    return of > 0 && w13.element == w2.element && w13.in % of == 0 && w2.in % of == 0 && w13.out < INT32_MAX &&
+           w2.out < INT32_MAX && w13.in < 1 << 24 && w2.in < 1 << 24 && tokens_that_fit(w13, w2) > 0;
 }
 
 struct dmoe_cut moe_cut_of(const struct dmoe *a, struct dweight w13, struct dweight w2, int n_tokens) {
@@ -169,10 +187,10 @@ static __global__ void __launch_bounds__(JOIN_THREADS) moe_join(device_plan plan
 /* Places of the list that a block holds at once: of all that it computes, if they fit. Where half of a multiprocessor's
  * memory is enough, moe_down's blocks have a place beside moe_up's, and their weights are on their way before that one
  * ends. */
-static int places_of(const struct dmoe_cut *c, const struct dmoe *a, int n_blocks, int pitch) {
+static int places_of(const struct dmoe_cut *c, const struct dmoe *a, int n_blocks, int queue_bytes, int pitch) {
     int64_t of_block = (up_to(c->most_tiles, n_blocks) + 1) * least(c->tile, c->piece),
-            pairs = (int64_t)c->piece * a->top_k, half = (SHARED_HALF - QUEUE_BYTES) / pitch,
-            all = (SHARED_MOST - QUEUE_BYTES) / pitch, wanted = least(of_block, pairs);
+            pairs = (int64_t)c->piece * a->top_k, half = (SHARED_HALF - queue_bytes) / pitch,
+            all = (SHARED_MOST - queue_bytes) / pitch, wanted = least(of_block, pairs);
     return (int)least(wanted <= half ? wanted : least(wanted, all), MOST_PLACES);
 }
 
@@ -194,22 +212,29 @@ template <class W, bool UP> static void launch_tiles(const stream_call &c) {
 template <class W, bool UP> static void launch_weights(stream_call c) {
     if (c.cut->is_tiled)
         return launch_tiles<W, UP>(c);
-    auto kernel = moe_stream<W, DEPTH, UP>;
+    auto kernel = moe_stream<W, UP>;
+    constexpr int QUEUES = STREAM_WARPS * expert_queue<W, UP>::BYTES;
     int blocks = n_multiprocessors(), wanted = up_to(c.cut->most_tiles, MOST_OF_BLOCK - 2);
     c.args.x_pitch = x_pitch_of(c.w);
-    c.args.x_tokens = places_of(c.cut, c.a, blocks, c.args.x_pitch);
+    c.args.x_tokens = places_of(c.cut, c.a, blocks, QUEUES, c.args.x_pitch);
     c.args.most_tiles = c.cut->most_tiles;
-    size_t shared = (size_t)QUEUE_BYTES + (size_t)c.args.x_tokens * (c.args.x_pitch + sizeof(int));
+    size_t shared = (size_t)QUEUES + (size_t)c.args.x_tokens * (c.args.x_pitch + sizeof(int));
     allow_shared(kernel, SHARED_MOST + MOST_PLACES * (int)sizeof(int));
     launch_node(kernel, blocks > wanted ? blocks : wanted, STREAM_WARPS * 32, shared, c.l->stream, c.args);
 }
 
+template <class T, bool UP> static void launch_half_in(const stream_call &c) {
+    switch (c.w.element) {
+    case ELEMENT_E4M3: launch_weights<e4m3_expert<T>, UP>(c); break;
+    case ELEMENT_MXFP4: launch_weights<mxfp4_expert<T>, UP>(c); break;
+    default: launch_weights<plain_expert<T>, UP>(c);
+    }
+}
 template <bool UP> static void launch_half(const stream_call &c, element product) {
-    bool narrow = c.w.element == ELEMENT_E4M3;
     if (product == ELEMENT_BF16)
-        narrow ? launch_weights<e4m3_expert<__nv_bfloat16>, UP>(c) : launch_weights<plain_expert<__nv_bfloat16>, UP>(c);
+        launch_half_in<__nv_bfloat16, UP>(c);
     else
-        narrow ? launch_weights<e4m3_expert<__half>, UP>(c) : launch_weights<plain_expert<__half>, UP>(c);
+        launch_half_in<__half, UP>(c);
 }
 
 static void launch_up(stream_call c, element product, struct dmat x, int first, struct dweight w, struct dweight b,

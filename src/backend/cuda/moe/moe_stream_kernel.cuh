@@ -93,13 +93,12 @@ static __device__ __forceinline__ void finish(const stream_args &a, const dmoe_t
 // ---- the kernel -----------------------------------------------------------------------------------------------------
 
 /* A tile of rows by a tile of tokens. */
-template <class W, int DEPTH, bool UP, int OCTETS>
-static __device__ __forceinline__ void multiply(const stream_args &a, expert_queue<W, DEPTH, UP> &queue,
-                                                const dmoe_tile &tile, int row_tile, const unsigned char *x,
-                                                const int *pairs) {
+template <class W, bool UP, int OCTETS>
+static __device__ __forceinline__ void multiply(const stream_args &a, expert_queue<W, UP> &queue, const dmoe_tile &tile,
+                                                int row_tile, const unsigned char *x, const int *pairs) {
     const rows_of_tile<UP> rows(a, tile.expert, row_tile);
     const row_ends<UP> ends(a, rows); // they come while products are made
-    constexpr int X_CHUNK = CHUNK / W::BYTES * 2;
+    constexpr int X_CHUNK = x_chunk_bytes<W>();
     int r = threadIdx.x % 32 / 4, token_at[OCTETS];
     float sums[2][OCTETS][4] = {};
 #pragma unroll
@@ -108,10 +107,10 @@ static __device__ __forceinline__ void multiply(const stream_args &a, expert_que
     const unsigned char *columns = x + threadIdx.x % 4 * (X_CHUNK / 4);
 #pragma unroll 1
     for (int step = 0; step < queue.n_steps; step++) {
-        uint32_t w[STEP / CHUNK][2][4];
+        typename W::chunk w[W::CHUNKS];
         queue.take(w);
 #pragma unroll
-        for (int j = 0; j < STEP / CHUNK; j++)
+        for (int j = 0; j < W::CHUNKS; j++)
 #pragma unroll
             for (int s = 0; s < W::STEPS; s += 2) {
                 uint32_t m[2][4];
@@ -119,7 +118,7 @@ static __device__ __forceinline__ void multiply(const stream_args &a, expert_que
                 for (int k = 0; k < 2; k++)
 #pragma unroll
                     for (int half = 0; half < 2; half++)
-                        W::elements(w[j][half], s + k, m[k][half], m[k][half + 2]);
+                        w[j].elements(half, s + k, m[k][half], m[k][half + 2]);
 #pragma unroll
                 for (int o = 0; o < OCTETS; o++) {
                     uint4 b = *reinterpret_cast<const uint4 *>(columns + token_at[o] + j * X_CHUNK + s / 2 * PIECE);
@@ -127,7 +126,7 @@ static __device__ __forceinline__ void multiply(const stream_args &a, expert_que
                     multiply_add<W::BF16>(sums[1][o], m[1], b.z, b.w);
                 }
             }
-        columns += x_step_bytes<W>();
+        columns += W::CHUNKS * X_CHUNK;
         queue.put();
     }
 #pragma unroll
@@ -161,9 +160,9 @@ static __device__ int tiles_together(const stream_args &a, const dmoe_tile *tile
     return n;
 }
 
-template <class W, int DEPTH, bool UP>
+template <class W, bool UP>
 static __global__ void __launch_bounds__(STREAM_WARPS * 32, 2) moe_stream(const __grid_constant__ stream_args a) {
-    using queue_type = expert_queue<W, DEPTH, UP>;
+    using queue_type = expert_queue<W, UP>;
     extern __shared__ __align__(128) unsigned char shared[];
     __shared__ dmoe_tile tiles[MOST_OF_BLOCK];
     unsigned char *x = shared + STREAM_WARPS * queue_type::BYTES;
@@ -194,10 +193,10 @@ static __global__ void __launch_bounds__(STREAM_WARPS * 32, 2) moe_stream(const 
             for (; mine < tile_end; mine += STREAM_WARPS) {
                 int row_tile = mine - tile_begin, *of_tile = pairs + (tile.first - first);
                 switch ((tile.n + 7) / 8) {
-                case 1: multiply<W, DEPTH, UP, 1>(a, queue, tile, row_tile, tokens, of_tile); break;
-                case 2: multiply<W, DEPTH, UP, 2>(a, queue, tile, row_tile, tokens, of_tile); break;
-                case 3: multiply<W, DEPTH, UP, 3>(a, queue, tile, row_tile, tokens, of_tile); break;
-                default: multiply<W, DEPTH, UP, 4>(a, queue, tile, row_tile, tokens, of_tile);
+                case 1: multiply<W, UP, 1>(a, queue, tile, row_tile, tokens, of_tile); break;
+                case 2: multiply<W, UP, 2>(a, queue, tile, row_tile, tokens, of_tile); break;
+                case 3: multiply<W, UP, 3>(a, queue, tile, row_tile, tokens, of_tile); break;
+                default: multiply<W, UP, 4>(a, queue, tile, row_tile, tokens, of_tile);
                 }
             }
         }
