@@ -24,6 +24,7 @@
  * into half once more for every 24 or 32 tokens.
  *
  * Bytes: of each expert that has tokens W13 and W2, once a tile; x once a block. */
+#include "backend/cuda/moe/moe_down_join.cuh"
 #include "backend/cuda/moe/moe_stream.h"
 #include "backend/cuda/moe/moe_stream_kernel.cuh"
 #include "backend/cuda/moe/moe_tiles.cuh"
@@ -38,6 +39,7 @@ enum {
     MOST_PIECE = 1024,
     MOST_TILED_PIECE = 2048,
     MANY_TOKENS = 20,
+    JOINED_TOKENS = 2,
     MOST_PLACES = 128
 };
 
@@ -90,6 +92,11 @@ struct dmoe_cut moe_cut_of(const struct dmoe *a, struct dweight w13, struct dwei
     c.tile = c.is_tiled ? TILE_TOKENS : c.tile;
     int64_t pairs = (int64_t)c.piece * a->top_k;
     c.most_tiles = (int)(least(pairs, a->n_experts) + pairs / c.tile);
+    stream_format f = format_of(w2.element);
+    bool fits_joined =
+        a->top_k <= JOINED_WARPS && a->top_k * (f.queue_bytes / STREAM_WARPS + x_pitch_of(w2)) <= SHARED_MOST;
+    c.is_joined = n_tokens <= JOINED_TOKENS && fits_joined && !c.is_tiled;
+    c.is_direct = n_tokens == 1 && c.is_joined;
     return c;
 }
 
@@ -113,13 +120,14 @@ struct dmoe_list moe_list_at(const struct dmoe *a, const struct dmoe_cut *c, voi
     parts.take(list.pair, pairs);
     parts.take(list.rank, pairs);
     *n_bytes = parts.used;
+    list.tiles = c->is_direct ? NULL : list.tiles;
     return list;
 }
 
 /* What lies between nodes. */
 struct between {
     uint16_t *x;      // [piece][D] in the element of products, where x has another
-    uint16_t *hidden; // [pairs][ffn_size], of the list's order, in the element of products
+    uint16_t *hidden; // [pairs][ffn_size], in the element of products
     float *result;    // [pairs][D]
 };
 static struct between between_of(const struct dmoe *a, const struct dmoe_cut *c, struct dweight w13, int64_t *n_bytes) {
@@ -237,25 +245,59 @@ template <bool UP> static void launch_half(const stream_call &c, element product
         launch_half_in<__half, UP>(c);
 }
 
+template <class W> static void launch_joined(const stream_call &c, down_join_args args) {
+    auto kernel = moe_down_join<W>;
+    args.down.x_pitch = x_pitch_of(c.w);
+    int n_bytes = c.a->top_k * (expert_queue<W, false>::BYTES + args.down.x_pitch);
+    allow_shared(kernel, SHARED_MOST);
+    launch_node(kernel, dim3(args.down.n_row_tiles, c.l->n_tokens), c.a->top_k * 32, n_bytes, c.l->stream, c.l->plan,
+                args);
+}
+template <class T> static void launch_joined_in(const stream_call &c, const down_join_args &args) {
+    switch (c.w.element) {
+    case ELEMENT_E4M3: launch_joined<e4m3_expert<T>>(c, args); break;
+    case ELEMENT_MXFP4: launch_joined<mxfp4_expert<T>>(c, args); break;
+    default: launch_joined<plain_expert<T>>(c, args);
+    }
+}
+
 static void launch_up(stream_call c, element product, struct dmat x, int first, struct dweight w, struct dweight b,
                       void *hidden) {
     stream_args up = {static_cast<const unsigned char *>(w.at), w.scale, static_cast<const float *>(b.at)};
-    up.x = x, up.list = c.args.list, up.y = hidden;
+    up.x = x, up.list = c.args.list, up.ids = c.args.ids, up.y = hidden;
     up.in = (int)w.in, up.units = c.a->ffn_size, up.n_row_tiles = up_to(c.a->ffn_size, 8);
     up.top_k = c.a->top_k, up.first_token = first, up.act = c.a->act, up.limit = c.a->limit;
     c.args = up, c.w = w;
     launch_half<true>(c, product);
 }
 
-static void launch_down(stream_call c, element product, void *hidden, struct dweight w, struct dweight b, int width,
-                        float *result) {
+static stream_args down_args(const stream_call &c, element product, void *hidden, struct dweight w, struct dweight b,
+                             int width) {
     stream_args down = {static_cast<const unsigned char *>(w.at), w.scale, static_cast<const float *>(b.at)};
     down.x = {hidden, c.a->ffn_size, c.a->ffn_size, product, nullptr};
-    down.list = c.args.list, down.y = result;
+    down.list = c.args.list;
     down.in = c.a->ffn_size, down.units = width, down.n_row_tiles = up_to(width, TILE_ROWS);
     down.top_k = c.a->top_k;
-    c.args = down, c.w = w;
+    return down;
+}
+
+/* Down, and the weighted sum of tokens from the first-th on. */
+static void launch_down_and_join(stream_call c, element product, const struct between &between, struct dmat ids,
+                                 struct dmat weights, struct dweight w, struct dweight b, struct dmat y, int first,
+                                 int n) {
+    c.args = down_args(c, product, between.hidden, w, b, y.width), c.w = w;
+    if (c.cut->is_joined) {
+        down_join_args joined = {c.args, static_cast<const int32_t *>(ids.at), ids.stride, weights, y};
+        if (product == ELEMENT_BF16)
+            launch_joined_in<__nv_bfloat16>(c, joined);
+        else
+            launch_joined_in<__half>(c, joined);
+        return;
+    }
+    c.args.y = between.result;
     launch_half<false>(c, product);
+    join_args join = {between.result, weights, y, first, c.a->top_k, lies_in_fours(y)};
+    launch_node(moe_join, dim3(up_to(y.width, 4 * JOIN_THREADS), n), JOIN_THREADS, 0, c.l->stream, c.l->plan, join);
 }
 
 static bool is_for_copies(struct dmat x, element product) {
@@ -274,6 +316,7 @@ void launch_moe_stream_cut(const struct launch *l, const struct dmoe *a, enum el
     struct between between = between_of(a, cut, w13, &n_bytes);
     stream_call call = {l, a, cut};
     call.args.list = moe_list_at(a, cut, a->list, &n_bytes);
+    call.args.ids = cut->is_direct ? static_cast<const int32_t *>(ids.at) : nullptr;
     for (int first = 0; first < l->n_tokens; first += cut->piece) {
         int n = (int)least(cut->piece, l->n_tokens - first);
         if (!a->is_listed)
@@ -286,9 +329,7 @@ void launch_moe_stream_cut(const struct launch *l, const struct dmoe *a, enum el
             first_in_x = 0;
         }
         launch_up(call, product, piece, first_in_x, w13, b13, between.hidden);
-        launch_down(call, product, between.hidden, w2, b2, y.width, between.result);
-        join_args join = {between.result, weights, y, first, a->top_k, lies_in_fours(y)};
-        launch_node(moe_join, dim3(up_to(y.width, 4 * JOIN_THREADS), n), JOIN_THREADS, 0, l->stream, l->plan, join);
+        launch_down_and_join(call, product, between, ids, weights, w2, b2, y, first, n);
     }
 }
 

@@ -21,10 +21,11 @@ enum {
 struct stream_args {
     const unsigned char *w;
     const float *scale, *bias; // a row of w; NULL: 1, 0
-    dmat x;                    // up: of tokens; down: of the list's places
+    dmat x;                    // up: of tokens; down: of pairs
     dmoe_list list;
-    void *y;       // up: hidden; down: result
-    int in, units; // of an expert: columns; rows of y
+    const int32_t *ids; // of a step of one token, whose experts are its tiles: there is no list. Else NULL
+    void *y;            // up: hidden [pairs]; down: result [pairs]
+    int in, units;      // of an expert: columns; rows of y
     int n_row_tiles, most_tiles, x_pitch, x_tokens, top_k, first_token;
     int act;
     float limit;
@@ -36,8 +37,8 @@ struct share {
     int first_tile, n_tiles; // of tokens
 };
 
-static __device__ share share_of_block(const stream_args &a) {
-    uint32_t n = (uint32_t)*a.list.n_tiles * a.n_row_tiles, length = n / gridDim.x, n_longer = n % gridDim.x;
+static __device__ share share_of_block(const stream_args &a, int n_tiles) {
+    uint32_t n = (uint32_t)n_tiles * a.n_row_tiles, length = n / gridDim.x, n_longer = n % gridDim.x;
     share s = {};
     s.begin = blockIdx.x * length + min(blockIdx.x, n_longer);
     s.end = s.begin + length + (blockIdx.x < n_longer);
@@ -197,24 +198,22 @@ template <class W, bool UP> struct expert_queue {
     static constexpr int DEPTH = W::DEPTH, SLOT = W::CHUNKS * W::CHUNK_BYTES, BYTES = DEPTH * SLOT;
 
     const stream_args &a;
-    const share &s;
-    const dmoe_tile *tiles; // of the block's
+    const dmoe_tile *tiles; // of tokens, from first_tile on
     const unsigned char *slots;
     uint64_t policy;
-    int next;      // the tile of rows that is put in
-    int of, of_at; // its tile of tokens, and where that one's rows begin
+    int next, end;             // the tile of rows that is put in, and where those end
+    int first_tile, of, of_at; // its tile of tokens, and where that one's rows begin
     tile_source<W, UP> source;
     uint32_t to, to_end;
     int put_step = 0, n_steps, take_slot = 0;
 
-    __device__ __forceinline__ expert_queue(const stream_args &a, const share &s, const dmoe_tile *tiles,
-                                            unsigned char *queues)
-        : a(a), s(s), tiles(tiles) {
-        int warp = threadIdx.x / 32;
-        slots = queues + warp * BYTES;
+    /* Tiles first, first + STREAM_WARPS ... before end, of tiles of rows by tiles of tokens. */
+    __device__ __forceinline__ expert_queue(const stream_args &a, const dmoe_tile *tiles, int first_tile, int first,
+                                            int end, unsigned char *queues)
+        : a(a), tiles(tiles), next(first), end(end), first_tile(first_tile) {
+        slots = queues + threadIdx.x / 32 * BYTES;
         policy = policy_read_once();
-        next = s.begin + warp;
-        of = s.first_tile, of_at = of * a.n_row_tiles;
+        of = first_tile, of_at = of * a.n_row_tiles;
         n_steps = (a.in + W::COLUMNS * W::CHUNKS - 1) / (W::COLUMNS * W::CHUNKS);
         to = shared_address(slots);
         to_end = to + BYTES;
@@ -226,13 +225,13 @@ template <class W, bool UP> struct expert_queue {
     __device__ __forceinline__ void begin_tile() {
         for (; next - of_at >= a.n_row_tiles; of++)
             of_at += a.n_row_tiles;
-        source.begin(a, tiles[of - s.first_tile].expert, next - of_at);
+        source.begin(a, tiles[of - first_tile].expert, next - of_at);
     }
 
     __device__ __forceinline__ void put() {
         if (W::IN_BLOCKS)
             __syncwarp(); // all lanes have read the slot
-        if (next < s.end) {
+        if (next < end) {
             if (put_step == 0)
                 begin_tile();
             source.template copy<W::CHUNKS>(a, to, put_step, policy);

@@ -42,9 +42,9 @@ template <class W, bool UP> struct tile_copies {
             w[m].begin(a, tile.expert, min(row_tile + m, a.n_row_tiles - 1)); // beyond them it is never looked at
         x = nullptr;
         if (token < tile.n) {
-            int64_t row = tile.first + token;
+            int64_t row = a.list.pair[tile.first + token];
             if (UP)
-                row = a.first_token + a.list.pair[tile.first + token] / a.top_k;
+                row = a.first_token + row / a.top_k;
             x = static_cast<const unsigned char *>(a.x.at) + row * a.x.stride * 2;
         }
         w_to = shared + warp * ROW_TILES * slot::ROWS_BYTES;
