@@ -1,8 +1,8 @@
 /* moe_down_join.cuh - moe_down and moe_join in one node, of few tokens.
  *
  * A block has 16 rows of y of a token, and a warp for each of its experts: the warp's weights fill its queue before
- * moe_up has ended, its row of hidden it brings for itself. Sums are the same as moe_stream's, to the bit, and are added
- * in the order of the token's slots as moe_join adds them. Tokens read their experts each for itself. */
+ * moe_up has ended, its row of hidden it brings for itself. Sums are the same as moe_stream's, to the bit, and are
+ * added in the order of the token's slots as moe_join adds them. Tokens read their experts each for itself. */
 #pragma once
 
 #include "backend/cuda/moe/moe_stream_kernel.cuh"

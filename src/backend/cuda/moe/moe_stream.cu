@@ -13,7 +13,7 @@
  * tokens in two tiles read the same weights at about the same time. Warps of a block take its tiles by turns, each with
  * all columns: no sum is ever joined with another's, and what a row of y is does not depend on the other tokens.
  *
- * Formats of W are rows of moe_stream_queue.cuh: e4m3, 16 bits, and MXFP4 in blocks (weights/blocks.h), whose codes
+ * Formats of W are in moe_formats.cuh: e4m3, 16 bits, and MXFP4 in blocks (weights/blocks.h), whose codes
  * become half in nine instructions for eight of them (ptx/nibbles.cuh), times the scale of their 32 columns.
  *
  * Loads. A warp copies what it will itself read into a queue in shared memory (cp.async, DEPTH steps of 128 bytes of

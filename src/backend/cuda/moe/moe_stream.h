@@ -41,8 +41,8 @@ struct dmoe_cut {
     bool is_direct; // one token, whose ids say all that a list would: if another node counts, nobody makes one
 };
 
-/* Whether the stream computes with these weights: both e4m3 with rows of a multiple of 16 columns, MXFP4 of 32, or of 16
- * bits with rows of a multiple of 8. */
+/* Whether the stream computes with these weights: both e4m3 with rows of a multiple of 16 columns, MXFP4 of 32, or of
+ * 16 bits with rows of a multiple of 8. */
 bool moe_streams(struct dweight w13, struct dweight w2);
 struct dmoe_cut moe_cut_of(const struct dmoe *a, struct dweight w13, struct dweight w2, int n_tokens);
 /* Bytes of a->scratch and of a->list for steps of up to so many tokens. */

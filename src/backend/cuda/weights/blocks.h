@@ -6,7 +6,7 @@
  *
  *     ELEMENT_MXFP4   32 bytes: b of row r, columns 32c to 32c + 31 at 2 (2 (r % 8) + c) + r / 8; columns are e2m1
  *                     times 2^(b - 29), b of 1 to 29 or 0 for zeros, times the row's scale (dweight.scale), a power of
- *                     two: what the largest scale of the row is. So nothing is lost but of groups 2^23 times smaller. */
+ *                     two: what the row's largest scale is. Nothing is lost but of groups 2^23 times smaller. */
 #pragma once
 
 #include "backend/cuda/value.h"
