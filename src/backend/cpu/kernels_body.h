@@ -571,6 +571,7 @@ static void ready(const struct weight_part *part, int64_t row, int64_t n_rows, i
 
 static bool takes_plain(const struct weight_part *part) { return dtype_is_float(part->dtype); }
 static bool takes_scaled(const struct weight_part *part) { return dtype_is_float(part->dtype) || part->dtype == DT_I8; }
+static bool takes_packed(const struct weight_part *part) { return part->packed != NULL; }
 static bool takes_fp4(const struct weight_part *part) { return part->dtype == DT_U8 && part->col_stride == 1; }
 
 static const struct format_kernels formats[] = {
@@ -578,6 +579,9 @@ static const struct format_kernels formats[] = {
     {&qformat_scaled, takes_scaled, convert_scaled, is_direct_scaled, multiply_few_scaled, ready_scaled},
     {&qformat_mxfp4, takes_fp4, convert_fp4, NULL, NULL, NULL},
     {&qformat_nvfp4, takes_fp4, convert_fp4, NULL, NULL, NULL},
+    {&qformat_int2, takes_packed, packed_to_f32, NULL, NULL, NULL},
+    {&qformat_int4, takes_packed, packed_to_f32, NULL, NULL, NULL},
+    {&qformat_int8, takes_packed, packed_to_f32, NULL, NULL, NULL},
     {0},
 };
 
