@@ -405,6 +405,18 @@ val op_gated_add(struct program *p, val add, val x, val gate) {
     return result(p, op, 0, x.width, rows_of(p, x), DT_F32);
 }
 
+val op_concat(struct program *p, val a, val b, val c) {
+    BUG_IF(rows_of(p, a) != rows_of(p, b) || (val_given(c) && rows_of(p, a) != rows_of(p, c)));
+    struct op *op = record(p, OP_CONCAT, a, b, c);
+    return result(p, op, 0, a.width + b.width + (val_given(c) ? c.width : 0), rows_of(p, a), DT_F32);
+}
+
+void program_keep(struct program *p, val v) {
+    BUG_IF(p->n_taps == MAX_TAPS);
+    p->taps[p->n_taps++] = v;
+    p->values[v.id].last_use = p->n_ops - 1;
+}
+
 val op_take_rows(struct program *p, val x) {
     BUG_IF(rows_of(p, x) != ROWS_TOKENS);
     struct op *op = record(p, OP_TAKE_ROWS, x, NO_VAL, NO_VAL);

@@ -151,6 +151,7 @@ val op_short_conv(struct program *p, val u, const struct weight *w, struct conv_
 val op_delta_rule(struct program *p, val qkv, val b, val a, const struct weight *a_log, const struct weight *dt_bias,
                   struct delta_args args);
 val op_gated_add(struct program *p, val add, val x, val gate);
+val op_concat(struct program *p, val a, val b, val c); // c may be NO_VAL
 val op_take_rows(struct program *p, val x);
 val op_softcap(struct program *p, val x, float cap);
 val op_lora(struct program *p, val base, val x, const struct weight *a, const struct weight *b,
@@ -158,6 +159,9 @@ val op_lora(struct program *p, val base, val x, const struct weight *a, const st
 val op_all_reduce(struct program *p, val x);
 val op_all_gather(struct program *p, val x, int first, int width); // width: of all ranks together
 void op_sample(struct program *p, val logits);
+
+/* v is kept to the end of a step: a tap more. After the last op is recorded. */
+void program_keep(struct program *p, val v);
 
 /* The two halves of a fused gate_up projection through the activation: gate columns first. */
 val op_glu(struct program *p, val gate_up, struct act_args args);

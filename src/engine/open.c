@@ -254,6 +254,8 @@ static int open_with(const struct gyre_options *o, struct gyre **out, struct gyr
     struct draft *draft = NULL;
     enum status st = open_draft(o, model, &draft, &e);
     m.draft = draft;
+    if (draft && draft->target)
+        m.program = draft->target;
     int64_t model_us = clock_us() - start;
     if (st != OK || engine_open(o, &m, out, &e) != OK) {
         draft_free(draft);

@@ -32,6 +32,8 @@ static bool has_tensor(const struct checkpoint *c, const char *prefix, const cha
 
 /* A model whose table is the head, too, may be stored with the head alone. */
 static bool has_layout(const struct checkpoint *c, const struct model_spec *spec, size_t at) {
+    if (spec->draft.n_taps > 0) // embeds with its target's table
+        return has_tensor(c, layouts[at].prefix, "norm.weight");
     return has_tensor(c, layouts[at].prefix, "embed_tokens.weight") ||
            (spec->tied_embeddings && has_tensor(c, layouts[at].prefix, "norm.weight") &&
             has_tensor(c, layouts[at].head_prefix, "lm_head.weight"));

@@ -292,9 +292,7 @@ static enum status read_keys(struct spec_reader *r) {
     return check_spec(r);
 }
 
-static enum status read_config(struct spec_reader *r) {
-    if (!json_is_object(r->root))
-        return fail(r->err, ERR_FORMAT, "%s: is %s, it must be an object", r->path, jv_type_name(r->root));
+static enum status read_family(struct spec_reader *r) {
     TRY(choose_family(r));
     if (!r->type->renames)
         return read_keys(r);
@@ -303,6 +301,21 @@ static enum status read_config(struct spec_reader *r) {
     enum status st = read_keys(r);
     r->text = r->root;
     json_decref(text);
+    return st;
+}
+
+static enum status read_config(struct spec_reader *r) {
+    json_t *flat;
+    if (!json_is_object(r->root))
+        return fail(r->err, ERR_FORMAT, "%s: is %s, it must be an object", r->path, jv_type_name(r->root));
+    TRY(speculators_flat(r->root, r->path, &flat, r->err));
+    if (!flat)
+        return read_family(r);
+    const json_t *root = r->root;
+    r->root = r->text = flat;
+    enum status st = read_family(r);
+    r->root = r->text = root;
+    json_decref(flat);
     return st;
 }
 

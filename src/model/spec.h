@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "core/dtype.h"
 #include "core/ops.h"
+#include "core/program.h"
 #include "core/rope.h"
 #include "model/quant.h"
 
@@ -50,10 +51,14 @@ struct delta_spec {
     int n_key_heads, n_value_heads, key_dim, value_dim, conv_kernel;
 };
 
-struct draft_spec {      // a draft head that reads the hidden states of a larger model
-    int n_taps;          // layers of that model whose states it is given; 0: no draft head
-    int tap_size, vocab; // their width; tokens that the head can propose
-    bool own_vocab;      // fewer than the model's: tables between the two are stored
+enum { DEFAULT_TAPS = -1 };
+struct draft_spec {       // a draft head that reads the hidden states of a larger model
+    int n_taps;           // layers of that model whose states it is given; 0: no draft head
+    int tap_size, vocab;  // their width; tokens that the head can propose
+    bool own_vocab;       // fewer than the model's: tables between the two are stored
+    int layers[MAX_TAPS]; // that are tapped; the first DEFAULT_TAPS: those that EAGLE-3 takes of any model
+    // EAGLE-3: whether the layer adds to the normed state; norms on all taps or each, before fc; the next row's state
+    bool norm_before_residual, norm_before_fc, fc_norm, norm_output;
 };
 
 enum { MAX_EOS = 1024, MAX_ROPES = 4 };

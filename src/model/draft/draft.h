@@ -8,13 +8,14 @@
  * A draft works on rows. Row p has position p, sees the rows before it, and says which token comes at p + 1 + is_ahead.
  *
  *     draft model   row p: token p                                    of a model of its own
+ *     EAGLE-3       row p: token p + 1, and the target's feature at p; in a chain the row's before, its carry
  *
  * A program for it is recorded like a family's, with the weights that it borrows of the target. */
 #pragma once
 
 #include "model/model.h"
 
-enum { NO_HIDDEN = -1 };
+enum { NO_STATES = -1 };
 
 struct draft_source {
     const char *method; // as in vLLM's speculative_config: "draft_model"; NULL: what the draft's config.json says
@@ -23,6 +24,9 @@ struct draft_source {
 
 struct draft {
     const char *method;       // as above
+    struct program *target;   // what runs in place of the target's program; NULL: that
+    int feature;              // of the target, which `hidden` of backend_ops it is; NO_STATES: the step reads none
+    int carry;                // likewise of the step, in a chain
     struct model *model;      // its own config and weights
     struct program *step;     // makes the logits of a row
     const int32_t *target_id; // [step's vocabulary]: the target's token for each; NULL: they are the same

@@ -132,6 +132,7 @@ static enum status check_shape(const struct executable *exe, const struct op *op
     const union op_args *a = &op->args;
     switch (op->code) {
     case OP_STATES:
+    case OP_CONCAT:
     case OP_LORA:
     case OP_ALL_REDUCE:
     case OP_ALL_GATHER:
