@@ -28,7 +28,7 @@ static __global__ void __launch_bounds__(JOINED_WARPS * 32)
     // moe_up waited for the node that routed before it let this one start.
     bool there = token < step_tokens(plan);
     if (lane == 0)
-        tiles[slot] = {there ? all.ids[token * all.ids_stride + slot] : 0, token * a.top_k + slot, 1};
+        tiles[slot] = {there ? expert_of(a, all.ids[token * all.ids_stride + slot]) : 0, token * a.top_k + slot, 1};
     __syncwarp();
     int mine = slot * a.n_row_tiles + row_tile;
     expert_queue<W, false> queue(a, tiles, 0, mine, mine + 1, shared);

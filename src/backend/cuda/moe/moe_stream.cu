@@ -266,7 +266,8 @@ static void launch_up(stream_call c, element product, struct dmat x, int first, 
     stream_args up = {static_cast<const unsigned char *>(w.at), w.scale, static_cast<const float *>(b.at)};
     up.x = x, up.list = c.args.list, up.ids = c.args.ids, up.y = hidden;
     up.in = (int)w.in, up.units = c.a->ffn_size, up.n_row_tiles = up_to(c.a->ffn_size, 8);
-    up.top_k = c.a->top_k, up.first_token = first, up.act = c.a->act, up.limit = c.a->limit;
+    up.n_experts = c.a->n_experts, up.top_k = c.a->top_k, up.first_token = first, up.act = c.a->act,
+    up.limit = c.a->limit;
     c.args = up, c.w = w;
     launch_half<true>(c, product);
 }
@@ -277,7 +278,7 @@ static stream_args down_args(const stream_call &c, element product, void *hidden
     down.x = {hidden, c.a->ffn_size, c.a->ffn_size, product, nullptr};
     down.list = c.args.list;
     down.in = c.a->ffn_size, down.units = width, down.n_row_tiles = up_to(width, TILE_ROWS);
-    down.top_k = c.a->top_k;
+    down.n_experts = c.a->n_experts, down.top_k = c.a->top_k;
     return down;
 }
 

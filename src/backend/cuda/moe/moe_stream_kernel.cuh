@@ -153,7 +153,7 @@ static __device__ share take_tiles(const stream_args &a, dmoe_tile *tiles) {
         const share s = share_of_block(a, a.top_k);
         int slot = s.first_tile + (int)threadIdx.x;
         if ((int)threadIdx.x < s.n_tiles)
-            tiles[threadIdx.x] = {a.ids[slot], slot, 1};
+            tiles[threadIdx.x] = {expert_of(a, a.ids[slot]), slot, 1};
         __syncthreads(); // they are there
         return s;
     }

@@ -23,10 +23,16 @@ struct stream_args {
     const int32_t *ids; // of a step of one token, whose experts are its tiles: there is no list. Else NULL
     void *y;            // up: hidden [pairs]; down: result [pairs]
     int in, units;      // of an expert: columns; rows of y
+    int n_experts;
     int n_row_tiles, most_tiles, x_pitch, x_tokens, top_k, first_token;
     int act;
     float limit;
 };
+
+/* The expert of an id that the node before wrote. A layer that is timed has no tokens, and ids that nobody wrote. */
+static __device__ __forceinline__ int expert_of(const stream_args &a, int32_t id) {
+    return min((uint32_t)id, (uint32_t)a.n_experts - 1);
+}
 
 /* The block's share: tiles of rows by tiles of tokens, in the list's order, from begin to end. */
 struct share {
