@@ -4,8 +4,8 @@
 # each of ARCHS: make cuda ARCHS="80 89 90a 100". nvcc writes what each depends on beside the object. Tests of the backend
 # run on a machine with a Hopper GPU: build/cuda/test_ops and its like with GYRE_TEST_BACKEND=cuda (tools/gpu.sh).
 ARCHS     ?= 90a
-HOPPER_CU := attention_decode% attention_prefill% argmax_filter lm_head gemm_fp8_% gemv l2_copy l2_topology \
-             moe_list moe_router moe_stream delta_decode gemm_w4
+HOPPER_CU := attention_decode% attention_prefill% argmax_filter latent_% lm_head gemm_fp8_% gemv l2_copy \
+             l2_topology moe_list moe_router moe_stream delta_decode gemm_w4
 NVCC      ?= nvcc
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
 CUDA_SRC  := $(wildcard src/backend/cuda/*.c src/backend/cuda/*/*.c src/backend/cuda/*/*/*.c)

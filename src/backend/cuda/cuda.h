@@ -13,6 +13,7 @@
 
 #include "backend/cuda/attention/attention.h"
 #include "backend/cuda/attention/attention_parts.h"
+#include "backend/cuda/attention/latent/latent.h"
 #include "backend/cuda/device/l2_copy.h"
 #include "backend/cuda/head/argmax_filter.h"
 #include "backend/cuda/head/lm_head.h"
@@ -207,6 +208,7 @@ struct executable {
     struct dparts *parts; // [n_parts], lists for the attention kernels
     int n_parts;
     void *partial, *arrived; // of the lists
+    struct dlatent_parts latent;
     struct dmat logits, hidden;
     struct dbest *bests; // [HEAD_MAX_ROWS][HEAD_BESTS], by lm_head.cu
     float *row_copies;   // of SAMPLE, where the device needs them
