@@ -95,8 +95,19 @@ struct packed_group packed_group_at(const struct weight_part *p, int64_t row, in
 /* Bytes of n columns in blocks; n is a multiple of block_cols. */
 static inline int64_t block_row_bytes(const struct qformat *f, int64_t n) { return n / f->block_cols * f->block_bytes; }
 
-/* By id, of QFORMAT_Q4_0 and those behind it; NULL for another id. */
-const struct qformat *qformat_of_blocks(enum qformat_id id);
+extern const struct qformat block_formats[N_QFORMATS]; // by id; rows of formats that are not of blocks are empty
+
+/* NULL for an id that is none of BLOCK_FORMATS. */
+static inline const struct qformat *qformat_of_blocks(enum qformat_id id) {
+    return block_formats[id].block_cols ? &block_formats[id] : NULL;
+}
+
+/* What bytes may be counted under: an element's dtype, or a format of blocks. */
+enum { N_STORAGES = N_DTYPES + N_QFORMATS };
+static inline int storage_of(enum dtype dtype, const struct qformat *blocks) {
+    return blocks ? N_DTYPES + (int)blocks->id : (int)dtype;
+}
+const char *storage_name(int storage); // "bf16", "q4_k"
 
 extern const int8_t iq4_values[16]; // what the codes of iq4_nl and iq4_xs stand for
 /* The scale and the minimum, 6 bits each, of sub-block b of 8 in the 12 bytes that q4_k and q5_k keep them in. */

@@ -210,8 +210,8 @@ _Static_assert(sizeof(struct gyre_adapter) == sizeof(struct adapter_source) &&
 static struct engine_model engine_model_of(const struct gyre_options *o, const struct model *model) {
     const struct model_spec *spec = model->spec;
     struct engine_model m = {model->program, spec->max_positions, spec->bos, spec->eos, spec->n_eos, .to_read = NULL};
-    for (int dt = 0; dt < N_DTYPES && !o->backend->no_weights; dt++)
-        m.weight_bytes += model->stored_bytes[dt];
+    for (int i = 0; i < N_STORAGES && !o->backend->no_weights; i++)
+        m.weight_bytes += model->stored_bytes[i];
     return m;
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/folder.h"
+#include "base/gguf_find.h"
 #include "hub/hub_name.h"
 #include "text/tokenizer.h"
 
@@ -13,7 +14,7 @@
 #include <unistd.h>
 
 enum { PATH_BYTES = FOLDER_PATH_BYTES };
-static const char wanted[] = "MODEL is a folder with config.json, *.safetensors and tokenizer.json";
+static const char wanted[] = "MODEL is a folder with config.json, *.safetensors and tokenizer.json, or a GGUF file";
 
 static bool ends(const char *s, const char *with) { return str_ends(str_of(s), str_of(with)); }
 
@@ -46,11 +47,6 @@ static bool is_pickle(const char *name) {
     return ends(name, ".bin") || ends(name, ".pt") || ends(name, ".pth") || ends(name, ".ckpt");
 }
 
-static enum status gguf(const char *path, struct error *err) {
-    return fail(err, ERR_UNSUPPORTED,
-                "%s: is a GGUF model, which gyre does not read; %s, which the hub has of most models", path, wanted);
-}
-
 static enum status pickled(const char *path, struct error *err) {
     return fail(err, ERR_UNSUPPORTED,
                 "%s: holds pickled weights, which are not read since they can run code; %s: save_pretrained() of "
@@ -65,8 +61,6 @@ static bool will_do(const char *path, enum model_use use) {
 }
 
 static enum status check_file(const char *path, enum model_use use, struct error *err) {
-    if (ends(path, ".gguf") || starts_with_bytes(path, "GGUF"))
-        return gguf(path, err);
     if (starts_with_bytes(path, "version https://git-lfs"))
         return fail(err, ERR_FORMAT, "%s: is a Git LFS pointer, not the file itself: run git lfs pull in its folder",
                     path);
@@ -143,12 +137,10 @@ static enum status not_a_model(const char *dir, struct error *err) {
         {"params.json",
          "is in the layout of its makers (params.json); take the model in Hugging Face's layout, with config.json"},
     };
-    char found[PATH_BYTES], name[NAME_MAX + 1];
+    char found[PATH_BYTES];
     for (size_t i = 0; i < ARRAY_LEN(others); i++)
         if (folder_has(dir, others[i].file))
             return fail(err, ERR_UNSUPPORTED, "%s: %s", dir, others[i].says);
-    if (has_ending(dir, ".gguf", name) && path_join(found, sizeof found, dir, name, NULL) == OK)
-        return gguf(found, err);
     if (model_below(dir, found))
         return fail(err, ERR_ARG, "%s: has no config.json, so it is no model; %s is one", dir, found);
     return fail(err, ERR_IO, "%s: has no config.json, so it is no model; %s", dir, wanted);
@@ -156,12 +148,12 @@ static enum status not_a_model(const char *dir, struct error *err) {
 
 static enum status check_weights(const char *dir, struct error *err) {
     char name[NAME_MAX + 1], path[PATH_BYTES];
-    static const char *const pickles[] = {".bin", ".pt", ".pth", ".gguf"};
+    static const char *const pickles[] = {".bin", ".pt", ".pth"};
     if (has_ending(dir, ".safetensors", name) || folder_has(dir, "model.safetensors.index.json"))
         return OK;
     for (size_t i = 0; i < ARRAY_LEN(pickles); i++)
         if (has_ending(dir, pickles[i], name) && path_join(path, sizeof path, dir, name, NULL) == OK)
-            return ends(name, ".gguf") ? gguf(path, err) : pickled(path, err);
+            return pickled(path, err);
     return fail(
         err, ERR_IO,
         "%s: has no weights (model.safetensors, or shards with model.safetensors.index.json); --load-format dummy "
@@ -209,6 +201,11 @@ static enum status check_folder(const char *dir, enum model_use use, struct erro
 }
 
 enum status model_path_check(const char *path, enum model_use use, struct error *err) {
+    char found[PATH_BYTES];
+    bool is_gguf;
+    TRY(gguf_find_model(path, found, &is_gguf, err));
+    if (is_gguf)
+        return OK;
     if (dir_exists(path))
         return check_folder(path, use, err);
     if (file_exists(path))

@@ -19,6 +19,13 @@ static inline struct weight_part plain_part(const struct stored_tensor *t, int64
                                 .col_stride = 1};
 }
 
+/* All of a tensor in blocks as rows of `in`. */
+static inline struct weight_part block_part(const struct stored_tensor *t, int64_t rows, int64_t in) {
+    struct weight_part p = plain_part(t, rows, block_row_bytes(t->format, in));
+    p.format = t->format;
+    return p;
+}
+
 /* A module's whole matrix [rows, in] as one part, in the storage that the quantisation settings say. */
 bool bind_module(struct binder *b, const char *module, int64_t rows, int64_t in, struct weight_part *out);
 

@@ -7,9 +7,9 @@
 static bool plain(struct binder *b, const char *module, int64_t rows, int64_t in, struct weight_part *out) {
     const struct stored_tensor *t =
         bind_tensor(b, arena_printf(b->arena, "%s.weight", module), 2, (int64_t[]){rows, in});
-    if (!t || !bind_is_number(b, t))
+    if (!t || (!t->format && !bind_is_number(b, t)))
         return false;
-    *out = plain_part(t, rows, in);
+    *out = t->format ? block_part(t, rows, in) : plain_part(t, rows, in);
     return true;
 }
 

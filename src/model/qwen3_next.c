@@ -212,7 +212,7 @@ static void *qwen3_next_bind(struct binder *b) {
 
 static val record_full(struct program *p, const struct model_spec *s, const struct qwen3_next_layer *w, int l, val y) {
     struct attention_of at = layer_attention(p, s, l);
-    at.prep.plus_one = true;
+    at.prep.plus_one = !s->norms_hold_one;
     int q_width = s->n_heads * s->head_dim, kv_width = 2 * s->n_kv_heads * s->head_dim;
     val all = op_linear(p, y, w->qkv_gate.w, w->qkv_gate.bias);
     val q = op_qkv_prep(p, val_cols(all, 0, q_width + kv_width), w->q_norm, w->k_norm, at.prep);
@@ -257,7 +257,7 @@ static val record_ffn(struct program *p, const struct model_spec *s, const struc
 
 static void qwen3_next_record(struct program *p, const struct model_spec *s, const void *weights) {
     const struct qwen3_next *m = weights;
-    struct norm_args norm = {.eps = (float)s->norm_eps, .plus_one = true};
+    struct norm_args norm = {.eps = (float)s->norm_eps, .plus_one = !s->norms_hold_one};
     val x = record_embed(p, s, &m->ends), d = NO_VAL;
     for (int l = 0; l < s->n_layers; l++) {
         const struct qwen3_next_layer *w = &m->layers[l];
