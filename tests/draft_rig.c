@@ -38,7 +38,8 @@ static void fill(const struct rig_tensor *t, float *out) {
     }
 }
 
-void rig_write_draft(const char *config, const struct rig_tensor *tensors, size_t n, char path[RIG_PATH]) {
+void rig_write_draft(const char *config, const char *file_name, const struct rig_tensor *tensors, size_t n,
+                     char path[RIG_PATH]) {
     struct buf header = {0};
     size_t total = 0;
     snprintf(path, RIG_PATH, "/tmp/gyre_draft_XXXXXX");
@@ -67,7 +68,7 @@ void rig_write_draft(const char *config, const struct rig_tensor *tensors, size_
     for (int i = 0; i < 8; i++)
         buf_push(&file, (char)(length >> 8 * i & 255));
     buf_append(&file, header.ptr, header.len);
-    write_file(path, "model.safetensors", file.ptr, file.len, all + 8, total);
+    write_file(path, file_name, file.ptr, file.len, all + 8, total);
     write_file(path, "config.json", config, strlen(config), "", 0);
     buf_release(&file);
     buf_release(&header);
@@ -75,13 +76,59 @@ void rig_write_draft(const char *config, const struct rig_tensor *tensors, size_
 }
 
 void rig_remove_draft(const char *path) {
-    static const char *const names[] = {"model.safetensors", "config.json"};
+    static const char *const names[] = {"model.safetensors", "model-00001-of-00002.safetensors",
+                                        "model-00002-of-00002.safetensors", "config.json"};
     char file[RIG_PATH + 32];
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         snprintf(file, sizeof file, "%s/%s", path, names[i]);
         unlink(file);
     }
     rmdir(path);
+}
+
+// ---- Qwen3.5's predictor ----------------------------------------------------------------------------------------
+
+static char *whole_file(const char *folder, const char *name, size_t *n) {
+    char path[RIG_PATH + 64];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = fopen(path, "rb");
+    BUG_IF(!f || fseek(f, 0, SEEK_END) != 0);
+    *n = (size_t)ftell(f);
+    rewind(f);
+    char *text = xcalloc(*n + 1, 1);
+    BUG_IF(fread(text, 1, *n, f) != *n);
+    fclose(f);
+    return text;
+}
+
+void rig_qwen3_5_mtp(const char *target, char path[RIG_PATH]) {
+    enum { H = 128, Q = 4 * 64, KV = 2 * 64, MTP_FFN = 256 };
+    struct rig_tensor t[] = {
+        {"mtp.fc.weight", 2, {H, 2 * H}},
+        {"mtp.pre_fc_norm_embedding.weight", 1, {H}},
+        {"mtp.pre_fc_norm_hidden.weight", 1, {H}},
+        {"mtp.norm.weight", 1, {H}},
+        {"mtp.layers.0.input_layernorm.weight", 1, {H}},
+        {"mtp.layers.0.post_attention_layernorm.weight", 1, {H}},
+        {"mtp.layers.0.self_attn.q_norm.weight", 1, {64}},
+        {"mtp.layers.0.self_attn.k_norm.weight", 1, {64}},
+        {"mtp.layers.0.self_attn.q_proj.weight", 2, {2 * Q, H}},
+        {"mtp.layers.0.self_attn.k_proj.weight", 2, {KV, H}},
+        {"mtp.layers.0.self_attn.v_proj.weight", 2, {KV, H}},
+        {"mtp.layers.0.self_attn.o_proj.weight", 2, {H, Q}},
+        {"mtp.layers.0.mlp.gate_proj.weight", 2, {MTP_FFN, H}},
+        {"mtp.layers.0.mlp.up_proj.weight", 2, {MTP_FFN, H}},
+        {"mtp.layers.0.mlp.down_proj.weight", 2, {H, MTP_FFN}},
+    };
+    size_t n_config, n_weights;
+    char *config = whole_file(target, "config.json", &n_config);
+    char *weights = whole_file(target, "model.safetensors", &n_weights);
+    for (size_t i = 0; i < ARRAY_LEN(t); i++)
+        t[i].seed = 100 + i;
+    rig_write_draft(config, "model-00002-of-00002.safetensors", t, ARRAY_LEN(t), path);
+    write_file(path, "model-00001-of-00002.safetensors", weights, n_weights, "", 0);
+    free(config);
+    free(weights);
 }
 
 // ---- EAGLE-3 ----------------------------------------------------------------------------------------------------
@@ -144,5 +191,5 @@ void rig_eagle3(enum rig_layout layout, int hidden, int vocab, char path[RIG_PAT
         t[i].name = names[i];
     }
     eagle3_config(layout, hidden, vocab, config, sizeof config);
-    rig_write_draft(config, t, layout == RIG_OWN_VOCAB ? ARRAY_LEN(t) : ARRAY_LEN(t) - 2, path);
+    rig_write_draft(config, "model.safetensors", t, layout == RIG_OWN_VOCAB ? ARRAY_LEN(t) : ARRAY_LEN(t) - 2, path);
 }

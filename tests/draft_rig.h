@@ -18,8 +18,12 @@ struct rig_tensor {
 };
 
 /* Writes config.json and model.safetensors into a new folder, whose name it leaves in path. */
-void rig_write_draft(const char *config, const struct rig_tensor *tensors, size_t n, char path[RIG_PATH]);
+void rig_write_draft(const char *config, const char *file_name, const struct rig_tensor *tensors, size_t n,
+                     char path[RIG_PATH]);
 void rig_remove_draft(const char *path);
+
+/* A copy of a Qwen3.5 with a next-token predictor, two shards. */
+void rig_qwen3_5_mtp(const char *target, char path[RIG_PATH]);
 
 /* EAGLE-3 heads for a target of `hidden` channels and `vocab` tokens, one set of weights; some in a vocabulary of their
  * own. */

@@ -135,11 +135,16 @@ PAIR(a_draft_model_guesses_as_its_golden, "story-draft", "models/story", "draft_
 PAIR(eagle3_of_few_tokens_guesses_as_its_golden, "story-eagle3", "models/story", "eagle3")
 PAIR(eagle3_of_all_tokens_guesses_as_its_golden, "qwen3-eagle3", "tests/models/qwen3", NULL)
 
+PAIR(the_predictor_of_qwen3_5_guesses_as_its_golden, "qwen3_5-mtp", NULL, "mtp")
+PAIR(the_predictor_of_deepseek_guesses_as_its_golden, "deepseek_v3-mtp", NULL, "mtp")
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_draft_model_guesses_as_its_golden),
         cmocka_unit_test(eagle3_of_few_tokens_guesses_as_its_golden),
         cmocka_unit_test(eagle3_of_all_tokens_guesses_as_its_golden),
+        cmocka_unit_test(the_predictor_of_qwen3_5_guesses_as_its_golden),
+        cmocka_unit_test(the_predictor_of_deepseek_guesses_as_its_golden),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -64,6 +64,8 @@ struct cache_group {
     bool shared_kv;       // KV: only k_dim channels of a key are there, its others are its value's (ops.def, QKV_PREP)
     int window;           // tokens that a layer can see; 0: all of them
     int64_t state_floats; // STATE: a layer and sequence; conv inputs first, then the delta state
+    int64_t conv_floats, delta_floats; // of them, those of SHORT_CONV and of DELTA_RULE
+    int conv_width, delta_width;       // what these ops read of a token
     int n_layers;
 };
 
@@ -117,6 +119,11 @@ void program_section(struct program *p, const char *name, int layer);
 int program_cache_kv(struct program *p, int n_heads, int k_dim, int v_dim, int window);
 int program_cache_latent(struct program *p, int width);
 int program_cache_state(struct program *p, int64_t conv_floats, int64_t state_floats);
+/* Floats of a slot, a layer, whose state can go back n_back tokens (plan.h, state_slot): what its ops read of these is
+ * kept beside it. Whether all states are of ops that can do so. */
+enum { STATE_MARKS = 16 };
+int64_t cache_state_floats(const struct cache_group *g, int n_back);
+bool program_states_go_back(const struct program *p);
 int program_rope(struct program *p, const struct rope *rope); // the same pointer gives the same number
 /* Whether the rotation of a position depends on the length of the text: then the keys of a text are not those of
  * another that begins alike. */

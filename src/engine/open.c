@@ -68,6 +68,7 @@ static void allocate_step(struct gyre *g, const struct gyre_options *o, const st
         .block_size = sizes->cache.block_size,
         .max_chunk = b.max_tokens,
         .max_copies = b.max_copies,
+        .n_back = g->n_back,
         .n_states = sizes->cache.n_states,
         .n_host_states = sizes->cache.n_host_states,
         .holds_all = holds_all(p, sizes),
@@ -107,7 +108,9 @@ static enum status load(struct gyre *g, const struct gyre_options *o, struct err
                                    .kv_dtype = o->kv_cache_dtype,
                                    .quantization = o->quantization,
                                    .dummy_weights = o->dummy_weights,
-                                   .progress = {o->load_step, o->load_context}};
+                                   .progress = {o->load_step, o->load_context},
+                                   .n_back = program_states_go_back(g->program) ? engine_n_back(o) : 0};
+    g->n_back = options.n_back;
     return g->ops->load(g->device, g->program, &options, &g->loaded, err);
 }
 
@@ -230,7 +233,7 @@ static enum status dummies_fit(const struct gyre_options *o, struct error *err) 
 /* NULL: nobody guesses, or the text itself. */
 static enum status open_draft(const struct gyre_options *o, const struct model *target, struct draft **out,
                               struct error *err) {
-    struct draft_source source = {o->draft_method, o->draft_model};
+    struct draft_source source = {o->draft_method, o->draft_model, o->model};
     *out = NULL;
     return o->draft_model || o->draft_method ? draft_open(&source, target, out, err) : OK;
 }

@@ -116,6 +116,8 @@ static void add_text(struct program_drafter *d, const struct step *step, int s) 
     if (text.end <= text.first || !add_states(d, step, s, text))
         return;
     draft_rows_add(&d->rows, &step->plan, s, text, r->sequence.tokens + d->draft->is_ahead, goes_on ? d->n_chains : -1);
+    if (text.first == 0 && d->draft->is_first_blank)
+        draft_rows_blank_first(&d->rows);
     if (!goes_on)
         return;
     struct chain *c = &d->chains[d->n_chains++];

@@ -79,8 +79,9 @@ static const struct draft_method {
     enum status (*open)(struct draft *d, const struct draft_source *source, const struct model *target,
                         struct error *err);
 } methods[] = {
-    {"draft_model", open_draft_model},
-    {"eagle3", eagle3_open},
+    {"draft_model", open_draft_model}, {"eagle3", eagle3_open},    {"mtp", mtp_open},
+    {"qwen3_5_mtp", mtp_open}, // vLLM's names
+    {"qwen3_next_mtp", mtp_open},      {"deepseek_mtp", mtp_open},
 };
 
 /* What the draft's config says it is. */
@@ -95,12 +96,13 @@ static enum status method_of(const char *path, const char **out, struct error *e
 static enum status open_parts(struct draft *d, const struct draft_source *source, const struct model *target,
                               struct error *err) {
     const char *name = source->method;
-    TRY(source->path ? OK : fail(err, ERR_ARG, "speculation: a draft needs its folder, \"model\""));
     if (!name)
         TRY(method_of(source->path, &name, err));
     for (size_t i = 0; i < ARRAY_LEN(methods); i++)
         if (strcmp(methods[i].name, name) == 0) {
             d->method = methods[i].name;
+            if (!source->path && methods[i].open != mtp_open)
+                return fail(err, ERR_ARG, "speculation: a draft needs its folder, \"model\"");
             return methods[i].open(d, source, target, err);
         }
     return fail(err, ERR_UNSUPPORTED, "speculation: method \"%.100s\" is not known", name);

@@ -24,5 +24,6 @@ enum status draft_bind(struct draft *d, const char *path, const struct family *f
 /* d->target: the target's program with a feature of the taps that the draft's spec names. */
 enum status draft_feature(struct draft *d, const struct model *target, struct feature *f, struct error *err);
 
+enum status mtp_open(struct draft *d, const struct draft_source *source, const struct model *target, struct error *err);
 enum status eagle3_open(struct draft *d, const struct draft_source *source, const struct model *target,
                         struct error *err);
