@@ -4,8 +4,8 @@
 # each of ARCHS: make cuda ARCHS="80 89 90a 100". nvcc writes what each depends on beside the object. Tests of the backend
 # run on a machine with a Hopper GPU: build/cuda/test_ops and its like with GYRE_TEST_BACKEND=cuda (tools/gpu.sh).
 ARCHS     ?= 90a
-HOPPER_CU := attention_decode% attention_prefill% argmax_filter latent_% lm_head gemm_fp8_% gemv l2_copy \
-             l2_topology moe_list moe_router moe_stream delta_decode gemm_w4
+HOPPER_CU := attention_decode% attention_prefill% argmax_filter lm_head gemm_fp8_% gemv l2_copy l2_topology \
+             moe_list moe_router moe_stream delta_% gemm_w4
 NVCC      ?= nvcc
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
 CUDA_SRC  := $(wildcard src/backend/cuda/*.c src/backend/cuda/*/*.c src/backend/cuda/*/*/*.c)
@@ -66,7 +66,7 @@ build/cuda/tests/%.o: tests/cuda/%.c
 # WITH is what a program is linked with beside its source: $^ would hold what that includes as well, as dependencies say.
 # Kernels alone, against double precision; the test includes the .cu. In build/racecheck as racecheck has them.
 GEMM_TESTS := $(addprefix build/cuda/test_gemm_fp8_,small_m gated split_k prefill)
-KERNEL_TESTS  := $(GEMM_TESTS) $(addprefix build/cuda/test_,place place_blocks l2_topology quantise argmax_filter gemm_w4)
+KERNEL_TESTS  := $(GEMM_TESTS) $(addprefix build/cuda/test_,place l2_topology quantise argmax_filter gemm_w4)
 $(GEMM_TESTS) $(GEMM_TESTS:build/cuda/%=build/racecheck/%): WITH := $(call cu_source,l2_copy)
 build/cuda/test_argmax_filter: WITH := $(call cu_objects,lm_head sample)
 $(KERNEL_TESTS): build/cuda/%: tests/cuda/%.cu $(CUDA_CODE)
@@ -77,10 +77,11 @@ $(GEMM_TESTS:build/cuda/%=build/racecheck/%): build/racecheck/%: tests/cuda/%.cu
 	$(call QUIET,nvcc)$(NVCC_PROGRAM) -DGYRE_RACECHECK $< $(WITH)
 
 # Programs that time kernels alone; bench/cuda says how.
-CUDA_BENCHES := $(patsubst %,build/cuda/bench_%,gemm_fp8_gated gemm_fp8_prefill gemm_fp8_small_m gemm_w4 library lm_head sample argmax_filter attention nodes linear moe)
+CUDA_BENCHES := $(patsubst %,build/cuda/bench_%,gemm_fp8_gated gemm_fp8_prefill gemm_fp8_small_m gemm_w4 library lm_head sample argmax_filter attention nodes linear moe delta)
 build/cuda/bench_gemm_fp8_gated: WITH := $(call cu_source,l2_copy)
 build/cuda/bench_linear: WITH := $(call cu_objects,gemv)
 build/cuda/bench_gemm_w4: WITH := $(call cu_objects,gemm_w4)
+build/cuda/bench_delta: WITH := $(call cu_objects,delta_decode delta_chunk_parts delta_chunk_scan delta_norm)
 build/cuda/bench_moe: WITH := $(call cu_objects,moe_list moe moe_stream rows)
 build/cuda/bench_argmax_filter: WITH := $(call cu_objects,lm_head sample l2_topology)
 build/cuda/bench_gemm_fp8_small_m: WITH := $(call cu_objects,norm quantise)

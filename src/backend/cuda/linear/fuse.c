@@ -66,9 +66,12 @@ void fuse_lives(const struct program *p, struct value *values) {
     for (int i = 0; i < p->n_ops; i++) {
         if (gated_act_follows(p, i) || attention_follows(p, i))
             live_to(values, p->ops[i].in[0], i + 1);
-        for (int k = 0; k < OP_MAX_IN && delta_layer_follows(p, i); k++) { // all is done in the place of the NORM
+        if (!delta_layer_follows(p, i))
+            continue;
+        for (int k = 0; k < OP_MAX_IN; k++) { // all is done in the place of the NORM
             live_to(values, p->ops[i].in[k], i + 2);
             live_to(values, p->ops[i + 1].in[k], i + 2);
         }
+        live_to(values, p->ops[i + 1].out[0], i + 2); // what lies there between its nodes
     }
 }

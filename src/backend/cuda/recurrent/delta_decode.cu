@@ -19,7 +19,7 @@
 #include "backend/cuda/ptx/bulk.cuh"
 #include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/recurrent/delta_layer.h"
-#include "backend/cuda/recurrent/delta_parts.cuh"
+#include "backend/cuda/recurrent/delta_state.cuh"
 
 enum { THREADS = 256, FIRST_BLOCKS = 264 }; // FIRST_BLOCKS: that are on the card while the node before still runs
 
@@ -138,15 +138,20 @@ template <int D> static __device__ float warp_dot(const float *q, const float *k
     return warp_sum(sum);
 }
 
-template <int D> static __device__ void store_output(const ddelta_layer &a, int t, int h, float y) {
-    store(a.y, t, h * D + threadIdx.x, y);
+template <int D> static __device__ void store_output(const ddelta_layer &a, bool few, int t, int h, float o, float y) {
+    int channel = h * D + threadIdx.x;
+    if (few) {
+        store(a.mixed, t, 2 * a.shape.n_key_heads * D + channel, o);
+        return;
+    }
+    store(a.y, t, channel, y);
     if (a.y.absmax)
         fold_absmax(a.y.absmax, t, fabsf(y));
 }
 
 template <int D, class State>
 static __global__ void __launch_bounds__(THREADS, 2)
-    delta_decode(const __grid_constant__ ddelta_layer a, const __grid_constant__ device_plan plan) {
+    delta_decode(const __grid_constant__ ddelta_layer a, const __grid_constant__ device_plan plan, bool few) {
     typedef state_tile<D> tile;
     __shared__ token_memory<D> m;
     let_next_start();
@@ -163,6 +168,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
     if (seq >= step_seqs(plan))
         return; // the cluster
     int first = plan.query_start[seq], end = plan.query_start[seq + 1], slot = plan.state_slot[seq];
+    if (few && end - first > DELTA_FEW_TOKENS)
+        return; // likewise
     bool fresh = plan.position[first] == 0;
     float *kept = kept_of(a, slot);
     State *state = state_of<State>(a, slot, h) + row * D + 4 * four;
@@ -205,10 +212,8 @@ static __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
         for (int j = 0; j < tile::DEPTH; j++)
             s[j] = plus_scaled(scaled(s[j], decay), e, k[row + j * tile::ROWS]);
-        if (has_output) {
-            float factor = rsqrtf(sum_of<D / 32>(m.of_norm) * (1.0f / D) + a.eps);
-            store_output<D>(a, t, h, o * factor * norm_weight * silu(z));
-        }
+        if (has_output)
+            store_output<D>(a, few, t, h, o, gated_output<D>(a, o, m.of_norm, norm_weight, z));
     }
     tile::keep(s, state);
     if (group > 1)
@@ -216,19 +221,22 @@ static __global__ void __launch_bounds__(THREADS, 2)
     w.keep(a, kept, h % group == 0);
 }
 
-template <int D> static void launch_heads(const struct launch *l, const ddelta_layer &a) {
+template <int D> static void launch_heads(const struct launch *l, const ddelta_layer &a, bool few) {
     dim3 grid(a.shape.n_value_heads, l->n_seqs);
     int group = a.shape.n_value_heads / a.shape.n_key_heads;
-    launch_cluster(delta_decode<D, float>, grid, group, THREADS, 0, l->stream, a, l->plan);
+    launch_cluster(delta_decode<D, float>, grid, group, THREADS, 0, l->stream, a, l->plan, few);
 }
 
-void launch_delta_decode(const struct launch *l, const struct ddelta_layer *a) {
-    switch (a->shape.key_dim) {
-    case 32: launch_heads<32>(l, *a); break;
-    case 64: launch_heads<64>(l, *a); break;
-    default: launch_heads<128>(l, *a);
+static void launch_of_width(const struct launch *l, const ddelta_layer &a, bool few) {
+    switch (a.shape.key_dim) {
+    case 32: launch_heads<32>(l, a, few); break;
+    case 64: launch_heads<64>(l, a, few); break;
+    default: launch_heads<128>(l, a, few);
     }
 }
+
+void launch_delta_decode(const struct launch *l, const struct ddelta_layer *a) { launch_of_width(l, *a, false); }
+void launch_delta_decode_few(const struct launch *l, const struct ddelta_layer *a) { launch_of_width(l, *a, true); }
 
 bool delta_layer_takes(const struct ddelta *s, int kernel) {
     bool has_width = s->key_dim == 32 || s->key_dim == 64 || s->key_dim == 128;

@@ -80,20 +80,49 @@ static struct ddelta_layer layer_of(const struct node *n) {
                                  .plus = a->plus_one ? 1.0f : 0.0f,
                                  .scale = a->scale,
                                  .cache = conv->cache,
-                                 .y = n->out};
+                                 .y = n->out,
+                                 .qact = n->qact,
+                                 .mixed = conv->out[0],
+                                 .parts = rule->out[0]};
 }
 
-static enum status put_delta_decode(const struct node *n, const struct launch *l, struct error *err) {
-    struct ddelta_layer a = layer_of(n);
-    (void)err;
-    launch_delta_decode(l, &a);
-    return OK;
+/* A kernel that takes a layer. */
+#define LAYER_KERNEL(name, file)                                                                     \
+    static enum status put_##name(const struct node *n, const struct launch *l, struct error *err) { \
+        struct ddelta_layer a = layer_of(n);                                                         \
+        (void)err;                                                                                   \
+        launch_##name(l, &a);                                                                        \
+        return OK;                                                                                   \
+    }                                                                                                \
+    static const struct node_kernel by_##name = {#name, file, put_##name};
+LAYER_KERNEL(delta_decode, "delta_decode.cu")
+LAYER_KERNEL(delta_decode_few, "delta_decode.cu")
+LAYER_KERNEL(delta_chunk_parts, "delta_chunk_parts.cu")
+LAYER_KERNEL(delta_chunk_scan, "delta_chunk_scan.cu")
+LAYER_KERNEL(delta_norm, "delta_norm.cu")
+
+/* Chunks round what the recurrence does not: where products are float32, that is what a user asks for. */
+static bool goes_by_chunks(const struct executable *exe, const struct launch *l) {
+    bool has_long = l->n_tokens > l->n_seqs && !l->in_order && delta_most_long(l) > 0;
+    return has_long && exe->loaded->product != ELEMENT_F32;
 }
-static const struct node_kernel by_delta_decode = {"delta_decode", "delta_decode.cu", put_delta_decode};
 
 bool lower_delta_layer(struct lowering *w, const struct compiled_op *norm, int n_rows) {
+    const struct launch *l = w->launch;
     if (!norm->pair)
         return false;
-    lower_node(w, &by_delta_decode, norm, n_rows)->out = output_with_absmax(w, norm, 0, n_rows);
+    if (!goes_by_chunks(w->exe, l)) {
+        lower_node(w, &by_delta_decode, norm, n_rows)->out = output_with_absmax(w, norm, 0, n_rows);
+        return true;
+    }
+    if (l->n_seqs > 1 || l->n_tokens <= DELTA_FEW_TOKENS)
+        lower_node(w, &by_delta_decode_few, norm, n_rows);
+    lower_node(w, &by_delta_chunk_parts, norm, n_rows);
+    lower_node(w, &by_delta_chunk_scan, norm, n_rows);
+    struct dmat qact = qact_to_write(w, norm, 0, n_rows);
+    struct node *n = lower_node(w, &by_delta_norm, norm, n_rows);
+    n->qact = qact, n->out = norm->out[0];
+    if (qact.at && !value_is_read(w->exe, norm, 0, n_rows))
+        n->out.at = NULL;
     return true;
 }

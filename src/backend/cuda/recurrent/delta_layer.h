@@ -17,7 +17,9 @@
 extern "C" {
 #endif
 
-enum { DELTA_TAPS = 4, DELTA_MOST_GROUP = 8 }; // of a fast kernel: inputs of the convolution, value heads to a key head
+/* Of a fast kernel: inputs of the convolution, value heads to a key head; tokens of a sequence that are walked one by
+ * one, where a step has others. */
+enum { DELTA_TAPS = 4, DELTA_MOST_GROUP = 8, DELTA_FEW_TOKENS = 16 };
 
 struct ddelta_layer {
     struct ddelta shape;
@@ -27,15 +29,31 @@ struct ddelta_layer {
     struct dweight conv, a_log, dt_bias, norm; // norm: [value_dim] or absent
     float eps, plus, scale;                    // norm's weight is (norm + plus) * scale
     struct dcache cache;
-    struct dmat y; // [T, value heads * value_dim]; its absmax is folded where that is given
+    struct dmat y, qact;      // [T, value heads * value_dim]
+    struct dmat mixed, parts; // of float32, scratch of steps with prompts: as wide as u, as y (delta_chunks.cuh)
 };
 
 /* Whether the fast kernels have these shapes: heads of 32, 64 or 128 channels, as many keys' as values'; at most
  * DELTA_TAPS inputs and DELTA_MOST_GROUP value heads to a key head. */
 bool delta_layer_takes(const struct ddelta *shape, int kernel);
 
-/* ---- delta_decode.cu: any number of tokens a sequence, one after the other ---- */
+/* Sequences of a step that may have more than DELTA_FEW_TOKENS. */
+static inline int delta_most_long(const struct launch *l) {
+    int n = l->n_tokens / (DELTA_FEW_TOKENS + 1);
+    return n < l->n_seqs ? n : l->n_seqs;
+}
+
+/* ---- delta_decode.cu: tokens of a sequence one after the other ----
+ * y of all sequences, its absmax folded where that is given; or, beside the kernels of chunks, o in mixed of those of
+ * at most DELTA_FEW_TOKENS tokens. */
 void launch_delta_decode(const struct launch *l, const struct ddelta_layer *a);
+void launch_delta_decode_few(const struct launch *l, const struct ddelta_layer *a);
+
+/* ---- of sequences with more tokens than that, by chunks: one behind the other ---- */
+void launch_delta_chunk_parts(const struct launch *l, const struct ddelta_layer *a);
+void launch_delta_chunk_scan(const struct launch *l, const struct ddelta_layer *a);
+/* ---- delta_norm.cu: y of all rows, its qact, or both, from o in mixed ---- */
+void launch_delta_norm(const struct launch *l, const struct ddelta_layer *a);
 
 #ifdef __cplusplus
 }

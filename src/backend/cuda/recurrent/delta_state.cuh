@@ -1,4 +1,4 @@
-/* delta_parts.cuh - what the fast kernels of a DeltaNet layer share: where a sequence's state is, the convolution's
+/* delta_state.cuh - what the fast kernels of a DeltaNet layer share: where a sequence's state is, the convolution's
  * inputs that were kept, gates. */
 #pragma once
 
@@ -16,6 +16,11 @@ template <class State> static __device__ __forceinline__ State *state_of(const d
 }
 static __device__ __forceinline__ float4 load_state(const float *at) { return *reinterpret_cast<const float4 *>(at); }
 static __device__ __forceinline__ void store_state(float *at, float4 x) { *reinterpret_cast<float4 *>(at) = x; }
+
+static __device__ __forceinline__ float load_state_one(const float *at) { return *at; }
+static __device__ __forceinline__ void store_state_two(float *at, float x, float y) {
+    *reinterpret_cast<float2 *>(at) = make_float2(x, y);
+}
 
 /* Asks for so many bytes in L2, by all threads of the block. */
 static __device__ __forceinline__ void prefetch_bytes(const void *at, int n_bytes) {
@@ -46,4 +51,15 @@ static __device__ __forceinline__ float softplus(float x) { return x > 20.0f ? x
 
 static __device__ __forceinline__ float norm_weight_at(const ddelta_layer &a, int i) {
     return (a.norm.at ? load(a.norm, i) + a.plus : 1.0f) * a.scale;
+}
+
+/* Of o; squares: of its head, summed by 32 channels. */
+template <int D>
+static __device__ __forceinline__ float gated_output(const ddelta_layer &a, float o, const float *squares, float weight,
+                                                     float z) {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < D / 32; i++)
+        sum += squares[i];
+    return o * rsqrtf(sum * (1.0f / D) + a.eps) * weight * silu(z);
 }
