@@ -60,6 +60,7 @@ PYTHON = {"pythonic": ("[", "]", ", "), "olmo3": ("<function_calls>", "</functio
 TEMPLATES = [
     ("opened", "opened"),
     ("thinker", "thinker"),
+    ("answers", "answers"),
     ("granite32", "granite32"),
     ("hermes", "Qwen-Qwen2.5-7B-Instruct"),
     ("qwen3coder", "Qwen3.5-4B"),
@@ -114,9 +115,9 @@ TEMPLATES = [
 ]
 
 # Reasoning parsers that take a text for reasoning from its beginning: of models whose prompts open it.
-REASONING = [("granite_thinking", "opened"), ("granite", "granite32"), ("ernie45", "opened"), ("kimi_k2", "opened"),
-             ("minimax_m2", "opened"), ("hy_v3", "thinker"), ("glm", "thinker"), ("deepseek_r1", "opened"),
-             ("nemotron", "opened")]
+REASONING = [("granite_thinking", "opened"), ("granite", "granite32"), ("hunyuan", "answers"),
+             ("ernie45", "opened"), ("kimi_k2", "opened"), ("minimax_m2", "opened"), ("hy_v3", "thinker"),
+             ("glm", "thinker"), ("deepseek_r1", "opened"), ("nemotron", "opened")]
 THINKING = ("{% for m in messages %}{{ '<|' + m.role + '|>' }}{{ '<think>' + m.reasoning_content + '</think>' if "
             "m.reasoning_content else '' }}{{ (m.content or '') + '<|end|>' }}{% endfor %}<|assistant|>")
 
@@ -125,6 +126,10 @@ def made_template(name):
     if name == "granite32":
         return "{# Here is my thought process: ... Here is my response: #}" + THINKING.replace("<think>", "").replace(
             "</think>", "")
+    if name == "answers":  # as Hunyuan writes; the template at hand shows its calls alone
+        said = "('<answer>\\n' + m.content + '\\n</answer>' if m.role == 'assistant' else m.content)"
+        thought = THINKING.replace("<think>", "<think>\\n").replace("</think>", "\\n</think>\\n")
+        return thought.replace("(m.content or '')", said)
     if name in ("opened", "thinker"):
         return THINKING + ("<think>" if name == "opened" else "")
     if name in MADE:
@@ -156,7 +161,7 @@ def template_of(parser):
     for path in (os.path.join(OURS, "%s.jinja" % name), os.path.join(SOURCE, "examples/%s.jinja" % name)):
         if name and os.path.exists(path):
             return path
-    if not name or name not in {**MADE, **TAGGED, **PYTHON, "opened": 0, "thinker": 0, "granite32": 0}:
+    if not name or name not in {**MADE, **TAGGED, **PYTHON, "opened": 0, "thinker": 0, "answers": 0, "granite32": 0}:
         pytest.skip("no template stands for " + parser)
     path = os.path.join(FOLDER, name + ".jinja")
     os.makedirs(FOLDER, exist_ok=True)
@@ -262,7 +267,8 @@ def calls_of(answer):
 class Parser:
     name = None
 
-    def __init__(self, tokenizer=None, tools=None, *_, **__):
+    def __init__(self, tokenizer=None, tools=None, *_, chat_template_kwargs=None, **__):
+        self.effort = (chat_template_kwargs or {}).get("reasoning_effort")
         self.model_tokenizer, self.tools, self.told = tokenizer, tools, {"content": "", "calls": [], "reasoning": ""}
 
     def __getattr__(self, name):
@@ -296,21 +302,26 @@ class Parser:
         told, calls = self.told, []
         content = answer["content"][len(told["content"]):]
         for i, call in enumerate(answer["tool_calls"]):
-            if i == len(told["calls"]):
+            begins = i == len(told["calls"])
+            if begins:
                 told["calls"].append("")
+            more = call["arguments"][len(told["calls"][i]):]
+            told["calls"][i] += more
+            if begins:
                 calls.append(
                     Thing(index=i,
                           id=call.get("id") or "call_%d" % i,
                           type="function",
-                          function=Thing(name=call["name"], arguments=None)))
-            if more := call["arguments"][len(told["calls"][i]):]:
-                told["calls"][i] += more
+                          function=Thing(name=call["name"], arguments=more or None)))
+            elif more:
                 calls.append(Thing(index=i, function=Thing(arguments=more)))
         told["content"] += content
         return Thing(content=content or None, tool_calls=calls) if content or calls else None
 
     def extract_reasoning(self, output, request=None, *_, **__):
         thinks = next((t for part, t in REASONING if part in self.name), self.name)
+        if self.effort and self.effort != "no_think":
+            thinks = "opened"
         answer = parse(thinks, output, [], thinks=True)
         called = parse(thinks, output, tools_of(None, output), thinks=True)
         if called["tool_calls"] and called["reasoning_content"] != answer["reasoning_content"]:
@@ -329,15 +340,20 @@ def parser_named(name):
     return type("Parser", (Parser, ), {"name": name})
 
 
+class Ids(dict):
+    def __missing__(self, token):
+        return self.setdefault(token, len(self))
+
+
 class Tokenizer:
     """Words and marks; what tests of texts ask a tokenizer for."""
-    ids = {}
+    ids = Ids()
 
     def tokenize(self, text, **_):
         return re.findall(r"<[^<>\s]*>|\[/?[A-Z_]+\]|\s*\w+|\s|.", text, re.S)
 
     def encode(self, text, **_):
-        return [self.ids.setdefault(t, len(self.ids)) for t in self.tokenize(text)]
+        return [self.ids[t] for t in self.tokenize(text)]
 
     def decode(self, ids, **_):
         names = list(self.ids)

@@ -233,13 +233,15 @@ static void take_content(struct deriver *d) {
     size_t lead = MAX(common_prefix(before, d->prompt), common_prefix(before, d->thinking));
     struct str open = derive_without_reasoning(d->f, str_from(before, lead));
     struct str close = str_from(d->content, word + strlen(WORD_CONTENT));
+    close = str_from(close, leading_blanks(close));
     size_t n_tag = tag_length(str_core(open));
     // One tag and no more, and one that closes it: other text in front is a form of the turn.
     if (d->prompt.len == 0 || n_tag == 0 || n_tag != str_core(open).len || tag_length(close) == 0)
         return;
     if (str_starts(str_core(open), STR("</"))) // of an empty reasoning
         return;
-    d->f->content_open = derive_keep(d, str_core(open));
+    open = str_from(open, leading_blanks(open));
+    d->f->content_open = derive_keep(d, str_to(open, n_tag + str_starts(str_from(open, n_tag), STR("\n"))));
     d->f->content_close = derive_keep(d, str_to(close, tag_length(close)));
 }
 
