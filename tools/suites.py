@@ -149,6 +149,9 @@ def reason_heard(case, text):
     found = re.search(r"(?:- |')([\w.\[\]]+): (?:[^\n]*)" + refusal, text)
     if found:
         return "gyre does not take " + found.group(1)
+    for words, why in REFUSALS:
+        if words in text:
+            return why
     properties = [p.get("value") for p in case.iter("property") if p.get("name") == "heard"]
     for answer in json.loads(properties[-1]) if properties else []:
         if "there is nothing at this path" in answer["text"]:

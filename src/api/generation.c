@@ -166,6 +166,8 @@ static void read_token(struct choice *c, int32_t i, struct buf *piece, struct bu
 static void read_tokens(struct choice *c) {
     struct api_thread *t = &c->generation->api->threads[c->generation->thread];
     int32_t n = atomic_load_explicit(&c->answer->n_tokens, memory_order_acquire);
+    if (n == c->answer->capacity && !c->answer->done)
+        n--; // its end is on the way, so that both are one chunk
     for (; c->n_seen < n && !c->stopped && c->generation->failed.status == OK; c->n_seen++) {
         read_token(c, c->n_seen, &t->piece, &t->shown);
         if (place_of(c) != TOOL_IN_TEXT)
