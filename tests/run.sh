@@ -13,7 +13,7 @@ set -u
 cd "$(dirname "$0")/.."
 : "${BUILD:=build/release}" "${TEST_TIMEOUT:=600}"
 RESULTS=$BUILD/results
-export BUILD TEST_TIMEOUT RESULTS
+export BUILD TEST_TIMEOUT RESULTS HF_HUB_OFFLINE=1 # no test asks the hub
 
 # Some tests ask for more memory than there is and want to be told so, under a sanitizer too.
 for tool in ASAN TSAN UBSAN; do

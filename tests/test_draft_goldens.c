@@ -21,7 +21,7 @@ struct pair {
 /* The target's folder is in the draft's own where that holds both. */
 static void open_pair(const struct pair *p, int k, struct gyre **g) {
     static char draft[256];
-    struct gyre_options o = {.struct_size = sizeof o, .backend = &backend_cpu, .n_threads = 2, .max_model_len = 512};
+    struct gyre_options o = {.struct_size = sizeof o, .backend = &backend_cpu, .n_threads = 1, .max_model_len = 512};
     struct gyre_error err;
     snprintf(draft, sizeof draft, "%s/%s", getenv("GYRE_DRAFTS"), p->draft);
     o.model = p->target ? p->target : draft;
@@ -132,9 +132,19 @@ static void check_pair(const struct pair *p) {
 
 PAIR(a_draft_model_guesses_as_its_golden, "story-draft", "models/story", "draft_model")
 
+PAIR(eagle3_of_few_tokens_guesses_as_its_golden, "story-eagle3", "models/story", "eagle3")
+PAIR(eagle3_of_all_tokens_guesses_as_its_golden, "qwen3-eagle3", "tests/models/qwen3", NULL)
+
+PAIR(the_predictor_of_qwen3_5_guesses_as_its_golden, "qwen3_5-mtp", NULL, "mtp")
+PAIR(the_predictor_of_deepseek_guesses_as_its_golden, "deepseek_v3-mtp", NULL, "mtp")
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_draft_model_guesses_as_its_golden),
+        cmocka_unit_test(eagle3_of_few_tokens_guesses_as_its_golden),
+        cmocka_unit_test(eagle3_of_all_tokens_guesses_as_its_golden),
+        cmocka_unit_test(the_predictor_of_qwen3_5_guesses_as_its_golden),
+        cmocka_unit_test(the_predictor_of_deepseek_guesses_as_its_golden),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,10 +2,12 @@
  * texts at once, prompts that were seen before, caches too small for all, with and without the host's memory. */
 #include "check.h"
 
+#include "draft_rig.h"
+
 #include "base/random.h"
 #include "engine/engine.h"
 
-enum { N_TEXTS = 6, N_PROMPT = 40, N_TOKENS = 48, N_ROUNDS = 2 };
+enum { N_TEXTS = 6, N_PROMPT = 40, N_TOKENS = 30, N_ROUNDS = 2 };
 
 struct text {
     int32_t tokens[N_TOKENS];
@@ -28,14 +30,16 @@ static const struct pair pairs[] = {
 struct world {
     const struct pair *pair; // draft NULL: nobody guesses
     int64_t cache_bytes, swap_bytes;
+    int max_len; // 0: 112
 };
 
 static struct gyre *open_world(const struct world *w, bool drafted) {
     struct gyre_options o = {.struct_size = sizeof o};
     struct gyre *g;
     struct gyre_error err;
-    o.model = w->pair->target, o.backend = &backend_cpu, o.n_threads = 2, o.max_model_len = 112, o.block_size = 8,
-    o.kv_cache_bytes = w->cache_bytes, o.swap_bytes = w->swap_bytes, o.max_batched_tokens = 48;
+    o.model = w->pair->target, o.backend = &backend_cpu, o.n_threads = 1,
+    o.max_model_len = w->max_len ? w->max_len : 112, o.block_size = 8, o.kv_cache_bytes = w->cache_bytes,
+    o.swap_bytes = w->swap_bytes, o.max_batched_tokens = 48;
     if (drafted)
         o.n_guesses = 4, o.draft_model = w->pair->draft, o.draft_method = w->pair->method;
     EXPECT_OK(gyre_open(&o, &g, &err), err);
@@ -102,6 +106,135 @@ static void texts_and_logprobs_are_those_without(void **state) {
         compare(&(const struct world){&pairs[i], 32 << 20, 0}, pairs[i].least_right);
 }
 
+/* Heads of random numbers, whose guesses are wrong but for a few. */
+static void heads_change_no_token(void **state) {
+    (void)state;
+    static const struct {
+        const char *target;
+        int hidden, vocab;
+    } targets[] = {{"tests/models/qwen3", 128, 1024}, {"tests/models/gpt_oss", 128, 1024}, {"models/story", 256, 4096}};
+    for (size_t i = 0; i < (test_is_brief() ? 1 : ARRAY_LEN(targets)); i++) {
+        char folder[RIG_PATH];
+        rig_eagle3(i == 0 ? RIG_OWN_VOCAB : RIG_SPECFORGE, targets[i].hidden, targets[i].vocab, folder);
+        struct pair pair = {targets[i].target, folder, "eagle3", 0};
+        compare(&(const struct world){&pair, 32 << 20, 0}, 0);
+        compare(&(const struct world){&pair, 1200 << 10, 1 << 20}, 0);
+        rig_remove_draft(folder);
+    }
+}
+
+/* A conversation: each turn begins with all that was said before. */
+struct turns {
+    int32_t tokens[400], n, n_reused[6];
+};
+
+enum { N_TURNS = 6, SAID = 13 };
+
+/* What was said without guesses: all of them are right. */
+static int know(void *context, const struct sequence *seq, int32_t *out, int max) {
+    const struct turns *t = context;
+    int n = MAX(MIN(MIN(max, 4), t->n - seq->n_tokens), 0);
+    memcpy(out, t->tokens + seq->n_tokens, (size_t)n * sizeof *out);
+    return n;
+}
+
+static void talk(const struct world *w, bool drafted, const struct turns *known, struct turns *t) {
+    struct gyre *g = open_world(w, drafted);
+    if (known)
+        g->drafter = (struct drafter){.guess = know, .context = (void *)known};
+    struct gyre_event e[32];
+    struct gyre_error err;
+    uint64_t id;
+    memset(t, 0, sizeof *t);
+    for (int turn = 0; turn < N_TURNS; turn++) {
+        for (int k = 0; k < SAID; k++)
+            t->tokens[t->n++] = 5 + 31 * turn + 7 * k;
+        struct gyre_request q = gyre_request_default(g);
+        q.prompt = t->tokens, q.n_prompt = t->n, q.max_tokens = 11 + turn, q.ignore_eos = true, q.temperature = 0;
+        EXPECT_OK(gyre_submit(g, &q, &id, &err), err);
+        while (gyre_busy(g))
+            for (int i = 0, n = gyre_poll(g, e, 32); i < n; i++)
+                if (e[i].kind == GYRE_TOKEN)
+                    t->tokens[t->n++] = e[i].token;
+                else if (e[i].kind == GYRE_DONE)
+                    t->n_reused[turn] = e[i].timing.n_reused;
+    }
+    EXPECT(!drafted || g->drafter.n_guessed > 30);
+    gyre_close(g);
+}
+
+/* As many tokens of each turn are found in the cache with guesses as without; of a recurrent model too, whose states
+ * are kept at ends of blocks that steps with guesses jump over. */
+static void turns_find_as_much_in_the_cache_as_without(void **state) {
+    (void)state;
+    static struct turns plain, guessed;
+    char folder[RIG_PATH];
+    rig_qwen3_5_mtp("tests/models/qwen3_5", folder);
+    const struct pair hybrids[] = {{"tests/models/qwen3_5", NULL, NULL, 0}, // all guesses are right
+                                   {folder, NULL, "mtp", 0},
+                                   {"tests/models/qwen3_5", NULL, NULL, 0},
+                                   {"tests/models/qwen3", "tests/models/qwen3", NULL, 0}};
+    for (size_t i = 0; i < ARRAY_LEN(hybrids); i++) {
+        struct world w = {&hybrids[i], 32 << 20, 0, 256};
+        talk(&w, false, NULL, &plain);
+        talk(&w, true, i == 0 ? &plain : NULL, &guessed);
+        EXPECT_EQ(plain.n, guessed.n);
+        assert_memory_equal(plain.tokens, guessed.tokens, sizeof plain.tokens);
+        for (int turn = 0; turn < N_TURNS; turn++) {
+            EXPECT(turn == 0 || plain.n_reused[turn] > 8);
+            if (guessed.n_reused[turn] < plain.n_reused[turn])
+                fail_msg("%s: turn %d found %d tokens, without guesses %d", hybrids[i].target, turn,
+                         guessed.n_reused[turn], plain.n_reused[turn]);
+        }
+    }
+    rig_remove_draft(folder);
+}
+
+/* Predictors of random numbers. */
+static void recurrent_states_go_back(void **state) {
+    (void)state;
+    char folder[RIG_PATH];
+    rig_qwen3_5_mtp("tests/models/qwen3_5", folder);
+    struct pair pair = {folder, NULL, "mtp", 0};
+    compare(&(const struct world){&pair, 32 << 20, 0}, 0);
+    compare(&(const struct world){&pair, 4 << 20, 2 << 20}, 0);
+    rig_remove_draft(folder);
+}
+
+struct told {
+    int n;
+    int32_t tokens[400];
+};
+
+static void tell_guesses(const struct pair *pair, struct told *told) {
+    struct gyre *g = open_world(&(const struct world){pair, 16 << 20, 0}, true);
+    struct gyre_event e[32];
+    static struct text text;
+    submit(g, 0, 0, &text);
+    memset(told, 0, sizeof *told);
+    while (gyre_busy(g)) {
+        int n = gyre_poll(g, e, 32);
+        const struct request *r = n > 0 ? request_table_find(&g->requests, e[0].id) : NULL;
+        for (int i = 0; r && i < r->draft.n && told->n < 400; i++)
+            told->tokens[told->n++] = r->draft.tokens[i];
+    }
+    gyre_close(g);
+}
+
+static void layouts_of_one_head_guess_alike(void **state) {
+    (void)state;
+    static struct told first, other;
+    char folder[RIG_PATH];
+    struct pair pair = {"tests/models/qwen3", folder, NULL, 0};
+    for (int layout = 0; layout < RIG_OWN_VOCAB; layout++) {
+        rig_eagle3((enum rig_layout)layout, 128, 1024, folder);
+        tell_guesses(&pair, layout == 0 ? &first : &other);
+        rig_remove_draft(folder);
+        EXPECT(first.n > 100);
+        EXPECT(layout == 0 || memcmp(&first, &other, sizeof first) == 0);
+    }
+}
+
 /* Room for two texts and a half: the others give way and come back. */
 static void texts_are_the_same_where_sequences_give_way(void **state) {
     (void)state;
@@ -135,6 +268,10 @@ static void what_cannot_guess_is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_and_logprobs_are_those_without),
+        cmocka_unit_test(heads_change_no_token),
+        cmocka_unit_test(layouts_of_one_head_guess_alike),
+        cmocka_unit_test(recurrent_states_go_back),
+        cmocka_unit_test(turns_find_as_much_in_the_cache_as_without),
         cmocka_unit_test(texts_are_the_same_where_sequences_give_way),
         cmocka_unit_test(what_cannot_guess_is_refused),
     };

@@ -23,17 +23,17 @@ static void a_phantom_counts_what_the_checkpoint_holds(void **state) {
     (void)state;
     for (size_t i = 0; i < ARRAY_LEN(folders); i++) {
         struct model *m = opened(folders[i]);
-        int64_t n_parameters, bytes[N_DTYPES], in_file = 0;
+        int64_t n_parameters, bytes[N_STORAGES], in_file = 0;
         struct error err;
         EXPECT_OK(model_count(m->spec, &n_parameters, bytes, &err), err);
         EXPECT_EQ(n_parameters, m->n_parameters);
         for (size_t t = 0; t < checkpoint_count(m->checkpoint); t++)
             in_file += (int64_t)checkpoint_at(m->checkpoint, t)->n_bytes;
         int64_t counted = 0;
-        for (int d = 0; d < N_DTYPES; d++) {
+        for (int d = 0; d < N_STORAGES; d++) {
             if (bytes[d] != m->stored_bytes[d])
                 fail_msg("%s: %lld bytes of %s counted, %lld in the file", folders[i], (long long)bytes[d],
-                         dtype_name((enum dtype)d), (long long)m->stored_bytes[d]);
+                         storage_name(d), (long long)m->stored_bytes[d]);
             counted += bytes[d];
         }
         EXPECT_EQ(counted, in_file);

@@ -51,6 +51,31 @@ static void columns_of_an_embedding_keep_their_stride(void **state) {
     }
 }
 
+/* ---- CONCAT ---- */
+
+static void columns_stand_side_by_side(void **state) {
+    (void)state;
+    for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
+        for (int n = 2; n <= 3; n++) {
+            struct rig *rig =
+                rig_new((struct rig_options){.n_seqs = 2, .lens = {3, 5}, .widths = {16, 33, 7}, .kernels = *kernels});
+            rig_result(rig,
+                       op_concat(rig->p, rig->in[0], val_cols(rig->in[1], 5, 20), n == 3 ? rig->in[2] : NO_VAL));
+            double *want = rig_rows(rig);
+            RIG_EACH_ROW(rig, s, t) {
+                double *row = rig_at(rig, want, s, t);
+                for (int i = 0; i < 16; i++)
+                    row[i] = (double)rig_input(rig, 0, s, t)[i];
+                for (int i = 0; i < 20; i++)
+                    row[16 + i] = (double)rig_input(rig, 1, s, t)[5 + i];
+                for (int i = 0; i < 7 && n == 3; i++)
+                    row[36 + i] = (double)rig_input(rig, 2, s, t)[i];
+            }
+            rig_expect_in_every_schedule(rig, want, 0, "columns side by side");
+            rig_free(rig);
+        }
+}
+
 /* ---- LINEAR ---- */
 
 /* A LINEAR of random numbers, x W^T + b. */
@@ -759,6 +784,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(embed_gives_the_scaled_row_of_each_token_in_every_format),
         cmocka_unit_test(columns_of_an_embedding_keep_their_stride),
+        cmocka_unit_test(columns_stand_side_by_side),
         cmocka_unit_test(linear_is_x_times_w_transposed_in_every_format),
         cmocka_unit_test(linear_by_e4m3_is_near_the_product_of_the_numbers_stored),
         cmocka_unit_test(products_are_the_same_to_whoever_reads_them),

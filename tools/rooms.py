@@ -18,7 +18,7 @@ PLAN = [  # level by level
     {"core": ["base"], "jinja": ["base"], "http": ["base"], "client": ["base"], "console": ["base"],
      "grammar": ["base"]},
     {
-        "text": ["jinja", "grammar", "base"], **{
+        "text": ["jinja", "grammar", "base"], "hub": ["client", "base"], **{
             room: ["core", "base"]
             for room in (
                 "file", "sched", "dist", "backend/cpu", "backend/ranks", "backend/toy", "backend/cuda", "backend/xla"
@@ -35,7 +35,7 @@ PLAN = [  # level by level
     {
         "main": [
             "api", "lib", "bench", "engine", "model", "file", "sched", "grammar", "dist", "backend/cpu", "backend/ranks",
-            "backend/toy", "backend/cuda", "backend/xla", "client", "console", "core", "text", "jinja", "http", "base"
+            "backend/toy", "backend/cuda", "backend/xla", "hub", "client", "console", "core", "text", "jinja", "http", "base"
         ]
     },
 ]

@@ -7,7 +7,7 @@
 #   tools/setup.sh dev      and clang, its sanitizers and clang-format
 set -eu
 
-build="gcc make libc6-dev libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libsodium-dev libedit-dev libmicrohttpd-dev zlib1g-dev libcurl4-openssl-dev"
+build="gcc make libc6-dev libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libsodium-dev libedit-dev libmicrohttpd-dev zlib1g-dev libmd-dev libcurl4-openssl-dev"
 test="$build libcmocka-dev python3 python3-venv xz-utils openssl curl ca-certificates"
 browser="chromium-headless-shell fonts-dejavu-core" # Debian's, 100 MB; the tests of the chat page are skipped without
 

@@ -7,6 +7,7 @@
 #include "backend/cuda/moe/moe.h"
 #include "backend/cuda/moe/moe_stream.h"
 #include "backend/cuda/value.h"
+#include "backend/cuda/weights/blocks.h"
 #include "graph_time.cuh"
 
 #include <cstring>
@@ -18,12 +19,13 @@ struct mixture {
     const char *name;
     int width, ffn, n_experts, top_k, act, n_layers;
     bool biased;
+    element weights;
 };
 static const mixture MIXTURES[] = {
-    {"Qwen3-30B-A3B", 2048, 768, 128, 8, 0, 5, false},
-    {"Qwen3.5-35B-A3B", 2048, 512, 256, 8, 0, 5, false},
-    {"gpt-oss-20b", 2880, 2880, 32, 4, 4, 5, true},
-    {"DeepSeek-V2-Lite", 2048, 1408, 64, 6, 0, 5, false},
+    {"Qwen3-30B-A3B", 2048, 768, 128, 8, 0, 5, false, ELEMENT_E4M3},
+    {"Qwen3.5-35B-A3B", 2048, 512, 256, 8, 0, 5, false, ELEMENT_E4M3},
+    {"gpt-oss-20b", 2880, 2880, 32, 4, 4, 5, true, ELEMENT_MXFP4},
+    {"DeepSeek-V2-Lite", 2048, 1408, 64, 6, 0, 5, false, ELEMENT_E4M3},
 };
 enum { MOST_ROWS = 2048 };
 
@@ -65,7 +67,9 @@ struct problem {
     dmat x, y, weights, logits, ids_out;
     dmoe a;
     launch l;
-    double expert_bytes() const { return 3.0 * m.width * m.ffn; }
+    double expert_bytes() const {
+        return 3.0 * m.width * m.ffn * (m.weights == ELEMENT_MXFP4 ? MXFP4_BLOCK / (16.0 * 64) : 1);
+    }
     double layer_bytes() const {
         double n = 0;
         for (const layer &k : layers)
@@ -102,13 +106,19 @@ static void set_rows(problem &p, int rows) {
     TRY(cudaMemcpy((void *)p.l.plan.counts, counts, sizeof counts, cudaMemcpyHostToDevice));
 }
 
+static dweight matrix(const mixture &m, int64_t out, int64_t in, bool gated) {
+    int64_t units = gated ? m.ffn : out / m.n_experts,
+            n = m.weights == ELEMENT_MXFP4 ? blocks_bytes(m.weights, out, in, {units, gated}) : out * in;
+    return {taken(n), out, in, m.weights, floats(out, 1e-3f)};
+}
+
 static problem opened(const mixture &m) {
     problem p = {m};
     int64_t E = m.n_experts, F = m.ffn, D = m.width;
     for (int i = 0; i < m.n_layers; i++) {
         layer k = {};
-        k.w13 = {taken(E * 2 * F * D), E * 2 * F, D, ELEMENT_E4M3, floats(E * 2 * F, 1e-3f)};
-        k.w2 = {taken(E * D * F), E * D, F, ELEMENT_E4M3, floats(E * D, 1e-3f)};
+        k.w13 = matrix(m, E * 2 * F, D, true);
+        k.w2 = matrix(m, E * D, F, false);
         if (m.biased) {
             k.b13 = {floats(E * 2 * F, 0.1f), E * 2 * F, 1, ELEMENT_F32, nullptr};
             k.b2 = {floats(E * D, 0.1f), E * D, 1, ELEMENT_F32, nullptr};
@@ -161,8 +171,8 @@ static void table(problem &p, int rows) {
         launch_moe_list(&p.l, &p.a, usual.tile, 0, rows < usual.piece ? rows : usual.piece, k.ids,
                         moe_list_at(&p.a, &usual, p.a.list, &n));
     });
-    printf("%s N=%d: %.1f experts, %.1f MB; route alone %.2f us, list alone %.2f us; chosen tile %d\n",
-           p.m.name, rows, bytes / p.expert_bytes(), bytes * 1e-6, alone_route, alone_list, usual.tile);
+    printf("%s N=%d: %.1f experts, %.1f MB; route alone %.2f us, list alone %.2f us; chosen tile %d\n", p.m.name, rows,
+           bytes / p.expert_bytes(), bytes * 1e-6, alone_route, alone_list, usual.tile);
     for (int tile : {8, 16, 24, 32, usual.tile}) {
         if (usual.is_tiled ? tile != usual.tile : tile > usual.tile || (tile > 8 && rows <= 8))
             continue;

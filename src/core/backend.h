@@ -28,7 +28,7 @@ struct backend_ops {
     bool no_weights;                      // computes without weights: a model is opened by its config alone
     bool makes_dummies;                   // fills dummy weights: matrices N(0, 1/in), vectors in [0.9, 1.1]
     int default_tokens, default_seqs;     // of a step, where the user does not say; 0: the engine's
-    int max_back;                         // tokens that a recurrent state can go back (plan.h, state_slot)
+    int max_back;                         // the most that load_options.n_back may be
     int max_in_flight;                    // 1: run() computes; 2: the device, while the host prepares
     const struct backend_option *options; // up to one without a name; NULL: none
     const struct backend_probes *probes;  // NULL: none

@@ -31,6 +31,7 @@ struct load_options {
     const char *quantization;      // "fp8": wider matrices are made e4m3 with a scale a row; NULL: as stored
     bool dummy_weights;            // weights may be without data: random numbers take their place (makes_dummies)
     struct load_progress progress; // of placing weights
+    int n_back;                    // tokens that a recurrent state has to be able to go back (plan.h, state_slot)
 };
 
 /* The value of an option of this name, the last if there are several; NULL: it is not there. */

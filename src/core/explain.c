@@ -84,6 +84,7 @@ static void print_args(const struct program *p, const struct op *op, struct buf 
     case OP_LORA: buf_printf(out, " adapters=%d rank=%d", a->lora.n_adapters, a->lora.rank); break;
     case OP_ALL_GATHER: buf_printf(out, " first=%d", a->all_gather.first); break;
     case OP_STATES:
+    case OP_CONCAT:
     case OP_ALL_REDUCE:
     case OP_LINEAR:
     case OP_GATED_ADD:

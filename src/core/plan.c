@@ -16,6 +16,7 @@ void batch_plan_init(struct batch_plan *plan, struct bucket b, int n_groups, con
     plan->query_start = xcalloc(seqs + 1, sizeof(int32_t));
     plan->seq_len = xcalloc(seqs, sizeof(int32_t));
     plan->n_known = xcalloc(seqs, sizeof(int32_t));
+    plan->n_sure = xcalloc(seqs, sizeof(int32_t));
     plan->state_slot = xcalloc(seqs, sizeof(int32_t));
     plan->adapter = xcalloc(seqs, sizeof(int32_t));
     plan->out_row = xcalloc(rows, sizeof(int32_t));
@@ -41,6 +42,7 @@ void batch_plan_release(struct batch_plan *plan) {
     free(plan->query_start);
     free(plan->seq_len);
     free(plan->n_known);
+    free(plan->n_sure);
     free(plan->state_slot);
     free(plan->adapter);
     free(plan->out_row);

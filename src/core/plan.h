@@ -13,7 +13,8 @@
  *                     (out of the window and given back). What stands behind position seq_len - 1 means nothing
  *     adapter[s]      that adds to its projections (ops.def, LORA), from 1; 0: none
  *     state_slot[s]   of recurrent groups; the state is zeroed where the sequence's first row has position 0. Where
- *                     that row lies before the state's end, by max_back tokens at most, the state goes back to it first
+ *                     that row lies before the state's end, by load_options.n_back tokens at most, the state goes back
+ *                     to it first: what lies before n_sure[s] is never gone back from
  *     states[t]       of a program with STATES: that op's row t
  *     copies[i]       of cache, done one after the other before any token of the step and after all earlier steps
  *     out_row[r]      the token row that output row r is made of, ascending
@@ -39,6 +40,7 @@ struct batch_plan {
     int32_t *token_id, *position, *from_row; // [T]
     int32_t *query_start;                    // [S + 1]
     int32_t *seq_len, *n_known;              // [S]; n_known: tokens known so far, prompt included (see rope.h)
+    int32_t *n_sure;                         // [S]: no later step goes back to before this token
     int32_t *state_slot, *adapter;           // [S]
     int32_t *block_table[MAX_CACHE_GROUPS];
     int table_width[MAX_CACHE_GROUPS];

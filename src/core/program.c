@@ -216,6 +216,18 @@ int program_cache_state(struct program *p, int64_t conv_floats, int64_t state_fl
     return add_cache(p, (struct cache_group){.kind = CACHE_STATE, .state_floats = conv_floats + state_floats});
 }
 
+int64_t cache_state_floats(const struct cache_group *g, int n_back) {
+    return g->state_floats + (n_back > 0 ? STATE_MARKS + (int64_t)n_back * (g->conv_width + g->delta_width) : 0);
+}
+
+bool program_states_go_back(const struct program *p) {
+    for (int i = 0; i < p->n_groups; i++)
+        if (p->groups[i].kind == CACHE_STATE &&
+            p->groups[i].state_floats != p->groups[i].conv_floats + p->groups[i].delta_floats)
+            return false;
+    return true;
+}
+
 int program_rope(struct program *p, const struct rope *rope) {
     for (int i = 0; i < p->n_ropes; i++)
         if (p->ropes[i] == rope)
@@ -378,8 +390,10 @@ val op_moe_ffn(struct program *p, val x, struct routed r, const struct weight *w
 
 val op_short_conv(struct program *p, val u, const struct weight *w, struct conv_args a) {
     BUG_IF(!is_matrix(w, u.width, a.kernel));
-    const struct cache_group *g = &p->groups[p->caches[a.cache].group];
+    struct cache_group *g = &p->groups[p->caches[a.cache].group];
     BUG_IF(g->kind != CACHE_STATE || g->state_floats < (int64_t)u.width * (a.kernel - 1));
+    g->conv_floats = (int64_t)u.width * (a.kernel - 1);
+    g->conv_width = u.width;
     struct op *op = record(p, OP_SHORT_CONV, u, NO_VAL, NO_VAL);
     set_weights(op, w, NULL, NULL, NULL);
     op->args.short_conv = a;
@@ -391,8 +405,10 @@ val op_delta_rule(struct program *p, val qkv, val b, val a, const struct weight 
     BUG_IF(qkv.width != 2 * args.n_key_heads * args.key_dim + args.n_value_heads * args.value_dim);
     BUG_IF(b.width != args.n_value_heads || a.width != args.n_value_heads || args.n_value_heads % args.n_key_heads);
     BUG_IF(!is_vector(a_log, args.n_value_heads) || !is_vector(dt_bias, args.n_value_heads));
-    const struct cache_group *g = &p->groups[p->caches[args.cache].group];
+    struct cache_group *g = &p->groups[p->caches[args.cache].group];
     BUG_IF(g->kind != CACHE_STATE || g->state_floats < (int64_t)args.n_value_heads * args.key_dim * args.value_dim);
+    g->delta_floats = (int64_t)args.n_value_heads * args.key_dim * args.value_dim;
+    g->delta_width = qkv.width + b.width + a.width;
     struct op *op = record(p, OP_DELTA_RULE, qkv, b, a);
     set_weights(op, a_log, dt_bias, NULL, NULL);
     op->args.delta_rule = args;
@@ -403,6 +419,18 @@ val op_gated_add(struct program *p, val add, val x, val gate) {
     BUG_IF(add.width != x.width || (val_given(gate) && gate.width != 1));
     struct op *op = record(p, OP_GATED_ADD, add, x, gate);
     return result(p, op, 0, x.width, rows_of(p, x), DT_F32);
+}
+
+val op_concat(struct program *p, val a, val b, val c) {
+    BUG_IF(rows_of(p, a) != rows_of(p, b) || (val_given(c) && rows_of(p, a) != rows_of(p, c)));
+    struct op *op = record(p, OP_CONCAT, a, b, c);
+    return result(p, op, 0, a.width + b.width + (val_given(c) ? c.width : 0), rows_of(p, a), DT_F32);
+}
+
+void program_keep(struct program *p, val v) {
+    BUG_IF(p->n_taps == MAX_TAPS);
+    p->taps[p->n_taps++] = v;
+    p->values[v.id].last_use = p->n_ops - 1;
 }
 
 val op_take_rows(struct program *p, val x) {

@@ -64,6 +64,8 @@ struct cache_group {
     bool shared_kv;       // KV: only k_dim channels of a key are there, its others are its value's (ops.def, QKV_PREP)
     int window;           // tokens that a layer can see; 0: all of them
     int64_t state_floats; // STATE: a layer and sequence; conv inputs first, then the delta state
+    int64_t conv_floats, delta_floats; // of them, those of SHORT_CONV and of DELTA_RULE
+    int conv_width, delta_width;       // what these ops read of a token
     int n_layers;
 };
 
@@ -117,6 +119,11 @@ void program_section(struct program *p, const char *name, int layer);
 int program_cache_kv(struct program *p, int n_heads, int k_dim, int v_dim, int window);
 int program_cache_latent(struct program *p, int width);
 int program_cache_state(struct program *p, int64_t conv_floats, int64_t state_floats);
+/* Floats of a slot, a layer, whose state can go back n_back tokens (plan.h, state_slot): what its ops read of these is
+ * kept beside it. Whether all states are of ops that can do so. */
+enum { STATE_MARKS = 16 };
+int64_t cache_state_floats(const struct cache_group *g, int n_back);
+bool program_states_go_back(const struct program *p);
 int program_rope(struct program *p, const struct rope *rope); // the same pointer gives the same number
 /* Whether the rotation of a position depends on the length of the text: then the keys of a text are not those of
  * another that begins alike. */
@@ -151,6 +158,7 @@ val op_short_conv(struct program *p, val u, const struct weight *w, struct conv_
 val op_delta_rule(struct program *p, val qkv, val b, val a, const struct weight *a_log, const struct weight *dt_bias,
                   struct delta_args args);
 val op_gated_add(struct program *p, val add, val x, val gate);
+val op_concat(struct program *p, val a, val b, val c); // c may be NO_VAL
 val op_take_rows(struct program *p, val x);
 val op_softcap(struct program *p, val x, float cap);
 val op_lora(struct program *p, val base, val x, const struct weight *a, const struct weight *b,
@@ -158,6 +166,9 @@ val op_lora(struct program *p, val base, val x, const struct weight *a, const st
 val op_all_reduce(struct program *p, val x);
 val op_all_gather(struct program *p, val x, int first, int width); // width: of all ranks together
 void op_sample(struct program *p, val logits);
+
+/* v is kept to the end of a step: a tap more. After the last op is recorded. */
+void program_keep(struct program *p, val v);
 
 /* The two halves of a fused gate_up projection through the activation: gate columns first. */
 val op_glu(struct program *p, val gate_up, struct act_args args);

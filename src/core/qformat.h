@@ -18,6 +18,19 @@ struct qscale {
     float tensor_scale; // a second, whole-tensor multiplier (NVFP4); 1 elsewhere
 };
 
+/* How integers lie in words, of QFORMAT_INT2, INT4 and INT8: qformat_packed.c. The part's data and all of this are the
+ * stored tensors', whose rows and columns begin at the part's first_row and first_col. */
+enum packed_order { PACKED_COLUMNS, PACKED_GPTQ, PACKED_AWQ };
+struct qpacked {
+    enum packed_order order;
+    int bits;
+    int64_t stored_rows, stored_cols, n_groups;
+    bool has_zeros;          // else a zero point is 2^(bits - 1)
+    const void *zeros;       // NULL in a phantom, as data is
+    unsigned zero_more;      // what a stored zero point lacks
+    const int32_t *group_of; // [stored_cols]; NULL: the columns are in the order of groups
+};
+
 /* GGUF's block types, as ggml names them: identifier, name, columns and bytes of a block (qformat_blocks.c). */
 #define BLOCK_FORMATS(X)           \
     X(Q4_0, q4_0, 32, 18)          \
@@ -42,6 +55,9 @@ enum qformat_id {
     QFORMAT_SCALED,
     QFORMAT_MXFP4,
     QFORMAT_NVFP4,
+    QFORMAT_INT2,
+    QFORMAT_INT4,
+    QFORMAT_INT8,
 #define X(id, name, cols, bytes) QFORMAT_##id,
     BLOCK_FORMATS(X)
 #undef X
@@ -65,11 +81,33 @@ extern const struct qformat qformat_scaled; // f8 or i8 elements times a scale: 
 extern const struct qformat qformat_mxfp4;  // u8 pairs (low nibble first) times 2^(e-127) a 32-column block
 extern const struct qformat qformat_nvfp4;  // u8 pairs times an e4m3 a 16-column block times tensor_scale
 
+extern const struct qformat qformat_int2, qformat_int4, qformat_int8; // words of integers, with groups of columns
+
+/* Of the words' formats: columns [col, col + n) of a row of the part; their codes; the scale and zero point of one. */
+struct packed_group {
+    float scale;
+    int zero;
+};
+void packed_to_f32(const struct weight_part *p, int64_t row, int64_t col, int64_t n, float *out);
+void packed_codes(const struct weight_part *p, int64_t row, int64_t col, int64_t n, uint8_t *out);
+struct packed_group packed_group_at(const struct weight_part *p, int64_t row, int64_t col);
+
 /* Bytes of n columns in blocks; n is a multiple of block_cols. */
 static inline int64_t block_row_bytes(const struct qformat *f, int64_t n) { return n / f->block_cols * f->block_bytes; }
 
-/* By id, of QFORMAT_Q4_0 and those behind it; NULL for another id. */
-const struct qformat *qformat_of_blocks(enum qformat_id id);
+extern const struct qformat block_formats[N_QFORMATS]; // by id; rows of formats that are not of blocks are empty
+
+/* NULL for an id that is none of BLOCK_FORMATS. */
+static inline const struct qformat *qformat_of_blocks(enum qformat_id id) {
+    return block_formats[id].block_cols ? &block_formats[id] : NULL;
+}
+
+/* What bytes may be counted under: an element's dtype, or a format of blocks. */
+enum { N_STORAGES = N_DTYPES + N_QFORMATS };
+static inline int storage_of(enum dtype dtype, const struct qformat *blocks) {
+    return blocks ? N_DTYPES + (int)blocks->id : (int)dtype;
+}
+const char *storage_name(int storage); // "bf16", "q4_k"
 
 extern const int8_t iq4_values[16]; // what the codes of iq4_nl and iq4_xs stand for
 /* The scale and the minimum, 6 bits each, of sub-block b of 8 in the 12 bytes that q4_k and q5_k keep them in. */

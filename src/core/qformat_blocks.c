@@ -189,7 +189,7 @@ static void row_to_f32(const struct weight_part *p, int64_t row, int64_t n_cols,
     }
 }
 
-static const struct qformat formats[N_QFORMATS] = {
+const struct qformat block_formats[N_QFORMATS] = {
 #define X(id_, name_, cols, bytes)               \
     [QFORMAT_##id_] = {.id = QFORMAT_##id_,      \
                        .name = #name_,           \
@@ -201,4 +201,6 @@ static const struct qformat formats[N_QFORMATS] = {
 #undef X
 };
 
-const struct qformat *qformat_of_blocks(enum qformat_id id) { return formats[id].block_cols ? &formats[id] : NULL; }
+const char *storage_name(int storage) {
+    return storage < N_DTYPES ? dtype_name((enum dtype)storage) : block_formats[storage - N_DTYPES].name;
+}

@@ -35,6 +35,8 @@ void weight_vector_f32(const struct weight *w, float *out) {
 
 /* Where element (row, col) of the part lies. Packed formats store several columns in one element, or in a block. */
 static const void *element_at(const struct weight_part *p, int64_t row, int64_t col) {
+    if (p->packed)
+        return p->data;
     if (p->format->block_cols)
         return p->data ? (const char *)p->data + row * p->row_stride + block_row_bytes(p->format, col) : NULL;
     bool is_packed = p->format->bits && !dtype_is_float(p->dtype);
@@ -51,7 +53,8 @@ struct weight_part weight_part_cols(const struct weight_part *p, int64_t first) 
     int64_t n_scales = first / weight_part_block(p);
     BUG_IF(first < 0 || first % weight_part_block(p));
     cut.data = element_at(p, 0, first);
-    if (p->scale.data && p->scale.block_cols)
+    cut.first_col += first;
+    if (p->scale.data && p->scale.block_cols && !p->packed)
         cut.scale.data = (const char *)p->scale.data + n_scales * (int64_t)dtype_bytes(p->scale.dtype);
     return cut;
 }
@@ -75,7 +78,10 @@ int64_t weight_stored_bytes(const struct weight *w) {
         }
         int64_t bits = p->format->bits ? p->format->bits : (int64_t)dtype_bytes(p->dtype) * 8;
         total += p->n_rows * w->in * bits / 8;
-        if (p->format->id != QFORMAT_PLAIN) {
+        if (p->packed) {
+            int64_t scales = p->n_rows * p->packed->n_groups;
+            total += scales * (int64_t)dtype_bytes(p->scale.dtype) + (p->packed->has_zeros ? scales * bits / 8 : 0);
+        } else if (p->format->id != QFORMAT_PLAIN) {
             int64_t rows = p->scale.block_rows ? (p->n_rows + p->scale.block_rows - 1) / p->scale.block_rows : 1;
             int64_t cols = p->scale.block_cols ? (w->in + p->scale.block_cols - 1) / p->scale.block_cols : 1;
             total += rows * cols * (int64_t)dtype_bytes(p->scale.dtype);

@@ -30,6 +30,8 @@ struct weight_part {
     int64_t row_stride, col_stride; // in elements of data
     struct qscale scale;            // of quantised formats
     int64_t first_row;              // this part's row 0 in the stored tensor: scales are indexed from there
+    int64_t first_col;              // likewise, of words of integers
+    const struct qpacked *packed;   // of those, else NULL
     struct dim rows;                // what its rows belong to
     const char *module;             // of the checkpoint that it is of, "model.layers.3.self_attn.q_proj"; NULL: none
 };

@@ -99,6 +99,7 @@ struct gyre {
     struct kv_pool pool;
     struct scheduler scheduler;
     struct drafter drafter;
+    int n_back; // tokens that recurrent states can go back
     struct ngram ngram;          // of the drafter, if that is what it is
     struct mask_crew *mask_crew; // NULL: no request had a grammar yet
     int64_t mask_patience_us;    // that a step waits for the masks of its rows: slower ones are held
@@ -232,5 +233,6 @@ struct engine_sizes {
 /* l NULL: of a device that computes in_place, before it has loaded the program; its cache is float32. */
 enum status engine_size(const struct gyre_options *options, const struct engine_model *model, struct loaded *l,
                         struct engine_sizes *out, struct error *err);
+int engine_n_back(const struct gyre_options *o); // load_options.n_back: what guesses want of recurrent states
 int64_t engine_block_bytes(const struct gyre_options *o, const struct program *p, const struct loaded *l, int group,
                            int block_size);

@@ -68,6 +68,7 @@ static void allocate_step(struct gyre *g, const struct gyre_options *o, const st
         .block_size = sizes->cache.block_size,
         .max_chunk = b.max_tokens,
         .max_copies = b.max_copies,
+        .n_back = g->n_back,
         .n_states = sizes->cache.n_states,
         .n_host_states = sizes->cache.n_host_states,
         .holds_all = holds_all(p, sizes),
@@ -107,7 +108,9 @@ static enum status load(struct gyre *g, const struct gyre_options *o, struct err
                                    .kv_dtype = o->kv_cache_dtype,
                                    .quantization = o->quantization,
                                    .dummy_weights = o->dummy_weights,
-                                   .progress = {o->load_step, o->load_context}};
+                                   .progress = {o->load_step, o->load_context},
+                                   .n_back = program_states_go_back(g->program) ? engine_n_back(o) : 0};
+    g->n_back = options.n_back;
     return g->ops->load(g->device, g->program, &options, &g->loaded, err);
 }
 
@@ -210,8 +213,8 @@ _Static_assert(sizeof(struct gyre_adapter) == sizeof(struct adapter_source) &&
 static struct engine_model engine_model_of(const struct gyre_options *o, const struct model *model) {
     const struct model_spec *spec = model->spec;
     struct engine_model m = {model->program, spec->max_positions, spec->bos, spec->eos, spec->n_eos, .to_read = NULL};
-    for (int dt = 0; dt < N_DTYPES && !o->backend->no_weights; dt++)
-        m.weight_bytes += model->stored_bytes[dt];
+    for (int i = 0; i < N_STORAGES && !o->backend->no_weights; i++)
+        m.weight_bytes += model->stored_bytes[i];
     return m;
 }
 
@@ -230,7 +233,7 @@ static enum status dummies_fit(const struct gyre_options *o, struct error *err) 
 /* NULL: nobody guesses, or the text itself. */
 static enum status open_draft(const struct gyre_options *o, const struct model *target, struct draft **out,
                               struct error *err) {
-    struct draft_source source = {o->draft_method, o->draft_model};
+    struct draft_source source = {o->draft_method, o->draft_model, o->model};
     *out = NULL;
     return o->draft_model || o->draft_method ? draft_open(&source, target, out, err) : OK;
 }
@@ -254,6 +257,8 @@ static int open_with(const struct gyre_options *o, struct gyre **out, struct gyr
     struct draft *draft = NULL;
     enum status st = open_draft(o, model, &draft, &e);
     m.draft = draft;
+    if (draft && draft->target)
+        m.program = draft->target;
     int64_t model_us = clock_us() - start;
     if (st != OK || engine_open(o, &m, out, &e) != OK) {
         draft_free(draft);

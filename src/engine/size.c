@@ -37,6 +37,12 @@ static int64_t saturating_add(int64_t a, int64_t b) {
 
 static int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
+/* The guesses of each step in flight, and the token between. */
+int engine_n_back(const struct gyre_options *o) {
+    int in_flight = o->backend->max_in_flight, n = in_flight * o->n_guesses + in_flight - 1;
+    return o->n_guesses > 0 ? MIN(n, o->backend->max_back) : 0;
+}
+
 int64_t engine_block_bytes(const struct gyre_options *o, const struct program *p, const struct loaded *l, int group,
                            int block_size) {
     if (l)
@@ -44,7 +50,8 @@ int64_t engine_block_bytes(const struct gyre_options *o, const struct program *p
     const struct cache_group *g = &p->groups[group];
     int channels = g->kind == CACHE_KV ? shared_kv_channels(p, group) : 0, k_dim = channels > 0 ? channels : g->k_dim;
     int64_t token = g->kind == CACHE_LATENT ? g->k_dim : (int64_t)g->n_heads * (k_dim + g->v_dim);
-    int64_t floats = g->kind == CACHE_STATE ? g->state_floats : saturating_mul(token, block_size);
+    int64_t floats =
+        g->kind == CACHE_STATE ? cache_state_floats(g, engine_n_back(o)) : saturating_mul(token, block_size);
     return saturating_mul(floats, g->n_layers * (int64_t)sizeof(float));
 }
 

@@ -96,6 +96,7 @@ static void fill_sequence(const struct gyre *g, struct step *step, struct sequen
     plan->query_start[s] = plan->n_tokens;
     plan->seq_len[s] = seq->n_computed + n;
     plan->n_known[s] = seq->n_tokens;
+    plan->n_sure[s] = seq->n_known;
     plan->adapter[s] = r->asked.adapter;
     fill_tables(g, plan, s, seq);
     fill_rows(step, seq);

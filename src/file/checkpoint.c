@@ -318,6 +318,21 @@ void checkpoint_free(struct checkpoint *c) {
     free(c);
 }
 
+enum status checkpoint_rename(struct checkpoint *c, tensor_rename rename, void *arg, struct error *err) {
+    struct stored_list list = {0};
+    enum status st = OK;
+    for (size_t i = 0; i < c->list.n && st == OK; i++)
+        st = rename(arg, &c->list.items[i], &c->arena, &list, err);
+    if (st != OK) {
+        free(list.items);
+        return st;
+    }
+    free(c->list.items);
+    free(c->table);
+    c->list = list;
+    return build_table(c, err);
+}
+
 struct stored_tensor *checkpoint_find(const struct checkpoint *c, const char *name) {
     uint32_t found = *slot_of(c, name);
     return found ? &c->list.items[found - 1] : NULL;

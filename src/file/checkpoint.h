@@ -23,6 +23,7 @@
  * while marks are written; reading is. */
 #pragma once
 
+#include "base/arena.h"
 #include "base/load_progress.h"
 #include "base/status.h"
 #include "file/stored.h"
@@ -36,6 +37,13 @@ struct stored_tensor *checkpoint_find(const struct checkpoint *c, const char *na
 size_t checkpoint_count(const struct checkpoint *c);
 struct stored_tensor *checkpoint_at(const struct checkpoint *c,
                                     size_t i); // in the order of files and offsets, i < count
+
+/* Gives the tensors other names, and takes stacks of them apart: `rename` appends to `out` what a tensor becomes, with
+ * names that live in `arena` or as long as c, and stored_name as the file has it. Data are not moved. A name that is
+ * there twice then is refused as when opening. */
+typedef enum status (*tensor_rename)(void *arg, const struct stored_tensor *t, struct arena *arena,
+                                     struct stored_list *out, struct error *err);
+enum status checkpoint_rename(struct checkpoint *c, tensor_rename rename, void *arg, struct error *err);
 
 /* The path of the file a tensor is in, for sentences. */
 const char *checkpoint_path(const struct checkpoint *c, const struct stored_tensor *t);

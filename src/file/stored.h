@@ -20,9 +20,15 @@ struct stored_tensor {
     int64_t shape[STORED_MAX_RANK]; // outermost first
     const void *data;
     size_t n_bytes;
-    int file;      // which file of the checkpoint
-    bool consumed; // the caller's mark: false when opened, never read or written here
+    int file;                // which file of the checkpoint
+    const char *stored_name; // NULL, or what the file calls it where it was renamed
+    bool consumed;           // the caller's mark: false when opened, never read or written here
 };
+
+/* What its file calls it. */
+static inline const char *stored_name(const struct stored_tensor *t) {
+    return t->stored_name ? t->stored_name : t->name;
+}
 
 /* A growing list of them. `(struct stored_list){0}` is empty; free(items) when done. */
 struct stored_list {

@@ -34,7 +34,7 @@ struct facts {
     struct model_spec *spec;
     bool runnable;
     int64_t n_parameters, n_bytes;
-    int64_t bytes_by_dtype[N_DTYPES];
+    int64_t bytes_by_storage[N_STORAGES];
     const struct cache_need *caches; // [n_caches]
     int n_caches;
     int64_t bytes_per_token, state_bytes, conv_bytes; // of all groups
@@ -48,7 +48,7 @@ struct facts {
 /* What the headers of a folder's weights say beyond the configuration. A model is described without weights, too. */
 static void gather_from_weights(const char *path, struct facts *f) {
     struct checkpoint *c;
-    if (!dir_exists(path) || checkpoint_open(&c, path, &f->weights_fault) != OK)
+    if (f->spec->gguf || !dir_exists(path) || checkpoint_open(&c, path, &f->weights_fault) != OK)
         return;
     f->n_unused_scales = count_unused_scales(c, f->spec->n_layers);
     checkpoint_free(c);
@@ -89,11 +89,11 @@ static void describe_calls(const char *path, struct buf *out) {
 static enum status gather(const char *path, struct facts *f, struct error *err) {
     TRY(model_path_check(path, MODEL_SETTINGS, err));
     TRY(model_spec_open(path, &f->spec, err));
-    TRY(model_count(f->spec, &f->n_parameters, f->bytes_by_dtype, err));
+    TRY(model_count_at(path, f->spec, &f->n_parameters, f->bytes_by_storage, err));
     const struct family *family = family_find(f->spec->model_type);
     f->runnable = family && family->record && quant_is_readable(f->spec->quant);
-    for (int dt = 0; dt < N_DTYPES; dt++)
-        f->n_bytes += f->bytes_by_dtype[dt];
+    for (int i = 0; i < N_STORAGES; i++)
+        f->n_bytes += f->bytes_by_storage[i];
     f->n_caches = cache_needs(f->spec, CACHE_ELEMENT_BYTES, &f->caches);
     for (int i = 0; i < f->n_caches; i++) {
         f->bytes_per_token += f->caches[i].bytes_per_token;
@@ -146,16 +146,16 @@ static void print_weights(const struct facts *f) {
     label("weights");
     print_bytes(f->n_bytes);
     const char *separator = " as stored: ";
-    for (int dt = 0; dt < N_DTYPES; dt++) {
-        if (!f->bytes_by_dtype[dt])
+    for (int i = 0; i < N_STORAGES; i++) {
+        if (!f->bytes_by_storage[i])
             continue;
-        printf("%s%s ", separator, dtype_name((enum dtype)dt));
-        print_bytes(f->bytes_by_dtype[dt]);
+        printf("%s%s ", separator, storage_name(i));
+        print_bytes(f->bytes_by_storage[i]);
         separator = ", ";
     }
     printf("\n");
     label("quantisation");
-    printf("%s\n", quant_name(f->spec->quant));
+    printf("%s\n", f->spec->gguf ? "as each tensor of the GGUF file says" : quant_name(f->spec->quant));
 }
 
 static void print_layers(const struct facts *f) {
@@ -302,9 +302,9 @@ static json_t *id_or_null(int32_t id) { return id < 0 ? json_null() : json_integ
 
 static json_t *weights_json(const struct facts *f) {
     json_t *o = json_object();
-    for (int dt = 0; dt < N_DTYPES; dt++)
-        if (f->bytes_by_dtype[dt])
-            json_object_set_new(o, dtype_name((enum dtype)dt), json_integer(f->bytes_by_dtype[dt]));
+    for (int i = 0; i < N_STORAGES; i++)
+        if (f->bytes_by_storage[i])
+            json_object_set_new(o, storage_name(i), json_integer(f->bytes_by_storage[i]));
     return o;
 }
 
@@ -393,7 +393,7 @@ static void print_json(const struct facts *f) {
     json_object_set_new(o, "weight_bytes", json_integer(f->n_bytes));
     json_object_set_new(o, "bytes_by_dtype", weights_json(f));
     json_object_set_new(o, "dtype", json_string(dtype_name(s->dtype)));
-    json_object_set_new(o, "quantization", json_string(quant_name(s->quant)));
+    json_object_set_new(o, "quantization", json_string(s->gguf ? "gguf" : quant_name(s->quant)));
     json_object_set_new(o, "n_layers", json_integer(s->n_layers));
     json_object_set_new(o, "layers", layers_json(f));
     json_object_set_new(o, "hidden_size", json_integer(s->hidden_size));

@@ -1,6 +1,7 @@
 /* main.c - the gyre command: finds the verb, reads its flags and hands over. One file a verb. */
 #include "main/help.h"
 #include "main/model_path.h"
+#include "main/model_pull.h"
 #include "main/verbs.h"
 
 #include <errno.h>
@@ -17,9 +18,21 @@ static int close_stdout(int rc) {
     return verb_failed(&err);
 }
 
+/* A name of the hub may stand wherever a model's folder does; who generates with it brings it, too. */
+static int resolve_model(const struct verb_spec *verb, struct verb_args *args) {
+    struct error err;
+    bool takes_model = strstr(verb->operands, "MODEL") || strcmp(verb->operands, "TOK") == 0;
+    bool may_pull = verb == &verb_run || verb == &verb_serve;
+    if (!takes_model || args->n == 0 || model_name_resolve(&args->operands[0], may_pull, &args->memory, &err) == OK)
+        return -1;
+    return verb_failed(&err);
+}
+
 static int run_verb(const struct verb_spec *verb, int argc, char **argv) {
     struct verb_args args;
     int rc = flags_parse(verb, argc, argv, &args);
+    if (rc < 0)
+        rc = resolve_model(verb, &args);
     if (rc < 0)
         rc = verb->run(&args);
     flags_release(&args);

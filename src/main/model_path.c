@@ -3,9 +3,10 @@
 
 #include "base/file.h"
 #include "base/folder.h"
+#include "base/gguf_find.h"
+#include "hub/hub_name.h"
 #include "text/tokenizer.h"
 
-#include <ctype.h>
 #include <dirent.h>
 #include <limits.h>
 #include <stdio.h>
@@ -13,82 +14,15 @@
 #include <unistd.h>
 
 enum { PATH_BYTES = FOLDER_PATH_BYTES };
-static const char wanted[] = "MODEL is a folder with config.json, *.safetensors and tokenizer.json";
+static const char wanted[] = "MODEL is a folder with config.json, *.safetensors and tokenizer.json, or a GGUF file";
 
 static bool ends(const char *s, const char *with) { return str_ends(str_of(s), str_of(with)); }
-static bool begins(const char *s, const char *with) { return strncmp(s, with, strlen(with)) == 0; }
-
-/* ---- names of the hub ---- */
-
-/* ORG/NAME within the address of a model's page; the whole of anything else. */
-static const char *without_address(const char *name) {
-    static const char *const addresses[] = {"https://", "http://", "www.", "huggingface.co/", "hf.co/", "hf://"};
-    for (size_t i = 0; i < ARRAY_LEN(addresses); i++)
-        if (begins(name, addresses[i]))
-            name += strlen(addresses[i]);
-    return name;
-}
-
-/* ORG/NAME of letters, digits and "-_.", neither of which begins with a dot. */
-static bool is_hub_name(const char *name) {
-    int n_slashes = 0;
-    for (const char *p = name; *p; p++) {
-        bool begin = p == name || p[-1] == '/';
-        n_slashes += *p == '/';
-        if (*p == '/' ? begin || !p[1]
-            : begin   ? !isalnum((unsigned char)*p)
-                      : !isalnum((unsigned char)*p) && !strchr("-_.", *p))
-            return false;
-    }
-    return n_slashes == 1;
-}
-
-/* The one folder in dir; false when there is none or several. */
-static bool only_folder(const char *dir, char out[PATH_BYTES]) {
-    DIR *d = opendir(dir);
-    int n = 0;
-    for (struct dirent *e; d && (e = readdir(d));) {
-        char path[PATH_BYTES];
-        if (e->d_name[0] != '.' && path_join(path, sizeof path, dir, e->d_name, NULL) == OK && dir_exists(path) &&
-            n++ == 0)
-            strcpy(out, path);
-    }
-    if (d)
-        closedir(d);
-    return n == 1;
-}
-
-/* The snapshot of ORG/NAME in the hub's cache, as its own tools keep it. */
-static bool find_snapshot(const char *name, char out[PATH_BYTES]) {
-    const char *cache = getenv("HF_HUB_CACHE"), *home = getenv("HF_HOME"), *user = getenv("HOME"),
-               *slash = strchr(name, '/');
-    char hub[PATH_BYTES], snapshots[PATH_BYTES];
-    if (cache && *cache)
-        snprintf(hub, sizeof hub, "%s", cache);
-    else if (home && *home)
-        snprintf(hub, sizeof hub, "%.4000s/hub", home);
-    else
-        snprintf(hub, sizeof hub, "%.4000s/.cache/huggingface/hub", user ? user : "");
-    int n = snprintf(snapshots, sizeof snapshots, "%s/models--%.*s--%s/snapshots", hub, (int)(slash - name), name,
-                     slash + 1);
-    return n > 0 && (size_t)n < sizeof snapshots && only_folder(snapshots, out);
-}
-
-static enum status hub_name(const char *path, const char *name, struct error *err) {
-    char snapshot[PATH_BYTES];
-    if (find_snapshot(name, snapshot))
-        return fail(err, ERR_IO, "%s: is a name of the hub, and MODEL is a folder: its snapshot is %s", path, snapshot);
-    const char *own = strchr(name, '/') + 1;
-    return fail(err, ERR_IO,
-                "%s: there is no such folder; gyre downloads nothing. To have the model of that name from the hub: "
-                "pip install huggingface_hub && hf download %s --local-dir %s, and then MODEL is %s",
-                path, name, own, own);
-}
 
 static enum status nowhere(const char *path, struct error *err) {
-    const char *name = without_address(path);
-    if (is_hub_name(name))
-        return hub_name(path, name, err);
+    struct hub_name name;
+    if (hub_name_read(path, &name))
+        return fail(err, ERR_IO, "%s: there is no such folder; gyre pull %s brings the model of that name from the hub",
+                    path, path);
     return fail(err, ERR_IO, "%s: there is no such folder or file; %s (README.md, Models)", path, wanted);
 }
 
@@ -113,11 +47,6 @@ static bool is_pickle(const char *name) {
     return ends(name, ".bin") || ends(name, ".pt") || ends(name, ".pth") || ends(name, ".ckpt");
 }
 
-static enum status gguf(const char *path, struct error *err) {
-    return fail(err, ERR_UNSUPPORTED,
-                "%s: is a GGUF model, which gyre does not read; %s, which the hub has of most models", path, wanted);
-}
-
 static enum status pickled(const char *path, struct error *err) {
     return fail(err, ERR_UNSUPPORTED,
                 "%s: holds pickled weights, which are not read since they can run code; %s: save_pretrained() of "
@@ -132,8 +61,6 @@ static bool will_do(const char *path, enum model_use use) {
 }
 
 static enum status check_file(const char *path, enum model_use use, struct error *err) {
-    if (ends(path, ".gguf") || starts_with_bytes(path, "GGUF"))
-        return gguf(path, err);
     if (starts_with_bytes(path, "version https://git-lfs"))
         return fail(err, ERR_FORMAT, "%s: is a Git LFS pointer, not the file itself: run git lfs pull in its folder",
                     path);
@@ -167,6 +94,21 @@ static bool has_ending(const char *dir, const char *ending, char name[NAME_MAX +
     return found;
 }
 
+/* The one folder in dir; false when there is none or several. */
+static bool only_folder(const char *dir, char out[PATH_BYTES]) {
+    DIR *d = opendir(dir);
+    int n = 0;
+    for (struct dirent *e; d && (e = readdir(d));) {
+        char path[PATH_BYTES];
+        if (e->d_name[0] != '.' && path_join(path, sizeof path, dir, e->d_name, NULL) == OK && dir_exists(path) &&
+            n++ == 0)
+            strcpy(out, path);
+    }
+    if (d)
+        closedir(d);
+    return n == 1;
+}
+
 /* A folder in dir, or of the hub's cache below it, that is a model. */
 static bool model_below(const char *dir, char out[PATH_BYTES]) {
     char inner[PATH_BYTES];
@@ -195,12 +137,10 @@ static enum status not_a_model(const char *dir, struct error *err) {
         {"params.json",
          "is in the layout of its makers (params.json); take the model in Hugging Face's layout, with config.json"},
     };
-    char found[PATH_BYTES], name[NAME_MAX + 1];
+    char found[PATH_BYTES];
     for (size_t i = 0; i < ARRAY_LEN(others); i++)
         if (folder_has(dir, others[i].file))
             return fail(err, ERR_UNSUPPORTED, "%s: %s", dir, others[i].says);
-    if (has_ending(dir, ".gguf", name) && path_join(found, sizeof found, dir, name, NULL) == OK)
-        return gguf(found, err);
     if (model_below(dir, found))
         return fail(err, ERR_ARG, "%s: has no config.json, so it is no model; %s is one", dir, found);
     return fail(err, ERR_IO, "%s: has no config.json, so it is no model; %s", dir, wanted);
@@ -208,12 +148,12 @@ static enum status not_a_model(const char *dir, struct error *err) {
 
 static enum status check_weights(const char *dir, struct error *err) {
     char name[NAME_MAX + 1], path[PATH_BYTES];
-    static const char *const pickles[] = {".bin", ".pt", ".pth", ".gguf"};
+    static const char *const pickles[] = {".bin", ".pt", ".pth"};
     if (has_ending(dir, ".safetensors", name) || folder_has(dir, "model.safetensors.index.json"))
         return OK;
     for (size_t i = 0; i < ARRAY_LEN(pickles); i++)
         if (has_ending(dir, pickles[i], name) && path_join(path, sizeof path, dir, name, NULL) == OK)
-            return ends(name, ".gguf") ? gguf(path, err) : pickled(path, err);
+            return pickled(path, err);
     return fail(
         err, ERR_IO,
         "%s: has no weights (model.safetensors, or shards with model.safetensors.index.json); --load-format dummy "
@@ -261,6 +201,11 @@ static enum status check_folder(const char *dir, enum model_use use, struct erro
 }
 
 enum status model_path_check(const char *path, enum model_use use, struct error *err) {
+    char found[PATH_BYTES];
+    bool is_gguf;
+    TRY(gguf_find_model(path, found, &is_gguf, err));
+    if (is_gguf)
+        return OK;
     if (dir_exists(path))
         return check_folder(path, use, err);
     if (file_exists(path))

@@ -1,4 +1,5 @@
 /* serve.c - gyre serve MODEL: the OpenAI-compatible server. */
+#include "hub/hub_cache.h"
 #include "main/speculation_flags.h"
 #include "main/verbs.h"
 
@@ -159,6 +160,8 @@ static void server_release(struct server *s) {
 static const char *folder_name(const char *path) {
     static char name[256];
     size_t n = strlen(path);
+    if (hub_cache_repo_of(path, name))
+        return name;
     while (n > 1 && path[n - 1] == '/')
         n--;
     size_t start = n;

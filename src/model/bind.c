@@ -32,6 +32,8 @@ static bool has_tensor(const struct checkpoint *c, const char *prefix, const cha
 
 /* A model whose table is the head, too, may be stored with the head alone. */
 static bool has_layout(const struct checkpoint *c, const struct model_spec *spec, size_t at) {
+    if (spec->draft.n_taps > 0) // embeds with its target's table
+        return has_tensor(c, layouts[at].prefix, "norm.weight");
     return has_tensor(c, layouts[at].prefix, "embed_tokens.weight") ||
            (spec->tied_embeddings && has_tensor(c, layouts[at].prefix, "norm.weight") &&
             has_tensor(c, layouts[at].head_prefix, "lm_head.weight"));
@@ -42,7 +44,7 @@ enum status binder_init(struct binder *b, enum load_format load, struct checkpoi
     *b = (struct binder){
         .arena = arena, .spec = spec, .load = load, .checkpoint = checkpoint, .err = err, .dummy_seed = 1};
     size_t at = spec->multimodal ? 1 : 0;
-    if (load == LOAD_CHECKPOINT) {
+    if (load == LOAD_CHECKPOINT && !spec->gguf) { // GGUF's names are made for the first
         for (at = 0; at < ARRAY_LEN(layouts) && !has_layout(checkpoint, spec, at); at++)
             ;
         if (at == ARRAY_LEN(layouts))
@@ -306,7 +308,7 @@ enum status binder_finish(struct binder *b, const char *const *unused) {
             is_unused_scale(t, b->spec->n_layers))
             continue;
         if (n_left++ < 5)
-            buf_printf(&names, "%s%s", names.len ? ", " : "", t->name);
+            buf_printf(&names, "%s%s", names.len ? ", " : "", stored_name(t));
     }
     if (n_left)
         b->status = fail(b->err, ERR_UNSUPPORTED,

@@ -44,8 +44,8 @@ struct binder {
         struct weight_part view;
     } shared[8];
     size_t n_shared;
-    int64_t n_parameters;           // of the model: packed and scaled weights count by element, scales do not
-    int64_t stored_bytes[N_DTYPES]; // as in the file, scales and packed words included
+    int64_t n_parameters;             // of the model: packed and scaled weights count by element, scales do not
+    int64_t stored_bytes[N_STORAGES]; // as in the file, scales and packed words included
 };
 
 enum status binder_init(struct binder *b, enum load_format load, struct checkpoint *checkpoint,
@@ -106,7 +106,7 @@ const struct stored_tensor *bind_tensor(struct binder *b, const char *name, int 
 /* The same, with the dtype that a phantom gives it in place of the model's. */
 const struct stored_tensor *bind_tensor_as(struct binder *b, const char *name, enum dtype phantom_dtype, int rank,
                                            const int64_t *shape);
-/* True for f32, f16 and bf16; else fails, saying that nothing tells how to read the tensor. */
+/* True for f32, f16 and bf16, not in blocks; else fails, saying that nothing tells how to read the tensor. */
 bool bind_is_number(struct binder *b, const struct stored_tensor *t);
 struct weight *bind_new_weight(struct binder *b, const char *name, int64_t out, struct dim in, int n_parts);
 char *bind_full_name(struct binder *b, const char *name); // with the prefix

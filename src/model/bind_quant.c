@@ -7,9 +7,9 @@
 static bool plain(struct binder *b, const char *module, int64_t rows, int64_t in, struct weight_part *out) {
     const struct stored_tensor *t =
         bind_tensor(b, arena_printf(b->arena, "%s.weight", module), 2, (int64_t[]){rows, in});
-    if (!t || !bind_is_number(b, t))
+    if (!t || (!t->format && !bind_is_number(b, t)))
         return false;
-    *out = plain_part(t, rows, in);
+    *out = t->format ? block_part(t, rows, in) : plain_part(t, rows, in);
     return true;
 }
 
@@ -108,8 +108,30 @@ static bool nvfp4(struct binder *b, const char *module, int64_t rows, int64_t in
     return true;
 }
 
+/* compressed-tensors: a power of two a 32 columns, as a byte. */
+static bool mxfp4(struct binder *b, const char *module, int64_t rows, int64_t in, struct weight_part *out) {
+    if (in % 32) {
+        bind_failed(b, fail(b->err, ERR_FORMAT, "%s: module %s has %lld columns, MXFP4 needs a multiple of 32",
+                            b->spec->path, module, (long long)in));
+        return false;
+    }
+    const struct stored_tensor *t = bind_tensor_as(b, arena_printf(b->arena, "%s.weight_packed", module), DT_U8, 2,
+                                                   (int64_t[]){rows, in / 2}),
+                               *s = bind_tensor_as(b, arena_printf(b->arena, "%s.weight_scale", module), DT_U8, 2,
+                                                   (int64_t[]){rows, in / 32});
+    if (!t || !s || wrong_dtype(b, t, DT_U8) || (s->dtype != DT_F8_E8M0 && wrong_dtype(b, s, DT_U8)))
+        return false;
+    *out = plain_part(t, rows, in / 2);
+    out->format = &qformat_mxfp4;
+    out->scale = (struct qscale){s->data, DT_F8_E8M0, 1, 32, in / 32, 1};
+    return true;
+}
+
 /* Bytes only: storages whose kernels are not here. */
-static bool phantom_packed(struct binder *b, const char *module, int64_t rows, int64_t in, struct quant_storage q) {
+static bool only_told(struct binder *b, const char *module, int64_t rows, int64_t in, struct quant_storage q,
+                      struct weight_part *out) {
+    *out = (struct weight_part){
+        .format = &qformat_plain, .dtype = DT_U8, .n_rows = rows, .row_stride = in, .col_stride = 1};
     if (b->load != LOAD_PHANTOM) {
         bind_failed(b, fail(b->err, ERR_UNSUPPORTED, "%s: module %s is stored as %s, which gyre does not read",
                             b->spec->path, module, quant_name(b->spec->quant)));
@@ -125,16 +147,10 @@ static bool phantom_packed(struct binder *b, const char *module, int64_t rows, i
         b->stored_bytes[DT_U8] += rows * (in / 2 + (in + 31) / 32);
         return true;
     }
-    int64_t per_word = 32 / q.bits, groups = q.group_size > 0 ? (in + q.group_size - 1) / q.group_size : 1;
-    enum dtype scale = q.compressed_tensors ? b->spec->dtype : DT_F16;
-    b->stored_bytes[DT_I32] += rows * ((in + per_word - 1) / per_word) * 4;
-    b->stored_bytes[scale] += rows * groups * (int64_t)dtype_bytes(scale);
-    if (q.asymmetric)
-        b->stored_bytes[DT_I32] += (rows + per_word - 1) / per_word * groups * 4;
-    if (q.scheme == QUANT_GPTQ)
-        b->stored_bytes[DT_I32] += in * 4; // g_idx
-    if (q.compressed_tensors)
-        b->stored_bytes[DT_I64] += 16; // weight_shape
+    // GPTQ of 3 bits and its like: 32 values lie in as many words as they have bits
+    int64_t groups = q.group_size > 0 ? (in + q.group_size - 1) / q.group_size : 1;
+    b->stored_bytes[DT_I32] += rows * in * q.bits / 8 + rows * groups * q.bits / 8 + in * 4;
+    b->stored_bytes[DT_F16] += rows * groups * 2;
     return true;
 }
 
@@ -158,15 +174,15 @@ bool bind_module(struct binder *b, const char *module, int64_t rows, int64_t in,
     case QUANT_FP8_BLOCK:
     case QUANT_INT8_CHANNEL: done = scaled(b, module, rows, in, q, out); break;
     case QUANT_NVFP4: done = nvfp4(b, module, rows, in, q.compressed_tensors, out); break;
-    case QUANT_INT8_BNB:
     case QUANT_INT4_GROUP:
     case QUANT_GPTQ:
     case QUANT_AWQ:
-    case QUANT_MXFP4:
-        *out = (struct weight_part){
-            .format = &qformat_plain, .dtype = DT_U8, .n_rows = rows, .row_stride = in, .col_stride = 1};
-        done = phantom_packed(b, module, rows, in, q);
+        done = 32 % q.bits ? only_told(b, module, rows, in, q, out) : bind_packed(b, module, rows, in, q, out);
         break;
+    case QUANT_MXFP4:
+        done = q.compressed_tensors ? mxfp4(b, module, rows, in, out) : only_told(b, module, rows, in, q, out);
+        break;
+    case QUANT_INT8_BNB: done = only_told(b, module, rows, in, q, out); break;
     }
     set_aside(b, module);
     return done;

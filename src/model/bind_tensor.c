@@ -1,5 +1,6 @@
 /* bind_tensor.c - finds one tensor of the checkpoint and checks its shape and storage; a phantom or dummy makes it. */
 #include "model/bind_internal.h"
+#include "model/gguf/gguf_model.h"
 
 #include <stdio.h>
 
@@ -36,8 +37,8 @@ const struct stored_tensor *bind_tensor_as(struct binder *b, const char *name, e
     if (b->load == LOAD_CHECKPOINT) {
         struct stored_tensor *found = checkpoint_find(b->checkpoint, name);
         if (!found) {
-            bind_failed(b,
-                        fail(b->err, ERR_FORMAT, "%s: tensor %s is missing from the checkpoint", b->spec->path, name));
+            bind_failed(b, fail(b->err, ERR_FORMAT, "%s: tensor %s is missing from the checkpoint", b->spec->path,
+                                b->spec->gguf ? gguf_stored_name(b->spec->gguf, name, b->arena) : name));
             return NULL;
         }
         bool same = found->rank == rank;
@@ -47,8 +48,9 @@ const struct stored_tensor *bind_tensor_as(struct binder *b, const char *name, e
             char want[128], have[128];
             print_shape(want, sizeof want, rank, shape);
             print_shape(have, sizeof have, found->rank, found->shape);
-            bind_failed(b, fail(b->err, ERR_FORMAT, "%s: tensor %s has shape [%s], config.json asks for [%s]",
-                                checkpoint_path(b->checkpoint, found), name, have, want));
+            bind_failed(b, fail(b->err, ERR_FORMAT, "%s: tensor %s has shape [%s], %s for [%s]",
+                                checkpoint_path(b->checkpoint, found), stored_name(found), have,
+                                b->spec->gguf ? "the metadata ask" : "config.json asks", want));
             return NULL;
         }
         found->consumed = true;
@@ -58,7 +60,7 @@ const struct stored_tensor *bind_tensor_as(struct binder *b, const char *name, e
         if (!t)
             return NULL;
     }
-    b->stored_bytes[t->dtype] += (int64_t)t->n_bytes;
+    b->stored_bytes[storage_of(t->dtype, t->format)] += (int64_t)t->n_bytes;
     return t;
 }
 
@@ -67,6 +69,12 @@ const struct stored_tensor *bind_tensor(struct binder *b, const char *name, int 
 }
 
 bool bind_is_number(struct binder *b, const struct stored_tensor *t) {
+    if (b->spec->gguf && (t->format || !dtype_is_float(t->dtype))) {
+        bind_failed(
+            b, fail(b->err, ERR_UNSUPPORTED, "%s: tensor %s is stored as %s, and is read as f32, f16 or bf16 only",
+                    checkpoint_path(b->checkpoint, t), stored_name(t), storage_name(storage_of(t->dtype, t->format))));
+        return false;
+    }
     switch (t->dtype) {
     case DT_F32:
     case DT_F16:

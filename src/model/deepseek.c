@@ -190,26 +190,28 @@ static void bind_moe(struct binder *b, int l, struct deepseek_layer *w) {
     }
 }
 
-static void *deepseek_bind(struct binder *b) {
+static void bind_layer(struct binder *b, int l, struct deepseek_layer *w) {
     const struct model_spec *s = b->spec;
     struct dim D = dim_whole(s->hidden_size), F = dim_ffn(s->ffn_size);
+    w->attn_norm = bind_vector(b, D, "layers.%d.input_layernorm.weight", l);
+    bind_attention(b, l, w);
+    w->ffn_norm = bind_vector(b, D, "layers.%d.post_attention_layernorm.weight", l);
+    if (s->layers[l].moe) {
+        bind_moe(b, l, w);
+        return;
+    }
+    w->gate_up = bind_fused(
+        b, D, 2, (struct part[]){part(b, F, "layers.%d.mlp.gate_proj", l), part(b, F, "layers.%d.mlp.up_proj", l)});
+    w->down = bind_matrix(b, D, F, "layers.%d.mlp.down_proj", l);
+}
+
+static void *deepseek_bind(struct binder *b) {
+    const struct model_spec *s = b->spec;
     struct deepseek *m = arena_alloc(b->arena, sizeof *m);
     m->ends = bind_ends(b);
     m->layers = arena_calloc(b->arena, (size_t)s->n_layers, sizeof *m->layers);
-    for (int l = 0; l < s->n_layers; l++) {
-        struct deepseek_layer *w = &m->layers[l];
-        w->attn_norm = bind_vector(b, D, "layers.%d.input_layernorm.weight", l);
-        bind_attention(b, l, w);
-        w->ffn_norm = bind_vector(b, D, "layers.%d.post_attention_layernorm.weight", l);
-        if (s->layers[l].moe) {
-            bind_moe(b, l, w);
-        } else {
-            w->gate_up = bind_fused(
-                b, D, 2,
-                (struct part[]){part(b, F, "layers.%d.mlp.gate_proj", l), part(b, F, "layers.%d.mlp.up_proj", l)});
-            w->down = bind_matrix(b, D, F, "layers.%d.mlp.down_proj", l);
-        }
-    }
+    for (int l = 0; l < s->n_layers; l++)
+        bind_layer(b, l, &m->layers[l]);
     return m;
 }
 
@@ -255,19 +257,60 @@ static val record_ffn(struct program *p, const struct model_spec *s, const struc
     return op_gated_add(p, out, shared, NO_VAL);
 }
 
+/* x is the stream, d what the layer before adds to it; both become this layer's. */
+static void record_layer(struct program *p, const struct model_spec *s, int l, const struct deepseek_layer *w, val *x,
+                         val *d) {
+    struct norm_args norm = {.eps = (float)s->norm_eps};
+    program_section(p, "layer", l);
+    struct normed n = op_add_norm(p, *x, *d, w->attn_norm, NULL, norm);
+    n = op_add_norm(p, n.r, record_attention(p, s, w, n.y, l), w->ffn_norm, NULL, norm);
+    *d = record_ffn(p, s, w, s->layers[l].moe, n.y);
+    *x = n.r;
+}
+
 static void deepseek_record(struct program *p, const struct model_spec *s, const void *weights) {
     const struct deepseek *m = weights;
     struct norm_args norm = {.eps = (float)s->norm_eps};
     val x = record_embed(p, s, &m->ends), d = NO_VAL;
-    for (int l = 0; l < s->n_layers; l++) {
-        const struct deepseek_layer *w = &m->layers[l];
-        program_section(p, "layer", l);
-        struct normed n = op_add_norm(p, x, d, w->attn_norm, NULL, norm);
-        n = op_add_norm(p, n.r, record_attention(p, s, w, n.y, l), w->ffn_norm, NULL, norm);
-        d = record_ffn(p, s, w, s->layers[l].moe, n.y);
-        x = n.r;
-    }
+    for (int l = 0; l < s->n_layers; l++)
+        record_layer(p, s, l, &m->layers[l], &x, &d);
     record_head(p, s, &m->ends, x, d, NULL, norm);
+}
+
+/* ---- the next-token predictor: x = eh_proj [norm(embed), norm(hidden)], and a layer like the last ---- */
+
+struct deepseek_mtp {
+    const struct weight *embed, *lm_head; // NULL: the model's
+    const struct weight *embed_norm, *hidden_norm, *fc, *norm;
+    struct deepseek_layer layer;
+};
+
+static void *bind_mtp(struct binder *b, int l) {
+    const struct model_spec *s = b->spec;
+    struct dim V = dim_vocab(s->vocab_size), D = dim_whole(s->hidden_size);
+    struct deepseek_mtp *m = arena_calloc(b->arena, 1, sizeof *m);
+    if (bind_has(b, false, "layers.%d.embed_tokens.weight", l))
+        m->embed = bind_matrix(b, V, D, "layers.%d.embed_tokens", l);
+    if (bind_has(b, false, "layers.%d.shared_head.head.weight", l))
+        m->lm_head = bind_matrix(b, V, D, "layers.%d.shared_head.head", l);
+    m->embed_norm = bind_vector(b, D, "layers.%d.enorm.weight", l);
+    m->hidden_norm = bind_vector(b, D, "layers.%d.hnorm.weight", l);
+    m->fc = bind_matrix(b, D, dim_times(D, 2), "layers.%d.eh_proj", l);
+    bind_layer(b, l, &m->layer);
+    m->norm = bind_vector(b, D, "layers.%d.shared_head.norm.weight", l);
+    return m;
+}
+
+static void record_mtp(struct program *p, const struct model_spec *s, int l, const void *weights,
+                       struct mtp_ends target) {
+    const struct deepseek_mtp *m = weights;
+    struct norm_args norm = {.eps = (float)s->norm_eps};
+    struct ends ends = {m->embed ? m->embed : target.embed, m->norm, m->lm_head ? m->lm_head : target.lm_head};
+    val e = op_norm(p, op_embed(p, ends.embed, 1), NO_VAL, m->embed_norm, norm);
+    val h = op_norm(p, op_states(p, s->hidden_size), NO_VAL, m->hidden_norm, norm);
+    val x = op_linear(p, op_concat(p, e, h, NO_VAL), m->fc, NULL), d = NO_VAL;
+    record_layer(p, s, l, &m->layer, &x, &d);
+    record_head(p, s, &ends, x, d, NULL, norm);
 }
 
 const struct family family_deepseek = {
@@ -275,4 +318,7 @@ const struct family family_deepseek = {
     .bind = deepseek_bind,
     .record = deepseek_record,
     .unused = (const char *const[]){"*.rotary_emb.inv_freq", "vision_tower.*", "mm_projector.*", NULL},
+    .bind_mtp = bind_mtp,
+    .record_mtp = record_mtp,
+    .mtp_first_blank = true,
 };

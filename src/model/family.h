@@ -9,11 +9,24 @@
 #include "model/bind.h"
 #include "model/spec_read.h"
 
+/* Next-token predictors borrow the ends of the model that they are beside. */
+struct mtp_ends {
+    const struct weight *embed, *lm_head;
+};
+
 struct family {
     const struct model_type *types; // that config.json may name, each with its defaults and reader; ended by no name
     void *(*bind)(struct binder *b);
     void (*record)(struct program *p, const struct model_spec *s, const void *weights); // NULL: described, not run
     const char *const *unused; // tensors of the checkpoint that the model does not need (fnmatch)
+
+    /* The predictor that a checkpoint may hold beside the model (draft/mtp.c), with s->layers[l] as its layer; NULL:
+     * none is known. Its names stand under mtp_prefix, and l is 0; NULL: it is the layer behind the last. */
+    void *(*bind_mtp)(struct binder *b, int l);
+    void (*record_mtp)(struct program *p, const struct model_spec *s, int l, const void *weights,
+                       struct mtp_ends target);
+    const char *mtp_prefix;
+    bool mtp_first_blank; // row 0 has no token: its embedding is 0
 };
 
 const struct family *family_find(const char *model_type); // NULL when there is none

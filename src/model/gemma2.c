@@ -63,7 +63,7 @@ static void *gemma2_bind(struct binder *b) {
 
 static void gemma2_record(struct program *p, const struct model_spec *s, const void *weights) {
     const struct gemma2 *m = weights;
-    struct norm_args norm = {.eps = (float)s->norm_eps, .plus_one = true};
+    struct norm_args norm = {.eps = (float)s->norm_eps, .plus_one = !s->norms_hold_one};
     val x = record_embed(p, s, &m->ends), d = NO_VAL;
     for (int l = 0; l < s->n_layers; l++) {
         const struct gemma2_layer *w = &m->layers[l];

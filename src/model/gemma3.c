@@ -72,13 +72,13 @@ static void *gemma3_bind(struct binder *b) {
 
 static void gemma3_record(struct program *p, const struct model_spec *s, const void *weights) {
     const struct gemma3 *m = weights;
-    struct norm_args norm = {.eps = (float)s->norm_eps, .plus_one = true};
+    struct norm_args norm = {.eps = (float)s->norm_eps, .plus_one = !s->norms_hold_one};
     val x = record_embed(p, s, &m->ends), d = NO_VAL;
     for (int l = 0; l < s->n_layers; l++) {
         const struct gemma3_layer *w = &m->layers[l];
         program_section(p, "layer", l);
         struct attention_of at = layer_attention(p, s, l);
-        at.prep.plus_one = true;
+        at.prep.plus_one = !s->norms_hold_one;
         struct normed n = op_add_norm(p, x, d, w->attn_norm, NULL, norm);
         val q = op_qkv_prep(p, op_linear(p, n.y, w->qkv.w, w->qkv.bias), w->q_norm, w->k_norm, at.prep);
         val a = op_linear(p, op_attention(p, q, NULL, at.attend), w->attn_out.w, w->attn_out.bias);

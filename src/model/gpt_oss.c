@@ -6,7 +6,9 @@
  *   as MXFP4 (released)      gate_up_proj_blocks [E, 2F, D/32, 16] and _scales [E, 2F, D/32], row 2i gate i;  down_proj
  *                            [E, D, F/32, 16]
  *
- * Both are the same matrices to the program: strided parts undo the layout. Reference: transformers
+ *   as GGUF                  a matrix and a bias for each of gate, up and down of each expert
+ *
+ * All are the same matrices to the program: strided parts undo the layout. Reference: transformers
  * modeling_gpt_oss.py. */
 #include "model/bind_internal.h"
 #include "model/family.h"
@@ -150,6 +152,22 @@ static const struct weight *bind_expert_bias(struct binder *b, int l, const char
     return w;
 }
 
+/* Experts as matrices of their own, as GGUF files have them: gate, up and down of each, with a bias each. */
+static void bind_apart(struct binder *b, int l, struct gpt_oss_layer *w, struct dim F, struct dim D) {
+    int64_t E = b->spec->moe.n_experts;
+    struct part *p13 = arena_calloc(b->arena, (size_t)E * 2, sizeof *p13),
+                *p2 = arena_calloc(b->arena, (size_t)E, sizeof *p2);
+    for (int e = 0; e < E; e++) {
+        p13[2 * e] = part(b, dim_experts(F, e, 1), "layers.%d.mlp.experts.%d.gate_proj", l, e);
+        p13[2 * e + 1] = part(b, dim_experts(F, e, 1), "layers.%d.mlp.experts.%d.up_proj", l, e);
+        p2[e] = part(b, dim_experts(D, e, 1), "layers.%d.mlp.experts.%d.down_proj", l, e);
+    }
+    w->w13 = bind_fused(b, D, (int)E * 2, p13);
+    w->b13 = bind_fused_bias(b, (int)E * 2, p13);
+    w->w2 = bind_fused(b, F, (int)E, p2);
+    w->b2 = bind_fused_bias(b, (int)E, p2);
+}
+
 static void *gpt_oss_bind(struct binder *b) {
     const struct model_spec *s = b->spec;
     struct dim D = dim_whole(s->hidden_size), F = dim_ffn(s->moe.ffn_size), E = dim_whole(s->moe.n_experts);
@@ -165,6 +183,10 @@ static void *gpt_oss_bind(struct binder *b) {
         w->ffn_norm = bind_vector(b, D, "layers.%d.post_attention_layernorm.weight", l);
         w->router = bind_matrix(b, E, D, "layers.%d.mlp.router", l);
         w->router_bias = bind_vector(b, E, "layers.%d.mlp.router.bias", l);
+        if (bind_has(b, false, "layers.%d.mlp.experts.0.gate_proj.weight", l)) {
+            bind_apart(b, l, w, F, D);
+            continue;
+        }
         w->w13 = bind_expert_matrix(b, l, "gate_up_proj", 2, F, D);
         w->b13 = bind_expert_bias(b, l, "gate_up_proj_bias", 2, F);
         w->w2 = bind_expert_matrix(b, l, "down_proj", 1, D, F);

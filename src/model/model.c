@@ -3,16 +3,17 @@
 
 #include "model/adapter.h"
 #include "model/family.h"
+#include "model/gguf/gguf_model.h"
 #include "model/scales.h"
 
 #include <stdlib.h>
 
 /* How much is to be made is known before the first byte is. */
 static enum status expect_dummies(struct binder *b, const struct load_progress *progress, struct error *err) {
-    int64_t n_parameters, bytes[N_DTYPES];
+    int64_t n_parameters, bytes[N_STORAGES];
     TRY(model_count(b->spec, &n_parameters, bytes, err));
     b->progress = *progress;
-    for (int i = 0; i < N_DTYPES; i++)
+    for (int i = 0; i < N_STORAGES; i++)
         b->dummy_total += bytes[i];
     return OK;
 }
@@ -35,6 +36,13 @@ static enum status bind_and_record(struct model *m, const struct family *family,
     return OK;
 }
 
+/* Its tensors have the names that families bind. */
+static enum status open_checkpoint(const char *path, const struct model_spec *spec, struct checkpoint **out,
+                                   struct error *err) {
+    TRY(checkpoint_open(out, path, err));
+    return spec->gguf ? gguf_rename(*out, spec, err) : OK;
+}
+
 static enum status open_parts(struct model *m, const char *path, const struct model_options *options,
                               struct error *err) {
     TRY(model_spec_open(path, &m->spec, err));
@@ -43,7 +51,7 @@ static enum status open_parts(struct model *m, const char *path, const struct mo
         return fail(err, ERR_UNSUPPORTED, "%s: model_type \"%s\" cannot be run yet", m->spec->path,
                     m->spec->model_type);
     if (options->load == LOAD_CHECKPOINT)
-        TRY(checkpoint_open(&m->checkpoint, path, err));
+        TRY(open_checkpoint(path, m->spec, &m->checkpoint, err));
     return bind_and_record(m, family, options, err);
 }
 
@@ -113,15 +121,16 @@ void model_read_ahead(const struct model *m, const struct load_progress *progres
         checkpoint_read_ahead(m->checkpoint, progress);
 }
 
-enum status model_count(const struct model_spec *spec, int64_t *n_parameters, int64_t stored_bytes[N_DTYPES],
-                        struct error *err) {
+/* Binds and counts, and keeps nothing. */
+static enum status count(const struct model_spec *spec, enum load_format load, struct checkpoint *checkpoint,
+                         int64_t *n_parameters, int64_t stored_bytes[N_STORAGES], struct error *err) {
     const struct family *family = family_find(spec->model_type);
     if (!family)
         return fail(err, ERR_UNSUPPORTED, "%s: model_type \"%s\" is not known", spec->path, spec->model_type);
     struct arena arena;
     arena_init(&arena);
     struct binder b;
-    enum status st = binder_init(&b, LOAD_PHANTOM, NULL, spec, &arena, err);
+    enum status st = binder_init(&b, load, checkpoint, spec, &arena, err);
     if (st == OK) {
         family->bind(&b);
         st = binder_finish(&b, family->unused);
@@ -129,5 +138,22 @@ enum status model_count(const struct model_spec *spec, int64_t *n_parameters, in
         memcpy(stored_bytes, b.stored_bytes, sizeof b.stored_bytes);
     }
     arena_release(&arena);
+    return st;
+}
+
+enum status model_count(const struct model_spec *spec, int64_t *n_parameters, int64_t stored_bytes[N_STORAGES],
+                        struct error *err) {
+    return count(spec, LOAD_PHANTOM, NULL, n_parameters, stored_bytes, err);
+}
+
+enum status model_count_at(const char *path, const struct model_spec *spec, int64_t *n_parameters,
+                           int64_t stored_bytes[N_STORAGES], struct error *err) {
+    struct checkpoint *c = NULL;
+    if (!spec->gguf)
+        return model_count(spec, n_parameters, stored_bytes, err);
+    enum status st = open_checkpoint(path, spec, &c, err);
+    if (st == OK)
+        st = count(spec, LOAD_CHECKPOINT, c, n_parameters, stored_bytes, err);
+    checkpoint_free(c);
     return st;
 }

@@ -29,11 +29,12 @@ struct model {
     struct program *plain; // what it was made of, where there are adapters; else NULL
     struct arena arena;    // weights
     int64_t n_parameters;
-    int64_t stored_bytes[N_DTYPES];
+    int64_t stored_bytes[N_STORAGES];
     int64_t n_unused_scales; // of caches and outputs in the checkpoint; see scales.h
 };
 
-/* path: a model folder; without LOAD_CHECKPOINT also a config.json. Errors name the file and the tensor or key. */
+/* path: a model folder or a GGUF file; without LOAD_CHECKPOINT also a config.json. Errors name the file and the tensor
+ * or key. */
 enum status model_open(const char *path, const struct model_options *options, struct model **out, struct error *err);
 void model_free(struct model *m); // NULL is fine
 
@@ -42,8 +43,12 @@ void model_free(struct model *m); // NULL is fine
 void model_read_ahead(const struct model *m, const struct load_progress *progress);
 
 /* Counts what a model of this description would take, without weights: parameters and bytes as stored. */
-enum status model_count(const struct model_spec *spec, int64_t *n_parameters, int64_t stored_bytes[N_DTYPES],
+enum status model_count(const struct model_spec *spec, int64_t *n_parameters, int64_t stored_bytes[N_STORAGES],
                         struct error *err);
+
+/* The same of what is at `path`: a GGUF file's tensors tell their storage themselves, of a folder's the config does. */
+enum status model_count_at(const char *path, const struct model_spec *spec, int64_t *n_parameters,
+                           int64_t stored_bytes[N_STORAGES], struct error *err);
 
 /* ERR_IO when a weight file was cut while it was mapped. Ask before results are handed out. */
 enum status model_check(const struct model *m, struct error *err);

@@ -52,19 +52,6 @@ static enum status read_qwen(struct spec_reader *r) {
     return one_half_rope(r);
 }
 
-/* EAGLE-3: one Llama layer that reads the embedding beside what it makes of three hidden states of the larger model. */
-static enum status read_eagle3(struct spec_reader *r) {
-    struct draft_spec *d = &r->spec->draft;
-    if (r->spec->n_layers != 1)
-        return fail(r->err, ERR_UNSUPPORTED, "%s: \"num_hidden_layers\" of an EAGLE-3 head is %d, it must be 1",
-                    r->path, r->spec->n_layers);
-    d->n_taps = 3;
-    TRY(read_dim(r, "target_hidden_size", r->spec->hidden_size, &d->tap_size));
-    TRY(read_dim(r, "draft_vocab_size", r->spec->vocab_size, &d->vocab));
-    d->own_vocab = d->vocab != r->spec->vocab_size;
-    return read_llama(r);
-}
-
 /* DFlash: Qwen3 layers over a block of masked tokens; the larger model's embedding and head are used. */
 static enum status read_dflash(struct spec_reader *r) {
     struct draft_spec *d = &r->spec->draft;
@@ -113,12 +100,6 @@ static const struct model_type qwen_types[] = {
     {"qwen", "QWen", .vocab = 151936, .hidden = 4096, .ffn = 22016, .layers = 32, .heads = 32, .max_positions = 8192,
      .norm_eps = 1e-6, .theta = 10000, .activation_key = "hidden_act", .activation = "silu", .bos = -1, .eos = -1,
      .pad = -1, .read = read_qwen, .renames = qwen_keys},
-    {NULL},
-};
-static const struct model_type eagle3_types[] = {
-    {"eagle3", "LlamaForCausalLMEagle3", .vocab = 32000, .hidden = 4096, .ffn = 11008, .layers = 1, .heads = 32,
-     .max_positions = 2048, .norm_eps = 1e-6, .theta = 10000, .activation_key = "hidden_act", .activation = "silu",
-     .bos = 1, .eos = 2, .pad = -1, .read = read_eagle3},
     {NULL},
 };
 static const struct model_type dflash_types[] = {
@@ -245,33 +226,6 @@ static void *qwen_outline(struct binder *b) {
 
 /* ---- draft heads: what their own files hold; embeddings come from the larger model ---- */
 
-static void outline_vocab_tables(struct binder *b) {
-    bind_tensor_as(b, "d2t", DT_I64, 1, (int64_t[]){b->spec->draft.vocab});
-    bind_tensor_as(b, "t2d", DT_BOOL, 1, (int64_t[]){b->spec->vocab_size});
-}
-
-static void *eagle3_outline(struct binder *b) {
-    const struct model_spec *s = b->spec;
-    struct dim D = dim_whole(s->hidden_size), F = dim_ffn(s->ffn_size);
-    struct dim Q = dim_heads(s->n_heads, s->head_dim), KV = dim_kv_heads(s->n_kv_heads, s->head_dim);
-    bind_matrix(b, D, dim_times(dim_whole(s->draft.tap_size), s->draft.n_taps), "fc");
-    bind_vector(b, D, "midlayer.hidden_norm.weight");
-    bind_vector(b, D, "midlayer.input_layernorm.weight");
-    bind_vector(b, D, "midlayer.post_attention_layernorm.weight");
-    bind_matrix(b, Q, dim_times(D, 2), "midlayer.self_attn.q_proj");
-    bind_matrix(b, KV, dim_times(D, 2), "midlayer.self_attn.k_proj");
-    bind_matrix(b, KV, dim_times(D, 2), "midlayer.self_attn.v_proj");
-    bind_matrix(b, D, Q, "midlayer.self_attn.o_proj");
-    bind_matrix(b, F, D, "midlayer.mlp.gate_proj");
-    bind_matrix(b, F, D, "midlayer.mlp.up_proj");
-    bind_matrix(b, D, F, "midlayer.mlp.down_proj");
-    bind_vector(b, D, "norm.weight");
-    bind_matrix(b, dim_vocab(s->draft.vocab), D, "/lm_head");
-    if (s->draft.own_vocab)
-        outline_vocab_tables(b);
-    return NULL; // nothing to record
-}
-
 static void *dflash_outline(struct binder *b) {
     const struct model_spec *s = b->spec;
     bind_matrix(b, dim_whole(s->hidden_size), dim_times(dim_whole(s->draft.tap_size), s->draft.n_taps), "fc");
@@ -291,5 +245,4 @@ OUTLINE(gemma);
 OUTLINE(qwen2_moe);
 OUTLINE(gpt2);
 OUTLINE(qwen);
-OUTLINE(eagle3);
 OUTLINE(dflash);

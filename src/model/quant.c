@@ -164,11 +164,11 @@ static bool scheme_is_readable(const struct quant_spec *spec, const struct quant
     case QUANT_FP8_BLOCK:
     case QUANT_INT8_CHANNEL:
     case QUANT_NVFP4: return true;
-    case QUANT_MXFP4: return spec->experts_only;
-    case QUANT_INT8_BNB:
     case QUANT_INT4_GROUP:
     case QUANT_GPTQ:
-    case QUANT_AWQ: return false;
+    case QUANT_AWQ: return 32 % s->bits == 0;
+    case QUANT_MXFP4: return spec->experts_only || s->compressed_tensors;
+    case QUANT_INT8_BNB: return false;
     }
     return false;
 }

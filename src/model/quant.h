@@ -47,6 +47,6 @@ struct quant_storage quant_of(const struct quant_spec *spec, const char *module)
 
 const char *quant_name(const struct quant_spec *spec); // "fp8 blocks 128x128", for info; "none" for NULL
 
-/* Whether gyre computes with every storage that the settings name; GPTQ, AWQ, packed integers and bitsandbytes are
- * only described. */
+/* Whether gyre computes with every storage that the settings name; bitsandbytes and GPTQ of 3, 5, 6 and 7 bits are only
+ * described. */
 bool quant_is_readable(const struct quant_spec *spec);

@@ -192,27 +192,30 @@ static void bind_ffn(struct binder *b, int l, bool moe, struct qwen3_next_layer 
     }
 }
 
+static void bind_layer(struct binder *b, int l, struct qwen3_next_layer *w) {
+    const struct model_spec *s = b->spec;
+    w->mixer_norm = bind_vector(b, dim_whole(s->hidden_size), "layers.%d.input_layernorm.weight", l);
+    if (s->layers[l].mixer == MIX_DELTA)
+        bind_delta(b, l, w);
+    else
+        bind_full(b, l, w);
+    w->ffn_norm = bind_vector(b, dim_whole(s->hidden_size), "layers.%d.post_attention_layernorm.weight", l);
+    bind_ffn(b, l, s->layers[l].moe, w);
+}
+
 static void *qwen3_next_bind(struct binder *b) {
     const struct model_spec *s = b->spec;
     struct qwen3_next *m = arena_alloc(b->arena, sizeof *m);
     m->ends = bind_ends(b);
     m->layers = arena_calloc(b->arena, (size_t)s->n_layers, sizeof *m->layers);
-    for (int l = 0; l < s->n_layers; l++) {
-        struct qwen3_next_layer *w = &m->layers[l];
-        w->mixer_norm = bind_vector(b, dim_whole(s->hidden_size), "layers.%d.input_layernorm.weight", l);
-        if (s->layers[l].mixer == MIX_DELTA)
-            bind_delta(b, l, w);
-        else
-            bind_full(b, l, w);
-        w->ffn_norm = bind_vector(b, dim_whole(s->hidden_size), "layers.%d.post_attention_layernorm.weight", l);
-        bind_ffn(b, l, s->layers[l].moe, w);
-    }
+    for (int l = 0; l < s->n_layers; l++)
+        bind_layer(b, l, &m->layers[l]);
     return m;
 }
 
 static val record_full(struct program *p, const struct model_spec *s, const struct qwen3_next_layer *w, int l, val y) {
     struct attention_of at = layer_attention(p, s, l);
-    at.prep.plus_one = true;
+    at.prep.plus_one = !s->norms_hold_one;
     int q_width = s->n_heads * s->head_dim, kv_width = 2 * s->n_kv_heads * s->head_dim;
     val all = op_linear(p, y, w->qkv_gate.w, w->qkv_gate.bias);
     val q = op_qkv_prep(p, val_cols(all, 0, q_width + kv_width), w->q_norm, w->k_norm, at.prep);
@@ -255,20 +258,54 @@ static val record_ffn(struct program *p, const struct model_spec *s, const struc
     return val_given(dense) ? op_gated_add(p, out, dense, op_linear(p, y, w->shared_gate, NULL)) : out;
 }
 
+/* x is the stream, d what the layer before adds to it; both become this layer's. */
+static void record_layer(struct program *p, const struct model_spec *s, int l, const struct qwen3_next_layer *w, val *x,
+                         val *d) {
+    struct norm_args norm = {.eps = (float)s->norm_eps, .plus_one = true};
+    program_section(p, "layer", l);
+    struct normed n = op_add_norm(p, *x, *d, w->mixer_norm, NULL, norm);
+    val a = s->layers[l].mixer == MIX_DELTA ? record_delta(p, s, w, n.y) : record_full(p, s, w, l, n.y);
+    n = op_add_norm(p, n.r, a, w->ffn_norm, NULL, norm);
+    *d = record_ffn(p, s, w, s->layers[l].moe, n.y);
+    *x = n.r;
+}
+
 static void qwen3_next_record(struct program *p, const struct model_spec *s, const void *weights) {
     const struct qwen3_next *m = weights;
-    struct norm_args norm = {.eps = (float)s->norm_eps, .plus_one = true};
+    struct norm_args norm = {.eps = (float)s->norm_eps, .plus_one = !s->norms_hold_one};
     val x = record_embed(p, s, &m->ends), d = NO_VAL;
-    for (int l = 0; l < s->n_layers; l++) {
-        const struct qwen3_next_layer *w = &m->layers[l];
-        program_section(p, "layer", l);
-        struct normed n = op_add_norm(p, x, d, w->mixer_norm, NULL, norm);
-        val a = s->layers[l].mixer == MIX_DELTA ? record_delta(p, s, w, n.y) : record_full(p, s, w, l, n.y);
-        n = op_add_norm(p, n.r, a, w->ffn_norm, NULL, norm);
-        d = record_ffn(p, s, w, s->layers[l].moe, n.y);
-        x = n.r;
-    }
+    for (int l = 0; l < s->n_layers; l++)
+        record_layer(p, s, l, &m->layers[l], &x, &d);
     record_head(p, s, &m->ends, x, d, NULL, norm);
+}
+
+/* ---- the next-token predictor: x = fc [norm(embed), norm(hidden)], and a layer with full attention ---- */
+
+struct qwen3_next_mtp {
+    const struct weight *embed_norm, *hidden_norm, *fc, *norm;
+    struct qwen3_next_layer layer;
+};
+
+static void *bind_mtp(struct binder *b, int l) {
+    struct dim D = dim_whole(b->spec->hidden_size);
+    struct qwen3_next_mtp *m = arena_calloc(b->arena, 1, sizeof *m);
+    m->embed_norm = bind_vector(b, D, "pre_fc_norm_embedding.weight");
+    m->hidden_norm = bind_vector(b, D, "pre_fc_norm_hidden.weight");
+    m->fc = bind_matrix(b, D, dim_times(D, 2), "fc");
+    bind_layer(b, l, &m->layer);
+    m->norm = bind_vector(b, D, "norm.weight");
+    return m;
+}
+
+static void record_mtp(struct program *p, const struct model_spec *s, int l, const void *weights,
+                       struct mtp_ends target) {
+    const struct qwen3_next_mtp *m = weights;
+    struct norm_args norm = {.eps = (float)s->norm_eps, .plus_one = true};
+    val e = op_norm(p, op_embed(p, target.embed, 1), NO_VAL, m->embed_norm, norm);
+    val h = op_norm(p, op_states(p, s->hidden_size), NO_VAL, m->hidden_norm, norm);
+    val x = op_linear(p, op_concat(p, e, h, NO_VAL), m->fc, NULL), d = NO_VAL;
+    record_layer(p, s, l, &m->layer, &x, &d);
+    record_head(p, s, &(struct ends){target.embed, m->norm, target.lm_head}, x, d, NULL, norm);
 }
 
 const struct family family_qwen3_next = {
@@ -276,4 +313,7 @@ const struct family family_qwen3_next = {
     .bind = qwen3_next_bind,
     .record = qwen3_next_record,
     .unused = (const char *const[]){"mtp.*", "model.visual.*", NULL},
+    .bind_mtp = bind_mtp,
+    .record_mtp = record_mtp,
+    .mtp_prefix = "mtp.",
 };

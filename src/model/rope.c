@@ -218,6 +218,14 @@ static enum status build_longrope(struct builder *b) {
     return OK;
 }
 
+/* Plain frequencies, each divided by a number of its own (GGUF's rope_freqs; no config.json has the type). */
+static enum status build_divisors(struct builder *b) {
+    const float *f;
+    TRY(longrope_frequencies(b, "divisors", &f));
+    b->rope->inv_freq = f;
+    return OK;
+}
+
 /* Exponents are those of the whole head, and only the first share of its pairs turns: (i, i + head_dim/2). */
 static enum status build_proportional(struct builder *b) {
     double factor;
@@ -237,10 +245,11 @@ static const struct {
     const char *type;
     enum status (*build)(struct builder *b);
 } builders[] = {
-    {"default", build_default}, {"linear", build_linear},
-    {"dynamic", build_dynamic}, {"llama3", build_llama3},
-    {"yarn", build_yarn},       {"longrope", build_longrope},
-    {"su", build_longrope},     {"proportional", build_proportional},
+    {"default", build_default},   {"linear", build_linear},
+    {"dynamic", build_dynamic},   {"llama3", build_llama3},
+    {"yarn", build_yarn},         {"longrope", build_longrope},
+    {"su", build_longrope},       {"proportional", build_proportional},
+    {"divisors", build_divisors},
 };
 
 static enum status rope_type(const json_t *parameters, const char *where, const char **out, struct error *err) {

@@ -3,6 +3,8 @@
 
 #include "base/file.h"
 #include "base/folder.h"
+#include "base/gguf_find.h"
+#include "model/gguf/gguf_model.h"
 #include "model/spec_read.h"
 
 #include <math.h>
@@ -292,9 +294,7 @@ static enum status read_keys(struct spec_reader *r) {
     return check_spec(r);
 }
 
-static enum status read_config(struct spec_reader *r) {
-    if (!json_is_object(r->root))
-        return fail(r->err, ERR_FORMAT, "%s: is %s, it must be an object", r->path, jv_type_name(r->root));
+static enum status read_family(struct spec_reader *r) {
     TRY(choose_family(r));
     if (!r->type->renames)
         return read_keys(r);
@@ -303,6 +303,21 @@ static enum status read_config(struct spec_reader *r) {
     enum status st = read_keys(r);
     r->text = r->root;
     json_decref(text);
+    return st;
+}
+
+static enum status read_config(struct spec_reader *r) {
+    json_t *flat;
+    if (!json_is_object(r->root))
+        return fail(r->err, ERR_FORMAT, "%s: is %s, it must be an object", r->path, jv_type_name(r->root));
+    TRY(speculators_flat(r->root, r->path, &flat, r->err));
+    if (!flat)
+        return read_family(r);
+    const json_t *root = r->root;
+    r->root = r->text = flat;
+    enum status st = read_family(r);
+    r->root = r->text = root;
+    json_decref(flat);
     return st;
 }
 
@@ -408,10 +423,29 @@ enum status model_spec_read(const json_t *config, const char *path, struct model
     return read_all(config, path, NULL, out, err);
 }
 
+static enum status open_gguf(const char *path, struct model_spec **out, struct error *err) {
+    struct gguf g;
+    const struct gguf_arch *arch;
+    json_t *root;
+    TRY(gguf_open(path, &g, err));
+    enum status st = gguf_config(&g, &arch, &root, err);
+    if (st == OK)
+        st = read_all(root, path, NULL, out, err);
+    if (st == OK)
+        gguf_adjust(arch, *out);
+    json_decref(root);
+    gguf_release(&g);
+    return st;
+}
+
 enum status model_spec_open(const char *folder_or_config, struct model_spec **out, struct error *err) {
     char dir[FOLDER_PATH_BYTES], path[FOLDER_PATH_BYTES];
     json_t *root;
+    bool is_gguf;
     *out = NULL;
+    TRY(gguf_find_model(folder_or_config, path, &is_gguf, err));
+    if (is_gguf)
+        return open_gguf(path, out, err);
     TRY(locate(folder_or_config, dir, path, err));
     TRY(jv_load(path, max_config_bytes, 0, &root, err));
     enum status st = read_all(root, path, dir, out, err);

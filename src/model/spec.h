@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "core/dtype.h"
 #include "core/ops.h"
+#include "core/program.h"
 #include "core/rope.h"
 #include "model/quant.h"
 
@@ -50,10 +51,16 @@ struct delta_spec {
     int n_key_heads, n_value_heads, key_dim, value_dim, conv_kernel;
 };
 
-struct draft_spec {      // a draft head that reads the hidden states of a larger model
-    int n_taps;          // layers of that model whose states it is given; 0: no draft head
-    int tap_size, vocab; // their width; tokens that the head can propose
-    bool own_vocab;      // fewer than the model's: tables between the two are stored
+struct gguf_arch;
+
+enum { DEFAULT_TAPS = -1 };
+struct draft_spec {       // a draft head that reads the hidden states of a larger model
+    int n_taps;           // layers of that model whose states it is given; 0: no draft head
+    int tap_size, vocab;  // their width; tokens that the head can propose
+    bool own_vocab;       // fewer than the model's: tables between the two are stored
+    int layers[MAX_TAPS]; // that are tapped; the first DEFAULT_TAPS: those that EAGLE-3 takes of any model
+    // EAGLE-3: whether the layer adds to the normed state; norms on all taps or each, before fc; the next row's state
+    bool norm_before_residual, norm_before_fc, fc_norm, norm_output;
 };
 
 enum { MAX_EOS = 1024, MAX_ROPES = 4 };
@@ -104,9 +111,13 @@ struct model_spec {
     int n_eos;
     struct generation_defaults generation;
     struct quant_spec *quant; // NULL: plain weights
+
+    const struct gguf_arch *gguf; // of a GGUF file (model/gguf/gguf_model.h); NULL: of a config.json
+    bool norms_hold_one;          // norm weights that others store less one are stored whole
 };
 
 /* Reads folder/config.json (or the file itself) with generation_config.json beside it.
+ * Of a GGUF file, or a folder with one, its metadata are read instead.
  * ERR_FORMAT names the file and the key; ERR_UNSUPPORTED names a model_type or a feature that no family here
  * computes exactly (never guessed). *out is owned by the caller. */
 enum status model_spec_open(const char *folder_or_config, struct model_spec **out, struct error *err);

@@ -42,6 +42,9 @@ enum { SPEC_MAX_DIM = 1 << 24, SPEC_MAX_LAYERS = 1000 };
  * that makes another model of the type (a draft head; may be NULL) for a row of its own. */
 const struct model_type *model_type_find(const char *name, const char *architecture);
 
+/* The config of a draft by speculators as one object, *out owned by the caller; NULL: root is none. */
+enum status speculators_flat(const json_t *root, const char *path, json_t **out, struct error *err);
+
 /* ---- keys of the text model; absent or null: fallback, unless said otherwise ---- */
 enum status read_dim(const struct spec_reader *r, const char *key, int fallback, int *out);   // 1 .. 2^24
 enum status read_count(const struct spec_reader *r, const char *key, int fallback, int *out); // 0 .. 2^24

@@ -20,6 +20,7 @@ void kv_pool_init(struct kv_pool *pool, const struct kv_pool_options *o) {
                              .block_size = o->block_size,
                              .max_chunk = o->max_chunk,
                              .max_copies = o->max_copies,
+                             .n_back = o->n_back,
                              .remembers = o->remember_tokens > 0,
                              .holds_all = o->holds_all,
                              .commit = o->commit,

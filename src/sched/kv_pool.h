@@ -51,6 +51,7 @@ struct kv_pool {
     struct block_list host_states;
     int64_t state_bytes; // of a slot, all groups together
     bool remembers, holds_all;
+    int n_back; // tokens that a state can go back
     struct prefix_cache prefix;
     int32_t *path;             // [prefix.n_nodes]: scratch of kv_pool_recall
     struct cache_copy *copies; // [max_copies]: what the next step begins with
@@ -67,6 +68,7 @@ struct kv_pool_options {
     int n_blocks[MAX_CACHE_GROUPS]; // of paged groups, as in struct cache_config
     int n_states;
     int n_host_blocks[MAX_CACHE_GROUPS], n_host_states;
+    int n_back;
     int64_t block_bytes[MAX_CACHE_GROUPS]; // of a block, or a slot; for what copies cost
     bool holds_all;                        // as many sequences as may run at once, each as long as it may become
     int64_t remember_tokens;               // of text, so many at least of what earlier sequences computed; 0: nothing

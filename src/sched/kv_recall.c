@@ -188,10 +188,12 @@ void kv_pool_remember(struct kv_pool *pool, struct sequence *seq) {
     if (!pool->remembers)
         return;
     remember_blocks(pool, seq);
+    int32_t place = seq->n_remembered * pool->block_size;
     bool chosen = false, in_answer = next_chosen(seq) == 0;
     for (size_t i = 0; i < ARRAY_LEN(seq->checkpoints); i++)
-        chosen |= seq->checkpoints[i] == seq->n_computed;
-    bool stands_there = seq->n_remembered > 0 && seq->n_remembered * pool->block_size == seq->n_computed;
-    if (pool->has_state && stands_there && (chosen || in_answer))
+        chosen |= seq->checkpoints[i] == place;
+    bool stands_there = place == seq->n_computed;
+    bool goes_back_there = pool->n_back > 0 && place < seq->n_computed && place >= seq->state_base;
+    if (pool->has_state && place > 0 && (stands_there || goes_back_there) && (chosen || in_answer))
         keep_state(pool, seq, in_answer && !chosen);
 }

@@ -412,6 +412,7 @@ void scheduler_start(struct scheduler *s) {
     for (int i = 0; i < s->n_step; i++) {
         struct sequence *seq = f->seqs[i] = s->step[i];
         seq->n_computed += seq->n_scheduled;
+        seq->state_base = MIN(seq->n_known, seq->n_computed);
         seq->n_scheduled = 0;
         seq->n_in_flight++;
         sequence_expect(seq);
@@ -419,8 +420,11 @@ void scheduler_start(struct scheduler *s) {
 }
 
 void scheduler_append(struct scheduler *s, struct sequence *seq, int32_t token) {
+    bool was_guessed = seq->n_computed > seq->n_known;
     if (!sequence_append(seq, token))
         kv_pool_truncate(s->pool, seq);
+    if (was_guessed) // now: the sequence may end, and the next step moves a state on, past where it can be kept
+        kv_pool_remember(s->pool, seq);
 }
 
 void scheduler_collect(struct scheduler *s, double us) {

@@ -59,6 +59,7 @@ struct sequence {
     int32_t first_row;   // each position from here on gives an output row; INT32_MAX: only the last known token does
     bool whole;          // all of it is to be computed: nothing is recalled from the prefix cache
     int32_t state_slot;  // of recurrent groups
+    int32_t state_base;  // a state that can go back goes no further than to behind so many tokens
     bool swapped;        // what it holds is in the host's memory
     bool paused;         // it is in no step that is planned from now on
     struct block_table tables[MAX_CACHE_GROUPS];

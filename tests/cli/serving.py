@@ -12,10 +12,11 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 
 
 class Server:
-    def __init__(self, model, *flags):
+    def __init__(self, model, *flags, env=None):
+        path = os.path.join(ROOT, model)
         self.process = subprocess.Popen(
-            [GYRE, "serve", os.path.join(ROOT, model), "--port", "0", "--threads", "1", *flags], stderr=subprocess.PIPE,
-            text=True)
+            [GYRE, "serve", path if os.path.exists(path) else model, "--port", "0", "--threads", "1", *flags],
+            stderr=subprocess.PIPE, text=True, env=env)
         self.log = []
         for line in self.process.stderr:
             self.log.append(line)

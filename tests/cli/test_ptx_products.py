@@ -12,6 +12,7 @@ class Machine(unittest.TestCase):
 
 class Kernels(unittest.TestCase):
     test_weights_as_they_are_placed = alone("test_place")
+    test_experts_of_four_bits_as_they_are_placed = alone("test_place_blocks")
     test_sides_of_the_cache = alone("test_l2_topology")
     test_quantise = alone("test_quantise")
     test_gemm_fp8_small_m = alone("test_gemm_fp8_small_m")

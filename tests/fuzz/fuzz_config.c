@@ -11,7 +11,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes) {
     BUG_IF((st == OK) != (err.text[0] == '\0'));
     // Counting is linear in the matrices: tens of thousands of experts are no finding, only slow.
     if (st == OK && (int64_t)spec->n_layers * (spec->moe.n_experts + 1) < 2000) {
-        int64_t n_parameters, stored_bytes[N_DTYPES];
+        int64_t n_parameters, stored_bytes[N_STORAGES];
         st = model_count(spec, &n_parameters, stored_bytes, &err);
         BUG_IF(st == OK && n_parameters <= 0);
     }

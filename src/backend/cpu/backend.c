@@ -105,6 +105,7 @@ static enum status cpu_load(struct device *d, const struct program *p, const str
     TRY(check_load(options, err));
     struct loaded *l = xcalloc(1, sizeof *l);
     l->device = d;
+    l->n_back = options->n_back;
     l->program = d->whole_keys ? program_copy(p) : pass_shared_kv(p, NULL);
     enum status st = placed_table_fill(&l->placed, l->program, d->pool, err);
     if (st != OK) {
@@ -117,7 +118,7 @@ static enum status cpu_load(struct device *d, const struct program *p, const str
 
 static int64_t cpu_cache_block_bytes(const struct loaded *l, int group, int block_size) {
     const struct cache_group *g = &l->program->groups[group];
-    return cache_block_floats(g, block_size) * g->n_layers * (int64_t)sizeof(float);
+    return cache_block_floats(g, block_size, l->n_back) * g->n_layers * (int64_t)sizeof(float);
 }
 
 static enum status cpu_alloc_cache(struct loaded *l, const struct cache_config *config, struct error *err) {
@@ -140,7 +141,7 @@ static enum status cpu_alloc_cache(struct loaded *l, const struct cache_config *
         if (!memory)
             return fail(err, ERR_MEMORY, "%s: no memory for a cache of %lld blocks, %lld bytes", p->name,
                         (long long)n_blocks, (long long)n_bytes);
-        int64_t block_floats = cache_block_floats(&p->groups[g], l->block_size);
+        int64_t block_floats = cache_block_floats(&p->groups[g], l->block_size, l->n_back);
         float *at = (float *)(void *)(memory + (ALIGNMENT - (uintptr_t)memory % ALIGNMENT));
         l->caches[l->n_caches++] = (struct cache){memory, at, block_floats * n_blocks, block_floats};
     }
@@ -470,6 +471,7 @@ const struct backend_ops backend_cpu = {
     .name = "cpu",
     .ragged = true,
     .in_place = true,
+    .max_back = 64,
     .max_in_flight = 1,
     .options = cpu_options,
     .probes = &cpu_probes,

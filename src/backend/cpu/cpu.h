@@ -53,7 +53,8 @@ int64_t placed_run(const struct placed *w, int64_t row, const struct weight_part
  *   KV      k [head][k_dim][slot]    slot innermost: the scores of neighbouring keys are a vector, with no sum across
  *           lanes v [head][slot][v_dim]
  *   LATENT  [slot][k_dim]
- *   STATE   state_floats a slot: conv inputs [kernel-1][channels] oldest first, then [value head][key_dim][value_dim]
+ *   STATE   state_floats a slot: conv inputs [kernel-1][channels] oldest first, then [value head][key_dim][value_dim];
+ *           and what it takes to go back (cpu_replay.c)
  */
 struct cache {
     void *memory;
@@ -73,6 +74,7 @@ struct loaded {
     struct placed_table placed;
     struct cache caches[MAX_CACHE_GROUPS];
     int n_caches, block_size, block_shift;
+    int n_back;          // of load_options
     struct ranks *ranks; // that it meets in collective ops; NULL: none (cpu_ranks.c)
 };
 
@@ -140,7 +142,35 @@ float *latent_row(const struct call *c, int cache, int seq, int64_t position);
 /* The recurrent state of a sequence in a layer: conv inputs, then the delta state. */
 float *conv_state(const struct call *c, int cache, int seq);
 float *delta_state(const struct call *c, int cache, int seq);
-int64_t cache_block_floats(const struct cache_group *g, int block_size); // of one layer
+int64_t cache_block_floats(const struct cache_group *g, int block_size, int n_back); // of one layer
+
+/* Tokens that a recurrent op computes of a sequence: from `base`, where the slot's state ends, to `end`; those from
+ * `first` on are the step's. Before `kept` they are the slot's from now on. (cpu_replay.c) */
+struct replay {
+    int32_t base, first, end, kept;
+    int64_t row, width; // of the step's first token; of what the op reads of a token
+    float *rows;        // [n_back][width]: that of tokens base ...
+    int32_t *base_mark;
+};
+struct replay replay_of(const struct call *c, int cache, int seq, int64_t width, bool is_conv);
+
+/* What the op reads of a token in a value, or as it was kept. */
+static inline const float *replay_row(const struct replay *r, struct mat in, int32_t position) {
+    return position < r->first ? r->rows + (position - r->base) * r->width : mat_row(in, r->row + position - r->first);
+}
+
+/* Keeps columns [begin, end) of what SHORT_CONV read of tokens kept ... end - 1; likewise all of DELTA_RULE's. */
+void replay_keep(const struct replay *r, struct mat in, int64_t begin, int64_t end);
+void delta_keep(const struct call *c);
+
+/* The last of an op, by all workers: the slots' states end where they do now. */
+void replay_end(const struct call *c, int cache, int64_t width, bool is_conv);
+
+struct delta_inputs {
+    const float *qkv, *b, *a;
+};
+struct delta_inputs delta_inputs_of(const struct call *c, const struct replay *r, int32_t position);
+static inline int64_t delta_width(const struct call *c) { return c->in[0].width + c->in[1].width + c->in[2].width; }
 
 /* Stores the latent row of a token of MLA_PREP (cpu_mla.c). */
 void store_latent(const struct call *c, int64_t t);

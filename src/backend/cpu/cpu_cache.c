@@ -1,11 +1,11 @@
 /* cpu_cache.c - where a token's keys, values and states lie; the layout is drawn in cpu.h. */
 #include "backend/cpu/cpu.h"
 
-int64_t cache_block_floats(const struct cache_group *g, int block_size) {
+int64_t cache_block_floats(const struct cache_group *g, int block_size, int n_back) {
     switch (g->kind) {
     case CACHE_KV: return (int64_t)g->n_heads * (g->k_dim + g->v_dim) * block_size;
     case CACHE_LATENT: return (int64_t)g->k_dim * block_size;
-    case CACHE_STATE: return g->state_floats;
+    case CACHE_STATE: return cache_state_floats(g, n_back);
     }
     bug(__FILE__, __LINE__, "a cache kind without a size");
 }

@@ -13,8 +13,10 @@ struct need cpu_need(const struct op *op) {
         return (struct need){.worker = MAX(op->in[0].width, a->moe_ffn.ffn_size) + 3 * (int64_t)a->moe_ffn.ffn_size};
     case OP_LORA: // A x, a row of A or B
         return (struct need){.worker = (int64_t)a->lora.n_modules * a->lora.rank + MAX(op->in[1].width, a->lora.rank)};
-    case OP_SHORT_CONV: return (struct need){.worker = a->short_conv.kernel}; // a channel's window
-    case OP_DELTA_RULE: return (struct need){.worker = 2 * (int64_t)a->delta_rule.key_dim + a->delta_rule.value_dim};
+    case OP_DELTA_RULE: { // q, k, the error; a state that is thrown away
+        int64_t dk = a->delta_rule.key_dim, dv = a->delta_rule.value_dim;
+        return (struct need){.worker = 2 * dk + dv + dk * dv};
+    }
     default: return (struct need){0, 0};
     }
 }

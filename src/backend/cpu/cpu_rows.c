@@ -1,4 +1,4 @@
-/* cpu_rows.c - EMBED, STATES, TAKE_ROWS, SAMPLE: tokens to rows, rows to outputs, rows to tokens. */
+/* cpu_rows.c - EMBED, STATES, CONCAT, TAKE_ROWS, SAMPLE: tokens to rows, rows to outputs, rows to tokens. */
 #include "backend/cpu/cpu.h"
 
 #include <string.h>
@@ -26,6 +26,17 @@ void cpu_states(const struct call *c) {
     call_share(c, y.rows, 1, &begin, &end);
     for (int64_t t = begin; t < end; t++)
         memcpy(mat_row(y, t), c->plan->states + t * y.width, (size_t)y.width * sizeof(float));
+}
+
+void cpu_concat(const struct call *c) {
+    struct mat y = c->out[0];
+    int64_t begin, end;
+    call_share(c, y.rows, 1, &begin, &end);
+    for (int64_t t = begin; t < end; t++) {
+        float *at = mat_row(y, t);
+        for (int i = 0; i < OP_MAX_IN && c->in[i].at; at += c->in[i].width, i++)
+            memcpy(at, mat_row(c->in[i], t), (size_t)c->in[i].width * sizeof(float));
+    }
 }
 
 void cpu_take_rows(const struct call *c) {

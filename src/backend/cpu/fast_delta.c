@@ -42,35 +42,37 @@ static struct channels own_channels(const struct call *c) {
     return (struct channels){begin, n, taps, ones};
 }
 
-/* Input row t of the step, or, before the sequence's first row of the step, what the state kept of it. */
-static const float *input_row(const struct call *c, int seq, int64_t t, const float *state) {
-    int64_t first = c->plan->query_start[seq], past = c->op->args.short_conv.kernel - 1;
-    return t >= first ? mat_row(c->in[0], t) : state + (past + t - first) * c->in[0].width;
+/* What is read at a position, which may lie before the state's beginning. */
+static const float *input_row(const struct call *c, const struct replay *r, const float *state, int32_t position) {
+    int past = c->op->args.short_conv.kernel - 1;
+    return position >= r->base ? replay_row(r, c->in[0], position) : state + (position - r->base + past) * r->width;
 }
 
 static void convolve(const struct call *c, int seq, const struct channels *ch) {
-    int past = c->op->args.short_conv.kernel - 1;
-    int64_t width = c->in[0].width, first = c->plan->query_start[seq], end = c->plan->query_start[seq + 1];
-    float *state = conv_state(c, c->op->args.short_conv.cache, seq);
-    for (int j = 0; j < past && c->plan->position[first] == 0; j++)
-        memset(state + j * width + ch->begin, 0, (size_t)ch->n * sizeof *state);
-    for (int64_t t = first; t < end; t++) {
-        float *y = mat_row(c->out[0], t) + ch->begin;
+    int past = c->op->args.short_conv.kernel - 1, cache = c->op->args.short_conv.cache;
+    struct replay r = replay_of(c, cache, seq, c->in[0].width, true);
+    float *state = conv_state(c, cache, seq);
+    for (int j = 0; j < past && r.first == 0; j++)
+        memset(state + j * r.width + ch->begin, 0, (size_t)ch->n * sizeof *state);
+    for (int32_t p = r.first; p < r.end; p++) {
+        float *y = mat_row(c->out[0], r.row + p - r.first) + ch->begin;
         memset(y, 0, (size_t)ch->n * sizeof *y);
         for (int j = 0; j <= past; j++)
             c->loaded->device->kernels->multiply_add(y, ch->taps + j * ch->n,
-                                                     input_row(c, seq, t - past + j, state) + ch->begin, ch->n);
+                                                     input_row(c, &r, state, p - past + j) + ch->begin, ch->n);
         c->loaded->device->kernels->activate((struct act_args){.act = ACT_SILU}, y, ch->ones, ch->n, y);
     }
     for (int j = 0; j < past; j++) // rows only move towards older places, so none is overwritten before it is read
-        memmove(state + j * width + ch->begin, input_row(c, seq, end - past + j, state) + ch->begin,
+        memmove(state + j * r.width + ch->begin, input_row(c, &r, state, r.kept - past + j) + ch->begin,
                 (size_t)ch->n * sizeof *state);
+    replay_keep(&r, c->in[0], ch->begin, ch->begin + ch->n);
 }
 
 void fast_short_conv(const struct call *c) {
     struct channels ch = own_channels(c);
     for (int seq = 0; seq < c->plan->n_seqs; seq++)
         convolve(c, seq, &ch);
+    replay_end(c, c->op->args.short_conv.cache, c->in[0].width, true);
 }
 
 /* ---- DELTA_RULE ---- */
@@ -82,9 +84,14 @@ struct chunk {
     float *r;            // [CHUNK][value_dim]
     float *beta, *decay; // [n]; decay: g
     float *state;        // [key_dim][value_dim]
+    float *trial;        // likewise: of tokens that the slot's state may not have yet
+    float *unread;       // [value_dim]: what they give that were in a step before
 };
 
-int64_t fast_delta_scratch(const struct delta_args *a) { return CHUNK * (2 * (int64_t)a->key_dim + a->value_dim + 2); }
+int64_t fast_delta_scratch(const struct delta_args *a) {
+    int64_t dk = a->key_dim, dv = a->value_dim;
+    return CHUNK * (2 * dk + dv + 2) + dk * dv + dv;
+}
 
 static void lay_out(const struct call *c, struct chunk *h) {
     const struct delta_args *a = &c->op->args.delta_rule;
@@ -93,6 +100,8 @@ static void lay_out(const struct call *c, struct chunk *h) {
     h->r = h->k + CHUNK * (int64_t)a->key_dim;
     h->beta = h->r + CHUNK * (int64_t)a->value_dim;
     h->decay = h->beta + CHUNK;
+    h->trial = h->decay + CHUNK;
+    h->unread = h->trial + (int64_t)a->key_dim * a->value_dim;
 }
 
 static void unit_row(const struct kernels *k, const float *x, int64_t n, float factor, float *y) {
@@ -101,32 +110,35 @@ static void unit_row(const struct kernels *k, const float *x, int64_t n, float f
 }
 
 /* q^, k^, beta and g of the chunk's tokens, and v as the first form of r. */
-static void load_chunk(const struct call *c, int64_t first, int head, struct chunk *h) {
+static void load_chunk(const struct call *c, const struct replay *r, int32_t first, int head, struct chunk *h) {
     const struct delta_args *a = &c->op->args.delta_rule;
     const struct kernels *k = c->loaded->device->kernels;
     int64_t key_head = head / (a->n_value_heads / a->n_key_heads), n_keys = (int64_t)a->n_key_heads * a->key_dim;
     float rate = -expf(call_floats(c, 0)[head]), bias = call_floats(c, 1)[head];
     for (int64_t i = 0; i < h->n; i++) {
-        const float *row = mat_row(c->in[0], first + i);
+        struct delta_inputs in = delta_inputs_of(c, r, first + (int32_t)i);
+        const float *row = in.qkv;
         unit_row(k, row + key_head * a->key_dim, a->key_dim, 1.0f / sqrtf((float)a->key_dim), h->q + i * a->key_dim);
         unit_row(k, row + n_keys + key_head * a->key_dim, a->key_dim, 1, h->k + i * a->key_dim);
         memcpy(h->r + i * a->value_dim, row + 2 * n_keys + (int64_t)head * a->value_dim,
                (size_t)a->value_dim * sizeof(float));
-        h->beta[i] = sigmoid_f32(mat_row(c->in[1], first + i)[head]);
-        h->decay[i] = rate * softplus_f32(mat_row(c->in[2], first + i)[head] + bias);
+        h->beta[i] = sigmoid_f32(in.b[head]);
+        h->decay[i] = rate * softplus_f32(in.a[head] + bias);
     }
 }
 
-static float *out_row(const struct call *c, int64_t first, int64_t i, int head) {
-    return mat_row(c->out[0], first + i) + (int64_t)head * c->op->args.delta_rule.value_dim;
+static float *out_row(const struct call *c, const struct replay *r, int32_t position, int head, const struct chunk *h) {
+    if (position < r->first)
+        return h->unread;
+    return mat_row(c->out[0], r->row + position - r->first) + (int64_t)head * c->op->args.delta_rule.value_dim;
 }
 
-static void recurrent_steps(const struct call *c, int64_t first, int head, struct chunk *h) {
+static void recurrent_steps(const struct call *c, const struct replay *r, int32_t first, int head, struct chunk *h) {
     const struct delta_args *a = &c->op->args.delta_rule;
     const struct kernels *k = c->loaded->device->kernels;
     int64_t dk = a->key_dim, dv = a->value_dim;
     for (int64_t i = 0; i < h->n; i++) {
-        float decay = expf(h->decay[i]), *error = h->r + i * dv, *out = out_row(c, first, i, head);
+        float decay = expf(h->decay[i]), *error = h->r + i * dv, *out = out_row(c, r, first + (int32_t)i, head, h);
         k->multiply(1, dv, dk, h->k + i * dk, dk, h->state, dv, out, dv,
                     false); // what the key reads, until the result is known
         k->add_scaled(error, -decay, out, dv);
@@ -139,16 +151,18 @@ static void recurrent_steps(const struct call *c, int64_t first, int head, struc
 
 static void run_head(const struct call *c, int seq, int head) {
     const struct delta_args *a = &c->op->args.delta_rule;
-    int64_t floats = (int64_t)a->key_dim * a->value_dim, begin = c->plan->query_start[seq],
-            end = c->plan->query_start[seq + 1];
+    int64_t floats = (int64_t)a->key_dim * a->value_dim;
+    struct replay r = replay_of(c, a->cache, seq, delta_width(c), false);
     struct chunk h = {.state = delta_state(c, a->cache, seq) + head * floats};
     lay_out(c, &h);
-    if (c->plan->position[begin] == 0)
+    if (r.first == 0)
         memset(h.state, 0, (size_t)floats * sizeof(float));
-    for (int64_t t = begin; t < end; t += h.n) {
-        h.n = MIN(CHUNK, end - t);
-        load_chunk(c, t, head, &h);
-        recurrent_steps(c, t, head, &h);
+    for (int32_t p = r.base; p < r.end; p += (int32_t)h.n) {
+        if (p == r.kept) // from here on it is not the slot's
+            h.state = memcpy(h.trial, h.state, (size_t)floats * sizeof(float));
+        h.n = MIN(CHUNK, (p < r.kept ? r.kept : r.end) - p);
+        load_chunk(c, &r, p, head, &h);
+        recurrent_steps(c, &r, p, head, &h);
     }
 }
 
@@ -158,4 +172,5 @@ void fast_delta_rule(const struct call *c) {
     call_share(c, (int64_t)c->plan->n_seqs * n_heads, 1, &begin, &end);
     for (int64_t i = begin; i < end; i++)
         run_head(c, (int)(i / n_heads), (int)(i % n_heads));
+    delta_keep(c);
 }

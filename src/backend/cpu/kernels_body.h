@@ -272,6 +272,20 @@ static void convert_fp4(const struct weight_part *part, int64_t row, int64_t col
     }
 }
 
+/* Rows of blocks, by the reference of their format. */
+static void convert_blocks(const struct weight_part *part, int64_t row, int64_t col, int64_t n, float *out) {
+    enum { MOST_COLS = 256 };
+    const struct qformat *f = part->format;
+    const unsigned char *blocks = (const unsigned char *)part->data + row * part->row_stride;
+    for (int64_t c = col, end; c < col + n; c = end) {
+        float values[MOST_COLS];
+        int64_t b = c / f->block_cols;
+        end = MIN((b + 1) * f->block_cols, col + n);
+        f->block_to_f32(blocks + b * f->block_bytes, values);
+        memcpy(out + (c - col), values + (c - b * f->block_cols), (size_t)(end - c) * sizeof *out);
+    }
+}
+
 static const struct format_kernels *format_of(const struct weight_part *part);
 
 static void convert(const struct weight_part *part, int64_t row, int64_t col, int64_t n, float *out) {
@@ -571,6 +585,8 @@ static void ready(const struct weight_part *part, int64_t row, int64_t n_rows, i
 
 static bool takes_plain(const struct weight_part *part) { return dtype_is_float(part->dtype); }
 static bool takes_scaled(const struct weight_part *part) { return dtype_is_float(part->dtype) || part->dtype == DT_I8; }
+static bool takes_packed(const struct weight_part *part) { return part->packed != NULL; }
+static bool takes_blocks(const struct weight_part *part) { return part->dtype == DT_U8 && part->col_stride == 1; }
 static bool takes_fp4(const struct weight_part *part) { return part->dtype == DT_U8 && part->col_stride == 1; }
 
 static const struct format_kernels formats[] = {
@@ -578,7 +594,13 @@ static const struct format_kernels formats[] = {
     {&qformat_scaled, takes_scaled, convert_scaled, is_direct_scaled, multiply_few_scaled, ready_scaled},
     {&qformat_mxfp4, takes_fp4, convert_fp4, NULL, NULL, NULL},
     {&qformat_nvfp4, takes_fp4, convert_fp4, NULL, NULL, NULL},
-    {0},
+    {&qformat_int2, takes_packed, packed_to_f32, NULL, NULL, NULL},
+    {&qformat_int4, takes_packed, packed_to_f32, NULL, NULL, NULL},
+    {&qformat_int8, takes_packed, packed_to_f32, NULL, NULL, NULL},
+#define X(id, name, cols, bytes) {&block_formats[QFORMAT_##id], takes_blocks, convert_blocks, NULL, NULL, NULL},
+    BLOCK_FORMATS(X)
+#undef X
+        {0},
 };
 
 static const struct format_kernels *format_of(const struct weight_part *part) {

@@ -4,8 +4,8 @@
 # each of ARCHS: make cuda ARCHS="80 89 90a 100". nvcc writes what each depends on beside the object. Tests of the backend
 # run on a machine with a Hopper GPU: build/cuda/test_ops and its like with GYRE_TEST_BACKEND=cuda (tools/gpu.sh).
 ARCHS     ?= 90a
-HOPPER_CU := attention_decode% attention_prefill% argmax_filter lm_head gemm_fp8_% gemv l2_copy l2_topology \
-             moe_list moe_router moe_stream delta_% gemm_w4
+HOPPER_CU := attention_decode% attention_prefill% argmax_filter latent_% lm_head gemm_fp8_% gemv l2_copy \
+             l2_topology moe_list moe_router moe_stream delta_% gemm_w4
 NVCC      ?= nvcc
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
 CUDA_SRC  := $(wildcard src/backend/cuda/*.c src/backend/cuda/*/*.c src/backend/cuda/*/*/*.c)
@@ -66,7 +66,7 @@ build/cuda/tests/%.o: tests/cuda/%.c
 # WITH is what a program is linked with beside its source: $^ would hold what that includes as well, as dependencies say.
 # Kernels alone, against double precision; the test includes the .cu. In build/racecheck as racecheck has them.
 GEMM_TESTS := $(addprefix build/cuda/test_gemm_fp8_,small_m gated split_k prefill)
-KERNEL_TESTS  := $(GEMM_TESTS) $(addprefix build/cuda/test_,place l2_topology quantise argmax_filter gemm_w4)
+KERNEL_TESTS  := $(GEMM_TESTS) $(addprefix build/cuda/test_,place place_blocks l2_topology quantise argmax_filter gemm_w4)
 $(GEMM_TESTS) $(GEMM_TESTS:build/cuda/%=build/racecheck/%): WITH := $(call cu_source,l2_copy)
 build/cuda/test_argmax_filter: WITH := $(call cu_objects,lm_head sample)
 $(KERNEL_TESTS): build/cuda/%: tests/cuda/%.cu $(CUDA_CODE)

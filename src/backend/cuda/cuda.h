@@ -13,12 +13,14 @@
 
 #include "backend/cuda/attention/attention.h"
 #include "backend/cuda/attention/attention_parts.h"
+#include "backend/cuda/attention/latent/latent.h"
 #include "backend/cuda/device/l2_copy.h"
 #include "backend/cuda/head/argmax_filter.h"
 #include "backend/cuda/head/lm_head.h"
 #include "backend/cuda/qact/quantise.h"
 #include "backend/cuda/rows/rows.h"
 #include "backend/cuda/value.h"
+#include "backend/cuda/weights/blocks.h"
 #include "backend/cuda/weights/place.h"
 #include "core/backend.h"
 
@@ -32,6 +34,7 @@ struct placed {
     int number;                                     // of weights, as ops come to them
     bool is_multiplied;                             // or added: more than EMBED reads it
     struct dweight matrix;                          // of matrices; at NULL: the weight is read whole
+    struct dblocks blocks;                          // how its rows lie, where it is in blocks
     struct dweight floats;                          // of vectors and convolutions
     const struct dl2_copy *l2_copy[L2_COPY_SHAPES]; // the matrix once more, l2_copy.c; NULL: it is not
 };
@@ -205,6 +208,7 @@ struct executable {
     struct dparts *parts; // [n_parts], lists for the attention kernels
     int n_parts;
     void *partial, *arrived; // of the lists
+    struct dlatent_parts latent;
     struct dmat logits, hidden;
     struct dbest *bests; // [HEAD_MAX_ROWS][HEAD_BESTS], by lm_head.cu
     float *row_copies;   // of SAMPLE, where the device needs them

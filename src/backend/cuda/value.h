@@ -151,7 +151,7 @@ struct launch {
 
 /* A layer's cache: blocks one after another.
  *   KV      kv.cuh says; block_elements counts bytes where the element has 8 bits
- *   LATENT  [slot][k_dim]
+ *   LATENT  rows of k_dim as one side of KV has them
  *   STATE   floats of a slot, as in backend/cpu/cpu.h */
 struct dcache {
     void *at;

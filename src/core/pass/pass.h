@@ -19,6 +19,16 @@ struct program *pass_shared_kv(const struct program *p, bool (*takes)(int head_d
  * asked for. */
 struct program *pass_taps(const struct program *p, const int *layers, int n);
 
+/* What a draft reads of its target: fc times the outputs of chosen layers side by side, with norms (NULL: none) on each
+ * of them, on all, and on the result. It becomes tap 1, [T, rows of fc]. NULL: there is no such layer. */
+struct feature {
+    int layers[MAX_TAPS], n_layers;
+    const struct weight *tap_norm[MAX_TAPS], *all_norm; // [width], [n_layers * width]
+    const struct weight *fc, *out_norm;                 // [out, n_layers * width], [out]
+    float eps;                                          // of the norms
+};
+struct program *pass_feature(const struct program *p, const struct feature *f);
+
 /* What rank `rank` of n_ranks devices computes of the model (tensor parallelism): its share of the heads, the FFN, the
  * vocabulary, as axes of the weights say (core/axis.h), with ALL_REDUCE and ALL_GATHER where ranks have to meet. All
  * ranks' programs have the same ops in the same order, and each draws the same tokens.

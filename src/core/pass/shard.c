@@ -282,6 +282,11 @@ static void shard_sample(struct sharding *s, const struct op *op) {
     op_sample(s->to, mine);
 }
 
+static void shard_concat(struct sharding *s, const struct op *op) {
+    val c = val_given(op->in[2]) ? whole(s, op->in[2]) : NO_VAL;
+    map_whole(s, op->out[0], op_concat(s->to, whole(s, op->in[0]), whole(s, op->in[1]), c));
+}
+
 static void shard_op(struct sharding *s, const struct op *op, const struct weight *const *w) {
     val x = op->in[0];
     switch (op->code) {
@@ -303,6 +308,7 @@ static void shard_op(struct sharding *s, const struct op *op, const struct weigh
     case OP_SHORT_CONV: shard_short_conv(s, op, w); break;
     case OP_DELTA_RULE: shard_delta_rule(s, op, w); break;
     case OP_GATED_ADD: shard_gated_add(s, op); break;
+    case OP_CONCAT: shard_concat(s, op); break;
     case OP_TAKE_ROWS: map_whole(s, op->out[0], op_take_rows(s->to, whole(s, x))); break;
     case OP_SOFTCAP: map_like(s, op->out[0], op_softcap(s->to, here(s, x), op->args.softcap.cap), x); break;
     case OP_SAMPLE: shard_sample(s, op); break;

@@ -13,7 +13,7 @@ enum { MOST_SEQS_THAT_GUESS = 8 };
 static int most_guesses(const struct gyre *g) {
     int n = MIN(MOST_GUESSES, g->pool.max_chunk / 2 - 1);
     if (g->pool.has_state)
-        n = MIN(n, (g->ops->max_back - 1) / 2);
+        n = MIN(n, (g->n_back + 1 - g->ops->max_in_flight) / g->ops->max_in_flight);
     return program_rope_depends_on_length(g->program) ? 0 : MAX(n, 0);
 }
 

@@ -124,6 +124,10 @@ void draft_rows_add(struct draft_rows *rows, const struct batch_plan *step, int 
     mark(rows, table_of(rows, step, s), text);
 }
 
+void draft_rows_blank_first(struct draft_rows *rows) {
+    rows->plan.token_id[rows->plan.query_start[rows->plan.n_seqs - 1]] = -1; // no table has it: the row is 0
+}
+
 void draft_rows_add_one(struct draft_rows *rows, const struct batch_plan *step, int s, int32_t position, int32_t token,
                         int scratch) {
     add_row(&rows->plan, position, token);

@@ -41,6 +41,9 @@ struct draft_text draft_text_of(struct draft_rows *rows, const struct batch_plan
 void draft_rows_add(struct draft_rows *rows, const struct batch_plan *step, int s, struct draft_text text,
                     const int32_t *token, int scratch);
 
+/* The first row of the text that was added last has no token. */
+void draft_rows_blank_first(struct draft_rows *rows);
+
 /* One row more of a chain. */
 void draft_rows_add_one(struct draft_rows *rows, const struct batch_plan *step, int s, int32_t position, int32_t token,
                         int scratch);

@@ -10,9 +10,9 @@
 /* A sequence that gets guesses. */
 struct chain {
     struct request *request;
-    int s;            // its place in the step
-    int32_t position; // of its last row
-    int row;          // of the plan that runs, token and output row
+    int s;              // its place in the step
+    int32_t position;   // of its last row
+    int row, token_row; // of the plan that runs; row -1: it has ended
     int most;
 };
 
@@ -25,7 +25,8 @@ struct program_drafter {
     struct sample_params *sample;  // [max_rows]
     struct sample_result *results; // [max_rows]
     struct chain *chains;          // [most_seqs]
-    int n_chains, most_guesses;
+    int n_chains, most_guesses, states_width;
+    enum status status; // of reading hidden states
     int64_t max_positions;
 };
 
@@ -60,11 +61,13 @@ static struct sample_params draw_of(const struct request *r, int32_t position) {
 static void ask(struct program_drafter *d, struct chain *c, int token_row) {
     struct batch_plan *plan = &d->rows.plan;
     c->row = plan->n_rows;
+    c->token_row = token_row;
     plan->out_row[plan->n_rows] = token_row;
     d->sample[plan->n_rows++] = draw_of(c->request, c->request->draft.at + c->request->draft.n);
 }
 
 static enum status run(struct program_drafter *d, struct error *err) {
+    TRY(d->status); // with the sentence in g->failed
     TRY(d->g->ops->run(d->exe, &d->rows.plan, d->sample, err));
     return d->g->ops->collect(d->exe, d->results, err);
 }
@@ -81,6 +84,28 @@ static bool take_guess(const struct program_drafter *d, const struct chain *c) {
 
 // ---- rows -------------------------------------------------------------------------------------------------------
 
+static void copy_states(struct program_drafter *d, int row, const float *from) {
+    memcpy(d->rows.plan.states + (size_t)row * (size_t)d->states_width, from, (size_t)d->states_width * sizeof *from);
+}
+
+/* What the target made of these rows. False: the first of them was not in this step. */
+static bool add_states(struct program_drafter *d, const struct step *step, int s, struct draft_text text) {
+    int row = step->plan.query_start[s], n = step->plan.query_start[s + 1] - row;
+    int32_t start = step->plan.position[row];
+    if (d->draft->feature == NO_STATES)
+        return true;
+    if (text.first != start || text.end > start + n)
+        return false;
+    for (int32_t p = text.first; p < text.end; p++) {
+        const float *state;
+        d->status = d->g->ops->hidden(d->g->exe, d->draft->feature, row + (p - start), &state, &d->g->failed);
+        if (d->status != OK)
+            return false;
+        copy_states(d, d->rows.plan.n_tokens + (p - text.first), state);
+    }
+    return true;
+}
+
 /* The rows of the text that the step computed, or that the draft lacks; and the first guess of who decodes. */
 static void add_text(struct program_drafter *d, const struct step *step, int s) {
     struct request *r = step->requests[s];
@@ -88,15 +113,27 @@ static void add_text(struct program_drafter *d, const struct step *step, int s) 
     bool goes_on = continues(d, r) && text.is_whole;
     if (!goes_on)
         text.end = MIN(text.end, text.held);
-    if (text.end <= text.first)
+    if (text.end <= text.first || !add_states(d, step, s, text))
         return;
     draft_rows_add(&d->rows, &step->plan, s, text, r->sequence.tokens + d->draft->is_ahead, goes_on ? d->n_chains : -1);
+    if (text.first == 0 && d->draft->is_first_blank)
+        draft_rows_blank_first(&d->rows);
     if (!goes_on)
         return;
     struct chain *c = &d->chains[d->n_chains++];
     *c = (struct chain){.request = r, .s = s, .position = text.end - 1, .most = most_for(d, r)};
     r->draft = (struct proposal){.at = r->sequence.n_known};
     ask(d, c, d->rows.plan.n_tokens - 1);
+}
+
+/* From its last row to the next. */
+static void carry(struct program_drafter *d, const struct chain *c, int row) {
+    const float *state;
+    if (d->draft->feature == NO_STATES || d->status != OK)
+        return;
+    d->status = d->g->ops->hidden(d->exe, d->draft->carry, c->token_row, &state, &d->g->failed);
+    if (d->status == OK)
+        copy_states(d, row, state);
 }
 
 /* A row more for each chain that goes on. False: there is none. */
@@ -110,6 +147,7 @@ static bool next_rows(struct program_drafter *d, const struct step *step) {
             continue;
         }
         c->position++;
+        carry(d, c, d->rows.plan.n_tokens);
         draft_rows_add_one(&d->rows, &step->plan, c->s, c->position, p->tokens[p->n - 1], i);
         ask(d, c, d->rows.plan.n_tokens - 1);
     }
@@ -173,6 +211,9 @@ static enum status check(const struct gyre *g, const struct draft *draft, struct
         if (p->groups[i].kind == CACHE_STATE)
             return fail(err, ERR_UNSUPPORTED, "speculation: the draft %s has recurrent layers, which cannot go back",
                         p->name);
+    if (draft->feature != NO_STATES && !g->ops->hidden)
+        return fail(err, ERR_UNSUPPORTED,
+                    "speculation: the draft %s reads hidden states, which this device does not keep", p->name);
     if (program_rope_depends_on_length(p))
         return fail(err, ERR_UNSUPPORTED, "speculation: positions of the draft %s depend on the length of the text",
                     p->name);
@@ -192,6 +233,13 @@ enum status program_drafter_load(struct gyre *g, const struct gyre_options *o, c
     g->drafter = (struct drafter){.context = d, .close = close_drafter};
     d->max_positions = draft->model->spec->max_positions;
     return g->ops->load(g->device, draft->step, &options, &d->loaded, err);
+}
+
+static int states_width(const struct program *p) {
+    for (int i = 0; i < p->n_ops; i++)
+        if (p->ops[i].code == OP_STATES)
+            return p->ops[i].out[0].width;
+    return 0;
 }
 
 static enum status alloc_cache(struct program_drafter *d, struct error *err) {
@@ -218,6 +266,9 @@ enum status program_drafter_open(struct gyre *g, const struct gyre_options *o, s
                                       .most_guesses = o->n_guesses};
     d->most_guesses = o->n_guesses;
     draft_rows_init(&d->rows, &g->cache, &rows);
+    d->states_width = states_width(d->draft->step);
+    if (d->states_width > 0)
+        batch_plan_add_states(&d->rows.plan, bucket, d->states_width);
     d->sample = xcalloc((size_t)bucket.max_rows, sizeof *d->sample);
     d->results = xcalloc((size_t)bucket.max_rows, sizeof *d->results);
     d->chains = xcalloc((size_t)most_seqs, sizeof *d->chains);

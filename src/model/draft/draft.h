@@ -8,25 +8,32 @@
  * A draft works on rows. Row p has position p, sees the rows before it, and says which token comes at p + 1 + is_ahead.
  *
  *     draft model   row p: token p                                    of a model of its own
+ *     EAGLE-3       row p: token p + 1, and the target's feature at p; in a chain the row's before, its carry
+ *     MTP           likewise, with the target's last hidden state
  *
  * A program for it is recorded like a family's, with the weights that it borrows of the target. */
 #pragma once
 
 #include "model/model.h"
 
-enum { NO_HIDDEN = -1 };
+enum { NO_STATES = -1 };
 
 struct draft_source {
     const char *method; // as in vLLM's speculative_config: "draft_model"; NULL: what the draft's config.json says
-    const char *path;   // its folder
+    const char *path;   // its folder; NULL, of "mtp": the target's
+    const char *target_path;
 };
 
 struct draft {
     const char *method;       // as above
+    struct program *target;   // what runs in place of the target's program; NULL: that
+    int feature;              // of the target, which `hidden` of backend_ops it is; NO_STATES: the step reads none
+    int carry;                // likewise of the step, in a chain
     struct model *model;      // its own config and weights
     struct program *step;     // makes the logits of a row
     const int32_t *target_id; // [step's vocabulary]: the target's token for each; NULL: they are the same
     bool is_ahead;            // row p is made with the token behind it, p + 1
+    bool is_first_blank;      // row 0 has no token
 };
 
 /* ERR_UNSUPPORTED says what does not fit the target. *out outlives what is loaded of it, and `target` outlives *out. */

@@ -5,6 +5,7 @@
  *                     coalesced
  *     MLA_ATTENTION   four warps deal the keys as in attention.cu; key and value are the same latent row, read once a
  *                     head; then Wuv_h o, a warp an output channel */
+#include "backend/cuda/attention/kv.cuh"
 #include "backend/cuda/attention/mla.h"
 #include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/rows/rows.h"
@@ -34,11 +35,13 @@ static __device__ void store_latent(const device_plan &plan, const dmla &a, cons
         sum += i < a.rank ? row[i] * row[i] : 0.0f;
     }
     float factor = 1.0f / sqrtf(block_sum(sum, shared) / a.rank + a.eps); // its barriers also publish row
-    int64_t at =
-        block_start(plan, cache, block_size, plan.seq_of_row[t], position) + (int64_t)(position % block_size) * width;
+    int row_bytes = width * kv_element_bytes(cache.element);
+    char *block = kv_block(plan, cache, block_size, plan.seq_of_row[t], position);
     rotate_to(rope, t, row + a.rank, turned);
     for (int i = threadIdx.x; i < width; i += THREADS)
-        store(cache.at, at + i, cache.element, i < a.rank ? row[i] * factor * load(norm, i) : turned[i - a.rank]);
+        kv_store(block +
+                     kv_row_byte(row_bytes, block_size, 0, position % block_size, i * kv_element_bytes(cache.element)),
+                 cache.element, i < a.rank ? row[i] * factor * load(norm, i) : turned[i - a.rank]);
 }
 
 /* Head n_heads of the grid is the latent row itself. */
@@ -86,17 +89,21 @@ static __global__ void mla_attention(device_plan plan, dmla a, dmat q, dweight w
     int t = blockIdx.y, h = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32, width = a.rank + a.rope_dim;
     if (t >= step_tokens(plan))
         return;
-    int seq = plan.seq_of_row[t], position = plan.position[t];
+    int seq = plan.seq_of_row[t], position = plan.position[t], element_size = kv_element_bytes(cache.element);
     float query[MAX_PER_LANE], acc[MAX_PER_LANE] = {}, m = -INFINITY, l = 0;
 #pragma unroll
     for (int i = 0; i < MAX_PER_LANE; i++)
         query[i] = lane + 32 * i < width ? load(q, t, h * width + lane + 32 * i) : 0.0f;
     for (int j = warp; j <= position; j += WARPS) {
-        int64_t row = block_start(plan, cache, block_size, seq, j) + (int64_t)(j % block_size) * width;
+        const char *block = kv_block(plan, cache, block_size, seq, j);
         float x[MAX_PER_LANE], s = 0;
 #pragma unroll
         for (int i = 0; i < MAX_PER_LANE; i++) {
-            x[i] = lane + 32 * i < width ? load(cache.at, row + lane + 32 * i, cache.element) : 0.0f;
+            int at = (lane + 32 * i) * element_size;
+            x[i] = lane + 32 * i < width
+                       ? kv_load(block + kv_row_byte(width * element_size, block_size, 0, j % block_size, at),
+                                 cache.element)
+                       : 0.0f;
             s += query[i] * x[i];
         }
         s = warp_sum(s) * a.scale;

@@ -166,5 +166,6 @@ int64_t cuda_weight_bytes(const struct loaded *loaded, const struct weight *w) {
     const struct dweight *d = p->matrix.at ? &p->matrix : &p->floats;
     if (w == loaded->filter.head) // by greedy steps
         return loaded->filter.n_bytes;
-    return d->out * d->in * element_bytes(d->element) + (d->scale ? d->out * (int64_t)sizeof(float) : 0);
+    int64_t n_bytes = p->matrix.at ? placed_matrix_bytes(p) : d->out * d->in * element_bytes(d->element);
+    return n_bytes + (d->scale ? d->out * (int64_t)sizeof(float) : 0);
 }

@@ -101,10 +101,21 @@ struct list_memory {
     }
 };
 
+static __device__ void count_experts(const list_args &a, const dmoe_list &list, int n_experts) {
+    if (threadIdx.x != 0 || !a.is_counted || n_experts == 0)
+        return;
+    atomicAdd(&list.seen[0], 1ull);
+    atomicAdd(&list.seen[1], (unsigned long long)n_experts);
+}
+
 /* By all threads, behind a barrier after clear; sums [warps], shared. */
 template <class F>
 static __device__ void make_list(const list_args &a, const dmoe_list &list, int n_pairs, F expert_of,
                                  const list_memory &m, int3 *sums) {
+    if (!list.tiles) { // of a token, which has as many experts as pairs
+        count_experts(a, list, n_pairs);
+        return;
+    }
     count_pairs(a, list, n_pairs, expert_of, m.counts);
     __syncthreads(); // all warps' counts are there
     int per_thread = (a.n_experts + blockDim.x - 1) / blockDim.x,
@@ -124,10 +135,7 @@ static __device__ void make_list(const list_args &a, const dmoe_list &list, int 
     }
     if (threadIdx.x == 0)
         *list.n_tiles = all.y;
-    if (threadIdx.x == 0 && a.is_counted && n_pairs > 0) {
-        atomicAdd(&list.seen[0], 1ull);
-        atomicAdd(&list.seen[1], (unsigned long long)all.z);
-    }
+    count_experts(a, list, all.z);
     __syncthreads(); // all experts' beginnings are there
     const uint16_t *of_warps_before = m.counts + threadIdx.x / 32 * a.n_experts;
     const run pairs(a, n_pairs);

@@ -5,15 +5,18 @@
  *     join   y[t, d] = sum_k weight[t, k] result[t top_k + k, d], in ascending k
  *
  * Mathematics on the tensor core with W as the first operand, as in linear/gemv.cu: m16n8k16, 16 rows of W (of gates
- * and ups 8 of each, so that a lane has both sums of a unit) by up to 4 times 8 tokens of an expert. e4m3 becomes half
- * on the way, exactly, or bfloat16.
+ * and ups 8 of each, so that a lane has both sums of a unit) by up to 4 times 8 tokens of an expert. What is narrower
+ * becomes half on the way, exactly, or bfloat16.
  *
  * Who does what. Tiles of 16 rows, of all tiles of tokens behind one another, go to blocks in equal shares of
  * neighbours; so a block seldom changes its tokens, which lie in shared memory, and blocks that share an expert's
  * tokens in two tiles read the same weights at about the same time. Warps of a block take its tiles by turns, each with
  * all columns: no sum is ever joined with another's, and what a row of y is does not depend on the other tokens.
  *
- * Loads. Each lane copies what it will itself read into a queue in shared memory (cp.async, DEPTH steps of 128 bytes of
+ * Formats of W are in moe_formats.cuh: e4m3, 16 bits, and MXFP4 in blocks (weights/blocks.h), whose codes
+ * become half in nine instructions for eight of them (ptx/nibbles.cuh), times the scale of their 32 columns.
+ *
+ * Loads. A warp copies what it will itself read into a queue in shared memory (cp.async, DEPTH steps of 128 bytes of
  * 16 rows): no barrier is needed to take it out. 8 warps x 12 KB on each of 132 multiprocessors keep 12.7 MB under way.
  * moe_down fills its queue before it waits for moe_up.
  *
@@ -21,6 +24,7 @@
  * into half once more for every 24 or 32 tokens.
  *
  * Bytes: of each expert that has tokens W13 and W2, once a tile; x once a block. */
+#include "backend/cuda/moe/moe_down_join.cuh"
 #include "backend/cuda/moe/moe_stream.h"
 #include "backend/cuda/moe/moe_stream_kernel.cuh"
 #include "backend/cuda/moe/moe_tiles.cuh"
@@ -30,12 +34,12 @@
 #include "backend/cuda/value.h"
 
 enum {
-    DEPTH = 6,
     SHARED_MOST = 224 << 10,
     SHARED_HALF = 110 << 10,
     MOST_PIECE = 1024,
     MOST_TILED_PIECE = 2048,
     MANY_TOKENS = 20,
+    JOINED_TOKENS = 2,
     MOST_PLACES = 128
 };
 
@@ -45,22 +49,38 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // ---- how it is cut --------------------------------------------------------------------------------------------------
 
-enum { QUEUE_BYTES = STREAM_WARPS * DEPTH * STEP * TILE_ROWS };
+/* What launchers ask of a format; of either product alike. */
+struct stream_format {
+    int columns, queue_bytes, x_aside; // columns: of a step
+    int64_t width_of;                  // what columns are a multiple of
+};
+template <template <class> class W> static stream_format format_of(int64_t width_of) {
+    using w = W<__half>;
+    return {w::COLUMNS * w::CHUNKS, STREAM_WARPS * w::DEPTH * w::CHUNKS * w::CHUNK_BYTES, w::X_ASIDE, width_of};
+}
+static stream_format format_of(element e) {
+    switch (e) {
+    case ELEMENT_E4M3: return format_of<e4m3_expert>(16);
+    case ELEMENT_MXFP4: return format_of<mxfp4_expert>(MXFP4_COLUMNS);
+    case ELEMENT_F16:
+    case ELEMENT_BF16: return format_of<plain_expert>(8);
+    default: return {};
+    }
+}
 
 static int x_pitch_of(struct dweight w) {
-    return w.element == ELEMENT_E4M3 ? up_to(w.in, STEP) * STEP * 2 + 16 : up_to(w.in * 2, STEP) * STEP + 64;
+    stream_format f = format_of(w.element);
+    return up_to(w.in, f.columns) * f.columns * 2 + f.x_aside;
 }
 static int pitch_of(struct dweight w13, struct dweight w2) { return (int)most(x_pitch_of(w13), x_pitch_of(w2)); }
 static int tokens_that_fit(struct dweight w13, struct dweight w2) {
-    return (SHARED_MOST - QUEUE_BYTES) / pitch_of(w13, w2);
+    return (SHARED_MOST - format_of(w13.element).queue_bytes) / pitch_of(w13, w2);
 }
 
 bool moe_streams(struct dweight w13, struct dweight w2) {
-    bool narrow = w13.element == ELEMENT_E4M3, halves = w13.element == ELEMENT_F16 || w13.element == ELEMENT_BF16;
-    int64_t of = narrow ? 16 : 8;
-    return (narrow || halves) && w13.element == w2.element && w13.in % of == 0 && w2.in % of == 0 &&
-           w13.out < INT32_MAX && w2.out < INT32_MAX && w13.in < 1 << 24 && w2.in < 1 << 24 &&
-           tokens_that_fit(w13, w2) > 0;
+    int64_t of = format_of(w13.element).width_of;
+    return of > 0 && w13.element == w2.element && w13.in % of == 0 && w2.in % of == 0 && w13.out < INT32_MAX &&
+           w2.out < INT32_MAX && w13.in < 1 << 24 && w2.in < 1 << 24 && tokens_that_fit(w13, w2) > 0;
 }
 
 struct dmoe_cut moe_cut_of(const struct dmoe *a, struct dweight w13, struct dweight w2, int n_tokens) {
@@ -72,6 +92,11 @@ struct dmoe_cut moe_cut_of(const struct dmoe *a, struct dweight w13, struct dwei
     c.tile = c.is_tiled ? TILE_TOKENS : c.tile;
     int64_t pairs = (int64_t)c.piece * a->top_k;
     c.most_tiles = (int)(least(pairs, a->n_experts) + pairs / c.tile);
+    stream_format f = format_of(w2.element);
+    bool fits_joined =
+        a->top_k <= JOINED_WARPS && a->top_k * (f.queue_bytes / STREAM_WARPS + x_pitch_of(w2)) <= SHARED_MOST;
+    c.is_joined = n_tokens <= JOINED_TOKENS && fits_joined && !c.is_tiled;
+    c.is_direct = n_tokens == 1 && c.is_joined;
     return c;
 }
 
@@ -95,13 +120,14 @@ struct dmoe_list moe_list_at(const struct dmoe *a, const struct dmoe_cut *c, voi
     parts.take(list.pair, pairs);
     parts.take(list.rank, pairs);
     *n_bytes = parts.used;
+    list.tiles = c->is_direct ? NULL : list.tiles;
     return list;
 }
 
 /* What lies between nodes. */
 struct between {
     uint16_t *x;      // [piece][D] in the element of products, where x has another
-    uint16_t *hidden; // [pairs][ffn_size], of the list's order, in the element of products
+    uint16_t *hidden; // [pairs][ffn_size], in the element of products
     float *result;    // [pairs][D]
 };
 static struct between between_of(const struct dmoe *a, const struct dmoe_cut *c, struct dweight w13, int64_t *n_bytes) {
@@ -169,10 +195,10 @@ static __global__ void __launch_bounds__(JOIN_THREADS) moe_join(device_plan plan
 /* Places of the list that a block holds at once: of all that it computes, if they fit. Where half of a multiprocessor's
  * memory is enough, moe_down's blocks have a place beside moe_up's, and their weights are on their way before that one
  * ends. */
-static int places_of(const struct dmoe_cut *c, const struct dmoe *a, int n_blocks, int pitch) {
+static int places_of(const struct dmoe_cut *c, const struct dmoe *a, int n_blocks, int queue_bytes, int pitch) {
     int64_t of_block = (up_to(c->most_tiles, n_blocks) + 1) * least(c->tile, c->piece),
-            pairs = (int64_t)c->piece * a->top_k, half = (SHARED_HALF - QUEUE_BYTES) / pitch,
-            all = (SHARED_MOST - QUEUE_BYTES) / pitch, wanted = least(of_block, pairs);
+            pairs = (int64_t)c->piece * a->top_k, half = (SHARED_HALF - queue_bytes) / pitch,
+            all = (SHARED_MOST - queue_bytes) / pitch, wanted = least(of_block, pairs);
     return (int)least(wanted <= half ? wanted : least(wanted, all), MOST_PLACES);
 }
 
@@ -194,43 +220,85 @@ template <class W, bool UP> static void launch_tiles(const stream_call &c) {
 template <class W, bool UP> static void launch_weights(stream_call c) {
     if (c.cut->is_tiled)
         return launch_tiles<W, UP>(c);
-    auto kernel = moe_stream<W, DEPTH, UP>;
+    auto kernel = moe_stream<W, UP>;
+    constexpr int QUEUES = STREAM_WARPS * expert_queue<W, UP>::BYTES;
     int blocks = n_multiprocessors(), wanted = up_to(c.cut->most_tiles, MOST_OF_BLOCK - 2);
     c.args.x_pitch = x_pitch_of(c.w);
-    c.args.x_tokens = places_of(c.cut, c.a, blocks, c.args.x_pitch);
+    c.args.x_tokens = places_of(c.cut, c.a, blocks, QUEUES, c.args.x_pitch);
     c.args.most_tiles = c.cut->most_tiles;
-    size_t shared = (size_t)QUEUE_BYTES + (size_t)c.args.x_tokens * (c.args.x_pitch + sizeof(int));
+    size_t shared = (size_t)QUEUES + (size_t)c.args.x_tokens * (c.args.x_pitch + sizeof(int));
     allow_shared(kernel, SHARED_MOST + MOST_PLACES * (int)sizeof(int));
     launch_node(kernel, blocks > wanted ? blocks : wanted, STREAM_WARPS * 32, shared, c.l->stream, c.args);
 }
 
+template <class T, bool UP> static void launch_half_in(const stream_call &c) {
+    switch (c.w.element) {
+    case ELEMENT_E4M3: launch_weights<e4m3_expert<T>, UP>(c); break;
+    case ELEMENT_MXFP4: launch_weights<mxfp4_expert<T>, UP>(c); break;
+    default: launch_weights<plain_expert<T>, UP>(c);
+    }
+}
 template <bool UP> static void launch_half(const stream_call &c, element product) {
-    bool narrow = c.w.element == ELEMENT_E4M3;
     if (product == ELEMENT_BF16)
-        narrow ? launch_weights<e4m3_expert<__nv_bfloat16>, UP>(c) : launch_weights<plain_expert<__nv_bfloat16>, UP>(c);
+        launch_half_in<__nv_bfloat16, UP>(c);
     else
-        narrow ? launch_weights<e4m3_expert<__half>, UP>(c) : launch_weights<plain_expert<__half>, UP>(c);
+        launch_half_in<__half, UP>(c);
+}
+
+template <class W> static void launch_joined(const stream_call &c, down_join_args args) {
+    auto kernel = moe_down_join<W>;
+    args.down.x_pitch = x_pitch_of(c.w);
+    int n_bytes = c.a->top_k * (expert_queue<W, false>::BYTES + args.down.x_pitch);
+    allow_shared(kernel, SHARED_MOST);
+    launch_node(kernel, dim3(args.down.n_row_tiles, c.l->n_tokens), c.a->top_k * 32, n_bytes, c.l->stream, c.l->plan,
+                args);
+}
+template <class T> static void launch_joined_in(const stream_call &c, const down_join_args &args) {
+    switch (c.w.element) {
+    case ELEMENT_E4M3: launch_joined<e4m3_expert<T>>(c, args); break;
+    case ELEMENT_MXFP4: launch_joined<mxfp4_expert<T>>(c, args); break;
+    default: launch_joined<plain_expert<T>>(c, args);
+    }
 }
 
 static void launch_up(stream_call c, element product, struct dmat x, int first, struct dweight w, struct dweight b,
                       void *hidden) {
     stream_args up = {static_cast<const unsigned char *>(w.at), w.scale, static_cast<const float *>(b.at)};
-    up.x = x, up.list = c.args.list, up.y = hidden;
+    up.x = x, up.list = c.args.list, up.ids = c.args.ids, up.y = hidden;
     up.in = (int)w.in, up.units = c.a->ffn_size, up.n_row_tiles = up_to(c.a->ffn_size, 8);
-    up.top_k = c.a->top_k, up.first_token = first, up.act = c.a->act, up.limit = c.a->limit;
+    up.n_experts = c.a->n_experts, up.top_k = c.a->top_k, up.first_token = first, up.act = c.a->act,
+    up.limit = c.a->limit;
     c.args = up, c.w = w;
     launch_half<true>(c, product);
 }
 
-static void launch_down(stream_call c, element product, void *hidden, struct dweight w, struct dweight b, int width,
-                        float *result) {
+static stream_args down_args(const stream_call &c, element product, void *hidden, struct dweight w, struct dweight b,
+                             int width) {
     stream_args down = {static_cast<const unsigned char *>(w.at), w.scale, static_cast<const float *>(b.at)};
     down.x = {hidden, c.a->ffn_size, c.a->ffn_size, product, nullptr};
-    down.list = c.args.list, down.y = result;
+    down.list = c.args.list;
     down.in = c.a->ffn_size, down.units = width, down.n_row_tiles = up_to(width, TILE_ROWS);
-    down.top_k = c.a->top_k;
-    c.args = down, c.w = w;
+    down.n_experts = c.a->n_experts, down.top_k = c.a->top_k;
+    return down;
+}
+
+/* Down, and the weighted sum of tokens from the first-th on. */
+static void launch_down_and_join(stream_call c, element product, const struct between &between, struct dmat ids,
+                                 struct dmat weights, struct dweight w, struct dweight b, struct dmat y, int first,
+                                 int n) {
+    c.args = down_args(c, product, between.hidden, w, b, y.width), c.w = w;
+    if (c.cut->is_joined) {
+        down_join_args joined = {c.args, static_cast<const int32_t *>(ids.at), ids.stride, weights, y};
+        if (product == ELEMENT_BF16)
+            launch_joined_in<__nv_bfloat16>(c, joined);
+        else
+            launch_joined_in<__half>(c, joined);
+        return;
+    }
+    c.args.y = between.result;
     launch_half<false>(c, product);
+    join_args join = {between.result, weights, y, first, c.a->top_k, lies_in_fours(y)};
+    launch_node(moe_join, dim3(up_to(y.width, 4 * JOIN_THREADS), n), JOIN_THREADS, 0, c.l->stream, c.l->plan, join);
 }
 
 static bool is_for_copies(struct dmat x, element product) {
@@ -249,6 +317,7 @@ void launch_moe_stream_cut(const struct launch *l, const struct dmoe *a, enum el
     struct between between = between_of(a, cut, w13, &n_bytes);
     stream_call call = {l, a, cut};
     call.args.list = moe_list_at(a, cut, a->list, &n_bytes);
+    call.args.ids = cut->is_direct ? static_cast<const int32_t *>(ids.at) : nullptr;
     for (int first = 0; first < l->n_tokens; first += cut->piece) {
         int n = (int)least(cut->piece, l->n_tokens - first);
         if (!a->is_listed)
@@ -261,9 +330,7 @@ void launch_moe_stream_cut(const struct launch *l, const struct dmoe *a, enum el
             first_in_x = 0;
         }
         launch_up(call, product, piece, first_in_x, w13, b13, between.hidden);
-        launch_down(call, product, between.hidden, w2, b2, y.width, between.result);
-        join_args join = {between.result, weights, y, first, a->top_k, lies_in_fours(y)};
-        launch_node(moe_join, dim3(up_to(y.width, 4 * JOIN_THREADS), n), JOIN_THREADS, 0, l->stream, l->plan, join);
+        launch_down_and_join(call, product, between, ids, weights, w2, b2, y, first, n);
     }
 }
 

@@ -5,6 +5,8 @@
  *     moe_down    of a pair W2_e hidden + b2_e
  *     moe_join    y = the weighted sum of a token's pairs, in the order of its slots
  *
+ * Of a token there is no list, and moe_down and moe_join are one node.
+ *
  * An expert's weights are read once for each of its tiles. What a row of y is depends on that row of x alone. */
 #pragma once
 
@@ -35,15 +37,18 @@ struct dmoe_cut {
     int piece;      // tokens that are computed together
     int most_tiles; // of a piece
     bool is_tiled;  // by moe_tiles.cuh: many tokens an expert
+    bool is_joined; // by moe_down_join.cuh: few tokens
+    bool is_direct; // one token, whose ids say all that a list would: if another node counts, nobody makes one
 };
 
-/* Whether the stream computes with these weights: both e4m3 with rows of a multiple of 16 columns, or of 16 bits with
- * rows of a multiple of 8. */
+/* Whether the stream computes with these weights: both e4m3 with rows of a multiple of 16 columns, MXFP4 of 32, or of
+ * 16 bits with rows of a multiple of 8. */
 bool moe_streams(struct dweight w13, struct dweight w2);
 struct dmoe_cut moe_cut_of(const struct dmoe *a, struct dweight w13, struct dweight w2, int n_tokens);
 /* Bytes of a->scratch and of a->list for steps of up to so many tokens. */
 void moe_stream_bytes(const struct dmoe *a, struct dweight w13, struct dweight w2, int n_tokens, int64_t *scratch,
                       int64_t *list);
+/* tiles is NULL where nobody reads the list. */
 struct dmoe_list moe_list_at(const struct dmoe *a, const struct dmoe_cut *cut, void *at, int64_t *n_bytes);
 
 /* The same as launch_moe_ffn, in float16 or, as `product` says, bfloat16: x and hidden are rounded to it. */

@@ -38,10 +38,10 @@ template <class W> static __device__ void bring_row(const stream_args &a, int64_
 template <class W, bool UP>
 static __device__ void bring_places(const stream_args &a, int first, int n, unsigned char *x, int *pairs) {
     for (int i = threadIdx.x / 32; i < n; i += STREAM_WARPS) {
-        int pair = a.list.pair[first + i];
+        int pair = a.ids ? first + i : a.list.pair[first + i];
         if (threadIdx.x % 32 == 0)
             pairs[i] = pair;
-        bring_row<W>(a, UP ? a.first_token + pair / a.top_k : first + i, x + i * a.x_pitch);
+        bring_row<W>(a, UP ? a.first_token + pair / a.top_k : pair, x + i * a.x_pitch);
     }
 }
 
@@ -62,6 +62,7 @@ template <bool UP> struct row_ends {
             bias[half] = there && a.bias ? a.bias[rows.row[half]] : 0.0f;
         }
     }
+    __device__ __forceinline__ float of(int half, float sum) const { return sum * scale[half] + bias[half]; }
 };
 
 /* Sums of eight tokens: lane 4r + q has rows r and r + 8 of tokens 2q and 2q + 1. */
@@ -74,11 +75,11 @@ static __device__ __forceinline__ void finish(const stream_args &a, const dmoe_t
         int token = octet * 8 + threadIdx.x % 4 * 2 + i;
         if (token >= tile.n)
             continue;
-        float first = sums[i] * ends.scale[0] + ends.bias[0], second = sums[2 + i] * ends.scale[1] + ends.bias[1];
+        float first = ends.of(0, sums[i]), second = ends.of(1, sums[2 + i]);
         if constexpr (UP) {
             using T = typename W::product;
             if (rows.unit[0] >= 0)
-                static_cast<T *>(a.y)[(int64_t)(tile.first + token) * a.units + rows.unit[0]] =
+                static_cast<T *>(a.y)[(int64_t)pairs[token] * a.units + rows.unit[0]] =
                     rounded<T>(a.act == 0 ? silu(first) * second : activate_rarely(a.act, a.limit, first, second));
         } else {
             float *to = static_cast<float *>(a.y) + (int64_t)pairs[token] * a.units;
@@ -92,26 +93,22 @@ static __device__ __forceinline__ void finish(const stream_args &a, const dmoe_t
 
 // ---- the kernel -----------------------------------------------------------------------------------------------------
 
-/* A tile of rows by a tile of tokens. */
-template <class W, int DEPTH, bool UP, int OCTETS>
-static __device__ __forceinline__ void multiply(const stream_args &a, expert_queue<W, DEPTH, UP> &queue,
-                                                const dmoe_tile &tile, int row_tile, const unsigned char *x,
-                                                const int *pairs) {
-    const rows_of_tile<UP> rows(a, tile.expert, row_tile);
-    const row_ends<UP> ends(a, rows); // they come while products are made
-    constexpr int X_CHUNK = CHUNK / W::BYTES * 2;
+/* The queue's next tile of rows times n tokens; x: those. */
+template <class W, bool UP, int OCTETS>
+static __device__ __forceinline__ void sum_tile(const stream_args &a, expert_queue<W, UP> &queue, int n,
+                                                const unsigned char *x, float (&sums)[2][OCTETS][4]) {
+    constexpr int X_CHUNK = x_chunk_bytes<W>();
     int r = threadIdx.x % 32 / 4, token_at[OCTETS];
-    float sums[2][OCTETS][4] = {};
 #pragma unroll
     for (int o = 0; o < OCTETS; o++) // what a column beyond the tokens sums, nobody reads
-        token_at[o] = min(o * 8 + r, tile.n - 1) * a.x_pitch;
+        token_at[o] = min(o * 8 + r, n - 1) * a.x_pitch;
     const unsigned char *columns = x + threadIdx.x % 4 * (X_CHUNK / 4);
 #pragma unroll 1
     for (int step = 0; step < queue.n_steps; step++) {
-        uint32_t w[STEP / CHUNK][2][4];
+        typename W::chunk w[W::CHUNKS];
         queue.take(w);
 #pragma unroll
-        for (int j = 0; j < STEP / CHUNK; j++)
+        for (int j = 0; j < W::CHUNKS; j++)
 #pragma unroll
             for (int s = 0; s < W::STEPS; s += 2) {
                 uint32_t m[2][4];
@@ -119,7 +116,7 @@ static __device__ __forceinline__ void multiply(const stream_args &a, expert_que
                 for (int k = 0; k < 2; k++)
 #pragma unroll
                     for (int half = 0; half < 2; half++)
-                        W::elements(w[j][half], s + k, m[k][half], m[k][half + 2]);
+                        w[j].elements(half, s + k, m[k][half], m[k][half + 2]);
 #pragma unroll
                 for (int o = 0; o < OCTETS; o++) {
                     uint4 b = *reinterpret_cast<const uint4 *>(columns + token_at[o] + j * X_CHUNK + s / 2 * PIECE);
@@ -127,25 +124,44 @@ static __device__ __forceinline__ void multiply(const stream_args &a, expert_que
                     multiply_add<W::BF16>(sums[1][o], m[1], b.z, b.w);
                 }
             }
-        columns += x_step_bytes<W>();
+        columns += W::CHUNKS * X_CHUNK;
         queue.put();
     }
 #pragma unroll
-    for (int o = 0; o < OCTETS; o++) {
+    for (int o = 0; o < OCTETS; o++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
             sums[0][o][i] += sums[1][o][i];
+}
+
+/* A tile of rows by a tile of tokens. */
+template <class W, bool UP, int OCTETS>
+static __device__ __forceinline__ void multiply(const stream_args &a, expert_queue<W, UP> &queue, const dmoe_tile &tile,
+                                                int row_tile, const unsigned char *x, const int *pairs) {
+    const rows_of_tile<UP> rows(a, tile.expert, row_tile);
+    const row_ends<UP> ends(a, rows); // they come while products are made
+    float sums[2][OCTETS][4] = {};
+    sum_tile<W, UP, OCTETS>(a, queue, tile.n, x, sums);
+#pragma unroll
+    for (int o = 0; o < OCTETS; o++)
         finish<W, UP>(a, tile, pairs, o, rows, ends, sums[0][o]);
-    }
 }
 
 /* The block's tiles of tokens, from the list. A short list is read whole, without waiting for its length. */
 static __device__ share take_tiles(const stream_args &a, dmoe_tile *tiles) {
+    if (a.ids) { // a tile a slot
+        const share s = share_of_block(a, a.top_k);
+        int slot = s.first_tile + (int)threadIdx.x;
+        if ((int)threadIdx.x < s.n_tiles)
+            tiles[threadIdx.x] = {expert_of(a, a.ids[slot]), slot, 1};
+        __syncthreads(); // they are there
+        return s;
+    }
     dmoe_tile early = {};
     int n_early = min(a.most_tiles, (int)blockDim.x);
     if ((int)threadIdx.x < n_early)
         early = a.list.tiles[threadIdx.x];
-    const share s = share_of_block(a);
+    const share s = share_of_block(a, *a.list.n_tiles);
     for (int i = threadIdx.x; i < s.first_tile + s.n_tiles; i += blockDim.x)
         if (i >= s.first_tile)
             tiles[i - s.first_tile] = i < n_early ? early : a.list.tiles[i];
@@ -161,9 +177,9 @@ static __device__ int tiles_together(const stream_args &a, const dmoe_tile *tile
     return n;
 }
 
-template <class W, int DEPTH, bool UP>
+template <class W, bool UP>
 static __global__ void __launch_bounds__(STREAM_WARPS * 32, 2) moe_stream(const __grid_constant__ stream_args a) {
-    using queue_type = expert_queue<W, DEPTH, UP>;
+    using queue_type = expert_queue<W, UP>;
     extern __shared__ __align__(128) unsigned char shared[];
     __shared__ dmoe_tile tiles[MOST_OF_BLOCK];
     unsigned char *x = shared + STREAM_WARPS * queue_type::BYTES;
@@ -174,12 +190,12 @@ static __global__ void __launch_bounds__(STREAM_WARPS * 32, 2) moe_stream(const 
         let_next_start();
     }
     const share s = take_tiles(a, tiles);
-    queue_type queue(a, s, tiles, shared);
+    int mine = s.begin + threadIdx.x / 32;
+    queue_type queue(a, tiles, s.first_tile, mine, s.end, shared);
     if (!UP) {
         let_next_start();
         wait_for_previous();
     }
-    int mine = s.begin + threadIdx.x / 32;
     for (int i = 0; i < s.n_tiles;) {
         int together = tiles_together(a, tiles, i, s.n_tiles), first = tiles[i].first,
             end = tiles[i + together - 1].first + tiles[i + together - 1].n;
@@ -194,10 +210,10 @@ static __global__ void __launch_bounds__(STREAM_WARPS * 32, 2) moe_stream(const 
             for (; mine < tile_end; mine += STREAM_WARPS) {
                 int row_tile = mine - tile_begin, *of_tile = pairs + (tile.first - first);
                 switch ((tile.n + 7) / 8) {
-                case 1: multiply<W, DEPTH, UP, 1>(a, queue, tile, row_tile, tokens, of_tile); break;
-                case 2: multiply<W, DEPTH, UP, 2>(a, queue, tile, row_tile, tokens, of_tile); break;
-                case 3: multiply<W, DEPTH, UP, 3>(a, queue, tile, row_tile, tokens, of_tile); break;
-                default: multiply<W, DEPTH, UP, 4>(a, queue, tile, row_tile, tokens, of_tile);
+                case 1: multiply<W, UP, 1>(a, queue, tile, row_tile, tokens, of_tile); break;
+                case 2: multiply<W, UP, 2>(a, queue, tile, row_tile, tokens, of_tile); break;
+                case 3: multiply<W, UP, 3>(a, queue, tile, row_tile, tokens, of_tile); break;
+                default: multiply<W, UP, 4>(a, queue, tile, row_tile, tokens, of_tile);
                 }
             }
         }

@@ -1,63 +1,38 @@
-/* moe_stream_queue.cuh - of the kernel of moe_stream.cu: formats of weights, the share of a block, and the queue
- * through which a warp takes the weights of its tiles. */
+/* moe_stream_queue.cuh - of the kernel of moe_stream.cu: the share of a block, and the queue through which a warp takes
+ * the weights of its tiles. */
 #pragma once
 
+#include "backend/cuda/moe/moe_formats.cuh"
 #include "backend/cuda/moe/moe_stream.h"
 #include "backend/cuda/ptx/copy_later.cuh"
 #include "backend/cuda/ptx/device.cuh"
-#include "backend/cuda/ptx/mma.cuh"
 #include "backend/cuda/value.h"
 
 enum {
     STREAM_WARPS = 8,
-    CHUNK = 64,       // bytes of a row that meet 16 bytes a lane
-    STEP = 2 * CHUNK, // of each row at a time
-    PIECE = 16,
     MOST_OCTETS = 4,
     TILE_ROWS = 16,
     MOST_OF_BLOCK = 128, // tiles of tokens
 };
 
-// ---- formats of W ---------------------------------------------------------------------------------------------------
-// A lane's 16 bytes of a row as STEPS products' first two elements and last two. X_ASIDE: by how much the pitch of
-// tokens in shared memory passes a multiple of 128 bytes, so that the lanes of a load meet no bank twice.
-
-template <class T> struct e4m3_expert {
-    using product = T;
-    static constexpr int BYTES = 1, STEPS = 4, X_ASIDE = 16;
-    static constexpr bool BF16 = std::is_same_v<T, __nv_bfloat16>;
-    static __device__ __forceinline__ void elements(const uint32_t (&w)[4], int s, uint32_t &low, uint32_t &high) {
-        e4m3_to_pairs(w[s], low, high);
-        if constexpr (BF16) {
-            float2 l = __half22float2(reinterpret_cast<__half2 &>(low)),
-                   h = __half22float2(reinterpret_cast<__half2 &>(high));
-            low = to_pair<true>(l.x, l.y), high = to_pair<true>(h.x, h.y);
-        }
-    }
-};
-
-template <class T> struct plain_expert {
-    using product = T;
-    static constexpr int BYTES = 2, STEPS = 2, X_ASIDE = 64;
-    static constexpr bool BF16 = std::is_same_v<T, __nv_bfloat16>;
-    static __device__ __forceinline__ void elements(const uint32_t (&w)[4], int s, uint32_t &low, uint32_t &high) {
-        low = w[2 * s], high = w[2 * s + 1];
-    }
-};
-
 struct stream_args {
     const unsigned char *w;
     const float *scale, *bias; // a row of w; NULL: 1, 0
-    dmat x;                    // up: of tokens; down: of the list's places
+    dmat x;                    // up: of tokens; down: of pairs
     dmoe_list list;
-    void *y;       // up: hidden; down: result
-    int in, units; // of an expert: columns; rows of y
+    const int32_t *ids; // of a step of one token, whose experts are its tiles: there is no list. Else NULL
+    void *y;            // up: hidden [pairs]; down: result [pairs]
+    int in, units;      // of an expert: columns; rows of y
+    int n_experts;
     int n_row_tiles, most_tiles, x_pitch, x_tokens, top_k, first_token;
     int act;
     float limit;
 };
 
-template <class W> static __host__ __device__ constexpr int x_step_bytes() { return STEP / W::BYTES * 2; }
+/* The expert of an id that the node before wrote. A layer that is timed has no tokens, and ids that nobody wrote. */
+static __device__ __forceinline__ int expert_of(const stream_args &a, int32_t id) {
+    return min((uint32_t)id, (uint32_t)a.n_experts - 1);
+}
 
 /* The block's share: tiles of rows by tiles of tokens, in the list's order, from begin to end. */
 struct share {
@@ -65,8 +40,8 @@ struct share {
     int first_tile, n_tiles; // of tokens
 };
 
-static __device__ share share_of_block(const stream_args &a) {
-    uint32_t n = (uint32_t)*a.list.n_tiles * a.n_row_tiles, length = n / gridDim.x, n_longer = n % gridDim.x;
+static __device__ share share_of_block(const stream_args &a, int n_tiles) {
+    uint32_t n = (uint32_t)n_tiles * a.n_row_tiles, length = n / gridDim.x, n_longer = n % gridDim.x;
     share s = {};
     s.begin = blockIdx.x * length + min(blockIdx.x, n_longer);
     s.end = s.begin + length + (blockIdx.x < n_longer);
@@ -92,33 +67,80 @@ template <bool UP> struct rows_of_tile {
     }
 };
 
-/* A warp's queue of steps; every lane puts in what it takes out itself. */
-template <class W, int DEPTH, bool UP> struct expert_queue {
-    static constexpr int HALVES = STEP / CHUNK, SLOT = HALVES * 2 * 32 * PIECE, BYTES = DEPTH * SLOT;
+/* A tile of W, of which a warp copies steps of CHUNKS chunks: of rows each lane what it will itself read. `to`: the
+ * step in shared memory. */
+template <class W, bool UP, bool IN_BLOCKS = W::IN_BLOCKS> struct tile_source {
+    const unsigned char *from[2];
+    int row_bytes;
+    bool there[2];
+    __device__ __forceinline__ void begin(const stream_args &a, int expert, int row_tile) {
+        const rows_of_tile<UP> rows(a, expert, row_tile);
+        row_bytes = a.in * W::BYTES;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            there[half] = rows.unit[half] >= 0;
+            from[half] = a.w + (there[half] ? (int64_t)rows.row[half] * row_bytes : 0) + threadIdx.x % 4 * PIECE;
+        }
+    }
+    template <int CHUNKS>
+    __device__ __forceinline__ void copy(const stream_args &a, uint32_t to, int step, uint64_t policy) const {
+        constexpr int CHUNK = W::COLUMNS * W::BYTES;
+#pragma unroll
+        for (int j = 0; j < CHUNKS; j++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                int at = (step * CHUNKS + j) * CHUNK;
+                bool zeros = !there[half] || at + (int)threadIdx.x % 4 * PIECE >= row_bytes;
+                copy_later(to + ((j * 2 + half) * 32 + threadIdx.x % 32) * PIECE, zeros ? a.w : from[half] + at, zeros,
+                           policy);
+            }
+    }
+};
+
+template <class W, bool UP> struct tile_source<W, UP, true> {
+    const unsigned char *from;
+    int n_chunks;
+    __device__ __forceinline__ void begin(const stream_args &a, int expert, int row_tile) {
+        n_chunks = (a.in + W::COLUMNS - 1) / W::COLUMNS;
+        from = a.w + ((int64_t)expert * a.n_row_tiles + row_tile) * n_chunks * W::CHUNK_BYTES;
+    }
+    template <int CHUNKS>
+    __device__ __forceinline__ void copy(const stream_args &a, uint32_t to, int step, uint64_t policy) const {
+        constexpr int PIECES = CHUNKS * W::CHUNK_BYTES / PIECE;
+        int at = step * CHUNKS * W::CHUNK_BYTES, end = n_chunks * W::CHUNK_BYTES;
+#pragma unroll
+        for (int i = 0; i < PIECES; i += 32) {
+            int byte = (i + threadIdx.x % 32) * PIECE;
+            bool zeros = at + byte >= end;
+            if (i + 32 <= PIECES || i + (int)threadIdx.x % 32 < PIECES)
+                copy_later(to + byte, zeros ? a.w : from + at + byte, zeros, policy);
+        }
+    }
+};
+
+/* A warp's queue of steps. */
+template <class W, bool UP> struct expert_queue {
+    static constexpr int DEPTH = W::DEPTH, SLOT = W::CHUNKS * W::CHUNK_BYTES, BYTES = DEPTH * SLOT;
 
     const stream_args &a;
-    const share &s;
-    const dmoe_tile *tiles; // of the block's
+    const dmoe_tile *tiles; // of tokens, from first_tile on
     const unsigned char *slots;
     uint64_t policy;
-    int next;      // the tile of rows that is put in
-    int of, of_at; // its tile of tokens, and where that one's rows begin
-    const unsigned char *from[2];
+    int next, end;             // the tile of rows that is put in, and where those end
+    int first_tile, of, of_at; // its tile of tokens, and where that one's rows begin
+    tile_source<W, UP> source;
     uint32_t to, to_end;
-    int row_bytes, put_byte = 0, n_steps, take_slot = 0;
-    bool there[2];
+    int put_step = 0, n_steps, take_slot = 0;
 
-    __device__ __forceinline__ expert_queue(const stream_args &a, const share &s, const dmoe_tile *tiles,
-                                            unsigned char *queues)
-        : a(a), s(s), tiles(tiles) {
-        int warp = threadIdx.x / 32;
-        slots = queues + warp * BYTES;
+    /* Tiles first, first + STREAM_WARPS ... before end, of tiles of rows by tiles of tokens. */
+    __device__ __forceinline__ expert_queue(const stream_args &a, const dmoe_tile *tiles, int first_tile, int first,
+                                            int end, unsigned char *queues)
+        : a(a), tiles(tiles), next(first), end(end), first_tile(first_tile) {
+        slots = queues + threadIdx.x / 32 * BYTES;
         policy = policy_read_once();
-        next = s.begin + warp;
-        of = s.first_tile, of_at = of * a.n_row_tiles;
-        row_bytes = a.in * W::BYTES;
-        n_steps = (row_bytes + STEP - 1) / STEP;
-        to = shared_address(slots) + threadIdx.x % 32 * PIECE;
+        of = first_tile, of_at = of * a.n_row_tiles;
+        n_steps = (a.in + W::COLUMNS * W::CHUNKS - 1) / (W::COLUMNS * W::CHUNKS);
+        to = shared_address(slots);
         to_end = to + BYTES;
 #pragma unroll 1
         for (int i = 0; i < DEPTH; i++)
@@ -128,31 +150,19 @@ template <class W, int DEPTH, bool UP> struct expert_queue {
     __device__ __forceinline__ void begin_tile() {
         for (; next - of_at >= a.n_row_tiles; of++)
             of_at += a.n_row_tiles;
-        rows_of_tile<UP> rows(a, tiles[of - s.first_tile].expert, next - of_at);
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            there[half] = rows.unit[half] >= 0;
-            from[half] = a.w + (there[half] ? (int64_t)rows.row[half] * row_bytes : 0) + threadIdx.x % 4 * PIECE;
-        }
+        source.begin(a, tiles[of - first_tile].expert, next - of_at);
     }
 
     __device__ __forceinline__ void put() {
-        if (next < s.end) {
-            if (put_byte == 0)
+        if (W::IN_BLOCKS)
+            __syncwarp(); // all lanes have read the slot
+        if (next < end) {
+            if (put_step == 0)
                 begin_tile();
-            int lane_byte = put_byte + threadIdx.x % 4 * PIECE;
-#pragma unroll
-            for (int j = 0; j < HALVES; j++)
-#pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    bool zeros = !there[half] || lane_byte + j * CHUNK >= row_bytes;
-                    copy_later(to + (j * 2 + half) * 32 * PIECE, zeros ? a.w : from[half] + put_byte + j * CHUNK, zeros,
-                               policy);
-                }
+            source.template copy<W::CHUNKS>(a, to, put_step, policy);
             to = to + SLOT == to_end ? to_end - BYTES : to + SLOT;
-            put_byte += STEP;
-            if (put_byte >= row_bytes) {
-                put_byte = 0;
+            if (++put_step == n_steps) {
+                put_step = 0;
                 next += STREAM_WARPS;
             }
         }
@@ -160,16 +170,13 @@ template <class W, int DEPTH, bool UP> struct expert_queue {
     }
 
     /* The oldest slot's; then put() may fill it again. */
-    __device__ __forceinline__ void take(uint32_t (&w)[HALVES][2][4]) {
+    __device__ __forceinline__ void take(typename W::chunk (&w)[W::CHUNKS]) {
         wait_batches<DEPTH - 1>();
+        if (W::IN_BLOCKS)
+            __syncwarp(); // what other lanes copied is there
 #pragma unroll
-        for (int j = 0; j < HALVES; j++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                uint4 v = *reinterpret_cast<const uint4 *>(slots + take_slot * SLOT + (j * 2 + half) * 32 * PIECE +
-                                                           threadIdx.x % 32 * PIECE);
-                w[j][half][0] = v.x, w[j][half][1] = v.y, w[j][half][2] = v.z, w[j][half][3] = v.w;
-            }
+        for (int j = 0; j < W::CHUNKS; j++)
+            w[j].load(slots + take_slot * SLOT + j * W::CHUNK_BYTES);
         take_slot = take_slot + 1 == DEPTH ? 0 : take_slot + 1;
     }
 };

@@ -11,59 +11,56 @@
 
 #include "backend/cuda/moe/moe_stream_kernel.cuh"
 
-enum { TILE_OCTETS = 8, TILE_TOKENS = TILE_OCTETS * 8, ROW_TILES = 2, GROUP = STREAM_WARPS * ROW_TILES, SLOTS = 4 };
-
-template <class W> struct tile_slot {
-    static constexpr int HALVES = STEP / CHUNK, X_PITCH = x_step_bytes<W>() + W::X_ASIDE,
-                         W_BYTES = STREAM_WARPS * ROW_TILES * HALVES * 2 * 32 * PIECE,
-                         BYTES = W_BYTES + TILE_TOKENS * X_PITCH;
+enum {
+    TILE_OCTETS = 8,
+    TILE_TOKENS = TILE_OCTETS * 8,
+    ROW_TILES = 2,
+    GROUP = STREAM_WARPS * ROW_TILES,
+    SLOTS = 4,
+    TILE_CHUNKS = 2 // of a step
 };
 
-/* What a thread copies of each step: pieces of its rows of W, and of a token. */
-template <class W, bool UP> struct tile_copies {
-    static constexpr int HALVES = tile_slot<W>::HALVES;
-    const unsigned char *w[ROW_TILES][2], *x; // NULL: not there
-    uint32_t w_to, x_to;
-    int row_bytes, x_bytes;
+template <class W> struct tile_slot {
+    static constexpr int X_BYTES = TILE_CHUNKS * x_chunk_bytes<W>(), X_PITCH = X_BYTES + W::X_ASIDE,
+                         ROWS_BYTES = TILE_CHUNKS * W::CHUNK_BYTES, // of 16 rows
+        W_BYTES = GROUP * ROWS_BYTES, BYTES = W_BYTES + TILE_TOKENS * X_PITCH;
+};
 
-    __device__ __forceinline__ tile_copies(const stream_args &a, const dmoe_tile &tile,
-                                           const rows_of_tile<UP> (&rows)[ROW_TILES], uint32_t shared) {
-        int lane = threadIdx.x % 32, warp = threadIdx.x / 32, token = threadIdx.x / 4;
-        row_bytes = a.in * W::BYTES, x_bytes = a.in * 2;
+/* What a thread copies of each step: pieces of its warp's rows of W, and of a token. */
+template <class W, bool UP> struct tile_copies {
+    using slot = tile_slot<W>;
+    tile_source<W, UP> w[ROW_TILES];
+    const unsigned char *x; // NULL: not there
+    uint32_t w_to, x_to;
+    int x_bytes;
+
+    __device__ __forceinline__ tile_copies(const stream_args &a, const dmoe_tile &tile, int row_tile, uint32_t shared) {
+        int warp = threadIdx.x / 32, token = threadIdx.x / 4;
+        x_bytes = a.in * 2;
 #pragma unroll
         for (int m = 0; m < ROW_TILES; m++)
-#pragma unroll
-            for (int half = 0; half < 2; half++)
-                w[m][half] = rows[m].unit[half] >= 0 ? a.w + (int64_t)rows[m].row[half] * row_bytes : nullptr;
+            w[m].begin(a, tile.expert, min(row_tile + m, a.n_row_tiles - 1)); // beyond them it is never looked at
         x = nullptr;
         if (token < tile.n) {
-            int64_t row = tile.first + token;
+            int64_t row = a.list.pair[tile.first + token];
             if (UP)
-                row = a.first_token + a.list.pair[tile.first + token] / a.top_k;
+                row = a.first_token + row / a.top_k;
             x = static_cast<const unsigned char *>(a.x.at) + row * a.x.stride * 2;
         }
-        w_to = shared + warp * ROW_TILES * HALVES * 2 * 32 * PIECE + lane * PIECE;
-        x_to = shared + tile_slot<W>::W_BYTES + token * tile_slot<W>::X_PITCH + threadIdx.x % 4 * PIECE;
+        w_to = shared + warp * ROW_TILES * slot::ROWS_BYTES;
+        x_to = shared + slot::W_BYTES + token * slot::X_PITCH + threadIdx.x % 4 * PIECE;
     }
 
     __device__ __forceinline__ void copy(const stream_args &a, int step, uint64_t policy) const {
-        uint32_t slot = step % SLOTS * tile_slot<W>::BYTES;
+        uint32_t at = step % SLOTS * slot::BYTES;
 #pragma unroll
         for (int m = 0; m < ROW_TILES; m++)
+            w[m].template copy<TILE_CHUNKS>(a, w_to + at + m * slot::ROWS_BYTES, step, policy);
 #pragma unroll
-            for (int j = 0; j < HALVES; j++)
-#pragma unroll
-                for (int half = 0; half < 2; half++) {
-                    int at = step * STEP + j * CHUNK + threadIdx.x % 4 * PIECE;
-                    bool zeros = !w[m][half] || at >= row_bytes;
-                    copy_later(w_to + slot + ((m * HALVES + j) * 2 + half) * 32 * PIECE, zeros ? a.w : w[m][half] + at,
-                               zeros, policy);
-                }
-#pragma unroll
-        for (int i = 0; i < x_step_bytes<W>() / (4 * PIECE); i++) {
-            int at = step * x_step_bytes<W>() + (i * 4 + threadIdx.x % 4) * PIECE;
-            bool zeros = !x || at >= x_bytes;
-            copy_later(x_to + slot + i * 4 * PIECE, zeros ? a.w : x + at, zeros, policy);
+        for (int i = 0; i < slot::X_BYTES / (4 * PIECE); i++) {
+            int byte = step * slot::X_BYTES + (i * 4 + threadIdx.x % 4) * PIECE;
+            bool zeros = !x || byte >= x_bytes;
+            copy_later(x_to + at + i * 4 * PIECE, zeros ? a.w : x + byte, zeros, policy);
         }
     }
 };
@@ -72,20 +69,17 @@ template <class W, bool UP> struct tile_copies {
 template <class W>
 static __device__ __forceinline__ void multiply_step(const unsigned char *slot, int n_octets,
                                                      float (&sums)[2][ROW_TILES][TILE_OCTETS][4]) {
-    constexpr int X_CHUNK = CHUNK / W::BYTES * 2, HALVES = tile_slot<W>::HALVES;
+    using slots = tile_slot<W>;
+    constexpr int X_CHUNK = x_chunk_bytes<W>();
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const unsigned char *mine = slot + warp * ROW_TILES * HALVES * 2 * 32 * PIECE + lane * PIECE;
-    const unsigned char *x = slot + tile_slot<W>::W_BYTES + lane / 4 * tile_slot<W>::X_PITCH + lane % 4 * (X_CHUNK / 4);
+    const unsigned char *mine = slot + warp * ROW_TILES * slots::ROWS_BYTES;
+    const unsigned char *x = slot + slots::W_BYTES + lane / 4 * slots::X_PITCH + lane % 4 * (X_CHUNK / 4);
 #pragma unroll
-    for (int j = 0; j < HALVES; j++) {
-        uint32_t w[ROW_TILES][2][4];
+    for (int j = 0; j < TILE_CHUNKS; j++) {
+        typename W::chunk w[ROW_TILES];
 #pragma unroll
         for (int m = 0; m < ROW_TILES; m++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                uint4 v = *reinterpret_cast<const uint4 *>(mine + ((m * HALVES + j) * 2 + half) * 32 * PIECE);
-                w[m][half][0] = v.x, w[m][half][1] = v.y, w[m][half][2] = v.z, w[m][half][3] = v.w;
-            }
+            w[m].load(mine + m * slots::ROWS_BYTES + j * W::CHUNK_BYTES);
 #pragma unroll
         for (int s = 0; s < W::STEPS; s += 2) {
             uint32_t e[2][ROW_TILES][4];
@@ -95,12 +89,12 @@ static __device__ __forceinline__ void multiply_step(const unsigned char *slot, 
                 for (int m = 0; m < ROW_TILES; m++)
 #pragma unroll
                     for (int half = 0; half < 2; half++)
-                        W::elements(w[m][half], s + k, e[k][m][half], e[k][m][half + 2]);
+                        w[m].elements(half, s + k, e[k][m][half], e[k][m][half + 2]);
 #pragma unroll
             for (int o = 0; o < TILE_OCTETS; o++)
                 if (o < n_octets) {
-                    uint4 b = *reinterpret_cast<const uint4 *>(x + o * 8 * tile_slot<W>::X_PITCH + j * X_CHUNK +
-                                                               s / 2 * PIECE);
+                    uint4 b =
+                        *reinterpret_cast<const uint4 *>(x + o * 8 * slots::X_PITCH + j * X_CHUNK + s / 2 * PIECE);
 #pragma unroll
                     for (int m = 0; m < ROW_TILES; m++) {
                         multiply_add<W::BF16>(sums[0][m][o], e[0][m], b.x, b.y);
@@ -116,9 +110,9 @@ template <class W, bool UP>
 static __device__ __forceinline__ void compute_tile(const stream_args &a, const dmoe_tile &tile, int group,
                                                     unsigned char *shared, int *pairs, uint64_t policy) {
     int row_tile = group * GROUP + threadIdx.x / 32 * ROW_TILES, n_octets = (tile.n + 7) / 8,
-        n_steps = (a.in * W::BYTES + STEP - 1) / STEP;
+        n_steps = (a.in + W::COLUMNS * TILE_CHUNKS - 1) / (W::COLUMNS * TILE_CHUNKS);
     const rows_of_tile<UP> rows[ROW_TILES] = {{a, tile.expert, row_tile}, {a, tile.expert, row_tile + 1}};
-    const tile_copies<W, UP> copies(a, tile, rows, shared_address(shared));
+    const tile_copies<W, UP> copies(a, tile, row_tile, shared_address(shared));
     if ((int)threadIdx.x < tile.n)
         pairs[threadIdx.x] = a.list.pair[tile.first + threadIdx.x];
     float sums[2][ROW_TILES][TILE_OCTETS][4] = {};

@@ -49,6 +49,7 @@ static bool takes_unscaled(const struct program *p, const struct op *op, int k) 
     case OP_DELTA_RULE: return k > 0;
     case OP_SHORT_CONV:
     case OP_QKV_PREP:
+    case OP_MLA_PREP:
     case OP_GATED_ACT: return true;
     default: return false;
     }

@@ -82,6 +82,9 @@ static void choose_elements(const struct loaded *loaded, const struct program *p
         if (p->ops[i].code == OP_ATTENTION)
             element[p->ops[i].in[0].id] = attention_query_element(loaded, &p->ops[i]);
     for (int i = 0; i < p->n_ops; i++)
+        if (p->ops[i].code == OP_MLA_ATTENTION)
+            element[p->ops[i].in[0].id] = latent_query_element(loaded, &p->ops[i]);
+    for (int i = 0; i < p->n_ops; i++)
         if (fold_of(p, &p->ops[i]) == FOLD_IN_ORDER) { // either can be read
             enum element *rows = &element[p->ops[i].in[0].id], *taken = &element[p->ops[i].out[0].id];
             *(is_residual(p, p->ops[i].in[0]) ? taken : rows) = is_residual(p, p->ops[i].in[0]) ? *rows : *taken;
@@ -132,6 +135,7 @@ static enum status check_shape(const struct executable *exe, const struct op *op
     const union op_args *a = &op->args;
     switch (op->code) {
     case OP_STATES:
+    case OP_CONCAT:
     case OP_LORA:
     case OP_ALL_REDUCE:
     case OP_ALL_GATHER:
@@ -370,6 +374,7 @@ static enum status compile_parts(struct executable *exe, enum element *element, 
     TRY(alloc_scratch(exe, element, err));
     TRY(place_ropes(exe, err));
     TRY(attention_plan(exe, err));
+    TRY(latent_plan(exe, err));
     TRY(head_alloc(exe, err));
     TRY(filter_alloc(exe, err));
     TRY(alloc_results(exe, err));
@@ -405,6 +410,7 @@ void cuda_free_executable(struct executable *exe) {
         gemm_free(exe->ops[i].gemm);
     graphs_free(exe);
     attention_free(exe);
+    latent_free(exe);
     cudaFree(exe->memory);
     cudaFree(exe->scratch);
     cudaFree(exe->expert_list);

@@ -74,10 +74,12 @@ enum status step_launch_ops(struct executable *exe, const struct launch *l, int 
 
 enum status step_launch(struct executable *exe, const struct launch *l, struct error *err) {
     TRY(attention_lists_launch(exe, l, err));
+    TRY(latent_parts_launch(exe, l, err));
     return step_launch_ops(exe, l, 0, exe->program->n_ops, err);
 }
 
 enum status step_launch_forward(struct executable *exe, const struct launch *l, struct error *err) {
     TRY(attention_lists_launch(exe, l, err));
+    TRY(latent_parts_launch(exe, l, err));
     return step_launch_ops(exe, l, 0, exe->program->n_ops - 1, err);
 }

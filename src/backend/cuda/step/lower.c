@@ -1,5 +1,4 @@
 /* lower.c - ops to nodes; see node.h. */
-#include "backend/cuda/attention/mla.h"
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/head/head.h"
 #include "backend/cuda/moe/experts.h"
@@ -14,8 +13,7 @@
 #include <string.h>
 
 /* A kernel whose arguments are the op's own. */
-#define PLAIN_KERNEL(name, file, call) SLOW_KERNEL(name, file, NULL, call)
-#define SLOW_KERNEL(name, file, slow, call)                                                          \
+#define PLAIN_KERNEL(name, file, call)                                                               \
     static enum status put_##name(const struct node *n, const struct launch *l, struct error *err) { \
         const struct compiled_op *c = n->c;                                                          \
         const union op_args *a = &c->op->args;                                                       \
@@ -23,7 +21,7 @@
         call;                                                                                        \
         return OK;                                                                                   \
     }                                                                                                \
-    static const struct node_kernel by_##name = {#name, file, put_##name, slow};
+    static const struct node_kernel by_##name = {#name, file, put_##name};
 
 // ---- quantised activations --------------------------------------------------------------------------------------
 
@@ -192,14 +190,6 @@ static enum status put_embed(const struct node *n, const struct launch *l, struc
 }
 static const struct node_kernel by_embed = {"embed", "rows.cu", put_embed};
 
-static struct dmla mla_of(const struct mla_args *a) {
-    return (struct dmla){a->n_heads, a->rank, a->nope_dim, a->rope_dim, a->v_dim, a->eps, a->scale};
-}
-
-PLAIN_KERNEL(mla_prep, "mla.cu", struct dmla d = mla_of(&a->mla);
-             launch_mla_prep(l, &d, c->rope, c->in[0], c->in[1], c->floats[0], c->matrix[1], c->cache, c->out[0]))
-SLOW_KERNEL(mla_attention, "mla.cu", "latent attention", struct dmla d = mla_of(&a->mla);
-            launch_mla_attention(l, &d, c->in[0], c->matrix[0], c->cache, c->out[0]))
 PLAIN_KERNEL(diff_heads, "elementwise.cu",
              launch_diff_heads(l, c->in[0], c->floats, a->diff_heads.lambda_init, c->out[0]))
 PLAIN_KERNEL(gated_add, "elementwise.cu", launch_gated_add(l, n->n_rows, c->in[0], c->in[1], c->in[2], c->out[0]))
@@ -213,9 +203,8 @@ static bool softcap_is_done(const struct executable *exe, const struct compiled_
 }
 
 static const struct node_kernel *const of_one_op[N_OPCODES] = {
-    [OP_EMBED] = &by_embed,           [OP_MLA_PREP] = &by_mla_prep,   [OP_MLA_ATTENTION] = &by_mla_attention,
-    [OP_DIFF_HEADS] = &by_diff_heads, [OP_GATED_ADD] = &by_gated_add, [OP_TAKE_ROWS] = &by_take_rows,
-    [OP_SOFTCAP] = &by_softcap,       [OP_SAMPLE] = &by_sample,
+    [OP_EMBED] = &by_embed,         [OP_DIFF_HEADS] = &by_diff_heads, [OP_GATED_ADD] = &by_gated_add,
+    [OP_TAKE_ROWS] = &by_take_rows, [OP_SOFTCAP] = &by_softcap,       [OP_SAMPLE] = &by_sample,
 };
 
 // ---- a step -----------------------------------------------------------------------------------------------------
@@ -235,6 +224,8 @@ static void lower_op(struct lowering *w, const struct compiled_op *c) {
     case OP_ATTENTION: lower_attention(w, c); break;
     case OP_SHORT_CONV: lower_short_conv(w, c, n_rows); break;
     case OP_DELTA_RULE: lower_delta_rule(w, c, n_rows); break;
+    case OP_MLA_PREP: lower_mla_prep(w, c); break;
+    case OP_MLA_ATTENTION: lower_mla_attention(w, c); break;
     case OP_MOE_ROUTE: lower_moe_route(w, c, n_rows); break;
     case OP_MOE_FFN: lower_moe_ffn(w, c, n_rows); break;
     case OP_TAKE_ROWS:

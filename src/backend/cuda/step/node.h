@@ -76,6 +76,10 @@ struct dmat qact_static(struct lowering *w, const struct compiled_op *c, int k);
 void lower_qkv_prep(struct lowering *w, const struct compiled_op *c);
 void lower_attention(struct lowering *w, const struct compiled_op *c);
 
+/* ---- latent.c ---- */
+void lower_mla_prep(struct lowering *w, const struct compiled_op *c);
+void lower_mla_attention(struct lowering *w, const struct compiled_op *c);
+
 /* ---- experts.c ---- */
 void lower_moe_route(struct lowering *w, const struct compiled_op *c, int n_rows);
 void lower_moe_ffn(struct lowering *w, const struct compiled_op *c, int n_rows);

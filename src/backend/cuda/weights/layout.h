@@ -11,6 +11,7 @@
 struct layout_rows {
     const struct weight *weight;
     const struct weight_part *part;
+    enum element placed; // as what the device keeps the weight
     int64_t row, row_in_part, n;
     char *to;
     int64_t scales_at;
@@ -21,17 +22,22 @@ struct layout {
     enum dtype dtype;  // of what is stored
     enum element sent; // as; what the host decodes goes as float32
     void (*fill)(const struct layout_rows *r);
-    bool has_dummies;   // random weights can take its place
-    bool is_packed;     // several values to a stored word: columns lie one after the other
-    bool is_e4m3;       // LINEARs and experts multiply by it as it is stored
-    bool may_be_e4m3;   // or by e4m3 that it is made, if `quantization` asks
-    bool wants_float32; // what most weights want decides what products are made in
+    bool has_dummies;    // random weights can take its place
+    bool is_packed;      // several values to a stored word: columns lie one after the other
+    bool is_e4m3;        // LINEARs and experts multiply by it as it is stored
+    bool may_be_e4m3;    // or by e4m3 that it is made, if `quantization` asks
+    bool wants_float32;  // what most weights want decides what products are made in
+    enum element blocks; // experts multiply by it as it is stored, in blocks of this element; 0: they do not
+    int block_cols;      // of a scale, if so
 };
 
 /* NULL: the device has no way to take the part. Of others it does: */
 const struct layout *layout_of(const struct weight_part *part);
 
-enum element layout_sent(const struct weight_part *part); // what its rows are sent as, and a dummy is made in
+/* Of rows of a weight that is placed as `placed`, with `in` columns: what they are sent as, and a dummy is made in; how
+ * many scales of a row are sent; bytes of n rows' elements; of a row with its scales. */
+enum element layout_sent(const struct weight_part *part, enum element placed);
 void layout_fill(const struct layout_rows *r);
-int64_t layout_scales_a_row(const struct weight_part *part, int64_t in); // that are sent
-int64_t layout_row_bytes(const struct weight_part *part, int64_t in);    // sent, scales among them
+int64_t layout_scales_a_row(const struct weight_part *part, enum element placed, int64_t in);
+int64_t layout_elements_bytes(const struct weight_part *part, enum element placed, int64_t in, int64_t n);
+int64_t layout_row_bytes(const struct weight_part *part, enum element placed, int64_t in);

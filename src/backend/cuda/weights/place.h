@@ -12,9 +12,10 @@ extern "C" {
 struct dstored {
     const void *at;
     int64_t in;
-    enum element element; // F32, F16, BF16 or E4M3
+    enum element element; // F32, F16, BF16 or E4M3; or MXFP4: two codes to a byte, the low nibble first
     const float *scale;   // [rows][n_scales], each of scale_cols columns; NULL: none
     int64_t n_scales, scale_cols;
+    const uint8_t *byte_scale; // likewise, of MXFP4: e8m0
 };
 /* What the placing of a matrix did to it. */
 struct dplaced {

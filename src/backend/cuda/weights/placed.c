@@ -19,6 +19,12 @@ const struct placed *weight_on_device(const struct loaded *loaded, const struct 
     return w ? placed_on_device(loaded, w) : NULL;
 }
 
+int64_t placed_matrix_bytes(const struct placed *p) {
+    const struct dweight *d = &p->matrix;
+    return is_in_blocks(d->element) ? blocks_bytes(d->element, d->out, d->in, p->blocks)
+                                    : d->out * d->in * element_bytes(d->element);
+}
+
 struct grown weights_grown(const struct loaded *loaded) {
     struct grown g = {.n = 0};
     int64_t most = 0;
@@ -26,8 +32,7 @@ struct grown weights_grown(const struct loaded *loaded) {
         const struct placed *p = &loaded->placed[i];
         if (!p->weight || !p->matrix.at)
             continue;
-        int64_t stored = weight_stored_bytes(p->weight),
-                placed = p->matrix.out * p->matrix.in * element_bytes(p->matrix.element);
+        int64_t stored = weight_stored_bytes(p->weight), placed = placed_matrix_bytes(p);
         if (placed < stored + stored / 8)
             continue;
         g.n++, g.stored_bytes += stored, g.placed_bytes += placed;

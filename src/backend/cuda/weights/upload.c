@@ -60,7 +60,7 @@ static void add_piece(struct upload *u, struct piece piece) {
         u->pieces = xrealloc(u->pieces, u->capacity, sizeof *u->pieces);
     }
     u->pieces[u->n_pieces++] = piece;
-    int64_t n_bytes = piece.n_rows * layout_row_bytes(piece.part, piece.to->in);
+    int64_t n_bytes = piece.n_rows * layout_row_bytes(piece.part, piece.to->element, piece.to->in);
     u->total += n_bytes;
     u->slot_bytes = MAX(u->slot_bytes, (size_t)n_bytes + ALIGNMENT);
 }
@@ -70,10 +70,9 @@ static enum status cut(struct upload *u, const struct placed *placed, const stru
     int64_t row = 0;
     for (int i = 0; i < w->n_parts; row += w->parts[i++].n_rows) {
         const struct weight_part *part = &w->parts[i];
-        int64_t most = (PIECE_BYTES - ALIGNMENT) / layout_row_bytes(part, w->in);
+        int64_t row_bytes = layout_row_bytes(part, to->element, w->in), most = (PIECE_BYTES - ALIGNMENT) / row_bytes;
         if (most == 0)
-            return fail(err, ERR_UNSUPPORTED, "%s: rows of %lld bytes are too long", w->name,
-                        (long long)layout_row_bytes(part, w->in));
+            return fail(err, ERR_UNSUPPORTED, "%s: rows of %lld bytes are too long", w->name, (long long)row_bytes);
         for (int64_t r = 0; r < part->n_rows; r += most)
             add_piece(u, (struct piece){placed, to, part, row + r, r, MIN(most, part->n_rows - r)});
     }
@@ -105,18 +104,19 @@ struct worker {
 };
 
 static int64_t scales_offset(const struct piece *p) { // behind the rows, in the piece
-    int64_t n = p->n_rows * p->to->in * element_bytes(layout_sent(p->part));
+    int64_t n = layout_elements_bytes(p->part, p->to->element, p->to->in, p->n_rows);
     return (n + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
 }
 
 static void fill_pinned(const struct piece *p, char *pinned) {
-    layout_fill(
-        &(struct layout_rows){p->placed->weight, p->part, p->row, p->row_in_part, p->n_rows, pinned, scales_offset(p)});
+    layout_fill(&(struct layout_rows){p->placed->weight, p->part, p->to->element, p->row, p->row_in_part, p->n_rows,
+                                      pinned, scales_offset(p)});
 }
 
 /* Rows that need no kernel: their element is the one wanted, but for e4m3, whose sizes are looked at. */
 static bool goes_straight(const struct piece *p) {
-    return layout_sent(p->part) == p->to->element && p->to->element != ELEMENT_E4M3;
+    enum element e = p->to->element;
+    return layout_sent(p->part, e) == e && e != ELEMENT_E4M3 && !is_in_blocks(e);
 }
 
 static cudaError_t send_straight(const struct worker *w, const struct slot *s, const struct piece *p) {
@@ -125,25 +125,40 @@ static cudaError_t send_straight(const struct worker *w, const struct slot *s, c
     return cudaMemcpyAsync(to, s->pinned, (size_t)(p->n_rows * row_bytes), cudaMemcpyHostToDevice, w->stream);
 }
 
+static void make_dummy(const struct worker *w, const struct slot *s, const struct piece *p, enum element e) {
+    bool vector = p->placed->weight->in == 1, bias = vector && strstr(p->placed->weight->name, "bias");
+    struct ddummy d = {1 + (uint64_t)p->placed->number, bias ? BIAS : 1 / sqrtf((float)p->placed->weight->in),
+                       vector && !bias};
+    launch_fill_dummy(w->stream, &d, p->row * p->to->in, p->n_rows * p->to->in, s->staged, e);
+}
+
 static cudaError_t send_to_kernel(const struct worker *w, const struct slot *s, const struct piece *p) {
-    int64_t n_scales = layout_scales_a_row(p->part, p->to->in);
-    enum element e = layout_sent(p->part);
-    size_t n_bytes = (size_t)(p->n_rows * p->to->in * element_bytes(e));
+    enum element placed = p->to->element, e = layout_sent(p->part, placed);
+    int64_t n_scales = layout_scales_a_row(p->part, placed, p->to->in),
+            scale_bytes = is_in_blocks(e) ? 1 : (int64_t)sizeof(float),
+            n_bytes = layout_elements_bytes(p->part, placed, p->to->in, p->n_rows);
     if (n_scales > 0)
-        n_bytes = (size_t)(scales_offset(p) + p->n_rows * n_scales * (int64_t)sizeof(float));
+        n_bytes = scales_offset(p) + p->n_rows * n_scales * scale_bytes;
     if (p->part->data) {
-        cudaError_t code = cudaMemcpyAsync(s->staged, s->pinned, n_bytes, cudaMemcpyHostToDevice, w->stream);
+        cudaError_t code = cudaMemcpyAsync(s->staged, s->pinned, (size_t)n_bytes, cudaMemcpyHostToDevice, w->stream);
         if (code != cudaSuccess)
             return code;
     } else {
-        bool vector = p->placed->weight->in == 1, bias = vector && strstr(p->placed->weight->name, "bias");
-        struct ddummy d = {1 + (uint64_t)p->placed->number, bias ? BIAS : 1 / sqrtf((float)p->placed->weight->in),
-                           vector && !bias};
-        launch_fill_dummy(w->stream, &d, p->row * p->to->in, p->n_rows * p->to->in, s->staged, e);
+        make_dummy(w, s, p, e);
     }
-    const float *scale = n_scales > 0 ? (const float *)(const void *)(s->staged + scales_offset(p)) : NULL;
-    struct dstored x = {s->staged, p->to->in, e, scale, n_scales, p->part->scale.block_cols};
-    launch_place_rows(w->stream, &x, p->n_rows, *p->to, p->row, &w->u->counts[p->placed - w->u->loaded->placed]);
+    const void *scales = n_scales > 0 ? s->staged + scales_offset(p) : NULL;
+    struct dplaced *counts = &w->u->counts[p->placed - w->u->loaded->placed];
+    struct dstored x = {s->staged,
+                        p->to->in,
+                        e,
+                        is_in_blocks(e) ? NULL : scales,
+                        n_scales,
+                        p->part->scale.block_cols,
+                        is_in_blocks(e) ? scales : NULL};
+    if (is_in_blocks(placed))
+        launch_place_blocks(w->stream, &x, p->n_rows, *p->to, p->placed->blocks, p->row, counts);
+    else
+        launch_place_rows(w->stream, &x, p->n_rows, *p->to, p->row, counts);
     return cudaGetLastError();
 }
 
@@ -192,7 +207,7 @@ static void worker_close(struct worker *w) {
 static const struct piece *next_piece(struct upload *u, const struct piece *done) {
     pthread_mutex_lock(&u->lock);
     if (done)
-        u->done += done->n_rows * layout_row_bytes(done->part, done->to->in);
+        u->done += done->n_rows * layout_row_bytes(done->part, done->to->element, done->to->in);
     const struct piece *p = u->err.status == OK && u->next < u->n_pieces ? &u->pieces[u->next++] : NULL;
     pthread_mutex_unlock(&u->lock);
     return p;

@@ -5,7 +5,7 @@
  *                           --quantization fp8, where it stores more bits, but for heads and routers, which are in the
  *                           element of the products then; not sides that are no multiple of 16, which the library does
  *                           not multiply
- *     experts               likewise, both matrices or neither
+ *     experts               likewise, both matrices or neither; four bits as they are stored, in blocks (blocks.h)
  *     other matrices        the element of the products
  *     vectors               float32
  *     the head              once more in 8 bits, where greedy steps are screened (argmax_filter.c)
@@ -94,9 +94,28 @@ static bool experts_in_e4m3(const struct loaded *loaded, const struct op *op) {
     return true;
 }
 
+/* Of what the parts of a weight are stored in, the element of blocks that keeps it; ELEMENT_F32: none does. */
+static enum element in_blocks(const struct weight *w) {
+    const struct layout *first = layout_of(&w->parts[0]);
+    for (int i = 0; i < w->n_parts; i++)
+        if (layout_of(&w->parts[i]) != first || w->parts[i].scale.block_cols != first->block_cols)
+            return ELEMENT_F32;
+    return first && first->blocks && w->in % first->block_cols == 0 ? first->blocks : ELEMENT_F32;
+}
+
+/* Both matrices of experts, as above. */
+static enum element experts_in_blocks(const struct loaded *loaded, const struct op *op) {
+    enum element e = in_blocks(op->weights[0]);
+    return loaded->device->is_fast && e == in_blocks(op->weights[1]) ? e : ELEMENT_F32;
+}
+
 static enum element matrix_element(const struct loaded *loaded, const struct program *p, const struct op *op) {
     const struct weight *w = op->weights[0];
-    if (loaded->product == ELEMENT_F32 || !loaded->device->multiplies_e4m3)
+    if (loaded->product == ELEMENT_F32)
+        return loaded->product;
+    if (op->code == OP_MOE_FFN && experts_in_blocks(loaded, op) != ELEMENT_F32)
+        return experts_in_blocks(loaded, op);
+    if (!loaded->device->multiplies_e4m3)
         return loaded->product;
     if (op->code == OP_MOE_FFN && experts_in_e4m3(loaded, op))
         return ELEMENT_E4M3;
@@ -154,8 +173,14 @@ static enum status reserve(struct loaded *loaded, const struct program *p, const
         return OK;
     if (d->at) // of two ops that want different elements the finer one counts for both
         element = loaded->product;
-    *d = (struct dweight){take(&loaded->weight_bytes, n * element_bytes(element)), w->out, w->in, element, NULL};
-    if (element == ELEMENT_E4M3)
+    int64_t n_bytes = n * element_bytes(element);
+    if (is_in_blocks(element)) {
+        const struct moe_args *a = &op->args.moe_ffn;
+        placed->blocks = (struct dblocks){slot == 0 ? a->ffn_size : w->out / a->n_experts, slot == 0};
+        n_bytes = blocks_bytes(element, w->out, w->in, placed->blocks);
+    }
+    *d = (struct dweight){take(&loaded->weight_bytes, n_bytes), w->out, w->in, element, NULL};
+    if (element == ELEMENT_E4M3 || is_in_blocks(element))
         d->scale = (const float *)(const void *)take(&loaded->weight_bytes, w->out * (int64_t)sizeof(float));
     return OK;
 }

@@ -7,6 +7,7 @@ enum status weights_place(struct loaded *loaded, struct error *err);
 const struct placed *weight_on_device(const struct loaded *loaded, const struct weight *w); // NULL for NULL
 size_t placed_slot(const struct loaded *loaded, const struct weight *w); // where it is in the table, or would be
 struct placed *placed_on_device(const struct loaded *loaded, const struct weight *w);
+int64_t placed_matrix_bytes(const struct placed *p); // without scales a row
 void weights_release(struct loaded *loaded);
 
 /* Matrices that take an eighth more bytes on the device than in the checkpoint, or more: how many, and as what most of

@@ -1,0 +1,76 @@
+/* latent_parts.cu - deals the chunks of a step's tasks to the blocks of latent_decode: once a step, one block. All have
+ * as many, but for one; a task whose chunks go to several is cut.
+ *
+ * Thread i places task i (and i + 1024, ...); scans over the block tell where its chunks are in the line, and its sums.
+ */
+#include "backend/cuda/attention/latent/latent.cuh"
+#include "backend/cuda/ptx/card.cuh"
+#include "backend/cuda/ptx/device.cuh"
+
+enum { THREADS = 1024 };
+
+/* Inclusive sum over the threads before and this one. */
+static __device__ int scan(int x, int *shared) {
+    int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    for (int step = 1; step < 32; step *= 2) {
+        int y = __shfl_up_sync(0xffffffffu, x, step);
+        x += lane >= step ? y : 0;
+    }
+    if (lane == 31)
+        shared[warp] = x;
+    __syncthreads(); // the sums of all warps are there
+    for (int w = 0; w < warp; w++)
+        x += shared[w];
+    __syncthreads(); // shared may be used again
+    return x;
+}
+
+static __device__ int chunks_of_step(const device_plan &plan, int n_tokens, int *shared) {
+    int n = 0;
+    for (int t = threadIdx.x; t < n_tokens; t += THREADS)
+        n += latent_n_chunks(plan.position[t] + 1);
+    n = __reduce_add_sync(0xffffffffu, n);
+    if (threadIdx.x % 32 == 0)
+        shared[threadIdx.x / 32] = n;
+    __syncthreads(); // the sums of all warps are there
+    n = __reduce_add_sync(0xffffffffu, shared[threadIdx.x % 32]);
+    __syncthreads(); // shared may be used again
+    return n;
+}
+
+static __global__ void latent_parts(device_plan plan, dlatent_parts p) {
+    let_next_start();
+    wait_for_previous();
+    __shared__ int shared[32];
+    __shared__ int2 sum;
+    int n_tokens = step_tokens(plan), total = p.n_groups * chunks_of_step(plan, n_tokens, shared);
+    int2 base = {0, 0}; // chunks and sums of the tasks before
+    for (int first = 0; first < p.n_groups * n_tokens; first += THREADS) {
+        int i = first + threadIdx.x, row = i % n_tokens;
+        bool is = i < p.n_groups * n_tokens;
+        int n_keys = is ? plan.position[row] + 1 : 0, n = is ? latent_n_chunks(n_keys) : 0;
+        int end = base.x + scan(n, shared), start = end - n;
+        int next = is ? latent_first_block(end, p.n_blocks, total) : 0;
+        bool cut = is && latent_first_block(start + 1, p.n_blocks, total) < next;
+        int n_sums = !is ? 0 : cut ? n : 1, sums = base.y + scan(n_sums, shared) - n_sums;
+        if (is)
+            p.task[i] = {row, plan.seq_of_row[row], n_keys, sums | (cut ? LATENT_CUT : 0)};
+        for (int b = is ? latent_first_block(start, p.n_blocks, total) : 0; b < next; b++) {
+            p.begin[b][0] = i;
+            p.begin[b][1] = latent_first_chunk(b, p.n_blocks, total) - start;
+        }
+        if (threadIdx.x == THREADS - 1)
+            sum = {end, sums + n_sums};
+        __syncthreads(); // the sums are there
+        base = sum;
+        __syncthreads(); // and read
+    }
+    if (threadIdx.x == 0)
+        *p.total = total;
+}
+
+int latent_blocks(void) { return n_multiprocessors(); }
+
+void launch_latent_parts(const launch *l, const dlatent_parts *parts) {
+    launch_node(latent_parts, 1, THREADS, 0, l->stream, l->plan, *parts);
+}

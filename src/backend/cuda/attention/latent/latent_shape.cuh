@@ -1,0 +1,180 @@
+/* latent_shape.cuh - of latent_decode.cu: sizes, what it is given, its shared memory, and the walk over its chunks. */
+#pragma once
+
+#include "backend/cuda/attention/latent/latent.cuh"
+#include "backend/cuda/ptx/card.cuh"
+
+namespace {
+
+enum {
+    TILE = 64, // keys
+    WARPS = 8,
+    THREADS = WARPS * 32, // a ninth warp would leave each thread 168 registers
+    COPIER = WARPS - 1,   // the warp that asks for tiles
+    KEY_WARPS = 4,        // of scores
+    PANEL = 128,          // bytes of a row of the cache that lie together
+    PANELS = LATENT_WIDTH * 2 / PANEL,
+    PANEL_TILE = TILE * PANEL,
+    STAGE = PANELS * PANEL_TILE,
+    N_STAGES = 3,
+    HALF_STEPS = LATENT_WIDTH / 2 / 16, // products of half the channels
+    SUM_TILES = PANEL / 2 / 8,          // of eight channels of a warp's sums
+};
+static_assert(LATENT_RANK == WARPS * PANEL / 2, "a warp sums a panel");
+static_assert(LATENT_LEAST_CHUNK % TILE == 0, "chunks are whole tiles");
+
+enum {                                                     // bytes, behind the stages
+    WEIGHTS_AT = N_STAGES * STAGE,                         // P of two tiles, [16][64] float16, pieces of a row swizzled
+    HALVES_AT = WEIGHTS_AT + 2 * LATENT_HEADS * PANEL,     // scores of the second half of the channels
+    LARGEST_AT = HALVES_AT + KEY_WARPS * 32 * 32,          // of a tile, by warp
+    SHRINK_AT = LARGEST_AT + KEY_WARPS * LATENT_HEADS * 4, // what sums are multiplied by first, of two tiles
+    ENDS_AT = SHRINK_AT + 2 * LATENT_HEADS * 4, // of a chunk: the largest score, then sums of P by warp; of two tiles
+    ENDS = (1 + KEY_WARPS) * LATENT_HEADS * 4,
+    BARRIERS_AT = ENDS_AT + 2 * ENDS,
+    SHARED = BARRIERS_AT + N_STAGES * 8 + 1024,
+};
+static_assert(SHARED <= 227 * 1024, "a block has its place");
+
+enum { SCORES_READY = 1, LARGEST_READY = KEY_WARPS + 1, WEIGHTS_READY }; // barriers; the first is one a key warp
+
+struct arguments {
+    const int32_t *table; // of blocks
+    int table_width, n_slots;
+    const int32_t *counts;
+    float scale; // with log2 e
+    dmat q;
+    dcache cache;
+    dlatent_parts parts;
+};
+
+struct memory {
+    char *base;
+    uint32_t at;
+
+    __device__ explicit memory(char *shared) {
+        uint32_t from = shared_address(shared);
+        at = (from + 1023) & ~1023u;
+        base = shared + (at - from);
+    }
+    __device__ uint32_t stage(int i) const { return at + i * STAGE; }
+    __device__ uint32_t full(int i) const { return at + BARRIERS_AT + i * 8; }
+    __device__ uint32_t weights(int buffer) const { return at + WEIGHTS_AT + buffer * LATENT_HEADS * PANEL; }
+    __device__ float4 *halves(int key_warp) const {
+        return reinterpret_cast<float4 *>(base + HALVES_AT + key_warp * 1024);
+    }
+    __device__ float *largest() const { return reinterpret_cast<float *>(base + LARGEST_AT); }
+    __device__ float *shrink(int buffer) const {
+        return reinterpret_cast<float *>(base + SHRINK_AT) + buffer * LATENT_HEADS;
+    }
+    __device__ float *ends(int buffer) const { return reinterpret_cast<float *>(base + ENDS_AT + buffer * ENDS); }
+};
+
+/* Byte of a 16-byte piece of a row of a panel, in a tile or among the weights. */
+__device__ uint32_t piece_at(int row, int piece) { return row * PANEL + ((piece ^ (row & 7)) << 4); }
+
+struct ring_at {
+    int stage, parity;
+    __device__ void next() {
+        if (++stage == N_STAGES) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+/* The chunks of this block, task by task: [first, end) of the task's. */
+struct chunk_walk {
+    dlatent_task task;
+    int group, first, end, chunk; // chunk: keys of one
+    int index, left, n_tokens;
+
+    __device__ explicit chunk_walk(const arguments &p) {
+        int total = __ldcg(p.parts.total), b = blockIdx.x;
+        n_tokens = __ldcg(p.counts);
+        left = latent_first_chunk(b + 1, p.parts.n_blocks, total) - latent_first_chunk(b, p.parts.n_blocks, total);
+        index = first = 0;
+        if (left > 0) {
+            int2 begin = __ldcg(reinterpret_cast<const int2 *>(p.parts.begin) + b);
+            index = begin.x;
+            first = begin.y;
+            take(p);
+        }
+    }
+    __device__ bool is() const { return left > 0; }
+    __device__ bool is_cut() const { return task.sums & LATENT_CUT; }
+    __device__ int sums() const { return task.sums & ~LATENT_CUT; }
+    __device__ void next(const arguments &p) {
+        left -= end - first;
+        first = 0;
+        index++;
+        if (left > 0)
+            take(p);
+    }
+
+  private:
+    __device__ void take(const arguments &p) {
+        int4 t = __ldcg(reinterpret_cast<const int4 *>(p.parts.task) + index);
+        task = {t.x, t.y, t.z, t.w};
+        chunk = latent_chunk(task.n_keys);
+        end = min(first + left, latent_n_chunks(task.n_keys));
+        group = index / n_tokens;
+    }
+};
+
+// ---- copies -----------------------------------------------------------------------------------------------------
+
+/* Asks for tiles, ahead of those who compute and into the next task: a warp's. */
+struct copier {
+    chunk_walk walk;
+    ring_at at;
+    int tile, end, entries, first_entry;
+
+    __device__ explicit copier(const arguments &p) : walk(p), at{0, 0}, tile(0), end(0), entries(0), first_entry(0) {
+        begin(p);
+    }
+
+    /* The next tile, if there is one; its stage is free. A lane brings the slots that a panel of a block has of it. */
+    __device__ void ask(const arguments &p, const memory &m) {
+        if (!walk.is())
+            return;
+        int lane = threadIdx.x % 32, run = min(p.n_slots, (int)TILE), n_copies = TILE / run * PANELS;
+        int shift = __ffs(p.n_slots) - 1, n = min((int)TILE, end - tile);
+        if ((tile >> shift) + TILE / run > first_entry + 32)
+            read_entries(p, tile >> shift);
+        if (lane == 0)
+            barrier_expect(m.full(at.stage), n * LATENT_WIDTH * 2);
+        __syncwarp();
+        for (int first = 0; first < n_copies; first += 32) {
+            int i = first + lane, from_run = i / PANELS, panel = i % PANELS, key = tile + from_run * run;
+            int id = __shfl_sync(0xffffffffu, entries, ((key >> shift) - first_entry) & 31);
+            int rows = min(run, n - from_run * run), slot = key & (p.n_slots - 1);
+            if (i < n_copies && rows > 0)
+                bulk_copy(m.stage(at.stage) + panel * PANEL_TILE + from_run * run * PANEL,
+                          static_cast<const char *>(p.cache.at) + id * p.cache.block_elements * 2 +
+                              ((int64_t)panel * p.n_slots + slot) * PANEL,
+                          rows * PANEL, m.full(at.stage));
+        }
+        at.next();
+        tile += TILE;
+        if (tile >= end) {
+            walk.next(p);
+            begin(p);
+        }
+    }
+
+  private:
+    __device__ void read_entries(const arguments &p, int first) {
+        int i = first + threadIdx.x % 32;
+        first_entry = first;
+        entries = i < p.table_width ? __ldcg(p.table + (int64_t)walk.task.seq * p.table_width + i) : -1;
+    }
+    __device__ void begin(const arguments &p) {
+        if (!walk.is())
+            return;
+        tile = walk.first * walk.chunk;
+        end = min(walk.end * walk.chunk, walk.task.n_keys);
+        read_entries(p, tile >> __ffs(p.n_slots) - 1);
+    }
+};
+
+} // namespace

@@ -1,0 +1,29 @@
+/* draft_internal.h - what the files of drafts share. Each has a family (config and weights, for `gyre info` too), and a
+ * function that opens it beside a target. */
+#pragma once
+
+#include "core/pass/pass.h"
+#include "model/draft/draft.h"
+#include "model/family.h"
+
+#include <string.h>
+
+/* What a draft borrows of its target: from its program, so that no family knows of drafts. */
+struct draft_target {
+    const struct weight *embed, *lm_head;
+    float embed_scale;
+    float softcap; // on its logits; 0: none
+    int vocab_size, hidden_size, n_layers;
+};
+enum status draft_target_of(const struct model *target, struct draft_target *out, struct error *err);
+
+/* d->model: config and weights of `path` in the family's words. */
+enum status draft_bind(struct draft *d, const char *path, const struct family *family, const void **weights,
+                       struct error *err);
+
+/* d->target: the target's program with a feature of the taps that the draft's spec names. */
+enum status draft_feature(struct draft *d, const struct model *target, struct feature *f, struct error *err);
+
+enum status mtp_open(struct draft *d, const struct draft_source *source, const struct model *target, struct error *err);
+enum status eagle3_open(struct draft *d, const struct draft_source *source, const struct model *target,
+                        struct error *err);

@@ -1,0 +1,183 @@
+"""Writes a model folder of the zoo as a GGUF file, with the Python package gguf: run by an interpreter that has it.
+
+    python gguf_zoo.py FOLDER OUT.gguf [TYPE] [--split N]
+
+What llama.cpp's converter does to weights is done here again, from its description: rows of q and k of Llama's kind are
+reordered for interleaved RoPE, Gemma's norms become 1 + w, experts are stacked, Llama 3's RoPE becomes divisors. TYPE
+(f32 where missing) is that of matrices whose rows fit its blocks; others stay f32. The names of tensors and keys are
+the package's own. Not a test itself.
+"""
+import json
+import math
+import os
+import struct
+import sys
+
+import gguf
+import numpy as np
+
+ARCHS = {"llama": "llama", "mistral": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen3": "qwen3",
+         "qwen3_moe": "qwen3moe", "gemma2": "gemma2", "gemma3_text": "gemma3", "gpt_oss": "gpt-oss"}
+
+
+def tensors_of(folder):
+    """name -> float32 array"""
+    with open(os.path.join(folder, "model.safetensors"), "rb") as f:
+        n, = struct.unpack("<Q", f.read(8))
+        header, data = json.loads(f.read(n)), f.read()
+    out = {}
+    for name, t in header.items():
+        if name == "__metadata__":
+            continue
+        raw = data[t["data_offsets"][0]:t["data_offsets"][1]]
+        if t["dtype"] == "BF16":
+            a = (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
+        else:
+            a = np.frombuffer(raw, {"F32": "<f4", "F16": "<f2"}[t["dtype"]]).astype(np.float32)
+        out[name] = a.reshape(t["shape"])
+    return out
+
+
+def interleaved(a, n_heads):
+    """Row s * half + i of a head becomes row 2 i + s."""
+    return a.reshape(n_heads, 2, a.shape[0] // n_heads // 2, *a.shape[1:]).swapaxes(1, 2).reshape(a.shape)
+
+
+def stacked(tensors, c):
+    """Experts of their own as stacks, in the names that the package's map knows."""
+    out, stacks = {}, {}
+    for name, a in tensors.items():
+        parts = name.split(".experts.")
+        if len(parts) == 2 and parts[1][0].isdigit():
+            number, leaf = parts[1].split(".", 1)
+            stacks.setdefault(parts[0] + ".experts." + leaf, {})[int(number)] = a
+        else:
+            out[name] = a
+    for name, experts in stacks.items():
+        out[name] = np.stack([experts[e] for e in range(len(experts))])
+    return out
+
+
+def gpt_oss(tensors):
+    """gate and up are interleaved columns, and matrices lie turned."""
+    out = {}
+    for name, a in tensors.items():
+        if name.endswith("experts.gate_up_proj"):
+            base, a = name[:-len("gate_up_proj")], a.swapaxes(1, 2)
+            out[base + "gate_proj.weight"], out[base + "up_proj.weight"] = a[:, 0::2], a[:, 1::2]
+        elif name.endswith("experts.gate_up_proj_bias"):
+            base = name[:-len("gate_up_proj_bias")]
+            out[base + "gate_proj.bias"], out[base + "up_proj.bias"] = a[:, 0::2], a[:, 1::2]
+        elif name.endswith("experts.down_proj"):
+            out[name + ".weight"] = a.swapaxes(1, 2)
+        elif name.endswith("experts.down_proj_bias"):
+            out[name[:-len("_bias")] + ".bias"] = a
+        else:
+            out[name + ".weight" if name.endswith("sinks") else name] = a
+    return out
+
+
+def llama3_divisors(c):
+    s, dim = c["rope_scaling"], c.get("head_dim", c["hidden_size"] // c["num_attention_heads"])
+    out = []
+    for i in range(0, dim, 2):
+        wave = 2 * math.pi * c["rope_theta"]**(i / dim)
+        low, high = (s["original_max_position_embeddings"] / s[k] for k in ("low_freq_factor", "high_freq_factor"))
+        least, most = s["low_freq_factor"], s["high_freq_factor"]
+        smooth = (s["original_max_position_embeddings"] / wave - least) / (most - least)
+        out.append(1 if wave < high else s["factor"] if wave > low else 1 / ((1 - smooth) / s["factor"] + smooth))
+    return np.array(out, np.float32)
+
+
+def changed(tensors, c, kind):
+    """The weights as converters leave them, by their names in the checkpoint."""
+    if kind == "gpt_oss":
+        tensors = gpt_oss(tensors)
+    tensors = stacked(tensors, c)
+    for name in list(tensors):
+        if ARCHS[kind] == "llama" and (".q_proj." in name or ".k_proj." in name):
+            heads = c["num_attention_heads" if ".q_proj." in name else "num_key_value_heads"]
+            tensors[name] = interleaved(tensors[name], heads)
+        if kind in ("gemma2", "gemma3_text") and name.endswith("norm.weight"):
+            tensors[name] = tensors[name] + np.float32(1)
+    return tensors
+
+
+def write_keys(w, c, kind):
+    rope = c.get("rope_parameters") or c.get("rope_scaling") or {}
+    full = rope.get("full_attention", rope)
+    w.add_block_count(c["num_hidden_layers"])
+    w.add_context_length(c["max_position_embeddings"])
+    w.add_embedding_length(c["hidden_size"])
+    w.add_feed_forward_length(c["intermediate_size"])
+    w.add_head_count(c["num_attention_heads"])
+    w.add_head_count_kv(c["num_key_value_heads"])
+    w.add_layer_norm_rms_eps(c["rms_norm_eps"])
+    if "head_dim" in c:
+        w.add_key_length(c["head_dim"])
+        w.add_value_length(c["head_dim"])
+    if "rope_theta" in c or "rope_theta" in full:
+        w.add_rope_freq_base(float(full.get("rope_theta", c.get("rope_theta"))))
+    if full.get("rope_type", full.get("type")) == "yarn":
+        w.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        w.add_rope_scaling_factor(full["factor"])
+        w.add_rope_scaling_orig_ctx_len(full["original_max_position_embeddings"])
+    if c.get("sliding_window"):
+        w.add_sliding_window(c["sliding_window"])
+    for key, add in (("attn_logit_softcapping", w.add_attn_logit_softcapping),
+                     ("final_logit_softcapping", w.add_final_logit_softcapping)):
+        if c.get(key):
+            add(c[key])
+    if kind == "gemma3_text":
+        w.add_rope_freq_base_swa(float(rope["sliding_attention"]["rope_theta"]))
+    experts = c.get("num_experts") or c.get("num_local_experts")
+    if experts:
+        w.add_expert_count(experts)
+        w.add_expert_used_count(c["num_experts_per_tok"])
+        if kind != "mixtral":
+            w.add_expert_feed_forward_length(c.get("moe_intermediate_size", c["intermediate_size"]))
+
+
+def write_tokenizer(w, folder, c):
+    from gguf_tokenizer import write
+    write(w, folder, c)
+
+
+def name_in_file(names, name):
+    found = names.get_name(name, try_suffixes=(".weight", ".bias"))
+    if not found:
+        raise SystemExit("no name for " + name)
+    return found
+
+
+def main(folder, out, kind="f32", split=0):
+    with open(os.path.join(folder, "config.json")) as f:
+        c = json.load(f)
+    arch = ARCHS[c["model_type"]]
+    model = next(k for k, v in gguf.MODEL_ARCH_NAMES.items() if v == arch)
+    names = gguf.get_tensor_name_map(model, c["num_hidden_layers"])
+    w = gguf.GGUFWriter(out, arch, split_max_tensors=split)
+    write_keys(w, c, c["model_type"])
+    if os.path.exists(os.path.join(os.path.dirname(os.path.abspath(__file__)), "gguf_tokenizer.py")):
+        write_tokenizer(w, folder, c)
+    if (c.get("rope_scaling") or {}).get("rope_type") == "llama3":
+        w.add_tensor("rope_freqs.weight", llama3_divisors(c))
+    qtype = gguf.GGMLQuantizationType[kind.upper()]
+    columns, _ = gguf.GGML_QUANT_SIZES[qtype]
+    for name, a in changed(tensors_of(folder), c, c["model_type"]).items():
+        stored = name_in_file(names, name)
+        is_matrix = a.ndim >= 2 and not stored.endswith(("_inp.weight", ".bias"))
+        if kind != "f32" and is_matrix and a.shape[-1] % columns == 0:
+            w.add_tensor(stored, gguf.quantize(np.ascontiguousarray(a), qtype), raw_dtype=qtype)
+        else:
+            w.add_tensor(stored, np.ascontiguousarray(a))
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+
+
+if __name__ == "__main__":
+    split = int(sys.argv[sys.argv.index("--split") + 1]) if "--split" in sys.argv else 0
+    words = [a for a in sys.argv[1:] if not a.startswith("--")][:3]
+    main(*words, split=split)
