@@ -170,6 +170,8 @@ struct gemv_cut gemv_cut_of(const struct dgemv *a, int n_rows) {
         for (int row_warps = 1; row_warps <= WARPS; row_warps *= 2)
             for (int m_tiles = 1; m_tiles <= GEMV_MAX_M_TILES; m_tiles++) {
                 struct gemv_cut c = {m_tiles, row_warps, WARPS / row_warps, cluster, blocks_for(a, cluster), true};
+                if (c.n_blocks == 0) // fewer are free than a cluster has
+                    continue;
                 c.deep = reads_long(a, &c) && gemv_takes_cut(a, n_rows, &c);
                 if (gemv_takes_cut(a, n_rows, &c) && cost_of(a, n_rows, &c) < least) {
                     best = c;
