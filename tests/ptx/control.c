@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static enum outcome run_nothing(struct warp *w, const struct insn *i, uint32_t lanes) {
     (void)w, (void)i, (void)lanes;
@@ -135,6 +136,14 @@ static enum outcome run_ballot(struct warp *w, const struct insn *i, uint32_t la
 static enum outcome run_clock(struct warp *w, const struct insn *i, uint32_t lanes) {
     EACH_LANE (lane, lanes)
         arg_of(w, i, 0)->u64[lane] = w->n_run;
+    return NEXT;
+}
+/* Time on the clock, which goes on while others run. */
+static enum outcome run_timer(struct warp *w, const struct insn *i, uint32_t lanes) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    EACH_LANE (lane, lanes)
+        arg_of(w, i, 0)->u64[lane] = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
     return NEXT;
 }
 static enum outcome run_activemask(struct warp *w, const struct insn *i, uint32_t lanes) {
@@ -322,6 +331,7 @@ const struct opcode control_ops[] = {
     {"vote.sync.all.pred", run_all},
     {"vote.sync.ballot.b32", run_ballot},
     {"activemask.b32", run_activemask},
+    {"machine.timer", run_timer}, // for %globaltimer
     {"machine.clock", run_clock}, // parse.c's, for %clock64 and its like
     {"redux.sync.*", run_redux},
     {"elect.sync", run_elect},

@@ -58,6 +58,7 @@ static const struct {
      "attempt to terminate a thread-local capture sequence from another thread"},
     {cudaErrorIllegalState, "cudaErrorIllegalState", "the operation cannot be performed in the present state"},
     {cudaErrorInvalidClusterSize, "cudaErrorInvalidClusterSize", "invalid cluster size"},
+    {cudaErrorPeerAccessAlreadyEnabled, "cudaErrorPeerAccessAlreadyEnabled", "peer access is already enabled"},
     {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
     {cudaErrorUnknown, "cudaErrorUnknown", "unknown error"},
 };
@@ -80,7 +81,7 @@ void runtime_unlock(void) { pthread_mutex_unlock(&mutex); }
 
 // ---- the device -----------------------------------------------------------------------------------------------------
 
-enum { DRIVER = CUDART_VERSION, OF_H200 = 132 };
+enum { DRIVER = CUDART_VERSION, OF_H200 = 132, MOST_DEVICES = 8 };
 
 int runtime_processors(void) {
     const char *said = getenv("GYRE_PTX_PROCESSORS");
@@ -127,6 +128,21 @@ cudaError_t cudaSetDevice(int device) {
     if (!is_device(device))
         return runtime_said(cudaErrorInvalidDevice);
     return current = device, cudaSuccess;
+}
+/* All memory is the host's, so every device reaches all of it; that it was not asked for shows on a real one alone. */
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) {
+    if (!is_device(device) || !is_device(peer))
+        return runtime_said(cudaErrorInvalidDevice);
+    return *can = device != peer, cudaSuccess;
+}
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
+    static bool enabled[MOST_DEVICES][MOST_DEVICES];
+    if (flags || !is_device(peer) || peer == current || peer >= MOST_DEVICES || current >= MOST_DEVICES)
+        return runtime_said(flags ? cudaErrorInvalidValue : cudaErrorInvalidDevice);
+    if (enabled[current][peer])
+        return runtime_said(cudaErrorPeerAccessAlreadyEnabled);
+    enabled[current][peer] = true;
+    return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int *version) { return *version = DRIVER, cudaSuccess; }
 cudaError_t cudaRuntimeGetVersion(int *version) { return *version = CUDART_VERSION, cudaSuccess; }
@@ -219,6 +235,14 @@ static double now_ms(void) {
     return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
 }
 
+/* A kernel looks at what another device's may write: who else waits for the lock has its turn. Its own hold of the lock
+ * is one, as launches do not hold others. */
+static void let_others(void) {
+    runtime_unlock();
+    nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
+    runtime_lock();
+}
+
 static void launch(const struct work *w) {
     struct kernel *k = w->launch.kernel;
     struct launch_of l = {.f = k->f, .params = w->launch.params, .shared = w->launch.shared};
@@ -230,6 +254,7 @@ static void launch(const struct work *w) {
         k->computes(w->launch.params);
     } else {
         l.at_once = work_at_once(w);
+        l.lets_others = is_device(1) ? let_others : NULL;
         machine_launch(&l);
     }
     k->ms += now_ms() - began;

@@ -12,6 +12,7 @@
 
 enum { MOST_RUN = 1 << 20, IDLE = 64 };     // instructions of a turn; of one that is idle
 enum { PATIENCE = 300, MOST_IDLE = 20000 }; // idle turns of all until another cluster is to help, and until nobody will
+enum { FEW_IDLE = 8 };                       // where there are other devices, until one of those is to
 
 // ---- faults and chance ----------------------------------------------------------------------------------------------
 
@@ -369,16 +370,29 @@ static bool all_wait(const struct rooms *r, int n_turns) {
     return wait;
 }
 
+/* Whether kernels of other devices have had their turn, if all that run look at memory. */
+static bool others_ran(struct rooms *r) {
+    for (int i = 0; i < r->n_running; i++)
+        if (!r->all[i]->polls)
+            return false;
+    if (!r->launch->lets_others)
+        return false;
+    r->launch->lets_others();
+    for (int i = 0; i < r->n_running; i++)
+        r->all[i]->idle = 0;
+    return true;
+}
+
 static void run_all(struct rooms *r) {
     while (r->n_running > 0 || r->n_begun < r->n_clusters) {
         bool may_begin = r->n_begun < r->n_clusters && r->n_running < r->most;
-        if (all_wait(r, may_begin ? PATIENCE : MOST_IDLE)) {
-            if (!may_begin) {
-                for (int i = 0; i < r->n_running; i++)
-                    name_those_that_wait(r->all[i]);
-                machine_fault(NULL, "%s: all wait for ever, and look at what none of them writes", r->launch->f->name);
-            }
+        bool wait = all_wait(r, r->launch->lets_others ? FEW_IDLE : PATIENCE);
+        if (wait && may_begin) {
             begin_next(r);
+        } else if (!(wait && others_ran(r)) && all_wait(r, MOST_IDLE)) {
+            for (int i = 0; i < r->n_running; i++)
+                name_those_that_wait(r->all[i]);
+            machine_fault(NULL, "%s: all wait for ever, and look at what none of them writes", r->launch->f->name);
         }
         for (int i = 0; i < r->n_running; i++) {
             run_turn(r->all[i]);

@@ -180,8 +180,9 @@ struct launch_of {
     const struct function *f;
     const unsigned char *params;
     uint32_t grid[3], threads[3], cluster[3];
-    uint32_t shared; // dynamic
-    int at_once;     // clusters that a device has room for; 0: all
+    uint32_t shared;           // dynamic
+    int at_once;               // clusters that a device has room for; 0: all
+    void (*lets_others)(void); // called when all do nothing but look at memory; NULL: nobody else writes
 };
 /* Runs all blocks to their end. A fault ends the program with a sentence on stderr (machine_fault). */
 void machine_launch(const struct launch_of *l);

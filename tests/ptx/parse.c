@@ -268,9 +268,10 @@ static void put_word(struct builder *b, struct operands *o, struct word w, int b
     } else if (n) {
         put(b, o, address_of(b, n, n->kind == SHARED_VARIABLE ? (bits == 64 ? 64 : 32) : 64), 0);
     } else if (is(w, "%clock") || is(w, "%clock64") || is(w, "%globaltimer")) {
+        bool timer = w.at[1] == 'g';
         struct operands clock = {.n = 0};
         put(b, &clock, add_registers(b, 64, 1), 64);
-        add_insn(b, WORD("machine.clock"), &clock, DISCARD, false);
+        add_insn(b, timer ? WORD("machine.timer") : WORD("machine.clock"), &clock, DISCARD, false);
         put(b, o, clock.place[0], 64);
     } else if (*w.at == '%') {
         for (int k = 0; k < N_SPECIAL; k++)

@@ -7,6 +7,7 @@
 #include "backend/cuda/linear/gemm.h"
 #include "backend/cuda/moe/moe.h"
 #include "backend/cuda/qact/qact.h"
+#include "backend/cuda/ranks/join.h"
 #include "backend/cuda/rows/rows.h"
 #include "backend/cuda/sample/sample.h"
 #include "backend/cuda/step/cache.h"
@@ -35,6 +36,7 @@ static void cuda_unload(struct loaded *loaded) {
     cudaSetDevice(loaded->device->index);
     weights_release(loaded);
     caches_release(loaded);
+    ranks_leave(loaded);
     cudaFreeHost(loaded->counts);
     program_free(loaded->program);
     cudaGetLastError(); // whatever could not be given back: what is loaded next has nothing to do with it
@@ -100,7 +102,6 @@ static bool takes_shared_kv(int head_dim, int channels) { return head_dim == 512
 
 static enum status cuda_load(struct device *d, const struct program *p, const struct load_options *options,
                              struct loaded **out, struct error *err) {
-    TRY(backend_refuse_ranks("cuda", p, err));
     struct loaded *loaded = xcalloc(1, sizeof *loaded);
     loaded->device = d;
     loaded->program = d->whole_keys || !d->is_fast ? program_copy(p) : pass_shared_kv(p, takes_shared_kv);
@@ -176,6 +177,8 @@ static const struct backend_option cuda_options[] = {
     {"shared-kv", "0|1", "0: keys of which a part follows from their values are stored whole"},
     {"kernels", "plain", "kernels that every card runs, which are slow; otherwise the fastest there are for this one"},
     {"eager", "0|1", "start every op of a step by itself, never a captured graph"},
+    {"share-cards", "0|1", "1: with more devices to a model than there are cards, several run on one, for tests"},
+    {"patience", "SECONDS", "how long a device waits for others of its model until it is given up; 30"},
     {0},
 };
 
@@ -193,6 +196,7 @@ const struct backend_ops backend_cuda = {
     .close = cuda_close,
     .load = cuda_load,
     .unload = cuda_unload,
+    .join = cuda_join,
     .alloc_cache = cuda_alloc_cache,
     .commit_cache = cuda_commit_cache,
     .cache_block_bytes = cuda_cache_block_bytes,

@@ -70,12 +70,16 @@ struct device {
     bool is_fast;                   // by Hopper's kernels (build.mk), where they take a shape; else by plain ones alone
     bool multiplies_e4m3;           // the library does here
     bool eager;                     // no graphs
+    int patience_s;                 // of a rank that waits for another
     bool whole_keys;
     struct error fault; // sticky
 };
 
+struct ranks; // ranks/join.c
+
 struct loaded {
     struct device *device;
+    struct ranks *ranks;     // of the program's, and those of others; NULL: it has not been joined
     struct program *program; // as passes left it
     enum element product;
     bool product_is_set; // by load_options.dtype

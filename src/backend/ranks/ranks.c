@@ -90,16 +90,47 @@ static void ranks_unload(struct loaded *l) {
     free(l);
 }
 
+/* What ranks do at the same time, and the first of them that failed. */
+struct outcomes {
+    enum status status[MAX_RANKS_OF_A_MODEL];
+    struct error err[MAX_RANKS_OF_A_MODEL];
+};
+
+static enum status first_fault(const struct outcomes *o, int n, struct error *err) {
+    for (int i = 0; i < n; i++)
+        if (o->status[i] != OK) {
+            *err = o->err[i];
+            return o->status[i];
+        }
+    return OK;
+}
+
+struct loading {
+    struct loaded *loaded;
+    const struct load_options *options;
+    struct outcomes outcomes;
+};
+
+/* Each takes its views of the one checkpoint. */
+static void load_rank(void *arg, int rank, int n_ranks) {
+    struct loading *w = arg;
+    struct loaded *l = w->loaded;
+    struct load_options one = *w->options;
+    (void)n_ranks;
+    if (rank > 0)
+        one.progress = (struct load_progress){0};
+    w->outcomes.status[rank] =
+        l->device->table->of->load(l->device->of[rank], l->programs[rank], &one, &l->of[rank], &w->outcomes.err[rank]);
+}
+
 static enum status load_ranks(struct loaded *l, const struct program *p, const struct load_options *options,
                               struct error *err) {
     const struct table *t = l->device->table;
-    for (int i = 0; i < t->n; i++) {
-        struct load_options one = *options;
-        if (i > 0)
-            one.progress = (struct load_progress){0};
+    struct loading w = {.loaded = l, .options = options};
+    for (int i = 0; i < t->n; i++)
         TRY(pass_shard(p, &(struct shard_options){i, t->n, t->by_expert}, &l->programs[i], err));
-        TRY(t->of->load(l->device->of[i], l->programs[i], &one, &l->of[i], err));
-    }
+    pool_run(l->device->pool, load_rank, &w);
+    TRY(first_fault(&w.outcomes, t->n, err));
     return t->of->join(l->of, t->n, err);
 }
 
@@ -184,6 +215,11 @@ static enum status ranks_compile(struct loaded *l, struct bucket bucket, struct 
     return st;
 }
 
+/* Ranks are alike. */
+static bool ranks_warning(struct executable *exe, int i, char *out, size_t n) {
+    return table_of(exe)->of->warning(exe->of[0], i, out, n);
+}
+
 static int ranks_report(const struct executable *exe, struct device_report out[MAX_DEVICE_REPORTS]) {
     const struct table *t = table_of(exe);
     int n = t->of->report(exe->of[0], out);
@@ -197,31 +233,26 @@ static int ranks_report(const struct executable *exe, struct device_report out[M
     return n;
 }
 
-/* What all ranks do at the same time: a step, or its draw. */
+/* A step, or its draw, of all ranks at the same time. */
 struct together {
     struct executable *exe;
     const struct batch_plan *plan; // NULL: a draw
     const struct sample_params *sample;
-    enum status status[MAX_RANKS_OF_A_MODEL];
-    struct error err[MAX_RANKS_OF_A_MODEL];
+    struct outcomes outcomes;
 };
 
 static void do_rank(void *arg, int rank, int n_ranks) {
     struct together *w = arg;
     const struct backend_ops *of = table_of(w->exe)->of;
     (void)n_ranks;
-    w->status[rank] = w->plan ? of->run(w->exe->of[rank], w->plan, w->sample, &w->err[rank])
-                              : of->draw(w->exe->of[rank], w->sample, &w->err[rank]);
+    struct error *err = &w->outcomes.err[rank];
+    w->outcomes.status[rank] =
+        w->plan ? of->run(w->exe->of[rank], w->plan, w->sample, err) : of->draw(w->exe->of[rank], w->sample, err);
 }
 
 static enum status do_all(struct together *w, struct error *err) {
     pool_run(w->exe->loaded->device->pool, do_rank, w);
-    for (int i = 0; i < table_of(w->exe)->n; i++)
-        if (w->status[i] != OK) {
-            *err = w->err[i];
-            return w->status[i];
-        }
-    return OK;
+    return first_fault(&w->outcomes, table_of(w->exe)->n, err);
 }
 
 static enum status ranks_run(struct executable *exe, const struct batch_plan *plan, const struct sample_params *sample,
@@ -285,6 +316,7 @@ static void fill(struct table *t, const struct backend_ops *of, int n, bool by_e
     ops->cache_room = of->cache_room ? ranks_cache_room : NULL;
     ops->compile = ranks_compile;
     ops->free_executable = ranks_free_executable;
+    ops->warning = of->warning ? ranks_warning : NULL;
     ops->report = ranks_report;
     ops->run = ranks_run;
     ops->draw = ranks_draw;

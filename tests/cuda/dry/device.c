@@ -590,6 +590,12 @@ cudaError_t cudaGetDeviceCount(int *n) {
     MAY_FAIL(cudaErrorNoDevice);
     return *n = 1, cudaSuccess;
 }
+cudaError_t cudaDeviceCanAccessPeer(int *can, int device, int peer) { return *can = device != peer, cudaSuccess; }
+cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned flags) {
+    (void)peer, (void)flags;
+    MAY_FAIL(cudaErrorUnknown);
+    return cudaSuccess;
+}
 cudaError_t cudaGetDevice(int *device) { return *device = 0, cudaSuccess; }
 cudaError_t cudaSetDevice(int device) {
     (void)device;

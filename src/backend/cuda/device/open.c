@@ -38,7 +38,7 @@ static enum status open_plans(struct device *d, struct error *err) {
     return OK;
 }
 
-static enum status open_parts(struct device *d, struct error *err) {
+static enum status open_parts(struct device *d, bool shares, struct error *err) {
     struct machine_found machine = {.device = d->index, .runtime = CUDART_VERSION};
     int n = 0;
     TRY(manifest_check_code(&kernel_list, err));
@@ -47,6 +47,8 @@ static enum status open_parts(struct device *d, struct error *err) {
     cudaError_t code = cudaGetDeviceCount(&n);
     if (code != cudaSuccess || n == 0)
         return no_device(err, code == cudaSuccess ? cudaErrorNoDevice : code, "no GPU can be used");
+    if (shares)
+        d->index %= n;
     if (d->index < 0 || d->index >= n)
         return fail(err, ERR_ARG, "--device-index: there is no GPU %d, there %s %d, from 0", d->index,
                     n == 1 ? "is" : "are", n);
@@ -75,7 +77,7 @@ static enum status open_parts(struct device *d, struct error *err) {
 /* Whose products requantise rows (requant.cuh), by index. Their blocks wait for one another, as there is room for all
  * of a product at once; for those of two streams that run side by side there may not be, and they would wait for ever.
  * So a second object of one physical device, which an engine of the same process may have opened, does not. */
-enum { MOST_DEVICES = 64 };
+enum { MOST_DEVICES = 64, USUAL_PATIENCE_S = 30, MOST_PATIENCE_S = 86400 };
 static _Atomic(struct device *) requantiser[MOST_DEVICES];
 
 static bool requant_alone(struct device *d) {
@@ -108,13 +110,17 @@ enum status cuda_open(const struct device_options *options, struct device **out,
     const char *kernels = device_option(options->own, "kernels");
     if (kernels && strcmp(kernels, "plain") != 0)
         return fail(err, ERR_ARG, "kernels: CUDA has its fastest, or \"plain\" ones, not \"%.40s\"", kernels);
+    const char *patience = device_option(options->own, "patience");
+    if (patience && (atoi(patience) < 1 || atoi(patience) > MOST_PATIENCE_S))
+        return fail(err, ERR_ARG, "patience: of 1 to %d seconds, not \"%.40s\"", MOST_PATIENCE_S, patience);
     struct device *d = xcalloc(1, sizeof *d);
     d->index = options->index;
     d->is_fast = !kernels;
     d->eager = device_option_is_on(options->own, "eager");
     d->whole_keys = device_option_is_off(options->own, "shared-kv");
     d->memory_share = options->memory_share;
-    enum status st = open_parts(d, err);
+    d->patience_s = patience ? atoi(patience) : USUAL_PATIENCE_S;
+    enum status st = open_parts(d, device_option_is_on(options->own, "share-cards"), err);
     if (st != OK) {
         cuda_close(d);
         d = NULL;

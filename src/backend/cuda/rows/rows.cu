@@ -25,6 +25,13 @@ static __device__ void move_row(const dmat &x, int64_t from, float scale, const 
         store_four(y, to, col, load_four(x, from, col) * scale);
 }
 
+/* Likewise zeros. */
+static __device__ void clear_row(const dmat &y, int t) {
+    int begin = blockIdx.x * COLUMNS;
+    for (int i = begin + threadIdx.x; i < min(begin + COLUMNS, y.width); i += THREADS)
+        store(y, t, i, 0.0f);
+}
+
 /* cos and sin of a row's position for a rope, as core/rope.c has them, in float32: a thread a pair. */
 static __device__ void make_angles(const device_plan &plan, const drope &rope, int t) {
     int64_t n_known = plan.n_known[plan.seq_of_row[t]];
@@ -56,7 +63,7 @@ static __device__ void clear_row_absmax(const drow_absmax &row_absmax, int t) {
 }
 
 static __global__ void __launch_bounds__(THREADS)
-    embed(device_plan plan, dweight table, float scale, dmat y, bool in_fours, int n_pieces, dropes ropes,
+    embed(device_plan plan, dweight table, int first, float scale, dmat y, bool in_fours, int n_pieces, dropes ropes,
           drow_absmax row_absmax) {
     // In this order: the nodes behind this one may read the plan and the lists of attention before they wait.
     wait_for_previous();
@@ -71,7 +78,11 @@ static __global__ void __launch_bounds__(THREADS)
         return;
     }
     dmat rows = {const_cast<void *>(table.at), table.in, y.width, table.element, nullptr};
-    move_row(rows, plan.token_id[t], scale, y, t, in_fours);
+    int row = plan.token_id[t] - first;
+    if (row >= 0 && row < table.out)
+        move_row(rows, row, scale, y, t, in_fours);
+    else // another rank's
+        clear_row(y, t);
 }
 
 static __global__ void __launch_bounds__(THREADS) take_rows(device_plan plan, dmat x, dmat y, bool in_fours) {
@@ -88,12 +99,12 @@ static __global__ void __launch_bounds__(THREADS) convert(dmat x, dmat y, bool i
     move_row(x, blockIdx.y, 1, y, blockIdx.y, in_fours);
 }
 
-void launch_embed(const struct launch *l, struct dweight table, float scale, struct dmat y, const struct dropes *ropes,
-                  const struct drow_absmax *row_absmax) {
+void launch_embed(const struct launch *l, struct dweight table, int first, float scale, struct dmat y,
+                  const struct dropes *ropes, const struct drow_absmax *row_absmax) {
     dmat rows = {const_cast<void *>(table.at), table.in, y.width, table.element, nullptr};
     int n = pieces_of(y.width);
     launch_node(embed, dim3(n + ropes->n + (row_absmax->n > 0), l->n_tokens), THREADS, 0, l->stream, l->plan, table,
-                scale, y, lies_in_fours(rows) && lies_in_fours(y), n, *ropes, *row_absmax);
+                first, scale, y, lies_in_fours(rows) && lies_in_fours(y), n, *ropes, *row_absmax);
 }
 
 void launch_take_rows(const struct launch *l, struct dmat x, struct dmat y) {

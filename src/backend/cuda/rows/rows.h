@@ -27,9 +27,10 @@ struct drow_absmax {
     int64_t pitch;
     int n;
 };
-/* And, in the same node, the angles of all rows for the ropes given, and zeros for the step's rows in `mosts`. */
-void launch_embed(const struct launch *l, struct dweight table, float scale, struct dmat y, const struct dropes *ropes,
-                  const struct drow_absmax *row_absmax);
+/* The table's rows are those of tokens first, first + 1, ...; a token without one has zeros. And, in the same node, the
+ * angles of all rows for the ropes given, and zeros for the step's rows in `mosts`. */
+void launch_embed(const struct launch *l, struct dweight table, int first, float scale, struct dmat y,
+                  const struct dropes *ropes, const struct drow_absmax *row_absmax);
 void launch_take_rows(const struct launch *l, struct dmat x, struct dmat y);
 void launch_convert(const struct launch *l, int n_rows, struct dmat x, struct dmat y); // to y's element
 

@@ -12,8 +12,9 @@
 #include "backend/cuda/moe/experts.h"
 #include "backend/cuda/moe/moe.h"
 #include "backend/cuda/qact/qact.h"
-#include "backend/cuda/rows/rows.h"
+#include "backend/cuda/ranks/join.h"
 #include "backend/cuda/recurrent/recurrent.h"
+#include "backend/cuda/rows/rows.h"
 #include "backend/cuda/sample/sample.h"
 #include "backend/cuda/step/cache.h"
 #include "backend/cuda/step/fold.h"
@@ -85,6 +86,9 @@ static void choose_elements(const struct loaded *loaded, const struct program *p
         if (p->ops[i].code == OP_MLA_ATTENTION)
             element[p->ops[i].in[0].id] = latent_query_element(loaded, &p->ops[i]);
     for (int i = 0; i < p->n_ops; i++)
+        if (p->ops[i].code == OP_ALL_REDUCE || p->ops[i].code == OP_ALL_GATHER)
+            element[p->ops[i].in[0].id] = element[p->ops[i].out[0].id] = ELEMENT_F32;
+    for (int i = 0; i < p->n_ops; i++)
         if (fold_of(p, &p->ops[i]) == FOLD_IN_ORDER) { // either can be read
             enum element *rows = &element[p->ops[i].in[0].id], *taken = &element[p->ops[i].out[0].id];
             *(is_residual(p, p->ops[i].in[0]) ? taken : rows) = is_residual(p, p->ops[i].in[0]) ? *rows : *taken;
@@ -137,8 +141,6 @@ static enum status check_shape(const struct executable *exe, const struct op *op
     case OP_STATES:
     case OP_CONCAT:
     case OP_LORA:
-    case OP_ALL_REDUCE:
-    case OP_ALL_GATHER:
         return fail(err, ERR_UNSUPPORTED, "%s: %s: the CUDA backend does not have this op", exe->program->name,
                     op_name(op->code));
     case OP_ATTENTION:
@@ -361,6 +363,7 @@ static enum status compile_parts(struct executable *exe, enum element *element, 
         return fail(err, ERR_UNSUPPORTED, "%s: the program does not end with SAMPLE", p->name);
     if (p->n_taps > 0)
         return fail(err, ERR_UNSUPPORTED, "%s: the CUDA backend keeps no states of layers between (taps)", p->name);
+    TRY(ranks_check_joined(exe->loaded, err));
     if (exe->bucket.max_tokens > MOST_TOKENS)
         return fail(err, ERR_UNSUPPORTED,
                     "%s: the CUDA backend does steps of up to %d tokens, --max-num-batched-tokens asks for %d", p->name,

@@ -6,6 +6,7 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/head/head.h"
+#include "backend/cuda/ranks/join.h"
 #include "backend/cuda/step/launch.h"
 #include "backend/cuda/step/node.h"
 #include "backend/cuda/step/plan.h"
@@ -146,6 +147,7 @@ enum status step_collect(struct executable *exe, struct sample_result *results, 
     DEVICE_TRY(loaded->device, err, cudaEventSynchronize(slot->done),
                "%s: a step of %d tokens, %d sequences and %d rows, %s", exe->program->name, slot->plan->n_tokens,
                slot->plan->n_seqs, slot->plan->n_rows, graphs_have(exe, slot->plan) ? "captured" : "op by op");
+    TRY(ranks_check(loaded, err));
     for (int r = 0; r < slot->plan->n_rows; r++)
         take_result(slot, r, &results[r]);
     exe->n_collected++;

@@ -1,0 +1,47 @@
+/* meeting.h - meeting.cu: how ranks of a model on several cards meet in a step: ALL_REDUCE and ALL_GATHER.
+ *
+ * Every rank has a box in its card's memory, which the others write to. What a rank is told lies in its own box, so
+ * that waiting reads no other card's memory. A meeting is one op of a step that has rows; ranks count them alike
+ * (epoch), and each has its half of the box by turns: when a rank writes to another's half for meeting e + 2, that one
+ * has ended meeting e, because it has spoken in e + 1. Counting is the device's, so a captured graph serves every step.
+ *
+ *     packets   up to MEETING_PACKETS floats: each rank sends its x to all, a float and the epoch in 8 bytes, which
+ *               are written at once: what has come says itself that it has. One way across the link.
+ *     shares    of more: letters tell where x and y lie, rank r reads the r-th share of every x, and writes the sum
+ *               into every y; letters tell the end
+ *     gathered  letters, every rank writes its columns into every y, letters
+ *
+ * Sums are x of rank 0 + x of rank 1 + ..., in float32, whichever way: all ranks have the same bits.
+ *
+ * Waiting is bounded. A rank that waits longer than `patience_ns` for another says for whom in *missed, in the host's
+ * memory, and goes on with whatever is there, without waiting in later meetings: the host looks when it collects. */
+#pragma once
+
+#include "backend/cuda/value.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { MEETING_RANKS = 8, MEETING_PACKETS = 1 << 18, MEETING_HEAD = 4096 };
+
+struct dmeeting {
+    int rank, n;
+    void *boxes[MEETING_RANKS]; // of each rank, meeting_box_bytes(n) of zeros, as this card reaches it
+    int32_t *missed;            // 0, or 1 + the rank that did not come
+    unsigned long long patience_ns;
+    bool one_card; // ranks share it: nothing may take the place of one that is waited for
+};
+
+int64_t meeting_box_bytes(int n);
+
+/* rows: of the step, on the device (device_plan.counts). y may be x. */
+void launch_all_reduce(const struct launch *l, int n_rows, const struct dmeeting *m, const int32_t *rows, struct dmat x,
+                       struct dmat y);
+/* x goes to y's columns from `first` on. */
+void launch_all_gather(const struct launch *l, int n_rows, const struct dmeeting *m, const int32_t *rows, struct dmat x,
+                       int first, struct dmat y);
+
+#ifdef __cplusplus
+}
+#endif

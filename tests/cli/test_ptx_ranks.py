@@ -1,0 +1,17 @@
+"""A model over two cards, and two models on two, without a GPU: tests/ptx/machine.h. Two minutes of a processor."""
+import os
+import unittest
+
+from ptx_machine import MACHINE, ops, runs
+
+TWO = {"GYRE_PTX_DEVICES": "2", "GYRE_PTX_PROCESSORS": "8"}
+
+
+class Ranks(unittest.TestCase):
+    test_meetings = runs(os.path.join(MACHINE, "test_meeting"), GYRE_PTX_DEVICES="4")
+    test_two_devices = runs(os.path.join(MACHINE, "test_two_devices"), GYRE_TEST_BRIEF="1", **TWO)
+    test_ranks = ops("test_ranks_engine", **TWO)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,241 @@
+/* test_meeting.cu - ALL_REDUCE and ALL_GATHER of ranks (src/backend/cuda/ranks/meeting.cu): sums in the order of ranks,
+ * bit for bit, of any shapes one right after the other; steps of fewer rows than they were launched for, or of none;
+ * and a rank that does not come, which ends the others' waiting.
+ *
+ * Ranks are on as many devices as there are, one thread each. */
+#include "backend/cuda/ranks/meeting.cu"
+#include "backend/cuda/ranks/meeting.h"
+
+#include "products.cuh"
+
+#include <string.h>
+#include <thread>
+#include <time.h>
+#include <vector>
+
+enum { MOST_RANKS = 4, N_CASES = 24 };
+
+struct shape {
+    bool gathers, in_place;
+    int rows, launched, width, stride, first[MOST_RANKS], widths[MOST_RANKS]; // first, widths: of a gather
+};
+
+struct rank {
+    int device;
+    cudaStream_t stream;
+    dmeeting m;
+    float *x[N_CASES], *y[N_CASES];
+    int32_t *rows; // [N_CASES]
+};
+
+static struct {
+    int n;
+    uint64_t seed;
+    rank of[MOST_RANKS];
+    shape shapes[N_CASES];
+} ranks;
+
+static int drawn(int n) { return (int)(hash(ranks.seed++) % (unsigned)n); }
+
+static float x_at(int rank, int i, int64_t at) {
+    return (float)(int32_t)hash(ranks.seed * 1315423911u + (uint64_t)((int64_t)(rank * N_CASES + i) << 32 | at)) *
+           0x1p-31f;
+}
+
+static int64_t floats_of(const shape &s) { return (int64_t)s.launched * s.stride; }
+
+static void draw_shapes() {
+    static const int widths[] = {2, 6, 64, 512, 1000, 1025, 2304, 5376};
+    for (int i = 0; i < N_CASES; i++) {
+        shape &s = ranks.shapes[i];
+        s = shape{i % 4 == 3, i % 4 == 2};
+        bool many = i % 6 == 5; // beyond packets
+        s.width = widths[many ? 4 + drawn(4) : drawn(8)];
+        s.launched = many ? MEETING_PACKETS / s.width + 1 + drawn(9) : 1 + drawn(9);
+        s.rows = i % 5 == 4 ? drawn(s.launched + 1) : s.launched;
+        int left = s.width;
+        for (int r = 0; s.gathers && r < ranks.n; r++) {
+            s.first[r] = s.width - left;
+            s.widths[r] = r == ranks.n - 1 ? left : i % 8 == 3 ? left / (ranks.n - r) / 4 * 4 : left / (ranks.n - r);
+            left -= s.widths[r];
+        }
+        s.stride = s.width + (i % 3 == 0 ? 4 : 0);
+    }
+}
+
+static void open_rank(rank &r, int number, int n_devices) {
+    r.device = number % n_devices;
+    MUST(cudaSetDevice(r.device));
+    for (int k = 0; k < ranks.n; k++)
+        if (k % n_devices != r.device) {
+            cudaError_t code = cudaDeviceEnablePeerAccess(k % n_devices, 0);
+            if (code != cudaErrorPeerAccessAlreadyEnabled)
+                MUST(code);
+            cudaGetLastError();
+        }
+    MUST(cudaStreamCreateWithFlags(&r.stream, cudaStreamNonBlocking));
+    r.m = dmeeting{.rank = number, .n = ranks.n, .patience_ns = 60000000000ull, .one_card = n_devices < ranks.n};
+    MUST(cudaMalloc(&r.m.boxes[number], meeting_box_bytes(ranks.n)));
+    MUST(cudaMemset(r.m.boxes[number], 0, meeting_box_bytes(ranks.n)));
+    MUST(cudaMallocHost(&r.m.missed, sizeof(int32_t)));
+    *r.m.missed = 0;
+    MUST(cudaMalloc(&r.rows, N_CASES * sizeof(int32_t)));
+}
+
+static void fill(rank &r) {
+    MUST(cudaSetDevice(r.device));
+    for (int i = 0; i < N_CASES; i++) {
+        const shape &s = ranks.shapes[i];
+        int width = s.gathers ? s.widths[r.m.rank] : s.width, stride = s.gathers ? width : s.stride;
+        std::vector<float> x((size_t)floats_of(s), -1.0f);
+        for (int t = 0; t < s.launched; t++)
+            for (int c = 0; c < width; c++)
+                x[(size_t)t * stride + c] = x_at(r.m.rank, i, (int64_t)t * s.width + c);
+        MUST(cudaMalloc(&r.x[i], floats_of(s) * 4));
+        MUST(cudaMemcpy(r.x[i], x.data(), floats_of(s) * 4, cudaMemcpyHostToDevice));
+        if (s.in_place) {
+            r.y[i] = r.x[i];
+        } else {
+            MUST(cudaMalloc(&r.y[i], floats_of(s) * 4));
+            MUST(cudaMemset(r.y[i], 0xff, floats_of(s) * 4));
+        }
+        MUST(cudaMemcpy(r.rows + i, &s.rows, sizeof s.rows, cudaMemcpyHostToDevice));
+    }
+}
+
+static void release(rank &r) {
+    MUST(cudaSetDevice(r.device));
+    for (int i = 0; i < N_CASES; i++) {
+        MUST(cudaFree(r.x[i]));
+        if (!ranks.shapes[i].in_place)
+            MUST(cudaFree(r.y[i]));
+    }
+    MUST(cudaFree(r.m.boxes[r.m.rank]));
+    MUST(cudaFree(r.rows));
+    MUST(cudaFreeHost(r.m.missed));
+    MUST(cudaStreamDestroy(r.stream));
+}
+
+static void put(const rank &r, int i) {
+    const shape &s = ranks.shapes[i];
+    struct launch l = {.stream = r.stream};
+    dmat y = {r.y[i], s.stride, s.width, ELEMENT_F32}, x = y;
+    x.at = r.x[i];
+    if (s.gathers) {
+        x.stride = x.width = s.widths[r.m.rank];
+        launch_all_gather(&l, s.launched, &r.m, r.rows + i, x, s.first[r.m.rank], y);
+    } else {
+        launch_all_reduce(&l, s.launched, &r.m, r.rows + i, x, y);
+    }
+    MUST(cudaGetLastError());
+}
+
+static void meet(const rank *r) {
+    MUST(cudaSetDevice(r->device));
+    for (int i = 0; i < N_CASES; i++)
+        put(*r, i);
+    MUST(cudaStreamSynchronize(r->stream));
+}
+
+static float wanted(int i, int t, int c) {
+    const shape &s = ranks.shapes[i];
+    if (s.gathers)
+        for (int r = ranks.n - 1; r >= 0; r--)
+            if (c >= s.first[r])
+                return x_at(r, i, (int64_t)t * s.width + c - s.first[r]);
+    float sum = 0;
+    for (int r = 0; r < ranks.n; r++)
+        sum = r == 0 ? x_at(0, i, (int64_t)t * s.width + c) : sum + x_at(r, i, (int64_t)t * s.width + c);
+    return sum;
+}
+
+static int check(const rank &r) {
+    int n_bad = *r.m.missed != 0;
+    MUST(cudaSetDevice(r.device));
+    for (int i = 0; i < N_CASES; i++) {
+        const shape &s = ranks.shapes[i];
+        std::vector<float> y((size_t)floats_of(s));
+        MUST(cudaMemcpy(y.data(), r.y[i], floats_of(s) * 4, cudaMemcpyDeviceToHost));
+        bool fine = true;
+        for (int t = 0; t < s.rows && fine; t++)
+            for (int c = 0; c < s.width && fine; c++)
+                if (y[(size_t)t * s.stride + c] != wanted(i, t, c)) {
+                    printf("rank %d of %d, case %d (%s, %d of %d rows of %d): row %d, column %d is %g, not %g\n",
+                           r.m.rank, ranks.n, i,
+                           s.gathers    ? "gather"
+                           : s.in_place ? "in place"
+                                        : "sum",
+                           s.rows, s.launched, s.width, t, c, y[(size_t)t * s.stride + c], wanted(i, t, c));
+                    fine = false;
+                }
+        n_bad += !fine;
+    }
+    return n_bad;
+}
+
+static int test_meetings(int n, int n_devices) {
+    std::vector<std::thread> threads;
+    int n_bad = 0;
+    ranks.n = n;
+    draw_shapes();
+    for (int r = 0; r < n; r++)
+        open_rank(ranks.of[r], r, n_devices);
+    for (int r = 0; r < n; r++)
+        for (int k = 0; k < n; k++)
+            ranks.of[r].m.boxes[k] = ranks.of[k].m.boxes[k];
+    for (int r = 0; r < n; r++)
+        fill(ranks.of[r]);
+    for (int r = 0; r < n; r++)
+        threads.emplace_back(meet, &ranks.of[r]);
+    for (std::thread &t : threads)
+        t.join();
+    for (int r = 0; r < n; r++)
+        n_bad += check(ranks.of[r]);
+    return n_bad;
+}
+
+/* Of the same ranks, the first alone: it says for whom it has waited, once, and then waits no more. */
+static int test_one_alone() {
+    rank &r = ranks.of[0];
+    int n_bad = 0;
+    r.m.patience_ns = 200000000;
+    for (int first : {3, 1, 5}) { // a gather, packets, shares
+        timespec began, ended;
+        MUST(cudaSetDevice(r.device));
+        MUST(cudaMemset(r.m.boxes[0], 0, 16)); // as if nothing had been
+        *r.m.missed = 0;
+        clock_gettime(CLOCK_MONOTONIC, &began);
+        for (int i = first; i < first + 12; i++)
+            put(r, i);
+        MUST(cudaStreamSynchronize(r.stream));
+        clock_gettime(CLOCK_MONOTONIC, &ended);
+        double s = (double)(ended.tv_sec - began.tv_sec) + (double)(ended.tv_nsec - began.tv_nsec) * 1e-9;
+        if (*r.m.missed < 2 || *r.m.missed > ranks.n) {
+            printf("rank 0 alone, from case %d: missed %d\n", first, *r.m.missed);
+            n_bad++;
+        }
+        if (ranks.of[0].device != ranks.of[ranks.n - 1].device && s > 60) {
+            printf("rank 0 alone, from case %d: waited %.1f s\n", first, s);
+            n_bad++;
+        }
+    }
+    return n_bad;
+}
+
+int main(int argc, char **argv) {
+    const char *given = argc > 1 ? argv[1] : getenv("GYRE_TEST_SEED");
+    int n_devices = 0, n_bad = 0;
+    ranks.seed = given ? strtoull(given, nullptr, 10) : (uint64_t)time(nullptr);
+    setlinebuf(stdout);
+    printf("seed %llu\n", (unsigned long long)ranks.seed);
+    MUST(cudaGetDeviceCount(&n_devices));
+    for (int n = 2; n <= MOST_RANKS; n++) {
+        n_bad += test_meetings(n, n_devices);
+        if (n == MOST_RANKS)
+            n_bad += test_one_alone();
+        for (int r = 0; r < n; r++)
+            release(ranks.of[r]);
+    }
+    printf(n_bad ? "%d CASES FAILED\n" : "all fine\n", n_bad);
+    return n_bad != 0;
+}
