@@ -57,12 +57,17 @@ static __device__ __forceinline__ void w4_join(const gemm_w4_args &a, const w4_p
 #pragma unroll
         for (int j = 0; j < EIGHTS; j++) {
             int item = (row_warp * WARP_TILES + m) * EIGHTS + j, to = item % a.split;
-            const float4 *at = received + (item / a.split * n_ranks + mine) * 32 + p.lane;
-            store_at_rank(address_at_rank(shared_address(at), to),
-                          make_float4(sums[m][j][0], sums[m][j][1], sums[m][j][2], sums[m][j][3]),
-                          address_at_rank(p.all_sums, to));
+            float4 *at = received + (item / a.split * n_ranks + mine) * 32 + p.lane;
+            float4 v = make_float4(sums[m][j][0], sums[m][j][1], sums[m][j][2], sums[m][j][3]);
+            if (a.split == 1)
+                *at = v;
+            else
+                store_at_rank(address_at_rank(shared_address(at), to), v, address_at_rank(p.all_sums, to));
         }
-    barrier_wait(p.all_sums, 0);
+    if (a.split == 1)
+        threads_sync(1, n_warps * 32); // the sums of all warps are there
+    else
+        barrier_wait(p.all_sums, 0);
 #pragma unroll 1
     for (int i = p.warp; i < owned; i += n_warps) {
         int item = i * a.split + p.rank, tile = item / EIGHTS;

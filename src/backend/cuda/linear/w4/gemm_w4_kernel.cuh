@@ -113,7 +113,7 @@ static __global__ void __launch_bounds__((GEMM_W4_MOST_WARPS + 1) * 32, 1)
         barrier_init(p.all_sums, 1);
         barrier_init_done();
         int owned = (n_items - p.rank + a.split - 1) / a.split;
-        barrier_expect(p.all_sums, n_ranks > 1 ? owned * n_ranks * 32 * (int)sizeof(float4) : 0);
+        barrier_expect(p.all_sums, a.split > 1 ? owned * n_ranks * 32 * (int)sizeof(float4) : 0);
     }
     // What lies behind the last column of x meets weights of zero; it must be numbers.
     for (int i = threadIdx.x; a.in % QUADS_COLUMNS && i < a.n_stages * p.x_bytes / 16; i += blockDim.x)
