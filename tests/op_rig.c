@@ -212,6 +212,7 @@ static const struct stored {
     [FORMAT_I8_TENSOR] = {"i8 tensor", DT_I8, 8, &qformat_scaled, 0, 0, DT_F32},
     [FORMAT_MXFP4] = {"mxfp4", DT_U8, 4, &qformat_mxfp4, 1, 32, DT_F8_E8M0},
     [FORMAT_NVFP4] = {"nvfp4", DT_U8, 4, &qformat_nvfp4, 1, 16, DT_F8_E4M3},
+    [FORMAT_INT4] = {"int4", DT_I32, 4, &qformat_int4, 1, 32, DT_F16},
 };
 
 const char *rig_format_name(enum rig_format format) { return stored[format].name; }
@@ -253,7 +254,7 @@ static double random_element(struct rig *rig, enum dtype dtype, int bits, unsign
         BUG_IF(bits != 4);
         code = (uint32_t)rig_between(rig, 0, 15);
         *at = (unsigned char)(col & 1 ? (*at & 15) | code << 4 : (*at & 0xF0) | code);
-        return decode(code, 2, 1, 1);
+        return dtype == DT_I32 ? (double)code : decode(code, 2, 1, 1);
     }
 }
 
@@ -269,9 +270,33 @@ static double random_scale(struct rig *rig, enum dtype dtype, unsigned char *at)
         code16 = (uint16_t)rig_between(rig, 126 << 7, 128 << 7);
         memcpy(at, &code16, 2);
         return decode(code16, 8, 7, 127);
+    case DT_F16:
+        code16 = (uint16_t)(rig_between(rig, 11 << 4, 13 << 4) << 6); // products with codes have ten bits
+        memcpy(at, &code16, 2);
+        return decode(code16, 5, 10, 15);
     case DT_F8_E8M0: *at = (unsigned char)rig_between(rig, 125, 128); return ldexp(1, *at - 127);
     default: *at = (unsigned char)rig_between(rig, 6 << 3, 8 << 3); return decode(*at, 4, 3, 7);
     }
+}
+
+/* Zero points of a row and group each, and how they are stored: eight rows to a word. */
+static const struct qpacked *random_zeros(struct rig *rig, int64_t out, int64_t in, int64_t n_groups, double *zero) {
+    uint32_t *words = arena_calloc(&rig->arena, (size_t)((out + 7) / 8 * n_groups), sizeof *words);
+    struct qpacked *packed = arena_calloc(&rig->arena, 1, sizeof *packed);
+    for (int64_t o = 0; o < out; o++)
+        for (int64_t g = 0; g < n_groups; g++) {
+            uint32_t z = (uint32_t)rig_between(rig, 6, 9);
+            zero[o * n_groups + g] = z;
+            words[o / 8 * n_groups + g] |= z << o % 8 * 4;
+        }
+    *packed = (struct qpacked){.order = PACKED_COLUMNS,
+                               .bits = 4,
+                               .stored_rows = out,
+                               .stored_cols = in,
+                               .n_groups = n_groups,
+                               .has_zeros = true,
+                               .zeros = words};
+    return packed;
 }
 
 /* One stored tensor [out, in] as a part; want[o * in + i] gets its meaning. */
@@ -288,6 +313,8 @@ static struct weight_part random_part(struct rig *rig, enum rig_format format, i
     unsigned char *scales = arena_alloc(&rig->arena, (size_t)(n_row_blocks * n_col_blocks) * scale_bytes + 1);
     for (int64_t i = 0; i < n_row_blocks * n_col_blocks; i++)
         scale[i] = scaled ? random_scale(rig, s->scale, scales + (size_t)i * scale_bytes) : 1;
+    double *zero = rig_doubles(rig, n_row_blocks * n_col_blocks);
+    const struct qpacked *packed = format == FORMAT_INT4 ? random_zeros(rig, out, in, n_col_blocks, zero) : NULL;
     for (int64_t o = 0; o < out; o++)
         for (int64_t i = 0; i < in; i++) {
             int64_t at = turned         ? (i * out + o) * element
@@ -296,6 +323,8 @@ static struct weight_part random_part(struct rig *rig, enum rig_format format, i
             double x = random_element(rig, s->dtype, s->bits, data + at, i);
             if (s->dtype == DT_I8)
                 x *= 128; // the tensor's scale below is meant for the integer
+            if (packed)
+                x -= zero[o * n_col_blocks + i / block_cols];
             want[o * in + i] = x * scale[o / block_rows * n_col_blocks + i / block_cols] * tensor_scale;
         }
     struct weight_part part = {.format = s->format,
@@ -305,7 +334,8 @@ static struct weight_part random_part(struct rig *rig, enum rig_format format, i
                                .row_stride = turned         ? 1
                                              : s->bits == 4 ? row_bytes
                                                             : in,
-                               .col_stride = turned ? out : 1};
+                               .col_stride = turned ? out : 1,
+                               .packed = packed};
     if (scaled)
         part.scale = (struct qscale){scales, s->scale, s->block_rows, s->block_cols, n_col_blocks, (float)tensor_scale};
     return part;

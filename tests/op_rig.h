@@ -28,6 +28,7 @@ enum rig_format {
     FORMAT_I8_TENSOR,        // one scale
     FORMAT_MXFP4,
     FORMAT_NVFP4,
+    FORMAT_INT4, // in words of a row, with a scale of few bits and a zero point a 32 columns
     N_FORMATS,
 };
 const char *rig_format_name(enum rig_format format);

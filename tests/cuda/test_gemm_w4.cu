@@ -236,9 +236,8 @@ int main(int argc, char **argv) {
     const element elements[] = {ELEMENT_F32, ELEMENT_F16, ELEMENT_BF16};
     for (int i = 0; i < (brief ? 14 : 84); i++) {
         dquads q = kind_at(i);
-        problem p = {
-            q,       8 * (1 + draw(40)), q.group * (1 + draw(1024 / q.group)), 1 + draw(i % 5 ? 32 : 80), draw(2) != 0,
-            draw(4), elements[draw(3)]};
+        int unit = q.group > 64 ? 128 : 64, in = unit * (1 + draw(1024 / unit));
+        problem p = {q, 8 * (1 + draw(40)), in, 1 + draw(i % 5 ? 32 : 80), draw(2) != 0, draw(4), elements[draw(3)]};
         p.q.gated = draw(2) != 0;
         gemm_w4_cut c = random_cut(p.q, p.out, p.in);
         dweight w = {nullptr, p.out, p.in, ELEMENT_QUADS, nullptr, p.q};

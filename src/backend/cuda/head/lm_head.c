@@ -52,8 +52,10 @@ struct dlm_head dhead_of(const struct executable *exe, const struct compiled_op 
 
 bool head_may_be_ours(const struct executable *exe) {
     const struct op *head = head_of(exe->program);
-    return head && exe->loaded->device->is_fast &&
-           weight_on_device(exe->loaded, head->weights[0])->matrix.element != ELEMENT_E4M3;
+    if (!head || !exe->loaded->device->is_fast)
+        return false;
+    enum element e = weight_on_device(exe->loaded, head->weights[0])->matrix.element;
+    return e != ELEMENT_E4M3 && e != ELEMENT_QUADS;
 }
 
 enum status head_alloc(struct executable *exe, struct error *err) {

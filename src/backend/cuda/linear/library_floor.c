@@ -2,7 +2,8 @@
  * multiplies by cuBLASLt and does nothing else. Each shape's product is timed with up to 32 algorithms that the library
  * proposes, as many as gemm_plan.c times, as nodes of a graph over the weights of up to 16 layers, so that a large
  * model's come from memory; the fastest counts, as often as the program has the shape. No scales a row, no bias, no
- * activation. Overwrites the values of a step; nothing may be in flight. */
+ * activation; what the library cannot multiply by, four bits, counts for nothing. Overwrites the values of a step;
+ * nothing may be in flight. */
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/device/probes.h"
 #include "backend/cuda/linear/gemm_internal.h"
@@ -61,7 +62,7 @@ enum status cuda_library_floor(struct executable *exe, int n_tokens, int n_out, 
     BUG_IF(n_tokens > exe->bucket.max_tokens || n_out > MAX(exe->bucket.max_rows, 1));
     for (int i = 0; i < p->n_ops; i++) {
         int rows = p->ops[i].code == OP_LINEAR && p->values[p->ops[i].in[0].id].rows == ROWS_TOKENS ? n_tokens : n_out;
-        if (p->ops[i].code != OP_LINEAR || rows == 0)
+        if (p->ops[i].code != OP_LINEAR || rows == 0 || exe->ops[i].gemm->weight.element == ELEMENT_QUADS)
             continue;
         struct rung *r = rung_of(rungs, &n, exe->ops[i].gemm, rows);
         count[r - rungs]++;

@@ -10,6 +10,7 @@
 #include "backend/cuda/linear/gemm_fp8_split_k.h"
 #include "backend/cuda/linear/gemm_internal.h"
 #include "backend/cuda/linear/gemv.h"
+#include "backend/cuda/linear/w4/gemm_w4.h"
 #include "backend/cuda/qact/qact.h"
 #include "backend/cuda/step/padded.h"
 
@@ -41,7 +42,7 @@ static struct dending ending_of(const struct compiled_op *c) {
 // ---- the library ------------------------------------------------------------------------------------------------
 
 static bool value_takes(const struct compiled_op *c, int rows) {
-    return (void)rows, c->matrix[0].element != ELEMENT_E4M3;
+    return (void)rows, c->matrix[0].element != ELEMENT_E4M3 && c->matrix[0].element != ELEMENT_QUADS;
 }
 static bool qact_takes(const struct compiled_op *c, int rows) {
     return (void)rows, c->matrix[0].element == ELEMENT_E4M3;
@@ -158,6 +159,23 @@ static enum status prefill_put(const struct linear_call *call, struct error *err
         err);
 }
 
+// ---- four bits --------------------------------------------------------------------------------------------------
+
+static struct dgemm_w4 w4_of(const struct compiled_op *c) {
+    return (struct dgemm_w4){.w = c->matrix[0], .bias = c->floats[1].at, .ending = ending_of(c)};
+}
+
+static bool w4_takes(const struct compiled_op *c, int rows) {
+    struct dgemm_w4 a = w4_of(c);
+    return gemm_w4_takes(&a, c->gemm->x, linear_output(c), rows);
+}
+
+static enum status w4_put(const struct linear_call *call, struct error *err) {
+    struct dgemm_w4 a = w4_of(call->c);
+    return started(
+        call, launch_gemm_w4(stream_of(call), padded_rows(call->n_rows), &a, call->v.x, linear_output(call->c)), err);
+}
+
 // ---- the head ---------------------------------------------------------------------------------------------------
 
 static bool lm_head_row_takes(const struct compiled_op *c, int rows) { return c->is_head && rows <= HEAD_MAX_ROWS; }
@@ -168,7 +186,7 @@ static enum status lm_head_put(const struct linear_call *call, struct error *err
 
 // ---- the table --------------------------------------------------------------------------------------------------
 
-enum { LIBRARY, LIBRARY_QACT, SMALL_M, GEMV, GATED, GATED_PREFILL, SPLIT_K, PREFILL, LM_HEAD };
+enum { LIBRARY, LIBRARY_QACT, SMALL_M, GEMV, GATED, GATED_PREFILL, SPLIT_K, PREFILL, LM_HEAD, W4 };
 
 const struct linear_kernel linear_kernels[N_LINEAR_KERNELS] = {
     [LIBRARY] = {"library", "cuBLASLt", .is_timed = true, .takes = value_takes, .put = library_put},
@@ -186,6 +204,7 @@ const struct linear_kernel linear_kernels[N_LINEAR_KERNELS] = {
                  .ends_early = true, .takes = split_k_row_takes, .put = split_k_put},
     [PREFILL] = {"prefill", "gemm_fp8_prefill.cu", .wants_hopper = true, .reads_qact = true, .makes_unscaled = true,
                  .takes = prefill_row_takes, .put = prefill_put},
+    [W4] = {"w4", "gemm_w4.cu", .wants_hopper = true, .gates = true, .takes = w4_takes, .put = w4_put},
     [LM_HEAD] = {"lm_head", "lm_head.cu", .wants_hopper = true, .is_timed = true, .takes = lm_head_row_takes,
                  .put = lm_head_put},
 };
@@ -201,6 +220,8 @@ bool linear_takes(const struct linear_kernel *k, const struct compiled_op *c, in
 }
 
 const struct linear_kernel *linear_library(const struct compiled_op *c) {
+    if (c->matrix[0].element == ELEMENT_QUADS)
+        return &linear_kernels[W4];
     return &linear_kernels[c->matrix[0].element == ELEMENT_E4M3 ? LIBRARY_QACT : LIBRARY];
 }
 

@@ -36,7 +36,7 @@ struct linear_kernel {
     enum status (*put)(const struct linear_call *call, struct error *err);
 };
 
-enum { N_LINEAR_KERNELS = 9 };
+enum { N_LINEAR_KERNELS = 10 };
 extern const struct linear_kernel linear_kernels[N_LINEAR_KERNELS];
 extern const struct linear_kernel *const linear_by_gemv,
     *const linear_by_small_m, *const linear_by_gated, *const linear_by_gated_prefill, *const linear_by_split_k,
@@ -44,7 +44,8 @@ extern const struct linear_kernel *const linear_by_gemv,
                                                                                               *const linear_by_lm_head;
 
 bool linear_takes(const struct linear_kernel *k, const struct compiled_op *c, int rows);
-const struct linear_kernel *linear_library(const struct compiled_op *c); // which of the library's two rows
+/* What computes it where nothing else was chosen: one of the library's two rows, or that of weights of four bits. */
+const struct linear_kernel *linear_library(const struct compiled_op *c);
 const struct linear_kernel *linear_kernel(const struct compiled_op *c, int n_rows);
 /* Nothing beyond the rows that it is for. why: lasts as long as the process. */
 void linear_take(const struct compiled_op *c, const struct linear_kernel *k, int n_rows, const char *why);

@@ -45,12 +45,15 @@ static bool is_residual(const struct program *p, val v) {
     return false;
 }
 
-/* Whether the value is what a gate_up projection with weights in e4m3 makes: columns that nobody but a GATED_ACT reads.
- */
+/* Whether the value is what a gate_up projection with weights in e4m3 or four bits makes: columns that nobody but a
+ * GATED_ACT reads. */
 static bool is_gate_up(const struct loaded *loaded, const struct program *p, int id) {
     const struct op *maker = &p->ops[p->values[id].first_use];
     bool read = false;
-    if (maker->code != OP_LINEAR || weight_on_device(loaded, maker->weights[0])->matrix.element != ELEMENT_E4M3)
+    if (maker->code != OP_LINEAR)
+        return false;
+    enum element w = weight_on_device(loaded, maker->weights[0])->matrix.element;
+    if (w != ELEMENT_E4M3 && w != ELEMENT_QUADS)
         return false;
     for (int i = 0; i < p->n_ops; i++)
         for (int k = 0; k < OP_MAX_IN; k++)
@@ -266,6 +269,9 @@ static enum status compile_op(struct executable *exe, struct compiled_op *c, con
     }
     TRY(gemm_open(exe->loaded, op, c->pair ? c->pair->op : NULL, x, y, linear_output(c), max_rows, &c->gemm, err));
     gemm_count_at(c->gemm, exe->counters + (op - exe->program->ops) * COUNTER_BYTES);
+    if (c->matrix[0].element == ELEMENT_QUADS && !linear_takes(linear_library(c), c, 1))
+        return fail(err, ERR_UNSUPPORTED, "%s: gemm_w4.cu does not multiply by [%lld, %lld] of four bits",
+                    op->weights[0]->name, (long long)c->matrix[0].out, (long long)c->matrix[0].in);
     return OK;
 }
 

@@ -63,6 +63,9 @@ static const struct layout layouts[] = {
     {QFORMAT_MXFP4, DT_U8, ELEMENT_F32, decode_rows, QUANTISED, .is_packed = true, .blocks = ELEMENT_MXFP4,
      .block_cols = 32},
     {QFORMAT_NVFP4, DT_U8, ELEMENT_F32, decode_rows, QUANTISED, .is_packed = true},
+    {QFORMAT_INT2, DT_I32, ELEMENT_F32, decode_rows, QUANTISED, .is_packed = true},
+    {QFORMAT_INT4, DT_I32, ELEMENT_F32, decode_rows, QUANTISED, .is_packed = true},
+    {QFORMAT_INT8, DT_I32, ELEMENT_F32, decode_rows, QUANTISED, .is_packed = true},
 };
 #undef FLOAT
 #undef QUANTISED
@@ -77,7 +80,12 @@ const struct layout *layout_of(const struct weight_part *part) {
 /* Of what lies in strides nothing goes as it is stored. */
 static bool is_decoded(const struct weight_part *part) { return part->col_stride != 1; }
 
+/* Four bits as they are stored. */
+static bool is_nibbles(enum element e) { return is_in_blocks(e) || e == ELEMENT_QUADS; }
+
 static bool goes_packed(const struct weight_part *part, enum element placed) {
+    if (placed == ELEMENT_QUADS)
+        return part->data != NULL;
     return part->data && is_in_blocks(placed) && layout_of(part)->blocks == placed;
 }
 
@@ -90,7 +98,7 @@ enum element layout_sent(const struct weight_part *part, enum element placed) {
 
 void layout_fill(const struct layout_rows *r) {
     if (goes_packed(r->part, r->placed))
-        copy_packed(r);
+        (r->placed == ELEMENT_QUADS ? quads_fill : copy_packed)(r);
     else if (is_decoded(r->part))
         decode_rows(r);
     else
@@ -99,6 +107,8 @@ void layout_fill(const struct layout_rows *r) {
 
 int64_t layout_scales_a_row(const struct weight_part *part, enum element placed, int64_t in) {
     enum element sent = layout_sent(part, placed);
+    if (sent == ELEMENT_QUADS)
+        return quads_groups_a_row(part, in);
     if (sent != ELEMENT_E4M3 && !is_in_blocks(sent))
         return 0;
     return part->scale.block_cols ? (in + part->scale.block_cols - 1) / part->scale.block_cols : 1;
@@ -106,10 +116,12 @@ int64_t layout_scales_a_row(const struct weight_part *part, enum element placed,
 
 int64_t layout_elements_bytes(const struct weight_part *part, enum element placed, int64_t in, int64_t n) {
     enum element sent = layout_sent(part, placed);
-    return is_in_blocks(sent) ? n * (in / 2) : n * in * element_bytes(sent);
+    return is_nibbles(sent) ? n * (in / 2) : n * in * element_bytes(sent);
 }
 
 int64_t layout_row_bytes(const struct weight_part *part, enum element placed, int64_t in) {
+    if (layout_sent(part, placed) == ELEMENT_QUADS)
+        return layout_elements_bytes(part, placed, in, 1) + quads_scales_bytes_a_row(part, in);
     int64_t scale_bytes = is_in_blocks(layout_sent(part, placed)) ? 1 : (int64_t)sizeof(float);
     return layout_elements_bytes(part, placed, in, 1) + layout_scales_a_row(part, placed, in) * scale_bytes;
 }

@@ -41,3 +41,12 @@ void layout_fill(const struct layout_rows *r);
 int64_t layout_scales_a_row(const struct weight_part *part, enum element placed, int64_t in);
 int64_t layout_elements_bytes(const struct weight_part *part, enum element placed, int64_t in, int64_t n);
 int64_t layout_row_bytes(const struct weight_part *part, enum element placed, int64_t in);
+
+/* ---- quads.c: of rows that are placed as ELEMENT_QUADS, which are sent as struct dstored_quads has them: codes, and
+ * behind them, from scales_at on, scales of all rows as float32 and then their zero points ---- */
+struct dstored_quads;
+int64_t quads_groups_a_row(const struct weight_part *part, int64_t in);
+int64_t quads_scales_bytes_a_row(const struct weight_part *part, int64_t in);
+void quads_fill(const struct layout_rows *r);
+struct dstored_quads quads_stored(const struct weight_part *part, struct dquads q, int64_t in, int64_t n_rows,
+                                  const char *staged, int64_t scales_at);

@@ -1,5 +1,6 @@
 /* placed.c - the table of weights on the device, by the weight's address. */
 #include "backend/cuda/cuda.h"
+#include "backend/cuda/weights/quads.h"
 #include "backend/cuda/weights/weights.h"
 
 size_t placed_slot(const struct loaded *loaded, const struct weight *w) {
@@ -21,6 +22,8 @@ const struct placed *weight_on_device(const struct loaded *loaded, const struct 
 
 int64_t placed_matrix_bytes(const struct placed *p) {
     const struct dweight *d = &p->matrix;
+    if (d->element == ELEMENT_QUADS)
+        return quads_bytes(d->quads, d->out, d->in);
     return is_in_blocks(d->element) ? blocks_bytes(d->element, d->out, d->in, p->blocks)
                                     : d->out * d->in * element_bytes(d->element);
 }

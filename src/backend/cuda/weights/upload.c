@@ -13,6 +13,7 @@
 #include "backend/cuda/value.h"
 #include "backend/cuda/weights/layout.h"
 #include "backend/cuda/weights/place.h"
+#include "backend/cuda/weights/quads.h"
 #include "backend/cuda/weights/weights.h"
 
 #include <math.h>
@@ -116,7 +117,7 @@ static void fill_pinned(const struct piece *p, char *pinned) {
 /* Rows that need no kernel: their element is the one wanted, but for e4m3, whose sizes are looked at. */
 static bool goes_straight(const struct piece *p) {
     enum element e = p->to->element;
-    return layout_sent(p->part, e) == e && e != ELEMENT_E4M3 && !is_in_blocks(e);
+    return layout_sent(p->part, e) == e && e != ELEMENT_E4M3 && !is_in_blocks(e) && e != ELEMENT_QUADS;
 }
 
 static cudaError_t send_straight(const struct worker *w, const struct slot *s, const struct piece *p) {
@@ -130,6 +131,25 @@ static void make_dummy(const struct worker *w, const struct slot *s, const struc
     struct ddummy d = {1 + (uint64_t)p->placed->number, bias ? BIAS : 1 / sqrtf((float)p->placed->weight->in),
                        vector && !bias};
     launch_fill_dummy(w->stream, &d, p->row * p->to->in, p->n_rows * p->to->in, s->staged, e);
+}
+
+static cudaError_t send_quads(const struct worker *w, const struct slot *s, const struct piece *p) {
+    struct dplaced *counts = &w->u->counts[p->placed - w->u->loaded->placed];
+    int64_t in = p->to->in;
+    if (!p->part->data) {
+        enum element e = layout_sent(p->part, ELEMENT_QUADS);
+        struct dstored numbers = {.at = s->staged, .in = in, .element = e};
+        make_dummy(w, s, p, e);
+        launch_quantise_quads(w->stream, &numbers, p->n_rows, *p->to, p->row, counts);
+        return cudaGetLastError();
+    }
+    int64_t n_bytes = scales_offset(p) + p->n_rows * quads_scales_bytes_a_row(p->part, in);
+    struct dstored_quads x = quads_stored(p->part, p->to->quads, in, p->n_rows, s->staged, scales_offset(p));
+    cudaError_t code = cudaMemcpyAsync(s->staged, s->pinned, (size_t)n_bytes, cudaMemcpyHostToDevice, w->stream);
+    if (code != cudaSuccess)
+        return code;
+    launch_place_quads(w->stream, &x, p->n_rows, *p->to, p->row, counts);
+    return cudaGetLastError();
 }
 
 static cudaError_t send_to_kernel(const struct worker *w, const struct slot *s, const struct piece *p) {
@@ -168,7 +188,10 @@ static cudaError_t send(const struct worker *w, struct slot *s, const struct pie
         return code;
     if (p->part->data)
         fill_pinned(p, s->pinned);
-    code = p->part->data && goes_straight(p) ? send_straight(w, s, p) : send_to_kernel(w, s, p);
+    if (p->to->element == ELEMENT_QUADS)
+        code = send_quads(w, s, p);
+    else
+        code = p->part->data && goes_straight(p) ? send_straight(w, s, p) : send_to_kernel(w, s, p);
     return code == cudaSuccess ? cudaEventRecord(s->free, w->stream) : code;
 }
 

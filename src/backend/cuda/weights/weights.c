@@ -5,6 +5,7 @@
  *                           --quantization fp8, where it stores more bits, but for heads and routers, which are in the
  *                           element of the products then; not sides that are no multiple of 16, which the library does
  *                           not multiply
+ *                           four bits as they are stored, in tiles (quads.h)
  *     experts               likewise, both matrices or neither; four bits as they are stored, in blocks (blocks.h)
  *     other matrices        the element of the products
  *     vectors               float32
@@ -16,7 +17,8 @@
  * the element's range, or not a number (where the element changes; else, and in rows of a table alone, it stays what it
  * is and is found by logits); e4m3 may make one value in 16 zero (normal numbers beside larger ones of which that many
  * are lost are off by 0.045 of their own size; alone, in rows of 28,672, one in 40 is) and be off by 0.04 of the
- * matrix's root mean square (0.027 is what normal numbers take, 0.028 in such rows); float16 may make one in 8 zero, as
+ * matrix's root mean square (0.027 is what normal numbers take, 0.028 in such rows); four bits by 0.15, which what is
+ * stored so does not come near: it stays as it is; float16 may make one in 8 zero, as
  * those are below 2^-25. */
 #include "backend/cuda/weights/weights.h"
 #include "backend/cuda/cuda.h"
@@ -26,12 +28,13 @@
 #include "backend/cuda/value.h"
 #include "backend/cuda/weights/layout.h"
 #include "backend/cuda/weights/place.h"
+#include "backend/cuda/weights/quads.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 enum { ALIGNMENT = 256, LOST_E4M3 = 16, LOST_F16 = 8 };
-static const double ERROR_E4M3 = 0.04;
+static const double ERROR_E4M3 = 0.04, ERROR_QUADS = 0.15;
 
 // ---- elements ---------------------------------------------------------------------------------------------------
 
@@ -111,8 +114,11 @@ static enum element experts_in_blocks(const struct loaded *loaded, const struct 
 
 static enum element matrix_element(const struct loaded *loaded, const struct program *p, const struct op *op) {
     const struct weight *w = op->weights[0];
+    struct dquads quads;
     if (loaded->product == ELEMENT_F32)
         return loaded->product;
+    if (quads_of(loaded, p, op, &quads))
+        return ELEMENT_QUADS;
     if (op->code == OP_MOE_FFN && experts_in_blocks(loaded, op) != ELEMENT_F32)
         return experts_in_blocks(loaded, op);
     if (!loaded->device->multiplies_e4m3)
@@ -169,18 +175,20 @@ static enum status reserve(struct loaded *loaded, const struct program *p, const
     bool matrix = op_multiplies_by(op->code, slot);
     struct dweight *d = matrix ? &placed->matrix : &placed->floats;
     enum element element = matrix ? matrix_element(loaded, p, op) : ELEMENT_F32;
-    if (d->at && (d->element == element || d->element == loaded->product))
+    struct dquads quads = {0};
+    bool gates_alike = element != ELEMENT_QUADS || !quads_of(loaded, p, op, &quads) || quads.gated == d->quads.gated;
+    if (d->at && ((d->element == element && gates_alike) || d->element == loaded->product))
         return OK;
     if (d->at) // of two ops that want different elements the finer one counts for both
         element = loaded->product;
-    int64_t n_bytes = n * element_bytes(element);
+    int64_t n_bytes = element == ELEMENT_QUADS ? quads_bytes(quads, w->out, w->in) : n * element_bytes(element);
     if (is_in_blocks(element)) {
         const struct moe_args *a = &op->args.moe_ffn;
         placed->blocks = (struct dblocks){slot == 0 ? a->ffn_size : w->out / a->n_experts, slot == 0};
         n_bytes = blocks_bytes(element, w->out, w->in, placed->blocks);
     }
-    *d = (struct dweight){take(&loaded->weight_bytes, n_bytes), w->out, w->in, element, NULL};
-    if (element == ELEMENT_E4M3 || is_in_blocks(element))
+    *d = (struct dweight){take(&loaded->weight_bytes, n_bytes), w->out, w->in, element, NULL, quads};
+    if (element == ELEMENT_E4M3 || is_in_blocks(element) || element == ELEMENT_QUADS)
         d->scale = (const float *)(const void *)take(&loaded->weight_bytes, w->out * (int64_t)sizeof(float));
     return OK;
 }
@@ -217,6 +225,10 @@ static enum status judge(const struct placed *p, const struct dplaced *c, struct
     if (p->matrix.element == ELEMENT_F16 && c->n_lost > n / LOST_F16)
         return fail(err, ERR_UNSUPPORTED, "%s: %llu of %llu values are too small for float16; use --dtype bfloat16",
                     name, c->n_lost, n);
+    double error = c->squared > 0 ? sqrt(c->squared_error / c->squared) : 0;
+    if (p->matrix.element == ELEMENT_QUADS && !(error <= ERROR_QUADS))
+        return fail(err, ERR_UNSUPPORTED, "%s: four bits would be off by %.3f of the matrix's size, more than %.2f",
+                    name, error, ERROR_QUADS);
     if (p->matrix.element != ELEMENT_E4M3)
         return OK;
     if (c->n_beyond > 0)
@@ -226,7 +238,6 @@ static enum status judge(const struct placed *p, const struct dplaced *c, struct
         return fail(err, ERR_UNSUPPORTED,
                     "%s: FP8 with a scale a row would make %llu of %llu values zero, more than one in %d", name,
                     c->n_lost, n, LOST_E4M3);
-    double error = c->squared > 0 ? sqrt(c->squared_error / c->squared) : 0;
     if (!(error <= ERROR_E4M3))
         return fail(err, ERR_UNSUPPORTED,
                     "%s: FP8 with a scale a row would be off by %.3f of the matrix's size, more than %.2f", name, error,

@@ -34,7 +34,7 @@ static int w4_up_to(int64_t n, int64_t of) { return (int)((n + of - 1) / of); }
 static int w4_eights(int n_rows) { return n_rows <= 8 ? 1 : n_rows <= 16 ? 2 : 4; }
 static int w4_units(const struct dweight *w) { return (int)(w->quads.gated ? w->out / 2 : w->out); }
 
-using w4_kernel = void (*)(gemm_w4_args);
+using w4_kernel = void (*)(CUtensorMap, CUtensorMap, gemm_w4_args);
 
 template <quad_kind KIND, int GROUP, int WARP_TILES> static w4_kernel w4_kernel_for(int eights) {
     switch (eights) {
@@ -74,9 +74,8 @@ static struct w4_rooms w4_rooms_of(const struct dweight *w, bool biased, int eig
     int n_passes = w4_up_to(quads_tiles(w->quads, w->out), (int64_t)tiles * (c->n_blocks / c->split));
     r.scales = n_passes * tiles * 16;
     r.received = n_ranks > 1 ? w4_up_to(tiles * eights, c->split) * n_ranks * 512 : 0;
-    r.stage = c->column_warps * tiles * quads_block_bytes(w->quads) +
-              eights * 8 * (c->column_warps * W4_COLUMN_BYTES + W4_X_ASIDE);
-    size_t beside = (size_t)r.scales * (biased ? 2 : 1) * sizeof(float) + r.received;
+    r.stage = w4_w_room(c->column_warps, tiles, quads_block_bytes(w->quads)) + w4_x_bytes(c->column_warps, eights);
+    size_t beside = (size_t)r.scales * (biased ? 2 : 1) * sizeof(float) + r.received + ATOM;
     int most = beside < W4_SHARED_MOST ? (int)((W4_SHARED_MOST - beside) / r.stage) : 0;
     r.n_stages = most < c->most_stages ? most : c->most_stages;
     r.bytes = beside + (size_t)r.n_stages * r.stage;
@@ -137,7 +136,7 @@ struct gemm_w4_cut gemm_w4_cut_of(const struct dweight *w) {
 
 bool gemm_w4_takes(const struct dgemm_w4 *a, struct dmat x, struct dmat y, int n_rows) {
     const struct dweight *w = &a->w;
-    bool in_place = (uintptr_t)w->at % 16 == 0 && (uintptr_t)x.at % 16 == 0 && x.stride % 8 == 0 && w->in % 8 == 0;
+    bool in_place = (uintptr_t)w->at % 16 == 0 && (uintptr_t)x.at % 16 == 0 && x.stride % 8 == 0 && w->in % 64 == 0;
     bool elements = w->element == ELEMENT_QUADS && x.element == ELEMENT_F16 &&
                     (y.element == ELEMENT_F32 || y.element == ELEMENT_F16 || y.element == ELEMENT_BF16);
     return in_place && elements && n_rows >= 1 && w->out <= INT32_MAX / 4 && w->in <= INT32_MAX / 4 &&
@@ -147,15 +146,44 @@ bool gemm_w4_takes(const struct dgemm_w4 *a, struct dmat x, struct dmat y, int n
 
 // ---- the launcher ---------------------------------------------------------------------------------------------------
 
+/* [tile][piece][eight bytes]: boxes are whole pieces, of some tiles. */
+static bool w4_map_weight(CUtensorMap *map, const struct dweight *w, const struct gemm_w4_cut *c) {
+    static PFN_cuTensorMapEncodeTiled_v12000 encode_tiled = [] {
+        void *found = nullptr;
+        cudaDriverEntryPointQueryResult result;
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
+        return result == cudaDriverEntryPointSuccess ? (PFN_cuTensorMapEncodeTiled_v12000)found : nullptr;
+    }();
+    static const cuuint32_t ones[4] = {1, 1, 1, 1};
+    cuuint64_t block = (cuuint64_t)quads_block_bytes(w->quads), pieces = (cuuint64_t)quads_blocks(w->in),
+               tiles = (cuuint64_t)quads_tiles(w->quads, w->out);
+    cuuint64_t size[4] = {block / 8, pieces, tiles, 1}, strides[3] = {block, block * pieces, block * pieces * tiles};
+    cuuint32_t box[4] = {(cuuint32_t)(block / 8), (cuuint32_t)c->column_warps,
+                         (cuuint32_t)(c->row_warps * c->warp_tiles), 1};
+    return encode_tiled &&
+           encode_tiled(map, CU_TENSOR_MAP_DATA_TYPE_UINT64, 4, const_cast<void *>(w->at), size, strides, box, ones,
+                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+/* [64 columns][token][128 bytes]. */
+static bool w4_map_tokens(CUtensorMap *map, struct dmat x, int64_t in, int n_rows, int eights, int column_warps) {
+    cuuint64_t pitch = (cuuint64_t)x.stride * 2;
+    cuuint64_t size[4] = {PIECE_BYTES, (cuuint64_t)n_rows, (cuuint64_t)in * 2 / PIECE_BYTES, 1},
+               strides[3] = {pitch, PIECE_BYTES, pitch * (cuuint64_t)n_rows};
+    cuuint32_t box[4] = {PIECE_BYTES, (cuuint32_t)eights * 8, (cuuint32_t)(W4_HALVES * column_warps), 1};
+    return encode_rows(map, x.at, 4, size, strides, box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
+}
+
 cudaError_t launch_gemm_w4_cut(cudaStream_t stream, int n_rows, const struct dgemm_w4 *a, struct dmat x, struct dmat y,
                                const struct gemm_w4_cut *cut) {
     const struct dweight *w = &a->w;
     int eights = w4_eights(n_rows);
     struct w4_rooms rooms = w4_rooms_of(w, a->bias != nullptr, eights, cut);
+    CUtensorMap w_map, x_map;
+    if (!w4_map_weight(&w_map, w, cut) || !w4_map_tokens(&x_map, x, w->in, n_rows, eights, cut->column_warps))
+        return cudaErrorInvalidValue;
     gemm_w4_args args = {};
-    args.w = static_cast<const unsigned char *>(w->at);
-    args.x = static_cast<const unsigned char *>(x.at);
-    args.x_pitch = x.stride * 2;
     args.scale = w->scale;
     args.bias = a->bias;
     args.y = y.at;
@@ -164,7 +192,6 @@ cudaError_t launch_gemm_w4_cut(cudaStream_t stream, int n_rows, const struct dge
     args.ending = a->ending;
     args.gated = w->quads.gated;
     args.has_zeros = w->quads.has_zeros;
-    args.in = (int)w->in;
     args.n_units = w4_units(w);
     args.n_tokens = n_rows;
     args.n_tiles = (int)quads_tiles(w->quads, w->out);
@@ -179,7 +206,7 @@ cudaError_t launch_gemm_w4_cut(cudaStream_t stream, int n_rows, const struct dge
     allow_shared(k, W4_SHARED_MOST);
     dim3 grid((unsigned)cut->n_blocks, (unsigned)w4_up_to(n_rows, eights * 8));
     int n_threads = (cut->row_warps * cut->column_warps + 1) * 32;
-    return launch_cluster(k, grid, cut->split, dim3(n_threads), rooms.bytes, stream, args);
+    return launch_cluster(k, grid, cut->split, dim3(n_threads), rooms.bytes, stream, w_map, x_map, args);
 }
 
 cudaError_t launch_gemm_w4(cudaStream_t stream, int n_rows, const struct dgemm_w4 *a, struct dmat x, struct dmat y) {

@@ -15,8 +15,8 @@ struct dgemm_w4 {
     const float *bias;     // [w.out]; NULL: none
     struct dending ending; // GATED as w.quads.gated says
 };
-/* Whether it can compute that: x f16, its address a multiple of 16 and its stride of 8; w.in a multiple of 8; y of f16,
- * bf16 or f32. What a row of y is depends on nothing but that row of x: not on how many there are. */
+/* Whether it can compute that: x f16, its address a multiple of 16 and its stride of 8; w.in a multiple of 64; y of
+ * f16, bf16 or f32. What a row of y is depends on nothing but that row of x: not on how many there are. */
 bool gemm_w4_takes(const struct dgemm_w4 *a, struct dmat x, struct dmat y, int n_rows);
 cudaError_t launch_gemm_w4(cudaStream_t stream, int n_rows, const struct dgemm_w4 *a, struct dmat x, struct dmat y);
 

@@ -7,17 +7,19 @@
 
 // ---- products -------------------------------------------------------------------------------------------------------
 
-/* A block of each of the warp's tiles, at w, by the tokens, whose rows begin at x. */
+/* A block of each of the warp's tiles, at w and `apart` from one another, by the tokens. x: where rows of the first
+ * half of the block's columns begin; swizzle: of the lane's row, at its matrix's first 16 bytes. */
 template <quad_kind KIND, int GROUP, int WARP_TILES, int EIGHTS>
-static __device__ __forceinline__ void w4_multiply_piece(const gemm_w4_args &a, uint32_t w, uint32_t x, int x_pitch,
-                                                         int lane, w4_sums<WARP_TILES, EIGHTS> &sums) {
+static __device__ __forceinline__ void w4_multiply_piece(const gemm_w4_args &a, uint32_t w, int apart, uint32_t x,
+                                                         uint32_t swizzle, int lane,
+                                                         w4_sums<WARP_TILES, EIGHTS> &sums) {
     using fragments = quads_fragments<KIND, GROUP>;
     fragments tile[WARP_TILES];
     uint4 words[WARP_TILES][2];
     w4_sums<WARP_TILES, EIGHTS> of_piece = {};
 #pragma unroll
     for (int m = 0; m < WARP_TILES; m++) {
-        uint32_t block = w + m * a.block_bytes;
+        uint32_t block = w + m * apart;
         tile[m].load(block, lane, a.has_zeros);
         words[m][0] = load_shared_16(block + lane * 16);
         words[m][1] = load_shared_16(block + 512 + lane * 16);
@@ -33,7 +35,7 @@ static __device__ __forceinline__ void w4_multiply_piece(const gemm_w4_args &a, 
         uint32_t b[EIGHTS][4];
 #pragma unroll
         for (int j = 0; j < EIGHTS; j++)
-            load_matrices(b[j], x + j * 8 * x_pitch + two * 64);
+            load_matrices(b[j], x + (two / 2 * EIGHTS + j) * ATOM + (two % 2 ? swizzle ^ 64 : swizzle));
 #pragma unroll
         for (int k = 0; k < 2; k++)
 #pragma unroll
@@ -62,15 +64,16 @@ static __device__ __forceinline__ void w4_multiply_piece(const gemm_w4_args &a, 
 template <quad_kind KIND, int GROUP, int WARP_TILES, int EIGHTS>
 static __device__ void w4_multiply(const gemm_w4_args &a, const w4_place &p, ring_place &at,
                                    w4_sums<WARP_TILES, EIGHTS> &sums) {
-    int column_warp = p.warp / a.row_warps, row_warp = p.warp % a.row_warps;
-    uint32_t w_there = (column_warp * p.tiles + row_warp * WARP_TILES) * a.block_bytes;
-    uint32_t x_there = p.lane % 8 * p.x_pitch + column_warp * W4_COLUMN_BYTES + p.lane / 8 * 16;
+    int column_warp = p.warp / a.row_warps, row_warp = p.warp % a.row_warps, r = p.lane % 8;
+    int apart = a.column_warps * a.block_bytes;
+    uint32_t w_there = row_warp * WARP_TILES * apart + column_warp * a.block_bytes;
+    uint32_t x_there = column_warp * W4_HALVES * EIGHTS * ATOM + r * PIECE_BYTES, swizzle = (p.lane / 8 ^ r) * 16;
 #pragma unroll 1
     for (int turn = 0; turn < p.n_turns; turn++) {
         barrier_wait(p.full + 8 * at.slot, at.parity);
         if (p.piece_begin + turn * a.column_warps + column_warp < p.piece_end)
-            w4_multiply_piece<KIND, GROUP, WARP_TILES, EIGHTS>(a, p.w_stage(at.slot) + w_there,
-                                                               p.x_stage(at.slot) + x_there, p.x_pitch, p.lane, sums);
+            w4_multiply_piece<KIND, GROUP, WARP_TILES, EIGHTS>(a, p.w_stage(at.slot) + w_there, apart,
+                                                               p.x_stage(at.slot) + x_there, swizzle, p.lane, sums);
         __syncwarp(); // all lanes have read it
         barrier_arrive_warp(p.empty + 8 * at.slot, p.lane);
         at.step();
@@ -94,16 +97,18 @@ static __device__ void w4_bring_scales(const gemm_w4_args &a, const w4_place &p,
 
 template <quad_kind KIND, int GROUP, int WARP_TILES, int EIGHTS>
 static __global__ void __launch_bounds__((GEMM_W4_MOST_WARPS + 1) * 32, 1)
-    gemm_w4(const __grid_constant__ gemm_w4_args a) {
+    gemm_w4(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map,
+            const __grid_constant__ gemm_w4_args a) {
     let_next_start();
-    extern __shared__ __align__(128) unsigned char shared[];
+    extern __shared__ unsigned char unaligned[];
     __shared__ __align__(8) uint64_t full[W4_MOST_STAGES], empty[W4_MOST_STAGES], all_sums;
-    float *scales = reinterpret_cast<float *>(shared), *biases = a.bias ? scales + a.scale_room : nullptr;
-    float4 *received = reinterpret_cast<float4 *>(scales + a.scale_room * (a.bias ? 2 : 1));
+    unsigned char *ring = unaligned + (-shared_address(unaligned) & (ATOM - 1));
+    w4_place p = w4_place_of<WARP_TILES, EIGHTS>(a, shared_address(ring));
+    float4 *received = reinterpret_cast<float4 *>(ring + a.n_stages * (p.x_bytes + p.w_room));
     int n_warps = blockDim.x / 32 - 1, n_ranks = a.split * a.column_warps;
-    int n_items = a.row_warps * WARP_TILES * EIGHTS, most_owned = (n_items + a.split - 1) / a.split;
-    w4_place p = w4_place_of<WARP_TILES, EIGHTS>(
-        a, shared_address(received) + (n_ranks > 1 ? most_owned * n_ranks * 32 * (int)sizeof(float4) : 0));
+    int n_items = p.tiles * EIGHTS, most_owned = n_ranks > 1 ? (n_items + a.split - 1) / a.split : 0;
+    float *scales = reinterpret_cast<float *>(received + most_owned * n_ranks * 32);
+    float *biases = a.bias ? scales + a.scale_room : nullptr;
     p.full = kept(shared_address(full)), p.empty = kept(shared_address(empty)), p.all_sums = shared_address(&all_sums);
     if (threadIdx.x == 0) {
         for (int i = 0; i < a.n_stages; i++) {
@@ -115,23 +120,21 @@ static __global__ void __launch_bounds__((GEMM_W4_MOST_WARPS + 1) * 32, 1)
         int owned = (n_items - p.rank + a.split - 1) / a.split;
         barrier_expect(p.all_sums, a.split > 1 ? owned * n_ranks * 32 * (int)sizeof(float4) : 0);
     }
-    // What lies behind the last column of x meets weights of zero; it must be numbers.
-    for (int i = threadIdx.x; a.in % QUADS_COLUMNS && i < a.n_stages * p.x_bytes / 16; i += blockDim.x)
-        asm volatile("st.shared.v4.u32 [%0], {%1, %1, %1, %1};" ::"r"(p.x + i * 16), "r"(0) : "memory");
-    if (a.in % QUADS_COLUMNS)
-        fence_bulk();
-    __syncthreads(); // barriers and zeros are there
+    __syncthreads(); // barriers are ready
     if (a.split > 1)
         cluster_arrive();
-    const w4_filler filler(a, p);
+    w4_filler filler(a, p, &w_map, &x_map);
     bool fills = p.warp == n_warps;
-    if (fills)
+    if (fills && p.lane == 0)
         filler.begin();
+    __syncwarp();
     w4_bring_scales(a, p, scales, biases);
     __syncthreads(); // scales are there
     wait_for_previous();
     if (fills) {
-        filler.fill();
+        if (p.lane == 0)
+            filler.fill();
+        __syncwarp();
         if (a.split > 1)
             cluster_wait(); // as the others do
         return;

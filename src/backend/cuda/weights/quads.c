@@ -1,0 +1,124 @@
+/* quads.c - which weights the device keeps in four bits as they are stored, and their rows as they are sent. */
+#include "backend/cuda/weights/quads.h"
+#include "backend/cuda/cuda.h"
+#include "backend/cuda/step/fold.h"
+#include "backend/cuda/weights/layout.h"
+#include "backend/cuda/weights/weights.h"
+
+#include "base/status.h"
+
+#include <string.h>
+
+// ---- which ------------------------------------------------------------------------------------------------------
+
+/* Groups of INT4 that are whole blocks are kept a scale a block. */
+static int group_kept(int64_t stored) {
+    if (stored == 0 || stored % QUADS_COLUMNS == 0)
+        return QUADS_COLUMNS;
+    return stored == 32 || stored == 64 ? (int)stored : 0;
+}
+
+static bool part_in_quads(const struct weight_part *part, struct dquads *out) {
+    int64_t group = part->scale.block_cols;
+    switch (part->format->id) {
+    case QFORMAT_NVFP4: *out = (struct dquads){.kind = QUADS_NVFP4, .group = 16}; return group == 16;
+    case QFORMAT_MXFP4: *out = (struct dquads){.kind = QUADS_MXFP4, .group = 32}; return group == 32;
+    case QFORMAT_INT4:
+        *out = (struct dquads){.kind = QUADS_INT4, .group = group_kept(group), .has_zeros = part->packed->has_zeros};
+        return out->group != 0 && !part->packed->group_of && part->first_col == 0;
+    default: return false;
+    }
+}
+
+bool quads_of(const struct loaded *loaded, const struct program *p, const struct op *op, struct dquads *out) {
+    const struct weight *w = op->weights[0];
+    if (op->code != OP_LINEAR || !loaded->device->is_fast || loaded->product != ELEMENT_F16 || w->in % 64 != 0)
+        return false;
+    for (int i = 0; i < w->n_parts; i++) {
+        struct dquads q;
+        if (w->parts[i].col_stride != 1 || !part_in_quads(&w->parts[i], &q) || w->parts[i].format != w->parts[0].format)
+            return false;
+        if (i > 0 && (q.group != out->group || q.has_zeros != out->has_zeros ||
+                      w->parts[i].scale.block_cols != w->parts[0].scale.block_cols))
+            return false;
+        *out = q;
+    }
+    out->gated = gated_act_follows(p, (int)(op - p->ops));
+    return true;
+}
+
+// ---- rows -------------------------------------------------------------------------------------------------------
+
+static bool has_zeros(const struct weight_part *part) { return part->packed && part->packed->has_zeros; }
+
+int64_t quads_groups_a_row(const struct weight_part *part, int64_t in) {
+    int64_t group = part->scale.block_cols ? part->scale.block_cols : in;
+    return (in + group - 1) / group;
+}
+
+int64_t quads_scales_bytes_a_row(const struct weight_part *part, int64_t in) {
+    return quads_groups_a_row(part, in) * ((int64_t)sizeof(float) + (has_zeros(part) ? 1 : 0));
+}
+
+/* Two columns to a byte. Words that hold rows are walked a few columns at a time, whose words stay near. */
+static void fill_codes(const struct layout_rows *r) {
+    enum { AT_ONCE = 512 };
+    const struct weight_part *part = r->part;
+    int64_t in = r->weight->in, row_bytes = in / 2;
+    uint8_t codes[AT_ONCE];
+    if (!part->packed) {
+        for (int64_t i = 0; i < r->n; i++)
+            memcpy(r->to + i * row_bytes, (const char *)part->data + (r->row_in_part + i) * part->row_stride,
+                   (size_t)row_bytes);
+        return;
+    }
+    for (int64_t c = 0; c < in; c += AT_ONCE)
+        for (int64_t i = 0; i < r->n; i++) {
+            int64_t n = MIN(in - c, AT_ONCE);
+            uint8_t *to = (uint8_t *)r->to + i * row_bytes + c / 2;
+            packed_codes(part, r->row_in_part + i, c, n, codes);
+            for (int64_t k = 0; k < n; k += 2)
+                to[k / 2] = (uint8_t)(codes[k] | codes[k + 1] << 4);
+        }
+}
+
+static float scale_as_stored(const struct weight_part *part, int64_t row, int64_t group) {
+    const struct qscale *s = &part->scale;
+    float scale;
+    int64_t i = (part->first_row + row) * s->stride + group;
+    dtype_to_f32(s->dtype, (const char *)s->data + i * (int64_t)dtype_bytes(s->dtype), 1, 1, &scale);
+    return scale;
+}
+
+void quads_fill(const struct layout_rows *r) {
+    int64_t n_groups = quads_groups_a_row(r->part, r->weight->in), group = r->part->scale.block_cols;
+    float *scales = (float *)(void *)(r->to + r->scales_at);
+    uint8_t *zeros = (uint8_t *)(scales + r->n * n_groups);
+    fill_codes(r);
+    for (int64_t i = 0; i < r->n; i++)
+        for (int64_t g = 0; g < n_groups; g++) {
+            if (!r->part->packed) {
+                scales[i * n_groups + g] = scale_as_stored(r->part, r->row_in_part + i, g);
+                continue;
+            }
+            struct packed_group of = packed_group_at(r->part, r->row_in_part + i, g * group);
+            scales[i * n_groups + g] = of.scale;
+            if (has_zeros(r->part))
+                zeros[i * n_groups + g] = (uint8_t)of.zero;
+        }
+}
+
+struct dstored_quads quads_stored(const struct weight_part *part, struct dquads q, int64_t in, int64_t n_rows,
+                                  const char *staged, int64_t scales_at) {
+    int64_t n_groups = quads_groups_a_row(part, in);
+    const float *scales = (const float *)(const void *)(staged + scales_at);
+    return (struct dstored_quads){
+        .codes = (const uint8_t *)staged,
+        .in = in,
+        .kind = q.kind,
+        .group = (int)(part->scale.block_cols ? part->scale.block_cols : in),
+        .scale = scales,
+        .zero = has_zeros(part) ? (const uint8_t *)(scales + n_rows * n_groups) : NULL,
+        .tensor_scale = part->scale.tensor_scale,
+    };
+}

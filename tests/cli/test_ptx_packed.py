@@ -1,0 +1,48 @@
+"""Models in GPTQ, AWQ and packed integers on the CUDA backend without a GPU (tests/ptx/machine.h), which keeps them in
+four bits: they score a text as the CPU does."""
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import unittest
+
+import packed_weights
+from ptx_machine import MACHINE, ROOT, needs_machine
+from serving import GYRE
+
+TEXT = "Once upon a time there was a little dog"
+
+
+@needs_machine
+class Packed(unittest.TestCase):
+    def score(self, folder, *words):
+        p = subprocess.run([GYRE, "score", folder, "-p", TEXT, *words], capture_output=True, text=True,
+                           env=os.environ | {"GYRE_PLUGINS": MACHINE})
+        self.assertEqual(p.returncode, 0, p.stderr)
+        return json.loads(p.stdout)["token_logprobs"]
+
+    def same(self, *words, **settings):
+        folder = tempfile.mkdtemp(prefix="gyre-ptx-packed-")
+        self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+        packed_weights.make(os.path.join(ROOT, "tests/models/llama"), folder, *words, **settings)
+        model = os.path.join(folder, "packed")
+        there = self.score(model, "--device", "cuda", "--enforce-eager", "--max-num-seqs", "1")
+        for a, b in zip(self.score(model), there):
+            self.assertAlmostEqual(a, b, delta=0.01)
+        explained = subprocess.run([GYRE, "explain", model, "--device", "cuda", "--rows", "2"], capture_output=True,
+                                   text=True, env=os.environ | {"GYRE_PLUGINS": MACHINE}).stdout
+        self.assertEqual(explained.count("gemm_w4.cu"), 12)  # four of each layer
+
+    def test_awq(self):
+        self.same("awq", group=128)
+
+    def test_gptq(self):
+        self.same("gptq", group=32)
+
+    def test_compressed_tensors(self):
+        self.same("compressed-tensors", group=64, has_zeros=False)
+
+
+if __name__ == "__main__":
+    unittest.main()
