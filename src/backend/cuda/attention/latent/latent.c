@@ -47,7 +47,6 @@ enum status latent_plan(struct executable *exe, struct error *err) {
     p->n_blocks = latent_blocks();
     p->max_tokens = exe->bucket.max_tokens;
     int64_t tasks = (int64_t)p->n_groups * p->max_tokens, entries = tasks + (int64_t)p->n_blocks * LATENT_CHUNKS;
-    TRY(device_alloc(exe, &p->total, sizeof(int32_t), "parts of latent attention", err));
     TRY(device_alloc(exe, &p->begin, p->n_blocks * (int64_t)sizeof *p->begin, "parts of latent attention", err));
     TRY(device_alloc(exe, &p->task, tasks * (int64_t)sizeof *p->task, "parts of latent attention", err));
     TRY(device_alloc(exe, &p->ends, entries * LATENT_HEADS * (int64_t)sizeof *p->ends, "sums of latent attention",
@@ -57,7 +56,6 @@ enum status latent_plan(struct executable *exe, struct error *err) {
 }
 
 void latent_free(struct executable *exe) {
-    cudaFree(exe->latent.total);
     cudaFree(exe->latent.begin);
     cudaFree(exe->latent.task);
     cudaFree(exe->latent.ends);

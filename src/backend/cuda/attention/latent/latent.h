@@ -32,19 +32,25 @@ enum {
 
 /* 16 heads of a token. */
 struct dlatent_task {
-    int32_t row, seq, n_keys;
-    int32_t sums; // where its sums are: one entry, or with LATENT_CUT one a chunk
+    int32_t seq, n_keys;
+    int32_t fresh; // keys from here on are of this step
+    int32_t sums;  // where its sums are: one entry, or with LATENT_CUT one a chunk
 };
 #define LATENT_CUT 0x40000000
+
+/* What a block of latent_decode begins with, and how many chunks it has in all. */
+struct dlatent_begin {
+    int32_t row, group, chunk, left;
+    struct dlatent_task task;
+};
 
 /* The tasks of a step, by group of heads, then by token; their chunks one after another are a line, of which block b
  * of latent_decode has [b * total / n_blocks, (b + 1) * total / n_blocks). */
 struct dlatent_parts {
     int n_groups, n_blocks, max_tokens;
-    int32_t *total;            // [1] chunks
-    int32_t (*begin)[2];       // [n_blocks]: the task and its chunk that a block begins with
-    struct dlatent_task *task; // [n_groups * max_tokens]
-    void *sums;                // [n_groups * max_tokens + n_blocks * LATENT_CHUNKS][LATENT_HEADS][LATENT_RANK] float16
+    struct dlatent_begin *begin; // [n_blocks]
+    struct dlatent_task *task;   // [n_groups][max_tokens]
+    void *sums;       // [n_groups * max_tokens + n_blocks * LATENT_CHUNKS][LATENT_HEADS][LATENT_RANK] float16
     float (*ends)[2]; // [...][LATENT_HEADS]: the largest score, in powers of two, and the sum of P; of cut tasks
 };
 

@@ -12,6 +12,9 @@
  *     sums     warp w has latent channels 64 w .. 64 w + 63, a panel of the cache, and all keys: a tile comes to shared
  *              memory once for both products
  *
+ * Lists, and the keys that earlier steps wrote, are read before the node before ends: latent_prep waits before it lets
+ * this one start, so what came before that is there.
+ *
  * At the end of a chunk its sums are divided by the sum of P, rounded to float16, and joined with those before, or
  * left to latent_out where the task is cut. */
 #include "backend/cuda/attention/latent/latent_task.cuh"
@@ -27,8 +30,6 @@ __global__ void __launch_bounds__(THREADS, 1) latent_decode(const __grid_constan
             barrier_init(m.full(i), 1);
         barrier_init_done();
     }
-    let_next_start();
-    wait_for_previous();
     __syncthreads(); // the barriers are there
     compute_all(p, m);
 }

@@ -3,7 +3,7 @@
  *
  *     out_h = Wuv_h o_h        o_h: the softmax's sum of latents, float16
  *
- * A block has 16 tokens, a head and V of its channels. Its part of Wuv is on the way while the node before still runs.
+ * A block has 16 tokens, a head and V of its channels.
  * Four warps have a quarter of the 512 latent channels each, as columns of mma.m16n8k16, and their sums are added in
  * that order. Which channel is which column is free, so a lane takes eight in a row, one load, of either operand.
  *
@@ -16,36 +16,63 @@ namespace {
 enum { WARPS = 4, THREADS = WARPS * 32, TOKENS = 16, PIECES = LATENT_RANK / 8, ROW = LATENT_RANK * 2 + 64 };
 enum { GROUPS = LATENT_RANK / WARPS / 32 }; // of 32 latent channels of a warp
 
-/* Eight channels of a task's row, joined. */
-__device__ uint4 joined_piece(const dlatent_parts &p, const dlatent_task &task, int head, int piece) {
+/* Pieces of eight channels of a task's row, eight pieces apart, joined. */
+template <int AT_ONCE>
+__device__ void load_joined(const dlatent_parts &p, const dlatent_task &task, int head, int piece,
+                            uint4 (&joined)[AT_ONCE]) {
     int first = task.sums & ~LATENT_CUT, n = latent_n_chunks(task.n_keys);
     const uint4 *from = static_cast<const uint4 *>(p.sums) + ((int64_t)first * LATENT_HEADS + head) * PIECES + piece;
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++)
+        joined[i] = __ldcg(from + 8 * i);
     if (!(task.sums & LATENT_CUT))
-        return __ldcg(from);
+        return;
     const float2 *ends = reinterpret_cast<const float2 *>(p.ends) + (int64_t)first * LATENT_HEADS + head;
     latent_join join;
-    float o[8] = {};
+    float o[AT_ONCE][8] = {};
     join.clear();
-#pragma unroll 4
-    for (int i = 0; i < n; i++) {
-        float2 end = __ldcg(ends + i * LATENT_HEADS), by = join.add(end.x, end.y);
-        uint4 x = __ldcg(from + (int64_t)i * LATENT_HEADS * PIECES);
-        const uint32_t pair[4] = {x.x, x.y, x.z, x.w};
+    for (int c = 0; c < n; c++) {
+        float2 end = __ldcg(ends + c * LATENT_HEADS), by = join.add(end.x, end.y);
+        uint4 chunk[AT_ONCE];
 #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            float2 two = latent_halves(pair[k]);
-            o[2 * k] = latent_joined(o[2 * k], two.x, by);
-            o[2 * k + 1] = latent_joined(o[2 * k + 1], two.y, by);
+        for (int i = 0; i < AT_ONCE; i++) {
+            chunk[i] = joined[i];
+            joined[i] = __ldcg(from + (int64_t)min(c + 1, n - 1) * LATENT_HEADS * PIECES + 8 * i); // on its way
+        }
+#pragma unroll
+        for (int i = 0; i < AT_ONCE; i++) {
+            const uint32_t pair[4] = {chunk[i].x, chunk[i].y, chunk[i].z, chunk[i].w};
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                float2 two = latent_halves(pair[k]);
+                o[i][2 * k] = latent_joined(o[i][2 * k], two.x, by);
+                o[i][2 * k + 1] = latent_joined(o[i][2 * k + 1], two.y, by);
+            }
         }
     }
     float f = join.factor();
-    return {to_pair<false>(o[0] * f, o[1] * f), to_pair<false>(o[2] * f, o[3] * f), to_pair<false>(o[4] * f, o[5] * f),
-            to_pair<false>(o[6] * f, o[7] * f)};
+#pragma unroll
+    for (int i = 0; i < AT_ONCE; i++)
+        joined[i] = {to_pair<false>(o[i][0] * f, o[i][1] * f), to_pair<false>(o[i][2] * f, o[i][3] * f),
+                     to_pair<false>(o[i][4] * f, o[i][5] * f), to_pair<false>(o[i][6] * f, o[i][7] * f)};
 }
 
+/* This lane's of the block's part of Wuv. */
+template <int V> __device__ void load_weights(const __half *from, uint4 (&w)[GROUPS][V / 8]) {
+#pragma unroll
+    for (int c = 0; c < GROUPS; c++)
+#pragma unroll
+        for (int j = 0; j < V / 8; j++)
+            w[c][j] = *reinterpret_cast<const uint4 *>(from + 8 * j * LATENT_RANK + 32 * c);
+}
+
+/* Of few tokens weights come first, as nothing else is there to wait for them; of many, registers are kept for more
+ * blocks. */
 template <int V>
 __global__ void __launch_bounds__(THREADS)
     latent_out(device_plan plan, dlatent_parts p, int n_heads, int v_dim, dweight w_uv, dmat out) {
+    constexpr bool EARLY = V == 16;
+    constexpr int AT_ONCE = EARLY ? 8 : 4;
     __shared__ __align__(16) char sums[TOKENS * ROW];
     __shared__ float parts[WARPS][TOKENS][V + 2];
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = lane / 4, quarter = lane % 4;
@@ -53,24 +80,28 @@ __global__ void __launch_bounds__(THREADS)
     const __half *from = static_cast<const __half *>(w_uv.at) + ((int64_t)h * v_dim + first_v + group) * LATENT_RANK +
                          warp * GROUPS * 32 + 8 * quarter;
     uint4 w[GROUPS][V / 8];
-#pragma unroll
-    for (int c = 0; c < GROUPS; c++)
-#pragma unroll
-        for (int j = 0; j < V / 8; j++)
-            w[c][j] = *reinterpret_cast<const uint4 *>(from + 8 * j * LATENT_RANK + 32 * c);
+    if (EARLY)
+        load_weights<V>(from, w);
+    // Tasks are there: latent_decode waits before it lets this node start.
+    int token = threadIdx.x / 8, n = min((int)TOKENS, step_tokens(plan) - first);
+    const dlatent_task *tasks = p.task + h / LATENT_HEADS * p.max_tokens + first;
+    int4 t = token < n ? __ldcg(reinterpret_cast<const int4 *>(tasks) + token) : int4{0, 0, 0, 0};
     let_next_start();
     wait_for_previous();
-    int n = min(TOKENS, step_tokens(plan) - first);
     if (n <= 0)
         return;
-    const dlatent_task *tasks = p.task + h / LATENT_HEADS * step_tokens(plan) + first;
-    for (int i = threadIdx.x; i < TOKENS * PIECES; i += THREADS) {
-        int token = i / PIECES, piece = i % PIECES;
-        uint4 x = {0, 0, 0, 0};
+#pragma unroll
+    for (int i = 0; i < PIECES / 8; i += AT_ONCE) {
+        uint4 joined[AT_ONCE] = {};
+        int piece = threadIdx.x % 8 + 8 * i;
         if (token < n)
-            x = joined_piece(p, tasks[token], h % LATENT_HEADS, piece);
-        *reinterpret_cast<uint4 *>(sums + token * ROW + piece * 16) = x;
+            load_joined<AT_ONCE>(p, {t.x, t.y, t.z, t.w}, h % LATENT_HEADS, piece, joined);
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++)
+            *reinterpret_cast<uint4 *>(sums + token * ROW + (piece + 8 * k) * 16) = joined[k];
     }
+    if (!EARLY)
+        load_weights<V>(from, w);
     __syncthreads(); // the sums are there
     float o[V / 8][4] = {};
     const char *mine = sums + group * ROW + (warp * GROUPS * 4 + quarter) * 16;
@@ -92,9 +123,9 @@ __global__ void __launch_bounds__(THREADS)
             parts[warp][group + k / 2 * 8][8 * j + 2 * quarter + k % 2] = o[j][k];
     __syncthreads(); // the quarters are there
     for (int i = threadIdx.x; i < n * V; i += THREADS) {
-        int token = i / V, v = i % V;
-        float x = parts[0][token][v] + parts[1][token][v] + parts[2][token][v] + parts[3][token][v];
-        store(out, first + token, h * v_dim + first_v + v, x);
+        int r = i / V, v = i % V;
+        float x = parts[0][r][v] + parts[1][r][v] + parts[2][r][v] + parts[3][r][v];
+        store(out, first + r, h * v_dim + first_v + v, x);
     }
 }
 

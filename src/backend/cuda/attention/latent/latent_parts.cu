@@ -44,20 +44,27 @@ static __global__ void latent_parts(device_plan plan, dlatent_parts p) {
     __shared__ int shared[32];
     __shared__ int2 sum;
     int n_tokens = step_tokens(plan), total = p.n_groups * chunks_of_step(plan, n_tokens, shared);
+    for (int b = threadIdx.x; b < p.n_blocks; b += THREADS)
+        p.begin[b].left = latent_first_chunk(b + 1, p.n_blocks, total) - latent_first_chunk(b, p.n_blocks, total);
     int2 base = {0, 0}; // chunks and sums of the tasks before
     for (int first = 0; first < p.n_groups * n_tokens; first += THREADS) {
-        int i = first + threadIdx.x, row = i % n_tokens;
+        int i = first + threadIdx.x, group = i / n_tokens, row = i % n_tokens;
         bool is = i < p.n_groups * n_tokens;
         int n_keys = is ? plan.position[row] + 1 : 0, n = is ? latent_n_chunks(n_keys) : 0;
         int end = base.x + scan(n, shared), start = end - n;
         int next = is ? latent_first_block(end, p.n_blocks, total) : 0;
         bool cut = is && latent_first_block(start + 1, p.n_blocks, total) < next;
         int n_sums = !is ? 0 : cut ? n : 1, sums = base.y + scan(n_sums, shared) - n_sums;
-        if (is)
-            p.task[i] = {row, plan.seq_of_row[row], n_keys, sums | (cut ? LATENT_CUT : 0)};
-        for (int b = is ? latent_first_block(start, p.n_blocks, total) : 0; b < next; b++) {
-            p.begin[b][0] = i;
-            p.begin[b][1] = latent_first_chunk(b, p.n_blocks, total) - start;
+        if (is) {
+            int seq = plan.seq_of_row[row];
+            dlatent_task task = {seq, n_keys, plan.position[plan.query_start[seq]], sums | (cut ? LATENT_CUT : 0)};
+            p.task[group * p.max_tokens + row] = task;
+            for (int b = latent_first_block(start, p.n_blocks, total); b < next; b++) {
+                p.begin[b].row = row;
+                p.begin[b].group = group;
+                p.begin[b].chunk = latent_first_chunk(b, p.n_blocks, total) - start;
+                p.begin[b].task = task;
+            }
         }
         if (threadIdx.x == THREADS - 1)
             sum = {end, sums + n_sums};
@@ -65,8 +72,6 @@ static __global__ void latent_parts(device_plan plan, dlatent_parts p) {
         base = sum;
         __syncthreads(); // and read
     }
-    if (threadIdx.x == 0)
-        *p.total = total;
 }
 
 int latent_blocks(void) { return n_multiprocessors(); }

@@ -5,8 +5,8 @@
  *
  * Blocks come in two kinds. Of the first a block has 64 of a head's latent channels: its part of Wuk, [128][64], comes
  * to shared memory before the step's rows are waited for, then stays in registers as the right operand of
- * mma.m16n8k16; 16 tokens are its rows. Which of 16 query channels is which column of a product is free, so a lane
- * takes four in a row. A block of the second kind has a token: what turns of its queries, and its latent row.
+ * mma.m16n8k16; 16 tokens are its rows. A block of the second kind has a token: what turns of its queries, and its
+ * latent row. All wait before they let latent_decode start, which relies on it.
  *
  * Bytes: Wuk once (2.1 MB of 16 heads), rows of q once for each of the eight blocks of a head. */
 #include "backend/cuda/attention/latent/latent.cuh"
@@ -31,12 +31,14 @@ __device__ float4 load_four(const dmat &x, int t, int col) {
         y = {load(x.at, at, x.element), load(x.at, at + 1, x.element), load(x.at, at + 2, x.element),
              load(x.at, at + 3, x.element)};
     }
-    if (x.col_scale) {
-        float factor = x.row_scale[t];
-        y = {unscaled_value(x, factor, col, y.x), unscaled_value(x, factor, col + 1, y.y),
-             unscaled_value(x, factor, col + 2, y.z), unscaled_value(x, factor, col + 3, y.w)};
-    }
-    return y;
+    if (!x.col_scale)
+        return y;
+    float4 by = *reinterpret_cast<const float4 *>(x.col_scale + col), bias = {0, 0, 0, 0};
+    float factor = x.row_scale[t];
+    if (x.bias)
+        bias = *reinterpret_cast<const float4 *>(x.bias + col);
+    return {y.x * (factor * by.x) + bias.x, y.y * (factor * by.y) + bias.y, y.z * (factor * by.z) + bias.z,
+            y.w * (factor * by.w) + bias.w};
 }
 
 __device__ void store_two(const dmat &out, int t, int col, float x, float y) {
@@ -49,11 +51,9 @@ __device__ void store_two(const dmat &out, int t, int col, float x, float y) {
 
 // ---- queries ----------------------------------------------------------------------------------------------------
 
-/* Byte of a 16-byte piece of a row of the slice in shared memory. */
+/* Byte of a 16-byte piece of a row in shared memory, of the slice and of the tokens. */
 __device__ uint32_t slice_piece(int row, int piece) { return row * SLICE * 2 + (piece ^ (row & 7)) * 16; }
-
-/* The query channel, of 16, that stands at row k of a right operand. */
-__device__ int channel_of(int k) { return 4 * (k % 8 / 2) + k % 2 + k / 8 * 2; }
+__device__ uint32_t token_piece(int row, int piece) { return row * LATENT_NOPE * 2 + (piece ^ (row & 7)) * 16; }
 
 /* The warp's 16 latent channels of a head as the right operand. */
 __device__ void load_slice(const dweight &w_uk, int h, int first, char *shared, uint32_t (&b)[K_STEPS][4]) {
@@ -72,46 +72,52 @@ __device__ void load_slice(const dweight &w_uk, int h, int first, char *shared, 
     uint32_t base = shared_address(shared);
 #pragma unroll
     for (int s = 0; s < K_STEPS; s++)
-        load_matrices_turned(b[s], base + slice_piece(16 * s + channel_of(lane % 16), 2 * warp + lane / 16));
+        load_matrices_turned(b[s], base + slice_piece(16 * s + lane % 16, 2 * warp + lane / 16));
 }
 
-/* Four channels of 16 of two tokens: a step of the left operand. */
-__device__ void load_tokens(const dmat &q, const int (&row)[2], const bool (&is)[2], int col, uint32_t (&a)[4]) {
+/* A head of 16 tokens, as float16; rows behind the last are zero. */
+__device__ void load_tokens(const dmat &q, int first, int n, int col, char *tokens) {
 #pragma unroll
-    for (int k = 0; k < 2; k++) {
-        float4 x = is[k] ? load_four(q, row[k], col) : float4{0, 0, 0, 0};
-        a[k] = to_pair<false>(x.x, x.y);
-        a[2 + k] = to_pair<false>(x.z, x.w);
+    for (int i = 0; i < TOKENS * LATENT_NOPE / 8 / THREADS; i++) {
+        int row = i * (THREADS / 16) + threadIdx.x / 16, piece = threadIdx.x % 16;
+        uint4 x = {0, 0, 0, 0};
+        if (row < n) {
+            float4 low = load_four(q, first + row, col + 8 * piece),
+                   high = load_four(q, first + row, col + 8 * piece + 4);
+            x = {to_pair<false>(low.x, low.y), to_pair<false>(low.z, low.w), to_pair<false>(high.x, high.y),
+                 to_pair<false>(high.z, high.w)};
+        }
+        *reinterpret_cast<uint4 *>(tokens + token_piece(row, piece)) = x;
     }
 }
 
 __device__ void absorb(const device_plan &plan, const dmat &q, const dweight &w_uk, int h, int slice, int tile,
-                       int n_tiles, const dmat &out, char *shared) {
+                       int n_tiles, const dmat &out, char *shared, char *tokens) {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = lane / 4, quarter = lane % 4;
-    uint32_t b[K_STEPS][4];
+    uint32_t b[K_STEPS][4], base = shared_address(tokens);
     load_slice(w_uk, h, slice * SLICE, shared, b);
-    let_next_start();
     wait_for_previous();
+    let_next_start();
     int n = step_tokens(plan), col = h * LATENT_WIDTH + slice * SLICE + 16 * warp + 2 * quarter;
     for (int first = tile * TOKENS; first < n; first += n_tiles * TOKENS) {
-        int row[2] = {first + group, first + group + 8};
-        bool is[2] = {row[0] < n, row[1] < n};
-        uint32_t a[K_STEPS][4];
+        load_tokens(q, first, n - first, h * (LATENT_NOPE + LATENT_ROPE), tokens);
+        __syncthreads(); // the tokens are there
         float c[2][4] = {};
 #pragma unroll
-        for (int s = 0; s < K_STEPS; s++)
-            load_tokens(q, row, is, h * (LATENT_NOPE + LATENT_ROPE) + 16 * s + 4 * quarter, a[s]);
-#pragma unroll
-        for (int s = 0; s < K_STEPS; s++)
+        for (int s = 0; s < K_STEPS; s++) {
+            uint32_t a[4];
+            load_matrices(a, base + token_piece(lane % 16, 2 * s + lane / 16));
 #pragma unroll
             for (int j = 0; j < 2; j++)
-                multiply_add<false>(c[j], a[s], b[s][2 * j], b[s][2 * j + 1]);
+                multiply_add<false>(c[j], a, b[s][2 * j], b[s][2 * j + 1]);
+        }
+        __syncthreads(); // and read
 #pragma unroll
         for (int j = 0; j < 2; j++)
 #pragma unroll
             for (int k = 0; k < 2; k++)
-                if (is[k])
-                    store_two(out, row[k], col + 8 * j, c[j][2 * k], c[j][2 * k + 1]);
+                if (first + group + 8 * k < n)
+                    store_two(out, first + group + 8 * k, col + 8 * j, c[j][2 * k], c[j][2 * k + 1]);
     }
 }
 
@@ -143,10 +149,10 @@ __device__ void turn_queries(const dmat &q, const drope &rope, int t, int n_head
 __device__ void store_latent(const device_plan &plan, const dmla &a, const drope &rope, const dmat &kva,
                              const dweight &norm, const dcache &cache, int n_slots, int t) {
     __shared__ float shared[32];
-    int position = plan.position[t], slot = position % n_slots, c = 4 * threadIdx.x;
+    int position = plan.position[t], seq = plan.seq_of_row[t], slot = position % n_slots, c = 4 * threadIdx.x;
     static_assert(4 * THREADS == LATENT_RANK, "a thread has four channels");
-    char *block = kv_block(plan, cache, n_slots, plan.seq_of_row[t], position);
     float4 x = load_four(kva, t, c);
+    char *block = kv_block(plan, cache, n_slots, seq, position);
     float sum = block_sum(x.x * x.x + x.y * x.y + x.z * x.z + x.w * x.w, shared);
     float factor = 1.0f / sqrtf(sum / LATENT_RANK + a.eps);
     uint2 four = {to_pair<false>(x.x * factor * load(norm, c), x.y * factor * load(norm, c + 1)),
@@ -162,14 +168,14 @@ __device__ void store_latent(const device_plan &plan, const dmla &a, const drope
 __global__ void __launch_bounds__(THREADS)
     latent_prep(device_plan plan, dmla a, drope rope, dmat q, dmat kva, dweight norm, dweight w_uk, dcache cache,
                 int n_slots, int n_tiles, dmat out) {
-    __shared__ __align__(128) char shared[LATENT_NOPE * SLICE * 2];
+    __shared__ __align__(128) char shared[LATENT_NOPE * SLICE * 2], tokens[TOKENS * LATENT_NOPE * 2];
     int b = blockIdx.x, n_absorb = a.n_heads * SLICES * n_tiles;
     if (b < n_absorb) {
-        absorb(plan, q, w_uk, b / SLICES % a.n_heads, b % SLICES, b / SLICES / a.n_heads, n_tiles, out, shared);
+        absorb(plan, q, w_uk, b / SLICES % a.n_heads, b % SLICES, b / SLICES / a.n_heads, n_tiles, out, shared, tokens);
         return;
     }
-    let_next_start();
     wait_for_previous();
+    let_next_start();
     int t = b - n_absorb;
     if (t >= step_tokens(plan))
         return;

@@ -85,20 +85,16 @@ struct ring_at {
 /* The chunks of this block, task by task: [first, end) of the task's. */
 struct chunk_walk {
     dlatent_task task;
-    int group, first, end, chunk; // chunk: keys of one
-    int index, left, n_tokens;
+    int row, group, first, end, chunk; // chunk: keys of one
+    int left, n_tokens;
 
     __device__ explicit chunk_walk(const arguments &p) {
-        int total = __ldcg(p.parts.total), b = blockIdx.x;
+        const int4 *begin = reinterpret_cast<const int4 *>(p.parts.begin + blockIdx.x);
+        int4 where = __ldcg(begin), what = __ldcg(begin + 1);
         n_tokens = __ldcg(p.counts);
-        left = latent_first_chunk(b + 1, p.parts.n_blocks, total) - latent_first_chunk(b, p.parts.n_blocks, total);
-        index = first = 0;
-        if (left > 0) {
-            int2 begin = __ldcg(reinterpret_cast<const int2 *>(p.parts.begin) + b);
-            index = begin.x;
-            first = begin.y;
-            take(p);
-        }
+        row = where.x, group = where.y, first = where.z, left = where.w;
+        if (left > 0)
+            take(what);
     }
     __device__ bool is() const { return left > 0; }
     __device__ bool is_cut() const { return task.sums & LATENT_CUT; }
@@ -106,22 +102,25 @@ struct chunk_walk {
     __device__ void next(const arguments &p) {
         left -= end - first;
         first = 0;
-        index++;
+        if (++row == n_tokens) {
+            row = 0;
+            group++;
+        }
         if (left > 0)
-            take(p);
+            take(__ldcg(reinterpret_cast<const int4 *>(p.parts.task + group * p.parts.max_tokens + row)));
     }
 
   private:
-    __device__ void take(const arguments &p) {
-        int4 t = __ldcg(reinterpret_cast<const int4 *>(p.parts.task) + index);
+    __device__ void take(int4 t) {
         task = {t.x, t.y, t.z, t.w};
         chunk = latent_chunk(task.n_keys);
         end = min(first + left, latent_n_chunks(task.n_keys));
-        group = index / n_tokens;
     }
 };
 
 // ---- copies -----------------------------------------------------------------------------------------------------
+
+enum keys { ALL_KEYS, OLD_KEYS, NEW_KEYS }; // of a tile; new: of this step
 
 /* Asks for tiles, ahead of those who compute and into the next task: a warp's. */
 struct copier {
@@ -133,25 +132,27 @@ struct copier {
         begin(p);
     }
 
-    /* The next tile, if there is one; its stage is free. A lane brings the slots that a panel of a block has of it. */
-    __device__ void ask(const arguments &p, const memory &m) {
+    /* The next tile, if there is one; its stage is free. A lane brings the slots that a panel of a block has of it.
+     * Keys of this step may come later, by a copy of this copier that asks for the same tile. */
+    __device__ void ask(const arguments &p, const memory &m, keys which) {
         if (!walk.is())
             return;
         int lane = threadIdx.x % 32, run = min(p.n_slots, (int)TILE), n_copies = TILE / run * PANELS;
-        int shift = __ffs(p.n_slots) - 1, n = min((int)TILE, end - tile);
+        int shift = __ffs(p.n_slots) - 1, n = min((int)TILE, end - tile), old = max(0, min(n, walk.task.fresh - tile));
+        int from = which == NEW_KEYS ? old : 0, to = which == OLD_KEYS ? old : n;
         if ((tile >> shift) + TILE / run > first_entry + 32)
             read_entries(p, tile >> shift);
-        if (lane == 0)
+        if (lane == 0 && which != NEW_KEYS)
             barrier_expect(m.full(at.stage), n * LATENT_WIDTH * 2);
         __syncwarp();
         for (int first = 0; first < n_copies; first += 32) {
-            int i = first + lane, from_run = i / PANELS, panel = i % PANELS, key = tile + from_run * run;
-            int id = __shfl_sync(0xffffffffu, entries, ((key >> shift) - first_entry) & 31);
-            int rows = min(run, n - from_run * run), slot = key & (p.n_slots - 1);
+            int i = first + lane, from_run = i / PANELS, panel = i % PANELS;
+            int id = __shfl_sync(0xffffffffu, entries, ((tile + from_run * run >> shift) - first_entry) & 31);
+            int key = max(from, from_run * run), rows = min(to, (from_run + 1) * run) - key;
             if (i < n_copies && rows > 0)
-                bulk_copy(m.stage(at.stage) + panel * PANEL_TILE + from_run * run * PANEL,
+                bulk_copy(m.stage(at.stage) + panel * PANEL_TILE + key * PANEL,
                           static_cast<const char *>(p.cache.at) + id * p.cache.block_elements * 2 +
-                              ((int64_t)panel * p.n_slots + slot) * PANEL,
+                              ((int64_t)panel * p.n_slots + (tile + key & p.n_slots - 1)) * PANEL,
                           rows * PANEL, m.full(at.stage));
         }
         at.next();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backend/cuda/attention/latent/latent_tile.cuh"
+#include "backend/cuda/ptx/device.cuh"
 
 namespace {
 
@@ -60,10 +61,15 @@ __device__ void compute_all(const arguments &p, const memory &m) {
     uint32_t q[HALF_STEPS][4];
     softmax_rows r;
     row_sums chunk, o;
-    copier ahead(p);
+    copier ahead(p), early = ahead;
+    chunk_walk w = ahead.walk;
     for (int i = 1; i < N_STAGES && at.warp == COPIER; i++)
-        ahead.ask(p, m);
-    for (chunk_walk w(p); w.is(); w.next(p)) {
+        early.ask(p, m, OLD_KEYS);
+    wait_for_previous(); // for queries, and keys of this step; lists and other keys were there before that began
+    let_next_start();
+    for (int i = 1; i < N_STAGES && at.warp == COPIER; i++)
+        ahead.ask(p, m, NEW_KEYS);
+    for (; w.is(); w.next(p)) {
         load_queries(p, w, at, q);
         latent_join join[2];
         join[0].clear(), join[1].clear();

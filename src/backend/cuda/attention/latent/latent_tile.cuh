@@ -18,7 +18,7 @@ struct softmax_rows {
 typedef float row_sums[SUM_TILES][4];
 
 __device__ void load_queries(const arguments &p, const chunk_walk &w, const place &at, uint32_t (&q)[HALF_STEPS][4]) {
-    const __half *from = static_cast<const __half *>(p.q.at) + w.task.row * p.q.stride +
+    const __half *from = static_cast<const __half *>(p.q.at) + w.row * p.q.stride +
                          (int64_t)(w.group * LATENT_HEADS + at.group) * LATENT_WIDTH +
                          (at.leads ? 0 : LATENT_WIDTH / 2) + 2 * at.quarter;
 #pragma unroll
@@ -165,7 +165,7 @@ __device__ void take_tile(const arguments &p, const memory &m, const place &at, 
         weigh(p, m, at, buffer, left, begins, ends, s, r);
     threads_sync(WEIGHTS_READY, THREADS); // P is there, all scores are made, and the tile before is read
     if (at.warp == COPIER)
-        ahead.ask(p, m);
+        ahead.ask(p, m, ALL_KEYS);
     if (left < TILE)
         clear_rows(panel, left, at);
     add_values(m, panel, at, buffer, begins, o);
