@@ -126,8 +126,10 @@ static const struct model_type types[] = {
 /* ---- what is bound and recorded ---- */
 
 struct deepseek_layer {
-    const struct weight *attn_norm, *q_a_norm, *q, *kv_a_norm, *w_uk, *w_uv, *ffn_norm;
-    struct projection q_a, kv_a, attn_out;
+    const struct weight *attn_norm, *q_a_norm, *kv_a_norm, *w_uk, *w_uv, *ffn_norm;
+    struct projection attn_in; // what reads the stream: q_a or q, then kv_a; kv_a alone where a bias is not for q
+    const struct weight *q;    // what attn_in does not have of q, or NULL
+    struct projection attn_out;
     const struct weight *gate_up, *down;       // dense layers
     const struct weight *router, *router_bias; // expert layers
     const struct weight *shared_gate_up, *shared_down;
@@ -142,9 +144,11 @@ struct deepseek {
 static const float LATENT_EPS = 1e-6f;
 
 /* attention_bias gives one to what reads the stream or writes it, and to nothing between. */
-static struct projection bind_projection(struct binder *b, struct part whole, struct dim in) {
-    return (struct projection){bind_fused(b, in, 1, &whole), b->spec->qkv_bias ? bind_fused_bias(b, 1, &whole) : NULL};
+static struct projection bind_projection(struct binder *b, struct dim in, int n, const struct part *parts) {
+    return (struct projection){bind_fused(b, in, n, parts), b->spec->qkv_bias ? bind_fused_bias(b, n, parts) : NULL};
 }
+
+static bool q_is_beside_kv(const struct model_spec *s) { return s->mla.q_rank || !s->qkv_bias; }
 
 static void bind_attention(struct binder *b, int l, struct deepseek_layer *w) {
     const struct model_spec *s = b->spec;
@@ -152,14 +156,20 @@ static void bind_attention(struct binder *b, int l, struct deepseek_layer *w) {
     int64_t H = s->n_heads, head = a->nope_dim + a->v_dim;
     struct dim D = dim_whole(s->hidden_size), q_rank = dim_whole(a->q_rank), rank = dim_whole(a->kv_rank);
     struct dim nope = dim_heads(H, a->nope_dim), v = dim_heads(H, a->v_dim);
-    if (a->q_rank) {
-        w->q_a = bind_projection(b, part(b, q_rank, "layers.%d.self_attn.q_a_proj", l), D);
-        w->q_a_norm = bind_vector(b, q_rank, "layers.%d.self_attn.q_a_layernorm.weight", l);
+    struct dim heads = dim_heads(H, a->nope_dim + a->rope_dim);
+    struct part q = a->q_rank ? part(b, q_rank, "layers.%d.self_attn.q_a_proj", l)
+                              : part(b, heads, "layers.%d.self_attn.q_proj", l),
+                kv = part(b, dim_whole(a->kv_rank + a->rope_dim), "layers.%d.self_attn.kv_a_proj_with_mqa", l);
+    if (q_is_beside_kv(s)) {
+        w->attn_in = bind_projection(b, D, 2, (struct part[]){q, kv});
+    } else {
+        w->q = bind_fused(b, D, 1, &q);
+        w->attn_in = bind_projection(b, D, 1, &kv);
     }
-    w->q = bind_matrix(b, dim_heads(H, a->nope_dim + a->rope_dim), a->q_rank ? q_rank : D,
-                       a->q_rank ? "layers.%d.self_attn.q_b_proj" : "layers.%d.self_attn.q_proj", l);
-    w->kv_a = bind_projection(
-        b, part(b, dim_whole(a->kv_rank + a->rope_dim), "layers.%d.self_attn.kv_a_proj_with_mqa", l), D);
+    if (a->q_rank) {
+        w->q_a_norm = bind_vector(b, q_rank, "layers.%d.self_attn.q_a_layernorm.weight", l);
+        w->q = bind_matrix(b, heads, q_rank, "layers.%d.self_attn.q_b_proj", l);
+    }
     w->kv_a_norm = bind_vector(b, rank, "layers.%d.self_attn.kv_a_layernorm.weight", l);
     struct part *uk = arena_calloc(b->arena, (size_t)H, sizeof *uk),
                 *uv = arena_calloc(b->arena, (size_t)H, sizeof *uv);
@@ -169,7 +179,7 @@ static void bind_attention(struct binder *b, int l, struct deepseek_layer *w) {
     }
     w->w_uk = bind_fused(b, rank, (int)H, uk);
     w->w_uv = bind_fused(b, rank, (int)H, uv);
-    w->attn_out = bind_projection(b, part(b, D, "layers.%d.self_attn.o_proj", l), v);
+    w->attn_out = bind_projection(b, v, 1, (struct part[]){part(b, D, "layers.%d.self_attn.o_proj", l)});
 }
 
 static void bind_moe(struct binder *b, int l, struct deepseek_layer *w) {
@@ -227,12 +237,15 @@ static val record_attention(struct program *p, const struct model_spec *s, const
                             .v_dim = a->v_dim,
                             .eps = LATENT_EPS,
                             .scale = (float)s->attention_scale};
-    val q_in = y;
-    if (w->q_a.w)
-        q_in = op_norm(p, op_linear(p, y, w->q_a.w, w->q_a.bias), NO_VAL, w->q_a_norm,
-                       (struct norm_args){.eps = LATENT_EPS});
-    val q = op_mla_prep(p, op_linear(p, q_in, w->q, NULL), op_linear(p, y, w->kv_a.w, w->kv_a.bias), w->kv_a_norm,
-                        w->w_uk, args);
+    int kv_width = a->kv_rank + a->rope_dim;
+    val in = op_linear(p, y, w->attn_in.w, w->attn_in.bias), q = y;
+    if (q_is_beside_kv(s))
+        q = val_cols(in, 0, in.width - kv_width);
+    if (a->q_rank)
+        q = op_norm(p, q, NO_VAL, w->q_a_norm, (struct norm_args){.eps = LATENT_EPS});
+    if (w->q)
+        q = op_linear(p, q, w->q, NULL);
+    q = op_mla_prep(p, q, val_cols(in, in.width - kv_width, kv_width), w->kv_a_norm, w->w_uk, args);
     return op_linear(p, op_mla_attention(p, q, w->w_uv, args), w->attn_out.w, w->attn_out.bias);
 }
 

@@ -35,7 +35,15 @@ struct sharding {
 
 /* ---- values ---- */
 
-static bool is_whole(const struct sharding *s, val v) { return s->values[v.id].n_pieces == 0; }
+/* Whether a rank has all of its columns. */
+static bool is_whole(const struct sharding *s, val v) {
+    const struct mapped *m = &s->values[v.id];
+    int64_t at = 0;
+    for (int i = 0; i < m->n_pieces; at += m->pieces[i++].was)
+        if (at < v.col + v.width && at + m->pieces[i].was > v.col && m->pieces[i].was != m->pieces[i].is)
+            return false;
+    return true;
+}
 static bool is_sum(const struct sharding *s, val v) { return !val_given(s->values[v.id].v); }
 
 static void make_sum(struct sharding *s, int id) {
