@@ -1,6 +1,6 @@
 /* alloc_guard.c - what base/guard.h promises, for the C library's own functions too: linked into every test, an
  * allocation by anybody on a thread whose guard is up stops the program. Sanitizers bring their own malloc, and what
- * the CUDA driver does inside a step is not ours to forbid. */
+ * the CUDA driver and PJRT plugins do inside a step is not ours to forbid. */
 #include "base/guard.h"
 
 #include <stdbool.h>
@@ -21,7 +21,7 @@ void *__libc_realloc(void *ptr, size_t n_bytes);
 
 static bool has_driver(void) {
     const char *backend = getenv("GYRE_TEST_BACKEND");
-    return backend && strcmp(backend, "cuda") == 0;
+    return backend && (strcmp(backend, "cuda") == 0 || strcmp(backend, "xla") == 0);
 }
 
 static void check(void) {

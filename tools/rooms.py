@@ -29,7 +29,7 @@ PLAN = [  # level by level
     {"engine": ["model", "sched", "grammar", "dist", "file", "core", "base"]},
     {
         "api": ["engine", "text", "grammar", "http", "base"],
-        "lib": ["engine", "backend/toy", "core", "text", "grammar", "base"],
+        "lib": ["engine", "backend/toy", "backend/xla", "core", "text", "grammar", "base"],
         "bench": ["engine", "client", "console", "core", "text", "base"]
     },
     {

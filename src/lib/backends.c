@@ -2,6 +2,7 @@
 #include "lib/backends.h"
 
 #include "backend/toy/toy.h"
+#include "backend/xla/backend.h"
 #include "base/file.h"
 #include "core/plugin.h"
 #include "lib/public.h"
@@ -97,14 +98,14 @@ static enum status load_cuda(const struct backend_ops **out, struct error *err) 
 }
 
 enum status backend_get(const char *name, const struct backend_ops **out, struct error *err) {
-    static const struct backend_ops *const built_in[] = {&backend_cpu, &backend_toy};
+    static const struct backend_ops *const built_in[] = {&backend_cpu, &backend_xla, &backend_toy};
     for (size_t i = 0; i < ARRAY_LEN(built_in); i++)
         if (strcmp(built_in[i]->name, name) == 0) {
             *out = built_in[i];
             return OK;
         }
     if (strcmp(name, "cuda") != 0)
-        return fail(err, ERR_ARG, "device %.40s: it is none of cpu and cuda", name);
+        return fail(err, ERR_ARG, "device %.40s: it is none of cpu, cuda and xla", name);
     return load_cuda(out, err);
 }
 

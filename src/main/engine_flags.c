@@ -36,17 +36,29 @@ static void tell_of_scales(const struct gyre *g) {
 
 enum { MOST_DEVICE_OPTIONS = 32 };
 
-/* Those that were given, up to a NULL; and what --enforce-eager means to a device that has graphs. */
-static enum status device_options(const struct engine_flags *f, const struct backend_ops *backend,
-                                  const char *out[MOST_DEVICE_OPTIONS + 2], struct error *err) {
+static bool has_option(const struct backend_ops *backend, const char *name) {
+    for (const struct backend_option *o = backend->options; o && o->name; o++)
+        if (strcmp(o->name, name) == 0)
+            return true;
+    return false;
+}
+
+/* Those that were given, up to a NULL; and what flags mean to a device: --enforce-eager to one that has graphs,
+ * --xla-plugin, which may be in the environment, to one that loads a plugin. `plugin` [size] holds that. */
+static enum status device_options(const struct engine_flags *f, const struct backend_ops *backend, char *plugin,
+                                  size_t size, const char *out[MOST_DEVICE_OPTIONS + 3], struct error *err) {
     size_t n = f->device_options.n;
     if (n > MOST_DEVICE_OPTIONS)
         return fail(err, ERR_ARG, "--device-option: given %zu times, %d is the most", n, MOST_DEVICE_OPTIONS);
     if (n > 0)
         memcpy(out, f->device_options.items, n * sizeof *out);
-    for (const struct backend_option *o = backend->options; f->enforce_eager && o && o->name; o++)
-        if (strcmp(o->name, "eager") == 0)
-            out[n++] = "eager=1";
+    if (f->enforce_eager && has_option(backend, "eager"))
+        out[n++] = "eager=1";
+    if (f->xla_plugin && has_option(backend, "plugin")) {
+        if (snprintf(plugin, size, "plugin=%s", f->xla_plugin) >= (int)size)
+            return fail(err, ERR_ARG, "--xla-plugin: %.80s... is too long a path", f->xla_plugin);
+        out[n++] = plugin;
+    }
     out[n] = NULL;
     return OK;
 }
@@ -67,11 +79,12 @@ static void tell_of_disk(const struct gyre *g) {
 enum status engine_flags_open(const struct engine_flags *f, const char *model, struct gyre **out, struct error *err) {
     struct progress loading = {0};
     const struct backend_ops *backend;
-    const char *own[MOST_DEVICE_OPTIONS + 2];
+    const char *own[MOST_DEVICE_OPTIONS + 3];
+    char plugin[4096];
     TRY(find_backend(f->device, &backend, err));
     if (f->n_ranks > 1)
         TRY(backend_ranks(backend, (int)f->n_ranks, f->by_expert, &backend, err));
-    TRY(device_options(f, backend, own, err));
+    TRY(device_options(f, backend, plugin, sizeof plugin, own, err));
     bool is_dummy = strcmp(f->load_format, "dummy") == 0;
     TRY(model_path_check(model, is_dummy || backend->no_weights ? MODEL_SETTINGS : MODEL_COMPUTE, err));
     struct gyre_options options = {

@@ -14,7 +14,7 @@ struct speculation {
 };
 
 struct engine_flags {
-    const char *device, *dtype, *kv_cache_dtype, *quantization, *load_format;
+    const char *device, *xla_plugin, *dtype, *kv_cache_dtype, *quantization, *load_format;
     int64_t device_index, n_threads, max_model_len, kv_cache_memory, swap_space, max_batched_tokens, max_seqs,
         block_size;
     bool prefix_cache, enforce_eager, by_expert;
@@ -46,6 +46,13 @@ struct engine_flags {
          BACKEND_NAMES,                                                                                                \
          "Engine",                                                                                                     \
          "what computes; toy makes tokens up and reads no weights, to measure the rest"},                              \
+        {"xla-plugin",                                                                                                 \
+         0,                                                                                                            \
+         FLAG_STRING,                                                                                                  \
+         &(e).xla_plugin,                                                                                              \
+         "FILE",                                                                                                       \
+         "Engine",                                                                                                     \
+         "the PJRT plugin of --device xla; otherwise that of a Python package is looked for"},                         \
         {"tensor-parallel-size",                                                                                       \
          0,                                                                                                            \
          FLAG_INT,                                                                                                     \
@@ -89,9 +96,9 @@ struct engine_flags {
          0,                                                                                                            \
          FLAG_CHOICE,                                                                                                  \
          &(e).quantization,                                                                                            \
-         "none|fp8",                                                                                                   \
+         "none|fp8|int8",                                                                                              \
          "Engine",                                                                                                     \
-         "fp8: matrices that are stored wider are made 8 bits, with a scale a row, when they are loaded"},             \
+         "fp8, int8: matrices that are stored wider are made 8 bits, with a scale a row, when they are loaded"},       \
         {"enforce-eager",                                                                                              \
          0,                                                                                                            \
          FLAG_BOOL,                                                                                                    \

@@ -2,7 +2,7 @@
  * there; gyre info --device xla: what would compute. */
 #include "main/verbs.h"
 
-#include "backend/xla/describe.h"
+#include "backend/xla/backend.h"
 #include "base/file.h"
 #include "console/terminal.h"
 #include "main/model_path.h"

@@ -1,7 +1,7 @@
-/* describe.c - see describe.h. */
-#include "backend/xla/describe.h"
+/* describe.c - see backend.h: what a plugin and its devices are. */
+#include "backend/xla/backend.h"
 
-#include "backend/xla/pjrt.h"
+#include "backend/xla/pjrt/pjrt.h"
 #include "base/json.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* pjrt_device.c - see pjrt.h: what devices are, and buffers on them. */
-#include "backend/xla/pjrt.h"
-#include "backend/xla/pjrt_abi_run.h"
+#include "backend/xla/pjrt/pjrt.h"
+#include "backend/xla/pjrt/pjrt_abi_run.h"
 
 #include <stdio.h>
 #include <string.h>

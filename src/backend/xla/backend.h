@@ -1,8 +1,10 @@
-/* describe.h - what a plugin and its devices are, for people: gyre info --device xla. */
+/* backend.h - the XLA backend for other rooms: its table, and what a plugin and its devices are, for people. */
 #pragma once
 
 #include "base/buf.h"
-#include "base/status.h"
+#include "core/backend.h"
+
+extern const struct backend_ops backend_xla;
 
 /* A line each: the library, its versions, its devices with their memory. plugin: a path; NULL: that which is found. */
 enum status xla_describe(const char *plugin, struct buf *out, struct error *err);

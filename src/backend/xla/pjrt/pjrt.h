@@ -12,7 +12,7 @@
  * ERR_UNSUPPORTED where it lacks the call, else ERR_DEVICE. */
 #pragma once
 
-#include "backend/xla/pjrt_abi.h"
+#include "backend/xla/pjrt/pjrt_abi.h"
 #include "base/status.h"
 
 enum { PJRT_PATH_BYTES = 4096 };

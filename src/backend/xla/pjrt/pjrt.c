@@ -1,7 +1,7 @@
 /* pjrt.c - see pjrt.h: loading a plugin, its client, errors and events. */
-#include "backend/xla/pjrt.h"
+#include "backend/xla/pjrt/pjrt.h"
 
-#include "backend/xla/pjrt_env.h"
+#include "backend/xla/pjrt/pjrt_env.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

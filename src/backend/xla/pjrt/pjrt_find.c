@@ -1,6 +1,6 @@
 /* pjrt_find.c - see pjrt.h: where a plugin is, and pjrt_env.h: what it wants to find in the environment. */
-#include "backend/xla/pjrt.h"
-#include "backend/xla/pjrt_env.h"
+#include "backend/xla/pjrt/pjrt.h"
+#include "backend/xla/pjrt/pjrt_env.h"
 
 #include "base/file.h"
 

@@ -1,7 +1,7 @@
 /* pjrt_abi_run.h - the rest of PJRT's C interface that we call (pjrt_abi.h): programs, buffers, execution. */
 #pragma once
 
-#include "backend/xla/pjrt_abi.h"
+#include "backend/xla/pjrt/pjrt_abi.h"
 
 struct pjrt_program {
     PJRT_HEAD;

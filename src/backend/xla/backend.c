@@ -1,0 +1,224 @@
+/* backend.c - XLA as a backend: see core/backend.h. A program becomes StableHLO text (lower.h), which a PJRT plugin
+ * compiles for its devices: a TPU, a GPU, the CPU. */
+#include "backend/xla/backend.h"
+
+#include "backend/xla/cache.h"
+#include "backend/xla/compiled.h"
+#include "backend/xla/run.h"
+#include "backend/xla/weights.h"
+
+#include "base/machine_memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- device ---- */
+
+enum { BLOCKWISE_TOKENS = 8192 };
+
+static enum status read_number(const char *text, const char *name, int least, int *out, struct error *err) {
+    char *end;
+    long n = strtol(text, &end, 10);
+    if (*text == '\0' || *end != '\0' || n < least || n > 1 << 24)
+        return fail(err, ERR_ARG, "device-option: %s=%.40s: it is a number from %d on", name, text, least);
+    *out = (int)n;
+    return OK;
+}
+
+static enum status read_options(struct device *d, const struct device_options *o, struct error *err) {
+    const char *blockwise = device_option(o->own, "blockwise");
+    const char *folder = device_option(o->own, "dump");
+    d->blockwise = BLOCKWISE_TOKENS;
+    d->dump = folder ? xstrdup(folder) : NULL;
+    return blockwise ? read_number(blockwise, "blockwise", 0, &d->blockwise, err) : OK;
+}
+
+static void xla_close(struct device *d) {
+    pjrt_close(d->pjrt);
+    free(d->dump);
+    free(d);
+}
+
+static enum status open_plugin(struct device *d, const struct device_options *o, struct error *err) {
+    char path[PJRT_PATH_BYTES];
+    TRY(read_options(d, o, err));
+    TRY(pjrt_find(device_option(o->own, "plugin"), path, err));
+    TRY(pjrt_open(path, &(struct pjrt_options){.memory_share = o->memory_share}, &d->pjrt, err));
+    if (o->index < 0 || o->index >= d->pjrt->n_devices)
+        return fail(err, ERR_ARG, "device index: %s has devices 0 to %d, not %d", path, d->pjrt->n_devices - 1,
+                    o->index);
+    d->index = o->index;
+    return OK;
+}
+
+static enum status xla_open(const struct device_options *options, struct device **out, struct error *err) {
+    struct device *d = xcalloc(1, sizeof *d);
+    enum status st = open_plugin(d, options, err);
+    if (st != OK) {
+        xla_close(d);
+        d = NULL;
+    }
+    *out = d;
+    return st;
+}
+
+static bool is_cpu(const struct device *d) { return strcmp(d->pjrt->platform, "cpu") == 0; }
+
+static void xla_memory(const struct device *d, struct device_memory *out) {
+    struct pjrt_memory_bytes m;
+    struct machine_memory machine;
+    pjrt_device_memory(d->pjrt, d->index, &m);
+    *out = (struct device_memory){.total = m.limit, .taken = m.in_use};
+    if (m.limit == 0 && is_cpu(d)) {
+        machine_memory_get(&machine);
+        *out = (struct device_memory){.total = machine.total, .taken = machine.total - machine.available};
+    }
+}
+
+/* ---- what is loaded ---- */
+
+enum status xla_check_program(const struct program *p, struct error *err) {
+    if (p->n_ropes > XLA_MAX_ROPES)
+        return fail(err, ERR_UNSUPPORTED, "%s: device xla: it has %d kinds of rotation, and %d are the most", p->name,
+                    p->n_ropes, XLA_MAX_ROPES);
+    for (int i = 0; i < p->n_ops; i++) {
+        const struct op *op = &p->ops[i];
+        if (op->code == OP_MOE_ROUTE && op->args.moe_route.top_k > XLA_MAX_TOP_K)
+            return fail(err, ERR_UNSUPPORTED, "%s: MOE_ROUTE: device xla: %d experts a token, and %d are the most",
+                        p->name, op->args.moe_route.top_k, XLA_MAX_TOP_K);
+        if (op->code == OP_ATTENTION && op->args.attention.paired_values &&
+            op->args.attention.n_heads > XLA_MAX_PAIRED_HEADS)
+            return fail(err, ERR_UNSUPPORTED, "%s: ATTENTION: device xla: %d heads in pairs, and %d are the most",
+                        p->name, op->args.attention.n_heads, XLA_MAX_PAIRED_HEADS);
+    }
+    return OK;
+}
+
+static void xla_unload(struct loaded *l) {
+    if (!l)
+        return;
+    compiled_release(l);
+    cache_release(l);
+    weights_release(l);
+    free(l->arguments);
+    free(l->outputs);
+    free(l->array_ids);
+    free(l->rank_ints);
+    free(l);
+}
+
+/* float32 on the CPU, bfloat16 elsewhere. */
+static enum status read_load_options(struct loaded *l, const struct load_options *o, struct error *err) {
+    const char *dtype = o->dtype ? o->dtype : is_cpu(l->device) ? "float32" : "bfloat16", *kv = o->kv_dtype;
+    l->type = strcmp(dtype, "bfloat16") == 0 ? TYPE_BF16 : TYPE_F32;
+    if (l->type == TYPE_F32 && strcmp(dtype, "float32") != 0)
+        return fail(err, ERR_UNSUPPORTED, "dtype: device xla computes in float32 and bfloat16, not in %s", dtype);
+    l->has_int8_cache = kv && strcmp(kv, "int8") == 0;
+    if (kv && !l->has_int8_cache && strcmp(kv, dtype) != 0)
+        return fail(err, ERR_UNSUPPORTED, "kv_cache_dtype: device xla keeps keys and values in %s or int8, not in %s",
+                    dtype, kv);
+    l->has_int8_weights = o->quantization && strcmp(o->quantization, "int8") == 0;
+    if (o->quantization && !l->has_int8_weights)
+        return fail(err, ERR_UNSUPPORTED, "quantization: device xla makes weights int8, not %s", o->quantization);
+    return OK;
+}
+
+static enum status load(struct loaded *l, const struct load_options *options, struct error *err) {
+    TRY(backend_refuse_ranks("xla", l->program, err));
+    TRY(xla_check_program(l->program, err));
+    TRY(read_load_options(l, options, err));
+    cache_list(l);
+    weights_list(l);
+    size_t n_outputs = (size_t)l->n_caches + 3 + MAX_TAPS;
+    l->arguments = xcalloc((size_t)l->n_caches + 2 * (size_t)l->n_weights + 2, sizeof *l->arguments);
+    l->outputs = xcalloc(n_outputs, sizeof *l->outputs);
+    l->array_ids = xcalloc((size_t)l->n_caches + 1, sizeof *l->array_ids);
+    return weights_place(l, &options->progress, err);
+}
+
+static enum status xla_load(struct device *d, const struct program *p, const struct load_options *options,
+                            struct loaded **out, struct error *err) {
+    struct loaded *l = xcalloc(1, sizeof *l);
+    l->device = d;
+    l->program = p;
+    enum status st = load(l, options, err);
+    if (st != OK) {
+        xla_unload(l);
+        l = NULL;
+    }
+    *out = l;
+    return st;
+}
+
+/* Of a device that does not tell, as of the CPU, a quarter of the machine's memory, or half of what is free. */
+static enum status xla_cache_room(struct loaded *l, struct bucket bucket, int block_size, const int *table_width,
+                                  double share, int64_t *out, struct error *err) {
+    struct device_memory m;
+    (void)block_size, (void)table_width;
+    xla_memory(l->device, &m);
+    int64_t free_now = m.total - m.taken, logits = (int64_t)bucket.max_rows * l->program->vocab_size * 4;
+    if (is_cpu(l->device))
+        *out = MIN(m.total / 4, free_now / 2);
+    else if (m.total > 0) // what is left is for a step: values of its rows, which no one knows before it is compiled
+        *out = (int64_t)((double)m.total * (share > 0 ? share : 0.92)) - m.taken - m.total / 16 - 2 * logits;
+    else
+        *out = (int64_t)1 << 30;
+    return *out > 0
+               ? OK
+               : fail(err, ERR_MEMORY, "device xla: of %lld MiB none are left for a cache", (long long)(m.total >> 20));
+}
+
+/* ---- report ---- */
+
+static int xla_report(const struct executable *exe, struct device_report out[MAX_DEVICE_REPORTS]) {
+    const struct loaded *l = exe->loaded;
+    int64_t temporary = 0, code = 0;
+    for (const struct compiled *c = l->compiled; c; c = c->next) {
+        temporary = MAX(temporary, c->bytes.temporary);
+        code += c->bytes.code;
+    }
+    const struct device_report all[] = {
+        {"device_weight_bytes", "weights on the device", "bytes", NULL, weights_bytes(l)},
+        {"temporary_bytes", "values of the largest launch compiled so far", "bytes", NULL, temporary},
+        {"code_bytes", "programs compiled so far", "bytes", NULL, code},
+        {"programs_compiled_total", "shapes of launches and copies that were compiled", "programs", NULL,
+         l->n_compiled},
+        {"compile_us_total", "time that compiling took", "us", NULL, l->compile_us},
+        {"launches_total", "launches that steps were cut into", "launches", NULL, exe->n_launches},
+        {"launched_rows_total", "token rows of launches, padding among them", "rows", NULL, exe->n_padded_rows},
+        {"host_drawn_rows_total", "rows that were drawn on the host from their logits", "rows", NULL,
+         exe->n_host_drawn},
+    };
+    memcpy(out, all, sizeof all);
+    return (int)ARRAY_LEN(all);
+}
+
+static const struct backend_option xla_options[] = {
+    {"plugin", "FILE", "the PJRT plugin; otherwise that of a Python package is looked for"},
+    {"blockwise", "TOKENS", "attention goes in pieces where the context is longer than this; 8192 unless given"},
+    {"dump", "FOLDER", "writes the StableHLO of what it compiles there, as 0.mlir, 1.mlir ..."},
+    {0},
+};
+
+const struct backend_ops backend_xla = {
+    .name = "xla",
+    .ragged = true,
+    .max_in_flight = 1,
+    .options = xla_options,
+    .open = xla_open,
+    .memory = xla_memory,
+    .close = xla_close,
+    .load = xla_load,
+    .unload = xla_unload,
+    .alloc_cache = cache_alloc,
+    .cache_block_bytes = cache_block_bytes,
+    .cache_room = xla_cache_room,
+    .compile = run_compile,
+    .free_executable = run_free,
+    .report = xla_report,
+    .run = run_step,
+    .draw = run_draw,
+    .collect = run_collect,
+    .logits = run_logits,
+    .hidden = run_hidden,
+};

@@ -1,0 +1,211 @@
+/* cache.c - see cache.h. */
+#include "backend/xla/cache.h"
+
+#include "backend/xla/compiled.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- shapes ---- */
+
+static const struct cache_group *group_of(const struct loaded *l, int cache) {
+    return &l->program->groups[l->program->caches[cache].group];
+}
+
+static int count_arrays(const struct loaded *l, int cache) {
+    switch (group_of(l, cache)->kind) {
+    case CACHE_KV: return l->has_int8_cache ? 4 : 2;
+    case CACHE_LATENT: return 1;
+    case CACHE_STATE: return 1 + (l->layers[cache].delta_floats > 0);
+    }
+    bug(__FILE__, __LINE__, "a cache kind without arrays");
+}
+
+void cache_list(struct loaded *l) {
+    const struct program *p = l->program;
+    l->layers = xcalloc((size_t)p->n_caches + 1, sizeof *l->layers);
+    for (int i = 0; i < p->n_ops; i++)
+        if (p->ops[i].code == OP_DELTA_RULE) {
+            const struct delta_args *a = &p->ops[i].args.delta_rule;
+            l->layers[a->cache].delta_floats = (int64_t)a->n_value_heads * a->key_dim * a->value_dim;
+        }
+    for (int i = 0; i < p->n_caches; i++) {
+        l->layers[i].conv_floats = group_of(l, i)->state_floats - l->layers[i].delta_floats;
+        l->layers[i].first = l->n_caches;
+        l->layers[i].n = count_arrays(l, i);
+        l->n_caches += l->layers[i].n;
+    }
+}
+
+/* Array `which` of a layer's cache, for so many blocks or slots. */
+static struct cache_array array_of(const struct loaded *l, int cache, int which, int64_t n, int block_size) {
+    const struct cache_group *g = group_of(l, cache);
+    struct cache_array a = {.type = l->type, .group = l->program->caches[cache].group};
+    if (g->kind == CACHE_STATE) {
+        a.type = TYPE_F32;
+        a.shape = SHAPE(n, MAX(which == CACHE_CONV ? l->layers[cache].conv_floats : l->layers[cache].delta_floats, 1));
+    } else if (g->kind == CACHE_LATENT) {
+        a.shape = SHAPE(n, 1, block_size, g->k_dim);
+    } else if (which <= CACHE_V) {
+        a.type = l->has_int8_cache ? TYPE_S8 : l->type;
+        a.shape = SHAPE(n, g->n_heads, block_size, which == CACHE_K ? g->k_dim : g->v_dim);
+    } else {
+        a.type = TYPE_F32;
+        a.shape = SHAPE(n, g->n_heads, block_size);
+    }
+    return a;
+}
+
+static int64_t array_bytes(const struct cache_array *a) {
+    return shape_count(a->shape) * (a->type == TYPE_F32 ? 4 : a->type == TYPE_BF16 ? 2 : 1);
+}
+
+int64_t cache_block_bytes(const struct loaded *l, int group, int block_size) {
+    int64_t n = 0;
+    for (int i = 0; i < l->program->n_caches; i++)
+        for (int k = 0; k < l->layers[i].n && l->program->caches[i].group == group; k++) {
+            struct cache_array a = array_of(l, i, k, 1, block_size);
+            n += array_bytes(&a);
+        }
+    return n;
+}
+
+int64_t cache_bytes(const struct loaded *l) {
+    int64_t n = 0;
+    for (int i = 0; i < l->n_caches && l->caches; i++)
+        n += array_bytes(&l->caches[i]);
+    return n;
+}
+
+/* ---- zeros ---- */
+
+static void lower_zeros(const struct loaded *l, struct buf *out) {
+    struct hlo h = {0};
+    for (int i = 0; i < l->n_caches; i++) {
+        struct tensor zero = hlo_full(&h, l->caches[i].type, SCALAR, 0);
+        hlo_result(&h, hlo_spread(&h, zero, l->caches[i].shape, NULL));
+    }
+    hlo_module(&h, "zeros", 1, out);
+}
+
+/* A program makes them: there is no call that does, and nothing has to be sent. */
+static enum status make_zeros(struct loaded *l, struct error *err) {
+    struct buf text = {0};
+    struct pjrt_buffer **made = xcalloc((size_t)l->n_caches + 1, sizeof *made);
+    lower_zeros(l, &text);
+    enum status st = compiled_run_once(l, buf_view(&text), made, err);
+    for (int i = 0; i < l->n_caches && st == OK; i++)
+        l->caches[i].buffer = made[i];
+    buf_release(&text);
+    free(made);
+    return st;
+}
+
+enum status cache_alloc(struct loaded *l, const struct cache_config *config, struct error *err) {
+    const struct program *p = l->program;
+    bool has_host = config->n_host_states > 0;
+    BUG_IF(l->caches);
+    if (config->block_size < 1 || (config->block_size & (config->block_size - 1)) != 0)
+        return fail(err, ERR_ARG, "%s: a cache block of %d tokens is not a power of two", p->name, config->block_size);
+    l->block_size = config->block_size;
+    l->n_states = config->n_states + config->n_host_states;
+    for (int g = 0; g < p->n_groups; g++) {
+        has_host |= config->n_host_blocks[g] > 0;
+        l->n_blocks[g] = config->n_blocks[g] + config->n_host_blocks[g];
+        l->table_width[g] = config->table_width[g];
+    }
+    if (has_host && strcmp(l->device->pjrt->platform, "cpu") != 0)
+        return fail(err, ERR_UNSUPPORTED, "%s: swap_space: device xla keeps no blocks in the host's memory", p->name);
+    l->caches = xcalloc((size_t)l->n_caches + 1, sizeof *l->caches);
+    for (int i = 0; i < p->n_caches; i++)
+        for (int k = 0; k < l->layers[i].n; k++) {
+            int group = p->caches[i].group;
+            int64_t n = p->groups[group].kind == CACHE_STATE ? l->n_states : l->n_blocks[group];
+            l->caches[l->layers[i].first + k] = array_of(l, i, k, n, l->block_size);
+        }
+    return l->n_caches ? make_zeros(l, err) : OK;
+}
+
+void cache_release(struct loaded *l) {
+    for (int i = 0; i < l->n_caches && l->caches; i++)
+        pjrt_buffer_free(l->device->pjrt, l->caches[i].buffer);
+    free(l->caches);
+    free(l->layers);
+}
+
+/* ---- copies ---- */
+
+enum { COPIES_A_LAUNCH = 64 };
+
+/* ints: how many, then from and to of each. Arrays of one group, or of all states. */
+static void lower_copies(const struct loaded *l, const int *arrays, int n, struct buf *out) {
+    struct hlo h = {0};
+    struct tensor *x = xcalloc((size_t)n, sizeof *x);
+    struct loop *loop = xcalloc(1, sizeof *loop);
+    for (int i = 0; i < n; i++)
+        x[i] = hlo_argument(&h, l->caches[arrays[i]].type, l->caches[arrays[i]].shape, i);
+    struct tensor ints = hlo_argument(&h, TYPE_S32, SHAPE(1 + 2 * COPIES_A_LAUNCH), NO_ALIAS);
+    hlo_loop_begin(&h, loop, hlo_reshape(&h, hlo_slice(&h, ints, 0, 0, 1), SCALAR), x, n);
+    struct tensor at = hlo_binary(&h, "multiply", loop->at, hlo_int(&h, 2));
+    struct tensor pair[2];
+    for (int i = 0; i < 2; i++)
+        pair[i] = hlo_reshape(&h, hlo_window(&h, ints, 0, hlo_binary(&h, "add", at, hlo_int(&h, 1 + i)), 1), SCALAR);
+    for (int i = 0; i < n; i++)
+        x[i] = hlo_set_window(&h, loop->now[i], 0, pair[1], hlo_window(&h, loop->now[i], 0, pair[0], 1));
+    hlo_loop_end(&h, loop, x, x);
+    for (int i = 0; i < n; i++)
+        hlo_result(&h, x[i]);
+    hlo_module(&h, "copies", 1, out);
+    free(x);
+    free(loop);
+}
+
+static int arrays_of(const struct loaded *l, int group, int *out) {
+    int n = 0;
+    for (int i = 0; i < l->n_caches; i++) {
+        bool is_state = l->program->groups[l->caches[i].group].kind == CACHE_STATE;
+        if (group == STATE_SLOTS ? is_state : l->caches[i].group == group)
+            out[n++] = i;
+    }
+    return n;
+}
+
+void cache_lower_copies(const struct loaded *l, int group, struct buf *out) {
+    int *arrays = xcalloc((size_t)l->n_caches + 1, sizeof *arrays);
+    lower_copies(l, arrays, arrays_of(l, group, arrays), out);
+    free(arrays);
+}
+
+/* Copies of one group, at most as many as a launch takes. */
+static enum status copy_some(struct loaded *l, const struct cache_copy *copies, int n, struct error *err) {
+    const struct device *d = l->device;
+    int32_t ints[1 + 2 * COPIES_A_LAUNCH] = {n};
+    int n_arrays = arrays_of(l, copies[0].group, l->array_ids);
+    const struct compiled *program;
+    if (n_arrays == 0)
+        return OK;
+    for (int i = 0; i < n; i++) {
+        ints[1 + 2 * i] = copies[i].from;
+        ints[2 + 2 * i] = copies[i].to;
+    }
+    TRY(compiled_copies(l, copies[0].group, &program, err));
+    for (int i = 0; i < n_arrays; i++)
+        l->arguments[i] = l->caches[l->array_ids[i]].buffer;
+    TRY(pjrt_upload(d->pjrt, d->index, PJRT_S32, (int64_t[]){ARRAY_LEN(ints)}, 1, ints, &l->arguments[n_arrays], err));
+    enum status st = compiled_execute(l, program, n_arrays + 1, err);
+    pjrt_buffer_free(d->pjrt, l->arguments[n_arrays]);
+    for (int i = 0; i < n_arrays && st == OK; i++) {
+        pjrt_buffer_free(d->pjrt, l->caches[l->array_ids[i]].buffer);
+        l->caches[l->array_ids[i]].buffer = l->outputs[i];
+    }
+    return st;
+}
+
+enum status cache_copy_blocks(struct loaded *l, const struct cache_copy *copies, int n, struct error *err) {
+    for (int first = 0, end; first < n; first = end) {
+        for (end = first + 1; end < n && end - first < COPIES_A_LAUNCH && copies[end].group == copies[first].group;)
+            end++;
+        TRY(copy_some(l, copies + first, end - first, err));
+    }
+    return OK;
+}

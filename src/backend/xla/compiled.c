@@ -1,0 +1,148 @@
+/* compiled.c - see compiled.h. */
+#include "backend/xla/compiled.h"
+
+#include "base/clock.h"
+#include "base/file.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static enum status compile_text(const struct loaded *l, struct str text, struct pjrt_loaded **out, struct error *err) {
+    struct buf options = {0};
+    int id = pjrt_device_id(l->device->pjrt, l->device->index);
+    pjrt_compile_options(&id, 1, &options);
+    enum status st = pjrt_compile(l->device->pjrt, text, buf_view(&options), out, err);
+    buf_release(&options);
+    return st;
+}
+
+/* Caches that are copied instead of being written where they lie would cost more than all else. */
+static enum status check_alias(const struct loaded *l, const struct compiled *c, struct error *err) {
+    int64_t given = 0;
+    for (int i = 0; i < l->n_caches; i++) {
+        bool is_state = l->program->groups[l->caches[i].group].kind == CACHE_STATE;
+        if (c->copies == NO_COPIES || (c->copies == STATE_SLOTS ? is_state : l->caches[i].group == c->copies))
+            given += shape_count(l->caches[i].shape);
+    }
+    return c->bytes.aliased >= given || c->bytes.arguments == 0
+               ? OK
+               : fail(err, ERR_DEVICE, "device xla: %s: of caches of %lld elements %lld bytes are written in place",
+                      l->program->name, (long long)given, (long long)c->bytes.aliased);
+}
+
+/* What a thread compiles. */
+struct job {
+    struct loaded *l;
+    struct compiled *made;
+    enum status status;
+    struct error *err;
+};
+
+/* For people who want to read it: device option dump. */
+static enum status dump(const struct loaded *l, struct str text, struct error *err) {
+    char name[32], path[PJRT_PATH_BYTES];
+    if (!l->device->dump)
+        return OK;
+    snprintf(name, sizeof name, "%lld.mlir", (long long)l->n_compiled);
+    TRY(path_join(path, sizeof path, l->device->dump, name, err));
+    return file_write(path, text, err);
+}
+
+static enum status make(struct loaded *l, struct compiled *c, struct error *err) {
+    struct buf text = {0};
+    int64_t start = clock_us();
+    if (c->copies == NO_COPIES)
+        xla_lower(l, &c->shape, &text);
+    else
+        cache_lower_copies(l, c->copies, &text);
+    enum status st = dump(l, buf_view(&text), err);
+    if (st == OK)
+        st = compile_text(l, buf_view(&text), &c->program, err);
+    if (st == OK)
+        st = pjrt_program_bytes(l->device->pjrt, c->program, &c->bytes, err);
+    if (st == OK)
+        st = check_alias(l, c, err);
+    l->n_compiled++;
+    l->compile_us += clock_us() - start;
+    buf_release(&text);
+    return st;
+}
+
+static void *run_job(void *arg) {
+    struct job *job = arg;
+    job->status = make(job->l, job->made, job->err);
+    return NULL;
+}
+
+static enum status add(struct loaded *l, struct compiled wanted, const struct compiled **out, struct error *err) {
+    struct compiled *c = malloc(sizeof *c);
+    pthread_t thread;
+    if (!c)
+        return fail(err, ERR_MEMORY, "%s: no memory for an executable", l->program->name);
+    *c = wanted;
+    struct job job = {l, c, OK, err};
+    if (pthread_create(&thread, NULL, run_job, &job) != 0)
+        job.status = fail(err, ERR_MEMORY, "%s: no thread could be started to compile", l->program->name);
+    else
+        pthread_join(thread, NULL);
+    if (job.status != OK) {
+        pjrt_loaded_free(l->device->pjrt, c->program);
+        free(c);
+        return job.status;
+    }
+    c->next = l->compiled;
+    l->compiled = c;
+    *out = c;
+    return OK;
+}
+
+static bool is_same(const struct compiled *a, const struct compiled *b) {
+    const struct launch_shape *x = &a->shape, *y = &b->shape;
+    return a->copies == b->copies && x->n_seqs == y->n_seqs && x->n_queries == y->n_queries && x->n_rows == y->n_rows &&
+           x->context == y->context && x->draws == y->draws && x->keeps_logits == y->keeps_logits;
+}
+
+static enum status find_or_add(struct loaded *l, struct compiled wanted, const struct compiled **out,
+                               struct error *err) {
+    for (const struct compiled *c = l->compiled; c; c = c->next)
+        if (is_same(c, &wanted)) {
+            *out = c;
+            return OK;
+        }
+    return add(l, wanted, out, err);
+}
+
+enum status compiled_step(struct loaded *l, const struct launch_shape *shape, const struct compiled **out,
+                          struct error *err) {
+    return find_or_add(l, (struct compiled){.shape = *shape, .copies = NO_COPIES}, out, err);
+}
+
+enum status compiled_copies(struct loaded *l, int group, const struct compiled **out, struct error *err) {
+    return find_or_add(l, (struct compiled){.copies = group}, out, err);
+}
+
+void compiled_release(struct loaded *l) {
+    for (struct compiled *c = l->compiled, *next; c; c = next) {
+        next = c->next;
+        pjrt_loaded_free(l->device->pjrt, c->program);
+        free(c);
+    }
+    l->compiled = NULL;
+}
+
+enum status compiled_execute(struct loaded *l, const struct compiled *program, int n_arguments, struct error *err) {
+    struct pjrt_buffer *const *arguments = l->arguments;
+    struct pjrt_buffer **outputs = l->outputs;
+    return pjrt_execute(l->device->pjrt, program->program, &arguments, 1, n_arguments, &outputs, err);
+}
+
+enum status compiled_run_once(struct loaded *l, struct str text, struct pjrt_buffer **outputs, struct error *err) {
+    struct pjrt_loaded *program = NULL;
+    struct pjrt_buffer *const none[1] = {NULL}, *const *arguments = none;
+    TRY(compile_text(l, text, &program, err));
+    enum status st = pjrt_execute(l->device->pjrt, program, &arguments, 1, 0, &outputs, err);
+    pjrt_loaded_free(l->device->pjrt, program);
+    return st;
+}

@@ -1,0 +1,29 @@
+/* compiled.h - the executables of a loaded program: one for each shape of launches and each kind of copy, compiled when
+ * it is first wanted, on a thread of its own (a step may not allocate, and compilers do). */
+#pragma once
+
+#include "backend/xla/pjrt/pjrt_run.h"
+#include "backend/xla/xla.h"
+
+struct compiled {
+    struct launch_shape shape;
+    int copies; // of which group, or STATE_SLOTS; NO_COPIES: a step
+    struct pjrt_loaded *program;
+    struct pjrt_program_bytes bytes;
+    int n_outputs;
+    struct compiled *next;
+};
+enum { NO_COPIES = -2 };
+
+enum status compiled_step(struct loaded *l, const struct launch_shape *shape, const struct compiled **out,
+                          struct error *err);
+enum status compiled_copies(struct loaded *l, int group, const struct compiled **out, struct error *err);
+void compiled_release(struct loaded *l);
+
+/* l->arguments [n_arguments] to l->outputs. */
+enum status compiled_execute(struct loaded *l, const struct compiled *program, int n_arguments, struct error *err);
+
+/* Compiles a module without arguments, runs it and forgets it. */
+enum status compiled_run_once(struct loaded *l, struct str text, struct pjrt_buffer **outputs, struct error *err);
+
+void cache_lower_copies(const struct loaded *l, int group, struct buf *out); // cache.c

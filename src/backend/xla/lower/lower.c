@@ -1,0 +1,265 @@
+/* lower.c - see lower.h: a program from arguments to results. */
+#include "backend/xla/lower/lower.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static lower_function *const functions[N_OPCODES] = {
+#define OP(code, function, n_in, n_out, n_weights) [OP_##code] = xla_##function,
+#include "core/ops.def"
+#undef OP
+};
+
+/* ---- of the op at hand ---- */
+
+bool lower_has_in(const struct lower *c, int i) { return val_given(c->op->in[i]); }
+
+static struct tensor value_of(struct lower *c, val v) { return hlo_slice(&c->h, c->values[v.id], 1, v.col, v.width); }
+
+struct tensor lower_in(struct lower *c, int i) {
+    return value_of(c, c->op->in[i]);
+}
+
+void lower_out(struct lower *c, int i, struct tensor y) {
+    val v = c->op->out[i];
+    if (!val_given(v))
+        return;
+    BUG_IF(v.col != 0 || y.shape.rank != 2 || y.shape.dims[1] != v.width);
+    c->values[v.id] = y;
+}
+
+static int weight_index(const struct lower *c, int i) { return c->l->weight_of[c->i_op * OP_MAX_WEIGHTS + i]; }
+
+bool lower_has_weight(const struct lower *c, int i) { return weight_index(c, i) >= 0; }
+
+struct tensor lower_weight(struct lower *c, int i) {
+    return c->weights[weight_index(c, i)];
+}
+
+struct tensor lower_product(struct lower *c, struct tensor x, int i) {
+    int at = weight_index(c, i);
+    struct tensor w = hlo_convert(&c->h, c->weights[at], c->l->type);
+    struct tensor y =
+        hlo_dot(&c->h, hlo_convert(&c->h, x, c->l->type), w, (struct dot_axes){{-1}, {-1}, {1, -1}, {1, -1}}, TYPE_F32);
+    if (c->l->weights[at].is_scaled)
+        y = hlo_binary(&c->h, "multiply", y, hlo_cols(&c->h, c->scales[at], y.shape));
+    return y;
+}
+
+struct tensor lower_ints(struct lower *c, int at, struct shape shape) {
+    return hlo_reshape(&c->h, hlo_slice(&c->h, c->ints, 0, at, shape_count(shape)), shape);
+}
+
+struct tensor lower_floats(struct lower *c, int at, struct shape shape) {
+    return hlo_reshape(&c->h, hlo_slice(&c->h, c->floats, 0, at, shape_count(shape)), shape);
+}
+
+struct tensor lower_rank_int(struct lower *c, int32_t value) {
+    return c->l->n_rank_ints ? lower_ints(c, c->at.ranks + c->n_rank_ints++, SCALAR) : hlo_int(&c->h, value);
+}
+
+struct tensor *lower_cache(struct lower *c, int cache, int which) {
+    BUG_IF(which >= c->l->layers[cache].n);
+    return &c->caches[c->l->layers[cache].first + which];
+}
+
+int lower_group(const struct lower *c, int cache) { return c->p->caches[cache].group; }
+
+/* ---- formulas ---- */
+
+struct tensor lower_sigmoid(struct lower *c, struct tensor x) {
+    return hlo_unary(&c->h, "logistic", x);
+}
+
+struct tensor lower_silu(struct lower *c, struct tensor x) {
+    return hlo_binary(&c->h, "multiply", x, lower_sigmoid(c, x));
+}
+
+static struct tensor gelu_tanh(struct hlo *h, struct tensor x) {
+    struct tensor cube = hlo_binary(h, "multiply", hlo_binary(h, "multiply", x, x), x);
+    struct tensor inner = hlo_binary(h, "add", x, hlo_binary(h, "multiply", cube, hlo_float(h, 0.044715f)));
+    struct tensor t = hlo_unary(h, "tanh", hlo_binary(h, "multiply", inner, hlo_float(h, 0.7978845608028654f)));
+    return hlo_binary(h, "multiply", hlo_binary(h, "multiply", x, hlo_float(h, 0.5f)),
+                      hlo_binary(h, "add", t, hlo_float(h, 1)));
+}
+
+static struct tensor gelu_erf(struct hlo *h, struct tensor x) {
+    struct tensor e = hlo_unary(h, "chlo.erf", hlo_binary(h, "multiply", x, hlo_float(h, 0.7071067811865476f)));
+    return hlo_binary(h, "multiply", hlo_binary(h, "multiply", x, hlo_float(h, 0.5f)),
+                      hlo_binary(h, "add", e, hlo_float(h, 1)));
+}
+
+static struct tensor swiglu_clamped(struct lower *c, struct tensor gate, struct tensor up, float limit) {
+    struct hlo *h = &c->h;
+    struct tensor g = hlo_binary(h, "minimum", gate, hlo_float(h, limit));
+    struct tensor u = hlo_binary(h, "maximum", hlo_binary(h, "minimum", up, hlo_float(h, limit)), hlo_float(h, -limit));
+    struct tensor s = lower_sigmoid(c, hlo_binary(h, "multiply", g, hlo_float(h, 1.702f)));
+    return hlo_binary(h, "multiply", hlo_binary(h, "multiply", hlo_binary(h, "add", u, hlo_float(h, 1)), g), s);
+}
+
+struct tensor lower_activate(struct lower *c, struct act_args act, struct tensor gate, struct tensor up) {
+    struct hlo *h = &c->h;
+    switch (act.act) {
+    case ACT_SILU: return hlo_binary(h, "multiply", lower_silu(c, gate), up);
+    case ACT_GELU_TANH: return hlo_binary(h, "multiply", gelu_tanh(h, gate), up);
+    case ACT_GELU: return hlo_binary(h, "multiply", gelu_erf(h, gate), up);
+    case ACT_SIGMOID: return hlo_binary(h, "multiply", lower_sigmoid(c, gate), up);
+    case ACT_SWIGLU_CLAMPED: return swiglu_clamped(c, gate, up, act.limit);
+    }
+    bug(__FILE__, __LINE__, "an activation without a formula");
+}
+
+struct tensor lower_rms(struct lower *c, struct tensor x, const struct tensor *w, float eps, bool plus_one) {
+    struct hlo *h = &c->h;
+    int last = x.shape.rank - 1;
+    struct tensor sum = hlo_reduce(h, "add", hlo_binary(h, "multiply", x, x), last);
+    struct tensor mean = hlo_binary(h, "divide", sum, hlo_float(h, (float)x.shape.dims[last]));
+    struct tensor root = hlo_unary(h, "rsqrt", hlo_binary(h, "add", mean, hlo_float(h, eps)));
+    struct tensor y = hlo_binary(h, "multiply", x, hlo_rows(h, root, x.shape));
+    if (!w)
+        return y;
+    struct tensor factor = plus_one ? hlo_binary(h, "add", *w, hlo_float(h, 1)) : *w;
+    return hlo_binary(h, "multiply", y, hlo_cols(h, factor, x.shape));
+}
+
+/* x * cos - y * sin, and y * cos + x * sin. */
+static void turn(struct hlo *h, struct tensor x, struct tensor y, struct tensor cosine, struct tensor sine,
+                 struct tensor out[2]) {
+    out[0] = hlo_binary(h, "subtract", hlo_binary(h, "multiply", x, cosine), hlo_binary(h, "multiply", y, sine));
+    out[1] = hlo_binary(h, "add", hlo_binary(h, "multiply", y, cosine), hlo_binary(h, "multiply", x, sine));
+}
+
+struct tensor lower_rotate(struct lower *c, struct tensor x, int rope) {
+    struct hlo *h = &c->h;
+    if (rope < 0 || c->p->ropes[rope]->dim == 0)
+        return x;
+    const struct rope *r = c->p->ropes[rope];
+    int64_t dim = r->dim, half = dim / 2, all = x.shape.dims[2], n = x.shape.dims[0], heads = x.shape.dims[1];
+    struct shape shape = SHAPE(n, heads, half);
+    struct tensor cosine = hlo_spread(h, c->cos[rope], shape, AXES(0, 2)),
+                  sine = hlo_spread(h, c->sin[rope], shape, AXES(0, 2)), turned[3];
+    if (r->pairing == ROPE_HALF) {
+        turn(h, hlo_slice(h, x, 2, 0, half), hlo_slice(h, x, 2, half, half), cosine, sine, turned);
+    } else {
+        struct tensor pairs = hlo_reshape(h, hlo_slice(h, x, 2, 0, dim), SHAPE(n, heads, half, 2));
+        struct tensor first = hlo_reshape(h, hlo_slice(h, pairs, 3, 0, 1), shape),
+                      second = hlo_reshape(h, hlo_slice(h, pairs, 3, 1, 1), shape);
+        turn(h, first, second, cosine, sine, turned);
+        for (int i = 0; i < 2; i++)
+            turned[i] = hlo_reshape(h, turned[i], SHAPE(n, heads, half, 1));
+        turned[0] = hlo_reshape(h, hlo_concat(h, 3, turned, 2), SHAPE(n, heads, dim));
+        turned[1] = hlo_slice(h, turned[0], 2, half, half);
+        turned[0] = hlo_slice(h, turned[0], 2, 0, half);
+    }
+    if (all > dim)
+        turned[2] = hlo_slice(h, x, 2, dim, all - dim);
+    return hlo_concat(h, 2, turned, all > dim ? 3 : 2);
+}
+
+struct tensor lower_argmax(struct lower *c, struct tensor x, struct tensor *max) {
+    struct hlo *h = &c->h;
+    int last = x.shape.rank - 1;
+    *max = hlo_reduce(h, "maximum", x, last);
+    struct tensor is_max = hlo_compare(h, "EQ", x, hlo_rows(h, *max, x.shape));
+    struct tensor at = hlo_iota(h, TYPE_S32, x.shape, last);
+    return hlo_reduce(h, "minimum", hlo_select(h, is_max, at, hlo_int(h, (int32_t)x.shape.dims[last] - 1)), last);
+}
+
+/* ---- the whole ---- */
+
+static void take_arguments(struct lower *c) {
+    const struct loaded *l = c->l;
+    for (int i = 0; i < l->n_caches; i++)
+        c->caches[i] = hlo_argument(&c->h, l->caches[i].type, l->caches[i].shape, i);
+    for (int i = 0; i < l->n_weights; i++) {
+        c->weights[i] = hlo_argument(&c->h, l->weights[i].type, l->weights[i].shape, NO_ALIAS);
+        if (l->weights[i].is_scaled)
+            c->scales[i] = hlo_argument(&c->h, TYPE_F32, SHAPE(l->weights[i].weight->out), NO_ALIAS);
+    }
+    c->ints = hlo_argument(&c->h, TYPE_S32, SHAPE(c->at.n_ints), NO_ALIAS);
+    c->floats = hlo_argument(&c->h, TYPE_F32, SHAPE(c->at.n_floats), NO_ALIAS);
+}
+
+/* [T, 2]: of each token the block and the slot in it; the block of padding is one that there is not. */
+static struct tensor place_tokens(struct lower *c, int group) {
+    struct hlo *h = &c->h;
+    int n_seqs = c->s.n_seqs, n_queries = c->s.n_queries, width = c->at.width[group], shift = 0;
+    struct shape shape = SHAPE(n_seqs, n_queries);
+    while (1 << shift < c->l->block_size)
+        shift++;
+    struct tensor position = hlo_reshape(h, c->position, shape);
+    struct tensor behind = hlo_binary(h, "subtract", position, hlo_rows(h, c->base[group], shape));
+    struct tensor entry = hlo_binary(h, "shift_right_arithmetic", behind, hlo_int(h, shift));
+    struct tensor row = hlo_binary(h, "multiply", hlo_iota(h, TYPE_S32, shape, 0), hlo_int(h, width));
+    struct tensor block =
+        hlo_take(h, hlo_reshape(h, c->table[group], SHAPE((int64_t)n_seqs * width)), hlo_binary(h, "add", row, entry));
+    struct tensor is_real = hlo_compare(h, "LT", hlo_iota(h, TYPE_S32, shape, 1), hlo_rows(h, c->n_query, shape));
+    block = hlo_select(h, is_real, block, hlo_int(h, c->l->n_blocks[group]));
+    struct tensor slot = hlo_binary(h, "and", position, hlo_int(h, c->l->block_size - 1));
+    struct tensor parts[] = {hlo_reshape(h, block, SHAPE(c->n_tokens, 1)), hlo_reshape(h, slot, SHAPE(c->n_tokens, 1))};
+    return hlo_concat(h, 1, parts, 2);
+}
+
+static void take_inputs(struct lower *c) {
+    struct hlo *h = &c->h;
+    const struct inputs *at = &c->at;
+    c->token = lower_ints(c, at->token, SHAPE(c->n_tokens));
+    c->position = lower_ints(c, at->position, SHAPE(c->n_tokens));
+    c->n_query = lower_ints(c, at->n_query, SHAPE(c->s.n_seqs));
+    c->state_slot = lower_ints(c, at->state_slot, SHAPE(c->s.n_seqs));
+    c->adapter = lower_ints(c, at->adapter, SHAPE(c->s.n_seqs));
+    c->out_row = lower_ints(c, at->out_row, SHAPE(c->s.n_rows));
+    for (int g = 0; g < c->p->n_groups; g++) {
+        if (c->p->groups[g].kind == CACHE_STATE)
+            continue;
+        c->table[g] = lower_ints(c, at->table[g], SHAPE(c->s.n_seqs, at->width[g]));
+        c->base[g] = lower_ints(c, at->base[g], SHAPE(c->s.n_seqs));
+        c->store_at[g] = place_tokens(c, g);
+    }
+    for (int i = 0; i < c->p->n_ropes; i++) {
+        int64_t dim = c->p->ropes[i]->dim;
+        if (dim == 0)
+            continue;
+        struct tensor both = lower_floats(c, at->cos_sin[i], SHAPE(c->n_tokens, dim));
+        c->cos[i] = hlo_slice(h, both, 1, 0, dim / 2);
+        c->sin[i] = hlo_slice(h, both, 1, dim / 2, dim / 2);
+    }
+}
+
+static void keep(struct lower *c, val v) {
+    hlo_result(&c->h, hlo_reshape(&c->h, value_of(c, v), SHAPE((int64_t)c->n_tokens * v.width)));
+}
+
+static void give_results(struct lower *c) {
+    for (int i = 0; i < c->l->n_caches; i++)
+        hlo_result(&c->h, c->caches[i]);
+    if (c->has_drawn)
+        hlo_result(&c->h, hlo_reshape(&c->h, c->drawn, SHAPE((int64_t)c->s.n_rows * DRAWN_INTS)));
+    if (c->has_drawn && c->s.keeps_logits)
+        hlo_result(&c->h, hlo_reshape(&c->h, c->logits, SHAPE((int64_t)c->s.n_rows * c->p->vocab_size)));
+    if (val_given(c->p->hidden))
+        keep(c, c->p->hidden);
+    for (int i = 0; i < c->p->n_taps; i++)
+        keep(c, c->p->taps[i]);
+}
+
+void xla_lower(const struct loaded *l, const struct launch_shape *s, struct buf *out) {
+    struct lower c = {.l = l, .p = l->program, .s = *s, .n_tokens = launch_tokens(s)};
+    inputs_layout(l, s, &c.at);
+    c.values = xcalloc((size_t)c.p->n_values + 1, sizeof *c.values);
+    c.weights = xcalloc((size_t)l->n_weights + 1, sizeof *c.weights);
+    c.scales = xcalloc((size_t)l->n_weights + 1, sizeof *c.scales);
+    c.caches = xcalloc((size_t)l->n_caches + 1, sizeof *c.caches);
+    take_arguments(&c);
+    take_inputs(&c);
+    for (c.i_op = 0; c.i_op < c.p->n_ops; c.i_op++) {
+        c.op = &c.p->ops[c.i_op];
+        functions[c.op->code](&c);
+    }
+    give_results(&c);
+    hlo_module(&c.h, "step", MAX(c.p->n_ranks, 1), out);
+    free(c.values);
+    free(c.weights);
+    free(c.scales);
+    free(c.caches);
+}

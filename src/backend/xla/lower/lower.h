@@ -1,0 +1,87 @@
+/* lower.h - one program, written for one shape: what the functions of its ops share. One function an op of ops.def,
+ * xla_NAME, in lower_*.c: it reads tensors of its inputs, weights and caches, and says what its outputs are.
+ *
+ * Activations are float32 [rows, width]; what products read is converted to the type of weights beside the product. T
+ * is n_seqs * n_queries, rows of a sequence after one another. Rows of padding compute what nobody reads: they look at
+ * block 0, and what they would store is put nowhere. */
+#pragma once
+
+#include "backend/xla/xla.h"
+
+struct lower {
+    struct hlo h;
+    const struct loaded *l;
+    const struct program *p;
+    struct launch_shape s;
+    int n_tokens;
+    struct inputs at;
+    struct tensor ints, floats;
+    struct tensor *values;           // [n_values]
+    struct tensor *weights, *scales; // [l->n_weights]
+    struct tensor *caches;           // [l->n_caches], as the ops so far have left them
+    struct tensor token, position;   // [T]
+    struct tensor n_query, state_slot, adapter, out_row;
+    struct tensor cos[XLA_MAX_ROPES], sin[XLA_MAX_ROPES];          // [T, dim / 2]
+    struct tensor table[MAX_CACHE_GROUPS], base[MAX_CACHE_GROUPS]; // [S, width], [S]
+    struct tensor store_at[MAX_CACHE_GROUPS]; // [T, 2]: block and slot of each token's row in the cache
+    struct tensor drawn, logits;
+    bool has_drawn;
+    const struct op *op; // that is being lowered
+    int i_op, n_rank_ints;
+};
+
+typedef void lower_function(struct lower *c);
+#define OP(code, function, n_in, n_out, n_weights) lower_function xla_##function;
+#include "core/ops.def"
+#undef OP
+
+/* ---- of the op at hand ---- */
+
+bool lower_has_in(const struct lower *c, int i);
+struct tensor lower_in(struct lower *c, int i); // [rows, width]
+void lower_out(struct lower *c, int i, struct tensor y);
+bool lower_has_weight(const struct lower *c, int i);
+struct tensor lower_weight(struct lower *c, int i); // [out, in], [out]; of int8 matrices without their scales
+/* y = x W^T, float32, for x [N, in] and W rows [first, first + n) of weight i. */
+struct tensor lower_product(struct lower *c, struct tensor x, int i);
+/* A number that other ranks have another one of; a constant where there is one rank. */
+struct tensor lower_rank_int(struct lower *c, int32_t value);
+
+struct tensor lower_ints(struct lower *c, int at, struct shape shape);
+struct tensor lower_floats(struct lower *c, int at, struct shape shape);
+
+/* The arrays of a layer's cache. */
+struct tensor *lower_cache(struct lower *c, int cache, int which);
+int lower_group(const struct lower *c, int cache);
+
+/* ---- formulas that several ops share ---- */
+
+struct tensor lower_sigmoid(struct lower *c, struct tensor x);
+struct tensor lower_silu(struct lower *c, struct tensor x);
+struct tensor lower_activate(struct lower *c, struct act_args act, struct tensor gate, struct tensor up);
+/* y = x / rms(x) * w (1 + w) over the last axis; w NULL: 1. */
+struct tensor lower_rms(struct lower *c, struct tensor x, const struct tensor *w, float eps, bool plus_one);
+/* x [T, heads, dim] with its leading channels turned; rope < 0: x. */
+struct tensor lower_rotate(struct lower *c, struct tensor x, int rope);
+/* Of [.., n] the largest and the first place of it, [..] each. */
+struct tensor lower_argmax(struct lower *c, struct tensor x, struct tensor *max);
+
+/* ---- attention, for softmax and latent ---- */
+
+/* What is gathered of a cache: keys and values [S, W, H, B, D] of W blocks; scales [S, W, H, B] where they are int8. */
+struct kv_rows {
+    struct tensor k, v, k_scale, v_scale;
+    bool has_scales;
+};
+
+/* Queries q [S, Q, H, G, D] of H caches' heads; what is told of the rows that a query sees. Values are sums over them,
+ * [S, Q, H, G, D of values]. */
+struct attend {
+    struct tensor q;
+    int cache, group;
+    float scale, softcap;
+    int window, chunk, value_dim;
+    const struct tensor *sinks; // [H, G]; NULL: none
+    struct kv_rows (*rows)(struct lower *c, const struct attend *a, struct tensor table);
+};
+struct tensor lower_attend(struct lower *c, const struct attend *a);

@@ -1,0 +1,287 @@
+/* lower_attention.c - see lower.h: QKV_PREP, ATTENTION, and the softmax over cached rows that latent attention has too.
+ *
+ * Keys and values of a sequence are gathered by its block table: entry i of what is gathered is at position base + i.
+ * Where the context is short that is done at once; where it is long (device option blockwise), in pieces of the table,
+ * with a running maximum and sum: what is gathered stays small, and pieces behind the longest sequence are not
+ * computed. */
+#include "backend/xla/lower/lower.h"
+
+/* ---- QKV_PREP ---- */
+
+/* Heads [T, n, dim] of x from column `first` on. */
+static struct tensor heads_of(struct lower *c, struct tensor x, int64_t first, int n, int dim) {
+    return hlo_reshape(&c->h, hlo_slice(&c->h, x, 1, first, (int64_t)n * dim), SHAPE(c->n_tokens, n, dim));
+}
+
+static struct tensor normed(struct lower *c, struct tensor x, int weight) {
+    const struct qkv_args *a = &c->op->args.qkv_prep;
+    if (!lower_has_weight(c, weight))
+        return x;
+    struct tensor w = lower_weight(c, weight);
+    return lower_rms(c, x, &w, a->eps, a->plus_one);
+}
+
+/* x [T, heads, dim] into the cache; as int8 with a scale a head and token, if that is what it holds. */
+static void store(struct lower *c, int cache, int which, struct tensor x) {
+    struct hlo *h = &c->h;
+    struct tensor *to = lower_cache(c, cache, which), at = c->store_at[lower_group(c, cache)];
+    if (!c->l->has_int8_cache) {
+        *to = hlo_put_tokens(h, *to, at, hlo_convert(h, x, to->type));
+        return;
+    }
+    struct tensor *scales = lower_cache(c, cache, which + 2);
+    struct tensor most = hlo_reduce(h, "maximum", hlo_unary(h, "abs", x), 2);
+    struct tensor scale =
+        hlo_binary(h, "divide", hlo_binary(h, "maximum", most, hlo_float(h, 1e-20f)), hlo_float(h, 127));
+    struct tensor whole = hlo_unary(h, "round_nearest_even", hlo_binary(h, "divide", x, hlo_rows(h, scale, x.shape)));
+    *to = hlo_put_tokens(h, *to, at, hlo_convert(h, whole, TYPE_S8));
+    struct shape with_dim = scales->shape, one = scale.shape;
+    with_dim.dims[with_dim.rank++] = 1;
+    one.dims[one.rank++] = 1;
+    struct tensor put = hlo_put_tokens(h, hlo_reshape(h, *scales, with_dim), at, hlo_reshape(h, scale, one));
+    *scales = hlo_reshape(h, put, scales->shape);
+}
+
+void xla_qkv_prep(struct lower *c) {
+    struct hlo *h = &c->h;
+    const struct qkv_args *a = &c->op->args.qkv_prep;
+    struct tensor x = lower_in(c, 0);
+    int64_t keys = (int64_t)a->n_heads * a->head_dim, values = keys + (int64_t)a->n_kv_heads * a->head_dim;
+    struct tensor q = lower_rotate(c, normed(c, heads_of(c, x, 0, a->n_heads, a->head_dim), 0), a->rope);
+    lower_out(c, 0, hlo_reshape(h, q, SHAPE(c->n_tokens, keys)));
+    if (a->k_absent)
+        return;
+    struct tensor k = normed(c, heads_of(c, x, keys, a->n_kv_heads, a->head_dim), 1);
+    struct tensor v = heads_of(c, x, a->v_from_k ? keys : values, a->n_kv_heads, a->v_head_dim);
+    if (a->v_norm)
+        v = lower_rms(c, v, NULL, a->eps, false);
+    store(c, a->cache, CACHE_K, lower_rotate(c, k, a->rope));
+    store(c, a->cache, CACHE_V, v);
+}
+
+/* ---- the softmax ---- */
+
+/* [S, Q, n]: whether a query sees the keys at positions first .. first + n - 1 (first [S]). */
+static struct tensor visible(struct lower *c, const struct attend *a, struct tensor first, int64_t n) {
+    struct hlo *h = &c->h;
+    struct shape shape = SHAPE(c->s.n_seqs, c->s.n_queries, n);
+    struct tensor query = hlo_rows(h, hlo_reshape(h, c->position, SHAPE(c->s.n_seqs, c->s.n_queries)), shape);
+    struct tensor key = hlo_binary(h, "add", hlo_iota(h, TYPE_S32, shape, 2), hlo_rows(h, first, shape));
+    struct tensor sees = hlo_compare(h, "LE", key, query);
+    if (a->window > 0) {
+        struct tensor least = hlo_binary(h, "subtract", query, hlo_int(h, a->window));
+        sees = hlo_binary(h, "and", sees, hlo_compare(h, "GT", key, least));
+    }
+    if (a->chunk > 0) {
+        struct tensor within = hlo_binary(h, "remainder", query, hlo_int(h, a->chunk));
+        sees = hlo_binary(h, "and", sees, hlo_compare(h, "GE", key, hlo_binary(h, "subtract", query, within)));
+    }
+    return sees;
+}
+
+/* A scale a row [S, W, H, B] over scores [S, H, Q, G, W, B]. */
+static struct tensor times_scales(struct hlo *h, struct tensor x, struct tensor scales) {
+    struct tensor turned = hlo_transpose(h, scales, AXES(0, 2, 1, 3));
+    return hlo_binary(h, "multiply", x, hlo_spread(h, turned, x.shape, AXES(0, 1, 4, 5)));
+}
+
+static const float unseen = -1e30f; // finite: a maximum of nothing else takes part in no difference that is a NaN
+
+/* Scores [S, H, Q, G, W * B] of one piece of the table, those that are not seen `unseen`. */
+static struct tensor scores_of(struct lower *c, const struct attend *a, const struct kv_rows *r, struct tensor sees) {
+    struct hlo *h = &c->h;
+    struct tensor q = hlo_convert(h, a->q, c->l->type), k = hlo_convert(h, r->k, c->l->type);
+    struct tensor s = hlo_dot(h, q, k, (struct dot_axes){{0, 2, -1}, {0, 2, -1}, {4, -1}, {4, -1}}, TYPE_F32);
+    if (r->has_scales)
+        s = times_scales(h, s, r->k_scale);
+    int64_t n = s.shape.dims[4] * s.shape.dims[5];
+    struct shape shape = SHAPE(s.shape.dims[0], s.shape.dims[1], s.shape.dims[2], s.shape.dims[3], n);
+    s = hlo_binary(h, "multiply", hlo_reshape(h, s, shape), hlo_float(h, a->scale));
+    if (a->softcap > 0) {
+        struct tensor cap = hlo_float(h, a->softcap);
+        s = hlo_binary(h, "multiply", hlo_unary(h, "tanh", hlo_binary(h, "divide", s, cap)), cap);
+    }
+    return hlo_select(h, hlo_spread(h, sees, shape, AXES(0, 2, 4)), s, hlo_float(h, unseen));
+}
+
+/* Values [S, W, H, B, D], zero where no query of the sequence sees them: others may have left anything there. */
+static struct tensor seen_values(struct lower *c, struct tensor v, struct tensor sees) {
+    struct hlo *h = &c->h;
+    struct shape s = v.shape;
+    struct tensor any = hlo_reshape(h, hlo_reduce(h, "or", sees, 1), SHAPE(s.dims[0], s.dims[1], s.dims[3]));
+    return hlo_select(h, hlo_spread(h, any, s, AXES(0, 1, 3)), v, hlo_full(h, v.type, SCALAR, 0));
+}
+
+/* Sums [S, H, Q, G, D] of values by weights [S, H, Q, G, W * B]. */
+static struct tensor sum_values(struct lower *c, const struct kv_rows *r, struct tensor weights) {
+    struct hlo *h = &c->h;
+    struct shape s = weights.shape;
+    struct tensor p = hlo_reshape(
+        h, weights, SHAPE(s.dims[0], s.dims[1], s.dims[2], s.dims[3], r->v.shape.dims[1], r->v.shape.dims[3]));
+    if (r->has_scales)
+        p = times_scales(h, p, r->v_scale);
+    return hlo_dot(h, hlo_convert(h, p, c->l->type), hlo_convert(h, r->v, c->l->type),
+                   (struct dot_axes){{0, 1, -1}, {0, 2, -1}, {4, 5, -1}, {1, 3, -1}}, TYPE_F32);
+}
+
+/* A maximum, a sum of exponentials below it [S, H, Q, G], and the values that these weigh [S, H, Q, G, D]. */
+struct running {
+    struct tensor max, sum, values;
+};
+
+static struct running piece_of(struct lower *c, const struct attend *a, struct tensor table, struct tensor first) {
+    struct hlo *h = &c->h;
+    struct kv_rows r = a->rows(c, a, table);
+    struct tensor sees = visible(c, a, first, r.k.shape.dims[1] * r.k.shape.dims[3]);
+    struct tensor s = scores_of(c, a, &r, sees);
+    r.v = seen_values(c, r.v, sees);
+    struct tensor max = hlo_reduce(h, "maximum", s, 4);
+    struct tensor e = hlo_unary(h, "exponential", hlo_binary(h, "subtract", s, hlo_rows(h, max, s.shape)));
+    return (struct running){max, hlo_reduce(h, "add", e, 4), sum_values(c, &r, e)};
+}
+
+static struct running joined(struct hlo *h, struct running a, struct running b) {
+    struct tensor max = hlo_binary(h, "maximum", a.max, b.max);
+    struct tensor of_a = hlo_unary(h, "exponential", hlo_binary(h, "subtract", a.max, max)),
+                  of_b = hlo_unary(h, "exponential", hlo_binary(h, "subtract", b.max, max));
+    struct tensor sum =
+        hlo_binary(h, "add", hlo_binary(h, "multiply", a.sum, of_a), hlo_binary(h, "multiply", b.sum, of_b));
+    struct tensor left = hlo_binary(h, "multiply", a.values, hlo_rows(h, of_a, a.values.shape)),
+                  right = hlo_binary(h, "multiply", b.values, hlo_rows(h, of_b, b.values.shape));
+    return (struct running){max, sum, hlo_binary(h, "add", left, right)};
+}
+
+/* Positions where each sequence's piece begins: its table's base, and `entries` blocks more. */
+static struct tensor first_position(struct lower *c, int group, struct tensor entries) {
+    struct tensor more = hlo_binary(&c->h, "multiply", entries, hlo_int(&c->h, c->l->block_size));
+    return hlo_binary(&c->h, "add", c->base[group], more);
+}
+
+/* How many pieces of so many entries the sequence with the most rows has, counted from its table's base. */
+static struct tensor count_pieces(struct lower *c, int group, int64_t entries) {
+    struct hlo *h = &c->h;
+    struct shape shape = SHAPE(c->s.n_seqs, c->s.n_queries);
+    int32_t tokens = (int32_t)entries * c->l->block_size;
+    struct tensor behind =
+        hlo_binary(h, "subtract", hlo_reshape(h, c->position, shape), hlo_rows(h, c->base[group], shape));
+    struct tensor last = hlo_reduce(h, "maximum", hlo_reshape(h, behind, SHAPE(c->n_tokens)), 0);
+    return hlo_binary(h, "add", hlo_binary(h, "divide", last, hlo_int(h, tokens)), hlo_int(h, 1));
+}
+
+enum { PIECE_TOKENS = 1024 };
+
+/* The table is a whole number of pieces then: entries behind its end are block 0, and nobody sees them. */
+static struct running in_pieces(struct lower *c, const struct attend *a, struct running zero) {
+    struct hlo *h = &c->h;
+    int64_t width = c->at.width[a->group], entries = MAX(PIECE_TOKENS / c->l->block_size, 1),
+            padded = (width + entries - 1) / entries * entries, n_seqs = c->s.n_seqs;
+    struct tensor table[2] = {c->table[a->group]};
+    if (padded > width)
+        table[1] = hlo_full(h, TYPE_S32, SHAPE(n_seqs, padded - width), 0);
+    struct tensor whole = hlo_concat(h, 1, table, padded > width ? 2 : 1), out[3];
+    struct loop loop;
+    hlo_loop_begin(h, &loop, count_pieces(c, a->group, entries), (struct tensor[]){zero.max, zero.sum, zero.values}, 3);
+    struct tensor first = hlo_binary(h, "multiply", loop.at, hlo_int(h, (int32_t)entries));
+    struct tensor positions = first_position(c, a->group, hlo_spread(h, first, SHAPE(n_seqs), NULL));
+    struct running piece = piece_of(c, a, hlo_window(h, whole, 1, first, entries), positions);
+    struct running all = joined(h, (struct running){loop.now[0], loop.now[1], loop.now[2]}, piece);
+    hlo_loop_end(h, &loop, (struct tensor[]){all.max, all.sum, all.values}, out);
+    return (struct running){out[0], out[1], out[2]};
+}
+
+/* What a softmax begins with: the sinks, which carry no value, or nothing. */
+static struct running start(struct lower *c, const struct attend *a, struct shape sums) {
+    struct hlo *h = &c->h;
+    struct shape values = sums;
+    values.dims[values.rank++] = a->value_dim;
+    bool has = a->sinks != NULL;
+    struct tensor max = has ? hlo_spread(h, *a->sinks, sums, AXES(1, 3)) : hlo_full(h, TYPE_F32, sums, (double)unseen);
+    return (struct running){max, hlo_full(h, TYPE_F32, sums, has), hlo_full(h, TYPE_F32, values, 0)};
+}
+
+struct tensor lower_attend(struct lower *c, const struct attend *a) {
+    struct hlo *h = &c->h;
+    struct shape q = a->q.shape, sums = SHAPE(q.dims[0], q.dims[2], q.dims[1], q.dims[3]);
+    struct running r;
+    if (c->at.width[a->group] * c->l->block_size > c->l->device->blockwise) {
+        r = in_pieces(c, a, start(c, a, sums));
+    } else {
+        r = piece_of(c, a, c->table[a->group], c->base[a->group]);
+        if (a->sinks)
+            r = joined(h, start(c, a, sums), r);
+    }
+    struct tensor y = hlo_binary(h, "divide", r.values, hlo_rows(h, r.sum, r.values.shape));
+    return hlo_transpose(h, y, AXES(0, 2, 1, 3, 4)); // [S, Q, H, G, D]
+}
+
+/* ---- ATTENTION ---- */
+
+static struct kv_rows rows_of_cache(struct lower *c, const struct attend *a, struct tensor table) {
+    struct hlo *h = &c->h;
+    struct kv_rows r = {.k = hlo_take(h, *lower_cache(c, a->cache, CACHE_K), table),
+                        .v = hlo_take(h, *lower_cache(c, a->cache, CACHE_V), table),
+                        .has_scales = c->l->has_int8_cache};
+    if (r.has_scales) {
+        r.k_scale = hlo_take(h, *lower_cache(c, a->cache, CACHE_K_SCALE), table);
+        r.v_scale = hlo_take(h, *lower_cache(c, a->cache, CACHE_V_SCALE), table);
+    }
+    return r;
+}
+
+/* Heads `index` of x [S, W, H, ..], one after the other. */
+static struct tensor pick_heads(struct hlo *h, struct tensor x, const int *index, int n) {
+    struct tensor parts[XLA_MAX_PAIRED_HEADS];
+    BUG_IF(n > (int)ARRAY_LEN(parts));
+    for (int i = 0; i < n; i++)
+        parts[i] = hlo_slice(h, x, 2, index[i], 1);
+    return hlo_concat(h, 2, parts, n);
+}
+
+/* DiffLlama: a head is a group of its own, its key that of its KV head, its value both its partners' side by side. */
+static struct kv_rows paired_rows(struct lower *c, const struct attend *a, struct tensor table) {
+    struct hlo *h = &c->h;
+    const struct attention_args *args = &c->op->args.attention;
+    int group = args->n_heads / args->n_kv_heads, half = args->n_heads / 2, keys[XLA_MAX_PAIRED_HEADS],
+        first[XLA_MAX_PAIRED_HEADS], second[XLA_MAX_PAIRED_HEADS];
+    struct kv_rows r = rows_of_cache(c, a, table);
+    for (int i = 0; i < args->n_heads; i++) {
+        keys[i] = i / group;
+        first[i] = i % half / group;
+        second[i] = (i % half + half) / group;
+    }
+    struct tensor values[2] = {r.v, r.v};
+    if (r.has_scales) // two values of a pair have a scale each: they are made whole before they are joined
+        values[0] = values[1] =
+            hlo_binary(h, "multiply", hlo_convert(h, r.v, TYPE_F32), hlo_rows(h, r.v_scale, r.v.shape));
+    values[0] = pick_heads(h, values[0], first, args->n_heads);
+    values[1] = pick_heads(h, values[1], second, args->n_heads);
+    r.k = pick_heads(h, r.k, keys, args->n_heads);
+    r.v = hlo_concat(h, 4, values, 2);
+    if (r.has_scales) {
+        r.k_scale = pick_heads(h, r.k_scale, keys, args->n_heads);
+        r.v_scale = hlo_full(h, TYPE_F32, r.k_scale.shape, 1);
+    }
+    return r;
+}
+
+void xla_attention(struct lower *c) {
+    struct hlo *h = &c->h;
+    const struct attention_args *a = &c->op->args.attention;
+    int n_kv = a->paired_values ? a->n_heads : a->n_kv_heads, group = a->n_heads / n_kv;
+    struct shape heads = SHAPE(c->s.n_seqs, c->s.n_queries, n_kv, group, a->head_dim);
+    struct tensor sinks = c->position;
+    if (lower_has_weight(c, 0))
+        sinks = hlo_reshape(h, lower_weight(c, 0), SHAPE(n_kv, group));
+    struct attend attend = {.q = hlo_reshape(h, lower_in(c, 0), heads),
+                            .cache = a->cache,
+                            .group = lower_group(c, a->cache),
+                            .scale = a->scale,
+                            .softcap = a->softcap,
+                            .window = a->window,
+                            .chunk = a->chunk,
+                            .sinks = lower_has_weight(c, 0) ? &sinks : NULL,
+                            .value_dim = a->v_head_dim * (a->paired_values ? 2 : 1),
+                            .rows = a->paired_values ? paired_rows : rows_of_cache};
+    struct tensor y = lower_attend(c, &attend);
+    lower_out(c, 0, hlo_reshape(h, y, SHAPE(c->n_tokens, (int64_t)a->n_heads * attend.value_dim)));
+}

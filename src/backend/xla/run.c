@@ -1,0 +1,343 @@
+/* run.c - see run.h: the steps of an executable. Launches are queued by run and read by collect. */
+#include "backend/xla/run.h"
+
+#include "backend/xla/cache.h"
+#include "backend/xla/compiled.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- an executable ---- */
+
+/* Of any launch; tables of all entries, and as many rows as tokens. */
+static int64_t most_ints(const struct executable *exe) {
+    const struct loaded *l = exe->loaded;
+    int64_t tokens = exe->most_tokens, seqs = exe->most_seqs, n = 2 * tokens + 3 * seqs + 4 * tokens + 1;
+    for (int g = 0; g < l->program->n_groups; g++)
+        n += seqs * (l->table_width[g] + 1);
+    return n + l->n_rank_ints;
+}
+
+static int64_t most_floats(const struct executable *exe) {
+    int64_t n = 3 + states_width(exe->program);
+    for (int i = 0; i < exe->program->n_ropes; i++)
+        n += exe->program->ropes[i]->dim;
+    return n * exe->most_tokens;
+}
+
+static int widest_hidden(const struct program *p) {
+    int width = val_given(p->hidden) ? p->hidden.width : 0;
+    for (int i = 0; i < p->n_taps; i++)
+        width = MAX(width, p->taps[i].width);
+    return width;
+}
+
+enum status run_compile(struct loaded *l, struct bucket bucket, struct executable **out, struct error *err) {
+    BUG_IF(bucket.max_tokens < 1 || bucket.max_seqs < 1 || bucket.max_rows < 0);
+    struct executable *exe = xcalloc(1, sizeof *exe);
+    *exe = (struct executable){.loaded = l, .program = l->program, .bucket = bucket};
+    exe->most_seqs = shape_seqs(bucket.max_seqs);
+    exe->most_tokens = MAX(shape_queries(bucket.max_tokens), exe->most_seqs);
+    int64_t rows = bucket.max_rows, vocab = l->program->vocab_size;
+    exe->ints = xcalloc((size_t)most_ints(exe), sizeof *exe->ints);
+    exe->floats = xcalloc((size_t)most_floats(exe), sizeof *exe->floats);
+    exe->drawn = xcalloc((size_t)exe->most_tokens * DRAWN_INTS, sizeof *exe->drawn);
+    exe->pieces = xcalloc((size_t)bucket.max_seqs + 1, sizeof *exe->pieces);
+    exe->seqs = xcalloc((size_t)bucket.max_seqs + 1, sizeof *exe->seqs);
+    exe->rows = xcalloc((size_t)rows + 1, sizeof *exe->rows);
+    exe->has_logits = xcalloc((size_t)rows + 1, sizeof *exe->has_logits);
+    exe->sample = xcalloc((size_t)rows + 1, sizeof *exe->sample);
+    exe->hidden = xcalloc((size_t)exe->most_tokens * (size_t)widest_hidden(l->program) + 1, sizeof *exe->hidden);
+    exe->hidden_piece = -1;
+    for (int i = 0; i < 2; i++)
+        exe->results[i] = xcalloc((size_t)rows + 1, sizeof *exe->results[i]);
+    sample_scratch_init(&exe->scratch, vocab);
+    // as large as a step's logits of all rows, and touched where a row is read
+    exe->logits = calloc((size_t)(MAX(rows, exe->most_tokens) * vocab) + 1, sizeof *exe->logits);
+    if (!exe->logits) {
+        run_free(exe);
+        return fail(err, ERR_MEMORY, "%s: no memory for the logits of %lld rows", l->program->name, (long long)rows);
+    }
+    *out = exe;
+    return OK;
+}
+
+static void free_outputs(struct executable *exe) {
+    const struct pjrt *p = exe->loaded->device->pjrt;
+    for (int i = 0; i < exe->n_pieces; i++) {
+        struct piece *piece = &exe->pieces[i];
+        pjrt_buffer_free(p, piece->drawn);
+        pjrt_buffer_free(p, piece->logits);
+        for (int k = 0; k <= MAX_TAPS; k++)
+            pjrt_buffer_free(p, piece->hidden[k]);
+    }
+    exe->n_pieces = 0;
+    exe->hidden_piece = -1;
+}
+
+void run_free(struct executable *exe) {
+    if (!exe)
+        return;
+    free_outputs(exe);
+    sample_scratch_release(&exe->scratch);
+    free(exe->ints);
+    free(exe->floats);
+    free(exe->drawn);
+    free(exe->pieces);
+    free(exe->seqs);
+    free(exe->rows);
+    free(exe->has_logits);
+    free(exe->sample);
+    free(exe->hidden);
+    free(exe->logits);
+    for (int i = 0; i < 2; i++)
+        free(exe->results[i]);
+    free(exe);
+}
+
+/* ---- launches ---- */
+
+static bool asks_for_logits(const struct executable *exe, const struct piece *piece) {
+    bool asks = !exe->params && piece->n_rows > 0;
+    for (int i = 0; i < piece->n_rows && !asks; i++)
+        asks = !pack_is_drawn_there(&exe->sample[exe->rows[piece->first_row + i]]);
+    return asks;
+}
+
+static bool draws(const struct executable *exe, const struct piece *piece) {
+    bool any = false;
+    for (int i = 0; i < piece->n_rows && exe->params; i++) {
+        const struct sample_params *p = &exe->sample[exe->rows[piece->first_row + i]];
+        any |= p->temperature > 0 && pack_is_drawn_there(p);
+    }
+    return any;
+}
+
+/* What the program gives, to where it belongs: caches first. */
+static void take_outputs(struct executable *exe, struct piece *piece) {
+    struct loaded *l = exe->loaded;
+    int n = l->n_caches;
+    for (int i = 0; i < n; i++) {
+        pjrt_buffer_free(l->device->pjrt, l->caches[i].buffer); // given away: only the handle is left
+        l->caches[i].buffer = l->outputs[i];
+    }
+    if (exe->program->ops[exe->program->n_ops - 1].code == OP_SAMPLE) {
+        piece->drawn = l->outputs[n++];
+        piece->logits = piece->shape.keeps_logits ? l->outputs[n++] : NULL;
+    }
+    if (val_given(exe->program->hidden))
+        piece->hidden[0] = l->outputs[n++];
+    for (int i = 0; i < exe->program->n_taps; i++)
+        piece->hidden[1 + i] = l->outputs[n++];
+}
+
+static int fill_arguments(struct loaded *l, struct pjrt_buffer *ints, struct pjrt_buffer *floats) {
+    int n = 0;
+    for (int i = 0; i < l->n_caches; i++)
+        l->arguments[n++] = l->caches[i].buffer;
+    for (int i = 0; i < l->n_weights; i++) {
+        l->arguments[n++] = l->weights[i].buffer;
+        if (l->weights[i].is_scaled)
+            l->arguments[n++] = l->weights[i].scales;
+    }
+    l->arguments[n++] = ints;
+    l->arguments[n++] = floats;
+    return n;
+}
+
+static enum status launch(struct executable *exe, struct piece *piece, const struct sample_result *before,
+                          struct error *err) {
+    struct loaded *l = exe->loaded;
+    const struct device *d = l->device;
+    const struct compiled *program;
+    struct pjrt_buffer *ints = NULL, *floats = NULL;
+    struct inputs at;
+    piece->shape.draws = draws(exe, piece);
+    piece->shape.keeps_logits = asks_for_logits(exe, piece);
+    TRY(compiled_step(l, &piece->shape, &program, err));
+    inputs_layout(l, &piece->shape, &at);
+    pack_inputs(exe, piece, &at, before);
+    TRY(pjrt_upload(d->pjrt, d->index, PJRT_S32, (int64_t[]){at.n_ints}, 1, exe->ints, &ints, err));
+    enum status st = pjrt_upload(d->pjrt, d->index, PJRT_F32, (int64_t[]){at.n_floats}, 1, exe->floats, &floats, err);
+    if (st == OK)
+        st = compiled_execute(l, program, fill_arguments(l, ints, floats), err);
+    pjrt_buffer_free(d->pjrt, ints);
+    pjrt_buffer_free(d->pjrt, floats);
+    if (st == OK)
+        take_outputs(exe, piece);
+    exe->n_launches++;
+    exe->n_padded_rows += launch_tokens(&piece->shape);
+    return st;
+}
+
+/* ---- steps ---- */
+
+/* The first fault stays: what is in the caches is not known any more. */
+static enum status stick(struct executable *exe, enum status st, const struct error *err) {
+    if (st == OK)
+        return OK;
+    exe->loaded->device->fault = *err;
+    exe->loaded->device->fault.status = ERR_DEVICE;
+    return ERR_DEVICE;
+}
+
+static enum status check_fault(const struct executable *exe, struct error *err) {
+    if (exe->loaded->device->fault.status == OK)
+        return OK;
+    *err = exe->loaded->device->fault;
+    return err->status;
+}
+
+static struct sample_result *results_now(struct executable *exe) { return exe->results[exe->n_run & 1]; }
+static struct sample_result *results_before(struct executable *exe) { return exe->results[(exe->n_run - 1) & 1]; }
+
+static void take_sample(struct executable *exe, const struct sample_params *sample) {
+    for (int r = 0; r < exe->plan->n_rows; r++) {
+        exe->sample[r] = sample[r];
+        if (sample[r].has_newest)
+            exe->sample[r].newest = results_before(exe)[sample[r].newest_row].token;
+    }
+}
+
+static enum status run_pieces(struct executable *exe, struct error *err) {
+    TRY(cache_copy_blocks(exe->loaded, exe->plan->copies, exe->plan->n_copies, err));
+    for (int i = 0; i < exe->n_pieces; i++)
+        TRY(launch(exe, &exe->pieces[i], results_before(exe), err));
+    return OK;
+}
+
+enum status run_step(struct executable *exe, const struct batch_plan *plan, const struct sample_params *sample,
+                     struct error *err) {
+    BUG_IF(plan->n_tokens > exe->bucket.max_tokens || plan->n_seqs > exe->bucket.max_seqs ||
+           plan->n_rows > exe->bucket.max_rows || exe->in_flight);
+    TRY(check_fault(exe, err));
+    free_outputs(exe);
+    memset(exe->has_logits, 0, (size_t)exe->bucket.max_rows);
+    exe->params = sample;
+    shape_pieces(exe, plan);
+    if (sample)
+        take_sample(exe, sample);
+    exe->in_flight = true;
+    exe->is_drawn = false;
+    return stick(exe, run_pieces(exe, err), err);
+}
+
+/* Logits of a piece's rows to their places. */
+static enum status fetch_logits(struct executable *exe, const struct piece *piece, struct error *err) {
+    int64_t vocab = exe->program->vocab_size, n_bytes = piece->shape.n_rows * vocab * (int64_t)sizeof *exe->logits;
+    const struct pjrt *p = exe->loaded->device->pjrt;
+    if (exe->n_pieces == 1) // rows are in the plan's order
+        TRY(pjrt_download(p, piece->logits, exe->logits, n_bytes, err));
+    float *all = exe->n_pieces == 1 ? NULL : malloc((size_t)n_bytes);
+    if (exe->n_pieces > 1 && !all)
+        return fail(err, ERR_MEMORY, "device xla: no memory for the logits of %d rows", piece->shape.n_rows);
+    enum status st = all ? pjrt_download(p, piece->logits, all, n_bytes, err) : OK;
+    for (int i = 0; i < piece->n_rows && st == OK; i++) {
+        int row = exe->rows[piece->first_row + i];
+        if (all)
+            memcpy(exe->logits + row * vocab, all + i * vocab, (size_t)vocab * sizeof *all);
+        exe->has_logits[row] = true;
+    }
+    free(all);
+    return st;
+}
+
+static enum status read_piece(struct executable *exe, const struct piece *piece, struct error *err) {
+    int n = piece->shape.n_rows;
+    if (!piece->drawn)
+        return OK;
+    TRY(pjrt_download(exe->loaded->device->pjrt, piece->drawn, exe->drawn, n * DRAWN_INTS * (int64_t)sizeof *exe->drawn,
+                      err));
+    if (piece->logits)
+        TRY(fetch_logits(exe, piece, err));
+    for (int i = 0; i < piece->n_rows; i++) {
+        int row = exe->rows[piece->first_row + i];
+        results_now(exe)[row] = (struct sample_result){.token = exe->drawn[DRAWN_TOKEN * n + i],
+                                                       .argmax = exe->drawn[DRAWN_ARGMAX * n + i],
+                                                       .not_finite = exe->drawn[DRAWN_NOT_FINITE * n + i] != 0};
+    }
+    return OK;
+}
+
+static enum status read_pieces(struct executable *exe, struct error *err) {
+    for (int i = 0; i < exe->n_pieces; i++)
+        TRY(read_piece(exe, &exe->pieces[i], err));
+    return OK;
+}
+
+/* Rows that the device did not draw. */
+static void draw_on_host(struct executable *exe, bool all) {
+    int64_t vocab = exe->program->vocab_size;
+    for (int r = 0; r < exe->plan->n_rows; r++) {
+        if (!exe->has_logits[r] || (!all && pack_is_drawn_there(&exe->sample[r])))
+            continue;
+        sample_row(exe->logits + r * vocab, vocab, &exe->sample[r], &exe->scratch, &results_now(exe)[r]);
+        exe->n_host_drawn++;
+    }
+}
+
+enum status run_draw(struct executable *exe, const struct sample_params *sample, struct error *err) {
+    BUG_IF(!exe->in_flight || exe->params);
+    TRY(check_fault(exe, err));
+    TRY(stick(exe, read_pieces(exe, err), err));
+    exe->params = sample;
+    take_sample(exe, sample);
+    draw_on_host(exe, true);
+    exe->is_drawn = true;
+    return OK;
+}
+
+enum status run_collect(struct executable *exe, struct sample_result *results, struct error *err) {
+    BUG_IF(!exe->in_flight);
+    exe->in_flight = false;
+    TRY(check_fault(exe, err));
+    if (!exe->is_drawn) {
+        TRY(stick(exe, read_pieces(exe, err), err));
+        draw_on_host(exe, false);
+    }
+    memcpy(results, results_now(exe), (size_t)exe->plan->n_rows * sizeof *results);
+    exe->n_run++;
+    return OK;
+}
+
+/* ---- what is left to be read ---- */
+
+enum status run_logits(struct executable *exe, int row, const float **out, struct error *err) {
+    BUG_IF(row < 0 || row >= exe->plan->n_rows || !exe->has_logits[row]);
+    (void)err;
+    *out = exe->logits + (int64_t)row * exe->program->vocab_size;
+    return OK;
+}
+
+/* The piece that has a token row of the plan, and which of its rows that is. */
+static int find_token(const struct executable *exe, int t, int *row) {
+    const struct batch_plan *plan = exe->plan;
+    for (int i = 0; i < exe->n_pieces; i++) {
+        const struct piece *piece = &exe->pieces[i];
+        for (int k = 0; k < piece->n_seqs; k++) {
+            int seq = exe->seqs[piece->first_seq + k];
+            if (t < plan->query_start[seq] || t >= plan->query_start[seq + 1])
+                continue;
+            *row = k * piece->shape.n_queries + t - plan->query_start[seq];
+            return i;
+        }
+    }
+    bug(__FILE__, __LINE__, "a token that no sequence has");
+}
+
+enum status run_hidden(struct executable *exe, int tap, int t, const float **out, struct error *err) {
+    const struct program *p = exe->program;
+    BUG_IF(t < 0 || t >= exe->plan->n_tokens || tap < 0 || tap > p->n_taps);
+    int64_t width = tap == 0 ? p->hidden.width : p->taps[tap - 1].width;
+    int row, i = find_token(exe, t, &row);
+    if (exe->hidden_piece != i || exe->hidden_tap != tap) {
+        const struct piece *piece = &exe->pieces[i];
+        int64_t n_bytes = launch_tokens(&piece->shape) * width * (int64_t)sizeof *exe->hidden;
+        exe->hidden_piece = -1;
+        TRY(stick(exe, pjrt_download(exe->loaded->device->pjrt, piece->hidden[tap], exe->hidden, n_bytes, err), err));
+        exe->hidden_piece = i;
+        exe->hidden_tap = tap;
+    }
+    *out = exe->hidden + row * width;
+    return OK;
+}

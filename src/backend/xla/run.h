@@ -1,0 +1,62 @@
+/* run.h - a step of ragged sequences as launches of rectangles. */
+#pragma once
+
+#include "backend/xla/xla.h"
+
+/* One launch of a step: sequences whose numbers of rows are padded to the same. */
+struct piece {
+    struct launch_shape shape;
+    int first_seq, n_seqs; // in exe->seqs
+    int first_row, n_rows; // in exe->rows
+    struct pjrt_buffer *drawn, *logits, *hidden[1 + MAX_TAPS];
+};
+
+struct executable {
+    struct loaded *loaded;
+    const struct program *program;
+    struct bucket bucket;
+    int most_tokens, most_seqs; // of a launch, padded
+    int32_t *ints;              // of the launch at hand
+    float *floats;
+    int32_t *drawn; // [DRAWN_INTS][most_tokens]
+    // of the step at hand
+    struct piece *pieces; // [max_seqs]
+    int n_pieces;
+    int *seqs, *rows; // [max_seqs], [max_rows] of the plan, piece after piece
+    const struct batch_plan *plan;
+    const struct sample_params *params; // NULL: the step is late
+    bool in_flight, is_drawn;           // is_drawn: by run_draw
+    float *logits;                      // [max_rows][vocab_size], of rows that were asked for
+    bool *has_logits;                   // [max_rows]
+    float *hidden;                      // [most_tokens][width], of a piece
+    int hidden_piece, hidden_tap;
+    struct sample_params *sample;     // [max_rows], with what the step before drew
+    struct sample_result *results[2]; // [max_rows], by turns
+    struct sample_scratch scratch;
+    int64_t n_run, n_launches, n_padded_rows, n_host_drawn;
+};
+
+enum status run_compile(struct loaded *l, struct bucket bucket, struct executable **out, struct error *err);
+void run_free(struct executable *exe);
+enum status run_step(struct executable *exe, const struct batch_plan *plan, const struct sample_params *sample,
+                     struct error *err);
+enum status run_draw(struct executable *exe, const struct sample_params *sample, struct error *err);
+enum status run_collect(struct executable *exe, struct sample_result *results, struct error *err);
+enum status run_logits(struct executable *exe, int row, const float **out, struct error *err);
+enum status run_hidden(struct executable *exe, int tap, int t, const float **out, struct error *err);
+
+/* ---- shapes.c: the ladders ---- */
+
+int shape_queries(int n);                         // token rows of a sequence, padded
+int shape_seqs(int n);                            // sequences
+int shape_context(const struct loaded *l, int n); // tokens that a sequence has
+/* Cuts a plan into pieces: exe->pieces, seqs, rows. */
+void shape_pieces(struct executable *exe, const struct batch_plan *plan);
+
+/* ---- pack.c: what a launch is given ---- */
+
+/* Fills ints and floats; before: what the step before drew, for plan.from_row. */
+void pack_inputs(struct executable *exe, const struct piece *piece, const struct inputs *at,
+                 const struct sample_result *before);
+/* Whether the device draws the row itself. */
+bool pack_is_drawn_there(const struct sample_params *p);

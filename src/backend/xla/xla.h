@@ -1,0 +1,113 @@
+/* xla.h - what the files of the XLA backend share: a program that is loaded, the shapes that launches have, what a
+ * launch is given.
+ *
+ * A step of ragged sequences becomes launches of rectangles: so many sequences with so many token rows each, all padded
+ * to sizes of short ladders (shapes.h). Each such shape is an executable, compiled when it is first wanted. Its
+ * arguments and results, by number:
+ *
+ *     arguments   caches | weights, and their scales | ints [n_ints] i32 | floats [n_floats] f32
+ *     results     caches, in the memory of the arguments | drawn [rows * DRAWN_INTS] i32 | logits [rows * vocab_size],
+ *                 if asked | hidden [tokens * width], and taps
+ *
+ * Results that the host reads have one dimension: their layout is the same on every device. */
+#pragma once
+
+#include "backend/xla/lower/hlo.h"
+#include "backend/xla/pjrt/pjrt.h"
+#include "core/backend.h"
+
+/* One executable's. */
+struct launch_shape {
+    int n_seqs, n_queries; // sequences, and token rows of each
+    int n_rows;            // output rows
+    int context;           // tokens that a sequence can have: entries of block tables, times the block size
+    bool draws;            // rows may be drawn with a temperature; else each is its most probable token
+    bool keeps_logits;
+};
+
+static inline int launch_tokens(const struct launch_shape *s) { return s->n_seqs * s->n_queries; }
+
+enum { XLA_MAX_ROPES = 16, XLA_MAX_TOP_K = 64, XLA_MAX_PAIRED_HEADS = 512 };
+enum { DRAWN_TOKEN, DRAWN_ARGMAX, DRAWN_NOT_FINITE, DRAWN_INTS }; // [DRAWN_INTS][rows]
+
+/* Where a launch's numbers stand. T tokens, sequence after sequence; S sequences; R rows. */
+struct inputs {
+    int token, position;                                 // ints [T]; position of padding: that of the row before it
+    int n_query, state_slot, adapter;                    // [S]; of padding 0, n_states (which is none) and 0
+    int out_row;                                         // [R], into T
+    int table[MAX_CACHE_GROUPS], base[MAX_CACHE_GROUPS]; // [S][width]; [S], position of the table's first entry
+    int width[MAX_CACHE_GROUPS];
+    int ranks;             // numbers that differ from rank to rank, in the order of their ops
+    int top_k, bits, zero; // [R]; [2][R] low and high half of 53 random bits; 0
+    int n_ints;
+    int cos_sin[XLA_MAX_ROPES];    // floats [T][dim]: cosines, then sines
+    int temperature, top_p, least; // [R]
+    int states, states_width;      // [T][width], of programs with STATES; width 0: none
+    int n_floats;
+};
+
+/* A weight as it lies on the device. */
+struct placed {
+    const struct weight *weight;
+    enum hlo_type type;
+    struct shape shape;         // [out, in]; [out] of vectors
+    struct pjrt_buffer *buffer; // NULL until it is placed
+    struct pjrt_buffer *scales; // f32 [out], a scale a row; NULL: none
+    bool is_scaled;
+};
+
+/* What a step changes: an array of the device, which each launch gives away and gets back. */
+struct cache_array {
+    enum hlo_type type;
+    struct shape shape; // axis 0: blocks or slots of states
+    int group;
+    struct pjrt_buffer *buffer;
+};
+
+/* The arrays of one layer's cache, from `first` on. */
+enum { CACHE_K, CACHE_V, CACHE_K_SCALE, CACHE_V_SCALE }; // KV: [blocks, heads, block_size, dim]; scales without dim
+enum { CACHE_LATENT_ROW };                               // LATENT: [blocks, 1, block_size, dim]
+enum { CACHE_CONV, CACHE_DELTA };                        // STATE: [slots, floats] each, those that there are
+
+struct layer_cache {
+    int first, n;
+    int64_t conv_floats, delta_floats; // of STATE
+};
+
+struct device {
+    struct pjrt *pjrt;
+    int index; // of pjrt's devices
+    struct error fault;
+    int blockwise; // tokens of context from which attention goes in pieces
+    char *dump;    // a folder for the text of modules; NULL: none
+};
+
+struct loaded {
+    struct device *device;
+    const struct program *program;
+    enum hlo_type type;    // of products and caches
+    bool has_int8_weights; // of LINEAR, MOE_FFN and EMBED
+    bool has_int8_cache;
+    struct placed *weights; // in the order of arguments
+    int n_weights;
+    int *weight_of;             // [n_ops * OP_MAX_WEIGHTS], into weights; -1
+    struct layer_cache *layers; // [program->n_caches]
+    struct cache_array *caches;
+    int n_caches;
+    int block_size, n_blocks[MAX_CACHE_GROUPS], n_states, table_width[MAX_CACHE_GROUPS];
+    int32_t *rank_ints; // as inputs.ranks
+    int n_rank_ints;
+    struct compiled *compiled; // compiled.h, a list
+    int64_t n_compiled, compile_us;
+    struct pjrt_buffer **arguments, **outputs; // of the launch at hand; as many as any has
+    int *array_ids;                            // [n_caches]
+};
+
+/* ---- inputs.c ---- */
+int states_width(const struct program *p); // of STATES; 0: it has none
+void inputs_layout(const struct loaded *l, const struct launch_shape *s, struct inputs *out);
+
+/* ---- lower.c: the module of a shape, as text ---- */
+void xla_lower(const struct loaded *l, const struct launch_shape *s, struct buf *out);
+/* ERR_UNSUPPORTED names an op of the program that cannot be lowered. */
+enum status xla_check_program(const struct program *p, struct error *err);
