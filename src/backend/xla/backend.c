@@ -3,12 +3,14 @@
 #include "backend/xla/backend.h"
 
 #include "backend/xla/cache.h"
-#include "backend/xla/compiled.h"
+#include "backend/xla/replicas.h"
 #include "backend/xla/run.h"
+#include "backend/xla/store.h"
 #include "backend/xla/weights.h"
 
 #include "base/machine_memory.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,12 +32,14 @@ static enum status read_options(struct device *d, const struct device_options *o
     const char *folder = device_option(o->own, "dump");
     d->blockwise = BLOCKWISE_TOKENS;
     d->dump = folder ? xstrdup(folder) : NULL;
+    d->store = store_open(device_option(o->own, "cache"), d->why_no_store, sizeof d->why_no_store);
     return blockwise ? read_number(blockwise, "blockwise", 0, &d->blockwise, err) : OK;
 }
 
 static void xla_close(struct device *d) {
     pjrt_close(d->pjrt);
     free(d->dump);
+    free(d->store);
     free(d);
 }
 
@@ -83,6 +87,9 @@ enum status xla_check_program(const struct program *p, struct error *err) {
                     p->n_ropes, XLA_MAX_ROPES);
     for (int i = 0; i < p->n_ops; i++) {
         const struct op *op = &p->ops[i];
+        if (op->code == OP_ALL_GATHER && op->args.all_gather.first != p->rank * op->in[0].width)
+            return fail(err, ERR_UNSUPPORTED, "%s: ALL_GATHER: device xla: ranks have columns of unequal widths",
+                        p->name);
         if (op->code == OP_MOE_ROUTE && op->args.moe_route.top_k > XLA_MAX_TOP_K)
             return fail(err, ERR_UNSUPPORTED, "%s: MOE_ROUTE: device xla: %d experts a token, and %d are the most",
                         p->name, op->args.moe_route.top_k, XLA_MAX_TOP_K);
@@ -92,6 +99,18 @@ enum status xla_check_program(const struct program *p, struct error *err) {
                         p->name, op->args.attention.n_heads, XLA_MAX_PAIRED_HEADS);
     }
     return OK;
+}
+
+/* As lower_rank_int asks for them. */
+static void list_rank_ints(struct loaded *l) {
+    const struct program *p = l->program;
+    l->rank_ints = xcalloc((size_t)p->n_ops + 1, sizeof *l->rank_ints);
+    for (int i = 0; i < p->n_ops && p->n_ranks > 1; i++) {
+        if (p->ops[i].code == OP_EMBED)
+            l->rank_ints[l->n_rank_ints++] = p->ops[i].args.embed.first;
+        if (p->ops[i].code == OP_MOE_FFN)
+            l->rank_ints[l->n_rank_ints++] = p->ops[i].args.moe_ffn.first_expert;
+    }
 }
 
 static void xla_unload(struct loaded *l) {
@@ -104,6 +123,7 @@ static void xla_unload(struct loaded *l) {
     free(l->outputs);
     free(l->array_ids);
     free(l->rank_ints);
+    replicas_leave(l->replicas);
     free(l);
 }
 
@@ -124,9 +144,9 @@ static enum status read_load_options(struct loaded *l, const struct load_options
 }
 
 static enum status load(struct loaded *l, const struct load_options *options, struct error *err) {
-    TRY(backend_refuse_ranks("xla", l->program, err));
     TRY(xla_check_program(l->program, err));
     TRY(read_load_options(l, options, err));
+    list_rank_ints(l);
     cache_list(l);
     weights_list(l);
     size_t n_outputs = (size_t)l->n_caches + 3 + MAX_TAPS;
@@ -183,6 +203,7 @@ static int xla_report(const struct executable *exe, struct device_report out[MAX
         {"code_bytes", "programs compiled so far", "bytes", NULL, code},
         {"programs_compiled_total", "shapes of launches and copies that were compiled", "programs", NULL,
          l->n_compiled},
+        {"programs_from_disk_total", "those that an earlier start had compiled", "programs", NULL, l->n_from_disk},
         {"compile_us_total", "time that compiling took", "us", NULL, l->compile_us},
         {"launches_total", "launches that steps were cut into", "launches", NULL, exe->n_launches},
         {"launched_rows_total", "token rows of launches, padding among them", "rows", NULL, exe->n_padded_rows},
@@ -193,9 +214,18 @@ static int xla_report(const struct executable *exe, struct device_report out[MAX
     return (int)ARRAY_LEN(all);
 }
 
+static bool xla_warning(struct executable *exe, int i, char *out, size_t n) {
+    const char *why = exe->loaded->device->why_no_store;
+    bool any = i == 0 && why[0];
+    if (any)
+        snprintf(out, n, "%s", why);
+    return any;
+}
+
 static const struct backend_option xla_options[] = {
     {"plugin", "FILE", "the PJRT plugin; otherwise that of a Python package is looked for"},
     {"blockwise", "TOKENS", "attention goes in pieces where the context is longer than this; 8192 unless given"},
+    {"cache", "FOLDER|0", "where compiled programs are kept; ~/.cache/gyre/xla unless given; 0: nowhere"},
     {"dump", "FOLDER", "writes the StableHLO of what it compiles there, as 0.mlir, 1.mlir ..."},
     {0},
 };
@@ -203,18 +233,20 @@ static const struct backend_option xla_options[] = {
 const struct backend_ops backend_xla = {
     .name = "xla",
     .ragged = true,
-    .max_in_flight = 1,
+    .max_in_flight = 2,
     .options = xla_options,
     .open = xla_open,
     .memory = xla_memory,
     .close = xla_close,
     .load = xla_load,
     .unload = xla_unload,
+    .join = replicas_join,
     .alloc_cache = cache_alloc,
     .cache_block_bytes = cache_block_bytes,
     .cache_room = xla_cache_room,
     .compile = run_compile,
     .free_executable = run_free,
+    .warning = xla_warning,
     .report = xla_report,
     .run = run_step,
     .draw = run_draw,

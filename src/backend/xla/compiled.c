@@ -1,6 +1,9 @@
 /* compiled.c - see compiled.h. */
 #include "backend/xla/compiled.h"
 
+#include "backend/xla/replicas.h"
+#include "backend/xla/store.h"
+
 #include "base/clock.h"
 #include "base/file.h"
 
@@ -9,13 +12,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-static enum status compile_text(const struct loaded *l, struct str text, struct pjrt_loaded **out, struct error *err) {
+/* For these devices, or from the disk. */
+static enum status compile_text(struct loaded *l, const int *ids, int n_ids, struct str text, struct pjrt_loaded **out,
+                                struct error *err) {
+    const struct device *d = l->device;
     struct buf options = {0};
-    int id = pjrt_device_id(l->device->pjrt, l->device->index);
-    pjrt_compile_options(&id, 1, &options);
-    enum status st = pjrt_compile(l->device->pjrt, text, buf_view(&options), out, err);
+    char name[STORE_NAME_BYTES];
+    pjrt_compile_options(ids, n_ids, &options);
+    store_name(d->pjrt, d->index, text, buf_view(&options), name);
+    bool is_there = d->store && store_load(d->store, name, d->pjrt, out);
+    enum status st = is_there ? OK : pjrt_compile(d->pjrt, text, buf_view(&options), out, err);
+    if (st == OK && !is_there && d->store)
+        store_save(d->store, name, d->pjrt, *out);
+    l->n_from_disk += is_there;
+    l->n_compiled += !is_there;
     buf_release(&options);
     return st;
+}
+
+static enum status compile_here(struct loaded *l, struct str text, struct pjrt_loaded **out, struct error *err) {
+    int id = pjrt_device_id(l->device->pjrt, l->device->index);
+    return compile_text(l, &id, 1, text, out, err);
 }
 
 /* Caches that are copied instead of being written where they lie would cost more than all else. */
@@ -45,7 +62,7 @@ static enum status dump(const struct loaded *l, struct str text, struct error *e
     char name[32], path[PJRT_PATH_BYTES];
     if (!l->device->dump)
         return OK;
-    snprintf(name, sizeof name, "%lld.mlir", (long long)l->n_compiled);
+    snprintf(name, sizeof name, "%lld.mlir", (long long)(l->n_compiled + l->n_from_disk));
     TRY(path_join(path, sizeof path, l->device->dump, name, err));
     return file_write(path, text, err);
 }
@@ -58,13 +75,14 @@ static enum status make(struct loaded *l, struct compiled *c, struct error *err)
     else
         cache_lower_copies(l, c->copies, &text);
     enum status st = dump(l, buf_view(&text), err);
+    int ids[XLA_MAX_RANKS], n_ids = c->copies == NO_COPIES ? replicas_devices(l, ids) : 0;
     if (st == OK)
-        st = compile_text(l, buf_view(&text), &c->program, err);
+        st = n_ids > 1 ? compile_text(l, ids, n_ids, buf_view(&text), &c->program, err)
+                       : compile_here(l, buf_view(&text), &c->program, err);
     if (st == OK)
         st = pjrt_program_bytes(l->device->pjrt, c->program, &c->bytes, err);
     if (st == OK)
         st = check_alias(l, c, err);
-    l->n_compiled++;
     l->compile_us += clock_us() - start;
     buf_release(&text);
     return st;
@@ -101,7 +119,7 @@ static enum status add(struct loaded *l, struct compiled wanted, const struct co
 static bool is_same(const struct compiled *a, const struct compiled *b) {
     const struct launch_shape *x = &a->shape, *y = &b->shape;
     return a->copies == b->copies && x->n_seqs == y->n_seqs && x->n_queries == y->n_queries && x->n_rows == y->n_rows &&
-           x->context == y->context && x->draws == y->draws && x->keeps_logits == y->keeps_logits;
+           x->context == y->context && x->draws == y->draws;
 }
 
 static enum status find_or_add(struct loaded *l, struct compiled wanted, const struct compiled **out,
@@ -141,7 +159,7 @@ enum status compiled_execute(struct loaded *l, const struct compiled *program, i
 enum status compiled_run_once(struct loaded *l, struct str text, struct pjrt_buffer **outputs, struct error *err) {
     struct pjrt_loaded *program = NULL;
     struct pjrt_buffer *const none[1] = {NULL}, *const *arguments = none;
-    TRY(compile_text(l, text, &program, err));
+    TRY(compile_here(l, text, &program, err));
     enum status st = pjrt_execute(l->device->pjrt, program, &arguments, 1, 0, &outputs, err);
     pjrt_loaded_free(l->device->pjrt, program);
     return st;

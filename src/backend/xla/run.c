@@ -2,7 +2,7 @@
 #include "backend/xla/run.h"
 
 #include "backend/xla/cache.h"
-#include "backend/xla/compiled.h"
+#include "backend/xla/replicas.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -49,6 +49,7 @@ enum status run_compile(struct loaded *l, struct bucket bucket, struct executabl
     exe->sample = xcalloc((size_t)rows + 1, sizeof *exe->sample);
     exe->hidden = xcalloc((size_t)exe->most_tokens * (size_t)widest_hidden(l->program) + 1, sizeof *exe->hidden);
     exe->hidden_piece = -1;
+    exe->is_settled = true;
     for (int i = 0; i < 2; i++)
         exe->results[i] = xcalloc((size_t)rows + 1, sizeof *exe->results[i]);
     sample_scratch_init(&exe->scratch, vocab);
@@ -123,7 +124,7 @@ static void take_outputs(struct executable *exe, struct piece *piece) {
     }
     if (exe->program->ops[exe->program->n_ops - 1].code == OP_SAMPLE) {
         piece->drawn = l->outputs[n++];
-        piece->logits = piece->shape.keeps_logits ? l->outputs[n++] : NULL;
+        piece->logits = l->outputs[n++];
     }
     if (val_given(exe->program->hidden))
         piece->hidden[0] = l->outputs[n++];
@@ -153,14 +154,14 @@ static enum status launch(struct executable *exe, struct piece *piece, const str
     struct pjrt_buffer *ints = NULL, *floats = NULL;
     struct inputs at;
     piece->shape.draws = draws(exe, piece);
-    piece->shape.keeps_logits = asks_for_logits(exe, piece);
-    TRY(compiled_step(l, &piece->shape, &program, err));
+    piece->asks_for_logits = asks_for_logits(exe, piece);
+    TRY(replicas_compiled(l, &piece->shape, &program, err));
     inputs_layout(l, &piece->shape, &at);
     pack_inputs(exe, piece, &at, before);
-    TRY(pjrt_upload(d->pjrt, d->index, PJRT_S32, (int64_t[]){at.n_ints}, 1, exe->ints, &ints, err));
-    enum status st = pjrt_upload(d->pjrt, d->index, PJRT_F32, (int64_t[]){at.n_floats}, 1, exe->floats, &floats, err);
+    enum status st = pjrt_upload(d->pjrt, d->index, PJRT_S32, (int64_t[]){at.n_ints}, 1, exe->ints, &ints, err);
     if (st == OK)
-        st = compiled_execute(l, program, fill_arguments(l, ints, floats), err);
+        st = pjrt_upload(d->pjrt, d->index, PJRT_F32, (int64_t[]){at.n_floats}, 1, exe->floats, &floats, err);
+    st = replicas_execute(l, program, fill_arguments(l, ints, floats), st, err);
     pjrt_buffer_free(d->pjrt, ints);
     pjrt_buffer_free(d->pjrt, floats);
     if (st == OK)
@@ -188,8 +189,9 @@ static enum status check_fault(const struct executable *exe, struct error *err) 
     return err->status;
 }
 
-static struct sample_result *results_now(struct executable *exe) { return exe->results[exe->n_run & 1]; }
-static struct sample_result *results_before(struct executable *exe) { return exe->results[(exe->n_run - 1) & 1]; }
+/* Of the step that was started last, and of the one before it. */
+static struct sample_result *results_now(struct executable *exe) { return exe->results[(exe->n_run - 1) & 1]; }
+static struct sample_result *results_before(struct executable *exe) { return exe->results[exe->n_run & 1]; }
 
 static void take_sample(struct executable *exe, const struct sample_params *sample) {
     for (int r = 0; r < exe->plan->n_rows; r++) {
@@ -204,22 +206,6 @@ static enum status run_pieces(struct executable *exe, struct error *err) {
     for (int i = 0; i < exe->n_pieces; i++)
         TRY(launch(exe, &exe->pieces[i], results_before(exe), err));
     return OK;
-}
-
-enum status run_step(struct executable *exe, const struct batch_plan *plan, const struct sample_params *sample,
-                     struct error *err) {
-    BUG_IF(plan->n_tokens > exe->bucket.max_tokens || plan->n_seqs > exe->bucket.max_seqs ||
-           plan->n_rows > exe->bucket.max_rows || exe->in_flight);
-    TRY(check_fault(exe, err));
-    free_outputs(exe);
-    memset(exe->has_logits, 0, (size_t)exe->bucket.max_rows);
-    exe->params = sample;
-    shape_pieces(exe, plan);
-    if (sample)
-        take_sample(exe, sample);
-    exe->in_flight = true;
-    exe->is_drawn = false;
-    return stick(exe, run_pieces(exe, err), err);
 }
 
 /* Logits of a piece's rows to their places. */
@@ -248,7 +234,7 @@ static enum status read_piece(struct executable *exe, const struct piece *piece,
         return OK;
     TRY(pjrt_download(exe->loaded->device->pjrt, piece->drawn, exe->drawn, n * DRAWN_INTS * (int64_t)sizeof *exe->drawn,
                       err));
-    if (piece->logits)
+    if (piece->asks_for_logits)
         TRY(fetch_logits(exe, piece, err));
     for (int i = 0; i < piece->n_rows; i++) {
         int row = exe->rows[piece->first_row + i];
@@ -276,27 +262,49 @@ static void draw_on_host(struct executable *exe, bool all) {
     }
 }
 
-enum status run_draw(struct executable *exe, const struct sample_params *sample, struct error *err) {
-    BUG_IF(!exe->in_flight || exe->params);
-    TRY(check_fault(exe, err));
+/* The results of the step that was started last. */
+static enum status settle(struct executable *exe, struct error *err) {
+    if (exe->is_settled)
+        return OK;
     TRY(stick(exe, read_pieces(exe, err), err));
-    exe->params = sample;
-    take_sample(exe, sample);
-    draw_on_host(exe, true);
-    exe->is_drawn = true;
+    draw_on_host(exe, !exe->params);
+    exe->is_settled = true;
     return OK;
 }
 
-enum status run_collect(struct executable *exe, struct sample_result *results, struct error *err) {
-    BUG_IF(!exe->in_flight);
-    exe->in_flight = false;
+/* What the step before has drawn is read first, by the host: so the device waits for the numbers of a step, but not for
+ * what the engine does before and after. */
+enum status run_step(struct executable *exe, const struct batch_plan *plan, const struct sample_params *sample,
+                     struct error *err) {
+    BUG_IF(plan->n_tokens > exe->bucket.max_tokens || plan->n_seqs > exe->bucket.max_seqs ||
+           plan->n_rows > exe->bucket.max_rows || exe->n_run - exe->n_collected > 1);
     TRY(check_fault(exe, err));
-    if (!exe->is_drawn) {
-        TRY(stick(exe, read_pieces(exe, err), err));
-        draw_on_host(exe, false);
-    }
-    memcpy(results, results_now(exe), (size_t)exe->plan->n_rows * sizeof *results);
-    exe->n_run++;
+    TRY(settle(exe, err));
+    free_outputs(exe);
+    memset(exe->has_logits, 0, (size_t)exe->bucket.max_rows);
+    exe->params = sample;
+    exe->n_results[exe->n_run++ & 1] = plan->n_rows;
+    exe->is_settled = false;
+    shape_pieces(exe, plan);
+    if (sample)
+        take_sample(exe, sample);
+    return stick(exe, run_pieces(exe, err), err);
+}
+
+enum status run_draw(struct executable *exe, const struct sample_params *sample, struct error *err) {
+    BUG_IF(exe->params || exe->is_settled);
+    TRY(check_fault(exe, err));
+    take_sample(exe, sample);
+    return settle(exe, err);
+}
+
+enum status run_collect(struct executable *exe, struct sample_result *results, struct error *err) {
+    BUG_IF(exe->n_collected == exe->n_run);
+    TRY(check_fault(exe, err));
+    if (exe->n_collected == exe->n_run - 1)
+        TRY(settle(exe, err));
+    int at = (int)(exe->n_collected++ & 1);
+    memcpy(results, exe->results[at], (size_t)exe->n_results[at] * sizeof *results);
     return OK;
 }
 

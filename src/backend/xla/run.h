@@ -8,6 +8,7 @@ struct piece {
     struct launch_shape shape;
     int first_seq, n_seqs; // in exe->seqs
     int first_row, n_rows; // in exe->rows
+    bool asks_for_logits;  // on the host
     struct pjrt_buffer *drawn, *logits, *hidden[1 + MAX_TAPS];
 };
 
@@ -25,15 +26,16 @@ struct executable {
     int *seqs, *rows; // [max_seqs], [max_rows] of the plan, piece after piece
     const struct batch_plan *plan;
     const struct sample_params *params; // NULL: the step is late
-    bool in_flight, is_drawn;           // is_drawn: by run_draw
+    bool is_settled;                    // its results are there
     float *logits;                      // [max_rows][vocab_size], of rows that were asked for
     bool *has_logits;                   // [max_rows]
     float *hidden;                      // [most_tokens][width], of a piece
     int hidden_piece, hidden_tap;
     struct sample_params *sample;     // [max_rows], with what the step before drew
-    struct sample_result *results[2]; // [max_rows], by turns
+    struct sample_result *results[2]; // [max_rows], of steps by turns
+    int n_results[2];
     struct sample_scratch scratch;
-    int64_t n_run, n_launches, n_padded_rows, n_host_drawn;
+    int64_t n_run, n_collected, n_launches, n_padded_rows, n_host_drawn;
 };
 
 enum status run_compile(struct loaded *l, struct bucket bucket, struct executable **out, struct error *err);

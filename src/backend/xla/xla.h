@@ -6,8 +6,8 @@
  * arguments and results, by number:
  *
  *     arguments   caches | weights, and their scales | ints [n_ints] i32 | floats [n_floats] f32
- *     results     caches, in the memory of the arguments | drawn [rows * DRAWN_INTS] i32 | logits [rows * vocab_size],
- *                 if asked | hidden [tokens * width], and taps
+ *     results     caches, in the memory of the arguments | drawn [rows * DRAWN_INTS] i32 | logits [rows * vocab_size]
+ *                 | hidden [tokens * width], and taps
  *
  * Results that the host reads have one dimension: their layout is the same on every device. */
 #pragma once
@@ -22,12 +22,11 @@ struct launch_shape {
     int n_rows;            // output rows
     int context;           // tokens that a sequence can have: entries of block tables, times the block size
     bool draws;            // rows may be drawn with a temperature; else each is its most probable token
-    bool keeps_logits;
 };
 
 static inline int launch_tokens(const struct launch_shape *s) { return s->n_seqs * s->n_queries; }
 
-enum { XLA_MAX_ROPES = 16, XLA_MAX_TOP_K = 64, XLA_MAX_PAIRED_HEADS = 512 };
+enum { XLA_MAX_ROPES = 16, XLA_MAX_TOP_K = 64, XLA_MAX_PAIRED_HEADS = 512, XLA_MAX_RANKS = 64 };
 enum { DRAWN_TOKEN, DRAWN_ARGMAX, DRAWN_NOT_FINITE, DRAWN_INTS }; // [DRAWN_INTS][rows]
 
 /* Where a launch's numbers stand. T tokens, sequence after sequence; S sequences; R rows. */
@@ -80,6 +79,8 @@ struct device {
     struct error fault;
     int blockwise; // tokens of context from which attention goes in pieces
     char *dump;    // a folder for the text of modules; NULL: none
+    char *store;   // a folder of executables (store.h); NULL: none, and why, if that is not what was asked for
+    char why_no_store[320];
 };
 
 struct loaded {
@@ -98,7 +99,8 @@ struct loaded {
     int32_t *rank_ints; // as inputs.ranks
     int n_rank_ints;
     struct compiled *compiled; // compiled.h, a list
-    int64_t n_compiled, compile_us;
+    int64_t n_compiled, n_from_disk, compile_us;
+    struct replicas *replicas;                 // with whom it is joined (replicas.h); NULL: none
     struct pjrt_buffer **arguments, **outputs; // of the launch at hand; as many as any has
     int *array_ids;                            // [n_caches]
 };

@@ -235,7 +235,7 @@ static void give_results(struct lower *c) {
         hlo_result(&c->h, c->caches[i]);
     if (c->has_drawn)
         hlo_result(&c->h, hlo_reshape(&c->h, c->drawn, SHAPE((int64_t)c->s.n_rows * DRAWN_INTS)));
-    if (c->has_drawn && c->s.keeps_logits)
+    if (c->has_drawn)
         hlo_result(&c->h, hlo_reshape(&c->h, c->logits, SHAPE((int64_t)c->s.n_rows * c->p->vocab_size)));
     if (val_given(c->p->hidden))
         keep(c, c->p->hidden);

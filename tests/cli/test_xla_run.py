@@ -1,0 +1,98 @@
+"""gyre over a PJRT plugin for the CPU: what it says is what the CPU says, with seeds, on several devices, from kept
+programs, in pieces of context, with int8 weights and caches. Every family: test_xla_goldens.py.
+
+Not in make test-fast: XLA compiles some dozens of programs."""
+import json, os, re, subprocess, tempfile, unittest
+
+from packages import ROOT
+from xla_plugin import OLDER, environment
+
+GYRE = os.path.abspath(os.environ["GYRE"])
+PROMPT = "Once upon a time there was a"
+
+
+class Run(unittest.TestCase):
+    def gyre(self, verb, model, *flags, env=None):
+        p = subprocess.run([GYRE, verb, os.path.join(ROOT, "tests/models", model), *flags], capture_output=True,
+                           text=True, timeout=500, env=env)
+        self.assertEqual(p.returncode, 0, p.stderr)
+        return p.stdout
+
+    def ids(self, model, *flags, env=None):
+        said = self.gyre("run", model, "--prompt", PROMPT, "--no-chat", "-n", "24", "--output", "json", *flags, env=env)
+        return json.loads(said)["ids"]
+
+    def perplexity(self, model, *flags, env=None):
+        text = os.path.join(ROOT, "tests/models", model, "heldout.txt")
+        said = self.gyre("perplexity", model, "-f", text, "--window", "128", "--stride", "128", *flags, env=env)
+        return float(re.search(r"perplexity ([0-9.]+) over", said)[1])
+
+    def test_seeds_draw_what_the_cpu_draws(self):
+        env = environment(self)
+        for model in ("qwen2", "gemma3", "qwen3_5"):
+            for seed in ("3", "4"):
+                how = ("--temperature", "1.1", "--top-p", "0.9", "--top-k", "50", "--min-p", "0.01", "--seed", seed)
+                self.assertEqual(self.ids(model, "--device", "xla", *how, env=env), self.ids(model, *how))
+
+    def test_rows_that_are_changed_first_are_drawn_from_their_logits(self):
+        how = ("--temperature", "1.1", "--repetition-penalty", "1.3", "--seed", "5")
+        self.assertEqual(self.ids("qwen3", "--device", "xla", *how, env=environment(self)), self.ids("qwen3", *how))
+
+    def test_the_older_plugin_says_the_same(self):
+        env, how = environment(self, OLDER), ("--temperature", "1", "--seed", "1")
+        self.assertEqual(self.ids("llama", "--device", "xla", *how, env=env), self.ids("llama", *how))
+
+    def test_two_and_four_devices_say_what_one_says(self):
+        env = environment(self)
+        for model, n, flags in (("llama", 2, []), ("qwen3", 4, []), ("qwen3_moe", 2, ["--enable-expert-parallel"])):
+            how = ("--device", "xla", "--tensor-parallel-size", str(n), "--temperature", "0", *flags)
+            self.assertEqual(self.ids(model, *how, env=env), self.ids(model, "--temperature", "0"))
+
+    def test_programs_are_kept_for_the_next_start(self):
+        with tempfile.TemporaryDirectory() as folder:
+            kept = os.path.join(folder, "kept")
+            how = ("--device", "xla", "--temperature", "0", "--device-option", "cache=" + kept)
+            env = environment(self)
+            first = self.ids("llama", *how, env=env)
+            files = {name: os.stat(os.path.join(kept, name)).st_mtime_ns for name in os.listdir(kept)}
+            self.assertGreaterEqual(len(files), 3)  # zeros, a prompt, a token
+            self.assertEqual(os.stat(kept).st_mode & 0o777, 0o700)
+            self.assertEqual(self.ids("llama", *how, env=env), first)
+            self.assertEqual(set(os.listdir(kept)), set(files))
+            for name in files:  # what is damaged is compiled anew
+                with open(os.path.join(kept, name), "r+b") as f:
+                    f.seek(100)
+                    f.write(b"damaged")
+            self.assertEqual(self.ids("llama", *how, env=env), first)
+            for name in files:
+                os.remove(os.path.join(kept, name))
+            os.chmod(kept, 0o777)  # others may put code there
+            self.assertEqual(self.ids("llama", *how, env=env), first)
+            self.assertEqual(os.listdir(kept), [])
+
+    def test_long_contexts_go_in_pieces(self):
+        env, usual = environment(self), self.perplexity("gemma3")
+        pieces = self.perplexity("gemma3", "--device", "xla", "--device-option", "blockwise=0", "--block-size", "16",
+                                 env=env)
+        self.assertAlmostEqual(pieces / usual, 1, delta=1e-4)
+
+    def test_int8_weights_and_caches_are_near(self):
+        env, usual = environment(self), self.perplexity("qwen3")
+        for flags in (("--quantization", "int8"), ("--kv-cache-dtype", "int8")):
+            near = self.perplexity("qwen3", "--device", "xla", *flags, env=env)
+            self.assertAlmostEqual(near / usual, 1, delta=0.015)
+            self.assertNotEqual(near, usual)
+
+    def test_what_it_cannot_do_is_refused(self):
+        for flags, word in ((("--dtype", "float16"), "float16"), (("--quantization", "fp8"), "int8"),
+                            (("--kv-cache-dtype", "fp8"), "fp8"), (("--device-index", "9"), "devices 0 to 3"),
+                            (("--tensor-parallel-size", "3"), "3 devices"),
+                            (("--device-option", "blockwise=x"), "blockwise")):
+            p = subprocess.run([GYRE, "run", os.path.join(ROOT, "tests/models/llama"), "--device", "xla", "-p", "a",
+                                *flags], capture_output=True, text=True, timeout=100, env=environment(self))
+            self.assertEqual((p.returncode, p.stderr.count("\n")), (1, 1), p.stderr)
+            self.assertIn(word, p.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
