@@ -86,6 +86,84 @@ void rig_remove_draft(const char *path) {
     rmdir(path);
 }
 
+// ---- layers by number -------------------------------------------------------------------------------------------
+
+enum { MOST_TENSORS = 64 };
+
+struct tensors {
+    struct rig_tensor t[MOST_TENSORS];
+    char names[MOST_TENSORS][64];
+    size_t n;
+};
+
+/* cols 0: a vector */
+static void add(struct tensors *all, int layer, const char *name, int64_t rows, int64_t cols) {
+    char *full = all->names[all->n];
+    if (layer < 0)
+        snprintf(full, sizeof all->names[0], "%s", name);
+    else
+        snprintf(full, sizeof all->names[0], name, layer);
+    all->t[all->n] = (struct rig_tensor){full, cols ? 2 : 1, {rows, cols}, NULL, 500 + all->n, NULL};
+    BUG_IF(++all->n == MOST_TENSORS);
+}
+
+void rig_dflash(char path[RIG_PATH]) {
+    enum { H = 128, Q = 4 * 32, KV = 2 * 32, MLP = 96 };
+    static struct tensors all;
+    all.n = 0;
+    add(&all, -1, "fc.weight", H, 2 * H), add(&all, -1, "hidden_norm.weight", H, 0), add(&all, -1, "norm.weight", H, 0);
+    for (int l = 0; l < 2; l++) {
+        add(&all, l, "layers.%d.input_layernorm.weight", H, 0);
+        add(&all, l, "layers.%d.post_attention_layernorm.weight", H, 0);
+        add(&all, l, "layers.%d.self_attn.q_norm.weight", 32, 0);
+        add(&all, l, "layers.%d.self_attn.k_norm.weight", 32, 0);
+        add(&all, l, "layers.%d.self_attn.q_proj.weight", Q, H);
+        add(&all, l, "layers.%d.self_attn.k_proj.weight", KV, H);
+        add(&all, l, "layers.%d.self_attn.v_proj.weight", KV, H);
+        add(&all, l, "layers.%d.self_attn.o_proj.weight", H, Q);
+        add(&all, l, "layers.%d.mlp.gate_proj.weight", MLP, H);
+        add(&all, l, "layers.%d.mlp.up_proj.weight", MLP, H);
+        add(&all, l, "layers.%d.mlp.down_proj.weight", H, MLP);
+    }
+    rig_write_draft("{\"architectures\": [\"DFlashDraftModel\"], \"model_type\": \"qwen3\", \"vocab_size\": 1024, "
+                    "\"hidden_size\": 128, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
+                    "\"num_key_value_heads\": 2, \"head_dim\": 32, \"intermediate_size\": 96, \"block_size\": 6, "
+                    "\"max_position_embeddings\": 1024, \"dflash_config\": {\"mask_token_id\": 190, "
+                    "\"target_layer_ids\": [0, 2]}}",
+                    "model.safetensors", all.t, all.n, path);
+}
+
+void rig_assistant(char path[RIG_PATH]) {
+    enum { H = 64, TARGET = 128, MLP = 96, HEADS = 4 };
+    static struct tensors all;
+    all.n = 0;
+    add(&all, -1, "model.embed_tokens.weight", 1024, H), add(&all, -1, "model.norm.weight", H, 0);
+    add(&all, -1, "pre_projection.weight", H, 2 * TARGET), add(&all, -1, "post_projection.weight", TARGET, H);
+    for (int l = 0; l < 2; l++) {
+        int64_t head = l == 0 ? 64 : 128;
+        add(&all, l, "model.layers.%d.input_layernorm.weight", H, 0);
+        add(&all, l, "model.layers.%d.post_attention_layernorm.weight", H, 0);
+        add(&all, l, "model.layers.%d.pre_feedforward_layernorm.weight", H, 0);
+        add(&all, l, "model.layers.%d.post_feedforward_layernorm.weight", H, 0);
+        add(&all, l, "model.layers.%d.layer_scalar", 1, 0);
+        add(&all, l, "model.layers.%d.self_attn.q_norm.weight", head, 0);
+        add(&all, l, "model.layers.%d.self_attn.q_proj.weight", HEADS * head, H);
+        add(&all, l, "model.layers.%d.self_attn.o_proj.weight", H, HEADS * head);
+        add(&all, l, "model.layers.%d.mlp.gate_proj.weight", MLP, H);
+        add(&all, l, "model.layers.%d.mlp.up_proj.weight", MLP, H);
+        add(&all, l, "model.layers.%d.mlp.down_proj.weight", H, MLP);
+    }
+    rig_write_draft("{\"architectures\": [\"Gemma4AssistantForCausalLM\"], \"model_type\": \"gemma4_assistant\", "
+                    "\"backbone_hidden_size\": 128, \"tie_word_embeddings\": true, \"text_config\": {\"model_type\": "
+                    "\"gemma4_text\", \"hidden_size\": 64, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, "
+                    "\"num_key_value_heads\": 2, \"head_dim\": 64, \"global_head_dim\": 128, "
+                    "\"num_global_key_value_heads\": 1, \"attention_k_eq_v\": true, \"intermediate_size\": 96, "
+                    "\"vocab_size\": 1024, \"hidden_size_per_layer_input\": 0, \"vocab_size_per_layer_input\": 0, "
+                    "\"num_kv_shared_layers\": 2, \"sliding_window\": 48, \"max_position_embeddings\": 4096, "
+                    "\"layer_types\": [\"sliding_attention\", \"full_attention\"], \"tie_word_embeddings\": true}}",
+                    "model.safetensors", all.t, all.n, path);
+}
+
 // ---- Qwen3.5's predictor ----------------------------------------------------------------------------------------
 
 static char *whole_file(const char *folder, const char *name, size_t *n) {

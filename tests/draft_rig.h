@@ -22,6 +22,10 @@ void rig_write_draft(const char *config, const char *file_name, const struct rig
                      char path[RIG_PATH]);
 void rig_remove_draft(const char *path);
 
+/* A DFlash draft for tests/models/qwen3, and an assistant for tests/models/gemma4. */
+void rig_dflash(char path[RIG_PATH]);
+void rig_assistant(char path[RIG_PATH]);
+
 /* A copy of a Qwen3.5 with a next-token predictor, two shards. */
 void rig_qwen3_5_mtp(const char *target, char path[RIG_PATH]);
 

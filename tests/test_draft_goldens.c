@@ -138,11 +138,16 @@ PAIR(eagle3_of_all_tokens_guesses_as_its_golden, "qwen3-eagle3", "tests/models/q
 PAIR(the_predictor_of_qwen3_5_guesses_as_its_golden, "qwen3_5-mtp", NULL, "mtp")
 PAIR(the_predictor_of_deepseek_guesses_as_its_golden, "deepseek_v3-mtp", NULL, "mtp")
 
+PAIR(a_block_draft_guesses_as_its_golden, "qwen3-dflash", "tests/models/qwen3", NULL)
+PAIR(the_assistant_of_gemma4_guesses_as_its_golden, "gemma4-assistant", "tests/models/gemma4", NULL)
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_draft_model_guesses_as_its_golden),
         cmocka_unit_test(eagle3_of_few_tokens_guesses_as_its_golden),
         cmocka_unit_test(eagle3_of_all_tokens_guesses_as_its_golden),
+        cmocka_unit_test(a_block_draft_guesses_as_its_golden),
+        cmocka_unit_test(the_assistant_of_gemma4_guesses_as_its_golden),
         cmocka_unit_test(the_predictor_of_qwen3_5_guesses_as_its_golden),
         cmocka_unit_test(the_predictor_of_deepseek_guesses_as_its_golden),
     };

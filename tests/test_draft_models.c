@@ -201,6 +201,19 @@ static void recurrent_states_go_back(void **state) {
     rig_remove_draft(folder);
 }
 
+/* Blocks, and layers that read the target's cache, whose window ends within a text. */
+static void blocks_and_assistants_change_no_token(void **state) {
+    (void)state;
+    char folder[RIG_PATH];
+    for (int i = 0; i < 2; i++) {
+        (i == 0 ? rig_dflash : rig_assistant)(folder);
+        struct pair pair = {i == 0 ? "tests/models/qwen3" : "tests/models/gemma4", folder, NULL, 0};
+        compare(&(const struct world){&pair, 32 << 20, 0}, 0);
+        compare(&(const struct world){&pair, 2 << 20, 1 << 20}, 0);
+        rig_remove_draft(folder);
+    }
+}
+
 struct told {
     int n;
     int32_t tokens[400];
@@ -271,6 +284,7 @@ int main(void) {
         cmocka_unit_test(heads_change_no_token),
         cmocka_unit_test(layouts_of_one_head_guess_alike),
         cmocka_unit_test(recurrent_states_go_back),
+        cmocka_unit_test(blocks_and_assistants_change_no_token),
         cmocka_unit_test(turns_find_as_much_in_the_cache_as_without),
         cmocka_unit_test(texts_are_the_same_where_sequences_give_way),
         cmocka_unit_test(what_cannot_guess_is_refused),

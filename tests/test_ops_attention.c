@@ -15,6 +15,7 @@ struct attention_case {
     float scale;          // 0: 0.3
     const char *kv_dtype; // as in load_options
     double bound;         // 0: what products of 16 bits leave
+    enum attention_reach reach;
 };
 
 #define SHARED_KEYS(heads, kv_heads, dim, turned)                                                  \
@@ -368,7 +369,8 @@ static void attend(const struct attention_oracle *o, int seq, int t, int h, doub
         s[j] *= (double)scale_of(a);
         if (a->softcap > 0)
             s[j] = (double)a->softcap * tanh(s[j] / (double)a->softcap);
-        bool visible = (a->window == 0 || j > t - a->window) && (a->chunk == 0 || j / a->chunk == t / a->chunk);
+        bool visible = (a->reach != REACH_BEFORE || j < t) && (a->window == 0 || j > t - a->window) &&
+                       (a->chunk == 0 || j / a->chunk == t / a->chunk);
         if (!visible)
             s[j] = -INFINITY;
     }
@@ -469,7 +471,8 @@ static void attention_case(const struct attention_case *a, const int *lens, cons
                                   .softcap = a->softcap,
                                   .window = a->window,
                                   .chunk = a->chunk,
-                                  .paired_values = a->paired};
+                                  .paired_values = a->paired,
+                                  .reach = a->reach};
     o.query_dtype = rig_query_dtype(kernels, a->kv_dtype, &args, rig->o.block_size);
     leave_the_middle(o);
     rig_result(rig, op_attention(rig->p, op_qkv_prep(rig->p, rig->in[0], q_norm, k_norm, prep), sinks, args));
@@ -484,6 +487,18 @@ static void attention_is_a_softmax_over_what_is_visible(void **state) {
             attention_case(&attention_cases[i], (int[]){21, 1, 6}, *kernels);
             attention_case(&attention_cases[i], (int[]){3, 40, 17}, *kernels);
         }
+}
+
+/* Of drafts, which run on the CPU alone so far. With a sink, as the first row sees no key. */
+static void attention_may_see_the_keys_before_alone(void **state) {
+    (void)state;
+    static const struct attention_case cases[] = {
+        {.name = "before", FAST(4, 2, 64), .block_size = 16, .sinks = true, .reach = REACH_BEFORE},
+        {.name = "before, window", FAST(4, 1, 64), .block_size = 16, .sinks = true, .window = 7, .reach = REACH_BEFORE},
+    };
+    for (const char *const *kernels = rig_kernels(); *kernels && rig_backend() == &backend_cpu; kernels++)
+        for (size_t i = 0; i < ARRAY_LEN(cases); i++)
+            attention_case(&cases[i], (int[]){21, 1, 40}, *kernels);
 }
 
 /* A row of NaNs reaches who sees its key, so that logits tell of it (half precision ends at 65504, but what is not a
@@ -772,6 +787,7 @@ static void latent_attention_of_a_token_does_not_depend_on_its_step(void **state
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(attention_is_a_softmax_over_what_is_visible),
+        cmocka_unit_test(attention_may_see_the_keys_before_alone),
         cmocka_unit_test(what_fast_kernels_take_is_the_same_softmax),
         cmocka_unit_test(what_is_not_a_number_stays_so_in_who_sees_it),
         cmocka_unit_test(attention_is_right_in_steps_of_every_number_of_sequences),

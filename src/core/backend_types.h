@@ -31,6 +31,7 @@ struct load_options {
     const char *quantization;      // "fp8": wider matrices are made e4m3 with a scale a row; NULL: as stored
     bool dummy_weights;            // weights may be without data: random numbers take their place (makes_dummies)
     struct load_progress progress; // of placing weights
+    struct loaded *caches_of;      // the program's caches are those of this one, which outlives it; NULL: its own
     int n_back;                    // tokens that a recurrent state has to be able to go back (plan.h, state_slot)
 };
 

@@ -37,6 +37,13 @@ struct qkv_args {
     int rotary_dim; // channels of a key that are stored, the others being its value's; 0: all
 };
 
+/* Which keys of its sequence a query at position i sees, of those in its window. */
+enum attention_reach {
+    REACH_CAUSAL, // j <= i
+    REACH_BEFORE, // j < i: its own is not there
+    REACH_ALL,    // all that the step leaves there, those of later rows too
+};
+
 struct attention_args {
     int cache;
     int n_heads, n_kv_heads, head_dim, v_head_dim;
@@ -44,6 +51,7 @@ struct attention_args {
     int window, chunk; // tokens; 0: none
     bool paired_values;
     int rotary_dim;
+    enum attention_reach reach;
 };
 
 /* Where channel i of a key is among the rotary_dim that are stored; -1: it is its value's. */

@@ -307,6 +307,8 @@ val op_qkv_prep(struct program *p, val x, const struct weight *q_norm, const str
     struct op *op = record(p, OP_QKV_PREP, x, NO_VAL, NO_VAL);
     set_weights(op, q_norm, k_norm, NULL, NULL);
     op->args.qkv_prep = a;
+    if (a.n_heads == 0)
+        return NO_VAL;
     return result(p, op, 0, a.n_heads * a.head_dim, ROWS_TOKENS, DT_F32);
 }
 

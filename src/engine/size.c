@@ -212,7 +212,7 @@ enum status engine_size(const struct gyre_options *o, const struct engine_model 
     *out = (struct engine_sizes){.bucket = bucket_of(o, m->program)};
     out->cache.block_size = o->block_size ? o->block_size : DEFAULT_BLOCK;
     struct cache_demand d = {o, l, m->program, out->cache.block_size, out->bucket.max_tokens, out->bucket.max_seqs, -1};
-    if (m->draft) {
+    if (m->draft && !m->draft->reads_target) {
         d.draft_group = draft_group(m->program);
         d.draft_bytes = draft_block_bytes(o, m->draft->step, d.block_size);
     }

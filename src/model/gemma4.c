@@ -128,7 +128,7 @@ static enum status gemma4_ropes(struct spec_reader *r) {
     return OK;
 }
 
-static enum status read_gemma4(struct spec_reader *r) {
+enum status read_gemma4(struct spec_reader *r) {
     struct model_spec *s = r->spec;
     bool given, k_eq_v;
     const char *bidirectional;

@@ -52,20 +52,6 @@ static enum status read_qwen(struct spec_reader *r) {
     return one_half_rope(r);
 }
 
-/* DFlash: Qwen3 layers over a block of masked tokens; the larger model's embedding and head are used. */
-static enum status read_dflash(struct spec_reader *r) {
-    struct draft_spec *d = &r->spec->draft;
-    json_t *settings, *taps;
-    TRY(jv_object_or_null(r->text, r->path, "dflash_config", &settings, r->err));
-    TRY(jv_array_or_null(settings, r->path, "target_layer_ids", &taps, r->err));
-    if (json_array_size(taps) < 1 || json_array_size(taps) > SPEC_MAX_LAYERS)
-        return fail(r->err, ERR_FORMAT, "%s: \"target_layer_ids\" must list 1 to %d layers", r->path, SPEC_MAX_LAYERS);
-    d->n_taps = (int)json_array_size(taps);
-    d->tap_size = r->spec->hidden_size;
-    d->vocab = r->spec->vocab_size;
-    return read_qwen3(r);
-}
-
 static const char *const gpt2_keys[][2] = {{"n_embd", "hidden_size"},
                                            {"n_layer", "num_hidden_layers"},
                                            {"n_head", "num_attention_heads"},
@@ -102,13 +88,6 @@ static const struct model_type qwen_types[] = {
      .pad = -1, .read = read_qwen, .renames = qwen_keys},
     {NULL},
 };
-static const struct model_type dflash_types[] = {
-    {"dflash", "DFlashDraftModel", .vocab = 151936, .hidden = 4096, .ffn = 22016, .layers = 5, .heads = 32,
-     .kv_heads = 32, .head_dim = 128, .max_positions = 32768, .norm_eps = 1e-6, .theta = 10000,
-     .activation_key = "hidden_act", .activation = "silu", .bos = -1, .eos = -1, .pad = -1, .read = read_dflash},
-    {NULL},
-};
-
 /* ---- what is bound and recorded ---- */
 
 /* ---- pieces ---- */
@@ -224,25 +203,8 @@ static void *qwen_outline(struct binder *b) {
     return NULL; // nothing to record
 }
 
-/* ---- draft heads: what their own files hold; embeddings come from the larger model ---- */
-
-static void *dflash_outline(struct binder *b) {
-    const struct model_spec *s = b->spec;
-    bind_matrix(b, dim_whole(s->hidden_size), dim_times(dim_whole(s->draft.tap_size), s->draft.n_taps), "fc");
-    bind_vector(b, dim_whole(s->hidden_size), "hidden_norm.weight");
-    bind_vector(b, dim_whole(s->hidden_size), "norm.weight");
-    for (int l = 0; l < s->n_layers; l++) {
-        outline_attention(b, l);
-        bind_vector(b, dim_whole(s->head_dim), "layers.%d.self_attn.q_norm.weight", l);
-        bind_vector(b, dim_whole(s->head_dim), "layers.%d.self_attn.k_norm.weight", l);
-        outline_ffn(b, l, "mlp", s->ffn_size);
-    }
-    return NULL; // nothing to record
-}
-
 #define OUTLINE(name) const struct family family_##name = {.types = name##_types, .bind = name##_outline}
 OUTLINE(gemma);
 OUTLINE(qwen2_moe);
 OUTLINE(gpt2);
 OUTLINE(qwen);
-OUTLINE(dflash);

@@ -5,7 +5,7 @@
     X(llama)                                                                                                    \
     X(qwen2)                                                                                                    \
     X(qwen3) X(gemma2) X(gemma3) X(gemma4) X(mixtral) X(phi3) X(qwen3_moe) X(gpt_oss) X(deepseek) X(qwen3_next) \
-        X(smollm3) X(diffllama) X(llama4) X(gemma) X(qwen2_moe) X(gpt2) X(qwen) X(eagle3) X(dflash)
+        X(smollm3) X(diffllama) X(llama4) X(gemma) X(qwen2_moe) X(gpt2) X(qwen) X(eagle3) X(dflash) X(gemma4_assistant)
 
 // clang-format off
 #define DECLARE(name) extern const struct family family_##name;

@@ -213,7 +213,7 @@ static const struct {
 } wrappers[] = {
     {"gemma3", "Gemma3"},    {"gemma4", "Gemma4"},          {"gemma4_unified", "Gemma4Unified"},
     {"qwen3_5", "Qwen3_5"},  {"qwen3_5_moe", "Qwen3_5Moe"}, {"llama4", "Llama4"},
-    {"kimi_k25", "KimiK25"}, {"mistral3", "Mistral3"},
+    {"kimi_k25", "KimiK25"}, {"mistral3", "Mistral3"},      {"gemma4_assistant", "Gemma4Assistant"},
 };
 
 static bool is_class(const char *architecture, const char *class_name) {

@@ -61,6 +61,8 @@ struct draft_spec {       // a draft head that reads the hidden states of a larg
     int layers[MAX_TAPS]; // that are tapped; the first DEFAULT_TAPS: those that EAGLE-3 takes of any model
     // EAGLE-3: whether the layer adds to the normed state; norms on all taps or each, before fc; the next row's state
     bool norm_before_residual, norm_before_fc, fc_norm, norm_output;
+    int block; // DFlash: rows of a pass, all but the first of them masks
+    int32_t mask;
 };
 
 enum { MAX_EOS = 1024, MAX_ROPES = 4 };

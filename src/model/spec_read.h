@@ -88,6 +88,7 @@ extern const char *const full_or_sliding[]; // for layers_from_types
 /* ---- readers and parts of readers that several files use ---- */
 enum status read_llama(struct spec_reader *r);
 enum status read_qwen3(struct spec_reader *r);
+enum status read_gemma4(struct spec_reader *r);
 enum status read_qwen_layers(struct spec_reader *r);  // layers from max_window_layers on slide; one rope
 enum status read_gemma_common(struct spec_reader *r); // layers, embedding_scale, biases
 enum status read_gemma_scale(struct spec_reader *r);  // query_pre_attn_scalar

@@ -82,7 +82,7 @@ static void cpu_unload(struct loaded *l) {
     if (!l)
         return;
     placed_table_release(&l->placed);
-    for (int g = 0; g < l->n_caches; g++)
+    for (int g = 0; g < l->n_caches && !l->caches_of; g++)
         free(l->caches[g].memory);
     program_free(l->program);
     ranks_leave(l->ranks);
@@ -106,7 +106,10 @@ static enum status cpu_load(struct device *d, const struct program *p, const str
     struct loaded *l = xcalloc(1, sizeof *l);
     l->device = d;
     l->n_back = options->n_back;
-    l->program = d->whole_keys ? program_copy(p) : pass_shared_kv(p, NULL);
+    l->caches_of = options->caches_of;
+    l->program = l->caches_of    ? pass_shared_kv_as(p, l->caches_of->program)
+                 : d->whole_keys ? program_copy(p)
+                                 : pass_shared_kv(p, NULL);
     enum status st = placed_table_fill(&l->placed, l->program, d->pool, err);
     if (st != OK) {
         cpu_unload(l);
@@ -241,6 +244,8 @@ static enum status cpu_compile(struct loaded *l, struct bucket bucket, struct ex
     const struct program *p = l->program;
     BUG_IF(bucket.max_tokens < 1 || bucket.max_seqs < 1 || bucket.max_rows < 0);
     BUG_IF(p->n_ranks > 1 && !l->ranks); // join comes before
+    if (l->caches_of)
+        cache_take(l, l->caches_of);
     struct executable *exe = xcalloc(1, sizeof *exe);
     *exe = (struct executable){.loaded = l, .program = p, .bucket = bucket};
     exe->ops = xcalloc((size_t)p->n_ops + 1, sizeof *exe->ops);

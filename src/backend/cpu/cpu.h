@@ -74,8 +74,9 @@ struct loaded {
     struct placed_table placed;
     struct cache caches[MAX_CACHE_GROUPS];
     int n_caches, block_size, block_shift;
-    int n_back;          // of load_options
-    struct ranks *ranks; // that it meets in collective ops; NULL: none (cpu_ranks.c)
+    int n_back;                     // of load_options
+    const struct loaded *caches_of; // likewise
+    struct ranks *ranks;            // that it meets in collective ops; NULL: none (cpu_ranks.c)
 };
 
 enum status cpu_join(struct loaded *const *ranks, int n, struct error *err);
@@ -144,6 +145,9 @@ float *conv_state(const struct call *c, int cache, int seq);
 float *delta_state(const struct call *c, int cache, int seq);
 int64_t cache_block_floats(const struct cache_group *g, int block_size, int n_back); // of one layer
 
+/* l's caches are the owner's, once that has them. */
+void cache_take(struct loaded *l, const struct loaded *owner);
+
 /* Tokens that a recurrent op computes of a sequence: from `base`, where the slot's state ends, to `end`; those from
  * `first` on are the step's. Before `kept` they are the slot's from now on. (cpu_replay.c) */
 struct replay {
@@ -180,6 +184,13 @@ static inline int64_t first_visible(int64_t position, int window, int chunk) {
     int64_t first = window > 0 && position >= window ? position - window + 1 : 0;
     int64_t chunk_start = chunk > 0 ? position / chunk * chunk : 0;
     return first > chunk_start ? first : chunk_start;
+}
+
+/* The end of the keys that row t of the step sees. */
+static inline int64_t visible_end(const struct call *c, int64_t t) {
+    int64_t position = c->plan->position[t];
+    enum attention_reach reach = c->op->args.attention.reach;
+    return reach == REACH_ALL ? c->plan->seq_len[c->seq_of_row[t]] : reach == REACH_BEFORE ? position : position + 1;
 }
 
 /* ---- small mathematics that several ops share (cpu_math.c) ---- */

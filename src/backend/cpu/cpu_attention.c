@@ -122,7 +122,7 @@ static void attend(const struct call *c, int64_t t, int head) {
         sum = 1;
     }
     memset(out, 0, (size_t)width * sizeof *out);
-    for (int64_t j = first_visible(position, a->window, a->chunk); j <= position; j++) {
+    for (int64_t j = first_visible(position, a->window, a->chunk); j < visible_end(c, t); j++) {
         float s = score(c, q, kv_block(c, a->cache, seq, j, head / group), j & mask);
         if (s > max) {
             float shrink = expf(max - s);

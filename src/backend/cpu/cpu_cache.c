@@ -1,6 +1,8 @@
 /* cpu_cache.c - where a token's keys, values and states lie; the layout is drawn in cpu.h. */
 #include "backend/cpu/cpu.h"
 
+#include <string.h>
+
 int64_t cache_block_floats(const struct cache_group *g, int block_size, int n_back) {
     switch (g->kind) {
     case CACHE_KV: return (int64_t)g->n_heads * (g->k_dim + g->v_dim) * block_size;
@@ -47,4 +49,11 @@ float *delta_state(const struct call *c, int cache, int seq) {
     const struct delta_args *a = &c->op->args.delta_rule;
     const struct cache_group *g = &c->program->groups[c->program->caches[cache].group];
     return conv_state(c, cache, seq) + (g->state_floats - (int64_t)a->n_value_heads * a->key_dim * a->value_dim);
+}
+
+void cache_take(struct loaded *l, const struct loaded *owner) {
+    memcpy(l->caches, owner->caches, sizeof l->caches);
+    l->n_caches = owner->n_caches;
+    l->block_size = owner->block_size;
+    l->block_shift = owner->block_shift;
 }

@@ -121,7 +121,8 @@ static void absorb_scores(const struct call *c, const struct item *it, const str
     const struct kernels *k = c->loaded->device->kernels;
     for (int64_t r = 0; r < it->n * it->n_heads; r++) {
         int64_t position = c->plan->position[it->first + r / it->n_heads];
-        int64_t first = MAX(first_visible(position, a->window, a->chunk), from), end = MIN(position + 1, to);
+        int64_t first = MAX(first_visible(position, a->window, a->chunk), from);
+        int64_t end = MIN(visible_end(c, it->first + r / it->n_heads), to);
         float *s = w->scores + r * KEYS;
         if (first >= end) {
             memset(s, 0, (size_t)(to - from) * sizeof *s);
@@ -174,7 +175,7 @@ static int64_t group_end(int64_t from, int64_t end) { return MIN((from / KEYS + 
 static void attend(const struct call *c, const struct item *it) {
     const struct attention_args *a = &c->op->args.attention;
     struct workspace w = workspace_of(c);
-    int64_t first = c->plan->position[it->first], end = c->plan->position[it->first + it->n - 1] + 1;
+    int64_t first = c->plan->position[it->first], end = visible_end(c, it->first + it->n - 1);
     int64_t start = first_visible(first, a->window, a->chunk);
     begin_item(c, it, &w);
     for (int64_t from = start, to; from < end; from = to) {

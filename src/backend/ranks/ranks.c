@@ -126,6 +126,9 @@ static void load_rank(void *arg, int rank, int n_ranks) {
 static enum status load_ranks(struct loaded *l, const struct program *p, const struct load_options *options,
                               struct error *err) {
     const struct table *t = l->device->table;
+    if (options->caches_of)
+        return fail(err, ERR_UNSUPPORTED, "%s: a draft that reads another program's cache runs on one device only",
+                    p->name);
     struct loading w = {.loaded = l, .options = options};
     for (int i = 0; i < t->n; i++)
         TRY(pass_shard(p, &(struct shard_options){i, t->n, t->by_expert}, &l->programs[i], err));

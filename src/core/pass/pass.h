@@ -14,6 +14,9 @@ int shared_kv_channels(const struct program *p, int group);
 /* Stores only those, in groups for which takes(head_dim, channels) holds; NULL: in all. */
 struct program *pass_shared_kv(const struct program *p, bool (*takes)(int head_dim, int channels));
 
+/* The same for a program that reads caches of another, `owner`, which the pass was applied to. */
+struct program *pass_shared_kv_as(const struct program *p, const struct program *owner);
+
 /* Keeps, to the end of a step, what each of these n layers adds up to: the residual stream behind it, [T, hidden_size].
  * They become the program's taps, in this order. A draft model reads them. NULL: it has no such layer, or too many are
  * asked for. */

@@ -51,7 +51,7 @@ static const struct weight *norm_of_keys(const struct program *p, int cache) {
     return NULL;
 }
 
-static void share(struct program *p, int group, int channels) {
+static void share(struct program *p, int group, int channels, const struct program *owner) {
     p->groups[group].k_dim = channels;
     p->groups[group].shared_kv = true;
     for (int i = 0; i < p->n_ops; i++) {
@@ -61,7 +61,7 @@ static void share(struct program *p, int group, int channels) {
         if (!is_of(p, op, OP_QKV_PREP, group))
             continue;
         op->args.qkv_prep.rotary_dim = channels;
-        op->weights[1] = norm_of_keys(p, op->args.qkv_prep.cache);
+        op->weights[1] = norm_of_keys(owner, op->args.qkv_prep.cache);
     }
 }
 
@@ -70,7 +70,15 @@ struct program *pass_shared_kv(const struct program *from, bool (*takes)(int hea
     for (int g = 0; g < p->n_groups; g++) {
         int channels = p->groups[g].kind == CACHE_KV ? shared_kv_channels(p, g) : 0;
         if (channels > 0 && (!takes || takes(p->groups[g].k_dim, channels)))
-            share(p, g, channels);
+            share(p, g, channels, p);
     }
+    return p;
+}
+
+struct program *pass_shared_kv_as(const struct program *from, const struct program *owner) {
+    struct program *p = program_copy(from);
+    for (int g = 0; g < p->n_groups; g++)
+        if (owner->groups[g].shared_kv)
+            share(p, g, owner->groups[g].k_dim, owner);
     return p;
 }

@@ -20,13 +20,14 @@ void draft_rows_init(struct draft_rows *rows, const struct cache_config *target,
                                 .n_groups = o->n_groups,
                                 .block_size = target->block_size,
                                 .first_scratch = target->n_blocks[group] + target->n_host_blocks[group],
-                                .per_seq = o->most_guesses / target->block_size + 2,
+                                .per_seq = o->most_ahead / target->block_size + 2,
+                                .shares = o->shares,
                                 .n_scratch = o->n_scratch};
     rows->width = target->table_width[group] + rows->per_seq;
     rows->n_blocks = rows->first_scratch + rows->per_seq * rows->n_scratch;
     rows->n_filled = xcalloc((size_t)rows->first_scratch + 1, sizeof *rows->n_filled);
     for (int i = 0; i < o->n_groups; i++)
-        widths[i] = rows->width;
+        widths[i] = o->shares ? target->table_width[i] : rows->width;
     batch_plan_init(&rows->plan, o->bucket, o->n_groups, widths);
 }
 
@@ -47,7 +48,7 @@ static const int32_t *table_of(const struct draft_rows *rows, const struct batch
 void draft_rows_begin(struct draft_rows *rows, const struct batch_plan *step) {
     struct batch_plan *plan = &rows->plan;
     plan->n_tokens = plan->n_seqs = plan->n_rows = plan->n_copies = 0;
-    for (int i = 0; step && i < step->n_copies; i++) {
+    for (int i = 0; step && !rows->shares && i < step->n_copies; i++) {
         struct cache_copy c = step->copies[i];
         if (c.group != rows->target_group)
             continue;
@@ -96,10 +97,12 @@ static void add_table(struct draft_rows *rows, const struct batch_plan *step, in
     struct batch_plan *plan = &rows->plan;
     int32_t n_held = MIN(blocks_of(rows, step->seq_len[s]), blocks_of(rows, end)), n = blocks_of(rows, end);
     for (int g = 0; g < rows->n_groups; g++) {
-        int32_t *to = plan->block_table[g] + (size_t)plan->n_seqs * (size_t)rows->width;
-        memcpy(to, table_of(rows, step, s), (size_t)n_held * sizeof *to);
-        BUG_IF(n > n_held && (scratch < 0 || n - n_held > rows->per_seq));
-        for (int32_t i = n_held; i < n; i++)
+        int group = rows->shares ? g : rows->target_group;
+        int32_t *to = plan->block_table[g] + (size_t)plan->n_seqs * (size_t)plan->table_width[g];
+        memcpy(to, step->block_table[group] + (size_t)s * (size_t)step->table_width[group],
+               (size_t)n_held * sizeof *to);
+        BUG_IF(!rows->shares && n > n_held && (scratch < 0 || n - n_held > rows->per_seq));
+        for (int32_t i = n_held; i < n && !rows->shares; i++)
             to[i] = rows->first_scratch + scratch * rows->per_seq + (i - n_held);
     }
 }
@@ -128,13 +131,16 @@ void draft_rows_blank_first(struct draft_rows *rows) {
     rows->plan.token_id[rows->plan.query_start[rows->plan.n_seqs - 1]] = -1; // no table has it: the row is 0
 }
 
-void draft_rows_add_one(struct draft_rows *rows, const struct batch_plan *step, int s, int32_t position, int32_t token,
-                        int scratch) {
-    add_row(&rows->plan, position, token);
-    end_sequence(rows, step, s, position + 1, scratch);
+void draft_rows_add_ahead(struct draft_rows *rows, const struct batch_plan *step, int s, int32_t position,
+                          const int32_t *tokens, int n, int scratch) {
+    for (int i = 0; i < n; i++)
+        add_row(&rows->plan, position + i, tokens[i]);
+    end_sequence(rows, step, s, position + n, scratch);
 }
 
 void draft_rows_without(struct draft_rows *rows, const struct batch_plan *step) {
+    if (rows->shares)
+        return;
     for (int i = 0; i < step->n_copies; i++)
         if (step->copies[i].group == rows->target_group)
             rows->n_filled[step->copies[i].to] = 0;

@@ -13,6 +13,7 @@ struct draft_rows {
     struct batch_plan plan; // of the next run
     struct bucket bucket;
     int target_group, n_groups; // of the target's plan; of the draft, each with the same tables
+    bool shares;                // the target's caches, group by group: nothing is stored
     int block_size, width;      // of tables
     int n_blocks, first_scratch, per_seq, n_scratch;
     int32_t *n_filled; // [first_scratch]: rows of a block that are there
@@ -21,7 +22,8 @@ struct draft_rows {
 struct draft_rows_options {
     struct bucket bucket;
     int target_group, n_groups;
-    int n_scratch, most_guesses; // sequences that get guesses, and how many each
+    int n_scratch, most_ahead; // sequences that get guesses, and rows that each has behind its text
+    bool shares;
 };
 void draft_rows_init(struct draft_rows *rows, const struct cache_config *target, const struct draft_rows_options *o);
 void draft_rows_release(struct draft_rows *rows);
@@ -44,9 +46,9 @@ void draft_rows_add(struct draft_rows *rows, const struct batch_plan *step, int 
 /* The first row of the text that was added last has no token. */
 void draft_rows_blank_first(struct draft_rows *rows);
 
-/* One row more of a chain. */
-void draft_rows_add_one(struct draft_rows *rows, const struct batch_plan *step, int s, int32_t position, int32_t token,
-                        int scratch);
+/* n rows from a position on, behind the text. */
+void draft_rows_add_ahead(struct draft_rows *rows, const struct batch_plan *step, int s, int32_t position,
+                          const int32_t *tokens, int n, int scratch);
 
 /* The step is not followed: what it computed and copied has no rows. */
 void draft_rows_without(struct draft_rows *rows, const struct batch_plan *step);

@@ -16,15 +16,20 @@ struct chain {
     int most;
 };
 
+struct placed_program {
+    struct loaded *loaded;
+    struct executable *exe;
+};
+
 struct program_drafter {
     struct gyre *g;
     const struct draft *draft;
-    struct loaded *loaded;
-    struct executable *exe;
+    struct placed_program step, context;
     struct draft_rows rows;
     struct sample_params *sample;  // [max_rows]
     struct sample_result *results; // [max_rows]
     struct chain *chains;          // [most_seqs]
+    int32_t *block;                // [draft->block]: the tokens of one
     int n_chains, most_guesses, states_width;
     enum status status; // of reading hidden states
     int64_t max_positions;
@@ -36,7 +41,7 @@ struct program_drafter {
 static int most_for(const struct program_drafter *d, const struct request *r) {
     const struct sequence *seq = &r->sequence;
     int64_t most = MIN(d->most_guesses, seq->capacity - 1 - seq->n_tokens);
-    return (int)MIN(most, d->max_positions - seq->n_known);
+    return (int)MIN(most, d->max_positions - seq->n_known - d->draft->block);
 }
 
 static bool continues(const struct program_drafter *d, const struct request *r) {
@@ -66,17 +71,17 @@ static void ask(struct program_drafter *d, struct chain *c, int token_row) {
     d->sample[plan->n_rows++] = draw_of(c->request, c->request->draft.at + c->request->draft.n);
 }
 
-static enum status run(struct program_drafter *d, struct error *err) {
+static enum status run(struct program_drafter *d, const struct placed_program *p, struct error *err) {
     TRY(d->status); // with the sentence in g->failed
-    TRY(d->g->ops->run(d->exe, &d->rows.plan, d->sample, err));
-    return d->g->ops->collect(d->exe, d->results, err);
+    TRY(d->g->ops->run(p->exe, &d->rows.plan, d->sample, err));
+    return d->g->ops->collect(p->exe, d->results, err);
 }
 
-/* Whether the chain goes on behind what its row gave. */
-static bool take_guess(const struct program_drafter *d, const struct chain *c) {
+/* Whether the chain goes on behind what a row gave. */
+static bool take_guess(const struct program_drafter *d, const struct chain *c, int row) {
     struct proposal *p = &c->request->draft;
-    int32_t token = d->results[c->row].token;
-    if (d->results[c->row].not_finite || d->results[c->row].nothing_left)
+    int32_t token = d->results[row].token;
+    if (d->results[row].not_finite || d->results[row].nothing_left)
         return false;
     p->tokens[p->n++] = d->draft->target_id ? d->draft->target_id[token] : token;
     return p->n < c->most;
@@ -88,22 +93,29 @@ static void copy_states(struct program_drafter *d, int row, const float *from) {
     memcpy(d->rows.plan.states + (size_t)row * (size_t)d->states_width, from, (size_t)d->states_width * sizeof *from);
 }
 
-/* What the target made of these rows. False: the first of them was not in this step. */
-static bool add_states(struct program_drafter *d, const struct step *step, int s, struct draft_text text) {
+/* What the target made of positions [first, end), for the next rows of the plan. False: they were not in this step. */
+static bool add_states(struct program_drafter *d, const struct step *step, int s, int32_t first, int32_t end) {
     int row = step->plan.query_start[s], n = step->plan.query_start[s + 1] - row;
     int32_t start = step->plan.position[row];
     if (d->draft->feature == NO_STATES)
         return true;
-    if (text.first != start || text.end > start + n)
+    if (first < start || end > start + n)
         return false;
-    for (int32_t p = text.first; p < text.end; p++) {
+    for (int32_t p = first; p < end; p++) {
         const float *state;
         d->status = d->g->ops->hidden(d->g->exe, d->draft->feature, row + (p - start), &state, &d->g->failed);
         if (d->status != OK)
             return false;
-        copy_states(d, d->rows.plan.n_tokens + (p - text.first), state);
+        copy_states(d, d->rows.plan.n_tokens + (p - first), state);
     }
     return true;
+}
+
+static struct chain *new_chain(struct program_drafter *d, struct request *r, int s, int32_t position) {
+    struct chain *c = &d->chains[d->n_chains++];
+    *c = (struct chain){.request = r, .s = s, .position = position, .most = most_for(d, r)};
+    r->draft = (struct proposal){.at = r->sequence.n_known};
+    return c;
 }
 
 /* The rows of the text that the step computed, or that the draft lacks; and the first guess of who decodes. */
@@ -113,17 +125,26 @@ static void add_text(struct program_drafter *d, const struct step *step, int s) 
     bool goes_on = continues(d, r) && text.is_whole;
     if (!goes_on)
         text.end = MIN(text.end, text.held);
-    if (text.end <= text.first || !add_states(d, step, s, text))
+    if (text.end <= text.first || !add_states(d, step, s, text.first, text.end))
         return;
     draft_rows_add(&d->rows, &step->plan, s, text, r->sequence.tokens + d->draft->is_ahead, goes_on ? d->n_chains : -1);
     if (text.first == 0 && d->draft->is_first_blank)
         draft_rows_blank_first(&d->rows);
     if (!goes_on)
         return;
-    struct chain *c = &d->chains[d->n_chains++];
-    *c = (struct chain){.request = r, .s = s, .position = text.end - 1, .most = most_for(d, r)};
-    r->draft = (struct proposal){.at = r->sequence.n_known};
-    ask(d, c, d->rows.plan.n_tokens - 1);
+    struct chain *c = new_chain(d, r, s, text.end - 1);
+    if (!d->draft->context)
+        ask(d, c, d->rows.plan.n_tokens - 1);
+}
+
+/* Of a draft that reads the target's cache: a row at the newest token's place, with the state before it. */
+static void add_newest(struct program_drafter *d, const struct step *step, int s) {
+    struct request *r = step->requests[s];
+    int32_t at = r->sequence.n_known - 1;
+    if (!continues(d, r) || at < 1 || !add_states(d, step, s, at - 1, at))
+        return;
+    draft_rows_add_ahead(&d->rows, &step->plan, s, at, &r->sequence.tokens[at], 1, -1);
+    ask(d, new_chain(d, r, s, at), d->rows.plan.n_tokens - 1);
 }
 
 /* From its last row to the next. */
@@ -131,7 +152,7 @@ static void carry(struct program_drafter *d, const struct chain *c, int row) {
     const float *state;
     if (d->draft->feature == NO_STATES || d->status != OK)
         return;
-    d->status = d->g->ops->hidden(d->exe, d->draft->carry, c->token_row, &state, &d->g->failed);
+    d->status = d->g->ops->hidden(d->step.exe, d->draft->carry, c->token_row, &state, &d->g->failed);
     if (d->status == OK)
         copy_states(d, row, state);
 }
@@ -142,16 +163,52 @@ static bool next_rows(struct program_drafter *d, const struct step *step) {
     for (int i = 0; i < d->n_chains; i++) {
         struct chain *c = &d->chains[i];
         const struct proposal *p = &c->request->draft;
-        if (c->row < 0 || !take_guess(d, c)) {
+        if (c->row < 0 || !take_guess(d, c, c->row)) {
             c->row = -1;
             continue;
         }
-        c->position++;
+        c->position += !d->draft->reads_target;
         carry(d, c, d->rows.plan.n_tokens);
-        draft_rows_add_one(&d->rows, &step->plan, c->s, c->position, p->tokens[p->n - 1], i);
+        draft_rows_add_ahead(&d->rows, &step->plan, c->s, c->position, &p->tokens[p->n - 1], 1, i);
         ask(d, c, d->rows.plan.n_tokens - 1);
     }
     return d->rows.plan.n_rows > 0;
+}
+
+/* A block for each: the newest token, then masks, each of which gives a guess. */
+static void add_blocks(struct program_drafter *d, const struct step *step) {
+    draft_rows_begin(&d->rows, NULL);
+    for (int i = 0; i < d->n_chains; i++) {
+        struct chain *c = &d->chains[i];
+        const struct sequence *seq = &c->request->sequence;
+        d->block[0] = seq->tokens[seq->n_known - 1];
+        draft_rows_add_ahead(&d->rows, &step->plan, c->s, seq->n_known - 1, d->block, d->draft->block, i);
+        c->token_row = d->rows.plan.n_tokens - d->draft->block;
+        c->row = d->rows.plan.n_rows;
+        for (int k = 0; k < c->most; k++) {
+            d->rows.plan.out_row[d->rows.plan.n_rows] = c->token_row + 1 + k;
+            d->sample[d->rows.plan.n_rows++] = draw_of(c->request, seq->n_known + k);
+        }
+    }
+}
+
+static enum status run_blocks(struct program_drafter *d, const struct step *step, struct error *err) {
+    TRY(run(d, &d->context, err));
+    if (d->n_chains == 0)
+        return OK;
+    add_blocks(d, step);
+    TRY(run(d, &d->step, err));
+    for (int i = 0; i < d->n_chains; i++)
+        for (int k = 0; take_guess(d, &d->chains[i], d->chains[i].row + k);)
+            k++;
+    return OK;
+}
+
+static enum status run_chains(struct program_drafter *d, const struct step *step, struct error *err) {
+    do
+        TRY(run(d, &d->step, err));
+    while (next_rows(d, step));
+    return OK;
 }
 
 static bool too_many(const struct program_drafter *d) { return d->g->scheduler.n_running > d->g->drafter.most_seqs; }
@@ -165,16 +222,13 @@ static enum status follow(void *context, const struct step *step, struct error *
         return OK;
     }
     for (int s = 0; s < step->plan.n_seqs; s++)
-        add_text(d, step, s);
+        (d->draft->reads_target ? add_newest : add_text)(d, step, s);
     if (d->rows.plan.n_tokens == 0) {
         draft_rows_without(&d->rows, &step->plan);
         return OK;
     }
-    TRY(d->draft->model ? model_check(d->draft->model, err) : OK);
-    do
-        TRY(run(d, err));
-    while (next_rows(d, step));
-    return OK;
+    TRY(model_check(d->draft->model, err));
+    return (d->draft->context ? run_blocks : run_chains)(d, step, err);
 }
 
 static int guess(void *context, const struct sequence *seq, int32_t *out, int max) {
@@ -189,16 +243,22 @@ static int guess(void *context, const struct sequence *seq, int32_t *out, int ma
 
 // ---- opening and closing ----------------------------------------------------------------------------------------
 
+static void take_away(const struct gyre *g, const struct placed_program *p) {
+    if (p->exe)
+        g->ops->free_executable(p->exe);
+    if (p->loaded)
+        g->ops->unload(p->loaded);
+}
+
 static void close_drafter(void *context) {
     struct program_drafter *d = context;
-    if (d->exe)
-        d->g->ops->free_executable(d->exe);
-    if (d->loaded)
-        d->g->ops->unload(d->loaded);
+    take_away(d->g, &d->context);
+    take_away(d->g, &d->step);
     draft_rows_release(&d->rows);
     free(d->sample);
     free(d->results);
     free(d->chains);
+    free(d->block);
     free(d);
 }
 
@@ -221,7 +281,7 @@ static enum status check(const struct gyre *g, const struct draft *draft, struct
 }
 
 struct executable *program_drafter_exe(const struct gyre *g) {
-    return ((const struct program_drafter *)g->drafter.context)->exe;
+    return ((const struct program_drafter *)g->drafter.context)->step.exe;
 }
 
 enum status program_drafter_load(struct gyre *g, const struct gyre_options *o, const struct draft *draft,
@@ -232,7 +292,10 @@ enum status program_drafter_load(struct gyre *g, const struct gyre_options *o, c
     *d = (struct program_drafter){.g = g, .draft = draft};
     g->drafter = (struct drafter){.context = d, .close = close_drafter};
     d->max_positions = draft->model->spec->max_positions;
-    return g->ops->load(g->device, draft->step, &options, &d->loaded, err);
+    options.caches_of = draft->reads_target ? g->loaded : NULL;
+    TRY(g->ops->load(g->device, draft->step, &options, &d->step.loaded, err));
+    options.caches_of = d->step.loaded;
+    return draft->context ? g->ops->load(g->device, draft->context, &options, &d->context.loaded, err) : OK;
 }
 
 static int states_width(const struct program *p) {
@@ -249,31 +312,48 @@ static enum status alloc_cache(struct program_drafter *d, struct error *err) {
         config.n_blocks[i] = d->rows.n_blocks;
         config.table_width[i] = d->rows.width;
     }
-    return g->ops->alloc_cache(d->loaded, &config, err);
+    return d->draft->reads_target ? OK : g->ops->alloc_cache(d->step.loaded, &config, err);
 }
 
-enum status program_drafter_open(struct gyre *g, const struct gyre_options *o, struct error *err) {
-    struct program_drafter *d = g->drafter.context;
-    int most_seqs = MIN(g->drafter.most_seqs, g->scheduler.limits.max_seqs);
-    struct bucket bucket = {.max_tokens = MAX(g->scheduler.limits.max_tokens, most_seqs),
-                            .max_seqs = g->scheduler.limits.max_seqs,
-                            .max_rows = most_seqs,
-                            .max_copies = d->draft->step->n_groups * g->pool.max_copies};
+/* Prompts, and the rows of all chains at once. */
+static struct bucket bucket_of(const struct program_drafter *d, int most_seqs) {
+    const struct step_limits *limits = &d->g->scheduler.limits;
+    int a_seq = MAX(d->draft->block, 1);
+    return (struct bucket){.max_tokens = MAX(limits->max_tokens, most_seqs * a_seq),
+                           .max_seqs = limits->max_seqs,
+                           .max_rows = most_seqs * MIN(a_seq, d->most_guesses),
+                           .max_copies = d->draft->step->n_groups * d->g->pool.max_copies};
+}
+
+static void allocate(struct program_drafter *d, struct bucket bucket, int most_seqs) {
+    const struct draft *draft = d->draft;
     struct draft_rows_options rows = {.bucket = bucket,
-                                      .target_group = draft_group(g->program),
-                                      .n_groups = d->draft->step->n_groups,
+                                      .target_group = draft_group(d->g->program),
+                                      .n_groups = draft->step->n_groups,
                                       .n_scratch = most_seqs,
-                                      .most_guesses = o->n_guesses};
-    d->most_guesses = o->n_guesses;
-    draft_rows_init(&d->rows, &g->cache, &rows);
-    d->states_width = states_width(d->draft->step);
+                                      .most_ahead = MAX(d->most_guesses, draft->block),
+                                      .shares = draft->reads_target};
+    draft_rows_init(&d->rows, &d->g->cache, &rows);
+    d->states_width = states_width(draft->context ? draft->context : draft->step);
     if (d->states_width > 0)
         batch_plan_add_states(&d->rows.plan, bucket, d->states_width);
     d->sample = xcalloc((size_t)bucket.max_rows, sizeof *d->sample);
     d->results = xcalloc((size_t)bucket.max_rows, sizeof *d->results);
     d->chains = xcalloc((size_t)most_seqs, sizeof *d->chains);
+    d->block = xcalloc((size_t)draft->block + 1, sizeof *d->block);
+    for (int i = 1; i < draft->block; i++)
+        d->block[i] = draft->mask;
+}
+
+enum status program_drafter_open(struct gyre *g, const struct gyre_options *o, struct error *err) {
+    struct program_drafter *d = g->drafter.context;
+    int most_seqs = MIN(g->drafter.most_seqs, g->scheduler.limits.max_seqs);
+    d->most_guesses = d->draft->block > 0 ? MIN(o->n_guesses, d->draft->block - 1) : o->n_guesses;
+    struct bucket bucket = bucket_of(d, most_seqs);
+    allocate(d, bucket, most_seqs);
     TRY(alloc_cache(d, err));
-    TRY(g->ops->compile(d->loaded, bucket, &d->exe, err));
+    TRY(g->ops->compile(d->step.loaded, bucket, &d->step.exe, err));
+    TRY(d->draft->context ? g->ops->compile(d->context.loaded, bucket, &d->context.exe, err) : OK);
     g->drafter.guess = guess;
     g->drafter.follow = follow;
     g->drafter.waits = true;

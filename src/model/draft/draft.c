@@ -3,64 +3,6 @@
 
 #include <stdlib.h>
 
-enum status draft_target_of(const struct model *target, struct draft_target *out, struct error *err) {
-    const struct program *p = target->program;
-    *out = (struct draft_target){.vocab_size = target->spec->vocab_size,
-                                 .hidden_size = target->spec->hidden_size,
-                                 .n_layers = target->spec->n_layers};
-    for (int i = 0; i < p->n_ops; i++) {
-        const struct op *op = &p->ops[i];
-        if (op->code == OP_EMBED && !out->embed)
-            out->embed = op->weights[0], out->embed_scale = op->args.embed.scale;
-        else if (op->code == OP_SOFTCAP)
-            out->softcap = op->args.softcap.cap;
-        else if (op->code == OP_LINEAR && p->values[op->out[0].id].rows == ROWS_OUT)
-            out->lm_head = op->weights[0];
-    }
-    return out->embed && out->lm_head
-               ? OK
-               : fail(err, ERR_UNSUPPORTED, "%s: has no table or no head that a draft could share", p->name);
-}
-
-enum status draft_bind(struct draft *d, const char *path, const struct family *family, const void **weights,
-                       struct error *err) {
-    struct model *m = d->model = xcalloc(1, sizeof *m);
-    struct binder b;
-    TRY(model_spec_open(path, &m->spec, err));
-    if (family_find(m->spec->model_type) != family)
-        return fail(err, ERR_UNSUPPORTED, "%s: is of type %s, which is no draft for method \"%s\"", m->spec->path,
-                    m->spec->architecture, d->method);
-    TRY(checkpoint_open(&m->checkpoint, path, err));
-    TRY(binder_init(&b, LOAD_CHECKPOINT, m->checkpoint, m->spec, &m->arena, err));
-    *weights = family->bind(&b);
-    m->n_parameters = b.n_parameters;
-    memcpy(m->stored_bytes, b.stored_bytes, sizeof m->stored_bytes);
-    return binder_finish(&b, family->unused);
-}
-
-/* EAGLE-3's: near the first layer, in the middle, near the last. */
-static void default_layers(int n_layers, int *out) {
-    out[0] = MIN(1, n_layers - 1);
-    out[1] = MAX(n_layers / 2 - 1, 0);
-    out[2] = MAX(n_layers - 4, 0);
-}
-
-enum status draft_feature(struct draft *d, const struct model *target, struct feature *f, struct error *err) {
-    const struct draft_spec *s = &d->model->spec->draft;
-    if (s->tap_size != target->spec->hidden_size)
-        return fail(err, ERR_UNSUPPORTED, "%s: reads hidden states of %d channels, the target's have %d",
-                    d->model->spec->path, s->tap_size, target->spec->hidden_size);
-    f->n_layers = s->n_taps;
-    memcpy(f->layers, s->layers, sizeof f->layers);
-    if (s->layers[0] == DEFAULT_TAPS)
-        default_layers(target->spec->n_layers, f->layers);
-    d->target = pass_feature(target->program, f);
-    d->feature = 1;
-    return d->target ? OK
-                     : fail(err, ERR_UNSUPPORTED, "%s: reads a layer that the target of %d layers does not have",
-                            d->model->spec->path, target->spec->n_layers);
-}
-
 /* Another model with the same tokens. */
 static enum status open_draft_model(struct draft *d, const struct draft_source *source, const struct model *target,
                                     struct error *err) {
@@ -79,16 +21,21 @@ static const struct draft_method {
     enum status (*open)(struct draft *d, const struct draft_source *source, const struct model *target,
                         struct error *err);
 } methods[] = {
-    {"draft_model", open_draft_model}, {"eagle3", eagle3_open},    {"mtp", mtp_open},
-    {"qwen3_5_mtp", mtp_open}, // vLLM's names
-    {"qwen3_next_mtp", mtp_open},      {"deepseek_mtp", mtp_open},
+    {"draft_model", open_draft_model},    {"eagle3", eagle3_open},    {"mtp", mtp_open}, {"dflash", dflash_open},
+    {"gemma4_mtp", assistant_open},                                  // vLLM's name of it
+    {"gemma4_assistant", assistant_open}, {"qwen3_5_mtp", mtp_open}, // vLLM's names
+    {"qwen3_next_mtp", mtp_open},         {"deepseek_mtp", mtp_open},
 };
 
 /* What the draft's config says it is. */
 static enum status method_of(const char *path, const char **out, struct error *err) {
     struct model_spec *spec;
     TRY(model_spec_open(path, &spec, err));
-    *out = strcmp(spec->model_type, "eagle3") == 0 ? "eagle3" : "draft_model";
+    static const char *const own[] = {"eagle3", "dflash", "gemma4_assistant"};
+    *out = "draft_model";
+    for (size_t i = 0; i < ARRAY_LEN(own); i++)
+        if (strcmp(spec->model_type, own[i]) == 0)
+            *out = own[i];
     model_spec_free(spec);
     return OK;
 }
@@ -124,6 +71,7 @@ void draft_free(struct draft *d) {
     if (!d)
         return;
     program_free(d->target);
+    program_free(d->context);
     model_free(d->model);
     free(d);
 }

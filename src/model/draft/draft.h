@@ -10,6 +10,9 @@
  *     draft model   row p: token p                                    of a model of its own
  *     EAGLE-3       row p: token p + 1, and the target's feature at p; in a chain the row's before, its carry
  *     MTP           likewise, with the target's last hidden state
+ *     DFlash        row p: the target's feature at p; then a block of rows at once, of the newest token and masks
+ *     Gemma 4's     the newest token and the target's last hidden state before it; keys and values are the target's,
+ *                   and rows of a chain stand all at the same place
  *
  * A program for it is recorded like a family's, with the weights that it borrows of the target. */
 #pragma once
@@ -34,6 +37,10 @@ struct draft {
     const int32_t *target_id; // [step's vocabulary]: the target's token for each; NULL: they are the same
     bool is_ahead;            // row p is made with the token behind it, p + 1
     bool is_first_blank;      // row 0 has no token
+    bool reads_target;        // it has no cache of its own, but reads the target's
+    struct program *context; // makes rows of the text in the step's caches, which then computes a block; NULL: the step
+    int block;               // rows of that, the first of them with the newest token
+    int32_t mask;            // the token of the others
 };
 
 /* ERR_UNSUPPORTED says what does not fit the target. *out outlives what is loaded of it, and `target` outlives *out. */

@@ -25,5 +25,9 @@ enum status draft_bind(struct draft *d, const char *path, const struct family *f
 enum status draft_feature(struct draft *d, const struct model *target, struct feature *f, struct error *err);
 
 enum status mtp_open(struct draft *d, const struct draft_source *source, const struct model *target, struct error *err);
+enum status dflash_open(struct draft *d, const struct draft_source *source, const struct model *target,
+                        struct error *err);
+enum status assistant_open(struct draft *d, const struct draft_source *source, const struct model *target,
+                           struct error *err);
 enum status eagle3_open(struct draft *d, const struct draft_source *source, const struct model *target,
                         struct error *err);

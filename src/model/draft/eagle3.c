@@ -145,8 +145,8 @@ static void eagle3_record(struct program *p, const struct model_spec *s, const s
                       m->down, NULL);
     program_section(p, "head", -1);
     n = op_add_norm(p, n.r, d, m->norm, NULL, norm);
-    program_keep(p, s->draft.norm_output ? n.y : n.r);
     op_sample(p, op_linear(p, op_take_rows(p, n.y), m->lm_head ? m->lm_head : t->lm_head, NULL));
+    program_keep(p, s->draft.norm_output ? n.y : n.r);
     p->vocab_size = s->draft.vocab;
 }
 

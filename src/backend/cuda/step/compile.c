@@ -149,7 +149,7 @@ static enum status check_shape(const struct executable *exe, const struct op *op
     case OP_ATTENTION:
         if (MAX(a->attention.head_dim, a->attention.v_head_dim) > 512)
             return refuse(exe, op, err, "heads of", MAX(a->attention.head_dim, a->attention.v_head_dim), 512);
-        return OK;
+        return a->attention.reach == REACH_CAUSAL ? OK : refuse(exe, op, err, "a reach", a->attention.reach, 0);
     case OP_MLA_ATTENTION:
         if (a->mla.rank + a->mla.rope_dim > 640)
             return refuse(exe, op, err, "latent rows of", a->mla.rank + a->mla.rope_dim, 640);
