@@ -78,7 +78,7 @@ static void add_ends_of_text(const char *path, struct model_spec *s) {
 static void describe_calls(const char *path, struct buf *out) {
     struct chat_template *chat = NULL;
     struct error ignored;
-    if (dir_exists(path) && chat_template_exists(path))
+    if (chat_template_exists(path))
         (void)chat_template_open(path, &chat, &ignored);
     struct tool_format *format = tool_format_open(chat, NULL);
     tool_format_describe(format, out);

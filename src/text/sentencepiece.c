@@ -8,49 +8,16 @@
  * Without a tokenizer_config.json beside it, a BPE model puts its BOS piece in front, as all language models with
  * such files want; a Unigram model adds nothing. */
 #include "text/protobuf.h"
+#include "text/sentencepiece_model.h"
 #include "text/sentencepiece_rules.h"
-#include "text/tokenizer_parts.h"
 
 #include "base/file.h"
 
 #include <math.h>
 
 enum { FILE_MAX_BYTES = 256 << 20 };
-enum piece_type { PIECE_NORMAL = 1, PIECE_UNKNOWN, PIECE_CONTROL, PIECE_USER_DEFINED, PIECE_UNUSED, PIECE_BYTE };
-enum trainer_model { TRAINER_UNIGRAM = 1, TRAINER_BPE = 2 };
-
-struct piece {
-    float score;
-    enum piece_type type;
-};
-
-struct model_file {
-    const char *path;
-    struct piece *pieces; // [n], by id
-    size_t n, cap;
-    int32_t unk_id;
-    uint64_t model_type;
-    bool byte_fallback, suffix_spaces;
-    struct str names[N_SPECIAL_NAMES];
-    struct str charsmap;
-    bool add_dummy_prefix, remove_extra_whitespaces, escape_whitespaces;
-};
-
-static enum status read_piece(struct tokenizer *t, struct model_file *f, struct str message, struct error *err) {
-    struct piece piece = {0, PIECE_NORMAL};
-    struct str text = STR("");
-    struct protobuf_field field;
-    for (bool more;;) {
-        TRY(protobuf_next(&message, &field, &more, f->path, err));
-        if (!more)
-            break;
-        if (field.number == 1 && field.wire == PROTOBUF_BYTES)
-            text = field.bytes;
-        else if (field.number == 2 && field.wire == PROTOBUF_FIXED32)
-            piece.score = protobuf_float(&field);
-        else if (field.number == 3 && field.wire == PROTOBUF_VARINT)
-            piece.type = field.value >= PIECE_NORMAL && field.value <= PIECE_BYTE ? (enum piece_type)field.value : 0;
-    }
+enum status sentencepiece_add(struct tokenizer *t, struct sentencepiece_model *f, struct str text, struct piece piece,
+                              struct error *err) {
     if (text.len == 0 || !utf8_valid(text) || !isfinite(piece.score) || piece.type == 0)
         return fail(err, ERR_FORMAT,
                     "%s: piece %zu has a text that is empty or not UTF-8, no finite score, or an unknown type", f->path,
@@ -71,7 +38,26 @@ static enum status read_piece(struct tokenizer *t, struct model_file *f, struct 
     return OK;
 }
 
-static enum status read_trainer(struct model_file *f, struct str message, struct error *err) {
+static enum status read_piece(struct tokenizer *t, struct sentencepiece_model *f, struct str message,
+                              struct error *err) {
+    struct piece piece = {0, PIECE_NORMAL};
+    struct str text = STR("");
+    struct protobuf_field field;
+    for (bool more;;) {
+        TRY(protobuf_next(&message, &field, &more, f->path, err));
+        if (!more)
+            break;
+        if (field.number == 1 && field.wire == PROTOBUF_BYTES)
+            text = field.bytes;
+        else if (field.number == 2 && field.wire == PROTOBUF_FIXED32)
+            piece.score = protobuf_float(&field);
+        else if (field.number == 3 && field.wire == PROTOBUF_VARINT)
+            piece.type = field.value >= PIECE_NORMAL && field.value <= PIECE_BYTE ? (enum piece_type)field.value : 0;
+    }
+    return sentencepiece_add(t, f, text, piece, err);
+}
+
+static enum status read_trainer(struct sentencepiece_model *f, struct str message, struct error *err) {
     struct protobuf_field field;
     for (bool more;;) {
         TRY(protobuf_next(&message, &field, &more, f->path, err));
@@ -90,7 +76,7 @@ static enum status read_trainer(struct model_file *f, struct str message, struct
     }
 }
 
-static enum status read_normalizer(struct model_file *f, struct str message, struct error *err) {
+static enum status read_normalizer(struct sentencepiece_model *f, struct str message, struct error *err) {
     struct protobuf_field field;
     for (bool more;;) {
         TRY(protobuf_next(&message, &field, &more, f->path, err));
@@ -106,7 +92,8 @@ static enum status read_normalizer(struct model_file *f, struct str message, str
     }
 }
 
-static enum status read_message(struct tokenizer *t, struct model_file *f, struct str message, struct error *err) {
+static enum status read_message(struct tokenizer *t, struct sentencepiece_model *f, struct str message,
+                                struct error *err) {
     struct protobuf_field field;
     for (bool more;;) {
         TRY(protobuf_next(&message, &field, &more, f->path, err));
@@ -121,16 +108,12 @@ static enum status read_message(struct tokenizer *t, struct model_file *f, struc
         else if (field.number == 3)
             TRY(read_normalizer(f, field.bytes, err));
     }
-    if (f->n == 0)
-        return fail(err, ERR_FORMAT, "%s: the model has no pieces", f->path);
-    if (f->unk_id < 0)
-        return fail(err, ERR_FORMAT, "%s: the model has no piece of type UNKNOWN", f->path);
     return OK;
 }
 
 static bool may_be_made(const struct piece *p) { return p->type == PIECE_NORMAL || p->type == PIECE_USER_DEFINED; }
 
-static void build_fixed(struct tokenizer *t, const struct model_file *f) {
+static void build_fixed(struct tokenizer *t, const struct sentencepiece_model *f) {
     struct trie_key *keys = xcalloc(f->n, sizeof *keys);
     size_t n = 0;
     for (size_t id = 0; id < f->n; id++)
@@ -140,7 +123,7 @@ static void build_fixed(struct tokenizer *t, const struct model_file *f) {
     free(keys);
 }
 
-static enum status take_bytes(struct tokenizer *t, const struct model_file *f, int32_t byte_id[static 256],
+static enum status take_bytes(struct tokenizer *t, const struct sentencepiece_model *f, int32_t byte_id[static 256],
                               struct error *err) {
     vocab_find_bytes(&t->vocab, byte_id);
     for (int b = 0; f->byte_fallback && b < 256; b++)
@@ -156,7 +139,7 @@ static int compare_scores(const void *a, const void *b) {
 }
 
 /* Pieces of equal score have equal rank: then the place in the text decides. */
-static void rank_pieces(struct tokenizer *t, const struct model_file *f) {
+static void rank_pieces(struct tokenizer *t, const struct sentencepiece_model *f) {
     float *scores = xcalloc(f->n, sizeof *scores);
     size_t n = 0;
     for (size_t id = 0; id < f->n; id++)
@@ -175,7 +158,7 @@ static void rank_pieces(struct tokenizer *t, const struct model_file *f) {
     free(scores);
 }
 
-static enum status build_bpe(struct tokenizer *t, const struct model_file *f, struct error *err) {
+static enum status build_bpe(struct tokenizer *t, const struct sentencepiece_model *f, struct error *err) {
     t->kind = MODEL_BPE;
     t->bpe = (struct bpe){.vocab = &t->vocab,
                           .by_text = true,
@@ -188,7 +171,7 @@ static enum status build_bpe(struct tokenizer *t, const struct model_file *f, st
     return OK;
 }
 
-static enum status build_unigram(struct tokenizer *t, const struct model_file *f, struct error *err) {
+static enum status build_unigram(struct tokenizer *t, const struct sentencepiece_model *f, struct error *err) {
     struct unigram *u = &t->unigram;
     t->kind = MODEL_UNIGRAM;
     *u = (struct unigram){.vocab = &t->vocab,
@@ -220,7 +203,7 @@ static enum status build_unigram(struct tokenizer *t, const struct model_file *f
     return OK;
 }
 
-static enum status build_rules(struct tokenizer *t, const struct model_file *f, struct error *err) {
+static enum status build_rules(struct tokenizer *t, const struct sentencepiece_model *f, struct error *err) {
     struct sentencepiece_rules *rules = xcalloc(1, sizeof *rules);
     *rules = (struct sentencepiece_rules){.fixed = &t->fixed,
                                           .add_dummy_prefix = f->add_dummy_prefix,
@@ -232,7 +215,7 @@ static enum status build_rules(struct tokenizer *t, const struct model_file *f, 
 }
 
 /* U+2581 to spaces, bytes to characters, then one space in front goes where encoding puts one there, or leaves none. */
-static void build_decoder(struct tokenizer *t, const struct model_file *f) {
+static void build_decoder(struct tokenizer *t, const struct sentencepiece_model *f) {
     struct decoder_stage spaces = {.kind = DECODE_REPLACE, .text = xstrdup(" "), .text_len = 1};
     pattern_of_literal(STR("\xE2\x96\x81"), &spaces.pattern);
     decoder_take_stage(&t->decoder, spaces);
@@ -242,7 +225,7 @@ static void build_decoder(struct tokenizer *t, const struct model_file *f) {
         decoder_take_stage(&t->decoder, (struct decoder_stage){.kind = DECODE_STRIP, .mark = ' ', .start = 1});
 }
 
-static enum status add_special(struct tokenizer *t, const struct model_file *f, struct error *err) {
+static enum status add_special(struct tokenizer *t, const struct sentencepiece_model *f, struct error *err) {
     for (size_t id = 0; id < f->n; id++)
         if (f->pieces[id].type == PIECE_CONTROL || f->pieces[id].type == PIECE_UNKNOWN)
             TRY(tokenizer_add_token(t, vocab_text(&t->vocab, (int32_t)id), (int64_t)id,
@@ -262,8 +245,11 @@ static enum status add_special(struct tokenizer *t, const struct model_file *f, 
     return OK;
 }
 
-static enum status build(struct tokenizer *t, struct model_file *f, struct str message, struct error *err) {
-    TRY(read_message(t, f, message, err));
+enum status sentencepiece_build(struct tokenizer *t, const struct sentencepiece_model *f, struct error *err) {
+    if (f->n == 0)
+        return fail(err, ERR_FORMAT, "%s: the model has no pieces", f->path);
+    if (f->unk_id < 0)
+        return fail(err, ERR_FORMAT, "%s: the model has no piece of type UNKNOWN", f->path);
     build_fixed(t, f);
     if (f->model_type == TRAINER_BPE)
         TRY(build_bpe(t, f, err));
@@ -280,14 +266,16 @@ static enum status build(struct tokenizer *t, struct model_file *f, struct str m
 enum status tokenizer_read_sentencepiece(struct tokenizer *t, const char *path, struct error *err) {
     struct file_map map;
     TRY(file_map_open(&map, path, FILE_MAX_BYTES, err));
-    struct model_file f = {.path = path,
-                           .unk_id = -1,
-                           .model_type = TRAINER_UNIGRAM,
-                           .names = {STR("<s>"), STR("</s>"), STR("<unk>"), STR("<pad>")},
-                           .add_dummy_prefix = true,
-                           .remove_extra_whitespaces = true,
-                           .escape_whitespaces = true};
-    enum status st = build(t, &f, (struct str){map.bytes, map.n_bytes}, err);
+    struct sentencepiece_model f = {.path = path,
+                                    .unk_id = -1,
+                                    .model_type = TRAINER_UNIGRAM,
+                                    .names = {STR("<s>"), STR("</s>"), STR("<unk>"), STR("<pad>")},
+                                    .add_dummy_prefix = true,
+                                    .remove_extra_whitespaces = true,
+                                    .escape_whitespaces = true};
+    enum status st = read_message(t, &f, (struct str){map.bytes, map.n_bytes}, err);
+    if (st == OK)
+        st = sentencepiece_build(t, &f, err);
     if (st == OK && file_map_damaged(&map))
         st = fail(err, ERR_IO, "%s: the file became shorter while it was read", path);
     free(f.pieces);

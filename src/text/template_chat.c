@@ -4,6 +4,8 @@
 #include "base/arena.h"
 #include "base/file.h"
 #include "base/folder.h"
+#include "base/gguf.h"
+#include "base/gguf_find.h"
 #include "text/chat_messages.h"
 
 #include <dirent.h>
@@ -227,6 +229,76 @@ static enum status read_folder(struct chat_template *t, const char *folder, bool
     return st;
 }
 
+// ---- GGUF ----
+
+static struct str nth_string(const struct gguf_value *list, int64_t n) {
+    const char *at = list->at;
+    struct str s = STR("");
+    for (int64_t i = 0; i <= n; i++)
+        s = gguf_next_string(&at);
+    return s;
+}
+
+/* Special tokens by their ids in the vocabulary. */
+static enum status take_gguf_tokens(struct chat_template *t, const struct gguf *g, struct error *err) {
+    static const char *const keys[][2] = {
+        {"tokenizer.ggml.bos_token_id", "bos_token"},     {"tokenizer.ggml.eos_token_id", "eos_token"},
+        {"tokenizer.ggml.unknown_token_id", "unk_token"}, {"tokenizer.ggml.padding_token_id", "pad_token"},
+        {"tokenizer.ggml.cls_token_id", "cls_token"},     {"tokenizer.ggml.seperator_token_id", "sep_token"},
+        {"tokenizer.ggml.mask_token_id", "mask_token"}};
+    const struct gguf_value *list;
+    TRY(gguf_strings(g, "tokenizer.ggml.tokens", &list, err));
+    for (size_t i = 0; list && i < ARRAY_LEN(keys); i++) {
+        int64_t id;
+        TRY(gguf_int_or(g, keys[i][0], -1, UINT32_MAX, -1, &id, err));
+        if (id < 0 || (uint64_t)id >= list->n)
+            continue;
+        struct str text = nth_string(list, id);
+        json_object_set_new(t->tokens, keys[i][1], json_stringn(text.ptr, text.len)); // nothing where it is no UTF-8
+    }
+    return OK;
+}
+
+/* tokenizer.chat_template, and those with a name behind it. */
+static enum status add_gguf_templates(struct chat_template *t, const struct gguf *g, struct error *err) {
+    static const char key[] = "tokenizer.chat_template";
+    for (size_t i = 0; i < g->n_values; i++) {
+        const struct gguf_value *v = &g->values[i];
+        char name[256];
+        struct str source;
+        size_t n = v->key.len - MIN(v->key.len, sizeof key - 1);
+        if (!str_starts(v->key, str_of(key)) || (n && v->key.ptr[sizeof key - 1] != '.') || n >= sizeof name)
+            continue;
+        snprintf(name, sizeof name, "%.*s", (int)v->key.len, v->key.ptr);
+        TRY(gguf_string(g, name, &source, err));
+        snprintf(name, sizeof name, "%.*s", n ? (int)n - 1 : 7, n ? v->key.ptr + sizeof key : "default");
+        TRY(add_template(t, name, source, g->path, err));
+    }
+    if (t->n_variants > 0)
+        return OK;
+    return fail(err, ERR_IO, "%s: no chat template here: the key %s is missing", g->path, key);
+}
+
+static enum status read_gguf(struct chat_template *t, const char *path, bool templates, struct error *err) {
+    struct gguf g;
+    TRY(gguf_open(path, &g, err));
+    enum status st = templates ? add_gguf_templates(t, &g, err) : OK;
+    if (st == OK)
+        st = take_gguf_tokens(t, &g, err);
+    gguf_release(&g);
+    return st;
+}
+
+/* Templates and special tokens of a folder or a GGUF file; anything else is the file of a template. */
+static enum status read_model(struct chat_template *t, const char *path, bool templates, struct error *err) {
+    char gguf[FOLDER_PATH_BYTES];
+    bool is_gguf;
+    TRY(gguf_find_model(path, gguf, &is_gguf, err));
+    if (is_gguf)
+        return read_gguf(t, gguf, templates, err);
+    return dir_exists(path) || !templates ? read_folder(t, path, templates, err) : add_file(t, "default", path, err);
+}
+
 static void find_form(const struct chat_template *t, struct chat_variant *v) {
     if (!v->template)
         return;
@@ -254,13 +326,13 @@ static struct chat_template *new_template(json_t *take_tokens) {
 
 enum status chat_template_open(const char *path, struct chat_template **out, struct error *err) {
     struct chat_template *t = new_template(json_object());
-    return finish(dir_exists(path) ? read_folder(t, path, true, err) : add_file(t, "default", path, err), t, out);
+    return finish(read_model(t, path, true, err), t, out);
 }
 
 enum status chat_template_open_other(const char *folder, const char *given, struct chat_template **out,
                                      struct error *err) {
     struct chat_template *t = new_template(json_object());
-    enum status st = read_folder(t, folder, false, err);
+    enum status st = read_model(t, folder, false, err);
     if (st == OK && given)
         st = !file_exists(given) && strchr(given, '{')
                  ? add_template(t, "default", str_of(given), "--chat-template", err)
@@ -283,8 +355,19 @@ enum status chat_template_with(const struct chat_template *model, struct str sou
     return finish(add_template(t, "default", source, where, err), t, out);
 }
 
+static bool gguf_has_template(const char *path) {
+    struct gguf g;
+    bool found = gguf_open(path, &g, NULL) == OK && gguf_get(&g, "tokenizer.chat_template");
+    gguf_release(&g);
+    return found;
+}
+
 bool chat_template_exists(const char *folder) {
     static const char *const files[] = {"chat_template.jinja", "chat_template.json"};
+    char path[FOLDER_PATH_BYTES];
+    bool is_gguf;
+    if (gguf_find_model(folder, path, &is_gguf, NULL) == OK && is_gguf)
+        return gguf_has_template(path);
     for (size_t i = 0; i < ARRAY_LEN(files); i++)
         if (folder_has(folder, files[i]))
             return true;

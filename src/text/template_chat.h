@@ -1,4 +1,4 @@
-/* template_chat.h - the chat templates of a model folder, with the model's own special tokens.
+/* template_chat.h - the chat templates of a model folder or a GGUF file, with the model's own special tokens.
  *
  * Where they are looked for, as transformers does:
  *   chat_template.jinja, and additional_chat_templates/NAME.jinja; no other place is looked at if there is one of them
@@ -24,7 +24,7 @@ struct chat_variant {
     struct chat_form form;
 };
 
-/* path is a model folder, or a file that is a template. ERR_IO when a folder has no template; other faults
+/* path is a model folder, a GGUF file, or a file that is a template. ERR_IO when a model has no template; other faults
  * as template_parse. The files are read once; *out owns what it needs of them. */
 enum status chat_template_open(const char *path, struct chat_template **out, struct error *err);
 

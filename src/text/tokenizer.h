@@ -1,8 +1,8 @@
 /* tokenizer.h - text to token ids.
  *
- * A tokenizer is what a model's folder says about its vocabulary: tokenizer.json (every normaliser, pre-tokenizer,
- * model, post-processor and decoder of Hugging Face's tokenizers library), a SentencePiece .model, or tiktoken
- * ranks. Text passes through these stations:
+ * A tokenizer is what a model's folder or GGUF file says about its vocabulary: tokenizer.json (every normaliser,
+ * pre-tokenizer, model, post-processor and decoder of Hugging Face's tokenizers library), a SentencePiece .model,
+ * tiktoken ranks or GGUF metadata. Text passes through these stations:
  *
  *     text ── added tokens ──┬─ token written in the text ──────────────────────────────┐
  *                            └─ plain text ── normalise ── added tokens ── split ── model ── post-process ── ids
@@ -21,8 +21,9 @@ enum { TOKENIZER_MAX_TOKENS = 1 << 22 };
 struct tokenizer;
 struct encoder;
 
-/* Opens a model folder, a tokenizer.json, a SentencePiece .model or a .tiktoken file of ranks.
+/* Opens a model folder, a tokenizer.json, a SentencePiece .model, a .tiktoken file of ranks or a GGUF file.
  *
+ * A GGUF file, or a folder without safetensors that has one (base/gguf_find.h): the tokenizer of its metadata.
  * Folder: tokenizer.json is taken if there is one, else tokenizer.model (spiece.model, sentencepiece.bpe.model),
  * else the one *.tiktoken. Its tokenizer_config.json, if any, gives the names of the special tokens, adds the
  * tokens of added_tokens_decoder that the vocabulary lacks, and where there is no post-processor in
@@ -35,7 +36,7 @@ struct encoder;
  * Errors name file and field; a type that is not known is ERR_UNSUPPORTED and named. */
 enum status tokenizer_open(const char *path, struct tokenizer **out, struct error *err);
 
-/* Whether there is anything in the folder that tokenizer_open would try; false for what is no folder. */
+/* Whether there is anything in the folder that tokenizer_open would try, or a GGUF file; false for what is neither. */
 bool tokenizer_in_folder(const char *folder);
 
 void tokenizer_free(struct tokenizer *tok); // NULL is fine

@@ -100,7 +100,7 @@ static enum status read_steps(struct tokenizer *t, const struct sections *s, con
 
 /* BPE behind a ByteLevel pre-tokenizer reads bytes, not the characters that stand for them. With byte fallback the
  * characters that the vocabulary lacks matter, so then only if it has all. */
-static void choose_bytes(struct tokenizer *t) {
+void tokenizer_choose_bytes(struct tokenizer *t) {
     const struct pretokenizer *p = &t->pretokenizer;
     struct bpe *b = &t->bpe;
     if (t->kind != MODEL_BPE || p->n == 0 || p->steps[p->n - 1].kind != PRETOKEN_BYTE_LEVEL || b->prefix.len ||
@@ -131,7 +131,7 @@ static enum status read_text(struct tokenizer *t, struct str text, const char *p
         return fail(err, ERR_FORMAT, "%s: \"model\" is missing, it must be an object", path);
     TRY(tokenizer_read_json_model(t, s.model, path, err));
     TRY(read_steps(t, &s, path, err));
-    choose_bytes(t);
+    tokenizer_choose_bytes(t);
     if (t->pretokenizer.n == 0)
         t->splits_at_marks = bpe_keeps_marks_apart(&t->bpe);
     return read_added_tokens(t, s.added_tokens, path, err);

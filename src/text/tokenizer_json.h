@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/json_reader.h"
+#include "base/gguf.h"
 #include "text/tokenizer_parts.h"
 
 /* The text of a value that may come once. */
@@ -16,6 +17,16 @@ enum status tokenizer_read_json_model(struct tokenizer *t, struct str section, c
 
 /* The list "merges" of a BPE model, whose vocabulary is there. */
 enum status tokenizer_read_json_merges(struct bpe *b, struct str section, const char *path, struct error *err);
+
+/* The same from a GGUF file: texts "left right". */
+enum status tokenizer_read_gguf_merges(struct bpe *b, const struct gguf_value *lines, const char *path,
+                                       struct error *err);
+
+/* BPE behind a ByteLevel pre-tokenizer reads bytes, where that is the same. */
+void tokenizer_choose_bytes(struct tokenizer *t);
+
+/* A trie of all tokens of the vocabulary. */
+void tokenizer_build_trie(struct byte_trie *trie, const struct vocab *v);
 
 /* The flags of an added token, as tokenizer.json and tokenizer_config.json write them. */
 enum status added_token_read(const json_t *v, const char *where, struct added_token *out, struct error *err);

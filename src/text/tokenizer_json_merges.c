@@ -1,4 +1,4 @@
-/* tokenizer_json_merges.c - the "merges" of a BPE model in a tokenizer.json.
+/* tokenizer_json_merges.c - the "merges" of a BPE model in a tokenizer.json, and those of a GGUF file.
  *
  * Each merge looks up two tokens and stores a pair, all at random places of tables larger than the processor's
  * caches, and there are up to half a million. So merges go in batches: first the places of all are asked for,
@@ -39,14 +39,12 @@ static enum status take_pair(struct json_reader *r, struct buf *out, struct merg
 }
 
 /* "left right" */
-static enum status take_line(struct json_reader *r, struct buf *out, struct merge *m, struct error *err) {
-    struct str text;
-    TRY(json_take_string(r, &text, err));
+static enum status take_line(struct str text, const char *where, struct buf *out, struct merge *m, struct error *err) {
     const char *space = memchr(text.ptr, ' ', text.len);
     m->left = space ? (size_t)(space - text.ptr) : 0;
     m->right = space ? text.len - m->left - 1 : 0;
     if (!space || memchr(space + 1, ' ', m->right))
-        return fail(err, ERR_FORMAT, "%s: \"%.*s\" in \"merges\" is not two tokens with a space between", r->where,
+        return fail(err, ERR_FORMAT, "%s: \"%.*s\" in \"merges\" is not two tokens with a space between", where,
                     (int)MIN(text.len, 60), text.ptr);
     buf_append(out, text.ptr, m->left);
     buf_append(out, space + 1, m->right);
@@ -60,16 +58,31 @@ static struct str right_text(const struct merge_batch *b, const struct merge *m)
     return (struct str){b->text.ptr + m->begin + m->left, m->right};
 }
 
-static enum status take_merge(struct json_reader *r, struct merge_batch *b, const struct vocab *v, struct error *err) {
+static struct merge *new_merge(struct merge_batch *b) {
     struct merge *m = &b->merges[b->n++];
-    enum json_kind kind;
     m->begin = b->text.len;
-    TRY(json_peek_kind(r, &kind, err));
-    TRY(kind == JSON_KIND_ARRAY ? take_pair(r, &b->text, m, err) : take_line(r, &b->text, m, err));
+    return m;
+}
+
+static void hash_merge(const struct merge_batch *b, struct merge *m, const struct vocab *v) {
     m->left_hash = vocab_hash(left_text(b, m));
     m->right_hash = vocab_hash(right_text(b, m));
     vocab_prefetch_slot(v, m->left_hash);
     vocab_prefetch_slot(v, m->right_hash);
+}
+
+static enum status take_merge(struct json_reader *r, struct merge_batch *b, const struct vocab *v, struct error *err) {
+    struct merge *m = new_merge(b);
+    enum json_kind kind;
+    struct str text;
+    TRY(json_peek_kind(r, &kind, err));
+    if (kind == JSON_KIND_ARRAY) {
+        TRY(take_pair(r, &b->text, m, err));
+    } else {
+        TRY(json_take_string(r, &text, err));
+        TRY(take_line(text, r->where, &b->text, m, err));
+    }
+    hash_merge(b, m, v);
     return OK;
 }
 
@@ -151,6 +164,32 @@ enum status tokenizer_read_json_merges(struct bpe *b, struct str section, const 
     bpe_reserve_pairs(b, MIN((size_t)b->vocab->n_tokens, section.len / 6));
     enum status st = read_list(&r, b, batch, err);
     json_reader_release(&r);
+    buf_release(&batch->text);
+    free(batch);
+    return st;
+}
+
+/* ---- GGUF ---- */
+
+static enum status read_lines(const struct gguf_value *lines, const char *path, struct bpe *b,
+                              struct merge_batch *batch, struct error *err) {
+    const char *at = lines->at;
+    for (uint64_t i = 0; i < lines->n; i++) {
+        struct merge *m = new_merge(batch);
+        TRY(take_line(gguf_next_string(&at), path, &batch->text, m, err));
+        hash_merge(batch, m, b->vocab);
+        if (batch->n == BATCH)
+            TRY(add_batch(b, batch, path, err));
+    }
+    return add_batch(b, batch, path, err);
+}
+
+enum status tokenizer_read_gguf_merges(struct bpe *b, const struct gguf_value *lines, const char *path,
+                                       struct error *err) {
+    struct merge_batch *batch = xcalloc(1, sizeof *batch);
+    buf_reserve(&batch->text, 64);
+    bpe_reserve_pairs(b, MIN((size_t)b->vocab->n_tokens, lines->n));
+    enum status st = read_lines(lines, path, b, batch, err);
     buf_release(&batch->text);
     free(batch);
     return st;

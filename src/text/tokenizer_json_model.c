@@ -157,7 +157,7 @@ static struct trie_key *all_keys(const struct vocab *v, size_t *n) {
     return keys;
 }
 
-static void build_trie(struct byte_trie *trie, const struct vocab *v) {
+void tokenizer_build_trie(struct byte_trie *trie, const struct vocab *v) {
     size_t n;
     struct trie_key *keys = all_keys(v, &n);
     byte_trie_build(trie, keys, n);
@@ -178,7 +178,7 @@ static enum status read_unigram(struct tokenizer *t, const struct model_parts *m
     for (int32_t id = 1; id < t->vocab.n; id++)
         u->unk_score = MIN(u->unk_score, u->scores[id]);
     u->unk_score -= UNK_PENALTY;
-    build_trie(&u->pieces, &t->vocab);
+    tokenizer_build_trie(&u->pieces, &t->vocab);
     return OK;
 }
 
@@ -190,7 +190,7 @@ static enum status read_wordpiece(struct tokenizer *t, const struct model_parts 
     TRY(jv_int_or(m->settings, m->path, "max_input_chars_per_word", 0, INT32_MAX, 100, &w->max_characters, err));
     TRY(jv_string_or(m->settings, m->path, "continuing_subword_prefix", "##", &prefix, err));
     w->prefix = (struct str){arena_strdup(&t->memory, str_of(prefix)), strlen(prefix)};
-    build_trie(&w->pieces, &t->vocab);
+    tokenizer_build_trie(&w->pieces, &t->vocab);
     return OK;
 }
 

@@ -3,6 +3,7 @@
 
 #include "base/file.h"
 #include "base/folder.h"
+#include "base/gguf_find.h"
 
 #include <dirent.h>
 
@@ -46,6 +47,8 @@ bool tokenizer_in_folder(const char *folder) {
     struct error err;
     bool found;
     size_t n_ranks;
+    if (gguf_find_model(folder, path, &found, &err) != OK || found)
+        return true;
     if (find_file(folder, path, &found, &err) != OK || found)
         return true; // what is refused is there
     return find_ranks(folder, path, &n_ranks, &err) != OK || n_ranks > 0;
@@ -72,8 +75,13 @@ static enum status read_folder(struct tokenizer *t, const char *folder, struct e
 }
 
 enum status tokenizer_open(const char *path, struct tokenizer **out, struct error *err) {
+    char gguf[FOLDER_PATH_BYTES];
+    bool is_gguf;
+    TRY(gguf_find_model(path, gguf, &is_gguf, err));
     struct tokenizer *t = xcalloc(1, sizeof *t);
-    enum status st = dir_exists(path) ? read_folder(t, path, err) : read_file(t, path, err);
+    enum status st = is_gguf            ? tokenizer_read_gguf(t, gguf, err)
+                     : dir_exists(path) ? read_folder(t, path, err)
+                                        : read_file(t, path, err);
     if (st == OK && (st = added_tokens_build(&t->added, &t->vocab, &t->extra, &t->normalizer, err)) != OK)
         fail_within(err, st, "%s", path);
     if (st != OK) {

@@ -1,6 +1,6 @@
 /* tokenizer_parts.h - what a tokenizer is made of. Private to the files that fill it (tokenizer_json.c,
- * sentencepiece.c, tiktoken.c, tokenizer_config.c), to tokenizer_open.c, which chooses among them, and to those that
- * run it (tokenizer.c, encoder.c, detokenizer.c). */
+ * sentencepiece.c, tokenizer_gguf.c, tiktoken.c, tokenizer_config.c), to tokenizer_open.c, which chooses among them,
+ * and to those that run it (tokenizer.c, encoder.c, detokenizer.c). */
 #pragma once
 
 #include "base/arena.h"
@@ -45,6 +45,7 @@ struct tokenizer {
 /* Fills an empty tokenizer from one kind of file. What was filled before an error is released by the caller. */
 enum status tokenizer_read_json(struct tokenizer *t, const char *path, struct error *err);
 enum status tokenizer_read_sentencepiece(struct tokenizer *t, const char *path, struct error *err);
+enum status tokenizer_read_gguf(struct tokenizer *t, const char *path, struct error *err);
 enum status tokenizer_read_tiktoken(struct tokenizer *t, const char *path, struct error *err);
 
 /* Adds what a tokenizer_config.json says. */

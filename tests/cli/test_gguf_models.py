@@ -1,4 +1,5 @@
-"""GGUF files of every family that is read: written by the Python package gguf, they give the logits of the goldens.
+"""GGUF files of every family and kind of vocabulary that is read: written by the Python package gguf, they give the
+logits of the goldens and the tokens of the tokenizers that they were made of.
 
 Not in make test-fast: it needs a package."""
 import json
@@ -13,6 +14,8 @@ from packages import ROOT, python_with
 GYRE = os.path.abspath(os.environ["GYRE"])
 os.environ["GYRE_THREADS"] = "1"
 FAMILIES = ["llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3", "gpt_oss"]
+VOCABULARIES = {"llama-3/tokenizer.json": "llama-bpe", "qwen3/tokenizer.json": "qwen2", "gpt-2/tokenizer.json": "gpt-2",
+                "llama-2/tokenizer.json": "-", "albert/spiece.model": "-", "bert-base-uncased/tokenizer.json": "-"}
 # What rounding to a type may do to logits of these models, of some 10 in size; measured, and twice that.
 TYPES = {"bf16": 0.002, "f16": 0.02, "q8_0": 0.4}
 
@@ -50,6 +53,51 @@ class Gguf(unittest.TestCase):
             with self.subTest(name):
                 folder = "tests/models/" + name
                 self.assertLess(self.off(self.written(folder, name + ".gguf"), folder), 2e-3)
+
+    def test_a_model_with_its_tokenizer_and_template_is_like_its_folder(self):
+        for name in ("llama", "mistral", "gemma2", "gpt_oss"):
+            with self.subTest(name):
+                folder = os.path.join(ROOT, "tests/models", name)
+                model = self.written(folder, "m.gguf", "bf16")
+                for words in (["tokenize", "@", "-f", os.path.join(folder, "heldout.txt")],
+                              ["run", "@", "-p", "Once upon a time", "-n", "12", "--temperature", "0"],
+                              ["render", "@", "-f", self.request()]):
+                    theirs, ours = (gyre(*[path if w == "@" else w for w in words]) for path in (folder, model))
+                    self.assertEqual(ours.returncode, 0, ours.stderr)
+                    self.assertEqual(ours.stdout, theirs.stdout)
+
+    def request(self):
+        path = os.path.join(self.dir, "request.json")
+        with open(path, "w") as f:
+            json.dump({"messages": [{"role": "user", "content": "Tell me."}]}, f)
+        return path
+
+    def vocabulary(self, path, pre):
+        out = os.path.join(self.dir, "v.gguf")
+        script = os.path.join(ROOT, "tests/cli/gguf_tokenizer.py")
+        p = subprocess.run([self.python, script, path, out, pre], capture_output=True, text=True)
+        self.assertEqual(p.returncode, 0, p.stderr)
+        return out
+
+    def test_vocabularies_of_each_kind_make_the_tokens_of_the_tokenizer_s_own_file(self):
+        text = os.path.join(ROOT, "build/data/wikitext2/wiki.test.raw")
+        for name, pre in VOCABULARIES.items():
+            with self.subTest(name):
+                own = os.path.join(ROOT, "build/data/tokenizers", name)
+                model = self.vocabulary(own, pre)
+                for special in ("--special", "--no-special"):
+                    theirs, ours = (gyre("tokenize", path, "-f", text, special) for path in (own, model))
+                    self.assertEqual(ours.returncode, 0, ours.stderr)
+                    self.assertTrue(ours.stdout == theirs.stdout, "other tokens")
+
+    def test_a_vocabulary_with_a_fault_is_told(self):
+        own = os.path.join(ROOT, "build/data/tokenizers/gpt-2/tokenizer.json")
+        p = gyre("tokenize", self.vocabulary(own, "odd"), "-p", "x")
+        self.assertEqual(p.returncode, 1)
+        self.assertIn('tokenizer.ggml.pre is "odd", a pre-tokenizer that is not known', p.stderr)
+        p = gyre("score", self.vocabulary(own, "gpt-2"), "--prompt-ids", "1")
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("the key llama.block_count is missing", p.stderr)
 
     def test_types_of_numbers_are_read_as_stored(self):
         for kind, bound in TYPES.items():

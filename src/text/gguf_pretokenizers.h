@@ -1,0 +1,14 @@
+/* gguf_pretokenizers.h - the pre-tokenizers that GGUF files name in tokenizer.ggml.pre. */
+#pragma once
+
+#include "base/str.h"
+
+struct gguf_pretokenizer {
+    const char *names;       // " one another ", with a space before and behind each
+    const char *patterns[8]; // in order, each cuts what the ones before left; ended by NULL
+    bool nfc;                // text is brought to NFC first
+    bool whole_word_first;   // ignore_merges
+    bool add_bos;            // where tokenizer.ggml.add_bos_token says nothing
+};
+
+const struct gguf_pretokenizer *gguf_pretokenizer_find(struct str name); // NULL for a name that is not known
