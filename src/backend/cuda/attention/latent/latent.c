@@ -46,8 +46,11 @@ enum status latent_plan(struct executable *exe, struct error *err) {
     p->n_groups = (int)(heads / LATENT_HEADS);
     p->n_blocks = latent_blocks();
     p->max_tokens = exe->bucket.max_tokens;
+    p->max_tiles = p->max_tokens / LATENT_TOKENS + p->max_tokens / (LATENT_FEW + 1) + 1; // a rest a sequence
     int64_t tasks = (int64_t)p->n_groups * p->max_tokens, entries = tasks + (int64_t)p->n_blocks * LATENT_CHUNKS;
     TRY(device_alloc(exe, &p->begin, p->n_blocks * (int64_t)sizeof *p->begin, "parts of latent attention", err));
+    TRY(device_alloc(exe, &p->tile, p->max_tiles * (int64_t)sizeof *p->tile, "parts of latent attention", err));
+    TRY(device_alloc(exe, &p->n_tiles, sizeof *p->n_tiles, "parts of latent attention", err));
     TRY(device_alloc(exe, &p->task, tasks * (int64_t)sizeof *p->task, "parts of latent attention", err));
     TRY(device_alloc(exe, &p->ends, entries * LATENT_HEADS * (int64_t)sizeof *p->ends, "sums of latent attention",
                      err));
@@ -57,6 +60,8 @@ enum status latent_plan(struct executable *exe, struct error *err) {
 
 void latent_free(struct executable *exe) {
     cudaFree(exe->latent.begin);
+    cudaFree(exe->latent.tile);
+    cudaFree(exe->latent.n_tiles);
     cudaFree(exe->latent.task);
     cudaFree(exe->latent.ends);
     cudaFree(exe->latent.sums);
@@ -91,7 +96,14 @@ LATENT_KERNEL(mla_attention, "mla.cu", "latent attention",
 LATENT_KERNEL(latent_prep, "latent_prep.cu", NULL,
               launch_latent_prep(l, &a, c->rope, n->in[0], n->in[1], c->floats[0], c->matrix[1], c->cache, c->out[0]))
 LATENT_KERNEL(latent_decode, "latent_decode.cu", NULL, launch_latent_decode(l, &a, &n->exe->latent, c->in[0], c->cache))
+LATENT_KERNEL(latent_prefill, "latent_prefill.cu", NULL,
+              launch_latent_prefill(l, &a, &n->exe->latent, c->in[0], c->cache))
 LATENT_KERNEL(latent_out, "latent_out.cu", NULL, launch_latent_out(l, &a, &n->exe->latent, c->matrix[0], c->out[0]))
+
+/* Whether a sequence of the step may have more than LATENT_FEW tokens, which those of graphs have not. */
+static bool may_be_long(const struct launch *l) { return l->n_tokens > l->n_seqs && !l->in_order; }
+/* Then no sequence has few. */
+static bool is_one_long(const struct launch *l) { return l->n_seqs == 1 && l->n_tokens > LATENT_FEW; }
 
 void lower_mla_prep(struct lowering *w, const struct compiled_op *c) {
     bool fast = is_fast(w->exe->loaded, c->op);
@@ -105,6 +117,10 @@ void lower_mla_attention(struct lowering *w, const struct compiled_op *c) {
         lower_node(w, &by_mla_attention, c, w->launch->n_tokens);
         return;
     }
-    lower_node(w, &by_latent_decode, c, w->launch->n_tokens);
+    // Before latent_decode, which reads ahead of what comes right before it: that is always latent_prep or this.
+    if (may_be_long(w->launch))
+        lower_node(w, &by_latent_prefill, c, w->launch->n_tokens);
+    if (!is_one_long(w->launch))
+        lower_node(w, &by_latent_decode, c, w->launch->n_tokens);
     lower_node(w, &by_latent_out, c, w->launch->n_tokens);
 }

@@ -1,6 +1,8 @@
 /* latent_parts.cu - deals the chunks of a step's tasks to the blocks of latent_decode: once a step, one block. All have
  * as many, but for one; a task whose chunks go to several is cut.
  *
+ * Tokens of sequences with many in the step have a task without chunks; such sequences are cut into tiles.
+ *
  * Thread i places task i (and i + 1024, ...); scans over the block tell where its chunks are in the line, and its sums.
  */
 #include "backend/cuda/attention/latent/latent.cuh"
@@ -25,10 +27,19 @@ static __device__ int scan(int x, int *shared) {
     return x;
 }
 
+static __device__ int tokens_of(const device_plan &plan, int seq) {
+    return plan.query_start[seq + 1] - plan.query_start[seq];
+}
+
+/* Chunks of a row of the step for latent_decode. */
+static __device__ int chunks_of(const device_plan &plan, int row) {
+    return tokens_of(plan, plan.seq_of_row[row]) > LATENT_FEW ? 0 : latent_n_chunks(plan.position[row] + 1);
+}
+
 static __device__ int chunks_of_step(const device_plan &plan, int n_tokens, int *shared) {
     int n = 0;
     for (int t = threadIdx.x; t < n_tokens; t += THREADS)
-        n += latent_n_chunks(plan.position[t] + 1);
+        n += chunks_of(plan, t);
     n = __reduce_add_sync(0xffffffffu, n);
     if (threadIdx.x % 32 == 0)
         shared[threadIdx.x / 32] = n;
@@ -36,6 +47,25 @@ static __device__ int chunks_of_step(const device_plan &plan, int n_tokens, int 
     n = __reduce_add_sync(0xffffffffu, shared[threadIdx.x % 32]);
     __syncthreads(); // shared may be used again
     return n;
+}
+
+/* Tiles of sequences with many tokens; of each the last first, as those see most keys. */
+static __device__ void deal_tiles(const device_plan &plan, const dlatent_parts &p, int *shared, int *sum) {
+    int base = 0, n_seqs = step_seqs(plan);
+    for (int first = 0; first < n_seqs; first += THREADS) {
+        int s = first + threadIdx.x, tokens = s < n_seqs ? tokens_of(plan, s) : 0;
+        int n = tokens > LATENT_FEW ? (tokens + LATENT_TOKENS - 1) / LATENT_TOKENS : 0;
+        int end = base + scan(n, shared);
+        for (int i = 0; i < n; i++)
+            p.tile[end - 1 - i] = {plan.query_start[s] + i * LATENT_TOKENS, s};
+        if (threadIdx.x == THREADS - 1)
+            *sum = end;
+        __syncthreads(); // the sum is there
+        base = *sum;
+        __syncthreads(); // and read
+    }
+    if (threadIdx.x == 0)
+        *p.n_tiles = base;
 }
 
 static __global__ void latent_parts(device_plan plan, dlatent_parts p) {
@@ -50,16 +80,16 @@ static __global__ void latent_parts(device_plan plan, dlatent_parts p) {
     for (int first = 0; first < p.n_groups * n_tokens; first += THREADS) {
         int i = first + threadIdx.x, group = i / n_tokens, row = i % n_tokens;
         bool is = i < p.n_groups * n_tokens;
-        int n_keys = is ? plan.position[row] + 1 : 0, n = is ? latent_n_chunks(n_keys) : 0;
+        int n_keys = is ? plan.position[row] + 1 : 0, n = is ? chunks_of(plan, row) : 0;
         int end = base.x + scan(n, shared), start = end - n;
-        int next = is ? latent_first_block(end, p.n_blocks, total) : 0;
-        bool cut = is && latent_first_block(start + 1, p.n_blocks, total) < next;
+        int next = n > 0 ? latent_first_block(end, p.n_blocks, total) : 0;
+        bool cut = n > 0 && latent_first_block(start + 1, p.n_blocks, total) < next;
         int n_sums = !is ? 0 : cut ? n : 1, sums = base.y + scan(n_sums, shared) - n_sums;
         if (is) {
             int seq = plan.seq_of_row[row];
             dlatent_task task = {seq, n_keys, plan.position[plan.query_start[seq]], sums | (cut ? LATENT_CUT : 0)};
             p.task[group * p.max_tokens + row] = task;
-            for (int b = latent_first_block(start, p.n_blocks, total); b < next; b++) {
+            for (int b = n > 0 ? latent_first_block(start, p.n_blocks, total) : next; b < next; b++) {
                 p.begin[b].row = row;
                 p.begin[b].group = group;
                 p.begin[b].chunk = latent_first_chunk(b, p.n_blocks, total) - start;
@@ -72,6 +102,7 @@ static __global__ void latent_parts(device_plan plan, dlatent_parts p) {
         base = sum;
         __syncthreads(); // and read
     }
+    deal_tiles(plan, p, shared, &sum.x);
 }
 
 int latent_blocks(void) { return n_multiprocessors(); }

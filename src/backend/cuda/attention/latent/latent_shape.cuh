@@ -1,20 +1,16 @@
 /* latent_shape.cuh - of latent_decode.cu: sizes, what it is given, its shared memory, and the walk over its chunks. */
 #pragma once
 
-#include "backend/cuda/attention/latent/latent.cuh"
+#include "backend/cuda/attention/latent/latent_cache.cuh"
 #include "backend/cuda/ptx/card.cuh"
 
 namespace {
 
 enum {
-    TILE = 64, // keys
     WARPS = 8,
     THREADS = WARPS * 32, // a ninth warp would leave each thread 168 registers
     COPIER = WARPS - 1,   // the warp that asks for tiles
     KEY_WARPS = 4,        // of scores
-    PANEL = 128,          // bytes of a row of the cache that lie together
-    PANELS = LATENT_WIDTH * 2 / PANEL,
-    PANEL_TILE = TILE * PANEL,
     STAGE = PANELS * PANEL_TILE,
     N_STAGES = 3,
     HALF_STEPS = LATENT_WIDTH / 2 / 16, // products of half the channels
@@ -45,6 +41,8 @@ struct arguments {
     dmat q;
     dcache cache;
     dlatent_parts parts;
+
+    __device__ const int32_t *table_at(int seq) const { return table + (int64_t)seq * table_width; }
 };
 
 struct memory {
@@ -68,9 +66,6 @@ struct memory {
     }
     __device__ float *ends(int buffer) const { return reinterpret_cast<float *>(base + ENDS_AT + buffer * ENDS); }
 };
-
-/* Byte of a 16-byte piece of a row of a panel, in a tile or among the weights. */
-__device__ uint32_t piece_at(int row, int piece) { return row * PANEL + ((piece ^ (row & 7)) << 4); }
 
 struct ring_at {
     int stage, parity;
@@ -126,35 +121,25 @@ enum keys { ALL_KEYS, OLD_KEYS, NEW_KEYS }; // of a tile; new: of this step
 struct copier {
     chunk_walk walk;
     ring_at at;
-    int tile, end, entries, first_entry;
+    int tile, end;
+    table_entries entries;
 
-    __device__ explicit copier(const arguments &p) : walk(p), at{0, 0}, tile(0), end(0), entries(0), first_entry(0) {
+    __device__ explicit copier(const arguments &p)
+        : walk(p), at{0, 0}, tile(0), end(0), entries(p.table_width, p.n_slots) {
         begin(p);
     }
 
-    /* The next tile, if there is one; its stage is free. A lane brings the slots that a panel of a block has of it.
-     * Keys of this step may come later, by a copy of this copier that asks for the same tile. */
+    /* The next tile, if there is one; its stage is free. Keys of this step may come later, by a copy of this copier
+     * that asks for the same tile. */
     __device__ void ask(const arguments &p, const memory &m, keys which) {
         if (!walk.is())
             return;
-        int lane = threadIdx.x % 32, run = min(p.n_slots, (int)TILE), n_copies = TILE / run * PANELS;
-        int shift = __ffs(p.n_slots) - 1, n = min((int)TILE, end - tile), old = max(0, min(n, walk.task.fresh - tile));
-        int from = which == NEW_KEYS ? old : 0, to = which == OLD_KEYS ? old : n;
-        if ((tile >> shift) + TILE / run > first_entry + 32)
-            read_entries(p, tile >> shift);
-        if (lane == 0 && which != NEW_KEYS)
-            barrier_expect(m.full(at.stage), n * LATENT_WIDTH * 2);
-        __syncwarp();
-        for (int first = 0; first < n_copies; first += 32) {
-            int i = first + lane, from_run = i / PANELS, panel = i % PANELS;
-            int id = __shfl_sync(0xffffffffu, entries, ((tile + from_run * run >> shift) - first_entry) & 31);
-            int key = max(from, from_run * run), rows = min(to, (from_run + 1) * run) - key;
-            if (i < n_copies && rows > 0)
-                bulk_copy(m.stage(at.stage) + panel * PANEL_TILE + key * PANEL,
-                          static_cast<const char *>(p.cache.at) + id * p.cache.block_elements * 2 +
-                              ((int64_t)panel * p.n_slots + (tile + key & p.n_slots - 1)) * PANEL,
-                          rows * PANEL, m.full(at.stage));
-        }
+        int n = min((int)TILE, end - tile), old = max(0, min(n, walk.task.fresh - tile));
+        if (which != NEW_KEYS)
+            tile_expect(m.full(at.stage), n);
+        entries.need(p.table_at(walk.task.seq), tile);
+        copy_tile(p.cache, entries, tile, which == NEW_KEYS ? old : 0, which == OLD_KEYS ? old : n, m.stage(at.stage),
+                  m.full(at.stage));
         at.next();
         tile += TILE;
         if (tile >= end) {
@@ -164,17 +149,12 @@ struct copier {
     }
 
   private:
-    __device__ void read_entries(const arguments &p, int first) {
-        int i = first + threadIdx.x % 32;
-        first_entry = first;
-        entries = i < p.table_width ? __ldcg(p.table + (int64_t)walk.task.seq * p.table_width + i) : -1;
-    }
     __device__ void begin(const arguments &p) {
         if (!walk.is())
             return;
         tile = walk.first * walk.chunk;
         end = min(walk.end * walk.chunk, walk.task.n_keys);
-        read_entries(p, tile >> __ffs(p.n_slots) - 1);
+        entries.read(p.table_at(walk.task.seq), tile);
     }
 };
 
