@@ -2,6 +2,7 @@
 #include "core/backend.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* The value, if the option has this name; else NULL. */
@@ -25,6 +26,15 @@ bool device_option_is_off(const char *const *own, const char *name) {
 
 bool device_option_is_on(const char *const *own, const char *name) {
     return device_option(own, name) && !device_option_is_off(own, name);
+}
+
+enum status device_option_patience(const char *const *own, int *seconds, struct error *err) {
+    enum { USUAL = 30, MOST = 86400 };
+    const char *said = device_option(own, "patience");
+    *seconds = said ? atoi(said) : USUAL;
+    if (*seconds < 1 || *seconds > MOST)
+        return fail(err, ERR_ARG, "patience: of 1 to %d seconds, not \"%.40s\"", MOST, said);
+    return OK;
 }
 
 enum status backend_refuse_ranks(const char *name, const struct program *p, struct error *err) {

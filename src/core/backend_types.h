@@ -42,6 +42,9 @@ const char *device_option(const char *const *own, const char *name);
 bool device_option_is_off(const char *const *own, const char *name);
 bool device_option_is_on(const char *const *own, const char *name);
 
+/* Of "patience": the seconds that a rank waits for the others of its model until it is given up, 30 unless it says. */
+enum status device_option_patience(const char *const *own, int *seconds, struct error *err);
+
 struct backend_ops;
 struct program;
 /* What a backend without join says of a program of one rank of several: ERR_UNSUPPORTED. */

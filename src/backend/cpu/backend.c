@@ -63,7 +63,10 @@ static enum status cpu_open(const struct device_options *options, struct device 
     const struct kernels *kernels = plain ? NULL : kernels_find(name);
     if (!plain && !kernels)
         return fail(err, ERR_UNSUPPORTED, "kernels: this processor has no \"%s\"", name);
+    int patience_s;
+    TRY(device_option_patience(options->own, &patience_s, err));
     struct device *d = xcalloc(1, sizeof *d);
+    d->patience_s = patience_s;
     d->kernels = kernels;
     d->whole_keys = device_option_is_off(options->own, "shared-kv");
     d->pool = pool_open(options->n_threads);
@@ -382,7 +385,6 @@ static void take_sample(struct executable *exe, const struct sample_params *samp
 
 static enum status cpu_run(struct executable *exe, const struct batch_plan *plan, const struct sample_params *sample,
                            struct error *err) {
-    (void)err; // a step on the CPU cannot fail
     BUG_IF(plan->n_tokens > exe->bucket.max_tokens || plan->n_seqs > exe->bucket.max_seqs ||
            plan->n_rows > exe->bucket.max_rows);
     BUG_IF(plan->query_start[plan->n_seqs] != plan->n_tokens);
@@ -399,7 +401,7 @@ static enum status cpu_run(struct executable *exe, const struct batch_plan *plan
     pool_run(exe->loaded->device->pool, run_worker, exe);
     exe->n_rows[exe->n_run & 1] = plan->n_rows;
     exe->n_run += !exe->is_late;
-    return OK;
+    return ranks_fault(exe->loaded, err);
 }
 
 static enum status cpu_draw(struct executable *exe, const struct sample_params *sample, struct error *err) {
@@ -467,6 +469,7 @@ static const struct backend_option cpu_options[] = {
     {"shared-kv", "0|1", "0: keys of which a part follows from their values are stored whole"},
     {"kernels", "portable|avx2|avx512|amx|reference",
      "the instructions of fast kernels, otherwise the best there are; or the plain functions"},
+    {"patience", "SECONDS", "how long a device waits for others of its model until it is given up; 30"},
     {0},
 };
 

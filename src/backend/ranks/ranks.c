@@ -5,6 +5,7 @@
 #include "core/pass/pass.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -23,7 +24,8 @@ static struct table tables[MAX_TABLES];
 struct device {
     const struct table *table;
     struct device *of[MAX_RANKS_OF_A_MODEL];
-    struct pool *pool; // a thread a rank
+    struct pool *pool;  // a thread a rank
+    struct error fault; // of a step, sticky
 };
 
 struct loaded {
@@ -90,19 +92,26 @@ static void ranks_unload(struct loaded *l) {
     free(l);
 }
 
-/* What ranks do at the same time, and the first of them that failed. */
+/* What comes of what ranks do at the same time. The first that fails says why: others wait for it in vain. */
 struct outcomes {
     enum status status[MAX_RANKS_OF_A_MODEL];
     struct error err[MAX_RANKS_OF_A_MODEL];
+    atomic_int first; // 1 + that one; 0: none has
 };
 
-static enum status first_fault(const struct outcomes *o, int n, struct error *err) {
-    for (int i = 0; i < n; i++)
-        if (o->status[i] != OK) {
-            *err = o->err[i];
-            return o->status[i];
-        }
-    return OK;
+static void tell_outcome(struct outcomes *o, int rank, enum status st) {
+    int none = 0;
+    o->status[rank] = st;
+    if (st != OK)
+        atomic_compare_exchange_strong(&o->first, &none, rank + 1);
+}
+
+static enum status first_fault(struct outcomes *o, struct error *err) {
+    int first = atomic_load(&o->first) - 1;
+    if (first < 0)
+        return OK;
+    *err = o->err[first];
+    return o->status[first];
 }
 
 struct loading {
@@ -119,8 +128,9 @@ static void load_rank(void *arg, int rank, int n_ranks) {
     (void)n_ranks;
     if (rank > 0)
         one.progress = (struct load_progress){0};
-    w->outcomes.status[rank] =
-        l->device->table->of->load(l->device->of[rank], l->programs[rank], &one, &l->of[rank], &w->outcomes.err[rank]);
+    tell_outcome(&w->outcomes, rank,
+                 l->device->table->of->load(l->device->of[rank], l->programs[rank], &one, &l->of[rank],
+                                            &w->outcomes.err[rank]));
 }
 
 static enum status load_ranks(struct loaded *l, const struct program *p, const struct load_options *options,
@@ -133,7 +143,7 @@ static enum status load_ranks(struct loaded *l, const struct program *p, const s
     for (int i = 0; i < t->n; i++)
         TRY(pass_shard(p, &(struct shard_options){i, t->n, t->by_expert}, &l->programs[i], err));
     pool_run(l->device->pool, load_rank, &w);
-    TRY(first_fault(&w.outcomes, t->n, err));
+    TRY(first_fault(&w.outcomes, err));
     return t->of->join(l->of, t->n, err);
 }
 
@@ -249,13 +259,31 @@ static void do_rank(void *arg, int rank, int n_ranks) {
     const struct backend_ops *of = table_of(w->exe)->of;
     (void)n_ranks;
     struct error *err = &w->outcomes.err[rank];
-    w->outcomes.status[rank] =
-        w->plan ? of->run(w->exe->of[rank], w->plan, w->sample, err) : of->draw(w->exe->of[rank], w->sample, err);
+    tell_outcome(
+        &w->outcomes, rank,
+        w->plan ? of->run(w->exe->of[rank], w->plan, w->sample, err) : of->draw(w->exe->of[rank], w->sample, err));
+}
+
+/* Ranks of which one has failed do not go on: they would not meet. */
+static enum status stays_failed(struct device *d, enum status st, struct error *err) {
+    if (st == OK || d->fault.status != OK)
+        return st;
+    fail(&d->fault, ERR_DEVICE, "%s", err->text);
+    *err = d->fault;
+    return ERR_DEVICE;
+}
+
+static enum status check_fault(const struct device *d, struct error *err) {
+    if (d->fault.status != OK)
+        *err = d->fault;
+    return d->fault.status;
 }
 
 static enum status do_all(struct together *w, struct error *err) {
-    pool_run(w->exe->loaded->device->pool, do_rank, w);
-    return first_fault(&w->outcomes, table_of(w->exe)->n, err);
+    struct device *d = w->exe->loaded->device;
+    TRY(check_fault(d, err));
+    pool_run(d->pool, do_rank, w);
+    return stays_failed(d, first_fault(&w->outcomes, err), err);
 }
 
 static enum status ranks_run(struct executable *exe, const struct batch_plan *plan, const struct sample_params *sample,
@@ -269,9 +297,8 @@ static enum status ranks_draw(struct executable *exe, const struct sample_params
 }
 
 /* Ranks that draw different tokens would go on with different texts. */
-static enum status ranks_collect(struct executable *exe, struct sample_result *results, struct error *err) {
+static enum status collect_all(struct executable *exe, int n_rows, struct sample_result *results, struct error *err) {
     const struct table *t = table_of(exe);
-    int n_rows = exe->n_rows[exe->n_collected++ & 1];
     TRY(t->of->collect(exe->of[0], results, err));
     for (int i = 1; i < t->n; i++) {
         TRY(t->of->collect(exe->of[i], exe->results, err));
@@ -281,6 +308,12 @@ static enum status ranks_collect(struct executable *exe, struct sample_result *r
                             exe->results[r].token);
     }
     return OK;
+}
+
+static enum status ranks_collect(struct executable *exe, struct sample_result *results, struct error *err) {
+    struct device *d = exe->loaded->device;
+    TRY(check_fault(d, err));
+    return stays_failed(d, collect_all(exe, exe->n_rows[exe->n_collected++ & 1], results, err), err);
 }
 
 static enum status ranks_logits(struct executable *exe, int row, const float **out, struct error *err) {

@@ -77,7 +77,7 @@ static enum status open_parts(struct device *d, bool shares, struct error *err) 
 /* Whose products requantise rows (requant.cuh), by index. Their blocks wait for one another, as there is room for all
  * of a product at once; for those of two streams that run side by side there may not be, and they would wait for ever.
  * So a second object of one physical device, which an engine of the same process may have opened, does not. */
-enum { MOST_DEVICES = 64, USUAL_PATIENCE_S = 30, MOST_PATIENCE_S = 86400 };
+enum { MOST_DEVICES = 64 };
 static _Atomic(struct device *) requantiser[MOST_DEVICES];
 
 static bool requant_alone(struct device *d) {
@@ -110,16 +110,15 @@ enum status cuda_open(const struct device_options *options, struct device **out,
     const char *kernels = device_option(options->own, "kernels");
     if (kernels && strcmp(kernels, "plain") != 0)
         return fail(err, ERR_ARG, "kernels: CUDA has its fastest, or \"plain\" ones, not \"%.40s\"", kernels);
-    const char *patience = device_option(options->own, "patience");
-    if (patience && (atoi(patience) < 1 || atoi(patience) > MOST_PATIENCE_S))
-        return fail(err, ERR_ARG, "patience: of 1 to %d seconds, not \"%.40s\"", MOST_PATIENCE_S, patience);
+    int patience_s;
+    TRY(device_option_patience(options->own, &patience_s, err));
     struct device *d = xcalloc(1, sizeof *d);
     d->index = options->index;
     d->is_fast = !kernels;
     d->eager = device_option_is_on(options->own, "eager");
     d->whole_keys = device_option_is_off(options->own, "shared-kv");
     d->memory_share = options->memory_share;
-    d->patience_s = patience ? atoi(patience) : USUAL_PATIENCE_S;
+    d->patience_s = patience_s;
     enum status st = open_parts(d, device_option_is_on(options->own, "share-cards"), err);
     if (st != OK) {
         cuda_close(d);
