@@ -12,6 +12,7 @@
 #include "engine/inspect.h"
 #include "gyre.h"
 
+#include <math.h>
 #include <pthread.h>
 
 enum { MAX_PROMPT = 600, N_GREEDY = 24, MAX_CASES = 8 };
@@ -57,9 +58,11 @@ static struct gyre *open_ranks(const char *folder, struct gyre_options o, int n_
     struct gyre_error e;
     struct error err;
     static const char *const own[] = {"share-cards=1", "patience=600", NULL};
-    EXPECT_OK(backend_ranks(rig_backend(), n_ranks, false, &o.backend, &err), err);
+    o.backend = rig_backend();
+    if (n_ranks > 1)
+        EXPECT_OK(backend_ranks(rig_backend(), n_ranks, false, &o.backend, &err), err);
     if (rig_backend() != &backend_cpu)
-        o.device_options = own, o.dtype = "float32";
+        o.device_options = own, o.dtype = o.dtype ? o.dtype : "float32";
     o.model = folder;
     o.n_threads = n_ranks;
     o.kv_cache_bytes = o.kv_cache_bytes ? o.kv_cache_bytes : 64 << 20;
@@ -190,6 +193,62 @@ static void a_prompt_that_was_there_is_not_computed_again(void **state) {
     }
 }
 
+/* The last logits of each prompt, [n][vocab]. */
+static float *last_logits(struct model_case *c, struct gyre_options o, int n_ranks) {
+    struct gyre *g = open_ranks(c->folder, o, n_ranks);
+    size_t vocab = (size_t)gyre_info(g)->vocab_size;
+    float *logits = calloc((size_t)c->n * vocab, sizeof *logits);
+    EXPECT(logits);
+    for (int i = 0; i < c->n; i++) {
+        struct gyre_request q = gyre_request_default(g);
+        struct gyre_error err;
+        uint64_t id;
+        q.prompt = c->texts[i].prompt, q.n_prompt = c->texts[i].n_prompt, q.max_tokens = 3;
+        q.temperature = 0, q.ignore_eos = true, q.score_prompt = true, q.want_last_logits = true;
+        q.user = logits + (size_t)i * vocab;
+        if (gyre_submit(g, &q, &id, &err) != 0)
+            fail_msg("%s", err.text);
+    }
+    while (gyre_busy(g)) {
+        struct gyre_event events[64];
+        for (int i = 0, n = gyre_poll(g, events, 64); i < n; i++) {
+            EXPECT(!events[i].error);
+            if (events[i].kind == GYRE_PROMPT && events[i].logits)
+                memcpy(events[i].user, events[i].logits, vocab * sizeof *logits);
+        }
+    }
+    gyre_close(g);
+    return logits;
+}
+
+/* Products of e4m3: matrices whose columns are cut have a scale a row of each share, none coarser than the whole's, so
+ * logits are off by what e4m3 leaves and no more. */
+static void eight_bits_on_ranks_are_near_those_of_one(void **state) {
+    (void)state;
+    static struct model_case c;
+    if (rig_backend() == &backend_cpu)
+        skip();
+    case_open(&c, "llama");
+    c.n = 3;
+    struct gyre_options o = {.max_batched_tokens = 64, .quantization = "fp8", .dtype = "float16"};
+    float *one = last_logits(&c, o, 1), *two = last_logits(&c, o, 2);
+    o.quantization = NULL;
+    float *wide = last_logits(&c, o, 1);
+    int vocab = 0;
+    json_t *config = NULL;
+    struct error err;
+    EXPECT_OK(jv_load("tests/models/llama/config.json", 1 << 20, 0, &config, &err), err);
+    vocab = (int)json_integer_value(json_object_get(config, "vocab_size"));
+    double off_one = 0, off_two = 0;
+    for (int k = 0; k < c.n * vocab; k++)
+        off_one += pow(one[k] - wide[k], 2), off_two += pow(two[k] - wide[k], 2);
+    if (!(off_one > 0 && off_two > 0 && off_two < 2 * off_one))
+        fail_msg("off by %g on one, %g on two", off_one, off_two);
+    json_decref(config);
+    json_decref(c.json);
+    free(one), free(two), free(wide);
+}
+
 /* No stack is that large, so no thread can be started. */
 static void ranks_without_threads_are_refused(void **state) {
     (void)state;
@@ -213,6 +272,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_give_the_tokens_of_the_reference),
         cmocka_unit_test(requests_give_way_and_come_back),
+        cmocka_unit_test(eight_bits_on_ranks_are_near_those_of_one),
         cmocka_unit_test(ranks_without_threads_are_refused),
         cmocka_unit_test(a_prompt_that_was_there_is_not_computed_again),
     };

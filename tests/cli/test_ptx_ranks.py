@@ -11,6 +11,7 @@ class Ranks(unittest.TestCase):
     test_meetings = runs(os.path.join(MACHINE, "test_meeting"), GYRE_PTX_DEVICES="4")
     test_two_devices = runs(os.path.join(MACHINE, "test_two_devices"), GYRE_TEST_BRIEF="1", **TWO)
     test_ranks = ops("test_ranks_engine", **TWO)
+    test_unscaled_products = ops("test_ranks_engine", GYRE_TEST_ONLY="eight*", GYRE_LINEAR="split_k", **TWO)
 
 
 if __name__ == "__main__":

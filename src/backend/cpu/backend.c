@@ -66,10 +66,8 @@ static enum status cpu_open(const struct device_options *options, struct device 
     int patience_s;
     TRY(device_option_patience(options->own, &patience_s, err));
     struct device *d = xcalloc(1, sizeof *d);
-    d->patience_s = patience_s;
-    d->kernels = kernels;
-    d->whole_keys = device_option_is_off(options->own, "shared-kv");
-    d->pool = pool_open(options->n_threads);
+    *d = (struct device){pool_open(options->n_threads), kernels, patience_s,
+                         device_option_is_off(options->own, "shared-kv")};
     *out = d;
     return OK;
 }

@@ -65,7 +65,7 @@ struct cache {
 struct device {
     struct pool *pool;
     const struct kernels *kernels; // NULL: reference functions only
-    int patience_s; // of a rank that waits for another
+    int patience_s;                // of a rank that waits for another
     bool whole_keys;
 };
 
@@ -81,7 +81,7 @@ struct loaded {
 };
 
 enum status cpu_join(struct loaded *const *ranks, int n, struct error *err);
-void ranks_leave(struct ranks *ranks); // NULL is fine; the last one frees it
+void ranks_leave(struct ranks *ranks);                              // NULL is fine; the last one frees it
 enum status ranks_fault(const struct loaded *l, struct error *err); // of a step that another rank did not come to
 
 /* What one worker sees of one op in one step. */

@@ -77,11 +77,12 @@ $(GEMM_TESTS:build/cuda/%=build/racecheck/%): build/racecheck/%: tests/cuda/%.cu
 	$(call QUIET,nvcc)$(NVCC_PROGRAM) -DGYRE_RACECHECK $< $(WITH)
 
 # Programs that time kernels alone; bench/cuda says how.
-CUDA_BENCHES := $(patsubst %,build/cuda/bench_%,gemm_fp8_gated gemm_fp8_prefill gemm_fp8_small_m gemm_w4 library lm_head sample argmax_filter attention nodes linear moe delta)
+CUDA_BENCHES := $(patsubst %,build/cuda/bench_%,gemm_fp8_gated gemm_fp8_prefill gemm_fp8_small_m gemm_w4 library lm_head sample argmax_filter attention nodes linear moe meeting delta)
 build/cuda/bench_gemm_fp8_gated: WITH := $(call cu_source,l2_copy)
 build/cuda/bench_linear: WITH := $(call cu_objects,gemv)
 build/cuda/bench_gemm_w4: WITH := $(call cu_objects,gemm_w4)
 build/cuda/bench_delta: WITH := $(call cu_objects,delta_decode delta_chunk_parts delta_chunk_scan delta_norm)
+build/cuda/bench_meeting: WITH := $(call cu_objects,norm)
 build/cuda/bench_moe: WITH := $(call cu_objects,moe_list moe moe_stream rows)
 build/cuda/bench_argmax_filter: WITH := $(call cu_objects,lm_head sample l2_topology)
 build/cuda/bench_gemm_fp8_small_m: WITH := $(call cu_objects,norm quantise)

@@ -50,6 +50,7 @@ static bool takes_unscaled(const struct program *p, const struct op *op, int k) 
     case OP_SHORT_CONV:
     case OP_QKV_PREP:
     case OP_MLA_PREP:
+    case OP_ALL_REDUCE:
     case OP_GATED_ACT: return true;
     default: return false;
     }

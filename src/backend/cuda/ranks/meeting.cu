@@ -254,6 +254,8 @@ static void by_shares(const struct launch *l, int n_rows, const struct dmeeting 
         launch_node(reduce_shares<float>, blocks_for(n), SHARE_THREADS, 0, l->stream, *m, rows, x, y);
 }
 
+bool all_reduce_takes_unscaled(struct dmat x, int n_rows) { return packets_take(x, n_rows); }
+
 void launch_all_reduce(const struct launch *l, int n_rows, const struct dmeeting *m, const int32_t *rows, struct dmat x,
                        struct dmat y) {
     if (packets_take(x, n_rows))

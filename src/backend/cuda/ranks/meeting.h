@@ -35,7 +35,8 @@ struct dmeeting {
 
 int64_t meeting_box_bytes(int n);
 
-/* rows: of the step, on the device (device_plan.counts). y may be x. */
+/* rows: of the step, on the device (device_plan.counts). y may be x; x may be unscaled where that is said. */
+bool all_reduce_takes_unscaled(struct dmat x, int n_rows);
 void launch_all_reduce(const struct launch *l, int n_rows, const struct dmeeting *m, const int32_t *rows, struct dmat x,
                        struct dmat y);
 /* x goes to y's columns from `first` on. */

@@ -4,8 +4,6 @@
 #include "backend/cuda/moe/experts.h"
 #include "backend/cuda/qact/qact.h"
 #include "backend/cuda/qact/quantise.h"
-#include "backend/cuda/ranks/join.h"
-#include "backend/cuda/ranks/meeting.h"
 #include "backend/cuda/rows/elementwise.h"
 #include "backend/cuda/rows/rows.h"
 #include "backend/cuda/sample/sample.h"
@@ -193,21 +191,10 @@ static enum status put_embed(const struct node *n, const struct launch *l, struc
 }
 static const struct node_kernel by_embed = {"embed", "rows.cu", put_embed};
 
-/* How many rows the step has of those of the node's op, on the device. */
-static const int32_t *rows_counted(const struct node *n) {
-    const struct program *p = n->exe->program;
-    return n->exe->plan_view.counts + (p->values[n->c->op->in[0].id].rows == ROWS_TOKENS ? 0 : 2);
-}
-
 PLAIN_KERNEL(diff_heads, "elementwise.cu",
              launch_diff_heads(l, c->in[0], c->floats, a->diff_heads.lambda_init, c->out[0]))
 PLAIN_KERNEL(gated_add, "elementwise.cu", launch_gated_add(l, n->n_rows, c->in[0], c->in[1], c->in[2], c->out[0]))
 PLAIN_KERNEL(take_rows, "rows.cu", launch_take_rows(l, c->in[0], c->out[0]))
-PLAIN_KERNEL(all_reduce, "meeting.cu",
-             launch_all_reduce(l, n->n_rows, ranks_meeting(n->exe->loaded), rows_counted(n), c->in[0], c->out[0]))
-PLAIN_KERNEL(all_gather, "meeting.cu",
-             launch_all_gather(l, n->n_rows, ranks_meeting(n->exe->loaded), rows_counted(n), c->in[0],
-                               a->all_gather.first, c->out[0]))
 PLAIN_KERNEL(softcap, "elementwise.cu", launch_softcap(l, n->n_rows, a->softcap.cap, c->in[0], c->out[0]))
 PLAIN_KERNEL(sample, "sample.cu", launch_sample(l, c->in[0], head_bests(n->exe, n->n_rows), n->exe->row_copies))
 
@@ -217,9 +204,8 @@ static bool softcap_is_done(const struct executable *exe, const struct compiled_
 }
 
 static const struct node_kernel *const of_one_op[N_OPCODES] = {
-    [OP_EMBED] = &by_embed,           [OP_DIFF_HEADS] = &by_diff_heads, [OP_GATED_ADD] = &by_gated_add,
-    [OP_TAKE_ROWS] = &by_take_rows,   [OP_SOFTCAP] = &by_softcap,       [OP_SAMPLE] = &by_sample,
-    [OP_ALL_REDUCE] = &by_all_reduce, [OP_ALL_GATHER] = &by_all_gather,
+    [OP_EMBED] = &by_embed,         [OP_DIFF_HEADS] = &by_diff_heads, [OP_GATED_ADD] = &by_gated_add,
+    [OP_TAKE_ROWS] = &by_take_rows, [OP_SOFTCAP] = &by_softcap,       [OP_SAMPLE] = &by_sample,
 };
 
 // ---- a step -----------------------------------------------------------------------------------------------------
@@ -243,6 +229,8 @@ static void lower_op(struct lowering *w, const struct compiled_op *c) {
     case OP_MLA_ATTENTION: lower_mla_attention(w, c); break;
     case OP_MOE_ROUTE: lower_moe_route(w, c, n_rows); break;
     case OP_MOE_FFN: lower_moe_ffn(w, c, n_rows); break;
+    case OP_ALL_REDUCE: lower_all_reduce(w, c, n_rows); break;
+    case OP_ALL_GATHER: lower_all_gather(w, c, n_rows); break;
     case OP_TAKE_ROWS:
         if (l->n_rows == 0)
             break;

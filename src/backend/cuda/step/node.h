@@ -89,6 +89,10 @@ void lower_short_conv(struct lowering *w, const struct compiled_op *c, int n_row
 void lower_delta_rule(struct lowering *w, const struct compiled_op *c, int n_rows);
 bool lower_delta_layer(struct lowering *w, const struct compiled_op *norm, int n_rows); // false: it is no layer's
 
+/* ---- meeting_nodes.c ---- */
+void lower_all_reduce(struct lowering *w, const struct compiled_op *c, int n_rows);
+void lower_all_gather(struct lowering *w, const struct compiled_op *c, int n_rows);
+
 /* ---- watch.c ---- */
 /* The rows of x, which the op reads; t: its qact, read in its place, or NULL. */
 void lower_watch(struct lowering *w, const struct compiled_op *c, int n_rows, struct dmat x, const struct qact *t);
