@@ -43,7 +43,7 @@ static double time_w4(const shape &s, dquads q, int rows, const gemm_w4_cut *cut
     auto put = [&] {
         for (int i = 0; i < n; i++) {
             dgemm_w4 a = w4_of(s, q);
-            gemm_w4_cut usual = gemm_w4_cut_of(&a.w);
+            gemm_w4_cut usual = gemm_w4_cut_of(&a.w, rows);
             if (!gemm_w4_takes(&a, x, to, rows) ||
                 launch_gemm_w4_cut(stream, rows, &a, x, to, cut ? cut : &usual) != cudaSuccess)
                 return false;
@@ -56,8 +56,7 @@ static double time_w4(const shape &s, dquads q, int rows, const gemm_w4_cut *cut
 
 static std::string cut_name(const gemm_w4_cut &c) {
     char text[80];
-    snprintf(text, sizeof text, "%dx16 rows, %dx%d warps, split %d, %d blocks, %d stages", c.warp_tiles, c.row_warps,
-             c.column_warps, c.split, c.n_blocks, c.most_stages);
+    snprintf(text, sizeof text, "%dx%d warps, split %d, %d blocks", c.row_warps, c.column_warps, c.split, c.n_blocks);
     return text;
 }
 
@@ -87,24 +86,23 @@ static void cuts(const std::vector<int> &rows, const std::vector<model> &models)
                     q.gated = s.gated;
                     std::vector<std::pair<double, gemm_w4_cut>> tried;
                     dgemm_w4 first = w4_of(s, q);
-                    gemm_w4_cut usual = gemm_w4_cut_of(&first.w);
+                    gemm_w4_cut usual = gemm_w4_cut_of(&first.w, n);
                     for (int split = 1; split <= 8; split *= 2)
-                        for (int tiles = 1; tiles <= 2; tiles++)
-                            for (int columns = 1; columns <= 8; columns++)
-                                for (int r = 1; r * columns <= GEMM_W4_MOST_WARPS; r++) {
-                                    gemm_w4_cut c = {tiles, r, columns, split, 0, 16};
-                                    int64_t want = (quads_tiles(q, s.out) + r * tiles - 1) / (r * tiles),
-                                            at_once = (split == 8 ? 16 : 132 / split);
-                                    bool joined = split * columns > 1;
-                                    c.n_blocks = (int)(want < at_once ? want : at_once) * split;
-                                    // Of those that leave a third of the multiprocessors idle nothing is expected.
-                                    if ((joined && want > at_once) || c.n_blocks < 88 || r * columns < 3 ||
-                                        !gemm_w4_takes_cut(&first.w, n, &c))
-                                        continue;
-                                    double us = time_w4(s, q, n, &c, 1);
-                                    if (us > 0)
-                                        tried.push_back({us, c});
-                                }
+                        for (int columns = 1; columns <= 12; columns++)
+                            for (int r = 1; r * columns <= gemm_w4_most_warps(n); r++) {
+                                gemm_w4_cut c = {r, columns, split, 0, 16};
+                                int64_t want = (quads_tiles(q, s.out) + r - 1) / r,
+                                        at_once = (split == 8 ? 16 : 132 / split);
+                                c.n_blocks = (int)(want < at_once ? want : at_once) * split;
+                                // Nothing is expected of those that leave a third of the multiprocessors idle, or few
+                                // warps on each.
+                                if ((split * columns > 1 && want > at_once) || c.n_blocks < 88 || r * columns < 8 ||
+                                    !gemm_w4_takes_cut(&first.w, n, &c))
+                                    continue;
+                                double us = time_w4(s, q, n, &c, 1);
+                                if (us > 0)
+                                    tried.push_back({us, c});
+                            }
                     std::sort(tried.begin(), tried.end(), [](auto &a, auto &b) { return a.first < b.first; });
                     printf("%s %s %s M=%d: chosen %.2f us (%s)\n", m.name, s.name, FORMATS[k].name, n,
                            time_w4(s, q, n, &usual, 5), cut_name(usual).c_str());
@@ -117,7 +115,14 @@ static void cuts(const std::vector<int> &rows, const std::vector<model> &models)
 int main(int argc, char **argv) {
     open_operands();
     std::vector<int> rows = rows_of(argc, argv, {1, 8, 32});
-    const std::vector<model> models = {MODELS[0], MODELS[2]};
+    std::vector<model> models = {MODELS[0], MODELS[2]};
+    const char *only = getenv("GYRE_BENCH_SHAPE"); // of the first model
+    if (only) {
+        models.resize(1);
+        auto &layer = models[0].layer;
+        layer.erase(std::remove_if(layer.begin(), layer.end(), [&](const shape &s) { return strcmp(s.name, only); }),
+                    layer.end());
+    }
     if (argc > 1 && strcmp(argv[1], "cuts") == 0)
         cuts(rows, models);
     else

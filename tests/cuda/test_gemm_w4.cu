@@ -163,9 +163,8 @@ static void check(const problem &p, const gemm_w4_cut *cut) {
     MUST(cudaStreamSynchronize(stream));
     MUST(cudaMemcpy(&placed, counts, sizeof placed, cudaMemcpyDeviceToHost));
     dmat x_of = {x_there, x_stride, p.in, ELEMENT_F16}, y_of = {y_there, y_stride, p.width(), p.e};
-    gemm_w4_cut c = cut ? *cut : gemm_w4_cut_of(&a.w);
-    printf("%d tiles, %dx%d warps, split %d, %d blocks: ", c.warp_tiles, c.row_warps, c.column_warps, c.split,
-           c.n_blocks);
+    gemm_w4_cut c = cut ? *cut : gemm_w4_cut_of(&a.w, p.n);
+    printf("%dx%d warps, split %d, %d blocks: ", c.row_warps, c.column_warps, c.split, c.n_blocks);
     fflush(stdout);
     if (!gemm_w4_takes(&a, x_of, y_of, p.n)) {
         printf("REFUSED\n");
@@ -175,12 +174,13 @@ static void check(const problem &p, const gemm_w4_cut *cut) {
     MUST(launch_gemm_w4_cut(stream, p.n, &a, x_of, y_of, &c));
     MUST(cudaStreamSynchronize(stream));
     MUST(cudaMemcpy(got.data(), y_there, y_bytes, cudaMemcpyDeviceToHost));
-    // One row by itself.
+    // One row by itself, cut as it is then.
     int row = draw(p.n);
     MUST(cudaMemcpy(y_there, poison.data(), y_bytes, cudaMemcpyHostToDevice));
     dmat x_row = x_of, y_row = y_of;
     x_row.at = x_there + (size_t)row * x_stride;
-    MUST(launch_gemm_w4_cut(stream, 1, &a, x_row, y_row, &c));
+    gemm_w4_cut of_one = cut ? *cut : gemm_w4_cut_of(&a.w, 1);
+    MUST(launch_gemm_w4_cut(stream, 1, &a, x_row, y_row, &of_one));
     MUST(cudaStreamSynchronize(stream));
     MUST(cudaMemcpy(alone.data(), y_there, y_bytes, cudaMemcpyDeviceToHost));
     bool same = memcmp(alone.data(), got.data() + (size_t)row * y_stride * element_size, p.width() * element_size) == 0;
@@ -213,13 +213,12 @@ static dquads kind_at(int i) {
 
 static gemm_w4_cut random_cut(const dquads &q, int out, int in) {
     gemm_w4_cut c = {};
-    c.warp_tiles = 1 + draw(2);
     c.column_warps = 1 + draw(4);
-    c.row_warps = 1 + draw(GEMM_W4_MOST_WARPS / c.column_warps);
+    c.row_warps = 1 + draw(gemm_w4_most_warps(GEMM_W4_SLAB) / c.column_warps);
     c.split = 1 << draw(4);
     while (c.split * c.column_warps > quads_blocks(in))
         c.split = 1, c.column_warps = 1;
-    int groups = w4_up_to(quads_tiles(q, out), c.row_warps * c.warp_tiles);
+    int groups = w4_up_to(quads_tiles(q, out), c.row_warps);
     c.n_blocks = (c.split * c.column_warps > 1 ? groups : 1 + draw(groups)) * c.split;
     c.most_stages = 2 + draw(W4_MOST_STAGES - 1);
     return c;

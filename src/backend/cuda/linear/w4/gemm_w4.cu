@@ -11,9 +11,10 @@
  *
  *     tile    16 rows of W, or 8 gates and their 8 ups
  *     piece   a tile's 128 columns: a block of quads.h, 1056 to 1216 bytes
- *     block   one warp that fills a ring of stages by bulk copies, and row_warps x column_warps that multiply. A stage
- *             is column_warps pieces of each of the block's row_warps x warp_tiles tiles, and the same columns of x. Of
- *             few tiles to a block column warps share their pieces, so that enough warps are at work
+ *     block   one thread that fills a ring of stages by bulk copies, and row_warps x column_warps warps that multiply.
+ *             A stage is column_warps pieces of each of the block's row_warps tiles, and the same columns of x. Of few
+ *             tiles to a block column warps share their pieces: a warp waits for its own instructions two thirds of the
+ *             time, so there must be many
  *     cluster `split` blocks that share the columns, where there are fewer tiles than multiprocessors like
  *
  * Sums of column warps and blocks meet in the shared memory of one of them and are added in the order of columns. How a
@@ -28,7 +29,7 @@
 #include "backend/cuda/linear/w4/gemm_w4_kernel.cuh"
 #include "backend/cuda/ptx/launching.cuh"
 
-enum { W4_SHARED_MOST = 224 << 10, W4_MOST_TILES = 2, W4_MOST_SPLIT = 8 };
+enum { W4_SHARED_MOST = 224 << 10, W4_MOST_SPLIT = 8 };
 
 static int w4_up_to(int64_t n, int64_t of) { return (int)((n + of - 1) / of); }
 static int w4_eights(int n_rows) { return n_rows <= 8 ? 1 : n_rows <= 16 ? 2 : 4; }
@@ -36,26 +37,23 @@ static int w4_units(const struct dweight *w) { return (int)(w->quads.gated ? w->
 
 using w4_kernel = void (*)(CUtensorMap, CUtensorMap, gemm_w4_args);
 
-template <quad_kind KIND, int GROUP, int WARP_TILES> static w4_kernel w4_kernel_for(int eights) {
+template <quad_kind KIND, int GROUP> static w4_kernel w4_kernel_for(int eights) {
     switch (eights) {
-    case 1: return gemm_w4<KIND, GROUP, WARP_TILES, 1>;
-    case 2: return gemm_w4<KIND, GROUP, WARP_TILES, 2>;
-    default: return gemm_w4<KIND, GROUP, WARP_TILES, 4>;
+    case 1: return gemm_w4<KIND, GROUP, 1>;
+    case 2: return gemm_w4<KIND, GROUP, 2>;
+    default: return gemm_w4<KIND, GROUP, 4>;
     }
 }
-template <quad_kind KIND, int GROUP> static w4_kernel w4_kernel_for(int warp_tiles, int eights) {
-    return warp_tiles == 1 ? w4_kernel_for<KIND, GROUP, 1>(eights) : w4_kernel_for<KIND, GROUP, 2>(eights);
-}
-static w4_kernel w4_kernel_of(struct dquads q, int warp_tiles, int eights) {
+static w4_kernel w4_kernel_of(struct dquads q, int eights) {
     switch (q.kind) {
-    case QUADS_NVFP4: return w4_kernel_for<QUADS_NVFP4, 16>(warp_tiles, eights);
-    case QUADS_MXFP4: return w4_kernel_for<QUADS_MXFP4, 32>(warp_tiles, eights);
+    case QUADS_NVFP4: return w4_kernel_for<QUADS_NVFP4, 16>(eights);
+    case QUADS_MXFP4: return w4_kernel_for<QUADS_MXFP4, 32>(eights);
     default: break;
     }
     switch (q.group) {
-    case 32: return w4_kernel_for<QUADS_INT4, 32>(warp_tiles, eights);
-    case 64: return w4_kernel_for<QUADS_INT4, 64>(warp_tiles, eights);
-    default: return w4_kernel_for<QUADS_INT4, 128>(warp_tiles, eights);
+    case 32: return w4_kernel_for<QUADS_INT4, 32>(eights);
+    case 64: return w4_kernel_for<QUADS_INT4, 64>(eights);
+    default: return w4_kernel_for<QUADS_INT4, 128>(eights);
     }
 }
 
@@ -70,7 +68,7 @@ struct w4_rooms {
 
 static struct w4_rooms w4_rooms_of(const struct dweight *w, bool biased, int eights, const struct gemm_w4_cut *c) {
     struct w4_rooms r = {};
-    int tiles = c->row_warps * c->warp_tiles, n_ranks = c->split * c->column_warps;
+    int tiles = c->row_warps, n_ranks = c->split * c->column_warps;
     int n_passes = w4_up_to(quads_tiles(w->quads, w->out), (int64_t)tiles * (c->n_blocks / c->split));
     r.scales = n_passes * tiles * 16;
     r.received = n_ranks > 1 ? w4_up_to(tiles * eights, c->split) * n_ranks * 512 : 0;
@@ -82,55 +80,77 @@ static struct w4_rooms w4_rooms_of(const struct dweight *w, bool biased, int eig
     return r;
 }
 
+int gemm_w4_most_warps(int n_rows) { return w4_most_warps(w4_eights(n_rows)); }
+
 bool gemm_w4_takes_cut(const struct dweight *w, int n_rows, const struct gemm_w4_cut *c) {
-    int tiles = c->row_warps * c->warp_tiles, n_ranks = c->split * c->column_warps;
-    bool counts = c->warp_tiles >= 1 && c->warp_tiles <= W4_MOST_TILES && c->row_warps >= 1 && c->column_warps >= 1 &&
-                  c->row_warps * c->column_warps <= GEMM_W4_MOST_WARPS && c->split >= 1 && c->n_blocks >= c->split &&
-                  c->n_blocks % c->split == 0 && c->most_stages <= W4_MOST_STAGES;
-    if (!counts || (n_ranks > 1 && (int64_t)tiles * (c->n_blocks / c->split) < quads_tiles(w->quads, w->out)))
+    int n_ranks = c->split * c->column_warps;
+    bool counts = c->row_warps >= 1 && c->column_warps >= 1 &&
+                  c->row_warps * c->column_warps <= gemm_w4_most_warps(n_rows) && c->split >= 1 &&
+                  c->n_blocks >= c->split && c->n_blocks % c->split == 0 && c->most_stages <= W4_MOST_STAGES;
+    if (!counts || (n_ranks > 1 && (int64_t)c->row_warps * (c->n_blocks / c->split) < quads_tiles(w->quads, w->out)))
         return false;
     return w4_rooms_of(w, true, w4_eights(n_rows), c).n_stages >= 2;
 }
 
 static int w4_blocks(int split) {
-    return blocks_at_once(gemm_w4<QUADS_NVFP4, 16, 1, 4>, split, (GEMM_W4_MOST_WARPS + 1) * 32, W4_SHARED_MOST);
+    return blocks_at_once(gemm_w4<QUADS_NVFP4, 16, 4>, split, (w4_most_warps(4) + 1) * 32, W4_SHARED_MOST);
 }
 
-/* About how long a block takes, in clocks: what memory brings a multiprocessor, or what a warp needs for its pieces one
- * after another. */
-static int64_t w4_cost(const struct dweight *w, const struct gemm_w4_cut *c) {
-    int64_t tiles = (int64_t)c->row_warps * c->warp_tiles, pieces = w4_up_to(quads_blocks(w->in), c->split),
-            n_passes = w4_up_to(quads_tiles(w->quads, w->out), tiles * (c->n_blocks / c->split));
-    int64_t read = tiles * pieces * quads_block_bytes(w->quads) / 20,
-            issued = (100 + 220 * c->warp_tiles) * w4_up_to(pieces, c->column_warps);
-    int64_t ends = (c->column_warps > 1 ? 300 : 0) + (c->split > 1 ? 900 : 0);
-    return n_passes * (read > issued ? read + issued / 8 : issued + read / 8) + ends;
+/* About how long a block takes, in clocks: for each turn what memory and the L2 bring a multiprocessor, or what warps
+ * issue, or what one needs for its piece from end to end; figures are those of an H200. */
+static int64_t w4_cost(const struct dweight *w, int eights, const struct gemm_w4_cut *c) {
+    int64_t pieces = w4_up_to(quads_blocks(w->in), c->split),
+            n_passes = w4_up_to(quads_tiles(w->quads, w->out), (int64_t)c->row_warps * (c->n_blocks / c->split)),
+            n_turns = n_passes * w4_up_to(pieces, c->column_warps);
+    int64_t n_warps = (int64_t)c->row_warps * c->column_warps;
+    int64_t read = n_warps * quads_block_bytes(w->quads) / 20 + c->column_warps * W4_HALVES * eights * ATOM / 30,
+            issued = n_warps * (eights == 1   ? 40
+                                : eights == 2 ? 50
+                                              : 75),
+            alone = eights == 4 ? 900 : 600;
+    int64_t turn = read > issued ? read : issued;
+    return n_turns * (turn > alone ? turn : alone) + (c->column_warps > 1 ? 400 : 0) + (c->split > 1 ? 1000 : 0);
 }
 
-/* Blocks for all tiles at once, or as many as run at once. */
-static bool w4_cut_with(const struct dweight *w, struct gemm_w4_cut *c) {
+/* The best number of row warps with this split and these column warps; false: there is none. */
+static bool w4_best_rows(const struct dweight *w, int n_rows, struct gemm_w4_cut *c, int64_t *cost) {
     int64_t n_tiles = quads_tiles(w->quads, w->out);
-    int at_once = w4_blocks(c->split) / c->split, wanted = w4_up_to(n_tiles, c->row_warps * c->warp_tiles);
-    bool joined = c->split * c->column_warps > 1;
-    c->n_blocks = (wanted < at_once ? wanted : at_once) * c->split;
-    c->most_stages = W4_MOST_STAGES;
-    return !(joined && wanted > at_once) && gemm_w4_takes_cut(w, GEMM_W4_SLAB, c);
+    int at_once = w4_blocks(c->split) / c->split;
+    struct gemm_w4_cut best = *c;
+    *cost = INT64_MAX;
+    for (int rows = 1; rows * c->column_warps <= gemm_w4_most_warps(n_rows); rows++) {
+        int wanted = w4_up_to(n_tiles, rows);
+        struct gemm_w4_cut tried = *c;
+        tried.row_warps = rows;
+        tried.n_blocks = (wanted < at_once ? wanted : at_once) * c->split;
+        tried.most_stages = W4_MOST_STAGES;
+        if ((c->split * c->column_warps > 1 && wanted > at_once) || !gemm_w4_takes_cut(w, n_rows, &tried))
+            continue;
+        int64_t is = w4_cost(w, w4_eights(n_rows), &tried);
+        if (is < *cost)
+            best = tried, *cost = is;
+    }
+    *c = best;
+    return *cost < INT64_MAX;
 }
 
-struct gemm_w4_cut gemm_w4_cut_of(const struct dweight *w) {
+/* Split and column warps are the same for all numbers of rows, as they suit 8 and 32. */
+struct gemm_w4_cut gemm_w4_cut_of(const struct dweight *w, int n_rows) {
     struct gemm_w4_cut best = {};
-    int64_t least = INT64_MAX;
-    int n_pieces = (int)quads_blocks(w->in);
+    int64_t least = INT64_MAX, n_pieces = quads_blocks(w->in);
     for (int split = 1; split <= W4_MOST_SPLIT && split <= n_pieces; split *= 2)
-        for (int warp_tiles = 1; warp_tiles <= W4_MOST_TILES; warp_tiles++)
-            for (int columns = 1; columns <= GEMM_W4_MOST_WARPS && columns * split <= n_pieces; columns++)
-                for (int rows = 1; rows * columns <= GEMM_W4_MOST_WARPS; rows++) {
-                    struct gemm_w4_cut c = {warp_tiles, rows, columns, split, 0, 0};
-                    if (!w4_cut_with(w, &c) || w4_cost(w, &c) >= least)
-                        continue;
-                    least = w4_cost(w, &c);
-                    best = c;
-                }
+        for (int columns = 1; columns <= w4_most_warps(4) && columns * split <= n_pieces; columns++) {
+            struct gemm_w4_cut few = {0, columns, split, 0, 0}, many = few;
+            int64_t of_few, of_many;
+            if (!w4_best_rows(w, 8, &few, &of_few) || !w4_best_rows(w, GEMM_W4_SLAB, &many, &of_many) ||
+                of_few + of_many / 2 >= least)
+                continue;
+            least = of_few + of_many / 2;
+            best = few;
+        }
+    int64_t cost;
+    if (least < INT64_MAX)
+        w4_best_rows(w, n_rows, &best, &cost);
     return best;
 }
 
@@ -141,7 +161,7 @@ bool gemm_w4_takes(const struct dgemm_w4 *a, struct dmat x, struct dmat y, int n
                     (y.element == ELEMENT_F32 || y.element == ELEMENT_F16 || y.element == ELEMENT_BF16);
     return in_place && elements && n_rows >= 1 && w->out <= INT32_MAX / 4 && w->in <= INT32_MAX / 4 &&
            (a->ending.kind == ENDING_GATED) == w->quads.gated && !(w->quads.gated && w->out % 2) &&
-           gemm_w4_cut_of(w).n_blocks > 0;
+           gemm_w4_cut_of(w, n_rows).n_blocks > 0;
 }
 
 // ---- the launcher ---------------------------------------------------------------------------------------------------
@@ -158,8 +178,7 @@ static bool w4_map_weight(CUtensorMap *map, const struct dweight *w, const struc
     cuuint64_t block = (cuuint64_t)quads_block_bytes(w->quads), pieces = (cuuint64_t)quads_blocks(w->in),
                tiles = (cuuint64_t)quads_tiles(w->quads, w->out);
     cuuint64_t size[4] = {block / 8, pieces, tiles, 1}, strides[3] = {block, block * pieces, block * pieces * tiles};
-    cuuint32_t box[4] = {(cuuint32_t)(block / 8), (cuuint32_t)c->column_warps,
-                         (cuuint32_t)(c->row_warps * c->warp_tiles), 1};
+    cuuint32_t box[4] = {(cuuint32_t)(block / 8), (cuuint32_t)c->column_warps, (cuuint32_t)c->row_warps, 1};
     return encode_tiled &&
            encode_tiled(map, CU_TENSOR_MAP_DATA_TYPE_UINT64, 4, const_cast<void *>(w->at), size, strides, box, ones,
                         CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
@@ -202,7 +221,7 @@ cudaError_t launch_gemm_w4_cut(cudaStream_t stream, int n_rows, const struct dge
     args.split = cut->split;
     args.n_stages = rooms.n_stages;
     args.scale_room = rooms.scales;
-    w4_kernel k = w4_kernel_of(w->quads, cut->warp_tiles, eights);
+    w4_kernel k = w4_kernel_of(w->quads, eights);
     allow_shared(k, W4_SHARED_MOST);
     dim3 grid((unsigned)cut->n_blocks, (unsigned)w4_up_to(n_rows, eights * 8));
     int n_threads = (cut->row_warps * cut->column_warps + 1) * 32;
@@ -210,6 +229,6 @@ cudaError_t launch_gemm_w4_cut(cudaStream_t stream, int n_rows, const struct dge
 }
 
 cudaError_t launch_gemm_w4(cudaStream_t stream, int n_rows, const struct dgemm_w4 *a, struct dmat x, struct dmat y) {
-    struct gemm_w4_cut cut = gemm_w4_cut_of(&a->w);
+    struct gemm_w4_cut cut = gemm_w4_cut_of(&a->w, n_rows);
     return launch_gemm_w4_cut(stream, n_rows, a, x, y, &cut);
 }

@@ -41,29 +41,26 @@ static __device__ __forceinline__ void w4_finish(const gemm_w4_args &a, const w4
 }
 
 /* Sums of column warps and of the blocks of a cluster come to one of these blocks, each at a place of its own, and are
- * added there in the order of columns: so results are the same every time. Items are a warp's tiles by eight tokens
+ * added there in the order of columns: so results are the same every time. Items are tiles by eight tokens
  * each, dealt out among the blocks by turns. No block ends before all that is sent to it has come. */
-template <int WARP_TILES, int EIGHTS>
+template <int EIGHTS>
 static __device__ __forceinline__ void w4_join(const gemm_w4_args &a, const w4_place &p, float4 *received, int n_warps,
-                                               const w4_sums<WARP_TILES, EIGHTS> &sums, const float *scales,
-                                               const float *biases) {
+                                               const w4_sums<EIGHTS> &sums, const float *scales, const float *biases) {
     int column_warp = p.warp / a.row_warps, row_warp = p.warp % a.row_warps;
     int n_ranks = a.split * a.column_warps, mine = p.rank * a.column_warps + column_warp;
     int n_items = p.tiles * EIGHTS, owned = (n_items - p.rank + a.split - 1) / a.split;
     if (a.split > 1)
         cluster_wait(); // all have begun
 #pragma unroll
-    for (int m = 0; m < WARP_TILES; m++)
-#pragma unroll
-        for (int j = 0; j < EIGHTS; j++) {
-            int item = (row_warp * WARP_TILES + m) * EIGHTS + j, to = item % a.split;
-            float4 *at = received + (item / a.split * n_ranks + mine) * 32 + p.lane;
-            float4 v = make_float4(sums[m][j][0], sums[m][j][1], sums[m][j][2], sums[m][j][3]);
-            if (a.split == 1)
-                *at = v;
-            else
-                store_at_rank(address_at_rank(shared_address(at), to), v, address_at_rank(p.all_sums, to));
-        }
+    for (int j = 0; j < EIGHTS; j++) {
+        int item = row_warp * EIGHTS + j, to = item % a.split;
+        float4 *at = received + (item / a.split * n_ranks + mine) * 32 + p.lane;
+        float4 v = make_float4(sums[j][0], sums[j][1], sums[j][2], sums[j][3]);
+        if (a.split == 1)
+            *at = v;
+        else
+            store_at_rank(address_at_rank(shared_address(at), to), v, address_at_rank(p.all_sums, to));
+    }
     if (a.split == 1)
         threads_sync(1, n_warps * 32); // the sums of all warps are there
     else

@@ -26,8 +26,8 @@ struct gemm_w4_args {
     int scale_room; // floats
 };
 
-/* Of a warp: of its tiles by eight tokens each, as the tensor core leaves them. */
-template <int WARP_TILES, int EIGHTS> using w4_sums = float[WARP_TILES][EIGHTS][4];
+/* Of a warp: of its tile by eight tokens each, as the tensor core leaves them. */
+template <int EIGHTS> using w4_sums = float[EIGHTS][4];
 
 /* Of a stage, in shared memory: x in the 128-byte swizzle, [half of a block's columns][token][128 bytes]; then W,
  * [tile] [piece]. */
@@ -53,13 +53,13 @@ struct w4_place {
     __device__ uint32_t x_stage(int slot) const { return x + slot * x_bytes; }
 };
 
-template <int WARP_TILES, int EIGHTS> static __device__ w4_place w4_place_of(const gemm_w4_args &a, uint32_t ring) {
+template <int EIGHTS> static __device__ w4_place w4_place_of(const gemm_w4_args &a, uint32_t ring) {
     w4_place p;
     p.warp = threadIdx.x / 32, p.lane = threadIdx.x % 32;
     p.rank = blockIdx.x % a.split;
     p.first_token = blockIdx.y * EIGHTS * 8;
     p.n_tokens = min(a.n_tokens - p.first_token, EIGHTS * 8);
-    p.tiles = a.row_warps * WARP_TILES;
+    p.tiles = a.row_warps;
     p.first_tile = blockIdx.x / a.split * p.tiles;
     p.tile_step = gridDim.x / a.split * p.tiles;
     p.n_passes = p.first_tile < a.n_tiles ? (a.n_tiles - p.first_tile + p.tile_step - 1) / p.tile_step : 0;
