@@ -1,12 +1,14 @@
 /* gemm_w4.cu - times LINEAR by weights of four bits on the device, shape by shape.
  *
- *   build/cuda/bench_gemm_w4 [table|cuts] [rows ...]
+ *   build/cuda/bench_gemm_w4 [table|many|cuts] [rows ...]
  *     table   every shape, format and number of rows: microseconds, GB/s of the weight as it lies on the card, per cent
  *             of 4.6 TB/s
+ *     many    the same by gemm_w4_many.cu, with TFLOP/s
  *     cuts    which cut into blocks and warps is fastest, the chosen one, and the four best
  * Random bytes are the weights: their scales are numbers, and nobody looks at what comes out. */
 #include "backend/cuda/linear/ending.h"
 #include "backend/cuda/linear/w4/gemm_w4.h"
+#include "backend/cuda/linear/w4/gemm_w4_many.h"
 #include "backend/cuda/value.h"
 #include "backend/cuda/weights/quads.h"
 #include "products.cuh"
@@ -52,6 +54,32 @@ static double time_w4(const shape &s, dquads q, int rows, const gemm_w4_cut *cut
     };
     double us = microseconds(stream, put, n_runs);
     return us < 0 ? us : us / n;
+}
+
+static void many(const std::vector<int> &rows, const std::vector<model> &models) {
+    for (const model &m : models)
+        for (size_t f = 0; f < 2; f++)
+            for (int n : rows) {
+                double all = 0, flops = 0;
+                printf("%s %s M=%d, many:", m.name, FORMATS[f].name, n);
+                for (const shape &s : m.layer) {
+                    dmat x = {inputs, s.in, (int)s.in, ELEMENT_F16},
+                         to = {y, s.width(), s.width(), s.gated ? ELEMENT_F16 : ELEMENT_F32};
+                    auto put = [&] {
+                        for (int i = 0; i < 8; i++) {
+                            dgemm_w4 a = w4_of(s, FORMATS[f].q);
+                            if (launch_gemm_w4_many(stream, n, &a, x, to) != cudaSuccess)
+                                return false;
+                        }
+                        return true;
+                    };
+                    double us = microseconds(stream, put, 3) / 8, is = 2.0 * s.out * s.in * n;
+                    printf("  %s %.1f us %.0f TFLOP/s", s.name, us, is / us / 1e6);
+                    all += us, flops += is;
+                }
+                printf("  layer %.1f us %.0f TFLOP/s\n", all, flops / all / 1e6);
+                fflush(stdout);
+            }
 }
 
 static std::string cut_name(const gemm_w4_cut &c) {
@@ -125,6 +153,8 @@ int main(int argc, char **argv) {
     }
     if (argc > 1 && strcmp(argv[1], "cuts") == 0)
         cuts(rows, models);
+    else if (argc > 1 && strcmp(argv[1], "many") == 0)
+        many(rows, models);
     else
         table(rows, models);
     return 0;

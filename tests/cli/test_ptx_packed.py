@@ -11,7 +11,7 @@ import packed_weights
 from ptx_machine import MACHINE, ROOT, needs_machine
 from serving import GYRE
 
-TEXT = "Once upon a time there was a little dog"
+TEXT = "Once upon a time there was a little dog. " * 10  # more rows than the kernel for few of them takes at once
 
 
 @needs_machine

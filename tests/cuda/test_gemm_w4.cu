@@ -1,8 +1,9 @@
-/* test_gemm_w4.cu - LINEAR by weights of four bits (src/backend/cuda/linear/w4/gemm_w4.cu) against double precision,
+/* test_gemm_w4.cu - LINEAR by weights of four bits (src/backend/cuda/linear/w4) against double precision,
  * from codes as checkpoints have them through place_quads.cu: every format, random shapes, rows, biases and gated
  * pairs, all cuts. What of x stands beside a row must not change a bit of it. */
 #define BARRIER_SPIN_LIMIT 20000000
 #include "backend/cuda/linear/w4/gemm_w4.cu"
+#include "backend/cuda/linear/w4/gemm_w4_many.cu"
 #include "backend/cuda/weights/place_quads.cu"
 
 #include "products.cuh"
@@ -91,8 +92,8 @@ struct outcome {
 
 /* Sums of absolute terms beside each product: what float16 weights and float32 sums may be off. */
 static void judge(const problem &p, const stored_weight &w, const std::vector<__half> &x, int x_stride,
-                  const std::vector<float> &bias, const std::vector<float> &y, int y_stride, outcome *o) {
-    bool rounds = p.q.kind == QUADS_INT4 && p.q.group < QUADS_COLUMNS;
+                  const std::vector<float> &bias, const std::vector<float> &y, int y_stride, bool many, outcome *o) {
+    bool rounds = p.q.kind == QUADS_INT4 && (many || p.q.group < QUADS_COLUMNS);
     double unit = (rounds ? 0x1p-11 : 0) + 0x1p-24 * (8 + sqrt((double)p.in));
     for (int t = 0; t < p.n; t++) {
         std::vector<double> sum(p.out), size(p.out);
@@ -128,6 +129,17 @@ static float value_at(const std::vector<uint8_t> &bytes, size_t i, element e) {
     return e == ELEMENT_F16 ? __half2float(__ushort_as_half(bits)) : reinterpret_cast<float &>(wide);
 }
 
+static std::vector<float> draw_floats(int n) {
+    std::vector<float> v(n);
+    for (float &f : v)
+        f = draw_float(-1, 1);
+    return v;
+}
+static void give_back(std::vector<void *> all) {
+    for (void *at : all)
+        cudaFree(at);
+}
+
 static void check(const problem &p, const gemm_w4_cut *cut) {
     n_cases++;
     printf("%s group %d%s out %d in %d rows %d%s%s act %d element %d: ", KINDS[p.q.kind], p.q.group,
@@ -139,9 +151,7 @@ static void check(const problem &p, const gemm_w4_cut *cut) {
     for (int t = 0; t < p.n; t++)
         for (int i = 0; i < p.in; i++)
             x[(size_t)t * x_stride + i] = __float2half_rn(draw_float(-1, 1));
-    std::vector<float> bias(p.out);
-    for (float &b : bias)
-        b = draw_float(-1, 1);
+    std::vector<float> bias = draw_floats(p.out);
     size_t element_size = (size_t)element_bytes(p.e), y_bytes = (size_t)rows * y_stride * element_size;
     uint8_t *codes = on_device(w.codes), *zeros = on_device(w.zeros);
     float *scales = on_device(w.scales), *biases = on_device(bias), *of_rows = on_device(std::vector<float>(p.out));
@@ -167,8 +177,7 @@ static void check(const problem &p, const gemm_w4_cut *cut) {
     printf("%dx%d warps, split %d, %d blocks: ", c.row_warps, c.column_warps, c.split, c.n_blocks);
     fflush(stdout);
     if (!gemm_w4_takes(&a, x_of, y_of, p.n)) {
-        printf("REFUSED\n");
-        n_bad++;
+        printf("REFUSED %llu\n", ++n_bad);
         return;
     }
     MUST(launch_gemm_w4_cut(stream, p.n, &a, x_of, y_of, &c));
@@ -184,23 +193,31 @@ static void check(const problem &p, const gemm_w4_cut *cut) {
     MUST(cudaStreamSynchronize(stream));
     MUST(cudaMemcpy(alone.data(), y_there, y_bytes, cudaMemcpyDeviceToHost));
     bool same = memcmp(alone.data(), got.data() + (size_t)row * y_stride * element_size, p.width() * element_size) == 0;
-    std::vector<float> y((size_t)rows * y_stride);
     outcome o;
-    for (size_t i = 0; i < y.size(); i++) {
-        y[i] = value_at(got, i, p.e);
-        bool inside = (int)(i / y_stride) < p.n && (int)(i % y_stride) < p.width();
-        for (size_t b = 0; !inside && b < element_size; b++)
-            o.stray += got[i * element_size + b] != 0xff;
-    }
-    judge(p, w, x, x_stride, bias, y, y_stride, &o);
+    auto look = [&](bool many) {
+        std::vector<float> y((size_t)rows * y_stride);
+        for (size_t i = 0; i < y.size(); i++) {
+            y[i] = value_at(got, i, p.e);
+            bool inside = (int)(i / y_stride) < p.n && (int)(i % y_stride) < p.width();
+            for (size_t b = 0; !inside && b < element_size; b++)
+                o.stray += got[i * element_size + b] != 0xff;
+        }
+        judge(p, w, x, x_stride, bias, y, y_stride, many, &o);
+    };
+    look(false);
+    MUST(cudaMemcpy(y_there, poison.data(), y_bytes, cudaMemcpyHostToDevice));
+    MUST(launch_gemm_w4_many(stream, p.n, &a, x_of, y_of));
+    MUST(cudaStreamSynchronize(stream));
+    MUST(cudaMemcpy(got.data(), y_there, y_bytes, cudaMemcpyDeviceToHost));
+    printf("worst %.3f, of many ", o.worst);
+    o.worst = 0;
+    look(true);
     bool kept = placed.n_lost == 0 && placed.n_unreal == 0 && placed.squared_error == 0;
     bool fine = !o.wrong && !o.stray && same && kept;
     n_bad += !fine;
     printf("worst %.3f%s%s%s%s\n", o.worst, o.wrong ? " WRONG" : "", o.stray ? " STRAY" : "",
            same ? "" : " DIFFERS ALONE", kept ? "" : " LOST BY PLACING");
-    for (void *at : {(void *)codes, (void *)zeros, (void *)scales, (void *)biases, (void *)of_rows, (void *)x_there,
-                     (void *)y_there, (void *)tiles, (void *)counts})
-        cudaFree(at);
+    give_back({codes, zeros, scales, biases, of_rows, x_there, y_there, tiles, counts});
 }
 
 static dquads kind_at(int i) {
@@ -236,7 +253,8 @@ int main(int argc, char **argv) {
     for (int i = 0; i < (brief ? 14 : 84); i++) {
         dquads q = kind_at(i);
         int unit = q.group > 64 ? 128 : 64, in = unit * (1 + draw(1024 / unit));
-        problem p = {q, 8 * (1 + draw(40)), in, 1 + draw(i % 5 ? 32 : 80), draw(2) != 0, draw(4), elements[draw(3)]};
+        problem p = {q,       8 * (1 + draw(40)), in, 1 + draw(i % 5 ? 32 : brief ? 80 : 300), draw(2) != 0,
+                     draw(4), elements[draw(3)]};
         p.q.gated = draw(2) != 0;
         gemm_w4_cut c = random_cut(p.q, p.out, p.in);
         dweight w = {nullptr, p.out, p.in, ELEMENT_QUADS, nullptr, p.q};

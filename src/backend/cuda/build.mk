@@ -5,7 +5,7 @@
 # run on a machine with a Hopper GPU: build/cuda/test_ops and its like with GYRE_TEST_BACKEND=cuda (tools/gpu.sh).
 ARCHS     ?= 90a
 HOPPER_CU := attention_decode% attention_prefill% argmax_filter latent_% lm_head gemm_fp8_% gemv l2_copy \
-             l2_topology moe_list moe_router moe_stream delta_% gemm_w4
+             l2_topology moe_list moe_router moe_stream delta_% gemm_w4%
 NVCC      ?= nvcc
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
 CUDA_SRC  := $(wildcard src/backend/cuda/*.c src/backend/cuda/*/*.c src/backend/cuda/*/*/*.c)
@@ -80,7 +80,7 @@ $(GEMM_TESTS:build/cuda/%=build/racecheck/%): build/racecheck/%: tests/cuda/%.cu
 CUDA_BENCHES := $(patsubst %,build/cuda/bench_%,gemm_fp8_gated gemm_fp8_prefill gemm_fp8_small_m gemm_w4 library lm_head sample argmax_filter attention nodes linear moe meeting delta)
 build/cuda/bench_gemm_fp8_gated: WITH := $(call cu_source,l2_copy)
 build/cuda/bench_linear: WITH := $(call cu_objects,gemv)
-build/cuda/bench_gemm_w4: WITH := $(call cu_objects,gemm_w4)
+build/cuda/bench_gemm_w4: WITH := $(call cu_objects,gemm_w4 gemm_w4_many)
 build/cuda/bench_delta: WITH := $(call cu_objects,delta_decode delta_chunk_parts delta_chunk_scan delta_norm)
 build/cuda/bench_meeting: WITH := $(call cu_objects,norm)
 build/cuda/bench_moe: WITH := $(call cu_objects,moe_list moe moe_stream rows)

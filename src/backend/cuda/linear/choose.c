@@ -38,6 +38,7 @@
 #include "backend/cuda/linear/gemm_internal.h"
 #include "backend/cuda/linear/gemv.h"
 #include "backend/cuda/linear/linear.h"
+#include "backend/cuda/linear/w4/gemm_w4_many.h"
 #include "backend/cuda/step/compile.h"
 #include "backend/cuda/step/launch.h"
 #include "backend/cuda/step/padded.h"
@@ -140,6 +141,8 @@ static const struct linear_kernel *usual(const struct compiled_op *c, int rows) 
         return forced_for(c, forced(), rows);
     if (linear_takes(linear_by_lm_head, c, rows))
         return linear_by_lm_head;
+    if (c->matrix[0].element == ELEMENT_QUADS)
+        return gemm_w4_many_pays(&c->matrix[0], rows) ? linear_by_w4_many : linear_library(c);
     if (many && c->pair && weight_bytes(c) >= WORTH_WIDE && linear_takes(linear_by_gated, c, rows))
         return linear_by_gated;
     if (many && !c->pair && linear_takes(linear_by_split_k, c, rows) && split_k_cut_of(c->matrix[0], rows) >= 0)

@@ -11,6 +11,7 @@
 #include "backend/cuda/linear/gemm_internal.h"
 #include "backend/cuda/linear/gemv.h"
 #include "backend/cuda/linear/w4/gemm_w4.h"
+#include "backend/cuda/linear/w4/gemm_w4_many.h"
 #include "backend/cuda/qact/qact.h"
 #include "backend/cuda/step/padded.h"
 
@@ -176,6 +177,13 @@ static enum status w4_put(const struct linear_call *call, struct error *err) {
         call, launch_gemm_w4(stream_of(call), padded_rows(call->n_rows), &a, call->v.x, linear_output(call->c)), err);
 }
 
+static enum status w4_many_put(const struct linear_call *call, struct error *err) {
+    struct dgemm_w4 a = w4_of(call->c);
+    return started(
+        call, launch_gemm_w4_many(stream_of(call), padded_rows(call->n_rows), &a, call->v.x, linear_output(call->c)),
+        err);
+}
+
 // ---- the head ---------------------------------------------------------------------------------------------------
 
 static bool lm_head_row_takes(const struct compiled_op *c, int rows) { return c->is_head && rows <= HEAD_MAX_ROWS; }
@@ -186,7 +194,7 @@ static enum status lm_head_put(const struct linear_call *call, struct error *err
 
 // ---- the table --------------------------------------------------------------------------------------------------
 
-enum { LIBRARY, LIBRARY_QACT, SMALL_M, GEMV, GATED, GATED_PREFILL, SPLIT_K, PREFILL, LM_HEAD, W4 };
+enum { LIBRARY, LIBRARY_QACT, SMALL_M, GEMV, GATED, GATED_PREFILL, SPLIT_K, PREFILL, LM_HEAD, W4, W4_MANY };
 
 const struct linear_kernel linear_kernels[N_LINEAR_KERNELS] = {
     [LIBRARY] = {"library", "cuBLASLt", .is_timed = true, .takes = value_takes, .put = library_put},
@@ -205,6 +213,8 @@ const struct linear_kernel linear_kernels[N_LINEAR_KERNELS] = {
     [PREFILL] = {"prefill", "gemm_fp8_prefill.cu", .wants_hopper = true, .reads_qact = true, .makes_unscaled = true,
                  .takes = prefill_row_takes, .put = prefill_put},
     [W4] = {"w4", "gemm_w4.cu", .wants_hopper = true, .gates = true, .takes = w4_takes, .put = w4_put},
+    [W4_MANY] = {"w4_many", "gemm_w4_many.cu", .wants_hopper = true, .gates = true, .takes = w4_takes,
+                 .put = w4_many_put},
     [LM_HEAD] = {"lm_head", "lm_head.cu", .wants_hopper = true, .is_timed = true, .takes = lm_head_row_takes,
                  .put = lm_head_put},
 };
@@ -213,7 +223,7 @@ const struct linear_kernel
            *const linear_by_small_m = &linear_kernels[SMALL_M], *const linear_by_gated = &linear_kernels[GATED],
            *const linear_by_gated_prefill = &linear_kernels[GATED_PREFILL],
            *const linear_by_split_k = &linear_kernels[SPLIT_K], *const linear_by_prefill = &linear_kernels[PREFILL],
-           *const linear_by_lm_head = &linear_kernels[LM_HEAD];
+           *const linear_by_lm_head = &linear_kernels[LM_HEAD], *const linear_by_w4_many = &linear_kernels[W4_MANY];
 
 bool linear_takes(const struct linear_kernel *k, const struct compiled_op *c, int rows) {
     return (!k->wants_hopper || c->gemm->loaded->device->is_fast) && k->takes(c, rows);

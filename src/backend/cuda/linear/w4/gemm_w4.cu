@@ -22,18 +22,16 @@
  * same, to the bit, whatever stands beside its x. Weights are never written, so the ring is full of them before the
  * wait for the node before; x follows into the same stages.
  *
- * More rows than 32 read W again, from the L2 as far as it is there.
+ * More rows than 32 read W again, from the L2 as far as it is there; of many gemm_w4_many.cu is faster.
  *
  * Bytes: W once for 32 rows; x once a block, from the L2. */
 #include "backend/cuda/linear/w4/gemm_w4.h"
 #include "backend/cuda/linear/w4/gemm_w4_kernel.cuh"
-#include "backend/cuda/ptx/launching.cuh"
+#include "backend/cuda/linear/w4/gemm_w4_maps.cuh"
 
 enum { W4_SHARED_MOST = 224 << 10, W4_MOST_SPLIT = 8 };
 
-static int w4_up_to(int64_t n, int64_t of) { return (int)((n + of - 1) / of); }
 static int w4_eights(int n_rows) { return n_rows <= 8 ? 1 : n_rows <= 16 ? 2 : 4; }
-static int w4_units(const struct dweight *w) { return (int)(w->quads.gated ? w->out / 2 : w->out); }
 
 using w4_kernel = void (*)(CUtensorMap, CUtensorMap, gemm_w4_args);
 
@@ -166,56 +164,16 @@ bool gemm_w4_takes(const struct dgemm_w4 *a, struct dmat x, struct dmat y, int n
 
 // ---- the launcher ---------------------------------------------------------------------------------------------------
 
-/* [tile][piece][eight bytes]: boxes are whole pieces, of some tiles. */
-static bool w4_map_weight(CUtensorMap *map, const struct dweight *w, const struct gemm_w4_cut *c) {
-    static PFN_cuTensorMapEncodeTiled_v12000 encode_tiled = [] {
-        void *found = nullptr;
-        cudaDriverEntryPointQueryResult result;
-        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
-        return result == cudaDriverEntryPointSuccess ? (PFN_cuTensorMapEncodeTiled_v12000)found : nullptr;
-    }();
-    static const cuuint32_t ones[4] = {1, 1, 1, 1};
-    cuuint64_t block = (cuuint64_t)quads_block_bytes(w->quads), pieces = (cuuint64_t)quads_blocks(w->in),
-               tiles = (cuuint64_t)quads_tiles(w->quads, w->out);
-    cuuint64_t size[4] = {block / 8, pieces, tiles, 1}, strides[3] = {block, block * pieces, block * pieces * tiles};
-    cuuint32_t box[4] = {(cuuint32_t)(block / 8), (cuuint32_t)c->column_warps, (cuuint32_t)c->row_warps, 1};
-    return encode_tiled &&
-           encode_tiled(map, CU_TENSOR_MAP_DATA_TYPE_UINT64, 4, const_cast<void *>(w->at), size, strides, box, ones,
-                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
-}
-
-/* [64 columns][token][128 bytes]. */
-static bool w4_map_tokens(CUtensorMap *map, struct dmat x, int64_t in, int n_rows, int eights, int column_warps) {
-    cuuint64_t pitch = (cuuint64_t)x.stride * 2;
-    cuuint64_t size[4] = {PIECE_BYTES, (cuuint64_t)n_rows, (cuuint64_t)in * 2 / PIECE_BYTES, 1},
-               strides[3] = {pitch, PIECE_BYTES, pitch * (cuuint64_t)n_rows};
-    cuuint32_t box[4] = {PIECE_BYTES, (cuuint32_t)eights * 8, (cuuint32_t)(W4_HALVES * column_warps), 1};
-    return encode_rows(map, x.at, 4, size, strides, box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
-}
-
 cudaError_t launch_gemm_w4_cut(cudaStream_t stream, int n_rows, const struct dgemm_w4 *a, struct dmat x, struct dmat y,
                                const struct gemm_w4_cut *cut) {
     const struct dweight *w = &a->w;
     int eights = w4_eights(n_rows);
     struct w4_rooms rooms = w4_rooms_of(w, a->bias != nullptr, eights, cut);
     CUtensorMap w_map, x_map;
-    if (!w4_map_weight(&w_map, w, cut) || !w4_map_tokens(&x_map, x, w->in, n_rows, eights, cut->column_warps))
+    if (!w4_map_weight(&w_map, w, cut->column_warps, cut->row_warps) ||
+        !w4_map_tokens(&x_map, x, w->in, n_rows, eights * 8, cut->column_warps))
         return cudaErrorInvalidValue;
-    gemm_w4_args args = {};
-    args.scale = w->scale;
-    args.bias = a->bias;
-    args.y = y.at;
-    args.y_stride = y.stride;
-    args.y_element = y.element;
-    args.ending = a->ending;
-    args.gated = w->quads.gated;
-    args.has_zeros = w->quads.has_zeros;
-    args.n_units = w4_units(w);
-    args.n_tokens = n_rows;
-    args.n_tiles = (int)quads_tiles(w->quads, w->out);
-    args.n_pieces = (int)quads_blocks(w->in);
-    args.block_bytes = quads_block_bytes(w->quads);
+    gemm_w4_args args = w4_args_of(n_rows, a, y);
     args.row_warps = cut->row_warps;
     args.column_warps = cut->column_warps;
     args.split = cut->split;

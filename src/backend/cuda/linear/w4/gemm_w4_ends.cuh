@@ -78,3 +78,16 @@ static __device__ __forceinline__ void w4_join(const gemm_w4_args &a, const w4_p
                   biases ? biases + tile * 16 : nullptr);
     }
 }
+
+/* Scales and biases of the rows of all the block's tiles, in the order of tiles. */
+static __device__ void w4_bring_scales(const gemm_w4_args &a, const w4_place &p, float *scales, float *biases) {
+    int of_pass = p.tiles * 16;
+    for (int i = threadIdx.x; i < p.n_passes * of_pass; i += blockDim.x) {
+        int tile = p.first_tile + i / of_pass * p.tile_step + i % of_pass / 16, r = i % 16;
+        int unit = a.gated ? tile * 8 + r % 8 : tile * 16 + r, row = a.gated && r >= 8 ? unit + a.n_units : unit;
+        bool there = tile < a.n_tiles && unit < a.n_units;
+        scales[i] = there ? a.scale[row] : 0;
+        if (a.bias)
+            biases[i] = there ? a.bias[row] : 0;
+    }
+}

@@ -61,19 +61,6 @@ static __device__ void w4_multiply(const gemm_w4_args &a, const w4_place &p, rin
 
 // ---- the kernel -----------------------------------------------------------------------------------------------------
 
-/* Scales and biases of the rows of all the block's tiles, in the order of tiles. */
-static __device__ void w4_bring_scales(const gemm_w4_args &a, const w4_place &p, float *scales, float *biases) {
-    int of_pass = p.tiles * 16;
-    for (int i = threadIdx.x; i < p.n_passes * of_pass; i += blockDim.x) {
-        int tile = p.first_tile + i / of_pass * p.tile_step + i % of_pass / 16, r = i % 16;
-        int unit = a.gated ? tile * 8 + r % 8 : tile * 16 + r, row = a.gated && r >= 8 ? unit + a.n_units : unit;
-        bool there = tile < a.n_tiles && unit < a.n_units;
-        scales[i] = there ? a.scale[row] : 0;
-        if (a.bias)
-            biases[i] = there ? a.bias[row] : 0;
-    }
-}
-
 /* That multiply, of a block: as many as registers are enough for. */
 static __host__ __device__ constexpr int w4_most_warps(int eights) { return eights < 4 ? 23 : 19; }
 

@@ -2,7 +2,7 @@
  * block in shared memory, and its fragment of a step of 16 columns.
  *
  * A fragment is c times s, rounded to float16, which of e2m1 is exact; of INT4 with a scale to all of a block it is c
- * alone, exactly, and s goes to the sums of the block (ON_SUMS). */
+ * alone, exactly, and s goes to the sums of the block (ON_SUMS), where SUMS lets it. */
 #pragma once
 
 #include "backend/cuda/ptx/mma.cuh"
@@ -36,9 +36,9 @@ static __device__ __forceinline__ void e2m1_fragment(uint32_t word, uint32_t of_
     a[1] = multiply_pair(a[1], of_row_8), a[3] = multiply_pair(a[3], of_row_8);
 }
 
-template <quad_kind KIND, int GROUP> struct quads_fragments;
+template <quad_kind KIND, int GROUP, bool SUMS = true> struct quads_fragments;
 
-template <> struct quads_fragments<QUADS_NVFP4, 16> {
+template <bool SUMS> struct quads_fragments<QUADS_NVFP4, 16, SUMS> {
     static constexpr bool ON_SUMS = false;
     uint32_t scales[4];
 
@@ -53,7 +53,7 @@ template <> struct quads_fragments<QUADS_NVFP4, 16> {
     __device__ __forceinline__ float2 on_sums() const { return make_float2(1, 1); }
 };
 
-template <> struct quads_fragments<QUADS_MXFP4, 32> {
+template <bool SUMS> struct quads_fragments<QUADS_MXFP4, 32, SUMS> {
     static constexpr bool ON_SUMS = false;
     uint32_t scales[2], of_row, of_row_8;
 
@@ -71,8 +71,8 @@ template <> struct quads_fragments<QUADS_MXFP4, 32> {
     __device__ __forceinline__ float2 on_sums() const { return make_float2(1, 1); }
 };
 
-template <int GROUP> struct quads_fragments<QUADS_INT4, GROUP> {
-    static constexpr bool ON_SUMS = GROUP == QUADS_COLUMNS;
+template <int GROUP, bool SUMS> struct quads_fragments<QUADS_INT4, GROUP, SUMS> {
+    static constexpr bool ON_SUMS = SUMS && GROUP == QUADS_COLUMNS;
     static constexpr int GROUPS = QUADS_COLUMNS / GROUP, STEPS = GROUP / 16;
     uint32_t scales[GROUPS], zeros[GROUPS];
     int4_zero of_row, of_row_8;
