@@ -152,6 +152,45 @@ static void a_norm_before_an_add_norm_may_be_folded_into_it(void **state) {
     each_case(32, sandwich_case);
 }
 
+/* What experts and a shared one make, which a backend may add up where it is normed. */
+static void summed_case(int number, const char *kernels) {
+    if (!rig_takes_case())
+        return;
+    static const int widths[] = {99, 2048};
+    bool scaled = number & 1, read_twice = number & 2, many = number & 4;
+    int width = widths[number >> 3];
+    struct rig *rig = rig_new((struct rig_options){
+        .n_seqs = 2, .lens = {many ? 63 : 5, 3}, .widths = {width, width, width}, .spread = 2, .kernels = kernels});
+    double *w, *r_scale = NULL;
+    const struct weight *weight = rig_vector(rig, width, -1, 1, &w);
+    const struct weight *scale = scaled ? rig_vector(rig, 1, 0.5, 2, &r_scale) : NULL;
+    val d = op_gated_add(rig->p, rig->in[1], rig->in[2], NO_VAL);
+    val y = op_add_norm(rig->p, rig->in[0], d, weight, scale, (struct norm_args){.eps = 1e-5f}).y;
+    rig_result(rig, read_twice ? op_gated_add(rig->p, y, d, NO_VAL) : y);
+    double *want = rig_rows(rig);
+    RIG_EACH_ROW(rig, s, t) {
+        double *x = rig_wide_input(rig, 0, s, t), *a = rig_wide_input(rig, 1, s, t), *b = rig_wide_input(rig, 2, s, t);
+        for (int i = 0; i < width; i++)
+            x[i] = (x[i] + a[i] + b[i]) * (r_scale ? *r_scale : 1);
+        rig_rms_norm(x, w, width, (double)1e-5f, false, rig_at(rig, want, s, t));
+        for (int i = 0; read_twice && i < width; i++)
+            rig_at(rig, want, s, t)[i] += a[i] + b[i];
+    }
+    double most = 8 * sqrt(width) * EPS;
+    if (many) { // more rows than a device may do so in one step, then few
+        rig_expect(rig, want, most, SCHEDULE_WHOLE, "gated_add, then add_norm of many rows");
+        rig_expect(rig, want, most, SCHEDULE_ONE_BY_ONE, "gated_add, then add_norm of few rows");
+    } else {
+        rig_expect_in_every_schedule(rig, want, most, "gated_add, then add_norm");
+    }
+    rig_free(rig);
+}
+
+static void a_gated_add_before_an_add_norm_may_be_done_by_it(void **state) {
+    (void)state;
+    each_case(16, summed_case);
+}
+
 static void norm_works_on_groups_with_and_without_gate_and_weight(void **state) {
     (void)state;
     each_case(4, norm_case);
@@ -252,6 +291,7 @@ int main(void) {
         cmocka_unit_test(add_norm_adds_scales_and_normalises),
         cmocka_unit_test(add_norm_of_many_rows_is_that_of_each),
         cmocka_unit_test(a_norm_before_an_add_norm_may_be_folded_into_it),
+        cmocka_unit_test(a_gated_add_before_an_add_norm_may_be_done_by_it),
         cmocka_unit_test(norm_works_on_groups_with_and_without_gate_and_weight),
         cmocka_unit_test(gated_act_has_the_five_activations),
         cmocka_unit_test(gated_add_and_softcap_follow_their_formulas),

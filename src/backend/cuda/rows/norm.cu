@@ -47,13 +47,18 @@ static __device__ float factor_of(const norm_of &n, float sum_of_squares) {
 }
 
 struct add_norm_args {
-    dmat x, d; // d.at NULL: r = x
+    dmat x, d, also; // d.at NULL: r = x; also: dadd_norm's
     norm_of n, d_norm;
     const float *r_scale; // NULL: 1
     dmat r, y, qact;
     int n_rows;
     bool prefetch; // x may be read before the wait
 };
+
+/* A row of floats. */
+static __device__ const float4 *fours_of(const dmat &x, int t) {
+    return reinterpret_cast<const float4 *>(static_cast<const float *>(x.at) + t * x.stride);
+}
 
 /* The line that this lies in, whoever may still write it: the L2 is where writes meet. */
 static __device__ void fetch_to_l2(const void *at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
@@ -70,12 +75,11 @@ static __global__ void GYRE_CLUSTER(C) __launch_bounds__(MOST_THREADS) add_norm(
     row_open(of_r, NORMED ? &of_d : nullptr);
     row_place<C> at;
     int t = at.row, n = a.x.width / 4;
-    const float4 *xs =
-        reinterpret_cast<const float4 *>(static_cast<const float *>(a.x.at) + t * a.x.stride) + at.thread;
+    const float4 *xs = fours_of(a.x, t) + at.thread, *more = fours_of(a.also, t) + at.thread;
     const stored *ds = reinterpret_cast<const stored *>(static_cast<const char *>(a.d.at) +
                                                         t * a.d.stride * (D == ELEMENT_F32 ? 4 : 2)) +
                        at.thread;
-    float4 w[FOURS], v[FOURS], x[FOURS], column[FOURS];
+    float4 w[FOURS], v[FOURS], x[FOURS], column[FOURS], e[FOURS];
     stored d[FOURS];
 #pragma unroll
     for (int k = 0; k < FOURS; k++) {
@@ -96,6 +100,7 @@ static __global__ void GYRE_CLUSTER(C) __launch_bounds__(MOST_THREADS) add_norm(
         bool mine = at.thread + k * at.n_threads < n;
         x[k] = mine ? xs[k * at.n_threads] : float4{};
         d[k] = mine && a.d.at ? ds[k * at.n_threads] : stored{};
+        e[k] = !NORMED && mine && a.also.at ? more[k * at.n_threads] : float4{};
     }
     float factor = 1, unit = RAW ? a.d.row_scale[t] : 1.0f;
     auto added = [&](int k) {
@@ -106,7 +111,7 @@ static __global__ void GYRE_CLUSTER(C) __launch_bounds__(MOST_THREADS) add_norm(
             if (a.d.bias && i < n)
                 v = v + reinterpret_cast<const float4 *>(a.d.bias)[i];
         }
-        return v;
+        return NORMED || !a.also.at ? v : v + e[k];
     };
     if (NORMED) {
         float sum = 0;
@@ -279,7 +284,8 @@ static __global__ void plain_add_norm(add_norm_args a) {
     float scale = a.r_scale ? *a.r_scale : 1.0f;
     float2 both = {0, 0};
     for (int i = threadIdx.x; i < a.x.width; i += blockDim.x) {
-        float v = (load(a.x, t, i) + (a.d.at ? load(a.d, t, i) : 0.0f)) * scale;
+        float d = (a.d.at ? load(a.d, t, i) : 0.0f) + (a.also.at ? load(a.also, t, i) : 0.0f);
+        float v = (load(a.x, t, i) + d) * scale;
         store(a.r, t, i, v);
         both.x += v * v;
         both.y = fmaxf(both.y, fabsf(v * weight_at(a.n, i)));
@@ -306,7 +312,7 @@ template <element D, bool RAW, bool NORMED> static void launch_fours(const struc
     bool clusters = compute_capability() >= 90;
     if (rows <= 16 && clusters)
         launch_node(add_norm<D, RAW, NORMED, 8, 1>, 8 * rows, threads_of(n, 8, 1), 0, l->stream, a);
-    else if (rows <= 64 && clusters && !NORMED)
+    else if (rows <= ADD_NORM_FEW && clusters && !NORMED)
         launch_node(add_norm<D, RAW, NORMED, 4, 2>, 4 * rows, threads_of(n, 4, 2), 0, l->stream, a);
     else if (rows <= 64 && clusters)
         launch_node(add_norm<D, RAW, NORMED, 2, 2>, 2 * rows, threads_of(n, 2, 2), 0, l->stream, a);
@@ -340,6 +346,7 @@ void launch_add_norm(const struct launch *l, const struct dadd_norm *a, struct d
                      struct dmat y, struct dmat qact) {
     add_norm_args args = {x,
                           d,
+                          a->also,
                           norm_by(a->w, a->eps, a->plus_one, x.width),
                           norm_by(a->d_norm, a->d_eps, a->d_plus_one, x.width),
                           static_cast<const float *>(a->r_scale.at),

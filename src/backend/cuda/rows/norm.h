@@ -8,6 +8,7 @@ extern "C" {
 #endif
 
 /* ---- norm.cu: y may be absent where its qact is given, and the other way round ---- */
+enum { ADD_NORM_FEW = 64 }; // rows, each over several blocks, of cards that have clusters
 struct dadd_norm {
     struct dweight w, r_scale;
     float eps;
@@ -15,7 +16,8 @@ struct dadd_norm {
     struct dweight d_norm; // at given: d is normed by it first, where widths are multiples of 4 and at most 8,192
     float d_eps;
     bool d_plus_one;
-    bool prefetch; // the node before is launch_gemm_split_k's and has not made x, which is read before that ends
+    struct dmat also; // at given: added to d first, of up to ADD_NORM_FEW rows; float32, in fours as d is
+    bool prefetch;    // the node before is launch_gemm_split_k's and has not made x, which is read before that ends
 };
 void launch_add_norm(const struct launch *l, const struct dadd_norm *a, struct dmat x, struct dmat d, struct dmat r,
                      struct dmat y, struct dmat qact);

@@ -401,6 +401,7 @@ static enum status compile_parts(struct executable *exe, enum element *element, 
         TRY(compile_op(exe, &exe->ops[i], element, offset, err));
     }
     experts_pair(exe);
+    fold_sums(exe);
     delta_layers_pair(exe);
     TRY(static_scales_find(exe, err));
     exe->nodes = xcalloc(NODES_OF_OP * (size_t)p->n_ops + 1, sizeof *exe->nodes);

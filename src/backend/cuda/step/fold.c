@@ -2,6 +2,7 @@
  *
  *     NORM, ADD_NORM      y = norm(x + norm(d)): the norm behind a product (Gemma) is done by the ADD_NORM that adds
  *                         its result
+ *     GATED_ADD, ADD_NORM of a few rows the ADD_NORM adds up what the GATED_ADD before it does, where that has no gate
  *     TAKE_ROWS           where every token row gives an output row, readers take the rows from where they are
  *
  * What a fold needs is seen in the program alone, before values have places, because it changes how long values live.
@@ -38,6 +39,16 @@ const struct op *norm_folded_into(const struct program *p, const struct op *add)
     return lies_well && norm->weights[0] && read_by_one(p, add->in[1]) ? norm : NULL;
 }
 
+const struct op *sum_folded_into(const struct program *p, const struct op *add) {
+    if (add->code != OP_ADD_NORM || !val_given(add->in[1]))
+        return NULL;
+    const struct op *sum = &p->ops[maker_of(p, add->in[1])];
+    if (sum->code != OP_GATED_ADD || val_given(sum->in[2]) || sum->out[0].width != add->in[1].width)
+        return NULL;
+    bool lies_well = in_fours(p, add->in[0]) && in_fours(p, sum->in[0]) && in_fours(p, sum->in[1]);
+    return lies_well && add->in[0].width <= WIDEST_NORM && read_by_one(p, add->in[1]) ? sum : NULL;
+}
+
 /* All readers of the rows taken are LINEARs, and the rows are those that the step keeps to its end. */
 static bool take_is_folded(const struct program *p, const struct op *take) {
     if (take->code != OP_TAKE_ROWS || take->in[0].id != p->hidden.id ||
@@ -71,5 +82,18 @@ void fold_lives(const struct program *p, struct value *values) {
         const struct op *norm = norm_folded_into(p, &p->ops[i]);
         if (norm)
             values[norm->in[0].id].last_use = MAX(values[norm->in[0].id].last_use, i);
+        const struct op *sum = sum_folded_into(p, &p->ops[i]);
+        for (int k = 0; sum && k < 2; k++)
+            values[sum->in[k].id].last_use = MAX(values[sum->in[k].id].last_use, i);
+    }
+}
+
+void fold_sums(struct executable *exe) {
+    for (int i = 0; i < exe->program->n_ops; i++) {
+        const struct op *sum = sum_folded_into(exe->program, &exe->program->ops[i]);
+        if (!sum)
+            continue;
+        struct compiled_op *made = &exe->ops[sum - exe->program->ops];
+        exe->ops[i].sum = made, made->sum = &exe->ops[i];
     }
 }

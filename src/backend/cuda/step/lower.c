@@ -121,6 +121,8 @@ PLAIN_KERNEL(gated_act, "elementwise.cu",
              launch_gated_act(l, n->n_rows, (int)a->gated_act.act, a->gated_act.limit, n->in[0], n->in[1], n->out,
                               n->qact))
 
+PLAIN_KERNEL(gated_add, "elementwise.cu", launch_gated_add(l, n->n_rows, c->in[0], c->in[1], c->in[2], c->out[0]))
+
 /* Whether the node before c's lets it read its first input before it waits. */
 static bool may_prefetch(const struct executable *exe, const struct compiled_op *c, int n_rows) {
     const struct compiled_op *before = c;
@@ -131,6 +133,13 @@ static bool may_prefetch(const struct executable *exe, const struct compiled_op 
     } while (before->fold == FOLD_ALWAYS);
     return before->op->code == OP_LINEAR && before->unscaled_is_read && linear_kernel(before, n_rows)->ends_early &&
            before->op->out[0].id != c->op->in[0].id;
+}
+
+/* Whether the ADD_NORM does what the GATED_ADD before it adds up. */
+static bool adds_up(const struct executable *exe, const struct compiled_op *add_norm, int n_rows) {
+    const struct compiled_op *sum = add_norm->sum;
+    bool wide = sum && sum->in[1].element == ELEMENT_F32 && sum->out[0].element == ELEMENT_F32;
+    return wide && n_rows <= ADD_NORM_FEW && exe->loaded->device->is_fast;
 }
 
 static void lower_add_norm(struct lowering *w, const struct compiled_op *c, int n_rows) {
@@ -147,6 +156,13 @@ static void lower_add_norm(struct lowering *w, const struct compiled_op *c, int 
     n->args.add_norm.prefetch = may_prefetch(w->exe, c, n_rows);
     n->in[1] = input_of(w->exe, c, 1, n_rows);
     n->out = m.y, n->qact = m.qact;
+    if (adds_up(w->exe, c, n_rows))
+        n->in[1] = c->sum->in[0], n->args.add_norm.also = c->sum->in[1];
+}
+
+static void lower_gated_add(struct lowering *w, const struct compiled_op *c, int n_rows) {
+    if (!c->sum || !adds_up(w->exe, c->sum, n_rows))
+        lower_node(w, &by_gated_add, c, n_rows);
 }
 
 static void lower_norm(struct lowering *w, const struct compiled_op *c, int n_rows) {
@@ -193,7 +209,6 @@ static const struct node_kernel by_embed = {"embed", "rows.cu", put_embed};
 
 PLAIN_KERNEL(diff_heads, "elementwise.cu",
              launch_diff_heads(l, c->in[0], c->floats, a->diff_heads.lambda_init, c->out[0]))
-PLAIN_KERNEL(gated_add, "elementwise.cu", launch_gated_add(l, n->n_rows, c->in[0], c->in[1], c->in[2], c->out[0]))
 PLAIN_KERNEL(take_rows, "rows.cu", launch_take_rows(l, c->in[0], c->out[0]))
 PLAIN_KERNEL(softcap, "elementwise.cu", launch_softcap(l, n->n_rows, a->softcap.cap, c->in[0], c->out[0]))
 PLAIN_KERNEL(sample, "sample.cu", launch_sample(l, c->in[0], head_bests(n->exe, n->n_rows), n->exe->row_copies))
@@ -204,8 +219,8 @@ static bool softcap_is_done(const struct executable *exe, const struct compiled_
 }
 
 static const struct node_kernel *const of_one_op[N_OPCODES] = {
-    [OP_EMBED] = &by_embed,         [OP_DIFF_HEADS] = &by_diff_heads, [OP_GATED_ADD] = &by_gated_add,
-    [OP_TAKE_ROWS] = &by_take_rows, [OP_SOFTCAP] = &by_softcap,       [OP_SAMPLE] = &by_sample,
+    [OP_EMBED] = &by_embed,     [OP_DIFF_HEADS] = &by_diff_heads, [OP_TAKE_ROWS] = &by_take_rows,
+    [OP_SOFTCAP] = &by_softcap, [OP_SAMPLE] = &by_sample,
 };
 
 // ---- a step -----------------------------------------------------------------------------------------------------
@@ -221,6 +236,7 @@ static void lower_op(struct lowering *w, const struct compiled_op *c) {
     case OP_ADD_NORM: lower_add_norm(w, c, n_rows); break;
     case OP_NORM: lower_norm(w, c, n_rows); break;
     case OP_GATED_ACT: lower_gated_act(w, c, n_rows); break;
+    case OP_GATED_ADD: lower_gated_add(w, c, n_rows); break;
     case OP_QKV_PREP: lower_qkv_prep(w, c); break;
     case OP_ATTENTION: lower_attention(w, c); break;
     case OP_SHORT_CONV: lower_short_conv(w, c, n_rows); break;

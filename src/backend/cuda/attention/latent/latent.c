@@ -98,7 +98,7 @@ LATENT_KERNEL(latent_prep, "latent_prep.cu", NULL,
 LATENT_KERNEL(latent_decode, "latent_decode.cu", NULL, launch_latent_decode(l, &a, &n->exe->latent, c->in[0], c->cache))
 LATENT_KERNEL(latent_prefill, "latent_prefill.cu", NULL,
               launch_latent_prefill(l, &a, &n->exe->latent, c->in[0], c->cache))
-LATENT_KERNEL(latent_out, "latent_out.cu", NULL, launch_latent_out(l, &a, &n->exe->latent, c->matrix[0], c->out[0]))
+LATENT_KERNEL(latent_out, "latent_out.cu", NULL, launch_latent_out(l, &a, &n->exe->latent, c->matrix[0], n->out))
 
 /* Whether a sequence of the step may have more than LATENT_FEW tokens, which those of graphs have not. */
 static bool may_be_long(const struct launch *l) { return l->n_tokens > l->n_seqs && !l->in_order; }
@@ -122,5 +122,6 @@ void lower_mla_attention(struct lowering *w, const struct compiled_op *c) {
         lower_node(w, &by_latent_prefill, c, w->launch->n_tokens);
     if (!is_one_long(w->launch))
         lower_node(w, &by_latent_decode, c, w->launch->n_tokens);
-    lower_node(w, &by_latent_out, c, w->launch->n_tokens);
+    struct dmat out = output_with_absmax(w, c, 0, w->launch->n_tokens);
+    lower_node(w, &by_latent_out, c, w->launch->n_tokens)->out = out;
 }

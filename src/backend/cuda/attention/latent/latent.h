@@ -79,6 +79,7 @@ void launch_latent_decode(const struct launch *l, const struct dmla *a, const st
 /* A step that may have sequences of more than LATENT_FEW tokens. */
 void launch_latent_prefill(const struct launch *l, const struct dmla *a, const struct dlatent_parts *parts,
                            struct dmat q, struct dcache cache);
+/* out may have absmax. */
 void launch_latent_out(const struct launch *l, const struct dmla *a, const struct dlatent_parts *parts,
                        struct dweight w_uv, struct dmat out);
 

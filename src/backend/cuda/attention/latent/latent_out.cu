@@ -66,6 +66,15 @@ template <int V> __device__ void load_weights(const __half *from, uint4 (&w)[GRO
             w[c][j] = *reinterpret_cast<const uint4 *>(from + 8 * j * LATENT_RANK + 32 * c);
 }
 
+/* The largest size of a row's V columns, which as many lanes have, into dmat.absmax. */
+template <int V> __device__ void fold_columns(uint32_t *most, int64_t row, bool is, float x) {
+    uint32_t bits = __float_as_uint(x) & 0x7fffffffu;
+    for (int step = V / 2; step > 0; step /= 2)
+        bits = max(bits, __shfl_xor_sync(0xffffffffu, bits, step));
+    if (is && threadIdx.x % V == 0)
+        atomicMax(most + row, bits);
+}
+
 /* Of few tokens weights come first, as nothing else is there to wait for them; of many, registers are kept for more
  * blocks. */
 template <int V>
@@ -122,10 +131,13 @@ __global__ void __launch_bounds__(THREADS)
         for (int k = 0; k < 4; k++)
             parts[warp][group + k / 2 * 8][8 * j + 2 * quarter + k % 2] = o[j][k];
     __syncthreads(); // the quarters are there
-    for (int i = threadIdx.x; i < n * V; i += THREADS) {
-        int r = i / V, v = i % V;
-        float x = parts[0][r][v] + parts[1][r][v] + parts[2][r][v] + parts[3][r][v];
-        store(out, first + r, h * v_dim + first_v + v, x);
+    for (int at = warp * 32; at < n * V; at += THREADS) {
+        int r = (at + lane) / V, v = (at + lane) % V;
+        float x = parts[0][r % TOKENS][v] + parts[1][r % TOKENS][v] + parts[2][r % TOKENS][v] + parts[3][r % TOKENS][v];
+        if (r < n)
+            store(out, first + r, h * v_dim + first_v + v, x);
+        if (out.absmax)
+            fold_columns<V>(out.absmax, first + r, r < n, x);
     }
 }
 
