@@ -76,7 +76,10 @@ static struct gyre *toy_engine(struct program *program, struct gyre_options opti
     return g;
 }
 
+static int n_engines = 1; // of a world that is opened
+
 static void world_open(struct world *w, struct gyre_options options, int max_queued) {
+    struct gyre *engines[4];
     *w = (struct world){.program = toy_program(&(struct toy_shape){.vocab_size = VOCAB, .full = true, .window = 24})};
     for (int i = 0; i < LISTENERS; i++) {
         sem_init(&w->ears[i].bell, 0, 0);
@@ -84,7 +87,9 @@ static void world_open(struct world *w, struct gyre_options options, int max_que
     }
     struct service_options o = {.news = hear, .flush = ring, .context = w, .max_queued = max_queued};
     struct gyre_error err;
-    EXPECT_OK(service_open(toy_engine(w->program, options), &o, &w->service, &err), err);
+    for (int i = 0; i < n_engines; i++)
+        engines[i] = toy_engine(w->program, options);
+    EXPECT_OK(service_open_several(engines, n_engines, &o, &w->service, &err), err);
 }
 
 static void world_close(struct world *w) {
@@ -390,6 +395,85 @@ static void scores_and_choices_arrive_in_their_arrays(void **state) {
     world_close(&w);
 }
 
+static int several(void **state) {
+    (void)state;
+    n_engines = 3;
+    return 0;
+}
+
+/* Of three engines the one that has had its beginning: of any other it would be computed again. */
+static void a_prompt_goes_where_its_beginning_lies(void **state) {
+    (void)state;
+    struct world w;
+    world_open(&w, (struct gyre_options){.block_size = 8, .max_seqs = 4}, 0);
+    struct dice d = {31, 0};
+    static struct job texts[9];
+    for (int i = 0; i < 9; i++) {
+        make_job(&texts[i], &d);
+        texts[i].n_prompt = 40, texts[i].n_want = 2;
+        for (int k = 0; k < 40; k++)
+            texts[i].prompt[k] = below(&d, VOCAB);
+        submit_one(&w, &texts[i]);
+    }
+    for (int i = 0; i < 9; i++)
+        service_release(w.service, wait_done(&w));
+    for (int again = 0; again < 3; again++)
+        for (int i = 0; i < 9; i++) {
+            texts[i].prompt[39] = again; // behind it
+            submit_one(&w, &texts[i]);
+            struct answer *a = wait_done(&w);
+            EXPECT_EQ(a->timing.n_reused, 32);
+            service_release(w.service, a);
+        }
+    EXPECT_EQ(counter_get(&service_telemetry(w.service)->prompt_tokens.sum), 36 * 40);
+    world_close(&w);
+}
+
+/* Each has room for one: if any had been sent two while another had none, one would wait. */
+static void requests_go_where_they_wait_least(void **state) {
+    (void)state;
+    struct world w;
+    world_open(&w, (struct gyre_options){.max_seqs = 1}, 0);
+    struct dice d = {32, 0};
+    static struct job jobs[3];
+    for (int round = 0; round < 20; round++) {
+        for (int i = 0; i < 3; i++) {
+            make_job(&jobs[i], &d);
+            jobs[i].n_want = 30;
+            submit_one(&w, &jobs[i]);
+        }
+        for (int i = 0; i < 3; i++) {
+            struct answer *a = wait_done(&w);
+            EXPECT_EQ(counter_get(&a->progress.queue_reason), 0);
+            service_release(w.service, a);
+        }
+    }
+    world_close(&w);
+}
+
+/* One of three; its requests end, later ones go to the others. */
+static void a_broken_engine_leaves_requests_to_the_others(void **state) {
+    (void)state;
+    struct world w;
+    world_open(&w, small_cache, 0);
+    struct dice d = {33, 0};
+    static struct job jobs[40];
+    int n_failed = 0;
+    toy_faults.collect_fails_in = 3;
+    for (int i = 0; i < 40; i++) {
+        make_job(&jobs[i], &d);
+        submit_one(&w, &jobs[i]);
+        struct answer *a = wait_done(&w);
+        n_failed += a->finish == GYRE_FAILED;
+        toy_faults.collect_fails_in = n_failed ? 0 : toy_faults.collect_fails_in;
+        service_release(w.service, a);
+    }
+    struct service_state s;
+    service_state(w.service, &s);
+    EXPECT(n_failed == 1 && s.n_failed == 1 && !s.failed && s.error[0]);
+    world_close(&w);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(many_listeners_get_the_tokens_of_each_alone),
@@ -401,5 +485,14 @@ int main(void) {
         cmocka_unit_test(scores_and_choices_arrive_in_their_arrays),
         cmocka_unit_test(an_answer_says_which_token_ended_it),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const struct CMUnitTest of_several[] = {
+        cmocka_unit_test(many_listeners_get_the_tokens_of_each_alone),
+        cmocka_unit_test(closing_ends_what_runs),
+        cmocka_unit_test(draining_finishes_what_was_accepted),
+        cmocka_unit_test(a_full_queue_refuses_and_says_how_full),
+        cmocka_unit_test(a_prompt_goes_where_its_beginning_lies),
+        cmocka_unit_test(requests_go_where_they_wait_least),
+        cmocka_unit_test(a_broken_engine_leaves_requests_to_the_others),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL) + cmocka_run_group_tests(of_several, several, NULL);
 }

@@ -13,11 +13,13 @@
 
 #include <stdio.h>
 
-static const struct queue_model *queue_of(const struct api *api) { return &service_telemetry(api->service)->queue; }
+static const struct queue_model *queue_of(const struct api *api, int tenant) {
+    return service_queue(api->service, tenant);
+}
 
 enum status api_check_wait(struct http_exchange *x, int32_t tenant, struct error *err) {
     const struct api *api = api_of(x);
-    int64_t limit = api->options.max_wait_us, wait = queue_model_wait_us(queue_of(api), tenant);
+    int64_t limit = api->options.max_wait_us, wait = queue_model_wait_us(queue_of(api, tenant), tenant);
     if (limit <= 0 || wait <= limit)
         return OK;
     ((struct api_record *)x->record)->wait_us = wait;
@@ -67,8 +69,8 @@ void api_reply_busy(struct http_exchange *x, int32_t tenant, const char *message
         return;
     }
     int64_t said = ((const struct api_record *)x->record)->wait_us; // the queue may be shorter by now
-    int64_t wait = said ? said : queue_model_wait_us(queue_of(api), tenant);
-    struct api_wait w = {.reason = queue_model_is_own(queue_of(api), tenant) ? "key_queue" : "overloaded",
+    int64_t wait = said ? said : queue_model_wait_us(queue_of(api, tenant), tenant);
+    struct api_wait w = {.reason = queue_model_is_own(queue_of(api, tenant), tenant) ? "key_queue" : "overloaded",
                          .retry_us = MAX(wait - api->options.max_wait_us, 1000000),
                          .estimate_us = wait,
                          .has_estimate = true};

@@ -54,11 +54,11 @@ static void open_format(struct api *api) {
         tool_format_tokens(api->format, o->tokenizer, calls, &api->marks[calls]);
 }
 
-static enum status open_service(struct api *api, struct gyre *engine, struct error *err) {
+static enum status open_service(struct api *api, struct gyre *const *engines, int n, struct error *err) {
     struct service_options o = {
         .news = generation_news, .flush = generation_flush, .context = api, .max_queued = api->options.max_queued};
     struct gyre_error e;
-    if (service_open(engine, &o, &api->service, &e) != 0)
+    if (service_open_several(engines, n, &o, &api->service, &e) != 0)
         return fail(err, (enum status)e.status, "%s", e.text);
     return OK;
 }
@@ -71,7 +71,8 @@ static enum status open_pool(struct api *api, struct error *err) {
 }
 
 /* The service comes first: a request may arrive as soon as http listens; and no news come before the first request. */
-enum status api_open(struct gyre *take_engine, const struct api_options *options, struct api **out, struct error *err) {
+enum status api_open(struct gyre *const *take_engines, int n, const struct api_options *options, struct api **out,
+                     struct error *err) {
     struct api *api = xcalloc(1, sizeof *api);
     api->options = *options;
     api->options.limits = limits_or_defaults(options->limits);
@@ -108,7 +109,7 @@ enum status api_open(struct gyre *take_engine, const struct api_options *options
     BUG_IF(!api->threads);
     memset(api->threads, 0, (size_t)api->n_threads * sizeof *api->threads);
     *out = NULL;
-    enum status st = open_service(api, take_engine, err);
+    enum status st = open_service(api, take_engines, n, err);
     if (st == OK)
         st = open_pool(api, err);
     if (st == OK)

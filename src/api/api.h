@@ -98,8 +98,9 @@ struct api {
     size_t n_encoders, max_encoders;
 };
 
-/* Takes the engine over and listens. */
-enum status api_open(struct gyre *take_engine, const struct api_options *options, struct api **out, struct error *err);
+/* Takes the engines over, n of one model (service_open_several), and listens. */
+enum status api_open(struct gyre *const *take_engines, int n, const struct api_options *options, struct api **out,
+                     struct error *err);
 
 /* Accepts nothing new, lets requests in flight finish for up to patience_ms (http_hurry(api->http) ends that), and ends
  * all threads. Then api_free, when nobody can call http_hurry any more. Both take NULL. */

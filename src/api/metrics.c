@@ -103,10 +103,13 @@ static void append_engine(struct buf *b, const struct api *api) {
                   (double)s.n_reused_tokens);
     engine_metric(b, api, "gyre:predicted_queue_seconds", "gauge",
                   "How long a request without a key would wait for its first step.",
-                  (double)queue_model_wait_us(&service_telemetry(api->service)->queue, 0) * 1e-6);
+                  (double)queue_model_wait_us(service_queue(api->service, 0), 0) * 1e-6);
     describe(b, "vllm:cache_config_info", "gauge", "How the cache is cut.");
     buf_printf(b, "vllm:cache_config_info{block_size=\"%d\",num_gpu_blocks=\"%lld\"} 1\n", info->block_size,
                (long long)(info->kv_cache_tokens / info->block_size));
+    engine_metric(b, api, "gyre:engines", "gauge", "Engines that share the requests (data-parallel-size).",
+                  s.n_engines);
+    engine_metric(b, api, "gyre:engines_failed", "gauge", "Of these, those whose device has failed.", s.n_failed);
     engine_metric(b, api, "gyre:steps_total", "counter", "Steps of the engine.", (double)s.n_steps);
     engine_metric(b, api, "gyre:late_steps_total", "counter", "Steps that were started without the masks of grammars.",
                   (double)s.n_late_steps);

@@ -1,166 +1,141 @@
-/* service.c - see service.h.
- *
- * The inbox is a list under a lock, taken whole once a step. How news travel is the listener's affair; here an answer
- * only remembers whether it has some that nobody looked at yet. */
+/* service.c - see service.h: which of the engines a request goes to, and what they tell together. */
 #include "engine/service.h"
 
-#include "base/clock.h"
-#include "base/guard.h"
 #include "engine/engine.h"
+#include "engine/lanes/affinity.h"
+#include "engine/lanes/lane.h"
 
-#include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { EVENTS_A_POLL = 256 };
-
-/* One word, so that a look knows in the same moment whether its news were the last: had it read the two apart, it could
- * free an answer that the engine thread is about to tell of once more, or miss its end. */
-enum ticket_state {
-    HAS_NEWS = 1, // told, and not yet looked at
-    HAS_ENDED = 2,
-};
-
-/* An answer with what only the service sees of it. */
-struct ticket {
-    struct answer answer; // first: listeners hold a pointer to it
-    struct arena arena;
-    struct request *request;              // until the engine thread has accepted it
-    uint64_t id;                          // afterwards; engine thread only
-    atomic_uint state;                    // of enum ticket_state
-    atomic_bool wants_cancel, is_content; // content: cancelled because it has what it wanted
-    atomic_bool wants_pause;
-    bool is_paused;                    // engine thread
-    int64_t max_tokens, last_token_us; // the latter the engine thread's
-    struct ticket *next_inbox;
-    _Atomic(struct ticket *) next_news;
-    struct ticket *next_taken;  // listener's thread
-    struct ticket *prev, *next; // all that are not released, under the lock
-};
-
 struct service {
-    struct gyre *engine;
-    struct service_options options;
-    pthread_t thread;
-    bool started;
-
-    pthread_mutex_t lock; // inbox, all, state
-    pthread_cond_t work;
-    struct ticket *inbox, **inbox_end;
-    struct ticket *all;
-    bool has_wishes, stopping; // wishes: to cancel, to pause
-    int64_t n_inbox;
-    struct service_state state;
-    struct telemetry telemetry; // engine thread writes
+    struct lane *lanes[MOST_ENGINES];
+    int n;
+    pthread_mutex_t telling; // listeners
+    struct affinity *affinity;
+    pthread_mutex_t lock; // of `together`
+    struct telemetry together;
 };
 
-// ---- news -------------------------------------------------------------------------------------------------------
+// ---- opening and closing ----------------------------------------------------------------------------------------
 
-/* Engine thread; after HAS_ENDED the ticket is the listener's. */
-static void tell(struct service *s, struct ticket *t, unsigned state) {
-    if (!(atomic_fetch_or(&t->state, state) & HAS_NEWS))
-        s->options.news(s->options.context, &t->answer);
+static enum status open_lanes(struct service *s, struct gyre *const *engines, int n,
+                              const struct service_options *options, struct error *err) {
+    struct service_options one = *options;
+    enum status st = OK;
+    one.max_queued = (options->max_queued + n - 1) / n;
+    for (int i = 0; i < n; i++)
+        if (st == OK)
+            st = lane_open(engines[i], &one, &s->telling, &s->lanes[s->n], err), s->n += st == OK;
+        else
+            gyre_close(engines[i]);
+    return st;
 }
 
-void service_look(struct answer *a) {
-    struct ticket *t = (struct ticket *)a;
-    a->done = atomic_fetch_and(&t->state, ~(unsigned)HAS_NEWS) & HAS_ENDED;
+int service_open_several(struct gyre *const *take_engines, int n, const struct service_options *options,
+                         struct service **out, struct gyre_error *err) {
+    BUG_IF(n < 1 || n > MOST_ENGINES);
+    struct service *s = xcalloc(1, sizeof *s);
+    struct error e;
+    pthread_mutex_init(&s->telling, NULL);
+    pthread_mutex_init(&s->lock, NULL);
+    s->affinity = affinity_new(take_engines[0]->info.block_size);
+    telemetry_init(&s->together, take_engines[0]->info.n_tenants);
+    *out = s;
+    if (open_lanes(s, take_engines, n, options, &e) == OK)
+        return 0;
+    service_close(s);
+    *out = NULL;
+    return engine_report(err, &e);
 }
 
-// ---- submitting -------------------------------------------------------------------------------------------------
-
-static void free_ticket(struct ticket *t) {
-    if (t->request)
-        request_free(t->request);
-    arena_release(&t->arena);
-    free(t);
+int service_open(struct gyre *take_engine, const struct service_options *options, struct service **out,
+                 struct gyre_error *err) {
+    return service_open_several(&take_engine, 1, options, out, err);
 }
 
-/* Under the lock: whether there is room for one more, and a sentence if not. */
-static enum status admit(const struct service *s, int tenant, bool goes_on, struct error *err) {
-    if (s->state.failed)
-        return fail(err, ERR_DEVICE, "%s", s->state.error);
-    if (goes_on && !s->stopping)
-        return OK;
-    if (s->state.draining || s->stopping)
-        return fail(err, ERR_FULL, "the server is shutting down");
-    if (s->options.max_queued > 0 && queue_model_is_full(&s->telemetry.queue, tenant, s->options.max_queued))
-        return fail(err, ERR_FULL, "%lld requests are waiting already, at most %d may",
-                    (long long)atomic_load(&s->telemetry.queue.all.n), s->options.max_queued);
-    return OK;
+void service_close(struct service *s) {
+    if (!s)
+        return;
+    for (int i = 0; i < s->n; i++)
+        lane_close(s->lanes[i]);
+    telemetry_release(&s->together);
+    affinity_free(s->affinity);
+    pthread_mutex_destroy(&s->lock);
+    pthread_mutex_destroy(&s->telling);
+    free(s);
 }
 
-static enum status put_in_inbox(struct service *s, struct ticket *t, bool goes_on, struct error *err) {
-    pthread_mutex_lock(&s->lock);
-    const struct request_progress *p = &t->answer.progress;
-    enum status st = admit(s, p->tenant, goes_on, err);
-    if (st == OK) {
-        queue_model_enter(&s->telemetry.queue, p->tenant, p->n_prompt);
-        *s->inbox_end = t;
-        s->inbox_end = &t->next_inbox;
-        s->n_inbox++;
-        t->next = s->all;
-        if (s->all)
-            s->all->prev = t;
-        s->all = t;
-        pthread_cond_signal(&s->work);
+void service_drain(struct service *s) {
+    for (int i = 0; i < s->n; i++)
+        lane_drain(s->lanes[i]);
+}
+
+// ---- which engine -----------------------------------------------------------------------------------------------
+
+/* Times of a token, of a prompt and of an answer: what engines that are alike have measured, in the mean, so that none
+ * is preferred for what others made of its steps; a guess while nothing has run. */
+struct pace {
+    int64_t prompt_ns, answer_ns;
+};
+enum { PROMPT_NS = 20000, ANSWER_NS = 100000 };
+
+static struct pace pace_of(const struct service *s) {
+    struct pace sum = {0, 0};
+    int n = 0;
+    for (int i = 0; i < s->n; i++) {
+        const struct queue_model *q = &lane_telemetry(s->lanes[i])->queue;
+        int64_t prompt_ns = counter_get(&q->prompt_ns), answer_ns = counter_get(&q->answer_ns);
+        if (prompt_ns > 0 && answer_ns > 0)
+            sum.prompt_ns += prompt_ns, sum.answer_ns += answer_ns, n++;
     }
-    pthread_mutex_unlock(&s->lock);
-    return st;
+    return n ? (struct pace){MAX(sum.prompt_ns / n, 1), MAX(sum.answer_ns / n, 1)}
+             : (struct pace){PROMPT_NS, ANSWER_NS};
 }
 
-static enum status fill_ticket(struct service *s, struct ticket *t, const struct gyre_request *request,
-                               struct error *err) {
-    TRY(request_new(s->engine, request, &t->request, err));
-    struct request *r = t->request;
-    r->asked.user = t;
-    r->progress = &t->answer.progress;
-    t->answer.progress.submitted_us = r->submitted_us;
-    t->answer.progress.predicted_us = queue_model_wait_us(&s->telemetry.queue, r->asked.tenant);
-    t->answer.progress.plain_us = queue_model_plain_us(&s->telemetry.queue, r->asked.tenant);
-    t->answer.progress.n_prompt = r->n_prompt;
-    t->answer.progress.tenant = r->asked.tenant;
-    t->max_tokens = r->asked.max_tokens;
-    answer_allocate(&t->answer, &t->arena, &r->asked, gyre_info(s->engine)->hidden_size);
-    return OK;
+/* About how long the request would wait for its first token: for those before it, for the part of its prompt that the
+ * engine has not seen, and a little for each that runs beside it. */
+static int64_t cost_ns(const struct lane *l, struct pace pace, const struct gyre_request *r, int64_t known) {
+    const struct queue_model *q = &lane_telemetry(l)->queue;
+    int64_t n_unfinished = atomic_load(&q->n_unfinished);
+    int64_t wait_us = n_unfinished ? queue_model_wait_us(q, r->tenant) : 0; // what is known is of the last step
+    return wait_us * 1000 + (r->n_prompt - known) * pace.prompt_ns + n_unfinished * pace.answer_ns;
 }
 
-/* An answer of a million tokens with twenty log-probabilities each is some 160 MB: that there is no memory for it is
- * told. */
-static enum status fill_within_scope(struct service *s, struct ticket *t, const struct gyre_request *request,
-                                     struct error *err) {
-    struct alloc_scope scope;
-    alloc_scope_begin(&scope);
-    if (setjmp(scope.env) != 0)
-        return fail(err, ERR_MEMORY, "there is not enough memory for the request now");
-    enum status st = fill_ticket(s, t, request, err);
-    alloc_scope_end(&scope);
-    return st;
+/* The cheapest first; of equal ones the first. */
+static void order_lanes(struct service *s, const struct gyre_request *r, int order[MOST_ENGINES]) {
+    int64_t known[MOST_ENGINES], cost[MOST_ENGINES];
+    struct pace pace = pace_of(s);
+    affinity_look(s->affinity, r, s->n, known);
+    for (int i = 0; i < s->n; i++) {
+        int64_t mine = cost_ns(s->lanes[i], pace, r, known[i]);
+        int at = i;
+        for (; at > 0 && cost[at - 1] > mine; at--)
+            cost[at] = cost[at - 1], order[at] = order[at - 1];
+        cost[at] = mine, order[at] = i;
+    }
 }
 
+/* An engine that is full, or has failed, leaves the request to the next; the first one's reason is told. */
 static int submit(struct service *s, const struct gyre_request *request, void *user, bool goes_on, struct answer **out,
                   struct gyre_error *err) {
-    BUG_IF(request->want_last_logits);
-    struct error e = {0};
-    *out = NULL;
-    struct ticket *t = calloc(1, sizeof *t);
-    if (!t) {
-        fail(&e, ERR_MEMORY, "there is not enough memory for the request now");
-        return engine_report(err, &e);
+    int order[MOST_ENGINES] = {0};
+    struct error first, e;
+    enum status st = OK;
+    if (s->n > 1)
+        order_lanes(s, request, order);
+    for (int i = 0; i < s->n; i++) {
+        st = lane_submit(s->lanes[order[i]], request, user, goes_on, out, &e);
+        if (st == OK && s->n > 1)
+            affinity_note(s->affinity, request, order[i]);
+        if (st == OK)
+            return 0;
+        if (i == 0)
+            first = e;
+        if (st != ERR_FULL && st != ERR_DEVICE)
+            break;
     }
-    t->answer.user = user;
-    if (fill_within_scope(s, t, request, &e) != OK) {
-        free_ticket(t);
-        return engine_report(err, &e);
-    }
-    *out = &t->answer; // before the engine can see it: news may come before this returns
-    if (put_in_inbox(s, t, goes_on, &e) != OK) {
-        *out = NULL;
-        free_ticket(t);
-        return engine_report(err, &e);
-    }
-    return 0;
+    return engine_report(err, &first);
 }
 
 int service_submit(struct service *s, const struct gyre_request *request, void *user, struct answer **out,
@@ -173,280 +148,65 @@ int service_submit_more(struct service *s, const struct gyre_request *request, v
     return submit(s, request, user, true, out, err);
 }
 
-static void tell_wish(struct service *s) {
-    pthread_mutex_lock(&s->lock);
-    s->has_wishes = true;
-    pthread_cond_signal(&s->work);
-    pthread_mutex_unlock(&s->lock);
-}
-
-void service_cancel(struct service *s, struct answer *a) {
-    atomic_store(&((struct ticket *)a)->wants_cancel, true);
-    tell_wish(s);
-}
-
-void service_pause(struct service *s, struct answer *a, bool paused) {
-    atomic_store(&((struct ticket *)a)->wants_pause, paused);
-    tell_wish(s);
-}
-
-void service_stop(struct service *s, struct answer *a) {
-    atomic_store(&((struct ticket *)a)->is_content, true);
-    service_cancel(s, a);
-}
-
-void service_release(struct service *s, struct answer *a) {
-    struct ticket *t = (struct ticket *)a;
-    BUG_IF(!a->done);
-    pthread_mutex_lock(&s->lock);
-    *(t->prev ? &t->prev->next : &s->all) = t->next;
-    if (t->next)
-        t->next->prev = t->prev;
-    pthread_mutex_unlock(&s->lock);
-    free_ticket(t);
-}
-
-// ---- the engine thread ------------------------------------------------------------------------------------------
-
-static enum finished_reason reason_of(const struct ticket *t, enum gyre_finish finish) {
-    switch (finish) {
-    case GYRE_STOP: return FINISHED_STOP;
-    case GYRE_LENGTH: return FINISHED_LENGTH;
-    case GYRE_FAILED: return FINISHED_ERROR;
-    case GYRE_CANCELLED: break;
-    }
-    return atomic_load(&t->is_content) ? FINISHED_STOP : FINISHED_ABORT;
-}
-
-static void publish_done(struct service *s, struct ticket *t, const struct gyre_event *e) {
-    struct answer *a = &t->answer;
-    telemetry_finished(&s->telemetry, &a->progress, &e->timing, t->max_tokens, reason_of(t, e->finish));
-    a->finish = e->finish;
-    a->timing = e->timing;
-    a->error_of_request = e->error_of_request;
-    if (e->pooled)
-        memcpy(a->pooled, e->pooled, (size_t)gyre_info(s->engine)->hidden_size * sizeof *a->pooled);
-    if (e->finish == GYRE_FAILED)
-        snprintf(a->error, sizeof a->error, "%s", e->error);
-}
-
-static void publish(struct service *s, const struct gyre_event *e, int64_t now) {
-    struct ticket *t = e->user;
-    int32_t n_vocab = gyre_info(s->engine)->vocab_size;
-    switch (e->kind) {
-    case GYRE_PROMPT: answer_put_prompt(&t->answer, e, n_vocab); return;
-    case GYRE_TOKEN:
-        telemetry_token(&s->telemetry, &t->answer.progress, &t->last_token_us, now);
-        answer_put_token(&t->answer, e, n_vocab);
-        tell(s, t, HAS_NEWS);
-        return;
-    case GYRE_DONE:
-        publish_done(s, t, e);
-        tell(s, t, HAS_NEWS | HAS_ENDED);
-        return;
-    }
-}
-
-/* Until there may be something to do. Memory that is not needed goes back meanwhile; nobody else touches the engine, so
- * without the lock. */
-static void wait_for_work(struct service *s) {
-    int64_t us = engine_rest_us(s->engine);
-    if (us < 0) {
-        pthread_cond_wait(&s->work, &s->lock);
-    } else if (us > 0) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        int64_t ns = until.tv_nsec + us % 1000000 * 1000;
-        until.tv_sec += us / 1000000 + ns / 1000000000;
-        until.tv_nsec = ns % 1000000000;
-        pthread_cond_timedwait(&s->work, &s->lock, &until);
-    } else {
-        pthread_mutex_unlock(&s->lock);
-        engine_rest(s->engine);
-        pthread_mutex_lock(&s->lock);
-    }
-}
-
-/* Waits while there is nothing to do. Takes the inbox; false: stop. */
-static bool next_work(struct service *s, struct ticket **inbox, bool *wishes) {
-    pthread_mutex_lock(&s->lock);
-    while (!s->inbox && !s->has_wishes && !s->stopping && !engine_has_work(s->engine))
-        wait_for_work(s);
-    *inbox = s->inbox;
-    *wishes = s->has_wishes;
-    s->inbox = NULL;
-    s->inbox_end = &s->inbox;
-    s->n_inbox = 0;
-    s->has_wishes = false;
-    s->state.step_started_us = clock_us();
-    bool go_on = !s->stopping;
-    pthread_mutex_unlock(&s->lock);
-    return go_on;
-}
-
-static void accept_all(struct service *s, struct ticket *t) {
-    while (t) {
-        struct ticket *next = t->next_inbox;
-        struct request *r = t->request;
-        t->request = NULL;
-        engine_accept(s->engine, r);
-        t->id = r->id;
-        t = next;
-    }
-}
-
-static void grant_wishes(struct service *s, bool cancel_all) {
-    pthread_mutex_lock(&s->lock);
-    for (struct ticket *t = s->all; t; t = t->next) {
-        if (t->id && (cancel_all || atomic_load(&t->wants_cancel)))
-            gyre_cancel(s->engine, t->id);
-        if (t->id && t->is_paused != atomic_load(&t->wants_pause)) {
-            t->is_paused = !t->is_paused;
-            engine_pause(s->engine, t->id, t->is_paused);
-        }
-    }
-    pthread_mutex_unlock(&s->lock);
-}
-
-static double kv_usage(const struct gyre *g) {
-    double most = 0;
-    for (int i = 0; i < g->pool.n_groups; i++) {
-        const struct block_list *b = &g->pool.groups[i].blocks;
-        if (g->pool.groups[i].paged && b->n_blocks > 0)
-            most = MAX(most, (double)(b->n_usable - b->n_free) / b->n_blocks);
-    }
-    return most;
-}
-
-static void note_state(struct service *s, const struct gyre_event *events, int n) {
-    const struct gyre *g = s->engine;
-    pthread_mutex_lock(&s->lock);
-    struct service_state *st = &s->state;
-    st->n_running = g->scheduler.n_running;
-    st->n_waiting = scheduler_n_queued(&g->scheduler);
-    st->n_paused = g->scheduler.n_paused;
-    st->n_preempted = g->scheduler.n_preempted;
-    st->n_steps = g->n_steps;
-    st->n_late_steps = g->n_late_steps;
-    st->n_held = g->n_held;
-    st->n_forced_tokens = g->n_forced_tokens;
-    st->n_guessed = g->drafter.n_guessed;
-    st->n_accepted = g->drafter.n_accepted;
-    st->mask_wait_us = g->mask_wait_us;
-    st->queue_reason = g->scheduler.blocked;
-    for (int i = 0; i < n; i++) {
-        const struct answer *a = &((const struct ticket *)events[i].user)->answer;
-        if (events[i].kind == GYRE_TOKEN)
-            st->n_generated_tokens++;
-        if (events[i].kind == GYRE_DONE) {
-            st->n_prompt_tokens += a->n_prompt;
-            st->n_reused_tokens += events[i].timing.n_reused;
-        }
-    }
-    st->kv_usage = kv_usage(g);
-    st->n_device = g->ops->report(g->exe, st->device);
-    st->last_step_us = clock_us();
-    st->step_started_us = 0;
-    if (g->failed.status != OK && !st->failed) {
-        st->failed = true;
-        snprintf(st->error, sizeof st->error, "%s", g->failed.text);
-    }
-    pthread_mutex_unlock(&s->lock);
-}
-
-static void work_once(struct service *s) {
-    struct gyre_event events[EVENTS_A_POLL];
-    int n = gyre_poll(s->engine, events, EVENTS_A_POLL);
-    note_state(s, events, n); // before publishing: a released answer is no longer there to be counted
-    int64_t now = clock_us();
-    for (int i = 0; i < n; i++)
-        publish(s, &events[i], now);
-    if (n < EVENTS_A_POLL || !gyre_busy(s->engine)) // else there may be more of this step
-        telemetry_iteration(&s->telemetry);
-    if (n > 0 && s->options.flush)
-        s->options.flush(s->options.context);
-}
-
-static void *engine_thread(void *arg) {
-    struct service *s = arg;
-    struct ticket *inbox;
-    bool wishes;
-    while (next_work(s, &inbox, &wishes)) {
-        accept_all(s, inbox);
-        if (wishes)
-            grant_wishes(s, false);
-        work_once(s);
-    }
-    accept_all(s, inbox);
-    grant_wishes(s, true);
-    while (gyre_busy(s->engine))
-        work_once(s);
-    return NULL;
-}
-
-// ---- opening and closing ----------------------------------------------------------------------------------------
-
-int service_open(struct gyre *take_engine, const struct service_options *options, struct service **out,
-                 struct gyre_error *err) {
-    struct service *s = xcalloc(1, sizeof *s);
-    s->engine = take_engine;
-    s->options = *options;
-    telemetry_init(&s->telemetry, take_engine->info.n_tenants);
-    take_engine->telemetry = &s->telemetry;
-    s->inbox_end = &s->inbox;
-    s->state.n_device = take_engine->ops->report(take_engine->exe, s->state.device);
-    pthread_mutex_init(&s->lock, NULL);
-    pthread_cond_init(&s->work, NULL);
-    s->started = pthread_create(&s->thread, NULL, engine_thread, s) == 0;
-    *out = s;
-    if (s->started)
-        return 0;
-    struct error e;
-    fail(&e, ERR_MEMORY, "no thread could be started for the engine");
-    service_close(s);
-    *out = NULL;
-    return engine_report(err, &e);
-}
-
-void service_drain(struct service *s) {
-    pthread_mutex_lock(&s->lock);
-    s->state.draining = true;
-    pthread_mutex_unlock(&s->lock);
-}
-
-void service_close(struct service *s) {
-    if (!s)
-        return;
-    if (s->started) {
-        pthread_mutex_lock(&s->lock);
-        s->stopping = true;
-        pthread_cond_signal(&s->work);
-        pthread_mutex_unlock(&s->lock);
-        pthread_join(s->thread, NULL);
-    }
-    while (s->all) {
-        struct ticket *next = s->all->next;
-        free_ticket(s->all);
-        s->all = next;
-    }
-    gyre_close(s->engine);
-    telemetry_release(&s->telemetry);
-    pthread_cond_destroy(&s->work);
-    pthread_mutex_destroy(&s->lock);
-    free(s);
-}
-
 // ---- looking ----------------------------------------------------------------------------------------------------
 
-void service_state(const struct service *s, struct service_state *out) {
-    pthread_mutex_lock((pthread_mutex_t *)&s->lock);
-    *out = s->state;
-    out->n_queued = s->n_inbox;
-    pthread_mutex_unlock((pthread_mutex_t *)&s->lock);
+static void add_state(struct service_state *to, const struct service_state *of) {
+    to->n_running += of->n_running, to->n_waiting += of->n_waiting, to->n_paused += of->n_paused;
+    to->n_queued += of->n_queued, to->n_steps += of->n_steps, to->n_preempted += of->n_preempted;
+    to->n_forced_tokens += of->n_forced_tokens;
+    to->n_guessed += of->n_guessed, to->n_accepted += of->n_accepted;
+    to->n_held += of->n_held, to->n_late_steps += of->n_late_steps, to->mask_wait_us += of->mask_wait_us;
+    to->n_prompt_tokens += of->n_prompt_tokens, to->n_generated_tokens += of->n_generated_tokens;
+    to->n_reused_tokens += of->n_reused_tokens;
+    to->kv_usage = MAX(to->kv_usage, of->kv_usage);
+    for (int i = 0; i < to->n_device; i++)
+        to->device[i].value += of->device[i].value;
+    to->queue_reason = to->queue_reason ? to->queue_reason : of->queue_reason;
+    to->last_step_us = MAX(to->last_step_us, of->last_step_us);
+    if (of->step_started_us && (!to->step_started_us || of->step_started_us < to->step_started_us))
+        to->step_started_us = of->step_started_us;
+    to->draining = to->draining || of->draining;
 }
 
-const struct telemetry *service_telemetry(const struct service *s) { return &s->telemetry; }
-const struct gyre_info *service_info(const struct service *s) { return gyre_info(s->engine); }
+void service_state(const struct service *s, struct service_state *out) {
+    struct service_state one;
+    lane_state(s->lanes[0], out);
+    int n_failed = out->failed;
+    for (int i = 1; i < s->n; i++) {
+        lane_state(s->lanes[i], &one);
+        add_state(out, &one);
+        if (one.failed && n_failed++ == 0)
+            memcpy(out->error, one.error, sizeof out->error);
+    }
+    out->n_engines = s->n;
+    out->n_failed = n_failed;
+    out->failed = n_failed == s->n;
+}
+
+const struct telemetry *service_telemetry(const struct service *s) {
+    struct service *own = (struct service *)s;
+    const struct telemetry *all[MOST_ENGINES];
+    if (s->n == 1)
+        return lane_telemetry(s->lanes[0]);
+    for (int i = 0; i < s->n; i++)
+        all[i] = lane_telemetry(s->lanes[i]);
+    pthread_mutex_lock(&own->lock);
+    telemetry_sum(&own->together, all, s->n);
+    pthread_mutex_unlock(&own->lock);
+    return &s->together;
+}
+
+const struct queue_model *service_queue(const struct service *s, int tenant) {
+    const struct queue_model *least = &lane_telemetry(s->lanes[0])->queue;
+    for (int i = 1; i < s->n; i++) {
+        const struct queue_model *q = &lane_telemetry(s->lanes[i])->queue;
+        if (queue_model_wait_us(q, tenant) < queue_model_wait_us(least, tenant))
+            least = q;
+    }
+    return least;
+}
+
+const struct gyre_info *service_info(const struct service *s) { return gyre_info(lane_engine(s->lanes[0])); }
 struct gyre_request service_request_default(const struct service *s) {
-    return gyre_request_default(s->engine);
+    return gyre_request_default(lane_engine(s->lanes[0]));
 }

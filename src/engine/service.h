@@ -1,4 +1,6 @@
-/* service.h - an engine on a thread of its own, for many callers on a few threads of theirs.
+/* service.h - an engine on a thread of its own, for many callers on a few threads of theirs; or several of one model,
+ * as one: a request goes where it will have its first token soonest, for which the engines that have seen the beginning
+ * of its prompt have less to do (lanes/affinity.h).
  *
  *     a listener's thread (HTTP)                  engine thread
  *     service_submit ──── inbox ────────────────► accepted
@@ -60,9 +62,13 @@ struct service_options {
     int max_queued; // requests that wait for their first step; more are refused with ERR_FULL. 0: no limit
 };
 
-/* Takes the engine over; it is closed by service_close (also when this fails). */
+/* Takes the engine over; it is closed by service_close (also when this fails). Several: of one model and with the same
+ * options, 1 to 64. */
 int service_open(struct gyre *take_engine, const struct service_options *options, struct service **out,
                  struct gyre_error *err);
+
+int service_open_several(struct gyre *const *take_engines, int n, const struct service_options *options,
+                         struct service **out, struct gyre_error *err);
 
 /* Ends what still runs as cancelled, stops the thread and closes the engine. Every answer must have been released, or
  * be released by nobody: those that are left are freed. NULL is fine. */
@@ -99,7 +105,8 @@ void service_release(struct service *s, struct answer *a);
 /* Accepts nothing more; what is accepted goes on. */
 void service_drain(struct service *s);
 
-/* A look at the engine, for metrics and health: each number is of the same moment, after some step. */
+/* A look at the engine, for metrics and health: each number is of the same moment, after some step. Of several engines
+ * it is their sum; they have failed when all have. */
 struct service_state {
     int n_running, n_waiting, n_paused; // sequences in the scheduler
     int64_t n_queued;                   // accepted and not yet seen by the scheduler, besides
@@ -114,13 +121,18 @@ struct service_state {
     int n_device;
     int queue_reason;                      // see queue_reason_name: what the first in the queue waits for
     int64_t last_step_us, step_started_us; // clock_us(); step_started_us 0: none is running
+    int n_engines, n_failed;
     bool failed, draining;
-    char error[768]; // failed: the device's sentence
+    char error[768]; // n_failed > 0: the device's sentence
 };
 void service_state(const struct service *s, struct service_state *out);
 
-/* Of all requests so far; as long as the service. */
+/* Of all requests so far; as long as the service. Of several engines it is added up when this is called, and has no
+ * queue. */
 const struct telemetry *service_telemetry(const struct service *s);
+
+/* Where a request of the tenant would wait least. */
+const struct queue_model *service_queue(const struct service *s, int tenant);
 
 const struct gyre_info *service_info(const struct service *s);
 struct gyre_request service_request_default(const struct service *s);
@@ -129,7 +141,7 @@ struct gyre_request service_request_default(const struct service *s);
  * look for "prompt is too long" and "maximum context length is N tokens" in what it says. */
 enum status request_check_room(int64_t n_prompt, int64_t max_tokens, const struct gyre_info *info, struct error *err);
 
-/* For service.c. All that the answer to a request may hold, on the thread that submits it (hidden_size: of what pooling
+/* For lane.c. All that the answer to a request may hold, on the thread that submits it (hidden_size: of what pooling
  * gives); a token that came, and what is told of one of the prompt by the event of the position before it: both on the
  * engine thread, of rows of n_vocab. */
 void answer_allocate(struct answer *a, struct arena *arena, const struct gyre_request *asked, int32_t hidden_size);

@@ -6,6 +6,8 @@
 
 #include "base/clock.h"
 
+#include <stddef.h>
+
 static const char *const queue_reasons[N_ADMISSIONS] = {"none",     "max_num_seqs", "token_budget",
                                                         "kv_cache", "preemption",   "shared_prompt"};
 const char *queue_reason_name(int64_t reason) { return queue_reasons[reason]; }
@@ -50,6 +52,42 @@ void telemetry_init(struct telemetry *t, int n_tenants) {
 }
 
 void telemetry_release(struct telemetry *t) { queue_model_release(&t->queue); }
+
+#define AT(name) offsetof(struct telemetry, name)
+static const size_t histograms[] = {
+    AT(time_to_first_token), AT(inter_token),     AT(time_per_token),  AT(end_to_end),    AT(queue_time),
+    AT(inference_time),      AT(prefill_time),    AT(decode_time),     AT(prompt_tokens), AT(generation_tokens),
+    AT(max_tokens),          AT(computed_tokens), AT(iteration_tokens)};
+#undef AT
+
+static struct histogram *histogram_at(const struct telemetry *t, size_t at) {
+    return (struct histogram *)(void *)((char *)(uintptr_t)t + at);
+}
+
+static int64_t count_of(const struct telemetry *const *of, int n, size_t at, int bucket) {
+    int64_t sum = 0;
+    for (int k = 0; k < n; k++)
+        sum += counter_get(&histogram_at(of[k], at)->counts[bucket]);
+    return sum;
+}
+
+void telemetry_sum(struct telemetry *to, const struct telemetry *const *of, int n) {
+    for (size_t i = 0; i < ARRAY_LEN(histograms); i++) {
+        struct histogram *h = histogram_at(to, histograms[i]);
+        int64_t sum = 0;
+        for (int b = 0; b <= h->n; b++)
+            counter_set(&h->counts[b], count_of(of, n, histograms[i], b));
+        for (int k = 0; k < n; k++)
+            sum += counter_get(&histogram_at(of[k], histograms[i])->sum);
+        counter_set(&h->sum, sum);
+    }
+    for (int i = 0; i < N_FINISHED_REASONS; i++) {
+        int64_t sum = 0;
+        for (int k = 0; k < n; k++)
+            sum += counter_get(&of[k]->finished[i]);
+        counter_set(&to->finished[i], sum);
+    }
+}
 
 static void note_start(struct gyre *g, const struct request *r, int64_t now) {
     struct request_progress *p = r->progress;

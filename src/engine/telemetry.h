@@ -46,6 +46,9 @@ struct telemetry {
 void telemetry_init(struct telemetry *t, int n_tenants);
 void telemetry_release(struct telemetry *t);
 
+/* What n engines have measured, added up, but for queues; readers of *to see each number before or after. */
+void telemetry_sum(struct telemetry *to, const struct telemetry *const *of, int n);
+
 struct gyre;
 struct gyre_timing;
 

@@ -9,6 +9,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 enum status engine_fault(const struct gyre_error *from, struct error *err) {
     return fail(err, (enum status)from->status, "%s", from->text);
@@ -131,4 +132,28 @@ enum status engine_flags_open(const struct engine_flags *f, const char *model, s
     tell_of_scales(*out);
     tell_of_disk(*out);
     return OK;
+}
+
+enum status engine_flags_open_several(const struct engine_flags *f, const char *model, int n, struct gyre **out,
+                                      struct error *err) {
+    const struct backend_ops *backend;
+    int n_threads = f->n_threads ? (int)f->n_threads : (int)sysconf(_SC_NPROCESSORS_ONLN);
+    enum status st = OK;
+    TRY(find_backend(f->device, &backend, err));
+    if (n > 2 && backend->in_place && f->kv_cache_memory == 0)
+        return fail(err, ERR_ARG,
+                    "--data-parallel-size: each of %d engines on the CPU would take a quarter of the memory for its "
+                    "cache; --kv-cache-memory says how much each may",
+                    n);
+    for (int i = 0; i < n && st == OK; i++) {
+        struct engine_flags one = *f;
+        if (n > 1 && backend->in_place)
+            one.n_threads = MAX(n_threads / n, 1);
+        else if (!backend->in_place && !backend->no_weights)
+            one.device_index += i * f->n_ranks;
+        st = engine_flags_open(&one, model, &out[i], err);
+        for (int k = 0; k < i && st != OK; k++)
+            gyre_close(out[k]);
+    }
+    return st;
 }

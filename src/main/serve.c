@@ -31,7 +31,7 @@ static struct {
     double step_timeout, max_wait;
     struct flag_list names, keys, hosts;
     int64_t port, io_threads, text_threads, max_queued, max_connections, max_body, max_choices, stored_bytes,
-        max_logprobs, drain_seconds;
+        max_logprobs, drain_seconds, n_engines;
     struct engine_flags engine;
     struct adapter_flags adapters;
     const char *speculation; // JSON
@@ -46,6 +46,7 @@ static struct {
          .stored_bytes = 64 << 20,
          .max_logprobs = GYRE_MAX_TOP_LOGPROBS,
          .drain_seconds = 30,
+         .n_engines = 1,
          .pooling = "auto",
          .generation_config = "auto",
          .content_format = "auto",
@@ -122,6 +123,9 @@ static const struct flag flags[] = {
     {"log-format", 0, FLAG_CHOICE, &opt.log_format, "text|json", "Logging",
      "a line on stderr for each request that is over"},
     {"disable-log-requests", 0, FLAG_BOOL, &opt.no_log, NULL, "Logging", "no such lines"},
+    {"data-parallel-size", 0, FLAG_INT, &opt.n_engines, "N", "Engine",
+     "engines that each have all of the model and share the requests, on devices of their own", .min = 1,
+     .max = MOST_ENGINES_OF_A_SERVER},
     {"scheduling-policy", 0, FLAG_CHOICE, &opt.engine.policy, "fcfs|sjf", "Scheduling",
      "who runs first: by arrival, or short prompts before long ones"},
     {"itl-target", 0, FLAG_REAL, &opt.engine.itl_target, "MS", "Scheduling",
@@ -196,7 +200,7 @@ static enum status open_template(struct server *s, const char *model, struct err
 }
 
 static enum status open_server(struct server *s, const char *model, struct error *err) {
-    struct gyre *engine;
+    struct gyre *engines[MOST_ENGINES_OF_A_SERVER];
     static const char *own_name; // options keep the address, and that of what follows
     static char fingerprint[FINGERPRINT_BYTES];
     own_name = folder_name(model);
@@ -208,8 +212,8 @@ static enum status open_server(struct server *s, const char *model, struct error
     TRY(open_template(s, model, err));
     TRY(tokenizer_info_read(model, s->chat, &s->tokenizer_info, err));
     turn_ends_find(s->tok, s->chat, &opt.engine.eos);
-    TRY(engine_flags_open(&opt.engine, model, &engine, err));
-    memory_table_print(engine, stderr);
+    TRY(engine_flags_open_several(&opt.engine, model, (int)opt.n_engines, engines, err));
+    memory_table_print(engines[0], stderr);
     fingerprint_of(&opt.engine, model, fingerprint);
     struct api_options o = {
         .version = GYRE_VERSION,
@@ -250,7 +254,7 @@ static enum status open_server(struct server *s, const char *model, struct error
     };
     read_pooling(model, &o);
     o.defaults = s->defaults;
-    return api_open(engine, &o, &s->api, err);
+    return api_open(engines, (int)opt.n_engines, &o, &s->api, err);
 }
 
 static void announce(const struct server *s, double seconds) {

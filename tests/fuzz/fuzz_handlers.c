@@ -48,7 +48,7 @@ static struct api *open_api(void) {
         .max_queued = 100,
         .log_format = REQUEST_LOG_OFF,
         .limits = {.max_choices = 8}};
-    BUG_IF(api_open(engine, &o, &api, &err) != OK);
+    BUG_IF(api_open(&engine, 1, &o, &api, &err) != OK);
     return api;
 }
 
