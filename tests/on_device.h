@@ -23,12 +23,17 @@ struct on_device {
 static inline enum status on_device_open(const struct backend_ops *ops, struct how how, struct on_device *out,
                                          struct error *err) {
     char kernels[64];
-    const char *own[4] = {NULL};
+    char state[64];
+    const char *own[5] = {NULL};
     int n = 0;
     const char *named = how.kernels || ops == &backend_cpu ? how.kernels : getenv("GYRE_TEST_KERNELS");
     snprintf(kernels, sizeof kernels, "kernels=%s", named ? named : "");
     if (named)
         own[n++] = kernels;
+    if (ops != &backend_cpu && getenv("GYRE_TEST_STATE")) {
+        snprintf(state, sizeof state, "state=%s", getenv("GYRE_TEST_STATE"));
+        own[n++] = state;
+    }
     if (how.eager)
         own[n++] = "eager=1";
     if (how.whole_keys)

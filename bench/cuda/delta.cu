@@ -100,15 +100,22 @@ int main(int argc, char **argv) {
             continue;
         std::vector<ddelta_layer> layers = layers_of(m, MOST_SEQS, MOST_TOKENS);
         for (int n : {1, 8, 32, 64, 128, 256}) {
-            double us = time_of(launch_delta_decode, step_of(n, 1), layers), bytes = 2.0 * n * m.value_heads * 65536;
-            printf("%-16s %4d sequences  %8.2f us  %7.0f GB/s of state\n", m.name, n, us, bytes / us * 1e-3);
+            launch l = step_of(n, 1);
+            double bytes = 2.0 * n * m.value_heads * 65536, us = time_of(launch_delta_decode, l, layers);
+            printf("%-16s %4d sequences  %8.2f us  %7.0f GB/s of state", m.name, n, us, bytes / us * 1e-3);
+            if (delta_decode_many_takes(&l, &layers[0])) {
+                us = time_of(launch_delta_decode_many, l, layers);
+                printf("; by delta_decode_many.cu %8.2f us  %7.0f GB/s", us, bytes / us * 1e-3);
+            }
+            printf("\n");
         }
         for (int n : {512, 2048, 8192}) {
             launch l = step_of(1, n);
-            double parts = time_of(launch_delta_chunk_parts, l, layers),
+            double inputs = time_of(launch_delta_chunk_inputs, l, layers),
+                   parts = time_of(launch_delta_chunk_parts, l, layers),
                    scan = time_of(launch_delta_chunk_scan, l, layers), norm = time_of(launch_delta_norm, l, layers);
-            printf("%-16s %5d tokens  %8.2f us: parts %.2f, scan %.2f, norm %.2f\n", m.name, n, parts + scan + norm,
-                   parts, scan, norm);
+            printf("%-16s %5d tokens  %8.2f us: inputs %.2f, parts %.2f, scan %.2f, norm %.2f\n", m.name, n,
+                   inputs + parts + scan + norm, inputs, parts, scan, norm);
         }
         for (ddelta_layer &a : layers)
             TRY(cudaFree(a.cache.at));

@@ -9,7 +9,10 @@ class Ops(unittest.TestCase):
     test_heads = ops("test_ops_head")
     test_experts = ops("test_ops_moe")
     test_recurrent = ops("test_ops_recurrent")
-    test_recurrent_on_few_processors = ops("test_ops_recurrent", GYRE_PTX_PROCESSORS="4", GYRE_TEST_ONLY="a_delta*")
+    test_recurrent_of_unscaled_products = ops("test_ops_recurrent", GYRE_LINEAR="library", GYRE_PTX_PROCESSORS="8",
+                                              GYRE_TEST_ONLY="a_delta_layer_reads*")
+    test_recurrent_in_bfloat16 = ops("test_ops_recurrent", GYRE_TEST_STATE="bfloat16", GYRE_TEST_ONLY="a_delta*")
+    test_recurrent_on_few_processors = ops("test_ops_recurrent", GYRE_PTX_PROCESSORS="8", GYRE_TEST_ONLY="a_delta*")
     test_refusals = ops("test_ops_refusals")
     test_drawing = ops("test_sample_rows")
 

@@ -175,6 +175,7 @@ static const struct backend_probes cuda_probes = {
 
 static const struct backend_option cuda_options[] = {
     {"shared-kv", "0|1", "0: keys of which a part follows from their values are stored whole"},
+    {"state", "float32|bfloat16", "what states of gated DeltaNet layers are kept in; bfloat16 is half the bytes"},
     {"kernels", "plain", "kernels that every card runs, which are slow; otherwise the fastest there are for this one"},
     {"eager", "0|1", "start every op of a step by itself, never a captured graph"},
     {"share-cards", "0|1", "1: with more devices to a model than there are cards, several run on one, for tests"},

@@ -72,6 +72,7 @@ struct device {
     bool eager;                     // no graphs
     int patience_s;                 // of a rank that waits for another
     bool whole_keys;
+    enum element state; // of the delta rule's states: float32, or bfloat16 where that is asked for
     struct error fault; // sticky
 };
 

@@ -72,6 +72,24 @@ static void plain_kernels_run_every_family(void **state) {
     EXPECT(gyre_open(&options, &g, &e) != 0 && strstr(e.text, "\"best\""));
 }
 
+static void states_in_bfloat16_are_told_and_refused_by_plain_kernels(void **state) {
+    (void)state;
+    char told[1000] = "";
+    struct gyre *g;
+    struct gyre_error e;
+    struct gyre_options options = options_for("tests/models/qwen3_5");
+    options.device_options = (const char *const[]){"state=bfloat16", NULL};
+    g = open_dry(&options);
+    tell_warnings(g, told, sizeof told);
+    EXPECT(strstr(told, "states of 3 layers are kept in bfloat16"));
+    gyre_close(g);
+    options.device_options = (const char *const[]){"state=bfloat16", "kernels=plain", NULL};
+    EXPECT(gyre_open(&options, &g, &e) != 0 && strstr(e.text, "state=bfloat16: the plain kernels"));
+    options.device_options = (const char *const[]){"state=half", NULL};
+    EXPECT(gyre_open(&options, &g, &e) != 0 && strstr(e.text, "float32 or bfloat16 on CUDA, not \"half\""));
+    expect_clean("states");
+}
+
 static void layers_on_slow_kernels_and_weights_that_grow_are_told(void **state) {
     (void)state;
     static const struct {
@@ -101,6 +119,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(attention_that_is_slow_is_told),
         cmocka_unit_test(plain_kernels_run_every_family),
+        cmocka_unit_test(states_in_bfloat16_are_told_and_refused_by_plain_kernels),
         cmocka_unit_test(layers_on_slow_kernels_and_weights_that_grow_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

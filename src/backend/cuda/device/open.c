@@ -112,7 +112,11 @@ enum status cuda_open(const struct device_options *options, struct device **out,
         return fail(err, ERR_ARG, "kernels: CUDA has its fastest, or \"plain\" ones, not \"%.40s\"", kernels);
     int patience_s;
     TRY(device_option_patience(options->own, &patience_s, err));
+    const char *state = device_option(options->own, "state");
+    if (state && strcmp(state, "float32") != 0 && strcmp(state, "bfloat16") != 0)
+        return fail(err, ERR_ARG, "state: recurrent states are float32 or bfloat16 on CUDA, not \"%.40s\"", state);
     struct device *d = xcalloc(1, sizeof *d);
+    d->state = state && strcmp(state, "bfloat16") == 0 ? ELEMENT_BF16 : ELEMENT_F32;
     d->index = options->index;
     d->is_fast = !kernels;
     d->eager = device_option_is_on(options->own, "eager");

@@ -18,7 +18,7 @@
 
 /* Shared memory, in bytes, and who computes what. Tiles are pairs: a plane of hi, then one of lo. */
 template <int D, int COLUMNS> struct scan_shape {
-    static constexpr int C = D / 2, WARPS = D == 32 ? 4 : 8, THREADS = 32 * WARPS;
+    static constexpr int C = D / 2, WARPS = D == 32 ? 4 : D == 64 ? 8 : 16, THREADS = 32 * WARPS;
     static constexpr int ROW_PITCH = D + 8, CHUNK_PITCH = C + 8, PITCH = COLUMNS + 8;
     static constexpr int ROW_PLANE = 2 * C * ROW_PITCH, CHUNK_PLANE = 2 * C * CHUNK_PITCH, S_PLANE = 2 * D * PITCH,
                          R_PLANE = 2 * C * PITCH;
@@ -31,18 +31,6 @@ template <int D, int COLUMNS> struct scan_shape {
     static_assert(OWN % 8 == 0 && S_OWN % 8 == 0, "whole tiles of mma");
     static_assert(BYTES <= 227 << 10, "what a block may have");
 };
-
-/* Rows of pairs, hi at 0 and lo behind them, of `width` columns, on their way to a tile; zeros from row n on. */
-template <int WIDTH, int PITCH, int THREADS>
-static __device__ __forceinline__ void ask_rows(uint32_t tile, const uint32_t *from, int64_t stride, int rows, int n,
-                                                uint64_t policy) {
-    constexpr int PIECES = WIDTH / 8; // of a plane's row
-    for (int i = threadIdx.x; i < rows * 2 * PIECES; i += THREADS) {
-        int row = i / (2 * PIECES), piece = i % (2 * PIECES);
-        uint32_t to = tile + (piece / PIECES) * 2 * rows * PITCH + 2 * (row * PITCH + piece % PIECES * 8);
-        copy_later(to, from + min(row, n - 1) * stride + piece * 4, row >= n, policy);
-    }
-}
 
 /* What a block works on. */
 struct scan_job {
@@ -299,22 +287,29 @@ static __global__ void __launch_bounds__(scan_shape<D, COLUMNS>::THREADS, 1)
     }
 }
 
-template <int D, int COLUMNS> static void launch_columns(const struct launch *l, const ddelta_layer &a) {
+template <int D, int COLUMNS, class State> static void launch_columns(const struct launch *l, const ddelta_layer &a) {
     typedef scan_shape<D, COLUMNS> shape;
     dim3 grid(a.shape.n_value_heads * (D / COLUMNS), delta_most_long(l));
-    allow_shared(delta_chunk_scan<D, COLUMNS, float>, shape::BYTES);
-    launch_node(delta_chunk_scan<D, COLUMNS, float>, grid, shape::THREADS, shape::BYTES, l->stream, a, l->plan);
+    allow_shared(delta_chunk_scan<D, COLUMNS, State>, shape::BYTES);
+    launch_node(delta_chunk_scan<D, COLUMNS, State>, grid, shape::THREADS, shape::BYTES, l->stream, a, l->plan);
+}
+
+template <int D, int COLUMNS> static void launch_states(const struct launch *l, const ddelta_layer &a) {
+    if (a.cache.element == ELEMENT_F32)
+        launch_columns<D, COLUMNS, float>(l, a);
+    else
+        launch_columns<D, COLUMNS, __nv_bfloat16>(l, a);
 }
 
 void launch_delta_chunk_scan(const struct launch *l, const struct ddelta_layer *a) {
     bool has_place = a->shape.n_value_heads * 4 * delta_most_long(l) <= n_multiprocessors();
     switch (a->shape.key_dim) {
-    case 32: launch_columns<32, 32>(l, *a); break;
-    case 64: launch_columns<64, 32>(l, *a); break;
+    case 32: launch_states<32, 32>(l, *a); break;
+    case 64: launch_states<64, 32>(l, *a); break;
     default:
         if (has_place)
-            launch_columns<128, 32>(l, *a);
+            launch_states<128, 32>(l, *a);
         else
-            launch_columns<128, 64>(l, *a);
+            launch_states<128, 64>(l, *a);
     }
 }

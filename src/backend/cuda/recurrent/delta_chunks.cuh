@@ -1,7 +1,9 @@
-/* delta_chunks.cuh - the delta rule by chunks of C = D / 2 tokens, as products; what its two passes share.
+/* delta_chunks.cuh - the delta rule by chunks of C = D / 2 tokens, as products; what its passes share.
  *
  * With G_i the sum of g over a chunk's tokens up to i, S the state before it and D_ij = e^(G_i - G_j) for j <= i, else
  * 0 (Yang et al., "Gated delta networks", 2412.06464, the WY form):
+ *
+ *     q^, k^, v                                                                 delta_chunk_inputs.cu: a stream of rows
  *
  *     T  = (1 + strictly lower part of (beta_i D_ij k_i.k_j))^-1 diag(beta)     delta_chunk_parts.cu: a block a chunk
  *     A  = D_ij q_i.k_j                                                         and key head, all side by side
@@ -22,6 +24,7 @@
  * and o takes v's place. Chunks are counted from a sequence's first row in the step; rows behind its last are zeros. */
 #pragma once
 
+#include "backend/cuda/ptx/copy_later.cuh"
 #include "backend/cuda/ptx/mma.cuh"
 #include "backend/cuda/recurrent/delta_state.cuh"
 
@@ -156,4 +159,18 @@ static __device__ __forceinline__ void store_pair(uint32_t tile, int plane, int 
     uint32_t at = tile + 2 * (row * PITCH + col);
     store_shared(at, two.hi);
     store_shared(at + plane, two.lo);
+}
+
+/* Rows of pairs, hi at 0 and lo behind them, of WIDTH columns, on their way to a tile by THREADS threads; zeros from
+ * row n on. */
+template <int WIDTH, int PITCH, int THREADS>
+static __device__ __forceinline__ void ask_rows(uint32_t tile, const uint32_t *from, int64_t stride, int rows, int n,
+                                                uint64_t policy) {
+    constexpr int PIECES = WIDTH / 4, STEP = THREADS / PIECES; // 16 bytes each, of a row; rows at a time
+    static_assert(THREADS % PIECES == 0, "a thread has one piece of some rows");
+    int piece = threadIdx.x % PIECES, row = threadIdx.x / PIECES, last = n - 1;
+    uint32_t to = tile + piece / (PIECES / 2) * 2 * rows * PITCH + 2 * (row * PITCH + piece % (PIECES / 2) * 8);
+    from += piece * 4;
+    for (; row < rows; row += STEP, to += 2 * STEP * PITCH)
+        copy_later(to, from + min(row, last) * stride, row > last, policy);
 }

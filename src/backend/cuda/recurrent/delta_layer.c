@@ -16,17 +16,49 @@ static struct ddelta shape_of(const struct executable *exe, const struct compile
                            g->state_floats - (int64_t)a->n_value_heads * a->key_dim * a->value_dim};
 }
 
-void delta_layers_pair(struct executable *exe) {
+static bool may_be_unscaled(const struct executable *exe, val v) {
+    return exe->ops[exe->program->values[v.id].first_use].unscaled_is_read;
+}
+
+/* Whether u, z, b and a are float32, all of them columns of one projection, or none of them ever unscaled products. */
+static bool lie_alike(const struct executable *exe, const struct compiled_op *conv) {
+    const struct compiled_op *rule = conv + 1, *norm = conv + 2;
+    struct dmat of[] = {conv->in[0], norm->in[1], rule->in[1], rule->in[2]};
+    val v[] = {conv->op->in[0], norm->op->in[1], rule->op->in[1], rule->op->in[2]};
+    bool one = true, scaled = true;
+    for (int i = 0; i < 4; i++) {
+        if (of[i].element != ELEMENT_F32)
+            return false;
+        one = one && v[i].id == v[0].id;
+        scaled = scaled && !may_be_unscaled(exe, v[i]);
+    }
+    return one || scaled;
+}
+
+static enum status check_states(const struct executable *exe, struct error *err) {
+    for (int i = 0; exe->loaded->device->state != ELEMENT_F32 && i < exe->program->n_ops; i++) {
+        const struct delta_args *a = &exe->program->ops[i].args.delta_rule;
+        if (exe->program->ops[i].code == OP_DELTA_RULE && !exe->ops[i].pair)
+            return fail(err, ERR_UNSUPPORTED,
+                        "%s: state=bfloat16: the plain kernels, which take heads of %d key and %d value channels here, "
+                        "keep states in float32",
+                        exe->program->name, a->key_dim, a->value_dim);
+    }
+    return OK;
+}
+
+enum status delta_layers_pair(struct executable *exe, struct error *err) {
     for (int i = 0; exe->loaded->device->is_fast && i < exe->program->n_ops; i++) {
         struct compiled_op *conv = &exe->ops[i];
         if (!delta_layer_follows(exe->program, i))
             continue;
         struct ddelta shape = shape_of(exe, conv + 1);
-        if (!delta_layer_takes(&shape, conv->op->args.short_conv.kernel))
+        if (!delta_layer_takes(&shape, conv->op->args.short_conv.kernel) || !lie_alike(exe, conv))
             continue;
         conv[0].pair = conv[1].pair = &conv[2];
         conv[2].pair = conv;
     }
+    return check_states(exe, err);
 }
 
 // ---- an op a node -----------------------------------------------------------------------------------------------
@@ -96,7 +128,9 @@ static struct ddelta_layer layer_of(const struct node *n) {
     }                                                                                                \
     static const struct node_kernel by_##name = {#name, file, put_##name};
 LAYER_KERNEL(delta_decode, "delta_decode.cu")
+LAYER_KERNEL(delta_decode_many, "delta_decode_many.cu")
 LAYER_KERNEL(delta_decode_few, "delta_decode.cu")
+LAYER_KERNEL(delta_chunk_inputs, "delta_chunk_inputs.cu")
 LAYER_KERNEL(delta_chunk_parts, "delta_chunk_parts.cu")
 LAYER_KERNEL(delta_chunk_scan, "delta_chunk_scan.cu")
 LAYER_KERNEL(delta_norm, "delta_norm.cu")
@@ -112,11 +146,16 @@ bool lower_delta_layer(struct lowering *w, const struct compiled_op *norm, int n
     if (!norm->pair)
         return false;
     if (!goes_by_chunks(w->exe, l)) {
-        lower_node(w, &by_delta_decode, norm, n_rows)->out = output_with_absmax(w, norm, 0, n_rows);
+        struct node *n = lower_node(w, &by_delta_decode, norm, n_rows);
+        n->out = output_with_absmax(w, norm, 0, n_rows);
+        struct ddelta_layer a = layer_of(n);
+        if (l->in_order && delta_decode_many_takes(l, &a))
+            n->kernel = &by_delta_decode_many;
         return true;
     }
     if (l->n_seqs > 1 || l->n_tokens <= DELTA_FEW_TOKENS)
         lower_node(w, &by_delta_decode_few, norm, n_rows);
+    lower_node(w, &by_delta_chunk_inputs, norm, n_rows);
     lower_node(w, &by_delta_chunk_parts, norm, n_rows);
     lower_node(w, &by_delta_chunk_scan, norm, n_rows);
     struct dmat qact = qact_to_write(w, norm, 0, n_rows);

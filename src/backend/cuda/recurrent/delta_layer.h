@@ -18,14 +18,14 @@ extern "C" {
 #endif
 
 /* Of a fast kernel: inputs of the convolution, value heads to a key head; tokens of a sequence that are walked one by
- * one, where a step has others. */
-enum { DELTA_TAPS = 4, DELTA_MOST_GROUP = 8, DELTA_FEW_TOKENS = 16 };
+ * one, where a step has others; floats of a row that a block holds. */
+enum { DELTA_TAPS = 4, DELTA_MOST_GROUP = 8, DELTA_FEW_TOKENS = 16, DELTA_MOST_ROW = 40000 };
 
 struct ddelta_layer {
     struct ddelta shape;
     int kernel;          // of the convolution
     struct dmat u;       // [T, 2 key heads * key_dim + value heads * value_dim], before the convolution
-    struct dmat z, b, a; // [T, value heads * value_dim], [T, value heads] twice
+    struct dmat z, b, a; // [T, value heads * value_dim], [T, value heads] twice; all of one projection, or float32
     struct dweight conv, a_log, dt_bias, norm; // norm: [value_dim] or absent
     float eps, plus, scale;                    // norm's weight is (norm + plus) * scale
     struct dcache cache;
@@ -43,13 +43,21 @@ static inline int delta_most_long(const struct launch *l) {
     return n < l->n_seqs ? n : l->n_seqs;
 }
 
+/* Chunks of C tokens that those may have. */
+static inline int delta_most_chunks(const struct launch *l, int C) { return l->n_tokens / C + delta_most_long(l); }
+
 /* ---- delta_decode.cu: tokens of a sequence one after the other ----
  * y of all sequences, its absmax folded where that is given; or, beside the kernels of chunks, o in mixed of those of
  * at most DELTA_FEW_TOKENS tokens. */
 void launch_delta_decode(const struct launch *l, const struct ddelta_layer *a);
 void launch_delta_decode_few(const struct launch *l, const struct ddelta_layer *a);
 
+/* ---- delta_decode_many.cu: the same bits, of steps in which each of many sequences has one token ---- */
+bool delta_decode_many_takes(const struct launch *l, const struct ddelta_layer *a);
+void launch_delta_decode_many(const struct launch *l, const struct ddelta_layer *a);
+
 /* ---- of sequences with more tokens than that, by chunks: one behind the other ---- */
+void launch_delta_chunk_inputs(const struct launch *l, const struct ddelta_layer *a);
 void launch_delta_chunk_parts(const struct launch *l, const struct ddelta_layer *a);
 void launch_delta_chunk_scan(const struct launch *l, const struct ddelta_layer *a);
 /* ---- delta_norm.cu: y of all rows, its qact, or both, from o in mixed ---- */

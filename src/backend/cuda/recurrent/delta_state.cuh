@@ -3,12 +3,15 @@
 #pragma once
 
 #include "backend/cuda/ptx/device.cuh"
+#include "backend/cuda/ptx/mma.cuh"
 #include "backend/cuda/recurrent/delta_layer.h"
 
-/* ---- a slot: inputs of the convolution [kernel - 1][channels], oldest first, then S [value head][D][D] ---- */
+/* ---- a slot: inputs of the convolution [kernel - 1][channels] in float32, oldest first, then S [value head][D][D] in
+ * float32 or bfloat16 (dcache.element) ---- */
 
 static __device__ __forceinline__ float *kept_of(const ddelta_layer &a, int slot) {
-    return reinterpret_cast<float *>(static_cast<char *>(a.cache.at) + slot * a.cache.block_elements * 4);
+    int64_t n_bytes = a.cache.block_elements * (a.cache.element == ELEMENT_F32 ? 4 : 2);
+    return reinterpret_cast<float *>(static_cast<char *>(a.cache.at) + slot * n_bytes);
 }
 template <class State> static __device__ __forceinline__ State *state_of(const ddelta_layer &a, int slot, int h) {
     return reinterpret_cast<State *>(kept_of(a, slot) + a.shape.state_offset) +
@@ -17,6 +20,18 @@ template <class State> static __device__ __forceinline__ State *state_of(const d
 static __device__ __forceinline__ float4 load_state(const float *at) { return *reinterpret_cast<const float4 *>(at); }
 static __device__ __forceinline__ void store_state(float *at, float4 x) { *reinterpret_cast<float4 *>(at) = x; }
 
+static __device__ __forceinline__ float4 load_state(const __nv_bfloat16 *at) {
+    uint2 x = *reinterpret_cast<const uint2 *>(at);
+    return make_float4(__uint_as_float(x.x << 16), __uint_as_float(x.x & 0xffff0000u), __uint_as_float(x.y << 16),
+                       __uint_as_float(x.y & 0xffff0000u));
+}
+static __device__ __forceinline__ void store_state(__nv_bfloat16 *at, float4 x) {
+    *reinterpret_cast<uint2 *>(at) = make_uint2(to_pair<true>(x.x, x.y), to_pair<true>(x.z, x.w));
+}
+static __device__ __forceinline__ float load_state_one(const __nv_bfloat16 *at) { return __bfloat162float(*at); }
+static __device__ __forceinline__ void store_state_two(__nv_bfloat16 *at, float x, float y) {
+    *reinterpret_cast<uint32_t *>(at) = to_pair<true>(x, y);
+}
 static __device__ __forceinline__ float load_state_one(const float *at) { return *at; }
 static __device__ __forceinline__ void store_state_two(float *at, float x, float y) {
     *reinterpret_cast<float2 *>(at) = make_float2(x, y);

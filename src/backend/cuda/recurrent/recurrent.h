@@ -3,5 +3,6 @@
 
 #include "backend/cuda/cuda.h"
 
-/* Finds the layers that the fast kernels take whole (compiled_op.pair), once ops are compiled. */
-void delta_layers_pair(struct executable *exe);
+/* Finds the layers that the fast kernels take whole (compiled_op.pair), once ops are compiled. Refuses states in
+ * bfloat16 where plain kernels, which have float32 alone, would have one. */
+enum status delta_layers_pair(struct executable *exe, struct error *err);

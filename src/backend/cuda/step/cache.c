@@ -25,8 +25,28 @@ enum { LEAST_PIECE = 32 << 20, MOST_PIECE = 256 << 20 };
 
 enum element kv_element(const struct loaded *loaded) { return loaded->kv_is_set ? loaded->kv : loaded->product; }
 
+/* Floats of a layer's state that may be kept in 16 bits: the delta rule's. The convolution's inputs before them stay
+ * float32. */
+static int64_t delta_floats(const struct program *p, const struct cache_group *g) {
+    for (int i = 0; i < p->n_ops; i++) {
+        const struct delta_args *a = &p->ops[i].args.delta_rule;
+        if (p->ops[i].code == OP_DELTA_RULE && &p->groups[p->caches[a->cache].group] == g)
+            return (int64_t)a->n_value_heads * a->key_dim * a->value_dim;
+    }
+    return 0;
+}
+
 static enum element cache_element(const struct loaded *loaded, const struct cache_group *g) {
-    return g->kind == CACHE_STATE ? ELEMENT_F32 : g->kind == CACHE_KV ? kv_element(loaded) : loaded->product;
+    if (g->kind == CACHE_STATE)
+        return delta_floats(loaded->program, g) > 0 ? loaded->device->state : ELEMENT_F32;
+    return g->kind == CACHE_KV ? kv_element(loaded) : loaded->product;
+}
+
+static int64_t state_elements(const struct loaded *loaded, const struct cache_group *g) {
+    if (cache_element(loaded, g) == ELEMENT_F32)
+        return g->state_floats;
+    int64_t narrow = delta_floats(loaded->program, g);
+    return 2 * (g->state_floats - narrow) + narrow; // elements of 16 bits
 }
 
 /* Of 8 bits there are a key's and a value's scale to every slot and head, or one of both, 4 elements each; see kv.cuh.
@@ -36,7 +56,7 @@ static int64_t block_elements(const struct loaded *loaded, const struct cache_gr
     switch (g->kind) {
     case CACHE_KV: return (int64_t)g->n_heads * (g->k_dim + g->v_dim + scales) * block_size;
     case CACHE_LATENT: return (int64_t)g->k_dim * block_size;
-    case CACHE_STATE: return g->state_floats;
+    case CACHE_STATE: return state_elements(loaded, g);
     }
     BUG_IF(true);
 }

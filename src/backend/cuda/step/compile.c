@@ -402,7 +402,7 @@ static enum status compile_parts(struct executable *exe, enum element *element, 
     }
     experts_pair(exe);
     fold_sums(exe);
-    delta_layers_pair(exe);
+    TRY(delta_layers_pair(exe, err));
     TRY(static_scales_find(exe, err));
     exe->nodes = xcalloc(NODES_OF_OP * (size_t)p->n_ops + 1, sizeof *exe->nodes);
     TRY(linear_choose(exe, err));

@@ -143,8 +143,21 @@ static bool untimed(struct executable *exe, char *out, size_t n) {
     return exe->n_untimed > 0;
 }
 
-static warning *const warnings[] = {no_fast_kernels, slow_layers,     slow_attention,    grown_weights,
-                                    untimed,         filter_left_out, l2_copies_left_out};
+static bool narrow_states(struct executable *exe, char *out, size_t n) {
+    int n_layers = 0;
+    for (int i = 0; i < exe->program->n_ops; i++)
+        n_layers += exe->program->ops[i].code == OP_DELTA_RULE;
+    if (n_layers == 0 || exe->loaded->device->state == ELEMENT_F32)
+        return false;
+    snprintf(out, n,
+             "states of %d layers are kept in bfloat16, as state=bfloat16 asks: each step rounds every number of them "
+             "by up to 2^-9 of its size",
+             n_layers);
+    return true;
+}
+
+static warning *const warnings[] = {no_fast_kernels, narrow_states, slow_layers,     slow_attention,
+                                    grown_weights,   untimed,       filter_left_out, l2_copies_left_out};
 
 bool cuda_warning(struct executable *exe, int i, char *out, size_t n) {
     for (size_t k = 0; k < ARRAY_LEN(warnings); k++)
