@@ -1,6 +1,7 @@
 /* test_ranks.c - what pass_shard makes of weights of every format and of a program, and which ranks may be joined. */
 #include "on_ranks.h"
 
+#include "backend/ranks/ranks.h"
 #include "backend/toy/toy.h"
 
 #include <math.h>
@@ -150,11 +151,39 @@ static void ranks_that_do_not_belong_together_are_refused(void **state) {
     scene_close(&sc);
 }
 
+/* Devices with memory of their own, each of a share of the weights. */
+static enum status own_open(const struct device_options *options, struct device **out, struct error *err) {
+    struct device_options one = *options;
+    one.index = 0;
+    return backend_cpu.open(&one, out, err);
+}
+static void own_memory(const struct device *d, struct device_memory *out) {
+    (void)d;
+    *out = (struct device_memory){.total = 1000, .taken = 7};
+}
+
+static void memory_is_that_of_all_devices(void **state) {
+    (void)state;
+    static struct backend_ops own;
+    const struct backend_ops *ops;
+    struct device *device;
+    struct device_memory m;
+    struct error err;
+    own = backend_cpu;
+    own.in_place = false, own.open = own_open, own.memory = own_memory;
+    EXPECT_OK(backend_ranks(&own, 3, false, &ops, &err), err);
+    EXPECT_OK(ops->open(&(struct device_options){.n_threads = 1}, &device, &err), err);
+    ops->memory(device, &m);
+    EXPECT(m.total == 3000 && m.taken == 21);
+    ops->close(device);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(columns_of_every_format_are_cut),
         cmocka_unit_test(layers_have_two_sums),
         cmocka_unit_test(ranks_have_the_hidden_states_of_the_whole),
+        cmocka_unit_test(memory_is_that_of_all_devices),
         cmocka_unit_test(ranks_that_do_not_belong_together_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -78,7 +78,17 @@ static enum status ranks_open(const struct table *t, const struct device_options
     return st;
 }
 
-static void ranks_memory(const struct device *d, struct device_memory *out) { d->table->of->memory(d->of[0], out); }
+/* Of all devices, as each has a share of the weights; of the host the one there is. */
+static void ranks_memory(const struct device *d, struct device_memory *out) {
+    const struct table *t = d->table;
+    t->of->memory(d->of[0], out);
+    for (int i = 1; i < t->n && !t->of->in_place; i++) {
+        struct device_memory one;
+        t->of->memory(d->of[i], &one);
+        out->total = out->total && one.total ? out->total + one.total : 0; // 0: not known
+        out->taken += one.taken;
+    }
+}
 
 static void ranks_unload(struct loaded *l) {
     if (!l)
@@ -128,9 +138,9 @@ static void load_rank(void *arg, int rank, int n_ranks) {
     (void)n_ranks;
     if (rank > 0)
         one.progress = (struct load_progress){0};
-    tell_outcome(&w->outcomes, rank,
-                 l->device->table->of->load(l->device->of[rank], l->programs[rank], &one, &l->of[rank],
-                                            &w->outcomes.err[rank]));
+    tell_outcome(
+        &w->outcomes, rank,
+        l->device->table->of->load(l->device->of[rank], l->programs[rank], &one, &l->of[rank], &w->outcomes.err[rank]));
 }
 
 static enum status load_ranks(struct loaded *l, const struct program *p, const struct load_options *options,
@@ -259,9 +269,9 @@ static void do_rank(void *arg, int rank, int n_ranks) {
     const struct backend_ops *of = table_of(w->exe)->of;
     (void)n_ranks;
     struct error *err = &w->outcomes.err[rank];
-    tell_outcome(
-        &w->outcomes, rank,
-        w->plan ? of->run(w->exe->of[rank], w->plan, w->sample, err) : of->draw(w->exe->of[rank], w->sample, err));
+    tell_outcome(&w->outcomes, rank,
+                 w->plan ? of->run(w->exe->of[rank], w->plan, w->sample, err)
+                         : of->draw(w->exe->of[rank], w->sample, err));
 }
 
 /* Ranks of which one has failed do not go on: they would not meet. */

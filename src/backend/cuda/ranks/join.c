@@ -122,8 +122,8 @@ enum status ranks_check(const struct loaded *loaded, struct error *err) {
     if (missed == 0)
         return OK;
     if (fault->status == OK)
-        fail(fault, ERR_DEVICE, "CUDA device %d: rank %d waited %d s for rank %d, which did not come",
-             loaded->device->index, r->meeting.rank, loaded->device->patience_s, missed - 1);
+        fail(fault, ERR_DEVICE, "CUDA device %d: %s: rank %d did not come within %d s (device option patience)",
+             loaded->device->index, loaded->program->name, missed - 1, loaded->device->patience_s);
     *err = *fault;
     return ERR_DEVICE;
 }
