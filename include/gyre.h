@@ -119,6 +119,8 @@ struct gyre_options {
     int guess_seqs;           // with more sequences in a step nothing is guessed; 8
     const char *draft_model;  // a folder: who guesses, in place of n-grams of the text; NULL: those
     const char *draft_method; // what it is: "draft_model"; NULL: what its config.json says
+    bool always_guess;        // n_guesses each time, also where they take longer than they save
+    double synthetic_acceptance; // for benchmarks: tokens that a step gives, on average, whatever is guessed; 0: off
 };
 
 /* Reads the model, places its weights and allocates the cache. */
@@ -200,6 +202,8 @@ struct gyre_request {
     const struct gyre_grammar *grammar; // the answer is of it, or the beginning of one that is: gyre_grammar_compile of
                                         // gyre_text.h. NULL: any text
     int32_t adapter; // of gyre_options.adapters, from 1; 0: the model as it is. Prompts are cached for each apart
+    const int32_t *prediction; // what the answer is expected to be: guesses, which change no token
+    size_t n_prediction;       // at most 131072
 };
 
 /* The model's generation defaults; greedy where it has none. */
@@ -245,12 +249,13 @@ enum gyre_cache_miss {
 const char *gyre_cache_miss_name(enum gyre_cache_miss miss); // "none", "disabled", ...
 
 struct gyre_timing {
-    int64_t queue_us;                // from gyre_submit to the first step with this request
-    int64_t prompt_us;               // from there to the first token (or the end)
-    int64_t decode_us;               // from the first token to the last
-    int64_t n_reused;                // prompt tokens that were not computed again ...
-    enum gyre_cache_miss cache_miss; // ... and why those after them were
-    int64_t n_tokens;                // generated
+    int64_t queue_us;                             // from gyre_submit to the first step with this request
+    int64_t prompt_us;                            // from there to the first token (or the end)
+    int64_t decode_us;                            // from the first token to the last
+    int64_t n_reused;                             // prompt tokens that were not computed again ...
+    enum gyre_cache_miss cache_miss;              // ... and why those after them were
+    int64_t n_tokens;                             // generated
+    int64_t n_predicted_right, n_predicted_wrong; // of request.prediction: tokens that were tried
 };
 
 /* Pointers are good until the next call of gyre_poll. */

@@ -29,6 +29,7 @@ static void open_pair(const struct pair *p, int k, struct gyre **g) {
     o.draft_method = p->method;
     o.kv_cache_bytes = 32 << 20, o.block_size = 16, o.n_guesses = k, o.no_prefix_cache = true;
     EXPECT_OK(gyre_open(&o, g, &err), err);
+    (*g)->drafter.is_fixed = true;
 }
 
 static uint64_t submit(struct gyre *g, const json_t *golden) {

@@ -43,6 +43,7 @@ static struct gyre *open_world(const struct world *w, bool drafted) {
     if (drafted)
         o.n_guesses = 4, o.draft_model = w->pair->draft, o.draft_method = w->pair->method;
     EXPECT_OK(gyre_open(&o, &g, &err), err);
+    g->drafter.is_fixed = true;
     g->scheduler.always_swap = w->swap_bytes > 0;
     return g;
 }
@@ -141,7 +142,7 @@ static int know(void *context, const struct sequence *seq, int32_t *out, int max
 static void talk(const struct world *w, bool drafted, const struct turns *known, struct turns *t) {
     struct gyre *g = open_world(w, drafted);
     if (known)
-        g->drafter = (struct drafter){.guess = know, .context = (void *)known};
+        g->drafter = (struct drafter){.guess = know, .context = (void *)known, .is_fixed = true};
     struct gyre_event e[32];
     struct gyre_error err;
     uint64_t id;

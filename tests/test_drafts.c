@@ -37,7 +37,7 @@ static void write_texts(const char *model, bool is_drafted, int n_guesses, struc
     o.block_size = 8, o.n_guesses = n_guesses, o.device_options = with_plain_kernels ? plain : NULL;
     EXPECT_OK(gyre_open(&o, &g, &err), err);
     if (is_drafted)
-        g->drafter = (struct drafter){.guess = guess, .context = texts};
+        g->drafter = (struct drafter){.guess = guess, .context = texts, .is_fixed = true};
     for (int i = 0; i < N_TEXTS; i++) {
         struct gyre_request q = gyre_request_default(g);
         uint64_t id;

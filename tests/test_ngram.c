@@ -80,6 +80,7 @@ static void write_texts(const char *model, int n_guesses, struct text *texts, st
     o.model = model, o.backend = &backend_cpu, o.n_threads = 2, o.kv_cache_bytes = 16 << 20, o.max_model_len = 128,
     o.block_size = 8, o.n_guesses = n_guesses;
     EXPECT_OK(gyre_open(&o, &g, &err), err);
+    g->drafter.is_fixed = true;
     for (int i = 0; i < N_TEXTS; i++) {
         struct gyre_request q = gyre_request_default(g);
         int32_t prompt[N_PROMPT];

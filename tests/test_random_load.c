@@ -278,7 +278,7 @@ static void open_world(struct world *w) {
     if (w->one_wrong_in == 0)
         return;
     oracle_open(&w->drafts, w->program);
-    w->g->drafter = (struct drafter){.guess = guess, .context = w};
+    w->g->drafter = (struct drafter){.guess = guess, .context = w, .is_fixed = true};
     w->g->n_back = w->g->pool.n_back = backend_toy.max_back; // the toy's states always go back
     w->g->scheduler.always_swap = one_in(2);
 }

@@ -211,6 +211,8 @@ static void end_choice(struct choice *c) {
     c->ended = true;
     c->finish_reason = finish_of(c);
     c->n_cached = c->answer->timing.n_reused;
+    c->n_predicted_right = c->answer->timing.n_predicted_right;
+    c->n_predicted_wrong = c->answer->timing.n_predicted_wrong;
     if (c->answer->finish == GYRE_FAILED)
         fail(&g->failed, c->answer->error_of_request ? ERR_ARG : ERR_DEVICE, "%s",
              c->answer->error_of_request ? c->answer->error : api_public_text(c->answer->error));

@@ -43,6 +43,7 @@ struct choice {
     const char *stop_string;       // that one
     bool ended;
     const char *finish_reason; // once ended
+    int64_t n_predicted_right, n_predicted_wrong; // of the request's prediction
     int64_t n_cached;
 };
 

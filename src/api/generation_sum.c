@@ -51,15 +51,19 @@ static int64_t n_cached_tokens(const struct generation *g) {
 }
 
 static void write_usage(const struct generation *g, int64_t n, struct buf *out) {
-    int64_t n_reasoning = 0, n_cached = g->is_picked ? g->n_cached : n_cached_tokens(g);
-    for (int i = 0; i < g->n_choices; i++)
+    int64_t n_reasoning = 0, n_right = 0, n_wrong = 0, n_cached = g->is_picked ? g->n_cached : n_cached_tokens(g);
+    for (int i = 0; i < g->n_choices; i++) {
         n_reasoning += g->choices[i].n_reasoning;
+        n_right += g->choices[i].n_predicted_right;
+        n_wrong += g->choices[i].n_predicted_wrong;
+    }
     buf_printf(
         out,
         "\"usage\":{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,"
-        "\"prompt_tokens_details\":{\"cached_tokens\":%lld},\"completion_tokens_details\":{\"reasoning_tokens\":%lld}}",
+        "\"prompt_tokens_details\":{\"cached_tokens\":%lld},\"completion_tokens_details\":{\"reasoning_tokens\":%lld,"
+        "\"accepted_prediction_tokens\":%lld,\"rejected_prediction_tokens\":%lld}}",
         (long long)g->n_prompt_tokens, (long long)n, (long long)(g->n_prompt_tokens + n),
-        (long long)MIN(n_cached, g->n_prompt_tokens), (long long)n_reasoning);
+        (long long)MIN(n_cached, g->n_prompt_tokens), (long long)n_reasoning, (long long)n_right, (long long)n_wrong);
 }
 
 void generation_usage(const struct generation *g, struct buf *out) { write_usage(g, generation_n_tokens(g), out); }

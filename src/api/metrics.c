@@ -80,6 +80,24 @@ static void append_device(struct buf *b, const struct api *api, const struct ser
     }
 }
 
+static void append_drafts(struct buf *b, const struct api *api, const struct service_state *s) {
+    engine_metric(b, api, "vllm:spec_decode_num_drafts_total", "counter", "Drafts of speculation.",
+                  (double)s->n_drafts);
+    engine_metric(b, api, "vllm:spec_decode_num_draft_tokens_total", "counter", "Tokens guessed by speculation.",
+                  (double)s->n_guessed);
+    engine_metric(b, api, "vllm:spec_decode_num_accepted_tokens_total", "counter", "Of these, those that were right.",
+                  (double)s->n_accepted);
+    describe(b, "vllm:spec_decode_num_accepted_tokens_per_pos_total", "counter",
+             "Guesses that were right, by their place in the draft.");
+    for (int i = 0; i < MOST_GUESSES; i++)
+        buf_printf(b, "vllm:spec_decode_num_accepted_tokens_per_pos_total{position=\"%d\"} %lld\n", i,
+                   (long long)s->n_right_at[i]);
+    describe(b, "gyre:spec_decode_off_total", "counter", "Times that a sequence in a step got no guess, by reason.");
+    for (int i = 0; i < N_DRAFT_OFF; i++)
+        buf_printf(b, "gyre:spec_decode_off_total{reason=\"%s\"} %lld\n", draft_off_name[i],
+                   (long long)s->n_draft_off[i]);
+}
+
 static void append_engine(struct buf *b, const struct api *api) {
     const struct gyre_info *info = service_info(api->service);
     struct service_state s;
@@ -119,10 +137,7 @@ static void append_engine(struct buf *b, const struct api *api) {
                   "Times that a sequence was left out of steps while its mask took long.", (double)s.n_held);
     engine_metric(b, api, "gyre:forced_tokens_total", "counter",
                   "Tokens that grammars left no choice for, put in without a draw.", (double)s.n_forced_tokens);
-    engine_metric(b, api, "vllm:spec_decode_num_draft_tokens_total", "counter", "Tokens guessed by speculation.",
-                  (double)s.n_guessed);
-    engine_metric(b, api, "vllm:spec_decode_num_accepted_tokens_total", "counter", "Of these, those that were right.",
-                  (double)s.n_accepted);
+    append_drafts(b, api, &s);
     append_device(b, api, &s);
 }
 

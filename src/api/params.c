@@ -2,6 +2,7 @@
 #include "api/params.h"
 
 #include "api/bad_words.h"
+#include "api/prediction.h"
 
 #include <math.h>
 #include <sys/random.h>
@@ -27,7 +28,7 @@ static const struct field common_fields[] = {
      NULL},                                // there are none beyond those that the tokenizer's decoder writes
     {"session_id", FIELD_SET_ASIDE, NULL}, // the prefix cache finds a session by its text
     {"bad_words", FIELD_READ, NULL},
-    {"prediction", FIELD_SET_ASIDE, NULL},
+    {"prediction", FIELD_READ, NULL},
     {"best_of", FIELD_UNSUPPORTED, "1"},
     {"use_beam_search", FIELD_UNSUPPORTED, NULL},
     {"beam_width", FIELD_UNSUPPORTED, "1"},
@@ -241,6 +242,7 @@ static enum status read_common(struct generation *g, const json_t *body, struct 
     TRY(request_sampling_read(body, &p->fields, err));
     TRY(read_seed(body, r));
     TRY(bad_words_read(g->api, body, &p->fields, err));
+    TRY(prediction_read(g->api, body, &p->fields, err));
     TRY(structured_read(body, &p->structured, err));
     TRY(check_limits(limits, p, err));
     TRY(check_ranges(r, err));

@@ -12,7 +12,9 @@
 #include "core/backend.h"
 #include "engine/constraint.h"
 #include "engine/draft/drafter.h"
+#include "engine/draft/economy.h"
 #include "engine/draft/ngram.h"
+#include "engine/draft/prediction.h"
 #include "engine/inspect.h"
 #include "engine/telemetry.h"
 #include "gyre.h"
@@ -34,6 +36,10 @@ struct request {
     struct constraint *constraint; // NULL: no grammar
     struct guess_luck luck;
     struct proposal draft;
+    struct guess_record record;
+    struct prediction prediction;
+    int32_t first_guess;     // position of the first token of its last draft
+    bool is_predicted;       // which came from the prediction
     bool is_held, is_paused; // its mask is late: it is in no step until that is there; who asked wants none
     struct request *next_held;
     float *pooled;     // [hidden_size], if asked
@@ -99,7 +105,8 @@ struct gyre {
     struct kv_pool pool;
     struct scheduler scheduler;
     struct drafter drafter;
-    int n_back; // tokens that recurrent states can go back
+    int n_back;                  // tokens that recurrent states can go back
+    int64_t n_predictions;       // requests that came with one
     struct ngram ngram;          // of the drafter, if that is what it is
     struct mask_crew *mask_crew; // NULL: no request had a grammar yet
     int64_t mask_patience_us;    // that a step waits for the masks of its rows: slower ones are held
@@ -160,10 +167,11 @@ void engine_step(struct gyre *g);
 bool engine_has_work(const struct gyre *g);
 
 /* draft.c: before a step is planned, guesses for those that decode; before the event's token is known, whether it was
- * guessed, and the guess right; after a step's tokens are known; whether what comes behind a request's tokens may be
- * guessed. */
+ * guessed, and the guess right; before that, the token that is taken for the one drawn at a position; after a step's
+ * tokens are known; whether what comes behind a request's tokens may be guessed. */
 void engine_draft(struct gyre *g);
 void engine_judge(struct gyre *g, struct request *r, const struct gyre_event *e);
+int32_t engine_synthetic(const struct gyre *g, const struct request *r, int32_t position, int32_t token);
 enum status engine_draft_follow(struct gyre *g, const struct step *step);
 bool engine_may_guess(const struct request *r);
 

@@ -84,6 +84,8 @@ static struct gyre_timing timing_of(const struct request *r) {
         .n_reused = MAX(r->sequence.n_recalled, 0),
         .cache_miss = r->sequence.miss,
         .n_tokens = r->sequence.n_tokens - r->n_prompt,
+        .n_predicted_right = r->prediction.n_right,
+        .n_predicted_wrong = r->prediction.n_guessed - r->prediction.n_right,
     };
 }
 

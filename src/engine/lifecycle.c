@@ -30,6 +30,7 @@ void engine_accept(struct gyre *g, struct request *r) {
     r->accepted_step = g->n_steps;
     r->sequence.rank = rank_of(g, r);
     request_table_add(&g->requests, r);
+    g->n_predictions += r->prediction.n > 0;
     scheduler_add(&g->scheduler, &r->sequence);
     g->n_busy++;
     struct error err;

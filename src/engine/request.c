@@ -113,6 +113,7 @@ static enum status check_arrays(const struct gyre_request *a, struct error *err)
                   {"logit_bias", a->logit_bias, a->n_logit_bias},
                   {"allowed_token_ids", a->allowed_ids, a->n_allowed_ids},
                   {"bad_words", a->bad_sequences, a->n_bad_sequences},
+                  {"prediction", a->prediction, a->n_prediction},
                   {"stop_token_ids", a->stop_ids, a->n_stop_ids}};
     for (size_t i = 0; i < ARRAY_LEN(arrays); i++)
         if (arrays[i].n > 0 && !arrays[i].array)
@@ -126,6 +127,9 @@ static enum status check_request(const struct gyre *g, const struct gyre_request
     TRY(check_ids("prompt", a->prompt, a->n_prompt, g->info.vocab_size, err));
     TRY(check_sampling(a, g->info.vocab_size, err));
     TRY(check_pooling(a, &g->info, err));
+    if (a->n_prediction > MOST_PREDICTED)
+        return fail(err, ERR_ARG, "prediction: %zu tokens, at most %d are allowed", a->n_prediction, MOST_PREDICTED);
+    TRY(check_ids("prediction", a->prediction, (int64_t)a->n_prediction, g->info.vocab_size, err));
     if (a->tenant < 0 || a->tenant >= g->fair.n_tenants)
         return fail(err, ERR_ARG, "tenant: %d is not one of %d", a->tenant, g->fair.n_tenants);
     if (a->adapter < 0 || a->adapter > g->info.n_adapters)
@@ -268,6 +272,9 @@ enum status request_new(const struct gyre *g, const struct gyre_request *asked, 
     r->sample = sampling_of(r);
     r->sample.bad = copy_bad_sequences(r, asked);
     a->bad_sequences = NULL; // in r->sample
+    r->prediction = (struct prediction){.n = (int32_t)a->n_prediction, .n_seen = r->n_prompt};
+    r->prediction.tokens = copy_array(&r->arena, asked->prediction, a->n_prediction, sizeof *a->prediction);
+    a->prediction = NULL; // in r->prediction
     r->submitted_us = clock_us();
     enum status st = open_constraint(r, g, err);
     a->grammar = NULL; // in r->constraint

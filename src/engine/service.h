@@ -22,6 +22,7 @@
 #include "base/arena.h"
 #include "base/status.h"
 #include "core/backend.h"
+#include "engine/draft/drafter.h"
 #include "engine/telemetry.h"
 #include "gyre.h"
 
@@ -112,7 +113,9 @@ struct service_state {
     int64_t n_queued;                   // accepted and not yet seen by the scheduler, besides
     int64_t n_steps, n_preempted;
     int64_t n_forced_tokens;            // that grammars left no choice for, and no row was drawn for
-    int64_t n_guessed, n_accepted;      // tokens by speculation, and those of them that were right
+    int64_t n_drafts;                   // of speculation ...
+    int64_t n_guessed, n_accepted;      // ... their tokens, and those of them that were right
+    int64_t n_right_at[MOST_GUESSES], n_draft_off[N_DRAFT_OFF]; // see drafter.h
     int64_t n_held;                     // times that a request was left out of steps for its mask
     int64_t n_late_steps, mask_wait_us; // steps that were started without the masks of grammars; waited for masks
     int64_t n_prompt_tokens, n_generated_tokens, n_reused_tokens;

@@ -204,9 +204,9 @@ static enum status publish_token(struct gyre *g, const struct step *step, int ro
     e->position = r->sequence.n_known;
     e->n_top = step->sample[row].n_top_logprobs;
     e->logits = r->asked.n_top_logprobs > MAX_TOP_LOGPROBS ? logits : NULL;
-    e->token = result->token;
+    e->token = engine_synthetic(g, r, r->sequence.n_known, result->token);
     e->logprob = result->logprob;
-    e->stops = is_stop(r, result->token) || ends_grammar(r);
+    e->stops = is_stop(r, e->token) || ends_grammar(r);
     engine_judge(g, r, e);
     append(g, r, e, g->collected_us);
     if (!r->ended)

@@ -121,6 +121,8 @@ enum status engine_flags_open(const struct engine_flags *f, const char *model, s
         .ngram_min = f->speculation.ngram_min,
         .ngram_max = f->speculation.ngram_max,
         .guess_seqs = f->speculation.guess_seqs,
+        .always_guess = f->speculation.always,
+        .synthetic_acceptance = f->speculation.synthetic,
         .draft_method = f->speculation.method[0] ? f->speculation.method : NULL,
         .draft_model = f->speculation.model[0] ? f->speculation.model : NULL,
     };

@@ -11,6 +11,8 @@
 struct speculation {
     int n_guesses, ngram_min, ngram_max, guess_seqs;
     char method[64], model[4096]; // of a draft
+    double synthetic;
+    bool always;
 };
 
 struct engine_flags {

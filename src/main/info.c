@@ -258,6 +258,20 @@ static void print_sampling(const struct generation_defaults *g) {
         printf("%s\n", g->do_sample ? "" : " (greedy unless asked)");
 }
 
+static void print_draft(const struct model_spec *s) {
+    const struct draft_spec *d = &s->draft;
+    if (d->vocab == 0)
+        return;
+    printf("%-14sfor a model of %d channels; it proposes %d of its %d tokens", "draft", d->tap_size, d->vocab,
+           s->vocab_size);
+    if (d->n_taps > 0 && d->layers[0] != DEFAULT_TAPS)
+        for (int i = 0; i < d->n_taps; i++)
+            printf("%s%d", i ? ", " : "; reads what comes out of layers ", d->layers[i]);
+    if (d->block > 0)
+        printf("; guesses in blocks of %d", d->block);
+    printf("\n%-14sit runs beside its model: --speculative-config '{\"model\": FOLDER}'\n", "note");
+}
+
 static void print_notes(const struct facts *f) {
     const struct model_spec *s = f->spec;
     label("tool calls");
@@ -271,13 +285,14 @@ static void print_notes(const struct facts *f) {
     if (s->draft.n_taps)
         printf("%-14san embedding of the larger model, whose hidden states of %d layers it reads\n", "not counted",
                s->draft.n_taps);
+    print_draft(s);
     if (f->n_unused_scales)
         printf("%-14s%" PRId64
                " scales of caches and outputs: a cache of 8 bits makes a scale for each key and value itself\n",
                "read past", f->n_unused_scales);
     if (f->weights_fault.text[0])
         printf("%-14s%s\n", "note", f->weights_fault.text);
-    if (!f->runnable)
+    if (!f->runnable && s->draft.vocab == 0)
         printf("%-14sgyre describes this model, but does not run it\n", "note");
 }
 

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char flag_name[] = "--speculative-config";
+static const char flag_name[] = "--speculative-config", synthetic_key[] = "synthetic_acceptance_length";
 
 static bool is_given(const json_t *config, const char *key) {
     const json_t *value = json_object_get(config, key);
@@ -46,7 +46,8 @@ static enum status read_object(const json_t *config, struct speculation *out, st
     TRY(read_strings(config, out, err));
     out->n_guesses = 5;
     json_object_foreach((json_t *)config, key, value) {
-        bool known = strcmp(key, "method") == 0 || strcmp(key, "model") == 0;
+        bool known = strcmp(key, "method") == 0 || strcmp(key, "model") == 0 || strcmp(key, synthetic_key) == 0 ||
+                     strcmp(key, "adaptive") == 0;
         for (size_t i = 0; i < ARRAY_LEN(numbers); i++) {
             int64_t n;
             if (strcmp(key, numbers[i].key) != 0)
@@ -58,6 +59,10 @@ static enum status read_object(const json_t *config, struct speculation *out, st
         if (!known)
             return fail(err, ERR_UNSUPPORTED, "%s: \"%.100s\" is not known", flag_name, key);
     }
+    bool adaptive;
+    TRY(jv_real_or(config, flag_name, synthetic_key, 0, &out->synthetic, err));
+    TRY(jv_bool_or(config, flag_name, "adaptive", true, &adaptive, err));
+    out->always = !adaptive;
     if (out->ngram_max && out->ngram_min > out->ngram_max)
         return fail(err, ERR_ARG, "%s: \"prompt_lookup_min\" is %d, above \"prompt_lookup_max\" %d", flag_name,
                     out->ngram_min, out->ngram_max);

@@ -9,7 +9,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from serving import GYRE, ROOT, Server  # noqa: E402
 
 PROMPT = "The big dog ran. The big dog ran. The big dog ran. The big"
-NGRAM = json.dumps({"method": "ngram", "num_speculative_tokens": 6})
+NGRAM = json.dumps({"method": "ngram", "num_speculative_tokens": 6, "adaptive": False})
 SAMPLING = ({"temperature": 0}, {"temperature": 0.8, "seed": 3})
 
 
@@ -38,12 +38,36 @@ class Speculation(unittest.TestCase):
         self.assertLess(fewer, steps - n_right / 2)
 
     def test_a_draft_model_changes_no_answer(self):
-        draft = {"method": "draft_model", "model": os.path.join(ROOT, "models/story"), "num_speculative_tokens": 3}
+        draft = {"method": "draft_model", "model": os.path.join(ROOT, "models/story"), "num_speculative_tokens": 3,
+                 "adaptive": False}
         plain, steps, _, _ = answers()
         guessed, fewer, n_guessed, n_right = answers("--speculative-config", json.dumps(draft))
         self.assertEqual(guessed, plain)
         self.assertGreater(n_right, 0.9 * n_guessed)
         self.assertLess(fewer, steps / 3)
+
+    def test_what_a_client_predicts_changes_no_answer(self):
+        server = Server("models/story")
+        try:
+            def ask(**more):
+                status, body = server.post("/v1/chat/completions", messages=[{"role": "user", "content": PROMPT}],
+                                           max_tokens=60, temperature=0, **more)
+                self.assertEqual(status, 200, body)
+                return body["choices"][0]["message"]["content"], body["usage"]["completion_tokens_details"]
+            text, plain = ask()
+            for content in (text, [{"type": "text", "text": text[:20]}, {"type": "text", "text": text[20:]}]):
+                again, details = ask(prediction={"type": "content", "content": content})
+                self.assertEqual(again, text)
+                self.assertGreater(details["accepted_prediction_tokens"], 5)
+            self.assertEqual(plain["accepted_prediction_tokens"], 0)
+            for wrong in ({"type": "image"}, {"type": "content", "content": 5},
+                          {"content": [{"type": "x", "text": ""}]}):
+                status, body = server.post("/v1/chat/completions", messages=[{"role": "user", "content": "x"}],
+                                           prediction=wrong)
+                self.assertEqual(status, 400, wrong)
+                self.assertIn("prediction", body["error"]["message"])
+        finally:
+            self.assertEqual(server.stop(), 0)
 
     def test_what_is_not_known_is_refused_by_name(self):
         for config, word in (({"method": "medusa"}, "medusa"), ({"method": "ngram", "model": "x"}, "model"),

@@ -5,6 +5,8 @@
 #include "engine/draft/program_drafter.h"
 #include "engine/engine.h"
 
+#include "base/random.h"
+
 enum { MOST_SEQS_THAT_GUESS = 8 };
 
 /* Of one sequence. Those of two steps may be in flight when it goes back, and then no window may have given away what
@@ -31,19 +33,45 @@ bool engine_may_guess(const struct request *r) {
            !(is_expected && reads_history(&r->sample));
 }
 
-void engine_draft(struct gyre *g) {
+const char *const draft_off_name[N_DRAFT_OFF] = {"batch_size", "price", "no_guess"};
+
+/* From what the client expects, else from whom there is. */
+static int guess_for(struct gyre *g, struct request *r, int32_t *out, int max) {
+    int n = prediction_guess(&r->prediction, &r->sequence, r->n_prompt, out, max);
+    r->is_predicted = n > 0;
+    r->prediction.n_guessed += n;
+    return n > 0 || !g->drafter.guess ? n : g->drafter.guess(g->drafter.context, &r->sequence, out, max);
+}
+
+static void draft_for(struct gyre *g, struct request *r, double price, int max) {
     int32_t guesses[MOST_GUESSES];
+    struct sequence *seq = &r->sequence;
+    bool is_priced = !g->drafter.is_fixed && !g->drafter.follow; // who follows steps asks for the price itself
+    max = is_priced ? guess_most(&r->record, price, max) : max;
+    int n = max > 0 ? guess_for(g, r, guesses, max) : 0;
+    BUG_IF(n < 0 || n > max);
+    g->drafter.n_off[max > 0 ? DRAFT_OFF_NONE : DRAFT_OFF_PRICE] += n == 0;
+    r->first_guess = seq->n_tokens;
+    sequence_guess(seq, guesses, n);
+    g->drafter.n_guessed += n;
+    g->drafter.n_drafts += n > 0;
+}
+
+void engine_draft(struct gyre *g) {
     bool too_many = g->drafter.most_seqs > 0 && g->scheduler.n_running > g->drafter.most_seqs;
-    int most = g->drafter.guess && !too_many ? most_guesses(g) : 0;
+    int most = most_guesses(g);
+    if (!g->drafter.guess && g->n_predictions == 0)
+        return;
+    double price = too_many ? 0 : guess_price(&g->scheduler, 0);
     for (int i = 0; i < g->scheduler.n_running && most > 0; i++) {
         struct sequence *seq = g->scheduler.running[i];
-        int max = MIN(most, seq->capacity - 1 - seq->n_tokens), n;
+        int max = MIN(most, seq->capacity - 1 - seq->n_tokens);
         if (max <= 0 || !engine_may_guess(seq->owner))
             continue;
-        n = g->drafter.guess(g->drafter.context, seq, guesses, max);
-        BUG_IF(n < 0 || n > max);
-        sequence_guess(seq, guesses, n);
-        g->drafter.n_guessed += n;
+        if (too_many)
+            g->drafter.n_off[DRAFT_OFF_BATCH]++;
+        else
+            draft_for(g, seq->owner, price, max);
     }
 }
 
@@ -52,9 +80,24 @@ void engine_judge(struct gyre *g, struct request *r, const struct gyre_event *e)
     if (e->position >= seq->n_tokens || sequence_expects(seq, e->position))
         return;
     bool is_right = seq->tokens[e->position] == e->token;
+    int64_t place = e->position - r->first_guess;
     g->drafter.n_accepted += is_right;
+    if (place >= 0 && place < MOST_GUESSES)
+        g->drafter.n_right_at[place] += is_right;
+    r->prediction.n_right += is_right && r->is_predicted;
+    guess_judged(&r->record, is_right);
     if (g->drafter.judged)
         g->drafter.judged(g->drafter.context, r, is_right);
+}
+
+/* Which guesses are taken for right depends on the request and the position alone. */
+int32_t engine_synthetic(const struct gyre *g, const struct request *r, int32_t position, int32_t token) {
+    const struct sequence *seq = &r->sequence;
+    if (g->drafter.synthetic == 0 || position >= seq->n_tokens || sequence_expects(seq, position))
+        return token;
+    double u = philox_uniform(r->sample.seed ^ r->id, (uint64_t)position, 0x53796e);
+    int32_t guess = seq->tokens[position];
+    return u < g->drafter.synthetic ? guess : token != guess ? token : (guess + 1) % g->info.vocab_size;
 }
 
 enum status engine_draft_follow(struct gyre *g, const struct step *step) {
@@ -91,18 +134,36 @@ enum status engine_draft_check(const struct gyre_options *o, struct error *err) 
     if (shortest < 1 || longest < shortest || longest > NGRAM_LONGEST)
         return fail(err, ERR_ARG, "ngram_min is %d and ngram_max %d: 1 <= min <= max <= %d", shortest, longest,
                     NGRAM_LONGEST);
+    if (o->synthetic_acceptance != 0 && !(o->synthetic_acceptance >= 1 && o->synthetic_acceptance <= o->n_guesses + 1))
+        return fail(err, ERR_ARG,
+                    "synthetic_acceptance is %g, it must be 1 to %d: the token that comes anyway, and guesses",
+                    o->synthetic_acceptance, o->n_guesses + 1);
     if (o->guess_seqs < 0)
         return fail(err, ERR_ARG, "guess_seqs is %d, it must be at least 0", o->guess_seqs);
     return OK;
 }
 
+/* With which each guess has to be right so that a step gives synthetic_acceptance tokens: 1 + p + p^2 + ... */
+static double synthetic_share(const struct gyre_options *o) {
+    double low = 0, high = 1;
+    for (int i = 0; i < 50 && o->synthetic_acceptance > 0; i++) {
+        double p = (low + high) / 2, sum = 1, term = 1;
+        for (int k = 0; k < o->n_guesses; k++)
+            sum += term *= p;
+        *(sum < o->synthetic_acceptance ? &low : &high) = p;
+    }
+    return o->synthetic_acceptance > 0 ? high : 0;
+}
+
 enum status engine_draft_open(struct gyre *g, const struct gyre_options *o, const struct draft *draft,
                               struct error *err) {
-    if (o->n_guesses == 0)
+    g->drafter.most_seqs = o->guess_seqs ? o->guess_seqs : MOST_SEQS_THAT_GUESS;
+    if (o->n_guesses == 0) // but what clients predict
         return OK;
+    g->drafter.synthetic = synthetic_share(o);
+    g->drafter.is_fixed = o->always_guess;
     if (most_guesses(g) == 0)
         return fail(err, ERR_UNSUPPORTED, "speculation: a sequence of this model cannot go back on this device");
-    g->drafter.most_seqs = o->guess_seqs ? o->guess_seqs : MOST_SEQS_THAT_GUESS;
     if (draft)
         return program_drafter_open(g, o, err);
     open_ngram(g, o);

@@ -16,6 +16,15 @@ struct step;
 
 enum { MOST_GUESSES = 16 };
 
+/* Why a sequence that decodes gets no guess. */
+enum draft_off {
+    DRAFT_OFF_BATCH, // more sequences than most_seqs run
+    DRAFT_OFF_PRICE, // it would take longer than it saves (economy.h)
+    DRAFT_OFF_NONE,  // nobody has one
+    N_DRAFT_OFF
+};
+extern const char *const draft_off_name[N_DRAFT_OFF];
+
 struct drafter {
     /* Writes up to max tokens that may follow those of seq, of which the last may be expected; returns how many.
      * NULL: nobody guesses. */
@@ -31,9 +40,14 @@ struct drafter {
 
     void (*close)(void *context); // before the device is closed; NULL: there is nothing to close
     void *context;
+    bool is_fixed; // num_speculative_tokens are guessed each time, whether it pays or not; for tests
     bool waits;    // the next step is planned when none is in flight: guesses follow from what is known
     int most_seqs; // with more in a step nobody guesses: rows cost then; 0: no bound
-    int64_t n_guessed, n_accepted;
+    int64_t n_drafts, n_guessed, n_accepted;
+    int64_t n_right_at[MOST_GUESSES]; // of the first guess of drafts, the second ...
+    int64_t n_off[N_DRAFT_OFF];       // times that a sequence got none
+    double pass_us;                   // what a guess takes of a draft, lately
+    double synthetic;                 // a guess is taken for right with this probability, whatever it is; 0: no
 };
 
 /* What a drafter has ready for a request. */

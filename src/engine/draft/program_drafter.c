@@ -4,6 +4,8 @@
 #include "engine/draft/draft_rows.h"
 #include "engine/engine.h"
 
+#include "base/clock.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,21 +33,28 @@ struct program_drafter {
     struct chain *chains;          // [most_seqs]
     int32_t *block;                // [draft->block]: the tokens of one
     int n_chains, most_guesses, states_width;
+    double price;       // of a guess (economy.h)
     enum status status; // of reading hidden states
     int64_t max_positions;
 };
 
 // ---- who gets guesses -------------------------------------------------------------------------------------------
 
-/* How many, when all that is known of it has its row. */
-static int most_for(const struct program_drafter *d, const struct request *r) {
+/* How many can be, when all that is known of it has its row. */
+static int room_for(const struct program_drafter *d, const struct request *r) {
     const struct sequence *seq = &r->sequence;
     int64_t most = MIN(d->most_guesses, seq->capacity - 1 - seq->n_tokens);
     return (int)MIN(most, d->max_positions - seq->n_known - d->draft->block);
 }
 
+/* How many pay. */
+static int most_for(const struct program_drafter *d, struct request *r) {
+    int room = room_for(d, r);
+    return room <= 0 || d->g->drafter.is_fixed ? room : guess_most(&r->record, d->price, room);
+}
+
 static bool continues(const struct program_drafter *d, const struct request *r) {
-    return !r->ended && !r->is_paused && engine_may_guess(r) && d->n_chains < d->rows.n_scratch && most_for(d, r) > 0;
+    return !r->ended && !r->is_paused && engine_may_guess(r) && d->n_chains < d->rows.n_scratch && room_for(d, r) > 0;
 }
 
 // ---- what is drawn ----------------------------------------------------------------------------------------------
@@ -71,10 +80,21 @@ static void ask(struct program_drafter *d, struct chain *c, int token_row) {
     d->sample[plan->n_rows++] = draw_of(c->request, c->request->draft.at + c->request->draft.n);
 }
 
+/* What a guess takes: a pass is shared by the rows that it gives. */
+static void learn_pass(struct program_drafter *d, int64_t us) {
+    double each = (double)us / d->rows.plan.n_rows;
+    double *pass = &d->g->drafter.pass_us;
+    *pass += *pass == 0 ? each : 0.1 * (each - *pass);
+}
+
 static enum status run(struct program_drafter *d, const struct placed_program *p, struct error *err) {
     TRY(d->status); // with the sentence in g->failed
+    int64_t start = clock_us();
     TRY(d->g->ops->run(p->exe, &d->rows.plan, d->sample, err));
-    return d->g->ops->collect(p->exe, d->results, err);
+    TRY(d->g->ops->collect(p->exe, d->results, err));
+    if (p == &d->step && (d->draft->context || d->rows.plan.n_tokens == d->rows.plan.n_rows)) // no rows of the text
+        learn_pass(d, clock_us() - start);
+    return OK;
 }
 
 /* Whether the chain goes on behind what a row gave. */
@@ -111,9 +131,9 @@ static bool add_states(struct program_drafter *d, const struct step *step, int s
     return true;
 }
 
-static struct chain *new_chain(struct program_drafter *d, struct request *r, int s, int32_t position) {
+static struct chain *new_chain(struct program_drafter *d, struct request *r, int s, int32_t position, int most) {
     struct chain *c = &d->chains[d->n_chains++];
-    *c = (struct chain){.request = r, .s = s, .position = position, .most = most_for(d, r)};
+    *c = (struct chain){.request = r, .s = s, .position = position, .most = most};
     r->draft = (struct proposal){.at = r->sequence.n_known};
     return c;
 }
@@ -122,7 +142,8 @@ static struct chain *new_chain(struct program_drafter *d, struct request *r, int
 static void add_text(struct program_drafter *d, const struct step *step, int s) {
     struct request *r = step->requests[s];
     struct draft_text text = draft_text_of(&d->rows, &step->plan, s, r->sequence.n_known - d->draft->is_ahead);
-    bool goes_on = continues(d, r) && text.is_whole;
+    int most = text.is_whole && continues(d, r) ? most_for(d, r) : 0;
+    bool goes_on = most > 0;
     if (!goes_on)
         text.end = MIN(text.end, text.held);
     if (text.end <= text.first || !add_states(d, step, s, text.first, text.end))
@@ -132,7 +153,7 @@ static void add_text(struct program_drafter *d, const struct step *step, int s) 
         draft_rows_blank_first(&d->rows);
     if (!goes_on)
         return;
-    struct chain *c = new_chain(d, r, s, text.end - 1);
+    struct chain *c = new_chain(d, r, s, text.end - 1, most);
     if (!d->draft->context)
         ask(d, c, d->rows.plan.n_tokens - 1);
 }
@@ -141,10 +162,11 @@ static void add_text(struct program_drafter *d, const struct step *step, int s) 
 static void add_newest(struct program_drafter *d, const struct step *step, int s) {
     struct request *r = step->requests[s];
     int32_t at = r->sequence.n_known - 1;
-    if (!continues(d, r) || at < 1 || !add_states(d, step, s, at - 1, at))
+    int most = at >= 1 && continues(d, r) ? most_for(d, r) : 0;
+    if (most == 0 || !add_states(d, step, s, at - 1, at))
         return;
     draft_rows_add_ahead(&d->rows, &step->plan, s, at, &r->sequence.tokens[at], 1, -1);
-    ask(d, new_chain(d, r, s, at), d->rows.plan.n_tokens - 1);
+    ask(d, new_chain(d, r, s, at, most), d->rows.plan.n_tokens - 1);
 }
 
 /* From its last row to the next. */
@@ -216,6 +238,7 @@ static bool too_many(const struct program_drafter *d) { return d->g->scheduler.n
 static enum status follow(void *context, const struct step *step, struct error *err) {
     struct program_drafter *d = context;
     d->n_chains = 0;
+    d->price = guess_price(&d->g->scheduler, d->g->drafter.pass_us);
     draft_rows_begin(&d->rows, &step->plan);
     if (too_many(d)) {
         draft_rows_without(&d->rows, &step->plan);

@@ -327,6 +327,9 @@ static void note_state(struct lane *s, const struct gyre_event *events, int n) {
     st->n_late_steps = g->n_late_steps;
     st->n_held = g->n_held;
     st->n_forced_tokens = g->n_forced_tokens;
+    st->n_drafts = g->drafter.n_drafts;
+    memcpy(st->n_right_at, g->drafter.n_right_at, sizeof st->n_right_at);
+    memcpy(st->n_draft_off, g->drafter.n_off, sizeof st->n_draft_off);
     st->n_guessed = g->drafter.n_guessed;
     st->n_accepted = g->drafter.n_accepted;
     st->mask_wait_us = g->mask_wait_us;

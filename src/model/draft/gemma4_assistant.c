@@ -20,6 +20,7 @@ static enum status read_assistant(struct spec_reader *r) {
         return fail(r->err, ERR_UNSUPPORTED, "%s: \"use_ordered_embeddings\" is not supported", r->path);
     int64_t size;
     TRY(jv_int(r->root, r->path, "backbone_hidden_size", 1, SPEC_MAX_DIM, &size, r->err));
+    r->spec->multimodal = false; // its text_config stands alone
     r->spec->draft.tap_size = (int)size;
     r->spec->draft.vocab = r->spec->vocab_size;
     json_t *copy = json_copy((json_t *)text);

@@ -29,7 +29,8 @@ class Options(Structure):
                 ("no_prefix_cache", c_bool), ("n_tenants", c_int), ("load_step", c_void_p), ("load_context", c_void_p),
                 ("eos", POINTER(c_int32)), ("n_eos", c_size_t), ("adapters", c_void_p), ("n_adapters", c_size_t),
                 ("n_guesses", c_int), ("ngram_min", c_int), ("ngram_max", c_int), ("guess_seqs", c_int),
-                ("draft_model", c_char_p), ("draft_method", c_char_p)]
+                ("draft_model", c_char_p), ("draft_method", c_char_p), ("always_guess", c_bool),
+                ("synthetic_acceptance", c_double)]
 
 
 class Info(Structure):
@@ -57,12 +58,14 @@ class Request(Structure):
                 ("cache_salt", c_char_p), ("ignore_eos", c_bool), ("stop_ids", POINTER(c_int32)),
                 ("n_stop_ids", c_size_t), ("logprobs", c_bool), ("n_top_logprobs", c_int), ("score_prompt", c_bool),
                 ("score_from", c_int64), ("n_prompt_top_logprobs", c_int), ("want_last_logits", c_bool),
-                ("pooling", c_int), ("user", c_void_p), ("grammar", c_void_p), ("adapter", c_int32)]
+                ("pooling", c_int), ("user", c_void_p), ("grammar", c_void_p), ("adapter", c_int32),
+                ("prediction", POINTER(c_int32)), ("n_prediction", c_size_t)]
 
 
 class Timing(Structure):
     _fields_ = [("queue_us", c_int64), ("prompt_us", c_int64), ("decode_us", c_int64), ("n_reused", c_int64),
-                ("cache_miss", c_int), ("n_tokens", c_int64)]
+                ("cache_miss", c_int), ("n_tokens", c_int64), ("n_predicted_right", c_int64),
+                ("n_predicted_wrong", c_int64)]
 
 
 class StreamOptions(Structure):

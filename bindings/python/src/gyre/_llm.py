@@ -14,6 +14,7 @@ from ._engine import Engine, options_of
 from ._errors import RequestError
 from ._outputs import Chunk, CompletionOutput, RequestOutput
 from ._sampling import SamplingParams
+from ._speculation import speculation_of
 
 Message = Dict[str, Any]
 Params = Union[SamplingParams, Sequence[SamplingParams], None]
@@ -41,6 +42,7 @@ class LLM:
 
     device: "cpu", or "cuda" with libgyre-cuda.so in the folder that GYRE_PLUGINS names. threads: of the CPU; None is
     one a processor. device_options ("name=value"), dtype, kv_cache_dtype, quantization: as `gyre run --help` has them.
+    speculative_config: as --speculative-config has it (docs/speculation.md), a dict.
     swap_space in GiB, kv_cache_memory_bytes in bytes. seed: of the random seeds that requests without one get.
     """
     def __init__(self, model: Union[str, "os.PathLike[str]"], *, device: str = "cpu", device_index: int = 0,
@@ -49,17 +51,19 @@ class LLM:
                  gpu_memory_utilization: Optional[float] = None, kv_cache_memory_bytes: Optional[int] = None,
                  swap_space: float = 0, max_num_seqs: Optional[int] = None,
                  max_num_batched_tokens: Optional[int] = None, block_size: Optional[int] = None,
-                 enable_prefix_caching: bool = True, threads: Optional[int] = None, seed: Optional[int] = None) -> None:
+                 enable_prefix_caching: bool = True, threads: Optional[int] = None, seed: Optional[int] = None,
+                 speculative_config: Optional[Dict[str, Any]] = None) -> None:
         if load_format not in ("auto", "safetensors", "dummy"):
             raise RequestError("load_format: %r is none of auto, safetensors and dummy" % (load_format, ))
+        draft, guesses = speculation_of(speculative_config)
         options = options_of(
             os.fspath(model), device, device_options,
-            {"dtype": dtype, "quantization": quantization, "kv_cache_dtype": kv_cache_dtype}, {
+            {"dtype": dtype, "quantization": quantization, "kv_cache_dtype": kv_cache_dtype, **draft}, {
                 "max_model_len": max_model_len, "gpu_memory_utilization": gpu_memory_utilization,
                 "kv_cache_bytes": kv_cache_memory_bytes, "swap_bytes": int(
                     swap_space * 2**30), "max_seqs": max_num_seqs, "max_batched_tokens": max_num_batched_tokens,
                 "block_size": block_size, "no_prefix_cache": not enable_prefix_caching, "n_threads": threads,
-                "device_index": device_index, "dummy_weights": load_format == "dummy"
+                "device_index": device_index, "dummy_weights": load_format == "dummy", **guesses
             })
         self._engine = Engine(options)
         self._seeds = random.Random(seed)
