@@ -90,7 +90,8 @@ struct gyre_options {
         *dtype; // what products are made in: "float32", "float16", "bfloat16" if the device can; NULL: its choice
     const char *kv_cache_dtype; // "float32", "float16", "bfloat16", "fp8", "int8" if the device can; NULL: its choice
     const char
-        *quantization;  // "fp8": wider matrices are made e4m3 with a scale a row when they are loaded; NULL: as stored
+        *quantization;  // "fp8": wider matrices are made e4m3 with a scale a row when they are loaded; "int4", "nvfp4":
+                        // made so; NULL: as stored
     bool dummy_weights; // random weights in the shapes and types of config.json; no checkpoint is read
     int64_t max_model_len;  // tokens of a sequence, prompt and answer; the model's own
     int64_t swap_bytes;     // of the host's memory, for the cache of sequences that give way to others; none

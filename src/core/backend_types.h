@@ -28,7 +28,8 @@ struct device_options {
 struct load_options {
     const char *dtype;    // what products are made in, "float32", "float16" or "bfloat16"; NULL: the backend's choice
     const char *kv_dtype; // of KV and latent caches: those, "fp8" or "int8"; NULL: the backend's choice
-    const char *quantization;      // "fp8": wider matrices are made e4m3 with a scale a row; NULL: as stored
+    const char *quantization;      // "fp8": wider matrices are made e4m3 with a scale a row; "int4", "nvfp4": made so,
+                                   // with groups of 128 and 16 columns; NULL: as stored
     bool dummy_weights;            // weights may be without data: random numbers take their place (makes_dummies)
     struct load_progress progress; // of placing weights
     struct loaded *caches_of;      // the program's caches are those of this one, which outlives it; NULL: its own

@@ -82,7 +82,10 @@ int64_t engine_step_bytes(const struct gyre_options *o, const struct program *p,
 
 /* As few bytes as a device can keep a weight in: as stored, but what is stored in 32 bits in 16, or 8 if asked. */
 static int64_t least_bytes(const struct weight *w, const struct gyre_options *o) {
+    bool to_four_bits = o->quantization && strstr(o->quantization, "4"); // int4, nvfp4: with scales 4.5 at most
     int64_t stored = weight_stored_bytes(w), most = w->out * w->in * (o->quantization ? 1 : 2);
+    if (to_four_bits)
+        most = w->out * w->in * 9 / 16;
     return w->in > 1 ? MIN(stored, most) : 0;
 }
 

@@ -98,9 +98,9 @@ struct engine_flags {
          0,                                                                                                            \
          FLAG_CHOICE,                                                                                                  \
          &(e).quantization,                                                                                            \
-         "none|fp8|int8",                                                                                              \
+         "none|fp8|int8|int4|nvfp4",                                                                                   \
          "Engine",                                                                                                     \
-         "fp8, int8: matrices that are stored wider are made 8 bits, with a scale a row, when they are loaded"},       \
+         "matrices that are stored wider are made 8 bits, with a scale a row, or 4 when they are loaded"},             \
         {"enforce-eager",                                                                                              \
          0,                                                                                                            \
          FLAG_BOOL,                                                                                                    \

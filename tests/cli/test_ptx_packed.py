@@ -43,6 +43,16 @@ class Packed(unittest.TestCase):
     def test_compressed_tensors(self):
         self.same("compressed-tensors", group=64, has_zeros=False)
 
+    def test_numbers_are_made_four_bits(self):
+        model = os.path.join(ROOT, "tests/models/llama")
+        plain = self.score(model)
+        for made in ("int4", "nvfp4"):
+            there = self.score(model, "--device", "cuda", "--enforce-eager", "--max-num-seqs", "1", "--quantization",
+                               made)
+            off = sum(abs(a - b) for a, b in zip(plain, there)) / len(plain)
+            self.assertGreater(off, 0.005)  # it is another model,
+            self.assertLess(off, 0.25)  # and near
+
 
 if __name__ == "__main__":
     unittest.main()

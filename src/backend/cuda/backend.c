@@ -81,14 +81,27 @@ static enum status choose_kv(struct loaded *loaded, const char *name, struct err
                 name);
 }
 
-static enum status load_parts(struct loaded *loaded, const struct load_options *options, struct error *err) {
-    if (options->quantization && strcmp(options->quantization, "fp8") != 0)
-        return fail(err, ERR_UNSUPPORTED, "quantization: the CUDA backend makes weights fp8, not %s",
-                    options->quantization);
-    if (options->quantization && !loaded->device->multiplies_e4m3)
+static enum status choose_quantise(struct loaded *loaded, const char *name, struct error *err) {
+    static const char *const names[] = {[QUANTISE_FP8] = "fp8", [QUANTISE_INT4] = "int4", [QUANTISE_NVFP4] = "nvfp4"};
+    for (int i = QUANTISE_FP8; name && i < (int)ARRAY_LEN(names); i++)
+        if (strcmp(name, names[i]) == 0)
+            loaded->quantise = (enum quantise)i;
+    if (name && !loaded->quantise)
+        return fail(err, ERR_UNSUPPORTED, "quantization: the CUDA backend makes weights fp8, int4 or nvfp4, not %s",
+                    name);
+    if (loaded->quantise == QUANTISE_FP8 && !loaded->device->multiplies_e4m3)
         return fail(err, ERR_UNSUPPORTED,
                     "quantization: this GPU has no products of fp8, as those from compute "
                     "capability 8.9 on have");
+    if (loaded->quantise > QUANTISE_FP8 && !loaded->device->is_fast)
+        return fail(err, ERR_UNSUPPORTED,
+                    "quantization: weights of four bits are multiplied by kernels for Hopper alone, which this device "
+                    "does not run");
+    return OK;
+}
+
+static enum status load_parts(struct loaded *loaded, const struct load_options *options, struct error *err) {
+    TRY(choose_quantise(loaded, options->quantization, err));
     TRY(choose_product(loaded, options->dtype, err));
     TRY(choose_kv(loaded, options->kv_dtype, err));
     TRY(device_enter(loaded->device, err));
@@ -105,7 +118,6 @@ static enum status cuda_load(struct device *d, const struct program *p, const st
     struct loaded *loaded = xcalloc(1, sizeof *loaded);
     loaded->device = d;
     loaded->program = d->whole_keys || !d->is_fast ? program_copy(p) : pass_shared_kv(p, takes_shared_kv);
-    loaded->quantise = options->quantization != NULL;
     loaded->dummies = options->dummy_weights;
     loaded->progress = options->progress;
     enum status st = load_parts(loaded, options, err);

@@ -78,14 +78,17 @@ struct device {
 
 struct ranks; // ranks/join.c
 
+/* load_options.quantization. */
+enum quantise { QUANTISE_NOTHING, QUANTISE_FP8, QUANTISE_INT4, QUANTISE_NVFP4 };
+
 struct loaded {
     struct device *device;
     struct ranks *ranks;     // of the program's, and those of others; NULL: it has not been joined
     struct program *program; // as passes left it
     enum element product;
-    bool product_is_set; // by load_options.dtype
-    bool quantise;       // matrices of LINEAR to e4m3 when they are loaded
-    bool dummies;        // weights without data are made here
+    bool product_is_set;    // by load_options.dtype
+    enum quantise quantise; // matrices of LINEAR when they are loaded, and of FP8 experts
+    bool dummies;           // weights without data are made here
     struct load_progress progress;
     enum element kv; // of KV caches, if kv_is_set: by load_options.kv_dtype; else that of the products
     bool kv_is_set;

@@ -61,10 +61,10 @@ static const struct layout layouts[] = {
     {QFORMAT_SCALED, DT_BF16, ELEMENT_F32, decode_rows, QUANTISED},
     {QFORMAT_SCALED, DT_F32, ELEMENT_F32, decode_rows, QUANTISED},
     {QFORMAT_MXFP4, DT_U8, ELEMENT_F32, decode_rows, QUANTISED, .is_packed = true, .blocks = ELEMENT_MXFP4,
-     .block_cols = 32},
-    {QFORMAT_NVFP4, DT_U8, ELEMENT_F32, decode_rows, QUANTISED, .is_packed = true},
+     .block_cols = 32, .in_quads = true},
+    {QFORMAT_NVFP4, DT_U8, ELEMENT_F32, decode_rows, QUANTISED, .is_packed = true, .in_quads = true},
     {QFORMAT_INT2, DT_I32, ELEMENT_F32, decode_rows, QUANTISED, .is_packed = true},
-    {QFORMAT_INT4, DT_I32, ELEMENT_F32, decode_rows, QUANTISED, .is_packed = true},
+    {QFORMAT_INT4, DT_I32, ELEMENT_F32, decode_rows, QUANTISED, .is_packed = true, .in_quads = true},
     {QFORMAT_INT8, DT_I32, ELEMENT_F32, decode_rows, QUANTISED, .is_packed = true},
 };
 #undef FLOAT
@@ -85,7 +85,7 @@ static bool is_nibbles(enum element e) { return is_in_blocks(e) || e == ELEMENT_
 
 static bool goes_packed(const struct weight_part *part, enum element placed) {
     if (placed == ELEMENT_QUADS)
-        return part->data != NULL;
+        return part->data && layout_of(part)->in_quads;
     return part->data && is_in_blocks(placed) && layout_of(part)->blocks == placed;
 }
 

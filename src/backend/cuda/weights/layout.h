@@ -29,6 +29,7 @@ struct layout {
     bool wants_float32;  // what most weights want decides what products are made in
     enum element blocks; // experts multiply by it as it is stored, in blocks of this element; 0: they do not
     int block_cols;      // of a scale, if so
+    bool in_quads;       // tiles of four bits may keep it as it is stored (quads.h)
 };
 
 /* NULL: the device has no way to take the part. Of others it does: */

@@ -30,10 +30,25 @@ static bool part_in_quads(const struct weight_part *part, struct dquads *out) {
     }
 }
 
-bool quads_of(const struct loaded *loaded, const struct program *p, const struct op *op, struct dquads *out) {
+/* What numbers become. */
+static bool made_quads(const struct loaded *loaded, const struct weight *w, struct dquads *out) {
+    if (loaded->quantise == QUANTISE_NVFP4)
+        *out = (struct dquads){.kind = QUADS_NVFP4, .group = 16};
+    else
+        *out = (struct dquads){.kind = QUADS_INT4, .group = QUADS_COLUMNS};
+    return loaded->quantise > QUANTISE_FP8 && w->out % 16 == 0;
+}
+
+bool quads_of(const struct loaded *loaded, const struct program *p, const struct op *op, bool made,
+              struct dquads *out) {
     const struct weight *w = op->weights[0];
     if (op->code != OP_LINEAR || !loaded->device->is_fast || loaded->product != ELEMENT_F16 || w->in % 64 != 0)
         return false;
+    if (made) {
+        bool is_made = made_quads(loaded, w, out);
+        out->gated = gated_act_follows(p, (int)(op - p->ops));
+        return is_made;
+    }
     for (int i = 0; i < w->n_parts; i++) {
         struct dquads q;
         if (w->parts[i].col_stride != 1 || !part_in_quads(&w->parts[i], &q) || w->parts[i].format != w->parts[0].format)

@@ -136,10 +136,17 @@ static void make_dummy(const struct worker *w, const struct slot *s, const struc
 static cudaError_t send_quads(const struct worker *w, const struct slot *s, const struct piece *p) {
     struct dplaced *counts = &w->u->counts[p->placed - w->u->loaded->placed];
     int64_t in = p->to->in;
-    if (!p->part->data) {
-        enum element e = layout_sent(p->part, ELEMENT_QUADS);
+    enum element e = layout_sent(p->part, ELEMENT_QUADS);
+    if (e != ELEMENT_QUADS) {
         struct dstored numbers = {.at = s->staged, .in = in, .element = e};
-        make_dummy(w, s, p, e);
+        cudaError_t code = cudaSuccess;
+        if (p->part->data)
+            code = cudaMemcpyAsync(s->staged, s->pinned, (size_t)(p->n_rows * in * element_bytes(e)),
+                                   cudaMemcpyHostToDevice, w->stream);
+        else
+            make_dummy(w, s, p, e);
+        if (code != cudaSuccess)
+            return code;
         launch_quantise_quads(w->stream, &numbers, p->n_rows, *p->to, p->row, counts);
         return cudaGetLastError();
     }

@@ -5,7 +5,8 @@
  *                           --quantization fp8, where it stores more bits, but for heads and routers, which are in the
  *                           element of the products then; not sides that are no multiple of 16, which the library does
  *                           not multiply
- *                           four bits as they are stored, in tiles (quads.h)
+ *                           four bits as they are stored, in tiles (quads.h); with --quantization int4 and nvfp4
+ *                           made, of what FP8 would be made
  *     experts               likewise, both matrices or neither; four bits as they are stored, in blocks (blocks.h)
  *     other matrices        the element of the products
  *     vectors               float32
@@ -91,7 +92,7 @@ static bool experts_in_e4m3(const struct loaded *loaded, const struct op *op) {
         return false;
     for (int k = 0; k < 2; k++) {
         const struct weight *w = op->weights[k];
-        if (w->in % 16 != 0 || !(is_e4m3(w) || (loaded->quantise && may_be_e4m3(w))))
+        if (w->in % 16 != 0 || !(is_e4m3(w) || (loaded->quantise == QUANTISE_FP8 && may_be_e4m3(w))))
             return false;
     }
     return true;
@@ -112,12 +113,17 @@ static enum element experts_in_blocks(const struct loaded *loaded, const struct 
     return loaded->device->is_fast && e == in_blocks(op->weights[1]) ? e : ELEMENT_F32;
 }
 
+static bool in_quads(const struct loaded *loaded, const struct program *p, const struct op *op, struct dquads *out) {
+    bool made = op->code == OP_LINEAR && may_be_e4m3(op->weights[0]);
+    return (!made || !chooses(p, op->out[0])) && quads_of(loaded, p, op, made, out);
+}
+
 static enum element matrix_element(const struct loaded *loaded, const struct program *p, const struct op *op) {
     const struct weight *w = op->weights[0];
     struct dquads quads;
     if (loaded->product == ELEMENT_F32)
         return loaded->product;
-    if (quads_of(loaded, p, op, &quads))
+    if (in_quads(loaded, p, op, &quads))
         return ELEMENT_QUADS;
     if (op->code == OP_MOE_FFN && experts_in_blocks(loaded, op) != ELEMENT_F32)
         return experts_in_blocks(loaded, op);
@@ -129,7 +135,8 @@ static enum element matrix_element(const struct loaded *loaded, const struct pro
         return loaded->product;
     if (is_e4m3(w))
         return ELEMENT_E4M3;
-    return loaded->quantise && may_be_e4m3(w) && !chooses(p, op->out[0]) ? ELEMENT_E4M3 : loaded->product;
+    return loaded->quantise == QUANTISE_FP8 && may_be_e4m3(w) && !chooses(p, op->out[0]) ? ELEMENT_E4M3
+                                                                                         : loaded->product;
 }
 
 // ---- places -----------------------------------------------------------------------------------------------------
@@ -176,7 +183,7 @@ static enum status reserve(struct loaded *loaded, const struct program *p, const
     struct dweight *d = matrix ? &placed->matrix : &placed->floats;
     enum element element = matrix ? matrix_element(loaded, p, op) : ELEMENT_F32;
     struct dquads quads = {0};
-    bool gates_alike = element != ELEMENT_QUADS || !quads_of(loaded, p, op, &quads) || quads.gated == d->quads.gated;
+    bool gates_alike = element != ELEMENT_QUADS || !in_quads(loaded, p, op, &quads) || quads.gated == d->quads.gated;
     if (d->at && ((d->element == element && gates_alike) || d->element == loaded->product))
         return OK;
     if (d->at) // of two ops that want different elements the finer one counts for both
@@ -278,7 +285,10 @@ enum status weights_place(struct loaded *loaded, struct error *err) {
         loaded->product = choose_product(p);
     if (loaded->quantise && loaded->product == ELEMENT_F32)
         return fail(err, ERR_UNSUPPORTED,
-                    "%s: --quantization fp8 needs products of 16 bits: set --dtype float16 or bfloat16", p->name);
+                    "%s: --quantization needs products of 16 bits: set --dtype float16 or bfloat16", p->name);
+    if (loaded->quantise > QUANTISE_FP8 && loaded->product != ELEMENT_F16)
+        return fail(err, ERR_UNSUPPORTED,
+                    "%s: --quantization int4 and nvfp4 need products in float16: leave --dtype out", p->name);
     for (loaded->n_slots = 64; loaded->n_slots < p->n_ops * OP_MAX_WEIGHTS * 2;)
         loaded->n_slots *= 2;
     loaded->placed = xcalloc((size_t)loaded->n_slots, sizeof *loaded->placed);

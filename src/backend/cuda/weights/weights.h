@@ -20,9 +20,11 @@ struct grown {
 struct grown weights_grown(const struct loaded *loaded);
 
 /* ---- quads.c ---- */
-/* Whether the LINEAR's weight is kept in four bits as it is stored, and how: on fast devices, where products are in
- * float16, and all its parts have one format that tiles keep (quads.h). */
-bool quads_of(const struct loaded *loaded, const struct program *p, const struct op *op, struct dquads *out);
+/* Whether the LINEAR's weight is kept in four bits, and how: on fast devices, where products are in float16, and all
+ * its parts have one format that tiles keep (quads.h); or are numbers, and may become such a format: made, of
+ * load_options.
+ */
+bool quads_of(const struct loaded *loaded, const struct program *p, const struct op *op, bool made, struct dquads *out);
 
 /* ---- upload.c ---- */
 /* All that has a place goes there; counts [n_slots] on the device, in the order of b->placed. */
