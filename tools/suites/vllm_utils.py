@@ -17,7 +17,7 @@ ROCM_EXTRA_ARGS, VLLM_PATH = [], "."
 WITH_VALUE = ("--max-model-len", "--max-num-seqs", "--dtype", "--api-key", "--uds", "--served-model-name",
               "--chat-template", "--default-chat-template-kwargs", "--max-num-batched-tokens", "--block-size",
               "--override-generation-config", "--chat-template-content-format", "--port", "--host",
-              "--generation-config", "--shutdown-timeout", "--seed")
+              "--generation-config", "--shutdown-timeout", "--seed", "--max-logprobs")
 ALONE = ("--enforce-eager", "--no-enable-prefix-caching", "--enable-prefix-caching", "--enable-prompt-tokens-details",
          "--trust-request-chat-template",
          "--enable-server-load-tracking")
