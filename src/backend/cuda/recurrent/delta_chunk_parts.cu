@@ -7,7 +7,6 @@
  *
  * Bytes a token and key head: 8 D in, 4 D out a value head. */
 #include "backend/cuda/ptx/card.cuh"
-#include "backend/cuda/ptx/copy_later.cuh"
 #include "backend/cuda/recurrent/delta_chunks.cuh"
 
 enum { PARTS_THREADS = 256, HEADS_AT_ONCE = 4 };
@@ -152,9 +151,8 @@ static __global__ void __launch_bounds__(PARTS_THREADS, 2)
     uint32_t q = shared_address(shared + memory::Q), k = shared_address(shared + memory::K);
     int kh = blockIdx.y, group = a.shape.n_value_heads / a.shape.n_key_heads, keys = a.shape.n_key_heads * D;
     const uint32_t *mixed = static_cast<const uint32_t *>(a.mixed.at) + c.first * a.mixed.stride + kh * D;
-    uint64_t policy = policy_read_again();
-    ask_rows<D, memory::PITCH, PARTS_THREADS>(q, mixed, a.mixed.stride, C, c.n, policy);
-    ask_rows<D, memory::PITCH, PARTS_THREADS>(k, mixed + keys, a.mixed.stride, C, c.n, policy);
+    ask_rows<D, memory::PITCH, PARTS_THREADS>(q, mixed, a.mixed.stride, C, c.n);
+    ask_rows<D, memory::PITCH, PARTS_THREADS>(k, mixed + keys, a.mixed.stride, C, c.n);
     close_batch();
     wait_batches<0>();
     __syncthreads(); // q and k are there

@@ -9,11 +9,10 @@
  *     K^T R            a warp 16 rows of S and some columns                S to shared memory
  *
  * with a barrier behind each line but the third. While a chunk is computed the next one's K and Q are on their way
- * (copy_later.cuh; K has two places), T and A behind it.
+ * (cp.async; K has two places), T and A behind it.
  *
  * How many columns a block has changes no bit of any. */
 #include "backend/cuda/ptx/card.cuh"
-#include "backend/cuda/ptx/copy_later.cuh"
 #include "backend/cuda/recurrent/delta_chunks.cuh"
 
 /* Shared memory, in bytes, and who computes what. Tiles are pairs: a plane of hi, then one of lo. */
@@ -62,17 +61,17 @@ template <int D, int COLUMNS> struct scan {
         return static_cast<float *>(a.mixed.at) + (job.first + (int64_t)chunk * C) * a.mixed.stride;
     }
 
-    __device__ void ask_keys(int chunk, uint64_t policy) const {
+    __device__ void ask_keys(int chunk) const {
         const uint32_t *at = reinterpret_cast<const uint32_t *>(mixed_row(chunk) + key_head() * D);
         int n = rows_of(chunk);
-        ask_rows<D, shape::ROW_PITCH, shape::THREADS>(shared + shape::Q, at, a.mixed.stride, C, n, policy);
-        ask_rows<D, shape::ROW_PITCH, shape::THREADS>(k_tile(chunk), at + keys(), a.mixed.stride, C, n, policy);
+        ask_rows<D, shape::ROW_PITCH, shape::THREADS>(shared + shape::Q, at, a.mixed.stride, C, n);
+        ask_rows<D, shape::ROW_PITCH, shape::THREADS>(k_tile(chunk), at + keys(), a.mixed.stride, C, n);
     }
-    __device__ void ask_parts(int chunk, uint64_t policy) const {
+    __device__ void ask_parts(int chunk) const {
         const uint32_t *at = part_row<D>(a, job.first + chunk * C, job.h);
         int n = rows_of(chunk);
-        ask_rows<C, shape::CHUNK_PITCH, shape::THREADS>(shared + shape::T, at, a.parts.stride, C, n, policy);
-        ask_rows<C, shape::CHUNK_PITCH, shape::THREADS>(shared + shape::A, at + C, a.parts.stride, C, n, policy);
+        ask_rows<C, shape::CHUNK_PITCH, shape::THREADS>(shared + shape::T, at, a.parts.stride, C, n);
+        ask_rows<C, shape::CHUNK_PITCH, shape::THREADS>(shared + shape::A, at + C, a.parts.stride, C, n);
     }
 
     /* a of the rows that a warp's gates want for a chunk, before they are wanted. */
@@ -200,7 +199,7 @@ template <int D, int COLUMNS> struct scan {
     }
 
     /* A chunk, whose K, Q, gates and S are there. */
-    __device__ void chunk(int i, bool is_last, uint64_t policy) {
+    __device__ void chunk(int i, bool is_last) {
         float v[N][4], ks[N][4] = {}, qs[N][4] = {}, alpha[(C + 31) / 32];
         const float *G = gates(i);
         float g0 = G[row + lane / 4], g1 = G[row + lane / 4 + 8], g_end = G[C - 1];
@@ -219,7 +218,7 @@ template <int D, int COLUMNS> struct scan {
         wait_batches<0>();
         __syncthreads(); // Y is there, T and A too; Q and S have been read
         if (!is_last)
-            ask_keys(i + 1, policy);
+            ask_keys(i + 1);
         close_batch();
         add_triangle(ks, shape::T);
         __syncthreads(); // Y has been read
@@ -235,7 +234,7 @@ template <int D, int COLUMNS> struct scan {
         wait_batches<0>();
         __syncthreads(); // the next chunk's K, Q, gates and S are there; A and R have been read
         if (!is_last)
-            ask_parts(i + 1, policy);
+            ask_parts(i + 1);
         close_batch();
     }
 
@@ -261,11 +260,10 @@ static __global__ void __launch_bounds__(scan_shape<D, COLUMNS>::THREADS, 1)
     scan_job job = {seq, first, plan.query_start[seq + 1] - first, h, part * COLUMNS};
     scan<D, COLUMNS> it(a, job, memory);
     int n_chunks = (job.n_tokens + C - 1) / C;
-    uint64_t policy = policy_read_again();
     State *state = state_of<State>(a, slot, h) + job.column;
-    it.ask_keys(0, policy);
+    it.ask_keys(0);
     close_batch();
-    it.ask_parts(0, policy);
+    it.ask_parts(0);
     close_batch();
     if (it.warp == 0) {
         float alpha[(C + 31) / 32];
@@ -277,7 +275,7 @@ static __global__ void __launch_bounds__(scan_shape<D, COLUMNS>::THREADS, 1)
     wait_batches<1>();
     __syncthreads(); // K, Q, gates and S of the first chunk are there
     for (int i = 0; i < n_chunks; i++)
-        it.chunk(i, i + 1 == n_chunks, policy);
+        it.chunk(i, i + 1 == n_chunks);
     it.keep_state_tile(state);
     float *kept = kept_of(a, slot);
     it.keep_inputs(kept, 2 * it.keys() + h * D + job.column, COLUMNS);

@@ -161,16 +161,21 @@ static __device__ __forceinline__ void store_pair(uint32_t tile, int plane, int 
     store_shared(at + plane, two.lo);
 }
 
+/* 16 bytes on their way to shared memory, or zeros. Not copy_later: with a hint for the cache ptxas 13.0 gave one of
+ * these kernels an odd register for it, which is no instruction ("an illegal instruction was encountered"). */
+static __device__ __forceinline__ void ask_piece(uint32_t to, const uint32_t *from, bool zeros) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(zeros ? 0 : 16) : "memory");
+}
+
 /* Rows of pairs, hi at 0 and lo behind them, of WIDTH columns, on their way to a tile by THREADS threads; zeros from
  * row n on. */
 template <int WIDTH, int PITCH, int THREADS>
-static __device__ __forceinline__ void ask_rows(uint32_t tile, const uint32_t *from, int64_t stride, int rows, int n,
-                                                uint64_t policy) {
+static __device__ __forceinline__ void ask_rows(uint32_t tile, const uint32_t *from, int64_t stride, int rows, int n) {
     constexpr int PIECES = WIDTH / 4, STEP = THREADS / PIECES; // 16 bytes each, of a row; rows at a time
     static_assert(THREADS % PIECES == 0, "a thread has one piece of some rows");
     int piece = threadIdx.x % PIECES, row = threadIdx.x / PIECES, last = n - 1;
     uint32_t to = tile + piece / (PIECES / 2) * 2 * rows * PITCH + 2 * (row * PITCH + piece % (PIECES / 2) * 8);
     from += piece * 4;
     for (; row < rows; row += STEP, to += 2 * STEP * PITCH)
-        copy_later(to, from + min(row, last) * stride, row > last, policy);
+        ask_piece(to, from + min(row, last) * stride, row > last);
 }

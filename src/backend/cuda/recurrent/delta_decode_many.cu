@@ -111,7 +111,7 @@ template <bool RAW, class State> static void launch_states(const struct launch *
 
 bool delta_decode_many_takes(const struct launch *l, const struct ddelta_layer *a) {
     int groups = l->n_seqs * a->shape.n_key_heads, blocks = n_multiprocessors();
-    return a->shape.key_dim == MANY_WIDTH && l->n_tokens == l->n_seqs && groups >= blocks &&
+    return a->shape.key_dim == MANY_WIDTH && l->n_tokens == l->n_seqs && 4 * groups >= 3 * blocks &&
            groups <= MOST_GROUPS * blocks;
 }
 
