@@ -14,7 +14,7 @@
 
 enum { MAX_OUT = 70, MAX_IN = 200, GUARD = 8 };
 
-static const char *const sets[] = {"amx", "avx512", "avx2", "portable"};
+static const char *const sets[] = {"amx", "bf16", "avx512", "avx2", "portable"};
 
 struct room {
     unsigned char *at; // a page of nothing, pages of 0xFF .. , a page of nothing
@@ -46,6 +46,15 @@ static int between(int low, int high) {
 }
 
 static float uniform(void) { return (float)between(-1000000, 1000000) * 1e-6f; }
+
+/* The nearest bf16 number, the even one of two. */
+static float rounded(float f) {
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    bits = (bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000;
+    memcpy(&f, &bits, sizeof bits);
+    return f;
+}
 
 /* Weights at `offset` from the room's begin or, if that is negative, before its end. What is between rows is finite. */
 static void fill(struct matrix *m, struct room room, int64_t offset) {
@@ -103,8 +112,9 @@ static void check_product(const struct kernels *k, const struct matrix *m, int r
             double want = r < n && bias ? (double)bias[r] : 0, size = fabs(want),
                    got = (double)y[t * (MAX_OUT + GUARD) + r];
             for (int i = 0; r < n && i < m->in; i++) {
-                want += m->values[row + r][i] * (double)x[t * MAX_IN + i];
-                size += fabs(m->values[row + r][i] * (double)x[t * MAX_IN + i]);
+                double of_x = (double)(k->rounds ? rounded(x[t * MAX_IN + i]) : x[t * MAX_IN + i]);
+                want += m->values[row + r][i] * of_x;
+                size += fabs(m->values[row + r][i] * of_x);
             }
             // float32 sums in whatever order: half a unit in the last place of what is summed, an addition
             bool good = r >= n ? got == -7 : fabs(got - want) <= size * 0x1p-24 * (4 + sqrt(m->in));

@@ -5,6 +5,7 @@
  * rate at which memory can be read, since each token of one sequence reads every weight that it uses once. */
 #include "main/verbs.h"
 
+#include "backend/cpu/kernels.h"
 #include "backend/cpu/measure.h"
 #include "base/clock.h"
 #include "base/file.h"
@@ -162,6 +163,7 @@ static enum status bench_model(const char *path, const struct machine_limits *li
                              .backend = &backend_cpu,
                              .n_threads = (int)opt.threads,
                              .dummy_weights = is_dummy(),
+                             .dtype = kernels_bf16() ? "bfloat16" : NULL, // as a server computes
                              .max_model_len = opt.n_prompt + opt.n_tokens + 2,
                              .max_seqs = 1};
     struct gyre *g;

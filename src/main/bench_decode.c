@@ -398,6 +398,7 @@ static int run(const struct verb_args *args) {
     struct model_text text = {0};
     struct grammar_compiler compiler = {0};
     size_engine();
+    opt.engine.serves = true;
     enum status st = engine_flags_open(&opt.engine, args->operands[0], &g, &err);
     if (st == OK)
         st = open_grammar(g, args->operands[0], &text, &compiler, &err);

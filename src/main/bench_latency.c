@@ -164,6 +164,7 @@ static int run(const struct verb_args *args) {
     enum status st = has_text ? model_path_check(model, MODEL_TEXT, &err) : OK;
     if (st == OK && has_text)
         st = tokenizer_open(model, &tok, &err);
+    opt.engine.serves = true;
     if (st == OK)
         st = engine_flags_open(&opt.engine, model, &g, &err);
     if (st == OK)

@@ -118,6 +118,7 @@ static int run(const struct verb_args *args) {
     enum status st = open_text(&text, model, &err);
     if (st == OK)
         st = bench_dataset_make(&opt.data, &(struct bench_text){text.tok, text.encoder, text.chat}, &data, &err);
+    opt.engine.serves = true;
     if (st == OK)
         st = engine_flags_open(&opt.engine, model, &g, &err);
     if (st == OK)

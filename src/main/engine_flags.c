@@ -1,14 +1,18 @@
 /* engine_flags.c - see engine_flags.h. */
 #include "main/engine_flags.h"
 
+#include "backend/cpu/kernels.h"
+#include "base/file.h"
 #include "base/machine_memory.h"
 #include "console/progress.h"
 #include "console/terminal.h"
 #include "engine/inspect.h"
 #include "main/model_path.h"
 
+#include <dirent.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum status engine_fault(const struct gyre_error *from, struct error *err) {
@@ -77,6 +81,30 @@ static void tell_of_disk(const struct gyre *g) {
                 human_bytes((double)memory.available).text, human_bytes((double)memory.of_these).text);
 }
 
+/* Nobody waits for a smaller model, which so stays as exact as the references. */
+static bool is_large(const char *model) {
+    enum { LARGE = 256 << 20 };
+    char path[FOLDER_PATH_BYTES];
+    struct stat st;
+    int64_t n = 0;
+    DIR *d = opendir(model);
+    for (struct dirent *e; d && (e = readdir(d));)
+        if (path_join(path, sizeof path, model, e->d_name, NULL) == OK && stat(path, &st) == 0 && S_ISREG(st.st_mode))
+            n += st.st_size;
+    if (d)
+        closedir(d);
+    return n >= LARGE;
+}
+
+/* NULL leaves it to the device. */
+static const char *dtype_of(const struct engine_flags *f, const char *model) {
+    if (strcmp(f->dtype, "auto") != 0)
+        return f->dtype;
+    bool rounds = f->serves && strcmp(f->device, "cpu") == 0 && f->device_options.n == 0 && kernels_bf16() &&
+                  (strcmp(f->load_format, "dummy") == 0 || is_large(model));
+    return rounds ? "bfloat16" : NULL;
+}
+
 enum status engine_flags_open(const struct engine_flags *f, const char *model, struct gyre **out, struct error *err) {
     struct progress loading = {0};
     const struct backend_ops *backend;
@@ -92,7 +120,7 @@ enum status engine_flags_open(const struct engine_flags *f, const char *model, s
         .struct_size = sizeof options,
         .model = model,
         .backend = backend,
-        .dtype = strcmp(f->dtype, "auto") == 0 ? NULL : f->dtype,
+        .dtype = dtype_of(f, model),
         .kv_cache_dtype = strcmp(f->kv_cache_dtype, "auto") == 0 ? NULL : f->kv_cache_dtype,
         .quantization = strcmp(f->quantization, "none") == 0 ? NULL : f->quantization,
         .n_threads = (int)f->n_threads,

@@ -20,6 +20,7 @@ struct engine_flags {
     int64_t device_index, n_threads, max_model_len, kv_cache_memory, swap_space, max_batched_tokens, max_seqs,
         block_size;
     bool prefix_cache, enforce_eager, by_expert;
+    bool serves; // set by verbs whose answers are for people, and not for comparing
     int64_t n_ranks;
     struct flag_list device_options;
     const char *policy; // of servers: "fcfs", "sjf"
@@ -86,7 +87,8 @@ struct engine_flags {
          &(e).dtype,                                                                                                   \
          "auto|float32|float16|bfloat16",                                                                              \
          "Engine",                                                                                                     \
-         "what products of matrices are made in; auto is what the device does best for the checkpoint"},               \
+         "what products of matrices are made in; auto is what the device does best for the checkpoint. On a CPU that " \
+         "is float32, but to serve 256 MiB and more bfloat16 where the processor has it (docs/numerics.md)"},          \
         {"kv-cache-dtype",                                                                                             \
          0,                                                                                                            \
          FLAG_CHOICE,                                                                                                  \

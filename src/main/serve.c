@@ -212,6 +212,7 @@ static enum status open_server(struct server *s, const char *model, struct error
     TRY(open_template(s, model, err));
     TRY(tokenizer_info_read(model, s->chat, &s->tokenizer_info, err));
     turn_ends_find(s->tok, s->chat, &opt.engine.eos);
+    opt.engine.serves = true;
     TRY(engine_flags_open_several(&opt.engine, model, (int)opt.n_engines, engines, err));
     memory_table_print(engines[0], stderr);
     fingerprint_of(&opt.engine, model, fingerprint);

@@ -90,9 +90,16 @@ static void cpu_unload(struct loaded *l) {
     free(l);
 }
 
-static enum status check_load(const struct load_options *options, struct error *err) {
-    if (options->dtype && strcmp(options->dtype, "float32") != 0)
-        return fail(err, ERR_UNSUPPORTED, "dtype: the CPU computes in float32, not in %s", options->dtype);
+static bool is_rounding(const struct load_options *options) {
+    return options->dtype && strcmp(options->dtype, "bfloat16") == 0;
+}
+
+static enum status check_load(const struct device *d, const struct load_options *options, struct error *err) {
+    if (is_rounding(options) && (!d->kernels || !kernels_bf16()))
+        return fail(err, ERR_UNSUPPORTED,
+                    "dtype: bfloat16 wants a processor with AVX-512 BF16 and its fast kernels; float32 runs on any");
+    if (options->dtype && !is_rounding(options) && strcmp(options->dtype, "float32") != 0)
+        return fail(err, ERR_UNSUPPORTED, "dtype: the CPU computes in float32 or bfloat16, not in %s", options->dtype);
     if (options->kv_dtype && strcmp(options->kv_dtype, "float32") != 0)
         return fail(err, ERR_UNSUPPORTED, "kv_cache_dtype: the CPU's cache is float32, not %s", options->kv_dtype);
     if (options->quantization)
@@ -103,9 +110,10 @@ static enum status check_load(const struct load_options *options, struct error *
 
 static enum status cpu_load(struct device *d, const struct program *p, const struct load_options *options,
                             struct loaded **out, struct error *err) {
-    TRY(check_load(options, err));
+    TRY(check_load(d, options, err));
     struct loaded *l = xcalloc(1, sizeof *l);
     l->device = d;
+    l->products = is_rounding(options) ? kernels_bf16() : d->kernels;
     l->n_back = options->n_back;
     l->caches_of = options->caches_of;
     l->program = l->caches_of    ? pass_shared_kv_as(p, l->caches_of->program)
@@ -450,22 +458,9 @@ static int cpu_report(const struct executable *exe, struct device_report out[MAX
     return (int)ARRAY_LEN(all);
 }
 
-static enum status cpu_measure(struct loaded *l, struct device_limits *out, struct error *err) {
-    enum { READ_BYTES = 512 << 20 };
-    struct machine_limits m;
-    TRY(measure_machine(pool_size(l->device->pool), READ_BYTES, &m, err));
-    *out = (struct device_limits){.read_bytes_per_s = m.read_bytes_per_s,
-                                  .flops_per_s = 2 * m.multiply_adds_per_s,
-                                  .wide_flops_per_s = 2 * m.multiply_adds_per_s,
-                                  .product = "float32"};
-    snprintf(out->name, sizeof out->name, "%d thread%s, %s kernels", m.n_threads, m.n_threads == 1 ? "" : "s",
-             m.kernels);
-    return OK;
-}
-
 static const struct backend_option cpu_options[] = {
     {"shared-kv", "0|1", "0: keys of which a part follows from their values are stored whole"},
-    {"kernels", "portable|avx2|avx512|amx|reference",
+    {"kernels", "portable|avx2|avx512|amx|bf16|reference",
      "the instructions of fast kernels, otherwise the best there are; or the plain functions"},
     {"patience", "SECONDS", "how long a device waits for others of its model until it is given up; 30"},
     {0},

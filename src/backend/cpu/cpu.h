@@ -71,7 +71,8 @@ struct device {
 
 struct loaded {
     struct device *device;
-    struct program *program; // as passes left it
+    struct program *program;        // as passes left it
+    const struct kernels *products; // of the device, or those that round activations
     struct placed_table placed;
     struct cache caches[MAX_CACHE_GROUPS];
     int n_caches, block_size, block_shift;

@@ -161,7 +161,7 @@ static void share_arranged(const struct call *c, struct product *p) {
 void fast_linear(const struct call *c) {
     struct mat y = c->out[0];
     struct product p = {
-        .kernels = c->loaded->device->kernels, .weight = c->weight[0], .x = c->in[0], .scratch = c->scratch};
+        .kernels = c->loaded->products, .weight = c->weight[0], .x = c->in[0], .scratch = c->scratch};
     const float *bias = call_floats(c, 1);
     if (n_groups(&p) > 1)
         share_arranged(c, &p);

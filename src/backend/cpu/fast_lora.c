@@ -37,7 +37,7 @@ static void shrink(const struct call *c, struct row_run r, int64_t begin, int64_
     const struct lora_args *a = &c->op->args.lora;
     int64_t width = (int64_t)a->n_modules * a->rank, first = r.adapter * width;
     struct mat h = {c->shared + r.begin * width + begin, width, r.end - r.begin, end - begin};
-    struct product p = {.kernels = c->loaded->device->kernels,
+    struct product p = {.kernels = c->loaded->products,
                         .weight = c->weight[0],
                         .x = rows_of(c->in[1], r),
                         .scratch = c->scratch};
@@ -54,7 +54,7 @@ static void expand(const struct call *c, struct row_run r, int module, int64_t b
     int64_t width = (int64_t)a->n_modules * a->rank, first = r.adapter * (int64_t)c->out[0].width;
     struct mat y = rows_of(c->out[0], r), base = rows_of(c->in[0], r);
     struct mat h = {c->shared + r.begin * width + (int64_t)module * a->rank, width, y.rows, a->rank};
-    struct product p = {.kernels = c->loaded->device->kernels, .weight = c->weight[1], .x = h, .scratch = c->scratch};
+    struct product p = {.kernels = c->loaded->products, .weight = c->weight[1], .x = h, .scratch = c->scratch};
     product_rows(&p, first + begin, first + end, (struct mat){y.at + begin, y.stride, y.rows, end - begin}, NULL);
     for (int64_t t = 0; t < y.rows; t++)
         p.kernels->add(mat_row(y, t) + begin, mat_row(base, t) + begin, 1, end - begin, mat_row(y, t) + begin);

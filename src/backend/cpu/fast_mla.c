@@ -121,7 +121,7 @@ static void end_tile(const struct call *c, const struct tile *t) {
         struct mat x = {t->latent + h * t->n_tokens * a->rank, a->rank, t->n_tokens, a->rank};
         struct mat y = {mat_row(c->out[0], t->first) + row, c->out[0].stride, t->n_tokens, a->v_dim};
         struct product product = {
-            .kernels = c->loaded->device->kernels, .weight = c->weight[0], .x = x, .scratch = t->rest};
+            .kernels = c->loaded->products, .weight = c->weight[0], .x = x, .scratch = t->rest};
         product_rows(&product, row, row + a->v_dim, y, NULL);
     }
 }

@@ -108,7 +108,7 @@ static void down_columns(const struct call *c, int expert, const struct groups *
     struct mat hidden = {g->hidden + p * 2 * a->ffn_size, 2 * (int64_t)a->ffn_size, n, a->ffn_size};
     struct mat y = {g->y + p * width + begin, width, n, end - begin};
     struct product product = {
-        .kernels = c->loaded->device->kernels, .weight = c->weight[1], .x = hidden, .scratch = c->scratch};
+        .kernels = c->loaded->products, .weight = c->weight[1], .x = hidden, .scratch = c->scratch};
     product_rows(&product, row, row + end - begin, y, b2 ? b2 + row : NULL);
 }
 

@@ -25,8 +25,12 @@ const struct kernels *kernels_find(const char *name) {
     bool avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                   __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     const struct kernels *tiles = avx512 ? kernels_amx() : NULL;
-    const struct choice choices[] = {
-        {tiles, tiles}, {&kernels_avx512, avx512}, {&kernels_avx2, avx2}, {&kernels_portable, true}};
+    const struct kernels *rounding = avx512 ? kernels_bf16() : NULL;
+    const struct choice choices[] = {{tiles, tiles},
+                                     {&kernels_avx512, avx512},
+                                     {&kernels_avx2, avx2},
+                                     {&kernels_portable, true},
+                                     {rounding, rounding}};
 #else
     const struct choice choices[] = {{&kernels_portable, true}};
 #endif

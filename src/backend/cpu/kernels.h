@@ -66,6 +66,7 @@ struct kernels {
     /* In how many groups of FEW_ROWS rows multiply_few should meet the part as it is stored, at most; weights for more
      * of them, and those of formats with 0, are made ready. */
     int (*direct_groups)(const struct weight_part *part);
+    bool rounds;   // activations that meet bf16 weights are rounded to bf16
     bool by_tiles; // multiply_few wants many rows of weights and no `partial`
 
     /* n_rows rows of n columns of any format as floats [n_rows][arranged_cols(n)], dequantised, in the order in which
@@ -103,7 +104,8 @@ struct kernels {
 };
 
 extern const struct kernels kernels_portable, kernels_avx2, kernels_avx512;
-const struct kernels *kernels_amx(void); // NULL where the processor has no tiles or the system gives none
+const struct kernels *kernels_bf16(void); // NULL where the processor lacks AVX-512 BF16; chosen by name alone
+const struct kernels *kernels_amx(void);  // NULL where the processor has no tiles or the system gives none
 
 /* NULL: there is none. */
 static inline const struct format_kernels *kernels_format(const struct kernels *k, const struct qformat *format) {

@@ -3,10 +3,12 @@
  * token. */
 #include "backend/cpu/measure.h"
 
+#include "backend/cpu/cpu.h"
 #include "backend/cpu/kernels.h"
 #include "base/clock.h"
 #include "base/pool.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -76,5 +78,18 @@ enum status measure_machine(int n_threads, int64_t read_bytes, struct machine_li
     out->barrier_us = shortest(&p, meet) / BARRIERS * 1e6;
     pool_free(p.pool);
     munmap(p.memory, (size_t)read_bytes);
+    return OK;
+}
+
+enum status cpu_measure(struct loaded *l, struct device_limits *out, struct error *err) {
+    enum { READ_BYTES = 512 << 20 };
+    struct machine_limits m;
+    TRY(measure_machine(pool_size(l->device->pool), READ_BYTES, &m, err));
+    *out = (struct device_limits){.read_bytes_per_s = m.read_bytes_per_s,
+                                  .flops_per_s = 2 * m.multiply_adds_per_s,
+                                  .wide_flops_per_s = 2 * m.multiply_adds_per_s,
+                                  .product = "float32"};
+    snprintf(out->name, sizeof out->name, "%d thread%s, %s kernels", m.n_threads, m.n_threads == 1 ? "" : "s",
+             m.kernels);
     return OK;
 }

@@ -14,3 +14,9 @@ struct machine_limits {
 /* Takes about a second and `read_bytes` of memory, which should be several times the last-level cache.
  * n_threads 0: one a processor. ERR_MEMORY if the memory is not there. */
 enum status measure_machine(int n_threads, int64_t read_bytes, struct machine_limits *out, struct error *err);
+
+struct loaded;
+struct device_limits;
+
+/* The same, as backend_probes.measure wants it. */
+enum status cpu_measure(struct loaded *l, struct device_limits *out, struct error *err);
