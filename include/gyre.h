@@ -121,6 +121,7 @@ struct gyre_options {
     const char *draft_model;  // a folder: who guesses, in place of n-grams of the text; NULL: those
     const char *draft_method; // what it is: "draft_model"; NULL: what its config.json says
     bool always_guess;        // n_guesses each time, also where they take longer than they save
+    bool draft_rejection; // drawn guesses are kept by rejection sampling: texts are as likely, and others
     double synthetic_acceptance; // for benchmarks: tokens that a step gives, on average, whatever is guessed; 0: off
 };
 

@@ -62,8 +62,9 @@ static void write_texts(const char *model, bool is_drafted, int n_guesses, struc
 
 static void guesses_change_no_token_of_a_model(void **state) {
     (void)state;
-    static const char *const models[] = {"llama",   "gemma3",      "deepseek_v3", "gpt_oss",
-                                         "qwen3_5", "qwen3_5_moe", "qwen3_5"};
+    static const char *const models[] = {"llama",     "gemma2",  "gemma3",      "gemma4",    "deepseek_v3",
+                                         "gpt_oss",   "mistral", "mixtral",     "qwen2",     "qwen3",
+                                         "qwen3_moe", "qwen3_5", "qwen3_5_moe", "diffllama", "qwen3_5"};
     for (size_t m = 0; m < ARRAY_LEN(models); m++) {
         static struct text plain[N_TEXTS], drafted[N_TEXTS];
         char folder[60];

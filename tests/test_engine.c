@@ -6,7 +6,7 @@
 #include "backend/toy/toy.h"
 #include "base/guard.h"
 #include "base/random.h"
-#include "engine/engine.h"
+#include "engine/fit.h"
 #include "engine/memory_plan.h"
 #include "letters.h"
 #include "sched/kv_pool_internal.h"

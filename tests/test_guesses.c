@@ -83,6 +83,151 @@ static void a_prediction_goes_on_behind_an_edit(void **state) {
     EXPECT_EQ(predicted(&none, text, 2, 9, out, 4), 0);
 }
 
+// ---- rejection --------------------------------------------------------------------------------------------------
+
+enum { N_LETTERS = 11 };
+
+struct rejection {
+    float temperature, top_p;
+    int top_k;
+    bool is_certain; // the guess could be no other
+};
+
+/* Draws with guesses have the distribution of the row: chi-square over all draws, of at most N_LETTERS - 1 degrees of
+ * freedom, is above 46 once in a million times. As many guesses are kept as the two distributions have in common. */
+static void judge_rejection(const struct rejection *c, uint64_t round, int n_draws) {
+    float row[N_LETTERS], other[N_LETTERS], p[N_LETTERS], q[N_LETTERS];
+    int64_t drawn[N_LETTERS] = {0}, kept = 0;
+    double common = 0, chi = 0;
+    struct sample_scratch scratch;
+    struct sample_result r;
+    struct sample_params target = sample_params_default();
+    target.temperature = c->temperature, target.top_p = c->top_p, target.top_k = c->top_k, target.seed = test_seed();
+    target.sequence = round;
+    struct sample_params draft = target;
+    draft.seed ^= 0x6472616674, draft.top_k = 0;
+    sample_scratch_init(&scratch, N_LETTERS);
+    for (int i = 0; i < N_LETTERS; i++) {
+        row[i] = (float)(4 * philox_uniform(test_seed(), round, (uint64_t)i));
+        other[i] = row[i] + (float)(2 * philox_uniform(test_seed(), round, (uint64_t)i + 100));
+    }
+    sample_distribution(row, N_LETTERS, &target, &scratch, p);
+    sample_distribution(other, N_LETTERS, &draft, &scratch, q);
+    for (int i = 0; i < N_LETTERS; i++)
+        common += c->is_certain ? 0 : (double)MIN(p[i], q[i]);
+    for (int i = 0; i < n_draws; i++) {
+        draft.position = target.position = (uint64_t)i;
+        sample_row(other, N_LETTERS, &draft, &scratch, &r);
+        target.guess = (struct sample_guess){true, c->is_certain ? 3 : r.token, c->is_certain ? NULL : q};
+        common += c->is_certain ? (double)p[3] / n_draws : 0;
+        sample_row(row, N_LETTERS, &target, &scratch, &r);
+        drawn[r.token]++;
+        kept += r.token == target.guess.token;
+    }
+    for (int i = 0; i < N_LETTERS; i++) {
+        double want = (double)p[i] * n_draws;
+        EXPECT(want > 0 || drawn[i] == 0);
+        chi += want > 0 ? ((double)drawn[i] - want) * ((double)drawn[i] - want) / want : 0;
+    }
+    if (!(chi < 46))
+        fail_msg("chi-square is %g", chi);
+    if (!(fabs((double)kept / n_draws - common) < 5 * sqrt(0.25 / n_draws)))
+        fail_msg("%g of the guesses are kept, %g could be", (double)kept / n_draws, common);
+    sample_scratch_release(&scratch);
+}
+
+static void rejection_keeps_the_distribution(void **state) {
+    (void)state;
+    static const struct rejection cases[] = {{1, 1, 0, false},    {0.7f, 1, 0, false}, {1, 0.8f, 0, false},
+                                             {1.3f, 1, 4, false}, {1, 1, 0, true},     {1, 0.9f, 5, true}};
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++)
+        judge_rejection(&cases[i], i, test_is_brief() ? 50000 : 1000000);
+}
+
+// ---- recent answers ---------------------------------------------------------------------------------------------
+
+static int suffix_after(struct suffix_index *x, struct suffix_match *m, uint32_t owner, const int32_t *tokens, int n,
+                        int n_tokens, int32_t *out, int max) {
+    struct sequence seq = {.tokens = (int32_t *)tokens, .n_known = n, .n_tokens = n_tokens};
+    return suffix_guess(x, m, owner, &seq, out, max);
+}
+
+static void what_followed_in_an_answer_is_guessed(void **state) {
+    (void)state;
+    struct suffix_index *x = suffix_open(64);
+    const int32_t one[] = {1, 2, 3, 4, 5, 6}, other[] = {9, 2, 3, 4, 7, 8};
+    const int32_t text[] = {50, 9, 2, 3, 4, 7, 8};
+    struct suffix_match m = {0}, fresh = {0};
+    int32_t out[8];
+    suffix_add(x, 1, one, 6);
+    suffix_add(x, 1, other, 6);
+    EXPECT_EQ(suffix_after(x, &m, 1, text, 3, 3, out, 8), 0); // "9 2": too short
+    EXPECT_EQ(suffix_after(x, &m, 1, text, 5, 5, out, 8), 2); // "9 2 3 4" was in the other one
+    EXPECT(out[0] == 7 && out[1] == 8);
+    EXPECT_EQ(suffix_after(x, &m, 1, text, 5, 6, out, 8), 1); // the 7 is expected already
+    EXPECT_EQ(out[0], 8);
+    EXPECT_EQ(suffix_after(x, &m, 1, text, 7, 7, out, 8), 0);     // nothing follows in it
+    EXPECT_EQ(suffix_after(x, &fresh, 2, text, 5, 5, out, 8), 0); // another's
+    suffix_free(x);
+}
+
+/* Against a search through all answers that are remembered. */
+static void it_finds_the_longest_end_that_stands_there(void **state) {
+    (void)state;
+    enum { CAPACITY = 200, LETTERS = 3, LONGEST = 40 };
+    uint64_t n_draws = 0;
+    for (int round = 0; round < 30; round++) {
+        struct suffix_index *x = suffix_open(CAPACITY);
+        static int32_t all[2 * CAPACITY], text[300];
+        int n_all = 0;
+        struct suffix_match m = {0};
+        for (int i = 0; i < 300; i++)
+            text[i] = (int32_t)(philox_uniform(test_seed(), n_draws++, 1) * LETTERS);
+        for (int n = 1; n < 300; n++) {
+            int32_t answer[LONGEST], out[1];
+            int length = n % 37 == 0 && n_all + LONGEST < CAPACITY ? LONGEST - 1 : 0;
+            for (int i = 0; i < length; i++)
+                all[n_all++] = answer[i] = (int32_t)(philox_uniform(test_seed(), n_draws++, 2) * LETTERS);
+            if (length > 0) {
+                suffix_add(x, 0, answer, length);
+                all[n_all++] = -1;
+                memset(&m, 0, sizeof m);
+            }
+            int longest = 0;
+            for (int at = 0; at < n_all; at++) {
+                int same = 0;
+                while (same < SUFFIX_CONTEXT && same <= at && same < n && all[at - same] == text[n - 1 - same])
+                    same++;
+                longest = MAX(longest, same);
+            }
+            suffix_after(x, &m, 0, text, n, n, out, 1);
+            EXPECT_EQ(MIN(m.length[0], SUFFIX_CONTEXT), longest);
+        }
+        suffix_free(x);
+    }
+}
+
+static void old_answers_are_forgotten(void **state) {
+    (void)state;
+    struct suffix_index *x = suffix_open(32);
+    int32_t out[4], first[10], other[10];
+    struct suffix_match m = {0};
+    for (int i = 0; i < 10; i++)
+        first[i] = 100 + i;
+    suffix_add(x, 0, first, 10);
+    for (int round = 0; round < 40; round++) {
+        for (int i = 0; i < 10; i++)
+            other[i] = 1000 + 10 * round + i;
+        suffix_add(x, 0, other, 10);
+        int n = suffix_after(x, &m, 0, first, 5, 5, out, 4);
+        EXPECT(n == 0 || (n == 4 && out[0] == 105));
+        EXPECT(round > 0 || n == 4); // in the older generation
+        EXPECT(round < 8 || n == 0);
+        EXPECT_EQ(suffix_after(x, &(struct suffix_match){0}, 0, other, 5, 5, out, 4), 4);
+    }
+    suffix_free(x);
+}
+
 enum { N_PROMPT = 12, N_TOKENS = 60 };
 
 struct told {
@@ -113,11 +258,12 @@ static void answer(struct gyre *g, float temperature, const struct told *expecte
                 t->timing = e[i].timing;
 }
 
-static struct gyre *open_story(int n_guesses, double synthetic) {
+static struct gyre *open_story(const char *method, int n_guesses, double synthetic) {
     struct gyre_options o = {.struct_size = sizeof o, .model = "models/story", .backend = &backend_cpu, .n_threads = 1};
     struct gyre *g;
     struct gyre_error err;
-    o.kv_cache_bytes = 16 << 20, o.max_model_len = 128, o.n_guesses = n_guesses, o.synthetic_acceptance = synthetic;
+    o.kv_cache_bytes = 16 << 20, o.max_model_len = 128, o.n_guesses = n_guesses, o.draft_method = method,
+    o.synthetic_acceptance = synthetic;
     EXPECT_OK(gyre_open(&o, &g, &err), err);
     return g;
 }
@@ -127,7 +273,7 @@ static void predicted_answers_are_the_same_in_fewer_steps(void **state) {
     (void)state;
     for (int drawn = 0; drawn < 2; drawn++) {
         static struct told plain, edited, guessed;
-        struct gyre *g = open_story(0, 0);
+        struct gyre *g = open_story(NULL, 0, 0);
         g->drafter.is_fixed = true;
         answer(g, drawn ? 0.9f : 0, NULL, &plain);
         edited = plain;
@@ -141,10 +287,43 @@ static void predicted_answers_are_the_same_in_fewer_steps(void **state) {
     }
 }
 
+static void an_answer_given_before_is_guessed(void **state) {
+    (void)state;
+    static struct told plain, first, again;
+    struct gyre *without = open_story(NULL, 0, 0), *g = open_story("suffix", 5, 0);
+    g->drafter.is_fixed = true;
+    answer(without, 0.9f, NULL, &plain);
+    answer(g, 0.9f, NULL, &first);
+    answer(g, 0.9f, NULL, &again);
+    assert_memory_equal(plain.tokens, first.tokens, sizeof plain.tokens);
+    assert_memory_equal(plain.tokens, again.tokens, sizeof plain.tokens);
+    EXPECT(again.n_polls < first.n_polls / 2);
+    gyre_close(without);
+    gyre_close(g);
+}
+
+/* A draft that draws by itself: texts are others, all of the model's tokens; the draft is the target, so that every
+ * guess of a plain draw is kept. */
+static void a_draft_that_is_the_target_is_never_rejected(void **state) {
+    (void)state;
+    static struct told t;
+    struct gyre_options o = {.struct_size = sizeof o, .model = "models/story", .backend = &backend_cpu, .n_threads = 1};
+    struct gyre *g;
+    struct gyre_error err;
+    o.kv_cache_bytes = 16 << 20, o.max_model_len = 128, o.n_guesses = 4, o.always_guess = true;
+    o.draft_model = "models/story", o.draft_rejection = true;
+    EXPECT_OK(gyre_open(&o, &g, &err), err);
+    for (int i = 0; i < 4; i++)
+        answer(g, 0.9f, NULL, &t);
+    EXPECT(g->drafter.n_guessed > 150);
+    EXPECT(g->drafter.n_guessed - g->drafter.n_accepted < g->drafter.n_guessed / 50); // sums in another order
+    gyre_close(g);
+}
+
 static void made_up_acceptance_is_that_asked_for(void **state) {
     (void)state;
     static struct told t;
-    struct gyre *g = open_story(4, 2.5);
+    struct gyre *g = open_story(NULL, 4, 2.5);
     g->drafter.is_fixed = true;
     for (int i = 0; i < 30; i++)
         answer(g, 0, NULL, &t);
@@ -157,7 +336,7 @@ static void made_up_acceptance_is_that_asked_for(void **state) {
 
 static void wrong_fields_are_named(void **state) {
     (void)state;
-    struct gyre *g = open_story(0, 0);
+    struct gyre *g = open_story(NULL, 0, 0);
     struct gyre_request q = gyre_request_default(g);
     struct gyre_error err;
     int32_t prompt[] = {5}, far[] = {1 << 20};
@@ -180,7 +359,13 @@ int main(void) {
         cmocka_unit_test(wrong_guesses_rest_longer_each_time),
         cmocka_unit_test(rows_have_a_price),
         cmocka_unit_test(a_prediction_goes_on_behind_an_edit),
+        cmocka_unit_test(rejection_keeps_the_distribution),
+        cmocka_unit_test(what_followed_in_an_answer_is_guessed),
+        cmocka_unit_test(it_finds_the_longest_end_that_stands_there),
+        cmocka_unit_test(old_answers_are_forgotten),
+        cmocka_unit_test(an_answer_given_before_is_guessed),
         cmocka_unit_test(predicted_answers_are_the_same_in_fewer_steps),
+        cmocka_unit_test(a_draft_that_is_the_target_is_never_rejected),
         cmocka_unit_test(made_up_acceptance_is_that_asked_for),
         cmocka_unit_test(wrong_fields_are_named),
     };

@@ -27,6 +27,7 @@ struct backend_ops {
     bool in_place;                        // computes with weights where the checkpoint's map has them: read ahead
     bool no_weights;                      // computes without weights: a model is opened by its config alone
     bool makes_dummies;                   // fills dummy weights: matrices N(0, 1/in), vectors in [0.9, 1.1]
+    bool rejects;                         // rows may be drawn with a guess (sample_params.guess)
     int default_tokens, default_seqs;     // of a step, where the user does not say; 0: the engine's
     int max_back;                         // the most that load_options.n_back may be
     int max_in_flight;                    // 1: run() computes; 2: the device, while the host prepares

@@ -8,6 +8,7 @@
 
 #include "base/random.h"
 #include "base/status.h"
+#include "core/sample_internal.h"
 #include "core/sample_weight.h"
 
 #include <math.h>
@@ -19,6 +20,9 @@ struct candidate {
     uint32_t key;    // orders as the logit does
     int32_t token;
 };
+
+/* Keys of draws that must not depend on one another. */
+static const uint64_t SAMPLE_OF_GUESS = 0x6775657373;
 
 struct sample_params sample_params_default(void) {
     return (struct sample_params){.top_p = 1, .repetition_penalty = 1, .target = -1};
@@ -77,8 +81,7 @@ static int32_t argmax_row(const float *logits, int64_t n, bool *finite) {
     return (int32_t)at;
 }
 
-/* log(sum(exp(logits))); `max` is the largest of them. */
-static double log_sum_exp(const float *logits, int64_t n, float max) {
+double sample_log_sum_exp(const float *logits, int64_t n, float max) {
     double sum = 0;
     for (int64_t i = 0; i < n; i++)
         sum += (double)expf(logits[i] - max);
@@ -98,84 +101,6 @@ static void top_logprobs(const float *logits, int64_t n, int k, double log_sum, 
     }
     for (int j = 0; j < have; j++)
         result->top_logprob[j] = (float)((double)logits[result->top_token[j]] - log_sum);
-}
-
-// A heap of tokens whose root is the least probable of them.
-struct token_heap {
-    const float *logits;
-    int32_t *tokens;
-    int32_t n;
-};
-
-static bool is_less_probable(const float *logits, int32_t a, int32_t b) {
-    return logits[a] != logits[b] ? logits[a] < logits[b] : a > b;
-}
-
-static void sift_down(struct token_heap *h, int32_t at) {
-    for (int32_t child; (child = 2 * at + 1) < h->n; at = child) {
-        if (child + 1 < h->n && is_less_probable(h->logits, h->tokens[child + 1], h->tokens[child]))
-            child++;
-        if (!is_less_probable(h->logits, h->tokens[child], h->tokens[at]))
-            return;
-        int32_t token = h->tokens[at];
-        h->tokens[at] = h->tokens[child];
-        h->tokens[child] = token;
-    }
-}
-
-typedef int32_t __attribute__((may_alias)) any_int32; // in the memory of floats, too
-
-/* The bits of a logit in an order in which larger ones come first. */
-static uint32_t descending_key(float logit) {
-    uint32_t bits;
-    logit += 0.0f; // -0 is as 0
-    memcpy(&bits, &logit, sizeof bits);
-    return bits >> 31 ? bits : ~bits & 0x7fffffff;
-}
-
-/* Sorts n tokens, which ascend, by their logits, largest first; tokens of one logit go on ascending. Four passes over
- * eight bits each, between `tokens` and `other`. */
-static void sort_by_logit(const float *logits, int32_t n, any_int32 *tokens, any_int32 *other) {
-    for (int shift = 0; shift < 32; shift += 8) {
-        int32_t place[257] = {0};
-        for (int32_t i = 0; i < n; i++)
-            place[1 + (descending_key(logits[tokens[i]]) >> shift & 255)]++;
-        for (int k = 0; k < 256; k++)
-            place[k + 1] += place[k];
-        for (int32_t i = 0; i < n; i++)
-            other[place[descending_key(logits[tokens[i]]) >> shift & 255]++] = tokens[i];
-        any_int32 *swap = tokens;
-        tokens = other;
-        other = swap;
-    }
-}
-
-/* The n most probable tokens, in no order. */
-static void choose_most_probable(const float *logits, int32_t n_vocab, int32_t n, int32_t *tokens) {
-    struct token_heap h = {logits, tokens, n};
-    for (int32_t i = 0; i < n; i++)
-        tokens[i] = i;
-    if (n == n_vocab)
-        return;
-    for (int32_t at = n / 2 - 1; at >= 0; at--)
-        sift_down(&h, at);
-    for (int32_t i = n; i < n_vocab; i++)
-        if (is_less_probable(logits, tokens[0], i)) {
-            tokens[0] = i;
-            sift_down(&h, 0);
-        }
-    int32_t least = tokens[0], k = 0;
-    for (int32_t i = 0; i < n_vocab && k < n; i++) // the same, ascending
-        if (i == least || is_less_probable(logits, least, i))
-            tokens[k++] = i;
-}
-
-void sample_most_probable(const float *logits, int32_t n_vocab, int32_t n, int32_t *tokens, float *logprobs) {
-    choose_most_probable(logits, n_vocab, n, tokens);
-    sort_by_logit(logits, n, tokens, (any_int32 *)logprobs); // free until the end
-    double log_sum = log_sum_exp(logits, n_vocab, logits[tokens[0]]);
-    for (int32_t i = 0; i < n; i++)
-        logprobs[i] = (float)((double)logits[tokens[i]] - log_sum);
 }
 
 static int32_t rank_of(const float *logits, int64_t n, int32_t token) {
@@ -391,17 +316,80 @@ static int64_t keep_to_cut(struct candidate *c, int64_t n, struct cut cut, uint6
     return m;
 }
 
+/* What may be drawn, and its mass. */
+static int64_t candidates_of(const float *logits, int64_t n_vocab, float max, const struct sample_params *p,
+                             struct sample_scratch *scratch, uint64_t *total) {
+    struct candidate *c = scratch->candidates;
+    int64_t n = gather_candidates(logits, n_vocab, max, p, c, total);
+    if (p->top_k > 0 && p->top_k < n)
+        n = keep_to_cut(c, n, find_cut(c, n, true, (uint64_t)p->top_k - 1, scratch->members), total);
+    if (p->top_p < 1)
+        n = keep_to_cut(c, n, find_cut(c, n, false, sample_reach(p->top_p, *total), scratch->members), total);
+    return n;
+}
+
+/* Of a token that may be drawn; of another 0. Candidates are in the order of ids. */
+static uint64_t weight_of(const struct candidate *c, int64_t n, int32_t token) {
+    int64_t low = 0, high = n;
+    while (low < high) {
+        int64_t mid = low + (high - low) / 2;
+        *(c[mid].token < token ? &low : &high) = c[mid].token < token ? mid + 1 : mid;
+    }
+    return low < n && c[low].token == token ? c[low].weight : 0;
+}
+
+static bool keeps_guess(const struct candidate *c, int64_t n, uint64_t total, const struct sample_params *p) {
+    double u = (double)philox_bits53(p->seed ^ SAMPLE_OF_GUESS, p->sequence, p->position) * 0x1p-53;
+    double q = p->guess.q ? (double)p->guess.q[p->guess.token] : 1;
+    return u * q < (double)weight_of(c, n, p->guess.token) / (double)total;
+}
+
+/* Leaves of each candidate what its mass is above the guess's distribution; all as it is if that is nothing. */
+static int64_t without_guess(struct candidate *c, int64_t n, uint64_t *total, const struct sample_guess *guess) {
+    uint64_t left = 0, all = *total;
+    int64_t m = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double q = guess->q ? (double)guess->q[c[i].token] : c[i].token == guess->token;
+        double above = (double)c[i].weight - q * (double)all;
+        left += above > 0 ? (uint64_t)above : 0;
+    }
+    if (left == 0)
+        return n;
+    for (int64_t i = 0; i < n; i++) {
+        double q = guess->q ? (double)guess->q[c[i].token] : c[i].token == guess->token;
+        double above = (double)c[i].weight - q * (double)all;
+        c[m] = c[i];
+        c[m].weight = above > 0 ? (uint64_t)above : 0;
+        m += c[m].weight > 0;
+    }
+    *total = left;
+    return m;
+}
+
 static int32_t draw(const float *logits, int64_t n_vocab, float max, const struct sample_params *p,
                     struct sample_scratch *scratch) {
     struct candidate *c = scratch->candidates;
     uint64_t total;
-    int64_t n = gather_candidates(logits, n_vocab, max, p, c, &total);
-    if (p->top_k > 0 && p->top_k < n)
-        n = keep_to_cut(c, n, find_cut(c, n, true, (uint64_t)p->top_k - 1, scratch->members), &total);
-    if (p->top_p < 1)
-        n = keep_to_cut(c, n, find_cut(c, n, false, sample_reach(p->top_p, total), scratch->members), &total);
+    int64_t n = candidates_of(logits, n_vocab, max, p, scratch, &total);
+    if (p->guess.is_given && keeps_guess(c, n, total, p))
+        return p->guess.token;
+    if (p->guess.is_given)
+        n = without_guess(c, n, &total, &p->guess);
     uint64_t bits = philox_bits53(p->seed, p->sequence, p->position);
     return c[find_cut(c, n, false, sample_point(bits, total), scratch->members).at].token;
+}
+
+void sample_distribution(const float *logits, int64_t n_vocab, const struct sample_params *p,
+                         struct sample_scratch *scratch, float *q) {
+    bool finite;
+    uint64_t total;
+    int32_t best = argmax_row(logits, n_vocab, &finite);
+    memset(q, 0, (size_t)n_vocab * sizeof *q);
+    if (!finite)
+        return;
+    int64_t n = candidates_of(logits, n_vocab, logits[best], p, scratch, &total);
+    for (int64_t i = 0; i < n; i++)
+        q[scratch->candidates[i].token] = (float)((double)scratch->candidates[i].weight / (double)total);
 }
 
 static int32_t choose_token(const float *logits, int64_t n_vocab, const struct sample_params *p,
@@ -432,7 +420,7 @@ void sample_row(const float *logits, int64_t n_vocab, const struct sample_params
     result->token = choose_token(logits, n_vocab, p, scratch, result);
     if (!p->want_logprob && p->target < 0 && p->n_top_logprobs == 0)
         return;
-    double log_sum = log_sum_exp(logits, n_vocab, logits[result->argmax]);
+    double log_sum = sample_log_sum_exp(logits, n_vocab, logits[result->argmax]);
     result->logprob = (float)((double)logits[result->token] - log_sum);
     if (p->target >= 0) {
         result->target_logprob = (float)((double)logits[p->target] - log_sum);

@@ -28,6 +28,15 @@ struct bad_sequence {
     int32_t n;
 };
 
+/* A guess of the token, which is to be kept as often as the two distributions allow (rejection sampling, Leviathan et
+ * al. 2023): with probability min(1, p / q), and otherwise the token is drawn from max(p - q, 0). p is what
+ * temperature, top_k ... leave of the row. The result has the distribution p, but is not the token of a plain draw. */
+struct sample_guess {
+    bool is_given; // else a plain draw
+    int32_t token;
+    const float *q; // [n_vocab]: the distribution that the guess was drawn from; NULL: it could be no other
+};
+
 /* All pointers are borrowed until the step is collected. */
 struct sample_params {
     float temperature, top_p, min_p;           // top_p 1 and min_p 0: off
@@ -48,10 +57,11 @@ struct sample_params {
     const struct bad_sequence *bad;
     int32_t n_bad;
     uint64_t seed, sequence, position;
-    int32_t target;         // a token whose log-probability is wanted; -1: none
-    int32_t n_top_logprobs; // 0 .. MAX_TOP_LOGPROBS
-    bool want_logprob;      // of the token drawn
-    bool want_logits;       // the row is to be kept readable until the next run
+    struct sample_guess guess; // where temperature is above 0
+    int32_t target;            // a token whose log-probability is wanted; -1: none
+    int32_t n_top_logprobs;    // 0 .. MAX_TOP_LOGPROBS
+    bool want_logprob;         // of the token drawn
+    bool want_logits;          // the row is to be kept readable until the next run
 };
 
 struct sample_result {
@@ -77,6 +87,11 @@ bool sample_is_plain(const struct sample_params *p);
 /* The n most probable of a row with their log-probabilities, most probable first; of equal ones the smaller id. n_vocab
  * >= n >= 1. */
 void sample_most_probable(const float *logits, int32_t n_vocab, int32_t n, int32_t *tokens, float *logprobs);
+
+/* The distribution that a row is drawn from, [n_vocab]: q of a guess. */
+struct sample_scratch;
+void sample_distribution(const float *logits, int64_t n_vocab, const struct sample_params *params,
+                         struct sample_scratch *scratch, float *q);
 
 /* Memory for one row of n_vocab logits. */
 struct sample_scratch {

@@ -15,6 +15,7 @@
 #include "engine/draft/economy.h"
 #include "engine/draft/ngram.h"
 #include "engine/draft/prediction.h"
+#include "engine/draft/suffix.h"
 #include "engine/inspect.h"
 #include "engine/telemetry.h"
 #include "gyre.h"
@@ -36,10 +37,13 @@ struct request {
     struct constraint *constraint; // NULL: no grammar
     struct guess_luck luck;
     struct proposal draft;
+    int32_t n_vocab;
     struct guess_record record;
     struct prediction prediction;
+    struct suffix_match suffix;
     int32_t first_guess;     // position of the first token of its last draft
     bool is_predicted;       // which came from the prediction
+    bool is_rejected; // it is kept by rejection sampling
     bool is_held, is_paused; // its mask is late: it is in no step until that is there; who asked wants none
     struct request *next_held;
     float *pooled;     // [hidden_size], if asked
@@ -108,6 +112,7 @@ struct gyre {
     int n_back;                  // tokens that recurrent states can go back
     int64_t n_predictions;       // requests that came with one
     struct ngram ngram;          // of the drafter, if that is what it is
+    struct suffix_index *suffix; // likewise; NULL: it is not
     struct mask_crew *mask_crew; // NULL: no request had a grammar yet
     int64_t mask_patience_us;    // that a step waits for the masks of its rows: slower ones are held
     struct request *held;        // a list
@@ -174,6 +179,8 @@ void engine_judge(struct gyre *g, struct request *r, const struct gyre_event *e)
 int32_t engine_synthetic(const struct gyre *g, const struct request *r, int32_t position, int32_t token);
 enum status engine_draft_follow(struct gyre *g, const struct step *step);
 bool engine_may_guess(const struct request *r);
+struct sample_guess engine_guess_at(const struct request *r, int32_t position); // that the row before is drawn with
+void engine_draft_end(struct gyre *g, const struct request *r); // it is over: others' guesses may come of its answer
 
 /* Who guesses, as the options say: checked before anything is opened, and once the cache is there. */
 enum status engine_draft_check(const struct gyre_options *o, struct error *err);
@@ -231,16 +238,3 @@ void engine_end_starved(struct gyre *g);
 
 /* Writes a sentence to the caller and returns its status. */
 int engine_report(struct gyre_error *out, const struct error *err);
-
-/* How much cache, of which length and in how many blocks: from options, program and memory to numbers. */
-struct engine_sizes {
-    struct bucket bucket;
-    struct cache_config cache;
-    int64_t max_model_len, kv_cache_bytes, kv_cache_tokens;
-};
-/* l NULL: of a device that computes in_place, before it has loaded the program; its cache is float32. */
-enum status engine_size(const struct gyre_options *options, const struct engine_model *model, struct loaded *l,
-                        struct engine_sizes *out, struct error *err);
-int engine_n_back(const struct gyre_options *o); // load_options.n_back: what guesses want of recurrent states
-int64_t engine_block_bytes(const struct gyre_options *o, const struct program *p, const struct loaded *l, int group,
-                           int block_size);

@@ -9,6 +9,19 @@
 
 #include "engine/engine.h"
 
+/* How much cache, of which length and in how many blocks: from options, program and memory to numbers. */
+struct engine_sizes {
+    struct bucket bucket;
+    struct cache_config cache;
+    int64_t max_model_len, kv_cache_bytes, kv_cache_tokens;
+};
+/* l NULL: of a device that computes in_place, before it has loaded the program; its cache is float32. */
+enum status engine_size(const struct gyre_options *options, const struct engine_model *model, struct loaded *l,
+                        struct engine_sizes *out, struct error *err);
+int engine_n_back(const struct gyre_options *o); // load_options.n_back: what guesses want of recurrent states
+int64_t engine_block_bytes(const struct gyre_options *o, const struct program *p, const struct loaded *l, int group,
+                           int block_size);
+
 /* ERR_MEMORY says in one sentence what is needed, of what, what there is, and which flag helps. sizes: of engine_size.
  * l NULL: before the model is loaded on the host; otherwise its weights are there and not asked about. */
 enum status engine_fits(const struct gyre_options *o, const struct engine_model *m, struct loaded *l,

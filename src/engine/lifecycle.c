@@ -41,6 +41,7 @@ void engine_accept(struct gyre *g, struct request *r) {
 void engine_end(struct gyre *g, struct request *r, enum gyre_finish finish, const struct error *err) {
     engine_hold_no_more(g, r);
     sequence_expect_no_more(&r->sequence);
+    engine_draft_end(g, r);
     scheduler_remove(&g->scheduler, &r->sequence);
     if (g->fair.n_tenants > 1)
         fair_share_settle(&g->fair, r->asked.tenant, r->fair_cost,

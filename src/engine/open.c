@@ -234,8 +234,11 @@ static enum status dummies_fit(const struct gyre_options *o, struct error *err) 
 static enum status open_draft(const struct gyre_options *o, const struct model *target, struct draft **out,
                               struct error *err) {
     struct draft_source source = {o->draft_method, o->draft_model, o->model};
+    bool is_suffix = o->draft_method && strcmp(o->draft_method, "suffix") == 0; // of answers: no model
     *out = NULL;
-    return o->draft_model || o->draft_method ? draft_open(&source, target, out, err) : OK;
+    if (is_suffix && o->draft_model)
+        return fail(err, ERR_ARG, "speculation: \"model\" is not for suffixes, which are of recent answers");
+    return !is_suffix && (o->draft_model || o->draft_method) ? draft_open(&source, target, out, err) : OK;
 }
 
 /* The options of this version. */

@@ -272,6 +272,7 @@ enum status request_new(const struct gyre *g, const struct gyre_request *asked, 
     r->sample = sampling_of(r);
     r->sample.bad = copy_bad_sequences(r, asked);
     a->bad_sequences = NULL; // in r->sample
+    r->n_vocab = g->info.vocab_size;
     r->prediction = (struct prediction){.n = (int32_t)a->n_prediction, .n_seen = r->n_prompt};
     r->prediction.tokens = copy_array(&r->arena, asked->prediction, a->n_prediction, sizeof *a->prediction);
     a->prediction = NULL; // in r->prediction

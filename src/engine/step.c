@@ -50,6 +50,7 @@ static struct sample_params row_params(const struct request *r, int32_t position
     p.n_top_logprobs = wide ? 0 : n_top;
     p.want_logits = wide || wants_last_logits(r, position);
     p.target = draws ? -1 : seq->tokens[position + 1];
+    p.guess = draws ? engine_guess_at(r, position + 1) : (struct sample_guess){0};
     return p;
 }
 

@@ -149,8 +149,10 @@ enum status engine_flags_open(const struct engine_flags *f, const char *model, s
         .ngram_min = f->speculation.ngram_min,
         .ngram_max = f->speculation.ngram_max,
         .guess_seqs = f->speculation.guess_seqs,
+        .draft_rejection =
+            f->speculation.rejects || (f->draft_acceptance && strcmp(f->draft_acceptance, "rejection") == 0),
         .always_guess = f->speculation.always,
-        .synthetic_acceptance = f->speculation.synthetic,
+        .synthetic_acceptance = MAX(f->speculation.synthetic, f->synthetic_acceptance),
         .draft_method = f->speculation.method[0] ? f->speculation.method : NULL,
         .draft_model = f->speculation.model[0] ? f->speculation.model : NULL,
     };

@@ -12,7 +12,7 @@ struct speculation {
     int n_guesses, ngram_min, ngram_max, guess_seqs;
     char method[64], model[4096]; // of a draft
     double synthetic;
-    bool always;
+    bool always, rejects;
 };
 
 struct engine_flags {
@@ -30,13 +30,15 @@ struct engine_flags {
     const struct gyre_adapter *adapters; // adapter_flags.h
     size_t n_adapters;
     struct speculation speculation; // speculation_flags.h
+    const char *draft_acceptance;
+    double synthetic_acceptance;
 };
 
 #define ENGINE_FLAGS_DEFAULT                                                                                         \
     {                                                                                                                \
         .device = "cpu", .dtype = "auto", .kv_cache_dtype = "auto", .quantization = "none", .load_format = "auto",   \
         .gpu_memory_utilization = 0.92, .cache_idle = 300, .block_size = 64, .prefix_cache = true, .policy = "fcfs", \
-        .n_ranks = 1                                                                                                 \
+        .n_ranks = 1, .draft_acceptance = "draw"                                                                     \
     }
 
 /* Rows of a flag table. */

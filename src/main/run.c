@@ -83,7 +83,7 @@ static const struct flag flags[] = {
      .min = 0, .max = 1e18},
     ENGINE_FLAGS(opt.engine),
     ADAPTER_FLAGS(opt.adapters),
-    SPECULATION_FLAG(opt.speculation),
+    SPECULATION_FLAGS(opt.speculation, opt.engine),
 };
 
 struct runner {

@@ -134,7 +134,7 @@ static const struct flag flags[] = {
      "do not compute again what earlier prompts began with"},
     ENGINE_FLAGS(opt.engine),
     ADAPTER_FLAGS(opt.adapters),
-    SPECULATION_FLAG(opt.speculation),
+    SPECULATION_FLAGS(opt.speculation, opt.engine),
 };
 
 struct server {

@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char flag_name[] = "--speculative-config", synthetic_key[] = "synthetic_acceptance_length";
+static const char flag_name[] = "--speculative-config", synthetic_key[] = "synthetic_acceptance_length",
+                  acceptance_key[] = "draft_acceptance";
 
 static bool is_given(const json_t *config, const char *key) {
     const json_t *value = json_object_get(config, key);
@@ -47,7 +48,7 @@ static enum status read_object(const json_t *config, struct speculation *out, st
     out->n_guesses = 5;
     json_object_foreach((json_t *)config, key, value) {
         bool known = strcmp(key, "method") == 0 || strcmp(key, "model") == 0 || strcmp(key, synthetic_key) == 0 ||
-                     strcmp(key, "adaptive") == 0;
+                     strcmp(key, "adaptive") == 0 || strcmp(key, acceptance_key) == 0;
         for (size_t i = 0; i < ARRAY_LEN(numbers); i++) {
             int64_t n;
             if (strcmp(key, numbers[i].key) != 0)
@@ -60,9 +61,15 @@ static enum status read_object(const json_t *config, struct speculation *out, st
             return fail(err, ERR_UNSUPPORTED, "%s: \"%.100s\" is not known", flag_name, key);
     }
     bool adaptive;
+    const char *acceptance;
     TRY(jv_real_or(config, flag_name, synthetic_key, 0, &out->synthetic, err));
     TRY(jv_bool_or(config, flag_name, "adaptive", true, &adaptive, err));
     out->always = !adaptive;
+    TRY(jv_string_or(config, flag_name, acceptance_key, "draw", &acceptance, err));
+    out->rejects = strcmp(acceptance, "rejection") == 0;
+    if (!out->rejects && strcmp(acceptance, "draw") != 0)
+        return fail(err, ERR_ARG, "%s: \"%s\" is \"%.40s\", it must be draw or rejection", flag_name, acceptance_key,
+                    acceptance);
     if (out->ngram_max && out->ngram_min > out->ngram_max)
         return fail(err, ERR_ARG, "%s: \"prompt_lookup_min\" is %d, above \"prompt_lookup_max\" %d", flag_name,
                     out->ngram_min, out->ngram_max);

@@ -253,8 +253,7 @@ static enum status cpu_compile(struct loaded *l, struct bucket bucket, struct ex
     const struct program *p = l->program;
     BUG_IF(bucket.max_tokens < 1 || bucket.max_seqs < 1 || bucket.max_rows < 0);
     BUG_IF(p->n_ranks > 1 && !l->ranks); // join comes before
-    if (l->caches_of)
-        cache_take(l, l->caches_of);
+    cache_take(l, l->caches_of);
     struct executable *exe = xcalloc(1, sizeof *exe);
     *exe = (struct executable){.loaded = l, .program = p, .bucket = bucket};
     exe->ops = xcalloc((size_t)p->n_ops + 1, sizeof *exe->ops);
@@ -471,6 +470,7 @@ static const struct backend_probes cpu_probes = {.measure = cpu_measure};
 const struct backend_ops backend_cpu = {
     .name = "cpu",
     .ragged = true,
+    .rejects = true,
     .in_place = true,
     .max_back = 64,
     .max_in_flight = 1,

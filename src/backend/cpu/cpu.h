@@ -148,7 +148,7 @@ float *conv_state(const struct call *c, int cache, int seq);
 float *delta_state(const struct call *c, int cache, int seq);
 int64_t cache_block_floats(const struct cache_group *g, int block_size, int n_back); // of one layer
 
-/* l's caches are the owner's, once that has them. */
+/* l's caches are the owner's, once that has them; NULL: its own. */
 void cache_take(struct loaded *l, const struct loaded *owner);
 
 /* Tokens that a recurrent op computes of a sequence: from `base`, where the slot's state ends, to `end`; those from

@@ -52,6 +52,8 @@ float *delta_state(const struct call *c, int cache, int seq) {
 }
 
 void cache_take(struct loaded *l, const struct loaded *owner) {
+    if (!owner)
+        return;
     memcpy(l->caches, owner->caches, sizeof l->caches);
     l->n_caches = owner->n_caches;
     l->block_size = owner->block_size;

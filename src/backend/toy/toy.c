@@ -380,6 +380,7 @@ static int toy_report(const struct executable *exe, struct device_report out[MAX
 const struct backend_ops backend_toy = {
     .name = "toy",
     .ragged = true,
+    .rejects = true,
     .no_weights = true,
     .max_back = TOY_MAX_BACK,
     .max_in_flight = 2,

@@ -7,6 +7,8 @@
 
 #include "base/random.h"
 
+#include <string.h>
+
 enum { MOST_SEQS_THAT_GUESS = 8 };
 
 /* Of one sequence. Those of two steps may be in flight when it goes back, and then no window may have given away what
@@ -52,6 +54,7 @@ static void draft_for(struct gyre *g, struct request *r, double price, int max) 
     BUG_IF(n < 0 || n > max);
     g->drafter.n_off[max > 0 ? DRAFT_OFF_NONE : DRAFT_OFF_PRICE] += n == 0;
     r->first_guess = seq->n_tokens;
+    r->is_rejected = g->drafter.rejects;
     sequence_guess(seq, guesses, n);
     g->drafter.n_guessed += n;
     g->drafter.n_drafts += n > 0;
@@ -73,6 +76,19 @@ void engine_draft(struct gyre *g) {
         else
             draft_for(g, seq->owner, price, max);
     }
+}
+
+/* Of a draft that a program drew; what stands in a text could be no other. */
+struct sample_guess engine_guess_at(const struct request *r, int32_t position) {
+    const struct sequence *seq = &r->sequence;
+    bool is_guess =
+        r->is_rejected && position < seq->n_tokens && position >= r->first_guess && !sequence_expects(seq, position);
+    if (!is_guess)
+        return (struct sample_guess){0};
+    int i = position - r->draft.at;
+    bool has_q = !r->is_predicted && r->draft.q && r->draft.at == r->first_guess && i < r->draft.n;
+    return (struct sample_guess){true, seq->tokens[position],
+                                 has_q ? r->draft.q + (size_t)i * (size_t)r->n_vocab : NULL};
 }
 
 void engine_judge(struct gyre *g, struct request *r, const struct gyre_event *e) {
@@ -123,6 +139,45 @@ static void open_ngram(struct gyre *g, const struct gyre_options *o) {
     g->drafter.context = &g->ngram;
 }
 
+// ---- recent answers ---------------------------------------------------------------------------------------------
+
+/* Answers of one tenant, adapter and salt are of one owner. */
+static uint32_t owner_of(const struct request *r) {
+    uint32_t salt;
+    memcpy(&salt, &r->sequence.salt, sizeof salt);
+    return (uint32_t)r->asked.tenant * 0x9E3779B1u ^ (uint32_t)r->asked.adapter << 20 ^ salt;
+}
+
+/* Of others' answers, else of the text itself. */
+static int guess_by_suffix(void *context, const struct sequence *seq, int32_t *out, int max) {
+    struct gyre *g = context;
+    struct request *r = seq->owner;
+    int n = suffix_guess(g->suffix, &r->suffix, owner_of(r), seq, out, max);
+    return n > 0 ? n : ngram_guess(&g->ngram, &r->luck, seq, out, max);
+}
+
+static void judge_suffix(void *context, struct request *r, bool is_right) {
+    judge_ngram(&((struct gyre *)context)->ngram, r, is_right);
+}
+
+void engine_draft_end(struct gyre *g, const struct request *r) {
+    int32_t first = MAX(r->n_prompt - SUFFIX_CONTEXT, 0);
+    if (g->suffix && r->sequence.n_known > r->n_prompt)
+        suffix_add(g->suffix, owner_of(r), r->sequence.tokens + first, r->sequence.n_known - first);
+}
+
+static void close_suffix(void *context) { suffix_free(((struct gyre *)context)->suffix); }
+
+static void open_suffix(struct gyre *g, const struct gyre_options *o) {
+    enum { ANSWERS = 1 << 16 }; // tokens, of each generation
+    open_ngram(g, o);
+    g->suffix = suffix_open(ANSWERS);
+    g->drafter.guess = guess_by_suffix;
+    g->drafter.judged = judge_suffix;
+    g->drafter.close = close_suffix;
+    g->drafter.context = g;
+}
+
 // ---- opening ----------------------------------------------------------------------------------------------------
 
 enum status engine_draft_check(const struct gyre_options *o, struct error *err) {
@@ -138,6 +193,8 @@ enum status engine_draft_check(const struct gyre_options *o, struct error *err) 
         return fail(err, ERR_ARG,
                     "synthetic_acceptance is %g, it must be 1 to %d: the token that comes anyway, and guesses",
                     o->synthetic_acceptance, o->n_guesses + 1);
+    if (o->draft_rejection && !o->backend->rejects)
+        return fail(err, ERR_UNSUPPORTED, "draft acceptance by rejection: this device does not do so");
     if (o->guess_seqs < 0)
         return fail(err, ERR_ARG, "guess_seqs is %d, it must be at least 0", o->guess_seqs);
     return OK;
@@ -162,10 +219,12 @@ enum status engine_draft_open(struct gyre *g, const struct gyre_options *o, cons
         return OK;
     g->drafter.synthetic = synthetic_share(o);
     g->drafter.is_fixed = o->always_guess;
+    g->drafter.rejects = o->draft_rejection;
     if (most_guesses(g) == 0)
         return fail(err, ERR_UNSUPPORTED, "speculation: a sequence of this model cannot go back on this device");
     if (draft)
         return program_drafter_open(g, o, err);
-    open_ngram(g, o);
+    bool is_suffix = o->draft_method && strcmp(o->draft_method, "suffix") == 0;
+    (is_suffix ? open_suffix : open_ngram)(g, o);
     return OK;
 }

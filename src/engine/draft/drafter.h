@@ -41,6 +41,7 @@ struct drafter {
     void (*close)(void *context); // before the device is closed; NULL: there is nothing to close
     void *context;
     bool is_fixed; // num_speculative_tokens are guessed each time, whether it pays or not; for tests
+    bool rejects;  // guesses are kept by rejection sampling, not by the draw itself
     bool waits;    // the next step is planned when none is in flight: guesses follow from what is known
     int most_seqs; // with more in a step nobody guesses: rows cost then; 0: no bound
     int64_t n_drafts, n_guessed, n_accepted;
@@ -54,4 +55,5 @@ struct drafter {
 struct proposal {
     int32_t at, n; // it is for a text of so many known tokens
     int32_t tokens[MOST_GUESSES];
+    float *q; // [n][vocabulary]: what each was drawn from; NULL: nobody asks
 };

@@ -33,6 +33,9 @@ struct program_drafter {
     struct chain *chains;          // [most_seqs]
     int32_t *block;                // [draft->block]: the tokens of one
     int n_chains, most_guesses, states_width;
+    float *q, *own_q; // of rejection sampling: [most_seqs][most_guesses][n_vocab], [the draft's]; NULL: there is none
+    int n_vocab;
+    struct sample_scratch scratch;
     double price;       // of a guess (economy.h)
     enum status status; // of reading hidden states
     int64_t max_positions;
@@ -72,12 +75,20 @@ static struct sample_params draw_of(const struct request *r, int32_t position) {
     return p;
 }
 
+/* A guess that rejection sampling judges is drawn by itself. */
+static struct sample_params own_draw_of(const struct program_drafter *d, const struct request *r, int32_t position) {
+    struct sample_params p = draw_of(r, position);
+    p.seed ^= d->g->drafter.rejects ? 0x6472616674 : 0;
+    p.want_logits = d->g->drafter.rejects;
+    return p;
+}
+
 static void ask(struct program_drafter *d, struct chain *c, int token_row) {
     struct batch_plan *plan = &d->rows.plan;
     c->row = plan->n_rows;
     c->token_row = token_row;
     plan->out_row[plan->n_rows] = token_row;
-    d->sample[plan->n_rows++] = draw_of(c->request, c->request->draft.at + c->request->draft.n);
+    d->sample[plan->n_rows++] = own_draw_of(d, c->request, c->request->draft.at + c->request->draft.n);
 }
 
 /* What a guess takes: a pass is shared by the rows that it gives. */
@@ -97,12 +108,35 @@ static enum status run(struct program_drafter *d, const struct placed_program *p
     return OK;
 }
 
+/* What guess i of the chain was drawn from, in the target's tokens. */
+static void take_distribution(struct program_drafter *d, struct chain *c, int row, int i) {
+    int n_own = d->draft->step->vocab_size;
+    struct proposal *p = &c->request->draft;
+    const float *logits;
+    if (!d->q || d->sample[row].temperature == 0 || d->status != OK)
+        return;
+    d->status = d->g->ops->logits(d->step.exe, row, &logits, &d->g->failed);
+    if (d->status != OK)
+        return;
+    p->q = d->q + (size_t)(c - d->chains) * (size_t)d->most_guesses * (size_t)d->n_vocab;
+    float *q = p->q + (size_t)i * (size_t)d->n_vocab;
+    if (!d->draft->target_id) {
+        sample_distribution(logits, n_own, &d->sample[row], &d->scratch, q);
+        return;
+    }
+    sample_distribution(logits, n_own, &d->sample[row], &d->scratch, d->own_q);
+    memset(q, 0, (size_t)d->n_vocab * sizeof *q);
+    for (int t = 0; t < n_own; t++)
+        q[d->draft->target_id[t]] += d->own_q[t];
+}
+
 /* Whether the chain goes on behind what a row gave. */
-static bool take_guess(const struct program_drafter *d, const struct chain *c, int row) {
+static bool take_guess(struct program_drafter *d, struct chain *c, int row) {
     struct proposal *p = &c->request->draft;
     int32_t token = d->results[row].token;
     if (d->results[row].not_finite || d->results[row].nothing_left)
         return false;
+    take_distribution(d, c, row, p->n);
     p->tokens[p->n++] = d->draft->target_id ? d->draft->target_id[token] : token;
     return p->n < c->most;
 }
@@ -209,7 +243,7 @@ static void add_blocks(struct program_drafter *d, const struct step *step) {
         c->row = d->rows.plan.n_rows;
         for (int k = 0; k < c->most; k++) {
             d->rows.plan.out_row[d->rows.plan.n_rows] = c->token_row + 1 + k;
-            d->sample[d->rows.plan.n_rows++] = draw_of(c->request, seq->n_known + k);
+            d->sample[d->rows.plan.n_rows++] = own_draw_of(d, c->request, seq->n_known + k);
         }
     }
 }
@@ -282,6 +316,9 @@ static void close_drafter(void *context) {
     free(d->results);
     free(d->chains);
     free(d->block);
+    free(d->q);
+    free(d->own_q);
+    sample_scratch_release(&d->scratch);
     free(d);
 }
 
@@ -368,12 +405,24 @@ static void allocate(struct program_drafter *d, struct bucket bucket, int most_s
         d->block[i] = draft->mask;
 }
 
+static enum status allocate_distributions(struct program_drafter *d, int most_seqs, struct error *err) {
+    size_t rows = (size_t)most_seqs * (size_t)d->most_guesses, n_own = (size_t)d->draft->step->vocab_size;
+    d->n_vocab = d->g->info.vocab_size;
+    d->q = calloc(rows * (size_t)d->n_vocab, sizeof *d->q);
+    if (!d->q)
+        return fail(err, ERR_MEMORY, "speculation: no memory for the distributions of %zu guesses", rows);
+    d->own_q = xcalloc(n_own, sizeof *d->own_q);
+    sample_scratch_init(&d->scratch, (int64_t)n_own);
+    return OK;
+}
+
 enum status program_drafter_open(struct gyre *g, const struct gyre_options *o, struct error *err) {
     struct program_drafter *d = g->drafter.context;
     int most_seqs = MIN(g->drafter.most_seqs, g->scheduler.limits.max_seqs);
     d->most_guesses = d->draft->block > 0 ? MIN(o->n_guesses, d->draft->block - 1) : o->n_guesses;
     struct bucket bucket = bucket_of(d, most_seqs);
     allocate(d, bucket, most_seqs);
+    TRY(o->draft_rejection ? allocate_distributions(d, most_seqs, err) : OK);
     TRY(alloc_cache(d, err));
     TRY(g->ops->compile(d->step.loaded, bucket, &d->step.exe, err));
     TRY(d->draft->context ? g->ops->compile(d->context.loaded, bucket, &d->context.exe, err) : OK);
