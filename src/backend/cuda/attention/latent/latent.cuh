@@ -44,4 +44,17 @@ __device__ inline float latent_joined(float o, float chunk, float2 by) {
     return __fmaf_rn(by.y, chunk, __fmul_rn(o, by.x));
 }
 
+/* Of four words of each lane of a quad word i becomes lane i's, in the order of the lanes: what a quad has of four
+ * tiles of sums is a tile's 16 bytes in each lane. */
+__device__ inline uint4 latent_turned(const uint32_t (&w)[4]) {
+    int t = threadIdx.x % 4;
+    bool odd = t & 1, high = t & 2;
+    uint32_t u = __shfl_xor_sync(0xffffffffu, odd ? w[0] : w[1], 1),
+             v = __shfl_xor_sync(0xffffffffu, odd ? w[2] : w[3], 1);
+    uint2 p = odd ? uint2{u, w[1]} : uint2{w[0], u}, q = odd ? uint2{v, w[3]} : uint2{w[2], v};
+    uint2 sent = high ? p : q;
+    u = __shfl_xor_sync(0xffffffffu, sent.x, 2), v = __shfl_xor_sync(0xffffffffu, sent.y, 2);
+    return high ? uint4{u, v, q.x, q.y} : uint4{p.x, p.y, u, v};
+}
+
 __device__ inline float2 latent_halves(uint32_t pair) { return __half22float2(reinterpret_cast<__half2 &>(pair)); }

@@ -49,6 +49,23 @@ static __device__ int chunks_of_step(const device_plan &plan, int n_tokens, int 
     return n;
 }
 
+/* What blocks begin with whose first chunk is one of [low, high), of THREADS tasks from `first` on. */
+static __device__ void deal_chunks(const dlatent_parts &p, int total, int first, int n_tokens, const int *starts,
+                                   int low, int high) {
+    for (int b = threadIdx.x; b < p.n_blocks; b += THREADS) {
+        int at = latent_first_chunk(b, p.n_blocks, total), i = 0;
+        if (at < low || at >= high)
+            continue;
+        for (int step = THREADS / 2; step > 0; step /= 2) // the last task that starts there or before
+            i += starts[i + step] <= at ? step : 0;
+        int group = (first + i) / n_tokens, row = (first + i) % n_tokens;
+        p.begin[b].row = row;
+        p.begin[b].group = group;
+        p.begin[b].chunk = at - starts[i];
+        p.begin[b].task = p.task[group * p.max_tokens + row];
+    }
+}
+
 /* Tiles of sequences with many tokens; of each the last first, as those see most keys. */
 static __device__ void deal_tiles(const device_plan &plan, const dlatent_parts &p, int *shared, int *sum) {
     int base = 0, n_seqs = step_seqs(plan);
@@ -72,6 +89,7 @@ static __global__ void latent_parts(device_plan plan, dlatent_parts p) {
     let_next_start();
     wait_for_previous();
     __shared__ int shared[32];
+    __shared__ int starts[THREADS];
     __shared__ int2 sum;
     int n_tokens = step_tokens(plan), total = p.n_groups * chunks_of_step(plan, n_tokens, shared);
     for (int b = threadIdx.x; b < p.n_blocks; b += THREADS)
@@ -89,16 +107,12 @@ static __global__ void latent_parts(device_plan plan, dlatent_parts p) {
             int seq = plan.seq_of_row[row];
             dlatent_task task = {seq, n_keys, plan.position[plan.query_start[seq]], sums | (cut ? LATENT_CUT : 0)};
             p.task[group * p.max_tokens + row] = task;
-            for (int b = n > 0 ? latent_first_block(start, p.n_blocks, total) : next; b < next; b++) {
-                p.begin[b].row = row;
-                p.begin[b].group = group;
-                p.begin[b].chunk = latent_first_chunk(b, p.n_blocks, total) - start;
-                p.begin[b].task = task;
-            }
         }
+        starts[threadIdx.x] = start;
         if (threadIdx.x == THREADS - 1)
             sum = {end, sums + n_sums};
-        __syncthreads(); // the sums are there
+        __syncthreads(); // the sums are there, the tasks, and where they start
+        deal_chunks(p, total, first, n_tokens, starts, base.x, sum.x);
         base = sum;
         __syncthreads(); // and read
     }

@@ -75,12 +75,18 @@ __device__ place place_of(const arguments &p, const dlatent_tile &tile) {
 
 __device__ void load_queries(const arguments &p, const memory &m, const dlatent_tile &tile, int group) {
     int last = p.plan.query_start[tile.seq + 1] - 1;
-    for (int i = threadIdx.x; i < ROWS * PANELS * 8; i += THREADS) {
-        int r = i / (PANELS * 8), piece = i % (PANELS * 8);
-        const __half *from = static_cast<const __half *>(p.q.at) + min(tile.row + r / LATENT_HEADS, last) * p.q.stride +
-                             (group * LATENT_HEADS + r % LATENT_HEADS) * LATENT_WIDTH + piece * 8;
-        uint4 x = __ldcg(reinterpret_cast<const uint4 *>(from));
-        *reinterpret_cast<uint4 *>(m.base + QUERY_AT + piece / 8 * (ROWS * PANEL) + piece_at(r, piece % 8)) = x;
+    uint4 x[ROWS * PANELS * 8 / THREADS]; // all under way before one is stored
+#pragma unroll
+    for (int i = 0; i < ROWS * PANELS * 8 / THREADS; i++) {
+        int r = (i * THREADS + threadIdx.x) / (PANELS * 8), piece = (i * THREADS + threadIdx.x) % (PANELS * 8);
+        x[i] = __ldcg(reinterpret_cast<const uint4 *>(
+            static_cast<const __half *>(p.q.at) + min(tile.row + r / LATENT_HEADS, last) * p.q.stride +
+            (group * LATENT_HEADS + r % LATENT_HEADS) * LATENT_WIDTH + piece * 8));
+    }
+#pragma unroll
+    for (int i = 0; i < ROWS * PANELS * 8 / THREADS; i++) {
+        int r = (i * THREADS + threadIdx.x) / (PANELS * 8), piece = (i * THREADS + threadIdx.x) % (PANELS * 8);
+        *reinterpret_cast<uint4 *>(m.base + QUERY_AT + piece / 8 * (ROWS * PANEL) + piece_at(r, piece % 8)) = x[i];
     }
     fence_bulk();
 }
@@ -196,12 +202,18 @@ __device__ void finish(const arguments &p, const memory &m, const place &at, int
 #pragma unroll
     for (int k = 0; k < 2; k++) {
         float by = __frcp_rn(m.largest(0)[row + 8 * k] + m.largest(1)[row + 8 * k]);
-        uint32_t *to = static_cast<uint32_t *>(p.parts.sums) +
-                       ((entry * LATENT_HEADS + at.group + 8 * k) * LATENT_RANK + at.warpgroup * CHANNELS) / 2 +
-                       at.quarter;
+        uint4 *to = reinterpret_cast<uint4 *>(static_cast<__half *>(p.parts.sums) +
+                                              (entry * LATENT_HEADS + at.group + 8 * k) * LATENT_RANK +
+                                              at.warpgroup * CHANNELS) +
+                    at.quarter;
 #pragma unroll
-        for (int i = 0; i < CHANNELS / 2; i += 4)
-            __stcg(to + i, to_pair<false>(o[i + 2 * k] * by, o[i + 2 * k + 1] * by));
+        for (int j = 0; j < CHANNELS / 8; j += 4) {
+            uint32_t pairs[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                pairs[i] = to_pair<false>(o[4 * (j + i) + 2 * k] * by, o[4 * (j + i) + 2 * k + 1] * by);
+            __stcg(to + j, latent_turned(pairs));
+        }
     }
 }
 

@@ -41,12 +41,20 @@ __device__ float4 load_four(const dmat &x, int t, int col) {
             y.w * (factor * by.w) + bias.w};
 }
 
-__device__ void store_two(const dmat &out, int t, int col, float x, float y) {
-    int64_t at = t * out.stride + col;
-    if (out.element == ELEMENT_F32)
-        *reinterpret_cast<float2 *>(static_cast<float *>(out.at) + at) = {x, y};
-    else
-        *reinterpret_cast<uint32_t *>(static_cast<__half *>(out.at) + at) = to_pair<false>(x, y);
+/* Two of each of two tiles of eight columns of a row, which begin at col: lanes of a pair share out the tiles, so that
+ * a store has four columns. */
+__device__ void store_tiles(const dmat &out, int t, int col, float2 low, float2 high, bool is) {
+    int quarter = threadIdx.x % 4;
+    bool odd = quarter & 1;
+    float2 sent = odd ? low : high;
+    sent = {__shfl_xor_sync(0xffffffffu, sent.x, 1), __shfl_xor_sync(0xffffffffu, sent.y, 1)};
+    float4 x = odd ? float4{sent.x, sent.y, high.x, high.y} : float4{low.x, low.y, sent.x, sent.y};
+    int64_t at = t * out.stride + col + (odd ? 8 : 0) + quarter / 2 * 4;
+    if (is && out.element == ELEMENT_F32)
+        *reinterpret_cast<float4 *>(static_cast<float *>(out.at) + at) = x;
+    else if (is)
+        *reinterpret_cast<uint2 *>(static_cast<__half *>(out.at) + at) = {to_pair<false>(x.x, x.y),
+                                                                          to_pair<false>(x.z, x.w)};
 }
 
 // ---- queries ----------------------------------------------------------------------------------------------------
@@ -93,12 +101,12 @@ __device__ void load_tokens(const dmat &q, int first, int n, int col, char *toke
 
 __device__ void absorb(const device_plan &plan, const dmat &q, const dweight &w_uk, int h, int slice, int tile,
                        int n_tiles, const dmat &out, char *shared, char *tokens) {
-    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = lane / 4, quarter = lane % 4;
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, group = lane / 4;
     uint32_t b[K_STEPS][4], base = shared_address(tokens);
     load_slice(w_uk, h, slice * SLICE, shared, b);
     wait_for_previous();
     let_next_start();
-    int n = step_tokens(plan), col = h * LATENT_WIDTH + slice * SLICE + 16 * warp + 2 * quarter;
+    int n = step_tokens(plan), col = h * LATENT_WIDTH + slice * SLICE + 16 * warp;
     for (int first = tile * TOKENS; first < n; first += n_tiles * TOKENS) {
         load_tokens(q, first, n - first, h * (LATENT_NOPE + LATENT_ROPE), tokens);
         __syncthreads(); // the tokens are there
@@ -113,11 +121,9 @@ __device__ void absorb(const device_plan &plan, const dmat &q, const dweight &w_
         }
         __syncthreads(); // and read
 #pragma unroll
-        for (int j = 0; j < 2; j++)
-#pragma unroll
-            for (int k = 0; k < 2; k++)
-                if (first + group + 8 * k < n)
-                    store_two(out, first + group + 8 * k, col + 8 * j, c[j][2 * k], c[j][2 * k + 1]);
+        for (int k = 0; k < 2; k++)
+            store_tiles(out, first + group + 8 * k, col, {c[0][2 * k], c[0][2 * k + 1]}, {c[1][2 * k], c[1][2 * k + 1]},
+                        first + group + 8 * k < n);
     }
 }
 
@@ -192,7 +198,7 @@ bool latent_takes(const dmla *a, element cache, int block_size) {
 
 void launch_latent_prep(const launch *l, const dmla *a, const drope *rope, dmat q, dmat kva, dweight norm, dweight w_uk,
                         dcache cache, dmat out) {
-    const int AT_ONCE = 8; // blocks of a slice that have tokens each: more would read Wuk more often
+    const int AT_ONCE = 4; // blocks of a slice that have tokens each: more would read Wuk more often
     int tiles = (l->n_tokens + TOKENS - 1) / TOKENS, n_tiles = tiles < AT_ONCE ? tiles : AT_ONCE;
     launch_node(latent_prep, a->n_heads * SLICES * n_tiles + l->n_tokens, THREADS, 0, l->stream, l->plan, *a, *rope, q,
                 kva, norm, w_uk, cache, l->block_size, n_tiles, out);

@@ -13,6 +13,7 @@ enum {
     KEY_WARPS = 4,        // of scores
     STAGE = PANELS * PANEL_TILE,
     N_STAGES = 3,
+    QUERY_ROW = LATENT_WIDTH * 2 + 16,  // bytes; 16 keep rows in different banks
     HALF_STEPS = LATENT_WIDTH / 2 / 16, // products of half the channels
     SUM_TILES = PANEL / 2 / 8,          // of eight channels of a warp's sums
 };
@@ -69,7 +70,9 @@ struct memory {
 
 struct ring_at {
     int stage, parity;
+    int item; // how many came before
     __device__ void next() {
+        item++;
         if (++stage == N_STAGES) {
             stage = 0;
             parity ^= 1;
@@ -117,23 +120,38 @@ struct chunk_walk {
 
 enum keys { ALL_KEYS, OLD_KEYS, NEW_KEYS }; // of a tile; new: of this step
 
-/* Asks for tiles, ahead of those who compute and into the next task: a warp's. */
+/* Asks for the queries and the tiles of tasks, an item of the ring each, ahead of those who compute and into the next
+ * task: a warp's. */
 struct copier {
     chunk_walk walk;
     ring_at at;
     int tile, end;
+    bool query_is_next;
     table_entries entries;
 
     __device__ explicit copier(const arguments &p)
-        : walk(p), at{0, 0}, tile(0), end(0), entries(p.table_width, p.n_slots) {
+        : walk(p), at{0, 0, 0}, tile(0), end(0), query_is_next(false), entries(p.table_width, p.n_slots) {
         begin(p);
     }
 
-    /* The next tile, if there is one; its stage is free. Keys of this step may come later, by a copy of this copier
-     * that asks for the same tile. */
+    /* As many as there is room for. n_done: items whose stage is free. */
+    __device__ void fill(const arguments &p, const memory &m, int n_done) {
+        while (walk.is() && at.item < n_done + N_STAGES)
+            ask(p, m, ALL_KEYS);
+    }
+
+    /* The next item, if there is one; its stage is free. Queries and keys of this step may come later, by a copy of
+     * this copier that asks for the same item. */
     __device__ void ask(const arguments &p, const memory &m, keys which) {
         if (!walk.is())
             return;
+        if (query_is_next) {
+            if (which != OLD_KEYS)
+                copy_query(p, m);
+            query_is_next = false;
+            at.next();
+            return;
+        }
         int n = min((int)TILE, end - tile), old = max(0, min(n, walk.task.fresh - tile));
         if (which != NEW_KEYS)
             tile_expect(m.full(at.stage), n);
@@ -149,9 +167,20 @@ struct copier {
     }
 
   private:
+    __device__ void copy_query(const arguments &p, const memory &m) {
+        int head = threadIdx.x % 32;
+        const __half *from = static_cast<const __half *>(p.q.at) + walk.row * p.q.stride +
+                             (int64_t)(walk.group * LATENT_HEADS + head) * LATENT_WIDTH;
+        if (head == 0)
+            barrier_expect(m.full(at.stage), LATENT_HEADS * LATENT_WIDTH * 2);
+        __syncwarp();
+        if (head < LATENT_HEADS)
+            bulk_copy(m.stage(at.stage) + head * QUERY_ROW, from, LATENT_WIDTH * 2, m.full(at.stage));
+    }
     __device__ void begin(const arguments &p) {
         if (!walk.is())
             return;
+        query_is_next = true;
         tile = walk.first * walk.chunk;
         end = min(walk.end * walk.chunk, walk.task.n_keys);
         entries.read(p.table_at(walk.task.seq), tile);

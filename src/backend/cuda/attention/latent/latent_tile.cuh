@@ -17,15 +17,13 @@ struct softmax_rows {
 
 typedef float row_sums[SUM_TILES][4];
 
-__device__ void load_queries(const arguments &p, const chunk_walk &w, const place &at, uint32_t (&q)[HALF_STEPS][4]) {
-    const __half *from = static_cast<const __half *>(p.q.at) + w.row * p.q.stride +
-                         (int64_t)(w.group * LATENT_HEADS + at.group) * LATENT_WIDTH +
-                         (at.leads ? 0 : LATENT_WIDTH / 2) + 2 * at.quarter;
+/* The queries of a task for half of the channels, out of a stage. */
+__device__ void load_queries(const memory &m, const ring_at &ring, const place &at, uint32_t (&q)[HALF_STEPS][4]) {
+    uint32_t from = m.stage(ring.stage) + at.lane % 16 * QUERY_ROW + (at.leads ? 0 : LATENT_WIDTH) + at.lane / 16 * 16;
+    barrier_wait(m.full(ring.stage), ring.parity);
 #pragma unroll
     for (int s = 0; s < HALF_STEPS; s++)
-#pragma unroll
-        for (int k = 0; k < 4; k++)
-            q[s][k] = __ldcg(reinterpret_cast<const uint32_t *>(from + 16 * s + k / 2 * 8 + k % 2 * 8 * LATENT_WIDTH));
+        load_matrices(q[s], from + 32 * s);
 }
 
 /* Scores of the warp's 16 keys by half of the channels: s[n] of keys 8n .. 8n + 7. */
@@ -117,10 +115,15 @@ __device__ void weigh(const arguments &p, const memory &m, const place &at, int 
     }
 }
 
+__device__ void store_shared_16(uint32_t at, uint4 x) {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+                 : "memory");
+}
+
 /* Zeroes the rows of the warp's panel behind the token's last key, which may be anything: 0 times it must be 0. */
 __device__ void clear_rows(uint32_t panel, int first, const place &at) {
-    for (int i = first * 32 + at.lane; i < TILE * 32; i += 32)
-        store_shared(panel + 4 * i, 0);
+    for (int i = first * 8 + at.lane; i < TILE * 8; i += 32)
+        store_shared_16(panel + 16 * i, {0, 0, 0, 0});
     fence_bulk();
     __syncwarp();
 }
@@ -165,7 +168,7 @@ __device__ void take_tile(const arguments &p, const memory &m, const place &at, 
         weigh(p, m, at, buffer, left, begins, ends, s, r);
     threads_sync(WEIGHTS_READY, THREADS); // P is there, all scores are made, and the tile before is read
     if (at.warp == COPIER)
-        ahead.ask(p, m, ALL_KEYS);
+        ahead.fill(p, m, ring.item);
     if (left < TILE)
         clear_rows(panel, left, at);
     add_values(m, panel, at, buffer, begins, o);
