@@ -231,6 +231,7 @@ static dquads kind_at(int i) {
 static gemm_w4_cut random_cut(const dquads &q, int out, int in) {
     gemm_w4_cut c = {};
     c.column_warps = 1 + draw(4);
+    c.pieces = 1 + draw(2);
     c.row_warps = 1 + draw(gemm_w4_most_warps(GEMM_W4_SLAB) / c.column_warps);
     c.split = 1 << draw(4);
     while (c.split * c.column_warps > quads_blocks(in))

@@ -165,9 +165,7 @@ static void take_usual(struct executable *exe) {
 
 // ---- what is timed ----------------------------------------------------------------------------------------------
 
-static bool is_timed(const struct compiled_op *c) {
-    return c->gemm && !c->is_head && c->matrix[0].element != ELEMENT_QUADS && gemm_is_worth_timing(c->gemm);
-}
+static bool is_timed(const struct compiled_op *c) { return c->gemm && !c->is_head && gemm_is_worth_timing(c->gemm); }
 
 static bool is_known(const struct search *s, const struct compiled_op *c) {
     for (int i = 0; i < s->n_kinds; i++)

@@ -21,9 +21,11 @@ bool gemm_w4_takes(const struct dgemm_w4 *a, struct dmat x, struct dmat y, int n
 cudaError_t launch_gemm_w4(cudaStream_t stream, int n_rows, const struct dgemm_w4 *a, struct dmat x, struct dmat y);
 
 /* How it is cut into blocks. launch_gemm_w4 takes what gemm_w4_cut_of says; tests and benchmarks try others. The order
- * in which a sum is added up follows from split and column_warps, which gemm_w4_cut_of takes from the weight alone. */
+ * in which a sum is added up follows from pieces, split and column_warps, which gemm_w4_cut_of takes from the weight
+ * alone. */
 struct gemm_w4_cut {
     int row_warps, column_warps; // of a block, gemm_w4_most_warps together at most; a row warp has 16 rows of W
+    int pieces;                  // of 128 columns that a warp multiplies at once: 1 or 2
     int split;                   // blocks that share rows, each with some columns: 1, 2, 4 or 8
     int n_blocks;                // a multiple of split; where sums are joined, enough for all tiles at once
     int most_stages;             // of the ring; as many as shared memory has room for are taken

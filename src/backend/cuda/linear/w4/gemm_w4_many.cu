@@ -17,7 +17,15 @@
 #include "backend/cuda/linear/w4/quads.cuh"
 #include "backend/cuda/ptx/wgmma.cuh"
 
-enum { W4_TILES = 8, W4_GROUPS = 2, W4_MANY_THREADS = W4_GROUPS * WARPGROUP + 32, W4_MANY_SHARED = 224 << 10 };
+enum { W4_TILES = 8, W4_GROUPS = 2, W4_MANY_THREADS = W4_GROUPS * WARPGROUP + 32 };
+
+/* Of few tokens a block waits for its weights most of the time: so several are on a multiprocessor. */
+static __host__ __device__ constexpr int w4_many_together(int tokens) {
+    return tokens <= 32 ? 3 : tokens <= 64 ? 2 : 1;
+}
+static constexpr int w4_many_shared(int tokens) {
+    return ((226 << 10) / w4_many_together(tokens) - 3072) / 1024 * 1024;
+}
 
 /* d (+)= a b^T: a of a warpgroup's registers, b N rows in shared memory. */
 template <int N> struct w4_product;
@@ -102,7 +110,7 @@ static __device__ __forceinline__ void w4_many_multiply(const gemm_w4_args &a, c
 }
 
 template <quad_kind KIND, int GROUP, int N>
-static __global__ void __launch_bounds__(W4_MANY_THREADS, 1)
+static __global__ void __launch_bounds__(W4_MANY_THREADS, w4_many_together(N))
     gemm_w4_many(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map,
                  const __grid_constant__ gemm_w4_args a) {
     let_next_start();
@@ -149,9 +157,13 @@ static __global__ void __launch_bounds__(W4_MANY_THREADS, 1)
 
 using w4_many_kernel = void (*)(CUtensorMap, CUtensorMap, gemm_w4_args);
 
-/* Of more than 128 rows tiles are twice as wide: W is decoded half as often. */
 template <quad_kind KIND, int GROUP> static w4_many_kernel w4_many_for(int tokens) {
-    return tokens == 128 ? gemm_w4_many<KIND, GROUP, 128> : gemm_w4_many<KIND, GROUP, 256>;
+    switch (tokens) {
+    case 32: return gemm_w4_many<KIND, GROUP, 32>;
+    case 64: return gemm_w4_many<KIND, GROUP, 64>;
+    case 128: return gemm_w4_many<KIND, GROUP, 128>;
+    default: return gemm_w4_many<KIND, GROUP, 256>;
+    }
 }
 static w4_many_kernel w4_many_of(struct dquads q, int tokens) {
     switch (q.kind) {
@@ -166,14 +178,14 @@ static w4_many_kernel w4_many_of(struct dquads q, int tokens) {
     }
 }
 
-static int w4_many_tokens(int n_rows) { return n_rows <= 128 ? 128 : 256; }
+static int w4_many_tokens(int n_rows) { return n_rows <= 32 ? 32 : n_rows <= 64 ? 64 : n_rows <= 128 ? 128 : 256; }
 
 /* In clocks: waves of blocks, each of which multiplies 128 rows of W by its tokens at three quarters of what the tensor
  * core does; and what gemm_w4.cu takes for every 32 rows. */
 bool gemm_w4_many_pays(const struct dweight *w, int n_rows) {
     int64_t tokens = w4_many_tokens(n_rows), pieces = quads_blocks(w->in), tiles = quads_tiles(w->quads, w->out);
     int64_t blocks = w4_up_to(tiles, W4_TILES) * w4_up_to(n_rows, tokens);
-    int64_t many = w4_up_to(blocks, n_multiprocessors()) * pieces * tokens * 11 + 5000;
+    int64_t many = w4_up_to(blocks, n_multiprocessors()) * pieces * (tokens > 64 ? tokens * 11 : 1000) + 5000;
     int64_t few = w4_up_to(n_rows, GEMM_W4_SLAB) * (tiles * pieces * 100 / n_multiprocessors() + 5000);
     return many < few;
 }
@@ -186,9 +198,10 @@ cudaError_t launch_gemm_w4_many(cudaStream_t stream, int n_rows, const struct dg
         return cudaErrorInvalidValue;
     gemm_w4_args args = w4_args_of(n_rows, a, y);
     int stage = W4_HALVES * tokens * PIECE_BYTES + w4_w_room(1, W4_TILES, args.block_bytes);
-    args.n_stages = (W4_MANY_SHARED - ATOM) / stage;
+    int shared = w4_many_shared(tokens), n_stages = (shared - ATOM) / stage;
+    args.n_stages = n_stages < W4_MOST_STAGES ? n_stages : W4_MOST_STAGES;
     w4_many_kernel k = w4_many_of(a->w.quads, tokens);
-    allow_shared(k, W4_MANY_SHARED);
+    allow_shared(k, shared);
     dim3 grid((unsigned)w4_up_to(args.n_tiles, W4_TILES), (unsigned)w4_up_to(n_rows, tokens));
-    return launch_cluster(k, grid, 1, dim3(W4_MANY_THREADS), W4_MANY_SHARED, stream, w_map, x_map, args);
+    return launch_cluster(k, grid, 1, dim3(W4_MANY_THREADS), (size_t)shared, stream, w_map, x_map, args);
 }
