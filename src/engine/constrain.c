@@ -43,8 +43,10 @@ bool engine_mask_row(struct gyre *g, const struct request *r, int32_t position, 
     if (until_us >= 0 && !mask_crew_await_until(g->mask_crew, c, until_us))
         return false;
     mask_crew_await(g->mask_crew, c);
-    p->mask = c->mask;
-    if (c->must_end)
+    int guess = position - r->sequence.n_known; // the row is behind this one; -1: behind what is known
+    bool is_behind = guess >= 0 && guess < c->most_guesses;
+    p->mask = is_behind ? c->guess_masks + (size_t)guess * c->n_words : c->mask;
+    if (is_behind ? c->guess_must_end[guess] : c->must_end)
         p->n_banned = 0;
     if (c->n_forced > 0) // the mask is of what follows
         p->mask = NULL, p->n_banned = 0, p->allowed = &c->forced[c->n_put], p->n_allowed = 1;
@@ -54,6 +56,20 @@ bool engine_mask_row(struct gyre *g, const struct request *r, int32_t position, 
 void engine_constrain_next(struct gyre *g, struct request *r) {
     if (r->constraint)
         mask_crew_give(g->mask_crew, r->constraint, r->sequence.n_known);
+}
+
+bool engine_may_constrain_guesses(const struct gyre *g, const struct request *r) {
+    const struct constraint *c = r->constraint;
+    return c->most_guesses > 0 && !engine_is_constrained(g, r) && c->n_forced == 0 && c->failed.status == OK &&
+           !sequence_expects(&r->sequence, r->sequence.n_tokens - 1);
+}
+
+void engine_constrain_guesses(struct gyre *g, struct request *r, int n) {
+    const struct sequence *seq = &r->sequence;
+    if (!r->constraint || n == 0)
+        return;
+    mask_crew_give_guesses(g->mask_crew, r->constraint, seq->tokens + seq->n_known, n);
+    mask_crew_go(g->mask_crew);
 }
 
 void engine_constrain_go(struct gyre *g) {

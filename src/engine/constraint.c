@@ -11,33 +11,43 @@
 
 // ---- one sequence -----------------------------------------------------------------------------------------------
 
-static void set_bits(struct constraint *c, const int32_t *tokens, int n, bool value) {
+static void set_bits(uint32_t *mask, const int32_t *tokens, int n, bool value) {
     for (int i = 0; i < n; i++) {
-        uint32_t bit = 1u << tokens[i] % 32, *word = &c->mask[tokens[i] / 32];
+        uint32_t bit = 1u << tokens[i] % 32, *word = &mask[tokens[i] / 32];
         *word = value ? *word | bit : *word & ~bit;
     }
 }
 
-static bool is_empty(const struct constraint *c) {
+static bool is_empty(const uint32_t *mask, size_t n_words) {
     uint32_t all = 0;
-    for (size_t i = 0; i < c->n_words; i++)
-        all |= c->mask[i];
+    for (size_t i = 0; i < n_words; i++)
+        all |= mask[i];
     return all == 0;
 }
 
 /* Ends are no text of the grammar's: they come where the text may end. Who ignores the model's end goes on as long as
  * anything else can come. */
-static void make_mask(struct constraint *c) {
-    matcher_mask(c->matcher, c->mask);
+static void make_mask(struct constraint *c, uint32_t *mask, bool *must_end) {
+    matcher_mask(c->matcher, mask);
     if (matcher_is_dead(c->matcher, &c->failed))
         return;
-    set_bits(c, c->eos, c->n_eos, false);
+    set_bits(mask, c->eos, c->n_eos, false);
     bool may_end = matcher_may_end(c->matcher);
-    c->must_end = may_end && is_empty(c);
-    if (may_end && (c->must_end || !c->ignores_eos))
-        set_bits(c, c->eos, c->n_eos, true);
+    *must_end = may_end && is_empty(mask, c->n_words);
+    if (may_end && (*must_end || !c->ignores_eos))
+        set_bits(mask, c->eos, c->n_eos, true);
     if (may_end)
-        set_bits(c, c->stops, c->n_stops, true);
+        set_bits(mask, c->stops, c->n_stops, true);
+}
+
+/* The matcher stays where it was. */
+static void try_guesses(struct constraint *c) {
+    int n = 0;
+    for (; n < c->n_guesses && c->failed.status == OK && matcher_accept(c->matcher, c->guesses[n]); n++)
+        make_mask(c, c->guess_masks + (size_t)n * c->n_words, &c->guess_must_end[n]);
+    if (c->failed.status == OK)
+        matcher_back(c->matcher, (size_t)n);
+    c->n_guesses = 0;
 }
 
 /* A jump takes one step for as many tokens as it has. Few bytes are hardly two tokens, and splitting takes its time.
@@ -67,7 +77,7 @@ static void tell_tokens(struct constraint *c) {
         }
     if (c->split)
         jump(c);
-    make_mask(c);
+    make_mask(c, c->mask, &c->must_end);
 }
 
 /* Matchers allocate under locks that they share, which nobody would give back for them: no scope ends them. */
@@ -78,7 +88,7 @@ static enum status open_matcher(struct constraint *c, const struct gyre_grammar 
     if (st == OK && c->split)
         jump(c);
     if (st == OK)
-        make_mask(c);
+        make_mask(c, c->mask, &c->must_end);
     alloc_scope = scope;
     if (st == OK && c->failed.status != OK)
         *err = c->failed;
@@ -101,6 +111,11 @@ enum status constraint_open(struct constraint *c, const struct constraint_ask *a
                              .split = ask->jumps ? ask->grammar->split : NULL,
                              .split_context = ask->grammar->split_context};
     c->mask = arena_calloc(arena, n_words, sizeof *c->mask);
+    c->most_guesses = ask->most_guesses;
+    if (ask->most_guesses > 0) {
+        c->guess_masks = arena_calloc(arena, (size_t)ask->most_guesses * n_words, sizeof *c->guess_masks);
+        c->guess_must_end = arena_calloc(arena, (size_t)ask->most_guesses, sizeof *c->guess_must_end);
+    }
     return open_matcher(c, ask->grammar, err);
 }
 
@@ -134,7 +149,7 @@ static void *helper(void *arg) {
             crew->end = &crew->first;
         pthread_mutex_unlock(&crew->lock);
         if (c->failed.status == OK)
-            tell_tokens(c);
+            (c->n_guesses > 0 ? try_guesses : tell_tokens)(c);
         pthread_mutex_lock(&crew->lock);
         c->is_given = false;
         pthread_cond_signal(&crew->done); // the engine's thread alone waits
@@ -176,14 +191,28 @@ void mask_crew_free(struct mask_crew *crew) {
     free(crew);
 }
 
-void mask_crew_give(struct mask_crew *crew, struct constraint *c, int32_t n_known) {
-    pthread_mutex_lock(&crew->lock);
+/* Under the lock. */
+static void queue_up(struct mask_crew *crew, struct constraint *c) {
     BUG_IF(c->is_given);
-    c->n_known = n_known;
     c->is_given = true;
     c->next = NULL;
     *crew->end = c;
     crew->end = &c->next;
+}
+
+void mask_crew_give(struct mask_crew *crew, struct constraint *c, int32_t n_known) {
+    pthread_mutex_lock(&crew->lock);
+    queue_up(crew, c);
+    c->n_known = n_known;
+    pthread_mutex_unlock(&crew->lock);
+}
+
+void mask_crew_give_guesses(struct mask_crew *crew, struct constraint *c, const int32_t *guesses, int n) {
+    BUG_IF(n > c->most_guesses);
+    pthread_mutex_lock(&crew->lock);
+    queue_up(crew, c);
+    c->guesses = guesses;
+    c->n_guesses = n;
     pthread_mutex_unlock(&crew->lock);
 }
 

@@ -46,9 +46,13 @@ struct constraint {
     const int32_t *eos;      // [n_eos]
     const int32_t *stops;    // [n_stops], which may come besides where the text may end
     int n_eos, n_stops;
-    bool ignores_eos;           // the text ends where nothing else can come
-    bool must_end;              // nothing but an end may come next
-    struct error failed;        // of the helper
+    bool ignores_eos;       // the text ends where nothing else can come
+    bool must_end;          // nothing but an end may come next
+    struct error failed;    // of the helper
+    uint32_t *guess_masks;  // [most_guesses][n_words]: what may follow each guess; NULL: nobody guesses
+    bool *guess_must_end;   // [most_guesses]
+    const int32_t *guesses; // [n_guesses], to be tried behind what is known
+    int n_guesses, most_guesses;
     int32_t forced[MAX_FORCED]; // that come next, all of which it was told: the mask is of what follows them
     int n_forced, n_put;        // the first n_put of them came already
     token_splitter *split;      // NULL: it does not jump
@@ -67,6 +71,7 @@ struct constraint_ask {
     int n_eos, n_stops;
     bool ignores_eos;
     bool jumps; // what must come may be put in at once
+    int most_guesses;
 };
 enum status constraint_open(struct constraint *c, const struct constraint_ask *ask, struct arena *arena,
                             struct error *err);
@@ -81,6 +86,10 @@ void mask_crew_free(struct mask_crew *crew);     // after what was given is done
  * nor waits. */
 void mask_crew_give(struct mask_crew *crew, struct constraint *c, int32_t n_known);
 void mask_crew_go(struct mask_crew *crew);
+
+/* Its mask is there, and guesses were put behind the known tokens: masks of what follows each are wanted besides.
+ * Behind one that the grammar does not allow there is none: the row before it draws another token. */
+void mask_crew_give_guesses(struct mask_crew *crew, struct constraint *c, const int32_t *guesses, int n);
 
 /* The mask is that of all tokens that were given, or `failed` says why there is none. */
 void mask_crew_await(struct mask_crew *crew, struct constraint *c);

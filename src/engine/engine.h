@@ -35,6 +35,7 @@ struct request {
     int32_t *banned; // eos and stop_ids, before min_tokens: [n_banned]
     int n_banned;
     struct constraint *constraint; // NULL: no grammar
+    bool is_untold; // tokens of it came that the grammar was not told of
     struct guess_luck luck;
     struct proposal draft;
     int32_t n_vocab;
@@ -197,6 +198,8 @@ bool engine_mask_is_late(const struct request *r, int32_t position);
 bool engine_mask_row(struct gyre *g, const struct request *r, int32_t position, int64_t until_us,
                      struct sample_params *p);
 void engine_constrain_next(struct gyre *g, struct request *r);
+bool engine_may_constrain_guesses(const struct gyre *g, const struct request *r); // behind a grammar: now
+void engine_constrain_guesses(struct gyre *g, struct request *r, int n);          // they are in the sequence
 void engine_constrain_go(struct gyre *g);
 
 /* Who waits for a mask that takes long is in no step meanwhile, so that others need not wait. Before a step is planned;

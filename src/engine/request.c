@@ -249,7 +249,8 @@ static enum status open_constraint(struct request *r, const struct gyre *g, stru
                                  .stops = r->banned + g->info.n_eos,
                                  .n_stops = r->n_banned - g->info.n_eos,
                                  .ignores_eos = a->ignore_eos,
-                                 .jumps = may_jump(a)};
+                                 .jumps = may_jump(a),
+                                 .most_guesses = g->drafter.guess || a->n_prediction > 0 ? MOST_GUESSES : 0};
     return constraint_open(r->constraint, &ask, &r->arena, err);
 }
 

@@ -154,9 +154,13 @@ static enum status row_logits(struct gyre *g, const struct step *step, int row, 
     return step->sample[row].want_logits ? g->ops->logits(g->exe, row, out, &g->failed) : OK;
 }
 
-/* Whether nothing but an end could be drawn. */
-static bool ends_grammar(const struct request *r) {
-    return r->constraint && r->constraint->must_end && r->constraint->n_forced == 0;
+/* Whether nothing but an end could be drawn at a position, of which the grammar was told what is before `told`. */
+static bool ends_grammar(const struct request *r, int32_t position) {
+    const struct constraint *c = r->constraint;
+    if (!c || c->n_forced > 0)
+        return false;
+    int guess = position - c->n_known - 1;
+    return guess >= 0 ? guess < c->most_guesses && c->guess_must_end[guess] : c->must_end;
 }
 
 /* The event's token is known from now on. */
@@ -187,13 +191,26 @@ static void publish_forced(struct gyre *g, struct request *r) {
     c->n_forced = c->n_put = 0;
 }
 
-/* A token was drawn. Where it had to come, what comes behind it is known as well, or the mask is. */
-static void constrain_next(struct gyre *g, struct request *r) {
+/* A token was drawn. Where it had to come, what comes behind it is known as well, or the mask is; else the grammar is
+ * told of it, and of others that the step gives, once all of them are known. */
+static void constrain_next(struct request *r) {
     struct constraint *c = r->constraint;
-    if (!c || c->n_forced == 0)
-        engine_constrain_next(g, r);
+    if (!c)
+        return;
+    if (c->n_forced == 0)
+        r->is_untold = true;
     else if (++c->n_put == c->n_forced)
         c->n_forced = c->n_put = 0;
+}
+
+static void tell_grammars(struct gyre *g, const struct step *step) {
+    for (int i = 0; i < step->plan.n_rows; i++) {
+        struct request *r = step->rows[i].request;
+        if (r->is_untold && !r->ended)
+            engine_constrain_next(g, r);
+        r->is_untold = false;
+    }
+    engine_constrain_go(g);
 }
 
 static enum status publish_token(struct gyre *g, const struct step *step, int row) {
@@ -207,11 +224,11 @@ static enum status publish_token(struct gyre *g, const struct step *step, int ro
     e->logits = r->asked.n_top_logprobs > MAX_TOP_LOGPROBS ? logits : NULL;
     e->token = engine_synthetic(g, r, r->sequence.n_known, result->token);
     e->logprob = result->logprob;
-    e->stops = is_stop(r, e->token) || ends_grammar(r);
+    e->stops = is_stop(r, e->token) || ends_grammar(r, r->sequence.n_known);
     engine_judge(g, r, e);
     append(g, r, e, g->collected_us);
     if (!r->ended)
-        constrain_next(g, r);
+        constrain_next(r);
     return OK;
 }
 
@@ -249,7 +266,7 @@ static enum status publish_row(struct gyre *g, const struct step *step, int row)
         engine_end(g, r, GYRE_FAILED, &r->constraint->failed);
         return OK;
     }
-    if (result->nothing_left && ends_grammar(r)) { // nor is there a token that says so
+    if (result->nothing_left && ends_grammar(r, r->sequence.n_known)) { // nor is there a token that says so
         engine_end(g, r, GYRE_STOP, NULL);
         return OK;
     }
@@ -280,7 +297,7 @@ static enum status publish(struct gyre *g, const struct step *step) {
     TRY(engine_pool_step(g, step));
     for (int row = 0; row < step->plan.n_rows; row++)
         TRY(publish_row(g, step, row));
-    engine_constrain_go(g);
+    tell_grammars(g, step);
     return OK;
 }
 

@@ -69,6 +69,25 @@ class Speculation(unittest.TestCase):
         finally:
             self.assertEqual(server.stop(), 0)
 
+    def test_grammars_and_guesses_go_together(self):
+        schema = {"type": "object", "properties": {"dogs": {"type": "array", "items": {"enum": ["big dog", "old dog"]},
+                                                            "minItems": 6, "maxItems": 9}}, "required": ["dogs"]}
+        asked = ({"guided_regex": r"( The big dog ran\.){2,9}"}, {"guided_json": schema},
+                 {"guided_regex": r"[a-z ]{30,60}\."}, {"guided_choice": ["The big dog ran.", "The big cat"]})
+        draft = {"method": "draft_model", "model": os.path.join(ROOT, "models/story"), "adaptive": False}
+        told = []
+        for config in (None, NGRAM, json.dumps(draft)):
+            server = Server("models/story", *(("--speculative-config", config) if config else ()))
+            try:
+                told.append([server.post("/v1/completions", prompt=PROMPT, max_tokens=120, logprobs=1, **a, **s)[1]
+                             ["choices"] for a in asked for s in SAMPLING])
+                if config:
+                    self.assertGreater(server.metric("vllm:spec_decode_num_accepted_tokens_total"), 20)
+            finally:
+                self.assertEqual(server.stop(), 0)
+        self.assertEqual(told[1], told[0])
+        self.assertEqual(told[2], told[0])
+
     def test_what_is_not_known_is_refused_by_name(self):
         for config, word in (({"method": "medusa"}, "medusa"), ({"method": "ngram", "model": "x"}, "model"),
                              ({"method": "ngram", "num_speculative_tokens": 99}, "num_speculative_tokens"),

@@ -25,13 +25,12 @@ static bool reads_history(const struct sample_params *p) {
     return p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0 || p->n_bad > 0;
 }
 
-/* What a token depends on that comes behind guesses must be there but for the guesses themselves. A grammar has one
- * mask, for the token behind what is known. */
+/* What a token depends on that comes behind guesses must be there but for the guesses themselves. */
 bool engine_may_guess(const struct request *r) {
     const struct sequence *seq = &r->sequence;
     bool one_to_go = sequence_decodes(seq) && seq->n_tokens - seq->n_computed == 1;
     bool is_expected = sequence_expects(seq, seq->n_tokens - 1);
-    return one_to_go && !r->constraint && r->asked.max_tokens > 0 && r->asked.pooling == GYRE_POOL_NONE &&
+    return one_to_go && r->asked.max_tokens > 0 && r->asked.pooling == GYRE_POOL_NONE &&
            !(is_expected && reads_history(&r->sample));
 }
 
@@ -56,6 +55,7 @@ static void draft_for(struct gyre *g, struct request *r, double price, int max) 
     r->first_guess = seq->n_tokens;
     r->is_rejected = g->drafter.rejects;
     sequence_guess(seq, guesses, n);
+    engine_constrain_guesses(g, r, n);
     g->drafter.n_guessed += n;
     g->drafter.n_drafts += n > 0;
 }
@@ -69,12 +69,13 @@ void engine_draft(struct gyre *g) {
     for (int i = 0; i < g->scheduler.n_running && most > 0; i++) {
         struct sequence *seq = g->scheduler.running[i];
         int max = MIN(most, seq->capacity - 1 - seq->n_tokens);
-        if (max <= 0 || !engine_may_guess(seq->owner))
+        struct request *r = seq->owner;
+        if (max <= 0 || !engine_may_guess(r) || (r->constraint && !engine_may_constrain_guesses(g, r)))
             continue;
         if (too_many)
             g->drafter.n_off[DRAFT_OFF_BATCH]++;
         else
-            draft_for(g, seq->owner, price, max);
+            draft_for(g, r, price, max);
     }
 }
 
