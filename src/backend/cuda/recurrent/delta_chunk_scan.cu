@@ -17,7 +17,7 @@
 
 /* Shared memory, in bytes, and who computes what. Tiles are pairs: a plane of hi, then one of lo. */
 template <int D, int COLUMNS> struct scan_shape {
-    static constexpr int C = D / 2, WARPS = D == 32 ? 4 : D == 64 ? 8 : 16, THREADS = 32 * WARPS;
+    static constexpr int C = D / 2, WARPS = D == 32 ? 4 : 8, THREADS = 32 * WARPS;
     static constexpr int ROW_PITCH = D + 8, CHUNK_PITCH = C + 8, PITCH = COLUMNS + 8;
     static constexpr int ROW_PLANE = 2 * C * ROW_PITCH, CHUNK_PLANE = 2 * C * CHUNK_PITCH, S_PLANE = 2 * D * PITCH,
                          R_PLANE = 2 * C * PITCH;
