@@ -114,6 +114,10 @@ struct layer_case {
     bool plus_one;
 };
 
+/* Outputs are some 0.01 before their norm. Much smaller ones, of a q and a k that are nearly at right angles, have the
+ * error of larger terms, which a smaller number would make large with them. */
+static const double LAYER_EPS = 1e-4;
+
 /* Row t of the sequence, as rig_wide_input has it, convolved. */
 static void convolve(struct rig *rig, const double *w, int kernel, int width, int seq, int t, double *y) {
     for (int c = 0; c < width; c++) {
@@ -137,7 +141,7 @@ static void layer_want(const struct delta_oracle *o, const struct layer_case *l,
             const double *z = rig_wide_input(o->rig, 0, seq, t) + width + h * dv;
             convolve(o->rig, conv, l->kernel, width, seq, t, x);
             delta_token(o, x, seq, t, h, S + h * floats, out);
-            rig_rms_norm(out, norm, dv, 1e-6, l->plus_one, y);
+            rig_rms_norm(out, norm, dv, LAYER_EPS, l->plus_one, y);
             for (int i = 0; i < dv; i++)
                 y[i] *= z[i] * rig_sigmoid(z[i]);
         }
@@ -163,7 +167,8 @@ static void layer_case(struct layer_case l, const char *kernels) {
                                   (int64_t)a.n_value_heads * a.key_dim * a.value_dim);
     val u = op_short_conv(rig->p, val_cols(rig->in[0], 0, width), w, (struct conv_args){a.cache, l.kernel});
     val s = op_delta_rule(rig->p, u, rig->in[1], rig->in[2], a_log, dt_bias, a);
-    struct norm_args norm_of = {.eps = 1e-6f, .group = a.value_dim, .plus_one = l.plus_one, .scale = 1};
+    struct norm_args norm_of = {.eps = (float)LAYER_EPS, .group = a.value_dim, .plus_one = l.plus_one, .scale = 1};
+    rig->floor = 0.1; // rows are about 1; of one that q.k of opposite terms makes small no more is right
     rig_result(rig, op_norm(rig->p, s, val_cols(rig->in[0], width, values), n, norm_of));
     double *want = rig_rows(rig);
     for (int seq = 0; seq < rig->o.n_seqs; seq++)
