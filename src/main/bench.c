@@ -158,7 +158,8 @@ static enum status check_path(const char *path, struct error *err) {
 
 static enum status bench_model(const char *path, const struct machine_limits *limits, struct error *err) {
     struct model *m;
-    TRY(model_open(path, &(struct model_options){.load = LOAD_PHANTOM}, &m, err)); // its program says what must be read
+    enum load_format load = is_dummy() ? LOAD_PHANTOM : LOAD_CHECKPOINT;
+    TRY(model_open(path, &(struct model_options){.load = load}, &m, err)); // its program says what must be read
     struct gyre_options o = {.model = path,
                              .backend = &backend_cpu,
                              .n_threads = (int)opt.threads,

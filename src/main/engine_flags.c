@@ -51,12 +51,16 @@ static bool has_option(const struct backend_ops *backend, const char *name) {
 /* Those that were given, up to a NULL; and what flags mean to a device: --enforce-eager to one that has graphs,
  * --xla-plugin, which may be in the environment, to one that loads a plugin. `plugin` [size] holds that. */
 static enum status device_options(const struct engine_flags *f, const struct backend_ops *backend, char *plugin,
-                                  size_t size, const char *out[MOST_DEVICE_OPTIONS + 3], struct error *err) {
+                                  size_t size, const char *out[MOST_DEVICE_OPTIONS + 4], struct error *err) {
     size_t n = f->device_options.n;
     if (n > MOST_DEVICE_OPTIONS)
         return fail(err, ERR_ARG, "--device-option: given %zu times, %d is the most", n, MOST_DEVICE_OPTIONS);
+    size_t n_exact = f->exact && has_option(backend, "activations"); // first: what is given counts
+    if (n_exact)
+        out[0] = "activations=float32";
     if (n > 0)
-        memcpy(out, f->device_options.items, n * sizeof *out);
+        memcpy(out + n_exact, f->device_options.items, n * sizeof *out);
+    n += n_exact;
     if (f->enforce_eager && has_option(backend, "eager"))
         out[n++] = "eager=1";
     if (f->xla_plugin && has_option(backend, "plugin")) {
@@ -108,7 +112,7 @@ static const char *dtype_of(const struct engine_flags *f, const char *model) {
 enum status engine_flags_open(const struct engine_flags *f, const char *model, struct gyre **out, struct error *err) {
     struct progress loading = {0};
     const struct backend_ops *backend;
-    const char *own[MOST_DEVICE_OPTIONS + 3];
+    const char *own[MOST_DEVICE_OPTIONS + 4];
     char plugin[4096];
     TRY(find_backend(f->device, &backend, err));
     if (f->n_ranks > 1)

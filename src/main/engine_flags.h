@@ -21,6 +21,7 @@ struct engine_flags {
         block_size;
     bool prefix_cache, enforce_eager, by_expert;
     bool serves; // set by verbs whose answers are for people, and not for comparing
+    bool exact; // activations are not rounded, unless --device-option says so: of verbs that show probabilities
     int64_t n_ranks;
     struct flag_list device_options;
     const char *policy; // of servers: "fcfs", "sjf"

@@ -133,6 +133,7 @@ static enum status choose_bos(struct measurement *m, const struct model_text *te
 static enum status perplexity(struct measurement *m, struct model_text *text, const char *model, struct error *err) {
     TRY(model_text_open(text, model, err));
     TRY(read_text(m, text, err));
+    opt.engine.exact = true;
     TRY(engine_flags_open(&opt.engine, model, &m->g, err));
     TRY(choose_bos(m, text, model, err));
     m->sequence = xcalloc((size_t)m->window + 1, sizeof *m->sequence);

@@ -200,6 +200,7 @@ static int run(const struct verb_args *args) {
         return verb_misused(args->spec, "score takes one of --prompt, --prompt-ids and --batch");
     struct scorer scorer = {0};
     const char *model = args->operands[0];
+    opt.engine.exact = true;
     if (engine_flags_open(&opt.engine, model, &scorer.g, &err) != OK)
         return verb_failed(&err);
     int rc;

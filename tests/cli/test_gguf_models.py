@@ -107,6 +107,22 @@ class Gguf(unittest.TestCase):
                 shown = gyre("info", model, "--output", "json")
                 self.assertIn(kind, json.loads(shown.stdout)["bytes_by_dtype"])
 
+    def test_activations_are_rounded_only_where_that_is_said(self):
+        model = self.written("tests/models/qwen3", "m.gguf", "q8_0")
+        def score(*words):
+            p = gyre("score", model, "--prompt-ids", "1,5,9,30,2", *words)
+            self.assertEqual(p.returncode, 0, p.stderr)
+            return json.loads(p.stdout)["last_logits"]
+        exact, rounded = score(), score("--device-option", "activations=int8")
+        self.assertEqual(exact, score("--device-option", "activations=float32"))
+        off = max(abs(a - b) for a, b in zip(exact, rounded))
+        with open("/proc/cpuinfo") as f:
+            self.assertEqual(off > 0, "avx512_vnni" in f.read())
+        self.assertLess(off, 0.5)
+        p = gyre("score", model, "--prompt-ids", "1", "--device-option", "activations=odd")
+        self.assertEqual(p.returncode, 1)
+        self.assertIn('activations: "odd" is neither int8 nor float32', p.stderr)
+
     def test_a_split_model_and_a_folder_with_it(self):
         self.written("tests/models/qwen2", "m.gguf", "f32", "--split", "20")
         first = os.path.join(self.dir, "m-00001-of-00002.gguf")

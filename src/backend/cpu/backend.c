@@ -58,16 +58,14 @@ static enum status cpu_open(const struct device_options *options, struct device 
         return fail(err, ERR_ARG, "device index: there is one CPU, number 0, not %d", options->index);
     if (options->n_threads < 0)
         return fail(err, ERR_ARG, "threads: %d is not a number of threads", options->n_threads);
-    const char *name = device_option(options->own, "kernels");
-    bool plain = name && strcmp(name, "reference") == 0;
-    const struct kernels *kernels = plain ? NULL : kernels_find(name);
-    if (!plain && !kernels)
-        return fail(err, ERR_UNSUPPORTED, "kernels: this processor has no \"%s\"", name);
+    const struct kernels *kernels;
     int patience_s;
+    bool exact;
+    TRY(cpu_choose_kernels(options->own, &kernels, &exact, err));
     TRY(device_option_patience(options->own, &patience_s, err));
     struct device *d = xcalloc(1, sizeof *d);
     *d = (struct device){pool_open(options->n_threads), kernels, patience_s,
-                         device_option_is_off(options->own, "shared-kv")};
+                         device_option_is_off(options->own, "shared-kv"), exact};
     *out = d;
     return OK;
 }
@@ -113,7 +111,7 @@ static enum status cpu_load(struct device *d, const struct program *p, const str
     TRY(check_load(d, options, err));
     struct loaded *l = xcalloc(1, sizeof *l);
     l->device = d;
-    l->products = is_rounding(options) ? kernels_bf16() : d->kernels;
+    l->products = cpu_products(d, is_rounding(options));
     l->n_back = options->n_back;
     l->caches_of = options->caches_of;
     l->program = l->caches_of    ? pass_shared_kv_as(p, l->caches_of->program)
@@ -459,6 +457,9 @@ static int cpu_report(const struct executable *exe, struct device_report out[MAX
 
 static const struct backend_option cpu_options[] = {
     {"shared-kv", "0|1", "0: keys of which a part follows from their values are stored whole"},
+    {"activations", "int8|float32",
+     "what meets weights in blocks (GGUF): rounded to 8 bits by 32 columns where the processor has AVX-512 VNNI, or as "
+     "it is"},
     {"kernels", "portable|avx2|avx512|amx|bf16|reference",
      "the instructions of fast kernels, otherwise the best there are; or the plain functions"},
     {"patience", "SECONDS", "how long a device waits for others of its model until it is given up; 30"},

@@ -66,7 +66,7 @@ struct device {
     struct pool *pool;
     const struct kernels *kernels; // NULL: reference functions only
     int patience_s;                // of a rank that waits for another
-    bool whole_keys;
+    bool whole_keys, exact;        // exact: activations that meet blocks are not rounded
 };
 
 struct loaded {
@@ -80,6 +80,11 @@ struct loaded {
     const struct loaded *caches_of; // likewise
     struct ranks *ranks;            // that it meets in collective ops; NULL: none (cpu_ranks.c)
 };
+
+/* What the options "kernels" and "activations" name; NULL in *out: reference functions only. And what multiplies with
+ * weights: the device's kernels, or those that round what meets bf16 and what meets blocks. */
+enum status cpu_choose_kernels(const char *const *own, const struct kernels **out, bool *exact, struct error *err);
+const struct kernels *cpu_products(const struct device *d, bool rounds);
 
 enum status cpu_join(struct loaded *const *ranks, int n, struct error *err);
 void ranks_leave(struct ranks *ranks);                              // NULL is fine; the last one frees it

@@ -19,7 +19,7 @@ enum {
     READY_FLOATS = 160 << 10, // ... and as floats, but ...
     LEAST_READY = 8,
     LEAST_DIRECT = 16,
-    MOST_READY = 64, // ... so many rows at least and at most
+    MOST_READY = PARTIAL_ROWS, // ... so many rows at least and at most
     MOST_TILED = 256
 };
 

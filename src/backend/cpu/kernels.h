@@ -30,6 +30,7 @@ enum {
     FEW_ROWS = 8,            // activation rows that share one pass over the weights
     NEAR_COLS = 512,         // columns of x that stay in the first-level cache
     MOST_LANES = 16,         // of any set
+    PARTIAL_ROWS = 64,       // of weights that `partial` has room for
     PANEL_ROWS = 32          // output columns of a packed panel
 };
 

@@ -31,7 +31,6 @@ enum {
     STEP = 32,       // columns
     LANES = 16,
     BLOCK = 1024, // columns of 8 rows of x are 16 KiB
-    PARTIAL_ROWS = 64,
     MOST_W = 8, // rows of weights of a tile
 };
 

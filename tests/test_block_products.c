@@ -1,0 +1,188 @@
+/* test_block_products.c - products of block formats with activations of 8 bits: each equals the sum of the weights'
+ * reference and the activations rounded as numerics.md says, within what float32 sums lose; whatever rows are beside it
+ * and however columns are cut its bits are the same; nothing is read behind the weights.
+ *
+ * Skipped where the processor has no AVX-512 VNNI. */
+#include "check.h"
+
+#include "backend/cpu/kernels_vnni.h"
+#include "base/random.h"
+#include "base/status.h"
+
+#include <math.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { ROWS = 21, MAX_COLS = 2560, MAX_BYTES = 210, GUARD = 4 };
+
+static const struct kernels *set;
+
+static int find_set(void **state) {
+    (void)state;
+    const struct kernels *base = kernels_find("avx512");
+    set = base ? kernels_vnni(base) : NULL;
+    return 0;
+}
+
+static uint64_t drawn;
+static float uniform(void) { return (float)(philox_uniform(test_seed(), drawn++, 1) * 2 - 1); }
+
+/* A page behind which nothing may be read. */
+static uint8_t *room(size_t n_bytes) {
+    size_t page = (size_t)sysconf(_SC_PAGE_SIZE), n = (n_bytes + page - 1) / page * page;
+    uint8_t *at = mmap(NULL, n + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(at != MAP_FAILED);
+    assert_int_equal(mprotect(at + n, page, PROT_NONE), 0);
+    return at + n - n_bytes;
+}
+
+static void free_room(uint8_t *at, size_t n_bytes) {
+    size_t page = (size_t)sysconf(_SC_PAGE_SIZE), n = (n_bytes + page - 1) / page * page;
+    munmap(at + n_bytes - n, n + page);
+}
+
+/* Random blocks whose scales are of the size of 2^-6, of either sign. */
+static void fill(const struct qformat *f, uint8_t *blocks, int64_t n) {
+    for (int64_t i = 0; i < n * f->block_bytes; i++)
+        blocks[i] = (uint8_t)(philox_uniform(test_seed(), drawn++, 2) * 256);
+    for (int64_t i = 0; i < n; i++) {
+        float values[256];
+        uint8_t *b = blocks + i * f->block_bytes;
+        for (bool tame = false; !tame;) { // until no float16 of it is large or no number
+            tame = true;
+            f->block_to_f32(b, values);
+            for (int c = 0; c < f->block_cols; c++)
+                tame = tame && fabsf(values[c]) < 1e6f;
+            for (int k = 0; !tame && k < f->block_bytes; k++)
+                b[k] = (uint8_t)(philox_uniform(test_seed(), drawn++, 3) * 256);
+        }
+    }
+}
+
+/* x as the kernels round it. */
+static void rounded(const float *x, int64_t n, double *out) {
+    for (int64_t c = 0; c < n; c += 32) {
+        float most = 0;
+        for (int64_t i = c; i < MIN(c + 32, n); i++)
+            most = fmaxf(most, fabsf(x[i]));
+        for (int64_t i = c; i < MIN(c + 32, n); i++)
+            out[i] = most > 0 ? (double)(most / 127) * rint((double)(x[i] * (127 / most))) : 0;
+    }
+}
+
+static void multiply(const struct weight_part *part, int64_t n, const float *x, int n_x, const float *bias, bool cut,
+                     float *y) {
+    static _Alignas(64) float arranged[2 * FEW_ROWS * (MAX_COLS + 128)];
+    static float partial[PARTIAL_ROWS * FEW_ROWS * MOST_LANES];
+    assert_true(arranged_floats(n) <= (int64_t)ARRAY_LEN(arranged));
+    set->arrange(set->arrangement(part), x, MAX_COLS, n_x, n, arranged);
+    for (int i = 0; i < n_x * (ROWS + GUARD); i++)
+        y[i] = -7;
+    set->multiply_few(&(struct few_rows){.part = part,
+                                         .n_rows = part->n_rows,
+                                         .n_cols = n,
+                                         .x = arranged,
+                                         .n_x = n_x,
+                                         .y = y,
+                                         .y_stride = ROWS + GUARD,
+                                         .bias = bias,
+                                         .partial = cut ? partial : NULL});
+}
+
+static void check_format(const struct qformat *f, int64_t n) {
+    static float x[FEW_ROWS * MAX_COLS], weights[MAX_COLS];
+    static double rounded_x[FEW_ROWS][MAX_COLS];
+    float bias[ROWS], y[FEW_ROWS * (ROWS + GUARD)], alone[ROWS + GUARD];
+    size_t n_bytes = (size_t)(ROWS * block_row_bytes(f, n));
+    uint8_t *blocks = room(n_bytes);
+    struct weight_part part = {.format = f,
+                               .dtype = DT_U8,
+                               .data = blocks,
+                               .n_rows = ROWS,
+                               .row_stride = block_row_bytes(f, n),
+                               .col_stride = 1};
+    fill(f, blocks, ROWS * n / f->block_cols);
+    int n_x = 1 + (int)(philox_uniform(test_seed(), drawn++, 4) * FEW_ROWS);
+    for (int64_t i = 0; i < FEW_ROWS * MAX_COLS; i++)
+        x[i] = uniform() * (i % 64 < 32 ? 1 : 40);
+    memset(x + 32, 0, 32 * sizeof *x);
+    for (int r = 0; r < ROWS; r++)
+        bias[r] = uniform();
+    multiply(&part, n, x, n_x, bias, true, y);
+    for (int t = 0; t < n_x; t++)
+        rounded(x + t * MAX_COLS, n, rounded_x[t]);
+    for (int r = 0; r < ROWS; r++) {
+        f->row_to_f32(&part, r, n, weights);
+        float largest = 0; // of a code without its minimum
+        for (int64_t c = 0; c < n; c++)
+            largest = fmaxf(largest, fabsf(weights[c]));
+        for (int t = 0; t < n_x; t++) {
+            double want = (double)bias[r], size = fabs(want);
+            for (int64_t c = 0; c < n; c++) {
+                want += (double)weights[c] * rounded_x[t][c];
+                size += fabs((double)weights[c] * rounded_x[t][c]);
+            }
+            // single sums and products, and minima that are taken apart from what they make small
+            double got = (double)y[t * (ROWS + GUARD) + r], bound = (size + 64 * (double)largest * 40) * 0x1p-22;
+            if (!(fabs(got - want) <= bound))
+                fail_msg("%s, %lld columns, row %d of %d of x, row %d: %.9g, wanted %.9g within %.3g", f->name,
+                         (long long)n, t, n_x, r, got, want, bound);
+        }
+    }
+    for (int t = 0; t < n_x; t++) {
+        EXPECT(y[t * (ROWS + GUARD) + ROWS] == -7);
+        multiply(&part, n, x + t * MAX_COLS, 1, bias, t % 2, alone);
+        EXPECT(memcmp(alone, y + t * (ROWS + GUARD), ROWS * sizeof *y) == 0);
+    }
+    free_room(blocks, n_bytes);
+}
+
+static void products_are_those_of_the_reference_and_rounded_activations(void **state) {
+    (void)state;
+    int n_formats = 0;
+    for (int id = 0; set && id < N_QFORMATS; id++) {
+        const struct qformat *f = qformat_of_blocks((enum qformat_id)id);
+        struct weight_part part = {.format = f, .dtype = DT_U8, .col_stride = 1};
+        if (!f || set->direct_groups(&part) == 0) // tq1_0
+            continue;
+        static const int64_t blocks[] = {1, 2, 3, 5, 28, 33, 80};
+        for (size_t i = 0; i < ARRAY_LEN(blocks); i++)
+            if (blocks[i] * f->block_cols <= MAX_COLS)
+                check_format(f, blocks[i] * f->block_cols);
+        n_formats++;
+    }
+    EXPECT(!set || n_formats == 14);
+    if (!set)
+        skip();
+}
+
+static void what_is_no_number_in_x_is_none_in_y(void **state) {
+    (void)state;
+    const struct qformat *f = qformat_of_blocks(QFORMAT_Q4_0);
+    static uint8_t blocks[3 * 18];
+    static float x[MAX_COLS], y[ROWS + GUARD];
+    struct weight_part part = {
+        .format = f, .dtype = DT_U8, .data = blocks, .n_rows = 1, .row_stride = sizeof blocks, .col_stride = 1};
+    const float odd[] = {NAN, INFINITY, -INFINITY};
+    if (!set)
+        skip();
+    fill(f, blocks, 3);
+    for (size_t i = 0; i < ARRAY_LEN(odd); i++) {
+        for (int c = 0; c < 96; c++)
+            x[c] = c == 70 ? odd[i] : 1;
+        multiply(&part, 96, x, 1, NULL, false, y);
+        EXPECT(isnan(y[0]));
+    }
+    for (int c = 0; c < 96; c++)
+        x[c] = 1e-42f; // so small that 127 / x is none
+    multiply(&part, 96, x, 1, NULL, false, y);
+    EXPECT(fabsf(y[0]) < 1e-30f);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(products_are_those_of_the_reference_and_rounded_activations),
+        cmocka_unit_test(what_is_no_number_in_x_is_none_in_y),
+    };
+    return cmocka_run_group_tests(tests, find_set, NULL);
+}
