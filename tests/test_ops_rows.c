@@ -59,8 +59,7 @@ static void columns_stand_side_by_side(void **state) {
         for (int n = 2; n <= 3; n++) {
             struct rig *rig =
                 rig_new((struct rig_options){.n_seqs = 2, .lens = {3, 5}, .widths = {16, 33, 7}, .kernels = *kernels});
-            rig_result(rig,
-                       op_concat(rig->p, rig->in[0], val_cols(rig->in[1], 5, 20), n == 3 ? rig->in[2] : NO_VAL));
+            rig_result(rig, op_concat(rig->p, rig->in[0], val_cols(rig->in[1], 5, 20), n == 3 ? rig->in[2] : NO_VAL));
             double *want = rig_rows(rig);
             RIG_EACH_ROW(rig, s, t) {
                 double *row = rig_at(rig, want, s, t);
@@ -228,7 +227,15 @@ static void linear_by_e4m3_is_near_the_product_of_the_numbers_stored(void **stat
             }
 }
 
-enum reader { READ_BY_GATED_ACT, READ_BY_ADD_NORM, READ_BY_NORMED_ADD_NORM, READ_BY_TWO, READ_BY_QKV_PREP, N_READERS };
+enum reader {
+    READ_BY_GATED_ACT,
+    READ_BY_ADD_NORM,
+    READ_BY_NORMED_ADD_NORM,
+    READ_BY_TWO,
+    READ_BY_GATED_ADD,
+    READ_BY_QKV_PREP,
+    N_READERS
+};
 
 /* What the reader of y = x W^T + b makes of it; of ADD_NORM the norm of x + y, or of x + norm(y). */
 static val record_reader(struct rig *rig, enum reader reader, val x, val y, double **w) {
@@ -241,11 +248,13 @@ static val record_reader(struct rig *rig, enum reader reader, val x, val y, doub
         a.cache = program_cache_kv(p, a.n_kv_heads, a.head_dim, a.v_head_dim, 0);
         return op_qkv_prep(p, y, rig_vector(rig, a.head_dim, 0.5, 1.5, &w[0]), NULL, a);
     }
+    if (reader == READ_BY_GATED_ADD)
+        return op_gated_add(p, x, y, NO_VAL);
     if (reader == READ_BY_NORMED_ADD_NORM)
         y = op_norm(p, y, NO_VAL, rig_vector(rig, y.width, 0.5, 1.5, &w[1]),
                     (struct norm_args){.eps = 1e-5f, .group = y.width, .scale = 1});
     val r = op_add_norm(p, x, y, rig_vector(rig, y.width, 0.5, 1.5, &w[0]), NULL, norm).y;
-    return reader == READ_BY_TWO ? op_gated_add(p, r, y, NO_VAL) : r;
+    return reader == READ_BY_TWO ? op_gated_add(p, y, r, NO_VAL) : r;
 }
 
 static void want_of_reader(enum reader reader, const double *x, double *y, int n, double **w, double *want) {
@@ -256,7 +265,9 @@ static void want_of_reader(enum reader reader, const double *x, double *y, int n
     }
     for (int h = 0; reader == READ_BY_QKV_PREP && h < 4; h++)
         rig_rms_norm(y + 64 * h, w[0], 64, 1e-5, false, want + 64 * h);
-    if (reader == READ_BY_QKV_PREP)
+    for (int i = 0; reader == READ_BY_GATED_ADD && i < n; i++)
+        want[i] = x[i] + y[i];
+    if (reader == READ_BY_QKV_PREP || reader == READ_BY_GATED_ADD)
         return;
     double r[512], d[512];
     memcpy(d, y, (size_t)n * sizeof *d);

@@ -48,6 +48,7 @@ static bool takes_unscaled(const struct program *p, const struct op *op, int k) 
     case OP_NORM: return k == 1 || fold_of(p, op) == FOLD_ALWAYS; // by the ADD_NORM that it went into
     case OP_DELTA_RULE: return k > 0;
     case OP_SHORT_CONV:
+    case OP_GATED_ADD: return k == 1;
     case OP_QKV_PREP:
     case OP_MLA_PREP:
     case OP_ALL_REDUCE:

@@ -216,7 +216,13 @@ static __global__ void __launch_bounds__(THREADS) gated_add_fours(dmat add, dmat
     if (col >= y.width)
         return;
     float factor = gate.at ? sigmoid(load(gate, t, 0)) : 1.0f;
-    store_four(y, t, col, load_four(add, t, col) + load_four(x, t, col) * factor);
+    float4 v = load_four(x, t, col);
+    if (x.col_scale) {
+        v = v * (*reinterpret_cast<const float4 *>(x.col_scale + col) * x.row_scale[t]);
+        if (x.bias)
+            v = v + *reinterpret_cast<const float4 *>(x.bias + col);
+    }
+    store_four(y, t, col, load_four(add, t, col) + v * factor);
 }
 
 static __global__ void plain_gated_add(dmat add, dmat x, dmat gate, dmat y) {

@@ -121,7 +121,7 @@ PLAIN_KERNEL(gated_act, "elementwise.cu",
              launch_gated_act(l, n->n_rows, (int)a->gated_act.act, a->gated_act.limit, n->in[0], n->in[1], n->out,
                               n->qact))
 
-PLAIN_KERNEL(gated_add, "elementwise.cu", launch_gated_add(l, n->n_rows, c->in[0], c->in[1], c->in[2], c->out[0]))
+PLAIN_KERNEL(gated_add, "elementwise.cu", launch_gated_add(l, n->n_rows, c->in[0], n->in[1], c->in[2], c->out[0]))
 
 /* Whether the node before c's lets it read its first input before it waits. */
 static bool may_prefetch(const struct executable *exe, const struct compiled_op *c, int n_rows) {
@@ -138,8 +138,9 @@ static bool may_prefetch(const struct executable *exe, const struct compiled_op 
 /* Whether the ADD_NORM does what the GATED_ADD before it adds up. */
 static bool adds_up(const struct executable *exe, const struct compiled_op *add_norm, int n_rows) {
     const struct compiled_op *sum = add_norm->sum;
-    bool wide = sum && sum->in[1].element == ELEMENT_F32 && sum->out[0].element == ELEMENT_F32;
-    return wide && n_rows <= ADD_NORM_FEW && exe->loaded->device->is_fast;
+    if (!sum || n_rows > ADD_NORM_FEW || !exe->loaded->device->is_fast)
+        return false;
+    return input_of(exe, sum, 1, n_rows).element == ELEMENT_F32 && sum->out[0].element == ELEMENT_F32;
 }
 
 static void lower_add_norm(struct lowering *w, const struct compiled_op *c, int n_rows) {
@@ -162,7 +163,7 @@ static void lower_add_norm(struct lowering *w, const struct compiled_op *c, int 
 
 static void lower_gated_add(struct lowering *w, const struct compiled_op *c, int n_rows) {
     if (!c->sum || !adds_up(w->exe, c->sum, n_rows))
-        lower_node(w, &by_gated_add, c, n_rows);
+        lower_node(w, &by_gated_add, c, n_rows)->in[1] = input_of(w->exe, c, 1, n_rows);
 }
 
 static void lower_norm(struct lowering *w, const struct compiled_op *c, int n_rows) {
