@@ -1,5 +1,5 @@
 /* meeting.cu - what sums over ranks cost between GPUs (src/backend/cuda/ranks/meeting.cu), by rows and width: by
- * packets, by shares, and as a step has them, with the ADD_NORM behind; and logits gathered.
+ * packets, by shares, and as a step has them, with the ADD_NORM behind or in its node; and logits gathered.
  *
  *     build/cuda/bench_meeting [RANKS]      2 unless said; wants as many GPUs that reach each other's memory
  *
@@ -65,6 +65,11 @@ static void put_normed(const rank &r, const struct launch *l, int n_rows, int wi
     launch_add_norm(l, &a, floats(r.r, width), floats(r.y, width), floats(r.r, width),
                     dmat{r.normed, width, width, ELEMENT_F16}, dmat{});
 }
+static void put_fused(const rank &r, const struct launch *l, int n_rows, int width) {
+    dadd_norm a = {.w = {r.weight, width, 1, ELEMENT_F32, nullptr}, .eps = 1e-6f, .meeting = &r.m, .rows = r.rows};
+    launch_add_norm(l, &a, floats(r.r, width), floats(r.y, width), floats(r.r, width),
+                    dmat{r.normed, width, width, ELEMENT_F16}, dmat{});
+}
 static void put_norm(const rank &r, const struct launch *l, int n_rows, int width) {
     dadd_norm a = {.w = {r.weight, width, 1, ELEMENT_F32, nullptr}, .eps = 1e-6f};
     launch_add_norm(l, &a, floats(r.r, width), floats(r.y, width), floats(r.r, width),
@@ -114,8 +119,11 @@ static void tell_row(int n_rows, int width) {
     else
         printf("                    ");
     double shares = timed(put_shares, n_rows, width);
-    printf("  shares %8.2f us, %5.0f GB/s  with ADD_NORM %8.2f us (alone %6.2f)\n", shares, (double)n * 4e-3 / shares,
+    printf("  shares %8.2f us, %5.0f GB/s  then ADD_NORM %8.2f us (alone %6.2f)", shares, (double)n * 4e-3 / shares,
            timed(put_normed, n_rows, width), timed(put_norm, n_rows, width));
+    if (n_rows <= ADD_NORM_FEW && n <= MEETING_PACKETS)
+        printf("  in its node %7.2f us", timed(put_fused, n_rows, width));
+    putchar('\n');
 }
 
 int main(int argc, char **argv) {

@@ -20,6 +20,7 @@ struct backend_option {
 
 struct device_options {
     int index;              // of the machine's devices of this kind, from 0
+    int n_ranks;            // that this is one of, which wait for each other in steps; 0: it is alone
     int n_threads;          // of the host, for a device that computes there; 0: one a processor
     double memory_share;    // of the device's memory, that may be taken at most; 0: the backend's choice
     const char *const *own; // "name=value" ..., NULL: what backend_ops.options tells of. NULL: nothing

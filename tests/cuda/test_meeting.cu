@@ -185,6 +185,10 @@ static int test_meetings(int n, int n_devices) {
             ranks.of[r].m.boxes[k] = ranks.of[k].m.boxes[k];
     for (int r = 0; r < n; r++)
         fill(ranks.of[r]);
+    for (int r = 0; r < n; r++) { // what is cleared is so before
+        MUST(cudaSetDevice(ranks.of[r].device));
+        MUST(cudaDeviceSynchronize());
+    }
     for (int r = 0; r < n; r++)
         threads.emplace_back(meet, &ranks.of[r]);
     for (std::thread &t : threads)
@@ -225,6 +229,7 @@ static int test_one_alone() {
 int main(int argc, char **argv) {
     const char *given = argc > 1 ? argv[1] : getenv("GYRE_TEST_SEED");
     int n_devices = 0, n_bad = 0;
+    setenv("CUDA_MODULE_LOADING", "EAGER", 0); // device/open.c says why
     ranks.seed = given ? strtoull(given, nullptr, 10) : (uint64_t)time(nullptr);
     setlinebuf(stdout);
     printf("seed %llu\n", (unsigned long long)ranks.seed);

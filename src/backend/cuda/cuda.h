@@ -148,6 +148,7 @@ struct compiled_op {
                               // SHORT_CONV and DELTA_RULE have the NORM, and that the SHORT_CONV
     struct compiled_op *router; // MOE_ROUTE: the LINEAR that its node does too on some paths, and that LINEAR likewise
     struct compiled_op *sum;    // ADD_NORM: the GATED_ADD that its node does too in steps of few rows, and that one
+    struct compiled_op *reduce; // ADD_NORM: likewise the ALL_REDUCE that makes what it adds, and that one
                                 // likewise
     struct dmat convert;        // LINEAR: where x goes first, if it has another element
     struct qact *in_qact;       // LINEAR with an e4m3 weight: of in[0]

@@ -65,6 +65,7 @@ static enum status ranks_open(const struct table *t, const struct device_options
         st = fail(err, ERR_MEMORY, "no thread could be started for each rank");
     for (int i = 0; i < t->n && st == OK; i++) {
         struct device_options one = *options;
+        one.n_ranks = t->n;
         one.index += t->of->in_place ? 0 : i;
         if (t->of->in_place)
             one.n_threads = MAX((one.n_threads ? one.n_threads : (int)sysconf(_SC_NPROCESSORS_ONLN)) / t->n, 1);

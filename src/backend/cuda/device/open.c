@@ -103,6 +103,11 @@ void cuda_close(struct device *d) {
     free(d);
 }
 
+/* The driver loads a kernel when it is launched first, and holds a lock until what runs on the card has ended: if that
+ * waits for another rank, whose launch wants the lock, for ever. So all are loaded at the start, as this asks for where
+ * the driver has not been started yet. */
+static void load_kernels_first(void) { setenv("CUDA_MODULE_LOADING", "EAGER", 0); }
+
 enum status cuda_open(const struct device_options *options, struct device **out, struct error *err) {
     TRY(linear_check(err));
     TRY(filter_check(err));

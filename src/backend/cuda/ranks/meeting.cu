@@ -1,96 +1,11 @@
 /* meeting.cu - see meeting.h: ALL_REDUCE and ALL_GATHER over peers' memory. */
 #include "backend/cuda/ptx/fours.cuh"
+#include "backend/cuda/ranks/meeting.cuh"
 #include "backend/cuda/ranks/meeting.h"
 
-enum { THREADS = 256, SHARE_THREADS = 512, MOST_BLOCKS = 96, AT_ONCE = 4, LOOKS = 256 };
-
-/* A letter to a rank. The epoch is written last. */
-struct letter {
-    void *x, *y;
-    uint32_t epoch, unused;
-};
-
-/* The front of a box; behind it, at MEETING_HEAD, packets [2][n][MEETING_PACKETS]. */
-struct box {
-    uint32_t epoch;  // of the last meeting
-    uint32_t n_done; // blocks that have ended, of the one that is under way
-    uint32_t gave_up;
-    uint32_t unused;
-    letter begun[2][MEETING_RANKS];
-    uint32_t ended[2][MEETING_RANKS];
-};
-static_assert(sizeof(box) <= MEETING_HEAD, "the front of a box fits");
+enum { THREADS = 256, SHARE_THREADS = 512, MOST_BLOCKS = 96, AT_ONCE = 4 };
 
 int64_t meeting_box_bytes(int n) { return MEETING_HEAD + 2 * (int64_t)n * MEETING_PACKETS * (int64_t)sizeof(uint2); }
-
-static __device__ box &box_of(const dmeeting &m, int rank) { return *static_cast<box *>(m.boxes[rank]); }
-
-/* Packets in a rank's box from another. */
-static __device__ uint2 *packets_of(const dmeeting &m, int to, int from, uint32_t epoch) {
-    return reinterpret_cast<uint2 *>(static_cast<char *>(m.boxes[to]) + MEETING_HEAD) +
-           ((epoch & 1) * m.n + from) * (int64_t)MEETING_PACKETS;
-}
-
-// ---- words between cards ----------------------------------------------------------------------------------------
-
-static __device__ uint32_t look(const uint32_t *at) {
-    uint32_t v;
-    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(at) : "memory");
-    return v;
-}
-static __device__ void tell(uint32_t *at, uint32_t v) {
-    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(at), "r"(v) : "memory");
-}
-/* Two packets. Each is written and read at once, the two not with each other. */
-static __device__ void send(uint2 *at, float2 x, uint32_t epoch) {
-    uint64_t high = (uint64_t)epoch << 32;
-    asm volatile("st.relaxed.sys.global.v2.b64 [%0], {%1, %2};" ::"l"(at), "l"(high | __float_as_uint(x.x)),
-                 "l"(high | __float_as_uint(x.y))
-                 : "memory");
-}
-static __device__ bool take(const uint2 *at, uint32_t epoch, float2 &x) {
-    uint64_t a, b;
-    asm volatile("ld.relaxed.sys.global.v2.b64 {%0, %1}, [%2];" : "=l"(a), "=l"(b) : "l"(at) : "memory");
-    x = make_float2(__uint_as_float((uint32_t)a), __uint_as_float((uint32_t)b));
-    return (uint32_t)(a >> 32) == epoch && (uint32_t)(b >> 32) == epoch;
-}
-
-static __device__ unsigned long long now_ns() {
-    unsigned long long t;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
-    return t;
-}
-
-/* Until there() holds; `from` is whom it waits for. Time is looked at rarely, since that takes some. */
-template <class F> static __device__ void wait_until(const dmeeting &m, int from, F there) {
-    unsigned long long began = 0;
-    for (uint32_t i = 1; !there(); i++) {
-        if (i % LOOKS)
-            continue;
-        if (look(&box_of(m, m.rank).gave_up))
-            return;
-        unsigned long long now = now_ns();
-        began = began ? began : now;
-        if (now - began < m.patience_ns)
-            continue;
-        *static_cast<volatile int32_t *>(m.missed) = 1 + from;
-        tell(&box_of(m, m.rank).gave_up, 1);
-        return;
-    }
-}
-
-/* The last block of a meeting, of n_blocks that have something to do, gets true. */
-static __device__ bool is_last_block(const dmeeting &m, uint32_t n_blocks) {
-    __threadfence_system();
-    __syncthreads(); // every thread's writes come before
-    return __syncthreads_or(threadIdx.x == 0 && atomicAdd(&box_of(m, m.rank).n_done, 1) == n_blocks - 1);
-}
-
-/* By the last block's first thread. */
-static __device__ void end_meeting(const dmeeting &m, uint32_t epoch) {
-    box_of(m, m.rank).n_done = 0;
-    box_of(m, m.rank).epoch = epoch;
-}
 
 // ---- packets ----------------------------------------------------------------------------------------------------
 
@@ -103,20 +18,12 @@ static __global__ void __launch_bounds__(THREADS)
     int t = blockIdx.y, col = 2 * (blockIdx.x * THREADS + threadIdx.x), n_rows = *rows;
     if (t >= n_rows)
         return;
-    uint32_t epoch = box_of(m, m.rank).epoch + 1;
+    uint32_t epoch = epoch_of(m);
     if (col < x.width) {
-        float2 mine = make_float2(load(x, t, col), load(x, t, col + 1)), sum = {0, 0};
+        float2 mine = make_float2(load(x, t, col), load(x, t, col + 1));
         int64_t at = (int64_t)t * x.width + col;
-        for (int r = 1; r < m.n; r++) {
-            int to = (m.rank + r) % m.n;
-            send(packets_of(m, to, m.rank, epoch) + at, mine, epoch);
-        }
-        for (int r = 0; r < m.n; r++) {
-            float2 v = mine;
-            if (r != m.rank)
-                wait_until(m, r, [&] { return take(packets_of(m, m.rank, r, epoch) + at, epoch, v); });
-            sum = r == 0 ? v : make_float2(sum.x + v.x, sum.y + v.y);
-        }
+        send_to_all(m, epoch, at, mine);
+        float2 sum = sum_of_all(m, epoch, at, mine);
         store(y, t, col, sum.x);
         store(y, t, col + 1, sum.y);
     }
@@ -148,8 +55,10 @@ static __device__ void begin(const dmeeting &m, uint32_t epoch, void *x, void *y
 
 /* Nobody reads this rank's x or writes its y any more. */
 static __device__ void end(const dmeeting &m, uint32_t epoch) {
+    __threadfence_system(); // what this thread has read and written comes before what is told
     if (!is_last_block(m, gridDim.x))
         return;
+    __threadfence_system();
     int r = threadIdx.x;
     if (r < m.n && r != m.rank) {
         tell(&box_of(m, r).ended[epoch & 1][m.rank], epoch);
@@ -178,7 +87,7 @@ static __global__ void __launch_bounds__(SHARE_THREADS)
     int n = x.width / (int)(sizeof(V) / sizeof(float)), n_rows = *rows, step = gridDim.x * SHARE_THREADS;
     if (n_rows == 0)
         return;
-    uint32_t epoch = box_of(m, m.rank).epoch + 1;
+    uint32_t epoch = epoch_of(m);
     begin(m, epoch, x.at, y.at, of);
     int64_t all = (int64_t)n_rows * n, stop = all * (m.rank + 1) / m.n;
     for (int64_t i = all * m.rank / m.n + blockIdx.x * SHARE_THREADS + threadIdx.x; i < stop;
@@ -213,7 +122,7 @@ static __global__ void __launch_bounds__(SHARE_THREADS)
     int n = x.width / (int)(sizeof(V) / sizeof(float)), n_rows = *rows;
     if (n_rows == 0)
         return;
-    uint32_t epoch = box_of(m, m.rank).epoch + 1;
+    uint32_t epoch = epoch_of(m);
     begin(m, epoch, x.at, y.at, of);
     for (int64_t i = blockIdx.x * SHARE_THREADS + threadIdx.x; i < (int64_t)n_rows * n;
          i += gridDim.x * SHARE_THREADS) {

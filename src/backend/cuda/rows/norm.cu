@@ -20,132 +20,12 @@
  * which read a row again where they need it again: the oracle of the others. Padding rows are computed too; nobody
  * reads them. */
 #include "backend/cuda/ptx/fours.cuh"
-#include "backend/cuda/ptx/row_join.cuh"
+#include "backend/cuda/rows/add_norm_few.cuh"
 #include "backend/cuda/rows/norm.h"
 #include "backend/cuda/value.h"
 
-enum { THREADS = 256, MOST_THREADS = 512, WIDEST = MOST_THREADS * 4 * 4 };
+enum { THREADS = 256, WIDEST = MOST_THREADS * 4 * 4 };
 enum { LONE_ROWS = 256, PREFETCHED_LONE_ROWS = 128 }; // up to so many rows, each has a block of its own
-
-struct norm_of {
-    const float *w; // NULL: 1
-    float eps, plus;
-    int width;
-    float one_of_width; // 1 / width
-};
-
-static norm_of norm_by(const dweight &w, float eps, bool plus_one, int width) {
-    return norm_of{static_cast<const float *>(w.at), eps, w.at && plus_one ? 1.0f : 0.0f, width, 1.0f / (float)width};
-}
-
-static __device__ float weight_at(const norm_of &n, int i) { return n.w ? n.w[i] + n.plus : 1.0f; }
-static __device__ float4 weights_at(const norm_of &n, int col) {
-    return n.w ? *reinterpret_cast<const float4 *>(n.w + col) + n.plus : make_float4(1, 1, 1, 1);
-}
-static __device__ float factor_of(const norm_of &n, float sum_of_squares) {
-    return rsqrtf(sum_of_squares * n.one_of_width + n.eps);
-}
-
-struct add_norm_args {
-    dmat x, d, also; // d.at NULL: r = x; also: dadd_norm's
-    norm_of n, d_norm;
-    const float *r_scale; // NULL: 1
-    dmat r, y, qact;
-    int n_rows;
-    bool prefetch; // x may be read before the wait
-};
-
-/* A row of floats. */
-static __device__ const float4 *fours_of(const dmat &x, int t) {
-    return reinterpret_cast<const float4 *>(static_cast<const float *>(x.at) + t * x.stride);
-}
-
-/* The line that this lies in, whoever may still write it: the L2 is where writes meet. */
-static __device__ void fetch_to_l2(const void *at) { asm volatile("prefetch.global.L2 [%0];" ::"l"(at)); }
-
-// ---- ADD_NORM of a few rows -------------------------------------------------------------------------------------
-
-/* D: how d lies, RAW: as unscaled products, NORMED: d is normed first, C: blocks a row. Thread i of a row holds the
- * fours i, i + n_threads, ... of it. */
-template <element D, bool RAW, bool NORMED, int C, int FOURS>
-static __global__ void GYRE_CLUSTER(C) __launch_bounds__(MOST_THREADS) add_norm(add_norm_args a) {
-    __shared__ row_meeting<C> of_d, of_r;
-    typedef typename four_of<D>::stored stored;
-    let_next_start();
-    row_open(of_r, NORMED ? &of_d : nullptr);
-    row_place<C> at;
-    int t = at.row, n = a.x.width / 4;
-    const float4 *xs = fours_of(a.x, t) + at.thread, *more = fours_of(a.also, t) + at.thread;
-    const stored *ds = reinterpret_cast<const stored *>(static_cast<const char *>(a.d.at) +
-                                                        t * a.d.stride * (D == ELEMENT_F32 ? 4 : 2)) +
-                       at.thread;
-    float4 w[FOURS], v[FOURS], x[FOURS], column[FOURS], e[FOURS];
-    stored d[FOURS];
-#pragma unroll
-    for (int k = 0; k < FOURS; k++) {
-        int i = at.thread + k * at.n_threads;
-        w[k] = i < n ? weights_at(a.n, 4 * i) : float4{};
-        v[k] = NORMED && i < n ? weights_at(a.d_norm, 4 * i) : float4{};
-        column[k] = RAW && i < n ? reinterpret_cast<const float4 *>(a.d.col_scale)[i] : float4{};
-    }
-    float scale = a.r_scale ? *a.r_scale : 1.0f;
-#pragma unroll
-    for (int k = 0; k < FOURS; k++)
-        if (at.thread + k * at.n_threads < n && threadIdx.x % 8 == 0)
-            fetch_to_l2(xs + k * at.n_threads);
-    row_opened<C>();
-    wait_for_previous();
-#pragma unroll
-    for (int k = 0; k < FOURS; k++) {
-        bool mine = at.thread + k * at.n_threads < n;
-        x[k] = mine ? xs[k * at.n_threads] : float4{};
-        d[k] = mine && a.d.at ? ds[k * at.n_threads] : stored{};
-        e[k] = !NORMED && mine && a.also.at ? more[k * at.n_threads] : float4{};
-    }
-    float factor = 1, unit = RAW ? a.d.row_scale[t] : 1.0f;
-    auto added = [&](int k) {
-        float4 v = floats_of<D>(d[k]);
-        int i = at.thread + k * at.n_threads;
-        if constexpr (RAW) {
-            v = v * (column[k] * unit);
-            if (a.d.bias && i < n)
-                v = v + reinterpret_cast<const float4 *>(a.d.bias)[i];
-        }
-        return NORMED || !a.also.at ? v : v + e[k];
-    };
-    if (NORMED) {
-        float sum = 0;
-#pragma unroll
-        for (int k = 0; k < FOURS; k++) {
-            float4 v = added(k);
-            sum += dot(v, v);
-        }
-        factor = factor_of(a.d_norm, row_join(make_float2(sum, 0), of_d).x);
-    }
-    float2 both = {0, 0};
-#pragma unroll
-    for (int k = 0; k < FOURS; k++) {
-        int i = at.thread + k * at.n_threads;
-        x[k] = (x[k] + (NORMED ? added(k) * (v[k] * factor) : added(k))) * scale;
-        w[k] = x[k] * w[k];
-        both = join(both, make_float2(dot(x[k], x[k]), largest(w[k])));
-        if (i < n)
-            store_four<ELEMENT_F32>(a.r, t, 4 * i, x[k]);
-    }
-    both = row_join(both, of_r);
-    factor = factor_of(a.n, both.x);
-    float inverse = e4m3_inverse(both.y);
-    if (a.qact.at && at.thread == 0)
-        a.qact.scale[t] = e4m3_scale(both.y * factor);
-#pragma unroll
-    for (int k = 0; k < FOURS; k++) {
-        int i = at.thread + k * at.n_threads;
-        if (i < n && a.y.at)
-            store_four(a.y, t, 4 * i, w[k] * factor);
-        if (i < n && a.qact.at)
-            store_e4m3(a.qact, t, 4 * i, w[k] * inverse);
-    }
-}
 
 // ---- ADD_NORM of many rows --------------------------------------------------------------------------------------
 
@@ -306,16 +186,30 @@ static __global__ void plain_add_norm(add_norm_args a) {
 /* Threads a block where C blocks hold a row of so many fours. */
 static int threads_of(int n, int C, int fours) { return (n + C * fours * 32 - 1) / (C * fours * 32) * 32; }
 
-/* A few rows are spread over as many multiprocessors as there are, many have enough with one each. */
-template <element D, bool RAW, bool NORMED> static void launch_fours(const struct launch *l, const add_norm_args &a) {
+/* Few rows, of cards that have clusters. */
+template <element D, bool RAW, bool NORMED, class RANKS>
+static void launch_few(const struct launch *l, const add_norm_args &a, const RANKS &ranks) {
     int n = a.x.width / 4, rows = l->n_tokens;
-    bool clusters = compute_capability() >= 90;
-    if (rows <= 16 && clusters)
-        launch_node(add_norm<D, RAW, NORMED, 8, 1>, 8 * rows, threads_of(n, 8, 1), 0, l->stream, a);
-    else if (rows <= ADD_NORM_FEW && clusters && !NORMED)
-        launch_node(add_norm<D, RAW, NORMED, 4, 2>, 4 * rows, threads_of(n, 4, 2), 0, l->stream, a);
-    else if (rows <= 64 && clusters)
-        launch_node(add_norm<D, RAW, NORMED, 2, 2>, 2 * rows, threads_of(n, 2, 2), 0, l->stream, a);
+    if (rows <= 16)
+        launch_node(add_norm<D, RAW, NORMED, 8, 1, RANKS>, 8 * rows, threads_of(n, 8, 1), 0, l->stream, a, ranks);
+    else if (!NORMED)
+        launch_node(add_norm<D, RAW, NORMED, 4, 2, RANKS>, 4 * rows, threads_of(n, 4, 2), 0, l->stream, a, ranks);
+    else
+        launch_node(add_norm<D, RAW, NORMED, 2, 2, RANKS>, 2 * rows, threads_of(n, 2, 2), 0, l->stream, a, ranks);
+}
+
+/* A few rows are spread over as many multiprocessors as there are, many have enough with one each. */
+template <element D, bool RAW, bool NORMED>
+static void launch_fours(const struct launch *l, const add_norm_args &a, const among_ranks *ranks) {
+    int n = a.x.width / 4, rows = l->n_tokens;
+    constexpr bool may_meet = RAW || D == ELEMENT_F32; // as products are made
+    if constexpr (may_meet)
+        if (ranks) {
+            launch_few<D, RAW, NORMED>(l, a, *ranks);
+            return;
+        }
+    if (rows <= ADD_NORM_FEW && compute_capability() >= 90)
+        launch_few<D, RAW, NORMED>(l, a, alone{});
     else if (n % 64 == 0 && n <= 2 * MOST_THREADS && rows > (a.prefetch ? PREFETCHED_LONE_ROWS : LONE_ROWS) && !NORMED)
         launch_node(add_norm_rows<D, RAW, false, 2, 2, true>, (rows + 1) / 2, n / 2, 0, l->stream, a);
     else if (n % 64 == 0 && n <= 2 * MOST_THREADS)
@@ -326,15 +220,16 @@ template <element D, bool RAW, bool NORMED> static void launch_fours(const struc
         launch_node(add_norm_rows<D, RAW, NORMED, 4, 1, false>, rows, threads_of(n, 1, 4), 0, l->stream, a);
 }
 
-template <bool NORMED> static void launch_by_element(const struct launch *l, const add_norm_args &a) {
+template <bool NORMED>
+static void launch_by_element(const struct launch *l, const add_norm_args &a, const among_ranks *ranks) {
     if (a.d.col_scale)
-        launch_fours<ELEMENT_F16, true, NORMED>(l, a);
+        launch_fours<ELEMENT_F16, true, NORMED>(l, a, ranks);
     else if (a.d.element == ELEMENT_F16)
-        launch_fours<ELEMENT_F16, false, NORMED>(l, a);
+        launch_fours<ELEMENT_F16, false, NORMED>(l, a, ranks);
     else if (a.d.element == ELEMENT_BF16)
-        launch_fours<ELEMENT_BF16, false, NORMED>(l, a);
+        launch_fours<ELEMENT_BF16, false, NORMED>(l, a, ranks);
     else
-        launch_fours<ELEMENT_F32, false, NORMED>(l, a); // and where there is none
+        launch_fours<ELEMENT_F32, false, NORMED>(l, a, ranks); // and where there is none
 }
 
 static bool fits_registers(const add_norm_args &a) {
@@ -355,10 +250,12 @@ void launch_add_norm(const struct launch *l, const struct dadd_norm *a, struct d
                           qact,
                           l->n_tokens,
                           a->prefetch};
+    among_ranks ranks = {a->meeting ? *a->meeting : dmeeting{}, a->rows};
+    const among_ranks *sums = a->meeting ? &ranks : nullptr;
     if (a->d_norm.at)
-        launch_by_element<true>(l, args);
+        launch_by_element<true>(l, args, sums);
     else if (fits_registers(args))
-        launch_by_element<false>(l, args);
+        launch_by_element<false>(l, args, sums);
     else
         launch_node(plain_add_norm, l->n_tokens, THREADS, 0, l->stream, args);
 }

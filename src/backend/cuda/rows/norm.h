@@ -1,6 +1,7 @@
 /* norm.h - norm.cu: ADD_NORM and NORM. */
 #pragma once
 
+#include "backend/cuda/ranks/meeting.h"
 #include "backend/cuda/value.h"
 
 #ifdef __cplusplus
@@ -17,6 +18,8 @@ struct dadd_norm {
     float d_eps;
     bool d_plus_one;
     struct dmat also; // at given: added to d first, of up to ADD_NORM_FEW rows; float32, in fours as d is
+    const struct dmeeting *meeting; // d is summed over ranks first, by packets: of up to ADD_NORM_FEW rows, in fours
+    const int32_t *rows;            // then: of the step, on the device
     bool prefetch;    // the node before is launch_gemm_split_k's and has not made x, which is read before that ends
 };
 void launch_add_norm(const struct launch *l, const struct dadd_norm *a, struct dmat x, struct dmat d, struct dmat r,

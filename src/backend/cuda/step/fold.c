@@ -49,6 +49,18 @@ const struct op *sum_folded_into(const struct program *p, const struct op *add) 
     return lies_well && add->in[0].width <= WIDEST_NORM && read_by_one(p, add->in[1]) ? sum : NULL;
 }
 
+const struct op *reduce_folded_into(const struct program *p, const struct op *add) {
+    if (add->code != OP_ADD_NORM || !val_given(add->in[1]))
+        return NULL;
+    const struct op *norm = norm_folded_into(p, add);
+    val d = norm ? norm->in[0] : add->in[1];
+    const struct op *reduce = &p->ops[maker_of(p, d)];
+    if (reduce->code != OP_ALL_REDUCE || reduce->out[0].width != d.width)
+        return NULL;
+    bool lies_well = in_fours(p, add->in[0]) && in_fours(p, reduce->in[0]);
+    return lies_well && d.width <= WIDEST_NORM && read_by_one(p, d) ? reduce : NULL;
+}
+
 /* All readers of the rows taken are LINEARs, and the rows are those that the step keeps to its end. */
 static bool take_is_folded(const struct program *p, const struct op *take) {
     if (take->code != OP_TAKE_ROWS || take->in[0].id != p->hidden.id ||
@@ -85,15 +97,19 @@ void fold_lives(const struct program *p, struct value *values) {
         const struct op *sum = sum_folded_into(p, &p->ops[i]);
         for (int k = 0; sum && k < 2; k++)
             values[sum->in[k].id].last_use = MAX(values[sum->in[k].id].last_use, i);
+        const struct op *reduce = reduce_folded_into(p, &p->ops[i]);
+        if (reduce)
+            values[reduce->in[0].id].last_use = MAX(values[reduce->in[0].id].last_use, i);
     }
 }
 
 void fold_sums(struct executable *exe) {
-    for (int i = 0; i < exe->program->n_ops; i++) {
-        const struct op *sum = sum_folded_into(exe->program, &exe->program->ops[i]);
-        if (!sum)
-            continue;
-        struct compiled_op *made = &exe->ops[sum - exe->program->ops];
-        exe->ops[i].sum = made, made->sum = &exe->ops[i];
+    const struct program *p = exe->program;
+    for (int i = 0; i < p->n_ops; i++) {
+        const struct op *sum = sum_folded_into(p, &p->ops[i]), *reduce = reduce_folded_into(p, &p->ops[i]);
+        if (sum)
+            exe->ops[i].sum = &exe->ops[sum - p->ops], exe->ops[i].sum->sum = &exe->ops[i];
+        if (reduce)
+            exe->ops[i].reduce = &exe->ops[reduce - p->ops], exe->ops[i].reduce->reduce = &exe->ops[i];
     }
 }

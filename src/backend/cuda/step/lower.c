@@ -159,6 +159,7 @@ static void lower_add_norm(struct lowering *w, const struct compiled_op *c, int 
     n->out = m.y, n->qact = m.qact;
     if (adds_up(w->exe, c, n_rows))
         n->in[1] = c->sum->in[0], n->args.add_norm.also = c->sum->in[1];
+    lower_reduce_in_norm(w, c, n_rows, n);
 }
 
 static void lower_gated_add(struct lowering *w, const struct compiled_op *c, int n_rows) {

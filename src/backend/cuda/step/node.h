@@ -90,6 +90,8 @@ void lower_delta_rule(struct lowering *w, const struct compiled_op *c, int n_row
 bool lower_delta_layer(struct lowering *w, const struct compiled_op *norm, int n_rows); // false: it is no layer's
 
 /* ---- meeting_nodes.c ---- */
+/* Makes the ADD_NORM's node do the ALL_REDUCE of what it adds, in steps of so few rows. */
+void lower_reduce_in_norm(struct lowering *w, const struct compiled_op *add_norm, int n_rows, struct node *n);
 void lower_all_reduce(struct lowering *w, const struct compiled_op *c, int n_rows);
 void lower_all_gather(struct lowering *w, const struct compiled_op *c, int n_rows);
 
