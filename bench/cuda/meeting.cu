@@ -56,6 +56,9 @@ static dmat floats(float *at, int width) { return dmat{at, width, width, ELEMENT
 static void put_packets(const rank &r, const struct launch *l, int n_rows, int width) {
     by_packets(l, n_rows, &r.m, r.rows, floats(r.x, width), floats(r.y, width));
 }
+static void put_slices(const rank &r, const struct launch *l, int n_rows, int width) {
+    by_slices(l, n_rows, &r.m, r.rows, floats(r.x, width), floats(r.y, width));
+}
 static void put_shares(const rank &r, const struct launch *l, int n_rows, int width) {
     by_shares(l, n_rows, &r.m, r.rows, floats(r.x, width), floats(r.y, width));
 }
@@ -114,14 +117,14 @@ static double timed(put_fn *put, int n_rows, int width) {
 static void tell_row(int n_rows, int width) {
     int64_t n = (int64_t)n_rows * width;
     printf("%6d x %5d  %9.1f KB", n_rows, width, (double)n * 4 / 1024);
-    if (n <= MEETING_PACKETS)
+    if (2 * n <= MEETING_SLICED)
         printf("  packets %7.2f us", timed(put_packets, n_rows, width));
-    else
-        printf("                    ");
+    if (n * (n_ranks - 1) <= MEETING_SLICED)
+        printf("  slices %7.2f us", timed(put_slices, n_rows, width));
     double shares = timed(put_shares, n_rows, width);
     printf("  shares %8.2f us, %5.0f GB/s  then ADD_NORM %8.2f us (alone %6.2f)", shares, (double)n * 4e-3 / shares,
            timed(put_normed, n_rows, width), timed(put_norm, n_rows, width));
-    if (n_rows <= ADD_NORM_FEW && n <= MEETING_PACKETS)
+    if (n_rows <= ADD_NORM_FEW && 2 * n <= MEETING_SLICED)
         printf("  in its node %7.2f us", timed(put_fused, n_rows, width));
     putchar('\n');
 }

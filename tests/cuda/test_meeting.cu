@@ -49,9 +49,9 @@ static void draw_shapes() {
     for (int i = 0; i < N_CASES; i++) {
         shape &s = ranks.shapes[i];
         s = shape{i % 4 == 3, i % 4 == 2};
-        bool many = i % 6 == 5; // beyond packets
-        s.width = widths[many ? 4 + drawn(4) : drawn(8)];
-        s.launched = many ? MEETING_PACKETS / s.width + 1 + drawn(9) : 1 + drawn(9);
+        int beyond = i % 12 == 5 ? MEETING_PACKETS : i % 12 == 11 ? MEETING_SLICED : 0;
+        s.width = widths[beyond ? 4 + drawn(4) : drawn(8)];
+        s.launched = beyond ? beyond / s.width + 1 + drawn(9) : 1 + drawn(9);
         s.rows = i % 5 == 4 ? drawn(s.launched + 1) : s.launched;
         int left = s.width;
         for (int r = 0; s.gathers && r < ranks.n; r++) {
@@ -203,10 +203,11 @@ static int test_one_alone() {
     rank &r = ranks.of[0];
     int n_bad = 0;
     r.m.patience_ns = 200000000;
-    for (int first : {3, 1, 5}) { // a gather, packets, shares
+    for (int first : {3, 1, 5, 11}) { // a gather, packets, slices, shares
         timespec began, ended;
         MUST(cudaSetDevice(r.device));
-        MUST(cudaMemset(r.m.boxes[0], 0, 16)); // as if nothing had been
+        MUST(cudaMemset(r.m.boxes[0], 0, meeting_box_bytes(ranks.n))); // as if nothing had been
+        MUST(cudaDeviceSynchronize());
         *r.m.missed = 0;
         clock_gettime(CLOCK_MONOTONIC, &began);
         for (int i = first; i < first + 12; i++)

@@ -3,9 +3,9 @@
 #include "backend/cuda/ranks/meeting.cuh"
 #include "backend/cuda/ranks/meeting.h"
 
-enum { THREADS = 256, SHARE_THREADS = 512, MOST_BLOCKS = 96, AT_ONCE = 4 };
+enum { THREADS = 256, SHARE_THREADS = 512, MOST_BLOCKS = 96, AT_ONCE = 4, SLICE_FOURS = 1024 };
 
-int64_t meeting_box_bytes(int n) { return MEETING_HEAD + 2 * (int64_t)n * MEETING_PACKETS * (int64_t)sizeof(uint2); }
+int64_t meeting_box_bytes(int n) { return MEETING_HEAD + 2 * (int64_t)n * MEETING_SLICED * (int64_t)sizeof(float); }
 
 // ---- packets ----------------------------------------------------------------------------------------------------
 
@@ -28,6 +28,66 @@ static __global__ void __launch_bounds__(THREADS)
         store(y, t, col + 1, sum.y);
     }
     if (is_last_block(m, n_rows * gridDim.x) && threadIdx.x == 0)
+        end_meeting(m, epoch);
+}
+
+// ---- slices -----------------------------------------------------------------------------------------------------
+
+/* Four columns, of unscaled products too. */
+static __device__ float4 four_at(const dmat &x, int64_t i, int n) {
+    int64_t t = i / n;
+    int col = 4 * (int)(i % n);
+    float4 v = load_four(x, t, col);
+    if (x.col_scale) {
+        v = v * (*reinterpret_cast<const float4 *>(x.col_scale + col) * x.row_scale[t]);
+        if (x.bias)
+            v = v + *reinterpret_cast<const float4 *>(x.bias + col);
+    }
+    return v;
+}
+
+/* Tells every rank that this block's slice is in its box, and hears it of every rank. */
+static __device__ void exchange_slice(const dmeeting &m, uint32_t epoch) {
+    int r = threadIdx.x;
+    __threadfence_system();
+    __syncthreads(); // all of the slice is sent
+    if (r < m.n && r != m.rank) {
+        tell(&box_of(m, r).sent[epoch & 1][m.rank][blockIdx.x], epoch);
+        const uint32_t *from = &box_of(m, m.rank).sent[epoch & 1][r][blockIdx.x];
+        wait_until(m, r, [&] { return look(from) == epoch; });
+    }
+    __syncthreads(); // every rank's is here
+}
+
+static __global__ void __launch_bounds__(SHARE_THREADS)
+    reduce_slices(const __grid_constant__ dmeeting m, const int32_t *rows, dmat x, dmat y) {
+    if (!m.one_card)
+        let_next_start();
+    wait_for_previous();
+    int n = x.width / 4, n_rows = *rows;
+    if (n_rows == 0)
+        return;
+    uint32_t epoch = epoch_of(m);
+    int64_t all = (int64_t)n_rows * n, begin = all * blockIdx.x / gridDim.x + threadIdx.x,
+            end = all * (blockIdx.x + 1) / gridDim.x;
+#pragma unroll 4
+    for (int64_t i = begin; i < end; i += SHARE_THREADS) {
+        float4 mine = four_at(x, i, n);
+        for (int r = 1; r < m.n; r++)
+            reinterpret_cast<float4 *>(sent_to(m, (m.rank + r) % m.n, m.rank, epoch))[i] = mine;
+    }
+    exchange_slice(m, epoch);
+#pragma unroll 4
+    for (int64_t i = begin; i < end; i += SHARE_THREADS) {
+        float4 sum = {};
+        for (int r = 0; r < m.n; r++) {
+            float4 v = r == m.rank ? four_at(x, i, n)
+                                   : __ldcg(reinterpret_cast<const float4 *>(sent_to(m, m.rank, r, epoch)) + i);
+            sum = r == 0 ? v : sum + v;
+        }
+        store_four(y, i / n, 4 * (int)(i % n), sum);
+    }
+    if (is_last_block(m, gridDim.x) && threadIdx.x == 0)
         end_meeting(m, epoch);
 }
 
@@ -148,9 +208,25 @@ static bool packets_take(const dmat &x, int64_t n_rows) {
     return n_rows * x.width <= MEETING_PACKETS && x.width % 2 == 0;
 }
 
+/* Beside each element of x lie its scales and bias. */
+static bool scales_in_fours(const dmat &x) {
+    return (uintptr_t)x.col_scale % 16 == 0 && (uintptr_t)x.bias % 16 == 0;
+}
+
+static bool slices_take(const dmeeting *m, const dmat &x, int64_t n_rows) {
+    return n_rows * x.width * (m->n - 1) <= MEETING_SLICED && lies_in_fours(x) && scales_in_fours(x);
+}
+
 static void by_packets(const struct launch *l, int n_rows, const struct dmeeting *m, const int32_t *rows, const dmat &x,
                        const dmat &y) {
     launch_node(reduce_packets, dim3((x.width / 2 + THREADS - 1) / THREADS, n_rows), THREADS, 0, l->stream, *m, rows, x,
+                y);
+}
+
+static void by_slices(const struct launch *l, int n_rows, const struct dmeeting *m, const int32_t *rows, const dmat &x,
+                      const dmat &y) {
+    int64_t n = ((int64_t)n_rows * x.width / 4 + SLICE_FOURS - 1) / SLICE_FOURS;
+    launch_node(reduce_slices, (int)(n < MEETING_SLICES ? n : MEETING_SLICES), SHARE_THREADS, 0, l->stream, *m, rows, x,
                 y);
 }
 
@@ -163,12 +239,16 @@ static void by_shares(const struct launch *l, int n_rows, const struct dmeeting 
         launch_node(reduce_shares<float>, blocks_for(n), SHARE_THREADS, 0, l->stream, *m, rows, x, y);
 }
 
-bool all_reduce_takes_unscaled(struct dmat x, int n_rows) { return packets_take(x, n_rows); }
+bool all_reduce_takes_unscaled(const struct dmeeting *m, struct dmat x, int n_rows) {
+    return packets_take(x, n_rows) || slices_take(m, x, n_rows);
+}
 
 void launch_all_reduce(const struct launch *l, int n_rows, const struct dmeeting *m, const int32_t *rows, struct dmat x,
                        struct dmat y) {
     if (packets_take(x, n_rows))
         by_packets(l, n_rows, m, rows, x, y);
+    else if (slices_take(m, x, n_rows) && lies_in_fours(y))
+        by_slices(l, n_rows, m, rows, x, y);
     else
         by_shares(l, n_rows, m, rows, x, y);
 }

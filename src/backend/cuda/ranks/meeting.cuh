@@ -15,7 +15,7 @@ struct letter {
     uint32_t epoch, unused;
 };
 
-/* The front of a box; behind it, at MEETING_HEAD, packets [2][n][MEETING_PACKETS]. */
+/* The front of a box; behind it, at MEETING_HEAD, what ranks send: packets, or floats [2][n][MEETING_SLICED]. */
 struct box {
     uint32_t epoch;  // of the last meeting
     uint32_t n_done; // blocks that have ended, of the one that is under way
@@ -23,16 +23,21 @@ struct box {
     uint32_t unused;
     letter begun[2][MEETING_RANKS];
     uint32_t ended[2][MEETING_RANKS];
+    uint32_t sent[2][MEETING_RANKS][MEETING_SLICES];
 };
 static_assert(sizeof(box) <= MEETING_HEAD, "the front of a box fits");
 
 __device__ inline box &box_of(const dmeeting &m, int rank) { return *static_cast<box *>(m.boxes[rank]); }
 
-/* Packets in a rank's box from another. */
-__device__ inline uint2 *packets_of(const dmeeting &m, int to, int from, uint32_t epoch) {
-    return reinterpret_cast<uint2 *>(static_cast<char *>(m.boxes[to]) + MEETING_HEAD) +
-           ((epoch & 1) * m.n + from) * (int64_t)MEETING_PACKETS;
+/* What is in a rank's box from another. */
+__device__ inline float *sent_to(const dmeeting &m, int to, int from, uint32_t epoch) {
+    return reinterpret_cast<float *>(static_cast<char *>(m.boxes[to]) + MEETING_HEAD) +
+           ((epoch & 1) * m.n + from) * (int64_t)MEETING_SLICED;
 }
+__device__ inline uint2 *packets_of(const dmeeting &m, int to, int from, uint32_t epoch) {
+    return reinterpret_cast<uint2 *>(sent_to(m, to, from, epoch));
+}
+static_assert(2 * (int)MEETING_PACKETS <= (int)MEETING_SLICED, "packets have room");
 
 // ---- words between cards ----------------------------------------------------------------------------------------
 

@@ -7,6 +7,8 @@
  *
  *     packets   up to MEETING_PACKETS floats: each rank sends its x to all, a float and the epoch in 8 bytes, which
  *               are written at once: what has come says itself that it has. One way across the link.
+ *     slices    up to MEETING_SLICED floats, sent by all ranks together: a block sends its slice of x to all, and then
+ *               the epoch; half the bytes, and a fence more
  *     shares    of more: letters tell where x and y lie, rank r reads the r-th share of every x, and writes the sum
  *               into every y; letters tell the end
  *     gathered  letters, every rank writes its columns into every y, letters
@@ -23,7 +25,13 @@
 extern "C" {
 #endif
 
-enum { MEETING_RANKS = 8, MEETING_PACKETS = 1 << 18, MEETING_HEAD = 4096 };
+enum {
+    MEETING_RANKS = 8,
+    MEETING_PACKETS = 1 << 16,
+    MEETING_SLICED = 1 << 20,
+    MEETING_SLICES = 128,
+    MEETING_HEAD = 16384
+};
 
 struct dmeeting {
     int rank, n;
@@ -36,7 +44,7 @@ struct dmeeting {
 int64_t meeting_box_bytes(int n);
 
 /* rows: of the step, on the device (device_plan.counts). y may be x; x may be unscaled where that is said. */
-bool all_reduce_takes_unscaled(struct dmat x, int n_rows);
+bool all_reduce_takes_unscaled(const struct dmeeting *m, struct dmat x, int n_rows);
 void launch_all_reduce(const struct launch *l, int n_rows, const struct dmeeting *m, const int32_t *rows, struct dmat x,
                        struct dmat y);
 /* x goes to y's columns from `first` on. */

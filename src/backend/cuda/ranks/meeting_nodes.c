@@ -51,7 +51,7 @@ void lower_all_reduce(struct lowering *w, const struct compiled_op *c, int n_row
     if (c->reduce && is_in_norm(w->exe, c->reduce, n_rows))
         return;
     struct dmat x = input_of(w->exe, c, 0, n_rows);
-    if (x.col_scale && !all_reduce_takes_unscaled(x, n_rows)) {
+    if (x.col_scale && !all_reduce_takes_unscaled(ranks_meeting(w->exe->loaded), x, n_rows)) {
         struct node *n = lower_node(w, &by_rescale, c, n_rows);
         n->in[0] = x, n->out = c->out[0];
         x = c->out[0];
