@@ -1,6 +1,7 @@
 /* explain.c - gyre explain MODEL: the program, one line an op; with --device what a step of it launches there. */
 #include "main/verbs.h"
 
+#include "backend/xla/topology.h"
 #include "base/file.h"
 #include "console/terminal.h"
 #include "core/backend.h"
@@ -15,9 +16,10 @@
 #include <string.h>
 
 static struct {
-    int64_t tokens, rows, rank;
+    int64_t tokens, rows, rank, queries, context;
+    const char *topology;
     struct engine_flags engine;
-} opt = {.tokens = 512, .rows = 1, .engine = ENGINE_FLAGS_DEFAULT};
+} opt = {.tokens = 512, .rows = 1, .queries = 1, .context = 512, .engine = ENGINE_FLAGS_DEFAULT};
 
 static const struct flag flags[] = {
     {"tokens", 't', FLAG_INT, &opt.tokens, "N", "Output", "show the memory of activations for a step of N tokens",
@@ -27,6 +29,11 @@ static const struct flag flags[] = {
     {"rank", 0, FLAG_INT, &opt.rank, "R", "Output",
      "with --tensor-parallel-size: the program of this one of the devices, from 0", .min = 0,
      .max = MAX_RANKS_OF_A_MODEL - 1},
+    {"topology", 0, FLAG_STRING, &opt.topology, "NAME", "Compiling",
+     "with --device xla: compile a launch of --rows sequences for these devices, which need not be there: v6e:2x2"},
+    {"queries", 0, FLAG_INT, &opt.queries, "N", "Compiling", "token rows of each sequence: 1 decodes", .min = 1,
+     .max = 1 << 16},
+    {"context", 0, FLAG_INT, &opt.context, "N", "Compiling", "tokens that each sequence has", .min = 1, .max = 1 << 24},
     ENGINE_FLAGS(opt.engine),
 };
 
@@ -92,6 +99,34 @@ static int explain_on_device(const struct verb_args *args) {
     return st == OK ? 0 : verb_failed(&err);
 }
 
+/* For devices that are not there. */
+static enum status compile_for(const struct program *whole, struct error *err) {
+    const struct engine_flags *e = &opt.engine;
+    struct shard_options share = {0, (int)e->n_ranks, e->by_expert};
+    struct program *mine;
+    struct buf text = {0};
+    TRY(pass_shard(whole, &share, &mine, err));
+    struct xla_target target = {
+        .plugin = e->xla_plugin,
+        .topology = opt.topology,
+        .load = {.dtype = strcmp(e->dtype, "auto") == 0 ? NULL : e->dtype,
+                 .kv_dtype = strcmp(e->kv_cache_dtype, "auto") == 0 ? NULL : e->kv_cache_dtype,
+                 .quantization = strcmp(e->quantization, "none") == 0 ? NULL : e->quantization},
+        .n_seqs = (int)opt.rows,
+        .n_queries = (int)opt.queries,
+        .context = (int)opt.context,
+        .block_size = (int)e->block_size,
+        .blockwise = XLA_BLOCKWISE_TOKENS,
+    };
+    enum status st = xla_compile_for(mine, &target, &text, err);
+    if (st == OK)
+        printf("%lld sequences of %lld rows, %lld tokens of context, on %lld of %s\n%s", (long long)opt.rows,
+               (long long)opt.queries, (long long)opt.context, (long long)e->n_ranks, opt.topology, text.ptr);
+    buf_release(&text);
+    program_free(mine);
+    return st;
+}
+
 // ---- the program ------------------------------------------------------------------------------------------------
 
 static int print_program(const struct program *whole) {
@@ -120,14 +155,15 @@ static int run(const struct verb_args *args) {
              (long long)opt.engine.n_ranks);
         return verb_failed(&err);
     }
-    if (strcmp(opt.engine.device, "cpu") != 0)
+    bool is_compiled = opt.topology && strcmp(opt.engine.device, "xla") == 0;
+    if (strcmp(opt.engine.device, "cpu") != 0 && !is_compiled)
         return explain_on_device(args);
     // A config.json alone is enough: the program does not depend on the weights' values.
     struct model_options options = {.load = file_exists(args->operands[0]) ? LOAD_PHANTOM : LOAD_CHECKPOINT};
     if (model_path_check(args->operands[0], MODEL_SETTINGS, &err) != OK ||
         model_open(args->operands[0], &options, &m, &err) != OK)
         return verb_failed(&err);
-    int rc = print_program(m->program);
+    int rc = !is_compiled ? print_program(m->program) : compile_for(m->program, &err) == OK ? 0 : verb_failed(&err);
     model_free(m);
     return rc;
 }
@@ -145,6 +181,7 @@ const struct verb_spec verb_explain = {
         "With --device cuda: the nodes that a step launches, which kernel each is, and why that one. Wants a "
         "GPU; a config.json with\n"
         "--load-format dummy will do for a model.\n"
+        "With --device xla --topology NAME: what compiling for a TPU says, without one (docs/tpu.md).\n"
         "With --tensor-parallel-size: what one of several devices computes, and how much of the weights it has.\n"
         "A value is written vN[rows,width]; rows are T (tokens of a step) or R (rows that give a token).\n"
         "What each op computes: src/core/ops.def.\n"};

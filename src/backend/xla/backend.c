@@ -6,6 +6,7 @@
 #include "backend/xla/replicas.h"
 #include "backend/xla/run.h"
 #include "backend/xla/store.h"
+#include "backend/xla/topology.h"
 #include "backend/xla/weights.h"
 
 #include "base/machine_memory.h"
@@ -15,8 +16,6 @@
 #include <string.h>
 
 /* ---- device ---- */
-
-enum { BLOCKWISE_TOKENS = 8192 };
 
 static enum status read_number(const char *text, const char *name, int least, int *out, struct error *err) {
     char *end;
@@ -30,7 +29,7 @@ static enum status read_number(const char *text, const char *name, int least, in
 static enum status read_options(struct device *d, const struct device_options *o, struct error *err) {
     const char *blockwise = device_option(o->own, "blockwise");
     const char *folder = device_option(o->own, "dump");
-    d->blockwise = BLOCKWISE_TOKENS;
+    d->blockwise = XLA_BLOCKWISE_TOKENS;
     d->dump = folder ? xstrdup(folder) : NULL;
     d->store = store_open(device_option(o->own, "cache"), d->why_no_store, sizeof d->why_no_store);
     return blockwise ? read_number(blockwise, "blockwise", 0, &d->blockwise, err) : OK;
@@ -66,108 +65,15 @@ static enum status xla_open(const struct device_options *options, struct device 
     return st;
 }
 
-static bool is_cpu(const struct device *d) { return strcmp(d->pjrt->platform, "cpu") == 0; }
-
 static void xla_memory(const struct device *d, struct device_memory *out) {
     struct pjrt_memory_bytes m;
     struct machine_memory machine;
     pjrt_device_memory(d->pjrt, d->index, &m);
     *out = (struct device_memory){.total = m.limit, .taken = m.in_use};
-    if (m.limit == 0 && is_cpu(d)) {
+    if (m.limit == 0 && device_is_cpu(d)) {
         machine_memory_get(&machine);
         *out = (struct device_memory){.total = machine.total, .taken = machine.total - machine.available};
     }
-}
-
-/* ---- what is loaded ---- */
-
-enum status xla_check_program(const struct program *p, struct error *err) {
-    if (p->n_ropes > XLA_MAX_ROPES)
-        return fail(err, ERR_UNSUPPORTED, "%s: device xla: it has %d kinds of rotation, and %d are the most", p->name,
-                    p->n_ropes, XLA_MAX_ROPES);
-    for (int i = 0; i < p->n_ops; i++) {
-        const struct op *op = &p->ops[i];
-        if (op->code == OP_ALL_GATHER && op->args.all_gather.first != p->rank * op->in[0].width)
-            return fail(err, ERR_UNSUPPORTED, "%s: ALL_GATHER: device xla: ranks have columns of unequal widths",
-                        p->name);
-        if (op->code == OP_MOE_ROUTE && op->args.moe_route.top_k > XLA_MAX_TOP_K)
-            return fail(err, ERR_UNSUPPORTED, "%s: MOE_ROUTE: device xla: %d experts a token, and %d are the most",
-                        p->name, op->args.moe_route.top_k, XLA_MAX_TOP_K);
-        if (op->code == OP_ATTENTION && op->args.attention.paired_values &&
-            op->args.attention.n_heads > XLA_MAX_PAIRED_HEADS)
-            return fail(err, ERR_UNSUPPORTED, "%s: ATTENTION: device xla: %d heads in pairs, and %d are the most",
-                        p->name, op->args.attention.n_heads, XLA_MAX_PAIRED_HEADS);
-    }
-    return OK;
-}
-
-/* As lower_rank_int asks for them. */
-static void list_rank_ints(struct loaded *l) {
-    const struct program *p = l->program;
-    l->rank_ints = xcalloc((size_t)p->n_ops + 1, sizeof *l->rank_ints);
-    for (int i = 0; i < p->n_ops && p->n_ranks > 1; i++) {
-        if (p->ops[i].code == OP_EMBED)
-            l->rank_ints[l->n_rank_ints++] = p->ops[i].args.embed.first;
-        if (p->ops[i].code == OP_MOE_FFN)
-            l->rank_ints[l->n_rank_ints++] = p->ops[i].args.moe_ffn.first_expert;
-    }
-}
-
-static void xla_unload(struct loaded *l) {
-    if (!l)
-        return;
-    compiled_release(l);
-    cache_release(l);
-    weights_release(l);
-    free(l->arguments);
-    free(l->outputs);
-    free(l->array_ids);
-    free(l->rank_ints);
-    replicas_leave(l->replicas);
-    free(l);
-}
-
-/* float32 on the CPU, bfloat16 elsewhere. */
-static enum status read_load_options(struct loaded *l, const struct load_options *o, struct error *err) {
-    const char *dtype = o->dtype ? o->dtype : is_cpu(l->device) ? "float32" : "bfloat16", *kv = o->kv_dtype;
-    l->type = strcmp(dtype, "bfloat16") == 0 ? TYPE_BF16 : TYPE_F32;
-    if (l->type == TYPE_F32 && strcmp(dtype, "float32") != 0)
-        return fail(err, ERR_UNSUPPORTED, "dtype: device xla computes in float32 and bfloat16, not in %s", dtype);
-    l->has_int8_cache = kv && strcmp(kv, "int8") == 0;
-    if (kv && !l->has_int8_cache && strcmp(kv, dtype) != 0)
-        return fail(err, ERR_UNSUPPORTED, "kv_cache_dtype: device xla keeps keys and values in %s or int8, not in %s",
-                    dtype, kv);
-    l->has_int8_weights = o->quantization && strcmp(o->quantization, "int8") == 0;
-    if (o->quantization && !l->has_int8_weights)
-        return fail(err, ERR_UNSUPPORTED, "quantization: device xla makes weights int8, not %s", o->quantization);
-    return OK;
-}
-
-static enum status load(struct loaded *l, const struct load_options *options, struct error *err) {
-    TRY(xla_check_program(l->program, err));
-    TRY(read_load_options(l, options, err));
-    list_rank_ints(l);
-    cache_list(l);
-    weights_list(l);
-    size_t n_outputs = (size_t)l->n_caches + 3 + MAX_TAPS;
-    l->arguments = xcalloc((size_t)l->n_caches + 2 * (size_t)l->n_weights + 2, sizeof *l->arguments);
-    l->outputs = xcalloc(n_outputs, sizeof *l->outputs);
-    l->array_ids = xcalloc((size_t)l->n_caches + 1, sizeof *l->array_ids);
-    return weights_place(l, &options->progress, err);
-}
-
-static enum status xla_load(struct device *d, const struct program *p, const struct load_options *options,
-                            struct loaded **out, struct error *err) {
-    struct loaded *l = xcalloc(1, sizeof *l);
-    l->device = d;
-    l->program = p;
-    enum status st = load(l, options, err);
-    if (st != OK) {
-        xla_unload(l);
-        l = NULL;
-    }
-    *out = l;
-    return st;
 }
 
 /* Of a device that does not tell, as of the CPU, a quarter of the machine's memory, or half of what is free. */
@@ -177,7 +83,7 @@ static enum status xla_cache_room(struct loaded *l, struct bucket bucket, int bl
     (void)block_size, (void)table_width;
     xla_memory(l->device, &m);
     int64_t free_now = m.total - m.taken, logits = (int64_t)bucket.max_rows * l->program->vocab_size * 4;
-    if (is_cpu(l->device))
+    if (device_is_cpu(l->device))
         *out = MIN(m.total / 4, free_now / 2);
     else if (m.total > 0) // what is left is for a step: values of its rows, which no one knows before it is compiled
         *out = (int64_t)((double)m.total * (share > 0 ? share : 0.92)) - m.taken - m.total / 16 - 2 * logits;
@@ -233,13 +139,14 @@ static const struct backend_option xla_options[] = {
 const struct backend_ops backend_xla = {
     .name = "xla",
     .ragged = true,
+    .makes_dummies = true,
     .max_in_flight = 2,
     .options = xla_options,
     .open = xla_open,
     .memory = xla_memory,
     .close = xla_close,
-    .load = xla_load,
-    .unload = xla_unload,
+    .load = load_program,
+    .unload = load_free,
     .join = replicas_join,
     .alloc_cache = cache_alloc,
     .cache_block_bytes = cache_block_bytes,

@@ -4,7 +4,6 @@
 #include "backend/xla/compiled.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* ---- shapes ---- */
 
@@ -93,12 +92,33 @@ static enum status make_zeros(struct loaded *l, struct error *err) {
     struct buf text = {0};
     struct pjrt_buffer **made = xcalloc((size_t)l->n_caches + 1, sizeof *made);
     lower_zeros(l, &text);
-    enum status st = compiled_run_once(l, buf_view(&text), made, err);
+    struct pjrt_loaded *program = NULL;
+    enum status st = compiled_make(l, buf_view(&text), &program, err);
+    if (st == OK)
+        st = compiled_run(l, program, made, 0, made, err);
     for (int i = 0; i < l->n_caches && st == OK; i++)
         l->caches[i].buffer = made[i];
+    pjrt_loaded_free(l->device->pjrt, program);
     buf_release(&text);
     free(made);
     return st;
+}
+
+void cache_shape(struct loaded *l, const struct cache_config *config) {
+    const struct program *p = l->program;
+    l->block_size = config->block_size;
+    l->n_states = config->n_states + config->n_host_states;
+    for (int g = 0; g < p->n_groups; g++) {
+        l->n_blocks[g] = config->n_blocks[g] + config->n_host_blocks[g];
+        l->table_width[g] = config->table_width[g];
+    }
+    l->caches = xcalloc((size_t)l->n_caches + 1, sizeof *l->caches);
+    for (int i = 0; i < p->n_caches; i++)
+        for (int k = 0; k < l->layers[i].n; k++) {
+            int group = p->caches[i].group;
+            int64_t n = p->groups[group].kind == CACHE_STATE ? l->n_states : l->n_blocks[group];
+            l->caches[l->layers[i].first + k] = array_of(l, i, k, n, l->block_size);
+        }
 }
 
 enum status cache_alloc(struct loaded *l, const struct cache_config *config, struct error *err) {
@@ -107,22 +127,11 @@ enum status cache_alloc(struct loaded *l, const struct cache_config *config, str
     BUG_IF(l->caches);
     if (config->block_size < 1 || (config->block_size & (config->block_size - 1)) != 0)
         return fail(err, ERR_ARG, "%s: a cache block of %d tokens is not a power of two", p->name, config->block_size);
-    l->block_size = config->block_size;
-    l->n_states = config->n_states + config->n_host_states;
-    for (int g = 0; g < p->n_groups; g++) {
+    for (int g = 0; g < p->n_groups; g++)
         has_host |= config->n_host_blocks[g] > 0;
-        l->n_blocks[g] = config->n_blocks[g] + config->n_host_blocks[g];
-        l->table_width[g] = config->table_width[g];
-    }
-    if (has_host && strcmp(l->device->pjrt->platform, "cpu") != 0)
+    if (has_host && !device_is_cpu(l->device))
         return fail(err, ERR_UNSUPPORTED, "%s: swap_space: device xla keeps no blocks in the host's memory", p->name);
-    l->caches = xcalloc((size_t)l->n_caches + 1, sizeof *l->caches);
-    for (int i = 0; i < p->n_caches; i++)
-        for (int k = 0; k < l->layers[i].n; k++) {
-            int group = p->caches[i].group;
-            int64_t n = p->groups[group].kind == CACHE_STATE ? l->n_states : l->n_blocks[group];
-            l->caches[l->layers[i].first + k] = array_of(l, i, k, n, l->block_size);
-        }
+    cache_shape(l, config);
     return l->n_caches ? make_zeros(l, err) : OK;
 }
 
@@ -135,52 +144,11 @@ void cache_release(struct loaded *l) {
 
 /* ---- copies ---- */
 
-enum { COPIES_A_LAUNCH = 64 };
-
-/* ints: how many, then from and to of each. Arrays of one group, or of all states. */
-static void lower_copies(const struct loaded *l, const int *arrays, int n, struct buf *out) {
-    struct hlo h = {0};
-    struct tensor *x = xcalloc((size_t)n, sizeof *x);
-    struct loop *loop = xcalloc(1, sizeof *loop);
-    for (int i = 0; i < n; i++)
-        x[i] = hlo_argument(&h, l->caches[arrays[i]].type, l->caches[arrays[i]].shape, i);
-    struct tensor ints = hlo_argument(&h, TYPE_S32, SHAPE(1 + 2 * COPIES_A_LAUNCH), NO_ALIAS);
-    hlo_loop_begin(&h, loop, hlo_reshape(&h, hlo_slice(&h, ints, 0, 0, 1), SCALAR), x, n);
-    struct tensor at = hlo_binary(&h, "multiply", loop->at, hlo_int(&h, 2));
-    struct tensor pair[2];
-    for (int i = 0; i < 2; i++)
-        pair[i] = hlo_reshape(&h, hlo_window(&h, ints, 0, hlo_binary(&h, "add", at, hlo_int(&h, 1 + i)), 1), SCALAR);
-    for (int i = 0; i < n; i++)
-        x[i] = hlo_set_window(&h, loop->now[i], 0, pair[1], hlo_window(&h, loop->now[i], 0, pair[0], 1));
-    hlo_loop_end(&h, loop, x, x);
-    for (int i = 0; i < n; i++)
-        hlo_result(&h, x[i]);
-    hlo_module(&h, "copies", 1, out);
-    free(x);
-    free(loop);
-}
-
-static int arrays_of(const struct loaded *l, int group, int *out) {
-    int n = 0;
-    for (int i = 0; i < l->n_caches; i++) {
-        bool is_state = l->program->groups[l->caches[i].group].kind == CACHE_STATE;
-        if (group == STATE_SLOTS ? is_state : l->caches[i].group == group)
-            out[n++] = i;
-    }
-    return n;
-}
-
-void cache_lower_copies(const struct loaded *l, int group, struct buf *out) {
-    int *arrays = xcalloc((size_t)l->n_caches + 1, sizeof *arrays);
-    lower_copies(l, arrays, arrays_of(l, group, arrays), out);
-    free(arrays);
-}
-
 /* Copies of one group, at most as many as a launch takes. */
 static enum status copy_some(struct loaded *l, const struct cache_copy *copies, int n, struct error *err) {
     const struct device *d = l->device;
     int32_t ints[1 + 2 * COPIES_A_LAUNCH] = {n};
-    int n_arrays = arrays_of(l, copies[0].group, l->array_ids);
+    int n_arrays = copied_arrays(l, copies[0].group, l->array_ids);
     const struct compiled *program;
     if (n_arrays == 0)
         return OK;

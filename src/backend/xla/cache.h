@@ -7,6 +7,8 @@
 void cache_list(struct loaded *l);
 int64_t cache_block_bytes(const struct loaded *l, int group, int block_size); // of all layers
 
+/* What the arrays will be: l->caches, without memory behind them. */
+void cache_shape(struct loaded *l, const struct cache_config *config);
 /* Makes the arrays, zeroed. */
 enum status cache_alloc(struct loaded *l, const struct cache_config *config, struct error *err);
 void cache_release(struct loaded *l);

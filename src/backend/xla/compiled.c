@@ -1,7 +1,6 @@
 /* compiled.c - see compiled.h. */
 #include "backend/xla/compiled.h"
 
-#include "backend/xla/replicas.h"
 #include "backend/xla/store.h"
 
 #include "base/clock.h"
@@ -30,7 +29,7 @@ static enum status compile_text(struct loaded *l, const int *ids, int n_ids, str
     return st;
 }
 
-static enum status compile_here(struct loaded *l, struct str text, struct pjrt_loaded **out, struct error *err) {
+enum status compiled_make(struct loaded *l, struct str text, struct pjrt_loaded **out, struct error *err) {
     int id = pjrt_device_id(l->device->pjrt, l->device->index);
     return compile_text(l, &id, 1, text, out, err);
 }
@@ -73,12 +72,11 @@ static enum status make(struct loaded *l, struct compiled *c, struct error *err)
     if (c->copies == NO_COPIES)
         xla_lower(l, &c->shape, &text);
     else
-        cache_lower_copies(l, c->copies, &text);
+        xla_lower_copies(l, c->copies, &text);
     enum status st = dump(l, buf_view(&text), err);
-    int ids[XLA_MAX_RANKS], n_ids = c->copies == NO_COPIES ? replicas_devices(l, ids) : 0;
     if (st == OK)
-        st = n_ids > 1 ? compile_text(l, ids, n_ids, buf_view(&text), &c->program, err)
-                       : compile_here(l, buf_view(&text), &c->program, err);
+        st = c->copies == NO_COPIES ? compile_text(l, l->ids, l->n_ids, buf_view(&text), &c->program, err)
+                                    : compiled_make(l, buf_view(&text), &c->program, err);
     if (st == OK)
         st = pjrt_program_bytes(l->device->pjrt, c->program, &c->bytes, err);
     if (st == OK)
@@ -156,11 +154,7 @@ enum status compiled_execute(struct loaded *l, const struct compiled *program, i
     return pjrt_execute(l->device->pjrt, program->program, &arguments, 1, n_arguments, &outputs, err);
 }
 
-enum status compiled_run_once(struct loaded *l, struct str text, struct pjrt_buffer **outputs, struct error *err) {
-    struct pjrt_loaded *program = NULL;
-    struct pjrt_buffer *const none[1] = {NULL}, *const *arguments = none;
-    TRY(compile_here(l, text, &program, err));
-    enum status st = pjrt_execute(l->device->pjrt, program, &arguments, 1, 0, &outputs, err);
-    pjrt_loaded_free(l->device->pjrt, program);
-    return st;
+enum status compiled_run(struct loaded *l, struct pjrt_loaded *program, struct pjrt_buffer *const *arguments,
+                         int n_arguments, struct pjrt_buffer **outputs, struct error *err) {
+    return pjrt_execute(l->device->pjrt, program, &arguments, 1, n_arguments, &outputs, err);
 }

@@ -23,7 +23,7 @@ void compiled_release(struct loaded *l);
 /* l->arguments [n_arguments] to l->outputs. */
 enum status compiled_execute(struct loaded *l, const struct compiled *program, int n_arguments, struct error *err);
 
-/* Compiles a module without arguments, runs it and forgets it. */
-enum status compiled_run_once(struct loaded *l, struct str text, struct pjrt_buffer **outputs, struct error *err);
-
-void cache_lower_copies(const struct loaded *l, int group, struct buf *out); // cache.c
+/* A module of l's device alone: compiled, or taken from the disk; and run, with no more than these arguments. */
+enum status compiled_make(struct loaded *l, struct str text, struct pjrt_loaded **out, struct error *err);
+enum status compiled_run(struct loaded *l, struct pjrt_loaded *program, struct pjrt_buffer *const *arguments,
+                         int n_arguments, struct pjrt_buffer **outputs, struct error *err);

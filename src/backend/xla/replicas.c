@@ -7,16 +7,17 @@
 #include <string.h>
 
 struct replicas {
-    pthread_barrier_t barrier;
     pthread_mutex_t mutex;
-    int n, n_left; // n_left: not unloaded yet
+    pthread_cond_t changed;
+    int n, n_left;      // n_left: not unloaded yet
+    int n_here;         // of the meeting that is gathering ...
+    int64_t n_meetings; // ... and how many were held before
+    bool is_broken;     // a rank has failed, and comes to no meeting any more
+    struct error fault; // its sentence
     struct loaded **of;
-    enum status *parts; // [n], of the launch at hand
-    struct pjrt_buffer *const **arguments;
+    struct pjrt_buffer *const **arguments; // [n], of the launch at hand
     struct pjrt_buffer ***outputs;
     const struct compiled *compiled; // what rank 0 found
-    enum status status;              // what came of it
-    struct error fault;
 };
 
 static enum status compare(const struct loaded *a, const struct loaded *b, struct error *err) {
@@ -52,14 +53,16 @@ enum status replicas_join(struct loaded *const *loaded, int n, struct error *err
     struct replicas *r = xcalloc(1, sizeof *r);
     r->n = r->n_left = n;
     r->of = xcalloc((size_t)n, sizeof *r->of);
-    r->parts = xcalloc((size_t)n, sizeof *r->parts);
     r->arguments = xcalloc((size_t)n, sizeof *r->arguments);
     r->outputs = xcalloc((size_t)n, sizeof *r->outputs);
     pthread_mutex_init(&r->mutex, NULL);
-    pthread_barrier_init(&r->barrier, NULL, (unsigned)n);
+    pthread_cond_init(&r->changed, NULL);
     for (int i = 0; i < n; i++) {
         r->of[i] = loaded[i];
         loaded[i]->replicas = r;
+        loaded[i]->n_ids = n;
+        for (int k = 0; k < n; k++)
+            loaded[i]->ids[k] = pjrt_device_id(loaded[k]->device->pjrt, loaded[k]->device->index);
     }
     return OK;
 }
@@ -72,28 +75,44 @@ void replicas_leave(struct replicas *r) {
     pthread_mutex_unlock(&r->mutex);
     if (!is_last)
         return;
-    pthread_barrier_destroy(&r->barrier);
     pthread_mutex_destroy(&r->mutex);
+    pthread_cond_destroy(&r->changed);
     free(r->of);
-    free(r->parts);
     free(r->arguments);
     free(r->outputs);
     free(r);
 }
 
-int replicas_devices(const struct loaded *l, int ids[XLA_MAX_RANKS]) {
-    int n = l->replicas ? l->replicas->n : 1;
-    for (int i = 0; i < n; i++) {
-        const struct device *d = l->replicas ? l->replicas->of[i]->device : l->device;
-        ids[i] = pjrt_device_id(d->pjrt, d->index);
+/* Returns when all ranks are here; or with the fault of one that does not come. */
+static enum status meet(struct replicas *r, struct error *err) {
+    pthread_mutex_lock(&r->mutex);
+    int64_t meeting = r->n_meetings;
+    if (++r->n_here == r->n) {
+        r->n_here = 0;
+        r->n_meetings++;
+        pthread_cond_broadcast(&r->changed);
     }
-    return n;
+    while (r->n_meetings == meeting && !r->is_broken)
+        pthread_cond_wait(&r->changed, &r->mutex);
+    enum status st = r->n_meetings == meeting || r->is_broken ? r->fault.status : OK;
+    if (st != OK)
+        *err = r->fault;
+    pthread_mutex_unlock(&r->mutex);
+    return st;
 }
 
-static enum status come_of(const struct replicas *r, struct error *err) {
-    if (r->status != OK)
-        *err = r->fault;
-    return r->status;
+void replicas_break(struct loaded *l, const struct error *fault) {
+    struct replicas *r = l->replicas;
+    if (!r)
+        return;
+    pthread_mutex_lock(&r->mutex);
+    if (!r->is_broken) {
+        r->fault = *fault;
+        r->fault.status = ERR_DEVICE;
+    }
+    r->is_broken = true;
+    pthread_cond_broadcast(&r->changed);
+    pthread_mutex_unlock(&r->mutex);
 }
 
 enum status replicas_compiled(struct loaded *l, const struct launch_shape *shape, const struct compiled **out,
@@ -101,34 +120,23 @@ enum status replicas_compiled(struct loaded *l, const struct launch_shape *shape
     struct replicas *r = l->replicas;
     if (!r)
         return compiled_step(l, shape, out, err);
-    pthread_barrier_wait(&r->barrier);
+    TRY(meet(r, err));
     if (l->program->rank == 0)
-        r->status = compiled_step(l, shape, &r->compiled, &r->fault);
-    pthread_barrier_wait(&r->barrier);
+        TRY(compiled_step(l, shape, &r->compiled, err)); // whose caller breaks up the meeting
+    TRY(meet(r, err));
     *out = r->compiled;
-    return come_of(r, err);
+    return OK;
 }
 
-static enum status execute_all(struct replicas *r, const struct compiled *program, int n_arguments, struct error *err) {
-    for (int i = 0; i < r->n; i++)
-        if (r->parts[i] != OK)
-            return fail(err, r->parts[i], "device xla: rank %d of %d has failed", i, r->n);
-    return pjrt_execute(r->of[0]->device->pjrt, program->program, (struct pjrt_buffer *const *const *)r->arguments,
-                        r->n, n_arguments, (struct pjrt_buffer * *const *)r->outputs, err);
-}
-
-enum status replicas_execute(struct loaded *l, const struct compiled *program, int n_arguments, enum status mine,
-                             struct error *err) {
+enum status replicas_execute(struct loaded *l, const struct compiled *program, int n_arguments, struct error *err) {
     struct replicas *r = l->replicas;
     if (!r)
-        return mine == OK ? compiled_execute(l, program, n_arguments, err) : mine;
-    int rank = l->program->rank;
-    r->parts[rank] = mine;
-    r->arguments[rank] = l->arguments;
-    r->outputs[rank] = l->outputs;
-    pthread_barrier_wait(&r->barrier);
-    if (rank == 0)
-        r->status = execute_all(r, program, n_arguments, &r->fault);
-    pthread_barrier_wait(&r->barrier);
-    return mine == OK ? come_of(r, err) : mine;
+        return compiled_execute(l, program, n_arguments, err);
+    r->arguments[l->program->rank] = l->arguments;
+    r->outputs[l->program->rank] = l->outputs;
+    TRY(meet(r, err));
+    if (l->program->rank == 0)
+        TRY(pjrt_execute(l->device->pjrt, program->program, (struct pjrt_buffer *const *const *)r->arguments, r->n,
+                         n_arguments, (struct pjrt_buffer * *const *)r->outputs, err));
+    return meet(r, err);
 }

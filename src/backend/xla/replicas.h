@@ -11,14 +11,12 @@ struct replicas;
 enum status replicas_join(struct loaded *const *loaded, int n, struct error *err);
 void replicas_leave(struct replicas *r); // NULL is fine; the last one frees it
 
-int replicas_devices(const struct loaded *l,
-                     int ids[XLA_MAX_RANKS]); // of all ranks, as pjrt_device_id; of l alone where it has none
-
 /* The executable of a shape, which rank 0 compiles for all. */
 enum status replicas_compiled(struct loaded *l, const struct launch_shape *shape, const struct compiled **out,
                               struct error *err);
 
-/* Executes with the arguments and outputs of all ranks, once each is here with its own. `mine` is what this rank's part
- * came to: where it is not OK for one, nothing is executed, and all get an error. */
-enum status replicas_execute(struct loaded *l, const struct compiled *program, int n_arguments, enum status mine,
-                             struct error *err);
+/* Executes with the arguments and outputs of all ranks, once each is here with its own. */
+enum status replicas_execute(struct loaded *l, const struct compiled *program, int n_arguments, struct error *err);
+
+/* To be called by a rank that has failed, anywhere: the others, who wait for it or will, get its fault. */
+void replicas_break(struct loaded *l, const struct error *fault);

@@ -161,7 +161,8 @@ static enum status launch(struct executable *exe, struct piece *piece, const str
     enum status st = pjrt_upload(d->pjrt, d->index, PJRT_S32, (int64_t[]){at.n_ints}, 1, exe->ints, &ints, err);
     if (st == OK)
         st = pjrt_upload(d->pjrt, d->index, PJRT_F32, (int64_t[]){at.n_floats}, 1, exe->floats, &floats, err);
-    st = replicas_execute(l, program, fill_arguments(l, ints, floats), st, err);
+    if (st == OK)
+        st = replicas_execute(l, program, fill_arguments(l, ints, floats), err);
     pjrt_buffer_free(d->pjrt, ints);
     pjrt_buffer_free(d->pjrt, floats);
     if (st == OK)
@@ -179,6 +180,7 @@ static enum status stick(struct executable *exe, enum status st, const struct er
         return OK;
     exe->loaded->device->fault = *err;
     exe->loaded->device->fault.status = ERR_DEVICE;
+    replicas_break(exe->loaded, err);
     return ERR_DEVICE;
 }
 

@@ -137,8 +137,10 @@ static enum status place(const struct loaded *l, struct placed *placed, struct e
     return st;
 }
 
-enum status weights_place(struct loaded *l, const struct load_progress *progress, struct error *err) {
+enum status weights_place(struct loaded *l, bool is_dummy, const struct load_progress *progress, struct error *err) {
     int64_t done = 0, total = weights_bytes(l);
+    if (is_dummy)
+        return dummies_make(l, err);
     for (int i = 0; i < l->n_weights; i++) {
         enum status st = place(l, &l->weights[i], err);
         if (st != OK)

@@ -8,6 +8,8 @@
 void weights_list(struct loaded *l);
 
 /* Places them. Formats that the device does not multiply by are made wide on the way. */
-enum status weights_place(struct loaded *l, const struct load_progress *progress, struct error *err);
+enum status weights_place(struct loaded *l, bool is_dummy, const struct load_progress *progress, struct error *err);
+/* In place of those without data (load_options.dummy_weights). */
+enum status dummies_make(struct loaded *l, struct error *err);
 void weights_release(struct loaded *l);
 int64_t weights_bytes(const struct loaded *l); // on the device

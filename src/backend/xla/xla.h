@@ -16,6 +16,8 @@
 #include "backend/xla/pjrt/pjrt.h"
 #include "core/backend.h"
 
+#include <string.h>
+
 /* One executable's. */
 struct launch_shape {
     int n_seqs, n_queries; // sequences, and token rows of each
@@ -83,6 +85,10 @@ struct device {
     char why_no_store[320];
 };
 
+static inline bool device_is_cpu(const struct device *d) {
+    return d->pjrt->platform && strcmp(d->pjrt->platform, "cpu") == 0;
+}
+
 struct loaded {
     struct device *device;
     const struct program *program;
@@ -100,7 +106,8 @@ struct loaded {
     int n_rank_ints;
     struct compiled *compiled; // compiled.h, a list
     int64_t n_compiled, n_from_disk, compile_us;
-    struct replicas *replicas;                 // with whom it is joined (replicas.h); NULL: none
+    struct replicas *replicas;     // with whom it is joined (replicas.h); NULL: none
+    int ids[XLA_MAX_RANKS], n_ids; // of the devices that its programs are compiled for: its own, or those of all ranks
     struct pjrt_buffer **arguments, **outputs; // of the launch at hand; as many as any has
     int *array_ids;                            // [n_caches]
 };
@@ -111,5 +118,16 @@ void inputs_layout(const struct loaded *l, const struct launch_shape *s, struct 
 
 /* ---- lower.c: the module of a shape, as text ---- */
 void xla_lower(const struct loaded *l, const struct launch_shape *s, struct buf *out);
-/* ERR_UNSUPPORTED names an op of the program that cannot be lowered. */
-enum status xla_check_program(const struct program *p, struct error *err);
+
+/* ---- lower_copies.c: copies among blocks of a group's arrays, or of all states (STATE_SLOTS) ---- */
+enum { COPIES_A_LAUNCH = 64 };
+int copied_arrays(const struct loaded *l, int group, int *out); // into l->caches; returns how many
+/* ints [1 + 2 * COPIES_A_LAUNCH]: how many, then from and to of each. */
+void xla_lower_copies(const struct loaded *l, int group, struct buf *out);
+
+/* ---- load.c ---- */
+enum status load_program(struct device *d, const struct program *p, const struct load_options *options,
+                         struct loaded **out, struct error *err);
+void load_free(struct loaded *l); // NULL is fine
+/* What l->program will be there, without placing anything. ERR_UNSUPPORTED names an op or a type that is not done. */
+enum status load_describe(struct loaded *l, const struct load_options *options, struct error *err);

@@ -1,9 +1,9 @@
 /* lower_attention.c - see lower.h: QKV_PREP, ATTENTION, and the softmax over cached rows that latent attention has too.
  *
  * Keys and values of a sequence are gathered by its block table: entry i of what is gathered is at position base + i.
- * Where the context is short that is done at once; where it is long (device option blockwise), in pieces of the table,
- * with a running maximum and sum: what is gathered stays small, and pieces behind the longest sequence are not
- * computed. */
+ * Where there are few that is done at once; where the context is long (device option blockwise) or sequences are many,
+ * in pieces of the table, with a running maximum and sum: what is gathered stays small, and of a long context pieces
+ * behind the longest sequence are not computed. */
 #include "backend/xla/lower/lower.h"
 
 /* ---- QKV_PREP ---- */
@@ -157,9 +157,16 @@ static struct tensor first_position(struct lower *c, int group, struct tensor en
     return hlo_binary(&c->h, "add", c->base[group], more);
 }
 
-/* How many pieces of so many entries the sequence with the most rows has, counted from its table's base. */
+static bool is_long(const struct lower *c, int group) {
+    return (int64_t)c->at.width[group] * c->l->block_size > c->l->device->blockwise;
+}
+
+/* How many pieces of so many entries there are; of a long context those of the sequence that has the most, counted from
+ * its table's base. A number that is known beforehand saves some devices a look at it in each round. */
 static struct tensor count_pieces(struct lower *c, int group, int64_t entries) {
     struct hlo *h = &c->h;
+    if (!is_long(c, group))
+        return hlo_int(h, (int32_t)((c->at.width[group] + entries - 1) / entries));
     struct shape shape = SHAPE(c->s.n_seqs, c->s.n_queries);
     int32_t tokens = (int32_t)entries * c->l->block_size;
     struct tensor behind =
@@ -168,13 +175,14 @@ static struct tensor count_pieces(struct lower *c, int group, int64_t entries) {
     return hlo_binary(h, "add", hlo_binary(h, "divide", last, hlo_int(h, tokens)), hlo_int(h, 1));
 }
 
-enum { PIECE_TOKENS = 1024 };
+enum { PIECE_TOKENS = 1024, GATHERED_TOKENS = 32768 }; // of a sequence, and of all
 
 /* The table is a whole number of pieces then: entries behind its end are block 0, and nobody sees them. */
 static struct running in_pieces(struct lower *c, const struct attend *a, struct running zero) {
     struct hlo *h = &c->h;
-    int64_t width = c->at.width[a->group], entries = MAX(PIECE_TOKENS / c->l->block_size, 1),
-            padded = (width + entries - 1) / entries * entries, n_seqs = c->s.n_seqs;
+    int64_t width = c->at.width[a->group], tokens = MIN(PIECE_TOKENS, GATHERED_TOKENS / c->s.n_seqs),
+            entries = MAX(tokens / c->l->block_size, 1), padded = (width + entries - 1) / entries * entries,
+            n_seqs = c->s.n_seqs;
     struct tensor table[2] = {c->table[a->group]};
     if (padded > width)
         table[1] = hlo_full(h, TYPE_S32, SHAPE(n_seqs, padded - width), 0);
@@ -203,7 +211,8 @@ struct tensor lower_attend(struct lower *c, const struct attend *a) {
     struct hlo *h = &c->h;
     struct shape q = a->q.shape, sums = SHAPE(q.dims[0], q.dims[2], q.dims[1], q.dims[3]);
     struct running r;
-    if (c->at.width[a->group] * c->l->block_size > c->l->device->blockwise) {
+    int64_t gathered = (int64_t)c->at.width[a->group] * c->l->block_size * c->s.n_seqs;
+    if (is_long(c, a->group) || (gathered > GATHERED_TOKENS && c->s.n_seqs > 1)) {
         r = in_pieces(c, a, start(c, a, sums));
     } else {
         r = piece_of(c, a, c->table[a->group], c->base[a->group]);

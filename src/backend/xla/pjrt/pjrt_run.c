@@ -77,21 +77,27 @@ static enum status get_executable(const struct pjrt *p, struct pjrt_loaded *load
     return OK;
 }
 
-static void free_executable(const struct pjrt *p, struct pjrt_executable *executable) {
+void pjrt_executable_free(const struct pjrt *p, struct pjrt_executable *executable) {
     PJRT_PADDED(pjrt_executable_args) args = {.a = {.executable = executable}};
     struct error ignored;
     (void)pjrt_call(p, PJRT_EXECUTABLE_DESTROY, &args, "Executable_Destroy", &ignored);
+}
+
+enum status pjrt_bytes_of(const struct pjrt *p, struct pjrt_executable *executable, struct pjrt_program_bytes *out,
+                          struct error *err) {
+    PJRT_PADDED(pjrt_memory_stats_args) args = {.a = {.executable = executable}};
+    TRY(pjrt_call(p, PJRT_MEMORY_STATS, &args, "Executable_GetCompiledMemoryStats", err));
+    *out = (struct pjrt_program_bytes){args.a.code_bytes, args.a.argument_bytes, args.a.output_bytes,
+                                       args.a.alias_bytes, args.a.temp_bytes};
+    return OK;
 }
 
 enum status pjrt_program_bytes(const struct pjrt *p, struct pjrt_loaded *loaded, struct pjrt_program_bytes *out,
                                struct error *err) {
     struct pjrt_executable *executable;
     TRY(get_executable(p, loaded, &executable, err));
-    PJRT_PADDED(pjrt_memory_stats_args) args = {.a = {.executable = executable}};
-    enum status st = pjrt_call(p, PJRT_MEMORY_STATS, &args, "Executable_GetCompiledMemoryStats", err);
-    *out = (struct pjrt_program_bytes){args.a.code_bytes, args.a.argument_bytes, args.a.output_bytes,
-                                       args.a.alias_bytes, args.a.temp_bytes};
-    free_executable(p, executable);
+    enum status st = pjrt_bytes_of(p, executable, out, err);
+    pjrt_executable_free(p, executable);
     return st;
 }
 
@@ -105,7 +111,7 @@ enum status pjrt_serialize(const struct pjrt *p, struct pjrt_loaded *loaded, str
         if (args.a.deleter)
             args.a.deleter(args.a.serialized);
     }
-    free_executable(p, executable);
+    pjrt_executable_free(p, executable);
     return st;
 }
 

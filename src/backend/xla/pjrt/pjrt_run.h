@@ -19,6 +19,18 @@ void pjrt_loaded_free(const struct pjrt *p, struct pjrt_loaded *loaded); // NULL
 enum status pjrt_program_bytes(const struct pjrt *p, struct pjrt_loaded *loaded, struct pjrt_program_bytes *out,
                                struct error *err);
 
+enum status pjrt_bytes_of(const struct pjrt *p, struct pjrt_executable *executable, struct pjrt_program_bytes *out,
+                          struct error *err);
+void pjrt_executable_free(const struct pjrt *p, struct pjrt_executable *executable);
+
+/* By the compiler's count of a launch; 0: it has none. */
+struct pjrt_cost {
+    double flops, bytes;
+};
+/* Compiles for devices that are not there, "v6e:2x2", numbered from 0 in the options; with no client. */
+enum status pjrt_compile_for(const struct pjrt *p, const char *topology, struct str text, struct str options,
+                             struct pjrt_program_bytes *bytes, struct pjrt_cost *cost, struct error *err);
+
 /* The bytes that pjrt_deserialize makes the same program of: for this plugin and version alone. */
 enum status pjrt_serialize(const struct pjrt *p, struct pjrt_loaded *loaded, struct buf *out, struct error *err);
 enum status pjrt_deserialize(const struct pjrt *p, struct str bytes, struct pjrt_loaded **out, struct error *err);
