@@ -4,9 +4,9 @@
     tools/jax_decode.py CONFIG.json [--batch 1,8,32] [--context 512] [--steps 64]
 
 Qwen2's and Llama's shapes with random bfloat16 weights: jitted, layers unrolled, caches donated, a loop of `steps`
-tokens on the device, each the most probable one, fed back. A cache of `context` tokens a sequence, of which all are attended
-to: what a step reads then is what gyre's step reads at that length. Prints tokens a second for each batch, the median
-of five runs. Needs jax and its plugin for the device; not a test.
+tokens on the device, each the most probable one, fed back. A cache of `context` tokens a sequence, of which all are
+attended to: what a step reads then is what gyre's step reads at that length. Prints tokens a second for each batch, the
+median of five runs. Needs jax and its plugin for the device; not a test.
 """
 import argparse, json, statistics, time
 from functools import partial

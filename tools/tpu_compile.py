@@ -79,8 +79,8 @@ def main():
     a.add_argument("--gyre", default=os.path.join(ROOT, "build/gyre"))
     o = a.parse_args()
     plugin = o.plugin or libtpu()
-    print("| model | chips | sequences x rows | context | compiled in | weights, GiB a chip | caches | values | in all |"
-          " GFLOP a chip | at least, ms |\n|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
+    print("| model | chips | sequences x rows | context | compiled in | weights, GiB a chip | caches | values |"
+          " in all | GFLOP a chip | at least, ms |\n|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         for case in CASES:
             if o.only in case[1]:

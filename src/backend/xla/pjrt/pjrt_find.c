@@ -127,6 +127,7 @@ static bool find_cuda_data(const char *path, char out[PJRT_PATH_BYTES]) {
 void pjrt_prepare_environment(const char *path) {
     char folder[PJRT_PATH_BYTES], flags[2 * PJRT_PATH_BYTES];
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *now = getenv("XLA_FLAGS");
+    setenv("TF_CPP_MIN_LOG_LEVEL", "2", 0); // XLA's own: errors, and neither news nor warnings of its compilers
     if (strcmp(name, "libtpu.so") == 0 && !machine_has_tpu())
         setenv("TPU_SKIP_MDS_QUERY", "1", 0);
     if (strstr(name, "cuda") && !(now && strstr(now, "xla_gpu_cuda_data_dir")) && find_cuda_data(path, folder) &&

@@ -1,0 +1,103 @@
+"""--device xla over a plugin that computes nothing and looks at everything (tests/xla/stand_in.c): structs, order of
+calls, what is given away, what is freed; and each call of it failing in turn, which is a sentence and no leak."""
+import os, re, subprocess, tempfile, unittest
+
+from packages import ROOT
+
+GYRE = os.path.abspath(os.environ["GYRE"])
+FREES = {"Event_Destroy", "Buffer_Destroy", "Executable_Destroy", "LoadedExecutable_Destroy", "Client_Destroy"}
+ONLY_DESCRIBE = {"Plugin_Attributes", "Device_GetDescription", "DeviceDescription_Id", "DeviceDescription_Kind",
+                 "Executable_Serialize"}  # what fails in these is done without
+
+
+class StandIn(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.plugin = os.path.join(cls.folder.name, "stand_in.so")
+        flags = ["-std=c17", "-D_GNU_SOURCE", "-O1", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared"]
+        source = os.path.join(ROOT, "tests/xla/stand_in.c")
+        subprocess.run(["cc", *flags, "-I", os.path.join(ROOT, "src"), "-o", cls.plugin, source], check=True)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.folder.cleanup()
+
+    def gyre(self, *flags, model="llama", **environment):
+        """The result, and the lines of the log."""
+        log = os.path.join(self.folder.name, "log")
+        if os.path.exists(log):
+            os.remove(log)
+        p = subprocess.run([GYRE, "run", os.path.join(ROOT, "tests/models", model), "--device", "xla", "-p", "a b c",
+                            "--no-chat", "-n", "4", "--ignore-eos", "--device-option", "cache=0", *flags],
+                           capture_output=True, text=True, timeout=20,
+                           env=dict(os.environ, GYRE_XLA_PLUGIN=self.plugin, STAND_IN_LOG=log, **environment))
+        if not os.path.exists(log):
+            return p, []
+        with open(log) as f:
+            return p, f.read().splitlines()
+
+    def clean(self, p, log):
+        self.assertEqual([l for l in log if l.startswith("VIOLATION")], [], p.stderr)
+        self.assertEqual(log[-1:], ["left 0"], p.stderr)
+
+    def counts(self, log):
+        return {l.split()[1]: int(l.split()[2]) for l in log if l.startswith("calls ")}
+
+    def test_a_run_gives_all_back(self):
+        for flags in ((), ("--temperature", "1", "--repetition-penalty", "1.2"), ("--quantization", "int8"),
+                      ("--kv-cache-dtype", "int8"), ("--tensor-parallel-size", "2"), ("--load-format", "dummy")):
+            p, log = self.gyre(*flags)
+            self.assertEqual(p.returncode, 0, p.stderr)
+            self.clean(p, log)
+            self.assertGreater(self.counts(log)["LoadedExecutable_Execute"], 4)
+        p, log = self.gyre(model="qwen3_5")
+        self.clean(p, log)
+
+    def test_each_call_that_fails_is_a_sentence(self):
+        for flags in ((), ("--tensor-parallel-size", "2")):
+            p, log = self.gyre(*flags)
+            for name, n in self.counts(log).items():
+                for at in sorted({1, 2, n // 2, n}):
+                    if at < 1 or at > n or name in FREES:
+                        continue
+                    with self.subTest(name=name, at=at, flags=flags):
+                        self.fails(name, at, flags)
+
+    def fails(self, name, at, flags):
+        p, log = self.gyre(*flags, STAND_IN_FAIL=f"{name}:{at}:13")
+        if name in ONLY_DESCRIBE:
+            self.assertEqual(p.returncode, 0, p.stderr)
+        else:
+            self.assertEqual(p.returncode, 1, p.stderr)
+            self.assertIn("the stand-in fails here", p.stderr)
+            self.assertNotIn("says more", p.stderr)
+        self.assertEqual([l for l in log if l.startswith("VIOLATION")], [], p.stderr)
+        if log:
+            self.assertEqual([l for l in log if l.startswith("left")][-1:], ["left 0"], p.stderr)
+
+    def test_a_device_without_memory_says_so(self):
+        p, log = self.gyre(STAND_IN_FAIL="Client_BufferFromHostBuffer:2:8")
+        self.assertEqual(p.returncode, 1)
+        self.assertRegex(p.stderr, r"llama: model\.\S+weight: device xla: Client_BufferFromHostBuffer")
+        self.clean(p, log)
+
+    def test_caches_that_are_copied_are_refused(self):
+        p, log = self.gyre(STAND_IN_NO_ALIAS="1")
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("written in place", p.stderr)
+        self.clean(p, log)
+
+    def test_tables_of_other_versions(self):
+        for environment, word in (({"STAND_IN_MINOR": "40"}, "PJRT 0.40"), ({"STAND_IN_SLOTS": "3"}, "lacks call 3"),
+                                  ({"STAND_IN_WITHOUT": "55"}, "lacks call 55"),
+                                  ({"STAND_IN_WITHOUT": "1"}, "went wrong")):
+            p = subprocess.run([GYRE, "run", os.path.join(ROOT, "tests/models/llama"), "--device", "xla", "-p", "a",
+                                "-n", "2", "--device-option", "cache=0"], capture_output=True, text=True, timeout=100,
+                               env=dict(os.environ, GYRE_XLA_PLUGIN=self.plugin, **environment))
+            self.assertEqual(p.returncode, 1)
+            self.assertTrue(re.search(word, p.stderr), p.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
