@@ -56,8 +56,18 @@ static int most_for(const struct program_drafter *d, struct request *r) {
     return room <= 0 || d->g->drafter.is_fixed ? room : guess_most(&r->record, d->price, room);
 }
 
+static bool too_many(const struct program_drafter *d) { return d->g->scheduler.n_running > d->g->drafter.most_seqs; }
+
+/* Rows that take hidden states are made with somewhat too many as well: their sequences could get no guess later. */
+static bool far_too_many(const struct program_drafter *d) {
+    enum { KEPT_UP = 4 };
+    int most = d->draft->feature == NO_STATES ? d->g->drafter.most_seqs : KEPT_UP * d->g->drafter.most_seqs;
+    return d->g->scheduler.n_running > most;
+}
+
 static bool continues(const struct program_drafter *d, const struct request *r) {
-    return !r->ended && !r->is_paused && engine_may_guess(r) && d->n_chains < d->rows.n_scratch && room_for(d, r) > 0;
+    bool may = !r->ended && !r->is_paused && !too_many(d) && engine_may_guess(r);
+    return may && d->n_chains < d->rows.n_scratch && room_for(d, r) > 0;
 }
 
 // ---- what is drawn ----------------------------------------------------------------------------------------------
@@ -176,8 +186,10 @@ static struct chain *new_chain(struct program_drafter *d, struct request *r, int
 static void add_text(struct program_drafter *d, const struct step *step, int s) {
     struct request *r = step->requests[s];
     struct draft_text text = draft_text_of(&d->rows, &step->plan, s, r->sequence.n_known - d->draft->is_ahead);
-    int most = text.is_whole && continues(d, r) ? most_for(d, r) : 0;
-    bool goes_on = most > 0;
+    int most = continues(d, r) ? most_for(d, r) : 0;
+    bool goes_on = text.is_whole && most > 0;
+    if (most == 0 && d->draft->feature == NO_STATES)
+        return; // rows of tokens alone can be made when they are wanted
     if (!goes_on)
         text.end = MIN(text.end, text.held);
     if (text.end <= text.first || !add_states(d, step, s, text.first, text.end))
@@ -267,14 +279,12 @@ static enum status run_chains(struct program_drafter *d, const struct step *step
     return OK;
 }
 
-static bool too_many(const struct program_drafter *d) { return d->g->scheduler.n_running > d->g->drafter.most_seqs; }
-
 static enum status follow(void *context, const struct step *step, struct error *err) {
     struct program_drafter *d = context;
     d->n_chains = 0;
     d->price = guess_price(&d->g->scheduler, d->g->drafter.pass_us);
     draft_rows_begin(&d->rows, &step->plan);
-    if (too_many(d)) {
+    if (far_too_many(d)) {
         draft_rows_without(&d->rows, &step->plan);
         return OK;
     }
