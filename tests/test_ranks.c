@@ -178,12 +178,42 @@ static void memory_is_that_of_all_devices(void **state) {
     ops->close(device);
 }
 
+/* A bench's floor is that of one device with its share. */
+static void a_bench_counts_a_ranks_share_of_weights(void **state) {
+    (void)state;
+    static struct backend_ops own;
+    static struct scene sc;
+    const struct backend_ops *ops;
+    struct device *device;
+    struct loaded *loaded;
+    struct error err;
+    int64_t all = 0, mine = 0;
+    own = backend_cpu;
+    own.in_place = false, own.open = own_open, own.memory = own_memory;
+    EXPECT_OK(backend_ranks(&own, 2, false, &ops, &err), err);
+    EXPECT_OK(ops->open(&(struct device_options){.n_threads = 1}, &device, &err), err);
+    scene_open(&sc, "tests/models/llama");
+    const struct program *p = sc.model->program;
+    EXPECT_OK(ops->load(device, p, &(struct load_options){0}, &loaded, &err), err);
+    for (int i = 0; i < p->n_ops; i++)
+        for (int k = 0; k < OP_MAX_WEIGHTS; k++)
+            if (p->ops[i].weights[k] && p->ops[i].weights[k]->in > 1) {
+                all += weight_stored_bytes(p->ops[i].weights[k]);
+                mine += ops->probes->weight_bytes(loaded, p->ops[i].weights[k]);
+            }
+    EXPECT(all > 0 && mine == all / 2);
+    ops->unload(loaded);
+    ops->close(device);
+    scene_close(&sc);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(columns_of_every_format_are_cut),
         cmocka_unit_test(layers_have_two_sums),
         cmocka_unit_test(ranks_have_the_hidden_states_of_the_whole),
         cmocka_unit_test(memory_is_that_of_all_devices),
+        cmocka_unit_test(a_bench_counts_a_ranks_share_of_weights),
         cmocka_unit_test(ranks_that_do_not_belong_together_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -30,6 +31,7 @@ struct device {
 
 struct loaded {
     struct device *device;
+    const struct program *whole;
     struct program *programs[MAX_RANKS_OF_A_MODEL];
     struct loaded *of[MAX_RANKS_OF_A_MODEL];
 };
@@ -162,6 +164,7 @@ static enum status ranks_load(struct device *d, const struct program *p, const s
                               struct loaded **out, struct error *err) {
     struct loaded *l = xcalloc(1, sizeof *l);
     l->device = d;
+    l->whole = p;
     enum status st = load_ranks(l, p, options, err);
     if (st != OK) {
         ranks_unload(l);
@@ -335,6 +338,40 @@ static enum status ranks_hidden(struct executable *exe, int tap, int t, const fl
     return table_of(exe)->of->hidden(exe->of[0], tap, t, out, err);
 }
 
+// ---- what a bench asks, of one rank: all are alike and compute at the same time ----------------------------------
+
+static const struct weight *weight_of(const struct program *p, int at, int slot) {
+    for (int i = 0; i < p->n_ops; i++)
+        if (p->ops[i].code != OP_ALL_REDUCE && p->ops[i].code != OP_ALL_GATHER && at-- == 0)
+            return p->ops[i].weights[slot];
+    return NULL;
+}
+
+/* Of the first rank's share of a weight of the whole program. */
+static int64_t ranks_weight_bytes(const struct loaded *l, const struct weight *w) {
+    const struct backend_probes *probes = l->device->table->of->probes;
+    for (int i = 0; i < l->whole->n_ops; i++)
+        for (int k = 0; k < OP_MAX_WEIGHTS; k++) {
+            const struct weight *mine = w && l->whole->ops[i].weights[k] == w ? weight_of(l->programs[0], i, k) : NULL;
+            if (mine)
+                return probes->weight_bytes ? probes->weight_bytes(l->of[0], mine) : weight_stored_bytes(mine);
+        }
+    return 0;
+}
+
+/* Products count whole, and are computed by all. */
+static enum status ranks_measure(struct loaded *l, struct device_limits *out, struct error *err) {
+    const struct table *t = l->device->table;
+    struct device_limits one;
+    TRY(t->of->probes->measure(l->of[0], &one, err));
+    *out = one;
+    snprintf(out->name, sizeof out->name, "%d of %.80s", t->n, one.name);
+    out->flops_per_s *= t->n, out->wide_flops_per_s *= t->n;
+    return OK;
+}
+
+static const struct backend_probes ranks_probes = {.measure = ranks_measure, .weight_bytes = ranks_weight_bytes};
+
 // ---- the tables -------------------------------------------------------------------------------------------------
 
 #define OPEN_OF(i)                                                                                        \
@@ -370,7 +407,7 @@ static void fill(struct table *t, const struct backend_ops *of, int n, bool by_e
     ops->collect = ranks_collect;
     ops->logits = ranks_logits;
     ops->hidden = of->hidden ? ranks_hidden : NULL;
-    ops->probes = NULL;
+    ops->probes = !of->in_place && of->probes && of->probes->measure ? &ranks_probes : NULL;
 }
 
 enum status backend_ranks(const struct backend_ops *of, int n, bool by_expert, const struct backend_ops **out,
