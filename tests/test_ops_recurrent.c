@@ -173,7 +173,7 @@ static void layer_case(struct layer_case l, const char *kernels) {
     double *want = rig_rows(rig);
     for (int seq = 0; seq < rig->o.n_seqs; seq++)
         layer_want(&o, &l, conv, norm, seq, want);
-    // As of DELTA_RULE alone. Beside products in 16 bits a GPU multiplies chunks as pairs of bfloat16, 2^-16 a number.
+    // As of DELTA_RULE alone. Beside products in 16 bits a GPU multiplies chunks as pairs of bfloat16, 2^-17 a number.
     bool by_pairs = rig_backend() != &backend_cpu && strcmp(kernels, "float32") != 0;
     double exact = 60 * sqrt(a.key_dim) * EPS + (by_pairs ? 8 * 0x1p-16 : 0);
     rig_expect_in_every_schedule(rig, want, keeps_bfloat16() ? 16 * 0x1p-9 : exact, "a DeltaNet layer");

@@ -12,8 +12,8 @@
  *     O  = e^G Q S + A R                                                        head and some columns of S, chunk
  *     S' = e^(G_C) S + sum_i e^(G_C - G_i) k_i R_i^T                            after chunk
  *
- * What is multiplied are pairs of bfloat16, a number and what rounding it has left: 16 bits of fraction in three
- * products, sums in float32, so that a chunk is as exact as 2^-16 of what it adds up. T is solved in float32. Entries
+ * What is multiplied are pairs of bfloat16, a number and what rounding it has left, in three products with sums in
+ * float32, so that a sum is off by 2^-15 of the sizes of its terms (docs/numerics.md). T is solved in float32. Entries
  * of T, A, K and Q are at most 1 in size, as a product of (1 - beta k k^T) makes nothing longer.
  *
  * Between the passes all lies where the values of SHORT_CONV and DELTA_RULE would, a row a token:

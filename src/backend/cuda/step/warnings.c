@@ -151,7 +151,7 @@ static bool narrow_states(struct executable *exe, char *out, size_t n) {
         return false;
     snprintf(out, n,
              "states of %d layers are kept in bfloat16, as state=bfloat16 asks: each step rounds every number of them "
-             "by up to 2^-9 of its size",
+             "by up to 2^-8 of its size",
              n_layers);
     return true;
 }
