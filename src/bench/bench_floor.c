@@ -12,6 +12,19 @@ struct shape {
     double n_experts; // of a layer that are read; 0: not known
 };
 
+/* Of a layer's experts, how many have one of n_tokens tokens, if all are equally likely. */
+static double experts_if_uniform(const struct moe_args *a, double n_tokens) {
+    return a->n_experts * (1 - pow(1 - (double)a->top_k / a->n_experts, n_tokens));
+}
+
+double bench_experts_if_uniform(const struct gyre *g, double n_tokens) {
+    const struct program *p = engine_parts(g).program;
+    for (int i = 0; i < p->n_ops; i++)
+        if (p->ops[i].code == OP_MOE_FFN)
+            return experts_if_uniform(&p->ops[i].args.moe_ffn, n_tokens);
+    return 0;
+}
+
 /* The share of an op's weight that a step touches: of experts, those that some token is sent to, as was counted, or
  * when all are equally likely. */
 static double touched(const struct shape *s, const struct op *op, int slot, double n_tokens) {
@@ -20,7 +33,7 @@ static double touched(const struct shape *s, const struct op *op, int slot, doub
     if (op->code == OP_MOE_FFN && slot < 4 && s->n_experts > 0)
         return fmin(1, s->n_experts / op->args.moe_ffn.n_experts);
     if (op->code == OP_MOE_FFN && slot < 4)
-        return 1 - pow(1 - (double)op->args.moe_ffn.top_k / op->args.moe_ffn.n_experts, n_tokens);
+        return experts_if_uniform(&op->args.moe_ffn, n_tokens) / op->args.moe_ffn.n_experts;
     return 1;
 }
 

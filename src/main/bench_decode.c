@@ -83,6 +83,7 @@ struct row {
     double ladder_s;          // its products by the library alone; 0: there is none
     struct gpu_report gpu;
     double n_experts;                        // that a layer reads in a step that decodes, mean; 0: not counted
+    double n_experts_if_uniform;             // that it would if all were equally likely; 0: no layer has any
     int64_t n_decoded;                       // tokens while the GPU was watched
     int64_t n_preempted;                     // sequences that gave way, in all runs that count
     int64_t n_steps, mask_wait_us, n_forced; // likewise
@@ -162,6 +163,7 @@ static enum status measure(struct gyre *g, const struct device_limits *limits, i
         row->tokens_per_s = spread_of(rates, opt.n_iters);
         row->first_token_ms = spread_of(first, opt.n_iters);
         row->n_experts = n_output == 1 ? 0 : experts_a_layer(g, seen);
+        row->n_experts_if_uniform = bench_experts_if_uniform(g, (double)row->n);
         double before = n_output == 1 ? 0 : (double)row->n_prompt + (double)n_output / 2;
         bench_floor(g, limits, (double)row->n, before, n_output == 1 ? (double)row->n_prompt : 1, row->n_experts,
                     &row->floor);
@@ -184,7 +186,7 @@ static void print_decode(const struct row *r) {
            r->floor.flops / step_s * 1e-12, r->first_token_ms.median);
     bench_gpu_print(&r->gpu, r->n_decoded);
     if (r->n_experts > 0)
-        printf("  %.1f experts a layer", r->n_experts);
+        printf("  %.1f experts a layer (%.1f if all were equally likely)", r->n_experts, r->n_experts_if_uniform);
     if (r->n_preempted > 0)
         printf(" (%lld gave way)", (long long)r->n_preempted);
     if (grammar.grammar)
@@ -263,6 +265,8 @@ static json_t *row_json(const struct row *r, bool is_decode) {
     }
     if (r->n_experts > 0)
         json_object_set_new(json, "experts_a_layer", json_real(r->n_experts));
+    if (is_decode && r->n_experts_if_uniform > 0)
+        json_object_set_new(json, "experts_a_layer_if_uniform", json_real(r->n_experts_if_uniform));
     if (r->gpu.n_samples > 0)
         json_object_set_new(json, "gpu", bench_gpu_json(&r->gpu));
     return json;

@@ -84,6 +84,16 @@ class Offline(unittest.TestCase):
         self.assertEqual([p["input_len"] for p in r["prefill"]], [40])
         self.assertGreater(r["read_bytes_per_s"], 1e8)
 
+    def test_decode_says_how_many_experts_even_routing_would_read(self):
+        folder = os.path.join(ROOT, "tests/models/qwen3_moe")
+        with open(os.path.join(folder, "config.json")) as f:
+            config = json.load(f)
+        n, top_k = config["num_local_experts"], config["num_experts_per_tok"]
+        _, r = self.run_json("decode", folder, "--batch", "1,3", "--output-len", "3", "--num-iters", "1",
+                             "--num-iters-warmup", "0")
+        for d in r["decode"]:
+            self.assertAlmostEqual(d["experts_a_layer_if_uniform"], n * (1 - (1 - top_k / n)**d["batch"]), 6)
+
     def test_decode_says_at_what_temperature_answers_were_drawn(self):
         for words, temperature, how in (([], 0, "greedy, "), (["--temperature", "0.7"], 0.7, "temperature 0.7, ")):
             out, r = self.run_json("decode", STORY, "--device", "toy", "--batch", "2", "--output-len", "5",
