@@ -185,6 +185,19 @@ static enum outcome run_redux(struct warp *w, const struct insn *i, uint32_t lan
     return NEXT;
 }
 
+/* match.any.sync.b32 d, a, members: those that have the same */
+static enum outcome run_match(struct warp *w, const struct insn *i, uint32_t lanes) {
+    if (!have_met(w, members(w, i, lanes), lanes))
+        return AGAIN;
+    uint32_t same[LANES] = {0};
+    EACH_LANE (lane, lanes)
+        EACH_LANE (other, lanes)
+            same[lane] |= (uint32_t)(arg_of(w, i, 1)->u32[lane] == arg_of(w, i, 1)->u32[other]) << other;
+    EACH_LANE (lane, lanes)
+        arg_of(w, i, 0)->u32[lane] = same[lane];
+    return NEXT;
+}
+
 /* elect.sync d|p, members: the first of them */
 static enum outcome run_elect(struct warp *w, const struct insn *i, uint32_t lanes) {
     uint32_t first = (uint32_t)__builtin_ctz(lanes);
@@ -334,6 +347,7 @@ const struct opcode control_ops[] = {
     {"machine.timer", run_timer}, // for %globaltimer
     {"machine.clock", run_clock}, // parse.c's, for %clock64 and its like
     {"redux.sync.*", run_redux},
+    {"match.any.sync.b32", run_match},
     {"elect.sync", run_elect},
     {"membar*", run_nothing},
     {"fence*", run_nothing},

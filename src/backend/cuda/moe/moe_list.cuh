@@ -14,14 +14,9 @@ struct list_args {
 
 /* Of 32 experts, one a lane: how many lanes have the same, and how many of those are lower. */
 static __device__ void look_at_warp(int expert, int &before, int &all) {
-    int lane = threadIdx.x % 32;
-    before = all = 0;
-#pragma unroll 8
-    for (int l = 0; l < 32; l++) {
-        bool same = __shfl_sync(0xffffffffu, expert, l) == expert;
-        all += same;
-        before += same && l < lane;
-    }
+    uint32_t same = __match_any_sync(0xffffffffu, expert);
+    all = __popc(same);
+    before = __popc(same & ((1u << threadIdx.x % 32) - 1));
 }
 
 /* A warp's pairs: n_counters warps have as many each, in whole 32. */
@@ -34,23 +29,32 @@ struct run {
     }
 };
 
+enum { AT_ONCE = 8 }; // ids of a lane that are on their way together
+
 /* Counts of the warp's pairs; a pair's rank among those of the warp. */
 template <class F>
 static __device__ void count_pairs(const list_args &a, const dmoe_list &list, int n_pairs, F expert_of,
                                    uint16_t *counts) {
     uint16_t *mine = counts + threadIdx.x / 32 * a.n_experts;
     const run pairs(a, n_pairs);
-    for (int base = pairs.begin; base < pairs.end; base += 32) {
-        int i = base + threadIdx.x % 32, expert = i < pairs.end ? expert_of(i) : -1, before, all, rank = 0;
-        look_at_warp(expert, before, all);
-        if (expert >= 0)
-            rank = mine[expert] + before;
-        __syncwarp(); // all have read it
-        if (expert >= 0 && before == 0)
-            mine[expert] += all;
-        __syncwarp(); // it is there for the next
-        if (i < pairs.end)
-            list.rank[i] = rank;
+    for (int base = pairs.begin + threadIdx.x % 32; base - threadIdx.x % 32 < pairs.end; base += 32 * AT_ONCE) {
+        int experts[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++)
+            experts[k] = base + 32 * k < pairs.end ? expert_of(base + 32 * k) : -1;
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            int i = base + 32 * k, expert = experts[k], before, all, rank = 0;
+            look_at_warp(expert, before, all);
+            if (expert >= 0)
+                rank = mine[expert] + before;
+            __syncwarp(); // all have read it
+            if (expert >= 0 && before == 0)
+                mine[expert] += all;
+            __syncwarp(); // it is there for the next
+            if (i < pairs.end)
+                list.rank[i] = rank;
+        }
     }
 }
 
@@ -139,9 +143,17 @@ static __device__ void make_list(const list_args &a, const dmoe_list &list, int 
     __syncthreads(); // all experts' beginnings are there
     const uint16_t *of_warps_before = m.counts + threadIdx.x / 32 * a.n_experts;
     const run pairs(a, n_pairs);
-    for (int i = pairs.begin + threadIdx.x % 32; i < pairs.end; i += 32) {
-        int expert = expert_of(i);
-        list.pair[m.begin[expert] + of_warps_before[expert] + list.rank[i]] = i;
+    for (int base = pairs.begin + threadIdx.x % 32; base < pairs.end; base += 32 * AT_ONCE) {
+        int experts[AT_ONCE], ranks[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            bool there = base + 32 * k < pairs.end;
+            experts[k] = there ? expert_of(base + 32 * k) : -1, ranks[k] = there ? list.rank[base + 32 * k] : 0;
+        }
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++)
+            if (experts[k] >= 0)
+                list.pair[m.begin[experts[k]] + of_warps_before[experts[k]] + ranks[k]] = base + 32 * k;
     }
 }
 
