@@ -120,6 +120,11 @@ static const struct moe_case moe_cases[] = {
      FORMAT_F8_BLOCK,
      false,
      false},
+    {"wide, MXFP4", {ROUTE_SOFTMAX, 8, 4, 0, 0, true, 1}, {ACT_SILU, 0}, 128, 448, FORMAT_MXFP4, true, false},
+    {"wide, FP8", {ROUTE_SOFTMAX, 8, 4, 0, 0, true, 1}, {ACT_SILU, 0}, 448, 192, FORMAT_F8_CHANNEL, false, false},
+    {"wide, 16 bits", {ROUTE_SOFTMAX, 8, 4, 0, 0, true, 1}, {ACT_SILU, 0}, 192, 320, FORMAT_BF16, true, false},
+    {"NVFP4", {ROUTE_SOFTMAX, 8, 3, 0, 0, true, 1}, {ACT_SILU, 0}, 192, 320, FORMAT_NVFP4, true, false},
+    {"INT4", {ROUTE_SOFTMAX, 8, 4, 0, 0, true, 1}, {ACT_SILU, 0}, 320, 192, FORMAT_INT4, false, false},
     {"one expert", {ROUTE_SOFTMAX, 1, 1, 0, 0, true, 1}, {ACT_SILU, 0}, 16, 16, FORMAT_F16, false, false},
 };
 

@@ -185,6 +185,15 @@ static void table(problem &p, int rows) {
                bytes / us * 1e6 / PEAK * 100);
         fflush(stdout);
     }
+    if (rows < 32 || usual.is_wide)
+        return;
+    dmoe_cut cut = usual;
+    cut.is_wide = true, cut.is_joined = cut.is_direct = false, cut.tile = 160;
+    cut.most_tiles =
+        (int)(std::min<int64_t>((int64_t)cut.piece * p.m.top_k, p.m.n_experts) + cut.piece * p.m.top_k / 160);
+    double us = time_layers(p, [&](const layer &k) { put_experts(p, k, p.a, cut); });
+    printf("    wide:    %7.2f us, %5.2f TB/s, %4.1f %%\n", us, bytes / us * 1e-6, bytes / us * 1e6 / PEAK * 100);
+    fflush(stdout);
 }
 
 int main(int argc, char **argv) {

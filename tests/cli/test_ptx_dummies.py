@@ -46,7 +46,9 @@ class Dummies(unittest.TestCase):
         self.assertEqual(self.say("qwen3", SETTINGS["a scale a block"]), self.say("qwen3", SETTINGS["a scale a block"]))
 
     def test_experts_have_them_too(self):
-        self.assertEqual(len(self.say("qwen3_moe", SETTINGS["a scale a block"]).split(",")), 6)
+        for settings in ("a scale a block", "four bits"):
+            with self.subTest(settings):
+                self.assertEqual(len(self.say("qwen3_moe", SETTINGS[settings]).split(",")), 6)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@
 # run on a machine with a Hopper GPU: build/cuda/test_ops and its like with GYRE_TEST_BACKEND=cuda (tools/gpu.sh).
 ARCHS     ?= 90a
 HOPPER_CU := attention_decode% attention_prefill% argmax_filter latent_% lm_head gemm_fp8_% gemv l2_copy \
-             l2_topology moe_list moe_router moe_stream delta_% gemm_w4%
+             l2_topology moe_kernels_% moe_list moe_router moe_stream delta_% gemm_w4%
 NVCC      ?= nvcc
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(shell command -v $(NVCC))))
 CUDA_SRC  := $(wildcard src/backend/cuda/*.c src/backend/cuda/*/*.c src/backend/cuda/*/*/*.c)
@@ -83,7 +83,7 @@ build/cuda/bench_linear: WITH := $(call cu_objects,gemv)
 build/cuda/bench_gemm_w4: WITH := $(call cu_objects,gemm_w4 gemm_w4_many)
 build/cuda/bench_delta: WITH := $(call cu_objects,delta_decode delta_decode_many delta_chunk_inputs delta_chunk_parts delta_chunk_scan delta_norm)
 build/cuda/bench_meeting: WITH := $(call cu_objects,norm)
-build/cuda/bench_moe: WITH := $(call cu_objects,moe_list moe moe_stream rows)
+build/cuda/bench_moe: WITH := $(call cu_objects,moe_kernels_bf16 moe_kernels_f16 moe_kernels_quads moe_list moe moe_stream rows)
 build/cuda/bench_argmax_filter: WITH := $(call cu_objects,lm_head sample l2_topology)
 build/cuda/bench_gemm_fp8_small_m: WITH := $(call cu_objects,norm quantise)
 build/cuda/bench_nodes: WITH := $(call cu_objects,elementwise quantise)

@@ -17,31 +17,31 @@ struct down_join_args {
 };
 
 template <class W>
-static __global__ void __launch_bounds__(JOINED_WARPS * 32)
+static __global__ void __launch_bounds__(JOINED_WARPS * 32, 1)
     moe_down_join(device_plan plan, const __grid_constant__ down_join_args all) {
     extern __shared__ __align__(128) unsigned char shared[];
     __shared__ dmoe_tile tiles[JOINED_WARPS];
     __shared__ float results[JOINED_WARPS][TILE_ROWS];
     const stream_args &a = all.down;
     int slot = threadIdx.x / 32, lane = threadIdx.x % 32, token = blockIdx.y, row_tile = blockIdx.x;
-    unsigned char *x = shared + a.top_k * expert_queue<W, false>::BYTES + slot * a.x_pitch;
+    unsigned char *x = shared + a.top_k * expert_queue<W, false, W::DEPTH>::BYTES + slot * a.x_pitch;
     // moe_up waited for the node that routed before it let this one start.
     bool there = token < step_tokens(plan);
     if (lane == 0)
         tiles[slot] = {there ? expert_of(a, all.ids[token * all.ids_stride + slot]) : 0, token * a.top_k + slot, 1};
     __syncwarp();
     int mine = slot * a.n_row_tiles + row_tile;
-    expert_queue<W, false> queue(a, tiles, 0, mine, mine + 1, shared);
+    expert_queue<W, false, W::DEPTH> queue(a, tiles, 0, mine, mine + 1, shared);
     const rows_of_tile<false> rows(a, tiles[slot].expert, row_tile);
     const row_ends<false> ends(a, rows);
     let_next_start();
     wait_for_previous();
     bring_row<W>(a, token * a.top_k + slot, x);
     __syncwarp(); // the row is there
-    float sums[2][1][4] = {};
+    float sums[1][4] = {};
     sum_tile<W, false, 1>(a, queue, 1, x, sums);
     if (lane % 4 == 0) // the first column
-        results[slot][lane / 4] = ends.of(0, sums[0][0][0]), results[slot][lane / 4 + 8] = ends.of(1, sums[0][0][2]);
+        results[slot][lane / 4] = ends.of(0, sums[0][0]), results[slot][lane / 4 + 8] = ends.of(1, sums[0][2]);
     __syncthreads(); // all experts' are there
     int d = row_tile * TILE_ROWS + threadIdx.x;
     if (threadIdx.x >= TILE_ROWS || d >= a.units || !there)

@@ -1,12 +1,19 @@
-/* moe_formats.cuh - formats of experts' weights, as moe_stream.cu and moe_tiles.cuh multiply by them.
+/* moe_formats.cuh - formats of experts' weights, as moe_stream_kernel.cuh, moe_tiles.cuh and moe_wide.cuh multiply by
+ * them.
  *
- * A chunk is what 16 rows have of COLUMNS columns, of which a lane takes a fourth of rows r and r + 8: `chunk` in
- * registers, from a chunk in shared memory by `load`. `elements` are those of one of its two rows as the first two and
- * the last two of STEPS products. A step of the stream has CHUNKS of them, and a queue has DEPTH steps. X_ASIDE: by
- * how much the pitch of tokens in shared memory passes a multiple of 128 bytes, so that the lanes of a load meet no
- * bank twice. IN_BLOCKS: in memory a chunk lies as it does here; else rows lie one after another. */
+ * A chunk is what 16 rows have of COLUMNS columns: `chunk` in registers, of a lane, from a chunk in shared memory by
+ * `load`. `fragment` is the left operand of one of its STEPS products. A step of the stream has CHUNKS of them, and a
+ * queue has DEPTH steps. IN_BLOCKS: in memory a chunk lies as it does here; else rows lie one after another. BLOCKS:
+ * how many of the stream a multiprocessor has, if few tokens leave room; what takes many instructions wants more warps.
+ * MANY_WARPS, MANY_DEPTH: of blocks with more than eight tokens of an expert. WIDTH_OF: what columns are a multiple of.
+ *
+ * Tokens. A lane q reads 16 bytes of a token for two products at a time, from x_at(q) + x_pair(pair) on. Either a
+ * lane's columns of a chunk are neighbours, in the order in which it has those of W; or columns are where products want
+ * them (NATURAL), and a token's pairs of columns are put in that order as it comes. X_ASIDE: by how much the pitch of
+ * tokens in shared memory passes a multiple of 128 bytes, so that the lanes of a load meet no bank twice. */
 #pragma once
 
+#include "backend/cuda/linear/w4/quads.cuh"
 #include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/ptx/mma.cuh"
 #include "backend/cuda/ptx/nibbles.cuh"
@@ -14,7 +21,10 @@
 
 #include <type_traits>
 
-enum { PIECE = 16 }; // bytes that a lane copies or loads at once
+enum {
+    PIECE = 16, // bytes that a lane copies or loads at once
+    STREAM_WARPS = 8
+};
 
 static __device__ __forceinline__ void load_rows(const unsigned char *at, uint32_t (&w)[2][4]) {
 #pragma unroll
@@ -33,37 +43,57 @@ template <class T> static __device__ __forceinline__ void pairs_as(uint32_t &low
     }
 }
 
-template <class T> struct e4m3_expert {
+/* Where a lane's neighbours lie, of a chunk of so many columns. */
+template <int COLUMNS> struct neighbours {
+    static constexpr bool NATURAL = false;
+    static __device__ __forceinline__ int x_at(int q) { return q * (COLUMNS / 2); }
+    static __device__ __forceinline__ constexpr int x_pair(int pair) { return pair * PIECE; }
+};
+/* Pairs of columns 2q and 2q + 8 of two products beside one another. */
+struct natural {
+    static constexpr bool NATURAL = true;
+    static __device__ __forceinline__ int x_at(int q) { return q * PIECE; }
+    static __device__ __forceinline__ constexpr int x_pair(int pair) { return pair * 4 * PIECE; }
+};
+
+template <class T> struct e4m3_expert : neighbours<64> {
     using product = T;
-    static constexpr int BYTES = 1, COLUMNS = 64, CHUNK_BYTES = 1024, STEPS = 4, CHUNKS = 2, DEPTH = 6, X_ASIDE = 16;
+    static constexpr int BYTES = 1, COLUMNS = 64, CHUNK_BYTES = 1024, STEPS = 4, CHUNKS = 2, DEPTH = 6, X_ASIDE = 16,
+                         MANY_WARPS = 8, MANY_DEPTH = 6, BLOCKS = 1, WIDTH_OF = BYTES == 1 ? 16 : 8;
     static constexpr bool BF16 = std::is_same_v<T, __nv_bfloat16>, IN_BLOCKS = false;
     struct chunk {
         uint32_t w[2][4];
         __device__ __forceinline__ void load(const unsigned char *at) { load_rows(at, w); }
-        __device__ __forceinline__ void elements(int half, int s, uint32_t &low, uint32_t &high) const {
-            e4m3_to_pairs(w[half][s], low, high);
-            pairs_as<T>(low, high);
+        __device__ __forceinline__ void fragment(int s, uint32_t (&m)[4]) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                e4m3_to_pairs(w[half][s], m[half], m[half + 2]);
+                pairs_as<T>(m[half], m[half + 2]);
+            }
         }
     };
 };
 
-template <class T> struct plain_expert {
+template <class T> struct plain_expert : neighbours<32> {
     using product = T;
-    static constexpr int BYTES = 2, COLUMNS = 32, CHUNK_BYTES = 1024, STEPS = 2, CHUNKS = 2, DEPTH = 6, X_ASIDE = 64;
+    static constexpr int BYTES = 2, COLUMNS = 32, CHUNK_BYTES = 1024, STEPS = 2, CHUNKS = 2, DEPTH = 6, X_ASIDE = 64,
+                         MANY_WARPS = 8, MANY_DEPTH = 6, BLOCKS = 1, WIDTH_OF = BYTES == 1 ? 16 : 8;
     static constexpr bool BF16 = std::is_same_v<T, __nv_bfloat16>, IN_BLOCKS = false;
     struct chunk {
         uint32_t w[2][4];
         __device__ __forceinline__ void load(const unsigned char *at) { load_rows(at, w); }
-        __device__ __forceinline__ void elements(int half, int s, uint32_t &low, uint32_t &high) const {
-            low = w[half][2 * s], high = w[half][2 * s + 1];
+        __device__ __forceinline__ void fragment(int s, uint32_t (&m)[4]) {
+#pragma unroll
+            for (int half = 0; half < 2; half++)
+                m[half] = w[half][2 * s], m[half + 2] = w[half][2 * s + 1];
         }
     };
 };
 
-template <class T> struct mxfp4_expert {
+template <class T> struct mxfp4_expert : neighbours<BLOCK_COLUMNS> {
     using product = T;
-    static constexpr int COLUMNS = BLOCK_COLUMNS, CHUNK_BYTES = MXFP4_BLOCK, STEPS = 4, CHUNKS = 4, DEPTH = 5,
-                         X_ASIDE = 16;
+    static constexpr int COLUMNS = BLOCK_COLUMNS, CHUNK_BYTES = MXFP4_BLOCK, STEPS = 4, CHUNKS = 4, DEPTH = 3,
+                         MANY_WARPS = 16, MANY_DEPTH = 2, X_ASIDE = 16, BLOCKS = 2, WIDTH_OF = MXFP4_COLUMNS;
     static constexpr bool BF16 = std::is_same_v<T, __nv_bfloat16>, IN_BLOCKS = true;
     struct chunk {
         uint32_t w[2][2], by[2]; // by: 2^(b - 15), twice
@@ -74,15 +104,59 @@ template <class T> struct mxfp4_expert {
             w[0][0] = v.x, w[0][1] = v.y, w[1][0] = v.z, w[1][1] = v.w;
             by[0] = (b & 255u) * 0x04000400u, by[1] = (b >> 8) * 0x04000400u;
         }
-        __device__ __forceinline__ void elements(int half, int s, uint32_t &low, uint32_t &high) const {
-            if (s % 2 == 0)
-                e2m1_to_pairs_low(w[half][s / 2], low, high);
-            else
-                e2m1_to_pairs_high(w[half][s / 2], low, high);
-            low = multiply_pair(low, by[half]), high = multiply_pair(high, by[half]);
-            pairs_as<T>(low, high);
+        __device__ __forceinline__ void fragment(int s, uint32_t (&m)[4]) {
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                if (s % 2 == 0)
+                    e2m1_to_pairs_low(w[half][s / 2], m[half], m[half + 2]);
+                else
+                    e2m1_to_pairs_high(w[half][s / 2], m[half], m[half + 2]);
+                m[half] = multiply_pair(m[half], by[half]), m[half + 2] = multiply_pair(m[half + 2], by[half]);
+                pairs_as<T>(m[half], m[half + 2]);
+            }
+        }
+    };
+};
+
+/* Of float16 alone. INT4 always has zero points here. */
+template <quad_kind KIND, int GROUP> struct quads_expert : natural {
+    using product = __half;
+    static constexpr int COLUMNS = QUADS_COLUMNS, SCALES = QUADS_COLUMNS / GROUP * QUADS_ROWS,
+                         CHUNK_BYTES = QUADS_NIBBLES + SCALES * (KIND == QUADS_INT4 ? 3 : 1), STEPS = QUADS_STEPS,
+                         CHUNKS = 2, DEPTH = 3, MANY_WARPS = 16, MANY_DEPTH = 2, X_ASIDE = 64, BLOCKS = 2,
+                         WIDTH_OF = 64;
+    static constexpr bool BF16 = false, IN_BLOCKS = true;
+    struct chunk {
+        quads_fragments<KIND, GROUP> scales;
+        uint32_t w[STEPS];
+        __device__ __forceinline__ void load(const unsigned char *at) {
+            int lane = threadIdx.x % 32;
+            scales.load(shared_address(at), lane, KIND == QUADS_INT4);
+#pragma unroll
+            for (int i = 0; i < STEPS; i += 4) {
+                uint4 v = *reinterpret_cast<const uint4 *>(at + i / 4 * 512 + lane * PIECE);
+                w[i] = v.x, w[i + 1] = v.y, w[i + 2] = v.z, w[i + 3] = v.w;
+            }
+        }
+        __device__ __forceinline__ void fragment(int s, uint32_t (&m)[4]) {
+            if constexpr (KIND == QUADS_INT4) { // who begins behind a group's first step has these too
+                uint32_t zero = scales.zeros[s * 16 / GROUP], by = scales.scales[s * 16 / GROUP];
+                scales.of_row = int4_zero_of(zero & 0xff), scales.of_row_8 = int4_zero_of(zero >> 8);
+                scales.by_row = twice_low(by), scales.by_row_8 = twice_high(by);
+            }
+            scales.fragment(s, w[s], m);
+            if constexpr (quads_fragments<KIND, GROUP>::ON_SUMS) {
+                m[0] = multiply_pair(m[0], scales.by_row), m[2] = multiply_pair(m[2], scales.by_row);
+                m[1] = multiply_pair(m[1], scales.by_row_8), m[3] = multiply_pair(m[3], scales.by_row_8);
+            }
         }
     };
 };
 
 template <class W> static __host__ __device__ constexpr int x_chunk_bytes() { return W::COLUMNS * 2; }
+
+/* A block of the stream, of tiles of so many octets of tokens. */
+template <class W, int OCTETS> struct stream_shape {
+    static constexpr int WARPS = OCTETS == 1 ? STREAM_WARPS : W::MANY_WARPS,
+                         DEPTH = OCTETS == 1 ? W::DEPTH : W::MANY_DEPTH;
+};

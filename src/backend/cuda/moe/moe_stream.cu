@@ -21,26 +21,24 @@
  * moe_down fills its queue before it waits for moe_up.
  *
  * From 20 tokens an expert on, in the mean, moe_tiles.cuh computes the same, to the bit: a stream turns each weight
- * into half once more for every 24 or 32 tokens.
+ * into half once more for every 24 or 32 tokens. From 40 on moe_wide.cuh does, where widths allow.
  *
  * Bytes: of each expert that has tokens W13 and W2, once a tile; x once a block. */
-#include "backend/cuda/moe/moe_down_join.cuh"
+#include "backend/cuda/moe/moe_kernels.h"
+#include "backend/cuda/moe/moe_order.cuh"
 #include "backend/cuda/moe/moe_stream.h"
-#include "backend/cuda/moe/moe_stream_kernel.cuh"
-#include "backend/cuda/moe/moe_tiles.cuh"
 #include "backend/cuda/ptx/fours.cuh"
 #include "backend/cuda/ptx/launching.cuh"
 #include "backend/cuda/rows/rows.h"
 #include "backend/cuda/value.h"
 
 enum {
-    SHARED_MOST = 224 << 10,
-    SHARED_HALF = 110 << 10,
     MOST_PIECE = 1024,
     MOST_TILED_PIECE = 2048,
-    MANY_TOKENS = 20,
-    JOINED_TOKENS = 2,
-    MOST_PLACES = 128
+    FEW_TOKENS = 5,   // of an expert, in the mean: BLOCKS of a format have room for those of a tile
+    MANY_TOKENS = 20, // of an expert, in the mean
+    WIDE_MANY = 40,   // likewise
+    JOINED_TOKENS = 2
 };
 
 static int up_to(int64_t n, int of) { return (int)((n + of - 1) / of); }
@@ -49,52 +47,50 @@ static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 // ---- how it is cut --------------------------------------------------------------------------------------------------
 
-/* What launchers ask of a format; of either product alike. */
-struct stream_format {
-    int columns, queue_bytes, x_aside; // columns: of a step
-    int64_t width_of;                  // what columns are a multiple of
-};
-template <template <class> class W> static stream_format format_of(int64_t width_of) {
-    using w = W<__half>;
-    return {w::COLUMNS * w::CHUNKS, STREAM_WARPS * w::DEPTH * w::CHUNKS * w::CHUNK_BYTES, w::X_ASIDE, width_of};
-}
-static stream_format format_of(element e) {
-    switch (e) {
-    case ELEMENT_E4M3: return format_of<e4m3_expert>(16);
-    case ELEMENT_MXFP4: return format_of<mxfp4_expert>(MXFP4_COLUMNS);
-    case ELEMENT_F16:
-    case ELEMENT_BF16: return format_of<plain_expert>(8);
-    default: return {};
-    }
+static const expert_kernels *kernels_for(const struct dweight &w, element product) {
+    const expert_kernels *quads = expert_kernels_quads(w);
+    if (quads)
+        return product == ELEMENT_F16 ? quads : nullptr;
+    return product == ELEMENT_BF16 ? expert_kernels_bf16(w) : expert_kernels_f16(w);
 }
 
-static int x_pitch_of(struct dweight w) {
-    stream_format f = format_of(w.element);
-    return up_to(w.in, f.columns) * f.columns * 2 + f.x_aside;
+/* Of either product alike. */
+static stream_format format_of(const struct dweight &w) {
+    const expert_kernels *k = kernels_for(w, ELEMENT_F16);
+    return k ? k->format : stream_format{};
 }
-static int pitch_of(struct dweight w13, struct dweight w2) { return (int)most(x_pitch_of(w13), x_pitch_of(w2)); }
+
+static int pitch_of(struct dweight w13, struct dweight w2) {
+    stream_format f = format_of(w13);
+    return (int)most(f.x_pitch(w13.in), f.x_pitch(w2.in));
+}
 static int tokens_that_fit(struct dweight w13, struct dweight w2) {
-    return (SHARED_MOST - format_of(w13.element).queue_bytes) / pitch_of(w13, w2);
+    return (SHARED_MOST - format_of(w13).many_queue_bytes) / pitch_of(w13, w2);
 }
 
 bool moe_streams(struct dweight w13, struct dweight w2) {
-    int64_t of = format_of(w13.element).width_of;
-    return of > 0 && w13.element == w2.element && w13.in % of == 0 && w2.in % of == 0 && w13.out < INT32_MAX &&
+    const expert_kernels *k = kernels_for(w13, ELEMENT_F16);
+    int64_t of = k ? k->format.width_of : 0;
+    return of > 0 && k == kernels_for(w2, ELEMENT_F16) && w13.in % of == 0 && w2.in % of == 0 && w13.out < INT32_MAX &&
            w2.out < INT32_MAX && w13.in < 1 << 24 && w2.in < 1 << 24 && tokens_that_fit(w13, w2) > 0;
 }
 
 struct dmoe_cut moe_cut_of(const struct dmoe *a, struct dweight w13, struct dweight w2, int n_tokens) {
     int64_t fits = tokens_that_fit(w13, w2);
+    stream_format f = format_of(w13);
     struct dmoe_cut c;
-    c.is_tiled = (int64_t)n_tokens * a->top_k >= (int64_t)MANY_TOKENS * a->n_experts;
-    c.piece = (int)least(n_tokens, c.is_tiled ? MOST_TILED_PIECE : MOST_PIECE);
+    c.is_tiled = f.order > 0 && (int64_t)n_tokens * a->top_k >= (int64_t)MANY_TOKENS * a->n_experts;
+    c.is_wide = w13.in % PANEL_COLUMNS == 0 && w2.in % PANEL_COLUMNS == 0 &&
+                (int64_t)n_tokens * a->top_k >= (int64_t)WIDE_MANY * a->n_experts;
+    c.piece = (int)least(n_tokens, c.is_tiled || c.is_wide ? MOST_TILED_PIECE : MOST_PIECE);
     c.tile = (int)least(fits < 8 ? fits : fits / 8 * 8, MOST_OCTETS * 8);
-    c.tile = c.is_tiled ? TILE_TOKENS : c.tile;
+    if (f.blocks > 1 && n_tokens * a->top_k <= FEW_TOKENS * a->n_experts)
+        c.tile = (int)least(c.tile, most(1, (SHARED_HALF - f.queue_bytes) / pitch_of(w13, w2) / 8 * 8));
+    c.tile = c.is_wide ? WIDE_TOKENS : c.is_tiled ? TILE_TOKENS : c.tile;
     int64_t pairs = (int64_t)c.piece * a->top_k;
     c.most_tiles = (int)(least(pairs, a->n_experts) + pairs / c.tile);
-    stream_format f = format_of(w2.element);
     bool fits_joined =
-        a->top_k <= JOINED_WARPS && a->top_k * (f.queue_bytes / STREAM_WARPS + x_pitch_of(w2)) <= SHARED_MOST;
+        a->top_k <= JOINED_WARPS && a->top_k * (f.queue_bytes / STREAM_WARPS + f.x_pitch(w2.in)) <= SHARED_MOST;
     c.is_joined = n_tokens <= JOINED_TOKENS && fits_joined && !c.is_tiled;
     c.is_direct = n_tokens == 1 && c.is_joined;
     return c;
@@ -192,75 +188,6 @@ static __global__ void __launch_bounds__(JOIN_THREADS) moe_join(device_plan plan
 
 // ---- the launcher ---------------------------------------------------------------------------------------------------
 
-/* Places of the list that a block holds at once: of all that it computes, if they fit. Where half of a multiprocessor's
- * memory is enough, moe_down's blocks have a place beside moe_up's, and their weights are on their way before that one
- * ends. */
-static int places_of(const struct dmoe_cut *c, const struct dmoe *a, int n_blocks, int queue_bytes, int pitch) {
-    int64_t of_block = (up_to(c->most_tiles, n_blocks) + 1) * least(c->tile, c->piece),
-            pairs = (int64_t)c->piece * a->top_k, half = (SHARED_HALF - queue_bytes) / pitch,
-            all = (SHARED_MOST - queue_bytes) / pitch, wanted = least(of_block, pairs);
-    return (int)least(wanted <= half ? wanted : least(wanted, all), MOST_PLACES);
-}
-
-struct stream_call {
-    const struct launch *l;
-    const struct dmoe *a;
-    const struct dmoe_cut *cut;
-    stream_args args;
-    struct dweight w;
-};
-
-template <class W, bool UP> static void launch_tiles(const stream_call &c) {
-    auto kernel = moe_tiles<W, UP>;
-    const int n_bytes = SLOTS * tile_slot<W>::BYTES;
-    allow_shared(kernel, n_bytes);
-    launch_node(kernel, n_multiprocessors(), STREAM_WARPS * 32, n_bytes, c.l->stream, c.args);
-}
-
-template <class W, bool UP> static void launch_weights(stream_call c) {
-    if (c.cut->is_tiled)
-        return launch_tiles<W, UP>(c);
-    auto kernel = moe_stream<W, UP>;
-    constexpr int QUEUES = STREAM_WARPS * expert_queue<W, UP>::BYTES;
-    int blocks = n_multiprocessors(), wanted = up_to(c.cut->most_tiles, MOST_OF_BLOCK - 2);
-    c.args.x_pitch = x_pitch_of(c.w);
-    c.args.x_tokens = places_of(c.cut, c.a, blocks, QUEUES, c.args.x_pitch);
-    c.args.most_tiles = c.cut->most_tiles;
-    size_t shared = (size_t)QUEUES + (size_t)c.args.x_tokens * (c.args.x_pitch + sizeof(int));
-    allow_shared(kernel, SHARED_MOST + MOST_PLACES * (int)sizeof(int));
-    launch_node(kernel, blocks > wanted ? blocks : wanted, STREAM_WARPS * 32, shared, c.l->stream, c.args);
-}
-
-template <class T, bool UP> static void launch_half_in(const stream_call &c) {
-    switch (c.w.element) {
-    case ELEMENT_E4M3: launch_weights<e4m3_expert<T>, UP>(c); break;
-    case ELEMENT_MXFP4: launch_weights<mxfp4_expert<T>, UP>(c); break;
-    default: launch_weights<plain_expert<T>, UP>(c);
-    }
-}
-template <bool UP> static void launch_half(const stream_call &c, element product) {
-    if (product == ELEMENT_BF16)
-        launch_half_in<__nv_bfloat16, UP>(c);
-    else
-        launch_half_in<__half, UP>(c);
-}
-
-template <class W> static void launch_joined(const stream_call &c, down_join_args args) {
-    auto kernel = moe_down_join<W>;
-    args.down.x_pitch = x_pitch_of(c.w);
-    int n_bytes = c.a->top_k * (expert_queue<W, false>::BYTES + args.down.x_pitch);
-    allow_shared(kernel, SHARED_MOST);
-    launch_node(kernel, dim3(args.down.n_row_tiles, c.l->n_tokens), c.a->top_k * 32, n_bytes, c.l->stream, c.l->plan,
-                args);
-}
-template <class T> static void launch_joined_in(const stream_call &c, const down_join_args &args) {
-    switch (c.w.element) {
-    case ELEMENT_E4M3: launch_joined<e4m3_expert<T>>(c, args); break;
-    case ELEMENT_MXFP4: launch_joined<mxfp4_expert<T>>(c, args); break;
-    default: launch_joined<plain_expert<T>>(c, args);
-    }
-}
-
 static void launch_up(stream_call c, element product, struct dmat x, int first, struct dweight w, struct dweight b,
                       void *hidden) {
     stream_args up = {static_cast<const unsigned char *>(w.at), w.scale, static_cast<const float *>(b.at)};
@@ -269,7 +196,7 @@ static void launch_up(stream_call c, element product, struct dmat x, int first, 
     up.n_experts = c.a->n_experts, up.top_k = c.a->top_k, up.first_token = first, up.act = c.a->act,
     up.limit = c.a->limit;
     c.args = up, c.w = w;
-    launch_half<true>(c, product);
+    kernels_for(w, product)->up(c);
 }
 
 static stream_args down_args(const stream_call &c, element product, void *hidden, struct dweight w, struct dweight b,
@@ -289,14 +216,11 @@ static void launch_down_and_join(stream_call c, element product, const struct be
     c.args = down_args(c, product, between.hidden, w, b, y.width), c.w = w;
     if (c.cut->is_joined) {
         down_join_args joined = {c.args, static_cast<const int32_t *>(ids.at), ids.stride, weights, y};
-        if (product == ELEMENT_BF16)
-            launch_joined_in<__nv_bfloat16>(c, joined);
-        else
-            launch_joined_in<__half>(c, joined);
+        kernels_for(w, product)->joined(c, joined);
         return;
     }
     c.args.y = between.result;
-    launch_half<false>(c, product);
+    kernels_for(w, product)->down(c);
     join_args join = {between.result, weights, y, first, c.a->top_k, lies_in_fours(y)};
     launch_node(moe_join, dim3(up_to(y.width, 4 * JOIN_THREADS), n), JOIN_THREADS, 0, c.l->stream, c.l->plan, join);
 }
@@ -308,6 +232,18 @@ static bool is_for_copies(struct dmat x, element product) {
 static struct dmat rows_of(struct dmat x, int first) {
     x.at = static_cast<char *>(x.at) + first * x.stride * element_bytes(x.element);
     return x;
+}
+
+static void launch_order(const struct launch *l, element product, struct dmat x, int first, int n, struct dweight w,
+                         uint16_t *to) {
+    enum { THREADS = 256 };
+    int blocks = up_to((int64_t)n * x.width / 8, THREADS), columns = format_of(w).order;
+    if (product == ELEMENT_BF16)
+        launch_node(moe_order<__nv_bfloat16>, blocks, THREADS, 0, l->stream, l->plan, x, first, n, columns,
+                    reinterpret_cast<__nv_bfloat16 *>(to));
+    else
+        launch_node(moe_order<__half>, blocks, THREADS, 0, l->stream, l->plan, x, first, n, columns,
+                    reinterpret_cast<__half *>(to));
 }
 
 void launch_moe_stream_cut(const struct launch *l, const struct dmoe *a, enum element product, struct dmat x,
@@ -322,14 +258,14 @@ void launch_moe_stream_cut(const struct launch *l, const struct dmoe *a, enum el
         int n = (int)least(cut->piece, l->n_tokens - first);
         if (!a->is_listed)
             launch_moe_list(l, a, cut->tile, first, n, ids, call.args.list);
-        struct dmat piece = x;
-        int first_in_x = first;
-        if (cut->is_tiled && !is_for_copies(x, product)) {
-            piece = {between.x, w13.in, (int)w13.in, product, nullptr};
+        bool ordered = cut->is_wide && format_of(w13).order > 0,
+             as_it_is = !ordered && ((!cut->is_wide && !cut->is_tiled) || is_for_copies(x, product));
+        struct dmat piece = as_it_is ? x : dmat{between.x, w13.in, (int)w13.in, product, nullptr};
+        if (ordered)
+            launch_order(l, product, x, first, n, w13, between.x);
+        else if (!as_it_is)
             launch_convert(l, n, rows_of(x, first), piece);
-            first_in_x = 0;
-        }
-        launch_up(call, product, piece, first_in_x, w13, b13, between.hidden);
+        launch_up(call, product, piece, as_it_is ? first : 0, w13, b13, between.hidden);
         launch_down_and_join(call, product, between, ids, weights, w2, b2, y, first, n);
     }
 }

@@ -37,6 +37,7 @@ struct dmoe_cut {
     int piece;      // tokens that are computed together
     int most_tiles; // of a piece
     bool is_tiled;  // by moe_tiles.cuh: many tokens an expert
+    bool is_wide;   // by moe_wide.cuh: more, and widths that are multiples of 64
     bool is_joined; // by moe_down_join.cuh: few tokens
     bool is_direct; // one token, whose ids say all that a list would: if another node counts, nobody makes one
 };

@@ -4,12 +4,12 @@
 
 #include "backend/cuda/moe/moe_formats.cuh"
 #include "backend/cuda/moe/moe_stream.h"
+#include "backend/cuda/ptx/bulk.cuh"
 #include "backend/cuda/ptx/copy_later.cuh"
 #include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/value.h"
 
 enum {
-    STREAM_WARPS = 8,
     MOST_OCTETS = 4,
     TILE_ROWS = 16,
     MOST_OF_BLOCK = 128, // tiles of tokens
@@ -118,9 +118,9 @@ template <class W, bool UP> struct tile_source<W, UP, true> {
     }
 };
 
-/* A warp's queue of steps. */
-template <class W, bool UP> struct expert_queue {
-    static constexpr int DEPTH = W::DEPTH, SLOT = W::CHUNKS * W::CHUNK_BYTES, BYTES = DEPTH * SLOT;
+/* A warp's queue of steps of rows: every lane puts in what it takes out itself. */
+template <class W, bool UP, int DEPTH> struct row_queue {
+    static constexpr int SLOT = W::CHUNKS * W::CHUNK_BYTES, BYTES = DEPTH * SLOT;
 
     const stream_args &a;
     const dmoe_tile *tiles; // of tokens, from first_tile on
@@ -132,9 +132,9 @@ template <class W, bool UP> struct expert_queue {
     uint32_t to, to_end;
     int put_step = 0, n_steps, take_slot = 0;
 
-    /* Tiles first, first + STREAM_WARPS ... before end, of tiles of rows by tiles of tokens. */
-    __device__ __forceinline__ expert_queue(const stream_args &a, const dmoe_tile *tiles, int first_tile, int first,
-                                            int end, unsigned char *queues)
+    /* Tiles first, first + the block's warps ... before end, of tiles of rows by tiles of tokens. */
+    __device__ __forceinline__ row_queue(const stream_args &a, const dmoe_tile *tiles, int first_tile, int first,
+                                         int end, unsigned char *queues)
         : a(a), tiles(tiles), next(first), end(end), first_tile(first_tile) {
         slots = queues + threadIdx.x / 32 * BYTES;
         policy = policy_read_once();
@@ -154,8 +154,6 @@ template <class W, bool UP> struct expert_queue {
     }
 
     __device__ __forceinline__ void put() {
-        if (W::IN_BLOCKS)
-            __syncwarp(); // all lanes have read the slot
         if (next < end) {
             if (put_step == 0)
                 begin_tile();
@@ -163,20 +161,86 @@ template <class W, bool UP> struct expert_queue {
             to = to + SLOT == to_end ? to_end - BYTES : to + SLOT;
             if (++put_step == n_steps) {
                 put_step = 0;
-                next += STREAM_WARPS;
+                next += blockDim.x / 32;
             }
         }
         close_batch();
     }
 
     /* The oldest slot's; then put() may fill it again. */
-    __device__ __forceinline__ void take(typename W::chunk (&w)[W::CHUNKS]) {
+    __device__ __forceinline__ void take(typename W::chunk (&w)[W::CHUNKS], int) {
         wait_batches<DEPTH - 1>();
-        if (W::IN_BLOCKS)
-            __syncwarp(); // what other lanes copied is there
 #pragma unroll
         for (int j = 0; j < W::CHUNKS; j++)
             w[j].load(slots + take_slot * SLOT + j * W::CHUNK_BYTES);
         take_slot = take_slot + 1 == DEPTH ? 0 : take_slot + 1;
     }
 };
+
+/* Of blocks: a lane asks for a step, which is one run of bytes, and a barrier a slot tells that it is there. */
+template <class W, bool UP, int DEPTH> struct block_queue {
+    static constexpr int SLOT = W::CHUNKS * W::CHUNK_BYTES, BARRIERS = 128, BYTES = DEPTH * SLOT + BARRIERS;
+    static_assert(DEPTH * 8 <= BARRIERS && SLOT % PIECE == 0, "barriers lie behind the slots");
+
+    const stream_args &a;
+    const dmoe_tile *tiles; // of tokens, from first_tile on
+    const unsigned char *slots, *from;
+    int next, end;             // the tile of rows that is put in, and where those end
+    int first_tile, of, of_at; // its tile of tokens, and where that one's rows begin
+    int n_steps, tile_bytes, put_byte = 0, put_slot = 0, take_slot = 0, parity = 0;
+
+    __device__ __forceinline__ block_queue(const stream_args &a, const dmoe_tile *tiles, int first_tile, int first,
+                                           int end, unsigned char *queues)
+        : a(a), tiles(tiles), next(first), end(end), first_tile(first_tile) {
+        slots = queues + threadIdx.x / 32 * BYTES;
+        of = first_tile, of_at = of * a.n_row_tiles;
+        int n_chunks = (a.in + W::COLUMNS - 1) / W::COLUMNS;
+        n_steps = (n_chunks + W::CHUNKS - 1) / W::CHUNKS, tile_bytes = n_chunks * W::CHUNK_BYTES;
+        if (threadIdx.x % 32 == 0) {
+            for (int i = 0; i < DEPTH; i++)
+                barrier_init(barrier(i), 1);
+            barrier_init_done();
+        }
+#pragma unroll 1
+        for (int i = 0; i < DEPTH; i++)
+            put();
+    }
+
+    __device__ __forceinline__ uint32_t barrier(int slot) const {
+        return shared_address(slots) + DEPTH * SLOT + slot * 8;
+    }
+
+    __device__ __forceinline__ void put() {
+        __syncwarp(); // all lanes have read the slot
+        if (next >= end)
+            return;
+        if (put_byte == 0) {
+            for (; next - of_at >= a.n_row_tiles; of++)
+                of_at += a.n_row_tiles;
+            from = a.w + ((int64_t)tiles[of - first_tile].expert * a.n_row_tiles + (next - of_at)) * tile_bytes;
+        }
+        int n_bytes = min(SLOT, tile_bytes - put_byte);
+        if (threadIdx.x % 32 == 0) {
+            barrier_expect(barrier(put_slot), n_bytes);
+            bulk_copy(shared_address(slots) + put_slot * SLOT, from + put_byte, n_bytes, barrier(put_slot));
+        }
+        put_slot = put_slot + 1 == DEPTH ? 0 : put_slot + 1;
+        put_byte += SLOT;
+        if (put_byte >= tile_bytes)
+            put_byte = 0, next += blockDim.x / 32;
+    }
+
+    /* n: how many chunks the step has. */
+    __device__ __forceinline__ void take(typename W::chunk (&w)[W::CHUNKS], int n) {
+        barrier_wait(barrier(take_slot), parity);
+#pragma unroll
+        for (int j = 0; j < W::CHUNKS; j++)
+            if (j < n)
+                w[j].load(slots + take_slot * SLOT + j * W::CHUNK_BYTES);
+        take_slot = take_slot + 1 == DEPTH ? 0 : take_slot + 1;
+        parity ^= take_slot == 0;
+    }
+};
+
+template <class W, bool UP, int DEPTH>
+using expert_queue = std::conditional_t<W::IN_BLOCKS, block_queue<W, UP, DEPTH>, row_queue<W, UP, DEPTH>>;

@@ -6,14 +6,14 @@
  * Blocks take tiles by turns, so that those of one expert run side by side and find its weights in the L2.
  *
  * A warp's loads from shared memory, not the tensor core, are what limits 16 rows to a warp; of 32 both take as long.
- * Sums are in two parts as moe_stream has them, so that a row is the same by either. */
+ * Sums have the order of moe_stream's, so that a row is the same by either. */
 #pragma once
 
+#include "backend/cuda/moe/moe_kernels.h"
 #include "backend/cuda/moe/moe_stream_kernel.cuh"
 
 enum {
-    TILE_OCTETS = 8,
-    TILE_TOKENS = TILE_OCTETS * 8,
+    TILE_OCTETS = TILE_TOKENS / 8,
     ROW_TILES = 2,
     GROUP = STREAM_WARPS * ROW_TILES,
     SLOTS = 4,
@@ -68,7 +68,7 @@ template <class W, bool UP> struct tile_copies {
 /* A step's products, of the octets of tokens that are there. */
 template <class W>
 static __device__ __forceinline__ void multiply_step(const unsigned char *slot, int n_octets,
-                                                     float (&sums)[2][ROW_TILES][TILE_OCTETS][4]) {
+                                                     float (&sums)[ROW_TILES][TILE_OCTETS][4]) {
     using slots = tile_slot<W>;
     constexpr int X_CHUNK = x_chunk_bytes<W>();
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -87,9 +87,7 @@ static __device__ __forceinline__ void multiply_step(const unsigned char *slot, 
             for (int k = 0; k < 2; k++)
 #pragma unroll
                 for (int m = 0; m < ROW_TILES; m++)
-#pragma unroll
-                    for (int half = 0; half < 2; half++)
-                        w[m].elements(half, s + k, e[k][m][half], e[k][m][half + 2]);
+                    w[m].fragment(s + k, e[k][m]);
 #pragma unroll
             for (int o = 0; o < TILE_OCTETS; o++)
                 if (o < n_octets) {
@@ -97,8 +95,8 @@ static __device__ __forceinline__ void multiply_step(const unsigned char *slot, 
                         *reinterpret_cast<const uint4 *>(x + o * 8 * slots::X_PITCH + j * X_CHUNK + s / 2 * PIECE);
 #pragma unroll
                     for (int m = 0; m < ROW_TILES; m++) {
-                        multiply_add<W::BF16>(sums[0][m][o], e[0][m], b.x, b.y);
-                        multiply_add<W::BF16>(sums[1][m][o], e[1][m], b.z, b.w);
+                        multiply_add<W::BF16>(sums[m][o], e[0][m], b.x, b.y);
+                        multiply_add<W::BF16>(sums[m][o], e[1][m], b.z, b.w);
                     }
                 }
         }
@@ -115,7 +113,7 @@ static __device__ __forceinline__ void compute_tile(const stream_args &a, const 
     const tile_copies<W, UP> copies(a, tile, row_tile, shared_address(shared));
     if ((int)threadIdx.x < tile.n)
         pairs[threadIdx.x] = a.list.pair[tile.first + threadIdx.x];
-    float sums[2][ROW_TILES][TILE_OCTETS][4] = {};
+    float sums[ROW_TILES][TILE_OCTETS][4] = {};
     for (int i = 0; i < SLOTS - 1; i++) {
         if (i < n_steps)
             copies.copy(a, i, policy);
@@ -135,10 +133,7 @@ static __device__ __forceinline__ void compute_tile(const stream_args &a, const 
         const row_ends<UP> ends(a, rows[m]);
 #pragma unroll
         for (int o = 0; o < TILE_OCTETS; o++) {
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                sums[0][m][o][i] += sums[1][m][o][i];
-            finish<W, UP>(a, tile, pairs, o, rows[m], ends, sums[0][m][o]);
+            finish<W, UP>(a, tile, pairs, o, rows[m], ends, sums[m][o], rows[m].unit[0]);
         }
     }
 }

@@ -15,6 +15,11 @@ template <int N, bool BF16> struct halves_product; // N: a multiple of 8 up to 2
         static __device__ __forceinline__ void multiply(float (&d)[N / 2], uint64_t a, uint64_t b, int add) {          \
             WGMMA(N, J, TYPES, "+f", "%" #O0, "%" #O1, "%" #O2, ", 1, 1, 0, 0", "l"(a), "l"(b), "r"(add));             \
         }                                                                                                              \
+        /* d += a b^T */                                                                                               \
+        static __device__ __forceinline__ void add(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b) {            \
+            WGMMA(N, J, TYPES, "+f", "{%" #O0 ", %" #O1 ", %" #O2 ", %" #O3 "}", "%" #O4, "1", ", 1, 1, 0", "r"(a[0]), \
+                  "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                                            \
+        }                                                                                                              \
         /* d += a b, b turned */                                                                                       \
         static __device__ __forceinline__ void add_turned(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b) {     \
             WGMMA(N, J, TYPES, "+f", "{%" #O0 ", %" #O1 ", %" #O2 ", %" #O3 "}", "%" #O4, "1", ", 1, 1, 1", "r"(a[0]), \

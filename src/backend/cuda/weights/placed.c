@@ -20,10 +20,17 @@ const struct placed *weight_on_device(const struct loaded *loaded, const struct 
     return w ? placed_on_device(loaded, w) : NULL;
 }
 
+struct dexpert placed_expert(const struct placed *p) {
+    bool in_quads = p->matrix.element == ELEMENT_QUADS;
+    int64_t rows = in_quads ? p->blocks.units * (p->blocks.gated ? 2 : 1) : 0;
+    return (struct dexpert){rows, rows ? quads_bytes(p->matrix.quads, rows, p->matrix.in) : 0};
+}
+
 int64_t placed_matrix_bytes(const struct placed *p) {
     const struct dweight *d = &p->matrix;
+    struct dexpert expert = placed_expert(p);
     if (d->element == ELEMENT_QUADS)
-        return quads_bytes(d->quads, d->out, d->in);
+        return expert.rows ? d->out / expert.rows * expert.bytes : quads_bytes(d->quads, d->out, d->in);
     return is_in_blocks(d->element) ? blocks_bytes(d->element, d->out, d->in, p->blocks)
                                     : d->out * d->in * element_bytes(d->element);
 }

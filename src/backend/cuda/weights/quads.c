@@ -39,16 +39,12 @@ static bool made_quads(const struct loaded *loaded, const struct weight *w, stru
     return loaded->quantise > QUANTISE_FP8 && w->out % 16 == 0;
 }
 
-bool quads_of(const struct loaded *loaded, const struct program *p, const struct op *op, bool made,
-              struct dquads *out) {
-    const struct weight *w = op->weights[0];
-    if (op->code != OP_LINEAR || !loaded->device->is_fast || loaded->product != ELEMENT_F16 || w->in % 64 != 0)
+/* Whether all parts are stored alike, in four bits that the device keeps; or, made, are numbers that become such. */
+static bool weight_in_quads(const struct loaded *loaded, const struct weight *w, bool made, struct dquads *out) {
+    if (!loaded->device->is_fast || loaded->product != ELEMENT_F16 || w->in % 64 != 0)
         return false;
-    if (made) {
-        bool is_made = made_quads(loaded, w, out);
-        out->gated = gated_act_follows(p, (int)(op - p->ops));
-        return is_made;
-    }
+    if (made)
+        return made_quads(loaded, w, out);
     for (int i = 0; i < w->n_parts; i++) {
         struct dquads q;
         if (w->parts[i].col_stride != 1 || !part_in_quads(&w->parts[i], &q) || w->parts[i].format != w->parts[0].format)
@@ -58,7 +54,30 @@ bool quads_of(const struct loaded *loaded, const struct program *p, const struct
             return false;
         *out = q;
     }
+    return true;
+}
+
+bool quads_of(const struct loaded *loaded, const struct program *p, const struct op *op, bool made,
+              struct dquads *out) {
+    if (op->code != OP_LINEAR || !weight_in_quads(loaded, op->weights[0], made, out))
+        return false;
     out->gated = gated_act_follows(p, (int)(op - p->ops));
+    return true;
+}
+
+/* MXFP4 of experts lies in blocks (blocks.h). */
+bool quads_of_experts(const struct loaded *loaded, const struct op *op, int slot, struct dquads *out) {
+    struct dquads both[2];
+    if (op->code != OP_MOE_FFN)
+        return false;
+    for (int k = 0; k < 2; k++)
+        if (!weight_in_quads(loaded, op->weights[k], false, &both[k]) || both[k].kind == QUADS_MXFP4)
+            return false;
+    if (both[0].kind != both[1].kind || both[0].group != both[1].group)
+        return false;
+    *out = both[slot];
+    out->has_zeros = out->kind == QUADS_INT4;
+    out->gated = slot == 0;
     return true;
 }
 

@@ -74,8 +74,12 @@ static enum status cut(struct upload *u, const struct placed *placed, const stru
         int64_t row_bytes = layout_row_bytes(part, to->element, w->in), most = (PIECE_BYTES - ALIGNMENT) / row_bytes;
         if (most == 0)
             return fail(err, ERR_UNSUPPORTED, "%s: rows of %lld bytes are too long", w->name, (long long)row_bytes);
-        for (int64_t r = 0; r < part->n_rows; r += most)
-            add_piece(u, (struct piece){placed, to, part, row + r, r, MIN(most, part->n_rows - r)});
+        int64_t of_expert = placed_expert(placed).rows;
+        for (int64_t r = 0, n; r < part->n_rows; r += n) {
+            n = MIN(most, part->n_rows - r);
+            n = of_expert ? MIN(n, of_expert - (row + r) % of_expert) : n;
+            add_piece(u, (struct piece){placed, to, part, row + r, r, n});
+        }
     }
     return OK;
 }
@@ -133,9 +137,23 @@ static void make_dummy(const struct worker *w, const struct slot *s, const struc
     launch_fill_dummy(w->stream, &d, p->row * p->to->in, p->n_rows * p->to->in, s->staged, e);
 }
 
+/* The expert's matrix that a piece is of, and which of its rows comes first; of other matrices all of it. */
+static struct dweight matrix_of(const struct piece *p, int64_t *first) {
+    struct dexpert of = placed_expert(p->placed);
+    struct dweight to = *p->to;
+    *first = p->row;
+    if (of.rows == 0)
+        return to;
+    int64_t expert = p->row / of.rows;
+    to.at = (const char *)to.at + expert * of.bytes, to.scale += expert * of.rows, to.out = of.rows;
+    *first -= expert * of.rows;
+    return to;
+}
+
 static cudaError_t send_quads(const struct worker *w, const struct slot *s, const struct piece *p) {
     struct dplaced *counts = &w->u->counts[p->placed - w->u->loaded->placed];
-    int64_t in = p->to->in;
+    int64_t in = p->to->in, first;
+    struct dweight to = matrix_of(p, &first);
     enum element e = layout_sent(p->part, ELEMENT_QUADS);
     if (e != ELEMENT_QUADS) {
         struct dstored numbers = {.at = s->staged, .in = in, .element = e};
@@ -147,7 +165,7 @@ static cudaError_t send_quads(const struct worker *w, const struct slot *s, cons
             make_dummy(w, s, p, e);
         if (code != cudaSuccess)
             return code;
-        launch_quantise_quads(w->stream, &numbers, p->n_rows, *p->to, p->row, counts);
+        launch_quantise_quads(w->stream, &numbers, p->n_rows, to, first, counts);
         return cudaGetLastError();
     }
     int64_t n_bytes = scales_offset(p) + p->n_rows * quads_scales_bytes_a_row(p->part, in);
@@ -155,7 +173,7 @@ static cudaError_t send_quads(const struct worker *w, const struct slot *s, cons
     cudaError_t code = cudaMemcpyAsync(s->staged, s->pinned, (size_t)n_bytes, cudaMemcpyHostToDevice, w->stream);
     if (code != cudaSuccess)
         return code;
-    launch_place_quads(w->stream, &x, p->n_rows, *p->to, p->row, counts);
+    launch_place_quads(w->stream, &x, p->n_rows, to, first, counts);
     return cudaGetLastError();
 }
 

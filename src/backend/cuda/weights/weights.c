@@ -123,7 +123,7 @@ static enum element matrix_element(const struct loaded *loaded, const struct pro
     struct dquads quads;
     if (loaded->product == ELEMENT_F32)
         return loaded->product;
-    if (in_quads(loaded, p, op, &quads))
+    if (in_quads(loaded, p, op, &quads) || quads_of_experts(loaded, op, 0, &quads))
         return ELEMENT_QUADS;
     if (op->code == OP_MOE_FFN && experts_in_blocks(loaded, op) != ELEMENT_F32)
         return experts_in_blocks(loaded, op);
@@ -183,18 +183,20 @@ static enum status reserve(struct loaded *loaded, const struct program *p, const
     struct dweight *d = matrix ? &placed->matrix : &placed->floats;
     enum element element = matrix ? matrix_element(loaded, p, op) : ELEMENT_F32;
     struct dquads quads = {0};
-    bool gates_alike = element != ELEMENT_QUADS || !in_quads(loaded, p, op, &quads) || quads.gated == d->quads.gated;
+    bool experts = op->code == OP_MOE_FFN && (is_in_blocks(element) || element == ELEMENT_QUADS);
+    bool gates_alike = element != ELEMENT_QUADS ||
+                       !(experts ? quads_of_experts(loaded, op, slot, &quads) : in_quads(loaded, p, op, &quads)) ||
+                       quads.gated == d->quads.gated;
     if (d->at && ((d->element == element && gates_alike) || d->element == loaded->product))
         return OK;
     if (d->at) // of two ops that want different elements the finer one counts for both
         element = loaded->product;
-    int64_t n_bytes = element == ELEMENT_QUADS ? quads_bytes(quads, w->out, w->in) : n * element_bytes(element);
-    if (is_in_blocks(element)) {
+    if (experts) {
         const struct moe_args *a = &op->args.moe_ffn;
         placed->blocks = (struct dblocks){slot == 0 ? a->ffn_size : w->out / a->n_experts, slot == 0};
-        n_bytes = blocks_bytes(element, w->out, w->in, placed->blocks);
     }
-    *d = (struct dweight){take(&loaded->weight_bytes, n_bytes), w->out, w->in, element, NULL, quads};
+    *d = (struct dweight){NULL, w->out, w->in, element, NULL, quads};
+    d->at = take(&loaded->weight_bytes, matrix ? placed_matrix_bytes(placed) : n * element_bytes(element));
     if (element == ELEMENT_E4M3 || is_in_blocks(element) || element == ELEMENT_QUADS)
         d->scale = (const float *)(const void *)take(&loaded->weight_bytes, w->out * (int64_t)sizeof(float));
     return OK;

@@ -7,7 +7,11 @@ enum status weights_place(struct loaded *loaded, struct error *err);
 const struct placed *weight_on_device(const struct loaded *loaded, const struct weight *w); // NULL for NULL
 size_t placed_slot(const struct loaded *loaded, const struct weight *w); // where it is in the table, or would be
 struct placed *placed_on_device(const struct loaded *loaded, const struct weight *w);
-int64_t placed_matrix_bytes(const struct placed *p); // without scales a row
+struct dexpert { // of a matrix of experts in quads, each for itself
+    int64_t rows, bytes;
+};
+struct dexpert placed_expert(const struct placed *p); // rows 0: the matrix is one
+int64_t placed_matrix_bytes(const struct placed *p);  // without scales a row
 void weights_release(struct loaded *loaded);
 
 /* Matrices that take an eighth more bytes on the device than in the checkpoint, or more: how many, and as what most of
@@ -25,6 +29,9 @@ struct grown weights_grown(const struct loaded *loaded);
  * load_options.
  */
 bool quads_of(const struct loaded *loaded, const struct program *p, const struct op *op, bool made, struct dquads *out);
+/* Likewise both matrices of a MOE_FFN as they are stored; of the one in the slot. Each expert's is a matrix of its own
+ * (placed.blocks). */
+bool quads_of_experts(const struct loaded *loaded, const struct op *op, int slot, struct dquads *out);
 
 /* ---- upload.c ---- */
 /* All that has a place goes there; counts [n_slots] on the device, in the order of b->placed. */

@@ -1,0 +1,86 @@
+/* moe_kernels.cuh - how the kernels of a format W are launched; see moe_kernels.h. */
+#pragma once
+
+#include "backend/cuda/moe/moe_kernels.h"
+#include "backend/cuda/moe/moe_tiles.cuh"
+#include "backend/cuda/moe/moe_wide.cuh"
+#include "backend/cuda/ptx/card.cuh"
+
+static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Places of the list that a block holds at once: of all that it computes, if they fit. Where half of a multiprocessor's
+ * memory is enough, moe_down's blocks have a place beside moe_up's, and their weights are on their way before that one
+ * ends. */
+static inline int places_of(const struct dmoe_cut *c, const struct dmoe *a, int n_blocks, int queue_bytes, int pitch,
+                            bool halves) {
+    int64_t of_block = ((c->most_tiles + n_blocks - 1) / n_blocks + 1) * least(c->tile, c->piece),
+            pairs = (int64_t)c->piece * a->top_k, half = (SHARED_HALF - queue_bytes) / pitch,
+            all = (SHARED_MOST - queue_bytes) / pitch, wanted = least(of_block, pairs);
+    return (int)least(least(wanted, MOST_PLACES), halves || wanted <= half ? half : all);
+}
+
+/* Bytes of a block's queues. */
+template <class W, int OCTETS> static constexpr int queues_of() {
+    using shape = stream_shape<W, OCTETS>;
+    return shape::WARPS * expert_queue<W, true, shape::DEPTH>::BYTES;
+}
+
+template <class W> static stream_format stream_format_of() {
+    return {W::COLUMNS * W::CHUNKS,      queues_of<W, 1>(), queues_of<W, MOST_OCTETS>(), W::X_ASIDE, W::BLOCKS,
+            W::NATURAL ? 0 : W::COLUMNS, W::WIDTH_OF};
+}
+
+template <class W, bool UP> static void launch_tiles(const stream_call &c) {
+    auto kernel = moe_tiles<W, UP>;
+    const int n_bytes = SLOTS * tile_slot<W>::BYTES;
+    allow_shared(kernel, n_bytes);
+    launch_node(kernel, n_multiprocessors(), STREAM_WARPS * 32, n_bytes, c.l->stream, c.args);
+}
+
+template <class W, bool UP> static void launch_wide(const stream_call &c) {
+    auto kernel = moe_wide<W, UP>;
+    const int n_bytes = wide_slot<W>::N * wide_slot<W>::BYTES;
+    allow_shared(kernel, n_bytes);
+    launch_node(kernel, n_multiprocessors(), STREAM_WARPS * 32, n_bytes, c.l->stream, c.args);
+}
+
+template <class W, bool UP, int OCTETS> static void launch_stream(stream_call c, int of_tile) {
+    auto kernel = moe_stream<W, UP, OCTETS>;
+    constexpr int QUEUES = queues_of<W, OCTETS>();
+    c.args.x_pitch = stream_format_of<W>().x_pitch(c.w.in);
+    int of_each = OCTETS == 1 && QUEUES + of_tile * c.args.x_pitch <= SHARED_HALF ? W::BLOCKS : 1,
+        blocks = of_each * n_multiprocessors(), wanted = (c.cut->most_tiles + MOST_OF_BLOCK - 3) / (MOST_OF_BLOCK - 2);
+    c.args.x_tokens = places_of(c.cut, c.a, blocks, QUEUES, c.args.x_pitch, of_each > 1);
+    c.args.most_tiles = c.cut->most_tiles;
+    size_t shared = (size_t)QUEUES + (size_t)c.args.x_tokens * (c.args.x_pitch + sizeof(int)),
+           no_more = of_each == 1 ? SHARED_ALONE : SHARED_IN_PAIRS;
+    if (UP && shared < no_more) // or one multiprocessor may get more blocks than another
+        shared = no_more;
+    allow_shared(kernel, SHARED_MOST + MOST_PLACES * (int)sizeof(int));
+    launch_node(kernel, blocks > wanted ? blocks : wanted, stream_shape<W, OCTETS>::WARPS * 32, shared, c.l->stream,
+                c.args);
+}
+
+template <class W, bool UP> static void launch_weights(stream_call c) {
+    if (c.cut->is_wide)
+        return launch_wide<W, UP>(c);
+    if constexpr (!W::NATURAL)
+        if (c.cut->is_tiled)
+            return launch_tiles<W, UP>(c);
+    int of_tile = c.cut->tile < c.cut->piece ? c.cut->tile : c.cut->piece;
+    of_tile <= 8 ? launch_stream<W, UP, 1>(c, of_tile) : launch_stream<W, UP, MOST_OCTETS>(c, of_tile);
+}
+
+template <class W> static void launch_joined(const stream_call &c, down_join_args args) {
+    auto kernel = moe_down_join<W>;
+    args.down.x_pitch = stream_format_of<W>().x_pitch(c.w.in);
+    int n_bytes = c.a->top_k * (expert_queue<W, false, W::DEPTH>::BYTES + args.down.x_pitch);
+    allow_shared(kernel, SHARED_MOST);
+    launch_node(kernel, dim3(args.down.n_row_tiles, c.l->n_tokens), c.a->top_k * 32, n_bytes, c.l->stream, c.l->plan,
+                args);
+}
+template <class W> static const expert_kernels *kernels_of() {
+    static const expert_kernels k = {stream_format_of<W>(), launch_weights<W, true>, launch_weights<W, false>,
+                                     launch_joined<W>};
+    return &k;
+}
