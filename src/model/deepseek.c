@@ -150,13 +150,57 @@ static struct projection bind_projection(struct binder *b, struct dim in, int n,
 
 static bool q_is_beside_kv(const struct model_spec *s) { return s->mla.q_rank || !s->qkv_bias; }
 
+/* Wuk of a file that has it turned, [rank, nope] of each head one under another (GGUF). Blocks cannot be seen turned,
+ * so they become floats. */
+static const struct weight *bind_turned(struct binder *b, const struct weight *k, struct dim nope, struct dim rank) {
+    int64_t n_heads = b->spec->n_heads, n = rank.size, m = b->spec->mla.nope_dim;
+    struct weight *w = bind_new_weight(b, k->name, n_heads * m, rank, (int)n_heads);
+    if (b->status != OK)
+        return w;
+    struct weight_part p = k->parts[0];
+    if (p.format->id != QFORMAT_PLAIN) {
+        float *floats = arena_calloc(b->arena, (size_t)(k->out * k->in), sizeof *floats);
+        weight_rows_f32(k, 0, k->out, floats);
+        p = (struct weight_part){.format = &qformat_plain, .dtype = DT_F32, .data = floats, .row_stride = m};
+    }
+    for (int64_t h = 0; h < n_heads; h++) {
+        w->parts[h] = p;
+        w->parts[h].data = (const char *)p.data + (size_t)(h * n * m) * dtype_bytes(p.dtype);
+        w->parts[h].n_rows = m;
+        w->parts[h].row_stride = 1;
+        w->parts[h].col_stride = m;
+        w->parts[h].rows = dim_share(nope, h, n_heads);
+    }
+    return w;
+}
+
+/* What is applied to q and after the sum. */
+static void bind_absorbed(struct binder *b, int l, struct deepseek_layer *w) {
+    const struct mla_spec *a = &b->spec->mla;
+    int64_t H = b->spec->n_heads, head = a->nope_dim + a->v_dim;
+    struct dim rank = dim_whole(a->kv_rank), nope = dim_heads(H, a->nope_dim), v = dim_heads(H, a->v_dim);
+    if (bind_has(b, false, "layers.%d.self_attn.k_b_proj.weight", l)) {
+        struct dim rows = dim_heads(H, a->kv_rank), cols = dim_whole(a->nope_dim);
+        w->w_uk = bind_turned(b, bind_matrix(b, rows, cols, "layers.%d.self_attn.k_b_proj", l), nope, rank);
+        w->w_uv = bind_matrix(b, v, rank, "layers.%d.self_attn.v_b_proj", l);
+        return;
+    }
+    struct part *uk = arena_calloc(b->arena, (size_t)H, sizeof *uk),
+                *uv = arena_calloc(b->arena, (size_t)H, sizeof *uv);
+    for (int64_t h = 0; h < H; h++) {
+        uk[h] = part_rows(b, h * head, dim_share(nope, h, H), H * head, "layers.%d.self_attn.kv_b_proj", l);
+        uv[h] = part_rows(b, h * head + a->nope_dim, dim_share(v, h, H), H * head, "layers.%d.self_attn.kv_b_proj", l);
+    }
+    w->w_uk = bind_fused(b, rank, (int)H, uk);
+    w->w_uv = bind_fused(b, rank, (int)H, uv);
+}
+
 static void bind_attention(struct binder *b, int l, struct deepseek_layer *w) {
     const struct model_spec *s = b->spec;
     const struct mla_spec *a = &s->mla;
-    int64_t H = s->n_heads, head = a->nope_dim + a->v_dim;
+    int64_t H = s->n_heads;
     struct dim D = dim_whole(s->hidden_size), q_rank = dim_whole(a->q_rank), rank = dim_whole(a->kv_rank);
-    struct dim nope = dim_heads(H, a->nope_dim), v = dim_heads(H, a->v_dim);
-    struct dim heads = dim_heads(H, a->nope_dim + a->rope_dim);
+    struct dim v = dim_heads(H, a->v_dim), heads = dim_heads(H, a->nope_dim + a->rope_dim);
     struct part q = a->q_rank ? part(b, q_rank, "layers.%d.self_attn.q_a_proj", l)
                               : part(b, heads, "layers.%d.self_attn.q_proj", l),
                 kv = part(b, dim_whole(a->kv_rank + a->rope_dim), "layers.%d.self_attn.kv_a_proj_with_mqa", l);
@@ -171,14 +215,7 @@ static void bind_attention(struct binder *b, int l, struct deepseek_layer *w) {
         w->q = bind_matrix(b, heads, q_rank, "layers.%d.self_attn.q_b_proj", l);
     }
     w->kv_a_norm = bind_vector(b, rank, "layers.%d.self_attn.kv_a_layernorm.weight", l);
-    struct part *uk = arena_calloc(b->arena, (size_t)H, sizeof *uk),
-                *uv = arena_calloc(b->arena, (size_t)H, sizeof *uv);
-    for (int64_t h = 0; h < H; h++) {
-        uk[h] = part_rows(b, h * head, dim_share(nope, h, H), H * head, "layers.%d.self_attn.kv_b_proj", l);
-        uv[h] = part_rows(b, h * head + a->nope_dim, dim_share(v, h, H), H * head, "layers.%d.self_attn.kv_b_proj", l);
-    }
-    w->w_uk = bind_fused(b, rank, (int)H, uk);
-    w->w_uv = bind_fused(b, rank, (int)H, uv);
+    bind_absorbed(b, l, w);
     w->attn_out = bind_projection(b, v, 1, (struct part[]){part(b, D, "layers.%d.self_attn.o_proj", l)});
 }
 

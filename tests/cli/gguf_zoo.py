@@ -17,7 +17,8 @@ import gguf
 import numpy as np
 
 ARCHS = {"llama": "llama", "mistral": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen3": "qwen3",
-         "qwen3_moe": "qwen3moe", "gemma2": "gemma2", "gemma3_text": "gemma3", "gpt_oss": "gpt-oss"}
+         "qwen3_moe": "qwen3moe", "gemma2": "gemma2", "gemma3_text": "gemma3", "gpt_oss": "gpt-oss",
+         "gemma4_text": "gemma4", "deepseek_v3": "deepseek2"}
 
 
 def tensors_of(folder):
@@ -77,6 +78,57 @@ def gpt_oss(tensors):
     return out
 
 
+def deepseek(tensors, c):
+    """kv_b_proj in its halves, that of the keys turned; no layers behind the model's."""
+    out, heads, nope = {}, c["num_attention_heads"], c["qk_nope_head_dim"]
+    for name, a in tensors.items():
+        if name.startswith("model.layers.") and int(name.split(".")[2]) >= c["num_hidden_layers"]:
+            continue
+        if name.endswith("kv_b_proj.weight"):
+            both = a.reshape(heads, -1, a.shape[1])
+            out[name.replace("kv_b_proj", "k_b_proj")] = both[:, :nope].swapaxes(1, 2)
+            out[name.replace("kv_b_proj", "v_b_proj")] = both[:, nope:]
+        else:
+            out[name.replace("e_score_correction_bias", "e_score_correction.bias")] = a
+    return out
+
+
+def write_deepseek_keys(w, c, rope):
+    w.add_leading_dense_block_count(c["first_k_dense_replace"])
+    w.add_q_lora_rank(c["q_lora_rank"])
+    w.add_kv_lora_rank(c["kv_lora_rank"])
+    w.add_key_length(c["kv_lora_rank"] + c["qk_rope_head_dim"])
+    w.add_value_length(c["kv_lora_rank"])
+    w.add_key_length_mla(c["qk_nope_head_dim"] + c["qk_rope_head_dim"])
+    w.add_value_length_mla(c["v_head_dim"])
+    w.add_rope_dimension_count(c["qk_rope_head_dim"])
+    w.add_expert_count(c["n_routed_experts"])
+    w.add_expert_used_count(c["num_experts_per_tok"])
+    w.add_expert_feed_forward_length(c["moe_intermediate_size"])
+    w.add_expert_shared_count(c["n_shared_experts"])
+    w.add_expert_weights_scale(c["routed_scaling_factor"])
+    w.add_expert_weights_norm(c["norm_topk_prob"])
+    w.add_expert_group_count(c["n_group"])
+    w.add_expert_group_used_count(c["topk_group"])
+    w.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    w.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
+
+
+def write_gemma4_keys(w, c, rope):
+    slides = [t == "sliding_attention" for t in c["layer_types"]]
+    full = c["per_layer_config"][str(slides.index(False))]
+    w.add_head_count_kv([c["num_key_value_heads"] if s else full["num_key_value_heads"] for s in slides])
+    w.add_sliding_window_pattern(slides)
+    w.add_key_length(full["head_dim"])
+    w.add_value_length(full["head_dim"])
+    w.add_key_length_swa(c["head_dim"])
+    w.add_value_length_swa(c["head_dim"])
+    w.add_rope_freq_base_swa(float(rope["sliding_attention"]["rope_theta"]))
+    turning = int(full["head_dim"] * rope["full_attention"]["partial_rotary_factor"] / 2)
+    divisors = [1.0] * turning + [1e30] * (full["head_dim"] // 2 - turning)
+    w.add_tensor("rope_freqs.weight", np.array(divisors, np.float32))
+
+
 def llama3_divisors(c):
     s, dim = c["rope_scaling"], c.get("head_dim", c["hidden_size"] // c["num_attention_heads"])
     out = []
@@ -93,6 +145,8 @@ def changed(tensors, c, kind):
     """The weights as converters leave them, by their names in the checkpoint."""
     if kind == "gpt_oss":
         tensors = gpt_oss(tensors)
+    if kind == "deepseek_v3":
+        tensors = deepseek(tensors, c)
     tensors = stacked(tensors, c)
     for name in list(tensors):
         if ARCHS[kind] == "llama" and (".q_proj." in name or ".k_proj." in name):
@@ -111,9 +165,14 @@ def write_keys(w, c, kind):
     w.add_embedding_length(c["hidden_size"])
     w.add_feed_forward_length(c["intermediate_size"])
     w.add_head_count(c["num_attention_heads"])
-    w.add_head_count_kv(c["num_key_value_heads"])
+    if kind != "gemma4_text":
+        w.add_head_count_kv(1 if kind == "deepseek_v3" else c["num_key_value_heads"])
     w.add_layer_norm_rms_eps(c["rms_norm_eps"])
-    if "head_dim" in c:
+    if kind == "deepseek_v3":
+        write_deepseek_keys(w, c, full)
+    elif kind == "gemma4_text":
+        write_gemma4_keys(w, c, rope)
+    elif "head_dim" in c:
         w.add_key_length(c["head_dim"])
         w.add_value_length(c["head_dim"])
     if "rope_theta" in c or "rope_theta" in full:
@@ -144,6 +203,7 @@ def write_tokenizer(w, folder, c):
 
 
 def name_in_file(names, name):
+    name = name + ".weight" if name.endswith("layer_scalar") else name
     found = names.get_name(name, try_suffixes=(".weight", ".bias"))
     if not found:
         raise SystemExit("no name for " + name)

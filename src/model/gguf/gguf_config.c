@@ -239,7 +239,7 @@ static enum status heads(struct gguf_translation *t) {
 }
 
 static enum status sizes(struct gguf_translation *t) {
-    int64_t n_blocks = 0, n_predictors, ffn;
+    int64_t n_blocks = 0, n_predictors;
     TRY(gguf_read_dim(t, "block_count", 1, &n_blocks));
     gguf_key(t, "nextn_predict_layers");
     TRY(gguf_int_or(t->g, gguf_key_name(t, "nextn_predict_layers"), 0, n_blocks - 1, 0, &n_predictors, t->err));
@@ -248,12 +248,17 @@ static enum status sizes(struct gguf_translation *t) {
     TRY(gguf_read_dim(t, "embedding_length", 1, &t->hidden_size));
     gguf_set_int(t, "hidden_size", t->hidden_size);
     TRY(gguf_copy_dim(t, "context_length", 1, "max_position_embeddings"));
-    if (!json_object_get(t->config, "intermediate_size")) {
-        TRY(gguf_read_same(t, "feed_forward_length", 0, 0, &ffn));
-        if (ffn)
-            gguf_set_int(t, "intermediate_size", ffn);
-    }
     return gguf_copy_real_if(t, "attention.layer_norm_rms_epsilon", "rms_norm_eps");
+}
+
+static enum status feed_forward(struct gguf_translation *t) {
+    int64_t n;
+    if (json_object_get(t->config, "intermediate_size")) // as the architecture said
+        return OK;
+    TRY(gguf_read_same(t, "feed_forward_length", 0, 0, &n));
+    if (n)
+        gguf_set_int(t, "intermediate_size", n);
+    return OK;
 }
 
 static enum status vocabulary(struct gguf_translation *t) {
@@ -349,6 +354,7 @@ static enum status translate(struct gguf_translation *t) {
     if (t->arch->translate)
         TRY(t->arch->translate(t));
     TRY(heads(t));
+    TRY(feed_forward(t));
     TRY(vocabulary(t));
     TRY(tokens(t));
     TRY(rope(t));

@@ -29,7 +29,10 @@ static const struct {
     const char *stored, *name;
 } model_names[] = {{"token_embd.weight", "model.embed_tokens.weight"},
                    {"output_norm.weight", "model.norm.weight"},
-                   {"output.weight", "lm_head.weight"}};
+                   {"output.weight", "lm_head.weight"},
+                   {"per_layer_token_embd.weight", "model.embed_tokens_per_layer.weight"},
+                   {"per_layer_model_proj.weight", "model.per_layer_model_projection.weight"},
+                   {"per_layer_proj_norm.weight", "model.per_layer_projection_norm.weight"}};
 
 /* Tensors that gguf_config has read. */
 static const char *const metadata[] = {"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"};
@@ -131,7 +134,13 @@ static enum status rename_one(const struct stored_tensor *t, const struct model_
         return split_stack(t, row, layer, ending, spec, arena, out, err);
     const char *name = row && !strstr(row->name, "%e") ? name_of(arena, layer, row->name, 0, ending) : t->name;
     bool is_predictor = rest && layer >= spec->n_layers; // reads the model, and is not read here
-    add_as(out, t, name)->consumed = is_metadata(t->name) || is_predictor;
+    struct stored_tensor *s = add_as(out, t, name);
+    s->consumed = is_metadata(t->name) || is_predictor;
+    if (s->rank == 3) { // matrices of heads, one under another
+        s->shape[0] *= s->shape[1];
+        s->shape[1] = s->shape[2];
+        s->rank = 2;
+    }
     return OK;
 }
 
