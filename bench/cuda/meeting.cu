@@ -80,7 +80,7 @@ static void put_norm(const rank &r, const struct launch *l, int n_rows, int widt
 }
 static void put_gather(const rank &r, const struct launch *l, int n_rows, int width) {
     int part = width / r.m.n;
-    launch_all_gather(l, n_rows, &r.m, r.rows, floats(r.x, part), r.m.rank * part, floats(r.y, width));
+    launch_all_gather(l, n_rows, &r.m, r.rows, r.rows, floats(r.x, part), r.m.rank * part, floats(r.y, width));
 }
 
 static void time_rank(int i, put_fn *put, int n_rows, int width) {

@@ -123,7 +123,7 @@ static void put(const rank &r, int i) {
     x.at = r.x[i];
     if (s.gathers) {
         x.stride = x.width = s.widths[r.m.rank];
-        launch_all_gather(&l, s.launched, &r.m, r.rows + i, x, s.first[r.m.rank], y);
+        launch_all_gather(&l, s.launched, &r.m, r.rows + i, r.rows + i, x, s.first[r.m.rank], y);
     } else {
         launch_all_reduce(&l, s.launched, &r.m, r.rows + i, x, y);
     }
@@ -198,6 +198,67 @@ static int test_meetings(int n, int n_devices) {
     return n_bad;
 }
 
+/* The largest of a row of all ranks, of equals the first: logits are few different ones, and one is not a number. */
+enum { BEST_ROWS = 7, BEST_WIDTH = 1003, PITCH = 160 };
+
+static float logit_at(int t, int i) {
+    return t == 3 && i == 500 ? NAN : (float)(hash(ranks.seed + (uint64_t)(t * BEST_WIDTH + i)) % 50);
+}
+
+static void tell_largest(const rank *r, dlargest *bests) {
+    int first = BEST_WIDTH * r->m.rank / r->m.n, width = BEST_WIDTH * (r->m.rank + 1) / r->m.n - first;
+    int n_rows = BEST_ROWS;
+    struct launch l = {.stream = r->stream};
+    std::vector<float> x((size_t)BEST_ROWS * width);
+    float *at;
+    MUST(cudaSetDevice(r->device));
+    for (int t = 0; t < BEST_ROWS; t++)
+        for (int i = 0; i < width; i++)
+            x[(size_t)t * width + i] = logit_at(t, first + i);
+    MUST(cudaMalloc(&at, x.size() * 4));
+    MUST(cudaMemcpy(at, x.data(), x.size() * 4, cudaMemcpyHostToDevice));
+    MUST(cudaMemcpy(r->rows, &n_rows, sizeof n_rows, cudaMemcpyHostToDevice));
+    launch_gather_largest(&l, BEST_ROWS + 1, &r->m, r->rows, dmat{at, width, width, ELEMENT_F32}, first, bests, PITCH);
+    MUST(cudaStreamSynchronize(r->stream));
+}
+
+static int check_largest(const rank &r, const dlargest *bests) {
+    int n_bad = 0;
+    for (int t = 0; t < BEST_ROWS; t++) {
+        int want = 0, is = -1;
+        for (int i = 1; i < BEST_WIDTH; i++)
+            if (!isnan(logit_at(t, want)) && !(logit_at(t, i) <= logit_at(t, want)))
+                want = i;
+        for (int k = 0; k < r.m.n * MEETING_BESTS; k++) {
+            const dlargest &b = bests[t * PITCH + k];
+            bool more = is < 0 || !(b.logit <= logit_at(t, is));
+            if (b.id < BEST_WIDTH && (is < 0 || !isnan(logit_at(t, is))) && more)
+                is = b.id;
+        }
+        if (is != want)
+            printf("rank %d of %d, row %d: the largest is %d, not %d\n", r.m.rank, r.m.n, t, is, want);
+        n_bad += is != want;
+    }
+    return n_bad;
+}
+
+static int test_largest() {
+    std::vector<std::thread> threads;
+    dlargest *bests[MOST_RANKS];
+    int n_bad = 0;
+    for (int r = 0; r < ranks.n; r++) {
+        MUST(cudaMallocHost(&bests[r], (BEST_ROWS + 1) * PITCH * sizeof(dlargest)));
+        threads.emplace_back(tell_largest, &ranks.of[r], bests[r]);
+    }
+    for (std::thread &t : threads)
+        t.join();
+    for (int r = 0; r < ranks.n; r++) {
+        n_bad += check_largest(ranks.of[r], bests[r]);
+        MUST(cudaFreeHost(bests[r]));
+    }
+    return n_bad;
+}
+
 /* Of the same ranks, the first alone: it says for whom it has waited, once, and then waits no more. */
 static int test_one_alone() {
     rank &r = ranks.of[0];
@@ -237,6 +298,7 @@ int main(int argc, char **argv) {
     MUST(cudaGetDeviceCount(&n_devices));
     for (int n = 2; n <= MOST_RANKS; n++) {
         n_bad += test_meetings(n, n_devices);
+        n_bad += test_largest();
         if (n == MOST_RANKS)
             n_bad += test_one_alone();
         for (int r = 0; r < n; r++)

@@ -9,11 +9,16 @@
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/head/head.h"
 #include "backend/cuda/linear/linear.h"
+#include "backend/cuda/ranks/join.h"
 #include "backend/cuda/sample/sample.h"
 #include "backend/cuda/step/compile.h"
 #include "backend/cuda/step/padded.h"
 #include "backend/cuda/value.h"
 #include "backend/cuda/weights/weights.h"
+
+_Static_assert((int)MEETING_BEST_ROWS <= (int)HEAD_MAX_ROWS, "rows of which ranks tell the largest have room");
+_Static_assert((int)MEETING_RANKS *(int)MEETING_BESTS <= (int)HEAD_BESTS, "and their parts");
+_Static_assert(sizeof(struct dlargest) == sizeof(struct dbest), "as SAMPLE takes them");
 
 static int maker_of(const struct program *p, val v) { return p->values[v.id].first_use; }
 
@@ -62,7 +67,7 @@ enum status head_alloc(struct executable *exe, struct error *err) {
     int64_t n_copies = sample_copies_bytes(padded_rows(MAX(exe->bucket.max_rows, 1)), exe->logits.width);
     if (n_copies > 0)
         TRY(device_alloc(exe, &exe->row_copies, n_copies, "copies of rows of logits", err));
-    if (!head_may_be_ours(exe))
+    if (!head_may_be_ours(exe) && exe->program->n_ranks <= 1)
         return OK;
     int64_t rows = MIN(padded_rows(MAX(exe->bucket.max_rows, 1)), HEAD_MAX_ROWS);
     return device_alloc(exe, &exe->bests, rows * HEAD_BESTS * (int64_t)sizeof *exe->bests, "the largest logits", err);
@@ -98,6 +103,8 @@ enum status head_run(const struct executable *exe, const struct compiled_op *c, 
 }
 
 struct dbests head_bests(const struct executable *exe, int n_rows) {
+    if (ranks_have_bests(exe, n_rows))
+        return (struct dbests){exe->bests, exe->program->n_ranks * MEETING_BESTS, NULL};
     if (!head_does(exe, n_rows))
         return (struct dbests){0};
     struct dlm_head h = dhead_of(exe, compiled_lm_head(exe));

@@ -127,3 +127,7 @@ enum status ranks_check(const struct loaded *loaded, struct error *err) {
     *err = *fault;
     return ERR_DEVICE;
 }
+
+bool ranks_have_bests(const struct executable *exe, int n_rows) {
+    return exe->program->n_ranks > 1 && exe->bests && n_rows > 0 && n_rows <= MEETING_BEST_ROWS;
+}

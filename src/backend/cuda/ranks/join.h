@@ -14,3 +14,6 @@ const struct dmeeting *ranks_meeting(const struct loaded *loaded);
 enum status ranks_check_joined(const struct loaded *loaded, struct error *err);
 /* Whether a rank has waited for another in vain: the device's fault, from then on. */
 enum status ranks_check(const struct loaded *loaded, struct error *err);
+
+/* Whether ranks tell each other the largest logits of a step of so many rows, in executable.bests. */
+bool ranks_have_bests(const struct executable *exe, int n_rows);

@@ -174,13 +174,13 @@ static __global__ void __launch_bounds__(SHARE_THREADS)
 
 template <class V>
 static __global__ void __launch_bounds__(SHARE_THREADS)
-    gather(const __grid_constant__ dmeeting m, const int32_t *rows, dmat x, int first, dmat y) {
+    gather(const __grid_constant__ dmeeting m, const int32_t *rows, const int32_t *wanted, dmat x, int first, dmat y) {
     __shared__ letter of[MEETING_RANKS];
     if (!m.one_card)
         let_next_start();
     wait_for_previous();
     int n = x.width / (int)(sizeof(V) / sizeof(float)), n_rows = *rows;
-    if (n_rows == 0)
+    if (n_rows == 0 || *wanted == 0)
         return;
     uint32_t epoch = epoch_of(m);
     begin(m, epoch, x.at, y.at, of);
@@ -192,6 +192,65 @@ static __global__ void __launch_bounds__(SHARE_THREADS)
     }
     end(m, epoch);
 }
+
+// ---- the largest ------------------------------------------------------------------------------------------------
+
+/* What is not a number is largest; of equals the first. */
+static __device__ dlargest better(dlargest a, dlargest b) {
+    bool more = b.logit > a.logit || (isnan(b.logit) && !isnan(a.logit));
+    bool same = b.logit == a.logit || (isnan(b.logit) && isnan(a.logit));
+    return more || (same && b.id < a.id) ? b : a;
+}
+
+static __device__ dlargest warp_best(dlargest mine) {
+    for (int step = 16; step > 0; step /= 2)
+        mine = better(mine, dlargest{__shfl_xor_sync(0xffffffffu, mine.logit, step),
+                                  __shfl_xor_sync(0xffffffffu, mine.id, step)});
+    return mine;
+}
+
+/* Of the block: its first thread's. */
+static __device__ dlargest block_best(dlargest mine, dlargest (&of_warps)[THREADS / 32]) {
+    mine = warp_best(mine);
+    if (threadIdx.x % 32 == 0)
+        of_warps[threadIdx.x / 32] = mine;
+    __syncthreads(); // every warp's is there
+    return warp_best(threadIdx.x < THREADS / 32 ? of_warps[threadIdx.x] : dlargest{-INFINITY, INT32_MAX});
+}
+
+/* A block has a part of a row. */
+static __global__ void __launch_bounds__(THREADS)
+    gather_largest(const __grid_constant__ dmeeting m, const int32_t *rows, dmat x, int first, dlargest *largest,
+                   int pitch) {
+    __shared__ dlargest of_warps[THREADS / 32];
+    if (!m.one_card)
+        let_next_start();
+    wait_for_previous();
+    int t = blockIdx.y, part = blockIdx.x, n_rows = *rows;
+    if (t >= n_rows)
+        return;
+    uint32_t epoch = epoch_of(m);
+    const float *row = static_cast<const float *>(x.at) + t * x.stride;
+    int end = (int)((int64_t)x.width * (part + 1) / MEETING_BESTS);
+    dlargest mine = {-INFINITY, INT32_MAX};
+#pragma unroll 4
+    for (int i = (int)((int64_t)x.width * part / MEETING_BESTS) + threadIdx.x; i < end; i += THREADS)
+        mine = better(mine, dlargest{row[i], first + i});
+    mine = block_best(mine, of_warps);
+    if (threadIdx.x == 0) {
+        int64_t at = 2 * ((int64_t)t * MEETING_BESTS + part);
+        send_to_all(m, epoch, at, make_float2(mine.logit, __int_as_float(mine.id)));
+        for (int r = 0; r < m.n; r++) {
+            float2 v = make_float2(mine.logit, __int_as_float(mine.id));
+            if (r != m.rank)
+                wait_until(m, r, [&] { return take_packets(packets_of(m, m.rank, r, epoch) + at, epoch, v); });
+            largest[t * pitch + r * MEETING_BESTS + part] = dlargest{v.x, __float_as_int(v.y)};
+        }
+    }
+    if (is_last_block(m, n_rows * MEETING_BESTS) && threadIdx.x == 0)
+        end_meeting(m, epoch);
+}
+static_assert(2 * MEETING_BEST_ROWS * MEETING_BESTS <= MEETING_PACKETS, "all rows' packets have room");
 
 // ---- launches ---------------------------------------------------------------------------------------------------
 
@@ -253,11 +312,16 @@ void launch_all_reduce(const struct launch *l, int n_rows, const struct dmeeting
         by_shares(l, n_rows, m, rows, x, y);
 }
 
-void launch_all_gather(const struct launch *l, int n_rows, const struct dmeeting *m, const int32_t *rows, struct dmat x,
-                       int first, struct dmat y) {
+void launch_gather_largest(const struct launch *l, int n_rows, const struct dmeeting *m, const int32_t *rows,
+                         struct dmat x, int first, struct dlargest *largest, int pitch) {
+    launch_node(gather_largest, dim3(MEETING_BESTS, n_rows), THREADS, 0, l->stream, *m, rows, x, first, largest, pitch);
+}
+
+void launch_all_gather(const struct launch *l, int n_rows, const struct dmeeting *m, const int32_t *rows,
+                       const int32_t *wanted, struct dmat x, int first, struct dmat y) {
     int64_t n = (int64_t)n_rows * x.width;
     if (in_fours(x, y, first))
-        launch_node(gather<float4>, blocks_for(n / 4), SHARE_THREADS, 0, l->stream, *m, rows, x, first, y);
+        launch_node(gather<float4>, blocks_for(n / 4), SHARE_THREADS, 0, l->stream, *m, rows, wanted, x, first, y);
     else
-        launch_node(gather<float>, blocks_for(n), SHARE_THREADS, 0, l->stream, *m, rows, x, first, y);
+        launch_node(gather<float>, blocks_for(n), SHARE_THREADS, 0, l->stream, *m, rows, wanted, x, first, y);
 }

@@ -11,7 +11,8 @@
  *               the epoch; half the bytes, and a fence more
  *     shares    of more: letters tell where x and y lie, rank r reads the r-th share of every x, and writes the sum
  *               into every y; letters tell the end
- *     gathered  letters, every rank writes its columns into every y, letters
+ *     gathered  letters, every rank writes its columns into every y, letters. Of logits that only the most probable
+ *               token is asked of, the largest of parts are sent as packets in their place
  *
  * Sums are x of rank 0 + x of rank 1 + ..., in float32, whichever way: all ranks have the same bits.
  *
@@ -30,6 +31,8 @@ enum {
     MEETING_PACKETS = 1 << 16,
     MEETING_SLICED = 1 << 20,
     MEETING_SLICES = 128,
+    MEETING_BESTS = 16,
+    MEETING_BEST_ROWS = 512,
     MEETING_HEAD = 16384
 };
 
@@ -47,9 +50,18 @@ int64_t meeting_box_bytes(int n);
 bool all_reduce_takes_unscaled(const struct dmeeting *m, struct dmat x, int n_rows);
 void launch_all_reduce(const struct launch *l, int n_rows, const struct dmeeting *m, const int32_t *rows, struct dmat x,
                        struct dmat y);
-/* x goes to y's columns from `first` on. */
-void launch_all_gather(const struct launch *l, int n_rows, const struct dmeeting *m, const int32_t *rows, struct dmat x,
-                       int first, struct dmat y);
+/* x goes to y's columns from `first` on; wanted: on the device, 0 if nobody reads y. */
+void launch_all_gather(const struct launch *l, int n_rows, const struct dmeeting *m, const int32_t *rows,
+                       const int32_t *wanted, struct dmat x, int first, struct dmat y);
+
+/* Of each row the largest of MEETING_BESTS parts of each rank's x, which are columns from `first` on of all, of up to
+ * MEETING_BEST_ROWS rows: the first n * MEETING_BESTS of each row of largest, [rows][pitch]. */
+struct dlargest { // as struct dbest (head/lm_head.h)
+    float logit;
+    int32_t id;
+};
+void launch_gather_largest(const struct launch *l, int n_rows, const struct dmeeting *m, const int32_t *rows,
+                           struct dmat x, int first, struct dlargest *largest, int pitch);
 
 #ifdef __cplusplus
 }

@@ -14,10 +14,20 @@ static enum status put_all_reduce(const struct node *n, const struct launch *l, 
     return OK;
 }
 
+/* Logits that no row asks for stay where they are, if the largest are told. */
 static enum status put_all_gather(const struct node *n, const struct launch *l, struct error *err) {
+    const struct executable *exe = n->exe;
+    const int32_t *rows = rows_counted(exe, n->c), *asked = exe->plan_view.counts + 3;
     (void)err;
-    launch_all_gather(l, n->n_rows, ranks_meeting(n->exe->loaded), rows_counted(n->exe, n->c), n->c->in[0],
-                      n->c->op->args.all_gather.first, n->c->out[0]);
+    launch_all_gather(l, n->n_rows, ranks_meeting(exe->loaded), rows, ranks_have_bests(exe, n->n_rows) ? asked : rows,
+                      n->c->in[0], n->c->op->args.all_gather.first, n->c->out[0]);
+    return OK;
+}
+
+static enum status put_gather_largest(const struct node *n, const struct launch *l, struct error *err) {
+    (void)err;
+    launch_gather_largest(l, n->n_rows, ranks_meeting(n->exe->loaded), rows_counted(n->exe, n->c), n->c->in[0],
+                          n->c->op->args.all_gather.first, (struct dlargest *)n->exe->bests, HEAD_BESTS);
     return OK;
 }
 
@@ -29,6 +39,7 @@ static enum status put_rescale(const struct node *n, const struct launch *l, str
 
 static const struct node_kernel by_all_reduce = {"all_reduce", "meeting.cu", put_all_reduce, NULL},
                                 by_all_gather = {"all_gather", "meeting.cu", put_all_gather, NULL},
+                                by_gather_largest = {"gather_largest", "meeting.cu", put_gather_largest, NULL},
                                 by_rescale = {"rescale", "quantise.cu", put_rescale, NULL};
 
 static bool is_in_norm(const struct executable *exe, const struct compiled_op *add_norm, int n_rows) {
@@ -60,5 +71,7 @@ void lower_all_reduce(struct lowering *w, const struct compiled_op *c, int n_row
 }
 
 void lower_all_gather(struct lowering *w, const struct compiled_op *c, int n_rows) {
+    if (ranks_have_bests(w->exe, n_rows))
+        lower_node(w, &by_gather_largest, c, n_rows);
     lower_node(w, &by_all_gather, c, n_rows);
 }
