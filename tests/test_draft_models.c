@@ -34,13 +34,17 @@ struct world {
     int guess_seqs;
 };
 
+static bool with_plain_kernels;
+
 static struct gyre *open_world(const struct world *w, bool drafted) {
+    static const char *const plain[] = {"kernels=reference", NULL};
     struct gyre_options o = {.struct_size = sizeof o};
     struct gyre *g;
     struct gyre_error err;
     o.model = w->pair->target, o.backend = &backend_cpu, o.n_threads = 1,
     o.max_model_len = w->max_len ? w->max_len : 112, o.block_size = 8, o.kv_cache_bytes = w->cache_bytes,
     o.swap_bytes = w->swap_bytes, o.max_batched_tokens = 48;
+    o.device_options = with_plain_kernels ? plain : NULL;
     if (drafted)
         o.n_guesses = 4, o.guess_seqs = w->guess_seqs, o.draft_model = w->pair->draft, o.draft_method = w->pair->method;
     EXPECT_OK(gyre_open(&o, &g, &err), err);
@@ -250,6 +254,44 @@ static void layouts_of_one_head_guess_alike(void **state) {
     }
 }
 
+static void write_mtp(char path[RIG_PATH]) { rig_qwen3_5_mtp("tests/models/qwen3_5", path); }
+static void write_eagle3(char path[RIG_PATH]) { rig_eagle3(RIG_SPECFORGE, 128, 1024, path); }
+static void write_own_vocab(char path[RIG_PATH]) { rig_eagle3(RIG_OWN_VOCAB, 128, 1024, path); }
+
+/* What each kind of draft guesses, with weights of random numbers and plain kernels, as it was when trained ones agreed
+ * with their goldens (test_draft_goldens.c). */
+static void drafts_guess_as_when_they_agreed_with_goldens(void **state) {
+    (void)state;
+    static const struct {
+        void (*write)(char path[RIG_PATH]);
+        const char *target; // NULL: the folder that is written
+        int32_t guesses[12];
+    } cases[] = {
+        {write_eagle3, "tests/models/qwen3", {209, 209, 209, 209, 739, 406, 406, 406, 209, 602, 602, 602}},
+        {write_own_vocab, "tests/models/qwen3", {627, 627, 627, 324, 216, 558, 558, 558, 627, 627, 627, 627}},
+        {rig_dflash, "tests/models/qwen3", {152, 152, 152, 152, 152, 152, 152, 152, 152, 152, 152, 152}},
+        {rig_assistant, "tests/models/gemma4", {678, 680, 680, 680, 678, 680, 680, 680, 678, 680, 680, 680}},
+        {write_mtp, NULL, {961, 433, 193, 72, 774, 638, 649, 152, 1002, 341, 298, 675}},
+    };
+    with_plain_kernels = true;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        static struct told told;
+        char folder[RIG_PATH];
+        cases[i].write(folder);
+        struct pair pair = {cases[i].target ? cases[i].target : folder, cases[i].target ? folder : NULL,
+                            cases[i].target ? NULL : "mtp", 0};
+        tell_guesses(&pair, &told);
+        rig_remove_draft(folder);
+        if (memcmp(told.tokens, cases[i].guesses, sizeof cases[i].guesses) == 0)
+            continue;
+        for (size_t k = 0; k < ARRAY_LEN(cases[i].guesses); k++)
+            print_error("%d, ", told.tokens[k]);
+        with_plain_kernels = false;
+        fail_msg("draft %zu guesses these", i);
+    }
+    with_plain_kernels = false;
+}
+
 /* Room for two texts and a half: the others give way and come back. */
 static void texts_are_the_same_where_sequences_give_way(void **state) {
     (void)state;
@@ -293,6 +335,7 @@ int main(void) {
         cmocka_unit_test(texts_and_logprobs_are_those_without),
         cmocka_unit_test(heads_change_no_token),
         cmocka_unit_test(layouts_of_one_head_guess_alike),
+        cmocka_unit_test(drafts_guess_as_when_they_agreed_with_goldens),
         cmocka_unit_test(recurrent_states_go_back),
         cmocka_unit_test(blocks_and_assistants_change_no_token),
         cmocka_unit_test(turns_find_as_much_in_the_cache_as_without),
