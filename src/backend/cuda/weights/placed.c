@@ -42,6 +42,8 @@ struct grown weights_grown(const struct loaded *loaded) {
         const struct placed *p = &loaded->placed[i];
         if (!p->weight || !p->matrix.at)
             continue;
+        if (is_in_blocks(p->matrix.element) || p->matrix.element == ELEMENT_QUADS) // small ones are filled up
+            continue;
         int64_t stored = weight_stored_bytes(p->weight), placed = placed_matrix_bytes(p);
         if (placed < stored + stored / 8)
             continue;
