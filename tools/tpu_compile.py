@@ -17,6 +17,7 @@ INT8 = ("--quantization", "int8")
 CASES = [  # model, name, topology, devices, sequences, rows of each, context, flags
     (GEMMA, "Gemma-4-31B int8", "v6e:2x2", 4, 1, 1, 512, INT8),
     (GEMMA, "Gemma-4-31B int8", "v6e:2x2", 4, 768, 1, 512, INT8),
+    (GEMMA, "Gemma-4-31B int8, int8 cache", "v6e:2x2", 4, 128, 1, 512, (*INT8, "--kv-cache-dtype", "int8")),
     (GEMMA, "Gemma-4-31B int8", "v6e:2x2", 4, 1, 1, 32768, INT8),
     (GEMMA, "Gemma-4-31B int8, int8 cache", "v6e:2x2", 4, 1, 1, 131072, (*INT8, "--kv-cache-dtype", "int8")),
     (GEMMA, "Gemma-4-31B int8, a prompt", "v6e:2x2", 4, 1, 512, 4096, INT8),

@@ -49,9 +49,11 @@ static bool has_option(const struct backend_ops *backend, const char *name) {
 }
 
 /* Those that were given, up to a NULL; and what flags mean to a device: --enforce-eager to one that has graphs,
- * --xla-plugin, which may be in the environment, to one that loads a plugin. `plugin` [size] holds that. */
+ * --xla-plugin, which may be in the environment, to one that loads a plugin. `plugin` [size] and `steps` hold
+ * them. */
 static enum status device_options(const struct engine_flags *f, const struct backend_ops *backend, char *plugin,
-                                  size_t size, const char *out[MOST_DEVICE_OPTIONS + 4], struct error *err) {
+                                  size_t size, char steps[32], const char *out[MOST_DEVICE_OPTIONS + 4],
+                                  struct error *err) {
     size_t n = f->device_options.n;
     if (n > MOST_DEVICE_OPTIONS)
         return fail(err, ERR_ARG, "--device-option: given %zu times, %d is the most", n, MOST_DEVICE_OPTIONS);
@@ -67,6 +69,10 @@ static enum status device_options(const struct engine_flags *f, const struct bac
         if (snprintf(plugin, size, "plugin=%s", f->xla_plugin) >= (int)size)
             return fail(err, ERR_ARG, "--xla-plugin: %.80s... is too long a path", f->xla_plugin);
         out[n++] = plugin;
+    }
+    if (f->xla_steps > 0 && has_option(backend, "steps")) {
+        snprintf(steps, 32, "steps=%d", (int)f->xla_steps);
+        out[n++] = steps;
     }
     out[n] = NULL;
     return OK;
@@ -113,11 +119,11 @@ enum status engine_flags_open(const struct engine_flags *f, const char *model, s
     struct progress loading = {0};
     const struct backend_ops *backend;
     const char *own[MOST_DEVICE_OPTIONS + 4];
-    char plugin[4096];
+    char plugin[4096], steps[32];
     TRY(find_backend(f->device, &backend, err));
     if (f->n_ranks > 1)
         TRY(backend_ranks(backend, (int)f->n_ranks, f->by_expert, &backend, err));
-    TRY(device_options(f, backend, plugin, sizeof plugin, own, err));
+    TRY(device_options(f, backend, plugin, sizeof plugin, steps, own, err));
     bool is_dummy = strcmp(f->load_format, "dummy") == 0;
     TRY(model_path_check(model, is_dummy || backend->no_weights ? MODEL_SETTINGS : MODEL_COMPUTE, err));
     struct gyre_options options = {

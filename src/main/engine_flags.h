@@ -19,9 +19,10 @@ struct engine_flags {
     const char *device, *xla_plugin, *dtype, *kv_cache_dtype, *quantization, *load_format;
     int64_t device_index, n_threads, max_model_len, kv_cache_memory, swap_space, max_batched_tokens, max_seqs,
         block_size;
+    int64_t xla_steps;
     bool prefix_cache, enforce_eager, by_expert;
     bool serves; // set by verbs whose answers are for people, and not for comparing
-    bool exact; // activations are not rounded, unless --device-option says so: of verbs that show probabilities
+    bool exact;  // activations are not rounded, unless --device-option says so: of verbs that show probabilities
     int64_t n_ranks;
     struct flag_list device_options;
     const char *policy; // of servers: "fcfs", "sjf"
@@ -59,6 +60,15 @@ struct engine_flags {
          "FILE",                                                                                                       \
          "Engine",                                                                                                     \
          "the PJRT plugin of --device xla; otherwise that of a Python package is looked for"},                         \
+        {"xla-steps",                                                                                                  \
+         0,                                                                                                            \
+         FLAG_INT,                                                                                                     \
+         &(e).xla_steps,                                                                                               \
+         "N",                                                                                                          \
+         "Engine",                                                                                                     \
+         "tokens of each sequence that a launch of --device xla makes; they come together",                            \
+         .min = 1,                                                                                                     \
+         .max = 64},                                                                                                   \
         {"tensor-parallel-size",                                                                                       \
          0,                                                                                                            \
          FLAG_INT,                                                                                                     \

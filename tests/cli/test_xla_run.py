@@ -70,6 +70,22 @@ class Run(unittest.TestCase):
             self.assertEqual(self.ids("llama", *how, env=env), first)
             self.assertEqual(os.listdir(kept), [])
 
+    def test_several_steps_a_launch_change_no_token(self):
+        env = environment(self)
+        how = ("--block-size", "16", "--ignore-eos", "-n", "70", "--seed", "2")
+        for model, temperature in (("llama", "0"), ("gemma3", "1.2")):
+            usual = self.ids(model, "--temperature", temperature, *how)
+            self.assertEqual(self.ids(model, "--device", "xla", "--xla-steps", "8", "--temperature", temperature, *how,
+                                      env=env), usual)
+        said = subprocess.run([GYRE, "bench", "decode", os.path.join(ROOT, "tests/models/llama"), "--device", "xla",
+                               "--xla-steps", "8", "--batch", "3", "--input-len", "16", "--output-len", "64",
+                               "--num-iters", "1", "--warmup-seconds", "0"],
+                              capture_output=True, text=True, timeout=300, env=env)
+        self.assertEqual(said.returncode, 0, said.stderr)
+        foreseen = int(re.search(r"counted +(\d+) steps: steps that a launch", said.stdout)[1])
+        launches = int(re.search(r"counted +(\d+) launches", said.stdout)[1])
+        self.assertGreater(foreseen, 3 * launches)
+
     def test_long_contexts_go_in_pieces(self):
         env, usual = environment(self), self.perplexity("gemma3")
         pieces = self.perplexity("gemma3", "--device", "xla", "--device-option", "blockwise=0", "--block-size", "16",

@@ -17,22 +17,25 @@
 
 /* ---- device ---- */
 
-static enum status read_number(const char *text, const char *name, int least, int *out, struct error *err) {
+static enum status read_number(const char *text, const char *name, int least, int most, int *out, struct error *err) {
     char *end;
     long n = strtol(text, &end, 10);
-    if (*text == '\0' || *end != '\0' || n < least || n > 1 << 24)
-        return fail(err, ERR_ARG, "device-option: %s=%.40s: it is a number from %d on", name, text, least);
+    if (*text == '\0' || *end != '\0' || n < least || n > most)
+        return fail(err, ERR_ARG, "device-option: %s=%.40s: it is a number from %d to %d", name, text, least, most);
     *out = (int)n;
     return OK;
 }
 
 static enum status read_options(struct device *d, const struct device_options *o, struct error *err) {
     const char *blockwise = device_option(o->own, "blockwise");
-    const char *folder = device_option(o->own, "dump");
+    const char *folder = device_option(o->own, "dump"), *steps = device_option(o->own, "steps");
     d->blockwise = XLA_BLOCKWISE_TOKENS;
     d->dump = folder ? xstrdup(folder) : NULL;
     d->store = store_open(device_option(o->own, "cache"), d->why_no_store, sizeof d->why_no_store);
-    return blockwise ? read_number(blockwise, "blockwise", 0, &d->blockwise, err) : OK;
+    d->steps = 1;
+    if (steps)
+        TRY(read_number(steps, "steps", 1, XLA_MAX_STEPS, &d->steps, err));
+    return blockwise ? read_number(blockwise, "blockwise", 0, 1 << 24, &d->blockwise, err) : OK;
 }
 
 static void xla_close(struct device *d) {
@@ -113,6 +116,7 @@ static int xla_report(const struct executable *exe, struct device_report out[MAX
         {"compile_us_total", "time that compiling took", "us", NULL, l->compile_us},
         {"launches_total", "launches that steps were cut into", "launches", NULL, exe->n_launches},
         {"launched_rows_total", "token rows of launches, padding among them", "rows", NULL, exe->n_padded_rows},
+        {"foreseen_steps_total", "steps that a launch before had done already", "steps", NULL, exe->n_foreseen},
         {"host_drawn_rows_total", "rows that were drawn on the host from their logits", "rows", NULL,
          exe->n_host_drawn},
     };
@@ -131,6 +135,7 @@ static bool xla_warning(struct executable *exe, int i, char *out, size_t n) {
 static const struct backend_option xla_options[] = {
     {"plugin", "FILE", "the PJRT plugin; otherwise that of a Python package is looked for"},
     {"blockwise", "TOKENS", "attention goes in pieces where the context is longer than this; 8192 unless given"},
+    {"steps", "N", "tokens of each sequence that a launch makes, where no more is asked for; they come together"},
     {"cache", "FOLDER|0", "where compiled programs are kept; ~/.cache/gyre/xla unless given; 0: nowhere"},
     {"dump", "FOLDER", "writes the StableHLO of what it compiles there, as 0.mlir, 1.mlir ..."},
     {0},

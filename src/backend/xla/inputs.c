@@ -13,7 +13,7 @@ static int table_width(const struct loaded *l, const struct launch_shape *s, int
     int all = (s->context + l->block_size - 1) / l->block_size;
     if (g->window == 0)
         return all;
-    int64_t seen = ((int64_t)g->window + s->n_queries - 2) / l->block_size + 2; // from anywhere in a block
+    int64_t seen = ((int64_t)g->window + s->n_queries + s->n_steps - 3) / l->block_size + 2; // from anywhere in a block
     return (int)MIN(all, seen);
 }
 
@@ -43,12 +43,13 @@ void inputs_layout(const struct loaded *l, const struct launch_shape *s, struct 
     }
     out->ranks = take(&n, l->n_rank_ints);
     out->top_k = take(&n, s->n_rows);
-    out->bits = take(&n, 2 * s->n_rows);
+    out->bits = take(&n, s->n_steps * 2 * s->n_rows);
     out->zero = take(&n, 1);
+    out->n_loop = take(&n, 1);
     out->n_ints = n;
     n = 0;
     for (int i = 0; i < p->n_ropes; i++)
-        out->cos_sin[i] = take(&n, n_tokens * p->ropes[i]->dim);
+        out->cos_sin[i] = take(&n, s->n_steps * n_tokens * p->ropes[i]->dim);
     out->temperature = take(&n, s->n_rows);
     out->top_p = take(&n, s->n_rows);
     out->least = take(&n, s->n_rows);

@@ -16,6 +16,15 @@ static bool is_unchanged(const struct sample_params *p) {
 
 bool pack_is_drawn_there(const struct sample_params *p) { return is_unchanged(p); }
 
+static void pack_angles(struct executable *exe, const struct inputs *at, int64_t row, int64_t position,
+                        int64_t n_known) {
+    for (int r = 0; r < exe->program->n_ropes; r++) {
+        const struct rope *rope = exe->program->ropes[r];
+        float *angles = exe->floats + at->cos_sin[r] + row * rope->dim;
+        rope_cos_sin(rope, position, n_known, angles, angles + rope->dim / 2);
+    }
+}
+
 /* Token rows of one sequence, and rows of padding that are as its last. */
 static void pack_tokens(struct executable *exe, const struct piece *piece, const struct inputs *at, int i,
                         const struct sample_result *before) {
@@ -25,11 +34,9 @@ static void pack_tokens(struct executable *exe, const struct piece *piece, const
         int t = first + MIN(q, n - 1), to = i * piece->shape.n_queries + q;
         exe->ints[at->token + to] = plan->from_row[t] < 0 ? plan->token_id[t] : before[plan->from_row[t]].token;
         exe->ints[at->position + to] = plan->position[t];
-        for (int r = 0; r < exe->program->n_ropes; r++) {
-            const struct rope *rope = exe->program->ropes[r];
-            float *angles = exe->floats + at->cos_sin[r] + (int64_t)to * rope->dim;
-            rope_cos_sin(rope, plan->position[t], plan->n_known[seq], angles, angles + rope->dim / 2);
-        }
+        for (int step = 0; step < piece->n_loop; step++)
+            pack_angles(exe, at, (int64_t)step * launch_tokens(&piece->shape) + to, plan->position[t] + step,
+                        plan->n_known[seq] + step);
         if (at->states_width > 0)
             memcpy(exe->floats + at->states + (int64_t)to * at->states_width,
                    plan->states + (int64_t)t * at->states_width, (size_t)at->states_width * sizeof *exe->floats);
@@ -68,15 +75,17 @@ static void pack_sequence(struct executable *exe, const struct piece *piece, con
 }
 
 /* How a row is drawn, if it is on the device; else it is argmax there, and nobody reads that. */
-static void pack_draw(struct executable *exe, const struct inputs *at, int i, int n_rows,
+static void pack_draw(struct executable *exe, const struct inputs *at, int i, int n_rows, int n_loop,
                       const struct sample_params *p) {
-    uint64_t bits = philox_bits53(p->seed, p->sequence, p->position);
     exe->floats[at->temperature + i] = p->temperature;
     exe->floats[at->top_p + i] = p->top_p < 1 ? p->top_p : 2; // 2: more than all of it
     exe->floats[at->least + i] = p->min_p > 0 ? fmaxf(logf(p->min_p), SAMPLE_LEAST_EXPONENT) : SAMPLE_LEAST_EXPONENT;
     exe->ints[at->top_k + i] = p->top_k > 0 ? p->top_k : INT32_MAX;
-    exe->ints[at->bits + i] = (int32_t)(uint32_t)bits;
-    exe->ints[at->bits + n_rows + i] = (int32_t)(uint32_t)(bits >> 32);
+    for (int step = 0; step < n_loop; step++) {
+        uint64_t bits = philox_bits53(p->seed, p->sequence, p->position + (uint64_t)step);
+        exe->ints[at->bits + 2 * step * n_rows + i] = (int32_t)(uint32_t)bits;
+        exe->ints[at->bits + (2 * step + 1) * n_rows + i] = (int32_t)(uint32_t)(bits >> 32);
+    }
 }
 
 static void pack_rows(struct executable *exe, const struct piece *piece, const struct inputs *at) {
@@ -89,7 +98,7 @@ static void pack_rows(struct executable *exe, const struct piece *piece, const s
         exe->ints[at->out_row + i] =
             k * piece->shape.n_queries + t - plan->query_start[exe->seqs[piece->first_seq + k]];
         if (exe->params && pack_is_drawn_there(&exe->sample[row]))
-            pack_draw(exe, at, i, piece->shape.n_rows, &exe->sample[row]);
+            pack_draw(exe, at, i, piece->shape.n_rows, piece->n_loop, &exe->sample[row]);
     }
 }
 
@@ -104,5 +113,6 @@ void pack_inputs(struct executable *exe, const struct piece *piece, const struct
         exe->ints[at->state_slot + i] = l->n_states; // which there is not
     for (int i = 0; i < l->n_rank_ints; i++)
         exe->ints[at->ranks + i] = l->rank_ints[i];
+    exe->ints[at->n_loop] = piece->n_loop;
     pack_rows(exe, piece, at);
 }

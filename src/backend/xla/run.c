@@ -12,7 +12,8 @@
 /* Of any launch; tables of all entries, and as many rows as tokens. */
 static int64_t most_ints(const struct executable *exe) {
     const struct loaded *l = exe->loaded;
-    int64_t tokens = exe->most_tokens, seqs = exe->most_seqs, n = 2 * tokens + 3 * seqs + 4 * tokens + 1;
+    int64_t tokens = exe->most_tokens, seqs = exe->most_seqs, n = 2 * tokens + 3 * seqs + 4 * tokens + 2;
+    n += 2 * l->device->steps * seqs;
     for (int g = 0; g < l->program->n_groups; g++)
         n += seqs * (l->table_width[g] + 1);
     return n + l->n_rank_ints;
@@ -22,7 +23,7 @@ static int64_t most_floats(const struct executable *exe) {
     int64_t n = 3 + states_width(exe->program);
     for (int i = 0; i < exe->program->n_ropes; i++)
         n += exe->program->ropes[i]->dim;
-    return n * exe->most_tokens;
+    return n * MAX(exe->most_tokens, exe->loaded->device->steps * exe->most_seqs);
 }
 
 static int widest_hidden(const struct program *p) {
@@ -48,6 +49,7 @@ enum status run_compile(struct loaded *l, struct bucket bucket, struct executabl
     exe->has_logits = xcalloc((size_t)rows + 1, sizeof *exe->has_logits);
     exe->sample = xcalloc((size_t)rows + 1, sizeof *exe->sample);
     exe->hidden = xcalloc((size_t)exe->most_tokens * (size_t)widest_hidden(l->program) + 1, sizeof *exe->hidden);
+    exe->ahead = ahead_new(l, bucket, exe->most_seqs);
     exe->hidden_piece = -1;
     exe->is_settled = true;
     for (int i = 0; i < 2; i++)
@@ -80,6 +82,7 @@ void run_free(struct executable *exe) {
     if (!exe)
         return;
     free_outputs(exe);
+    ahead_free(exe->ahead);
     sample_scratch_release(&exe->scratch);
     free(exe->ints);
     free(exe->floats);
@@ -124,6 +127,8 @@ static void take_outputs(struct executable *exe, struct piece *piece) {
     }
     if (exe->program->ops[exe->program->n_ops - 1].code == OP_SAMPLE) {
         piece->drawn = l->outputs[n++];
+        if (piece->shape.n_steps > 1) // no more is kept of several
+            return;
         piece->logits = l->outputs[n++];
     }
     if (val_given(exe->program->hidden))
@@ -154,6 +159,8 @@ static enum status launch(struct executable *exe, struct piece *piece, const str
     struct pjrt_buffer *ints = NULL, *floats = NULL;
     struct inputs at;
     piece->shape.draws = draws(exe, piece);
+    piece->n_loop = ahead_steps(exe);
+    piece->shape.n_steps = piece->n_loop > 1 ? l->device->steps : 1;
     piece->asks_for_logits = asks_for_logits(exe, piece);
     TRY(replicas_compiled(l, &piece->shape, &program, err));
     inputs_layout(l, &piece->shape, &at);
@@ -230,20 +237,23 @@ static enum status fetch_logits(struct executable *exe, const struct piece *piec
     return st;
 }
 
+struct sample_result run_result_of(const int32_t *drawn, int n_rows, int row) {
+    return (struct sample_result){.token = drawn[DRAWN_TOKEN * n_rows + row],
+                                  .argmax = drawn[DRAWN_ARGMAX * n_rows + row],
+                                  .not_finite = drawn[DRAWN_NOT_FINITE * n_rows + row] != 0};
+}
+
 static enum status read_piece(struct executable *exe, const struct piece *piece, struct error *err) {
     int n = piece->shape.n_rows;
+    int32_t *drawn = piece->n_loop > 1 ? ahead_take(exe, piece->n_loop, n) : exe->drawn;
     if (!piece->drawn)
         return OK;
-    TRY(pjrt_download(exe->loaded->device->pjrt, piece->drawn, exe->drawn, n * DRAWN_INTS * (int64_t)sizeof *exe->drawn,
-                      err));
+    TRY(pjrt_download(exe->loaded->device->pjrt, piece->drawn, drawn,
+                      (int64_t)piece->shape.n_steps * n * DRAWN_INTS * (int64_t)sizeof *drawn, err));
     if (piece->asks_for_logits)
         TRY(fetch_logits(exe, piece, err));
-    for (int i = 0; i < piece->n_rows; i++) {
-        int row = exe->rows[piece->first_row + i];
-        results_now(exe)[row] = (struct sample_result){.token = exe->drawn[DRAWN_TOKEN * n + i],
-                                                       .argmax = exe->drawn[DRAWN_ARGMAX * n + i],
-                                                       .not_finite = exe->drawn[DRAWN_NOT_FINITE * n + i] != 0};
-    }
+    for (int i = 0; i < piece->n_rows; i++)
+        results_now(exe)[exe->rows[piece->first_row + i]] = run_result_of(drawn, n, i);
     return OK;
 }
 
@@ -290,6 +300,12 @@ enum status run_step(struct executable *exe, const struct batch_plan *plan, cons
     shape_pieces(exe, plan);
     if (sample)
         take_sample(exe, sample);
+    if (ahead_serve(exe, results_before(exe), results_now(exe))) {
+        exe->n_pieces = 0;
+        exe->is_settled = true;
+        exe->n_foreseen++;
+        return OK;
+    }
     return stick(exe, run_pieces(exe, err), err);
 }
 
@@ -337,6 +353,8 @@ static int find_token(const struct executable *exe, int t, int *row) {
 
 enum status run_hidden(struct executable *exe, int tap, int t, const float **out, struct error *err) {
     const struct program *p = exe->program;
+    if (exe->ahead)
+        return fail(err, ERR_UNSUPPORTED, "device xla: hidden states are not kept where a launch does several steps");
     BUG_IF(t < 0 || t >= exe->plan->n_tokens || tap < 0 || tap > p->n_taps);
     int64_t width = tap == 0 ? p->hidden.width : p->taps[tap - 1].width;
     int row, i = find_token(exe, t, &row);

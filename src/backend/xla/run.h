@@ -8,9 +8,12 @@ struct piece {
     struct launch_shape shape;
     int first_seq, n_seqs; // in exe->seqs
     int first_row, n_rows; // in exe->rows
+    int n_loop;            // steps that this launch does
     bool asks_for_logits;  // on the host
     struct pjrt_buffer *drawn, *logits, *hidden[1 + MAX_TAPS];
 };
+
+struct ahead;
 
 struct executable {
     struct loaded *loaded;
@@ -26,6 +29,7 @@ struct executable {
     int *seqs, *rows; // [max_seqs], [max_rows] of the plan, piece after piece
     const struct batch_plan *plan;
     const struct sample_params *params; // NULL: the step is late
+    struct ahead *ahead;                // NULL: a step a launch
     bool is_settled;                    // its results are there
     float *logits;                      // [max_rows][vocab_size], of rows that were asked for
     bool *has_logits;                   // [max_rows]
@@ -35,7 +39,7 @@ struct executable {
     struct sample_result *results[2]; // [max_rows], of steps by turns
     int n_results[2];
     struct sample_scratch scratch;
-    int64_t n_run, n_collected, n_launches, n_padded_rows, n_host_drawn;
+    int64_t n_run, n_collected, n_launches, n_padded_rows, n_host_drawn, n_foreseen;
 };
 
 enum status run_compile(struct loaded *l, struct bucket bucket, struct executable **out, struct error *err);
@@ -46,6 +50,18 @@ enum status run_draw(struct executable *exe, const struct sample_params *sample,
 enum status run_collect(struct executable *exe, struct sample_result *results, struct error *err);
 enum status run_logits(struct executable *exe, int row, const float **out, struct error *err);
 enum status run_hidden(struct executable *exe, int tap, int t, const float **out, struct error *err);
+
+struct sample_result run_result_of(const int32_t *drawn, int n_rows, int row); // drawn [DRAWN_INTS][n_rows]
+
+/* ---- ahead.c ---- */
+struct ahead *ahead_new(const struct loaded *l, struct bucket bucket, int most_seqs); // NULL: it does not
+void ahead_free(struct ahead *a);
+/* How many steps the launch of this plan does, exe->n_pieces being known. What was foreseen before is forgotten. */
+int ahead_steps(struct executable *exe);
+int32_t *ahead_take(struct executable *exe, int n_steps,
+                    int n_rows); // where they are drawn: [n_steps][DRAWN_INTS][n_rows]
+/* Answers the plan out of what was drawn; false: it was not foreseen. */
+bool ahead_serve(struct executable *exe, const struct sample_result *before, struct sample_result *results);
 
 /* ---- shapes.c: the ladders ---- */
 

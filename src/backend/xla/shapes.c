@@ -58,9 +58,11 @@ static void close_piece(struct executable *exe, int padded_queries) {
     for (int i = 0; i < piece->n_seqs; i++)
         longest = MAX(longest, exe->plan->seq_len[exe->seqs[piece->first_seq + i]]);
     take_rows(exe, piece);
-    piece->shape = (struct launch_shape){.n_seqs = shape_seqs(piece->n_seqs),
-                                         .n_queries = padded_queries,
-                                         .context = shape_context(exe->loaded, longest)};
+    piece->shape = (struct launch_shape){
+        .n_seqs = shape_seqs(piece->n_seqs),
+        .n_queries = padded_queries,
+        .n_steps = 1,
+        .context = shape_context(exe->loaded, longest + (padded_queries == 1 ? exe->loaded->device->steps - 1 : 0))};
     piece->shape.n_rows = piece->n_rows <= piece->shape.n_seqs ? piece->shape.n_seqs : launch_tokens(&piece->shape);
 }
 

@@ -44,7 +44,7 @@ static void put_result(const struct loaded *l, size_t n_text, double seconds, co
 }
 
 static enum status compile_launch(struct loaded *l, const struct xla_target *t, struct buf *out, struct error *err) {
-    struct launch_shape s = {t->n_seqs, t->n_queries, t->n_seqs, t->context, false};
+    struct launch_shape s = {t->n_seqs, t->n_queries, t->n_seqs, t->context, 1, false};
     struct buf text = {0}, options = {0};
     struct pjrt_program_bytes bytes;
     struct pjrt_cost cost;
@@ -77,7 +77,7 @@ static enum status describe_and_compile(struct loaded *l, const struct xla_targe
 }
 
 enum status xla_compile_for(const struct program *p, const struct xla_target *t, struct buf *out, struct error *err) {
-    struct device device = {.blockwise = t->blockwise};
+    struct device device = {.blockwise = t->blockwise, .steps = 1};
     struct loaded *l = xcalloc(1, sizeof *l);
     l->device = &device;
     l->program = p;

@@ -23,12 +23,13 @@ struct launch_shape {
     int n_seqs, n_queries; // sequences, and token rows of each
     int n_rows;            // output rows
     int context;           // tokens that a sequence can have: entries of block tables, times the block size
+    int n_steps;           // that the launch may do, one token each; 1: a step
     bool draws;            // rows may be drawn with a temperature; else each is its most probable token
 };
 
 static inline int launch_tokens(const struct launch_shape *s) { return s->n_seqs * s->n_queries; }
 
-enum { XLA_MAX_ROPES = 16, XLA_MAX_TOP_K = 64, XLA_MAX_PAIRED_HEADS = 512, XLA_MAX_RANKS = 64 };
+enum { XLA_MAX_ROPES = 16, XLA_MAX_TOP_K = 64, XLA_MAX_PAIRED_HEADS = 512, XLA_MAX_RANKS = 64, XLA_MAX_STEPS = 64 };
 enum { DRAWN_TOKEN, DRAWN_ARGMAX, DRAWN_NOT_FINITE, DRAWN_INTS }; // [DRAWN_INTS][rows]
 
 /* Where a launch's numbers stand. T tokens, sequence after sequence; S sequences; R rows. */
@@ -39,9 +40,10 @@ struct inputs {
     int table[MAX_CACHE_GROUPS], base[MAX_CACHE_GROUPS]; // [S][width]; [S], position of the table's first entry
     int width[MAX_CACHE_GROUPS];
     int ranks;             // numbers that differ from rank to rank, in the order of their ops
-    int top_k, bits, zero; // [R]; [2][R] low and high half of 53 random bits; 0
+    int top_k, bits, zero; // [R]; [steps][2][R] low and high half of 53 random bits; 0
+    int n_loop;            // how many steps this launch does
     int n_ints;
-    int cos_sin[XLA_MAX_ROPES];    // floats [T][dim]: cosines, then sines
+    int cos_sin[XLA_MAX_ROPES];    // floats [steps][T][dim]: cosines, then sines
     int temperature, top_p, least; // [R]
     int states, states_width;      // [T][width], of programs with STATES; width 0: none
     int n_floats;
@@ -79,6 +81,7 @@ struct device {
     struct pjrt *pjrt;
     int index; // of pjrt's devices
     struct error fault;
+    int steps;     // of a launch, at most (ahead.c)
     int blockwise; // tokens of context from which attention goes in pieces
     char *dump;    // a folder for the text of modules; NULL: none
     char *store;   // a folder of executables (store.h); NULL: none, and why, if that is not what was asked for

@@ -201,7 +201,6 @@ static struct tensor place_tokens(struct lower *c, int group) {
 }
 
 static void take_inputs(struct lower *c) {
-    struct hlo *h = &c->h;
     const struct inputs *at = &c->at;
     c->token = lower_ints(c, at->token, SHAPE(c->n_tokens));
     c->position = lower_ints(c, at->position, SHAPE(c->n_tokens));
@@ -214,16 +213,31 @@ static void take_inputs(struct lower *c) {
             continue;
         c->table[g] = lower_ints(c, at->table[g], SHAPE(c->s.n_seqs, at->width[g]));
         c->base[g] = lower_ints(c, at->base[g], SHAPE(c->s.n_seqs));
-        c->store_at[g] = place_tokens(c, g);
     }
+}
+
+static struct tensor of_step(struct lower *c, struct tensor all, struct tensor step) {
+    return c->s.n_steps > 1 ? hlo_window(&c->h, all, 0, step, 1) : all;
+}
+
+/* What differs from step to step of a launch. */
+static void take_step(struct lower *c, struct tensor step) {
+    struct hlo *h = &c->h;
+    const struct inputs *at = &c->at;
+    for (int g = 0; g < c->p->n_groups; g++)
+        if (c->p->groups[g].kind != CACHE_STATE)
+            c->store_at[g] = place_tokens(c, g);
     for (int i = 0; i < c->p->n_ropes; i++) {
         int64_t dim = c->p->ropes[i]->dim;
         if (dim == 0)
             continue;
-        struct tensor both = lower_floats(c, at->cos_sin[i], SHAPE(c->n_tokens, dim));
+        struct tensor all = lower_floats(c, at->cos_sin[i], SHAPE(c->s.n_steps, c->n_tokens, dim));
+        struct tensor both = hlo_reshape(h, of_step(c, all, step), SHAPE(c->n_tokens, dim));
         c->cos[i] = hlo_slice(h, both, 1, 0, dim / 2);
         c->sin[i] = hlo_slice(h, both, 1, dim / 2, dim / 2);
     }
+    struct tensor bits = lower_ints(c, at->bits, SHAPE(c->s.n_steps, 2, c->s.n_rows));
+    c->bits = hlo_reshape(h, of_step(c, bits, step), SHAPE(2, c->s.n_rows));
 }
 
 static void keep(struct lower *c, val v) {
@@ -234,13 +248,50 @@ static void give_results(struct lower *c) {
     for (int i = 0; i < c->l->n_caches; i++)
         hlo_result(&c->h, c->caches[i]);
     if (c->has_drawn)
-        hlo_result(&c->h, hlo_reshape(&c->h, c->drawn, SHAPE((int64_t)c->s.n_rows * DRAWN_INTS)));
+        hlo_result(&c->h, hlo_reshape(&c->h, c->drawn, SHAPE((int64_t)c->s.n_steps * c->s.n_rows * DRAWN_INTS)));
+    if (c->s.n_steps > 1)
+        return;
     if (c->has_drawn)
         hlo_result(&c->h, hlo_reshape(&c->h, c->logits, SHAPE((int64_t)c->s.n_rows * c->p->vocab_size)));
     if (val_given(c->p->hidden))
         keep(c, c->p->hidden);
     for (int i = 0; i < c->p->n_taps; i++)
         keep(c, c->p->taps[i]);
+}
+
+static void lower_step(struct lower *c, struct tensor step) {
+    take_step(c, step);
+    c->n_rank_ints = 0;
+    for (c->i_op = 0; c->i_op < c->p->n_ops; c->i_op++) {
+        c->op = &c->p->ops[c->i_op];
+        functions[c->op->code](c);
+    }
+}
+
+/* A loop that feeds each sequence's token back; it carries the caches, the tokens and all that was drawn. */
+static void lower_steps(struct lower *c) {
+    struct hlo *h = &c->h;
+    int n = c->l->n_caches;
+    struct loop *loop = xcalloc(1, sizeof *loop);
+    struct tensor *carried = xcalloc((size_t)n + 2, sizeof *carried), first = c->position;
+    memcpy(carried, c->caches, (size_t)n * sizeof *carried);
+    carried[n] = c->token;
+    carried[n + 1] = hlo_full(h, TYPE_S32, SHAPE(c->s.n_steps, DRAWN_INTS, c->s.n_rows), 0);
+    hlo_loop_begin(h, loop, lower_ints(c, c->at.n_loop, SCALAR), carried, n + 2);
+    memcpy(c->caches, loop->now, (size_t)n * sizeof *carried);
+    c->token = loop->now[n];
+    c->position = hlo_binary(h, "add", first, loop->at);
+    lower_step(c, loop->at);
+    memcpy(carried, c->caches, (size_t)n * sizeof *carried);
+    struct tensor token = hlo_slice(h, c->drawn, 0, DRAWN_TOKEN, 1); // [1, R]: a row a sequence
+    carried[n] = hlo_reshape(h, token, SHAPE(c->n_tokens));
+    struct tensor drawn = hlo_reshape(h, c->drawn, SHAPE(1, DRAWN_INTS, c->s.n_rows));
+    carried[n + 1] = hlo_set_window(h, loop->now[n + 1], 0, loop->at, drawn);
+    hlo_loop_end(h, loop, carried, carried);
+    memcpy(c->caches, carried, (size_t)n * sizeof *carried);
+    c->drawn = carried[n + 1];
+    free(carried);
+    free(loop);
 }
 
 void xla_lower(const struct loaded *l, const struct launch_shape *s, struct buf *out) {
@@ -252,10 +303,10 @@ void xla_lower(const struct loaded *l, const struct launch_shape *s, struct buf 
     c.caches = xcalloc((size_t)l->n_caches + 1, sizeof *c.caches);
     take_arguments(&c);
     take_inputs(&c);
-    for (c.i_op = 0; c.i_op < c.p->n_ops; c.i_op++) {
-        c.op = &c.p->ops[c.i_op];
-        functions[c.op->code](&c);
-    }
+    if (s->n_steps > 1)
+        lower_steps(&c);
+    else
+        lower_step(&c, c.token);
     give_results(&c);
     hlo_module(&c.h, "step", MAX(c.p->n_ranks, 1), out);
     free(c.values);

@@ -24,6 +24,7 @@ struct lower {
     struct tensor cos[XLA_MAX_ROPES], sin[XLA_MAX_ROPES];          // [T, dim / 2]
     struct tensor table[MAX_CACHE_GROUPS], base[MAX_CACHE_GROUPS]; // [S, width], [S]
     struct tensor store_at[MAX_CACHE_GROUPS]; // [T, 2]: block and slot of each token's row in the cache
+    struct tensor bits;                       // [2, R]
     struct tensor drawn, logits;
     bool has_drawn;
     const struct op *op; // that is being lowered

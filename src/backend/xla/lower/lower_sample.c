@@ -106,7 +106,7 @@ static struct tensor reach(struct lower *c, struct tensor total) {
 static struct tensor point(struct lower *c, struct tensor total) {
     struct hlo *h = &c->h;
     int64_t n = c->s.n_rows;
-    struct tensor bits = hlo_bits(h, lower_ints(c, c->at.bits, SHAPE(2, n)), TYPE_U32);
+    struct tensor bits = hlo_bits(h, c->bits, TYPE_U32);
     struct tensor low = hlo_convert(h, hlo_reshape(h, hlo_slice(h, bits, 0, 0, 1), SHAPE(n)), TYPE_U64),
                   high = hlo_convert(h, hlo_reshape(h, hlo_slice(h, bits, 0, 1, 1), SHAPE(n)), TYPE_U64);
     struct tensor half = hlo_u64(h, 32), mask = hlo_u64(h, UINT32_MAX);
