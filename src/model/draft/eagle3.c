@@ -31,9 +31,14 @@ static enum status read_layer_ids(const struct spec_reader *r, const json_t *ids
 
 static enum status read_taps(const struct spec_reader *r, struct draft_spec *d) {
     json_t *nested, *ids;
+    bool reads_taps;
     d->n_taps = 3;
     d->layers[0] = DEFAULT_TAPS;
     TRY(jv_object_or_null(r->text, r->path, "eagle_config", &nested, r->err));
+    TRY(jv_bool_or(nested, r->path, "use_aux_hidden_state", true, &reads_taps, r->err));
+    if (!reads_taps)
+        return fail(r->err, ERR_UNSUPPORTED, "%s: \"use_aux_hidden_state\" is false, as of a head before EAGLE-3",
+                    r->path);
     TRY(jv_array_or_null(nested, r->path, "eagle_aux_hidden_state_layer_ids", &ids, r->err));
     if (ids)
         return read_layer_ids(r, ids, 0, d->layers);
