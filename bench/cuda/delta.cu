@@ -100,14 +100,8 @@ int main(int argc, char **argv) {
             continue;
         std::vector<ddelta_layer> layers = layers_of(m, MOST_SEQS, MOST_TOKENS);
         for (int n : {1, 8, 32, 64, 128, 256}) {
-            launch l = step_of(n, 1);
-            double bytes = 2.0 * n * m.value_heads * 65536, us = time_of(launch_delta_decode, l, layers);
-            printf("%-16s %4d sequences  %8.2f us  %7.0f GB/s of state", m.name, n, us, bytes / us * 1e-3);
-            if (delta_decode_many_takes(&l, &layers[0])) {
-                us = time_of(launch_delta_decode_many, l, layers);
-                printf("; by delta_decode_many.cu %8.2f us  %7.0f GB/s", us, bytes / us * 1e-3);
-            }
-            printf("\n");
+            double us = time_of(launch_delta_decode, step_of(n, 1), layers), bytes = 2.0 * n * m.value_heads * 65536;
+            printf("%-16s %4d sequences  %8.2f us  %7.0f GB/s of state\n", m.name, n, us, bytes / us * 1e-3);
         }
         for (int n : {512, 2048, 8192}) {
             launch l = step_of(1, n);

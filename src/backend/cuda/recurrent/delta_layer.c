@@ -128,7 +128,6 @@ static struct ddelta_layer layer_of(const struct node *n) {
     }                                                                                                \
     static const struct node_kernel by_##name = {#name, file, put_##name};
 LAYER_KERNEL(delta_decode, "delta_decode.cu")
-LAYER_KERNEL(delta_decode_many, "delta_decode_many.cu")
 LAYER_KERNEL(delta_decode_few, "delta_decode.cu")
 LAYER_KERNEL(delta_chunk_inputs, "delta_chunk_inputs.cu")
 LAYER_KERNEL(delta_chunk_parts, "delta_chunk_parts.cu")
@@ -146,11 +145,7 @@ bool lower_delta_layer(struct lowering *w, const struct compiled_op *norm, int n
     if (!norm->pair)
         return false;
     if (!goes_by_chunks(w->exe, l)) {
-        struct node *n = lower_node(w, &by_delta_decode, norm, n_rows);
-        n->out = output_with_absmax(w, norm, 0, n_rows);
-        struct ddelta_layer a = layer_of(n);
-        if (l->in_order && delta_decode_many_takes(l, &a))
-            n->kernel = &by_delta_decode_many;
+        lower_node(w, &by_delta_decode, norm, n_rows)->out = output_with_absmax(w, norm, 0, n_rows);
         return true;
     }
     if (l->n_seqs > 1 || l->n_tokens <= DELTA_FEW_TOKENS)

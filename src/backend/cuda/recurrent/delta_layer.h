@@ -52,10 +52,6 @@ static inline int delta_most_chunks(const struct launch *l, int C) { return l->n
 void launch_delta_decode(const struct launch *l, const struct ddelta_layer *a);
 void launch_delta_decode_few(const struct launch *l, const struct ddelta_layer *a);
 
-/* ---- delta_decode_many.cu: the same bits, of steps in which each of many sequences has one token ---- */
-bool delta_decode_many_takes(const struct launch *l, const struct ddelta_layer *a);
-void launch_delta_decode_many(const struct launch *l, const struct ddelta_layer *a);
-
 /* ---- of sequences with more tokens than that, by chunks: one behind the other ---- */
 void launch_delta_chunk_inputs(const struct launch *l, const struct ddelta_layer *a);
 void launch_delta_chunk_parts(const struct launch *l, const struct ddelta_layer *a);

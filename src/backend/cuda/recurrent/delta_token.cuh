@@ -1,5 +1,5 @@
-/* delta_token.cuh - a token of a value head: what a block of THREADS threads makes of a state in registers. Shared by
- * delta_decode.cu and delta_decode_many.cu, so that a token comes out the same by either.
+/* delta_token.cuh - a token of a value head: what a block of THREADS threads makes of a state in registers; for
+ * delta_decode.cu.
  *
  *     e = beta (v - d k^T S);   S' = d S + k e^T;   o = q^T S' = d q^T S + (q.k) e
  *
