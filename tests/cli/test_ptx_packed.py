@@ -40,6 +40,9 @@ class Packed(unittest.TestCase):
     def test_gptq(self):
         self.same("gptq", group=32)
 
+    def test_gptq_whose_columns_were_sorted(self):
+        self.same("gptq", group=32, act_order=True)
+
     def test_compressed_tensors(self):
         self.same("compressed-tensors", group=64, has_zeros=False)
 

@@ -99,6 +99,14 @@ static __global__ void __launch_bounds__(THREADS) convert(dmat x, dmat y, bool i
     move_row(x, blockIdx.y, 1, y, blockIdx.y, in_fours);
 }
 
+static __global__ void __launch_bounds__(THREADS) order_columns(dmat x, const int32_t *order, dmat y) {
+    let_next_start();
+    wait_for_previous();
+    int k = blockIdx.x * THREADS + threadIdx.x;
+    if (k < y.width)
+        store(y.at, blockIdx.y * y.stride + k, y.element, load(x.at, blockIdx.y * x.stride + order[k], x.element));
+}
+
 void launch_embed(const struct launch *l, struct dweight table, int first, float scale, struct dmat y,
                   const struct dropes *ropes, const struct drow_absmax *row_absmax) {
     dmat rows = {const_cast<void *>(table.at), table.in, y.width, table.element, nullptr};
@@ -115,4 +123,8 @@ void launch_take_rows(const struct launch *l, struct dmat x, struct dmat y) {
 void launch_convert(const struct launch *l, int n_rows, struct dmat x, struct dmat y) {
     launch_node(convert, dim3(pieces_of(y.width), n_rows), THREADS, 0, l->stream, x, y,
                 lies_in_fours(x) && lies_in_fours(y));
+}
+
+void launch_order_columns(const struct launch *l, int n_rows, struct dmat x, const int32_t *order, struct dmat y) {
+    launch_node(order_columns, dim3((y.width + THREADS - 1) / THREADS, n_rows), THREADS, 0, l->stream, x, order, y);
 }

@@ -33,6 +33,8 @@ void launch_embed(const struct launch *l, struct dweight table, int first, float
                   const struct dropes *ropes, const struct drow_absmax *row_absmax);
 void launch_take_rows(const struct launch *l, struct dmat x, struct dmat y);
 void launch_convert(const struct launch *l, int n_rows, struct dmat x, struct dmat y); // to y's element
+/* The same with x's columns in another order: y[r, k] = x[r, order[k]]. */
+void launch_order_columns(const struct launch *l, int n_rows, struct dmat x, const int32_t *order, struct dmat y);
 
 #ifdef __cplusplus
 }

@@ -246,13 +246,13 @@ static enum status compile_op(struct executable *exe, struct compiled_op *c, con
         c->rope = &exe->ropes[rope_of(op)];
     if (op->code != OP_LINEAR)
         return OK;
-    int max_rows = linear_most_rows(exe, op);
     struct dmat x = c->in[0], y = c->out[0];
-    if (x.element != exe->loaded->product) {
+    c->column_order = weight_on_device(exe->loaded, op->weights[0])->order_there;
+    if (x.element != exe->loaded->product || c->column_order) {
         c->convert = (struct dmat){exe->scratch, x.width, x.width, exe->loaded->product};
         x = c->convert;
     }
-    c->gemv_rows = exe->loaded->device->is_fast ? gemv_rows(c, x, max_rows) : 0;
+    c->gemv_rows = exe->loaded->device->is_fast ? gemv_rows(c, x, linear_most_rows(exe, op)) : 0;
     c->is_head = head_compiled(exe, c, x);
     if (c->matrix[0].element == ELEMENT_E4M3) {
         c->in_qact = qact_of(exe, op->in[0]);
@@ -267,7 +267,8 @@ static enum status compile_op(struct executable *exe, struct compiled_op *c, con
         x = c->in_qact->q;
         y = c->unscaled;
     }
-    TRY(gemm_open(exe->loaded, op, c->pair ? c->pair->op : NULL, x, y, linear_output(c), max_rows, &c->gemm, err));
+    TRY(gemm_open(exe->loaded, op, c->pair ? c->pair->op : NULL, x, y, linear_output(c), linear_most_rows(exe, op),
+                  &c->gemm, err));
     gemm_count_at(c->gemm, exe->counters + (op - exe->program->ops) * COUNTER_BYTES);
     if (c->matrix[0].element == ELEMENT_QUADS && !linear_takes(linear_library(c), c, 1))
         return fail(err, ERR_UNSUPPORTED, "%s: gemm_w4.cu does not multiply by [%lld, %lld] of four bits",
@@ -275,14 +276,13 @@ static enum status compile_op(struct executable *exe, struct compiled_op *c, con
     return OK;
 }
 
-/* Bytes that a LINEAR wants for rows that it has to convert, or for unscaled products that have no room of their own
- * (compile_op). */
+/* Bytes that a LINEAR wants for rows that it converts, or for unscaled products without room of their own. */
 static int64_t linear_scratch(const struct executable *exe, const struct op *op, const enum element *element) {
     int64_t rows = padded_rows(linear_most_rows(exe, op)), n_bytes = 0;
-    if (element[op->in[0].id] != exe->loaded->product)
+    const struct placed *w = weight_on_device(exe->loaded, op->weights[0]);
+    if (element[op->in[0].id] != exe->loaded->product || w->order_there)
         n_bytes = rows * op->in[0].width * element_bytes(exe->loaded->product);
-    if (weight_on_device(exe->loaded, op->weights[0])->matrix.element == ELEMENT_E4M3 &&
-        !unscaled_has_room(exe, op, element[op->out[0].id]))
+    if (w->matrix.element == ELEMENT_E4M3 && !unscaled_has_room(exe, op, element[op->out[0].id]))
         n_bytes = MAX(n_bytes, rows * exe->program->values[op->out[0].id].width * element_bytes(ELEMENT_F16));
     return n_bytes;
 }

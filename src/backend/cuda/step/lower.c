@@ -51,6 +51,7 @@ static enum status put_linear(const struct node *n, const struct launch *l, stru
 static const struct node_kernel by_linear = {"linear", NULL, put_linear}; // node.by says the rest
 
 PLAIN_KERNEL(convert, "rows.cu", launch_convert(l, n->n_rows, n->in[0], n->out))
+PLAIN_KERNEL(order_columns, "rows.cu", launch_order_columns(l, n->n_rows, n->in[0], c->column_order, n->out))
 PLAIN_KERNEL(rescale, "quantise.cu", launch_rescale(l, n->n_rows, n->in[0], n->out))
 
 /* What a kernel that gates writes. Those that can fold the rows' absmax as well if a LINEAR is going to ask for it. */
@@ -100,7 +101,7 @@ static void lower_linear(struct lowering *w, const struct compiled_op *c, int n_
             lower_output(w, c, n_rows, &v);
     } else {
         if (c->convert.at) {
-            struct node *n = lower_node(w, &by_convert, c, n_rows);
+            struct node *n = lower_node(w, c->column_order ? &by_order_columns : &by_convert, c, n_rows);
             n->in[0] = x, n->out = v.x = c->convert;
         }
         lower_watch(w, c, n_rows, v.x, NULL);

@@ -11,7 +11,8 @@
 struct layout_rows {
     const struct weight *weight;
     const struct weight_part *part;
-    enum element placed; // as what the device keeps the weight
+    enum element placed;         // as what the device keeps the weight
+    const int32_t *column_order; // of ELEMENT_QUADS, struct placed; NULL: columns as they are
     int64_t row, row_in_part, n;
     char *to;
     int64_t scales_at;

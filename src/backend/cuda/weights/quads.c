@@ -7,6 +7,7 @@
 
 #include "base/status.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 // ---- which ------------------------------------------------------------------------------------------------------
@@ -25,7 +26,7 @@ static bool part_in_quads(const struct weight_part *part, struct dquads *out) {
     case QFORMAT_MXFP4: *out = (struct dquads){.kind = QUADS_MXFP4, .group = 32}; return group == 32;
     case QFORMAT_INT4:
         *out = (struct dquads){.kind = QUADS_INT4, .group = group_kept(group), .has_zeros = part->packed->has_zeros};
-        return out->group != 0 && !part->packed->group_of && part->first_col == 0;
+        return out->group != 0 && part->first_col == 0;
     default: return false;
     }
 }
@@ -37,6 +38,53 @@ static bool made_quads(const struct loaded *loaded, const struct weight *w, stru
     else
         *out = (struct dquads){.kind = QUADS_INT4, .group = QUADS_COLUMNS};
     return loaded->quantise > QUANTISE_FP8 && w->out % 16 == 0;
+}
+
+static const int32_t *groups_of(const struct weight *w, int part) {
+    return w->parts[part].packed ? w->parts[part].packed->group_of : NULL;
+}
+
+/* Whether all parts have the same columns in a group, and whole groups: then their columns can be put in order. */
+static bool can_be_ordered(const struct weight *w) {
+    const int32_t *group_of = groups_of(w, 0);
+    int64_t group = w->parts[0].scale.block_cols, n_groups = group ? (w->in + group - 1) / group : 1;
+    for (int i = 1; i < w->n_parts; i++) {
+        const int32_t *of = groups_of(w, i);
+        if (!of != !group_of || (of && memcmp(of, group_of, (size_t)w->in * sizeof *of) != 0))
+            return false;
+    }
+    if (!group_of)
+        return true;
+    int64_t *n = xcalloc((size_t)n_groups, sizeof *n);
+    bool whole = true;
+    for (int64_t c = 0; c < w->in; c++)
+        n[group_of[c]]++;
+    for (int64_t g = 0; group && g < n_groups; g++)
+        whole = whole && n[g] == MIN(group, w->in - g * group);
+    free(n);
+    return whole;
+}
+
+static bool is_sorted(const struct weight *w) {
+    for (int i = 0; i < w->n_parts; i++)
+        if (groups_of(w, i))
+            return true;
+    return false;
+}
+
+int32_t *quads_column_order(const struct weight *w) {
+    const int32_t *group_of = groups_of(w, 0);
+    int64_t group = w->parts[0].scale.block_cols, n_groups = group ? (w->in + group - 1) / group : 1;
+    if (!group_of || n_groups == 1)
+        return NULL;
+    int32_t *order = xcalloc((size_t)w->in, sizeof *order);
+    int64_t *next = xcalloc((size_t)n_groups, sizeof *next);
+    for (int64_t g = 0; g < n_groups; g++)
+        next[g] = g * group;
+    for (int64_t c = 0; c < w->in; c++)
+        order[next[group_of[c]]++] = (int32_t)c;
+    free(next);
+    return order;
 }
 
 /* Whether all parts are stored alike, in four bits that the device keeps; or, made, are numbers that become such. */
@@ -59,7 +107,7 @@ static bool weight_in_quads(const struct loaded *loaded, const struct weight *w,
 
 bool quads_of(const struct loaded *loaded, const struct program *p, const struct op *op, bool made,
               struct dquads *out) {
-    if (op->code != OP_LINEAR || !weight_in_quads(loaded, op->weights[0], made, out))
+    if (op->code != OP_LINEAR || !weight_in_quads(loaded, op->weights[0], made, out) || !can_be_ordered(op->weights[0]))
         return false;
     out->gated = gated_act_follows(p, (int)(op - p->ops));
     return true;
@@ -71,7 +119,8 @@ bool quads_of_experts(const struct loaded *loaded, const struct op *op, int slot
     if (op->code != OP_MOE_FFN)
         return false;
     for (int k = 0; k < 2; k++)
-        if (!weight_in_quads(loaded, op->weights[k], false, &both[k]) || both[k].kind == QUADS_MXFP4)
+        if (!weight_in_quads(loaded, op->weights[k], false, &both[k]) || both[k].kind == QUADS_MXFP4 ||
+            is_sorted(op->weights[k]))
             return false;
     if (both[0].kind != both[1].kind || both[0].group != both[1].group)
         return false;
@@ -110,7 +159,10 @@ static void fill_codes(const struct layout_rows *r) {
         for (int64_t i = 0; i < r->n; i++) {
             int64_t n = MIN(in - c, AT_ONCE);
             uint8_t *to = (uint8_t *)r->to + i * row_bytes + c / 2;
-            packed_codes(part, r->row_in_part + i, c, n, codes);
+            for (int64_t k = 0; r->column_order && k < n; k++)
+                packed_codes(part, r->row_in_part + i, r->column_order[c + k], 1, &codes[k]);
+            if (!r->column_order)
+                packed_codes(part, r->row_in_part + i, c, n, codes);
             for (int64_t k = 0; k < n; k += 2)
                 to[k / 2] = (uint8_t)(codes[k] | codes[k + 1] << 4);
         }
@@ -135,7 +187,8 @@ void quads_fill(const struct layout_rows *r) {
                 scales[i * n_groups + g] = scale_as_stored(r->part, r->row_in_part + i, g);
                 continue;
             }
-            struct packed_group of = packed_group_at(r->part, r->row_in_part + i, g * group);
+            int64_t col = r->column_order ? r->column_order[g * group] : g * group;
+            struct packed_group of = packed_group_at(r->part, r->row_in_part + i, col);
             scales[i * n_groups + g] = of.scale;
             if (has_zeros(r->part))
                 zeros[i * n_groups + g] = (uint8_t)of.zero;

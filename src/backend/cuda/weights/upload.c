@@ -114,8 +114,8 @@ static int64_t scales_offset(const struct piece *p) { // behind the rows, in the
 }
 
 static void fill_pinned(const struct piece *p, char *pinned) {
-    layout_fill(&(struct layout_rows){p->placed->weight, p->part, p->to->element, p->row, p->row_in_part, p->n_rows,
-                                      pinned, scales_offset(p)});
+    layout_fill(&(struct layout_rows){p->placed->weight, p->part, p->to->element, p->placed->column_order, p->row,
+                                      p->row_in_part, p->n_rows, pinned, scales_offset(p)});
 }
 
 /* Rows that need no kernel: their element is the one wanted, but for e4m3, whose sizes are looked at. */

@@ -197,6 +197,10 @@ static enum status reserve(struct loaded *loaded, const struct program *p, const
     }
     *d = (struct dweight){NULL, w->out, w->in, element, NULL, quads};
     d->at = take(&loaded->weight_bytes, matrix ? placed_matrix_bytes(placed) : n * element_bytes(element));
+    if (matrix && element != ELEMENT_QUADS)
+        placed->order_there = NULL;
+    if (element == ELEMENT_QUADS && !experts && !placed->column_order && (placed->column_order = quads_column_order(w)))
+        placed->order_there = (int32_t *)(void *)take(&loaded->weight_bytes, w->in * (int64_t)sizeof(int32_t));
     if (element == ELEMENT_E4M3 || is_in_blocks(element) || element == ELEMENT_QUADS)
         d->scale = (const float *)(const void *)take(&loaded->weight_bytes, w->out * (int64_t)sizeof(float));
     return OK;
@@ -213,6 +217,7 @@ static void resolve(struct loaded *loaded) {
             both[k]->at = resolved(loaded, both[k]->at);
             both[k]->scale = resolved(loaded, both[k]->scale);
         }
+        loaded->placed[i].order_there = resolved(loaded, loaded->placed[i].order_there);
     }
     loaded->filter.copy = resolved(loaded, loaded->filter.copy);
     loaded->l2_copy.at = resolved(loaded, loaded->l2_copy.at);
@@ -281,6 +286,18 @@ static enum status upload_and_judge(struct loaded *loaded, struct error *err) {
     return st;
 }
 
+static enum status send_column_orders(struct loaded *loaded, struct error *err) {
+    for (int i = 0; i < loaded->n_slots; i++) {
+        const struct placed *p = &loaded->placed[i];
+        if (!p->order_there)
+            continue;
+        size_t n_bytes = (size_t)p->weight->in * sizeof *p->column_order;
+        DEVICE_TRY(loaded->device, err, cudaMemcpy(p->order_there, p->column_order, n_bytes, cudaMemcpyHostToDevice),
+                   "%s: the order of %lld columns", p->weight->name, (long long)p->weight->in);
+    }
+    return OK;
+}
+
 enum status weights_place(struct loaded *loaded, struct error *err) {
     const struct program *p = loaded->program;
     if (!loaded->product_is_set)
@@ -304,6 +321,7 @@ enum status weights_place(struct loaded *loaded, struct error *err) {
     loaded->l2_copy.at = l2_copy ? take(&loaded->weight_bytes, l2_copy) : NULL;
     TRY(memory_take(loaded->device, &loaded->weights, loaded->weight_bytes, "weights", err));
     resolve(loaded);
+    TRY(send_column_orders(loaded, err));
     TRY(upload_and_judge(loaded, err));
     TRY(filter_copy(loaded, err));
     return l2_copy_make(loaded, err);
@@ -313,5 +331,7 @@ void weights_release(struct loaded *loaded) {
     cudaFree(loaded->weights);
     l2_copy_release(loaded);
     free(loaded->filter.flips);
+    for (int i = 0; loaded->placed && i < loaded->n_slots; i++)
+        free(loaded->placed[i].column_order);
     free(loaded->placed);
 }

@@ -33,6 +33,10 @@ bool quads_of(const struct loaded *loaded, const struct program *p, const struct
  * (placed.blocks). */
 bool quads_of_experts(const struct loaded *loaded, const struct op *op, int slot, struct dquads *out);
 
+/* Columns in the order of their groups, where the checkpoint sorted them by something else (act-order); NULL: they are.
+ * The caller frees it. */
+int32_t *quads_column_order(const struct weight *w);
+
 /* ---- upload.c ---- */
 /* All that has a place goes there; counts [n_slots] on the device, in the order of b->placed. */
 enum status upload_weights(struct loaded *loaded, struct dplaced *counts, struct error *err);
