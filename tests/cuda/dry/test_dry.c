@@ -7,19 +7,21 @@
 
 static void every_family_asks_for_what_a_device_gives(void **state) {
     (void)state;
+    static const char *const made[] = {NULL, "fp8", "int4", "nvfp4"};
     for (size_t i = 0; i < ARRAY_LEN(models); i++)
-        for (int fp8 = 0; fp8 < 2; fp8++) {
+        for (size_t k = 0; k < ARRAY_LEN(made); k++) {
             struct outcome o;
             char folder[80];
             snprintf(folder, sizeof folder, "tests/models/%s", models[i]);
             struct gyre_options options = options_for(folder);
-            if (fp8)
-                options.quantization = "fp8", options.kv_cache_dtype = strcmp(models[i], "deepseek_v3") ? "fp8" : NULL;
+            options.quantization = made[k];
+            if (k == 1)
+                options.kv_cache_dtype = strcmp(models[i], "deepseek_v3") ? "fp8" : NULL;
             dry_begin(0, DRY_ONCE);
             run(&options, false, &o);
             if (!o.opened || o.finish[0] != GYRE_LENGTH || o.finish[1] != GYRE_LENGTH)
                 fail_msg("%s: %s; %s; %s", folder, o.opened ? "opened" : o.refused.text, o.why[0], o.why[1]);
-            printf("%-12s %-8s %lld calls\n", models[i], fp8 ? "fp8" : "float16", (long long)dry_calls());
+            printf("%-12s %-8s %lld calls\n", models[i], made[k] ? made[k] : "float16", (long long)dry_calls());
             expect_clean(folder);
             EXPECT_EQ(dry_unordered(), 0);
         }
