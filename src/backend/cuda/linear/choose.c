@@ -109,8 +109,8 @@ enum status linear_check(struct error *err) {
     const char *name = getenv("GYRE_LINEAR");
     if (!name || forced())
         return OK;
-    return fail(err, ERR_ARG, "GYRE_LINEAR: \"%.40s\" is none of library, gemv, small_m, gated, split_k, prefill",
-                name);
+    return fail(err, ERR_ARG,
+                "GYRE_LINEAR: \"%.40s\" is none of library, gemv, small_m, gated, split_k, prefill, w4, w4_many", name);
 }
 
 /* Beyond the rows of gemm_fp8_gated.cu its name means the kernel that goes on where it ends. */
