@@ -84,7 +84,7 @@ static void cpu_unload(struct loaded *l) {
     for (int g = 0; g < l->n_caches && !l->caches_of; g++)
         free(l->caches[g].memory);
     program_free(l->program);
-    ranks_leave(l->ranks);
+    cpu_ranks_leave(l->ranks);
     free(l);
 }
 

@@ -87,7 +87,7 @@ enum status cpu_choose_kernels(const char *const *own, const struct kernels **ou
 const struct kernels *cpu_products(const struct device *d, bool rounds);
 
 enum status cpu_join(struct loaded *const *ranks, int n, struct error *err);
-void ranks_leave(struct ranks *ranks);                              // NULL is fine; the last one frees it
+void cpu_ranks_leave(struct ranks *ranks);                          // NULL is fine; the last one frees it
 enum status ranks_fault(const struct loaded *l, struct error *err); // of a step that another rank did not come to
 
 /* What one worker sees of one op in one step. */

@@ -65,7 +65,7 @@ enum status cpu_join(struct loaded *const *loaded, int n, struct error *err) {
     return OK;
 }
 
-void ranks_leave(struct ranks *r) {
+void cpu_ranks_leave(struct ranks *r) {
     if (!r)
         return;
     pthread_mutex_lock(&r->mutex);

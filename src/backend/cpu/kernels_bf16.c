@@ -3,7 +3,7 @@
  *
  * VDPBF16PS adds the products of 16 pairs to 16 float32 sums: 32 multiply-adds an instruction, where float32 has 16,
  * and weights are multiplied as they lie in the file. A product of two bf16 numbers is exact in float32, so what is
- * lost is what rounding x loses: each term is off by at most 2^-9 of itself, and a sum by 2^-9 of the sum of its terms'
+ * lost is what rounding x loses: each term is off by at most 2^-8 of itself, and a sum by 2^-8 of the sum of its terms'
  * sizes. Denormal numbers count as zeros.
  *
  *     y[t][r] = tree(sum over steps of 32 columns of w[r][32] x[t][32])      16 sums, folded in halves at the end
