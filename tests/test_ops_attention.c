@@ -766,6 +766,16 @@ static void expect_same_rows(struct rig *rig, const double *got, const double *w
                      (long long)(i / n - rig_row(rig, seq, 0)), (long long)(i % n), got[i], want[i]);
 }
 
+/* Rows of steps of 64 tokens a sequence, of which the last of a sequence may be of few, and of seven. */
+static void rests_and_sevens(struct rig *rig, const double *sevens) {
+    double *rests = rig_run(rig, SCHEDULE_CHUNK_64);
+    for (int s = 0; s < rig->o.n_seqs; s++) {
+        int len = rig->o.lens[s], rest = len % 64;
+        if (rest > 0 && rest <= 8)
+            expect_same_rows(rig, rests, sevens, s, len - rest, len);
+    }
+}
+
 static void latent_steps_case(const struct mla_case *c) {
     if (!rig_takes_case())
         return;
@@ -774,17 +784,17 @@ static void latent_steps_case(const struct mla_case *c) {
     float freq[32];
     struct rig *rig = mla_rig(c, "float16", &a, freq, &o);
     rig->tells_all = true;
-    double *together = rig_run(rig, SCHEDULE_WHOLE), *alone = rig_run(rig, SCHEDULE_ONE_BY_ONE); // many tokens a step
-    double *sevens = rig_run(rig, SCHEDULE_CHUNK_7), *ones = rig_run(rig, SCHEDULE_CHUNK_1);     // and few
-    double *rests = rig_run(rig, SCHEDULE_CHUNK_64); // of which the last of a sequence is of few
-    for (int s = 0; s < rig->o.n_seqs; s++) {
-        int len = rig->o.lens[s], rest = len % 64;
-        if (rest > 0 && rest <= 8)
-            expect_same_rows(rig, rests, sevens, s, len - rest, len);
-        int n = rig_is_brief() ? 3 : 40; // of long sequences not all come one by one
-        int end = rig->ones_end[s], first = end > n ? end - n : 0;
-        expect_same_rows(rig, alone, together, s, 0, len);
-        expect_same_rows(rig, ones, sevens, s, first, end);
+    double *sevens = rig_run(rig, SCHEDULE_CHUNK_7);
+    rests_and_sevens(rig, sevens);
+    if (c->n_seqs == 0) { // else they have more tokens than a step of the rig may
+        double *together = rig_run(rig, SCHEDULE_WHOLE), *alone = rig_run(rig, SCHEDULE_ONE_BY_ONE),
+               *ones = rig_run(rig, SCHEDULE_CHUNK_1);
+        for (int s = 0; s < rig->o.n_seqs; s++) {
+            int n = rig_is_brief() ? 3 : 40; // of long sequences not all come one by one
+            int end = rig->ones_end[s], first = end > n ? end - n : 0;
+            expect_same_rows(rig, alone, together, s, 0, rig->o.lens[s]);
+            expect_same_rows(rig, ones, sevens, s, first, end);
+        }
     }
     rig_free(rig);
 }
@@ -796,7 +806,7 @@ static void latent_attention_of_a_token_does_not_depend_on_its_step(void **state
                                  cases[] = {
                                      {LATENT(32, 512, 128, 64, 128, 0.03f), FORMAT_BF16, 16, {900, 129, 300}, 0, 0},
                                      // of so many a step has tasks of several chunks that stay whole
-                                     {LATENT(16, 512, 128, 64, 128, 0.03f), FORMAT_BF16, 64, {200, 129, 260}, 0, 60},
+                                     {LATENT(16, 512, 128, 64, 128, 0.03f), FORMAT_BF16, 64, {200, 129, 260}, 0, 30},
                                  };
     if (rig_backend() == &backend_cpu)
         skip(); // which runs through keys one after the other
