@@ -60,7 +60,7 @@ static placed_matrix place(const matrix &m, bool as_numbers) {
     void *to = sent(p.at.data(), n);
     float *scale = (float *)sent(p.scale.data(), m.out * 4);
     dplaced *counts = (dplaced *)sent(&p.counts, sizeof p.counts);
-    int64_t cut = m.out / 3;
+    int64_t cut = m.out > 2 ? m.out / 3 : m.out;
     for (int64_t first : {(int64_t)0, cut}) {
         dstored x = {(char *)codes + first * m.in * (as_numbers ? 8 : 1) / 2,
                      m.in,
@@ -70,7 +70,7 @@ static placed_matrix place(const matrix &m, bool as_numbers) {
                      32,
                      as_numbers ? nullptr : scales + first * m.n_groups};
         int64_t n_rows = first ? m.out - cut : cut;
-        if (n_rows > 0)
+        if (n_rows > 0 && first < m.out)
             launch_place_blocks(nullptr, &x, n_rows, {to, m.out, m.in, ELEMENT_MXFP4, scale}, m.rows, first, counts);
     }
     MUST(cudaDeviceSynchronize());
