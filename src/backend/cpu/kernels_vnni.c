@@ -11,8 +11,8 @@
  * 32 columns and x are rounded to even. D - o S is one sum that begins with -o S, and o is a power of two, so that a
  * shift makes it. What is no number in x makes s_x none.
  *
- * Uops of a step for one row of x, with scales of 32 columns: q4_0 16, q8_0 14, q4_k 14, q6_k 15; a step of q4_0 has 36
- * bytes, so memory that gives a core six bytes a cycle is met at 2.7 uops a cycle. */
+ * Rows of weights are taken in tiles of four with one or two rows of x, of two with more, since loads of x bound what
+ * is not bound by memory; the sums of a row are the same in any tile. */
 #if defined(__x86_64__)
 #include "backend/cpu/kernels_vnni.h"
 
@@ -86,6 +86,16 @@ static ALWAYS_INLINE float f16_at(const uint8_t *p) {
 
 static ALWAYS_INLINE __m512 two_scales(float a, float b) {
     return _mm512_insertf32x8(_mm512_set1_ps(a), _mm256_set1_ps(b), 1);
+}
+
+/* Of two float16. */
+static ALWAYS_INLINE __m512 two_f16(const uint8_t *a, const uint8_t *b) {
+    uint16_t first, second;
+    memcpy(&first, a, sizeof first);
+    memcpy(&second, b, sizeof second);
+    __m128 both = _mm_cvtph_ps(_mm_cvtsi32_si128((int)(first | (uint32_t)second << 16)));
+    return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1),
+                                 _mm512_castps128_ps512(both));
 }
 
 static ALWAYS_INLINE __m256i load32(const uint8_t *p) { return _mm256_loadu_si256((const __m256i *)(const void *)p); }
@@ -171,9 +181,9 @@ static ALWAYS_INLINE struct step two_blocks(const enum qformat_id f, const uint8
         s.scale = two_scales(e8m0_half(a[0]), e8m0_half(b[0]));
         return s;
     }
-    s.scale = two_scales(f16_at(a), f16_at(b));
+    s.scale = two_f16(a, b);
     if (has_min(f)) // which is added: taken from nothing
-        s.min = _mm512_sub_ps(s.min, two_scales(f16_at(a + 2), f16_at(b + 2)));
+        s.min = _mm512_sub_ps(s.min, two_f16(a + 2, b + 2));
     return s;
 }
 
@@ -277,56 +287,102 @@ static ALWAYS_INLINE __m512i codes_of(const enum qformat_id f, const uint8_t *b,
 
 /* ---- products ---- */
 
-/* One step of n_x rows of x, as arranged. */
-static ALWAYS_INLINE void add_step(const enum qformat_id f, const int n_x, struct step s, const float *x,
-                                   __m512 sum[8]) {
+/* Rows of weights that are taken together with n_x rows of x. A load of 64 bytes takes a cycle on Zen 4; x has three
+ * a step: they are to serve more than one row. */
+#define TILE(n_x) ((n_x) <= 2 ? MAX_TILE : 2)
+enum { MAX_TILE = 4 };
+
+/* One step of n_w rows of weights and n_x rows of x, as arranged. */
+static ALWAYS_INLINE void add_step(const enum qformat_id f, const int n_w, const int n_x, const struct step *s,
+                                   const float *x, __m512 sum[][FEW_ROWS]) {
     UNROLL for (int t = 0; t < n_x; t++) {
         const float *at = x + t * X_FLOATS;
         __m512i q = _mm512_loadu_si512(at), less = _mm512_loadu_si512(at + LANES), begin = _mm512_setzero_si512();
+        __m512 s_x = _mm512_loadu_ps(at + 2 * LANES), taken = _mm512_setzero_ps();
         if (offset_bits(f) >= 0)
             begin = _mm512_slli_epi32(less, (unsigned)MAX(offset_bits(f), 0));
-        __m512 d = _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(begin, s.codes, q)), s_x = _mm512_loadu_ps(at + 2 * LANES);
-        if (has_min(f)) {
-            d = _mm512_fmadd_ps(s.min, _mm512_cvtepi32_ps(less), _mm512_mul_ps(s.scale, d));
-            sum[t] = _mm512_fmadd_ps(d, s_x, sum[t]);
-        } else {
-            sum[t] = _mm512_fmadd_ps(d, _mm512_mul_ps(s.scale, s_x), sum[t]);
+        if (has_min(f))
+            taken = _mm512_cvtepi32_ps(less);
+        UNROLL for (int i = 0; i < n_w; i++) {
+            __m512 d = _mm512_cvtepi32_ps(_mm512_dpbusd_epi32(begin, s[i].codes, q));
+            if (has_min(f))
+                d = _mm512_fmadd_ps(s[i].min, taken, _mm512_mul_ps(s[i].scale, d));
+            sum[i][t] = _mm512_fmadd_ps(d, has_min(f) ? s_x : _mm512_mul_ps(s[i].scale, s_x), sum[i][t]);
         }
     }
 }
 
-/* Columns [from, to), multiples of 64 or the end, of a row of blocks of 32. */
-static ALWAYS_INLINE void small_blocks(const enum qformat_id f, const int n_x, const uint8_t *row, int64_t from,
-                                       int64_t to, const float *x, __m512 sum[8]) {
+/* To memory the rows of a tile are one linear stream, fetched into the second-level cache well ahead of its use. */
+static ALWAYS_INLINE const uint8_t *fetch(const uint8_t *ahead, const int n_bytes) {
+    UNROLL for (int i = 0; i < n_bytes; i += 64) _mm_prefetch((const char *)ahead + i, _MM_HINT_T1);
+    return ahead + n_bytes;
+}
+
+/* Columns [from, to), multiples of 64 or the end, of n_w rows of blocks of 32, `stride` bytes apart. */
+static ALWAYS_INLINE void small_blocks(const enum qformat_id f, const int n_w, const int n_x, const uint8_t *row,
+                                       int64_t stride, int64_t from, int64_t to, const float *x, const bool near,
+                                       __m512 sum[][FEW_ROWS]) {
     const int bytes = block_formats[f].block_bytes;
-    const uint8_t *b = row + from / BLOCK * bytes;
-    for (int64_t c = from; c + STEP <= to; c += STEP, b += 2 * bytes) {
-        _mm_prefetch((const char *)b + AHEAD_BYTES / 16, _MM_HINT_T0);
-        add_step(f, n_x, two_blocks(f, b, b + bytes), x + (c - from) / STEP * n_x * X_FLOATS, sum);
+    const uint8_t *b = row + from / BLOCK * bytes, *ahead = row + AHEAD_BYTES;
+    struct step s[MAX_TILE];
+    for (int64_t c = from; c + STEP <= to; c += STEP, b += 2 * bytes, x += n_x * X_FLOATS) {
+        if (!near)
+            ahead = fetch(ahead, n_w * 2 * bytes);
+        UNROLL for (int i = 0; i < n_w; i++) s[i] = two_blocks(f, b + i * stride, b + i * stride + bytes);
+        add_step(f, n_w, n_x, s, x, sum);
     }
     if ((to - from) % STEP) { // one block more; what is beside it meets zeros
-        uint8_t none[64] = {0};
-        add_step(f, n_x, two_blocks(f, b, none), x + (to - from) / STEP * n_x * X_FLOATS, sum);
+        static const uint8_t none[64];
+        UNROLL for (int i = 0; i < n_w; i++) s[i] = two_blocks(f, b + i * stride, none);
+        add_step(f, n_w, n_x, s, x, sum);
     }
 }
 
 /* The same of blocks of 256; from and to are multiples of 256. */
-static ALWAYS_INLINE void large_blocks(const enum qformat_id f, const int n_x, const uint8_t *row, int64_t from,
-                                       int64_t to, const float *x, __m512 sum[8]) {
+static ALWAYS_INLINE void large_blocks(const enum qformat_id f, const int n_w, const int n_x, const uint8_t *row,
+                                       int64_t stride, int64_t from, int64_t to, const float *x, const bool near,
+                                       __m512 sum[][FEW_ROWS]) {
     const int bytes = block_formats[f].block_bytes;
-    const uint8_t *b = row + from / 256 * bytes;
+    const uint8_t *b = row + from / 256 * bytes, *ahead = row + AHEAD_BYTES;
     for (int64_t c = from; c < to; c += 256, b += bytes, x += 4 * n_x * X_FLOATS) {
-        _mm_prefetch((const char *)b + AHEAD_BYTES / 16, _MM_HINT_T0);
-        _mm_prefetch((const char *)b + AHEAD_BYTES / 16 + 64, _MM_HINT_T0);
-        struct scales all = scales_of(f, b);
+        struct scales all[MAX_TILE];
+        if (!near)
+            ahead = fetch(ahead, n_w * bytes);
+        UNROLL for (int i = 0; i < n_w; i++) all[i] = scales_of(f, b + i * stride);
         UNROLL for (int k = 0; k < 4; k++) {
             const __m512i lanes = _mm512_add_epi32(_mm512_setr_epi32(0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3),
                                                    _mm512_set1_epi32(4 * k));
-            struct step s = {codes_of(f, b, k), _mm512_permutexvar_ps(lanes, all.scale), _mm512_setzero_ps()};
-            if (has_min(f))
-                s.min = _mm512_permutexvar_ps(lanes, all.min);
-            add_step(f, n_x, s, x + k * n_x * X_FLOATS, sum);
+            struct step s[MAX_TILE];
+            UNROLL for (int i = 0; i < n_w; i++) {
+                s[i].codes = codes_of(f, b + i * stride, k);
+                s[i].scale = _mm512_permutexvar_ps(lanes, all[i].scale);
+                if (has_min(f))
+                    s[i].min = _mm512_permutexvar_ps(lanes, all[i].min);
+            }
+            add_step(f, n_w, n_x, s, x + k * n_x * X_FLOATS, sum);
         }
+    }
+}
+
+/* Columns [from, to) of n_w rows from r on. */
+static ALWAYS_INLINE void multiply_tile(const enum qformat_id f, const int n_w, const int n_x,
+                                        const struct few_rows *few, int64_t r, int64_t from, int64_t to) {
+    const int64_t n = few->n_cols, stride = few->part->row_stride;
+    const uint8_t *row = (const uint8_t *)few->part->data + (few->row + r) * stride;
+    const float *x = few->x + from / STEP * n_x * X_FLOATS;
+    float *kept = from > 0 || to < n ? few->partial + r * n_x * LANES : NULL;
+    __m512 sum[MAX_TILE][FEW_ROWS];
+    UNROLL for (int i = 0; i < n_w; i++) UNROLL for (int t = 0; t < n_x; t++) sum[i][t] =
+        from > 0 ? _mm512_loadu_ps(kept + (i * n_x + t) * LANES) : _mm512_setzero_ps();
+    if (block_formats[f].block_cols == 256)
+        large_blocks(f, n_w, n_x, row, stride, from, to, x, few->near || from > 0, sum);
+    else
+        small_blocks(f, n_w, n_x, row, stride, from, to, x, few->near || from > 0, sum);
+    UNROLL for (int i = 0; i < n_w; i++) UNROLL for (int t = 0; t < n_x; t++) {
+        if (to < n)
+            _mm512_storeu_ps(kept + (i * n_x + t) * LANES, sum[i][t]);
+        else
+            few->y[t * few->y_stride + r + i] = _mm512_reduce_add_ps(sum[i][t]) + (few->bias ? few->bias[r + i] : 0);
     }
 }
 
@@ -336,25 +392,12 @@ enum { NEAR = 1024 };
 static ALWAYS_INLINE void multiply_rows(const enum qformat_id f, const int n_x, const struct few_rows *few) {
     const int64_t n = few->n_cols, piece = few->partial && few->n_rows <= PARTIAL_ROWS ? NEAR : n;
     for (int64_t from = 0, to; from < n; from = to) {
+        int64_t r = 0;
         to = MIN(from + piece, n);
-        const float *x = few->x + from / STEP * n_x * X_FLOATS;
-        for (int64_t r = 0; r < few->n_rows; r++) {
-            const uint8_t *row = (const uint8_t *)few->part->data + (few->row + r) * few->part->row_stride;
-            float *kept = piece < n ? few->partial + r * n_x * LANES : NULL;
-            __m512 sum[8];
-            UNROLL for (int t = 0; t < n_x; t++) sum[t] =
-                from > 0 ? _mm512_loadu_ps(kept + t * LANES) : _mm512_setzero_ps();
-            if (block_formats[f].block_cols == 256)
-                large_blocks(f, n_x, row, from, to, x, sum);
-            else
-                small_blocks(f, n_x, row, from, to, x, sum);
-            UNROLL for (int t = 0; t < n_x; t++) {
-                if (to < n)
-                    _mm512_storeu_ps(kept + t * LANES, sum[t]);
-                else
-                    few->y[t * few->y_stride + r] = _mm512_reduce_add_ps(sum[t]) + (few->bias ? few->bias[r] : 0);
-            }
-        }
+        for (; r + TILE(n_x) <= few->n_rows; r += TILE(n_x))
+            multiply_tile(f, TILE(n_x), n_x, few, r, from, to);
+        for (; r < few->n_rows; r++)
+            multiply_tile(f, 1, n_x, few, r, from, to);
     }
 }
 
