@@ -176,10 +176,11 @@ double *rig_at(const struct rig *rig, double *rows, int seq, int row) {
 const char *const *rig_kernels(void) {
     static const char *const all[] = {"reference", "amx", "avx512", "avx2", "portable"};
     static const char *const cuda[] = {"float32", "float16", "bfloat16", NULL}; // what products are made in
+    static const char *const xla[] = {"float32", NULL};                         // whose bounds are the CPU's
     static const char *have[ARRAY_LEN(all) + 1];
     struct error err;
     if (rig_backend() != &backend_cpu)
-        return cuda;
+        return strcmp(rig_backend()->name, "xla") == 0 ? xla : cuda;
     if (!have[0])
         for (size_t i = 0, n = 0; i < ARRAY_LEN(all); i++) {
             struct on_device at;

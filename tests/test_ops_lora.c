@@ -72,8 +72,8 @@ static void lora_case(const struct lora_case *l, const char *kernels, int n_thre
 
 static void adapters_add_to_the_rows_that_have_them(void **state) {
     (void)state;
-    if (rig_backend() != &backend_cpu)
-        skip(); // refused elsewhere
+    if (strcmp(rig_backend()->name, "cuda") == 0)
+        skip(); // refused there
     for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
         for (size_t i = 0; i < ARRAY_LEN(cases); i++)
             lora_case(&cases[i], *kernels, 1 + (int)i % 3);

@@ -92,6 +92,14 @@ class Run(unittest.TestCase):
                                  env=env)
         self.assertAlmostEqual(pieces / usual, 1, delta=1e-4)
 
+    def test_a_sequence_grows_from_one_path_to_the_other(self):
+        """Its context is attended to at once up to 256 tokens, and in pieces beyond; sliding layers by windows."""
+        how = ("--temperature", "0", "--ignore-eos", "-n", "60", "--block-size", "16", "--prompt", PROMPT * 25)
+        got = self.ids("gemma4", "--device", "xla", "--device-option", "blockwise=256", *how, env=environment(self))
+        self.assertEqual(got, self.ids("gemma4", *how))
+        n = int(self.gyre("tokenize", "gemma4", "-p", PROMPT * 25, "--output", "count"))
+        self.assertTrue(200 < n < 256 < n + 60, n)
+
     def test_int8_weights_and_caches_are_near(self):
         env, usual = environment(self), self.perplexity("qwen3")
         for flags in (("--quantization", "int8"), ("--kv-cache-dtype", "int8")):

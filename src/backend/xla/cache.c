@@ -23,13 +23,9 @@ static int count_arrays(const struct loaded *l, int cache) {
 void cache_list(struct loaded *l) {
     const struct program *p = l->program;
     l->layers = xcalloc((size_t)p->n_caches + 1, sizeof *l->layers);
-    for (int i = 0; i < p->n_ops; i++)
-        if (p->ops[i].code == OP_DELTA_RULE) {
-            const struct delta_args *a = &p->ops[i].args.delta_rule;
-            l->layers[a->cache].delta_floats = (int64_t)a->n_value_heads * a->key_dim * a->value_dim;
-        }
     for (int i = 0; i < p->n_caches; i++) {
-        l->layers[i].conv_floats = group_of(l, i)->state_floats - l->layers[i].delta_floats;
+        l->layers[i].conv_floats = group_of(l, i)->conv_floats;
+        l->layers[i].delta_floats = group_of(l, i)->delta_floats;
         l->layers[i].first = l->n_caches;
         l->layers[i].n = count_arrays(l, i);
         l->n_caches += l->layers[i].n;

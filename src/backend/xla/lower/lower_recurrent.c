@@ -36,14 +36,18 @@ void xla_short_conv(struct lower *c) {
     struct tensor u = lower_in(c, 0), w = lower_weight(c, 0), sum = u;
     int64_t n_seqs = c->s.n_seqs, n_queries = c->s.n_queries, channels = u.shape.dims[1], past = a->kernel - 1;
     struct shape shape = SHAPE(n_seqs, n_queries, channels);
-    struct tensor parts[2] = {states(c, a->cache, CACHE_CONV, SHAPE(n_seqs, past, channels)), hlo_reshape(h, u, shape)};
-    struct tensor all = hlo_concat(h, 1, parts, 2);
+    struct tensor all = hlo_reshape(h, u, shape);
+    w = hlo_reshape(h, w, SHAPE(channels, a->kernel)); // of a kernel of 1 it is a vector
+    if (past > 0) {
+        struct tensor before = states(c, a->cache, CACHE_CONV, SHAPE(n_seqs, past, channels));
+        all = hlo_concat(h, 1, (struct tensor[]){before, all}, 2);
+        keep_states(c, a->cache, CACHE_CONV, rows_from(c, all, c->n_query, past));
+    }
     for (int j = 0; j < a->kernel; j++) {
         struct tensor tap = hlo_reshape(h, hlo_slice(h, w, 1, j, 1), SHAPE(channels));
         struct tensor term = hlo_binary(h, "multiply", hlo_slice(h, all, 1, j, n_queries), hlo_cols(h, tap, shape));
         sum = j == 0 ? term : hlo_binary(h, "add", sum, term);
     }
-    keep_states(c, a->cache, CACHE_CONV, rows_from(c, all, c->n_query, past));
     lower_out(c, 0, hlo_reshape(h, lower_silu(c, sum), u.shape));
 }
 
