@@ -9,6 +9,7 @@
 #include <strings.h>
 
 enum { MAX_FILES = 100000 };
+static const int64_t MAX_FILE_BYTES = INT64_C(1) << 43; // times MAX_FILES it fits 63 bits
 
 static bool ends(const char *s, const char *with) { return str_ends(str_of(s), str_of(with)); }
 
@@ -38,7 +39,7 @@ static enum status read_file(const json_t *entry, const char *where, struct hub_
     if (!is_safe_name(name))
         return fail(err, ERR_FORMAT, "%s: the name \"%s\" of a file is not taken", where, name);
     TRY(jv_object_or_null(entry, where, "lfs", &lfs, err));
-    TRY(jv_int(lfs ? lfs : entry, where, "size", 0, INT64_MAX, &f->n_bytes, err));
+    TRY(jv_int(lfs ? lfs : entry, where, "size", 0, MAX_FILE_BYTES, &f->n_bytes, err));
     TRY(jv_string(lfs ? lfs : entry, where, lfs ? "sha256" : "blobId", &hash, err));
     if (!is_hex(hash, lfs ? 64 : 40))
         return fail(err, ERR_FORMAT, "%s: \"%s\" is no checksum of %s", where, hash, name);

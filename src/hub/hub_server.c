@@ -65,12 +65,16 @@ enum status hub_server_open(struct hub_server *s, struct error *err) {
         return fail(err, ERR_ARG, "HF_ENDPOINT is \"%s\", it must be an address such as https://huggingface.co",
                     endpoint);
     memcpy(s->endpoint, endpoint, n);
-    if (token && strlen(token) < sizeof s->token)
+    if (token && strlen(token) >= sizeof s->token)
+        return fail(err, ERR_ARG, "HF_TOKEN has %zu bytes, and a token has at most %zu", strlen(token),
+                    sizeof s->token - 1);
+    if (token)
         strcpy(s->token, token);
-    else if (!token)
+    else
         read_token_file(s->token, sizeof s->token);
-    if (!is_https(s->endpoint) && !is_here(s->endpoint))
-        s->token[0] = '\0';
+    if (*s->token && !is_https(s->endpoint) && !is_here(s->endpoint))
+        return fail(err, ERR_ARG, "%s: a token goes over https only, or to this machine; unset HF_TOKEN to ask without",
+                    s->endpoint);
     if (strpbrk(s->token, "\r\n"))
         return fail(err, ERR_ARG, "HF_TOKEN has a line end, which no token has");
     return OK;

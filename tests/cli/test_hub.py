@@ -201,6 +201,8 @@ class Lies(Case):
             (lambda a: dict(a, siblings=[{"rfilename": "config.json", "size": -1, "blobId": "0" * 40}]), "size"),
             (lambda a: dict(a, siblings=[{"rfilename": "config.json", "size": 1, "blobId": "../../x"}]), "no checksum"),
             (lambda a: dict(a, siblings=[{"rfilename": "model.safetensors", "size": 1 << 60, "blobId": "0" * 40}]),
+             "size"),
+            (lambda a: dict(a, siblings=[{"rfilename": "model.safetensors", "size": 1 << 42, "blobId": "0" * 40}]),
              "GiB"),
         ):
             self.hub.answer = change
@@ -223,6 +225,8 @@ class Lies(Case):
         self.hub.gated = True
         self.refused("org/story", "terms")
         self.refused("org/story", "HF_ENDPOINT", HF_ENDPOINT="ftp://x")
+        self.refused("org/story", "at most", HF_TOKEN="x" * 600)
+        self.refused("org/story", "https only", HF_TOKEN="x", HF_ENDPOINT="http://hub.invalid")
         self.refused("org/story", "127.0.0.1", HF_ENDPOINT="http://127.0.0.1:9")
         self.refused("a name", "no name of the hub")
         self.refused("org/story", "HF_HUB_OFFLINE", HF_HUB_OFFLINE="1")
