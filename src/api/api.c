@@ -224,8 +224,10 @@ static enum status encode_within_scope(struct encoder *enc, struct str text, int
     return st;
 }
 
+size_t api_most_text(const struct api *api) { return MAX((size_t)MAX_TEXT, MAX_TEXT_A_TOKEN * context_of(api)); }
+
 enum status api_tokenize(struct api *api, struct str text, int flags, struct token_ids *out, struct error *err) {
-    size_t most = MAX((size_t)MAX_TEXT, MAX_TEXT_A_TOKEN * context_of(api));
+    size_t most = api_most_text(api);
     if (text.len > most)
         return fail(err, ERR_ARG, "the text has %zu bytes, and at most %zu are tokenized at once", text.len, most);
     struct encoder *enc = take_encoder(api);

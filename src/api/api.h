@@ -173,6 +173,7 @@ bool api_read_body(struct http_exchange *x, json_t **out);
 /* Appends the ids of a text. Any thread. A text of more than 8 MiB, and 16 bytes a token of the context, is refused:
  * what tokenizing takes of memory and time grows with it. */
 enum status api_tokenize(struct api *api, struct str text, int flags, struct token_ids *out, struct error *err);
+size_t api_most_text(const struct api *api); // bytes that it takes
 
 /* A token_splitter (engine/constraint.h) of the api. */
 int api_split_behind(void *api, const int32_t *before, int n_before, struct str text, int32_t *out, int max);

@@ -1,6 +1,8 @@
 /* prediction.c - see prediction.h. */
 #include "api/prediction.h"
 
+#include "engine/draft/prediction.h"
+
 static enum status append_parts(const json_t *parts, struct buf *text, struct error *err) {
     const json_t *part;
     size_t i;
@@ -30,12 +32,25 @@ static enum status read_text(const json_t *prediction, struct buf *text, struct 
     return OK;
 }
 
-/* What is longer than any answer is cut. */
+/* The most tokens that can be guessed: an answer's. */
+static size_t most_tokens(const struct api *api) {
+    return MIN((size_t)service_info(api->service)->max_model_len, (size_t)MOST_PREDICTED);
+}
+
+/* Without what stands behind the longest answer, or is more than is tokenized at once; characters stay whole. */
+static struct str cut(const struct api *api, struct str text) {
+    size_t most = MIN(most_tokens(api) * api->longest_token, api_most_text(api));
+    if (text.len <= most)
+        return text;
+    text.len = most;
+    text.len -= utf8_incomplete_tail(text);
+    return text;
+}
+
 static enum status encode(struct api *api, struct str text, struct request_fields *f, struct error *err) {
-    enum { MOST = 1 << 17 };
     struct token_ids ids = {0};
-    enum status st = api_tokenize(api, text, 0, &ids, err);
-    size_t n = MIN(ids.n, (size_t)MOST);
+    enum status st = api_tokenize(api, cut(api, text), 0, &ids, err);
+    size_t n = MIN(ids.n, most_tokens(api));
     int32_t *tokens = arena_calloc(&f->arena, n, sizeof *tokens);
     if (st == OK && n > 0)
         memcpy(tokens, ids.ids, n * sizeof *tokens);

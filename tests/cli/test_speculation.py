@@ -66,6 +66,10 @@ class Speculation(unittest.TestCase):
                                            prediction=wrong)
                 self.assertEqual(status, 400, wrong)
                 self.assertIn("prediction", body["error"]["message"])
+            # far more than any answer: cut, within a character
+            again, details = ask(prediction={"type": "content", "content": text + "é" * (5 << 20)})
+            self.assertEqual(again, text)
+            self.assertGreater(details["accepted_prediction_tokens"], 5)
         finally:
             self.assertEqual(server.stop(), 0)
 
