@@ -179,6 +179,17 @@ static char *whole_file(const char *folder, const char *name, size_t *n) {
     return text;
 }
 
+void rig_replace(const char *path, const char *file_name, const char *text, const char *with) {
+    size_t n, n_text = strlen(text);
+    char *all = whole_file(path, file_name, &n), *at = all;
+    while (at + n_text <= all + n && memcmp(at, text, n_text) != 0)
+        at++;
+    BUG_IF(at + n_text > all + n || strlen(with) != n_text);
+    memcpy(at, with, n_text);
+    write_file(path, file_name, all, n, "", 0);
+    free(all);
+}
+
 void rig_qwen3_5_mtp(const char *target, char path[RIG_PATH]) {
     enum { H = 128, Q = 4 * 64, KV = 2 * 64, MTP_FFN = 256 };
     struct rig_tensor t[] = {
@@ -231,14 +242,14 @@ static void eagle3_config(enum rig_layout layout, int hidden, int vocab, char *o
                  "{%s, \"architectures\": [\"%s\"], \"draft_vocab_size\": %d, \"eagle_config\": "
                  "{\"eagle_aux_hidden_state_layer_ids\": [0, 1, 2]}}",
                  layer, layout == RIG_LAYERS ? "Eagle3LlamaForCausalLM" : "LlamaForCausalLMEagle3",
-                 layout == RIG_OWN_VOCAB ? OWN_VOCAB : vocab);
+                 layout >= RIG_OWN_VOCAB ? OWN_VOCAB : vocab);
 }
 
 void rig_eagle3(enum rig_layout layout, int hidden, int vocab, char path[RIG_PATH]) {
     static int64_t offsets[OWN_VOCAB];
     static unsigned char is_ours[1 << 18];
     static char names[16][64];
-    const int64_t H = hidden, V = layout == RIG_OWN_VOCAB ? OWN_VOCAB : vocab, Q = HEADS * HEAD;
+    const int64_t H = hidden, V = layout >= RIG_OWN_VOCAB ? OWN_VOCAB : vocab, Q = HEADS * HEAD;
     const char *at = layout == RIG_LAYERS || layout == RIG_SPECULATORS ? "layers.0" : "midlayer";
     struct rig_tensor t[] = {
         {"%s.hidden_norm.weight", 1, {H}},
@@ -256,6 +267,7 @@ void rig_eagle3(enum rig_layout layout, int hidden, int vocab, char path[RIG_PAT
         {"lm_head.weight", 2, {V, H}},
         {"d2t", 1, {V}, offsets, 0, "I64"},
         {"t2d", 1, {vocab}, is_ours, 0, "BOOL"},
+        {"embed_tokens.weight", 2, {vocab, H}},
     };
     char config[1024];
     BUG_IF(vocab > (int)sizeof is_ours);
@@ -269,5 +281,6 @@ void rig_eagle3(enum rig_layout layout, int hidden, int vocab, char path[RIG_PAT
         t[i].name = names[i];
     }
     eagle3_config(layout, hidden, vocab, config, sizeof config);
-    rig_write_draft(config, "model.safetensors", t, layout == RIG_OWN_VOCAB ? ARRAY_LEN(t) : ARRAY_LEN(t) - 2, path);
+    size_t n_less = layout == RIG_OWN_EMBED ? 0 : layout == RIG_OWN_VOCAB ? 1 : 3;
+    rig_write_draft(config, "model.safetensors", t, ARRAY_LEN(t) - n_less, path);
 }

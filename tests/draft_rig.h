@@ -22,6 +22,9 @@ void rig_write_draft(const char *config, const char *file_name, const struct rig
                      char path[RIG_PATH]);
 void rig_remove_draft(const char *path);
 
+/* Puts `with` in place of `text`, of the same length, which must be in the file. */
+void rig_replace(const char *path, const char *file_name, const char *text, const char *with);
+
 /* A DFlash draft for tests/models/qwen3, and an assistant for tests/models/gemma4. */
 void rig_dflash(char path[RIG_PATH]);
 void rig_assistant(char path[RIG_PATH]);
@@ -29,7 +32,7 @@ void rig_assistant(char path[RIG_PATH]);
 /* A copy of a Qwen3.5 with a next-token predictor, two shards. */
 void rig_qwen3_5_mtp(const char *target, char path[RIG_PATH]);
 
-/* EAGLE-3 heads for a target of `hidden` channels and `vocab` tokens, one set of weights; some in a vocabulary of their
- * own. */
-enum rig_layout { RIG_SPECFORGE, RIG_LAYERS, RIG_SPECULATORS, RIG_OWN_VOCAB, N_RIG_LAYOUTS };
+/* EAGLE-3 heads for a target of `hidden` channels and `vocab` tokens, one set of weights; the last two in a vocabulary
+ * of their own, the last with its own table of the target's tokens. */
+enum rig_layout { RIG_SPECFORGE, RIG_LAYERS, RIG_SPECULATORS, RIG_OWN_VOCAB, RIG_OWN_EMBED };
 void rig_eagle3(enum rig_layout layout, int hidden, int vocab, char path[RIG_PATH]);

@@ -337,6 +337,47 @@ static void what_cannot_guess_is_refused(void **state) {
     }
 }
 
+static void write_own_embed(char path[RIG_PATH]) { rig_eagle3(RIG_OWN_EMBED, 128, 1024, path); }
+static void write_small_embed(char path[RIG_PATH]) { rig_eagle3(RIG_OWN_EMBED, 128, 1020, path); }
+
+/* One thing is changed in a head that is read as it is. */
+static void what_a_head_says_wrongly_is_refused(void **state) {
+    (void)state;
+    static const struct {
+        void (*write)(char path[RIG_PATH]);
+        const char *file, *text, *with, *says[2]; // says: NULL where it is read
+    } cases[] = {
+        {write_own_embed, NULL, NULL, NULL, {NULL}},
+        {write_own_embed,
+         "model.safetensors",
+         "\"d2t\":{\"dtype\":\"I64\"",
+         "\"d2t\":{\"dtype\":\"F64\"",
+         {"model.safetensors", "tensor d2t is stored as f64, it must be i64"}},
+        {write_small_embed, NULL, NULL, NULL, {"config.json", "embed_tokens has 1020 tokens, the target has 1024"}},
+        {rig_dflash, NULL, NULL, NULL, {NULL}},
+        {rig_dflash, "config.json", "mask_token_id", "other_token_x", {"config.json", "mask_token_id"}},
+    };
+    struct gyre *g;
+    struct gyre_error err;
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        char folder[RIG_PATH];
+        cases[i].write(folder);
+        if (cases[i].file)
+            rig_replace(folder, cases[i].file, cases[i].text, cases[i].with);
+        struct gyre_options o = {.struct_size = sizeof o, .model = "tests/models/qwen3", .backend = &backend_cpu};
+        o.kv_cache_bytes = 16 << 20, o.n_guesses = 3, o.draft_model = folder;
+        int st = gyre_open(&o, &g, &err);
+        if (st == 0)
+            gyre_close(g);
+        rig_remove_draft(folder);
+        bool is_right = cases[i].says[0] ? st != 0 && strstr(err.text, cases[i].says[0]) &&
+                                               strstr(err.text, cases[i].says[1]) && strstr(err.text, folder)
+                                         : st == 0;
+        if (!is_right)
+            fail_msg("case %zu: status %d, %s", i, st, st ? err.text : "opened");
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_and_logprobs_are_those_without),
@@ -348,6 +389,7 @@ int main(void) {
         cmocka_unit_test(turns_find_as_much_in_the_cache_as_without),
         cmocka_unit_test(texts_are_the_same_where_sequences_give_way),
         cmocka_unit_test(what_cannot_guess_is_refused),
+        cmocka_unit_test(what_a_head_says_wrongly_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

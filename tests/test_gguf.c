@@ -146,7 +146,7 @@ static void metadata_come_back_by_key_and_kind(void **state) {
         EXPECT_OK(gguf_strings(&g, "tokens", &v, &err), err);
         const char *at = v->at;
         EXPECT_EQ(v->n, 2);
-        EXPECT(str_eq(gguf_next_string(&at), STR("one")) && str_eq(gguf_next_string(&at), STR("")));
+        EXPECT(str_eq(gguf_next_string(&at, v->end), STR("one")) && str_eq(gguf_next_string(&at, v->end), STR("")));
         EXPECT_OK(gguf_ints(&g, "types", &v, &err), err);
         EXPECT(v->n == 2 && gguf_item_int(v, 0) == 7 && gguf_item_int(v, 1) == -3);
         EXPECT(gguf_int(&g, "llama.block_count", 13, 100, &i, &err) == ERR_FORMAT);
@@ -259,6 +259,41 @@ static void every_way_to_cut_a_header_is_refused(void **state) {
     buf_release(&b);
 }
 
+/* As of a file that is written while it is mapped. */
+static void lengths_that_change_lead_nowhere(void **state) {
+    (void)state;
+    static const uint64_t lengths[] = {1ull << 40, UINT64_MAX, 4, 10, 11, 12}; // 11: all there is, 4: leaves 7 bytes
+    struct buf b = {0};
+    struct error err;
+    const char *path = in_dir("good.gguf");
+    write_file(path, (struct plan){0});
+    EXPECT_OK(file_read(path, 1 << 20, &b, &err), err);
+    for (size_t i = 0; i < ARRAY_LEN(lengths); i++) {
+        struct gguf g;
+        struct str s;
+        const struct gguf_value *v;
+        EXPECT_OK(gguf_parse(b.ptr, b.len, path, &g, &err), err);
+        EXPECT_OK(gguf_strings(&g, "tokens", &v, &err), err);
+        char *first = b.ptr + (v->at - b.ptr), kept[8];
+        const char *at = v->at;
+        memcpy(kept, first, sizeof kept);
+        for (int k = 0; k < 8; k++)
+            first[k] = (char)(lengths[i] >> 8 * k);
+        EXPECT_EQ(v->end - v->at, 8 + 3 + 8);
+        EXPECT_EQ(gguf_next_string(&at, v->end).len, lengths[i] <= 11 ? lengths[i] : 0);
+        EXPECT(gguf_next_string(&at, v->end).len == 0 && at == v->end);
+        memcpy(first, kept, sizeof kept);
+        v = gguf_get(&g, "general.architecture");
+        char *length = b.ptr + (v->at - b.ptr);
+        length[0] = 6;
+        EXPECT_OK(gguf_string(&g, "general.architecture", &s, &err), err);
+        EXPECT_EQ(s.len, 0);
+        length[0] = 5;
+        gguf_release(&g);
+    }
+    buf_release(&b);
+}
+
 /* ---- split files, and what a path is ---- */
 
 static uint64_t split_no, split_count, split_tensors;
@@ -334,6 +369,7 @@ int main(void) {
         cmocka_unit_test(tensors_come_back_turned_round_and_in_blocks),
         cmocka_unit_test(a_broken_file_is_refused_by_key_or_tensor),
         cmocka_unit_test(every_way_to_cut_a_header_is_refused),
+        cmocka_unit_test(lengths_that_change_lead_nowhere),
         cmocka_unit_test(a_split_model_is_opened_by_any_of_its_files),
         cmocka_unit_test(a_folder_with_several_models_is_refused_by_their_names),
     };

@@ -71,6 +71,7 @@ static enum status take_items(struct reader *r, struct gguf_value *v) {
     for (uint64_t i = 0; size == 0 && i < v->n; i++)
         TRY(take_string(r, "a string of the metadata", &skipped));
     r->at += v->n * (uint64_t)size;
+    v->end = r->at;
     return OK;
 }
 
@@ -270,8 +271,14 @@ double gguf_item_real(const struct gguf_value *v, uint64_t i) {
     }
 }
 
-struct str gguf_next_string(const char **at) {
-    struct str s = {*at + 8, (size_t)load_le(*at, 8)};
+struct str gguf_next_string(const char **at, const char *end) {
+    size_t room = (size_t)(end - *at);
+    uint64_t n = room < 8 ? 0 : load_le(*at, 8);
+    if (room < 8 || n > room - 8) {
+        *at = end;
+        return STR("");
+    }
+    struct str s = {*at + 8, (size_t)n};
     *at = s.ptr + s.len;
     return s;
 }
@@ -309,7 +316,7 @@ enum status gguf_string_or(const struct gguf *g, const char *key, struct str fal
     const struct gguf_value *v;
     TRY(find_kind(g, key, KIND_STRING, false, &v, err));
     const char *at = v ? v->at : NULL;
-    *out = v ? gguf_next_string(&at) : fallback;
+    *out = v ? gguf_next_string(&at, v->end) : fallback;
     return OK;
 }
 

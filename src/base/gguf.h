@@ -38,8 +38,9 @@ struct gguf_value {
     struct str key;
     enum gguf_type type; // of an array: that of its items
     bool is_array;
-    uint64_t n;     // items; 1 where it is no array
-    const char *at; // the first item
+    uint64_t n;      // items; 1 where it is no array
+    const char *at;  // the first item
+    const char *end; // behind the last
 };
 
 enum { GGUF_MAX_DIMS = 4 };
@@ -93,5 +94,8 @@ enum status gguf_reals(const struct gguf *g, const char *key, const struct gguf_
 
 int64_t gguf_item_int(const struct gguf_value *v, uint64_t i); // i < n; beyond INT64_MAX: INT64_MAX
 double gguf_item_real(const struct gguf_value *v, uint64_t i);
-struct str gguf_next_string(const char **at); // *at begins as v->at; n times at most
-bool gguf_is_int(enum gguf_type type);        // whole numbers and truth values
+bool gguf_is_int(enum gguf_type type); // whole numbers and truth values
+
+/* The string at *at, which begins as v->at and goes behind it; end: v->end. A file that is written while it is mapped
+ * may have other lengths than were checked: what goes past the end is an empty string, and so is all behind it. */
+struct str gguf_next_string(const char **at, const char *end);

@@ -108,5 +108,7 @@ const struct stored_tensor *bind_tensor_as(struct binder *b, const char *name, e
                                            const int64_t *shape);
 /* True for f32, f16 and bf16, not in blocks; else fails, saying that nothing tells how to read the tensor. */
 bool bind_is_number(struct binder *b, const struct stored_tensor *t);
+/* True for this dtype; else fails. Asked before a tensor's bytes are read: a shape does not say how many they are. */
+bool bind_is_stored_as(struct binder *b, const struct stored_tensor *t, enum dtype dtype);
 struct weight *bind_new_weight(struct binder *b, const char *name, int64_t out, struct dim in, int n_parts);
 char *bind_full_name(struct binder *b, const char *name); // with the prefix

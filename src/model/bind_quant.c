@@ -37,21 +37,12 @@ static const struct stored_tensor *scale_tensor(struct binder *b, const char *na
     return bind_tensor_as(b, name, phantom, rank, shape);
 }
 
-static bool wrong_dtype(struct binder *b, const struct stored_tensor *t, enum dtype want) {
-    if (t->dtype == want)
-        return false;
-    bind_failed(b, fail(b->err, ERR_FORMAT, "%s: tensor %s is stored as %s, the quantization settings ask for %s",
-                        b->checkpoint ? checkpoint_path(b->checkpoint, t) : b->spec->path, t->name,
-                        dtype_name(t->dtype), dtype_name(want)));
-    return true;
-}
-
 static bool scaled(struct binder *b, const char *module, int64_t rows, int64_t in, struct quant_storage q,
                    struct weight_part *out) {
     enum dtype element = q.scheme == QUANT_INT8_CHANNEL ? DT_I8 : DT_F8_E4M3;
     const struct stored_tensor *t =
         bind_tensor_as(b, arena_printf(b->arena, "%s.weight", module), element, 2, (int64_t[]){rows, in});
-    if (!t || wrong_dtype(b, t, element))
+    if (!t || !bind_is_stored_as(b, t, element))
         return false;
     struct qscale scale = {.tensor_scale = 1};
     const struct stored_tensor *s;
@@ -94,7 +85,8 @@ static bool nvfp4(struct binder *b, const char *module, int64_t rows, int64_t in
     const struct stored_tensor *s =
         bind_tensor_as(b, arena_printf(b->arena, "%s.weight_scale", module), DT_F8_E4M3, 2, (int64_t[]){rows, in / 16});
     const struct stored_tensor *g = scale_tensor(b, global, DT_F32, 1);
-    if (!t || !s || !g || wrong_dtype(b, t, DT_U8) || wrong_dtype(b, s, DT_F8_E4M3) || !bind_is_number(b, g))
+    if (!t || !s || !g || !bind_is_stored_as(b, t, DT_U8) || !bind_is_stored_as(b, s, DT_F8_E4M3) ||
+        !bind_is_number(b, g))
         return false;
     float tensor_scale = 1;
     if (g->data)
@@ -119,7 +111,7 @@ static bool mxfp4(struct binder *b, const char *module, int64_t rows, int64_t in
                                                    (int64_t[]){rows, in / 2}),
                                *s = bind_tensor_as(b, arena_printf(b->arena, "%s.weight_scale", module), DT_U8, 2,
                                                    (int64_t[]){rows, in / 32});
-    if (!t || !s || wrong_dtype(b, t, DT_U8) || (s->dtype != DT_F8_E8M0 && wrong_dtype(b, s, DT_U8)))
+    if (!t || !s || !bind_is_stored_as(b, t, DT_U8) || (s->dtype != DT_F8_E8M0 && !bind_is_stored_as(b, s, DT_U8)))
         return false;
     *out = plain_part(t, rows, in / 2);
     out->format = &qformat_mxfp4;

@@ -88,3 +88,12 @@ bool bind_is_number(struct binder *b, const struct stored_tensor *t) {
         return false;
     }
 }
+
+bool bind_is_stored_as(struct binder *b, const struct stored_tensor *t, enum dtype dtype) {
+    if (t->dtype == dtype)
+        return true;
+    bind_failed(b, fail(b->err, ERR_FORMAT, "%s: tensor %s is stored as %s, it must be %s",
+                        b->checkpoint ? checkpoint_path(b->checkpoint, t) : b->spec->path, t->name,
+                        dtype_name(t->dtype), dtype_name(dtype)));
+    return false;
+}

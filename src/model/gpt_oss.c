@@ -116,7 +116,7 @@ static const struct weight *bind_mxfp4(struct binder *b, int l, const char *leaf
     const struct stored_tensor *s = bind_tensor_as(b, expert_tensor(b, l, arena_printf(b->arena, "%s_scales", leaf)),
                                                    DT_U8, 3, (int64_t[]){E, all, groups});
     struct weight *w = bind_new_weight(b, name, E * all, in, (int)E * n_kinds);
-    if (!t || !s)
+    if (!t || !s || !bind_is_stored_as(b, t, DT_U8) || (s->dtype != DT_F8_E8M0 && !bind_is_stored_as(b, s, DT_U8)))
         return w;
     b->n_parameters += E * all * in.size;
     for (int64_t i = 0; i < E * n_kinds; i++) {

@@ -235,7 +235,7 @@ static struct str nth_string(const struct gguf_value *list, int64_t n) {
     const char *at = list->at;
     struct str s = STR("");
     for (int64_t i = 0; i <= n; i++)
-        s = gguf_next_string(&at);
+        s = gguf_next_string(&at, list->end);
     return s;
 }
 

@@ -63,7 +63,7 @@ static enum status add_texts(const struct reader *r) {
     const char *at = r->tokens->at;
     vocab_reserve(&r->t->vocab, r->tokens->n);
     for (uint64_t id = 0; id < r->tokens->n; id++)
-        TRY(add_text(r, gguf_next_string(&at), id));
+        TRY(add_text(r, gguf_next_string(&at, r->tokens->end), id));
     return OK;
 }
 
@@ -145,7 +145,7 @@ static enum status fill_pieces(const struct reader *r, struct sentencepiece_mode
         m->byte_fallback |= type == PIECE_BYTE;
         if (type == PIECE_UNKNOWN && m->unk_id >= 0) // what writers call tokens without a use
             type = PIECE_CONTROL;
-        TRY(sentencepiece_add(r->t, m, gguf_next_string(&at),
+        TRY(sentencepiece_add(r->t, m, gguf_next_string(&at, r->tokens->end),
                               (struct piece){(float)gguf_item_real(r->scores, id), type}, r->err));
     }
     if (m->unk_id >= 0)
@@ -279,7 +279,7 @@ static enum status add_wordpieces(const struct reader *r) {
     enum status st = OK;
     vocab_reserve(&r->t->vocab, r->tokens->n);
     for (uint64_t id = 0; id < r->tokens->n && st == OK; id++) {
-        struct str s = gguf_next_string(&at);
+        struct str s = gguf_next_string(&at, r->tokens->end);
         bool begins = str_starts(s, str_of(mark)), is_word = type_of(r, id) == PIECE_NORMAL;
         buf_clear(&text);
         if (is_word && !begins && !str_starts(s, STR("##")) && !(s.len && s.ptr[0] == '['))

@@ -176,7 +176,7 @@ static enum status read_lines(const struct gguf_value *lines, const char *path, 
     const char *at = lines->at;
     for (uint64_t i = 0; i < lines->n; i++) {
         struct merge *m = new_merge(batch);
-        TRY(take_line(gguf_next_string(&at), path, &batch->text, m, err));
+        TRY(take_line(gguf_next_string(&at, lines->end), path, &batch->text, m, err));
         hash_merge(batch, m, b->vocab);
         if (batch->n == BATCH)
             TRY(add_batch(b, batch, path, err));

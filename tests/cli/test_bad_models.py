@@ -224,6 +224,46 @@ class Weights(BadModel):
         self.refused(self.score(), "model.safetensors")
 
 
+class Storage(BadModel):
+    """Bytes that are read as they are: their dtype is checked, for a shape says nothing of their number."""
+    GOOD = os.path.join(ROOT, "tests", "models_random", "gpt_oss_mxfp4")
+
+    def test_mxfp4_is_stored_in_bytes(self):
+        name = "model.layers.1.mlp.experts.down_proj_"
+        for leaf, dtype, fits in (("scales", "U8", True), ("scales", "F8_E8M0", True), ("blocks", "I8", False),
+                                  ("scales", "I8", False), ("blocks", "F8_E8M0", False)):
+            with self.subTest(leaf + " " + dtype):
+                def change(h, body):
+                    h[name + leaf]["dtype"] = dtype
+                shutil.copyfile(os.path.join(self.GOOD, "model.safetensors"), self.path("model.safetensors"))
+                shutil.copyfile(os.path.join(self.GOOD, "config.json"), self.path("config.json"))
+                self.edit_header(change)
+                if fits:
+                    self.assertEqual(self.score().returncode, 0)
+                else:
+                    self.refused(self.score(), "model.safetensors", name + leaf, "stored as", "it must be u8")
+
+
+class Metadata(BadModel):
+    def test_a_gguf_of_many_layers_is_refused_before_they_are_gone_through(self):
+        def text(s):
+            return struct.pack("<Q", len(s)) + s.encode()
+        sizes = {"embedding_length": 64, "context_length": 128, "attention.sliding_window_pattern": 1,
+                 "attention.key_length": 16, "attention.key_length_swa": 16, "attention.head_count": 4,
+                 "attention.head_count_kv": 4}
+        path = os.path.join(self.dir, "m.gguf")
+        for arch, more in (("gemma4", {}), ("gemma3", {}), ("gemma4", {"nextn_predict_layers": 1 << 20})):
+            keys = {"block_count": 1 << 22, **sizes, **more}
+            with open(path, "wb") as f:
+                f.write(b"GGUF" + struct.pack("<IQQ", 3, 0, 1 + len(keys)))
+                f.write(text("general.architecture") + struct.pack("<I", 8) + text(arch))
+                f.write(b"".join(text(arch + "." + k) + struct.pack("<II", 4, v) for k, v in keys.items()))
+            p = subprocess.run([GYRE, "info", path], capture_output=True, text=True, timeout=60,
+                               preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (2, 2)))
+            key = "nextn_predict_layers is 1048576" if more else "block_count is 4194304"
+            self.refused(p, "m.gguf: %s.%s, it must be from" % (arch, key))
+
+
 @slow("files of 50 MB and more")
 class Bloat(BadModel):
     """Headers and settings that are mostly weight: refused within a bound of memory, and in seconds of a processor."""

@@ -7,7 +7,7 @@ static void read_value(const struct gguf_value *v, const char *end) {
     const char *at = v->at;
     for (uint64_t i = 0; i < v->n; i++) {
         if (v->type == GGUF_STRING) {
-            struct str s = gguf_next_string(&at);
+            struct str s = gguf_next_string(&at, v->end);
             BUG_IF(s.ptr > end || s.len > (size_t)(end - s.ptr));
         } else if (gguf_is_int(v->type))
             (void)gguf_item_int(v, i);

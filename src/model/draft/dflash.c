@@ -50,7 +50,7 @@ static enum status read_dflash(struct spec_reader *r) {
         TRY(refuse_setting(r, settings, refused[i]));
     d->tap_size = r->spec->hidden_size;
     d->vocab = r->spec->vocab_size;
-    TRY(jv_int_or(settings, r->path, "mask_token_id", 0, r->spec->vocab_size - 1, 0, &mask, r->err));
+    TRY(jv_int(settings, r->path, "mask_token_id", 0, r->spec->vocab_size - 1, &mask, r->err));
     d->mask = (int32_t)mask;
     TRY(read_dim(r, "block_size", 16, &d->block));
     if (d->block < 2 || d->block > 256)

@@ -112,6 +112,13 @@ static void bind_layer(struct binder *b, struct eagle3 *m) {
     m->down = bind_matrix(b, D, F, "%s.mlp.down_proj", l);
 }
 
+/* i + d2t[i] is a token of the target's. */
+static const struct stored_tensor *bind_offsets(struct binder *b) {
+    const struct stored_tensor *t =
+        bind_tensor_as(b, bind_full_name(b, "d2t"), DT_I64, 1, (int64_t[]){b->spec->draft.vocab});
+    return t && bind_is_stored_as(b, t, DT_I64) ? t : NULL;
+}
+
 static void *eagle3_bind(struct binder *b) {
     const struct model_spec *s = b->spec;
     const struct draft_spec *d = &s->draft;
@@ -127,7 +134,7 @@ static void *eagle3_bind(struct binder *b) {
     m->embed =
         bind_has(b, false, "embed_tokens.weight") ? bind_matrix(b, dim_vocab(s->vocab_size), D, "embed_tokens") : NULL;
     if (bind_has(b, d->own_vocab, "d2t"))
-        m->offsets = bind_tensor_as(b, bind_full_name(b, "d2t"), DT_I64, 1, (int64_t[]){d->vocab});
+        m->offsets = bind_offsets(b);
     if (bind_has(b, d->own_vocab, "t2d")) // says the same
         bind_tensor_as(b, bind_full_name(b, "t2d"), DT_BOOL, 1, (int64_t[]){s->vocab_size});
     return m;
@@ -155,7 +162,6 @@ static void eagle3_record(struct program *p, const struct model_spec *s, const s
     p->vocab_size = s->draft.vocab;
 }
 
-/* i + d2t[i] is a token of the target's. */
 static enum status read_offsets(struct draft *d, const struct eagle3 *m, const struct draft_target *t,
                                 struct error *err) {
     const struct model_spec *s = d->model->spec;
@@ -180,6 +186,9 @@ enum status eagle3_open(struct draft *d, const struct draft_source *source, cons
     TRY(draft_target_of(target, &t, err));
     const struct model_spec *s = d->model->spec;
     const struct eagle3 *m = weights;
+    if (m->embed && s->vocab_size != t.vocab_size)
+        return fail(err, ERR_UNSUPPORTED, "%s: its embed_tokens has %d tokens, the target has %d", s->path,
+                    s->vocab_size, t.vocab_size);
     if (!m->embed && t.embed->in != s->hidden_size)
         return fail(err, ERR_UNSUPPORTED, "%s: no embed_tokens of its own, and the target's is %lld wide, not %d",
                     s->path, (long long)t.embed->in, s->hidden_size);

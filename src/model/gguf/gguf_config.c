@@ -240,9 +240,10 @@ static enum status heads(struct gguf_translation *t) {
 
 static enum status sizes(struct gguf_translation *t) {
     int64_t n_blocks = 0, n_predictors;
-    TRY(gguf_read_dim(t, "block_count", 1, &n_blocks));
-    gguf_key(t, "nextn_predict_layers");
-    TRY(gguf_int_or(t->g, gguf_key_name(t, "nextn_predict_layers"), 0, n_blocks - 1, 0, &n_predictors, t->err));
+    gguf_key(t, "block_count"), gguf_key(t, "nextn_predict_layers");
+    TRY(gguf_int_or(t->g, gguf_key_name(t, "nextn_predict_layers"), 0, SPEC_MAX_LAYERS, 0, &n_predictors, t->err));
+    TRY(gguf_int(t->g, gguf_key_name(t, "block_count"), n_predictors + 1, n_predictors + SPEC_MAX_LAYERS, &n_blocks,
+                 t->err)); // before anything goes through the layers
     t->n_layers = n_blocks - n_predictors;
     gguf_set_int(t, "num_hidden_layers", t->n_layers);
     TRY(gguf_read_dim(t, "embedding_length", 1, &t->hidden_size));
