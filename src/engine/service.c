@@ -94,9 +94,12 @@ static struct pace pace_of(const struct service *s) {
 }
 
 /* About how long the request would wait for its first token: for those before it, for the part of its prompt that the
- * engine has not seen, and a little for each that runs beside it. */
+ * engine has not seen, and a little for each that runs beside it. An engine that has failed
+ * comes last, though nothing waits there. */
 static int64_t cost_ns(const struct lane *l, struct pace pace, const struct gyre_request *r, int64_t known) {
     const struct queue_model *q = &lane_telemetry(l)->queue;
+    if (lane_has_failed(l))
+        return INT64_MAX;
     int64_t n_unfinished = atomic_load(&q->n_unfinished);
     int64_t wait_us = n_unfinished ? queue_model_wait_us(q, r->tenant) : 0; // what is known is of the last step
     return wait_us * 1000 + (r->n_prompt - known) * pace.prompt_ns + n_unfinished * pace.answer_ns;
@@ -116,26 +119,26 @@ static void order_lanes(struct service *s, const struct gyre_request *r, int ord
     }
 }
 
-/* An engine that is full, or has failed, leaves the request to the next; the first one's reason is told. */
+/* An engine that is full, or has failed, leaves the request to the next. Told is the first reason of one that
+ * works, which may have room later. */
 static int submit(struct service *s, const struct gyre_request *request, void *user, bool goes_on, struct answer **out,
                   struct gyre_error *err) {
     int order[MOST_ENGINES] = {0};
-    struct error first, e;
-    enum status st = OK;
+    struct error told = {.status = ERR_DEVICE}, e;
     if (s->n > 1)
         order_lanes(s, request, order);
     for (int i = 0; i < s->n; i++) {
-        st = lane_submit(s->lanes[order[i]], request, user, goes_on, out, &e);
+        enum status st = lane_submit(s->lanes[order[i]], request, user, goes_on, out, &e);
         if (st == OK && s->n > 1)
             affinity_note(s->affinity, request, order[i]);
         if (st == OK)
             return 0;
-        if (i == 0)
-            first = e;
+        if (told.status == ERR_DEVICE)
+            told = e;
         if (st != ERR_FULL && st != ERR_DEVICE)
             break;
     }
-    return engine_report(err, &first);
+    return engine_report(err, &told);
 }
 
 int service_submit(struct service *s, const struct gyre_request *request, void *user, struct answer **out,
@@ -154,7 +157,11 @@ static void add_state(struct service_state *to, const struct service_state *of) 
     to->n_running += of->n_running, to->n_waiting += of->n_waiting, to->n_paused += of->n_paused;
     to->n_queued += of->n_queued, to->n_steps += of->n_steps, to->n_preempted += of->n_preempted;
     to->n_forced_tokens += of->n_forced_tokens;
-    to->n_guessed += of->n_guessed, to->n_accepted += of->n_accepted;
+    to->n_drafts += of->n_drafts, to->n_guessed += of->n_guessed, to->n_accepted += of->n_accepted;
+    for (int i = 0; i < MOST_GUESSES; i++)
+        to->n_right_at[i] += of->n_right_at[i];
+    for (int i = 0; i < N_DRAFT_OFF; i++)
+        to->n_draft_off[i] += of->n_draft_off[i];
     to->n_held += of->n_held, to->n_late_steps += of->n_late_steps, to->mask_wait_us += of->mask_wait_us;
     to->n_prompt_tokens += of->n_prompt_tokens, to->n_generated_tokens += of->n_generated_tokens;
     to->n_reused_tokens += of->n_reused_tokens;
@@ -183,6 +190,11 @@ void service_state(const struct service *s, struct service_state *out) {
     out->failed = n_failed == s->n;
 }
 
+void service_state_of(const struct service *s, int engine, struct service_state *out) {
+    BUG_IF(engine < 0 || engine >= s->n);
+    lane_state(s->lanes[engine], out);
+}
+
 const struct telemetry *service_telemetry(const struct service *s) {
     struct service *own = (struct service *)s;
     const struct telemetry *all[MOST_ENGINES];
@@ -197,13 +209,15 @@ const struct telemetry *service_telemetry(const struct service *s) {
 }
 
 const struct queue_model *service_queue(const struct service *s, int tenant) {
-    const struct queue_model *least = &lane_telemetry(s->lanes[0])->queue;
-    for (int i = 1; i < s->n; i++) {
+    const struct queue_model *least = NULL;
+    for (int i = 0; i < s->n; i++) {
         const struct queue_model *q = &lane_telemetry(s->lanes[i])->queue;
-        if (queue_model_wait_us(q, tenant) < queue_model_wait_us(least, tenant))
+        if (lane_has_failed(s->lanes[i]))
+            continue;
+        if (!least || queue_model_wait_us(q, tenant) < queue_model_wait_us(least, tenant))
             least = q;
     }
-    return least;
+    return least ? least : &lane_telemetry(s->lanes[0])->queue;
 }
 
 const struct gyre_info *service_info(const struct service *s) { return gyre_info(lane_engine(s->lanes[0])); }

@@ -63,8 +63,10 @@ struct service_options {
     int max_queued; // requests that wait for their first step; more are refused with ERR_FULL. 0: no limit
 };
 
+enum { MOST_ENGINES = 64 };
+
 /* Takes the engine over; it is closed by service_close (also when this fails). Several: of one model and with the same
- * options, 1 to 64. */
+ * options, 1 to MOST_ENGINES. */
 int service_open(struct gyre *take_engine, const struct service_options *options, struct service **out,
                  struct gyre_error *err);
 
@@ -76,7 +78,7 @@ int service_open_several(struct gyre *const *take_engines, int n, const struct s
 void service_close(struct service *s);
 
 /* Any thread. Refuses with a sentence: a field out of range (ERR_ARG), a full queue (ERR_FULL), a broken device
- * (ERR_DEVICE), a service that drains (ERR_FULL). want_last_logits must be off.
+ * (ERR_DEVICE; of several engines, if all have failed), a service that drains (ERR_FULL). want_last_logits must be off.
  * *out is set before the first news, which may come before this returns. */
 int service_submit(struct service *s, const struct gyre_request *request, void *user, struct answer **out,
                    struct gyre_error *err);
@@ -130,11 +132,14 @@ struct service_state {
 };
 void service_state(const struct service *s, struct service_state *out);
 
+/* The same of one engine, of those from 0 to n_engines - 1; n_engines and n_failed are 0. */
+void service_state_of(const struct service *s, int engine, struct service_state *out);
+
 /* Of all requests so far; as long as the service. Of several engines it is added up when this is called, and has no
  * queue. */
 const struct telemetry *service_telemetry(const struct service *s);
 
-/* Where a request of the tenant would wait least. */
+/* Where a request of the tenant would wait least, of the engines that have not failed; some engine's if all have. */
 const struct queue_model *service_queue(const struct service *s, int tenant);
 
 const struct gyre_info *service_info(const struct service *s);

@@ -5,10 +5,7 @@
  * and another's text been taken for it where two hashes meet in one place. Either costs time, nothing else. */
 #pragma once
 
-#include "base/status.h"
-#include "gyre.h"
-
-enum { MOST_ENGINES = 64 };
+#include "engine/service.h"
 
 struct affinity; // any thread
 

@@ -54,6 +54,7 @@ struct lane {
     bool has_wishes, stopping; // wishes: to cancel, to pause
     int64_t n_inbox;
     struct service_state state;
+    atomic_bool has_failed;     // as the state says, for those without the lock
     struct telemetry telemetry; // engine thread writes
 };
 
@@ -350,6 +351,7 @@ static void note_state(struct lane *s, const struct gyre_event *events, int n) {
     if (g->failed.status != OK && !st->failed) {
         st->failed = true;
         snprintf(st->error, sizeof st->error, "%s", g->failed.text);
+        atomic_store(&s->has_failed, true);
     }
     pthread_mutex_unlock(&s->lock);
 }
@@ -446,6 +448,7 @@ void lane_state(const struct lane *s, struct service_state *out) {
     pthread_mutex_unlock((pthread_mutex_t *)&s->lock);
 }
 
+bool lane_has_failed(const struct lane *s) { return atomic_load(&s->has_failed); }
 const struct telemetry *lane_telemetry(const struct lane *s) { return &s->telemetry; }
 struct gyre *lane_engine(const struct lane *s) {
     return s->engine;

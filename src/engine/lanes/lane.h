@@ -20,5 +20,6 @@ enum status lane_submit(struct lane *s, const struct gyre_request *request, void
                         struct answer **out, struct error *err);
 
 void lane_state(const struct lane *s, struct service_state *out);
+bool lane_has_failed(const struct lane *s); // its device; for ever. Without the lock
 const struct telemetry *lane_telemetry(const struct lane *s);
 struct gyre *lane_engine(const struct lane *s); // for what never changes
