@@ -208,7 +208,6 @@ struct engine_flags {
 enum status engine_flags_open(const struct engine_flags *flags, const char *model, struct gyre **out,
                               struct error *err);
 
-enum { MOST_ENGINES_OF_A_SERVER = 64 };
 /* The same n times, on devices of their own: behind each other those of one engine's ranks. On the host they share the
  * processors, and the memory for caches is as large for each. */
 enum status engine_flags_open_several(const struct engine_flags *flags, const char *model, int n, struct gyre **out,

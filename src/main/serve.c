@@ -125,7 +125,7 @@ static const struct flag flags[] = {
     {"disable-log-requests", 0, FLAG_BOOL, &opt.no_log, NULL, "Logging", "no such lines"},
     {"data-parallel-size", 0, FLAG_INT, &opt.n_engines, "N", "Engine",
      "engines that each have all of the model and share the requests, on devices of their own", .min = 1,
-     .max = MOST_ENGINES_OF_A_SERVER},
+     .max = MOST_ENGINES},
     {"scheduling-policy", 0, FLAG_CHOICE, &opt.engine.policy, "fcfs|sjf", "Scheduling",
      "who runs first: by arrival, or short prompts before long ones"},
     {"itl-target", 0, FLAG_REAL, &opt.engine.itl_target, "MS", "Scheduling",
@@ -200,7 +200,7 @@ static enum status open_template(struct server *s, const char *model, struct err
 }
 
 static enum status open_server(struct server *s, const char *model, struct error *err) {
-    struct gyre *engines[MOST_ENGINES_OF_A_SERVER];
+    struct gyre *engines[MOST_ENGINES];
     static const char *own_name; // options keep the address, and that of what follows
     static char fingerprint[FINGERPRINT_BYTES];
     own_name = folder_name(model);

@@ -52,14 +52,31 @@ static void reload_keys(struct api *api, const char *path) {
         fprintf(stderr, "%s; the keys stay as they were\n", err.text);
 }
 
-/* What was told of an engine. */
+/* What was told of the engines. */
 struct told {
     bool hung;
     uint32_t warnings;
+    bool failed[MOST_ENGINES];
+    int n_failed;
 };
 
-/* Tells of a step that hangs, and of its end; once, of what the device warns of. True: the device has failed. */
-static bool look_at_engine(struct api *api, struct told *told) {
+static void tell_of_failed(const struct api *api, const struct service_state *all, struct told *told) {
+    struct service_state one;
+    for (int i = 0; i < all->n_engines && told->n_failed < all->n_failed; i++) {
+        service_state_of(api->service, i, &one);
+        if (told->failed[i] || !one.failed)
+            continue;
+        told->failed[i] = true;
+        told->n_failed++;
+        if (all->n_engines > 1)
+            fprintf(stderr, "engine %d of %d has failed: ", i + 1, all->n_engines);
+        fprintf(stderr, "%s\n", one.error);
+    }
+}
+
+/* Tells of a step that hangs, and of its end; once, of what the device warns of, and of each engine that fails. True:
+ * all have failed. */
+static bool look_at_engines(struct api *api, struct told *told) {
     struct service_state state;
     service_state(api->service, &state);
     bool hangs = api_step_hangs(api, &state);
@@ -70,8 +87,7 @@ static bool look_at_engine(struct api *api, struct told *told) {
         fprintf(stderr, "the step that hung has ended\n");
     told->hung = hangs;
     device_warnings_print(state.device, state.n_device, &told->warnings, stderr);
-    if (state.failed)
-        fprintf(stderr, "%s\n", state.error);
+    tell_of_failed(api, &state, told);
     return state.failed;
 }
 
@@ -85,7 +101,7 @@ int supervise(struct api *api, const char *key_file, int64_t drain_seconds) {
     struct told told = {0};
     for (;;) {
         int signo = sigtimedwait(&set, NULL, &tick);
-        bool failed = look_at_engine(api, &told);
+        bool failed = look_at_engines(api, &told);
         if (signo == SIGHUP)
             reload_keys(api, key_file);
         if (!failed && signo != SIGTERM && signo != SIGINT)

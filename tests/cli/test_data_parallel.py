@@ -1,12 +1,15 @@
 """Two engines behind one server, of the CPU. Loopback only."""
 import concurrent.futures
 import os
-import re
+import shutil
 import sys
+import tempfile
+import time
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
-from serving import Server  # noqa: E402
+from patience import PATIENCE  # noqa: E402
+from serving import ROOT, Server  # noqa: E402
 
 BEGINNING = "Once upon a time there was a little fox who lived in a forest. " * 6
 
@@ -43,6 +46,37 @@ class Engines(unittest.TestCase):
         for t in texts:
             r = self.ask(t + "The end")
             self.assertGreater(r["usage"]["prompt_tokens_details"]["cached_tokens"], 32)
+
+
+class Failure(unittest.TestCase):
+    def test_an_engine_that_fails_is_told_once_and_the_other_goes_on(self):
+        """The weights' file is short while one engine runs: that one reads behind its end and is dead."""
+        with tempfile.TemporaryDirectory() as folder:
+            model = os.path.join(folder, "model")
+            shutil.copytree(os.path.join(ROOT, "models/story"), model)
+            server = Server(model, "--data-parallel-size", "2")
+            self.addCleanup(server.process.kill)
+            weights = os.path.join(model, "model.safetensors")
+            with open(weights, "rb") as f:
+                behind = f.read()[1 << 16:]
+            os.truncate(weights, 1 << 16)
+            self.assertEqual(server.post("/v1/completions", prompt="Once", max_tokens=4)[0], 503)
+            with open(weights, "ab") as f:
+                f.write(behind)
+
+            def told():
+                return [line for line in server.log if "of 2 has failed: " in line]
+            end = time.monotonic() + PATIENCE
+            while not told() and time.monotonic() < end:
+                time.sleep(0.01)
+            for _ in range(8):  # longer than the eye on the engines blinks
+                time.sleep(0.1)
+                self.assertEqual(server.post("/v1/completions", prompt="Once", max_tokens=4)[0], 200)
+            self.assertEqual(len(told()), 1, server.log)
+            self.assertIn(model, told()[0])
+            self.assertEqual(server.request("GET", "/health")[0], 200)
+            self.assertEqual(server.metric("gyre:engines_failed"), 1)
+            self.assertEqual(server.stop(), 0)
 
 
 if __name__ == "__main__":
