@@ -6,6 +6,7 @@
 
 #include "base/random.h"
 #include "engine/engine.h"
+#include "lib/backends.h"
 
 enum { N_TEXTS = 6, N_PROMPT = 40, N_TOKENS = 30, N_ROUNDS = 2 };
 
@@ -378,6 +379,31 @@ static void what_a_head_says_wrongly_is_refused(void **state) {
     }
 }
 
+/* Blocks read later rows, an assistant the target's cache. Which plugin $GYRE_XLA_PLUGIN names does not matter: this
+ * runs in tests/cli/test_xla_stand_in.py. */
+static void xla_refuses_blocks_and_assistants(void **state) {
+    (void)state;
+    static const char *const own[] = {"cache=0", NULL};
+    const struct backend_ops *xla;
+    struct gyre *g;
+    struct error unknown;
+    struct gyre_error err;
+    if (!getenv("GYRE_XLA_PLUGIN"))
+        skip();
+    EXPECT_OK(backend_get("xla", &xla, &unknown), unknown);
+    for (int i = 0; i < 2; i++) {
+        char folder[RIG_PATH];
+        (i == 0 ? rig_dflash : rig_assistant)(folder);
+        struct gyre_options o = {.struct_size = sizeof o, .backend = xla, .device_options = own, .n_guesses = 3};
+        o.model = i == 0 ? "tests/models/qwen3" : "tests/models/gemma4";
+        o.kv_cache_bytes = 16 << 20, o.draft_model = folder;
+        EXPECT(gyre_open(&o, &g, &err) == ERR_UNSUPPORTED);
+        rig_remove_draft(folder);
+        if (!strstr(err.text, i == 0 ? "ATTENTION: device xla" : "another program's cache"))
+            fail_msg("case %d: %s", i, err.text);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_and_logprobs_are_those_without),
@@ -390,6 +416,7 @@ int main(void) {
         cmocka_unit_test(texts_are_the_same_where_sequences_give_way),
         cmocka_unit_test(what_cannot_guess_is_refused),
         cmocka_unit_test(what_a_head_says_wrongly_is_refused),
+        cmocka_unit_test(xla_refuses_blocks_and_assistants),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

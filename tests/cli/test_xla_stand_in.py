@@ -89,6 +89,13 @@ class StandIn(unittest.TestCase):
         self.assertIn("written in place", p.stderr)
         self.clean(p, log)
 
+    def test_drafts_it_cannot_run_are_refused(self):
+        program = os.path.join(ROOT, os.environ.get("BUILD", "build/release"), "tests", "test_draft_models")
+        p = subprocess.run([program], cwd=ROOT, capture_output=True, text=True, timeout=60,
+                           env=dict(os.environ, GYRE_XLA_PLUGIN=self.plugin, GYRE_TEST_ONLY="xla_refuses*"))
+        self.assertEqual(p.returncode, 0, p.stdout + p.stderr)
+        self.assertIn("[       OK ] xla_refuses_blocks_and_assistants", p.stdout + p.stderr)
+
     def test_tables_of_other_versions(self):
         for environment, word in (({"STAND_IN_MINOR": "40"}, "PJRT 0.40"), ({"STAND_IN_SLOTS": "3"}, "lacks call 3"),
                                   ({"STAND_IN_WITHOUT": "55"}, "lacks call 55"),

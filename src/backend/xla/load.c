@@ -22,6 +22,9 @@ static enum status check_program(const struct program *p, struct error *err) {
             op->args.attention.n_heads > XLA_MAX_PAIRED_HEADS)
             return fail(err, ERR_UNSUPPORTED, "%s: ATTENTION: device xla: %d heads in pairs, and %d are the most",
                         p->name, op->args.attention.n_heads, XLA_MAX_PAIRED_HEADS);
+        if (op->code == OP_ATTENTION && op->args.attention.reach != REACH_CAUSAL)
+            return fail(err, ERR_UNSUPPORTED,
+                        "%s: ATTENTION: device xla: a row reads other rows than its own and those before it", p->name);
     }
     return OK;
 }
@@ -69,6 +72,9 @@ static enum status read_load_options(struct loaded *l, const struct load_options
 }
 
 enum status load_describe(struct loaded *l, const struct load_options *options, struct error *err) {
+    if (options->caches_of)
+        return fail(err, ERR_UNSUPPORTED, "%s: device xla does not run a draft that reads another program's cache",
+                    l->program->name);
     TRY(check_program(l->program, err));
     TRY(read_load_options(l, options, err));
     list_rank_ints(l);

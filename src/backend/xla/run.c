@@ -35,6 +35,7 @@ static int widest_hidden(const struct program *p) {
 
 enum status run_compile(struct loaded *l, struct bucket bucket, struct executable **out, struct error *err) {
     BUG_IF(bucket.max_tokens < 1 || bucket.max_seqs < 1 || bucket.max_rows < 0);
+    BUG_IF(!l->caches && l->n_caches > 0); // alloc_cache comes first
     struct executable *exe = xcalloc(1, sizeof *exe);
     *exe = (struct executable){.loaded = l, .program = l->program, .bucket = bucket};
     exe->most_seqs = shape_seqs(bucket.max_seqs);
