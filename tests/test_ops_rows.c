@@ -38,6 +38,31 @@ static void embed_gives_the_scaled_row_of_each_token_in_every_format(void **stat
         }
 }
 
+/* Tokens before `first`, and behind the table: -1 is one of the former, and other ranks have the latter. */
+static void tokens_without_a_row_of_the_table_are_zeros(void **state) {
+    (void)state;
+    enum { FIRST = 5, ROWS = 12, WIDTH = 40 };
+    for (const char *const *kernels = rig_kernels(); *kernels; kernels++) {
+        struct rig *rig =
+            rig_new((struct rig_options){.n_seqs = 2, .lens = {FIRST + 2, 17}, .widths = {8}, .kernels = *kernels});
+        double *table;
+        const struct weight *w = rig_weight(rig, FORMAT_BF16, ROWS, WIDTH, &table);
+        rig_round(*kernels, table, ROWS * WIDTH);
+        val y = op_embed(rig->p, w, 1);
+        rig->p->ops[rig->p->n_ops - 1].args.embed.first = FIRST;
+        rig_result(rig, y);
+        rig->floor = 1;
+        double *want = rig_rows(rig);
+        RIG_EACH_ROW(rig, s, t) {
+            int row = rig_row(rig, s, t) - FIRST;
+            for (int i = 0; i < WIDTH && row >= 0 && row < ROWS; i++)
+                rig_at(rig, want, s, t)[i] = table[row * WIDTH + i];
+        }
+        rig_expect_in_every_schedule(rig, want, 0, "an embedding of some tokens");
+        rig_free(rig);
+    }
+}
+
 static void columns_of_an_embedding_keep_their_stride(void **state) {
     (void)state;
     for (const char *const *kernels = rig_kernels(); *kernels; kernels++) {
@@ -794,6 +819,7 @@ static void a_gated_projection_is_its_two_halves(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(embed_gives_the_scaled_row_of_each_token_in_every_format),
+        cmocka_unit_test(tokens_without_a_row_of_the_table_are_zeros),
         cmocka_unit_test(columns_of_an_embedding_keep_their_stride),
         cmocka_unit_test(columns_stand_side_by_side),
         cmocka_unit_test(linear_is_x_times_w_transposed_in_every_format),

@@ -24,6 +24,7 @@ def ops(name, only="*"):
 
 class Ops(unittest.TestCase):
     test_adapters = ops("test_ops_lora")
+    test_tokens_without_a_row = ops("test_ops_rows", "tokens_without_a_row*")
     test_attention = ops("test_ops_attention", "attention_is_a_softmax*")
     test_attention_of_every_number_of_sequences = ops("test_ops_attention", "attention_is_right_in_steps*")
     test_what_is_not_a_number_stays_so = ops("test_ops_attention", "what_is_not_a_number*")

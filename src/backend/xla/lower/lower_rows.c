@@ -11,13 +11,11 @@ void xla_embed(struct lower *c) {
     if (c->l->weights[at].is_scaled)
         y = hlo_binary(h, "multiply", y, hlo_rows(h, hlo_take(h, c->scales[at], id), y.shape));
     y = hlo_binary(h, "multiply", y, hlo_float(h, a->scale));
-    if (c->p->n_ranks > 1) { // rows of the vocabulary that others have
-        struct tensor low = hlo_compare(h, "GE", id, hlo_int(h, 0)),
-                      high = hlo_compare(h, "LT", id, hlo_int(h, (int32_t)table.shape.dims[0]));
-        struct tensor has = hlo_binary(h, "and", low, high);
-        y = hlo_select(h, hlo_rows(h, has, y.shape), y, hlo_float(h, 0));
-    }
-    lower_out(c, 0, y);
+    // gather takes the nearest row there is: not for -1, nor for a row of the vocabulary that another rank has
+    struct tensor low = hlo_compare(h, "GE", id, hlo_int(h, 0)),
+                  high = hlo_compare(h, "LT", id, hlo_int(h, (int32_t)table.shape.dims[0]));
+    struct tensor has = hlo_binary(h, "and", low, high);
+    lower_out(c, 0, hlo_select(h, hlo_rows(h, has, y.shape), y, hlo_float(h, 0)));
 }
 
 void xla_states(struct lower *c) {
