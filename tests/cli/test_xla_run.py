@@ -2,7 +2,7 @@
 programs, in pieces of context, with int8 weights and caches. Every family: test_xla_goldens.py.
 
 Not in make test-fast: XLA compiles some dozens of programs."""
-import json, os, re, subprocess, tempfile, unittest
+import json, os, re, stat, subprocess, tempfile, unittest
 
 from packages import ROOT
 from xla_plugin import OLDER, environment
@@ -64,6 +64,20 @@ class Run(unittest.TestCase):
                     f.seek(100)
                     f.write(b"damaged")
             self.assertEqual(self.ids("llama", *how, env=env), first)
+            whole = {name: os.stat(os.path.join(kept, name)) for name in files}
+            for i, name in enumerate(files):  # nor is what others can write, or a link, though it is whole
+                path = os.path.join(kept, name)
+                if i % 2:
+                    os.chmod(path, 0o666)
+                else:
+                    os.rename(path, os.path.join(folder, name))
+                    os.symlink(os.path.join(folder, name), path)
+            self.assertEqual(self.ids("llama", *how, env=env), first)
+            self.assertEqual(set(os.listdir(kept)), set(files))
+            for name in files:
+                now = os.lstat(os.path.join(kept, name))
+                self.assertEqual(now.st_mode, stat.S_IFREG | 0o600)
+                self.assertNotEqual(now.st_ino, whole[name].st_ino)
             for name in files:
                 os.remove(os.path.join(kept, name))
             os.chmod(kept, 0o777)  # others may put code there

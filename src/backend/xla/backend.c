@@ -41,7 +41,7 @@ static enum status read_options(struct device *d, const struct device_options *o
 static void xla_close(struct device *d) {
     pjrt_close(d->pjrt);
     free(d->dump);
-    free(d->store);
+    store_close(d->store);
     free(d);
 }
 
@@ -59,6 +59,7 @@ static enum status open_plugin(struct device *d, const struct device_options *o,
 
 static enum status xla_open(const struct device_options *options, struct device **out, struct error *err) {
     struct device *d = xcalloc(1, sizeof *d);
+    d->store = -1;
     enum status st = open_plugin(d, options, err);
     if (st != OK) {
         xla_close(d);

@@ -19,9 +19,9 @@ static enum status compile_text(struct loaded *l, const int *ids, int n_ids, str
     char name[STORE_NAME_BYTES];
     pjrt_compile_options(ids, n_ids, &options);
     store_name(d->pjrt, d->index, text, buf_view(&options), name);
-    bool is_there = d->store && store_load(d->store, name, d->pjrt, out);
+    bool is_there = d->store >= 0 && store_load(d->store, name, d->pjrt, out);
     enum status st = is_there ? OK : pjrt_compile(d->pjrt, text, buf_view(&options), out, err);
-    if (st == OK && !is_there && d->store)
+    if (st == OK && !is_there && d->store >= 0)
         store_save(d->store, name, d->pjrt, *out);
     l->n_from_disk += is_there;
     l->n_compiled += !is_there;

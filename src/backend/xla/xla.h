@@ -84,7 +84,7 @@ struct device {
     int steps;     // of a launch, at most (ahead.c)
     int blockwise; // tokens of context from which attention goes in pieces
     char *dump;    // a folder for the text of modules; NULL: none
-    char *store;   // a folder of executables (store.h); NULL: none, and why, if that is not what was asked for
+    int store;     // a folder of executables (store.h); -1: none, and why, if that is not what was asked for
     char why_no_store[320];
 };
 
