@@ -29,6 +29,7 @@ function askForKey() {
 }
 
 let modelsAsked; // an answer that comes after another question is old
+let modelsFault = false; // the notice is of this; another one stays
 
 async function findModels() {
   const select = $('model'), asked = modelsAsked = {};
@@ -38,9 +39,11 @@ async function findModels() {
     select.replaceChildren(...names.map(n => el('option', {value: n, selected: n === wanted}, n)));
     select.disabled = names.length === 0;
     $('empty-model').textContent = names.length ? `${select.value} at ${new URL(baseOf(settings.base)).host}` : 'The server has no model.';
-    notice('');
+    if (modelsFault) notice('');
+    modelsFault = false;
   } catch (e) {
     if (asked !== modelsAsked) return;
+    modelsFault = true;
     select.replaceChildren(el('option', {value: ''}, 'no model'));
     select.disabled = true;
     $('empty-model').textContent = '';
