@@ -320,6 +320,55 @@ static void a_draft_that_is_the_target_is_never_rejected(void **state) {
     gyre_close(g);
 }
 
+enum { N_SHARING = 5 };
+
+/* Steps hold the rows of a part of their guesses. */
+static struct gyre *open_sharing(void) {
+    struct gyre_options o = {.struct_size = sizeof o, .model = "models/story", .backend = &backend_cpu, .n_threads = 1};
+    struct gyre *g;
+    struct gyre_error err;
+    o.kv_cache_bytes = 16 << 20, o.max_model_len = 128, o.n_guesses = 4, o.always_guess = true;
+    o.draft_model = "models/story", o.draft_rejection = true, o.max_batched_tokens = 13, o.max_seqs = N_SHARING;
+    EXPECT_OK(gyre_open(&o, &g, &err), err);
+    for (int i = 0; i < N_SHARING; i++) {
+        struct gyre_request q = gyre_request_default(g);
+        int32_t prompt[N_PROMPT];
+        uint64_t id;
+        for (int k = 0; k < N_PROMPT; k++)
+            prompt[k] = 11 + (17 + 2 * i) * k;
+        q.prompt = prompt, q.n_prompt = N_PROMPT, q.max_tokens = N_TOKENS + 7 * i, q.ignore_eos = true;
+        q.temperature = 1, q.seed = (uint64_t)i, q.top_k = 0, q.top_p = 1, q.min_p = 0, q.repetition_penalty = 1;
+        EXPECT_OK(gyre_submit(g, &q, &id, &err), err);
+    }
+    return g;
+}
+
+static int drafted(struct gyre *g, const struct request *r) {
+    int32_t out[MOST_GUESSES];
+    return g->drafter.guess(g->drafter.context, &r->sequence, out, MOST_GUESSES);
+}
+
+/* What its guesses were drawn from is gone then. */
+static void who_missed_a_step_has_no_guess_of_before(void **state) {
+    (void)state;
+    struct gyre *g = open_sharing();
+    struct gyre_event e[64];
+    while (g->scheduler.n_running < N_SHARING || drafted(g, g->scheduler.running[0]->owner) == 0)
+        gyre_poll(g, e, 64);
+    const struct request *r = g->scheduler.running[0]->owner;
+    int32_t n_known = r->sequence.n_known;
+    engine_pause(g, r->id, true);
+    for (int64_t until = g->n_collected + 1; g->n_collected < until;)
+        engine_step(g);
+    EXPECT_EQ(r->sequence.n_known, n_known);
+    EXPECT(r->draft.n > 0 && r->draft.at == n_known);
+    EXPECT_EQ(drafted(g, r), 0);
+    engine_pause(g, r->id, false);
+    while (gyre_busy(g))
+        gyre_poll(g, e, 64);
+    gyre_close(g);
+}
+
 static void made_up_acceptance_is_that_asked_for(void **state) {
     (void)state;
     static struct told t;
@@ -366,6 +415,7 @@ int main(void) {
         cmocka_unit_test(an_answer_given_before_is_guessed),
         cmocka_unit_test(predicted_answers_are_the_same_in_fewer_steps),
         cmocka_unit_test(a_draft_that_is_the_target_is_never_rejected),
+        cmocka_unit_test(who_missed_a_step_has_no_guess_of_before),
         cmocka_unit_test(made_up_acceptance_is_that_asked_for),
         cmocka_unit_test(wrong_fields_are_named),
     };

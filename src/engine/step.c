@@ -87,7 +87,7 @@ static void fill_tokens(struct batch_plan *plan, const struct sequence *seq) {
     }
 }
 
-static void fill_sequence(const struct gyre *g, struct step *step, struct sequence *seq) {
+static void fill_sequence(struct gyre *g, struct step *step, struct sequence *seq) {
     struct batch_plan *plan = &step->plan;
     struct request *r = seq->owner;
     int s = plan->n_seqs, n = seq->n_scheduled;
@@ -99,6 +99,7 @@ static void fill_sequence(const struct gyre *g, struct step *step, struct sequen
     plan->n_known[s] = seq->n_tokens;
     plan->n_sure[s] = seq->n_known;
     plan->adapter[s] = r->asked.adapter;
+    engine_count_guesses(g, r);
     fill_tables(g, plan, s, seq);
     fill_rows(step, seq);
     plan->n_tokens += n;

@@ -380,7 +380,7 @@ static void clear_step(struct scheduler *s) {
     s->step_work = (struct step_work){0};
 }
 
-bool scheduler_plan(struct scheduler *s) {
+static bool plan(struct scheduler *s) {
     s->n_step = 0; // those of the last one may be gone
     s->starved = NULL;
     clear_step(s);
@@ -400,6 +400,13 @@ bool scheduler_plan(struct scheduler *s) {
         s->starved = first_queued(s);
     BUG_IF(stands && !s->starved && (s->n_running > 0 || scheduler_n_queued(s) > 0));
     return s->n_step > 0;
+}
+
+bool scheduler_plan(struct scheduler *s) {
+    bool planned = plan(s);
+    for (int i = 0; i < s->n_running; i++)
+        sequence_drop_guesses(s->running[i]);
+    return planned;
 }
 
 // ---- starting and collecting it ---------------------------------------------------------------------------------

@@ -100,7 +100,7 @@ void scheduler_pause(struct scheduler *s, struct sequence *seq, bool paused);
 static inline int scheduler_n_queued(const struct scheduler *s) { return s->waiting.n - s->n_paused; }
 
 /* Chooses the next step. False when there is nothing to compute, or nothing as long as a step is in flight, or when the
- * first in rank is starved, which then waits: the caller removes it. */
+ * first in rank is starved, which then waits: the caller removes it. Guesses that do not get into it are dropped. */
 bool scheduler_plan(struct scheduler *s);
 
 /* The planned step was started: moves n_computed, and expects the tokens that it will give. */

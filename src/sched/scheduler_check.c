@@ -10,6 +10,14 @@ static int n_expected(const struct sequence *seq) {
     return n;
 }
 
+/* Between steps: each is in a step that was started. */
+static bool has_idle_guesses(const struct sequence *seq) {
+    for (int32_t i = MAX(seq->n_known, seq->n_computed); i < seq->n_tokens; i++)
+        if (!sequence_expects(seq, i))
+            return true;
+    return false;
+}
+
 static const char *check_sequence(const struct scheduler *s, const struct sequence *seq, enum sequence_place place) {
     if (seq->place != place)
         return "a sequence stands in a list that it does not know of";
@@ -19,6 +27,8 @@ static const char *check_sequence(const struct scheduler *s, const struct sequen
         return "a sequence has computed more than it has";
     if (seq->n_known > seq->n_tokens || n_expected(seq) > seq->n_in_flight)
         return "a sequence expects tokens that nobody computes";
+    if (seq->n_scheduled == 0 && has_idle_guesses(seq))
+        return "a sequence has guesses that no step took";
     for (int g = 0; g < s->pool->n_groups; g++)
         if (s->pool->groups[g].paged && (int64_t)seq->tables[g].end * s->pool->block_size < seq->n_computed)
             return "a sequence has computed tokens without cache";

@@ -41,6 +41,11 @@ void sequence_guess(struct sequence *seq, const int32_t *tokens, int n) {
         seq->tokens[seq->n_tokens++] = tokens[i];
 }
 
+void sequence_drop_guesses(struct sequence *seq) {
+    int32_t last_expected = MAX(seq->expected[0], seq->expected[1]);
+    seq->n_tokens = MAX(MAX(seq->n_known, seq->n_computed + seq->n_scheduled), last_expected + 1);
+}
+
 bool sequence_decodes(const struct sequence *seq) {
     return seq->n_computed < seq->n_tokens && seq->n_computed >= seq->n_known - 1;
 }

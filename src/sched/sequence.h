@@ -12,8 +12,9 @@
  * expected when a step is planned, and it comes from row newest_row of the step in flight.
  *
  * A draft is a number of guesses: tokens that may come next, which are computed as if they were known. Each gives an
- * output row, and that of the token before it tells what it should have been. Where a guess was wrong the sequence goes
- * back: n_computed falls to its place, and rows of what was computed behind it, of steps in flight too, are void; they
+ * output row, and that of the token before it tells what it should have been. Those that the next step does not take
+ * are dropped, and guessed anew. Where a guess was wrong the sequence goes back: n_computed falls to its place, and
+ * rows of what was computed behind it, of steps in flight too, are void; they
  * were planned when n_backs was another. */
 #pragma once
 
@@ -92,6 +93,10 @@ static inline bool sequence_expects(const struct sequence *seq, int32_t position
 
 /* Guesses of what comes behind its last token; they fit. */
 void sequence_guess(struct sequence *seq, const int32_t *tokens, int n);
+
+/* A step was planned, or none could be: guesses that it does not take are not wanted; what is expected stays. Masks and
+ * distributions that were made for a draft hold for one plan only. */
+void sequence_drop_guesses(struct sequence *seq);
 
 /* In the device's memory, that is. */
 static inline bool sequence_holds_cache(const struct sequence *seq) { return seq->n_computed > 0 && !seq->swapped; }

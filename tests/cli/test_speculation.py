@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import unittest
+from concurrent.futures import ThreadPoolExecutor
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from serving import GYRE, ROOT, Server  # noqa: E402
@@ -91,6 +92,29 @@ class Speculation(unittest.TestCase):
                 self.assertEqual(server.stop(), 0)
         self.assertEqual(told[1], told[0])
         self.assertEqual(told[2], told[0])
+
+    def test_guesses_that_find_no_room_in_a_step(self):
+        """Masks of a grammar are of the guesses that they were made for."""
+        pattern, n = r"(a[0-9]b[0-9][0-9]c[x-z]d[p-t]e[0-9]{2}f){12}", 6
+        server = Server("tests/models/llama", "--max-num-batched-tokens", "16", "--max-num-seqs", str(n),
+                        "--speculative-config", NGRAM)
+        try:
+            def ask(i, **more):
+                status, body = server.post("/v1/chat/completions", max_tokens=250, temperature=0, seed=i, **more,
+                                           messages=[{"role": "user", "content": f"hello number {i}"}],
+                                           structured_outputs={"regex": pattern})
+                return (status, body["choices"][0]["message"]["content"]) if status == 200 else (status, body)
+            with ThreadPoolExecutor(n) as pool:
+                plain = [ask(i) for i in range(n)]
+                for _ in range(3):
+                    told = list(pool.map(lambda i: ask(i, prediction={"type": "content", "content": plain[i][1]}),
+                                         range(n)))
+                    self.assertEqual(told, plain)
+            for status, text in plain:
+                self.assertEqual(status, 200, text)
+                self.assertRegex(text, f"^{pattern}$")
+        finally:
+            self.assertEqual(server.stop(), 0)
 
     def test_what_is_not_known_is_refused_by_name(self):
         for config, word in (({"method": "medusa"}, "medusa"), ({"method": "ngram", "model": "x"}, "model"),

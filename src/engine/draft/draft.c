@@ -40,7 +40,6 @@ const char *const draft_off_name[N_DRAFT_OFF] = {"batch_size", "price", "no_gues
 static int guess_for(struct gyre *g, struct request *r, int32_t *out, int max) {
     int n = prediction_guess(&r->prediction, &r->sequence, r->n_prompt, out, max);
     r->is_predicted = n > 0;
-    r->prediction.n_guessed += n;
     return n > 0 || !g->drafter.guess ? n : g->drafter.guess(g->drafter.context, &r->sequence, out, max);
 }
 
@@ -56,8 +55,16 @@ static void draft_for(struct gyre *g, struct request *r, double price, int max) 
     r->is_rejected = g->drafter.rejects;
     sequence_guess(seq, guesses, n);
     engine_constrain_guesses(g, r, n);
+}
+
+void engine_count_guesses(struct gyre *g, struct request *r) {
+    const struct sequence *seq = &r->sequence;
+    int n = 0;
+    for (int32_t at = MAX(seq->n_computed, seq->n_known); at < seq->n_computed + seq->n_scheduled; at++)
+        n += !sequence_expects(seq, at);
     g->drafter.n_guessed += n;
     g->drafter.n_drafts += n > 0;
+    r->prediction.n_guessed += r->is_predicted ? n : 0;
 }
 
 void engine_draft(struct gyre *g) {

@@ -55,5 +55,6 @@ struct drafter {
 struct proposal {
     int32_t at, n; // it is for a text of so many known tokens
     int32_t tokens[MOST_GUESSES];
-    float *q; // [n][vocabulary]: what each was drawn from; NULL: nobody asks
+    int64_t follow; // made in this one of the drafter's
+    float *q;       // [n][vocabulary]: what each was drawn from, until the next follow; NULL: nobody asks
 };

@@ -33,7 +33,8 @@ struct program_drafter {
     struct chain *chains;          // [most_seqs]
     int32_t *block;                // [draft->block]: the tokens of one
     int n_chains, most_guesses, states_width;
-    float *q, *own_q; // of rejection sampling: [most_seqs][most_guesses][n_vocab], [the draft's]; NULL: there is none
+    int64_t n_follows; // steps that it looked at
+    float *q, *own_q;  // of rejection sampling: [most_seqs][most_guesses][n_vocab], [the draft's]; NULL: there is none
     int n_vocab;
     struct sample_scratch scratch;
     double price;       // of a guess (economy.h)
@@ -178,7 +179,7 @@ static bool add_states(struct program_drafter *d, const struct step *step, int s
 static struct chain *new_chain(struct program_drafter *d, struct request *r, int s, int32_t position, int most) {
     struct chain *c = &d->chains[d->n_chains++];
     *c = (struct chain){.request = r, .s = s, .position = position, .most = most};
-    r->draft = (struct proposal){.at = r->sequence.n_known};
+    r->draft = (struct proposal){.at = r->sequence.n_known, .follow = d->n_follows};
     return c;
 }
 
@@ -282,6 +283,7 @@ static enum status run_chains(struct program_drafter *d, const struct step *step
 static enum status follow(void *context, const struct step *step, struct error *err) {
     struct program_drafter *d = context;
     d->n_chains = 0;
+    d->n_follows++;
     d->price = guess_price(&d->g->scheduler, d->g->drafter.pass_us);
     draft_rows_begin(&d->rows, &step->plan);
     if (far_too_many(d)) {
@@ -298,10 +300,11 @@ static enum status follow(void *context, const struct step *step, struct error *
     return (d->draft->context ? run_blocks : run_chains)(d, step, err);
 }
 
+/* Of the step before only: the distributions of older ones are overwritten, as those of who waited meanwhile. */
 static int guess(void *context, const struct sequence *seq, int32_t *out, int max) {
     const struct proposal *p = &((const struct request *)seq->owner)->draft;
-    (void)context;
-    if (p->n == 0 || p->at != seq->n_known || seq->n_tokens != seq->n_known)
+    const struct program_drafter *d = context;
+    if (p->n == 0 || p->follow != d->n_follows || p->at != seq->n_known || seq->n_tokens != seq->n_known)
         return 0;
     int n = MIN(p->n, max);
     memcpy(out, p->tokens, (size_t)n * sizeof *out);
