@@ -101,7 +101,7 @@ static bool experts_in_e4m3(const struct loaded *loaded, const struct op *op) {
 /* Of what the parts of a weight are stored in, the element of blocks that keeps it; ELEMENT_F32: none does. */
 static enum element in_blocks(const struct weight *w) {
     const struct layout *first = layout_of(&w->parts[0]);
-    for (int i = 0; i < w->n_parts; i++)
+    for (int i = 0; first && i < w->n_parts; i++)
         if (layout_of(&w->parts[i]) != first || w->parts[i].scale.block_cols != first->block_cols)
             return ELEMENT_F32;
     return first && first->blocks && w->in % first->block_cols == 0 ? first->blocks : ELEMENT_F32;
