@@ -206,7 +206,7 @@ static void a_wait_ends_in_time(void **state) {
     struct gyre_answer *a = ask(m, "The dog", 900, NULL);
     int64_t n_late = 0;
     clock_gettime(CLOCK_MONOTONIC, &before);
-    for (int i = 0; i < 1000; i++)
+    for (int i = 0; i < 100; i++)
         n_late += gyre_answer_wait(&a, 1, i % 2 ? 0 : -0.0) < 0;
     clock_gettime(CLOCK_MONOTONIC, &after);
     EXPECT(n_late > 0 && !a->done);
