@@ -106,12 +106,21 @@ static bool is_large(const char *model) {
     return n >= LARGE;
 }
 
-/* NULL leaves it to the device. */
+static bool names_kernels(const struct flag_list *options) {
+    for (size_t i = 0; i < options->n; i++)
+        if (strncmp(options->items[i], "kernels=", 8) == 0)
+            return true;
+    return false;
+}
+
+/* NULL leaves it to the device. What a CPU rounds without being asked, it says. */
 static const char *dtype_of(const struct engine_flags *f, const char *model) {
     if (strcmp(f->dtype, "auto") != 0)
         return f->dtype;
-    bool rounds = f->serves && strcmp(f->device, "cpu") == 0 && f->device_options.n == 0 && kernels_bf16() &&
+    bool rounds = f->serves && strcmp(f->device, "cpu") == 0 && !names_kernels(&f->device_options) && kernels_bf16() &&
                   (strcmp(f->load_format, "dummy") == 0 || is_large(model));
+    if (rounds)
+        fprintf(stderr, "gyre: activations that meet bf16 weights are rounded too; --dtype float32 keeps them\n");
     return rounds ? "bfloat16" : NULL;
 }
 
