@@ -36,9 +36,10 @@ static bool is_for_all(const char *name) {
 static void expect_cut_on_one_side(const struct op *op, const char *folder) {
     const struct weight *w = op->weights[0];
     bool by_rows = true, by_cols = w->cols.axis != AXIS_NONE;
-    // DeepSeek's queries stand before the latent's rows, which every device has.
-    int n_cut = w->n_parts > 1 && strstr(w->name, "self_attn.q_proj") ? 1 : w->n_parts;
-    for (int i = 0; i < n_cut; i++)
+    // DeepSeek's queries stand before the latent's rows, which every device has: two parts, of which the first is cut.
+    bool beside_latent = w->n_parts == 2 && strstr(folder, "deepseek") && strstr(w->name, "self_attn.q_proj");
+    EXPECT(!beside_latent || w->parts[1].rows.axis == AXIS_NONE);
+    for (int i = 0; i < w->n_parts - beside_latent; i++)
         by_rows = by_rows && w->parts[i].rows.axis != AXIS_NONE;
     if (by_rows + by_cols != !is_for_all(w->name))
         fail_msg("%s: %s is cut on %d sides", folder, w->name, by_rows + by_cols);
