@@ -120,7 +120,7 @@ static const char *dtype_of(const struct engine_flags *f, const char *model) {
     bool rounds = f->serves && strcmp(f->device, "cpu") == 0 && !names_kernels(&f->device_options) && kernels_bf16() &&
                   (strcmp(f->load_format, "dummy") == 0 || is_large(model));
     if (rounds)
-        fprintf(stderr, "gyre: activations that meet bf16 weights are rounded too; --dtype float32 keeps them\n");
+        fprintf(stderr, "gyre: products with bf16 weights round activations to bf16; --dtype float32 keeps them\n");
     return rounds ? "bfloat16" : NULL;
 }
 
