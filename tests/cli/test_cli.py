@@ -1,5 +1,5 @@
 """The command line as a whole: verbs, help, exit codes; and what the build promises about the sources."""
-import os, pty, shutil, subprocess, sys, tempfile, unittest
+import os, pty, re, shutil, subprocess, sys, tempfile, unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from brief import slow  # noqa: E402
@@ -163,6 +163,30 @@ class Tree(unittest.TestCase):
         names = [n for n in p.stdout.split("\0") if n and os.path.exists(os.path.join(ROOT, n))]
         self.assertGreater(len(names), 100)
         self.assertLess(sum(os.lstat(os.path.join(ROOT, n)).st_size for n in names), 66e6)
+
+
+def quoted_includes(path):
+    with open(path) as f:
+        return re.findall(r'^#include "([^"]+)"', f.read(), re.M)
+
+
+class Tests(unittest.TestCase):
+    def test_none_of_make_test_wants_cudas_headers(self):
+        """A fresh machine has no toolkit: what tests/test_*.c include of the CUDA room reaches none of its headers."""
+        for test in sorted(os.listdir(os.path.join(ROOT, "tests"))):
+            if not (test.startswith("test_") and test.endswith(".c")):
+                continue
+            seen, todo = set(), [os.path.join(ROOT, "tests", test)]
+            while todo:
+                path = todo.pop()
+                with open(path) as f:
+                    self.assertNotRegex(f.read(), r"#\s*include <cu(da|blas)", "%s reaches %s" % (test, path))
+                for name in quoted_includes(path):
+                    for folder in ("src", "include", "tests", "."):
+                        found = os.path.normpath(os.path.join(ROOT, folder, name))
+                        if os.path.exists(found) and found not in seen:
+                            seen.add(found)
+                            todo.append(found)
 
 
 class Rooms(unittest.TestCase):

@@ -3,8 +3,6 @@
  * Device code lies in the loaded object as containers that begin with a magic number, one a .cu, each at a multiple of
  * 8 bytes in what is mapped for reading only. The linker keeps their order and bytes. */
 #include "backend/cuda/device/manifest.h"
-#include "backend/cuda/device/device.h"
-#include "backend/cuda/value.h"
 
 #include <dlfcn.h>
 #include <link.h>

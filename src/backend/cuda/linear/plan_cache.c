@@ -6,8 +6,6 @@
  *                                                             hexadecimal
  *     end 1 5f0c...                                           how many, and a hash of all before this line */
 #include "backend/cuda/linear/plan_cache.h"
-#include "backend/cuda/device/device.h"
-#include "backend/cuda/value.h"
 
 #include "base/buf.h"
 #include "base/file.h"
