@@ -15,6 +15,20 @@ bool folder_name_is_plain(const char *name) {
     return name[0] && !strchr(name, '/') && strcmp(name, ".") != 0 && strcmp(name, "..") != 0;
 }
 
+size_t folder_part_of(const char *name, const char *ending, int *number, int *count) {
+    static const char form[] = "-00000-of-00000";
+    size_t n = strlen(name), n_form = sizeof form - 1, n_ending = strlen(ending);
+    if (n <= n_form + n_ending || strcmp(name + n - n_ending, ending) != 0)
+        return 0;
+    const char *p = name + n - n_ending - n_form;
+    for (size_t i = 0; i < n_form; i++)
+        if (form[i] == '0' ? p[i] < '0' || p[i] > '9' : p[i] != form[i])
+            return 0;
+    *number = atoi(p + 1);
+    *count = atoi(p + sizeof "-00000-of-" - 1);
+    return (size_t)(p - name);
+}
+
 // One or more plain components.
 static bool stays_below(const char *name) {
     for (const char *p = name;; p++) {

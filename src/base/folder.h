@@ -24,6 +24,10 @@ extern bool folder_allow_links; // false; to be set before a second thread runs
 
 bool folder_name_is_plain(const char *name); // one component: no '/', not "." or ".."
 
+/* Of a name STEM-00002-of-00003ENDING, a file of several: the length of STEM, which file it is and of how many, as the
+ * name says; 0 for another name. ending has its dot. */
+size_t folder_part_of(const char *name, const char *ending, int *number, int *count);
+
 /* True when the folder has an entry of that name, be it a link that leads nowhere. */
 bool folder_has(const char *dir, const char *name);
 

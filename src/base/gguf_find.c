@@ -8,25 +8,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-size_t gguf_part_of(const char *name, int *number, int *count) {
-    static const char form[] = "-00000-of-00000.gguf";
-    size_t n = strlen(name), n_form = sizeof form - 1;
-    if (n <= n_form)
-        return 0;
-    const char *p = name + n - n_form;
-    for (size_t i = 0; i < n_form; i++)
-        if (form[i] == '0' ? p[i] < '0' || p[i] > '9' : p[i] != form[i])
-            return 0;
-    *number = atoi(p + 1);
-    *count = atoi(p + sizeof "-00000-of-" - 1);
-    return n - n_form;
-}
-
 enum status gguf_part_path(const char *first, int number, char out[FOLDER_PATH_BYTES], struct error *err) {
     int own, count;
     const char *slash = strrchr(first, '/'), *base = slash ? slash + 1 : first;
     char dir[FOLDER_PATH_BYTES], name[NAME_MAX + 32];
-    size_t n_stem = gguf_part_of(base, &own, &count);
+    size_t n_stem = folder_part_of(base, ".gguf", &own, &count);
     BUG_IF(!n_stem);
     if (strlen(first) >= sizeof dir || n_stem > NAME_MAX)
         return fail(err, ERR_LIMIT, "%.80s...: path too long", first);
@@ -43,7 +29,7 @@ static enum status of_file(const char *path, char out[FOLDER_PATH_BYTES], bool *
     *found = str_ends(str_of(path), STR(".gguf")) || gguf_is(path);
     if (!*found)
         return OK;
-    if (gguf_part_of(slash ? slash + 1 : path, &number, &count) && number != 1)
+    if (folder_part_of(slash ? slash + 1 : path, ".gguf", &number, &count) && number != 1)
         return gguf_part_path(path, 1, out, err);
     if (snprintf(out, FOLDER_PATH_BYTES, "%s", path) >= FOLDER_PATH_BYTES)
         return fail(err, ERR_LIMIT, "%.80s...: path too long", path);
@@ -54,7 +40,7 @@ static enum status of_file(const char *path, char out[FOLDER_PATH_BYTES], bool *
 static bool is_model(const char *name) {
     int number, count;
     return str_ends(str_of(name), STR(".gguf")) && strncmp(name, "mmproj", 6) != 0 &&
-           (!gguf_part_of(name, &number, &count) || number == 1);
+           (!folder_part_of(name, ".gguf", &number, &count) || number == 1);
 }
 
 static enum status of_folder(const char *dir, char out[FOLDER_PATH_BYTES], bool *found, struct error *err) {

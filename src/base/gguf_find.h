@@ -10,8 +10,5 @@
  * *found is false, and out untouched, for anything else. */
 enum status gguf_find_model(const char *path, char out[FOLDER_PATH_BYTES], bool *found, struct error *err);
 
-/* Of a name NAME-00001-of-00003.gguf: the length of NAME, which file it is and of how many; 0 for another name. */
-size_t gguf_part_of(const char *name, int *number, int *count);
-
 /* The path of file `number` of the split that `first` begins, through folder_file. */
 enum status gguf_part_path(const char *first, int number, char out[FOLDER_PATH_BYTES], struct error *err);

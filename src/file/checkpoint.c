@@ -142,21 +142,6 @@ static enum status open_sharded(struct checkpoint *c, const char *dir, const cha
     return match_index(c, &index, index_path, err);
 }
 
-/* STEM-00001-of-00002.safetensors: the stem's length, number and count; 0 for another name. */
-static size_t shard_of(const char *name, int *number, int *count) {
-    static const char form[] = "-00000-of-00000.safetensors";
-    size_t n = strlen(name), n_form = sizeof form - 1;
-    if (n <= n_form)
-        return 0;
-    const char *p = name + n - n_form;
-    for (size_t i = 0; i < n_form; i++)
-        if (form[i] == '0' ? p[i] < '0' || p[i] > '9' : p[i] != form[i])
-            return 0;
-    *number = atoi(p + 1);
-    *count = atoi(p + sizeof "-00000-of-" - 1);
-    return n - n_form;
-}
-
 /* Whether shard a is to be opened before shard b, of names alone: model-... before others, then in order. */
 static bool is_before(const char *a, const char *b) {
     static const char usual[] = "model-";
@@ -174,9 +159,9 @@ static void find_shards(const char *dir, struct shards *out) {
     *out = (struct shards){0};
     for (int pass = 0; pass < 2; pass++) {
         DIR *d = opendir(dir);
-        size_t n_stem = shard_of(out->first, &number, &count);
+        size_t n_stem = folder_part_of(out->first, ".safetensors", &number, &count);
         for (struct dirent *entry; d && (entry = readdir(d));) {
-            size_t n = shard_of(entry->d_name, &number, &count);
+            size_t n = folder_part_of(entry->d_name, ".safetensors", &number, &count);
             bool is_one_of_them = n == n_stem && strncmp(entry->d_name, out->first, n) == 0;
             if (n && pass == 0 && (!out->first[0] || is_before(entry->d_name, out->first)))
                 strcpy(out->first, entry->d_name);
@@ -194,8 +179,8 @@ static void find_shards(const char *dir, struct shards *out) {
 static enum status open_shards(struct checkpoint *c, const char *dir, const struct shards *s, struct error *err) {
     const char *one = s->first, *last = s->other[0] ? s->other : s->last;
     int number, count, last_count;
-    size_t n_stem = shard_of(one, &number, &count);
-    shard_of(s->last, &number, &last_count);
+    size_t n_stem = folder_part_of(one, ".safetensors", &number, &count);
+    folder_part_of(s->last, ".safetensors", &number, &last_count);
     if (s->other[0] || count != last_count || number > count)
         return fail(err, ERR_FORMAT, "%s: %s and %s are not of one set, and there is no %s that says which to read",
                     dir, one, last, index_name);
@@ -246,7 +231,7 @@ static enum status open_gguf(struct checkpoint *c, const char *first, struct err
     const char *slash = strrchr(first, '/');
     int number = 1, count = 1;
     int64_t n_tensors = -1;
-    gguf_part_of(slash ? slash + 1 : first, &number, &count);
+    folder_part_of(slash ? slash + 1 : first, ".gguf", &number, &count);
     if (number != 1 || count < 1 || count > MAX_SHARDS)
         return fail(err, ERR_LIMIT, "%s: is not the first of 1 to %d files", first, MAX_SHARDS);
     c->files = xcalloc((size_t)count, sizeof *c->files);

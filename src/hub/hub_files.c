@@ -2,6 +2,7 @@
 #include "hub/hub_files.h"
 
 #include "base/buf.h"
+#include "base/folder.h"
 
 #include <ctype.h>
 #include <stdio.h>
@@ -98,10 +99,8 @@ bool hub_file_is_gguf(const char *file, const char *quant) {
 
 int hub_file_parts(const char *file, int *part) {
     const char *dot = strrchr(file, '.');
-    int n = 1, used = 0;
-    *part = 1;
-    if (dot && dot - file > 15 && sscanf(dot - 15, "-%5d-of-%5d%n", part, &n, &used) == 2 && used == 15 && *part >= 1 &&
-        *part <= n)
+    int n;
+    if (dot && folder_part_of(file, dot, part, &n) && *part >= 1 && *part <= n)
         return n;
     *part = 1;
     return 1;
