@@ -53,7 +53,7 @@ struct download {
     struct part_file *files;
     size_t n_files;
     struct transfer transfers[CONNECTIONS];
-    int64_t done, total;
+    int64_t done;
 };
 
 // ---- the files on disk ------------------------------------------------------------------------------------------
@@ -332,7 +332,7 @@ static enum status fetch(struct download *d, struct error *err) {
                 begin_transfer(d, &d->transfers[i], file, chunk);
         libcurl.multi_perform(d->multi, &running);
         TRY(take_ends(d, err));
-        d->watch->step(d->watch->arg, d->done, d->total);
+        d->watch->step(d->watch->arg, d->done);
         libcurl.multi_poll(d->multi, NULL, 0, 100, NULL);
     }
     return OK;
@@ -363,7 +363,6 @@ enum status hub_download(const struct hub_server *s, const struct hub_blob *blob
     d.files = xcalloc(n + 1, sizeof *d.files);
     for (; st == OK && d.n_files < n; d.n_files++) {
         st = open_part_file(&d.files[d.n_files], &blobs[d.n_files], err);
-        d.total += blobs[d.n_files].n_bytes;
     }
     if (st == OK)
         st = fetch(&d, err);

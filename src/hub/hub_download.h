@@ -17,8 +17,8 @@ struct hub_blob {
 };
 
 struct hub_watch {
-    void (*step)(void *arg, int64_t done, int64_t total); // bytes, those of before counted
-    bool (*stopped)(void);                                // asked ten times a second; NULL: never
+    void (*step)(void *arg, int64_t done); // bytes, those of before counted
+    bool (*stopped)(void);                 // asked ten times a second; NULL: never
     void *arg;
 };
 

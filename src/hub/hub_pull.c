@@ -77,9 +77,8 @@ static enum status check_room(const struct pull *p, struct error *err) {
                                          p->name->repo, (double)wanted / (1 << 30), p->folder, room / (1 << 30));
 }
 
-static void step_download(void *self, int64_t done, int64_t total) {
+static void step_download(void *self, int64_t done) {
     const struct pull *p = self;
-    (void)total;
     p->progress->step(p->progress->arg, done);
 }
 
