@@ -539,7 +539,7 @@ static void what_is_not_a_number_stays_so_in_who_sees_it(void **state) {
     (void)state;
     for (const char *const *kernels = rig_kernels(); *kernels; kernels++) {
         not_a_number_case(*kernels, NULL);
-        if (rig_backend() != &backend_cpu)
+        if (strcmp(rig_backend()->name, "cuda") == 0) // others have no such cache
             not_a_number_case(*kernels, "fp8");
     }
 }
