@@ -8,7 +8,8 @@
 vLLM itself is not installed: what its tests import is made of stand-ins. A parser stands for the template of a model
 that vLLM recommends it for; `gyre parse` is asked, whole and, for streams, at each prefix. A test counts if gyre was
 asked and it is about texts: tests of token ids, of vLLM's classes and of its grammars say nothing here and are left
-out; so is the parser that leaves reasoning in the content."""
+out; so is the parser that leaves reasoning in the content. Texts are what a server would give: without the token that
+ends an answer, and behind the reasoning where a tool parser is tested."""
 import ast
 import importlib.abc
 import importlib.machinery
@@ -117,7 +118,11 @@ TEMPLATES = [
 # Reasoning parsers that take a text for reasoning from its beginning: of models whose prompts open it.
 REASONING = [("granite_thinking", "opened"), ("granite", "granite32"), ("hunyuan", "answers"),
              ("ernie45", "opened"), ("kimi_k2", "opened"), ("minimax_m2", "opened"), ("hy_v3", "thinker"),
-             ("glm", "thinker"), ("deepseek_r1", "opened"), ("nemotron", "opened")]
+             ("glm", "opened"), ("deepseek_r1", "opened"), ("nemotron", "opened")]
+
+# Tool parsers that take a call for text where the request has no tool of its name.
+KNOWS_TOOLS = ("minicpm5", "dots")
+END_TOKENS = ("</s>", )
 THINKING = ("{% for m in messages %}{{ '<|' + m.role + '|>' }}{{ '<think>' + m.reasoning_content + '</think>' if "
             "m.reasoning_content else '' }}{{ (m.content or '') + '<|end|>' }}{% endfor %}<|assistant|>")
 
@@ -178,6 +183,8 @@ current = [None]
 
 def parse(parser, output, tools, partial=False, thinks=False):
     path = template_of("gigachat31" if "<|function_call|>" in output else parser)
+    for end in END_TOKENS:
+        output = output.removesuffix(end)
     if path not in processes:
         processes[path] = subprocess.Popen([GYRE, "parse", path, "--batch"],
                                            stdin=subprocess.PIPE,
@@ -232,12 +239,14 @@ def plain(value):
     return [plain(v) for v in value] if isinstance(value, (list, tuple)) else value
 
 
-def tools_of(request, output, given=None):
-    """The request's; and as vLLM asks for no tool of that name, every word of the text may be one."""
+def tools_of(request, output, given=None, parser=""):
+    """The request's; and as most of vLLM's parsers ask for no tool of that name, every word of the text may be one."""
     tools = [t for t in plain(getattr(request, "tools", None) or given or []) if isinstance(t, dict)]
     tools = [t if "function" in t else {"type": "function", "function": t} for t in tools]
+    if tools and any(part in parser for part in KNOWS_TOOLS):
+        return tools
     known = {t["function"].get("name") for t in tools}
-    words = set(re.findall(r"[A-Za-z_][\w-]*", output) + re.findall(r"[A-Za-z_][\w.-]*", output))
+    words = {"a"} | set(re.findall(r"[A-Za-z_][\w-]*", output) + re.findall(r"[A-Za-z_][\w.-]*", output))
     return tools + [{"type": "function", "function": {"name": w}} for w in sorted(words - known)]
 
 
@@ -269,7 +278,11 @@ class Parser:
 
     def __init__(self, tokenizer=None, tools=None, *_, chat_template_kwargs=None, **__):
         self.effort = (chat_template_kwargs or {}).get("reasoning_effort")
-        self.model_tokenizer, self.tools, self.told = tokenizer, tools, {"content": "", "calls": [], "reasoning": ""}
+        self.model_tokenizer, self.tools, self.seen = tokenizer, tools, ""
+        self.forget()
+
+    def forget(self):
+        self.told = {"content": "", "calls": [], "reasoning": ""}
 
     def __getattr__(self, name):
         if name.startswith("__"):
@@ -282,9 +295,17 @@ class Parser:
     def extract_content_ids(self, *_, **__):
         return Anything()
 
+    def parse(self, output, request, partial=False):
+        """What a tool parser is given stands behind the reasoning, which some templates' prompts open."""
+        tools = tools_of(request, output, self.tools, self.name)
+        answer = parse(self.name, output, tools, partial)
+        if answer["reasoning_content"] and output.lstrip().startswith(answer["reasoning_content"].strip()):
+            answer = parse(self.name, "</think>" + output, tools, partial)
+        return answer
+
     def extract_tool_calls(self, output=None, request=None, *_, model_output=None, **__):
         output = model_output if output is None else output
-        answer = parse(self.name, output, tools_of(request, output, self.tools))
+        answer = self.parse(output, request)
         calls = calls_of(answer)
         return kind("ExtractedToolCallInformation")(
             tools_called=bool(calls),
@@ -293,10 +314,13 @@ class Parser:
 
     def extract_tool_calls_streaming(self, previous="", current="", delta="", *ids, request=None, **more):
         previous, current = more.get("previous_text", previous), more.get("current_text", current)
-        if not previous:
-            self.told = {"content": "", "calls": [], "reasoning": ""}
+        if not current:  # some tests give the news alone
+            current = self.seen + more.get("delta_text", delta)
+        if not self.seen or not current.startswith(self.seen):
+            self.forget()
+        self.seen = current
         request = request or next((i for i in ids if isinstance(i, Thing)), None)
-        return self.news(parse(self.name, current, tools_of(request, current, self.tools), partial=True))
+        return self.news(self.parse(current, request, partial=True))
 
     def news(self, answer):
         told, calls = self.told, []
@@ -396,7 +420,7 @@ def run_tool_extraction_streaming(parser, deltas, request=None, **_):
                 out.tool_calls.append(
                     Thing(id=call.id, type="function", function=Thing(name=call.function.name, arguments="")))
             out.tool_calls[call.index].function.arguments += call.function.arguments or ""
-    whole = parse(parser.name, text, tools_of(request, text, parser.tools))  # what the end of the text makes certain
+    whole = parser.parse(text, request)  # what the end of the text makes certain
     out.other_content, out.tool_calls = Text(whole["content"]), out.tool_calls if out.tool_calls else calls_of(whole)
     return out
 
@@ -410,6 +434,7 @@ SPECIAL = {
     "get_reasoning_parser": parser_named,
     "get_tokenizer": lambda *_, **__: Tokenizer(),
     "AutoTokenizer": Tokenizer,
+    "get_function_delta": lambda call: call.function,
     "run_tool_extraction": run_tool_extraction,
     "run_tool_extraction_nonstreaming":
     lambda parser, output, request=None, **_: parser.extract_tool_calls(output, request),

@@ -16,6 +16,9 @@ size_t trailing_blanks(struct str s); // 0 of what is all blank: those lead
 struct str str_core(struct str s);
 static inline bool str_is_blank(struct str s) { return leading_blanks(s) == s.len; }
 
+/* A mark as special tokens are written is no text, wherever it stands. */
+static inline bool mark_is_special(struct str mark) { return mark.len && memchr(mark.ptr, '|', mark.len); }
+
 #define NOT_FOUND ((size_t)-1)
 
 size_t text_find(struct str text, struct str what); // where it first is; an empty one nowhere

@@ -18,9 +18,6 @@ static void add_trigger(struct tool_parser *p, struct str mark, enum trigger_kin
     p->starts[(unsigned char)mark.ptr[0]] = true;
 }
 
-/* A mark as special tokens are written is no text, wherever it stands. */
-static bool is_special(struct str mark) { return memchr(mark.ptr, '|', mark.len) != NULL; }
-
 static void add_bare(struct tool_parser *p, const char *bracket) {
     size_t n = p->n_triggers;
     add_trigger(p, str_of(bracket), TRIGGER_CALL, true);
@@ -47,6 +44,15 @@ static void add_call_triggers(struct tool_parser *p) {
         add_bare(p, f->in_array ? "[" : "{");
         add_trigger(p, f->call_prefix, TRIGGER_CALL, false);
     }
+    for (size_t i = 0; i < TOOL_WRAPPERS; i++)
+        if (tool_wrapper_fits(&tool_wrappers[i], f))
+            add_trigger(p, tool_wrappers[i].open, TRIGGER_CALL, false);
+}
+
+/* The tag of a mark that goes on behind it: models may forget the rest. */
+static struct str reasoning_tag(const struct tool_format *f) {
+    struct str core = str_core(f->reasoning_open);
+    return str_to(core, tag_length(core));
 }
 
 static void add_triggers(struct tool_parser *p) {
@@ -57,13 +63,12 @@ static void add_triggers(struct tool_parser *p) {
     add_trigger(p, f->content_close, TRIGGER_NOTHING, false);
     if (p->options.keep_reasoning)
         return;
-    bool special = f->reasoning_open.len && is_special(f->reasoning_open);
+    bool special = mark_is_special(f->reasoning_open);
     add_trigger(p, f->reasoning_open, TRIGGER_REASONING, !special);
     if (!special)
         return;
     add_trigger(p, f->reasoning_close, TRIGGER_NOTHING, false);
-    size_t n = tag_length(str_core(f->reasoning_open)); // the tag without what makes it a mark
-    add_trigger(p, str_to(str_core(f->reasoning_open), n), TRIGGER_NOTHING, false);
+    add_trigger(p, reasoning_tag(f), TRIGGER_REASONING, false);
 }
 
 static json_t *tools_by_name(const json_t *tools) {
@@ -99,6 +104,7 @@ struct tool_parser *tool_parser_open(const struct tool_format *f, const struct t
         p->state = PARSER_CHANNEL_HEADER;
     else
         add_triggers(p);
+    p->section = (struct tool_wrapper){.open = f->section_open, .close = f->section_close};
     begin_behind(p, options->opened);
     return p;
 }
@@ -142,25 +148,33 @@ static const struct trigger *find_trigger(const struct tool_parser *p, struct st
     return NULL;
 }
 
-static void begin_reasoning(struct tool_parser *p) {
+/* At the mark, or at its tag alone, which is nothing before another one. False: more is needed. */
+static bool begin_reasoning(struct tool_parser *p) {
     size_t at = 0;
-    struct str rest = parser_rest(p), open = p->f->reasoning_open;
-    mark_at(rest, &at, open);
-    parser_take(p, at);
+    struct str rest = parser_rest(p), tag = reasoning_tag(p->f);
+    bool whole = mark_at(rest, &at, p->f->reasoning_open) == MARK_YES;
+    struct str behind = str_from(rest, whole ? at : tag.len);
+    if (!whole && !p->ended && behind.len < tag.len && str_starts(tag, behind))
+        return false;
+    parser_take(p, rest.len - behind.len);
+    if (!whole && str_starts(behind, tag))
+        return true;
     p->state = PARSER_REASONING;
     p->reasoning_began = p->verbatim = p->mark_is_whole = p->mark_was_twice = false;
+    return true;
 }
 
 static void go_to_head(struct tool_parser *p, bool from_reasoning) {
     p->state = PARSER_HEAD;
     p->from_reasoning = from_reasoning;
     p->in_section = false;
+    p->wrapper = NULL;
 }
 
 static bool follow(struct tool_parser *p, const struct trigger *trigger) {
     switch (trigger->kind) {
     case TRIGGER_CALL: go_to_head(p, false); break;
-    case TRIGGER_REASONING: begin_reasoning(p); break;
+    case TRIGGER_REASONING: return begin_reasoning(p);
     case TRIGGER_NOTHING:
         p->line_end = str_eq(trigger->mark, str_core(p->f->content_open)) && str_ends(p->f->content_open, STR("\n"));
         parser_take(p, trigger->mark.len);

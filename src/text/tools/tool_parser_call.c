@@ -38,6 +38,19 @@ static void part_path(struct head *h) {
 
 // ---- beginnings -------------------------------------------------------------------------------------------------
 
+/* The tag of a mark that goes on behind it, and the end of the rest: "<|tool_call>:" of "<|tool_call>call:". */
+static bool skip_shortened(struct str s, size_t *at, struct str mark) {
+    struct str core = str_core(mark), rest = str_from(s, skip_blanks(s, *at));
+    size_t n = tag_length(core);
+    if (n == core.len || !mark_is_special(str_to(core, n)) || !str_starts(rest, str_to(core, n)))
+        return false;
+    struct str behind = str_from(rest, n), end = str_from(core, n);
+    while (!str_starts(behind, end))
+        end = str_from(end, 1);
+    *at = s.len - behind.len + end.len;
+    return true;
+}
+
 /* The section's and the call's marks, of which some may be forgotten, but not all. */
 static enum mark_match read_open(const struct tool_parser *p, struct str s, size_t *at) {
     const struct tool_format *f = p->f;
@@ -54,11 +67,22 @@ static enum mark_match read_open(const struct tool_parser *p, struct str s, size
         if (part && mark_at(s, at, trigger->mark) == MARK_YES)
             return MARK_YES;
     }
-    return MARK_NO;
+    return skip_shortened(s, at, f->call_open) ? MARK_YES : MARK_NO;
 }
 
-static enum mark_match read_json(const struct tool_parser *p, struct str s, size_t at, struct head *h) {
-    const struct tool_format *f = p->f;
+/* JSON calls where the template shows none, or others. */
+static const struct tool_format usual_json = {
+    .style = TOOL_STYLE_JSON, .in_array = true, .name_key = {"name", 4}, .arguments_key = {"arguments", 9}};
+
+static bool is_usual(const struct tool_wrapper *w) { return w && !w->literal; }
+
+/* How the running call is written. */
+static const struct tool_format *format_now(const struct tool_parser *p) {
+    return is_usual(p->wrapper) ? &usual_json : p->f;
+}
+
+static enum mark_match read_json(const struct tool_parser *p, const struct tool_format *f, struct str s, size_t at,
+                                 struct head *h) {
     at = skip_blanks(s, at);
     if (f->in_array && !p->in_section && at < s.len && s.ptr[at] == '[')
         at = skip_blanks(s, at + 1);
@@ -120,18 +144,42 @@ static enum mark_match read_marked(const struct tool_parser *p, struct str s, si
     return MARK_NO;
 }
 
-static enum mark_match read_head(const struct tool_parser *p, struct head *h) {
-    struct str s = parser_rest(p);
-    size_t at = 0;
-    *h = (struct head){0};
+/* A call as the template shows it. */
+static enum mark_match read_shown(const struct tool_parser *p, struct str s, size_t at, struct head *h) {
     enum mark_match m = read_open(p, s, &at);
     if (m != MARK_YES)
         return m;
-    return p->f->style == TOOL_STYLE_JSON ? read_json(p, s, at, h) : read_marked(p, s, at, h);
+    return p->f->style == TOOL_STYLE_JSON ? read_json(p, p->f, s, at, h) : read_marked(p, s, at, h);
+}
+
+static enum mark_match read_wrapped(const struct tool_parser *p, struct str s, const struct tool_wrapper *w,
+                                    struct head *h) {
+    size_t at = 0;
+    *h = (struct head){.wrapper = w};
+    enum mark_match m = mark_at(s, &at, w->open);
+    if (m != MARK_YES || str_is_blank(w->open))
+        return str_is_blank(w->open) ? MARK_NO : m;
+    return w->literal ? read_shown(p, s, at, h) : read_json(p, &usual_json, s, at, h);
+}
+
+static enum mark_match read_head(const struct tool_parser *p, struct head *h) {
+    struct str s = parser_rest(p);
+    *h = (struct head){.wrapper = p->wrapper};
+    if (p->in_section && is_usual(p->wrapper))
+        return read_json(p, &usual_json, s, 0, h);
+    enum mark_match m = read_shown(p, s, 0, h);
+    if (p->in_section || m != MARK_NO)
+        return m;
+    for (size_t i = 0; i < TOOL_WRAPPERS && m == MARK_NO; i++)
+        if (tool_wrapper_fits(&tool_wrappers[i], p->f))
+            m = read_wrapped(p, s, &tool_wrappers[i], h);
+    bool shows_json = p->f->style == TOOL_STYLE_JSON || p->f->arguments == TOOL_ARGUMENTS_LITERAL;
+    return m == MARK_NO && !shows_json ? read_wrapped(p, s, &p->section, h) : m;
 }
 
 static void begin(struct tool_parser *p, const struct head *h) {
-    const struct tool_format *f = p->f;
+    p->wrapper = h->wrapper;
+    const struct tool_format *f = format_now(p);
     parser_begin_call(p, h->name, h->id);
     p->depth = h->depth;
     p->n_keys = 0;
@@ -243,7 +291,7 @@ bool parser_tail(struct tool_parser *p) {
     size_t at = 0;
     if (waits(p))
         return false;
-    enum mark_match m = p->depth ? json_rest(p->f, rest, p->depth, &at, &id) : MARK_YES;
+    enum mark_match m = p->depth ? json_rest(format_now(p), rest, p->depth, &at, &id) : MARK_YES;
     if (m == MARK_MORE && !p->ended && rest.len <= MAX_HELD)
         return wait_for_more(p);
     parser_tell(p, TOOL_EVENT_ID, id);
@@ -274,13 +322,20 @@ static bool one_more(struct tool_parser *p, size_t at) {
 }
 
 /* Calls that have no mark of their own, and are parted by one. */
-static bool is_parted(const struct tool_parser *p, char c) {
-    bool unmarked = p->f->in_array || str_is_blank(p->f->call_open);
-    return unmarked && (c == ',' || (c == ';' && p->f->style == TOOL_STYLE_JSON));
+static bool is_parted(const struct tool_format *f, char c) {
+    bool unmarked = f->in_array || str_is_blank(f->call_open);
+    return unmarked && (c == ',' || (c == ';' && f->style == TOOL_STYLE_JSON));
+}
+
+/* The same, parted by a line end, in a section that ends in a mark. */
+static bool is_on_next_line(const struct tool_format *f, struct str s, size_t at, size_t next) {
+    bool lines = f->call_separator.len && str_is_blank(f->call_separator) && str_is_blank(f->call_open);
+    return lines && str_core(f->section_close).len && memchr(s.ptr + at, '\n', next - at) &&
+           !str_starts(str_from(s, next), str_to(str_core(f->section_close), 1));
 }
 
 bool parser_between(struct tool_parser *p) {
-    const struct tool_format *f = p->f;
+    const struct tool_format *f = format_now(p);
     struct str s = parser_rest(p);
     size_t at = 0;
     if (close_at(p, s, &at, f->call_close) == MARK_MORE && !p->ended)
@@ -288,13 +343,17 @@ bool parser_between(struct tool_parser *p) {
     size_t next = skip_blanks(s, at);
     if (next == s.len && !p->ended && next - at <= MAX_HEAD)
         return false;
-    if (next < s.len && is_parted(p, s.ptr[next]))
+    if (next < s.len && is_parted(f, s.ptr[next]))
         return one_more(p, next + 1);
+    if (next < s.len && is_on_next_line(f, s, at, next))
+        return one_more(p, next);
     if (next < s.len && s.ptr[next] == '{' && f->style == TOOL_STYLE_JSON && str_is_blank(f->call_open))
         return one_more(p, next);
     if (f->in_array && next < s.len && s.ptr[next] == ']')
         at = next + 1;
     if (close_at(p, s, &at, f->section_close) == MARK_MORE && !p->ended)
+        return false;
+    if (p->wrapper && close_at(p, s, &at, p->wrapper->close) == MARK_MORE && !p->ended)
         return false;
     parser_take(p, at);
     p->state = PARSER_TEXT;

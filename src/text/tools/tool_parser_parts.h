@@ -13,6 +13,7 @@
 #include "text/tools/tool_literal.h"
 #include "text/tools/tool_marks.h"
 #include "text/tools/tool_parser.h"
+#include "text/tools/tool_rows.h"
 
 enum parser_state {
     PARSER_TEXT,
@@ -38,15 +39,16 @@ struct trigger {
     bool bare;  // { or [, which much else begins with
 };
 
-enum { MAX_TRIGGERS = 10 };
+enum { MAX_TRIGGERS = 16 };
 
 /* What the beginning of a call says. Texts are of the held text. */
 struct head {
     struct str name, id;
-    struct str early;  // JSON: arguments that stand before the name
-    size_t end;        // of the head: where the arguments begin, or behind the object
-    bool no_arguments; // there are none
-    int depth;         // JSON: objects that are open
+    struct str early;                   // JSON: arguments that stand before the name
+    size_t end;                         // of the head: where the arguments begin, or behind the object
+    bool no_arguments;                  // there are none
+    int depth;                          // JSON: objects that are open
+    const struct tool_wrapper *wrapper; // before it; NULL: the marks of the template
 };
 
 enum value_state { VALUE_NEXT, VALUE_KEY, VALUE_STRING, VALUE_OTHER };
@@ -73,10 +75,12 @@ struct tool_parser {
     bool from_reasoning; // HEAD: what turns out to be no call is reasoning
     bool verbatim;       // REASONING: its mark came twice, so nothing is cut from it
     bool reasoning_began;
-    bool mark_is_whole;  // REASONING: the prompt wrote it
-    bool mark_was_twice; // REASONING: and the second one is gone
-    bool in_section;     // HEAD: behind another call
-    size_t look_again;   // with so many bytes: what is long is not read anew with each piece
+    bool mark_is_whole;                 // REASONING: the prompt wrote it
+    bool mark_was_twice;                // REASONING: and the second one is gone
+    bool in_section;                    // HEAD: behind another call
+    const struct tool_wrapper *wrapper; // around the calls; NULL: the marks of the template
+    struct tool_wrapper section;        // the template's, around JSON where it shows none
+    size_t look_again;                  // with so many bytes: what is long is not read anew with each piece
 
     int n_calls;
     bool running; // a call is open
@@ -84,8 +88,10 @@ struct tool_parser {
     int depth;  // JSON: objects to be closed behind the arguments
     int n_keys; // TAGGED
     enum value_state value;
-    size_t looked; // VALUE_OTHER: bytes without the closing mark
-    int types;     // of the value, as its schema allows
+    size_t looked;      // VALUE_OTHER: bytes without the closing mark
+    int types;          // of the value, as its schema allows
+    bool is_cdata;      // VALUE_OTHER
+    struct str wrapped; // VALUE_OTHER: its key, where the value may be all of the arguments; else empty
 
     // CHANNELS
     enum { CHANNEL_CONTENT, CHANNEL_REASONING, CHANNEL_CALL, CHANNEL_DROPPED } channel;
@@ -100,7 +106,7 @@ void parser_tell(struct tool_parser *p, enum tool_event_kind kind, struct str te
 void parser_tell_text(struct tool_parser *p, enum tool_event_kind kind, size_t n); // and takes it
 void parser_begin_call(struct tool_parser *p, struct str name, struct str id);
 void parser_end_call(struct tool_parser *p);
-void parser_tell_word(struct tool_parser *p); // the last one of arguments that are over before they are whole
+void parser_tell_word(struct tool_parser *p);  // the last one of arguments that are over before they are whole
 void parser_break_call(struct tool_parser *p); // its arguments are no JSON: what follows is content
 const json_t *parser_tool(const struct tool_parser *p, struct str name); // NULL: there is no such
 

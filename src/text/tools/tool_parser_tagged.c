@@ -74,14 +74,24 @@ static int types_of(const json_t *schema, const json_t *root, int depth) {
     return types ? types : TYPE_ALL;
 }
 
+/* The schema of an argument; NULL where there is none. */
+static const json_t *schema_of_key(const struct tool_parser *p, struct str key) {
+    return key.len > MAX_KEY ? NULL : json_object_getn(json_object_get(p->parameters, "properties"), key.ptr, key.len);
+}
+
 static int types_of_key(const struct tool_parser *p, struct str key) {
-    char name[MAX_KEY + 1];
-    if (key.len > MAX_KEY)
-        return TYPE_ALL;
-    memcpy(name, key.ptr, key.len);
-    name[key.len] = '\0';
-    const json_t *schema = json_object_get(json_object_get(p->parameters, "properties"), name);
+    const json_t *schema = schema_of_key(p, key);
     return schema ? types_of(schema, p->parameters, 0) : TYPE_ALL;
+}
+
+/* A key of that name that the schema does not know may hold all of the arguments. */
+static struct str wrapping_key(const struct tool_parser *p, struct str key) {
+    static const struct str names[] = {{"arguments", 9}, {"parameters", 10}, {"input", 5}, {"properties", 10}};
+    bool free = p->n_keys == 0 && json_object_size(json_object_get(p->parameters, "properties"));
+    for (size_t i = 0; free && i < ARRAY_LEN(names); i++)
+        if (str_eq(key, names[i]) && !schema_of_key(p, key))
+            return names[i];
+    return STR("");
 }
 
 // ---- values that are no strings ---------------------------------------------------------------------------------
@@ -187,7 +197,7 @@ static int types_said(const struct tool_format *f, int by_schema, bool other) {
     if (f->key_close_other.len == 0)
         return by_schema;
     if (other)
-        return TYPE_ALL & ~TYPE_STRING;
+        return by_schema == TYPE_STRING ? TYPE_STRING : TYPE_ALL & ~TYPE_STRING;
     return by_schema & TYPE_STRING ? TYPE_STRING : by_schema;
 }
 
@@ -197,6 +207,34 @@ static bool close_before_key(struct tool_parser *p) {
     p->blank_so_far = p->after_call = false;
     parser_tell(p, TOOL_EVENT_CONTENT, str_core(p->f->key_open));
     return true;
+}
+
+static void put_key(struct tool_parser *p, struct str key, struct buf *out) {
+    buf_str(out, p->n_keys++ ? STR(", ") : STR("{"));
+    buf_json_string(out, key);
+    buf_str(out, STR(": "));
+}
+
+static void begin_value(struct tool_parser *p, struct str key, bool other) {
+    struct buf out = {0};
+    p->types = types_said(p->f, types_of_key(p, key), other);
+    p->wrapped = wrapping_key(p, key);
+    if (p->wrapped.len == 0)
+        put_key(p, key, &out);
+    p->value = p->types == TYPE_STRING && !p->is_cdata && p->wrapped.len == 0 ? VALUE_STRING : VALUE_OTHER;
+    if (p->value == VALUE_STRING)
+        buf_push(&out, '"');
+    p->looked = 0;
+    tell(p, &out);
+}
+
+static const struct str cdata_open = {"<![CDATA[", 9}, cdata_close = {"]]>", 3};
+
+static enum mark_match begins_cdata(struct str s) {
+    s = str_from(s, leading_blanks(s));
+    if (s.len < cdata_open.len)
+        return str_starts(cdata_open, s) ? MARK_MORE : MARK_NO;
+    return str_starts(s, cdata_open) ? MARK_YES : MARK_NO;
 }
 
 static bool read_key(struct tool_parser *p) {
@@ -218,17 +256,11 @@ static bool read_key(struct tool_parser *p) {
         return close_before_key(p);
     if (!whole)
         return false;
-    struct str key = str_core(str_to(rest, begin));
-    struct buf out = {0};
-    buf_str(&out, p->n_keys++ ? STR(", ") : STR("{"));
-    buf_json_string(&out, key);
-    buf_str(&out, STR(": "));
-    p->types = types_said(f, types_of_key(p, key), other);
-    p->value = p->types == TYPE_STRING ? VALUE_STRING : VALUE_OTHER;
-    if (p->value == VALUE_STRING)
-        buf_push(&out, '"');
-    p->looked = 0;
-    tell(p, &out);
+    enum mark_match cdata = begins_cdata(str_from(rest, end));
+    if (cdata == MARK_MORE && !p->ended)
+        return false;
+    p->is_cdata = cdata == MARK_YES;
+    begin_value(p, str_core(str_to(rest, begin)), other);
     parser_take(p, end);
     return true;
 }
@@ -246,14 +278,37 @@ static void put_escaped(struct buf *out, struct str text) {
     buf_release(&quoted);
 }
 
+/* A key of the schema in a value: its own mark was forgotten. *at is where its tag begins; MARK_MORE: where one may. */
+static enum mark_match find_known_key(const struct tool_parser *p, struct str s, size_t *at) {
+    struct str open = str_core(p->f->key_open);
+    for (*at = open.len > 1 ? 0 : s.len; *at < s.len; ++*at) {
+        size_t n = text_find(str_from(s, *at), open), begin, end;
+        *at = n == NOT_FOUND ? s.len : *at + n;
+        if (n == NOT_FOUND)
+            break;
+        struct str key = str_from(s, *at + open.len);
+        enum mark_match m = find_mark(str_to(key, MIN(key.len, MAX_NAME)), p->f->key_close, &begin, &end);
+        if (m == MARK_YES && schema_of_key(p, str_core(str_to(key, begin))))
+            return MARK_YES;
+        if (m == MARK_MORE && key.len < MAX_NAME)
+            return MARK_MORE;
+    }
+    *at -= beginning_at_end(s, open);
+    return MARK_MORE;
+}
+
 static bool read_string(struct tool_parser *p) {
     const struct tool_format *f = p->f;
     struct str rest = parser_rest(p), core = str_core(f->value_close);
-    size_t close = text_find(rest, core), certain, taken;
+    size_t close = text_find(rest, core), key, certain, taken;
     struct buf out = {0};
-    if (close == NOT_FOUND) {
+    if (find_known_key(p, close == NOT_FOUND ? rest : str_to(rest, close), &key) == MARK_YES) {
+        certain = without_mark_blanks(f, str_to(rest, key)).len;
+        taken = close = key;
+    } else if (close == NOT_FOUND) {
         struct str with_blanks = str_to(f->value_close, leading_blanks(f->value_close) + core.len);
-        certain = taken = rest.len - MAX(beginning_at_end(rest, core), beginning_at_end(rest, with_blanks));
+        struct str before = str_to(rest, key);
+        certain = taken = key - MAX(beginning_at_end(before, core), beginning_at_end(before, with_blanks));
     } else {
         certain = without_mark_blanks(f, str_to(rest, close)).len;
         taken = close + core.len;
@@ -268,10 +323,42 @@ static bool read_string(struct tool_parser *p) {
     return close != NOT_FOUND;
 }
 
+/* Arguments of the tool in an object of their own: its members, without the last bracket. */
+static bool put_unwrapped(struct tool_parser *p, struct str text, struct buf *out) {
+    struct buf value = {0};
+    json_error_t e;
+    const char *key;
+    json_t *member, *object = NULL;
+    if (put_value(text, TYPE_OBJECT, &value))
+        object = json_loadb(value.ptr, value.len, 0, &e);
+    bool known = json_object_size(object) > 0;
+    json_object_foreach(object, key, member) known = known && schema_of_key(p, str_of(key));
+    if (known) {
+        struct str inside = str_core(buf_view(&value));
+        buf_append(out, inside.ptr, inside.len - 1);
+        p->n_keys++;
+    }
+    json_decref(object);
+    buf_release(&value);
+    return known;
+}
+
+static void put_held(struct tool_parser *p, struct str text, struct buf *out) {
+    struct str core = str_core(text);
+    if (p->wrapped.len) {
+        if (put_unwrapped(p, core, out))
+            return;
+        put_key(p, p->wrapped, out);
+    }
+    if (p->is_cdata && str_ends(core, cdata_close))
+        buf_json_string(out, str_from(str_to(core, core.len - cdata_close.len), cdata_open.len));
+    else if (!put_value(core, p->types, out))
+        buf_json_string(out, without_mark_blanks(p->f, text));
+}
+
 static void tell_value(struct tool_parser *p, struct str text) {
     struct buf out = {0};
-    if (!put_value(str_core(text), p->types, &out))
-        buf_json_string(&out, without_mark_blanks(p->f, text));
+    put_held(p, text, &out);
     tell(p, &out);
 }
 
@@ -329,8 +416,8 @@ void parser_finish_tagged(struct tool_parser *p, bool close) {
         put_escaped(&out, rest);
         if (close)
             buf_push(&out, '"');
-    } else if (p->value == VALUE_OTHER && close && !put_value(str_core(rest), p->types, &out))
-        buf_json_string(&out, rest);
+    } else if (p->value == VALUE_OTHER && close)
+        put_held(p, rest, &out);
     if (close)
         buf_str(&out, p->n_keys ? STR("}") : STR("{}"));
     tell(p, &out);

@@ -137,6 +137,21 @@ static const struct tool_row rows[] = {
     },
 };
 
+const struct tool_wrapper tool_wrappers[TOOL_WRAPPERS] = {
+    {TEXT("<tool_call>"), TEXT("</tool_call>"), false, false},
+    {TEXT("[TOOL_CALLS]"), TEXT(""), false, false},
+    {TEXT("```json"), TEXT("```"), false, true},
+    {TEXT("```"), TEXT("```"), false, true},
+    {TEXT("<|python_start|>"), TEXT("<|python_end|>"), true, false},
+};
+
+bool tool_wrapper_fits(const struct tool_wrapper *w, const struct tool_format *f) {
+    bool marked = str_core(str_is_blank(f->section_open) ? f->call_open : f->section_open).len > 1;
+    if (f->style == TOOL_STYLE_NONE || f->style == TOOL_STYLE_CHANNELS || (w->fence && marked))
+        return false;
+    return !w->literal || f->arguments == TOOL_ARGUMENTS_LITERAL;
+}
+
 static bool fits(const struct tool_row *row, struct str source) {
     for (size_t i = 0; i < NEEDS && row->needs[i]; i++)
         if (text_find(source, str_of(row->needs[i])) == NOT_FOUND)

@@ -2,10 +2,19 @@
 #include "text/tools/tool_tokens.h"
 
 #include "text/tools/tool_marks.h"
+#include "text/tools/tool_rows.h"
 
 static bool is_part(struct str token, const struct str *marks, size_t n) {
     for (size_t i = 0; i < n; i++)
         if (text_find(marks[i], token) != NOT_FOUND)
+            return true;
+    return false;
+}
+
+static bool is_wrapper(const struct tool_format *f, struct str token) {
+    for (size_t i = 0; i < TOOL_WRAPPERS; i++)
+        if (tool_wrapper_fits(&tool_wrappers[i], f) &&
+            (str_eq(token, tool_wrappers[i].open) || str_eq(token, tool_wrappers[i].close)))
             return true;
     return false;
 }
@@ -22,7 +31,8 @@ void tool_format_tokens(const struct tool_format *f, const struct tokenizer *tok
     for (int32_t id = 0; id < tokenizer_n_vocab(tok); id++) {
         struct str token = tokenizer_token_text(tok, id);
         bool shown = token.len && tokenizer_is_special(tok, id) &&
-                     (is_part(token, said, ARRAY_LEN(said)) || (calls && is_part(token, called, ARRAY_LEN(called))));
+                     (is_part(token, said, ARRAY_LEN(said)) ||
+                      (calls && (is_part(token, called, ARRAY_LEN(called)) || is_wrapper(f, token))));
         if (shown)
             token_ids_push(out, id);
     }
