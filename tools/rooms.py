@@ -30,11 +30,12 @@ PLAN = [  # level by level
     {
         "api": ["engine", "text", "grammar", "http", "base"],
         "lib": ["engine", "backend/toy", "backend/xla", "core", "text", "grammar", "base"],
-        "bench": ["engine", "client", "console", "core", "text", "base"]
+        "bench": ["engine", "client", "console", "core", "text", "base"],
+        "sizing": ["engine", "sched", "core", "base"]
     },
     {
         "main": [
-            "api", "lib", "bench", "engine", "model", "file", "sched", "grammar", "dist", "backend/cpu", "backend/ranks",
+            "api", "lib", "bench", "sizing", "engine", "model", "file", "sched", "grammar", "dist", "backend/cpu", "backend/ranks",
             "backend/toy", "backend/cuda", "backend/xla", "hub", "client", "console", "core", "text", "jinja", "http", "base"
         ]
     },
