@@ -14,6 +14,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 static void philox_gives_the_published_values(void **state) {
@@ -190,6 +191,33 @@ static void every_worker_runs_once_and_meets_the_others(void **state) {
         EXPECT_EQ(c.saw_everyone, 300 * n);
         pool_free(c.pool);
     }
+}
+
+/* Processor time that this process has used, in microseconds. */
+static int64_t used_us(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
+/* Without yielding a worker looks for 100 us at each of 4,000 barriers while the other cannot run. */
+static void workers_of_one_processor_hand_it_over(void **state) {
+    (void)state;
+    cpu_set_t all, one;
+    sched_getaffinity(0, sizeof all, &all);
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    sched_setaffinity(0, sizeof one, &one);
+    struct counting c = {.pool = pool_open(2)};
+    int64_t began = used_us();
+    for (int i = 0; i < 2000; i++)
+        pool_run(c.pool, count_worker, &c);
+    int64_t used = used_us() - began;
+    pool_free(c.pool);
+    sched_setaffinity(0, sizeof all, &all);
+    EXPECT_EQ(c.saw_everyone, 4000);
+    print_message("4,000 barriers used %lld us of a processor\n", (long long)used);
+    EXPECT(used < 4000 * 50);
 }
 
 static void shares_cover_everything_once(void **state) {
@@ -394,6 +422,7 @@ int main(void) {
         cmocka_unit_test(json_string_escapes_round_trip),
         cmocka_unit_test(distance_counts_edits_and_swaps),
         cmocka_unit_test(every_worker_runs_once_and_meets_the_others),
+        cmocka_unit_test(workers_of_one_processor_hand_it_over),
         cmocka_unit_test(shares_cover_everything_once),
         cmocka_unit_test(a_range_gives_every_item_once_whoever_takes_it),
     };
