@@ -37,7 +37,7 @@ ALL_LIBS  := -lmicrohttpd -lz -ledit -lmd $(LIB_LIBS)
 MAIN_SRC := $(filter-out src/main/main.c,$(wildcard src/client/*.c src/sizing/*.c src/hub/*.c src/console/*.c src/bench/*.c src/main/*.c))
 # What the headers in include/ promise is libgyre; what serves stands in front of it.
 LIB_SRC   := $(wildcard src/base/*.c src/core/*.c src/core/*/*.c src/file/*.c src/model/*.c src/model/*/*.c src/backend/cpu/*.c \
-                        src/backend/toy/*.c src/backend/ranks/*.c src/backend/xla/*.c src/backend/xla/*/*.c src/sched/*.c src/grammar/*.c src/grammar/*/*.c src/dist/*.c src/engine/*.c src/engine/*/*.c src/jinja/*.c src/text/*.c \
+                        src/backend/toy/*.c src/backend/ranks/*.c src/backend/xla/*.c src/backend/xla/*/*.c src/sched/*.c src/grammar/*.c src/grammar/*/*.c src/dist/*.c src/train/*.c src/engine/*.c src/engine/*/*.c src/jinja/*.c src/text/*.c \
                         src/text/*/*.c src/lib/*.c)
 FRONT_SRC := $(wildcard src/http/*.c src/api/*.c src/api/*/*.c)
 TEST_SRC  := $(wildcard tests/test_*.c)
@@ -87,6 +87,8 @@ $(BUILD)/%_bf16.o:   CFLAGS += -mavx512bf16 -mavx512f -mavx512bw -mavx512vl -mav
 $(BUILD)/%_vnni.o:   CFLAGS += -mavx512vnni -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c
 $(BUILD)/%_amx.o:    CFLAGS += -mamx-tile -mamx-bf16 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c
 endif
+# Sums may be taken in another order there than written, which is the same in each run.
+$(BUILD)/src/train/math_%.o: CFLAGS += -O3 -fno-math-errno -fno-trapping-math -fno-signed-zeros -fassociative-math -ffp-contract=fast
 # Unrolled vector code takes a sanitizer minutes to compile and shows it little: these kernels get their bounds from callers
 # that are instrumented, and the op tests hold them to the reference functions.
 $(BUILD)/src/backend/cpu/kernels_%.o: override SAN :=

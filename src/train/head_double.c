@@ -1,0 +1,10 @@
+/* head_double.c - the head in double precision, for tests. */
+#include "train/head.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define REAL double
+#define NAME(x) x##_f64
+#include "train/head_body.h"
