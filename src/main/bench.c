@@ -156,10 +156,15 @@ static enum status check_path(const char *path, struct error *err) {
     return model_path_check(path, is_dummy() ? MODEL_SETTINGS : MODEL_COMPUTE, err);
 }
 
-static enum status bench_model(const char *path, const struct machine_limits *limits, struct error *err) {
-    struct model *m;
+/* Its program says what must be read. */
+static enum status open_model(const char *path, struct model **out, struct error *err) {
+    TRY(check_path(path, err));
     enum load_format load = is_dummy() ? LOAD_PHANTOM : LOAD_CHECKPOINT;
-    TRY(model_open(path, &(struct model_options){.load = load}, &m, err)); // its program says what must be read
+    return model_open(path, &(struct model_options){.load = load}, out, err);
+}
+
+static enum status bench_model(const char *path, const struct model *m, const struct machine_limits *limits,
+                               struct error *err) {
     struct gyre_options o = {.model = path,
                              .backend = &backend_cpu,
                              .n_threads = (int)opt.threads,
@@ -183,21 +188,22 @@ static enum status bench_model(const char *path, const struct machine_limits *li
         print_model(limits, m->program, &t);
     free(t.prompt_s);
     free(t.decode_s);
-    model_free(m);
     return st;
 }
 
 static int run(const struct verb_args *args) {
     struct error err;
     struct machine_limits limits;
-    if (args->n > 0 && check_path(args->operands[0], &err) != OK)
+    struct model *m = NULL;
+    if (args->n > 0 && open_model(args->operands[0], &m, &err) != OK) // before a machine is measured for a second
         return verb_failed(&err);
-    if (measure_machine((int)opt.threads, opt.read_bytes, &limits, &err) != OK)
-        return verb_failed(&err);
-    print_machine(&limits);
-    if (args->n > 0 && bench_model(args->operands[0], &limits, &err) != OK)
-        return verb_failed(&err);
-    return 0;
+    enum status st = measure_machine((int)opt.threads, opt.read_bytes, &limits, &err);
+    if (st == OK)
+        print_machine(&limits);
+    if (st == OK && m)
+        st = bench_model(args->operands[0], m, &limits, &err);
+    model_free(m);
+    return st == OK ? 0 : verb_failed(&err);
 }
 
 const struct verb_spec verb_bench = {
