@@ -31,15 +31,14 @@ static int width_of(const struct lora_case *l) {
 static void add_adapter(const struct lora_case *l, int adapter, const double *x, const double *a, const double *b,
                         const double *scales, double *y) {
     int out = width_of(l), at = 0;
-    for (int i = 0; i < l->n_runs; i++)
-        for (int k = 0; k < l->runs[i].width; k++, at++) {
+    for (int i = 0; i < l->n_runs; at += l->runs[i++].width)
+        for (int r = 0; r < l->rank; r++) {
             int module = adapter * l->n_modules + l->runs[i].module;
-            for (int r = 0; r < l->rank; r++) {
-                double h = 0;
-                for (int j = 0; j < l->in; j++)
-                    h += a[((int64_t)module * l->rank + r) * l->in + j] * x[j];
-                y[at] += scales[module] * h * b[((int64_t)adapter * out + at) * l->rank + r];
-            }
+            double h = 0;
+            for (int j = 0; j < l->in; j++)
+                h += a[((int64_t)module * l->rank + r) * l->in + j] * x[j];
+            for (int k = at; k < at + l->runs[i].width; k++)
+                y[k] += scales[module] * h * b[((int64_t)adapter * out + k) * l->rank + r];
         }
 }
 
