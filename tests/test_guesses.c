@@ -141,7 +141,7 @@ static void rejection_keeps_the_distribution(void **state) {
     static const struct rejection cases[] = {{1, 1, 0, false},    {0.7f, 1, 0, false}, {1, 0.8f, 0, false},
                                              {1.3f, 1, 4, false}, {1, 1, 0, true},     {1, 0.9f, 5, true}};
     for (size_t i = 0; i < ARRAY_LEN(cases); i++)
-        judge_rejection(&cases[i], i, test_is_brief() ? 50000 : 1000000);
+        judge_rejection(&cases[i], i, test_is_brief() ? 25000 : 1000000);
 }
 
 // ---- recent answers ---------------------------------------------------------------------------------------------

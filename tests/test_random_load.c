@@ -1,4 +1,5 @@
-/* test_random_load.c - 100,000 random requests on the toy backend, each compared with what the toy says of it alone.
+/* test_random_load.c - 100,000 random requests on the toy backend, each compared with what the toy says of it alone;
+ * 25,000 in make test-fast.
  *
  * The oracle is the backend itself with one block that holds everything and a plan of one sequence: no engine, no
  * scheduler, no pool, nothing shared. Small caches, so that sequences lose theirs; prompts that begin like earlier
@@ -13,7 +14,7 @@
 #include "base/random.h"
 #include "engine/engine.h"
 
-enum { REQUESTS = 100000, A_WORLD = 250, AT_ONCE = 24, VOCAB = 48, EOS = 1, LONGEST = 64 };
+enum { A_WORLD = 250, AT_ONCE = 24, VOCAB = 48, EOS = 1, LONGEST = 64 };
 
 static uint64_t counter;
 
@@ -390,12 +391,12 @@ static void run_world(struct world *w, struct tally *t) {
     }
 }
 
-static void each_of_100000_requests_gets_what_the_toy_says_alone(void **state) {
+static void each_request_gets_what_the_toy_says_alone(void **state) {
     (void)state;
     static struct world w;
     struct tally t = {0};
-    int64_t start = clock_us();
-    while (t.n_requests < REQUESTS) {
+    int64_t start = clock_us(), n_requests = test_is_brief() ? 25000 : 100000;
+    while (t.n_requests < n_requests) {
         open_world(&w);
         if (w.max_len >= 8)
             run_world(&w, &t);
@@ -406,15 +407,18 @@ static void each_of_100000_requests_gets_what_the_toy_says_alone(void **state) {
            (long long)t.n_cancelled, (long long)t.n_reused, clock_seconds_since(start));
     printf("memory by need: refused %lld times, given back %lld times, %lld requests starved\n", (long long)t.n_refused,
            (long long)needy.n_given_back, (long long)t.n_starved);
-    EXPECT(t.n_refused > 100 && t.n_starved > 10 && t.n_starved < REQUESTS / 20 && needy.n_given_back > 20);
     printf("drafts: %lld guesses, %lld accepted, %lld sequences swapped\n", (long long)t.n_guessed,
            (long long)t.n_accepted, (long long)t.n_swapped);
-    EXPECT(t.n_swapped > 100 && t.n_guessed > 20000 && t.n_accepted > 5000 && t.n_guessed - t.n_accepted > 5000);
-    EXPECT(t.n_paused > 3000);
+    if (test_is_brief())
+        return; // too few worlds to have met all of what follows
+    EXPECT(t.n_refused > 100 && t.n_starved > 10 && t.n_starved < n_requests / 20);
+    EXPECT(needy.n_given_back > 20);
+    EXPECT(t.n_swapped > 100 && t.n_guessed > 20000 && t.n_accepted > 5000);
+    EXPECT(t.n_guessed - t.n_accepted > 5000 && t.n_paused > 3000);
     EXPECT(t.n_preempted > 3000 && t.n_cancelled > 1000 && t.n_reused > 40000);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(each_of_100000_requests_gets_what_the_toy_says_alone)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(each_request_gets_what_the_toy_says_alone)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

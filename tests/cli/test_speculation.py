@@ -7,6 +7,7 @@ import unittest
 from concurrent.futures import ThreadPoolExecutor
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from brief import slow  # noqa: E402
 from serving import GYRE, ROOT, Server  # noqa: E402
 
 PROMPT = "The big dog ran. The big dog ran. The big dog ran. The big"
@@ -74,6 +75,7 @@ class Speculation(unittest.TestCase):
         finally:
             self.assertEqual(server.stop(), 0)
 
+    @slow("three servers; the next test has masks and guesses too")
     def test_grammars_and_guesses_go_together(self):
         schema = {"type": "object", "properties": {"dogs": {"type": "array", "items": {"enum": ["big dog", "old dog"]},
                                                             "minItems": 6, "maxItems": 9}}, "required": ["dogs"]}
