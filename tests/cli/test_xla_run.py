@@ -100,6 +100,14 @@ class Run(unittest.TestCase):
         launches = int(re.search(r"counted +(\d+) launches", said.stdout)[1])
         self.assertGreater(foreseen, 3 * launches)
 
+    def test_steps_start_before_the_one_before_is_read(self):
+        said = subprocess.run([GYRE, "bench", "decode", os.path.join(ROOT, "tests/models/llama"), "--device", "xla",
+                               "--batch", "3", "--input-len", "16", "--output-len", "64", "--num-iters", "1",
+                               "--warmup-seconds", "0"],
+                              capture_output=True, text=True, timeout=300, env=environment(self))
+        self.assertEqual(said.returncode, 0, said.stderr)
+        self.assertGreater(int(re.search(r"counted +(\d+) steps: steps that were started", said.stdout)[1]), 55)
+
     def test_long_contexts_go_in_pieces(self):
         env, usual = environment(self), self.perplexity("gemma3")
         pieces = self.perplexity("gemma3", "--device", "xla", "--device-option", "blockwise=0", "--block-size", "16",

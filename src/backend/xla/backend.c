@@ -118,6 +118,7 @@ static int xla_report(const struct executable *exe, struct device_report out[MAX
         {"launches_total", "launches that steps were cut into", "launches", NULL, exe->n_launches},
         {"launched_rows_total", "token rows of launches, padding among them", "rows", NULL, exe->n_padded_rows},
         {"foreseen_steps_total", "steps that a launch before had done already", "steps", NULL, exe->n_foreseen},
+        {"unread_steps_total", "steps that were started before the one before was read", "steps", NULL, exe->n_unread},
         {"host_drawn_rows_total", "rows that were drawn on the host from their logits", "rows", NULL,
          exe->n_host_drawn},
     };

@@ -117,7 +117,7 @@ static enum status add(struct loaded *l, struct compiled wanted, const struct co
 static bool is_same(const struct compiled *a, const struct compiled *b) {
     const struct launch_shape *x = &a->shape, *y = &b->shape;
     return a->copies == b->copies && x->n_seqs == y->n_seqs && x->n_queries == y->n_queries && x->n_rows == y->n_rows &&
-           x->context == y->context && x->draws == y->draws && x->n_steps == y->n_steps;
+           x->context == y->context && x->draws == y->draws && x->n_steps == y->n_steps && x->n_fed == y->n_fed;
 }
 
 static enum status find_or_add(struct loaded *l, struct compiled wanted, const struct compiled **out,

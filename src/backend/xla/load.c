@@ -87,8 +87,8 @@ static enum status load(struct loaded *l, const struct load_options *options, st
     TRY(load_describe(l, options, err));
     l->ids[0] = pjrt_device_id(l->device->pjrt, l->device->index);
     l->n_ids = 1;
-    size_t n_outputs = (size_t)l->n_caches + 3 + MAX_TAPS;
-    l->arguments = xcalloc((size_t)l->n_caches + 2 * (size_t)l->n_weights + 2, sizeof *l->arguments);
+    size_t n_outputs = (size_t)l->n_caches + 4 + MAX_TAPS;
+    l->arguments = xcalloc((size_t)l->n_caches + 2 * (size_t)l->n_weights + 4, sizeof *l->arguments);
     l->outputs = xcalloc(n_outputs, sizeof *l->outputs);
     l->array_ids = xcalloc((size_t)l->n_caches + 1, sizeof *l->array_ids);
     return weights_place(l, options->dummy_weights, &options->progress, err);

@@ -25,6 +25,16 @@ static void pack_angles(struct executable *exe, const struct inputs *at, int64_t
     }
 }
 
+/* The token of a row of the plan: what is known, or where the device finds it. */
+static void pack_token(struct executable *exe, const struct inputs *at, int t, int to,
+                       const struct sample_result *before) {
+    const struct batch_plan *plan = exe->plan;
+    int row = plan->from_row[t];
+    exe->ints[at->token + to] = row < 0 ? plan->token_id[t] : before ? before[row].token : 0;
+    if (exe->n_fed > 0)
+        exe->ints[at->from_row + to] = before ? -1 : row;
+}
+
 /* Token rows of one sequence, and rows of padding that are as its last. */
 static void pack_tokens(struct executable *exe, const struct piece *piece, const struct inputs *at, int i,
                         const struct sample_result *before) {
@@ -32,7 +42,7 @@ static void pack_tokens(struct executable *exe, const struct piece *piece, const
     int seq = exe->seqs[piece->first_seq + i], first = plan->query_start[seq], n = plan->query_start[seq + 1] - first;
     for (int q = 0; q < piece->shape.n_queries; q++) {
         int t = first + MIN(q, n - 1), to = i * piece->shape.n_queries + q;
-        exe->ints[at->token + to] = plan->from_row[t] < 0 ? plan->token_id[t] : before[plan->from_row[t]].token;
+        pack_token(exe, at, t, to, before);
         exe->ints[at->position + to] = plan->position[t];
         for (int step = 0; step < piece->n_loop; step++)
             pack_angles(exe, at, (int64_t)step * launch_tokens(&piece->shape) + to, plan->position[t] + step,
@@ -90,6 +100,8 @@ static void pack_draw(struct executable *exe, const struct inputs *at, int i, in
 
 static void pack_rows(struct executable *exe, const struct piece *piece, const struct inputs *at) {
     const struct batch_plan *plan = exe->plan;
+    for (int i = 0; i < piece->shape.n_rows && exe->n_fed > 0; i++)
+        exe->ints[at->fed_to + i] = i < piece->n_rows ? exe->rows[piece->first_row + i] : exe->n_fed;
     for (int i = 0; i < piece->n_rows; i++) {
         int row = exe->rows[piece->first_row + i], t = plan->out_row[row], k = 0;
         while (plan->query_start[exe->seqs[piece->first_seq + k] + 1] <= t ||

@@ -12,7 +12,7 @@
 /* Of any launch; tables of all entries, and as many rows as tokens. */
 static int64_t most_ints(const struct executable *exe) {
     const struct loaded *l = exe->loaded;
-    int64_t tokens = exe->most_tokens, seqs = exe->most_seqs, n = 2 * tokens + 3 * seqs + 4 * tokens + 2;
+    int64_t tokens = exe->most_tokens, seqs = exe->most_seqs, n = 3 * tokens + 3 * seqs + 5 * tokens + 2;
     n += 2 * l->device->steps * seqs;
     for (int g = 0; g < l->program->n_groups; g++)
         n += seqs * (l->table_width[g] + 1);
@@ -33,6 +33,21 @@ static int widest_hidden(const struct program *p) {
     return width;
 }
 
+/* Where a step leaves its tokens for the next. Launches of several steps feed themselves. */
+static enum status alloc_fed(struct executable *exe, struct error *err) {
+    const struct program *p = exe->program;
+    if (exe->ahead || p->ops[p->n_ops - 1].code != OP_SAMPLE || exe->bucket.max_rows == 0)
+        return OK;
+    exe->n_fed = shape_seqs(exe->bucket.max_rows);
+    int32_t *zeros = xcalloc((size_t)exe->n_fed, sizeof *zeros);
+    enum status st = OK;
+    for (int i = 0; i < 2 && st == OK; i++)
+        st = pjrt_upload(exe->loaded->device->pjrt, exe->loaded->device->index, PJRT_S32, (int64_t[]){exe->n_fed}, 1,
+                         zeros, &exe->fed[i], err);
+    free(zeros);
+    return st;
+}
+
 enum status run_compile(struct loaded *l, struct bucket bucket, struct executable **out, struct error *err) {
     BUG_IF(bucket.max_tokens < 1 || bucket.max_seqs < 1 || bucket.max_rows < 0);
     BUG_IF(!l->caches && l->n_caches > 0); // alloc_cache comes first
@@ -47,6 +62,8 @@ enum status run_compile(struct loaded *l, struct bucket bucket, struct executabl
     exe->pieces = xcalloc((size_t)bucket.max_seqs + 1, sizeof *exe->pieces);
     exe->seqs = xcalloc((size_t)bucket.max_seqs + 1, sizeof *exe->seqs);
     exe->rows = xcalloc((size_t)rows + 1, sizeof *exe->rows);
+    exe->before.pieces = xcalloc((size_t)bucket.max_seqs + 1, sizeof *exe->before.pieces);
+    exe->before.rows = xcalloc((size_t)rows + 1, sizeof *exe->before.rows);
     exe->has_logits = xcalloc((size_t)rows + 1, sizeof *exe->has_logits);
     exe->sample = xcalloc((size_t)rows + 1, sizeof *exe->sample);
     exe->hidden = xcalloc((size_t)exe->most_tokens * (size_t)widest_hidden(l->program) + 1, sizeof *exe->hidden);
@@ -62,27 +79,49 @@ enum status run_compile(struct loaded *l, struct bucket bucket, struct executabl
         run_free(exe);
         return fail(err, ERR_MEMORY, "%s: no memory for the logits of %lld rows", l->program->name, (long long)rows);
     }
-    *out = exe;
-    return OK;
+    enum status st = alloc_fed(exe, err);
+    if (st != OK)
+        run_free(exe);
+    else
+        *out = exe;
+    return st;
+}
+
+/* What no later step may ask for. */
+static void free_values(const struct executable *exe, struct piece *piece) {
+    const struct pjrt *p = exe->loaded->device->pjrt;
+    pjrt_buffer_free(p, piece->logits);
+    piece->logits = NULL;
+    for (int k = 0; k <= MAX_TAPS; k++) {
+        pjrt_buffer_free(p, piece->hidden[k]);
+        piece->hidden[k] = NULL;
+    }
 }
 
 static void free_outputs(struct executable *exe) {
-    const struct pjrt *p = exe->loaded->device->pjrt;
     for (int i = 0; i < exe->n_pieces; i++) {
-        struct piece *piece = &exe->pieces[i];
-        pjrt_buffer_free(p, piece->drawn);
-        pjrt_buffer_free(p, piece->logits);
-        for (int k = 0; k <= MAX_TAPS; k++)
-            pjrt_buffer_free(p, piece->hidden[k]);
+        free_values(exe, &exe->pieces[i]);
+        pjrt_buffer_free(exe->loaded->device->pjrt, exe->pieces[i].drawn);
     }
     exe->n_pieces = 0;
     exe->hidden_piece = -1;
+}
+
+static void free_unread(struct executable *exe) {
+    for (int i = 0; i < exe->before.n_pieces; i++)
+        pjrt_buffer_free(exe->loaded->device->pjrt, exe->before.pieces[i].drawn);
+    exe->before.n_pieces = 0;
 }
 
 void run_free(struct executable *exe) {
     if (!exe)
         return;
     free_outputs(exe);
+    free_unread(exe);
+    for (int i = 0; i < 2; i++)
+        pjrt_buffer_free(exe->loaded->device->pjrt, exe->fed[i]);
+    free(exe->before.pieces);
+    free(exe->before.rows);
     ahead_free(exe->ahead);
     sample_scratch_release(&exe->scratch);
     free(exe->ints);
@@ -118,6 +157,10 @@ static bool draws(const struct executable *exe, const struct piece *piece) {
     return any;
 }
 
+/* Of the step that was started last, and of the one before it. */
+static struct pjrt_buffer **fed_now(struct executable *exe) { return &exe->fed[(exe->n_run - 1) & 1]; }
+static struct pjrt_buffer **fed_before(struct executable *exe) { return &exe->fed[exe->n_run & 1]; }
+
 /* What the program gives, to where it belongs: caches first. */
 static void take_outputs(struct executable *exe, struct piece *piece) {
     struct loaded *l = exe->loaded;
@@ -125,6 +168,10 @@ static void take_outputs(struct executable *exe, struct piece *piece) {
     for (int i = 0; i < n; i++) {
         pjrt_buffer_free(l->device->pjrt, l->caches[i].buffer); // given away: only the handle is left
         l->caches[i].buffer = l->outputs[i];
+    }
+    if (exe->n_fed > 0) {
+        pjrt_buffer_free(l->device->pjrt, *fed_now(exe));
+        *fed_now(exe) = l->outputs[n++];
     }
     if (exe->program->ops[exe->program->n_ops - 1].code == OP_SAMPLE) {
         piece->drawn = l->outputs[n++];
@@ -138,15 +185,20 @@ static void take_outputs(struct executable *exe, struct piece *piece) {
         piece->hidden[1 + i] = l->outputs[n++];
 }
 
-static int fill_arguments(struct loaded *l, struct pjrt_buffer *ints, struct pjrt_buffer *floats) {
+static int fill_arguments(struct executable *exe, struct pjrt_buffer *ints, struct pjrt_buffer *floats) {
+    struct loaded *l = exe->loaded;
     int n = 0;
     for (int i = 0; i < l->n_caches; i++)
         l->arguments[n++] = l->caches[i].buffer;
+    if (exe->n_fed > 0)
+        l->arguments[n++] = *fed_now(exe);
     for (int i = 0; i < l->n_weights; i++) {
         l->arguments[n++] = l->weights[i].buffer;
         if (l->weights[i].is_scaled)
             l->arguments[n++] = l->weights[i].scales;
     }
+    if (exe->n_fed > 0)
+        l->arguments[n++] = *fed_before(exe);
     l->arguments[n++] = ints;
     l->arguments[n++] = floats;
     return n;
@@ -162,6 +214,7 @@ static enum status launch(struct executable *exe, struct piece *piece, const str
     piece->shape.draws = draws(exe, piece);
     piece->n_loop = ahead_steps(exe);
     piece->shape.n_steps = piece->n_loop > 1 ? l->device->steps : 1;
+    piece->shape.n_fed = exe->n_fed;
     piece->asks_for_logits = asks_for_logits(exe, piece);
     TRY(replicas_compiled(l, &piece->shape, &program, err));
     inputs_layout(l, &piece->shape, &at);
@@ -170,7 +223,7 @@ static enum status launch(struct executable *exe, struct piece *piece, const str
     if (st == OK)
         st = pjrt_upload(d->pjrt, d->index, PJRT_F32, (int64_t[]){at.n_floats}, 1, exe->floats, &floats, err);
     if (st == OK)
-        st = replicas_execute(l, program, fill_arguments(l, ints, floats), err);
+        st = replicas_execute(l, program, fill_arguments(exe, ints, floats), err);
     pjrt_buffer_free(d->pjrt, ints);
     pjrt_buffer_free(d->pjrt, floats);
     if (st == OK)
@@ -203,18 +256,43 @@ static enum status check_fault(const struct executable *exe, struct error *err) 
 static struct sample_result *results_now(struct executable *exe) { return exe->results[(exe->n_run - 1) & 1]; }
 static struct sample_result *results_before(struct executable *exe) { return exe->results[exe->n_run & 1]; }
 
+/* Whether the step takes all that it needs of the one before on the device: then it is started before that is read. */
+static bool goes_on_there(const struct executable *exe, const struct batch_plan *plan,
+                          const struct sample_params *sample) {
+    bool does = exe->n_fed > 0 && !exe->is_settled && exe->params && sample;
+    for (int i = 0; i < exe->n_pieces && does; i++)
+        does = !exe->pieces[i].asks_for_logits;
+    for (int r = 0; r < plan->n_rows && does; r++)
+        does = pack_is_drawn_there(&sample[r]);
+    return does;
+}
+
+/* Leaves the step that was started last to be read later. */
+static void put_aside(struct executable *exe) {
+    struct unread now = {exe->pieces, exe->n_pieces, exe->rows};
+    BUG_IF(exe->before.n_pieces > 0);
+    for (int i = 0; i < exe->n_pieces; i++)
+        free_values(exe, &exe->pieces[i]);
+    exe->pieces = exe->before.pieces;
+    exe->rows = exe->before.rows;
+    exe->n_pieces = 0;
+    exe->before = now;
+    exe->n_unread++;
+}
+
 static void take_sample(struct executable *exe, const struct sample_params *sample) {
     for (int r = 0; r < exe->plan->n_rows; r++) {
         exe->sample[r] = sample[r];
-        if (sample[r].has_newest)
+        if (sample[r].has_newest && !pack_is_drawn_there(&sample[r])) // then the step before was read
             exe->sample[r].newest = results_before(exe)[sample[r].newest_row].token;
     }
 }
 
 static enum status run_pieces(struct executable *exe, struct error *err) {
+    const struct sample_result *before = exe->before.n_pieces > 0 ? NULL : results_before(exe);
     TRY(cache_copy_blocks(exe->loaded, exe->plan->copies, exe->plan->n_copies, err));
     for (int i = 0; i < exe->n_pieces; i++)
-        TRY(launch(exe, &exe->pieces[i], results_before(exe), err));
+        TRY(launch(exe, &exe->pieces[i], before, err));
     return OK;
 }
 
@@ -244,7 +322,9 @@ struct sample_result run_result_of(const int32_t *drawn, int n_rows, int row) {
                                   .not_finite = drawn[DRAWN_NOT_FINITE * n_rows + row] != 0};
 }
 
-static enum status read_piece(struct executable *exe, const struct piece *piece, struct error *err) {
+/* Of a step whose rows are `rows`. */
+static enum status read_piece(struct executable *exe, const struct piece *piece, const int *rows,
+                              struct sample_result *results, struct error *err) {
     int n = piece->shape.n_rows;
     int32_t *drawn = piece->n_loop > 1 ? ahead_take(exe, piece->n_loop, n) : exe->drawn;
     if (!piece->drawn)
@@ -254,13 +334,20 @@ static enum status read_piece(struct executable *exe, const struct piece *piece,
     if (piece->asks_for_logits)
         TRY(fetch_logits(exe, piece, err));
     for (int i = 0; i < piece->n_rows; i++)
-        results_now(exe)[exe->rows[piece->first_row + i]] = run_result_of(drawn, n, i);
+        results[rows[piece->first_row + i]] = run_result_of(drawn, n, i);
     return OK;
 }
 
 static enum status read_pieces(struct executable *exe, struct error *err) {
     for (int i = 0; i < exe->n_pieces; i++)
-        TRY(read_piece(exe, &exe->pieces[i], err));
+        TRY(read_piece(exe, &exe->pieces[i], exe->rows, results_now(exe), err));
+    return OK;
+}
+
+static enum status read_before(struct executable *exe, struct error *err) {
+    for (int i = 0; i < exe->before.n_pieces; i++)
+        TRY(read_piece(exe, &exe->before.pieces[i], exe->before.rows, results_before(exe), err));
+    free_unread(exe);
     return OK;
 }
 
@@ -285,14 +372,16 @@ static enum status settle(struct executable *exe, struct error *err) {
     return OK;
 }
 
-/* What the step before has drawn is read first, by the host: so the device waits for the numbers of a step, but not for
- * what the engine does before and after. */
+/* What the step before has drawn is read first where the host needs it; else the device goes on by itself. */
 enum status run_step(struct executable *exe, const struct batch_plan *plan, const struct sample_params *sample,
                      struct error *err) {
     BUG_IF(plan->n_tokens > exe->bucket.max_tokens || plan->n_seqs > exe->bucket.max_seqs ||
            plan->n_rows > exe->bucket.max_rows || exe->n_run - exe->n_collected > 1);
     TRY(check_fault(exe, err));
-    TRY(settle(exe, err));
+    if (goes_on_there(exe, plan, sample))
+        put_aside(exe);
+    else
+        TRY(settle(exe, err));
     free_outputs(exe);
     memset(exe->has_logits, 0, (size_t)exe->bucket.max_rows);
     exe->params = sample;
@@ -320,8 +409,7 @@ enum status run_draw(struct executable *exe, const struct sample_params *sample,
 enum status run_collect(struct executable *exe, struct sample_result *results, struct error *err) {
     BUG_IF(exe->n_collected == exe->n_run);
     TRY(check_fault(exe, err));
-    if (exe->n_collected == exe->n_run - 1)
-        TRY(settle(exe, err));
+    TRY(exe->n_collected == exe->n_run - 1 ? settle(exe, err) : stick(exe, read_before(exe, err), err));
     int at = (int)(exe->n_collected++ & 1);
     memcpy(results, exe->results[at], (size_t)exe->n_results[at] * sizeof *results);
     return OK;

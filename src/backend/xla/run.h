@@ -15,6 +15,13 @@ struct piece {
 
 struct ahead;
 
+/* A step whose rows were all drawn on the device, and whose results were not read yet. */
+struct unread {
+    struct piece *pieces; // [max_seqs]
+    int n_pieces;         // 0: it is read
+    int *rows;            // [max_rows]
+};
+
 struct executable {
     struct loaded *loaded;
     const struct program *program;
@@ -31,6 +38,9 @@ struct executable {
     const struct sample_params *params; // NULL: the step is late
     struct ahead *ahead;                // NULL: a step a launch
     bool is_settled;                    // its results are there
+    struct unread before;               // the step before it
+    int n_fed;                          // of launches (xla.h); 0: the host hands tokens over
+    struct pjrt_buffer *fed[2];         // of this step and the one before it, by turns
     float *logits;                      // [max_rows][vocab_size], of rows that were asked for
     bool *has_logits;                   // [max_rows]
     float *hidden;                      // [most_tokens][width], of a piece
@@ -39,7 +49,7 @@ struct executable {
     struct sample_result *results[2]; // [max_rows], of steps by turns
     int n_results[2];
     struct sample_scratch scratch;
-    int64_t n_run, n_collected, n_launches, n_padded_rows, n_host_drawn, n_foreseen;
+    int64_t n_run, n_collected, n_launches, n_padded_rows, n_host_drawn, n_foreseen, n_unread;
 };
 
 enum status run_compile(struct loaded *l, struct bucket bucket, struct executable **out, struct error *err);
@@ -73,7 +83,7 @@ void shape_pieces(struct executable *exe, const struct batch_plan *plan);
 
 /* ---- pack.c: what a launch is given ---- */
 
-/* Fills ints and floats; before: what the step before drew, for plan.from_row. */
+/* Fills ints and floats; before: what the step before drew, for plan.from_row; NULL: the device has it. */
 void pack_inputs(struct executable *exe, const struct piece *piece, const struct inputs *at,
                  const struct sample_result *before);
 /* Whether the device draws the row itself. */

@@ -5,11 +5,13 @@
  * to sizes of short ladders (shapes.h). Each such shape is an executable, compiled when it is first wanted. Its
  * arguments and results, by number:
  *
- *     arguments   caches | weights, and their scales | ints [n_ints] i32 | floats [n_floats] f32
- *     results     caches, in the memory of the arguments | drawn [rows * DRAWN_INTS] i32 | logits [rows * vocab_size]
- *                 | hidden [tokens * width], and taps
+ *     arguments   caches | fed [n_fed] i32 | weights, and their scales | fed_before [n_fed] i32 | ints [n_ints] i32
+ *                 | floats [n_floats] f32
+ *     results     caches and fed, in the memory of the arguments | drawn [rows * DRAWN_INTS] i32
+ *                 | logits [rows * vocab_size] | hidden [tokens * width], and taps
  *
- * Results that the host reads have one dimension: their layout is the same on every device. */
+ * fed has the tokens that a step drew, by its output rows: the step behind it takes them from there, so that the host
+ * need not have read them. Results that the host reads have one dimension: their layout is the same on every device. */
 #pragma once
 
 #include "backend/xla/lower/hlo.h"
@@ -24,6 +26,7 @@ struct launch_shape {
     int n_rows;            // output rows
     int context;           // tokens that a sequence can have: entries of block tables, times the block size
     int n_steps;           // that the launch may do, one token each; 1: a step
+    int n_fed;             // tokens that a step can hand to the next on the device; 0: the host hands them over
     bool draws;            // rows may be drawn with a temperature; else each is its most probable token
 };
 
@@ -34,9 +37,10 @@ enum { DRAWN_TOKEN, DRAWN_ARGMAX, DRAWN_NOT_FINITE, DRAWN_INTS }; // [DRAWN_INTS
 
 /* Where a launch's numbers stand. T tokens, sequence after sequence; S sequences; R rows. */
 struct inputs {
-    int token, position;                                 // ints [T]; position of padding: that of the row before it
-    int n_query, state_slot, adapter;                    // [S]; of padding 0, n_states (which is none) and 0
-    int out_row;                                         // [R], into T
+    int token, position;              // ints [T]; position of padding: that of the row before it
+    int n_query, state_slot, adapter; // [S]; of padding 0, n_states (which is none) and 0
+    int out_row;                      // [R], into T
+    int from_row, fed_to;             // with n_fed: [T], of the step before, -1: token; [R], into fed
     int table[MAX_CACHE_GROUPS], base[MAX_CACHE_GROUPS]; // [S][width]; [S], position of the table's first entry
     int width[MAX_CACHE_GROUPS];
     int ranks;             // numbers that differ from rank to rank, in the order of their ops

@@ -171,11 +171,15 @@ static void take_arguments(struct lower *c) {
     const struct loaded *l = c->l;
     for (int i = 0; i < l->n_caches; i++)
         c->caches[i] = hlo_argument(&c->h, l->caches[i].type, l->caches[i].shape, i);
+    if (c->s.n_fed > 0)
+        c->fed = hlo_argument(&c->h, TYPE_S32, SHAPE(c->s.n_fed), l->n_caches);
     for (int i = 0; i < l->n_weights; i++) {
         c->weights[i] = hlo_argument(&c->h, l->weights[i].type, l->weights[i].shape, NO_ALIAS);
         if (l->weights[i].is_scaled)
             c->scales[i] = hlo_argument(&c->h, TYPE_F32, SHAPE(l->weights[i].weight->out), NO_ALIAS);
     }
+    if (c->s.n_fed > 0)
+        c->fed_before = hlo_argument(&c->h, TYPE_S32, SHAPE(c->s.n_fed), NO_ALIAS);
     c->ints = hlo_argument(&c->h, TYPE_S32, SHAPE(c->at.n_ints), NO_ALIAS);
     c->floats = hlo_argument(&c->h, TYPE_F32, SHAPE(c->at.n_floats), NO_ALIAS);
 }
@@ -200,9 +204,19 @@ static struct tensor place_tokens(struct lower *c, int group) {
     return hlo_concat(h, 1, parts, 2);
 }
 
+/* What the host says, or what the step before has drawn. */
+static struct tensor tokens(struct lower *c) {
+    struct hlo *h = &c->h;
+    struct tensor said = lower_ints(c, c->at.token, SHAPE(c->n_tokens));
+    if (c->s.n_fed == 0)
+        return said;
+    struct tensor row = lower_ints(c, c->at.from_row, SHAPE(c->n_tokens));
+    return hlo_select(h, hlo_compare(h, "LT", row, hlo_int(h, 0)), said, hlo_take(h, c->fed_before, row));
+}
+
 static void take_inputs(struct lower *c) {
     const struct inputs *at = &c->at;
-    c->token = lower_ints(c, at->token, SHAPE(c->n_tokens));
+    c->token = tokens(c);
     c->position = lower_ints(c, at->position, SHAPE(c->n_tokens));
     c->n_query = lower_ints(c, at->n_query, SHAPE(c->s.n_seqs));
     c->state_slot = lower_ints(c, at->state_slot, SHAPE(c->s.n_seqs));
@@ -245,14 +259,19 @@ static void keep(struct lower *c, val v) {
 }
 
 static void give_results(struct lower *c) {
+    struct hlo *h = &c->h;
     for (int i = 0; i < c->l->n_caches; i++)
-        hlo_result(&c->h, c->caches[i]);
+        hlo_result(h, c->caches[i]);
+    if (c->s.n_fed > 0) {
+        struct tensor token = hlo_reshape(h, hlo_slice(h, c->drawn, 0, DRAWN_TOKEN, 1), SHAPE(c->s.n_rows));
+        hlo_result(h, hlo_put(h, c->fed, lower_ints(c, c->at.fed_to, SHAPE(c->s.n_rows)), token));
+    }
     if (c->has_drawn)
-        hlo_result(&c->h, hlo_reshape(&c->h, c->drawn, SHAPE((int64_t)c->s.n_steps * c->s.n_rows * DRAWN_INTS)));
+        hlo_result(h, hlo_reshape(h, c->drawn, SHAPE((int64_t)c->s.n_steps * c->s.n_rows * DRAWN_INTS)));
     if (c->s.n_steps > 1)
         return;
     if (c->has_drawn)
-        hlo_result(&c->h, hlo_reshape(&c->h, c->logits, SHAPE((int64_t)c->s.n_rows * c->p->vocab_size)));
+        hlo_result(h, hlo_reshape(h, c->logits, SHAPE((int64_t)c->s.n_rows * c->p->vocab_size)));
     if (val_given(c->p->hidden))
         keep(c, c->p->hidden);
     for (int i = 0; i < c->p->n_taps; i++)

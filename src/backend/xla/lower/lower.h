@@ -19,6 +19,7 @@ struct lower {
     struct tensor *values;           // [n_values]
     struct tensor *weights, *scales; // [l->n_weights]
     struct tensor *caches;           // [l->n_caches], as the ops so far have left them
+    struct tensor fed, fed_before;   // [n_fed]
     struct tensor token, position;   // [T]
     struct tensor n_query, state_slot, adapter, out_row;
     struct tensor cos[XLA_MAX_ROPES], sin[XLA_MAX_ROPES];          // [T, dim / 2]
