@@ -65,7 +65,7 @@ static void step(struct world *w) {
         w->running[i] = &w->places[i]->sequence;
     w->g.scheduler.n_running = w->n_running;
     w->g.scheduler.waiting.n = w->n_waiting;
-    queue_model_step(&w->q, &w->g);
+    queue_model_step(&w->q, &w->g.scheduler);
     for (int i = 0; i < w->n_running; i++) {
         struct job *j = w->places[i];
         int n = j->n_done < j->n_prompt ? MIN(j->n_prompt - j->n_done, budget - PLACES) : 1;

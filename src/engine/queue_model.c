@@ -1,5 +1,8 @@
 /* queue_model.c - see queue_model.h. */
-#include "engine/engine.h"
+#include "engine/queue_model.h"
+
+#include "base/status.h"
+#include "sched/scheduler.h"
 
 #include <stdlib.h>
 
@@ -67,8 +70,7 @@ bool queue_model_is_own(const struct queue_model *q, int tenant) {
 
 // ---- the engine thread --------------------------------------------------------------------------------------------
 
-void queue_model_step(struct queue_model *q, const struct gyre *g) {
-    const struct scheduler *s = &g->scheduler;
+void queue_model_step(struct queue_model *q, const struct scheduler *s) {
     int64_t n_tokens = s->limits.max_tokens, n_running = MAX(s->n_running, 1), context = 0;
     for (int i = 0; i < s->n_running; i++)
         context += s->running[i]->n_computed;

@@ -20,7 +20,7 @@
 
 #include <stdbool.h>
 
-struct gyre;
+struct scheduler;
 
 struct tenant_queue {
     _Atomic int64_t n, tokens; // requests that wait, and their prompts
@@ -59,6 +59,6 @@ bool queue_model_is_full(const struct queue_model *q, int tenant, int64_t max_qu
 bool queue_model_is_own(const struct queue_model *q, int tenant);
 
 /* Engine thread: a step was planned; a request waited; an answer of n tokens ended. */
-void queue_model_step(struct queue_model *q, const struct gyre *g);
+void queue_model_step(struct queue_model *q, const struct scheduler *s);
 void queue_model_waited(struct queue_model *q, int64_t plain_us, int64_t waited_us);
 void queue_model_answered(struct queue_model *q, int64_t n_tokens);

@@ -2,7 +2,7 @@
 #include "engine/service.h"
 
 #include "engine/engine.h"
-#include "engine/lanes/affinity.h"
+#include "engine/lanes/choose.h"
 #include "engine/lanes/lane.h"
 
 #include <stdlib.h>
@@ -73,50 +73,11 @@ void service_drain(struct service *s) {
 
 // ---- which engine -----------------------------------------------------------------------------------------------
 
-/* Times of a token, of a prompt and of an answer: what engines that are alike have measured, in the mean, so that none
- * is preferred for what others made of its steps; a guess while nothing has run. */
-struct pace {
-    int64_t prompt_ns, answer_ns;
-};
-enum { PROMPT_NS = 20000, ANSWER_NS = 100000 };
-
-static struct pace pace_of(const struct service *s) {
-    struct pace sum = {0, 0};
-    int n = 0;
-    for (int i = 0; i < s->n; i++) {
-        const struct queue_model *q = &lane_telemetry(s->lanes[i])->queue;
-        int64_t prompt_ns = counter_get(&q->prompt_ns), answer_ns = counter_get(&q->answer_ns);
-        if (prompt_ns > 0 && answer_ns > 0)
-            sum.prompt_ns += prompt_ns, sum.answer_ns += answer_ns, n++;
-    }
-    return n ? (struct pace){MAX(sum.prompt_ns / n, 1), MAX(sum.answer_ns / n, 1)}
-             : (struct pace){PROMPT_NS, ANSWER_NS};
-}
-
-/* About how long the request would wait for its first token: for those before it, for the part of its prompt that the
- * engine has not seen, and a little for each that runs beside it. An engine that has failed
- * comes last, though nothing waits there. */
-static int64_t cost_ns(const struct lane *l, struct pace pace, const struct gyre_request *r, int64_t known) {
-    const struct queue_model *q = &lane_telemetry(l)->queue;
-    if (lane_has_failed(l))
-        return INT64_MAX;
-    int64_t n_unfinished = atomic_load(&q->n_unfinished);
-    int64_t wait_us = n_unfinished ? queue_model_wait_us(q, r->tenant) : 0; // what is known is of the last step
-    return wait_us * 1000 + (r->n_prompt - known) * pace.prompt_ns + n_unfinished * pace.answer_ns;
-}
-
-/* The cheapest first; of equal ones the first. */
 static void order_lanes(struct service *s, const struct gyre_request *r, int order[MOST_ENGINES]) {
-    int64_t known[MOST_ENGINES], cost[MOST_ENGINES];
-    struct pace pace = pace_of(s);
-    affinity_look(s->affinity, r, s->n, known);
-    for (int i = 0; i < s->n; i++) {
-        int64_t mine = cost_ns(s->lanes[i], pace, r, known[i]);
-        int at = i;
-        for (; at > 0 && cost[at - 1] > mine; at--)
-            cost[at] = cost[at - 1], order[at] = order[at - 1];
-        cost[at] = mine, order[at] = i;
-    }
+    struct engine_queue queues[MOST_ENGINES];
+    for (int i = 0; i < s->n; i++)
+        queues[i] = (struct engine_queue){&lane_telemetry(s->lanes[i])->queue, lane_has_failed(s->lanes[i])};
+    engines_order(s->affinity, queues, s->n, r, order);
 }
 
 /* An engine that is full, or has failed, leaves the request to the next. Told is the first reason of one that

@@ -118,7 +118,7 @@ void telemetry_step(struct gyre *g) {
     for (int i = 0; i < g->scheduler.n_step; i++)
         note_in_step(g, g->scheduler.step[i]->owner, now);
     g->telemetry->blocked = g->scheduler.blocked;
-    queue_model_step(&g->telemetry->queue, g);
+    queue_model_step(&g->telemetry->queue, &g->scheduler);
 }
 
 void telemetry_iteration(struct telemetry *t) {

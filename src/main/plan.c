@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "main/model_path.h"
 #include "main/plan_print.h"
+#include "main/plan_replay.h"
 #include "model/model.h"
 
 #include <stdio.h>
@@ -15,8 +16,10 @@ static struct {
     const char *cards, *link, *quantization, *kv_cache_dtype;
     int64_t input_len, output_len, block_size;
     double memory_share;
-    struct flag_ids batch;
+    int64_t only_tp, only_pp;
+    struct flag_ids batch, replay_cards;
     bool all, json;
+    struct plan_replay replay;
 } opt = {.cards = "1xH200",
          .link = "nvlink",
          .quantization = "none",
@@ -24,7 +27,8 @@ static struct {
          .input_len = 1024,
          .output_len = 256,
          .block_size = 64,
-         .memory_share = 0.92};
+         .memory_share = 0.92,
+         .replay = {.n_requests = 64, .max_tokens = 8192, .max_seqs = 512}};
 
 static const struct flag flags[] = {
     {"cards", 0, FLAG_STRING, &opt.cards, "NxCARD", "Cards",
@@ -40,6 +44,21 @@ static const struct flag flags[] = {
     {"input-len", 0, FLAG_INT, &opt.input_len, "N", "Load", "tokens of a prompt", .min = 1, .max = 1 << 24},
     {"output-len", 0, FLAG_INT, &opt.output_len, "N", "Load", "tokens of an answer", .min = 1, .max = 1 << 24},
     {"batch", 0, FLAG_IDS, &opt.batch, "N,N", "Load", "sequences that an engine decodes together; 1,32,128"},
+    {"tensor-parallel-size", 0, FLAG_INT, &opt.only_tp, "N", "Load", "only this; 0 is any", .min = 0, .max = 64},
+    {"pipeline-parallel-size", 0, FLAG_INT, &opt.only_pp, "N", "Load", "only this; 0 is any", .min = 0, .max = 64},
+    {"trace", 0, FLAG_STRING, &opt.replay.trace, "FILE", "Replay",
+     "replay these requests: a CSV file of Azure's traces, or JSON lines of Mooncake's"},
+    {"replay-cards", 0, FLAG_IDS, &opt.replay_cards, "N,N", "Replay", "on so many cards; otherwise those of --cards"},
+    {"trace-rate", 0, FLAG_REAL, &opt.replay.rate, "RATE", "Replay",
+     "requests a second and card; 0 is four fifths of what a card could take by arithmetic", .min = 0, .max = 1e6},
+    {"trace-requests", 0, FLAG_INT, &opt.replay.n_requests, "N", "Replay",
+     "the first N of the trace, once for each engine, shifted in time", .min = 1, .max = MOST_TRACE_REQUESTS},
+    {"max-num-batched-tokens", 0, FLAG_INT, &opt.replay.max_tokens, "N", "Replay", "tokens of a step, as of serve",
+     .min = 1, .max = 1 << 20},
+    {"max-num-seqs", 0, FLAG_INT, &opt.replay.max_seqs, "N", "Replay", "sequences of a step, as of serve", .min = 1,
+     .max = 1 << 14},
+    {"itl-target", 0, FLAG_REAL, &opt.replay.itl_target_ms, "MS", "Replay", "as of serve; 0 is no bound", .min = 0,
+     .max = 1e6},
     {"all", 0, FLAG_BOOL, &opt.all, NULL, "Output", "also ways that another one beats, for a user and for a card"},
     {"json", 0, FLAG_BOOL, &opt.json, NULL, "Output", "one object, with what every number is made of"},
 };
@@ -89,7 +108,9 @@ static enum status read_options(struct sizing *s, struct error *err) {
                          .memory_share = opt.memory_share,
                          .block_size = (int)opt.block_size,
                          .n_input = (double)opt.input_len,
-                         .n_output = (double)opt.output_len};
+                         .n_output = (double)opt.output_len,
+                         .only_tp = (int)opt.only_tp,
+                         .only_pp = (int)opt.only_pp};
     TRY(read_cards(opt.cards, s, err));
     return read_batches(s, err);
 }
@@ -104,6 +125,17 @@ static enum status open_model(const char *path, struct model **out, struct error
     return model_open(path, &(struct model_options){.load = LOAD_PHANTOM}, out, err); // settings are enough
 }
 
+static enum status replay(const struct model *m, const struct sizing *s, const struct layout *all, int n, json_t *into,
+                          struct error *err) {
+    struct plan_replay *p = &opt.replay;
+    int32_t cards = s->n_cards;
+    p->max_len = m->spec->max_positions;
+    p->max_seqs = MIN(p->max_seqs, p->max_tokens);
+    p->cards = opt.replay_cards.given ? opt.replay_cards.ids : &cards;
+    p->n_cards = opt.replay_cards.given ? opt.replay_cards.n : 1;
+    return p->trace ? plan_replay(p, s, all, n, into, err) : OK;
+}
+
 static int run(const struct verb_args *args) {
     struct error err;
     struct sizing s;
@@ -115,10 +147,15 @@ static int run(const struct verb_args *args) {
     enum status st = open_model(args->operands[0], &m, &err);
     if (st == OK)
         st = layouts_find(m->program, &s, &all, &n, &err);
-    if (st == OK && opt.json)
-        plan_print_json(m, &s, all, n);
-    else if (st == OK)
+    json_t *replays = opt.json && opt.replay.trace ? json_array() : NULL;
+    if (st == OK && !opt.json)
         plan_print(m, &s, all, n, opt.all);
+    if (st == OK)
+        st = replay(m, &s, all, n, replays, &err);
+    if (st == OK && opt.json)
+        plan_print_json(m, &s, all, n, replays);
+    else
+        json_decref(replays);
     layouts_free(all, n);
     model_free(m);
     return st == OK ? 0 : verb_failed(&err);
@@ -147,4 +184,8 @@ const struct verb_spec verb_plan = {
         "guess\n"
         "is in it. 'With prompts': a card that computes the prompts too, between steps.\n"
         "  gyre plan Llama-3.1-70B --cards 8xH200 --quantization fp8 --kv-cache-dtype fp8\n"
-        "  gyre plan config.json --cards 16xH100 --link ib400 --input-len 8192 --batch 1,64 --all\n"};
+        "  gyre plan config.json --cards 16xH100 --link ib400 --input-len 8192 --batch 1,64 --all\n"
+        "With --trace requests of a real service go through the scheduler of serve on a clock that is computed. Load "
+        "grows\n"
+        "with the cards: each engine gets a copy of the trace, so a card's tokens/s say how far it scales.\n"
+        "  gyre plan config.json --trace conversation.csv --replay-cards 1,8,64,1024\n"};

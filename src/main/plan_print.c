@@ -1,8 +1,6 @@
 /* plan_print.c - see plan_print.h. */
 #include "main/plan_print.h"
 
-#include "base/json.h"
-
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -129,7 +127,8 @@ static json_t *layout_json(const struct sizing *s, const struct layout *l) {
                      speeds);
 }
 
-void plan_print_json(const struct model *m, const struct sizing *s, const struct layout *all, int n) {
+void plan_print_json(const struct model *m, const struct sizing *s, const struct layout *all, int n,
+                     json_t *take_replays) {
     json_t *layouts = json_array();
     for (int i = 0; i < n; i++)
         json_array_append_new(layouts, layout_json(s, &all[i]));
@@ -142,6 +141,8 @@ void plan_print_json(const struct model *m, const struct sizing *s, const struct
     json_t *json = json_pack("{s:s, s:i, s:f, s:f, s:o, s:o, s:s, s:o}", "model", m->spec->path, "cards", s->n_cards,
                              "input_len", s->n_input, "output_len", s->n_output, "card", card, "link", link, "reach",
                              reach_source, "layouts", layouts);
+    if (take_replays)
+        json_object_set_new(json, "replays", take_replays);
     char *text = json_dumps(json, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     puts(text);
     free(text);

@@ -163,6 +163,8 @@ static void try_one(const struct program *whole, const struct sizing *s, struct 
 static enum status refuse(const struct program *whole, const struct sizing *s, const struct refusal *why,
                           struct error *err) {
     const struct layout *c = &why->closest;
+    if (!isfinite(why->least_lack) && why->cut.status == OK)
+        return fail(err, ERR_ARG, "%d cards are in no engines of such a size", s->n_cards);
     if (!isfinite(why->least_lack)) {
         *err = why->cut;
         return err->status;
@@ -175,6 +177,10 @@ static enum status refuse(const struct program *whole, const struct sizing *s, c
         c->weight_bytes * 1e-9, c->seq_bytes * 1e-9, why->least_lack * 1e-9);
 }
 
+static bool is_asked_for(const struct sizing *s, int tp, int pp) {
+    return (!s->only_tp || s->only_tp == tp) && (!s->only_pp || s->only_pp == pp);
+}
+
 enum status layouts_find(const struct program *whole, const struct sizing *s, struct layout **out, int *n,
                          struct error *err) {
     struct layout *all = xcalloc(MOST_LAYOUTS, sizeof *all);
@@ -185,8 +191,10 @@ enum status layouts_find(const struct program *whole, const struct sizing *s, st
     for (int tp = 1; tp <= most_tp; tp *= 2)
         for (int pp = 1; tp * pp <= s->n_cards && pp <= MIN(n_layers_of(whole), 64); pp *= 2)
             for (int apart = 0; apart <= (tp > 1 && n_experts > 0) && s->n_cards % (tp * pp) == 0; apart++)
-                try_one(whole, s, (struct layout){.tp = tp, .pp = pp, .dp = s->n_cards / (tp * pp), .by_expert = apart},
-                        all, n, &why);
+                if (is_asked_for(s, tp, pp))
+                    try_one(whole, s,
+                            (struct layout){.tp = tp, .pp = pp, .dp = s->n_cards / (tp * pp), .by_expert = apart}, all,
+                            n, &why);
     if (*n == 0) {
         free(all);
         return refuse(whole, s, &why, err);

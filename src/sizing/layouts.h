@@ -22,6 +22,7 @@ struct sizing {
     double memory_share; // of the card's memory that may be taken
     int block_size;
     double n_input, n_output;             // tokens of a request
+    int only_tp, only_pp;                 // no other; 0: any
     int batches[MOST_BATCHES], n_batches; // sequences an engine
 };
 

@@ -130,6 +130,78 @@ class Plan(unittest.TestCase):
                 self.assertEqual(p.returncode, code)
                 self.assertIn(said, p.stderr)
 
+    def replay(self, text, *words, code=0):
+        with tempfile.TemporaryDirectory() as d:
+            path = os.path.join(d, "trace")
+            with open(path, "w") as f:
+                f.write(text)
+            p = run(os.path.join(CONFIGS, MODELS["Llama-3.1-8B"]), "--trace", path, *FP8, *words)
+        self.assertEqual(p.returncode, code, p.stderr)
+        return (json.loads(p.stdout)["replays"] if "--json" in words else p.stdout) if code == 0 else p.stderr
+
+    def azure(self, n):
+        lines = ["2023-11-16 23:59:%05.2f,%d,%d" % (50 + i * 0.01, 300 + 7 * i, 5 + i % 40) for i in range(n)]
+        return "TIMESTAMP,ContextTokens,GeneratedTokens\n" + "\r\n".join(lines) + "\n"
+
+    def test_a_trace_is_replayed(self):
+        rows = self.replay(self.azure(60), "--replay-cards", "1,4,80", "--json")
+        self.assertEqual([(r["cards"], r["fronts"], r["requests"]) for r in rows],
+                         [(1, 1, 60), (4, 1, 240), (80, 2, 4800)])
+        for r in rows:
+            self.assertEqual(r["output_tokens"] * 60, r["requests"] * sum(5 + i % 40 for i in range(60)))
+            self.assertEqual((r["refused"], r["reused_tokens"]), (0, 0))
+            self.assertLessEqual(r["first_token_ms"]["p50"], r["first_token_ms"]["p99"])
+            self.assertTrue(0 < r["least_busy"] <= r["busy"] <= 1)
+            self.assertAlmostEqual(r["tokens_per_s"], r["output_tokens"] / r["seconds"], delta=1)
+        table = self.replay(self.azure(60), "--replay-cards", "1,4")
+        self.assertIn("Replay of ", table)
+
+    def test_one_request_alone_takes_what_the_plan_says(self):
+        c = config(MODELS["Llama-3.1-8B"])
+        said = self.layout(self.plan(c, *FP8, "--input-len", "1000", "--output-len", "201", "--batch", "1"))
+        r = self.replay("TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.68,1000,201\n", "--json")[0]
+        self.assertAlmostEqual(r["first_token_ms"]["p50"] * 0.98 / said["prompt_ms"], 1, delta=0.01)
+        self.assertAlmostEqual(r["ms_a_token"]["p50"] * 0.98 / said["speeds"][0]["step_ms"], 1, delta=0.01)
+
+    def test_prompts_that_begin_alike_are_cached_on_any_card(self):
+        def request(i, *ids):
+            return json.dumps({"timestamp": i * 1000, "input_length": 512 * len(ids), "output_length": 4,
+                               "hash_ids": ids})
+        text = "\n".join(request(i, 0, 1, 2, 3 + i) for i in range(20)) + "\n"
+        for cards in ("1", "4"):
+            r = self.replay(text, "--replay-cards", cards, "--trace-rate", "1", "--json")[0]
+            # all but each user's first find the three blocks that are everybody's, and one front finds the engine
+            self.assertEqual(r["reused_tokens"], int(cards) * 19 * 3 * 512)
+        r = self.replay(text.replace("[0, 1, 2, ", "[0, 1, 2, 9"), "--trace-rate", "1", "--json")[0]
+        self.assertEqual(r["reused_tokens"], 19 * 3 * 512)
+
+    def test_what_a_card_cannot_take_is_counted(self):
+        text = self.azure(3) + "2023-11-17 00:00:00.0,200000,1\n"
+        r = self.replay(text, "--json")[0]
+        self.assertEqual((r["requests"], r["refused"]), (3, 1))
+
+    def test_a_wrong_trace_is_refused(self):
+        head = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        ok = '{"timestamp": 5, "input_length": 600, "output_length": 2, "hash_ids": [1, 2]}\n'
+        for text, said in (("", "there is no request"), (head, "there is no request"), ("a,b\n1,2\n", "line 1: "),
+                           (head + "2023-11-16 18:15:46,374\n", "line 2: it has not three fields"),
+                           (head + "yesterday,374,44\n", "TIMESTAMP"),
+                           (head + "2023-11-16 18:15:46,0,44\n", "ContextTokens"),
+                           (head + "2023-11-16 18:15:46,1,99999999999\n", "GeneratedTokens"),
+                           (head + "2023-11-16 18:15:46,1,1\n2023-11-16 18:15:45,1,1\n", "line 3: its time"),
+                           (head + "x" * 300 + "\n", "line 2: it is longer"),
+                           (ok + '{"timestamp": 6, "input_length": 600}\n', "line 2: \"output_length\""),
+                           (ok + '{"timestamp": 6, "input_length": 1e99, "output_length": 2}\n', "input_length"),
+                           (ok.replace("[1, 2]", "[1, 2, 3]"), "hash_ids"),
+                           (ok.replace("[1, 2]", "[1, -2]"), "hash_ids"),
+                           (ok + "[]\n", "line 2: it is no object"), (ok + "{\n", "line 2"),
+                           ('{"timestamp": null, "input_length": 1, "output_length": 1}\n', "timestamp")):
+            with self.subTest(text=text):
+                self.assertIn(said, self.replay(text, code=1))
+        self.assertIn("--replay-cards: 3 cards",
+                      self.replay(self.azure(2), "--tensor-parallel-size", "2", "--cards", "2xH200", "--replay-cards",
+                                  "3", code=1))
+
 
 if __name__ == "__main__":
     unittest.main()
