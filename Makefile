@@ -37,7 +37,7 @@ ALL_LIBS  := -lmicrohttpd -lz -ledit -lmd $(LIB_LIBS)
 MAIN_SRC := $(filter-out src/main/main.c,$(wildcard src/client/*.c src/sizing/*.c src/hub/*.c src/console/*.c src/bench/*.c src/main/*.c))
 # What the headers in include/ promise is libgyre; what serves stands in front of it.
 LIB_SRC   := $(wildcard src/base/*.c src/core/*.c src/core/*/*.c src/file/*.c src/model/*.c src/model/*/*.c src/backend/cpu/*.c \
-                        src/backend/toy/*.c src/backend/ranks/*.c src/backend/xla/*.c src/backend/xla/*/*.c src/sched/*.c src/grammar/*.c src/grammar/*/*.c src/dist/*.c src/train/*.c src/engine/*.c src/engine/*/*.c src/jinja/*.c src/text/*.c \
+                        src/backend/toy/*.c src/backend/ranks/*.c src/backend/xla/*.c src/backend/xla/*/*.c src/sched/*.c src/grammar/*.c src/grammar/*/*.c src/dist/*.c src/train/*.c src/quantize/*.c src/engine/*.c src/engine/*/*.c src/jinja/*.c src/text/*.c \
                         src/text/*/*.c src/lib/*.c)
 FRONT_SRC := $(wildcard src/http/*.c src/api/*.c src/api/*/*.c)
 TEST_SRC  := $(wildcard tests/test_*.c)

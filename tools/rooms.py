@@ -26,7 +26,11 @@ PLAN = [  # level by level
         }
     },
     {"model": ["file", "core", "base"]},
-    {"train": ["model", "file", "core", "base"], "engine": ["model", "sched", "grammar", "dist", "file", "core", "base"]},
+    {
+        "train": ["model", "file", "core", "base"],
+        "engine": ["model", "sched", "grammar", "dist", "file", "core", "base"],
+        "quantize": ["model", "file", "text", "core", "base"]
+    },
     {
         "api": ["engine", "text", "grammar", "http", "base"],
         "lib": ["engine", "backend/toy", "backend/xla", "core", "text", "grammar", "base"],
@@ -35,7 +39,7 @@ PLAN = [  # level by level
     },
     {
         "main": [
-            "api", "lib", "bench", "sizing", "engine", "train", "model", "file", "sched", "grammar", "dist", "backend/cpu",
+            "api", "lib", "bench", "sizing", "engine", "quantize", "train", "model", "file", "sched", "grammar", "dist", "backend/cpu",
             "backend/ranks",
             "backend/toy", "backend/cuda", "backend/xla", "hub", "client", "console", "core", "text", "jinja", "http", "base"
         ]

@@ -153,3 +153,11 @@ enum status gguf_tensors(const struct gguf *g, const char *bytes, size_t n_bytes
         list->n = first;
     return st;
 }
+
+uint32_t gguf_type_number(enum dtype dtype, enum qformat_id format) {
+    for (size_t i = 0; i < ARRAY_LEN(types); i++)
+        if (types[i].known && types[i].format == format && (format != QFORMAT_PLAIN || types[i].dtype == dtype))
+            return types[i].number;
+    BUG_IF(true);
+    return 0;
+}

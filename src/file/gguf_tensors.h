@@ -16,3 +16,6 @@
  * Names are copied to `names`. After an error the list holds what it held before. */
 enum status gguf_tensors(const struct gguf *g, const char *bytes, size_t n_bytes, int file, struct arena *names,
                          struct stored_list *list, struct error *err);
+
+/* The number of a type, for writers: of elements of a dtype (format QFORMAT_PLAIN), or of blocks. */
+uint32_t gguf_type_number(enum dtype dtype, enum qformat_id format);

@@ -159,6 +159,17 @@ const struct weight *bind_matrix(struct binder *b, struct dim out, struct dim in
     return bind_fused(b, in, 1, &p);
 }
 
+void bind_note(struct binder *b, const char *name, bool is_matrix, int64_t cols, struct weight_part part) {
+    struct bound_list *list = b->taken;
+    if (!list)
+        return;
+    if (list->n == list->cap) {
+        list->cap = list->cap ? list->cap * 2 : 256;
+        list->items = xrealloc(list->items, list->cap, sizeof *list->items);
+    }
+    list->items[list->n++] = (struct bound){name, is_matrix, part.n_rows, cols, part};
+}
+
 /* A vector part over a tensor of n elements of any rank; the parameters are counted. */
 static bool vector_part(struct binder *b, const char *name, int64_t n, struct weight_part *out) {
     int rank = 1;
@@ -178,6 +189,7 @@ static bool vector_part(struct binder *b, const char *name, int64_t n, struct we
         return false;
     b->n_parameters += n;
     *out = plain_part(t, n, 1);
+    bind_note(b, name, false, 1, *out);
     return true;
 }
 
@@ -240,6 +252,17 @@ void bind_set_aside(struct binder *b, const char *name) {
         t->consumed = true;
 }
 
+/* Of each expert `n_kinds` matrices one under another; `kinds` are their names. */
+static void note_stack(struct binder *b, const char *base, const char *const *kinds, int n_kinds, int64_t n_experts,
+                       const struct weight *w) {
+    for (int64_t i = 0; b->taken && b->status == OK && i < n_experts * n_kinds; i++) {
+        int64_t rows = w->out / (n_experts * n_kinds);
+        const char *module = arena_printf(b->arena, "%s.%lld.%s", base, (long long)(i / n_kinds), kinds[i % n_kinds]);
+        bind_note(b, arena_printf(b->arena, "%s.weight", bind_full_name(b, module)), true, w->in,
+                  weight_part_rows(&w->parts[0], i * rows, rows));
+    }
+}
+
 /* One plain 3-D tensor [E, rows, in] as E*rows rows. */
 static const struct weight *bind_stack(struct binder *b, const char *name, int64_t n_experts, struct dim rows,
                                        struct dim in) {
@@ -265,6 +288,8 @@ struct experts bind_experts(struct binder *b, const char *base, struct expert_na
     if (bind_has(b, fused_otherwise && plain, "%s.gate_up_proj", base)) {
         x.w13 = bind_stack(b, arena_printf(b->arena, "%s.gate_up_proj", base), n_experts, dim_times(F, 2), D);
         x.w2 = bind_stack(b, arena_printf(b->arena, "%s.down_proj", base), n_experts, D, F);
+        note_stack(b, base, (const char *const[]){names.gate, names.up}, 2, n_experts, x.w13);
+        note_stack(b, base, &names.down, 1, n_experts, x.w2);
         return x;
     }
     struct part *p13 = arena_calloc(b->arena, (size_t)n_experts * 2, sizeof *p13);

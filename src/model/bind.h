@@ -27,8 +27,23 @@
 
 enum load_format { LOAD_CHECKPOINT, LOAD_DUMMY, LOAD_PHANTOM };
 
+/* What a family took of its checkpoint, in its order and under the checkpoint's names, for who writes it anew. A
+ * module's matrix is MODULE.weight, however it is stored; of stacks of experts each has the name that it would have
+ * alone ("experts.3.gate_proj.weight"). */
+struct bound {
+    const char *name;
+    bool is_matrix;     // else a vector, of `rows` elements
+    int64_t rows, cols; // all of the tensor's
+    struct weight_part part;
+};
+struct bound_list {
+    struct bound *items; // [n]; freed by the caller
+    size_t n, cap;
+};
+
 struct binder {
-    struct arena *arena; // weights and names live here
+    struct arena *arena;      // weights and names live here
+    struct bound_list *taken; // NULL: not wanted; names in it live in the arena
     const struct model_spec *spec;
     enum load_format load;
     struct checkpoint *checkpoint; // NULL unless LOAD_CHECKPOINT
@@ -112,3 +127,5 @@ bool bind_is_number(struct binder *b, const struct stored_tensor *t);
 bool bind_is_stored_as(struct binder *b, const struct stored_tensor *t, enum dtype dtype);
 struct weight *bind_new_weight(struct binder *b, const char *name, int64_t out, struct dim in, int n_parts);
 char *bind_full_name(struct binder *b, const char *name); // with the prefix
+/* Notes what was taken. */
+void bind_note(struct binder *b, const char *name, bool is_matrix, int64_t cols, struct weight_part part);

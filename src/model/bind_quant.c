@@ -177,5 +177,7 @@ bool bind_module(struct binder *b, const char *module, int64_t rows, int64_t in,
     case QUANT_INT8_BNB: done = only_told(b, module, rows, in, q, out); break;
     }
     set_aside(b, module);
+    if (done)
+        bind_note(b, arena_printf(b->arena, "%s.weight", module), true, in, *out);
     return done;
 }

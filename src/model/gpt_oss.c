@@ -86,6 +86,18 @@ static struct weight_part strided_part(const struct stored_tensor *t, int64_t fi
     return p;
 }
 
+/* Notes part i of a matrix of experts, of n_kinds an expert, under the name of a matrix of its own. */
+static void note_expert(struct binder *b, int l, const char *leaf, int n_kinds, int64_t i, int64_t cols, bool is_bias,
+                        struct weight_part p) {
+    static const char *const kinds[] = {"gate_proj", "up_proj"};
+    if (b->taken)
+        bind_note(b,
+                  expert_tensor(b, l,
+                                arena_printf(b->arena, "%lld.%s.%s", (long long)(i / n_kinds),
+                                             n_kinds == 2 ? kinds[i % 2] : leaf, is_bias ? "bias" : "weight")),
+                  !is_bias, cols, p);
+}
+
 /* Row r of the matrix of expert e is `stride` apart; `n_kinds` kinds of rows are interleaved in the tensor. */
 static const struct weight *bind_transposed(struct binder *b, int l, const char *leaf, int n_kinds, struct dim rows,
                                             struct dim in) {
@@ -99,6 +111,7 @@ static const struct weight *bind_transposed(struct binder *b, int l, const char 
     for (int64_t i = 0; i < E * n_kinds; i++) {
         int64_t e = i / n_kinds, kind = i % n_kinds;
         w->parts[i] = strided_part(t, e * in.size * all + kind, dim_experts(rows, e, 1), n_kinds, all);
+        note_expert(b, l, leaf, n_kinds, i, in.size, false, w->parts[i]);
     }
     return w;
 }
@@ -126,6 +139,7 @@ static const struct weight *bind_mxfp4(struct binder *b, int l, const char *leaf
         *p = strided_part(t, first * bytes, dim_experts(rows, e, 1), bytes * n_kinds, 1);
         p->format = &qformat_mxfp4;
         p->scale = (struct qscale){scales ? scales + first * groups : NULL, DT_F8_E8M0, 1, 32, groups * n_kinds, 1};
+        note_expert(b, l, leaf, n_kinds, i, in.size, false, *p);
     }
     return w;
 }
@@ -148,6 +162,7 @@ static const struct weight *bind_expert_bias(struct binder *b, int l, const char
     for (int64_t i = 0; i < E * n_kinds; i++) {
         int64_t e = i / n_kinds, kind = i % n_kinds;
         w->parts[i] = strided_part(t, e * all + kind, dim_experts(rows, e, 1), n_kinds, 1);
+        note_expert(b, l, "down_proj", n_kinds, i, 1, true, w->parts[i]);
     }
     return w;
 }

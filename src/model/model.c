@@ -22,6 +22,7 @@ static enum status bind_and_record(struct model *m, const struct family *family,
                                    struct error *err) {
     struct binder b;
     TRY(binder_init(&b, options->load, m->checkpoint, m->spec, &m->arena, err));
+    b.taken = options->taken;
     if (options->load == LOAD_DUMMY)
         TRY(expect_dummies(&b, &options->progress, err));
     const void *weights = family->bind(&b);

@@ -19,6 +19,7 @@ struct model_options {
         const char *name, *folder;
     } * adapters; // [n_adapters], which the program then has: see adapter.h
     size_t n_adapters;
+    struct bound_list *taken; // filled, where it is given; see bind.h
 };
 
 struct model {

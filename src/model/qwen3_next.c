@@ -156,6 +156,7 @@ static const struct weight *bind_conv(struct binder *b, struct dim keys, struct 
         w->parts[i].rows = rows[i];
     }
     b->n_parameters += channels * kernel;
+    bind_note(b, name, true, kernel, all);
     return w;
 }
 

@@ -98,6 +98,10 @@ struct model_spec {
     struct layer_spec *layers; // [n_layers]
     struct rope *ropes;        // [n_ropes]
     const char **rope_notes;   // [n_ropes]: "yarn, theta 10000, factor 40, original context 4096"
+    struct rope_said {         // [n_ropes], as config.json has it
+        double theta;
+        const char *parameters; // JSON of the object with rope_type and the rest; NULL: there is none
+    } * rope_said;
     int n_ropes;
 
     struct moe_spec moe;

@@ -2,6 +2,8 @@
 #include "model/rope.h"
 #include "model/spec_read.h"
 
+#include <stdlib.h>
+
 /* ---- layers ---- */
 
 void layers_init(struct spec_reader *r) {
@@ -96,6 +98,15 @@ static enum status typed_parameters(const struct spec_reader *r, const char *lay
     return OK;
 }
 
+static struct rope_said rope_said(struct model_spec *s, const json_t *parameters, double theta) {
+    const json_t *own = json_object_get(parameters, "rope_theta");
+    struct rope_said said = {json_is_number(own) ? json_number_value(own) : theta, NULL};
+    char *text = parameters ? json_dumps(parameters, JSON_COMPACT) : NULL;
+    said.parameters = text ? arena_strdup(&s->arena, str_of(text)) : NULL;
+    free(text);
+    return said;
+}
+
 enum status add_rope(struct spec_reader *r, const char *layer_type, const json_t *old, double theta, int head_dim,
                      enum rope_pairing pairing, int *index) {
     struct model_spec *s = r->spec;
@@ -103,6 +114,7 @@ enum status add_rope(struct spec_reader *r, const char *layer_type, const json_t
     if (!s->ropes) {
         s->ropes = arena_calloc(&s->arena, MAX_ROPES, sizeof *s->ropes);
         s->rope_notes = arena_calloc(&s->arena, MAX_ROPES, sizeof *s->rope_notes);
+        s->rope_said = arena_calloc(&s->arena, MAX_ROPES, sizeof *s->rope_said);
     }
     const json_t *parameters = rope_parameters(r);
     if (layer_type)
@@ -128,6 +140,7 @@ enum status add_rope(struct spec_reader *r, const char *layer_type, const json_t
     TRY(rope_context(&q, &context, r->err));
     s->max_positions = MAX(s->max_positions, context);
     *index = s->n_ropes++;
+    s->rope_said[*index] = rope_said(s, parameters, theta);
     return rope_build(&q, &s->arena, &s->ropes[*index], &s->rope_notes[*index], r->err);
 }
 

@@ -20,6 +20,8 @@
 #define PORO " ?[^(\\s|.,!?…。，、।۔،)]+"
 #define GPT2 "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
+const char gguf_gpt2_pattern[] = GPT2;
+
 static const struct gguf_pretokenizer table[] = {
     {" default ", {"[\\p{P}\\$\\+<=>\\^~\\|]+", GPT2, "\\p{N}+", "[0-9][0-9][0-9]"}},
     {" llama-bpe llama3 llama-v3 falcon3 falcon-h1 pixtral midm-2.0 lfm2 ",
@@ -84,4 +86,19 @@ const struct gguf_pretokenizer *gguf_pretokenizer_find(struct str name) {
             if (at[-1] == ' ' && at[name.len] == ' ')
                 return &table[i];
     return NULL;
+}
+
+static bool same_patterns(const char *const *a, const char *const *b) {
+    for (; *a && *b; a++, b++)
+        if (strcmp(*a, *b) != 0)
+            return false;
+    return !*a && !*b;
+}
+
+struct str gguf_pretokenizer_name(const char *const *patterns, bool nfc, bool whole_word_first) {
+    for (size_t i = 0; i < ARRAY_LEN(table); i++)
+        if (table[i].nfc == nfc && table[i].whole_word_first == whole_word_first &&
+            same_patterns(table[i].patterns, patterns))
+            return (struct str){table[i].names + 1, strcspn(table[i].names + 1, " ")};
+    return STR("");
 }

@@ -12,3 +12,8 @@ struct gguf_pretokenizer {
 };
 
 const struct gguf_pretokenizer *gguf_pretokenizer_find(struct str name); // NULL for a name that is not known
+
+/* The name for these patterns (ended by NULL) and rules, the first of its row; empty: there is none. */
+struct str gguf_pretokenizer_name(const char *const *patterns, bool nfc, bool whole_word_first);
+
+extern const char gguf_gpt2_pattern[]; // of a ByteLevel that cuts

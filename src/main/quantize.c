@@ -1,0 +1,105 @@
+/* quantize.c - gyre quantize MODEL OUT --type TYPE: writes a model in fewer bits. */
+#include "quantize/quantize.h"
+#include "console/interrupt.h"
+#include "console/progress.h"
+#include "console/terminal.h"
+#include "main/verbs.h"
+
+#include "base/buf.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static struct {
+    const char *type, *format;
+    bool may_requantize, quiet;
+    int64_t n_threads;
+} opt = {.format = "gguf"};
+
+#define TYPES "f32|f16|bf16|q8_0|q6_k|q5_k_m|q5_1|q5_0|q4_k_m|q4_1|q4_0|iq4_nl|mxfp4|q3_k_m|q2_k"
+
+static const struct flag flags[] = {
+    {"type", 0, FLAG_CHOICE, &opt.type, TYPES, "Output", "what weights become"},
+    {"format", 0, FLAG_CHOICE, &opt.format, "gguf", "Output", "what is written"},
+    {"allow-requantize", 0, FLAG_BOOL, &opt.may_requantize, NULL, "Input",
+     "take weights that are quantised already, which loses more than quantising the original does"},
+    {"quiet", 'q', FLAG_BOOL, &opt.quiet, NULL, "Output", "print no table of tensors"},
+    {"threads", 0, FLAG_INT, &opt.n_threads, "N", "Output", "threads; 0: one a processor", .min = 0, .max = 1024},
+    ALLOW_LINKS_FLAG,
+};
+
+struct shown {
+    struct progress bar;
+    struct buf table; // printed when all is done: lines of it would tear the bar
+    uint64_t n_bytes;
+    struct loss loss;
+};
+
+static bool step(void *context, uint64_t done, uint64_t total) {
+    struct shown *s = context;
+    if (!s->bar.what)
+        progress_begin(&s->bar, "quantize", NULL, (int64_t)total);
+    progress_step(&s->bar, (int64_t)done);
+    return !interrupt_taken();
+}
+
+/* Of vectors and copies nothing is lost, and nothing said. */
+static void report(void *context, const struct tensor_report *r) {
+    struct shown *s = context;
+    const struct loss *l = &r->loss;
+    s->n_bytes += r->n_bytes;
+    if (l->errors == 0)
+        return;
+    loss_join(&s->loss, l);
+    if (s->table.len == 0)
+        buf_printf(&s->table, "%-36s %-6s %-7s %10s %9s %11s  %s\n", "tensor", "from", "to", "rmse", "relative",
+                   "worst block", "row, column");
+    buf_printf(&s->table, "%-36s %-6s %-7s %10.3e %8.3f%% %11.3e  %lld, %lld\n", r->name, r->from, r->to,
+               sqrt(l->errors / (double)MAX(l->n, 1)), 100 * sqrt(l->errors / l->squares), l->worst, (long long)l->row,
+               (long long)l->block * LOSS_BLOCK);
+}
+
+static int tell(struct shown *s, const char *path) {
+    if (!opt.quiet)
+        fwrite(s->table.ptr ? s->table.ptr : "", 1, s->table.len, stdout);
+    double relative = s->loss.squares > 0 ? sqrt(s->loss.errors / s->loss.squares) : 0;
+    printf("%s: %s, relative error of what was rounded %.3f%%\n", path, human_bytes((double)s->n_bytes).text,
+           100 * relative);
+    return 0;
+}
+
+static int run(const struct verb_args *args) {
+    struct error err;
+    struct shown s = {0};
+    if (!opt.type)
+        return verb_misused(args->spec, "quantize needs --type");
+    struct quantize_job job = {.model = args->operands[0],
+                               .out = args->operands[1],
+                               .type = opt.type,
+                               .may_requantize = opt.may_requantize,
+                               .n_threads = (int)opt.n_threads,
+                               .progress = {.step = step, .context = &s},
+                               .report = report,
+                               .context = &s};
+    interrupt_catch();
+    enum status st = quantize_gguf(&job, &err);
+    interrupt_release();
+    progress_end(&s.bar);
+    int code = st == OK ? tell(&s, job.out) : verb_failed(&err);
+    buf_release(&s.table);
+    return code;
+}
+
+const struct verb_spec verb_quantize = {
+    "quantize",
+    "MODEL OUT",
+    "writes a model in fewer bits",
+    flags,
+    ARRAY_LEN(flags),
+    2,
+    2,
+    .run = run,
+    .epilogue =
+        "MODEL is a model folder or a GGUF file, OUT the GGUF file to write. The table tells for each tensor the root\n"
+        "of the mean squared error, that as a share of the tensor's own size, and the worst block of 32 columns.\n"
+        "  gyre quantize models/story story-q4_k_m.gguf --type q4_k_m\n"};

@@ -1,0 +1,30 @@
+/* quantize.h - a model written anew in fewer bits.
+ *
+ *     struct quantize_job job = {.model = "models/story", .out = "story.gguf", .type = "q4_k_m"};
+ *     TRY(quantize_gguf(&job, &err));
+ *
+ * Nothing is there at the end but the whole file: it is written beside its place, read again as a model, compared with
+ * the description of what was read, and only then gets its name. What cannot be said in the new format is refused. */
+#pragma once
+
+#include "quantize/store.h"
+
+/* One tensor that was written. from, to: names of storages ("bf16", "q4_k"). */
+struct tensor_report {
+    const char *name, *from, *to;
+    struct loss loss;
+    uint64_t n_bytes;
+};
+
+struct quantize_job {
+    const char *model, *out; // a model folder or a GGUF file; the file to write
+    const char *type;        // of the mix: "q8_0", "q4_k_m" ...
+    bool may_requantize;     // weights that are in blocks already
+    int n_threads;           // 0: one a processor
+    struct store_progress progress;
+    void (*report)(void *context, const struct tensor_report *r); // called for each tensor; NULL: none
+    void *context;
+};
+
+/* ERR_ARG: no such type. ERR_FULL: the disk has no room, which is asked before anything is written. */
+enum status quantize_gguf(const struct quantize_job *job, struct error *err);
