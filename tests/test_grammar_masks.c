@@ -90,11 +90,49 @@ static void tables_beside_one_another_are_right(void **state) {
     grammar_release(g);
 }
 
+/* Whether a token stays within a string is told by its kinds of bytes, where these decide it (mask_states.h). */
+static void kinds_of_bytes_tell_what_stays(void **state) {
+    (void)state;
+    static const char *const keys = // of four languages: with an a, a b, both or neither
+        "{\"type\": \"object\", \"allOf\": [{\"patternProperties\": {\"a\": {\"type\": \"number\"}}}, "
+        "{\"patternProperties\": {\"b\": {\"minimum\": 3}}}], \"minProperties\": 1}";
+    static const char *const searched = "{\"type\": \"string\", \"pattern\": \"[0-9a-f]{4}-x\"}";
+    static const char *const not_in = "{\"type\": \"string\", \"pattern\": \"^[^aé]*$\"}";
+    static const struct {
+        const char *schema, *prefix;
+    } cases[] = {
+        {keys, "{"},         {keys, "{\""},      {keys, "{\"c"},       {keys, "{\"xa"},       {keys, "{\"ab\":5,\""},
+        {searched, "\""},    {searched, "\"zz"}, {searched, "\"0af"},  {searched, "\"0af9-"}, {searched, "\"0af9-x"},
+        {searched, "\"\\u"}, {not_in, "\""},     {not_in, "\"xyz \\"}, {not_in, "\"\xC3"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct grammar *g = compile(GRAMMAR_JSON_SCHEMA, cases[i].schema);
+        check_mask(g, cases[i].prefix);
+        grammar_release(g);
+    }
+}
+
+/* Far from the bound a text is what it is without one (rx_at_most); near it the bound counts. */
+static void a_bound_on_a_format_counts_where_it_is_near(void **state) {
+    (void)state;
+    static const char *const prefixes[] = {"\"", "\"https", "\"https://a.b/", "\"https://a.b/0123456789/0123456789/01"};
+    static const int bounds[] = {24, 40, 150, 2000};
+    for (size_t b = 0; b < ARRAY_LEN(bounds); b++) {
+        char schema[128];
+        snprintf(schema, sizeof schema, "{\"type\": \"string\", \"format\": \"uri\", \"maxLength\": %d}", bounds[b]);
+        struct grammar *g = compile(GRAMMAR_JSON_SCHEMA, schema);
+        for (size_t i = 0; i < ARRAY_LEN(prefixes); i++)
+            if ((int)strlen(prefixes[i]) <= bounds[b])
+                check_mask(g, prefixes[i]);
+        grammar_release(g);
+    }
+}
+
 static void text_that_may_stop_anywhere_has_right_masks(void **state) {
     (void)state;
     static const char *const prefixes[] = {"", "a", "ab ", "x\n", "a1 b2 "};
-    static const char *const regexes[] = {"[a-z]+ [^0-9]*", "(\\w+\\s)*\\d{0,20}", "[^x]{0,9}x?[^y]{5,}",
-                                          "(?!.*the).*", "[^a]*[^b]*[^c]*[^d]*[^e]*"};
+    static const char *const regexes[] = {"[a-z]+ [^0-9]*", "(\\w+\\s)*\\d{0,20}", "[^x]{0,9}x?[^y]{5,}", "(?!.*the).*",
+                                          "[^a]*[^b]*[^c]*[^d]*[^e]*"};
 
     for (size_t r = 0; r < ARRAY_LEN(regexes); r++) {
         struct grammar *g = compile(GRAMMAR_REGEX, regexes[r]);
@@ -182,6 +220,8 @@ static void threads_that_share_a_grammar_see_what_one_alone_sees(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tables_beside_one_another_are_right),
+        cmocka_unit_test(kinds_of_bytes_tell_what_stays),
+        cmocka_unit_test(a_bound_on_a_format_counts_where_it_is_near),
         cmocka_unit_test(text_that_may_stop_anywhere_has_right_masks),
         cmocka_unit_test(states_that_are_beside_one_another_in_a_circle_end),
         cmocka_unit_test(threads_that_share_a_grammar_see_what_one_alone_sees),

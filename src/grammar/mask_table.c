@@ -1,6 +1,8 @@
 /* mask_table.c - see mask_table.h. */
 #include "grammar/mask_table.h"
 
+#include "grammar/mask_states.h"
+
 #include <stdlib.h>
 
 struct pending {
@@ -10,17 +12,16 @@ struct pending {
 };
 
 struct building {
-    const struct token_trie *trie;
+    struct token_trie *trie;
     struct rx_pool *pool;
-    uint32_t *states, *others, *ends; // by depth
+    uint32_t *states, *others, *ends, *other_ends; // by depth: states by their numbers
     struct pending *pending;
     uint32_t n_pending;
     uint32_t *exits;
     uint32_t n_exits, cap_exits, n_dead;
     uint32_t *stay;
     uint32_t n_stay;
-    struct number_map leaving_of; // state -> place in leaving
-    VEC(struct kinds) leaving;
+    struct mask_states all;
 };
 
 static void put_exit(struct building *b, uint32_t node, uint32_t end) {
@@ -46,74 +47,31 @@ static void put_tokens(struct building *b, uint32_t first_node, uint32_t end_nod
     b->n_stay += t->first_token[end_node] - t->first_token[first_node];
 }
 
-/* Whether every character beyond ASCII leads from a state back to it. */
-static bool loops_on_characters(struct rx_pool *p, rx_id state) {
-    struct {
-        rx_id at;
-        uint8_t utf8;
-    } todo[32];
-    size_t n = 1;
-    todo[0].at = state;
-    todo[0].utf8 = UTF8_BETWEEN;
-    for (size_t i = 0; i < n; i++)
-        for (unsigned byte = 0x80; byte < 0x100; byte++) {
-            uint8_t utf8 = utf8_next(todo[i].utf8, (uint8_t)byte);
-            if (utf8 == UTF8_ILL)
-                continue;
-            rx_id next = rx_step(p, todo[i].at, (uint8_t)byte);
-            if (utf8 == UTF8_BETWEEN && next != state)
-                return false;
-            size_t known = 0;
-            while (known < n && (todo[known].at != next || todo[known].utf8 != utf8))
-                known++;
-            if (known == ARRAY_LEN(todo))
-                return false;
-            if (known == n && utf8 != UTF8_BETWEEN) {
-                todo[n].at = next;
-                todo[n++].utf8 = utf8;
-            }
-        }
-    return true;
+/* Whether every token below a node stays. */
+static bool stays_below(struct building *b, uint32_t node, uint32_t state) {
+    const struct token_node *n = &b->trie->nodes[node];
+    if (n->skip == 1)
+        return false;
+    const struct mask_state *x = mask_state_safe(&b->all, state);
+    if (kinds_are_within(b->trie->below[node], x->safe))
+        return true;
+    return x->free != state && x->slack >= n->height &&
+           kinds_are_within(b->trie->below[node], mask_state_safe(&b->all, x->free)->safe);
 }
 
-/* The kinds of bytes on which a state does not stay what it is. */
-static const struct kinds *leaving(struct building *b, rx_id state) {
-    struct rx_pool *p = b->pool;
-    uint32_t *known = number_map_find(&b->leaving_of, state);
-    if (known)
-        return &b->leaving.at[*known];
-    struct kinds kinds = {0};
-    bool stays = false;
-    kinds_add(&kinds, KIND_ILL_FORMED);
-    for (unsigned c = 0; c < 0x80; c++)
-        if (rx_step(p, state, (uint8_t)c) != state)
-            kinds_add_ascii(&kinds, (uint8_t)c);
-        else
-            stays = true;
-    if (!stays || !loops_on_characters(p, state))
-        kinds_add(&kinds, KIND_CHARACTER);
-    VEC_PUSH(b->leaving, kinds);
-    number_map_put(&b->leaving_of, state, (uint32_t)b->leaving.n - 1);
-    return &b->leaving.at[b->leaving.n - 1];
-}
-
-/* Whether a state stays what it is on everything below a node. */
-static bool stays_below(struct building *b, uint32_t node, rx_id state) {
-    return b->trie->nodes[node].skip > 1 && !kinds_meet(b->trie->below[node], *leaving(b, state));
-}
-
-static void walk(struct building *b, rx_id state) {
+/* Walks nodes [first, end), siblings and what is below them. */
+static void walk(struct building *b, uint32_t state, uint32_t first, uint32_t end) {
     const struct token_trie *t = b->trie;
     uint32_t depth = 0;
     b->states[0] = state;
-    b->ends[0] = t->n_nodes;
-    for (uint32_t i = 0; i < t->n_nodes && b->pool->failed == OK;) {
+    b->ends[0] = end;
+    for (uint32_t i = first; i < end && b->pool->failed == OK;) {
         while (i >= b->ends[depth])
             depth--;
         close_pending(b, i);
         const struct token_node *node = &t->nodes[i];
-        rx_id next = rx_step(b->pool, b->states[depth], node->byte);
-        if (next == RX_NEVER) {
+        uint32_t next = mask_state_step(&b->all, b->states[depth], node->byte);
+        if (next == 0) {
             b->n_dead++;
             i += node->skip;
             continue;
@@ -127,13 +85,82 @@ static void walk(struct building *b, rx_id state) {
         if (node->skip > 1) {
             b->states[++depth] = next;
             b->ends[depth] = i + node->skip;
-            if (rx_accepts(b->pool, next))
+            if (b->all.at.at[next].accepts)
                 put_exit(b, i, i + node->skip);
         }
         i++;
     }
-    close_pending(b, t->n_nodes);
 }
+
+static void clear_tokens(struct building *b, uint32_t first, uint32_t end) {
+    const struct token_trie *t = b->trie;
+    for (uint32_t i = t->first_token[first]; i < t->first_token[end]; i++)
+        b->stay[t->order[i] / 32] &= ~(1u << (t->order[i] % 32));
+}
+
+/* ---- from a state with many safe kinds: tokens of these alone are not looked at ---- */
+
+/* The way to bytes that are neither safe nor fatal; NULL: it is too long. */
+static const struct way *find_way(struct building *b, uint32_t state) {
+    enum { SAFE = 24, PRINTABLE = 8 };
+    const struct mask_state *x = mask_state_safe(&b->all, state);
+    struct kinds others = {{~(x->safe.w[0] | x->fatal.w[0]), ~(x->safe.w[1] | x->fatal.w[1])}};
+    struct kinds printable = {{others.w[0] >> 32 << 32, others.w[1]}};
+    if (kinds_count(x->safe) < SAFE || kinds_count(printable) > PRINTABLE)
+        return NULL;
+    return trie_way(b->trie, others);
+}
+
+/* All tokens but those with a fatal byte. */
+static void put_unless_fatal(struct building *b, struct kinds fatal) {
+    const struct token_trie *t = b->trie;
+    memcpy(b->stay, t->is_text, (size_t)t->n_words * sizeof *b->stay);
+    for (unsigned kind = 0; kind < N_KINDS; kind++)
+        for (int32_t w = 0; kinds_have(fatal, kind) && t->having[kind] && w < t->n_words; w++)
+            b->stay[w] &= ~t->having[kind][w];
+    b->n_stay = (uint32_t)t->n_words + 1; // kept as bits
+}
+
+/* The same as walk, from the root. Nodes behind safe bytes are on the way or below none that is; what they say of
+ * tokens holds already. */
+static void walk_way(struct building *b, uint32_t state, const struct way *way) {
+    const struct token_trie *t = b->trie;
+    const struct mask_state x = *mask_state_safe(&b->all, state);
+    uint32_t depth = 0, *states = b->others, *ends = b->other_ends;
+    put_unless_fatal(b, x.fatal);
+    states[0] = state;
+    ends[0] = t->n_nodes;
+    for (uint32_t n = 0; n < way->n && b->pool->failed == OK;) {
+        uint32_t i = way->nodes[n], end = i + t->nodes[i].skip;
+        while (i >= ends[depth])
+            depth--;
+        close_pending(b, i);
+        uint32_t next = mask_state_step(&b->all, states[depth], t->nodes[i].byte);
+        bool safe = kinds_have(x.safe, t->kind[i]);
+        if (safe || kinds_have(x.fatal, t->kind[i]))
+            b->n_dead += !safe;
+        else {
+            clear_tokens(b, i, end);
+            b->n_dead += next == 0;
+            if (next)
+                put_tokens(b, i, i + 1);
+        }
+        if (next && end > i + 1 && b->all.at.at[next].accepts)
+            put_exit(b, i, end);
+        if (safe) {
+            states[++depth] = next;
+            ends[depth] = end;
+            n++;
+            continue;
+        }
+        if (next)
+            walk(b, next, i + 1, end);
+        while (n < way->n && way->nodes[n] < end)
+            n++;
+    }
+}
+
+// ---- beside a state whose table is known ------------------------------------------------------------------------
 
 /* Appends the base's exits in [first, end), from place *at of its list on. */
 static void copy_exits(struct building *b, const struct mask_table *base, uint32_t *at, uint32_t first, uint32_t end) {
@@ -143,12 +170,6 @@ static void copy_exits(struct building *b, const struct mask_table *base, uint32
         RX_GROW(b->exits, b->n_exits, b->cap_exits);
         b->exits[b->n_exits++] = base->exits[*at];
     }
-}
-
-static void clear_tokens(struct building *b, uint32_t first, uint32_t end) {
-    const struct token_trie *t = b->trie;
-    for (uint32_t i = t->first_token[first]; i < t->first_token[end]; i++)
-        b->stay[t->order[i] / 32] &= ~(1u << (t->order[i] % 32));
 }
 
 /* Whether two states behave alike for the next `height` bytes, as far as it is easily seen. */
@@ -163,7 +184,7 @@ static bool alike(struct rx_pool *pool, rx_id x, rx_id y, int height) {
 
 /* The same as walk, but beside a state whose table is known: below a node where the two behave alike the table's answer
  * holds, and nothing is looked at. */
-static void walk_beside(struct building *b, rx_id state, rx_id beside, const struct mask_table *base) {
+static void walk_beside(struct building *b, uint32_t state, uint32_t beside, const struct mask_table *base) {
     const struct token_trie *t = b->trie;
     uint32_t depth = 0, copied = 0;
     memcpy(b->stay, base->stay, (size_t)t->n_words * sizeof *b->stay);
@@ -176,10 +197,10 @@ static void walk_beside(struct building *b, rx_id state, rx_id beside, const str
             depth--;
         close_pending(b, i);
         const struct token_node *node = &t->nodes[i];
-        rx_id next = rx_step(b->pool, b->states[depth], node->byte);
-        rx_id other = b->others[depth] == RX_NEVER ? RX_NEVER : rx_step(b->pool, b->others[depth], node->byte);
-        if (alike(b->pool, next, other, node->height) || next == RX_NEVER) {
-            if (next == RX_NEVER && other != RX_NEVER)
+        uint32_t next = mask_state_step(&b->all, b->states[depth], node->byte);
+        uint32_t other = mask_state_step(&b->all, b->others[depth], node->byte);
+        if (next == 0 || alike(b->pool, b->all.at.at[next].id, b->all.at.at[other].id, node->height)) {
+            if (next == 0 && other != 0)
                 clear_tokens(b, i, i + node->skip);
             else
                 copy_exits(b, base, &copied, i, i + node->skip);
@@ -197,12 +218,11 @@ static void walk_beside(struct building *b, rx_id state, rx_id beside, const str
             b->states[++depth] = next;
             b->others[depth] = other;
             b->ends[depth] = i + node->skip;
-            if (rx_accepts(b->pool, next))
+            if (b->all.at.at[next].accepts)
                 put_exit(b, i, i + node->skip);
         }
         i++;
     }
-    close_pending(b, t->n_nodes);
 }
 
 static void *kept(const void *from, size_t n, size_t size, size_t *bytes) {
@@ -237,36 +257,14 @@ static struct mask_table *table_of(struct building *b) {
     return table;
 }
 
-/* base NULL: by itself; else the table of `beside`. */
-static struct mask_table *build(const struct token_trie *t, struct rx_pool *pool, rx_id state, rx_id beside,
-                                const struct mask_table *base) {
-    size_t depth = (size_t)t->max_depth + 2;
-    struct building b = {.trie = t, .pool = pool};
-    b.states = xmalloc(3 * depth * sizeof *b.states);
-    b.others = b.states + depth;
-    b.ends = b.others + depth;
-    b.pending = xmalloc(depth * sizeof *b.pending);
-    b.stay = xcalloc((size_t)t->n_words, sizeof *b.stay);
-    if (base)
-        walk_beside(&b, state, beside, base);
-    else
-        walk(&b, state);
-    struct mask_table *table = pool->failed == OK ? table_of(&b) : NULL;
-    free(b.states);
-    free(b.pending);
-    free(b.stay);
-    free(b.exits);
-    free(b.leaving_of.slots);
-    free(b.leaving.at);
-    return table;
-}
-
 static void table_free(struct mask_table *table) {
     free(table->stay);
     free(table->few);
     free(table->exits);
     free(table);
 }
+
+static struct mask_table *get(struct token_trie *t, struct rx_pool *pool, rx_id state, int depth);
 
 static struct mask_table *find(struct token_trie *t, struct rx_hash key) {
     uint64_t at = number_index_begin(&t->table_index, key.lo);
@@ -305,17 +303,21 @@ static void put_into(struct token_trie *t, struct mask_table *table) {
     number_index_put(&t->table_index, table->key.lo, t->n_tables);
 }
 
-/* The state that most bytes lead to, if it is one that most bytes leave as it is: the inside of a string, as seen from
- * where a key may still become one of some names. Or the state without its counters. RX_NEVER: there is none. */
-static rx_id find_beside(struct rx_pool *pool, rx_id state) {
+/* The state without its counters, where a text of some length does not meet them. RX_NEVER: there is none. */
+static rx_id find_uncounted(struct rx_pool *pool, rx_id state) {
     enum { FEW_ROUNDS = 6, MANY_ROUNDS = 24 };
     rx_id free;
     rx_id counter = state;
     while (pool->nodes[counter].kind == RX_K_SEQ)
         counter = pool->nodes[counter].a;
     bool must_be = pool->nodes[counter].kind == RX_K_REPEAT && pool->nodes[counter].min > 1; // then few share its table
-    if (rx_slack(pool, state, &free) >= (must_be ? MANY_ROUNDS : FEW_ROUNDS) && free != state)
-        return free;
+    bool far = rx_slack(pool, state, &free) >= (must_be ? MANY_ROUNDS : FEW_ROUNDS);
+    return far && free != state ? free : RX_NEVER;
+}
+
+/* The state that most bytes lead to, if it is one that most bytes leave as it is: the inside of a string, as seen from
+ * where a key may still become one of some names. RX_NEVER: there is none. */
+static rx_id find_beside(struct rx_pool *pool, rx_id state) {
     for (unsigned byte = 'a'; byte <= 'z'; byte += 5) {
         rx_id next = rx_step(pool, state, (uint8_t)byte);
         if (next != state && next != RX_NEVER && rx_step(pool, next, 'e') == next && rx_step(pool, next, 'T') == next)
@@ -325,8 +327,43 @@ static rx_id find_beside(struct rx_pool *pool, rx_id state) {
 }
 
 /* depth: of tables that this one is a base of; two states may each be beside the other. */
-static struct mask_table *get(struct token_trie *t, struct rx_pool *pool, rx_id state, int depth) {
+static struct mask_table *build(struct token_trie *t, struct rx_pool *pool, rx_id state, int depth) {
     enum { MAX_DEPTH = 2 };
+    size_t n = (size_t)t->max_depth + 2;
+    struct building b = {.trie = t, .pool = pool};
+    mask_states_init(&b.all, pool);
+    b.states = xmalloc(4 * n * sizeof *b.states);
+    b.others = b.states + n;
+    b.ends = b.others + n;
+    b.other_ends = b.ends + n;
+    b.pending = xmalloc(n * sizeof *b.pending);
+    b.stay = xcalloc((size_t)t->n_words, sizeof *b.stay);
+    uint32_t first = mask_state_number(&b.all, state);
+    rx_id beside = depth == MAX_DEPTH ? RX_NEVER : find_uncounted(pool, state);
+    const struct way *way = beside == RX_NEVER ? find_way(&b, first) : NULL;
+    if (beside == RX_NEVER && !way && depth < MAX_DEPTH)
+        beside = find_beside(pool, state);
+    beside = rx_clamp(pool, beside, (int)t->max_depth);
+    struct mask_table *base = beside == RX_NEVER || beside == state ? NULL : get(t, pool, beside, depth + 1);
+    if (way)
+        walk_way(&b, first, way);
+    else if (base && base->stay)
+        walk_beside(&b, first, mask_state_number(&b.all, beside), base);
+    else
+        walk(&b, first, 0, t->n_nodes);
+    close_pending(&b, t->n_nodes);
+    if (base)
+        mask_table_put(t, base);
+    struct mask_table *table = pool->failed == OK ? table_of(&b) : NULL;
+    mask_states_release(&b.all);
+    free(b.states);
+    free(b.pending);
+    free(b.stay);
+    free(b.exits);
+    return table;
+}
+
+static struct mask_table *get(struct token_trie *t, struct rx_pool *pool, rx_id state, int depth) {
     state = rx_clamp(pool, state, (int)t->max_depth);
     struct rx_hash key = pool->nodes[state].id;
     pthread_mutex_lock(&t->lock);
@@ -336,11 +373,7 @@ static struct mask_table *get(struct token_trie *t, struct rx_pool *pool, rx_id 
     pthread_mutex_unlock(&t->lock);
     if (table)
         return table;
-    rx_id beside = depth == MAX_DEPTH ? RX_NEVER : rx_clamp(pool, find_beside(pool, state), (int)t->max_depth);
-    struct mask_table *base = beside == RX_NEVER || beside == state ? NULL : get(t, pool, beside, depth + 1);
-    struct mask_table *made = build(t, pool, state, beside, base && base->stay ? base : NULL);
-    if (base)
-        mask_table_put(t, base);
+    struct mask_table *made = build(t, pool, state, depth);
     if (!made)
         return NULL;
     made->key = key;

@@ -45,6 +45,10 @@ rx_id rx_optional(struct rx_pool *pool, rx_id a);
 
 rx_id rx_and(struct rx_pool *pool, rx_id a, rx_id b);
 
+/* The same, of a and a bound on its length: a repeat that takes all of a once it has no limits. What is far from the
+ * limit is then seen to be a alone (rx_clamp). */
+rx_id rx_at_most(struct rx_pool *pool, rx_id a, rx_id bound);
+
 /* Every string of bytes that is not in a, ill-formed UTF-8 among them: `and` it with what is text (rx_any_text, or the
  * language that something is taken out of). */
 rx_id rx_not(struct rx_pool *pool, rx_id a);

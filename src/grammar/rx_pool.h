@@ -17,6 +17,8 @@ enum rx_flags {
     RX_DEAD = 16,   // known to match nothing
 };
 
+enum { RX_LENGTH_MAX = 65535 };
+
 struct rx_hash {
     uint64_t lo, hi;
 };
@@ -25,9 +27,12 @@ struct rx_node {
     uint8_t kind, flags;
     uint16_t depth;    // of recursion in a derivative; the right end of a sequence does not count
     uint32_t a, b;     // BYTES: a set; SEQ: parts; ALT, AND: [a, a + b) of lists; NOT, REPEAT: a
-    int32_t min, max;  // REPEAT; of a MULTIPLE the decimals left, and 1 behind the point (a: step, b: remainder)
+    int32_t min, max;  // REPEAT; of a MULTIPLE the decimals left, and 1 behind the point (a: step, b: remainder);
+                       // AND: max is the part that bounds the other (rx_at_most), 0 where that is not known
     uint32_t row;      // its transitions, 0: not made yet
     bool clean;        // dead targets of the row are RX_NEVER
+    uint16_t shortest; // no text is shorter, and without BOOLEAN one is as short; RX_LENGTH_MAX stands for more, too
+    uint16_t ending;   // from wherever texts may lead, one ends within so many bytes; RX_LENGTH_MAX: or more
     uint32_t searched; // number of the last search for a text that met it
     uint16_t slack;    // see rx_slack; of no meaning before `free` is known
     rx_id free;        // RX_NEVER: not looked for yet
@@ -96,6 +101,16 @@ static inline bool rx_set_has(const struct rx_set *s, unsigned byte) { return s-
 static inline void rx_set_add(struct rx_set *s, unsigned byte) { s->w[byte >> 6] |= (uint64_t)1 << (byte & 63); }
 static inline bool rx_set_is_empty(const struct rx_set *s) { return !(s->w[0] | s->w[1] | s->w[2] | s->w[3]); }
 
+/* Is its language empty? 1 alive, 0 dead, -1: to be searched for. */
+static inline int rx_known_alive(const struct rx_pool *pool, rx_id a) {
+    uint8_t f = pool->nodes[a].flags;
+    if (f & (RX_NULLABLE | RX_ALIVE))
+        return 1;
+    if (f & RX_DEAD)
+        return 0;
+    return f & RX_BOOLEAN ? -1 : 1;
+}
+void rx_take_facts(const struct rx_pool *pool, struct rx_node *n, const uint32_t *list); // shortest, ending, ALIVE
 rx_id rx_intern(struct rx_pool *pool, struct rx_node n, const uint32_t *list, const void *key, size_t key_bytes);
 rx_id rx_derive_multiple(struct rx_pool *pool, rx_id a, uint8_t byte);
 rx_id rx_fail(struct rx_pool *pool, enum status status, const char *why);
@@ -103,8 +118,9 @@ void rx_allow_time(struct rx_pool *pool, int64_t us); // 0: without end
 void rx_check_time(struct rx_pool *pool);             // fails the pool past it
 rx_id rx_of_set(struct rx_pool *pool, const struct rx_set *set);
 enum { RX_LONG = 1 << 16 };
-uint32_t rx_length(const struct rx_pool *pool, rx_id a); // parts of a sequence, RX_LONG at most
-rx_id rx_seq_as_is(struct rx_pool *pool, rx_id a, rx_id b);                     // does not turn (ab)c to a(bc)
+uint32_t rx_length(const struct rx_pool *pool, rx_id a);       // parts of a sequence, RX_LONG at most
+rx_id rx_seq_as_is(struct rx_pool *pool, rx_id a, rx_id b);    // does not turn (ab)c to a(bc)
+void rx_set_bound(struct rx_pool *pool, rx_id a, rx_id bound); // where a is an AND of two, one of them the bound
 rx_id rx_list(struct rx_pool *pool, enum rx_kind kind, rx_id *parts, size_t n); // ALT or AND; sorts parts
 rx_id rx_derive(struct rx_pool *pool, rx_id a, uint8_t byte);                   // as it is: may be dead
 

@@ -23,14 +23,26 @@ struct token_node {
 struct kinds {
     uint64_t w[2];
 };
+enum { N_KINDS = 128, MAX_WAYS = 16 };
 enum { KIND_CHARACTER = 0, KIND_ILL_FORMED = 1, KIND_CONTROL = 2 };
 static inline void kinds_add(struct kinds *k, unsigned kind) { k->w[kind >> 6] |= (uint64_t)1 << (kind & 63); }
 static inline void kinds_add_ascii(struct kinds *k, uint8_t c) { kinds_add(k, c < 4 ? KIND_CONTROL : c); }
+static inline bool kinds_have(struct kinds k, unsigned kind) { return k.w[kind >> 6] >> (kind & 63) & 1; }
+static inline int kinds_count(struct kinds k) { return __builtin_popcountll(k.w[0]) + __builtin_popcountll(k.w[1]); }
+static inline bool kinds_are_within(struct kinds a, struct kinds b) {
+    return !((a.w[0] & ~b.w[0]) | (a.w[1] & ~b.w[1]));
+}
 static inline bool kinds_meet(struct kinds a, struct kinds b) { return (a.w[0] & b.w[0]) | (a.w[1] & b.w[1]); }
 
 /* The automaton of well-formed UTF-8: 0 between characters, UTF8_ILL for ever after a mistake. */
 enum { UTF8_BETWEEN = 0, UTF8_ILL = 255 };
 uint8_t utf8_next(uint8_t state, uint8_t byte);
+
+/* Nodes in order, each behind its parent: where a walk has to go that looks for some kinds of bytes. */
+struct way {
+    struct kinds kinds;
+    uint32_t *nodes, n;
+};
 
 struct special {
     int32_t id;
@@ -41,8 +53,10 @@ struct special {
 struct token_trie {
     struct token_node *nodes; // [n_nodes]
     uint32_t n_nodes, max_depth;
-    struct kinds *below; // [n_nodes]: bytes that occur below a node
-    int32_t *order;      // [n_tokens] tokens of text, as their texts are sorted
+    struct kinds *below;       // [n_nodes]: bytes that occur below a node
+    uint8_t *kind;             // [n_nodes]: of the node's byte
+    uint32_t *having[N_KINDS]; // [n_words] tokens that have a byte of the kind; NULL: none has
+    int32_t *order;            // [n_tokens] tokens of text, as their texts are sorted
     uint32_t
         *first_token; // [n_nodes + 1], into order: tokens of node i end at that of i + 1, of its subtree at i + skip
     int32_t n_vocab, n_words;
@@ -59,4 +73,14 @@ struct token_trie {
     uint32_t n_tables, cap_tables;
     struct number_index table_index;
     size_t table_bytes;
+    struct way ways[MAX_WAYS];
+    int n_ways;
 };
+
+/* Fills kind, below and having (trie_kinds.c). */
+void trie_find_kinds(struct token_trie *trie);
+void trie_kinds_free(struct token_trie *trie);
+size_t trie_kinds_bytes(const struct token_trie *trie);
+
+/* The nodes of a byte of some kinds, and those above them. NULL: there are too many sets of kinds. */
+const struct way *trie_way(struct token_trie *trie, struct kinds kinds);

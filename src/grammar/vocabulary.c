@@ -62,31 +62,6 @@ static void find_heights(struct token_trie *t) {
     }
 }
 
-/* Puts a node, and what is below it, into what is below its parent. */
-static void put_below(struct kinds *parent, struct kinds below, uint8_t byte, uint8_t utf8) {
-    for (int w = 0; w < 2; w++)
-        parent->w[w] |= below.w[w];
-    if (utf8 == UTF8_ILL || byte >= 0x80)
-        kinds_add(parent, utf8 == UTF8_ILL ? KIND_ILL_FORMED : KIND_CHARACTER);
-    else
-        kinds_add_ascii(parent, byte);
-}
-
-/* The bytes below each node. */
-static void find_below(struct token_trie *t) {
-    uint8_t *utf8 = xcalloc((size_t)t->n_nodes + 1, 1);
-    t->below = xcalloc((size_t)t->n_nodes + 1, sizeof *t->below);
-    for (uint32_t i = 0; i < t->n_nodes; i += t->nodes[i].skip) // the root's children
-        utf8[i] = utf8_next(UTF8_BETWEEN, t->nodes[i].byte);
-    for (uint32_t i = 0; i < t->n_nodes; i++)
-        for (uint32_t c = i + 1; c < i + t->nodes[i].skip; c += t->nodes[c].skip)
-            utf8[c] = utf8_next(utf8[i], t->nodes[c].byte);
-    for (uint32_t i = t->n_nodes; i-- > 0;)
-        for (uint32_t c = i + 1; c < i + t->nodes[i].skip; c += t->nodes[c].skip)
-            put_below(&t->below[i], t->below[c], t->nodes[c].byte, utf8[c]);
-    free(utf8);
-}
-
 static enum status take_texts(struct token_trie *t, const struct token_text *tokens, struct error *err) {
     struct entry *e = xmalloc(((size_t)t->n_vocab + 1) * sizeof *e);
     size_t n = 0, n_bytes = 0, special_bytes = 0;
@@ -106,7 +81,7 @@ static enum status take_texts(struct token_trie *t, const struct token_text *tok
     qsort(e, n, sizeof *e, by_text);
     build(t, e, n, n_bytes);
     find_heights(t);
-    find_below(t);
+    trie_find_kinds(t);
     t->texts = xmalloc(n_bytes + 1);
     t->text_of = xcalloc((size_t)t->n_vocab + 1, sizeof *t->text_of);
     size_t at = 0;
@@ -170,7 +145,7 @@ void token_trie_free(struct token_trie *t) {
     pthread_mutex_destroy(&t->lock);
     arena_release(&t->memory);
     free(t->nodes);
-    free(t->below);
+    trie_kinds_free(t);
     free(t->first_token);
     free(t->order);
     free(t->is_text);
@@ -195,6 +170,6 @@ size_t token_trie_bytes(struct token_trie *t) {
     pthread_mutex_lock(&t->lock);
     size_t tables = t->table_bytes;
     pthread_mutex_unlock(&t->lock);
-    return sizeof *t + t->n_nodes * (sizeof *t->nodes + sizeof *t->below + 4) +
+    return sizeof *t + t->n_nodes * (sizeof *t->nodes + 4) + trie_kinds_bytes(t) +
            (size_t)t->n_vocab * (sizeof *t->text_of + 8) + t->memory.used + tables;
 }

@@ -85,6 +85,7 @@ rx_id rx_intern(struct rx_pool *p, struct rx_node n, const uint32_t *list, const
         return rx_fail(p, ERR_LIMIT, "a regular expression is nested too deep");
     if (p->n_nodes >= p->max_nodes)
         return rx_fail(p, ERR_LIMIT, "regular expressions are too large together");
+    rx_take_facts(p, &n, list);
     if (list) {
         while (p->n_lists + n.b > p->cap_lists) {
             p->cap_lists = p->cap_lists ? p->cap_lists * 2 : 256;
@@ -255,6 +256,22 @@ static int by_id(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
+/* Most lists are short, and nearly sorted. */
+static void sort_ids(rx_id *ids, size_t n) {
+    enum { SHORT = 48 };
+    if (n > SHORT) {
+        qsort(ids, n, sizeof *ids, by_id);
+        return;
+    }
+    for (size_t i = 1; i < n; i++) {
+        rx_id id = ids[i];
+        size_t at = i;
+        for (; at > 0 && ids[at - 1] > id; at--)
+            ids[at] = ids[at - 1];
+        ids[at] = id;
+    }
+}
+
 /* Takes the sets of bytes among parts together to one. */
 static size_t join_sets(struct rx_pool *p, enum rx_kind kind, rx_id *parts, size_t n) {
     struct rx_set set = {0};
@@ -316,8 +333,7 @@ rx_id rx_list(struct rx_pool *p, enum rx_kind kind, rx_id *parts, size_t n) {
     rx_id small[64], *list = m <= ARRAY_LEN(small) ? small : xmalloc(m * sizeof *list);
     memcpy(list, p->scratch + mark, m * sizeof *list);
     m = join_sets(p, kind, list, m);
-    if (m > 1)
-        qsort(list, m, sizeof *list, by_id);
+    sort_ids(list, m);
     size_t out = 0;
     bool zeroed = false, empty_is_within = false;
     for (size_t i = 0; i < m && kind == RX_K_ALT; i++)
@@ -356,6 +372,18 @@ rx_id rx_alt_of(struct rx_pool *p, const rx_id *parts, size_t n) {
 }
 rx_id rx_alt(struct rx_pool *p, rx_id a, rx_id b) { return rx_list(p, RX_K_ALT, (rx_id[]){a, b}, 2); }
 rx_id rx_and(struct rx_pool *p, rx_id a, rx_id b) { return rx_list(p, RX_K_AND, (rx_id[]){a, b}, 2); }
+
+void rx_set_bound(struct rx_pool *p, rx_id a, rx_id bound) {
+    struct rx_node *x = &p->nodes[a];
+    if (x->kind == RX_K_AND && x->b == 2 && (p->lists[x->a] == bound || p->lists[x->a + 1] == bound))
+        x->max = (int32_t)bound;
+}
+
+rx_id rx_at_most(struct rx_pool *p, rx_id a, rx_id bound) {
+    rx_id out = rx_and(p, a, bound);
+    rx_set_bound(p, out, bound);
+    return out;
+}
 
 rx_id rx_not(struct rx_pool *p, rx_id a) {
     if (a == RX_NEVER || a == RX_ALL)

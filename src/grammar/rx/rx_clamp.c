@@ -32,6 +32,27 @@ static rx_id clamp_seq(struct rx_pool *p, rx_id a, int n) {
     return out;
 }
 
+/* How many rounds a bound on the length surely leaves; 0: it may be more than that, too. */
+static int rounds_left(const struct rx_pool *p, rx_id bound) {
+    const struct rx_node *x = &p->nodes[bound];
+    if (x->kind == RX_K_ALT) {
+        int least = INT32_MAX;
+        for (uint32_t i = 0; i < x->b; i++) {
+            const struct rx_node *part = &p->nodes[p->lists[x->a + i]];
+            least = part->kind == RX_K_ALT ? 0 : MIN(least, rounds_left(p, p->lists[x->a + i]));
+        }
+        return least;
+    }
+    if (x->kind == RX_K_SEQ && !(p->nodes[x->a].flags & RX_COUNTS)) // within a round
+        x = &p->nodes[x->b];
+    bool is_bound = x->kind == RX_K_REPEAT && x->min == 0 && x->max != RX_NO_MAX;
+    return is_bound ? x->max : 0;
+}
+
+static rx_id bounded(const struct rx_pool *p, const struct rx_node *x) {
+    return p->lists[x->a] == (rx_id)x->max ? p->lists[x->a + 1] : p->lists[x->a];
+}
+
 static rx_id clamp(struct rx_pool *p, rx_id a, int n) {
     struct rx_node x = p->nodes[a];
     if (!(x.flags & RX_COUNTS))
@@ -46,7 +67,11 @@ static rx_id clamp(struct rx_pool *p, rx_id a, int n) {
         // A round takes a byte at least: where x is nullable, rounds without one change nothing, and min is 0.
         out = rx_repeat(p, clamp(p, x.a, n), MIN(x.min, n + 1), x.max > n ? RX_NO_MAX : x.max);
         break;
-    default: break; // AND, NOT: whether both sides can meet may depend on ends far off
+    case RX_K_AND: // the other part can end before the bound is met
+        if (x.max != RX_NEVER && rounds_left(p, (rx_id)x.max) > n + p->nodes[bounded(p, &x)].ending)
+            out = clamp(p, bounded(p, &x), n);
+        break;
+    default: break; // whether both sides can meet may depend on ends far off
     }
     p->memo_epoch[a] = p->epoch;
     p->memo[a] = out;

@@ -39,12 +39,17 @@ static rx_id derive_list(struct rx_pool *p, rx_id a, uint8_t byte) {
     uint32_t n = p->nodes[a].b, list = p->nodes[a].a;
     rx_id small[64], *parts = n <= ARRAY_LEN(small) ? small : xmalloc(n * sizeof *parts);
     size_t m = 0;
+    rx_id bound = p->nodes[a].kind == RX_K_AND ? (rx_id)p->nodes[a].max : RX_NEVER, bound_behind = RX_NEVER;
     for (uint32_t i = 0; i < n; i++) {
         rx_id d = derive(p, p->lists[list + i], byte);
+        if (bound != RX_NEVER && p->lists[list + i] == bound)
+            bound_behind = d;
         if (d != RX_NEVER || p->nodes[a].kind == RX_K_AND)
             parts[m++] = d;
     }
     rx_id out = rx_list(p, p->nodes[a].kind, parts, m);
+    if (bound_behind != RX_NEVER)
+        rx_set_bound(p, out, bound_behind);
     if (parts != small)
         free(parts);
     return out;
@@ -228,19 +233,9 @@ static void make_raw_row(struct rx_pool *p, rx_id state) {
     p->nodes[state].row = p->n_rows++;
 }
 
-/* Is its language empty? 1 alive, 0 dead, -1: to be searched for. */
-static int known_alive(const struct rx_pool *p, rx_id a) {
-    uint8_t f = p->nodes[a].flags;
-    if (f & (RX_NULLABLE | RX_ALIVE))
-        return 1;
-    if (f & RX_DEAD)
-        return 0;
-    return f & RX_BOOLEAN ? -1 : 1;
-}
-
 struct step {
     rx_id state;
-    uint32_t next; // class to be looked at
+    uint32_t next; // of its targets, as target_rank orders them
 };
 
 struct search {
@@ -262,6 +257,26 @@ static bool enter(struct rx_pool *p, struct search *s, rx_id state) {
     return true;
 }
 
+/* The place of a target among those of its row: those whose texts may be shortest come first. So a bound on a text's
+ * length is not walked to its end. */
+static uint32_t target_rank(const struct rx_pool *p, const struct rx_row *row, uint32_t i) {
+    return (uint32_t)p->nodes[p->targets[row->targets + i]].shortest << 8 | i;
+}
+
+/* The first target from *rank on; false: there is none. *rank is behind it then. */
+static bool next_target(const struct rx_pool *p, const struct rx_row *row, uint32_t *rank, rx_id *target) {
+    uint32_t best = UINT32_MAX;
+    for (uint32_t i = 0; i < row->n; i++) {
+        uint32_t its = target_rank(p, row, i);
+        if (its >= *rank && its < best) {
+            best = its;
+            *target = p->targets[row->targets + i];
+        }
+    }
+    *rank = best + 1;
+    return best != UINT32_MAX;
+}
+
 /* Searches the automaton for a text of `a`, depth first. What stands on the way to one is alive; if there is none, all
  * that was seen is dead. */
 static bool search_alive(struct rx_pool *p, rx_id a, uint32_t max_states) {
@@ -274,15 +289,15 @@ static bool search_alive(struct rx_pool *p, rx_id a, uint32_t max_states) {
         struct rx_row row = p->rows[p->nodes[top->state].row];
         for (uint32_t i = 0; top->next == 0 && i < row.n;
              i++) // one that is at its end is nearer than what is behind others
-            alive |= known_alive(p, p->targets[row.targets + i]) == 1;
+            alive |= rx_known_alive(p, p->targets[row.targets + i]) == 1;
         if (alive)
             break;
-        if (top->next == row.n) {
+        rx_id target;
+        if (!next_target(p, &row, &top->next, &target)) {
             s.n--;
             continue;
         }
-        rx_id target = p->targets[row.targets + top->next++];
-        if (known_alive(p, target) == -1)
+        if (rx_known_alive(p, target) == -1)
             enter(p, &s, target);
         if (s.n_seen > max_states)
             rx_fail(p, ERR_LIMIT, "a regular expression with `and` or `not` has too many states");
@@ -299,7 +314,7 @@ static bool search_alive(struct rx_pool *p, rx_id a, uint32_t max_states) {
 }
 
 bool rx_is_never(struct rx_pool *p, rx_id a, uint32_t max_states) {
-    int known = known_alive(p, a);
+    int known = rx_known_alive(p, a);
     return known == -1 ? !search_alive(p, a, max_states) : !known;
 }
 

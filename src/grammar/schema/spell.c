@@ -42,6 +42,8 @@ static rx_id spell_list(struct reader *r, const struct rx_node *n, bool wide) {
     for (uint32_t i = 0; i < n->b; i++)
         parts[i] = spell_node(r, rx->lists[n->a + i], wide);
     rx_id out = rx_list(rx, n->kind, parts, n->b);
+    if (n->kind == RX_K_AND && n->max != RX_NEVER)
+        rx_set_bound(rx, out, spell_node(r, (rx_id)n->max, wide));
     free(parts);
     return out;
 }

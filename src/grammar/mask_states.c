@@ -1,0 +1,336 @@
+/* mask_states.c - see mask_states.h. */
+#include "grammar/mask_states.h"
+
+enum { MAX_REACHED = 8, BUDGET = 32, PATIENCE = 2, MAX_CHARACTERS = 8 };
+enum { NO_ROW = 1 }; // a place in next: whatever the byte, the step is new
+
+// ---- states -----------------------------------------------------------------------------------------------------
+
+void mask_states_init(struct mask_states *s, struct rx_pool *pool) {
+    *s = (struct mask_states){.pool = pool, .patience = PATIENCE, .budget = BUDGET};
+    VEC_PUSH(s->next, 0); // of the dead state
+    VEC_PUSH(s->next, MASK_STATE_NEW);
+    mask_state_number(s, RX_NEVER);
+}
+
+void mask_states_release(struct mask_states *s) {
+    free(s->at.at);
+    free(s->next.at);
+    free(s->characters.at);
+    free(s->number_of.slots);
+    free(s->safe_of.slots);
+    free(s->safe.at);
+}
+
+uint32_t mask_state_number(struct mask_states *s, rx_id id) {
+    uint32_t *known = number_map_find(&s->number_of, id);
+    if (known)
+        return *known;
+    struct mask_state x = {.id = id, .next = id == RX_NEVER ? 0 : NO_ROW, .accepts = rx_accepts(s->pool, id)};
+    VEC_PUSH(s->at, x);
+    number_map_put(&s->number_of, id, (uint32_t)s->at.n - 1);
+    return (uint32_t)s->at.n - 1;
+}
+
+/* A state's row, made when a step from it is first asked for. Past a limit of the pool it leads nowhere. */
+static void make_row(struct mask_states *s, struct mask_state *x) {
+    const struct rx_row row = *rx_row_get(s->pool, x->id);
+    x->map = row.map;
+    x->next = row.n ? (uint32_t)s->next.n : 0;
+    for (unsigned i = 0; i < row.n; i++)
+        VEC_PUSH(s->next, MASK_STATE_NEW);
+}
+
+uint32_t mask_state_make_step(struct mask_states *s, uint32_t state, uint8_t byte) {
+    if (s->at.at[state].next == NO_ROW)
+        make_row(s, &s->at.at[state]);
+    const struct mask_state x = s->at.at[state];
+    if (x.next == 0)
+        return 0;
+    uint32_t next = mask_state_number(s, rx_step(s->pool, x.id, byte));
+    return s->next.at[x.next + s->pool->maps[x.map][byte]] = next;
+}
+
+// ---- kinds of bytes ---------------------------------------------------------------------------------------------
+
+static void kinds_take_out(struct kinds *k, unsigned kind) { k->w[kind >> 6] &= ~((uint64_t)1 << (kind & 63)); }
+static struct kinds kinds_others(struct kinds k) { return (struct kinds){{~k.w[0], ~k.w[1]}}; }
+static struct kinds kinds_both(struct kinds a, struct kinds b) {
+    return (struct kinds){{a.w[0] & b.w[0], a.w[1] & b.w[1]}};
+}
+
+/* The bytes of a kind of ASCII. */
+static unsigned first_byte(unsigned kind) { return kind == KIND_CONTROL ? 0 : kind; }
+static unsigned end_byte(unsigned kind) { return kind == KIND_CONTROL ? 4 : kind + 1; }
+static bool is_ascii(unsigned kind) { return kind == KIND_CONTROL || kind >= 4; }
+
+/* A walk over the characters beyond ASCII from a state. */
+struct characters {
+    struct {
+        uint32_t at;
+        uint8_t utf8;
+    } todo[32];
+    size_t n;
+    uint32_t behind[MAX_CHARACTERS];
+    uint32_t n_behind;
+    bool ill_is_dead;
+};
+
+static bool put_behind(struct characters *c, uint32_t state) {
+    for (uint32_t i = 0; i < c->n_behind; i++)
+        if (c->behind[i] == state)
+            return true;
+    if (state == 0 || c->n_behind == MAX_CHARACTERS)
+        return false;
+    c->behind[c->n_behind++] = state;
+    return true;
+}
+
+static bool put_within(struct characters *c, uint32_t state, uint8_t utf8) {
+    for (size_t i = 0; i < c->n; i++)
+        if (c->todo[i].at == state && c->todo[i].utf8 == utf8)
+            return true;
+    if (state == 0 || c->n == ARRAY_LEN(c->todo))
+        return false;
+    c->todo[c->n].at = state;
+    c->todo[c->n++].utf8 = utf8;
+    return true;
+}
+
+/* Whether each of them leads on; *c: to where. Of too many states: no. */
+static bool follow_characters(struct mask_states *s, uint32_t state, struct characters *c) {
+    c->n = c->n_behind = 0;
+    c->ill_is_dead = true;
+    put_within(c, state, UTF8_BETWEEN);
+    for (size_t i = 0; i < c->n; i++)
+        for (unsigned byte = i ? 0 : 0x80; byte < 0x100; byte++) {
+            uint8_t utf8 = utf8_next(c->todo[i].utf8, (uint8_t)byte);
+            if (utf8 == UTF8_ILL) {
+                c->ill_is_dead = c->ill_is_dead && mask_state_step(s, c->todo[i].at, (uint8_t)byte) == 0;
+                continue;
+            }
+            uint32_t next = mask_state_step(s, c->todo[i].at, (uint8_t)byte);
+            if (!(utf8 == UTF8_BETWEEN ? put_behind(c, next) : put_within(c, next, utf8)))
+                return false;
+        }
+    return true;
+}
+
+/* Finds the kinds that lead on from a state. */
+static void find_alive(struct mask_states *s, uint32_t state) {
+    struct kinds alive = {0};
+    struct characters c;
+    for (unsigned kind = 0; kind < N_KINDS; kind++) {
+        bool all = is_ascii(kind);
+        for (unsigned byte = first_byte(kind); all && byte < end_byte(kind); byte++)
+            all = mask_state_step(s, state, (uint8_t)byte) != 0;
+        if (all)
+            kinds_add(&alive, kind);
+    }
+    if (follow_characters(s, state, &c)) {
+        kinds_add(&alive, KIND_CHARACTER);
+        s->at.at[state].characters = (uint32_t)s->characters.n;
+        s->at.at[state].n_characters = c.n_behind;
+        s->at.at[state].ill_is_dead = c.ill_is_dead;
+        for (uint32_t i = 0; i < c.n_behind; i++)
+            VEC_PUSH(s->characters, c.behind[i]);
+    }
+    s->at.at[state].alive = alive;
+    s->at.at[state].knows_alive = true;
+}
+
+static struct kinds alive_of(struct mask_states *s, uint32_t state) {
+    if (!s->at.at[state].knows_alive)
+        find_alive(s, state);
+    return s->at.at[state].alive;
+}
+
+// ---- safe by what stays within ----------------------------------------------------------------------------------
+
+/* Whether an expression is x, or x or something else. */
+static bool holds(const struct rx_pool *p, rx_id in, rx_id x) {
+    const struct rx_node *node = &p->nodes[in];
+    bool found = in == x;
+    for (uint32_t i = 0; node->kind == RX_K_ALT && i < node->b && !found; i++)
+        found = p->lists[node->a + i] == x;
+    return found;
+}
+
+/* The kinds behind which an expression that matches something still holds itself: of what is searched for anywhere in a
+ * text, all that a text may have. */
+static struct kinds held_behind(struct mask_states *s, rx_id x) {
+    uint32_t *known = number_map_find(&s->safe_of, x);
+    if (known)
+        return s->safe.at[*known];
+    uint32_t state = mask_state_number(s, x);
+    struct kinds safe = alive_of(s, state);
+    for (unsigned kind = 0; kind < N_KINDS; kind++) {
+        if (!kinds_have(safe, kind))
+            continue;
+        bool all = true;
+        for (unsigned byte = first_byte(kind); is_ascii(kind) && byte < end_byte(kind); byte++)
+            all = all && holds(s->pool, s->at.at[mask_state_step(s, state, (uint8_t)byte)].id, x);
+        const struct mask_state *from = &s->at.at[state];
+        for (uint32_t i = 0; kind == KIND_CHARACTER && i < from->n_characters; i++)
+            all = all && holds(s->pool, s->at.at[s->characters.at[from->characters + i]].id, x);
+        if (!all)
+            kinds_take_out(&safe, kind);
+    }
+    VEC_PUSH(s->safe, safe);
+    number_map_put(&s->safe_of, x, (uint32_t)s->safe.n - 1);
+    return safe;
+}
+
+static bool may_stay(const struct rx_pool *p, rx_id x) {
+    const struct rx_node *node = &p->nodes[x];
+    return node->kind == RX_K_SEQ && p->nodes[node->a].kind == RX_K_REPEAT && p->nodes[node->a].max == RX_NO_MAX &&
+           rx_known_alive(p, x) == 1;
+}
+
+/* The best of a state's alternatives. */
+static struct kinds safe_by_holding(struct mask_states *s, rx_id id) {
+    struct kinds best = {0};
+    const struct rx_node node = s->pool->nodes[id];
+    for (uint32_t i = 0; i < (node.kind == RX_K_ALT ? node.b : 1); i++) {
+        rx_id x = node.kind == RX_K_ALT ? s->pool->lists[node.a + i] : id;
+        struct kinds safe = {0};
+        if (may_stay(s->pool, x))
+            safe = held_behind(s, x);
+        if (kinds_count(safe) > kinds_count(best))
+            best = safe;
+    }
+    return best;
+}
+
+// ---- safe by all states that are reached ------------------------------------------------------------------------
+
+struct reached {
+    uint32_t state[MAX_REACHED];
+    unsigned by[MAX_REACHED]; // a kind
+    int n;
+};
+
+static bool reach(struct mask_states *s, struct reached *r, uint32_t state, unsigned by) {
+    for (int i = 0; i < r->n; i++)
+        if (r->state[i] == state)
+            return true;
+    if (r->n == MAX_REACHED || (!s->at.at[state].knows_alive && s->budget-- <= 0))
+        return false;
+    r->state[r->n] = state;
+    r->by[r->n++] = by;
+    return true;
+}
+
+static bool reach_behind(struct mask_states *s, struct reached *r, uint32_t state, struct kinds safe) {
+    bool ok = true;
+    for (unsigned kind = 0; kind < N_KINDS && ok; kind++) {
+        if (!kinds_have(safe, kind))
+            continue;
+        for (unsigned byte = first_byte(kind); is_ascii(kind) && ok && byte < end_byte(kind); byte++)
+            ok = reach(s, r, mask_state_step(s, state, (uint8_t)byte), kind);
+        const struct mask_state from = s->at.at[state];
+        for (uint32_t i = 0; kind == KIND_CHARACTER && ok && i < from.n_characters; i++)
+            ok = reach(s, r, s->characters.at[from.characters + i], kind);
+    }
+    return ok;
+}
+
+/* Goes to all states that kinds of *safe lead to. Where one is dead behind some of them these are not safe; behind most
+ * of them, the kind that led there is not. False: not known. */
+static bool close_over(struct mask_states *s, uint32_t state, struct kinds *safe, struct reached *r) {
+    for (bool again = true; again;) {
+        again = false;
+        r->n = 0;
+        if (!reach(s, r, state, 0))
+            return false;
+        for (int i = 0; i < r->n && !again; i++) {
+            struct kinds dead = kinds_both(*safe, kinds_others(alive_of(s, r->state[i])));
+            again = kinds_count(dead) > 0;
+            if (again && i > 0 && 2 * kinds_count(dead) > kinds_count(*safe))
+                kinds_take_out(safe, r->by[i]);
+            else if (again)
+                *safe = kinds_both(*safe, kinds_others(dead));
+            else if (!reach_behind(s, r, r->state[i], *safe))
+                return false;
+        }
+    }
+    return true;
+}
+
+/* The kinds behind which a state is what it was. */
+static struct kinds safe_by_staying(struct mask_states *s, uint32_t state) {
+    struct kinds safe = alive_of(s, state);
+    for (unsigned kind = 0; kind < N_KINDS; kind++)
+        for (unsigned byte = first_byte(kind); is_ascii(kind) && byte < end_byte(kind); byte++)
+            if (mask_state_step(s, state, (uint8_t)byte) != state)
+                kinds_take_out(&safe, kind);
+    const struct mask_state *from = &s->at.at[state];
+    if (from->n_characters != 1 || s->characters.at[from->characters] != state)
+        kinds_take_out(&safe, KIND_CHARACTER);
+    return safe;
+}
+
+/* Whether a byte of the kind is the end of a text here, whatever follows. */
+static bool is_fatal(struct mask_states *s, uint32_t state, unsigned kind) {
+    const struct mask_state *x = &s->at.at[state];
+    if (kind == KIND_ILL_FORMED)
+        return kinds_have(x->alive, KIND_CHARACTER) && x->ill_is_dead;
+    unsigned first = kind == KIND_CHARACTER ? 0x80 : first_byte(kind);
+    unsigned end = kind == KIND_CHARACTER ? 0x100 : end_byte(kind);
+    bool fatal = kind == KIND_CHARACTER || is_ascii(kind);
+    for (unsigned byte = first; fatal && byte < end; byte++)
+        fatal = mask_state_step(s, state, (uint8_t)byte) == 0;
+    return fatal;
+}
+
+static struct kinds fatal_of(struct mask_states *s, const struct reached *r, struct kinds safe) {
+    struct kinds fatal = {0};
+    for (int i = 0; i < r->n; i++)
+        if (s->at.at[r->state[i]].accepts)
+            return fatal;
+    for (unsigned kind = 0; kind < N_KINDS; kind++) {
+        bool all = !kinds_have(safe, kind);
+        for (int i = 0; all && i < r->n; i++)
+            all = is_fatal(s, r->state[i], kind);
+        if (all)
+            kinds_add(&fatal, kind);
+    }
+    return fatal;
+}
+
+static void let_loose(struct mask_states *s, uint32_t state) {
+    rx_id id = s->at.at[state].id, free = id;
+    int slack = s->pool->nodes[id].flags & RX_COUNTS ? rx_slack(s->pool, id, &free) : 0;
+    uint32_t number = slack && free != RX_NEVER ? mask_state_number(s, free) : state;
+    s->at.at[state].free = number;
+    s->at.at[state].slack = slack;
+}
+
+static void keep_safe(struct mask_states *s, uint32_t state, struct kinds safe, struct kinds fatal) {
+    struct mask_state *x = &s->at.at[state];
+    x->safe = safe;
+    x->fatal = fatal;
+    x->knows_safe = true;
+}
+
+void mask_state_find_safe(struct mask_states *s, uint32_t state) {
+    enum { MANY = 24 };
+    struct reached r = {.n = 0};
+    struct kinds fatal = {0}, safe = safe_by_holding(s, s->at.at[state].id);
+    let_loose(s, state);
+    if (kinds_count(safe) < MANY && s->at.at[state].free != state)
+        safe = (struct kinds){0}; // it changes with each byte
+    else if (kinds_count(safe) < MANY) {
+        safe = alive_of(s, state);
+        if (s->patience > 0 && close_over(s, state, &safe, &r)) {
+            fatal = fatal_of(s, &r, safe);
+            for (int i = 1; i < r.n; i++) // what is safe here is safe there
+                if (!s->at.at[r.state[i]].knows_safe)
+                    keep_safe(s, r.state[i], safe, fatal);
+        } else {
+            safe = safe_by_staying(s, state);
+            s->patience--;
+        }
+    }
+    keep_safe(s, state, safe, fatal);
+}

@@ -1,0 +1,111 @@
+/* trie_kinds.c - which kinds of bytes tokens have, and the nodes below which there are some. See trie.h. */
+#include "grammar/trie.h"
+
+static uint8_t kind_of(uint8_t byte, uint8_t utf8) {
+    if (utf8 == UTF8_ILL)
+        return KIND_ILL_FORMED;
+    return byte >= 0x80 ? KIND_CHARACTER : byte < 4 ? KIND_CONTROL : byte;
+}
+
+/* The kind of each node's byte, and those below it. */
+static void find_below(struct token_trie *t) {
+    uint8_t *utf8 = xcalloc((size_t)t->n_nodes + 1, 1);
+    for (uint32_t i = 0; i < t->n_nodes; i += t->nodes[i].skip) // the root's children
+        utf8[i] = utf8_next(UTF8_BETWEEN, t->nodes[i].byte);
+    for (uint32_t i = 0; i < t->n_nodes; i++) {
+        t->kind[i] = kind_of(t->nodes[i].byte, utf8[i]);
+        for (uint32_t c = i + 1; c < i + t->nodes[i].skip; c += t->nodes[c].skip)
+            utf8[c] = utf8_next(utf8[i], t->nodes[c].byte);
+    }
+    for (uint32_t i = t->n_nodes; i-- > 0;)
+        for (uint32_t c = i + 1; c < i + t->nodes[i].skip; c += t->nodes[c].skip) {
+            for (int w = 0; w < 2; w++)
+                t->below[i].w[w] |= t->below[c].w[w];
+            kinds_add(&t->below[i], t->kind[c]);
+        }
+    free(utf8);
+}
+
+static void put_having(struct token_trie *t, uint32_t node, struct kinds kinds) {
+    uint32_t first = t->first_token[node], end = t->first_token[node + 1];
+    for (unsigned w = 0; first < end && w < 2; w++)
+        for (uint64_t bits = kinds.w[w]; bits; bits &= bits - 1) {
+            uint32_t **having = &t->having[64 * w + (unsigned)__builtin_ctzll(bits)];
+            if (!*having)
+                *having = xcalloc((size_t)t->n_words, sizeof **having);
+            for (uint32_t i = first; i < end; i++)
+                (*having)[t->order[i] / 32] |= 1u << (t->order[i] % 32);
+        }
+}
+
+static void find_having(struct token_trie *t) {
+    struct {
+        struct kinds kinds;
+        uint32_t end;
+    } *path = xcalloc((size_t)t->max_depth + 2, sizeof *path);
+    uint32_t depth = 0;
+    path[0].end = t->n_nodes;
+    for (uint32_t i = 0; i < t->n_nodes; i++) {
+        while (i >= path[depth].end)
+            depth--;
+        struct kinds kinds = path[depth].kinds;
+        kinds_add(&kinds, t->kind[i]);
+        put_having(t, i, kinds);
+        path[++depth].kinds = kinds;
+        path[depth].end = i + t->nodes[i].skip;
+    }
+    free(path);
+}
+
+void trie_find_kinds(struct token_trie *t) {
+    t->below = xcalloc((size_t)t->n_nodes + 1, sizeof *t->below);
+    t->kind = xcalloc((size_t)t->n_nodes + 1, 1);
+    find_below(t);
+    find_having(t);
+}
+
+void trie_kinds_free(struct token_trie *t) {
+    free(t->below);
+    free(t->kind);
+    for (unsigned kind = 0; kind < N_KINDS; kind++)
+        free(t->having[kind]);
+    for (int i = 0; i < t->n_ways; i++)
+        free(t->ways[i].nodes);
+}
+
+size_t trie_kinds_bytes(const struct token_trie *t) {
+    size_t bytes = (size_t)t->n_nodes * (sizeof *t->below + 1);
+    for (unsigned kind = 0; kind < N_KINDS; kind++)
+        bytes += t->having[kind] ? (size_t)t->n_words * 4 : 0;
+    for (int i = 0; i < t->n_ways; i++)
+        bytes += (size_t)t->ways[i].n * 4;
+    return bytes;
+}
+
+static struct way way_of(const struct token_trie *t, struct kinds kinds) {
+    struct way way = {.kinds = kinds};
+    uint32_t cap = 0;
+    for (uint32_t i = 0; i < t->n_nodes; i++)
+        if (kinds_meet(t->below[i], kinds) || kinds_have(kinds, t->kind[i])) {
+            if (way.n == cap) {
+                cap = cap ? 2 * cap : 1024;
+                way.nodes = xrealloc(way.nodes, cap, sizeof *way.nodes);
+            }
+            way.nodes[way.n++] = i;
+        }
+    return way;
+}
+
+const struct way *trie_way(struct token_trie *t, struct kinds kinds) {
+    const struct way *found = NULL;
+    pthread_mutex_lock(&t->lock);
+    for (int i = 0; i < t->n_ways && !found; i++)
+        if (t->ways[i].kinds.w[0] == kinds.w[0] && t->ways[i].kinds.w[1] == kinds.w[1])
+            found = &t->ways[i];
+    if (!found && t->n_ways < MAX_WAYS) {
+        t->ways[t->n_ways] = way_of(t, kinds);
+        found = &t->ways[t->n_ways++];
+    }
+    pthread_mutex_unlock(&t->lock);
+    return found;
+}
