@@ -68,6 +68,12 @@ struct backend_ops {
     enum status (*cache_room)(struct loaded *l, struct bucket bucket, int block_size, const int *table_width,
                               double share, int64_t *out, struct error *err);
 
+    /* What a block of a group holds in all its layers, or a slot of a state group, cache_block_bytes of it, to and from
+     * the host; between steps, with none in flight. The bytes mean the same to every device that loaded the same
+     * program with the same options. Both NULL: a cache cannot be handed to another engine. */
+    enum status (*get_cache)(struct loaded *l, int group, int block, void *out, struct error *err);
+    enum status (*put_cache)(struct loaded *l, int group, int block, const void *in, struct error *err);
+
     enum status (*compile)(struct loaded *l, struct bucket bucket, struct executable **out, struct error *err);
     void (*free_executable)(struct executable *exe); // waits for what is in flight
 

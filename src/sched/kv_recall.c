@@ -3,8 +3,7 @@
 
 #include <string.h>
 
-/* The nodes of seq's first blocks, as far as they are known. */
-static int32_t find_path(struct kv_pool *pool, const struct sequence *seq, int32_t max_blocks) {
+int32_t kv_pool_find_path(struct kv_pool *pool, const struct sequence *seq, int32_t max_blocks) {
     int32_t n = 0, node = NO_NODE;
     for (; n < max_blocks && n < pool->prefix.n_nodes; n++) {
         node = prefix_cache_find(&pool->prefix, node, seq->salt, seq->tokens + (size_t)n * (size_t)pool->block_size);
@@ -32,7 +31,13 @@ static enum gyre_cache_miss missing_after(const struct kv_pool *pool, int32_t n)
     return GYRE_MISS_NONE;
 }
 
-static void share_blocks(struct kv_pool *pool, struct sequence *seq, int32_t n) {
+int32_t kv_pool_usable_path(const struct kv_pool *pool, int32_t n) {
+    while (missing_after(pool, n) != GYRE_MISS_NONE)
+        n--;
+    return n;
+}
+
+void kv_pool_share_blocks(struct kv_pool *pool, struct sequence *seq, int32_t n) {
     for (int g = 0; g < pool->n_groups; g++) {
         struct block_table *table = &seq->tables[g];
         if (!pool->groups[g].paged)
@@ -76,7 +81,7 @@ static void restore_state(struct kv_pool *pool, struct sequence *seq, int32_t no
 }
 
 static void go_on_after(struct kv_pool *pool, struct sequence *seq, int32_t n) {
-    share_blocks(pool, seq, n);
+    kv_pool_share_blocks(pool, seq, n);
     seq->node = pool->path[n - 1];
     prefix_cache_hold(&pool->prefix, seq->node);
     if (pool->has_state)
@@ -100,13 +105,12 @@ enum gyre_cache_miss kv_pool_recall(struct kv_pool *pool, struct sequence *seq, 
     BUG_IF(seq->n_computed != 0 || seq->node != NO_NODE);
     if (!pool->remembers)
         return GYRE_MISS_DISABLED;
-    int32_t n = find_path(pool, seq, max_tokens / pool->block_size);
+    int32_t n = kv_pool_find_path(pool, seq, max_tokens / pool->block_size);
     int32_t n_known = n;
-    enum gyre_cache_miss miss = missing_after(pool, n), shorter = miss;
+    enum gyre_cache_miss miss = missing_after(pool, n);
     if (miss == GYRE_MISS_NONE)
         miss = why_no_longer(pool, seq, n, max_tokens / pool->block_size);
-    while (shorter != GYRE_MISS_NONE)
-        shorter = missing_after(pool, --n);
+    n = kv_pool_usable_path(pool, n);
     if (n > 0)
         go_on_after(pool, seq, n);
     if (pool->has_state)

@@ -155,6 +155,8 @@ int64_t cache_block_floats(const struct cache_group *g, int block_size, int n_ba
 
 /* l's caches are the owner's, once that has them; NULL: its own. */
 void cache_take(struct loaded *l, const struct loaded *owner);
+enum status cpu_get_cache(struct loaded *l, int group, int block, void *out, struct error *err);
+enum status cpu_put_cache(struct loaded *l, int group, int block, const void *in, struct error *err);
 
 /* Tokens that a recurrent op computes of a sequence: from `base`, where the slot's state ends, to `end`; those from
  * `first` on are the step's. Before `kept` they are the slot's from now on. (cpu_replay.c) */

@@ -51,6 +51,32 @@ float *delta_state(const struct call *c, int cache, int seq) {
     return conv_state(c, cache, seq) + (g->state_floats - (int64_t)a->n_value_heads * a->key_dim * a->value_dim);
 }
 
+/* Layer by layer, as a block's parts lie. */
+static void move_block(struct loaded *l, int group, int block, float *out, const float *in) {
+    const struct cache *cache = &l->caches[group];
+    BUG_IF(cache->layer_floats % cache->block_floats || block < 0 ||
+           block >= cache->layer_floats / cache->block_floats);
+    for (int i = 0; i < l->program->groups[group].n_layers; i++) {
+        float *at = cache->at + i * cache->layer_floats + block * cache->block_floats;
+        if (out)
+            memcpy(out + i * cache->block_floats, at, (size_t)cache->block_floats * sizeof *at);
+        else
+            memcpy(at, in + i * cache->block_floats, (size_t)cache->block_floats * sizeof *at);
+    }
+}
+
+enum status cpu_get_cache(struct loaded *l, int group, int block, void *out, struct error *err) {
+    (void)err;
+    move_block(l, group, block, out, NULL);
+    return OK;
+}
+
+enum status cpu_put_cache(struct loaded *l, int group, int block, const void *in, struct error *err) {
+    (void)err;
+    move_block(l, group, block, NULL, in);
+    return OK;
+}
+
 void cache_take(struct loaded *l, const struct loaded *owner) {
     if (!owner)
         return;

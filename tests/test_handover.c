@@ -1,0 +1,210 @@
+/* test_handover.c - a prompt's cache that one engine computed and another took over: answers are those of one engine,
+ * for every kind of cache; and whatever is wrong with the bytes, nothing of them is taken. */
+#include "check.h"
+
+#include "backend/ranks/ranks.h"
+#include "base/random.h"
+#include "engine/engine.h"
+#include "engine/roles/handover.h"
+#include "sched/kv_handover.h"
+
+enum { PROMPT = 150, ANSWER = 12, BLOCK = 16, WHOLE = (PROMPT - 1) / BLOCK };
+
+static const char *const models[] = {"tests/models/llama",       "tests/models/gemma3",  "tests/models/gemma4",
+                                     "tests/models/deepseek_v3", "tests/models/qwen3_5", "tests/models/gpt_oss",
+                                     "tests/models/diffllama",   "tests/models/mixtral"};
+
+static struct gyre *open_on(const struct backend_ops *backend, const char *folder, int64_t cache_bytes) {
+    struct gyre_options o = {.model = folder,
+                             .backend = backend,
+                             .n_threads = 1,
+                             .block_size = BLOCK,
+                             .max_batched_tokens = 96,
+                             .max_seqs = 2,
+                             .kv_cache_bytes = cache_bytes};
+    struct gyre *g;
+    struct gyre_error err;
+    EXPECT_OK(gyre_open(&o, &g, &err), err);
+    return g;
+}
+static struct gyre *open_model(const char *folder) { return open_on(&backend_cpu, folder, 0); }
+
+struct outcome {
+    int32_t tokens[ANSWER];
+    int n;
+    int64_t n_reused;
+};
+
+static struct outcome ask(struct gyre *g, const int32_t *prompt, int n, int max_tokens) {
+    struct outcome r = {0};
+    struct gyre_request q = gyre_request_default(g);
+    struct gyre_error err;
+    uint64_t id;
+    q.prompt = prompt, q.n_prompt = n, q.max_tokens = max_tokens, q.ignore_eos = true, q.temperature = 0;
+    EXPECT_OK(gyre_submit(g, &q, &id, &err), err);
+    while (gyre_busy(g)) {
+        struct gyre_event e[8];
+        for (int i = 0, got = gyre_poll(g, e, 8); i < got; i++) {
+            if (e[i].kind == GYRE_TOKEN)
+                r.tokens[r.n++] = e[i].token;
+            if (e[i].kind == GYRE_DONE)
+                r.n_reused = e[i].timing.n_reused;
+        }
+    }
+    return r;
+}
+
+static void fill(int32_t *text, int n, const struct gyre *g, uint64_t which) {
+    for (int i = 0; i < n; i++)
+        text[i] = (int32_t)(philox_uniform(test_seed(), (uint64_t)i, which) * ((struct gyre *)g)->info.vocab_size);
+}
+
+static void expect_same(struct outcome a, struct outcome b, const char *where) {
+    EXPECT_EQ(a.n, b.n);
+    for (int i = 0; i < a.n; i++)
+        if (a.tokens[i] != b.tokens[i])
+            fail_msg("%s: token %d is %d, and %d of one engine", where, i, a.tokens[i], b.tokens[i]);
+}
+
+static const char *check_pool(struct gyre *g) { return kv_pool_check(&g->pool, NULL, 0); }
+
+/* Computed by a, handed to b, which answers; c does both. Then a longer text that begins alike: only what is new goes
+ * over. */
+static void an_answer_is_that_of_one_engine(void **state) {
+    (void)state;
+    for (size_t m = 0; m < ARRAY_LEN(models); m++) {
+        struct gyre *a = open_model(models[m]), *b = open_model(models[m]), *c = open_model(models[m]);
+        int32_t text[2 * PROMPT], n;
+        struct buf bytes = {0};
+        struct error err;
+        fill(text, 2 * PROMPT, a, m);
+        for (int turn = 0; turn < 2; turn++) {
+            struct handover_prompt p = {text, (turn + 1) * PROMPT, 0, 42};
+            int32_t from = handover_known(b, &p), whole = (p.n - 1) / BLOCK;
+            EXPECT_EQ(from, turn ? WHOLE : 0);
+            EXPECT_EQ(ask(a, text, p.n, 0).n_reused, turn ? WHOLE * BLOCK : 0);
+            buf_clear(&bytes);
+            EXPECT_OK(handover_give(a, &p, from, SIZE_MAX, &bytes, &err), err);
+            EXPECT(bytes.len <= (size_t)handover_most_bytes(a, p.n));
+            EXPECT_OK(handover_take(b, &p, buf_view(&bytes), &n, &err), err);
+            EXPECT_EQ(n, whole);
+            struct outcome apart = ask(b, text, p.n, ANSWER), one = ask(c, text, p.n, ANSWER);
+            EXPECT_EQ(apart.n_reused, whole * BLOCK);
+            expect_same(apart, one, models[m]);
+            expect_same(ask(a, text, p.n, ANSWER), one, models[m]); // the giver goes on as well
+            EXPECT(!check_pool(a) && !check_pool(b));
+        }
+        buf_release(&bytes);
+        gyre_close(a), gyre_close(b), gyre_close(c);
+    }
+}
+
+static void ranks_hand_over_what_all_of_them_have(void **state) {
+    (void)state;
+    const struct backend_ops *two;
+    struct error err;
+    EXPECT_OK(backend_ranks(&backend_cpu, 2, false, &two, &err), err);
+    for (size_t m = 0; m < 5; m++) {
+        struct gyre *a = open_on(two, models[m], 0), *b = open_on(two, models[m], 0), *c = open_on(two, models[m], 0);
+        int32_t text[PROMPT], n;
+        struct buf bytes = {0};
+        fill(text, PROMPT, a, m);
+        struct handover_prompt p = {text, PROMPT, 0, 42};
+        ask(a, text, PROMPT, 0);
+        EXPECT_OK(handover_give(a, &p, 0, SIZE_MAX, &bytes, &err), err);
+        EXPECT_OK(handover_take(b, &p, buf_view(&bytes), &n, &err), err);
+        struct outcome apart = ask(b, text, PROMPT, ANSWER);
+        EXPECT_EQ(apart.n_reused, WHOLE * BLOCK);
+        expect_same(apart, ask(c, text, PROMPT, ANSWER), models[m]);
+        buf_release(&bytes);
+        gyre_close(a), gyre_close(b), gyre_close(c);
+    }
+}
+
+/* Each byte that is changed is noticed, each length, and each prompt, model and size that they are not of. */
+static void nothing_wrong_is_taken(void **state) {
+    (void)state;
+    for (size_t m = 0; m < 5; m++) {
+        struct gyre *a = open_model(models[m]), *b = open_model(models[m]), *c = open_model(models[m]);
+        int32_t text[PROMPT], n;
+        struct buf bytes = {0};
+        struct error err;
+        fill(text, PROMPT, a, m);
+        struct handover_prompt p = {text, PROMPT, 0, 42}, other = p;
+        ask(a, text, PROMPT, 0);
+        EXPECT_OK(handover_give(a, &p, 0, SIZE_MAX, &bytes, &err), err);
+        for (int i = 0; i < 60; i++) {
+            size_t at = i < 30 ? (size_t)i * 3 : (size_t)(philox_uniform(test_seed(), (uint64_t)i, 9) * bytes.len);
+            bytes.ptr[at] ^= 0x10;
+            EXPECT(handover_take(b, &p, buf_view(&bytes), &n, &err) == ERR_FORMAT);
+            bytes.ptr[at] ^= 0x10;
+            size_t len = (size_t)(philox_uniform(test_seed(), (uint64_t)i, 10) * bytes.len);
+            EXPECT(handover_take(b, &p, (struct str){bytes.ptr, len}, &n, &err) == ERR_FORMAT && n == 0);
+        }
+        other.identity = 43;
+        EXPECT(handover_take(b, &other, buf_view(&bytes), &n, &err) == ERR_FORMAT && strstr(err.text, "another model"));
+        text[3] ^= 1;
+        EXPECT(handover_take(b, &p, buf_view(&bytes), &n, &err) == ERR_FORMAT && strstr(err.text, "another prompt"));
+        text[3] ^= 1;
+        EXPECT_EQ(handover_known(b, &p), 0);
+        EXPECT(!check_pool(b));
+        expect_same(ask(b, text, PROMPT, ANSWER), ask(c, text, PROMPT, ANSWER), models[m]);
+        EXPECT(handover_give(a, &p, WHOLE, SIZE_MAX, &bytes, &err) == ERR_FULL); // there is no more
+        EXPECT(handover_give(a, &p, 0, 1000, &bytes, &err) == ERR_LIMIT);
+        buf_release(&bytes);
+        gyre_close(a), gyre_close(b), gyre_close(c);
+    }
+}
+
+/* Tenants share nothing, on either side. */
+static void tenants_find_their_own(void **state) {
+    (void)state;
+    struct gyre *a = open_model(models[0]), *b = open_model(models[0]);
+    int32_t text[PROMPT], n;
+    struct buf bytes = {0};
+    struct error err;
+    fill(text, PROMPT, a, 0);
+    ask(a, text, PROMPT, 0);
+    struct handover_prompt p = {text, PROMPT, 0, 42}, theirs = {text, PROMPT, 1, 42};
+    EXPECT(handover_give(a, &theirs, 0, SIZE_MAX, &bytes, &err) == ERR_FULL);
+    EXPECT_OK(handover_give(a, &p, 0, SIZE_MAX, &bytes, &err), err);
+    EXPECT_OK(handover_take(b, &theirs, buf_view(&bytes), &n, &err), err);
+    EXPECT_EQ(handover_known(b, &theirs), WHOLE);
+    EXPECT_EQ(handover_known(b, &p), 0);
+    buf_release(&bytes);
+    gyre_close(a), gyre_close(b);
+}
+
+/* A taker whose cache others fill: it takes, or says that it has no room, and all its blocks stay accounted for. */
+static void a_full_cache_takes_nothing(void **state) {
+    (void)state;
+    for (size_t m = 0; m < 5; m++) {
+        struct gyre *a = open_model(models[m]), *b = open_on(&backend_cpu, models[m], 600000);
+        struct error err;
+        struct buf bytes = {0};
+        int32_t text[PROMPT], n, n_taken = 0;
+        for (uint64_t i = 0; i < 12; i++) {
+            fill(text, PROMPT, a, 100 + i);
+            struct handover_prompt p = {text, PROMPT, 0, 42};
+            ask(a, text, PROMPT, 0);
+            buf_clear(&bytes);
+            EXPECT_OK(handover_give(a, &p, 0, SIZE_MAX, &bytes, &err), err);
+            enum status st = handover_take(b, &p, buf_view(&bytes), &n, &err);
+            EXPECT(st == OK || st == ERR_FULL);
+            n_taken += st == OK;
+            EXPECT(!check_pool(b));
+        }
+        print_message("%s: %d of 12 taken\n", models[m], n_taken);
+        buf_release(&bytes);
+        gyre_close(a), gyre_close(b);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(an_answer_is_that_of_one_engine), cmocka_unit_test(ranks_hand_over_what_all_of_them_have),
+        cmocka_unit_test(nothing_wrong_is_taken),          cmocka_unit_test(tenants_find_their_own),
+        cmocka_unit_test(a_full_cache_takes_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
