@@ -21,15 +21,25 @@ static struct pace pace_of(const struct engine_queue *engines, int n_engines) {
              : (struct pace){PROMPT_NS, ANSWER_NS};
 }
 
+/* Microseconds until those that wait before it have begun. An engine that has not learned yet what its steps take says
+ * 0 of any queue: it would get all that comes until it has. */
+static int64_t wait_us_of(const struct queue_model *q, struct pace pace, int32_t tenant) {
+    if (atomic_load(&q->n_unfinished) == 0)
+        return 0; // what is known is of the last step
+    if (counter_get(&q->prompt_ns) > 0)
+        return queue_model_wait_us(q, tenant);
+    return atomic_load(&q->all.tokens) * pace.prompt_ns / 1000;
+}
+
 /* About how long the request would wait for its first token: for those before it, for the part of its prompt that the
- * engine has not seen, and a little for each that runs beside it. An engine that has failed
- * comes last, though nothing waits there. */
+ * engine has not seen, and a little for each that runs beside it. An engine that has failed comes last, though nothing
+ * waits there. */
 static int64_t cost_ns(const struct engine_queue *e, struct pace pace, const struct gyre_request *r, int64_t known) {
     if (e->has_failed)
         return INT64_MAX;
     int64_t n_unfinished = atomic_load(&e->queue->n_unfinished);
-    int64_t wait_us = n_unfinished ? queue_model_wait_us(e->queue, r->tenant) : 0; // what is known is of the last step
-    return wait_us * 1000 + (r->n_prompt - known) * pace.prompt_ns + n_unfinished * pace.answer_ns;
+    return wait_us_of(e->queue, pace, r->tenant) * 1000 + (r->n_prompt - known) * pace.prompt_ns +
+           n_unfinished * pace.answer_ns;
 }
 
 void engines_order(struct affinity *a, const struct engine_queue *engines, int n, const struct gyre_request *r,
