@@ -14,13 +14,15 @@ static struct {
     const char *type, *format;
     bool may_requantize, quiet;
     int64_t n_threads;
-} opt = {.format = "gguf"};
+} opt;
 
-#define TYPES "f32|f16|bf16|q8_0|q6_k|q5_k_m|q5_1|q5_0|q4_k_m|q4_1|q4_0|iq4_nl|mxfp4|q3_k_m|q2_k"
+#define TYPES "f32|f16|bf16|q8_0|q6_k|q5_k_m|q5_1|q5_0|q4_k_m|q4_1|q4_0|iq4_nl|mxfp4|q3_k_m|q2_k|fp8|int8|nvfp4|int4"
 
 static const struct flag flags[] = {
     {"type", 0, FLAG_CHOICE, &opt.type, TYPES, "Output", "what weights become"},
-    {"format", 0, FLAG_CHOICE, &opt.format, "gguf", "Output", "what is written"},
+    {"format", 0, FLAG_CHOICE, &opt.format, "gguf|safetensors", "Output",
+     "a GGUF file, or a folder of safetensors as compressed-tensors lays them out (the default for fp8, int8, int4 and "
+     "nvfp4)"},
     {"allow-requantize", 0, FLAG_BOOL, &opt.may_requantize, NULL, "Input",
      "take weights that are quantised already, which loses more than quantising the original does"},
     {"quiet", 'q', FLAG_BOOL, &opt.quiet, NULL, "Output", "print no table of tensors"},
@@ -59,6 +61,11 @@ static void report(void *context, const struct tensor_report *r) {
                (long long)l->block * LOSS_BLOCK);
 }
 
+static void note(void *context, const char *sentence) {
+    (void)context;
+    fprintf(stderr, "gyre: %s\n", sentence);
+}
+
 static int tell(struct shown *s, const char *path) {
     if (!opt.quiet)
         fwrite(s->table.ptr ? s->table.ptr : "", 1, s->table.len, stdout);
@@ -66,6 +73,14 @@ static int tell(struct shown *s, const char *path) {
     printf("%s: %s, relative error of what was rounded %.3f%%\n", path, human_bytes((double)s->n_bytes).text,
            100 * relative);
     return 0;
+}
+
+static bool is_folder(void) {
+    static const char *const types[] = {"fp8", "int8", "int4", "nvfp4"};
+    bool usual = false;
+    for (size_t i = 0; i < ARRAY_LEN(types); i++)
+        usual = usual || strcmp(opt.type, types[i]) == 0;
+    return opt.format ? strcmp(opt.format, "safetensors") == 0 : usual;
 }
 
 static int run(const struct verb_args *args) {
@@ -80,9 +95,10 @@ static int run(const struct verb_args *args) {
                                .n_threads = (int)opt.n_threads,
                                .progress = {.step = step, .context = &s},
                                .report = report,
+                               .note = note,
                                .context = &s};
     interrupt_catch();
-    enum status st = quantize_gguf(&job, &err);
+    enum status st = is_folder() ? quantize_safetensors(&job, &err) : quantize_gguf(&job, &err);
     interrupt_release();
     progress_end(&s.bar);
     int code = st == OK ? tell(&s, job.out) : verb_failed(&err);
@@ -100,6 +116,6 @@ const struct verb_spec verb_quantize = {
     2,
     .run = run,
     .epilogue =
-        "MODEL is a model folder or a GGUF file, OUT the GGUF file to write. The table tells for each tensor the root\n"
+        "MODEL is a model folder or a GGUF file, OUT what to write. The table tells for each tensor the root\n"
         "of the mean squared error, that as a share of the tensor's own size, and the worst block of 32 columns.\n"
         "  gyre quantize models/story story-q4_k_m.gguf --type q4_k_m\n"};

@@ -1,6 +1,7 @@
 /* output.c - see output.h. */
 #include "quantize/output.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,12 +53,58 @@ enum status output_write(struct output *o, const void *bytes, size_t n, struct e
     return OK;
 }
 
+enum status output_write_at(struct output *o, uint64_t offset, const void *bytes, size_t n, struct error *err) {
+    if (lseek(o->fd, (off_t)offset, SEEK_SET) < 0)
+        return fail(err, ERR_IO, "%s: cannot write: %s", o->path, strerror(errno));
+    return output_write(o, bytes, n, err);
+}
+
+/* Of the files that were put into it, without folders below. */
+static void remove_folder(const char *path) {
+    DIR *dir = opendir(path);
+    for (struct dirent *e; dir && (e = readdir(dir));)
+        if (e->d_name[0] != '.')
+            unlinkat(dirfd(dir), e->d_name, 0);
+    if (dir)
+        closedir(dir);
+    rmdir(path);
+}
+
+enum status output_begin_folder(struct output *o, const char *path, struct error *err) {
+    *o = (struct output){.fd = -1, .is_folder = true};
+    if (access(path, F_OK) == 0 && rmdir(path) != 0)
+        return fail(err, ERR_ARG, "%s: is there already, and is no empty folder", path);
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/')
+        n--;
+    int written = snprintf(o->temporary, sizeof o->temporary, "%.*s.XXXXXX", (int)n, path);
+    if (written < 0 || (size_t)written >= sizeof o->temporary)
+        return fail(err, ERR_LIMIT, "%.80s...: path too long", path);
+    if (!mkdtemp(o->temporary) || chmod(o->temporary, 0755) != 0)
+        return fail(err, ERR_IO, "%s: cannot create: %s", path, strerror(errno));
+    o->path = path;
+    return OK;
+}
+
+enum status output_commit_folder(struct output *o, struct error *err) {
+    if (rename(o->temporary, o->path) != 0) {
+        enum status st = fail(err, ERR_IO, "%s: cannot write: %s", o->path, strerror(errno));
+        output_abandon(o);
+        return st;
+    }
+    o->path = NULL;
+    return OK;
+}
+
 void output_abandon(struct output *o) {
     if (!o->path)
         return;
     if (o->fd >= 0)
         close(o->fd);
-    unlink(o->temporary);
+    if (o->is_folder)
+        remove_folder(o->temporary);
+    else
+        unlink(o->temporary);
     o->path = NULL;
 }
 

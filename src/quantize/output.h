@@ -9,6 +9,7 @@
 
 struct output { // path is NULL when there is nothing to abandon
     int fd;
+    bool is_folder;
     char temporary[FOLDER_PATH_BYTES];
     const char *path; // borrowed
 };
@@ -21,3 +22,10 @@ enum status output_begin(struct output *o, const char *path, struct error *err);
 enum status output_write(struct output *o, const void *bytes, size_t n, struct error *err);
 enum status output_commit(struct output *o, struct error *err);
 void output_abandon(struct output *o);
+
+/* Bytes at a place of the file; what was not written before is zeros. */
+enum status output_write_at(struct output *o, uint64_t offset, const void *bytes, size_t n, struct error *err);
+
+/* A folder beside `path`, which must not be there, or be an empty folder. output_commit_folder gives it the name. */
+enum status output_begin_folder(struct output *o, const char *path, struct error *err);
+enum status output_commit_folder(struct output *o, struct error *err);

@@ -23,8 +23,14 @@ struct quantize_job {
     int n_threads;           // 0: one a processor
     struct store_progress progress;
     void (*report)(void *context, const struct tensor_report *r); // called for each tensor; NULL: none
+    void (*note)(void *context, const char *sentence);            // of what is left as it was; NULL: none
     void *context;
 };
 
 /* ERR_ARG: no such type. ERR_FULL: the disk has no room, which is asked before anything is written. */
 enum status quantize_gguf(const struct quantize_job *job, struct error *err);
+
+/* A folder of compressed-tensors: type is fp8, int8, int4, nvfp4 or mxfp4. `out` must not be there, or be an empty
+ * folder. Settings, tokenizer and templates are copied, code is not. Refused: what is quantised already, and GGUF
+ * files. Matrices whose columns are no whole number of groups stay plain, which is noted. */
+enum status quantize_safetensors(const struct quantize_job *job, struct error *err);
