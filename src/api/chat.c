@@ -151,11 +151,13 @@ static void end_open_delta(struct choice *c, struct buf *out) {
     end_chunk(c->generation, out);
 }
 
-static void write_function(const struct tool_call *call, struct str arguments, struct buf *out) {
-    buf_str(out, STR("{\"name\":"));
+/* Its type, and what is called so: {"name", "arguments"}, of a custom tool {"name", "input"}. */
+static void write_called(const struct tool_call *call, struct str text, struct buf *out) {
+    const char *type = call->is_custom ? "custom" : "function";
+    buf_printf(out, ",\"type\":\"%s\",\"%s\":{\"name\":", type, type);
     buf_json_string(out, str_of(call->name));
-    buf_str(out, STR(",\"arguments\":"));
-    buf_json_string(out, arguments);
+    buf_str(out, call->is_custom ? STR(",\"input\":") : STR(",\"arguments\":"));
+    buf_json_string(out, text);
     buf_push(out, '}');
 }
 
@@ -165,15 +167,15 @@ static void write_call_begin(struct choice *c, int i, struct buf *out) {
     begin_delta(c, out);
     buf_printf(out, "\"tool_calls\":[{\"index\":%d,\"id\":", i);
     buf_json_string(out, str_of(call->id));
-    buf_str(out, STR(",\"type\":\"function\",\"function\":"));
-    write_function(call, STR(""), out);
+    write_called(call, STR(""), out);
     buf_str(out, STR("}]"));
     end_open_delta(c, out);
 }
 
 static void write_call_arguments(struct choice *c, int i, struct buf *out) {
     begin_delta(c, out);
-    buf_printf(out, "\"tool_calls\":[{\"index\":%d,\"function\":{\"arguments\":", i);
+    buf_printf(out, "\"tool_calls\":[{\"index\":%d,%s", i,
+               c->calls.all[i].is_custom ? "\"custom\":{\"input\":" : "\"function\":{\"arguments\":");
     buf_json_string(out, tool_call_news(&c->calls.all[i]));
     buf_str(out, STR("}}]"));
     end_open_delta(c, out);
@@ -244,8 +246,7 @@ static void write_calls(const struct choice *c, struct buf *out) {
         const struct tool_call *call = &c->calls.all[i];
         buf_str(out, i ? STR(",{\"id\":") : STR(",\"tool_calls\":[{\"id\":"));
         buf_json_string(out, str_of(call->id));
-        buf_str(out, STR(",\"type\":\"function\",\"function\":"));
-        write_function(call, buf_view(&call->arguments), out);
+        write_called(call, buf_view(&call->arguments), out);
         buf_push(out, '}');
     }
     if (c->calls.n > 0)

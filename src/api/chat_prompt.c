@@ -1,6 +1,8 @@
 /* chat_prompt.c - see chat_prompt.h. */
 #include "api/chat_prompt.h"
 
+#include "api/tools/custom.h"
+
 // ---- the prompt -------------------------------------------------------------------------------------------------
 
 static bool is_blank(char c) { return c == ' ' || c == '\n' || c == '\r' || c == '\t'; }
@@ -178,6 +180,9 @@ static enum status check_tools(const json_t *tools, struct error *err) {
     if (!json_is_array(tools))
         return fail(err, ERR_ARG, "tools: it must be an array");
     json_array_foreach(tools, i, tool) {
+        const char *type = json_string_value(json_object_get(tool, "type"));
+        if (type && strcmp(type, "custom") == 0) // is read by itself
+            continue;
         if (!json_is_object(json_object_get(tool, "function")))
             return fail(err, ERR_ARG, "tools[%zu].function: it must be an object", i);
     }
@@ -202,6 +207,19 @@ static enum status read_end(const json_t *body, enum chat_end *out, struct error
     return OK;
 }
 
+/* Custom tools, and calls of them, as the functions that a template knows. */
+static enum status show_custom(json_t *context, struct error *err) {
+    json_t *tools = json_object_get(context, "tools"), *messages = json_object_get(context, "messages"), *functions;
+    if (json_is_array(messages))
+        json_object_set_new(context, "messages", custom_calls_as_functions(messages));
+    if (!json_is_array(tools))
+        return OK;
+    TRY(custom_tools_as_functions(tools, &functions, err));
+    json_object_set_new(context, "tools", custom_tools_shown(functions));
+    json_decref(functions);
+    return OK;
+}
+
 enum status chat_ask_read(const json_t *body, struct chat_ask *out, struct error *err) {
     static const char *const own[] = {"messages", "documents", "reasoning_effort", "tools"};
     json_t *kwargs, *template = json_object_get(body, "chat_template");
@@ -216,6 +234,7 @@ enum status chat_ask_read(const json_t *body, struct chat_ask *out, struct error
     for (size_t i = 0; i < ARRAY_LEN(own); i++) // which kwargs cannot stand for
         if (json_object_get(body, own[i]))
             json_object_set(out->context, own[i], json_object_get(body, own[i]));
+    TRY(show_custom(out->context, err));
     if (json_array_size(json_object_get(out->context, "tools")) == 0) // as if there were none, as vLLM has it
         json_object_set_new(out->context, "tools", json_null());
     return OK;

@@ -67,7 +67,7 @@ static void hear_part(void *arg, const struct tool_event *e) {
     else if (e->kind == TOOL_EVENT_REASONING)
         buf_str(&c->reasoning, e->text);
     else if (e->kind != TOOL_EVENT_BLANKS)
-        tool_calls_take(&c->calls, g->format, g->tools.n_before, e);
+        tool_calls_take(&c->calls, g->format, &g->tools, e);
 }
 
 static void choice_init(struct choice *c, struct generation *g, int index, struct prompt_ids prompt) {

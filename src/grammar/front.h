@@ -35,5 +35,9 @@ enum status tags_read(struct ir *ir, const json_t *tag, const struct grammar_sty
 /* A regular expression as terminals: one, or, where it has several stretches of free text, cut between them. */
 ir_id ir_of_rx(struct ir *ir, rx_id rx);
 
+/* The texts of a node as JSON writes a string: in quotes, with what must be escaped escaped in one way
+ * (schema/quoted.c). Of special tokens and members of objects there is no such text: they fail the ir. */
+ir_id ir_quoted(struct ir *ir, ir_id text);
+
 /* What stands before the text of a grammar, and then it (reasoning.c). */
 ir_id ir_after_reasoning(struct ir *ir, const struct grammar_reasoning *reasoning, ir_id text);

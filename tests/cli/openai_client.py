@@ -282,6 +282,26 @@ class Tools(unittest.TestCase):
         self.assertEqual(seen[-1], "tool_calls.function.arguments.done")
         self.assertGreaterEqual(seen.count("tool_calls.function.arguments.delta"), 1)  # what must come comes at once
 
+    def test_a_custom_tool_has_its_input_as_text(self):
+        said = '<tool_call>\n{"name": "code", "arguments": {"input": "print(\\"x\\")\\n"}}\n</tool_call>'
+        grammar = {"type": "grammar", "syntax": "regex", "definition": '[a-z]{2,4}!"'}
+        tool = {"type": "custom", "name": "code", "description": "Runs a program."}
+        r = caller.responses.create(model="story", input="Run it.", tools=[tool], extra_body=says(said))
+        self.assertEqual((type(r.output[0]).__name__, r.output[0].input), ("ResponseCustomToolCall", 'print("x")\n'))
+        with caller.responses.stream(model="story", input="Run it.", tools=[tool], extra_body=says(said)) as stream:
+            deltas = [e.delta for e in stream if e.type == "response.custom_tool_call_input.delta"]
+            self.assertEqual(("".join(deltas), stream.get_final_response().output[0].input), ('print("x")\n', ) * 2)
+        message = caller.chat.completions.create(tools=[{"type": "custom", "custom": {"name": "code"}}],
+                                                 extra_body=says(said), **self.ask).choices[0].message
+        self.assertEqual((message.tool_calls[0].type, message.tool_calls[0].custom.input), ("custom", 'print("x")\n'))
+        result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "x"}
+        caller.chat.completions.create(messages=[*CHAT, message, result], model="story", max_tokens=1,
+                                       tools=[{"type": "custom", "custom": {"name": "code"}}])
+        r = caller.responses.create(model="story", input="Run it.", tools=[{**tool, "format": grammar}],
+                                    max_output_tokens=300, tool_choice={"type": "custom", "name": "code"})
+        if r.status == "completed":
+            self.assertRegex(r.output[-1].input, '^[a-z]{2,4}!"$')
+
     def test_a_result_goes_back_and_is_answered(self):
         message = caller.chat.completions.create(tools=self.loose, extra_body=says(CALL), **self.ask).choices[0].message
         result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "rain"}

@@ -197,13 +197,13 @@ class Choices(unittest.TestCase):
     def test_choices_that_mean_nothing_are_refused_by_name(self):
         named = {"type": "function", "function": {"name": "nobody"}}
         for choice, said in (("any", '"any" is none of'), (named, 'no tool named "nobody"'), (7, "must be none"),
-                             ({"type": "custom"}, "must be none"), ({"type": "function"}, "function.name"),
+                             ({"type": "custom"}, "custom.name"), ({"type": "function"}, "function.name"),
                              ({"type": "allowed_tools", "allowed_tools": {"tools": [named]}}, "nobody")):
             self.assertRegex(self.refused(tool_choice=choice), "^tool_choice.*" + said)
         self.assertIn("no tools", self.refused(tools=None, tool_choice="required"))
 
     def test_tools_that_are_none_are_refused_by_name(self):
-        for tool, said in (({"type": "custom"}, 'type: "custom" is'), ({"type": "function"}, "function: it must"),
+        for tool, said in (({"type": "custom"}, "custom.name"), ({"type": "function"}, "function: it must"),
                            ({"function": {"name": ""}}, "function.name"), (7, "an object"),
                            ({"function": {"name": "f", "parameters": []}}, "parameters")):
             self.assertRegex(self.refused(tools=[tool]), "^tools.*" + said)
@@ -231,6 +231,104 @@ class Choices(unittest.TestCase):
                 self.assertLessEqual({c["function"]["name"] for c in choice["message"]["tool_calls"]}, names)
                 for call in choice["message"]["tool_calls"]:
                     json.loads(call["function"]["arguments"])
+
+
+SAID = 'a "b"\n\tç \\ 😀'
+SAY = '<tool_call>\n{"name": "say", "arguments": %s}\n</tool_call>' % json.dumps({"input": SAID})
+SUM = {"syntax": "lark", "definition": 'start: NUMBER (("+" | "-") NUMBER)+ "\\n"\nNUMBER: /[0-9]{1,2}/'}
+LETTERS = {"syntax": "regex", "definition": '"[ab]{3,5}"'}
+
+
+def custom(name, grammar=None):
+    form = {"type": "grammar", "grammar": grammar} if grammar else {"type": "text"}
+    return {"type": "custom", "custom": {"name": name, "description": "A tool.", "format": form}}
+
+
+def flat(name, grammar=None):
+    return {"type": "custom", "name": name, "format": {"type": "grammar", **grammar} if grammar else {"type": "text"}}
+
+
+class Custom(unittest.TestCase):
+    """Tools whose input is a text."""
+    def test_the_input_is_the_text_that_the_arguments_say(self):
+        for arguments, text in ((json.dumps({"input": SAID}), SAID), ('{"input" : "\\ud83d\\ude00\\u00e7"}', "😀ç"),
+                                ('{"input": ""}', ""), ('{"text": "x"}', '{"text": "x"}'), ("{}", "{}")):
+            said = SAY[:SAY.index('": {') + 3] + arguments + "}\n</tool_call>"
+            with self.subTest(arguments=arguments):
+                choice = chat(said, tools=[custom("say")] + TOOLS)
+                call = choice["message"]["tool_calls"][0]
+                self.assertEqual(choice["finish_reason"], "tool_calls")
+                self.assertEqual((call["type"], call["custom"]), ("custom", {"name": "say", "input": text}))
+                deltas = [d for e in hermes.stream("/v1/chat/completions", **says(
+                    said, messages=ASK, tools=[custom("say")], max_tokens=300))[:-1]
+                          for d in e["choices"][0]["delta"].get("tool_calls", [])]
+                self.assertEqual((deltas[0]["type"], deltas[0]["custom"]), ("custom", {"name": "say", "input": ""}))
+                self.assertEqual("".join(d["custom"]["input"] for d in deltas), text)
+
+    def test_responses_have_items_and_events_of_their_own(self):
+        ask = says(SAY, input="x", tools=[flat("say")], max_output_tokens=300)
+        item = hermes.post("/v1/responses", **ask)[1]["output"][0]
+        self.assertEqual((item["type"], item["name"], item["input"]), ("custom_tool_call", "say", SAID))
+        events = hermes.events("/v1/responses", **ask)
+        deltas = [e["delta"] for name, e in events if name == "response.custom_tool_call_input.delta"]
+        done = [e["input"] for name, e in events if name == "response.custom_tool_call_input.done"]
+        self.assertEqual(("".join(deltas), done), (SAID, [SAID]))
+        self.assertEqual(events[-1][1]["response"]["output"][0]["input"], SAID)
+
+    def test_a_grammar_holds_the_input(self):
+        """In the form that the model writes arguments in: as JSON, or by itself behind a tag."""
+        with tempfile.TemporaryDirectory() as folder:
+            tagged = Server(templated_model(folder, real_template("Qwen3.5-4B")), "--allow-links")
+            try:
+                for server in hermes, kimi, tagged:
+                    for grammar, form in (SUM, r"\d\d?([+-]\d\d?)+\n"), (LETTERS, '"[ab]{3,5}"'):
+                        self.holds(server, grammar, form)
+            finally:
+                self.assertEqual(tagged.stop(), 0)
+
+    def holds(self, server, grammar, form):
+        for choice in "required", {"type": "custom", "custom": {"name": "write"}}:
+            status, r = server.post("/v1/chat/completions", messages=ASK, tools=[custom("write", grammar)],
+                                    tool_choice=choice, max_tokens=400, temperature=1.5, seed=7, **NO_THOUGHT)
+            self.assertEqual(status, 200, r)
+            for call in r["choices"][0]["message"].get("tool_calls", []):
+                if r["choices"][0]["finish_reason"] != "length":
+                    self.assertRegex(call["custom"]["input"], "^" + form + "$")
+        status, r = server.post("/v1/responses", input="x", tools=[flat("write", grammar)], max_output_tokens=400,
+                                tool_choice={"type": "custom", "name": "write"}, temperature=1.5, seed=8, **NO_THOUGHT)
+        self.assertEqual(status, 200, r)
+        if r["status"] == "completed":
+            self.assertRegex([i["input"] for i in r["output"] if i["type"] == "custom_tool_call"][0], "^" + form + "$")
+
+    def test_calls_and_their_results_go_back_to_the_model(self):
+        call = chat(SAY, tools=[custom("say")])["message"]
+        result = {"role": "tool", "tool_call_id": call["tool_calls"][0]["id"], "content": "done"}
+        as_function = {"role": "assistant", "content": None, "tool_calls": [
+            {"id": "a", "type": "function", "function": {"name": "say", "arguments": json.dumps({"input": SAID})}}]}
+        function = {"name": "say", "description": "A tool.", "parameters": {
+            "type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"]}}
+        prompts = [hermes.post("/tokenize", messages=ASK + [message, result], tools=[tool])[1]["tokens"]
+                   for message, tool in ((call, custom("say", SUM)), (
+                       as_function, {"type": "function", "function": function}))]
+        self.assertEqual(prompts[0], prompts[1])
+        item = hermes.post("/v1/responses", **says(SAY, input="x", tools=[flat("say")]))[1]
+        output = {"type": "custom_tool_call_output", "call_id": item["output"][0]["call_id"], "output": "done"}
+        status, r = hermes.post("/v1/responses", **says("Well.", input=[output], tools=[flat("say")],
+                                                        previous_response_id=item["id"], max_output_tokens=50))
+        self.assertEqual((status, r["output"][0]["content"][0]["text"]), (200, "Well."), r)
+
+    def test_what_is_no_format_is_refused_by_name(self):
+        for grammar, said in (({"syntax": "ebnf", "definition": "x"}, "syntax"), ({"syntax": "lark"}, "definition"),
+                              ({"syntax": "regex", "definition": "(?<=a)b"}, "lookbehind"),
+                              ({"syntax": "lark", "definition": "start: <|im_end|>"}, "special tokens"),
+                              ({"syntax": "lark", "definition": "start: x"}, "x")):
+            ask = {"messages": ASK, "tools": [custom("write", grammar)], "max_tokens": 5}
+            status, r = hermes.post("/v1/chat/completions", **ask)
+            self.assertEqual(status, 400, grammar)
+            self.assertRegex(r["error"]["message"], "^tools.*" + said)
+        tool = {"type": "custom", "name": "x", "format": {"type": "json"}}
+        status, r = hermes.post("/v1/responses", input="x", tools=[tool])
+        self.assertEqual((status, r["error"]["message"]), (400, "tools[0].format.type: it must be text or grammar"))
 
 
 class SpecialTokens(unittest.TestCase):
@@ -305,10 +403,9 @@ class Responses(unittest.TestCase):
         self.assertEqual((status, r["output"][0]["content"][0]["text"]), (200, "It is noon."))
 
     def test_tools_that_a_server_runs_are_refused(self):
-        for tool in {"type": "web_search"}, {"type": "custom", "name": "x"}:
-            status, r = hermes.post("/v1/responses", input="x", tools=[tool])
-            self.assertEqual(status, 400)
-            self.assertIn('tools[0].type: "%s" is not supported' % tool["type"], r["error"]["message"])
+        status, r = hermes.post("/v1/responses", input="x", tools=[{"type": "web_search"}])
+        self.assertEqual(status, 400)
+        self.assertIn('tools[0].type: "web_search" is not supported', r["error"]["message"])
 
 
 class Messages(unittest.TestCase):

@@ -1,6 +1,7 @@
 /* input.c - input items and instructions of a response as messages; see responses.h. */
 #include "api/responses/responses.h"
 
+#include "api/tools/custom.h"
 #include "text/chat_messages.h"
 
 #include <stdio.h>
@@ -113,6 +114,16 @@ static enum status read_call_item(struct items *in, const json_t *item) {
     return OK;
 }
 
+static enum status read_custom_call_item(struct items *in, const json_t *item) {
+    json_t *id, *name, *input;
+    TRY(get_string(in, item, "call_id", &id));
+    TRY(get_string(in, item, "name", &name));
+    TRY(get_string(in, item, "input", &input));
+    json_object_set(in->names, json_string_value(id), name);
+    json_array_append_new(calls_of_turn(in), custom_call_as_function(id, name, input));
+    return OK;
+}
+
 static enum status read_output_item(struct items *in, const json_t *item) {
     json_t *id, *output = json_object_get(item, "output");
     TRY(get_string(in, item, "call_id", &id));
@@ -135,7 +146,9 @@ static enum status read_item(struct items *in, const json_t *item) {
     } kinds[] = {{"message", read_message_item},
                  {"reasoning", read_reasoning_item},
                  {"function_call", read_call_item},
-                 {"function_call_output", read_output_item}};
+                 {"function_call_output", read_output_item},
+                 {"custom_tool_call", read_custom_call_item},
+                 {"custom_tool_call_output", read_output_item}};
     const json_t *type = json_object_get(item, "type");
     const char *name = type ? json_string_value(type) : "message";
     if (!json_is_object(item))
@@ -144,8 +157,8 @@ static enum status read_item(struct items *in, const json_t *item) {
         if (strcmp(name, kinds[i].type) == 0)
             return kinds[i].read(in, item);
     return fail(in->err, ERR_UNSUPPORTED,
-                "input[%zu].type: \"%.40s\" is not supported, only message, reasoning, function_call and "
-                "function_call_output are",
+                "input[%zu].type: \"%.40s\" is not supported, only message, reasoning, function_call, custom_tool_call "
+                "and their outputs are",
                 in->at, name ? name : "?");
 }
 
@@ -197,10 +210,18 @@ static enum status read_tool(const json_t *tool, size_t at, bool none, json_t *o
     const char *type = json_string_value(json_object_get(tool, "type"));
     if (!type)
         return fail(err, ERR_ARG, "tools[%zu].type: it must be a string", at);
+    if (strcmp(type, "custom") == 0) {
+        char where[32];
+        json_t *custom;
+        snprintf(where, sizeof where, "tools[%zu]", at);
+        TRY(custom_as_function(tool, where, &custom, err));
+        json_array_append_new(out, custom);
+        return OK;
+    }
     if (strcmp(type, "function") != 0)
         return none ? OK
-                    : fail(err, ERR_UNSUPPORTED, "tools[%zu].type: \"%.40s\" is not supported, only function is", at,
-                           type);
+                    : fail(err, ERR_UNSUPPORTED,
+                           "tools[%zu].type: \"%.40s\" is not supported, only function and custom are", at, type);
     if (!json_is_string(json_object_get(tool, "name")))
         return fail(err, ERR_ARG, "tools[%zu].name: it must be a string", at);
     json_t *function = json_object();

@@ -4,7 +4,7 @@
  *       output_item.added, content_part.added                       reasoning, then message, where there is any
  *         reasoning_text.delta ... | output_text.delta ...
  *       output_item.added                                             a call, without parts
- *         function_call_arguments.delta ... done
+ *         function_call_arguments.delta ... done, or custom_tool_call_input.delta ... done
  *       ... .done, content_part.done, output_item.done
  *     completed, incomplete (max_output_tokens) or failed */
 #include "api/responses/responses.h"
@@ -44,21 +44,26 @@ static const char *call_status(const struct choice *c, int i) {
 /* The item's id, of the call's own, which the model may have written. */
 static void write_call_item_id(const struct tool_call *call, struct buf *out) {
     struct buf id = {0};
-    buf_str(&id, STR("fc_"));
+    buf_str(&id, call->is_custom ? STR("ctc_") : STR("fc_"));
     buf_str(&id, str_of(call->id));
     buf_json_string(out, buf_view(&id));
     buf_release(&id);
 }
 
+static void write_call_text(const struct tool_call *call, struct str text, struct buf *out) {
+    buf_str(out, call->is_custom ? STR(",\"input\":") : STR(",\"arguments\":"));
+    buf_json_string(out, text);
+}
+
 static void write_call(const struct tool_call *call, const char *status, struct str arguments, struct buf *out) {
     buf_str(out, STR("{\"id\":"));
     write_call_item_id(call, out);
-    buf_printf(out, ",\"type\":\"function_call\",\"status\":\"%s\",\"call_id\":", status);
+    buf_printf(out, ",\"type\":\"%s\",\"status\":\"%s\",\"call_id\":",
+               call->is_custom ? "custom_tool_call" : "function_call", status);
     buf_json_string(out, str_of(call->id));
     buf_str(out, STR(",\"name\":"));
     buf_json_string(out, str_of(call->name));
-    buf_str(out, STR(",\"arguments\":"));
-    buf_json_string(out, arguments);
+    write_call_text(call, arguments, out);
     buf_push(out, '}');
 }
 
@@ -274,11 +279,14 @@ static void begin_call_event(struct response *r, const char *type, const struct 
 static void close_call(const struct choice *c, struct buf *out) {
     struct response *r = c->generation->own;
     const struct tool_call *call = &c->calls.all[r->open_call];
-    begin_call_event(r, "response.function_call_arguments.done", call, out);
-    buf_str(out, STR(",\"name\":"));
-    buf_json_string(out, str_of(call->name));
-    buf_str(out, STR(",\"arguments\":"));
-    buf_json_string(out, buf_view(&call->arguments));
+    begin_call_event(r,
+                     call->is_custom ? "response.custom_tool_call_input.done" : "response.function_call_arguments.done",
+                     call, out);
+    if (!call->is_custom) {
+        buf_str(out, STR(",\"name\":"));
+        buf_json_string(out, str_of(call->name));
+    }
+    write_call_text(call, buf_view(&call->arguments), out);
     end_event(out);
     begin_event(r, "response.output_item.done", out);
     buf_printf(out, ",\"output_index\":%d,\"item\":", r->n_items - 1);
@@ -350,7 +358,10 @@ static void write_calls(struct choice *c, struct buf *out) {
             open_call(c, i, out);
         if (tool_call_news(call).len == 0)
             continue;
-        begin_call_event(c->generation->own, "response.function_call_arguments.delta", call, out);
+        begin_call_event(c->generation->own,
+                         call->is_custom ? "response.custom_tool_call_input.delta"
+                                         : "response.function_call_arguments.delta",
+                         call, out);
         buf_str(out, STR(",\"delta\":"));
         buf_json_string(out, tool_call_news(call));
         end_event(out);

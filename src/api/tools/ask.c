@@ -1,6 +1,8 @@
 /* ask.c - see ask.h. */
 #include "api/tools/ask.h"
 
+#include "api/tools/custom.h"
+
 #include <string.h>
 
 // ---- tools ------------------------------------------------------------------------------------------------------
@@ -16,8 +18,8 @@ static enum status check_tool(const json_t *tool, size_t i, struct error *err) {
     if (!json_is_object(tool))
         return fail(err, ERR_ARG, "tools[%zu]: it must be an object", i);
     if (json_is_string(type) && strcmp(json_string_value(type), "function") != 0)
-        return fail(err, ERR_UNSUPPORTED, "tools[%zu].type: \"%.40s\" is not supported, only function is", i,
-                    json_string_value(type));
+        return fail(err, ERR_UNSUPPORTED, "tools[%zu].type: \"%.40s\" is not supported, only function and custom are",
+                    i, json_string_value(type));
     if (!json_is_object(function))
         return fail(err, ERR_ARG, "tools[%zu].function: it must be an object", i);
     if (!is_name(json_object_get(function, "name")))
@@ -78,15 +80,17 @@ void tool_ask_release(struct tool_ask *ask) {
 }
 
 json_t *tools_shown(const json_t *tools) {
-    json_t *shown = json_deep_copy(tools);
+    json_t *without_formats = custom_tools_shown(tools), *shown = json_deep_copy(without_formats);
+    json_decref(without_formats);
     for (size_t i = 0; i < json_array_size(shown); i++)
         json_object_del(json_object_get(json_array_get(shown, i), "function"), "strict");
     return shown;
 }
 
-/* A function's name in {"type": "function", "function": {"name"}}, or beside the type, as Responses have it. */
+/* A tool's name in {"type": "function", "function": {"name"}}, or beside the type, as Responses have it. */
 static const char *name_in(const json_t *choice) {
-    const json_t *function = json_object_get(choice, "function");
+    const json_t *function = json_object_get(choice, "function"), *custom = json_object_get(choice, "custom");
+    function = function ? function : custom;
     return json_string_value(json_object_get(function ? function : choice, "name"));
 }
 
@@ -128,13 +132,10 @@ static enum status read_allowed(const json_t *choice, json_t *tools, bool parall
     return st;
 }
 
-enum status tool_ask_read(const json_t *body, struct tool_ask *out, struct error *err) {
-    json_t *tools;
+static enum status read_choice(const json_t *body, json_t *tools, struct tool_ask *out, struct error *err) {
     bool parallel;
     const json_t *choice = json_object_get(body, "tool_choice");
     const char *word = json_string_value(choice), *type = json_string_value(json_object_get(choice, "type"));
-    *out = (struct tool_ask){0};
-    TRY(jv_array_or_null(body, "request", "tools", &tools, err));
     TRY(jv_bool_or(body, "request", "parallel_tool_calls", true, &parallel, err));
     if (!choice || json_is_null(choice))
         word = "auto";
@@ -144,12 +145,23 @@ enum status tool_ask_read(const json_t *body, struct tool_ask *out, struct error
         return tool_ask_set(out, json_incref(tools), word, NULL, parallel, err);
     if (type && strcmp(type, "allowed_tools") == 0)
         return read_allowed(choice, tools, parallel, out, err);
-    if (!type || strcmp(type, "function") != 0)
-        return fail(err, ERR_UNSUPPORTED, "tool_choice: it must be none, auto, required, a function or allowed_tools");
+    if (!type || (strcmp(type, "function") != 0 && strcmp(type, "custom") != 0))
+        return fail(err, ERR_UNSUPPORTED,
+                    "tool_choice: it must be none, auto, required, a function, a custom tool or allowed_tools");
     const char *name = name_in(choice);
     if (!name)
-        return fail(err, ERR_ARG, "tool_choice.function.name: it must be a string");
+        return fail(err, ERR_ARG, "tool_choice.%s.name: it must be a string", type);
     return tool_ask_set(out, json_incref(tools), "named", name, parallel, err);
+}
+
+enum status tool_ask_read(const json_t *body, struct tool_ask *out, struct error *err) {
+    json_t *given, *tools;
+    *out = (struct tool_ask){0};
+    TRY(jv_array_or_null(body, "request", "tools", &given, err));
+    TRY(custom_tools_as_functions(given, &tools, err));
+    enum status st = read_choice(body, tools, out, err);
+    json_decref(tools);
+    return st;
 }
 
 // ---- the model's side -------------------------------------------------------------------------------------------

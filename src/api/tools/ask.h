@@ -1,6 +1,7 @@
 /* ask.h - what a request says about tools: which there are, and which may, must or must not be called.
  *
- *     tools                 functions, as chat completions have them: {"type": "function", "function": {...}}
+ *     tools                 functions, as chat completions have them: {"type": "function", "function": {...}}; and
+ *                           custom ones, which become functions (custom.h)
  *     tool_choice           none, auto, required, {"type": "function", "function": {"name"}}, or
  *                           {"type": "allowed_tools", "allowed_tools": {"mode": "auto" or "required", "tools": [...]}}
  *     parallel_tool_calls   false: one call at most

@@ -28,15 +28,31 @@ static char *id_of(const struct tool_calls *calls, const struct tool_format *f, 
     return copy;
 }
 
-void tool_calls_take(struct tool_calls *calls, const struct tool_format *f, int n_before, const struct tool_event *e) {
+static void take_arguments(struct tool_call *call, struct str text) {
+    if (call->is_custom)
+        custom_input_feed(&call->input, text, &call->arguments);
+    else
+        buf_str(&call->arguments, text);
+}
+
+static void end(struct tool_call *call) {
+    if (call->is_custom)
+        custom_input_finish(&call->input, &call->arguments);
+    call->ended = true;
+}
+
+void tool_calls_take(struct tool_calls *calls, const struct tool_format *f, const struct tool_ask *ask,
+                     const struct tool_event *e) {
     if (e->kind == TOOL_EVENT_CALL) {
-        struct tool_call call = {.id = id_of(calls, f, n_before, e), .name = owned(e->text)};
+        struct tool_call call = {.id = id_of(calls, f, ask->n_before, e),
+                                 .name = owned(e->text),
+                                 .is_custom = custom_is(ask->tools, e->text)};
         calls->all = xrealloc(calls->all, (size_t)calls->n + 1, sizeof *calls->all);
         calls->all[calls->n++] = call;
     } else if (e->kind == TOOL_EVENT_ARGUMENTS)
-        buf_str(&calls->all[e->index].arguments, e->text);
+        take_arguments(&calls->all[e->index], e->text);
     else if (e->kind == TOOL_EVENT_END)
-        calls->all[e->index].ended = true;
+        end(&calls->all[e->index]);
     // TOOL_EVENT_ID: a stream has told its own by then, so a whole answer does too.
 }
 
@@ -61,6 +77,7 @@ void tool_calls_release(struct tool_calls *calls) {
         free(calls->all[i].id);
         free(calls->all[i].name);
         buf_release(&calls->all[i].arguments);
+        custom_input_release(&calls->all[i].input);
     }
     free(calls->all);
     *calls = (struct tool_calls){0};

@@ -1,11 +1,15 @@
 /* calls.h - the tool calls of an answer, as a choice keeps them until its dialect writes them. */
 #pragma once
 
+#include "api/tools/ask.h"
+#include "api/tools/custom.h"
 #include "text/tools/tool_parser.h"
 
 struct tool_call {
     char *id, *name;
-    struct buf arguments; // JSON text, all that has come
+    bool is_custom;
+    struct custom_input input; // of a custom one
+    struct buf arguments;      // JSON text, all that has come; of a custom one the input
     bool ended;
     bool begun;       // streams: was written, with id and name ...
     size_t n_written; // ... and so much of its arguments
@@ -22,8 +26,9 @@ struct tool_calls {
     int n_over; // streams: of those that are ended and written whole
 };
 
-/* Takes an event of a call. n_before: calls of the history, from which ids that are numbered go on. */
-void tool_calls_take(struct tool_calls *calls, const struct tool_format *f, int n_before, const struct tool_event *e);
+/* Takes an event of a call of the tools that were asked for. */
+void tool_calls_take(struct tool_calls *calls, const struct tool_format *f, const struct tool_ask *ask,
+                     const struct tool_event *e);
 
 /* Streams: whether there is anything new to be written, and that it was. */
 bool tool_calls_have_news(const struct tool_calls *calls);

@@ -108,9 +108,22 @@ static enum status read_grammar(struct tags *t, const json_t *f, ir_id *out) {
     const json_t *grammar = json_object_get(f, "grammar");
     if (!json_is_string(grammar))
         return bad(t, "grammar", "grammar", "a string");
-    if (strstr(json_string_value(grammar), "::="))
+    const char *syntax = json_string_value(json_object_get(f, "syntax"));
+    if (!(syntax && strcmp(syntax, "lark") == 0) && strstr(json_string_value(grammar), "::="))
         return gbnf_read(t->ir, string_of(grammar), out, t->err);
     return lark_read(t->ir, string_of(grammar), out, t->err);
+}
+
+/* A text as JSON writes a string. It stands between quotes: where a tag around it may end is no matter within. */
+static enum status read_json_string(struct tags *t, const json_t *f, ir_id *out) {
+    struct strings outer = t->ends;
+    ir_id content;
+    t->ends = (struct strings){0};
+    enum status st = read_format(t, json_object_get(f, "content"), &content);
+    t->ends = outer;
+    if (st == OK)
+        *out = ir_quoted(t->ir, content);
+    return st;
 }
 
 static enum status read_schema(struct tags *t, const json_t *f, ir_id *out) {
@@ -337,6 +350,7 @@ static enum status read_format(struct tags *t, const json_t *f, ir_id *out) {
         {"const_string", read_const},
         {"json_schema", read_schema},
         {"grammar", read_grammar},
+        {"json_string", read_json_string},
         {"regex", read_regex},
         {"any_text", read_any_text},
         {"any_tokens", read_any_tokens},

@@ -1,7 +1,8 @@
 /* tool_tag.h - parts of structural tags: the grammar of one call's arguments. For this folder.
  *
- * Forms, as XGrammar names them: const_string, any_text, regex, json_schema, sequence, or, tag, triggered_tags and
- * tags_with_separator. */
+ * Forms, as XGrammar names them: const_string, any_text, regex, grammar, json_schema, sequence, or, tag, triggered_tags
+ * and tags_with_separator; json_string is our own. A function with a member `custom` is a custom tool
+ * (api/tools/custom.h), whose text that binds: {"syntax": "lark" or "regex", "definition"}. */
 #pragma once
 
 #include "text/tools/tool_format.h"

@@ -246,8 +246,43 @@ static json_t *closed(json_t *parameters) {
     return copy;
 }
 
+/* The text of a custom tool's input, of a grammar. */
+static json_t *custom_element(const json_t *format) {
+    json_t *definition = json_object_get(format, "definition");
+    bool regex = strcmp(json_string_value(json_object_get(format, "syntax")), "regex") == 0;
+    return regex ? json_pack("{s:s, s:O}", "type", "regex", "pattern", definition)
+                 : json_pack("{s:s, s:s, s:O}", "type", "grammar", "syntax", "lark", "grammar", definition);
+}
+
+/* The argument `input`, by itself, or as JSON or Python write a string. */
+static void add_custom(const struct tool_format *f, const json_t *format, struct tag_sequence *out) {
+    bool marked = f->style == TOOL_STYLE_MARKED, tagged = marked && f->arguments == TOOL_ARGUMENTS_TAGGED;
+    bool literal = marked && f->arguments == TOOL_ARGUMENTS_LITERAL;
+    json_t *input = custom_element(format);
+    if (!tagged && (!literal || f->quote.len == 0))
+        input = json_pack("{s:s, s:o}", "type", "json_string", "content", input);
+    tag_text(out, tagged ? f->key_open : literal ? f->arguments_open : STR("{\"input\": "));
+    if (tagged || literal)
+        tag_text(out, STR("input"));
+    if (tagged)
+        tag_text(out, f->key_close);
+    else if (literal)
+        tag_text(out, str_eq(f->arguments_open, STR("(")) ? STR("=") : STR(":"));
+    if (literal)
+        tag_text(out, f->quote);
+    tag_add(out, input);
+    if (literal)
+        tag_text(out, f->quote);
+    tag_text(out, tagged ? f->value_close : literal ? f->arguments_close : STR("}"));
+}
+
 enum status tag_arguments(const struct tool_format *f, const json_t *function, bool strict, struct tag_sequence *out,
                           struct error *err) {
+    const json_t *format = json_object_get(function, "custom");
+    if (json_object_size(format) > 0) {
+        add_custom(f, format, out);
+        return OK;
+    }
     json_t *parameters = json_object_get(function, "parameters");
     bool described = strict && json_is_object(parameters) && json_object_size(parameters);
     if (f->style != TOOL_STYLE_MARKED || f->arguments == TOOL_ARGUMENTS_JSON) {
