@@ -441,6 +441,7 @@ void rig_result(struct rig *rig, val out) {
                       .load = {.dtype = cpu ? NULL : rig->o.kernels,
                                .quantization = cpu ? NULL : rig->o.quantization,
                                .dummy_weights = rig->o.dummy_weights,
+                               .n_back = rig->o.n_back,
                                .kv_dtype = cpu ? NULL : rig->o.kv_dtype}};
     struct cache_config config = {.block_size = rig->o.block_size, .n_states = rig->o.n_seqs};
     for (int g = 0; g < p->n_groups; g++)
@@ -474,6 +475,7 @@ static void make_plan(struct rig *rig, struct batch_plan *plan) {
 /* Rows [done, done + count) of the sequences with count > 0, in one step. Only they have a place in the plan. */
 struct piece {
     int done[RIG_MAX_SEQS], count[RIG_MAX_SEQS];
+    int wrong[RIG_MAX_SEQS], sure[RIG_MAX_SEQS]; // rows behind that are another's; of count, those that are sure
 };
 
 static bool is_sparse(const struct rig *rig) { return rig_is_brief() && !rig->o.like && !rig->tells_all; }
@@ -508,15 +510,16 @@ static void run_piece(struct rig *rig, const struct batch_plan *home, const stru
         if (!piece->count[s])
             continue;
         int at = plan.n_seqs++;
-        for (int i = 0; i < piece->count[s]; i++) {
+        for (int i = 0; i < piece->count[s] + piece->wrong[s]; i++) {
             int t = plan.n_tokens++;
             BUG_IF(t >= (int)ARRAY_LEN(rows));
-            rows[t] = poison ? 0 : rig_row(rig, s, piece->done[s] + i);
-            plan.token_id[t] = poison ? rig->n_rows : rows[t];
+            rows[t] = poison ? 0 : i < piece->count[s] ? rig_row(rig, s, piece->done[s] + i) : -1;
+            plan.token_id[t] = poison ? rig->n_rows : rows[t] >= 0 ? rows[t] : rig_between(rig, 0, rig->n_rows - 1);
             plan.position[t] = piece->done[s] + i;
         }
         plan.query_start[at + 1] = plan.n_tokens;
-        plan.seq_len[at] = piece->done[s] + piece->count[s];
+        plan.seq_len[at] = piece->done[s] + piece->count[s] + piece->wrong[s];
+        plan.n_sure[at] = piece->done[s] + (piece->wrong[s] > 0 ? piece->sure[s] : piece->count[s]);
         plan.n_known[at] = rig->o.lens[s];
         plan.state_slot[at] = home->state_slot[s];
         plan.adapter[at] = s % (rig->o.n_adapters + 1);
@@ -531,6 +534,8 @@ static void run_piece(struct rig *rig, const struct batch_plan *home, const stru
     EXPECT_OK(rig->ops->collect(rig->at.exe, results, &err), err);
     for (int r = 0; !poison && r < plan.n_rows; r++) {
         int row = rows[plan.out_row[r]];
+        if (row < 0)
+            continue;
         rig->told[row] = true;
         const float *logits;
         EXPECT_OK(rig->ops->logits(rig->at.exe, r, &logits, &err), err);
@@ -557,6 +562,16 @@ static int by_ones(struct rig *rig, int s, int done) {
     return done < first ? first - done : done < rig->ones_end[s] ? 1 : len - done;
 }
 
+/* Some tokens, now and then many, and as many wrong ones as the state can go back behind what is sure. */
+static int guessed(struct rig *rig, int s, int left, struct piece *piece) {
+    int most = rig_between(rig, 0, 4) ? rig_between(rig, 1, 6) : rig_between(rig, 17, 40), n = MIN(most, left);
+    int sure = rig_between(rig, 1, n);
+    piece->sure[s] = MAX(sure, n - rig->o.n_back + 1);
+    int wrong = rig_between(rig, 0, rig->o.n_back - (n - piece->sure[s]));
+    piece->wrong[s] = MIN(wrong, left - n);
+    return n;
+}
+
 /* How many rows of each sequence the next step takes. */
 static void next_counts(struct rig *rig, enum rig_schedule schedule, struct piece *piece) {
     bool taken = false;
@@ -570,6 +585,7 @@ static void next_counts(struct rig *rig, enum rig_schedule schedule, struct piec
         case SCHEDULE_CHUNK_64: want = 64; break;
         case SCHEDULE_RAGGED: want = rig_between(rig, 0, 2) ? rig_between(rig, 1, 9) : 0; break;
         case SCHEDULE_SIZES: want = s < size; break;
+        case SCHEDULE_BACK: want = left > 0 && rig_between(rig, 0, 2) ? guessed(rig, s, left, piece) : 0; break;
         default: break;
         }
         piece->count[s] = MIN(want, left);
@@ -807,6 +823,7 @@ const char *rig_query_dtype(const char *dtype, const char *kv_dtype, const struc
     bool size = (a->head_dim == 64 || a->head_dim == 128 || a->head_dim == 256 || a->head_dim == 512) &&
                 a->v_head_dim == a->head_dim;
     bool plain = rig_backend() == &backend_cpu || getenv("GYRE_TEST_KERNELS"); // which read them as they are
+    plain = plain || a->reach != REACH_CAUSAL;
     if (plain || strcmp(dtype, "float32") == 0 || !size || a->paired_values || block_size < 16)
         return "float32";
     return kv_dtype ? "float16" : dtype;

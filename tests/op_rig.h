@@ -43,6 +43,7 @@ enum rig_schedule {
     SCHEDULE_RAGGED, // random pieces, some sequences sitting out
     N_SCHEDULES,
     SCHEDULE_SIZES = N_SCHEDULES, // of a rig of rig_sizes(): steps that decode, of every number of sequences
+    SCHEDULE_BACK, // of a rig with n_back: random pieces, some with wrong tokens behind, before which the next begins
 };
 
 struct rig_options {
@@ -55,6 +56,7 @@ struct rig_options {
     const char *quantization; // as in load_options
     bool dummy_weights;       // likewise
     const char *kv_dtype;     // likewise
+    int n_back;               // likewise
     int n_adapters;           // sequences have by turns none of them, the first, the second ...
     bool begins_clean;        // no step of NaNs, which each run has otherwise, comes before
     const struct rig *like;   // on the CPU, with the numbers that this one drew: an oracle

@@ -112,6 +112,7 @@ struct layer_case {
     struct delta_args a;
     int kernel, lens[3];
     bool plus_one;
+    int n_back; // tokens that the state can go back, and goes
 };
 
 /* Outputs are some 0.01 before their norm. Much smaller ones, of a q and a k that are nearly at right angles, have the
@@ -156,6 +157,7 @@ static void layer_case(struct layer_case l, const char *kernels) {
                                                    .lens = {l.lens[0], l.lens[1], l.lens[2]},
                                                    .spread = 2,
                                                    .kernels = kernels,
+                                                   .n_back = l.n_back,
                                                    .widths = {width + values, a.n_value_heads, a.n_value_heads}});
     struct delta_oracle o = {.rig = rig, .a = &a};
     double *conv, *norm;
@@ -176,7 +178,12 @@ static void layer_case(struct layer_case l, const char *kernels) {
     // As of DELTA_RULE alone. Beside products in 16 bits a GPU multiplies chunks as pairs of bfloat16, 2^-17 a number.
     bool by_pairs = rig_backend() != &backend_cpu && strcmp(kernels, "float32") != 0;
     double exact = 60 * sqrt(a.key_dim) * EPS + (by_pairs ? 8 * 0x1p-16 : 0);
-    rig_expect_in_every_schedule(rig, want, keeps_bfloat16() ? 16 * 0x1p-9 : exact, "a DeltaNet layer");
+    if (keeps_bfloat16())
+        exact = 16 * 0x1p-9;
+    if (l.n_back == 0)
+        rig_expect_in_every_schedule(rig, want, exact, "a DeltaNet layer");
+    for (int i = 0; i < (l.n_back == 0 ? 0 : rig_is_brief() ? 1 : 4); i++)
+        rig_expect(rig, want, exact, SCHEDULE_BACK, "a DeltaNet layer that goes back");
     rig_free(rig);
 }
 
@@ -192,6 +199,20 @@ static void a_delta_layer_is_the_same_in_steps_and_in_chunks(void **state) {
         {{.n_key_heads = 2, .n_value_heads = 4, .key_dim = 16, .value_dim = 24}, 4, {40, 1, 9}, false},
     };
     for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
+        for (size_t i = 0; i < ARRAY_LEN(cases) - keeps_bfloat16(); i++)
+            layer_case(cases[i], *kernels);
+}
+
+/* Wrong tokens leave nothing behind: of layers that a GPU has fast kernels for, and of one that it has not. */
+static void states_go_back_behind_wrong_tokens(void **state) {
+    (void)state;
+    static const struct layer_case cases[] = {
+        {{.n_key_heads = 2, .n_value_heads = 6, .key_dim = 32, .value_dim = 32}, 4, {70, 20, 9}, true, 3},
+        {{.n_key_heads = 1, .n_value_heads = 3, .key_dim = 128, .value_dim = 128}, 4, {100, 17, 60}, false, 11},
+        {{.n_key_heads = 2, .n_value_heads = 2, .key_dim = 64, .value_dim = 64}, 2, {30, 90, 2}, false, 9},
+        {{.n_key_heads = 2, .n_value_heads = 4, .key_dim = 16, .value_dim = 24}, 4, {60, 1, 30}, false, 7},
+    };
+    for (const char *const *kernels = rig_kernels(); *kernels && rig_backend()->max_back > 0; kernels++)
         for (size_t i = 0; i < ARRAY_LEN(cases) - keeps_bfloat16(); i++)
             layer_case(cases[i], *kernels);
 }
@@ -246,6 +267,7 @@ int main(void) {
         cmocka_unit_test(the_delta_rule_is_the_same_in_steps_and_in_chunks),
         cmocka_unit_test(a_delta_layer_is_the_same_in_steps_and_in_chunks),
         cmocka_unit_test(a_delta_layer_reads_unscaled_products),
+        cmocka_unit_test(states_go_back_behind_wrong_tokens),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

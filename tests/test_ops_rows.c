@@ -80,8 +80,6 @@ static void columns_of_an_embedding_keep_their_stride(void **state) {
 
 static void columns_stand_side_by_side(void **state) {
     (void)state;
-    if (strcmp(rig_backend()->name, "cuda") == 0)
-        skip(); // it refuses CONCAT, which drafts alone have
     for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
         for (int n = 2; n <= 3; n++) {
             struct rig *rig =

@@ -21,6 +21,8 @@
 #include "core/program.h"
 #include "core/sample.h"
 
+enum { STATE_SOURCES = 2 };
+
 struct backend_ops {
     const char *name;
     bool ragged;                          // takes steps with sequences of unequal length
@@ -107,6 +109,11 @@ struct backend_ops {
      * program that has one; or with `tap` from 1 on that of program.taps[tap - 1]. Nothing is started while a step
      * whose rows will be asked for is in flight. NULL: the device keeps none. */
     enum status (*hidden)(struct executable *exe, int tap, int t, const float **out, struct error *err);
+
+    /* From where STATES of exe takes its rows, without the host: source i, below STATE_SOURCES, is what `from` keeps as
+     * `tap`, as hidden has it, of its step that was started last; exe itself: of the step before. Between compile and
+     * the first run; `from`, of the same device, outlives the last. NULL: rows come with the plan. */
+    enum status (*states_from)(struct executable *exe, int i, struct executable *from, int tap, struct error *err);
 };
 
 extern const struct backend_ops backend_cpu;

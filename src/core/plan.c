@@ -10,6 +10,7 @@ void batch_plan_init(struct batch_plan *plan, struct bucket b, int n_groups, con
     *plan = (struct batch_plan){0};
     plan->token_id = xcalloc(tokens, sizeof(int32_t));
     plan->position = xcalloc(tokens, sizeof(int32_t));
+    plan->state_row = xcalloc(tokens, sizeof(int32_t));
     plan->from_row = xcalloc(tokens, sizeof(int32_t));
     for (size_t t = 0; t < tokens; t++)
         plan->from_row[t] = -1;
@@ -36,6 +37,7 @@ void batch_plan_add_states(struct batch_plan *plan, struct bucket b, int width) 
 
 void batch_plan_release(struct batch_plan *plan) {
     free(plan->states);
+    free(plan->state_row);
     free(plan->token_id);
     free(plan->position);
     free(plan->from_row);

@@ -7,7 +7,7 @@
  *     query_start     [ 0, q0, q0+q1, ... ]                             [S + 1]
  *     position[t]     of row t in its sequence; consecutive inside a sequence
  *     from_row[t]     the output row of the step started before this one whose token this is, and which nobody but the
- *                     device may know yet; -1: token_id[t] says it
+ *                     device may know yet (as program.token_of calls it); -1: token_id[t] says it
  *     seq_len[s]      tokens in the cache once this step is done = position of its last row + 1
  *     block_table[g]  [S, table_width[g]]: entry i holds positions [i*block_size, (i+1)*block_size); -1: none
  *                     (out of the window and given back). What stands behind position seq_len - 1 means nothing
@@ -15,7 +15,8 @@
  *     state_slot[s]   of recurrent groups; the state is zeroed where the sequence's first row has position 0. Where
  *                     that row lies before the state's end, by load_options.n_back tokens at most, the state goes back
  *                     to it first: what lies before n_sure[s] is never gone back from
- *     states[t]       of a program with STATES: that op's row t
+ *     states[t]       of a program with STATES: that op's row t; or, where the device has it itself (states_from of
+ *                     backend_ops), row state_row[t] of source state_source
  *     copies[i]       of cache, done one after the other before any token of the step and after all earlier steps
  *     out_row[r]      the token row that output row r is made of, ascending
  *
@@ -44,8 +45,10 @@ struct batch_plan {
     int32_t *state_slot, *adapter;           // [S]
     int32_t *block_table[MAX_CACHE_GROUPS];
     int table_width[MAX_CACHE_GROUPS];
-    int32_t *out_row;          // [R]
-    float *states;             // [T, width of STATES]; NULL: the program has none
+    int32_t *out_row;   // [R]
+    float *states;      // [T, width of STATES]; NULL: the program has none, or the device has them
+    int32_t *state_row; // [T]; -1: a row of zeros
+    int state_source;
     struct cache_copy *copies; // [n_copies]
 };
 

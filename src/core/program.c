@@ -435,6 +435,13 @@ void program_keep(struct program *p, val v) {
     p->values[v.id].last_use = p->n_ops - 1;
 }
 
+bool program_keeps(const struct program *p, int id) {
+    bool is_kept = p->hidden.id == id;
+    for (int i = 0; i < p->n_taps; i++)
+        is_kept |= p->taps[i].id == id;
+    return is_kept;
+}
+
 val op_take_rows(struct program *p, val x) {
     BUG_IF(rows_of(p, x) != ROWS_TOKENS);
     struct op *op = record(p, OP_TAKE_ROWS, x, NO_VAL, NO_VAL);

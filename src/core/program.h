@@ -98,10 +98,15 @@ struct program {
     int n_ropes;
     int rank, n_ranks; // of what was cut for several devices (pass/pass.h); n_ranks 0: the whole model
     int vocab_size;
+    const int32_t *token_of; // [vocab_size], borrowed: what EMBED calls a token that SAMPLE gives; NULL: the same
     val hidden; // [T, W], behind the last norm: what TAKE_ROWS reads. Kept to the end of a step, for backend_ops.hidden
     val taps[MAX_TAPS]; // [n_taps], kept too (pass/pass.h)
     int n_taps;
 };
+
+static inline int32_t program_token_of(const struct program *p, int32_t drawn) {
+    return p->token_of ? p->token_of[drawn] : drawn;
+}
 
 struct program *program_new(const char *name);
 void program_free(struct program *p);
@@ -169,6 +174,7 @@ void op_sample(struct program *p, val logits);
 
 /* v is kept to the end of a step: a tap more. After the last op is recorded. */
 void program_keep(struct program *p, val v);
+bool program_keeps(const struct program *p, int id); // whether the value is `hidden` or a tap
 
 /* The two halves of a fused gate_up projection through the activation: gate columns first. */
 val op_glu(struct program *p, val gate_up, struct act_args args);

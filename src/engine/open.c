@@ -157,6 +157,7 @@ static enum status open_parts(struct gyre *g, const struct gyre_options *o, cons
     TRY(engine_draft_open(g, o, m->draft, err));
     g->open_us.cache = lap(&at);
     TRY(g->ops->compile(g->loaded, sizes.bucket, &g->exe, err));
+    TRY(m->draft && o->n_guesses > 0 ? program_drafter_link(g, err) : OK);
     g->open_us.compile = lap(&at);
     return OK;
 }
@@ -231,9 +232,9 @@ static enum status dummies_fit(const struct gyre_options *o, struct error *err) 
 }
 
 /* NULL: nobody guesses, or the text itself. */
-static enum status open_draft(const struct gyre_options *o, const struct model *target, struct draft **out,
-                              struct error *err) {
-    struct draft_source source = {o->draft_method, o->draft_model, o->model};
+static enum status open_draft(const struct gyre_options *o, const struct model *target, bool is_phantom,
+                              struct draft **out, struct error *err) {
+    struct draft_source source = {o->draft_method, o->draft_model, o->model, is_phantom};
     bool is_suffix = o->draft_method && strcmp(o->draft_method, "suffix") == 0; // of answers: no model
     *out = NULL;
     if (is_suffix && o->draft_model)
@@ -258,7 +259,7 @@ static int open_with(const struct gyre_options *o, struct gyre **out, struct gyr
         m.to_read = model;
     }
     struct draft *draft = NULL;
-    enum status st = open_draft(o, model, &draft, &e);
+    enum status st = open_draft(o, model, load == LOAD_PHANTOM, &draft, &e);
     m.draft = draft;
     if (draft && draft->target)
         m.program = draft->target;

@@ -374,7 +374,8 @@ static void take_plan(struct executable *exe, const struct batch_plan *plan) {
     exe->plan = *plan;
     exe->plan.token_id = exe->token_id;
     for (int t = 0; t < plan->n_tokens; t++)
-        exe->token_id[t] = plan->from_row[t] < 0 ? plan->token_id[t] : before[plan->from_row[t]].token;
+        exe->token_id[t] =
+            plan->from_row[t] < 0 ? plan->token_id[t] : program_token_of(exe->program, before[plan->from_row[t]].token);
 }
 
 static void take_sample(struct executable *exe, const struct sample_params *sample) {

@@ -104,6 +104,8 @@ static enum status load_parts(struct loaded *loaded, const struct load_options *
     TRY(choose_quantise(loaded, options->quantization, err));
     TRY(choose_product(loaded, options->dtype, err));
     TRY(choose_kv(loaded, options->kv_dtype, err));
+    if (loaded->caches_of)
+        loaded->kv = kv_element(loaded->caches_of), loaded->kv_is_set = true;
     TRY(device_enter(loaded->device, err));
     TRY(pinned_take(loaded->device, &loaded->counts, sizeof *loaded->counts, "counters", err));
     *loaded->counts = (struct dcounts){0};
@@ -117,7 +119,13 @@ static enum status cuda_load(struct device *d, const struct program *p, const st
                              struct loaded **out, struct error *err) {
     struct loaded *loaded = xcalloc(1, sizeof *loaded);
     loaded->device = d;
-    loaded->program = d->whole_keys || !d->is_fast ? program_copy(p) : pass_shared_kv(p, takes_shared_kv);
+    loaded->caches_of = options->caches_of;
+    for (int g = 0; g < p->n_groups; g++)
+        loaded->n_back = p->groups[g].kind == CACHE_STATE ? options->n_back : loaded->n_back;
+    if (loaded->caches_of)
+        loaded->program = pass_shared_kv_as(p, loaded->caches_of->program);
+    else
+        loaded->program = d->whole_keys || !d->is_fast ? program_copy(p) : pass_shared_kv(p, takes_shared_kv);
     loaded->dummies = options->dummy_weights;
     loaded->progress = options->progress;
     enum status st = load_parts(loaded, options, err);
@@ -160,18 +168,18 @@ static enum status cuda_logits(struct executable *exe, int row, const float **ou
 }
 
 static enum status cuda_hidden(struct executable *exe, int tap, int t, const float **out, struct error *err) {
-    BUG_IF(tap != 0); // programs with taps are refused
+    BUG_IF(tap < 0 || tap > exe->program->n_taps);
+    struct dmat x = exe->kept[tap];
     TRY(device_enter(exe->loaded->device, err));
     BUG_IF(t < 0 || t >= step_collected(exe)->plan->n_tokens || exe->n_started != exe->n_collected);
-    int64_t size = element_bytes(exe->hidden.element);
-    char *at = (char *)exe->hidden.at + t * exe->hidden.stride * size;
+    int64_t size = element_bytes(x.element);
+    char *at = (char *)x.at + t * x.stride * size;
     DEVICE_TRY(exe->loaded->device, err,
-               cudaMemcpy(exe->hidden_host, at, (size_t)(exe->hidden.width * size), cudaMemcpyDeviceToHost),
+               cudaMemcpy(exe->hidden_host, at, (size_t)(x.width * size), cudaMemcpyDeviceToHost),
                "%s: fetching the state of token row %d", exe->program->name, t);
-    enum element e = exe->hidden.element;
+    enum element e = x.element;
     const uint16_t *halves = (const uint16_t *)(const void *)exe->hidden_host;
-    for (int i = exe->hidden.width - 1; e != ELEMENT_F32 && i >= 0;
-         i--) // from the end, as a float takes the place of two
+    for (int i = x.width - 1; e != ELEMENT_F32 && i >= 0; i--) // from the end, as a float takes the place of two
         exe->hidden_host[i] = e == ELEMENT_F16 ? f16_to_f32(halves[i]) : bf16_to_f32(halves[i]);
     *out = exe->hidden_host;
     return OK;
@@ -201,6 +209,7 @@ const struct backend_ops backend_cuda = {
     .makes_dummies = true,
     .default_tokens = 8192,
     .default_seqs = 512,
+    .max_back = 64,
     .max_in_flight = STEPS_IN_FLIGHT,
     .options = cuda_options,
     .probes = &cuda_probes,
@@ -223,4 +232,5 @@ const struct backend_ops backend_cuda = {
     .collect = step_collect,
     .logits = cuda_logits,
     .hidden = cuda_hidden,
+    .states_from = cuda_states_from,
 };

@@ -19,6 +19,7 @@
 #include "backend/cuda/head/lm_head.h"
 #include "backend/cuda/qact/quantise.h"
 #include "backend/cuda/rows/rows.h"
+#include "backend/cuda/step/plan_layout.h"
 #include "backend/cuda/value.h"
 #include "backend/cuda/weights/blocks.h"
 #include "backend/cuda/weights/place.h"
@@ -91,7 +92,10 @@ struct loaded {
     enum quantise quantise; // matrices of LINEAR when they are loaded, and of FP8 experts
     bool dummies;           // weights without data are made here
     struct load_progress progress;
-    enum element kv; // of KV caches, if kv_is_set: by load_options.kv_dtype; else that of the products
+    const struct loaded *caches_of; // of load_options, and n_back
+    int n_back;
+    int32_t *state_base; // [n_states + n_host_states]: tokens that a slot's state has, where it can go back
+    enum element kv;     // of KV caches, if kv_is_set: by load_options.kv_dtype; else that of the products
     bool kv_is_set;
     struct placed *placed; // [n_slots], open addressing by the weight's address
     int n_slots, n_placed;
@@ -166,13 +170,6 @@ struct compiled_op {
 };
 
 enum { STEPS_IN_FLIGHT = 2 };
-
-/* Where the parts of a plan are, in bytes from its start. */
-struct plan_layout {
-    size_t counts, places, token_id, from_row, position, seq_of_row, query_start, seq_len, n_known, state_slot, out_row,
-        newest_row, rows, block_table[MAX_CACHE_GROUPS];
-};
-
 /* What a step in flight has of its own, in pinned memory. */
 struct step_slot {
     const struct batch_plan *plan;
@@ -222,9 +219,10 @@ struct executable {
     int n_parts;
     void *partial, *arrived; // of the lists
     struct dlatent_parts latent;
-    struct dmat logits, hidden;
-    struct dbest *bests; // [HEAD_MAX_ROWS][HEAD_BESTS], by lm_head.cu
-    float *row_copies;   // of SAMPLE, where the device needs them
+    struct dmat logits;             // at NULL: nothing is drawn
+    struct dmat kept[1 + MAX_TAPS]; // hidden, then the program's taps
+    struct dbest *bests;            // [HEAD_MAX_ROWS][HEAD_BESTS], by lm_head.cu
+    float *row_copies;              // of SAMPLE, where the device needs them
     struct {
         void *scratch; // NULL: the head is not screened
         struct dfilter_state *state;
@@ -237,7 +235,9 @@ struct executable {
     struct device_plan plan_view;
     int32_t *lists; // of the step, behind the plan: [n_lists]
     size_t n_lists;
-    int32_t *row_token; // [max_rows]: what the last step sampled
+    int32_t *row_token;         // [max_rows]: what the last step sampled
+    int32_t *token_of;          // of the program, on the device; NULL: it has none
+    struct dmat *state_sources; // [STATE_SOURCES], on the device; NULL: the program has no STATES
     struct step_slot slots[STEPS_IN_FLIGHT];
     int64_t n_started, n_collected;
     bool is_late;       // the step that was started last waits for draw
@@ -246,5 +246,5 @@ struct executable {
         int64_t step; // n_collected
         int first, end;
     } logits_there;     // rows of logits_host that were fetched last
-    float *hidden_host; // [width]
+    float *hidden_host; // a row of kept
 };

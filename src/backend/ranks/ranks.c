@@ -430,6 +430,7 @@ static void fill(struct table *t, const struct backend_ops *of, int n, bool by_e
     ops->collect = ranks_collect;
     ops->logits = ranks_logits;
     ops->hidden = of->hidden ? ranks_hidden : NULL;
+    ops->states_from = NULL;
     ops->probes = !of->in_place && of->probes && of->probes->measure ? &ranks_probes : NULL;
 }
 

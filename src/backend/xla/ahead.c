@@ -105,7 +105,8 @@ static bool goes_on(const struct executable *exe, int s, const struct sample_res
     const struct ahead *a = exe->ahead;
     const struct batch_plan *plan = exe->plan;
     const struct foreseen *f = &a->seqs[s];
-    int32_t token = plan->from_row[s] < 0 ? plan->token_id[s] : before[plan->from_row[s]].token;
+    int32_t token =
+        plan->from_row[s] < 0 ? plan->token_id[s] : program_token_of(exe->program, before[plan->from_row[s]].token);
     bool same = plan->position[s] == f->position + a->n_served && plan->adapter[s] == f->adapter &&
                 token == a->drawn[((int64_t)(a->n_served - 1) * DRAWN_INTS + DRAWN_TOKEN) * a->n_rows + s] &&
                 draws_alike(&exe->sample[s], &f->sample) &&

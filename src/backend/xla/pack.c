@@ -30,7 +30,9 @@ static void pack_token(struct executable *exe, const struct inputs *at, int t, i
                        const struct sample_result *before) {
     const struct batch_plan *plan = exe->plan;
     int row = plan->from_row[t];
-    exe->ints[at->token + to] = row < 0 ? plan->token_id[t] : before ? before[row].token : 0;
+    exe->ints[at->token + to] = row < 0  ? plan->token_id[t]
+                                : before ? program_token_of(exe->program, before[row].token)
+                                         : 0;
     if (exe->n_fed > 0)
         exe->ints[at->from_row + to] = before ? -1 : row;
 }

@@ -28,11 +28,14 @@ void draft_rows_init(struct draft_rows *rows, const struct cache_config *target,
     rows->n_filled = xcalloc((size_t)rows->first_scratch + 1, sizeof *rows->n_filled);
     for (int i = 0; i < o->n_groups; i++)
         widths[i] = o->shares ? target->table_width[i] : rows->width;
-    batch_plan_init(&rows->plan, o->bucket, o->n_groups, widths);
+    for (int i = 0; i < 2; i++)
+        batch_plan_init(&rows->plans[i], o->bucket, o->n_groups, widths);
+    rows->plan = rows->plans;
 }
 
 void draft_rows_release(struct draft_rows *rows) {
-    batch_plan_release(&rows->plan);
+    for (int i = 0; i < 2; i++)
+        batch_plan_release(&rows->plans[i]);
     free(rows->n_filled);
 }
 
@@ -45,8 +48,10 @@ static const int32_t *table_of(const struct draft_rows *rows, const struct batch
     return step->block_table[rows->target_group] + (size_t)s * (size_t)step->table_width[rows->target_group];
 }
 
+void draft_rows_turn(struct draft_rows *rows) { rows->plan = &rows->plans[rows->plan == rows->plans]; }
+
 void draft_rows_begin(struct draft_rows *rows, const struct batch_plan *step) {
-    struct batch_plan *plan = &rows->plan;
+    struct batch_plan *plan = rows->plan;
     plan->n_tokens = plan->n_seqs = plan->n_rows = plan->n_copies = 0;
     for (int i = 0; step && !rows->shares && i < step->n_copies; i++) {
         struct cache_copy c = step->copies[i];
@@ -77,7 +82,7 @@ static int32_t n_there(const struct draft_rows *rows, const int32_t *table, int3
 }
 
 struct draft_text draft_text_of(struct draft_rows *rows, const struct batch_plan *step, int s, int32_t end) {
-    int32_t room = rows->bucket.max_tokens - rows->plan.n_tokens;
+    int32_t room = rows->bucket.max_tokens - rows->plan->n_tokens;
     forget(rows, step, s);
     struct draft_text text = {.end = end, .held = blocks_of(rows, step->seq_len[s]) * rows->block_size};
     text.first = n_there(rows, table_of(rows, step, s), MIN(end, step->seq_len[s]));
@@ -94,7 +99,7 @@ static void mark(struct draft_rows *rows, const int32_t *table, struct draft_tex
 }
 
 static void add_table(struct draft_rows *rows, const struct batch_plan *step, int s, int32_t end, int scratch) {
-    struct batch_plan *plan = &rows->plan;
+    struct batch_plan *plan = rows->plan;
     int32_t n_held = MIN(blocks_of(rows, step->seq_len[s]), blocks_of(rows, end)), n = blocks_of(rows, end);
     for (int g = 0; g < rows->n_groups; g++) {
         int group = rows->shares ? g : rows->target_group;
@@ -108,12 +113,13 @@ static void add_table(struct draft_rows *rows, const struct batch_plan *step, in
 }
 
 static void add_row(struct batch_plan *plan, int32_t position, int32_t token) {
+    plan->from_row[plan->n_tokens] = -1;
     plan->token_id[plan->n_tokens] = token;
     plan->position[plan->n_tokens++] = position;
 }
 
 static void end_sequence(struct draft_rows *rows, const struct batch_plan *step, int s, int32_t end, int scratch) {
-    struct batch_plan *plan = &rows->plan;
+    struct batch_plan *plan = rows->plan;
     add_table(rows, step, s, end, scratch);
     plan->seq_len[plan->n_seqs] = plan->n_known[plan->n_seqs] = end;
     plan->query_start[++plan->n_seqs] = plan->n_tokens;
@@ -122,19 +128,19 @@ static void end_sequence(struct draft_rows *rows, const struct batch_plan *step,
 void draft_rows_add(struct draft_rows *rows, const struct batch_plan *step, int s, struct draft_text text,
                     const int32_t *token, int scratch) {
     for (int32_t p = text.first; p < text.end; p++)
-        add_row(&rows->plan, p, token[p]);
+        add_row(rows->plan, p, token[p]);
     end_sequence(rows, step, s, text.end, scratch);
     mark(rows, table_of(rows, step, s), text);
 }
 
 void draft_rows_blank_first(struct draft_rows *rows) {
-    rows->plan.token_id[rows->plan.query_start[rows->plan.n_seqs - 1]] = -1; // no table has it: the row is 0
+    rows->plan->token_id[rows->plan->query_start[rows->plan->n_seqs - 1]] = -1; // no table has it: the row is 0
 }
 
 void draft_rows_add_ahead(struct draft_rows *rows, const struct batch_plan *step, int s, int32_t position,
                           const int32_t *tokens, int n, int scratch) {
     for (int i = 0; i < n; i++)
-        add_row(&rows->plan, position + i, tokens[i]);
+        add_row(rows->plan, position + i, tokens[i]);
     end_sequence(rows, step, s, position + n, scratch);
 }
 

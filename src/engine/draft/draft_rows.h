@@ -10,7 +10,8 @@
 int draft_group(const struct program *target);
 
 struct draft_rows {
-    struct batch_plan plan; // of the next run
+    struct batch_plan *plan; // of the next run, one of
+    struct batch_plan plans[2];
     struct bucket bucket;
     int target_group, n_groups; // of the target's plan; of the draft, each with the same tables
     bool shares;                // the target's caches, group by group: nothing is stored
@@ -27,6 +28,9 @@ struct draft_rows_options {
 };
 void draft_rows_init(struct draft_rows *rows, const struct cache_config *target, const struct draft_rows_options *o);
 void draft_rows_release(struct draft_rows *rows);
+
+/* The next run's plan is the other one: the one before may be in flight. */
+void draft_rows_turn(struct draft_rows *rows);
 
 /* An empty plan; with a step's, the copies of cache that it began with. */
 void draft_rows_begin(struct draft_rows *rows, const struct batch_plan *step);

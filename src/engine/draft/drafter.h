@@ -40,15 +40,19 @@ struct drafter {
 
     void (*close)(void *context); // before the device is closed; NULL: there is nothing to close
     void *context;
-    bool is_fixed; // num_speculative_tokens are guessed each time, whether it pays or not; for tests
-    bool rejects;  // guesses are kept by rejection sampling, not by the draw itself
-    bool waits;    // the next step is planned when none is in flight: guesses follow from what is known
-    int most_seqs; // with more in a step nobody guesses: rows cost then; 0: no bound
+    bool is_fixed;     // num_speculative_tokens are guessed each time, whether it pays or not; for tests
+    bool tells_logits; // of rows that give guesses; for tests
+    bool rejects;      // guesses are kept by rejection sampling, not by the draw itself
+    bool waits;        // the next step is planned when none is in flight: guesses follow from what is known
+    int most_seqs;     // with more in a step nobody guesses: rows cost then; 0: no bound
     int64_t n_drafts, n_guessed, n_accepted;
     int64_t n_right_at[MOST_GUESSES]; // of the first guess of drafts, the second ...
     int64_t n_off[N_DRAFT_OFF];       // times that a sequence got none
     double pass_us;                   // what a guess takes of a draft, lately
     double synthetic;                 // a guess is taken for right with this probability, whatever it is; 0: no
+    const int32_t *told;              // [n_told], answers are these tokens, whatever is drawn; for benchmarks. NULL: no
+    int32_t n_told;
+    bool is_off; // nobody is asked for a guess, and no step followed
 };
 
 /* What a drafter has ready for a request. */

@@ -1,46 +1,9 @@
 /* program_drafter.c - see program_drafter.h. */
-#include "engine/draft/program_drafter.h"
-
-#include "engine/draft/draft_rows.h"
-#include "engine/engine.h"
+#include "engine/draft/program_drafter_parts.h"
 
 #include "base/clock.h"
 
-#include <stdlib.h>
 #include <string.h>
-
-/* A sequence that gets guesses. */
-struct chain {
-    struct request *request;
-    int s;              // its place in the step
-    int32_t position;   // of its last row
-    int row, token_row; // of the plan that runs; row -1: it has ended
-    int most;
-};
-
-struct placed_program {
-    struct loaded *loaded;
-    struct executable *exe;
-};
-
-struct program_drafter {
-    struct gyre *g;
-    const struct draft *draft;
-    struct placed_program step, context;
-    struct draft_rows rows;
-    struct sample_params *sample;  // [max_rows]
-    struct sample_result *results; // [max_rows]
-    struct chain *chains;          // [most_seqs]
-    int32_t *block;                // [draft->block]: the tokens of one
-    int n_chains, most_guesses, states_width;
-    int64_t n_follows; // steps that it looked at
-    float *q, *own_q;  // of rejection sampling: [most_seqs][most_guesses][n_vocab], [the draft's]; NULL: there is none
-    int n_vocab;
-    struct sample_scratch scratch;
-    double price;       // of a guess (economy.h)
-    enum status status; // of reading hidden states
-    int64_t max_positions;
-};
 
 // ---- who gets guesses -------------------------------------------------------------------------------------------
 
@@ -90,33 +53,53 @@ static struct sample_params draw_of(const struct request *r, int32_t position) {
 static struct sample_params own_draw_of(const struct program_drafter *d, const struct request *r, int32_t position) {
     struct sample_params p = draw_of(r, position);
     p.seed ^= d->g->drafter.rejects ? 0x6472616674 : 0;
-    p.want_logits = d->g->drafter.rejects;
+    p.want_logits = d->g->drafter.rejects || d->g->drafter.tells_logits;
     return p;
 }
 
 static void ask(struct program_drafter *d, struct chain *c, int token_row) {
-    struct batch_plan *plan = &d->rows.plan;
+    struct batch_plan *plan = d->rows.plan;
     c->row = plan->n_rows;
     c->token_row = token_row;
     plan->out_row[plan->n_rows] = token_row;
-    d->sample[plan->n_rows++] = own_draw_of(d, c->request, c->request->draft.at + c->request->draft.n);
+    d->sample[plan->n_rows++] = own_draw_of(d, c->request, c->request->draft.at + c->n_asked++);
 }
 
-/* What a guess takes: a pass is shared by the rows that it gives. */
+/* For a device that waits for the host less where every row of a step gives a token: what they are, nobody looks at. */
+static void ask_for_nothing(struct program_drafter *d, int first_row, int end) {
+    struct batch_plan *plan = d->rows.plan;
+    for (int t = first_row; t < end && plan->n_rows < d->rows.bucket.max_rows; t++) {
+        plan->out_row[plan->n_rows] = t;
+        d->sample[plan->n_rows] = sample_params_default();
+        d->sample[plan->n_rows++].temperature = 0;
+    }
+}
+
+/* What a guess takes: passes are shared by the rows that they give. */
 static void learn_pass(struct program_drafter *d, int64_t us) {
-    double each = (double)us / d->rows.plan.n_rows;
-    double *pass = &d->g->drafter.pass_us;
-    *pass += *pass == 0 ? each : 0.1 * (each - *pass);
+    int n_guesses = 0;
+    for (int i = 0; i < d->n_chains; i++)
+        n_guesses += d->chains[i].request->draft.n;
+    double each = (double)us / n_guesses, *pass = &d->g->drafter.pass_us;
+    if (n_guesses > 0)
+        *pass += *pass == 0 ? each : 0.1 * (each - *pass);
+}
+
+static enum status start(struct program_drafter *d, const struct placed_program *p, struct error *err) {
+    TRY(d->status); // with the sentence in g->failed
+    return d->g->ops->run(p->exe, d->rows.plan, d->sample, err);
 }
 
 static enum status run(struct program_drafter *d, const struct placed_program *p, struct error *err) {
-    TRY(d->status); // with the sentence in g->failed
-    int64_t start = clock_us();
-    TRY(d->g->ops->run(p->exe, &d->rows.plan, d->sample, err));
-    TRY(d->g->ops->collect(p->exe, d->results, err));
-    if (p == &d->step && (d->draft->context || d->rows.plan.n_tokens == d->rows.plan.n_rows)) // no rows of the text
-        learn_pass(d, clock_us() - start);
-    return OK;
+    TRY(start(d, p, err));
+    return d->g->ops->collect(p->exe, d->results, err);
+}
+
+/* The next plan is another, as the device may still have this one. */
+static void turn(struct program_drafter *d) {
+    draft_rows_turn(&d->rows);
+    d->sample = d->samples[d->sample == d->samples[0]];
+    draft_rows_begin(&d->rows, NULL);
 }
 
 /* What guess i of the chain was drawn from, in the target's tokens. */
@@ -145,17 +128,31 @@ static void take_distribution(struct program_drafter *d, struct chain *c, int ro
 static bool take_guess(struct program_drafter *d, struct chain *c, int row) {
     struct proposal *p = &c->request->draft;
     int32_t token = d->results[row].token;
-    if (d->results[row].not_finite || d->results[row].nothing_left)
+    c->has_ended |= d->results[row].not_finite || d->results[row].nothing_left;
+    if (c->has_ended)
         return false;
     take_distribution(d, c, row, p->n);
-    p->tokens[p->n++] = d->draft->target_id ? d->draft->target_id[token] : token;
+    p->tokens[p->n++] = program_token_of(d->draft->step, token);
     return p->n < c->most;
 }
 
 // ---- rows -------------------------------------------------------------------------------------------------------
 
-static void copy_states(struct program_drafter *d, int row, const float *from) {
-    memcpy(d->rows.plan.states + (size_t)row * (size_t)d->states_width, from, (size_t)d->states_width * sizeof *from);
+/* Row `row` of the next run has what token row `from` of a step left: of the target's, or of the draft's own. */
+static bool take_state(struct program_drafter *d, int row, bool is_own, int from) {
+    const struct backend_ops *ops = d->g->ops;
+    const float *state;
+    if (d->is_linked) {
+        d->rows.plan->state_source = is_own;
+        d->rows.plan->state_row[row] = from;
+        return true;
+    }
+    d->status = is_own ? ops->hidden(d->step.exe, d->draft->carry, from, &state, &d->g->failed)
+                       : ops->hidden(d->g->exe, d->draft->feature, from, &state, &d->g->failed);
+    if (d->status == OK)
+        memcpy(d->rows.plan->states + (size_t)row * (size_t)d->states_width, state,
+               (size_t)d->states_width * sizeof *state);
+    return d->status == OK;
 }
 
 /* What the target made of positions [first, end), for the next rows of the plan. False: they were not in this step. */
@@ -166,19 +163,15 @@ static bool add_states(struct program_drafter *d, const struct step *step, int s
         return true;
     if (first < start || end > start + n)
         return false;
-    for (int32_t p = first; p < end; p++) {
-        const float *state;
-        d->status = d->g->ops->hidden(d->g->exe, d->draft->feature, row + (p - start), &state, &d->g->failed);
-        if (d->status != OK)
+    for (int32_t p = first; p < end; p++)
+        if (!take_state(d, d->rows.plan->n_tokens + (p - first), false, row + (p - start)))
             return false;
-        copy_states(d, d->rows.plan.n_tokens + (p - first), state);
-    }
     return true;
 }
 
 static struct chain *new_chain(struct program_drafter *d, struct request *r, int s, int32_t position, int most) {
     struct chain *c = &d->chains[d->n_chains++];
-    *c = (struct chain){.request = r, .s = s, .position = position, .most = most};
+    *c = (struct chain){.request = r, .s = s, .position = position, .most = most, .row = -1, .asked_row = -1};
     r->draft = (struct proposal){.at = r->sequence.n_known, .follow = d->n_follows};
     return c;
 }
@@ -195,14 +188,18 @@ static void add_text(struct program_drafter *d, const struct step *step, int s) 
         text.end = MIN(text.end, text.held);
     if (text.end <= text.first || !add_states(d, step, s, text.first, text.end))
         return;
+    int first_row = d->rows.plan->n_tokens;
     draft_rows_add(&d->rows, &step->plan, s, text, r->sequence.tokens + d->draft->is_ahead, goes_on ? d->n_chains : -1);
     if (text.first == 0 && d->draft->is_first_blank)
         draft_rows_blank_first(&d->rows);
     if (!goes_on)
         return;
     struct chain *c = new_chain(d, r, s, text.end - 1, most);
-    if (!d->draft->context)
-        ask(d, c, d->rows.plan.n_tokens - 1);
+    if (d->draft->context)
+        return;
+    if (d->runs_ahead && text.end - text.first <= d->most_guesses + 1)
+        ask_for_nothing(d, first_row, d->rows.plan->n_tokens - 1);
+    ask(d, c, d->rows.plan->n_tokens - 1);
 }
 
 /* Of a draft that reads the target's cache: a row at the newest token's place, with the state before it. */
@@ -213,50 +210,44 @@ static void add_newest(struct program_drafter *d, const struct step *step, int s
     if (most == 0 || !add_states(d, step, s, at - 1, at))
         return;
     draft_rows_add_ahead(&d->rows, &step->plan, s, at, &r->sequence.tokens[at], 1, -1);
-    ask(d, new_chain(d, r, s, at, most), d->rows.plan.n_tokens - 1);
-}
-
-/* From its last row to the next. */
-static void carry(struct program_drafter *d, const struct chain *c, int row) {
-    const float *state;
-    if (d->draft->feature == NO_STATES || d->status != OK)
-        return;
-    d->status = d->g->ops->hidden(d->step.exe, d->draft->carry, c->token_row, &state, &d->g->failed);
-    if (d->status == OK)
-        copy_states(d, row, state);
+    ask(d, new_chain(d, r, s, at, most), d->rows.plan->n_tokens - 1);
 }
 
 /* A row more for each chain that goes on. False: there is none. */
 static bool next_rows(struct program_drafter *d, const struct step *step) {
-    draft_rows_begin(&d->rows, NULL);
+    static const int32_t unknown = 0;
+    turn(d);
     for (int i = 0; i < d->n_chains; i++) {
         struct chain *c = &d->chains[i];
         const struct proposal *p = &c->request->draft;
-        if (c->row < 0 || !take_guess(d, c, c->row)) {
-            c->row = -1;
+        int row = d->rows.plan->n_tokens, before = c->row;
+        c->row = -1;
+        if (before < 0 || c->has_ended || c->n_asked >= c->most)
             continue;
-        }
+        if (d->draft->feature != NO_STATES && !take_state(d, row, true, c->token_row))
+            continue;
         c->position += !d->draft->reads_target;
-        carry(d, c, d->rows.plan.n_tokens);
-        draft_rows_add_ahead(&d->rows, &step->plan, c->s, c->position, &p->tokens[p->n - 1], 1, i);
-        ask(d, c, d->rows.plan.n_tokens - 1);
+        draft_rows_add_ahead(&d->rows, &step->plan, c->s, c->position, d->runs_ahead ? &unknown : &p->tokens[p->n - 1],
+                             1, i);
+        if (d->runs_ahead)
+            d->rows.plan->from_row[row] = before;
+        ask(d, c, row);
     }
-    return d->rows.plan.n_rows > 0;
+    return d->rows.plan->n_rows > 0;
 }
 
 /* A block for each: the newest token, then masks, each of which gives a guess. */
 static void add_blocks(struct program_drafter *d, const struct step *step) {
-    draft_rows_begin(&d->rows, NULL);
     for (int i = 0; i < d->n_chains; i++) {
         struct chain *c = &d->chains[i];
         const struct sequence *seq = &c->request->sequence;
         d->block[0] = seq->tokens[seq->n_known - 1];
         draft_rows_add_ahead(&d->rows, &step->plan, c->s, seq->n_known - 1, d->block, d->draft->block, i);
-        c->token_row = d->rows.plan.n_tokens - d->draft->block;
-        c->row = d->rows.plan.n_rows;
+        c->token_row = d->rows.plan->n_tokens - d->draft->block;
+        c->row = c->asked_row = d->rows.plan->n_rows;
         for (int k = 0; k < c->most; k++) {
-            d->rows.plan.out_row[d->rows.plan.n_rows] = c->token_row + 1 + k;
-            d->sample[d->rows.plan.n_rows++] = own_draw_of(d, c->request, seq->n_known + k);
+            d->rows.plan->out_row[d->rows.plan->n_rows] = c->token_row + 1 + k;
+            d->sample[d->rows.plan->n_rows++] = own_draw_of(d, c->request, seq->n_known + k);
         }
     }
 }
@@ -265,6 +256,7 @@ static enum status run_blocks(struct program_drafter *d, const struct step *step
     TRY(run(d, &d->context, err));
     if (d->n_chains == 0)
         return OK;
+    turn(d);
     add_blocks(d, step);
     TRY(run(d, &d->step, err));
     for (int i = 0; i < d->n_chains; i++)
@@ -273,14 +265,30 @@ static enum status run_blocks(struct program_drafter *d, const struct step *step
     return OK;
 }
 
-static enum status run_chains(struct program_drafter *d, const struct step *step, struct error *err) {
-    do
-        TRY(run(d, &d->step, err));
-    while (next_rows(d, step));
+/* The pass that was started first. */
+static enum status collect_guesses(struct program_drafter *d, struct error *err) {
+    TRY(d->g->ops->collect(d->step.exe, d->results, err));
+    for (int i = 0; i < d->n_chains; i++)
+        if (d->chains[i].asked_row >= 0)
+            take_guess(d, &d->chains[i], d->chains[i].asked_row);
     return OK;
 }
 
-static enum status follow(void *context, const struct step *step, struct error *err) {
+/* Pass after pass. One that runs ahead takes its tokens and states from the one before, on the device. */
+static enum status run_chains(struct program_drafter *d, const struct step *step, struct error *err) {
+    TRY(start(d, &d->step, err));
+    for (bool goes_on = true; goes_on;) {
+        for (int i = 0; i < d->n_chains; i++)
+            d->chains[i].asked_row = d->chains[i].row;
+        TRY(d->runs_ahead ? OK : collect_guesses(d, err));
+        goes_on = next_rows(d, step);
+        TRY(goes_on ? start(d, &d->step, err) : OK);
+        TRY(d->runs_ahead ? collect_guesses(d, err) : OK);
+    }
+    return OK;
+}
+
+enum status program_drafter_follow(void *context, const struct step *step, struct error *err) {
     struct program_drafter *d = context;
     d->n_chains = 0;
     d->n_follows++;
@@ -292,16 +300,19 @@ static enum status follow(void *context, const struct step *step, struct error *
     }
     for (int s = 0; s < step->plan.n_seqs; s++)
         (d->draft->reads_target ? add_newest : add_text)(d, step, s);
-    if (d->rows.plan.n_tokens == 0) {
+    if (d->rows.plan->n_tokens == 0) {
         draft_rows_without(&d->rows, &step->plan);
         return OK;
     }
     TRY(model_check(d->draft->model, err));
-    return (d->draft->context ? run_blocks : run_chains)(d, step, err);
+    int64_t begun = clock_us();
+    TRY((d->draft->context ? run_blocks : run_chains)(d, step, err));
+    learn_pass(d, clock_us() - begun);
+    return OK;
 }
 
 /* Of the step before only: the distributions of older ones are overwritten, as those of who waited meanwhile. */
-static int guess(void *context, const struct sequence *seq, int32_t *out, int max) {
+int program_drafter_guess(void *context, const struct sequence *seq, int32_t *out, int max) {
     const struct proposal *p = &((const struct request *)seq->owner)->draft;
     const struct program_drafter *d = context;
     if (p->n == 0 || p->follow != d->n_follows || p->at != seq->n_known || seq->n_tokens != seq->n_known)
@@ -309,138 +320,4 @@ static int guess(void *context, const struct sequence *seq, int32_t *out, int ma
     int n = MIN(p->n, max);
     memcpy(out, p->tokens, (size_t)n * sizeof *out);
     return n;
-}
-
-// ---- opening and closing ----------------------------------------------------------------------------------------
-
-static void take_away(const struct gyre *g, const struct placed_program *p) {
-    if (p->exe)
-        g->ops->free_executable(p->exe);
-    if (p->loaded)
-        g->ops->unload(p->loaded);
-}
-
-static void close_drafter(void *context) {
-    struct program_drafter *d = context;
-    take_away(d->g, &d->context);
-    take_away(d->g, &d->step);
-    draft_rows_release(&d->rows);
-    free(d->sample);
-    free(d->results);
-    free(d->chains);
-    free(d->block);
-    free(d->q);
-    free(d->own_q);
-    sample_scratch_release(&d->scratch);
-    free(d);
-}
-
-static enum status check(const struct gyre *g, const struct draft *draft, struct error *err) {
-    const struct program *p = draft->step;
-    if (draft_group(g->program) < 0)
-        return fail(err, ERR_UNSUPPORTED,
-                    "speculation: %s keeps no cache of the whole text, beside which a draft's lies", g->program->name);
-    for (int i = 0; i < p->n_groups; i++)
-        if (p->groups[i].kind == CACHE_STATE)
-            return fail(err, ERR_UNSUPPORTED, "speculation: the draft %s has recurrent layers, which cannot go back",
-                        p->name);
-    if (draft->feature != NO_STATES && !g->ops->hidden)
-        return fail(err, ERR_UNSUPPORTED,
-                    "speculation: the draft %s reads hidden states, which this device does not keep", p->name);
-    if (program_rope_depends_on_length(p))
-        return fail(err, ERR_UNSUPPORTED, "speculation: positions of the draft %s depend on the length of the text",
-                    p->name);
-    return OK;
-}
-
-struct executable *program_drafter_exe(const struct gyre *g) {
-    return ((const struct program_drafter *)g->drafter.context)->step.exe;
-}
-
-enum status program_drafter_load(struct gyre *g, const struct gyre_options *o, const struct draft *draft,
-                                 struct error *err) {
-    struct load_options options = {.dtype = o->dtype};
-    TRY(check(g, draft, err));
-    struct program_drafter *d = xcalloc(1, sizeof *d);
-    *d = (struct program_drafter){.g = g, .draft = draft};
-    g->drafter = (struct drafter){.context = d, .close = close_drafter};
-    d->max_positions = draft->model->spec->max_positions;
-    options.caches_of = draft->reads_target ? g->loaded : NULL;
-    TRY(g->ops->load(g->device, draft->step, &options, &d->step.loaded, err));
-    options.caches_of = d->step.loaded;
-    return draft->context ? g->ops->load(g->device, draft->context, &options, &d->context.loaded, err) : OK;
-}
-
-static int states_width(const struct program *p) {
-    for (int i = 0; i < p->n_ops; i++)
-        if (p->ops[i].code == OP_STATES)
-            return p->ops[i].out[0].width;
-    return 0;
-}
-
-static enum status alloc_cache(struct program_drafter *d, struct error *err) {
-    const struct gyre *g = d->g;
-    struct cache_config config = {.block_size = g->cache.block_size};
-    for (int i = 0; i < d->draft->step->n_groups; i++) {
-        config.n_blocks[i] = d->rows.n_blocks;
-        config.table_width[i] = d->rows.width;
-    }
-    return d->draft->reads_target ? OK : g->ops->alloc_cache(d->step.loaded, &config, err);
-}
-
-/* Prompts, and the rows of all chains at once. */
-static struct bucket bucket_of(const struct program_drafter *d, int most_seqs) {
-    const struct step_limits *limits = &d->g->scheduler.limits;
-    int a_seq = MAX(d->draft->block, 1);
-    return (struct bucket){.max_tokens = MAX(limits->max_tokens, most_seqs * a_seq),
-                           .max_seqs = limits->max_seqs,
-                           .max_rows = most_seqs * MIN(a_seq, d->most_guesses),
-                           .max_copies = d->draft->step->n_groups * d->g->pool.max_copies};
-}
-
-static void allocate(struct program_drafter *d, struct bucket bucket, int most_seqs) {
-    const struct draft *draft = d->draft;
-    struct draft_rows_options rows = {.bucket = bucket,
-                                      .target_group = draft_group(d->g->program),
-                                      .n_groups = draft->step->n_groups,
-                                      .n_scratch = most_seqs,
-                                      .most_ahead = MAX(d->most_guesses, draft->block),
-                                      .shares = draft->reads_target};
-    draft_rows_init(&d->rows, &d->g->cache, &rows);
-    d->states_width = states_width(draft->context ? draft->context : draft->step);
-    if (d->states_width > 0)
-        batch_plan_add_states(&d->rows.plan, bucket, d->states_width);
-    d->sample = xcalloc((size_t)bucket.max_rows, sizeof *d->sample);
-    d->results = xcalloc((size_t)bucket.max_rows, sizeof *d->results);
-    d->chains = xcalloc((size_t)most_seqs, sizeof *d->chains);
-    d->block = xcalloc((size_t)draft->block + 1, sizeof *d->block);
-    for (int i = 1; i < draft->block; i++)
-        d->block[i] = draft->mask;
-}
-
-static enum status allocate_distributions(struct program_drafter *d, int most_seqs, struct error *err) {
-    size_t rows = (size_t)most_seqs * (size_t)d->most_guesses, n_own = (size_t)d->draft->step->vocab_size;
-    d->n_vocab = d->g->info.vocab_size;
-    d->q = calloc(rows * (size_t)d->n_vocab, sizeof *d->q);
-    if (!d->q)
-        return fail(err, ERR_MEMORY, "speculation: no memory for the distributions of %zu guesses", rows);
-    d->own_q = xcalloc(n_own, sizeof *d->own_q);
-    sample_scratch_init(&d->scratch, (int64_t)n_own);
-    return OK;
-}
-
-enum status program_drafter_open(struct gyre *g, const struct gyre_options *o, struct error *err) {
-    struct program_drafter *d = g->drafter.context;
-    int most_seqs = MIN(g->drafter.most_seqs, g->scheduler.limits.max_seqs);
-    d->most_guesses = d->draft->block > 0 ? MIN(o->n_guesses, d->draft->block - 1) : o->n_guesses;
-    struct bucket bucket = bucket_of(d, most_seqs);
-    allocate(d, bucket, most_seqs);
-    TRY(o->draft_rejection ? allocate_distributions(d, most_seqs, err) : OK);
-    TRY(alloc_cache(d, err));
-    TRY(g->ops->compile(d->step.loaded, bucket, &d->step.exe, err));
-    TRY(d->draft->context ? g->ops->compile(d->context.loaded, bucket, &d->context.exe, err) : OK);
-    g->drafter.guess = guess;
-    g->drafter.follow = follow;
-    g->drafter.waits = true;
-    return OK;
 }

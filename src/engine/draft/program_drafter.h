@@ -20,5 +20,8 @@ enum status program_drafter_load(struct gyre *g, const struct gyre_options *o, c
                                  struct error *err);
 enum status program_drafter_open(struct gyre *g, const struct gyre_options *o, struct error *err);
 
-/* For tests: what ran last on it, after a step. */
-struct executable *program_drafter_exe(const struct gyre *g);
+/* When the target is compiled. */
+enum status program_drafter_link(struct gyre *g, struct error *err);
+
+/* For tests: what ran last on it, after a step, and which row of that gave the first sequence's last guess. */
+struct executable *program_drafter_exe(const struct gyre *g, int *row);

@@ -6,7 +6,8 @@
 /* Another model with the same tokens. */
 static enum status open_draft_model(struct draft *d, const struct draft_source *source, const struct model *target,
                                     struct error *err) {
-    TRY(model_open(source->path, &(struct model_options){0}, &d->model, err));
+    TRY(model_open(source->path, &(struct model_options){.load = source->is_phantom ? LOAD_PHANTOM : LOAD_CHECKPOINT},
+                   &d->model, err));
     if (d->model->spec->vocab_size != target->spec->vocab_size)
         return fail(err, ERR_UNSUPPORTED,
                     "%s: a draft of %d tokens cannot guess for a model of %d: they must be the same",
@@ -58,6 +59,7 @@ static enum status open_parts(struct draft *d, const struct draft_source *source
 enum status draft_open(const struct draft_source *source, const struct model *target, struct draft **out,
                        struct error *err) {
     struct draft *d = xcalloc(1, sizeof *d);
+    d->is_phantom = source->is_phantom;
     enum status st = open_parts(d, source, target, err);
     if (st != OK) {
         draft_free(d);

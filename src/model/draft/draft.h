@@ -25,10 +25,12 @@ struct draft_source {
     const char *method; // as in vLLM's speculative_config: "draft_model"; NULL: what the draft's config.json says
     const char *path;   // its folder; NULL, of "mtp": the target's
     const char *target_path;
+    bool is_phantom; // weights without data, of config.json alone: a device makes them (makes_dummies)
 };
 
 struct draft {
     const char *method;       // as above
+    bool is_phantom;          // likewise
     struct program *target;   // what runs in place of the target's program; NULL: that
     int feature;              // of the target, which `hidden` of backend_ops it is; NO_STATES: the step reads none
     int carry;                // likewise of the step, in a chain

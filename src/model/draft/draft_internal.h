@@ -17,6 +17,9 @@ struct draft_target {
 };
 enum status draft_target_of(const struct model *target, struct draft_target *out, struct error *err);
 
+/* Behind d->model->spec: its checkpoint, unless weights are phantoms, and who binds them. */
+enum status draft_weights_open(struct draft *d, const char *path, struct binder *b, struct error *err);
+
 /* d->model: config and weights of `path` in the family's words. */
 enum status draft_bind(struct draft *d, const char *path, const struct family *family, const void **weights,
                        struct error *err);

@@ -162,13 +162,15 @@ static void eagle3_record(struct program *p, const struct model_spec *s, const s
     p->vocab_size = s->draft.vocab;
 }
 
+/* Of phantoms, which say none: the target's first. */
 static enum status read_offsets(struct draft *d, const struct eagle3 *m, const struct draft_target *t,
                                 struct error *err) {
     const struct model_spec *s = d->model->spec;
     int32_t *ids = arena_calloc(&d->model->arena, (size_t)s->draft.vocab, sizeof *ids);
     for (int64_t i = 0; i < s->draft.vocab; i++) {
-        int64_t offset;
-        memcpy(&offset, (const char *)m->offsets->data + (size_t)i * sizeof offset, sizeof offset);
+        int64_t offset = 0;
+        if (!d->is_phantom)
+            memcpy(&offset, (const char *)m->offsets->data + (size_t)i * sizeof offset, sizeof offset);
         if (offset < -i || offset >= t->vocab_size - i)
             return fail(err, ERR_FORMAT, "%s: tensor d2t names token %lld at %lld, the target has %d", s->path,
                         (long long)(offset + i), (long long)i, t->vocab_size);
@@ -194,18 +196,19 @@ enum status eagle3_open(struct draft *d, const struct draft_source *source, cons
                     s->path, (long long)t.embed->in, s->hidden_size);
     if (!m->lm_head && (t.lm_head->in != s->hidden_size || t.lm_head->out != s->draft.vocab))
         return fail(err, ERR_UNSUPPORTED, "%s: no lm_head of its own, and the target's has another shape", s->path);
-    if (s->draft.own_vocab && !m->offsets)
+    if (s->draft.own_vocab && !m->offsets && !d->is_phantom)
         return fail(err, ERR_FORMAT, "%s: tensor d2t is missing, which says what the %d tokens are", s->path,
                     s->draft.vocab);
     if (!s->draft.own_vocab && s->draft.vocab != t.vocab_size)
         return fail(err, ERR_UNSUPPORTED, "%s: a draft of %d tokens cannot guess for a model of %d", s->path,
                     s->draft.vocab, t.vocab_size);
-    TRY(m->offsets ? read_offsets(d, m, &t, err) : OK);
+    TRY(s->draft.own_vocab ? read_offsets(d, m, &t, err) : OK);
     struct feature f = {.fc = m->fc, .all_norm = m->input_norm, .eps = (float)s->norm_eps};
     memcpy(f.tap_norm, m->fc_norm, sizeof m->fc_norm);
     TRY(draft_feature(d, target, &f, err));
     d->step = d->model->program = program_new("eagle3");
     eagle3_record(d->step, s, m, &t);
+    d->step->token_of = d->target_id;
     d->is_ahead = true;
     d->carry = 1;
     return OK;

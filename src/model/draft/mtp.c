@@ -22,7 +22,7 @@ static enum status add_layer(struct model_spec *s, int l, struct error *err) {
 
 /* All that stands under its prefix is used. */
 static enum status check_unused(const struct binder *b, const char *prefix) {
-    for (size_t i = 0; b->status == OK && i < checkpoint_count(b->checkpoint); i++) {
+    for (size_t i = 0; b->status == OK && b->checkpoint && i < checkpoint_count(b->checkpoint); i++) {
         const struct stored_tensor *t = checkpoint_at(b->checkpoint, i);
         if (strncmp(t->name, prefix, strlen(prefix)) == 0 && !t->consumed)
             return fail(b->err, ERR_UNSUPPORTED, "%s: tensor %s of the next-token predictor would not be used",
@@ -36,8 +36,7 @@ static enum status bind_predictor(struct draft *d, const char *path, const struc
     struct model *m = d->model;
     struct binder b;
     TRY(add_layer(m->spec, l, err));
-    TRY(checkpoint_open(&m->checkpoint, path, err));
-    TRY(binder_init(&b, LOAD_CHECKPOINT, m->checkpoint, m->spec, &m->arena, err));
+    TRY(draft_weights_open(d, path, &b, err));
     if (family->mtp_prefix)
         snprintf(b.prefix, sizeof b.prefix, "%s", family->mtp_prefix);
     *weights = family->bind_mtp(&b, l);

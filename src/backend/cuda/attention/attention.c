@@ -28,12 +28,12 @@ static const int64_t PARTIAL_BYTES = 256 << 20; // of sums that wait to be joine
 
 static struct dattention shape_of(const struct op *op) {
     const struct attention_args *a = &op->args.attention;
-    return (struct dattention){a->n_heads, a->n_kv_heads, a->head_dim, a->v_head_dim,    a->scale,
-                               a->softcap, a->window,     a->chunk,    a->paired_values, a->rotary_dim};
+    return (struct dattention){a->n_heads, a->n_kv_heads, a->head_dim,      a->v_head_dim, a->scale,     a->softcap,
+                               a->window,  a->chunk,      a->paired_values, a->rotary_dim, (int)a->reach};
 }
 
 static bool is_fast(const struct loaded *loaded, const struct op *op) {
-    if (op->code != OP_ATTENTION || !loaded->device->is_fast)
+    if (op->code != OP_ATTENTION || !loaded->device->is_fast || op->args.attention.reach != REACH_CAUSAL)
         return false;
     struct dattention a = shape_of(op);
     return attention_decode_takes(&a, kv_element(loaded), loaded->block_size);

@@ -8,6 +8,7 @@
 #include "backend/cuda/attention/attention.h"
 #include "backend/cuda/attention/kv.cuh"
 #include "backend/cuda/value.h"
+#include "core/ops.h"
 
 enum { WARPS = 4, MAX_PER_LANE = 16 }; // channels of a head: up to 512
 
@@ -22,6 +23,11 @@ static __device__ void grow(partial *p, float s, int n) {
     for (int i = 0; i < n; i++)
         p->acc[i] *= shrink;
     p->m = m;
+}
+
+/* The end of the keys that a token sees. */
+static __device__ int end_of_keys(const device_plan &plan, int reach, int seq, int position) {
+    return reach == REACH_ALL ? plan.seq_len[seq] : reach == REACH_BEFORE ? position : position + 1;
 }
 
 /* V: channel groups of 32 that a lane holds of a value row; 2 rows with paired values. */
@@ -48,7 +54,8 @@ static __global__ void attention(device_plan plan, dattention a, dmat q, dweight
     kv_shape shape = {a.n_kv_heads,  a.rotary_dim > 0 ? a.rotary_dim : a.head_dim,
                       a.v_head_dim,  block_size,
                       cache.element, a.rotary_dim > 0};
-    for (int j = first + warp; j <= position; j += WARPS) {
+    int end = end_of_keys(plan, a.reach, seq, position);
+    for (int j = first + warp; j < end; j += WARPS) {
         const char *block = kv_block(plan, cache, block_size, seq, j);
         int slot = j % block_size;
         float s = 0;

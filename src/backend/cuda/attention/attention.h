@@ -24,6 +24,7 @@ struct dattention {
     int window, chunk;
     bool paired_values;
     int rotary_dim;
+    int reach; // enum attention_reach; the plain kernel alone has others than REACH_CAUSAL
 };
 /* The plain kernel: any shape and element, block tables and all; the oracle of those below. */
 void launch_attention(const struct launch *l, const struct dattention *a, struct dmat q, struct dweight sinks,

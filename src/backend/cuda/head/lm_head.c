@@ -28,7 +28,7 @@ static bool is_whole_for_one(const struct program *p, val v) {
     for (int i = 0; i < p->n_ops; i++)
         for (int k = 0; k < OP_MAX_IN; k++)
             n += val_given(p->ops[i].in[k]) && p->ops[i].in[k].id == v.id;
-    return n == 1 && v.col == 0 && v.width == p->values[v.id].width && p->hidden.id != v.id;
+    return n == 1 && v.col == 0 && v.width == p->values[v.id].width && !program_keeps(p, v.id);
 }
 
 /* The SOFTCAP between the head and SAMPLE, or NULL. */
@@ -38,6 +38,8 @@ static const struct op *softcap_of(const struct program *p) {
 }
 
 const struct op *head_of(const struct program *p) {
+    if (p->ops[p->n_ops - 1].code != OP_SAMPLE)
+        return NULL;
     const struct op *cap = softcap_of(p);
     val logits = p->ops[p->n_ops - 1].in[0], made = cap ? cap->in[0] : logits;
     const struct op *head = &p->ops[maker_of(p, made)];

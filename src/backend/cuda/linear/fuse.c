@@ -23,7 +23,7 @@ static bool is_read_by_one(const struct program *p, val v) {
             reads |= p->ops[i].in[k].id == v.id;
         n += reads;
     }
-    return n == 1 && p->hidden.id != v.id;
+    return n == 1 && !program_keeps(p, v.id);
 }
 
 bool gated_act_follows(const struct program *p, int i) {

@@ -59,6 +59,8 @@ static bool takes_unscaled(const struct program *p, const struct op *op, int k) 
 
 bool unscaled_will_be_read(const struct program *p, const struct op *linear) {
     const struct value *v = &p->values[linear->out[0].id];
+    if (program_keeps(p, linear->out[0].id))
+        return false;
     for (int i = v->first_use + 1; i <= v->last_use && i < p->n_ops; i++)
         for (int k = 0; k < OP_MAX_IN; k++)
             if (p->ops[i].in[k].id == linear->out[0].id && !takes_unscaled(p, &p->ops[i], k))
@@ -177,7 +179,7 @@ struct dmat qact_static(struct lowering *w, const struct compiled_op *c, int k) 
 
 bool value_is_read(const struct executable *exe, const struct compiled_op *c, int k, int n_rows) {
     val out = c->op->out[k];
-    if (!c->out_qact[k] || exe->program->hidden.id == out.id)
+    if (!c->out_qact[k] || program_keeps(exe->program, out.id))
         return true;
     const struct value *v = &exe->program->values[out.id];
     for (int i = v->first_use; i <= v->last_use && i < exe->program->n_ops; i++)

@@ -173,7 +173,7 @@ static __global__ void __launch_bounds__(INPUTS_THREADS, 2)
     let_next_start();
     wait_for_previous();
     int i = blockIdx.y * (INPUTS_THREADS / 32) + threadIdx.x / 32, begin = blockIdx.x % (C / RUN) * RUN;
-    chunk_place c = find_chunk<C>(plan, blockIdx.x / (C / RUN));
+    chunk_place c = find_chunk<C>(a, plan, blockIdx.x / (C / RUN));
     if (c.seq < 0 || i >= 2 * a.shape.n_key_heads + a.shape.n_value_heads || begin >= c.n)
         return;
     input_head h = head_of<D>(a, i);

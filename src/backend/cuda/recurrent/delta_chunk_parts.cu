@@ -142,7 +142,7 @@ static __global__ void __launch_bounds__(PARTS_THREADS, 2)
     extern __shared__ __align__(16) char shared[];
     let_next_start();
     wait_for_previous();
-    chunk_place c = find_chunk<C>(plan, blockIdx.x);
+    chunk_place c = find_chunk<C>(a, plan, blockIdx.x);
     if (c.seq < 0)
         return;
     float *kk = reinterpret_cast<float *>(shared + memory::KK), *qk = reinterpret_cast<float *>(shared + memory::QK),

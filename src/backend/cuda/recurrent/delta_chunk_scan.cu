@@ -253,7 +253,7 @@ static __global__ void __launch_bounds__(scan_shape<D, COLUMNS>::THREADS, 1)
     constexpr int C = D / 2, PARTS = D / COLUMNS;
     let_next_start();
     wait_for_previous();
-    int seq = find_item(plan, blockIdx.y, [](int n) { return n > DELTA_FEW_TOKENS ? 1 : 0; }).x;
+    int seq = find_item(a, plan, blockIdx.y, [](int n) { return n > 0; }).x;
     if (seq < 0)
         return;
     int h = blockIdx.x / PARTS, part = blockIdx.x % PARTS, first = plan.query_start[seq], slot = plan.state_slot[seq];

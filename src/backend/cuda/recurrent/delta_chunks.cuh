@@ -33,22 +33,24 @@ template <int D> static __device__ __forceinline__ uint32_t *part_row(const ddel
     return static_cast<uint32_t *>(a.parts.at) + t * a.parts.stride + h * D;
 }
 
-/* ---- sequences of more than DELTA_FEW_TOKENS ---- */
+/* ---- sequences that go by chunks ---- */
 
 struct chunk_place {
     int seq, first, n, index; // its rows from `first` on; index: which of its sequence's
 };
 
-static __device__ __forceinline__ int tokens_of(const device_plan &p, int seq) {
-    return seq < step_seqs(p) ? p.query_start[seq + 1] - p.query_start[seq] : 0;
+static __device__ __forceinline__ int tokens_of(const ddelta_layer &a, const device_plan &p, int seq) {
+    return seq < step_seqs(p) ? chunked_tokens(a, p, seq) : 0;
 }
 
-/* By a warp: item `i` of what sequences have by `count`, which is given their tokens. seq -1: there are fewer. */
+/* By a warp: item `i` of what sequences have by `count`, which is given their tokens, 0 of those that are walked. seq
+ * -1: there are fewer. */
 template <class Count>
-static __device__ __forceinline__ int2 find_item(const device_plan &p, int i, const Count &count) {
+static __device__ __forceinline__ int2 find_item(const ddelta_layer &a, const device_plan &p, int i,
+                                                 const Count &count) {
     int lane = threadIdx.x % 32, before = 0, n_seqs = step_seqs(p);
     for (int base = 0; base < n_seqs; base += 32) {
-        int n = count(tokens_of(p, base + lane)), sum = n;
+        int n = count(tokens_of(a, p, base + lane)), sum = n;
         for (int step = 1; step < 32; step *= 2) {
             int left = __shfl_up_sync(0xffffffffu, sum, step);
             sum += lane >= step ? left : 0;
@@ -63,8 +65,9 @@ static __device__ __forceinline__ int2 find_item(const device_plan &p, int i, co
     return make_int2(-1, 0);
 }
 
-template <int C> static __device__ __forceinline__ chunk_place find_chunk(const device_plan &p, int i) {
-    int2 at = find_item(p, i, [](int n) { return n > DELTA_FEW_TOKENS ? (n + C - 1) / C : 0; });
+template <int C>
+static __device__ __forceinline__ chunk_place find_chunk(const ddelta_layer &a, const device_plan &p, int i) {
+    int2 at = find_item(a, p, i, [](int n) { return (n + C - 1) / C; });
     if (at.x < 0)
         return chunk_place{-1, 0, 0, 0};
     int first = p.query_start[at.x] + at.y * C;

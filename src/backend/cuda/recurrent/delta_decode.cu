@@ -10,6 +10,9 @@
  * may be the last step's still: a prefetch of another slot costs time and nothing else, and is read past L1, where an
  * old entry would stay.
  *
+ * Where states go back (BACK) the tokens between the slot's state and the step are walked first, by the rows that the
+ * slot keeps (delta.h): what that gives is the same to the bit, since a token is made in the same order of sums.
+ *
  * Bytes: 8 D^2 a head and sequence (4 D^2 with a state of bfloat16). Sums are in a fixed order that depends on nothing
  * but D. */
 #include "backend/cuda/ptx/bulk.cuh"
@@ -17,7 +20,33 @@
 
 enum { FIRST_BLOCKS = 264 }; // that are on the card while the node before still runs
 
-template <int D, bool RAW, class State>
+/* The tokens that a block walks: those that are computed again, then the step's own. */
+struct walk {
+    int first, n_again, n, n_kept; // rows from `first` on; n_kept: after so many the state is the slot's
+    int base;                      // the first one's position
+};
+template <bool BACK>
+static __device__ __forceinline__ walk walk_of(const ddelta_layer &a, const device_plan &plan, int seq) {
+    int first = plan.query_start[seq], n = plan.query_start[seq + 1] - first, position = plan.position[first];
+    if constexpr (!BACK)
+        return walk{first, 0, n, n, position};
+    int base = a.back.base[seq];
+    return walk{first, position - base, position - base + n, a.back.kept[seq] - base, base};
+}
+
+/* The rows of tokens that the slot's state does not have, once nobody reads those before. */
+template <int D, bool RAW>
+static __device__ void keep_rows(const ddelta_layer &a, const walk &at, float *slot, int h, bool all,
+                                 const window<D, RAW> &w, const token_gates<RAW> &gates) {
+    for (int i = max(at.n_kept, at.n_again); i < at.n; i++) {
+        int t = at.first + i - at.n_again;
+        w.keep_row(a, kept_u(a, slot, at.base + i), t, all);
+        if (threadIdx.x == 0)
+            gates.keep_row(a, kept_gates(a, slot, at.base + i, h), t);
+    }
+}
+
+template <int D, bool RAW, class State, bool BACK>
 static __global__ void __launch_bounds__(THREADS, 2)
     delta_decode(const __grid_constant__ ddelta_layer a, const __grid_constant__ device_plan plan, bool few) {
     typedef state_tile<D> tile;
@@ -35,55 +64,80 @@ static __global__ void __launch_bounds__(THREADS, 2)
     wait_for_previous();
     if (seq >= step_seqs(plan))
         return; // the cluster
-    int first = plan.query_start[seq], end = plan.query_start[seq + 1], slot = plan.state_slot[seq];
-    if (few && end - first > DELTA_FEW_TOKENS)
+    int slot = plan.state_slot[seq];
+    if (few && chunked_tokens(a, plan, seq) > 0)
         return; // likewise
+    walk at = walk_of<BACK>(a, plan, seq);
     float *kept = kept_of(a, slot);
     State *state = state_of<State>(a, slot, h) + tile::place();
     float4 s[tile::DEPTH];
     tile::load(s, state);
     w.recall(a, kept);
-    w.load_token(a, first);
-    next.load_token(a, first);
-    bool fresh = plan.position[first] == 0; // then what was loaded is another's
+    auto load = [&](int i) {
+        if (BACK && i < at.n_again) {
+            w.load_again(kept_u(a, kept, at.base + i));
+            next.load_again(a, kept_gates(a, kept, at.base + i, h));
+        } else if (i < at.n) {
+            w.load_token(a, at.first + i - at.n_again), next.load_token(a, at.first + i - at.n_again);
+        }
+    };
+    load(0);
+    bool fresh = at.base == 0; // then what was loaded is another's
     w.forget(fresh);
     tile::forget(s, fresh);
-    for (int t = first; t < end; t++) {
+    float inputs[window<D, RAW>::N][DELTA_TAPS - 1];
+    for (int i = 0; i < at.n; i++) {
         gates = next;
-        advance<D>(a, m, (t - first) % 2, few, t, h, w, gates, head, s, [&] {
-            if (t + 1 < end)
-                w.load_token(a, t + 1), next.load_token(a, t + 1);
-            if (t == first && group > 1)
-                cluster_is_here(); // this block has used the window
-        });
+        if (BACK && i == at.n_kept)
+            tile::keep(s, state), w.copy_inputs(inputs);
+        auto used = [&] {
+            load(i + 1);
+            if (i == at.n_again && group > 1)
+                cluster_is_here(); // this block has used the window, and rows that were kept
+        };
+        if (BACK && i < at.n_again)
+            advance<D, true>(a, m, i % 2, few, 0, h, w, gates, head, s, used);
+        else
+            advance<D, false>(a, m, i % 2, few, at.first + i - at.n_again, h, w, gates, head, s, used);
     }
-    tile::keep(s, state);
+    if (!BACK || at.n_kept == at.n)
+        tile::keep(s, state), w.copy_inputs(inputs);
     if (group > 1)
         cluster_are_here();
-    w.keep(a, kept, h % group == 0);
+    w.keep(a, kept, h % group == 0, inputs);
+    if constexpr (BACK)
+        keep_rows(a, at, kept, h, h % group == 0, w, gates);
 }
 
-template <int D, class State> static void launch_heads(const struct launch *l, const ddelta_layer &a, bool few) {
+template <int D, class State, bool BACK>
+static void launch_heads(const struct launch *l, const ddelta_layer &a, bool few) {
     dim3 grid(a.shape.n_value_heads, l->n_seqs);
     int group = a.shape.n_value_heads / a.shape.n_key_heads;
     if (a.u.col_scale)
-        launch_cluster(delta_decode<D, true, State>, grid, group, THREADS, 0, l->stream, a, l->plan, few);
+        launch_cluster(delta_decode<D, true, State, BACK>, grid, group, THREADS, 0, l->stream, a, l->plan, few);
     else
-        launch_cluster(delta_decode<D, false, State>, grid, group, THREADS, 0, l->stream, a, l->plan, few);
+        launch_cluster(delta_decode<D, false, State, BACK>, grid, group, THREADS, 0, l->stream, a, l->plan, few);
 }
 
-template <int D> static void launch_states(const struct launch *l, const ddelta_layer &a, bool few) {
+template <int D, bool BACK> static void launch_states(const struct launch *l, const ddelta_layer &a, bool few) {
     if (a.cache.element == ELEMENT_F32)
-        launch_heads<D, float>(l, a, few);
+        launch_heads<D, float, BACK>(l, a, few);
     else
-        launch_heads<D, __nv_bfloat16>(l, a, few);
+        launch_heads<D, __nv_bfloat16, BACK>(l, a, few);
+}
+
+template <int D> static void launch_back(const struct launch *l, const ddelta_layer &a, bool few) {
+    if (a.back.n > 0)
+        launch_states<D, true>(l, a, few);
+    else
+        launch_states<D, false>(l, a, few);
 }
 
 static void launch_of_width(const struct launch *l, const ddelta_layer &a, bool few) {
     switch (a.shape.key_dim) {
-    case 32: launch_states<32>(l, a, few); break;
-    case 64: launch_states<64>(l, a, few); break;
-    default: launch_states<128>(l, a, few);
+    case 32: launch_back<32>(l, a, few); break;
+    case 64: launch_back<64>(l, a, few); break;
+    default: launch_back<128>(l, a, few);
     }
 }
 

@@ -8,12 +8,29 @@
 #include "backend/cuda/recurrent/recurrent.h"
 #include "backend/cuda/step/fold.h"
 #include "backend/cuda/step/node.h"
+#include "backend/cuda/step/plan.h"
 
 static struct ddelta shape_of(const struct executable *exe, const struct compiled_op *rule) {
     const struct delta_args *a = &rule->op->args.delta_rule;
     const struct cache_group *g = &exe->program->groups[rule->cache.group];
     return (struct ddelta){a->n_key_heads, a->n_value_heads, a->key_dim, a->value_dim,
                            g->state_floats - (int64_t)a->n_value_heads * a->key_dim * a->value_dim};
+}
+
+/* Rows stand behind the state and its marks, as cache_state_floats counts them. */
+static struct ddelta_back back_of(const struct executable *exe, const struct compiled_op *c) {
+    const struct cache_group *g = &exe->program->groups[c->cache.group];
+    int n = exe->loaded->n_back;
+    if (n == 0)
+        return (struct ddelta_back){0};
+    int64_t state = (g->state_floats - g->delta_floats) * (int64_t)sizeof(float) +
+                    g->delta_floats * element_bytes(c->cache.element);
+    return (struct ddelta_back){.n = n,
+                                .base = plan_state_base(exe),
+                                .kept = plan_state_kept(exe),
+                                .rows = state + STATE_MARKS * (int64_t)sizeof(float),
+                                .conv_width = g->conv_width,
+                                .delta_width = g->delta_width};
 }
 
 static bool may_be_unscaled(const struct executable *exe, val v) {
@@ -64,8 +81,9 @@ enum status delta_layers_pair(struct executable *exe, struct error *err) {
 // ---- an op a node -----------------------------------------------------------------------------------------------
 
 static enum status put_short_conv(const struct node *n, const struct launch *l, struct error *err) {
+    struct ddelta_back back = back_of(n->exe, n->c);
     (void)err; // what does not start shows as cudaGetLastError
-    launch_short_conv(l, n->c->op->args.short_conv.kernel, input_of(n->exe, n->c, 0, n->n_rows), n->c->floats[0],
+    launch_short_conv(l, n->c->op->args.short_conv.kernel, &back, input_of(n->exe, n->c, 0, n->n_rows), n->c->floats[0],
                       n->c->cache, n->c->out[0]);
     return OK;
 }
@@ -73,14 +91,25 @@ static enum status put_short_conv(const struct node *n, const struct launch *l, 
 static enum status put_delta_rule(const struct node *n, const struct launch *l, struct error *err) {
     const struct compiled_op *c = n->c;
     struct ddelta shape = shape_of(n->exe, c);
+    struct ddelta_back back = back_of(n->exe, c);
     (void)err;
-    launch_delta_rule(l, &shape, c->in[0], input_of(n->exe, c, 1, n->n_rows), input_of(n->exe, c, 2, n->n_rows),
+    launch_delta_rule(l, &shape, &back, c->in[0], input_of(n->exe, c, 1, n->n_rows), input_of(n->exe, c, 2, n->n_rows),
                       c->floats[0], c->floats[1], c->cache, c->out[0]);
     return OK;
 }
 
+static enum status put_delta_keep(const struct node *n, const struct launch *l, struct error *err) {
+    const struct compiled_op *c = n->c;
+    struct ddelta_back back = back_of(n->exe, c);
+    (void)err;
+    launch_delta_keep(l, &back, c->in[0], input_of(n->exe, c, 1, n->n_rows), input_of(n->exe, c, 2, n->n_rows),
+                      c->cache);
+    return OK;
+}
+
 static const struct node_kernel by_short_conv = {"short_conv", "delta.cu", put_short_conv},
-                                by_delta_rule = {"delta_rule", "delta.cu", put_delta_rule, "the recurrence"};
+                                by_delta_rule = {"delta_rule", "delta.cu", put_delta_rule, "the recurrence"},
+                                by_delta_keep = {"delta_keep", "delta.cu", put_delta_keep};
 
 void lower_short_conv(struct lowering *w, const struct compiled_op *c, int n_rows) {
     if (!c->pair)
@@ -88,8 +117,11 @@ void lower_short_conv(struct lowering *w, const struct compiled_op *c, int n_row
 }
 
 void lower_delta_rule(struct lowering *w, const struct compiled_op *c, int n_rows) {
-    if (!c->pair)
-        lower_node(w, &by_delta_rule, c, n_rows);
+    if (c->pair)
+        return;
+    lower_node(w, &by_delta_rule, c, n_rows);
+    if (w->exe->loaded->n_back > 0)
+        lower_node(w, &by_delta_keep, c, n_rows);
 }
 
 // ---- a layer ----------------------------------------------------------------------------------------------------
@@ -99,6 +131,7 @@ static struct ddelta_layer layer_of(const struct node *n) {
     const struct compiled_op *norm = n->c, *conv = norm->pair, *rule = conv + 1;
     const struct norm_args *a = &norm->op->args.norm;
     return (struct ddelta_layer){.shape = shape_of(exe, rule),
+                                 .back = back_of(exe, rule),
                                  .kernel = conv->op->args.short_conv.kernel,
                                  .u = input_of(exe, conv, 0, n->n_rows),
                                  .z = input_of(exe, norm, 1, n->n_rows),
@@ -148,7 +181,7 @@ bool lower_delta_layer(struct lowering *w, const struct compiled_op *norm, int n
         lower_node(w, &by_delta_decode, norm, n_rows)->out = output_with_absmax(w, norm, 0, n_rows);
         return true;
     }
-    if (l->n_seqs > 1 || l->n_tokens <= DELTA_FEW_TOKENS)
+    if (l->n_seqs > 1 || l->n_tokens <= DELTA_FEW_TOKENS || w->exe->loaded->n_back > 0)
         lower_node(w, &by_delta_decode_few, norm, n_rows);
     lower_node(w, &by_delta_chunk_inputs, norm, n_rows);
     lower_node(w, &by_delta_chunk_parts, norm, n_rows);

@@ -29,6 +29,7 @@ struct ddelta_layer {
     struct dweight conv, a_log, dt_bias, norm; // norm: [value_dim] or absent
     float eps, plus, scale;                    // norm's weight is (norm + plus) * scale
     struct dcache cache;
+    struct ddelta_back back;  // beside u a slot keeps b and a, in the places of delta_width
     struct dmat y, qact;      // [T, value heads * value_dim]
     struct dmat mixed, parts; // of float32, scratch of steps with prompts: as wide as u, as y (delta_chunks.cuh)
 };

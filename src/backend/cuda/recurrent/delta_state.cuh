@@ -37,6 +37,30 @@ static __device__ __forceinline__ void store_state_two(float *at, float x, float
     *reinterpret_cast<float2 *>(at) = make_float2(x, y);
 }
 
+/* Rows of u that a slot keeps, and b and a of a value head (delta.h). */
+static __device__ __forceinline__ float *kept_rows(const ddelta_layer &a, float *slot) {
+    return reinterpret_cast<float *>(reinterpret_cast<char *>(slot) + a.back.rows);
+}
+static __device__ __forceinline__ float *kept_u(const ddelta_layer &a, float *slot, int position) {
+    return kept_rows(a, slot) + (int64_t)(position % a.back.n) * a.back.conv_width;
+}
+static __device__ __forceinline__ float *kept_gates(const ddelta_layer &a, float *slot, int position, int h) {
+    return kept_rows(a, slot) + (int64_t)a.back.n * a.back.conv_width +
+           (int64_t)(position % a.back.n) * a.back.delta_width + a.u.width + h;
+}
+
+/* Tokens of a sequence of the step that go by chunks; 0: they are walked one by one, as are those of which the state
+ * can go back to one before. */
+static __device__ __forceinline__ int chunked_tokens(const ddelta_layer &a, const device_plan &p, int seq) {
+    int first = p.query_start[seq], n = p.query_start[seq + 1] - first;
+    if (n <= DELTA_FEW_TOKENS)
+        return 0;
+    if (a.back.n == 0)
+        return n;
+    int position = p.position[first];
+    return a.back.base[seq] == position && a.back.kept[seq] == position + n ? n : 0;
+}
+
 /* Asks for so many bytes in L2, by all threads of the block. */
 static __device__ __forceinline__ void prefetch_bytes(const void *at, int n_bytes) {
     for (int i = threadIdx.x * 128; i < n_bytes; i += blockDim.x * 128)

@@ -31,6 +31,15 @@ struct drow_absmax {
  * angles of all rows for the ropes given, and zeros for the step's rows in `mosts`. */
 void launch_embed(const struct launch *l, struct dweight table, int first, float scale, struct dmat y,
                   const struct dropes *ropes, const struct drow_absmax *row_absmax);
+/* STATES: row t of y is row row[t] of sources[*source], which may be at NULL; -1: zeros. */
+struct dstates {
+    const struct dmat *sources;
+    const int32_t *row, *source;
+};
+/* The same as launch_embed otherwise. */
+void launch_states(const struct launch *l, struct dstates from, struct dmat y, const struct dropes *ropes,
+                   const struct drow_absmax *row_absmax);
+void launch_concat(const struct launch *l, int n_rows, const struct dmat *x, int n, struct dmat y); // n <= 3
 void launch_take_rows(const struct launch *l, struct dmat x, struct dmat y);
 void launch_convert(const struct launch *l, int n_rows, struct dmat x, struct dmat y); // to y's element
 /* The same with x's columns in another order: y[r, k] = x[r, order[k]]. */

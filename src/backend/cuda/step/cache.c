@@ -19,6 +19,7 @@
 #include "backend/cuda/value.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { LEAST_PIECE = 32 << 20, MOST_PIECE = 256 << 20 };
@@ -43,10 +44,11 @@ static enum element cache_element(const struct loaded *loaded, const struct cach
 }
 
 static int64_t state_elements(const struct loaded *loaded, const struct cache_group *g) {
+    int64_t floats = (cache_state_floats(g, loaded->n_back) + 3) / 4 * 4; // slots lie in fours
     if (cache_element(loaded, g) == ELEMENT_F32)
-        return g->state_floats;
+        return floats;
     int64_t narrow = delta_floats(loaded->program, g);
-    return 2 * (g->state_floats - narrow) + narrow; // elements of 16 bits
+    return 2 * (floats - narrow) + narrow; // elements of 16 bits
 }
 
 /* Of 8 bits there are a key's and a value's scale to every slot and head, or one of both, 4 elements each; see kv.cuh.
@@ -230,6 +232,7 @@ enum status cuda_alloc_cache(struct loaded *loaded, const struct cache_config *c
     TRY(device_enter(loaded->device, err));
     loaded->block_size = config->block_size;
     memcpy(loaded->table_width, config->table_width, sizeof loaded->table_width);
+    loaded->state_base = xcalloc((size_t)(config->n_states + config->n_host_states) + 1, sizeof *loaded->state_base);
     for (int g = 0; g < p->n_groups; g++) {
         bool state = p->groups[g].kind == CACHE_STATE;
         TRY(check_cache(loaded, p, &p->groups[g], err));
@@ -245,6 +248,15 @@ enum status cuda_alloc_cache(struct loaded *loaded, const struct cache_config *c
     return OK;
 }
 
+void caches_share(struct loaded *loaded) {
+    const struct loaded *of = loaded->caches_of;
+    if (!of)
+        return;
+    memcpy(loaded->caches, of->caches, sizeof loaded->caches);
+    memcpy(loaded->table_width, of->table_width, sizeof loaded->table_width);
+    loaded->block_size = of->block_size;
+}
+
 void caches_release(struct loaded *loaded) {
     for (int g = 0; g < loaded->n_caches; g++) {
         if (loaded->caches[g].is_mapped)
@@ -253,4 +265,5 @@ void caches_release(struct loaded *loaded) {
             cudaFree(loaded->caches[g].at);
         cudaFreeHost(loaded->caches[g].host);
     }
+    free(loaded->state_base);
 }

@@ -104,6 +104,9 @@ static enum status place_values(struct executable *exe, enum element *element, i
     memcpy(sized.values, exe->program->values, (size_t)sized.n_values * sizeof *sized.values);
     for (int i = 0; i < sized.n_values; i++)
         sized.values[i].dtype = element_bytes(element[i]) == 2 ? DT_BF16 : DT_F32; // their size is what counts
+    for (int i = 0; plan_has_states(exe->program) && i < sized.n_values; i++)      // which the next step reads
+        if (program_keeps(exe->program, i))
+            sized.values[i].first_use = 0;
     fold_lives(exe->program, sized.values);
     fuse_lives(exe->program, sized.values);
     head_lives(exe->program, sized.values);
@@ -141,15 +144,13 @@ static enum status refuse(const struct executable *exe, const struct op *op, str
 static enum status check_shape(const struct executable *exe, const struct op *op, struct error *err) {
     const union op_args *a = &op->args;
     switch (op->code) {
-    case OP_STATES:
-    case OP_CONCAT:
     case OP_LORA:
         return fail(err, ERR_UNSUPPORTED, "%s: %s: the CUDA backend does not have this op", exe->program->name,
                     op_name(op->code));
     case OP_ATTENTION:
         if (MAX(a->attention.head_dim, a->attention.v_head_dim) > 512)
             return refuse(exe, op, err, "heads of", MAX(a->attention.head_dim, a->attention.v_head_dim), 512);
-        return a->attention.reach == REACH_CAUSAL ? OK : refuse(exe, op, err, "a reach", a->attention.reach, 0);
+        return OK;
     case OP_MLA_ATTENTION:
         if (a->mla.rank + a->mla.rope_dim > 640)
             return refuse(exe, op, err, "latent rows of", a->mla.rank + a->mla.rope_dim, 640);
@@ -331,7 +332,7 @@ static enum status place_ropes(struct executable *exe, struct error *err) {
     if (p->n_ropes > CUDA_MAX_ROPES)
         return fail(err, ERR_UNSUPPORTED, "%s: the CUDA backend does up to %d rotations, this has %d", p->name,
                     CUDA_MAX_ROPES, p->n_ropes);
-    BUG_IF(p->ops[0].code != OP_EMBED); // which makes the angles
+    BUG_IF(p->ops[0].code != OP_EMBED && p->ops[0].code != OP_STATES); // which make the angles
     for (int i = 0; i < p->n_ropes; i++)
         floats += p->ropes[i]->dim * rows;
     exe->ropes = xcalloc((size_t)p->n_ropes + 1, sizeof *exe->ropes);
@@ -353,8 +354,9 @@ static enum status place_ropes(struct executable *exe, struct error *err) {
 }
 
 static enum status alloc_results(struct executable *exe, struct error *err) {
-    size_t rows = (size_t)MAX(exe->bucket.max_rows, 1), width = (size_t)exe->logits.width,
-           states = (size_t)MAX(exe->hidden.width, 1);
+    size_t rows = (size_t)MAX(exe->bucket.max_rows, 1), width = (size_t)MAX(exe->logits.width, 1), states = 1;
+    for (int i = 0; i <= exe->program->n_taps; i++)
+        states = MAX(states, (size_t)exe->kept[i].width);
     if (exe->only_sized)
         return OK;
     TRY(pinned_take(exe->loaded->device, &exe->hidden_host, (int64_t)(states * sizeof(float)), "a row of states", err));
@@ -365,10 +367,6 @@ static enum status alloc_results(struct executable *exe, struct error *err) {
 static enum status compile_parts(struct executable *exe, enum element *element, int64_t *offset, struct error *err) {
     const struct program *p = exe->program;
     const struct op *last = &p->ops[p->n_ops - 1];
-    if (last->code != OP_SAMPLE)
-        return fail(err, ERR_UNSUPPORTED, "%s: the program does not end with SAMPLE", p->name);
-    if (p->n_taps > 0)
-        return fail(err, ERR_UNSUPPORTED, "%s: the CUDA backend keeps no states of layers between (taps)", p->name);
     TRY(ranks_check_joined(exe->loaded, err));
     if (exe->bucket.max_tokens > MOST_TOKENS)
         return fail(err, ERR_UNSUPPORTED,
@@ -378,8 +376,9 @@ static enum status compile_parts(struct executable *exe, enum element *element, 
     qacts_plan(exe);
     TRY(qacts_alloc(exe, err));
     TRY(place_values(exe, element, offset, err));
-    exe->logits = value_of(exe, last->in[0], element, offset);
-    exe->hidden = value_of(exe, p->hidden, element, offset);
+    exe->logits = value_of(exe, last->code == OP_SAMPLE ? last->in[0] : NO_VAL, element, offset);
+    for (int i = 0; i <= p->n_taps; i++)
+        exe->kept[i] = value_of(exe, i == 0 ? p->hidden : p->taps[i - 1], element, offset);
     TRY(alloc_scratch(exe, element, err));
     TRY(place_ropes(exe, err));
     TRY(attention_plan(exe, err));
@@ -465,6 +464,7 @@ enum status step_sized(struct loaded *loaded, struct bucket bucket, int64_t *n_b
 
 enum status cuda_compile(struct loaded *loaded, struct bucket bucket, struct executable **out, struct error *err) {
     TRY(device_enter(loaded->device, err));
+    caches_share(loaded);
     struct executable *exe = xcalloc(1, sizeof *exe);
     *exe = (struct executable){.loaded = loaded, .program = loaded->program, .bucket = bucket};
     enum status st = compile(exe, err);

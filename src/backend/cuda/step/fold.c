@@ -19,7 +19,7 @@ static bool read_by_one(const struct program *p, val v) {
     for (int i = 0; i < p->n_ops; i++)
         for (int k = 0; k < OP_MAX_IN; k++)
             n += p->ops[i].in[k].id == v.id;
-    return n == 1 && p->hidden.id != v.id;
+    return n == 1 && !program_keeps(p, v.id);
 }
 
 static bool in_fours(const struct program *p, val v) {

@@ -9,6 +9,7 @@
 #include "backend/cuda/sample/sample.h"
 #include "backend/cuda/step/fold.h"
 #include "backend/cuda/step/node.h"
+#include "backend/cuda/step/plan.h"
 
 #include <string.h>
 
@@ -204,14 +205,28 @@ static enum status put_embed(const struct node *n, const struct launch *l, struc
     for (int i = 0; n->c == exe->ops && i < exe->program->n_ropes; i++)
         if (exe->ropes[i].dim > 0)
             ropes.rope[ropes.n++] = exe->ropes[i];
-    launch_embed(l, n->c->matrix[0], n->c->op->args.embed.first, n->c->op->args.embed.scale, n->c->out[0], &ropes,
-                 &row_absmax);
+    if (n->c->op->code == OP_STATES)
+        launch_states(l, plan_states(exe), n->c->out[0], &ropes, &row_absmax);
+    else
+        launch_embed(l, n->c->matrix[0], n->c->op->args.embed.first, n->c->op->args.embed.scale, n->c->out[0], &ropes,
+                     &row_absmax);
     return OK;
 }
-static const struct node_kernel by_embed = {"embed", "rows.cu", put_embed};
+static const struct node_kernel by_embed = {"embed", "rows.cu", put_embed},
+                                by_states = {"states", "rows.cu", put_embed};
 
 PLAIN_KERNEL(diff_heads, "elementwise.cu",
              launch_diff_heads(l, c->in[0], c->floats, a->diff_heads.lambda_init, c->out[0]))
+static enum status put_concat(const struct node *n, const struct launch *l, struct error *err) {
+    int n_in = 0;
+    (void)err;
+    while (n_in < OP_MAX_IN && n->c->in[n_in].at)
+        n_in++;
+    launch_concat(l, n->n_rows, n->c->in, n_in, n->c->out[0]);
+    return OK;
+}
+static const struct node_kernel by_concat = {"concat", "rows.cu", put_concat};
+
 PLAIN_KERNEL(take_rows, "rows.cu", launch_take_rows(l, c->in[0], c->out[0]))
 PLAIN_KERNEL(softcap, "elementwise.cu", launch_softcap(l, n->n_rows, a->softcap.cap, c->in[0], c->out[0]))
 PLAIN_KERNEL(sample, "sample.cu", launch_sample(l, c->in[0], head_bests(n->exe, n->n_rows), n->exe->row_copies))
@@ -223,7 +238,8 @@ static bool softcap_is_done(const struct executable *exe, const struct compiled_
 
 static const struct node_kernel *const of_one_op[N_OPCODES] = {
     [OP_EMBED] = &by_embed,     [OP_DIFF_HEADS] = &by_diff_heads, [OP_TAKE_ROWS] = &by_take_rows,
-    [OP_SOFTCAP] = &by_softcap, [OP_SAMPLE] = &by_sample,
+    [OP_SOFTCAP] = &by_softcap, [OP_SAMPLE] = &by_sample,         [OP_CONCAT] = &by_concat,
+    [OP_STATES] = &by_states,
 };
 
 // ---- a step -----------------------------------------------------------------------------------------------------

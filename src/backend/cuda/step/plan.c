@@ -27,6 +27,13 @@ static size_t place(size_t *total, size_t n_bytes) {
     return at;
 }
 
+bool plan_has_states(const struct program *p) {
+    for (int i = 0; i < p->n_ops; i++)
+        if (p->ops[i].code == OP_STATES)
+            return true;
+    return false;
+}
+
 static void lay_out(struct executable *exe) {
     const struct bucket *b = &exe->bucket;
     size_t tokens = (size_t)b->max_tokens * 4, seqs = (size_t)b->max_seqs * 4, rows = (size_t)MAX(b->max_rows, 1),
@@ -37,11 +44,15 @@ static void lay_out(struct executable *exe) {
     at->token_id = place(&n, tokens);
     at->from_row = place(&n, tokens);
     at->position = place(&n, tokens);
+    at->state_row = plan_has_states(exe->program) ? place(&n, tokens) : 0;
+    at->state_source = plan_has_states(exe->program) ? place(&n, 4) : 0;
     at->seq_of_row = place(&n, tokens);
     at->query_start = place(&n, seqs + 4);
     at->seq_len = place(&n, seqs);
     at->n_known = place(&n, seqs);
     at->state_slot = place(&n, seqs);
+    at->state_base = exe->loaded->n_back > 0 ? place(&n, seqs) : 0;
+    at->state_kept = exe->loaded->n_back > 0 ? place(&n, seqs) : 0;
     at->out_row = place(&n, rows * 4);
     at->newest_row = place(&n, rows * 4);
     at->rows = place(&n, rows * sizeof(struct drow));
@@ -75,12 +86,33 @@ static void point_into_plan(struct executable *exe) {
     }
 }
 
+/* What STATES and tokens of the step before take, of a draft. */
+static enum status alloc_draft(struct executable *exe, struct error *err) {
+    const struct program *p = exe->program;
+    struct device *d = exe->loaded->device;
+    size_t n_bytes = (size_t)p->vocab_size * sizeof *exe->token_of;
+    if (plan_has_states(p))
+        TRY(device_alloc(exe, &exe->state_sources, STATE_SOURCES * (int64_t)sizeof *exe->state_sources,
+                         "sources of states", err));
+    if (p->token_of)
+        TRY(device_alloc(exe, &exe->token_of, (int64_t)n_bytes, "tokens of the draft", err));
+    if (exe->state_sources)
+        DEVICE_TRY(d, err,
+                   cudaMemsetAsync(exe->state_sources, 0, STATE_SOURCES * sizeof *exe->state_sources, d->stream),
+                   "no sources of states");
+    if (exe->token_of)
+        DEVICE_TRY(d, err, cudaMemcpyAsync(exe->token_of, p->token_of, n_bytes, cudaMemcpyHostToDevice, d->stream),
+                   "%d tokens of the draft", p->vocab_size);
+    return OK;
+}
+
 enum status plan_alloc(struct executable *exe, struct error *err) {
     struct loaded *loaded = exe->loaded;
     size_t rows = (size_t)MAX(exe->bucket.max_rows, 1), tops = rows * MOST_TOP_LOGPROBS;
     lay_out(exe);
     TRY(device_alloc(exe, &exe->plan_device, (int64_t)exe->plan_bytes, "a plan", err));
     TRY(device_alloc(exe, &exe->row_token, (int64_t)(rows * sizeof *exe->row_token), "tokens", err));
+    TRY(alloc_draft(exe, err));
     if (exe->only_sized)
         return OK;
     DEVICE_TRY(loaded->device, err, cudaMemsetAsync(exe->plan_device, 0, exe->plan_bytes, loaded->device->stream),
@@ -114,6 +146,26 @@ void plan_free(struct executable *exe) {
     cudaFree(exe->plan_device);
     cudaFree(exe->row_token);
     cudaFree(exe->lists);
+    cudaFree(exe->state_sources);
+    cudaFree(exe->token_of);
+}
+
+const int32_t *plan_state_base(const struct executable *exe) { return on_device(exe, exe->layout.state_base); }
+const int32_t *plan_state_kept(const struct executable *exe) { return on_device(exe, exe->layout.state_kept); }
+
+struct dstates plan_states(const struct executable *exe) {
+    return (struct dstates){exe->state_sources, on_device(exe, exe->layout.state_row),
+                            on_device(exe, exe->layout.state_source)};
+}
+
+enum status cuda_states_from(struct executable *exe, int i, struct executable *from, int tap, struct error *err) {
+    struct device *d = exe->loaded->device;
+    BUG_IF(i < 0 || i >= STATE_SOURCES || !exe->state_sources || tap < 0 || tap > from->program->n_taps);
+    TRY(device_enter(d, err));
+    DEVICE_TRY(d, err,
+               cudaMemcpy(&exe->state_sources[i], &from->kept[tap], sizeof from->kept[tap], cudaMemcpyHostToDevice),
+               "a source of states");
+    return OK;
 }
 
 // ---- rows -------------------------------------------------------------------------------------------------------
@@ -295,6 +347,20 @@ static void copy_numbers(struct step_slot *slot, size_t at, const int32_t *from,
     memcpy(slot->plan_host + at, from, (size_t)n * sizeof *from);
 }
 
+/* What of each sequence is in its state, and what is to be: it moves on to what is sure (recurrent/delta.h). */
+static void write_bases(struct executable *exe, struct step_slot *slot, const struct batch_plan *p) {
+    int32_t *base = (int32_t *)(void *)(slot->plan_host + exe->layout.state_base),
+            *kept = (int32_t *)(void *)(slot->plan_host + exe->layout.state_kept), n_back = exe->loaded->n_back;
+    for (int s = 0; s < p->n_seqs && n_back > 0; s++) {
+        int32_t first = p->position[p->query_start[s]], end = first + p->query_start[s + 1] - p->query_start[s];
+        int32_t *has = &exe->loaded->state_base[p->state_slot[s]];
+        base[s] = first == 0 ? 0 : *has;
+        kept[s] = MAX(MIN(p->n_sure[s], end), base[s]);
+        BUG_IF(base[s] > first || first - base[s] > n_back || end - kept[s] > n_back);
+        *has = kept[s];
+    }
+}
+
 /* Of a table only the entries that hold tokens of the sequence, as the places of their blocks. */
 static void write_tables(struct executable *exe, struct step_slot *slot, const struct batch_plan *p) {
     int block_size = exe->loaded->block_size;
@@ -331,11 +397,15 @@ static struct dtake take_of(const struct executable *exe, const struct step_slot
                       .token_id = (int)(at->token_id / 4),
                       .from_row = (int)(at->from_row / 4),
                       .position = (int)(at->position / 4),
+                      .state_row = (int)(at->state_row / 4),
+                      .state_source = (int)(at->state_source / 4),
                       .seq_of_row = (int)(at->seq_of_row / 4),
                       .query_start = (int)(at->query_start / 4),
                       .seq_len = (int)(at->seq_len / 4),
                       .n_known = (int)(at->n_known / 4),
                       .state_slot = (int)(at->state_slot / 4),
+                      .state_base = (int)(at->state_base / 4),
+                      .state_kept = (int)(at->state_kept / 4),
                       .out_row = (int)(at->out_row / 4),
                       .newest_row = (int)(at->newest_row / 4),
                       .rows = (int)(at->rows / 4),
@@ -344,7 +414,9 @@ static struct dtake take_of(const struct executable *exe, const struct step_slot
                       .lists = exe->lists,
                       .n_lists = lists_fit(exe, slot) ? (int64_t)slot->n_listed : 0,
                       .at = {lists_fit(exe, slot) ? exe->lists : slot->lists, slot->sampled, slot->top_token,
-                             slot->top_logprob, exe->row_token}};
+                             slot->top_logprob, exe->row_token},
+                      .token_of = exe->token_of,
+                      .source = p->state_source};
     for (int g = 0; g < exe->program->n_groups; g++) {
         t.block_table[g] = (int64_t)(at->block_table[g] / 4);
         t.table_width[g] = exe->loaded->table_width[g];
@@ -371,12 +443,15 @@ enum status plan_send(struct executable *exe, struct step_slot *slot, struct err
     copy_numbers(slot, at->token_id, p->token_id, p->n_tokens);
     copy_numbers(slot, at->from_row, p->from_row, p->n_tokens);
     copy_numbers(slot, at->position, p->position, p->n_tokens);
+    if (at->state_row > 0)
+        copy_numbers(slot, at->state_row, p->state_row, p->n_tokens);
     copy_numbers(slot, at->query_start, p->query_start, p->n_seqs + 1);
     copy_numbers(slot, at->seq_len, p->seq_len, p->n_seqs);
     copy_numbers(slot, at->n_known, p->n_known, p->n_seqs);
     copy_numbers(slot, at->state_slot, p->state_slot, p->n_seqs);
     copy_numbers(slot, at->out_row, p->out_row, p->n_rows);
     write_tables(exe, slot, p);
+    write_bases(exe, slot, p);
     if (slot->sample)
         return plan_send_rows(exe, slot, err);
     write_late_rows(exe, slot);

@@ -20,12 +20,20 @@ enum role { TOKENS, SEQUENCES, ROWS, SAMPLING, TABLES, LISTS };
 static __device__ void take_tokens(const dtake &p, int i) {
     bool mine = i < p.n_tokens;
     int row = mine ? p.from[p.from_row + i] : -1, token = mine ? p.from[p.token_id + i] : 0,
-        position = mine ? p.from[p.position + i] : 0;
+        position = mine ? p.from[p.position + i] : 0, state = mine && p.state_row > 0 ? p.from[p.state_row + i] : -1;
     wait_for_previous();
+    if (p.state_row > 0 && i == 0)
+        p.to[p.state_source] = p.source;
     if (!mine)
         return;
+    if (p.state_row > 0)
+        p.to[p.state_row + i] = state;
     p.to[p.position + i] = position;
-    p.to[p.token_id + i] = row < 0 ? token : p.at.row_token[row];
+    if (row >= 0) {
+        token = p.at.row_token[row];
+        token = p.token_of ? p.token_of[token] : token;
+    }
+    p.to[p.token_id + i] = token;
 }
 
 static __device__ void take_sequence_numbers(const dtake &p, int i) {
@@ -33,6 +41,8 @@ static __device__ void take_sequence_numbers(const dtake &p, int i) {
     int start = i <= p.n_seqs ? p.from[p.query_start + i] : 0; // one more than there are sequences
     int length = mine ? p.from[p.seq_len + i] : 0, known = mine ? p.from[p.n_known + i] : 0,
         slot = mine ? p.from[p.state_slot + i] : 0;
+    int base = mine && p.state_base > 0 ? p.from[p.state_base + i] : 0,
+        kept = mine && p.state_base > 0 ? p.from[p.state_kept + i] : 0;
     wait_for_previous();
     if (i == 0) {
         p.to[p.counts] = p.n_tokens, p.to[p.counts + 1] = p.n_seqs, p.to[p.counts + 2] = p.n_rows,
@@ -46,6 +56,8 @@ static __device__ void take_sequence_numbers(const dtake &p, int i) {
     p.to[p.seq_len + i] = length;
     p.to[p.n_known + i] = known;
     p.to[p.state_slot + i] = slot;
+    if (p.state_base > 0)
+        p.to[p.state_base + i] = base, p.to[p.state_kept + i] = kept;
 }
 
 static __device__ void take_row_numbers(const dtake &p, int i) {

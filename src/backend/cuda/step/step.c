@@ -49,6 +49,8 @@ static enum status copy_blocks(struct executable *exe, int group, int32_t from, 
 static enum status copy_cache(struct executable *exe, const struct batch_plan *p, struct error *err) {
     for (int i = 0; i < p->n_copies; i++) {
         const struct cache_copy *c = &p->copies[i];
+        if (c->group == STATE_SLOTS)
+            exe->loaded->state_base[c->to] = exe->loaded->state_base[c->from];
         for (int g = 0; g < exe->program->n_groups; g++)
             if (c->group == g || (c->group == STATE_SLOTS && exe->program->groups[g].kind == CACHE_STATE))
                 TRY(copy_blocks(exe, g, c->from, c->to, err));
