@@ -55,6 +55,7 @@ static enum status take_events(struct gyre *g, const struct decode_load *l, stru
     }
     if (r->n_first == l->n && r->all_first_us == 0) {
         r->all_first_us = now;
+        r->n_steps_at_first = engine_steps(g).n_started;
         r->n_tokens_at_first = r->n_tokens;
     }
     return OK;
@@ -63,6 +64,7 @@ static enum status take_events(struct gyre *g, const struct decode_load *l, stru
 enum status decode_whole(struct gyre *g, const struct decode_load *l, int64_t round, struct decode_run *r,
                          struct error *err) {
     struct engine_steps before = engine_steps(g);
+    struct engine_guesses guessed = engine_guesses(g);
     *r = (struct decode_run){0};
     TRY(submit(g, l, round, NULL, err));
     progress_begin(&r->progress, l->n_output == 1 ? "prompt" : "decoding", "tokens",
@@ -77,6 +79,9 @@ enum status decode_whole(struct gyre *g, const struct decode_load *l, int64_t ro
     r->n_steps = after.n_started - before.n_started;
     r->mask_wait_us = after.mask_wait_us - before.mask_wait_us;
     r->n_forced = after.n_forced - before.n_forced;
+    r->n_steps_at_first -= before.n_started;
+    r->n_guessed = engine_guesses(g).n_guessed - guessed.n_guessed;
+    r->n_accepted = engine_guesses(g).n_accepted - guessed.n_accepted;
     return st;
 }
 
@@ -97,4 +102,19 @@ enum status decode_partly(struct gyre *g, const struct decode_load *l, int64_t r
         st = take_events(g, l, &r, err);
     free(requests);
     return st;
+}
+
+int32_t *decode_answer(int64_t n, double share, int n_vocab, int64_t seed) {
+    enum { LEAST_RUN = 16, MOST_RUN = 48, STREAM = 0x74657874 };
+    int32_t *tokens = xcalloc((size_t)n, sizeof *tokens);
+    for (int64_t i = 0, at = 0; i < n; at++) {
+        struct philox r = philox4x32((uint64_t)seed, (uint64_t)at, STREAM);
+        int64_t run = MIN(LEAST_RUN + r.v[0] % (MOST_RUN - LEAST_RUN + 1), n - i);
+        int64_t from = i > run && (double)r.v[1] * 0x1p-32 < share ? (int64_t)(r.v[2] % (uint64_t)(i - run)) : -1;
+        for (int64_t k = 0; k < run; k++, i++) {
+            uint32_t fresh = philox4x32((uint64_t)seed, (uint64_t)i, STREAM + 1).v[0] % (uint32_t)n_vocab;
+            tokens[i] = from >= 0 ? tokens[from + k] : (int32_t)fresh;
+        }
+    }
+    return tokens;
 }

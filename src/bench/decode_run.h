@@ -18,6 +18,8 @@ struct decode_run {
     int64_t n_first, n_tokens, n_tokens_at_first, n_preempted;
     int64_t n_last_step;                     // tokens of the last step
     int64_t n_steps, mask_wait_us, n_forced; // see engine_steps
+    int64_t n_guessed, n_accepted;           // see engine_guesses
+    int64_t n_steps_at_first;                // of n_steps, when every sequence had its first token
     struct progress progress;                // shown while it runs
 };
 
@@ -28,3 +30,6 @@ enum status decode_whole(struct gyre *g, const struct decode_load *load, int64_t
 /* The same, broken off once all sequences decode, n_together steps have followed and the clock has reached until_us. */
 enum status decode_partly(struct gyre *g, const struct decode_load *load, int64_t round, int64_t n_together,
                           int64_t until_us, struct error *err);
+
+/* An answer of random tokens, of which a share is copied from before, in runs of 16 to 48. The caller frees it. */
+int32_t *decode_answer(int64_t n, double share, int n_vocab, int64_t seed);

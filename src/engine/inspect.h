@@ -1,4 +1,4 @@
-/* inspect.h - what benchmarks and reports read of an open engine, beside gyre.h. Nothing here changes it. Called by the
+/* inspect.h - what benchmarks and reports read of an open engine, beside gyre.h. Called by the
  * thread that owns the engine. */
 #pragma once
 
@@ -24,6 +24,17 @@ struct engine_steps {
                                             // in at once
 };
 struct engine_steps engine_steps(const struct gyre *g);
+
+struct engine_guesses {
+    int64_t n_drafts, n_guessed, n_accepted; // since the engine was opened
+};
+struct engine_guesses engine_guesses(const struct gyre *g);
+
+/* For benchmarks, between requests: whether anybody guesses, and an answer that is told in place of what is drawn, in
+ * every request, so that a text can be any: token i of it is tokens[i mod n]. Borrowed; NULL: what is drawn. */
+void engine_let_guess(struct gyre *g, bool may);
+void engine_guess_anything(struct gyre *g); // in place of n-grams: as many random tokens as may be guessed
+void engine_tell(struct gyre *g, const int32_t *tokens, int32_t n);
 
 /* How long each part of opening took, in microseconds. */
 struct open_times {

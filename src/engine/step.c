@@ -332,7 +332,7 @@ static void put_in_forced(struct gyre *g) {
 
 /* Plans the next step, if one may be started before those in flight are collected. */
 static bool plan(struct gyre *g) {
-    bool must_wait = n_in_flight(g) > 0 && (oldest_step(g)->is_read_back || g->drafter.waits);
+    bool must_wait = n_in_flight(g) > 0 && (oldest_step(g)->is_read_back || (g->drafter.waits && !g->drafter.is_off));
     if (!must_wait) {
         engine_hold_slow(g);
         put_in_forced(g);

@@ -8,6 +8,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/random.h"
 #include "bench/bench_bound.h"
 #include "bench/bench_floor.h"
 #include "bench/bench_trace.h"
@@ -16,6 +17,7 @@
 #include "main/engine_flags.h"
 #include "main/grammar_flags.h"
 #include "main/memory_table.h"
+#include "main/speculation_flags.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -27,9 +29,9 @@ enum { MOST_SEQS = 16384, MOST_LENGTH = 1 << 24 }; // as --max-num-seqs and --ma
 
 static struct {
     struct flag_ids batch, prefill;
-    int64_t input_len, output_len, n_iters, n_warmup, seed;
-    double warmup_s, temperature;
-    const char *output_json, *tokenizer;
+    int64_t input_len, output_len, n_iters, n_warmup, seed, n_random;
+    double warmup_s, temperature, repeats;
+    const char *output_json, *tokenizer, *speculation;
     bool trace;
     struct grammar_flags grammar;
     struct engine_flags engine;
@@ -38,6 +40,7 @@ static struct {
          .n_iters = 5,
          .n_warmup = -1,
          .warmup_s = -1,
+         .repeats = -1,
          .grammar = GRAMMAR_FLAGS_DEFAULT,
          .engine = ENGINE_FLAGS_DEFAULT};
 
@@ -47,6 +50,8 @@ static const struct flag flags[] = {
     {"input-len", 0, FLAG_INT, &opt.input_len, "N", "Workload", "tokens of each prompt, random ones", .min = 1, .max = 1 << 24},
     {"output-len", 0, FLAG_INT, &opt.output_len, "N", "Workload", "tokens of each answer", .min = 2, .max = 1 << 24},
     {"temperature", 0, FLAG_REAL, &opt.temperature, "T", "Workload", "draw answers at it; 0 unless said: the most probable tokens", .min = 0, .max = 100},
+    {"random-guesses", 0, FLAG_INT, &opt.n_random, "N", "Workload", "guess so many tokens a step, any: they are wrong, or as many right as --synthetic-acceptance says", .min = 1, .max = 16},
+    {"answer-repeats", 0, FLAG_REAL, &opt.repeats, "SHARE", "Workload", "answers are random tokens, of which this share is copied from before in runs of 16 to 48: for guesses by n-grams. What is drawn is not told then", .min = 0, .max = 1},
     {"tokenizer", 0, FLAG_STRING, &opt.tokenizer, "PATH", "Workload", "a folder or file with the tokenizer that a grammar is held against; the model's own unless said"},
     GRAMMAR_FLAGS(opt.grammar),
     {"prefill", 0, FLAG_IDS, &opt.prefill, "2048", "Workload", "time the first token of one prompt of so many tokens as well"},
@@ -57,6 +62,7 @@ static const struct flag flags[] = {
     {"trace", 0, FLAG_BOOL, &opt.trace, NULL, "Report", "also where the time of a step that decodes goes, and of a prompt's last, op by op; on a GPU"},
     {"output-json", 0, FLAG_STRING, &opt.output_json, "FILE", "Report", "write the figures as JSON"},
     ENGINE_FLAGS(opt.engine),
+    SPECULATION_FLAGS(opt.speculation, opt.engine),
 };
 /* clang-format on */
 
@@ -88,6 +94,9 @@ struct row {
     int64_t n_preempted;                     // sequences that gave way, in all runs that count
     int64_t n_steps, mask_wait_us, n_forced; // likewise
     int64_t n_last_step;                     // tokens of the last step of all
+    int64_t n_guessed, n_accepted;           // likewise of n_decoding_steps ...
+    int64_t n_decoding_steps, n_told;        // ... that gave so many tokens, while all sequences decoded
+    double plain_step_ms;                    // of a step without guesses; 0: not measured
     bool ends_together;                      // all sequences began in one step, and so end in one
 };
 
@@ -122,6 +131,10 @@ static void note_run(struct row *row, const struct decode_run *r, double *rate, 
     row->n_steps += r->n_steps;
     row->mask_wait_us += r->mask_wait_us;
     row->n_forced += r->n_forced;
+    row->n_guessed += r->n_guessed;
+    row->n_accepted += r->n_accepted;
+    row->n_decoding_steps += r->n_steps - r->n_steps_at_first;
+    row->n_told += r->n_tokens - r->n_tokens_at_first;
     row->n_last_step = r->n_last_step;
     row->ends_together = r->n_tokens_at_first == row->n;
 }
@@ -175,6 +188,25 @@ static enum status measure(struct gyre *g, const struct device_limits *limits, i
 
 /* ---- printing ---- */
 
+/* What guesses gave, and what a step that checks them takes beside one of a token a sequence. */
+static double step_ms(const struct row *r) {
+    double tokens_a_step = (double)r->n_told / (double)MAX(r->n_decoding_steps, 1);
+    return 1e3 * tokens_a_step / r->tokens_per_s.median;
+}
+
+static void print_guesses(const struct row *r) {
+    double steps = (double)MAX(r->n_decoding_steps, 1), n = (double)r->n;
+    if (r->n_guessed == 0)
+        return;
+    printf("\n      guesses: %.2f a step and sequence, %.1f %% right, %.2f tokens a step and sequence; all that a step "
+           "takes %.3f ms",
+           (double)r->n_guessed / steps / n, 100 * (double)r->n_accepted / (double)r->n_guessed,
+           (double)r->n_told / steps / n, step_ms(r));
+    if (r->plain_step_ms > 0)
+        printf(", %.3f times the %.3f ms without; %.3f times as fast", step_ms(r) / r->plain_step_ms, r->plain_step_ms,
+               r->tokens_per_s.median * r->plain_step_ms * 1e-3 / n);
+}
+
 static void print_decode(const struct row *r) {
     double step_s = (double)r->n / r->tokens_per_s.median;
     char ladder[40] = "        -         -"; // there is no library
@@ -189,6 +221,7 @@ static void print_decode(const struct row *r) {
         printf("  %.1f experts a layer (%.1f if all were equally likely)", r->n_experts, r->n_experts_if_uniform);
     if (r->n_preempted > 0)
         printf(" (%lld gave way)", (long long)r->n_preempted);
+    print_guesses(r);
     if (grammar.grammar)
         printf(" (a step waited %.0f us for masks; %.1f %% of the tokens were forced)",
                (double)r->mask_wait_us / (double)MAX(r->n_steps, 1),
@@ -296,6 +329,19 @@ static enum status trace_prefill(struct gyre *g, const struct device_limits *lim
     return bench_trace(g, limits, 1, (double)(row->n_prompt - row->n_last_step), (double)row->n_last_step, 0, err);
 }
 
+/* By turns would be fairer, and would mix the caches of the two. */
+static enum status measure_plain(struct gyre *g, const struct device_limits *limits, struct row *row,
+                                 struct error *err) {
+    struct row plain = {.n = row->n, .n_prompt = row->n_prompt};
+    if (opt.engine.speculation.n_guesses == 0)
+        return OK;
+    engine_let_guess(g, false);
+    enum status st = measure(g, limits, opt.output_len, &plain, err);
+    engine_let_guess(g, true);
+    row->plain_step_ms = st == OK ? step_ms(&plain) : 0;
+    return st;
+}
+
 static enum status bench_decodes(struct gyre *g, const struct device_limits *limits, json_t *rows, struct error *err) {
     char how[40] = "greedy";
     if (opt.temperature > 0)
@@ -309,6 +355,7 @@ static enum status bench_decodes(struct gyre *g, const struct device_limits *lim
         "                                                                                              GB       GB\n");
     for (size_t i = 0; i < opt.batch.n; i++) {
         struct row row = {.n = opt.batch.ids[i], .n_prompt = opt.input_len};
+        TRY(measure_plain(g, limits, &row, err));
         TRY(measure(g, limits, opt.output_len, &row, err));
         TRY(bench_ladder(g, row.n, row.n, &row.ladder_s, err));
         print_decode(&row);
@@ -338,6 +385,9 @@ static enum status bench(struct gyre *g, struct error *err) {
     TRY(bench_limits(g, &limits, err));
     bench_limits_print(g, &limits);
     memory_table_print(g, stdout);
+    int32_t *answer =
+        opt.repeats < 0 ? NULL : decode_answer(opt.output_len, opt.repeats, gyre_info(g)->vocab_size, opt.seed);
+    engine_tell(g, answer, (int32_t)opt.output_len);
     json_t *decode = json_array(), *prefill = json_array();
     json_t *json = json_pack("{s:s, s:f, s:s, s:f, s:o, s:o}", "device", limits.name, "read_bytes_per_s",
                              isfinite(limits.read_bytes_per_s) ? limits.read_bytes_per_s : 0, "product", limits.product,
@@ -351,6 +401,8 @@ static enum status bench(struct gyre *g, struct error *err) {
     if (st == OK)
         st = write_json(json, err);
     json_decref(json);
+    engine_tell(g, NULL, 0);
+    free(answer);
     return st;
 }
 
@@ -403,7 +455,13 @@ static int run(const struct verb_args *args) {
     struct grammar_compiler compiler = {0};
     size_engine();
     opt.engine.serves = true;
-    enum status st = engine_flags_open(&opt.engine, args->operands[0], &g, &err);
+    enum status st = speculation_read(opt.speculation, &opt.engine.speculation, &err);
+    if (st == OK && opt.n_random > 0 && !opt.speculation)
+        opt.engine.speculation.n_guesses = (int)opt.n_random;
+    if (st == OK)
+        st = engine_flags_open(&opt.engine, args->operands[0], &g, &err);
+    if (st == OK && opt.n_random > 0)
+        engine_guess_anything(g);
     if (st == OK)
         st = open_grammar(g, args->operands[0], &text, &compiler, &err);
     if (st == OK)

@@ -70,7 +70,7 @@ void engine_count_guesses(struct gyre *g, struct request *r) {
 void engine_draft(struct gyre *g) {
     bool too_many = g->drafter.most_seqs > 0 && g->scheduler.n_running > g->drafter.most_seqs;
     int most = most_guesses(g);
-    if (!g->drafter.guess && g->n_predictions == 0)
+    if ((!g->drafter.guess && g->n_predictions == 0) || g->drafter.is_off)
         return;
     double price = too_many ? 0 : guess_price(&g->scheduler, 0);
     for (int i = 0; i < g->scheduler.n_running && most > 0; i++) {
@@ -117,6 +117,8 @@ void engine_judge(struct gyre *g, struct request *r, const struct gyre_event *e)
 /* Which guesses are taken for right depends on the request and the position alone. */
 int32_t engine_synthetic(const struct gyre *g, const struct request *r, int32_t position, int32_t token) {
     const struct sequence *seq = &r->sequence;
+    if (g->drafter.told)
+        return g->drafter.told[(position - r->n_prompt) % g->drafter.n_told];
     if (g->drafter.synthetic == 0 || position >= seq->n_tokens || sequence_expects(seq, position))
         return token;
     double u = philox_uniform(r->sample.seed ^ r->id, (uint64_t)position, 0x53796e);
@@ -125,7 +127,7 @@ int32_t engine_synthetic(const struct gyre *g, const struct request *r, int32_t 
 }
 
 enum status engine_draft_follow(struct gyre *g, const struct step *step) {
-    return g->drafter.follow ? g->drafter.follow(g->drafter.context, step, &g->failed) : OK;
+    return g->drafter.follow && !g->drafter.is_off ? g->drafter.follow(g->drafter.context, step, &g->failed) : OK;
 }
 
 // ---- n-grams ----------------------------------------------------------------------------------------------------
