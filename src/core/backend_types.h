@@ -33,6 +33,7 @@ struct load_options {
                                    // with groups of 128 and 16 columns; NULL: as stored
     bool dummy_weights;            // weights may be without data: random numbers take their place (makes_dummies)
     struct load_progress progress; // of placing weights
+    bool is_draft;                 // it guesses what another says: quantization takes its head, too
     struct loaded *caches_of;      // the program's caches are those of this one, which outlives it; NULL: its own
     int n_back;                    // tokens that a recurrent state has to be able to go back (plan.h, state_slot)
 };

@@ -35,7 +35,7 @@ struct request {
     int32_t *banned; // eos and stop_ids, before min_tokens: [n_banned]
     int n_banned;
     struct constraint *constraint; // NULL: no grammar
-    bool is_untold; // tokens of it came that the grammar was not told of
+    bool is_untold;                // tokens of it came that the grammar was not told of
     struct guess_luck luck;
     struct proposal draft;
     int32_t n_vocab;
@@ -44,7 +44,7 @@ struct request {
     struct suffix_match suffix;
     int32_t first_guess;     // position of the first token of its last draft
     bool is_predicted;       // which came from the prediction
-    bool is_rejected; // it is kept by rejection sampling
+    bool is_rejected;        // it is kept by rejection sampling
     bool is_held, is_paused; // its mask is late: it is in no step until that is there; who asked wants none
     struct request *next_held;
     float *pooled;     // [hidden_size], if asked
@@ -93,6 +93,7 @@ struct step {
     int64_t started_us;
     struct request **requests; // [max_seqs]
     bool is_late;              // it was started without its sample: rows wait for their masks
+    double n_at_risk;          // sequences whose guesses will not all be right, so that what is started behind is void
     bool is_read_back; // logits or hidden states will be read on the host: nothing is started before it is collected
 };
 
@@ -177,7 +178,7 @@ bool engine_has_work(const struct gyre *g);
  * guessed, and the guess right; before that, the token that is taken for the one drawn at a position; after a step's
  * tokens are known; whether what comes behind a request's tokens may be guessed. */
 void engine_draft(struct gyre *g);
-void engine_count_guesses(struct gyre *g, struct request *r);
+double engine_count_guesses(struct gyre *g, struct request *r);
 void engine_judge(struct gyre *g, struct request *r, const struct gyre_event *e);
 int32_t engine_synthetic(const struct gyre *g, const struct request *r, int32_t position, int32_t token);
 enum status engine_draft_follow(struct gyre *g, const struct step *step);

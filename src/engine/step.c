@@ -99,7 +99,7 @@ static void fill_sequence(struct gyre *g, struct step *step, struct sequence *se
     plan->n_known[s] = seq->n_tokens;
     plan->n_sure[s] = seq->n_known;
     plan->adapter[s] = r->asked.adapter;
-    engine_count_guesses(g, r);
+    step->n_at_risk += engine_count_guesses(g, r);
     fill_tables(g, plan, s, seq);
     fill_rows(step, seq);
     plan->n_tokens += n;
@@ -119,6 +119,7 @@ static void fill_step(struct gyre *g, struct step *step) {
     step->plan.n_tokens = step->plan.n_seqs = step->plan.n_rows = 0;
     step->plan.n_copies = kv_pool_take_copies(&g->pool, step->plan.copies);
     step->is_read_back = step->is_late = false;
+    step->n_at_risk = 0;
     telemetry_step(g);
     step->started_us = clock_us();
     for (int i = 0; i < g->scheduler.n_step; i++) {
@@ -330,9 +331,17 @@ static void put_in_forced(struct gyre *g) {
     }
 }
 
+/* A step that is started behind another hides what the host does between, a twentieth of it or so; of sequences that go
+ * back it computes nothing that counts. */
+static bool is_too_early(const struct gyre *g) {
+    static const double hidden = 0.05;
+    const struct step *step = &g->steps[g->n_collected % MAX_STEPS_IN_FLIGHT];
+    return step->n_at_risk > hidden * step->plan.n_seqs || (g->drafter.waits && !g->drafter.is_off);
+}
+
 /* Plans the next step, if one may be started before those in flight are collected. */
 static bool plan(struct gyre *g) {
-    bool must_wait = n_in_flight(g) > 0 && (oldest_step(g)->is_read_back || (g->drafter.waits && !g->drafter.is_off));
+    bool must_wait = n_in_flight(g) > 0 && (oldest_step(g)->is_read_back || is_too_early(g));
     if (!must_wait) {
         engine_hold_slow(g);
         put_in_forced(g);

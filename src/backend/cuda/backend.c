@@ -127,6 +127,7 @@ static enum status cuda_load(struct device *d, const struct program *p, const st
     else
         loaded->program = d->whole_keys || !d->is_fast ? program_copy(p) : pass_shared_kv(p, takes_shared_kv);
     loaded->dummies = options->dummy_weights;
+    loaded->is_draft = options->is_draft;
     loaded->progress = options->progress;
     enum status st = load_parts(loaded, options, err);
     if (st != OK) {

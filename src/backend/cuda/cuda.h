@@ -90,7 +90,7 @@ struct loaded {
     enum element product;
     bool product_is_set;    // by load_options.dtype
     enum quantise quantise; // matrices of LINEAR when they are loaded, and of FP8 experts
-    bool dummies;           // weights without data are made here
+    bool dummies, is_draft; // weights without data are made here; of load_options
     struct load_progress progress;
     const struct loaded *caches_of; // of load_options, and n_back
     int n_back;

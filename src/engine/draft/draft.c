@@ -57,7 +57,7 @@ static void draft_for(struct gyre *g, struct request *r, double price, int max) 
     engine_constrain_guesses(g, r, n);
 }
 
-void engine_count_guesses(struct gyre *g, struct request *r) {
+double engine_count_guesses(struct gyre *g, struct request *r) {
     const struct sequence *seq = &r->sequence;
     int n = 0;
     for (int32_t at = MAX(seq->n_computed, seq->n_known); at < seq->n_computed + seq->n_scheduled; at++)
@@ -65,6 +65,7 @@ void engine_count_guesses(struct gyre *g, struct request *r) {
     g->drafter.n_guessed += n;
     g->drafter.n_drafts += n > 0;
     r->prediction.n_guessed += r->is_predicted ? n : 0;
+    return guess_risk(&r->record, n);
 }
 
 void engine_draft(struct gyre *g) {

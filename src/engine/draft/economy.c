@@ -18,8 +18,19 @@ void guess_judged(struct guess_record *r, bool is_right) {
     }
 }
 
+static double share_right(const struct guess_record *r) {
+    return (double)(r->n_right + prior_right) / (double)(r->n_judged + prior_judged);
+}
+
+double guess_risk(const struct guess_record *r, int n) {
+    double all = 1;
+    for (int i = 0; i < n; i++)
+        all *= share_right(r);
+    return 1 - all;
+}
+
 int guess_most(struct guess_record *r, double price, int max) {
-    double a = (double)(r->n_right + prior_right) / (double)(r->n_judged + prior_judged), p = a;
+    double a = share_right(r), p = a;
     int n = 0;
     for (; n < max && p > price; n++)
         p *= a;

@@ -18,6 +18,9 @@ struct guess_record {
 
 void guess_judged(struct guess_record *r, bool is_right);
 
+/* With which n guesses are not all right; 0 of none. */
+double guess_risk(const struct guess_record *r, int n);
+
 /* At most max. */
 int guess_most(struct guess_record *r, double price, int max);
 

@@ -135,8 +135,8 @@ static enum element matrix_element(const struct loaded *loaded, const struct pro
         return loaded->product;
     if (is_e4m3(w))
         return ELEMENT_E4M3;
-    return loaded->quantise == QUANTISE_FP8 && may_be_e4m3(w) && !chooses(p, op->out[0]) ? ELEMENT_E4M3
-                                                                                         : loaded->product;
+    bool may_be = loaded->quantise == QUANTISE_FP8 && may_be_e4m3(w);
+    return may_be && (loaded->is_draft || !chooses(p, op->out[0])) ? ELEMENT_E4M3 : loaded->product;
 }
 
 // ---- places -----------------------------------------------------------------------------------------------------
