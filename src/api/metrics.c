@@ -137,6 +137,15 @@ static void append_engine(struct buf *b, const struct api *api) {
                   "Times that a sequence was left out of steps while its mask took long.", (double)s.n_held);
     engine_metric(b, api, "gyre:forced_tokens_total", "counter",
                   "Tokens that grammars left no choice for, put in without a draw.", (double)s.n_forced_tokens);
+    engine_metric(b, api, "gyre:fetched_prompts_total", "counter", "Prompts whose cache came from a prefill server.",
+                  (double)s.n_fetched_prompts);
+    engine_metric(b, api, "gyre:fetched_prompt_tokens_total", "counter", "Tokens of these that were not computed here.",
+                  (double)s.n_fetched_tokens);
+    engine_metric(b, api, "gyre:failed_fetches_total", "counter",
+                  "Prompts that were asked of a prefill server, and computed here after all.",
+                  (double)s.n_failed_fetches);
+    engine_metric(b, api, "gyre:given_prompts_total", "counter", "Prompts whose cache was given to other servers.",
+                  (double)s.n_given_prompts);
     append_drafts(b, api, &s);
     append_device(b, api, &s);
 }

@@ -13,6 +13,7 @@ struct service {
     int n;
     pthread_mutex_t telling; // listeners
     struct affinity *affinity;
+    struct service_guest guest;
     pthread_mutex_t lock; // of `together`
     struct telemetry together;
 };
@@ -57,6 +58,8 @@ int service_open(struct gyre *take_engine, const struct service_options *options
 void service_close(struct service *s) {
     if (!s)
         return;
+    if (s->guest.close)
+        s->guest.close(s->guest.of);
     for (int i = 0; i < s->n; i++)
         lane_close(s->lanes[i]);
     telemetry_release(&s->together);
@@ -69,6 +72,11 @@ void service_close(struct service *s) {
 void service_drain(struct service *s) {
     for (int i = 0; i < s->n; i++)
         lane_drain(s->lanes[i]);
+}
+
+void service_take_guest(struct service *s, const struct service_guest *guest) { s->guest = *guest; }
+struct lane *service_lane(const struct service *s) {
+    return s->n == 1 ? s->lanes[0] : NULL;
 }
 
 // ---- which engine -----------------------------------------------------------------------------------------------
@@ -146,6 +154,8 @@ void service_state(const struct service *s, struct service_state *out) {
         if (one.failed && n_failed++ == 0)
             memcpy(out->error, one.error, sizeof out->error);
     }
+    if (s->guest.count)
+        s->guest.count(s->guest.of, out);
     out->n_engines = s->n;
     out->n_failed = n_failed;
     out->failed = n_failed == s->n;

@@ -114,9 +114,9 @@ struct service_state {
     int n_running, n_waiting, n_paused; // sequences in the scheduler
     int64_t n_queued;                   // accepted and not yet seen by the scheduler, besides
     int64_t n_steps, n_preempted;
-    int64_t n_forced_tokens;            // that grammars left no choice for, and no row was drawn for
-    int64_t n_drafts;                   // of speculation ...
-    int64_t n_guessed, n_accepted;      // ... their tokens, and those of them that were right
+    int64_t n_forced_tokens;       // that grammars left no choice for, and no row was drawn for
+    int64_t n_drafts;              // of speculation ...
+    int64_t n_guessed, n_accepted; // ... their tokens, and those of them that were right
     int64_t n_right_at[MOST_GUESSES], n_draft_off[N_DRAFT_OFF]; // see drafter.h
     int64_t n_held;                     // times that a request was left out of steps for its mask
     int64_t n_late_steps, mask_wait_us; // steps that were started without the masks of grammars; waited for masks
@@ -124,6 +124,8 @@ struct service_state {
     double kv_usage;                                 // 0 .. 1: the fullest group of blocks
     struct device_report device[MAX_DEVICE_REPORTS]; // [n_device]
     int n_device;
+    int64_t n_fetched_prompts, n_fetched_tokens, n_failed_fetches; // of the decode role: from the prefill server
+    int64_t n_given_prompts;                                       // of the prefill role
     int queue_reason;                      // see queue_reason_name: what the first in the queue waits for
     int64_t last_step_us, step_started_us; // clock_us(); step_started_us 0: none is running
     int n_engines, n_failed;

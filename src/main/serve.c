@@ -6,6 +6,7 @@
 #include "api/api.h"
 #include "base/clock.h"
 #include "base/file.h"
+#include "engine/roles/roles.h"
 #include "main/adapter_flags.h"
 #include "main/engine_flags.h"
 #include "main/fingerprint.h"
@@ -35,6 +36,9 @@ static struct {
     struct engine_flags engine;
     struct adapter_flags adapters;
     const char *speculation; // JSON
+    const char *role, *handover;
+    int64_t handover_least;
+    double handover_timeout;
 } opt = {.host = "127.0.0.1",
          .port = 8000,
          .io_threads = 2,
@@ -53,6 +57,9 @@ static struct {
          .log_format = "text",
          .step_timeout = 120,
          .jumps = true,
+         .role = "both",
+         .handover_least = 256,
+         .handover_timeout = 30,
          .engine = ENGINE_FLAGS_DEFAULT};
 
 static const struct flag flags[] = {
@@ -126,6 +133,17 @@ static const struct flag flags[] = {
     {"data-parallel-size", 0, FLAG_INT, &opt.n_engines, "N", "Engine",
      "engines that each have all of the model and share the requests, on devices of their own", .min = 1,
      .max = MOST_ENGINES},
+    {"role", 0, FLAG_CHOICE, &opt.role, "both|prefill|decode", "Roles",
+     "prefill: gives other servers the cache of prompts; decode: has long prompts computed by such a server, and "
+     "computes "
+     "them itself where that does not answer"},
+    {"handover-address", 0, FLAG_STRING, &opt.handover, "HOST:PORT", "Roles",
+     "of the prefill server: what it listens on, or who is asked. The network must be your own: there is no key and no "
+     "encryption"},
+    {"handover-min-tokens", 0, FLAG_INT, &opt.handover_least, "N", "Roles",
+     "prompts of so many tokens that are not cached here are fetched", .min = 1, .max = 1 << 24},
+    {"handover-timeout", 0, FLAG_REAL, &opt.handover_timeout, "SECONDS", "Roles",
+     "until a prompt is computed here after all", .min = 0.01, .max = 3600},
     {"scheduling-policy", 0, FLAG_CHOICE, &opt.engine.policy, "fcfs|sjf", "Scheduling",
      "who runs first: by arrival, or short prompts before long ones"},
     {"itl-target", 0, FLAG_REAL, &opt.engine.itl_target, "MS", "Scheduling",
@@ -298,6 +316,11 @@ static void keep_little_memory(void) {
 static enum status check_flags(struct error *err) {
     if (!opt.tls_cert != !opt.tls_key)
         return fail(err, ERR_ARG, "--ssl-certfile and --ssl-keyfile go together");
+    if ((strcmp(opt.role, "both") == 0) != !opt.handover)
+        return fail(err, ERR_ARG, "--role prefill and decode go together with --handover-address");
+    if (opt.handover && opt.n_engines > 1)
+        return fail(err, ERR_ARG, "--role: a role is one engine's, and --data-parallel-size says %lld",
+                    (long long)opt.n_engines);
     return OK;
 }
 
@@ -310,13 +333,40 @@ static enum status read_kwargs(struct server *s, struct error *err) {
                : fail(err, ERR_ARG, "--default-chat-template-kwargs: it must be a JSON object");
 }
 
+/* Two servers of one fingerprint have the same weights and numbers. */
+static uint64_t identity_of(const char *fingerprint) {
+    uint64_t h = 14695981039346656037u; // FNV-1a
+    for (const char *c = fingerprint; *c; c++)
+        h = (h ^ (unsigned char)*c) * 1099511628211u;
+    return h;
+}
+
+static enum status take_role(const struct server *s, struct error *err) {
+    struct service *service = s->api->service;
+    uint64_t identity = identity_of(s->api->options.fingerprint);
+    int port;
+    if (strcmp(opt.role, "decode") == 0) {
+        struct prompt_fetch_options o = {.address = opt.handover,
+                                         .identity = identity,
+                                         .least_tokens = opt.handover_least,
+                                         .timeout_us = (int64_t)(opt.handover_timeout * 1e6)};
+        return service_fetch_prompts(service, &o, err);
+    }
+    if (strcmp(opt.role, "prefill") != 0)
+        return OK;
+    TRY(service_give_prompts(service, opt.handover, identity, &port, err));
+    fprintf(stderr, "gives prompts on port %d\n", port);
+    return OK;
+}
+
 static enum status open_all(struct server *s, const char *model, struct error *err) {
     TRY(check_flags(err));
     keep_little_memory();
     TRY(read_kwargs(s, err));
     TRY(request_defaults_read(opt.generation_override, strcmp(opt.generation_config, "auto") == 0, &s->defaults, err));
     TRY(open_keys(s, err));
-    return open_server(s, model, err);
+    TRY(open_server(s, model, err));
+    return take_role(s, err);
 }
 
 static int run(const struct verb_args *args) {

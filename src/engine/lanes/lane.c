@@ -2,68 +2,31 @@
  *
  * The inbox is a list under a lock, taken whole once a step. How news travel is the listener's affair; here an answer
  * only remembers whether it has some that nobody looked at yet. */
-#include "engine/lanes/lane.h"
+#include "engine/lanes/lane_parts.h"
 
 #include "base/clock.h"
 #include "base/guard.h"
-#include "engine/engine.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { EVENTS_A_POLL = 256 };
 
-/* One word, so that a look knows in the same moment whether its news were the last: had it read the two apart, it could
- * free an answer that the engine thread is about to tell of once more, or miss its end. */
-enum ticket_state {
-    HAS_NEWS = 1, // told, and not yet looked at
-    HAS_ENDED = 2,
-};
-
-/* An answer with what only the service sees of it. */
-struct ticket {
-    struct answer answer; // first: listeners hold a pointer to it
-    struct arena arena;
-    struct lane *lane;
-    struct request *request;              // until the engine thread has accepted it
-    uint64_t id;                          // afterwards; engine thread only
-    atomic_uint state;                    // of enum ticket_state
-    atomic_bool wants_cancel, is_content; // content: cancelled because it has what it wanted
-    atomic_bool wants_pause;
-    bool is_paused;                    // engine thread
-    int64_t max_tokens, last_token_us; // the latter the engine thread's
-    struct ticket *next_inbox;
-    _Atomic(struct ticket *) next_news;
-    struct ticket *next_taken;  // listener's thread
-    struct ticket *prev, *next; // all that are not released, under the lock
-};
-
-struct lane {
-    struct gyre *engine;
-    struct service_options options;
-    pthread_mutex_t *telling;
-    pthread_t thread;
-    bool started;
-
-    pthread_mutex_t lock; // inbox, all, state
-    pthread_cond_t work;
-    struct ticket *inbox, **inbox_end;
-    struct ticket *all;
-    bool has_wishes, stopping; // wishes: to cancel, to pause
-    int64_t n_inbox;
-    struct service_state state;
-    atomic_bool has_failed;     // as the state says, for those without the lock
-    struct telemetry telemetry; // engine thread writes
-};
-
 // ---- news -------------------------------------------------------------------------------------------------------
 
 /* Engine thread; after HAS_ENDED the ticket is the listener's. */
 static void tell(struct lane *s, struct ticket *t, unsigned state) {
-    if (!(atomic_fetch_or(&t->state, state) & HAS_NEWS))
+    struct prompt_waiter *w = t->waiter;
+    if (!w && !(atomic_fetch_or(&t->state, state) & HAS_NEWS))
         s->options.news(s->options.context, &t->answer);
+    if (!w || !(state & HAS_ENDED))
+        return;
+    pthread_mutex_lock(&w->lock);
+    atomic_fetch_or(&t->state, state);
+    w->has_ended = true;
+    pthread_cond_signal(&w->ended);
+    pthread_mutex_unlock(&w->lock);
 }
 
 void service_look(struct answer *a) {
@@ -73,7 +36,7 @@ void service_look(struct answer *a) {
 
 // ---- submitting -------------------------------------------------------------------------------------------------
 
-static void free_ticket(struct ticket *t) {
+void lane_free_ticket(struct ticket *t) {
     if (t->request)
         request_free(t->request);
     arena_release(&t->arena);
@@ -94,22 +57,40 @@ static enum status admit(const struct lane *s, int tenant, bool goes_on, struct 
     return OK;
 }
 
-static enum status put_in_inbox(struct lane *s, struct ticket *t, bool goes_on, struct error *err) {
+/* Under the lock. */
+static void put_in_inbox(struct lane *s, struct ticket *t) {
+    *s->inbox_end = t;
+    s->inbox_end = &t->next_inbox;
+    s->n_inbox++;
+    pthread_cond_signal(&s->work);
+}
+
+void lane_fetched(struct lane *s, struct ticket *t) {
+    pthread_mutex_lock(&s->lock);
+    s->n_fetching--;
+    s->has_wishes = true; // it may have been cancelled meanwhile
+    put_in_inbox(s, t);
+    pthread_mutex_unlock(&s->lock);
+}
+
+enum status lane_put(struct lane *s, struct ticket *t, bool goes_on, struct error *err) {
     pthread_mutex_lock(&s->lock);
     const struct request_progress *p = &t->answer.progress;
     enum status st = admit(s, p->tenant, goes_on, err);
+    bool is_fetched = st == OK && s->fetch.wants && !t->waiter && s->fetch.wants(s->fetch.of, t->request);
     if (st == OK) {
         queue_model_enter(&s->telemetry.queue, p->tenant, p->n_prompt);
-        *s->inbox_end = t;
-        s->inbox_end = &t->next_inbox;
-        s->n_inbox++;
         t->next = s->all;
         if (s->all)
             s->all->prev = t;
         s->all = t;
-        pthread_cond_signal(&s->work);
+        s->n_fetching += is_fetched;
+        if (!is_fetched)
+            put_in_inbox(s, t);
     }
     pthread_mutex_unlock(&s->lock);
+    if (is_fetched)
+        s->fetch.push(s->fetch.of, t);
     return st;
 }
 
@@ -142,25 +123,32 @@ static enum status fill_within_scope(struct lane *s, struct ticket *t, const str
     return st;
 }
 
+struct ticket *lane_ticket(struct lane *s, const struct gyre_request *request, struct error *err) {
+    struct ticket *t = calloc(1, sizeof *t);
+    if (!t) {
+        fail(err, ERR_MEMORY, "there is not enough memory for the request now");
+        return NULL;
+    }
+    t->lane = s;
+    if (fill_within_scope(s, t, request, err) == OK)
+        return t;
+    lane_free_ticket(t);
+    return NULL;
+}
+
 enum status lane_submit(struct lane *s, const struct gyre_request *request, void *user, bool goes_on,
                         struct answer **out, struct error *err) {
     BUG_IF(request->want_last_logits);
+    struct ticket *t = lane_ticket(s, request, err);
     *out = NULL;
-    struct ticket *t = calloc(1, sizeof *t);
     if (!t)
-        return fail(err, ERR_MEMORY, "there is not enough memory for the request now");
+        return err->status;
     t->answer.user = user;
-    t->lane = s;
-    enum status st = fill_within_scope(s, t, request, err);
-    if (st != OK) {
-        free_ticket(t);
-        return st;
-    }
     *out = &t->answer; // before the engine can see it: news may come before this returns
-    st = put_in_inbox(s, t, goes_on, err);
+    enum status st = lane_put(s, t, goes_on, err);
     if (st != OK) {
         *out = NULL;
-        free_ticket(t);
+        lane_free_ticket(t);
     }
     return st;
 }
@@ -201,7 +189,7 @@ void service_release(struct service *service, struct answer *a) {
     if (t->next)
         t->next->prev = t->prev;
     pthread_mutex_unlock(&s->lock);
-    free_ticket(t);
+    lane_free_ticket(t);
 }
 
 // ---- the engine thread ------------------------------------------------------------------------------------------
@@ -268,7 +256,7 @@ static void wait_for_work(struct lane *s) {
 /* Waits while there is nothing to do. Takes the inbox; false: stop. */
 static bool next_work(struct lane *s, struct ticket **inbox, bool *wishes) {
     pthread_mutex_lock(&s->lock);
-    while (!s->inbox && !s->has_wishes && !s->stopping && !engine_has_work(s->engine))
+    while (!s->inbox && !s->errands && !s->has_wishes && !s->stopping && !engine_has_work(s->engine))
         wait_for_work(s);
     *inbox = s->inbox;
     *wishes = s->has_wishes;
@@ -376,11 +364,13 @@ static void *engine_thread(void *arg) {
     struct ticket *inbox;
     bool wishes;
     while (next_work(s, &inbox, &wishes)) {
+        lane_do_errands(s, true);
         accept_all(s, inbox);
         if (wishes)
             grant_wishes(s, false);
         work_once(s);
     }
+    lane_do_errands(s, false);
     accept_all(s, inbox);
     grant_wishes(s, true);
     while (gyre_busy(s->engine))
@@ -402,6 +392,7 @@ enum status lane_open(struct gyre *take_engine, const struct service_options *op
     s->state.n_device = take_engine->ops->report(take_engine->exe, s->state.device);
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->work, NULL);
+    pthread_cond_init(&s->errand_over, NULL);
     s->started = pthread_create(&s->thread, NULL, engine_thread, s) == 0;
     *out = s;
     if (s->started)
@@ -420,6 +411,8 @@ void lane_drain(struct lane *s) {
 void lane_close(struct lane *s) {
     if (!s)
         return;
+    if (s->fetch.close)
+        s->fetch.close(s->fetch.of); // what it has not fetched is in the inbox then
     if (s->started) {
         pthread_mutex_lock(&s->lock);
         s->stopping = true;
@@ -429,12 +422,13 @@ void lane_close(struct lane *s) {
     }
     while (s->all) {
         struct ticket *next = s->all->next;
-        free_ticket(s->all);
+        lane_free_ticket(s->all);
         s->all = next;
     }
     gyre_close(s->engine);
     telemetry_release(&s->telemetry);
     pthread_cond_destroy(&s->work);
+    pthread_cond_destroy(&s->errand_over);
     pthread_mutex_destroy(&s->lock);
     free(s);
 }
@@ -444,7 +438,9 @@ void lane_close(struct lane *s) {
 void lane_state(const struct lane *s, struct service_state *out) {
     pthread_mutex_lock((pthread_mutex_t *)&s->lock);
     *out = s->state;
-    out->n_queued = s->n_inbox;
+    out->n_queued = s->n_inbox + s->n_fetching;
+    if (s->fetch.count)
+        s->fetch.count(s->fetch.of, out);
     pthread_mutex_unlock((pthread_mutex_t *)&s->lock);
 }
 

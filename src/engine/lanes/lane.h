@@ -23,3 +23,34 @@ void lane_state(const struct lane *s, struct service_state *out);
 bool lane_has_failed(const struct lane *s); // its device; for ever. Without the lock
 const struct telemetry *lane_telemetry(const struct lane *s);
 struct gyre *lane_engine(const struct lane *s); // for what never changes
+
+/* Any other thread: has something done on the engine thread between steps, and waits for it. false: it was not done,
+ * the lane is being closed. */
+bool lane_errand(struct lane *s, void (*run)(struct gyre *g, void *context), void *context);
+
+/* Any other thread: computes a prompt of which nobody reads an answer, as any request, and waits for it. */
+enum status lane_prompt(struct lane *s, const struct gyre_request *request, struct error *err);
+
+/* Somewhere else where prompts may be computed first (roles/prompt_fetch.h). A ticket that was pushed comes back by
+ * lane_fetched, on any thread: the engine gets it then. */
+struct request;
+struct ticket;
+struct lane_fetch {
+    bool (*wants)(const void *of, const struct request *r);
+    void (*push)(void *of, struct ticket *t);
+    void (*count)(void *of, struct service_state *out);
+    void (*close)(void *of); // when all that was pushed has come back
+    void *of;                // the lane's from now on
+};
+void lane_set_fetch(struct lane *s, const struct lane_fetch *fetch); // once
+void lane_fetched(struct lane *s, struct ticket *t);
+
+/* Of a service: its lane, if it has one alone; else NULL. Something that uses the lane from threads of its own, which
+ * is closed before the lane is; set once, before anybody else sees the service. */
+struct lane *service_lane(const struct service *s);
+struct service_guest {
+    void (*close)(void *of);
+    void (*count)(void *of, struct service_state *out);
+    void *of;
+};
+void service_take_guest(struct service *s, const struct service_guest *guest);

@@ -1,0 +1,79 @@
+/* lane_parts.h - what a lane and its tickets are made of, for the files of this folder: lane.c (answers), errands.c
+ * (what other threads want of the engine besides). */
+#pragma once
+
+#include "engine/engine.h"
+#include "engine/lanes/lane.h"
+
+#include <pthread.h>
+
+/* Who waits until a prompt was computed. */
+struct prompt_waiter {
+    pthread_mutex_t lock;
+    pthread_cond_t ended;
+    bool has_ended;
+};
+
+/* Something to be done on the engine thread between steps. */
+struct lane_errand {
+    void (*run)(struct gyre *g, void *context);
+    void *context;
+    bool is_over, was_run;
+    struct lane_errand *next;
+};
+
+/* One word, so that a look knows in the same moment whether its news were the last: had it read the two apart, it could
+ * free an answer that the engine thread is about to tell of once more, or miss its end. */
+enum ticket_state {
+    HAS_NEWS = 1, // told, and not yet looked at
+    HAS_ENDED = 2,
+};
+
+/* An answer with what only the service sees of it. */
+struct ticket {
+    struct answer answer; // first: listeners hold a pointer to it
+    struct arena arena;
+    struct lane *lane;
+    struct request *request;              // until the engine thread has accepted it
+    uint64_t id;                          // afterwards; engine thread only
+    atomic_uint state;                    // of enum ticket_state
+    atomic_bool wants_cancel, is_content; // content: cancelled because it has what it wanted
+    atomic_bool wants_pause;
+    bool is_paused;                    // engine thread
+    int64_t max_tokens, last_token_us; // the latter the engine thread's
+    struct prompt_waiter *waiter; // of a prompt that a thread waits for, in place of news; NULL: there is a listener
+    struct ticket *next_inbox;
+    _Atomic(struct ticket *) next_news;
+    struct ticket *next_taken;  // listener's thread
+    struct ticket *prev, *next; // all that are not released, under the lock
+};
+
+struct lane {
+    struct gyre *engine;
+    struct service_options options;
+    pthread_mutex_t *telling;
+    pthread_t thread;
+    bool started;
+
+    pthread_mutex_t lock; // inbox, all, state
+    pthread_cond_t work;
+    struct ticket *inbox, **inbox_end;
+    struct lane_errand *errands;
+    pthread_cond_t errand_over;
+    struct lane_fetch fetch;
+    int64_t n_fetching; // tickets that are not in the inbox for that reason
+    struct ticket *all;
+    bool has_wishes, stopping; // wishes: to cancel, to pause
+    int64_t n_inbox;
+    struct service_state state;
+    atomic_bool has_failed;     // as the state says, for those without the lock
+    struct telemetry telemetry; // engine thread writes
+};
+
+/* errands.c, for the engine thread: runs those that came, or with run false says that they will not be. */
+void lane_do_errands(struct lane *s, bool run);
+
+/* lane.c: a ticket for the request, which the engine gets unless it is fetched first; refused as lane_submit says. */
+enum status lane_put(struct lane *s, struct ticket *t, bool goes_on, struct error *err);
+struct ticket *lane_ticket(struct lane *s, const struct gyre_request *request, struct error *err);
+void lane_free_ticket(struct ticket *t);

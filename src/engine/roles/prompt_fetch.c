@@ -1,0 +1,257 @@
+/* prompt_fetch.c - see prompt_fetch.h. */
+#include "engine/roles/prompt_fetch.h"
+
+#include "base/clock.h"
+#include "dist/wire.h"
+#include "engine/lanes/lane_parts.h"
+#include "engine/roles/handover.h"
+#include "engine/roles/prompt_wire.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N_THREADS = 4, CONNECT_MS = 1000, REST_US = 5000000, ADDRESS = 256 };
+
+struct fetcher {
+    struct prompt_fetch *fetch;
+    pthread_t thread;
+    bool started;
+    struct wire *wire; // NULL: not connected
+};
+
+struct prompt_fetch {
+    struct lane *lane;
+    struct prompt_fetch_options options;
+    char address[ADDRESS];
+    struct fetcher fetchers[N_THREADS];
+    pthread_mutex_t lock; // of what follows
+    pthread_cond_t work;
+    struct ticket *first, **end;
+    bool stopping, has_told;
+    int64_t rests_until_us, n_fetched, n_tokens, n_failed;
+};
+
+// ---- one prompt -------------------------------------------------------------------------------------------------
+
+struct errand {
+    struct handover_prompt prompt;
+    struct str bytes;
+    int32_t n;
+    struct error err;
+    enum status status;
+};
+
+static void look(struct gyre *g, void *context) {
+    struct errand *e = context;
+    e->n = handover_known(g, &e->prompt);
+}
+
+static void take(struct gyre *g, void *context) {
+    struct errand *e = context;
+    e->status = handover_take(g, &e->prompt, e->bytes, &e->n, &e->err);
+}
+
+/* On a wire that may be of an earlier prompt: the peer may have been started anew since. */
+/* Under the lock, so that it can be broken when all is to end. */
+static void set_wire(struct fetcher *w, struct wire *wire) {
+    pthread_mutex_lock(&w->fetch->lock);
+    wire_close(w->wire);
+    w->wire = wire;
+    if (wire && w->fetch->stopping)
+        wire_break(wire);
+    pthread_mutex_unlock(&w->fetch->lock);
+}
+
+static enum status ask(struct fetcher *w, struct str question, uint32_t *kind, struct buf *answer, size_t most,
+                       int64_t until_us, struct error *err) {
+    struct wire *wire;
+    if (!w->wire) {
+        TRY(wire_connect(w->fetch->address, CONNECT_MS, &wire, err));
+        set_wire(w, wire);
+    }
+    TRY(wire_send(w->wire, PROMPT_ASK, question, until_us, err));
+    return wire_receive(w->wire, kind, answer, most, until_us, err);
+}
+
+static enum status ask_again(struct fetcher *w, struct str question, uint32_t *kind, struct buf *answer, size_t most,
+                             struct error *err) {
+    bool is_old = w->wire != NULL;
+    int64_t until_us = clock_us() + w->fetch->options.timeout_us;
+    enum status st = ask(w, question, kind, answer, most, until_us, err);
+    if (st == OK)
+        return OK;
+    set_wire(w, NULL);
+    buf_clear(answer);
+    if (!is_old || st != ERR_IO || clock_us() >= until_us)
+        return st;
+    st = ask(w, question, kind, answer, most, until_us, err);
+    if (st != OK)
+        set_wire(w, NULL);
+    return st;
+}
+
+static enum status fetch_rest(struct fetcher *w, struct errand *e, struct error *err) {
+    struct lane *lane = w->fetch->lane;
+    struct prompt_ask q = {e->prompt.identity, e->prompt.tenant, e->n, e->prompt.n, 0};
+    struct buf question = {0}, answer = {0};
+    uint32_t kind;
+    int64_t most = handover_most_bytes(lane_engine(lane), e->prompt.n);
+    buf_append(&question, &q, sizeof q);
+    buf_append(&question, e->prompt.tokens, (size_t)e->prompt.n * sizeof *e->prompt.tokens);
+    enum status st = ask_again(w, buf_view(&question), &kind, &answer, (size_t)most, err);
+    if (st == OK && kind != PROMPT_CACHE)
+        st = fail(err, ERR_FULL, "%.*s", (int)MIN(answer.len, 512u), answer.ptr ? answer.ptr : "");
+    if (st == OK) {
+        e->bytes = buf_view(&answer);
+        if (!lane_errand(lane, take, e))
+            st = fail(err, ERR_FULL, "the server is shutting down");
+        else if (e->status != OK)
+            *err = e->err, st = e->status;
+    }
+    buf_release(&question);
+    buf_release(&answer);
+    return st;
+}
+
+/* Told once a fault begins, and not for each request. */
+static void note_fault(struct prompt_fetch *f, const struct error *err) {
+    pthread_mutex_lock(&f->lock);
+    bool is_new = !f->has_told && !f->stopping;
+    f->has_told = true;
+    f->n_failed++;
+    if (err->status != ERR_FULL) // a prefill server that has no room is well
+        f->rests_until_us = clock_us() + REST_US;
+    pthread_mutex_unlock(&f->lock);
+    if (is_new)
+        fprintf(stderr, "gyre: a prompt was not fetched from %s and is computed here: %s\n", f->address, err->text);
+}
+
+static void note_success(struct prompt_fetch *f, int64_t n_tokens) {
+    pthread_mutex_lock(&f->lock);
+    f->has_told = false;
+    f->n_fetched++;
+    f->n_tokens += n_tokens;
+    pthread_mutex_unlock(&f->lock);
+}
+
+static bool rests(struct prompt_fetch *f) {
+    pthread_mutex_lock(&f->lock);
+    bool is = f->stopping || clock_us() < f->rests_until_us;
+    pthread_mutex_unlock(&f->lock);
+    return is;
+}
+
+static void fetch(struct fetcher *w, const struct ticket *t) {
+    struct prompt_fetch *f = w->fetch;
+    const struct request *r = t->request;
+    struct errand e = {.prompt = {r->sequence.tokens, r->n_prompt, r->asked.tenant, f->options.identity}};
+    struct error err;
+    int block = gyre_info(lane_engine(f->lane))->block_size;
+    if (rests(f) || atomic_load(&t->wants_cancel) || !lane_errand(f->lane, look, &e))
+        return;
+    int32_t known = e.n;
+    if ((e.prompt.n - 1) / block <= known || e.prompt.n - known * block < f->options.least_tokens)
+        return;
+    if (fetch_rest(w, &e, &err) == OK)
+        note_success(f, (int64_t)(e.n - known) * block);
+    else
+        note_fault(f, &err);
+}
+
+// ---- all of them ------------------------------------------------------------------------------------------------
+
+static struct ticket *next_ticket(struct prompt_fetch *f) {
+    pthread_mutex_lock(&f->lock);
+    while (!f->first && !f->stopping)
+        pthread_cond_wait(&f->work, &f->lock);
+    struct ticket *t = f->first;
+    if (t) {
+        f->first = t->next_inbox;
+        t->next_inbox = NULL;
+        if (!f->first)
+            f->end = &f->first;
+    }
+    pthread_mutex_unlock(&f->lock);
+    return t;
+}
+
+static void *fetcher_thread(void *arg) {
+    struct fetcher *w = arg;
+    for (struct ticket *t; (t = next_ticket(w->fetch));) {
+        fetch(w, t);
+        lane_fetched(w->fetch->lane, t);
+    }
+    set_wire(w, NULL);
+    return NULL;
+}
+
+static void stop(void *of) {
+    struct prompt_fetch *f = of;
+    pthread_mutex_lock(&f->lock);
+    f->stopping = true;
+    for (int i = 0; i < N_THREADS; i++)
+        if (f->fetchers[i].wire)
+            wire_break(f->fetchers[i].wire);
+    pthread_cond_broadcast(&f->work);
+    pthread_mutex_unlock(&f->lock);
+    for (int i = 0; i < N_THREADS; i++)
+        if (f->fetchers[i].started)
+            pthread_join(f->fetchers[i].thread, NULL);
+    pthread_cond_destroy(&f->work);
+    pthread_mutex_destroy(&f->lock);
+    free(f);
+}
+
+/* What is cached under a salt or of an adapter stays here, and a text that is scored or pooled is computed whole. */
+static bool wants(const void *of, const struct request *r) {
+    const struct prompt_fetch *f = of;
+    const struct prefix_salt *salt = &r->sequence.salt;
+    bool is_salted = salt->adapter || salt->word[0] || salt->word[1];
+    return r->n_prompt >= f->options.least_tokens && !is_salted && !r->asked.score_prompt &&
+           r->asked.pooling == GYRE_POOL_NONE;
+}
+
+static void push(void *of, struct ticket *t) {
+    struct prompt_fetch *f = of;
+    pthread_mutex_lock(&f->lock);
+    t->next_inbox = NULL;
+    *f->end = t;
+    f->end = &t->next_inbox;
+    pthread_cond_signal(&f->work);
+    pthread_mutex_unlock(&f->lock);
+}
+
+static void count(void *of, struct service_state *out) {
+    struct prompt_fetch *f = of;
+    pthread_mutex_lock(&f->lock);
+    out->n_fetched_prompts = f->n_fetched;
+    out->n_fetched_tokens = f->n_tokens;
+    out->n_failed_fetches = f->n_failed;
+    pthread_mutex_unlock(&f->lock);
+}
+
+enum status prompt_fetch_open(struct lane *lane, const struct prompt_fetch_options *options, struct error *err) {
+    TRY(handover_check(lane_engine(lane), err));
+    if (strlen(options->address) >= ADDRESS)
+        return fail(err, ERR_ARG, "%.80s... is too long an address", options->address);
+    struct prompt_fetch *f = xcalloc(1, sizeof *f);
+    f->lane = lane;
+    f->options = *options;
+    snprintf(f->address, sizeof f->address, "%s", options->address);
+    f->end = &f->first;
+    pthread_mutex_init(&f->lock, NULL);
+    pthread_cond_init(&f->work, NULL);
+    bool all = true;
+    for (int i = 0; i < N_THREADS && all; i++) {
+        struct fetcher *w = &f->fetchers[i];
+        w->fetch = f;
+        all = w->started = pthread_create(&w->thread, NULL, fetcher_thread, w) == 0;
+    }
+    if (!all) {
+        stop(f);
+        return fail(err, ERR_MEMORY, "no thread could be started to fetch prompts");
+    }
+    lane_set_fetch(lane, &(struct lane_fetch){wants, push, count, stop, f});
+    return OK;
+}

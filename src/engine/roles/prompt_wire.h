@@ -1,0 +1,15 @@
+/* prompt_wire.h - what the two roles say to each other, in frames of dist/wire.h. */
+#pragma once
+
+#include <stdint.h>
+
+enum {
+    PROMPT_ASK,     // struct prompt_ask and its tokens
+    PROMPT_CACHE,   // the bytes of handover.h
+    PROMPT_NOTHING, // a sentence: why there is no cache of it
+};
+
+struct prompt_ask {
+    uint64_t identity;
+    int32_t tenant, from, n, reserved; // from: blocks that the asker remembers; n: tokens that follow
+};

@@ -1,0 +1,28 @@
+/* roles.c - see roles.h. */
+#include "engine/roles/roles.h"
+
+#include "engine/roles/prompt_server.h"
+
+static enum status only_lane(const struct service *s, struct lane **out, struct error *err) {
+    *out = service_lane(s);
+    return *out ? OK : fail(err, ERR_UNSUPPORTED, "a role is one engine's, and there are several");
+}
+
+static void close_server(void *of) { prompt_server_close(of); }
+static void count_given(void *of, struct service_state *out) { out->n_given_prompts = prompt_server_given(of); }
+
+enum status service_give_prompts(struct service *s, const char *address, uint64_t identity, int *port,
+                                 struct error *err) {
+    struct lane *lane;
+    struct prompt_server *server;
+    TRY(only_lane(s, &lane, err));
+    TRY(prompt_server_open(lane, address, identity, &server, port, err));
+    service_take_guest(s, &(struct service_guest){close_server, count_given, server});
+    return OK;
+}
+
+enum status service_fetch_prompts(struct service *s, const struct prompt_fetch_options *options, struct error *err) {
+    struct lane *lane;
+    TRY(only_lane(s, &lane, err));
+    return prompt_fetch_open(lane, options, err);
+}
