@@ -39,5 +39,8 @@ ir_id ir_of_rx(struct ir *ir, rx_id rx);
  * (schema/quoted.c). Of special tokens and members of objects there is no such text: they fail the ir. */
 ir_id ir_quoted(struct ir *ir, ir_id text);
 
+/* A text in which special tokens may stand for their names, where the vocabulary has them (tags.c). */
+ir_id ir_marked(struct ir *ir, struct str text);
+
 /* What stands before the text of a grammar, and then it (reasoning.c). */
 ir_id ir_after_reasoning(struct ir *ir, const struct grammar_reasoning *reasoning, ir_id text);

@@ -33,10 +33,14 @@ struct grammar_style {
 };
 
 /* What a model thinks before it answers: free text from `begin` to `end`, then white space, before the text of the
- * grammar. It may be left out, unless it has begun before the text (is_open). end.ptr NULL: there is none. */
+ * grammar. It may be left out, unless it has begun before the text (is_open). end.ptr NULL: there is none.
+ *
+ * Where an answer is a message of its own, `answer` stands before it, thought or not; and behind each thought, of which
+ * there may be several, `again`, in place of white space. In all four a special token may stand for its name. */
 struct grammar_reasoning {
     struct str begin, end;
     bool is_open;
+    struct str again, answer;
 };
 
 struct grammar_source {

@@ -73,6 +73,8 @@ static void digest_of(const struct grammar_source *source, unsigned char out[DIG
     hash_text(&hash, source->style.whitespace);
     hash_text(&hash, source->reasoning.begin);
     hash_text(&hash, source->reasoning.end);
+    hash_text(&hash, source->reasoning.again);
+    hash_text(&hash, source->reasoning.answer);
     hash_text(&hash, source->text);
     if (source->value)
         json_dump_callback(source->value, hash_piece, &hash, JSON_COMPACT | JSON_ENCODE_ANY);

@@ -48,8 +48,11 @@ static enum status read_source(const struct grammar_flags *f, struct buf *text, 
 
 static struct grammar_reasoning reasoning_of(const struct model_text *t) {
     const struct tool_format *f = t->format;
-    if (!t->is_chat || f->style == TOOL_STYLE_CHANNELS)
+    if (!t->is_chat || (f->style == TOOL_STYLE_CHANNELS && t->prompt_thought))
         return (struct grammar_reasoning){0};
+    if (f->style == TOOL_STYLE_CHANNELS)
+        return (struct grammar_reasoning){f->reasoning_open, f->reasoning_close, false, STR(TOOL_CHANNEL_AGAIN),
+                                          STR(TOOL_CHANNEL_ANSWER)};
     struct grammar_reasoning r = {str_core(f->reasoning_open), str_core(f->reasoning_close), t->prompt_thinks};
     bool known = !f->reasoning_is_guess || tokenizer_find(t->tok, r.end) >= 0;
     return t->prompt_thinks || (known && !t->prompt_thought) ? r : (struct grammar_reasoning){0};

@@ -12,7 +12,7 @@ import unittest
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from brief import slow  # noqa: E402
 from packages import python_with  # noqa: E402
-from serving import GYRE, ROOT, Server, thinking_model  # noqa: E402
+from serving import GYRE, ROOT, Server, real_template, templated_model, thinking_model  # noqa: E402
 
 SCHEMA = {
     "type": "object",
@@ -220,6 +220,42 @@ class Answers(unittest.TestCase):
         self.assertGreater(server.metric("gyre:grammar_bytes"), 0)
         lines = [json.loads(line) for line in server.log if line.startswith("{")]
         self.assertTrue(all(line["grammar_ms"] >= 0 for line in lines if "grammar_ms" in line))
+
+
+class Channels(unittest.TestCase):
+    """gpt-oss: what it thinks is a message of its own, in a channel, and so is the answer that a grammar holds."""
+    def choice(self, on, **ask):
+        status, r = on.post("/v1/chat/completions", **ask)
+        self.assertEqual(status, 200, r)
+        return r["choices"][0]
+
+    def test_a_message_may_be_thought_before_the_answer(self):
+        call = {"type": "function", "function": {"name": "f", "description": "A tool.", "strict": True, "parameters": {
+            "type": "object", "properties": {"a": {"enum": ["x"]}}, "required": ["a"]}}}
+        form = {"type": "json_schema", "json_schema": {"name": "p", "schema": {"enum": ["red", "blue"]}}}
+        ask = {"messages": CHAT, "max_tokens": 250, "temperature": 2}
+        with tempfile.TemporaryDirectory() as own:
+            oss = Server(templated_model(own, real_template("openai-gpt-oss-120b")), "--allow-links")
+            try:
+                asked = {"response_format": form}, {"response_format": form, "tools": [call]}, {"tools": [call]}
+                answers, either, auto = [[self.choice(oss, seed=i, **ask, **fields) for i in range(12)]
+                                         for fields in asked]
+                made = self.choice(oss, seed=1, **ask, tools=[call], tool_choice="required")
+            finally:
+                self.assertEqual(oss.stop(), 0)
+        over = [c["message"] for c in answers if c["finish_reason"] == "stop"]
+        self.assertTrue(over)
+        self.assertLessEqual({m["content"] for m in over}, {'"red"', '"blue"'})
+        self.assertTrue([c for c in answers if c["message"]["reasoning_content"]], answers)
+        for choice in either:
+            if choice["finish_reason"] == "stop":
+                self.assertIn(choice["message"]["content"], ('"red"', '"blue"'))
+        for choice in either + auto + [made]:
+            self.assertNotIn("<|", choice["message"]["content"] or "")
+            for made_call in choice["message"].get("tool_calls", []):
+                if choice["finish_reason"] == "tool_calls":
+                    self.assertEqual(json.loads(made_call["function"]["arguments"]), {"a": "x"})
+        self.assertTrue([c for c in auto if c["message"]["content"] and not c["message"].get("tool_calls")], auto)
 
 
 class Refusals(unittest.TestCase):

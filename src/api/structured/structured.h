@@ -19,6 +19,7 @@ struct structured {
     const char *field;            // that asks for it, for sentences; NULL: any text will do
     struct grammar_source source; // its texts and its value lie in the body, or in `own`
     json_t *own;
+    bool is_whole;                // it says what is thought before the text, too
     struct gyre_grammar compiled; // the tokens are the server's
 };
 

@@ -21,13 +21,19 @@ static enum status tokens_of(struct api *api, struct token_trie **out, struct er
     return st;
 }
 
-/* A model that thinks ends that by itself. Where no template says that it does, its tokens may. In channels a message
- * of its own is reasoning, which only grammars of calls know. */
-static struct grammar_reasoning reasoning_of(const struct generation *g) {
+/* A model that thinks ends that by itself. Where no template says that it does, its tokens may. In channels reasoning
+ * is a message of its own, and so is the answer, unless the prompt is within it. */
+static struct grammar_reasoning reasoning_of(const struct generation *g, const struct structured *s) {
     const struct tool_format *f = g->format;
     struct grammar_reasoning r = {0};
-    if (!f || f->style == TOOL_STYLE_CHANNELS)
+    if (!f || s->is_whole)
         return r;
+    if (f->style == TOOL_STYLE_CHANNELS) {
+        if (!g->prompt_ends_reasoning)
+            r = (struct grammar_reasoning){f->reasoning_open, f->reasoning_close, false, STR(TOOL_CHANNEL_AGAIN),
+                                           STR(TOOL_CHANNEL_ANSWER)};
+        return r;
+    }
     struct str begin = str_core(f->reasoning_open), end = str_core(f->reasoning_close);
     bool is_open = g->opened.len > 0 && str_starts(g->opened, begin);
     bool may_think = !f->reasoning_is_guess || tokenizer_find(g->api->options.tokenizer, end) >= 0;
@@ -50,7 +56,7 @@ enum status structured_compile(struct generation *g, struct structured *s, struc
         return OK;
     int64_t start_us = clock_us();
     TRY(tokens_of(api, &s->compiled.tokens, err));
-    s->source.reasoning = reasoning_of(g);
+    s->source.reasoning = reasoning_of(g, s);
     s->compiled.split = api->options.no_jumps ? NULL : api_split_behind;
     s->compiled.split_context = api;
     enum status st =

@@ -196,9 +196,10 @@ static enum status bind_either(const struct tool_ask *ask, const struct tool_for
         json_decref(schema);
         return st;
     }
-    json_t *either =
-        json_pack("{s:s, s:{s:s, s:[{s:s, s:o}, O]}}", "type", "structural_tag", "format", "type", "or", "elements",
-                  "type", "json_schema", "json_schema", schema, json_object_get(calls, "format"));
+    json_t *answer = tool_format_answer(f, json_pack("{s:s, s:o}", "type", "json_schema", "json_schema", schema));
+    json_t *either = json_pack("{s:s, s:{s:s, s:[o, O]}}", "type", "structural_tag", "format", "type", "or", "elements",
+                               answer, json_object_get(calls, "format"));
+    s->is_whole = f->style == TOOL_STYLE_CHANNELS;
     json_decref(calls);
     json_decref(s->own);
     s->own = either;
@@ -221,5 +222,6 @@ enum status tool_ask_bind(const struct tool_ask *ask, const struct tool_format *
         return bind_either(ask, f, &choice, s, err);
     TRY(tool_format_tag(f, ask->tools, &choice, &tag, err));
     const struct grammar_source source = {.kind = GRAMMAR_STRUCTURAL_TAG, .value = tag};
+    s->is_whole = tag && f->style == TOOL_STYLE_CHANNELS;
     return tag ? structured_ask(s, ask->choice == TOOL_CHOICE_AUTO ? "tools" : "tool_choice", &source, tag, err) : OK;
 }

@@ -44,7 +44,7 @@ static size_t name_length(struct str s) {
     return 0;
 }
 
-static ir_id text_of(struct tags *t, struct str s) {
+ir_id ir_marked(struct ir *ir, struct str s) {
     ir_id out = IR_EMPTY;
     size_t from = 0;
     for (size_t i = 0; i < s.len;) {
@@ -53,14 +53,16 @@ static ir_id text_of(struct tags *t, struct str s) {
             i++;
             continue;
         }
-        ir_id token = ir_token(t->ir, (struct ir_token){.name = name, .may_lack = true});
-        ir_id parts[] = {out, ir_bytes(t->ir, (struct str){s.ptr + from, i - from}),
-                         ir_alt(t->ir, ir_bytes(t->ir, name), token)};
-        out = ir_seq_of(t->ir, parts, 3);
+        ir_id token = ir_token(ir, (struct ir_token){.name = name, .may_lack = true});
+        ir_id parts[] = {out, ir_bytes(ir, (struct str){s.ptr + from, i - from}),
+                         ir_alt(ir, ir_bytes(ir, name), token)};
+        out = ir_seq_of(ir, parts, 3);
         from = i += name.len;
     }
-    return ir_seq(t->ir, out, ir_bytes(t->ir, (struct str){s.ptr + from, s.len - from}));
+    return ir_seq(ir, out, ir_bytes(ir, (struct str){s.ptr + from, s.len - from}));
 }
+
+static ir_id text_of(struct tags *t, struct str s) { return ir_marked(t->ir, s); }
 
 static enum status read_token(struct tags *t, const json_t *v, struct ir_token *out) {
     if (json_is_integer(v) && json_integer_value(v) >= 0 && json_integer_value(v) < INT32_MAX)

@@ -143,6 +143,10 @@ bool tool_format_opens_reasoning(const struct tool_format *f, struct str prompt)
 }
 
 bool tool_format_ends_reasoning(const struct tool_format *f, struct str prompt) {
+    if (f->style == TOOL_STYLE_CHANNELS) {
+        size_t start = text_find_last(prompt, STR("<|start|>")), message = text_find_last(prompt, STR("<|message|>"));
+        return message != NOT_FOUND && (start == NOT_FOUND || start < message);
+    }
     prompt.len -= trailing_blanks(prompt);
     return str_ends(prompt, str_core(f->reasoning_close));
 }

@@ -51,6 +51,10 @@ struct tool_head {
 
 enum { TOOL_HEADS = 3 };
 
+/* CHANNELS: what goes on behind a message that is no answer, and begins the answer. */
+#define TOOL_CHANNEL_AGAIN "<|start|>assistant"
+#define TOOL_CHANNEL_ANSWER "<|channel|>final<|message|>"
+
 struct tool_format {
     struct arena arena;  // of all texts below
     const char *found;   // "derived", "response_template", or the name of a row; NULL: nothing was found
@@ -98,7 +102,8 @@ void tool_format_describe(const struct tool_format *f, struct buf *out);
  * opening of a call, and empty most of the time. Borrowed from prompt. */
 struct str tool_format_opened(const struct tool_format *f, struct str prompt);
 
-/* Whether that end is inside the reasoning; and whether the prompt has closed it, so that there will be none. */
+/* Whether that end is inside the reasoning; and whether the prompt has closed it, so that there will be none. In
+ * channels: whether the prompt ends within a message. */
 bool tool_format_opens_reasoning(const struct tool_format *f, struct str prompt);
 bool tool_format_ends_reasoning(const struct tool_format *f, struct str prompt);
 
@@ -123,6 +128,10 @@ struct tool_choice {
  * parameters that such a schema does not list are none, unless it speaks of others. The grammar is of what follows the
  * reasoning. tools are those that may be called, OpenAI's [{"type": "function", "function": {...}}]. *out is NULL where
  * a choice of AUTO binds nothing: no tool is strict, several calls are fine, of any tool; or calls open without a mark.
+ * In channels the grammar is of all that the model writes, reasoning included: tool_format_answer makes one of another.
  * ERR_UNSUPPORTED where calls are not understood; ERR_ARG names a tool that is not there. */
 enum status tool_format_tag(const struct tool_format *f, const json_t *tools, const struct tool_choice *choice,
                             json_t **out, struct error *err);
+
+/* CHANNELS: an element of a structural tag as an answer, behind what is thought. Other formats: the element. */
+json_t *tool_format_answer(const struct tool_format *f, json_t *take_element);

@@ -172,14 +172,23 @@ static void add_section(const struct tagger *t, json_t *take_tags, struct tag_se
     tag_text(out, f->section_close);
 }
 
-static json_t *with_reasoning_of_channels(json_t *take_calls) {
+/* Behind what is thought: any number of messages. */
+static json_t *behind_thoughts(json_t *take_element) {
     struct tag_sequence all = {0};
     json_t *thought = json_pack("{s:s, s:s, s:{s:s}, s:s}", "type", "tag", "begin", "<|channel|>analysis<|message|>",
-                                "content", "type", "any_text", "end", "<|end|><|start|>assistant");
-    tag_add(&all, json_pack("{s:s, s:[o, {s:s, s:s}]}", "type", "or", "elements", thought, "type", "const_string",
-                            "value", ""));
-    tag_add(&all, take_calls);
+                                "content", "type", "any_text", "end", "<|end|>" TOOL_CHANNEL_AGAIN);
+    tag_add(&all, json_pack("{s:s, s:o}", "type", "star", "content", thought));
+    tag_add(&all, take_element);
     return tag_finish(&all);
+}
+
+json_t *tool_format_answer(const struct tool_format *f, json_t *take_element) {
+    struct tag_sequence all = {0};
+    if (f->style != TOOL_STYLE_CHANNELS)
+        return take_element;
+    tag_text(&all, STR(TOOL_CHANNEL_ANSWER));
+    tag_add(&all, take_element);
+    return behind_thoughts(tag_finish(&all));
 }
 
 static enum status required(const struct tagger *t, const json_t *tools, json_t **out, struct error *err) {
@@ -198,21 +207,30 @@ static enum status required(const struct tagger *t, const json_t *tools, json_t 
     } else
         *out = calls_element(t, tags);
     if (t->f->style == TOOL_STYLE_CHANNELS)
-        *out = with_reasoning_of_channels(*out);
+        *out = behind_thoughts(*out);
     return OK;
 }
 
 /* What the text of a tag begins with, up to where others may differ. */
 static struct str trigger_of(const struct tool_format *f) {
-    if (f->style == TOOL_STYLE_CHANNELS)
-        return STR("<|channel|>commentary to=functions.");
     struct str open = has_section(f) ? f->section_open : f->call_open;
     return str_core(open);
+}
+
+/* A call, or an answer in any text. */
+static enum status lazy_in_channels(const struct tagger *t, const json_t *tools, json_t **out, struct error *err) {
+    json_t *call;
+    TRY(required(t, tools, &call, err));
+    json_t *answer = tool_format_answer(t->f, json_pack("{s:s}", "type", "any_text"));
+    *out = json_pack("{s:s, s:[o, o]}", "type", "or", "elements", call, answer);
+    return OK;
 }
 
 static enum status lazy(const struct tagger *t, const json_t *tools, json_t **out, struct error *err) {
     struct str trigger = trigger_of(t->f);
     json_t *tags;
+    if (t->f->style == TOOL_STYLE_CHANNELS)
+        return lazy_in_channels(t, tools, out, err);
     if (trigger.len < 2) // calls without a mark: any text may begin so
         return OK;
     bool section = has_section(t->f);
