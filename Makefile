@@ -34,12 +34,11 @@ LDFLAGS  += $(SAN)
 LIB_LIBS  := -ljansson -lpcre2-8 -lutf8proc -lxxhash -lsodium -lpthread -lm
 ALL_LIBS  := -lmicrohttpd -lz -ledit -lmd $(LIB_LIBS)
 
-MAIN_SRC := $(filter-out src/main/main.c,$(wildcard src/client/*.c src/sizing/*.c src/hub/*.c src/console/*.c src/bench/*.c src/main/*.c))
-# What the headers in include/ promise is libgyre; what serves stands in front of it.
-LIB_SRC   := $(wildcard src/base/*.c src/core/*.c src/core/*/*.c src/file/*.c src/model/*.c src/model/*/*.c src/backend/cpu/*.c \
-                        src/backend/toy/*.c src/backend/ranks/*.c src/backend/xla/*.c src/backend/xla/*/*.c src/sched/*.c src/grammar/*.c src/grammar/*/*.c src/dist/*.c src/train/*.c src/quantize/*.c src/engine/*.c src/engine/*/*.c src/jinja/*.c src/text/*.c \
-                        src/text/*/*.c src/lib/*.c)
-FRONT_SRC := $(wildcard src/http/*.c src/api/*.c src/api/*/*.c)
+# The sources of rooms, with their sub-folders. What the headers in include/ promise is libgyre; what serves stands in front.
+of_rooms   = $(foreach room,$(1),$(wildcard src/$(room)/*.c src/$(room)/*/*.c))
+MAIN_SRC  := $(filter-out src/main/main.c,$(call of_rooms,client sizing hub console bench main))
+LIB_SRC   := $(call of_rooms,base core file model backend/cpu backend/toy backend/ranks backend/xla sched grammar dist train engine jinja text lib quantize)
+FRONT_SRC := $(call of_rooms,http api)
 TEST_SRC  := $(wildcard tests/test_*.c)
 TEST_LIB  := $(filter-out $(TEST_SRC),$(wildcard tests/*.c))
 FUZZ_SRC  := $(wildcard tests/fuzz/fuzz_*.c)
