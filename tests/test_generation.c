@@ -1,7 +1,7 @@
 /* test_generation.c - tokens of an answer that has not ended become chunks of a stream. */
 #include "check.h"
 
-#include "api/generation.h"
+#include "api/answer/generation.h"
 
 static void write_content(struct choice *c, struct buf *out) { buf_str(out, buf_view(&c->content)); }
 static const struct dialect plain = {.id_prefix = "", .chunk = write_content};

@@ -1,7 +1,7 @@
 /* test_request_fields.c - requests as JSON: what is understood, and that a fault names its field. */
 #include "check.h"
 
-#include "api/request_fields.h"
+#include "api/fields/request_fields.h"
 
 static const struct gyre_request BASE = {
     .max_tokens = -1, .top_p = 1, .repetition_penalty = 1, .temperature = 0.5f, .seed = 77};

@@ -5,8 +5,8 @@
  * Their clients get what there is, with finish_reason "abort", or an error where a dialect has no word for that. With
  * API keys each key ends its own requests only; ids that nothing in flight has are no error, since answers end all the
  * time. */
+#include "api/answer/generation.h"
 #include "api/endpoints.h"
-#include "api/generation.h"
 
 /* What is to be ended. */
 struct wanted {

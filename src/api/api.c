@@ -1,7 +1,7 @@
 /* api.c - opening and closing the server, and the encoders that its threads share; see api.h. */
 #include "api/api.h"
 
-#include "api/generation.h"
+#include "api/answer/generation.h"
 #include "api/responses/store.h"
 #include "base/guard.h"
 #include "grammar/grammar_cache.h"

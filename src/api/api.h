@@ -8,7 +8,7 @@
  * service and http_wake cross. Endpoints see tokens and text, never tensors or blocks. */
 #pragma once
 
-#include "api/keys.h"
+#include "api/keys/keys.h"
 #include "api/prep_pool.h"
 #include "api/record.h"
 #include "api/request_log.h"
@@ -82,8 +82,8 @@ struct api {
     struct http_server *http;
     struct prep_pool *pool;
     struct response_store *responses;
-    struct tool_format *format;       // how the model writes reasoning and calls
-    struct token_ids marks[2];        // special tokens of its marks: without those of calls, and with them
+    struct tool_format *format; // how the model writes reasoning and calls
+    struct token_ids marks[2];  // special tokens of its marks: without those of calls, and with them
     struct grammar_cache *grammars;
     struct token_trie *tokens; // for grammars, under grammar_lock until the first request with one has made it
     pthread_mutex_t grammar_lock;

@@ -5,9 +5,9 @@
  * The vector is the state behind the model's last norm, of the last token or averaged over all (api_options.pooling),
  * cut to its first `dimensions` numbers and then scaled to length 1. base64 is of little-endian floats, as OpenAI has
  * it. */
+#include "api/answer/prompts.h"
 #include "api/endpoints.h"
-#include "api/params.h"
-#include "api/prompts.h"
+#include "api/fields/params.h"
 #include "text/base64.h"
 
 #include <math.h>

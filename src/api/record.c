@@ -1,7 +1,7 @@
 /* record.c - see record.h. */
 #include "api/record.h"
 
-#include "api/generation.h"
+#include "api/answer/generation.h"
 #include "base/clock.h"
 
 #include <stdio.h>

@@ -9,7 +9,7 @@
  * for nobody. Of a prompt and its answer only the lengths are kept, and of a key only its name. */
 #pragma once
 
-#include "api/keys.h"
+#include "api/keys/keys.h"
 #include "base/histogram.h"
 #include "base/json.h"
 #include "http/http.h"

@@ -1,6 +1,6 @@
 /* routes.c - what is served where. A new endpoint is a file and a row. */
+#include "api/answer/generation.h"
 #include "api/endpoints.h"
-#include "api/generation.h"
 
 #define ANSWERS(path, handler) \
     { HTTP_POST, path, handler, generation_fill, generation_gone, HTTP_JSON_BODY | HTTP_LONG, 0 }

@@ -1,5 +1,5 @@
 /* tokenize.c - POST /tokenize and /detokenize, GET /tokenizer_info. */
-#include "api/chat_prompt.h"
+#include "api/chat/chat_prompt.h"
 #include "api/endpoints.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* run.c - gyre run MODEL: one prompt, many (--batch), or a conversation on the terminal. */
-#include "api/request_fields.h"
+#include "api/fields/request_fields.h"
 #include "base/clock.h"
 #include "base/file.h"
 #include "console/terminal.h"

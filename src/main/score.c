@@ -1,5 +1,5 @@
 /* score.c - gyre score MODEL: how probable a model finds each token of a prompt, and what it would have said. */
-#include "api/request_fields.h"
+#include "api/fields/request_fields.h"
 #include "console/terminal.h"
 #include "main/answer.h"
 #include "main/device_warnings.h"

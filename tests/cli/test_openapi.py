@@ -110,8 +110,8 @@ class Description(unittest.TestCase):
 
     def test_every_field_of_the_tables_is_described(self):
         tables = {
-            "/v1/completions": "completions.c", "/v1/chat/completions": "chat.c", "/v1/responses": "responses/create.c",
-            "/v1/messages": "messages.c", "/v1/embeddings": "embeddings.c"
+            "/v1/completions": "chat/completions.c", "/v1/chat/completions": "chat/chat.c",
+            "/v1/responses": "responses/create.c", "/v1/messages": "chat/messages.c", "/v1/embeddings": "embeddings.c"
         }
 
         def rows(name):
@@ -119,9 +119,9 @@ class Description(unittest.TestCase):
                 return re.findall(r'\{"(\w+)", FIELD_(\w+)', f.read())
         for path, schema in bodies():
             if path in tables:
-                shared = rows("request_fields.c") + rows("params.c") if path != "/v1/embeddings" else []
+                shared = rows("fields/request_fields.c") + rows("fields/params.c") if path != "/v1/embeddings" else []
                 if "completions" in path:
-                    shared += rows("extensions.h")
+                    shared += rows("fields/extensions.h")
                 known = dict(shared + rows(tables[path]))  # as the server looks: its own table first
                 refused = {name for name, kind in known.items() if kind == "UNSUPPORTED"}
                 self.assertEqual(refused, set(schema["x-refused"]), path)

@@ -1,6 +1,6 @@
 /* fuzz_key_file.c - any bytes as a file of API keys: taken over or refused with a sentence that shows no key; after a
  * refusal the keys are those that were there before. */
-#include "api/keys.h"
+#include "api/keys/keys.h"
 #include "base/buf.h"
 
 #include <stdio.h>

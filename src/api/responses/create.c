@@ -3,7 +3,7 @@
 #include "api/responses/responses.h"
 
 #include "api/endpoints.h"
-#include "api/params.h"
+#include "api/fields/params.h"
 
 #include <stdlib.h>
 

@@ -5,8 +5,8 @@
  *     stored.c     GET, DELETE, cancel, input_items       store.c    what is stored */
 #pragma once
 
-#include "api/chat_prompt.h"
-#include "api/generation.h"
+#include "api/answer/generation.h"
+#include "api/chat/chat_prompt.h"
 #include "api/responses/store.h"
 
 /* An item of the output that a stream has open. */

@@ -9,7 +9,7 @@
  *     completed, incomplete (max_output_tokens) or failed */
 #include "api/responses/responses.h"
 
-#include "api/logprobs.h"
+#include "api/answer/logprobs.h"
 
 #include <time.h>
 

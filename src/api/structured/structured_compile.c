@@ -1,5 +1,5 @@
 /* structured_compile.c - from what a request asks for to a grammar of the server's; see structured.h. */
-#include "api/generation.h"
+#include "api/answer/generation.h"
 #include "api/structured/structured.h"
 #include "base/clock.h"
 #include "base/guard.h"

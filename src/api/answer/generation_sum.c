@@ -1,5 +1,5 @@
 /* generation_sum.c - what a generation amounts to: what ended it, its usage, and the best of its answers. */
-#include "api/generation.h"
+#include "api/answer/generation.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* params.h - the fields that completions and chat have in common, read with errors that name them. */
 #pragma once
 
-#include "api/generation.h"
-#include "api/request_fields.h"
+#include "api/answer/generation.h"
+#include "api/fields/request_fields.h"
 #include "api/structured/structured.h"
 
 /* What an endpoint does with a field that is not a sampling field. */

@@ -1,5 +1,5 @@
 /* bad_words.c - see bad_words.h. */
-#include "api/bad_words.h"
+#include "api/answer/bad_words.h"
 
 /* A word's tokens; n 0: none. */
 static enum status encode_word(struct api *api, const char *word, bool after_space, struct arena *arena,

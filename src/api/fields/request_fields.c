@@ -1,5 +1,5 @@
 /* request_fields.c - see request_fields.h. */
-#include "api/request_fields.h"
+#include "api/fields/request_fields.h"
 
 #include <errno.h>
 #include <stdlib.h>

@@ -3,10 +3,10 @@
  * Reasoning becomes a thinking block before the text block. Its signature is empty: nothing here verifies one. A last
  * message of the assistant is continued. Where max_tokens is more than the context has left, the answer may end with
  * "model_context_window_exceeded". */
-#include "api/chat_prompt.h"
+#include "api/chat/chat_prompt.h"
+#include "api/chat/messages_input.h"
 #include "api/endpoints.h"
-#include "api/messages_input.h"
-#include "api/params.h"
+#include "api/fields/params.h"
 
 static const struct field fields[] = {
     {"messages", FIELD_READ, NULL},

@@ -1,5 +1,5 @@
 /* messages_input.c - see messages_input.h. */
-#include "api/messages_input.h"
+#include "api/chat/messages_input.h"
 
 #include "base/buf.h"
 

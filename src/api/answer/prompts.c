@@ -1,5 +1,5 @@
 /* prompts.c - see prompts.h. */
-#include "api/prompts.h"
+#include "api/answer/prompts.h"
 
 static enum status from_ids(const json_t *array, const char *field, struct token_ids *out, struct error *err) {
     size_t i;

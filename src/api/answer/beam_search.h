@@ -10,8 +10,8 @@
  * at the end. */
 #pragma once
 
-#include "api/generation.h"
-#include "api/params.h"
+#include "api/answer/generation.h"
+#include "api/fields/params.h"
 
 /* use_beam_search, beam_width, length_penalty, early_stopping. */
 struct beam_fields {

@@ -1,7 +1,7 @@
 /* prompts.h - a field that holds one prompt or several: a text, texts, token ids, or lists of token ids. */
 #pragma once
 
-#include "api/generation.h"
+#include "api/answer/generation.h"
 
 /* How long a prompt may be before its beginning or its end is dropped. */
 struct prompt_cut {

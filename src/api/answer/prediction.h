@@ -2,7 +2,7 @@
 #pragma once
 
 #include "api/api.h"
-#include "api/request_fields.h"
+#include "api/fields/request_fields.h"
 
 /* {"type": "content", "content": a text, or an array of {"type": "text", "text": ...}}. Into f->request, f->arena.
  * A text that is longer than any answer of this model is cut. */

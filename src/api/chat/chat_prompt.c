@@ -1,5 +1,5 @@
 /* chat_prompt.c - see chat_prompt.h. */
-#include "api/chat_prompt.h"
+#include "api/chat/chat_prompt.h"
 
 #include "api/tools/custom.h"
 

@@ -1,8 +1,8 @@
 /* params.c - see params.h. */
-#include "api/params.h"
+#include "api/fields/params.h"
 
-#include "api/bad_words.h"
-#include "api/prediction.h"
+#include "api/answer/bad_words.h"
+#include "api/answer/prediction.h"
 
 #include <math.h>
 #include <sys/random.h>

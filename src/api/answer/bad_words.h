@@ -2,7 +2,7 @@
 #pragma once
 
 #include "api/api.h"
-#include "api/request_fields.h"
+#include "api/fields/request_fields.h"
 
 /* Into f->request, f->arena. A word stands for two sequences: the tokens that it has at the beginning of a text and
  * those that it has after a blank. (vLLM leaves the second out unless it is as long as the first, so that "little" does

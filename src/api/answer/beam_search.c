@@ -1,5 +1,5 @@
 /* beam_search.c - see beam_search.h. */
-#include "api/beam_search.h"
+#include "api/answer/beam_search.h"
 
 #include "base/clock.h"
 #include "engine/beams.h"

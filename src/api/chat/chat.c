@@ -1,8 +1,8 @@
 /* chat.c - POST /v1/chat/completions. */
-#include "api/chat_prompt.h"
+#include "api/answer/logprobs.h"
+#include "api/chat/chat_prompt.h"
 #include "api/endpoints.h"
-#include "api/extensions.h"
-#include "api/logprobs.h"
+#include "api/fields/extensions.h"
 
 static const struct field fields[] = {
     {"messages", FIELD_READ, NULL},

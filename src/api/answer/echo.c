@@ -1,5 +1,5 @@
 /* echo.c - see echo.h. */
-#include "api/echo.h"
+#include "api/answer/echo.h"
 
 #include "text/unicode.h"
 

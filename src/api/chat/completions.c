@@ -1,8 +1,8 @@
 /* completions.c - POST /v1/completions. */
-#include "api/echo.h"
+#include "api/answer/echo.h"
+#include "api/answer/logprobs.h"
 #include "api/endpoints.h"
-#include "api/extensions.h"
-#include "api/logprobs.h"
+#include "api/fields/extensions.h"
 
 // clang-format off
 static const struct field fields[] = {

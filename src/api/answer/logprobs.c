@@ -1,5 +1,5 @@
 /* logprobs.c - see logprobs.h. */
-#include "api/logprobs.h"
+#include "api/answer/logprobs.h"
 
 #include "text/unicode.h"
 

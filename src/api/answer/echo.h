@@ -1,7 +1,7 @@
 /* echo.h - the prompt as a text before the answer, and where in it its tokens lie. */
 #pragma once
 
-#include "api/generation.h"
+#include "api/answer/generation.h"
 
 struct echo {
     struct buf text;

@@ -1,7 +1,7 @@
 /* chat_prompt.h - a conversation as a prompt: what chat completions, messages and responses share. */
 #pragma once
 
-#include "api/generation.h"
+#include "api/answer/generation.h"
 #include "text/chat_messages.h"
 
 /* What the prompt ends with. */

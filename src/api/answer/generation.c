@@ -1,7 +1,7 @@
 /* generation.c - see generation.h. */
-#include "api/generation.h"
+#include "api/answer/generation.h"
 
-#include "api/beam_search.h"
+#include "api/answer/beam_search.h"
 #include "base/guard.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* keyring.c - see keys.h: the keys of a file and their buckets. */
-#include "api/keys.h"
+#include "api/keys/keys.h"
 
 #include "base/buf.h"
 #include "base/clock.h"

@@ -1,5 +1,5 @@
 /* extensions.c - see extensions.h. */
-#include "api/extensions.h"
+#include "api/fields/extensions.h"
 
 static const char WHERE[] = "request";
 

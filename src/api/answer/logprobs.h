@@ -1,7 +1,7 @@
 /* logprobs.h - log-probabilities as the dialects write them. */
 #pragma once
 
-#include "api/echo.h"
+#include "api/answer/echo.h"
 
 /* [{"token","logprob","bytes","top_logprobs":[...]}...] of tokens [from, to). */
 void logprobs_write_tokens(const struct choice *c, int32_t from, int32_t to, struct buf *out);

@@ -1,5 +1,5 @@
 /* prediction.c - see prediction.h. */
-#include "api/prediction.h"
+#include "api/answer/prediction.h"
 
 #include "engine/draft/prediction.h"
 

@@ -11,9 +11,9 @@
  *     use_beam_search ...          see beam_search.h */
 #pragma once
 
-#include "api/beam_search.h"
-#include "api/params.h"
-#include "api/prompts.h"
+#include "api/answer/beam_search.h"
+#include "api/answer/prompts.h"
+#include "api/fields/params.h"
 
 /* Rows of an endpoint's table of fields. */
 // clang-format off
