@@ -1,8 +1,8 @@
 /* test_flags.c - the command line: what is taken, what is refused, and what the sentence says. */
 #include "check.h"
 
-#include "main/flag_help.h"
-#include "main/flags.h"
+#include "main/flags/flag_help.h"
+#include "main/flags/flags.h"
 
 #include <math.h>
 #include <unistd.h>

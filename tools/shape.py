@@ -81,7 +81,6 @@ EXCEPTIONS = {  # rule: {what: why}
         "src/backend/cpu": "kernels by subject, to be grouped",
         "src/base": "leaves, each read alone",
         "src/jinja": "to be grouped: values, syntax, built-ins",
-        "src/main": "a file a verb, and the benches to move out",
         "src/model": "a file a family, to be grouped",
         "src/text": "to be grouped: tokenizers, chat",
         "tests": "a file a claim",

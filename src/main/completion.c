@@ -2,7 +2,7 @@
  *
  * The scripts know verbs, flags and the values of a choice; anything else completes as a file name, which
  * is what models, prompts and requests are. */
-#include "main/help.h"
+#include "main/flags/help.h"
 #include "main/verbs.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
 /* main.c - the gyre command: finds the verb, reads its flags and hands over. One file a verb. */
-#include "main/help.h"
-#include "main/model_path.h"
-#include "main/model_pull.h"
+#include "main/flags/help.h"
+#include "main/model/model_path.h"
+#include "main/model/model_pull.h"
 #include "main/verbs.h"
 
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* supervise.c - see supervise.h. */
 #include "main/supervise.h"
 
-#include "main/device_warnings.h"
+#include "main/model/device_warnings.h"
 
 #include <signal.h>
 #include <stdio.h>

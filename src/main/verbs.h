@@ -1,7 +1,7 @@
 /* verbs.h - the verbs of the gyre command; verb_X is defined by the file X.c. */
 #pragma once
 
-#include "main/flags.h"
+#include "main/flags/flags.h"
 
 #define VERB(name) extern const struct verb_spec verb_##name;
 #include "main/verbs.def"

@@ -11,7 +11,7 @@ from serving import GYRE, ROOT, Server  # noqa: E402
 
 MODEL = os.path.join(ROOT, "models/story")
 TABLE = re.findall(r'^    \{"([^"]+)", (?:NULL|"([^"]+)"), (SWITCH|VALUES?), (\w+), (?:NULL|"([^"]*)")',
-                   open(os.path.join(ROOT, "src/main/vllm_flags.c")).read(), re.M)
+                   open(os.path.join(ROOT, "src/main/flags/vllm_flags.c")).read(), re.M)
 
 
 def parse(line):

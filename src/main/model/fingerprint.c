@@ -1,0 +1,126 @@
+/* fingerprint.c - see fingerprint.h. */
+#include "main/model/fingerprint.h"
+
+#include "base/buf.h"
+#include "base/file.h"
+#include "file/checkpoint.h"
+
+#include <dirent.h>
+#include <link.h>
+#include <stdio.h>
+#include <string.h>
+#include <xxhash.h>
+
+static void add(XXH3_state_t *h, const void *bytes, size_t n) {
+    XXH3_64bits_update(h, &n, sizeof n); // so that "ab","c" is not "a","bc"
+    XXH3_64bits_update(h, bytes, n);
+}
+
+static void add_word(XXH3_state_t *h, const char *word) { add(h, word, strlen(word)); }
+
+/* Of a file that is there; one that is not adds nothing. */
+static void add_file(XXH3_state_t *h, const char *path, size_t most) {
+    struct buf bytes = {0};
+    if (file_read(path, most, &bytes, NULL) == OK)
+        add(h, bytes.ptr, bytes.len);
+    buf_release(&bytes);
+}
+
+// ---- weights ----------------------------------------------------------------------------------------------------
+
+/* From the beginning, the middle and the end. */
+static void add_sample(XXH3_state_t *h, const struct stored_tensor *t) {
+    enum { PIECE = 64 };
+    size_t n = MIN(t->n_bytes, (size_t)PIECE);
+    const size_t at[] = {0, (t->n_bytes - n) / 2, t->n_bytes - n};
+    for (size_t i = 0; i < ARRAY_LEN(at); i++)
+        add(h, (const char *)t->data + at[i], n);
+}
+
+static void add_weights(XXH3_state_t *h, const char *model) {
+    enum { MOST = 4096 };
+    struct checkpoint *c;
+    struct error err;
+    if (checkpoint_open(&c, model, &err) != OK)
+        return; // dummy weights, which have none
+    size_t n = checkpoint_count(c), step = n / MOST + 1;
+    for (size_t i = 0; i < n; i++) {
+        const struct stored_tensor *t = checkpoint_at(c, i);
+        add_word(h, t->name);
+        add(h, &t->dtype, sizeof t->dtype);
+        add(h, t->shape, (size_t)t->rank * sizeof *t->shape);
+        if (i % step == 0 && t->n_bytes > 0)
+            add_sample(h, t);
+    }
+    checkpoint_free(c);
+}
+
+// ---- build ------------------------------------------------------------------------------------------------------
+
+enum { LARGEST_PROGRAM = 512 << 20 };
+
+static int add_library(struct dl_phdr_info *info, size_t size, void *h) {
+    (void)size;
+    if (strstr(info->dlpi_name, "/libgyre-"))
+        add_file(h, info->dlpi_name, LARGEST_PROGRAM);
+    return 0;
+}
+
+static void add_build(XXH3_state_t *h) {
+    add_word(h, GYRE_VERSION);
+    add_file(h, "/proc/self/exe", LARGEST_PROGRAM);
+    dl_iterate_phdr(add_library, h);
+}
+
+// ---- numerics ---------------------------------------------------------------------------------------------------
+
+/* The CPU backend chooses its kernels by these. */
+static void add_processor(XXH3_state_t *h) {
+    int has[] = {0, 0, 0};
+#ifdef __x86_64__
+    has[0] = __builtin_cpu_supports("avx2") != 0;
+    has[1] = __builtin_cpu_supports("avx512bw") != 0;
+    has[2] = __builtin_cpu_supports("avx512vnni") != 0;
+#endif
+    add(h, has, sizeof has);
+}
+
+static void add_gpus(XXH3_state_t *h) {
+    static const char folder[] = "/proc/driver/nvidia/gpus";
+    DIR *dir = opendir(folder);
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        char path[512];
+        struct buf text = {0};
+        snprintf(path, sizeof path, "%s/%.200s/information", folder, e->d_name);
+        const char *model = file_read(path, 4096, &text, NULL) == OK ? strstr(text.ptr, "Model:") : NULL;
+        if (model)
+            add(h, model, strcspn(model, "\n"));
+        buf_release(&text);
+        if (model)
+            break; // the GPUs of a machine are alike
+    }
+    if (dir)
+        closedir(dir);
+}
+
+static void add_numerics(XXH3_state_t *h, const struct engine_flags *f) {
+    const char *const words[] = {f->device, f->dtype, f->kv_cache_dtype, f->quantization, f->load_format};
+    for (size_t i = 0; i < ARRAY_LEN(words); i++)
+        add_word(h, words[i]);
+    if (strcmp(f->device, "cuda") == 0)
+        add_gpus(h);
+    else
+        add_processor(h);
+}
+
+void fingerprint_of(const struct engine_flags *flags, const char *model, char out[FINGERPRINT_BYTES]) {
+    XXH3_state_t *h = XXH3_createState();
+    BUG_IF(!h);
+    XXH3_64bits_reset(h);
+    if (strcmp(flags->load_format, "dummy") != 0 && strcmp(flags->device, "toy") != 0)
+        add_weights(h, model);
+    add_build(h);
+    add_numerics(h, flags);
+    snprintf(out, FINGERPRINT_BYTES, "fp_%016llx", (unsigned long long)XXH3_64bits_digest(h));
+    XXH3_freeState(h);
+}
