@@ -2,7 +2,7 @@
  * every format. */
 #include "op_rig.h"
 
-#include "model/family.h"
+#include "model/families/family.h"
 #include "model/model.h"
 
 #include <glob.h>

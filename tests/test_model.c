@@ -2,7 +2,7 @@
 #include "check.h"
 
 #include "file/checkpoint.h"
-#include "model/family.h"
+#include "model/families/family.h"
 #include "model/model.h"
 
 static const char *const folders[] = {

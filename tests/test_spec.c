@@ -2,8 +2,8 @@
 #include "check.h"
 
 #include "base/file.h"
-#include "model/rope.h"
-#include "model/spec.h"
+#include "model/spec/rope.h"
+#include "model/spec/spec.h"
 
 #include <math.h>
 #include <sys/stat.h>

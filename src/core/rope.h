@@ -6,7 +6,7 @@
  * within the first `dim` channels; the rest pass. cos and sin are multiplied by `factor` (YaRN, LongRoPE).
  * Frequencies that depend on the length of the sequence (dynamic NTK, LongRoPE) are chosen by the tokens
  * known when a step is planned, so that a prompt gives the same keys however it is cut into chunks.
- * Angles are computed in float32 as in transformers' modeling_rope_utils.py. Built by model/rope.c. */
+ * Angles are computed in float32 as in transformers' modeling_rope_utils.py. Built by model/spec/rope.c. */
 #pragma once
 
 #include <stdint.h>

@@ -3,7 +3,7 @@
  * Matrices are N(0, 1/in), so that activations keep their size through the layers; vectors are uniform in
  * [0.9, 1.1]. Values come from a table of normal numbers indexed by a generator: 494 million of them take well
  * under a second, and no two rows are alike. */
-#include "model/bind_internal.h"
+#include "model/weights/bind_internal.h"
 
 #include <math.h>
 #include <stdlib.h>

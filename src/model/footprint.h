@@ -3,7 +3,7 @@
  * Layers with the same mixer and the same heads are one group; a layer that reads another's cache is in none. */
 #pragma once
 
-#include "model/spec.h"
+#include "model/spec/spec.h"
 
 struct cache_need {
     enum mixer mixer;

@@ -2,9 +2,9 @@
 #include "model/model.h"
 
 #include "model/adapter.h"
-#include "model/family.h"
+#include "model/families/family.h"
 #include "model/gguf/gguf_model.h"
-#include "model/scales.h"
+#include "model/weights/scales.h"
 
 #include <stdlib.h>
 

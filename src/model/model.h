@@ -9,8 +9,8 @@
 #pragma once
 
 #include "core/program.h"
-#include "model/bind.h"
-#include "model/spec.h"
+#include "model/spec/spec.h"
+#include "model/weights/bind.h"
 
 struct model_options {
     enum load_format load; // LOAD_DUMMY and LOAD_PHANTOM need config.json only; a phantom can be explained, not run

@@ -1,7 +1,7 @@
 /* outlines.c - models that gyre describes but does not run: their tensors by name and shape, for `gyre info`.
  *
  * A family moves to a page of its own when it can be recorded and checked against its reference. */
-#include "model/family.h"
+#include "model/families/family.h"
 
 #include <stdio.h>
 

@@ -1,7 +1,7 @@
 /* fuzz_shard.c - the model of any config.json that can be recorded can be cut for any number of ranks, or one sentence
  * says what cannot. The first byte says for how many, and whether experts are dealt out. */
 #include "core/pass/pass.h"
-#include "model/family.h"
+#include "model/families/family.h"
 #include "model/model.h"
 
 static void cut(const struct program *p, int n, bool by_expert) {

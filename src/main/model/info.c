@@ -6,10 +6,10 @@
 #include "base/file.h"
 #include "console/terminal.h"
 #include "main/model/model_path.h"
-#include "model/family.h"
+#include "model/families/family.h"
 #include "model/footprint.h"
 #include "model/model.h"
-#include "model/scales.h"
+#include "model/weights/scales.h"
 #include "text/tools/tool_format.h"
 #include "text/turn_ends.h"
 

@@ -4,7 +4,7 @@
 
 #include "core/pass/pass.h"
 #include "model/draft/draft.h"
-#include "model/family.h"
+#include "model/families/family.h"
 
 #include <string.h>
 

@@ -1,6 +1,6 @@
 /* speculators.c - config.json of drafts as the speculators library writes it: the draft's layer has a config of its
  * own, transformer_layer_config, beside what makes it a draft. */
-#include "model/spec_read.h"
+#include "model/spec/spec_read.h"
 
 static const char *const classes[][2] = {{"eagle3", "Eagle3Speculator"}, {"dflash", "DFlashDraftModel"}};
 

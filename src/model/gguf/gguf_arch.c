@@ -1,6 +1,6 @@
 /* gguf_arch.c - one row an architecture of GGUF files: its model type, its own keys, its own names of tensors. */
 #include "model/gguf/gguf_translation.h"
-#include "model/spec_read.h"
+#include "model/spec/spec_read.h"
 
 #include <stdio.h>
 

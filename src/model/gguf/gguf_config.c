@@ -1,6 +1,6 @@
 /* gguf_config.c - the keys that all architectures share, from metadata to config.json; see gguf_model.h. */
 #include "model/gguf/gguf_translation.h"
-#include "model/spec_read.h"
+#include "model/spec/spec_read.h"
 
 #include <math.h>
 #include <stdio.h>

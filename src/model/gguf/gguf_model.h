@@ -14,7 +14,7 @@
 
 #include "base/gguf.h"
 #include "file/checkpoint.h"
-#include "model/spec.h"
+#include "model/spec/spec.h"
 
 /* Tensors of a layer: what stands behind "blk.N." and behind "layers.N."; the ending .weight or .bias is kept where
  * `stored` has none. "%e" in `name` takes a stack of experts apart. `second`: where the stack holds the rows of two
