@@ -2,8 +2,8 @@
  * (jinja_call.c). Recursive over the tree, bounded by MAX_TREE_HEIGHT and limits.max_depth. */
 #pragma once
 
-#include "jinja/jinja_ast.h"
-#include "jinja/jinja_builtin.h"
+#include "jinja/builtins/jinja_builtin.h"
+#include "jinja/syntax/jinja_ast.h"
 
 /* The variables of one run of a function. */
 struct activation {

@@ -1,6 +1,6 @@
 /* jinja_loop.c - the loop variable. Items are fetched as late as Jinja fetches them: asking for loop.last
  * takes the next one, asking for loop.length of a generator takes the rest. */
-#include "jinja/jinja_value.h"
+#include "jinja/values/jinja_value.h"
 
 static bool fetch(struct jinja *j, struct jloop *l, jval *out) { return jiter_next(j, &l->source, out); }
 

@@ -5,8 +5,8 @@
  * loads). The second (`walk`) goes through the whole tree, opens scopes and functions, and gives every name
  * its slot. The rules are those of Jinja's idtracking.py; a name is one variable for each pair of function
  * and level of nesting, so that two loops side by side share theirs, as they do in Jinja's Python. */
-#include "jinja/jinja_ast.h"
-#include "jinja/jinja_builtin.h"
+#include "jinja/builtins/jinja_builtin.h"
+#include "jinja/syntax/jinja_ast.h"
 
 struct frame_function {
     struct frame_function *parent;

@@ -1,5 +1,5 @@
 /* jinja_ast.c - the children of a node. */
-#include "jinja/jinja_ast.h"
+#include "jinja/syntax/jinja_ast.h"
 
 typedef void visitor(void *arg, struct node *child);
 

@@ -1,5 +1,5 @@
 /* jinja_globals.c - the functions that every template can call by name. */
-#include "jinja/jinja_builtin.h"
+#include "jinja/builtins/jinja_builtin.h"
 
 #include <locale.h>
 #include <stdio.h>

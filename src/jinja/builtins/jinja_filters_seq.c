@@ -1,6 +1,6 @@
 /* jinja_filters_seq.c - filters about sequences and mappings that answer at once. Those that answer item by
  * item are in jinja_filters_lazy.c. */
-#include "jinja/jinja_builtin.h"
+#include "jinja/builtins/jinja_builtin.h"
 
 // ---- attributes by path ----
 

@@ -3,8 +3,8 @@
  * where that is odd (filters bind tighter than arithmetic, ** joins to the left) templates depend on it. */
 #pragma once
 
-#include "jinja/jinja_ast.h"
-#include "jinja/jinja_lexer.h"
+#include "jinja/syntax/jinja_ast.h"
+#include "jinja/syntax/jinja_lexer.h"
 
 struct parser {
     struct jinja *j;

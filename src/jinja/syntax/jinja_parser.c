@@ -1,7 +1,7 @@
 /* jinja_parser.c - statements, and the token stream under both halves of the parser. */
-#include "jinja/jinja_parser.h"
+#include "jinja/syntax/jinja_parser.h"
 
-#include "jinja/jinja_builtin.h"
+#include "jinja/builtins/jinja_builtin.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* jinja_json.c - tojson, as json.dumps writes it, and values from a request. */
-#include "jinja/jinja_builtin.h"
+#include "jinja/builtins/jinja_builtin.h"
 
 #include <math.h>
 

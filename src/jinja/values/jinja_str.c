@@ -1,6 +1,6 @@
 /* jinja_str.c - text as a sequence of code points: counting, cutting, repeating, searching, changing case. */
-#include "jinja/jinja_unicode.h"
-#include "jinja/jinja_value.h"
+#include "jinja/values/jinja_unicode.h"
+#include "jinja/values/jinja_value.h"
 
 size_t jstr_chars(struct jinja *j, struct jstr *s) {
     if (s->n_chars == SIZE_MAX) {

@@ -1,7 +1,7 @@
 /* jinja_filters_text.c - filters that make text of text. A value that is no string counts as str() of it,
  * unless Jinja refuses it. */
-#include "jinja/jinja_builtin.h"
-#include "jinja/jinja_unicode.h"
+#include "jinja/builtins/jinja_builtin.h"
+#include "jinja/values/jinja_unicode.h"
 
 static jval f_capitalize(struct jinja *j, const struct jcall *c) {
     return jstr_map(j, jval_to_str(j, c->self), CASE_CAPITAL);

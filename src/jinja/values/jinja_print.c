@@ -1,6 +1,6 @@
 /* jinja_print.c - str() and repr() of every value, and the sentence about an undefined one. */
-#include "jinja/jinja_unicode.h"
-#include "jinja/jinja_value.h"
+#include "jinja/values/jinja_unicode.h"
+#include "jinja/values/jinja_value.h"
 
 #include <math.h>
 #include <stdio.h>

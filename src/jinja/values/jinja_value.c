@@ -1,5 +1,5 @@
 /* jinja_value.c - making values; what their types are called; lists that grow. */
-#include "jinja/jinja_value.h"
+#include "jinja/values/jinja_value.h"
 
 #include <stdarg.h>
 #include <stdio.h>

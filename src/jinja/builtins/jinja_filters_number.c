@@ -1,5 +1,5 @@
 /* jinja_filters_number.c - filters about numbers, and tojson. */
-#include "jinja/jinja_builtin.h"
+#include "jinja/builtins/jinja_builtin.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /* jinja_methods_str.c - the methods of str. Positions are in code points, as everywhere a template can see;
  * inside, ranges are bytes. Of Markup, the results are Markup. */
-#include "jinja/jinja_builtin.h"
-#include "jinja/jinja_unicode.h"
+#include "jinja/builtins/jinja_builtin.h"
+#include "jinja/values/jinja_unicode.h"
 
 static jval part(struct jinja *j, jval s, size_t begin, size_t end) { return jstr_part(j, s.s, begin, end); }
 

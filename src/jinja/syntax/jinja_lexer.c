@@ -1,7 +1,7 @@
 /* jinja_lexer.c - see jinja_lexer.h. */
-#include "jinja/jinja_lexer.h"
+#include "jinja/syntax/jinja_lexer.h"
 
-#include "jinja/jinja_unicode.h"
+#include "jinja/values/jinja_unicode.h"
 
 #include <stdlib.h>
 

@@ -2,7 +2,7 @@
  * the signs - and + in tags, comments and raw blocks. Knows nothing of statements. */
 #pragma once
 
-#include "jinja/jinja_value.h"
+#include "jinja/values/jinja_value.h"
 
 enum token_kind {
     TOKEN_EOF,

@@ -1,5 +1,5 @@
 /* jinja_tests.c - what can stand behind `is`. */
-#include "jinja/jinja_builtin.h"
+#include "jinja/builtins/jinja_builtin.h"
 
 static jval remainder_is(struct jinja *j, const struct jcall *c, jval by, int64_t wanted) {
     return jval_bool(jval_eq(j, jval_binary(j, OP_MOD, c->self, by), jval_int(wanted)));

@@ -1,5 +1,5 @@
 /* jinja_unicode.c - see jinja_unicode.h. */
-#include "jinja/jinja_unicode.h"
+#include "jinja/values/jinja_unicode.h"
 
 #include <stddef.h>
 #include <utf8proc.h>
@@ -12,7 +12,7 @@ struct cp_case {
     int32_t from, to[3]; // zeros at the end
 };
 
-#include "jinja/jinja_unicode.inc"
+#include "jinja/values/jinja_unicode.inc"
 
 static bool in_ranges(const struct cp_range *ranges, size_t n, int32_t cp) {
     size_t low = 0, high = n;

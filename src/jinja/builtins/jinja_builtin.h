@@ -3,7 +3,7 @@
  * matched to parameters, and misuse is reported, in one place (jinja_call.c). */
 #pragma once
 
-#include "jinja/jinja_value.h"
+#include "jinja/values/jinja_value.h"
 
 enum { MAX_PARAMS = 5 };
 

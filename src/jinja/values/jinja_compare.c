@@ -1,5 +1,5 @@
 /* jinja_compare.c - truth, identity, equality, order and membership, as Python's protocols give them. */
-#include "jinja/jinja_value.h"
+#include "jinja/values/jinja_value.h"
 
 #include <math.h>
 

@@ -12,7 +12,7 @@
  *   slot       (hops, index): go out `hops` functions, take the slot. */
 #pragma once
 
-#include "jinja/jinja_value.h"
+#include "jinja/values/jinja_value.h"
 
 enum node_kind {
     // expressions

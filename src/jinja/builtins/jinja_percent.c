@@ -1,5 +1,5 @@
 /* jinja_percent.c - format % arguments, Python's printf. */
-#include "jinja/jinja_value.h"
+#include "jinja/values/jinja_value.h"
 
 #include <math.h>
 #include <stdio.h>

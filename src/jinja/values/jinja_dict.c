@@ -1,5 +1,5 @@
 /* jinja_dict.c - dicts in the order of insertion, and hashes under which equal keys meet: 1, 1.0 and True. */
-#include "jinja/jinja_value.h"
+#include "jinja/values/jinja_value.h"
 
 #include <math.h>
 #include <xxhash.h>
