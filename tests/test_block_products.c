@@ -5,7 +5,7 @@
  * Skipped where the processor has no AVX-512 VNNI. */
 #include "check.h"
 
-#include "backend/cpu/kernels_vnni.h"
+#include "backend/cpu/kernels/kernels_vnni.h"
 #include "base/random.h"
 #include "base/status.h"
 

@@ -3,7 +3,7 @@
  * numbers. */
 #include "check.h"
 
-#include "backend/cpu/kernels.h"
+#include "backend/cpu/kernels/kernels.h"
 #include "base/random.h"
 #include "base/status.h"
 

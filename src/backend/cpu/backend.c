@@ -4,7 +4,7 @@
  * walks that list. The whole step is one pool_run: every worker walks the list itself, doing its share of
  * each op, and a spin barrier stands behind each op, so that no thread is woken and nothing is allocated
  * within a step. run() returns when the step is done; collect() only hands the results over. */
-#include "backend/cpu/fast.h"
+#include "backend/cpu/fast/fast.h"
 #include "backend/cpu/measure.h"
 #include "base/machine_memory.h"
 #include "core/pass/pass.h"

@@ -4,7 +4,7 @@
 #include "backend/cpu/measure.h"
 
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/kernels.h"
+#include "backend/cpu/kernels/kernels.h"
 #include "base/clock.h"
 #include "base/pool.h"
 

@@ -6,7 +6,7 @@
  * [in, out]) is turned around once, in its own dtype, since walking it by columns would touch a cache line
  * an element. Until then such a part costs its bytes twice: in the map, which the system may drop, and here. */
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/kernels.h"
+#include "backend/cpu/kernels/kernels.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,7 @@
  * rate at which memory can be read, since each token of one sequence reads every weight that it uses once. */
 #include "main/verbs.h"
 
-#include "backend/cpu/kernels.h"
+#include "backend/cpu/kernels/kernels.h"
 #include "backend/cpu/measure.h"
 #include "base/clock.h"
 #include "base/file.h"

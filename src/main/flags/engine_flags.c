@@ -1,7 +1,7 @@
 /* engine_flags.c - see engine_flags.h. */
 #include "main/flags/engine_flags.h"
 
-#include "backend/cpu/kernels.h"
+#include "backend/cpu/kernels/kernels.h"
 #include "base/file.h"
 #include "base/machine_memory.h"
 #include "console/progress.h"

@@ -3,7 +3,7 @@
  * Bytes: rows of a few thousand floats that another worker has just written; with few rows the time is that of fetching
  * them from its cache. So in a step of one token a sequence a KV head is prepared by the worker that attends to it,
  * which finds the queries, and the lines of the cache that the key was written to, in its own. */
-#include "backend/cpu/fast.h"
+#include "backend/cpu/fast/fast.h"
 
 #include <math.h>
 #include <string.h>

@@ -14,7 +14,7 @@
  *
  * Figures: docs/lab/cpu.md. */
 #if defined(__x86_64__)
-#include "backend/cpu/kernels.h"
+#include "backend/cpu/kernels/kernels.h"
 
 #include "base/status.h"
 
@@ -31,7 +31,7 @@ enum {
     STEP = 32,       // columns
     LANES = 16,
     BLOCK = 1024, // columns of 8 rows of x are 16 KiB
-    MOST_W = 8, // rows of weights of a tile
+    MOST_W = 8,   // rows of weights of a tile
 };
 
 static bool is_bf16(const struct weight_part *part) {
@@ -200,7 +200,7 @@ const struct kernels *kernels_bf16(void) {
     return available ? &set : NULL;
 }
 #else
-#include "backend/cpu/kernels.h"
+#include "backend/cpu/kernels/kernels.h"
 
 const struct kernels *kernels_bf16(void) { return NULL; }
 #endif

@@ -4,7 +4,7 @@
  * All heads read one latent row, so a tile's rows are (head, token) pairs of many heads: a decode step of 16
  * heads is a 16-row product. Latents are cached a row a token, as P C wants them; for Q C^T up to 32 rows
  * are turned into a panel first, which costs one load and store for 2 * rows multiply-adds. */
-#include "backend/cpu/fast.h"
+#include "backend/cpu/fast/fast.h"
 
 #include <math.h>
 #include <string.h>
@@ -120,8 +120,7 @@ static void end_tile(const struct call *c, const struct tile *t) {
         int64_t row = (int64_t)(t->first_head + h) * a->v_dim;
         struct mat x = {t->latent + h * t->n_tokens * a->rank, a->rank, t->n_tokens, a->rank};
         struct mat y = {mat_row(c->out[0], t->first) + row, c->out[0].stride, t->n_tokens, a->v_dim};
-        struct product product = {
-            .kernels = c->loaded->products, .weight = c->weight[0], .x = x, .scratch = t->rest};
+        struct product product = {.kernels = c->loaded->products, .weight = c->weight[0], .x = x, .scratch = t->rest};
         product_rows(&product, row, row + a->v_dim, y, NULL);
     }
 }

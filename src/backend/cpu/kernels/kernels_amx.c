@@ -23,7 +23,7 @@
  * rows of x 310 GFLOP/s from the second-level cache, where AVX-512 makes 110, and 174 from the third, 108; with one row
  * as fast as the third-level cache gives the weights, like AVX-512. */
 #if defined(__x86_64__)
-#include "backend/cpu/kernels.h"
+#include "backend/cpu/kernels/kernels.h"
 
 #include "base/status.h"
 

@@ -14,7 +14,7 @@
  * Rows of weights are taken in tiles of four with one or two rows of x, of two with more, since loads of x bound what
  * is not bound by memory; the sums of a row are the same in any tile. */
 #if defined(__x86_64__)
-#include "backend/cpu/kernels_vnni.h"
+#include "backend/cpu/kernels/kernels_vnni.h"
 
 #include "base/status.h"
 

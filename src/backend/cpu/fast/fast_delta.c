@@ -11,7 +11,7 @@
  * alone; the recurrence does not know where a step begins. It costs a prompt some 5 per cent (a head-token of 128 x
  * 128: 6,500 cycles of 250,000 multiply-adds in the projections beside it, Qwen3.5's shapes, estimated from the bytes).
  */
-#include "backend/cpu/fast.h"
+#include "backend/cpu/fast/fast.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* kernels_vnni.h - products of block formats with activations of 8 bits, by the AVX-512 instructions for them. */
 #pragma once
 
-#include "backend/cpu/kernels.h"
+#include "backend/cpu/kernels/kernels.h"
 
 /* The set `base`, but rows of block formats (GGUF's) are multiplied as they are stored, with x rounded to 8 bits by 32
  * columns: numerics.md says what that loses. NULL where the processor lacks the instructions (AVX-512 VNNI). Formats

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/kernels.h"
+#include "backend/cpu/kernels/kernels.h"
 
 /* The fast function of an op, or NULL where the reference is all there is, and the scratch that it wants. */
 op_function *fast_function(const struct op *op);

@@ -4,7 +4,7 @@
  *
  * Each worker has the same share of h's columns, and then of y's, of every run of rows. Bytes: A and B of the adapters
  * that are there, once a run; so a batch of sequences that have them by turns reads them for each. */
-#include "backend/cpu/fast.h"
+#include "backend/cpu/fast/fast.h"
 
 #include <string.h>
 
@@ -37,10 +37,8 @@ static void shrink(const struct call *c, struct row_run r, int64_t begin, int64_
     const struct lora_args *a = &c->op->args.lora;
     int64_t width = (int64_t)a->n_modules * a->rank, first = r.adapter * width;
     struct mat h = {c->shared + r.begin * width + begin, width, r.end - r.begin, end - begin};
-    struct product p = {.kernels = c->loaded->products,
-                        .weight = c->weight[0],
-                        .x = rows_of(c->in[1], r),
-                        .scratch = c->scratch};
+    struct product p = {
+        .kernels = c->loaded->products, .weight = c->weight[0], .x = rows_of(c->in[1], r), .scratch = c->scratch};
     product_rows(&p, first + begin, first + end, h, NULL);
     const float *scale = call_floats(c, 2) + (int64_t)r.adapter * a->n_modules;
     for (int64_t t = 0; t < h.rows; t++)

@@ -9,7 +9,7 @@
  * position; flops are 2 * (k_dim + v_dim) a query head, position and query, twice what the mask lets through
  * in the last group at most. Only positions up to a row's own are touched: what lies behind them in a block
  * was never written. */
-#include "backend/cpu/fast.h"
+#include "backend/cpu/fast/fast.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* kernels_body.h - the kernels of kernels.h, over the vector vocabulary of a simd_*.h that is included before.
  * A kernels_SET.c includes its simd_SET.h, defines KERNELS as the table's name, and includes this. */
-#include "backend/cpu/kernels.h"
+#include "backend/cpu/kernels/kernels.h"
 
 #include "base/status.h"
 

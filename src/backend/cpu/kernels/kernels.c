@@ -1,5 +1,5 @@
 /* kernels.c - which set of kernels this processor runs. */
-#include "backend/cpu/kernels.h"
+#include "backend/cpu/kernels/kernels.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>

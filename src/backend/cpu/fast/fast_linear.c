@@ -12,7 +12,7 @@
  * depend on the group: a sequence gets the same bits alone, in a batch and in any cut of its prompt. One group
  * multiplies weights as they are loaded. For several, weights are taken in pieces that stay in the second-level cache:
  * a few groups load them from there, many have them made floats first (AMX multiplies bf16 as it is for any number). */
-#include "backend/cpu/fast.h"
+#include "backend/cpu/fast/fast.h"
 
 enum {
     NEAR_BYTES = 640 << 10,   // weights of a piece as stored ...
@@ -160,8 +160,7 @@ static void share_arranged(const struct call *c, struct product *p) {
 
 void fast_linear(const struct call *c) {
     struct mat y = c->out[0];
-    struct product p = {
-        .kernels = c->loaded->products, .weight = c->weight[0], .x = c->in[0], .scratch = c->scratch};
+    struct product p = {.kernels = c->loaded->products, .weight = c->weight[0], .x = c->in[0], .scratch = c->scratch};
     const float *bias = call_floats(c, 1);
     if (n_groups(&p) > 1)
         share_arranged(c, &p);

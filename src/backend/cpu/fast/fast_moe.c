@@ -7,7 +7,7 @@
  *     sort | gather x | gate and up columns [b, e) of all experts, activation | down columns, weighted sum
  *
  * Bytes: the weights of the experts that were chosen, once (a decode step of one token: top_k experts). */
-#include "backend/cpu/fast.h"
+#include "backend/cpu/fast/fast.h"
 
 #include <string.h>
 

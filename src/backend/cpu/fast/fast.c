@@ -1,5 +1,5 @@
 /* fast.c - which ops have a fast function, the scratch that each wants, and the short ones. */
-#include "backend/cpu/fast.h"
+#include "backend/cpu/fast/fast.h"
 
 static void fast_gated_act(const struct call *c) {
     struct mat gate = c->in[0], up = c->in[1], y = c->out[0];

@@ -1,6 +1,6 @@
 /* choose.c - which kernels a device's options ask for. */
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/kernels_vnni.h"
+#include "backend/cpu/kernels/kernels_vnni.h"
 
 #include <string.h>
 
