@@ -3,9 +3,9 @@
 
 #include "base/clock.h"
 #include "base/random.h"
-#include "text/bpe.h"
-#include "text/byte_trie.h"
-#include "text/unicode.h"
+#include "text/merging/bpe.h"
+#include "text/merging/byte_trie.h"
+#include "text/regex/unicode.h"
 
 enum { LETTERS = 5 };
 

@@ -2,8 +2,8 @@
  * hostile. */
 #include "check.h"
 
-#include "text/chat_messages.h"
-#include "text/template_chat.h"
+#include "text/chat/chat_messages.h"
+#include "text/chat/template_chat.h"
 
 #include <time.h>
 

@@ -3,8 +3,8 @@
 
 #include "base/random.h"
 #include "base/status.h"
-#include "text/normal_form.h"
-#include "text/unicode.h"
+#include "text/regex/unicode.h"
+#include "text/stages/normal_form.h"
 
 #include <time.h>
 #include <utf8proc.h>

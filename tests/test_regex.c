@@ -4,9 +4,9 @@
 #include "base/buf.h"
 #include "base/json.h"
 #include "base/random.h"
-#include "text/pattern.h"
-#include "text/regex_syntax.h"
-#include "text/unicode.h"
+#include "text/regex/pattern.h"
+#include "text/regex/regex_syntax.h"
+#include "text/regex/unicode.h"
 
 #include <inttypes.h>
 #include <utf8proc.h>

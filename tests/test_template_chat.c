@@ -2,7 +2,7 @@
 #include "check.h"
 
 #include "base/file.h"
-#include "text/template_chat.h"
+#include "text/chat/template_chat.h"
 
 #include <sys/stat.h>
 #include <unistd.h>

@@ -79,7 +79,6 @@ EXCEPTIONS = {  # rule: {what: why}
     },
     "folder": {
         "src/base": "leaves, each read alone",
-        "src/text": "to be grouped: tokenizers, chat",
         "tests": "a file a claim",
         "tests/cli": "a file a claim",
     },

@@ -14,8 +14,8 @@
 #include "api/request_log.h"
 #include "engine/service.h"
 #include "http/http.h"
+#include "text/chat/template_chat.h"
 #include "text/detokenizer.h"
-#include "text/template_chat.h"
 #include "text/token_ids.h"
 #include "text/tools/tool_format.h"
 

@@ -8,7 +8,7 @@
 #include "api/answer/prompts.h"
 #include "api/endpoints.h"
 #include "api/fields/params.h"
-#include "text/base64.h"
+#include "text/formats/base64.h"
 
 #include <math.h>
 #include <stdlib.h>

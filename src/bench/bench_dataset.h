@@ -10,7 +10,7 @@
  * into text and that into tokens again, until their number is the one wanted, as a server will read the text. */
 #pragma once
 
-#include "text/template_chat.h"
+#include "text/chat/template_chat.h"
 #include "text/tokenizer.h"
 
 struct bench_prompt {

@@ -4,10 +4,10 @@
 #include "base/json.h"
 #include "engine/constraint.h"
 #include "grammar/grammar_cache.h"
+#include "text/chat/turn_ends.h"
 #include "text/detokenizer.h"
 #include "text/forced_split.h"
 #include "text/token_trie.h"
-#include "text/turn_ends.h"
 
 #include <pthread.h>
 

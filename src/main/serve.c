@@ -17,7 +17,7 @@
 #include "main/model/tokenizer_info.h"
 #include "main/supervise.h"
 #include "model/pooling.h"
-#include "text/turn_ends.h"
+#include "text/chat/turn_ends.h"
 
 #include <malloc.h>
 #include <stdio.h>

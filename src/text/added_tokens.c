@@ -1,7 +1,7 @@
 /* added_tokens.c - see added_tokens.h. */
 #include "text/added_tokens.h"
 
-#include "text/unicode.h"
+#include "text/regex/unicode.h"
 
 void added_tokens_release(struct added_tokens *a) {
     free(a->tokens);

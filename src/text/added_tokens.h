@@ -4,9 +4,9 @@
  * that is normalised; the others before that. */
 #pragma once
 
-#include "text/byte_trie.h"
-#include "text/normalizer.h"
-#include "text/vocab.h"
+#include "text/merging/byte_trie.h"
+#include "text/merging/vocab.h"
+#include "text/stages/normalizer.h"
 
 struct added_token {
     int32_t id;

@@ -4,9 +4,9 @@
  * two events on, and the last one's text is the output. */
 #include "text/detokenizer.h"
 
-#include "text/byte_level.h"
+#include "text/regex/unicode.h"
+#include "text/stages/byte_level.h"
 #include "text/tokenizer_parts.h"
-#include "text/unicode.h"
 
 struct stage_state {
     size_t n_bytes;     // that came to it

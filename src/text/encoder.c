@@ -1,8 +1,8 @@
 /* encoder.c - running a tokenizer over text; see tokenizer.h for the stations. */
 #include "text/tokenizer_parts.h"
 
-#include "text/unicode.h"
-#include "text/word_cache.h"
+#include "text/merging/word_cache.h"
+#include "text/regex/unicode.h"
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>

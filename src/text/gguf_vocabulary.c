@@ -3,9 +3,9 @@
 
 #include "base/folder.h"
 #include "base/json.h"
-#include "text/gguf_pretokenizers.h"
-#include "text/sentencepiece_model.h"
-#include "text/template_chat.h"
+#include "text/chat/template_chat.h"
+#include "text/formats/gguf_pretokenizers.h"
+#include "text/formats/sentencepiece_model.h"
 
 #include <stdio.h>
 

@@ -1,8 +1,8 @@
 /* token_bytes.c - what one token stands for, by itself: names of tokens in lists. Texts are detokenizer.c's. */
 #include "base/guard.h"
-#include "text/byte_level.h"
+#include "text/regex/unicode.h"
+#include "text/stages/byte_level.h"
 #include "text/tokenizer_parts.h"
-#include "text/unicode.h"
 
 /* A token on its way through the decoder. */
 struct passage {

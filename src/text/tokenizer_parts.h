@@ -5,14 +5,14 @@
 
 #include "base/arena.h"
 #include "text/added_tokens.h"
-#include "text/bpe.h"
-#include "text/decoder.h"
-#include "text/normalizer.h"
-#include "text/postprocessor.h"
-#include "text/pretokenizer.h"
+#include "text/merging/bpe.h"
+#include "text/merging/unigram.h"
+#include "text/merging/wordpiece.h"
+#include "text/stages/decoder.h"
+#include "text/stages/normalizer.h"
+#include "text/stages/postprocessor.h"
+#include "text/stages/pretokenizer.h"
 #include "text/tokenizer.h"
-#include "text/unigram.h"
-#include "text/wordpiece.h"
 
 enum model_kind { MODEL_BPE, MODEL_UNIGRAM, MODEL_WORDPIECE, MODEL_WORDLEVEL };
 

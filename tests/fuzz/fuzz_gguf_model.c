@@ -3,7 +3,7 @@
 #include "tokenizer_fuzz.h"
 
 #include "model/model.h"
-#include "text/template_chat.h"
+#include "text/chat/template_chat.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes) {
     char path[64];

@@ -1,7 +1,7 @@
 /* fuzz_history.c - any JSON as the messages of a chat: made fit for a template, or refused with a sentence. The first
  * byte says which form the template has. What was made fit renders, and does not change when it is made so again. */
-#include "text/chat_messages.h"
-#include "text/template_chat.h"
+#include "text/chat/chat_messages.h"
+#include "text/chat/template_chat.h"
 
 static struct chat_form form_of(uint8_t bits) {
     struct chat_form form = {.arguments_are_text = bits & 1, .takes_null_at_calls = bits & 2};

@@ -1,8 +1,8 @@
 /* fuzz_tokenizer_pattern.c - any bytes are a splitting pattern, in its first line, and a text that it cuts without
  * losing anything, or one sentence. */
-#include "text/pattern.h"
+#include "text/regex/pattern.h"
 
-#include "text/unicode.h"
+#include "text/regex/unicode.h"
 
 struct tiles {
     size_t end;

@@ -1,7 +1,7 @@
 /* echo.c - see echo.h. */
 #include "api/answer/echo.h"
 
-#include "text/unicode.h"
+#include "text/regex/unicode.h"
 
 int32_t echo_first_text(const struct tokenizer *tok, const int32_t *ids, int32_t n) {
     int32_t i = 0;

@@ -1,7 +1,7 @@
 /* logprobs.c - see logprobs.h. */
 #include "api/answer/logprobs.h"
 
-#include "text/unicode.h"
+#include "text/regex/unicode.h"
 
 #include <math.h>
 #include <stdlib.h>

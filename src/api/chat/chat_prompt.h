@@ -2,7 +2,7 @@
 #pragma once
 
 #include "api/answer/generation.h"
-#include "text/chat_messages.h"
+#include "text/chat/chat_messages.h"
 
 /* What the prompt ends with. */
 enum chat_end {

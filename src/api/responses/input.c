@@ -2,7 +2,7 @@
 #include "api/responses/responses.h"
 
 #include "api/tools/custom.h"
-#include "text/chat_messages.h"
+#include "text/chat/chat_messages.h"
 
 #include <stdio.h>
 

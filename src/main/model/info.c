@@ -10,8 +10,8 @@
 #include "model/footprint.h"
 #include "model/model.h"
 #include "model/weights/scales.h"
+#include "text/chat/turn_ends.h"
 #include "text/tools/tool_format.h"
-#include "text/turn_ends.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
 #include "main/model/model_text.h"
 
 #include "main/model/model_path.h"
-#include "text/turn_ends.h"
+#include "text/chat/turn_ends.h"
 
 enum status model_text_open(struct model_text *t, const char *folder, struct error *err) {
     TRY(model_path_check(folder, MODEL_TEXT, err));

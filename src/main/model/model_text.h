@@ -2,7 +2,7 @@
 #pragma once
 
 #include "base/json.h"
-#include "text/template_chat.h"
+#include "text/chat/template_chat.h"
 #include "text/tokenizer.h"
 #include "text/tools/tool_format.h"
 

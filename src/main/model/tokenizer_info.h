@@ -1,7 +1,7 @@
 /* tokenizer_info.h - what GET /tokenizer_info answers. */
 #pragma once
 
-#include "text/template_chat.h"
+#include "text/chat/template_chat.h"
 
 /* The folder's tokenizer_config.json as an object in *out, the caller's, with the chat template that is used (chat
  * may be NULL), and "tokenizer_class", which vLLM's clients expect. */

@@ -4,8 +4,8 @@
 #include "main/run/batch.h"
 #include "main/text/grammar_sample.h"
 #include "main/verbs.h"
+#include "text/chat/turn_ends.h"
 #include "text/token_trie.h"
-#include "text/turn_ends.h"
 
 static struct {
     const char *tokenizer;

@@ -4,7 +4,7 @@
 #include "main/model/model_path.h"
 #include "main/run/batch.h"
 #include "main/verbs.h"
-#include "text/template_chat.h"
+#include "text/chat/template_chat.h"
 
 #include <stdio.h>
 

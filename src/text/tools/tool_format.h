@@ -24,7 +24,7 @@
 #include "base/arena.h"
 #include "base/buf.h"
 #include "base/json.h"
-#include "text/template_chat.h"
+#include "text/chat/template_chat.h"
 
 enum tool_style { TOOL_STYLE_NONE, TOOL_STYLE_JSON, TOOL_STYLE_MARKED, TOOL_STYLE_CHANNELS };
 
