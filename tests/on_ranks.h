@@ -9,7 +9,7 @@
 
 #include "op_rig.h"
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/pool.h"
 #include "core/pass/pass.h"
 #include "model/model.h"

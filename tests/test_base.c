@@ -5,7 +5,7 @@
 #include "base/buf.h"
 #include "base/file.h"
 #include "base/histogram.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/machine_memory.h"
 #include "base/pool.h"
 #include "base/random.h"

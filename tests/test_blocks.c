@@ -4,7 +4,7 @@
  * tests/data/gguf/blocks.json has the digests; tools/fixtures/gguf_blocks.py wrote it and says how blocks are made. */
 #include "check.h"
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "core/weight.h"
 
 #include <zlib.h>

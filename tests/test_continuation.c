@@ -3,7 +3,7 @@
 #include "check.h"
 
 #include "base/file.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/random.h"
 #include "text/detokenizer.h"
 

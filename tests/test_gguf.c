@@ -3,8 +3,8 @@
 #include "check.h"
 
 #include "base/file.h"
-#include "base/gguf.h"
-#include "base/gguf_find.h"
+#include "base/gguf/gguf.h"
+#include "base/gguf/gguf_find.h"
 #include "file/checkpoint.h"
 
 #include <sys/stat.h>

@@ -42,7 +42,7 @@
 
 #include "backend/ranks/ranks.h"
 #include "base/file.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "gyre.h"
 
 #include <glob.h>

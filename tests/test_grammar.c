@@ -3,7 +3,7 @@
 
 #include "base/buf.h"
 #include "base/file.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/random.h"
 #include "grammar/front.h"
 #include "grammar/matcher.h"

@@ -2,7 +2,7 @@
  * token. And threads that share a grammar. */
 #include "check.h"
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/random.h"
 #include "grammar/matcher.h"
 #include "text/token_trie.h"

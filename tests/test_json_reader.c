@@ -2,7 +2,7 @@
 #include "check.h"
 
 #include "base/file.h"
-#include "base/json_reader.h"
+#include "base/json/json_reader.h"
 
 #include <dirent.h>
 

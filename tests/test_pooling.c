@@ -1,7 +1,7 @@
 /* test_pooling.c - a text as one vector: what transformers gives for it, whatever the steps that it was computed in. */
 #include "check.h"
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "gyre.h"
 
 #include <math.h>

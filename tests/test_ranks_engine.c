@@ -8,7 +8,7 @@
 #include "op_rig.h"
 
 #include "backend/ranks/ranks.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "engine/inspect.h"
 #include "gyre.h"
 

@@ -2,7 +2,7 @@
 #include "check.h"
 
 #include "base/buf.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/random.h"
 #include "text/regex/pattern.h"
 #include "text/regex/regex_syntax.h"

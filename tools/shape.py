@@ -78,7 +78,6 @@ EXCEPTIONS = {  # rule: {what: why}
         "tests/test_safetensors.c:every_faulty_entry_is_refused_by_name": "a table of cases",
     },
     "folder": {
-        "src/base": "leaves, each read alone",
         "tests": "a file a claim",
         "tests/cli": "a file a claim",
     },

@@ -11,7 +11,7 @@
 
 #include "api/keys/keys.h"
 #include "base/histogram.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "http/http.h"
 
 #include <pthread.h>

@@ -10,11 +10,11 @@
  * between
  *     gguf_writer_release(&w);
  *
- * Layout: base/gguf.h. Who calls puts no key and no tensor twice. */
+ * Layout: base/gguf/gguf.h. Who calls puts no key and no tensor twice. */
 #pragma once
 
 #include "base/buf.h"
-#include "base/gguf.h"
+#include "base/gguf/gguf.h"
 
 enum { GGUF_ALIGNMENT = 32 };
 

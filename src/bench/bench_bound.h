@@ -2,7 +2,7 @@
  * alone, clocks and power. */
 #pragma once
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "bench/gpu_watch.h"
 #include "core/backend.h"
 #include "gyre.h"

@@ -2,7 +2,7 @@
 #include "bench/bench_dataset.h"
 
 #include "base/file.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/random.h"
 #include "text/detokenizer.h"
 

@@ -2,7 +2,7 @@
  * a second, and of each only a few bytes are wanted. */
 #include "client/answer_event.h"
 
-#include "base/json_reader.h"
+#include "base/json/json_reader.h"
 
 static enum status take_text(struct json_reader *r, struct buf *out, struct error *err) {
     enum json_kind kind;

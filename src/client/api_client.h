@@ -4,7 +4,7 @@
  * whatever a server sends instead of an answer becomes a sentence. */
 #pragma once
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "client/answer_event.h"
 #include "client/libcurl.h"
 #include "client/sse.h"

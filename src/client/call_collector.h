@@ -5,12 +5,12 @@
 #pragma once
 
 #include "base/buf.h"
-#include "base/json.h"
+#include "base/json/json.h"
 
 struct call_collector {
     struct collected_call {
         struct buf id, name, arguments;
-    } *calls;
+    } * calls;
     size_t n, n_bytes;
 };
 

@@ -2,11 +2,11 @@
 #pragma once
 
 #include "base/buf.h"
-#include "base/json.h"
+#include "base/json/json.h"
 
 struct dialogue_answer {
     struct buf text;
-    json_t *calls; // of tools, as a message brings them; NULL: none. The dialogue's then
+    json_t *calls;  // of tools, as a message brings them; NULL: none. The dialogue's then
     char note[128]; // what is said behind it: "212 tokens, 84 tok/s"
 };
 

@@ -9,7 +9,7 @@
 #pragma once
 
 #include "base/arena.h"
-#include "base/gguf.h"
+#include "base/gguf/gguf.h"
 #include "file/stored.h"
 
 /* Appends the tensors of g, whose n_bytes are at `bytes`, to `list` in the order of their data, with `file` as given.

@@ -1,7 +1,7 @@
 /* safetensors.c - see safetensors.h. */
 #include "file/safetensors.h"
 
-#include "base/json.h"
+#include "base/json/json.h"
 
 #include <stdlib.h>
 

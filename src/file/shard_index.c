@@ -2,7 +2,7 @@
 #include "file/shard_index.h"
 
 #include "base/folder.h"
-#include "base/json.h"
+#include "base/json/json.h"
 
 static enum status check_metadata(const json_t *root, const char *path, struct error *err) {
     json_t *metadata;

@@ -4,7 +4,7 @@
  * None loosens what it reads. They may be called many times on one ir: a structural tag holds schemas and grammars. */
 #pragma once
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "grammar/grammar.h"
 #include "grammar/ir.h"
 

@@ -9,7 +9,7 @@
  * ERR_LIMIT: it is beyond a limit below. The sentence says what and where. */
 #pragma once
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/status.h"
 #include "base/str.h"
 

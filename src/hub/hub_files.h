@@ -1,7 +1,7 @@
 /* hub_files.h - which files of a repository a model needs: weights, settings and tokenizer, and never code. */
 #pragma once
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "hub/hub_name.h"
 
 enum { HUB_FILE_BYTES = 256, HUB_HASH_BYTES = 65 };

@@ -17,7 +17,7 @@
 #pragma once
 
 #include "base/buf.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/status.h"
 
 #include <time.h>

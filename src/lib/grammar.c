@@ -1,7 +1,7 @@
 /* grammar.c - grammars behind gyre_text.h: compiled for a model's text, and given to requests. */
 #include "lib/public.h"
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "engine/abi.h"
 #include "engine/constraint.h"
 

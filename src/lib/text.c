@@ -1,7 +1,7 @@
 /* text.c - a model's tokenizer and chat template behind gyre_text.h. */
 #include "lib/public.h"
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "engine/constraint.h"
 #include "grammar/grammar_cache.h"
 #include "text/chat/turn_ends.h"

@@ -1,7 +1,7 @@
 /* plan_replay.h - gyre plan --trace: a trace replayed on numbers of cards, as a table or as JSON. */
 #pragma once
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "sizing/replay.h"
 
 struct plan_replay {

@@ -4,7 +4,7 @@
 #include "model/adapter_config.h"
 
 #include "base/buf.h"
-#include "base/json.h"
+#include "base/json/json.h"
 
 #include <math.h>
 #include <pcre2.h>

@@ -1,7 +1,7 @@
 /* adapter_config.h - adapter_config.json: what of it decides what an adapter adds. See adapter.h. */
 #pragma once
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/status.h"
 
 struct adapter_config;

@@ -3,7 +3,7 @@
 
 #include "base/file.h"
 #include "base/folder.h"
-#include "base/json.h"
+#include "base/json/json.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* gguf_file.c - quantize_gguf; see quantize.h. */
 #include "quantize/quantize.h"
 
-#include "base/gguf_find.h"
+#include "base/gguf/gguf_find.h"
 #include "quantize/gguf_plan.h"
 #include "quantize/same_spec.h"
 

@@ -1,7 +1,7 @@
 /* gguf_plan.c - see gguf_plan.h. */
 #include "quantize/gguf_plan.h"
 
-#include "base/gguf_find.h"
+#include "base/gguf/gguf_find.h"
 #include "file/gguf_tensors.h"
 #include "model/gguf/gguf_keys.h"
 #include "text/gguf_vocabulary.h"

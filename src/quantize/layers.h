@@ -4,7 +4,7 @@
  * gates of recurrent layers stay as they are, and so does what the model does not read (predictors, towers). */
 #pragma once
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "model/model.h"
 #include "quantize/codes.h"
 

@@ -2,7 +2,7 @@
 #include "quantize/quantize.h"
 
 #include "base/file.h"
-#include "base/gguf_find.h"
+#include "base/gguf/gguf_find.h"
 #include "file/safetensors_write.h"
 #include "quantize/layers.h"
 

@@ -2,7 +2,7 @@
 #include "sizing/trace.h"
 
 #include "base/file.h"
-#include "base/json.h"
+#include "base/json/json.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #include "text/gguf_vocabulary.h"
 
 #include "base/folder.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "text/chat/template_chat.h"
 #include "text/formats/gguf_pretokenizers.h"
 #include "text/formats/sentencepiece_model.h"

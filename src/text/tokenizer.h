@@ -23,7 +23,7 @@ struct encoder;
 
 /* Opens a model folder, a tokenizer.json, a SentencePiece .model, a .tiktoken file of ranks or a GGUF file.
  *
- * A GGUF file, or a folder without safetensors that has one (base/gguf_find.h): the tokenizer of its metadata.
+ * A GGUF file, or a folder without safetensors that has one (base/gguf/gguf_find.h): the tokenizer of its metadata.
  * Folder: tokenizer.json is taken if there is one, else tokenizer.model (spiece.model, sentencepiece.bpe.model),
  * else the one *.tiktoken. Its tokenizer_config.json, if any, gives the names of the special tokens, adds the
  * tokens of added_tokens_decoder that the vocabulary lacks, and where there is no post-processor in

@@ -6,8 +6,8 @@
  */
 #include "api/api.h"
 #include "backend/toy/toy.h"
-#include "base/json.h"
-#include "base/json_reader.h"
+#include "base/json/json.h"
+#include "base/json/json_reader.h"
 #include "gyre.h"
 #include "http/internal.h"
 

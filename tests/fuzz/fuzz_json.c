@@ -1,7 +1,7 @@
 /* fuzz_json.c - any bytes as JSON: parsed or refused with a sentence; getters on what was parsed never crash, and a
  * string that came out can be written and read again. */
 #include "base/buf.h"
-#include "base/json.h"
+#include "base/json/json.h"
 
 static void read_fields(const json_t *object) {
     const char *key;

@@ -1,6 +1,6 @@
 /* fuzz_schema.c - any bytes as a JSON Schema, and what they say as texts: refused with a sentence, or a grammar
  * that takes bytes, goes back, and never stands where no text can be finished. */
-#include "base/json.h"
+#include "base/json/json.h"
 #include "grammar/matcher.h"
 
 /* Takes what the grammar allows of the bytes, each tried once. */

@@ -2,7 +2,7 @@
  * the template. */
 #pragma once
 
-#include "base/json.h"
+#include "base/json/json.h"
 
 /* Appends the body's system and messages to out, an array. tool_use becomes tool_calls, tool_result a message of the
  * role "tool" before what else its message says, thinking reasoning_content. */

@@ -8,7 +8,7 @@
 #pragma once
 
 #include "base/arena.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "gyre.h"
 
 struct request_fields {

@@ -10,7 +10,7 @@
 #pragma once
 
 #include "base/buf.h"
-#include "base/json.h"
+#include "base/json/json.h"
 
 struct response_store;
 struct turn;

@@ -10,7 +10,7 @@
  * takes up to seconds, on the pool's thread that has the request; grammars are kept for the next one. */
 #pragma once
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "engine/constraint.h"
 
 struct generation;

@@ -6,7 +6,7 @@
 #pragma once
 
 #include "base/buf.h"
-#include "base/json.h"
+#include "base/json/json.h"
 
 /* One tool as a function; `custom` has its name, description and format, as Responses write them or as chat completions
  * do. Sentences begin with where. */

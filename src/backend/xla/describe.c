@@ -2,7 +2,7 @@
 #include "backend/xla/backend.h"
 
 #include "backend/xla/pjrt/pjrt.h"
-#include "base/json.h"
+#include "base/json/json.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /* strings.h - lists of borrowed texts, as JSON gives them to front ends. */
 #pragma once
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/str.h"
 
 #include <stdlib.h>

@@ -6,7 +6,7 @@
  * is seen at once. */
 #pragma once
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "grammar/rx.h"
 
 struct reader;

@@ -15,7 +15,7 @@
 #pragma once
 
 #include "base/arena.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "grammar/front.h"
 #include "grammar/schema/forms.h"
 

@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "base/file.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/random.h"
 #include "bench/bench_bound.h"
 #include "bench/bench_floor.h"

@@ -2,7 +2,7 @@
 #include "main/verbs.h"
 
 #include "base/file.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/random.h"
 #include "bench/bench_bound.h"
 #include "bench/bench_report.h"

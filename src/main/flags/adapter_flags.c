@@ -1,7 +1,7 @@
 /* adapter_flags.c - see adapter_flags.h. */
 #include "main/flags/adapter_flags.h"
 
-#include "base/json.h"
+#include "base/json/json.h"
 
 #include <string.h>
 

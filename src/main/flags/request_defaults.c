@@ -1,7 +1,7 @@
 /* request_defaults.c - see request_defaults.h. */
 #include "main/flags/request_defaults.h"
 
-#include "base/json.h"
+#include "base/json/json.h"
 
 #include <math.h>
 

@@ -1,7 +1,7 @@
 /* speculation_flags.c - see speculation_flags.h. */
 #include "main/flags/speculation_flags.h"
 
-#include "base/json.h"
+#include "base/json/json.h"
 
 #include <stdio.h>
 #include <string.h>

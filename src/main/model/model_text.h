@@ -1,7 +1,7 @@
 /* model_text.h - the text side of a model folder: its tokenizer and its chat template. */
 #pragma once
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "text/chat/template_chat.h"
 #include "text/tokenizer.h"
 #include "text/tools/tool_format.h"

@@ -1,7 +1,7 @@
 /* plan_print.h - what gyre plan says: tables for people, or one JSON object. */
 #pragma once
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "model/model.h"
 #include "sizing/layouts.h"
 

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "base/buf.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "console/line_reader.h"
 
 /* Answers one line: appends one JSON value, without newline, to out. What was appended before an error is

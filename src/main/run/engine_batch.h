@@ -6,7 +6,7 @@
 #pragma once
 
 #include "base/buf.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "gyre.h"
 
 /* What a verb does with a line. A job is what the verb makes of it. */

@@ -1,7 +1,7 @@
 /* gguf_keys.c - see gguf_keys.h. Keys and their meaning: gguf_config.c and gguf_arch.c, which read them. */
 #include "model/gguf/gguf_keys.h"
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "model/gguf/gguf_translation.h"
 
 #include <math.h>

@@ -12,7 +12,7 @@
  * it may change what the model computes; so is a tensor that the family does not use. */
 #pragma once
 
-#include "base/gguf.h"
+#include "base/gguf/gguf.h"
 #include "file/checkpoint.h"
 #include "model/spec/spec.h"
 

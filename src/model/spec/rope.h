@@ -5,7 +5,7 @@
 #pragma once
 
 #include "base/arena.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "core/rope.h"
 
 struct rope_request {

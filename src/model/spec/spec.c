@@ -3,7 +3,7 @@
 
 #include "base/file.h"
 #include "base/folder.h"
-#include "base/gguf_find.h"
+#include "base/gguf/gguf_find.h"
 #include "model/gguf/gguf_model.h"
 #include "model/spec/spec_read.h"
 

@@ -7,7 +7,7 @@
 #pragma once
 
 #include "base/arena.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/status.h"
 #include "core/dtype.h"
 #include "core/ops.h"

@@ -14,7 +14,7 @@
  * Where no rendering shows what was asked (a template that always fails, or ignores tool calls): texts and objects. */
 #pragma once
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "jinja/template.h"
 
 enum chat_role { CHAT_SYSTEM, CHAT_USER, CHAT_ASSISTANT, CHAT_TOOL, CHAT_N_ROLES };

@@ -4,8 +4,8 @@
 #include "base/arena.h"
 #include "base/file.h"
 #include "base/folder.h"
-#include "base/gguf.h"
-#include "base/gguf_find.h"
+#include "base/gguf/gguf.h"
+#include "base/gguf/gguf_find.h"
 #include "text/chat/chat_messages.h"
 
 #include <dirent.h>

@@ -1,8 +1,8 @@
 /* tokenizer_json.h - what the files that read JSON tokenizers share. Private to them. */
 #pragma once
 
-#include "base/json_reader.h"
-#include "base/gguf.h"
+#include "base/gguf/gguf.h"
+#include "base/json/json_reader.h"
 #include "text/tokenizer_parts.h"
 
 /* The text of a value that may come once. */

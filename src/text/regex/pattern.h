@@ -2,7 +2,7 @@
  * five ways to cut a text at what was found. */
 #pragma once
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "text/merging/word_scan.h"
 #include "text/regex/regex.h"
 

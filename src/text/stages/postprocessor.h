@@ -4,7 +4,7 @@
  * of texts are for classifiers. */
 #pragma once
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "text/token_ids.h"
 
 enum { TEMPLATE_BODY = -1 }; // stands for the ids so far

@@ -23,7 +23,7 @@
 
 #include "base/arena.h"
 #include "base/buf.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "text/chat/template_chat.h"
 
 enum tool_style { TOOL_STYLE_NONE, TOOL_STYLE_JSON, TOOL_STYLE_MARKED, TOOL_STYLE_CHANNELS };

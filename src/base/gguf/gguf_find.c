@@ -1,7 +1,7 @@
 /* gguf_find.c - see gguf_find.h. */
-#include "base/gguf_find.h"
+#include "base/gguf/gguf_find.h"
 
-#include "base/gguf.h"
+#include "base/gguf/gguf.h"
 
 #include <dirent.h>
 #include <limits.h>

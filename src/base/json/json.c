@@ -1,5 +1,5 @@
 /* json.c - see json.h. */
-#include "base/json.h"
+#include "base/json/json.h"
 
 #include "base/file.h"
 

@@ -1,5 +1,5 @@
 /* json_reader.c - see json_reader.h. */
-#include "base/json_reader.h"
+#include "base/json/json_reader.h"
 
 #include <math.h>
 #include <stdlib.h>

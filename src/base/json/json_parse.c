@@ -3,10 +3,10 @@
  * jansson's own parser is not used: it bounds no memory, and reads integers past 64 bits only as reals of the whole
  * text. The bytes that are counted are those of jansson 2.14 and glibc, rounded up; the bytes of strings are not
  * among them, since a text cannot hold more of those than it has. */
-#include "base/json.h"
+#include "base/json/json.h"
 
 #include "base/guard.h"
-#include "base/json_reader.h"
+#include "base/json/json_reader.h"
 
 #include <stdio.h>
 #include <stdlib.h>

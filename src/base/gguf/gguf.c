@@ -1,5 +1,5 @@
 /* gguf.c - see gguf.h: the bytes of the header, each length checked before it is followed. */
-#include "base/gguf.h"
+#include "base/gguf/gguf.h"
 
 #include <math.h>
 #include <stdio.h>
