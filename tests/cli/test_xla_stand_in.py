@@ -55,6 +55,12 @@ class StandIn(unittest.TestCase):
         p, log = self.gyre(model="qwen3_5")
         self.clean(p, log)
 
+    def test_a_compiler_that_takes_long_is_told(self):
+        p, log = self.gyre("-n", "1", STAND_IN_SLOW="2300")
+        self.clean(p, log)
+        self.assertRegex(p.stderr, "gyre: xla: compiling a step of 1 x [0-9]+ tokens, with up to [0-9]+ of context: 2")
+        self.assertNotIn("compiling", self.gyre()[0].stderr)
+
     def test_each_call_that_fails_is_a_sentence(self):
         for flags in ((), ("--tensor-parallel-size", "2")):
             p, log = self.gyre(*flags)

@@ -4,7 +4,8 @@
  * Results are zeros, but those that take an argument's memory keep what is in it. What it finds goes to the file
  * $STAND_IN_LOG, a line each: "VIOLATION ..." at once; at the end "calls NAME N" and "left KIND N".
  * $STAND_IN_FAIL is NAME:N:CODE: the N-th call of that name fails with the code; an await's failure is that of its
- * event. $STAND_IN_NO_ALIAS: programs say that they write nothing in place. */
+ * event. $STAND_IN_NO_ALIAS: programs say that they write nothing in place. $STAND_IN_SLOW: milliseconds that compiling
+ * takes. */
 #include "backend/xla/pjrt/pjrt_abi_run.h"
 
 #include <pthread.h>
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
@@ -290,6 +292,8 @@ static struct pjrt_error *compile(struct pjrt_client_compile_args *args) {
         say("VIOLATION Client_Compile: no options");
     struct object *o = make(LOADED);
     o->module = read_module(args->program);
+    if (getenv("STAND_IN_SLOW"))
+        usleep((unsigned)atoi(getenv("STAND_IN_SLOW")) * 1000);
     args->loaded = (struct pjrt_loaded *)o;
     return NULL;
 }

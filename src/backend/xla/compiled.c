@@ -6,6 +6,7 @@
 #include "base/clock.h"
 #include "base/file.h"
 
+#include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,6 +55,10 @@ struct job {
     struct compiled *made;
     enum status status;
     struct error *err;
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool is_over;                // under lock
+    int64_t n_before, us_before; // programs of l
 };
 
 /* For people who want to read it: device option dump. */
@@ -89,7 +94,60 @@ static enum status make(struct loaded *l, struct compiled *c, struct error *err)
 static void *run_job(void *arg) {
     struct job *job = arg;
     job->status = make(job->l, job->made, job->err);
+    pthread_mutex_lock(&job->lock);
+    job->is_over = true;
+    pthread_cond_signal(&job->changed);
+    pthread_mutex_unlock(&job->lock);
     return NULL;
+}
+
+// ---- waiting for it ---------------------------------------------------------------------------------------------
+
+/* A compiler takes seconds, of large models minutes, and does not say how far it is. */
+static void say_how_long(const struct job *job, int64_t us) {
+    const struct launch_shape *s = &job->made->shape;
+    char what[96] = "copies of a cache", others[64] = "";
+    if (job->made->copies == NO_COPIES)
+        snprintf(what, sizeof what, "a step of %d x %d tokens, with up to %d of context", s->n_seqs, s->n_queries,
+                 s->context);
+    if (job->n_before > 0)
+        snprintf(others, sizeof others, "; %lld programs before it took %lld s", (long long)job->n_before,
+                 (long long)(job->us_before / 1000000));
+    fprintf(stderr, "gyre: xla: compiling %s: %lld s so far%s\n", what, (long long)(us / 1000000), others);
+}
+
+static struct timespec clock_at(int64_t us) {
+    return (struct timespec){.tv_sec = us / 1000000, .tv_nsec = us % 1000000 * 1000};
+}
+
+/* Until it is over; from FIRST_US on, and then each EACH_US, standard error says for how long. */
+static void wait_for(struct job *job) {
+    enum { FIRST_US = 2000000, EACH_US = 5000000 };
+    int64_t start = clock_us(), next = start + FIRST_US;
+    pthread_mutex_lock(&job->lock);
+    while (!job->is_over) {
+        struct timespec until = clock_at(next);
+        bool late = pthread_cond_timedwait(&job->changed, &job->lock, &until) == ETIMEDOUT;
+        if (!late || job->is_over)
+            continue;
+        say_how_long(job, clock_us() - start);
+        next += EACH_US;
+    }
+    pthread_mutex_unlock(&job->lock);
+}
+
+static void job_init(struct job *job) {
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC); // clock_us's
+    pthread_cond_init(&job->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    pthread_mutex_init(&job->lock, NULL);
+}
+
+static void job_release(struct job *job) {
+    pthread_cond_destroy(&job->changed);
+    pthread_mutex_destroy(&job->lock);
 }
 
 static enum status add(struct loaded *l, struct compiled wanted, const struct compiled **out, struct error *err) {
@@ -98,11 +156,17 @@ static enum status add(struct loaded *l, struct compiled wanted, const struct co
     if (!c)
         return fail(err, ERR_MEMORY, "%s: no memory for an executable", l->program->name);
     *c = wanted;
-    struct job job = {l, c, OK, err};
+    struct job job = {.l = l, .made = c, .status = OK, .err = err};
+    job.n_before = l->n_compiled + l->n_from_disk;
+    job.us_before = l->compile_us;
+    job_init(&job);
     if (pthread_create(&thread, NULL, run_job, &job) != 0)
         job.status = fail(err, ERR_MEMORY, "%s: no thread could be started to compile", l->program->name);
-    else
+    else {
+        wait_for(&job);
         pthread_join(thread, NULL);
+    }
+    job_release(&job);
     if (job.status != OK) {
         pjrt_loaded_free(l->device->pjrt, c->program);
         free(c);

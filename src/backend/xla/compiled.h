@@ -1,5 +1,6 @@
 /* compiled.h - the executables of a loaded program: one for each shape of launches and each kind of copy, compiled when
- * it is first wanted, on a thread of its own (a step may not allocate, and compilers do). */
+ * it is first wanted, on a thread of its own (a step may not allocate, and compilers do). While one takes longer than
+ * two seconds, standard error says what it is and for how long. */
 #pragma once
 
 #include "backend/xla/pjrt/pjrt_run.h"
