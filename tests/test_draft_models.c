@@ -1,12 +1,15 @@
 /* test_draft_models.c - drafts that are programs change no token and no log-probability: greedy and drawn, several
- * texts at once, prompts that were seen before, caches too small for all, with and without the host's memory. */
-#include "check.h"
-
+ * texts at once, prompts that were seen before, caches too small for all, with and without the host's memory. Runs on
+ * the backend of $GYRE_TEST_BACKEND, in float32; on others than the CPU steps of more rows add in another order, so that
+ * near ties may fall otherwise. */
 #include "draft_rig.h"
+#include "op_rig.h"
 
 #include "base/random.h"
 #include "engine/engine.h"
 #include "lib/backends.h"
+
+#include <math.h>
 
 enum { N_TEXTS = 6, N_PROMPT = 40, N_TOKENS = 30, N_ROUNDS = 2 };
 
@@ -44,7 +47,7 @@ static struct gyre *open_world(const struct world *w, bool drafted) {
     struct gyre_options o = {.struct_size = sizeof o};
     struct gyre *g;
     struct gyre_error err;
-    o.model = w->pair->target, o.backend = &backend_cpu, o.n_threads = 1,
+    o.model = w->pair->target, o.backend = rig_backend(), o.n_threads = 1, o.dtype = "float32",
     o.max_model_len = w->max_len ? w->max_len : 112, o.block_size = 8, o.kv_cache_bytes = w->cache_bytes,
     o.swap_bytes = w->swap_bytes, o.max_batched_tokens = 48;
     o.device_options = with_plain_kernels ? plain : NULL;
@@ -92,6 +95,17 @@ static void write_texts(const struct world *w, bool drafted, struct text (*texts
     gyre_close(g);
 }
 
+/* Whether b is another text. On the CPU log-probabilities are the same to the bit. */
+static bool parts(const struct text *a, const struct text *b) {
+    float most = rig_backend() == &backend_cpu ? 0 : 1e-3f;
+    for (int i = 0; i < b->n; i++) {
+        if (a->tokens[i] != b->tokens[i])
+            return true;
+        EXPECT(fabsf(a->logprobs[i] - b->logprobs[i]) <= most);
+    }
+    return false;
+}
+
 static void compare(const struct world *w, int least_right) {
     static struct text plain[N_ROUNDS][N_TEXTS], guessed[N_ROUNDS][N_TEXTS];
     struct drafter none, seen;
@@ -99,6 +113,7 @@ static void compare(const struct world *w, int least_right) {
     write_texts(w, false, plain, &none);
     write_texts(w, true, guessed, &seen);
     EXPECT_EQ(none.n_guessed, 0);
+    int n_parted = 0;
     if (seen.n_accepted * 100 < seen.n_guessed * least_right || seen.n_guessed < (w->guess_seqs ? 10 : 100))
         fail_msg("%s: of %lld guesses %lld are right", w->pair->draft, (long long)seen.n_guessed,
                  (long long)seen.n_accepted);
@@ -107,9 +122,10 @@ static void compare(const struct world *w, int least_right) {
             const struct text *a = &plain[round][i], *b = &guessed[round][i];
             EXPECT_EQ(a->n, N_TOKENS - 4 * i);
             EXPECT(b->n == a->n || (w->cancels && b->id % 2 == 0 && b->n >= 5));
-            assert_memory_equal(b->tokens, a->tokens, (size_t)b->n * sizeof *a->tokens);
-            assert_memory_equal(b->logprobs, a->logprobs, (size_t)b->n * sizeof *a->logprobs);
+            n_parted += parts(a, b);
         }
+    if (n_parted > (rig_backend() == &backend_cpu ? 0 : 1))
+        fail_msg("%s: with guesses %d texts are others", w->pair->draft, n_parted);
 }
 
 static void texts_and_logprobs_are_those_without(void **state) {
@@ -280,6 +296,8 @@ static void drafts_guess_as_when_they_agreed_with_goldens(void **state) {
         {rig_assistant, "tests/models/gemma4", {678, 680, 680, 680, 678, 680, 680, 680, 678, 680, 680, 680}},
         {write_mtp, NULL, {961, 433, 193, 72, 774, 638, 649, 152, 1002, 341, 298, 675}},
     };
+    if (rig_backend() != &backend_cpu)
+        skip(); // the kernels are the CPU's
     with_plain_kernels = true;
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         static struct told told;

@@ -9,16 +9,21 @@
 
 // ---- how many ---------------------------------------------------------------------------------------------------
 
+static struct guess_price of(double each, double fixed) { return (struct guess_price){each, fixed}; }
+
 static void guesses_that_do_not_pay_are_not_made(void **state) {
     (void)state;
     struct guess_record r = {0};
-    EXPECT_EQ(guess_most(&r, 0, 5), 5); // nothing is known of what they cost
-    EXPECT_EQ(guess_most(&r, 0.6, 5), 1 + 0);
+    EXPECT_EQ(guess_most(&r, of(0, 0), 5), 5);   // nothing is known of what they cost
+    EXPECT_EQ(guess_most(&r, of(0.6, 0), 5), 1); // 1.7 / 1.6, 2.19 / 2.2
     for (int i = 0; i < 30; i++)
-        guess_judged(&r, i % 10 != 0); // nine of ten are right
-    EXPECT_EQ(guess_most(&r, 0.3, 16), 10);
-    EXPECT_EQ(guess_most(&r, 0.7, 16), 3);
-    EXPECT_EQ(guess_most(&r, 0.3, 4), 4);
+        guess_judged(&r, i % 10 != 0); // nine of ten are right, a = 27.7 / 31
+    EXPECT_EQ(guess_most(&r, of(0.3, 0), 16), 5);
+    EXPECT_EQ(guess_most(&r, of(0.7, 0), 16), 2);
+    EXPECT_EQ(guess_most(&r, of(0.3, 0), 4), 4);
+    EXPECT_EQ(guess_most(&r, of(0.3, 1), 16), 7); // a step with any is dear: then many
+    EXPECT_EQ(guess_most(&r, of(0.9, 1), 16), 1); // or none, but for one once in a while
+    EXPECT_EQ(guess_most(&r, of(0.9, 1), 16), 0);
 }
 
 static void wrong_guesses_rest_longer_each_time(void **state) {
@@ -26,14 +31,14 @@ static void wrong_guesses_rest_longer_each_time(void **state) {
     struct guess_record r = {0};
     int n_made = 0, n_steps = 4000;
     for (int i = 0; i < n_steps; i++)
-        if (guess_most(&r, 0.1, 5) > 0) {
+        if (guess_most(&r, of(0.1, 0), 5) > 0) {
             n_made++;
             guess_judged(&r, false);
         }
     EXPECT(n_made > 20 && n_made < n_steps / 50); // still tried
-    for (int i = 0; i < 40; i++)
+    for (int i = 0; i < 80; i++)
         guess_judged(&r, true);
-    EXPECT(guess_most(&r, 0.1, 5) == 5);
+    EXPECT(guess_most(&r, of(0.1, 0), 5) == 5);
 }
 
 static void rows_have_a_price(void **state) {
@@ -48,12 +53,19 @@ static void rows_have_a_price(void **state) {
         sequence_init(&seqs[i], &arena, 50, 1, 16);
         seqs[i].n_known = seqs[i].n_tokens = 10, seqs[i].n_computed = 9;
     }
-    EXPECT(guess_price(&s, 0) == 0); // no step was measured
+    struct guess_times times = {0};
+    EXPECT(guess_price(&s, &times, 0).each == 0); // no step was measured
     for (int n = 1; n < 40; n++)
         step_cost_learn(&s.cost, (struct step_work){.tokens = n, .pairs = 10 * n}, 900 + 50 * n);
-    double rows = guess_price(&s, 0), passes = guess_price(&s, 100);
+    double rows = guess_price(&s, &times, 0).each, passes = guess_price(&s, &times, 100).each;
     EXPECT(fabs(rows - 2 * 50.0 / 1000) < 0.01); // two tokens are made in 1000 us
     EXPECT(fabs(passes - 2 * 150.0 / 1000) < 0.01);
+    guess_timed(&times, 2, 0, 1000);
+    EXPECT(guess_price(&s, &times, 0).fixed == 0); // no step with guesses was
+    guess_timed(&times, 2, 4, 1000 + 4 * 50 + 70);
+    EXPECT(fabs(guess_price(&s, &times, 0).fixed - 0.07) < 0.01);
+    guess_timed(&times, 8, 0, 1300); // of other batches nothing is known
+    EXPECT(guess_price(&s, &times, 0).fixed == 0);
     arena_release(&arena);
 }
 

@@ -5,6 +5,7 @@
 #include "engine/draft/program_drafter.h"
 #include "engine/engine.h"
 
+#include "base/clock.h"
 #include "base/random.h"
 
 #include <string.h>
@@ -43,7 +44,7 @@ static int guess_for(struct gyre *g, struct request *r, int32_t *out, int max) {
     return n > 0 || !g->drafter.guess ? n : g->drafter.guess(g->drafter.context, &r->sequence, out, max);
 }
 
-static void draft_for(struct gyre *g, struct request *r, double price, int max) {
+static void draft_for(struct gyre *g, struct request *r, struct guess_price price, int max) {
     int32_t guesses[MOST_GUESSES];
     struct sequence *seq = &r->sequence;
     bool is_priced = !g->drafter.is_fixed && !g->drafter.follow; // who follows steps asks for the price itself
@@ -73,7 +74,9 @@ void engine_draft(struct gyre *g) {
     int most = most_guesses(g);
     if ((!g->drafter.guess && g->n_predictions == 0) || g->drafter.is_off)
         return;
-    double price = too_many ? 0 : guess_price(&g->scheduler, 0);
+    struct guess_price price = {0};
+    if (!too_many)
+        price = guess_price(&g->scheduler, &g->drafter.times, 0);
     for (int i = 0; i < g->scheduler.n_running && most > 0; i++) {
         struct sequence *seq = g->scheduler.running[i];
         int max = MIN(most, seq->capacity - 1 - seq->n_tokens);
@@ -127,8 +130,20 @@ int32_t engine_synthetic(const struct gyre *g, const struct request *r, int32_t 
     return u < g->drafter.synthetic ? guess : token != guess ? token : (guess + 1) % g->info.vocab_size;
 }
 
+/* What a step that only decodes took, with what the host did before it, from when it had nothing else to do. */
+static void time_step(struct gyre *g, const struct step *step) {
+    const struct batch_plan *p = &step->plan;
+    if (p->n_rows == p->n_tokens && g->drafter.free_us > 0)
+        guess_timed(&g->drafter.times, p->n_seqs, p->n_tokens - p->n_seqs,
+                    (double)(g->collected_us - g->drafter.free_us));
+}
+
 enum status engine_draft_follow(struct gyre *g, const struct step *step) {
-    return g->drafter.follow && !g->drafter.is_off ? g->drafter.follow(g->drafter.context, step, &g->failed) : OK;
+    bool follows = g->drafter.follow && !g->drafter.is_off;
+    time_step(g, step);
+    TRY(follows ? g->drafter.follow(g->drafter.context, step, &g->failed) : OK);
+    g->drafter.free_us = step->plan.n_rows == step->plan.n_tokens ? clock_us() : 0;
+    return OK;
 }
 
 // ---- n-grams ----------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "base/status.h"
+#include "engine/draft/economy.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -49,8 +50,10 @@ struct drafter {
     int64_t n_right_at[MOST_GUESSES]; // of the first guess of drafts, the second ...
     int64_t n_off[N_DRAFT_OFF];       // times that a sequence got none
     double pass_us;                   // what a guess takes of a draft, lately
-    double synthetic;                 // a guess is taken for right with this probability, whatever it is; 0: no
-    const int32_t *told;              // [n_told], answers are these tokens, whatever is drawn; for benchmarks. NULL: no
+    struct guess_times times;
+    int64_t free_us;  // since when the host has had nothing but the next step to do; 0: another kind of step was before
+    double synthetic; // a guess is taken for right with this probability, whatever it is; 0: no
+    const int32_t *told; // [n_told], answers are these tokens, whatever is drawn; for benchmarks. NULL: no
     int32_t n_told;
     bool is_off; // nobody is asked for a guess, and no step followed
 };

@@ -292,7 +292,7 @@ enum status program_drafter_follow(void *context, const struct step *step, struc
     struct program_drafter *d = context;
     d->n_chains = 0;
     d->n_follows++;
-    d->price = guess_price(&d->g->scheduler, d->g->drafter.pass_us);
+    d->price = guess_price(&d->g->scheduler, &d->g->drafter.times, d->g->drafter.pass_us);
     draft_rows_begin(&d->rows, &step->plan);
     if (far_too_many(d)) {
         draft_rows_without(&d->rows, &step->plan);

@@ -35,7 +35,7 @@ struct program_drafter {
     float *q, *own_q;  // of rejection sampling: [most_seqs][most_guesses][n_vocab], [the draft's]; NULL: there is none
     int n_vocab;
     struct sample_scratch scratch;
-    double price;       // of a guess (economy.h)
+    struct guess_price price;
     enum status status; // of reading hidden states
     int64_t max_positions;
     bool is_linked;  // states go from program to program on the device
