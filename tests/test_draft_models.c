@@ -1,7 +1,7 @@
 /* test_draft_models.c - drafts that are programs change no token and no log-probability: greedy and drawn, several
  * texts at once, prompts that were seen before, caches too small for all, with and without the host's memory. Runs on
- * the backend of $GYRE_TEST_BACKEND, in float32; on others than the CPU steps of more rows add in another order, so that
- * near ties may fall otherwise. */
+ * the backend of $GYRE_TEST_BACKEND, in float32; elsewhere than on the CPU steps of more rows add in another order, so
+ * that near ties may fall otherwise. */
 #include "draft_rig.h"
 #include "op_rig.h"
 

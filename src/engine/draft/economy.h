@@ -34,7 +34,7 @@ struct guess_price {
 /* At most max. */
 int guess_most(struct guess_record *r, struct guess_price price, int max);
 
-/* What steps that decode took lately: without guesses, and with some. Forgotten where other numbers of sequences run. */
+/* What steps that decode took lately: without guesses, and with some. Forgotten where others run than before. */
 struct guess_times {
     int n_seqs;
     double plain_us, guessed_us, n_guesses; // 0: there was none; n_guesses: of a sequence and step

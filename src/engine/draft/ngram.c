@@ -29,11 +29,9 @@ void ngram_was_right(const struct ngram *g, struct guess_luck *luck) {
     luck->n_right = 0;
 }
 
-/* As many as were right and one more; after one whose first was wrong half of them, and none for a while. */
+/* A copied run ends somewhere, which says nothing of the next one; but where the first guess is wrong there is none. */
 void ngram_was_wrong(const struct ngram *g, struct guess_luck *luck) {
-    if (luck->n_right > 0) {
-        luck->n_next = MIN(luck->n_right + 1, g->most);
-    } else {
+    if (luck->n_right == 0) {
         luck->n_next = MAX(next_of(g, luck) / 2, 1);
         luck->n_rests = MIN(2 * luck->n_rests + 1, NGRAM_MOST_REST);
         luck->rest = luck->n_rests;

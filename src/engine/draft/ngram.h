@@ -3,8 +3,8 @@
  * Of all places where the last `shortest` to `longest` tokens stood before, the one that agrees longest is taken, of
  * equals the latest. Its continuation is the guess; one that reaches the end of what is known goes on with itself, so a
  * text that repeats is guessed for ever. Costs one pass over the last NGRAM_WINDOW tokens a step and sequence, and no
- * memory. How many tokens are guessed follows from how many of the last ones were right; a sequence whose guesses are
- * wrong rests for some steps, twice as many each time. */
+ * memory. Where the first guess of several is wrong fewer are made the next time, after some steps of rest, twice as
+ * many each time. */
 #pragma once
 
 #include "sched/sequence.h"
