@@ -97,22 +97,56 @@ static bool put_within(struct characters *c, uint32_t state, uint8_t utf8) {
     return true;
 }
 
+/* Stretches of bytes that the automaton of UTF-8 does not tell apart: of each state, those it may meet. */
+struct stretch {
+    uint8_t first, last, next;
+};
+enum { UTF8_STATES = 8, MAX_STRETCHES = 12 };
+static struct stretch stretches[UTF8_STATES][MAX_STRETCHES];
+static int n_stretches[UTF8_STATES];
+
+static void find_stretches(void) {
+    for (unsigned state = 0; state < UTF8_STATES; state++)
+        for (unsigned byte = state == UTF8_BETWEEN ? 0x80 : 0; byte < 0x100; byte++) {
+            uint8_t next = utf8_next((uint8_t)state, (uint8_t)byte);
+            int n = n_stretches[state];
+            if (n > 0 && stretches[state][n - 1].next == next)
+                stretches[state][n - 1].last = (uint8_t)byte;
+            else
+                stretches[state][n_stretches[state]++] = (struct stretch){(uint8_t)byte, (uint8_t)byte, next};
+        }
+}
+
+/* The bytes of a stretch, those of a class of the state's row once. */
+static bool follow_stretch(struct mask_states *s, uint32_t state, struct stretch to, struct characters *c) {
+    for (unsigned byte = to.first; byte <= to.last; byte++) {
+        const uint8_t *map = s->pool->maps[s->at.at[state].map];
+        if (byte > to.first && map[byte] == map[byte - 1])
+            continue;
+        uint32_t next = mask_state_step(s, state, (uint8_t)byte);
+        if (to.next == UTF8_ILL)
+            c->ill_is_dead = c->ill_is_dead && next == 0;
+        else if (!(to.next == UTF8_BETWEEN ? put_behind(c, next) : put_within(c, next, to.next)))
+            return false;
+    }
+    return true;
+}
+
 /* Whether each of them leads on; *c: to where. Of too many states: no. */
 static bool follow_characters(struct mask_states *s, uint32_t state, struct characters *c) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, find_stretches);
     c->n = c->n_behind = 0;
     c->ill_is_dead = true;
     put_within(c, state, UTF8_BETWEEN);
-    for (size_t i = 0; i < c->n; i++)
-        for (unsigned byte = i ? 0 : 0x80; byte < 0x100; byte++) {
-            uint8_t utf8 = utf8_next(c->todo[i].utf8, (uint8_t)byte);
-            if (utf8 == UTF8_ILL) {
-                c->ill_is_dead = c->ill_is_dead && mask_state_step(s, c->todo[i].at, (uint8_t)byte) == 0;
-                continue;
-            }
-            uint32_t next = mask_state_step(s, c->todo[i].at, (uint8_t)byte);
-            if (!(utf8 == UTF8_BETWEEN ? put_behind(c, next) : put_within(c, next, utf8)))
+    for (size_t i = 0; i < c->n; i++) {
+        uint32_t at = c->todo[i].at;
+        uint8_t utf8 = c->todo[i].utf8;
+        mask_state_step(s, at, 0x80); // its row is there from now on
+        for (int k = 0; k < n_stretches[utf8]; k++)
+            if (!follow_stretch(s, at, stretches[utf8][k], c))
                 return false;
-        }
+    }
     return true;
 }
 

@@ -108,17 +108,7 @@ static const struct way *find_way(struct building *b, uint32_t state) {
     struct kinds printable = {{others.w[0] >> 32 << 32, others.w[1]}};
     if (kinds_count(x->safe) < SAFE || kinds_count(printable) > PRINTABLE)
         return NULL;
-    return trie_way(b->trie, others);
-}
-
-/* All tokens but those with a fatal byte. */
-static void put_unless_fatal(struct building *b, struct kinds fatal) {
-    const struct token_trie *t = b->trie;
-    memcpy(b->stay, t->is_text, (size_t)t->n_words * sizeof *b->stay);
-    for (unsigned kind = 0; kind < N_KINDS; kind++)
-        for (int32_t w = 0; kinds_have(fatal, kind) && t->having[kind] && w < t->n_words; w++)
-            b->stay[w] &= ~t->having[kind][w];
-    b->n_stay = (uint32_t)t->n_words + 1; // kept as bits
+    return trie_way(b->trie, others, x->fatal);
 }
 
 /* The same as walk, from the root. Nodes behind safe bytes are on the way or below none that is; what they say of
@@ -127,7 +117,8 @@ static void walk_way(struct building *b, uint32_t state, const struct way *way) 
     const struct token_trie *t = b->trie;
     const struct mask_state x = *mask_state_safe(&b->all, state);
     uint32_t depth = 0, *states = b->others, *ends = b->other_ends;
-    put_unless_fatal(b, x.fatal);
+    memcpy(b->stay, way->tokens, (size_t)t->n_words * sizeof *b->stay);
+    b->n_stay = (uint32_t)t->n_words + 1; // kept as bits
     states[0] = state;
     ends[0] = t->n_nodes;
     for (uint32_t n = 0; n < way->n && b->pool->failed == OK;) {

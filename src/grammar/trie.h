@@ -23,7 +23,7 @@ struct token_node {
 struct kinds {
     uint64_t w[2];
 };
-enum { N_KINDS = 128, MAX_WAYS = 16 };
+enum { N_KINDS = 128, MAX_WAYS = 32 };
 enum { KIND_CHARACTER = 0, KIND_ILL_FORMED = 1, KIND_CONTROL = 2 };
 static inline void kinds_add(struct kinds *k, unsigned kind) { k->w[kind >> 6] |= (uint64_t)1 << (kind & 63); }
 static inline void kinds_add_ascii(struct kinds *k, uint8_t c) { kinds_add(k, c < 4 ? KIND_CONTROL : c); }
@@ -38,10 +38,12 @@ static inline bool kinds_meet(struct kinds a, struct kinds b) { return (a.w[0] &
 enum { UTF8_BETWEEN = 0, UTF8_ILL = 255 };
 uint8_t utf8_next(uint8_t state, uint8_t byte);
 
-/* Nodes in order, each behind its parent: where a walk has to go that looks for some kinds of bytes. */
+/* Nodes in order, each behind its parent: where a walk has to go that looks for some kinds of bytes. And the tokens
+ * that have none of some others. */
 struct way {
-    struct kinds kinds;
+    struct kinds kinds, without;
     uint32_t *nodes, n;
+    uint32_t *tokens; // [n_words]
 };
 
 struct special {
@@ -80,7 +82,8 @@ struct token_trie {
 /* Fills kind, below and having (trie_kinds.c). */
 void trie_find_kinds(struct token_trie *trie);
 void trie_kinds_free(struct token_trie *trie);
-size_t trie_kinds_bytes(const struct token_trie *trie);
+size_t trie_kinds_bytes(const struct token_trie *trie); // under the lock
 
-/* The nodes of a byte of some kinds, and those above them. NULL: there are too many sets of kinds. */
-const struct way *trie_way(struct token_trie *trie, struct kinds kinds);
+/* The nodes of a byte of some kinds, and those above them; tokens without a byte of some others. NULL: there are too
+ * many sets of kinds. */
+const struct way *trie_way(struct token_trie *trie, struct kinds kinds, struct kinds without);

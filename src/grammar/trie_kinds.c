@@ -69,8 +69,10 @@ void trie_kinds_free(struct token_trie *t) {
     free(t->kind);
     for (unsigned kind = 0; kind < N_KINDS; kind++)
         free(t->having[kind]);
-    for (int i = 0; i < t->n_ways; i++)
+    for (int i = 0; i < t->n_ways; i++) {
         free(t->ways[i].nodes);
+        free(t->ways[i].tokens);
+    }
 }
 
 size_t trie_kinds_bytes(const struct token_trie *t) {
@@ -78,12 +80,12 @@ size_t trie_kinds_bytes(const struct token_trie *t) {
     for (unsigned kind = 0; kind < N_KINDS; kind++)
         bytes += t->having[kind] ? (size_t)t->n_words * 4 : 0;
     for (int i = 0; i < t->n_ways; i++)
-        bytes += (size_t)t->ways[i].n * 4;
+        bytes += ((size_t)t->ways[i].n + (size_t)t->n_words) * 4;
     return bytes;
 }
 
-static struct way way_of(const struct token_trie *t, struct kinds kinds) {
-    struct way way = {.kinds = kinds};
+static struct way way_of(const struct token_trie *t, struct kinds kinds, struct kinds without) {
+    struct way way = {.kinds = kinds, .without = without};
     uint32_t cap = 0;
     for (uint32_t i = 0; i < t->n_nodes; i++)
         if (kinds_meet(t->below[i], kinds) || kinds_have(kinds, t->kind[i])) {
@@ -93,17 +95,24 @@ static struct way way_of(const struct token_trie *t, struct kinds kinds) {
             }
             way.nodes[way.n++] = i;
         }
+    way.tokens = xmalloc((size_t)t->n_words * sizeof *way.tokens);
+    memcpy(way.tokens, t->is_text, (size_t)t->n_words * sizeof *way.tokens);
+    for (unsigned kind = 0; kind < N_KINDS; kind++)
+        for (int32_t w = 0; kinds_have(without, kind) && t->having[kind] && w < t->n_words; w++)
+            way.tokens[w] &= ~t->having[kind][w];
     return way;
 }
 
-const struct way *trie_way(struct token_trie *t, struct kinds kinds) {
+static bool same_kinds(struct kinds a, struct kinds b) { return a.w[0] == b.w[0] && a.w[1] == b.w[1]; }
+
+const struct way *trie_way(struct token_trie *t, struct kinds kinds, struct kinds without) {
     const struct way *found = NULL;
     pthread_mutex_lock(&t->lock);
     for (int i = 0; i < t->n_ways && !found; i++)
-        if (t->ways[i].kinds.w[0] == kinds.w[0] && t->ways[i].kinds.w[1] == kinds.w[1])
+        if (same_kinds(t->ways[i].kinds, kinds) && same_kinds(t->ways[i].without, without))
             found = &t->ways[i];
     if (!found && t->n_ways < MAX_WAYS) {
-        t->ways[t->n_ways] = way_of(t, kinds);
+        t->ways[t->n_ways] = way_of(t, kinds, without);
         found = &t->ways[t->n_ways++];
     }
     pthread_mutex_unlock(&t->lock);

@@ -168,8 +168,8 @@ int32_t token_trie_special(const struct token_trie *t, struct str name) {
 
 size_t token_trie_bytes(struct token_trie *t) {
     pthread_mutex_lock(&t->lock);
-    size_t tables = t->table_bytes;
+    size_t made = t->table_bytes + trie_kinds_bytes(t);
     pthread_mutex_unlock(&t->lock);
-    return sizeof *t + t->n_nodes * (sizeof *t->nodes + 4) + trie_kinds_bytes(t) +
-           (size_t)t->n_vocab * (sizeof *t->text_of + 8) + t->memory.used + tables;
+    return sizeof *t + t->n_nodes * (sizeof *t->nodes + 4) + (size_t)t->n_vocab * (sizeof *t->text_of + 8) +
+           t->memory.used + made;
 }
