@@ -5,7 +5,7 @@
 #include "check.h"
 
 #include "base/status.h"
-#include "quantize/blocks.h"
+#include "quantize/round/blocks.h"
 
 #include <math.h>
 

@@ -26,6 +26,18 @@ struct device_options {
     const char *const *own; // "name=value" ..., NULL: what backend_ops.options tells of. NULL: nothing
 };
 
+/* What an op is about to read, told before it runs: input i as `rows` rows of `width` numbers (of MOE_FFN's choices
+ * int32_t), `stride` apart; rows 0 where there is none. By one thread, while nothing else of the step runs. */
+struct op_input {
+    const float *at;
+    int64_t stride, rows, width;
+};
+struct op;
+struct op_watch {
+    void (*see)(void *context, const struct op *op, const struct op_input *in);
+    void *context;
+};
+
 struct load_options {
     const char *dtype;    // what products are made in, "float32", "float16" or "bfloat16"; NULL: the backend's choice
     const char *kv_dtype; // of KV and latent caches: those, "fp8" or "int8"; NULL: the backend's choice
@@ -34,6 +46,7 @@ struct load_options {
     bool dummy_weights;            // weights may be without data: random numbers take their place (makes_dummies)
     struct load_progress progress; // of placing weights
     bool is_draft;                 // it guesses what another says: quantization takes its head, too
+    const struct op_watch *watch;  // borrowed; of the CPU alone, others do not look at it; NULL: nobody watches
     struct loaded *caches_of;      // the program's caches are those of this one, which outlives it; NULL: its own
     int n_back;                    // tokens that a recurrent state has to be able to go back (plan.h, state_slot)
 };

@@ -3,6 +3,7 @@
 #include "console/interrupt.h"
 #include "console/progress.h"
 #include "console/terminal.h"
+#include "main/calibration_text.h"
 #include "main/verbs.h"
 
 #include "base/buf.h"
@@ -11,12 +12,15 @@
 #include <stdio.h>
 
 static struct {
-    const char *type, *format;
+    const char *type, *format, *imatrix, *calibration;
+    int64_t chunk, max_chunks;
     bool may_requantize, quiet;
     int64_t n_threads;
-} opt;
+} opt = {.chunk = 512, .max_chunks = 128};
 
-#define TYPES "f32|f16|bf16|q8_0|q6_k|q5_k_m|q5_1|q5_0|q4_k_m|q4_1|q4_0|iq4_nl|mxfp4|q3_k_m|q2_k|fp8|int8|nvfp4|int4"
+#define TYPES                                                                                                          \
+    "f32|f16|bf16|q8_0|q6_k|q5_k_m|q5_1|q5_0|q4_k_m|q4_1|q4_0|iq4_nl|mxfp4|q3_k_m|q2_k|fp8|int8|nvfp4|int4|gptq-int4|" \
+    "awq-int4|smoothquant-int8"
 
 static const struct flag flags[] = {
     {"type", 0, FLAG_CHOICE, &opt.type, TYPES, "Output", "what weights become"},
@@ -25,6 +29,13 @@ static const struct flag flags[] = {
      "nvfp4)"},
     {"allow-requantize", 0, FLAG_BOOL, &opt.may_requantize, NULL, "Input",
      "take weights that are quantised already, which loses more than quantising the original does"},
+    {"imatrix", 0, FLAG_STRING, &opt.imatrix, "FILE", "Input",
+     "how much each column matters, from gyre imatrix or llama.cpp; errors count by it"},
+    {"calibration", 0, FLAG_STRING, &opt.calibration, "FILE", "Input",
+     "the text that gptq-int4, awq-int4 and smoothquant-int8 look at the model with"},
+    {"chunk", 0, FLAG_INT, &opt.chunk, "N", "Input", "tokens of it that the model sees at a time", .min = 2,
+     .max = 1 << 20},
+    {"chunks", 0, FLAG_INT, &opt.max_chunks, "N", "Input", "read this many chunks; 0: all", .min = 0, .max = 1 << 30},
     {"quiet", 'q', FLAG_BOOL, &opt.quiet, NULL, "Output", "print no table of tensors"},
     {"threads", 0, FLAG_INT, &opt.n_threads, "N", "Output", "threads; 0: one a processor", .min = 0, .max = 1024},
     ALLOW_LINKS_FLAG,
@@ -33,6 +44,7 @@ static const struct flag flags[] = {
 struct shown {
     struct progress bar;
     struct buf table; // printed when all is done: lines of it would tear the bar
+    bool reads;       // the bar is of the text
     uint64_t n_bytes;
     struct loss loss;
 };
@@ -42,6 +54,19 @@ static bool step(void *context, uint64_t done, uint64_t total) {
     if (!s->bar.what)
         progress_begin(&s->bar, "quantize", NULL, (int64_t)total);
     progress_step(&s->bar, (int64_t)done);
+    return !interrupt_taken();
+}
+
+static bool read_step(void *context, int64_t done, int64_t total) {
+    struct shown *s = context;
+    if (!s->bar.what || done < s->bar.done || !s->reads)
+        progress_begin(&s->bar, "calibrate", "tokens", total);
+    s->reads = done < total;
+    progress_step(&s->bar, done);
+    if (!s->reads) {
+        progress_end(&s->bar);
+        s->bar.what = NULL;
+    }
     return !interrupt_taken();
 }
 
@@ -76,7 +101,7 @@ static int tell(struct shown *s, const char *path) {
 }
 
 static bool is_folder(void) {
-    static const char *const types[] = {"fp8", "int8", "int4", "nvfp4"};
+    static const char *const types[] = {"fp8", "int8", "int4", "nvfp4", "gptq-int4", "awq-int4", "smoothquant-int8"};
     bool usual = false;
     for (size_t i = 0; i < ARRAY_LEN(types); i++)
         usual = usual || strcmp(opt.type, types[i]) == 0;
@@ -91,18 +116,28 @@ static int run(const struct verb_args *args) {
     struct quantize_job job = {.model = args->operands[0],
                                .out = args->operands[1],
                                .type = opt.type,
+                               .imatrix = opt.imatrix,
                                .may_requantize = opt.may_requantize,
                                .n_threads = (int)opt.n_threads,
                                .progress = {.step = step, .context = &s},
                                .report = report,
                                .note = note,
+                               .read = read_step,
                                .context = &s};
+    struct token_ids tokens = {0};
+    enum status st = opt.calibration ? calibration_text(args->operands[0], opt.calibration, &tokens, &err) : OK;
+    if (opt.calibration && st == OK)
+        job.tokens = tokens.ids, job.n_tokens = (int64_t)tokens.n, job.chunk = (int)opt.chunk;
+    if (opt.max_chunks)
+        job.n_tokens = MIN(job.n_tokens, opt.max_chunks * opt.chunk);
     interrupt_catch();
-    enum status st = is_folder() ? quantize_safetensors(&job, &err) : quantize_gguf(&job, &err);
+    if (st == OK)
+        st = is_folder() ? quantize_safetensors(&job, &err) : quantize_gguf(&job, &err);
     interrupt_release();
     progress_end(&s.bar);
     int code = st == OK ? tell(&s, job.out) : verb_failed(&err);
     buf_release(&s.table);
+    token_ids_release(&tokens);
     return code;
 }
 

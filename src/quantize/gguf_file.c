@@ -2,9 +2,11 @@
 #include "quantize/quantize.h"
 
 #include "base/gguf/gguf_find.h"
+#include "quantize/calibrate/imatrix.h"
 #include "quantize/gguf_plan.h"
 #include "quantize/same_spec.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 
@@ -13,11 +15,13 @@ struct source {
     struct model *model;           // of a folder, or
     struct checkpoint *checkpoint; // of a GGUF file
     struct bound_list taken;
+    struct imatrix *imatrix; // NULL: none
 };
 
 static void source_release(struct source *s) {
     model_free(s->model);
     checkpoint_free(s->checkpoint);
+    imatrix_free(s->imatrix);
     free(s->taken.items);
 }
 
@@ -35,15 +39,17 @@ static enum status plan(const struct quantize_job *job, const struct mix *mix, s
                         struct error *err) {
     char path[FOLDER_PATH_BYTES];
     bool is_gguf;
+    if (job->imatrix)
+        TRY(imatrix_open(job->imatrix, &s->imatrix, err));
     TRY(gguf_find_model(job->model, path, &is_gguf, err));
     TRY(check_place(is_gguf ? path : job->model, job->out, err));
     if (is_gguf) {
         TRY(checkpoint_open(&s->checkpoint, path, err));
-        return gguf_plan_file(path, s->checkpoint, mix, job->may_requantize, false, plan, err);
+        return gguf_plan_file(path, s->checkpoint, mix, job->may_requantize, s->imatrix != NULL, plan, err);
     }
     struct model_options options = {.taken = &s->taken};
     TRY(model_open(job->model, &options, &s->model, err));
-    return gguf_plan_model(job->model, s->model, &s->taken, mix, false, plan, err);
+    return gguf_plan_model(job->model, s->model, &s->taken, mix, s->imatrix != NULL, plan, err);
 }
 
 /* ---- writing ---- */
@@ -61,12 +67,25 @@ static enum status write_zeros(struct output *o, uint64_t n, struct error *err) 
     return output_write(o, zeros, (size_t)n, err);
 }
 
-static enum status write_tensors(const struct quantize_job *job, struct gguf_plan *plan, struct pool *pool,
-                                 struct output *o, struct error *err) {
+/* What of a tensor's columns matters, where it is said; *n_without counts quantised ones of which nothing is. */
+static enum status find_importance(const struct source *s, const struct target *t, const float **out, int *n_without,
+                                   struct error *err) {
+    *out = NULL;
+    if (!s->imatrix || t->to.format == QFORMAT_PLAIN)
+        return OK;
+    TRY(imatrix_find(s->imatrix, t->name, t->cols, t->n_dims == 3 ? (int64_t)t->dims[2] : 1, out, err));
+    *n_without += !*out;
+    return OK;
+}
+
+static enum status write_tensors(const struct quantize_job *job, const struct source *s, struct gguf_plan *plan,
+                                 struct pool *pool, struct output *o, struct error *err) {
     struct store_progress progress = job->progress;
     for (size_t i = 0; i < plan->n; i++)
         progress.total += target_bytes(&plan->targets[i]);
     uint64_t at = 0;
+    const float *importance;
+    int n_without = 0;
     for (size_t i = 0; i < plan->n; i++) {
         struct target *t = &plan->targets[i];
         struct tensor_report r = {t->name,
@@ -75,10 +94,17 @@ static enum status write_tensors(const struct quantize_job *job, struct gguf_pla
                                   {0},
                                   target_bytes(t)};
         TRY(write_zeros(o, t->offset - at, err));
-        TRY(store_tensor(t, NULL, pool, o, &r.loss, &progress, err));
+        TRY(find_importance(s, t, &importance, &n_without, err));
+        TRY(store_tensor(t, importance, pool, o, &r.loss, &progress, err));
         at = t->offset + r.n_bytes;
         if (job->report)
             job->report(job->context, &r);
+    }
+    if (n_without && job->note) {
+        char text[160];
+        snprintf(text, sizeof text, "the importance file says nothing of %d tensors, whose columns count the same",
+                 n_without);
+        job->note(job->context, text);
     }
     return write_zeros(o, plan->head.data_bytes - at, err);
 }
@@ -113,7 +139,7 @@ static enum status write_file(const struct quantize_job *job, const struct sourc
     if (st == OK)
         st = output_write(&o, head.ptr, head.len, err);
     if (st == OK)
-        st = write_tensors(job, plan, pool, &o, err);
+        st = write_tensors(job, s, plan, pool, &o, err);
     if (st == OK)
         st = check_written(s, o.temporary, err);
     if (st == OK)

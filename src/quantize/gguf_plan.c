@@ -4,6 +4,7 @@
 #include "base/gguf/gguf_find.h"
 #include "file/gguf_tensors.h"
 #include "model/gguf/gguf_keys.h"
+#include "quantize/names.h"
 #include "text/gguf_vocabulary.h"
 
 #include <stdlib.h>
@@ -30,33 +31,9 @@ struct planner {
     struct gguf_plan *plan;
     const struct model_spec *s;
     const struct gguf_arch *arch;
-    const char *prefix; // of the checkpoint's names
+    struct file_names names;
     struct error *err;
 };
-
-/* The name as it would be in a checkpoint of the text model alone. */
-static const char *usual_name(const struct planner *p, const char *name) {
-    size_t n = strlen(p->prefix);
-    const char *head = strstr(name, "lm_head.");
-    if (head)
-        return head;
-    return strncmp(name, p->prefix, n) == 0 ? arena_printf(&p->plan->arena, "model.%s", name + n) : name;
-}
-
-/* Everything before "embed_tokens." in the name of the table. */
-static const char *find_prefix(struct arena *arena, const struct bound_list *taken) {
-    for (size_t i = 0; i < taken->n; i++) {
-        const char *at = strstr(taken->items[i].name, "embed_tokens.");
-        if (at)
-            return arena_strdup(arena, (struct str){taken->items[i].name, (size_t)(at - taken->items[i].name)});
-    }
-    return "";
-}
-
-static bool is_of_stack(const char *name) {
-    const char *at = strstr(name, ".experts.");
-    return at && at[9] >= '0' && at[9] <= '9';
-}
 
 /* The stack that an expert's tensor goes on; NULL: it begins one. Experts come one after another, kinds in turns. */
 static struct target *find_stack(struct gguf_plan *plan, const char *stored) {
@@ -143,9 +120,9 @@ static void take_vector(struct target *t, const struct bound *b, bool is_stack) 
 }
 
 static enum status plan_bound(const struct planner *p, const struct bound *b) {
-    const char *name = usual_name(p, b->name), *stored = gguf_stored_name(p->arch, name, &p->plan->arena);
-    bool is_stack = is_of_stack(name);
-    if (stored == name)
+    const char *stored = file_name(&p->names, b->name);
+    bool is_stack = expert_of(b->name) >= 0;
+    if (!stored)
         return fail(p->err, ERR_UNSUPPORTED, "%s: tensor %s has no name in GGUF files of architecture %s", p->s->path,
                     b->name, p->arch->name);
     if (leaf_is(stored, "attn_kv_b")) {
@@ -205,7 +182,7 @@ static enum status plan_model(const char *folder, struct planner *p, const struc
     TRY(put_model(folder, p, &keys));
     put_file_keys(p->plan, mix);
     p->arch = keys.arch;
-    p->prefix = find_prefix(&p->plan->arena, taken);
+    file_names_init(&p->names, s, taken, &p->plan->arena);
     for (size_t i = 0; i < taken->n; i++)
         TRY(plan_bound(p, &taken->items[i]));
     add_extras(p, &keys);

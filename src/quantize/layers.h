@@ -6,7 +6,7 @@
 
 #include "base/json/json.h"
 #include "model/model.h"
-#include "quantize/codes.h"
+#include "quantize/round/codes.h"
 
 struct layer_matrix {
     const struct bound *b;

@@ -20,7 +20,12 @@ struct quantize_job {
     const char *model, *out; // a model folder or a GGUF file; the file to write
     const char *type;        // of the mix: "q8_0", "q4_k_m" ...
     bool may_requantize;     // weights that are in blocks already
-    int n_threads;           // 0: one a processor
+    const char *imatrix;     // a file that says how much columns matter; NULL: all the same
+    const int32_t *tokens;   // [n_tokens] of the text to calibrate with, read `chunk` at a time; NULL: none
+    int64_t n_tokens;
+    int chunk;
+    bool (*read)(void *context, int64_t done, int64_t total); // tokens of the text; as progress.step
+    int n_threads;                                            // 0: one a processor
     struct store_progress progress;
     void (*report)(void *context, const struct tensor_report *r); // called for each tensor; NULL: none
     void (*note)(void *context, const char *sentence);            // of what is left as it was; NULL: none
@@ -30,7 +35,8 @@ struct quantize_job {
 /* ERR_ARG: no such type. ERR_FULL: the disk has no room, which is asked before anything is written. */
 enum status quantize_gguf(const struct quantize_job *job, struct error *err);
 
-/* A folder of compressed-tensors: type is fp8, int8, int4, nvfp4 or mxfp4. `out` must not be there, or be an empty
+/* A folder of compressed-tensors: type is fp8, int8, int4, nvfp4 or mxfp4, and with a
+ * text gptq-int4, awq-int4 or smoothquant-int8 (calibrated.h). `out` must not be there, or be an empty
  * folder. Settings, tokenizer and templates are copied, code is not. Refused: what is quantised already, and GGUF
  * files. Matrices whose columns are no whole number of groups stay plain, which is noted. */
 enum status quantize_safetensors(const struct quantize_job *job, struct error *err);

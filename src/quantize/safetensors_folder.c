@@ -4,7 +4,7 @@
 #include "base/file.h"
 #include "base/gguf/gguf_find.h"
 #include "file/safetensors_write.h"
-#include "quantize/layers.h"
+#include "quantize/calibrate/calibrated.h"
 
 #include <dirent.h>
 #include <math.h>
@@ -19,6 +19,8 @@ struct folder_job {
     struct model *model;
     struct bound_list taken;
     struct layer_matrices layers;
+    struct calibration text;
+    struct calibrated calibrated;
     struct new_tensor *tensors;          // [n]: of the i-th matrix from first[i] on, and then copies
     const struct stored_tensor **copies; // [n]; NULL: made of a matrix
     size_t n, *first;
@@ -113,18 +115,19 @@ static void plan(struct folder_job *f) {
 
 struct rows_job {
     const struct layer_matrix *m;
+    const struct calibrated *calibrated;
     uint8_t *codes, *scales;
     size_t code_bytes, scale_bytes; // a row
     float *most;                    // [workers], of all numbers; NULL: codes are made
     struct loss *losses;            // [workers]
-    float *buffers;                 // [workers][2][cols]
+    float *buffers;                 // [workers][3][cols]
     atomic_bool odd;
 };
 
 static void do_rows(void *arg, int worker, int n_workers) {
     struct rows_job *r = arg;
     int64_t cols = r->m->b->cols, begin, end;
-    float *x = r->buffers + (int64_t)worker * 2 * cols, *y = x + cols;
+    float *x = r->buffers + (int64_t)worker * 3 * cols, *y = x + cols, *work = y + cols;
     pool_share(r->m->b->rows, 1, worker, n_workers, &begin, &end);
     for (int64_t row = begin; row < end; row++) {
         const struct weight_part *p = &r->m->b->part;
@@ -139,15 +142,15 @@ static void do_rows(void *arg, int worker, int n_workers) {
                 r->most[worker] = MAX(r->most[worker], fabsf(x[i]));
             continue;
         }
-        codes_write(&r->m->codes, x, NULL, cols, r->codes + (size_t)row * r->code_bytes,
-                    r->scales + (size_t)row * r->scale_bytes, y);
+        calibrated_row(r->calibrated, r->m, row, x, work, r->codes + (size_t)row * r->code_bytes,
+                       r->scales + (size_t)row * r->scale_bytes, y);
         loss_add(&r->losses[worker], x, y, cols, row);
     }
 }
 
 static enum status run_rows(struct folder_job *f, struct rows_job *r) {
     int n = pool_size(f->pool);
-    r->buffers = xcalloc((size_t)n * 2 * (size_t)r->m->b->cols, sizeof *r->buffers);
+    r->buffers = xcalloc((size_t)n * 3 * (size_t)r->m->b->cols, sizeof *r->buffers);
     pool_run(f->pool, do_rows, r);
     free(r->buffers);
     if (atomic_load(&r->odd))
@@ -205,8 +208,11 @@ static enum status write_matrix(struct folder_job *f, size_t i) {
     const struct layer_matrix *m = &f->layers.items[i];
     const struct new_tensor *t = &f->tensors[f->first[i]];
     uint64_t rows = (uint64_t)m->b->rows;
-    struct rows_job r = {
-        .m = m, .code_bytes = new_tensor_bytes(&t[0]) / rows, .scale_bytes = new_tensor_bytes(&t[1]) / rows};
+    TRY(calibrated_prepare(&f->calibrated, i, f->err));
+    struct rows_job r = {.m = m,
+                         .calibrated = &f->calibrated,
+                         .code_bytes = new_tensor_bytes(&t[0]) / rows,
+                         .scale_bytes = new_tensor_bytes(&t[1]) / rows};
     r.codes = xcalloc(rows, r.code_bytes);
     r.scales = xcalloc(rows, r.scale_bytes);
     r.losses = xcalloc((size_t)pool_size(f->pool), sizeof *r.losses);
@@ -238,9 +244,18 @@ static enum status write_weights(struct folder_job *f) {
     buf_release(&head);
     for (size_t i = 0; i < f->layers.n && st == OK; i++)
         st = write_matrix(f, i);
-    for (size_t i = 0; i < f->n && st == OK; i++)
+    for (size_t i = 0; i < f->n && st == OK; i++) {
+        void *changed = f->copies[i] ? calibrated_vector(&f->calibrated, &f->taken, f->copies[i]) : NULL;
         if (f->copies[i])
-            st = put(f, &f->tensors[i], f->copies[i]->data);
+            st = put(f, &f->tensors[i], changed ? changed : f->copies[i]->data);
+        free(changed);
+    }
+    if (f->calibrated.n_unread && f->job->note) {
+        char text[160];
+        snprintf(text, sizeof text, "%d matrices read nothing of the text, and are rounded to the nearest",
+                 f->calibrated.n_unread);
+        f->job->note(f->job->context, text);
+    }
     if (st == OK)
         st = output_commit(&f->file, f->err);
     output_abandon(&f->file);
@@ -339,7 +354,7 @@ static enum status write_folder(struct folder_job *f) {
     return output_commit_folder(&f->folder, f->err);
 }
 
-static enum status do_job(struct folder_job *f, enum code_format format) {
+static enum status do_job(struct folder_job *f, enum code_format format, enum method method) {
     char path[FOLDER_PATH_BYTES];
     bool is_gguf;
     TRY(gguf_find_model(f->job->model, path, &is_gguf, f->err));
@@ -364,23 +379,44 @@ static enum status do_job(struct folder_job *f, enum code_format format) {
         f->job->note(f->job->context, text);
     }
     plan(f);
+    f->text = (struct calibration){f->model,      &f->taken,         f->job->tokens,       f->job->n_tokens,
+                                   f->job->chunk, f->job->n_threads, .step = f->job->read, .context = f->job->context};
+    TRY(calibrated_begin(&f->calibrated, method, &f->text, &f->layers, f->err));
     if (format == CODES_NVFP4)
         TRY(find_tensor_scales(f));
     return write_folder(f);
 }
 
+static const struct folder_type {
+    const char *name;
+    enum code_format format;
+    enum method method;
+} folder_types[] = {
+    {"fp8", CODES_FP8, METHOD_NEAREST},     {"int8", CODES_INT8, METHOD_NEAREST},
+    {"int4", CODES_INT4, METHOD_NEAREST},   {"nvfp4", CODES_NVFP4, METHOD_NEAREST},
+    {"mxfp4", CODES_MXFP4, METHOD_NEAREST}, {"gptq-int4", CODES_INT4, METHOD_GPTQ},
+    {"awq-int4", CODES_INT4, METHOD_AWQ},   {"smoothquant-int8", CODES_INT8, METHOD_SMOOTH},
+};
+
+static const struct folder_type *find_type(const char *name) {
+    for (size_t i = 0; i < ARRAY_LEN(folder_types); i++)
+        if (strcmp(folder_types[i].name, name) == 0)
+            return &folder_types[i];
+    return NULL;
+}
+
 enum status quantize_safetensors(const struct quantize_job *job, struct error *err) {
-    static const char *const names[N_CODE_FORMATS] = {"fp8", "int8", "int4", "nvfp4", "mxfp4"};
     struct folder_job f = {.job = job, .progress = job->progress, .err = err};
-    int format = 0;
-    while (format < N_CODE_FORMATS && strcmp(names[format], job->type) != 0)
-        format++;
-    if (format == N_CODE_FORMATS)
+    const struct folder_type *type = find_type(job->type);
+    if (!type)
         return fail(err, ERR_ARG, "--type %s: is none that a folder of safetensors is written in", job->type);
+    if (type->method != METHOD_NEAREST && !job->tokens)
+        return fail(err, ERR_ARG, "--type %s: needs a text to calibrate with: --calibration FILE", job->type);
     f.pool = pool_open(job->n_threads);
-    enum status st = do_job(&f, (enum code_format)format);
+    enum status st = do_job(&f, type->format, type->method);
     output_abandon(&f.folder);
     pool_free(f.pool);
+    calibrated_release(&f.calibrated);
     layer_matrices_release(&f.layers);
     free(f.tensors), free(f.copies), free(f.first), free(f.taken.items);
     model_free(f.model);

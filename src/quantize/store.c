@@ -2,7 +2,7 @@
  * rows of its own. */
 #include "quantize/store.h"
 
-#include "quantize/blocks.h"
+#include "quantize/round/blocks.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -87,7 +87,8 @@ static void store_rows(void *arg, int worker, int n_workers) {
             atomic_store(&c->odd, true);
             return;
         }
-        const float *w = c->importance ? c->importance + row * t->n_parts / t->rows * t->cols : NULL;
+        int64_t n_matrices = t->n_dims == 3 ? (int64_t)t->dims[2] : 1;
+        const float *w = c->importance ? c->importance + row / (t->rows / n_matrices) * t->cols : NULL;
         if (t->to.format == QFORMAT_PLAIN)
             store_plain(t->to.dtype, x, t->cols, out);
         else

@@ -22,7 +22,7 @@ struct store_progress {
     uint64_t done, total;
 };
 
-/* Writes t's rows as t->to says, in order. importance [cols of a part], one a part for stacks, or NULL.
+/* Writes t's rows as t->to says, in order. importance [matrices of a stack][cols], or NULL.
  * ERR_FORMAT names a tensor with a number that is not finite, or is too large for its type. */
 enum status store_tensor(struct target *t, const float *importance, struct pool *pool, struct output *out,
                          struct loss *loss, struct store_progress *progress, struct error *err);

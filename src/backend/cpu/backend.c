@@ -112,7 +112,7 @@ static enum status cpu_load(struct device *d, const struct program *p, const str
     struct loaded *l = xcalloc(1, sizeof *l);
     l->device = d;
     l->products = cpu_products(d, is_rounding(options));
-    l->n_back = options->n_back;
+    l->n_back = options->n_back, l->watch = options->watch;
     l->caches_of = options->caches_of;
     l->program = l->caches_of    ? pass_shared_kv_as(p, l->caches_of->program)
                  : d->whole_keys ? program_copy(p)
@@ -356,6 +356,7 @@ static void run_worker(void *arg, int worker, int n_workers) {
             deal_columns(&exe->program->ops[i], value_of(exe, exe->program->ops[i].in[0]).rows, n_workers, c.rows);
         call_barrier(&c); // all of what this op reads has been written, by whomever
         bind_op(exe, &exe->ops[i], &c);
+        cpu_tell_watch(&c);
         exe->ops[i].run(&c);
     }
 }

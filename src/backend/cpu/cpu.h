@@ -77,6 +77,7 @@ struct loaded {
     struct cache caches[MAX_CACHE_GROUPS];
     int n_caches, block_size, block_shift;
     int n_back;                     // of load_options
+    const struct op_watch *watch;   // likewise
     const struct loaded *caches_of; // likewise
     struct ranks *ranks;            // that it meets in collective ops; NULL: none (cpu_ranks.c)
 };
@@ -123,6 +124,9 @@ struct need cpu_need(const struct op *op);
 
 /* The output columns of a LINEAR with n_x rows dealt out, so that each worker finds at least two pieces. */
 void deal_columns(const struct op *op, int64_t n_x, int n_workers, struct pool_range *columns);
+
+/* Before an op runs, by all workers; does nothing where nobody watches (cpu_watch.c). */
+void cpu_tell_watch(const struct call *c);
 
 /* Of a row of LORA: the adapter, from 0; -1: none (cpu_lora.c). */
 int call_adapter(const struct call *c, int64_t row);

@@ -1,5 +1,5 @@
 /* scales.c - see scales.h. Sums are of eight lanes, so that compilers use vectors without other rounding rules. */
-#include "quantize/scales.h"
+#include "quantize/round/scales.h"
 
 #include "base/status.h"
 

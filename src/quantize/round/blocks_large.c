@@ -3,8 +3,8 @@
  *     x ~ (d scale[b]) q - dmin min[b]        b = column / (256 / n_sub)
  *
  * fit() finds d, dmin, scale, min and q for any of these types; the functions behind it only store them. */
-#include "quantize/blocks.h"
-#include "quantize/scales.h"
+#include "quantize/round/blocks.h"
+#include "quantize/round/scales.h"
 
 #include "base/status.h"
 

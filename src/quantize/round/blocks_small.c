@@ -1,6 +1,6 @@
 /* blocks_small.c - blocks of 32 columns, and the table of all; see blocks.h. Layouts: docs/formats.md. */
-#include "quantize/blocks.h"
-#include "quantize/scales.h"
+#include "quantize/round/blocks.h"
+#include "quantize/round/scales.h"
 
 #include "base/status.h"
 

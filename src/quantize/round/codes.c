@@ -1,8 +1,8 @@
 /* codes.c - see codes.h. */
-#include "quantize/codes.h"
+#include "quantize/round/codes.h"
 
 #include "base/status.h"
-#include "quantize/scales.h"
+#include "quantize/round/scales.h"
 
 #include <math.h>
 
