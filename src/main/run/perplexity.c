@@ -9,6 +9,7 @@
 #include "main/flags/engine_flags.h"
 #include "main/model/device_warnings.h"
 #include "main/model/model_text.h"
+#include "main/run/kl_divergence.h"
 #include "main/verbs.h"
 
 #include "base/clock.h"
@@ -20,7 +21,8 @@
 enum { MAX_TEXT_BYTES = 1 << 30 };
 
 static struct {
-    const char *file;
+    const char *file, *kl_base;
+    bool kl;
     int64_t window, stride;
     bool bos;
     struct engine_flags engine;
@@ -33,6 +35,10 @@ static const struct flag flags[] = {
     {"stride", 0, FLAG_INT, &opt.stride, "S", "Input", "tokens from one window's start to the next; 0 is the window",
      .min = 0, .max = 1 << 24},
     {"bos", 0, FLAG_BOOL, &opt.bos, NULL, "Input", "put the model's BOS token before each window"},
+    {"kl-divergence-base", 0, FLAG_STRING, &opt.kl_base, "FILE", "Comparison",
+     "write what the model says of the text there, in llama.cpp's layout"},
+    {"kl-divergence", 0, FLAG_BOOL, &opt.kl, NULL, "Comparison",
+     "compare with what is in that file, on the text in it; -f is not needed"},
     ENGINE_FLAGS(opt.engine),
 };
 
@@ -130,12 +136,20 @@ static enum status choose_bos(struct measurement *m, const struct model_text *te
                        : fail(err, ERR_ARG, "%s: --bos, but neither tokenizer nor config names a BOS token", model);
 }
 
+static enum status diverge(const struct measurement *m, struct error *err) {
+    struct kl_job job = {m->g, opt.kl_base, m->text.ids, (int64_t)m->text.n, m->window, m->bos};
+    return opt.kl ? kl_compare(&job, err) : kl_write_base(&job, err);
+}
+
 static enum status perplexity(struct measurement *m, struct model_text *text, const char *model, struct error *err) {
     TRY(model_text_open(text, model, err));
-    TRY(read_text(m, text, err));
+    if (!opt.kl)
+        TRY(read_text(m, text, err));
     opt.engine.exact = true;
     TRY(engine_flags_open(&opt.engine, model, &m->g, err));
     TRY(choose_bos(m, text, model, err));
+    if (opt.kl_base)
+        return diverge(m, err);
     m->sequence = xcalloc((size_t)m->window + 1, sizeof *m->sequence);
     int64_t start = clock_us();
     progress_begin(&m->progress, "perplexity", "tokens", total_scored(m));
@@ -150,7 +164,9 @@ static enum status perplexity(struct measurement *m, struct model_text *text, co
 }
 
 static int run(const struct verb_args *args) {
-    if (!opt.file)
+    if (opt.kl && !opt.kl_base)
+        return verb_misused(args->spec, "--kl-divergence needs --kl-divergence-base FILE");
+    if (!opt.file && !opt.kl)
         return verb_misused(args->spec, "perplexity needs a text: -f FILE");
     struct error err;
     struct model_text text = {0};
@@ -176,4 +192,8 @@ const struct verb_spec verb_perplexity = {
     .epilogue =
         "Windows start at 0, S, 2S ... while the start plus W is less than the number of tokens. Every token that has\n"
         "something before it in its window is scored, and where windows overlap only in the first that holds it.\n"
-        "  gyre perplexity models/story -f models/story/heldout.txt --window 256 --stride 256\n"};
+        "With --kl-divergence-base windows lie one behind another, and the second half of each counts, as in "
+        "llama.cpp.\n"
+        "  gyre perplexity models/story -f models/story/heldout.txt --window 256 --stride 256\n"
+        "  gyre perplexity models/story -f models/story/heldout.txt --kl-divergence-base base\n"
+        "  gyre perplexity story-q4_k_m.gguf --kl-divergence-base base --kl-divergence\n"};

@@ -3,7 +3,7 @@
 #include "console/interrupt.h"
 #include "console/progress.h"
 #include "console/terminal.h"
-#include "main/calibration_text.h"
+#include "main/model/calibration_text.h"
 #include "main/verbs.h"
 
 #include "base/buf.h"

@@ -2,7 +2,7 @@
 #include "quantize/calibrate/imatrix.h"
 #include "console/interrupt.h"
 #include "console/progress.h"
-#include "main/calibration_text.h"
+#include "main/model/calibration_text.h"
 #include "main/verbs.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* calibration_text.c - see calibration_text.h. */
-#include "main/calibration_text.h"
+#include "main/model/calibration_text.h"
 
 #include "base/file.h"
 #include "main/model/model_text.h"

@@ -1,0 +1,111 @@
+"""gyre perplexity --kl-divergence: what is told of two models' distributions is what their base files give, computed
+here by itself from llama.cpp's layout."""
+import math
+import os
+import re
+import shutil
+import struct
+import tempfile
+import unittest
+
+from packages import ROOT
+from test_quantize import gyre
+
+MODEL = os.path.join(ROOT, "tests/models/llama")
+WINDOW = 64
+
+
+def read_base(path):
+    """Tokens; and the log-probabilities of positions WINDOW/2 ... WINDOW-2 of each window, with the next token."""
+    with open(path, "rb") as f:
+        data = f.read()
+    assert data[:8] == b"_logits_"
+    window, n_vocab, n_windows = struct.unpack_from("<Iii", data, 8)
+    tokens = struct.unpack_from(f"<{window * n_windows}i", data, 20)
+    at, rows = 20 + 4 * len(tokens), []
+    for w in range(n_windows):
+        for position in range(window // 2, window - 1):
+            scale, least = struct.unpack_from("<ff", data, at)
+            codes = struct.unpack_from(f"<{n_vocab}H", data, at + 8)
+            rows.append(([scale * c + least for c in codes], tokens[w * window + position + 1]))
+            at += 8 + 2 * (n_vocab + n_vocab % 2)
+    assert at == len(data)
+    return tokens, rows
+
+
+class Divergence(unittest.TestCase):
+    def setUp(self):
+        self.dir = tempfile.mkdtemp(prefix="gyre-kl-")
+        self.addCleanup(shutil.rmtree, self.dir, ignore_errors=True)
+        self.text, self.base = (os.path.join(self.dir, n) for n in ("text", "base"))
+        with open(os.path.join(MODEL, "heldout.txt"), encoding="utf-8") as f, open(self.text, "w") as out:
+            out.write(f.read()[:1500])
+
+    def write(self, model, path):
+        p = gyre("perplexity", model, "-f", self.text, "--window", str(WINDOW), "--kl-divergence-base", path)
+        self.assertEqual(p.returncode, 0, p.stderr)
+
+    def compare(self, model):
+        p = gyre("perplexity", model, "--kl-divergence-base", self.base, "--kl-divergence")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        return p.stdout, {k: float(v) for k, v in re.findall(r"^(\S.*?)\s*:\s+(-?[\d.]+)", p.stdout, re.M)}
+
+    def test_a_base_file_holds_the_text_and_what_the_model_says(self):
+        self.write(MODEL, self.base)
+        tokens, rows = read_base(self.base)
+        said = gyre("tokenize", MODEL, "-f", self.text, "--no-special").stdout.split(",")
+        self.assertEqual(list(tokens), [int(x) for x in said[:len(tokens)]])
+        self.assertEqual(len(tokens), len(said) // WINDOW * WINDOW)
+        for log_p, _ in rows[::50]:
+            self.assertLess(abs(sum(map(math.exp, log_p)) - 1), 2e-3)
+
+    def test_a_model_is_no_way_from_itself(self):
+        self.write(MODEL, self.base)
+        _, told = self.compare(MODEL)
+        self.assertLess(told["Maximum KLD"], 1e-4)
+        self.assertEqual(told["Same top p"], 100)
+        self.assertLess(abs(told["Mean PPL(Q)/PPL(base)"] - 1), 1e-4)
+
+    def test_figures_are_those_of_both_base_files(self):
+        other, other_base = os.path.join(self.dir, "q.gguf"), os.path.join(self.dir, "other")
+        self.assertEqual(gyre("quantize", MODEL, other, "--type", "q4_k_m", "-q").returncode, 0)
+        self.write(MODEL, self.base)
+        self.write(other, other_base)
+        out, told = self.compare(other)
+        (_, base), (_, q) = read_base(self.base), read_base(other_base)
+        kl = [sum(math.exp(a) * (a - b) for a, b in zip(x, y) if a > -16) for (x, _), (y, _) in zip(base, q)]
+        difference = [math.exp(y[t]) - math.exp(x[t]) for (x, t), (y, _) in zip(base, q)]
+        mean = lambda v: sum(v) / len(v)
+        wanted = {"Mean PPL(Q)": math.exp(mean([-x[t] for x, t in q])),
+                  "Mean PPL(base)": math.exp(mean([-x[t] for x, t in base])),
+                  "Mean    KLD": mean(kl), "Maximum KLD": max(kl), "Mean    Δp": 100 * mean(difference),
+                  "RMS Δp": 100 * math.sqrt(mean([d * d for d in difference])),
+                  "Same top p": 100 * mean([x.index(max(x)) == y.index(max(y)) for (x, _), (y, _) in zip(base, q)])
+                  }
+        for name, value in wanted.items():
+            self.assertLess(abs(told[name] - value), 2e-3 * abs(value) + 2e-3, name)
+        lines = [l for l in out.splitlines() if re.match(r" +\d+ ", l)]
+        self.assertEqual(len(lines), len(base) // (WINDOW // 2 - 1))
+        self.assertIn("ln(PPL(Q)/PPL(base))          KL Divergence              Δp RMS", out)
+
+    def test_faults_are_told(self):
+        self.write(MODEL, self.base)
+        with open(self.base, "rb") as f:
+            good = f.read()
+        for data, sentence in ((good[:-1], "ends within its rows"), (b"x" + good[1:], "is no base file"),
+                               (good[:12] + struct.pack("<i", 7) + good[16:], "is of a vocabulary of 7 tokens"),
+                               (good[:8] + struct.pack("<I", 2) + good[12:], "has"),
+                               (good[:20] + struct.pack("<i", 99999) + good[24:], "token 0 is 99999"),
+                               (good[:11], "is no")):
+            with open(self.base, "wb") as f:
+                f.write(data)
+            p = gyre("perplexity", MODEL, "--kl-divergence-base", self.base, "--kl-divergence")
+            self.assertEqual(p.returncode, 1)
+            self.assertIn(sentence, p.stderr)
+        p = gyre("perplexity", MODEL, "--kl-divergence")
+        self.assertEqual(p.returncode, 2)
+        self.assertIn("--kl-divergence needs --kl-divergence-base FILE", p.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
