@@ -41,6 +41,7 @@
 #include "op_rig.h"
 
 #include "backend/ranks/ranks.h"
+#include "backend/ranks/stages.h"
 #include "base/file.h"
 #include "base/json/json.h"
 #include "gyre.h"
@@ -241,21 +242,27 @@ static int check_case(const struct golden *g, int i, int32_t vocab_size, const c
     return check_logits(c, vocab_size, where) + check_logprobs(c, where) + check_greedy(c, where);
 }
 
-/* $GYRE_TEST_RANKS: over so many devices, which may be fewer; models that cannot be split so are left out. */
+/* $GYRE_TEST_RANKS: over so many devices, which may be fewer; $GYRE_TEST_STAGES: in so many stages. Models that
+ * cannot be split so are left out. */
 static void over_ranks(struct gyre_options *o) {
     static const char *const own[] = {"share-cards=1", "patience=600", NULL};
     int n = atoi(getenv("GYRE_TEST_RANKS") ? getenv("GYRE_TEST_RANKS") : "1");
     struct error err;
+    int n_stages = atoi(getenv("GYRE_TEST_STAGES") ? getenv("GYRE_TEST_STAGES") : "1");
+    if (n > 1)
+        EXPECT_OK(backend_ranks(o->backend, n, false, &o->backend, &err), err);
+    if (n_stages > 1)
+        EXPECT_OK(backend_stages(o->backend, n_stages, &o->backend, &err), err);
+    o->n_threads = n * n_stages > 1 ? n * n_stages : o->n_threads;
     if (n == 1)
         return;
-    EXPECT_OK(backend_ranks(o->backend, n, false, &o->backend, &err), err);
     if (rig_backend() != &backend_cpu && !o->device_options)
         o->device_options = own;
-    o->n_threads = n;
 }
 
 static bool is_refusal_to_cut(const char *text) {
-    return strstr(text, "cannot be split over") || strstr(text, "would have columns");
+    return strstr(text, "cannot be split over") || strstr(text, "would have columns") ||
+           strstr(text, "would be in another of") || strstr(text, "layers cannot be");
 }
 
 /* NULL: it cannot be split. */
@@ -268,7 +275,8 @@ static struct gyre *open_model(const char *folder, struct gyre_options options) 
     options.dtype = getenv("GYRE_TEST_DTYPE");
     options.n_threads = options.n_threads ? options.n_threads : 1; // tests run side by side, one a processor
     options.kv_cache_bytes = 256 << 20;                            // nor may one take all of a GPU
-    if (gyre_open(&options, &g, &err) != 0 && !(getenv("GYRE_TEST_RANKS") && is_refusal_to_cut(err.text)))
+    if (gyre_open(&options, &g, &err) != 0 &&
+        !((getenv("GYRE_TEST_RANKS") || getenv("GYRE_TEST_STAGES")) && is_refusal_to_cut(err.text)))
         fail_msg("%s: %s", folder, err.text);
     return g;
 }

@@ -45,7 +45,7 @@ class Lines(unittest.TestCase):
             self.assertEqual(said.count("has no effect: "), notes, (line, said))
 
     def test_what_would_change_answers_is_refused_by_name(self):
-        for line, flag in (("m --pipeline-parallel-size 4", "--pipeline-parallel-size"), ("m -pp 2", "-pp"),
+        for line, flag in (("m --decode-context-parallel-size 4", "--decode-context-parallel-size"),
                            ("m --hf-overrides '{\"rope_theta\": 1}'",
                                                                             "--hf-overrides"),
                            ("m --tokenizer=other", "--tokenizer"), ("m --config serve.yaml", "--config"),

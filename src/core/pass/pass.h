@@ -52,6 +52,13 @@ struct shard_options {
 enum status pass_shard(const struct program *p, const struct shard_options *options, struct program **out,
                        struct error *err);
 
+/* What stage `stage` of a pipeline of n_stages devices computes: some of the layers, with the embedding before the
+ * first and the head behind the last. What crosses a border are the taps of a stage that is not the last, and the
+ * STATES of the next one, [T, sum of their widths], side by side in the same order. Groups of caches stay, with the
+ * layers that the stage has. Comes before pass_shard. ERR_UNSUPPORTED: there are fewer layers, a layer reads the keys
+ * of one in another stage, or the program keeps taps already. */
+enum status pass_stage(const struct program *p, int stage, int n_stages, struct program **out, struct error *err);
+
 /* ---- adapters ---- */
 
 /* A low-rank addend of one module: y += scale * B (A x). */

@@ -384,13 +384,12 @@ static void record_all(struct sharding *s) {
         forget_added(s, &from->ops[i]);
     }
     for (int c = 0; c < from->n_caches; c++)
-        if (from->groups[from->caches[c].group].kind == CACHE_STATE)
+        if (from->groups[from->caches[c].group].kind == CACHE_STATE && s->state_floats[c] > 0) // 0: of another stage
             s->to->groups[from->caches[c].group].state_floats = s->state_floats[c];
-    for (s->to->n_taps = 0; s->to->n_taps < from->n_taps; s->to->n_taps++) {
-        val tap = whole(s, from->taps[s->to->n_taps]);
-        s->to->taps[s->to->n_taps] = tap;
-        s->to->values[tap.id].last_use = s->to->n_ops - 1;
-    }
+    for (s->to->n_taps = 0; s->to->n_taps < from->n_taps; s->to->n_taps++)
+        s->to->taps[s->to->n_taps] = whole(s, from->taps[s->to->n_taps]); // may be summed here, by an op more
+    for (int i = 0; i < s->to->n_taps; i++)
+        s->to->values[s->to->taps[i].id].last_use = s->to->n_ops - 1;
 }
 
 enum status pass_shard(const struct program *from, const struct shard_options *options, struct program **out,

@@ -132,6 +132,8 @@ enum status engine_flags_open(const struct engine_flags *f, const char *model, s
     TRY(find_backend(f->device, &backend, err));
     if (f->n_ranks > 1)
         TRY(backend_ranks(backend, (int)f->n_ranks, f->by_expert, &backend, err));
+    if (f->n_stages > 1)
+        TRY(backend_stages(backend, (int)f->n_stages, &backend, err));
     TRY(device_options(f, backend, plugin, sizeof plugin, steps, own, err));
     bool is_dummy = strcmp(f->load_format, "dummy") == 0;
     TRY(model_path_check(model, is_dummy || backend->no_weights ? MODEL_SETTINGS : MODEL_COMPUTE, err));

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backend/ranks/ranks.h"
+#include "backend/ranks/stages.h"
 #include "gyre.h"
 #include "lib/backends.h"
 #include "main/flags/flags.h"
@@ -23,7 +24,7 @@ struct engine_flags {
     bool prefix_cache, enforce_eager, by_expert;
     bool serves; // set by verbs whose answers are for people, and not for comparing
     bool exact;  // activations are not rounded, unless --device-option says so: of verbs that show probabilities
-    int64_t n_ranks;
+    int64_t n_ranks, n_stages;
     struct flag_list device_options;
     const char *policy; // of servers: "fcfs", "sjf"
     double itl_target, gpu_memory_utilization, cache_idle;
@@ -40,7 +41,7 @@ struct engine_flags {
     {                                                                                                                \
         .device = "cpu", .dtype = "auto", .kv_cache_dtype = "auto", .quantization = "none", .load_format = "auto",   \
         .gpu_memory_utilization = 0.92, .cache_idle = 300, .block_size = 64, .prefix_cache = true, .policy = "fcfs", \
-        .n_ranks = 1, .draft_acceptance = "draw"                                                                     \
+        .n_ranks = 1, .n_stages = 1, .draft_acceptance = "draw"                                                      \
     }
 
 /* Rows of a flag table. */
@@ -78,6 +79,15 @@ struct engine_flags {
          "devices that have a share of each layer; on the CPU so many groups of threads, to try it",                   \
          .min = 1,                                                                                                     \
          .max = MAX_RANKS_OF_A_MODEL},                                                                                 \
+        {"pipeline-parallel-size",                                                                                     \
+         0,                                                                                                            \
+         FLAG_INT,                                                                                                     \
+         &(e).n_stages,                                                                                                \
+         "N",                                                                                                          \
+         "Engine",                                                                                                     \
+         "devices that have some of the layers each, one behind the other; on the CPU alone, to try it",               \
+         .min = 1,                                                                                                     \
+         .max = MAX_STAGES},                                                                                           \
         {"enable-expert-parallel",                                                                                     \
          0,                                                                                                            \
          FLAG_BOOL,                                                                                                    \

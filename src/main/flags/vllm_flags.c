@@ -91,7 +91,7 @@ static const struct vllm_flag table[] = {
     {"disable-mm-preprocessor-cache", NULL, SWITCH, NOTE, NULL, NO_IMAGES},
     // devices and memory
     {"tensor-parallel-size", "tp", VALUE, AS, "tensor-parallel-size", NULL}, // for its short name
-    {"pipeline-parallel-size", "pp", VALUE, SAME, "1", "more than one device"},
+    {"pipeline-parallel-size", "pp", VALUE, AS, "pipeline-parallel-size", NULL},
     {"data-parallel-size", "dp", VALUE, AS, "data-parallel-size", NULL},
     {"decode-context-parallel-size", "dcp", VALUE, SAME, "1", "more than one device"},
     {"enable-expert-parallel", "ep", SWITCH, AS, "enable-expert-parallel", NULL},
