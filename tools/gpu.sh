@@ -17,13 +17,13 @@ there=${GYRE_GPU_ROOT:-/tmp/gyre-gpu}
 
 # Test programs share one library of the engine, or each would be as large as it.
 pack() {
-    tests=$(ls tests/test_ops*.c tests/test_goldens.c tests/test_device.c tests/test_parity.c tests/test_overlap.c tests/test_sample_rows.c |
+    tests=$(ls tests/test_ops*.c tests/test_goldens.c tests/test_device.c tests/test_parity.c tests/test_overlap.c tests/test_sample_rows.c tests/test_draft_models.c |
         sed 's:tests/\(.*\)\.c$:\1:')
     release=build/release root=build/gpu/root
     make cuda cuda-tests build/data/tokenizers/qwen3/tokenizer.json build/data/tokenizers/qwen3/tokenizer_config.json build/racecheck/libgyre-cuda.so $(for t in small_m gated split_k prefill; do echo "build/racecheck/test_gemm_fp8_$t"; done) $(for t in $tests; do echo "$release/tests/$t"; done)
     rm -rf build/gpu && mkdir -p $root/lib $root/racecheck
     cc -shared -o $root/libgyre-tests.so -Wl,--whole-archive $release/libgyre.a -Wl,--no-whole-archive \
-        $release/tests/op_rig.o -lcmocka -ljansson -lpcre2-8 -lxxhash -lsodium -lpthread -lm
+        $release/tests/op_rig.o $release/tests/draft_rig.o -lcmocka -ljansson -lpcre2-8 -lxxhash -lsodium -lpthread -lm
     for t in $tests; do
         cc -o "$root/$t" "$release/tests/$t.o" -L$root -lgyre-tests -lcmocka -ljansson -lm -Wl,-rpath,'$ORIGIN' -Wl,--allow-shlib-undefined
     done
@@ -77,6 +77,7 @@ tests() {
     echo "layer_near GYRE_L2_COPIES=force GYRE_TEST_PART=4/4 $there/test_ops_layer"
     echo "device_near GYRE_L2_COPIES=force GYRE_TEST_DTYPE=float16 GYRE_TEST_ONLY=thousands* $there/test_device"
     echo "parity_near $fp8 GYRE_L2_COPIES=force GYRE_TEST_PART=1/4 $there/test_parity"
+    echo "draft_models $there/test_draft_models"
     echo "head_by_library GYRE_LINEAR=library $there/test_ops_head"
     for t in ops ops_layer ops_head ops_moe ops_recurrent; do echo "plain_$t GYRE_TEST_KERNELS=plain $there/test_$t"; done
     for t in rows attention; do echo "plain_$t GYRE_TEST_KERNELS=plain GYRE_TEST_PART=1/6 $there/test_ops_$t"; done

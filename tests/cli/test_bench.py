@@ -39,6 +39,15 @@ class Bench(unittest.TestCase):
         self.assertEqual((p.returncode, p.stderr), (0, ""))
         self.assertGreater(self.row(p.stdout, "decode"), 0)
 
+    def test_guesses_stand_beside_none(self):
+        p = bench("decode", STORY, "--batch", "1", "--num-iters", "1", "--warmup-seconds", "0", "--output-len", "48",
+                  "--random-guesses", "3", "--synthetic-acceptance", "3")
+        self.assertEqual((p.returncode, p.stderr), (0, ""))
+        self.assertRegex(p.stdout, r"guesses: [\d.]+ a step and sequence, [\d.]+ % right, [\d.]+ tokens .* as fast")
+        p = bench("decode", STORY, "--random-guesses", "3", "--speculative-config", '{"method": "suffix"}')
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("--random-guesses: stand in for those of n-grams", p.stderr)
+
     def test_a_missing_model_is_one_sentence(self):
         p = bench("/nowhere", *SMALL)
         self.assertEqual(p.returncode, 1)

@@ -11,6 +11,7 @@
 #include "base/random.h"
 #include "bench/bench_bound.h"
 #include "bench/bench_floor.h"
+#include "bench/bench_guesses.h"
 #include "bench/bench_trace.h"
 #include "bench/decode_run.h"
 #include "engine/inspect.h"
@@ -94,10 +95,8 @@ struct row {
     int64_t n_preempted;                     // sequences that gave way, in all runs that count
     int64_t n_steps, mask_wait_us, n_forced; // likewise
     int64_t n_last_step;                     // tokens of the last step of all
-    int64_t n_guessed, n_accepted;           // likewise of n_decoding_steps ...
-    int64_t n_decoding_steps, n_told;        // ... that gave so many tokens, while all sequences decoded
-    double plain_step_ms;                    // of a step without guesses; 0: not measured
-    bool ends_together;                      // all sequences began in one step, and so end in one
+    struct bench_guesses guesses;
+    bool ends_together; // all sequences began in one step, and so end in one
 };
 
 static struct gyre_grammar grammar; // of all answers, if flags say so
@@ -131,10 +130,7 @@ static void note_run(struct row *row, const struct decode_run *r, double *rate, 
     row->n_steps += r->n_steps;
     row->mask_wait_us += r->mask_wait_us;
     row->n_forced += r->n_forced;
-    row->n_guessed += r->n_guessed;
-    row->n_accepted += r->n_accepted;
-    row->n_decoding_steps += r->n_steps - r->n_steps_at_first;
-    row->n_told += r->n_tokens - r->n_tokens_at_first;
+    bench_guesses_add(&row->guesses, r, row->n);
     row->n_last_step = r->n_last_step;
     row->ends_together = r->n_tokens_at_first == row->n;
 }
@@ -174,6 +170,7 @@ static enum status measure(struct gyre *g, const struct device_limits *limits, i
     gpu_watch_stop(watch, &row->gpu);
     if (st == OK) {
         row->tokens_per_s = spread_of(rates, opt.n_iters);
+        row->guesses.tokens_per_s = row->tokens_per_s.median;
         row->first_token_ms = spread_of(first, opt.n_iters);
         row->n_experts = n_output == 1 ? 0 : experts_a_layer(g, seen);
         row->n_experts_if_uniform = bench_experts_if_uniform(g, (double)row->n);
@@ -187,25 +184,6 @@ static enum status measure(struct gyre *g, const struct device_limits *limits, i
 }
 
 /* ---- printing ---- */
-
-/* What guesses gave, and what a step that checks them takes beside one of a token a sequence. */
-static double step_ms(const struct row *r) {
-    double tokens_a_step = (double)r->n_told / (double)MAX(r->n_decoding_steps, 1);
-    return 1e3 * tokens_a_step / r->tokens_per_s.median;
-}
-
-static void print_guesses(const struct row *r) {
-    double steps = (double)MAX(r->n_decoding_steps, 1), n = (double)r->n;
-    if (r->n_guessed == 0)
-        return;
-    printf("\n      guesses: %.2f a step and sequence, %.1f %% right, %.2f tokens a step and sequence; all that a step "
-           "takes %.3f ms",
-           (double)r->n_guessed / steps / n, 100 * (double)r->n_accepted / (double)r->n_guessed,
-           (double)r->n_told / steps / n, step_ms(r));
-    if (r->plain_step_ms > 0)
-        printf(", %.3f times the %.3f ms without; %.3f times as fast", step_ms(r) / r->plain_step_ms, r->plain_step_ms,
-               r->tokens_per_s.median * r->plain_step_ms * 1e-3 / n);
-}
 
 static void print_decode(const struct row *r) {
     double step_s = (double)r->n / r->tokens_per_s.median;
@@ -221,7 +199,7 @@ static void print_decode(const struct row *r) {
         printf("  %.1f experts a layer (%.1f if all were equally likely)", r->n_experts, r->n_experts_if_uniform);
     if (r->n_preempted > 0)
         printf(" (%lld gave way)", (long long)r->n_preempted);
-    print_guesses(r);
+    bench_guesses_print(&r->guesses);
     if (grammar.grammar)
         printf(" (a step waited %.0f us for masks; %.1f %% of the tokens were forced)",
                (double)r->mask_wait_us / (double)MAX(r->n_steps, 1),
@@ -300,6 +278,8 @@ static json_t *row_json(const struct row *r, bool is_decode) {
         json_object_set_new(json, "experts_a_layer", json_real(r->n_experts));
     if (is_decode && r->n_experts_if_uniform > 0)
         json_object_set_new(json, "experts_a_layer_if_uniform", json_real(r->n_experts_if_uniform));
+    if (r->guesses.n_guessed > 0)
+        json_object_set_new(json, "guesses", bench_guesses_json(&r->guesses));
     if (r->gpu.n_samples > 0)
         json_object_set_new(json, "gpu", bench_gpu_json(&r->gpu));
     return json;
@@ -338,7 +318,7 @@ static enum status measure_plain(struct gyre *g, const struct device_limits *lim
     engine_let_guess(g, false);
     enum status st = measure(g, limits, opt.output_len, &plain, err);
     engine_let_guess(g, true);
-    row->plain_step_ms = st == OK ? step_ms(&plain) : 0;
+    row->guesses.plain_step_ms = st == OK ? bench_guesses_step_ms(&plain.guesses) : 0;
     return st;
 }
 
@@ -437,6 +417,15 @@ static enum status open_grammar(const struct gyre *g, const char *model, struct 
     return grammar_flags_compile(&opt.grammar, text, gyre_info(g), compiler, &grammar, err);
 }
 
+static enum status read_speculation(struct error *err) {
+    struct speculation *s = &opt.engine.speculation;
+    TRY(speculation_read(opt.speculation, s, err));
+    if (opt.n_random > 0 && (s->model[0] || s->method[0]))
+        return fail(err, ERR_ARG, "--random-guesses: stand in for those of n-grams, --speculative-config has others");
+    s->n_guesses = opt.n_random > 0 ? (int)opt.n_random : s->n_guesses;
+    return OK;
+}
+
 static int run(const struct verb_args *args) {
     static int32_t usual[] = {1, 8, 32, 128};
     struct error err;
@@ -455,9 +444,7 @@ static int run(const struct verb_args *args) {
     struct grammar_compiler compiler = {0};
     size_engine();
     opt.engine.serves = true;
-    enum status st = speculation_read(opt.speculation, &opt.engine.speculation, &err);
-    if (st == OK && opt.n_random > 0 && !opt.speculation)
-        opt.engine.speculation.n_guesses = (int)opt.n_random;
+    enum status st = read_speculation(&err);
     if (st == OK)
         st = engine_flags_open(&opt.engine, args->operands[0], &g, &err);
     if (st == OK && opt.n_random > 0)

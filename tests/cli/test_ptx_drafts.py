@@ -1,0 +1,14 @@
+"""Drafts without a GPU: heads, blocks and states that go back, over the CUDA backend from PTX (tests/ptx/machine.h)."""
+import unittest
+
+from ptx_machine import ops
+
+
+class Drafts(unittest.TestCase):
+    test_heads = ops("test_draft_models", GYRE_TEST_ONLY="heads*")
+    test_blocks = ops("test_draft_models", GYRE_TEST_ONLY="blocks*")
+    test_states = ops("test_draft_models", GYRE_TEST_ONLY="recurrent*")
+
+
+if __name__ == "__main__":
+    unittest.main()
