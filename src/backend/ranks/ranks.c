@@ -359,6 +359,15 @@ static enum status ranks_hidden(struct executable *exe, int tap, int t, const fl
     return table_of(exe)->of->hidden(exe->of[0], tap, t, out, err);
 }
 
+/* Each rank keeps whole states. */
+static enum status ranks_states_from(struct executable *exe, int i, struct executable *from, int tap,
+                                     struct error *err) {
+    const struct table *t = table_of(exe);
+    for (int r = 0; r < t->n; r++)
+        TRY(t->of->states_from(exe->of[r], i, from->of[r], tap, err));
+    return OK;
+}
+
 // ---- what a bench asks, of one rank: all are alike and compute at the same time ----------------------------------
 
 static const struct weight *weight_of(const struct program *p, int at, int slot) {
@@ -430,7 +439,7 @@ static void fill(struct table *t, const struct backend_ops *of, int n, bool by_e
     ops->collect = ranks_collect;
     ops->logits = ranks_logits;
     ops->hidden = of->hidden ? ranks_hidden : NULL;
-    ops->states_from = NULL;
+    ops->states_from = of->states_from ? ranks_states_from : NULL;
     ops->probes = !of->in_place && of->probes && of->probes->measure ? &ranks_probes : NULL;
 }
 
