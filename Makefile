@@ -87,7 +87,7 @@ $(BUILD)/%_vnni.o:   CFLAGS += -mavx512vnni -mavx512f -mavx512bw -mavx512vl -mav
 $(BUILD)/%_amx.o:    CFLAGS += -mamx-tile -mamx-bf16 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c
 endif
 # Sums may be taken in another order there than written, which is the same in each run.
-$(BUILD)/src/train/math_%.o: CFLAGS += -O3 -fno-math-errno -fno-trapping-math -fno-signed-zeros -fassociative-math -ffp-contract=fast
+$(BUILD)/src/train/math/math_%.o: CFLAGS += -O3 -fno-math-errno -fno-trapping-math -fno-signed-zeros -fassociative-math -ffp-contract=fast
 # Unrolled vector code takes a sanitizer minutes to compile and shows it little: these kernels get their bounds from callers
 # that are instrumented, and the op tests hold them to the reference functions.
 $(BUILD)/src/backend/cpu/kernels/kernels_%.o: override SAN :=

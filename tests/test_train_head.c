@@ -1,6 +1,6 @@
 /* test_train_head.c - the gradient of a whole EAGLE-3 head: against finite differences and another implementation in
  * double precision, the float32 sets of functions against double, and the same bits with any number of threads. */
-#include "train/head.h"
+#include "train/math/head.h"
 #include "train_rig.h"
 
 #include <jansson.h>

@@ -1,6 +1,6 @@
 /* test_train_math.c - each backward function against finite differences of its forward one, in double precision and
  * with fresh random numbers; and products. */
-#include "train/math.h"
+#include "train/math/math.h"
 #include "train_rig.h"
 
 // ---- functions on rows ------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from brief import slow  # noqa: E402
 GYRE = os.path.abspath(os.environ["GYRE"])
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 VERBS = [
-    line.split("(")[1].split(")")[0].replace("_", " ")
+    line.split("(")[1].split(")")[0].replace("bench_", "bench ").replace("_", "-")
     for line in open(os.path.join(ROOT, "src/main/verbs.def"))
     if line.startswith("VERB(")
 ]

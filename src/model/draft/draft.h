@@ -49,3 +49,16 @@ struct draft {
 enum status draft_open(const struct draft_source *source, const struct model *target, struct draft **out,
                        struct error *err);
 void draft_free(struct draft *d); // NULL is fine
+
+/* What a draft borrows of its target: from its program, so that no family knows of drafts. */
+struct draft_target {
+    const struct weight *embed, *lm_head;
+    float embed_scale;
+    float softcap; // on its logits; 0: none
+    int vocab_size, hidden_size, n_layers;
+};
+enum status draft_target_of(const struct model *target, struct draft_target *out, struct error *err);
+
+/* The layers of which an EAGLE-3 head reads the outputs unless its config says otherwise: near the first, in the
+ * middle, near the last. */
+void draft_default_taps(int n_layers, int out[3]);

@@ -8,15 +8,6 @@
 
 #include <string.h>
 
-/* What a draft borrows of its target: from its program, so that no family knows of drafts. */
-struct draft_target {
-    const struct weight *embed, *lm_head;
-    float embed_scale;
-    float softcap; // on its logits; 0: none
-    int vocab_size, hidden_size, n_layers;
-};
-enum status draft_target_of(const struct model *target, struct draft_target *out, struct error *err);
-
 /* Behind d->model->spec: its checkpoint, unless weights are phantoms, and who binds them. */
 enum status draft_weights_open(struct draft *d, const char *path, struct binder *b, struct error *err);
 

@@ -43,8 +43,7 @@ enum status draft_bind(struct draft *d, const char *path, const struct family *f
     return binder_finish(&b, family->unused);
 }
 
-/* EAGLE-3's: near the first layer, in the middle, near the last. */
-static void default_layers(int n_layers, int *out) {
+void draft_default_taps(int n_layers, int out[3]) {
     out[0] = MIN(1, n_layers - 1);
     out[1] = MAX(n_layers / 2 - 1, 0);
     out[2] = MAX(n_layers - 4, 0);
@@ -58,7 +57,7 @@ enum status draft_feature(struct draft *d, const struct model *target, struct fe
     f->n_layers = s->n_taps;
     memcpy(f->layers, s->layers, sizeof f->layers);
     if (s->layers[0] == DEFAULT_TAPS)
-        default_layers(target->spec->n_layers, f->layers);
+        draft_default_taps(target->spec->n_layers, f->layers);
     d->target = pass_feature(target->program, f);
     d->feature = 1;
     return d->target ? OK

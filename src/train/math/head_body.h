@@ -216,4 +216,4 @@ static void step_forward(head *h, const struct worker *w, const struct NAME(batc
     ffn_forward(h, w, n_rows(b), s);
 }
 
-#include "train/head_back.h"
+#include "train/math/head_back.h"

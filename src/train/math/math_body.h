@@ -1,7 +1,7 @@
 /* math_body.h - math.h's functions, included once for each set of instructions with REAL, NAME, MATH, MATH_NAME, EXP,
  * and a vector of LANES numbers: vec, vec_set, vec_fma. The compiler makes vector code of the plain loops, for which
  * these files have flags of their own (Makefile). */
-#include "train/math_product.h"
+#include "train/math/math_product.h"
 
 // ---- rows -------------------------------------------------------------------------------------------------------
 
@@ -146,7 +146,7 @@ static void adamw(const struct worker *w, const struct NAME(adamw) * o, int64_t 
     }
 }
 
-#include "train/math_attention.h"
+#include "train/math/math_attention.h"
 
 const struct NAME(math) MATH = {MATH_NAME, product,     norm, norm_back, norm_back_weight, rope, glu, glu_back, entropy,
                                 attend,    attend_back, add,  adamw};

@@ -11,7 +11,7 @@
  * As in math.h there are two: float32 trains, double is for tests. head_types.h has what depends on it. */
 #pragma once
 
-#include "train/math.h"
+#include "train/math/math.h"
 
 struct head_shape {
     int64_t hidden, taps; // of the draft; of all states of the target that a row reads, side by side
@@ -43,11 +43,11 @@ enum { MOST_HEAD_STEPS = 16 };
 
 #define REAL float
 #define NAME(x) x##_f32
-#include "train/head_types.h"
+#include "train/math/head_types.h"
 #undef REAL
 #undef NAME
 #define REAL double
 #define NAME(x) x##_f64
-#include "train/head_types.h"
+#include "train/math/head_types.h"
 #undef REAL
 #undef NAME

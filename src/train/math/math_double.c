@@ -1,5 +1,5 @@
 /* math_double.c - training's functions in double precision. */
-#include "train/math.h"
+#include "train/math/math.h"
 
 #include <math.h>
 #include <string.h>
@@ -15,4 +15,4 @@ typedef double vec __attribute__((vector_size(8 * LANES), aligned(8), may_alias)
 #define NAME(x) x##_f64
 #define MATH math_double
 #define MATH_NAME "double"
-#include "train/math_body.h"
+#include "train/math/math_body.h"

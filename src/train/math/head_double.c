@@ -1,5 +1,5 @@
 /* head_double.c - the head in double precision, for tests. */
-#include "train/head.h"
+#include "train/math/head.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -7,4 +7,4 @@
 
 #define REAL double
 #define NAME(x) x##_f64
-#include "train/head_body.h"
+#include "train/math/head_body.h"

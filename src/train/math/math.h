@@ -4,19 +4,19 @@
  * and in double, in which tests hold each backward function to finite differences. math_types.h is the manual. */
 #pragma once
 
-#include "train/crew.h"
+#include "train/math/crew.h"
 
 /* Bytes of worker.scratch that a product, and attention over texts of `rows`, want. */
 size_t math_scratch_bytes(int64_t rows, size_t real_bytes);
 
 #define REAL float
 #define NAME(x) x##_f32
-#include "train/math_types.h"
+#include "train/math/math_types.h"
 #undef REAL
 #undef NAME
 #define REAL double
 #define NAME(x) x##_f64
-#include "train/math_types.h"
+#include "train/math/math_types.h"
 #undef REAL
 #undef NAME
 

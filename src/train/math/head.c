@@ -1,5 +1,5 @@
 /* head.c - see head.h: where tensors are, and the head in float32. */
-#include "train/head.h"
+#include "train/math/head.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 
 #define REAL float
 #define NAME(x) x##_f32
-#include "train/head_body.h"
+#include "train/math/head_body.h"
 
 int64_t head_rows(const struct head_shape *s, enum head_tensor t) {
     switch (t) {

@@ -1,5 +1,5 @@
 /* math.c - which set of functions this processor runs. */
-#include "train/math.h"
+#include "train/math/math.h"
 
 #include <string.h>
 

@@ -1,7 +1,7 @@
 /* math_avx2.c - training's functions for AVX2 with FMA. */
 #if defined(__x86_64__)
-#include "train/math.h"
-#include "train/math_exp.h"
+#include "train/math/math.h"
+#include "train/math/math_exp.h"
 
 #include <immintrin.h>
 #include <math.h>
@@ -18,5 +18,5 @@ typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias))
 #define NAME(x) x##_f32
 #define MATH math_avx2
 #define MATH_NAME "avx2"
-#include "train/math_body.h"
+#include "train/math/math_body.h"
 #endif

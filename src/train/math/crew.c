@@ -1,5 +1,5 @@
 /* crew.c - see crew.h. */
-#include "train/crew.h"
+#include "train/math/crew.h"
 
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 /* math_portable.c - training's functions for any processor. */
-#include "train/math.h"
-#include "train/math_exp.h"
+#include "train/math/math.h"
+#include "train/math/math_exp.h"
 
 #include <math.h>
 #include <string.h>
@@ -16,4 +16,4 @@ typedef float vec __attribute__((vector_size(4 * LANES), aligned(4), may_alias))
 #define NAME(x) x##_f32
 #define MATH math_portable
 #define MATH_NAME "portable"
-#include "train/math_body.h"
+#include "train/math/math_body.h"
