@@ -47,7 +47,6 @@ EXCEPTIONS = {  # rule: {what: why}
         "src/jinja/builtins/jinja_methods_str.c": "a table of methods",
         "src/jinja/syntax/jinja_parse_expr.c": "the grammar of expressions",
         "src/jinja/jinja_scope.c": "to be split: scopes, loops",
-        "src/model/weights/quant.c": "to be split: one reader a method",
         "tests/cuda/dry/device.c": "a CUDA runtime without a device",
         "tests/cuda/test_argmax_filter.cu": "to be split by claim",
         "tests/op_rig.c": "to be split: making ops, and running them",
