@@ -1,4 +1,4 @@
-/* quant.c - see quant.h. Methods that are a few fields each; compressed-tensors and modelopt have files of their own. */
+/* quant.c - see quant.h. Methods of a few fields each; compressed-tensors and modelopt have files of their own. */
 #include "model/weights/quant_internal.h"
 
 const char *quant_name(const struct quant_spec *spec) { return spec ? spec->name : "none"; }
