@@ -1,6 +1,8 @@
 /* jinja_access.c - attributes, items and slices. a.b looks for an attribute first, a['b'] for an item; what
  * is neither is undefined. The sandbox: nothing that begins with an underscore, nothing that changes a value. */
 #include "jinja/builtins/jinja_builtin.h"
+#include "jinja/values/jinja_number.h"
+#include "jinja/values/jinja_str.h"
 
 static jval unsafe(struct jinja *j, jval obj, struct str name) {
     sink_open(j);

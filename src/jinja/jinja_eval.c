@@ -1,5 +1,7 @@
 /* jinja_eval.c - expressions. */
 #include "jinja/jinja_eval.h"
+#include "jinja/values/jinja_number.h"
+#include "jinja/values/jinja_str.h"
 
 enum { FEW_ARGS = 6, FEW_KEYWORDS = 4 };
 

@@ -1,259 +1,10 @@
 /* jinja_scope.c - which variable a name means, settled when the template is parsed.
  *
- * Two walks. The first (`analyze`) goes through the part of the tree that belongs to one scope and notes for
- * each name whether it is read or written first there; from that follows what the scope does on entry (its
- * loads). The second (`walk`) goes through the whole tree, opens scopes and functions, and gives every name
- * its slot. The rules are those of Jinja's idtracking.py; a name is one variable for each pair of function
- * and level of nesting, so that two loops side by side share theirs, as they do in Jinja's Python. */
+ * This walk goes through the whole tree, opens scopes and functions, and gives every name its slot. What a scope does
+ * with its names is found before, by the walk of jinja_symbols.c. */
 #include "jinja/builtins/jinja_builtin.h"
+#include "jinja/jinja_symbols.h"
 #include "jinja/syntax/jinja_ast.h"
-
-struct frame_function {
-    struct frame_function *parent;
-    int depth;
-    struct frame_slot {
-        struct str id;
-        int level;
-    } * slots; // [n]
-    int n, cap;
-};
-
-struct ref {
-    struct str id;
-    struct frame_function *fn;
-    int index;
-};
-
-struct pending_load {
-    enum load_kind kind;
-    struct ref self, from;
-};
-
-/* The names of one scope. While one branch of an {% if %} is walked, `base` has what was known before it. */
-struct symbols {
-    struct jinja *j;
-    struct symbols *parent, *base;
-    struct frame_function *fn;
-    int level;
-    struct ref *refs;
-    struct pending_load *loads;
-    struct str *stores;
-    size_t n_refs, cap_refs, n_loads, cap_loads, n_stores, cap_stores;
-};
-
-static void *grow(struct jinja *j, void *old, size_t n, size_t *cap, size_t size) {
-    if (n < *cap)
-        return old;
-    *cap = *cap ? *cap * 2 : 4;
-    void *grown = jinja_calloc(j, *cap, size);
-    if (n)
-        memcpy(grown, old, n * size);
-    return grown;
-}
-
-// ---- what is known of a name ----
-
-static const struct ref *find_own_ref(const struct symbols *s, struct str id) {
-    for (; s; s = s->base)
-        for (size_t i = 0; i < s->n_refs; i++)
-            if (str_eq(s->refs[i].id, id))
-                return &s->refs[i];
-    return NULL;
-}
-
-static const struct symbols *root_of(const struct symbols *s) {
-    while (s->base)
-        s = s->base;
-    return s;
-}
-
-static const struct ref *find_ref(const struct symbols *s, struct str id) {
-    for (; s; s = root_of(s)->parent) {
-        const struct ref *r = find_own_ref(s, id);
-        if (r)
-            return r;
-    }
-    return NULL;
-}
-
-static const struct ref *find_outer_ref(const struct symbols *s, struct str id) {
-    const struct symbols *parent = root_of(s)->parent;
-    return parent ? find_ref(parent, id) : NULL;
-}
-
-static bool is_stored(const struct symbols *s, struct str id) {
-    for (; s; s = s->base)
-        for (size_t i = 0; i < s->n_stores; i++)
-            if (str_eq(s->stores[i], id))
-                return true;
-    return false;
-}
-
-static int slot_of(struct jinja *j, struct frame_function *fn, struct str id, int level) {
-    for (int i = 0; i < fn->n; i++)
-        if (fn->slots[i].level == level && str_eq(fn->slots[i].id, id))
-            return i;
-    size_t cap = (size_t)fn->cap;
-    fn->slots = grow(j, fn->slots, (size_t)fn->n, &cap, sizeof *fn->slots);
-    fn->cap = (int)cap;
-    fn->slots[fn->n] = (struct frame_slot){id, level};
-    return fn->n++;
-}
-
-static void set_ref(struct symbols *s, struct ref r) {
-    for (size_t i = 0; i < s->n_refs; i++)
-        if (str_eq(s->refs[i].id, r.id)) {
-            s->refs[i] = r;
-            return;
-        }
-    s->refs = grow(s->j, s->refs, s->n_refs, &s->cap_refs, sizeof *s->refs);
-    s->refs[s->n_refs++] = r;
-}
-
-static void set_load(struct symbols *s, struct pending_load load) {
-    for (size_t i = 0; i < s->n_loads; i++)
-        if (s->loads[i].self.fn == load.self.fn && s->loads[i].self.index == load.self.index) {
-            s->loads[i] = load;
-            return;
-        }
-    s->loads = grow(s->j, s->loads, s->n_loads, &s->cap_loads, sizeof *s->loads);
-    s->loads[s->n_loads++] = load;
-}
-
-static void add_store(struct symbols *s, struct str id) {
-    if (is_stored(s, id))
-        return;
-    s->stores = grow(s->j, s->stores, s->n_stores, &s->cap_stores, sizeof *s->stores);
-    s->stores[s->n_stores++] = id;
-}
-
-static void define(struct symbols *s, struct str id, enum load_kind kind, const struct ref *from) {
-    struct pending_load load = {.kind = kind,
-                                .self = {.id = id, .fn = s->fn, .index = slot_of(s->j, s->fn, id, s->level)}};
-    if (from)
-        load.from = *from;
-    set_ref(s, load.self);
-    set_load(s, load);
-}
-
-static void declare_parameter(struct symbols *s, struct str id) {
-    add_store(s, id);
-    define(s, id, LOAD_PARAMETER, NULL);
-}
-
-static void note_store(struct symbols *s, struct str id) {
-    add_store(s, id);
-    if (find_own_ref(s, id))
-        return;
-    const struct ref *outer = find_outer_ref(s, id);
-    define(s, id, outer ? LOAD_ALIAS : LOAD_UNSET, outer);
-}
-
-static void note_load(struct symbols *s, struct str id) {
-    if (!find_ref(s, id))
-        define(s, id, LOAD_RESOLVE, NULL);
-}
-
-// ---- the first walk ----
-
-static void analyze(struct symbols *s, struct node *n);
-
-static void analyze_child(void *arg, struct node *child) { analyze(arg, child); }
-
-static void analyze_list(struct symbols *s, const struct nodes *list) {
-    for (size_t i = 0; i < list->n; i++)
-        analyze(s, list->item[i]);
-}
-
-static struct symbols branch_of(struct symbols *s) {
-    return (struct symbols){.j = s->j, .base = s, .fn = s->fn, .level = s->level};
-}
-
-/* A name that only some branches set is, on entry, what it is outside. */
-static void merge_branch(struct symbols *s, const struct symbols *branch) {
-    for (size_t i = 0; i < branch->n_refs; i++)
-        set_ref(s, branch->refs[i]);
-    for (size_t i = 0; i < branch->n_loads; i++)
-        set_load(s, branch->loads[i]);
-}
-
-static void merge_stores(struct symbols *s, const struct symbols *branch) {
-    for (size_t i = 0; i < branch->n_stores; i++) {
-        struct str id = branch->stores[i];
-        if (is_stored(s, id))
-            continue;
-        const struct ref *self = find_ref(s, id), *outer = find_outer_ref(s, id);
-        add_store(s, id);
-        struct pending_load load = {.kind = outer ? LOAD_ALIAS : LOAD_RESOLVE, .self = *self};
-        if (outer)
-            load.from = *outer;
-        set_load(s, load);
-    }
-}
-
-static void merge(struct symbols *s, struct symbols *branches, size_t n) {
-    for (size_t i = 0; i < n; i++)
-        merge_branch(s, &branches[i]);
-    for (size_t i = 0; i < n; i++)
-        merge_stores(s, &branches[i]);
-}
-
-static void analyze_if(struct symbols *s, struct node *n) {
-    enum { BODY, ELIFS, ELSE, N_BRANCHES };
-    analyze(s, n->branch.tests[0]);
-    struct symbols branches[N_BRANCHES] = {branch_of(s), branch_of(s), branch_of(s)};
-    analyze_list(&branches[BODY], &n->branch.bodies[0]);
-    for (size_t i = 1; i < n->branch.n; i++) { // all elifs share one branch, each with its body as a branch of that
-        analyze(&branches[ELIFS], n->branch.tests[i]);
-        struct symbols body = branch_of(&branches[ELIFS]);
-        analyze_list(&body, &n->branch.bodies[i]);
-        merge(&branches[ELIFS], &body, 1);
-    }
-    analyze_list(&branches[ELSE], &n->branch.otherwise);
-    merge(s, branches, N_BRANCHES);
-}
-
-/* The parts of n that belong to the scope which n stands in. */
-static void analyze(struct symbols *s, struct node *n) {
-    jinja_enter(s->j);
-    jinja_step(s->j, 1);
-    switch (n->kind) {
-    case NODE_NAME:
-        if (n->name.param)
-            declare_parameter(s, jval_text(n->name.id));
-        else if (n->name.store)
-            note_store(s, jval_text(n->name.id));
-        else
-            note_load(s, jval_text(n->name.id));
-        break;
-    case NODE_NSREF: note_load(s, jval_text(n->name.id)); break;
-    case NODE_IF: analyze_if(s, n); break;
-    case NODE_MACRO: note_store(s, jval_text(n->macro.target->name.id)); break;
-    case NODE_SET:
-        analyze(s, n->set.value);
-        analyze(s, n->set.target);
-        break;
-    case NODE_FOR: analyze(s, n->loop.iter); break;
-    case NODE_CALL_BLOCK: analyze(s, n->macro.call); break;
-    case NODE_FILTER_BLOCK: analyze(s, n->filtered.filter); break;
-    case NODE_WITH: analyze_list(s, &n->with.values); break;
-    case NODE_SET_BLOCK: analyze(s, n->set.target); break;
-    case NODE_GENERATION:
-    case NODE_BLOCK: break;
-    default: node_children(n, analyze_child, s);
-    }
-    jinja_leave(s->j);
-}
-
-static void declare_target(struct symbols *s, struct node *n) {
-    if (n->kind == NODE_TUPLE)
-        for (size_t i = 0; i < n->items.n; i++)
-            declare_target(s, n->items.item[i]);
-    else
-        declare_parameter(s, jval_text(n->name.id));
-}
-
-// ---- the second walk ----
 
 struct frame {
     struct jinja *j;
@@ -295,7 +46,7 @@ static struct slot slot_from(const struct frame_function *here, const struct ref
 }
 
 static struct slot resolve(struct frame *f, struct str id) {
-    const struct ref *r = find_ref(&f->symbols, id);
+    const struct ref *r = symbols_find(&f->symbols, id);
     BUG_IF(!r); // analyze saw every name that walk meets
     return slot_from(f->symbols.fn, r);
 }
@@ -356,14 +107,14 @@ static bool has_param(const struct node *n, const char *name) {
 static int special_param(struct frame *f, const struct node *n, const char *name) {
     if (has_param(n, name) || !mentions(&n->macro.body, name))
         return -1;
-    declare_parameter(&f->symbols, str_of(name));
-    return find_own_ref(&f->symbols, str_of(name))->index;
+    symbols_declare(&f->symbols, str_of(name));
+    return symbols_find_own(&f->symbols, str_of(name))->index;
 }
 
 static void analyze_macro(struct frame *f, struct node *n) {
-    analyze_list(&f->symbols, &n->macro.params);
-    analyze_list(&f->symbols, &n->macro.defaults);
-    analyze_list(&f->symbols, &n->macro.body);
+    symbols_analyze_list(&f->symbols, &n->macro.params);
+    symbols_analyze_list(&f->symbols, &n->macro.defaults);
+    symbols_analyze_list(&f->symbols, &n->macro.body);
 }
 
 static void check_caller(struct frame *f, const struct node *n) {
@@ -396,16 +147,16 @@ static void walk_for(struct frame *f, struct node *n) {
     f->in_for = true;
     walk(f, n->loop.iter);
     struct frame body = n->loop.recursive ? function_frame(f) : inner_frame(f);
-    declare_parameter(&body.symbols, STR("loop"));
-    declare_target(&body.symbols, n->loop.target);
-    analyze_list(&body.symbols, &n->loop.body);
+    symbols_declare(&body.symbols, STR("loop"));
+    symbols_declare_target(&body.symbols, n->loop.target);
+    symbols_analyze_list(&body.symbols, &n->loop.body);
     n->loop.loop = resolve(&body, STR("loop"));
     n->loop.scope = scope_of(&body);
 
     struct frame otherwise = inner_frame(f);
     otherwise.symbols.fn = body.symbols.fn;
     otherwise.in_loop = !n->loop.recursive && f->in_loop;
-    analyze_list(&otherwise.symbols, &n->loop.otherwise);
+    symbols_analyze_list(&otherwise.symbols, &n->loop.otherwise);
     n->loop.otherwise_scope = scope_of(&otherwise);
 
     body.in_loop = true;
@@ -420,8 +171,8 @@ static void walk_for(struct frame *f, struct node *n) {
 
 static void walk_loop_test(struct frame *f, struct node *n) {
     struct frame test = function_frame(f);
-    declare_target(&test.symbols, n->loop.test_target);
-    analyze(&test.symbols, n->loop.test);
+    symbols_declare_target(&test.symbols, n->loop.test_target);
+    symbols_analyze(&test.symbols, n->loop.test);
     n->loop.test_fn = function_of(&test);
     walk(&test, n->loop.test_target);
     walk(&test, n->loop.test);
@@ -432,8 +183,8 @@ static void walk_with(struct frame *f, struct node *n) {
     walk_list(f, &n->with.values);
     struct frame inner = inner_frame(f);
     inner.in_loop = f->in_loop;
-    analyze_list(&inner.symbols, &n->with.targets);
-    analyze_list(&inner.symbols, &n->with.body);
+    symbols_analyze_list(&inner.symbols, &n->with.targets);
+    symbols_analyze_list(&inner.symbols, &n->with.body);
     n->with.scope = scope_of(&inner);
     walk_list(&inner, &n->with.targets);
     walk_list(&inner, &n->with.body);
@@ -441,9 +192,9 @@ static void walk_with(struct frame *f, struct node *n) {
 
 static void walk_set_block(struct frame *f, struct node *n) {
     struct frame inner = inner_frame(f);
-    analyze_list(&inner.symbols, &n->set.body);
+    symbols_analyze_list(&inner.symbols, &n->set.body);
     if (n->set.filter)
-        analyze(&inner.symbols, n->set.filter);
+        symbols_analyze(&inner.symbols, n->set.filter);
     n->set.scope = scope_of(&inner);
     walk(f, n->set.target);
     walk_list(&inner, &n->set.body);
@@ -453,8 +204,8 @@ static void walk_set_block(struct frame *f, struct node *n) {
 
 static void walk_filter_block(struct frame *f, struct node *n) {
     struct frame inner = inner_frame(f);
-    analyze_list(&inner.symbols, &n->filtered.body);
-    analyze(&inner.symbols, n->filtered.filter);
+    symbols_analyze_list(&inner.symbols, &n->filtered.body);
+    symbols_analyze(&inner.symbols, n->filtered.filter);
     n->filtered.scope = scope_of(&inner);
     walk_list(&inner, &n->filtered.body);
     walk(&inner, n->filtered.filter);
@@ -464,7 +215,7 @@ static void walk_filter_block(struct frame *f, struct node *n) {
 static void walk_block(struct frame *f, struct node *n) {
     struct frame_function *fn = jinja_alloc(f->j, sizeof *fn);
     struct frame inner = {.j = f->j, .symbols = {.j = f->j, .fn = fn}};
-    analyze_list(&inner.symbols, &n->block.body);
+    symbols_analyze_list(&inner.symbols, &n->block.body);
     n->block.fn = function_of(&inner);
     walk_list(&inner, &n->block.body);
     count_slots(&inner, n->block.fn);
@@ -537,7 +288,7 @@ static void walk(struct frame *f, struct node *n) {
 void jinja_number_variables(struct jinja *j, struct template *t) {
     struct frame_function fn = {0};
     struct frame root = {.j = j, .symbols = {.j = j, .fn = &fn}, .toplevel = true};
-    analyze_list(&root.symbols, &t->body);
+    symbols_analyze_list(&root.symbols, &t->body);
     t->fn.scope = scope_of(&root);
     walk_list(&root, &t->body);
     t->fn.n_slots = fn.n;

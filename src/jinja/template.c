@@ -2,6 +2,7 @@
 #include "jinja/template.h"
 
 #include "jinja/jinja_eval.h"
+#include "jinja/values/jinja_format.h"
 
 #include <stdio.h>
 #include <stdlib.h>

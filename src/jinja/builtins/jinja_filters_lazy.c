@@ -2,6 +2,8 @@
  * batch, slice, items. Nothing happens, and nothing fails, before somebody asks for an item; the generator
  * is true even when it would give none, and it can be gone through once. Templates depend on all of this. */
 #include "jinja/jinja_eval.h"
+#include "jinja/values/jinja_number.h"
+#include "jinja/values/jinja_str.h"
 
 static jval lazy(struct jinja *j, bool (*next)(struct jinja *j, struct jiter *it, jval *out), jval source,
                  void *state) {

@@ -1,5 +1,8 @@
 /* jinja_filters_number.c - filters about numbers, and tojson. */
 #include "jinja/builtins/jinja_builtin.h"
+#include "jinja/values/jinja_format.h"
+#include "jinja/values/jinja_number.h"
+#include "jinja/values/jinja_str.h"
 
 #include <math.h>
 

@@ -1,6 +1,8 @@
 /* jinja_filters_seq.c - filters about sequences and mappings that answer at once. Those that answer item by
  * item are in jinja_filters_lazy.c. */
 #include "jinja/builtins/jinja_builtin.h"
+#include "jinja/values/jinja_number.h"
+#include "jinja/values/jinja_str.h"
 
 // ---- attributes by path ----
 

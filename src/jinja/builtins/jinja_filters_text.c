@@ -1,6 +1,8 @@
 /* jinja_filters_text.c - filters that make text of text. A value that is no string counts as str() of it,
  * unless Jinja refuses it. */
 #include "jinja/builtins/jinja_builtin.h"
+#include "jinja/values/jinja_format.h"
+#include "jinja/values/jinja_str.h"
 #include "jinja/values/jinja_unicode.h"
 
 static jval f_capitalize(struct jinja *j, const struct jcall *c) {

@@ -1,6 +1,9 @@
 /* jinja_format.c - str.format and the format specifications behind its colons. Fields are looked up as the
  * template's own attributes and items are, so the sandbox holds here too. */
+#include "jinja/values/jinja_format.h"
 #include "jinja/builtins/jinja_builtin.h"
+#include "jinja/values/jinja_number.h"
+#include "jinja/values/jinja_str.h"
 
 #include <math.h>
 #include <stdio.h>

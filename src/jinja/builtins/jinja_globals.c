@@ -1,5 +1,7 @@
 /* jinja_globals.c - the functions that every template can call by name. */
 #include "jinja/builtins/jinja_builtin.h"
+#include "jinja/values/jinja_number.h"
+#include "jinja/values/jinja_str.h"
 
 #include <locale.h>
 #include <stdio.h>

@@ -1,6 +1,7 @@
 /* jinja_methods.c - the methods of everything but str, and the lookup of all. A row without a function is a
  * method that Python has but that changes its object: the sandbox calls it unsafe. */
 #include "jinja/builtins/jinja_builtin.h"
+#include "jinja/values/jinja_number.h"
 
 #include <math.h>
 

@@ -1,6 +1,8 @@
 /* jinja_methods_str.c - the methods of str. Positions are in code points, as everywhere a template can see;
  * inside, ranges are bytes. Of Markup, the results are Markup. */
 #include "jinja/builtins/jinja_builtin.h"
+#include "jinja/values/jinja_format.h"
+#include "jinja/values/jinja_str.h"
 #include "jinja/values/jinja_unicode.h"
 
 static jval part(struct jinja *j, jval s, size_t begin, size_t end) { return jstr_part(j, s.s, begin, end); }

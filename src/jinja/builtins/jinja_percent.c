@@ -1,4 +1,7 @@
 /* jinja_percent.c - format % arguments, Python's printf. */
+#include "jinja/values/jinja_format.h"
+#include "jinja/values/jinja_number.h"
+#include "jinja/values/jinja_str.h"
 #include "jinja/values/jinja_value.h"
 
 #include <math.h>

@@ -1,5 +1,6 @@
 /* jinja_tests.c - what can stand behind `is`. */
 #include "jinja/builtins/jinja_builtin.h"
+#include "jinja/values/jinja_number.h"
 
 static jval remainder_is(struct jinja *j, const struct jcall *c, jval by, int64_t wanted) {
     return jval_bool(jval_eq(j, jval_binary(j, OP_MOD, c->self, by), jval_int(wanted)));

@@ -12,6 +12,7 @@
  *   slot       (hops, index): go out `hops` functions, take the slot. */
 #pragma once
 
+#include "jinja/values/jinja_number.h"
 #include "jinja/values/jinja_value.h"
 
 enum node_kind {

@@ -1,6 +1,8 @@
 /* jinja_lexer.c - see jinja_lexer.h. */
 #include "jinja/syntax/jinja_lexer.h"
 
+#include "jinja/values/jinja_number.h"
+#include "jinja/values/jinja_str.h"
 #include "jinja/values/jinja_unicode.h"
 
 #include <stdlib.h>

@@ -1,6 +1,8 @@
 /* jinja_parse_expr.c - expressions: from inline if down to names and literals. */
 #include "jinja/builtins/jinja_builtin.h"
 #include "jinja/syntax/jinja_parser.h"
+#include "jinja/values/jinja_number.h"
+#include "jinja/values/jinja_str.h"
 
 static struct node *binary(struct parser *p, enum node_kind kind, enum jop op, struct node *left, struct node *right,
                            int line) {

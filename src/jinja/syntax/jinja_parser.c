@@ -2,6 +2,7 @@
 #include "jinja/syntax/jinja_parser.h"
 
 #include "jinja/builtins/jinja_builtin.h"
+#include "jinja/values/jinja_str.h"
 
 #include <stdarg.h>
 #include <stdio.h>

@@ -1,4 +1,6 @@
 /* jinja_compare.c - truth, identity, equality, order and membership, as Python's protocols give them. */
+#include "jinja/values/jinja_number.h"
+#include "jinja/values/jinja_str.h"
 #include "jinja/values/jinja_value.h"
 
 #include <math.h>

@@ -1,4 +1,5 @@
 /* jinja_iter.c - iter(), list(), reversed() and len(). The generators of filters bring a next function of their own. */
+#include "jinja/values/jinja_str.h"
 #include "jinja/values/jinja_value.h"
 
 static bool next_item(struct jinja *j, struct jiter *it, jval *out) {

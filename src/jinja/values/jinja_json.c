@@ -1,5 +1,6 @@
 /* jinja_json.c - tojson, as json.dumps writes it, and values from a request. */
 #include "jinja/builtins/jinja_builtin.h"
+#include "jinja/values/jinja_format.h"
 
 #include <math.h>
 

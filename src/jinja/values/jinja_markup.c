@@ -1,4 +1,5 @@
 /* jinja_markup.c - escaping for HTML, and joining of texts, which escapes what is no Markup yet. */
+#include "jinja/values/jinja_str.h"
 #include "jinja/values/jinja_value.h"
 
 enum { ROOM_FROM_BYTES = 128 };

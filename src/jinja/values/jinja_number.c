@@ -1,5 +1,8 @@
 /* jinja_number.c - arithmetic with Python's rules: // and % round towards minus infinity, ** and / may turn
  * integers into floats, bool counts as 0 and 1. What needs more than 64 bits is refused, never wrapped. */
+#include "jinja/values/jinja_number.h"
+#include "jinja/values/jinja_format.h"
+#include "jinja/values/jinja_str.h"
 #include "jinja/values/jinja_unicode.h"
 #include "jinja/values/jinja_value.h"
 

@@ -1,4 +1,5 @@
 /* jinja_str.c - text as a sequence of code points: counting, cutting, repeating, searching, changing case. */
+#include "jinja/values/jinja_str.h"
 #include "jinja/values/jinja_unicode.h"
 #include "jinja/values/jinja_value.h"
 

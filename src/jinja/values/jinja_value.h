@@ -5,7 +5,8 @@
  * namespace, the position of an iterator, a loop, a cycler, a joiner.) Since lists and dicts cannot change,
  * slices share memory, and a value can contain itself only through a namespace.
  *
- * Text is UTF-8; positions and lengths that a template sees count code points. Integers are 64 bits. */
+ * Text is UTF-8; positions and lengths that a template sees count code points. Integers are 64 bits. What is done with
+ * texts is in jinja_str.h, with numbers in jinja_number.h; jinja_format.h writes and reads other forms of values. */
 #pragma once
 
 #include "jinja/jinja.h"
@@ -204,23 +205,6 @@ jval jdict_copy(struct jinja *j, const struct jdict *d);
 uint64_t jval_hash(struct jinja *j, jval v);
 bool jval_is_hashable(jval v);
 
-// ---- text (jinja_str.c, jinja_markup.c) ----
-
-size_t jstr_chars(struct jinja *j, struct jstr *s);
-size_t jstr_offset(struct jinja *j, struct jstr *s, size_t n_chars);       // the byte at which code point n begins
-jval jstr_part(struct jinja *j, struct jstr *s, size_t begin, size_t end); // by bytes; shares memory, keeps markup
-jval jstr_concat(struct jinja *j, jval a, jval b);
-jval jstr_repeat(struct jinja *j, jval s, int64_t n);
-jval jstr_escape(struct jinja *j, jval v); // markupsafe.escape: a Markup
-void jinja_emit_escaped(struct jinja *j, struct str s);
-struct str str_trim(struct str s, bool left, bool right);                     // Unicode white space
-struct str str_trim_set(struct str s, struct str set, bool left, bool right); // code points of set
-size_t str_find(struct str s, struct str needle, size_t from);                // SIZE_MAX when absent
-size_t str_rfind(struct jinja *j, struct str s, struct str needle);
-enum jstr_case { CASE_UPPER, CASE_LOWER, CASE_TITLE, CASE_CAPITAL, CASE_SWAP, CASE_FOLD };
-jval jstr_map(struct jinja *j, jval s, enum jstr_case how);
-jval jstr_replace(struct jinja *j, jval s, struct str old, struct str new, int64_t count); // count < 0: all
-
 // ---- what all values can do ----
 
 bool jval_true(struct jinja *j, jval v);
@@ -256,35 +240,8 @@ bool jloop_next(struct jinja *j, struct jloop *l, jval *out);
 int64_t jloop_length(struct jinja *j, struct jloop *l);
 jval jloop_getattr(struct jinja *j, struct jloop *l, struct str name); // J_MISSING when there is none
 
-// ---- numbers (jinja_number.c) ----
-
-enum jop { OP_ADD, OP_SUB, OP_MUL, OP_DIV, OP_FLOORDIV, OP_MOD, OP_POW };
-jval jval_binary(struct jinja *j, enum jop op, jval a, jval b);
-jval jval_negate(struct jinja *j, jval v);
-jval jval_plus(struct jinja *j, jval v);
-bool jval_is_number(jval v); // int, float, bool
-double jval_number(jval v);
-int64_t jval_index(struct jinja *j, jval v, const char *what);              // an int or bool, else leaves
-bool str_to_int(struct jinja *j, struct str s, int64_t base, int64_t *out); // int(s, base); false when it is none
-bool str_to_float(struct jinja *j, struct str s, double *out);
-jval jval_to_int(struct jinja *j, double f); // int(f)
-jval jval_round(struct jinja *j, jval v, jval n_digits);
-
 // ---- attributes, items, slices (jinja_access.c) ----
 
 jval jval_getattr(struct jinja *j, jval obj, jval name);
 jval jval_getitem(struct jinja *j, jval obj, jval key);
 jval jval_slice(struct jinja *j, jval obj, jval start, jval stop, jval step);
-
-// ---- the two small languages inside (jinja_format.c, jinja_percent.c, jinja_json.c) ----
-
-struct jargs;
-jval jinja_percent(struct jinja *j, jval format, jval args);                   // format % args
-jval jinja_str_format(struct jinja *j, jval format, const struct jargs *args); // str.format
-void jinja_emit_formatted(struct jinja *j, jval v, struct str spec);           // format(v, spec)
-jval jinja_from_json(struct jinja *j, const json_t *json);
-struct json_style {
-    bool ascii, sort_keys, pretty;
-    struct str indent, item_separator, key_separator;
-};
-void jinja_emit_json(struct jinja *j, jval v, const struct json_style *style, int depth);
