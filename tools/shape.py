@@ -41,7 +41,6 @@ EXCEPTIONS = {  # rule: {what: why}
     "source": {
         "bench/cuda/attention.cu": "to be split: cases, checks, timing",
         "bench/cuda/nodes.cu": "to be split: cases, timing",
-        "src/api/answer/generation.c": "to be split: an answer's source",
         "src/backend/cuda/linear/gemm_fp8_split_k.cu": "one kernel and its launch",
         "src/jinja/builtins/jinja_methods_str.c": "a table of methods",
         "src/jinja/syntax/jinja_parse_expr.c": "the grammar of expressions",
