@@ -10,6 +10,8 @@ Tests and benches may look anywhere. A quoted include that names no file of ours
 Within a room files may need one another, but not in a large circle. A file here is NAME.c with NAME.h and the like; it needs
 another if its code names a function that the other defines and a header declares. A circle is a largest set of files each of which needs
 every other, perhaps by way of others; more than three are an error. --circles prints all of two and more, with what is needed.
+
+Two files that define one function are an error as well.
 """
 import os, re, sys
 
@@ -135,6 +137,19 @@ def read_needs(root):
     return needs
 
 
+def defined_twice(root):
+    """Sentences about functions that two files define. Rooms are linked as archives, where the first one would win
+    without a word. The CUDA room is a library of its own."""
+    defined = {}
+    for path in sources(root):
+        if path.endswith(".c") and room_of(path) != "backend/cuda":
+            with open(os.path.join(root, "src", path), encoding="utf-8") as f:
+                for name in DEFINED.findall(NO_CODE.sub(" ", f.read())):
+                    defined.setdefault(name, set()).add("src/" + path)
+    return ["%s is defined in %s" % (name, " and in ".join(sorted(paths)))
+            for name, paths in sorted(defined.items()) if len(paths) > 1]
+
+
 def circles(needs):
     """The strongly connected sets of two files and more, the largest first (Tarjan, without recursion)."""
     number, low, stack, found = {}, {}, [], []
@@ -170,6 +185,7 @@ def main():
     where = [a for a in sys.argv[1:] if not a.startswith("--")]
     root = where[0] if where else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
     edges, files, wrong = read_graph(root)
+    wrong += defined_twice(root)
     needs = read_needs(root)
     for circle in circles(needs):
         if "--circles" in sys.argv[1:]:

@@ -227,6 +227,16 @@ class Rooms(unittest.TestCase):
             circle(4),
             (1, "rooms: 4 files of base need one another in a circle (--circles says for what): f0, f1, f2, f3\n"))
 
+    def test_a_function_that_is_there_twice_is_found(self):
+        with tempfile.TemporaryDirectory() as root:
+            for name in ("base/a.c", "core/b.c"):
+                os.makedirs(os.path.dirname(os.path.join(root, "src", name)))
+                with open(os.path.join(root, "src", name), "w") as f:
+                    f.write("static int own(void) {\n    return 1;\n}\n\nint shared(void) {\n    return own();\n}\n")
+            p = self.rooms(root)
+        self.assertEqual((p.returncode, p.stderr),
+                         (1, "rooms: shared is defined in src/base/a.c and in src/core/b.c\n"))
+
     def test_a_bad_edge_is_found(self):
         self.check_edge("core/a.h", "model/b.h", "core -> model points up")
         self.check_edge("jinja/a.c", "core/b.h", "jinja -> core points sideways")
