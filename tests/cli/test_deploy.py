@@ -58,10 +58,12 @@ class Dashboard(unittest.TestCase):
 
 
 class Kubernetes(unittest.TestCase):
+    file = "kubernetes.yaml"
+
     def setUp(self):
         python = python_with(self, "pyyaml==6.0.2")
         code = "import json, sys, yaml; json.dump(list(yaml.safe_load_all(sys.stdin)), sys.stdout)"
-        r = subprocess.run([python, "-c", code], input=read("kubernetes.yaml"), capture_output=True, text=True,
+        r = subprocess.run([python, "-c", code], input=read(self.file), capture_output=True, text=True,
                            timeout=60)
         self.assertEqual(r.returncode, 0, r.stderr)
         self.objects = {o["kind"]: o for o in json.loads(r.stdout)}
@@ -99,6 +101,28 @@ class Kubernetes(unittest.TestCase):
                          self.objects["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"],
                          self.objects["Deployment"]["spec"]["selector"]["matchLabels"]):
             self.assertEqual(selector, labels)
+
+
+class FourCards(Kubernetes):
+    file = "kubernetes-four-cards.yaml"
+
+    def test_it_asks_for_as_many_cards_as_share_the_model(self):
+        args = self.container["args"]
+        cards = self.container["resources"]["limits"]["nvidia.com/gpu"]
+        self.assertEqual(args[args.index("--tensor-parallel-size") + 1], cards)
+        self.assertEqual((args[args.index("--device") + 1], cards), ("cuda", "4"))
+
+
+class TwoHosts(FourCards):
+    file = "kubernetes-two-hosts.yaml"
+
+    def test_each_host_has_one_engine(self):
+        spec = self.objects["Deployment"]["spec"]
+        self.assertEqual(spec["replicas"], 2)
+        rule, = self.pod["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        self.assertEqual(rule["topologyKey"], "kubernetes.io/hostname")
+        self.assertEqual(rule["labelSelector"]["matchLabels"], spec["template"]["metadata"]["labels"])
+        self.assertEqual(self.objects["Service"]["spec"]["sessionAffinity"], "ClientIP")
 
 
 class Unit(unittest.TestCase):
