@@ -80,6 +80,18 @@ static void append_device(struct buf *b, const struct api *api, const struct ser
     }
 }
 
+/* Of a model with experts. */
+static void append_experts(struct buf *b, const struct api *api) {
+    enum { MOST_EXPERTS = 4096 };
+    int64_t *loads = xcalloc(MOST_EXPERTS, sizeof *loads);
+    int n = service_expert_loads(api->service, loads, MOST_EXPERTS);
+    if (n > 0)
+        describe(b, "gyre:expert_tokens_total", "counter", "Tokens that were sent to an expert, over all layers.");
+    for (int e = 0; e < n; e++)
+        buf_printf(b, "gyre:expert_tokens_total{expert=\"%d\"} %lld\n", e, (long long)loads[e]);
+    free(loads);
+}
+
 static void append_drafts(struct buf *b, const struct api *api, const struct service_state *s) {
     engine_metric(b, api, "vllm:spec_decode_num_drafts_total", "counter", "Drafts of speculation.",
                   (double)s->n_drafts);
@@ -148,6 +160,7 @@ static void append_engine(struct buf *b, const struct api *api) {
                   (double)s.n_given_prompts);
     append_drafts(b, api, &s);
     append_device(b, api, &s);
+    append_experts(b, api);
 }
 
 static void append_grammars(struct buf *b, const struct api *api) {

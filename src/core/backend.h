@@ -87,6 +87,10 @@ struct backend_ops {
      * how many. Always the same names in the same order. */
     int (*report)(const struct executable *exe, struct device_report out[MAX_DEVICE_REPORTS]);
 
+    /* How often tokens were sent to each expert of a layer, over all layers, since the program was loaded: to out
+     * [most]; returns how many experts a layer has, 0 if none has some. Any thread. NULL: the device does not count. */
+    int (*expert_loads)(const struct executable *exe, int64_t *out, int most);
+
     /* Starts a step, which draws what `sample` [n_rows] asks for. What it takes of the step before (from_row,
      * newest_row) is read on the device: that step of this executable need not have been collected. With sample NULL
      * the step is late: it leaves the rows' logits on the device, and draw comes before the next run. Plan and

@@ -191,6 +191,20 @@ const struct queue_model *service_queue(const struct service *s, int tenant) {
     return least ? least : &lane_telemetry(s->lanes[0])->queue;
 }
 
+int service_expert_loads(const struct service *s, int64_t *out, int most) {
+    int n = 0;
+    int64_t *one = xcalloc((size_t)most + 1, sizeof *one);
+    memset(out, 0, (size_t)most * sizeof *out);
+    for (int i = 0; i < s->n; i++) {
+        const struct gyre *g = lane_engine(s->lanes[i]);
+        n = g->ops->expert_loads ? g->ops->expert_loads(g->exe, one, most) : 0;
+        for (int e = 0; e < MIN(n, most); e++)
+            out[e] += one[e];
+    }
+    free(one);
+    return MIN(n, most);
+}
+
 const struct gyre_info *service_info(const struct service *s) { return gyre_info(lane_engine(s->lanes[0])); }
 struct gyre_request service_request_default(const struct service *s) {
     return gyre_request_default(lane_engine(s->lanes[0]));

@@ -141,6 +141,10 @@ void service_state_of(const struct service *s, int engine, struct service_state 
  * queue. */
 const struct telemetry *service_telemetry(const struct service *s);
 
+/* How often tokens were sent to each expert of a layer, over all layers and engines: to out [most]; returns how many
+ * experts a layer has. 0: the model has none, or the device does not count. */
+int service_expert_loads(const struct service *s, int64_t *out, int most);
+
 /* Where a request of the tenant would wait least, of the engines that have not failed; some engine's if all have. */
 const struct queue_model *service_queue(const struct service *s, int tenant);
 

@@ -1,6 +1,7 @@
 """A model over several ranks of the CPU, served and run. Loopback only."""
 import json
 import os
+import re
 import subprocess
 import sys
 import unittest
@@ -36,6 +37,37 @@ class Ranks(unittest.TestCase):
             for event in server.stream("/v1/completions", model="m", prompt=PROMPT, max_tokens=16, temperature=0):
                 text += event["choices"][0]["text"] if isinstance(event, dict) and event.get("choices") else ""
             self.assertEqual(text, wanted)
+        finally:
+            self.assertEqual(server.stop(), 0)
+
+    def loads(self, *flags):
+        """The text of an answer, its usage, and how many tokens each expert was sent for it."""
+        server = Server("tests/models/qwen3_moe", "--served-model-name", "m", "--threads", "4", *flags)
+        try:
+            status, r = server.post("/v1/completions", model="m", prompt=PROMPT, max_tokens=16, temperature=0,
+                                    ignore_eos=True)
+            self.assertEqual(status, 200, r)
+            found = re.findall(r'^gyre:expert_tokens_total\{expert="(\d+)"\} (\d+)$',
+                               server.request("GET", "/metrics")[1], re.M)
+        finally:
+            self.assertEqual(server.stop(), 0)
+        self.assertEqual([int(e) for e, _ in found], list(range(len(found))))
+        return r["choices"][0]["text"], r["usage"], [int(n) for _, n in found]
+
+    def test_what_experts_are_sent_is_counted(self):
+        with open(os.path.join(ROOT, "tests/models/qwen3_moe/config.json")) as f:
+            config = json.load(f)
+        text, usage, one = self.loads()
+        n_tokens = usage["prompt_tokens"] + usage["completion_tokens"] - 1  # nobody computes the last one
+        self.assertEqual(len(one), config["num_local_experts"])
+        self.assertEqual(sum(one), n_tokens * config["num_experts_per_tok"] * config["num_hidden_layers"])
+        for flags in (("-tp", "2", "--enable-expert-parallel"), ("-tp", "4", "--enable-expert-parallel"), ("-pp", "2"),
+                      ("-tp", "2", "--enable-expert-parallel", "-pp", "2")):
+            with self.subTest(flags=flags):
+                self.assertEqual(self.loads(*flags), (text, usage, one))
+        server = Server("tests/models/llama")
+        try:
+            self.assertNotIn("expert_tokens", server.request("GET", "/metrics")[1])
         finally:
             self.assertEqual(server.stop(), 0)
 

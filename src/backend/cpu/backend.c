@@ -85,6 +85,7 @@ static void cpu_unload(struct loaded *l) {
         free(l->caches[g].memory);
     program_free(l->program);
     cpu_ranks_leave(l->ranks);
+    free(l->expert_loads);
     free(l);
 }
 
@@ -117,6 +118,7 @@ static enum status cpu_load(struct device *d, const struct program *p, const str
     l->program = l->caches_of    ? pass_shared_kv_as(p, l->caches_of->program)
                  : d->whole_keys ? program_copy(p)
                                  : pass_shared_kv(p, NULL);
+    expert_loads_init(l);
     enum status st = placed_table_fill(&l->placed, l->program, d->pool, err);
     if (st != OK) {
         cpu_unload(l);
@@ -124,38 +126,6 @@ static enum status cpu_load(struct device *d, const struct program *p, const str
     }
     *out = l;
     return st;
-}
-
-static int64_t cpu_cache_block_bytes(const struct loaded *l, int group, int block_size) {
-    const struct cache_group *g = &l->program->groups[group];
-    return cache_block_floats(g, block_size, l->n_back) * g->n_layers * (int64_t)sizeof(float);
-}
-
-static enum status cpu_alloc_cache(struct loaded *l, const struct cache_config *config, struct error *err) {
-    const struct program *p = l->program;
-    BUG_IF(l->n_caches > 0 || p->n_groups > MAX_CACHE_GROUPS);
-    if (config->block_size < 1 || (config->block_size & (config->block_size - 1)) != 0)
-        return fail(err, ERR_ARG, "%s: a cache block of %d tokens is not a power of two", p->name, config->block_size);
-    l->block_size = config->block_size;
-    l->block_shift = __builtin_ctz((unsigned)config->block_size);
-    for (int g = 0; g < p->n_groups; g++) {
-        bool state = p->groups[g].kind == CACHE_STATE;
-        int64_t n_blocks =
-                    state ? config->n_states + config->n_host_states : config->n_blocks[g] + config->n_host_blocks[g],
-                n_bytes;
-        if (__builtin_mul_overflow(cpu_cache_block_bytes(l, g, l->block_size), n_blocks, &n_bytes) ||
-            n_bytes > INT64_MAX - ALIGNMENT)
-            return fail(err, ERR_MEMORY, "%s: the cache of group %d is larger than memory can be", p->name, g);
-        // calloc: zero pages of the system are neither written nor resident until a sequence uses them.
-        unsigned char *memory = calloc(1, (size_t)n_bytes + ALIGNMENT);
-        if (!memory)
-            return fail(err, ERR_MEMORY, "%s: no memory for a cache of %lld blocks, %lld bytes", p->name,
-                        (long long)n_blocks, (long long)n_bytes);
-        int64_t block_floats = cache_block_floats(&p->groups[g], l->block_size, l->n_back);
-        float *at = (float *)(void *)(memory + (ALIGNMENT - (uintptr_t)memory % ALIGNMENT));
-        l->caches[l->n_caches++] = (struct cache){memory, at, block_floats * n_blocks, block_floats};
-    }
-    return OK;
 }
 
 /* ---- compile ---- */
@@ -441,6 +411,10 @@ static enum status cpu_hidden(struct executable *exe, int tap, int t, const floa
     return OK;
 }
 
+static int cpu_expert_loads(const struct executable *exe, int64_t *out, int most) {
+    return expert_loads(exe->loaded, out, most);
+}
+
 static void cpu_memory(const struct device *d, struct device_memory *out) {
     struct machine_memory memory;
     (void)d;
@@ -497,4 +471,5 @@ const struct backend_ops backend_cpu = {
     .collect = cpu_collect,
     .logits = cpu_logits,
     .hidden = cpu_hidden,
+    .expert_loads = cpu_expert_loads,
 };

@@ -79,6 +79,8 @@ struct loaded {
     int n_back;                     // of load_options
     const struct op_watch *watch;   // likewise
     const struct loaded *caches_of; // likewise
+    _Atomic int64_t *expert_loads;  // [n_experts]: tokens that were sent to each, over all layers
+    int n_experts;                  // of the layer that has most
     struct ranks *ranks;            // that it meets in collective ops; NULL: none (cpu_ranks.c)
 };
 
@@ -158,6 +160,10 @@ float *delta_state(const struct call *c, int cache, int seq);
 int64_t cache_block_floats(const struct cache_group *g, int block_size, int n_back); // of one layer
 
 /* l's caches are the owner's, once that has them; NULL: its own. */
+void expert_loads_init(struct loaded *l); // cpu_moe.c
+int expert_loads(const struct loaded *l, int64_t *out, int most);
+int64_t cpu_cache_block_bytes(const struct loaded *l, int group, int block_size);
+enum status cpu_alloc_cache(struct loaded *l, const struct cache_config *config, struct error *err);
 void cache_take(struct loaded *l, const struct loaded *owner);
 enum status cpu_get_cache(struct loaded *l, int group, int block, void *out, struct error *err);
 enum status cpu_put_cache(struct loaded *l, int group, int block, const void *in, struct error *err);

@@ -1,7 +1,10 @@
 /* cpu_cache.c - where a token's keys, values and states lie; the layout is drawn in cpu.h. */
 #include "backend/cpu/cpu.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+enum { ALIGNMENT = 64 }; // of the memory of caches: a line
 
 int64_t cache_block_floats(const struct cache_group *g, int block_size, int n_back) {
     switch (g->kind) {
@@ -49,6 +52,38 @@ float *delta_state(const struct call *c, int cache, int seq) {
     const struct delta_args *a = &c->op->args.delta_rule;
     const struct cache_group *g = &c->program->groups[c->program->caches[cache].group];
     return conv_state(c, cache, seq) + (g->state_floats - (int64_t)a->n_value_heads * a->key_dim * a->value_dim);
+}
+
+int64_t cpu_cache_block_bytes(const struct loaded *l, int group, int block_size) {
+    const struct cache_group *g = &l->program->groups[group];
+    return cache_block_floats(g, block_size, l->n_back) * g->n_layers * (int64_t)sizeof(float);
+}
+
+enum status cpu_alloc_cache(struct loaded *l, const struct cache_config *config, struct error *err) {
+    const struct program *p = l->program;
+    BUG_IF(l->n_caches > 0 || p->n_groups > MAX_CACHE_GROUPS);
+    if (config->block_size < 1 || (config->block_size & (config->block_size - 1)) != 0)
+        return fail(err, ERR_ARG, "%s: a cache block of %d tokens is not a power of two", p->name, config->block_size);
+    l->block_size = config->block_size;
+    l->block_shift = __builtin_ctz((unsigned)config->block_size);
+    for (int g = 0; g < p->n_groups; g++) {
+        bool state = p->groups[g].kind == CACHE_STATE;
+        int64_t n_blocks =
+                    state ? config->n_states + config->n_host_states : config->n_blocks[g] + config->n_host_blocks[g],
+                n_bytes;
+        if (__builtin_mul_overflow(cpu_cache_block_bytes(l, g, l->block_size), n_blocks, &n_bytes) ||
+            n_bytes > INT64_MAX - ALIGNMENT)
+            return fail(err, ERR_MEMORY, "%s: the cache of group %d is larger than memory can be", p->name, g);
+        // calloc: zero pages of the system are neither written nor resident until a sequence uses them.
+        unsigned char *memory = calloc(1, (size_t)n_bytes + ALIGNMENT);
+        if (!memory)
+            return fail(err, ERR_MEMORY, "%s: no memory for a cache of %lld blocks, %lld bytes", p->name,
+                        (long long)n_blocks, (long long)n_bytes);
+        int64_t block_floats = cache_block_floats(&p->groups[g], l->block_size, l->n_back);
+        float *at = (float *)(void *)(memory + (ALIGNMENT - (uintptr_t)memory % ALIGNMENT));
+        l->caches[l->n_caches++] = (struct cache){memory, at, block_floats * n_blocks, block_floats};
+    }
+    return OK;
 }
 
 /* Layer by layer, as a block's parts lie. */

@@ -2,6 +2,7 @@
 #include "backend/cpu/cpu.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
 /* The index of the largest of n; ties go to the lower index. */
@@ -97,11 +98,33 @@ static void route(const struct call *c, int64_t t) {
         weights[k] *= a->scale * (expert_scale ? expert_scale[ids[k]] : 1.0f);
 }
 
+void expert_loads_init(struct loaded *l) {
+    for (int i = 0; i < l->program->n_ops; i++)
+        if (l->program->ops[i].code == OP_MOE_ROUTE)
+            l->n_experts = MAX(l->n_experts, l->program->ops[i].args.moe_route.n_experts);
+    l->expert_loads = xcalloc((size_t)l->n_experts + 1, sizeof *l->expert_loads);
+}
+
+int expert_loads(const struct loaded *l, int64_t *out, int most) {
+    for (int e = 0; e < MIN(l->n_experts, most); e++)
+        out[e] = atomic_load_explicit(&l->expert_loads[e], memory_order_relaxed);
+    return l->n_experts;
+}
+
+/* Each token where it is sent to; workers count those that they routed. */
+static void count_loads(const struct call *c, int64_t t) {
+    const int32_t *ids = mat_ids(c->out[0], t);
+    for (int k = 0; k < c->op->args.moe_route.top_k; k++)
+        atomic_fetch_add_explicit(&c->loaded->expert_loads[ids[k]], 1, memory_order_relaxed);
+}
+
 void cpu_moe_route(const struct call *c) {
     int64_t begin, end;
     call_share(c, c->in[0].rows, 1, &begin, &end);
-    for (int64_t t = begin; t < end; t++)
+    for (int64_t t = begin; t < end; t++) {
         route(c, t);
+        count_loads(c, t);
+    }
 }
 
 /* y += weight * expert(x). scratch: a row of weights [max(D, F)], the hidden row [F], gate and up [2F]. */

@@ -351,6 +351,11 @@ static enum status ranks_collect(struct executable *exe, struct sample_result *r
     return stays_failed(d, collect_all(exe, exe->n_rows[exe->n_collected++ & 1], results, err), err);
 }
 
+/* All ranks route all tokens. */
+static int ranks_expert_loads(const struct executable *exe, int64_t *out, int most) {
+    return table_of(exe)->of->expert_loads(exe->of[0], out, most);
+}
+
 static enum status ranks_logits(struct executable *exe, int row, const float **out, struct error *err) {
     return table_of(exe)->of->logits(exe->of[0], row, out, err);
 }
@@ -438,6 +443,7 @@ static void fill(struct table *t, const struct backend_ops *of, int n, bool by_e
     ops->draw = ranks_draw;
     ops->collect = ranks_collect;
     ops->logits = ranks_logits;
+    ops->expert_loads = of->expert_loads ? ranks_expert_loads : NULL;
     ops->hidden = of->hidden ? ranks_hidden : NULL;
     ops->states_from = of->states_from ? ranks_states_from : NULL;
     ops->probes = !of->in_place && of->probes && of->probes->measure ? &ranks_probes : NULL;

@@ -402,6 +402,21 @@ static enum status stages_collect(struct executable *exe, struct sample_result *
     return OK;
 }
 
+/* Layers of all stages. */
+static int stages_expert_loads(const struct executable *exe, int64_t *out, int most) {
+    int n = 0;
+    int64_t *one = xcalloc((size_t)most + 1, sizeof *one);
+    memset(out, 0, (size_t)most * sizeof *out);
+    for (int i = 0; i < table_of(exe)->n; i++) {
+        int mine = table_of(exe)->of->expert_loads(exe->of[i][0], one, most);
+        for (int e = 0; e < MIN(mine, most); e++)
+            out[e] += one[e];
+        n = MAX(n, mine);
+    }
+    free(one);
+    return n;
+}
+
 static enum status stages_logits(struct executable *exe, int row, const float **out, struct error *err) {
     int m = exe->n_parts - 1;
     while (m > 0 && exe->parts[m].first_row > row)
@@ -452,6 +467,7 @@ static void fill(struct table *t, const struct backend_ops *of, int n) {
     ops->draw = stages_draw;
     ops->collect = stages_collect;
     ops->logits = stages_logits;
+    ops->expert_loads = of->expert_loads ? stages_expert_loads : NULL;
     ops->hidden = stages_hidden;
     ops->probes = NULL;
 }
