@@ -174,7 +174,9 @@ static void table(problem &p, int rows) {
     printf("%s N=%d: %.1f experts, %.1f MB; route alone %.2f us, list alone %.2f us; chosen tile %d\n", p.m.name, rows,
            bytes / p.expert_bytes(), bytes * 1e-6, alone_route, alone_list, usual.tile);
     for (int tile : {8, 16, 24, 32, usual.tile}) {
-        if (usual.is_tiled ? tile != usual.tile : tile > usual.tile || (tile > 8 && rows <= 8))
+        if (usual.is_grouped ? tile > 24
+            : usual.is_tiled ? tile != usual.tile
+                             : tile > usual.tile || (tile > 8 && rows <= 8))
             continue;
         int64_t pairs = (int64_t)usual.piece * p.m.top_k;
         dmoe_cut cut = usual;
@@ -185,15 +187,19 @@ static void table(problem &p, int rows) {
                bytes / us * 1e6 / PEAK * 100);
         fflush(stdout);
     }
-    if (rows < 32 || usual.is_wide)
-        return;
-    dmoe_cut cut = usual;
-    cut.is_wide = true, cut.is_joined = cut.is_direct = false, cut.tile = 160;
-    cut.most_tiles =
-        (int)(std::min<int64_t>((int64_t)cut.piece * p.m.top_k, p.m.n_experts) + cut.piece * p.m.top_k / 160);
-    double us = time_layers(p, [&](const layer &k) { put_experts(p, k, p.a, cut); });
-    printf("    wide:    %7.2f us, %5.2f TB/s, %4.1f %%\n", us, bytes / us * 1e-6, bytes / us * 1e6 / PEAK * 100);
-    fflush(stdout);
+    auto by = [&](const char *name, bool wide, int tile) {
+        dmoe_cut cut = usual;
+        cut.is_wide = wide, cut.is_joined = cut.is_direct = cut.is_grouped = cut.is_tiled = false, cut.tile = tile;
+        cut.most_tiles =
+            (int)(std::min<int64_t>((int64_t)cut.piece * p.m.top_k, p.m.n_experts) + cut.piece * p.m.top_k / tile);
+        double us = time_layers(p, [&](const layer &k) { put_experts(p, k, p.a, cut); });
+        printf("    %s: %7.2f us, %5.2f TB/s, %4.1f %%\n", name, us, bytes / us * 1e-6, bytes / us * 1e6 / PEAK * 100);
+        fflush(stdout);
+    };
+    if (usual.is_grouped)
+        by("stream ", false, 8), by("stream of more", false, 24);
+    if (rows >= 32 && !usual.is_wide)
+        by("wide   ", true, 128);
 }
 
 int main(int argc, char **argv) {

@@ -66,9 +66,11 @@ build/cuda/tests/%.o: tests/cuda/%.c
 # WITH is what a program is linked with beside its source: $^ would hold what that includes as well, as dependencies say.
 # Kernels alone, against double precision; the test includes the .cu. In build/racecheck as racecheck has them.
 GEMM_TESTS := $(addprefix build/cuda/test_gemm_fp8_,small_m gated split_k prefill)
-KERNEL_TESTS  := $(GEMM_TESTS) $(addprefix build/cuda/test_,place place_blocks l2_topology quantise argmax_filter gemm_w4 meeting)
+KERNEL_TESTS  := $(GEMM_TESTS) $(addprefix build/cuda/test_,place place_blocks l2_topology quantise argmax_filter gemm_w4 meeting moe)
+MOE_OBJECTS   := moe_kernels_bf16 moe_kernels_f16 moe_kernels_quads moe_list moe moe_stream rows
 $(GEMM_TESTS) $(GEMM_TESTS:build/cuda/%=build/racecheck/%): WITH := $(call cu_source,l2_copy)
 build/cuda/test_argmax_filter: WITH := $(call cu_objects,lm_head sample)
+build/cuda/test_moe: WITH := $(call cu_objects,$(MOE_OBJECTS))
 $(KERNEL_TESTS): build/cuda/%: tests/cuda/%.cu $(CUDA_CODE)
 	@mkdir -p $(@D)
 	$(call QUIET,nvcc)$(NVCC_PROGRAM) $< $(WITH)
@@ -83,7 +85,7 @@ build/cuda/bench_linear: WITH := $(call cu_objects,gemv)
 build/cuda/bench_gemm_w4: WITH := $(call cu_objects,gemm_w4 gemm_w4_many)
 build/cuda/bench_delta: WITH := $(call cu_objects,delta_decode delta_chunk_inputs delta_chunk_parts delta_chunk_scan delta_norm)
 build/cuda/bench_meeting: WITH := $(call cu_objects,norm)
-build/cuda/bench_moe: WITH := $(call cu_objects,moe_kernels_bf16 moe_kernels_f16 moe_kernels_quads moe_list moe moe_stream rows)
+build/cuda/bench_moe: WITH := $(call cu_objects,$(MOE_OBJECTS))
 build/cuda/bench_argmax_filter: WITH := $(call cu_objects,lm_head sample l2_topology)
 build/cuda/bench_gemm_fp8_small_m: WITH := $(call cu_objects,norm quantise)
 build/cuda/bench_nodes: WITH := $(call cu_objects,elementwise quantise)
@@ -141,6 +143,7 @@ build/ptx/libbackend.a: $(PTX_OBJ)
 ptx_objects = $(patsubst build/cuda/%,build/ptx/%,$(call cu_objects,$(1)))
 $(patsubst build/cuda/%,build/ptx/%,$(GEMM_TESTS)): $(call ptx_objects,l2_copy)
 build/ptx/test_argmax_filter: $(call ptx_objects,lm_head sample)
+build/ptx/test_moe: $(call ptx_objects,$(MOE_OBJECTS))
 $(PTX_KERNEL_TESTS): build/ptx/test_%: build/ptx/test_%.cu.o build/ptx/libmachine.a
 	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $(filter %.cu.o,$^) build/ptx/libmachine.a -lstdc++ -lpthread -lm
 build/ptx/test_machine build/ptx/test_copies: build/ptx/%: build/ptx/%.o build/ptx/libmachine.a

@@ -128,23 +128,16 @@ template <quad_kind KIND, int GROUP> struct quads_expert : natural {
     static constexpr bool BF16 = false, IN_BLOCKS = true;
     struct chunk {
         quads_fragments<KIND, GROUP> scales;
-        uint32_t w[STEPS];
+        quads_words<KIND> words;
         __device__ __forceinline__ void load(const unsigned char *at) {
             int lane = threadIdx.x % 32;
             scales.load(shared_address(at), lane, KIND == QUADS_INT4);
-#pragma unroll
-            for (int i = 0; i < STEPS; i += 4) {
-                uint4 v = *reinterpret_cast<const uint4 *>(at + i / 4 * 512 + lane * PIECE);
-                w[i] = v.x, w[i + 1] = v.y, w[i + 2] = v.z, w[i + 3] = v.w;
-            }
+            words.load(shared_address(at) + lane * PIECE);
         }
         __device__ __forceinline__ void fragment(int s, uint32_t (&m)[4]) {
-            if constexpr (KIND == QUADS_INT4) { // who begins behind a group's first step has these too
-                uint32_t zero = scales.zeros[s * 16 / GROUP], by = scales.scales[s * 16 / GROUP];
-                scales.of_row = int4_zero_of(zero & 0xff), scales.of_row_8 = int4_zero_of(zero >> 8);
-                scales.by_row = twice_low(by), scales.by_row_8 = twice_high(by);
-            }
-            scales.fragment(s, w[s], m);
+            if constexpr (KIND == QUADS_INT4) // who begins behind a group's first step has this too
+                scales.begin_group(s);
+            scales.fragment(s, words.of, m);
             if constexpr (quads_fragments<KIND, GROUP>::ON_SUMS) {
                 m[0] = multiply_pair(m[0], scales.by_row), m[2] = multiply_pair(m[2], scales.by_row);
                 m[1] = multiply_pair(m[1], scales.by_row_8), m[3] = multiply_pair(m[3], scales.by_row_8);

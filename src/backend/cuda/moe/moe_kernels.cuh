@@ -1,6 +1,7 @@
 /* moe_kernels.cuh - how the kernels of a format W are launched; see moe_kernels.h. */
 #pragma once
 
+#include "backend/cuda/moe/moe_group.cuh"
 #include "backend/cuda/moe/moe_kernels.h"
 #include "backend/cuda/moe/moe_tiles.cuh"
 #include "backend/cuda/moe/moe_wide.cuh"
@@ -25,9 +26,20 @@ template <class W, int OCTETS> static constexpr int queues_of() {
     return shape::WARPS * expert_queue<W, true, shape::DEPTH>::BYTES;
 }
 
+template <class W> static int group_octet_of(int64_t in) {
+    if constexpr (W::IN_BLOCKS)
+        return group_panels<W>((int)in) * GROUP_ROWS;
+    return 0;
+}
+template <class W> static constexpr int group_queues_of() {
+    if constexpr (W::IN_BLOCKS)
+        return GROUP_WARPS * group_queue<W, true>::BYTES;
+    return 0;
+}
+
 template <class W> static stream_format stream_format_of() {
-    return {W::COLUMNS * W::CHUNKS,      queues_of<W, 1>(), queues_of<W, MOST_OCTETS>(), W::X_ASIDE, W::BLOCKS,
-            W::NATURAL ? 0 : W::COLUMNS, W::WIDTH_OF};
+    return {W::COLUMNS * W::CHUNKS,      queues_of<W, 1>(), queues_of<W, MOST_OCTETS>(), W::X_ASIDE,       W::BLOCKS,
+            W::NATURAL ? 0 : W::COLUMNS, W::WIDTH_OF,       group_queues_of<W>(),        group_octet_of<W>};
 }
 
 template <class W, bool UP> static void launch_tiles(const stream_call &c) {
@@ -61,7 +73,26 @@ template <class W, bool UP, int OCTETS> static void launch_stream(stream_call c,
                 c.args);
 }
 
+template <class W, bool UP, int OCTETS> static void launch_group(stream_call c) {
+    auto kernel = moe_group<W, UP, OCTETS>;
+    int of_octet = group_octet_of<W>(c.w.in), queues = group_queues_of<W>(),
+        wanted = (c.cut->most_tiles + MOST_OF_BLOCK - 3) / (MOST_OF_BLOCK - 2),
+        octets = (SHARED_MOST - queues) / of_octet;
+    c.args.x_tokens = 8 * (octets < MOST_PLACES / 8 ? octets : MOST_PLACES / 8);
+    c.args.most_tiles = c.cut->most_tiles;
+    allow_shared(kernel, SHARED_MOST);
+    launch_node(kernel, wanted > n_multiprocessors() ? wanted : n_multiprocessors(), GROUP_WARPS * 32,
+                c.args.x_tokens / 8 * of_octet + queues, c.l->stream, c.args);
+}
+
 template <class W, bool UP> static void launch_weights(stream_call c) {
+    if constexpr (W::IN_BLOCKS)
+        if (c.cut->is_grouped)
+            switch (c.cut->tile / 8) {
+            case 1: return launch_group<W, UP, 1>(c);
+            case 2: return launch_group<W, UP, 2>(c);
+            default: return launch_group<W, UP, GROUP_OCTETS>(c);
+            }
     if (c.cut->is_wide)
         return launch_wide<W, UP>(c);
     if constexpr (!W::NATURAL)

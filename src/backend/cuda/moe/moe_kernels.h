@@ -12,16 +12,17 @@ enum {
     SHARED_HALF = 110 << 10,
     SHARED_ALONE = 114432,
     SHARED_IN_PAIRS = 75520,
-    MOST_PLACES = 128,
     TILE_TOKENS = 64,
-    WIDE_TOKENS = 160
+    WIDE_TOKENS = 128
 };
 
 /* What launchers ask of a format. */
 struct stream_format {
     int columns, queue_bytes, many_queue_bytes, x_aside, blocks; // columns: of a step; bytes: of a block's queues
-    int order;    // columns of a chunk whose tokens moe_order puts in order; 0: nobody does
-    int width_of; // what columns are a multiple of
+    int order;                            // columns of a chunk whose tokens moe_order puts in order; 0: nobody does
+    int width_of;                         // what columns are a multiple of
+    int group_queue_bytes;                // of a block of moe_group.cuh; 0: it does not take the format
+    int (*group_octet_bytes)(int64_t in); // of eight tokens of it
     int x_pitch(int64_t in) const { return (int)((in + columns - 1) / columns * columns * 2 + x_aside); }
 };
 

@@ -24,6 +24,7 @@
  * into half once more for every 24 or 32 tokens. From 40 on moe_wide.cuh does, where widths allow.
  *
  * Bytes: of each expert that has tokens W13 and W2, once a tile; x once a block. */
+#include "backend/cuda/moe/moe_group.cuh"
 #include "backend/cuda/moe/moe_kernels.h"
 #include "backend/cuda/moe/moe_order.cuh"
 #include "backend/cuda/moe/moe_stream.h"
@@ -68,6 +69,15 @@ static int tokens_that_fit(struct dweight w13, struct dweight w2) {
     return (SHARED_MOST - format_of(w13).many_queue_bytes) / pitch_of(w13, w2);
 }
 
+/* Of a tile of moe_group.cuh; 0: it does not take the weights. */
+static int tokens_of_group(struct dweight w13, struct dweight w2) {
+    stream_format f = format_of(w13);
+    return f.group_queue_bytes
+               ? 8 * (int)least((SHARED_MOST - f.group_queue_bytes) / f.group_octet_bytes(most(w13.in, w2.in)),
+                                GROUP_OCTETS)
+               : 0;
+}
+
 bool moe_streams(struct dweight w13, struct dweight w2) {
     const expert_kernels *k = kernels_for(w13, ELEMENT_F16);
     int64_t of = k ? k->format.width_of : 0;
@@ -82,11 +92,20 @@ struct dmoe_cut moe_cut_of(const struct dmoe *a, struct dweight w13, struct dwei
     c.is_tiled = f.order > 0 && (int64_t)n_tokens * a->top_k >= (int64_t)MANY_TOKENS * a->n_experts;
     c.is_wide = w13.in % PANEL_COLUMNS == 0 && w2.in % PANEL_COLUMNS == 0 &&
                 (int64_t)n_tokens * a->top_k >= (int64_t)WIDE_MANY * a->n_experts;
+    c.is_grouped = n_tokens > JOINED_TOKENS && tokens_of_group(w13, w2) > 0 && !c.is_wide &&
+                   (int64_t)n_tokens * a->top_k < (int64_t)MANY_TOKENS * a->n_experts;
     c.piece = (int)least(n_tokens, c.is_tiled || c.is_wide ? MOST_TILED_PIECE : MOST_PIECE);
     c.tile = (int)least(fits < 8 ? fits : fits / 8 * 8, MOST_OCTETS * 8);
     if (f.blocks > 1 && n_tokens * a->top_k <= FEW_TOKENS * a->n_experts)
         c.tile = (int)least(c.tile, most(1, (SHARED_HALF - f.queue_bytes) / pitch_of(w13, w2) / 8 * 8));
-    c.tile = c.is_wide ? WIDE_TOKENS : c.is_tiled ? TILE_TOKENS : c.tile;
+    int64_t pairs_of_expert = (int64_t)n_tokens * a->top_k * 2 / a->n_experts, // in halves
+        group = pairs_of_expert < 10   ? 8
+                : pairs_of_expert < 22 ? 16
+                                       : 24; // seldom has an expert more
+    c.tile = (int)(c.is_wide      ? WIDE_TOKENS
+                   : c.is_grouped ? least(group, tokens_of_group(w13, w2))
+                   : c.is_tiled   ? TILE_TOKENS
+                                  : c.tile);
     int64_t pairs = (int64_t)c.piece * a->top_k;
     c.most_tiles = (int)(least(pairs, a->n_experts) + pairs / c.tile);
     bool fits_joined =
@@ -144,7 +163,10 @@ void moe_stream_bytes(const struct dmoe *a, struct dweight w13, struct dweight w
     for (int piece = MOST_PIECE; piece <= MOST_TILED_PIECE; piece += MOST_TILED_PIECE - MOST_PIECE) {
         struct dmoe_cut c = moe_cut_of(a, w13, w2, (int)least(n_tokens, piece));
         int64_t of_list, between;
-        c.tile = (int)least(c.tile, tokens_that_fit(w13, w2)), c.piece = (int)least(n_tokens, piece);
+        c.tile = (int)least(c.tile, tokens_that_fit(w13, w2));
+        if (tokens_of_group(w13, w2) > 0)
+            c.tile = 8; // of the shortest tiles
+        c.piece = (int)least(n_tokens, piece);
         c.most_tiles = (int)(least((int64_t)c.piece * a->top_k, a->n_experts) + (int64_t)c.piece * a->top_k / c.tile);
         between_of(a, &c, w13, &between);
         moe_list_at(a, &c, NULL, &of_list);

@@ -33,13 +33,14 @@ struct dmoe_list {
 
 /* How it is cut. launch_moe_stream takes what moe_cut_of says; benchmarks try others. */
 struct dmoe_cut {
-    int tile;       // tokens of a tile
-    int piece;      // tokens that are computed together
-    int most_tiles; // of a piece
-    bool is_tiled;  // by moe_tiles.cuh: many tokens an expert
-    bool is_wide;   // by moe_wide.cuh: more, and widths that are multiples of 64
-    bool is_joined; // by moe_down_join.cuh: few tokens
-    bool is_direct; // one token, whose ids say all that a list would: if another node counts, nobody makes one
+    int tile;        // tokens of a tile
+    int piece;       // tokens that are computed together
+    int most_tiles;  // of a piece
+    bool is_tiled;   // by moe_tiles.cuh: many tokens an expert
+    bool is_wide;    // by moe_wide.cuh: more, and widths that are multiples of 64
+    bool is_grouped; // by moe_group.cuh: few tokens, and weights in blocks
+    bool is_joined;  // by moe_down_join.cuh: few tokens
+    bool is_direct;  // one token, whose ids say all that a list would: if another node counts, nobody makes one
 };
 
 /* Whether the stream computes with these weights: both e4m3 with rows of a multiple of 16 columns, MXFP4 of 32, or of

@@ -1,7 +1,7 @@
 /* moe_stream_kernel.cuh - the kernel of moe_up and moe_down; moe_stream.cu says how it works. */
 #pragma once
 
-#include "backend/cuda/moe/moe_stream_queue.cuh"
+#include "backend/cuda/moe/moe_block_queue.cuh"
 #include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/ptx/mma.cuh"
 #include "backend/cuda/value.h"
@@ -159,9 +159,9 @@ static __device__ __forceinline__ void multiply(const stream_args &a, QUEUE &que
 }
 
 /* The block's tiles of tokens, from the list. A short list is read whole, without waiting for its length. */
-static __device__ share take_tiles(const stream_args &a, dmoe_tile *tiles) {
+static __device__ share take_tiles(const stream_args &a, dmoe_tile *tiles, int n_row_tiles) {
     if (a.ids) { // a tile a slot
-        const share s = share_of_block(a, a.top_k);
+        const share s = share_of_block(a.top_k, n_row_tiles);
         int slot = s.first_tile + (int)threadIdx.x;
         if ((int)threadIdx.x < s.n_tiles)
             tiles[threadIdx.x] = {expert_of(a, a.ids[slot]), slot, 1};
@@ -172,7 +172,7 @@ static __device__ share take_tiles(const stream_args &a, dmoe_tile *tiles) {
     int n_early = min(a.most_tiles, (int)blockDim.x);
     if ((int)threadIdx.x < n_early)
         early = a.list.tiles[threadIdx.x];
-    const share s = share_of_block(a, *a.list.n_tiles);
+    const share s = share_of_block(*a.list.n_tiles, n_row_tiles);
     for (int i = threadIdx.x; i < s.first_tile + s.n_tiles; i += blockDim.x)
         if (i >= s.first_tile)
             tiles[i - s.first_tile] = i < n_early ? early : a.list.tiles[i];
@@ -204,7 +204,7 @@ static __global__ void __launch_bounds__(stream_shape<W, OCTETS>::WARPS * 32,
         wait_for_previous();
         let_next_start();
     }
-    const share s = take_tiles(a, tiles);
+    const share s = take_tiles(a, tiles, a.n_row_tiles);
     int mine = s.begin + threadIdx.x / 32;
     queue_type queue(a, tiles, s.first_tile, mine, s.end, shared);
     if (!UP) {

@@ -13,6 +13,7 @@ enum {
     MOST_OCTETS = 4,
     TILE_ROWS = 16,
     MOST_OF_BLOCK = 128, // tiles of tokens
+    MOST_PLACES = 128    // tokens
 };
 
 struct stream_args {
@@ -40,13 +41,13 @@ struct share {
     int first_tile, n_tiles; // of tokens
 };
 
-static __device__ share share_of_block(const stream_args &a, int n_tiles) {
-    uint32_t n = (uint32_t)n_tiles * a.n_row_tiles, length = n / gridDim.x, n_longer = n % gridDim.x;
+static __device__ share share_of_block(int n_tiles, int n_row_tiles) {
+    uint32_t n = (uint32_t)n_tiles * n_row_tiles, length = n / gridDim.x, n_longer = n % gridDim.x;
     share s = {};
     s.begin = blockIdx.x * length + min(blockIdx.x, n_longer);
     s.end = s.begin + length + (blockIdx.x < n_longer);
-    s.first_tile = (uint32_t)s.begin / a.n_row_tiles;
-    s.n_tiles = s.end > s.begin ? (uint32_t)(s.end - 1) / a.n_row_tiles - s.first_tile + 1 : 0;
+    s.first_tile = (uint32_t)s.begin / n_row_tiles;
+    s.n_tiles = s.end > s.begin ? (uint32_t)(s.end - 1) / n_row_tiles - s.first_tile + 1 : 0;
     return s;
 }
 
@@ -176,71 +177,3 @@ template <class W, bool UP, int DEPTH> struct row_queue {
         take_slot = take_slot + 1 == DEPTH ? 0 : take_slot + 1;
     }
 };
-
-/* Of blocks: a lane asks for a step, which is one run of bytes, and a barrier a slot tells that it is there. */
-template <class W, bool UP, int DEPTH> struct block_queue {
-    static constexpr int SLOT = W::CHUNKS * W::CHUNK_BYTES, BARRIERS = 128, BYTES = DEPTH * SLOT + BARRIERS;
-    static_assert(DEPTH * 8 <= BARRIERS && SLOT % PIECE == 0, "barriers lie behind the slots");
-
-    const stream_args &a;
-    const dmoe_tile *tiles; // of tokens, from first_tile on
-    const unsigned char *slots, *from;
-    int next, end;             // the tile of rows that is put in, and where those end
-    int first_tile, of, of_at; // its tile of tokens, and where that one's rows begin
-    int n_steps, tile_bytes, put_byte = 0, put_slot = 0, take_slot = 0, parity = 0;
-
-    __device__ __forceinline__ block_queue(const stream_args &a, const dmoe_tile *tiles, int first_tile, int first,
-                                           int end, unsigned char *queues)
-        : a(a), tiles(tiles), next(first), end(end), first_tile(first_tile) {
-        slots = queues + threadIdx.x / 32 * BYTES;
-        of = first_tile, of_at = of * a.n_row_tiles;
-        int n_chunks = (a.in + W::COLUMNS - 1) / W::COLUMNS;
-        n_steps = (n_chunks + W::CHUNKS - 1) / W::CHUNKS, tile_bytes = n_chunks * W::CHUNK_BYTES;
-        if (threadIdx.x % 32 == 0) {
-            for (int i = 0; i < DEPTH; i++)
-                barrier_init(barrier(i), 1);
-            barrier_init_done();
-        }
-#pragma unroll 1
-        for (int i = 0; i < DEPTH; i++)
-            put();
-    }
-
-    __device__ __forceinline__ uint32_t barrier(int slot) const {
-        return shared_address(slots) + DEPTH * SLOT + slot * 8;
-    }
-
-    __device__ __forceinline__ void put() {
-        __syncwarp(); // all lanes have read the slot
-        if (next >= end)
-            return;
-        if (put_byte == 0) {
-            for (; next - of_at >= a.n_row_tiles; of++)
-                of_at += a.n_row_tiles;
-            from = a.w + ((int64_t)tiles[of - first_tile].expert * a.n_row_tiles + (next - of_at)) * tile_bytes;
-        }
-        int n_bytes = min(SLOT, tile_bytes - put_byte);
-        if (threadIdx.x % 32 == 0) {
-            barrier_expect(barrier(put_slot), n_bytes);
-            bulk_copy(shared_address(slots) + put_slot * SLOT, from + put_byte, n_bytes, barrier(put_slot));
-        }
-        put_slot = put_slot + 1 == DEPTH ? 0 : put_slot + 1;
-        put_byte += SLOT;
-        if (put_byte >= tile_bytes)
-            put_byte = 0, next += blockDim.x / 32;
-    }
-
-    /* n: how many chunks the step has. */
-    __device__ __forceinline__ void take(typename W::chunk (&w)[W::CHUNKS], int n) {
-        barrier_wait(barrier(take_slot), parity);
-#pragma unroll
-        for (int j = 0; j < W::CHUNKS; j++)
-            if (j < n)
-                w[j].load(slots + take_slot * SLOT + j * W::CHUNK_BYTES);
-        take_slot = take_slot + 1 == DEPTH ? 0 : take_slot + 1;
-        parity ^= take_slot == 0;
-    }
-};
-
-template <class W, bool UP, int DEPTH>
-using expert_queue = std::conditional_t<W::IN_BLOCKS, block_queue<W, UP, DEPTH>, row_queue<W, UP, DEPTH>>;
