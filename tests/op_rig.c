@@ -200,7 +200,7 @@ static const struct stored {
     const struct qformat *format;
     int block_rows, block_cols; // of scales; 0: all
     enum dtype scale;
-} stored[N_FORMATS] = {
+} stored[N_STORED_FORMATS] = {
     [FORMAT_F32] = {"f32", DT_F32, 32, &qformat_plain, 0, 0, 0},
     [FORMAT_F16] = {"f16", DT_F16, 16, &qformat_plain, 0, 0, 0},
     [FORMAT_BF16] = {"bf16", DT_BF16, 16, &qformat_plain, 0, 0, 0},
@@ -214,6 +214,11 @@ static const struct stored {
     [FORMAT_MXFP4] = {"mxfp4", DT_U8, 4, &qformat_mxfp4, 1, 32, DT_F8_E8M0},
     [FORMAT_NVFP4] = {"nvfp4", DT_U8, 4, &qformat_nvfp4, 1, 16, DT_F8_E4M3},
     [FORMAT_INT4] = {"int4", DT_I32, 4, &qformat_int4, 1, 32, DT_F16},
+    [FORMAT_Q4_0] = {"q4_0", DT_U8, 0, &block_formats[QFORMAT_Q4_0], 0, 0, 0},
+    [FORMAT_Q8_0] = {"q8_0", DT_U8, 0, &block_formats[QFORMAT_Q8_0], 0, 0, 0},
+    [FORMAT_Q4_K] = {"q4_k", DT_U8, 0, &block_formats[QFORMAT_Q4_K], 0, 0, 0},
+    [FORMAT_Q6_K] = {"q6_k", DT_U8, 0, &block_formats[QFORMAT_Q6_K], 0, 0, 0},
+    [FORMAT_Q4_K_AND_Q6_K] = {"q4_k and q6_k", DT_U8, 0, &block_formats[QFORMAT_Q4_K], 0, 0, 0},
 };
 
 const char *rig_format_name(enum rig_format format) { return stored[format].name; }
@@ -300,9 +305,45 @@ static const struct qpacked *random_zeros(struct rig *rig, int64_t out, int64_t 
     return packed;
 }
 
+/* Blocks of random bytes, with multipliers that make values of about the size of 1; want is what the CPU makes of
+ * them. */
+static struct weight_part random_blocks(struct rig *rig, const struct qformat *f, int64_t out, int64_t in,
+                                        double *want) {
+    static const struct { // where float16 multipliers are, and about how large
+        enum qformat_id id;
+        int at[2], exponent[2];
+    } multipliers[] = {{QFORMAT_Q4_0, {0, 0}, {12, 12}},
+                       {QFORMAT_Q8_0, {0, 0}, {8, 8}},
+                       {QFORMAT_Q4_K, {0, 2}, {5, 8}},
+                       {QFORMAT_Q6_K, {208, 208}, {3, 3}}};
+    int64_t row_bytes = block_row_bytes(f, in);
+    unsigned char *data = arena_alloc(&rig->arena, (size_t)(out * row_bytes));
+    BUG_IF(in % f->block_cols != 0);
+    for (int64_t i = 0; i < out * row_bytes; i++)
+        data[i] = (unsigned char)rig_bits(rig);
+    for (size_t m = 0; m < ARRAY_LEN(multipliers); m++)
+        for (int64_t b = 0; multipliers[m].id == f->id && b < out * in / f->block_cols; b++)
+            for (int k = 0; k < 2; k++) {
+                uint16_t code = (uint16_t)(rig_between(rig, 0, 1) << 15 | rig_between(rig, 0, 1023) |
+                                           (multipliers[m].exponent[k] + rig_between(rig, 0, 1)) << 10);
+                memcpy(data + b * f->block_bytes + multipliers[m].at[k], &code, 2);
+            }
+    struct weight_part part = {
+        .format = f, .dtype = DT_U8, .data = data, .n_rows = out, .row_stride = row_bytes, .col_stride = 1};
+    float *row = arena_alloc(&rig->arena, (size_t)in * sizeof *row);
+    for (int64_t o = 0; o < out; o++) {
+        f->row_to_f32(&part, o, in, row);
+        for (int64_t i = 0; i < in; i++)
+            want[o * in + i] = row[i];
+    }
+    return part;
+}
+
 /* One stored tensor [out, in] as a part; want[o * in + i] gets its meaning. */
 static struct weight_part random_part(struct rig *rig, enum rig_format format, int64_t out, int64_t in, double *want) {
     const struct stored *s = &stored[format];
+    if (format >= N_FORMATS)
+        return random_blocks(rig, s->format, out, in, want);
     bool turned = format == FORMAT_BF16_TURNED;
     int64_t row_bytes = (in * s->bits + 7) / 8, element = MAX(s->bits / 8, 1);
     unsigned char *data = arena_alloc(&rig->arena, (size_t)(out * row_bytes));
@@ -356,6 +397,10 @@ const struct weight *rig_weight(struct rig *rig, enum rig_format format, int64_t
         add_part(rig, w, format, a, want);
         add_part(rig, w, format, b, want + a * in);
         add_part(rig, w, format, out - a - b, want + (a + b) * in);
+    } else if (format == FORMAT_Q4_K_AND_Q6_K) {
+        int64_t first = out / 32 * 16;
+        add_part(rig, w, FORMAT_Q4_K, first, want);
+        add_part(rig, w, FORMAT_Q6_K, out - first, want + first * in);
     } else if (format == FORMAT_BF16_INTERLEAVED && out % 2 == 0) {
         double *tensor = rig_doubles(rig, out * in);
         struct weight_part whole = random_part(rig, format, out, in, tensor);

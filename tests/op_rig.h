@@ -30,6 +30,12 @@ enum rig_format {
     FORMAT_NVFP4,
     FORMAT_INT4, // in words of a row, with a scale of few bits and a zero point a 32 columns
     N_FORMATS,
+    FORMAT_Q4_0 = N_FORMATS, // GGUF's blocks, of rows that are whole blocks
+    FORMAT_Q8_0,
+    FORMAT_Q4_K,
+    FORMAT_Q6_K,
+    FORMAT_Q4_K_AND_Q6_K, // two parts
+    N_STORED_FORMATS
 };
 const char *rig_format_name(enum rig_format format);
 

@@ -237,6 +237,15 @@ static void linear_is_x_times_w_transposed_in_every_format(void **state) {
                     linear_case(f, shapes[i][0], shapes[i][1], shapes[i][2], i == 1 || i == 2, *kernels);
 }
 
+static void linear_by_ggufs_blocks_is_the_product_of_what_the_cpu_makes_of_them(void **state) {
+    (void)state;
+    static const int shapes[][3] = {{96, 256, 1}, {50, 512, 5}, {208, 768, 21}, {160, 1024, 70}};
+    for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
+        for (enum rig_format f = FORMAT_Q4_0; f < N_STORED_FORMATS; f++)
+            for (int i = 0; i < (int)ARRAY_LEN(shapes); i++)
+                linear_case(f, shapes[i][0], shapes[i][1], shapes[i][2], i % 2, *kernels);
+}
+
 /* On a device that has them: from one row to more than any kernel for a few rows takes, with a bias and without. */
 static void linear_by_e4m3_is_near_the_product_of_the_numbers_stored(void **state) {
     (void)state;
@@ -814,6 +823,9 @@ static void a_gated_projection_is_its_two_halves(void **state) {
                 gated_pair_case(formats[f], 200, 896, 70, false, *kernels);
             gated_pair_case(formats[f], 17, 22, 3, true, *kernels);
         }
+    for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
+        for (enum rig_format f = FORMAT_Q4_0; f < FORMAT_Q4_K_AND_Q6_K; f++)
+            gated_pair_case(f, 40, 256, f % 2 ? 7 : 40, f % 2, *kernels);
 }
 
 int main(void) {
@@ -823,6 +835,7 @@ int main(void) {
         cmocka_unit_test(columns_of_an_embedding_keep_their_stride),
         cmocka_unit_test(columns_stand_side_by_side),
         cmocka_unit_test(linear_is_x_times_w_transposed_in_every_format),
+        cmocka_unit_test(linear_by_ggufs_blocks_is_the_product_of_what_the_cpu_makes_of_them),
         cmocka_unit_test(linear_by_e4m3_is_near_the_product_of_the_numbers_stored),
         cmocka_unit_test(products_are_the_same_to_whoever_reads_them),
         cmocka_unit_test(dummies_of_a_device_are_normal_numbers),

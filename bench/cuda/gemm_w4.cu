@@ -84,8 +84,8 @@ static void many(const std::vector<int> &rows, const std::vector<model> &models)
 
 static std::string cut_name(const gemm_w4_cut &c) {
     char text[80];
-    snprintf(text, sizeof text, "%dx%d warps of %d, split %d, %d blocks, %d stages", c.row_warps, c.column_warps,
-             c.pieces, c.split, c.n_blocks, c.most_stages);
+    snprintf(text, sizeof text, "%dx%d warps, split %d, %d blocks, %d stages", c.row_warps, c.column_warps, c.split,
+             c.n_blocks, c.most_stages);
     return text;
 }
 
@@ -117,21 +117,21 @@ static void cuts(const std::vector<int> &rows, const std::vector<model> &models)
                     dgemm_w4 first = w4_of(s, q);
                     gemm_w4_cut usual = gemm_w4_cut_of(&first.w, n);
                     for (int split = 1; split <= 8; split *= 2)
-                        for (int columns = 1; columns <= 12; columns++)
-                            for (int r = 1; r * columns <= gemm_w4_most_warps(n); r++)
-                                for (int v = 0; v < 4; v++) { // pieces; rings of half a multiprocessor's memory
-                                    gemm_w4_cut c = {r, columns, 1 + v % 2, split, 0, 16};
-                                    if (v >= 2)
+                        for (int columns = 1; columns <= GEMM_W4_MOST_WARPS / 4; columns++)
+                            for (int r = 4; r * columns <= GEMM_W4_MOST_WARPS; r += 4)
+                                for (int v = 0; v < 2; v++) { // rings of all, or half a multiprocessor's memory
+                                    gemm_w4_cut c = {r, columns, split, 0, 16};
+                                    if (v == 1)
                                         c.most_stages =
-                                            (int)((100 << 10) / (columns * c.pieces *
-                                                                 (r * quads_block_bytes(q) + (n + 7) / 8 * 2048)));
+                                            (int)((100 << 10) /
+                                                  (columns * (r * quads_block_bytes(q) + (n + 7) / 8 * 2048)));
                                     int64_t want = (quads_tiles(q, s.out) + r - 1) / r,
                                             at_once = (split == 8 ? 16 : 132 / split);
                                     c.n_blocks = (int)(want < at_once ? want : at_once) * split;
                                     // Nothing is expected of those that leave a third of the multiprocessors idle, or
                                     // few warps on each.
-                                    if ((split * columns > 1 && want > at_once) || c.n_blocks < 88 || r * columns < 8 ||
-                                        split * columns * c.pieces > quads_blocks(s.in) || c.most_stages > 16 ||
+                                    if ((split * columns > 1 && want > at_once) || c.n_blocks < 50 ||
+                                        split * columns > quads_blocks(s.in) || c.most_stages > 16 ||
                                         !gemm_w4_takes_cut(&first.w, n, &c))
                                         continue;
                                     double us = time_w4(s, q, n, &c, 1);

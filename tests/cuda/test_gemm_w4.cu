@@ -4,6 +4,7 @@
 #define BARRIER_SPIN_LIMIT 20000000
 #include "backend/cuda/linear/w4/gemm_w4.cu"
 #include "backend/cuda/linear/w4/gemm_w4_many.cu"
+#include "backend/cuda/weights/place_gguf.cu"
 #include "backend/cuda/weights/place_quads.cu"
 
 #include "products.cuh"
@@ -27,6 +28,7 @@ template <class T> static T *on_device(const std::vector<T> &v) {
 
 struct problem {
     dquads q;
+    bool blocks; // as GGUF stores it
     int out, in, n;
     bool bias;
     int act;
@@ -34,7 +36,7 @@ struct problem {
     int width() const { return q.gated ? out / 2 : out; }
 };
 
-static const char *const KINDS[] = {"int4", "nvfp4", "mxfp4"};
+static const char *const KINDS[] = {"int4", "nvfp4", "mxfp4", "q8_0", "q4_k", "q6_k"};
 
 /* A weight as a checkpoint stores it, and what it means. */
 struct stored_weight {
@@ -76,6 +78,54 @@ static stored_weight stored_of(const problem &p) {
     return w;
 }
 
+/* GGUF's blocks: random bytes, with multipliers of a reasonable size, and what they mean. */
+static double half_at(const uint8_t *p) { return __half2float(__ushort_as_half((unsigned short)(p[0] | p[1] << 8))); }
+static void put_half(uint8_t *p, float v) {
+    unsigned short bits = __half_as_ushort(__float2half_rn(v));
+    p[0] = (uint8_t)bits, p[1] = (uint8_t)(bits >> 8);
+}
+static double value_of_block(quad_kind kind, const uint8_t *b, int c) {
+    if (kind == QUADS_INT4)
+        return half_at(b) * ((c < 16 ? b[2 + c] & 15 : b[c - 14] >> 4) - 8);
+    if (kind == QUADS_Q8_0)
+        return half_at(b) * (int8_t)b[2 + c];
+    if (kind == QUADS_Q6_K) {
+        int low = b[c / 128 * 64 + c % 64] >> c % 128 / 64 * 4 & 15,
+            high = b[128 + c / 128 * 32 + c % 32] >> c % 128 / 32 * 2 & 3;
+        return half_at(b + 208) * (int8_t)b[192 + c / 16] * (low + 16 * high - 32);
+    }
+    int sub = c / 32, q = b[16 + c / 64 * 32 + c % 32] >> sub % 2 * 4 & 15;
+    int s = sub < 4 ? b[4 + sub] & 63 : (b[8 + sub] & 15) + 16 * (b[sub] >> 6),
+        m = sub < 4 ? b[8 + sub] & 63 : b[8 + sub] / 16 + 16 * (b[4 + sub] >> 6);
+    return half_at(b) * s * q - half_at(b + 2) * m;
+}
+struct block_type {
+    int columns, bytes, d[2];
+    float least;
+};
+static block_type type_of(quad_kind kind) {
+    switch (kind) {
+    case QUADS_Q8_0: return {32, 34, {0, 0}, 0x1p-8f};
+    case QUADS_Q4_K: return {256, 144, {0, 2}, 0x1p-10f};
+    case QUADS_Q6_K: return {256, 210, {208, 208}, 0x1p-12f};
+    default: return {32, 18, {0, 0}, 0x1p-4f};
+    }
+}
+static stored_weight stored_blocks(const problem &p) {
+    stored_weight w;
+    block_type t = type_of(p.q.kind);
+    w.tensor_scale = 1;
+    w.codes.resize((size_t)p.out * p.in / t.columns * t.bytes);
+    for (uint8_t &byte : w.codes)
+        byte = (uint8_t)draw(256);
+    for (size_t b = 0; b < w.codes.size(); b += t.bytes)
+        for (int at : t.d)
+            put_half(&w.codes[b + at], draw(50) ? draw_float(1, 8) * (draw(2) ? t.least : -t.least) : 0);
+    for (int64_t i = 0; i < (int64_t)p.out * p.in; i++)
+        w.values.push_back(value_of_block(p.q.kind, &w.codes[i / t.columns * t.bytes], (int)(i % t.columns)));
+    return w;
+}
+
 static double activated(int act, double gate, double up) {
     switch (act) {
     case 0: return gate / (1 + exp(-gate)) * up;
@@ -93,14 +143,17 @@ struct outcome {
 /* Sums of absolute terms beside each product: what float16 weights and float32 sums may be off. */
 static void judge(const problem &p, const stored_weight &w, const std::vector<__half> &x, int x_stride,
                   const std::vector<float> &bias, const std::vector<float> &y, int y_stride, bool many, outcome *o) {
-    bool rounds = p.q.kind == QUADS_INT4 && (many || p.q.group < QUADS_COLUMNS);
-    double unit = (rounds ? 0x1p-11 : 0) + 0x1p-24 * (8 + sqrt((double)p.in));
+    bool rounds = p.blocks || (p.q.kind == QUADS_INT4 && (many || p.q.group < QUADS_COLUMNS));
+    double unit = (p.q.kind == QUADS_Q4_K || p.q.kind == QUADS_Q6_K ? 0x1p-10
+                   : rounds                                         ? 0x1p-11
+                                                                    : 0) +
+                  0x1p-24 * (8 + sqrt((double)p.in));
     for (int t = 0; t < p.n; t++) {
         std::vector<double> sum(p.out), size(p.out);
         for (int r = 0; r < p.out; r++) {
             for (int i = 0; i < p.in; i++) {
                 double term = w.values[(size_t)r * p.in + i] * (double)__half2float(x[(size_t)t * x_stride + i]);
-                sum[r] += term, size[r] += fabs(term);
+                sum[r] += term, size[r] += fabs(term) * (p.q.kind == QUADS_Q4_K ? 4 : 1); // c s and m may be larger
             }
             sum[r] += p.bias ? bias[r] : 0;
         }
@@ -140,12 +193,30 @@ static void give_back(std::vector<void *> all) {
         cudaFree(at);
 }
 
+/* In two pieces. */
+static void place(const problem &p, const stored_weight &w, const uint8_t *codes, const uint8_t *zeros,
+                  const float *scales, const dweight &to, dplaced *counts) {
+    dstored_quads s = {codes, p.in, p.q.kind, p.q.group, scales, p.q.has_zeros ? zeros : nullptr, w.tensor_scale};
+    int cut_at = draw(p.out - 1) + 1, n_groups = (p.in + p.q.group - 1) / p.q.group;
+    if (p.blocks) {
+        int64_t row_bytes = (int64_t)w.codes.size() / p.out;
+        dstored_gguf first = {codes, p.in, row_bytes}, second = {codes + cut_at * row_bytes, p.in, row_bytes};
+        launch_place_gguf(stream, &first, cut_at, to, 0, counts);
+        launch_place_gguf(stream, &second, p.out - cut_at, to, cut_at, counts);
+    } else {
+        launch_place_quads(stream, &s, cut_at, to, 0, counts);
+        s.codes += (size_t)cut_at * p.in / 2, s.scale += (size_t)cut_at * n_groups,
+            s.zero += s.zero ? cut_at * n_groups : 0;
+        launch_place_quads(stream, &s, p.out - cut_at, to, cut_at, counts);
+    }
+}
+
 static void check(const problem &p, const gemm_w4_cut *cut) {
     n_cases++;
-    printf("%s group %d%s out %d in %d rows %d%s%s act %d element %d: ", KINDS[p.q.kind], p.q.group,
-           p.q.has_zeros ? " zeros" : "", p.out, p.in, p.n, p.q.gated ? " gated" : "", p.bias ? " bias" : "", p.act,
-           p.e);
-    stored_weight w = stored_of(p);
+    printf("%s%s group %d%s out %d in %d rows %d%s%s act %d element %d: ", p.blocks ? "blocks, " : "", KINDS[p.q.kind],
+           p.q.group, p.q.has_zeros ? " zeros" : "", p.out, p.in, p.n, p.q.gated ? " gated" : "", p.bias ? " bias" : "",
+           p.act, p.e);
+    stored_weight w = p.blocks ? stored_blocks(p) : stored_of(p);
     int x_stride = p.in + 8 * draw(3), y_stride = p.width() + draw(5), rows = p.n + 3;
     std::vector<__half> x((size_t)rows * x_stride, __ushort_as_half(0x7fff)); // NaN beyond the rows
     for (int t = 0; t < p.n; t++)
@@ -164,12 +235,7 @@ static void check(const problem &p, const gemm_w4_cut *cut) {
     a.bias = p.bias ? biases : nullptr;
     a.ending.kind = p.q.gated ? ENDING_GATED : ENDING_PLAIN;
     a.ending.act = p.act;
-    dstored_quads s = {codes, p.in, p.q.kind, p.q.group, scales, p.q.has_zeros ? zeros : nullptr, w.tensor_scale};
-    int cut_at = draw(p.out - 1) + 1, n_groups = (p.in + p.q.group - 1) / p.q.group; // two pieces
-    launch_place_quads(stream, &s, cut_at, a.w, 0, counts);
-    s.codes += (size_t)cut_at * p.in / 2, s.scale += (size_t)cut_at * n_groups,
-        s.zero += s.zero ? cut_at * n_groups : 0;
-    launch_place_quads(stream, &s, p.out - cut_at, a.w, cut_at, counts);
+    place(p, w, codes, zeros, scales, a.w, counts);
     MUST(cudaStreamSynchronize(stream));
     MUST(cudaMemcpy(&placed, counts, sizeof placed, cudaMemcpyDeviceToHost));
     dmat x_of = {x_there, x_stride, p.in, ELEMENT_F16}, y_of = {y_there, y_stride, p.width(), p.e};
@@ -220,19 +286,26 @@ static void check(const problem &p, const gemm_w4_cut *cut) {
     give_back({codes, zeros, scales, biases, of_rows, x_there, y_there, tiles, counts});
 }
 
-static dquads kind_at(int i) {
-    static const dquads kinds[] = {{QUADS_INT4, 128, true, false}, {QUADS_INT4, 128, false, false},
-                                   {QUADS_INT4, 64, true, false},  {QUADS_INT4, 32, true, false},
-                                   {QUADS_INT4, 32, false, false}, {QUADS_NVFP4, 16, false, false},
-                                   {QUADS_MXFP4, 32, false, false}};
-    return kinds[i % 7];
+struct kind {
+    dquads q;
+    bool blocks;
+};
+enum { N_KINDS = 11 };
+static kind kind_at(int i) {
+    static const kind kinds[N_KINDS] = {
+        {{QUADS_INT4, 128, true, false}, false},  {{QUADS_INT4, 128, false, false}, false},
+        {{QUADS_INT4, 64, true, false}, false},   {{QUADS_INT4, 32, true, false}, false},
+        {{QUADS_INT4, 32, false, false}, false},  {{QUADS_NVFP4, 16, false, false}, false},
+        {{QUADS_MXFP4, 32, false, false}, false}, {{QUADS_Q8_0, 32, false, false}, true},
+        {{QUADS_Q4_K, 32, false, false}, true},   {{QUADS_Q6_K, 16, false, false}, true},
+        {{QUADS_INT4, 32, false, false}, true}};
+    return kinds[i % N_KINDS];
 }
 
 static gemm_w4_cut random_cut(const dquads &q, int out, int in) {
     gemm_w4_cut c = {};
-    c.column_warps = 1 + draw(4);
-    c.pieces = 1 + draw(2);
-    c.row_warps = 1 + draw(gemm_w4_most_warps(GEMM_W4_SLAB) / c.column_warps);
+    c.column_warps = 1 + draw(GEMM_W4_MOST_WARPS / 4);
+    c.row_warps = 4 * (1 + draw(GEMM_W4_MOST_WARPS / 4 / c.column_warps));
     c.split = 1 << draw(4);
     while (c.split * c.column_warps > quads_blocks(in))
         c.split = 1, c.column_warps = 1;
@@ -248,14 +321,15 @@ int main(int argc, char **argv) {
     seed = given ? strtoull(given, nullptr, 10) : (uint64_t)time(nullptr);
     printf("seed %llu\n", (unsigned long long)seed);
     MUST(cudaStreamCreate(&stream));
-    for (int i = 0; i < 7; i++)
-        check({kind_at(i), 32, 256, 3, false, 0, ELEMENT_F32}, nullptr);
+    for (int i = 0; i < N_KINDS; i++)
+        check({kind_at(i).q, kind_at(i).blocks, 32, 256, 3, false, 0, ELEMENT_F32}, nullptr);
     const element elements[] = {ELEMENT_F32, ELEMENT_F16, ELEMENT_BF16};
-    for (int i = 0; i < (brief ? 14 : 84); i++) {
-        dquads q = kind_at(i);
-        int unit = q.group > 64 ? 128 : 64, in = unit * (1 + draw(1024 / unit));
-        problem p = {q,       8 * (1 + draw(40)), in, 1 + draw(i % 5 ? 32 : brief ? 80 : 300), draw(2) != 0,
-                     draw(4), elements[draw(3)]};
+    for (int i = 0; i < (brief ? 2 : 12) * N_KINDS; i++) {
+        dquads q = kind_at(i).q;
+        int unit = q.kind >= QUADS_Q4_K ? 256 : q.group > 64 ? 128 : 64, in = unit * (1 + draw(1024 / unit));
+        problem p = {
+            q,       kind_at(i).blocks, 8 * (1 + draw(40)), in, 1 + draw(i % 5 ? 32 : brief ? 80 : 300), draw(2) != 0,
+            draw(4), elements[draw(3)]};
         p.q.gated = draw(2) != 0;
         gemm_w4_cut c = random_cut(p.q, p.out, p.in);
         dweight w = {nullptr, p.out, p.in, ELEMENT_QUADS, nullptr, p.q};

@@ -16,7 +16,7 @@ extern "C" {
 #endif
 
 /* ELEMENT_MXFP4 is of weights of experts alone, which lie in blocks then: weights/blocks.h. ELEMENT_QUADS is of other
- * weights of four bits, which lie in tiles: weights/quads.h. */
+ * weights of four to eight bits with scales of groups, which lie in tiles: weights/quads.h. */
 enum element {
     ELEMENT_F32,
     ELEMENT_F16,
@@ -73,10 +73,10 @@ struct dmat {
 };
 
 /* How the tiles of ELEMENT_QUADS are: weights/quads.h. */
-enum quad_kind { QUADS_INT4, QUADS_NVFP4, QUADS_MXFP4 };
+enum quad_kind { QUADS_INT4, QUADS_NVFP4, QUADS_MXFP4, QUADS_Q8_0, QUADS_Q4_K, QUADS_Q6_K };
 struct dquads {
     enum quad_kind kind;
-    int group;      // columns of a scale: 32, 64 or 128 of INT4, 16 of NVFP4, 32 of MXFP4
+    int group;      // columns of a scale: 32, 64 or 128 of INT4, 16 of NVFP4 and Q6_K, 32 of the others
     bool has_zeros; // of INT4: a zero point a scale; else it is 8
     bool gated;     // a tile has 8 gates, then their ups
 };

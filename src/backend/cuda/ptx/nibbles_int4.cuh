@@ -16,13 +16,14 @@ __host__ __device__ constexpr uint32_t int4_in_word(uint32_t code, int column) {
     return code << (column % 2 * 16 + (column / 2 % 2) * 8 + column / 4 * 4);
 }
 
-/* A zero point as both kinds of codes want it: 1024 + z and 64 + z, twice each. */
-struct int4_zero {
+/* Zero points of two rows, a byte each, as both kinds of codes want them: a pair of 1024 + z, and one of 64 + z. */
+struct int4_zeros {
     uint32_t low, high;
 };
-static __device__ __forceinline__ int4_zero int4_zero_of(uint32_t z) { // 0 to 63
-    uint32_t two = z * 0x00010001u;
-    return {two | 0x64006400u, two << 4 | 0x54005400u};
+static __device__ __forceinline__ int4_zeros int4_zeros_of(uint32_t two) { // 0 to 63
+    uint32_t low = __byte_perm(two, 0x64u, 0x4140), less = 0x63806380u;     // 960
+    __half2 high = __hsub2(reinterpret_cast<__half2 &>(low), reinterpret_cast<__half2 &>(less));
+    return {low, reinterpret_cast<uint32_t &>(high)};
 }
 
 /* word & mask | 0x64006400 as one instruction: of two constants the compiler makes two. */

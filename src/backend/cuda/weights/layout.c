@@ -66,6 +66,10 @@ static const struct layout layouts[] = {
     {QFORMAT_INT2, DT_I32, ELEMENT_F32, decode_rows, QUANTISED, .is_packed = true},
     {QFORMAT_INT4, DT_I32, ELEMENT_F32, decode_rows, QUANTISED, .is_packed = true, .in_quads = true},
     {QFORMAT_INT8, DT_I32, ELEMENT_F32, decode_rows, QUANTISED, .is_packed = true},
+    {QFORMAT_Q4_0, DT_U8, ELEMENT_F32, decode_rows, .is_packed = true, .in_quads = true},
+    {QFORMAT_Q8_0, DT_U8, ELEMENT_F32, decode_rows, .is_packed = true, .in_quads = true},
+    {QFORMAT_Q4_K, DT_U8, ELEMENT_F32, decode_rows, .is_packed = true, .in_quads = true},
+    {QFORMAT_Q6_K, DT_U8, ELEMENT_F32, decode_rows, .is_packed = true, .in_quads = true},
 };
 #undef FLOAT
 #undef QUANTISED
@@ -116,6 +120,8 @@ int64_t layout_scales_a_row(const struct weight_part *part, enum element placed,
 
 int64_t layout_elements_bytes(const struct weight_part *part, enum element placed, int64_t in, int64_t n) {
     enum element sent = layout_sent(part, placed);
+    if (sent == ELEMENT_QUADS && part->format->block_cols)
+        return n * block_row_bytes(part->format, in);
     return is_nibbles(sent) ? n * (in / 2) : n * in * element_bytes(sent);
 }
 

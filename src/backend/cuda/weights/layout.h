@@ -45,7 +45,8 @@ int64_t layout_elements_bytes(const struct weight_part *part, enum element place
 int64_t layout_row_bytes(const struct weight_part *part, enum element placed, int64_t in);
 
 /* ---- quads.c: of rows that are placed as ELEMENT_QUADS, which are sent as struct dstored_quads has them: codes, and
- * behind them, from scales_at on, scales of all rows as float32 and then their zero points ---- */
+ * behind them, from scales_at on, scales of all rows as float32 and then their zero points; GGUF's blocks as they are
+ * (struct dstored_gguf) ---- */
 struct dstored_quads;
 int64_t quads_groups_a_row(const struct weight_part *part, int64_t in);
 int64_t quads_scales_bytes_a_row(const struct weight_part *part, int64_t in);

@@ -8,14 +8,13 @@
  *     NVFP4   scale[o] is the row's largest / (6 * 448) times 2^14; s the group's largest / 6, as e4m3
  *     MXFP4   s is the least power of two with which no column of the group is beyond 6 */
 #include "backend/cuda/ptx/device.cuh"
-#include "backend/cuda/ptx/nibbles.cuh"
-#include "backend/cuda/ptx/nibbles_int4.cuh"
 #include "backend/cuda/weights/placing.cuh"
+#include "backend/cuda/weights/placing_quads.cuh"
 #include "backend/cuda/weights/quads.h"
 
 namespace {
 
-enum { THREADS = 128, STEP = 16, LARGEST_B = 29, TRIED = 8 };
+enum { THREADS = 128, LARGEST_B = 29, TRIED = 8 };
 const float AS_READ = 0x1p-14f, TINIEST = 1e-30f; // e2m1 is read times 2^-14
 
 __device__ float e2m1_value(uint32_t code) {
@@ -100,50 +99,6 @@ struct from_numbers {
     }
 };
 
-/* Where a row's columns lie. */
-struct place_of_row {
-    uint8_t *tile;
-    int half, g, block_bytes;
-    dquads q;
-
-    __device__ place_of_row(const dweight &to, int64_t row) : block_bytes(quads_block_bytes(to.quads)), q(to.quads) {
-        int64_t n_units = q.gated ? to.out / 2 : to.out, unit = row % n_units;
-        int in_tile = q.gated ? (int)(unit % 8 + row / n_units * 8) : (int)(unit % QUADS_ROWS);
-        tile = static_cast<uint8_t *>(const_cast<void *>(to.at)) +
-               unit / (q.gated ? QUADS_ROWS / 2 : QUADS_ROWS) * quads_blocks(to.in) * block_bytes;
-        half = in_tile / 8, g = in_tile % 8;
-    }
-    __device__ uint8_t *block(int64_t col) const { return tile + col / QUADS_COLUMNS * block_bytes; }
-
-    __device__ void put_codes(int64_t step, const uint32_t (&codes)[STEP]) const {
-        int k = (int)(step % (QUADS_COLUMNS / STEP));
-        for (int t = 0; t < 4; t++) {
-            uint32_t word = 0;
-            for (int i = 0; i < 4; i++) {
-                int slot = half * 2 + i % 2 + i / 2 * 4;
-                uint32_t code = codes[2 * t + i % 2 + i / 2 * 8];
-                word |= q.kind == QUADS_INT4 ? int4_in_word(code, slot) : e2m1_in_word(code, slot);
-            }
-            uint8_t *at = block(step * STEP) + k / 4 * 512 + (g * 4 + t) * 16 + k % 4 * 4;
-            int first = q.kind == QUADS_INT4 ? half : 1 - half; // of the two bytes that are this row's
-            at[first] = (uint8_t)(word >> 8 * first), at[first + 2] = (uint8_t)(word >> 8 * (first + 2));
-        }
-    }
-    /* Of the group that begins at a column: bits of float16, or a byte. */
-    __device__ void put_scale(int64_t col, uint16_t bits, int zero) const {
-        uint8_t *scales = block(col) + QUADS_NIBBLES;
-        int c = (int)(col % QUADS_COLUMNS) / q.group;
-        if (q.kind == QUADS_NVFP4)
-            scales[g * 16 + c * 2 + half] = (uint8_t)bits;
-        else if (q.kind == QUADS_MXFP4)
-            scales[g * 8 + c * 2 + half] = (uint8_t)bits;
-        else
-            reinterpret_cast<uint16_t *>(scales)[(c * 8 + g) * 2 + half] = bits;
-        if (q.has_zeros)
-            scales[quads_scale_bytes(q) + (c * 8 + g) * 2 + half] = (uint8_t)zero;
-    }
-};
-
 /* What a group's scale is on the device: its bits, and what a code is multiplied by in all. */
 struct placed_scale {
     uint16_t bits;
@@ -187,10 +142,10 @@ __global__ void __launch_bounds__(THREADS) place_rows(SOURCE x, dweight to, int6
         at.put_scale(i * q.group, p.bits, g.zero);
     }
     __syncthreads(); // units are there
-    for (int64_t i = threadIdx.x; i < quads_blocks(to.in) * (QUADS_COLUMNS / STEP); i += THREADS) {
-        uint32_t codes[STEP];
-        for (int c = 0; c < STEP; c++) {
-            int64_t col = i * STEP + c;
+    for (int64_t i = threadIdx.x; i < quads_blocks(to.in) * (QUADS_COLUMNS / QUADS_STEP); i += THREADS) {
+        uint32_t codes[QUADS_STEP];
+        for (int c = 0; c < QUADS_STEP; c++) {
+            int64_t col = i * QUADS_STEP + c;
             codes[c] = 0;
             if (col >= x.in())
                 continue;

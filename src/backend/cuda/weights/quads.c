@@ -27,6 +27,10 @@ static bool part_in_quads(const struct weight_part *part, struct dquads *out) {
     case QFORMAT_INT4:
         *out = (struct dquads){.kind = QUADS_INT4, .group = group_kept(group), .has_zeros = part->packed->has_zeros};
         return out->group != 0 && part->first_col == 0;
+    case QFORMAT_Q4_0: *out = (struct dquads){.kind = QUADS_INT4, .group = 32}; return true;
+    case QFORMAT_Q8_0: *out = (struct dquads){.kind = QUADS_Q8_0, .group = 32}; return true;
+    case QFORMAT_Q4_K: *out = (struct dquads){.kind = QUADS_Q4_K, .group = 32}; return true;
+    case QFORMAT_Q6_K: *out = (struct dquads){.kind = QUADS_Q6_K, .group = 16}; return true;
     default: return false;
     }
 }
@@ -120,7 +124,7 @@ bool quads_of_experts(const struct loaded *loaded, const struct op *op, int slot
         return false;
     for (int k = 0; k < 2; k++)
         if (!weight_in_quads(loaded, op->weights[k], false, &both[k]) || both[k].kind == QUADS_MXFP4 ||
-            is_sorted(op->weights[k]))
+            quads_are_blocks(both[k]) || is_sorted(op->weights[k]))
             return false;
     if (both[0].kind != both[1].kind || both[0].group != both[1].group)
         return false;
@@ -140,6 +144,8 @@ int64_t quads_groups_a_row(const struct weight_part *part, int64_t in) {
 }
 
 int64_t quads_scales_bytes_a_row(const struct weight_part *part, int64_t in) {
+    if (part->format->block_cols)
+        return 0; // blocks hold them
     return quads_groups_a_row(part, in) * ((int64_t)sizeof(float) + (has_zeros(part) ? 1 : 0));
 }
 
@@ -149,6 +155,8 @@ static void fill_codes(const struct layout_rows *r) {
     const struct weight_part *part = r->part;
     int64_t in = r->weight->in, row_bytes = in / 2;
     uint8_t codes[AT_ONCE];
+    if (part->format->block_cols)
+        row_bytes = block_row_bytes(part->format, in);
     if (!part->packed) {
         for (int64_t i = 0; i < r->n; i++)
             memcpy(r->to + i * row_bytes, (const char *)part->data + (r->row_in_part + i) * part->row_stride,
@@ -181,7 +189,7 @@ void quads_fill(const struct layout_rows *r) {
     float *scales = (float *)(void *)(r->to + r->scales_at);
     uint8_t *zeros = (uint8_t *)(scales + r->n * n_groups);
     fill_codes(r);
-    for (int64_t i = 0; i < r->n; i++)
+    for (int64_t i = 0; i < r->n && !r->part->format->block_cols; i++)
         for (int64_t g = 0; g < n_groups; g++) {
             if (!r->part->packed) {
                 scales[i * n_groups + g] = scale_as_stored(r->part, r->row_in_part + i, g);

@@ -168,12 +168,18 @@ static cudaError_t send_quads(const struct worker *w, const struct slot *s, cons
         launch_quantise_quads(w->stream, &numbers, p->n_rows, to, first, counts);
         return cudaGetLastError();
     }
-    int64_t n_bytes = scales_offset(p) + p->n_rows * quads_scales_bytes_a_row(p->part, in);
+    bool blocks = p->part->format->block_cols != 0; // of GGUF
+    int64_t n_bytes = blocks ? layout_elements_bytes(p->part, ELEMENT_QUADS, in, p->n_rows)
+                             : scales_offset(p) + p->n_rows * quads_scales_bytes_a_row(p->part, in);
     struct dstored_quads x = quads_stored(p->part, p->to->quads, in, p->n_rows, s->staged, scales_offset(p));
     cudaError_t code = cudaMemcpyAsync(s->staged, s->pinned, (size_t)n_bytes, cudaMemcpyHostToDevice, w->stream);
     if (code != cudaSuccess)
         return code;
-    launch_place_quads(w->stream, &x, p->n_rows, to, first, counts);
+    struct dstored_gguf rows = {(const uint8_t *)s->staged, in, n_bytes / p->n_rows};
+    if (blocks)
+        launch_place_gguf(w->stream, &rows, p->n_rows, to, first, counts);
+    else
+        launch_place_quads(w->stream, &x, p->n_rows, to, first, counts);
     return cudaGetLastError();
 }
 

@@ -146,6 +146,12 @@ static int64_t rounded(int64_t n_bytes) { return (n_bytes + ALIGNMENT - 1) / ALI
 static enum status check_part(const struct loaded *loaded, const struct program *p, const struct op *op,
                               const struct weight *w, const struct weight_part *part, struct error *err) {
     const struct layout *l = layout_of(part);
+    if (!l && part->format->block_cols)
+        return fail(
+            err, ERR_UNSUPPORTED,
+            "%s: %s: CUDA does not compute with GGUF's %s (%s): of quantised types it takes q8_0, q4_0, q4_k and "
+            "q6_k; quantise the model to one of these, or take --device cpu",
+            p->name, op_name(op->code), part->format->name, w->name);
     if (!l)
         return fail(err, ERR_UNSUPPORTED, "%s: %s: CUDA does not compute with %s of %s (%s)", p->name,
                     op_name(op->code), part->format->name, dtype_name(part->dtype), w->name);

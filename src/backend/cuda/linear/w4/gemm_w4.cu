@@ -4,23 +4,24 @@
  *
  * gemm_w4_kernel.cuh is the kernel; here is how it works, is cut and launched.
  *
- * Mathematics on the tensor core with W as the first operand: m16n8k16, 16 rows of W by 8 tokens, sums in float32.
- * Nibbles become float16 in registers (quads.cuh): they lie in memory in the order of fragments, so a lane loads 16
- * bytes for four steps, and 13 to 16 instructions make the fragment of a step of 256 weights. x is multiplied as it is:
- * nothing is quantised.
+ * Mathematics by wgmma with W as the first operand, from registers: m64nNk16, 64 rows of W by N tokens, float32 sums.
+ * Nibbles become float16 in registers (quads.cuh): they lie in memory in the order of fragments, which wgmma wants of
+ * each warp as m16n8k16 does, so a lane loads 16 bytes for four steps, and 9 to 13 instructions make the fragment of a
+ * step of 256 weights. x is multiplied as it is, from shared memory: nothing is quantised. With m16n8k16 in its place
+ * each warp loaded the tokens for itself, which at 32 rows took as long as all else.
  *
- *     tile    16 rows of W, or 8 gates and their 8 ups
- *     piece   a tile's 128 columns: a block of quads.h, 1056 to 1216 bytes
- *     block   one thread that fills a ring of stages by bulk copies, and row_warps x column_warps warps that multiply.
- *             A stage is column_warps pieces of each of the block's row_warps tiles, and the same columns of x. Of few
- *             tiles to a block column warps share their pieces: a warp waits for its own instructions two thirds of the
- *             time, so there must be many
+ *     tile    16 rows of W, or 8 gates and their 8 ups, which are a warp's
+ *     piece   a tile's 128 columns: a block of quads.h
+ *     block   one thread that fills a ring of stages by bulk copies, and row_warps x column_warps warps that multiply,
+ *             four of which are a warpgroup. A stage is column_warps pieces of each of the block's row_warps tiles, and
+ *             the same columns of x. Of few tiles to a block column warps share their pieces
  *     cluster `split` blocks that share the columns, where there are fewer tiles than multiprocessors like
  *
- * Sums of column warps and blocks meet in the shared memory of one of them and are added in the order of columns. How a
- * matrix is cut does not depend on the rows of x, and a sum has its terms in the same order for any: a row of y is the
- * same, to the bit, whatever stands beside its x. Weights are never written, so the ring is full of them before the
- * wait for the node before; x follows into the same stages.
+ * A warp makes the fragments of half a piece while the half before is multiplied. Sums of column warps and blocks meet
+ * in the shared memory of one of them and are added in the order of columns. How a matrix is cut does not depend on the
+ * rows of x, and a sum has its terms in the same order for any: a row of y is the same, to the bit, whatever stands
+ * beside its x. Weights are never written, so the ring is full of them before the wait for the node before; x follows
+ * into the same stages.
  *
  * More rows than 32 read W again, from the L2 as far as it is there; of many gemm_w4_many.cu is faster.
  *
@@ -35,26 +36,26 @@ static int w4_eights(int n_rows) { return n_rows <= 8 ? 1 : n_rows <= 16 ? 2 : 4
 
 using w4_kernel = void (*)(CUtensorMap, CUtensorMap, gemm_w4_args);
 
-template <quad_kind KIND, int GROUP, int PIECES> static w4_kernel w4_kernel_for(int eights) {
+template <quad_kind KIND, int GROUP> static w4_kernel w4_kernel_for(int eights) {
     switch (eights) {
-    case 1: return gemm_w4<KIND, GROUP, 1, PIECES>;
-    case 2: return gemm_w4<KIND, GROUP, 2, PIECES>;
-    default: return gemm_w4<KIND, GROUP, 4, PIECES>;
+    case 1: return gemm_w4<KIND, GROUP, 1>;
+    case 2: return gemm_w4<KIND, GROUP, 2>;
+    default: return gemm_w4<KIND, GROUP, 4>;
     }
 }
-template <quad_kind KIND, int GROUP> static w4_kernel w4_kernel_for(int pieces, int eights) {
-    return pieces == 1 ? w4_kernel_for<KIND, GROUP, 1>(eights) : w4_kernel_for<KIND, GROUP, 2>(eights);
-}
-static w4_kernel w4_kernel_of(struct dquads q, int pieces, int eights) {
+static w4_kernel w4_kernel_of(struct dquads q, int eights) {
     switch (q.kind) {
-    case QUADS_NVFP4: return w4_kernel_for<QUADS_NVFP4, 16>(pieces, eights);
-    case QUADS_MXFP4: return w4_kernel_for<QUADS_MXFP4, 32>(pieces, eights);
+    case QUADS_NVFP4: return w4_kernel_for<QUADS_NVFP4, 16>(eights);
+    case QUADS_MXFP4: return w4_kernel_for<QUADS_MXFP4, 32>(eights);
+    case QUADS_Q8_0: return w4_kernel_for<QUADS_Q8_0, 32>(eights);
+    case QUADS_Q4_K: return w4_kernel_for<QUADS_Q4_K, 32>(eights);
+    case QUADS_Q6_K: return w4_kernel_for<QUADS_Q6_K, 16>(eights);
     default: break;
     }
     switch (q.group) {
-    case 32: return w4_kernel_for<QUADS_INT4, 32>(pieces, eights);
-    case 64: return w4_kernel_for<QUADS_INT4, 64>(pieces, eights);
-    default: return w4_kernel_for<QUADS_INT4, 128>(pieces, eights);
+    case 32: return w4_kernel_for<QUADS_INT4, 32>(eights);
+    case 64: return w4_kernel_for<QUADS_INT4, 64>(eights);
+    default: return w4_kernel_for<QUADS_INT4, 128>(eights);
     }
 }
 
@@ -73,8 +74,7 @@ static struct w4_rooms w4_rooms_of(const struct dweight *w, bool biased, int eig
     int n_passes = w4_up_to(quads_tiles(w->quads, w->out), (int64_t)tiles * (c->n_blocks / c->split));
     r.scales = n_passes * tiles * 16;
     r.received = n_ranks > 1 ? w4_up_to(tiles * eights, c->split) * n_ranks * 512 : 0;
-    int pieces = c->column_warps * c->pieces;
-    r.stage = w4_w_room(pieces, tiles, quads_block_bytes(w->quads)) + w4_x_bytes(pieces, eights);
+    r.stage = w4_w_room(c->column_warps, tiles, quads_block_bytes(w->quads)) + w4_x_bytes(c->column_warps, eights);
     size_t beside = (size_t)r.scales * (biased ? 2 : 1) * sizeof(float) + r.received + ATOM;
     int most = beside < W4_SHARED_MOST ? (int)((W4_SHARED_MOST - beside) / r.stage) : 0;
     r.n_stages = most < c->most_stages ? most : c->most_stages;
@@ -82,37 +82,30 @@ static struct w4_rooms w4_rooms_of(const struct dweight *w, bool biased, int eig
     return r;
 }
 
-int gemm_w4_most_warps(int n_rows) { return w4_most_warps(w4_eights(n_rows)); }
-
 bool gemm_w4_takes_cut(const struct dweight *w, int n_rows, const struct gemm_w4_cut *c) {
     int n_ranks = c->split * c->column_warps;
-    bool counts = c->row_warps >= 1 && c->column_warps >= 1 && (c->pieces == 1 || c->pieces == 2) &&
-                  c->row_warps * c->column_warps <= gemm_w4_most_warps(n_rows) && c->split >= 1 &&
-                  c->n_blocks >= c->split && c->n_blocks % c->split == 0 && c->most_stages <= W4_MOST_STAGES;
+    bool counts = c->row_warps >= 4 && c->row_warps % 4 == 0 && c->column_warps >= 1 &&
+                  c->row_warps * c->column_warps <= GEMM_W4_MOST_WARPS && c->split >= 1 && c->n_blocks >= c->split &&
+                  c->n_blocks % c->split == 0 && c->most_stages <= W4_MOST_STAGES;
     if (!counts || (n_ranks > 1 && (int64_t)c->row_warps * (c->n_blocks / c->split) < quads_tiles(w->quads, w->out)))
         return false;
     return w4_rooms_of(w, true, w4_eights(n_rows), c).n_stages >= 2;
 }
 
 static int w4_blocks(int split) {
-    return blocks_at_once(gemm_w4<QUADS_NVFP4, 16, 4, 1>, split, (w4_most_warps(4) + 1) * 32, W4_SHARED_MOST);
+    return blocks_at_once(gemm_w4<QUADS_NVFP4, 16, 4>, split, (GEMM_W4_MOST_WARPS + 1) * 32, W4_SHARED_MOST);
 }
 
-/* About how long a block takes, in clocks: a turn is some latencies and what its warps issue, or what memory and the L2
- * bring a multiprocessor. Figures are those that order the cuts of bench/cuda/gemm_w4.cu as an H200 does; of two pieces
- * at once they are a guess. */
+/* About how long a block takes, in clocks: a turn is what its warps issue, what memory and the L2 bring a
+ * multiprocessor, or the latencies of one warp. */
 static int64_t w4_cost(const struct dweight *w, int eights, const struct gemm_w4_cut *c) {
     int64_t pieces = w4_up_to(quads_blocks(w->in), c->split),
             n_passes = w4_up_to(quads_tiles(w->quads, w->out), (int64_t)c->row_warps * (c->n_blocks / c->split)),
-            n_turns = n_passes * w4_up_to(pieces, (int64_t)c->column_warps * c->pieces);
-    int64_t n_blocks = (int64_t)c->row_warps * c->column_warps * c->pieces;
-    int64_t read = n_blocks * quads_block_bytes(w->quads) / 22 +
-                   (int64_t)c->column_warps * c->pieces * W4_HALVES * eights * ATOM / 40,
-            turn = 300 + n_blocks * ((eights == 1   ? 55
-                                      : eights == 2 ? 73
-                                                    : 100) -
-                                     (c->pieces == 2 ? 5 : 0));
-    return n_turns * (turn > read ? turn : read) + (c->column_warps > 1 ? 300 + 100 * c->column_warps : 0) +
+            n_turns = n_passes * w4_up_to(pieces, c->column_warps), n_blocks = (int64_t)c->row_warps * c->column_warps;
+    int64_t read =
+                n_blocks * quads_block_bytes(w->quads) / 22 + (int64_t)c->column_warps * W4_HALVES * eights * ATOM / 40,
+            issue = n_blocks * (36 + 2 * eights), turn = issue > read ? issue : read;
+    return n_turns * (turn > 500 ? turn : 500) + (c->column_warps > 1 ? 300 + 100 * c->column_warps : 0) +
            (c->split > 1 ? 3000 : 0);
 }
 
@@ -122,7 +115,7 @@ static bool w4_best_rows(const struct dweight *w, int n_rows, struct gemm_w4_cut
     int at_once = w4_blocks(c->split) / c->split;
     struct gemm_w4_cut best = *c;
     *cost = INT64_MAX;
-    for (int rows = 1; rows * c->column_warps <= gemm_w4_most_warps(n_rows); rows++) {
+    for (int rows = 4; rows * c->column_warps <= GEMM_W4_MOST_WARPS; rows += 4) {
         int wanted = w4_up_to(n_tiles, rows);
         struct gemm_w4_cut tried = *c;
         tried.row_warps = rows;
@@ -138,24 +131,20 @@ static bool w4_best_rows(const struct dweight *w, int n_rows, struct gemm_w4_cut
     return *cost < INT64_MAX;
 }
 
-/* Pieces, split and column warps are the same for all numbers of rows, as they suit 8 and 32. Two pieces at once are
- * for many turns: of few the last is half empty. */
+/* Split and column warps are the same for all numbers of rows, as they suit 8 and 32. */
 struct gemm_w4_cut gemm_w4_cut_of(const struct dweight *w, int n_rows) {
-    enum { MANY_TURNS = 8 };
     struct gemm_w4_cut best = {};
     int64_t least = INT64_MAX, cost, n_pieces = quads_blocks(w->in);
-    for (int pieces = 1; pieces <= 2; pieces++)
-        for (int split = 1; split <= W4_MOST_SPLIT; split *= 2)
-            for (int columns = 1; columns <= w4_most_warps(4); columns++) {
-                struct gemm_w4_cut few = {0, columns, pieces, split, 0, 0}, many = few;
-                int64_t of_few, of_many;
-                if (columns * split * (pieces == 2 ? 2 * MANY_TURNS : 1) > n_pieces ||
-                    !w4_best_rows(w, 8, &few, &of_few) || !w4_best_rows(w, GEMM_W4_SLAB, &many, &of_many) ||
-                    of_few + of_many / 2 >= least)
-                    continue;
-                least = of_few + of_many / 2;
-                best = few;
-            }
+    for (int split = 1; split <= W4_MOST_SPLIT; split *= 2)
+        for (int columns = 1; columns <= GEMM_W4_MOST_WARPS / 4; columns++) {
+            struct gemm_w4_cut few = {0, columns, split, 0, 0}, many = few;
+            int64_t of_few, of_many;
+            if (columns * split > n_pieces || !w4_best_rows(w, 8, &few, &of_few) ||
+                !w4_best_rows(w, GEMM_W4_SLAB, &many, &of_many) || of_few + of_many / 2 >= least)
+                continue;
+            least = of_few + of_many / 2;
+            best = few;
+        }
     if (least < INT64_MAX)
         w4_best_rows(w, n_rows, &best, &cost);
     return best;
@@ -176,7 +165,7 @@ bool gemm_w4_takes(const struct dgemm_w4 *a, struct dmat x, struct dmat y, int n
 cudaError_t launch_gemm_w4_cut(cudaStream_t stream, int n_rows, const struct dgemm_w4 *a, struct dmat x, struct dmat y,
                                const struct gemm_w4_cut *cut) {
     const struct dweight *w = &a->w;
-    int eights = w4_eights(n_rows), pieces = cut->column_warps * cut->pieces;
+    int eights = w4_eights(n_rows), pieces = cut->column_warps;
     struct w4_rooms rooms = w4_rooms_of(w, a->bias != nullptr, eights, cut);
     CUtensorMap w_map, x_map;
     if (!w4_map_weight(&w_map, w, pieces, cut->row_warps) ||
@@ -185,11 +174,10 @@ cudaError_t launch_gemm_w4_cut(cudaStream_t stream, int n_rows, const struct dge
     gemm_w4_args args = w4_args_of(n_rows, a, y);
     args.row_warps = cut->row_warps;
     args.column_warps = cut->column_warps;
-    args.turn_pieces = pieces;
     args.split = cut->split;
     args.n_stages = rooms.n_stages;
     args.scale_room = rooms.scales;
-    w4_kernel k = w4_kernel_of(w->quads, cut->pieces, eights);
+    w4_kernel k = w4_kernel_of(w->quads, eights);
     allow_shared(k, W4_SHARED_MOST);
     dim3 grid((unsigned)cut->n_blocks, (unsigned)w4_up_to(n_rows, eights * 8));
     int n_threads = (cut->row_warps * cut->column_warps + 1) * 32;

@@ -9,7 +9,7 @@ extern "C" {
 #endif
 
 /* ---- gemm_w4.cu: LINEAR by weights of four bits, bound by reading its weight once up to 32 rows ---- */
-enum { GEMM_W4_SLAB = 32 }; // rows of x for which a weight is read once
+enum { GEMM_W4_SLAB = 32, GEMM_W4_MOST_WARPS = 20 }; // rows of x for which a weight is read once; of a block
 struct dgemm_w4 {
     struct dweight w;      // ELEMENT_QUADS
     const float *bias;     // [w.out]; NULL: none
@@ -21,16 +21,14 @@ bool gemm_w4_takes(const struct dgemm_w4 *a, struct dmat x, struct dmat y, int n
 cudaError_t launch_gemm_w4(cudaStream_t stream, int n_rows, const struct dgemm_w4 *a, struct dmat x, struct dmat y);
 
 /* How it is cut into blocks. launch_gemm_w4 takes what gemm_w4_cut_of says; tests and benchmarks try others. The order
- * in which a sum is added up follows from pieces, split and column_warps, which gemm_w4_cut_of takes from the weight
- * alone. */
+ * in which a sum is added up follows from split and column_warps, which gemm_w4_cut_of takes from the weight alone. */
 struct gemm_w4_cut {
-    int row_warps, column_warps; // of a block, gemm_w4_most_warps together at most; a row warp has 16 rows of W
-    int pieces;                  // of 128 columns that a warp multiplies at once: 1 or 2
+    int row_warps, column_warps; // of a block, GEMM_W4_MOST_WARPS together at most; a row warp has 16 rows of W, and
+                                 // four of them multiply together: row_warps is a multiple of 4
     int split;                   // blocks that share rows, each with some columns: 1, 2, 4 or 8
     int n_blocks;                // a multiple of split; where sums are joined, enough for all tiles at once
     int most_stages;             // of the ring; as many as shared memory has room for are taken
 };
-int gemm_w4_most_warps(int n_rows);
 struct gemm_w4_cut gemm_w4_cut_of(const struct dweight *w, int n_rows);
 bool gemm_w4_takes_cut(const struct dweight *w, int n_rows, const struct gemm_w4_cut *cut);
 cudaError_t launch_gemm_w4_cut(cudaStream_t stream, int n_rows, const struct dgemm_w4 *a, struct dmat x, struct dmat y,

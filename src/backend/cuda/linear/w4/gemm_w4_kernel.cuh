@@ -3,92 +3,121 @@
 
 #include "backend/cuda/linear/w4/gemm_w4.h"
 #include "backend/cuda/linear/w4/gemm_w4_ends.cuh"
-#include "backend/cuda/linear/w4/quads.cuh"
+#include "backend/cuda/linear/w4/gemm_w4_product.cuh"
+#include "backend/cuda/linear/w4/quads_gguf.cuh"
 
 // ---- products -------------------------------------------------------------------------------------------------------
 
-/* What a lane has of a block. */
-template <quad_kind KIND, int GROUP> struct w4_block {
-    quads_fragments<KIND, GROUP> scales;
-    uint4 words[2];
-    __device__ __forceinline__ void load(const gemm_w4_args &a, uint32_t at, int lane) {
-        scales.load(at, lane, a.has_zeros);
-        words[0] = load_shared_16(at + lane * 16);
-        words[1] = load_shared_16(at + 512 + lane * 16);
+/* A warpgroup's products of its four tiles by the tokens, block by block. The fragments of some steps are made while
+ * those before are multiplied: of half a block, or of less where sums take more registers. */
+template <quad_kind KIND, int GROUP, int EIGHTS> struct w4_products {
+    using fragments = quads_fragments<KIND, GROUP>;
+    static constexpr int STEPS = EIGHTS < 4 ? 4 : 2; // together
+    float d[EIGHTS * 4];                             // of a block where scales go to its sums, else of all
+    uint32_t f[2][STEPS][4];
+    float2 by; // of the block that d has
+    int n = 0; // blocks so far
+
+    __device__ __forceinline__ void make(fragments &scales, const quads_words<KIND> &words, int batch) {
+#pragma unroll
+        for (int k = 0; k < STEPS; k++)
+            scales.fragment(batch * STEPS + k, words.of, f[batch % 2][k]);
+    }
+    __device__ __forceinline__ void multiply(uint64_t x, int batch) {
+#pragma unroll
+        for (int k = 0; k < STEPS; k++)
+            registers_settle(f[batch % 2][k]);
+        products_begin();
+#pragma unroll
+        for (int k = 0; k < STEPS; k++) {
+            int step = batch * STEPS + k;
+            w4_product<EIGHTS * 8>::multiply(d, f[batch % 2][k], x + (step / 4 * EIGHTS * ATOM + step % 4 * 32) / 16,
+                                             step > 0 || (!fragments::ON_SUMS && n > 0));
+        }
+        products_commit();
+    }
+    /* All products have been made: what they read may change. */
+    __device__ __forceinline__ void settle(w4_sums<EIGHTS> &sums) {
+        products_wait<0>();
+        registers_settle(d);
+        if constexpr (fragments::ON_SUMS)
+            if (n > 0)
+#pragma unroll
+                for (int i = 0; i < EIGHTS * 4; i++)
+                    sums[i / 4][i % 4] = fmaf(d[i], i % 4 < 2 ? by.x : by.y, sums[i / 4][i % 4]);
+    }
+    /* words: the lane's in a block in shared memory; x: of its columns. read: when the block before has been read. */
+    template <class READ>
+    __device__ __forceinline__ void add(uint32_t at, uint64_t x, int lane, bool has_zeros, w4_sums<EIGHTS> &sums,
+                                        READ read) {
+        fragments scales;
+        scales.load(at - lane * 16, lane, has_zeros);
+        quads_words<KIND> words;
+        words.load(at);
+#pragma unroll
+        for (int batch = 0; batch < QUADS_STEPS / STEPS; batch++) {
+            if (batch != 1)
+                products_wait<1>(); // of what was made in the same registers
+            make(scales, words, batch);
+            if (batch == 0) {
+                settle(sums);
+                read();
+            }
+            multiply(x, batch);
+        }
+        by = scales.on_sums(), n++;
+    }
+    __device__ __forceinline__ void finish(w4_sums<EIGHTS> &sums) {
+        settle(sums);
+        if constexpr (!fragments::ON_SUMS)
+#pragma unroll
+            for (int i = 0; i < EIGHTS * 4; i++)
+                sums[i / 4][i % 4] = n > 0 ? d[i] : 0;
     }
 };
 
-/* A block by the tokens. x: where rows of the first half of the block's columns begin; swizzle: of the lane's row, at
- * its matrix's first 16 bytes. Even and odd steps are summed apart: a product waits for the one before it half as long.
- */
 template <quad_kind KIND, int GROUP, int EIGHTS>
-static __device__ __forceinline__ void w4_multiply_piece(w4_block<KIND, GROUP> &block, uint32_t x, uint32_t swizzle,
-                                                         w4_sums<EIGHTS> &sums) {
-    w4_sums<EIGHTS> of_piece[2] = {};
-#pragma unroll
-    for (int two = 0; two < QUADS_STEPS / 2; two++) {
-        uint32_t b[EIGHTS][4];
-#pragma unroll
-        for (int j = 0; j < EIGHTS; j++)
-            load_matrices(b[j], x + (two / 2 * EIGHTS + j) * ATOM + (two % 2 ? swizzle ^ 64 : swizzle));
-        const uint4 &v = block.words[two / 2];
-        const uint32_t four[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-        for (int k = 0; k < 2; k++) {
-            uint32_t f[4];
-            block.scales.fragment(two * 2 + k, four[two % 2 * 2 + k], f);
-#pragma unroll
-            for (int j = 0; j < EIGHTS; j++)
-                multiply_add<false>(of_piece[k][j], f, b[j][2 * k], b[j][2 * k + 1]);
-        }
-    }
-    float2 s = block.scales.on_sums();
-#pragma unroll
-    for (int j = 0; j < EIGHTS; j++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            sums[j][i] = fmaf(of_piece[0][j][i] + of_piece[1][j][i], i < 2 ? s.x : s.y, sums[j][i]);
-}
-
-template <quad_kind KIND, int GROUP, int EIGHTS, int PIECES>
-static __device__ void w4_multiply(const gemm_w4_args &a, const w4_place &p, ring_place &at, w4_sums<EIGHTS> &sums) {
-    int column_warp = p.warp / a.row_warps, row_warp = p.warp % a.row_warps, r = p.lane % 8;
-    int first = column_warp * PIECES;
-    uint32_t w_there = (row_warp * a.turn_pieces + first) * a.block_bytes;
-    uint32_t x_there = first * W4_HALVES * EIGHTS * ATOM + r * PIECE_BYTES, swizzle = (p.lane / 8 ^ r) * 16;
+static __device__ __forceinline__ void w4_multiply(const gemm_w4_args &a, const w4_place &p, ring_place &at,
+                                                   w4_sums<EIGHTS> &sums) {
+    int column_warp = p.warp / a.row_warps, row_warp = p.warp % a.row_warps;
+    int n_mine = (p.piece_end - p.piece_begin - column_warp + a.column_warps - 1) / a.column_warps; // of n_turns
+    uint32_t w = kept(p.w + (row_warp * a.column_warps + column_warp) * a.block_bytes + p.lane * 16),
+             x = of_warp(p.x + column_warp * W4_HALVES * EIGHTS * ATOM), lane = kept(p.lane);
+    w4_products<KIND, GROUP, EIGHTS> products;
+    int last = 0; // the barrier of the slot that is read
+    auto read = [&] {
+        if (last && lane < WARP_ARRIVALS)
+            barrier_arrive(last);
+    };
 #pragma unroll 1
-    for (int turn = 0; turn < p.n_turns; turn++) {
+    for (int turn = 0; turn < n_mine; turn++) {
         barrier_wait(p.full + 8 * at.slot, at.parity);
-        if (p.piece_begin + turn * a.turn_pieces + first < p.piece_end) {
-            uint32_t w = p.w_stage(at.slot) + w_there, x = p.x_stage(at.slot) + x_there;
-            w4_block<KIND, GROUP> blocks[PIECES];
-#pragma unroll
-            for (int i = 0; i < PIECES; i++)
-                blocks[i].load(a, w + i * a.block_bytes, p.lane);
-#pragma unroll
-            for (int i = 0; i < PIECES; i++)
-                w4_multiply_piece<KIND, GROUP, EIGHTS>(blocks[i], x + i * W4_HALVES * EIGHTS * ATOM, swizzle, sums);
-        }
-        __syncwarp(); // all lanes have read it
-        barrier_arrive_warp(p.empty + 8 * at.slot, p.lane);
+        products.add(w + at.slot * p.w_room, operand_rows(of_warp(x + at.slot * p.x_bytes)), lane, a.has_zeros, sums,
+                     read);
+        last = p.empty + 8 * at.slot;
+        at.step();
+    }
+    products.finish(sums);
+    read();
+    if (n_mine < p.n_turns) { // the last, of others alone
+        barrier_wait(p.full + 8 * at.slot, at.parity);
+        last = p.empty + 8 * at.slot;
+        read();
         at.step();
     }
 }
 
 // ---- the kernel -----------------------------------------------------------------------------------------------------
 
-/* That multiply, of a block: as many as registers are enough for. */
-static __host__ __device__ constexpr int w4_most_warps(int eights) { return eights < 4 ? 23 : 19; }
-
-template <quad_kind KIND, int GROUP, int EIGHTS, int PIECES>
-static __global__ void __launch_bounds__((w4_most_warps(EIGHTS) + 1) * 32, 1)
+template <quad_kind KIND, int GROUP, int EIGHTS>
+static __global__ void __launch_bounds__((GEMM_W4_MOST_WARPS + 1) * 32, 1)
     gemm_w4(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ CUtensorMap x_map,
             const __grid_constant__ gemm_w4_args a) {
     let_next_start();
     extern __shared__ unsigned char unaligned[];
     __shared__ __align__(8) uint64_t full[W4_MOST_STAGES], empty[W4_MOST_STAGES], all_sums;
     unsigned char *ring = unaligned + (-shared_address(unaligned) & (ATOM - 1));
-    w4_place p = w4_place_of<EIGHTS, PIECES>(a, shared_address(ring));
+    w4_place p = w4_place_of<EIGHTS>(a, shared_address(ring));
     float4 *received = reinterpret_cast<float4 *>(ring + a.n_stages * (p.x_bytes + p.w_room));
     int n_warps = blockDim.x / 32 - 1, n_ranks = a.split * a.column_warps;
     int n_items = p.tiles * EIGHTS, most_owned = n_ranks > 1 ? (n_items + a.split - 1) / a.split : 0;
@@ -127,7 +156,7 @@ static __global__ void __launch_bounds__((w4_most_warps(EIGHTS) + 1) * 32, 1)
     ring_place at = {0, a.n_stages, 0};
     for (int pass = 0; pass < p.n_passes; pass++) {
         w4_sums<EIGHTS> sums = {};
-        w4_multiply<KIND, GROUP, EIGHTS, PIECES>(a, p, at, sums);
+        w4_multiply<KIND, GROUP, EIGHTS>(a, p, at, sums);
         if (n_ranks > 1) { // there is no other pass
             w4_join<EIGHTS>(a, p, received, n_warps, sums, scales, biases);
             return;

@@ -14,8 +14,8 @@
 #include "backend/cuda/linear/w4/gemm_w4_ends.cuh"
 #include "backend/cuda/linear/w4/gemm_w4_many.h"
 #include "backend/cuda/linear/w4/gemm_w4_maps.cuh"
-#include "backend/cuda/linear/w4/quads.cuh"
-#include "backend/cuda/ptx/wgmma.cuh"
+#include "backend/cuda/linear/w4/gemm_w4_product.cuh"
+#include "backend/cuda/linear/w4/quads_gguf.cuh"
 
 enum { W4_TILES = 8, W4_GROUPS = 2, W4_MANY_THREADS = W4_GROUPS * WARPGROUP + 32 };
 
@@ -26,19 +26,6 @@ static __host__ __device__ constexpr int w4_many_together(int tokens) {
 static constexpr int w4_many_shared(int tokens) {
     return ((226 << 10) / w4_many_together(tokens) - 3072) / 1024 * 1024;
 }
-
-/* d (+)= a b^T: a of a warpgroup's registers, b N rows in shared memory. */
-template <int N> struct w4_product;
-#define W4_PRODUCT(N, J, O0, O1, O2, O3, O4, O5)                                                               \
-    template <> struct w4_product<N> {                                                                         \
-        static __device__ __forceinline__ void multiply(float (&d)[N / 2], const uint32_t (&a)[4], uint64_t b, \
-                                                        int add) {                                             \
-            WGMMA(N, J, "k16.f32.f16.f16", "+f", "{%" #O0 ", %" #O1 ", %" #O2 ", %" #O3 "}", "%" #O4, "%" #O5, \
-                  ", 1, 1, 0", "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                  \
-        }                                                                                                      \
-    };
-WGMMA_SIZES(W4_PRODUCT)
-#undef W4_PRODUCT
 
 /* Where it lies in shared memory. */
 struct w4_many_ring {
@@ -54,7 +41,7 @@ static __device__ void w4_many_fill(const gemm_w4_args &a, const w4_many_ring &r
     int n_early = min(a.n_pieces, r.n_stages);
     auto put_w = [&](int piece, int slot) {
         barrier_expect(r.full + 8 * slot, r.w_bytes + r.x_bytes);
-        bulk_copy_box(r.w_stage(slot), w_map, 0, piece, first_tile, 0, r.full + 8 * slot, again);
+        bulk_copy_box(r.w_stage(slot), w_map, 0, piece * a.block_runs, first_tile, 0, r.full + 8 * slot, again);
     };
     auto put_x = [&](int piece, int slot) {
         bulk_copy_box(r.x_stage(slot), x_map, 0, first_token, piece * W4_HALVES, 0, r.full + 8 * slot, often);
@@ -86,12 +73,12 @@ static __device__ __forceinline__ void w4_many_multiply(const gemm_w4_args &a, c
         uint32_t block = r.w_stage(at.slot) + warp * a.block_bytes;
         quads_fragments<KIND, GROUP, false> tile;
         tile.load(block, lane, a.has_zeros);
-        const uint4 words[2] = {load_shared_16(block + lane * 16), load_shared_16(block + 512 + lane * 16)};
+        quads_words<KIND> words;
+        words.load(block + lane * 16);
         uint64_t x = operand_rows(of_warp(r.x_stage(at.slot)));
 #pragma unroll
         for (int step = 0; step < QUADS_STEPS; step++) {
-            const uint32_t four[4] = {words[step / 4].x, words[step / 4].y, words[step / 4].z, words[step / 4].w};
-            tile.fragment(step, four[step % 4], f[step % 2]);
+            tile.fragment(step, words.of, f[step % 2]);
             registers_settle(f[step % 2]);
             products_begin();
             w4_product<N>::multiply(d, f[step % 2], x + (step / 4 * N * PIECE_BYTES + step % 4 * 32) / 16,
@@ -169,6 +156,9 @@ static w4_many_kernel w4_many_of(struct dquads q, int tokens) {
     switch (q.kind) {
     case QUADS_NVFP4: return w4_many_for<QUADS_NVFP4, 16>(tokens);
     case QUADS_MXFP4: return w4_many_for<QUADS_MXFP4, 32>(tokens);
+    case QUADS_Q8_0: return w4_many_for<QUADS_Q8_0, 32>(tokens);
+    case QUADS_Q4_K: return w4_many_for<QUADS_Q4_K, 32>(tokens);
+    case QUADS_Q6_K: return w4_many_for<QUADS_Q6_K, 16>(tokens);
     default: break;
     }
     switch (q.group) {
@@ -186,7 +176,7 @@ bool gemm_w4_many_pays(const struct dweight *w, int n_rows) {
     int64_t tokens = w4_many_tokens(n_rows), pieces = quads_blocks(w->in), tiles = quads_tiles(w->quads, w->out);
     int64_t blocks = w4_up_to(tiles, W4_TILES) * w4_up_to(n_rows, tokens);
     int64_t many = w4_up_to(blocks, n_multiprocessors()) * pieces * (tokens > 64 ? tokens * 11 : 1000) + 5000;
-    int64_t few = w4_up_to(n_rows, GEMM_W4_SLAB) * (tiles * pieces * 100 / n_multiprocessors() + 5000);
+    int64_t few = w4_up_to(n_rows, GEMM_W4_SLAB) * (tiles * pieces * 55 / n_multiprocessors() + 5000);
     return many < few;
 }
 

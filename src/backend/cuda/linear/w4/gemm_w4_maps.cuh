@@ -7,7 +7,10 @@
 static inline int w4_up_to(int64_t n, int64_t of) { return (int)((n + of - 1) / of); }
 static inline int w4_units(const struct dweight *w) { return (int)(w->quads.gated ? w->out / 2 : w->out); }
 
-/* [tile][piece][eight bytes]: boxes are whole pieces, of some tiles. */
+/* A box has at most 256 of anything: of eight bytes, too. */
+static inline int w4_block_runs(struct dquads q) { return quads_block_bytes(q) > 256 * 8 ? 2 : 1; }
+
+/* [tile][piece, or half a piece][eight bytes]: boxes are whole pieces, of some tiles. */
 static inline bool w4_map_weight(CUtensorMap *map, const struct dweight *w, int pieces_a_box, int tiles_a_box) {
     static PFN_cuTensorMapEncodeTiled_v12000 encode_tiled = [] {
         void *found = nullptr;
@@ -16,10 +19,10 @@ static inline bool w4_map_weight(CUtensorMap *map, const struct dweight *w, int 
         return result == cudaDriverEntryPointSuccess ? (PFN_cuTensorMapEncodeTiled_v12000)found : nullptr;
     }();
     static const cuuint32_t ones[4] = {1, 1, 1, 1};
-    cuuint64_t block = (cuuint64_t)quads_block_bytes(w->quads), pieces = (cuuint64_t)quads_blocks(w->in),
-               tiles = (cuuint64_t)quads_tiles(w->quads, w->out);
+    cuuint64_t runs = (cuuint64_t)w4_block_runs(w->quads), block = (cuuint64_t)quads_block_bytes(w->quads) / runs,
+               pieces = (cuuint64_t)quads_blocks(w->in) * runs, tiles = (cuuint64_t)quads_tiles(w->quads, w->out);
     cuuint64_t size[4] = {block / 8, pieces, tiles, 1}, strides[3] = {block, block * pieces, block * pieces * tiles};
-    cuuint32_t box[4] = {(cuuint32_t)(block / 8), (cuuint32_t)pieces_a_box, (cuuint32_t)tiles_a_box, 1};
+    cuuint32_t box[4] = {(cuuint32_t)(block / 8), (cuuint32_t)(pieces_a_box * (int)runs), (cuuint32_t)tiles_a_box, 1};
     return encode_tiled &&
            encode_tiled(map, CU_TENSOR_MAP_DATA_TYPE_UINT64, 4, const_cast<void *>(w->at), size, strides, box, ones,
                         CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
@@ -52,6 +55,7 @@ static inline gemm_w4_args w4_args_of(int n_rows, const struct dgemm_w4 *a, stru
     args.n_tokens = n_rows;
     args.n_tiles = (int)quads_tiles(w->quads, w->out);
     args.n_pieces = (int)quads_blocks(w->in);
+    args.block_runs = w4_block_runs(w->quads);
     args.block_bytes = quads_block_bytes(w->quads);
     return args;
 }

@@ -22,9 +22,9 @@ struct gemm_w4_args {
     bool gated, has_zeros;
     int n_units, n_tokens;
     int n_tiles, n_pieces; // of the matrix; pieces: blocks of a tile
+    int block_runs;        // of what a tensor map takes at once: 2 of blocks that are too long
     int block_bytes, row_warps, column_warps, split, n_stages;
-    int turn_pieces; // column_warps times what a warp multiplies at once
-    int scale_room;  // floats
+    int scale_room; // floats
 };
 
 /* Of a warp: of its tile by eight tokens each, as the tensor core leaves them. */
@@ -45,14 +45,14 @@ struct w4_place {
     int warp, lane, rank, first_token, n_tokens;
     int tiles; // that it computes at once
     int first_tile, tile_step, n_passes;
-    int piece_begin, piece_end, n_turns; // a turn: a piece, or two, for each column warp
+    int piece_begin, piece_end, n_turns; // a turn: a piece for each column warp
     int w_bytes, w_room, x_bytes;        // of a stage
     uint32_t w, x, full, empty, all_sums;
     __device__ uint32_t w_stage(int slot) const { return w + slot * w_room; }
     __device__ uint32_t x_stage(int slot) const { return x + slot * x_bytes; }
 };
 
-template <int EIGHTS, int PIECES> static __device__ w4_place w4_place_of(const gemm_w4_args &a, uint32_t ring) {
+template <int EIGHTS> static __device__ w4_place w4_place_of(const gemm_w4_args &a, uint32_t ring) {
     w4_place p;
     p.warp = threadIdx.x / 32, p.lane = threadIdx.x % 32;
     p.rank = blockIdx.x % a.split;
@@ -62,13 +62,12 @@ template <int EIGHTS, int PIECES> static __device__ w4_place w4_place_of(const g
     p.first_tile = blockIdx.x / a.split * p.tiles;
     p.tile_step = gridDim.x / a.split * p.tiles;
     p.n_passes = p.first_tile < a.n_tiles ? (a.n_tiles - p.first_tile + p.tile_step - 1) / p.tile_step : 0;
-    int n_groups = (a.n_pieces + PIECES - 1) / PIECES; // of what a warp multiplies at once
-    p.piece_begin = n_groups * p.rank / a.split * PIECES;
-    p.piece_end = n_groups * (p.rank + 1) / a.split * PIECES;
-    p.n_turns = (p.piece_end - p.piece_begin + a.turn_pieces - 1) / a.turn_pieces;
-    p.w_bytes = w4_w_bytes(a.turn_pieces, p.tiles, a.block_bytes);
-    p.w_room = w4_w_room(a.turn_pieces, p.tiles, a.block_bytes);
-    p.x_bytes = w4_x_bytes(a.turn_pieces, EIGHTS);
+    p.piece_begin = a.n_pieces * p.rank / a.split;
+    p.piece_end = a.n_pieces * (p.rank + 1) / a.split;
+    p.n_turns = (p.piece_end - p.piece_begin + a.column_warps - 1) / a.column_warps;
+    p.w_bytes = w4_w_bytes(a.column_warps, p.tiles, a.block_bytes);
+    p.w_room = w4_w_room(a.column_warps, p.tiles, a.block_bytes);
+    p.x_bytes = w4_x_bytes(a.column_warps, EIGHTS);
     p.x = ring;
     p.w = ring + a.n_stages * p.x_bytes;
     return p;
@@ -90,15 +89,15 @@ struct w4_filler {
 
     __device__ void put_w(int slot) {
         barrier_expect(p.full + 8 * slot, p.w_bytes + p.x_bytes);
-        bulk_copy_box(p.w_stage(slot), w_map, 0, piece, tile, 0, p.full + 8 * slot, once);
-        if ((piece += a.turn_pieces) >= p.piece_end) {
+        bulk_copy_box(p.w_stage(slot), w_map, 0, piece * a.block_runs, tile, 0, p.full + 8 * slot, once);
+        if ((piece += a.column_warps) >= p.piece_end) {
             piece = p.piece_begin;
             tile += p.tile_step;
         }
     }
     __device__ void put_x(int slot) {
         bulk_copy_box(p.x_stage(slot), x_map, 0, p.first_token, x_piece * W4_HALVES, 0, p.full + 8 * slot, often);
-        if ((x_piece += a.turn_pieces) >= p.piece_end)
+        if ((x_piece += a.column_warps) >= p.piece_end)
             x_piece = p.piece_begin;
     }
     __device__ void begin() {
