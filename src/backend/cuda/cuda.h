@@ -29,12 +29,16 @@
 
 #include <cublasLt.h>
 
+enum { MOST_RUNS = 3 }; // q, k and v
+
 /* A weight on the device. */
 struct placed {
     const struct weight *weight;
-    int number;                                     // of weights, as ops come to them
-    bool is_multiplied;                             // or added: more than EMBED reads it
-    struct dweight matrix;                          // of matrices; at NULL: the weight is read whole
+    int number;                         // of weights, as ops come to them
+    bool is_multiplied;                 // or added: more than EMBED reads it
+    struct dweight matrix;              // of matrices; at NULL: the weight is read whole
+    struct dweight rest[MOST_RUNS - 1]; // rows behind it, of another kind of QUADS each
+    int n_rest;
     int32_t *column_order, *order_there;            // of QUADS, host and device: where column k is stored; NULL: at k
     struct dblocks blocks;                          // how its rows lie, where it is in blocks
     struct dweight floats;                          // of vectors and convolutions

@@ -14,6 +14,7 @@
 #include "backend/cuda/linear/w4/gemm_w4_many.h"
 #include "backend/cuda/qact/qact.h"
 #include "backend/cuda/step/padded.h"
+#include "backend/cuda/weights/weights.h"
 
 struct dmat linear_output(const struct compiled_op *linear) {
     return linear->pair ? linear->pair->out[0] : linear->out[0];
@@ -162,26 +163,46 @@ static enum status prefill_put(const struct linear_call *call, struct error *err
 
 // ---- four bits --------------------------------------------------------------------------------------------------
 
-static struct dgemm_w4 w4_of(const struct compiled_op *c) {
-    return (struct dgemm_w4){.w = c->matrix[0], .bias = c->floats[1].at, .ending = ending_of(c)};
+/* Of the run of rows behind `run` others, and where its columns of y are; false: there is none. */
+static bool w4_run(const struct compiled_op *c, int run, struct dgemm_w4 *a, struct dmat *y) {
+    const struct placed *w = weight_on_device(c->gemm->loaded, c->op->weights[0]);
+    int64_t first = 0;
+    *y = linear_output(c);
+    if (run > w->n_rest)
+        return false;
+    for (int i = 0; i < run; i++)
+        first += i ? w->rest[i - 1].out : w->matrix.out;
+    const float *bias = c->floats[1].at;
+    *a = (struct dgemm_w4){run ? w->rest[run - 1] : c->matrix[0], bias ? bias + first : NULL, ending_of(c)};
+    y->at = (char *)y->at + first * element_bytes(y->element);
+    y->width -= (int)first;
+    return true;
 }
 
 static bool w4_takes(const struct compiled_op *c, int rows) {
-    struct dgemm_w4 a = w4_of(c);
-    return gemm_w4_takes(&a, c->gemm->x, linear_output(c), rows);
+    struct dgemm_w4 a;
+    struct dmat y;
+    for (int run = 0; w4_run(c, run, &a, &y); run++)
+        if (!gemm_w4_takes(&a, c->gemm->x, y, rows))
+            return false;
+    return true;
 }
 
+typedef cudaError_t w4_launch(cudaStream_t stream, int n_rows, const struct dgemm_w4 *a, struct dmat x, struct dmat y);
+
+static enum status w4_put_runs(const struct linear_call *call, w4_launch *launch, struct error *err) {
+    cudaError_t code = cudaSuccess;
+    struct dgemm_w4 a;
+    struct dmat y;
+    for (int run = 0; code == cudaSuccess && w4_run(call->c, run, &a, &y); run++)
+        code = launch(stream_of(call), padded_rows(call->n_rows), &a, call->v.x, y);
+    return started(call, code, err);
+}
 static enum status w4_put(const struct linear_call *call, struct error *err) {
-    struct dgemm_w4 a = w4_of(call->c);
-    return started(
-        call, launch_gemm_w4(stream_of(call), padded_rows(call->n_rows), &a, call->v.x, linear_output(call->c)), err);
+    return w4_put_runs(call, launch_gemm_w4, err);
 }
-
 static enum status w4_many_put(const struct linear_call *call, struct error *err) {
-    struct dgemm_w4 a = w4_of(call->c);
-    return started(
-        call, launch_gemm_w4_many(stream_of(call), padded_rows(call->n_rows), &a, call->v.x, linear_output(call->c)),
-        err);
+    return w4_put_runs(call, launch_gemm_w4_many, err);
 }
 
 // ---- the head ---------------------------------------------------------------------------------------------------

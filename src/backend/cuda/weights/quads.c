@@ -91,30 +91,62 @@ int32_t *quads_column_order(const struct weight *w) {
     return order;
 }
 
-/* Whether all parts are stored alike, in four bits that the device keeps; or, made, are numbers that become such. */
-static bool weight_in_quads(const struct loaded *loaded, const struct weight *w, bool made, struct dquads *out) {
-    if (!loaded->device->is_fast || loaded->product != ELEMENT_F16 || w->in % 64 != 0)
-        return false;
-    if (made)
-        return made_quads(loaded, w, out);
-    for (int i = 0; i < w->n_parts; i++) {
-        struct dquads q;
-        if (w->parts[i].col_stride != 1 || !part_in_quads(&w->parts[i], &q) || w->parts[i].format != w->parts[0].format)
-            return false;
-        if (i > 0 && (q.group != out->group || q.has_zeros != out->has_zeros ||
-                      w->parts[i].scale.block_cols != w->parts[0].scale.block_cols))
-            return false;
+static bool can_be_in_quads(const struct loaded *loaded, const struct weight *w) {
+    return loaded->device->is_fast && loaded->product == ELEMENT_F16 && w->in % 64 == 0;
+}
+
+/* Parts from `first` on that are stored alike, in what tiles keep: where they end; `first`: that one is not. */
+static int run_end(const struct weight *w, int first, struct dquads *out) {
+    int i = first;
+    for (struct dquads q; i < w->n_parts; i++) {
+        const struct weight_part *part = &w->parts[i];
+        if (part->col_stride != 1 || !part_in_quads(part, &q))
+            break;
+        if (i > first && (part->format != w->parts[first].format || q.group != out->group ||
+                          q.has_zeros != out->has_zeros || part->scale.block_cols != w->parts[first].scale.block_cols))
+            break;
         *out = q;
     }
-    return true;
+    return i;
+}
+
+/* Whether all parts are stored alike; or, made, are numbers that become such. */
+static bool weight_in_quads(const struct loaded *loaded, const struct weight *w, bool made, struct dquads *out) {
+    if (!can_be_in_quads(loaded, w))
+        return false;
+    return made ? made_quads(loaded, w, out) : run_end(w, 0, out) == w->n_parts;
+}
+
+int quads_runs(const struct loaded *loaded, const struct program *p, const struct op *op, bool made,
+               struct quads_run out[MOST_RUNS]) {
+    const struct weight *w = op->weights[0];
+    bool gated = gated_act_follows(p, (int)(op - p->ops));
+    int n = 0;
+    if (op->code != OP_LINEAR || !can_be_ordered(w))
+        return 0;
+    if (weight_in_quads(loaded, w, made, &out[0].kind)) {
+        out[0].kind.gated = gated;
+        out[0].rows = w->out;
+        return 1;
+    }
+    if (made || gated || is_sorted(w) || !can_be_in_quads(loaded, w))
+        return 0;
+    for (int i = 0, end; i < w->n_parts; i = end, n++) {
+        if (n == MOST_RUNS || (end = run_end(w, i, &out[n].kind)) == i)
+            return 0;
+        out[n].rows = 0;
+        for (int k = i; k < end; k++)
+            out[n].rows += w->parts[k].n_rows;
+    }
+    return n;
 }
 
 bool quads_of(const struct loaded *loaded, const struct program *p, const struct op *op, bool made,
               struct dquads *out) {
-    if (op->code != OP_LINEAR || !weight_in_quads(loaded, op->weights[0], made, out) || !can_be_ordered(op->weights[0]))
-        return false;
-    out->gated = gated_act_follows(p, (int)(op - p->ops));
-    return true;
+    struct quads_run runs[MOST_RUNS];
+    int n = quads_runs(loaded, p, op, made, runs);
+    *out = n > 0 ? runs[0].kind : *out;
+    return n > 0;
 }
 
 /* MXFP4 of experts lies in blocks (blocks.h). */

@@ -36,7 +36,8 @@ struct piece {
     const struct placed *placed;
     const struct dweight *to;
     const struct weight_part *part;
-    int64_t row, row_in_part, n_rows;
+    int64_t first;                    // row of the weight that is `to`'s first
+    int64_t row, row_in_part, n_rows; // row: of the weight
 };
 
 struct upload {
@@ -68,9 +69,12 @@ static void add_piece(struct upload *u, struct piece piece) {
 
 static enum status cut(struct upload *u, const struct placed *placed, const struct dweight *to, struct error *err) {
     const struct weight *w = placed->weight;
-    int64_t row = 0;
+    int64_t row = 0, first = 0;
+    int n_runs = 0;
     for (int i = 0; i < w->n_parts; row += w->parts[i++].n_rows) {
         const struct weight_part *part = &w->parts[i];
+        if (row == first + to->out && n_runs < placed->n_rest && to->element == ELEMENT_QUADS)
+            first = row, to = &placed->rest[n_runs++];
         int64_t row_bytes = layout_row_bytes(part, to->element, w->in), most = (PIECE_BYTES - ALIGNMENT) / row_bytes;
         if (most == 0)
             return fail(err, ERR_UNSUPPORTED, "%s: rows of %lld bytes are too long", w->name, (long long)row_bytes);
@@ -78,7 +82,7 @@ static enum status cut(struct upload *u, const struct placed *placed, const stru
         for (int64_t r = 0, n; r < part->n_rows; r += n) {
             n = MIN(most, part->n_rows - r);
             n = of_expert ? MIN(n, of_expert - (row + r) % of_expert) : n;
-            add_piece(u, (struct piece){placed, to, part, row + r, r, n});
+            add_piece(u, (struct piece){placed, to, part, first, row + r, r, n});
         }
     }
     return OK;
@@ -137,11 +141,11 @@ static void make_dummy(const struct worker *w, const struct slot *s, const struc
     launch_fill_dummy(w->stream, &d, p->row * p->to->in, p->n_rows * p->to->in, s->staged, e);
 }
 
-/* The expert's matrix that a piece is of, and which of its rows comes first; of other matrices all of it. */
+/* The expert's matrix that a piece is of, and which of its rows comes first; of other matrices the run of rows. */
 static struct dweight matrix_of(const struct piece *p, int64_t *first) {
     struct dexpert of = placed_expert(p->placed);
     struct dweight to = *p->to;
-    *first = p->row;
+    *first = p->row - p->first;
     if (of.rows == 0)
         return to;
     int64_t expert = p->row / of.rows;

@@ -171,6 +171,21 @@ static char *take(int64_t *total,
     return at;
 }
 
+/* Rows behind those of the first kind get places of their own. */
+static void reserve_runs(struct loaded *loaded, const struct program *p, const struct op *op, struct placed *placed) {
+    struct quads_run runs[MOST_RUNS];
+    bool made = may_be_e4m3(op->weights[0]);
+    placed->n_rest = quads_runs(loaded, p, op, made, runs) - 1;
+    placed->matrix.out = runs[0].rows;
+    for (int i = 0; i < placed->n_rest; i++) {
+        const struct quads_run *run = &runs[i + 1];
+        struct dweight *d = &placed->rest[i];
+        *d = (struct dweight){NULL, run->rows, op->weights[0]->in, ELEMENT_QUADS, NULL, run->kind};
+        d->at = take(&loaded->weight_bytes, quads_bytes(d->quads, d->out, d->in));
+        d->scale = (const float *)(const void *)take(&loaded->weight_bytes, d->out * (int64_t)sizeof(float));
+    }
+}
+
 static enum status reserve(struct loaded *loaded, const struct program *p, const struct op *op, int slot,
                            struct error *err) {
     const struct weight *w = op->weights[slot];
@@ -202,6 +217,9 @@ static enum status reserve(struct loaded *loaded, const struct program *p, const
         placed->blocks = (struct dblocks){slot == 0 ? a->ffn_size : w->out / a->n_experts, slot == 0};
     }
     *d = (struct dweight){NULL, w->out, w->in, element, NULL, quads};
+    placed->n_rest = matrix ? 0 : placed->n_rest;
+    if (matrix && element == ELEMENT_QUADS && !experts)
+        reserve_runs(loaded, p, op, placed);
     d->at = take(&loaded->weight_bytes, matrix ? placed_matrix_bytes(placed) : n * element_bytes(element));
     if (matrix && element != ELEMENT_QUADS)
         placed->order_there = NULL;
@@ -222,6 +240,11 @@ static void resolve(struct loaded *loaded) {
         for (int k = 0; k < 2; k++) {
             both[k]->at = resolved(loaded, both[k]->at);
             both[k]->scale = resolved(loaded, both[k]->scale);
+        }
+        for (int k = 0; k < loaded->placed[i].n_rest; k++) {
+            struct dweight *rest = &loaded->placed[i].rest[k];
+            rest->at = resolved(loaded, rest->at);
+            rest->scale = resolved(loaded, rest->scale);
         }
         loaded->placed[i].order_there = resolved(loaded, loaded->placed[i].order_there);
     }

@@ -29,6 +29,14 @@ struct grown weights_grown(const struct loaded *loaded);
  * load_options.
  */
 bool quads_of(const struct loaded *loaded, const struct program *p, const struct op *op, bool made, struct dquads *out);
+/* Likewise, where its parts are of several kinds and no GATED_ACT follows: runs of rows of one kind each. How many; 0:
+ * it is not kept so. */
+struct quads_run {
+    struct dquads kind;
+    int64_t rows;
+};
+int quads_runs(const struct loaded *loaded, const struct program *p, const struct op *op, bool made,
+               struct quads_run out[MOST_RUNS]);
 /* Likewise both matrices of a MOE_FFN as they are stored; of the one in the slot. Each expert's is a matrix of its own
  * (placed.blocks). */
 bool quads_of_experts(const struct loaded *loaded, const struct op *op, int slot, struct dquads *out);
