@@ -93,9 +93,11 @@ static void check(const problem &p) {
     std::vector<float> first;
     auto run = [&](const char *name, int tile, bool grouped, bool wide) {
         dmoe_cut c = moe_cut_of(&a, w13, w2, p.rows);
-        c.is_tiled = c.is_joined = c.is_direct = false;
-        c.is_grouped = grouped, c.is_wide = wide, c.tile = tile;
-        c.most_tiles = p.rows * p.top_k / tile + p.n_experts;
+        if (tile > 0) {
+            c.is_tiled = c.is_joined = c.is_direct = false;
+            c.is_grouped = grouped, c.is_wide = wide, c.tile = tile;
+            c.most_tiles = p.rows * p.top_k / tile + p.n_experts;
+        }
         std::vector<float> y(n, NAN);
         dmat to = {on_device(y), p.width, p.width, ELEMENT_F32};
         launch_moe_stream_cut(&l, &a, ELEMENT_F16, x, ids, weights, w13, w2, b13, b2, to, &c);
@@ -113,6 +115,8 @@ static void check(const problem &p) {
         fflush(stdout);
     };
     run("stream", 8, false, false);
+    if (p.rows <= 3)
+        run("chosen", 0, true, false);
     for (int tile = 8; tile <= 24; tile += 8)
         run("group", tile, true, false);
     if (p.width % 64 == 0 && p.ffn % 64 == 0)
@@ -131,7 +135,10 @@ int main(int argc, char **argv) {
         int unit = quads ? 64 : 32, n_experts = 2 + draw(12);
         check({quads ? ELEMENT_QUADS : ELEMENT_MXFP4, unit * (1 + draw(brief ? 8 : 14)),
                unit * (1 + draw(brief ? 8 : 14)), n_experts, 1 + draw(n_experts < 4 ? n_experts : 4), i % 4 < 2 ? 0 : 4,
-               1 + draw(i % 3 ? 40 : 120), draw(2) != 0});
+               1 + draw(i % 4 > 1 ? 3
+                        : i % 3   ? 40
+                                  : 120),
+               draw(2) != 0});
     }
     printf("%llu cases, %llu bad\n", n_cases, n_bad);
     return n_bad != 0;

@@ -15,6 +15,7 @@
 #include "backend/cuda/attention/attention_parts.h"
 #include "backend/cuda/attention/latent/latent.h"
 #include "backend/cuda/device/l2_copy.h"
+#include "backend/cuda/device/virtual.h"
 #include "backend/cuda/head/argmax_filter.h"
 #include "backend/cuda/head/lm_head.h"
 #include "backend/cuda/qact/quantise.h"
@@ -25,20 +26,15 @@
 #include "backend/cuda/weights/place.h"
 #include "core/backend.h"
 
-#include "backend/cuda/device/virtual.h"
-
 #include <cublasLt.h>
-
-enum { MOST_RUNS = 3 }; // q, k and v
 
 /* A weight on the device. */
 struct placed {
     const struct weight *weight;
-    int number;                         // of weights, as ops come to them
-    bool is_multiplied;                 // or added: more than EMBED reads it
-    struct dweight matrix;              // of matrices; at NULL: the weight is read whole
-    struct dweight rest[MOST_RUNS - 1]; // rows behind it, of another kind of QUADS each
-    int n_rest;
+    int number, n_rest;                             // number: of weights, as ops come to them
+    bool is_multiplied;                             // or added: more than EMBED reads it
+    struct dweight matrix, rest[2];                 // of matrices; at NULL: the weight is read whole. rest: rows behind
+                                                    // it, of another kind of QUADS each
     int32_t *column_order, *order_there;            // of QUADS, host and device: where column k is stored; NULL: at k
     struct dblocks blocks;                          // how its rows lie, where it is in blocks
     struct dweight floats;                          // of vectors and convolutions

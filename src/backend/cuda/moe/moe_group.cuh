@@ -75,17 +75,18 @@ static __device__ __forceinline__ void bring_half(const stream_args &a, bool as_
         *reinterpret_cast<uint4 *>(to + ((half * 4 + k) ^ swizzle) * PIECE) = v[k];
 }
 
-/* The tokens of n tiles, which are neighbours in the list: tile after tile, eight tokens after eight. */
+/* The tokens of n tiles, which are neighbours in the list: tile after tile, eight tokens after eight. list: its pairs;
+ * NULL: they are in order. */
 template <class W, bool UP>
-static __device__ void bring_tiles(const stream_args &a, const dmoe_tile *tiles, int n, unsigned char *panels,
-                                   int *pairs, group_row *rows) {
+static __device__ void bring_tiles(const stream_args &a, const int32_t *list, const dmoe_tile *tiles, int n,
+                                   unsigned char *panels, int *pairs, group_row *rows) {
     const element e = W::BF16 ? ELEMENT_BF16 : ELEMENT_F16;
     bool as_it_is = a.x.element == e && a.x.stride % 8 == 0 && (uintptr_t)a.x.at % PIECE == 0;
     int n_panels = group_panels<W>(a.in), at = 0;
     for (int i = 0; i < n; i++) {
         int octets = octets_of(tiles[i]), place = tiles[i].first - tiles[0].first;
         for (int t = threadIdx.x; t < tiles[i].n; t += blockDim.x) {
-            pairs[place + t] = a.list.pair[tiles[i].first + t];
+            pairs[place + t] = list ? list[tiles[i].first + t] : tiles[i].first + t;
             rows[place + t] = {at * n_panels * GROUP_ROWS + t * 128, octets * GROUP_ROWS};
         }
         at += octets;
@@ -203,7 +204,7 @@ static __global__ void __launch_bounds__(GROUP_WARPS * 32, 1) moe_group(const __
         uint32_t panels = shared_address(panels_and_queues);
         if (i > 0)
             __syncthreads(); // those before have been read
-        bring_tiles<W, UP>(a, tiles + i, together, panels_and_queues, pairs, token_rows);
+        bring_tiles<W, UP>(a, a.ids ? nullptr : a.list.pair, tiles + i, together, panels_and_queues, pairs, token_rows);
         __syncthreads(); // the tokens are there
         for (int k = 0; k < together; k++, i++) {
             const dmoe_tile tile = tiles[i];

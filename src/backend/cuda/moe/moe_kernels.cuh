@@ -102,7 +102,18 @@ template <class W, bool UP> static void launch_weights(stream_call c) {
     of_tile <= 8 ? launch_stream<W, UP, 1>(c, of_tile) : launch_stream<W, UP, MOST_OCTETS>(c, of_tile);
 }
 
+template <class W, int OCTETS> static void launch_down_group(const stream_call &c, down_join_args args) {
+    auto kernel = moe_down_group<W, OCTETS>;
+    int warps = (c.a->top_k + GROUP_OF - 1) / GROUP_OF * GROUP_OF,
+        n_bytes = OCTETS * group_octet_of<W>(c.w.in) + warps * block_queue<W, false, W::DEPTH>::BYTES;
+    allow_shared(kernel, SHARED_MOST);
+    launch_node(kernel, dim3(args.down.n_row_tiles, c.l->n_tokens), warps * 32, n_bytes, c.l->stream, c.l->plan, args);
+}
+
 template <class W> static void launch_joined(const stream_call &c, down_join_args args) {
+    if constexpr (W::IN_BLOCKS)
+        if (c.cut->is_grouped)
+            return c.a->top_k <= 8 ? launch_down_group<W, 1>(c, args) : launch_down_group<W, 2>(c, args);
     auto kernel = moe_down_join<W>;
     args.down.x_pitch = stream_format_of<W>().x_pitch(c.w.in);
     int n_bytes = c.a->top_k * (expert_queue<W, false, W::DEPTH>::BYTES + args.down.x_pitch);

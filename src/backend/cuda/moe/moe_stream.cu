@@ -92,7 +92,7 @@ struct dmoe_cut moe_cut_of(const struct dmoe *a, struct dweight w13, struct dwei
     c.is_tiled = f.order > 0 && (int64_t)n_tokens * a->top_k >= (int64_t)MANY_TOKENS * a->n_experts;
     c.is_wide = w13.in % PANEL_COLUMNS == 0 && w2.in % PANEL_COLUMNS == 0 &&
                 (int64_t)n_tokens * a->top_k >= (int64_t)WIDE_MANY * a->n_experts;
-    c.is_grouped = n_tokens > JOINED_TOKENS && tokens_of_group(w13, w2) > 0 && !c.is_wide &&
+    c.is_grouped = tokens_of_group(w13, w2) > 0 && !c.is_wide &&
                    (int64_t)n_tokens * a->top_k < (int64_t)MANY_TOKENS * a->n_experts;
     c.piece = (int)least(n_tokens, c.is_tiled || c.is_wide ? MOST_TILED_PIECE : MOST_PIECE);
     c.tile = (int)least(fits < 8 ? fits : fits / 8 * 8, MOST_OCTETS * 8);
@@ -110,6 +110,11 @@ struct dmoe_cut moe_cut_of(const struct dmoe *a, struct dweight w13, struct dwei
     c.most_tiles = (int)(least(pairs, a->n_experts) + pairs / c.tile);
     bool fits_joined =
         a->top_k <= JOINED_WARPS && a->top_k * (f.queue_bytes / STREAM_WARPS + f.x_pitch(w2.in)) <= SHARED_MOST;
+    if (c.is_grouped) // moe_down_group has the rows of all pairs, and warps for whole warpgroups
+        fits_joined =
+            a->top_k <= JOINED_WARPS && (a->top_k + 7) / 8 * f.group_octet_bytes(w2.in) +
+                                                up_to(a->top_k, GROUP_OF) * GROUP_OF * (f.queue_bytes / STREAM_WARPS) <=
+                                            SHARED_MOST;
     c.is_joined = n_tokens <= JOINED_TOKENS && fits_joined && !c.is_tiled;
     c.is_direct = n_tokens == 1 && c.is_joined;
     return c;

@@ -31,6 +31,7 @@ struct grown weights_grown(const struct loaded *loaded);
 bool quads_of(const struct loaded *loaded, const struct program *p, const struct op *op, bool made, struct dquads *out);
 /* Likewise, where its parts are of several kinds and no GATED_ACT follows: runs of rows of one kind each. How many; 0:
  * it is not kept so. */
+enum { MOST_RUNS = 3 }; // q, k and v: placed.rest holds the others
 struct quads_run {
     struct dquads kind;
     int64_t rows;
