@@ -131,6 +131,13 @@ static double *linear_rows(struct rig *rig, const struct linear *l, enum rig_rea
     return want;
 }
 
+/* By which products with a weight may be off beside those of its numbers in the element of products: of the scales that
+ * a device rounds to float16 before it multiplies codes by them (linear/w4/quads_gguf.cuh). */
+static double off_by_scales(enum rig_format format, const char *kernels) {
+    bool rounds = format == FORMAT_Q4_K || format == FORMAT_Q6_K || format == FORMAT_Q4_K_AND_Q6_K;
+    return rounds && strcmp(kernels, "float32") != 0 ? 0x1p-9 : 0;
+}
+
 static void linear_case(enum rig_format format, int out, int in, int n_rows, bool biased, const char *kernels) {
     if (!rig_takes_case())
         return;
@@ -142,8 +149,9 @@ static void linear_case(enum rig_format format, int out, int in, int n_rows, boo
     double *want = linear_rows(rig, &l, READING_16);
     char what[100];
     snprintf(what, sizeof what, "linear %s [%d, %d] x %d", rig_format_name(format), out, in, rig->n_rows);
-    rig_expect(rig, want, 4 * sqrt(in) * EPS, SCHEDULE_WHOLE, what);
-    rig_expect(rig, want, 4 * sqrt(in) * EPS, SCHEDULE_RAGGED, what);
+    double most = 4 * sqrt(in) * EPS + off_by_scales(format, kernels);
+    rig_expect(rig, want, most, SCHEDULE_WHOLE, what);
+    rig_expect(rig, want, most, SCHEDULE_RAGGED, what);
     rig_free(rig);
 }
 
@@ -237,8 +245,11 @@ static void linear_is_x_times_w_transposed_in_every_format(void **state) {
                     linear_case(f, shapes[i][0], shapes[i][1], shapes[i][2], i == 1 || i == 2, *kernels);
 }
 
+/* Of a device: what the CPU's products of blocks round, test_block_products.c knows. */
 static void linear_by_ggufs_blocks_is_the_product_of_what_the_cpu_makes_of_them(void **state) {
     (void)state;
+    if (rig_backend() == &backend_cpu)
+        skip();
     static const int shapes[][3] = {{96, 256, 1}, {50, 512, 5}, {208, 768, 21}, {160, 1024, 70}};
     for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
         for (enum rig_format f = FORMAT_Q4_0; f < N_STORED_FORMATS; f++)
@@ -764,8 +775,9 @@ static void gated_pair_case(enum rig_format format, int width, int in, int n_row
     double *want = gated_rows(rig, &l, ACT_SILU, READING_16);
     char what[100];
     snprintf(what, sizeof what, "linear and gated_act %s [%d, %d] x %d", rig_format_name(format), out, in, rig->n_rows);
-    rig_expect(rig, want, 8 * sqrt(in) * EPS, SCHEDULE_WHOLE, what);
-    rig_expect(rig, want, 8 * sqrt(in) * EPS, SCHEDULE_RAGGED, what);
+    double most = 8 * sqrt(in) * EPS + 2 * off_by_scales(format, kernels);
+    rig_expect(rig, want, most, SCHEDULE_WHOLE, what);
+    rig_expect(rig, want, most, SCHEDULE_RAGGED, what);
     rig_free(rig);
 }
 
@@ -823,7 +835,7 @@ static void a_gated_projection_is_its_two_halves(void **state) {
                 gated_pair_case(formats[f], 200, 896, 70, false, *kernels);
             gated_pair_case(formats[f], 17, 22, 3, true, *kernels);
         }
-    for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
+    for (const char *const *kernels = rig_kernels(); *kernels && rig_backend() != &backend_cpu; kernels++)
         for (enum rig_format f = FORMAT_Q4_0; f < FORMAT_Q4_K_AND_Q6_K; f++)
             gated_pair_case(f, 40, 256, f % 2 ? 7 : 40, f % 2, *kernels);
 }
