@@ -128,6 +128,21 @@ static void a_bound_on_a_format_counts_where_it_is_near(void **state) {
     }
 }
 
+/* Where a state counts characters and no more, how many a token has tells whether it stays. */
+static void counted_characters_are_counted(void **state) {
+    (void)state;
+    static const char *const schemas[] = {
+        "{\"type\": \"string\", \"maxLength\": 3}", "{\"type\": \"string\", \"minLength\": 3, \"maxLength\": 9}",
+        "{\"type\": \"string\", \"minLength\": 8}", "{\"type\": \"string\", \"pattern\": \"^[a-zA-Zé]{2,5}x?$\"}"};
+    static const char *const prefixes[] = {"\"", "\"a", "\"ab", "\"ab\xC3"};
+    for (size_t i = 0; i < ARRAY_LEN(schemas); i++) {
+        struct grammar *g = compile(GRAMMAR_JSON_SCHEMA, schemas[i]);
+        for (size_t k = 0; k < ARRAY_LEN(prefixes); k++)
+            check_mask(g, prefixes[k]);
+        grammar_release(g);
+    }
+}
+
 static void text_that_may_stop_anywhere_has_right_masks(void **state) {
     (void)state;
     static const char *const prefixes[] = {"", "a", "ab ", "x\n", "a1 b2 "};
@@ -222,6 +237,7 @@ int main(void) {
         cmocka_unit_test(tables_beside_one_another_are_right),
         cmocka_unit_test(kinds_of_bytes_tell_what_stays),
         cmocka_unit_test(a_bound_on_a_format_counts_where_it_is_near),
+        cmocka_unit_test(counted_characters_are_counted),
         cmocka_unit_test(text_that_may_stop_anywhere_has_right_masks),
         cmocka_unit_test(states_that_are_beside_one_another_in_a_circle_end),
         cmocka_unit_test(threads_that_share_a_grammar_see_what_one_alone_sees),

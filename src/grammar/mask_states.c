@@ -368,3 +368,38 @@ void mask_state_find_safe(struct mask_states *s, uint32_t state) {
     }
     keep_safe(s, state, safe, fatal);
 }
+
+// ---- counted characters -----------------------------------------------------------------------------------------
+
+/* SEQ(REPEAT(c, min, max), rest) behind one round, and without its counters; false: it is no such state. */
+static bool take_counters(struct rx_pool *p, rx_id id, rx_id *less, rx_id *free) {
+    const struct rx_node seq = p->nodes[id];
+    if (seq.kind != RX_K_SEQ || p->nodes[seq.a].kind != RX_K_REPEAT)
+        return false;
+    const struct rx_node repeat = p->nodes[seq.a];
+    int32_t max = repeat.max == RX_NO_MAX ? RX_NO_MAX : repeat.max - 1;
+    if (repeat.max == RX_NO_MAX ? repeat.min < 2 : repeat.max >= MAX_COUNTED)
+        return false;
+    *less = rx_seq_as_is(p, rx_repeat(p, repeat.a, MAX(repeat.min - 1, 0), max), seq.b);
+    *free = rx_seq_as_is(p, rx_repeat(p, repeat.a, 0, RX_NO_MAX), seq.b);
+    return true;
+}
+
+int mask_state_counted(struct mask_states *s, uint32_t state, uint32_t *like) {
+    rx_id id = s->at.at[state].id, less, free;
+    if (!take_counters(s->pool, id, &less, &free))
+        return -1;
+    uint32_t behind = mask_state_number(s, less);
+    *like = mask_state_number(s, free);
+    struct kinds safe = mask_state_safe(s, *like)->safe;
+    bool same = kinds_are_within(safe, alive_of(s, state));
+    for (unsigned kind = 0; kind < N_KINDS && same; kind++)
+        for (unsigned byte = first_byte(kind); kinds_have(safe, kind) && is_ascii(kind) && byte < end_byte(kind);
+             byte++)
+            same = same && mask_state_step(s, state, (uint8_t)byte) == behind;
+    const struct mask_state *x = &s->at.at[state];
+    if (same && kinds_have(safe, KIND_CHARACTER))
+        same = x->n_characters == 1 && s->characters.at[x->characters] == behind;
+    int32_t max = s->pool->nodes[s->pool->nodes[id].a].max;
+    return !same ? -1 : max == RX_NO_MAX ? MAX_COUNTED : max;
+}

@@ -48,6 +48,11 @@ static inline uint32_t mask_state_step(struct mask_states *s, uint32_t state, ui
     return next == MASK_STATE_NEW ? mask_state_make_step(s, state, byte) : next;
 }
 
+/* Whether a state counts characters, and only that: each that is safe in *like, the same state without counters, leads
+ * to one state, which has a round less. Returns how many characters it takes at most, MAX_COUNTED for any number; -1:
+ * it does not. */
+int mask_state_counted(struct mask_states *s, uint32_t state, uint32_t *like);
+
 /* Finds safe and fatal kinds. The result is valid until the next state is made. */
 void mask_state_find_safe(struct mask_states *s, uint32_t state);
 static inline const struct mask_state *mask_state_safe(struct mask_states *s, uint32_t state) {

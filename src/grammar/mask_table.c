@@ -112,13 +112,16 @@ static const struct way *find_way(struct building *b, uint32_t state) {
 }
 
 /* The same as walk, from the root. Nodes behind safe bytes are on the way or below none that is; what they say of
- * tokens holds already. */
-static void walk_way(struct building *b, uint32_t state, const struct way *way) {
+ * tokens holds already. like: the state that the way is of; most: how many safe characters there may be; -1 and
+ * MAX_COUNTED: any number. */
+static void walk_way(struct building *b, uint32_t state, const struct way *way, uint32_t like, int most) {
     const struct token_trie *t = b->trie;
-    const struct mask_state x = *mask_state_safe(&b->all, state);
+    const struct mask_state x = *mask_state_safe(&b->all, like);
     uint32_t depth = 0, *states = b->others, *ends = b->other_ends;
     memcpy(b->stay, way->tokens, (size_t)t->n_words * sizeof *b->stay);
     b->n_stay = (uint32_t)t->n_words + 1; // kept as bits
+    for (int32_t w = 0; most >= 0 && most < MAX_COUNTED && w < t->n_words; w++)
+        b->stay[w] &= t->at_most[(size_t)most * (size_t)t->n_words + (size_t)w];
     states[0] = state;
     ends[0] = t->n_nodes;
     for (uint32_t n = 0; n < way->n && b->pool->failed == OK;) {
@@ -138,12 +141,13 @@ static void walk_way(struct building *b, uint32_t state, const struct way *way) 
         }
         if (next && end > i + 1 && b->all.at.at[next].accepts)
             put_exit(b, i, end);
-        if (safe) {
+        if (safe && next) { // else the characters were too many
             states[++depth] = next;
             ends[depth] = end;
             n++;
             continue;
         }
+        b->n_dead += safe;
         if (next)
             walk(b, next, i + 1, end);
         while (n < way->n && way->nodes[n] < end)
@@ -330,14 +334,16 @@ static struct mask_table *build(struct token_trie *t, struct rx_pool *pool, rx_i
     b.pending = xmalloc(n * sizeof *b.pending);
     b.stay = xcalloc((size_t)t->n_words, sizeof *b.stay);
     uint32_t first = mask_state_number(&b.all, state);
-    rx_id beside = depth == MAX_DEPTH ? RX_NEVER : find_uncounted(pool, state);
-    const struct way *way = beside == RX_NEVER ? find_way(&b, first) : NULL;
+    uint32_t like = first;
+    int most = mask_state_counted(&b.all, first, &like);
+    const struct way *way = find_way(&b, most < 0 ? first : like);
+    rx_id beside = way || depth == MAX_DEPTH ? RX_NEVER : find_uncounted(pool, state);
     if (beside == RX_NEVER && !way && depth < MAX_DEPTH)
         beside = find_beside(pool, state);
     beside = rx_clamp(pool, beside, (int)t->max_depth);
     struct mask_table *base = beside == RX_NEVER || beside == state ? NULL : get(t, pool, beside, depth + 1);
     if (way)
-        walk_way(&b, first, way);
+        walk_way(&b, first, way, most < 0 ? first : like, most);
     else if (base && base->stay)
         walk_beside(&b, first, mask_state_number(&b.all, beside), base);
     else

@@ -23,7 +23,7 @@ struct token_node {
 struct kinds {
     uint64_t w[2];
 };
-enum { N_KINDS = 128, MAX_WAYS = 32 };
+enum { N_KINDS = 128, MAX_WAYS = 32, MAX_COUNTED = 64 };
 enum { KIND_CHARACTER = 0, KIND_ILL_FORMED = 1, KIND_CONTROL = 2 };
 static inline void kinds_add(struct kinds *k, unsigned kind) { k->w[kind >> 6] |= (uint64_t)1 << (kind & 63); }
 static inline void kinds_add_ascii(struct kinds *k, uint8_t c) { kinds_add(k, c < 4 ? KIND_CONTROL : c); }
@@ -58,6 +58,7 @@ struct token_trie {
     struct kinds *below;       // [n_nodes]: bytes that occur below a node
     uint8_t *kind;             // [n_nodes]: of the node's byte
     uint32_t *having[N_KINDS]; // [n_words] tokens that have a byte of the kind; NULL: none has
+    uint32_t *at_most;         // [MAX_COUNTED][n_words]: tokens of at most so many characters, begun ones too
     int32_t *order;            // [n_tokens] tokens of text, as their texts are sorted
     uint32_t
         *first_token; // [n_nodes + 1], into order: tokens of node i end at that of i + 1, of its subtree at i + skip
@@ -79,7 +80,7 @@ struct token_trie {
     int n_ways;
 };
 
-/* Fills kind, below and having (trie_kinds.c). */
+/* Fills kind, below, having and at_most (trie_kinds.c). */
 void trie_find_kinds(struct token_trie *trie);
 void trie_kinds_free(struct token_trie *trie);
 size_t trie_kinds_bytes(const struct token_trie *trie); // under the lock

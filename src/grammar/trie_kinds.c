@@ -57,16 +57,33 @@ static void find_having(struct token_trie *t) {
     free(path);
 }
 
+static void find_at_most(struct token_trie *t) {
+    size_t words = (size_t)t->n_words;
+    t->at_most = xcalloc(MAX_COUNTED * words + 1, sizeof *t->at_most);
+    for (uint32_t i = 0; i < t->first_token[t->n_nodes]; i++) {
+        struct str text = t->text_of[t->order[i]];
+        size_t n = 0;
+        for (size_t k = 0; k < text.len; k++)
+            n += ((unsigned char)text.ptr[k] & 0xC0) != 0x80;
+        if (n < MAX_COUNTED)
+            t->at_most[n * words + (size_t)t->order[i] / 32] |= 1u << (t->order[i] % 32);
+    }
+    for (size_t w = words; w < MAX_COUNTED * words; w++)
+        t->at_most[w] |= t->at_most[w - words];
+}
+
 void trie_find_kinds(struct token_trie *t) {
     t->below = xcalloc((size_t)t->n_nodes + 1, sizeof *t->below);
     t->kind = xcalloc((size_t)t->n_nodes + 1, 1);
     find_below(t);
     find_having(t);
+    find_at_most(t);
 }
 
 void trie_kinds_free(struct token_trie *t) {
     free(t->below);
     free(t->kind);
+    free(t->at_most);
     for (unsigned kind = 0; kind < N_KINDS; kind++)
         free(t->having[kind]);
     for (int i = 0; i < t->n_ways; i++) {
@@ -76,7 +93,7 @@ void trie_kinds_free(struct token_trie *t) {
 }
 
 size_t trie_kinds_bytes(const struct token_trie *t) {
-    size_t bytes = (size_t)t->n_nodes * (sizeof *t->below + 1);
+    size_t bytes = (size_t)t->n_nodes * (sizeof *t->below + 1) + (size_t)t->n_words * MAX_COUNTED * 4;
     for (unsigned kind = 0; kind < N_KINDS; kind++)
         bytes += t->having[kind] ? (size_t)t->n_words * 4 : 0;
     for (int i = 0; i < t->n_ways; i++)

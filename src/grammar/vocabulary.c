@@ -81,7 +81,6 @@ static enum status take_texts(struct token_trie *t, const struct token_text *tok
     qsort(e, n, sizeof *e, by_text);
     build(t, e, n, n_bytes);
     find_heights(t);
-    trie_find_kinds(t);
     t->texts = xmalloc(n_bytes + 1);
     t->text_of = xcalloc((size_t)t->n_vocab + 1, sizeof *t->text_of);
     size_t at = 0;
@@ -90,6 +89,7 @@ static enum status take_texts(struct token_trie *t, const struct token_text *tok
         t->text_of[e[i].id] = (struct str){t->texts + at, e[i].text.len};
         at += e[i].text.len;
     }
+    trie_find_kinds(t);
     free(e);
     return OK;
 }
