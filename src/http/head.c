@@ -66,12 +66,14 @@ static bool is_name(struct str host) {
     return true;
 }
 
-bool host_is_local(struct str host) {
+bool host_is_localhost(struct str host) {
     struct str name = STR("localhost"), tail = {host.ptr + host.len - MIN(host.len, name.len), MIN(host.len, name.len)};
-    if (name_equal(tail, name) && (host.len == name.len || host.ptr[host.len - name.len - 1] == '.'))
-        return true;
+    return name_equal(tail, name) && (host.len == name.len || host.ptr[host.len - name.len - 1] == '.');
+}
+
+bool host_is_local(struct str host) {
     bool dotless = host.len > 0 && is_name(host);
-    return dotless || str_eq(host, STR("[::1]")) || is_loopback_v4(host);
+    return dotless || host_is_localhost(host) || str_eq(host, STR("[::1]")) || is_loopback_v4(host);
 }
 
 static bool is_token(struct str s) {

@@ -39,7 +39,10 @@ struct str head_find(const struct head_field *fields, size_t n, const char *name
 /* The host of "host:port" or "[v6]:port". */
 struct str host_of(struct str authority);
 
-/* localhost, a name below it (RFC 6761: they are loopback everywhere), an address of 127.0.0.0/8, [::1], or a name
+/* localhost, or a name below it: loopback everywhere (RFC 6761). */
+bool host_is_localhost(struct str host);
+
+/* Such a name, an address of 127.0.0.0/8, [::1], or a name
  * without a dot: no page of the web has one, as public names have dots, and what it means is for this machine's own
  * files to say. */
 bool host_is_local(struct str host);

@@ -64,14 +64,21 @@ static bool is_loopback(const struct sockaddr *a) {
     return ntohl(((const struct sockaddr_in *)a)->sin_addr.s_addr) >> 24 == 127;
 }
 
-enum status listen_tcp(struct http_server *s, struct error *err) {
-    const struct http_options *o = &s->options;
-    struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE}, *list;
+/* Where to listen. A system without /etc/hosts (an image made from nothing, a chroot) does not know localhost. */
+static enum status find_addresses(const struct http_options *o, struct addrinfo **out, struct error *err) {
+    bool is_localhost = o->host && host_is_localhost(str_of(o->host));
+    struct addrinfo hints = {
+        .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = is_localhost ? 0 : AI_PASSIVE};
     char port[16];
     snprintf(port, sizeof port, "%d", o->port);
-    int why = getaddrinfo(o->host, port, &hints, &list);
-    if (why)
-        return fail(err, ERR_ARG, "host %s: %s", o->host ? o->host : "*", gai_strerror(why));
+    int why = getaddrinfo(is_localhost ? NULL : o->host, port, &hints, out); // of NULL: loopback, or with PASSIVE all
+    return why ? fail(err, ERR_ARG, "host %s: %s", o->host ? o->host : "*", gai_strerror(why)) : OK;
+}
+
+enum status listen_tcp(struct http_server *s, struct error *err) {
+    const struct http_options *o = &s->options;
+    struct addrinfo *list;
+    TRY(find_addresses(o, &list, err));
     enum status status = OK;
     int errors = 0;
     for (struct addrinfo *a = list; a && status == OK && s->n_listeners < (int)ARRAY_LEN(s->listeners) - 1;
