@@ -62,8 +62,11 @@ enum status program_drafter_link(struct gyre *g, struct error *err) {
 
 enum status program_drafter_load(struct gyre *g, const struct gyre_options *o, const struct draft *draft,
                                  struct error *err) {
-    struct load_options options = {
-        .dtype = o->dtype, .quantization = o->quantization, .dummy_weights = o->dummy_weights, .is_draft = true};
+    struct load_options options = {.dtype = o->dtype,
+                                   .kv_dtype = draft->reads_target ? NULL : o->kv_cache_dtype,
+                                   .quantization = o->quantization,
+                                   .dummy_weights = o->dummy_weights,
+                                   .is_draft = true};
     TRY(check(g, draft, err));
     struct program_drafter *d = xcalloc(1, sizeof *d);
     *d = (struct program_drafter){.g = g, .draft = draft};
