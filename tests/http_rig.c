@@ -406,3 +406,20 @@ bool comes_to(_Atomic int *counter, int value) {
             return true;
     return false;
 }
+
+void expect_answer(int port, const char *request, int status, const char *body) {
+    struct heard a = ask(port, request);
+    if (a.status != status || !a.whole || (body && strcmp(a.body.ptr, body) != 0))
+        fail_msg("%.60s\n... got %d %s", request, a.status, a.status ? a.body.ptr : "");
+    heard_release(&a);
+}
+
+void expect_events(const struct buf *body, long n, long size) {
+    EXPECT_EQ(body->len, n * size);
+    for (long i = 0; i < n; i++) {
+        char start[32];
+        int k = snprintf(start, sizeof start, "data: %ld x", i);
+        if (memcmp(body->ptr + i * size, start, (size_t)k) != 0)
+            fail_msg("event %ld is %.20s", i, body->ptr + i * size);
+    }
+}

@@ -60,3 +60,11 @@ int ask_status(int port, const void *bytes, size_t n);
 
 /* Waits until the counter has the value; false: it has not within PATIENCE_US. */
 bool comes_to(_Atomic int *counter, int value);
+
+#define GET(path) "GET " path " HTTP/1.1\r\nHost: test\r\n\r\n"
+
+/* Asks, and fails the test unless the answer is whole and has this status and, but for NULL, this body. */
+void expect_answer(int port, const char *request, int status, const char *body);
+
+/* Fails the test unless the body is the events 0 .. n-1 of /stream, `size` bytes each. */
+void expect_events(const struct buf *body, long n, long size);

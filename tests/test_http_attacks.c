@@ -18,7 +18,6 @@
 /* More than any of these takes with others on the machine, and less than the time-out that would end it anyway. */
 #define SOON_US 60000000
 
-#define GET(path) "GET " path " HTTP/1.1\r\nHost: test\r\n\r\n"
 #define CLOSED 1
 #define RAW(text) text, sizeof(text) - 1
 

@@ -1,8 +1,7 @@
-/* test_spec.c - config.json to model_spec: layouts, defaults, bounds, rope frequencies, storage of modules. */
+/* test_spec.c - config.json to model_spec: layouts, defaults, bounds. */
 #include "check.h"
 
 #include "base/file.h"
-#include "model/spec/rope.h"
 #include "model/spec/spec.h"
 
 #include <math.h>
@@ -102,58 +101,6 @@ static void expect_refusal(const char *base, const char *patch, enum status stat
     "\"head_dim\":64,\"intermediate_size\":512,\"vocab_size\":1000}"
 
 /* ---- rope ---- */
-
-static void check_frequencies(const char *name, const float *have, const json_t *want, int n) {
-    EXPECT_EQ(json_array_size(want), n);
-    for (int i = 0; i < n; i++) {
-        double w = json_number_value(json_array_get(want, (size_t)i));
-        // powf of torch and of libc differ by a unit in the last place; interpolation adds another
-        if (fabs(have[i] - w) > 5e-7 * fabs(w))
-            fail_msg("%s: frequency %d is %.9g, wanted %.9g", name, i, (double)have[i], w);
-    }
-}
-
-static void check_long(const char *name, const struct rope *rope, const json_t *c) {
-    const json_t *want = json_object_get(c, "inv_freq_long");
-    int64_t length = json_integer_value(json_object_get(c, "long_length"));
-    float cos_out[512], sin_out[512];
-    rope_cos_sin(rope, 1, length, cos_out, sin_out);
-    for (int i = 0; i < rope->dim / 2; i++) {
-        double w = json_number_value(json_array_get(want, (size_t)i)), s = sin(w) * (double)rope->factor;
-        if (fabs(sin_out[i] - s) > 2e-6 * fabs(s))
-            fail_msg("%s: at length %lld sine %d is %.9g, wanted %.9g", name, (long long)length, i, (double)sin_out[i],
-                     s);
-    }
-}
-
-static void rope_frequencies_are_those_of_transformers(void **state) {
-    (void)state;
-    json_t *cases, *c;
-    size_t i;
-    struct error err;
-    EXPECT_OK(jv_load("build/data/rope/frequencies.json", 0, 0, &cases, &err), err);
-    EXPECT(json_array_size(cases) > 15);
-    json_array_foreach(cases, i, c) {
-        const char *name = json_string_value(json_object_get(c, "name")), *note;
-        struct arena arena = {0};
-        struct rope rope;
-        struct rope_request q = {.parameters = json_object_get(c, "parameters"),
-                                 .where = name,
-                                 .theta = 1,
-                                 .partial = 1,
-                                 .head_dim = (int)json_integer_value(json_object_get(c, "head_dim")),
-                                 .max_positions = json_integer_value(json_object_get(c, "max_positions"))};
-        EXPECT_OK(rope_build(&q, &arena, &rope, &note, &err), err);
-        check_frequencies(name, rope.inv_freq, json_object_get(c, "inv_freq"), rope.dim / 2);
-        double factor = json_number_value(json_object_get(c, "attention_factor"));
-        if (fabs(rope.factor - factor) > 1e-6 * factor)
-            fail_msg("%s: attention factor %.9g, wanted %.9g", name, (double)rope.factor, factor);
-        if (json_object_get(c, "long_length"))
-            check_long(name, &rope, c);
-        arena_release(&arena);
-    }
-    json_decref(cases);
-}
 
 static void faulty_rope_parameters_are_refused(void **state) {
     (void)state;
@@ -495,132 +442,8 @@ static void generation_config_stands_over_config(void **state) {
     EXPECT(strstr(err.text, "outside the model's folder"));
 }
 
-/* ---- storage of modules ---- */
-
-static void modules_are_stored_as_the_settings_say(void **state) {
-    (void)state;
-    static const struct {
-        const char *config, *module;
-        enum quant_scheme scheme;
-        int group_size;
-    } cases[] = {
-        {"{\"quant_method\":\"fp8\",\"weight_block_size\":[128,128],\"modules_to_not_convert\":[\"lm_head\",\"model."
-         "layers.0.mlp.gate\"]}",
-         "model.layers.0.mlp.gate_proj", QUANT_FP8_BLOCK, 0},
-        {"{\"quant_method\":\"fp8\",\"weight_block_size\":[128,128],\"modules_to_not_convert\":[\"model.layers.0.mlp."
-         "experts\"]}",
-         "model.layers.0.mlp.experts.3.up_proj", QUANT_NONE, 0},
-        {"{\"quant_method\":\"fp8\"}", "model.layers.0.mlp.down_proj", QUANT_FP8_TENSOR, 0},
-        {"{\"quant_method\":\"fp8\"}", "lm_head", QUANT_NONE, 0},
-        {"{\"quant_method\":\"fp8\"}", "model.embed_tokens", QUANT_NONE, 0},
-        {"{\"quant_method\":\"fp8\"}", "model.layers.9.mlp.gate", QUANT_NONE, 0},
-        {"{\"quant_method\":\"fp8\"}", "model.layers.9.linear_attn.conv1d", QUANT_NONE, 0},
-        {"{\"quant_method\":\"mxfp4\",\"modules_to_not_convert\":[\"model.layers.*.self_attn\"]}",
-         "model.layers.3.mlp.experts", QUANT_MXFP4, 32},
-        {"{\"quant_method\":\"mxfp4\",\"modules_to_not_convert\":[\"model.layers.*.self_attn\"]}",
-         "model.layers.3.self_attn.q_proj", QUANT_NONE, 0},
-        {"{\"quant_algo\":\"NVFP4\",\"group_size\":16,\"exclude_modules\":[\"lm_head\",\"model.layers.61*\"]}",
-         "model.layers.6.mlp.up_proj", QUANT_NVFP4, 16},
-        {"{\"quant_algo\":\"NVFP4\",\"group_size\":16,\"exclude_modules\":[\"lm_head\",\"model.layers.61*\"]}",
-         "model.layers.61.mlp.up_proj", QUANT_NONE, 0},
-        {"{\"quant_algo\":\"MIXED_PRECISION\",\"quantized_layers\":{\"a.mlp\":{\"quant_algo\":\"FP8\"},\"a.mlp."
-         "experts\":{\"quant_algo\":"
-         "\"W4A16_NVFP4\","
-         "\"group_size\":16}},\"ignore\":[\"mtp*\"]}",
-         "a.mlp.experts.7.up_proj", QUANT_NVFP4, 16}, // the longer name
-        {"{\"quant_algo\":\"MIXED_PRECISION\",\"quantized_layers\":{\"a.mlp\":{\"quant_algo\":\"FP8\"}}}",
-         "a.mlp.shared.up_proj", QUANT_FP8_TENSOR, 0},
-        {"{\"quant_algo\":\"MIXED_PRECISION\",\"quantized_layers\":{\"a.mlp\":{\"quant_algo\":\"FP8\"}}}",
-         "a.mlp2.up_proj", QUANT_NONE, 0},
-        {"{\"quant_method\":\"compressed-tensors\",\"format\":\"float-quantized\",\"config_groups\":{\"g\":{"
-         "\"targets\":[\"Linear\"],"
-         "\"weights\":{"
-         "\"type\":\"float\",\"num_bits\":8,\"strategy\":\"channel\"}}},\"ignore\":[\"lm_head\",\"re:.*self_attn.*\"]}",
-         "model.layers.0.mlp.up_proj", QUANT_FP8_CHANNEL, 0},
-        {"{\"quant_method\":\"compressed-tensors\",\"format\":\"float-quantized\",\"config_groups\":{\"g\":{"
-         "\"targets\":[\"Linear\"],"
-         "\"weights\":{"
-         "\"type\":\"float\",\"num_bits\":8,\"strategy\":\"channel\"}}},\"ignore\":[\"lm_head\",\"re:.*self_attn.*\"]}",
-         "model.layers.0.self_attn.o_proj", QUANT_NONE, 0},
-        {"{\"quant_method\":\"compressed-tensors\",\"format\":\"pack-quantized\",\"config_groups\":{\"g\":{\"targets\":"
-         "[\"re:.*experts.*\"]"
-         ",\"weights\":{"
-         "\"type\":\"int\",\"num_bits\":4,\"strategy\":\"group\",\"group_size\":32}}}}",
-         "model.layers.1.mlp.experts.0.up_proj", QUANT_INT4_GROUP, 32},
-        {"{\"quant_method\":\"compressed-tensors\",\"format\":\"pack-quantized\",\"config_groups\":{\"g\":{\"targets\":"
-         "[\"re:.*experts.*\"]"
-         ",\"weights\":{"
-         "\"type\":\"int\",\"num_bits\":4,\"strategy\":\"group\",\"group_size\":32}}}}",
-         "model.layers.1.self_attn.q_proj", QUANT_NONE, 0},
-        {"{\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":128}", "model.layers.1.self_attn.q_proj", QUANT_GPTQ,
-         128},
-        {"{\"quant_method\":\"gptq\",\"bits\":4,\"group_size\":-1}", "model.layers.1.self_attn.q_proj", QUANT_GPTQ, 0},
-        {"{\"quant_method\":\"awq\",\"bits\":4,\"group_size\":128,\"modules_to_not_convert\":[\"self_attn\"]}",
-         "model.layers.1.self_attn.q_proj", QUANT_NONE, 0},
-        {"{\"quant_method\":\"awq\",\"bits\":4,\"group_size\":128}", "model.layers.1.mlp.down_proj", QUANT_AWQ, 128},
-        {"{\"quant_method\":\"bitsandbytes\",\"load_in_8bit\":true}", "model.layers.1.mlp.down_proj", QUANT_INT8_BNB,
-         0},
-    };
-    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-        struct arena arena = {0};
-        struct quant_spec *spec;
-        struct error err;
-        json_t *config = parse(cases[i].config);
-        EXPECT_OK(quant_spec_parse(&arena, config, "config.json", &spec, &err), err);
-        struct quant_storage s = quant_of(spec, cases[i].module);
-        if (s.scheme != cases[i].scheme || s.group_size != cases[i].group_size)
-            fail_msg("%s: %s is stored by scheme %d in groups of %d", cases[i].config, cases[i].module, s.scheme,
-                     s.group_size);
-        json_decref(config);
-        arena_release(&arena);
-    }
-    EXPECT(quant_of(NULL, "x").scheme == QUANT_NONE);
-}
-
-static void faulty_quantisation_settings_are_refused(void **state) {
-    (void)state;
-    static const struct {
-        const char *patch;
-        enum status status;
-        const char *says;
-    } cases[] = {
-        {"{\"quantization_config\":{\"quant_method\":\"fp8\",\"weight_block_size\":[0,128]}}", ERR_FORMAT,
-         "weight_block_size"},
-        {"{\"quantization_config\":{\"quant_method\":\"fp8\",\"weight_block_size\":128}}", ERR_FORMAT,
-         "weight_block_size"},
-        {"{\"quantization_config\":{\"quant_method\":\"fp8\",\"fmt\":\"e5m2\"}}", ERR_UNSUPPORTED, "e5m2"},
-        {"{\"quantization_config\":{\"quant_method\":\"fp8\",\"modules_to_not_convert\":[1]}}", ERR_FORMAT,
-         "modules_to_not_convert"},
-        {"{\"quantization_config\":{\"quant_method\":\"gptq\"}}", ERR_FORMAT, "\"bits\""},
-        {"{\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4,\"checkpoint_format\":\"marlin\"}}",
-         ERR_UNSUPPORTED, "marlin"},
-        {"{\"quantization_config\":{\"quant_method\":\"awq\",\"bits\":4,\"version\":\"gemv\"}}", ERR_UNSUPPORTED,
-         "gemv"},
-        {"{\"quantization_config\":{\"quant_method\":\"bitsandbytes\",\"load_in_4bit\":true}}", ERR_UNSUPPORTED,
-         "4 bits"},
-        {"{\"quantization_config\":{\"quant_method\":\"modelopt\",\"quant_algo\":\"W4A8_AWQ\"}}", ERR_UNSUPPORTED,
-         "W4A8_AWQ"},
-        {"{\"quantization_config\":{\"quant_method\":\"modelopt\",\"quant_algo\":\"MIXED_PRECISION\"}}", ERR_FORMAT,
-         "quantized_layers"},
-        {"{\"quantization_config\":{\"quant_method\":\"modelopt\",\"quant_algo\":\"NVFP4\",\"group_size\":32}}",
-         ERR_UNSUPPORTED, "group_size"},
-        {"{\"quantization_config\":{\"quant_method\":\"compressed-tensors\"}}", ERR_FORMAT, "config_groups"},
-        {"{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"config_groups\":{\"g\":{\"targets\":["
-         "\"Linear\"]}}}}",
-         ERR_UNSUPPORTED, "quantises no weights"},
-        {"{\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"config_groups\":{\"g\":{\"targets\":["
-         "\"re:(\"],\"weights\":{"
-         "\"type\":\"float\","
-         "\"num_bits\":8,\"strategy\":\"tensor\"}}}}}",
-         ERR_FORMAT, "re:("},
-    };
-    for (size_t i = 0; i < ARRAY_LEN(cases); i++)
-        expect_refusal(LLAMA, cases[i].patch, cases[i].status, cases[i].says);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(rope_frequencies_are_those_of_transformers),
         cmocka_unit_test(faulty_rope_parameters_are_refused),
         cmocka_unit_test(both_layouts_say_the_same),
         cmocka_unit_test(what_a_class_does_not_compute_is_not_computed),
@@ -634,8 +457,6 @@ int main(void) {
         cmocka_unit_test(every_faulty_key_is_refused_by_name),
         cmocka_unit_test(what_is_no_config_is_refused),
         cmocka_unit_test(generation_config_stands_over_config),
-        cmocka_unit_test(modules_are_stored_as_the_settings_say),
-        cmocka_unit_test(faulty_quantisation_settings_are_refused),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

@@ -52,13 +52,11 @@ EXCEPTIONS = {  # rule: {what: why}
         "tests/ptx/matrices.c": "the PTX simulator: frozen",
         "tests/ptx/parse.c": "the PTX simulator: frozen",
         "tests/test_engine.c": "to be split by claim",
-        "tests/test_http.c": "to be split by claim",
         "tests/test_http_attacks.c": "to be split by claim",
         "tests/test_ops_attention.c": "to be split by op",
         "tests/test_ops_rows.c": "to be split by op",
         "tests/test_parity.c": "to be split by family",
         "tests/test_safetensors.c": "to be split by claim",
-        "tests/test_spec.c": "to be split by family",
     },
     "function": {
         "bench/cuda/attention.cu:build": "a table of shapes",
