@@ -20,9 +20,10 @@ enum {
     GROUP_WARPS = 16,
     GROUP_DEPTH = 2,
     GROUP_OCTETS = 3,
-    GROUP_PANEL = 64, // columns
-    GROUP_STEPS = 4,  // products of a panel
-    GROUP_ROWS = 1024 // bytes of eight tokens in a panel
+    GROUP_PANEL = 64,        // columns
+    GROUP_STEPS = 4,         // products of a panel
+    GROUP_ROWS = 1024,       // bytes of eight tokens in a panel
+    GROUP_SHARED = 220 << 10 // of panels and queues
 };
 
 template <class W, bool UP> using group_queue = block_queue<W, UP, GROUP_DEPTH, GROUP_OF>;

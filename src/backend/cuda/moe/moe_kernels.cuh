@@ -77,10 +77,10 @@ template <class W, bool UP, int OCTETS> static void launch_group(stream_call c) 
     auto kernel = moe_group<W, UP, OCTETS>;
     int of_octet = group_octet_of<W>(c.w.in), queues = group_queues_of<W>(),
         wanted = (c.cut->most_tiles + MOST_OF_BLOCK - 3) / (MOST_OF_BLOCK - 2),
-        octets = (SHARED_MOST - queues) / of_octet;
+        octets = (GROUP_SHARED - queues) / of_octet;
     c.args.x_tokens = 8 * (octets < MOST_PLACES / 8 ? octets : MOST_PLACES / 8);
     c.args.most_tiles = c.cut->most_tiles;
-    allow_shared(kernel, SHARED_MOST);
+    allow_shared(kernel, GROUP_SHARED);
     launch_node(kernel, wanted > n_multiprocessors() ? wanted : n_multiprocessors(), GROUP_WARPS * 32,
                 c.args.x_tokens / 8 * of_octet + queues, c.l->stream, c.args);
 }
@@ -106,7 +106,7 @@ template <class W, int OCTETS> static void launch_down_group(const stream_call &
     auto kernel = moe_down_group<W, OCTETS>;
     int warps = (c.a->top_k + GROUP_OF - 1) / GROUP_OF * GROUP_OF,
         n_bytes = OCTETS * group_octet_of<W>(c.w.in) + warps * block_queue<W, false, W::DEPTH>::BYTES;
-    allow_shared(kernel, SHARED_MOST);
+    allow_shared(kernel, GROUP_SHARED);
     launch_node(kernel, dim3(args.down.n_row_tiles, c.l->n_tokens), warps * 32, n_bytes, c.l->stream, c.l->plan, args);
 }
 

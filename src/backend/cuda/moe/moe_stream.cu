@@ -73,7 +73,7 @@ static int tokens_that_fit(struct dweight w13, struct dweight w2) {
 static int tokens_of_group(struct dweight w13, struct dweight w2) {
     stream_format f = format_of(w13);
     return f.group_queue_bytes
-               ? 8 * (int)least((SHARED_MOST - f.group_queue_bytes) / f.group_octet_bytes(most(w13.in, w2.in)),
+               ? 8 * (int)least((GROUP_SHARED - f.group_queue_bytes) / f.group_octet_bytes(most(w13.in, w2.in)),
                                 GROUP_OCTETS)
                : 0;
 }
@@ -114,7 +114,7 @@ struct dmoe_cut moe_cut_of(const struct dmoe *a, struct dweight w13, struct dwei
         fits_joined =
             a->top_k <= JOINED_WARPS && (a->top_k + 7) / 8 * f.group_octet_bytes(w2.in) +
                                                 up_to(a->top_k, GROUP_OF) * GROUP_OF * (f.queue_bytes / STREAM_WARPS) <=
-                                            SHARED_MOST;
+                                            GROUP_SHARED;
     c.is_joined = n_tokens <= JOINED_TOKENS && fits_joined && !c.is_tiled;
     c.is_direct = n_tokens == 1 && c.is_joined;
     return c;
