@@ -145,7 +145,7 @@ static int post(const char *path, int tenant, int id, size_t n) {
     return fd;
 }
 
-static void expect_answer(int fd, int status, const char *body) {
+static void expect_heard(int fd, int status, const char *body) {
     struct heard a = hear(fd, false);
     EXPECT_EQ(a.status, status);
     EXPECT_STR(a.body.ptr, body);
@@ -167,10 +167,10 @@ static void connections_of_the_same_thread_do_not_wait(void **state) {
     int busy = post("/work", 0, 1, 5), waits = post("/work", 0, 2, 6);
     int fd = dial(s.port);
     say_text(fd, "GET /now HTTP/1.1\r\nHost: x\r\n\r\n");
-    expect_answer(fd, 200, "now");
+    expect_heard(fd, 200, "now");
     open_gate();
-    expect_answer(waits, 200, "2: 6");
-    expect_answer(busy, 200, "1: 5");
+    expect_heard(waits, 200, "2: 6");
+    expect_heard(busy, 200, "1: 5");
     end();
 }
 
@@ -179,7 +179,7 @@ static void a_stream_begins_elsewhere(void **state) {
     start(2, 1 << 20);
     int fd = post("/stream", 0, 1, 0);
     open_gate();
-    expect_answer(fd, 200, "data: all\n\n");
+    expect_heard(fd, 200, "data: all\n\n");
     end();
 }
 
@@ -213,11 +213,11 @@ static void small_ones_do_not_wait_for_large_ones(void **state) {
     int large[3];
     for (int i = 0; i < 3; i++)
         large[i] = post("/work", 0, 1 + i, 400 << 10);
-    expect_answer(post("/work", 0, 9, 10), 200, "9: 10");
+    expect_heard(post("/work", 0, 9, 10), 200, "9: 10");
     EXPECT_EQ(s.begun, 2); // one large one at a time
     open_gate();
     for (int i = 0; i < 3; i++)
-        expect_answer(large[i], 200, i == 0 ? "1: 409600" : i == 1 ? "2: 409600" : "3: 409600");
+        expect_heard(large[i], 200, i == 0 ? "1: 409600" : i == 1 ? "2: 409600" : "3: 409600");
     end();
 }
 
@@ -227,13 +227,13 @@ static void what_waits_of_a_key_is_bounded(void **state) {
     int first = post("/work", 1, 1, 90000); // more than the bound passes alone
     EXPECT(comes_to(&s.begun, 1));
     int second = post("/work", 1, 2, 90000), third = post("/work", 1, 3, 20000), other = post("/work", 2, 4, 20000);
-    expect_answer(third, 503, "no room");
+    expect_heard(third, 503, "no room");
     open_gate();
-    expect_answer(first, 200, "1: 90000");
-    expect_answer(second, 200, "2: 90000");
-    expect_answer(other, 200, "4: 20000");
+    expect_heard(first, 200, "1: 90000");
+    expect_heard(second, 200, "2: 90000");
+    expect_heard(other, 200, "4: 20000");
     EXPECT_EQ(s.refused, 1);
-    expect_answer(post("/work", 1, 5, 200000), 200, "5: 200000"); // and alone
+    expect_heard(post("/work", 1, 5, 200000), 200, "5: 200000"); // and alone
     end();
 }
 
@@ -250,8 +250,8 @@ static void who_leaves_while_he_waits_is_not_worked_for(void **state) {
     EXPECT_EQ(a.status, 200);
     heard_release(&a);
     open_gate();
-    expect_answer(first, 200, "1: 10");
-    expect_answer(third, 200, "3: 10");
+    expect_heard(first, 200, "1: 10");
+    expect_heard(third, 200, "3: 10");
     expect_order((const int[]){1, 3}, 2);
     EXPECT(comes_to(&s.finished, 4));
     EXPECT_EQ(s.complete, 3);
@@ -315,7 +315,7 @@ static void a_half_closed_client_gets_its_answer(void **state) {
     EXPECT(comes_to(&s.begun, 1));
     usleep(20000);
     open_gate();
-    expect_answer(fd, 200, "1: 10");
+    expect_heard(fd, 200, "1: 10");
     end();
 }
 
