@@ -9,11 +9,12 @@
  *     tool_parser_finish(p, TOOL_TEXT_ENDED);
  *     tool_parser_free(p);
  *
- * A call is one when its marks, and the name of a tool that was given, are there; until then it is text, and what turns
- * out to be none stays content (or reasoning) as it was written, not a character less. From then on its arguments
- * are told as they come, as pieces of a JSON text: native JSON as it is, control characters in strings escaped;
- * Python's literals and tagged values are made JSON, by the types in the tool's schema. Where JSON breaks inside
- * arguments the call ends, and the rest is content.
+ * A call is one when its marks, or usual ones (tool_rows.h), and the name of a tool that was given are there; until
+ * then it is text, and what turns out to be none stays content (or reasoning) as it was written, not a character less.
+ * From then on its arguments are told as they come, as pieces of a JSON text: native JSON as it is, control characters
+ * in strings escaped; Python's literals and tagged values are made JSON, by the types in the tool's schema. Where JSON
+ * breaks inside arguments the call ends, and the rest is content. An argument of tags that may hold all the others is
+ * told when it is whole.
  *
  * Held back at most: a mark, a call up to its name, one value that is no string; MAX_HELD in all, then it is text. */
 #pragma once
