@@ -23,13 +23,21 @@ static double theta_of(const struct model_spec *s) {
     return nearbyint(theta) > 0 && fabs(theta / nearbyint(theta) - 1) < 1e-5 ? nearbyint(theta) : theta;
 }
 
+/* Those of any model; of one with so few layers that they coincide, the first, the middle and the last. */
+static void choose_layers(int n_layers, int out[TEACHER_TAPS]) {
+    draft_default_taps(n_layers, out);
+    if (out[0] < out[1] && out[1] < out[2])
+        return;
+    out[0] = 0, out[1] = (n_layers - 1) / 2, out[2] = n_layers - 1;
+}
+
 struct head_config head_config_for(const struct model_spec *s, int64_t vocab) {
     struct head_config c = {.shape = {.hidden = s->hidden_size,
                                       .taps = (int64_t)TEACHER_TAPS * s->hidden_size,
                                       .n_heads = s->n_heads,
                                       .n_kv_heads = s->n_kv_heads,
                                       .head_dim = s->head_dim,
-                                      .ffn = s->ffn_size,
+                                      .ffn = s->hidden_size,
                                       .vocab = vocab,
                                       .eps = s->norm_eps,
                                       .rope_theta = theta_of(s)}};
@@ -39,9 +47,8 @@ struct head_config head_config_for(const struct model_spec *s, int64_t vocab) {
         h->head_dim = 64;
         h->n_heads = h->n_kv_heads = (int)MAX(h->hidden / 64, 1);
     }
-    h->ffn = h->ffn > 0 ? h->ffn : 2 * h->hidden;
     h->rope_theta = h->rope_theta > 0 ? h->rope_theta : 10000;
-    draft_default_taps(s->n_layers, c.layers);
+    choose_layers(s->n_layers, c.layers);
     return c;
 }
 
@@ -194,6 +201,7 @@ enum status head_open(const char *folder, const struct model *target, struct hea
     }
     const struct model_spec *s = f->draft->model->spec;
     f->config = head_config_for(s, s->draft.vocab);
+    f->config.shape.ffn = s->ffn_size;
     f->config.shape.taps = (int64_t)TEACHER_TAPS * target->spec->hidden_size;
     memcpy(f->config.layers, s->draft.layers, sizeof f->config.layers);
     if (s->draft.layers[0] == DEFAULT_TAPS)

@@ -10,7 +10,8 @@ struct head_config {
     int layers[TEACHER_TAPS]; // of the target, whose outputs are read
 };
 
-/* Default shape and layers for a target: its own width, heads and FFN, and the layers that EAGLE-3 takes of any. */
+/* Shape and layers for a target unless somebody says otherwise: its width and heads, an FFN as wide as that, the layers
+ * that EAGLE-3 takes of any model. */
 struct head_config head_config_for(const struct model_spec *target, int64_t vocab);
 
 /* Weights are written in bf16; folder must be there. vocab: of all the target's tokens where its n is n_target. */

@@ -178,10 +178,19 @@ class TrainDraft(unittest.TestCase):
         self.assertEqual(len(losses(told)), 2)
 
     def test_minutes_choose_the_steps(self):
+        """Half an hour of steps, which are broken off when their number is known."""
         out = os.path.join(self.folder, "minutes")
-        told = self.train(out, *self.usual, "--minutes", "0.02")
-        steps = int(re.search(r"(\d+) steps of", told).group(1))
-        self.assertIn("step %d of %d:" % (steps, steps), told)
+        p = subprocess.Popen([GYRE, "train-draft", MODEL, out, *self.usual, "--minutes", "30"], stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True)
+        for line in p.stdout:
+            chosen = re.match(r"(\d+) steps of [\d.]+ ms", line)
+            if chosen:
+                break
+        p.send_signal(signal.SIGINT)
+        rest, err = p.communicate()
+        self.assertEqual(p.returncode, 130, err)
+        self.assertGreater(int(chosen.group(1)), 100)
+        self.assertRegex(rest, r"stopped at step \d+ of %s:" % chosen.group(1))
 
     def test_what_cannot_be_is_said(self):
         bad, out = os.path.join(self.folder, "bad.jsonl"), os.path.join(self.folder, "refused")
@@ -202,6 +211,7 @@ class TrainDraft(unittest.TestCase):
         self.assertIn("training_state", self.train(out, "--resume", fails=True))
         self.assertIn("--batch: the training in", self.train(self.head, "--resume", "--batch", "5", fails=True))
         self.assertIn("without --data", self.train(self.head, "--resume", "--data", self.text, fails=True))
+        self.assertIn("--minutes: texts", self.train(out, *self.usual, "--minutes", "0.0001", fails=True))
         self.assertIn("nowhere", self.train(out, "--data", "/nowhere", fails=True))
         self.assertFalse(os.path.exists(out))
 

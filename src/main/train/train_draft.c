@@ -45,12 +45,12 @@ static const struct flag flags[] = {
     {"init", 0, FLAG_STRING, &opt.init, "FOLDER", "Head", "go on from this head, and not from the model's last layer"},
     {"layers", 0, FLAG_IDS, &opt.layers, "A,B,C", "Head", "of the model, whose outputs are read; unless it is said 1, L/2-1, L-4 of L"},
     {"draft-vocab-size", 0, FLAG_INT, &opt.vocab, "N", "Head", "tokens that can be guessed, the most frequent ones; unless it is said a quarter of the model's, 32000 at most", .min = 1, .max = 1 << 24},
-    {"intermediate-size", 0, FLAG_INT, &opt.ffn, "N", "Head", "of its layer; unless it is said the model's", .min = 1, .max = 1 << 24},
+    {"intermediate-size", 0, FLAG_INT, &opt.ffn, "N", "Head", "of its layer; unless it is said the model's width, which is less than its own", .min = 1, .max = 1 << 24},
     {"guesses", 0, FLAG_INT, &opt.guesses, "N", "Training", "steps of a chain that are trained together", .min = 1, .max = MOST_HEAD_STEPS},
     {"batch", 0, FLAG_INT, &opt.batch, "N", "Training", "texts a step", .min = 1, .max = 4096},
     {"window", 0, FLAG_INT, &opt.window, "N", "Training", "tokens of a text at a time", .min = 8, .max = 1 << 16},
     {"steps", 0, FLAG_INT, &opt.steps, "N", "Training", "of training; 0 only measures the head as it is, and writes nothing", .min = 0, .max = 1e12},
-    {"minutes", 0, FLAG_REAL, &opt.minutes, "M", "Training", "without --steps: as many steps as fit into the rest of M minutes, by the time of the first", .min = 0.01, .max = 1e6},
+    {"minutes", 0, FLAG_REAL, &opt.minutes, "M", "Training", "without --steps: as many steps as fit into the rest of M minutes, by the time of the first", .min = 0.0001, .max = 1e6},
     {"lr", 0, FLAG_REAL, &opt.lr, "R", "Training", "highest learning rate; it falls to a fiftieth along a cosine", .min = 1e-9, .max = 1},
     {"seed", 0, FLAG_INT, &opt.texts.seed, "N", "Training", "the same seed, data and steps give the same head, whatever the number of threads", .min = 0, .max = 1e18},
     {"resume", 0, FLAG_BOOL, &opt.resume, NULL, "Training", "go on with what OUT holds of a training that was stopped"},
@@ -326,13 +326,18 @@ static enum status train_steps(struct training *t, bool *stopped, struct error *
 }
 
 /* As many as fit into what is left of the time, less a twentieth for measuring and saving. */
-static void choose_steps(struct training *t) {
+static enum status choose_steps(struct training *t, struct error *err) {
     if (opt.steps >= 0)
-        return;
-    double left = opt.minutes * 60 - clock_seconds_since(t->start_us), each = trainer_step_seconds(&t->trainer);
-    opt.steps = (int64_t)MAX(1, 0.95 * left / each);
+        return OK;
+    double gone = clock_seconds_since(t->start_us), each = trainer_step_seconds(&t->trainer);
+    opt.steps = (int64_t)(0.95 * (opt.minutes * 60 - gone) / each);
+    if (opt.steps < 1)
+        return fail(err, ERR_LIMIT,
+                    "--minutes: texts and hidden states alone took %s; ask for more, or fewer --answers",
+                    human_seconds(gone).text);
     printf("%lld steps of %.0f ms; --steps %lld makes the same head again\n", (long long)opt.steps, each * 1e3,
            (long long)opt.steps);
+    return OK;
 }
 
 static void print_end(const struct training *t) {
@@ -344,7 +349,8 @@ static void print_end(const struct training *t) {
 }
 
 static enum status train(struct training *t, bool *stopped, struct error *err) {
-    choose_steps(t);
+    interrupt_catch();
+    TRY(choose_steps(t, err));
     t->trainer.o.n_steps = opt.steps;
     if (opt.steps == 0) {
         measure(t);
@@ -353,7 +359,6 @@ static enum status train(struct training *t, bool *stopped, struct error *err) {
     if (mkdir(t->out, 0777) != 0 && errno != EEXIST)
         return fail(err, ERR_IO, "%s: cannot be made: %s", t->out, strerror(errno));
     t->saved_us = clock_us();
-    interrupt_catch();
     progress_begin(&bar, "training", "steps", opt.steps);
     enum status st = train_steps(t, stopped, err);
     progress_end(&bar);
