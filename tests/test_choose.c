@@ -12,7 +12,7 @@ struct world {
 };
 
 static void world_init(struct world *w) {
-    w->affinity = affinity_new(64);
+    w->affinity = affinity_new(64, N);
     for (int i = 0; i < N; i++)
         queue_model_init(&w->queues[i], 1);
     for (int i = 0; i < PROMPT; i++)
@@ -80,8 +80,32 @@ static void a_prefix_is_worth_a_short_wait(void **state) {
     world_release(&w);
 }
 
+/* The front of many engines knows of each as much as the front of one would. */
+static void what_many_engines_were_sent_is_known(void **state) {
+    (void)state;
+    enum { EACH = 60000 / (PROMPT / 64) };
+    struct affinity *a = affinity_new(64, N);
+    int32_t prompt[PROMPT];
+    struct gyre_request r = {.prompt = prompt, .n_prompt = PROMPT};
+    int64_t known[N], n_known = 0;
+    for (int pass = 0; pass < 2; pass++)
+        for (int k = 0; k < EACH * N; k++) {
+            for (int i = 0; i < PROMPT; i++)
+                prompt[i] = k * 7919 + i;
+            if (pass == 0)
+                affinity_note(a, &r, k % N);
+            else
+                affinity_look(a, &r, N, known), n_known += known[k % N] > 0;
+        }
+    EXPECT(n_known > EACH * N / 3); // of places that others take too
+    affinity_look(a, &r, N, known);
+    EXPECT_EQ(known[(EACH * N - 1) % N], PROMPT);
+    affinity_free(a);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(who_has_not_learned_gets_no_more_than_others),
-                                       cmocka_unit_test(a_prefix_is_worth_a_short_wait)};
+                                       cmocka_unit_test(a_prefix_is_worth_a_short_wait),
+                                       cmocka_unit_test(what_many_engines_were_sent_is_known)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -40,7 +40,7 @@ int service_open_several(struct gyre *const *take_engines, int n, const struct s
     struct error e;
     pthread_mutex_init(&s->telling, NULL);
     pthread_mutex_init(&s->lock, NULL);
-    s->affinity = affinity_new(take_engines[0]->info.block_size);
+    s->affinity = affinity_new(take_engines[0]->info.block_size, n);
     telemetry_init(&s->together, take_engines[0]->info.n_tenants);
     *out = s;
     if (open_lanes(s, take_engines, n, options, &e) == OK)

@@ -350,7 +350,9 @@ static void open_all(struct replay *r) {
     r->heap = xcalloc((size_t)n, sizeof *r->heap);
     r->fronts = xcalloc((size_t)n_fronts, sizeof *r->fronts);
     for (int i = 0, first = 0; i < n_fronts; first += r->fronts[i++].n)
-        r->fronts[i] = (struct front){affinity_new(r->o->sizing->block_size), first, (n - first) / (n_fronts - i)};
+        r->fronts[i] = (struct front){NULL, first, (n - first) / (n_fronts - i)};
+    for (int i = 0; i < n_fronts; i++)
+        r->fronts[i].affinity = affinity_new(r->o->sizing->block_size, r->fronts[i].n);
     for (int i = 0; i < n_fronts; i++)
         for (int k = 0; k < r->fronts[i].n; k++)
             open_engine(r, &r->engines[r->fronts[i].first + k], &r->fronts[i]);

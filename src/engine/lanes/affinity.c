@@ -5,19 +5,25 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ENTRIES = 1 << 16, MOST_BLOCKS = 4096 }; // of a prompt's beginning
+enum { ENTRIES = 1 << 16, MOST_BLOCKS = 4096 }; // an engine; of a prompt's beginning
 
 struct affinity {
     pthread_mutex_t lock;
     int block_size;
-    struct {
+    uint64_t n_entries;
+    struct entry {
         uint64_t hash, engines; // a bit each
-    } entries[ENTRIES];
+    } * entries;                // [n_entries]
 };
 
-struct affinity *affinity_new(int block_size) {
+/* Where a hash may stand. */
+static struct entry *entry_of(const struct affinity *a, uint64_t h) { return &a->entries[h % a->n_entries]; }
+
+struct affinity *affinity_new(int block_size, int n_engines) {
     struct affinity *a = xcalloc(1, sizeof *a);
     a->block_size = block_size;
+    a->n_entries = (uint64_t)ENTRIES * (uint64_t)n_engines;
+    a->entries = xcalloc(a->n_entries, sizeof *a->entries);
     pthread_mutex_init(&a->lock, NULL);
     return a;
 }
@@ -26,6 +32,7 @@ void affinity_free(struct affinity *a) {
     if (!a)
         return;
     pthread_mutex_destroy(&a->lock);
+    free(a->entries);
     free(a);
 }
 
@@ -58,7 +65,7 @@ void affinity_look(struct affinity *a, const struct gyre_request *r, int n_engin
     pthread_mutex_lock(&a->lock);
     for (int b = 0; b < n_blocks_of(a, r) && left; b++) {
         h = with_block(a, r, b, h);
-        left &= a->entries[h % ENTRIES].hash == h ? a->entries[h % ENTRIES].engines : 0;
+        left &= entry_of(a, h)->hash == h ? entry_of(a, h)->engines : 0;
         for (int i = 0; i < n_engines; i++)
             if (left >> i & 1)
                 known[i] = (int64_t)(b + 1) * a->block_size;
@@ -71,11 +78,10 @@ void affinity_note(struct affinity *a, const struct gyre_request *r, int engine)
     pthread_mutex_lock(&a->lock);
     for (int b = 0; b < n_blocks_of(a, r); b++) {
         h = with_block(a, r, b, h);
-        if (a->entries[h % ENTRIES].hash != h) {
-            a->entries[h % ENTRIES].hash = h;
-            a->entries[h % ENTRIES].engines = 0;
-        }
-        a->entries[h % ENTRIES].engines |= (uint64_t)1 << engine;
+        struct entry *e = entry_of(a, h);
+        if (e->hash != h)
+            *e = (struct entry){.hash = h};
+        e->engines |= (uint64_t)1 << engine;
     }
     pthread_mutex_unlock(&a->lock);
 }

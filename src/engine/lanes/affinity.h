@@ -9,7 +9,8 @@
 
 struct affinity; // any thread
 
-struct affinity *affinity_new(int block_size);
+/* As large as what n_engines have been sent lately: 65,536 blocks of 16 bytes each. */
+struct affinity *affinity_new(int block_size, int n_engines);
 void affinity_free(struct affinity *a); // NULL is fine
 
 /* known[i] becomes how many tokens of the prompt's beginning engine i has been sent before, [n_engines]. */
