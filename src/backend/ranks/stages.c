@@ -2,6 +2,7 @@
  * and part. */
 #include "backend/ranks/stages.h"
 
+#include "backend/ranks/parts.h"
 #include "base/pool.h"
 #include "core/pass/pass.h"
 
@@ -14,7 +15,7 @@ enum { MAX_TABLES = 4 }; // kinds of pipelines in one process
 
 struct table {
     struct backend_ops ops;
-    const struct backend_ops *of;
+    const struct backend_ops *of, *far; // far: of all stages but the last; NULL: all are alike
     int n;
 };
 
@@ -32,13 +33,6 @@ struct loaded {
     struct program *programs[MAX_STAGES];
     struct loaded *of[MAX_STAGES];
     int block_size; // of the cache
-};
-
-/* Of a step: sequences, tokens and rows of the whole. */
-struct part {
-    struct batch_plan plan; // its arrays are the whole one's, but for these:
-    int32_t *query_start, *out_row;
-    int first_token, first_row, n_rows;
 };
 
 struct executable {
@@ -60,12 +54,16 @@ struct executable {
 
 static const struct table *table_of(const struct executable *exe) { return exe->loaded->device->table; }
 
+static const struct backend_ops *ops_of(const struct table *t, int stage) {
+    return t->far && stage < t->n - 1 ? t->far : t->of;
+}
+
 // ---- devices and what is loaded ---------------------------------------------------------------------------------
 
 static void stages_close(struct device *d) {
     for (int i = 0; i < d->table->n; i++)
         if (d->of[i])
-            d->table->of->close(d->of[i]);
+            ops_of(d->table, i)->close(d->of[i]);
     pool_free(d->pool);
     free(d);
 }
@@ -80,8 +78,11 @@ static enum status stages_open(const struct table *t, const struct device_option
         st = fail(err, ERR_MEMORY, "no thread could be started for each stage");
     for (int i = 0; i < t->n && st == OK; i++) {
         struct device_options one = *options;
-        one.n_threads = MAX((one.n_threads ? one.n_threads : (int)sysconf(_SC_NPROCESSORS_ONLN)) / t->n, 1);
-        st = t->of->open(&one, &d->of[i], err);
+        if (!t->far)
+            one.n_threads = MAX((one.n_threads ? one.n_threads : (int)sysconf(_SC_NPROCESSORS_ONLN)) / t->n, 1);
+        else if (i < t->n - 1)
+            one.index = i + 1; // the node
+        st = ops_of(t, i)->open(&one, &d->of[i], err);
     }
     *out = d;
     if (st == OK)
@@ -91,7 +92,9 @@ static enum status stages_open(const struct table *t, const struct device_option
     return st;
 }
 
-static void stages_memory(const struct device *d, struct device_memory *out) { d->table->of->memory(d->of[0], out); }
+static void stages_memory(const struct device *d, struct device_memory *out) {
+    d->table->of->memory(d->of[d->table->n - 1], out);
+}
 
 static void stages_unload(struct loaded *l) {
     if (!l)
@@ -99,7 +102,7 @@ static void stages_unload(struct loaded *l) {
     const struct table *t = l->device->table;
     for (int i = 0; i < t->n; i++) {
         if (l->of[i])
-            t->of->unload(l->of[i]);
+            ops_of(t, i)->unload(l->of[i]);
         program_free(l->programs[i]);
     }
     free(l);
@@ -116,7 +119,7 @@ static enum status load_stages(struct loaded *l, const struct program *p, const 
         if (i > 0)
             one.progress = (struct load_progress){0};
         TRY(pass_stage(p, i, t->n, &l->programs[i], err));
-        TRY(t->of->load(l->device->of[i], l->programs[i], &one, &l->of[i], err));
+        TRY(ops_of(t, i)->load(l->device->of[i], l->programs[i], &one, &l->of[i], err));
     }
     return OK;
 }
@@ -138,14 +141,14 @@ static enum status stages_alloc_cache(struct loaded *l, const struct cache_confi
     const struct table *t = l->device->table;
     l->block_size = config->block_size;
     for (int i = 0; i < t->n; i++)
-        TRY(t->of->alloc_cache(l->of[i], config, err));
+        TRY(ops_of(t, i)->alloc_cache(l->of[i], config, err));
     return OK;
 }
 
 static int64_t stages_cache_block_bytes(const struct loaded *l, int group, int block_size) {
     int64_t bytes = 0;
     for (int i = 0; i < l->device->table->n; i++)
-        bytes += l->device->table->of->cache_block_bytes(l->of[i], group, block_size);
+        bytes += ops_of(l->device->table, i)->cache_block_bytes(l->of[i], group, block_size);
     return bytes;
 }
 
@@ -176,7 +179,7 @@ static void stages_free_executable(struct executable *exe) {
     for (int i = 0; i < t->n; i++)
         for (int m = 0; m < t->n; m++) {
             if (exe->of[i][m])
-                t->of->free_executable(exe->of[i][m]);
+                ops_of(t, i)->free_executable(exe->of[i][m]);
             free(exe->states[i][m]);
         }
     for (int m = 0; m < t->n; m++) {
@@ -200,7 +203,7 @@ static enum status compile_all(struct executable *exe, struct bucket bucket, str
     for (int i = 0; i < t->n; i++)
         for (int m = 0; m < t->n; m++) {
             int64_t width = states_width(exe->loaded->programs[i]);
-            TRY(t->of->compile(exe->loaded->of[i], bucket, &exe->of[i][m], err));
+            TRY(ops_of(t, i)->compile(exe->loaded->of[i], bucket, &exe->of[i][m], err));
             if (width == 0)
                 continue;
             exe->states[i][m] = calloc((size_t)bucket.max_tokens * (size_t)width, sizeof(float));
@@ -229,20 +232,20 @@ static enum status stages_compile(struct loaded *l, struct bucket bucket, struct
 }
 
 static bool stages_warning(struct executable *exe, int i, char *out, size_t n) {
-    return table_of(exe)->of->warning(exe->of[0][0], i, out, n);
+    return table_of(exe)->of->warning(exe->of[table_of(exe)->n - 1][0], i, out, n);
 }
 
 /* Weights are counted once a stage, a step's memory once a part. */
 static int stages_report(const struct executable *exe, struct device_report out[MAX_DEVICE_REPORTS]) {
     const struct table *t = table_of(exe);
-    int n = t->of->report(exe->of[0][0], out);
-    for (int i = 0; i < t->n; i++)
+    int last = t->n - 1, n = t->of->report(exe->of[last][0], out);
+    for (int i = t->far ? last : 0; i < t->n; i++)
         for (int m = 0; m < t->n; m++) {
             struct device_report more[MAX_DEVICE_REPORTS];
             t->of->report(exe->of[i][m], more);
             for (int k = 0; k < n; k++) {
                 bool of_step = strstr(out[k].name, "step") != NULL;
-                bool counts = strcmp(out[k].unit, "bytes") == 0 && (m == 0 || of_step) && i + m > 0;
+                bool counts = strcmp(out[k].unit, "bytes") == 0 && (m == 0 || of_step) && (i < last || m > 0);
                 out[k].value += counts ? more[k].value : 0;
             }
         }
@@ -250,44 +253,6 @@ static int stages_report(const struct executable *exe, struct device_report out[
 }
 
 // ---- a step -----------------------------------------------------------------------------------------------------
-
-/* Sequences [begin, end) of the step, whose rows begin at `row`. Returns how many rows they have. */
-static int fill_part(struct part *p, const struct batch_plan *plan, int begin, int end, int row) {
-    int first = plan->query_start[begin], n_tokens = plan->query_start[end] - first;
-    struct batch_plan *mine = &p->plan;
-    *mine = *plan;
-    mine->token_id += first, mine->position += first, mine->from_row += first;
-    mine->seq_len += begin, mine->n_known += begin, mine->n_sure += begin;
-    mine->state_slot += begin, mine->adapter += begin;
-    for (int g = 0; g < MAX_CACHE_GROUPS; g++)
-        if (mine->block_table[g])
-            mine->block_table[g] += (size_t)begin * (size_t)mine->table_width[g];
-    mine->query_start = p->query_start;
-    mine->out_row = p->out_row;
-    mine->n_seqs = end - begin, mine->n_tokens = n_tokens;
-    mine->n_copies = begin == 0 ? plan->n_copies : 0; // before all else
-    for (int s = begin; s <= end; s++)
-        p->query_start[s - begin] = plan->query_start[s] - first;
-    int n = 0;
-    for (; row + n < plan->n_rows && plan->out_row[row + n] < first + n_tokens; n++)
-        p->out_row[n] = plan->out_row[row + n] - first;
-    p->first_token = first, p->first_row = row, p->n_rows = n;
-    return n;
-}
-
-/* Parts of about as many tokens each. */
-static void cut(struct executable *exe, const struct batch_plan *plan) {
-    int most = MIN(table_of(exe)->n, MAX(plan->n_seqs, 1)), begin = 0, row = 0;
-    exe->n_parts = 0;
-    while (begin < plan->n_seqs || exe->n_parts == 0) {
-        int left = most - exe->n_parts, end = MIN(begin + 1, plan->n_seqs);
-        int64_t share = (plan->n_tokens - plan->query_start[begin]) / MAX(left, 1);
-        while (end < plan->n_seqs && (left == 1 || plan->query_start[end + 1] - plan->query_start[begin] <= share))
-            end++;
-        row += fill_part(&exe->parts[exe->n_parts++], plan, begin, end, row);
-        begin = end;
-    }
-}
 
 static void move_on(struct executable *exe, int stage, enum status st, const struct error *err) {
     pthread_mutex_lock(&exe->lock);
@@ -317,7 +282,7 @@ static enum status hand_on(struct executable *exe, int stage, int m, struct erro
         float *to = exe->states[stage + 1][m] + t * width;
         for (int k = 0; k < p->n_taps; k++) {
             const float *row;
-            TRY(table_of(exe)->of->hidden(exe->of[stage][m], k + 1, t, &row, err));
+            TRY(ops_of(table_of(exe), stage)->hidden(exe->of[stage][m], k + 1, t, &row, err));
             memcpy(to, row, (size_t)p->taps[k].width * sizeof *to);
             to += p->taps[k].width;
         }
@@ -333,9 +298,9 @@ static enum status run_part(struct executable *exe, int stage, int m, struct err
     plan.states = exe->states[stage][m];
     plan.n_rows = is_last ? part->n_rows : 0;
     const struct sample_params *sample = is_late ? NULL : is_last ? exe->sample + part->first_row : exe->unread;
-    TRY(t->of->run(exe->of[stage][m], &plan, sample, err));
+    TRY(ops_of(t, stage)->run(exe->of[stage][m], &plan, sample, err));
     if (!is_late)
-        TRY(t->of->collect(exe->of[stage][m], exe->results + (is_last ? part->first_row : 0), err));
+        TRY(ops_of(t, stage)->collect(exe->of[stage][m], exe->results + (is_last ? part->first_row : 0), err));
     return is_last ? OK : hand_on(exe, stage, m, err);
 }
 
@@ -370,7 +335,7 @@ static enum status check_fault(const struct executable *exe, struct error *err) 
 static enum status stages_run(struct executable *exe, const struct batch_plan *plan, const struct sample_params *sample,
                               struct error *err) {
     TRY(check_fault(exe, err));
-    cut(exe, plan);
+    exe->n_parts = plan_cut(plan, table_of(exe)->n, exe->parts);
     exe->sample = sample;
     exe->n_rows = plan->n_rows;
     exe->status = OK;
@@ -407,7 +372,7 @@ static int stages_expert_loads(const struct executable *exe, int64_t *out, int m
     int n = 0;
     int64_t *one = xcalloc((size_t)most + 1, sizeof *one);
     memset(out, 0, (size_t)most * sizeof *out);
-    for (int i = 0; i < table_of(exe)->n; i++) {
+    for (int i = table_of(exe)->far ? table_of(exe)->n - 1 : 0; i < table_of(exe)->n; i++) { // what is here
         int mine = table_of(exe)->of->expert_loads(exe->of[i][0], one, most);
         for (int e = 0; e < MIN(mine, most); e++)
             out[e] += one[e];
@@ -444,8 +409,8 @@ OPEN_OF(3)
 static enum status (*const opens[MAX_TABLES])(const struct device_options *, struct device **,
                                               struct error *) = {open_0, open_1, open_2, open_3};
 
-static void fill(struct table *t, const struct backend_ops *of, int n) {
-    *t = (struct table){.ops = *of, .of = of, .n = n};
+static void fill(struct table *t, const struct backend_ops *of, const struct backend_ops *far, int n) {
+    *t = (struct table){.ops = *of, .of = of, .far = far, .n = n};
     struct backend_ops *ops = &t->ops;
     ops->open = opens[t - tables];
     ops->memory = of->memory ? stages_memory : NULL;
@@ -456,8 +421,8 @@ static void fill(struct table *t, const struct backend_ops *of, int n) {
     ops->alloc_cache = stages_alloc_cache;
     ops->commit_cache = NULL;
     ops->cache_block_bytes = stages_cache_block_bytes;
-    ops->get_cache = of->get_cache ? stages_get_cache : NULL;
-    ops->put_cache = of->put_cache ? stages_put_cache : NULL;
+    ops->get_cache = of->get_cache && !far ? stages_get_cache : NULL;
+    ops->put_cache = of->put_cache && !far ? stages_put_cache : NULL;
     ops->cache_room = NULL;
     ops->compile = stages_compile;
     ops->free_executable = stages_free_executable;
@@ -472,7 +437,8 @@ static void fill(struct table *t, const struct backend_ops *of, int n) {
     ops->probes = NULL;
 }
 
-enum status backend_stages(const struct backend_ops *of, int n, const struct backend_ops **out, struct error *err) {
+enum status backend_stages_far(const struct backend_ops *of, const struct backend_ops *far, int n,
+                               const struct backend_ops **out, struct error *err) {
     static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
     *out = NULL;
     if (n < 1 || n > MAX_STAGES)
@@ -483,10 +449,14 @@ enum status backend_stages(const struct backend_ops *of, int n, const struct bac
     for (int i = 0; i < MAX_TABLES && !*out; i++) {
         struct table *t = &tables[i];
         if (!t->of)
-            fill(t, of, n);
-        if (t->of == of && t->n == n)
+            fill(t, of, far, n);
+        if (t->of == of && t->far == far && t->n == n)
             *out = &t->ops;
     }
     pthread_mutex_unlock(&mutex);
     return *out ? OK : fail(err, ERR_LIMIT, "there are %d kinds of pipelines in this process already", MAX_TABLES);
+}
+
+enum status backend_stages(const struct backend_ops *of, int n, const struct backend_ops **out, struct error *err) {
+    return backend_stages_far(of, NULL, n, out, err);
 }

@@ -20,3 +20,8 @@ enum { MAX_STAGES = 16 };
 /* A table that lives as long as the process; the same for the same arguments. ERR_UNSUPPORTED: the backend keeps steps
  * in flight, or no hidden states. */
 enum status backend_stages(const struct backend_ops *of, int n, const struct backend_ops **out, struct error *err);
+
+/* The same, of which all stages but the last are devices of `far`: that of stage i is opened with the index i + 1.
+ * Bytes that are told are those of the last one. */
+enum status backend_stages_far(const struct backend_ops *of, const struct backend_ops *far, int n,
+                               const struct backend_ops **out, struct error *err);

@@ -6,6 +6,8 @@
 #include "base/machine_memory.h"
 #include "console/progress.h"
 #include "console/terminal.h"
+#include "dist/remote.h"
+#include "dist/worker.h"
 #include "engine/inspect.h"
 #include "main/model/model_path.h"
 
@@ -132,6 +134,10 @@ enum status engine_flags_open(const struct engine_flags *f, const char *model, s
     TRY(find_backend(f->device, &backend, err));
     if (f->n_ranks > 1)
         TRY(backend_ranks(backend, (int)f->n_ranks, f->by_expert, &backend, err));
+    if (f->n_nodes > 1 && f->n_stages > 1)
+        return fail(err, ERR_ARG, "--pipeline-parallel-size: with --nnodes each host is one stage");
+    if (f->n_nodes > 1)
+        TRY(backend_stages_far(backend, &backend_remote, f->n_nodes, &backend, err));
     if (f->n_stages > 1)
         TRY(backend_stages(backend, (int)f->n_stages, &backend, err));
     TRY(device_options(f, backend, plugin, sizeof plugin, steps, own, err));
@@ -185,6 +191,38 @@ enum status engine_flags_open(const struct engine_flags *f, const char *model, s
     tell_of_scales(*out);
     tell_of_disk(*out);
     return OK;
+}
+
+enum status engine_flags_work(const struct engine_flags *f, const char *model, const struct node_flags *node,
+                              struct error *err) {
+    const struct backend_ops *backend;
+    const char *own[MOST_DEVICE_OPTIONS + 4];
+    char plugin[4096], steps[32];
+    struct model *m;
+    TRY(find_backend(f->device, &backend, err));
+    if (f->n_ranks > 1)
+        TRY(backend_ranks(backend, (int)f->n_ranks, f->by_expert, &backend, err));
+    TRY(device_options(f, backend, plugin, sizeof plugin, steps, own, err));
+    if (!backend->hidden || backend->max_in_flight > 1)
+        return fail(err, ERR_UNSUPPORTED, "device %s cannot be a stage of a pipeline yet", backend->name);
+    TRY(model_path_check(model, MODEL_COMPUTE, err));
+    TRY(model_open(model, &(struct model_options){0}, &m, err));
+    struct worker_options o = {
+        .address = node->address,
+        .rank = node->rank,
+        .n_nodes = node->n_nodes,
+        .identity = node->identity,
+        .until_us = node->until_us,
+        .backend = backend,
+        .program = m->program,
+        .device = {.n_threads = (int)f->n_threads, .index = (int)f->device_index, .own = own},
+        .load = {.dtype = dtype_of(f, model),
+                 .kv_dtype = strcmp(f->kv_cache_dtype, "auto") == 0 ? NULL : f->kv_cache_dtype,
+                 .quantization = strcmp(f->quantization, "none") == 0 ? NULL : f->quantization},
+    };
+    enum status st = worker_run(&o, err);
+    model_free(m);
+    return st;
 }
 
 enum status engine_flags_open_several(const struct engine_flags *f, const char *model, int n, struct gyre **out,

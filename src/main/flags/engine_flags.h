@@ -25,6 +25,7 @@ struct engine_flags {
     bool serves; // set by verbs whose answers are for people, and not for comparing
     bool exact;  // activations are not rounded, unless --device-option says so: of verbs that show probabilities
     int64_t n_ranks, n_stages;
+    int n_nodes; // hosts that have a stage each, this one the last; 0: one host
     struct flag_list device_options;
     const char *policy; // of servers: "fcfs", "sjf"
     double itl_target, gpu_memory_utilization, cache_idle;
@@ -216,6 +217,16 @@ struct engine_flags {
 
 /* Opens a model folder (or, with dummy weights, a config.json). Answers end at flags->eos too. */
 enum status engine_flags_open(const struct engine_flags *flags, const char *model, struct gyre **out,
+                              struct error *err);
+
+/* A node that has a stage of the model and no engine: works for node 0 until that leaves. */
+struct node_flags {
+    const char *address; // of node 0
+    int rank, n_nodes;
+    uint64_t identity;
+    int64_t until_us;
+};
+enum status engine_flags_work(const struct engine_flags *f, const char *model, const struct node_flags *node,
                               struct error *err);
 
 /* The same n times, on devices of their own: behind each other those of one engine's ranks. On the host they share the

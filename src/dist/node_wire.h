@@ -1,0 +1,27 @@
+/* node_wire.h - what the node with the engine says to one with a stage of its model, in frames of wire.h. Each but
+ * NODE_HELLO is answered by one NODE_DONE, with what is said here, or one NODE_FAILED, with a sentence. */
+#pragma once
+
+#include "core/plan.h"
+
+enum {
+    NODE_HELLO,       // the node: struct node_hello
+    NODE_LOAD,        // struct node_load. Done: nothing
+    NODE_BLOCK_BYTES, // struct node_block. Done: int64_t
+    NODE_ALLOC_CACHE, // struct cache_config. Done: nothing
+    NODE_COMPILE,     // struct bucket. Done: int32_t, the executable's number
+    NODE_RUN, // int32_t of that and 4 bytes of nothing, then a plan (plan_block.h). Done: taps, [T, their widths]
+    NODE_DONE,
+    NODE_FAILED,
+};
+
+struct node_hello {
+    uint64_t identity; // of model and numerics
+    int32_t rank, n_nodes;
+};
+struct node_load {
+    int32_t n_back, reserved;
+};
+struct node_block {
+    int32_t group, block_size;
+};

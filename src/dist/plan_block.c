@@ -1,0 +1,155 @@
+/* plan_block.c - see plan_block.h. */
+#include "dist/plan_block.h"
+
+#include <string.h>
+
+struct head {
+    int32_t n_tokens, n_seqs, n_rows, n_copies;
+};
+
+static void put(struct buf *out, const void *array, int64_t n, size_t size) {
+    buf_append(out, array, (size_t)n * size);
+}
+
+void plan_block_put(const struct batch_plan *plan, int n_groups, int64_t states_width, struct buf *out) {
+    struct head h = {plan->n_tokens, plan->n_seqs, plan->n_rows, plan->n_copies};
+    int64_t T = plan->n_tokens, S = plan->n_seqs;
+    put(out, &h, 1, sizeof h);
+    put(out, plan->token_id, T, sizeof(int32_t));
+    put(out, plan->position, T, sizeof(int32_t));
+    put(out, plan->query_start, S + 1, sizeof(int32_t));
+    put(out, plan->seq_len, S, sizeof(int32_t));
+    put(out, plan->n_known, S, sizeof(int32_t));
+    put(out, plan->n_sure, S, sizeof(int32_t));
+    put(out, plan->state_slot, S, sizeof(int32_t));
+    put(out, plan->adapter, S, sizeof(int32_t));
+    for (int g = 0; g < n_groups; g++)
+        put(out, plan->block_table[g], S * plan->table_width[g], sizeof(int32_t));
+    put(out, plan->copies, plan->n_copies, sizeof *plan->copies);
+    if (states_width)
+        put(out, plan->states, T * states_width, sizeof(float));
+}
+
+size_t plan_block_most(struct bucket b, int n_groups, const int *table_width, int64_t states_width) {
+    size_t a_token = 2 * sizeof(int32_t) + (size_t)states_width * sizeof(float), a_seq = 6 * sizeof(int32_t);
+    for (int g = 0; g < n_groups; g++)
+        a_seq += (size_t)table_width[g] * sizeof(int32_t);
+    return sizeof(struct head) + (size_t)b.max_tokens * a_token + ((size_t)b.max_seqs + 1) * a_seq +
+           (size_t)b.max_copies * sizeof(struct cache_copy);
+}
+
+struct reading {
+    struct str left;
+    bool is_short;
+};
+
+static void get(struct reading *r, void *array, int64_t n, size_t size) {
+    size_t bytes = (size_t)n * size;
+    r->is_short |= bytes > r->left.len;
+    if (r->is_short)
+        return;
+    if (bytes)
+        memcpy(array, r->left.ptr, bytes);
+    r->left = (struct str){r->left.ptr + bytes, r->left.len - bytes};
+}
+
+static enum status get_arrays(struct batch_plan *plan, int n_groups, int64_t states_width, struct reading *r,
+                              struct error *err) {
+    int64_t T = plan->n_tokens, S = plan->n_seqs;
+    get(r, plan->token_id, T, sizeof(int32_t));
+    get(r, plan->position, T, sizeof(int32_t));
+    get(r, plan->query_start, S + 1, sizeof(int32_t));
+    get(r, plan->seq_len, S, sizeof(int32_t));
+    get(r, plan->n_known, S, sizeof(int32_t));
+    get(r, plan->n_sure, S, sizeof(int32_t));
+    get(r, plan->state_slot, S, sizeof(int32_t));
+    get(r, plan->adapter, S, sizeof(int32_t));
+    for (int g = 0; g < n_groups; g++)
+        get(r, plan->block_table[g], S * plan->table_width[g], sizeof(int32_t));
+    get(r, plan->copies, plan->n_copies, sizeof *plan->copies);
+    if (states_width)
+        get(r, plan->states, T * states_width, sizeof(float));
+    return r->is_short || r->left.len > 0 ? fail(err, ERR_FORMAT, "a step's plan has another length than it says") : OK;
+}
+
+// ---- whether it names what is there -----------------------------------------------------------------------------
+
+static bool in(int64_t x, int64_t first, int64_t end) { return x >= first && x < end; }
+
+static int n_blocks_of(const struct program *p, const struct cache_config *c, int g) {
+    return p->groups[g].kind == CACHE_STATE ? 0 : c->n_blocks[g] + c->n_host_blocks[g];
+}
+
+static bool tokens_are_good(const struct batch_plan *plan, const struct program *p, const struct cache_config *c) {
+    int64_t most = INT32_MAX;
+    for (int g = 0; g < p->n_groups; g++)
+        if (p->groups[g].kind != CACHE_STATE)
+            most = MIN(most, (int64_t)plan->table_width[g] * c->block_size);
+    for (int t = 0; t < plan->n_tokens; t++)
+        if (!in(plan->token_id[t], 0, p->vocab_size) || !in(plan->position[t], 0, most))
+            return false;
+    return true;
+}
+
+/* Blocks that a sequence's rows may look into are there; entries given back are -1. */
+static bool tables_are_good(const struct batch_plan *plan, const struct program *p, const struct cache_config *c,
+                            int s) {
+    for (int g = 0; g < p->n_groups; g++)
+        for (int i = 0; i < plan->table_width[g]; i++)
+            if (p->groups[g].kind != CACHE_STATE &&
+                !in(plan->block_table[g][(size_t)s * (size_t)plan->table_width[g] + (size_t)i], -1,
+                    n_blocks_of(p, c, g)))
+                return false;
+    return true;
+}
+
+static bool has_states(const struct program *p) {
+    bool has = false;
+    for (int g = 0; g < p->n_groups; g++)
+        has |= p->groups[g].kind == CACHE_STATE;
+    return has;
+}
+
+static bool sequences_are_good(const struct batch_plan *plan, const struct program *p, const struct cache_config *c) {
+    if (plan->query_start[0] != 0 || plan->query_start[plan->n_seqs] != plan->n_tokens)
+        return false;
+    for (int s = 0; s < plan->n_seqs; s++) {
+        int first = plan->query_start[s], end = plan->query_start[s + 1];
+        if (first >= end || end > plan->n_tokens || plan->seq_len[s] != plan->position[end - 1] + 1 ||
+            plan->adapter[s] < 0 || !tables_are_good(plan, p, c, s) ||
+            (has_states(p) && !in(plan->state_slot[s], 0, c->n_states)))
+            return false;
+        for (int t = first + 1; t < end; t++)
+            if (plan->position[t] != plan->position[t - 1] + 1)
+                return false;
+    }
+    return true;
+}
+
+static bool copies_are_good(const struct batch_plan *plan, const struct program *p, const struct cache_config *c) {
+    for (int i = 0; i < plan->n_copies; i++) {
+        struct cache_copy k = plan->copies[i];
+        int64_t n = k.group == STATE_SLOTS        ? c->n_states + c->n_host_states
+                    : in(k.group, 0, p->n_groups) ? n_blocks_of(p, c, k.group)
+                                                  : 0;
+        if (!in(k.from, 0, n) || !in(k.to, 0, n))
+            return false;
+    }
+    return true;
+}
+
+enum status plan_block_get(struct batch_plan *plan, struct bucket b, const struct program *p,
+                           const struct cache_config *cache, int64_t states_width, struct str bytes,
+                           struct error *err) {
+    struct reading r = {.left = bytes};
+    struct head h = {0};
+    get(&r, &h, 1, sizeof h);
+    if (r.is_short || !in(h.n_tokens, 1, b.max_tokens + 1LL) || !in(h.n_seqs, 1, b.max_seqs + 1LL) || h.n_rows != 0 ||
+        !in(h.n_copies, 0, b.max_copies + 1LL))
+        return fail(err, ERR_FORMAT, "a step's plan is larger than steps may be");
+    plan->n_tokens = h.n_tokens, plan->n_seqs = h.n_seqs, plan->n_rows = 0, plan->n_copies = h.n_copies;
+    TRY(get_arrays(plan, p->n_groups, states_width, &r, err));
+    if (!sequences_are_good(plan, p, cache) || !tokens_are_good(plan, p, cache) || !copies_are_good(plan, p, cache))
+        return fail(err, ERR_FORMAT, "a step's plan names tokens, blocks or slots that there are not");
+    return OK;
+}

@@ -1,0 +1,324 @@
+/* remote.c - see remote.h. */
+#include "dist/remote.h"
+
+#include "base/clock.h"
+#include "dist/node_wire.h"
+#include "dist/plan_block.h"
+#include "dist/wire.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { LONG_S = 600, MOST_ANSWER = 1 << 30, HELLO_US = 10000000 };
+
+static struct node {
+    struct wire *wire;
+    int rank;
+} nodes[MAX_NODES];
+
+struct device {
+    struct node *node;
+    int patience_s;
+    pthread_mutex_t lock; // one question at a time
+    struct error fault;   // sticky
+    struct buf question, answer;
+};
+
+struct loaded {
+    struct device *device;
+    const struct program *program;
+    int64_t block_bytes[MAX_CACHE_GROUPS]; // of blocks of so many tokens; 0: not asked yet
+    int block_size[MAX_CACHE_GROUPS];
+    int64_t states_width, taps_width;
+    int table_width[MAX_CACHE_GROUPS];
+};
+
+struct executable {
+    struct loaded *loaded;
+    int32_t number;
+    float *taps; // [max_tokens, taps_width], of the step run last
+};
+
+// ---- questions --------------------------------------------------------------------------------------------------
+
+static enum status stays_failed(struct device *d, const struct error *why, struct error *err) {
+    fail(&d->fault, ERR_DEVICE, "node %d: %s", d->node->rank, why->text);
+    *err = d->fault;
+    return ERR_DEVICE;
+}
+
+/* The question lies in d->question, the answer in d->answer afterwards. Under the lock. */
+static enum status ask(struct device *d, uint32_t kind, int seconds, struct error *err) {
+    struct error why;
+    uint32_t answer;
+    int64_t until_us = clock_us() + (int64_t)seconds * 1000000;
+    if (d->fault.status != OK) {
+        *err = d->fault;
+        return ERR_DEVICE;
+    }
+    buf_clear(&d->answer);
+    enum status st = wire_send(d->node->wire, kind, buf_view(&d->question), until_us, &why);
+    if (st == OK)
+        st = wire_receive(d->node->wire, &answer, &d->answer, MOST_ANSWER, until_us, &why);
+    if (st == OK && answer != NODE_DONE)
+        st = fail(&why, ERR_DEVICE, "%.*s", (int)MIN(d->answer.len, 600u), d->answer.ptr ? d->answer.ptr : "");
+    return st == OK ? OK : stays_failed(d, &why, err);
+}
+
+/* One that is answered by `size` bytes. */
+static enum status ask_for(struct device *d, uint32_t kind, const void *question, size_t n, void *answer, size_t size,
+                           int seconds, struct error *err) {
+    struct error why;
+    pthread_mutex_lock(&d->lock);
+    buf_clear(&d->question);
+    buf_append(&d->question, question, n);
+    enum status st = ask(d, kind, seconds, err);
+    if (st == OK && d->answer.len != size) {
+        fail(&why, ERR_DEVICE, "it answers %zu bytes, not %zu", d->answer.len, size);
+        st = stays_failed(d, &why, err);
+    }
+    if (st == OK && size)
+        memcpy(answer, d->answer.ptr, size);
+    pthread_mutex_unlock(&d->lock);
+    return st;
+}
+
+// ---- the backend ------------------------------------------------------------------------------------------------
+
+static enum status remote_open(const struct device_options *options, struct device **out, struct error *err) {
+    int seconds;
+    TRY(device_option_patience(options->own, &seconds, err));
+    BUG_IF(options->index < 1 || options->index >= MAX_NODES || !nodes[options->index].wire);
+    struct device *d = *out = xcalloc(1, sizeof *d);
+    d->node = &nodes[options->index];
+    d->patience_s = seconds;
+    pthread_mutex_init(&d->lock, NULL);
+    return OK;
+}
+
+static void remote_memory(const struct device *d, struct device_memory *out) {
+    (void)d;
+    *out = (struct device_memory){0};
+}
+
+static void remote_close(struct device *d) {
+    buf_release(&d->question);
+    buf_release(&d->answer);
+    pthread_mutex_destroy(&d->lock);
+    free(d);
+}
+
+/* The other process records the same stage of the same model itself. */
+static enum status remote_load(struct device *d, const struct program *p, const struct load_options *options,
+                               struct loaded **out, struct error *err) {
+    struct node_load q = {options->n_back, 0};
+    TRY(ask_for(d, NODE_LOAD, &q, sizeof q, NULL, 0, LONG_S, err));
+    struct loaded *l = *out = xcalloc(1, sizeof *l);
+    *l = (struct loaded){.device = d, .program = p};
+    l->states_width = p->ops[0].code == OP_STATES ? p->ops[0].out[0].width : 0;
+    for (int i = 0; i < p->n_taps; i++)
+        l->taps_width += p->taps[i].width;
+    return OK;
+}
+
+static void remote_unload(struct loaded *l) { free(l); }
+
+static enum status remote_alloc_cache(struct loaded *l, const struct cache_config *config, struct error *err) {
+    memcpy(l->table_width, config->table_width, sizeof l->table_width);
+    return ask_for(l->device, NODE_ALLOC_CACHE, config, sizeof *config, NULL, 0, LONG_S, err);
+}
+
+/* A node that does not answer is told by what comes next. */
+static int64_t remote_cache_block_bytes(const struct loaded *l, int group, int block_size) {
+    struct loaded *own = (struct loaded *)l;
+    struct node_block q = {group, block_size};
+    struct error ignored;
+    if (l->block_size[group] != block_size &&
+        ask_for(l->device, NODE_BLOCK_BYTES, &q, sizeof q, &own->block_bytes[group], sizeof(int64_t),
+                l->device->patience_s, &ignored) == OK)
+        own->block_size[group] = block_size;
+    return l->block_size[group] == block_size ? l->block_bytes[group] : 0;
+}
+
+/* So that a step allocates nothing: a frame is received in pieces, for each of which there is room. */
+static enum status make_room(struct loaded *l, struct bucket b, struct error *err) {
+    enum { PIECE = 2 << 20 };
+    struct device *d = l->device;
+    size_t answer = (size_t)b.max_tokens * (size_t)l->taps_width * sizeof(float) + PIECE;
+    size_t question = plan_block_most(b, l->program->n_groups, l->table_width, l->states_width) + 64;
+    buf_clear(&d->question), buf_clear(&d->answer);
+    bool is_there = buf_reserve(&d->question, question) && buf_reserve(&d->answer, answer);
+    return is_there ? OK : fail(err, ERR_MEMORY, "no memory for what steps of %d tokens send", b.max_tokens);
+}
+
+static enum status remote_compile(struct loaded *l, struct bucket bucket, struct executable **out, struct error *err) {
+    int32_t number;
+    TRY(make_room(l, bucket, err));
+    TRY(ask_for(l->device, NODE_COMPILE, &bucket, sizeof bucket, &number, sizeof number, LONG_S, err));
+    struct executable *exe = *out = xcalloc(1, sizeof *exe);
+    *exe = (struct executable){.loaded = l, .number = number};
+    exe->taps = xcalloc((size_t)bucket.max_tokens * (size_t)l->taps_width + 1, sizeof *exe->taps);
+    return OK;
+}
+
+static void remote_free_executable(struct executable *exe) {
+    if (!exe)
+        return;
+    free(exe->taps);
+    free(exe);
+}
+
+static int remote_report(const struct executable *exe, struct device_report out[MAX_DEVICE_REPORTS]) {
+    (void)exe, (void)out;
+    return 0;
+}
+
+static enum status remote_run(struct executable *exe, const struct batch_plan *plan, const struct sample_params *sample,
+                              struct error *err) {
+    struct loaded *l = exe->loaded;
+    struct device *d = l->device;
+    struct error why;
+    size_t wanted = (size_t)plan->n_tokens * (size_t)l->taps_width * sizeof *exe->taps;
+    int32_t head[2] = {exe->number, 0};
+    (void)sample;
+    pthread_mutex_lock(&d->lock);
+    buf_clear(&d->question);
+    buf_append(&d->question, head, sizeof head);
+    plan_block_put(plan, l->program->n_groups, l->states_width, &d->question);
+    enum status st = ask(d, NODE_RUN, d->patience_s, err);
+    if (st == OK && d->answer.len != wanted) {
+        fail(&why, ERR_DEVICE, "a step of %d tokens gives %zu bytes, not %zu", plan->n_tokens, d->answer.len, wanted);
+        st = stays_failed(d, &why, err);
+    }
+    if (st == OK)
+        memcpy(exe->taps, d->answer.ptr, wanted);
+    pthread_mutex_unlock(&d->lock);
+    return st;
+}
+
+static enum status remote_collect(struct executable *exe, struct sample_result *results, struct error *err) {
+    (void)exe, (void)results, (void)err;
+    return OK;
+}
+
+static enum status remote_hidden(struct executable *exe, int tap, int t, const float **out, struct error *err) {
+    const struct loaded *l = exe->loaded;
+    int64_t at = t * l->taps_width;
+    (void)err;
+    BUG_IF(tap < 1 || tap > l->program->n_taps);
+    for (int i = 0; i < tap - 1; i++)
+        at += l->program->taps[i].width;
+    *out = exe->taps + at;
+    return OK;
+}
+
+const struct backend_ops backend_remote = {
+    .name = "remote",
+    .ragged = true,
+    .max_in_flight = 1,
+    .open = remote_open,
+    .memory = remote_memory,
+    .close = remote_close,
+    .load = remote_load,
+    .unload = remote_unload,
+    .alloc_cache = remote_alloc_cache,
+    .cache_block_bytes = remote_cache_block_bytes,
+    .compile = remote_compile,
+    .free_executable = remote_free_executable,
+    .report = remote_report,
+    .run = remote_run,
+    .collect = remote_collect,
+    .hidden = remote_hidden,
+};
+
+// ---- who comes --------------------------------------------------------------------------------------------------
+
+/* One that is not wanted is sent away; its process ends with the sentence. */
+static enum status greet(struct wire *w, int n_nodes, uint64_t identity, struct error *err) {
+    struct buf bytes = {0};
+    struct node_hello h = {0};
+    uint32_t kind;
+    enum status st = wire_receive(w, &kind, &bytes, sizeof h, clock_us() + HELLO_US, err);
+    if (st == OK && (kind != NODE_HELLO || bytes.len != sizeof h))
+        st = fail(err, ERR_FORMAT, "it does not say what it is");
+    if (st == OK)
+        memcpy(&h, bytes.ptr, sizeof h);
+    buf_release(&bytes);
+    TRY(st);
+    if (h.identity != identity)
+        return fail(err, ERR_FORMAT, "node %d has another model, build or number format than node 0", h.rank);
+    if (h.n_nodes != n_nodes || h.rank < 1 || h.rank >= n_nodes || nodes[h.rank].wire)
+        return fail(err, ERR_FORMAT, "node %d of %d is not one of those that node 0 waits for", h.rank, h.n_nodes);
+    nodes[h.rank] = (struct node){w, h.rank};
+    return OK;
+}
+
+struct closing { // of the ear, when time is up
+    int fd;
+    int64_t until_us;
+    pthread_mutex_t lock;
+    pthread_cond_t over;
+    bool is_over;
+};
+
+static void *close_in_time(void *arg) {
+    struct closing *c = arg;
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    int64_t left_us = MAX(c->until_us - clock_us(), 0);
+    until.tv_sec += left_us / 1000000 + (until.tv_nsec + left_us % 1000000 * 1000) / 1000000000;
+    until.tv_nsec = (until.tv_nsec + left_us % 1000000 * 1000) % 1000000000;
+    pthread_mutex_lock(&c->lock);
+    while (!c->is_over && pthread_cond_timedwait(&c->over, &c->lock, &until) == 0)
+        ;
+    pthread_mutex_unlock(&c->lock);
+    wire_stop_listening(c->fd);
+    return NULL;
+}
+
+static enum status await_all(int fd, int n_nodes, uint64_t identity, struct error *err) {
+    for (int n = 1; n < n_nodes;) {
+        struct wire *w;
+        struct error why;
+        if (wire_accept(fd, &w, &why) != OK)
+            return fail(err, ERR_IO, "%d of %d nodes came in time", n - 1, n_nodes - 1);
+        if (greet(w, n_nodes, identity, &why) == OK) {
+            n++;
+            continue;
+        }
+        fprintf(stderr, "gyre: a node was sent away: %s\n", why.text);
+        wire_send(w, NODE_FAILED, str_of(why.text), clock_us() + HELLO_US, err);
+        wire_close(w);
+    }
+    return OK;
+}
+
+enum status remote_nodes_await(const char *address, int n_nodes, uint64_t identity, int64_t until_us,
+                               struct error *err) {
+    int fd, port;
+    pthread_t thread;
+    BUG_IF(n_nodes > MAX_NODES);
+    TRY(wire_listen(address, &fd, &port, err));
+    fprintf(stderr, "waits for %d nodes on port %d\n", n_nodes - 1, port);
+    struct closing c = {fd, until_us, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
+    bool is_bounded = pthread_create(&thread, NULL, close_in_time, &c) == 0;
+    enum status st = is_bounded ? await_all(fd, n_nodes, identity, err)
+                                : fail(err, ERR_MEMORY, "no thread could be started to wait for nodes");
+    pthread_mutex_lock(&c.lock);
+    c.is_over = true;
+    pthread_cond_signal(&c.over);
+    pthread_mutex_unlock(&c.lock);
+    if (is_bounded)
+        pthread_join(thread, NULL);
+    wire_close_listening(fd);
+    return st;
+}
+
+void remote_nodes_leave(void) {
+    for (int i = 0; i < MAX_NODES; i++) {
+        wire_close(nodes[i].wire);
+        nodes[i] = (struct node){0};
+    }
+}

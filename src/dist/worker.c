@@ -1,0 +1,205 @@
+/* worker.c - see worker.h. Node 0 is not trusted to be well: sizes are checked, and a plan before it runs. */
+#include "dist/worker.h"
+
+#include "base/clock.h"
+#include "core/pass/pass.h"
+#include "dist/node_wire.h"
+#include "dist/plan_block.h"
+#include "dist/wire.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MOST_EXECUTABLES = 64, CONNECT_MS = 1000, MOST_QUESTION = 1 << 30, MOST_BUCKET = 1 << 20 };
+static const int64_t ANSWER_US = 60000000, IDLE_US = INT64_C(365) * 86400000000;
+
+struct worker {
+    const struct worker_options *o;
+    struct wire *wire;
+    struct program *program; // of the stage
+    struct device *device;
+    struct loaded *loaded;
+    struct cache_config cache;
+    bool has_cache;
+    struct bucket buckets[MOST_EXECUTABLES];
+    struct executable *exes[MOST_EXECUTABLES];
+    struct batch_plan plans[MOST_EXECUTABLES];
+    int n_exes;
+    int64_t states_width, taps_width;
+    struct buf question, answer;
+};
+
+static enum status expect(const struct worker *w, size_t n, struct error *err) {
+    return w->question.len == n ? OK : fail(err, ERR_FORMAT, "node 0 asks in %zu bytes, not %zu", w->question.len, n);
+}
+
+// ---- what is asked ----------------------------------------------------------------------------------------------
+
+static enum status load(struct worker *w, struct error *err) {
+    struct node_load q;
+    struct load_options options = w->o->load;
+    TRY(expect(w, sizeof q, err));
+    memcpy(&q, w->question.ptr, sizeof q);
+    if (w->loaded || q.n_back < 0 || q.n_back > w->o->backend->max_back)
+        return fail(err, ERR_FORMAT, "node 0 asks for what cannot be loaded");
+    options.n_back = q.n_back;
+    TRY(w->o->backend->load(w->device, w->program, &options, &w->loaded, err));
+    w->states_width = w->program->ops[0].code == OP_STATES ? w->program->ops[0].out[0].width : 0;
+    for (int i = 0; i < w->program->n_taps; i++)
+        w->taps_width += w->program->taps[i].width;
+    return OK;
+}
+
+static enum status block_bytes(struct worker *w, struct error *err) {
+    struct node_block q;
+    TRY(expect(w, sizeof q, err));
+    memcpy(&q, w->question.ptr, sizeof q);
+    if (!w->loaded || q.group < 0 || q.group >= w->program->n_groups || q.block_size < 1 || q.block_size > 1 << 14)
+        return fail(err, ERR_FORMAT, "node 0 asks for blocks that there are not");
+    int64_t bytes = w->o->backend->cache_block_bytes(w->loaded, q.group, q.block_size);
+    buf_append(&w->answer, &bytes, sizeof bytes);
+    return OK;
+}
+
+static enum status check_cache(const struct worker *w, const struct cache_config *c, struct error *err) {
+    bool is_good = c->n_states >= 0 && c->n_host_states >= 0 && !c->by_need && c->block_size >= 1;
+    for (int g = 0; g < MAX_CACHE_GROUPS; g++)
+        is_good = is_good && c->n_blocks[g] >= 0 && c->n_host_blocks[g] >= 0 && c->table_width[g] >= 0 &&
+                  (int64_t)c->n_blocks[g] + c->n_host_blocks[g] <= INT32_MAX && c->table_width[g] <= 1 << 24;
+    return is_good && w->loaded && !w->has_cache ? OK : fail(err, ERR_FORMAT, "node 0 asks for a cache that cannot be");
+}
+
+static enum status alloc_cache(struct worker *w, struct error *err) {
+    TRY(expect(w, sizeof w->cache, err));
+    struct cache_config c;
+    memcpy(&c, w->question.ptr, sizeof c);
+    TRY(check_cache(w, &c, err));
+    w->cache = c;
+    w->has_cache = true;
+    return w->o->backend->alloc_cache(w->loaded, &w->cache, err);
+}
+
+static bool is_size(int n) { return n >= 0 && n <= MOST_BUCKET; }
+
+static enum status compile(struct worker *w, struct error *err) {
+    struct bucket b;
+    TRY(expect(w, sizeof b, err));
+    memcpy(&b, w->question.ptr, sizeof b);
+    if (!w->has_cache || w->n_exes == MOST_EXECUTABLES || b.max_tokens < 1 || b.max_seqs < 1 ||
+        !is_size(b.max_tokens) || !is_size(b.max_seqs) || !is_size(b.max_rows) || !is_size(b.max_copies))
+        return fail(err, ERR_FORMAT, "node 0 asks for steps that cannot be");
+    TRY(w->o->backend->compile(w->loaded, b, &w->exes[w->n_exes], err));
+    struct batch_plan *plan = &w->plans[w->n_exes];
+    batch_plan_init(plan, b, w->program->n_groups, w->cache.table_width);
+    if (w->states_width)
+        batch_plan_add_states(plan, b, (int)w->states_width);
+    w->buckets[w->n_exes] = b;
+    int32_t number = w->n_exes++;
+    buf_append(&w->answer, &number, sizeof number);
+    return OK;
+}
+
+static enum status give_taps(struct worker *w, struct executable *exe, int n_tokens, struct error *err) {
+    for (int t = 0; t < n_tokens; t++)
+        for (int k = 0; k < w->program->n_taps; k++) {
+            const float *row;
+            TRY(w->o->backend->hidden(exe, k + 1, t, &row, err));
+            buf_append(&w->answer, row, (size_t)w->program->taps[k].width * sizeof *row);
+        }
+    return OK;
+}
+
+static enum status run(struct worker *w, struct error *err) {
+    int32_t head[2] = {-1, 0};
+    static const struct sample_params nothing;
+    struct sample_result none;
+    if (w->question.len >= sizeof head)
+        memcpy(head, w->question.ptr, sizeof head);
+    if (head[0] < 0 || head[0] >= w->n_exes)
+        return fail(err, ERR_FORMAT, "node 0 asks for steps that were not compiled");
+    struct batch_plan *plan = &w->plans[head[0]];
+    struct executable *exe = w->exes[head[0]];
+    struct str bytes = {w->question.ptr + sizeof head, w->question.len - sizeof head};
+    TRY(plan_block_get(plan, w->buckets[head[0]], w->program, &w->cache, w->states_width, bytes, err));
+    TRY(w->o->backend->run(exe, plan, &nothing, err));
+    TRY(w->o->backend->collect(exe, &none, err));
+    return give_taps(w, exe, plan->n_tokens, err);
+}
+
+static enum status answer(struct worker *w, uint32_t kind, struct error *err) {
+    switch (kind) {
+    case NODE_LOAD: return load(w, err);
+    case NODE_BLOCK_BYTES: return block_bytes(w, err);
+    case NODE_ALLOC_CACHE: return alloc_cache(w, err);
+    case NODE_COMPILE: return compile(w, err);
+    case NODE_RUN: return run(w, err);
+    case NODE_FAILED: return fail(err, ERR_FORMAT, "%.*s", (int)MIN(w->question.len, 600u), w->question.ptr);
+    default: return fail(err, ERR_FORMAT, "node 0 asks for what is not known here");
+    }
+}
+
+// ---- its life ---------------------------------------------------------------------------------------------------
+
+static enum status join(struct worker *w, struct error *err) {
+    const struct worker_options *o = w->o;
+    struct node_hello h = {o->identity, o->rank, o->n_nodes};
+    while (wire_connect(o->address, CONNECT_MS, &w->wire, err) != OK) {
+        if (clock_us() >= o->until_us)
+            return err->status;
+        usleep(100000);
+    }
+    return wire_send(w->wire, NODE_HELLO, (struct str){(const char *)&h, sizeof h}, clock_us() + ANSWER_US, err);
+}
+
+/* Node 0 leaves between two questions. */
+static enum status work(struct worker *w, struct error *err) {
+    for (bool has_worked = false;; has_worked = true) {
+        uint32_t kind;
+        buf_clear(&w->question);
+        buf_clear(&w->answer);
+        enum status st = wire_receive(w->wire, &kind, &w->question, MOST_QUESTION, clock_us() + IDLE_US, err);
+        if (st != OK)
+            return st == ERR_IO && has_worked && w->question.len == 0 ? OK : st;
+        st = answer(w, kind, err);
+        bool is_over = kind == NODE_FAILED || st != OK;
+        struct str said = st == OK ? buf_view(&w->answer) : str_of(err->text);
+        struct error ignored;
+        if (kind != NODE_FAILED)
+            TRY(wire_send(w->wire, st == OK ? NODE_DONE : NODE_FAILED, said, clock_us() + ANSWER_US,
+                          st == OK ? err : &ignored));
+        if (is_over)
+            return st;
+    }
+}
+
+static void release(struct worker *w) {
+    const struct backend_ops *ops = w->o->backend;
+    for (int i = 0; i < w->n_exes; i++) {
+        ops->free_executable(w->exes[i]);
+        batch_plan_release(&w->plans[i]);
+    }
+    if (w->loaded)
+        ops->unload(w->loaded);
+    if (w->device)
+        ops->close(w->device);
+    program_free(w->program);
+    wire_close(w->wire);
+    buf_release(&w->question);
+    buf_release(&w->answer);
+}
+
+enum status worker_run(const struct worker_options *options, struct error *err) {
+    struct worker *w = xcalloc(1, sizeof *w);
+    w->o = options;
+    enum status st = pass_stage(options->program, options->rank - 1, options->n_nodes, &w->program, err);
+    if (st == OK)
+        st = options->backend->open(&options->device, &w->device, err);
+    if (st == OK)
+        st = join(w, err);
+    if (st == OK)
+        st = work(w, err);
+    release(w);
+    free(w);
+    return st;
+}

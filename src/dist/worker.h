@@ -1,0 +1,19 @@
+/* worker.h - a node that has one stage of a model, and does what the node with the engine asks (remote.h). */
+#pragma once
+
+#include "core/backend.h"
+
+struct worker_options {
+    const char *address; // of node 0
+    int rank, n_nodes;   // this one's number, from 1
+    uint64_t identity;   // of model and numerics
+    const struct backend_ops *backend;
+    const struct program *program; // of the whole model
+    struct device_options device;
+    struct load_options load; // but for n_back
+    int64_t until_us;         // node 0 is tried until then
+};
+
+/* Connects, works, and returns OK when node 0 has left; ERR_IO: it did not come, or was lost in the middle of
+ * something; another status: it sent this node away, or something that cannot be. */
+enum status worker_run(const struct worker_options *options, struct error *err);
