@@ -357,6 +357,7 @@ static bool plan(struct gyre *g) {
 
 static enum status start(struct gyre *g) {
     struct step *step = next_step(g);
+    // backend/cpu/backend.c:cpu_run, backend/cuda/step/step.c:step_run, and so on
     TRY(g->ops->run(g->exe, &step->plan, step->is_late ? NULL : step->sample, &g->failed));
     scheduler_start(&g->scheduler);
     g->n_steps++;
