@@ -106,6 +106,15 @@ class TrainDraft(unittest.TestCase):
         self.assertEqual(config["eagle_config"]["eagle_aux_hidden_state_layer_ids"], [1, 3, 4])
         self.assertEqual((config["draft_vocab_size"], config["vocab_size"], config["rope_theta"]), (300, 4096, 10000))
 
+    def test_a_head_with_all_tokens_has_no_tables(self):
+        out = os.path.join(self.folder, "all")
+        self.train(out, *self.usual, "--steps", "2", "--draft-vocab-size", "4096")
+        names = header(os.path.join(out, "model.safetensors"))
+        self.assertFalse({"d2t", "t2d"} & set(names))
+        self.assertEqual(names["lm_head.weight"]["shape"], [4096, 256])
+        speculative = json.dumps({"model": out, "adaptive": False})
+        self.assertEqual(self.answer("--speculative-config", speculative), self.answer())
+
     def test_the_head_guesses_and_changes_no_token(self):
         speculative = json.dumps({"model": self.head, "num_speculative_tokens": 5, "adaptive": False})
         self.assertEqual(self.answer("--speculative-config", speculative), self.answer())
