@@ -203,6 +203,42 @@ enum status layouts_find(const struct program *whole, const struct sizing *s, st
     return OK;
 }
 
+/* Of half of an engine's sequences, in each layer there and back; a link's rate is each card's. */
+static double exchange_s(const struct layout *l, const struct sizing *s, double n_seqs) {
+    const struct link *link = l->tp * l->dp <= CARDS_A_HOST ? s->link : link_find("ib400");
+    return 2 * n_layers_of(l->program) * link_send_us(link, n_seqs * width_of(l->program) * 4 / l->tp) * 1e-6;
+}
+
+/* While one half attends the other feeds forward: the slower side sets the pace, unless a half's own way round is
+ * longer. */
+static double split_step_s(const struct layout *l, const struct sizing *s, double n_seqs, int attention, int ffn) {
+    struct work_kind mine = {n_seqs / 2, s->n_input + s->n_output / 2, 1},
+                     theirs = {n_seqs / 2 * attention / ffn, 1, 1};
+    struct step_time attend, feed;
+    step_model_time(l->model, &mine, 1, &attend);
+    step_model_time(l->model, &theirs, 1, &feed);
+    double a = attend.total - attend.ffn, f = feed.ffn;
+    return fmax(2 * fmax(a, f), a + f + exchange_s(l, s, n_seqs / 2));
+}
+
+bool layout_split(const struct layout *l, const struct sizing *s, int batch, struct layout_split *out) {
+    double n = s->batches[batch];
+    struct work_kind kind = {n, s->n_input + s->n_output / 2, 1};
+    struct step_time whole;
+    *out = (struct layout_split){0};
+    if (l->pp > 1 || l->dp < 2)
+        return false;
+    step_model_time(l->model, &kind, 1, &whole);
+    for (int attention = 1; attention < l->dp; attention++) {
+        double step = split_step_s(l, s, n, attention, l->dp - attention);
+        double card = n * attention / step / (l->dp * l->tp);
+        if (card > out->card)
+            *out = (struct layout_split){attention, l->dp - attention,       step,
+                                         card,      whole.ffn / whole.total, MAX(whole.basis, EXTRAPOLATED)};
+    }
+    return true;
+}
+
 bool layout_is_dominated(const struct layout *all, int n, int i, int batch) {
     const struct layout_speed *mine = &all[i].at[batch];
     for (int k = 0; k < n; k++) {

@@ -59,5 +59,17 @@ void layouts_free(struct layout *l, int n);
 double layout_step_s(const struct layout *l, const struct sizing *s, const struct work_kind *kinds, int n_kinds,
                      struct step_time *parts);
 
+/* Attention and feed-forward on different cards: engines of this layout that have one of both, two halves of a batch in
+ * flight between them. Feed-forward sees the tokens of all that attend, so its weights are read for more. */
+struct layout_split {
+    int attention, ffn;  // engines
+    double step_s, card; // tokens/s of a card
+    double ffn_share;    // of the step of an engine that does both
+    enum basis basis;
+};
+
+/* The best of these for a card at this batch; false: the layout has stages, or there are no two engines. */
+bool layout_split(const struct layout *l, const struct sizing *s, int batch, struct layout_split *out);
+
 /* Whether another one is at least as fast for the user and a card at this batch, and faster in one. */
 bool layout_is_dominated(const struct layout *all, int n, int i, int batch);

@@ -8,6 +8,7 @@
 struct work_class {
     const struct op *op; // one of them
     int n, n_in_layers;
+    bool is_ffn;
 };
 
 struct step_model {
@@ -144,6 +145,24 @@ static bool equal(struct op_work a, struct op_work b) {
            a.wide_flops == b.wide_flops && a.mixer_flops == b.mixer_flops;
 }
 
+static bool activates(const struct op *op) {
+    return op->code == OP_GATED_ACT && op->args.gated_act.act != ACT_SIGMOID; // that one gates attention
+}
+
+/* Feed-forward: experts and their router, and the products before and behind an activation. */
+static bool is_ffn(const struct program *p, const struct op *op) {
+    if (op->code == OP_MOE_FFN || op->code == OP_MOE_ROUTE || activates(op))
+        return true;
+    for (int i = 0; op->code == OP_LINEAR && i < p->n_ops; i++) {
+        const struct op *other = &p->ops[i];
+        bool after = activates(other) && reads(op, other->out[0]),
+             before = activates(other) && reads(other, op->out[0]);
+        if (before || after || (other->code == OP_MOE_ROUTE && reads(other, op->out[0])))
+            return true;
+    }
+    return false;
+}
+
 /* By what they do in two steps that tell windows, widths and kinds of rows apart. */
 static bool same_work(const struct step_model *m, const struct op *a, const struct op *b) {
     static const struct work_kind probes[] = {{1, 12345, 1}, {3, 77, 5}};
@@ -164,10 +183,11 @@ static void classify(struct step_model *m) {
     for (int i = 0; i < p->n_ops; i++) {
         const struct op *op = &p->ops[i];
         int c = 0;
-        while (c < m->n_classes && !same_work(m, m->classes[c].op, op))
+        bool ffn = is_ffn(p, op);
+        while (c < m->n_classes && (m->classes[c].is_ffn != ffn || !same_work(m, m->classes[c].op, op)))
             c++;
         if (c == m->n_classes)
-            m->classes[m->n_classes++].op = op;
+            m->classes[m->n_classes++] = (struct work_class){.op = op, .is_ffn = ffn};
         m->classes[c].n++;
         m->classes[c].n_in_layers += p->sections[op->section].layer >= 0;
     }
@@ -276,6 +296,7 @@ void step_model_time(const struct step_model *m, const struct work_kind *kinds, 
         out->sums += c->n * t.sum;
         out->layers += c->n_in_layers * one;
         out->ends += (c->n - c->n_in_layers) * one;
+        out->ffn += c->is_ffn ? c->n * one : 0;
     }
     out->total = out->layers + out->ends;
 }

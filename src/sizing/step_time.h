@@ -24,6 +24,7 @@ struct step_model_options {
 struct step_time {
     double nodes, weights, cache, products, sums; // sum up to total; of what overlaps the shorter counts little
     double layers, ends;                          // the same total: what is of layers, and of embedding and head
+    double ffn;                                   // of the total: feed-forward and experts, with their sums
     double total;
     enum basis basis;
 };

@@ -116,7 +116,19 @@ class Plan(unittest.TestCase):
         self.assertEqual((p.returncode, p.stderr), (0, ""))
         self.assertIn("32 sequences an engine", p.stdout)
         self.assertIn("Prefill apart from decode", p.stdout)
+        # experts are most of what a step of a mixture reads, a cache of long texts most of another's
+        self.assertGreater(self.share_of_ffn("Qwen3-30B-A3B", "--input-len", "128"), 60)
+        self.assertLess(self.share_of_ffn("Llama-3.1-8B", "--input-len", "16384", "--batch", "32"), 20)
+        alone = run(os.path.join(CONFIGS, MODELS["Llama-3.1-8B"]), "--cards", "1xH200", *FP8)
+        self.assertNotIn("apart from", alone.stdout)
         self.assertLess(max(map(len, p.stdout.splitlines())), 200)
+
+    def share_of_ffn(self, name, *words):
+        p = run(os.path.join(CONFIGS, MODELS[name]), "--cards", "8xH200", *FP8, *words)
+        share, attend, feed = re.search(r"Attention apart from feed-forward, which is (\d+) % of such a step: (\d+) "
+                                        r"engines of TP 1 that attend and (\d+) that", p.stdout).groups()
+        self.assertEqual(int(attend) + int(feed), 8)
+        return int(share)
 
     def test_misuse_is_said(self):
         model = os.path.join(CONFIGS, MODELS["Llama-3.1-8B"])

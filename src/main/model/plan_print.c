@@ -93,11 +93,29 @@ static void print_roles(const struct sizing *s, const struct layout *all, int n,
            grouped(v->card_with_prompts, together), "Extrapolated.");
 }
 
+static void print_split(const struct sizing *s, const struct layout *all, int n, int batch) {
+    const struct layout *best = NULL;
+    struct layout_split split;
+    char apart[32], together[32];
+    for (int i = 0; i < n; i++)
+        if (all[i].pp == 1 && all[i].at[batch].fits && (!best || all[i].at[batch].card > best->at[batch].card))
+            best = &all[i];
+    if (!best || !layout_split(best, s, batch, &split))
+        return;
+    printf(
+        "\nAttention apart from feed-forward, which is %.0f %% of such a step: %d engines of TP %d that attend and %d "
+        "that feed forward give\n%s tokens/s a card, %.1f ms a step, and %s where each does both. Extrapolated; gyre "
+        "cannot run it.\n",
+        100 * split.ffn_share, split.attention, best->tp, split.ffn, grouped(split.card, apart), split.step_s * 1e3,
+        grouped(best->at[batch].card, together));
+}
+
 void plan_print(const struct model *m, const struct sizing *s, const struct layout *all, int n, bool dominated_too) {
     print_head(m, s);
     for (int i = 0; i < s->n_batches; i++)
         print_batch(s, all, n, i, dominated_too);
     print_roles(s, all, n, s->n_batches - 1);
+    print_split(s, all, n, s->n_batches - 1);
 }
 
 // ---- JSON -------------------------------------------------------------------------------------------------------
