@@ -14,6 +14,7 @@ import tempfile
 import unittest
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from brief import slow  # noqa: E402
 from serving import GYRE, ROOT  # noqa: E402
 
 MODEL = os.path.join(ROOT, "models/story")
@@ -119,11 +120,13 @@ class TrainDraft(unittest.TestCase):
         speculative = json.dumps({"model": self.head, "num_speculative_tokens": 5, "adaptive": False})
         self.assertEqual(self.answer("--speculative-config", speculative), self.answer())
 
+    @slow("another training")
     def test_any_number_of_threads_gives_the_same_head(self):
         out = os.path.join(self.folder, "threads")
         self.train(out, *self.usual, "--steps", "24", "--threads", "3")
         self.assertEqual(self.weights(out), self.weights(self.head))
 
+    @slow("another training")
     def test_another_seed_gives_another_head(self):
         out = os.path.join(self.folder, "seed")
         self.train(out, *self.usual, "--steps", "2", "--seed", "1")
@@ -155,6 +158,7 @@ class TrainDraft(unittest.TestCase):
         self.assertEqual(accepted(told), accepted(self.told)[-1:])
         self.assertFalse(os.path.exists(out))
 
+    @slow("another training")
     def test_init_goes_on_from_a_head(self):
         out = os.path.join(self.folder, "further")
         told = self.train(out, *self.usual[:14], "--threads", "1", "--init", self.head, "--steps", "4")
@@ -162,6 +166,7 @@ class TrainDraft(unittest.TestCase):
         self.assertEqual(tensor(os.path.join(out, "model.safetensors"), "d2t"),
                          tensor(os.path.join(self.head, "model.safetensors"), "d2t"))
 
+    @slow("another training")
     def test_json_lines_of_every_kind(self):
         lines, out = os.path.join(self.folder, "lines.jsonl"), os.path.join(self.folder, "lines")
         chat = [{"role": "user", "content": "Tell me a story about rain."}]
@@ -179,6 +184,7 @@ class TrainDraft(unittest.TestCase):
         told = self.train(out, "--data", lines, "--held-out", lines, "--no-generate", "--steps", "1", "--threads", "1")
         self.assertNotIn("to train on", told)
 
+    @slow("another training")
     def test_a_text_as_it_is(self):
         out = os.path.join(self.folder, "plain")
         told = self.train(out, "--data", self.text, "--no-generate", "--held-prompts", "2", "--steps", "2",
@@ -186,6 +192,7 @@ class TrainDraft(unittest.TestCase):
         self.assertNotIn("to train on", told)
         self.assertEqual(len(losses(told)), 2)
 
+    @slow("another training")
     def test_minutes_choose_the_steps(self):
         """Half an hour of steps, which are broken off when their number is known."""
         out = os.path.join(self.folder, "minutes")
