@@ -47,7 +47,14 @@ struct qpacked {
     X(Q6_K, q6_k, 256, 210)        \
     X(IQ4_XS, iq4_xs, 256, 136)    \
     X(TQ1_0, tq1_0, 256, 54)       \
-    X(TQ2_0, tq2_0, 256, 66)
+    X(TQ2_0, tq2_0, 256, 66)       \
+    X(IQ1_S, iq1_s, 256, 50)       \
+    X(IQ1_M, iq1_m, 256, 56)       \
+    X(IQ2_XXS, iq2_xxs, 256, 66)   \
+    X(IQ2_XS, iq2_xs, 256, 74)     \
+    X(IQ2_S, iq2_s, 256, 82)       \
+    X(IQ3_XXS, iq3_xxs, 256, 98)   \
+    X(IQ3_S, iq3_s, 256, 110)
 
 /* Which format: a plugin has rows of its own at other addresses, so whoever chooses by format goes by this. */
 enum qformat_id {

@@ -1,5 +1,5 @@
 /* bind_packed.c - binds one module's matrix of integers in words: GPTQ, AWQ, compressed-tensors pack-quantized.
- * Layouts: core/qformat_packed.c.
+ * Layouts: core/formats/qformat_packed.c.
  *
  * Names: X.qweight, X.qzeros, X.scales, X.g_idx; of compressed-tensors X.weight_packed, X.weight_zero_point,
  * X.weight_scale, X.weight_g_idx. The group indices may be absent: columns are in the order of groups then. */

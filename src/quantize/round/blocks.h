@@ -1,4 +1,4 @@
-/* blocks.h - rows of numbers as GGUF's block types, of what core/qformat_blocks.c reads back.
+/* blocks.h - rows of numbers as GGUF's block types, of what core/formats/qformat_blocks.c reads back.
  *
  * Scales and codes are those that leave the least squared error, as far as a search finds them (scales.h): of types
  * with two levels the scales of sub-blocks are chosen first, then the numbers that they are multiples of, and then both

@@ -6,19 +6,14 @@
  *   q3_k q6_k        d, signed scales                          d s q
  *   iq4_xs           d, signed scales, codes                   d s T[code]
  *   tq1_0 tq2_0      d, digits -1, 0, 1                        d q
+ *   iq1 iq2 iq3      qformat_iq.c
  *
  * d, m and dmin are float16, little-endian. In blocks of 32 columns byte j of the codes holds column j (low bits) and
  * column 16 + j (high bits). Layouts byte by byte: docs/formats.md. Products and sums are single floats, in the order
  * of the formulas, so that every implementation gives the same bits. */
-#include "core/weight.h"
+#include "core/formats/qformat_internal.h"
 
 const int8_t iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-
-static float f16_at(const uint8_t *p) { return f16_to_f32((uint16_t)(p[0] | p[1] << 8)); }
-
-static uint32_t u32_at(const uint8_t *p) {
-    return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
-}
 
 /* The code of column c of 32, in 16 bytes of low halves before high ones. */
 static int nibble(const uint8_t *codes, int c) { return c < 16 ? codes[c] & 15 : codes[c - 16] >> 4; }
