@@ -18,7 +18,7 @@ import numpy as np
 
 ARCHS = {"llama": "llama", "mistral": "llama", "mixtral": "llama", "qwen2": "qwen2", "qwen3": "qwen3",
          "qwen3_moe": "qwen3moe", "gemma2": "gemma2", "gemma3_text": "gemma3", "gpt_oss": "gpt-oss",
-         "gemma4_text": "gemma4", "deepseek_v3": "deepseek2"}
+         "gemma4_text": "gemma4", "deepseek_v3": "deepseek2", "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe"}
 
 
 def tensors_of(folder):
@@ -93,6 +93,56 @@ def deepseek(tensors, c):
     return out
 
 
+def tiled(a, c, width, axis=0):
+    """Value heads of a key one after another become those of all keys in turns."""
+    keys = c["linear_num_key_heads"]
+    a = np.moveaxis(a, axis, 0)
+    out = a.reshape(keys, c["linear_num_value_heads"] // keys, width, *a.shape[1:]).swapaxes(0, 1).reshape(a.shape)
+    return np.moveaxis(out, 0, axis)
+
+
+def qwen35(tensors, c):
+    """Value heads in turns, A as it is used, no middle dimension of the convolution; fused experts in their halves."""
+    out, width = {}, c["linear_value_head_dim"]
+    keys = 2 * c["linear_num_key_heads"] * c["linear_key_head_dim"]
+    for name, a in tensors.items():
+        if name.endswith(("in_proj_qkv.weight", "conv1d.weight")):
+            a = a.reshape(a.shape[0], -1)
+            a = np.concatenate([a[:keys], tiled(a[keys:], c, width)])
+        elif name.endswith("in_proj_z.weight"):
+            a = tiled(a, c, width)
+        elif name.endswith(("in_proj_a.weight", "in_proj_b.weight", "dt_bias")):
+            a = tiled(a, c, 1)
+        elif name.endswith("A_log"):
+            a = -np.exp(tiled(a, c, 1))
+        elif name.endswith("linear_attn.out_proj.weight"):
+            a = tiled(a, c, width, 1)
+        elif name.endswith("norm.weight") and not name.endswith("linear_attn.norm.weight"):
+            a = a + np.float32(1)
+        if name.endswith("experts.gate_up_proj"):
+            half = a.shape[1] // 2
+            out[name.replace("gate_up_proj", "gate_proj.weight")] = a[:, :half]
+            out[name.replace("gate_up_proj", "up_proj.weight")] = a[:, half:]
+        elif name.endswith("experts.down_proj"):
+            out[name + ".weight"] = a
+        else:
+            out[name.replace(".dt_bias", ".dt_proj.bias")] = a
+    return out
+
+
+def write_qwen35_keys(w, c):
+    w.add_ssm_conv_kernel(c["linear_conv_kernel_dim"])
+    w.add_ssm_state_size(c["linear_key_head_dim"])
+    w.add_ssm_group_count(c["linear_num_key_heads"])
+    w.add_ssm_time_step_rank(c["linear_num_value_heads"])
+    w.add_ssm_inner_size(c["linear_value_head_dim"] * c["linear_num_value_heads"])
+    w.add_full_attention_interval(c.get("full_attention_interval", 4))
+    w.add_rope_dimension_sections([11, 11, 10, 0])
+    w.add_rope_dimension_count(int(c["head_dim"] * c["rope_parameters"]["partial_rotary_factor"]))
+    if c.get("shared_expert_intermediate_size"):
+        w.add_expert_shared_feed_forward_length(c["shared_expert_intermediate_size"])
+
+
 def write_deepseek_keys(w, c, rope):
     w.add_leading_dense_block_count(c["first_k_dense_replace"])
     w.add_q_lora_rank(c["q_lora_rank"])
@@ -147,6 +197,8 @@ def changed(tensors, c, kind):
         tensors = gpt_oss(tensors)
     if kind == "deepseek_v3":
         tensors = deepseek(tensors, c)
+    if kind.startswith("qwen3_5"):
+        tensors = qwen35(tensors, c)
     tensors = stacked(tensors, c)
     for name in list(tensors):
         if ARCHS[kind] == "llama" and (".q_proj." in name or ".k_proj." in name):
@@ -163,11 +215,14 @@ def write_keys(w, c, kind):
     w.add_block_count(c["num_hidden_layers"])
     w.add_context_length(c["max_position_embeddings"])
     w.add_embedding_length(c["hidden_size"])
-    w.add_feed_forward_length(c["intermediate_size"])
+    if c.get("intermediate_size"):
+        w.add_feed_forward_length(c["intermediate_size"])
     w.add_head_count(c["num_attention_heads"])
     if kind != "gemma4_text":
         w.add_head_count_kv(1 if kind == "deepseek_v3" else c["num_key_value_heads"])
     w.add_layer_norm_rms_eps(c["rms_norm_eps"])
+    if kind.startswith("qwen3_5"):
+        write_qwen35_keys(w, c)
     if kind == "deepseek_v3":
         write_deepseek_keys(w, c, full)
     elif kind == "gemma4_text":
@@ -194,7 +249,7 @@ def write_keys(w, c, kind):
         w.add_expert_count(experts)
         w.add_expert_used_count(c["num_experts_per_tok"])
         if kind != "mixtral":
-            w.add_expert_feed_forward_length(c.get("moe_intermediate_size", c["intermediate_size"]))
+            w.add_expert_feed_forward_length(c.get("moe_intermediate_size", c.get("intermediate_size")))
 
 
 def write_tokenizer(w, folder, c):
@@ -226,7 +281,7 @@ def main(folder, out, kind="f32", split=0):
     columns, _ = gguf.GGML_QUANT_SIZES[qtype]
     for name, a in changed(tensors_of(folder), c, c["model_type"]).items():
         stored = name_in_file(names, name)
-        is_matrix = a.ndim >= 2 and not stored.endswith(("_inp.weight", ".bias"))
+        is_matrix = a.ndim >= 2 and not stored.endswith(("_inp.weight", ".bias", "conv1d.weight"))
         if kind != "f32" and is_matrix and a.shape[-1] % columns == 0:
             w.add_tensor(stored, gguf.quantize(np.ascontiguousarray(a), qtype), raw_dtype=qtype)
         else:

@@ -14,7 +14,7 @@ from packages import ROOT, python_with
 GYRE = os.path.abspath(os.environ["GYRE"])
 os.environ["GYRE_THREADS"] = "1"
 FAMILIES = ["llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "gemma2", "gemma3", "gemma4", "gpt_oss",
-            "deepseek_v3"]
+            "deepseek_v3", "qwen3_5", "qwen3_5_moe"]
 VOCABULARIES = {"llama-3/tokenizer.json": "llama-bpe", "qwen3/tokenizer.json": "qwen2", "gpt-2/tokenizer.json": "gpt-2",
                 "llama-2/tokenizer.json": "-", "albert/spiece.model": "-", "bert-base-uncased/tokenizer.json": "-"}
 # What rounding to a type may do to logits of these models, of some 10 in size; measured, and twice that.

@@ -10,6 +10,7 @@
 #include "model/families/family.h"
 #include "model/weights/bind_internal.h"
 
+#include <math.h>
 #include <stdio.h>
 
 /* ---- what config.json says ---- */
@@ -106,6 +107,22 @@ static void bind_full(struct binder *b, int l, struct qwen3_next_layer *w) {
     w->attn_out = bind_attn_out(b, l);
 }
 
+/* A GGUF file has value head h beside those of other keys: it reads key head h modulo their number. The same rows of q
+ * and k are taken once for each value head then, so that heads of both are as many. */
+static bool is_tiled(const struct model_spec *s) { return s->gguf && s->delta.n_value_heads != s->delta.n_key_heads; }
+
+static int key_heads(const struct model_spec *s) { return is_tiled(s) ? s->delta.n_value_heads : s->delta.n_key_heads; }
+
+/* Rows [first, first + K * heads) of a module, a head's K for each value head. */
+static struct part *tiled_rows(struct binder *b, struct part *at, int64_t first, struct dim keys, int64_t stored,
+                               int l) {
+    const struct delta_spec *d = &b->spec->delta;
+    for (int64_t h = 0; h < d->n_value_heads; h++)
+        *at++ = part_rows(b, first + h % d->n_key_heads * d->key_dim, dim_share(keys, h, d->n_value_heads), stored,
+                          "layers.%d.linear_attn.in_proj_qkv", l);
+    return at;
+}
+
 /* From `first` on a key head's share of `rows`, of each group of `group` rows. */
 static struct part *grouped_rows(struct binder *b, struct part *at, int64_t n_groups, int64_t group, int64_t first,
                                  struct dim rows, const char *module, int l) {
@@ -120,8 +137,9 @@ static const struct weight *bind_delta_in(struct binder *b, int l) {
     const struct delta_spec *d = &s->delta;
     int64_t K = d->key_dim, r = d->n_value_heads / d->n_key_heads, V = r * d->value_dim; // a key head's share of v
     int64_t Hk = d->n_key_heads, Hv = d->n_value_heads, qk = Hk * K, qkv = 2 * qk + Hv * d->value_dim;
-    struct dim keys = dim_key_heads(Hk, K), values = dim_value_heads(Hv, d->value_dim), gates = dim_value_heads(Hv, 1);
-    struct part *parts = arena_calloc(b->arena, (size_t)Hk * 6 + 6, sizeof *parts), *at = parts;
+    struct dim keys = dim_key_heads(key_heads(s), K), values = dim_value_heads(Hv, d->value_dim);
+    struct dim gates = dim_value_heads(Hv, 1);
+    struct part *parts = arena_calloc(b->arena, (size_t)(Hk * 6 + Hv * 2 + 6), sizeof *parts), *at = parts;
     if (strcmp(s->model_type, "qwen3_next") == 0) {
         int64_t group = 2 * K + 2 * V;
         at = grouped_rows(b, at, Hk, group, 0, keys, "in_proj_qkvz", l);
@@ -131,8 +149,13 @@ static const struct weight *bind_delta_in(struct binder *b, int l) {
         at = grouped_rows(b, at, Hk, 2 * r, 0, gates, "in_proj_ba", l);
         at = grouped_rows(b, at, Hk, 2 * r, r, gates, "in_proj_ba", l);
     } else {
-        *at++ = part_rows(b, 0, keys, qkv, "layers.%d.linear_attn.in_proj_qkv", l);
-        *at++ = part_rows(b, qk, keys, qkv, "layers.%d.linear_attn.in_proj_qkv", l);
+        if (is_tiled(s)) {
+            at = tiled_rows(b, at, 0, keys, qkv, l);
+            at = tiled_rows(b, at, qk, keys, qkv, l);
+        } else {
+            *at++ = part_rows(b, 0, keys, qkv, "layers.%d.linear_attn.in_proj_qkv", l);
+            *at++ = part_rows(b, qk, keys, qkv, "layers.%d.linear_attn.in_proj_qkv", l);
+        }
         *at++ = part_rows(b, 2 * qk, values, qkv, "layers.%d.linear_attn.in_proj_qkv", l);
         *at++ = part(b, values, "layers.%d.linear_attn.in_proj_z", l);
         *at++ = part(b, gates, "layers.%d.linear_attn.in_proj_b", l);
@@ -141,33 +164,70 @@ static const struct weight *bind_delta_in(struct binder *b, int l) {
     return bind_fused(b, dim_whole(s->hidden_size), (int)(at - parts), parts);
 }
 
+/* The channels of a GGUF file's heads, tiled as in_proj_qkv's rows. */
+static void bind_tiled_conv(struct binder *b, struct weight *w, const struct weight_part *all, struct dim keys,
+                            struct dim values) {
+    const struct delta_spec *d = &b->spec->delta;
+    int64_t n = d->n_value_heads, K = d->key_dim, qk = d->n_key_heads * K;
+    for (int64_t i = 0; i < 2 * n; i++) {
+        w->parts[i] = weight_part_rows(all, i / n * qk + i % n % d->n_key_heads * K, K);
+        w->parts[i].rows = dim_share(keys, i % n, n);
+    }
+    w->parts[2 * n] = weight_part_rows(all, 2 * qk, values.size);
+    w->parts[2 * n].rows = values;
+}
+
 /* conv1d.weight [C, 1, K] is the matrix [C, K], of q's, k's and v's channels. */
 static const struct weight *bind_conv(struct binder *b, struct dim keys, struct dim values, int64_t kernel, int l) {
     struct dim rows[3] = {keys, keys, values};
+    const struct model_spec *s = b->spec;
     int64_t channels = 2 * keys.size + values.size, first = 0;
+    int64_t stored = 2 * (int64_t)s->delta.n_key_heads * s->delta.key_dim + values.size;
     const char *name = bind_full_name(b, arena_printf(b->arena, "layers.%d.linear_attn.conv1d.weight", l));
-    const struct stored_tensor *t = bind_tensor(b, name, 3, (int64_t[]){channels, 1, kernel});
-    struct weight *w = bind_new_weight(b, name, channels, dim_whole(kernel), 3);
+    const struct stored_tensor *t = s->gguf ? bind_tensor(b, name, 2, (int64_t[]){stored, kernel})
+                                            : bind_tensor(b, name, 3, (int64_t[]){stored, 1, kernel});
+    struct weight *w =
+        bind_new_weight(b, name, channels, dim_whole(kernel), is_tiled(s) ? 2 * s->delta.n_value_heads + 1 : 3);
     if (!t || !bind_is_number(b, t))
         return w;
-    struct weight_part all = plain_part(t, channels, kernel);
-    for (int i = 0; i < 3; first += rows[i++].size) {
+    struct weight_part all = plain_part(t, stored, kernel);
+    if (is_tiled(s))
+        bind_tiled_conv(b, w, &all, keys, values);
+    for (int i = 0; !is_tiled(s) && i < 3; first += rows[i++].size) {
         w->parts[i] = weight_part_rows(&all, first, rows[i].size);
         w->parts[i].rows = rows[i];
     }
-    b->n_parameters += channels * kernel;
+    b->n_parameters += stored * kernel;
     bind_note(b, name, true, kernel, all);
+    return w;
+}
+
+/* GGUF files have -exp(A_log). */
+static const struct weight *log_of_minus(struct binder *b, const struct weight *stored) {
+    if (b->status != OK)
+        return stored;
+    struct weight *w = bind_new_weight(b, stored->name, stored->out, dim_whole(1), 1);
+    float *x = arena_calloc(b->arena, (size_t)stored->out, sizeof *x);
+    weight_vector_f32(stored, x);
+    for (int64_t i = 0; i < stored->out; i++)
+        x[i] = logf(-x[i]);
+    w->parts[0] = stored->parts[0];
+    w->parts[0].data = x;
+    w->parts[0].dtype = DT_F32;
+    w->parts[0].row_stride = 1;
     return w;
 }
 
 static void bind_delta(struct binder *b, int l, struct qwen3_next_layer *w) {
     const struct model_spec *s = b->spec;
     const struct delta_spec *d = &s->delta;
-    struct dim keys = dim_key_heads(d->n_key_heads, d->key_dim), gates = dim_value_heads(d->n_value_heads, 1);
+    struct dim keys = dim_key_heads(key_heads(s), d->key_dim), gates = dim_value_heads(d->n_value_heads, 1);
     struct dim values = dim_value_heads(d->n_value_heads, d->value_dim);
     w->in = bind_delta_in(b, l);
     w->conv = bind_conv(b, keys, values, d->conv_kernel, l);
     w->a_log = bind_vector(b, gates, "layers.%d.linear_attn.A_log", l);
+    if (s->gguf)
+        w->a_log = log_of_minus(b, w->a_log);
     w->dt_bias = bind_vector(b, gates, "layers.%d.linear_attn.dt_bias", l);
     w->gated_norm = bind_vector(b, dim_whole(d->value_dim), "layers.%d.linear_attn.norm.weight", l);
     w->delta_out = bind_matrix(b, dim_whole(s->hidden_size), values, "layers.%d.linear_attn.out_proj", l);
@@ -227,7 +287,7 @@ static val record_full(struct program *p, const struct model_spec *s, const stru
 
 static val record_delta(struct program *p, const struct model_spec *s, const struct qwen3_next_layer *w, val y) {
     const struct delta_spec *d = &s->delta;
-    int values = d->n_value_heads * d->value_dim, channels = 2 * d->n_key_heads * d->key_dim + values;
+    int values = d->n_value_heads * d->value_dim, channels = 2 * key_heads(s) * d->key_dim + values;
     int cache = program_cache_state(p, (int64_t)channels * (d->conv_kernel - 1),
                                     (int64_t)d->n_value_heads * d->key_dim * d->value_dim);
     val all = op_linear(p, y, w->in, NULL); // [ q | k | v | z | b | a ]
@@ -236,7 +296,7 @@ static val record_delta(struct program *p, const struct model_spec *s, const str
     val b = val_cols(all, channels + values, d->n_value_heads),
         a = val_cols(all, channels + values + d->n_value_heads, d->n_value_heads);
     val o = op_delta_rule(p, u, b, a, w->a_log, w->dt_bias,
-                          (struct delta_args){cache, d->n_key_heads, d->n_value_heads, d->key_dim, d->value_dim});
+                          (struct delta_args){cache, key_heads(s), d->n_value_heads, d->key_dim, d->value_dim});
     val n = op_norm(p, o, z, w->gated_norm, (struct norm_args){.eps = (float)s->norm_eps, .group = d->value_dim});
     return op_linear(p, n, w->delta_out, NULL);
 }
@@ -262,7 +322,7 @@ static val record_ffn(struct program *p, const struct model_spec *s, const struc
 /* x is the stream, d what the layer before adds to it; both become this layer's. */
 static void record_layer(struct program *p, const struct model_spec *s, int l, const struct qwen3_next_layer *w, val *x,
                          val *d) {
-    struct norm_args norm = {.eps = (float)s->norm_eps, .plus_one = true};
+    struct norm_args norm = {.eps = (float)s->norm_eps, .plus_one = !s->norms_hold_one};
     program_section(p, "layer", l);
     struct normed n = op_add_norm(p, *x, *d, w->mixer_norm, NULL, norm);
     val a = s->layers[l].mixer == MIX_DELTA ? record_delta(p, s, w, n.y) : record_full(p, s, w, l, n.y);

@@ -65,6 +65,40 @@ static enum status qwen3_moe(struct gguf_translation *t) {
     return expert_width(t);
 }
 
+/* Which layers are recurrent: said for each, or by a period whose last layer is not. */
+static enum status recurrent_layers(struct gguf_translation *t) {
+    const struct gguf_value *v = gguf_key(t, "attention.recurrent_layers");
+    if (!v)
+        return gguf_copy_dim_if(t, "full_attention_interval", 1, "full_attention_interval");
+    gguf_key(t, "full_attention_interval");
+    if (!v->is_array || !gguf_is_int(v->type) || v->n < (uint64_t)t->n_layers)
+        return fail(t->err, ERR_FORMAT, "%s: %s must say for each of %lld layers whether it is recurrent", t->g->path,
+                    gguf_key_name(t, "attention.recurrent_layers"), (long long)t->n_layers);
+    json_t *types = json_array();
+    for (int64_t l = 0; l < t->n_layers; l++)
+        json_array_append_new(types,
+                              json_string(gguf_item_int(v, (uint64_t)l) ? "linear_attention" : "full_attention"));
+    json_object_set_new(t->config, "layer_types", types);
+    return OK;
+}
+
+static enum status qwen35(struct gguf_translation *t) {
+    int64_t inner = 0, heads = 0;
+    TRY(gguf_copy_dim(t, "ssm.conv_kernel", 1, "linear_conv_kernel_dim"));
+    TRY(gguf_copy_dim(t, "ssm.state_size", 1, "linear_key_head_dim"));
+    TRY(gguf_copy_dim(t, "ssm.group_count", 1, "linear_num_key_heads"));
+    TRY(gguf_copy_dim(t, "ssm.time_step_rank", 1, "linear_num_value_heads"));
+    TRY(gguf_read_dim(t, "ssm.time_step_rank", 1, &heads));
+    TRY(gguf_read_dim(t, "ssm.inner_size", heads, &inner));
+    gguf_set_int(t, "linear_value_head_dim", inner / heads);
+    TRY(recurrent_layers(t));
+    if (!t->arch->experts)
+        return no_experts(t);
+    TRY(experts(t, "num_experts"));
+    TRY(gguf_copy_dim_if(t, "expert_shared_feed_forward_length", 0, "shared_expert_intermediate_size"));
+    return expert_width(t);
+}
+
 /* ---- Gemma ---- */
 
 /* Which layers slide: an array of truth values, or a period whose last layer is full. */
@@ -350,6 +384,25 @@ static const struct gguf_name gemma4_names[] = {
     {NULL},
 };
 
+static const struct gguf_name qwen35_names[] = {
+    {"post_attention_norm", "post_attention_layernorm"},
+    {"attn_post_norm", "post_attention_layernorm"},
+    {"attn_qkv", "linear_attn.in_proj_qkv"},
+    {"attn_gate", "linear_attn.in_proj_z"},
+    {"ssm_beta", "linear_attn.in_proj_b"},
+    {"ssm_alpha", "linear_attn.in_proj_a"},
+    {"ssm_conv1d", "linear_attn.conv1d"},
+    {"ssm_dt.bias", "linear_attn.dt_bias"},
+    {"ssm_a", "linear_attn.A_log"},
+    {"ssm_norm", "linear_attn.norm"},
+    {"ssm_out", "linear_attn.out_proj"},
+    {"ffn_gate_inp_shexp", "mlp.shared_expert_gate"},
+    {"ffn_gate_shexp", "mlp.shared_expert.gate_proj"},
+    {"ffn_up_shexp", "mlp.shared_expert.up_proj"},
+    {"ffn_down_shexp", "mlp.shared_expert.down_proj"},
+    {NULL},
+};
+
 static const struct gguf_name phi3_names[] = {{"ffn_up", "mlp.gate_up_proj"}, {NULL}};
 
 const struct gguf_arch gguf_archs[] = {
@@ -365,6 +418,19 @@ const struct gguf_arch gguf_archs[] = {
     {.name = "qwen2", .model_type = "qwen2", .translate = no_experts},
     {.name = "qwen3", .model_type = "qwen3", .translate = no_experts},
     {.name = "qwen3moe", .experts = true, .model_type = "qwen3_moe", .translate = qwen3_moe},
+    {.name = "qwen35",
+     .model_type = "qwen3_5_text",
+     .norms_hold_one = true,
+     .partial_rope = true,
+     .translate = qwen35,
+     .names = qwen35_names},
+    {.name = "qwen35moe",
+     .experts = true,
+     .model_type = "qwen3_5_moe_text",
+     .norms_hold_one = true,
+     .partial_rope = true,
+     .translate = qwen35,
+     .names = qwen35_names},
     {.name = "phi3", .model_type = "phi3", .partial_rope = true, .translate = phi3, .names = phi3_names},
     {.name = "gemma2",
      .model_type = "gemma2",

@@ -136,6 +136,11 @@ static enum status rename_one(const struct stored_tensor *t, const struct model_
     bool is_predictor = rest && layer >= spec->n_layers; // reads the model, and is not read here
     struct stored_tensor *s = add_as(out, t, name);
     s->consumed = is_metadata(t->name) || is_predictor;
+    if (s->rank == 1 && row && strcmp(row->stored, "ffn_gate_inp_shexp") == 0) { // a matrix of one row
+        s->shape[1] = s->shape[0];
+        s->shape[0] = 1;
+        s->rank = 2;
+    }
     if (s->rank == 3) { // matrices of heads, one under another
         s->shape[0] *= s->shape[1];
         s->shape[1] = s->shape[2];
