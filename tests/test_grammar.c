@@ -42,6 +42,7 @@ static const struct {
     {GRAMMAR_REGEX, "\"name\": \"[^\"]{1,40}\", \"about\": \"[^\"\\n]*\", \"n\": -?\\d+"},
     {GRAMMAR_REGEX, "(?!.*ab)(?=.*c)[abc]{2,12}"},
     {GRAMMAR_REGEX, "[\\w\\s]{0,9}$"},
+    {GRAMMAR_REGEX, "(?i:ab|[^d\\\\s]{3,5})*x(?!z).y+$"}, // rounds for ever before a lookahead have no end
     {GRAMMAR_CHOICE, "[\"yes\", \"no\", \"yes, indeed\", \"\"]"},
     {GRAMMAR_STRUCTURAL_TAG, TRIGGERED},
     {GRAMMAR_STRUCTURAL_TAG,

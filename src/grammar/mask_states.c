@@ -32,9 +32,11 @@ uint32_t mask_state_number(struct mask_states *s, rx_id id) {
     return (uint32_t)s->at.n - 1;
 }
 
-/* A state's row, made when a step from it is first asked for. Past a limit of the pool it leads nowhere. */
+/* A state's row, made when a step from it is first asked for. Past a limit of the pool there is none. */
 static void make_row(struct mask_states *s, struct mask_state *x) {
     const struct rx_row row = *rx_row_get(s->pool, x->id);
+    if (s->pool->failed != OK)
+        return;
     x->map = row.map;
     x->next = row.n ? (uint32_t)s->next.n : 0;
     for (unsigned i = 0; i < row.n; i++)
@@ -45,7 +47,7 @@ uint32_t mask_state_make_step(struct mask_states *s, uint32_t state, uint8_t byt
     if (s->at.at[state].next == NO_ROW)
         make_row(s, &s->at.at[state]);
     const struct mask_state x = s->at.at[state];
-    if (x.next == 0)
+    if (x.next <= NO_ROW)
         return 0;
     uint32_t next = mask_state_number(s, rx_step(s->pool, x.id, byte));
     return s->next.at[x.next + s->pool->maps[x.map][byte]] = next;
@@ -170,7 +172,7 @@ static void find_alive(struct mask_states *s, uint32_t state) {
             VEC_PUSH(s->characters, c.behind[i]);
     }
     s->at.at[state].alive = alive;
-    s->at.at[state].knows_alive = true;
+    s->at.at[state].knows_alive = s->pool->failed == OK;
 }
 
 static struct kinds alive_of(struct mask_states *s, uint32_t state) {
@@ -334,7 +336,8 @@ static struct kinds fatal_of(struct mask_states *s, const struct reached *r, str
 
 static void let_loose(struct mask_states *s, uint32_t state) {
     rx_id id = s->at.at[state].id, free = id;
-    int slack = s->pool->nodes[id].flags & RX_COUNTS ? rx_slack(s->pool, id, &free) : 0;
+    bool counts = (s->pool->nodes[id].flags & (RX_COUNTS | RX_BOOLEAN)) == RX_COUNTS; // rounds for ever have no end
+    int slack = counts ? rx_slack(s->pool, id, &free) : 0;
     uint32_t number = slack && free != RX_NEVER ? mask_state_number(s, free) : state;
     s->at.at[state].free = number;
     s->at.at[state].slack = slack;
@@ -347,8 +350,19 @@ static void keep_safe(struct mask_states *s, uint32_t state, struct kinds safe, 
     x->knows_safe = true;
 }
 
+/* What is asked of states that a text may never come to may meet a limit. It is forgotten then: nothing is safe. True:
+ * it did. */
+static bool forget_failure(struct mask_states *s, enum status before) {
+    if (s->pool->failed == before)
+        return false;
+    s->pool->failed = OK;
+    s->patience = 0;
+    return true;
+}
+
 void mask_state_find_safe(struct mask_states *s, uint32_t state) {
     enum { MANY = 24 };
+    enum status before = s->pool->failed;
     struct reached r = {.n = 0};
     struct kinds fatal = {0}, safe = safe_by_holding(s, s->at.at[state].id);
     let_loose(s, state);
@@ -358,7 +372,7 @@ void mask_state_find_safe(struct mask_states *s, uint32_t state) {
         safe = alive_of(s, state);
         if (s->patience > 0 && close_over(s, state, &safe, &r)) {
             fatal = fatal_of(s, &r, safe);
-            for (int i = 1; i < r.n; i++) // what is safe here is safe there
+            for (int i = 1; i < r.n && s->pool->failed == before; i++) // what is safe here is safe there
                 if (!s->at.at[r.state[i]].knows_safe)
                     keep_safe(s, r.state[i], safe, fatal);
         } else {
@@ -366,6 +380,8 @@ void mask_state_find_safe(struct mask_states *s, uint32_t state) {
             s->patience--;
         }
     }
+    if (forget_failure(s, before))
+        safe = fatal = (struct kinds){0};
     keep_safe(s, state, safe, fatal);
 }
 
@@ -386,6 +402,7 @@ static bool take_counters(struct rx_pool *p, rx_id id, rx_id *less, rx_id *free)
 }
 
 int mask_state_counted(struct mask_states *s, uint32_t state, uint32_t *like) {
+    enum status before = s->pool->failed;
     rx_id id = s->at.at[state].id, less, free;
     if (!take_counters(s->pool, id, &less, &free))
         return -1;
@@ -401,5 +418,6 @@ int mask_state_counted(struct mask_states *s, uint32_t state, uint32_t *like) {
     if (same && kinds_have(safe, KIND_CHARACTER))
         same = x->n_characters == 1 && s->characters.at[x->characters] == behind;
     int32_t max = s->pool->nodes[s->pool->nodes[id].a].max;
+    same = !forget_failure(s, before) && same;
     return !same ? -1 : max == RX_NO_MAX ? MAX_COUNTED : max;
 }

@@ -303,6 +303,8 @@ static rx_id find_uncounted(struct rx_pool *pool, rx_id state) {
     enum { FEW_ROUNDS = 6, MANY_ROUNDS = 24 };
     rx_id free;
     rx_id counter = state;
+    if (pool->nodes[state].flags & RX_BOOLEAN) // rounds for ever have no end, which it would be searched for
+        return RX_NEVER;
     while (pool->nodes[counter].kind == RX_K_SEQ)
         counter = pool->nodes[counter].a;
     bool must_be = pool->nodes[counter].kind == RX_K_REPEAT && pool->nodes[counter].min > 1; // then few share its table
