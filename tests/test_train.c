@@ -191,13 +191,16 @@ static void a_written_file_reads_back(void **state) {
     rmdir(path);
 }
 
+static int64_t config[10] = {1, 3, 1, 1, 2, 1, 2, 0, 0, 1}; // a head of 26 weights
+
 /* Numbers that do not fit each other, in a file that is sound by itself. */
 static void write_state(const char *path, const int64_t *start, const int32_t *ids, const int64_t *held_prompt,
                         const int32_t *vocab, int64_t n_weights) {
     struct error err;
     const int64_t step = 3, held_start[] = {0, 2};
+    const double constants[] = {1e-5, 10000};
     const int32_t held_ids[] = {1, 2};
-    const float weight[4] = {1, 2, 3, 4};
+    const float weight[26] = {1, 2, 3, 4};
     const struct memory_tensor tensors[] = {
         {"step", DT_I64, 1, {1}, &step},
         {"start", DT_I64, 1, {3}, start},
@@ -206,9 +209,11 @@ static void write_state(const char *path, const int64_t *start, const int32_t *i
         {"ids", DT_I32, 1, {4}, ids},
         {"held_ids", DT_I32, 1, {2}, held_ids},
         {"vocabulary", DT_I32, 1, {2}, vocab},
-        {"weight", DT_F32, 1, {4}, weight},
+        {"config", DT_I64, 1, {10}, config},
+        {"constants", DT_F64, 1, {2}, constants},
+        {"weight", DT_F32, 1, {26}, weight},
         {"m", DT_F32, 1, {n_weights}, weight},
-        {"v", DT_F32, 1, {4}, weight},
+        {"v", DT_F32, 1, {26}, weight},
         {"options", DT_U8, 1, {2}, "{}"},
     };
     EXPECT_OK(tensor_file_write(path, tensors, ARRAY_LEN(tensors), &err), err);
@@ -224,9 +229,10 @@ static void a_state_that_does_not_fit_is_refused(void **state) {
     close(fd);
     const int64_t start[] = {0, 1, 4}, back[] = {0, 5, 4}, late[] = {0, 1, 400}, prompt[] = {1}, long_prompt[] = {3};
     const int32_t ids[] = {1, 2, 3, 4}, beyond[] = {1, 2, 10, 4}, vocab[] = {1, 5}, twice[] = {5, 5};
-    write_state(path, start, ids, prompt, vocab, 4);
+    write_state(path, start, ids, prompt, vocab, 26);
     EXPECT_OK(training_load(path, 10, &s, &err), err);
-    EXPECT(s.step == 3 && s.n_weights == 4 && s.texts.n == 2 && strcmp(s.options, "{}") == 0 && s.vocab.n == 2);
+    EXPECT(s.step == 3 && s.n_weights == 26 && s.config.layers[2] == 1 && s.texts.n == 2 &&
+           strcmp(s.options, "{}") == 0 && s.vocab.n == 2);
     training_state_release(&s);
     const struct {
         const int64_t *start;
@@ -235,15 +241,23 @@ static void a_state_that_does_not_fit_is_refused(void **state) {
         const int32_t *vocab;
         int64_t n_weights;
         const char *word;
-    } wrong[] = {{back, ids, prompt, vocab, 4, "start"},       {late, ids, prompt, vocab, 4, "start"},
-                 {start, beyond, prompt, vocab, 4, "ids"},     {start, ids, long_prompt, vocab, 4, "held_prompt"},
-                 {start, ids, prompt, twice, 4, "vocabulary"}, {start, ids, prompt, vocab, 3, "weight"}};
+    } wrong[] = {{back, ids, prompt, vocab, 26, "start"},       {late, ids, prompt, vocab, 26, "start"},
+                 {start, beyond, prompt, vocab, 26, "ids"},     {start, ids, long_prompt, vocab, 26, "held_prompt"},
+                 {start, ids, prompt, twice, 26, "vocabulary"}, {start, ids, prompt, vocab, 25, "weight"}};
     for (size_t i = 0; i < ARRAY_LEN(wrong); i++) {
         write_state(path, wrong[i].start, wrong[i].ids, wrong[i].prompt, wrong[i].vocab, wrong[i].n_weights);
         EXPECT_EQ(training_load(path, 10, &s, &err), ERR_FORMAT);
         EXPECT(strstr(err.text, wrong[i].word) && strstr(err.text, path));
     }
-    write_state(path, start, ids, prompt, vocab, 4);
+    for (int i = 0; i < 10; i++) { // no head's size, or another's than the weights have
+        int64_t sound = config[i];
+        config[i] = i < 7 ? 1 << 20 : -1;
+        write_state(path, start, ids, prompt, vocab, 26);
+        EXPECT_EQ(training_load(path, 10, &s, &err), ERR_FORMAT);
+        EXPECT(strstr(err.text, "weight") || strstr(err.text, "config"));
+        config[i] = sound;
+    }
+    write_state(path, start, ids, prompt, vocab, 26);
     EXPECT_EQ(truncate(path, 500), 0);
     EXPECT_EQ(training_load(path, 10, &s, &err), ERR_FORMAT);
     unlink(path);

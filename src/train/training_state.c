@@ -9,12 +9,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Of the head: what training_save writes as "config". */
+enum { N_CONFIG = 10 };
+
 enum status training_save(const char *path, const struct trainer *t, const struct texts *texts, const char *options,
                           struct error *err) {
     const struct held_out *h = t->held;
-    int64_t n = head_size(&t->config.shape), none = 0;
+    const struct head_config *c = &t->config;
+    const struct head_shape *s = &c->shape;
+    int64_t n = head_size(s), none = 0;
+    const int64_t config[N_CONFIG] = {s->hidden, s->taps,  s->n_heads,   s->n_kv_heads, s->head_dim,
+                                      s->ffn,    s->vocab, c->layers[0], c->layers[1],  c->layers[2]};
+    const double constants[] = {s->eps, s->rope_theta};
     const struct memory_tensor tensors[] = {
         {"step", DT_I64, 1, {1}, &t->step},
+        {"config", DT_I64, 1, {N_CONFIG}, config},
+        {"constants", DT_F64, 1, {2}, constants},
         {"start", DT_I64, 1, {texts->n + 1}, texts->n ? texts->start : &none},
         {"held_start", DT_I64, 1, {h->texts.n + 1}, h->texts.n ? h->texts.start : &none},
         {"held_prompt", DT_I64, 1, {h->texts.n}, h->n_prompt},
@@ -97,6 +107,36 @@ static enum status read_vocab(struct reading *r, int32_t n_target, struct traini
     return st;
 }
 
+/* Each on its own small enough that no size made of them overflows. */
+static bool is_config(const int64_t *c, const double *constants, int64_t vocab) {
+    enum { MOST = 1 << 24 };
+    for (int i = 0; i < 7; i++)
+        if (c[i] < 1 || c[i] > MOST)
+            return false;
+    for (int i = 7; i < N_CONFIG; i++)
+        if (c[i] < 0 || c[i] > MOST)
+            return false;
+    bool heads_fit = c[2] % c[3] == 0 && c[4] % 2 == 0 && c[2] * c[4] <= MOST;
+    return heads_fit && c[1] == TEACHER_TAPS * c[0] && c[6] == vocab && constants[0] > 0 && constants[1] > 0;
+}
+
+static enum status read_config(struct reading *r, struct training_state *s) {
+    int64_t *c = NULL, n;
+    double *constants = NULL;
+    enum status st = read_list(r, "config", DT_I64, N_CONFIG, (void **)&c, &n);
+    if (st == OK)
+        st = read_list(r, "constants", DT_F64, 2, (void **)&constants, &n);
+    if (st == OK && !is_config(c, constants, s->vocab.n))
+        st = fail(r->err, ERR_FORMAT, "%s: tensors config and constants are of no head", r->path);
+    if (st == OK)
+        s->config = (struct head_config){
+            .shape = {c[0], c[1], (int)c[2], (int)c[3], (int)c[4], c[5], c[6], constants[0], constants[1]},
+            .layers = {(int)c[7], (int)c[8], (int)c[9]}};
+    free(c);
+    free(constants);
+    return st;
+}
+
 static enum status read_numbers(struct reading *r, struct training_state *s) {
     int64_t n_m, n_v, n, *step = NULL;
     TRY(read_list(r, "weight", DT_F32, 1, (void **)&s->weight, &s->n_weights));
@@ -107,15 +147,17 @@ static enum status read_numbers(struct reading *r, struct training_state *s) {
     TRY(read_list(r, "step", DT_I64, 1, (void **)&step, &n));
     s->step = step[0];
     free(step);
-    return n_m == s->n_weights && n_v == s->n_weights && s->step >= 0
+    bool fits = n_m == s->n_weights && n_v == s->n_weights && s->n_weights == head_size(&s->config.shape);
+    return fits && s->step >= 0
                ? OK
-               : fail(r->err, ERR_FORMAT, "%s: tensors weight, m, v and step do not fit each other", r->path);
+               : fail(r->err, ERR_FORMAT, "%s: tensors weight, m, v and step do not fit the head", r->path);
 }
 
 static enum status read_all(struct reading *r, int32_t n_target, struct training_state *s) {
     TRY(read_texts(r, "start", "ids", n_target, &s->texts));
     TRY(read_held(r, n_target, s));
     TRY(read_vocab(r, n_target, s));
+    TRY(read_config(r, s));
     return read_numbers(r, s);
 }
 

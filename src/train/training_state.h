@@ -16,6 +16,7 @@ struct training_state {
     struct texts texts, held_texts;
     int64_t *n_prompt; // [held_texts.n]
     struct draft_vocab vocab;
+    struct head_config config;
     int64_t n_weights;
     float *weight, *m, *v; // [n_weights]
 };

@@ -163,6 +163,9 @@ class TrainDraft(unittest.TestCase):
         out = os.path.join(self.folder, "further")
         told = self.train(out, *self.usual[:14], "--threads", "1", "--init", self.head, "--steps", "4")
         self.assertLess(losses(told)[0], losses(self.told)[0] - 1)
+        before = self.weights(out)
+        self.train(out, "--resume", "--intermediate-size", "64")  # there is nothing left to do; its shape is the head's
+        self.assertEqual(self.weights(out), before)
         self.assertEqual(tensor(os.path.join(out, "model.safetensors"), "d2t"),
                          tensor(os.path.join(self.head, "model.safetensors"), "d2t"))
 

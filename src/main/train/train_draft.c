@@ -89,13 +89,10 @@ struct training {
 
 // ---- what a training is told ------------------------------------------------------------------------------------
 
-static char *kept_text(const struct training *t) {
-    json_t *all = json_object(), *layers = json_array();
+static char *kept_text(void) {
+    json_t *all = json_object();
     for (size_t i = 0; i < ARRAY_LEN(kept); i++)
         json_object_set_new(all, kept[i].flag, kept[i].whole ? json_integer(*kept[i].whole) : json_real(*kept[i].real));
-    for (int i = 0; i < TEACHER_TAPS; i++)
-        json_array_append_new(layers, json_integer(t->config.layers[i]));
-    json_object_set_new(all, "layers", layers);
     char *text = json_dumps(all, JSON_REAL_PRECISION(17));
     json_decref(all);
     return text;
@@ -118,22 +115,22 @@ static enum status take_kept(struct training *t, const json_t *all, const struct
 }
 
 static enum status take_all_kept(struct training *t, struct error *err) {
-    json_t *all, *layers, *layer;
-    size_t i;
+    enum { MOST_BATCH = 4096, MOST_WINDOW = 1 << 16 };
+    json_t *all;
     enum status st = OK;
     TRY(jv_parse(str_of(t->state.options), t->state_path, 0, &all, err));
-    for (i = 0; i < ARRAY_LEN(kept) && st == OK; i++)
+    for (size_t i = 0; i < ARRAY_LEN(kept) && st == OK; i++)
         st = take_kept(t, all, &kept[i], err);
-    if (st == OK)
-        st = jv_array_or_null(all, t->state_path, "layers", &layers, err);
-    if (st == OK && json_array_size(layers) != TEACHER_TAPS)
-        st = fail(err, ERR_FORMAT, "%s: \"layers\" must list %d", t->state_path, TEACHER_TAPS);
-    if (st == OK)
-        json_array_foreach(layers, i, layer) t->config.layers[i] = (int)json_integer_value(layer);
-    if (st == OK && (opt.batch < 1 || opt.window < 8 || opt.guesses < 1 || opt.guesses > MOST_HEAD_STEPS))
-        st = fail(err, ERR_FORMAT, "%s: its options are not those of a training", t->state_path);
     json_decref(all);
-    return st;
+    TRY(st);
+    bool fine = opt.batch >= 1 && opt.batch <= MOST_BATCH && opt.window >= 8 && opt.window <= MOST_WINDOW;
+    if (!fine || opt.guesses < 1 || opt.guesses > MOST_HEAD_STEPS || opt.steps < 1)
+        return fail(err, ERR_FORMAT, "%s: its options are not those of a training", t->state_path);
+    t->config = t->state.config;
+    return t->config.shape.taps == (int64_t)TEACHER_TAPS * t->model->spec->hidden_size
+               ? OK
+               : fail(err, ERR_FORMAT, "%s: is of a head for a model of width %lld, not %d", t->state_path,
+                      (long long)t->config.shape.hidden, t->model->spec->hidden_size);
 }
 
 static struct progress bar;
@@ -199,15 +196,8 @@ static enum status choose_config(struct training *t, struct error *err) {
         t->config.shape.ffn = opt.ffn;
     for (size_t i = 0; i < opt.layers.n; i++)
         t->config.layers[i] = opt.layers.ids[i];
-    return opt.resume ? take_all_kept(t, err) : OK;
-}
-
-/* After the options of a training that goes on are known. */
-static void set_sizes(struct training *t) {
-    if (opt.init && !opt.resume)
-        return;
-    t->config.shape.ffn = opt.ffn > 0 ? opt.ffn : t->config.shape.ffn;
-    t->config.shape.vocab = opt.resume ? t->state.vocab.n : t->config.shape.vocab;
+    opt.ffn = t->config.shape.ffn, opt.vocab = t->config.shape.vocab;
+    return OK;
 }
 
 static void choose_vocab(struct training *t) {
@@ -225,9 +215,6 @@ static enum status set_weights(struct training *t, struct error *err) {
     float *weight = t->trainer.head.weight;
     int64_t n = head_size(&t->config.shape);
     if (opt.resume) {
-        if (t->state.n_weights != n)
-            return fail(err, ERR_FORMAT, "%s: tensor weight has %lld numbers, this model's head has %lld",
-                        t->state_path, (long long)t->state.n_weights, (long long)n);
         memcpy(weight, t->state.weight, (size_t)n * sizeof *weight);
         memcpy(t->trainer.m, t->state.m, (size_t)n * sizeof *weight);
         memcpy(t->trainer.v, t->state.v, (size_t)n * sizeof *weight);
@@ -296,7 +283,7 @@ static void print_loss(struct training *t) {
 }
 
 static enum status save(struct training *t, struct error *err) {
-    char *options = kept_text(t);
+    char *options = kept_text();
     enum status st = training_save(t->state_path, &t->trainer, &t->texts, options, err);
     free(options);
     t->saved_us = clock_us();
@@ -384,8 +371,7 @@ static enum status prepare(struct training *t, struct error *err) {
         t->state.texts = t->state.held_texts = (struct texts){0};
         t->state.n_prompt = NULL;
     }
-    TRY(choose_config(t, err));
-    set_sizes(t);
+    TRY(opt.resume ? take_all_kept(t, err) : choose_config(t, err));
     return opt.resume ? OK : train_texts_make(&opt.texts, &opt.engine, t->model_path, &t->texts, &t->held, err);
 }
 
