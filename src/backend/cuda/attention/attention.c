@@ -32,10 +32,27 @@ static struct dattention shape_of(const struct op *op) {
                                a->window,  a->chunk,      a->paired_values, a->rotary_dim, (int)a->reach};
 }
 
+/* Who sees the keys before its own sees what the token before it sees, of a window that is one shorter. */
+static int keys_behind(const struct op *op) { return op->args.attention.reach == REACH_BEFORE; }
+
+static int window_behind(const struct op *op) {
+    const struct attention_args *a = &op->args.attention;
+    return a->window > 0 ? a->window - keys_behind(op) : 0;
+}
+
+static struct dattention decode_shape_of(const struct op *op) {
+    struct dattention a = shape_of(op);
+    a.window = window_behind(op);
+    return a;
+}
+
 static bool is_fast(const struct loaded *loaded, const struct op *op) {
-    if (op->code != OP_ATTENTION || !loaded->device->is_fast || op->args.attention.reach != REACH_CAUSAL)
+    if (op->code != OP_ATTENTION || !loaded->device->is_fast)
         return false;
     struct dattention a = shape_of(op);
+    bool has_behind = a.chunk == 0 && a.window != 1;
+    if (a.reach == REACH_ALL || (a.reach == REACH_BEFORE && !has_behind))
+        return false;
     return attention_decode_takes(&a, kv_element(loaded), loaded->block_size);
 }
 
@@ -62,8 +79,8 @@ static struct dparts *list_of(struct executable *exe, const struct op *op) {
     struct dattention shape = shape_of(op);
     for (int i = 0; i < exe->n_parts; i += 2) {
         struct dparts *p = &exe->parts[i];
-        if (p->window == a->window && p->chunk == a->chunk && p->per_kv == a->n_heads / a->n_kv_heads &&
-            p[1].columns == attention_prefill_rows(&shape))
+        if (p->window == window_behind(op) && p->behind == keys_behind(op) && p->chunk == a->chunk &&
+            p->per_kv == a->n_heads / a->n_kv_heads && p[1].columns == attention_prefill_rows(&shape))
             return p;
     }
     return NULL;
@@ -75,8 +92,9 @@ static struct dparts *add_lists(struct executable *exe, const struct op *op) {
     int per_kv = a->n_heads / a->n_kv_heads;
     struct dparts *p = &exe->parts[exe->n_parts];
     exe->n_parts += 2;
-    p[0] = p[1] =
-        (struct dparts){.window = a->window, .chunk = a->chunk, .per_kv = per_kv, .cache = kv_element(exe->loaded)};
+    p[0] = p[1] = (struct dparts){
+        .window = window_behind(op), .chunk = a->chunk, .per_kv = per_kv, .cache = kv_element(exe->loaded)};
+    p[0].behind = p[1].behind = keys_behind(op);
     p[0].columns = per_kv > 8 ? 16 : 8;
     p[0].least_tokens = 1;
     p[0].most_tokens = ATTENTION_FEW_TOKENS;
@@ -185,7 +203,7 @@ static struct dprep prep_of(const struct executable *exe, const struct compiled_
 static bool attention_prepares(const struct executable *exe, const struct compiled_op *prep, const struct launch *l) {
     const struct op *op = prep->op;
     if (has_several(l) || !attention_follows(exe->program, (int)(op - exe->program->ops)) ||
-        !is_fast(exe->loaded, op + 1))
+        !is_fast(exe->loaded, op + 1) || keys_behind(op + 1))
         return false;
     struct dattention a = shape_of(op + 1);
     struct dprep d = prep_of(exe, prep, l->n_tokens);
@@ -200,14 +218,21 @@ static bool attention_prepares(const struct executable *exe, const struct compil
 #define ATTENTION_KERNEL(name, file, call)                                                           \
     static enum status put_##name(const struct node *n, const struct launch *l, struct error *err) { \
         const struct compiled_op *c = n->c;                                                          \
-        struct dattention a = shape_of(c->op);                                                       \
+        struct dattention a = decode_shape_of(c->op);                                                \
         (void)err;                                                                                   \
         call;                                                                                        \
         return OK;                                                                                   \
     }                                                                                                \
     static const struct node_kernel by_##name = {#name, file, put_##name};
 
-ATTENTION_KERNEL(attention_plain, "attention.cu", launch_attention(l, &a, c->in[0], c->floats[0], c->cache, c->out[0]))
+static enum status put_attention_plain(const struct node *n, const struct launch *l, struct error *err) {
+    const struct compiled_op *c = n->c;
+    struct dattention a = shape_of(c->op);
+    (void)err;
+    launch_attention(l, &a, c->in[0], c->floats[0], c->cache, c->out[0]);
+    return OK;
+}
+static const struct node_kernel by_attention_plain = {"attention_plain", "attention.cu", put_attention_plain};
 ATTENTION_KERNEL(attention_decode_prepares, "attention_decode_bytes.cu",
                  launch_attention_decode_prepares(l, &a, n->parts, &n->args.prep, c->floats[0], c->cache, n->out))
 ATTENTION_KERNEL(attention_prefill, "attention_prefill.cu",
@@ -238,7 +263,7 @@ static struct node *lower_fast(struct lowering *w, const struct node_kernel *k, 
 void lower_attention(struct lowering *w, const struct compiled_op *c) {
     struct executable *exe = w->exe;
     const struct launch *l = w->launch;
-    if (!is_fast(exe->loaded, c->op)) {
+    if (!is_fast(exe->loaded, c->op) || (keys_behind(c->op) && has_long(l))) { // prompts' kernel sees its own key
         lower_node(w, &by_attention_plain, c, l->n_tokens);
         return;
     }

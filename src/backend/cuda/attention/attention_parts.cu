@@ -97,7 +97,8 @@ static __device__ int tiles_of_part(const device_plan &plan, const dparts &p, in
     for (int s = threadIdx.x; s < n_seqs; s += THREADS) {
         int row = plan.query_start[s], n_tokens = plan.query_start[s + 1] - row;
         if (n_tokens >= p.least_tokens && n_tokens <= p.most_tokens)
-            total += tiles_of(p, n_tokens, plan.position[row]) * ((n_tokens * p.per_kv + p.columns - 1) / p.columns);
+            total += tiles_of(p, n_tokens, plan.position[row] - p.behind) *
+                     ((n_tokens * p.per_kv + p.columns - 1) / p.columns);
     }
     total = __reduce_add_sync(0xffffffffu, total);
     if (threadIdx.x % 32 == 0)
@@ -123,7 +124,7 @@ static __global__ void attention_parts(device_plan plan, const __grid_constant__
         int n_tokens = s < n_seqs ? plan.query_start[s + 1] - plan.query_start[s] : 0;
         if (n_tokens >= p.least_tokens && n_tokens <= p.most_tokens) {
             row = plan.query_start[s];
-            position = plan.position[row];
+            position = plan.position[row] - p.behind;
             c = cut_sequence(p, n_tokens, position, tiles, WHOLE * all.share[blockIdx.x], all.no_more[blockIdx.x]);
         }
         int n = c.n_groups * c.n_parts, end = base + scan(n, shared), n_sums = c.n_parts > 1 ? n : 0;

@@ -23,6 +23,7 @@ struct dpart {
 /* A list of parts for layers that share a window, a chunk and the number of query heads to a KV head. */
 struct dparts {
     int window, chunk, per_kv, columns; // columns: of a part, at most
+    int behind;                         // 1: a token stands for the one before it, as its own key is not seen
     int n_kv_heads, head_dim;           // of the layers, or of the one with most
     enum element cache;                 // of the layers
     int least_tokens, most_tokens;      // of this step, of the sequences that the list is of
