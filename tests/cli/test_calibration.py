@@ -126,6 +126,9 @@ class Calibration(unittest.TestCase):
                      self.path("m.gguf"))
         self.assertFalse(os.path.exists(out))
 
+    def calibration(self, kind):
+        return [] if kind == "int4" else ["--calibration", self.text, "--chunk", "128"]
+
     def perplexity(self, model, text):
         return float(self.ran("perplexity", model, "-f", text, "--window", "128").stdout.split()[1])
 
@@ -137,7 +140,7 @@ class Calibration(unittest.TestCase):
             for kind, bound in (("int4", 4.5), ("gptq-int4", 4), ("awq-int4", 4), ("smoothquant-int8", 0.5)):
                 with self.subTest(name + " " + kind):
                     out = self.path(name + kind)
-                    self.ran("quantize", folder, out, "--type", kind, "--calibration", self.text, "--chunk", "128")
+                    self.ran("quantize", folder, out, "--type", kind, *self.calibration(kind))
                     found[kind] = self.perplexity(out, text)
                     self.assertLess(abs(found[kind] / whole - 1), bound / 100)
             self.assertLess(found["gptq-int4"], found["int4"])
@@ -147,7 +150,7 @@ class Calibration(unittest.TestCase):
         text = shutil.copy(os.path.join(folder, "heldout.txt"), self.path("text.txt"))
         for kind in ("int4", "gptq-int4"):
             out = self.path(kind)
-            self.ran("quantize", folder, out, "--type", kind, "--calibration", self.text, "--chunk", "128")
+            self.ran("quantize", folder, out, "--type", kind, *self.calibration(kind))
             found[kind] = self.perplexity(out, text)
         self.assertLess(found["gptq-int4"], found["int4"])
 

@@ -172,6 +172,15 @@ class Folder(unittest.TestCase):
             self.assertIn(sentence, p.stderr)
             self.assertEqual(os.listdir(self.dir), ["out"])
 
+    def test_flags_that_a_type_has_no_use_for_are_refused(self):
+        llama = os.path.join(ROOT, "tests/models/llama")
+        for words, sentence in ((["--type", "fp8", "--imatrix", "x"], "--imatrix is for GGUF files"),
+                                (["--type", "q8_0", "--calibration", "x"], "--calibration is for gptq-int4"),
+                                (["--type", "int4", "--allow-requantize"], "--allow-requantize is for GGUF files")):
+            p = gyre("quantize", llama, os.path.join(self.dir, "o"), *words)
+            self.assertEqual(p.returncode, 2)
+            self.assertIn(sentence, p.stderr)
+
 
 if __name__ == "__main__":
     unittest.main()

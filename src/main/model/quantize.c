@@ -108,11 +108,23 @@ static bool is_folder(void) {
     return opt.format ? strcmp(opt.format, "safetensors") == 0 : usual;
 }
 
+/* Flags that the type has no use for; NULL: none. */
+static const char *idle_flag(void) {
+    bool calibrates = strchr(opt.type, '-') != NULL; // gptq-int4, awq-int4, smoothquant-int8
+    if (opt.imatrix && is_folder())
+        return "--imatrix is for GGUF files";
+    if (opt.calibration && !calibrates)
+        return "--calibration is for gptq-int4, awq-int4 and smoothquant-int8";
+    return opt.may_requantize && is_folder() ? "--allow-requantize is for GGUF files" : NULL;
+}
+
 static int run(const struct verb_args *args) {
     struct error err;
     struct shown s = {0};
     if (!opt.type)
         return verb_misused(args->spec, "quantize needs --type");
+    if (idle_flag())
+        return verb_misused(args->spec, "%s", idle_flag());
     struct quantize_job job = {.model = args->operands[0],
                                .out = args->operands[1],
                                .type = opt.type,
