@@ -20,6 +20,8 @@
  * 16 rows): no barrier is needed to take it out. 8 warps x 12 KB on each of 132 multiprocessors keep 12.7 MB under way.
  * moe_down fills its queue before it waits for moe_up.
  *
+ * Of weights in blocks moe_group.cuh computes the same, to the bit, up to there: by a warpgroup's products.
+ *
  * From 20 tokens an expert on, in the mean, moe_tiles.cuh computes the same, to the bit: a stream turns each weight
  * into half once more for every 24 or 32 tokens. From 40 on moe_wide.cuh does, where widths allow.
  *
