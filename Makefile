@@ -94,7 +94,7 @@ $(BUILD)/src/backend/cpu/kernels/kernels_%.o: override SAN :=
 $(BUILD)/src/main/version.o $(BUILD)/src/main/flags/manual.o $(BUILD)/src/main/serve.o $(BUILD)/src/lib/backends.o: CPPFLAGS += -DGYRE_VERSION='"$(VERSION)"'
 $(BUILD)/src/main/version.o $(BUILD)/src/main/flags/manual.o $(BUILD)/src/main/serve.o: Makefile
 # What crosses the border to libgyre-cuda.so (src/core/plugin.h): other text is another interface.
-INTERFACE = $(shell cat $$($(CC) -Isrc -Iinclude -MM -x c src/core/plugin.h | tr ' ' '\n' | grep '^src/' | sort) | cksum | cut -d' ' -f1)
+INTERFACE = $(shell cat $$($(CC) -Isrc -Iinclude -MM -x c src/core/plugin.h | tr ' ' '\n' | grep '^src/' | LC_ALL=C sort) | cksum | cut -d' ' -f1)
 $(BUILD)/src/lib/backends.o: CPPFLAGS += -DGYRE_INTERFACE=$(INTERFACE)u
 
 # The description of the API is in the program as it is.
