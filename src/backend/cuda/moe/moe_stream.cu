@@ -94,11 +94,14 @@ struct dmoe_cut moe_cut_of(const struct dmoe *a, struct dweight w13, struct dwei
     c.is_tiled = f.order > 0 && (int64_t)n_tokens * a->top_k >= (int64_t)MANY_TOKENS * a->n_experts;
     c.is_wide = w13.in % PANEL_COLUMNS == 0 && w2.in % PANEL_COLUMNS == 0 &&
                 (int64_t)n_tokens * a->top_k >= (int64_t)WIDE_MANY * a->n_experts;
-    c.is_grouped = tokens_of_group(w13, w2) > 0 && !c.is_wide &&
+    // From 2 to 8 tokens an expert the stream with more of them is faster: 137 us for 142 at 4 (gpt-oss-20b).
+    int64_t pairs_of_all = (int64_t)n_tokens * a->top_k;
+    bool between = pairs_of_all >= 2 * (int64_t)a->n_experts && pairs_of_all < 8 * (int64_t)a->n_experts;
+    c.is_grouped = tokens_of_group(w13, w2) > 0 && !between && !c.is_wide &&
                    (int64_t)n_tokens * a->top_k < (int64_t)MANY_TOKENS * a->n_experts;
     c.piece = (int)least(n_tokens, c.is_tiled || c.is_wide ? MOST_TILED_PIECE : MOST_PIECE);
     c.tile = (int)least(fits < 8 ? fits : fits / 8 * 8, MOST_OCTETS * 8);
-    if (f.blocks > 1 && n_tokens * a->top_k <= FEW_TOKENS * a->n_experts)
+    if (f.blocks > 1 && n_tokens * a->top_k <= FEW_TOKENS * a->n_experts && !between)
         c.tile = (int)least(c.tile, most(1, (SHARED_HALF - f.queue_bytes) / pitch_of(w13, w2) / 8 * 8));
     int64_t pairs_of_expert = (int64_t)n_tokens * a->top_k * 2 / a->n_experts, // in halves
         group = pairs_of_expert < 10   ? 8

@@ -106,7 +106,14 @@ static int64_t w4_cost(const struct dweight *w, int eights, const struct gemm_w4
                 n_blocks * quads_block_bytes(w->quads) / 22 + (int64_t)c->column_warps * W4_HALVES * eights * ATOM / 40,
             issue = n_blocks * (36 + 2 * eights), turn = issue > read ? issue : read;
     return n_turns * (turn > 500 ? turn : 500) + (c->column_warps > 1 ? 300 + 100 * c->column_warps : 0) +
-           (c->split > 1 ? 3000 : 0);
+           (c->split > 1 ? 2000 + 700 * c->split : 0);
+}
+
+/* Of the ring: in all shapes and at 8 and 32 rows some 100 KB were faster than all that there is room for. */
+static int w4_stages(const struct dweight *w, int column_warps, int row_warps, int eights) {
+    int stage = w4_w_room(column_warps, row_warps, quads_block_bytes(w->quads)) + w4_x_bytes(column_warps, eights),
+        n = (100 << 10) / stage;
+    return n < 3 ? 3 : n > W4_MOST_STAGES ? W4_MOST_STAGES : n;
 }
 
 /* The best number of row warps with this split and these column warps; false: there is none. */
@@ -120,7 +127,7 @@ static bool w4_best_rows(const struct dweight *w, int n_rows, struct gemm_w4_cut
         struct gemm_w4_cut tried = *c;
         tried.row_warps = rows;
         tried.n_blocks = (wanted < at_once ? wanted : at_once) * c->split;
-        tried.most_stages = W4_MOST_STAGES;
+        tried.most_stages = w4_stages(w, c->column_warps, rows, w4_eights(n_rows));
         if ((c->split * c->column_warps > 1 && wanted > at_once) || !gemm_w4_takes_cut(w, n_rows, &tried))
             continue;
         int64_t is = w4_cost(w, w4_eights(n_rows), &tried);
