@@ -73,6 +73,8 @@ struct moe_case {
     int width, ffn;
     enum rig_format format;
     bool biased, expert_scaled;
+    int n_shared;
+    enum { NO_GATE, GATE_GIVEN, GATE_MADE } gate; // of what is shared: the third input; a product of the first
 };
 
 static const struct moe_case moe_cases[] = {
@@ -125,6 +127,36 @@ static const struct moe_case moe_cases[] = {
     {"wide, 16 bits", {ROUTE_SOFTMAX, 8, 4, 0, 0, true, 1}, {ACT_SILU, 0}, 192, 320, FORMAT_BF16, true, false},
     {"NVFP4", {ROUTE_SOFTMAX, 8, 3, 0, 0, true, 1}, {ACT_SILU, 0}, 192, 320, FORMAT_NVFP4, true, false},
     {"INT4", {ROUTE_SOFTMAX, 8, 4, 0, 0, true, 1}, {ACT_SILU, 0}, 320, 192, FORMAT_INT4, false, false},
+    {"shared twice",
+     {ROUTE_SOFTMAX, 8, 3, 0, 0, true, 1},
+     {ACT_SILU, 0},
+     64,
+     96,
+     FORMAT_F8_CHANNEL,
+     false,
+     false,
+     2,
+     NO_GATE},
+    {"shared by a gate",
+     {ROUTE_SOFTMAX, 8, 4, 0, 0, true, 1},
+     {ACT_SILU, 0},
+     128,
+     64,
+     FORMAT_BF16,
+     false,
+     false,
+     1,
+     GATE_MADE},
+    {"shared, in groups",
+     {ROUTE_SIGMOID, 16, 4, 4, 2, true, 2.5f},
+     {ACT_SILU, 0},
+     64,
+     32,
+     FORMAT_BF16,
+     false,
+     false,
+     1,
+     GATE_GIVEN},
     {"one expert", {ROUTE_SOFTMAX, 1, 1, 0, 0, true, 1}, {ACT_SILU, 0}, 16, 16, FORMAT_F16, false, false},
 };
 
@@ -162,36 +194,59 @@ static void round_matrix(const struct moe_case *m, enum reading how, const char 
 static struct rig *moe_rig(const struct moe_case *m, int len, const char *quantization, const char *kernels) {
     return rig_new((struct rig_options){.n_seqs = 3,
                                         .lens = {len, 1, 9},
-                                        .widths = {m->width, m->route.n_experts},
+                                        .widths = {m->width, m->route.n_experts, m->gate == GATE_GIVEN ? 1 : 0},
                                         .spread = 2,
                                         .kernels = kernels,
                                         .quantization = quantization});
 }
 
+/* The weight of what is shared. */
+static double gate_of(const struct moe_case *m, struct rig *rig, const double *row, int s, int t) {
+    double logit;
+    if (m->gate == NO_GATE)
+        return 1;
+    if (m->gate == GATE_GIVEN)
+        return rig_sigmoid(rig_wide_input(rig, 2, s, t)[0]);
+    rig_multiply(row, 1, m->width, rig_wide_input(rig, 0, s, t), &logit);
+    return rig_sigmoid(logit);
+}
+
 static void moe_case(const struct moe_case *m, int len, const char *quantization, const char *kernels) {
     if (!rig_takes_case())
         return;
-    const struct route_args *a = &m->route;
-    int e = a->n_experts, d = m->width, f = m->ffn;
+    struct route_args routing = m->route;
+    routing.n_shared = m->n_shared;
+    const struct route_args *a = &routing;
+    int n_chosen = a->n_experts, e = n_chosen + m->n_shared, d = m->width, f = m->ffn;
     enum reading how = reading_of(m, quantization, kernels);
     struct rig *rig = moe_rig(m, len, quantization, kernels);
-    round_logits(rig, d, e);
+    round_logits(rig, d, n_chosen + (m->gate == GATE_GIVEN));
     double *w13, *w2, *b13 = NULL, *b2 = NULL, *bias = NULL, *scale = NULL;
     const struct weight *gate_up = rig_weight(rig, m->format, (int64_t)e * 2 * f, d, &w13);
     const struct weight *down = rig_weight(rig, m->format, (int64_t)e * d, f, &w2);
     const struct weight *bias13 = m->biased ? rig_vector(rig, (int64_t)e * 2 * f, -1, 1, &b13) : NULL;
     const struct weight *bias2 = m->biased ? rig_vector(rig, (int64_t)e * d, -1, 1, &b2) : NULL;
-    const struct weight *choice_bias = a->how == ROUTE_SIGMOID ? rig_vector(rig, e, -1, 1, &bias) : NULL;
-    const struct weight *expert_scale = m->expert_scaled ? rig_vector(rig, e, 0.5, 2, &scale) : NULL;
-    struct routed routed = op_moe_route(rig->p, rig->in[1], choice_bias, expert_scale, *a);
-    struct moe_args args = {.n_experts = e, .top_k = a->top_k, .ffn_size = f, .act = m->act};
+    const struct weight *choice_bias = a->how == ROUTE_SIGMOID ? rig_vector(rig, n_chosen, -1, 1, &bias) : NULL;
+    const struct weight *expert_scale = m->expert_scaled ? rig_vector(rig, n_chosen, 0.5, 2, &scale) : NULL;
+    double *gate_row = NULL;
+    val gate = m->gate == GATE_GIVEN ? rig->in[2] : NO_VAL;
+    if (m->gate == GATE_MADE)
+        gate = op_linear(rig->p, rig->in[0], rig_weight(rig, m->format, 1, d, &gate_row), NULL);
+    struct routed routed = op_moe_route_gated(rig->p, rig->in[1], gate, choice_bias, expert_scale, *a);
+    struct moe_args args = {.n_experts = e, .top_k = route_slots(a), .ffn_size = f, .act = m->act};
     rig_result(rig, op_moe_ffn(rig->p, rig->in[0], routed, gate_up, down, bias13, bias2, args));
     round_matrix(m, how, kernels, w13, (int64_t)e * 2 * f, d);
     round_matrix(m, how, kernels, w2, (int64_t)e * d, f);
+    if (gate_row)
+        rig_round(kernels, gate_row, d);
     double *want = rig_rows(rig), *gu = rig_doubles(rig, 2 * f), *y = rig_doubles(rig, d);
     RIG_EACH_ROW(rig, s, t) {
         struct routing_result r = route(a, rig_wide_input(rig, 1, s, t), bias, scale);
-        for (int k = 0; k < a->top_k; k++) {
+        for (int k = 0; k < m->n_shared; k++) {
+            r.ids[a->top_k + k] = n_chosen + k;
+            r.weights[a->top_k + k] = gate_of(m, rig, gate_row, s, t);
+        }
+        for (int k = 0; k < route_slots(a); k++) {
             int64_t id = r.ids[k];
             rig_multiply(w13 + id * 2 * f * d, 2 * f, d, rig_wide_input(rig, 0, s, t), gu);
             for (int i = 0; i < 2 * f; i++)
@@ -241,10 +296,16 @@ static void what_experts_make_of_a_row_does_not_depend_on_the_others(void **stat
             const struct moe_case *m = &moe_cases[i];
             if ((rig_is_brief() && (i % 3 || strcmp(*kernels, "bfloat16") == 0)) || !rig_takes_case())
                 continue;
-            int e = m->route.n_experts, d = m->width, f = m->ffn;
+            int e = m->route.n_experts + m->n_shared, d = m->width, f = m->ffn;
+            struct route_args routing = m->route;
+            routing.n_shared = m->n_shared;
             struct rig *rig = moe_rig(m, 90, "fp8", strcmp(*kernels, "float32") == 0 ? "float16" : *kernels);
-            struct moe_args args = {.n_experts = e, .top_k = m->route.top_k, .ffn_size = f, .act = m->act};
-            struct routed routed = op_moe_route(rig->p, rig->in[1], NULL, NULL, m->route);
+            struct moe_args args = {.n_experts = e, .top_k = route_slots(&routing), .ffn_size = f, .act = m->act};
+            val gate = m->gate == GATE_GIVEN ? rig->in[2]
+                       : m->gate == GATE_MADE
+                           ? op_linear(rig->p, rig->in[0], rig_weight(rig, m->format, 1, d, NULL), NULL)
+                           : NO_VAL;
+            struct routed routed = op_moe_route_gated(rig->p, rig->in[1], gate, NULL, NULL, routing);
             rig_result(rig,
                        op_moe_ffn(rig->p, rig->in[0], routed, rig_weight(rig, m->format, (int64_t)e * 2 * f, d, NULL),
                                   rig_weight(rig, m->format, (int64_t)e * d, f, NULL), NULL, NULL, args));

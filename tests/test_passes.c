@@ -6,6 +6,8 @@
 #include "core/pass/uses.h"
 #include "model/model.h"
 
+#include <math.h>
+
 static struct model *opened(const char *name) {
     struct model *m;
     struct error err;
@@ -164,6 +166,83 @@ static void layers_that_are_not_there_have_no_taps(void **state) {
     model_free(m);
 }
 
+// ---- shared experts ---------------------------------------------------------------------------------------------
+
+static int count_of(const struct program *p, enum opcode code) {
+    int n = 0;
+    for (int i = 0; i < p->n_ops; i++)
+        n += p->ops[i].code == code;
+    return n;
+}
+
+/* How far logits of the two programs are apart, of the largest. */
+static double logits_apart(const struct program *p, const struct program *other, int vocab) {
+    struct sample_params sample[N];
+    struct batch_plan plan, other_plan;
+    struct on_device at, other_at;
+    struct error err;
+    double apart = 0, most = 0;
+    one_chunk(p, &at, &plan, sample);
+    one_chunk(other, &other_at, &other_plan, sample);
+    for (int t = 0; t < N; t++) {
+        const float *a, *b;
+        EXPECT_OK(backend_cpu.logits(at.exe, t, &a, &err), err);
+        EXPECT_OK(backend_cpu.logits(other_at.exe, t, &b, &err), err);
+        for (int i = 0; i < vocab; i++)
+            apart = fmax(apart, fabs((double)a[i] - (double)b[i])), most = fmax(most, fabs((double)a[i]));
+    }
+    on_device_close(&at), on_device_close(&other_at);
+    batch_plan_release(&plan), batch_plan_release(&other_plan);
+    return apart / most;
+}
+
+static void a_shared_expert_becomes_one_that_all_tokens_have(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        bool gated;
+    } models[] = {{"qwen3_5_moe", true}, {"deepseek_v3", false}};
+    for (size_t m = 0; m < ARRAY_LEN(models); m++) {
+        struct model *model = opened(models[m].name);
+        const struct program *was = model->program;
+        struct program *p = pass_shared_expert(was, 16);
+        int n_layers = count_of(was, OP_GATED_ADD);
+        EXPECT(n_layers > 0 && count_of(p, OP_GATED_ADD) == 0);
+        EXPECT_EQ(p->n_ops, was->n_ops - 4 * n_layers); // gate_up, activation, down and the sum
+        EXPECT_EQ(p->n_joined, 4 * n_layers);
+        for (int i = 0; i < p->n_ops; i++) {
+            const struct op *op = &p->ops[i], *of = &was->ops[program_op_of(p, i)];
+            EXPECT(op->code == of->code);
+            if (op->code != OP_MOE_ROUTE)
+                continue;
+            EXPECT(op->args.moe_route.n_shared > 0 && val_given(op->in[1]) == models[m].gated);
+            const struct op *experts = &p->ops[i + 1];
+            EXPECT(experts->code == OP_MOE_FFN &&
+                   experts->args.moe_ffn.n_experts == op->args.moe_route.n_experts + op->args.moe_route.n_shared);
+            EXPECT(experts->weights[1]->out == experts->args.moe_ffn.n_experts * (int64_t)op[1].out[0].width);
+        }
+        EXPECT(logits_apart(was, p, was->vocab_size) < 2e-5);
+        program_free(p);
+        p = pass_shared_expert(was, 1); // no token may have so few
+        EXPECT(p->n_ops == was->n_ops && p->n_joined == 0);
+        program_free(p);
+        model_free(model);
+    }
+}
+
+static void where_no_expert_is_shared_programs_stay_as_they_are(void **state) {
+    (void)state;
+    static const char *const names[] = {"llama", "mixtral", "qwen3_moe", "gpt_oss"};
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        struct model *m = opened(names[i]);
+        struct program *p = pass_shared_expert(m->program, 16);
+        EXPECT(p->n_ops == m->program->n_ops &&
+               memcmp(p->ops, m->program->ops, (size_t)p->n_ops * sizeof *p->ops) == 0);
+        program_free(p);
+        model_free(m);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keys_are_short_where_the_device_takes_them),
@@ -171,6 +250,8 @@ int main(void) {
         cmocka_unit_test(every_use_is_in_the_table_once),
         cmocka_unit_test(taps_are_what_layers_add_up_to),
         cmocka_unit_test(layers_that_are_not_there_have_no_taps),
+        cmocka_unit_test(a_shared_expert_becomes_one_that_all_tokens_have),
+        cmocka_unit_test(where_no_expert_is_shared_programs_stay_as_they_are),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -57,7 +57,7 @@ static void print_ops(const struct gyre *g, const struct device_limits *limits, 
                 n++;
                 told[k] = k != i;
             }
-        if (n > 0)
+        if (n > 0 && us > 0)
             printf("      %-13s %7d > %-7d x %-3d %4d nodes %9.1f us %7.2f each   floor %9.1f us %6.1f %%\n",
                    op_name(p->ops[i].code), p->ops[i].in[0].width, p->ops[i].out[0].width, n, n_nodes, us, us / n,
                    floor_us, 100 * floor_us / us);

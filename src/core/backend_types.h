@@ -120,7 +120,7 @@ struct backend_probes {
     enum status (*measure)(struct loaded *l, struct device_limits *out, struct error *err);
 
     /* Runs the step that was collected last again, which none may have followed, and tells how long each op takes by
-     * itself and how many launches it is, 0 where another op's did it, both [program.n_ops]. */
+     * itself and how many launches it is, both [program.n_ops]; what another op's launch did is left as it was. */
     enum status (*trace)(struct executable *exe, double *op_us, int *op_nodes, struct error *err);
 
     /* Seconds that the products of a step of n_tokens rows, n_out of them with logits, take by the fastest

@@ -68,6 +68,8 @@ static void print_args(const struct program *p, const struct op *op, struct buf 
         buf_printf(out, " %s experts=%d top=%d", routes[a->moe_route.how], a->moe_route.n_experts, a->moe_route.top_k);
         if (a->moe_route.n_groups > 1)
             buf_printf(out, " groups=%d/%d", a->moe_route.top_groups, a->moe_route.n_groups);
+        if (a->moe_route.n_shared)
+            buf_printf(out, " shared=%d", a->moe_route.n_shared);
         break;
     case OP_MOE_FFN:
         buf_printf(out, " %s experts=%d top=%d ffn=%d", acts[a->moe_ffn.act.act], a->moe_ffn.n_experts,

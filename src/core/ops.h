@@ -81,7 +81,10 @@ struct route_args {
     int n_experts, top_k, n_groups, top_groups;
     bool renormalise;
     float scale;
+    int n_shared; // experts behind those that all tokens are sent to
 };
+
+static inline int route_slots(const struct route_args *a) { return a->top_k + a->n_shared; }
 
 struct moe_args {
     int n_experts, top_k, ffn_size;

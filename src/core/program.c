@@ -367,14 +367,20 @@ val op_diff_heads(struct program *p, val x, const struct weight *lambda[4], stru
 
 struct routed op_moe_route(struct program *p, val logits, const struct weight *bias, const struct weight *expert_scale,
                            struct route_args a) {
-    BUG_IF(logits.width != a.n_experts || a.top_k < 1 || a.top_k > a.n_experts);
+    return op_moe_route_gated(p, logits, NO_VAL, bias, expert_scale, a);
+}
+
+struct routed op_moe_route_gated(struct program *p, val logits, val gate, const struct weight *bias,
+                                 const struct weight *expert_scale, struct route_args a) {
+    BUG_IF(logits.width != a.n_experts || a.top_k < 1 || a.top_k > a.n_experts || a.n_shared < 0);
+    BUG_IF(val_given(gate) && (gate.width != 1 || a.n_shared == 0));
     BUG_IF(!is_vector_or_absent(bias, a.n_experts) || !is_vector_or_absent(expert_scale, a.n_experts));
     BUG_IF(a.n_groups > 0 && (a.n_experts % a.n_groups || a.top_groups < 1 || a.top_groups > a.n_groups));
-    struct op *op = record(p, OP_MOE_ROUTE, logits, NO_VAL, NO_VAL);
+    struct op *op = record(p, OP_MOE_ROUTE, logits, gate, NO_VAL);
     set_weights(op, bias, expert_scale, NULL, NULL);
     op->args.moe_route = a;
-    val ids = result(p, op, 0, a.top_k, ROWS_TOKENS, DT_I32);
-    val weights = result(p, op, 1, a.top_k, ROWS_TOKENS, DT_F32);
+    val ids = result(p, op, 0, route_slots(&a), ROWS_TOKENS, DT_I32);
+    val weights = result(p, op, 1, route_slots(&a), ROWS_TOKENS, DT_F32);
     return (struct routed){ids, weights};
 }
 

@@ -81,6 +81,11 @@ struct section {
 
 enum { MAX_TAPS = 8 };
 
+/* A weight that a pass made a part of another. */
+struct joined_weight {
+    const struct weight *was, *is;
+};
+
 struct program {
     struct arena arena;
     const char *name;
@@ -96,6 +101,11 @@ struct program {
     int n_caches;
     const struct rope **ropes;
     int n_ropes;
+    const int
+        *of_op; // [n_ops]: the op of the first program whose work it does, where a pass joined some; NULL: as they
+                // stand there
+    const struct joined_weight *joined; // [n_joined], by the same pass
+    int n_joined;
     int rank, n_ranks; // of what was cut for several devices (pass/pass.h); n_ranks 0: the whole model
     int vocab_size;
     const int32_t *token_of; // [vocab_size], borrowed: what EMBED calls a token that SAMPLE gives; NULL: the same
@@ -108,9 +118,12 @@ static inline int32_t program_token_of(const struct program *p, int32_t drawn) {
     return p->token_of ? p->token_of[drawn] : drawn;
 }
 
+/* The op of the program that passes began with. */
+static inline int program_op_of(const struct program *p, int op) { return p->of_op ? p->of_op[op] : op; }
+
 struct program *program_new(const char *name);
 void program_free(struct program *p);
-/* Names, weights and ropes are borrowed of the first. */
+/* Names, weights and ropes are borrowed of the first, of_op and joined too. */
 struct program *program_copy(const struct program *p);
 /* With other ops, in order of their sections; `more` are values behind those of the first. */
 struct program *program_copy_with(const struct program *p, const struct op *ops, int n_ops, const struct value *more,
@@ -157,6 +170,8 @@ val op_gated_act(struct program *p, val gate, val up, struct act_args args);
 val op_diff_heads(struct program *p, val x, const struct weight *lambda[4], struct diff_args args);
 struct routed op_moe_route(struct program *p, val logits, const struct weight *bias, const struct weight *expert_scale,
                            struct route_args args);
+struct routed op_moe_route_gated(struct program *p, val logits, val gate, const struct weight *bias,
+                                 const struct weight *expert_scale, struct route_args args); // gate: of shared experts
 val op_moe_ffn(struct program *p, val x, struct routed r, const struct weight *w13, const struct weight *w2,
                const struct weight *b13, const struct weight *b2, struct moe_args args);
 val op_short_conv(struct program *p, val u, const struct weight *w, struct conv_args args);

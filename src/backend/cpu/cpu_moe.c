@@ -78,6 +78,16 @@ static void scores_and_choices(const struct route_args *a, const float *logits, 
         keep_best_groups(a, choice, group_scores, false, 0.0f);
 }
 
+/* The slots of experts that every token is sent to. */
+static void route_shared(const struct call *c, int64_t t) {
+    const struct route_args *a = &c->op->args.moe_route;
+    float weight = val_given(c->op->in[1]) ? sigmoid_f32(mat_row(c->in[1], t)[0]) : 1.0f;
+    for (int k = 0; k < a->n_shared; k++) {
+        mat_ids(c->out[0], t)[a->top_k + k] = a->n_experts + k;
+        mat_row(c->out[1], t)[a->top_k + k] = weight;
+    }
+}
+
 static void route(const struct call *c, int64_t t) {
     const struct route_args *a = &c->op->args.moe_route;
     int n = a->n_experts;
@@ -123,6 +133,7 @@ void cpu_moe_route(const struct call *c) {
     call_share(c, c->in[0].rows, 1, &begin, &end);
     for (int64_t t = begin; t < end; t++) {
         route(c, t);
+        route_shared(c, t);
         count_loads(c, t);
     }
 }

@@ -100,8 +100,20 @@ static enum status choose_quantise(struct loaded *loaded, const char *name, stru
     return OK;
 }
 
+enum { MOST_EXPERTS_OF_TOKEN = 16 }; // that a few tokens' experts have in one node (moe/)
+
+/* Not where LINEARs get formats that experts do not get. */
+static void join_shared_experts(struct loaded *loaded) {
+    if (!loaded->device->is_fast || loaded->quantise > QUANTISE_FP8)
+        return;
+    struct program *joined = pass_shared_expert(loaded->program, MOST_EXPERTS_OF_TOKEN);
+    program_free(loaded->program);
+    loaded->program = joined;
+}
+
 static enum status load_parts(struct loaded *loaded, const struct load_options *options, struct error *err) {
     TRY(choose_quantise(loaded, options->quantization, err));
+    join_shared_experts(loaded);
     TRY(choose_product(loaded, options->dtype, err));
     TRY(choose_kv(loaded, options->kv_dtype, err));
     if (loaded->caches_of)

@@ -151,15 +151,16 @@ struct compiled_op {
     struct compiled_op *pair; // LINEAR: the GATED_ACT that its node does too on some paths, and GATED_ACT: that LINEAR;
                               // MOE_ROUTE and MOE_FFN likewise; of a DeltaNet layer in one node (delta_layer.c)
                               // SHORT_CONV and DELTA_RULE have the NORM, and that the SHORT_CONV
-    struct compiled_op *router;  // MOE_ROUTE: the LINEAR that its node does too on some paths, and that LINEAR likewise
-    struct compiled_op *sum;     // ADD_NORM: the GATED_ADD that its node does too in steps of few rows, and that one
-    struct compiled_op *reduce;  // ADD_NORM: likewise the ALL_REDUCE that makes what it adds, and that one
-                                 // likewise
-    struct dmat convert;         // LINEAR: where x goes first, if it has another element, or ...
-    const int32_t *column_order; // ... its columns are wanted in this order; NULL: in their own
-    struct qact *in_qact;        // LINEAR with an e4m3 weight: of in[0]
-    struct dmat unscaled;        // likewise: its products before their scales
-    bool unscaled_is_read;       // whoever reads out[0] takes unscaled products
+    struct compiled_op *router; // MOE_ROUTE: the LINEAR that its node does too on some paths, and that LINEAR likewise
+    struct compiled_op *gate;   // MOE_ROUTE: the LINEAR that gates shared experts, which its node does, and that LINEAR
+    struct compiled_op *sum;    // ADD_NORM: the GATED_ADD that its node does too in steps of few rows, and that one
+    struct compiled_op *reduce; // ADD_NORM: likewise the ALL_REDUCE that makes what it adds, and that one
+                                // likewise
+    struct dmat convert;        // LINEAR: where x goes first, if it has another element, or ...
+    const int32_t *column_order;       // ... its columns are wanted in this order; NULL: in their own
+    struct qact *in_qact;              // LINEAR with an e4m3 weight: of in[0]
+    struct dmat unscaled;              // likewise: its products before their scales
+    bool unscaled_is_read;             // whoever reads out[0] takes unscaled products
     struct qact *out_qact[OP_MAX_OUT]; // of out[k], all its columns; NULL: it has none
     enum fold fold;
     struct dmat in_order; // LINEAR of rows taken: in[0] in a step where they are the token rows; at NULL: of others

@@ -15,7 +15,7 @@ static enum status check_program(const struct program *p, struct error *err) {
         if (op->code == OP_ALL_GATHER && op->args.all_gather.first != p->rank * op->in[0].width)
             return fail(err, ERR_UNSUPPORTED, "%s: ALL_GATHER: device xla: ranks have columns of unequal widths",
                         p->name);
-        if (op->code == OP_MOE_ROUTE && op->args.moe_route.top_k > XLA_MAX_TOP_K)
+        if (op->code == OP_MOE_ROUTE && route_slots(&op->args.moe_route) > XLA_MAX_TOP_K)
             return fail(err, ERR_UNSUPPORTED, "%s: MOE_ROUTE: device xla: %d experts a token, and %d are the most",
                         p->name, op->args.moe_route.top_k, XLA_MAX_TOP_K);
         if (op->code == OP_ATTENTION && op->args.attention.paired_values &&

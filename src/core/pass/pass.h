@@ -17,6 +17,12 @@ struct program *pass_shared_kv(const struct program *p, bool (*takes)(int head_d
 /* The same for a program that reads caches of another, `owner`, which the pass was applied to. */
 struct program *pass_shared_kv_as(const struct program *p, const struct program *owner);
 
+/* Makes the shared FFN of a layer of experts, which GATED_ADD adds to what those make, n experts behind them that every
+ * token is sent to (MOE_ROUTE, n_shared), each with an n-th of its channels: so it needs no ops of its own. Where it is
+ * as n experts are: channels, activation, format, no biases; and a token has no more than most_slots experts then. Its
+ * gate, if it has one, is read by MOE_ROUTE. of_op and joined say what became of ops and weights. */
+struct program *pass_shared_expert(const struct program *p, int most_slots);
+
 /* Keeps, to the end of a step, what each of these n layers adds up to: the residual stream behind it, [T, hidden_size].
  * They become the program's taps, in this order. A draft model reads them. NULL: it has no such layer, or too many are
  * asked for. */

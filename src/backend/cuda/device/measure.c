@@ -161,7 +161,19 @@ enum status cuda_measure(struct loaded *loaded, struct device_limits *out, struc
     return st;
 }
 
+/* What a pass made w a part of; NULL: w is as it was. */
+static const struct weight *joined_to(const struct program *p, const struct weight *w) {
+    for (int i = 0; i < p->n_joined; i++)
+        if (p->joined[i].was == w)
+            return p->joined[i].is;
+    return NULL;
+}
+
 int64_t cuda_weight_bytes(const struct loaded *loaded, const struct weight *w) {
+    const struct weight *all = joined_to(loaded->program, w);
+    if (all)
+        return (int64_t)((double)cuda_weight_bytes(loaded, all) * ((double)w->out / (double)all->out) *
+                         ((double)w->in / (double)all->in));
     const struct placed *p = weight_on_device(loaded, w);
     const struct dweight *d = p->matrix.at ? &p->matrix : &p->floats;
     if (w == loaded->filter.head) // by greedy steps

@@ -6,13 +6,20 @@
 #include "backend/cuda/step/node.h"
 #include "backend/cuda/weights/weights.h"
 
-static struct droute route_of(const struct route_args *a) {
-    return (struct droute){(int)a->how, a->n_experts, a->top_k, a->n_groups, a->top_groups, a->renormalise, a->scale};
+static struct droute route_of(const struct compiled_op *c) {
+    const struct route_args *a = &c->op->args.moe_route;
+    struct droute d = {(int)a->how,    a->n_experts, a->top_k,    a->n_groups, a->top_groups,
+                       a->renormalise, a->scale,     a->n_shared, c->in[1]};
+    if (c->gate)
+        d.gate_x = c->gate->in[0], d.gate_w = c->gate->matrix[0];
+    return d;
 }
 
-static struct dmoe experts_of(const struct executable *exe, const struct moe_args *a) {
-    return (struct dmoe){a->n_experts, a->top_k,     a->ffn_size,      (int)a->act.act,
-                         a->act.limit, exe->scratch, exe->expert_list, false};
+static struct dmoe experts_of(const struct executable *exe, const struct compiled_op *c) {
+    const struct moe_args *a = &c->op->args.moe_ffn;
+    int n_shared = c->pair ? c->pair->op->args.moe_route.n_shared : 0;
+    return (struct dmoe){a->n_experts, a->top_k,         a->ffn_size, (int)a->act.act, a->act.limit,
+                         exe->scratch, exe->expert_list, false,       n_shared};
 }
 
 // ---- compile ----------------------------------------------------------------------------------------------------
@@ -40,8 +47,22 @@ static int n_readers(const struct program *p, val v) {
     return n;
 }
 
+/* The LINEAR of one row that gates shared experts, if routing alone reads it. */
+static void pair_gate(struct executable *exe, struct compiled_op *route) {
+    const struct program *p = exe->program;
+    val gate = route->op->in[1];
+    if (!val_given(gate) || n_readers(p, gate) != 1)
+        return;
+    struct compiled_op *linear = &exe->ops[p->values[gate.id].first_use];
+    if (linear->op->code == OP_LINEAR && !linear->op->weights[1] && moe_route_gates(linear->matrix[0], linear->in[0]))
+        route->gate = linear, linear->gate = route;
+}
+
 void experts_pair(struct executable *exe) {
     const struct program *p = exe->program;
+    for (int i = 0; i < p->n_ops; i++)
+        if (p->ops[i].code == OP_MOE_ROUTE)
+            pair_gate(exe, &exe->ops[i]);
     for (int i = 0; i < p->n_ops; i++) {
         if (!experts_stream(exe->loaded, &p->ops[i]))
             continue;
@@ -63,7 +84,7 @@ void experts_pair(struct executable *exe) {
 
 /* Of a few tokens the node that routes makes the list of the experts that it routes to. */
 static bool route_lists(const struct compiled_op *route, int n_rows) {
-    struct droute d = route_of(&route->op->args.moe_route);
+    struct droute d = route_of(route);
     return route->pair && moe_route_lists(&d, n_rows);
 }
 
@@ -71,18 +92,19 @@ static bool route_lists(const struct compiled_op *route, int n_rows) {
 static bool route_multiplies(const struct compiled_op *route, int n_rows) {
     if (!route->router || !route->pair)
         return false;
-    struct droute d = route_of(&route->op->args.moe_route);
+    struct droute d = route_of(route);
     const struct compiled_op *router = route->router;
     return moe_router_takes(&d, router->matrix[0], router->in[0], n_rows);
 }
 
 bool experts_multiply(const struct compiled_op *linear, int n_rows) {
-    return linear->op->code == OP_LINEAR && linear->router && route_multiplies(linear->router, n_rows);
+    return linear->op->code == OP_LINEAR &&
+           (linear->gate || (linear->router && route_multiplies(linear->router, n_rows)));
 }
 
 static enum status put_route(const struct node *n, const struct launch *l, struct error *err) {
     const struct compiled_op *c = n->c;
-    struct droute d = route_of(&c->op->args.moe_route);
+    struct droute d = route_of(c);
     (void)err; // what does not start shows as cudaGetLastError
     launch_moe_route(l, &d, c->in[0], c->floats[0], c->floats[1], c->out[0], c->out[1]);
     return OK;
@@ -90,8 +112,8 @@ static enum status put_route(const struct node *n, const struct launch *l, struc
 
 static enum status put_route_listed(const struct node *n, const struct launch *l, struct error *err) {
     const struct compiled_op *c = n->c, *experts = c->pair;
-    struct droute route = route_of(&c->op->args.moe_route);
-    struct dmoe d = experts_of(n->exe, &experts->op->args.moe_ffn);
+    struct droute route = route_of(c);
+    struct dmoe d = experts_of(n->exe, experts);
     struct dmoe_cut cut = moe_cut_of(&d, experts->matrix[0], experts->matrix[1], l->n_tokens);
     int64_t n_bytes;
     (void)err;
@@ -102,8 +124,8 @@ static enum status put_route_listed(const struct node *n, const struct launch *l
 
 static enum status put_router(const struct node *n, const struct launch *l, struct error *err) {
     const struct compiled_op *c = n->c, *experts = c->pair, *router = c->router;
-    struct droute route = route_of(&c->op->args.moe_route);
-    struct dmoe d = experts_of(n->exe, &experts->op->args.moe_ffn);
+    struct droute route = route_of(c);
+    struct dmoe d = experts_of(n->exe, experts);
     struct dmoe_cut cut = moe_cut_of(&d, experts->matrix[0], experts->matrix[1], l->n_tokens);
     int64_t n_bytes;
     (void)err;
@@ -114,7 +136,7 @@ static enum status put_router(const struct node *n, const struct launch *l, stru
 
 static enum status put_plain(const struct node *n, const struct launch *l, struct error *err) {
     const struct compiled_op *c = n->c;
-    struct dmoe d = experts_of(n->exe, &c->op->args.moe_ffn);
+    struct dmoe d = experts_of(n->exe, c);
     (void)err;
     launch_moe_ffn(l, &d, c->in[0], c->in[1], c->in[2], c->matrix[0], c->matrix[1], c->floats[2], c->floats[3],
                    c->out[0]);
@@ -123,7 +145,7 @@ static enum status put_plain(const struct node *n, const struct launch *l, struc
 
 static enum status put_stream(const struct node *n, const struct launch *l, struct error *err) {
     const struct compiled_op *c = n->c;
-    struct dmoe d = experts_of(n->exe, &c->op->args.moe_ffn);
+    struct dmoe d = experts_of(n->exe, c);
     (void)err;
     d.is_listed = c->pair && (route_lists(c->pair, n->n_rows) || route_multiplies(c->pair, n->n_rows));
     launch_moe_stream(l, &d, n->exe->loaded->product, c->in[0], c->in[1], c->in[2], c->matrix[0], c->matrix[1],

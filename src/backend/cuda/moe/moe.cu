@@ -15,8 +15,16 @@ static __global__ void moe_route(device_plan plan, route_args a) {
     wait_for_previous();
     extern __shared__ float memory[];
     int t = blockIdx.x;
-    if (t < step_tokens(plan))
-        route_token(a, t, memory, nullptr);
+    if (t >= step_tokens(plan))
+        return;
+    route_token(a, t, memory, nullptr);
+    route_shared(a, t);
+}
+
+bool moe_route_gates(struct dweight w, struct dmat x) {
+    bool halves = w.element == ELEMENT_F16 || w.element == ELEMENT_BF16;
+    return halves && x.element == w.element && w.out == 1 && w.in == x.width && (uintptr_t)w.at % 16 == 0 &&
+           lies_in_eights(x);
 }
 
 void launch_moe_route(const struct launch *l, const struct droute *a, struct dmat logits, struct dweight bias,

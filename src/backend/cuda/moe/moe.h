@@ -12,7 +12,14 @@ struct droute {
     int how, n_experts, top_k, n_groups, top_groups;
     bool renormalise;
     float scale;
+    int n_shared; // slots behind top_k
+    /* Of shared experts: their gate's value, or what makes it, a row of weights and x, in the same 16 bits; at NULL:
+     * neither, and their weight is 1. */
+    struct dmat gate, gate_x;
+    struct dweight gate_w;
 };
+/* Whether routing multiplies by such a gate itself. */
+bool moe_route_gates(struct dweight w, struct dmat x);
 void launch_moe_route(const struct launch *l, const struct droute *a, struct dmat logits, struct dweight bias,
                       struct dweight expert_scale, struct dmat ids, struct dmat weights);
 
@@ -26,6 +33,7 @@ struct dmoe {
     void *scratch;  // floats [tokens * top_k][ffn_size], or what moe_stream.h says
     void *list;     // of the stream: dmoe_list
     bool is_listed; // it is there
+    int n_shared;   // of the experts, the last, that all tokens have: they are not counted among those that were seen
 };
 void launch_moe_ffn(const struct launch *l, const struct dmoe *a, struct dmat x, struct dmat ids, struct dmat weights,
                     struct dweight w13, struct dweight w2, struct dweight b13, struct dweight b2, struct dmat y);

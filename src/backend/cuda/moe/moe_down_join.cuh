@@ -30,7 +30,8 @@ static __device__ __forceinline__ void join_rows(const down_join_args &all, cons
     store(all.y, blockIdx.y, d, sum);
 }
 
-template <class W>
+/* DEPTH: of a warp's queue. */
+template <class W, int DEPTH>
 static __global__ void __launch_bounds__(JOINED_WARPS * 32, 1)
     moe_down_join(device_plan plan, const __grid_constant__ down_join_args all) {
     extern __shared__ __align__(128) unsigned char shared[];
@@ -38,14 +39,14 @@ static __global__ void __launch_bounds__(JOINED_WARPS * 32, 1)
     __shared__ float results[JOINED_WARPS][TILE_ROWS];
     const stream_args &a = all.down;
     int slot = threadIdx.x / 32, lane = threadIdx.x % 32, token = blockIdx.y, row_tile = blockIdx.x;
-    unsigned char *x = shared + a.top_k * expert_queue<W, false, W::DEPTH>::BYTES + slot * a.x_pitch;
+    unsigned char *x = shared + a.top_k * expert_queue<W, false, DEPTH>::BYTES + slot * a.x_pitch;
     // moe_up waited for the node that routed before it let this one start.
     bool there = token < step_tokens(plan);
     if (lane == 0)
         tiles[slot] = {there ? expert_of(a, all.ids[token * all.ids_stride + slot]) : 0, token * a.top_k + slot, 1};
     __syncwarp();
     int mine = slot * a.n_row_tiles + row_tile;
-    expert_queue<W, false, W::DEPTH> queue(a, tiles, 0, mine, mine + 1, shared);
+    expert_queue<W, false, DEPTH> queue(a, tiles, 0, mine, mine + 1, shared);
     const rows_of_tile<false> rows(a, tiles[slot].expert, row_tile);
     const row_ends<false> ends(a, rows);
     let_next_start();

@@ -110,13 +110,17 @@ template <class W, int OCTETS> static void launch_down_group(const stream_call &
     launch_node(kernel, dim3(args.down.n_row_tiles, c.l->n_tokens), warps * 32, n_bytes, c.l->stream, c.l->plan, args);
 }
 
-template <class W> static void launch_joined(const stream_call &c, down_join_args args) {
+/* With as long queues as leave it a place beside a block of moe_up. */
+template <class W, int DEPTH = W::DEPTH> static void launch_joined(const stream_call &c, down_join_args args) {
     if constexpr (W::IN_BLOCKS)
         if (c.cut->is_grouped)
             return c.a->top_k <= 8 ? launch_down_group<W, 1>(c, args) : launch_down_group<W, 2>(c, args);
-    auto kernel = moe_down_join<W>;
+    auto kernel = moe_down_join<W, DEPTH>;
     args.down.x_pitch = stream_format_of<W>().x_pitch(c.w.in);
-    int n_bytes = c.a->top_k * (expert_queue<W, false, W::DEPTH>::BYTES + args.down.x_pitch);
+    int n_bytes = c.a->top_k * (expert_queue<W, false, DEPTH>::BYTES + args.down.x_pitch);
+    if constexpr (!W::IN_BLOCKS && DEPTH > LEAST_JOINED_DEPTH)
+        if (n_bytes > SHARED_BESIDE)
+            return launch_joined<W, DEPTH - 1>(c, args);
     allow_shared(kernel, SHARED_MOST);
     launch_node(kernel, dim3(args.down.n_row_tiles, c.l->n_tokens), c.a->top_k * 32, n_bytes, c.l->stream, c.l->plan,
                 args);

@@ -11,6 +11,8 @@ enum {
     SHARED_MOST = 224 << 10,
     SHARED_HALF = 110 << 10,
     SHARED_ALONE = 114432,
+    SHARED_BESIDE = 112 << 10, // of moe_down_join beside that
+    LEAST_JOINED_DEPTH = 4,
     SHARED_IN_PAIRS = 75520,
     TILE_TOKENS = 64,
     WIDE_TOKENS = 128

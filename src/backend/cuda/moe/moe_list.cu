@@ -40,34 +40,41 @@ static __global__ void __launch_bounds__(MOST_THREADS)
                     threadIdx.x / 32 * route_floats(route.how);
     memory.clear(a);
     wait_for_previous();
-    int n_tokens = min(step_tokens(plan), n), top_k = route.how.top_k;
-    for (int t = threadIdx.x / 32; t < n_tokens; t += blockDim.x / 32)
-        route_token(route, t, scores, ids + t * top_k);
+    int n_tokens = min(step_tokens(plan), n), slots = route_slots(route.how);
+    for (int t = threadIdx.x / 32; t < n_tokens; t += blockDim.x / 32) {
+        route_token(route, t, scores, ids + t * slots);
+        route_shared(route, t);
+    }
     __syncthreads(); // all ids are there, and counts are zero
     a.is_counted = step_tokens(plan) == step_seqs(plan);
     make_list(
-        a, list, n_tokens * top_k, [&](int pair) { return ids[pair]; }, memory, sums);
+        a, list, n_tokens * slots, [&](int pair) { return ids[pair]; }, memory, sums);
 }
 
 // ---- the launchers --------------------------------------------------------------------------------------------------
 
 void launch_moe_list(const struct launch *l, const struct dmoe *a, int tile, int first, int n, struct dmat ids,
                      struct dmoe_list list) {
-    list_args args = args_of(n * a->top_k, a->n_experts, tile);
+    list_args args = args_of(n * a->top_k, a->n_experts, tile, a->n_shared);
     launch_node(moe_list, 1, threads_for(n * a->top_k, a->n_experts), list_bytes(args), l->stream, l->plan, args, ids,
                 first, n, a->top_k, list);
 }
 
+/* The list of all that the tokens are routed to. */
+static list_args args_of_route(const struct droute *a, int n_tokens, int tile) {
+    return args_of(n_tokens * route_slots(*a), a->n_experts + a->n_shared, tile, a->n_shared);
+}
+
 /* As many warps as the list wants, or tokens, if their scores have room. */
 static int route_warps(const struct droute *a, const list_args &args, int n_tokens) {
-    int lanes = n_tokens * (a->top_k > 32 ? a->top_k : 32), warps = threads_for(lanes, a->n_experts) / 32,
-        floats = route_floats(*a);
+    int lanes = n_tokens * (route_slots(*a) > 32 ? route_slots(*a) : 32),
+        warps = threads_for(lanes, args.n_experts) / 32, floats = route_floats(*a);
     return floats == 0 ? warps : least(warps, (SHARED - (int)list_bytes(args)) / (floats * (int)sizeof(float)));
 }
 
 bool moe_route_lists(const struct droute *a, int n_tokens) {
-    list_args args = args_of(n_tokens * a->top_k, a->n_experts, 1);
-    return n_tokens <= MOE_LISTED_TOKENS && a->top_k <= MOE_LISTED_TOP_K &&
+    list_args args = args_of_route(a, n_tokens, 1);
+    return n_tokens <= MOE_LISTED_TOKENS && route_slots(*a) <= MOE_LISTED_TOP_K &&
            route_warps(a, args, n_tokens) >= args.n_counters;
 }
 
@@ -75,7 +82,7 @@ void launch_moe_route_listed(const struct launch *l, const struct droute *a, str
                              struct dweight expert_scale, struct dmat ids, struct dmat weights, int tile,
                              struct dmoe_list list) {
     route_args route = {*a, logits, bias, expert_scale, ids, weights};
-    list_args args = args_of(l->n_tokens * a->top_k, a->n_experts, tile);
+    list_args args = args_of_route(a, l->n_tokens, tile);
     int warps = route_warps(a, args, l->n_tokens);
     size_t shared = list_bytes(args) + (size_t)warps * route_floats(*a) * sizeof(float);
     launch_node(moe_route_listed, 1, warps * 32, shared, l->stream, l->plan, route, args, l->n_tokens, list);

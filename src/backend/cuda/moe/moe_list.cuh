@@ -9,6 +9,7 @@ enum { MOST_THREADS = 1024, COUNTS_SHARED = 32 << 10 };
 
 struct list_args {
     int n_experts, tile, n_counters; // n_counters: warps that count
+    int n_shared;                    // experts that all tokens have
     bool is_counted;                 // in list.seen
 };
 
@@ -109,7 +110,7 @@ static __device__ void count_experts(const list_args &a, const dmoe_list &list, 
     if (threadIdx.x != 0 || !a.is_counted || n_experts == 0)
         return;
     atomicAdd(&list.seen[0], 1ull);
-    atomicAdd(&list.seen[1], (unsigned long long)n_experts);
+    atomicAdd(&list.seen[1], (unsigned long long)(n_experts - a.n_shared));
 }
 
 /* By all threads, behind a barrier after clear; sums [warps], shared. */
@@ -162,9 +163,9 @@ static __device__ void make_list(const list_args &a, const dmoe_list &list, int 
 static int up_to(int n, int of) { return (n + of - 1) / of; }
 static int least(int a, int b) { return a < b ? a : b; }
 
-static list_args args_of(int n_pairs, int n_experts, int tile) {
+static list_args args_of(int n_pairs, int n_experts, int tile, int n_shared) {
     int fit = COUNTS_SHARED / (n_experts * (int)sizeof(uint16_t)), most = least(MOST_THREADS / 32, up_to(n_pairs, 32));
-    return {n_experts, tile, fit < 1 ? 1 : least(fit, most), false};
+    return {n_experts, tile, fit < 1 ? 1 : least(fit, most), n_shared, false};
 }
 static size_t list_bytes(const list_args &a) {
     return a.n_experts * sizeof(int) + (size_t)(a.n_counters * a.n_experts + 1) / 2 * 2 * sizeof(uint16_t);

@@ -121,26 +121,28 @@ static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(WARPS *
         add_chunk<TILES, BF16>(a, chunk, w, mine);
     }
     send_logits<TILES>(a, first_row, sums, mine, logits, &arrived);
+    int n_tokens = min(step_tokens(plan), a.n_tokens), slots = route_slots(a.route.how);
+    if (rank == CLUSTER - 1 && warp < n_tokens) // beside the choice
+        route_shared(a.route, warp);
     if (rank != 0)
         return;
     barrier_wait(shared_address(&arrived), 0);
-    int n_tokens = min(step_tokens(plan), a.n_tokens), top_k = a.route.how.top_k;
     route_args route = a.route;
     route.logits = {logits, a.n_experts, a.n_experts, ELEMENT_F32, nullptr};
     if (warp < n_tokens)
-        route_token(route, warp, nullptr, ids + warp * top_k);
+        route_token(route, warp, nullptr, ids + warp * slots);
     __syncthreads(); // all ids are there, and counts are zero
     list_args how = a.list;
     how.is_counted = step_tokens(plan) == step_seqs(plan);
     make_list(
-        how, list, n_tokens * top_k, [&](int pair) { return ids[pair]; }, memory, of_warps);
+        how, list, n_tokens * slots, [&](int pair) { return ids[pair]; }, memory, of_warps);
 }
 
 bool moe_router_takes(const struct droute *a, struct dweight w, struct dmat x, int n_tokens) {
     bool halves = w.element == ELEMENT_F16 || w.element == ELEMENT_BF16;
-    return n_tokens <= TOKENS && routes_in_registers(*a) && a->top_k <= MOE_LISTED_TOP_K && w.out == a->n_experts &&
-           halves && x.element == w.element && w.in % 8 == 0 && w.in <= 1 << 20 && x.stride % 8 == 0 &&
-           (uintptr_t)x.at % 16 == 0 && (uintptr_t)w.at % 16 == 0;
+    return n_tokens <= TOKENS && routes_in_registers(*a) && route_slots(*a) <= MOE_LISTED_TOP_K &&
+           w.out == a->n_experts && halves && x.element == w.element && w.in % 8 == 0 && w.in <= 1 << 20 &&
+           x.stride % 8 == 0 && (uintptr_t)x.at % 16 == 0 && (uintptr_t)w.at % 16 == 0;
 }
 
 void launch_moe_router(const struct launch *l, const struct droute *a, struct dmat x, struct dweight w,
@@ -154,7 +156,7 @@ void launch_moe_router(const struct launch *l, const struct droute *a, struct dm
                         a->n_experts,
                         up_to(a->n_experts, CLUSTER)};
     args.route = {*a, dmat{}, bias, expert_scale, ids, weights};
-    args.list = args_of(l->n_tokens * a->top_k, a->n_experts, tile);
+    args.list = args_of(l->n_tokens * route_slots(*a), a->n_experts + a->n_shared, tile, a->n_shared);
     args.n_tokens = l->n_tokens;
     bool wide = args.rows > 16, bf16 = w.element == ELEMENT_BF16;
     auto kernel = wide ? (bf16 ? moe_router<2, true> : moe_router<2, false>)

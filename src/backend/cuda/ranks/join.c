@@ -98,7 +98,8 @@ const struct dmeeting *ranks_meeting(const struct loaded *loaded) { return &load
 /* Experts that MOE_ROUTE chooses among: more than the op's, where ranks have some each. */
 static bool has_all_experts(const struct program *p, const struct op *op) {
     const struct op *route = &p->ops[p->values[op->in[1].id].first_use];
-    return route->code != OP_MOE_ROUTE || route->args.moe_route.n_experts == op->args.moe_ffn.n_experts;
+    return route->code != OP_MOE_ROUTE ||
+           route->args.moe_route.n_experts + route->args.moe_route.n_shared == op->args.moe_ffn.n_experts;
 }
 
 enum status ranks_check_joined(const struct loaded *loaded, struct error *err) {

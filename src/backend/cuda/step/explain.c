@@ -6,7 +6,7 @@
 
 static struct device_node told(const struct executable *exe, const struct node *n) {
     bool is_linear = n->by != NULL;
-    return (struct device_node){.op = (int)(n->c - exe->ops),
+    return (struct device_node){.op = program_op_of(exe->program, (int)(n->c - exe->ops)),
                                 .op_name = op_name(n->c->op->code),
                                 .n_rows = n->n_rows,
                                 .kernel = is_linear ? n->by->name : n->kernel->name,

@@ -52,7 +52,7 @@ static enum status replay(struct executable *exe, cudaGraphExec_t graph, float *
     }
     for (int i = 0; i < n; i++) {
         qsort(ms + i * REPLAYS, REPLAYS, sizeof *ms, by_value);
-        op_us[i] = (double)ms[i * REPLAYS + REPLAYS / 2] * 1e3;
+        op_us[program_op_of(exe->program, i)] = (double)ms[i * REPLAYS + REPLAYS / 2] * 1e3;
     }
     return OK;
 }
@@ -76,7 +76,7 @@ enum status cuda_trace(struct executable *exe, double *op_us, int *op_nodes, str
     exe->marks = xcalloc((size_t)n + 1, sizeof *exe->marks);
     enum status st = trace(exe, ms, op_us, err);
     for (int i = 0; i < n; i++)
-        op_nodes[i] = exe->marks[i + 1].n_kernels - exe->marks[i].n_kernels;
+        op_nodes[program_op_of(exe->program, i)] = exe->marks[i + 1].n_kernels - exe->marks[i].n_kernels;
     for (int i = 0; i <= n; i++)
         if (exe->marks[i].event)
             cudaEventDestroy(exe->marks[i].event);

@@ -107,9 +107,20 @@ void xla_moe_route(struct lower *c) {
         ids[k] = hlo_reshape(h, at, column);
         weights[k] = hlo_reshape(h, entry(c, scores, at), column);
     }
-    struct tensor all_ids = hlo_concat(h, 1, ids, a->top_k);
-    lower_out(c, 0, all_ids);
-    lower_out(c, 1, weigh(c, hlo_concat(h, 1, weights, a->top_k), all_ids));
+    struct tensor chosen = hlo_concat(h, 1, ids, a->top_k),
+                  of_chosen = weigh(c, hlo_concat(h, 1, weights, a->top_k), chosen);
+    if (a->n_shared == 0) {
+        lower_out(c, 0, chosen), lower_out(c, 1, of_chosen);
+        return;
+    }
+    struct shape shared = SHAPE(scores.shape.dims[0], a->n_shared);
+    struct tensor numbers =
+        hlo_binary(h, "add", hlo_iota(h, TYPE_S32, shared, 1), hlo_full(h, TYPE_S32, shared, a->n_experts));
+    struct tensor gate = hlo_full(h, TYPE_F32, shared, 1);
+    if (val_given(c->op->in[1]))
+        gate = hlo_rows(h, hlo_reshape(h, lower_sigmoid(c, lower_in(c, 1)), SHAPE(shared.dims[0])), shared);
+    lower_out(c, 0, hlo_concat(h, 1, (struct tensor[]){chosen, numbers}, 2));
+    lower_out(c, 1, hlo_concat(h, 1, (struct tensor[]){of_chosen, gate}, 2));
 }
 
 /* ---- MOE_FFN ---- */
