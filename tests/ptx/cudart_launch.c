@@ -219,6 +219,7 @@ static cudaError_t take_attributes(struct work *w, const cudaLaunchConfig_t *con
         const cudaLaunchAttribute *a = &config->attrs[i];
         switch (a->id) {
         case cudaLaunchAttributeIgnore: break;
+        case cudaLaunchAttributePreferredSharedMemoryCarveout: break; // there is no L1
         case cudaLaunchAttributeClusterDimension:
             w->launch.cluster[0] = a->val.clusterDim.x, w->launch.cluster[1] = a->val.clusterDim.y,
             w->launch.cluster[2] = a->val.clusterDim.z;

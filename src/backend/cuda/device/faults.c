@@ -3,15 +3,20 @@
  *
  * Launches are watched by the linker: every call of the runtime's two launch functions in this library comes by here
  * (--wrap in the Makefile), so that no launcher has to tell: cudaLaunchKernelExC, which launch_node is made of, and
- * what the compiler (of CUDA 13) makes of <<<>>>. A kernel that fails while it runs is not known by name: the device
+ * what the compiler (of CUDA 13) makes of <<<>>>. The first also asks for all of a multiprocessor's shared memory: the
+ * driver gives a kernel as much as its own blocks can use and the rest to the L1, and a block of the next node, which
+ * starts early (ptx/device.cuh), then finds no place beside them. GYRE_SHARED=0 leaves it to the driver, to measure. A kernel that fails while it runs is not known by name: the device
  * says so when it is waited for or asked for the next, which is not to blame, and the sentence how to find out. */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/step/launch.h"
 #include "backend/cuda/value.h"
 
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 // ---- launches ---------------------------------------------------------------------------------------------------
 
@@ -47,8 +52,23 @@ static cudaError_t note(cudaError_t code, const void *kernel, dim3 grid, dim3 bl
     return code;
 }
 
+static bool all_shared;
+static void read_all_shared(void) { all_shared = !getenv("GYRE_SHARED") || atoi(getenv("GYRE_SHARED")) != 0; }
+
+enum { MOST_ATTRIBUTES = 4 };
+
 cudaError_t __wrap_cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *kernel, void **args) {
-    cudaError_t code = __real_cudaLaunchKernelExC(config, kernel, args);
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    cudaLaunchAttribute attributes[MOST_ATTRIBUTES + 1];
+    cudaLaunchConfig_t with = *config;
+    pthread_once(&once, read_all_shared);
+    if (all_shared && config->numAttrs <= MOST_ATTRIBUTES) {
+        memcpy(attributes, config->attrs, config->numAttrs * sizeof *attributes);
+        attributes[config->numAttrs] = (cudaLaunchAttribute){.id = cudaLaunchAttributePreferredSharedMemoryCarveout,
+                                                             .val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared};
+        with.attrs = attributes, with.numAttrs++;
+    }
+    cudaError_t code = __real_cudaLaunchKernelExC(&with, kernel, args);
     return note(code, kernel, config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream);
 }
 

@@ -36,7 +36,7 @@
 
 // ---- how it is cut --------------------------------------------------------------------------------------------------
 
-enum { X_ROOM = 80 << 10, WARPS = 8, SHARED_MOST = 226 << 10, SHARED_LEAST = 116 << 10 };
+enum { X_ROOM = 80 << 10, WARPS = 8, SHARED_MOST = 226 << 10, SHARED_LEAST = 115840 };
 
 static gemv_end end_of(const struct dgemv *a) { return a->ending.kind == ENDING_GATED ? END_GATED : END_PLAIN; }
 static bool in_pairs(const struct dgemv *a) { return in_pairs(end_of(a)); }
@@ -74,8 +74,9 @@ static struct x_parts x_parts_of(const struct dgemv *a, int n_rows, const struct
 /* How deep queues are: all that a block of a small weight reads has a place. */
 static int depth_of(const struct gemv_cut *c) { return c->deep && c->cluster == 1 ? 8 : 6; }
 
-/* What a block keeps in shared memory beside queues and x: floats. A block has a multiprocessor to itself: of two on
- * one, as the next launch would put them on one that is free early, each takes twice as long. */
+/* What a block keeps in shared memory beside queues and x: floats. No multiprocessor has two blocks, as the next launch
+ * would put them on one that is free early, and each would take twice as long; SHARED_LEAST is hardly more than half of
+ * its memory, so that one of moe_down_join.cuh has a place beside it. */
 struct rooms {
     int scale, bias, warp_sums, block_sums;
     size_t bytes;
