@@ -157,6 +157,16 @@ static const struct moe_case moe_cases[] = {
      false,
      1,
      GATE_GIVEN},
+    {"many pairs",
+     {ROUTE_SOFTMAX, 16, 12, 0, 0, true, 1},
+     {ACT_SILU, 0},
+     32,
+     32,
+     FORMAT_BF16,
+     false,
+     false,
+     1,
+     NO_GATE},
     {"one expert", {ROUTE_SOFTMAX, 1, 1, 0, 0, true, 1}, {ACT_SILU, 0}, 16, 16, FORMAT_F16, false, false},
 };
 

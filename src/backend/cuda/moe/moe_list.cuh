@@ -113,6 +113,39 @@ static __device__ void count_experts(const list_args &a, const dmoe_list &list, 
     atomicAdd(&list.seen[1], (unsigned long long)(n_experts - a.n_shared));
 }
 
+/* An expert's n pairs from the place `first` of the list on, as its tiles from tile `at` on. */
+static __device__ void put_tiles(const list_args &a, const dmoe_list &list, int expert, int first, int n, int at) {
+    for (int k = 0; k < n; k += a.tile)
+        list.tiles[at++] = {expert, first + k, min(a.tile, n - k)};
+}
+
+/* all: pairs, tiles and experts of the list. */
+static __device__ void end_list(const list_args &a, const dmoe_list &list, int3 all) {
+    if (threadIdx.x == 0)
+        *list.n_tiles = all.y;
+    count_experts(a, list, all.z);
+}
+
+/* Pairs of a block to their places; those of the list begin at `from`. */
+template <class F>
+static __device__ void put_pairs(const list_args &a, const dmoe_list &list, int n_pairs, int from, F expert_of,
+                                 const list_memory &m) {
+    const uint16_t *of_warps_before = m.counts + threadIdx.x / 32 * a.n_experts;
+    const run pairs(a, n_pairs);
+    for (int base = pairs.begin + threadIdx.x % 32; base < pairs.end; base += 32 * AT_ONCE) {
+        int experts[AT_ONCE], ranks[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            bool there = base + 32 * k < pairs.end;
+            experts[k] = there ? expert_of(base + 32 * k) : -1, ranks[k] = there ? list.rank[base + 32 * k] : 0;
+        }
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++)
+            if (experts[k] >= 0)
+                list.pair[m.begin[experts[k]] + of_warps_before[experts[k]] + ranks[k]] = from + base + 32 * k;
+    }
+}
+
 /* By all threads, behind a barrier after clear; sums [warps], shared. */
 template <class F>
 static __device__ void make_list(const list_args &a, const dmoe_list &list, int n_pairs, F expert_of,
@@ -133,29 +166,13 @@ static __device__ void make_list(const list_args &a, const dmoe_list &list, int 
     int3 at = sum_before(mine, sums, all);
     for (int e = begin; e < end; e++) {
         int n = m.begin[e];
-        for (int k = 0; k < n; k += a.tile)
-            list.tiles[at.y++] = {e, at.x + k, min(a.tile, n - k)};
+        put_tiles(a, list, e, at.x, n, at.y);
         m.begin[e] = at.x;
-        at.x += n;
+        at.x += n, at.y += (n + a.tile - 1) / a.tile;
     }
-    if (threadIdx.x == 0)
-        *list.n_tiles = all.y;
-    count_experts(a, list, all.z);
+    end_list(a, list, all);
     __syncthreads(); // all experts' beginnings are there
-    const uint16_t *of_warps_before = m.counts + threadIdx.x / 32 * a.n_experts;
-    const run pairs(a, n_pairs);
-    for (int base = pairs.begin + threadIdx.x % 32; base < pairs.end; base += 32 * AT_ONCE) {
-        int experts[AT_ONCE], ranks[AT_ONCE];
-#pragma unroll
-        for (int k = 0; k < AT_ONCE; k++) {
-            bool there = base + 32 * k < pairs.end;
-            experts[k] = there ? expert_of(base + 32 * k) : -1, ranks[k] = there ? list.rank[base + 32 * k] : 0;
-        }
-#pragma unroll
-        for (int k = 0; k < AT_ONCE; k++)
-            if (experts[k] >= 0)
-                list.pair[m.begin[experts[k]] + of_warps_before[experts[k]] + ranks[k]] = base + 32 * k;
-    }
+    put_pairs(a, list, n_pairs, 0, expert_of, m);
 }
 
 // ---- host -----------------------------------------------------------------------------------------------------------

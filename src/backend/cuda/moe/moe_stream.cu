@@ -37,10 +37,12 @@
 
 enum {
     MOST_PIECE = 1024,
-    MOST_TILED_PIECE = 2048,
-    FEW_TOKENS = 5,   // of an expert, in the mean: BLOCKS of a format have room for those of a tile
-    MANY_TOKENS = 20, // of an expert, in the mean
-    WIDE_MANY = 40,   // likewise
+    LEAST_TILED_PIECE = 2048, // of many tokens an expert: each piece reads all experts' weights
+    MOST_TILED_PIECE = 8192,
+    BETWEEN_BYTES = 704 << 20, // that it may take between nodes beyond the least
+    FEW_TOKENS = 5,            // of an expert, in the mean: BLOCKS of a format have room for those of a tile
+    MANY_TOKENS = 20,          // of an expert, in the mean
+    WIDE_MANY = 40,            // likewise
     JOINED_TOKENS = 2
 };
 
@@ -87,6 +89,12 @@ bool moe_streams(struct dweight w13, struct dweight w2) {
            w2.out < INT32_MAX && w13.in < 1 << 24 && w2.in < 1 << 24 && tokens_that_fit(w13, w2) > 0;
 }
 
+/* The longest piece of many tokens an expert. */
+static int tiled_piece(const struct dmoe *a, struct dweight w13) {
+    int64_t a_token = a->top_k * (w13.in * (int64_t)sizeof(float) + a->ffn_size * (int64_t)sizeof(uint16_t));
+    return (int)most(LEAST_TILED_PIECE, least(MOST_TILED_PIECE, BETWEEN_BYTES / a_token / 1024 * 1024));
+}
+
 struct dmoe_cut moe_cut_of(const struct dmoe *a, struct dweight w13, struct dweight w2, int n_tokens) {
     int64_t fits = tokens_that_fit(w13, w2);
     stream_format f = format_of(w13);
@@ -99,7 +107,7 @@ struct dmoe_cut moe_cut_of(const struct dmoe *a, struct dweight w13, struct dwei
     bool between = pairs_of_all >= 2 * (int64_t)a->n_experts && pairs_of_all < 8 * (int64_t)a->n_experts;
     c.is_grouped = tokens_of_group(w13, w2) > 0 && !between && !c.is_wide &&
                    (int64_t)n_tokens * a->top_k < (int64_t)MANY_TOKENS * a->n_experts;
-    c.piece = (int)least(n_tokens, c.is_tiled || c.is_wide ? MOST_TILED_PIECE : MOST_PIECE);
+    c.piece = (int)least(n_tokens, c.is_tiled || c.is_wide ? tiled_piece(a, w13) : MOST_PIECE);
     c.tile = (int)least(fits < 8 ? fits : fits / 8 * 8, MOST_OCTETS * 8);
     if (f.blocks > 1 && n_tokens * a->top_k <= FEW_TOKENS * a->n_experts && !between)
         c.tile = (int)least(c.tile, most(1, (SHARED_HALF - f.queue_bytes) / pitch_of(w13, w2) / 8 * 8));
@@ -170,7 +178,8 @@ static struct between between_of(const struct dmoe *a, const struct dmoe_cut *c,
 void moe_stream_bytes(const struct dmoe *a, struct dweight w13, struct dweight w2, int n_tokens, int64_t *scratch,
                       int64_t *list) {
     *scratch = *list = 0;
-    for (int piece = MOST_PIECE; piece <= MOST_TILED_PIECE; piece += MOST_TILED_PIECE - MOST_PIECE) {
+    const int pieces[] = {MOST_PIECE, tiled_piece(a, w13)};
+    for (int piece : pieces) {
         struct dmoe_cut c = moe_cut_of(a, w13, w2, (int)least(n_tokens, piece));
         int64_t of_list, between;
         c.tile = (int)least(c.tile, tokens_that_fit(w13, w2));

@@ -180,6 +180,8 @@ static __global__ void __launch_bounds__(STREAM_WARPS * 32, 1) moe_wide(const __
             compute_wide<W, UP, 32>(a, tile, i % n_groups, panels, pairs, policy);
         else if (tile.n <= 64)
             compute_wide<W, UP, 64>(a, tile, i % n_groups, panels, pairs, policy);
+        else if (tile.n <= 96)
+            compute_wide<W, UP, 96>(a, tile, i % n_groups, panels, pairs, policy);
         else
             compute_wide<W, UP, WIDE_TOKENS>(a, tile, i % n_groups, panels, pairs, policy);
         __syncthreads(); // slots and pairs have been read
