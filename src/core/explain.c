@@ -14,6 +14,13 @@ static void print_val(const struct program *p, val v, struct buf *out) {
         buf_printf(out, "[%d:%d]", v.col, v.col + v.width);
 }
 
+static void print_more_of_route(const struct route_args *a, struct buf *out) {
+    if (a->n_groups > 1)
+        buf_printf(out, " groups=%d/%d", a->top_groups, a->n_groups);
+    if (a->n_shared)
+        buf_printf(out, " shared=%d", a->n_shared);
+}
+
 static void print_args(const struct program *p, const struct op *op, struct buf *out) {
     static const char *const acts[] = {"silu", "gelu_tanh", "gelu", "sigmoid", "swiglu_clamped"};
     static const char *const routes[] = {"softmax", "softmax_topk", "sigmoid", "softmax_group"};
@@ -66,10 +73,7 @@ static void print_args(const struct program *p, const struct op *op, struct buf 
         break;
     case OP_MOE_ROUTE:
         buf_printf(out, " %s experts=%d top=%d", routes[a->moe_route.how], a->moe_route.n_experts, a->moe_route.top_k);
-        if (a->moe_route.n_groups > 1)
-            buf_printf(out, " groups=%d/%d", a->moe_route.top_groups, a->moe_route.n_groups);
-        if (a->moe_route.n_shared)
-            buf_printf(out, " shared=%d", a->moe_route.n_shared);
+        print_more_of_route(&a->moe_route, out);
         break;
     case OP_MOE_FFN:
         buf_printf(out, " %s experts=%d top=%d ffn=%d", acts[a->moe_ffn.act.act], a->moe_ffn.n_experts,

@@ -133,7 +133,6 @@ struct gemm;
 struct qact;
 struct qact_state;
 struct node;
-
 /* Whether an op needs no node of its own (step/fold.c). */
 enum fold {
     FOLD_NEVER,
@@ -153,10 +152,10 @@ struct compiled_op {
                               // SHORT_CONV and DELTA_RULE have the NORM, and that the SHORT_CONV
     struct compiled_op *router; // MOE_ROUTE: the LINEAR that its node does too on some paths, and that LINEAR likewise
     struct compiled_op *gate;   // MOE_ROUTE: the LINEAR that gates shared experts, which its node does, and that LINEAR
-    struct compiled_op *sum;    // ADD_NORM: the GATED_ADD that its node does too in steps of few rows, and that one
-    struct compiled_op *reduce; // ADD_NORM: likewise the ALL_REDUCE that makes what it adds, and that one
-                                // likewise
-    struct dmat convert;        // LINEAR: where x goes first, if it has another element, or ...
+    struct compiled_op *norm;   // ADD_NORM: the op whose node does it too in steps of one row, and that one
+    struct compiled_op *sum, *reduce;  // ADD_NORM: the GATED_ADD, and the ALL_REDUCE that makes what it adds, that its
+                                       // node does too in steps of few rows; and those
+    struct dmat convert;               // LINEAR: where x goes first, if it has another element, or ...
     const int32_t *column_order;       // ... its columns are wanted in this order; NULL: in their own
     struct qact *in_qact;              // LINEAR with an e4m3 weight: of in[0]
     struct dmat unscaled;              // likewise: its products before their scales

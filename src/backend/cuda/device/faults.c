@@ -3,10 +3,12 @@
  *
  * Launches are watched by the linker: every call of the runtime's two launch functions in this library comes by here
  * (--wrap in the Makefile), so that no launcher has to tell: cudaLaunchKernelExC, which launch_node is made of, and
- * what the compiler (of CUDA 13) makes of <<<>>>. The first also asks for all of a multiprocessor's shared memory: the
- * driver gives a kernel as much as its own blocks can use and the rest to the L1, and a block of the next node, which
- * starts early (ptx/device.cuh), then finds no place beside them. GYRE_SHARED=0 leaves it to the driver, to measure. A kernel that fails while it runs is not known by name: the device
- * says so when it is waited for or asked for the next, which is not to blame, and the sentence how to find out. */
+ * what the compiler (of CUDA 13) makes of <<<>>>. A kernel that fails while it runs is not known by name: the device
+ * says so when it is waited for or asked for the next, which is not to blame, and the sentence how to find out.
+ *
+ * The first also asks for all of a multiprocessor's shared memory: the driver gives a kernel as much as its own blocks
+ * can use and the rest to the L1, and a block of the next node, which starts early (ptx/device.cuh), then finds no
+ * place beside them. GYRE_SHARED=0 leaves it to the driver, to measure. */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/step/launch.h"

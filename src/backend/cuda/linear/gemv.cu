@@ -72,7 +72,8 @@ static struct x_parts x_parts_of(const struct dgemv *a, int n_rows, const struct
 }
 
 /* How deep queues are: all that a block of a small weight reads has a place. */
-static int depth_of(const struct gemv_cut *c) { return c->deep && c->cluster == 1 ? 8 : 6; }
+static constexpr int deep_queue(int m_tiles) { return m_tiles == 1 ? 12 : 8; }
+static int depth_of(const struct gemv_cut *c) { return c->deep && c->cluster == 1 ? deep_queue(c->m_tiles) : 6; }
 
 /* What a block keeps in shared memory beside queues and x: floats. No multiprocessor has two blocks, as the next launch
  * would put them on one that is free early, and each would take twice as long; SHARED_LEAST is hardly more than half of
@@ -97,33 +98,36 @@ static struct rooms rooms_of(const struct dgemv *a, int n_rows, const struct gem
     return r;
 }
 
-template <gemv_end E> using kernel = void (*)(gemv_args<E>);
+template <gemv_end E, class NORM> using kernel = void (*)(gemv_args<E>, NORM);
 
-template <class W, int M_TILES, gemv_end E> static kernel<E> kernel_for_cut(const struct gemv_cut *c) {
+template <class W, int M_TILES, gemv_end E, class NORM>
+static kernel<E, NORM> kernel_for_cut(const struct gemv_cut *c) {
     if (c->cluster > 1)
-        return gemv<W, M_TILES, 6, E, true>;
-    return c->deep ? gemv<W, M_TILES, 8, E, false> : gemv<W, M_TILES, 6, E, false>;
+        return gemv<W, M_TILES, 6, E, true, NORM>;
+    return c->deep ? gemv<W, M_TILES, deep_queue(M_TILES), E, false, NORM> : gemv<W, M_TILES, 6, E, false, NORM>;
 }
 
-template <class W, gemv_end E> static kernel<E> kernel_for(const struct gemv_cut *c) {
+template <class W, gemv_end E, class NORM> static kernel<E, NORM> kernel_for(const struct gemv_cut *c) {
     switch (c->m_tiles) {
-    case 1: return kernel_for_cut<W, 1, E>(c);
-    case 2: return kernel_for_cut<W, 2, E>(c);
-    default: return kernel_for_cut<W, 3, E>(c);
+    case 1: return kernel_for_cut<W, 1, E, NORM>(c);
+    case 2: return kernel_for_cut<W, 2, E, NORM>(c);
+    default: return kernel_for_cut<W, 3, E, NORM>(c);
     }
 }
 
-template <gemv_end E> static kernel<E> kernel_of(enum element w, const struct gemv_cut *c) {
-    switch (w) {
-    case ELEMENT_E4M3: return kernel_for<e4m3_weights, E>(c);
-    case ELEMENT_F16: return kernel_for<plain_weights<__half>, E>(c);
-    default: return kernel_for<plain_weights<__nv_bfloat16>, E>(c);
+template <gemv_end E, class NORM> static kernel<E, NORM> kernel_of(enum element w, const struct gemv_cut *c) {
+    if constexpr (std::is_same_v<NORM, as_it_is>) {
+        if (w == ELEMENT_F16)
+            return kernel_for<plain_weights<__half>, E, NORM>(c);
+        if (w == ELEMENT_BF16)
+            return kernel_for<plain_weights<__nv_bfloat16>, E, NORM>(c);
     }
+    return kernel_for<e4m3_weights, E, NORM>(c);
 }
 
 int gemv_blocks(int cluster) {
     const struct gemv_cut c = {1, 1, 1, cluster, cluster, false};
-    return blocks_at_once(kernel_of<END_PLAIN>(ELEMENT_E4M3, &c), cluster, WARPS * 32, SHARED_MOST);
+    return blocks_at_once(kernel_of<END_PLAIN, as_it_is>(ELEMENT_E4M3, &c), cluster, WARPS * 32, SHARED_MOST);
 }
 
 /* About how long a block takes, in clocks of a multiprocessor: what its warps issue, two to a quarter, or what it
@@ -150,11 +154,11 @@ bool gemv_takes_cut(const struct dgemv *a, int n_rows, const struct gemv_cut *cu
 }
 
 /* Whether a warp reads much more than a queue: else a longer one only takes longer to fill, by a few per cent of a
- * node. */
+ * node; or hardly more, so that a longer one has all of it when the node before ends. */
 static bool reads_long(const struct dgemv *a, const struct gemv_cut *c) {
     int units = up_to(up_to(units_of(a), c->n_blocks / c->cluster), c->row_warps);
     int steps = up_to(up_to(up_to((int)a->w.in, chunk_of(a->w.element)), c->cluster), c->column_warps);
-    return steps * up_to(units, c->m_tiles * (in_pairs(a) ? 8 : 16)) > 16;
+    return steps * up_to(units, c->m_tiles * (in_pairs(a) ? 8 : 16)) > (c->m_tiles == 1 ? 6 : 16);
 }
 
 /* Blocks on the multiprocessors that are free while the node before runs have all their weights there when it ends;
@@ -207,9 +211,9 @@ static void fill_end(const struct dgemv *a, end_args<END_PLAIN> *e) {
     (void)e;
 }
 static void fill_end(const struct dgemv *a, end_args<END_GATED> *e) { *e = {a->ending.act, a->ending.limit}; }
-template <gemv_end E>
+template <gemv_end E, class NORM>
 static void launch(const struct launch *l, int n_rows, const struct dgemv *a, struct dmat x, struct dmat y,
-                   const struct gemv_cut *cut) {
+                   const struct gemv_cut *cut, const NORM &norm) {
     struct rooms rooms = rooms_of(a, n_rows, cut);
     struct x_parts parts = x_parts_of(a, n_rows, cut);
     int units = units_of(a), n_groups = cut->n_blocks / cut->cluster,
@@ -244,7 +248,7 @@ static void launch(const struct launch *l, int n_rows, const struct dgemv *a, st
     args.y_stride = y.stride;
     args.y_element = y.element;
     fill_end(a, &args.end);
-    auto k = kernel_of<E>(a->w.element, cut);
+    auto k = kernel_of<E, NORM>(a->w.element, cut);
     cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)rooms.bytes);
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -254,15 +258,33 @@ static void launch(const struct launch *l, int n_rows, const struct dgemv *a, st
     attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
     int n_warps = cut->row_warps * cut->column_warps;
     cudaLaunchConfig_t config = {dim3(cut->n_blocks), dim3(n_warps * 32), rooms.bytes, l->stream, attributes, 2};
-    cudaLaunchKernelEx(&config, k, args);
+    cudaLaunchKernelEx(&config, k, args, norm);
+}
+
+template <class NORM>
+static void launch_by_end(const struct launch *l, int n_rows, const struct dgemv *a, struct dmat x, struct dmat y,
+                          const struct gemv_cut *cut, const NORM &norm) {
+    switch (end_of(a)) {
+    case END_PLAIN: launch<END_PLAIN>(l, n_rows, a, x, y, cut, norm); break;
+    case END_GATED: launch<END_GATED>(l, n_rows, a, x, y, cut, norm); break;
+    }
 }
 
 void launch_gemv_cut(const struct launch *l, int n_rows, const struct dgemv *a, struct dmat x, struct dmat y,
                      const struct gemv_cut *cut) {
-    switch (end_of(a)) {
-    case END_PLAIN: launch<END_PLAIN>(l, n_rows, a, x, y, cut); break;
-    case END_GATED: launch<END_GATED>(l, n_rows, a, x, y, cut); break;
-    }
+    launch_by_end(l, n_rows, a, x, y, cut, as_it_is{});
+}
+
+bool gemv_norms(const struct dgemv *a) {
+    if (a->w.element != ELEMENT_E4M3 || a->w.in > NORM_ROW_WIDEST)
+        return false;
+    struct gemv_cut cut = gemv_cut_of(a, 1);
+    return cut.n_blocks > 0 && x_parts_of(a, 1, &cut).by_threads;
+}
+
+void launch_gemv_normed(const struct launch *l, const struct dgemv *a, const struct dnorm_row *norm, struct dmat y) {
+    struct gemv_cut cut = gemv_cut_of(a, 1);
+    launch_by_end(l, 1, a, dmat{}, y, &cut, norm_row_args_of(norm));
 }
 
 void launch_gemv(const struct launch *l, int n_rows, const struct dgemv *a, struct dmat x, struct dmat y) {

@@ -9,6 +9,7 @@
 #include "backend/cuda/ptx/copy_later.cuh"
 #include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/ptx/mma.cuh"
+#include "backend/cuda/rows/norm_row.cuh"
 #include "backend/cuda/value.h"
 
 enum { MAX_WARPS = 8, CHUNK_BYTES = 64, PIECE = 16, X_SLOTS = 4, X_BY_THREADS = 4, MAX_CLUSTER = 8 };
@@ -300,6 +301,17 @@ template <class W, gemv_end E, bool CLUSTERED> struct x_rows {
             __syncthreads(); // the barriers are ready
     }
 
+    /* After it, a row that is normed first: x_by_threads. */
+    template <int FOURS>
+    __device__ __forceinline__ void take(const norm_row_args &n, row_normed<FOURS> &row, float *shares) const {
+        row.bring(n, shares, blockIdx.x, gridDim.x);
+        row.each(n, [&](int col, float4 y) {
+            int to = col * 2 - begin;
+            if (to >= 0 && to < n_bytes)
+                *reinterpret_cast<uint2 *>(xs + to) = stored_of<ELEMENT_F16>(y);
+        });
+    }
+
     /* After it; there once the block's threads have met, or its part is waited for. */
     __device__ __forceinline__ void bring() const {
         if (!a.x_by_threads) {
@@ -519,11 +531,17 @@ template <class W, int M_TILES, gemv_end E, bool CLUSTERED> struct results {
 
 // ---- the kernel -----------------------------------------------------------------------------------------------------
 
-template <class W, int M_TILES, int DEPTH, gemv_end E, bool CLUSTERED>
-static __global__ void __launch_bounds__(MAX_WARPS * 32, 1) gemv(const __grid_constant__ gemv_args<E> a) {
+/* What x is: a row of halves, or of sums that are normed here (norm_row_args). */
+struct as_it_is {};
+
+template <class W, int M_TILES, int DEPTH, gemv_end E, bool CLUSTERED, class NORM>
+static __global__ void __launch_bounds__(MAX_WARPS * 32, 1)
+    gemv(const __grid_constant__ gemv_args<E> a, const __grid_constant__ NORM norm) {
+    constexpr bool NORMED = std::is_same_v<NORM, norm_row_args>;
     using queue_type = weight_queue<W, M_TILES, DEPTH, E, CLUSTERED>;
     extern __shared__ __align__(128) unsigned char shared[];
     __shared__ __align__(8) uint64_t x_full[X_SLOTS], x_empty[X_SLOTS];
+    __shared__ float shares[NORMED ? MAX_WARPS : 1];
     const station<E, CLUSTERED> at(a);
     const places m(a, shared, at.n_warps * queue_type::BYTES);
 
@@ -539,9 +557,15 @@ static __global__ void __launch_bounds__(MAX_WARPS * 32, 1) gemv(const __grid_co
         if (a.bias)
             m.biases[i] = a.bias[row];
     }
-    wait_for_previous();
     const results<W, M_TILES, E, CLUSTERED> out(a, at, m);
-    x.bring();
+    if constexpr (NORMED) {
+        row_normed<NORM_ROW_WIDEST / (4 * MAX_WARPS * 32)> row(norm);
+        wait_for_previous();
+        x.take(norm, row, shares);
+    } else {
+        wait_for_previous();
+        x.bring();
+    }
     __syncthreads(); // scales are there, and x if threads copied it
 
     warp_sums<W, M_TILES> sums;

@@ -86,7 +86,10 @@ static enum status gemv_put(const struct linear_call *call, struct error *err) {
     struct dgemv s = gemv_of(call->c);
     (void)err; // what does not start shows as cudaGetLastError
     s.held = held_by_attention(call->exe, call->c, call->n_rows);
-    launch_gemv(call->launch, padded_rows(call->n_rows), &s, call->v.x, linear_output(call->c));
+    if (call->v.norm.x.at)
+        launch_gemv_normed(call->launch, &s, &call->v.norm, linear_output(call->c));
+    else
+        launch_gemv(call->launch, padded_rows(call->n_rows), &s, call->v.x, linear_output(call->c));
     return OK;
 }
 
@@ -276,6 +279,11 @@ bool linear_requantises(const struct compiled_op *c, int n_rows) {
         return false;
     return (k == linear_by_small_m && !c->pair) ||
            (k == linear_by_split_k && split_k_requantises(c->matrix[0], padded_rows(n_rows)));
+}
+
+bool linear_norms(const struct compiled_op *c) {
+    struct dgemv s = gemv_of(c);
+    return linear_kernel(c, 1) == linear_by_gemv && !c->convert.at && gemv_norms(&s);
 }
 
 bool linear_gates(const struct compiled_op *c, int n_rows) { return c->pair && linear_kernel(c, n_rows)->gates; }

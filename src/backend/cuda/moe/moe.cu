@@ -7,6 +7,7 @@
  *             tokens. */
 #include "backend/cuda/moe/moe.h"
 #include "backend/cuda/moe/moe_route.cuh"
+#include "backend/cuda/moe/moe_route_shared.cuh"
 #include "backend/cuda/ptx/fours.cuh"
 #include "backend/cuda/value.h"
 

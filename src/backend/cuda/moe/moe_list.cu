@@ -7,6 +7,7 @@
  * each with a run of them, and sums over the blocks before as well. */
 #include "backend/cuda/moe/moe_list.cuh"
 #include "backend/cuda/moe/moe_route.cuh"
+#include "backend/cuda/moe/moe_route_shared.cuh"
 #include "backend/cuda/moe/moe_stream.h"
 #include "backend/cuda/ptx/bulk.cuh"
 #include "backend/cuda/ptx/device.cuh"
