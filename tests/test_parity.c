@@ -569,6 +569,8 @@ static struct closeness bounds_of(const struct program *p, int i) {
     case OP_LINEAR:
     case OP_GATED_ACT:
     case OP_MOE_FFN: return other_way;
+    case OP_GATED_ADD: // of experts and a shared one, which a device may compute as one of them (pass_shared_expert)
+        return p->ops[p->values[p->ops[i].in[0].id].first_use].code == OP_MOE_FFN ? other_way : exact;
     case OP_NORM: // a gated one ends a DeltaNet layer, whose chunks are products of pairs of bfloat16: 2^-17 a number
         return val_given(p->ops[i].in[1]) ? (struct closeness){.most = 8 * 0x1p-16, .rms = 2 * 0x1p-16} : exact;
     default: return exact;
