@@ -124,6 +124,31 @@ class Gguf(unittest.TestCase):
         self.assertEqual(p.returncode, 1)
         self.assertIn('activations: "odd" is neither int8 nor float32', p.stderr)
 
+    def test_models_with_a_delta_rule_are_described_and_made_of_dummies(self):
+        for name in ("qwen3_5", "qwen3_5_moe"):
+            model = self.written("tests/models/" + name, name + ".gguf")
+            for words in (["explain"], ["plan"], ["score", "--prompt-ids", "1,2,3", "--load-format", "dummy"]):
+                with self.subTest(name + words[0]):
+                    p = gyre(words[0], model, *words[1:])
+                    self.assertEqual(p.returncode, 0, p.stderr)
+                    self.assertNotIn("nan", p.stdout.lower())
+
+    def test_a_decay_that_has_no_logarithm_is_told(self):
+        script = """
+import sys, gguf, numpy as np
+for t in gguf.GGUFReader(sys.argv[1], "r+").tensors:
+    if t.name == "blk.1.ssm_a":
+        t.data[0] = float(sys.argv[2])
+"""
+        for value in ("1.5", "0", "nan", "-inf"):
+            with self.subTest(value):
+                model = self.written("tests/models/qwen3_5", "m.gguf")
+                p = subprocess.run([self.python, "-c", script, model, value], capture_output=True, text=True)
+                self.assertEqual(p.returncode, 0, p.stderr)
+                p = gyre("score", model, "--prompt-ids", "1,2,3")
+                self.assertEqual(p.returncode, 1)
+                self.assertIn(f"tensor blk.1.ssm_a has {value} at 0, where less than 0 is wanted", p.stderr)
+
     def test_a_split_model_and_a_folder_with_it(self):
         self.written("tests/models/qwen2", "m.gguf", "f32", "--split", "20")
         first = os.path.join(self.dir, "m-00001-of-00002.gguf")

@@ -8,6 +8,7 @@
  * Qwen3.5 stores in_proj_{qkv,z,b,a}; Qwen3-Next stores in_proj_qkvz and in_proj_ba grouped by key head. Parts make
  * one projection [q|k|v|z|b|a] of both. Reference: transformers modeling_qwen3_5.py, modeling_qwen3_next.py. */
 #include "model/families/family.h"
+#include "model/gguf/gguf_model.h"
 #include "model/weights/bind_internal.h"
 
 #include <math.h>
@@ -202,16 +203,25 @@ static const struct weight *bind_conv(struct binder *b, struct dim keys, struct 
     return w;
 }
 
-/* GGUF files have -exp(A_log). */
+/* GGUF files have -exp(A_log). Phantoms have no numbers, and dummies are made as A_log. */
 static const struct weight *log_of_minus(struct binder *b, const struct weight *stored) {
-    if (b->status != OK)
+    if (b->status != OK || b->load != LOAD_CHECKPOINT)
         return stored;
     struct weight *w = bind_new_weight(b, stored->name, stored->out, dim_whole(1), 1);
     float *x = arena_calloc(b->arena, (size_t)stored->out, sizeof *x);
     weight_vector_f32(stored, x);
-    for (int64_t i = 0; i < stored->out; i++)
-        x[i] = logf(-x[i]);
+    for (int64_t i = 0; i < stored->out; i++) {
+        float a = x[i];
+        x[i] = logf(-a);
+        if (!isfinite(x[i])) {
+            bind_failed(b, fail(b->err, ERR_FORMAT, "%s: tensor %s has %g at %lld, where less than 0 is wanted",
+                                b->spec->path, gguf_stored_name(b->spec->gguf, stored->name, b->arena), (double)a,
+                                (long long)i));
+            return stored;
+        }
+    }
     w->parts[0] = stored->parts[0];
+    w->parts[0].format = &qformat_plain;
     w->parts[0].data = x;
     w->parts[0].dtype = DT_F32;
     w->parts[0].row_stride = 1;
