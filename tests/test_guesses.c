@@ -158,7 +158,7 @@ static void rejection_keeps_the_distribution(void **state) {
 
 // ---- recent answers ---------------------------------------------------------------------------------------------
 
-static int suffix_after(struct suffix_index *x, struct suffix_match *m, uint32_t owner, const int32_t *tokens, int n,
+static int suffix_after(struct suffix_index *x, struct suffix_match *m, uint64_t owner, const int32_t *tokens, int n,
                         int n_tokens, int32_t *out, int max) {
     struct sequence seq = {.tokens = (int32_t *)tokens, .n_known = n, .n_tokens = n_tokens};
     return suffix_guess(x, m, owner, &seq, out, max);
@@ -180,6 +180,9 @@ static void what_followed_in_an_answer_is_guessed(void **state) {
     EXPECT_EQ(out[0], 8);
     EXPECT_EQ(suffix_after(x, &m, 1, text, 7, 7, out, 8), 0);     // nothing follows in it
     EXPECT_EQ(suffix_after(x, &fresh, 2, text, 5, 5, out, 8), 0); // another's
+    fresh = (struct suffix_match){0};
+    EXPECT_EQ(suffix_after(x, &fresh, 1 + (UINT64_C(1) << 32), text, 5, 5, out, 8),
+              0); // another's, of the same low bits
     suffix_free(x);
 }
 
@@ -248,7 +251,8 @@ struct told {
     struct gyre_timing timing;
 };
 
-static void answer(struct gyre *g, float temperature, const struct told *expected, struct told *t) {
+static void answer_salted(struct gyre *g, float temperature, const struct told *expected, const char *salt,
+                          struct told *t) {
     struct gyre_request q = gyre_request_default(g);
     struct gyre_error err;
     struct gyre_event e[64];
@@ -259,6 +263,7 @@ static void answer(struct gyre *g, float temperature, const struct told *expecte
         prompt[i] = 11 + 17 * i;
     q.prompt = prompt, q.n_prompt = N_PROMPT, q.max_tokens = N_TOKENS, q.ignore_eos = true;
     q.temperature = temperature, q.seed = 9, q.top_k = 0, q.top_p = 1, q.min_p = 0, q.repetition_penalty = 1;
+    q.cache_salt = salt;
     if (expected)
         q.prediction = expected->tokens, q.n_prediction = (size_t)expected->n;
     EXPECT_OK(gyre_submit(g, &q, &id, &err), err);
@@ -268,6 +273,10 @@ static void answer(struct gyre *g, float temperature, const struct told *expecte
                 t->tokens[t->n++] = e[i].token;
             else if (e[i].kind == GYRE_DONE)
                 t->timing = e[i].timing;
+}
+
+static void answer(struct gyre *g, float temperature, const struct told *expected, struct told *t) {
+    answer_salted(g, temperature, expected, NULL, t);
 }
 
 static struct gyre *open_story(const char *method, int n_guesses, double synthetic) {
@@ -311,6 +320,27 @@ static void an_answer_given_before_is_guessed(void **state) {
     assert_memory_equal(plain.tokens, again.tokens, sizeof plain.tokens);
     EXPECT(again.n_polls < first.n_polls / 2);
     gyre_close(without);
+    gyre_close(g);
+}
+
+/* Guesses that were right would tell of an answer that was given under another salt. */
+static void answers_of_one_salt_guess_no_others(void **state) {
+    (void)state;
+    const char *const salts[] = {"one", "other", NULL};
+    static struct told first, alone, again;
+    struct gyre *g = open_story("suffix", 5, 0), *quiet = open_story("suffix", 5, 0);
+    g->drafter.is_fixed = quiet->drafter.is_fixed = true;
+    answer(quiet, 0.9f, NULL, &alone); // as many steps as its own text allows
+    for (size_t i = 0; i < ARRAY_LEN(salts); i++) {
+        answer_salted(g, 0.9f, NULL, salts[i], &first);
+        assert_memory_equal(first.tokens, alone.tokens, sizeof alone.tokens);
+        EXPECT_EQ(first.n_polls, alone.n_polls);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(salts); i++) {
+        answer_salted(g, 0.9f, NULL, salts[i], &again);
+        EXPECT(again.n_polls < alone.n_polls / 2); // its own
+    }
+    gyre_close(quiet);
     gyre_close(g);
 }
 
@@ -425,6 +455,7 @@ int main(void) {
         cmocka_unit_test(it_finds_the_longest_end_that_stands_there),
         cmocka_unit_test(old_answers_are_forgotten),
         cmocka_unit_test(an_answer_given_before_is_guessed),
+        cmocka_unit_test(answers_of_one_salt_guess_no_others),
         cmocka_unit_test(predicted_answers_are_the_same_in_fewer_steps),
         cmocka_unit_test(a_draft_that_is_the_target_is_never_rejected),
         cmocka_unit_test(who_missed_a_step_has_no_guess_of_before),

@@ -9,6 +9,7 @@
 #include "base/random.h"
 
 #include <string.h>
+#include <xxhash.h>
 
 enum { MOST_SEQS_THAT_GUESS = 8 };
 
@@ -167,11 +168,12 @@ static void open_ngram(struct gyre *g, const struct gyre_options *o) {
 
 // ---- recent answers ---------------------------------------------------------------------------------------------
 
-/* Answers of one tenant, adapter and salt are of one owner. */
-static uint32_t owner_of(const struct request *r) {
-    uint32_t salt;
-    memcpy(&salt, &r->sequence.salt, sizeof salt);
-    return (uint32_t)r->asked.tenant * 0x9E3779B1u ^ (uint32_t)r->asked.adapter << 20 ^ salt;
+/* Answers of one tenant, adapter and salt are of one owner. The salt's words are digests under a key that nobody sees,
+ * so nobody can aim at another's 64 bits. */
+static uint64_t owner_of(const struct request *r) {
+    const struct prefix_salt *salt = &r->sequence.salt;
+    _Static_assert(sizeof *salt == 2 * sizeof(int32_t) + 2 * sizeof(uint64_t), "no byte of it is without a meaning");
+    return XXH3_64bits(salt, sizeof *salt);
 }
 
 /* Of others' answers, else of the text itself. */

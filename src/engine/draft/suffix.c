@@ -14,9 +14,14 @@ struct state {
     int32_t first_edge;
 };
 
+struct symbol {
+    uint64_t owner;
+    int32_t token;
+};
+
 struct edge {
-    uint64_t symbol;
-    int32_t from, to, next; // next of the same state
+    uint64_t owner;
+    int32_t token, from, to, next; // next of the same state
 };
 
 struct automaton {
@@ -36,29 +41,32 @@ struct suffix_index {
 
 // ---- edges ------------------------------------------------------------------------------------------------------
 
-static uint64_t symbol_of(uint32_t owner, int32_t token) { return (uint64_t)owner << 32 | (uint32_t)token; }
+static bool leads(const struct edge *e, int32_t from, struct symbol symbol) {
+    return e->from == from && e->token == symbol.token && e->owner == symbol.owner;
+}
 
 /* The bucket of the edge, or where it would be. */
-static int32_t *bucket_of(const struct automaton *a, int32_t from, uint64_t symbol) {
-    uint64_t h = (symbol ^ (uint64_t)from * 0x9E3779B97F4A7C15u) * 0xD6E8FEB86659FD93u;
+static int32_t *bucket_of(const struct automaton *a, int32_t from, struct symbol symbol) {
+    uint64_t place = (uint64_t)from << 32 | (uint32_t)symbol.token;
+    uint64_t h = (symbol.owner ^ place * 0x9E3779B97F4A7C15u) * 0xD6E8FEB86659FD93u;
     for (uint32_t i = (uint32_t)(h >> 32);; i++) {
         int32_t *b = &a->buckets[i & (uint32_t)(a->n_buckets - 1)];
-        if (*b == NOWHERE || (a->edges[*b].from == from && a->edges[*b].symbol == symbol))
+        if (*b == NOWHERE || leads(&a->edges[*b], from, symbol))
             return b;
     }
 }
 
-static int32_t target_of(const struct automaton *a, int32_t from, uint64_t symbol) {
+static int32_t target_of(const struct automaton *a, int32_t from, struct symbol symbol) {
     int32_t e = *bucket_of(a, from, symbol);
     return e == NOWHERE ? NOWHERE : a->edges[e].to;
 }
 
-static void set_edge(struct automaton *a, int32_t from, uint64_t symbol, int32_t to) {
+static void set_edge(struct automaton *a, int32_t from, struct symbol symbol, int32_t to) {
     int32_t *b = bucket_of(a, from, symbol);
     if (*b == NOWHERE) {
         BUG_IF(a->n_edges == a->most_edges); // an automaton has at most three a token
         *b = a->n_edges++;
-        a->edges[*b] = (struct edge){symbol, from, to, a->states[from].first_edge};
+        a->edges[*b] = (struct edge){symbol.owner, symbol.token, from, to, a->states[from].first_edge};
         a->states[from].first_edge = *b;
     }
     a->edges[*b].to = to;
@@ -75,13 +83,13 @@ static void begin(struct automaton *a, int64_t generation) {
 }
 
 /* A state for the end of `at` that `symbol` leads to, which is shorter than what has been there. */
-static int32_t split(struct automaton *a, int32_t at, int32_t long_one, uint64_t symbol) {
+static int32_t split(struct automaton *a, int32_t at, int32_t long_one, struct symbol symbol) {
     int32_t clone = a->n_states++;
     a->states[clone] = a->states[long_one];
     a->states[clone].length = a->states[at].length + 1;
     a->states[clone].first_edge = NOWHERE;
     for (int32_t e = a->states[long_one].first_edge; e != NOWHERE; e = a->edges[e].next)
-        set_edge(a, clone, a->edges[e].symbol, a->edges[e].to);
+        set_edge(a, clone, (struct symbol){a->edges[e].owner, a->edges[e].token}, a->edges[e].to);
     for (; at != NOWHERE && target_of(a, at, symbol) == long_one; at = a->states[at].link)
         set_edge(a, at, symbol, clone);
     a->states[long_one].link = clone;
@@ -89,9 +97,9 @@ static int32_t split(struct automaton *a, int32_t at, int32_t long_one, uint64_t
 }
 
 /* The text may stand there already: then it ends at another place, too. */
-static void extend(struct automaton *a, uint64_t symbol, int32_t token) {
+static void extend(struct automaton *a, struct symbol symbol) {
     int32_t at = a->last, known = target_of(a, at, symbol);
-    a->text[a->n_text++] = token;
+    a->text[a->n_text++] = symbol.token;
     if (known != NOWHERE) {
         bool fits = a->states[known].length == a->states[at].length + 1;
         a->last = fits ? known : split(a, at, known, symbol);
@@ -139,7 +147,7 @@ void suffix_free(struct suffix_index *x) {
     free(x);
 }
 
-void suffix_add(struct suffix_index *x, uint32_t owner, const int32_t *tokens, int32_t n) {
+void suffix_add(struct suffix_index *x, uint64_t owner, const int32_t *tokens, int32_t n) {
     n = MIN(n, x->capacity - 1);
     if (x->of[0].n_text + n + 1 > x->capacity) {
         struct automaton old = x->of[1];
@@ -149,12 +157,12 @@ void suffix_add(struct suffix_index *x, uint32_t owner, const int32_t *tokens, i
     }
     struct automaton *a = &x->of[0];
     for (int32_t i = 0; i < n; i++)
-        extend(a, symbol_of(owner, tokens[i]), tokens[i]);
+        extend(a, (struct symbol){owner, tokens[i]});
     a->text[a->n_text++] = SEPARATOR; // nothing is guessed past it
     a->last = ROOT;
 }
 
-static void advance(const struct automaton *a, uint64_t symbol, int32_t *state, int32_t *length) {
+static void advance(const struct automaton *a, struct symbol symbol, int32_t *state, int32_t *length) {
     int32_t next;
     while ((next = target_of(a, *state, symbol)) == NOWHERE && *state != ROOT) {
         *state = a->states[*state].link;
@@ -167,7 +175,7 @@ static void advance(const struct automaton *a, uint64_t symbol, int32_t *state, 
 }
 
 /* A generation that the match knows nothing of is followed from a few tokens before the end. */
-static void follow(const struct automaton *a, struct suffix_match *m, int g, uint32_t owner, const int32_t *tokens,
+static void follow(const struct automaton *a, struct suffix_match *m, int g, uint64_t owner, const int32_t *tokens,
                    int32_t n) {
     int32_t from = m->n_seen;
     if (m->generation[g] != a->generation) {
@@ -177,7 +185,7 @@ static void follow(const struct automaton *a, struct suffix_match *m, int g, uin
         from = MAX(n - SUFFIX_CONTEXT, 0);
     }
     for (int32_t i = from; i < n; i++)
-        advance(a, symbol_of(owner, tokens[i]), &m->state[g], &m->length[g]);
+        advance(a, (struct symbol){owner, tokens[i]}, &m->state[g], &m->length[g]);
 }
 
 static int copy_behind(const struct automaton *a, int32_t at, int skip, int32_t *out, int max) {
@@ -188,7 +196,7 @@ static int copy_behind(const struct automaton *a, int32_t at, int skip, int32_t 
     return n;
 }
 
-int suffix_guess(const struct suffix_index *x, struct suffix_match *m, uint32_t owner, const struct sequence *seq,
+int suffix_guess(const struct suffix_index *x, struct suffix_match *m, uint64_t owner, const struct sequence *seq,
                  int32_t *out, int max) {
     int best = -1;
     if (m->generation[0] == x->of[1].generation) { // the newer became the older

@@ -2,10 +2,11 @@
  *
  * It knows each run of tokens that stands in them, and where the longest end of a text stands in it, token by token in
  * constant time (Blumer et al., "The smallest automaton recognizing the subwords of a text", 1985). What followed there
- * is the guess. Symbols are pairs of owner and token, so nobody finds another's answers.
+ * is the guess. Symbols are pairs of owner and token, so nobody finds another's answers: an owner
+ * is 64 bits of a digest of all that parts them.
  *
  * Two generations of `capacity` tokens each: the newer is filled; when it is full it becomes the older one, which is
- * only read, and the one before that is forgotten. All memory is taken at the beginning, some 80 bytes a token. */
+ * only read, and the one before that is forgotten. All memory is taken at the beginning, some 160 bytes a token. */
 #pragma once
 
 #include "sched/sequence.h"
@@ -25,8 +26,8 @@ struct suffix_index *suffix_open(int32_t capacity);
 void suffix_free(struct suffix_index *x); // NULL is fine
 
 /* An answer: the last tokens of its prompt, and what followed. What is longer than a generation is cut. */
-void suffix_add(struct suffix_index *x, uint32_t owner, const int32_t *tokens, int32_t n);
+void suffix_add(struct suffix_index *x, uint64_t owner, const int32_t *tokens, int32_t n);
 
 /* At most max tokens that may follow those of seq, of which the last may be expected; returns how many. */
-int suffix_guess(const struct suffix_index *x, struct suffix_match *m, uint32_t owner, const struct sequence *seq,
+int suffix_guess(const struct suffix_index *x, struct suffix_match *m, uint64_t owner, const struct sequence *seq,
                  int32_t *out, int max);
