@@ -94,7 +94,8 @@ class Divergence(unittest.TestCase):
             good = f.read()
         for data, sentence in ((good[:-1], "ends within its rows"), (b"x" + good[1:], "is no base file"),
                                (good[:12] + struct.pack("<i", 7) + good[16:], "is of a vocabulary of 7 tokens"),
-                               (good[:8] + struct.pack("<I", 2) + good[12:], "has"),
+                               (good[:8] + struct.pack("<I", 2) + good[12:], "of 2 tokens; taken are 1 or more, of 4"),
+                               (good[:16] + struct.pack("<I", 0) + good[20:], "has 0 windows"),
                                (good[:20] + struct.pack("<i", 99999) + good[24:], "token 0 is 99999"),
                                (good[:11], "is no")):
             with open(self.base, "wb") as f:
@@ -102,9 +103,24 @@ class Divergence(unittest.TestCase):
             p = gyre("perplexity", MODEL, "--kl-divergence-base", self.base, "--kl-divergence")
             self.assertEqual(p.returncode, 1)
             self.assertIn(sentence, p.stderr)
-        p = gyre("perplexity", MODEL, "--kl-divergence")
-        self.assertEqual(p.returncode, 2)
-        self.assertIn("--kl-divergence needs --kl-divergence-base FILE", p.stderr)
+
+    def test_flags_that_do_not_go_together_are_refused(self):
+        given, write = "takes text and windows from the base file", ["-f", self.text, "--kl-divergence-base", self.base]
+        compare = ["--kl-divergence-base", self.base, "--kl-divergence"]
+        for words, sentence in ((["--kl-divergence"], "--kl-divergence needs --kl-divergence-base FILE"),
+                                (compare + ["-f", self.text], given), (compare + ["--window", "64"], given),
+                                (compare + ["--stride", "64"], given),
+                                (write + ["--stride", "16"], "one behind another, without --stride"),
+                                (write + ["--window", "3"], "a --window of 4 tokens or more")):
+            p = gyre("perplexity", MODEL, *words)
+            self.assertEqual(p.returncode, 2, p.stdout)
+            self.assertIn(sentence, p.stderr)
+        self.assertEqual(os.listdir(self.dir), ["text"])
+
+    def test_the_smallest_window_can_be_compared(self):
+        p = gyre("perplexity", MODEL, "-f", self.text, "--window", "4", "--kl-divergence-base", self.base)
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.assertLess(self.compare(MODEL)[1]["Maximum KLD"], 1e-4)
 
 
 if __name__ == "__main__":

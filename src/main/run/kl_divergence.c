@@ -13,7 +13,7 @@
 #include <stdlib.h>
 
 static const char magic[8] = "_logits_";
-enum { HEAD_BYTES = 20, MOST_WINDOW = 1 << 24 };
+enum { HEAD_BYTES = 20 };
 
 /* What is done with the distribution behind a position of a window: log_p [n_vocab], `next` the token that is there. */
 struct run {
@@ -154,9 +154,9 @@ static enum status check_file(const struct file_map *map, struct run *r, struct 
     if (n_vocab != r->n_vocab)
         return fail(err, ERR_ARG, "%s: is of a vocabulary of %lld tokens, the model has %d", path, (long long)n_vocab,
                     r->n_vocab);
-    if (r->window < 4 || r->window > MOST_WINDOW || r->n_windows < 1)
-        return fail(err, ERR_FORMAT, "%s: has %lld windows of %lld tokens", path, (long long)r->n_windows,
-                    (long long)r->window);
+    if (r->window < KL_WINDOW_MIN || r->window > KL_WINDOW_MAX || r->n_windows < 1)
+        return fail(err, ERR_FORMAT, "%s: has %lld windows of %lld tokens; taken are 1 or more, of %d to %d", path,
+                    (long long)r->n_windows, (long long)r->window, KL_WINDOW_MIN, KL_WINDOW_MAX);
     size_t tokens = (size_t)(r->window * r->n_windows) * 4;
     size_t rows = (size_t)(r->n_windows * (r->window - 1 - first_row(r))) * row_bytes(r->n_vocab);
     if (map->n_bytes - HEAD_BYTES < tokens || map->n_bytes - HEAD_BYTES - tokens < rows)

@@ -2,23 +2,24 @@
  *
  * A base file has what one model said of a text, in llama.cpp's layout (its perplexity tool reads and writes the same):
  *
- *     "_logits_", u32 window, i32 n_vocab, i32 n_windows, i32 tokens [n_windows][window], and for each window the rows
- * of
- *     positions window/2 ... window - 2:  f32 scale, f32 least, u16 code [n_vocab, even]    log p = scale code + least
+ *     "_logits_", u32 window, i32 n_vocab, i32 n_windows, i32 tokens [n_windows][window], then for each window rows
+ *     of positions window/2 ... window - 2:  f32 scale, f32 least, u16 code [n_vocab, even]; log p = scale code + least
  *
- * Windows lie one behind another. With a BOS, that stands in place of each window's first token while it is computed.
- * */
+ * Windows lie one behind another. With a BOS, that stands in place of each window's first token while it is computed;
+ * the file does not tell whether there was one. */
 #pragma once
 
 #include "base/status.h"
 #include "gyre.h"
 
+enum { KL_WINDOW_MIN = 4, KL_WINDOW_MAX = 1 << 24 }; // tokens of a window; less leave hardly a row
+
 struct kl_job {
     struct gyre *g;
-    const char *path;      // of the base file
-    const int32_t *tokens; // [n_tokens]; writing
-    int64_t n_tokens, window;
-    int32_t bos; // -1: none
+    const char *path;         // of the base file
+    const int32_t *tokens;    // [n_tokens]; writing
+    int64_t n_tokens, window; // KL_WINDOW_MIN <= window <= n_tokens
+    int32_t bos;              // -1: none
 };
 
 /* Writes the base file, whole or not at all. */

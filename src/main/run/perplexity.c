@@ -34,11 +34,13 @@ static const struct flag flags[] = {
      .max = 1 << 24},
     {"stride", 0, FLAG_INT, &opt.stride, "S", "Input", "tokens from one window's start to the next; 0 is the window",
      .min = 0, .max = 1 << 24},
-    {"bos", 0, FLAG_BOOL, &opt.bos, NULL, "Input", "put the model's BOS token before each window"},
+    {"bos", 0, FLAG_BOOL, &opt.bos, NULL, "Input",
+     "put the model's BOS token before each window; with a base file in place of its first token, and in both runs "
+     "or in neither: the file does not tell"},
     {"kl-divergence-base", 0, FLAG_STRING, &opt.kl_base, "FILE", "Comparison",
      "write what the model says of the text there, in llama.cpp's layout"},
     {"kl-divergence", 0, FLAG_BOOL, &opt.kl, NULL, "Comparison",
-     "compare with what is in that file, on the text in it; -f is not needed"},
+     "compare with what is in that file, on its text and in its windows"},
     ENGINE_FLAGS(opt.engine),
 };
 
@@ -163,11 +165,25 @@ static enum status perplexity(struct measurement *m, struct model_text *text, co
     return OK;
 }
 
-static int run(const struct verb_args *args) {
+/* A sentence about flags that do not go together; NULL: they do. */
+static const char *misuse(const struct verb_args *args) {
     if (opt.kl && !opt.kl_base)
-        return verb_misused(args->spec, "--kl-divergence needs --kl-divergence-base FILE");
+        return "--kl-divergence needs --kl-divergence-base FILE";
+    if (opt.kl && (opt.file || flag_given(args, "window") || flag_given(args, "stride")))
+        return "--kl-divergence takes text and windows from the base file: without --file, --window and --stride";
     if (!opt.file && !opt.kl)
-        return verb_misused(args->spec, "perplexity needs a text: -f FILE");
+        return "perplexity needs a text: -f FILE";
+    if (opt.kl_base && flag_given(args, "stride"))
+        return "--kl-divergence-base: windows lie one behind another, without --stride";
+    if (opt.kl_base && opt.window < KL_WINDOW_MIN)
+        return "--kl-divergence-base takes a --window of 4 tokens or more";
+    return NULL;
+}
+
+static int run(const struct verb_args *args) {
+    const char *wrong = misuse(args);
+    if (wrong)
+        return verb_misused(args->spec, "%s", wrong);
     struct error err;
     struct model_text text = {0};
     struct measurement m = {.window = opt.window, .stride = opt.stride ? opt.stride : opt.window};
