@@ -203,7 +203,9 @@ static void nameless(struct buf *b) { put_key(b, "", GGUF_U8), put(b, 1, 1); }
 static void no_text(struct buf *b) { put_key(b, "\xFF", GGUF_U8), put(b, 1, 1); }
 static void five_dims(struct buf *b) { put_tensor(b, "c", 5, (uint64_t[]){1, 1, 1, 1, 1}, 0, 0); }
 static void negative(struct buf *b) { put_tensor(b, "c", 1, (uint64_t[]){1ull << 63}, 0, 0); }
-static void huge(struct buf *b) { put_tensor(b, "c", 4, (uint64_t[]){1ull << 31, 1ull << 31, 1ull << 31, 0}, 0, 0); }
+static void no_rows(struct buf *b) { put_tensor(b, "c", 2, (uint64_t[]){32, 0}, 0, 0); }
+static void empty_rows(struct buf *b) { put_tensor(b, "c", 2, (uint64_t[]){0, 1ull << 50}, 0, 0); }
+static void huge(struct buf *b) { put_tensor(b, "c", 4, (uint64_t[]){1ull << 31, 1ull << 31, 1ull << 31, 1}, 0, 0); }
 static void tensor_again(struct buf *b) { put_tensor(b, "a", 1, (uint64_t[]){1}, 0, 256 - 32); }
 static void overlapping(struct buf *b) { put_tensor(b, "c", 1, (uint64_t[]){4}, 0, 64); }
 static void far(struct buf *b) { put_tensor(b, "c", 1, (uint64_t[]){1}, 0, ~31ull); }
@@ -227,6 +229,8 @@ static void a_broken_file_is_refused_by_key_or_tensor(void **state) {
     expect_refusal((struct plan){.more_keys = no_text}, ERR_FORMAT, "is not text in UTF-8");
     expect_refusal((struct plan){.more_tensors = five_dims}, ERR_FORMAT, "tensor c has 5 dimensions");
     expect_refusal((struct plan){.more_tensors = negative}, ERR_FORMAT, "tensor c has a dimension of more than 63");
+    expect_refusal((struct plan){.more_tensors = no_rows}, ERR_FORMAT, "tensor c has a dimension of 0");
+    expect_refusal((struct plan){.more_tensors = empty_rows}, ERR_FORMAT, "tensor c has a dimension of 0");
     expect_refusal((struct plan){.more_tensors = huge}, ERR_FORMAT, "tensor c multiply to more than");
     expect_refusal((struct plan){.more_tensors = tensor_again}, ERR_FORMAT, "overlap");
     expect_refusal((struct plan){.more_tensors = overlapping}, ERR_FORMAT, "tensors a and c overlap");

@@ -84,8 +84,8 @@ static enum status measure(const struct reader *r, const struct gguf_tensor *t, 
         fits = fits && (i == 0 || size_mul(n, (size_t)t->dims[i], &n)) && n <= INT64_MAX / 8;
     }
     size_t elements = 1;
-    for (int i = 0; i < t->n_dims; i++) // with dimensions of 0 the bytes say nothing of the others
-        fits = fits && size_mul(elements, MAX((size_t)t->dims[i], 1u), &elements) && elements <= INT64_MAX / 8;
+    for (int i = 0; i < t->n_dims; i++) // of a block there are more than bytes
+        fits = fits && size_mul(elements, (size_t)t->dims[i], &elements) && elements <= INT64_MAX / 8;
     if (!fits)
         return fail(r->err, ERR_FORMAT, "%s: the dimensions of tensor %.*s multiply to more than 60 bits", r->g->path,
                     STR_ARG(t->name));

@@ -139,6 +139,8 @@ static enum status take_tensor(struct reader *r, const struct gguf *g, struct gg
         if (t->dims[t->n_dims] > INT64_MAX)
             return fail(r->err, ERR_FORMAT, "%s: tensor %.*s has a dimension of more than 63 bits", r->path,
                         STR_ARG(t->name));
+        if (t->dims[t->n_dims] == 0)
+            return fail(r->err, ERR_FORMAT, "%s: tensor %.*s has a dimension of 0", r->path, STR_ARG(t->name));
     }
     TRY(take_number(r, 4, "the table of tensors", &type));
     t->type = (uint32_t)type;

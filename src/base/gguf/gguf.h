@@ -48,7 +48,7 @@ enum { GGUF_MAX_DIMS = 4 };
 struct gguf_tensor {
     struct str name;
     int n_dims;
-    uint64_t dims[GGUF_MAX_DIMS]; // innermost first; each at most INT64_MAX
+    uint64_t dims[GGUF_MAX_DIMS]; // innermost first; each from 1 to INT64_MAX
     uint32_t type;
     uint64_t offset; // from data_begin
 };
