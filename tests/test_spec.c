@@ -313,6 +313,8 @@ static void every_fourth_layer_of_a_hybrid_is_attention(void **state) {
     EXPECT(s->ropes[0].dim == 16 && s->delta.n_value_heads == 32 && s->delta.conv_kernel == 4);
     model_spec_free(s);
     expect_refusal(HYBRID, "{\"linear_num_value_heads\":24}", ERR_FORMAT, "linear_num_value_heads");
+    expect_refusal(HYBRID, "{\"linear_num_value_heads\":262144,\"linear_value_head_dim\":1}", ERR_FORMAT,
+                   "the keys of linear attention would be 33554432 wide");
     expect_refusal(HYBRID, "{\"attn_output_gate\":false}", ERR_UNSUPPORTED, "attn_output_gate");
 }
 

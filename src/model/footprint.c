@@ -35,7 +35,7 @@ static struct cache_need layer_need(const struct model_spec *s, const struct lay
         n.n_kv_heads = d->n_value_heads;
         n.head_dim = d->value_dim;
         n.state_bytes = (int64_t)d->n_value_heads * d->key_dim * d->value_dim * 4;
-        n.conv_bytes = (2LL * d->n_key_heads * d->key_dim + (int64_t)d->n_value_heads * d->value_dim) *
+        n.conv_bytes = (2LL * spec_key_heads(s) * d->key_dim + (int64_t)d->n_value_heads * d->value_dim) *
                        (d->conv_kernel - 1) * element_bytes;
         return n;
     }

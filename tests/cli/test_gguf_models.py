@@ -132,6 +132,15 @@ class Gguf(unittest.TestCase):
                     p = gyre(words[0], model, *words[1:])
                     self.assertEqual(p.returncode, 0, p.stderr)
                     self.assertNotIn("nan", p.stdout.lower())
+            with self.subTest(name + "info"), open(os.path.join(ROOT, "tests/models", name, "config.json")) as f:
+                c = json.load(f)
+                c = c.get("text_config", c)
+                heads, layers = c["linear_num_value_heads"], c["layer_types"].count("linear_attention")
+                self.assertNotEqual(heads, c["linear_num_key_heads"])  # so the file gives each a key head of its own
+                channels = heads * (2 * c["linear_key_head_dim"] + c["linear_value_head_dim"])
+                cache = json.loads(gyre("info", model, "--output", "json").stdout)["kv_cache"]
+                self.assertEqual(cache["conv_bytes_per_sequence"],
+                                 layers * channels * (c["linear_conv_kernel_dim"] - 1) * 2)
 
     def test_a_decay_that_has_no_logarithm_is_told(self):
         script = """

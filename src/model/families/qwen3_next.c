@@ -110,10 +110,6 @@ static void bind_full(struct binder *b, int l, struct qwen3_next_layer *w) {
 
 /* A GGUF file has value head h beside those of other keys: it reads key head h modulo their number. The same rows of q
  * and k are taken once for each value head then, so that heads of both are as many. */
-static bool is_tiled(const struct model_spec *s) { return s->gguf && s->delta.n_value_heads != s->delta.n_key_heads; }
-
-static int key_heads(const struct model_spec *s) { return is_tiled(s) ? s->delta.n_value_heads : s->delta.n_key_heads; }
-
 /* Rows [first, first + K * heads) of a module, a head's K for each value head. */
 static struct part *tiled_rows(struct binder *b, struct part *at, int64_t first, struct dim keys, int64_t stored,
                                int l) {
@@ -138,7 +134,7 @@ static const struct weight *bind_delta_in(struct binder *b, int l) {
     const struct delta_spec *d = &s->delta;
     int64_t K = d->key_dim, r = d->n_value_heads / d->n_key_heads, V = r * d->value_dim; // a key head's share of v
     int64_t Hk = d->n_key_heads, Hv = d->n_value_heads, qk = Hk * K, qkv = 2 * qk + Hv * d->value_dim;
-    struct dim keys = dim_key_heads(key_heads(s), K), values = dim_value_heads(Hv, d->value_dim);
+    struct dim keys = dim_key_heads(spec_key_heads(s), K), values = dim_value_heads(Hv, d->value_dim);
     struct dim gates = dim_value_heads(Hv, 1);
     struct part *parts = arena_calloc(b->arena, (size_t)(Hk * 6 + Hv * 2 + 6), sizeof *parts), *at = parts;
     if (strcmp(s->model_type, "qwen3_next") == 0) {
@@ -150,7 +146,7 @@ static const struct weight *bind_delta_in(struct binder *b, int l) {
         at = grouped_rows(b, at, Hk, 2 * r, 0, gates, "in_proj_ba", l);
         at = grouped_rows(b, at, Hk, 2 * r, r, gates, "in_proj_ba", l);
     } else {
-        if (is_tiled(s)) {
+        if (spec_tiles_keys(s)) {
             at = tiled_rows(b, at, 0, keys, qkv, l);
             at = tiled_rows(b, at, qk, keys, qkv, l);
         } else {
@@ -188,13 +184,13 @@ static const struct weight *bind_conv(struct binder *b, struct dim keys, struct 
     const struct stored_tensor *t = s->gguf ? bind_tensor(b, name, 2, (int64_t[]){stored, kernel})
                                             : bind_tensor(b, name, 3, (int64_t[]){stored, 1, kernel});
     struct weight *w =
-        bind_new_weight(b, name, channels, dim_whole(kernel), is_tiled(s) ? 2 * s->delta.n_value_heads + 1 : 3);
+        bind_new_weight(b, name, channels, dim_whole(kernel), spec_tiles_keys(s) ? 2 * s->delta.n_value_heads + 1 : 3);
     if (!t || !bind_is_number(b, t))
         return w;
     struct weight_part all = plain_part(t, stored, kernel);
-    if (is_tiled(s))
+    if (spec_tiles_keys(s))
         bind_tiled_conv(b, w, &all, keys, values);
-    for (int i = 0; !is_tiled(s) && i < 3; first += rows[i++].size) {
+    for (int i = 0; !spec_tiles_keys(s) && i < 3; first += rows[i++].size) {
         w->parts[i] = weight_part_rows(&all, first, rows[i].size);
         w->parts[i].rows = rows[i];
     }
@@ -231,7 +227,7 @@ static const struct weight *log_of_minus(struct binder *b, const struct weight *
 static void bind_delta(struct binder *b, int l, struct qwen3_next_layer *w) {
     const struct model_spec *s = b->spec;
     const struct delta_spec *d = &s->delta;
-    struct dim keys = dim_key_heads(key_heads(s), d->key_dim), gates = dim_value_heads(d->n_value_heads, 1);
+    struct dim keys = dim_key_heads(spec_key_heads(s), d->key_dim), gates = dim_value_heads(d->n_value_heads, 1);
     struct dim values = dim_value_heads(d->n_value_heads, d->value_dim);
     w->in = bind_delta_in(b, l);
     w->conv = bind_conv(b, keys, values, d->conv_kernel, l);
@@ -297,7 +293,7 @@ static val record_full(struct program *p, const struct model_spec *s, const stru
 
 static val record_delta(struct program *p, const struct model_spec *s, const struct qwen3_next_layer *w, val y) {
     const struct delta_spec *d = &s->delta;
-    int values = d->n_value_heads * d->value_dim, channels = 2 * key_heads(s) * d->key_dim + values;
+    int values = d->n_value_heads * d->value_dim, channels = 2 * spec_key_heads(s) * d->key_dim + values;
     int cache = program_cache_state(p, (int64_t)channels * (d->conv_kernel - 1),
                                     (int64_t)d->n_value_heads * d->key_dim * d->value_dim);
     val all = op_linear(p, y, w->in, NULL); // [ q | k | v | z | b | a ]
@@ -306,7 +302,7 @@ static val record_delta(struct program *p, const struct model_spec *s, const str
     val b = val_cols(all, channels + values, d->n_value_heads),
         a = val_cols(all, channels + values + d->n_value_heads, d->n_value_heads);
     val o = op_delta_rule(p, u, b, a, w->a_log, w->dt_bias,
-                          (struct delta_args){cache, key_heads(s), d->n_value_heads, d->key_dim, d->value_dim});
+                          (struct delta_args){cache, spec_key_heads(s), d->n_value_heads, d->key_dim, d->value_dim});
     val n = op_norm(p, o, z, w->gated_norm, (struct norm_args){.eps = (float)s->norm_eps, .group = d->value_dim});
     return op_linear(p, n, w->delta_out, NULL);
 }

@@ -185,7 +185,8 @@ static enum status check_layer(const struct spec_reader *r, const struct layer_s
     if (l->mixer == MIX_DELTA) {
         const struct delta_spec *d = &s->delta;
         TRY(check_divides(r, "linear_num_value_heads", d->n_value_heads, "linear_num_key_heads", d->n_key_heads));
-        TRY(check_product(r, "the keys of linear attention", d->n_key_heads, d->key_dim, SPEC_MAX_DIM));
+        // GGUF files make a key head for each value head of it
+        TRY(check_product(r, "the keys of linear attention", d->n_value_heads, d->key_dim, SPEC_MAX_DIM));
         return check_product(r, "the values of linear attention", d->n_value_heads, d->value_dim, SPEC_MAX_DIM);
     }
     if (l->mixer == MIX_LATENT)
@@ -203,6 +204,12 @@ static enum status check_spec(const struct spec_reader *r) {
     for (int l = 0; l < r->spec->n_layers; l++)
         TRY(check_layer(r, &r->spec->layers[l]));
     return OK;
+}
+
+bool spec_tiles_keys(const struct model_spec *s) { return s->gguf && s->delta.n_value_heads != s->delta.n_key_heads; }
+
+int spec_key_heads(const struct model_spec *s) {
+    return spec_tiles_keys(s) ? s->delta.n_value_heads : s->delta.n_key_heads;
 }
 
 /* ---- config.json ---- */

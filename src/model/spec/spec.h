@@ -129,5 +129,10 @@ struct model_spec {
 enum status model_spec_open(const char *folder_or_config, struct model_spec **out, struct error *err);
 void model_spec_free(struct model_spec *spec);
 
+/* GGUF files hold value heads in turns over the key heads, where others hold those of a key head side by side; so each
+ * is given a key head of its own. How many key heads are computed with. */
+bool spec_tiles_keys(const struct model_spec *spec);
+int spec_key_heads(const struct model_spec *spec);
+
 /* The same from a config.json that is already parsed, without the files beside it; path is for messages. */
 enum status model_spec_read(const json_t *config, const char *path, struct model_spec **out, struct error *err);
