@@ -151,6 +151,10 @@ static void nothing_wrong_is_taken(void **state) {
         expect_same(ask(b, text, PROMPT, ANSWER), ask(c, text, PROMPT, ANSWER), models[m]);
         EXPECT(handover_give(a, &p, WHOLE, SIZE_MAX, &bytes, &err) == ERR_FULL); // there is no more
         EXPECT(handover_give(a, &p, 0, 1000, &bytes, &err) == ERR_LIMIT);
+        struct budget little = {.limit = bytes.len / 2};
+        struct buf none = {.budget = &little};
+        EXPECT(handover_give(a, &p, 0, SIZE_MAX, &none, &err) == ERR_MEMORY && none.len == 0);
+        buf_release(&none);
         buf_release(&bytes);
         gyre_close(a), gyre_close(b), gyre_close(c);
     }

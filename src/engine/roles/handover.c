@@ -122,12 +122,13 @@ static enum status do_copies(struct gyre *g, struct error *err) {
     return st;
 }
 
+/* There is room for it. */
 static enum status give_piece(struct gyre *g, int group, int32_t entry, uint64_t text, struct buf *out,
                               struct error *err) {
     struct piece piece = {(uint32_t)group, (uint32_t)entry, (uint64_t)block_bytes(g, group), 0};
     buf_append(out, &piece, sizeof piece);
     size_t at = out->len;
-    buf_reserve(out, piece.bytes);
+    BUG_IF(out->cap - at <= piece.bytes);
     TRY(g->ops->get_cache(g->loaded, group, kv_handover_entry(&g->pool, group, entry), out->ptr + at, err));
     out->len += piece.bytes;
     piece.hash = bytes_hash(&piece, text, out->ptr + at);
@@ -154,6 +155,8 @@ enum status handover_give(struct gyre *g, const struct handover_prompt *p, int32
     if (bytes < 0 || (uint64_t)bytes > max_bytes)
         return fail(err, ERR_LIMIT, "the prompt's cache has %lld bytes, and %zu may be sent", (long long)bytes,
                     max_bytes);
+    if (!buf_reserve(out, (size_t)bytes))
+        return fail(err, ERR_MEMORY, "there is no memory for the %lld bytes of the prompt's cache", (long long)bytes);
     buf_append(out, &h, sizeof h);
     for (int i = 0; i < g->program->n_groups; i++)
         for (int32_t k = first_piece(g, i, from, n); k <= last_piece(g, i, n); k++)

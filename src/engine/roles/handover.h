@@ -35,7 +35,8 @@ enum status handover_check(const struct gyre *g, struct error *err);
 int32_t handover_known(struct gyre *g, const struct handover_prompt *p);
 
 /* Of what is remembered of the prompt, up to the block before its last token, all behind the first `from` blocks.
- * ERR_FULL: no more than those is remembered. ERR_LIMIT: it is more than max_bytes. */
+ * ERR_FULL: no more than those is remembered. ERR_LIMIT: it is more than max_bytes. ERR_MEMORY: than out's
+ * budget has; nothing is appended then. */
 enum status handover_give(struct gyre *g, const struct handover_prompt *p, int32_t from, size_t max_bytes,
                           struct buf *out, struct error *err);
 

@@ -94,7 +94,8 @@ static enum status ask_again(struct fetcher *w, struct str question, uint32_t *k
 static enum status fetch_rest(struct fetcher *w, struct errand *e, struct error *err) {
     struct lane *lane = w->fetch->lane;
     struct prompt_ask q = {e->prompt.identity, e->prompt.tenant, e->n, e->prompt.n, 0};
-    struct buf question = {0}, answer = {0};
+    struct budget any = {.limit = SIZE_MAX}; // what there is no memory for is computed here
+    struct buf question = {0}, answer = {.budget = &any};
     uint32_t kind;
     int64_t most = handover_most_bytes(lane_engine(lane), e->prompt.n);
     buf_append(&question, &q, sizeof q);

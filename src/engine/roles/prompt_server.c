@@ -88,7 +88,8 @@ static size_t most_question(const struct prompt_server *s) {
 static void *asker_thread(void *arg) {
     struct asker *a = arg;
     struct prompt_server *s = a->server;
-    struct buf question = {0}, out = {0};
+    struct budget any = {.limit = SIZE_MAX}; // a cache that there is no memory for is refused, and the server goes on
+    struct buf question = {0}, out = {.budget = &any};
     struct error err;
     uint32_t kind;
     enum status st = OK;
