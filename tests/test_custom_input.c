@@ -1,8 +1,9 @@
-/* test_custom_input.c - the input of a custom tool, out of arguments that come in pieces. */
+/* test_custom_input.c - custom tools: as functions, and their input, out of arguments that come in pieces. */
 #include "check.h"
 
 #include "api/tools/custom.h"
 #include "base/random.h"
+#include "text/tools/tool_format.h"
 
 struct draws {
     uint64_t seed, n;
@@ -76,11 +77,98 @@ static void arguments_that_are_cut_say_what_they_said(void **state) {
         expect(str_of(cut[i].text), str_of(cut[i].input), &rng);
 }
 
+/* The grammar of a call that must be made, as text. */
+static char *tag_of(const json_t *tools) {
+    const struct tool_format f = {.style = TOOL_STYLE_JSON,
+                                  .call_open = STR("<call>"),
+                                  .call_close = STR("</call>"),
+                                  .name_key = STR("name"),
+                                  .arguments_key = STR("arguments")};
+    const struct tool_choice must = {.kind = TOOL_CHOICE_REQUIRED};
+    struct error err;
+    json_t *tag;
+    EXPECT_OK(tool_format_tag(&f, tools, &must, &tag, &err), err);
+    char *text = json_dumps(tag, 0);
+    json_decref(tag);
+    return text;
+}
+
+/* Whatever a client adds to a function, templates see it, and the call stays one of JSON. */
+static void a_member_of_a_function_makes_no_custom_tool(void **state) {
+    (void)state;
+    static const char *const functions[] = {
+        "{\"function\": {\"name\": \"f\", \"custom\": null}}",
+        "{\"function\": {\"name\": \"f\", \"strict\": true, \"custom\": {\"a\": 1}}}",
+        "{\"function\": {\"name\": \"f\", \"custom\": {\"syntax\": \"regex\", \"definition\": \"x\"}}}",
+        "{\"function\": {\"name\": \"f\"}, \"format\": {\"syntax\": \"regex\", \"definition\": \"x\"}}",
+        "{\"type\": \"function\", \"function\": {\"name\": \"f\"}, \"custom\": {\"name\": \"f\"}}"};
+    for (size_t i = 0; i < ARRAY_LEN(functions); i++) {
+        struct error err;
+        json_t *given = json_pack("[o]", json_loads(functions[i], 0, NULL)), *tools;
+        EXPECT_OK(custom_tools_as_functions(given, &tools, &err), err);
+        json_t *shown = custom_tools_shown(tools);
+        char *tag = tag_of(tools);
+        EXPECT(!custom_is(tools, STR("f")));
+        EXPECT(json_equal(shown, given));
+        EXPECT(strstr(tag, "json_schema") && !strstr(tag, "regex"));
+        free(tag);
+        json_decref(shown);
+        json_decref(tools);
+        json_decref(given);
+    }
+}
+
+/* Members that a client puts where this server keeps its own are not taken for these. */
+static void a_custom_tool_is_what_its_member_custom_says(void **state) {
+    (void)state;
+    struct error err;
+    json_t *tools,
+        *given = json_loads("[{\"type\": \"custom\", \"function\": {\"name\": \"g\"}, \"format\": {\"syntax\": 1},"
+                            " \"custom\": {\"name\": \"f\", \"format\": {\"type\": \"grammar\", \"syntax\":"
+                            " \"regex\", \"definition\": \"[ab]\"}}}]",
+                            0, NULL);
+    EXPECT_OK(custom_tools_as_functions(given, &tools, &err), err);
+    EXPECT(custom_is(tools, STR("f")) && !custom_is(tools, STR("g")));
+    char *tag = tag_of(tools);
+    EXPECT(strstr(tag, "\"pattern\": \"[ab]\"") != NULL);
+    json_t *shown = custom_tools_shown(tools), *tool = json_array_get(shown, 0);
+    EXPECT_STR(json_string_value(json_object_get(tool, "type")), "function");
+    EXPECT_EQ(json_object_size(tool), 2);
+    EXPECT_EQ(json_object_size(json_object_get(tool, "function")), 2);
+    free(tag);
+    json_decref(shown);
+    json_decref(tools);
+    json_decref(given);
+}
+
+/* A format that binds nothing is none, and not believed to be whole. */
+static void a_format_that_is_none_binds_nothing(void **state) {
+    (void)state;
+    static const char *const formats[] = {"null",
+                                          "7",
+                                          "{}",
+                                          "{\"a\": 1}",
+                                          "{\"syntax\": \"regex\"}",
+                                          "{\"syntax\": 1, \"definition\": \"x\"}",
+                                          "{\"syntax\": \"regex\", \"definition\": 1}"};
+    for (size_t i = 0; i < ARRAY_LEN(formats); i++) {
+        json_t *tools = json_pack("[{s:s, s:{s:s}, s:o}]", "type", "custom", "function", "name", "f", "format",
+                                  json_loads(formats[i], JSON_DECODE_ANY, NULL));
+        char *tag = tag_of(tools);
+        EXPECT(strstr(tag, "json_schema") && !strstr(tag, "regex"));
+        free(tag);
+        json_decref(tools);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_cut_of_a_string_says_the_same),
         cmocka_unit_test(what_is_no_input_is_the_arguments_as_they_are),
         cmocka_unit_test(arguments_that_are_cut_say_what_they_said),
+        cmocka_unit_test(a_member_of_a_function_makes_no_custom_tool),
+        cmocka_unit_test(a_custom_tool_is_what_its_member_custom_says),
+        cmocka_unit_test(a_format_that_is_none_binds_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -317,6 +317,23 @@ class Custom(unittest.TestCase):
                                                         previous_response_id=item["id"], max_output_tokens=50))
         self.assertEqual((status, r["output"][0]["content"][0]["text"]), (200, "Well."), r)
 
+    def test_a_function_stays_one_whatever_else_it_has(self):
+        """Members that clients make up are the template's to show, and make no custom tool of a function."""
+        said = SAY.replace("say", "add")
+        for mark in None, {"a": 1}, LETTERS:
+            for function, more in ({"custom": mark}, {}), ({"format": mark}, {"custom": {}, "format": mark}):
+                ask = {"messages": ASK, "tools": [{"type": "function", "function": {**ADD, **function}, **more}]}
+                with self.subTest(tools=ask["tools"]):
+                    for strict, choice in (True, "auto"), (False, "required"):
+                        ask["tools"][0]["function"]["strict"] = strict
+                        status, r = hermes.post("/v1/chat/completions", **ask, tool_choice=choice, max_tokens=1)
+                        self.assertEqual(status, 200, r)
+                    call = chat(said, **ask)["message"]["tool_calls"][0]
+                    self.assertEqual((call["type"], call["function"]["name"]), ("function", "add"))
+                    self.assertEqual(json.loads(call["function"]["arguments"]), {"input": SAID})
+                    tokens = hermes.post("/tokenize", **ask)[1]["tokens"]
+                    self.assertIn(json.dumps(ask["tools"][0]), hermes.post("/detokenize", tokens=tokens)[1]["prompt"])
+
     def test_what_is_no_format_is_refused_by_name(self):
         for grammar, said in (({"syntax": "ebnf", "definition": "x"}, "syntax"), ({"syntax": "lark"}, "definition"),
                               ({"syntax": "regex", "definition": "(?<=a)b"}, "lookbehind"),

@@ -72,17 +72,10 @@ static enum status read_text(const json_t *body, struct structured *s, struct er
 /* As chat completions have them. Tools that a server would run itself are nothing that a model here could call, so
  * they come with a choice of none. */
 static enum status read_tools(struct generation *g, const json_t *body, json_t *context, struct error *err) {
-    json_t *tools, *choice = json_object_get(body, "tool_choice");
-    const json_t *parallel = json_object_get(body, "parallel_tool_calls");
-    const char *word = json_string_value(choice);
+    json_t *tools;
+    const char *word = json_string_value(json_object_get(body, "tool_choice"));
     TRY(responses_read_tools(body, word && strcmp(word, "none") == 0, &tools, err));
-    json_t *ask = json_pack("{s:O}", "tools", tools);
-    if (choice)
-        json_object_set(ask, "tool_choice", choice);
-    if (parallel)
-        json_object_set(ask, "parallel_tool_calls", (json_t *)parallel);
-    enum status st = tool_ask_read(ask, &g->tools, err);
-    json_decref(ask);
+    enum status st = tool_ask_choose(body, tools, &g->tools, err);
     chat_put_tools(g, tools_shown(tools), context);
     json_decref(tools);
     return st;

@@ -17,7 +17,8 @@ static enum status check_tool(const json_t *tool, size_t i, struct error *err) {
     const json_t *parameters = json_object_get(function, "parameters"), *strict = json_object_get(function, "strict");
     if (!json_is_object(tool))
         return fail(err, ERR_ARG, "tools[%zu]: it must be an object", i);
-    if (json_is_string(type) && strcmp(json_string_value(type), "function") != 0)
+    if (json_is_string(type) && strcmp(json_string_value(type), "function") != 0 &&
+        strcmp(json_string_value(type), "custom") != 0)
         return fail(err, ERR_UNSUPPORTED, "tools[%zu].type: \"%.40s\" is not supported, only function and custom are",
                     i, json_string_value(type));
     if (!json_is_object(function))
@@ -132,8 +133,9 @@ static enum status read_allowed(const json_t *choice, json_t *tools, bool parall
     return st;
 }
 
-static enum status read_choice(const json_t *body, json_t *tools, struct tool_ask *out, struct error *err) {
+enum status tool_ask_choose(const json_t *body, json_t *tools, struct tool_ask *out, struct error *err) {
     bool parallel;
+    *out = (struct tool_ask){0};
     const json_t *choice = json_object_get(body, "tool_choice");
     const char *word = json_string_value(choice), *type = json_string_value(json_object_get(choice, "type"));
     TRY(jv_bool_or(body, "request", "parallel_tool_calls", true, &parallel, err));
@@ -159,7 +161,7 @@ enum status tool_ask_read(const json_t *body, struct tool_ask *out, struct error
     *out = (struct tool_ask){0};
     TRY(jv_array_or_null(body, "request", "tools", &given, err));
     TRY(custom_tools_as_functions(given, &tools, err));
-    enum status st = read_choice(body, tools, out, err);
+    enum status st = tool_ask_choose(body, tools, out, err);
     json_decref(tools);
     return st;
 }

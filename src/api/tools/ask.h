@@ -24,8 +24,12 @@ struct tool_ask {
 /* Reads the three fields of chat completions; sentences call tools "tools". tool_ask_release in either case. */
 enum status tool_ask_read(const json_t *body, struct tool_ask *out, struct error *err);
 
-/* The same of dialects that write them otherwise: tools as above, which it takes, and a choice "none", "auto",
- * "required" or "named". */
+/* The same of dialects that write tools otherwise, and the other two fields as chat completions do: tools are functions
+ * by then (custom.h). */
+enum status tool_ask_choose(const json_t *body, json_t *tools, struct tool_ask *out, struct error *err);
+
+/* The same of dialects that write all otherwise: functions, which it takes, and a choice "none", "auto", "required" or
+ * "named". */
 enum status tool_ask_set(struct tool_ask *out, json_t *take_tools, const char *choice, const char *name, bool parallel,
                          struct error *err);
 void tool_ask_release(struct tool_ask *ask);

@@ -45,8 +45,7 @@ enum status custom_as_function(const json_t *custom, const char *where, json_t *
                                   "string", "required", "input"));
     if (json_object_size(format) > 0)
         json_object_set_new(function, "strict", json_true());
-    json_object_set_new(function, "custom", format);
-    *out = json_pack("{s:s, s:o}", "type", "function", "function", function);
+    *out = json_pack("{s:s, s:o, s:o}", "type", "custom", "function", function, "format", format);
     return OK;
 }
 
@@ -76,18 +75,15 @@ enum status custom_tools_as_functions(const json_t *tools, json_t **out, struct 
     return OK;
 }
 
-static json_t *format_of(const json_t *tool) { return json_object_get(json_object_get(tool, "function"), "custom"); }
-
 json_t *custom_tools_shown(const json_t *tools) {
     size_t i;
     json_t *tool, *shown = json_array();
     json_array_foreach((json_t *)tools, i, tool) {
-        if (!format_of(tool)) {
+        if (!is_custom(tool)) {
             json_array_append(shown, tool);
             continue;
         }
         json_t *function = json_copy(json_object_get(tool, "function"));
-        json_object_del(function, "custom");
         json_object_del(function, "strict");
         json_array_append_new(shown, json_pack("{s:s, s:o}", "type", "function", "function", function));
     }
@@ -99,7 +95,7 @@ bool custom_is(const json_t *tools, struct str name) {
     json_t *tool;
     json_array_foreach((json_t *)tools, i, tool) {
         const json_t *its = json_object_get(json_object_get(tool, "function"), "name");
-        if (format_of(tool) && str_eq(name, (struct str){json_string_value(its), json_string_length(its)}))
+        if (is_custom(tool) && str_eq(name, (struct str){json_string_value(its), json_string_length(its)}))
             return true;
     }
     return false;

@@ -1,8 +1,9 @@
 /* custom.h - custom tools: their input is a text, perhaps of a grammar, and no JSON.
  *
  * A model knows functions. So it is shown a custom tool as a function with one argument, the string `input`, and what
- * it writes there is the input. A format ("custom" beside the function's members, for this server alone) binds the
- * text: {"syntax": "lark" or "regex", "definition"}, {} for any text. */
+ * it writes there is the input. Inside of this server it is {"type": "custom", "function": {...}, "format"}, whose
+ * format binds the text: {"syntax": "lark" or "regex", "definition"}, {} for any text. No client brings such a tool:
+ * those of type custom are all made anew here, and a member that a client adds to a function means nothing. */
 #pragma once
 
 #include "base/buf.h"
@@ -13,10 +14,10 @@
 enum status custom_as_function(const json_t *custom, const char *where, json_t **out, struct error *err);
 
 /* OpenAI's tools of chat completions, those of {"type": "custom", "custom": {...}} as functions: a new reference. What
- * is no array, or no tool, stays as it is. */
+ * is no array, or no tool, stays as it is. To be called once, of what a client wrote. */
 enum status custom_tools_as_functions(const json_t *tools, json_t **out, struct error *err);
 
-/* The tools as templates see them, without formats: a new reference. */
+/* The tools as templates see them, functions all, without formats: a new reference. */
 json_t *custom_tools_shown(const json_t *tools);
 
 /* A call {"type": "custom", "custom": {"name", "input"}} as a function's; messages with such calls, a new reference. */

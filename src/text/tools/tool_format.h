@@ -126,10 +126,12 @@ struct tool_choice {
 /* A structural tag (a JSON value, for grammar_compile) in which a text's calls are valid by construction: with AUTO
  * whenever a call begins, otherwise at once. Arguments follow the schemas of tools that are strict or must be called;
  * parameters that such a schema does not list are none, unless it speaks of others. The grammar is of what follows the
- * reasoning. tools are those that may be called, OpenAI's [{"type": "function", "function": {...}}]. *out is NULL where
- * a choice of AUTO binds nothing: no tool is strict, several calls are fine, of any tool; or calls open without a mark.
- * In channels the grammar is of all that the model writes, reasoning included: tool_format_answer makes one of another.
- * ERR_UNSUPPORTED where calls are not understood; ERR_ARG names a tool that is not there. */
+ * reasoning. tools are those that may be called, OpenAI's [{"type": "function", "function": {...}}], and {"type":
+ * "custom", "function", "format": {"syntax": "lark" or "regex", "definition"}}, whose argument `input` has that form
+ * (api/tools/custom.h; other formats bind nothing). *out is NULL where a choice of AUTO binds nothing: no tool is
+ * strict, several calls are fine, of any tool; or calls open without a mark. In channels the grammar is of all that the
+ * model writes, reasoning included: tool_format_answer makes one of another. ERR_UNSUPPORTED where calls are not
+ * understood; ERR_ARG names a tool that is not there. */
 enum status tool_format_tag(const struct tool_format *f, const json_t *tools, const struct tool_choice *choice,
                             json_t **out, struct error *err);
 

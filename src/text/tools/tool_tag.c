@@ -32,19 +32,19 @@ static void add_name(const struct tool_format *f, struct str name, struct tag_se
 }
 
 /* The object that json.dumps writes, where the template does not show one. */
-static enum status add_plain_object(const struct tool_format *f, const json_t *function, struct str name, bool strict,
+static enum status add_plain_object(const struct tool_format *f, const json_t *tool, struct str name, bool strict,
                                     struct tag_sequence *out, struct error *err) {
     struct buf open = {0};
     buf_printf(&open, "{\"%.*s\": \"%.*s\", \"%.*s\": ", STR_ARG(f->name_key), STR_ARG(name),
                STR_ARG(f->arguments_key));
     tag_text(out, buf_view(&open));
     buf_release(&open);
-    TRY(tag_arguments(f, function, strict, out, err));
+    TRY(tag_arguments(f, tool, strict, out, err));
     tag_text(out, STR("}"));
     return OK;
 }
 
-static enum status add_heads(const struct tool_format *f, const json_t *function, struct str name, bool strict,
+static enum status add_heads(const struct tool_format *f, const json_t *tool, struct str name, bool strict,
                              struct tag_sequence *out, struct error *err) {
     for (size_t i = 0; i < f->n_heads; i++) {
         const struct tool_head *head = &f->heads[i];
@@ -54,30 +54,30 @@ static enum status add_heads(const struct tool_format *f, const json_t *function
         else if (head->slot == TOOL_SLOT_ID)
             tag_add(out, id_element(f));
         else
-            TRY(tag_arguments(f, function, strict, out, err));
+            TRY(tag_arguments(f, tool, strict, out, err));
     }
     return OK;
 }
 
-static enum status add_call(const struct tagger *t, const json_t *function, struct tag_sequence *out,
-                            struct error *err) {
+static enum status add_call(const struct tagger *t, const json_t *tool, struct tag_sequence *out, struct error *err) {
     const struct tool_format *f = t->f;
+    const json_t *function = json_object_get(tool, "function");
     struct str name = str_of(json_string_value(json_object_get(function, "name")));
     bool strict = t->choice->kind != TOOL_CHOICE_AUTO || is_strict(function);
     if (f->style == TOOL_STYLE_CHANNELS) {
         tag_text(out, STR("<|channel|>commentary to=functions."));
         tag_text(out, name);
         tag_text(out, STR(" <|constrain|>json<|message|>"));
-        return tag_arguments(f, function, strict, out, err);
+        return tag_arguments(f, tool, strict, out, err);
     }
     if (f->style == TOOL_STYLE_JSON) {
         if (!f->in_array)
             tag_text(out, f->call_open);
-        TRY(f->n_heads ? add_heads(f, function, name, strict, out, err)
-                       : add_plain_object(f, function, name, strict, out, err));
+        TRY(f->n_heads ? add_heads(f, tool, name, strict, out, err)
+                       : add_plain_object(f, tool, name, strict, out, err));
         tag_text(out, f->object_close);
     } else {
-        TRY(add_heads(f, function, name, strict, out, err));
+        TRY(add_heads(f, tool, name, strict, out, err));
     }
     if (!f->in_array)
         tag_text(out, f->call_close);
@@ -117,8 +117,8 @@ static enum status call_tags(const struct tagger *t, const json_t *tools, struct
                              struct error *err) {
     *out = json_array();
     for (size_t i = 0; i < json_array_size(tools); i++) {
-        const json_t *function = json_object_get(json_array_get(tools, i), "function");
-        const json_t *name = json_object_get(function, "name");
+        const json_t *tool = json_array_get(tools, i);
+        const json_t *name = json_object_get(json_object_get(tool, "function"), "name");
         bool chosen = t->choice->kind != TOOL_CHOICE_NAMED ||
                       (json_is_string(name) && strcmp(json_string_value(name), t->choice->name) == 0);
         struct tag_sequence call = {0};
@@ -126,7 +126,7 @@ static enum status call_tags(const struct tagger *t, const json_t *tools, struct
             return fail(err, ERR_ARG, "tools[%zu].function.name: it must be a string", i);
         if (!chosen)
             continue;
-        enum status st = add_call(t, function, &call, err);
+        enum status st = add_call(t, tool, &call, err);
         json_t *ends = finish_ends(&call);
         if (st != OK) {
             json_decref(ends);

@@ -1,8 +1,7 @@
 /* tool_tag.h - parts of structural tags: the grammar of one call's arguments. For this folder.
  *
  * Forms, as XGrammar names them: const_string, any_text, regex, grammar, json_schema, sequence, or, tag, triggered_tags
- * and tags_with_separator; json_string is our own. A function with a member `custom` is a custom tool
- * (api/tools/custom.h), whose text that binds: {"syntax": "lark" or "regex", "definition"}. */
+ * and tags_with_separator; json_string is our own. */
 #pragma once
 
 #include "text/tools/tool_format.h"
@@ -19,5 +18,5 @@ json_t *tag_finish(struct tag_sequence *s); // one element, or a sequence of sev
 
 /* Arguments of a tool in the format's form; strict: by its schema, of which what cannot be held to is refused by name;
  * otherwise any. */
-enum status tag_arguments(const struct tool_format *f, const json_t *function, bool strict, struct tag_sequence *out,
+enum status tag_arguments(const struct tool_format *f, const json_t *tool, bool strict, struct tag_sequence *out,
                           struct error *err);

@@ -246,12 +246,24 @@ static json_t *closed(json_t *parameters) {
     return copy;
 }
 
+static bool has_text(const json_t *value, const char *key, const char *text) {
+    const char *its = json_string_value(json_object_get(value, key));
+    return its && strcmp(its, text) == 0;
+}
+
+/* What binds the input of a custom tool; NULL: nothing, or it is no custom tool. */
+static const json_t *custom_format(const json_t *tool) {
+    const json_t *format = has_text(tool, "type", "custom") ? json_object_get(tool, "format") : NULL;
+    bool known = has_text(format, "syntax", "lark") || has_text(format, "syntax", "regex");
+    return known && json_is_string(json_object_get(format, "definition")) ? format : NULL;
+}
+
 /* The text of a custom tool's input, of a grammar. */
 static json_t *custom_element(const json_t *format) {
     json_t *definition = json_object_get(format, "definition");
-    bool regex = strcmp(json_string_value(json_object_get(format, "syntax")), "regex") == 0;
-    return regex ? json_pack("{s:s, s:O}", "type", "regex", "pattern", definition)
-                 : json_pack("{s:s, s:s, s:O}", "type", "grammar", "syntax", "lark", "grammar", definition);
+    return has_text(format, "syntax", "regex")
+               ? json_pack("{s:s, s:O}", "type", "regex", "pattern", definition)
+               : json_pack("{s:s, s:s, s:O}", "type", "grammar", "syntax", "lark", "grammar", definition);
 }
 
 /* The argument `input`, by itself, or as JSON or Python write a string. */
@@ -276,14 +288,14 @@ static void add_custom(const struct tool_format *f, const json_t *format, struct
     tag_text(out, tagged ? f->value_close : literal ? f->arguments_close : STR("}"));
 }
 
-enum status tag_arguments(const struct tool_format *f, const json_t *function, bool strict, struct tag_sequence *out,
+enum status tag_arguments(const struct tool_format *f, const json_t *tool, bool strict, struct tag_sequence *out,
                           struct error *err) {
-    const json_t *format = json_object_get(function, "custom");
-    if (json_object_size(format) > 0) {
+    const json_t *format = custom_format(tool);
+    if (format) {
         add_custom(f, format, out);
         return OK;
     }
-    json_t *parameters = json_object_get(function, "parameters");
+    json_t *parameters = json_object_get(json_object_get(tool, "function"), "parameters");
     bool described = strict && json_is_object(parameters) && json_object_size(parameters);
     if (f->style != TOOL_STYLE_MARKED || f->arguments == TOOL_ARGUMENTS_JSON) {
         tag_add(out, schema_element(described ? closed(parameters) : json_pack("{s:s}", "type", "object")));
