@@ -71,10 +71,53 @@ static void arguments_that_are_cut_say_what_they_said(void **state) {
                {"{\"input\": \"\\ud83d", "\xEF\xBF\xBD"},
                {"{\"input\": \"\\ud83dx\"}", "\xEF\xBF\xBDx"},
                {"{\"input\": \"\\udc00\"}", "\xEF\xBF\xBD"},
-               {"{\"input\": \"a\", \"b\": 1}", "a"}};
+               {"{\"input\": \"a\", \"b\": 1}", "a"},
+               {"{\"input\": \"\\u00e", "\\u00e"},
+               {"{\"input\": \"\\ud83d\\u12", "\xEF\xBF\xBD\\u12"}};
     struct draws rng = {.seed = test_seed()};
     for (size_t i = 0; i < ARRAY_LEN(cut); i++)
         expect(str_of(cut[i].text), str_of(cut[i].input), &rng);
+}
+
+/* A \u that no four hexadecimal digits follow stays as it is; what is behind it counts as ever. */
+static void an_escape_that_is_none_stays(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *input;
+    } bad[] = {{"\\uXYZW", "\\uXYZW"},
+               {"a\\uXYZWb\\n\\u00e9", "a\\uXYZWb\n\xC3\xA9"},
+               {"\\u+123", "\\u+123"},
+               {"\\u 12f", "\\u 12f"},
+               {"\\u0x1f", "\\u0x1f"},
+               {"\\u-001", "\\u-001"},
+               {"\\u", "\\u"},
+               {"\\u12", "\\u12"},
+               {"\\u12\\n\\\"x", "\\u12\n\"x"},
+               {"\\u\\u00e9", "\\u\xC3\xA9"},
+               {"\\ud83d\\uXYZW", "\xEF\xBF\xBD\\uXYZW"},
+               {"\\ud83d\\u+e00", "\xEF\xBF\xBD\\u+e00"}};
+    struct draws rng = {.seed = test_seed()};
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++)
+        for (int round = 0; round < 8; round++) {
+            struct buf text = {0}, whole = {0};
+            struct custom_input at_once = {0};
+            buf_printf(&text, "{\"input\": \"%s\"}", bad[i].text);
+            custom_input_feed(&at_once, buf_view(&text), &whole);
+            custom_input_finish(&at_once, &whole);
+            custom_input_release(&at_once);
+            EXPECT(str_eq(buf_view(&whole), str_of(bad[i].input)));
+            expect(buf_view(&text), str_of(bad[i].input), &rng);
+            buf_release(&text);
+            buf_release(&whole);
+        }
+}
+
+static void a_zero_byte_is_no_blank(void **state) {
+    (void)state;
+    struct draws rng = {.seed = test_seed()};
+    const struct str first = STR("\0{\"input\": \"x\"}"), inner = STR("{\"input\"\0: \"x\"}");
+    expect(first, first, &rng);
+    expect(inner, inner, &rng);
 }
 
 /* The grammar of a call that must be made, as text. */
@@ -166,6 +209,8 @@ int main(void) {
         cmocka_unit_test(any_cut_of_a_string_says_the_same),
         cmocka_unit_test(what_is_no_input_is_the_arguments_as_they_are),
         cmocka_unit_test(arguments_that_are_cut_say_what_they_said),
+        cmocka_unit_test(an_escape_that_is_none_stays),
+        cmocka_unit_test(a_zero_byte_is_no_blank),
         cmocka_unit_test(a_member_of_a_function_makes_no_custom_tool),
         cmocka_unit_test(a_custom_tool_is_what_its_member_custom_says),
         cmocka_unit_test(a_format_that_is_none_binds_nothing),

@@ -2,6 +2,7 @@
 #include "api/tools/custom.h"
 
 #include "base/status.h"
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -151,7 +152,7 @@ static int begins_input(struct str s, size_t *n) {
     static const char *const parts[] = {"{", "\"input\"", ":", "\""};
     size_t at = 0;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        while (at < s.len && strchr(" \t\r\n", s.ptr[at]))
+        while (at < s.len && s.ptr[at] && strchr(" \t\r\n", s.ptr[at]))
             at++;
         for (size_t k = 0; parts[i][k]; k++, at++) {
             if (at == s.len)
@@ -166,15 +167,18 @@ static int begins_input(struct str s, size_t *n) {
 
 /* The code unit of the \uXXXX at s; -1: it is none. */
 static int32_t unit_at(struct str s) {
-    char digits[5] = {0}, *end;
+    char digits[5] = {0};
     if (s.len < 6 || s.ptr[0] != '\\' || s.ptr[1] != 'u')
         return -1;
     memcpy(digits, s.ptr + 2, 4);
-    long unit = strtol(digits, &end, 16);
-    return *end ? -1 : (int32_t)unit;
+    for (int i = 0; i < 4; i++)
+        if (!isxdigit((unsigned char)digits[i])) // strtol takes blanks and signs too
+            return -1;
+    return (int32_t)strtol(digits, NULL, 16);
 }
 
-/* What an escape says; its length, 0: more is needed. */
+/* What an escape says; its length, 0: more is needed. Of a \u without its digits, those two characters: what follows
+ * may be the closing quote. */
 static size_t put_escape(struct str s, bool ended, struct buf *out) {
     static const char shorts[] = "b\bf\fn\nr\rt\t";
     if (s.len < 2)
@@ -195,7 +199,7 @@ static size_t put_escape(struct str s, bool ended, struct buf *out) {
     int32_t low = is_high ? unit_at((struct str){s.ptr + 6, s.len - MIN(s.len, (size_t)6)}) : -1;
     bool is_pair = low >= 0xDC00 && low < 0xE000;
     if (high < 0)
-        return buf_str(out, s), s.len;
+        return buf_str(out, STR("\\u")), 2;
     int32_t cp = is_pair ? 0x10000 + ((high - 0xD800) << 10) + (low - 0xDC00) : high;
     char text[4];
     buf_append(out, text, (size_t)utf8_encode(cp >= 0xD800 && cp < 0xE000 ? 0xFFFD : (uint32_t)cp, text));
