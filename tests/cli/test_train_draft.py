@@ -229,7 +229,10 @@ class TrainDraft(unittest.TestCase):
         self.assertIn("--data FILE", self.train(out, fails=True))
         self.assertIn("training_state", self.train(out, "--resume", fails=True))
         self.assertIn("--batch: the training in", self.train(self.head, "--resume", "--batch", "5", fails=True))
-        self.assertIn("without --data", self.train(self.head, "--resume", "--data", self.text, fails=True))
+        for words in (["--data", self.text], ["--held-out", self.text], ["--held-prompts", "3"], ["--answers", "12"],
+                      ["--answer-tokens", "40"], ["--temperature", "1"], ["--no-generate"], ["--init", self.head],
+                      ["--layers", "1,3,4"], ["--minutes", "1"]):
+            self.assertIn("without --data", self.train(self.head, "--resume", *words, fails=True))
         self.assertIn("--minutes: texts", self.train(out, *self.usual, "--minutes", "0.0001", fails=True))
         self.assertIn("nowhere", self.train(out, "--data", "/nowhere", fails=True))
         self.assertFalse(os.path.exists(out))

@@ -394,13 +394,23 @@ static void release(struct training *t) {
     model_free(t->model);
 }
 
+/* Those that say of what and until when a training is made: it has its texts and steps when it goes on. */
+static bool has_begun_otherwise(const struct verb_args *args) {
+    static const char *const names[] = {"data",          "held-out",    "init",     "layers",       "answers",
+                                        "answer-tokens", "temperature", "generate", "held-prompts", "minutes"};
+    for (size_t i = 0; i < ARRAY_LEN(names); i++)
+        if (flag_given(args, names[i]))
+            return true;
+    return false;
+}
+
 /* A sentence about flags that do not go together; NULL: they do. */
 static const char *misuse(const struct verb_args *args) {
     char path[FOLDER_PATH_BYTES];
     struct error err;
-    if (opt.resume && (opt.texts.data || opt.texts.held_out || opt.init || opt.layers.given))
-        return "--resume goes on with the texts and the head of the training: without --data, --held-out, --init and "
-               "--layers";
+    if (opt.resume && has_begun_otherwise(args))
+        return "--resume goes on with the texts, the head and the steps of the training: without --data, --held-out, "
+               "--held-prompts, --answers, --answer-tokens, --temperature, --generate, --init, --layers and --minutes";
     if (!opt.resume && !opt.texts.data)
         return "train-draft needs a text or prompts: --data FILE";
     if (opt.init && (opt.layers.given || flag_given(args, "draft-vocab-size") || flag_given(args, "intermediate-size")))
