@@ -226,6 +226,10 @@ void head_close(struct head_file *f) {
 const struct head_config *head_file_config(const struct head_file *f) { return &f->config; }
 const struct draft_vocab *head_file_vocab(const struct head_file *f) { return &f->vocab; }
 
+static bool is_norm(enum head_tensor t) {
+    return t == HEAD_EMBED_NORM || t == HEAD_HIDDEN_NORM || t == HEAD_FFN_NORM || t == HEAD_NORM;
+}
+
 enum status head_read(const struct head_file *f, float *weight, struct error *err) {
     const struct draft *d = f->draft;
     const struct head_config *c = &f->config;
@@ -239,9 +243,10 @@ enum status head_read(const struct head_file *f, float *weight, struct error *er
     for (int i = 0; i < N_HEAD_TENSORS; i++) {
         enum head_tensor t = (enum head_tensor)i;
         int64_t rows = head_rows(&c->shape, t), cols = head_cols(&c->shape, t);
-        bool is_vector = rows == 1;
-        BUG_IF(!of[i] || of[i]->out != (is_vector ? cols : rows) || (!is_vector && of[i]->in != cols));
-        if (is_vector)
+        if (!of[i] || of[i]->out != (is_norm(t) ? cols : rows) || (!is_norm(t) && of[i]->in != cols))
+            return fail(err, ERR_UNSUPPORTED, "%s: %s is not as a head to be trained has it", d->model->spec->path,
+                        of[i] ? of[i]->name : "a weight");
+        if (is_norm(t))
             weight_vector_f32(of[i], tensor_at(c, weight, t));
         else
             weight_rows_f32(of[i], 0, rows, tensor_at(c, weight, t));

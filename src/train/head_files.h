@@ -25,6 +25,7 @@ enum status head_open(const char *folder, const struct model *target, struct hea
 void head_close(struct head_file *f); // NULL is fine
 const struct head_config *head_file_config(const struct head_file *f);
 const struct draft_vocab *head_file_vocab(const struct head_file *f);
+/* Its weights, [head_size]. ERR_UNSUPPORTED: one is of another shape. */
 enum status head_read(const struct head_file *f, float *weight, struct error *err);
 
 /* Weights to begin with: the target's last layer, norm and head where shapes agree, small random numbers elsewhere; and

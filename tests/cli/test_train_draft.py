@@ -158,6 +158,12 @@ class TrainDraft(unittest.TestCase):
         self.assertEqual(accepted(told), accepted(self.told)[-1:])
         self.assertFalse(os.path.exists(out))
 
+    def test_init_takes_a_head_that_guesses_one_token(self):
+        out = os.path.join(self.folder, "one")
+        told = self.train(out, *self.usual[:14], "--threads", "1", "--draft-vocab-size", "1", "--steps", "1")
+        again = self.train(os.path.join(self.folder, "nothing"), *self.usual[:8], "--init", out, "--steps", "0")
+        self.assertEqual(accepted(again), accepted(told)[-1:])
+
     @slow("another training")
     def test_init_goes_on_from_a_head(self):
         out = os.path.join(self.folder, "further")
@@ -233,6 +239,7 @@ class TrainDraft(unittest.TestCase):
                       ["--answer-tokens", "40"], ["--temperature", "1"], ["--no-generate"], ["--init", self.head],
                       ["--layers", "1,3,4"], ["--minutes", "1"]):
             self.assertIn("without --data", self.train(self.head, "--resume", *words, fails=True))
+        self.assertIn("hold 1 token,", self.train(out, *self.usual, "--max-model-len", "1", fails=True))
         self.assertIn("--minutes: texts", self.train(out, *self.usual, "--minutes", "0.0001", fails=True))
         self.assertIn("nowhere", self.train(out, "--data", "/nowhere", fails=True))
         self.assertFalse(os.path.exists(out))

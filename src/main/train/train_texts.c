@@ -79,6 +79,9 @@ static enum status make_all(const struct text_options *t, struct gyre *g, struct
                               .n_held = t->held_prompts,
                               .seed = (uint64_t)t->seed,
                               .as_it_is = !t->generate};
+    if (s.longest < 2)
+        return fail(err, ERR_LIMIT, "%s: its sequences hold %lld token, and texts to train on take 2: --max-model-len",
+                    model, (long long)s.longest);
     enum status st = read_prompts(t, &s, &prompts, &held_prompts, err);
     if (st == OK)
         st = write_texts(t, g, &prompts, s.longest, texts, err);
