@@ -176,6 +176,10 @@ class Folder(unittest.TestCase):
         llama = os.path.join(ROOT, "tests/models/llama")
         for words, sentence in ((["--type", "fp8", "--imatrix", "x"], "--imatrix is for GGUF files"),
                                 (["--type", "q8_0", "--calibration", "x"], "--calibration is for gptq-int4"),
+                                *((["--type", t, "--imatrix", "x"], "--imatrix changes nothing of f32, f16, bf16 and")
+                                  for t in ("f32", "f16", "bf16", "q8_0")),
+                                *((["--type", "q4_0", flag, "4"], "are of the text of --calibration FILE")
+                                  for flag in ("--chunk", "--chunks")),
                                 (["--type", "int4", "--allow-requantize"], "--allow-requantize is for GGUF files")):
             p = gyre("quantize", llama, os.path.join(self.dir, "o"), *words)
             self.assertEqual(p.returncode, 2)

@@ -108,11 +108,24 @@ static bool is_folder(void) {
     return opt.format ? strcmp(opt.format, "safetensors") == 0 : usual;
 }
 
+/* Codes of these follow from a number, or from the largest of a block: there is no choice that columns could weigh. */
+static bool searches(void) {
+    static const char *const types[] = {"f32", "f16", "bf16", "q8_0"};
+    for (size_t i = 0; i < ARRAY_LEN(types); i++)
+        if (strcmp(opt.type, types[i]) == 0)
+            return false;
+    return true;
+}
+
 /* Flags that the type has no use for; NULL: none. */
-static const char *idle_flag(void) {
+static const char *idle_flag(const struct verb_args *args) {
     bool calibrates = strchr(opt.type, '-') != NULL; // gptq-int4, awq-int4, smoothquant-int8
     if (opt.imatrix && is_folder())
         return "--imatrix is for GGUF files";
+    if (opt.imatrix && !searches())
+        return "--imatrix changes nothing of f32, f16, bf16 and q8_0";
+    if (!opt.calibration && (flag_given(args, "chunk") || flag_given(args, "chunks")))
+        return "--chunk and --chunks are of the text of --calibration FILE";
     if (opt.calibration && !calibrates)
         return "--calibration is for gptq-int4, awq-int4 and smoothquant-int8";
     return opt.may_requantize && is_folder() ? "--allow-requantize is for GGUF files" : NULL;
@@ -123,8 +136,8 @@ static int run(const struct verb_args *args) {
     struct shown s = {0};
     if (!opt.type)
         return verb_misused(args->spec, "quantize needs --type");
-    if (idle_flag())
-        return verb_misused(args->spec, "%s", idle_flag());
+    if (idle_flag(args))
+        return verb_misused(args->spec, "%s", idle_flag(args));
     struct quantize_job job = {.model = args->operands[0],
                                .out = args->operands[1],
                                .type = opt.type,
