@@ -72,11 +72,22 @@ enum status wire_listen(const char *address, int *fd, int *port, struct error *e
     return st;
 }
 
+/* A peer whose host lost its power sends no end of the connection. */
+static void ask_whether_it_is_there(int fd) {
+    int one = 1, first_s = WIRE_GONE_S / 2, each_s = WIRE_GONE_S / 6;
+    unsigned gone_ms = WIRE_GONE_S * 1000;
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &first_s, sizeof first_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &each_s, sizeof each_s);
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &gone_ms, sizeof gone_ms);
+}
+
 static struct wire *wire_of(int fd) {
     int one = 1;
     struct wire *w = xcalloc(1, sizeof *w);
     w->fd = fd;
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    ask_whether_it_is_there(fd);
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
     return w;
 }
@@ -180,6 +191,10 @@ enum status wire_send(struct wire *w, uint32_t kind, struct str bytes, int64_t u
     struct frame f = {MAGIC, bytes.len, XXH3_64bits(bytes.ptr, bytes.len), kind, 0};
     TRY(send_all(w, (const char *)&f, sizeof f, until_us, err));
     return send_all(w, bytes.ptr, bytes.len, until_us, err);
+}
+
+enum status wire_await(struct wire *w, int64_t until_us, struct error *err) {
+    return await(w->fd, POLLIN, until_us, err);
 }
 
 enum status wire_receive(struct wire *w, uint32_t *kind, struct buf *bytes, size_t most_bytes, int64_t until_us,

@@ -4,12 +4,15 @@
  *
  * A peer is not trusted to be well, and the network is: there is no key and no encryption, so an address to listen on
  * belongs to a network of one's own. Numbers are of the machine's byte order, which the magic tells. One thread at a
- * time reads a wire, and one writes it. */
+ * time reads a wire, and one writes it. A host that is gone without a word, or takes nothing, ends a wire after
+ * WIRE_GONE_S, also one on which nothing is said: the system asks it. */
 #pragma once
 
 #include "base/buf.h"
 #include "base/status.h"
 #include "base/str.h"
+
+enum { WIRE_GONE_S = 60 };
 
 struct wire;
 
@@ -27,6 +30,10 @@ void wire_break(struct wire *w); // any thread: whoever reads or writes it fails
 
 /* ERR_IO when the peer is gone or takes nothing before until_us (clock_us). */
 enum status wire_send(struct wire *w, uint32_t kind, struct str bytes, int64_t until_us, struct error *err);
+
+/* Until something comes, of which wire_receive reads all; or until the peer is gone, which wire_receive says. ERR_IO:
+ * nothing came before until_us. */
+enum status wire_await(struct wire *w, int64_t until_us, struct error *err);
 
 /* bytes are appended. ERR_IO when the peer is gone, or is late; ERR_LIMIT: more than most_bytes; ERR_FORMAT: it is no
  * frame, or was changed on its way. */

@@ -158,7 +158,9 @@ static enum status work(struct worker *w, struct error *err) {
         uint32_t kind;
         buf_clear(&w->question);
         buf_clear(&w->answer);
-        enum status st = wire_receive(w->wire, &kind, &w->question, MOST_QUESTION, clock_us() + IDLE_US, err);
+        enum status st = wire_await(w->wire, clock_us() + IDLE_US, err);
+        if (st == OK)
+            st = wire_receive(w->wire, &kind, &w->question, MOST_QUESTION, clock_us() + ANSWER_US, err);
         if (st != OK)
             return st == ERR_IO && has_worked && w->question.len == 0 ? OK : st;
         st = answer(w, kind, err);

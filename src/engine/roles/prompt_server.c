@@ -11,20 +11,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* For a question once it has begun to come, and for an answer to be taken. */
 static const int64_t PATIENCE_US = 60000000, IDLE_US = 86400000000;
 enum { MOST_BYTES = 1 << 30 }; // of one prompt's cache
 
 struct asker {
     struct prompt_server *server;
     pthread_t thread;
-    bool is_used, has_ended;
     struct wire *wire;
+    bool is_used, has_ended; // from here on under the server's lock
+    bool is_put_out;
+    int64_t idle_since_us; // 0: its prompt is computed or sent
 };
 
 struct prompt_server {
     struct lane *lane;
-    uint64_t identity;
+    struct prompt_server_options options;
     int fd;
     pthread_t thread;
     bool started;
@@ -54,7 +55,7 @@ static enum status check_ask(const struct prompt_server *s, const struct prompt_
     const struct gyre_info *info = gyre_info(lane_engine(s->lane));
     if (n_bytes < sizeof *q || q->n < 1 || n_bytes != sizeof *q + (size_t)q->n * sizeof(int32_t))
         return fail(err, ERR_FORMAT, "what is asked has %zu bytes", n_bytes);
-    if (q->identity != s->identity)
+    if (q->identity != s->options.identity)
         return fail(err, ERR_FORMAT, "the prefill server has another model, build or number format");
     if (q->n >= info->max_model_len)
         return fail(err, ERR_ARG, "a prompt of %d tokens is longer than the prefill server's context", q->n);
@@ -85,29 +86,48 @@ static size_t most_question(const struct prompt_server *s) {
     return sizeof(struct prompt_ask) + (size_t)gyre_info(lane_engine(s->lane))->max_model_len * sizeof(int32_t);
 }
 
+/* false: it was put out meanwhile. */
+static bool begin_work(struct asker *a) {
+    pthread_mutex_lock(&a->server->lock);
+    a->idle_since_us = 0;
+    bool may = !a->is_put_out;
+    pthread_mutex_unlock(&a->server->lock);
+    return may;
+}
+
+static void end_work(struct asker *a, bool has_given) {
+    pthread_mutex_lock(&a->server->lock);
+    a->idle_since_us = clock_us();
+    a->server->n_given += has_given;
+    pthread_mutex_unlock(&a->server->lock);
+}
+
+static enum status give_one(struct asker *a, struct buf *question, struct buf *out, struct error *err) {
+    struct prompt_server *s = a->server;
+    uint32_t kind;
+    TRY(wire_await(a->wire, clock_us() + s->options.idle_us, err));
+    TRY(wire_receive(a->wire, &kind, question, most_question(s), clock_us() + s->options.patience_us, err));
+    if (kind != PROMPT_ASK || !begin_work(a))
+        return fail(err, ERR_IO, "nothing that is asked here");
+    bool is_there = answer(s, buf_view(question), out, err) == OK;
+    enum status st = wire_send(a->wire, is_there ? PROMPT_CACHE : PROMPT_NOTHING,
+                               is_there ? buf_view(out) : str_of(err->text), clock_us() + s->options.patience_us, err);
+    end_work(a, st == OK && is_there);
+    return st;
+}
+
 static void *asker_thread(void *arg) {
     struct asker *a = arg;
     struct prompt_server *s = a->server;
-    struct budget any = {.limit = SIZE_MAX}; // a cache that there is no memory for is refused, and the server goes on
-    struct buf question = {0}, out = {.budget = &any};
     struct error err;
-    uint32_t kind;
-    enum status st = OK;
-    while (st == OK) {
-        buf_clear(&question);
-        buf_clear(&out);
-        st = wire_receive(a->wire, &kind, &question, most_question(s), clock_us() + IDLE_US, &err);
-        if (st != OK || kind != PROMPT_ASK)
-            break;
-        bool is_there = answer(s, buf_view(&question), &out, &err) == OK;
-        st = wire_send(a->wire, is_there ? PROMPT_CACHE : PROMPT_NOTHING, is_there ? buf_view(&out) : str_of(err.text),
-                       clock_us() + PATIENCE_US, &err);
-        pthread_mutex_lock(&s->lock);
-        s->n_given += st == OK && is_there;
-        pthread_mutex_unlock(&s->lock);
+    for (enum status st = OK; st == OK;) {
+        // What there is no memory for is refused; an answer of up to MOST_BYTES is not kept for the next one.
+        struct budget any = {.limit = SIZE_MAX};
+        struct buf question = {0}, out = {.budget = &any};
+        st = give_one(a, &question, &out, &err);
+        buf_release(&question);
+        buf_release(&out);
     }
-    buf_release(&question);
-    buf_release(&out);
     pthread_mutex_lock(&s->lock);
     wire_close(a->wire);
     a->wire = NULL;
@@ -132,11 +152,36 @@ static struct asker *free_place(struct prompt_server *s) {
     return NULL;
 }
 
+/* Under the lock; NULL: all work. */
+static struct asker *longest_idle(struct prompt_server *s) {
+    struct asker *longest = NULL;
+    for (struct asker *a = s->askers; a < s->askers + MOST_ASKERS; a++)
+        if (a->idle_since_us && (!longest || a->idle_since_us < longest->idle_since_us))
+            longest = a;
+    return longest;
+}
+
+/* Under the lock, which is let go meanwhile. */
+static struct asker *put_out(struct prompt_server *s, struct asker *a) {
+    a->is_put_out = true;
+    if (a->wire)
+        wire_break(a->wire);
+    pthread_mutex_unlock(&s->lock);
+    pthread_join(a->thread, NULL); // it computes nothing any more
+    pthread_mutex_lock(&s->lock);
+    a->is_used = false;
+    return a;
+}
+
 static void greet(struct prompt_server *s, struct wire *take_wire) {
     pthread_mutex_lock(&s->lock);
-    struct asker *a = s->stopping ? NULL : free_place(s);
+    struct asker *a = free_place(s), *idle = a ? NULL : longest_idle(s);
+    if (idle)
+        a = put_out(s, idle);
+    if (s->stopping)
+        a = NULL;
     if (a) {
-        *a = (struct asker){.server = s, .wire = take_wire};
+        *a = (struct asker){.server = s, .wire = take_wire, .idle_since_us = clock_us()};
         a->is_used = pthread_create(&a->thread, NULL, asker_thread, a) == 0;
     }
     if (!a || !a->is_used)
@@ -153,13 +198,16 @@ static void *server_thread(void *arg) {
     return NULL;
 }
 
-enum status prompt_server_open(struct lane *lane, const char *address, uint64_t identity, struct prompt_server **out,
-                               int *port, struct error *err) {
+enum status prompt_server_open(struct lane *lane, const struct prompt_server_options *options,
+                               struct prompt_server **out, int *port, struct error *err) {
     int fd;
     TRY(handover_check(lane_engine(lane), err));
-    TRY(wire_listen(address, &fd, port, err));
+    TRY(wire_listen(options->address, &fd, port, err));
     struct prompt_server *s = xcalloc(1, sizeof *s);
-    *s = (struct prompt_server){.lane = lane, .identity = identity, .fd = fd};
+    *s = (struct prompt_server){.lane = lane, .options = *options, .fd = fd};
+    s->options.patience_us = options->patience_us ? options->patience_us : PATIENCE_US;
+    s->options.idle_us = options->idle_us ? options->idle_us : IDLE_US;
+    s->options.address = NULL; // the caller's
     pthread_mutex_init(&s->lock, NULL);
     s->started = pthread_create(&s->thread, NULL, server_thread, s) == 0;
     *out = s;

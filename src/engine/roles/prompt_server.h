@@ -1,7 +1,9 @@
 /* prompt_server.h - the prefill role: computes prompts that other servers ask for, and gives them their cache.
  *
  * A prompt goes through the engine as any request, of no tokens to answer, and finds what is cached of it. A thread a
- * connection, MOST_ASKERS at most. Who asks is not trusted: sizes are checked, and another model is refused. */
+ * connection, MOST_ASKERS at most. Who asks is not trusted: sizes are checked, another model is refused, and a question
+ * that has begun is not waited for longer than patience_us. Who comes when all places are taken gets that of whom
+ * nothing whole was heard for the longest time; of those whose prompts are computed or sent none is put out. */
 #pragma once
 
 #include "engine/lanes/lane.h"
@@ -10,8 +12,16 @@ enum { MOST_ASKERS = 64 };
 
 struct prompt_server;
 
-/* Listens on "host:port"; *port becomes the port. The identity is of model and numerics (handover.h). */
-enum status prompt_server_open(struct lane *lane, const char *address, uint64_t identity, struct prompt_server **out,
-                               int *port, struct error *err);
+struct prompt_server_options {
+    const char *address; // "host:port" to listen on
+    uint64_t identity;   // of model and numerics (handover.h)
+    int64_t patience_us,
+        idle_us; // for a question to come whole, or an answer to be taken; for one to begin. 0: 60 s, a
+                 // day
+};
+
+/* *port becomes the port. */
+enum status prompt_server_open(struct lane *lane, const struct prompt_server_options *options,
+                               struct prompt_server **out, int *port, struct error *err);
 void prompt_server_close(struct prompt_server *s);          // NULL is fine
 int64_t prompt_server_given(const struct prompt_server *s); // prompts, so far; NULL: 0

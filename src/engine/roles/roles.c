@@ -16,7 +16,8 @@ enum status service_give_prompts(struct service *s, const char *address, uint64_
     struct lane *lane;
     struct prompt_server *server;
     TRY(only_lane(s, &lane, err));
-    TRY(prompt_server_open(lane, address, identity, &server, port, err));
+    struct prompt_server_options options = {.address = address, .identity = identity};
+    TRY(prompt_server_open(lane, &options, &server, port, err));
     service_take_guest(s, &(struct service_guest){close_server, count_given, server});
     return OK;
 }

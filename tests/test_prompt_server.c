@@ -1,0 +1,216 @@
+/* test_prompt_server.c - the prefill role and those who ask it, as they come, go and stay: over TCP on the loopback. */
+#include "check.h"
+
+#include "base/clock.h"
+#include "base/random.h"
+#include "dist/wire.h"
+#include "engine/engine.h"
+#include "engine/roles/prompt_server.h"
+#include "engine/roles/prompt_wire.h"
+#include "engine/roles/roles.h"
+
+#include <malloc.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { BLOCK = 16, PROMPT = 600, IDENTITY = 42, SECOND_US = 1000000 };
+
+static void no_news(void *context, struct answer *a) { (void)context, (void)a; }
+
+static struct service *open_service(void) {
+    struct gyre_options o = {.model = "tests/models/llama",
+                             .backend = &backend_cpu,
+                             .n_threads = 1,
+                             .block_size = BLOCK,
+                             .max_batched_tokens = 64,
+                             .max_seqs = 2};
+    struct gyre *g;
+    struct service *s;
+    struct gyre_error err;
+    EXPECT_OK(gyre_open(&o, &g, &err), err);
+    EXPECT_OK(service_open(g, &(struct service_options){.news = no_news}, &s, &err), err);
+    return s;
+}
+
+struct rig {
+    struct service *service;
+    struct prompt_server *server;
+    char address[32];
+};
+
+static void open_rig(struct rig *r, int64_t patience_us, int64_t idle_us) {
+    struct prompt_server_options o = {"127.0.0.1:0", IDENTITY, patience_us, idle_us};
+    struct error err;
+    int port;
+    r->service = open_service();
+    EXPECT_OK(prompt_server_open(service_lane(r->service), &o, &r->server, &port, &err), err);
+    snprintf(r->address, sizeof r->address, "127.0.0.1:%d", port);
+}
+
+static void close_rig(struct rig *r) {
+    prompt_server_close(r->server);
+    service_close(r->service);
+}
+
+static struct wire *connect_to(const char *address) {
+    struct wire *w;
+    struct error err;
+    EXPECT_OK(wire_connect(address, 5000, &w, &err), err);
+    return w;
+}
+
+static enum status question(struct wire *w, uint64_t which, struct error *err) {
+    struct prompt_ask q = {.identity = IDENTITY, .n = PROMPT};
+    struct buf bytes = {0};
+    buf_append(&bytes, &q, sizeof q);
+    for (int i = 0; i < PROMPT; i++) {
+        int32_t token = 3 + (int32_t)(philox_uniform(test_seed(), (uint64_t)i, which) * 1000);
+        buf_append(&bytes, &token, sizeof token);
+    }
+    enum status st = wire_send(w, PROMPT_ASK, buf_view(&bytes), clock_us() + 30 * SECOND_US, err);
+    buf_release(&bytes);
+    return st;
+}
+
+static enum status ask(struct wire *w, uint64_t which, uint32_t *kind, struct error *err) {
+    struct buf bytes = {0};
+    enum status st = question(w, which, err);
+    if (st == OK)
+        st = wire_receive(w, kind, &bytes, 1 << 30, clock_us() + 30 * SECOND_US, err);
+    EXPECT(st != OK || *kind != PROMPT_CACHE || bytes.len > PROMPT * 1000);
+    buf_release(&bytes);
+    return st;
+}
+
+static void expect_given(struct wire *w, uint64_t which) {
+    struct error err;
+    uint32_t kind;
+    EXPECT_OK(ask(w, which, &kind, &err), err);
+    EXPECT_EQ(kind, PROMPT_CACHE);
+}
+
+static bool is_shut(struct wire *w, int64_t within_us) {
+    struct error err;
+    struct buf bytes = {0};
+    uint32_t kind;
+    int64_t until_us = clock_us() + within_us;
+    bool is = wire_receive(w, &kind, &bytes, 100, until_us, &err) != OK && clock_us() < until_us;
+    buf_release(&bytes);
+    return is;
+}
+
+/* Bytes of no whole frame. */
+static int begin_question(const char *address) {
+    struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    to.sin_port = htons((uint16_t)atoi(strchr(address, ':') + 1));
+    EXPECT(connect(fd, (struct sockaddr *)&to, sizeof to) == 0 && send(fd, "gyrWire1", 8, 0) == 8);
+    return fd;
+}
+
+static void a_question_that_has_begun_is_not_waited_for(void **state) {
+    (void)state;
+    struct rig r;
+    open_rig(&r, SECOND_US / 5, 0);
+    struct timeval most = {10, 0};
+    struct wire *silent = connect_to(r.address);
+    int half = begin_question(r.address);
+    char byte;
+    setsockopt(half, SOL_SOCKET, SO_RCVTIMEO, &most, sizeof most);
+    EXPECT_EQ(recv(half, &byte, 1, 0), 0);
+    EXPECT(!is_shut(silent, SECOND_US / 2)); // nothing has begun: it may come
+    close(half);
+    wire_close(silent);
+    close_rig(&r);
+}
+
+static void who_says_nothing_makes_room_for_who_comes(void **state) {
+    (void)state;
+    struct rig r;
+    struct wire *silent[MOST_ASKERS], *late[4];
+    open_rig(&r, 0, 0);
+    for (int i = 0; i < MOST_ASKERS; i++)
+        silent[i] = connect_to(r.address);
+    expect_given(silent[0], 1); // so that the next one is idle longest
+    for (int i = 1; i <= 3; i++) {
+        late[i] = connect_to(r.address);
+        expect_given(late[i], 1);
+        EXPECT(is_shut(silent[i], 10 * SECOND_US));
+        EXPECT(!is_shut(silent[i + 1], SECOND_US / 20));
+    }
+    expect_given(silent[0], 1);
+    for (int i = 1; i <= 3; i++)
+        wire_close(late[i]);
+    for (int i = 0; i < MOST_ASKERS; i++)
+        wire_close(silent[i]);
+    close_rig(&r);
+}
+
+static size_t bytes_in_use(void) {
+    struct mallinfo2 m = mallinfo2();
+    return m.uordblks + m.hblkhd;
+}
+
+static void no_connection_keeps_what_it_was_given(void **state) {
+    (void)state;
+    enum { N = 8, BYTES = PROMPT * 1000 };
+    struct rig r;
+    struct wire *w[N];
+    open_rig(&r, 0, 0);
+    for (int i = 0; i < N; i++)
+        w[i] = connect_to(r.address);
+    expect_given(w[0], 1);
+    usleep(50000);
+    size_t before = bytes_in_use();
+    for (int i = 1; i < N; i++)
+        expect_given(w[i], 1);
+    int64_t until_us = clock_us() + 5 * SECOND_US;
+    while (bytes_in_use() > before + BYTES && clock_us() < until_us)
+        usleep(1000);
+    EXPECT(bytes_in_use() <= before + BYTES);
+    for (int i = 0; i < N; i++)
+        wire_close(w[i]);
+    close_rig(&r);
+}
+
+/* Of the system, which cannot be seen to do it without a host that loses its power. */
+static void peers_are_asked_whether_they_are_there(void **state) {
+    (void)state;
+    struct error err;
+    int fd, port, n_asked = 0;
+    char address[32];
+    struct wire *one, *other;
+    EXPECT_OK(wire_listen("127.0.0.1:0", &fd, &port, &err), err);
+    snprintf(address, sizeof address, "127.0.0.1:%d", port);
+    one = connect_to(address);
+    EXPECT_OK(wire_accept(fd, &other, &err), err);
+    for (int i = 0; i < 256; i++) {
+        int is_asked = 0;
+        unsigned gone_ms = 0;
+        struct sockaddr_in peer;
+        socklen_t n = sizeof peer, size = sizeof is_asked;
+        if (getpeername(i, (struct sockaddr *)&peer, &n) != 0 ||
+            getsockopt(i, SOL_SOCKET, SO_KEEPALIVE, &is_asked, &size))
+            continue;
+        EXPECT(getsockopt(i, IPPROTO_TCP, TCP_USER_TIMEOUT, &gone_ms, &size) == 0);
+        n_asked += is_asked && gone_ms == WIRE_GONE_S * 1000;
+    }
+    EXPECT_EQ(n_asked, 2);
+    wire_close(one), wire_close(other);
+    wire_close_listening(fd);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_question_that_has_begun_is_not_waited_for),
+        cmocka_unit_test(who_says_nothing_makes_room_for_who_comes),
+        cmocka_unit_test(no_connection_keeps_what_it_was_given),
+        cmocka_unit_test(peers_are_asked_whether_they_are_there),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
