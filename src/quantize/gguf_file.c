@@ -2,13 +2,13 @@
 #include "quantize/quantize.h"
 
 #include "base/gguf/gguf_find.h"
+#include "file/overwrite.h"
 #include "quantize/calibrate/imatrix.h"
 #include "quantize/gguf_plan.h"
 #include "quantize/same_spec.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 
 /* What is written, and of what. */
 struct source {
@@ -25,24 +25,20 @@ static void source_release(struct source *s) {
     free(s->taken.items);
 }
 
-/* The file that is read must not be the one that is written, by whatever path. */
-static enum status check_place(const char *from, const char *to, struct error *err) {
-    struct stat a, b;
-    if (dir_exists(to))
-        return fail(err, ERR_ARG, "%s: is a folder; give the name of the GGUF file to write", to);
-    if (stat(from, &a) == 0 && stat(to, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
-        return fail(err, ERR_ARG, "%s: is the model that is read", to);
-    return OK;
+static enum status check_place(const struct quantize_job *job, struct error *err) {
+    if (dir_exists(job->out))
+        return fail(err, ERR_ARG, "%s: is a folder; give the name of the GGUF file to write", job->out);
+    return overwrite_check(job->out, 2, (const char *const[]){job->model, job->imatrix}, err);
 }
 
 static enum status plan(const struct quantize_job *job, const struct mix *mix, struct source *s, struct gguf_plan *plan,
                         struct error *err) {
     char path[FOLDER_PATH_BYTES];
     bool is_gguf;
+    TRY(check_place(job, err));
     if (job->imatrix)
         TRY(imatrix_open(job->imatrix, &s->imatrix, err));
     TRY(gguf_find_model(job->model, path, &is_gguf, err));
-    TRY(check_place(is_gguf ? path : job->model, job->out, err));
     if (is_gguf) {
         TRY(checkpoint_open(&s->checkpoint, path, err));
         return gguf_plan_file(path, s->checkpoint, mix, job->may_requantize, s->imatrix != NULL, plan, err);

@@ -32,7 +32,8 @@ struct quantize_job {
     void *context;
 };
 
-/* ERR_ARG: no such type. ERR_FULL: the disk has no room, which is asked before anything is written. */
+/* ERR_ARG: no such type, or `out` is a file that is read (file/overwrite.h). ERR_FULL: the disk has no room, which is
+ * asked before anything is written. */
 enum status quantize_gguf(const struct quantize_job *job, struct error *err);
 
 /* A folder of compressed-tensors: type is fp8, int8, int4, nvfp4 or mxfp4, and with a

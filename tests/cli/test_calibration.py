@@ -11,7 +11,7 @@ import tempfile
 import unittest
 
 from packages import ROOT, python_with
-from test_quantize import gyre, read_tensors
+from test_quantize import GYRE, gyre, read_tensors
 from test_quantize_folder import floats
 
 LLAMA = os.path.join(ROOT, "tests/models/llama")
@@ -125,6 +125,21 @@ class Calibration(unittest.TestCase):
         self.refused('general.type is not "imatrix"', "quantize", LLAMA, out, "--type", "q4_0", "--imatrix",
                      self.path("m.gguf"))
         self.assertFalse(os.path.exists(out))
+
+    def test_importance_is_written_over_nothing_that_is_read(self):
+        folder = self.path("folder")
+        shutil.copytree(LLAMA, folder)
+        os.symlink(self.text, self.path("link"))
+        for out in (self.text, self.path("link"), os.path.join(folder, "model.safetensors")):
+            with open(out, "rb") as f:
+                before = f.read()
+            self.refused(f"{out}: would be written over", "imatrix", folder, self.text, "-o", out)
+            with open(out, "rb") as f:
+                self.assertEqual(f.read(), before)
+        with open(self.text) as text:
+            p = subprocess.run([GYRE, "imatrix", folder, "-", "-o", self.text], stdin=text,
+                               capture_output=True, text=True)
+        self.assertIn(f"{self.text}: would be written over standard input", p.stderr)
 
     def calibration(self, kind):
         return [] if kind == "int4" else ["--calibration", self.text, "--chunk", "128"]

@@ -117,6 +117,19 @@ class Divergence(unittest.TestCase):
             self.assertIn(sentence, p.stderr)
         self.assertEqual(os.listdir(self.dir), ["text"])
 
+    def test_a_base_file_is_written_over_nothing_that_is_read(self):
+        folder = os.path.join(self.dir, "folder")
+        shutil.copytree(MODEL, folder)
+        os.symlink(self.text, self.base)
+        for out in (self.text, self.base, os.path.join(folder, "model.safetensors")):
+            with open(out, "rb") as f:
+                before = f.read()
+            p = gyre("perplexity", folder, "-f", self.text, "--window", "64", "--kl-divergence-base", out)
+            self.assertEqual(p.returncode, 1)
+            self.assertIn(f"{out}: would be written over", p.stderr)
+            with open(out, "rb") as f:
+                self.assertEqual(f.read(), before)
+
     def test_the_smallest_window_can_be_compared(self):
         p = gyre("perplexity", MODEL, "-f", self.text, "--window", "4", "--kl-divergence-base", self.base)
         self.assertEqual(p.returncode, 0, p.stderr)

@@ -173,7 +173,35 @@ class Quantize(unittest.TestCase):
     def test_the_model_itself_is_not_written_over(self):
         model = self.quantize(os.path.join(ROOT, "tests/models/qwen2"), "bf16")
         os.symlink(model, os.path.join(self.dir, "link.gguf"))
-        self.refused("is the model that is read", model, "--type", "q8_0", out="link.gguf")
+        os.link(model, os.path.join(self.dir, "hard.gguf"))
+        for out in ("m.gguf", "link.gguf", "hard.gguf"):
+            self.not_over(model, out, model, "--type", "q8_0")
+        parts = [f"m-0000{i}-of-00002.gguf" for i in (1, 2)]
+        for part in parts:  # asked before anything is opened, so these need be no parts
+            shutil.copy(model, os.path.join(self.dir, part))
+        self.not_over(parts[1], parts[1], os.path.join(self.dir, parts[0]), "--type", "q8_0")
+
+    def test_files_of_the_model_s_folder_and_the_importance_are_not_written_over(self):
+        folder = os.path.join(self.dir, "folder")
+        shutil.copytree(os.path.join(ROOT, "tests/models/qwen2"), folder)
+        os.makedirs(os.path.join(folder, "below"))
+        for name in ("model.safetensors", "config.json", "tokenizer.json", "below/notes"):
+            with open(os.path.join(folder, name), "a"):
+                pass
+            self.not_over(name, "folder/" + name, folder, "--type", "q8_0")
+        with open(os.path.join(self.dir, "im.gguf"), "w") as f:
+            f.write("importance")
+        self.not_over("im.gguf", "im.gguf", folder, "--type", "q4_0", "--imatrix", os.path.join(self.dir, "im.gguf"))
+        self.quantize(folder, "q8_0", name="folder/new.gguf")  # a file that is not there may be made there
+
+    def not_over(self, read, out, *words):
+        path = os.path.join(self.dir, out)
+        with open(path, "rb") as f:
+            before = f.read()
+        self.refused(f"{path}: would be written over", *words, out=out)
+        self.refused(f"{read}, which is read; name another file", *words, out=out)
+        with open(path, "rb") as f:
+            self.assertEqual(f.read(), before)
 
     def test_a_full_disk_and_an_interrupt_leave_nothing(self):
         def small():

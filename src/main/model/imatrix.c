@@ -2,6 +2,7 @@
 #include "quantize/calibrate/imatrix.h"
 #include "console/interrupt.h"
 #include "console/progress.h"
+#include "file/overwrite.h"
 #include "main/model/calibration_text.h"
 #include "main/verbs.h"
 
@@ -29,6 +30,7 @@ static bool step(void *context, int64_t done, int64_t total) {
 }
 
 static enum status measure(const char *path, const char *text, struct progress *bar, struct error *err) {
+    TRY(overwrite_check(opt.out, 2, (const char *const[]){path, text}, err));
     struct bound_list taken = {0};
     struct token_ids tokens = {0};
     struct model *m = NULL;

@@ -6,6 +6,7 @@
  * The result is exp of the mean negative log-probability, summed in double. */
 #include "console/progress.h"
 #include "console/terminal.h"
+#include "file/overwrite.h"
 #include "main/flags/engine_flags.h"
 #include "main/model/device_warnings.h"
 #include "main/model/model_text.h"
@@ -144,6 +145,9 @@ static enum status diverge(const struct measurement *m, struct error *err) {
 }
 
 static enum status perplexity(struct measurement *m, struct model_text *text, const char *model, struct error *err) {
+    const char *const read[] = {model, opt.file, opt.engine.xla_plugin};
+    if (opt.kl_base && !opt.kl)
+        TRY(overwrite_check(opt.kl_base, ARRAY_LEN(read), read, err));
     TRY(model_text_open(text, model, err));
     if (!opt.kl)
         TRY(read_text(m, text, err));
