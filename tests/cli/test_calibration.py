@@ -116,6 +116,14 @@ class Calibration(unittest.TestCase):
             errors.append(sum(weights[i % len(weights)] * (a - b)**2 for i, (a, b) in enumerate(zip(plain, got))))
         self.assertLess(errors[1], errors[0] * 0.97)
 
+    def test_where_it_cannot_be_written_is_known_before_anything_is_measured(self):
+        short, out = self.path("short"), self.path("im")
+        with open(short, "w") as f:
+            f.write("Once upon a time")
+        self.refused("cannot create: No such file", "imatrix", LLAMA, short, "-o", self.path("nowhere/im"))
+        self.refused("less than a chunk of 512", "imatrix", LLAMA, short, "-o", out)
+        self.assertEqual(sorted(os.listdir(self.dir)), ["calibration.txt", "short"])
+
     def test_a_file_of_another_model_is_refused(self):
         out = self.path("x.gguf")
         im = self.imatrix(LLAMA, "--chunks", "1")

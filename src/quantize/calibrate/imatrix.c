@@ -104,7 +104,7 @@ static void put_floats(struct buf *data, uint64_t offset, const double *x, int64
     }
 }
 
-static enum status write_file(struct measured *m, const struct calibration *c, const char *dataset, const char *path,
+static enum status write_file(struct measured *m, const struct calibration *c, const char *dataset, struct output *file,
                               int *n_matrices, struct error *err) {
     struct gguf_writer w = {0};
     struct buf head = {0}, data = {0};
@@ -126,7 +126,9 @@ static enum status write_file(struct measured *m, const struct calibration *c, c
         buf_push(&data, '\0');
     gguf_write_head(&w, &head);
     buf_str(&head, buf_view(&data));
-    enum status st = file_write(path, buf_view(&head), err);
+    enum status st = output_write(file, head.ptr, head.len, err);
+    if (st == OK)
+        st = output_commit(file, err);
     gguf_writer_release(&w);
     buf_release(&head);
     buf_release(&data);
@@ -136,12 +138,15 @@ static enum status write_file(struct measured *m, const struct calibration *c, c
 enum status imatrix_write(const struct calibration *c, const char *dataset, const char *path, int *n_matrices,
                           struct error *err) {
     struct measured m = {.taken = c->taken};
+    struct output file;
+    TRY(output_begin(&file, path, err));
     make_entries(&m, c->model);
     struct calibration mine = *c;
     mine.see = see, mine.see_context = &m;
     enum status st = calibrate(&mine, err);
     if (st == OK)
-        st = write_file(&m, c, dataset, path, n_matrices, err);
+        st = write_file(&m, c, dataset, &file, n_matrices, err);
+    output_abandon(&file);
     measured_release(&m);
     return st;
 }

@@ -10,7 +10,8 @@
 
 #include "quantize/calibrate/calibrate.h"
 
-/* Measures by c (whose see is not looked at) and writes the file, whole or not at all. dataset: the text's name.
+/* Measures by c (whose see is not looked at) and writes the file, whole or not at all; whether path can be
+ * written is known before anything is measured. dataset: the text's name.
  * *n_matrices: those that were seen. */
 enum status imatrix_write(const struct calibration *c, const char *dataset, const char *path, int *n_matrices,
                           struct error *err);
