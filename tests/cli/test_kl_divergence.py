@@ -4,12 +4,15 @@ import math
 import os
 import re
 import shutil
+import signal
 import struct
+import subprocess
 import tempfile
+import time
 import unittest
 
 from packages import ROOT
-from test_quantize import gyre
+from test_quantize import GYRE, gyre
 
 MODEL = os.path.join(ROOT, "tests/models/llama")
 WINDOW = 64
@@ -87,6 +90,43 @@ class Divergence(unittest.TestCase):
         lines = [l for l in out.splitlines() if re.match(r" +\d+ ", l)]
         self.assertEqual(len(lines), len(base) // (WINDOW // 2 - 1))
         self.assertIn("ln(PPL(Q)/PPL(base))          KL Divergence              Δp RMS", out)
+
+    def writing(self, n_chars):
+        """The story model, of 4096 tokens, writes what it says of a text; 8 kB a position of half of it."""
+        with open(os.path.join(ROOT, "models/story/heldout.txt"), encoding="utf-8") as f, open(self.text, "w") as out:
+            out.write(f.read()[:n_chars])
+        words = ["-f", self.text, "--window", str(WINDOW), "--kl-divergence-base", self.base,
+                 "--kv-cache-memory", "4000000"]
+        return subprocess.Popen([GYRE, "perplexity", os.path.join(ROOT, "models/story"), *words],
+                                stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+    @unittest.skipIf("san" in os.path.dirname(GYRE), "a sanitizer keeps what is freed for a while")
+    def test_a_large_base_file_is_not_held_in_memory(self):
+        peaks = []
+        for n_chars in (1000, 20000):
+            with self.writing(n_chars) as p:
+                _, status, used = os.wait4(p.pid, 0)
+                p.returncode = os.waitstatus_to_exitcode(status)
+            self.assertEqual(p.returncode, 0)
+            peaks.append(used.ru_maxrss * 1024)
+        self.assertGreater(os.path.getsize(self.base), 15e6)
+        self.assertLess(peaks[1] - peaks[0], os.path.getsize(self.base) / 2)
+
+    def test_an_interrupt_leaves_nothing(self):
+        with self.writing(200000) as p:
+            while p.poll() is None and not any(n.startswith("base.") for n in os.listdir(self.dir)):
+                time.sleep(0.01)
+            p.send_signal(signal.SIGINT)
+            self.assertIn("interrupted: nothing was written", p.communicate(timeout=60)[1])
+        self.assertEqual(p.returncode, 1)
+        self.assertEqual(os.listdir(self.dir), ["text"])
+
+    def test_room_on_the_disk_is_asked_for_first(self):
+        for path, sentence in (("/proc/base", "GB, and /proc has 0.00 GB free"),
+                               (os.path.join(self.dir, "nowhere", "base"), "cannot be written: No such file")):
+            p = gyre("perplexity", MODEL, "-f", self.text, "--window", str(WINDOW), "--kl-divergence-base", path)
+            self.assertEqual(p.returncode, 1)
+            self.assertIn(sentence, p.stderr)
 
     def test_faults_are_told(self):
         self.write(MODEL, self.base)

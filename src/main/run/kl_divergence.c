@@ -3,10 +3,12 @@
 
 #include "base/buf.h"
 #include "base/file.h"
+#include "console/interrupt.h"
 #include "console/progress.h"
 #include "main/flags/engine_flags.h"
 #include "main/model/model_text.h"
 #include "main/run/kl_stats.h"
+#include "quantize/output.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -24,7 +26,8 @@ struct run {
     float *log_p;      // [n_vocab]
     enum status (*row)(struct run *r, int32_t next, struct error *err);
     void (*window_done)(struct run *r, int64_t i);
-    struct buf out;        // writing
+    struct output file;    // writing
+    struct buf out;        // likewise: what goes there next
     const char *rows;      // reading: the next row of the file
     struct kl_stats stats; // likewise
     struct progress progress;
@@ -32,6 +35,9 @@ struct run {
 
 static int64_t first_row(const struct run *r) { return r->window / 2; }
 static size_t row_bytes(int n_vocab) { return 8 + 2 * (size_t)((n_vocab + 1) / 2 * 2); }
+static size_t rows_bytes(const struct run *r) {
+    return (size_t)(r->n_windows * (r->window - 1 - first_row(r))) * row_bytes(r->n_vocab);
+}
 
 /* ---- windows ---- */
 
@@ -100,9 +106,17 @@ static void put_u32(struct buf *out, uint32_t v) {
     buf_append(out, bytes, sizeof bytes);
 }
 
+static enum status put_out(struct run *r, struct error *err) {
+    enum status st = output_write(&r->file, r->out.ptr, r->out.len, err);
+    buf_clear(&r->out);
+    return st;
+}
+
 /* Codes from the least log-probability that counts, 16 below the largest, to the largest. */
 static enum status write_row(struct run *r, int32_t next, struct error *err) {
-    (void)next, (void)err;
+    (void)next;
+    if (interrupt_taken())
+        return fail(err, ERR_IO, "interrupted: nothing was written");
     float most = r->log_p[0], least = r->log_p[0];
     for (int i = 1; i < r->n_vocab; i++) {
         most = MAX(most, r->log_p[i]);
@@ -117,22 +131,34 @@ static enum status write_row(struct run *r, int32_t next, struct error *err) {
         uint16_t code = (uint16_t)(x > 0 ? x + 0.5f : 0);
         buf_append(&r->out, &code, 2);
     }
-    return OK;
+    return put_out(r, err);
+}
+
+static enum status write_head(struct run *r, struct error *err) {
+    size_t n_tokens = (size_t)(r->n_windows * r->window);
+    TRY(output_check_room(r->job->path, HEAD_BYTES + n_tokens * 4 + rows_bytes(r), err));
+    TRY(output_begin(&r->file, r->job->path, err));
+    buf_append(&r->out, magic, sizeof magic);
+    put_u32(&r->out, (uint32_t)r->window);
+    put_u32(&r->out, (uint32_t)r->n_vocab);
+    put_u32(&r->out, (uint32_t)r->n_windows);
+    buf_append(&r->out, r->job->tokens, n_tokens * sizeof *r->job->tokens);
+    return put_out(r, err);
 }
 
 enum status kl_write_base(const struct kl_job *job, struct error *err) {
     struct run r = {.job = job, .n_vocab = gyre_info(job->g)->vocab_size, .window = job->window, .row = write_row};
     r.n_windows = job->n_tokens / job->window;
-    buf_append(&r.out, magic, sizeof magic);
-    put_u32(&r.out, (uint32_t)r.window);
-    put_u32(&r.out, (uint32_t)r.n_vocab);
-    put_u32(&r.out, (uint32_t)r.n_windows);
-    buf_append(&r.out, job->tokens, (size_t)(r.n_windows * r.window) * sizeof *job->tokens);
-    enum status st = run_windows(&r, job->tokens, err);
+    interrupt_catch(); // a file that is begun would be left
+    enum status st = write_head(&r, err);
     if (st == OK)
-        st = file_write(job->path, buf_view(&r.out), err);
+        st = run_windows(&r, job->tokens, err);
+    if (st == OK)
+        st = output_commit(&r.file, err);
+    interrupt_release();
     if (st == OK)
         printf("%s: %lld windows of %lld tokens\n", job->path, (long long)r.n_windows, (long long)r.window);
+    output_abandon(&r.file);
     buf_release(&r.out);
     return st;
 }
@@ -158,8 +184,7 @@ static enum status check_file(const struct file_map *map, struct run *r, struct 
         return fail(err, ERR_FORMAT, "%s: has %lld windows of %lld tokens; taken are 1 or more, of %d to %d", path,
                     (long long)r->n_windows, (long long)r->window, KL_WINDOW_MIN, KL_WINDOW_MAX);
     size_t tokens = (size_t)(r->window * r->n_windows) * 4;
-    size_t rows = (size_t)(r->n_windows * (r->window - 1 - first_row(r))) * row_bytes(r->n_vocab);
-    if (map->n_bytes - HEAD_BYTES < tokens || map->n_bytes - HEAD_BYTES - tokens < rows)
+    if (map->n_bytes - HEAD_BYTES < tokens || map->n_bytes - HEAD_BYTES - tokens < rows_bytes(r))
         return fail(err, ERR_FORMAT, "%s: ends within its rows: it is cut short", path);
     r->rows = p + HEAD_BYTES + tokens;
     for (int64_t i = 0; i < r->window * r->n_windows; i++)

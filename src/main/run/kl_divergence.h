@@ -22,7 +22,8 @@ struct kl_job {
     int32_t bos;              // -1: none
 };
 
-/* Writes the base file, whole or not at all. */
+/* Writes the base file, whole or not at all, row by row: only a row is in memory. ERR_FULL: the disk has less room than
+ * it takes. Ctrl-C is ERR_IO and leaves nothing. */
 enum status kl_write_base(const struct kl_job *job, struct error *err);
 
 /* Reads it, computes its text with the model and prints the table and the statistics; window and tokens are the file's.
