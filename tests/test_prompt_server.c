@@ -64,8 +64,7 @@ static struct wire *connect_to(const char *address) {
     return w;
 }
 
-static enum status question(struct wire *w, uint64_t which, struct error *err) {
-    struct prompt_ask q = {.identity = IDENTITY, .n = PROMPT};
+static enum status send_ask(struct wire *w, struct prompt_ask q, uint64_t which, struct error *err) {
     struct buf bytes = {0};
     buf_append(&bytes, &q, sizeof q);
     for (int i = 0; i < PROMPT; i++) {
@@ -79,12 +78,23 @@ static enum status question(struct wire *w, uint64_t which, struct error *err) {
 
 static enum status ask(struct wire *w, uint64_t which, uint32_t *kind, struct error *err) {
     struct buf bytes = {0};
-    enum status st = question(w, which, err);
+    enum status st = send_ask(w, (struct prompt_ask){.identity = IDENTITY, .n = PROMPT}, which, err);
     if (st == OK)
         st = wire_receive(w, kind, &bytes, 1 << 30, clock_us() + 30 * SECOND_US, err);
     EXPECT(st != OK || *kind != PROMPT_CACHE || bytes.len > PROMPT * 1000);
     buf_release(&bytes);
     return st;
+}
+
+static void expect_told(struct wire *w, struct prompt_ask q, uint32_t as, const char *why) {
+    struct error err;
+    struct buf bytes = {0};
+    uint32_t kind;
+    EXPECT_OK(send_ask(w, q, 1, &err), err);
+    EXPECT_OK(wire_receive(w, &kind, &bytes, 1000, clock_us() + 30 * SECOND_US, &err), err);
+    EXPECT_EQ(kind, as);
+    EXPECT(strstr(bytes.ptr, why));
+    buf_release(&bytes);
 }
 
 static void expect_given(struct wire *w, uint64_t which) {
@@ -102,6 +112,22 @@ static bool is_shut(struct wire *w, int64_t within_us) {
     bool is = wire_receive(w, &kind, &bytes, 100, until_us, &err) != OK && clock_us() < until_us;
     buf_release(&bytes);
     return is;
+}
+
+/* Who is full may be asked again at once. */
+static void why_there_is_no_cache_is_told(void **state) {
+    (void)state;
+    struct rig r;
+    open_rig(&r, 0, 0);
+    struct wire *w = connect_to(r.address);
+    struct prompt_ask q = {.identity = IDENTITY, .n = PROMPT}, other = q, rest = q;
+    other.identity++;
+    rest.from = PROMPT / BLOCK;
+    expect_told(w, other, PROMPT_NOTHING, "another model");
+    expect_told(w, rest, PROMPT_FULL, "no more than");
+    expect_given(w, 1);
+    wire_close(w);
+    close_rig(&r);
 }
 
 /* Bytes of no whole frame. */
@@ -207,6 +233,7 @@ static void peers_are_asked_whether_they_are_there(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(why_there_is_no_cache_is_told),
         cmocka_unit_test(a_question_that_has_begun_is_not_waited_for),
         cmocka_unit_test(who_says_nothing_makes_room_for_who_comes),
         cmocka_unit_test(no_connection_keeps_what_it_was_given),

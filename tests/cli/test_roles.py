@@ -227,6 +227,9 @@ class Roles(unittest.TestCase):
                                                                                         *SIZE)
         p = prompt(5)
         self.assertEqual(ask(take, p)[:2], ask(one, p)[:2])
+        for seed in range(6, 9):
+            self.assertEqual(ask(take, prompt(seed))[2], 0)
+        self.assertEqual(take.metric("gyre:failed_fetches_total"), 1)  # it is not asked each time
         self.assertEqual(take.stop(), 0)
         self.assertIn("the prefill server has another model, build or number format", "".join(take.log))
 

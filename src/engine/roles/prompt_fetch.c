@@ -102,7 +102,8 @@ static enum status fetch_rest(struct fetcher *w, struct errand *e, struct error 
     buf_append(&question, e->prompt.tokens, (size_t)e->prompt.n * sizeof *e->prompt.tokens);
     enum status st = ask_again(w, buf_view(&question), &kind, &answer, (size_t)most, err);
     if (st == OK && kind != PROMPT_CACHE)
-        st = fail(err, ERR_FULL, "%.*s", (int)MIN(answer.len, 512u), answer.ptr ? answer.ptr : "");
+        st = fail(err, kind == PROMPT_FULL ? ERR_FULL : ERR_UNSUPPORTED, "%.*s", (int)MIN(answer.len, 512u),
+                  answer.ptr ? answer.ptr : "");
     if (st == OK) {
         e->bytes = buf_view(&answer);
         if (!lane_errand(lane, take, e))

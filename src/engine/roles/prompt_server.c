@@ -109,10 +109,11 @@ static enum status give_one(struct asker *a, struct buf *question, struct buf *o
     TRY(wire_receive(a->wire, &kind, question, most_question(s), clock_us() + s->options.patience_us, err));
     if (kind != PROMPT_ASK || !begin_work(a))
         return fail(err, ERR_IO, "nothing that is asked here");
-    bool is_there = answer(s, buf_view(question), out, err) == OK;
-    enum status st = wire_send(a->wire, is_there ? PROMPT_CACHE : PROMPT_NOTHING,
-                               is_there ? buf_view(out) : str_of(err->text), clock_us() + s->options.patience_us, err);
-    end_work(a, st == OK && is_there);
+    enum status why = answer(s, buf_view(question), out, err);
+    kind = why == OK ? PROMPT_CACHE : why == ERR_FULL ? PROMPT_FULL : PROMPT_NOTHING;
+    enum status st = wire_send(a->wire, kind, why == OK ? buf_view(out) : str_of(err->text),
+                               clock_us() + s->options.patience_us, err);
+    end_work(a, st == OK && why == OK);
     return st;
 }
 

@@ -6,7 +6,8 @@
 enum {
     PROMPT_ASK,     // struct prompt_ask and its tokens
     PROMPT_CACHE,   // the bytes of handover.h
-    PROMPT_NOTHING, // a sentence: why there is no cache of it
+    PROMPT_NOTHING, // a sentence: why there is no cache of it, nor soon of another
+    PROMPT_FULL,    // a sentence: why there is no room for it, by a server that is well
 };
 
 struct prompt_ask {
