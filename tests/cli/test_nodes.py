@@ -78,7 +78,7 @@ class Nodes(unittest.TestCase):
     def failing(self, do):
         server, others = self.several("tests/models/llama", 3, "--device-option", "patience=2")
         with concurrent.futures.ThreadPoolExecutor(6) as pool:
-            asked = [pool.submit(ask, server, prompt(i, 100), 400) for i in range(6)]
+            asked = [pool.submit(ask, server, prompt(i, 100), 1800) for i in range(6)]
             time.sleep(0.3)
             began = time.time()
             do(others[1])
