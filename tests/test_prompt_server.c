@@ -67,7 +67,7 @@ static struct wire *connect_to(const char *address) {
 static enum status send_ask(struct wire *w, struct prompt_ask q, uint64_t which, struct error *err) {
     struct buf bytes = {0};
     buf_append(&bytes, &q, sizeof q);
-    for (int i = 0; i < PROMPT; i++) {
+    for (int i = 0; i < q.n; i++) {
         int32_t token = 3 + (int32_t)(philox_uniform(test_seed(), (uint64_t)i, which) * 1000);
         buf_append(&bytes, &token, sizeof token);
     }
@@ -231,12 +231,51 @@ static void peers_are_asked_whether_they_are_there(void **state) {
     wire_close_listening(fd);
 }
 
+/* Many wait for their prompts: those are cancelled, not computed. */
+static void an_end_does_not_wait_for_prompts(void **state) {
+    (void)state;
+    enum { N = 24, LONG = 1900 };
+    struct wire *w[N];
+    struct service *s = open_service();
+    struct prompt_ask q = {.identity = IDENTITY, .n = LONG};
+    struct error err;
+    struct service_state now = {0};
+    char address[32];
+    int port;
+    EXPECT_OK(service_give_prompts(s, "127.0.0.1:0", IDENTITY, &port, &err), err);
+    snprintf(address, sizeof address, "127.0.0.1:%d", port);
+    for (int i = 0; i < N; i++)
+        w[i] = connect_to(address);
+    int64_t began_us = clock_us();
+    struct buf bytes = {0};
+    uint32_t kind;
+    EXPECT_OK(send_ask(w[0], q, 100, &err), err);
+    EXPECT_OK(wire_receive(w[0], &kind, &bytes, 1 << 30, clock_us() + 60 * SECOND_US, &err), err);
+    EXPECT_EQ(kind, PROMPT_CACHE);
+    int64_t one_us = clock_us() - began_us;
+    for (int i = 0; i < N; i++)
+        EXPECT_OK(send_ask(w[i], q, 101 + (uint64_t)i, &err), err);
+    for (int64_t until_us = clock_us() + 10 * SECOND_US; now.n_running + now.n_waiting < N / 2; usleep(1000)) {
+        EXPECT(clock_us() < until_us);
+        service_state(s, &now);
+    }
+    began_us = clock_us();
+    service_close(s);
+    int64_t end_us = clock_us() - began_us;
+    if (end_us > N / 4 * one_us)
+        fail_msg("the end took %lld us, and one prompt %lld", (long long)end_us, (long long)one_us);
+    for (int i = 0; i < N; i++)
+        wire_close(w[i]);
+    buf_release(&bytes);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(why_there_is_no_cache_is_told),
         cmocka_unit_test(a_question_that_has_begun_is_not_waited_for),
         cmocka_unit_test(who_says_nothing_makes_room_for_who_comes),
         cmocka_unit_test(no_connection_keeps_what_it_was_given),
+        cmocka_unit_test(an_end_does_not_wait_for_prompts),
         cmocka_unit_test(peers_are_asked_whether_they_are_there),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

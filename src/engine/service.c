@@ -58,6 +58,8 @@ int service_open(struct gyre *take_engine, const struct service_options *options
 void service_close(struct service *s) {
     if (!s)
         return;
+    for (int i = 0; i < s->n; i++)
+        lane_stop(s->lanes[i]); // the guest's threads may wait for what is cancelled
     if (s->guest.close)
         s->guest.close(s->guest.of);
     for (int i = 0; i < s->n; i++)

@@ -408,18 +408,23 @@ void lane_drain(struct lane *s) {
     pthread_mutex_unlock(&s->lock);
 }
 
+void lane_stop(struct lane *s) {
+    if (s->fetch.close)
+        s->fetch.close(s->fetch.of); // what it has not fetched is in the inbox then
+    pthread_mutex_lock(&s->lock);
+    bool is_running = s->started && !s->stopping;
+    s->fetch = (struct lane_fetch){0};
+    s->stopping = true;
+    pthread_cond_signal(&s->work);
+    pthread_mutex_unlock(&s->lock);
+    if (is_running)
+        pthread_join(s->thread, NULL);
+}
+
 void lane_close(struct lane *s) {
     if (!s)
         return;
-    if (s->fetch.close)
-        s->fetch.close(s->fetch.of); // what it has not fetched is in the inbox then
-    if (s->started) {
-        pthread_mutex_lock(&s->lock);
-        s->stopping = true;
-        pthread_cond_signal(&s->work);
-        pthread_mutex_unlock(&s->lock);
-        pthread_join(s->thread, NULL);
-    }
+    lane_stop(s);
     while (s->all) {
         struct ticket *next = s->all->next;
         lane_free_ticket(s->all);

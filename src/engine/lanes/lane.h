@@ -12,8 +12,9 @@ struct lane;
  * tells at a time. */
 enum status lane_open(struct gyre *take_engine, const struct service_options *options, pthread_mutex_t *telling,
                       struct lane **out, struct error *err);
-void lane_close(struct lane *s); // NULL is fine
 void lane_drain(struct lane *s);
+void lane_stop(struct lane *s);  // cancels all; who waits for a prompt or an errand goes on, and new ones are refused
+void lane_close(struct lane *s); // stops it, if it was not; nobody else may use it any more. NULL is fine
 
 /* goes_on: as service_submit_more. */
 enum status lane_submit(struct lane *s, const struct gyre_request *request, void *user, bool goes_on,
@@ -46,7 +47,7 @@ void lane_set_fetch(struct lane *s, const struct lane_fetch *fetch); // once
 void lane_fetched(struct lane *s, struct ticket *t);
 
 /* Of a service: its lane, if it has one alone; else NULL. Something that uses the lane from threads of its own, which
- * is closed before the lane is; set once, before anybody else sees the service. */
+ * is closed when the lane has stopped, and before it is freed; set once, before anybody else sees the service. */
 struct lane *service_lane(const struct service *s);
 struct service_guest {
     void (*close)(void *of);
