@@ -261,7 +261,6 @@ static enum status open_server(struct server *s, const char *model, struct error
     TRY(open_template(s, model, err));
     TRY(tokenizer_info_read(model, s->chat, &s->tokenizer_info, err));
     turn_ends_find(s->tok, s->chat, &opt.engine.eos);
-    opt.engine.serves = true;
     fingerprint_of(&opt.engine, model, fingerprint);
     TRY(await_nodes(fingerprint, err));
     TRY(engine_flags_open_several(&opt.engine, model, (int)opt.n_engines, engines, err));
@@ -418,6 +417,7 @@ static int run(const struct verb_args *args) {
     struct server s = {0};
     if (check_flags(&err) != OK)
         return verb_failed(&err);
+    opt.engine.serves = true;
     if (opt.node > 0)
         return run_node(args->operands[0]);
     int64_t start = clock_us();

@@ -5,10 +5,12 @@ import http.client
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 import unittest
 
@@ -74,6 +76,28 @@ class Nodes(unittest.TestCase):
                 self.assertGreater(server.metric("vllm:prefix_cache_hits_total"), 0)
                 self.assertEqual(one.stop(), 0)
                 self.end(server, others)
+
+    def same_as_one(self, model, *flags):
+        """What host 0 and node 1 said, once both have answered as one host does."""
+        one = Server(model, *SIZE, *flags)
+        server, others = self.several(model, 2, *flags)
+        self.assertEqual([ask(server, prompt(i, 40), seed=i) for i in range(4)],
+                         [ask(one, prompt(i, 40), seed=i) for i in range(4)])
+        self.assertEqual(one.stop(), 0)
+        self.assertEqual(server.stop(), 0)
+        said = others[0].communicate(timeout=PATIENCE)[1]
+        self.assertEqual(others[0].returncode, 0, said)
+        return "".join(server.log), said
+
+    def test_all_hosts_compute_in_the_format_that_one_does(self):
+        # a model of 256 MiB is served in bfloat16 where the processor has it: here a hole makes a folder that large
+        with tempfile.TemporaryDirectory() as folder:
+            large = os.path.join(folder, "large")
+            shutil.copytree(os.path.join(ROOT, "tests/models/llama"), large)
+            with open(os.path.join(large, "hole"), "wb") as f:
+                f.truncate(256 << 20)
+            said = self.same_as_one(large)
+        self.assertEqual(*("round activations to bf16" in s for s in said))
 
     def failing(self, do):
         server, others = self.several("tests/models/llama", 3, "--device-option", "patience=2")

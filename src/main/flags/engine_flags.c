@@ -115,15 +115,22 @@ static bool names_kernels(const struct flag_list *options) {
     return false;
 }
 
-/* NULL leaves it to the device. What a CPU rounds without being asked, it says. */
-static const char *dtype_of(const struct engine_flags *f, const char *model) {
+static bool is_dummy(const struct engine_flags *f) { return strcmp(f->load_format, "dummy") == 0; }
+
+const char *engine_flags_dtype(const struct engine_flags *f, const char *model) {
     if (strcmp(f->dtype, "auto") != 0)
         return f->dtype;
     bool rounds = f->serves && strcmp(f->device, "cpu") == 0 && !names_kernels(&f->device_options) && kernels_bf16() &&
-                  (strcmp(f->load_format, "dummy") == 0 || is_large(model));
-    if (rounds)
-        fprintf(stderr, "gyre: products with bf16 weights round activations to bf16; --dtype float32 keeps them\n");
+                  (is_dummy(f) || is_large(model));
     return rounds ? "bfloat16" : NULL;
+}
+
+/* What a CPU rounds without being asked, it says. */
+static const char *dtype_told(const struct engine_flags *f, const char *model) {
+    const char *dtype = engine_flags_dtype(f, model);
+    if (dtype && strcmp(f->dtype, "auto") == 0)
+        fprintf(stderr, "gyre: products with bf16 weights round activations to bf16; --dtype float32 keeps them\n");
+    return dtype;
 }
 
 enum status engine_flags_open(const struct engine_flags *f, const char *model, struct gyre **out, struct error *err) {
@@ -141,19 +148,18 @@ enum status engine_flags_open(const struct engine_flags *f, const char *model, s
     if (f->n_stages > 1)
         TRY(backend_stages(backend, (int)f->n_stages, &backend, err));
     TRY(device_options(f, backend, plugin, sizeof plugin, steps, own, err));
-    bool is_dummy = strcmp(f->load_format, "dummy") == 0;
-    TRY(model_path_check(model, is_dummy || backend->no_weights ? MODEL_SETTINGS : MODEL_COMPUTE, err));
+    TRY(model_path_check(model, is_dummy(f) || backend->no_weights ? MODEL_SETTINGS : MODEL_COMPUTE, err));
     struct gyre_options options = {
         .struct_size = sizeof options,
         .model = model,
         .backend = backend,
-        .dtype = dtype_of(f, model),
+        .dtype = dtype_told(f, model),
         .kv_cache_dtype = strcmp(f->kv_cache_dtype, "auto") == 0 ? NULL : f->kv_cache_dtype,
         .quantization = strcmp(f->quantization, "none") == 0 ? NULL : f->quantization,
         .n_threads = (int)f->n_threads,
         .device_index = (int)f->device_index,
         .device_options = own,
-        .dummy_weights = is_dummy,
+        .dummy_weights = is_dummy(f),
         .max_model_len = f->max_model_len,
         .kv_cache_bytes = f->kv_cache_memory,
         .gpu_memory_utilization = f->gpu_memory_utilization,
@@ -216,7 +222,7 @@ enum status engine_flags_work(const struct engine_flags *f, const char *model, c
         .backend = backend,
         .program = m->program,
         .device = {.n_threads = (int)f->n_threads, .index = (int)f->device_index, .own = own},
-        .load = {.dtype = dtype_of(f, model),
+        .load = {.dtype = dtype_told(f, model),
                  .kv_dtype = strcmp(f->kv_cache_dtype, "auto") == 0 ? NULL : f->kv_cache_dtype,
                  .quantization = strcmp(f->quantization, "none") == 0 ? NULL : f->quantization},
     };

@@ -219,6 +219,9 @@ struct engine_flags {
 enum status engine_flags_open(const struct engine_flags *flags, const char *model, struct gyre **out,
                               struct error *err);
 
+/* What products are made in: --dtype, or what a verb that serves chooses where that is auto; NULL: the device's. */
+const char *engine_flags_dtype(const struct engine_flags *flags, const char *model);
+
 /* A node that has a stage of the model and no engine: works for node 0 until that leaves. */
 struct node_flags {
     const char *address; // of node 0

@@ -103,8 +103,9 @@ static void add_gpus(XXH3_state_t *h) {
         closedir(dir);
 }
 
-static void add_numerics(XXH3_state_t *h, const struct engine_flags *f) {
-    const char *const words[] = {f->device, f->dtype, f->kv_cache_dtype, f->quantization, f->load_format};
+static void add_numerics(XXH3_state_t *h, const struct engine_flags *f, const char *model) {
+    const char *dtype = engine_flags_dtype(f, model);
+    const char *const words[] = {f->device, dtype ? dtype : "auto", f->kv_cache_dtype, f->quantization, f->load_format};
     for (size_t i = 0; i < ARRAY_LEN(words); i++)
         add_word(h, words[i]);
     if (strcmp(f->device, "cuda") == 0)
@@ -120,7 +121,7 @@ void fingerprint_of(const struct engine_flags *flags, const char *model, char ou
     if (strcmp(flags->load_format, "dummy") != 0 && strcmp(flags->device, "toy") != 0)
         add_weights(h, model);
     add_build(h);
-    add_numerics(h, flags);
+    add_numerics(h, flags, model);
     snprintf(out, FINGERPRINT_BYTES, "fp_%016llx", (unsigned long long)XXH3_64bits_digest(h));
     XXH3_freeState(h);
 }
