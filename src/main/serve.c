@@ -403,12 +403,9 @@ static enum status open_all(struct server *s, const char *model, struct error *e
 static int run_node(const char *model) {
     struct error err;
     static char fingerprint[FINGERPRINT_BYTES];
-    enum status st = model_path_check(model, MODEL_COMPUTE, &err);
-    if (st == OK)
-        fingerprint_of(&opt.engine, model, fingerprint);
+    fingerprint_of(&opt.engine, model, fingerprint);
     struct node_flags node = {opt.master, (int)opt.node, (int)opt.n_nodes, identity_of(fingerprint), nodes_until_us()};
-    if (st == OK)
-        st = engine_flags_work(&opt.engine, model, &node, &err);
+    enum status st = engine_flags_work(&opt.engine, model, &node, &err);
     return st == OK ? 0 : verb_failed(&err);
 }
 

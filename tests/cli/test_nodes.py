@@ -80,6 +80,7 @@ class Nodes(unittest.TestCase):
     def same_as_one(self, model, *flags):
         """What host 0 and node 1 said, once both have answered as one host does."""
         one = Server(model, *SIZE, *flags)
+        self.addCleanup(lambda: one.process.poll() is None and one.process.kill())
         server, others = self.several(model, 2, *flags)
         self.assertEqual([ask(server, prompt(i, 40), seed=i) for i in range(4)],
                          [ask(one, prompt(i, 40), seed=i) for i in range(4)])
@@ -98,6 +99,9 @@ class Nodes(unittest.TestCase):
                 f.truncate(256 << 20)
             said = self.same_as_one(large)
         self.assertEqual(*("round activations to bf16" in s for s in said))
+
+    def test_dummy_weights_are_those_of_one_host(self):
+        self.same_as_one("tests/models/llama", "--load-format", "dummy")
 
     def failing(self, do):
         server, others = self.several("tests/models/llama", 3, "--device-option", "patience=2")

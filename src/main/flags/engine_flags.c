@@ -211,8 +211,8 @@ enum status engine_flags_work(const struct engine_flags *f, const char *model, c
     TRY(device_options(f, backend, plugin, sizeof plugin, steps, own, err));
     if (!backend->hidden || backend->max_in_flight > 1)
         return fail(err, ERR_UNSUPPORTED, "device %s cannot be a stage of a pipeline yet", backend->name);
-    TRY(model_path_check(model, MODEL_COMPUTE, err));
-    TRY(model_open(model, &(struct model_options){0}, &m, err));
+    TRY(model_path_check(model, is_dummy(f) ? MODEL_SETTINGS : MODEL_COMPUTE, err));
+    TRY(model_open(model, &(struct model_options){.load = is_dummy(f) ? LOAD_DUMMY : LOAD_CHECKPOINT}, &m, err));
     struct worker_options o = {
         .address = node->address,
         .rank = node->rank,
