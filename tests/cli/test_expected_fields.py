@@ -113,6 +113,15 @@ class Fingerprint(unittest.TestCase):
             self.assertRegex(own, "^fp_[0-9a-f]{16}$")
             self.assertEqual(own, self.fingerprint(copy, "--served-model-name", "x", "--max-num-seqs", "2"))
             self.assertNotEqual(own, self.fingerprint("models/story", "--load-format", "dummy"))
+            config = os.path.join(copy, "config.json")
+            with open(config) as f:
+                text = f.read()
+            settings = json.loads(text)
+            with open(config, "w") as f:
+                json.dump({**settings, "rms_norm_eps": 2 * settings["rms_norm_eps"]}, f)
+            self.assertNotEqual(own, self.fingerprint(copy))
+            with open(config, "w") as f:
+                f.write(text)
             path = os.path.join(copy, "model.safetensors")
             with open(path, "r+b") as f:
                 f.seek(-1, os.SEEK_END)

@@ -3,12 +3,15 @@
 
 #include "base/buf.h"
 #include "base/file.h"
+#include "base/gguf/gguf.h"
+#include "base/gguf/gguf_find.h"
 #include "file/checkpoint.h"
 
 #include <dirent.h>
 #include <link.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 static void add(XXH3_state_t *h, const void *bytes, size_t n) {
@@ -35,6 +38,24 @@ static void add_sample(XXH3_state_t *h, const struct stored_tensor *t) {
     const size_t at[] = {0, (t->n_bytes - n) / 2, t->n_bytes - n};
     for (size_t i = 0; i < ARRAY_LEN(at); i++)
         add(h, (const char *)t->data + at[i], n);
+}
+
+/* What the weights are used for: config.json, or the whole header of a GGUF file. */
+static void add_settings(XXH3_state_t *h, const char *model) {
+    enum { LARGEST_CONFIG = 64 << 20 };
+    char path[FOLDER_PATH_BYTES];
+    bool is_gguf;
+    struct gguf g = {0};
+    struct error err; // of opening, who tells it
+    if (gguf_find_model(model, path, &is_gguf, &err) != OK)
+        return;
+    if (is_gguf && gguf_open(path, &g, &err) == OK)
+        add(h, g.map.bytes, g.data_begin);
+    gguf_release(&g);
+    if (is_gguf)
+        return;
+    bool is_inside = path_join(path, sizeof path, model, "config.json", NULL) == OK && access(path, R_OK) == 0;
+    add_file(h, is_inside ? path : model, LARGEST_CONFIG);
 }
 
 static void add_weights(XXH3_state_t *h, const char *model) {
@@ -118,6 +139,7 @@ void fingerprint_of(const struct engine_flags *flags, const char *model, char ou
     XXH3_state_t *h = XXH3_createState();
     BUG_IF(!h);
     XXH3_64bits_reset(h);
+    add_settings(h, model);
     if (strcmp(flags->load_format, "dummy") != 0 && strcmp(flags->device, "toy") != 0)
         add_weights(h, model);
     add_build(h);
