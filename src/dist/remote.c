@@ -249,45 +249,37 @@ static enum status greet(struct wire *w, int n_nodes, uint64_t identity, struct 
     TRY(st);
     if (h.identity != identity)
         return fail(err, ERR_FORMAT, "node %d has another model, build or number format than node 0", h.rank);
-    if (h.n_nodes != n_nodes || h.rank < 1 || h.rank >= n_nodes || nodes[h.rank].wire)
+    if (h.n_nodes != n_nodes || h.rank < 1 || h.rank >= n_nodes)
         return fail(err, ERR_FORMAT, "node %d of %d is not one of those that node 0 waits for", h.rank, h.n_nodes);
+    if (nodes[h.rank].wire && !wire_is_closed(nodes[h.rank].wire))
+        return fail(err, ERR_FORMAT, "node %d is here already", h.rank);
+    wire_close(nodes[h.rank].wire);
     nodes[h.rank] = (struct node){w, h.rank};
     return OK;
 }
 
-struct closing { // of the ear, when time is up
-    int fd;
-    int64_t until_us;
-    pthread_mutex_t lock;
-    pthread_cond_t over;
-    bool is_over;
-};
-
-static void *close_in_time(void *arg) {
-    struct closing *c = arg;
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    int64_t left_us = MAX(c->until_us - clock_us(), 0);
-    until.tv_sec += left_us / 1000000 + (until.tv_nsec + left_us % 1000000 * 1000) / 1000000000;
-    until.tv_nsec = (until.tv_nsec + left_us % 1000000 * 1000) % 1000000000;
-    pthread_mutex_lock(&c->lock);
-    while (!c->is_over && pthread_cond_timedwait(&c->over, &c->lock, &until) == 0)
-        ;
-    pthread_mutex_unlock(&c->lock);
-    wire_stop_listening(c->fd);
-    return NULL;
+/* Those that have come and not left again. */
+static int count_here(int n_nodes) {
+    int n = 0;
+    for (int i = 1; i < n_nodes; i++)
+        n += nodes[i].wire && !wire_is_closed(nodes[i].wire);
+    return n;
 }
 
-static enum status await_all(int fd, int n_nodes, uint64_t identity, struct error *err) {
-    for (int n = 1; n < n_nodes;) {
+static enum status await_all(int fd, const struct awaited *a, struct error *err) {
+    enum { TICK_MS = 100 };
+    for (int n; (n = count_here(a->n_nodes)) < a->n_nodes - 1;) {
         struct wire *w;
         struct error why;
-        if (wire_accept(fd, &w, &why) != OK)
-            return fail(err, ERR_IO, "%d of %d nodes came in time", n - 1, n_nodes - 1);
-        if (greet(w, n_nodes, identity, &why) == OK) {
-            n++;
+        if (a->is_given_up && a->is_given_up())
+            return fail(err, ERR_IO, "a signal ended the wait for nodes: %d of %d had come", n, a->n_nodes - 1);
+        if (clock_us() >= a->until_us)
+            return fail(err, ERR_IO, "%d of %d nodes came in time", n, a->n_nodes - 1);
+        if (!wire_comes(fd, TICK_MS))
             continue;
-        }
+        TRY(wire_accept(fd, &w, err));
+        if (greet(w, a->n_nodes, a->identity, &why) == OK)
+            continue;
         fprintf(stderr, "gyre: a node was sent away: %s\n", why.text);
         wire_send(w, NODE_FAILED, str_of(why.text), clock_us() + HELLO_US, err);
         wire_close(w);
@@ -295,23 +287,12 @@ static enum status await_all(int fd, int n_nodes, uint64_t identity, struct erro
     return OK;
 }
 
-enum status remote_nodes_await(const char *address, int n_nodes, uint64_t identity, int64_t until_us,
-                               struct error *err) {
+enum status remote_nodes_await(const struct awaited *a, struct error *err) {
     int fd, port;
-    pthread_t thread;
-    BUG_IF(n_nodes > MAX_NODES);
-    TRY(wire_listen(address, &fd, &port, err));
-    fprintf(stderr, "waits for %d nodes on port %d\n", n_nodes - 1, port);
-    struct closing c = {fd, until_us, PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
-    bool is_bounded = pthread_create(&thread, NULL, close_in_time, &c) == 0;
-    enum status st = is_bounded ? await_all(fd, n_nodes, identity, err)
-                                : fail(err, ERR_MEMORY, "no thread could be started to wait for nodes");
-    pthread_mutex_lock(&c.lock);
-    c.is_over = true;
-    pthread_cond_signal(&c.over);
-    pthread_mutex_unlock(&c.lock);
-    if (is_bounded)
-        pthread_join(thread, NULL);
+    BUG_IF(a->n_nodes > MAX_NODES);
+    TRY(wire_listen(a->address, &fd, &port, err));
+    fprintf(stderr, "waits for %d nodes on port %d\n", a->n_nodes - 1, port);
+    enum status st = await_all(fd, a, err);
     wire_close_listening(fd);
     return st;
 }

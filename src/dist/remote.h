@@ -1,6 +1,6 @@
 /* remote.h - stages of a model on other hosts, as a backend: another process does what it is asked to (worker.h).
  *
- *     TRY(remote_nodes_await("0.0.0.0:9000", 3, identity, &err));       // nodes 1 and 2 have come
+ *     TRY(remote_nodes_await(&(struct awaited){"0.0.0.0:9000", 3, identity, until_us}, &err)); // 1 and 2 have come
  *     ... backend_remote.open with device_options.index 1 is the device of node 1 ...
  *
  * Stage i of a pipeline is node i + 1's, and the last one is here, where tokens are drawn: what a draw depends on stays
@@ -14,8 +14,15 @@ enum { MAX_NODES = 16 };
 
 extern const struct backend_ops backend_remote;
 
-/* Listens on "host:port" until nodes 1 .. n_nodes - 1 have come. Who has another model, another number of nodes or a
- * number that is taken is sent away. ERR_IO: not all came in time. */
-enum status remote_nodes_await(const char *address, int n_nodes, uint64_t identity, int64_t until_us,
-                               struct error *err);
+struct awaited {
+    const char *address; // "host:port"
+    int n_nodes;         // this one, too
+    uint64_t identity;   // of model and numerics
+    int64_t until_us;
+    bool (*is_given_up)(void); // asked ten times a second; NULL: never
+};
+
+/* Listens until nodes 1 .. n_nodes - 1 have come. One that leaves meanwhile may come again. Who has another model,
+ * another number of nodes or a number that is taken is sent away. ERR_IO: not all came in time, or it was given up. */
+enum status remote_nodes_await(const struct awaited *a, struct error *err);
 void remote_nodes_leave(void); // they end, too

@@ -106,6 +106,11 @@ enum status wire_accept(int fd, struct wire **out, struct error *err) {
     }
 }
 
+bool wire_comes(int fd, int timeout_ms) {
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    return poll(&p, 1, timeout_ms) > 0;
+}
+
 void wire_stop_listening(int fd) { shutdown(fd, SHUT_RDWR); }
 void wire_close_listening(int fd) { close(fd); }
 
@@ -146,6 +151,12 @@ enum status wire_connect(const char *address, int timeout_ms, struct wire **out,
     else if (fd >= 0)
         close(fd);
     return st;
+}
+
+bool wire_is_closed(const struct wire *w) {
+    char byte;
+    ssize_t n = recv(w->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
 }
 
 void wire_break(struct wire *w) { shutdown(w->fd, SHUT_RDWR); }

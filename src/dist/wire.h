@@ -21,12 +21,14 @@ enum status wire_listen(const char *address, int *fd, int *port, struct error *e
 
 /* Waits for the next one, until wire_stop_listening; ERR_IO then. */
 enum status wire_accept(int fd, struct wire **out, struct error *err);
-void wire_stop_listening(int fd); // any thread; the descriptor is closed by wire_close_listening
+bool wire_comes(int fd, int timeout_ms); // whether there is one to be accepted
+void wire_stop_listening(int fd);        // any thread; the descriptor is closed by wire_close_listening
 void wire_close_listening(int fd);
 
 enum status wire_connect(const char *address, int timeout_ms, struct wire **out, struct error *err);
-void wire_close(struct wire *w); // NULL is fine
-void wire_break(struct wire *w); // any thread: whoever reads or writes it fails now
+void wire_close(struct wire *w);           // NULL is fine
+bool wire_is_closed(const struct wire *w); // by the peer, where it owes nothing; does not wait
+void wire_break(struct wire *w);           // any thread: whoever reads or writes it fails now
 
 /* ERR_IO when the peer is gone or takes nothing before until_us (clock_us). */
 enum status wire_send(struct wire *w, uint32_t kind, struct str bytes, int64_t until_us, struct error *err);

@@ -245,7 +245,9 @@ static enum status await_nodes(const char *fingerprint, struct error *err) {
     if (opt.n_nodes == 1)
         return OK;
     opt.engine.n_nodes = (int)opt.n_nodes;
-    return remote_nodes_await(opt.master, (int)opt.n_nodes, identity_of(fingerprint), nodes_until_us(), err);
+    struct awaited a = {opt.master, (int)opt.n_nodes, identity_of(fingerprint), nodes_until_us(),
+                        supervise_is_told_to_end};
+    return remote_nodes_await(&a, err);
 }
 
 static enum status open_server(struct server *s, const char *model, struct error *err) {

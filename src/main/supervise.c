@@ -23,6 +23,12 @@ void supervise_block_signals(void) {
     signal(SIGPIPE, SIG_IGN);
 }
 
+bool supervise_is_told_to_end(void) {
+    sigset_t set;
+    sigpending(&set);
+    return sigismember(&set, SIGTERM) == 1 || sigismember(&set, SIGINT) == 1;
+}
+
 static struct http_server *hurried; // by the second signal
 
 static void on_second_signal(int signo) {

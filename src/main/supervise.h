@@ -6,6 +6,9 @@
 /* Before the server is opened: its threads inherit the mask, so that only supervise() sees the signals. */
 void supervise_block_signals(void);
 
+/* Whether SIGTERM or SIGINT waits to be seen. */
+bool supervise_is_told_to_end(void);
+
 /* Returns when the server shall drain and close, with the exit code: 0 after SIGTERM or SIGINT, 1 after the devices
  * of all engines failed. From then on a second signal ends the draining. SIGHUP reads key_file again (NULL: it is
  * ignored). Told on stderr are steps that hang, once when they begin to and once when they end, and once each engine

@@ -160,13 +160,46 @@ class Nodes(unittest.TestCase):
         self.assertEqual(right.wait(timeout=PATIENCE), 0)
         right.stderr.close()
 
-    def listening(self, port):
+    def test_a_signal_ends_the_wait(self):
+        for signo in (signal.SIGTERM, signal.SIGINT):
+            self.listening(free_port())
+            self.master.send_signal(signo)
+            said = self.master.communicate(timeout=PATIENCE)[1]
+            self.assertIn("a signal ended the wait for nodes: 0 of 1 had come", said)
+            self.assertEqual(self.master.returncode, 1)
+
+    def test_a_node_may_come_again(self):
+        port = free_port()
+        self.listening(port, 3)
+        first = node("tests/models/llama", 3, 1, port)
+        twin = node("tests/models/llama", 3, 1, port)
+        self.addCleanup(lambda: [p.kill() for p in (first, twin) if p.poll() is None])
+        while first.poll() is None and twin.poll() is None:
+            time.sleep(0.05)
+        refused, here = (first, twin) if first.poll() is not None else (twin, first)
+        self.assertIn("node 1 is here already", refused.communicate()[1])
+        here.kill()
+        here.communicate()
+        others = [node("tests/models/llama", 3, rank, port) for rank in (1, 2)]
+        for line in self.master.stderr:
+            if "listening on" in line:
+                break
+        else:
+            self.fail("node 0 ended")
+        self.master.kill()
+        self.master.communicate()
+        for o in others:
+            o.communicate(timeout=PATIENCE)
+            self.assertEqual(o.returncode, 0)
+
+    def listening(self, port, n=2):
         """Node 0, once it waits for others."""
         self.master = subprocess.Popen([GYRE, "serve", os.path.join(ROOT, "tests/models/llama"), "--threads", "1",
-                                        "--port", "0", *SIZE, "--nnodes", "2", "--master-addr",
+                                        "--port", "0", *SIZE, "--nnodes", str(n), "--master-addr",
                                         "127.0.0.1:%d" % port], stderr=subprocess.PIPE, text=True)
+        self.addCleanup(lambda: self.master.poll() is None and self.master.kill())
         for line in self.master.stderr:
-            if re.search("waits for 1 nodes on port", line):
+            if re.search(r"waits for \d nodes on port", line):
                 return port
         self.fail("node 0 did not start")
 
