@@ -111,8 +111,46 @@ static void changed_bytes_are_refused_or_harmless(void **state) {
     world_release(&w);
 }
 
+static void refuses(struct world *w, int32_t *field, int32_t value) {
+    struct buf bytes = {0};
+    int32_t was = *field;
+    *field = value;
+    plan_block_put(&w->plan, w->program->n_groups, WIDTH, &bytes);
+    EXPECT(get(w, buf_view(&bytes)) == ERR_FORMAT);
+    *field = was;
+    buf_release(&bytes);
+}
+
+static void what_no_sequence_has_is_refused(void **state) {
+    (void)state;
+    struct world w;
+    struct buf bytes = {0};
+    world_init(&w);
+    struct batch_plan *p = &w.plan;
+    int last = SEQS - 1; // at positions 10, 11, 12
+    for (int i = 0; i < 4; i++)
+        refuses(&w, &p->block_table[0][last * TABLE + i], -1);
+    for (int i = 0; i < 4; i++) // its window of 8 begins at 3, in block 0
+        refuses(&w, &p->block_table[1][last * TABLE + i], -1);
+    refuses(&w, &p->adapter[1], 1);
+    refuses(&w, &p->n_known[1], -1);
+    refuses(&w, &p->n_sure[1], -1);
+    for (int k = 0; k < TOKENS / SEQS; k++) // a block further, so that the window leaves block 0
+        p->position[p->query_start[last] + k] += 4;
+    p->seq_len[last] += 4;
+    for (int g = 0; g < 2; g++)
+        p->block_table[g][last * TABLE + 4] = 12;
+    refuses(&w, &p->block_table[0][last * TABLE], -1);
+    p->block_table[1][last * TABLE] = -1;
+    plan_block_put(p, w.program->n_groups, WIDTH, &bytes);
+    EXPECT(get(&w, buf_view(&bytes)) == OK);
+    buf_release(&bytes);
+    world_release(&w);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(it_comes_back_as_it_was),
-                                       cmocka_unit_test(changed_bytes_are_refused_or_harmless)};
+                                       cmocka_unit_test(changed_bytes_are_refused_or_harmless),
+                                       cmocka_unit_test(what_no_sequence_has_is_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -76,8 +76,8 @@ static enum status get_arrays(struct batch_plan *plan, int n_groups, int64_t sta
 
 static bool in(int64_t x, int64_t first, int64_t end) { return x >= first && x < end; }
 
-static int n_blocks_of(const struct program *p, const struct cache_config *c, int g) {
-    return p->groups[g].kind == CACHE_STATE ? 0 : c->n_blocks[g] + c->n_host_blocks[g];
+static int64_t n_blocks_of(const struct program *p, const struct cache_config *c, int g) {
+    return p->groups[g].kind == CACHE_STATE ? 0 : (int64_t)c->n_blocks[g] + c->n_host_blocks[g];
 }
 
 static bool tokens_are_good(const struct batch_plan *plan, const struct program *p, const struct cache_config *c) {
@@ -91,15 +91,25 @@ static bool tokens_are_good(const struct batch_plan *plan, const struct program 
     return true;
 }
 
-/* Blocks that a sequence's rows may look into are there; entries given back are -1. */
+/* Blocks that a sequence's rows may look into are there; others may be -1, as those are that were given back. */
+static bool table_is_good(const struct batch_plan *plan, const struct program *p, const struct cache_config *c, int s,
+                          int g) {
+    int64_t window = p->groups[g].window, width = plan->table_width[g];
+    int64_t at = plan->position[plan->query_start[s]], last = (plan->seq_len[s] - 1) / c->block_size;
+    int64_t first = window > 0 ? MAX(at - window + 1, 0) / c->block_size : 0;
+    if (last >= width)
+        return false;
+    for (int64_t i = 0; i < width; i++)
+        if (!in(plan->block_table[g][s * width + i], i >= first && i <= last ? 0 : -1, n_blocks_of(p, c, g)))
+            return false;
+    return true;
+}
+
 static bool tables_are_good(const struct batch_plan *plan, const struct program *p, const struct cache_config *c,
                             int s) {
     for (int g = 0; g < p->n_groups; g++)
-        for (int i = 0; i < plan->table_width[g]; i++)
-            if (p->groups[g].kind != CACHE_STATE &&
-                !in(plan->block_table[g][(size_t)s * (size_t)plan->table_width[g] + (size_t)i], -1,
-                    n_blocks_of(p, c, g)))
-                return false;
+        if (p->groups[g].kind != CACHE_STATE && !table_is_good(plan, p, c, s, g))
+            return false;
     return true;
 }
 
@@ -115,12 +125,13 @@ static bool sequences_are_good(const struct batch_plan *plan, const struct progr
         return false;
     for (int s = 0; s < plan->n_seqs; s++) {
         int first = plan->query_start[s], end = plan->query_start[s + 1];
-        if (first >= end || end > plan->n_tokens || plan->seq_len[s] != plan->position[end - 1] + 1 ||
-            plan->adapter[s] < 0 || !tables_are_good(plan, p, c, s) ||
+        if (first >= end || end > plan->n_tokens || plan->position[first] < 0 ||
+            plan->seq_len[s] != plan->position[end - 1] + 1LL || plan->adapter[s] != 0 || plan->n_known[s] < 0 ||
+            plan->n_sure[s] < 0 || !tables_are_good(plan, p, c, s) ||
             (has_states(p) && !in(plan->state_slot[s], 0, c->n_states)))
             return false;
         for (int t = first + 1; t < end; t++)
-            if (plan->position[t] != plan->position[t - 1] + 1)
+            if (plan->position[t] != plan->position[t - 1] + 1LL)
                 return false;
     }
     return true;
@@ -129,7 +140,7 @@ static bool sequences_are_good(const struct batch_plan *plan, const struct progr
 static bool copies_are_good(const struct batch_plan *plan, const struct program *p, const struct cache_config *c) {
     for (int i = 0; i < plan->n_copies; i++) {
         struct cache_copy k = plan->copies[i];
-        int64_t n = k.group == STATE_SLOTS        ? c->n_states + c->n_host_states
+        int64_t n = k.group == STATE_SLOTS        ? (int64_t)c->n_states + c->n_host_states
                     : in(k.group, 0, p->n_groups) ? n_blocks_of(p, c, k.group)
                                                   : 0;
         if (!in(k.from, 0, n) || !in(k.to, 0, n))
