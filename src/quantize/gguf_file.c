@@ -41,11 +41,11 @@ static enum status plan(const struct quantize_job *job, const struct mix *mix, s
     TRY(gguf_find_model(job->model, path, &is_gguf, err));
     if (is_gguf) {
         TRY(checkpoint_open(&s->checkpoint, path, err));
-        return gguf_plan_file(path, s->checkpoint, mix, job->may_requantize, s->imatrix != NULL, plan, err);
+        return gguf_plan_file(path, s->checkpoint, mix, job->may_requantize, plan, err);
     }
     struct model_options options = {.taken = &s->taken};
     TRY(model_open(job->model, &options, &s->model, err));
-    return gguf_plan_model(job->model, s->model, &s->taken, mix, s->imatrix != NULL, plan, err);
+    return gguf_plan_model(job->model, s->model, &s->taken, mix, plan, err);
 }
 
 /* ---- writing ---- */

@@ -176,7 +176,7 @@ static enum status put_model(const char *folder, const struct planner *p, struct
 }
 
 static enum status plan_model(const char *folder, struct planner *p, const struct bound_list *taken,
-                              const struct mix *mix, bool has_imatrix) {
+                              const struct mix *mix) {
     const struct model_spec *s = p->s;
     struct gguf_keys keys;
     TRY(put_model(folder, p, &keys));
@@ -186,8 +186,7 @@ static enum status plan_model(const char *folder, struct planner *p, const struc
     for (size_t i = 0; i < taken->n; i++)
         TRY(plan_bound(p, &taken->items[i]));
     add_extras(p, &keys);
-    struct mix_model model = {s->n_layers, s->moe.n_experts, s->n_heads / MAX(s->n_kv_heads, 1), s->tied_embeddings,
-                              has_imatrix};
+    struct mix_model model = {s->n_layers, s->moe.n_experts, s->n_heads / MAX(s->n_kv_heads, 1), s->tied_embeddings};
     for (size_t i = 0; i < p->plan->n; i++) {
         struct target *t = &p->plan->targets[i];
         t->to = mix_storage(mix, &model, t->name, t->n_dims, t->cols);
@@ -197,16 +196,16 @@ static enum status plan_model(const char *folder, struct planner *p, const struc
 }
 
 enum status gguf_plan_model(const char *folder, const struct model *m, const struct bound_list *taken,
-                            const struct mix *mix, bool has_imatrix, struct gguf_plan *out, struct error *err) {
+                            const struct mix *mix, struct gguf_plan *out, struct error *err) {
     *out = (struct gguf_plan){0};
     struct planner p = {.plan = out, .s = m->spec, .err = err};
-    return plan_model(folder, &p, taken, mix, has_imatrix);
+    return plan_model(folder, &p, taken, mix);
 }
 
 /* ---- a GGUF file again ---- */
 
-static enum status read_mix_model(const struct gguf *g, const struct checkpoint *c, bool has_imatrix,
-                                  struct mix_model *out, struct error *err) {
+static enum status read_mix_model(const struct gguf *g, const struct checkpoint *c, struct mix_model *out,
+                                  struct error *err) {
     static const char *const leaves[] = {"block_count", "expert_count", "attention.head_count",
                                          "attention.head_count_kv"};
     int64_t n[ARRAY_LEN(leaves)];
@@ -218,8 +217,7 @@ static enum status read_mix_model(const struct gguf *g, const struct checkpoint 
         const struct gguf_value *v = gguf_get(g, key); // layers that differ: the first
         n[i] = v && gguf_is_int(v->type) && v->n ? MIN(gguf_item_int(v, 0), INT32_MAX) : 0;
     }
-    *out = (struct mix_model){(int)n[0], (int)n[1], (int)(n[2] / MAX(n[3], 1)), !checkpoint_find(c, "output.weight"),
-                              has_imatrix};
+    *out = (struct mix_model){(int)n[0], (int)n[1], (int)(n[2] / MAX(n[3], 1)), !checkpoint_find(c, "output.weight")};
     return OK;
 }
 
@@ -268,14 +266,14 @@ static void copy_keys(struct gguf_plan *plan, const struct gguf *g) {
 }
 
 enum status gguf_plan_file(const char *path, const struct checkpoint *c, const struct mix *mix, bool may_requantize,
-                           bool has_imatrix, struct gguf_plan *out, struct error *err) {
+                           struct gguf_plan *out, struct error *err) {
     struct gguf g;
     struct mix_model model;
     *out = (struct gguf_plan){0};
     TRY(gguf_open(path, &g, err));
     copy_keys(out, &g);
     put_file_keys(out, mix);
-    enum status st = read_mix_model(&g, c, has_imatrix, &model, err);
+    enum status st = read_mix_model(&g, c, &model, err);
     gguf_release(&g);
     for (size_t i = 0; i < checkpoint_count(c) && st == OK; i++)
         st = plan_tensor(out, checkpoint_at(c, i), mix, &model, may_requantize, path, err);

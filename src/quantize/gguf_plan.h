@@ -18,11 +18,11 @@ struct gguf_plan {
 
 /* taken: what model_open noted. ERR_UNSUPPORTED names a tensor that no name in GGUF stands for. */
 enum status gguf_plan_model(const char *folder, const struct model *m, const struct bound_list *taken,
-                            const struct mix *mix, bool has_imatrix, struct gguf_plan *out, struct error *err);
+                            const struct mix *mix, struct gguf_plan *out, struct error *err);
 
 /* c: the file's tensors under its own names. Tensors in blocks that the mix stores otherwise are refused, by name,
  * unless may_requantize. */
 enum status gguf_plan_file(const char *path, const struct checkpoint *c, const struct mix *mix, bool may_requantize,
-                           bool has_imatrix, struct gguf_plan *out, struct error *err);
+                           struct gguf_plan *out, struct error *err);
 
 void gguf_plan_release(struct gguf_plan *p);

@@ -22,7 +22,6 @@ uint32_t mix_file_type(const struct mix *m); // general.file_type
 struct mix_model {
     int n_layers, n_experts, queries_per_kv; // queries_per_kv: query heads that share keys
     bool tied;                               // the table is the head
-    bool has_imatrix;
 };
 
 /* name: in the file ("blk.0.attn_v.weight"). n_dims and cols: its dimensions, and the innermost one. */

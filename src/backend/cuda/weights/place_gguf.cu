@@ -1,5 +1,5 @@
-/* place_gguf.cu - rows of GGUF's blocks (core/qformat_blocks.c), as they are loaded, into the tiles of quads.h. A
- * thread block a row: once for its largest d, once to put 32 columns at a time where their lanes will look for them.
+/* place_gguf.cu - rows of GGUF's blocks (core/formats/qformat_blocks.c), as they are loaded, into the tiles of quads.h.
+ * A thread block a row: once for its largest d, once to put 32 columns at a time where their lanes will look for them.
  * Nothing is rounded but d and dmin of blocks that are 2^14 times smaller than the row's largest. */
 #include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/weights/placing.cuh"
