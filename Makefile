@@ -176,7 +176,7 @@ export TEST_TIMEOUT
 
 SOAK_SECONDS ?= 600
 soak: $(BUILD)/gyre
-	@GYRE=$(BUILD)/gyre PYTHONDONTWRITEBYTECODE=1 python3 tests/cli/soak.py --seconds $(SOAK_SECONDS)
+	@GYRE=$(BUILD)/gyre PYTHONDONTWRITEBYTECODE=1 python3 tests/cli/rig/soak.py --seconds $(SOAK_SECONDS)
 
 FUZZ_SECONDS ?= 60
 FUZZ ?= *

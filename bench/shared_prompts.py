@@ -9,7 +9,7 @@ import statistics
 import sys
 import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "cli"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tests", "cli", "rig"))
 from serving import Server  # noqa: E402
 
 PROMPT, ANSWERS, TIMES = 900, 8, 9

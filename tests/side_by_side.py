@@ -26,7 +26,7 @@ CLI = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cli")
 
 
 def begin_module(name):
-    """Runs a module of tests/cli in a fork of its own; the child ends as an interpreter does."""
+    """Runs a module below tests/cli in a fork of its own; the child ends as an interpreter does."""
     sys.stdout.flush()
     pid = os.fork()
     if pid:

@@ -1,5 +1,5 @@
 /* test_beams.c - the arithmetic of beam search against enumerating every sequence, on random models of four tokens.
- * What transformers makes of real ones is tests/cli/test_beams.py's. */
+ * What transformers makes of real ones is tests/cli/api/test_beams.py's. */
 #include "check.h"
 
 #include "base/random.h"

@@ -401,7 +401,7 @@ static void what_a_head_says_wrongly_is_refused(void **state) {
 }
 
 /* Blocks read later rows, an assistant the target's cache. Which plugin $GYRE_XLA_PLUGIN names does not matter: this
- * runs in tests/cli/test_xla_stand_in.py. */
+ * runs in tests/cli/xla/test_xla_stand_in.py. */
 static void xla_refuses_blocks_and_assistants(void **state) {
     (void)state;
     static const char *const own[] = {"cache=0", NULL};

@@ -2,7 +2,7 @@
  *
  * After each attack the server answers the next request, no exchange is left over (rig_close checks), and where a limit
  * is the defence the test shows the limit at work. Which attack is tested where: the table in
- * tests/cli/test_attacks.py. */
+ * tests/cli/service/test_attacks.py. */
 #include "check.h"
 
 #include "base/random.h"

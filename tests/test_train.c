@@ -1,5 +1,5 @@
 /* test_train.c - what stands around a head in training: what the target shows, the draft's vocabulary, pieces of texts,
- * acceptance, files. tests/cli/test_train_draft.py trains. */
+ * acceptance, files. tests/cli/verbs/test_train_draft.py trains. */
 #include "check.h"
 #include "train/tensor_file.h"
 #include "train/training_state.h"

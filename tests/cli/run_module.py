@@ -1,4 +1,5 @@
-"""Runs one module of this folder and says how each test went in a line of its own, in cmocka's words.
+"""Runs one module of the folders here and says how each test went in a line of its own, in cmocka's words. Modules
+find those of every folder by name: rig/ is what they share.
 
     python3 tests/cli/run_module.py test_serve.py
 
@@ -54,7 +55,7 @@ class Lines(unittest.TestResult):
 
 def main():
     here = os.path.dirname(os.path.abspath(__file__))
-    sys.path.insert(0, here)
+    sys.path[:0] = [os.path.join(here, "rig")] + sorted(f.path for f in os.scandir(here) if f.is_dir())
     import patience
     patience.stretch_timeouts()
     suite = unittest.defaultTestLoader.loadTestsFromName(os.path.splitext(sys.argv[1])[0])

@@ -1,8 +1,8 @@
 /* inject.c - a library that makes one call of the C library fail, as a machine does that is short of something. Loaded
  * before gyre by LD_PRELOAD, so that the calls of its libraries fail, too (libmicrohttpd, jansson, PCRE2, GnuTLS).
  *
- * GYRE_INJECT names a file with a struct plan, which test and program map at once (tests/cli/failing.py): of the call
- * that it names, calls of at least so many bytes are counted, and the one that brings `countdown` to 0 fails. */
+ * GYRE_INJECT names a file with a struct plan, which test and program map at once (tests/cli/rig/failing.py): of the
+ * call that it names, calls of at least so many bytes are counted, and the one that brings `countdown` to 0 fails. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>

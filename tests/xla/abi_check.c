@@ -1,5 +1,5 @@
-/* abi_check.c - src/backend/xla/pjrt/pjrt_abi.h against the official header: tests/cli/test_xla_plugin.py compiles it
- * where a package brings that. There is nothing to run: what differs does not compile. */
+/* abi_check.c - src/backend/xla/pjrt/pjrt_abi.h against the official header: tests/cli/xla/test_xla_plugin.py compiles
+ * it where a package brings that. There is nothing to run: what differs does not compile. */
 #include "backend/xla/pjrt/pjrt_abi_run.h"
 
 #include "pjrt_c_api.h"

@@ -1,5 +1,5 @@
 /* stand_in.c - a PJRT plugin that computes nothing and looks at everything: sizes of structs, order of calls, what is
- * given away and used again, what is freed twice or never. Built and driven by tests/cli/test_xla_stand_in.py.
+ * given away and used again, what is freed twice or never. Built and driven by tests/cli/xla/test_xla_stand_in.py.
  *
  * Results are zeros, but those that take an argument's memory keep what is in it. What it finds goes to the file
  * $STAND_IN_LOG, a line each: "VIOLATION ..." at once; at the end "calls NAME N" and "left KIND N".

@@ -1,0 +1,60 @@
+"""gyre bench: figures for the machine and for a model, in a form that can be read back."""
+import os, re, subprocess, unittest
+
+from places import ROOT
+
+GYRE = os.path.abspath(os.environ["GYRE"])
+STORY = os.path.join(ROOT, "models/story")
+SMALL = ["--read-size", "8MiB", "--threads", "2"]
+
+
+def bench(*words):
+    return subprocess.run([GYRE, "bench", *words], capture_output=True, text=True, timeout=60)
+
+
+class Bench(unittest.TestCase):
+    def row(self, text, name):
+        found = re.search("^" + name + r" +([0-9.]+) ", text, re.M)
+        self.assertTrue(found, name + " in " + text)
+        return float(found.group(1))
+
+    def test_a_machine_has_its_figures(self):
+        p = bench(*SMALL)
+        self.assertEqual((p.returncode, p.stderr), (0, ""))
+        for name in ("memory", "compute", "barrier"):
+            self.assertGreater(self.row(p.stdout, name), 0)
+        self.assertIn("machine   2 threads", p.stdout)
+        self.assertNotIn("decode", p.stdout)
+
+    def test_a_model_has_rates_and_the_bytes_of_its_weights(self):
+        p = bench(STORY, "-p", "16", "-n", "4", "-r", "1", *SMALL)
+        self.assertEqual((p.returncode, p.stderr), (0, ""))
+        self.assertGreater(self.row(p.stdout, "prefill"), 0)
+        self.assertGreater(self.row(p.stdout, "decode"), 0)
+        megabytes = float(re.search(r"([0-9.]+) MB of weights a token", p.stdout).group(1))
+        # 7.3 million parameters of two bytes; of the embedding only the head reads all, if they are one
+        self.assertTrue(10 < megabytes < 15, megabytes)
+
+    def test_dummy_weights_need_no_checkpoint(self):
+        p = bench(os.path.join(STORY, "config.json"), "--load-format", "dummy", "-p", "8", "-n", "2", "-r", "1", *SMALL)
+        self.assertEqual((p.returncode, p.stderr), (0, ""))
+        self.assertGreater(self.row(p.stdout, "decode"), 0)
+
+    def test_guesses_stand_beside_none(self):
+        p = bench("decode", STORY, "--batch", "1", "--num-iters", "1", "--warmup-seconds", "0", "--output-len", "48",
+                  "--random-guesses", "3", "--synthetic-acceptance", "3")
+        self.assertEqual((p.returncode, p.stderr), (0, ""))
+        self.assertRegex(p.stdout, r"guesses: [\d.]+ a step and sequence, [\d.]+ % right, [\d.]+ tokens .* as fast")
+        p = bench("decode", STORY, "--random-guesses", "3", "--speculative-config", '{"method": "suffix"}')
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("--random-guesses: stand in for those of n-grams", p.stderr)
+
+    def test_a_missing_model_is_one_sentence(self):
+        p = bench("/nowhere", *SMALL)
+        self.assertEqual(p.returncode, 1)
+        self.assertEqual(p.stderr.count("\n"), 1)
+        self.assertIn("/nowhere", p.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()

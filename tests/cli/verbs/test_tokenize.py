@@ -1,0 +1,119 @@
+"""gyre tokenize and detokenize: what they print, JSON lines, a long text's digest, faults."""
+import hashlib, json, os, struct, subprocess, tempfile, unittest
+
+from places import ROOT
+
+GYRE = os.path.abspath(os.environ["GYRE"])
+DATA = os.path.join(ROOT, "build/data")
+STORY = os.path.join(ROOT, "models/story")
+QWEN3 = os.path.join(DATA, "tokenizers/qwen3")
+
+
+def gyre(*words, **more):
+    return subprocess.run([GYRE, *words], capture_output=True, text=True, timeout=60, **more)
+
+
+def batch(verb, tok, items, *words):
+    p = gyre(verb, tok, "--batch", *words, input="".join(json.dumps(item) + "\n" for item in items))
+    assert p.returncode == 0, p.stderr
+    return [json.loads(line) for line in p.stdout.splitlines()]
+
+
+class Tokenize(unittest.TestCase):
+    def test_ids_are_one_line_that_the_other_verb_reads(self):
+        p = gyre("tokenize", STORY, "-p", "Once upon a time")
+        self.assertEqual((p.returncode, p.stdout, p.stderr), (0, "1269,680,261,516\n", ""))
+        p = gyre("detokenize", STORY, "--ids", p.stdout.strip())
+        self.assertEqual((p.returncode, p.stdout, p.stderr), (0, "Once upon a time\n", ""))
+
+    def test_pieces_and_count(self):
+        self.assertEqual(gyre("tokenize", STORY, "-p", "a dog", "--output", "pieces").stdout, '"a"\n"Ġdog"\n')
+        self.assertEqual(gyre("tokenize", STORY, "-p", "a dog", "--output", "count").stdout, "2\n")
+        self.assertEqual(batch("tokenize", STORY, ["a dog"], "--output", "pieces"), [["a", "Ġdog"]])
+        self.assertEqual(batch("tokenize", STORY, ["a dog", ""], "--output", "count"), [2, 0])
+
+    def test_special_tokens_in_the_text_are_text_unless_asked_for(self):
+        self.assertEqual(gyre("tokenize", QWEN3, "-p", "<|im_end|>", "--parse-special").stdout, "151645\n")
+        plain = gyre("tokenize", QWEN3, "-p", "<|im_end|>").stdout
+        self.assertNotIn("151645", plain)
+        self.assertEqual(gyre("detokenize", QWEN3, "--ids", plain.strip()).stdout, "<|im_end|>\n")
+
+    def test_special_tokens_can_be_left_out_of_text(self):
+        ids = "151644,872,198,151645"
+        self.assertEqual(gyre("detokenize", QWEN3, "--ids", ids).stdout, "<|im_start|>user\n<|im_end|>\n")
+        self.assertEqual(gyre("detokenize", QWEN3, "--ids", ids, "--skip-special").stdout, "user\n\n")
+
+    def test_bytes_that_are_not_utf8_read_as_replacement_characters(self):
+        with tempfile.NamedTemporaryFile() as file:
+            file.write(b"a\xff\xe2\x82b\xed\xa0\x80")
+            file.flush()
+            p = gyre("tokenize", QWEN3, "-f", file.name)
+        self.assertEqual(
+            gyre("detokenize", QWEN3, "--ids", p.stdout.strip()).stdout, "a\ufffd\ufffdb\ufffd\ufffd\ufffd\n")
+
+    def test_a_faulty_line_is_answered_and_the_rest_go_on(self):
+        p = gyre("tokenize", STORY, "--batch", input='"a"\n\n{"a":1}\nnonsense\n"\\ud800"\n"a"\n')
+        lines = [json.loads(line) for line in p.stdout.splitlines()]
+        self.assertEqual(p.returncode, 0)
+        self.assertEqual([line if isinstance(line, list) else list(line) for line in lines],
+                         [lines[0], ["error"], ["error"], ["error"], lines[0]])
+        out = batch("detokenize", STORY, [[1269], [-1], [10**9], "x", [1.5], [[]], []])
+        self.assertEqual([o if isinstance(o, str) else list(o) for o in out],
+                         ["Once", ["error"], ["error"], ["error"], ["error"], ["error"], ""])
+
+    def test_every_text_survives_both_ways(self):
+        texts = [
+            "", " ", "\0", "e\u0301", "\u00e9", "a\r\n\tb", "\U0001F98A" * 40, "日本語のテキスト", "x" * 5000, "اختبار",
+            "\ufffd"
+        ]
+        ids = batch("tokenize", os.path.join(DATA, "tokenizers/gpt-2/tokenizer.json"), texts)
+        self.assertEqual(batch("detokenize", os.path.join(DATA, "tokenizers/gpt-2/tokenizer.json"), ids), texts)
+
+    def test_misuse(self):
+        for words in (["-p", "a", "-f", "b"], [], ["-p", "a", "--batch"], ["-p", "a", "--output", "tokens"]):
+            self.assertEqual(gyre("tokenize", STORY, *words).returncode, 2, words)
+        for words in (["--ids", "1", "--batch"], [], ["--ids", "1,x"]):
+            self.assertEqual(gyre("detokenize", STORY, *words).returncode, 2, words)
+
+    def test_a_missing_tokenizer_is_named(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for path in (folder, os.path.join(folder, "tokenizer.json")):
+                p = gyre("tokenize", path, "-p", "a")
+                self.assertEqual((p.returncode, p.stdout), (1, ""))
+                self.assertTrue(p.stderr.startswith("gyre: " + path), p.stderr)
+
+
+class LongText(unittest.TestCase):
+    def check(self, name, file):
+        with open(os.path.join(ROOT, "tests/data/tokenizers/long_text_digests.json")) as f:
+            wanted = json.load(f)["files"]["../wikitext2/wiki.test.raw"][name]
+        with open(os.path.join(DATA, "wikitext2/wiki.test.raw"), encoding="utf-8", newline="") as f:
+            lines = f.read().split("\n")
+        ids = [
+            i for line in batch("tokenize", os.path.join(DATA, "tokenizers", name, file), lines, "--no-special")
+            for i in line
+        ]
+        self.assertEqual(len(ids), wanted["tokens"])
+        self.assertEqual(hashlib.sha256(struct.pack("<%di" % len(ids), *ids)).hexdigest(), wanted["sha256"])
+
+    def test_wikitext_with_qwen3(self):
+        self.check("qwen3", "tokenizer.json")
+
+    def test_wikitext_with_llama_3(self):
+        self.check("llama-3", "tokenizer.json")
+
+    def test_wikitext_with_gpt_2(self):
+        self.check("gpt-2", "tokenizer.json")
+
+    def test_wikitext_with_llama_2(self):
+        self.check("llama-2", "tokenizer.json")
+
+    def test_wikitext_with_llama_2_as_sentencepiece(self):
+        self.check("llama-2", "tokenizer.model")
+
+    def test_wikitext_with_o200k(self):
+        self.check("o200k", "o200k_base.tiktoken")
+
+
+if __name__ == "__main__":
+    unittest.main()
