@@ -184,6 +184,8 @@ static void fill_set(void) {
     enum { AVX512_BF16 = 1 << 5 };
     unsigned a, b, c, d;
     available = __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & AVX512_BF16);
+    if (!available)
+        return; // the copy below may be made by instructions of AVX-512, as all of this file
     set = kernels_avx512;
     set.name = "bf16";
     set.arrangement = arrangement;
