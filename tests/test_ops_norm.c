@@ -41,21 +41,22 @@ static void norm_row(struct rig *rig, const struct normed_case *c, const double 
 
 enum { OUT = 64 };
 
-/* W y and, in the same row, r: as the product was read. */
+/* W y and, in the same row, n_r times r: as the product was read. */
 static const double *product_rows(struct rig *rig, const struct normed_case *c, const char *kernels, const double *w,
-                                  const double *matrix, enum rig_reading how) {
+                                  const double *matrix, int n_r, enum rig_reading how) {
     double *want = rig_rows(rig), *r = rig_doubles(rig, c->width), *y = rig_doubles(rig, c->width);
     RIG_EACH_ROW(rig, s, t) {
         norm_row(rig, c, w, s, t, r, y);
         rig_read(kernels, how, y, c->width);
         rig->floor = fmax(rig->floor, rig_multiply(matrix, OUT, c->width, y, rig_at(rig, want, s, t)));
         for (int i = 0; i < OUT; i++)
-            rig_at(rig, want, s, t)[i] += r[i];
+            rig_at(rig, want, s, t)[i] += n_r * r[i];
     }
     return want;
 }
 
-static void product_case(const struct normed_case *c, const char *kernels) {
+/* early: an op before the product reads what is added up. */
+static void product_case(const struct normed_case *c, bool early, const char *kernels) {
     static const enum rig_schedule schedules[] = {SCHEDULE_CHUNK_1, SCHEDULE_WHOLE};
     if (!rig_takes_case())
         return;
@@ -64,9 +65,12 @@ static void product_case(const struct normed_case *c, const char *kernels) {
     const double *want[N_ROW_READINGS];
     struct rig *rig = normed_rig(c, kernels, &r, &y, &w);
     const struct weight *weight = rig_weight(rig, FORMAT_F8_CHANNEL, OUT, c->width, &matrix);
-    rig_result(rig, op_gated_add(rig->p, val_cols(r, 0, OUT), op_linear(rig->p, y, weight, NULL), NO_VAL));
+    val beside = val_cols(r, 0, OUT);
+    if (early)
+        beside = op_gated_add(rig->p, beside, beside, NO_VAL);
+    rig_result(rig, op_gated_add(rig->p, beside, op_linear(rig->p, y, weight, NULL), NO_VAL));
     for (int how = 0; how < N_ROW_READINGS; how++)
-        want[how] = product_rows(rig, c, kernels, w, matrix, (enum rig_reading)how);
+        want[how] = product_rows(rig, c, kernels, w, matrix, early ? 2 : 1, (enum rig_reading)how);
     for (size_t i = 0; i < ARRAY_LEN(schedules); i++) {
         const double *got = rig_run(rig, schedules[i]), *nearest = rig_nearest(rig, got, want, N_ROW_READINGS);
         char what[80];
@@ -82,21 +86,31 @@ static void an_add_norm_before_a_product_may_be_done_by_it(void **state) {
     (void)state;
     for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
         for (size_t i = 0; i < ARRAY_LEN(cases); i++)
-            product_case(&cases[i], *kernels);
+            product_case(&cases[i], false, *kernels);
+}
+
+static void an_op_between_reads_what_the_add_norm_added_up(void **state) {
+    (void)state;
+    for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
+        product_case(&cases[2], true, *kernels);
 }
 
 enum { EXPERTS = 4, FFN = 32 };
 
+/* Of the shared expert: with a bias no router computes it. */
+enum gate { UNGATED, GATED, GATED_WITH_BIAS, N_GATES };
+
 /* What all experts make of y by the router's weights, that no choice depends on, and r. */
-static void experts_case(const struct normed_case *c, bool gated, const char *kernels) {
+static void experts_case(const struct normed_case *c, enum gate gated, const char *kernels) {
     if (!rig_takes_case())
         return;
     val r, y;
-    double *w, *router, *gate_row = NULL, *w13, *w2;
+    double *w, *router, *gate_row = NULL, *bias = NULL, *w13, *w2;
     int d = c->width, all = EXPERTS + 1;
     struct rig *rig = normed_rig(c, kernels, &r, &y, &w);
     val logits = op_linear(rig->p, y, rig_weight(rig, FORMAT_BF16, EXPERTS, d, &router), NULL);
-    val gate = gated ? op_linear(rig->p, y, rig_weight(rig, FORMAT_BF16, 1, d, &gate_row), NULL) : NO_VAL;
+    const struct weight *b = gated == GATED_WITH_BIAS ? rig_vector(rig, 1, -1, 1, &bias) : NULL;
+    val gate = gated ? op_linear(rig->p, y, rig_weight(rig, FORMAT_BF16, 1, d, &gate_row), b) : NO_VAL;
     struct route_args a = {.how = ROUTE_SOFTMAX, .n_experts = EXPERTS, .top_k = EXPERTS, .scale = 1, .n_shared = 1};
     struct routed routed = op_moe_route_gated(rig->p, logits, gate, NULL, NULL, a);
     val made = op_moe_ffn(rig->p, y, routed, rig_weight(rig, FORMAT_BF16, all * 2 * FFN, d, &w13),
@@ -116,7 +130,7 @@ static void experts_case(const struct normed_case *c, bool gated, const char *ke
         for (int e = 0; e < EXPERTS; e++)
             sum += exp(logit[e]);
         if (gated)
-            rig_multiply(gate_row, 1, d, n, &shared);
+            rig_multiply(gate_row, 1, d, n, &shared), shared += bias ? bias[0] : 0;
         for (int i = 0; i < d; i++)
             rig_at(rig, want, s, t)[i] = x[i];
         for (int e = 0; e < all; e++) {
@@ -141,13 +155,14 @@ static void an_add_norm_before_experts_may_be_done_by_what_routes(void **state) 
     (void)state;
     for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
         for (size_t i = 0; i < 5; i++)
-            for (int gated = 0; gated < 2; gated++)
-                experts_case(&cases[i], gated, *kernels);
+            for (int gated = UNGATED; gated < N_GATES; gated++)
+                experts_case(&cases[i], (enum gate)gated, *kernels);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_add_norm_before_a_product_may_be_done_by_it),
+        cmocka_unit_test(an_op_between_reads_what_the_add_norm_added_up),
         cmocka_unit_test(an_add_norm_before_experts_may_be_done_by_what_routes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -103,7 +103,8 @@ bool experts_multiply(const struct compiled_op *linear, int n_rows) {
 }
 
 bool experts_norm(const struct compiled_op *route, int n_rows, const struct dnorm_row *norm) {
-    return route_multiplies(route, n_rows) && moe_router_norms(norm);
+    bool reads_alone = !route->in[1].at || route->gate; // else the gate's own node, before this one, reads it too
+    return reads_alone && route_multiplies(route, n_rows) && moe_router_norms(norm);
 }
 
 static enum status put_route(const struct node *n, const struct launch *l, struct error *err) {

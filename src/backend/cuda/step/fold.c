@@ -67,7 +67,16 @@ static bool goes_to(const struct program *p, const struct op *linear, const stru
     return goes && read_by_one(p, linear->out[0]);
 }
 
-const struct op *norm_read_by(const struct program *p, const struct op *add) {
+/* Whether an op between the two reads the value: it could not if the second's node made it. */
+static bool is_read_between(val v, const struct op *first, const struct op *second) {
+    for (const struct op *op = first + 1; op < second; op++)
+        for (int k = 0; k < OP_MAX_IN; k++)
+            if (op->in[k].id == v.id)
+                return true;
+    return false;
+}
+
+static const struct op *norm_reader(const struct program *p, const struct op *add) {
     const struct op *readers[4];
     int n = 0;
     if (add->code != OP_ADD_NORM || add->weights[1] || p->hidden.id == add->out[1].id || norm_folded_into(p, add) ||
@@ -92,6 +101,11 @@ const struct op *norm_read_by(const struct program *p, const struct op *add) {
         if (route->code != OP_MOE_ROUTE || readers[i]->code != OP_LINEAR || !goes_to(p, readers[i], route))
             return NULL;
     return route;
+}
+
+const struct op *norm_read_by(const struct program *p, const struct op *add) {
+    const struct op *reader = norm_reader(p, add);
+    return reader && !is_read_between(add->out[0], add, reader) ? reader : NULL;
 }
 
 /* All readers of the rows taken are LINEARs, and the rows are those that the step keeps to its end. */

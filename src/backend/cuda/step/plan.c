@@ -163,7 +163,8 @@ enum status cuda_states_from(struct executable *exe, int i, struct executable *f
     BUG_IF(i < 0 || i >= STATE_SOURCES || !exe->state_sources || tap < 0 || tap > from->program->n_taps);
     TRY(device_enter(d, err));
     DEVICE_TRY(d, err,
-               cudaMemcpy(&exe->state_sources[i], &from->kept[tap], sizeof from->kept[tap], cudaMemcpyHostToDevice),
+               cudaMemcpyAsync(&exe->state_sources[i], &from->kept[tap], sizeof from->kept[tap], cudaMemcpyHostToDevice,
+                               d->stream), // behind what cleared it, and before steps
                "a source of states");
     return OK;
 }
