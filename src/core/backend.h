@@ -33,6 +33,7 @@ struct backend_ops {
     int default_tokens, default_seqs;     // of a step, where the user does not say; 0: the engine's
     int max_back;                         // the most that load_options.n_back may be
     int max_in_flight;                    // 1: run() computes; 2: the device, while the host prepares
+    int n_devices;                        // of the machine's, that open takes from device_options.index on; 0: one
     const struct backend_option *options; // up to one without a name; NULL: none
     const struct backend_probes *probes;  // NULL: none
 
@@ -70,9 +71,10 @@ struct backend_ops {
     enum status (*cache_room)(struct loaded *l, struct bucket bucket, int block_size, const int *table_width,
                               double share, int64_t *out, struct error *err);
 
-    /* What a block of a group holds in all its layers, or a slot of a state group, cache_block_bytes of it, to and from
-     * the host; between steps, with none in flight. The bytes mean the same to every device that loaded the same
-     * program with the same options. Both NULL: a cache cannot be handed to another engine. */
+    /* What a block of a group holds in all its layers, or a slot of a state group, handed_bytes of it, to and from the
+     * host; between steps, with none in flight. The bytes mean the same to every device that loaded the same program
+     * with the same options. All NULL: a cache cannot be handed to another engine. */
+    int64_t (*handed_bytes)(const struct loaded *l, int group); // once there is a cache
     enum status (*get_cache)(struct loaded *l, int group, int block, void *out, struct error *err);
     enum status (*put_cache)(struct loaded *l, int group, int block, const void *in, struct error *err);
 

@@ -461,6 +461,7 @@ const struct backend_ops backend_cpu = {
     .join = cpu_join,
     .alloc_cache = cpu_alloc_cache,
     .cache_block_bytes = cpu_cache_block_bytes,
+    .handed_bytes = cpu_handed_bytes,
     .get_cache = cpu_get_cache,
     .put_cache = cpu_put_cache,
     .compile = cpu_compile,

@@ -165,6 +165,7 @@ int expert_loads(const struct loaded *l, int64_t *out, int most);
 int64_t cpu_cache_block_bytes(const struct loaded *l, int group, int block_size);
 enum status cpu_alloc_cache(struct loaded *l, const struct cache_config *config, struct error *err);
 void cache_take(struct loaded *l, const struct loaded *owner);
+int64_t cpu_handed_bytes(const struct loaded *l, int group);
 enum status cpu_get_cache(struct loaded *l, int group, int block, void *out, struct error *err);
 enum status cpu_put_cache(struct loaded *l, int group, int block, const void *in, struct error *err);
 

@@ -100,6 +100,8 @@ static void move_block(struct loaded *l, int group, int block, float *out, const
     }
 }
 
+int64_t cpu_handed_bytes(const struct loaded *l, int group) { return cpu_cache_block_bytes(l, group, l->block_size); }
+
 enum status cpu_get_cache(struct loaded *l, int group, int block, void *out, struct error *err) {
     (void)err;
     move_block(l, group, block, out, NULL);

@@ -34,7 +34,6 @@ struct loaded {
     const struct program *whole;
     struct program *programs[MAX_RANKS_OF_A_MODEL];
     struct loaded *of[MAX_RANKS_OF_A_MODEL];
-    int block_size; // of the cache
 };
 
 struct executable {
@@ -177,7 +176,6 @@ static enum status ranks_load(struct device *d, const struct program *p, const s
 
 static enum status ranks_alloc_cache(struct loaded *l, const struct cache_config *config, struct error *err) {
     const struct table *t = l->device->table;
-    l->block_size = config->block_size;
     for (int i = 0; i < t->n; i++)
         TRY(t->of->alloc_cache(l->of[i], config, err));
     return OK;
@@ -205,11 +203,19 @@ static int64_t ranks_cache_block_bytes(const struct loaded *l, int group, int bl
 }
 
 /* A block is all ranks' blocks, one behind the other. */
+static int64_t ranks_handed_bytes(const struct loaded *l, int group) {
+    const struct table *t = l->device->table;
+    int64_t bytes = 0;
+    for (int i = 0; i < t->n; i++)
+        bytes += t->of->handed_bytes(l->of[i], group);
+    return bytes;
+}
+
 static enum status ranks_get_cache(struct loaded *l, int group, int block, void *out, struct error *err) {
     const struct table *t = l->device->table;
     for (int i = 0; i < t->n; i++) {
         TRY(t->of->get_cache(l->of[i], group, block, out, err));
-        out = (char *)out + t->of->cache_block_bytes(l->of[i], group, l->block_size);
+        out = (char *)out + t->of->handed_bytes(l->of[i], group);
     }
     return OK;
 }
@@ -218,7 +224,7 @@ static enum status ranks_put_cache(struct loaded *l, int group, int block, const
     const struct table *t = l->device->table;
     for (int i = 0; i < t->n; i++) {
         TRY(t->of->put_cache(l->of[i], group, block, in, err));
-        in = (const char *)in + t->of->cache_block_bytes(l->of[i], group, l->block_size);
+        in = (const char *)in + t->of->handed_bytes(l->of[i], group);
     }
     return OK;
 }
@@ -432,8 +438,9 @@ static void fill(struct table *t, const struct backend_ops *of, int n, bool by_e
     ops->alloc_cache = ranks_alloc_cache;
     ops->commit_cache = of->commit_cache ? ranks_commit_cache : NULL;
     ops->cache_block_bytes = ranks_cache_block_bytes;
-    ops->get_cache = of->get_cache && of->in_place ? ranks_get_cache : NULL;
-    ops->put_cache = of->put_cache && of->in_place ? ranks_put_cache : NULL;
+    ops->handed_bytes = of->handed_bytes ? ranks_handed_bytes : NULL;
+    ops->get_cache = of->get_cache ? ranks_get_cache : NULL;
+    ops->put_cache = of->put_cache ? ranks_put_cache : NULL;
     ops->cache_room = of->cache_room ? ranks_cache_room : NULL;
     ops->compile = ranks_compile;
     ops->free_executable = ranks_free_executable;

@@ -32,7 +32,6 @@ struct loaded {
     struct device *device;
     struct program *programs[MAX_STAGES];
     struct loaded *of[MAX_STAGES];
-    int block_size; // of the cache
 };
 
 struct executable {
@@ -139,7 +138,6 @@ static enum status stages_load(struct device *d, const struct program *p, const 
 
 static enum status stages_alloc_cache(struct loaded *l, const struct cache_config *config, struct error *err) {
     const struct table *t = l->device->table;
-    l->block_size = config->block_size;
     for (int i = 0; i < t->n; i++)
         TRY(ops_of(t, i)->alloc_cache(l->of[i], config, err));
     return OK;
@@ -152,11 +150,19 @@ static int64_t stages_cache_block_bytes(const struct loaded *l, int group, int b
     return bytes;
 }
 
+static int64_t stages_handed_bytes(const struct loaded *l, int group) {
+    const struct table *t = l->device->table;
+    int64_t bytes = 0;
+    for (int i = 0; i < t->n; i++)
+        bytes += t->of->handed_bytes(l->of[i], group);
+    return bytes;
+}
+
 static enum status stages_get_cache(struct loaded *l, int group, int block, void *out, struct error *err) {
     const struct table *t = l->device->table;
     for (int i = 0; i < t->n; i++) {
         TRY(t->of->get_cache(l->of[i], group, block, out, err));
-        out = (char *)out + t->of->cache_block_bytes(l->of[i], group, l->block_size);
+        out = (char *)out + t->of->handed_bytes(l->of[i], group);
     }
     return OK;
 }
@@ -165,7 +171,7 @@ static enum status stages_put_cache(struct loaded *l, int group, int block, cons
     const struct table *t = l->device->table;
     for (int i = 0; i < t->n; i++) {
         TRY(t->of->put_cache(l->of[i], group, block, in, err));
-        in = (const char *)in + t->of->cache_block_bytes(l->of[i], group, l->block_size);
+        in = (const char *)in + t->of->handed_bytes(l->of[i], group);
     }
     return OK;
 }
@@ -421,6 +427,7 @@ static void fill(struct table *t, const struct backend_ops *of, const struct bac
     ops->alloc_cache = stages_alloc_cache;
     ops->commit_cache = NULL;
     ops->cache_block_bytes = stages_cache_block_bytes;
+    ops->handed_bytes = of->handed_bytes && !far ? stages_handed_bytes : NULL;
     ops->get_cache = of->get_cache && !far ? stages_get_cache : NULL;
     ops->put_cache = of->put_cache && !far ? stages_put_cache : NULL;
     ops->cache_room = NULL;

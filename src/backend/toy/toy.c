@@ -13,6 +13,7 @@ struct toy_faults toy_faults = {.bad_token = -1};
 typedef uint64_t toy_slot;
 enum { POSITION_BITS = 24 };
 enum { NEAR = 4, SAMPLES = 2 }; // slots that a row looks at: the last ones, then each twice as far; and any others
+enum { STATE_BYTES = 64 };
 static const uint64_t POSITION_MASK = (1u << POSITION_BITS) - 1;
 
 /* What the first n_kept tokens made, and those behind them as they came: it can go back to where any of these begins.
@@ -115,7 +116,39 @@ static enum status toy_alloc_cache(struct loaded *l, const struct cache_config *
 
 /* 8 bytes a token, whatever the group. */
 static int64_t toy_block_bytes(const struct loaded *l, int group, int block_size) {
-    return l->program->groups[group].kind == CACHE_STATE ? 64 : (int64_t)sizeof(toy_slot) * block_size;
+    return l->program->groups[group].kind == CACHE_STATE ? STATE_BYTES : (int64_t)sizeof(toy_slot) * block_size;
+}
+
+static int64_t toy_handed_bytes(const struct loaded *l, int group) {
+    return toy_block_bytes(l, group, l->config.block_size);
+}
+
+/* Of a block, or of a slot's state, which takes less than what a slot counts as. */
+static void *toy_at(const struct loaded *l, int group, int block, size_t *n) {
+    bool is_state = l->program->groups[group].kind == CACHE_STATE;
+    size_t size = (size_t)l->config.block_size;
+    BUG_IF(block < 0 || block >= (is_state ? l->config.n_states + l->config.n_host_states
+                                           : l->config.n_blocks[group] + l->config.n_host_blocks[group]));
+    *n = is_state ? sizeof *l->states : size * sizeof(toy_slot);
+    return is_state ? (void *)&l->states[block] : &l->slots[group][(size_t)block * size];
+}
+_Static_assert(sizeof(struct toy_state) <= STATE_BYTES, "a slot's bytes hold its state");
+
+static enum status toy_get_cache(struct loaded *l, int group, int block, void *out, struct error *err) {
+    size_t n;
+    const void *at = toy_at(l, group, block, &n);
+    (void)err;
+    memset(out, 0, (size_t)toy_handed_bytes(l, group));
+    memcpy(out, at, n);
+    return OK;
+}
+
+static enum status toy_put_cache(struct loaded *l, int group, int block, const void *in, struct error *err) {
+    size_t n;
+    void *at = toy_at(l, group, block, &n);
+    (void)err;
+    memcpy(at, in, n);
+    return OK;
 }
 
 static enum status toy_compile(struct loaded *l, struct bucket bucket, struct executable **out, struct error *err) {
@@ -391,6 +424,9 @@ const struct backend_ops backend_toy = {
     .unload = toy_unload,
     .alloc_cache = toy_alloc_cache,
     .cache_block_bytes = toy_block_bytes,
+    .handed_bytes = toy_handed_bytes,
+    .get_cache = toy_get_cache,
+    .put_cache = toy_put_cache,
     .compile = toy_compile,
     .free_executable = toy_free_executable,
     .report = toy_report,

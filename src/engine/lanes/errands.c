@@ -1,8 +1,8 @@
 /* errands.c - see lane.h: what threads that are no listeners want of an engine. */
 #include "engine/lanes/lane_parts.h"
 
-bool lane_errand(struct lane *s, void (*run)(struct gyre *g, void *context), void *context) {
-    struct lane_errand e = {.run = run, .context = context};
+bool lane_errand(struct lane *s, enum errand_time when, void (*run)(struct gyre *g, void *context), void *context) {
+    struct lane_errand e = {.when = when, .run = run, .context = context};
     pthread_mutex_lock(&s->lock);
     bool may = s->started && !s->stopping;
     if (may) {
@@ -16,11 +16,22 @@ bool lane_errand(struct lane *s, void (*run)(struct gyre *g, void *context), voi
     return e.was_run;
 }
 
-void lane_do_errands(struct lane *s, bool run) {
+struct lane_errand *lane_take_errands(struct lane *s) {
     pthread_mutex_lock(&s->lock);
     struct lane_errand *first = s->errands;
     s->errands = NULL;
     pthread_mutex_unlock(&s->lock);
+    return first;
+}
+
+bool lane_wants_rest(const struct lane_errand *first) {
+    for (const struct lane_errand *e = first; e; e = e->next)
+        if (e->when == AT_REST)
+            return true;
+    return false;
+}
+
+void lane_do_errands(struct lane *s, struct lane_errand *first, bool run) {
     if (!first)
         return;
     for (struct lane_errand *e = first; run && e; e = e->next)

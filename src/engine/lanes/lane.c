@@ -359,18 +359,28 @@ static void work_once(struct lane *s) {
     pthread_mutex_unlock(s->telling);
 }
 
+/* A device with steps in flight is let come to rest for those that want it: what it gives meanwhile is told. */
+static void run_errands(struct lane *s) {
+    struct lane_errand *first = lane_take_errands(s);
+    s->engine->starts_nothing = lane_wants_rest(first);
+    while (s->engine->starts_nothing && s->engine->n_steps != s->engine->n_collected)
+        work_once(s);
+    s->engine->starts_nothing = false;
+    lane_do_errands(s, first, true);
+}
+
 static void *engine_thread(void *arg) {
     struct lane *s = arg;
     struct ticket *inbox;
     bool wishes;
     while (next_work(s, &inbox, &wishes)) {
-        lane_do_errands(s, true);
+        run_errands(s);
         accept_all(s, inbox);
         if (wishes)
             grant_wishes(s, false);
         work_once(s);
     }
-    lane_do_errands(s, false);
+    lane_do_errands(s, lane_take_errands(s), false);
     accept_all(s, inbox);
     grant_wishes(s, true);
     while (gyre_busy(s->engine))

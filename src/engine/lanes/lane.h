@@ -25,9 +25,10 @@ bool lane_has_failed(const struct lane *s); // its device; for ever. Without the
 const struct telemetry *lane_telemetry(const struct lane *s);
 struct gyre *lane_engine(const struct lane *s); // for what never changes
 
-/* Any other thread: has something done on the engine thread between steps, and waits for it. false: it was not done,
- * the lane is being closed. */
-bool lane_errand(struct lane *s, void (*run)(struct gyre *g, void *context), void *context);
+/* Any other thread: has something done on the engine thread between steps, and waits for it; of a device that has
+ * steps in flight, AT_REST: when all of them have ended. false: it was not done, the lane is being closed. */
+enum errand_time { BETWEEN_STEPS, AT_REST };
+bool lane_errand(struct lane *s, enum errand_time when, void (*run)(struct gyre *g, void *context), void *context);
 
 /* Any other thread: computes a prompt of which nobody reads an answer, as any request, and waits for it. */
 enum status lane_prompt(struct lane *s, const struct gyre_request *request, struct error *err);

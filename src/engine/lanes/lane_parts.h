@@ -16,6 +16,7 @@ struct prompt_waiter {
 
 /* Something to be done on the engine thread between steps. */
 struct lane_errand {
+    enum errand_time when;
     void (*run)(struct gyre *g, void *context);
     void *context;
     bool is_over, was_run;
@@ -70,8 +71,10 @@ struct lane {
     struct telemetry telemetry; // engine thread writes
 };
 
-/* errands.c, for the engine thread: runs those that came, or with run false says that they will not be. */
-void lane_do_errands(struct lane *s, bool run);
+/* errands.c, for the engine thread: takes those that came; runs them, or with run false says that they will not be. */
+struct lane_errand *lane_take_errands(struct lane *s);
+bool lane_wants_rest(const struct lane_errand *first); // one of them does
+void lane_do_errands(struct lane *s, struct lane_errand *first, bool run);
 
 /* lane.c: a ticket for the request, which the engine gets unless it is fetched first; refused as lane_submit says. */
 enum status lane_put(struct lane *s, struct ticket *t, bool goes_on, struct error *err);

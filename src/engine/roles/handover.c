@@ -21,7 +21,7 @@ struct piece {
 };
 
 enum status handover_check(const struct gyre *g, struct error *err) {
-    if (!g->ops->get_cache || g->ops->max_in_flight > 1)
+    if (!g->ops->get_cache)
         return fail(err, ERR_UNSUPPORTED, "device %s cannot hand its cache to another engine yet", g->ops->name);
     if (!g->pool.remembers)
         return fail(err, ERR_UNSUPPORTED,
@@ -59,7 +59,7 @@ static uint64_t bytes_hash(const struct piece *piece, uint64_t text, const void 
 }
 
 static int64_t block_bytes(const struct gyre *g, int group) {
-    return g->ops->cache_block_bytes(g->loaded, group, g->pool.block_size);
+    return g->ops->handed_bytes(g->loaded, group);
 }
 
 int64_t handover_most_bytes(const struct gyre *g, int64_t n_tokens) {

@@ -106,7 +106,7 @@ static enum status fetch_rest(struct fetcher *w, struct errand *e, struct error 
                   answer.ptr ? answer.ptr : "");
     if (st == OK) {
         e->bytes = buf_view(&answer);
-        if (!lane_errand(lane, take, e))
+        if (!lane_errand(lane, AT_REST, take, e))
             st = fail(err, ERR_FULL, "the server is shutting down");
         else if (e->status != OK)
             *err = e->err, st = e->status;
@@ -150,7 +150,7 @@ static void fetch(struct fetcher *w, const struct ticket *t) {
     struct errand e = {.prompt = {r->sequence.tokens, r->n_prompt, r->asked.tenant, f->options.identity}};
     struct error err;
     int block = gyre_info(lane_engine(f->lane))->block_size;
-    if (rests(f) || atomic_load(&t->wants_cancel) || !lane_errand(f->lane, look, &e))
+    if (rests(f) || atomic_load(&t->wants_cancel) || !lane_errand(f->lane, BETWEEN_STEPS, look, &e))
         return;
     int32_t known = e.n;
     if ((e.prompt.n - 1) / block <= known || e.prompt.n - known * block < f->options.least_tokens)

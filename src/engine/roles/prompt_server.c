@@ -74,7 +74,7 @@ static enum status answer(struct prompt_server *s, struct str question, struct b
     r.prompt = tokens, r.n_prompt = q.n, r.max_tokens = 0, r.tenant = q.tenant;
     struct giving w = {.prompt = {tokens, q.n, q.tenant, q.identity}, .from = q.from, .out = out};
     enum status st = lane_prompt(s->lane, &r, err);
-    if (st == OK && !lane_errand(s->lane, give, &w))
+    if (st == OK && !lane_errand(s->lane, AT_REST, give, &w))
         st = fail(err, ERR_FULL, "the prefill server is shutting down");
     else if (st == OK && w.status != OK)
         *err = w.err, st = w.status;
