@@ -88,7 +88,9 @@ struct tensor hlo_take(struct hlo *h, struct tensor x, struct tensor ids);
 /* x with entries ids [N] along axis 0 replaced by rows [N, rest of x]; ids that x does not have are left out, and no
  * two are alike. */
 struct tensor hlo_put(struct hlo *h, struct tensor x, struct tensor ids, struct tensor rows);
-/* x [A, B, C, D] with x[a, :, c, :] replaced by rows[n] [N, B, D] for (a, c) = ids [N, 2]; likewise. */
+/* x[a, :, c, ...] for (a, c) = ids [N, 2], of x [A, B, C, rest]: [N, B, rest]; and x with those replaced by rows [N, B,
+ * rest]; likewise. */
+struct tensor hlo_take_tokens(struct hlo *h, struct tensor x, struct tensor ids);
 struct tensor hlo_put_tokens(struct hlo *h, struct tensor x, struct tensor ids, struct tensor rows);
 /* size entries along the axis from `first` (i32, rank 0) on. */
 struct tensor hlo_window(struct hlo *h, struct tensor x, int axis, struct tensor first, int64_t size);

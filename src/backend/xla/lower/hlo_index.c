@@ -5,28 +5,44 @@
 
 /* ---- by index ---- */
 
-struct tensor hlo_take(struct hlo *h, struct tensor x, struct tensor ids) {
+/* Entries of x along the axes `at` [n_at], which are not in the result; the other axes stand behind the n of ids that
+ * say which entry. */
+static struct tensor gather(struct hlo *h, struct tensor x, struct tensor ids, int n, const int *at, int n_at) {
     struct shape shape = ids.shape, sizes = x.shape;
-    int offset[HLO_MAX_RANK], n = ids.shape.rank, rest = x.shape.rank - 1;
-    BUG_IF(n + rest > HLO_MAX_RANK);
-    for (int i = 0; i < rest; i++) {
-        offset[i] = n + i;
-        shape.dims[n + i] = x.shape.dims[1 + i];
+    int offset[HLO_MAX_RANK], rest = 0;
+    BUG_IF(n + x.shape.rank - n_at > HLO_MAX_RANK);
+    for (int i = 0; i < n_at; i++)
+        sizes.dims[at[i]] = 1;
+    for (int i = 0, k = 0; i < x.shape.rank; i++) {
+        if (k < n_at && at[k] == i) {
+            k++;
+            continue;
+        }
+        offset[rest] = n + rest;
+        shape.dims[n + rest++] = x.shape.dims[i];
     }
     shape.rank = n + rest;
-    sizes.dims[0] = 1;
     struct tensor y = hlo_new(h, x.type, shape), operands[] = {x, ids};
     put_call(h, y, "gather", operands, 2);
     put_text(&h->body, " <{dimension_numbers = #stablehlo.gather<offset_dims = ");
     put_numbers(&h->body, offset, rest);
-    buf_printf(&h->body,
-               ", collapsed_slice_dims = [0], start_index_map = [0], index_vector_dim = %d>, "
-               "indices_are_sorted = false, ",
-               n);
+    put_text(&h->body, ", collapsed_slice_dims = ");
+    put_numbers(&h->body, at, n_at);
+    put_text(&h->body, ", start_index_map = ");
+    put_numbers(&h->body, at, n_at);
+    buf_printf(&h->body, ", index_vector_dim = %d>, indices_are_sorted = false, ", n);
     put_array(&h->body, "slice_sizes", sizes.dims, sizes.rank);
     put_text(&h->body, "}>");
     put_signature(h, y, operands, 2);
     return y;
+}
+
+struct tensor hlo_take(struct hlo *h, struct tensor x, struct tensor ids) {
+    return gather(h, x, ids, ids.shape.rank, AXES(0), 1);
+}
+
+struct tensor hlo_take_tokens(struct hlo *h, struct tensor x, struct tensor ids) {
+    return gather(h, x, ids, 1, AXES(0, 2), 2);
 }
 
 /* The region of a scatter that replaces. */
@@ -73,7 +89,7 @@ struct tensor hlo_put(struct hlo *h, struct tensor x, struct tensor ids, struct 
 }
 
 struct tensor hlo_put_tokens(struct hlo *h, struct tensor x, struct tensor ids, struct tensor rows) {
-    return scatter(h, x, ids, rows, AXES(1, 2), 2, AXES(0, 2), 2, 1);
+    return scatter(h, x, ids, rows, AXES(1, 2, 3), x.shape.rank - 2, AXES(0, 2), 2, 1);
 }
 
 static int window_operands(struct hlo *h, struct tensor *operands, int n, int rank, int axis, struct tensor first) {

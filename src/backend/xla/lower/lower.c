@@ -184,26 +184,6 @@ static void take_arguments(struct lower *c) {
     c->floats = hlo_argument(&c->h, TYPE_F32, SHAPE(c->at.n_floats), NO_ALIAS);
 }
 
-/* [T, 2]: of each token the block and the slot in it; the block of padding is one that there is not. */
-static struct tensor place_tokens(struct lower *c, int group) {
-    struct hlo *h = &c->h;
-    int n_seqs = c->s.n_seqs, n_queries = c->s.n_queries, width = c->at.width[group], shift = 0;
-    struct shape shape = SHAPE(n_seqs, n_queries);
-    while (1 << shift < c->l->block_size)
-        shift++;
-    struct tensor position = hlo_reshape(h, c->position, shape);
-    struct tensor behind = hlo_binary(h, "subtract", position, hlo_rows(h, c->base[group], shape));
-    struct tensor entry = hlo_binary(h, "shift_right_arithmetic", behind, hlo_int(h, shift));
-    struct tensor row = hlo_binary(h, "multiply", hlo_iota(h, TYPE_S32, shape, 0), hlo_int(h, width));
-    struct tensor block =
-        hlo_take(h, hlo_reshape(h, c->table[group], SHAPE((int64_t)n_seqs * width)), hlo_binary(h, "add", row, entry));
-    struct tensor is_real = hlo_compare(h, "LT", hlo_iota(h, TYPE_S32, shape, 1), hlo_rows(h, c->n_query, shape));
-    block = hlo_select(h, is_real, block, hlo_int(h, c->l->n_blocks[group]));
-    struct tensor slot = hlo_binary(h, "and", position, hlo_int(h, c->l->block_size - 1));
-    struct tensor parts[] = {hlo_reshape(h, block, SHAPE(c->n_tokens, 1)), hlo_reshape(h, slot, SHAPE(c->n_tokens, 1))};
-    return hlo_concat(h, 1, parts, 2);
-}
-
 /* What the host says, or what the step before has drawn. */
 static struct tensor tokens(struct lower *c) {
     struct hlo *h = &c->h;
@@ -240,7 +220,7 @@ static void take_step(struct lower *c, struct tensor step) {
     const struct inputs *at = &c->at;
     for (int g = 0; g < c->p->n_groups; g++)
         if (c->p->groups[g].kind != CACHE_STATE)
-            c->store_at[g] = place_tokens(c, g);
+            c->store[g] = lower_store_places(c, g);
     for (int i = 0; i < c->p->n_ropes; i++) {
         int64_t dim = c->p->ropes[i]->dim;
         if (dim == 0)

@@ -8,6 +8,14 @@
 
 #include "backend/xla/xla.h"
 
+/* Where a step's rows go in the arrays of a group: see lower_store.c. */
+struct store {
+    struct tensor at;          // [T, 2]: block and slot of each token's row; those of padding are nowhere
+    int64_t tile, n_tiles;     // tokens of a tile, and how many the rows of a sequence touch
+    struct tensor tile_at;     // [S * n_tiles, 2]: block, and tile in it
+    struct tensor row, is_new; // [S * n_tiles, tile]: which row is put there (without where there is one), if any is
+};
+
 struct lower {
     struct hlo h;
     const struct loaded *l;
@@ -24,8 +32,8 @@ struct lower {
     struct tensor n_query, state_slot, adapter, out_row;
     struct tensor cos[XLA_MAX_ROPES], sin[XLA_MAX_ROPES];          // [T, dim / 2]
     struct tensor table[MAX_CACHE_GROUPS], base[MAX_CACHE_GROUPS]; // [S, width], [S]
-    struct tensor store_at[MAX_CACHE_GROUPS]; // [T, 2]: block and slot of each token's row in the cache
-    struct tensor bits;                       // [2, R]
+    struct store store[MAX_CACHE_GROUPS];
+    struct tensor bits; // [2, R]
     struct tensor drawn, logits;
     bool has_drawn;
     const struct op *op; // that is being lowered
@@ -55,6 +63,12 @@ struct tensor lower_floats(struct lower *c, int at, struct shape shape);
 /* The arrays of a layer's cache. */
 struct tensor *lower_cache(struct lower *c, int cache, int which);
 int lower_group(const struct lower *c, int cache);
+
+/* ---- lower_store.c ---- */
+
+struct store lower_store_places(struct lower *c, int group); // of a step's rows
+/* x [T, heads, dim] into array `which` of the cache; as int8 with a scale a head and token, if it holds that. */
+void lower_store(struct lower *c, int cache, int which, struct tensor x);
 
 /* ---- formulas that several ops share ---- */
 

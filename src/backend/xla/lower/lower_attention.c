@@ -21,27 +21,6 @@ static struct tensor normed(struct lower *c, struct tensor x, int weight) {
     return lower_rms(c, x, &w, a->eps, a->plus_one);
 }
 
-/* x [T, heads, dim] into the cache; as int8 with a scale a head and token, if that is what it holds. */
-static void store(struct lower *c, int cache, int which, struct tensor x) {
-    struct hlo *h = &c->h;
-    struct tensor *to = lower_cache(c, cache, which), at = c->store_at[lower_group(c, cache)];
-    if (!c->l->has_int8_cache) {
-        *to = hlo_put_tokens(h, *to, at, hlo_convert(h, x, to->type));
-        return;
-    }
-    struct tensor *scales = lower_cache(c, cache, which + 2);
-    struct tensor most = hlo_reduce(h, "maximum", hlo_unary(h, "abs", x), 2);
-    struct tensor scale =
-        hlo_binary(h, "divide", hlo_binary(h, "maximum", most, hlo_float(h, 1e-20f)), hlo_float(h, 127));
-    struct tensor whole = hlo_unary(h, "round_nearest_even", hlo_binary(h, "divide", x, hlo_rows(h, scale, x.shape)));
-    *to = hlo_put_tokens(h, *to, at, hlo_convert(h, whole, TYPE_S8));
-    struct shape with_dim = scales->shape, one = scale.shape;
-    with_dim.dims[with_dim.rank++] = 1;
-    one.dims[one.rank++] = 1;
-    struct tensor put = hlo_put_tokens(h, hlo_reshape(h, *scales, with_dim), at, hlo_reshape(h, scale, one));
-    *scales = hlo_reshape(h, put, scales->shape);
-}
-
 void xla_qkv_prep(struct lower *c) {
     struct hlo *h = &c->h;
     const struct qkv_args *a = &c->op->args.qkv_prep;
@@ -55,8 +34,8 @@ void xla_qkv_prep(struct lower *c) {
     struct tensor v = heads_of(c, x, a->v_from_k ? keys : values, a->n_kv_heads, a->v_head_dim);
     if (a->v_norm)
         v = lower_rms(c, v, NULL, a->eps, false);
-    store(c, a->cache, CACHE_K, lower_rotate(c, k, a->rope));
-    store(c, a->cache, CACHE_V, v);
+    lower_store(c, a->cache, CACHE_K, lower_rotate(c, k, a->rope));
+    lower_store(c, a->cache, CACHE_V, v);
 }
 
 /* ---- the softmax ---- */

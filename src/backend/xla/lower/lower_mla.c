@@ -10,9 +10,7 @@ void xla_mla_prep(struct lower *c) {
     struct tensor latent = lower_rms(c, hlo_slice(h, kva, 1, 0, a->rank), &w, a->eps, false);
     struct tensor key = hlo_reshape(h, hlo_slice(h, kva, 1, a->rank, a->rope_dim), SHAPE(n, 1, a->rope_dim));
     struct tensor row[2] = {hlo_reshape(h, latent, SHAPE(n, 1, a->rank)), lower_rotate(c, key, a->rope)};
-    struct tensor *cache = lower_cache(c, a->cache, CACHE_LATENT_ROW);
-    *cache = hlo_put_tokens(h, *cache, c->store_at[lower_group(c, a->cache)],
-                            hlo_convert(h, hlo_concat(h, 2, row, 2), cache->type));
+    lower_store(c, a->cache, CACHE_LATENT_ROW, hlo_concat(h, 2, row, 2));
     struct tensor q = hlo_reshape(h, lower_in(c, 0), SHAPE(n, heads, a->nope_dim + a->rope_dim));
     struct tensor up = hlo_reshape(h, lower_weight(c, 1), SHAPE(heads, a->nope_dim, a->rank));
     struct tensor nope = hlo_convert(h, hlo_slice(h, q, 2, 0, a->nope_dim), c->l->type);
