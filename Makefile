@@ -91,6 +91,8 @@ $(BUILD)/src/train/math/math_%.o: CFLAGS += -O3 -fno-math-errno -fno-trapping-ma
 # Unrolled vector code takes a sanitizer minutes to compile and shows it little: these kernels get their bounds from callers
 # that are instrumented, and the op tests hold them to the reference functions.
 $(BUILD)/src/backend/cpu/kernels/kernels_%.o: override SAN :=
+# Where variables live takes as long to find out there, and a profile needs lines alone.
+$(BUILD)/src/backend/cpu/kernels/kernels_%.o: OPT := -O2 -g1
 $(BUILD)/src/main/version.o $(BUILD)/src/main/flags/manual.o $(BUILD)/src/main/serve.o $(BUILD)/src/lib/backends.o: CPPFLAGS += -DGYRE_VERSION='"$(VERSION)"'
 $(BUILD)/src/main/version.o $(BUILD)/src/main/flags/manual.o $(BUILD)/src/main/serve.o: Makefile
 # What crosses the border to libgyre-cuda.so (src/core/plugin.h): other text is another interface.
