@@ -1,4 +1,4 @@
-"""Screening of the head without a GPU: tests/ptx/machine.h. 80 s of a processor, so it stands alone: one that has other work too takes several times as long."""
+"""Screening of the head without a GPU: tests/ptx/machine.h. A minute of a processor, so it stands alone."""
 import random
 import unittest
 
