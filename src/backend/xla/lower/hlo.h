@@ -15,7 +15,7 @@
 #include "base/status.h"
 
 enum hlo_type { TYPE_PRED, TYPE_S8, TYPE_S32, TYPE_U32, TYPE_U64, TYPE_F32, TYPE_BF16, TYPE_F64 };
-enum { HLO_MAX_RANK = 7, HLO_MAX_CARRIED = 600, NO_ALIAS = -1 };
+enum { HLO_MAX_RANK = 7, HLO_MAX_CARRIED = 600, HLO_MAX_REDUCED = 4, NO_ALIAS = -1 };
 
 struct shape {
     int rank;
@@ -101,6 +101,12 @@ struct tensor hlo_set_window(struct hlo *h, struct tensor x, int axis, struct te
 
 struct tensor hlo_reduce(struct hlo *h, const char *op, struct tensor x,
                          int axis); // "add", "maximum", "minimum", "and"
+/* x[i] [.., n, ..], of one shape and each of its type, to out[i] without the axis, all in one pass: `join` makes one of
+ * two, of rank 0 each, in any order and grouping; it begins with start[i]. */
+void hlo_reduce_together(struct hlo *h, const struct tensor *x, const struct tensor *start, int n, int axis,
+                         void (*join)(struct hlo *h, const struct tensor *a, const struct tensor *b,
+                                      struct tensor *out),
+                         struct tensor *out);
 /* The sum over the axes `over` of products, for each entry of the axes `batch`; result [batch, rest of a, rest of b] of
  * the type. Axes are lists that end with -1. */
 struct dot_axes {

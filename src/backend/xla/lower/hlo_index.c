@@ -122,6 +122,43 @@ struct tensor hlo_set_window(struct hlo *h, struct tensor x, int axis, struct te
     return y;
 }
 
+/* ---- regions ---- */
+
+/* ^bb0(%4: tensor<i32>, ...): */
+static void put_block(struct hlo *h, const struct tensor *args, int n) {
+    put_text(&h->body, "^bb0(");
+    for (int i = 0; i < n; i++) {
+        if (i)
+            put_text(&h->body, ", ");
+        put_name(&h->body, args[i]);
+        put_text(&h->body, ": ");
+        put_type_of(&h->body, args[i]);
+    }
+    put_text(&h->body, "):\n");
+}
+
+static void put_list(struct hlo *h, const struct tensor *x, int n, void (*put)(struct buf *, struct tensor)) {
+    for (int i = 0; i < n; i++) {
+        if (i)
+            put_text(&h->body, ", ");
+        put(&h->body, x[i]);
+    }
+}
+
+static void put_return(struct hlo *h, const struct tensor *x, int n) {
+    put_text(&h->body, "\"stablehlo.return\"(");
+    put_list(h, x, n, put_name);
+    put_text(&h->body, ") : (");
+    put_list(h, x, n, put_type_of);
+    put_text(&h->body, ") -> ()\n");
+}
+
+/* Values of a region's own, of the types of x. */
+static void arguments_like(struct hlo *h, const struct tensor *x, int n, struct tensor *out) {
+    for (int i = 0; i < n; i++)
+        out[i] = hlo_new(h, x[i].type, x[i].shape);
+}
+
 /* ---- sums and products ---- */
 
 /* The region that adds, or what `op` says, two scalars. */
@@ -166,6 +203,38 @@ struct tensor hlo_reduce(struct hlo *h, const char *op, struct tensor x, int axi
     put_combining(h, op, x.type);
     put_signature(h, y, operands, 2);
     return y;
+}
+
+void hlo_reduce_together(struct hlo *h, const struct tensor *x, const struct tensor *start, int n, int axis,
+                         void (*join)(struct hlo *h, const struct tensor *a, const struct tensor *b,
+                                      struct tensor *out),
+                         struct tensor *out) {
+    struct tensor args[2 * HLO_MAX_REDUCED], joined[HLO_MAX_REDUCED], operands[2 * HLO_MAX_REDUCED];
+    int id = h->n_ids++;
+    BUG_IF(n > HLO_MAX_REDUCED);
+    memcpy(operands, x, (size_t)n * sizeof *x);
+    memcpy(operands + n, start, (size_t)n * sizeof *start);
+    buf_printf(&h->body, "%%%d:%d = \"stablehlo.reduce\"(", id, n);
+    put_list(h, operands, 2 * n, put_name);
+    buf_printf(&h->body, ") <{dimensions = array<i64: %d>}> ({\n", axis);
+    h->depth++;
+    arguments_like(h, operands + n, n, args);
+    arguments_like(h, operands + n, n, args + n);
+    put_block(h, args, 2 * n);
+    join(h, args, args + n, joined);
+    put_return(h, joined, n);
+    h->depth--;
+    for (int i = 0; i < n; i++) {
+        out[i] = (struct tensor){id, i, x[i].type, {.rank = x[i].shape.rank - 1}};
+        for (int k = 0, to = 0; k < x[i].shape.rank; k++)
+            if (k != axis)
+                out[i].shape.dims[to++] = x[i].shape.dims[k];
+    }
+    put_text(&h->body, "}) : (");
+    put_list(h, operands, 2 * n, put_type_of);
+    put_text(&h->body, ") -> (");
+    put_list(h, out, n, put_type_of);
+    put_text(&h->body, ")\n");
 }
 
 static int n_axes(const int *axes) {
@@ -291,41 +360,6 @@ struct tensor hlo_all_gather(struct hlo *h, struct tensor x, int axis, int n_rep
 }
 
 /* ---- loops ---- */
-
-/* ^bb0(%4: tensor<i32>, ...): */
-static void put_block(struct hlo *h, const struct tensor *args, int n) {
-    put_text(&h->body, "^bb0(");
-    for (int i = 0; i < n; i++) {
-        if (i)
-            put_text(&h->body, ", ");
-        put_name(&h->body, args[i]);
-        put_text(&h->body, ": ");
-        put_type_of(&h->body, args[i]);
-    }
-    put_text(&h->body, "):\n");
-}
-
-static void put_list(struct hlo *h, const struct tensor *x, int n, void (*put)(struct buf *, struct tensor)) {
-    for (int i = 0; i < n; i++) {
-        if (i)
-            put_text(&h->body, ", ");
-        put(&h->body, x[i]);
-    }
-}
-
-static void put_return(struct hlo *h, const struct tensor *x, int n) {
-    put_text(&h->body, "\"stablehlo.return\"(");
-    put_list(h, x, n, put_name);
-    put_text(&h->body, ") : (");
-    put_list(h, x, n, put_type_of);
-    put_text(&h->body, ") -> ()\n");
-}
-
-/* Values of a region's own, of the types of x. */
-static void arguments_like(struct hlo *h, const struct tensor *x, int n, struct tensor *out) {
-    for (int i = 0; i < n; i++)
-        out[i] = hlo_new(h, x[i].type, x[i].shape);
-}
 
 void hlo_loop_begin(struct hlo *h, struct loop *loop, struct tensor n, const struct tensor *start, int n_carried) {
     struct tensor all[1 + HLO_MAX_CARRIED] = {hlo_int(h, 0)}, seen[1 + HLO_MAX_CARRIED] = {0};

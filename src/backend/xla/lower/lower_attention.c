@@ -186,19 +186,35 @@ static struct running start(struct lower *c, const struct attend *a, struct shap
     return (struct running){max, hlo_full(h, TYPE_F32, sums, has), hlo_full(h, TYPE_F32, values, 0)};
 }
 
+/* All at once. Weights are made whole before they meet the values: then nothing is left to do behind that product. */
+static struct tensor at_once(struct lower *c, const struct attend *a, struct shape sums) {
+    struct hlo *h = &c->h;
+    struct kv_rows r = a->rows(c, a, c->table[a->group]);
+    struct tensor sees = visible(c, a, c->base[a->group], r.k.shape.dims[1] * r.k.shape.dims[3]);
+    struct tensor s = scores_of(c, a, &r, sees), max = hlo_reduce(h, "maximum", s, 4), sink = max;
+    r.v = seen_values(c, r.v, sees);
+    if (a->sinks) {
+        sink = hlo_spread(h, *a->sinks, sums, AXES(1, 3));
+        max = hlo_binary(h, "maximum", max, sink);
+    }
+    struct tensor e = hlo_unary(h, "exponential", hlo_binary(h, "subtract", s, hlo_rows(h, max, s.shape)));
+    struct tensor sum = hlo_reduce(h, "add", e, 4);
+    if (a->sinks)
+        sum = hlo_binary(h, "add", sum, hlo_unary(h, "exponential", hlo_binary(h, "subtract", sink, max)));
+    return sum_values(c, &r, hlo_binary(h, "divide", e, hlo_rows(h, sum, e.shape)));
+}
+
 struct tensor lower_attend(struct lower *c, const struct attend *a) {
     struct hlo *h = &c->h;
     struct shape q = a->q.shape, sums = SHAPE(q.dims[0], q.dims[2], q.dims[1], q.dims[3]);
-    struct running r;
+    struct tensor y;
     int64_t gathered = (int64_t)c->at.width[a->group] * c->l->block_size * c->s.n_seqs;
     if (is_long(c, a->group) || (gathered > GATHERED_TOKENS && c->s.n_seqs > 1)) {
-        r = in_pieces(c, a, start(c, a, sums));
+        struct running r = in_pieces(c, a, start(c, a, sums));
+        y = hlo_binary(h, "divide", r.values, hlo_rows(h, r.sum, r.values.shape));
     } else {
-        r = piece_of(c, a, c->table[a->group], c->base[a->group]);
-        if (a->sinks)
-            r = joined(h, start(c, a, sums), r);
+        y = at_once(c, a, sums);
     }
-    struct tensor y = hlo_binary(h, "divide", r.values, hlo_rows(h, r.sum, r.values.shape));
     return hlo_transpose(h, y, AXES(0, 2, 1, 3, 4)); // [S, Q, H, G, D]
 }
 

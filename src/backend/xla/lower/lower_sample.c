@@ -150,21 +150,46 @@ static struct tensor draw(struct lower *c, struct tensor x, struct tensor max) {
     return sum_of(c, hlo_select(h, here, order, hlo_int(h, 0)));
 }
 
+/* The largest and the first place of it, and whether one is not below infinity. */
+enum { LARGEST, PLACE, IS_BAD, FOUND };
+
+static void join_found(struct hlo *h, const struct tensor *a, const struct tensor *b, struct tensor *out) {
+    struct tensor more = hlo_compare(h, "GT", b[LARGEST], a[LARGEST]),
+                  same = hlo_compare(h, "EQ", b[LARGEST], a[LARGEST]);
+    struct tensor sooner = hlo_compare(h, "LT", b[PLACE], a[PLACE]);
+    struct tensor is_b = hlo_binary(h, "or", more, hlo_binary(h, "and", same, sooner));
+    for (int i = LARGEST; i <= PLACE; i++)
+        out[i] = hlo_select(h, is_b, b[i], a[i]);
+    out[IS_BAD] = hlo_binary(h, "or", a[IS_BAD], b[IS_BAD]);
+}
+
+/* Of logits [R, V], [R] each, in one pass over them. */
+static void find(struct lower *c, struct tensor x, struct tensor found[FOUND]) {
+    struct hlo *h = &c->h;
+    struct tensor is_below = hlo_compare(h, "LT", x, hlo_float(h, __builtin_inff()));
+    struct tensor all[FOUND] = {x, hlo_iota(h, TYPE_S32, x.shape, 1), hlo_unary(h, "not", is_below)};
+    struct tensor start[FOUND] = {hlo_float(h, -__builtin_inff()), hlo_int(h, (int32_t)x.shape.dims[1] - 1),
+                                  hlo_full(h, TYPE_PRED, SCALAR, 0)};
+    hlo_reduce_together(h, all, start, FOUND, 1, join_found, found);
+    struct tensor is_least = hlo_unary(h, "not", hlo_compare(h, "GT", found[LARGEST], start[LARGEST]));
+    found[IS_BAD] = hlo_binary(h, "or", found[IS_BAD], is_least);
+}
+
 void xla_sample(struct lower *c) {
     struct hlo *h = &c->h;
-    struct tensor x = lower_in(c, 0), max, argmax = lower_argmax(c, x, &max), token = argmax;
+    struct tensor x = lower_in(c, 0), found[FOUND];
     struct shape column = SHAPE(1, c->s.n_rows);
-    struct tensor is_finite = hlo_reduce(h, "and", hlo_compare(h, "LT", x, hlo_float(h, __builtin_inff())), 1);
-    is_finite = hlo_binary(h, "and", is_finite, hlo_compare(h, "GT", max, hlo_float(h, -__builtin_inff())));
+    find(c, x, found);
+    struct tensor token = found[PLACE];
     if (c->s.draws) {
         struct tensor is_drawn =
             hlo_compare(h, "GT", lower_floats(c, c->at.temperature, SHAPE(c->s.n_rows)), hlo_float(h, 0));
-        token = hlo_select(h, is_drawn, draw(c, x, max), argmax);
+        token = hlo_select(h, is_drawn, draw(c, x, found[LARGEST]), found[PLACE]);
     }
     struct tensor columns[DRAWN_INTS] = {
         [DRAWN_TOKEN] = hlo_reshape(h, token, column),
-        [DRAWN_ARGMAX] = hlo_reshape(h, argmax, column),
-        [DRAWN_NOT_FINITE] = hlo_reshape(h, hlo_convert(h, hlo_unary(h, "not", is_finite), TYPE_S32), column),
+        [DRAWN_ARGMAX] = hlo_reshape(h, found[PLACE], column),
+        [DRAWN_NOT_FINITE] = hlo_reshape(h, hlo_convert(h, found[IS_BAD], TYPE_S32), column),
     };
     c->drawn = hlo_concat(h, 0, columns, DRAWN_INTS);
     c->logits = x;
