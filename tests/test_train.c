@@ -191,7 +191,7 @@ static void a_written_file_reads_back(void **state) {
     rmdir(path);
 }
 
-static int64_t config[10] = {1, 3, 1, 1, 2, 1, 2, 0, 0, 1}; // a head of 26 weights
+static int64_t config[12] = {1, 3, 1, 1, 2, 1, 2, 2, 0, 0, 0, 1}; // a head of 26 weights
 
 /* Numbers that do not fit each other, in a file that is sound by itself. */
 static void write_state(const char *path, const int64_t *start, const int32_t *ids, const int64_t *held_prompt,
@@ -209,7 +209,7 @@ static void write_state(const char *path, const int64_t *start, const int32_t *i
         {"ids", DT_I32, 1, {4}, ids},
         {"held_ids", DT_I32, 1, {2}, held_ids},
         {"vocabulary", DT_I32, 1, {2}, vocab},
-        {"config", DT_I64, 1, {10}, config},
+        {"config", DT_I64, 1, {12}, config},
         {"constants", DT_F64, 1, {2}, constants},
         {"weight", DT_F32, 1, {26}, weight},
         {"m", DT_F32, 1, {n_weights}, weight},
@@ -249,9 +249,9 @@ static void a_state_that_does_not_fit_is_refused(void **state) {
         EXPECT_EQ(training_load(path, 10, &s, &err), ERR_FORMAT);
         EXPECT(strstr(err.text, wrong[i].word) && strstr(err.text, path));
     }
-    for (int i = 0; i < 10; i++) { // no head's size, or another's than the weights have
+    for (int i = 0; i < 12; i++) { // no head's size, or another's than the weights have
         int64_t sound = config[i];
-        config[i] = i < 7 ? 1 << 20 : -1;
+        config[i] = i < 8 ? 1 << 20 : -1;
         write_state(path, start, ids, prompt, vocab, 26);
         EXPECT_EQ(training_load(path, 10, &s, &err), ERR_FORMAT);
         EXPECT(strstr(err.text, "weight") || strstr(err.text, "config"));

@@ -9,6 +9,8 @@ struct rows_case {
     struct crew *crew;
     void (*work)(void *arg, const struct worker *w);
     int64_t n, width, out_width;
+    struct heads heads; // of x, for what works on heads: less than whole rows, perhaps
+    int turned;
     double *x, *weight, *y, *dy, *inverse, *dx, *dweight, *turn;
 };
 
@@ -25,7 +27,9 @@ static struct rows_case rows_case(void (*work)(void *arg, const struct worker *w
     c.out_width = c.width * out;
     c.x = draw_all(n_x), c.weight = draw_all(c.width), c.turn = draw_all(c.n * c.width);
     c.y = draw_all(c.n * c.out_width), c.dy = draw_all(c.n * c.out_width);
-    c.inverse = draw_all(c.n), c.dx = xcalloc((size_t)n_x, 8), c.dweight = xcalloc((size_t)c.width, 8);
+    c.heads = (struct heads){c.n, c.width, (int)draw_int(1, 2), draw_int(1, c.width / 2)};
+    c.turned = 2 * (int)draw_int(0, c.heads.width / 2);
+    c.inverse = draw_all(2 * c.n), c.dx = xcalloc((size_t)n_x, 8), c.dweight = xcalloc((size_t)c.width, 8);
     return c;
 }
 
@@ -38,12 +42,12 @@ static void rows_case_release(struct rows_case *c) {
 
 static void norm_forward(void *arg, const struct worker *w) {
     struct rows_case *c = arg;
-    math_double.norm(w, c->n, c->width, c->x, c->weight, 1e-5, c->y, c->inverse);
+    math_double.norm(w, c->heads, c->x, c->weight, 1e-5, c->y, c->inverse);
 }
 static void norm_backward(void *arg, const struct worker *w) {
     struct rows_case *c = arg;
-    math_double.norm_back(w, c->n, c->width, c->x, c->inverse, c->weight, c->dy, c->dx);
-    math_double.norm_back_weight(w, c->n, c->width, c->x, c->inverse, c->dy, c->dweight);
+    math_double.norm_back(w, c->heads, c->x, c->inverse, c->weight, c->dy, c->dx);
+    math_double.norm_back_weight(w, c->heads, c->x, c->inverse, c->dy, c->dweight);
 }
 
 static void the_norm_has_its_gradient(void **state) {
@@ -80,17 +84,39 @@ static void the_gated_activation_has_its_gradient(void **state) {
     }
 }
 
-/* One head of `width`; turn is any numbers: then the turn back is not the way back, but the gradient. */
+/* Rows of x hold the gate, then what it lets through. */
+static void gate_forward(void *arg, const struct worker *w) {
+    struct rows_case *c = arg;
+    math_double.gate(w, c->n * c->width, c->x, c->x + c->n * c->width, c->y);
+}
+static void gate_backward(void *arg, const struct worker *w) {
+    struct rows_case *c = arg;
+    int64_t n = c->n * c->width;
+    math_double.gate_back(w, n, c->x, c->x + n, c->dy, c->dx, c->dx + n);
+}
+
+static void the_gate_has_its_gradient(void **state) {
+    (void)state;
+    for (int round = 0; round < 10; round++) {
+        struct rows_case c = rows_case(gate_forward, 2, 1);
+        crew_run(c.crew, gate_backward, &c);
+        for (int64_t i = 0; i < 2 * c.n * c.width; i++)
+            expect_slope(value_of, &c, &c.x[i], c.dx[i]);
+        rows_case_release(&c);
+    }
+}
+
+/* turn is any numbers: then the turn back is not the way back, but the gradient. */
 static void rope_forward(void *arg, const struct worker *w) {
     struct rows_case *c = arg;
     int64_t first, end;
     worker_share(w, c->n, 1, &first, &end);
     memcpy(c->y + first * c->width, c->x + first * c->width, (size_t)((end - first) * c->width) * sizeof *c->y);
-    math_double.rope(w, c->n, c->width, 1, (int)c->width, c->turn, 1, c->y);
+    math_double.rope(w, c->heads, c->turned, c->turn, 1, c->y);
 }
 static void rope_backward(void *arg, const struct worker *w) {
     struct rows_case *c = arg;
-    math_double.rope(w, c->n, c->width, 1, (int)c->width, c->turn, -1, c->dx);
+    math_double.rope(w, c->heads, c->turned, c->turn, -1, c->dx);
 }
 
 static void the_rotation_has_its_gradient(void **state) {
@@ -300,6 +326,7 @@ int main(void) {
         cmocka_unit_test(products_of_every_set_are_right),
         cmocka_unit_test(the_norm_has_its_gradient),
         cmocka_unit_test(the_gated_activation_has_its_gradient),
+        cmocka_unit_test(the_gate_has_its_gradient),
         cmocka_unit_test(the_rotation_has_its_gradient),
         cmocka_unit_test(cross_entropy_has_its_gradient),
         cmocka_unit_test(attention_of_chains_has_its_gradient),

@@ -63,9 +63,9 @@ struct taking {
 static void take(void *context, int64_t position, const struct sight *s) {
     const struct taking *t = context;
     struct examples *e = t->e;
-    int64_t width = e->tap_size / TEACHER_TAPS;
+    int64_t width = e->tap_size / s->n_taps;
     uint16_t *taps = e->taps + (e->n_rows + position) * e->tap_size;
-    for (int i = 0; i < TEACHER_TAPS && position < t->n; i++)
+    for (int i = 0; i < s->n_taps && position < t->n; i++)
         for (int64_t c = 0; c < width; c++)
             taps[i * width + c] = f32_to_bf16(s->taps[i][c]);
     if (position == 0)
@@ -124,6 +124,14 @@ void draft_vocab_of(struct draft_vocab *v, const int32_t *target_id, int32_t n, 
         v->place[i] = -1;
     for (int32_t i = 0; i < n; i++)
         v->place[target_id[i]] = i;
+}
+
+void draft_vocab_all(struct draft_vocab *v, int32_t n_target) {
+    int32_t *ids = xcalloc((size_t)n_target, sizeof *ids);
+    for (int32_t i = 0; i < n_target; i++)
+        ids[i] = i;
+    draft_vocab_of(v, ids, n_target, n_target);
+    free(ids);
 }
 
 void draft_vocab_choose(struct draft_vocab *v, const struct examples *e, int32_t n, int32_t n_target) {

@@ -40,6 +40,7 @@ struct draft_vocab {
 /* The n most frequent ones behind the rows; of equally frequent ones the smaller. */
 void draft_vocab_choose(struct draft_vocab *v, const struct examples *e, int32_t n, int32_t n_target);
 void draft_vocab_of(struct draft_vocab *v, const int32_t *target_id, int32_t n, int32_t n_target); // copied
+void draft_vocab_all(struct draft_vocab *v, int32_t n_target);
 void draft_vocab_release(struct draft_vocab *v);
 
 /* The share of the rows whose token is in it. */

@@ -12,8 +12,9 @@ struct teacher {
     const struct backend_ops *ops;
     const struct model *model;
     int64_t longest;
+    int first_tap, n_taps; // as `hidden` of backend_ops counts them
     struct device *device;
-    struct program *program; // with taps
+    struct program *program; // with taps, if layers are read
     struct loaded *loaded;
     struct executable *exe;
     struct batch_plan plan;
@@ -46,7 +47,8 @@ static enum status open_all(struct teacher *t, const struct teacher_options *o, 
     if (spec->vocab_size < TEACHER_CHOICES)
         return fail(err, ERR_UNSUPPORTED, "training: %s has %d tokens, %d are the least", spec->path, spec->vocab_size,
                     TEACHER_CHOICES);
-    t->program = pass_taps(t->model->program, o->layers, TEACHER_TAPS);
+    t->program =
+        o->reads_last ? program_copy(t->model->program) : pass_taps(t->model->program, o->layers, TEACHER_TAPS);
     if (!t->program)
         return fail(err, ERR_ARG, "training: of layers %d, %d and %d one is not among the %d of %s", o->layers[0],
                     o->layers[1], o->layers[2], spec->n_layers, spec->path);
@@ -61,6 +63,8 @@ enum status teacher_open(const struct teacher_options *o, const struct model *mo
     t->ops = o->ops;
     t->model = model;
     t->longest = o->longest;
+    t->first_tap = o->reads_last ? 0 : 1;
+    t->n_taps = o->reads_last ? 1 : TEACHER_TAPS;
     for (int i = 0; i < STEP_TOKENS; i++) {
         t->sample[i] = sample_params_default();
         t->sample[i].temperature = 0;
@@ -108,9 +112,9 @@ static void fill(struct teacher *t, const int32_t *ids, int64_t first, int n) {
 
 static enum status see(struct teacher *t, int row, struct sight *out, struct error *err) {
     const float *logits;
-    *out = (struct sight){0};
-    for (int i = 0; i < TEACHER_TAPS; i++)
-        TRY(t->ops->hidden(t->exe, i + 1, row, &out->taps[i], err));
+    *out = (struct sight){.n_taps = t->n_taps};
+    for (int i = 0; i < t->n_taps; i++)
+        TRY(t->ops->hidden(t->exe, t->first_tap + i, row, &out->taps[i], err));
     if (t->results[row].not_finite)
         return fail(err, ERR_FORMAT, "training: logits of the target are not finite");
     TRY(t->ops->logits(t->exe, row, &logits, err));

@@ -1,5 +1,5 @@
-/* teacher.h - a target as its draft sees it: hidden states of three of its layers, and what it finds most probable
- * next, at each position of a text. */
+/* teacher.h - a target as its draft sees it: hidden states of three of its layers, or that behind its last norm, and
+ * what it finds most probable next, at each position of a text. */
 #pragma once
 
 #include "core/backend.h"
@@ -14,6 +14,7 @@ struct teacher_options {
     struct device_options device;
     int layers[TEACHER_TAPS]; // whose outputs are read, ascending
     int64_t longest;          // text
+    bool reads_last;          // in place of layers: the state behind the last norm
 };
 
 /* Places the model's weights on the device. The model outlives it. */
@@ -23,6 +24,7 @@ void teacher_free(struct teacher *t); // NULL is fine
 
 /* What is seen at one position. */
 struct sight {
+    int n_taps;                      // 1 where it reads_last
     const float *taps[TEACHER_TAPS]; // [hidden_size]
     int32_t token[TEACHER_CHOICES];  // the most probable ones, best first; of equal ones the smaller
     float logprob[TEACHER_CHOICES];

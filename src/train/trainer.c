@@ -25,17 +25,30 @@ static void room_init(struct batch_room *room, const struct trainer *t, const st
     batch_room_init(room, n_texts, n_rows, e->tap_size, t->config.shape.hidden);
 }
 
+static enum status share_lm_head(struct trainer *t, const struct weight *lm_head, struct error *err) {
+    if (t->config.shape.kind != HEAD_MTP)
+        return OK;
+    t->lm_head = calloc((size_t)lm_head->out, (size_t)lm_head->in * sizeof *t->lm_head);
+    if (!t->lm_head)
+        return fail(err, ERR_MEMORY, "training: no memory for the %lld rows of the target's head",
+                    (long long)lm_head->out);
+    weight_rows_f32(lm_head, 0, lm_head->out, t->lm_head);
+    t->head.lm_head = t->lm_head;
+    return OK;
+}
+
 enum status trainer_init(struct trainer *t, const struct trainer_options *o, const struct head_config *c,
-                         const struct draft_vocab *vocab, const struct weight *embed, const struct examples *examples,
-                         const struct held_out *held, struct error *err) {
+                         const struct draft_vocab *vocab, const struct draft_target *target,
+                         const struct examples *examples, const struct held_out *held, struct error *err) {
     *t = (struct trainer){.o = *o, .config = *c, .examples = examples, .held = held, .vocab = vocab, .epoch = -1};
     int64_t rows = o->batch * o->window, n = head_size(&c->shape);
     int steps = MAX(o->guesses, ACCEPTANCE_GUESSES);
     TRY(head_init_f32(&t->head, &c->shape, math_find(NULL), steps, MAX(rows, held->longest), err));
+    TRY(share_lm_head(t, target->lm_head, err));
     t->crew = crew_open(o->n_threads, math_scratch_bytes(MAX(o->window, held->longest), sizeof(float)));
-    room_init(&t->room, t, examples, embed, o->batch, rows);
+    room_init(&t->room, t, examples, target->embed, o->batch, rows);
     if (held->examples.n_pieces)
-        room_init(&t->held_room, t, &held->examples, embed, 1, held->longest);
+        room_init(&t->held_room, t, &held->examples, target->embed, 1, held->longest);
     t->order = xcalloc((size_t)examples->n_pieces + 1, sizeof *t->order);
     t->m = calloc((size_t)n, sizeof *t->m);
     t->v = calloc((size_t)n, sizeof *t->v);
@@ -54,6 +67,7 @@ void trainer_release(struct trainer *t) {
     free(t->m);
     free(t->v);
     free(t->rounded);
+    free(t->lm_head);
     free(t->squares);
     *t = (struct trainer){0};
 }
@@ -163,8 +177,7 @@ void trainer_measure(struct trainer *t, struct acceptance *out) {
     const struct held_out *held = t->held;
     float *weight = t->head.weight;
     *out = (struct acceptance){0};
-    for (int64_t i = 0; i < head_size(&t->config.shape); i++)
-        t->rounded[i] = bf16_to_f32(f32_to_bf16(weight[i]));
+    head_round(&t->config.shape, weight, t->rounded);
     t->head.weight = t->rounded;
     t->head.steps = ACCEPTANCE_GUESSES;
     for (int64_t i = 0; i < held->examples.n_pieces; i++) {

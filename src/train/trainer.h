@@ -1,10 +1,11 @@
-/* trainer.h - trains an EAGLE-3 head on examples: AdamW, a cosine from the highest rate down, gradients cut to length
+/* trainer.h - trains a head on examples: AdamW, a cosine from the highest rate down, gradients cut to length
  * 1.
  *
  * What a step computes depends on the options, the examples and its number alone: not on threads, nor on whether the
  * training was stopped and went on in between. */
 #pragma once
 
+#include "model/draft/draft.h"
 #include "train/acceptance.h"
 #include "train/head_files.h"
 
@@ -39,13 +40,15 @@ struct trainer {
     struct batch_room room, held_room;
     struct head_f32 head;
     float *m, *v, *rounded; // [head_size]; rounded to bf16, as the head will be used
+    float *lm_head;         // [vocab, hidden], the target's, which a predictor shares; NULL: it has its own
     double *squares;        // sums of blocks
 };
 
-/* The weights are zero: head_start, head_read or training_load fills trainer.head.weight. All is borrowed. */
+/* The weights are zero: head_start, head_read or training_load fills trainer.head.weight. All is borrowed, the target's
+ * embedding among it. */
 enum status trainer_init(struct trainer *t, const struct trainer_options *o, const struct head_config *c,
-                         const struct draft_vocab *vocab, const struct weight *embed, const struct examples *examples,
-                         const struct held_out *held, struct error *err);
+                         const struct draft_vocab *vocab, const struct draft_target *target,
+                         const struct examples *examples, const struct held_out *held, struct error *err);
 void trainer_release(struct trainer *t); // zeroed is fine
 
 int64_t trainer_epoch_steps(const struct trainer *t);

@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* Of the head: what training_save writes as "config". */
-enum { N_CONFIG = 10 };
+enum { N_CONFIG = 12 };
 
 enum status training_save(const char *path, const struct trainer *t, const struct texts *texts, const char *options,
                           struct error *err) {
@@ -18,8 +18,8 @@ enum status training_save(const char *path, const struct trainer *t, const struc
     const struct head_config *c = &t->config;
     const struct head_shape *s = &c->shape;
     int64_t n = head_size(s), none = 0;
-    const int64_t config[N_CONFIG] = {s->hidden, s->taps,  s->n_heads,   s->n_kv_heads, s->head_dim,
-                                      s->ffn,    s->vocab, c->layers[0], c->layers[1],  c->layers[2]};
+    const int64_t config[N_CONFIG] = {s->hidden,   s->taps,  s->n_heads, s->n_kv_heads, s->head_dim,  s->ffn,
+                                      s->rope_dim, s->vocab, s->kind,    c->layers[0],  c->layers[1], c->layers[2]};
     const double constants[] = {s->eps, s->rope_theta};
     const struct memory_tensor tensors[] = {
         {"step", DT_I64, 1, {1}, &t->step},
@@ -110,14 +110,12 @@ static enum status read_vocab(struct reading *r, int32_t n_target, struct traini
 /* Each on its own small enough that no size made of them overflows. */
 static bool is_config(const int64_t *c, const double *constants, int64_t vocab) {
     enum { MOST = 1 << 24 };
-    for (int i = 0; i < 7; i++)
-        if (c[i] < 1 || c[i] > MOST)
+    for (int i = 0; i < N_CONFIG; i++)
+        if (c[i] < (i < 8) || c[i] > MOST)
             return false;
-    for (int i = 7; i < N_CONFIG; i++)
-        if (c[i] < 0 || c[i] > MOST)
-            return false;
-    bool heads_fit = c[2] % c[3] == 0 && c[4] % 2 == 0 && c[2] * c[4] <= MOST;
-    return heads_fit && c[1] == TEACHER_TAPS * c[0] && c[6] == vocab && constants[0] > 0 && constants[1] > 0;
+    bool heads_fit = c[2] % c[3] == 0 && c[4] % 2 == 0 && c[2] * c[4] <= MOST && c[6] % 2 == 0 && c[6] <= c[4];
+    bool is_kind = c[8] <= HEAD_MTP && c[1] == (c[8] == HEAD_MTP ? 1 : TEACHER_TAPS) * c[0];
+    return heads_fit && is_kind && c[7] == vocab && constants[0] > 0 && constants[1] > 0;
 }
 
 static enum status read_config(struct reading *r, struct training_state *s) {
@@ -129,9 +127,9 @@ static enum status read_config(struct reading *r, struct training_state *s) {
     if (st == OK && !is_config(c, constants, s->vocab.n))
         st = fail(r->err, ERR_FORMAT, "%s: tensors config and constants are of no head", r->path);
     if (st == OK)
-        s->config = (struct head_config){
-            .shape = {c[0], c[1], (int)c[2], (int)c[3], (int)c[4], c[5], c[6], constants[0], constants[1]},
-            .layers = {(int)c[7], (int)c[8], (int)c[9]}};
+        s->config = (struct head_config){.shape = {(enum head_kind)c[8], c[0], c[1], (int)c[2], (int)c[3], (int)c[4],
+                                                   (int)c[6], c[5], c[7], constants[0], constants[1]},
+                                         .layers = {(int)c[9], (int)c[10], (int)c[11]}};
     free(c);
     free(constants);
     return st;

@@ -41,8 +41,8 @@ static struct {
 /* clang-format off */
 static const struct flag flags[] = {
     TEXT_FLAGS(opt.texts),
-    {"kind", 0, FLAG_CHOICE, &opt.kind, "eagle3", "Head", "what is trained"},
-    {"init", 0, FLAG_STRING, &opt.init, "FOLDER", "Head", "go on from this head, and not from the model's last layer"},
+    {"kind", 0, FLAG_CHOICE, &opt.kind, "eagle3|mtp", "Head", "what is trained: an EAGLE-3 head, or the next-token predictor that Qwen3.5 has beside its layers"},
+    {"init", 0, FLAG_STRING, &opt.init, "FOLDER", "Head", "go on from this head, and not from the model's last layer or, with mtp, the predictor that it has"},
     {"layers", 0, FLAG_IDS, &opt.layers, "A,B,C", "Head", "of the model, whose outputs are read; unless it is said 1, L/2-1, L-4 of L"},
     {"draft-vocab-size", 0, FLAG_INT, &opt.vocab, "N", "Head", "tokens that can be guessed, the most frequent ones; unless it is said a quarter of the model's, 32000 at most", .min = 1, .max = 1 << 24},
     {"intermediate-size", 0, FLAG_INT, &opt.ffn, "N", "Head", "of its layer; unless it is said the model's width, which is less than its own", .min = 1, .max = 1 << 24},
@@ -114,6 +114,23 @@ static enum status take_kept(struct training *t, const json_t *all, const struct
     return OK;
 }
 
+static enum head_kind kind_of_flags(void) { return strcmp(opt.kind, "mtp") == 0 ? HEAD_MTP : HEAD_EAGLE3; }
+
+/* A predictor is of the shape that the model gives it. */
+static enum status take_kind(const struct training *t, struct error *err) {
+    const struct head_shape *s = &t->config.shape;
+    struct head_config own;
+    if (flag_given(t->args, "kind") && kind_of_flags() != s->kind)
+        return fail(err, ERR_ARG, "--kind: the training in %s is of %s", t->out,
+                    s->kind == HEAD_MTP ? "a predictor, mtp" : "an EAGLE-3 head, eagle3");
+    if (s->kind != HEAD_MTP)
+        return OK;
+    TRY(head_config_for(HEAD_MTP, t->model, 0, &own, err));
+    bool fits = s->n_heads == own.shape.n_heads && s->n_kv_heads == own.shape.n_kv_heads && s->ffn == own.shape.ffn &&
+                s->head_dim == own.shape.head_dim && s->rope_dim == own.shape.rope_dim && s->vocab == own.shape.vocab;
+    return fits ? OK : fail(err, ERR_FORMAT, "%s: is of a predictor for another model", t->state_path);
+}
+
 static enum status take_all_kept(struct training *t, struct error *err) {
     enum { MOST_BATCH = 4096, MOST_WINDOW = 1 << 16 };
     json_t *all;
@@ -127,8 +144,8 @@ static enum status take_all_kept(struct training *t, struct error *err) {
     if (!fine || opt.guesses < 1 || opt.guesses > MOST_HEAD_STEPS || opt.steps < 1)
         return fail(err, ERR_FORMAT, "%s: its options are not those of a training", t->state_path);
     t->config = t->state.config;
-    return t->config.shape.taps == (int64_t)TEACHER_TAPS * t->model->spec->hidden_size
-               ? OK
+    return t->config.shape.hidden == t->model->spec->hidden_size
+               ? take_kind(t, err)
                : fail(err, ERR_FORMAT, "%s: is of a head for a model of width %lld, not %d", t->state_path,
                       (long long)t->config.shape.hidden, t->model->spec->hidden_size);
 }
@@ -170,6 +187,7 @@ static enum status see_states(struct training *t, struct error *err) {
     int64_t start = clock_us();
     TRY(backend_get("cpu", &o.ops, err));
     memcpy(o.layers, t->config.layers, sizeof o.layers);
+    o.reads_last = t->config.shape.kind == HEAD_MTP;
     o.longest = MAX(longest_of(&t->texts), longest_of(&t->held.texts));
     TRY(teacher_open(&o, t->model, &teacher, err));
     progress_begin(&bar, "hidden states", "tokens", texts_tokens(&t->texts));
@@ -187,10 +205,12 @@ static enum status see_states(struct training *t, struct error *err) {
 static enum status choose_config(struct training *t, struct error *err) {
     const struct model_spec *s = t->model->spec;
     int64_t vocab = opt.vocab > 0 ? MIN(opt.vocab, s->vocab_size) : MIN(32000, MAX(s->vocab_size / 4, 1));
-    t->config = head_config_for(s, vocab);
-    if (opt.init) {
-        TRY(head_open(opt.init, t->model, &t->init, err));
+    enum head_kind kind = kind_of_flags();
+    TRY(head_config_for(kind, t->model, vocab, &t->config, err));
+    if (opt.init || (kind == HEAD_MTP && head_is_stored(t->model))) {
+        TRY(head_open(kind, opt.init ? opt.init : t->model_path, t->model, &t->init, err));
         t->config = *head_file_config(t->init);
+        printf("begins with %s\n", opt.init ? opt.init : "the predictor that the model has");
     }
     if (opt.ffn > 0)
         t->config.shape.ffn = opt.ffn;
@@ -203,12 +223,15 @@ static enum status choose_config(struct training *t, struct error *err) {
 static void choose_vocab(struct training *t) {
     int32_t n = (int32_t)t->config.shape.vocab, n_target = t->model->spec->vocab_size;
     const struct draft_vocab *from = opt.resume ? &t->state.vocab : t->init ? head_file_vocab(t->init) : NULL;
-    if (from)
+    if (n == n_target)
+        draft_vocab_all(&t->vocab, n);
+    else if (from)
         draft_vocab_of(&t->vocab, from->target_id, from->n, n_target);
     else
         draft_vocab_choose(&t->vocab, &t->examples, n, n_target);
-    printf("the draft's %d tokens of %d cover %.2f %% of the text\n", t->vocab.n, n_target,
-           100 * draft_vocab_coverage(&t->vocab, &t->examples));
+    if (n < n_target)
+        printf("the draft's %d tokens of %d cover %.2f %% of the text\n", n, n_target,
+               100 * draft_vocab_coverage(&t->vocab, &t->examples));
 }
 
 static enum status set_weights(struct training *t, struct error *err) {
@@ -239,7 +262,7 @@ static enum status open_trainer(struct training *t, struct error *err) {
                                 .lr = opt.lr,
                                 .seed = (uint64_t)opt.texts.seed,
                                 .n_threads = (int)opt.engine.n_threads};
-    TRY(trainer_init(&t->trainer, &o, &t->config, &t->vocab, target.embed, &t->examples, &t->held, err));
+    TRY(trainer_init(&t->trainer, &o, &t->config, &t->vocab, &target, &t->examples, &t->held, err));
     printf("%lld weights\n", (long long)head_size(&t->config.shape));
     return set_weights(t, err);
 }
@@ -415,6 +438,10 @@ static const char *misuse(const struct verb_args *args) {
         return "train-draft needs a text or prompts: --data FILE";
     if (opt.init && (opt.layers.given || flag_given(args, "draft-vocab-size") || flag_given(args, "intermediate-size")))
         return "--init: the head says its --layers, --draft-vocab-size and --intermediate-size itself";
+    if (kind_of_flags() == HEAD_MTP &&
+        (opt.layers.given || flag_given(args, "draft-vocab-size") || flag_given(args, "intermediate-size")))
+        return "--kind mtp: the model says what its predictor is like: without --layers, --draft-vocab-size and "
+               "--intermediate-size";
     if (opt.layers.given && opt.layers.n != TEACHER_TAPS)
         return "--layers names three layers";
     if (strcmp(opt.engine.device, "cpu") != 0)
@@ -449,8 +476,8 @@ const struct verb_spec verb_train_draft = {
     2,
     .run = run,
     .epilogue =
-        "The model writes texts; an EAGLE-3 head is trained to say what the model says two tokens ahead. OUT gets\n"
-        "config.json and model.safetensors as SpecForge writes them, and training_state, which --resume needs and\n"
-        "nobody else. docs/speculation.md has the figures.\n"
+        "The model writes texts; a head is trained to say what the model says two tokens ahead. OUT gets config.json\n"
+        "and model.safetensors, of an EAGLE-3 head as SpecForge writes them, and training_state, which --resume needs\n"
+        "and nobody else. docs/speculation.md has the figures.\n"
         "  gyre train-draft models/story story-draft --data models/story/heldout.txt --minutes 10\n"
         "  gyre serve models/story --speculative-config '{\"model\": \"story-draft\"}'\n"};

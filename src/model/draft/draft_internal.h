@@ -8,8 +8,10 @@
 
 #include <string.h>
 
-/* Behind d->model->spec: its checkpoint, unless weights are phantoms, and who binds them. */
-enum status draft_weights_open(struct draft *d, const char *path, struct binder *b, struct error *err);
+/* Behind d->model->spec: its checkpoint, unless weights are phantoms, and who binds them; under `prefix`, NULL: as a
+ * model's. */
+enum status draft_weights_open(struct draft *d, const char *path, const char *prefix, struct binder *b,
+                               struct error *err);
 
 /* d->model: config and weights of `path` in the family's words. */
 enum status draft_bind(struct draft *d, const char *path, const struct family *family, const void **weights,

@@ -22,10 +22,15 @@ enum status draft_target_of(const struct model *target, struct draft_target *out
                : fail(err, ERR_UNSUPPORTED, "%s: has no table or no head that a draft could share", p->name);
 }
 
-enum status draft_weights_open(struct draft *d, const char *path, struct binder *b, struct error *err) {
+enum status draft_weights_open(struct draft *d, const char *path, const char *prefix, struct binder *b,
+                               struct error *err) {
     struct model *m = d->model;
+    enum load_format load = d->is_phantom ? LOAD_PHANTOM : LOAD_CHECKPOINT;
     TRY(d->is_phantom ? OK : checkpoint_open(&m->checkpoint, path, err));
-    return binder_init(b, d->is_phantom ? LOAD_PHANTOM : LOAD_CHECKPOINT, m->checkpoint, m->spec, &m->arena, err);
+    if (!prefix)
+        return binder_init(b, load, m->checkpoint, m->spec, &m->arena, err);
+    binder_init_under(b, load, m->checkpoint, m->spec, &m->arena, prefix, err);
+    return OK;
 }
 
 enum status draft_bind(struct draft *d, const char *path, const struct family *family, const void **weights,
@@ -36,7 +41,7 @@ enum status draft_bind(struct draft *d, const char *path, const struct family *f
     if (family_find(m->spec->model_type) != family)
         return fail(err, ERR_UNSUPPORTED, "%s: is of type %s, which is no draft for method \"%s\"", m->spec->path,
                     m->spec->architecture, d->method);
-    TRY(draft_weights_open(d, path, &b, err));
+    TRY(draft_weights_open(d, path, NULL, &b, err));
     *weights = family->bind(&b);
     m->n_parameters = b.n_parameters;
     memcpy(m->stored_bytes, b.stored_bytes, sizeof m->stored_bytes);

@@ -3,8 +3,6 @@
  * chain its own, behind its norm. What it is made of stands in its family's file (family.h). */
 #include "model/draft/draft_internal.h"
 
-#include <stdio.h>
-
 /* The description with a layer l, of the kind of its last attention layer. */
 static enum status add_layer(struct model_spec *s, int l, struct error *err) {
     int like = s->n_layers - 1;
@@ -36,9 +34,7 @@ static enum status bind_predictor(struct draft *d, const char *path, const struc
     struct model *m = d->model;
     struct binder b;
     TRY(add_layer(m->spec, l, err));
-    TRY(draft_weights_open(d, path, &b, err));
-    if (family->mtp_prefix)
-        snprintf(b.prefix, sizeof b.prefix, "%s", family->mtp_prefix);
+    TRY(draft_weights_open(d, path, family->mtp_prefix, &b, err));
     *weights = family->bind_mtp(&b, l);
     m->n_parameters = b.n_parameters;
     memcpy(m->stored_bytes, b.stored_bytes, sizeof m->stored_bytes);

@@ -39,10 +39,15 @@ static bool has_layout(const struct checkpoint *c, const struct model_spec *spec
             has_tensor(c, layouts[at].head_prefix, "lm_head.weight"));
 }
 
-enum status binder_init(struct binder *b, enum load_format load, struct checkpoint *checkpoint,
-                        const struct model_spec *spec, struct arena *arena, struct error *err) {
+void binder_init_under(struct binder *b, enum load_format load, struct checkpoint *checkpoint,
+                       const struct model_spec *spec, struct arena *arena, const char *prefix, struct error *err) {
     *b = (struct binder){
         .arena = arena, .spec = spec, .load = load, .checkpoint = checkpoint, .err = err, .dummy_seed = 1};
+    snprintf(b->prefix, sizeof b->prefix, "%s", prefix);
+}
+
+enum status binder_init(struct binder *b, enum load_format load, struct checkpoint *checkpoint,
+                        const struct model_spec *spec, struct arena *arena, struct error *err) {
     size_t at = spec->multimodal ? 1 : 0;
     if (load == LOAD_CHECKPOINT && !spec->gguf) { // GGUF's names are made for the first
         for (at = 0; at < ARRAY_LEN(layouts) && !has_layout(checkpoint, spec, at); at++)
@@ -53,7 +58,7 @@ enum status binder_init(struct binder *b, enum load_format load, struct checkpoi
                         "Hugging Face layout",
                         spec->path);
     }
-    snprintf(b->prefix, sizeof b->prefix, "%s", layouts[at].prefix);
+    binder_init_under(b, load, checkpoint, spec, arena, layouts[at].prefix, err);
     snprintf(b->head_prefix, sizeof b->head_prefix, "%s", layouts[at].head_prefix);
     return OK;
 }

@@ -63,6 +63,10 @@ struct binder {
     int64_t stored_bytes[N_STORAGES]; // as in the file, scales and packed words included
 };
 
+/* For names that all stand under one prefix, whatever else the checkpoint has. */
+void binder_init_under(struct binder *b, enum load_format load, struct checkpoint *checkpoint,
+                       const struct model_spec *spec, struct arena *arena, const char *prefix, struct error *err);
+
 enum status binder_init(struct binder *b, enum load_format load, struct checkpoint *checkpoint,
                         const struct model_spec *spec, struct arena *arena, struct error *err);
 

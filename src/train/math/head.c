@@ -9,12 +9,26 @@
 #define NAME(x) x##_f32
 #include "train/math/head_body.h"
 
+static bool has(enum head_kind kind, enum head_tensor t) {
+    switch (t) {
+    case HEAD_INPUT_NORM:
+    case HEAD_GATE:
+    case HEAD_Q_NORM:
+    case HEAD_K_NORM: return kind == HEAD_MTP;
+    case HEAD_LM_HEAD: return kind == HEAD_EAGLE3;
+    default: return true;
+    }
+}
+
 int64_t head_rows(const struct head_shape *s, enum head_tensor t) {
+    if (!has(s->kind, t))
+        return 0;
     switch (t) {
     case HEAD_FC:
     case HEAD_OUT:
     case HEAD_DOWN: return s->hidden;
     case HEAD_QKV: return (int64_t)(s->n_heads + 2 * s->n_kv_heads) * s->head_dim;
+    case HEAD_GATE: return (int64_t)s->n_heads * s->head_dim;
     case HEAD_GATE_UP: return 2 * s->ffn;
     case HEAD_LM_HEAD: return s->vocab;
     default: return 1;
@@ -23,8 +37,10 @@ int64_t head_rows(const struct head_shape *s, enum head_tensor t) {
 
 int64_t head_cols(const struct head_shape *s, enum head_tensor t) {
     switch (t) {
-    case HEAD_FC: return s->taps;
-    case HEAD_QKV: return 2 * s->hidden;
+    case HEAD_FC: return s->kind == HEAD_MTP ? 2 * s->hidden : s->taps;
+    case HEAD_QKV: return s->kind == HEAD_MTP ? s->hidden : 2 * s->hidden;
+    case HEAD_Q_NORM:
+    case HEAD_K_NORM: return s->head_dim;
     case HEAD_OUT: return (int64_t)s->n_heads * s->head_dim;
     case HEAD_DOWN: return s->ffn;
     default: return s->hidden;

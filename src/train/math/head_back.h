@@ -39,10 +39,10 @@ static void loss_step(head *h, const struct worker *w, const struct NAME(batch) 
     worker_meet(w);
     if (w->index == 0)
         add_losses(h, n, s);
-    linear_back(h, w, (struct linear){HEAD_LM_HEAD, n, 0, 0}, t->y_norm, h->logits, h->dnorm);
+    linear_back(h, w, (struct linear){.tensor = HEAD_LM_HEAD, .n = n}, t->y_norm, h->logits, h->dnorm);
     worker_meet(w);
-    h->math->norm_back(w, n, H, t->y, t->y_inverse, vector(h, HEAD_NORM), h->dnorm, t->dy);
-    h->math->norm_back_weight(w, n, H, t->y, t->y_inverse, h->dnorm, vector_grad(h, HEAD_NORM));
+    h->math->norm_back(w, whole(n, H), t->y, t->y_inverse, vector(h, HEAD_NORM), h->dnorm, t->dy);
+    h->math->norm_back_weight(w, whole(n, H), t->y, t->y_inverse, h->dnorm, vector_grad(h, HEAD_NORM));
     worker_meet(w);
 }
 
@@ -51,61 +51,22 @@ static void loss_step(head *h, const struct worker *w, const struct NAME(batch) 
 /* From the gradient of y, t->dy, to that of x, h->dx. */
 static void ffn_back(head *h, const struct worker *w, int64_t n, const struct NAME(head_step) * t) {
     int64_t H = h->shape.hidden;
-    linear_back(h, w, (struct linear){HEAD_DOWN, n, 0, 0}, t->act, t->dy, h->dact);
+    linear_back(h, w, (struct linear){.tensor = HEAD_DOWN, .n = n}, t->act, t->dy, h->dact);
     clear(w, n * H, h->dx);
     worker_meet(w);
     h->math->glu_back(w, n, h->shape.ffn, t->gate_up, h->dact, h->dgate_up);
     h->math->add(w, n * H, h->dx, t->dy);
     worker_meet(w);
-    linear_back(h, w, (struct linear){HEAD_GATE_UP, n, 0, 0}, t->x_norm, h->dgate_up, h->dnorm);
+    linear_back(h, w, (struct linear){.tensor = HEAD_GATE_UP, .n = n}, t->x_norm, h->dgate_up, h->dnorm);
     worker_meet(w);
-    h->math->norm_back(w, n, H, t->x, t->x_inverse, vector(h, HEAD_FFN_NORM), h->dnorm, h->dx);
-    h->math->norm_back_weight(w, n, H, t->x, t->x_inverse, h->dnorm, vector_grad(h, HEAD_FFN_NORM));
-    worker_meet(w);
-}
-
-/* From h->dx to the gradient of what the step read, in the same place. */
-static void attention_back(head *h, const struct worker *w, const struct NAME(batch) * b, int s) {
-    const struct NAME(head_step) *t = &h->step[s];
-    int64_t n = n_rows(b), H = h->shape.hidden, qkv = head_rows(&h->shape, HEAD_QKV);
-    const REAL *all[MOST_HEAD_STEPS];
-    REAL *dqkv[MOST_HEAD_STEPS];
-    struct NAME(attention) a = attention_of(h, b, s, all);
-    for (int i = 0; i <= s; i++)
-        dqkv[i] = h->step[i].dqkv;
-    linear_back(h, w, (struct linear){HEAD_OUT, n, 0, 0}, t->attended, h->dx, h->dattended);
-    worker_meet(w);
-    h->math->attend_back(w, &a, h->dattended, dqkv);
-    worker_meet(w);
-    turn(h, w, n, -1, t->dqkv);
-    worker_meet(w);
-    h->math->add(w, n * qkv, h->dqkv_embed, t->dqkv);
-    linear_back(h, w, (struct linear){HEAD_QKV, n, H, H}, t->g_norm, t->dqkv, h->dnorm);
-    worker_meet(w);
-    h->math->norm_back(w, n, H, t->g, t->g_inverse, vector(h, HEAD_HIDDEN_NORM), h->dnorm, h->dx);
-    h->math->norm_back_weight(w, n, H, t->g, t->g_inverse, h->dnorm, vector_grad(h, HEAD_HIDDEN_NORM));
+    h->math->norm_back(w, whole(n, H), t->x, t->x_inverse, vector(h, HEAD_FFN_NORM), h->dnorm, h->dx);
+    h->math->norm_back_weight(w, whole(n, H), t->x, t->x_inverse, h->dnorm, vector_grad(h, HEAD_FFN_NORM));
     worker_meet(w);
 }
 
 static void step_back(head *h, const struct worker *w, const struct NAME(batch) * b, int s) {
-    int64_t H = h->shape.hidden;
     ffn_back(h, w, n_rows(b), &h->step[s]);
-    attention_back(h, w, b, s);
-    if (s == 0)
-        return;
-    shift(w, b, H, h->dx, true, h->dg);
-    worker_meet(w);
-    h->math->add(w, n_rows(b) * H, h->step[s - 1].dy, h->dg);
-    worker_meet(w);
-}
-
-static void embed_back(head *h, const struct worker *w, const struct NAME(batch) * b) {
-    int64_t n = n_rows(b), H = h->shape.hidden;
-    linear_back(h, w, (struct linear){HEAD_FC, n, 0, 0}, b->taps, h->dx, NULL);
-    linear_back(h, w, (struct linear){HEAD_QKV, n, 0, H}, h->embed_norm, h->dqkv_embed, h->dnorm);
-    worker_meet(w);
-    h->math->norm_back_weight(w, n, H, b->embed, h->embed_inverse, h->dnorm, vector_grad(h, HEAD_EMBED_NORM));
-    worker_meet(w);
+    (h->shape.kind == HEAD_MTP ? mtp_back : eagle3_back)(h, w, b, s);
 }
 
 // ---- the whole --------------------------------------------------------------------------------------------------
@@ -114,23 +75,23 @@ void NAME(head_train)(head *h, const struct worker *w, const struct NAME(batch) 
     int64_t n = n_rows(b), qkv = head_rows(&h->shape, HEAD_QKV);
     BUG_IF(n > h->max_rows);
     clear(w, head_size(&h->shape), h->grad);
-    clear(w, n * qkv, h->dqkv_embed);
+    clear(w, n * token_width(&h->shape), h->dof_token);
     for (int s = 0; s < h->steps; s++)
         clear(w, n * qkv, h->step[s].dqkv);
-    embed_forward(h, w, b);
+    begin_forward(h, w, b);
     for (int s = 0; s < h->steps; s++) {
         step_forward(h, w, b, s);
         loss_step(h, w, b, s);
     }
     for (int s = h->steps - 1; s >= 0; s--)
         step_back(h, w, b, s);
-    embed_back(h, w, b);
+    (h->shape.kind == HEAD_MTP ? mtp_end_back : eagle3_end_back)(h, w, b);
 }
 
 void NAME(head_guess)(head *h, const struct worker *w, const struct NAME(batch) * b) {
     int64_t n = n_rows(b), vocab = h->shape.vocab;
     BUG_IF(n > h->max_rows);
-    embed_forward(h, w, b);
+    begin_forward(h, w, b);
     for (int s = 0; s < h->steps; s++) {
         int64_t r, end;
         step_forward(h, w, b, s);

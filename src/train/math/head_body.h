@@ -25,18 +25,31 @@ static void place_step(struct pieces *p, const struct head_shape *s, int64_t n, 
     t->gate_up = piece(p, n, 2 * s->ffn), t->act = piece(p, n, s->ffn);
     t->y = piece(p, n, s->hidden), t->y_inverse = piece(p, n, 1), t->y_norm = piece(p, n, s->hidden);
     t->dy = piece(p, n, s->hidden), t->dqkv = piece(p, n, qkv);
+    if (s->kind != HEAD_MTP)
+        return;
+    t->state = piece(p, n, s->hidden), t->state_inverse = piece(p, n, 1), t->state_norm = piece(p, n, s->hidden);
+    t->raw = piece(p, n, qkv), t->q_inverse = piece(p, n, s->n_heads), t->k_inverse = piece(p, n, s->n_kv_heads);
+    t->gate = piece(p, n, q), t->gated = piece(p, n, q);
+}
+
+/* Of of_token. */
+static int64_t token_width(const struct head_shape *s) {
+    return s->kind == HEAD_MTP ? s->hidden : head_rows(s, HEAD_QKV);
 }
 
 static void place(struct pieces *p, head *h) {
     const struct head_shape *s = &h->shape;
     int64_t n = h->max_rows, q = (int64_t)s->n_heads * s->head_dim, qkv = head_rows(s, HEAD_QKV);
     h->weight = piece(p, head_size(s), 1), h->grad = piece(p, head_size(s), 1);
-    h->turn = piece(p, n, s->head_dim), h->logits = piece(p, n, s->vocab);
-    h->embed_norm = piece(p, n, s->hidden), h->embed_inverse = piece(p, n, 1), h->qkv_embed = piece(p, n, qkv);
+    h->turn = piece(p, n, s->rope_dim), h->logits = piece(p, n, s->vocab);
+    h->embed_norm = piece(p, n, s->hidden), h->embed_inverse = piece(p, n, 1);
+    h->of_token = piece(p, n, token_width(s)), h->dof_token = piece(p, n, token_width(s));
     h->row_weight = piece(p, n, 1), h->row_loss = piece(p, n, 1);
-    h->dqkv_embed = piece(p, n, qkv), h->dact = piece(p, n, s->ffn), h->dgate_up = piece(p, n, 2 * s->ffn);
+    h->dact = piece(p, n, s->ffn), h->dgate_up = piece(p, n, 2 * s->ffn);
     h->dnorm = piece(p, n, s->hidden), h->dx = piece(p, n, s->hidden), h->dattended = piece(p, n, q);
     h->dg = piece(p, n, s->hidden);
+    if (s->kind == HEAD_MTP)
+        h->dgate = piece(p, n, q), h->draw = piece(p, n, qkv), h->dgated = piece(p, n, q);
     for (int i = 0; i < h->steps; i++)
         place_step(p, s, n, &h->step[i]);
 }
@@ -79,29 +92,40 @@ static matrix tensor_of(const head *h, REAL *base, enum head_tensor t, int64_t f
 struct linear {
     enum head_tensor tensor;
     int64_t n, first, cols;
+    bool adds; // backward: to dx
 };
 
-static void linear(const head *h, const struct worker *w, struct linear l, const REAL *x, bool add, REAL *y) {
-    matrix weight = tensor_of(h, h->weight, l.tensor, l.first, l.cols), a = rows_of(x, l.n, weight.cols);
-    matrix b = turned(weight), c = rows_of(y, l.n, weight.rows);
-    h->math->product(w, &c, add, &a, &b);
+static matrix weight_of(const head *h, struct linear l) {
+    if (l.tensor == HEAD_LM_HEAD && h->lm_head)
+        return rows_of(h->lm_head, h->shape.vocab, h->shape.hidden);
+    return tensor_of(h, h->weight, l.tensor, l.first, l.cols);
 }
 
-/* dx = dy W, and dW += dy^T x. */
+static void linear(const head *h, const struct worker *w, struct linear l, const REAL *x, REAL *y) {
+    matrix weight = weight_of(h, l), a = rows_of(x, l.n, weight.cols);
+    matrix b = turned(weight), c = rows_of(y, l.n, weight.rows);
+    h->math->product(w, &c, false, &a, &b);
+}
+
+/* dx = dy W, and dW += dy^T x where it is the head's. */
 static void linear_back(const head *h, const struct worker *w, struct linear l, const REAL *x, const REAL *dy,
                         REAL *dx) {
-    matrix weight = tensor_of(h, h->weight, l.tensor, l.first, l.cols);
-    matrix grad = tensor_of(h, h->grad, l.tensor, l.first, l.cols);
-    matrix d = rows_of(dy, l.n, weight.rows), dt = turned(d), a = rows_of(x, l.n, weight.cols);
+    matrix weight = weight_of(h, l), d = rows_of(dy, l.n, weight.rows), dt = turned(d),
+           a = rows_of(x, l.n, weight.cols);
     if (dx) {
         matrix c = rows_of(dx, l.n, weight.cols);
-        h->math->product(w, &c, false, &d, &weight);
+        h->math->product(w, &c, l.adds, &d, &weight);
     }
+    if (l.tensor == HEAD_LM_HEAD && h->lm_head)
+        return;
+    matrix grad = tensor_of(h, h->grad, l.tensor, l.first, l.cols);
     h->math->product(w, &grad, true, &dt, &a);
 }
 
 static const REAL *vector(const head *h, enum head_tensor t) { return h->weight + head_at(&h->shape, t); }
 static REAL *vector_grad(const head *h, enum head_tensor t) { return h->grad + head_at(&h->shape, t); }
+
+static struct heads whole(int64_t n, int64_t width) { return (struct heads){n, width, 1, width}; }
 
 static void clear(const struct worker *w, int64_t n, REAL *x) {
     int64_t first, end;
@@ -115,7 +139,7 @@ static int64_t n_rows(const struct NAME(batch) * b) { return b->start[b->n_texts
 
 /* Cosines and sines of each row's place in its text. */
 static void make_turns(head *h, const struct worker *w, const struct NAME(batch) * b) {
-    int64_t r, end, half = h->shape.head_dim / 2;
+    int64_t r, end, half = h->shape.rope_dim / 2;
     int text = 0;
     for (worker_share(w, n_rows(b), 1, &r, &end); r < end; r++) {
         while (r >= b->start[text + 1])
@@ -142,17 +166,6 @@ static void shift(const struct worker *w, const struct NAME(batch) * b, int64_t 
     }
 }
 
-/* What of the queries, keys and values comes of the tokens, which is so in each step. */
-static void embed_forward(head *h, const struct worker *w, const struct NAME(batch) * b) {
-    int64_t n = n_rows(b), H = h->shape.hidden;
-    make_turns(h, w, b);
-    h->math->norm(w, n, H, b->embed, vector(h, HEAD_EMBED_NORM), (REAL)h->shape.eps, h->embed_norm, h->embed_inverse);
-    linear(h, w, (struct linear){HEAD_FC, n, 0, 0}, b->taps, false, h->step[0].g);
-    worker_meet(w);
-    linear(h, w, (struct linear){HEAD_QKV, n, 0, H}, h->embed_norm, false, h->qkv_embed);
-    worker_meet(w);
-}
-
 static struct NAME(attention) attention_of(const head *h, const struct NAME(batch) * b, int s, const REAL **qkv) {
     const struct head_shape *p = &h->shape;
     for (int i = 0; i <= s; i++)
@@ -161,58 +174,53 @@ static struct NAME(attention) attention_of(const head *h, const struct NAME(batc
                                     qkv,        h->step[s].attended, h->step[s].lse};
 }
 
-static void turn(const head *h, const struct worker *w, int64_t n, REAL sign, REAL *qkv) {
-    const struct head_shape *s = &h->shape;
-    h->math->rope(w, n, head_rows(s, HEAD_QKV), s->n_heads + s->n_kv_heads, s->head_dim, h->turn, sign, qkv);
+/* From h->dattended to the gradients of what step s attends to. */
+static void attend_back(head *h, const struct worker *w, const struct NAME(batch) * b, int s) {
+    const REAL *all[MOST_HEAD_STEPS];
+    REAL *dqkv[MOST_HEAD_STEPS];
+    struct NAME(attention) a = attention_of(h, b, s, all);
+    for (int i = 0; i <= s; i++)
+        dqkv[i] = h->step[i].dqkv;
+    h->math->attend_back(w, &a, h->dattended, dqkv);
+    worker_meet(w);
 }
 
-static void attention_forward(head *h, const struct worker *w, const struct NAME(batch) * b, int s) {
-    struct NAME(head_step) *t = &h->step[s];
-    int64_t n = n_rows(b), H = h->shape.hidden, qkv = head_rows(&h->shape, HEAD_QKV);
-    const REAL *all[MOST_HEAD_STEPS];
-    struct NAME(attention) a = attention_of(h, b, s, all);
-    h->math->norm(w, n, H, t->g, vector(h, HEAD_HIDDEN_NORM), (REAL)h->shape.eps, t->g_norm, t->g_inverse);
-    worker_meet(w);
-    linear(h, w, (struct linear){HEAD_QKV, n, H, H}, t->g_norm, false, t->qkv);
-    worker_meet(w);
-    h->math->add(w, n * qkv, t->qkv, h->qkv_embed);
-    worker_meet(w);
-    turn(h, w, n, 1, t->qkv);
-    worker_meet(w);
-    h->math->attend(w, &a);
-    worker_meet(w);
-    linear(h, w, (struct linear){HEAD_OUT, n, 0, 0}, t->attended, false, t->x);
-    worker_meet(w);
-    h->math->add(w, n * H, t->x, t->g);
-    worker_meet(w);
+static void turn(const head *h, const struct worker *w, int64_t n, REAL sign, REAL *qkv) {
+    const struct head_shape *s = &h->shape;
+    struct heads heads = {n, head_rows(s, HEAD_QKV), s->n_heads + s->n_kv_heads, s->head_dim};
+    h->math->rope(w, heads, s->rope_dim, h->turn, sign, qkv);
 }
 
 static void ffn_forward(head *h, const struct worker *w, int64_t n, int s) {
     struct NAME(head_step) *t = &h->step[s];
     int64_t H = h->shape.hidden;
     REAL eps = (REAL)h->shape.eps;
-    h->math->norm(w, n, H, t->x, vector(h, HEAD_FFN_NORM), eps, t->x_norm, t->x_inverse);
+    h->math->norm(w, whole(n, H), t->x, vector(h, HEAD_FFN_NORM), eps, t->x_norm, t->x_inverse);
     worker_meet(w);
-    linear(h, w, (struct linear){HEAD_GATE_UP, n, 0, 0}, t->x_norm, false, t->gate_up);
+    linear(h, w, (struct linear){.tensor = HEAD_GATE_UP, .n = n}, t->x_norm, t->gate_up);
     worker_meet(w);
     h->math->glu(w, n, h->shape.ffn, t->gate_up, t->act);
     worker_meet(w);
-    linear(h, w, (struct linear){HEAD_DOWN, n, 0, 0}, t->act, false, t->y);
+    linear(h, w, (struct linear){.tensor = HEAD_DOWN, .n = n}, t->act, t->y);
     worker_meet(w);
     h->math->add(w, n * H, t->y, t->x);
     worker_meet(w);
-    h->math->norm(w, n, H, t->y, vector(h, HEAD_NORM), eps, t->y_norm, t->y_inverse);
+    h->math->norm(w, whole(n, H), t->y, vector(h, HEAD_NORM), eps, t->y_norm, t->y_inverse);
     worker_meet(w);
-    linear(h, w, (struct linear){HEAD_LM_HEAD, n, 0, 0}, t->y_norm, false, h->logits);
+    linear(h, w, (struct linear){.tensor = HEAD_LM_HEAD, .n = n}, t->y_norm, h->logits);
     worker_meet(w);
 }
 
+#include "train/math/head_eagle3.h"
+#include "train/math/head_mtp.h"
+
+static void begin_forward(head *h, const struct worker *w, const struct NAME(batch) * b) {
+    make_turns(h, w, b);
+    (h->shape.kind == HEAD_MTP ? mtp_begin : eagle3_begin)(h, w, b);
+}
+
 static void step_forward(head *h, const struct worker *w, const struct NAME(batch) * b, int s) {
-    if (s > 0) {
-        shift(w, b, h->shape.hidden, h->step[s - 1].y, false, h->step[s].g);
-        worker_meet(w);
-    }
-    attention_forward(h, w, b, s);
+    (h->shape.kind == HEAD_MTP ? mtp_forward : eagle3_forward)(h, w, b, s);
     ffn_forward(h, w, n_rows(b), s);
 }
 

@@ -13,6 +13,8 @@ struct NAME(batch) {
 struct NAME(head_step) {
     REAL *g, *g_inverse, *g_norm, *qkv, *lse, *attended, *x, *x_inverse, *x_norm, *gate_up, *act, *y, *y_inverse,
         *y_norm, *dy, *dqkv;
+    // of a predictor: the state that it reads; q and k before their norms, v; the gate, and what it lets through
+    REAL *state, *state_inverse, *state_norm, *raw, *q_inverse, *k_inverse, *gate, *gated;
 };
 
 struct NAME(head) {
@@ -22,13 +24,15 @@ struct NAME(head) {
     int64_t max_rows;
     REAL decay;                   // a step's loss counts this times that of the step before
     REAL *weight, *grad;          // [head_size]
+    const REAL *lm_head;          // [vocab, hidden] of a predictor: the caller's, who sets it
     double loss[MOST_HEAD_STEPS]; // of the last batch, each a mean over its rows
     double total;                 // their weighted mean
     int32_t *guess;               // [steps, max_rows]: what the rows say, of head_guess
 
     REAL *memory; // all that follows, and what is behind it
-    REAL *turn, *embed_norm, *embed_inverse, *qkv_embed, *logits, *row_weight, *row_loss;
-    REAL *dqkv_embed, *dact, *dgate_up, *dnorm, *dx, *dattended, *dg;
+    REAL *turn, *embed_norm, *embed_inverse, *logits, *row_weight, *row_loss;
+    REAL *of_token, *dof_token; // what of q, k and v (a predictor: of g) comes of the row's token
+    REAL *dact, *dgate_up, *dnorm, *dx, *dattended, *dg, *dgate, *draw, *dgated;
     struct NAME(head_step) step[MOST_HEAD_STEPS];
 };
 

@@ -9,6 +9,13 @@
 /* Bytes of worker.scratch that a product, and attention over texts of `rows`, want. */
 size_t math_scratch_bytes(int64_t rows, size_t real_bytes);
 
+/* n rows, `stride` numbers apart, each of which begins with n_heads heads of `width`. Whole rows are one head. */
+struct heads {
+    int64_t n, stride;
+    int n_heads;
+    int64_t width;
+};
+
 #define REAL float
 #define NAME(x) x##_f32
 #include "train/math/math_types.h"

@@ -17,52 +17,62 @@ static void add_times(int64_t n, REAL factor, const REAL *x, REAL *y) {
         y[i] += factor * x[i];
 }
 
-static void norm(const struct worker *w, int64_t n, int64_t width, const REAL *x, const REAL *weight, REAL eps, REAL *y,
+static void norm(const struct worker *w, struct heads h, const REAL *x, const REAL *weight, REAL eps, REAL *y,
                  REAL *inverse) {
     int64_t r, end;
-    for (worker_share(w, n, 1, &r, &end); r < end; r++) {
-        const REAL *a = x + r * width;
-        REAL s = inverse[r] = 1 / SQRT(dot(width, a, a) / (REAL)width + eps);
-        for (int64_t i = 0; i < width; i++)
-            y[r * width + i] = a[i] * s * weight[i];
-    }
+    for (worker_share(w, h.n, 1, &r, &end); r < end; r++)
+        for (int i = 0; i < h.n_heads; i++) {
+            const REAL *a = x + r * h.stride + i * h.width;
+            REAL *to = y + r * h.stride + i * h.width;
+            REAL s = inverse[r * h.n_heads + i] = 1 / SQRT(dot(h.width, a, a) / (REAL)h.width + eps);
+            for (int64_t c = 0; c < h.width; c++)
+                to[c] = a[c] * s * weight[c];
+        }
 }
 
 /* With u = weight * dy: dx = s (u - x s^2 mean(u x)). */
-static void norm_back(const struct worker *w, int64_t n, int64_t width, const REAL *x, const REAL *inverse,
-                      const REAL *weight, const REAL *dy, REAL *dx) {
+static void norm_back_head(int64_t width, REAL s, const REAL *a, const REAL *weight, const REAL *d, REAL *dx) {
+    REAL sum = 0;
+    for (int64_t i = 0; i < width; i++)
+        sum += weight[i] * d[i] * a[i];
+    sum *= s * s / (REAL)width;
+    for (int64_t i = 0; i < width; i++)
+        dx[i] += s * (weight[i] * d[i] - a[i] * sum);
+}
+
+static void norm_back(const struct worker *w, struct heads h, const REAL *x, const REAL *inverse, const REAL *weight,
+                      const REAL *dy, REAL *dx) {
     int64_t r, end;
-    for (worker_share(w, n, 1, &r, &end); r < end; r++) {
-        const REAL *a = x + r * width, *d = dy + r * width;
-        REAL sum = 0, s = inverse[r];
-        for (int64_t i = 0; i < width; i++)
-            sum += weight[i] * d[i] * a[i];
-        sum *= s * s / (REAL)width;
-        for (int64_t i = 0; i < width; i++)
-            dx[r * width + i] += s * (weight[i] * d[i] - a[i] * sum);
-    }
+    for (worker_share(w, h.n, 1, &r, &end); r < end; r++)
+        for (int i = 0; i < h.n_heads; i++) {
+            int64_t at = r * h.stride + i * h.width;
+            norm_back_head(h.width, inverse[r * h.n_heads + i], x + at, weight, dy + at, dx + at);
+        }
 }
 
-static void norm_back_weight(const struct worker *w, int64_t n, int64_t width, const REAL *x, const REAL *inverse,
-                             const REAL *dy, REAL *dweight) {
+static void norm_back_weight(const struct worker *w, struct heads h, const REAL *x, const REAL *inverse, const REAL *dy,
+                             REAL *dweight) {
     int64_t first, end;
-    worker_share(w, width, 16, &first, &end);
-    for (int64_t r = 0; r < n; r++)
-        for (int64_t i = first; i < end; i++)
-            dweight[i] += dy[r * width + i] * x[r * width + i] * inverse[r];
+    worker_share(w, h.width, 16, &first, &end);
+    for (int64_t r = 0; r < h.n; r++)
+        for (int i = 0; i < h.n_heads; i++) {
+            int64_t at = r * h.stride + i * h.width;
+            REAL s = inverse[r * h.n_heads + i];
+            for (int64_t c = first; c < end; c++)
+                dweight[c] += dy[at + c] * x[at + c] * s;
+        }
 }
 
-static void rope(const struct worker *w, int64_t n, int64_t stride, int n_heads, int head_dim, const REAL *turn,
-                 REAL sign, REAL *x) {
-    int64_t r, end, half = head_dim / 2;
-    for (worker_share(w, n, 1, &r, &end); r < end; r++) {
-        const REAL *cosine = turn + r * head_dim, *sine = cosine + half;
-        for (int h = 0; h < n_heads; h++) {
-            REAL *a = x + r * stride + h * head_dim, *b = a + half;
-            for (int64_t i = 0; i < half; i++) {
-                REAL first = a[i], second = b[i], s = sign * sine[i];
-                a[i] = first * cosine[i] - second * s;
-                b[i] = second * cosine[i] + first * s;
+static void rope(const struct worker *w, struct heads h, int turned, const REAL *turn, REAL sign, REAL *x) {
+    int64_t r, end, half = turned / 2;
+    for (worker_share(w, h.n, 1, &r, &end); r < end; r++) {
+        const REAL *cosine = turn + r * turned, *sine = cosine + half;
+        for (int i = 0; i < h.n_heads; i++) {
+            REAL *a = x + r * h.stride + i * h.width, *b = a + half;
+            for (int64_t c = 0; c < half; c++) {
+                REAL first = a[c], second = b[c], s = sign * sine[c];
+                a[c] = first * cosine[c] - second * s;
+                b[c] = second * cosine[c] + first * s;
             }
         }
     }
@@ -88,6 +98,22 @@ static void glu_back(const struct worker *w, int64_t n, int64_t width, const REA
             dup[i] = d[i] * silu;
             dgate[i] = d[i] * up[i] * (s + silu * (1 - s));
         }
+    }
+}
+
+static void gate(const struct worker *w, int64_t n, const REAL *gate, const REAL *x, REAL *y) {
+    int64_t i, end;
+    for (worker_share(w, n, 16, &i, &end); i < end; i++)
+        y[i] = x[i] / (1 + EXP(-gate[i]));
+}
+
+static void gate_back(const struct worker *w, int64_t n, const REAL *gate, const REAL *x, const REAL *dy, REAL *dgate,
+                      REAL *dx) {
+    int64_t i, end;
+    for (worker_share(w, n, 16, &i, &end); i < end; i++) {
+        REAL s = 1 / (1 + EXP(-gate[i]));
+        dgate[i] = dy[i] * x[i] * s * (1 - s);
+        dx[i] = dy[i] * s;
     }
 }
 
@@ -148,5 +174,5 @@ static void adamw(const struct worker *w, const struct NAME(adamw) * o, int64_t 
 
 #include "train/math/math_attention.h"
 
-const struct NAME(math) MATH = {MATH_NAME, product,     norm, norm_back, norm_back_weight, rope, glu, glu_back, entropy,
-                                attend,    attend_back, add,  adamw};
+const struct NAME(math) MATH = {MATH_NAME, product,   norm,    norm_back, norm_back_weight, rope, glu, glu_back,
+                                gate,      gate_back, entropy, attend,    attend_back,      add,  adamw};

@@ -44,23 +44,28 @@ struct NAME(math) {
     void (*product)(const struct worker *w, const struct NAME(matrix) * c, bool add, const struct NAME(matrix) * a,
                     const struct NAME(matrix) * b);
 
-    /* y = x / rms(x) * weight; inverse [n] becomes 1 / rms(x), rms(x) = sqrt(mean(x^2) + eps). */
-    void (*norm)(const struct worker *w, int64_t n, int64_t width, const REAL *x, const REAL *weight, REAL eps, REAL *y,
+    /* Of each head y = x / rms(x) * weight; inverse [n, n_heads] becomes 1 / rms(x), rms(x) = sqrt(mean(x^2) + eps).
+     * weight is [width]. */
+    void (*norm)(const struct worker *w, struct heads h, const REAL *x, const REAL *weight, REAL eps, REAL *y,
                  REAL *inverse);
-    void (*norm_back)(const struct worker *w, int64_t n, int64_t width, const REAL *x, const REAL *inverse,
-                      const REAL *weight, const REAL *dy, REAL *dx); // added to dx
-    void (*norm_back_weight)(const struct worker *w, int64_t n, int64_t width, const REAL *x, const REAL *inverse,
-                             const REAL *dy, REAL *dweight);
+    void (*norm_back)(const struct worker *w, struct heads h, const REAL *x, const REAL *inverse, const REAL *weight,
+                      const REAL *dy, REAL *dx); // added to dx
+    void (*norm_back_weight)(const struct worker *w, struct heads h, const REAL *x, const REAL *inverse, const REAL *dy,
+                             REAL *dweight);
 
-    /* Turns n_heads heads of each row in place, as Llama: channel i with i + head_dim / 2. turn [rows, head_dim] holds
-     * the row's cosines, then its sines. Backward is the turn back: sign -1. */
-    void (*rope)(const struct worker *w, int64_t n, int64_t stride, int n_heads, int head_dim, const REAL *turn,
-                 REAL sign, REAL *x);
+    /* Turns the first `turned` channels of each head in place, as Llama: channel i with i + turned / 2. turn
+     * [n, turned] holds the row's cosines, then its sines. Backward is the turn back: sign -1. */
+    void (*rope)(const struct worker *w, struct heads h, int turned, const REAL *turn, REAL sign, REAL *x);
 
     /* y = silu(gate) * up, of rows [gate: width | up: width]. */
     void (*glu)(const struct worker *w, int64_t n, int64_t width, const REAL *gate_up, REAL *y);
     void (*glu_back)(const struct worker *w, int64_t n, int64_t width, const REAL *gate_up, const REAL *dy,
                      REAL *dgate_up);
+
+    /* y = x * sigmoid(gate). */
+    void (*gate)(const struct worker *w, int64_t n, const REAL *gate, const REAL *x, REAL *y);
+    void (*gate_back)(const struct worker *w, int64_t n, const REAL *gate, const REAL *x, const REAL *dy, REAL *dgate,
+                      REAL *dx);
 
     /* Cross entropy. loss [n] = weight * (log sum exp(x) - sum share * x[token]); x becomes its gradient. */
     void (*entropy)(const struct worker *w, int64_t n, int64_t width, REAL *x, const struct NAME(labels) * labels,
