@@ -221,9 +221,9 @@ static void fake_memory(const struct device *d, struct device_memory *out) {
     (void)d;
     *out = (struct device_memory){device_total, device_taken};
 }
-static enum status fake_room(struct loaded *l, struct bucket bucket, int block_size, const int *table_width,
+static enum status fake_room(struct loaded *l, struct bucket bucket, int n, int block_size, const int *table_width,
                              double share, int64_t *out, struct error *err) {
-    (void)l, (void)bucket, (void)block_size, (void)table_width, (void)share, (void)out, (void)err;
+    (void)l, (void)bucket, (void)n, (void)block_size, (void)table_width, (void)share, (void)out, (void)err;
     return OK;
 }
 

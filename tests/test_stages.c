@@ -1,7 +1,8 @@
 /* test_stages.c - a model in stages on devices one behind the other: what an engine answers is what one device
  * answers, for every family, with parts in flight, chunks, prefix hits and sequences that give way; and a stage that
- * fails ends all. */
+ * fails ends all. One test runs on the backend of $GYRE_TEST_BACKEND, in float32. */
 #include "check.h"
+#include "op_rig.h"
 
 #include "backend/ranks/ranks.h"
 #include "backend/ranks/stages.h"
@@ -10,6 +11,8 @@
 #include "core/pass/pass.h"
 #include "engine/engine.h"
 #include "model/model.h"
+
+#include <pthread.h>
 
 enum { SEQS = 5, ANSWER = 10, LONGEST = 90, BLOCK = 16 };
 
@@ -22,6 +25,7 @@ static struct gyre *open_on(const struct backend_ops *backend, const char *model
     snprintf(folder, sizeof folder, "tests/models/%s", model);
     struct gyre_options o = {.model = folder,
                              .backend = backend,
+                             .dtype = "float32",
                              .n_threads = 2,
                              .block_size = BLOCK,
                              .max_batched_tokens = 64,
@@ -173,6 +177,102 @@ static void stages_share_the_model_out(void **state) {
     }
 }
 
+// ---- a device that computes later -------------------------------------------------------------------------------
+
+static struct later {
+    struct executable *exe;
+    const struct batch_plan *plan;
+    const struct sample_params *sample;
+    bool is_late;
+} laters[64];
+static pthread_mutex_t laters_lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* The step of this executable that was started, as one at a time is; NULL: a free place. */
+static struct later *later_of(struct executable *exe) {
+    pthread_mutex_lock(&laters_lock);
+    struct later *l = laters;
+    while (l < laters + ARRAY_LEN(laters) && l->exe != exe)
+        l++;
+    EXPECT(l < laters + ARRAY_LEN(laters));
+    pthread_mutex_unlock(&laters_lock);
+    return l;
+}
+
+static enum status run_later(struct executable *exe, const struct batch_plan *plan, const struct sample_params *sample,
+                             struct error *err) {
+    (void)err;
+    pthread_mutex_lock(&laters_lock);
+    struct later *l = laters;
+    for (; l < laters + ARRAY_LEN(laters) - 1 && l->exe; l++)
+        EXPECT(l->exe != exe); // collected before
+    EXPECT(!l->exe);
+    *l = (struct later){exe, plan, sample, !sample};
+    pthread_mutex_unlock(&laters_lock);
+    return OK;
+}
+
+static enum status draw_later(struct executable *exe, const struct sample_params *sample, struct error *err) {
+    (void)err;
+    struct later *l = later_of(exe);
+    EXPECT(l->is_late);
+    l->sample = sample;
+    return OK;
+}
+
+static enum status collect_later(struct executable *exe, struct sample_result *results, struct error *err) {
+    struct later *l = later_of(exe), now = *l;
+    EXPECT(now.sample);
+    TRY(backend_cpu.run(exe, now.plan, now.is_late ? NULL : now.sample, err));
+    if (now.is_late)
+        TRY(backend_cpu.draw(exe, now.sample, err));
+    enum status st = backend_cpu.collect(exe, results, err);
+    pthread_mutex_lock(&laters_lock);
+    l->exe = NULL;
+    pthread_mutex_unlock(&laters_lock);
+    return st;
+}
+
+static int opened_indices; // a bit each
+
+static enum status open_later(const struct device_options *options, struct device **out, struct error *err) {
+    struct device_options one = *options; // there is one CPU
+    opened_indices |= 1 << one.index;
+    one.index = 0;
+    return backend_cpu.open(&one, out, err);
+}
+
+static void devices_with_steps_in_flight_are_stages(void **state) {
+    (void)state;
+    static struct backend_ops later;
+    later = backend_cpu;
+    later.max_in_flight = 2, later.in_place = false; // each with a memory of its own
+    later.open = open_later, later.run = run_later, later.draw = draw_later, later.collect = collect_later;
+    for (size_t m = 0; m < ARRAY_LEN(models); m++) {
+        struct gyre *one = open_on(&backend_cpu, models[m], 0);
+        const struct backend_ops *stages = stages_of(&later, 2);
+        EXPECT_EQ(stages->max_in_flight, 1);
+        EXPECT_EQ(stages->n_devices, 2);
+        opened_indices = 0;
+        struct gyre *g = open_on(stages, models[m], 0);
+        EXPECT_EQ(opened_indices, 3);
+        struct answers want = run_all(one, 13), got = run_all(g, 13), again = run_all(g, 13);
+        expect_same(&got, &want, models[m], "stages that compute later");
+        expect_same(&again, &want, models[m], "stages that compute later, prompts cached");
+        gyre_close(one), gyre_close(g);
+    }
+}
+
+static void stages_of_that_backend_answer_as_one_of_it(void **state) {
+    (void)state;
+    static const char *const some[] = {"llama", "gemma3", "deepseek_v3", "qwen3_5", "qwen3_moe"};
+    for (size_t m = 0; m < ARRAY_LEN(some); m++) {
+        struct gyre *one = open_on(rig_backend(), some[m], 0), *g = open_on(stages_of(rig_backend(), 2), some[m], 0);
+        struct answers want = run_all(one, 17), got = run_all(g, 17);
+        expect_same(&got, &want, some[m], "2 stages");
+        gyre_close(one), gyre_close(g);
+    }
+}
+
 // ---- a stage that fails -----------------------------------------------------------------------------------------
 
 static int fails_in; // runs from now on
@@ -217,9 +317,14 @@ static void what_cannot_be_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_family_answers_as_one_device), cmocka_unit_test(a_stage_may_be_several_devices),
-        cmocka_unit_test(who_gives_way_comes_back),           cmocka_unit_test(stages_share_the_model_out),
-        cmocka_unit_test(a_stage_that_fails_ends_all),        cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(every_family_answers_as_one_device),
+        cmocka_unit_test(a_stage_may_be_several_devices),
+        cmocka_unit_test(who_gives_way_comes_back),
+        cmocka_unit_test(stages_share_the_model_out),
+        cmocka_unit_test(a_stage_that_fails_ends_all),
+        cmocka_unit_test(what_cannot_be_is_refused),
+        cmocka_unit_test(devices_with_steps_in_flight_are_stages),
+        cmocka_unit_test(stages_of_that_backend_answer_as_one_of_it),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

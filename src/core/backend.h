@@ -66,9 +66,9 @@ struct backend_ops {
     int64_t (*cache_block_bytes)(const struct loaded *l, int group, int block_size);
 
     /* Bytes that caches may take: `share` (0: the backend's choice) of the device's memory, less what is taken of it
-     * by whomever and what an executable for the bucket, with blocks of so many tokens and plans of these tables,
+     * by whomever and what n executables for the bucket, with blocks of so many tokens and plans of these tables,
      * will take. ERR_MEMORY says why nothing is left. NULL: the memory is the host's, and the engine decides. */
-    enum status (*cache_room)(struct loaded *l, struct bucket bucket, int block_size, const int *table_width,
+    enum status (*cache_room)(struct loaded *l, struct bucket bucket, int n, int block_size, const int *table_width,
                               double share, int64_t *out, struct error *err);
 
     /* What a block of a group holds in all its layers, or a slot of a state group, handed_bytes of it, to and from the

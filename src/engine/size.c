@@ -200,7 +200,7 @@ static enum status find_budget(const struct cache_demand *d, const struct engine
     for (int g = 0; g < m->program->n_groups; g++)
         if (m->program->groups[g].kind != CACHE_STATE)
             table_width[g] = (int)ceil_div(max_len, d->block_size);
-    return o->backend->cache_room(l, bucket, d->block_size, table_width, o->gpu_memory_utilization, out, err);
+    return o->backend->cache_room(l, bucket, 1, d->block_size, table_width, o->gpu_memory_utilization, out, err);
 }
 
 /* What is wanted, in whole MiB: never 0, and never what there is of too little. */

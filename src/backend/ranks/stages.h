@@ -17,8 +17,8 @@
 
 enum { MAX_STAGES = 16 };
 
-/* A table that lives as long as the process; the same for the same arguments. ERR_UNSUPPORTED: the backend keeps steps
- * in flight, or no hidden states. */
+/* A table that lives as long as the process; the same for the same arguments. ERR_UNSUPPORTED: the backend keeps no
+ * hidden states. Of a device that has steps in flight one at a time is: a part goes on when it is collected. */
 enum status backend_stages(const struct backend_ops *of, int n, const struct backend_ops **out, struct error *err);
 
 /* The same, of which all stages but the last are devices of `far`: that of stage i is opened with the index i + 1.

@@ -81,10 +81,10 @@ static void xla_memory(const struct device *d, struct device_memory *out) {
 }
 
 /* Of a device that does not tell, as of the CPU, a quarter of the machine's memory, or half of what is free. */
-static enum status xla_cache_room(struct loaded *l, struct bucket bucket, int block_size, const int *table_width,
+static enum status xla_cache_room(struct loaded *l, struct bucket bucket, int n, int block_size, const int *table_width,
                                   double share, int64_t *out, struct error *err) {
     struct device_memory m;
-    (void)block_size, (void)table_width;
+    (void)n, (void)block_size, (void)table_width;
     xla_memory(l->device, &m);
     int64_t free_now = m.total - m.taken, logits = (int64_t)bucket.max_rows * l->program->vocab_size * 4;
     if (device_is_cpu(l->device))

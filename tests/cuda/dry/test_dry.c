@@ -130,7 +130,7 @@ static void a_step_is_sized_for_the_blocks_that_it_will_have(void **state) {
     memcpy(table_width, g->loaded->table_width, sizeof table_width);
     for (int i = 0; i < 2; i++) {
         g->loaded->block_size = 0; // as before the cache is there
-        EXPECT_OK(g->ops->cache_room(g->loaded, g->exe->bucket, i ? 8 : 64, table_width, 0, &room, &err), err);
+        EXPECT_OK(g->ops->cache_room(g->loaded, g->exe->bucket, 1, i ? 8 : 64, table_width, 0, &room, &err), err);
         EXPECT_OK(step_sized(g->loaded, g->exe->bucket, &n_bytes[i], &err), err);
     }
     EXPECT(n_bytes[0] != n_bytes[1]);

@@ -476,7 +476,7 @@ enum status cuda_compile(struct loaded *loaded, struct bucket bucket, struct exe
     return OK;
 }
 
-enum status cuda_cache_room(struct loaded *loaded, struct bucket bucket, int block_size, const int *table_width,
+enum status cuda_cache_room(struct loaded *loaded, struct bucket bucket, int n, int block_size, const int *table_width,
                             double share, int64_t *out, struct error *err) {
     const struct program *p = loaded->program;
     size_t free_bytes, total;
@@ -487,7 +487,7 @@ enum status cuda_cache_room(struct loaded *loaded, struct bucket bucket, int blo
     TRY(step_sized(loaded, bucket, &step, err));
     DEVICE_TRY(loaded->device, err, cudaMemGetInfo(&free_bytes, &total), "asking for its memory");
     int64_t may = memory_that_may_be_taken(total, share), held = (int64_t)(total - free_bytes);
-    *out = may - held - step - LIBRARIES;
+    *out = may - held - n * step - LIBRARIES;
     *out -= MIN(cache_waste(loaded, p, block_size, MAX(*out, 0)), MAX(*out, 0) / 2);
     if (*out > 0)
         return OK;
@@ -496,5 +496,5 @@ enum status cuda_cache_room(struct loaded *loaded, struct bucket bucket, int blo
                 "and by others, and a step "
                 "of %d tokens takes %lld: nothing is left for the cache",
                 p->name, (long long)(may >> 20), (long long)(held >> 20), bucket.max_tokens,
-                (long long)((step + LIBRARIES) >> 20));
+                (long long)((n * step + LIBRARIES) >> 20));
 }

@@ -9,7 +9,7 @@ void cuda_free_executable(struct executable *exe); // NULL is fine
 /* Bytes that a step takes: all is compiled, and nothing allocated. */
 enum status step_sized(struct loaded *loaded, struct bucket bucket, int64_t *n_bytes, struct error *err);
 
-enum status cuda_cache_room(struct loaded *loaded, struct bucket bucket, int block_size, const int *table_width,
+enum status cuda_cache_room(struct loaded *loaded, struct bucket bucket, int n, int block_size, const int *table_width,
                             double share, int64_t *out, struct error *err);
 
 /* *(void **)out becomes memory of the device, unless the executable is only sized; either way it is counted. Whatever a
