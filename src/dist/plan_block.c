@@ -7,27 +7,50 @@ struct head {
     int32_t n_tokens, n_seqs, n_rows, n_copies;
 };
 
-static void put(struct buf *out, const void *array, int64_t n, size_t size) {
-    buf_append(out, array, (size_t)n * size);
+/* Bytes that a plan is written to, or read from. */
+struct moving {
+    struct buf *out; // NULL: it is read
+    struct str left;
+    bool is_short; // of bytes, to read
+};
+
+static void move(struct moving *m, void *array, int64_t n, size_t size) {
+    size_t bytes = (size_t)n * size;
+    if (m->out) {
+        buf_append(m->out, array, bytes);
+        return;
+    }
+    m->is_short |= bytes > m->left.len;
+    if (m->is_short)
+        return;
+    if (bytes)
+        memcpy(array, m->left.ptr, bytes);
+    m->left = (struct str){m->left.ptr + bytes, m->left.len - bytes};
+}
+
+/* Of as many tokens, sequences and copies as the plan says. Rows stay where tokens are drawn. */
+static void move_arrays(const struct batch_plan *plan, int n_groups, int64_t states_width, struct moving *m) {
+    int64_t T = plan->n_tokens, S = plan->n_seqs;
+    move(m, plan->token_id, T, sizeof(int32_t));
+    move(m, plan->position, T, sizeof(int32_t));
+    move(m, plan->query_start, S + 1, sizeof(int32_t));
+    move(m, plan->seq_len, S, sizeof(int32_t));
+    move(m, plan->n_known, S, sizeof(int32_t));
+    move(m, plan->n_sure, S, sizeof(int32_t));
+    move(m, plan->state_slot, S, sizeof(int32_t));
+    move(m, plan->adapter, S, sizeof(int32_t));
+    for (int g = 0; g < n_groups; g++)
+        move(m, plan->block_table[g], S * plan->table_width[g], sizeof(int32_t));
+    move(m, plan->copies, plan->n_copies, sizeof *plan->copies);
+    if (states_width)
+        move(m, plan->states, T * states_width, sizeof(float));
 }
 
 void plan_block_put(const struct batch_plan *plan, int n_groups, int64_t states_width, struct buf *out) {
     struct head h = {plan->n_tokens, plan->n_seqs, plan->n_rows, plan->n_copies};
-    int64_t T = plan->n_tokens, S = plan->n_seqs;
-    put(out, &h, 1, sizeof h);
-    put(out, plan->token_id, T, sizeof(int32_t));
-    put(out, plan->position, T, sizeof(int32_t));
-    put(out, plan->query_start, S + 1, sizeof(int32_t));
-    put(out, plan->seq_len, S, sizeof(int32_t));
-    put(out, plan->n_known, S, sizeof(int32_t));
-    put(out, plan->n_sure, S, sizeof(int32_t));
-    put(out, plan->state_slot, S, sizeof(int32_t));
-    put(out, plan->adapter, S, sizeof(int32_t));
-    for (int g = 0; g < n_groups; g++)
-        put(out, plan->block_table[g], S * plan->table_width[g], sizeof(int32_t));
-    put(out, plan->copies, plan->n_copies, sizeof *plan->copies);
-    if (states_width)
-        put(out, plan->states, T * states_width, sizeof(float));
+    struct moving m = {.out = out};
+    move(&m, &h, 1, sizeof h);
+    move_arrays(plan, n_groups, states_width, &m);
 }
 
 size_t plan_block_most(struct bucket b, int n_groups, const int *table_width, int64_t states_width) {
@@ -36,40 +59,6 @@ size_t plan_block_most(struct bucket b, int n_groups, const int *table_width, in
         a_seq += (size_t)table_width[g] * sizeof(int32_t);
     return sizeof(struct head) + (size_t)b.max_tokens * a_token + ((size_t)b.max_seqs + 1) * a_seq +
            (size_t)b.max_copies * sizeof(struct cache_copy);
-}
-
-struct reading {
-    struct str left;
-    bool is_short;
-};
-
-static void get(struct reading *r, void *array, int64_t n, size_t size) {
-    size_t bytes = (size_t)n * size;
-    r->is_short |= bytes > r->left.len;
-    if (r->is_short)
-        return;
-    if (bytes)
-        memcpy(array, r->left.ptr, bytes);
-    r->left = (struct str){r->left.ptr + bytes, r->left.len - bytes};
-}
-
-static enum status get_arrays(struct batch_plan *plan, int n_groups, int64_t states_width, struct reading *r,
-                              struct error *err) {
-    int64_t T = plan->n_tokens, S = plan->n_seqs;
-    get(r, plan->token_id, T, sizeof(int32_t));
-    get(r, plan->position, T, sizeof(int32_t));
-    get(r, plan->query_start, S + 1, sizeof(int32_t));
-    get(r, plan->seq_len, S, sizeof(int32_t));
-    get(r, plan->n_known, S, sizeof(int32_t));
-    get(r, plan->n_sure, S, sizeof(int32_t));
-    get(r, plan->state_slot, S, sizeof(int32_t));
-    get(r, plan->adapter, S, sizeof(int32_t));
-    for (int g = 0; g < n_groups; g++)
-        get(r, plan->block_table[g], S * plan->table_width[g], sizeof(int32_t));
-    get(r, plan->copies, plan->n_copies, sizeof *plan->copies);
-    if (states_width)
-        get(r, plan->states, T * states_width, sizeof(float));
-    return r->is_short || r->left.len > 0 ? fail(err, ERR_FORMAT, "a step's plan has another length than it says") : OK;
 }
 
 // ---- whether it names what is there -----------------------------------------------------------------------------
@@ -152,14 +141,16 @@ static bool copies_are_good(const struct batch_plan *plan, const struct program 
 enum status plan_block_get(struct batch_plan *plan, struct bucket b, const struct program *p,
                            const struct cache_config *cache, int64_t states_width, struct str bytes,
                            struct error *err) {
-    struct reading r = {.left = bytes};
+    struct moving m = {.left = bytes};
     struct head h = {0};
-    get(&r, &h, 1, sizeof h);
-    if (r.is_short || !in(h.n_tokens, 1, b.max_tokens + 1LL) || !in(h.n_seqs, 1, b.max_seqs + 1LL) || h.n_rows != 0 ||
+    move(&m, &h, 1, sizeof h);
+    if (m.is_short || !in(h.n_tokens, 1, b.max_tokens + 1LL) || !in(h.n_seqs, 1, b.max_seqs + 1LL) || h.n_rows != 0 ||
         !in(h.n_copies, 0, b.max_copies + 1LL))
         return fail(err, ERR_FORMAT, "a step's plan is larger than steps may be");
     plan->n_tokens = h.n_tokens, plan->n_seqs = h.n_seqs, plan->n_rows = 0, plan->n_copies = h.n_copies;
-    TRY(get_arrays(plan, p->n_groups, states_width, &r, err));
+    move_arrays(plan, p->n_groups, states_width, &m);
+    if (m.is_short || m.left.len > 0)
+        return fail(err, ERR_FORMAT, "a step's plan has another length than it says");
     if (!sequences_are_good(plan, p, cache) || !tokens_are_good(plan, p, cache) || !copies_are_good(plan, p, cache))
         return fail(err, ERR_FORMAT, "a step's plan names tokens, blocks or slots that there are not");
     return OK;
