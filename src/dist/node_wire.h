@@ -1,5 +1,6 @@
 /* node_wire.h - what the node with the engine says to one with a stage of its model, in frames of wire.h. Each but
- * NODE_HELLO is answered by one NODE_DONE, with what is said here, or one NODE_FAILED, with a sentence. */
+ * NODE_HELLO and NODE_LEAVE is answered by one NODE_DONE, with what is said here, or one NODE_FAILED, with a sentence.
+ */
 #pragma once
 
 #include "core/plan.h"
@@ -13,6 +14,7 @@ enum {
     NODE_RUN, // int32_t of that and 4 bytes of nothing, then a plan (plan_block.h). Done: taps, [T, their widths]
     NODE_DONE,
     NODE_FAILED,
+    NODE_LEAVE, // nothing: node 0 ends, and so may this one
 };
 
 struct node_hello {

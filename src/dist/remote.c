@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LONG_S = 600, MOST_ANSWER = 1 << 30, HELLO_US = 10000000 };
+enum { LONG_S = 600, MOST_ANSWER = 1 << 30, HELLO_US = 10000000, LEAVE_US = 1000000, MOST_GUESTS = 64 };
 
 static struct node {
     struct wire *wire;
@@ -235,12 +235,18 @@ const struct backend_ops backend_remote = {
 
 // ---- who comes --------------------------------------------------------------------------------------------------
 
-/* One that is not wanted is sent away; its process ends with the sentence. */
+/* Who has connected and not said yet what it is. */
+struct guest {
+    struct wire *wire; // NULL: a free place
+    int64_t until_us;  // it must have said it
+};
+
+/* All that it says is there. One that is not wanted is sent away; its process ends with the sentence. */
 static enum status greet(struct wire *w, int n_nodes, uint64_t identity, struct error *err) {
     struct buf bytes = {0};
     struct node_hello h = {0};
     uint32_t kind;
-    enum status st = wire_receive(w, &kind, &bytes, sizeof h, clock_us() + HELLO_US, err);
+    enum status st = wire_receive(w, &kind, &bytes, sizeof h, clock_us(), err);
     if (st == OK && (kind != NODE_HELLO || bytes.len != sizeof h))
         st = fail(err, ERR_FORMAT, "it does not say what it is");
     if (st == OK)
@@ -266,23 +272,51 @@ static int count_here(int n_nodes) {
     return n;
 }
 
-static enum status await_all(int fd, const struct awaited *a, struct error *err) {
+static void send_away(struct wire *w, const char *why) {
+    struct error ignored;
+    fprintf(stderr, "gyre: a node was sent away: %s\n", why);
+    wire_send(w, NODE_FAILED, str_of(why), clock_us() + LEAVE_US, &ignored);
+    wire_close(w);
+}
+
+/* Nobody who is silent is waited for: what guests say is read when it has come whole. */
+static void hear(struct guest *guest, const struct awaited *a) {
+    struct error why;
+    bool is_late = clock_us() >= guest->until_us;
+    if (!is_late && !wire_has_frame(guest->wire, sizeof(struct node_hello)))
+        return;
+    if (is_late)
+        send_away(guest->wire, "it does not say what it is");
+    else if (greet(guest->wire, a->n_nodes, a->identity, &why) != OK)
+        send_away(guest->wire, why.text);
+    guest->wire = NULL;
+}
+
+/* Where all places are taken, that of whoever has been silent for the longest time. */
+static enum status let_in(int fd, struct guest guests[MOST_GUESTS], struct error *err) {
+    struct wire *w;
+    struct guest *place = guests;
+    TRY(wire_accept(fd, &w, err));
+    for (struct guest *g = guests; g < guests + MOST_GUESTS && place->wire; g++)
+        if (!g->wire || g->until_us < place->until_us)
+            place = g;
+    wire_close(place->wire);
+    *place = (struct guest){w, clock_us() + HELLO_US};
+    return OK;
+}
+
+static enum status await_all(int fd, const struct awaited *a, struct guest guests[MOST_GUESTS], struct error *err) {
     enum { TICK_MS = 100 };
     for (int n; (n = count_here(a->n_nodes)) < a->n_nodes - 1;) {
-        struct wire *w;
-        struct error why;
         if (a->is_given_up && a->is_given_up())
             return fail(err, ERR_IO, "a signal ended the wait for nodes: %d of %d had come", n, a->n_nodes - 1);
         if (clock_us() >= a->until_us)
             return fail(err, ERR_IO, "%d of %d nodes came in time", n, a->n_nodes - 1);
-        if (!wire_comes(fd, TICK_MS))
-            continue;
-        TRY(wire_accept(fd, &w, err));
-        if (greet(w, a->n_nodes, a->identity, &why) == OK)
-            continue;
-        fprintf(stderr, "gyre: a node was sent away: %s\n", why.text);
-        wire_send(w, NODE_FAILED, str_of(why.text), clock_us() + HELLO_US, err);
-        wire_close(w);
+        if (wire_comes(fd, TICK_MS))
+            TRY(let_in(fd, guests, err));
+        for (struct guest *g = guests; g < guests + MOST_GUESTS; g++)
+            if (g->wire)
+                hear(g, a);
     }
     return OK;
 }
@@ -292,13 +326,19 @@ enum status remote_nodes_await(const struct awaited *a, struct error *err) {
     BUG_IF(a->n_nodes > MAX_NODES);
     TRY(wire_listen(a->address, &fd, &port, err));
     fprintf(stderr, "waits for %d nodes on port %d\n", a->n_nodes - 1, port);
-    enum status st = await_all(fd, a, err);
+    struct guest guests[MOST_GUESTS] = {{NULL, 0}};
+    enum status st = await_all(fd, a, guests, err);
+    for (int i = 0; i < MOST_GUESTS; i++)
+        wire_close(guests[i].wire);
     wire_close_listening(fd);
     return st;
 }
 
 void remote_nodes_leave(void) {
+    struct error ignored;
     for (int i = 0; i < MAX_NODES; i++) {
+        if (nodes[i].wire)
+            wire_send(nodes[i].wire, NODE_LEAVE, (struct str){"", 0}, clock_us() + LEAVE_US, &ignored);
         wire_close(nodes[i].wire);
         nodes[i] = (struct node){0};
     }

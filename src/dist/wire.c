@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -157,6 +158,11 @@ bool wire_is_closed(const struct wire *w) {
     char byte;
     ssize_t n = recv(w->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
     return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
+}
+
+bool wire_has_frame(const struct wire *w, size_t n) {
+    int there = 0;
+    return wire_is_closed(w) || (ioctl(w->fd, FIONREAD, &there) == 0 && (size_t)there >= sizeof(struct frame) + n);
 }
 
 void wire_break(struct wire *w) { shutdown(w->fd, SHUT_RDWR); }

@@ -26,9 +26,10 @@ void wire_stop_listening(int fd);        // any thread; the descriptor is closed
 void wire_close_listening(int fd);
 
 enum status wire_connect(const char *address, int timeout_ms, struct wire **out, struct error *err);
-void wire_close(struct wire *w);           // NULL is fine
-bool wire_is_closed(const struct wire *w); // by the peer, where it owes nothing; does not wait
-void wire_break(struct wire *w);           // any thread: whoever reads or writes it fails now
+void wire_close(struct wire *w);                     // NULL is fine
+bool wire_is_closed(const struct wire *w);           // by the peer, where it owes nothing; does not wait
+bool wire_has_frame(const struct wire *w, size_t n); // of n bytes, or something that is none; does not wait
+void wire_break(struct wire *w);                     // any thread: whoever reads or writes it fails now
 
 /* ERR_IO when the peer is gone or takes nothing before until_us (clock_us). */
 enum status wire_send(struct wire *w, uint32_t kind, struct str bytes, int64_t until_us, struct error *err);

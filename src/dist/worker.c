@@ -152,26 +152,35 @@ static enum status join(struct worker *w, struct error *err) {
     return wire_send(w->wire, NODE_HELLO, (struct str){(const char *)&h, sizeof h}, clock_us() + ANSWER_US, err);
 }
 
-/* Node 0 leaves between two questions. */
+static enum status lost(const struct worker *w, const struct error *why, struct error *err) {
+    return fail(err, why->status, "node %d has lost node 0: %s", w->o->rank, why->text);
+}
+
+static enum status next_question(struct worker *w, uint32_t *kind, struct error *err) {
+    struct error why;
+    buf_clear(&w->question);
+    buf_clear(&w->answer);
+    enum status st = wire_await(w->wire, clock_us() + IDLE_US, &why);
+    if (st == OK)
+        st = wire_receive(w->wire, kind, &w->question, MOST_QUESTION, clock_us() + ANSWER_US, &why);
+    return st == OK ? OK : lost(w, &why, err);
+}
+
 static enum status work(struct worker *w, struct error *err) {
-    for (bool has_worked = false;; has_worked = true) {
+    for (;;) {
         uint32_t kind;
-        buf_clear(&w->question);
-        buf_clear(&w->answer);
-        enum status st = wire_await(w->wire, clock_us() + IDLE_US, err);
-        if (st == OK)
-            st = wire_receive(w->wire, &kind, &w->question, MOST_QUESTION, clock_us() + ANSWER_US, err);
-        if (st != OK)
-            return st == ERR_IO && has_worked && w->question.len == 0 ? OK : st;
-        st = answer(w, kind, err);
-        bool is_over = kind == NODE_FAILED || st != OK;
-        struct str said = st == OK ? buf_view(&w->answer) : str_of(err->text);
-        struct error ignored;
-        if (kind != NODE_FAILED)
-            TRY(wire_send(w->wire, st == OK ? NODE_DONE : NODE_FAILED, said, clock_us() + ANSWER_US,
-                          st == OK ? err : &ignored));
-        if (is_over)
+        struct error why;
+        TRY(next_question(w, &kind, err));
+        if (kind == NODE_LEAVE)
+            return OK;
+        enum status st = answer(w, kind, err);
+        if (kind == NODE_FAILED)
             return st;
+        struct str said = st == OK ? buf_view(&w->answer) : str_of(err->text);
+        enum status sent = wire_send(w->wire, st == OK ? NODE_DONE : NODE_FAILED, said, clock_us() + ANSWER_US, &why);
+        if (st == OK && sent != OK)
+            return lost(w, &why, err);
+        TRY(st);
     }
 }
 

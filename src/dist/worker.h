@@ -14,6 +14,6 @@ struct worker_options {
     int64_t until_us;         // node 0 is tried until then
 };
 
-/* Connects, works, and returns OK when node 0 has left; ERR_IO: it did not come, or was lost in the middle of
- * something; another status: it sent this node away, or something that cannot be. */
+/* Connects, works, and returns OK when node 0 has said that it leaves; ERR_IO: it did not come, or was lost; another
+ * status: it sent this node away, or something that cannot be. */
 enum status worker_run(const struct worker_options *options, struct error *err);
