@@ -6,10 +6,10 @@
 #include "api/api.h"
 #include "base/clock.h"
 #include "base/file.h"
-#include "dist/remote.h"
 #include "engine/roles/roles.h"
 #include "main/flags/adapter_flags.h"
 #include "main/flags/engine_flags.h"
+#include "main/flags/node_flags.h"
 #include "main/flags/request_defaults.h"
 #include "main/flags/vllm_flags.h"
 #include "main/model/fingerprint.h"
@@ -37,9 +37,8 @@ static struct {
     struct engine_flags engine;
     struct adapter_flags adapters;
     const char *speculation; // JSON
-    const char *role, *handover, *master;
-    int64_t n_nodes, node;
-    double node_timeout;
+    const char *role, *handover;
+    struct nodes nodes;
     int64_t handover_least;
     double handover_timeout;
 } opt = {.host = "127.0.0.1",
@@ -61,8 +60,7 @@ static struct {
          .step_timeout = 120,
          .jumps = true,
          .role = "both",
-         .n_nodes = 1,
-         .node_timeout = 600,
+         .nodes = NODES_DEFAULT,
          .handover_least = 256,
          .handover_timeout = 30,
          .engine = ENGINE_FLAGS_DEFAULT};
@@ -138,14 +136,7 @@ static const struct flag flags[] = {
     {"data-parallel-size", 0, FLAG_INT, &opt.n_engines, "N", "Engine",
      "engines that each have all of the model and share the requests, on devices of their own", .min = 1,
      .max = MOST_ENGINES},
-    {"nnodes", 0, FLAG_INT, &opt.n_nodes, "N", "Hosts", "hosts that have some of the layers each; on CPUs", .min = 1,
-     .max = MAX_NODES},
-    {"node-rank", 0, FLAG_INT, &opt.node, "R", "Hosts",
-     "this one's number: 0 serves and has the last layers, the others work for it", .min = 0, .max = MAX_NODES - 1},
-    {"master-addr", 0, FLAG_STRING, &opt.master, "HOST:PORT", "Hosts",
-     "of node 0, which listens there. The network must be your own: there is no key and no encryption"},
-    {"node-timeout", 0, FLAG_REAL, &opt.node_timeout, "SECONDS", "Hosts", "until all nodes must have come", .min = 0.1,
-     .max = 1e6},
+    NODE_FLAGS(opt.nodes),
     {"role", 0, FLAG_CHOICE, &opt.role, "both|prefill|decode", "Roles",
      "prefill: gives other servers the cache of prompts; decode: has long prompts computed by such a server, and "
      "computes "
@@ -181,7 +172,7 @@ static void server_release(struct server *s) {
     api_stop(s->api, (int)(opt.drain_seconds * 1000));
     supervise_end();
     api_free(s->api);
-    remote_nodes_leave();
+    nodes_leave();
     chat_template_free(s->chat);
     json_decref(s->tokenizer_info);
     json_decref(s->template_kwargs);
@@ -231,25 +222,6 @@ static enum status open_template(struct server *s, const char *model, struct err
     return OK;
 }
 
-/* Two servers of one fingerprint have the same weights and numbers. */
-static uint64_t identity_of(const char *fingerprint) {
-    uint64_t h = 14695981039346656037u; // FNV-1a
-    for (const char *c = fingerprint; *c; c++)
-        h = (h ^ (unsigned char)*c) * 1099511628211u;
-    return h;
-}
-
-static int64_t nodes_until_us(void) { return clock_us() + (int64_t)(opt.node_timeout * 1e6); }
-
-static enum status await_nodes(const char *fingerprint, struct error *err) {
-    if (opt.n_nodes == 1)
-        return OK;
-    opt.engine.n_nodes = (int)opt.n_nodes;
-    struct awaited a = {opt.master, (int)opt.n_nodes, identity_of(fingerprint), nodes_until_us(),
-                        supervise_is_told_to_end};
-    return remote_nodes_await(&a, err);
-}
-
 static enum status open_server(struct server *s, const char *model, struct error *err) {
     struct gyre *engines[MOST_ENGINES];
     static const char *own_name; // options keep the address, and that of what follows
@@ -264,7 +236,7 @@ static enum status open_server(struct server *s, const char *model, struct error
     TRY(tokenizer_info_read(model, s->chat, &s->tokenizer_info, err));
     turn_ends_find(s->tok, s->chat, &opt.engine.eos);
     fingerprint_of(&opt.engine, model, fingerprint);
-    TRY(await_nodes(fingerprint, err));
+    TRY(nodes_await(&opt.nodes, &opt.engine, fingerprint, supervise_is_told_to_end, err));
     TRY(engine_flags_open_several(&opt.engine, model, (int)opt.n_engines, engines, err));
     memory_table_print(engines[0], stderr);
     struct api_options o = {
@@ -349,12 +321,8 @@ static void keep_little_memory(void) {
 static enum status check_flags(struct error *err) {
     if (!opt.tls_cert != !opt.tls_key)
         return fail(err, ERR_ARG, "--ssl-certfile and --ssl-keyfile go together");
-    if ((opt.n_nodes > 1) != (opt.master != NULL))
-        return fail(err, ERR_ARG, "--nnodes and --master-addr go together");
-    if (opt.node >= opt.n_nodes)
-        return fail(err, ERR_ARG, "--node-rank: %lld is not one of %lld, see --nnodes", (long long)opt.node,
-                    (long long)opt.n_nodes);
-    if (opt.n_nodes > 1 && (opt.n_engines > 1 || opt.adapters.modules.n || opt.speculation))
+    TRY(nodes_read(&opt.nodes, err));
+    if (opt.nodes.n > 1 && (opt.n_engines > 1 || opt.adapters.modules.n || opt.speculation))
         return fail(err, ERR_ARG,
                     "--nnodes: engines beside each other, adapters and speculation are not for several hosts yet");
     if ((strcmp(opt.role, "both") == 0) != !opt.handover)
@@ -376,7 +344,7 @@ static enum status read_kwargs(struct server *s, struct error *err) {
 
 static enum status take_role(const struct server *s, struct error *err) {
     struct service *service = s->api->service;
-    uint64_t identity = identity_of(s->api->options.fingerprint);
+    uint64_t identity = nodes_identity(s->api->options.fingerprint);
     int port;
     if (strcmp(opt.role, "decode") == 0) {
         struct prompt_fetch_options o = {.address = opt.handover,
@@ -401,24 +369,14 @@ static enum status open_all(struct server *s, const char *model, struct error *e
     return take_role(s, err);
 }
 
-/* Until node 0 leaves. */
-static int run_node(const char *model) {
-    struct error err;
-    static char fingerprint[FINGERPRINT_BYTES];
-    fingerprint_of(&opt.engine, model, fingerprint);
-    struct node_flags node = {opt.master, (int)opt.node, (int)opt.n_nodes, identity_of(fingerprint), nodes_until_us()};
-    enum status st = engine_flags_work(&opt.engine, model, &node, &err);
-    return st == OK ? 0 : verb_failed(&err);
-}
-
 static int run(const struct verb_args *args) {
     struct error err;
     struct server s = {0};
     if (check_flags(&err) != OK)
         return verb_failed(&err);
     opt.engine.serves = true;
-    if (opt.node > 0)
-        return run_node(args->operands[0]);
+    if (opt.nodes.rank > 0)
+        return nodes_work(&opt.nodes, &opt.engine, args->operands[0]);
     int64_t start = clock_us();
     supervise_block_signals();
     if (open_all(&s, args->operands[0], &err) != OK) {

@@ -6,8 +6,10 @@
 #include "main/flags/adapter_flags.h"
 #include "main/flags/engine_flags.h"
 #include "main/flags/grammar_flags.h"
+#include "main/flags/node_flags.h"
 #include "main/flags/speculation_flags.h"
 #include "main/model/device_warnings.h"
+#include "main/model/fingerprint.h"
 #include "main/model/model_text.h"
 #include "main/run/answer.h"
 #include "main/run/engine_batch.h"
@@ -32,6 +34,7 @@ static struct {
     struct engine_flags engine;
     struct adapter_flags adapters;
     const char *speculation; // JSON
+    struct nodes nodes;
 } opt = {
     .output = "text",
     .max_tokens = -1,
@@ -43,6 +46,7 @@ static struct {
     .repetition_penalty = -1,
     .grammar = GRAMMAR_FLAGS_DEFAULT,
     .engine = ENGINE_FLAGS_DEFAULT,
+    .nodes = NODES_DEFAULT,
 };
 
 static const struct flag flags[] = {
@@ -84,6 +88,7 @@ static const struct flag flags[] = {
     ENGINE_FLAGS(opt.engine),
     ADAPTER_FLAGS(opt.adapters),
     SPECULATION_FLAGS(opt.speculation, opt.engine),
+    NODE_FLAGS(opt.nodes),
 };
 
 struct runner {
@@ -154,10 +159,13 @@ static enum status open_text(struct runner *r, struct error *err) {
 
 static enum status runner_open(struct runner *r, struct error *err) {
     int64_t start = clock_us();
+    static char fingerprint[FINGERPRINT_BYTES];
     TRY(open_text(r, err));
     model_text_ends(&r->text, r->model, &opt.engine.eos);
     TRY(speculation_read(opt.speculation, &opt.engine.speculation, err));
     TRY(adapter_flags_read(&opt.adapters, NULL, 0, &opt.engine, err));
+    fingerprint_of(&opt.engine, r->model, fingerprint);
+    TRY(nodes_await(&opt.nodes, &opt.engine, fingerprint, NULL, err));
     TRY(engine_flags_open(&opt.engine, r->model, &r->g, err));
     r->base = base_request(r->g);
     r->load_seconds = clock_seconds_since(start);
@@ -346,9 +354,20 @@ static const char *misuse(const struct verb_args *args) {
     return NULL;
 }
 
+static enum status check_nodes(struct error *err) {
+    TRY(nodes_read(&opt.nodes, err));
+    return opt.nodes.n > 1 && (opt.adapters.modules.n || opt.speculation)
+               ? fail(err, ERR_ARG, "--nnodes: adapters and speculation are not for several hosts yet")
+               : OK;
+}
+
 static int run(const struct verb_args *args) {
     static const struct batch_verb batch = {begin_line, take_event, put_answer, free_answer};
     struct error err;
+    if (check_nodes(&err) != OK)
+        return verb_failed(&err);
+    if (opt.nodes.rank > 0)
+        return nodes_work(&opt.nodes, &opt.engine, args->operands[0]);
     const char *wrong = misuse(args);
     if (wrong)
         return verb_misused(args->spec, "%s", wrong);
@@ -362,6 +381,7 @@ static int run(const struct verb_args *args) {
         rc = is_conversation() ? converse(&r) : run_once(&r);
     device_warnings_of(r.g);
     gyre_close(r.g);
+    nodes_leave();
     token_ids_release(&opt.engine.eos);
     grammar_compiler_release(&r.grammars);
     model_text_release(&r.text);

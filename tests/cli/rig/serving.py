@@ -18,6 +18,9 @@ class Server:
         self.process = subprocess.Popen(
             [GYRE, "serve", path if os.path.exists(path) else model, "--port", "0", "--threads", "1", *flags],
             stderr=subprocess.PIPE, text=True, env=env)
+        self.await_port()
+
+    def await_port(self):
         self.log = []
         for line in self.process.stderr:
             self.log.append(line)

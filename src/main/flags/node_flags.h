@@ -1,0 +1,63 @@
+/* node_flags.h - several processes, one a host or all on one, that have a stage of a model each: --nnodes and the
+ * flags beside it, or what a launcher says (launcher.h). For verbs that compute with one engine.
+ *
+ *     check_flags    TRY(nodes_read(&opt.nodes, &err))
+ *     process 0      TRY(nodes_await(&opt.nodes, &opt.engine, fingerprint, given_up, &err)), opens the engine,
+ *                    closes it, nodes_leave()
+ *     the others     return nodes_work(&opt.nodes, &opt.engine, model) */
+#pragma once
+
+#include "main/flags/engine_flags.h"
+
+struct nodes {
+    const char *master;
+    int64_t n, rank;
+    double timeout;
+};
+#define NODES_DEFAULT \
+    { .n = 1, .timeout = 600 }
+
+#define NODE_FLAGS(o)                                                                                                 \
+    {"nnodes",                                                                                                        \
+     0,                                                                                                               \
+     FLAG_INT,                                                                                                        \
+     &(o).n,                                                                                                          \
+     "N",                                                                                                             \
+     "Hosts",                                                                                                         \
+     "hosts, or processes, that have some of the layers each; under mpirun and srun it is their number",              \
+     .min = 1,                                                                                                        \
+     .max = 16},                                                                                                      \
+        {"node-rank",                                                                                                 \
+         0,                                                                                                           \
+         FLAG_INT,                                                                                                    \
+         &(o).rank,                                                                                                   \
+         "R",                                                                                                         \
+         "Hosts",                                                                                                     \
+         "this one's number: 0 has the last layers and answers, the others work for it",                              \
+         .min = 0,                                                                                                    \
+         .max = 15},                                                                                                  \
+        {"master-addr",                                                                                               \
+         0,                                                                                                           \
+         FLAG_STRING,                                                                                                 \
+         &(o).master,                                                                                                 \
+         "HOST:PORT",                                                                                                 \
+         "Hosts",                                                                                                     \
+         "of node 0, which listens there. The network must be your own: there is no key and no encryption"},          \
+    {                                                                                                                 \
+        "node-timeout", 0, FLAG_REAL, &(o).timeout, "SECONDS", "Hosts", "until all nodes must have come", .min = 0.1, \
+                                                                                                          .max = 1e6  \
+    }
+
+/* Where nothing is given, what a launcher says, if there is one. ERR_ARG: what does not go together. */
+enum status nodes_read(struct nodes *nodes, struct error *err);
+
+/* Two processes of one fingerprint have the same weights and numbers. */
+uint64_t nodes_identity(const char *fingerprint);
+
+/* Node 0 waits for the others; the engine that is opened then is over all of them. */
+enum status nodes_await(const struct nodes *nodes, struct engine_flags *engine, const char *fingerprint,
+                        bool (*is_given_up)(void), struct error *err);
+void nodes_leave(void);
+
+/* Another node works until node 0 leaves, and through one signal to end; the exit code, with what went wrong told. */
+int nodes_work(const struct nodes *nodes, const struct engine_flags *engine, const char *model);

@@ -1,0 +1,124 @@
+"""`mpirun gyre serve` and `mpirun gyre run`: processes that Open MPI launches share a model without a flag, and answer
+as one does; one that dies ends every request within a bound. Skipped where there is no mpirun."""
+import concurrent.futures
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import time
+import unittest
+
+from patience import PATIENCE
+from serving import GYRE, ROOT, Server
+
+SIZE = ("--block-size", "16", "--served-model-name", "m", "--max-num-batched-tokens", "64", "--threads", "1")
+ENV = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "PMIX_", "SLURM_", "PMI_"))}
+MPIRUN = ("mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none")
+
+
+def prompt(seed, n):
+    r = random.Random(seed)
+    return [r.randrange(3, 120) for _ in range(n)]
+
+
+class Launched(Server):
+    """A server of n processes under mpirun."""
+
+    def __init__(self, model, n, *flags):
+        self.process = subprocess.Popen(
+            [*MPIRUN, "-n", str(n), GYRE, "serve", os.path.join(ROOT, model), "--port", "0", *SIZE, *flags],
+            stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, env=ENV)
+        self.await_port()
+
+    def ranks(self):
+        """Their process ids, by rank."""
+        ids = {}
+        for pid in os.listdir("/proc"):
+            try:
+                with open("/proc/%s/stat" % pid) as f:
+                    parent = int(f.read().rsplit(")", 1)[1].split()[1])
+                with open("/proc/%s/environ" % pid, "rb") as f:
+                    rank = re.search(rb"OMPI_COMM_WORLD_RANK=(\d+)", f.read())
+            except (OSError, ValueError, IndexError):
+                continue
+            if parent == self.process.pid and rank:
+                ids[int(rank.group(1))] = int(pid)
+        return ids
+
+
+def ask(server, ids, n=8, seed=1):
+    status, r = server.post("/v1/completions", model="m", prompt=ids, max_tokens=n, temperature=seed % 2, seed=seed,
+                            ignore_eos=True)
+    return status, r["choices"][0]["text"] if status == 200 else r["error"]["message"]
+
+
+@unittest.skipUnless(shutil.which("mpirun"), "there is no mpirun (openmpi-bin)")
+class Mpirun(unittest.TestCase):
+    def launch(self, *args):
+        s = Launched(*args)
+        self.addCleanup(lambda: s.process.poll() is None and s.stop())
+        return s
+
+    def test_answers_are_those_of_one_process(self):
+        # windows, latent, recurrent
+        for model, n in (("tests/models/gemma3", 4), ("tests/models/deepseek_v3", 2), ("tests/models/qwen3_5", 4)):
+            with self.subTest(model=model):
+                one, several = Server(model, *SIZE), self.launch(model, n)
+                self.addCleanup(lambda s=one: s.process.poll() is None and s.stop())
+                prompts = [prompt(i, 20 + 23 * i) for i in range(4)]
+                with concurrent.futures.ThreadPoolExecutor(4) as pool:
+                    got = list(pool.map(lambda k: ask(several, prompts[k], seed=k), range(4)))
+                self.assertEqual(got, [ask(one, prompts[k], seed=k) for k in range(4)])
+                os.kill(several.ranks()[0], signal.SIGTERM)
+                self.assertEqual(several.process.wait(timeout=PATIENCE), 0)
+                self.assertEqual(one.stop(), 0)
+
+    def test_a_signal_lets_requests_end(self):
+        """mpirun hands a signal to all processes: those with stages stay until process 0 leaves."""
+        s = self.launch("tests/models/llama", 2)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            asked = pool.submit(ask, s, prompt(1, 100), 300)
+            while s.metric("vllm:num_requests_running") == 0:
+                time.sleep(0.05)
+            for pid in s.ranks().values():
+                os.kill(pid, signal.SIGTERM)
+            self.assertEqual(asked.result(timeout=PATIENCE)[0], 200)
+        self.assertEqual(s.process.wait(timeout=PATIENCE), 0)
+
+    def test_run(self):
+        line = [GYRE, "run", os.path.join(ROOT, "tests/models/llama"), "--prompt-ids", "5,6,7,8,9", "-n", "12",
+                "--temperature", "0", "--ignore-eos", "--output", "ids", "--threads", "1"]
+        one = subprocess.run(line, capture_output=True, text=True, timeout=PATIENCE, env=ENV)
+        several = subprocess.run([*MPIRUN, "-n", "2", *line], capture_output=True, text=True, timeout=PATIENCE, env=ENV)
+        self.assertEqual(one.returncode, 0, one.stderr)
+        self.assertEqual(several.returncode, 0, several.stderr)
+        self.assertEqual(several.stdout, one.stdout)
+
+    def test_a_process_that_dies(self):
+        s = self.launch("tests/models/llama", 3, "--device-option", "patience=5")
+        ranks = s.ranks()
+        self.assertEqual(sorted(ranks), [0, 1, 2])
+        with concurrent.futures.ThreadPoolExecutor(4) as pool:
+            asked = [pool.submit(self.outcome, s, prompt(i, 100)) for i in range(4)]
+            time.sleep(0.5)
+            began = time.time()
+            os.kill(ranks[2], signal.SIGKILL)
+            for a in asked:  # by a sentence, or as mpirun ends all: no request hangs
+                self.assertTrue(a.result(timeout=PATIENCE))
+        self.assertLess(time.time() - began, PATIENCE / 2)
+        self.assertNotIn(s.process.wait(timeout=PATIENCE), (0, None))
+
+    @staticmethod
+    def outcome(server, ids):
+        try:
+            return ask(server, ids, 1800)
+        except (OSError, ValueError) as e:
+            return repr(e)
+        except Exception as e:  # the connection breaks in many ways
+            return repr(e)
+
+
+if __name__ == "__main__":
+    unittest.main()
