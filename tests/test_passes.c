@@ -196,6 +196,12 @@ static double logits_apart(const struct program *p, const struct program *other,
     return apart / most;
 }
 
+static int64_t planned_bytes(const struct program *p) {
+    int64_t *offset = xcalloc((size_t)p->n_values, sizeof *offset), bytes = program_plan_memory(p, 64, 64, offset);
+    free(offset);
+    return bytes;
+}
+
 static void a_shared_expert_becomes_one_that_all_tokens_have(void **state) {
     (void)state;
     static const struct {
@@ -210,6 +216,7 @@ static void a_shared_expert_becomes_one_that_all_tokens_have(void **state) {
         EXPECT(n_layers > 0 && count_of(p, OP_GATED_ADD) == 0);
         EXPECT_EQ(p->n_ops, was->n_ops - 4 * n_layers); // gate_up, activation, down and the sum
         EXPECT_EQ(p->n_joined, 4 * n_layers);
+        EXPECT(planned_bytes(p) <= planned_bytes(was)); // values that no op makes any more have no place
         for (int i = 0; i < p->n_ops; i++) {
             const struct op *op = &p->ops[i], *of = &was->ops[program_op_of(p, i)];
             EXPECT(op->code == of->code);

@@ -39,7 +39,8 @@ int64_t program_plan_memory(const struct program *p, int64_t max_tokens, int64_t
     for (int i = 0; i < p->n_values; i++) {
         const struct value *v = &p->values[i];
         int64_t rows = v->rows == ROWS_TOKENS ? max_tokens : max_rows;
-        int64_t bytes = rows * v->width * (int64_t)dtype_bytes(v->dtype);
+        bool is_made = v->last_use >= v->first_use;
+        int64_t bytes = is_made ? rows * v->width * (int64_t)dtype_bytes(v->dtype) : 0;
         order[i] = (struct placed){i, (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT, 0};
     }
     qsort(order, (size_t)p->n_values, sizeof *order, by_size);

@@ -79,10 +79,11 @@ static void use(struct program *p, val v, int op) {
         p->values[v.id].last_use = MAX(p->values[v.id].last_use, op);
 }
 
-/* What is defined and read where, and where sections begin, from the ops. */
+/* What is defined and read where, and where sections begin, from the ops. Values that no op makes any more live
+ * nowhere. */
 static void recount(struct program *p) {
     for (int i = 0; i < p->n_values; i++)
-        p->values[i].first_use = p->values[i].last_use = 0;
+        p->values[i].first_use = 0, p->values[i].last_use = -1;
     for (int i = 0, section = -1; i < p->n_ops; i++) {
         while (section < p->ops[i].section)
             p->sections[++section].first_op = i;
