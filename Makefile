@@ -8,6 +8,7 @@
 #   make fuzz [FUZZ=json] [FUZZ_SECONDS=600]             every target of tests/fuzz for that long
 #   make soak [SOAK_SECONDS=600]                         mixed traffic, then hostile clients too: right answers, flat memory
 #   make test-parity [BACKEND=cuda]                      every op of the dense test models against the CPU's plain functions
+#   make test-arm            op tests and goldens as 64-bit Arm has them: built by a cross compiler, run by qemu-user
 #   make ptx                 the kernels for GPUs on a machine on the CPU; make test runs them then: wants the CUDA toolkit, and no GPU
 #   make bench               tables as docs/lab records them
 #   make rooms               the include graph; fails on an edge that points up or sideways
@@ -26,6 +27,21 @@ BUILD   := build/$(VARIANT)
 OPT     ?= -O2 -g
 SAN     ?=
 PREFIX  ?= /usr/local
+
+# A compiler for Arm on another processor: the libraries that it links lie in a folder of their own.
+ifneq ($(filter aarch64-linux-gnu-%,$(notdir $(CC))),)
+ifeq ($(filter aarch64,$(shell uname -m)),)
+SYSROOT  := build/arm64
+READY    := build/.setup-arm64
+CPPFLAGS += --sysroot=$(SYSROOT)
+LDFLAGS  += --sysroot=$(SYSROOT)
+AR       := aarch64-linux-gnu-ar
+LD       := aarch64-linux-gnu-ld
+OBJCOPY  := aarch64-linux-gnu-objcopy
+endif
+endif
+READY   ?= build/.setup-build
+OBJCOPY ?= objcopy
 
 # Position-independent for the shared library too; without interposition that costs nothing.
 CPPFLAGS += -D_GNU_SOURCE -Isrc -Iinclude -MMD -MP
@@ -66,7 +82,7 @@ endif
 
 .DELETE_ON_ERROR:
 .SECONDARY: $(OBJECTS)
-.PHONY: all run test test-fast test-parity test-binaries test-objects cuda cuda-tests ptx ptx80 rooms shape explain asan ubsan tsan fuzz fuzz-binaries soak bench format clean install wheel FORCE
+.PHONY: all run test test-fast test-arm arm-binaries test-parity test-binaries test-objects cuda cuda-tests ptx ptx80 rooms shape explain asan ubsan tsan fuzz fuzz-binaries soak bench format clean install wheel FORCE
 all: build/gyre
 
 # ---- set-up -----------------------------------------------------------------------------------------------------
@@ -76,6 +92,7 @@ build/.setup-%: tools/setup.sh
 	@mkdir -p build && touch $@
 build/.setup-test: | build/.setup-build
 build/.setup-dev: | build/.setup-test
+build/.setup-arm64: tools/sysroot.sh | build/.setup-test
 
 # ---- build ------------------------------------------------------------------------------------------------------
 # A file's name says which processor it is for; everything else is compiled for the plain architecture.
@@ -85,6 +102,9 @@ $(BUILD)/%_avx512.o: CFLAGS += -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2
 $(BUILD)/%_bf16.o:   CFLAGS += -mavx512bf16 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c
 $(BUILD)/%_vnni.o:   CFLAGS += -mavx512vnni -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c
 $(BUILD)/%_amx.o:    CFLAGS += -mamx-tile -mamx-bf16 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c
+endif
+ifneq ($(filter aarch64%,$(shell $(CC) -dumpmachine 2>/dev/null || uname -m)),)
+$(BUILD)/%_dotprod.o: CFLAGS += -march=armv8.2-a+dotprod
 endif
 # Sums may be taken in another order there than written, which is the same in each run.
 $(BUILD)/src/train/math/math_%.o: CFLAGS += -O3 -fno-math-errno -fno-trapping-math -fno-signed-zeros -fassociative-math -ffp-contract=fast
@@ -107,7 +127,7 @@ FLAGS := $(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS)
 $(BUILD)/.flags: FORCE
 	@mkdir -p $(@D) && echo '$(FLAGS)' | cmp -s - $@ || echo '$(FLAGS)' > $@
 
-$(BUILD)/%.o: %.c $(BUILD)/.flags | build/.setup-build
+$(BUILD)/%.o: %.c $(BUILD)/.flags | $(READY)
 	@mkdir -p $(@D)
 	$(call QUIET,cc)$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
 
@@ -115,7 +135,7 @@ $(BUILD)/%.o: %.c $(BUILD)/.flags | build/.setup-build
 $(BUILD)/page.c: tools/page.sh $(PAGE_SRC)
 	@mkdir -p $(@D)
 	$(call QUIET,page)tools/page.sh src/api/page $@
-$(BUILD)/page.o: $(BUILD)/page.c $(BUILD)/.flags | build/.setup-build
+$(BUILD)/page.o: $(BUILD)/page.c $(BUILD)/.flags | $(READY)
 	$(call QUIET,cc)$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
 
 $(BUILD)/libgyre.a: $(call obj,$(LIB_SRC))
@@ -167,6 +187,12 @@ BACKEND ?= cpu
 test-parity: $(BUILD)/tests/test_parity $(if $(filter cuda,$(BACKEND)),cuda)
 	GYRE_TEST_BACKEND=$(BACKEND) GYRE_PLUGINS=$(BUILD) $<
 
+ARM_TESTS := $(patsubst tests/%.c,%,$(wildcard tests/test_ops*.c)) test_goldens test_kernels test_blocks test_quant test_dtype
+test-arm:
+	@$(MAKE) --no-print-directory arm-binaries CC=aarch64-linux-gnu-gcc
+	@tests/arm.sh build/release-aarch64-linux-gnu-gcc $(ARM_TESTS)
+arm-binaries: $(BUILD)/gyre $(ARM_TESTS:%=$(BUILD)/tests/%)
+
 SANITIZED = CC=clang OPT="-O1 -g -fno-omit-frame-pointer" TEST_TIMEOUT=2400
 asan: build/.setup-dev
 	@$(MAKE) --no-print-directory test VARIANT=asan $(SANITIZED) SAN="-fsanitize=address"
@@ -215,7 +241,7 @@ $(BUILD)/libgyre.so: $(BUILD)/libgyre.a tools/gyre.map
 $(BUILD)/install/libgyre.a: $(BUILD)/libgyre.a
 	@mkdir -p $(@D) && rm -f $@
 	@$(LD) -r -o $(@D)/gyre.o --whole-archive $<
-	@objcopy --wildcard --keep-global-symbol='gyre_*' --keep-global-symbol=backend_cpu $(@D)/gyre.o
+	@$(OBJCOPY) --wildcard --keep-global-symbol='gyre_*' --keep-global-symbol=backend_cpu $(@D)/gyre.o
 	$(call QUIET,ar)$(AR) rcs $@ $(@D)/gyre.o
 
 # The Python package of bindings/python, with the library inside.

@@ -5,7 +5,8 @@
 
 What a test printed is in $RESULTS/NAME.out, its counts (passed, failed, skipped) in $RESULTS/NAME.count. Each has a
 process that watches it (limit.py). Watchers and Python modules are forks of this process, which has loaded what most
-modules import: an interpreter of its own for each took a fifth of make test-fast.
+modules import: an interpreter of its own for each took a fifth of make test-fast. Test programs run
+behind the command of $RUN_WITH (tests/arm.sh).
 """
 import http.client  # noqa: F401
 import json  # noqa: F401
@@ -42,7 +43,7 @@ def begin_module(name):
 def begin(name):
     if name.endswith(".py"):
         return begin_module(name)
-    return limit.begin([os.path.join(BUILD, "tests", name)])
+    return limit.begin(os.environ.get("RUN_WITH", "").split() + [os.path.join(BUILD, "tests", name)])
 
 
 def count(text):

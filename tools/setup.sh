@@ -5,6 +5,7 @@
 #   tools/setup.sh build    a compiler and the libraries
 #   tools/setup.sh test     and what the tests run with, a browser among it where the distribution has one as a package
 #   tools/setup.sh dev      and clang, its sanitizers and clang-format
+#   tools/setup.sh arm64    test's, a compiler for Arm, qemu to run what it makes, and Arm's libraries in build/arm64
 set -eu
 
 build="gcc make libc6-dev libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libsodium-dev libedit-dev libmicrohttpd-dev zlib1g-dev libmd-dev libcurl4-openssl-dev"
@@ -15,7 +16,8 @@ case "${1:-build}" in
 build) wanted=$build ;;
 test) wanted=$test ;;
 dev) wanted="$test clang clang-format" ;;
-*) echo "usage: tools/setup.sh build|test|dev" >&2; exit 2 ;;
+arm64) wanted="$test gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user" ;;
+*) echo "usage: tools/setup.sh build|test|dev|arm64" >&2; exit 2 ;;
 esac
 
 if ! command -v dpkg-query >/dev/null; then
@@ -66,4 +68,7 @@ if [ "${1:-build}" != build ] && ! command -v chromium >/dev/null && apt-cache s
 fi
 if [ "${1:-build}" = dev ]; then # the sanitizers' runtime is a package of clang's own version
     install "libclang-rt-$(clang -dumpversion | cut -d. -f1)-dev"
+fi
+if [ "${1:-}" = arm64 ]; then
+    tools/sysroot.sh arm64 build/arm64 $build libcmocka-dev
 fi
