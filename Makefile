@@ -103,9 +103,6 @@ $(BUILD)/%_bf16.o:   CFLAGS += -mavx512bf16 -mavx512f -mavx512bw -mavx512vl -mav
 $(BUILD)/%_vnni.o:   CFLAGS += -mavx512vnni -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c
 $(BUILD)/%_amx.o:    CFLAGS += -mamx-tile -mamx-bf16 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c
 endif
-ifneq ($(filter aarch64%,$(shell $(CC) -dumpmachine 2>/dev/null || uname -m)),)
-$(BUILD)/%_dotprod.o: CFLAGS += -march=armv8.2-a+dotprod
-endif
 # Sums may be taken in another order there than written, which is the same in each run.
 $(BUILD)/src/train/math/math_%.o: CFLAGS += -O3 -fno-math-errno -fno-trapping-math -fno-signed-zeros -fassociative-math -ffp-contract=fast
 # Unrolled vector code takes a sanitizer minutes to compile and shows it little: these kernels get their bounds from callers

@@ -174,7 +174,7 @@ double *rig_at(const struct rig *rig, double *rows, int seq, int row) {
 }
 
 const char *const *rig_kernels(void) {
-    static const char *const all[] = {"reference", "amx", "avx512", "avx2", "portable"};
+    static const char *const all[] = {"reference", "amx", "avx512", "avx2", "neon", "portable"};
     static const char *const cuda[] = {"float32", "float16", "bfloat16", NULL}; // what products are made in
     static const char *const xla[] = {"float32", NULL};                         // whose bounds are the CPU's
     static const char *have[ARRAY_LEN(all) + 1];

@@ -14,7 +14,7 @@
 
 enum { MAX_OUT = 70, MAX_IN = 200, GUARD = 8 };
 
-static const char *const sets[] = {"amx", "bf16", "avx512", "avx2", "portable"};
+static const char *const sets[] = {"amx", "bf16", "avx512", "avx2", "neon", "portable"};
 
 struct room {
     unsigned char *at; // a page of nothing, pages of 0xFF .. , a page of nothing

@@ -31,6 +31,8 @@ const struct kernels *kernels_find(const char *name) {
                                      {&kernels_avx2, avx2},
                                      {&kernels_portable, true},
                                      {rounding, rounding}};
+#elif defined(__aarch64__)
+    const struct choice choices[] = {{&kernels_neon, true}, {&kernels_portable, true}};
 #else
     const struct choice choices[] = {{&kernels_portable, true}};
 #endif

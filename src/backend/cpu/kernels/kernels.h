@@ -1,9 +1,9 @@
 /* kernels.h - the vector loops under the fast ops, once for each instruction set.
  *
- * kernels_body.h is written over a small vocabulary of vectors (simd_*.h) and compiled three times, and kernels_amx.c
- * puts products by tiles into the last of them; the table of the best set that the processor has is chosen when the
- * backend is opened. Nothing here knows an op. All arithmetic is as exact as float32; only the order of sums differs
- * from the reference. */
+ * kernels_body.h is written over a small vocabulary of vectors (simd_*.h) and compiled once for each set (portable,
+ * AVX2, AVX-512, NEON), and kernels_amx.c puts products by tiles into that of AVX-512; the table of the best set that
+ * the processor has is chosen when the backend is opened. Nothing here knows an op. All arithmetic is as exact as
+ * float32; only the order of sums differs from the reference. */
 #pragma once
 
 #include "core/ops.h"
@@ -104,7 +104,7 @@ struct kernels {
     float (*multiply_adds)(int64_t n);
 };
 
-extern const struct kernels kernels_portable, kernels_avx2, kernels_avx512;
+extern const struct kernels kernels_portable, kernels_avx2, kernels_avx512, kernels_neon;
 const struct kernels *kernels_bf16(void); // NULL where the processor lacks AVX-512 BF16; chosen by name alone
 const struct kernels *kernels_amx(void);  // NULL where the processor has no tiles or the system gives none
 
