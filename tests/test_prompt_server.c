@@ -5,6 +5,8 @@
 #include "base/random.h"
 #include "dist/wire.h"
 #include "engine/engine.h"
+#include "engine/lanes/lane.h"
+#include "engine/roles/handover.h"
 #include "engine/roles/prompt_server.h"
 #include "engine/roles/prompt_wire.h"
 #include "engine/roles/roles.h"
@@ -76,11 +78,21 @@ static enum status send_ask(struct wire *w, struct prompt_ask q, uint64_t which,
     return st;
 }
 
+/* All parts, one behind the other; of what kind the last one is. */
+static enum status receive_all(struct wire *w, uint32_t *kind, struct buf *bytes, int *n_parts, struct error *err) {
+    enum status st;
+    *n_parts = 0;
+    while ((st = wire_receive(w, kind, bytes, 1 << 30, clock_us() + 60 * SECOND_US, err)) == OK && *kind == PROMPT_PART)
+        ++*n_parts;
+    return st;
+}
+
 static enum status ask(struct wire *w, uint64_t which, uint32_t *kind, struct error *err) {
     struct buf bytes = {0};
+    int n_parts;
     enum status st = send_ask(w, (struct prompt_ask){.identity = IDENTITY, .n = PROMPT}, which, err);
     if (st == OK)
-        st = wire_receive(w, kind, &bytes, 1 << 30, clock_us() + 30 * SECOND_US, err);
+        st = receive_all(w, kind, &bytes, &n_parts, err);
     EXPECT(st != OK || *kind != PROMPT_CACHE || bytes.len > PROMPT * 1000);
     buf_release(&bytes);
     return st;
@@ -128,6 +140,44 @@ static void why_there_is_no_cache_is_told(void **state) {
     expect_given(w, 1);
     wire_close(w);
     close_rig(&r);
+}
+
+/* A prompt of ten steps: each part holds what follows the one before, and all of it is taken. */
+static void a_prompt_comes_as_it_is_computed(void **state) {
+    (void)state;
+    struct rig r;
+    struct service *taker = open_service();
+    struct wire *w;
+    struct error err;
+    int n_parts = 0;
+    open_rig(&r, 0, 0);
+    w = connect_to(r.address);
+    int32_t text[PROMPT], n;
+    for (int i = 0; i < PROMPT; i++)
+        text[i] = 3 + (int32_t)(philox_uniform(test_seed(), (uint64_t)i, 7) * 1000);
+    struct handover_prompt p = {text, PROMPT, 0, IDENTITY};
+    struct gyre *g = lane_engine(service_lane(taker)); // which is idle
+    uint32_t kind = PROMPT_PART;
+    EXPECT_OK(send_ask(w, (struct prompt_ask){.identity = IDENTITY, .n = PROMPT}, 7, &err), err);
+    while (kind == PROMPT_PART) {
+        struct buf bytes = {0};
+        int32_t before = handover_known(g, &p);
+        EXPECT_OK(wire_receive(w, &kind, &bytes, 1 << 30, clock_us() + 60 * SECOND_US, &err), err);
+        EXPECT(kind == PROMPT_PART || kind == PROMPT_CACHE);
+        n_parts += kind == PROMPT_PART;
+        if (bytes.len == 0)
+            break;
+        EXPECT(handover_take(g, &p, (struct str){bytes.ptr, bytes.len - 1}, &n, &err) == ERR_FORMAT);
+        EXPECT_OK(handover_take(g, &p, buf_view(&bytes), &n, &err), err);
+        EXPECT(n > before);
+        buf_release(&bytes);
+    }
+    EXPECT_EQ(kind, PROMPT_CACHE);
+    EXPECT(n_parts >= 2);
+    EXPECT_EQ(handover_known(g, &p), (PROMPT - 1) / BLOCK);
+    wire_close(w);
+    close_rig(&r);
+    service_close(taker);
 }
 
 /* Bytes of no whole frame. */
@@ -250,7 +300,7 @@ static void an_end_does_not_wait_for_prompts(void **state) {
     struct buf bytes = {0};
     uint32_t kind;
     EXPECT_OK(send_ask(w[0], q, 100, &err), err);
-    EXPECT_OK(wire_receive(w[0], &kind, &bytes, 1 << 30, clock_us() + 60 * SECOND_US, &err), err);
+    EXPECT_OK(receive_all(w[0], &kind, &bytes, &(int){0}, &err), err);
     EXPECT_EQ(kind, PROMPT_CACHE);
     int64_t one_us = clock_us() - began_us;
     for (int i = 0; i < N; i++)
@@ -272,6 +322,7 @@ static void an_end_does_not_wait_for_prompts(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(why_there_is_no_cache_is_told),
+        cmocka_unit_test(a_prompt_comes_as_it_is_computed),
         cmocka_unit_test(a_question_that_has_begun_is_not_waited_for),
         cmocka_unit_test(who_says_nothing_makes_room_for_who_comes),
         cmocka_unit_test(no_connection_keeps_what_it_was_given),

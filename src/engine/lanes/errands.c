@@ -52,8 +52,49 @@ static enum status outcome(const struct answer *a, struct error *err) {
     return a->finish == GYRE_CANCELLED ? fail(err, ERR_FULL, "the server is shutting down") : OK;
 }
 
-enum status lane_prompt(struct lane *s, const struct gyre_request *request, struct error *err) {
-    struct prompt_waiter w = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
+/* Tickets stay in the list, and their waiters where they are, until the waiter takes them out. */
+void lane_tell_prompts(struct lane *s) {
+    pthread_mutex_lock(&s->lock);
+    for (struct ticket *t = s->n_prompts > 0 ? s->all : NULL; t; t = t->next) {
+        struct prompt_waiter *w = t->waiter;
+        if (!w)
+            continue;
+        pthread_mutex_lock(&w->lock);
+        w->has_moved = true;
+        pthread_cond_signal(&w->news);
+        pthread_mutex_unlock(&w->lock);
+    }
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void count_prompt(struct lane *s, int n) {
+    pthread_mutex_lock(&s->lock);
+    s->n_prompts += n;
+    pthread_mutex_unlock(&s->lock);
+}
+
+static void await_prompt(struct ticket *t, bool (*moved)(void *context), void *context) {
+    struct prompt_waiter *w = t->waiter;
+    pthread_mutex_lock(&w->lock);
+    while (!w->has_ended) {
+        if (!w->has_moved || !moved) {
+            pthread_cond_wait(&w->news, &w->lock);
+            continue;
+        }
+        w->has_moved = false;
+        pthread_mutex_unlock(&w->lock);
+        if (!moved(context)) {
+            service_cancel(NULL, &t->answer);
+            moved = NULL;
+        }
+        pthread_mutex_lock(&w->lock);
+    }
+    pthread_mutex_unlock(&w->lock);
+}
+
+enum status lane_prompt(struct lane *s, const struct gyre_request *request, bool (*moved)(void *context), void *context,
+                        struct error *err) {
+    struct prompt_waiter w = {.lock = PTHREAD_MUTEX_INITIALIZER, .news = PTHREAD_COND_INITIALIZER};
     struct ticket *t = lane_ticket(s, request, err);
     if (!t)
         return err->status;
@@ -63,10 +104,9 @@ enum status lane_prompt(struct lane *s, const struct gyre_request *request, stru
         lane_free_ticket(t);
         return st;
     }
-    pthread_mutex_lock(&w.lock);
-    while (!w.has_ended)
-        pthread_cond_wait(&w.ended, &w.lock);
-    pthread_mutex_unlock(&w.lock);
+    count_prompt(s, 1);
+    await_prompt(t, moved, context);
+    count_prompt(s, -1);
     service_look(&t->answer);
     st = outcome(&t->answer, err);
     service_release(NULL, &t->answer);

@@ -25,7 +25,7 @@ static void tell(struct lane *s, struct ticket *t, unsigned state) {
     pthread_mutex_lock(&w->lock);
     atomic_fetch_or(&t->state, state);
     w->has_ended = true;
-    pthread_cond_signal(&w->ended);
+    pthread_cond_signal(&w->news);
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -357,6 +357,7 @@ static void work_once(struct lane *s) {
     if (n > 0 && s->options.flush)
         s->options.flush(s->options.context);
     pthread_mutex_unlock(s->telling);
+    lane_tell_prompts(s);
 }
 
 /* A device with steps in flight is let come to rest for those that want it: what it gives meanwhile is told. */

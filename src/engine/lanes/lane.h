@@ -30,8 +30,11 @@ struct gyre *lane_engine(const struct lane *s); // for what never changes
 enum errand_time { BETWEEN_STEPS, AT_REST };
 bool lane_errand(struct lane *s, enum errand_time when, void (*run)(struct gyre *g, void *context), void *context);
 
-/* Any other thread: computes a prompt of which nobody reads an answer, as any request, and waits for it. */
-enum status lane_prompt(struct lane *s, const struct gyre_request *request, struct error *err);
+/* Any other thread: computes a prompt of which nobody reads an answer, as any request, and waits for it. Meanwhile
+ * `moved` is called on this thread when steps have ended since the last time; false: the prompt is not wanted any more.
+ */
+enum status lane_prompt(struct lane *s, const struct gyre_request *request, bool (*moved)(void *context), void *context,
+                        struct error *err);
 
 /* Somewhere else where prompts may be computed first (roles/prompt_fetch.h). A ticket that was pushed comes back by
  * lane_fetched, on any thread: the engine gets it then. */

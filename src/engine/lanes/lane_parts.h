@@ -10,8 +10,8 @@
 /* Who waits until a prompt was computed. */
 struct prompt_waiter {
     pthread_mutex_t lock;
-    pthread_cond_t ended;
-    bool has_ended;
+    pthread_cond_t news;
+    bool has_moved, has_ended;
 };
 
 /* Something to be done on the engine thread between steps. */
@@ -63,6 +63,7 @@ struct lane {
     pthread_cond_t errand_over;
     struct lane_fetch fetch;
     int64_t n_fetching; // tickets that are not in the inbox for that reason
+    int n_prompts;      // tickets with a waiter
     struct ticket *all;
     bool has_wishes, stopping; // wishes: to cancel, to pause
     int64_t n_inbox;
@@ -75,6 +76,7 @@ struct lane {
 struct lane_errand *lane_take_errands(struct lane *s);
 bool lane_wants_rest(const struct lane_errand *first); // one of them does
 void lane_do_errands(struct lane *s, struct lane_errand *first, bool run);
+void lane_tell_prompts(struct lane *s); // who waits for one, that a step has ended
 
 /* lane.c: a ticket for the request, which the engine gets unless it is fetched first; refused as lane_submit says. */
 enum status lane_put(struct lane *s, struct ticket *t, bool goes_on, struct error *err);

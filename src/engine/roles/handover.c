@@ -58,9 +58,7 @@ static uint64_t bytes_hash(const struct piece *piece, uint64_t text, const void 
     return XXH3_64bits_withSeed(bytes, piece->bytes, text ^ (uint64_t)piece->group << 40 ^ piece->entry);
 }
 
-static int64_t block_bytes(const struct gyre *g, int group) {
-    return g->ops->handed_bytes(g->loaded, group);
-}
+static int64_t block_bytes(const struct gyre *g, int group) { return g->ops->handed_bytes(g->loaded, group); }
 
 int64_t handover_most_bytes(const struct gyre *g, int64_t n_tokens) {
     int64_t n = n_tokens / g->pool.block_size + 1, bytes = sizeof(struct header);

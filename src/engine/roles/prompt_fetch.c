@@ -52,7 +52,6 @@ static void take(struct gyre *g, void *context) {
     e->status = handover_take(g, &e->prompt, e->bytes, &e->n, &e->err);
 }
 
-/* On a wire that may be of an earlier prompt: the peer may have been started anew since. */
 /* Under the lock, so that it can be broken when all is to end. */
 static void set_wire(struct fetcher *w, struct wire *wire) {
     pthread_mutex_lock(&w->fetch->lock);
@@ -74,43 +73,63 @@ static enum status ask(struct fetcher *w, struct str question, uint32_t *kind, s
     return wire_receive(w->wire, kind, answer, most, until_us, err);
 }
 
+/* On a wire that may be of an earlier prompt: the peer may have been started anew since. */
 static enum status ask_again(struct fetcher *w, struct str question, uint32_t *kind, struct buf *answer, size_t most,
-                             struct error *err) {
+                             int64_t until_us, struct error *err) {
     bool is_old = w->wire != NULL;
-    int64_t until_us = clock_us() + w->fetch->options.timeout_us;
     enum status st = ask(w, question, kind, answer, most, until_us, err);
-    if (st == OK)
-        return OK;
+    if (st != ERR_IO || !is_old || clock_us() >= until_us)
+        return st;
     set_wire(w, NULL);
     buf_clear(answer);
-    if (!is_old || st != ERR_IO || clock_us() >= until_us)
-        return st;
-    st = ask(w, question, kind, answer, most, until_us, err);
-    if (st != OK)
-        set_wire(w, NULL);
-    return st;
+    return ask(w, question, kind, answer, most, until_us, err);
 }
 
+/* One part more than there was. */
+static enum status take_over(struct lane *lane, struct errand *e, struct str bytes, struct error *err) {
+    int32_t known = e->n;
+    e->bytes = bytes;
+    if (!lane_errand(lane, AT_REST, take, e))
+        return fail(err, ERR_FULL, "the server is shutting down");
+    if (e->status != OK)
+        *err = e->err;
+    else if (e->n <= known)
+        return fail(err, ERR_FORMAT, "a part of the prompt's cache came twice");
+    return e->status;
+}
+
+/* Parts come as they are computed, and are remembered as they come. */
+static enum status take_all(struct fetcher *w, struct errand *e, uint32_t kind, struct buf *answer, size_t most,
+                            int64_t until_us, struct error *err) {
+    struct lane *lane = w->fetch->lane;
+    bool has_parts = kind == PROMPT_PART;
+    while (kind == PROMPT_PART) {
+        TRY(take_over(lane, e, buf_view(answer), err));
+        buf_clear(answer);
+        TRY(wire_receive(w->wire, &kind, answer, most, until_us, err));
+    }
+    if (kind != PROMPT_CACHE)
+        return fail(err, kind == PROMPT_FULL ? ERR_FULL : ERR_UNSUPPORTED, "%.*s", (int)MIN(answer->len, 512u),
+                    answer->ptr ? answer->ptr : "");
+    return answer->len == 0 && has_parts ? OK : take_over(lane, e, buf_view(answer), err);
+}
+
+/* After a fault nobody knows what comes next on the wire, but for an answer that is one sentence. */
 static enum status fetch_rest(struct fetcher *w, struct errand *e, struct error *err) {
     struct lane *lane = w->fetch->lane;
     struct prompt_ask q = {e->prompt.identity, e->prompt.tenant, e->n, e->prompt.n, 0};
     struct budget any = {.limit = SIZE_MAX}; // what there is no memory for is computed here
     struct buf question = {0}, answer = {.budget = &any};
-    uint32_t kind;
-    int64_t most = handover_most_bytes(lane_engine(lane), e->prompt.n);
+    int64_t until_us = clock_us() + w->fetch->options.timeout_us;
+    size_t most = (size_t)handover_most_bytes(lane_engine(lane), e->prompt.n);
+    uint32_t kind = PROMPT_ASK;
     buf_append(&question, &q, sizeof q);
     buf_append(&question, e->prompt.tokens, (size_t)e->prompt.n * sizeof *e->prompt.tokens);
-    enum status st = ask_again(w, buf_view(&question), &kind, &answer, (size_t)most, err);
-    if (st == OK && kind != PROMPT_CACHE)
-        st = fail(err, kind == PROMPT_FULL ? ERR_FULL : ERR_UNSUPPORTED, "%.*s", (int)MIN(answer.len, 512u),
-                  answer.ptr ? answer.ptr : "");
-    if (st == OK) {
-        e->bytes = buf_view(&answer);
-        if (!lane_errand(lane, AT_REST, take, e))
-            st = fail(err, ERR_FULL, "the server is shutting down");
-        else if (e->status != OK)
-            *err = e->err, st = e->status;
-    }
+    enum status st = ask_again(w, buf_view(&question), &kind, &answer, most, until_us, err);
+    if (st == OK)
+        st = take_all(w, e, kind, &answer, most, until_us, err);
+    if (st != OK && kind != PROMPT_FULL && kind != PROMPT_NOTHING)
+        set_wire(w, NULL);
     buf_release(&question);
     buf_release(&answer);
     return st;

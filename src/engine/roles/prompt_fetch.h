@@ -3,9 +3,10 @@
  *     submit ──► fetching: how much is remembered here? ──► ask for the rest ──► remember it ──► engine's inbox
  *                          too little to ask for, or the other server is gone, late or wrong ──►
  *
- * The engine then finds the prompt in its prefix cache and computes what is left of it; where nothing came it computes
- * all of it. So each request is answered once and by this server, whatever the other one does. After a fault it is left
- * alone for a while (REST_US). A few threads fetch at a time. */
+ * Parts come, and are remembered, while the other server computes the rest. The engine then finds the prompt in its
+ * prefix cache and computes what is left of it; where nothing came that is all. So each request is answered once and by
+ * this server, whatever the other one does. After a fault it is left alone for a while (REST_US). A few threads fetch
+ * at a time. */
 #pragma once
 
 #include "engine/lanes/lane.h"

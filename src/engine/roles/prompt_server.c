@@ -12,7 +12,7 @@
 #include <string.h>
 
 static const int64_t PATIENCE_US = 60000000, IDLE_US = 86400000000;
-enum { MOST_BYTES = 1 << 30 }; // of one prompt's cache
+enum { MOST_BYTES = 1 << 30, LEAST_PART = 4 }; // of one prompt's cache; blocks
 
 struct asker {
     struct prompt_server *server;
@@ -38,16 +38,39 @@ struct prompt_server {
 // ---- one prompt -------------------------------------------------------------------------------------------------
 
 struct giving {
+    struct asker *asker;
     struct handover_prompt prompt;
-    int32_t from;
+    int32_t from, n; // blocks that the asker has, and that are there
     struct buf *out;
     struct error err;
     enum status status;
+    bool is_gone; // the asker
 };
+
+static void look(struct gyre *g, void *context) {
+    struct giving *w = context;
+    w->n = handover_known(g, &w->prompt);
+}
 
 static void give(struct gyre *g, void *context) {
     struct giving *w = context;
     w->status = handover_give(g, &w->prompt, w->from, MOST_BYTES, w->out, &w->err);
+    look(g, context);
+}
+
+/* Whole blocks go as steps compute them, so that they travel while the next step runs. What is wrong with a part is
+ * found and told at the end. */
+static bool give_part(void *context) {
+    struct giving *w = context;
+    struct prompt_server *s = w->asker->server;
+    if (!lane_errand(s->lane, BETWEEN_STEPS, look, w) || w->n < w->from + LEAST_PART ||
+        !lane_errand(s->lane, AT_REST, give, w) || w->status != OK)
+        return true;
+    w->is_gone =
+        wire_send(w->asker->wire, PROMPT_PART, buf_view(w->out), clock_us() + s->options.patience_us, &w->err) != OK;
+    w->from = w->n;
+    buf_clear(w->out);
+    return !w->is_gone;
 }
 
 static enum status check_ask(const struct prompt_server *s, const struct prompt_ask *q, size_t n_bytes,
@@ -64,7 +87,20 @@ static enum status check_ask(const struct prompt_server *s, const struct prompt_
     return q->from >= 0 ? OK : fail(err, ERR_ARG, "nothing begins at block %d", q->from);
 }
 
-static enum status answer(struct prompt_server *s, struct str question, struct buf *out, struct error *err) {
+/* Behind the parts that were sent meanwhile. */
+static enum status give_rest(struct giving *w, int32_t from, struct error *err) {
+    if (w->is_gone)
+        return fail(err, ERR_IO, "who asked is gone");
+    if (!lane_errand(w->asker->server->lane, AT_REST, give, w))
+        return fail(err, ERR_FULL, "the prefill server is shutting down");
+    if (w->status == OK || (w->n == w->from && w->from > from)) // or parts were all
+        return OK;
+    *err = w->err;
+    return w->status;
+}
+
+static enum status answer(struct asker *a, struct str question, struct buf *out, struct error *err) {
+    struct prompt_server *s = a->server;
     struct prompt_ask q = {0};
     memcpy(&q, question.ptr, MIN(sizeof q, question.len));
     TRY(check_ask(s, &q, question.len, err));
@@ -72,12 +108,10 @@ static enum status answer(struct prompt_server *s, struct str question, struct b
     memcpy(tokens, question.ptr + sizeof q, (size_t)q.n * sizeof *tokens);
     struct gyre_request r = gyre_request_default(lane_engine(s->lane));
     r.prompt = tokens, r.n_prompt = q.n, r.max_tokens = 0, r.tenant = q.tenant;
-    struct giving w = {.prompt = {tokens, q.n, q.tenant, q.identity}, .from = q.from, .out = out};
-    enum status st = lane_prompt(s->lane, &r, err);
-    if (st == OK && !lane_errand(s->lane, AT_REST, give, &w))
-        st = fail(err, ERR_FULL, "the prefill server is shutting down");
-    else if (st == OK && w.status != OK)
-        *err = w.err, st = w.status;
+    struct giving w = {.asker = a, .prompt = {tokens, q.n, q.tenant, q.identity}, .from = q.from, .out = out};
+    enum status st = lane_prompt(s->lane, &r, give_part, &w, err);
+    if (st == OK || w.is_gone)
+        st = give_rest(&w, q.from, err);
     free(tokens);
     return st;
 }
@@ -109,7 +143,7 @@ static enum status give_one(struct asker *a, struct buf *question, struct buf *o
     TRY(wire_receive(a->wire, &kind, question, most_question(s), clock_us() + s->options.patience_us, err));
     if (kind != PROMPT_ASK || !begin_work(a))
         return fail(err, ERR_IO, "nothing that is asked here");
-    enum status why = answer(s, buf_view(question), out, err);
+    enum status why = answer(a, buf_view(question), out, err);
     kind = why == OK ? PROMPT_CACHE : why == ERR_FULL ? PROMPT_FULL : PROMPT_NOTHING;
     enum status st = wire_send(a->wire, kind, why == OK ? buf_view(out) : str_of(err->text),
                                clock_us() + s->options.patience_us, err);

@@ -1,6 +1,7 @@
 /* prompt_server.h - the prefill role: computes prompts that other servers ask for, and gives them their cache.
  *
- * A prompt goes through the engine as any request, of no tokens to answer, and finds what is cached of it. A thread a
+ * A prompt goes through the engine as any request, of no tokens to answer, and finds what is cached of it. Its blocks
+ * are sent as steps compute them, where the model has no recurrent state; who is gone ends it. A thread a
  * connection, MOST_ASKERS at most. Who asks is not trusted: sizes are checked, another model is refused, and a question
  * that has begun is not waited for longer than patience_us. Who comes when all places are taken gets that of whom
  * nothing whole was heard for the longest time; of those whose prompts are computed or sent none is put out. */

@@ -51,7 +51,7 @@ class Between:
         self.port, self.do, self.at = port, do, at
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.address = self.listener.getsockname()[1]
-        self.open = []
+        self.open, self.n_given = [], 0
         threading.Thread(target=self.accept, daemon=True).start()
 
     def accept(self):
@@ -74,6 +74,7 @@ class Between:
                     if data is None:
                         break
                 n += len(data)
+                self.n_given += len(data) * (source in self.open[1::2])  # givers
                 to.sendall(data)
         except OSError:
             pass
@@ -120,9 +121,9 @@ class Roles(unittest.TestCase):
         for model in ("tests/models/llama", "tests/models/gemma3", "tests/models/deepseek_v3", "tests/models/qwen3_5"):
             with self.subTest(model=model):
                 one = self.start(Server, model, *SIZE)
-                give = self.start(prefill, model)
+                give = self.start(prefill, model, "127.0.0.1:0", "--max-num-batched-tokens", "64")
                 take = self.start(decode, model, give.handover)
-                prompts = [prompt(i, 60 + 25 * i) for i in range(4)]
+                prompts = [prompt(i, 60 + 75 * i) for i in range(4)]  # the last in several parts
                 with concurrent.futures.ThreadPoolExecutor(4) as pool:
                     apart = list(pool.map(lambda p: ask(take, p), prompts))
                 for p, a in zip(prompts, apart):
@@ -193,6 +194,30 @@ class Roles(unittest.TestCase):
         take = self.start(decode, model, way.address)
         self.assertEqual(ask(take, prompt(99, 140))[2], 128)
         way.close()
+
+    def test_parts_that_came_are_kept(self):
+        """A prompt of many steps: what came of it before the way was cut is not computed again."""
+        model = "tests/models/llama"
+        one = self.start(Server, model, *SIZE)
+        give = self.start(prefill, model, "127.0.0.1:0", "--max-num-batched-tokens", "64")
+        counter = Between(give.handover, None, 0)
+        take = self.start(decode, model, counter.address)
+        self.assertEqual(ask(take, prompt(399, 1800))[2], 1792)
+        whole = counter.n_given
+        counter.close()
+        for k, do in enumerate((Between.cut, Between.flip, Between.hang)):
+            with self.subTest(do=do.__name__):
+                way = Between(give.handover, do, int(0.9 * whole))
+                take = self.start(decode, model, way.address, "--handover-timeout", "3")
+                p = prompt(400 + k, 1800)
+                text, tokens, cached = ask(take, p)
+                self.assertEqual((text, tokens), ask(one, p)[:2])
+                self.assertGreater(cached, 0)
+                self.assertLess(cached, 1792)
+                self.assertEqual(take.metric("gyre:failed_fetches_total"), 1)
+                self.assertEqual(take.metric("vllm:generation_tokens_total"), 8)
+                self.assertEqual(take.stop(), 0)
+                way.close()
 
     def test_a_prefill_server_that_dies_and_comes_back(self):
         model = "tests/models/llama"
