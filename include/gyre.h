@@ -77,6 +77,14 @@ struct gyre_adapter {
     const char *name, *folder;
 };
 
+/* What each of n tokens stands for in a text: the bytes from start[i] to start[i + 1]; of a special token its name
+ * behind a byte 0xff. `first` is the token that begins each text; -1: none does. */
+struct gyre_token_bytes {
+    const char *bytes;
+    const uint32_t *start; // [n + 1]
+    int32_t n, first;
+};
+
 /* Zero means the default everywhere. */
 struct gyre_options {
     size_t struct_size; // sizeof(struct gyre_options)
@@ -121,8 +129,11 @@ struct gyre_options {
     const char *draft_model;  // a folder: who guesses, in place of n-grams of the text; NULL: those
     const char *draft_method; // what it is: "draft_model"; NULL: what its config.json says
     bool always_guess;        // n_guesses each time, also where they take longer than they save
-    bool draft_rejection; // drawn guesses are kept by rejection sampling: texts are as likely, and others
+    bool draft_rejection;     // drawn guesses are kept by rejection sampling: texts are as likely, and others
     double synthetic_acceptance; // for benchmarks: tokens that a step gives, on average, whatever is guessed; 0: off
+    const struct gyre_token_bytes *model_tokens,
+        *draft_tokens; // a draft model may have others than the model then, and guesses through their bytes; copied.
+                       // NULL: it must have the same. gyre_llm_open reads them itself
 };
 
 /* Reads the model, places its weights and allocates the cache. */

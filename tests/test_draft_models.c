@@ -6,8 +6,10 @@
 #include "op_rig.h"
 
 #include "base/random.h"
+#include "engine/draft/token_bytes.h"
 #include "engine/engine.h"
 #include "lib/backends.h"
+#include "text/vocabulary_bytes.h"
 
 #include <math.h>
 
@@ -23,6 +25,7 @@ struct text {
 struct pair {
     const char *target, *draft, *method;
     int least_right; // per cent of the guesses
+    bool through_text;
 };
 
 static const struct pair pairs[] = {
@@ -30,6 +33,14 @@ static const struct pair pairs[] = {
     {"tests/models/qwen3", "tests/models/llama", "draft_model", 0},
     {"tests/models/deepseek_v3", "tests/models/qwen3", NULL, 0},
     {"tests/models/gemma3", "tests/models/gemma2", NULL, 0},
+};
+
+/* Drafts that have other tokens: 1,024 and 4,096, and the target itself without one of its tokens. */
+static const struct pair through_text[] = {
+    {"models/story", "models/story", "draft_model", 40, true},
+    {"models/story", "tests/models/llama", NULL, 0, true},
+    {"tests/models/qwen3_5", "models/story", "draft_model", 0, true},
+    {"tests/models/gemma3", "tests/models/gemma2", "draft_model", 0, true},
 };
 
 struct world {
@@ -42,18 +53,41 @@ struct world {
 
 static bool with_plain_kernels;
 
+/* As those who open engines for users read them; and of a model with itself one token less. */
+struct tokens {
+    struct vocabulary_bytes read[2];
+    struct gyre_token_bytes view[2];
+};
+
+static void read_tokens(const struct pair *p, struct tokens *t) {
+    struct error err;
+    EXPECT_OK(vocabulary_bytes_of_both(p->target, p->draft, t->read, &err), err);
+    for (int i = 0; i < 2; i++)
+        t->view[i] = (struct gyre_token_bytes){t->read[i].bytes.ptr, t->read[i].start, t->read[i].n, t->read[i].first};
+    if (token_bytes_equal(&t->view[0], &t->view[1]))
+        t->read[1].bytes.ptr[t->read[1].start[t->read[1].n] - 1] ^= 1; // its last token is another
+    EXPECT(!token_bytes_equal(&t->view[0], &t->view[1]));
+}
+
 static struct gyre *open_world(const struct world *w, bool drafted) {
     static const char *const plain[] = {"kernels=reference", NULL};
     struct gyre_options o = {.struct_size = sizeof o};
     struct gyre *g;
     struct gyre_error err;
+    struct tokens tokens = {0};
     o.model = w->pair->target, o.backend = rig_backend(), o.n_threads = 1, o.dtype = "float32",
     o.max_model_len = w->max_len ? w->max_len : 112, o.block_size = 8, o.kv_cache_bytes = w->cache_bytes,
     o.swap_bytes = w->swap_bytes, o.max_batched_tokens = 48;
     o.device_options = with_plain_kernels ? plain : NULL;
     if (drafted)
         o.n_guesses = 4, o.guess_seqs = w->guess_seqs, o.draft_model = w->pair->draft, o.draft_method = w->pair->method;
+    if (drafted && w->pair->through_text) {
+        read_tokens(w->pair, &tokens);
+        o.model_tokens = &tokens.view[0], o.draft_tokens = &tokens.view[1];
+    }
     EXPECT_OK(gyre_open(&o, &g, &err), err);
+    vocabulary_bytes_release(&tokens.read[0]), vocabulary_bytes_release(&tokens.read[1]);
+    EXPECT(!drafted || (g->draft && g->draft->through_text) == w->pair->through_text);
     g->drafter.is_fixed = true;
     g->scheduler.always_swap = w->swap_bytes > 0;
     return g;
@@ -116,8 +150,9 @@ static void compare(const struct world *w, int least_right) {
     write_texts(w, true, guessed, &seen);
     EXPECT_EQ(none.n_guessed, 0);
     int n_parted = 0;
-    if (seen.n_accepted * 100 < seen.n_guessed * least_right ||
-        seen.n_guessed < (test_is_brief() ? 3 : w->guess_seqs ? 10 : 100))
+    if (seen.n_accepted * 100 < seen.n_guessed * least_right || seen.n_guessed < (test_is_brief() ? 3
+                                                                                  : w->guess_seqs ? 10
+                                                                                                  : 100))
         fail_msg("%s: of %lld guesses %lld are right", w->pair->draft, (long long)seen.n_guessed,
                  (long long)seen.n_accepted);
     for (int round = 0; round < N_ROUNDS; round++)
@@ -135,6 +170,16 @@ static void texts_and_logprobs_are_those_without(void **state) {
     (void)state;
     for (size_t i = 0; i < (test_is_brief() ? 2 : ARRAY_LEN(pairs)); i++)
         compare(&(const struct world){&pairs[i], 32 << 20, 0}, pairs[i].least_right);
+}
+
+static void drafts_with_other_tokens_guess_through_the_text(void **state) {
+    (void)state;
+    for (size_t i = 0; i < (test_is_brief() ? 1 : ARRAY_LEN(through_text)); i++) {
+        const struct pair *p = &through_text[i];
+        compare(&(const struct world){p, 32 << 20, 0}, p->least_right);
+        compare(&(const struct world){.pair = p, .cache_bytes = 32 << 20, .guess_seqs = 3}, p->least_right);
+        compare(&(const struct world){.pair = p, .cache_bytes = 32 << 20, .cancels = true}, 0);
+    }
 }
 
 /* Heads of random numbers, whose guesses are wrong but for a few. */
@@ -428,6 +473,7 @@ static void xla_refuses_blocks_and_assistants(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(texts_and_logprobs_are_those_without),
+        cmocka_unit_test(drafts_with_other_tokens_guess_through_the_text),
         cmocka_unit_test(heads_change_no_token),
         cmocka_unit_test(layouts_of_one_head_guess_alike),
         cmocka_unit_test(drafts_guess_as_when_they_agreed_with_goldens),

@@ -3,7 +3,8 @@
 
 #include "base/clock.h"
 #include "engine/abi.h"
-#include "engine/draft/program_drafter.h"
+#include "engine/draft/text_drafter.h"
+#include "engine/draft/token_bytes.h"
 
 #include <sodium.h>
 #include <stdlib.h>
@@ -151,13 +152,14 @@ static enum status open_parts(struct gyre *g, const struct gyre_options *o, cons
     if (m->to_read)
         model_read_ahead(m->to_read, &(struct load_progress){o->load_step, o->load_context});
     TRY(load(g, o, err));
-    TRY(m->draft ? program_drafter_load(g, o, m->draft, err) : OK);
+    if (m->draft)
+        TRY((m->draft->through_text ? text_drafter_load : program_drafter_load)(g, o, m->draft, err));
     g->open_us.weights = lap(&at);
     TRY(open_cache(g, o, m, &sizes, err));
     TRY(engine_draft_open(g, o, m->draft, err));
     g->open_us.cache = lap(&at);
     TRY(g->ops->compile(g->loaded, sizes.bucket, &g->exe, err));
-    TRY(m->draft && o->n_guesses > 0 ? program_drafter_link(g, err) : OK);
+    TRY(m->draft && !m->draft->through_text && o->n_guesses > 0 ? program_drafter_link(g, err) : OK);
     g->open_us.compile = lap(&at);
     return OK;
 }
@@ -231,10 +233,16 @@ static enum status dummies_fit(const struct gyre_options *o, struct error *err) 
     return st;
 }
 
+static enum draft_tokens tokens_of(const struct gyre_options *o) {
+    if (!o->model_tokens || !o->draft_tokens)
+        return TOKENS_UNKNOWN;
+    return token_bytes_equal(o->model_tokens, o->draft_tokens) ? TOKENS_SAME : TOKENS_OTHER;
+}
+
 /* NULL: nobody guesses, or the text itself. */
 static enum status open_draft(const struct gyre_options *o, const struct model *target, bool is_phantom,
                               struct draft **out, struct error *err) {
-    struct draft_source source = {o->draft_method, o->draft_model, o->model, is_phantom};
+    struct draft_source source = {o->draft_method, o->draft_model, o->model, is_phantom, tokens_of(o)};
     bool is_suffix = o->draft_method && strcmp(o->draft_method, "suffix") == 0; // of answers: no model
     *out = NULL;
     if (is_suffix && o->draft_model)

@@ -8,6 +8,7 @@
 #include "engine/abi.h"
 #include "engine/service.h"
 #include "text/token_ids.h"
+#include "text/vocabulary_bytes.h"
 
 #include <errno.h>
 #include <pthread.h>
@@ -106,6 +107,25 @@ void gyre_answer_free(struct gyre_answer *a) {
 
 // ---- opening and closing ----------------------------------------------------------------------------------------
 
+/* With the tokens of the model and of a draft model, which may have others. */
+static int open_with_tokens(const struct gyre_options *given, struct gyre **out, struct gyre_error *err) {
+    struct gyre_options all = *given;
+    struct vocabulary_bytes tokens[2] = {0};
+    struct gyre_token_bytes views[2];
+    struct error e;
+    bool is_model = all.draft_model && (!all.draft_method || strcmp(all.draft_method, "draft_model") == 0);
+    if (is_model && !all.model_tokens && vocabulary_bytes_of_both(all.model, all.draft_model, tokens, &e) != OK)
+        return public_report(err, &e);
+    for (int i = 0; i < 2; i++)
+        views[i] = (struct gyre_token_bytes){tokens[i].bytes.ptr, tokens[i].start, tokens[i].n, tokens[i].first};
+    if (tokens[0].n > 0)
+        all.model_tokens = &views[0], all.draft_tokens = &views[1];
+    int st = gyre_open(&all, out, err);
+    vocabulary_bytes_release(&tokens[0]);
+    vocabulary_bytes_release(&tokens[1]);
+    return st;
+}
+
 /* What the tokenizer says of ends goes with what the caller says. */
 static int open_engine(struct gyre_llm *m, struct gyre_options all, struct gyre_error *err) {
     struct gyre *g;
@@ -115,7 +135,7 @@ static int open_engine(struct gyre_llm *m, struct gyre_options all, struct gyre_
         token_ids_push(&both, all.eos[i]);
     all.struct_size = sizeof all;
     all.eos = both.ids, all.n_eos = both.n;
-    int st = gyre_open(&all, &g, err);
+    int st = open_with_tokens(&all, &g, err);
     token_ids_release(&both);
     if (st != 0)
         return st;

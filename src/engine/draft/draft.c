@@ -2,7 +2,7 @@
  *
  * A guess is right if it is the token that is drawn at its place. Draws depend on seed and position alone, so an answer
  * is the same with guesses as without. */
-#include "engine/draft/program_drafter.h"
+#include "engine/draft/text_drafter.h"
 #include "engine/engine.h"
 
 #include "base/clock.h"
@@ -21,19 +21,6 @@ static int most_guesses(const struct gyre *g) {
     if (g->pool.has_state)
         n = MIN(n, (g->n_back + 1 - g->ops->max_in_flight) / g->ops->max_in_flight);
     return program_rope_depends_on_length(g->program) ? 0 : MAX(n, 0);
-}
-
-static bool reads_history(const struct sample_params *p) {
-    return p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0 || p->n_bad > 0;
-}
-
-/* What a token depends on that comes behind guesses must be there but for the guesses themselves. */
-bool engine_may_guess(const struct request *r) {
-    const struct sequence *seq = &r->sequence;
-    bool one_to_go = sequence_decodes(seq) && seq->n_tokens - seq->n_computed == 1;
-    bool is_expected = sequence_expects(seq, seq->n_tokens - 1);
-    return one_to_go && r->asked.max_tokens > 0 && r->asked.pooling == GYRE_POOL_NONE &&
-           !(is_expected && reads_history(&r->sample));
 }
 
 const char *const draft_off_name[N_DRAFT_OFF] = {"batch_size", "price", "no_guess"};
@@ -251,7 +238,7 @@ enum status engine_draft_open(struct gyre *g, const struct gyre_options *o, cons
     if (most_guesses(g) == 0)
         return fail(err, ERR_UNSUPPORTED, "speculation: a sequence of this model cannot go back on this device");
     if (draft)
-        return program_drafter_open(g, o, err);
+        return (draft->through_text ? text_drafter_open : program_drafter_open)(g, o, err);
     bool is_suffix = o->draft_method && strcmp(o->draft_method, "suffix") == 0;
     (is_suffix ? open_suffix : open_ngram)(g, o);
     return OK;

@@ -26,7 +26,7 @@ static void close_drafter(void *context) {
     free(d);
 }
 
-static enum status check(const struct gyre *g, const struct draft *draft, struct error *err) {
+enum status program_drafter_check(const struct gyre *g, const struct draft *draft, struct error *err) {
     const struct program *p = draft->step;
     if (draft_group(g->program) < 0)
         return fail(err, ERR_UNSUPPORTED,
@@ -67,7 +67,7 @@ enum status program_drafter_load(struct gyre *g, const struct gyre_options *o, c
                                    .quantization = o->quantization,
                                    .dummy_weights = o->dummy_weights,
                                    .is_draft = true};
-    TRY(check(g, draft, err));
+    TRY(program_drafter_check(g, draft, err));
     struct program_drafter *d = xcalloc(1, sizeof *d);
     *d = (struct program_drafter){.g = g, .draft = draft};
     g->drafter = (struct drafter){.context = d, .close = close_drafter};

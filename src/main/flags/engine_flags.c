@@ -10,6 +10,7 @@
 #include "dist/worker.h"
 #include "engine/inspect.h"
 #include "main/model/model_path.h"
+#include "text/vocabulary_bytes.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -133,8 +134,21 @@ static const char *dtype_told(const struct engine_flags *f, const char *model) {
     return dtype;
 }
 
+/* A draft model may have other tokens. */
+static enum status read_tokens(const struct speculation *s, const char *model, struct vocabulary_bytes out[2],
+                               struct error *err) {
+    bool is_model = s->model[0] && (!s->method[0] || strcmp(s->method, "draft_model") == 0);
+    out[0] = out[1] = (struct vocabulary_bytes){0};
+    return is_model ? vocabulary_bytes_of_both(model, s->model, out, err) : OK;
+}
+
+static struct gyre_token_bytes token_bytes_view(const struct vocabulary_bytes *v) {
+    return (struct gyre_token_bytes){v->bytes.ptr, v->start, v->n, v->first};
+}
+
 enum status engine_flags_open(const struct engine_flags *f, const char *model, struct gyre **out, struct error *err) {
     struct progress loading = {0};
+    struct vocabulary_bytes tokens[2];
     const struct backend_ops *backend;
     const char *own[MOST_DEVICE_OPTIONS + 4];
     char plugin[4096], steps[32];
@@ -149,6 +163,8 @@ enum status engine_flags_open(const struct engine_flags *f, const char *model, s
         TRY(backend_stages(backend, (int)f->n_stages, &backend, err));
     TRY(device_options(f, backend, plugin, sizeof plugin, steps, own, err));
     TRY(model_path_check(model, is_dummy(f) || backend->no_weights ? MODEL_SETTINGS : MODEL_COMPUTE, err));
+    TRY(read_tokens(&f->speculation, model, tokens, err));
+    struct gyre_token_bytes model_tokens = token_bytes_view(&tokens[0]), draft_tokens = token_bytes_view(&tokens[1]);
     struct gyre_options options = {
         .struct_size = sizeof options,
         .model = model,
@@ -188,9 +204,13 @@ enum status engine_flags_open(const struct engine_flags *f, const char *model, s
         .synthetic_acceptance = MAX(f->speculation.synthetic, f->synthetic_acceptance),
         .draft_method = f->speculation.method[0] ? f->speculation.method : NULL,
         .draft_model = f->speculation.model[0] ? f->speculation.model : NULL,
+        .model_tokens = tokens[0].n ? &model_tokens : NULL,
+        .draft_tokens = tokens[1].n ? &draft_tokens : NULL,
     };
     struct gyre_error e;
     int rc = gyre_open(&options, out, &e);
+    vocabulary_bytes_release(&tokens[0]);
+    vocabulary_bytes_release(&tokens[1]);
     progress_end(&loading);
     if (rc != 0)
         return engine_fault(&e, err);

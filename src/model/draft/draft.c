@@ -3,15 +3,18 @@
 
 #include <stdlib.h>
 
-/* Another model with the same tokens. */
+/* Another model, with the same tokens or others. */
 static enum status open_draft_model(struct draft *d, const struct draft_source *source, const struct model *target,
                                     struct error *err) {
     TRY(model_open(source->path, &(struct model_options){.load = source->is_phantom ? LOAD_PHANTOM : LOAD_CHECKPOINT},
                    &d->model, err));
-    if (d->model->spec->vocab_size != target->spec->vocab_size)
+    bool as_many = d->model->spec->vocab_size == target->spec->vocab_size;
+    if (!as_many && source->tokens == TOKENS_UNKNOWN)
         return fail(err, ERR_UNSUPPORTED,
-                    "%s: a draft of %d tokens cannot guess for a model of %d: they must be the same",
+                    "%s: a draft of %d tokens cannot guess for a model of %d: they must be the same, or both folders "
+                    "have a tokenizer, so that it guesses through the text",
                     d->model->spec->path, d->model->spec->vocab_size, target->spec->vocab_size);
+    d->through_text = !as_many || source->tokens == TOKENS_OTHER;
     d->step = d->model->program;
     d->feature = NO_STATES;
     return OK;

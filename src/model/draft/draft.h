@@ -7,7 +7,8 @@
  *
  * A draft works on rows. Row p has position p, sees the rows before it, and says which token comes at p + 1 + is_ahead.
  *
- *     draft model   row p: token p                                    of a model of its own
+ *     draft model   row p: token p                                    of a model of its own; one with other tokens
+ *                   than the target's (through_text) has rows of its own text
  *     EAGLE-3       row p: token p + 1, and the target's feature at p; in a chain the row's before, its carry
  *     MTP           likewise, with the target's last hidden state
  *     DFlash        row p: the target's feature at p; then a block of rows at once, of the newest token and masks
@@ -21,11 +22,15 @@
 
 enum { NO_STATES = -1 };
 
+/* Whether a draft model's tokens are those of its target. */
+enum draft_tokens { TOKENS_UNKNOWN, TOKENS_SAME, TOKENS_OTHER };
+
 struct draft_source {
     const char *method; // as in vLLM's speculative_config: "draft_model"; NULL: what the draft's config.json says
     const char *path;   // its folder; NULL, of "mtp": the target's
     const char *target_path;
     bool is_phantom; // weights without data, of config.json alone: a device makes them (makes_dummies)
+    enum draft_tokens tokens;
 };
 
 struct draft {
@@ -37,6 +42,7 @@ struct draft {
     struct model *model;      // its own config and weights
     struct program *step;     // makes the logits of a row
     const int32_t *target_id; // [step's vocabulary]: the target's token for each; NULL: they are the same
+    bool through_text;        // its tokens are others than the target's: no row of it belongs to one of those
     bool is_ahead;            // row p is made with the token behind it, p + 1
     bool is_first_blank;      // row 0 has no token
     bool reads_target;        // it has no cache of its own, but reads the target's

@@ -1,0 +1,47 @@
+/* token_bytes.h - a vocabulary as bytes: which tokens a text is cut into, without the tokenizer that it belongs to.
+ *
+ * A text is cut into as few tokens as can be, of equally many those with smaller ids: merges that come first make more
+ * frequent tokens. That is not always what the tokenizer would do, which nothing depends on: a guess may be anything,
+ * and a draft reads what it is given. It allocates nothing once it is open. */
+#pragma once
+
+#include "gyre.h"
+
+#include "base/status.h"
+
+enum { MOST_CUT_BYTES = 8192, MOST_TOKEN_BYTES = 256 };
+
+struct token_bytes {
+    int32_t n, first;   // tokens; that which begins a text, -1: none
+    char *bytes;        // of all
+    uint32_t *start;    // [n + 1]
+    int32_t *sorted;    // [n_sorted]: those with bytes, ascending by them, none twice
+    int32_t n_sorted;   //
+    int64_t *cost;      // [MOST_CUT_BYTES + 1], of a cut: tokens from here to the end, and the sum of their ids ...
+    int32_t *chosen;    // ... and the first of them; -1: no token begins so
+    int32_t range[257]; // of `sorted`, by the first byte
+};
+
+/* Copies. Tokens beyond n_vocab, and those of more than MOST_TOKEN_BYTES, are left out. ERR_ARG: starts do not ascend,
+ * or there are none. */
+enum status token_bytes_init(struct token_bytes *t, const struct gyre_token_bytes *from, int32_t n_vocab,
+                             struct error *err);
+void token_bytes_release(struct token_bytes *t); // zeroed is fine
+
+/* Whether the first n tokens are the same, and no other has bytes. */
+bool token_bytes_equal(const struct gyre_token_bytes *a, const struct gyre_token_bytes *b);
+
+static inline int token_length(const struct token_bytes *t, int32_t id) {
+    return id >= 0 && id < t->n ? (int)(t->start[id + 1] - t->start[id]) : 0;
+}
+static inline const char *token_at(const struct token_bytes *t, int32_t id) { return t->bytes + t->start[id]; }
+
+/* Names of special tokens begin with the byte 0xff, which no text has (gyre_token_bytes). */
+bool token_is_special(const struct token_bytes *t, int32_t id);
+
+/* The token of exactly these bytes; -1: none. */
+int32_t token_find(const struct token_bytes *t, const char *bytes, int n);
+
+/* Cuts n bytes, MOST_CUT_BYTES at most, into up to `max` tokens; end[i]: where token i ends. Bytes that no token has
+ * are left out. Returns how many. */
+int token_bytes_cut(struct token_bytes *t, const char *bytes, int n, int32_t *out, int32_t *end, int max);
