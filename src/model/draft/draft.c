@@ -31,7 +31,21 @@ static const struct draft_method {
     {"qwen3_next_mtp", mtp_open},         {"deepseek_mtp", mtp_open},
 };
 
-/* What the draft's config says it is. */
+/* A checkpoint of a predictor and nothing else, as it is trained (docs/speculation.md). */
+static bool is_predictor_alone(const char *path, const char *model_type) {
+    const struct family *family = family_find(model_type);
+    struct checkpoint *c;
+    struct error err;
+    if (!family || !family->mtp_prefix || checkpoint_open(&c, path, &err) != OK)
+        return false;
+    size_t n = checkpoint_count(c), i = 0;
+    while (i < n && strncmp(checkpoint_at(c, i)->name, family->mtp_prefix, strlen(family->mtp_prefix)) == 0)
+        i++;
+    checkpoint_free(c);
+    return n > 0 && i == n;
+}
+
+/* What the draft's config says it is, or its checkpoint. */
 static enum status method_of(const char *path, const char **out, struct error *err) {
     struct model_spec *spec;
     TRY(model_spec_open(path, &spec, err));
@@ -40,6 +54,8 @@ static enum status method_of(const char *path, const char **out, struct error *e
     for (size_t i = 0; i < ARRAY_LEN(own); i++)
         if (strcmp(spec->model_type, own[i]) == 0)
             *out = own[i];
+    if (is_predictor_alone(path, spec->model_type))
+        *out = "mtp";
     model_spec_free(spec);
     return OK;
 }

@@ -2,6 +2,7 @@
 import json
 import os
 import subprocess
+import tempfile
 import unittest
 from concurrent.futures import ThreadPoolExecutor
 
@@ -45,6 +46,23 @@ class Speculation(unittest.TestCase):
         self.assertEqual(guessed, plain)
         self.assertGreater(n_right, 0.9 * n_guessed)
         self.assertLess(fewer, steps / 3)
+
+    def test_a_draft_model_with_other_tokens_changes_no_answer(self):
+        draft = {"model": os.path.join(ROOT, "tests/models/llama"), "num_speculative_tokens": 3, "adaptive": False}
+        plain, steps, _, _ = answers()
+        guessed, fewer, n_guessed, n_right = answers("--speculative-config", json.dumps(draft))
+        self.assertEqual(guessed, plain)
+        self.assertGreater(n_right, 10)
+        self.assertLessEqual(fewer, steps - n_right / 2)
+
+    def test_other_tokens_take_tokenizers(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("config.json", "model.safetensors"):
+                os.symlink(os.path.join(ROOT, "tests/models/llama", name), os.path.join(folder, name))
+            p = subprocess.run([GYRE, "run", os.path.join(ROOT, "models/story"), "-p", "x", "-n", "1", "--allow-links",
+                                "--speculative-config", json.dumps({"model": folder})], capture_output=True, text=True)
+        self.assertNotEqual(p.returncode, 0)
+        self.assertIn("both folders have a tokenizer", p.stderr)
 
     def test_what_a_client_predicts_changes_no_answer(self):
         server = Server("models/story")

@@ -91,7 +91,7 @@ class TrainPredictor(unittest.TestCase):
             self.assertEqual(json.load(f), {**json.load(g), "mtp_num_hidden_layers": 1})
 
     def test_the_predictor_changes_no_token(self):
-        beside = json.dumps({"method": "mtp", "model": self.out, "num_speculative_tokens": 5, "adaptive": False})
+        beside = json.dumps({"model": self.out, "num_speculative_tokens": 5, "adaptive": False})
         plain = self.answer(MODEL)
         self.assertEqual(self.answer(MODEL, "--speculative-config", beside), plain)
         inside = json.dumps({"method": "mtp", "num_speculative_tokens": 5, "adaptive": False})
