@@ -18,12 +18,21 @@ struct backend_option {
     const char *help;  // a line
 };
 
+/* A card that need not be here: weights of what is loaded on it get their places and steps their sizes, and nothing is
+ * sent there or run. */
+struct phantom_card {
+    const char *name; // "H200"
+    int64_t memory_bytes;
+    int capability, n_multiprocessors; // as CUDA counts; capability 90 is Hopper's
+};
+
 struct device_options {
     int index;              // of the machine's devices of this kind, from 0
     int n_ranks;            // that this is one of, which wait for each other in steps; 0: it is alone
     int n_threads;          // of the host, for a device that computes there; 0: one a processor
     double memory_share;    // of the device's memory, that may be taken at most; 0: the backend's choice
     const char *const *own; // "name=value" ..., NULL: what backend_ops.options tells of. NULL: nothing
+    const struct phantom_card *card; // by backends that have a footprint (probes); outlives the device. NULL: index's
 };
 
 /* What an op is about to read, told before it runs: input i as `rows` rows of `width` numbers (of MOE_FFN's choices
@@ -114,8 +123,24 @@ struct device_node {
     const char *why; // it was chosen; NULL: there is no other for the shape
 };
 
-/* What only a bench asks for, between steps. Each may be NULL. */
+/* What takes memory of a device: weights of one kind, or something beside them. */
+struct device_part {
+    char what[64];                  // "experts"; "a step of up to 8192 tokens and 512 sequences"
+    char stored[48], there[48];     // of weights: what they are in the model's files and there, "bf16", "e4m3 ..."
+    int n_weights;                  // 0: something else
+    int64_t stored_bytes, n_bytes;  // in the files; there ...
+    bool is_at_most;                // ... at most, as the card alone can tell
+};
+enum { MAX_DEVICE_PARTS = 48 };
+
+/* What only a bench or a report asks for, between steps. Each may be NULL. */
 struct backend_probes {
+    /* What a program takes of the device's memory but for its caches, with steps up to the bucket, blocks of so many
+     * tokens and plans of these tables: its weights by kind, the largest first, then what else; n of them. Of a
+     * device_options.card, too. */
+    enum status (*footprint)(struct loaded *l, struct bucket bucket, int block_size, const int *table_width,
+                             struct device_part out[MAX_DEVICE_PARTS], int *n, struct error *err);
+
     /* Measures for up to a second. */
     enum status (*measure)(struct loaded *l, struct device_limits *out, struct error *err);
 

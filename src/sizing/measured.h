@@ -19,6 +19,7 @@ struct constant {
 
 struct card {
     const char *name;
+    int capability, n_multiprocessors; // as CUDA counts
     struct constant memory_bytes;
     struct constant read_bytes_per_s;
     struct constant narrow_flops_per_s, wide_flops_per_s; // large products of 8 and of 16 bits

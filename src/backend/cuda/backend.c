@@ -33,7 +33,8 @@
 static void cuda_unload(struct loaded *loaded) {
     if (!loaded)
         return;
-    cudaSetDevice(loaded->device->index);
+    if (!loaded->device->card)
+        cudaSetDevice(loaded->device->index);
     weights_release(loaded);
     caches_release(loaded);
     ranks_leave(loaded);
@@ -119,6 +120,8 @@ static enum status load_parts(struct loaded *loaded, const struct load_options *
     if (loaded->caches_of)
         loaded->kv = kv_element(loaded->caches_of), loaded->kv_is_set = true;
     TRY(device_enter(loaded->device, err));
+    if (loaded->device->card)
+        return weights_place(loaded, err);
     TRY(pinned_take(loaded->device, &loaded->counts, sizeof *loaded->counts, "counters", err));
     *loaded->counts = (struct dcounts){0};
     return weights_place(loaded, err);
@@ -199,6 +202,7 @@ static enum status cuda_hidden(struct executable *exe, int tap, int t, const flo
 }
 
 static const struct backend_probes cuda_probes = {
+    .footprint = cuda_footprint,
     .nodes = cuda_nodes,
     .measure = cuda_measure,
     .trace = cuda_trace,

@@ -31,6 +31,7 @@
 /* A weight on the device. */
 struct placed {
     const struct weight *weight;
+    int64_t n_bytes;                                // of all its places
     int number, n_rest;                             // number: of weights, as ops come to them
     bool is_multiplied;                             // or added: more than EMBED reads it
     struct dweight matrix, rest[2];                 // of matrices; at NULL: the weight is read whole. rest: rows behind
@@ -59,9 +60,10 @@ static inline int32_t cache_place(const struct group_cache *c, int32_t b) {
 
 struct device {
     int index;
+    const struct phantom_card *card; // of device_options: nothing is sent there or run; NULL: the device is there
+    int64_t taken;                   // of such a card's memory
     int most_pitch; // bytes from row to row of a copy of rows
-    cudaStream_t
-        stream; // of all that a step reads or writes; nothing else is ordered with it, the runtime's own stream neither
+    cudaStream_t stream; // of all that a step reads or writes; with it nothing is ordered, the runtime's own neither
     cublasLtHandle_t blas;
     void *workspace; // of cuBLASLt
     struct plan_cache *plans;
@@ -129,10 +131,8 @@ struct loaded {
 
 enum { WORKSPACE_BYTES = 32 << 20, COUNTER_BYTES = 256 }; // the library wants either aligned to so many bytes
 
-struct gemm;
 struct qact;
 struct qact_state;
-struct node;
 /* Whether an op needs no node of its own (step/fold.c). */
 enum fold {
     FOLD_NEVER,

@@ -1,10 +1,11 @@
 /* info.c - gyre info MODEL: what a model is and what it takes, from config.json and the headers of weights that are
- * there; gyre info --device xla: what would compute. */
+ * there; with --device cuda what it takes of a card; gyre info --device xla: what would compute. */
 #include "main/verbs.h"
 
 #include "backend/xla/backend.h"
 #include "base/file.h"
 #include "console/terminal.h"
+#include "main/model/info_card.h"
 #include "main/model/model_path.h"
 #include "model/families/family.h"
 #include "model/footprint.h"
@@ -17,14 +18,19 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static struct { const char *output, *device, *xla_plugin; } opt = {.output = "text", .device = "none"};
+static struct {
+    const char *output, *device, *xla_plugin;
+    struct card_flags card;
+} opt = {.output = "text", .device = "none", .card = CARD_FLAGS_DEFAULT};
 
 static const struct flag flags[] = {
     {"output", 0, FLAG_CHOICE, &opt.output, "text|json", "Output", "a table to read, or one JSON object"},
-    {"device", 0, FLAG_CHOICE, &opt.device, "none|xla", "Device", "describes what computes, and no model"},
+    {"device", 0, FLAG_CHOICE, &opt.device, "none|cuda|xla", "Device",
+     "cuda: what the model takes of a card, which need not be here; xla: describes what computes, and no model"},
     {"xla-plugin", 0, FLAG_STRING, &opt.xla_plugin, "FILE", "Device",
      "the PJRT plugin; otherwise that of a Python package is looked for"},
     ALLOW_LINKS_FLAG,
+    CARD_FLAGS(opt.card),
 };
 
 enum { CACHE_ELEMENT_BYTES = 2 }; // bf16
@@ -43,6 +49,7 @@ struct facts {
     int64_t n_unused_scales;
     struct buf tool_calls;      // how the model writes them, for people
     struct error weights_fault; // of a folder; text empty: its weights can be opened
+    const struct footprint *on_card; // NULL: nobody asked
 };
 
 /* What the headers of a folder's weights say beyond the configuration. A model is described without weights, too. */
@@ -309,6 +316,7 @@ static void print_text(const struct facts *f) {
     print_tokens(f->spec);
     print_sampling(&f->spec->generation);
     print_notes(f);
+    card_footprint_print(&opt.card, f->on_card);
 }
 
 /* ---- JSON ---- */
@@ -430,6 +438,7 @@ static void print_json(const struct facts *f) {
     json_object_set_new(o, "unused_scales", json_integer(f->n_unused_scales));
     json_object_set_new(o, "weights_fault",
                         f->weights_fault.text[0] ? json_string(f->weights_fault.text) : json_null());
+    json_object_set_new(o, "on_card", card_footprint_json(&opt.card, f->on_card));
     char *text = json_dumps(o, JSON_INDENT(2));
     terminal_print(stdout, str_of(text));
     printf("\n");
@@ -451,17 +460,19 @@ static int run_device(void) {
 
 static int run(const struct verb_args *args) {
     struct error err;
-    bool of_device = strcmp(opt.device, "none") != 0;
+    bool of_device = strcmp(opt.device, "xla") == 0, on_card = strcmp(opt.device, "cuda") == 0;
+    static struct footprint footprint;
     if (of_device != (args->n == 0)) {
-        fail(&err, ERR_ARG, "info: it takes a model, or --device and no model");
+        fail(&err, ERR_ARG, "info: it takes a model, or --device xla and no model");
         (void)verb_failed(&err);
         return 2; // as for any wrong line
     }
     if (of_device)
         return run_device();
-    struct facts f = {0};
+    struct facts f = {.on_card = on_card ? &footprint : NULL};
     int rc = 0;
-    if (gather(args->operands[0], &f, &err) != OK)
+    if (gather(args->operands[0], &f, &err) != OK ||
+        (on_card && card_footprint(args->operands[0], opt.device, &opt.card, &footprint, &err) != OK))
         rc = verb_failed(&err);
     else if (strcmp(opt.output, "json") == 0)
         print_json(&f);
@@ -484,4 +495,6 @@ const struct verb_spec verb_info = {
     .epilogue = "Parameters are counted tensor by tensor, each as the checkpoint stores it, scales "
                 "included; of weights only the headers are read.\n"
                 "Of a model with vision or sound, the text model alone is described.\n"
+                "--device cuda: weights as gyre's library for CUDA places them, a step and the caches, on --card; no "
+                "GPU is asked.\n"
                 "--device xla loads a PJRT plugin and names its versions, devices and memory.\n"};

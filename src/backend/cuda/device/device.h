@@ -22,10 +22,12 @@ enum status device_fault(struct device *d, struct error *err, cudaError_t code, 
 enum status device_enter(struct device *d, struct error *err);
 
 /* *(void **)out becomes memory of the device as it is there; ERR_MEMORY says how much is wanted for what, and how much
- * there is. */
+ * there is. Of a card that is not there it is counted and becomes NULL. */
 enum status memory_take(struct device *d, void *out, int64_t n_bytes, const char *what, struct error *err);
 /* Likewise of the host's, for copies and for kernels that read or write it. */
 enum status pinned_take(struct device *d, void *out, int64_t n_bytes, const char *what, struct error *err);
+/* What is free, and all that there is; of a card that is not there what was not taken of it. */
+cudaError_t memory_ask(const struct device *d, size_t *free_bytes, size_t *total);
 int64_t memory_that_may_be_taken(size_t total, double share); // share 0: the usual one
 int64_t
 memory_left(const struct device *d); // that may still be taken, of what is free; 0: none, or the device does not say

@@ -127,6 +127,8 @@ enum status device_fault(struct device *d, struct error *err, cudaError_t code, 
 }
 
 enum status device_enter(struct device *d, struct error *err) {
+    if (d->card)
+        return OK;
     DEVICE_TRY(d, err, cudaSetDevice(d->index), "going to it");
     return OK;
 }

@@ -187,10 +187,28 @@ static void choose(struct loaded *loaded, int64_t room) {
     }
 }
 
+/* Of a card that is not there, whose multiprocessors say how tiles are cut and so what copies take: at most. */
+static int64_t most_bytes(const struct loaded *loaded, const struct program *p) {
+    int64_t n_bytes = 0, room = MAX((memory_left(loaded->device) - loaded->weight_bytes) / SHARE, 0);
+    for (int i = 0; i < p->n_ops; i++) {
+        bool gated = gated_act_follows(p, i);
+        if (p->ops[i].code != OP_LINEAR || (gated && p->ops[i + 1].args.gated_act.act > 1))
+            continue;
+        struct dweight w = weight_on_device(loaded, p->ops[i].weights[0])->matrix;
+        if (is_worth_it(w, gated))
+            n_bytes += 2 * (gated ? 1 : L2_COPY_SHAPES) * w.out * w.in;
+    }
+    return MIN(n_bytes, room);
+}
+
 enum status l2_copy_room(struct loaded *loaded, const struct program *p, int64_t *n_bytes, struct error *err) {
     *n_bytes = 0;
     if (!l2_copy_wanted(loaded->device))
         return OK;
+    if (loaded->device->card) {
+        *n_bytes = loaded->l2_copy.n_bytes = most_bytes(loaded, p);
+        return OK;
+    }
     loaded->l2_copy.all = xcalloc(1, sizeof *loaded->l2_copy.all);
     loaded->l2_copy.all->copies = xcalloc((size_t)p->n_ops, sizeof *loaded->l2_copy.all->copies);
     for (int i = 0; i < p->n_ops; i++)

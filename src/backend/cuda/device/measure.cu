@@ -3,6 +3,7 @@
  * read_all: 8 independent 16-byte loads a thread before the first is used, neighbouring threads on neighbouring
  * addresses, four blocks of 512 threads a multiprocessor: 4.6 TB/s on an H200, 96 % of what its memory is sold for. */
 #include "backend/cuda/device/measure.h"
+#include "backend/cuda/ptx/card.cuh"
 #include "backend/cuda/value.h"
 
 #include <cuda_runtime.h>
@@ -55,4 +56,10 @@ void launch_read(cudaStream_t stream, int n_processors, const void *at, size_t n
 
 void launch_fill(cudaStream_t stream, int n_processors, void *at, size_t n_bytes, enum element e) {
     fill<<<n_processors * BLOCKS_A_PROCESSOR, THREADS, 0, stream>>>(static_cast<uint32_t *>(at), n_bytes / 4, e);
+}
+
+void card_pretend(int n_multiprocessors, int capability) {
+    int device = current_device();
+    facts_of_cards.get({nullptr, device, 0, 0, 0}, [&] { return n_multiprocessors; });
+    facts_of_cards.get({nullptr, device, 1, 0, 0}, [&] { return capability; });
 }

@@ -13,8 +13,21 @@ int64_t memory_that_may_be_taken(size_t total, double share) {
     return (int64_t)((double)total * (share > 0 ? share : SHARE));
 }
 
+cudaError_t memory_ask(const struct device *d, size_t *free_bytes, size_t *total) {
+    if (!d->card)
+        return cudaMemGetInfo(free_bytes, total);
+    *total = (size_t)d->card->memory_bytes;
+    *free_bytes = (size_t)MAX(d->card->memory_bytes - d->taken, 0);
+    return cudaSuccess;
+}
+
 enum status memory_take(struct device *d, void *out, int64_t n_bytes, const char *what, struct error *err) {
     size_t free_bytes = 0, total = 0;
+    if (d->card) {
+        *(void **)out = NULL;
+        d->taken += n_bytes;
+        return OK;
+    }
     cudaError_t code = cudaMalloc((void **)out, (size_t)MAX(n_bytes, 1));
     if (code != cudaErrorMemoryAllocation) {
         DEVICE_TRY(d, err, code, "memory for %lld MiB of %s", (long long)((n_bytes + (1 << 20) - 1) >> 20), what);
@@ -39,7 +52,7 @@ enum status pinned_take(struct device *d, void *out, int64_t n_bytes, const char
 
 int64_t memory_left(const struct device *d) {
     size_t free_bytes = 0, total = 0;
-    if (cudaMemGetInfo(&free_bytes, &total) != cudaSuccess)
+    if (memory_ask(d, &free_bytes, &total) != cudaSuccess)
         cudaGetLastError();
     return MAX(memory_that_may_be_taken(total, d->memory_share) - (int64_t)(total - free_bytes), 0);
 }

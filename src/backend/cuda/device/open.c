@@ -6,6 +6,7 @@
 #include "backend/cuda/linear/linear.h"
 
 #include "backend/cuda/device/manifest.h"
+#include "backend/cuda/device/measure.h"
 #include "backend/cuda/linear/plan_cache.h"
 
 #include <stdatomic.h>
@@ -74,6 +75,20 @@ static enum status open_parts(struct device *d, bool shares, struct error *err) 
     return open_plans(d, err);
 }
 
+/* Of a card that is not there: what the driver and the library would take to begin with (no_device, above). */
+enum { CONTEXT_BYTES = 600 << 20 };
+
+static enum status open_phantom(struct device *d, const struct phantom_card *card, struct error *err) {
+    struct machine_found machine = {.major = card->capability / 10, .minor = card->capability % 10};
+    TRY(manifest_check_card(&kernel_list, &machine, &d->arch, err));
+    d->card = card;
+    d->is_fast = d->is_fast && d->arch->is_fast;
+    d->multiplies_e4m3 = card->capability >= 89;
+    d->taken = CONTEXT_BYTES + WORKSPACE_BYTES;
+    card_pretend(card->n_multiprocessors, card->capability);
+    return OK;
+}
+
 /* Whose products requantise rows (requant.cuh), by index. Their blocks wait for one another, as there is room for all
  * of a product at once; for those of two streams that run side by side there may not be, and they would wait for ever.
  * So a second object of one physical device, which an engine of the same process may have opened, does not. */
@@ -86,6 +101,10 @@ static bool requant_alone(struct device *d) {
 }
 
 void cuda_close(struct device *d) {
+    if (d->card) {
+        free(d);
+        return;
+    }
     if (d->requantises)
         atomic_store(&requantiser[d->index], NULL);
     cudaSetDevice(d->index);
@@ -128,12 +147,13 @@ enum status cuda_open(const struct device_options *options, struct device **out,
     d->whole_keys = device_option_is_off(options->own, "shared-kv");
     d->memory_share = options->memory_share;
     d->patience_s = patience_s;
-    enum status st = open_parts(d, device_option_is_on(options->own, "share-cards"), err);
+    enum status st = options->card ? open_phantom(d, options->card, err)
+                                   : open_parts(d, device_option_is_on(options->own, "share-cards"), err);
     if (st != OK) {
         cuda_close(d);
         d = NULL;
     } else {
-        d->requantises = d->is_fast && requant_alone(d);
+        d->requantises = !d->card && d->is_fast && requant_alone(d);
     }
     *out = d;
     return st;

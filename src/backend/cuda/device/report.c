@@ -9,7 +9,7 @@
 
 void cuda_memory(const struct device *d, struct device_memory *out) {
     size_t free_bytes = 0, total = 0;
-    if (cudaSetDevice(d->index) != cudaSuccess || cudaMemGetInfo(&free_bytes, &total) != cudaSuccess) {
+    if ((!d->card && cudaSetDevice(d->index) != cudaSuccess) || memory_ask(d, &free_bytes, &total) != cudaSuccess) {
         cudaGetLastError();
         total = 0; // not known
     }

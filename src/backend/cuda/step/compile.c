@@ -30,7 +30,6 @@
 #include <string.h>
 
 enum { MOST_TOKENS = 65535 };   // of a step: rows of a grid
-enum { LIBRARIES = 160 << 20 }; // modules that load and graphs that are instantiated later than the question is asked
 
 // ---- compile: what each value is made of ------------------------------------------------------------------------
 
@@ -413,8 +412,8 @@ static enum status compile_parts(struct executable *exe, enum element *element, 
 void cuda_free_executable(struct executable *exe) {
     if (!exe)
         return;
-    cudaSetDevice(exe->loaded->device->index);
-    cudaStreamSynchronize(exe->loaded->device->stream);
+    if (!exe->loaded->device->card)
+        cudaSetDevice(exe->loaded->device->index), cudaStreamSynchronize(exe->loaded->device->stream);
     for (int i = 0; exe->ops && i < exe->program->n_ops; i++)
         gemm_free(exe->ops[i].gemm);
     graphs_free(exe);
@@ -485,7 +484,7 @@ enum status cuda_cache_room(struct loaded *loaded, struct bucket bucket, int n, 
     memcpy(loaded->table_width, table_width, sizeof loaded->table_width);
     TRY(device_enter(loaded->device, err));
     TRY(step_sized(loaded, bucket, &step, err));
-    DEVICE_TRY(loaded->device, err, cudaMemGetInfo(&free_bytes, &total), "asking for its memory");
+    DEVICE_TRY(loaded->device, err, memory_ask(loaded->device, &free_bytes, &total), "asking for its memory");
     int64_t may = memory_that_may_be_taken(total, share), held = (int64_t)(total - free_bytes);
     *out = may - held - n * step - LIBRARIES;
     *out -= MIN(cache_waste(loaded, p, block_size, MAX(*out, 0)), MAX(*out, 0) / 2);

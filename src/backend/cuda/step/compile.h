@@ -6,6 +6,8 @@
 enum status cuda_compile(struct loaded *loaded, struct bucket bucket, struct executable **out, struct error *err);
 void cuda_free_executable(struct executable *exe); // NULL is fine
 
+enum { LIBRARIES = 160 << 20 }; // modules that load and graphs that are instantiated later than the question is asked
+
 /* Bytes that a step takes: all is compiled, and nothing allocated. */
 enum status step_sized(struct loaded *loaded, struct bucket bucket, int64_t *n_bytes, struct error *err);
 

@@ -36,6 +36,7 @@
 
 enum { ALIGNMENT = 256, LOST_E4M3 = 16, LOST_F16 = 8 };
 static const double ERROR_E4M3 = 0.04, ERROR_QUADS = 0.15;
+static void *const NOWHERE = (void *)4096; // weights of a card that is not there: aligned, and not absent
 
 // ---- elements ---------------------------------------------------------------------------------------------------
 
@@ -341,15 +342,23 @@ enum status weights_place(struct loaded *loaded, struct error *err) {
         loaded->n_slots *= 2;
     loaded->placed = xcalloc((size_t)loaded->n_slots, sizeof *loaded->placed);
     for (int i = 0; i < p->n_ops; i++)
-        for (int k = 0; k < OP_MAX_WEIGHTS; k++)
-            if (p->ops[i].weights[k])
-                TRY(reserve(loaded, p, &p->ops[i], k, err));
+        for (int k = 0; k < OP_MAX_WEIGHTS; k++) {
+            int64_t before = loaded->weight_bytes;
+            if (!p->ops[i].weights[k])
+                continue;
+            TRY(reserve(loaded, p, &p->ops[i], k, err));
+            placed_on_device(loaded, p->ops[i].weights[k])->n_bytes += loaded->weight_bytes - before;
+        }
     int64_t screen = filter_room(loaded, p), l2_copy;
     loaded->filter.copy = screen ? take(&loaded->weight_bytes, screen) : NULL;
     TRY(l2_copy_room(loaded, p, &l2_copy, err));
     loaded->l2_copy.at = l2_copy ? take(&loaded->weight_bytes, l2_copy) : NULL;
     TRY(memory_take(loaded->device, &loaded->weights, loaded->weight_bytes, "weights", err));
+    if (loaded->device->card)
+        loaded->weights = NOWHERE;
     resolve(loaded);
+    if (loaded->device->card)
+        return OK;
     TRY(send_column_orders(loaded, err));
     TRY(upload_and_judge(loaded, err));
     TRY(filter_copy(loaded, err));
@@ -357,7 +366,8 @@ enum status weights_place(struct loaded *loaded, struct error *err) {
 }
 
 void weights_release(struct loaded *loaded) {
-    cudaFree(loaded->weights);
+    if (loaded->weights != NOWHERE)
+        cudaFree(loaded->weights);
     l2_copy_release(loaded);
     free(loaded->filter.flips);
     for (int i = 0; loaded->placed && i < loaded->n_slots; i++)
