@@ -116,6 +116,15 @@ $(BUILD)/src/main/version.o $(BUILD)/src/main/flags/manual.o $(BUILD)/src/main/s
 INTERFACE = $(shell cat $$($(CC) -Isrc -Iinclude -MM -x c src/core/plugin.h | tr ' ' '\n' | grep '^src/' | LC_ALL=C sort) | cksum | cut -d' ' -f1)
 $(BUILD)/src/lib/backends.o: CPPFLAGS += -DGYRE_INTERFACE=$(INTERFACE)u
 
+# Which ops --device xla has: those that src/backend/xla/lower defines xla_NAME for.
+XLA_LOWER := $(wildcard src/backend/xla/lower/*.c)
+$(BUILD)/xla_ops.h: $(XLA_LOWER)
+	@mkdir -p $(@D)
+	@sed -n 's/^void xla_\([a-z0-9_]*\)(struct lower \*c) {.*/LOWERED(\1)/p' $^ | LC_ALL=C sort | sed '1s/^/#define XLA_OPS /;$$!s/$$/ \\/' >$@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+$(BUILD)/src/backend/xla/lower/lower.o: $(BUILD)/xla_ops.h
+$(BUILD)/src/backend/xla/lower/lower.o: CPPFLAGS += -I$(BUILD)
+
 # The description of the API is in the program as it is.
 $(BUILD)/src/api/openapi.o: src/api/openapi.json
 

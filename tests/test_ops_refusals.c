@@ -77,9 +77,8 @@ static struct rig *everything(void) {
 }
 
 static const int n_weights[N_OPCODES] = {
-#define OP(code, function, n_in, n_out, n_weights) [OP_##code] = n_weights,
+#define OP(code, function, n_in, n_out, n_weights, args) [OP_##code] = n_weights,
 #include "core/ops.def"
-#undef OP
 };
 
 struct defect {

@@ -14,90 +14,49 @@ static void print_val(const struct program *p, val v, struct buf *out) {
         buf_printf(out, "[%d:%d]", v.col, v.col + v.width);
 }
 
-static void print_more_of_route(const struct route_args *a, struct buf *out) {
-    if (a->n_groups > 1)
-        buf_printf(out, " groups=%d/%d", a->top_groups, a->n_groups);
-    if (a->n_shared)
-        buf_printf(out, " shared=%d", a->n_shared);
+static const char *const activation_words[] = {"silu", "gelu_tanh", "gelu", "sigmoid", "swiglu_clamped"};
+static const char *const routing_words[] = {"softmax", "softmax_topk", "sigmoid", "softmax_group"};
+static const char *const attention_reach_words[] = {"causal", "before", "all"};
+
+/* print_embed and its like: the fields of struct embed_args that are not 0. */
+#define ARGS(args, member, fields)                                                                                     \
+    static void print_##args##_fields(const struct program *p, const struct args##_args *a, struct buf *out) {         \
+        (void)p;                                                                                                       \
+        fields                                                                                                         \
+    }                                                                                                                  \
+    static void print_##args(const struct program *p, const union op_args *a, struct buf *out) {                       \
+        print_##args##_fields(p, &a->member, out);                                                                     \
+    }
+#define ARG_INT(name)                                                                                                  \
+    if (a->name)                                                                                                       \
+        buf_printf(out, " " #name "=%d", a->name);
+#define ARG_FLOAT(name)                                                                                                \
+    if (a->name != 0)                                                                                                  \
+        buf_printf(out, " " #name "=%.6g", a->name);
+#define ARG_FLAG(name)                                                                                                 \
+    if (a->name)                                                                                                       \
+        buf_printf(out, " " #name);
+#define ARG_WORD(words, name) buf_printf(out, " " #name "=%s", words##_words[a->name]);
+#define ARG_CACHE(name)
+#define ARG_ROPE(name)                                                                                                 \
+    if (a->name >= 0)                                                                                                  \
+        buf_printf(out, " " #name "=%d", p->ropes[a->name]->dim);
+#define ARG_PART(args, name) print_##args##_fields(p, &a->name, out);
+#define ARG_OTHER(type, name)
+#include "core/ops.def"
+
+static void print_none(const struct program *p, const union op_args *a, struct buf *out) {
+    (void)p;
+    (void)a;
+    (void)out;
 }
 
 static void print_args(const struct program *p, const struct op *op, struct buf *out) {
-    static const char *const acts[] = {"silu", "gelu_tanh", "gelu", "sigmoid", "swiglu_clamped"};
-    static const char *const routes[] = {"softmax", "softmax_topk", "sigmoid", "softmax_group"};
-    const union op_args *a = &op->args;
-    switch (op->code) {
-    case OP_EMBED:
-        if (a->embed.scale != 1)
-            buf_printf(out, " scale=%g", a->embed.scale);
-        if (a->embed.first)
-            buf_printf(out, " first=%d", a->embed.first);
-        break;
-    case OP_ADD_NORM:
-    case OP_NORM:
-        buf_printf(out, " eps=%g%s", a->norm.eps, a->norm.plus_one ? " plus_one" : "");
-        if (op->code == OP_NORM && a->norm.group != op->in[0].width)
-            buf_printf(out, " group=%d", a->norm.group);
-        if (op->code == OP_NORM && a->norm.scale != 1)
-            buf_printf(out, " scale=%g", a->norm.scale);
-        break;
-    case OP_QKV_PREP:
-        buf_printf(out, " heads=%d/%d dim=%d", a->qkv_prep.n_heads, a->qkv_prep.n_kv_heads, a->qkv_prep.head_dim);
-        if (a->qkv_prep.rope >= 0)
-            buf_printf(out, " rope=%d", p->ropes[a->qkv_prep.rope]->dim);
-        if (a->qkv_prep.rotary_dim)
-            buf_printf(out, " rotary_dim=%d", a->qkv_prep.rotary_dim);
-        buf_printf(out, "%s%s%s", a->qkv_prep.v_norm ? " v_norm" : "", a->qkv_prep.v_from_k ? " v_from_k" : "",
-                   a->qkv_prep.k_absent ? " q_only" : "");
-        break;
-    case OP_ATTENTION:
-        buf_printf(out, " heads=%d/%d dim=%d scale=%.6g", a->attention.n_heads, a->attention.n_kv_heads,
-                   a->attention.head_dim, a->attention.scale);
-        if (a->attention.window)
-            buf_printf(out, " window=%d", a->attention.window);
-        if (a->attention.chunk)
-            buf_printf(out, " chunk=%d", a->attention.chunk);
-        if (a->attention.softcap > 0)
-            buf_printf(out, " softcap=%g", a->attention.softcap);
-        buf_printf(out, "%s", a->attention.paired_values ? " paired_values" : "");
-        break;
-    case OP_MLA_PREP:
-    case OP_MLA_ATTENTION:
-        buf_printf(out, " heads=%d rank=%d nope=%d rope=%d v=%d", a->mla.n_heads, a->mla.rank, a->mla.nope_dim,
-                   a->mla.rope_dim, a->mla.v_dim);
-        if (op->code == OP_MLA_ATTENTION)
-            buf_printf(out, " scale=%.6g", a->mla.scale);
-        break;
-    case OP_GATED_ACT: buf_printf(out, " %s", acts[a->gated_act.act]); break;
-    case OP_DIFF_HEADS:
-        buf_printf(out, " heads=%d lambda_init=%.4g", a->diff_heads.n_heads, a->diff_heads.lambda_init);
-        break;
-    case OP_MOE_ROUTE:
-        buf_printf(out, " %s experts=%d top=%d", routes[a->moe_route.how], a->moe_route.n_experts, a->moe_route.top_k);
-        print_more_of_route(&a->moe_route, out);
-        break;
-    case OP_MOE_FFN:
-        buf_printf(out, " %s experts=%d top=%d ffn=%d", acts[a->moe_ffn.act.act], a->moe_ffn.n_experts,
-                   a->moe_ffn.top_k, a->moe_ffn.ffn_size);
-        if (a->moe_ffn.first_expert)
-            buf_printf(out, " first=%d", a->moe_ffn.first_expert);
-        break;
-    case OP_SHORT_CONV: buf_printf(out, " kernel=%d", a->short_conv.kernel); break;
-    case OP_DELTA_RULE:
-        buf_printf(out, " heads=%d/%d dim=%dx%d", a->delta_rule.n_value_heads, a->delta_rule.n_key_heads,
-                   a->delta_rule.key_dim, a->delta_rule.value_dim);
-        break;
-    case OP_SOFTCAP: buf_printf(out, " cap=%g", a->softcap.cap); break;
-    case OP_LORA: buf_printf(out, " adapters=%d rank=%d", a->lora.n_adapters, a->lora.rank); break;
-    case OP_ALL_GATHER: buf_printf(out, " first=%d", a->all_gather.first); break;
-    case OP_STATES:
-    case OP_CONCAT:
-    case OP_ALL_REDUCE:
-    case OP_LINEAR:
-    case OP_GATED_ADD:
-    case OP_TAKE_ROWS:
-    case OP_SAMPLE:
-    case N_OPCODES: break;
-    }
+    static void (*const print[N_OPCODES])(const struct program *, const union op_args *, struct buf *) = {
+#define OP(code, function, n_in, n_out, n_weights, args) [OP_##code] = print_##args,
+#include "core/ops.def"
+    };
+    print[op->code](p, &op->args, out);
 }
 
 static const char *format_of(const struct weight *w) {

@@ -154,38 +154,11 @@ struct normed {
 struct routed {
     val ids, weights;
 };
-val op_embed(struct program *p, const struct weight *table, float scale);
-val op_states(struct program *p, int width);
-struct normed op_add_norm(struct program *p, val x, val d, const struct weight *w, const struct weight *r_scale,
-                          struct norm_args args);
-val op_norm(struct program *p, val x, val gate, const struct weight *w, struct norm_args args);
-val op_linear(struct program *p, val x, const struct weight *w, const struct weight *bias);
-val op_qkv_prep(struct program *p, val x, const struct weight *q_norm, const struct weight *k_norm,
-                struct qkv_args args);
-val op_attention(struct program *p, val q, const struct weight *sinks, struct attention_args args);
-val op_mla_prep(struct program *p, val q, val kva, const struct weight *norm, const struct weight *w_uk,
-                struct mla_args args);
-val op_mla_attention(struct program *p, val q, const struct weight *w_uv, struct mla_args args);
-val op_gated_act(struct program *p, val gate, val up, struct act_args args);
-val op_diff_heads(struct program *p, val x, const struct weight *lambda[4], struct diff_args args);
-struct routed op_moe_route(struct program *p, val logits, const struct weight *bias, const struct weight *expert_scale,
-                           struct route_args args);
-struct routed op_moe_route_gated(struct program *p, val logits, val gate, const struct weight *bias,
-                                 const struct weight *expert_scale, struct route_args args); // gate: of shared experts
-val op_moe_ffn(struct program *p, val x, struct routed r, const struct weight *w13, const struct weight *w2,
-               const struct weight *b13, const struct weight *b2, struct moe_args args);
-val op_short_conv(struct program *p, val u, const struct weight *w, struct conv_args args);
-val op_delta_rule(struct program *p, val qkv, val b, val a, const struct weight *a_log, const struct weight *dt_bias,
-                  struct delta_args args);
-val op_gated_add(struct program *p, val add, val x, val gate);
-val op_concat(struct program *p, val a, val b, val c); // c may be NO_VAL
-val op_take_rows(struct program *p, val x);
-val op_softcap(struct program *p, val x, float cap);
-val op_lora(struct program *p, val base, val x, const struct weight *a, const struct weight *b,
-            const struct weight *scales, struct lora_args args);
-val op_all_reduce(struct program *p, val x);
-val op_all_gather(struct program *p, val x, int first, int width); // width: of all ranks together
-void op_sample(struct program *p, val logits);
+#define RECORDER(type, name, parameters) type name parameters;
+#include "core/ops.def"
+
+/* An op of another program anew, with inputs and weights that are this one's; sets its results, which are as wide. */
+void program_repeat_op(struct program *p, const struct program *from, struct op *op);
 
 /* v is kept to the end of a step: a tap more. After the last op is recorded. */
 void program_keep(struct program *p, val v);
@@ -198,6 +171,10 @@ const char *op_name(enum opcode code); // "QKV_PREP"
 
 /* Whether an op multiplies by its weight of this slot row by row; it reads the others whole. */
 bool op_multiplies_by(enum opcode code, int slot);
+
+/* The cache and the rope that an op names; -1: none. */
+int op_cache(const struct op *op);
+int op_rope(const struct op *op);
 
 /* Where each value lies in one block of memory for a step of at most max_tokens and max_rows rows, so that
  * values that live at the same time never overlap (greedy by size; alignment 64 bytes). offset [n_values];

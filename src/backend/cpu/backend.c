@@ -131,10 +131,18 @@ static enum status cpu_load(struct device *d, const struct program *p, const str
 /* ---- compile ---- */
 
 static op_function *const reference[N_OPCODES] = {
-#define OP(code, function, n_in, n_out, n_weights) [OP_##code] = cpu_##function,
+#define OP(code, function, n_in, n_out, n_weights, args) [OP_##code] = cpu_##function,
 #include "core/ops.def"
-#undef OP
 };
+
+static need_function *const reference_need[N_OPCODES] = { // NULL: none
+#define OP(code, function, n_in, n_out, n_weights, args) [OP_##code] = cpu_##function##_need,
+#include "core/ops.def"
+};
+
+static struct need cpu_need(const struct op *op) {
+    return reference_need[op->code] ? reference_need[op->code](op) : (struct need){0, 0};
+}
 
 /* The op's function, and the scratch that it wants. */
 static op_function *choose(const struct device *d, const struct op *op, struct bucket bucket, struct need *need) {

@@ -119,10 +119,13 @@ struct need {
 
 typedef void op_function(const struct call *c);
 
-#define OP(code, function, n_in, n_out, n_weights) op_function cpu_##function;
+typedef struct need need_function(const struct op *op);
+
+/* The references, and the scratch of those that have some: cpu_linear, and cpu_linear_need beside it. */
+#define OP(code, function, n_in, n_out, n_weights, args)                                                               \
+    op_function cpu_##function;                                                                                        \
+    need_function cpu_##function##_need __attribute__((weak));
 #include "core/ops.def"
-#undef OP
-struct need cpu_need(const struct op *op);
 
 /* The output columns of a LINEAR with n_x rows dealt out, so that each worker finds at least two pieces. */
 void deal_columns(const struct op *op, int64_t n_x, int n_workers, struct pool_range *columns);

@@ -62,6 +62,10 @@ static void store_value(const struct call *c, int64_t t, int head, struct kv_blo
         memcpy(v, x, (size_t)a->v_head_dim * sizeof *v);
 }
 
+struct need cpu_qkv_prep_need(const struct op *op) {
+    return (struct need){.worker = op->args.qkv_prep.head_dim}; // a key
+}
+
 void cpu_qkv_prep(const struct call *c) {
     const struct qkv_args *a = &c->op->args.qkv_prep;
     int64_t n_heads = a->n_heads + (a->k_absent ? 0 : a->n_kv_heads), begin, end;

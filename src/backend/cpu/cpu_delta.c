@@ -91,6 +91,11 @@ static void run_head(const struct call *c, int seq, int head) {
     }
 }
 
+struct need cpu_delta_rule_need(const struct op *op) {
+    int64_t dk = op->args.delta_rule.key_dim, dv = op->args.delta_rule.value_dim;
+    return (struct need){.worker = 2 * dk + dv + dk * dv}; // q, k, the error; a state that is thrown away
+}
+
 void cpu_delta_rule(const struct call *c) {
     const struct delta_args *a = &c->op->args.delta_rule;
     int64_t begin, end;

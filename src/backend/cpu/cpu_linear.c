@@ -1,6 +1,10 @@
 /* cpu_linear.c - LINEAR: the reference; every format through its own row_to_f32. */
 #include "backend/cpu/cpu.h"
 
+struct need cpu_linear_need(const struct op *op) {
+    return (struct need){.worker = op->in[0].width}; // a row of weights
+}
+
 void cpu_linear(const struct call *c) {
     struct mat x = c->in[0], y = c->out[0];
     const float *bias = call_floats(c, 1);

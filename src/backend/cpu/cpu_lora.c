@@ -35,6 +35,11 @@ static void expand(const struct call *c, int adapter, const float *h, float *y, 
         }
 }
 
+struct need cpu_lora_need(const struct op *op) {
+    const struct lora_args *a = &op->args.lora; // A x, a row of A or B
+    return (struct need){.worker = (int64_t)a->n_modules * a->rank + MAX(op->in[1].width, a->rank)};
+}
+
 void cpu_lora(const struct call *c) {
     const struct lora_args *a = &c->op->args.lora;
     struct mat base = c->in[0], y = c->out[0];

@@ -34,6 +34,10 @@ static void absorb_query(const struct call *c, int64_t t, int head) {
         rotate_head(c->program->ropes[a->rope], call_cos_sin(c, a->rope, t), out + a->rank);
 }
 
+struct need cpu_mla_prep_need(const struct op *op) {
+    return (struct need){.worker = op->args.mla.rank}; // a row of Wuk
+}
+
 void cpu_mla_prep(const struct call *c) {
     int64_t n_items = c->op->args.mla.n_heads + 1, begin, end; // a token's heads, and its latent row
     call_share(c, c->in[0].rows * n_items, 1, &begin, &end);
@@ -67,6 +71,10 @@ static void attend_latent(const struct call *c, int64_t t, int head) {
         weight_rows_f32(c->weight[0]->weight, (int64_t)head * a->v_dim + i, 1, w);
         out[i] = dot_f32(w, latent, a->rank) / sum;
     }
+}
+
+struct need cpu_mla_attention_need(const struct op *op) {
+    return (struct need){.worker = 2 * (int64_t)op->args.mla.rank}; // the sum, a row of Wuv
 }
 
 void cpu_mla_attention(const struct call *c) {

@@ -128,6 +128,11 @@ static void count_loads(const struct call *c, int64_t t) {
         atomic_fetch_add_explicit(&c->loaded->expert_loads[ids[k]], 1, memory_order_relaxed);
 }
 
+struct need cpu_moe_route_need(const struct op *op) {
+    const struct route_args *a = &op->args.moe_route;
+    return (struct need){.worker = 2 * (int64_t)a->n_experts + a->n_groups};
+}
+
 void cpu_moe_route(const struct call *c) {
     int64_t begin, end;
     call_share(c, c->in[0].rows, 1, &begin, &end);
@@ -154,6 +159,11 @@ static void add_expert(const struct call *c, int expert, float weight, const flo
         weight_rows_f32(c->weight[1]->weight, expert * width + i, 1, row);
         y[i] += weight * (dot_f32(row, hidden, ffn) + (b2 ? b2[expert * width + i] : 0.0f));
     }
+}
+
+struct need cpu_moe_ffn_need(const struct op *op) {
+    int64_t ffn = op->args.moe_ffn.ffn_size;
+    return (struct need){.worker = MAX(op->in[0].width, ffn) + 3 * ffn};
 }
 
 void cpu_moe_ffn(const struct call *c) {

@@ -27,6 +27,14 @@ NVCC_PROGRAM = $(NVCC) $(NVCC_FLAGS) $(SM90) -MMD -MP -MF $@.d -MT $@ -o $@
 cu_objects = $(foreach n,$(1),$(filter %/$(n).cu.o,$(CUDA_CODE)))
 cu_source  = $(filter %/$(1).cu,$(CUDA_CU))
 
+# The ops that a .cu file brings whole (own_op.h).
+build/cuda/cuda_ops.h: $(CUDA_CU)
+	@mkdir -p $(@D)
+	@sed -n 's/^CUDA_OP(\([a-z0-9_]*\)) {.*/OWN(\1)/p' $^ | LC_ALL=C sort | sed '1s/^/#define CUDA_OPS /;$$!s/$$/ \\/' >$@.new
+	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
+build/cuda/backend/cuda/step/lower.o: build/cuda/cuda_ops.h
+build/cuda/backend/cuda/step/lower.o: CPPFLAGS += -Ibuild/cuda
+
 build/cuda/%.o: src/%.c
 	@mkdir -p $(@D)
 	$(call QUIET,cc)$(CUDA_CC) -c -o $@ $<

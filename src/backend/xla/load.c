@@ -1,5 +1,6 @@
 /* load.c - a program on a device: what it is refused for, its types, weights and caches. See backend.h. */
 #include "backend/xla/cache.h"
+#include "backend/xla/lower/lower.h"
 #include "backend/xla/replicas.h"
 #include "backend/xla/weights.h"
 
@@ -12,6 +13,8 @@ static enum status check_program(const struct program *p, struct error *err) {
                     p->n_ropes, XLA_MAX_ROPES);
     for (int i = 0; i < p->n_ops; i++) {
         const struct op *op = &p->ops[i];
+        if (!lower_has_op(op->code))
+            return fail(err, ERR_UNSUPPORTED, "%s: device xla does not have the op %s", p->name, op_name(op->code));
         if (op->code == OP_ALL_GATHER && op->args.all_gather.first != p->rank * op->in[0].width)
             return fail(err, ERR_UNSUPPORTED, "%s: ALL_GATHER: device xla: ranks have columns of unequal widths",
                         p->name);

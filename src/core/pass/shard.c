@@ -290,16 +290,32 @@ static void shard_sample(struct sharding *s, const struct op *op) {
     op_sample(s->to, mine);
 }
 
-static void shard_concat(struct sharding *s, const struct op *op) {
-    val c = val_given(op->in[2]) ? whole(s, op->in[2]) : NO_VAL;
-    map_whole(s, op->out[0], op_concat(s->to, whole(s, op->in[0]), whole(s, op->in[1]), c));
+static enum status refuse_op(const struct program *p, const struct op *op, int n_ranks, struct error *err) {
+    return fail(err, ERR_UNSUPPORTED, "%s: %s cannot be split over %d devices", p->name, op_name(op->code), n_ranks);
+}
+
+/* An op without a rule of its own: each rank does all of it. */
+static void repeat_op(struct sharding *s, const struct op *op, const struct weight *const *w) {
+    struct op again = *op;
+    for (int k = 0; k < OP_MAX_WEIGHTS; k++)
+        again.weights[k] = w[k];
+    for (int k = 0; k < OP_MAX_IN; k++) {
+        if (val_given(op->in[k]) && !is_whole(s, op->in[k])) {
+            s->cutter.status = refuse_op(s->from, op, s->cutter.options.n_ranks, s->cutter.err);
+            return;
+        }
+        again.in[k] = here(s, op->in[k]);
+    }
+    program_repeat_op(s->to, s->from, &again);
+    for (int k = 0; k < OP_MAX_OUT; k++)
+        if (val_given(op->out[k]))
+            map_whole(s, op->out[k], again.out[k]);
 }
 
 static void shard_op(struct sharding *s, const struct op *op, const struct weight *const *w) {
     val x = op->in[0];
     switch (op->code) {
     case OP_EMBED: shard_embed(s, op, w); break;
-    case OP_STATES: map_whole(s, op->out[0], op_states(s->to, op->out[0].width)); break;
     case OP_ADD_NORM: shard_add_norm(s, op, w); break;
     case OP_NORM: shard_norm(s, op, w); break;
     case OP_LINEAR: shard_linear(s, op, w); break;
@@ -316,14 +332,13 @@ static void shard_op(struct sharding *s, const struct op *op, const struct weigh
     case OP_SHORT_CONV: shard_short_conv(s, op, w); break;
     case OP_DELTA_RULE: shard_delta_rule(s, op, w); break;
     case OP_GATED_ADD: shard_gated_add(s, op); break;
-    case OP_CONCAT: shard_concat(s, op); break;
     case OP_TAKE_ROWS: map_whole(s, op->out[0], op_take_rows(s->to, whole(s, x))); break;
     case OP_SOFTCAP: map_like(s, op->out[0], op_softcap(s->to, here(s, x), op->args.softcap.cap), x); break;
     case OP_SAMPLE: shard_sample(s, op); break;
     case OP_LORA: shard_lora(s, op, w); break;
     case OP_ALL_REDUCE:
-    case OP_ALL_GATHER:
-    case N_OPCODES: BUG_IF(true); // cut twice
+    case OP_ALL_GATHER: BUG_IF(true); // cut twice
+    default: repeat_op(s, op, w);
     }
 }
 
@@ -372,7 +387,7 @@ static void forget_added(struct sharding *s, const struct op *op) {
     s->n_sums = n;
 }
 
-static void record_all(struct sharding *s) {
+static enum status record_all(struct sharding *s) {
     const struct program *from = s->from;
     for (int i = 0, section = 0; i < from->n_ops; i++) {
         for (; section < from->ops[i].section; section++) {
@@ -381,6 +396,7 @@ static void record_all(struct sharding *s) {
             program_section(s->to, next->name, next->layer);
         }
         shard_op(s, &from->ops[i], s->weights[i]);
+        TRY(s->cutter.status);
         forget_added(s, &from->ops[i]);
     }
     for (int c = 0; c < from->n_caches; c++)
@@ -390,6 +406,7 @@ static void record_all(struct sharding *s) {
         s->to->taps[s->to->n_taps] = whole(s, from->taps[s->to->n_taps]); // may be summed here, by an op more
     for (int i = 0; i < s->to->n_taps; i++)
         s->to->values[s->to->taps[i].id].last_use = s->to->n_ops - 1;
+    return OK;
 }
 
 enum status pass_shard(const struct program *from, const struct shard_options *options, struct program **out,
@@ -409,7 +426,7 @@ enum status pass_shard(const struct program *from, const struct shard_options *o
     s.state_floats = xcalloc((size_t)from->n_caches + 1, sizeof *s.state_floats);
     enum status st = cut_all(&s, err);
     if (st == OK)
-        record_all(&s);
+        st = record_all(&s);
     cutter_release(&s.cutter);
     arena_release(&s.memory);
     free(s.weights);

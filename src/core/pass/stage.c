@@ -76,17 +76,9 @@ static enum status check_border(const struct staging *s, int border, int most, s
 
 // ---- caches -----------------------------------------------------------------------------------------------------
 
-static int cache_of(const struct op *op, bool *writes) {
-    *writes = true;
-    switch (op->code) {
-    case OP_QKV_PREP: *writes = !op->args.qkv_prep.k_absent; return op->args.qkv_prep.cache;
-    case OP_ATTENTION: *writes = false; return op->args.attention.cache;
-    case OP_MLA_PREP: return op->args.mla.cache;
-    case OP_MLA_ATTENTION: *writes = false; return op->args.mla.cache;
-    case OP_SHORT_CONV: return op->args.short_conv.cache;
-    case OP_DELTA_RULE: return op->args.delta_rule.cache;
-    default: return -1;
-    }
+static bool writes_cache(const struct op *op) {
+    bool reads_another = op->code == OP_QKV_PREP && op->args.qkv_prep.k_absent;
+    return op->code != OP_ATTENTION && op->code != OP_MLA_ATTENTION && !reads_another;
 }
 
 /* A layer may read another's keys: both are in one stage, or the model cannot be cut there. */
@@ -95,9 +87,8 @@ static enum status check_caches(const struct staging *s, struct error *err) {
     int *writer = xcalloc((size_t)p->n_caches + 1, sizeof *writer);
     enum status st = OK;
     for (int i = 0; i < p->n_ops && st == OK; i++) {
-        bool writes;
-        int c = cache_of(&p->ops[i], &writes), stage = stage_of(s, &p->ops[i]);
-        if (c >= 0 && writes)
+        int c = op_cache(&p->ops[i]), stage = stage_of(s, &p->ops[i]);
+        if (c >= 0 && writes_cache(&p->ops[i]))
             writer[c] = 1 + stage;
         else if (c >= 0 && writer[c] && writer[c] != 1 + stage)
             st = fail(err, ERR_UNSUPPORTED,
@@ -110,10 +101,10 @@ static enum status check_caches(const struct staging *s, struct error *err) {
 
 /* Groups stay as they are, with the layers that this stage has. */
 static void keep_caches(const struct staging *s, struct program *p) {
-    bool *used = xcalloc((size_t)p->n_caches + 1, sizeof *used), writes;
+    bool *used = xcalloc((size_t)p->n_caches + 1, sizeof *used);
     for (int i = s->begin; i < s->end; i++)
-        if (cache_of(&s->from->ops[i], &writes) >= 0)
-            used[cache_of(&s->from->ops[i], &writes)] = true;
+        if (op_cache(&s->from->ops[i]) >= 0)
+            used[op_cache(&s->from->ops[i])] = true;
     for (int g = 0; g < p->n_groups; g++)
         p->groups[g].n_layers = 0;
     for (int c = 0; c < p->n_caches; c++)

@@ -24,7 +24,7 @@ class Explain(unittest.TestCase):
             code, text, _ = explain("tests/models/llama", "--tensor-parallel-size", "2", "--rank", str(rank))
             self.assertEqual(code, 0)
             self.assertIn("what rank %d of 2 computes" % rank, text)
-            self.assertIn("heads=2/1", text)
+            self.assertIn("n_heads=2 n_kv_heads=1 ", text)
             # layer 0, which has no addend yet, and one of the others
             self.assertEqual(len(re.findall(r" ALL_REDUCE ", text)), 1 + 2 * 2)
             self.assertEqual(len(re.findall(r" ALL_GATHER ", text)), 1)
@@ -35,13 +35,14 @@ class Explain(unittest.TestCase):
         code, text, _ = explain("tests/models/qwen3_moe", "--tensor-parallel-size", "4", "--rank", "1",
                                 "--enable-expert-parallel")
         self.assertEqual(code, 0)
-        self.assertIn("experts=2 top=2 ffn=64 first=2", text)
-        self.assertIn("experts=8 top=2 ffn=16", explain("tests/models/qwen3_moe", "--tensor-parallel-size", "4")[1])
+        self.assertIn("n_experts=2 top_k=2 ffn_size=64 act=silu first_expert=2", text)
+        whole = explain("tests/models/qwen3_moe", "--tensor-parallel-size", "4")[1]
+        self.assertIn("n_experts=8 top_k=2 ffn_size=16", whole)
 
     def test_a_description_is_enough(self):
         code, text, said = explain("tests/models/deepseek_v3/config.json", "--tensor-parallel-size", "4", "--rank", "3")
         self.assertEqual((code, said), (0, ""))
-        self.assertIn("heads=1 rank=64", text)
+        self.assertIn("n_heads=1 rank=64", text)
 
     def test_what_cannot_be_is_said(self):
         code, _, said = explain("tests/models/llama", "--tensor-parallel-size", "3")

@@ -248,7 +248,8 @@ static enum status put_qkv_prep(const struct node *n, const struct launch *l, st
 }
 static const struct node_kernel by_qkv_prep = {"qkv_prep", "qkv_prep.cu", put_qkv_prep};
 
-void lower_qkv_prep(struct lowering *w, const struct compiled_op *c) {
+void lower_qkv_prep(struct lowering *w, const struct compiled_op *c, int n_rows) {
+    (void)n_rows;
     if (!attention_prepares(w->exe, c, w->launch))
         lower_node(w, &by_qkv_prep, c, w->launch->n_tokens)->in[0] = input_of(w->exe, c, 0, w->launch->n_tokens);
 }
@@ -260,7 +261,8 @@ static struct node *lower_fast(struct lowering *w, const struct node_kernel *k, 
     return n;
 }
 
-void lower_attention(struct lowering *w, const struct compiled_op *c) {
+void lower_attention(struct lowering *w, const struct compiled_op *c, int n_rows) {
+    (void)n_rows;
     struct executable *exe = w->exe;
     const struct launch *l = w->launch;
     if (!is_fast(exe->loaded, c->op) || (keys_behind(c->op) && has_long(l))) { // prompts' kernel sees its own key

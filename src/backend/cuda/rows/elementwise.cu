@@ -1,4 +1,4 @@
-/* elementwise.cu - GATED_ACT, GATED_ADD, SOFTCAP, DIFF_HEADS: no sum over more than two elements.
+/* elementwise.cu - GATED_ACT, GATED_ADD, SOFTCAP: no sum over more than two elements.
  *
  * GATED_ACT   y = act(gate) * up. Without a qact a thread makes eight neighbours and a block 2,048 columns of a row.
  *             With one a row belongs to a cluster (row_join.cuh), and lies in its registers, rounded to half precision,
@@ -252,26 +252,6 @@ static __global__ void plain_softcap(float cap, dmat x, dmat y) {
     store(y, t, i, cap * tanhf(load(x, t, i) / cap));
 }
 
-struct lambdas {
-    dweight w[4];
-};
-
-static __device__ float dot(const dweight &a, const dweight &b, int n) {
-    float sum = 0;
-    for (int i = threadIdx.x % 32; i < n; i += 32)
-        sum += load(a, i) * load(b, i);
-    return warp_sum(sum);
-}
-
-static __global__ void diff_heads(dmat x, lambdas lambda, float lambda_init, dmat y) {
-    let_next_start();
-    int t = blockIdx.y, n = (int)lambda.w[0].out;
-    float factor = expf(dot(lambda.w[0], lambda.w[1], n)) - expf(dot(lambda.w[2], lambda.w[3], n)) + lambda_init;
-    wait_for_previous();
-    FOR_COLUMNS(i, y.width)
-    store(y, t, i, load(x, t, i) - factor * load(x, t, y.width + i));
-}
-
 void launch_gated_add(const struct launch *l, int n_rows, struct dmat add, struct dmat x, struct dmat gate,
                       struct dmat y) {
     bool in_fours = lies_in_fours(add) && lies_in_fours(x) && lies_in_fours(y);
@@ -282,10 +262,4 @@ void launch_gated_add(const struct launch *l, int n_rows, struct dmat add, struc
 void launch_softcap(const struct launch *l, int n_rows, float cap, struct dmat x, struct dmat y) {
     bool in_fours = lies_in_fours(x) && lies_in_fours(y);
     launch_node(in_fours ? softcap_fours : plain_softcap, grid_of(n_rows, y.width), THREADS, 0, l->stream, cap, x, y);
-}
-
-void launch_diff_heads(const struct launch *l, struct dmat x, const struct dweight lambda[4], float lambda_init,
-                       struct dmat y) {
-    lambdas all = {{lambda[0], lambda[1], lambda[2], lambda[3]}};
-    launch_node(diff_heads, grid_of(l->n_tokens, y.width), THREADS, 0, l->stream, x, all, lambda_init, y);
 }

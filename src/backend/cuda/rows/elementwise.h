@@ -1,4 +1,4 @@
-/* elementwise.h - elementwise.cu: GATED_ACT, GATED_ADD, SOFTCAP, DIFF_HEADS. */
+/* elementwise.h - elementwise.cu: GATED_ACT, GATED_ADD, SOFTCAP. */
 #pragma once
 
 #include "backend/cuda/value.h"
@@ -17,8 +17,6 @@ bool gated_act_takes_qact(int act, struct dmat gate, struct dmat up, struct dmat
 void launch_gated_add(const struct launch *l, int n_rows, struct dmat add, struct dmat x, struct dmat gate,
                       struct dmat y);
 void launch_softcap(const struct launch *l, int n_rows, float cap, struct dmat x, struct dmat y);
-void launch_diff_heads(const struct launch *l, struct dmat x, const struct dweight lambda[4], float lambda_init,
-                       struct dmat y);
 
 #ifdef __cplusplus
 }

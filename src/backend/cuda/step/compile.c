@@ -142,10 +142,10 @@ static enum status refuse(const struct executable *exe, const struct op *op, str
 
 static enum status check_shape(const struct executable *exe, const struct op *op, struct error *err) {
     const union op_args *a = &op->args;
-    switch (op->code) {
-    case OP_LORA:
+    if (!step_has_op(op->code))
         return fail(err, ERR_UNSUPPORTED, "%s: %s: the CUDA backend does not have this op", exe->program->name,
                     op_name(op->code));
+    switch (op->code) {
     case OP_ATTENTION:
         if (MAX(a->attention.head_dim, a->attention.v_head_dim) > 512)
             return refuse(exe, op, err, "heads of", MAX(a->attention.head_dim, a->attention.v_head_dim), 512);
@@ -177,23 +177,6 @@ static enum status check_shape(const struct executable *exe, const struct op *op
                                              : OK;
     default: return OK;
     }
-}
-
-/* The cache and rope that an op names; -1: none. */
-static int cache_of(const struct op *op) {
-    switch (op->code) {
-    case OP_QKV_PREP: return op->args.qkv_prep.cache;
-    case OP_ATTENTION: return op->args.attention.cache;
-    case OP_MLA_PREP:
-    case OP_MLA_ATTENTION: return op->args.mla.cache;
-    case OP_SHORT_CONV: return op->args.short_conv.cache;
-    case OP_DELTA_RULE: return op->args.delta_rule.cache;
-    default: return -1;
-    }
-}
-
-static int rope_of(const struct op *op) {
-    return op->code == OP_QKV_PREP ? op->args.qkv_prep.rope : op->code == OP_MLA_PREP ? op->args.mla.rope : -1;
 }
 
 static struct dcache layer_cache(const struct executable *exe, int cache) {
@@ -240,10 +223,10 @@ static enum status compile_op(struct executable *exe, struct compiled_op *c, con
         c->matrix[k] = w->matrix;
         c->floats[k] = w->floats;
     }
-    if (cache_of(op) >= 0)
-        c->cache = layer_cache(exe, cache_of(op));
-    if (rope_of(op) >= 0 && exe->ropes[rope_of(op)].dim > 0)
-        c->rope = &exe->ropes[rope_of(op)];
+    if (op_cache(op) >= 0)
+        c->cache = layer_cache(exe, op_cache(op));
+    if (op_rope(op) >= 0 && exe->ropes[op_rope(op)].dim > 0)
+        c->rope = &exe->ropes[op_rope(op)];
     if (op->code != OP_LINEAR)
         return OK;
     struct dmat x = c->in[0], y = c->out[0];

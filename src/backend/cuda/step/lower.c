@@ -2,6 +2,7 @@
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/head/head.h"
 #include "backend/cuda/moe/experts.h"
+#include "backend/cuda/own_op.h"
 #include "backend/cuda/qact/qact.h"
 #include "backend/cuda/qact/quantise.h"
 #include "backend/cuda/rows/elementwise.h"
@@ -10,6 +11,8 @@
 #include "backend/cuda/step/fold.h"
 #include "backend/cuda/step/node.h"
 #include "backend/cuda/step/plan.h"
+
+#include "cuda_ops.h" // OWN(function) for each CUDA_OP of a .cu file; made by build.mk
 
 #include <string.h>
 
@@ -241,8 +244,6 @@ static enum status put_embed(const struct node *n, const struct launch *l, struc
 static const struct node_kernel by_embed = {"embed", "rows.cu", put_embed},
                                 by_states = {"states", "rows.cu", put_embed};
 
-PLAIN_KERNEL(diff_heads, "elementwise.cu",
-             launch_diff_heads(l, c->in[0], c->floats, a->diff_heads.lambda_init, c->out[0]))
 static enum status put_concat(const struct node *n, const struct launch *l, struct error *err) {
     int n_in = 0;
     (void)err;
@@ -262,48 +263,92 @@ static bool softcap_is_done(const struct executable *exe, const struct compiled_
     return softcap->op->out[0].id == exe->program->ops[exe->program->n_ops - 1].in[0].id && head_does(exe, n_rows);
 }
 
-static const struct node_kernel *const of_one_op[N_OPCODES] = {
-    [OP_EMBED] = &by_embed,     [OP_DIFF_HEADS] = &by_diff_heads, [OP_TAKE_ROWS] = &by_take_rows,
-    [OP_SOFTCAP] = &by_softcap, [OP_SAMPLE] = &by_sample,         [OP_CONCAT] = &by_concat,
-    [OP_STATES] = &by_states,
+static void lower_softcap(struct lowering *w, const struct compiled_op *c, int n_rows) {
+    if (!softcap_is_done(w->exe, c, n_rows))
+        lower_node(w, &by_softcap, c, n_rows);
+}
+
+static void lower_take_rows(struct lowering *w, const struct compiled_op *c, int n_rows) {
+    if (w->launch->n_rows > 0)
+        lower_node(w, &by_take_rows, c, n_rows);
+}
+
+// ---- ops whose kernels bring all that there is to know (own_op.h) -----------------------------------------------
+
+#define OWN(function) void cuda_op_##function(const struct launch *l, const struct own_op *o);
+CUDA_OPS
+#undef OWN
+
+#define OWN(function)                                                                                       \
+    static enum status put_own_##function(const struct node *n, const struct launch *l, struct error *err) { \
+        const struct compiled_op *c = n->c;                                                                 \
+        (void)err;                                                                                          \
+        cuda_op_##function(l, &(struct own_op){n->n_rows, c->in, c->out, c->matrix, c->floats, &c->op->args}); \
+        return OK;                                                                                          \
+    }
+CUDA_OPS
+#undef OWN
+
+static const struct node_kernel own_kernels[] = {
+#define OWN(function) {#function, #function ".cu", put_own_##function},
+    CUDA_OPS
+#undef OWN
 };
+
+static const struct node_kernel *own_kernel(enum opcode code) {
+    static const char *const names[N_OPCODES] = {
+#define OP(code, function, n_in, n_out, n_weights, args) [OP_##code] = #function,
+#include "core/ops.def"
+    };
+    for (size_t i = 0; i < sizeof own_kernels / sizeof *own_kernels; i++)
+        if (strcmp(own_kernels[i].name, names[code]) == 0)
+            return &own_kernels[i];
+    return NULL;
+}
 
 // ---- a step -----------------------------------------------------------------------------------------------------
 
+static const struct node_kernel *const of_one_op[N_OPCODES] = {
+    [OP_EMBED] = &by_embed,
+    [OP_SAMPLE] = &by_sample,
+    [OP_CONCAT] = &by_concat,
+    [OP_STATES] = &by_states,
+};
+
+typedef void lower_function(struct lowering *w, const struct compiled_op *c, int n_rows);
+static lower_function *const lowered[N_OPCODES] = {
+    [OP_LINEAR] = lower_linear,
+    [OP_ADD_NORM] = lower_add_norm,
+    [OP_NORM] = lower_norm,
+    [OP_GATED_ACT] = lower_gated_act,
+    [OP_GATED_ADD] = lower_gated_add,
+    [OP_QKV_PREP] = lower_qkv_prep,
+    [OP_ATTENTION] = lower_attention,
+    [OP_SHORT_CONV] = lower_short_conv,
+    [OP_DELTA_RULE] = lower_delta_rule,
+    [OP_MLA_PREP] = lower_mla_prep,
+    [OP_MLA_ATTENTION] = lower_mla_attention,
+    [OP_MOE_ROUTE] = lower_moe_route,
+    [OP_MOE_FFN] = lower_moe_ffn,
+    [OP_ALL_REDUCE] = lower_all_reduce,
+    [OP_ALL_GATHER] = lower_all_gather,
+    [OP_TAKE_ROWS] = lower_take_rows,
+    [OP_SOFTCAP] = lower_softcap,
+};
+
+bool step_has_op(enum opcode code) { return lowered[code] || of_one_op[code] || own_kernel(code); }
+
 static void lower_op(struct lowering *w, const struct compiled_op *c) {
     const struct launch *l = w->launch;
+    enum opcode code = c->op->code;
     enum rows kind = val_given(c->op->in[0]) ? w->exe->program->values[c->op->in[0].id].rows : ROWS_TOKENS;
     int n_rows = kind == ROWS_TOKENS ? l->n_tokens : l->n_rows;
     if (n_rows == 0 || c->fold == FOLD_ALWAYS || (c->fold == FOLD_IN_ORDER && l->in_order))
         return;
-    switch (c->op->code) {
-    case OP_LINEAR: lower_linear(w, c, n_rows); break;
-    case OP_ADD_NORM: lower_add_norm(w, c, n_rows); break;
-    case OP_NORM: lower_norm(w, c, n_rows); break;
-    case OP_GATED_ACT: lower_gated_act(w, c, n_rows); break;
-    case OP_GATED_ADD: lower_gated_add(w, c, n_rows); break;
-    case OP_QKV_PREP: lower_qkv_prep(w, c); break;
-    case OP_ATTENTION: lower_attention(w, c); break;
-    case OP_SHORT_CONV: lower_short_conv(w, c, n_rows); break;
-    case OP_DELTA_RULE: lower_delta_rule(w, c, n_rows); break;
-    case OP_MLA_PREP: lower_mla_prep(w, c); break;
-    case OP_MLA_ATTENTION: lower_mla_attention(w, c); break;
-    case OP_MOE_ROUTE: lower_moe_route(w, c, n_rows); break;
-    case OP_MOE_FFN: lower_moe_ffn(w, c, n_rows); break;
-    case OP_ALL_REDUCE: lower_all_reduce(w, c, n_rows); break;
-    case OP_ALL_GATHER: lower_all_gather(w, c, n_rows); break;
-    case OP_TAKE_ROWS:
-        if (l->n_rows == 0)
-            break;
-        lower_node(w, &by_take_rows, c, n_rows);
-        break;
-    case OP_SOFTCAP:
-        if (softcap_is_done(w->exe, c, n_rows))
-            break;
-        lower_node(w, &by_softcap, c, n_rows);
-        break;
-    default: BUG_IF(!of_one_op[c->op->code]); lower_node(w, of_one_op[c->op->code], c, n_rows);
-    }
+    if (lowered[code])
+        lowered[code](w, c, n_rows);
+    else
+        lower_node(w, of_one_op[code] ? of_one_op[code] : own_kernel(code), c, n_rows);
 }
 
 int step_lower(struct executable *exe, const struct launch *l, int first, int end) {

@@ -63,6 +63,9 @@ bool norm_is_with_reader(const struct lowering *w, const struct compiled_op *add
 enum { NODES_OF_OP = 6 }; // at most
 
 /* Ops first .. end - 1; returns how many nodes there are in exe->nodes. */
+/* Whether there is a kernel for the op; who has none is refused when a program is compiled. */
+bool step_has_op(enum opcode code);
+
 int step_lower(struct executable *exe, const struct launch *l, int first, int end);
 struct node *lower_node(struct lowering *w, const struct node_kernel *kernel, const struct compiled_op *c,
                         int n_rows); // one more
@@ -79,12 +82,12 @@ struct dmat output_with_absmax(struct lowering *w, const struct compiled_op *c, 
 struct dmat qact_static(struct lowering *w, const struct compiled_op *c, int k);
 
 /* ---- attention.c ---- */
-void lower_qkv_prep(struct lowering *w, const struct compiled_op *c);
-void lower_attention(struct lowering *w, const struct compiled_op *c);
+void lower_qkv_prep(struct lowering *w, const struct compiled_op *c, int n_rows);
+void lower_attention(struct lowering *w, const struct compiled_op *c, int n_rows);
 
 /* ---- latent.c ---- */
-void lower_mla_prep(struct lowering *w, const struct compiled_op *c);
-void lower_mla_attention(struct lowering *w, const struct compiled_op *c);
+void lower_mla_prep(struct lowering *w, const struct compiled_op *c, int n_rows);
+void lower_mla_attention(struct lowering *w, const struct compiled_op *c, int n_rows);
 
 /* ---- experts.c ---- */
 void lower_moe_route(struct lowering *w, const struct compiled_op *c, int n_rows);

@@ -1,14 +1,31 @@
 /* lower.c - see lower.h: a program from arguments to results. */
 #include "backend/xla/lower/lower.h"
 
+#include "xla_ops.h" // LOWERED(function) for each that a file of this folder defines; made by the Makefile
+
 #include <stdlib.h>
 #include <string.h>
 
-static lower_function *const functions[N_OPCODES] = {
-#define OP(code, function, n_in, n_out, n_weights) [OP_##code] = xla_##function,
-#include "core/ops.def"
-#undef OP
+static const struct {
+    const char *name;
+    lower_function *function;
+} lowered[] = {
+#define LOWERED(function) {#function, xla_##function},
+    XLA_OPS
 };
+
+static lower_function *function_of(enum opcode code) {
+    static const char *const names[N_OPCODES] = {
+#define OP(code, function, n_in, n_out, n_weights, args) [OP_##code] = #function,
+#include "core/ops.def"
+    };
+    for (size_t i = 0; i < sizeof lowered / sizeof *lowered; i++)
+        if (strcmp(lowered[i].name, names[code]) == 0)
+            return lowered[i].function;
+    return NULL;
+}
+
+bool lower_has_op(enum opcode code) { return function_of(code) != NULL; }
 
 /* ---- of the op at hand ---- */
 
@@ -263,7 +280,7 @@ static void lower_step(struct lower *c, struct tensor step) {
     c->n_rank_ints = 0;
     for (c->i_op = 0; c->i_op < c->p->n_ops; c->i_op++) {
         c->op = &c->p->ops[c->i_op];
-        functions[c->op->code](c);
+        function_of(c->op->code)(c);
     }
 }
 

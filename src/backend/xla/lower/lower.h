@@ -41,9 +41,10 @@ struct lower {
 };
 
 typedef void lower_function(struct lower *c);
-#define OP(code, function, n_in, n_out, n_weights) lower_function xla_##function;
+/* One an op; an op that none is defined for is refused when a program is loaded. */
+#define OP(code, function, n_in, n_out, n_weights, args) lower_function xla_##function;
 #include "core/ops.def"
-#undef OP
+bool lower_has_op(enum opcode code);
 
 /* ---- of the op at hand ---- */
 

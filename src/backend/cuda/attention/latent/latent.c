@@ -105,14 +105,16 @@ static bool may_be_long(const struct launch *l) { return l->n_tokens > l->n_seqs
 /* Then no sequence has few. */
 static bool is_one_long(const struct launch *l) { return l->n_seqs == 1 && l->n_tokens > LATENT_FEW; }
 
-void lower_mla_prep(struct lowering *w, const struct compiled_op *c) {
+void lower_mla_prep(struct lowering *w, const struct compiled_op *c, int n_rows) {
+    (void)n_rows;
     bool fast = is_fast(w->exe->loaded, c->op);
     struct node *n = lower_node(w, fast ? &by_latent_prep : &by_mla_prep, c, w->launch->n_tokens);
     for (int k = 0; k < 2; k++)
         n->in[k] = input_of(w->exe, c, k, w->launch->n_tokens);
 }
 
-void lower_mla_attention(struct lowering *w, const struct compiled_op *c) {
+void lower_mla_attention(struct lowering *w, const struct compiled_op *c, int n_rows) {
+    (void)n_rows;
     if (!is_fast(w->exe->loaded, c->op)) {
         lower_node(w, &by_mla_attention, c, w->launch->n_tokens);
         return;
