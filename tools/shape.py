@@ -101,10 +101,14 @@ def files_of(root):
 
 def functions_of(path, text):
     """(name, lines) of each function in a file."""
-    if path.endswith(".py"):
-        for node in ast.walk(ast.parse(text)):
-            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                yield node.name, node.end_lineno - node.lineno + 1
+    if text.count("\n") < LIMITS["function"]:
+        return
+    todo = list(ast.parse(text).body) if path.endswith(".py") else []
+    while todo:
+        node = todo.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node.name, node.end_lineno - node.lineno + 1
+        todo += getattr(node, "body", []) + getattr(node, "orelse", [])
     for pattern in PATTERNS.get(os.path.splitext(path)[1], ()):
         for match in pattern.finditer(text):
             yield match.group(1), match.group(0).count("\n") + 1

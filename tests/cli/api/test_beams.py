@@ -6,6 +6,7 @@ import threading
 import time
 import unittest
 
+from brief import part_of
 from patience import PATIENCE
 from serving import ROOT, Server
 
@@ -62,6 +63,7 @@ class Transformers(unittest.TestCase):
 
 for name in GOLDEN:
     setattr(Transformers, "test_beams_of_" + name, lambda self, name=name: self.check(name))
+Transformers = part_of(1 / 4)(Transformers)
 
 
 class Fields(unittest.TestCase):

@@ -8,11 +8,10 @@ import tempfile
 import unittest
 
 import packed_weights
-from brief import slow
+from brief import part_of
 from test_bad_models import GYRE, ROOT, read_safetensors, write_safetensors
 
 PLAIN = os.path.join(ROOT, "tests/models/llama")
-OTHERS = "others of its method are in it"
 TEXT = "Once upon a time there was a little dog who liked to"
 
 
@@ -21,13 +20,16 @@ def score(folder):
     return p.returncode, json.loads(p.stdout) if p.returncode == 0 else None, p.stderr.decode()
 
 
-class Packed(unittest.TestCase):
+class Model(unittest.TestCase):
     def made(self, *words, **settings):
         folder = tempfile.mkdtemp(prefix="gyre-packed-")
         self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
         packed_weights.make(PLAIN, folder, *words, **settings)
         return folder
 
+
+@part_of(1 / 4)
+class Packed(Model):
     def same(self, *words, **settings):
         folder = self.made(*words, **settings)
         answers = [score(os.path.join(folder, kind)) for kind in ("packed", "twin")]
@@ -39,44 +41,39 @@ class Packed(unittest.TestCase):
             for a, b in zip(packed[name], twin[name]):
                 self.assertAlmostEqual(a, b, delta=2e-5)
 
-    @slow(OTHERS)
     def test_gptq(self):
         self.same("gptq", group=64)
 
     def test_gptq_whose_columns_were_sorted(self):
         self.same("gptq", group=32, act_order=True)
 
-    @slow(OTHERS)
     def test_gptq_of_version_2_with_a_group_a_row(self):
         self.same("gptq", group=0, version=2)
 
-    @slow(OTHERS)
     def test_gptq_of_8_and_2_bits(self):
         self.same("gptq", bits=8, group=128)
         self.same("gptq", bits=2, group=32, has_zeros=False)
 
-    @slow(OTHERS)
     def test_awq(self):
         self.same("awq", group=128)
 
     def test_awq_in_groups_of_32(self):
         self.same("awq", group=32)
 
-    @slow(OTHERS)
     def test_compressed_tensors(self):
         self.same("compressed-tensors", group=128, has_zeros=False)
 
-    @slow(OTHERS)
     def test_compressed_tensors_with_zero_points(self):
         self.same("compressed-tensors", group=32)
 
     def test_compressed_tensors_whose_columns_were_sorted(self):
         self.same("compressed-tensors", group=64, act_order=True)
 
-    @slow(OTHERS)
     def test_compressed_tensors_of_8_bits_with_a_scale_a_row(self):
         self.same("compressed-tensors", bits=8, group=0, has_zeros=False)
 
+
+class Refusals(Model):
     def test_a_group_that_is_not_there_is_refused(self):
         folder = os.path.join(self.made("gptq", group=64), "packed")
         path = os.path.join(folder, "model.safetensors")

@@ -151,7 +151,7 @@ class Limits(unittest.TestCase):
 
     def test_concurrency(self):
         got = []
-        t = threading.Thread(target=lambda: got.append(ask("dave", max_tokens=1000)[0]))
+        t = threading.Thread(target=lambda: got.append(ask("dave", max_tokens=300)[0]))
         t.start()
         while server.request("GET", "/server_info", headers=bearer("bob"))[1]["running"] == 0:
             time.sleep(0.002)
