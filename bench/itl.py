@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Between two tokens of eight running streams while a prompt of 8,000 arrives: percentiles by the clock at the client, with and without --itl-target.
+"""Between two tokens of eight running streams while a prompt of 8,000 arrives: percentiles by the clock at the client,
+with and without --itl-target.
 
     GYRE=build/release/gyre bench/itl.py [TARGET_MS...]           (0, 50 and 20; 0 is no bound)
 
-The model is small (2 layers of 256, random weights, 16,384 positions), so that a step of single tokens takes about a millisecond.
+The model is small (2 layers of 256, random weights, 16,384 positions), so that a step of single tokens takes about a
+millisecond.
 """
 import json
 import os
@@ -36,7 +38,8 @@ def model_folder(folder):
 
 
 class Clients:
-    """All connections in one thread, which does nothing but wait and look at the clock: threads of Python would wait for each other for milliseconds."""
+    """All connections in one thread, which does nothing but wait and look at the clock: threads of Python would wait
+    for each other for milliseconds."""
 
     def __init__(self, port):
         self.port = port

@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
-"""What batching gives, and what the server costs: the story model's tokens a second for one stream and for eight, from the engine alone and through gyre serve.
+"""What batching gives, and what the server costs: the story model's tokens a second for one stream and for eight, from
+the engine alone and through gyre serve.
 
     GYRE=build/release/gyre bench/load.py [ROUNDS]            5; all are measured in turn, each figure is a median
 
-The engine is measured with all processors and with one thread, the server with one, so that a machine of two leaves the other to sockets and clients. Beside tokens a second by the clock stand tokens a second of
-processor time, of all threads of the engine's process without its start: what others do on the machine hardly touches those.
+The engine is measured with all processors and with one thread, the server with one, so that a machine of two leaves the
+other to sockets and clients. Beside tokens a second by the clock stand tokens a second of processor time, of all
+threads of the engine's process without its start: what others do on the machine hardly touches those.
 """
 import json
 import os

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Prints tables as docs/lab records them; run by make bench. The machine should have nothing else to do.
 #
-#   BUILD=build/release bench/run.sh [NAME...]     all, or those named: machine startup decode itl load and the programs of bench/
+#   BUILD=build/release bench/run.sh [NAME...]     all, or those named: machine startup decode itl load and the
+#                                                  programs of bench/
 set -eu
 cd "$(dirname "$0")/.."
 : "${BUILD:=build/release}"

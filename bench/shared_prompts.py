@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Eight answers to one new prompt of 900 tokens, and the same prompt once more: milliseconds at the client, with and without the prefix cache.
+"""Eight answers to one new prompt of 900 tokens, and the same prompt once more: milliseconds at the client, with and
+without the prefix cache.
 
     GYRE=build/release/gyre bench/shared_prompts.py [MODEL...]           (models/story tests/models/qwen3_5)
 """

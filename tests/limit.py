@@ -21,7 +21,8 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def stat(path):
-    """(parent, state, seconds of processor time with those of children that ended) of a stat file of /proc; None: gone."""
+    """(parent, state, seconds of processor time with those of children that ended) of a stat file of /proc; None:
+    gone."""
     try:
         with open(path) as f:
             fields = f.read().rpartition(") ")[2].split()
@@ -117,8 +118,8 @@ def begin(words):
 
 
 def run(seconds, begin):
-    """Runs what begin() starts, which returns a process id: (exit code, "used N s" or why it was killed). A process calls
-    it once, for itself: whatever descends from it is counted, and killed at the end."""
+    """Runs what begin() starts, which returns a process id: (exit code, "used N s" or why it was killed). A process
+    calls it once, for itself: whatever descends from it is counted, and killed at the end."""
     limit = Limit(seconds)
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))

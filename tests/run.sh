@@ -2,13 +2,13 @@
 # Runs every test program of $BUILD and every tests/cli/*/test_*.py, as many at a time as there are processors, and
 # closes with one line of totals. A test program is a cmocka group; a python file is a unittest module.
 #
-#   BUILD=build/release tests/run.sh [NAME...]     all, or those named: flags is tests/test_flags.c or tests/cli/*/test_flags.py
+#   BUILD=build/release tests/run.sh [NAME...]     all, or those named: flags is tests/test_flags.c or a test_flags.py
 #   BUILD=build/release tests/run.sh --fast        all that are for every commit: under a minute on two idle processors
 #
-# What takes long says in its first comment "Not in make test-fast" and why, but for test_ptx_*, and single tests say @slow
-# (tests/cli/rig/brief.py). Op tests and goldens take a sixth of their cases then, another one in each run (op_rig.h).
-# A test that uses more than $TEST_TIMEOUT seconds (600) of processor time, or hangs, is killed and counts as failed under
-# its name (tests/limit.py). Time on the clock is no measure: others may use this machine.
+# What takes long says in its first comment "Not in make test-fast" and why, but for test_ptx_*, and single tests say
+# @slow (tests/cli/rig/brief.py). Op tests and goldens take a sixth of their cases then, another one in each run
+# (op_rig.h). A test that uses more than $TEST_TIMEOUT seconds (600) of processor time, or hangs, is killed and counts
+# as failed under its name (tests/limit.py). Time on the clock is no measure: others may use this machine.
 set -u
 cd "$(dirname "$0")/.."
 : "${BUILD:=build/release}" "${TEST_TIMEOUT:=600}"

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""gyre and PyTorch by turns on one GPU: tokens a second of both at each number of sequences, beside floor and ladder of the same runs.
+"""gyre and PyTorch by turns on one GPU: tokens a second of both at each number of sequences, beside floor and ladder of
+the same runs.
 
-    tools/beside.py configs/Qwen--Qwen2.5-7B/config.json [--batch 1,8,32,128,256,512] [--rounds 2] [--gyre build/gyre] [-- FLAGS of gyre bench decode]
+    tools/beside.py configs/Qwen--Qwen2.5-7B/config.json [--batch 1,8,32,128,256,512] [--rounds 2] [--gyre build/gyre]
+    [-- FLAGS of gyre bench decode]
 
-A round is gyre bench decode and then tools/yardstick.py, which has that model's shapes, an FP8 product with a scale a row, and a cache of fixed length: the middle of
-gyre's window. What differs from round to round is the card's; the table has the median of the rounds, their least and most. Without flags of its own gyre runs
-with dummy weights, FP8 weights and FP8 cache, 16 + 512 tokens, five repeats after five seconds."""
+A round is gyre bench decode and then tools/yardstick.py, which has that model's shapes, an FP8 product with a scale a
+row, and a cache of fixed length: the middle of gyre's window. What differs from round to round is the card's; the table
+has the median of the rounds, their least and most. Without flags of its own gyre runs with dummy weights, FP8 weights
+and FP8 cache, 16 + 512 tokens, five repeats after five seconds."""
 import argparse
 import json
 import os

@@ -3,10 +3,12 @@
 
     tools/claims.py --models FOLDER [--gyre build/gyre] [--only qwen,llama,gemma,long,serve,start,torch] [--out FOLDER]
 
-FOLDER has qwen2.5-7b (config.json and a tokenizer), llama-3.1-8b and gemma-4-31b (config.json). Weights are random (--load-format dummy), but for
-one start: that writes 15 GB in bfloat16 to the temporary folder ($TMPDIR), where so much must be free, and reads them out of the page cache.
+FOLDER has qwen2.5-7b (config.json and a tokenizer), llama-3.1-8b and gemma-4-31b (config.json). Weights are random
+(--load-format dummy), but for one start: that writes 15 GB in bfloat16 to the temporary folder ($TMPDIR), where so much
+must be free, and reads them out of the page cache.
 
-    qwen     Qwen2.5-7B in FP8, 1 to 512 sequences of 16 + 512 tokens; a prompt of 2,048; the first tokens of 128 prompts
+    qwen     Qwen2.5-7B in FP8, 1 to 512 sequences of 16 + 512 tokens; a prompt of 2,048; the first tokens of 128
+             prompts
     llama    Llama-3.1-8B, one sequence, 16 bits and FP8
     gemma    Gemma-4-31B in FP8, 1 to 256 sequences of 448 + 64 tokens; a prompt of 2,048
     long     Gemma-4-31B behind a prompt of 130,000 tokens
@@ -14,7 +16,8 @@ one start: that writes 15 GB in bfloat16 to the temporary folder ($TMPDIR), wher
     start    exec to the first token: random weights, with nothing kept and with kept plans; the checkpoint likewise
     torch    PyTorch's figures for Qwen2.5-7B (tools/yardstick.py); nothing is wanted of them
 
-What each command prints goes to --out. The exit status is 1 if something falls short, and 2 if it could not be measured."""
+What each command prints goes to --out. The exit status is 1 if something falls short, and 2 if it could not be
+measured."""
 import argparse
 import json
 import os
@@ -180,7 +183,8 @@ def seconds_to_first_token(b, log, model, cache, *flags):
 
 
 def write_checkpoint(config, folder):
-    """Qwen2's tensors in bfloat16, four layers a file; values N(0, 1/in), the same million over and over. Returns their bytes."""
+    """Qwen2's tensors in bfloat16, four layers a file; values N(0, 1/in), the same million over and over. Returns their
+    bytes."""
     with open(config) as f:
         c = json.load(f)
     hidden, ffn, vocab = c["hidden_size"], c["intermediate_size"], c["vocab_size"]

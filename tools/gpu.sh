@@ -1,15 +1,19 @@
 #!/bin/sh
 # Tests of the CUDA backend on a machine that has a Hopper GPU and the CUDA toolkit's libraries, and nothing of ours.
 #
-#   tools/gpu.sh pack            here: builds all of it and packs programs, libraries and models into build/gpu/gyre.tar.xz
-#   tools/gpu.sh run [OUT]       there, where nothing need be but tools/gpu.sh and build/gpu/gyre.tar.xz: unpacks that to /tmp/gyre-gpu
-#                                ($GYRE_GPU_ROOT), runs every test in every dtype, then samples of the op tests under compute-sanitizer, and
+#   tools/gpu.sh pack            here: builds all of it and packs programs, libraries and models into
+#                                build/gpu/gyre.tar.xz
+#   tools/gpu.sh run [OUT]       there, where nothing need be but tools/gpu.sh and build/gpu/gyre.tar.xz: unpacks that
+#                                to /tmp/gyre-gpu ($GYRE_GPU_ROOT), runs every test in every dtype, then samples of the
+#                                op tests under compute-sanitizer, and
 #                                closes with a table; logs go to OUT, of the folder that tools is in
 #   tools/gpu.sh tests [OUT], tools/gpu.sh sanitize [OUT]    one half of it
-#   tools/gpu.sh speed [OUT]     there too: tools/claims.py, every speed that is claimed beside what is wanted; $ONLY names sections of it
+#   tools/gpu.sh speed [OUT]     there too: tools/claims.py, every speed that is claimed beside what is wanted; $ONLY
+#                                names sections of it
 #
-# $JOBS (12) programs run side by side on each GPU there is, $SANITIZER_JOBS (3) of those under compute-sanitizer, which take turns.
-# $GYRE_TEST_SEED decides what is drawn, and which case of a program is in which of its parts; it is printed.
+# $JOBS (12) programs run side by side on each GPU there is, $SANITIZER_JOBS (3) of those under compute-sanitizer, which
+# take turns. $GYRE_TEST_SEED decides what is drawn, and which case of a program is in which of its parts; it is
+# printed.
 set -eu
 cd "$(dirname "$0")/.."
 self=$PWD/tools/gpu.sh
@@ -105,9 +109,10 @@ together() {
     [ "$(echo "$gpus" | wc -w)" -lt 2 ] || echo "unit_two_devices CUDA_VISIBLE_DEVICES=$(echo "$gpus" | tr ' ' ',') $there/test_two_devices"
 }
 
-# A step costs a sanitizer a tenth of a second, racecheck up to half of one, so of each program a sample: one case in PARTS, with few
-# steps (GYRE_TEST_BRIEF); but racecheck has each case of attention's fast kernels in some dtype, and all have products alone. Their filters by
-# kernel are of no use: with any of them racecheck and synccheck end in a fault.
+# A step costs a sanitizer a tenth of a second, racecheck up to half of one, so of each program a sample: one case in
+# PARTS, with few steps (GYRE_TEST_BRIEF); but racecheck has each case of attention's fast kernels in some dtype, and
+# all have products alone. Their filters by kernel are of no use: with any of them racecheck and synccheck end in a
+# fault.
 under() { # TOOL COMMAND
     echo "compute-sanitizer --launch-timeout 60 --tool $1 --error-exitcode 1 $2"
 }
@@ -141,7 +146,8 @@ samples() {
         for tool in memcheck initcheck; do
             echo "${tool}_${sample%:*} $(sample_of $tool $sample)"
         done
-        # Of the build for these tools: sixteen blocks of a cluster, which SAMPLE takes for a few rows, end in a fault of the tool.
+        # Of the build for these tools: sixteen blocks of a cluster, which SAMPLE takes for a few rows, end in a fault
+        # of the tool.
         echo "synccheck_${sample%:*} $(sample_of synccheck $sample "$race")"
     done
     echo "memcheck_head_screened $(sample_of memcheck ops_head:6 GYRE_ARGMAX_FILTER=64)"

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""The list of kernels that go into libgyre-cuda.so, as a C file: what src/backend/cuda/device/manifest.c compares the loaded library with.
+"""The list of kernels that go into libgyre-cuda.so, as a C file: what src/backend/cuda/device/manifest.c compares the
+loaded library with.
 
     tools/kernels.py [--ptx] OUT.c OBJECT.cu.o...
 

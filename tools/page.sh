@@ -1,6 +1,6 @@
 #!/bin/sh
-# Writes the chat page as a C file: its parts joined into one HTML file, the same packed, its tag, and a policy that lets
-# the browser run this script and style and no other.
+# Writes the chat page as a C file: its parts joined into one HTML file, the same packed, its tag, and a policy that
+# lets the browser run this script and style and no other.
 #
 #   tools/page.sh src/api/page OUT.c
 #

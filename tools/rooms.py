@@ -3,13 +3,14 @@
 
 usage: rooms.py [ROOT] [--circles]
 
-A room is a folder of src/. PLAN says which rooms each may include besides itself, all of them on a smaller level; only main,
-which wires everything together, may look anywhere and name a backend. What is in include/ is public, so any room may read it.
-Tests and benches may look anywhere. A quoted include that names no file of ours is an error too.
+A room is a folder of src/. PLAN says which rooms each may include besides itself, all of them on a smaller level; only
+main, which wires everything together, may look anywhere and name a backend. What is in include/ is public, so any room
+may read it. Tests and benches may look anywhere. A quoted include that names no file of ours is an error too.
 
-Within a room files may need one another, but not in a large circle. A file here is NAME.c with NAME.h and the like; it needs
-another if its code names a function that the other defines and a header declares. A circle is a largest set of files each of which needs
-every other, perhaps by way of others; more than three are an error. --circles prints all of two and more, with what is needed.
+Within a room files may need one another, but not in a large circle. A file here is NAME.c with NAME.h and the like; it
+needs another if its code names a function that the other defines and a header declares. A circle is a largest set of
+files each of which needs every other, perhaps by way of others; more than three are an error. --circles prints all of
+two and more, with what is needed.
 
 Two files that define one function are an error as well.
 """

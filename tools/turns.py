@@ -1,12 +1,16 @@
 #!/usr/bin/env python3
-"""Builds of a backend, or settings of one, by turns on one machine: tokens a second of each at each number of sequences.
+"""Builds of a backend, or settings of one, by turns on one machine: tokens a second of each at each number of
+sequences.
 
-    tools/turns.py before=/tmp/old after=build/release no-l2-copies=build/release,GYRE_L2_COPIES=0 [--rounds 3] [--gyre build/gyre] -- MODEL|config.json [FLAGS of gyre bench decode]
+    tools/turns.py before=/tmp/old after=build/release no-l2-copies=build/release,GYRE_L2_COPIES=0 \
+        [--rounds 3] [--gyre build/gyre] -- MODEL|config.json [FLAGS of gyre bench decode]
 
-A side is a name, the folder whose libgyre-cuda.so it loads (GYRE_PLUGINS) and whose gyre it runs, if there is one, and variables that it sets. In a round each side has one turn, in the order given, after a run
-that does not count; what clocks and neighbours do to one they do to all. The table has the figure of each turn, its median, and per cent of the first side's; of a run
-that is broken off, by a fault or by hand, it has the rounds that all sides have ended. gyre runs with dummy weights, FP8 weights and FP8 cache on a GPU, 16 + 144 tokens at
-128, 256 and 512 sequences, two repeats a turn after half a second, and flags that are given say otherwise."""
+A side is a name, the folder whose libgyre-cuda.so it loads (GYRE_PLUGINS) and whose gyre it runs, if there is one, and
+variables that it sets. In a round each side has one turn, in the order given, after a run that does not count; what
+clocks and neighbours do to one they do to all. The table has the figure of each turn, its median, and per cent of the
+first side's; of a run that is broken off, by a fault or by hand, it has the rounds that all sides have ended. gyre runs
+with dummy weights, FP8 weights and FP8 cache on a GPU, 16 + 144 tokens at 128, 256 and 512 sequences, two repeats a
+turn after half a second, and flags that are given say otherwise."""
 import argparse
 import json
 import os

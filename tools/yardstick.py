@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""What PyTorch makes of the same decoder: Qwen2.5-7B's shapes with random weights, FP8 products (torch._scaled_mm, a scale a row on both
-sides), bf16 head and cache, SDPA over a cache of fixed length, one CUDA graph a step.
+"""What PyTorch makes of the same decoder: Qwen2.5-7B's shapes with random weights, FP8 products (torch._scaled_mm, a
+scale a row on both sides), bf16 head and cache, SDPA over a cache of fixed length, one CUDA graph a step.
 
     tools/yardstick.py [--batch 1,8,32,128,256,512] [--context 272] [--layers 28] [--compile]
 
-Wants torch 2.9 or later on a Hopper GPU. Prints a line a batch size: milliseconds a step (median of --repeat times 20 replays, least
-and most), tokens a second. --compile fuses what stands between the products; without it every operation is a kernel."""
+Wants torch 2.9 or later on a Hopper GPU. Prints a line a batch size: milliseconds a step (median of --repeat times 20
+replays, least and most), tokens a second. --compile fuses what stands between the products; without it every operation
+is a kernel."""
 import argparse
 import statistics
 import time

@@ -350,7 +350,8 @@ function listElement(b) {
   return list;
 }
 
-/** Left to right or right to left, by its text. Set when that is whole: a browser looks through all of it after each change. */
+/** Left to right or right to left, by its text. Set when that is whole: a browser looks through all of it after each
+ *change. */
 function withDirection(e) { e.dir = 'auto'; return e; }
 
 function blockElement(b) {

@@ -1,7 +1,8 @@
 // store.js - what this browser keeps: settings and conversations, in localStorage under "gyre.".
 //
 // One entry a conversation, so that two tabs do not overwrite each other's:
-//   gyre.c.ID   {id, title, created, updated, messages: [{role, content, reasoning?, calls?, call?, stats?, model?, fault?,
+//   gyre.c.ID   {id, title, created, updated, messages: [{role, content, reasoning?, calls?, call?, stats?, model?,
+// fault?,
 //                stopped?}]}
 //   gyre.settings, gyre.theme, gyre.model, gyre.race, gyre.key (or in sessionStorage, until the tab is closed)
 

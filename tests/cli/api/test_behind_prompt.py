@@ -1,5 +1,5 @@
-"""An answer's text is what decoding prompt and answer gives, without what decoding the prompt gives: with a tokenizer of Llama 2's kind, whose
-decoder takes a space off the beginning of a text. And echo is the text that was sent."""
+"""An answer's text is what decoding prompt and answer gives, without what decoding the prompt gives: with a tokenizer
+of Llama 2's kind, whose decoder takes a space off the beginning of a text. And echo is the text that was sent."""
 import json, os, subprocess, unittest
 
 import serving

@@ -1,4 +1,5 @@
-"""Which chat template a request is rendered with: the folder's by name, the flag's, the request's own; tools that are not to be called; /tokenize with messages."""
+"""Which chat template a request is rendered with: the folder's by name, the flag's, the request's own; tools that are
+not to be called; /tokenize with messages."""
 import json
 import os
 import shutil

@@ -1,4 +1,5 @@
-"""All dialects at once, streamed and whole, among clients that leave and requests that are aborted: each answer is what it is alone.
+"""All dialects at once, streamed and whole, among clients that leave and requests that are aborted: each answer is what
+it is alone.
 
 Not in make test-fast: eleven clients for six seconds."""
 import json

@@ -1,4 +1,5 @@
-"""Embeddings over HTTP: the vectors of transformers, in both formats, cut and scaled; what is refused. Loopback only."""
+"""Embeddings over HTTP: the vectors of transformers, in both formats, cut and scaled; what is refused. Loopback
+only."""
 import base64
 import json
 import math

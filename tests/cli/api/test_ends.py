@@ -1,4 +1,5 @@
-"""What ends an answer: the tokens that config.json, generation_config.json, the tokenizer and the chat template call so, all together."""
+"""What ends an answer: the tokens that config.json, generation_config.json, the tokenizer and the chat template call
+so, all together."""
 import json, os, shutil, subprocess, tempfile, unittest
 
 import serving
@@ -15,7 +16,8 @@ def changed(folder, name, **fields):
 
 class Ends(unittest.TestCase):
     def folder(self, template=None, tokens=(), config=0, generation=0, **words):
-        """The story model, whose configs name `config` and `generation`, with some of its tokens renamed, and a tokenizer_config.json of words alone."""
+        """The story model, whose configs name `config` and `generation`, with some of its tokens renamed, and a
+        tokenizer_config.json of words alone."""
         out = tempfile.TemporaryDirectory()
         self.addCleanup(out.cleanup)
         for name in ("config.json", "generation_config.json", "tokenizer.json"):

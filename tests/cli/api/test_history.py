@@ -1,4 +1,5 @@
-"""Histories as clients really send them, with real templates: arguments of tools, null contents, empty fields, parts; in all three dialects."""
+"""Histories as clients really send them, with real templates: arguments of tools, null contents, empty fields, parts;
+in all three dialects."""
 import json
 import shutil
 import tempfile

@@ -1,4 +1,5 @@
-"""JSON of requests: one large number that changes no other, bodies that would become many times their size, and what they leave behind."""
+"""JSON of requests: one large number that changes no other, bodies that would become many times their size, and what
+they leave behind."""
 import json
 import os
 import time

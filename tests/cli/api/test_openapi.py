@@ -1,4 +1,5 @@
-"""/openapi.json says what is served: its paths are the routes, its fields are taken, what it says is refused is refused by name."""
+"""/openapi.json says what is served: its paths are the routes, its fields are taken, what it says is refused is refused
+by name."""
 import os
 import re
 import unittest

@@ -1,7 +1,8 @@
-"""Draws of a server against a sampler written here from the manual (src/core/sample.h), with fresh random settings each run.
+"""Draws of a server against a sampler written here from the manual (src/core/sample.h), with fresh random settings each
+run.
 
-The logits come from `gyre score`; everything after them is computed twice. Greedy answers must be equal, drawn tokens must lie
-in what top_k, top_p and min_p leave, and their frequencies must pass a chi-square test.
+The logits come from `gyre score`; everything after them is computed twice. Greedy answers must be equal, drawn tokens
+must lie in what top_k, top_p and min_p leave, and their frequencies must pass a chi-square test.
 """
 import json
 import math

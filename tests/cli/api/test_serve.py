@@ -1,5 +1,4 @@
 """The server over HTTP: what it answers, streams, refuses, and how it ends. Loopback only."""
-import http.client
 import json
 import os
 import socket

@@ -1,5 +1,5 @@
-"""What somebody is told of a checkpoint whose values float16 does not hold, by the CUDA backend and without a GPU: tests/ptx/machine.h. Its gates are 2^9 times those
-of a trained one, so that what they let through is beyond 65504."""
+"""What somebody is told of a checkpoint whose values float16 does not hold, by the CUDA backend and without a GPU:
+tests/ptx/machine.h. Its gates are 2^9 times those of a trained one, so that what they let through is beyond 65504."""
 import array
 import json
 import os

@@ -1,5 +1,6 @@
-"""Random weights in the shapes of checkpoints that are quantised, on the CUDA backend without a GPU: tests/ptx/machine.h. They are made as those of a checkpoint in
-bfloat16 would be, and placed as the checkpoint's own; two starts have the same."""
+"""Random weights in the shapes of checkpoints that are quantised, on the CUDA backend without a GPU:
+tests/ptx/machine.h. They are made as those of a checkpoint in bfloat16 would be, and placed as the checkpoint's own;
+two starts have the same."""
 import json
 import os
 import shutil

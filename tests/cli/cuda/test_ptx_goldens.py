@@ -1,6 +1,7 @@
-"""Checkpoints of many families against the float32 reference, on the CUDA backend and without a GPU: tests/ptx/machine.h. Of 45 models one for each way that is
-asked for here, drawn anew each time; which, and the seed, are in what a failure prints. All of them: build/release/tests/test_goldens by hand, as ops() runs it,
-some ten minutes a way."""
+"""Checkpoints of many families against the float32 reference, on the CUDA backend and without a GPU:
+tests/ptx/machine.h. Of 45 models one for each way that is asked for here, drawn anew each time; which, and the seed,
+are in what a failure prints. All of them: build/release/tests/test_goldens by hand, as ops() runs it, some ten minutes
+a way."""
 import random
 import unittest
 

@@ -1,5 +1,5 @@
-"""Whole layers on the CUDA backend as on the CPU, without a GPU: tests/ptx/machine.h. One of six cases, drawn anew each time; which, and the seed, are in what a
-failure prints."""
+"""Whole layers on the CUDA backend as on the CPU, without a GPU: tests/ptx/machine.h. One of six cases, drawn anew each
+time; which, and the seed, are in what a failure prints."""
 import random
 import unittest
 

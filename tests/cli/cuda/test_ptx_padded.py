@@ -1,5 +1,5 @@
-"""Steps that are padded to more rows than a step may have tokens, on the CUDA backend without a GPU: tests/ptx/machine.h, which ends a program that reads outside of an
-allocation."""
+"""Steps that are padded to more rows than a step may have tokens, on the CUDA backend without a GPU:
+tests/ptx/machine.h, which ends a program that reads outside of an allocation."""
 import json
 import os
 import subprocess

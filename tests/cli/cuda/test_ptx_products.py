@@ -1,4 +1,5 @@
-"""The machine that runs kernels without a GPU, and with it the products of many rows, each by itself: tests/ptx, tests/cuda."""
+"""The machine that runs kernels without a GPU, and with it the products of many rows, each by itself: tests/ptx,
+tests/cuda."""
 import unittest
 
 from ptx_machine import alone

@@ -1,5 +1,5 @@
-"""LINEAR and ATTENTION of the CUDA backend against double precision, without a GPU: tests/ptx/machine.h. Of LINEAR's many cases one of twenty, drawn anew each
-time; which, and the seed, are in what a failure prints."""
+"""LINEAR and ATTENTION of the CUDA backend against double precision, without a GPU: tests/ptx/machine.h. Of LINEAR's
+many cases one of twenty, drawn anew each time; which, and the seed, are in what a failure prints."""
 import random
 import unittest
 

@@ -1,4 +1,5 @@
-"""The table of memory that a server begins with: its sums, and what it says of a context that does not fit. And models that do not fit at all."""
+"""The table of memory that a server begins with: its sums, and what it says of a context that does not fit. And models
+that do not fit at all."""
 import json
 import os
 import re

@@ -1,5 +1,5 @@
-"""Checkpoints and settings that are odd or hostile, of families that test_bad_models.py does not break: one sentence, or the answer that they ask for."""
-import json
+"""Checkpoints and settings that are odd or hostile, of families that test_bad_models.py does not break: one sentence,
+or the answer that they ask for."""
 import os
 import resource
 import shutil

@@ -1,5 +1,5 @@
-"""What the official anthropic package gets from the servers of test_clients.py, which runs this in an environment that has
-the package; each test is one claim."""
+"""What the official anthropic package gets from the servers of test_clients.py, which runs this in an environment that
+has the package; each test is one claim."""
 import asyncio
 import json
 import os

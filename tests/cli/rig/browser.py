@@ -1,4 +1,5 @@
-"""A headless Chromium driven over DevTools' pipe: JSON texts that end with NUL, on descriptors 3 and 4. Not a test itself."""
+"""A headless Chromium driven over DevTools' pipe: JSON texts that end with NUL, on descriptors 3 and 4. Not a test
+itself."""
 import base64
 import json
 import os
@@ -136,7 +137,8 @@ class Browser:
     def click(self, selector):
         x, y = self.wait(
             """(() => { const e = document.querySelector(%s); if (!e) return null; e.scrollIntoView({block: 'nearest'});
-            const r = e.getBoundingClientRect(); return r.width ? [r.x + r.width / 2, r.y + r.height / 2] : null; })()"""
+            const r = e.getBoundingClientRect(); return r.width ? [r.x + r.width / 2, r.y + r.height / 2] : null;
+            })()"""
             % json.dumps(selector))
         for kind in ("mouseMoved", "mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y,

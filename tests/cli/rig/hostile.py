@@ -1,4 +1,5 @@
-"""Traffic.py's clients among others that mean harm, at a server with TLS, keys that are read anew all the time, and little memory. Not a test itself."""
+"""Traffic.py's clients among others that mean harm, at a server with TLS, keys that are read anew all the time, and
+little memory. Not a test itself."""
 import gzip
 import json
 import os

@@ -1,5 +1,5 @@
-"""What the official openai package gets from the servers of test_clients.py, which runs this in an environment that has the
-package; each test is one claim."""
+"""What the official openai package gets from the servers of test_clients.py, which runs this in an environment that has
+the package; each test is one claim."""
 import array
 import asyncio
 import json
@@ -218,7 +218,8 @@ class Responses(unittest.TestCase):
 
 class Types(unittest.TestCase):
     def streamed(self, create, ask, bound):
-        """Events, more than ten: of a longer answer if need be, as tokens that come while the server's or the client's thread waits for a processor are one event."""
+        """Events, more than ten: of a longer answer if need be, as tokens that come while the server's or the client's
+        thread waits for a processor are one event."""
         for n in (30, 90, 270):
             with create.with_streaming_response.create(stream=True, **dict(ask, **{bound: n})) as raw:
                 events = [line[6:] for line in raw.iter_lines() if line.startswith("data: {")]

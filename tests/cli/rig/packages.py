@@ -10,7 +10,8 @@ unavailable = {}  # by place, why: what could not be installed is not tried agai
 
 
 def python_with(test, *packages):
-    """The path of an interpreter that has them ("name==version"); made once, and the test is skipped where it cannot be."""
+    """The path of an interpreter that has them ("name==version"); made once, and the test is skipped where it cannot
+    be."""
     place = os.path.join(ROOT, "build", "venv-" + "-".join(p.replace("==", "-") for p in packages))
     python = os.path.join(place, "bin", "python")
     os.makedirs(os.path.dirname(place), exist_ok=True)

@@ -1,5 +1,6 @@
-"""How long a test waits for what must come. Not a measure of anything: on a machine with neighbours a second's work takes many. What hangs is ended by
-tests/limit.py, which counts processor time; PATIENCE says which test it was, where the hang leaves the test itself alive."""
+"""How long a test waits for what must come. Not a measure of anything: on a machine with neighbours a second's work
+takes many. What hangs is ended by tests/limit.py, which counts processor time; PATIENCE says which test it was, where
+the hang leaves the test itself alive."""
 import socket
 import subprocess
 

@@ -1,5 +1,5 @@
-"""Prints what the official prometheus_client reads of the text on stdin, as JSON: python3 prometheus_client_reads.py. Run by
-test_metrics.py in an environment that has the package."""
+"""Prints what the official prometheus_client reads of the text on stdin, as JSON: python3 prometheus_client_reads.py.
+Run by test_metrics.py in an environment that has the package."""
 import json
 import sys
 

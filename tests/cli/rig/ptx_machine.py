@@ -25,7 +25,8 @@ needs_machine = unittest.skipIf(why_not(), why_not())
 
 
 def runs(program, *arguments, **environment):
-    """A test: the program ends well, in an order of warps and copies that is drawn anew. What it prints has the seed of its cases."""
+    """A test: the program ends well, in an order of warps and copies that is drawn anew. What it prints has the seed of
+    its cases."""
 
     def test(self):
         if why_not():

@@ -1,5 +1,5 @@
-"""Answers against OpenAI's own schemas and against /openapi.json, every event of streams too; and OpenAI's own examples. Run by
-test_clients.py in an environment that has jsonschema."""
+"""Answers against OpenAI's own schemas and against /openapi.json, every event of streams too; and OpenAI's own
+examples. Run by test_clients.py in an environment that has jsonschema."""
 import json
 import lzma
 import os
@@ -90,8 +90,8 @@ def our_schema(path, method, kind):
 
 
 def without_nulls(choice):
-    """Theirs forgets that a choice of a stream goes on, and that nothing comes before the first token of a prompt; their own
-    answers have null in both places."""
+    """Theirs forgets that a choice of a stream goes on, and that nothing comes before the first token of a prompt;
+    their own answers have null in both places."""
     choice = dict(choice, finish_reason=choice["finish_reason"] or "stop")
     if choice["logprobs"]:
         choice["logprobs"] = dict(choice["logprobs"])

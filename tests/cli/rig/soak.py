@@ -1,4 +1,5 @@
-"""Minutes of mixed random traffic at a server: every answer as it is alone, and memory that stays where it was. Loopback only.
+"""Minutes of mixed random traffic at a server: every answer as it is alone, and memory that stays where it was.
+Loopback only.
 
     make soak [SOAK_SECONDS=600]            prints resident memory as it goes; exit code 0 if nothing was wrong
 

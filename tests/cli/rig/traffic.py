@@ -1,4 +1,5 @@
-"""Mixed traffic for a gyre server, whose every answer is known: what each request gets alone, asked before the crowd comes. Not a test itself.
+"""Mixed traffic for a gyre server, whose every answer is known: what each request gets alone, asked before the crowd
+comes. Not a test itself.
 
     traffic = Traffic(server, seed, n_asks)        computes the answers
     traffic.run(seconds, n_clients)                clients that ask, stream, leave, abort and send nonsense at random

@@ -55,7 +55,8 @@ class Admission(unittest.TestCase):
         return f.name
 
     def test_who_comes_later_is_told_a_longer_wait(self):
-        """How long is not looked at: this machine may be anybody's. tests/test_queue_model.c does, on a clock of its own."""
+        """How long is not looked at: this machine may be anybody's. tests/test_queue_model.c does, on a clock of its
+        own."""
         server = self.open()
         threads, _ = crowd(server, 10)
         [t.join() for t in threads]
@@ -100,7 +101,8 @@ class Admission(unittest.TestCase):
         deadline = time.time() + PATIENCE
         while not any(s == 429 for s, _, _ in got) and time.time() < deadline:
             time.sleep(0.005)
-        # The guest has nothing waiting, so the others' queue is not his: two turns, and there would be room for as many as 4 s hold.
+        # The guest has nothing waiting, so the others' queue is not his: two turns, and there would be room for as many
+        # as 4 s hold.
         guest = ask(server, "guest", 4)
         self.end(server, "flood", threads)
         refused = [data["error"]["reason"] for status, _, data in got if status == 429]

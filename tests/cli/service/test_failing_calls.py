@@ -1,6 +1,7 @@
-"""A server on a machine that is short of something: the n-th receive, send, accept or epoll_ctl fails, for each n; test_no_memory.py does allocations. Within a request
-that ends this request alone, with one clear answer or its connection, or it is answered all the same; the next is answered, and nothing is
-left over. At start it is one sentence and exit code 1. Not in make test-fast: some thousand requests."""
+"""A server on a machine that is short of something: the n-th receive, send, accept or epoll_ctl fails, for each n;
+test_no_memory.py does allocations. Within a request that ends this request alone, with one clear answer or its
+connection, or it is answered all the same; the next is answered, and nothing is left over. At start it is one sentence
+and exit code 1. Not in make test-fast: some thousand requests."""
 import http.client
 import json
 import os

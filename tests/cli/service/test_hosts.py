@@ -1,4 +1,5 @@
-"""DNS rebinding: a page whose own name now resolves to 127.0.0.1 is of one origin with a server there, as its browser sees it. The Host that it sends tells it apart."""
+"""DNS rebinding: a page whose own name now resolves to 127.0.0.1 is of one origin with a server there, as its browser
+sees it. The Host that it sends tells it apart."""
 import http.client
 import socket
 import unittest

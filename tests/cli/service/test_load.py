@@ -1,5 +1,6 @@
-"""A server under load: 64 streams at a time, each with the tokens and log-probabilities that it has alone, in a cache too small for all; and
-a short soak of mixed traffic (soak.py has the long one). Loopback only. Not in make test-fast: the soak."""
+"""A server under load: 64 streams at a time, each with the tokens and log-probabilities that it has alone, in a cache
+too small for all; and a short soak of mixed traffic (soak.py has the long one). Loopback only. Not in make test-fast:
+the soak."""
 import os
 import random
 import threading

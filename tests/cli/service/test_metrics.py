@@ -66,7 +66,8 @@ def of(values, name, more=""):
 
 
 def settled(known):
-    """A scrape after everything that was asked has been counted: known(values) is true. The answer may be here before."""
+    """A scrape after everything that was asked has been counted: known(values) is true. The answer may be here
+    before."""
     for _ in range(200):
         values = scrape()
         if known(values):

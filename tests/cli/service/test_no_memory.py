@@ -1,5 +1,5 @@
-"""The n-th allocation of a request fails, for each n: that request ends, with an answer, with 503 or without a word, and the next
-one is answered as ever. Not in make test-fast: 1,200 requests."""
+"""The n-th allocation of a request fails, for each n: that request ends, with an answer, with 503 or without a word,
+and the next one is answered as ever. Not in make test-fast: 1,200 requests."""
 import http.client
 import json
 import os

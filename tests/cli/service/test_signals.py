@@ -1,4 +1,5 @@
-"""Signals until the very end: a server that is told to stop again and again while it closes ends with 0. `make asan` sees what a handler would use too late."""
+"""Signals until the very end: a server that is told to stop again and again while it closes ends with 0. `make asan`
+sees what a handler would use too late."""
 import signal
 import time
 import unittest

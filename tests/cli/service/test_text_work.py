@@ -1,4 +1,5 @@
-"""Text that is large, and what it costs others: nobody's stream, health check or abort waits for it, and what cannot fit is refused before it is tokenized."""
+"""Text that is large, and what it costs others: nobody's stream, health check or abort waits for it, and what cannot
+fit is refused before it is tokenized."""
 import gzip
 import http.client
 import json
@@ -100,7 +101,8 @@ class Company(unittest.TestCase):
             print(
                 path, "longest gap of another's stream %.0f ms (alone %.0f), health and abort %.0f ms (%.0f)" %
                 (1e3 * gap, 1e3 * alone, 1e3 * look, 1e3 * look_alone))
-            # 0.1 s on a machine of its own; here the tests beside this one take their time too. An I/O thread that reads one such body is away for seconds.
+            # 0.1 s on a machine of its own; here the tests beside this one take their time too. An I/O thread that
+            # reads one such body is away for seconds.
             self.assertLess(gap, 1 + 4 * alone, path)
             self.assertLess(look, 1 + 4 * look_alone, path)
 

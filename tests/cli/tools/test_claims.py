@@ -1,5 +1,5 @@
-"""tools/claims.py with a stand-in for gyre: each claim is held against what is wanted of it; what cannot be measured is told. The checkpoint it writes is one that gyre
-reads."""
+"""tools/claims.py with a stand-in for gyre: each claim is held against what is wanted of it; what cannot be measured is
+told. The checkpoint it writes is one that gyre reads."""
 import json
 import os
 import subprocess

@@ -1,6 +1,6 @@
-"""Real clients, unchanged: the official openai and anthropic packages, and curl; and answers against OpenAI's schemas. Each test
-of openai_client.py, anthropic_client.py and schema_client.py is run in an environment that has the packages, and counts here
-under its own name. Not in make test-fast: the packages are installed, and take their time."""
+"""Real clients, unchanged: the official openai and anthropic packages, and curl; and answers against OpenAI's schemas.
+Each test of openai_client.py, anthropic_client.py and schema_client.py is run in an environment that has the packages,
+and counts here under its own name. Not in make test-fast: the packages are installed, and take their time."""
 import json
 import os
 import re

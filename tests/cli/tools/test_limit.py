@@ -1,5 +1,5 @@
-"""tests/limit.py, by which tests/run.sh ends a test that hangs: processor time counts, and not what neighbours leave of the clock.
-Not in make test-fast: processes spin and sleep until they are killed."""
+"""tests/limit.py, by which tests/run.sh ends a test that hangs: processor time counts, and not what neighbours leave of
+the clock. Not in make test-fast: processes spin and sleep until they are killed."""
 import os
 import subprocess
 import sys

@@ -1,5 +1,5 @@
-"""tools/turns.py with a stand-in for gyre: sides take turns behind a run that does not count, each with its own folder and variables; medians are of the turns;
-what a fault leaves is told."""
+"""tools/turns.py with a stand-in for gyre: sides take turns behind a run that does not count, each with its own folder
+and variables; medians are of the turns; what a fault leaves is told."""
 import os
 import subprocess
 import sys

@@ -1,7 +1,6 @@
 """gyre chat: a conversation with a server, ours or one that misbehaves, from a terminal and from a pipe."""
 import json
 import os
-import re
 import subprocess
 import tempfile
 import time

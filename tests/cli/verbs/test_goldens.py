@@ -1,5 +1,6 @@
-"""Every model folder against its golden.json through the command line: tokens of the prompts, a ragged batch of them, perplexity.
-test_goldens.c does the exhaustive part (logits, log-probabilities, every way to cut a prompt) in one process.
+"""Every model folder against its golden.json through the command line: tokens of the prompts, a ragged batch of them,
+perplexity. test_goldens.c does the exhaustive part (logits, log-probabilities, every way to cut a prompt) in one
+process.
 
 Not in make test-fast: test_goldens.c is."""
 import glob, json, os, re, subprocess, unittest

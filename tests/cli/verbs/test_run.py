@@ -158,7 +158,8 @@ class Refusals(unittest.TestCase):
 class Story(unittest.TestCase):
     @slow("eight stories of 300 tokens")
     def test_it_says_how_it_is_to_be_drawn(self):
-        """What a request leaves out is as its generation_config.json says: warm enough for a story, and it ends where a text does."""
+        """What a request leaves out is as its generation_config.json says: warm enough for a story, and it ends where a
+        text does."""
         info = json.loads(gyre("info", STORY, "--output", "json").stdout)
         self.assertEqual(info["sampling"], {"do_sample": True, "temperature": 0.6})
         self.assertLessEqual({0, 2}, set(info["tokens"]["eos"]))
