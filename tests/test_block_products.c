@@ -1,27 +1,31 @@
 /* test_block_products.c - products of block formats with activations of 8 bits: each equals the sum of the weights'
- * reference and the activations rounded as numerics.md says, within what float32 sums lose; whatever rows are beside it
- * and however columns are cut its bits are the same; nothing is read behind the weights.
+ * reference and the activations rounded as numerics.md says, within what float32 sums lose; whatever rows are beside
+ * it, however columns are cut and whether weights were made ready its bits are the same; nothing is read behind the
+ * weights.
  *
- * Skipped where the processor has no AVX-512 VNNI. */
+ * Of AVX-512 VNNI and of AVX2, where the processor has them; skipped where it has neither. */
 #include "check.h"
 
-#include "backend/cpu/kernels/kernels_vnni.h"
+#include "backend/cpu/kernels/blocks.h"
 #include "base/random.h"
 #include "base/status.h"
 
+#include <limits.h>
 #include <math.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 enum { ROWS = 21, MAX_COLS = 2560, MAX_BYTES = 210, GUARD = 4 };
 
-static const struct kernels *set;
+static const struct kernels *set; // that is tested
 
-static int find_set(void **state) {
-    (void)state;
-    const struct kernels *base = kernels_find("avx512");
-    set = base ? kernels_vnni(base) : NULL;
-    return 0;
+/* The sets that this processor has: with AVX-512 VNNI first. Returns false where there is no such. */
+enum { N_BASES = 2 };
+static bool choose_set(int i) {
+    static const char *const names[N_BASES] = {"avx512", "avx2"};
+    const struct kernels *base = kernels_find(names[i]);
+    set = base ? kernels_of_blocks(base) : NULL;
+    return set;
 }
 
 static uint64_t drawn;
@@ -89,6 +93,46 @@ static void multiply(const struct weight_part *part, int64_t n, const float *x, 
                                          .partial = cut ? partial : NULL});
 }
 
+/* Rows made ready, which is what many rows of x meet: bits as in y. */
+static void check_ready(const struct weight_part *part, int64_t n, const float *x, int n_x, const float *bias,
+                        const float *y) {
+    static float floats[(ROWS + 7) / 8 * 8 * (MAX_COLS + 64)];
+    static _Alignas(64) float arranged[2 * FEW_ROWS * (MAX_COLS + 128)];
+    float other[FEW_ROWS * (ROWS + GUARD)];
+    if (n_x == 1 || set->direct_groups(part) == INT_MAX) // several groups have more than one row each
+        return;
+    memset(floats, 0xFF, sizeof floats);
+    for (int i = 0; i < n_x * (ROWS + GUARD); i++)
+        other[i] = -7;
+    struct weight_part ready = set->ready(part, 0, part->n_rows, n, floats);
+    set->arrange(set->arrangement(part), x, MAX_COLS, n_x, n, arranged);
+    set->multiply_few(&(struct few_rows){.part = &ready,
+                                         .n_rows = part->n_rows,
+                                         .n_cols = arranged_cols(n),
+                                         .x = arranged,
+                                         .n_x = n_x,
+                                         .y = other,
+                                         .y_stride = ROWS + GUARD,
+                                         .bias = bias,
+                                         .near = true});
+    for (int t = 0; t < n_x; t++)
+        EXPECT(memcmp(other + t * (ROWS + GUARD), y + t * (ROWS + GUARD), (ROWS + GUARD) * sizeof *y) == 0);
+}
+
+/* Of n_rows < ROWS the bits are those of all. */
+static void check_fewer(struct weight_part part, int64_t n, const float *x, int n_x, const float *bias,
+                        const float *all) {
+    float y[FEW_ROWS * (ROWS + GUARD)];
+    part.n_rows = 1 + (int64_t)(philox_uniform(test_seed(), drawn++, 5) * (ROWS - 1));
+    multiply(&part, n, x, n_x, bias, false, y);
+    for (int t = 0; t < n_x; t++) {
+        const float *row = y + t * (ROWS + GUARD);
+        EXPECT(memcmp(row, all + t * (ROWS + GUARD), (size_t)part.n_rows * sizeof *y) == 0);
+        EXPECT(row[part.n_rows] == -7);
+        EXPECT(row[ROWS] == -7);
+    }
+}
+
 static void check_format(const struct qformat *f, int64_t n) {
     static float x[FEW_ROWS * MAX_COLS], weights[MAX_COLS];
     static double rounded_x[FEW_ROWS][MAX_COLS];
@@ -129,6 +173,8 @@ static void check_format(const struct qformat *f, int64_t n) {
                          (long long)n, t, n_x, r, got, want, bound);
         }
     }
+    check_ready(&part, n, x, n_x, bias, y);
+    check_fewer(part, n, x, n_x, bias, y);
     for (int t = 0; t < n_x; t++) {
         EXPECT(y[t * (ROWS + GUARD) + ROWS] == -7);
         multiply(&part, n, x + t * MAX_COLS, 1, bias, t % 2, alone);
@@ -137,10 +183,9 @@ static void check_format(const struct qformat *f, int64_t n) {
     free_room(blocks, n_bytes);
 }
 
-static void products_are_those_of_the_reference_and_rounded_activations(void **state) {
-    (void)state;
+static int check_formats(void) {
     int n_formats = 0;
-    for (int id = 0; set && id < N_QFORMATS; id++) {
+    for (int id = 0; id < N_QFORMATS; id++) {
         const struct qformat *f = qformat_of_blocks((enum qformat_id)id);
         struct weight_part part = {.format = f, .dtype = DT_U8, .col_stride = 1};
         if (!f || set->direct_groups(&part) == 0) // tq1_0
@@ -151,9 +196,53 @@ static void products_are_those_of_the_reference_and_rounded_activations(void **s
                 check_format(f, blocks[i] * f->block_cols);
         n_formats++;
     }
-    EXPECT(!set || n_formats == 14);
-    if (!set)
+    return n_formats;
+}
+
+static void products_are_those_of_the_reference_and_rounded_activations(void **state) {
+    (void)state;
+    int n_sets = 0;
+    for (int i = 0; i < N_BASES; i++) {
+        if (!choose_set(i))
+            continue;
+        EXPECT(check_formats() == 14);
+        n_sets++;
+    }
+    if (!n_sets)
         skip();
+}
+
+static void extreme_codes_and_activations_stay_within_the_sums(void **state) {
+    (void)state;
+    static float x[FEW_ROWS * MAX_COLS], weights[MAX_COLS];
+    enum { COLS = 512 };
+    for (int i = 0; i < N_BASES; i++)
+        for (int id = 0; choose_set(i) && id < N_QFORMATS; id++) {
+            const struct qformat *f = qformat_of_blocks((enum qformat_id)id);
+            static uint8_t blocks[ROWS * COLS / 32 * MAX_BYTES];
+            float y[FEW_ROWS * (ROWS + GUARD)];
+            struct weight_part part = {.format = f, .dtype = DT_U8, .data = blocks, .n_rows = ROWS, .col_stride = 1};
+            if (!f || set->direct_groups(&part) == 0)
+                continue;
+            part.row_stride = block_row_bytes(f, COLS);
+            fill(f, blocks, ROWS * COLS / f->block_cols);
+            for (int64_t b = 0; b < ROWS * COLS / f->block_cols; b++) // largest codes, then smallest, between scales
+                for (int k = f->block_cols == 32 ? 8 : 20; k < f->block_bytes - (f->block_cols == 32 ? 0 : 20); k++)
+                    blocks[b * f->block_bytes + k] = b % 3 ? 0xFF : b % 2 ? 0x80 : 0;
+            for (int64_t k = 0; k < FEW_ROWS * MAX_COLS; k++)
+                x[k] = k / MAX_COLS % 2 ? -1 : 1;
+            multiply(&part, COLS, x, FEW_ROWS, NULL, false, y);
+            for (int r = 0; r < ROWS; r++) {
+                double want = 0, size = 0;
+                f->row_to_f32(&part, r, COLS, weights);
+                for (int c = 0; c < COLS; c++)
+                    want += (double)weights[c], size += fabs((double)weights[c]);
+                for (int t = 0; t < FEW_ROWS; t++) {
+                    double got = (double)y[t * (ROWS + GUARD) + r] * (t % 2 ? -1 : 1);
+                    EXPECT(!(fabs(got) < 1e30) || fabs(got - want) <= size * 0x1p-16);
+                }
+            }
+        }
 }
 
 static void what_is_no_number_in_x_is_none_in_y(void **state) {
@@ -164,25 +253,28 @@ static void what_is_no_number_in_x_is_none_in_y(void **state) {
     struct weight_part part = {
         .format = f, .dtype = DT_U8, .data = blocks, .n_rows = 1, .row_stride = sizeof blocks, .col_stride = 1};
     const float odd[] = {NAN, INFINITY, -INFINITY};
-    if (!set)
-        skip();
     fill(f, blocks, 3);
-    for (size_t i = 0; i < ARRAY_LEN(odd); i++) {
+    for (int i = 0; i < N_BASES; i++) {
+        if (!choose_set(i))
+            continue;
+        for (size_t k = 0; k < ARRAY_LEN(odd); k++) {
+            for (int c = 0; c < 96; c++)
+                x[c] = c == 70 ? odd[k] : 1;
+            multiply(&part, 96, x, 1, NULL, false, y);
+            EXPECT(isnan(y[0]));
+        }
         for (int c = 0; c < 96; c++)
-            x[c] = c == 70 ? odd[i] : 1;
+            x[c] = 1e-42f; // so small that 127 / x is none
         multiply(&part, 96, x, 1, NULL, false, y);
-        EXPECT(isnan(y[0]));
+        EXPECT(fabsf(y[0]) < 1e-30f);
     }
-    for (int c = 0; c < 96; c++)
-        x[c] = 1e-42f; // so small that 127 / x is none
-    multiply(&part, 96, x, 1, NULL, false, y);
-    EXPECT(fabsf(y[0]) < 1e-30f);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(products_are_those_of_the_reference_and_rounded_activations),
+        cmocka_unit_test(extreme_codes_and_activations_stay_within_the_sums),
         cmocka_unit_test(what_is_no_number_in_x_is_none_in_y),
     };
-    return cmocka_run_group_tests(tests, find_set, NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

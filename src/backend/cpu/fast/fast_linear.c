@@ -108,11 +108,9 @@ static void multiply_direct(struct product *p, const struct run *run) {
 static void multiply_ready(struct product *p, const struct run *run) {
     int64_t width = arranged_cols(p->x.width), n = p->x.rows <= FEW_ROWS ? LEAST_READY : ready_rows(p->x.width);
     float *floats = p->scratch + arranged_floats(p->x.width) + MOST_READY * FEW_ROWS * MOST_LANES;
-    struct weight_part part = {
-        .format = &qformat_plain, .dtype = DT_F32, .data = floats, .n_rows = n, .row_stride = width, .col_stride = 1};
     for (int64_t r = 0; r < run->n; r += n) {
         struct run piece = piece_of(run, r, MIN(n, run->n - r));
-        p->kernels->ready(piece.part, piece.row, piece.n, p->x.width, floats);
+        struct weight_part part = p->kernels->ready(piece.part, piece.row, piece.n, p->x.width, floats);
         multiply_groups(p, &piece, &part, 0, width, true);
     }
 }

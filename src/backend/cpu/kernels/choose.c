@@ -1,6 +1,6 @@
 /* choose.c - which kernels a device's options ask for. */
 #include "backend/cpu/cpu.h"
-#include "backend/cpu/kernels/kernels_vnni.h"
+#include "backend/cpu/kernels/blocks.h"
 
 #include <string.h>
 
@@ -24,6 +24,6 @@ enum status cpu_choose_kernels(const char *const *own, const struct kernels **ou
 
 const struct kernels *cpu_products(const struct device *d, bool rounds) {
     const struct kernels *base = rounds ? kernels_bf16() : d->kernels;
-    const struct kernels *of_blocks = base && !d->exact ? kernels_vnni(base) : NULL;
+    const struct kernels *of_blocks = base && !d->exact ? kernels_of_blocks(base) : NULL;
     return of_blocks ? of_blocks : base;
 }

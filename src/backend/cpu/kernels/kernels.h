@@ -70,10 +70,11 @@ struct kernels {
     bool rounds;   // activations that meet bf16 weights are rounded to bf16
     bool by_tiles; // multiply_few wants many rows of weights and no `partial`
 
-    /* n_rows rows of n columns of any format as floats [n_rows][arranged_cols(n)], dequantised, in the order in which
-     * multiply_few meets them: as a plain float32 part, with x in the arrangement of the part that they come from, they
-     * give the same bits as that part. */
-    void (*ready)(const struct weight_part *part, int64_t row, int64_t n_rows, int64_t n, float *out);
+    /* n_rows rows of n columns of any format as what multiply_few takes fastest, in out [n_rows in multiples of 8]
+     * [arranged_cols(n)]: mostly floats, dequantised, in the order in which it meets them. As the part that is
+     * returned, of arranged_cols(n) columns and from row 0 on, with x in the arrangement of the part that they come
+     * from, they give the same bits as that part. */
+    struct weight_part (*ready)(const struct weight_part *part, int64_t row, int64_t n_rows, int64_t n, float *out);
 
     /* Columns [col, col + n) of a weight's row as floats, any format; col a multiple of 32. */
     void (*convert)(const struct weight_part *part, int64_t row, int64_t col, int64_t n, float *out);

@@ -568,8 +568,14 @@ static void ready_scaled(const struct weight_part *part, int64_t row, int64_t n,
         ready_row(DT_F8_E4M3, true, part, row, n, out);
 }
 
-static void ready(const struct weight_part *part, int64_t row, int64_t n_rows, int64_t n, float *out) {
+static struct weight_part ready(const struct weight_part *part, int64_t row, int64_t n_rows, int64_t n, float *out) {
     const struct format_kernels *f = format_of(part);
+    struct weight_part floats = {.format = &qformat_plain,
+                                 .dtype = DT_F32,
+                                 .data = out,
+                                 .n_rows = n_rows,
+                                 .row_stride = arranged_cols(n),
+                                 .col_stride = 1};
     bool direct = is_direct(part);
     for (int64_t r = row; r < row + n_rows; r++, out += arranged_cols(n)) {
         if (direct) {
@@ -579,6 +585,7 @@ static void ready(const struct weight_part *part, int64_t row, int64_t n_rows, i
         memset(out, 0, (size_t)arranged_cols(n) * sizeof *out);
         f->convert(part, r, 0, n, out);
     }
+    return floats;
 }
 
 /* ---- formats ---- */

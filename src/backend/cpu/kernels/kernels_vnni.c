@@ -1,5 +1,5 @@
-/* kernels_vnni.c - block formats times activations of 8 bits: how x is rounded (steps_vnni.h says for what), and the
- * sets. */
+/* kernels_vnni.c - block formats times activations of 8 bits: how x is rounded (steps_vnni.h says for what), and which
+ * format has which product. */
 #if defined(__x86_64__)
 #include "backend/cpu/kernels/kernels_vnni.h"
 
@@ -8,9 +8,8 @@
 
 #include <limits.h>
 #include <math.h>
-#include <pthread.h>
 
-enum { BY_BYTES = 200 }; // arrangement
+enum { BY_BYTES = BLOCK_ARRANGEMENTS };
 
 /* ---- activations ---- */
 
@@ -34,7 +33,8 @@ static ALWAYS_INLINE float round_block(const float *x, int64_t left, int8_t *q, 
     return is_number ? most / 127.0f : NAN;
 }
 
-static void arrange_bytes(const float *x, int64_t x_stride, int n_x, int64_t n, float *out) {
+static void arrange(int how, const float *x, int64_t x_stride, int n_x, int64_t n, float *out) {
+    (void)how;
     for (int64_t c = 0; c < n; c += STEP)
         for (int t = 0; t < n_x; t++, out += X_FLOATS)
             for (int half = 0; half < 2; half++) {
@@ -47,10 +47,8 @@ static void arrange_bytes(const float *x, int64_t x_stride, int n_x, int64_t n, 
             }
 }
 
-typedef void multiply_function(const struct few_rows *f);
-
-static multiply_function *multiply_of(const struct weight_part *part) {
-    static multiply_function *const functions[N_QFORMATS] = {
+static block_product *multiply_of(const struct weight_part *part) {
+    static block_product *const functions[N_QFORMATS] = {
 #define ROW(id) [QFORMAT_##id] = product_##id,
         SMALL_BLOCKS(ROW) LARGE_BLOCKS(ROW) RARE_BLOCKS(ROW)
 #undef ROW
@@ -58,69 +56,8 @@ static multiply_function *multiply_of(const struct weight_part *part) {
     return functions[part->format->id];
 }
 
-/* ---- the sets ---- */
+static int arrangement(const struct weight_part *part) { return (void)part, BY_BYTES; }
 
-enum { MAX_SETS = 6 };
-static struct kernels sets[MAX_SETS];
-static const struct kernels *bases[MAX_SETS];
-static int n_sets;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-
-/* Functions of one set, which must know its base. */
-#define SET(i)                                                                                         \
-    static int arrangement_##i(const struct weight_part *part) {                                       \
-        return multiply_of(part) ? BY_BYTES : bases[i]->arrangement(part);                             \
-    }                                                                                                  \
-    static void arrange_##i(int how, const float *x, int64_t stride, int n_x, int64_t n, float *out) { \
-        if (how == BY_BYTES)                                                                           \
-            arrange_bytes(x, stride, n_x, n, out);                                                     \
-        else                                                                                           \
-            bases[i]->arrange(how, x, stride, n_x, n, out);                                            \
-    }                                                                                                  \
-    static void multiply_few_##i(const struct few_rows *f) {                                           \
-        multiply_function *m = multiply_of(f->part);                                                   \
-        (m ? m : bases[i]->multiply_few)(f);                                                           \
-    }                                                                                                  \
-    static int direct_groups_##i(const struct weight_part *part) {                                     \
-        return multiply_of(part) ? INT_MAX : bases[i]->direct_groups(part);                            \
-    }
-SET(0)
-SET(1)
-SET(2)
-SET(3)
-SET(4)
-SET(5)
-#define FUNCTIONS(i) \
-    { arrangement_##i, arrange_##i, multiply_few_##i, direct_groups_##i }
-static const struct {
-    int (*arrangement)(const struct weight_part *part);
-    void (*arrange)(int arrangement, const float *x, int64_t x_stride, int n_x, int64_t n, float *out);
-    void (*multiply_few)(const struct few_rows *f);
-    int (*direct_groups)(const struct weight_part *part);
-} functions[MAX_SETS] = {FUNCTIONS(0), FUNCTIONS(1), FUNCTIONS(2), FUNCTIONS(3), FUNCTIONS(4), FUNCTIONS(5)};
-
-static const struct kernels *set_of(const struct kernels *base) {
-    for (int i = 0; i < n_sets; i++)
-        if (bases[i] == base)
-            return &sets[i];
-    BUG_IF(n_sets == MAX_SETS);
-    int i = n_sets++;
-    bases[i] = base;
-    sets[i] = *base;
-    sets[i].arrangement = functions[i].arrangement;
-    sets[i].arrange = functions[i].arrange;
-    sets[i].multiply_few = functions[i].multiply_few;
-    sets[i].direct_groups = functions[i].direct_groups;
-    return &sets[i];
-}
-
-const struct kernels *kernels_vnni(const struct kernels *base) {
-    if (!__builtin_cpu_supports("avx512vnni") || !__builtin_cpu_supports("avx512bw") ||
-        !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512vl"))
-        return NULL;
-    pthread_mutex_lock(&lock);
-    const struct kernels *set = set_of(base);
-    pthread_mutex_unlock(&lock);
-    return set;
-}
+const struct block_products products_vnni = {
+    .of = multiply_of, .arrangement = arrangement, .arrange = arrange, .direct_groups = INT_MAX};
 #endif

@@ -2,6 +2,7 @@
  * multiply_few of that format; the files of products share them out, so that they are compiled at the same time. */
 #pragma once
 
+#include "backend/cpu/kernels/blocks.h"
 #include "backend/cpu/kernels/steps_vnni.h"
 
 #include "base/status.h"
@@ -41,7 +42,7 @@ static ALWAYS_INLINE const uint8_t *fetch(const uint8_t *ahead, const int n_byte
 static ALWAYS_INLINE void small_blocks(const enum qformat_id f, const int n_w, const int n_x, const uint8_t *row,
                                        int64_t stride, int64_t from, int64_t to, const float *x, int64_t x_step,
                                        const bool near, __m512 sum[][FEW_ROWS]) {
-    const int bytes = block_formats[f].block_bytes;
+    const int bytes = bytes_of_block(f);
     const uint8_t *b = row + from / BLOCK * bytes, *ahead = row + AHEAD_BYTES;
     struct step s[MAX_TILE];
     for (int64_t c = from; c + STEP <= to; c += STEP, b += 2 * bytes, x += x_step) {
@@ -61,7 +62,7 @@ static ALWAYS_INLINE void small_blocks(const enum qformat_id f, const int n_w, c
 static ALWAYS_INLINE void large_blocks(const enum qformat_id f, const int n_w, const int n_x, const uint8_t *row,
                                        int64_t stride, int64_t from, int64_t to, const float *x, int64_t x_step,
                                        const bool near, __m512 sum[][FEW_ROWS]) {
-    const int bytes = block_formats[f].block_bytes;
+    const int bytes = bytes_of_block(f);
     const uint8_t *b = row + from / 256 * bytes, *ahead = row + AHEAD_BYTES;
     for (int64_t c = from; c < to; c += 256, b += bytes, x += 4 * x_step) {
         struct scales all[MAX_TILE];
@@ -93,7 +94,7 @@ static ALWAYS_INLINE void multiply_tile(const enum qformat_id f, const int n_w, 
     __m512 sum[MAX_TILE][FEW_ROWS];
     UNROLL for (int i = 0; i < n_w; i++) UNROLL for (int t = 0; t < n_x; t++) sum[i][t] =
         from > 0 ? _mm512_loadu_ps(kept + (i * n_x + t) * LANES) : _mm512_setzero_ps();
-    if (block_formats[f].block_cols == 256)
+    if (cols_of_block(f) == 256)
         large_blocks(f, n_w, n_x, row, stride, from, to, x, n_all * X_FLOATS, few->near || from > 0, sum);
     else
         small_blocks(f, n_w, n_x, row, stride, from, to, x, n_all * X_FLOATS, few->near || from > 0, sum);

@@ -1,0 +1,89 @@
+/* blocks.c - sets of kernels whose products with blocks are those of struct block_products. */
+#include "backend/cpu/kernels/blocks.h"
+
+#include "base/status.h"
+
+#include <pthread.h>
+
+enum { MAX_SETS = 6 };
+static struct kernels sets[MAX_SETS];
+static const struct kernels *bases[MAX_SETS];
+static const struct block_products *products[MAX_SETS];
+static int n_sets;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* Functions of one set, which must know its base. */
+#define SET(i)                                                                                                  \
+    static int arrangement_##i(const struct weight_part *part) {                                                \
+        return (products[i]->of(part) ? products[i]->arrangement : bases[i]->arrangement)(part);                \
+    }                                                                                                           \
+    static void arrange_##i(int how, const float *x, int64_t stride, int n_x, int64_t n, float *out) {          \
+        bool own = how >= BLOCK_ARRANGEMENTS && how < BLOCK_ARRANGEMENTS_END;                                   \
+        (own ? products[i]->arrange : bases[i]->arrange)(how, x, stride, n_x, n, out);                          \
+    }                                                                                                           \
+    static void multiply_few_##i(const struct few_rows *f) {                                                    \
+        block_product *own = products[i]->of(f->part);                                                          \
+        (own ? own : bases[i]->multiply_few)(f);                                                                \
+    }                                                                                                           \
+    static int direct_groups_##i(const struct weight_part *part) {                                              \
+        return products[i]->of(part) ? products[i]->direct_groups : bases[i]->direct_groups(part);              \
+    }                                                                                                           \
+    static struct weight_part ready_##i(const struct weight_part *part, int64_t row, int64_t n_rows, int64_t n, \
+                                        float *out) {                                                           \
+        return (products[i]->of(part) ? products[i]->ready : bases[i]->ready)(part, row, n_rows, n, out);       \
+    }
+SET(0)
+SET(1)
+SET(2)
+SET(3)
+SET(4)
+SET(5)
+#define FUNCTIONS(i) \
+    { arrangement_##i, arrange_##i, multiply_few_##i, direct_groups_##i, ready_##i }
+static const struct {
+    int (*arrangement)(const struct weight_part *part);
+    void (*arrange)(int arrangement, const float *x, int64_t x_stride, int n_x, int64_t n, float *out);
+    void (*multiply_few)(const struct few_rows *f);
+    int (*direct_groups)(const struct weight_part *part);
+    struct weight_part (*ready)(const struct weight_part *part, int64_t row, int64_t n_rows, int64_t n, float *out);
+} functions[MAX_SETS] = {FUNCTIONS(0), FUNCTIONS(1), FUNCTIONS(2), FUNCTIONS(3), FUNCTIONS(4), FUNCTIONS(5)};
+
+static const struct kernels *set_of(const struct kernels *base, const struct block_products *p) {
+    for (int i = 0; i < n_sets; i++)
+        if (bases[i] == base)
+            return &sets[i];
+    BUG_IF(n_sets == MAX_SETS);
+    int i = n_sets++;
+    bases[i] = base;
+    products[i] = p;
+    sets[i] = *base;
+    sets[i].arrangement = functions[i].arrangement;
+    sets[i].arrange = functions[i].arrange;
+    sets[i].multiply_few = functions[i].multiply_few;
+    sets[i].direct_groups = functions[i].direct_groups;
+    sets[i].ready = functions[i].ready;
+    return &sets[i];
+}
+
+static const struct block_products *products_over(const struct kernels *base) {
+#if defined(__x86_64__)
+    bool vnni = __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw") &&
+                __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+    if (base == &kernels_portable)
+        return NULL;
+    return vnni && base != &kernels_avx2 ? &products_vnni : &products_avx2;
+#else
+    (void)base;
+    return NULL;
+#endif
+}
+
+const struct kernels *kernels_of_blocks(const struct kernels *base) {
+    const struct block_products *p = products_over(base);
+    if (!p)
+        return NULL;
+    pthread_mutex_lock(&lock);
+    const struct kernels *set = set_of(base, p);
+    pthread_mutex_unlock(&lock);
+    return set;
+}

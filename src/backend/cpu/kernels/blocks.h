@@ -1,0 +1,47 @@
+/* blocks.h - products of GGUF's block formats with activations of 8 bits.
+ *
+ * x is rounded by 32 columns: numerics.md says what that loses. A set of such products takes blocks as they are stored;
+ * formats that it has none for, and everything else, are those of the set of kernels it is put over. */
+#pragma once
+
+#include "backend/cpu/kernels/kernels.h"
+
+typedef void block_product(const struct few_rows *f);
+
+enum { BLOCK_ARRANGEMENTS = 200, BLOCK_ARRANGEMENTS_END = 300 }; // the arrangements of x that are theirs
+
+struct block_products {
+    block_product *(*of)(const struct weight_part *part); // NULL: none
+    int (*arrangement)(const struct weight_part *part);
+    void (*arrange)(int arrangement, const float *x, int64_t x_stride, int n_x, int64_t n, float *out);
+    int direct_groups; // of kernels.h, as is ready; NULL where that is all
+    struct weight_part (*ready)(const struct weight_part *part, int64_t row, int64_t n_rows, int64_t n, float *out);
+};
+
+/* Columns and bytes of a block, where the format is known to the compiler. */
+static inline __attribute__((always_inline)) int cols_of_block(const enum qformat_id f) {
+    switch (f) {
+#define X(id, name, cols, bytes) \
+    case QFORMAT_##id: return cols;
+        BLOCK_FORMATS(X)
+#undef X
+    default: return 1;
+    }
+}
+static inline __attribute__((always_inline)) int bytes_of_block(const enum qformat_id f) {
+    switch (f) {
+#define X(id, name, cols, bytes) \
+    case QFORMAT_##id: return bytes;
+        BLOCK_FORMATS(X)
+#undef X
+    default: return 1;
+    }
+}
+
+/* The set `base` with the products of the best instructions that it stands for: AVX-512 VNNI, or AVX2 over the set of
+ * that name and where the processor lacks them. NULL: there are none. */
+const struct kernels *kernels_of_blocks(const struct kernels *base);
+
+#if defined(__x86_64__)
+extern const struct block_products products_vnni, products_avx2;
+#endif

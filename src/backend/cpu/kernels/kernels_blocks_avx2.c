@@ -1,0 +1,362 @@
+/* kernels_blocks_avx2.c - block formats times activations of 8 bits, by AVX2.
+ *
+ * vpmaddubsw multiplies unsigned bytes with signed ones and adds pairs in 16 bits, vpmaddwd does so from 16 to 32 bits.
+ * The lanes of a float are rows: of an octet of weights a block of 32 columns gives eight integers D, and then
+ *
+ *     y += s_x (scale D - min S)      a float a row and block, blocks in order (steps_avx2.h; s_x, S below)
+ *
+ * D is exact, so whoever makes it gives the same bits:
+ *     one row of x      codes as they are stored, lanes are columns; sums of eight rows are folded together
+ *     more rows of x    octets made ready: each vector is four columns of eight rows, to meet four of x broadcast; for
+ *                       many rows of x once
+ *
+ * x is arranged so: of each block and row 32 bytes, or for words, where x has more than one row, 32 words in the order
+ * 0 2 1 3 of each four; then s_x, -s_x S, and -s_x S of columns 0 to 15 and 16 to 31. s_x = max |x| / 127, and x / s_x
+ * is rounded to even. What is no number in x makes s_x none.
+ *
+ * An octet made ready is a block of 32 columns after the other: 8 vectors of bytes (of words 16), of HALVES the two
+ * scales as pairs of 16 bits, the scale, and the mins. */
+#if defined(__x86_64__)
+#include "backend/cpu/kernels/blocks.h"
+#include "backend/cpu/kernels/steps_avx2.h"
+#include "backend/cpu/kernels/tiles_avx2.h"
+
+#include "base/status.h"
+
+#include <math.h>
+
+enum {
+    BY_BYTES = BLOCK_ARRANGEMENTS + 1,
+    BY_WORDS,
+    PIECE = 8,              // blocks that are multiplied at a time, so that they stay in the first-level cache
+    MOST_BLOCK_BYTES = 256, // as stored
+};
+
+/* ---- activations ---- */
+
+static ALWAYS_INLINE int sum_of(__m256i words) {
+    __m256i v = _mm256_madd_epi16(words, _mm256_set1_epi16(1));
+    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4E));
+    return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xB1)));
+}
+
+/* 16 columns times factor as words in order. */
+static ALWAYS_INLINE __m256i round_half(const __m256 x[2], __m256 factor) {
+    __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(x[0], factor)), b = _mm256_cvtps_epi32(_mm256_mul_ps(x[1], factor));
+    return _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xD8);
+}
+
+/* Rounds a block; returns what its four floats begin with. */
+static void round_block(const float *from, bool as_words, float *out) {
+    __m256 x[4], most = _mm256_setzero_ps(), zero = _mm256_setzero_ps();
+    for (int i = 0; i < 4; i++) {
+        x[i] = _mm256_loadu_ps(from + 8 * i);
+        most = _mm256_max_ps(most, _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x[i]));
+        zero = _mm256_fmadd_ps(x[i], _mm256_setzero_ps(), zero); // NaN of what is none
+    }
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128(most), _mm256_extractf128_ps(most, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    float largest = _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+    bool is_number = _mm256_movemask_ps(_mm256_cmp_ps(zero, zero, _CMP_UNORD_Q)) == 0;
+    float factor = is_number && largest > 0 ? 127.0f / largest : 0;
+    if (!isfinite(factor)) // denormal: as zeros
+        factor = 0;
+    __m256i low = round_half(x, _mm256_set1_ps(factor)), high = round_half(x + 2, _mm256_set1_ps(factor));
+    __m256i *to = (__m256i *)(void *)out;
+    if (as_words) {
+        _mm256_storeu_si256(to, _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(low, 0xD8), 0xD8));
+        _mm256_storeu_si256(to + 1, _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(high, 0xD8), 0xD8));
+    } else {
+        _mm256_storeu_si256(to, _mm256_permute4x64_epi64(_mm256_packs_epi16(low, high), 0xD8));
+    }
+    float s = is_number ? largest / 127.0f : NAN, *behind = out + (as_words ? 16 : 8);
+    int first = sum_of(low), second = sum_of(high);
+    behind[0] = s;
+    behind[1] = -s * (float)(first + second);
+    behind[2] = -s * (float)first;
+    behind[3] = -s * (float)second;
+}
+
+static void arrange(int how, const float *x, int64_t x_stride, int n_x, int64_t n, float *out) {
+    bool as_words = how == BY_WORDS && n_x > 1;
+    for (int64_t c = 0; c < n; c += BLOCK)
+        for (int t = 0; t < n_x; t++, out += as_words ? WORDS_FLOATS : BYTES_FLOATS)
+            round_block(x + t * x_stride + c, as_words, out);
+}
+
+/* ---- sums ---- */
+
+/* To y, with the bias: lanes [0, n) as rows r ... */
+static ALWAYS_INLINE void put(const struct few_rows *f, int64_t r, int64_t n, int t, __m256 y) {
+    float lanes[OCTET], *to = f->y + t * f->y_stride + r;
+    if (n == OCTET) {
+        _mm256_storeu_ps(to, f->bias ? _mm256_add_ps(y, _mm256_loadu_ps(f->bias + r)) : y);
+        return;
+    }
+    _mm256_storeu_ps(lanes, y);
+    for (int64_t i = 0; i < n; i++)
+        to[i] = lanes[i] + (f->bias ? f->bias[r + i] : 0);
+}
+
+/* The octet at row r of n: the last one begins eight rows before the end, and some rows are computed twice. */
+static int64_t octet_start(int64_t r, int64_t n) { return n >= OCTET && r > n - OCTET ? n - OCTET : r; }
+
+/* ---- one row of x ---- */
+
+/* Four vectors that each have four numbers of row i, then of row i + 4: their sums, by row. */
+static ALWAYS_INLINE __m256i sums_by_row(const __m256i v[4]) {
+    __m256i a = _mm256_add_epi32(_mm256_unpacklo_epi32(v[0], v[1]), _mm256_unpackhi_epi32(v[0], v[1]));
+    __m256i b = _mm256_add_epi32(_mm256_unpacklo_epi32(v[2], v[3]), _mm256_unpackhi_epi32(v[2], v[3]));
+    return _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
+}
+
+/* Sums of 32 bits of 16 columns of two rows. */
+static ALWAYS_INLINE __m256i pairs_of(const enum kind kind, __m256i codes, __m256i x) {
+    __m256i products = kind == WORDS ? _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes))
+                                     : _mm256_maddubs_epi16(codes, x);
+    return _mm256_madd_epi16(products, _mm256_set1_epi16(1));
+}
+
+static ALWAYS_INLINE __m256 one_block(const enum qformat_id f, const uint8_t *p, int64_t stride, const int k,
+                                      const struct scales *s, const float *x, __m256 y) {
+    const enum kind kind = kind_of(f);
+    __m256i x_low = _mm256_broadcastsi128_si256(load16((const uint8_t *)x)),
+            x_high = _mm256_broadcastsi128_si256(load16((const uint8_t *)x + 16)), low[4], high[4];
+    UNROLL for (int i = 0; i < 4; i++) {
+        const uint8_t *a = p + i * stride, *b = p + (i + 4) * stride;
+        __m256i first = codes_of(f, a, b, k, 0), second = codes_of(f, a, b, k, 1);
+        if (kind == FOUR_BITS || kind == FIVE_BITS) {
+            __m256i both = _mm256_add_epi16(_mm256_maddubs_epi16(first, x_low), _mm256_maddubs_epi16(second, x_high));
+            low[i] = _mm256_madd_epi16(both, _mm256_set1_epi16(1));
+            continue;
+        }
+        low[i] = pairs_of(kind, first, x_low);
+        high[i] = pairs_of(kind, second, x_high);
+        if (kind == WORDS)
+            low[i] = _mm256_add_epi32(low[i], high[i]);
+    }
+    __m256i d = sums_by_row(low);
+    if (kind == HALVES)
+        d = _mm256_add_epi32(_mm256_mullo_epi32(d, s->by_half[0]),
+                             _mm256_mullo_epi32(sums_by_row(high), s->by_half[1]));
+    return add_block(kind, d, s, x + 8, y);
+}
+
+/* To memory an octet is one linear stream, fetched into the second-level cache well ahead of its use. */
+static ALWAYS_INLINE const uint8_t *fetch(const uint8_t *ahead, const int64_t n_bytes) {
+    UNROLL for (int64_t i = 0; i < n_bytes; i += 64) _mm_prefetch((const char *)ahead + i, _MM_HINT_T1);
+    return ahead + n_bytes;
+}
+
+static ALWAYS_INLINE __m256 one_octet(const enum qformat_id f, const uint8_t *p, int64_t stride, const float *x,
+                                      int64_t n_cols, bool near) {
+    const int bytes = bytes_of_block(f), cols = cols_of_block(f);
+    const uint8_t *ahead = p + AHEAD_BYTES;
+    __m256 y = _mm256_setzero_ps();
+    for (int64_t c = 0; c < n_cols; c += cols, p += bytes) {
+        struct packed_scales packed;
+        if (cols > BLOCK)
+            packed = packed_scales(f, p, stride);
+        UNROLL for (int k = 0; k < cols / BLOCK; k++, x += BYTES_FLOATS) {
+            struct scales s = cols > BLOCK ? large_scales(f, &packed, k) : small_scales(f, p, stride);
+            if (!near)
+                ahead = fetch(ahead, OCTET * BLOCK * bytes / cols);
+            y = one_block(f, p, stride, k, &s, x, y);
+        }
+    }
+    return y;
+}
+
+/* Fewer rows than an octet has go one by one, as eight times the same. */
+static ALWAYS_INLINE void one_row(const enum qformat_id f, const struct few_rows *few) {
+    const int64_t stride = few->part->row_stride, n = few->n_rows, step = n < OCTET ? 1 : OCTET;
+    const uint8_t *w = (const uint8_t *)few->part->data + few->row * stride;
+    for (int64_t at = 0; at < n; at += step) {
+        int64_t r = octet_start(at, n);
+        __m256 y = one_octet(f, w + r * stride, n < OCTET ? 0 : stride, few->x, few->n_cols, few->near);
+        put(few, r, step, 0, y);
+    }
+}
+
+/* ---- octets made ready ---- */
+
+/* Two times four vectors of 16 columns of two rows, as eight of four columns of eight rows. */
+static ALWAYS_INLINE void turn(const __m256i v[4], __m256i out[4]) {
+    __m256i a = _mm256_unpacklo_epi32(v[0], v[1]), b = _mm256_unpackhi_epi32(v[0], v[1]);
+    __m256i c = _mm256_unpacklo_epi32(v[2], v[3]), d = _mm256_unpackhi_epi32(v[2], v[3]);
+    out[0] = _mm256_unpacklo_epi64(a, c), out[1] = _mm256_unpackhi_epi64(a, c);
+    out[2] = _mm256_unpacklo_epi64(b, d), out[3] = _mm256_unpackhi_epi64(b, d);
+}
+
+/* Twice the same 16 bits. */
+static ALWAYS_INLINE __m256i as_pairs(__m256i v) {
+    return _mm256_or_si256(_mm256_and_si256(v, _mm256_set1_epi32(0xFFFF)), _mm256_slli_epi32(v, 16));
+}
+
+static ALWAYS_INLINE void ready_block(const enum qformat_id f, const uint8_t *p, int64_t stride, const int k,
+                                      const struct scales *s, __m256i *out) {
+    const enum kind kind = kind_of(f);
+    UNROLL for (int h = 0; h < 2; h++) {
+        __m256i codes[4], turned[4];
+        UNROLL for (int i = 0; i < 4; i++) codes[i] = codes_of(f, p + i * stride, p + (i + 4) * stride, k, h);
+        turn(codes, turned);
+        UNROLL for (int i = 0; i < 4; i++) {
+            if (kind == WORDS) {
+                _mm256_storeu_si256(out++, _mm256_srai_epi16(_mm256_slli_epi16(turned[i], 8), 8));
+                _mm256_storeu_si256(out++, _mm256_srai_epi16(turned[i], 8));
+            } else {
+                _mm256_storeu_si256(out++, turned[i]);
+            }
+        }
+    }
+    if (kind == HALVES)
+        UNROLL for (int h = 0; h < 2; h++) _mm256_storeu_si256(out++, as_pairs(s->by_half[h]));
+    float *floats = (float *)(void *)out;
+    _mm256_storeu_ps(floats, s->scale);
+    if (kind != WORDS)
+        _mm256_storeu_ps(floats + OCTET, s->min);
+    if (kind == HALVES)
+        _mm256_storeu_ps(floats + 2 * OCTET, s->min_of_second);
+}
+
+/* Blocks of 32 columns of an octet, n_blocks of them from p on; of n_rows < 8 the last one stands for those behind. */
+typedef void ready_function(const uint8_t *p, int64_t stride, int64_t n_rows, int64_t n_blocks, __m256i *out);
+
+static ALWAYS_INLINE void ready_octet(const enum qformat_id f, const uint8_t *p, int64_t stride, int64_t n_rows,
+                                      int64_t n_blocks, __m256i *out) {
+    const int bytes = bytes_of_block(f), each = cols_of_block(f) / BLOCK;
+    uint8_t copies[OCTET][MOST_BLOCK_BYTES];
+    for (int64_t b = 0; b < n_blocks; b += each, p += bytes) {
+        const uint8_t *from = p;
+        int64_t from_stride = stride;
+        if (n_rows < OCTET) {
+            for (int i = 0; i < OCTET; i++)
+                memcpy(copies[i], p + MIN(i, n_rows - 1) * stride, (size_t)bytes);
+            from = copies[0], from_stride = MOST_BLOCK_BYTES;
+        }
+        struct packed_scales packed;
+        if (each > 1)
+            packed = packed_scales(f, from, from_stride);
+        UNROLL for (int k = 0; k < each; k++, out += ready_vectors(kind_of(f))) {
+            struct scales s = each > 1 ? large_scales(f, &packed, k) : small_scales(f, from, from_stride);
+            ready_block(f, from, from_stride, k, &s, out);
+        }
+    }
+}
+
+/* ---- formats ---- */
+
+#define SMALL_BLOCKS(X) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) X(IQ4_NL) X(MXFP4_HALVES)
+#define LARGE_BLOCKS(X) X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K) X(IQ4_XS) X(TQ2_0)
+#define FUNCTIONS(id)                                                                                          \
+    static void one_##id(const struct few_rows *f) { one_row(QFORMAT_##id, f); }                               \
+    static void ready_##id(const uint8_t *p, int64_t stride, int64_t n_rows, int64_t n_blocks, __m256i *out) { \
+        ready_octet(QFORMAT_##id, p, stride, n_rows, n_blocks, out);                                           \
+    }
+SMALL_BLOCKS(FUNCTIONS)
+LARGE_BLOCKS(FUNCTIONS)
+
+static const struct {
+    block_product *one;
+    ready_function *ready;
+} functions[N_QFORMATS] = {
+#define ROW(id) [QFORMAT_##id] = {one_##id, ready_##id},
+    SMALL_BLOCKS(ROW) LARGE_BLOCKS(ROW)
+#undef ROW
+};
+
+/* What parts made ready name as their format: its number is that of the blocks they were. */
+static const struct qformat ready_formats[N_QFORMATS] = {
+#define ROW(name) [QFORMAT_##name] = {.id = QFORMAT_##name},
+    SMALL_BLOCKS(ROW) LARGE_BLOCKS(ROW)
+#undef ROW
+};
+
+/* To y: the octets at r, of which there may be one alone. */
+static void put_octets(const struct few_rows *f, int64_t r, const __m256 *y) {
+    for (int o = 0; o < 2 && r + o * OCTET < f->n_rows; o++)
+        for (int t = 0; t < f->n_x; t++)
+            put(f, octet_start(r + o * OCTET, f->n_rows), MIN(f->n_rows, OCTET), t, y[o * FEW_ROWS + t]);
+}
+
+static void multiply_ready(const struct few_rows *f) {
+    const enum kind kind = kind_of(f->part->format->id);
+    const int64_t n_blocks = f->part->row_stride / BLOCK, octet = n_blocks * ready_vectors(kind);
+    const __m256i *ready = f->part->data;
+    BUG_IF(f->n_x == 1 && kind == WORDS); // whose x is as bytes: several groups have four rows or more each
+    for (int64_t r = 0; r < f->n_rows; r += 2 * OCTET, ready += 2 * octet) {
+        __m256 y[2 * FEW_ROWS] = {0};
+        for (int64_t b = 0; b < n_blocks; b += PIECE) {
+            const __m256i *first = ready + b * ready_vectors(kind);
+            multiply_octets(kind, first, r + OCTET < f->n_rows ? first + octet : first, MIN(n_blocks - b, PIECE),
+                            f->x + b * f->n_x * x_floats(kind, f->n_x), f->n_x, y);
+        }
+        put_octets(f, r, y);
+    }
+}
+
+/* Blocks [b, b + n) of the octet at r of weights as they are stored. */
+static void ready_piece(const struct few_rows *f, int64_t r, int64_t b, int64_t n, __m256i *out) {
+    const enum qformat_id id = f->part->format->id;
+    const int64_t stride = f->part->row_stride, start = octet_start(r, f->n_rows),
+                  bytes = block_row_bytes(&block_formats[id], BLOCK * b);
+    const uint8_t *p = (const uint8_t *)f->part->data + (f->row + start) * stride;
+    if (!f->near)
+        fetch(p + AHEAD_BYTES + OCTET * bytes, OCTET * block_row_bytes(&block_formats[id], BLOCK * n));
+    functions[id].ready(p + bytes, stride, MIN(f->n_rows, OCTET), n, out);
+}
+
+/* Weights as they are stored, made ready by pieces that stay in the first-level cache. */
+static void multiply_several(const struct few_rows *f) {
+    const enum kind kind = kind_of(f->part->format->id);
+    const int64_t n_blocks = f->n_cols / BLOCK;
+    for (int64_t r = 0; r < f->n_rows; r += 2 * OCTET) {
+        __m256 y[2 * FEW_ROWS] = {0};
+        __m256i ready[2][PIECE * 17];
+        bool two_octets = r + OCTET < f->n_rows;
+        for (int64_t b = 0, n; b < n_blocks; b += n) {
+            n = MIN(n_blocks - b, PIECE);
+            for (int o = 0; o < 1 + two_octets; o++)
+                ready_piece(f, r + o * OCTET, b, n, ready[o]);
+            multiply_octets(kind, ready[0], ready[two_octets], n, f->x + b * f->n_x * x_floats(kind, f->n_x), f->n_x,
+                            y);
+        }
+        put_octets(f, r, y);
+    }
+}
+
+static void multiply(const struct few_rows *f) {
+    enum qformat_id id = f->part->format->id;
+    if (f->part->format == &ready_formats[id])
+        multiply_ready(f);
+    else if (f->n_x == 1)
+        functions[id].one(f);
+    else
+        multiply_several(f);
+}
+
+static block_product *product_of(const struct weight_part *part) {
+    return functions[part->format->id].one ? multiply : NULL;
+}
+
+static int arrangement(const struct weight_part *part) {
+    return kind_of(part->format->id) == WORDS ? BY_WORDS : BY_BYTES;
+}
+
+static struct weight_part make_ready(const struct weight_part *part, int64_t row, int64_t n_rows, int64_t n,
+                                     float *out) {
+    const enum qformat_id id = part->format->id;
+    const int64_t n_blocks = n / BLOCK, octet = n_blocks * ready_vectors(kind_of(id));
+    const uint8_t *w = (const uint8_t *)part->data + row * part->row_stride;
+    __m256i *to = (__m256i *)(void *)out;
+    for (int64_t r = 0; r < n_rows; r += OCTET, to += octet)
+        functions[id].ready(w + octet_start(r, n_rows) * part->row_stride, part->row_stride, MIN(n_rows, OCTET),
+                            n_blocks, to);
+    return (struct weight_part){
+        .format = &ready_formats[id], .dtype = DT_U8, .data = out, .n_rows = n_rows, .row_stride = n, .col_stride = 1};
+}
+
+const struct block_products products_avx2 = {
+    .of = product_of, .arrangement = arrangement, .arrange = arrange, .direct_groups = 1, .ready = make_ready};
+#endif
