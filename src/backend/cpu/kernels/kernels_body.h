@@ -389,6 +389,7 @@ static ALWAYS_INLINE void few_step(const enum dtype dt, const bool scaled, const
 struct few_walk {
     const unsigned char *w, *ahead;
     int64_t w_stride, ahead_step;
+    int64_t x_step; // floats of all rows of x in a column
     vf scale[MAX_TILE_WEIGHTS];
 };
 
@@ -398,7 +399,7 @@ static ALWAYS_INLINE void few_run(const enum dtype dt, const bool scaled, const 
                                   struct few_walk *walk, const float *x, int64_t from, int64_t to, vf out[][FEW_ROWS]) {
     const int size = element_bytes(dt), step_lines = (n_w * 2 * LANES * size + 63) / 64;
     const unsigned char *w = walk->w, *ahead = walk->ahead;
-    const int64_t w_stride = walk->w_stride, ahead_step = walk->ahead_step;
+    const int64_t w_stride = walk->w_stride, ahead_step = walk->ahead_step, x_step = walk->x_step;
     vf sum[MAX_TILE_WEIGHTS][FEW_ROWS], scale[MAX_TILE_WEIGHTS];
     UNROLL for (int i = 0; i < n_w; i++) UNROLL for (int t = 0; t < n_x; t++) sum[i][t] = out[i][t];
     UNROLL for (int i = 0; i < n_w; i++) scale[i] = scaled ? walk->scale[i] : vf_set(1);
@@ -408,19 +409,19 @@ static ALWAYS_INLINE void few_run(const enum dtype dt, const bool scaled, const 
             UNROLL for (int line = 0; line < step_lines; line++) __builtin_prefetch(ahead + line * 64, 0, 2);
             ahead += ahead_step;
         }
-        few_step(dt, scaled, n_w, n_x, w + c * size, w_stride, scale, x + c * n_x, sum);
+        few_step(dt, scaled, n_w, n_x, w + c * size, w_stride, scale, x + c * x_step, sum);
     }
     if (c < to) {
         unsigned char last[MAX_TILE_WEIGHTS][2 * LANES * sizeof(float)] = {{0}};
         UNROLL for (int i = 0; i < n_w; i++) memcpy(last[i], w + i * w_stride + c * size, (size_t)((to - c) * size));
-        few_step(dt, scaled, n_w, n_x, last[0], sizeof last[0], scale, x + c * n_x, sum);
+        few_step(dt, scaled, n_w, n_x, last[0], sizeof last[0], scale, x + c * x_step, sum);
     }
     walk->ahead = ahead;
     UNROLL for (int i = 0; i < n_w; i++) UNROLL for (int t = 0; t < n_x; t++) out[i][t] = sum[i][t];
 }
 
 /* The lanes of every sum together, and the bias, to y. */
-static ALWAYS_INLINE void few_put(const int n_w, const int n_x, const struct few_rows *f, int64_t r,
+static ALWAYS_INLINE void few_put(const int n_w, const int n_x, const struct few_rows *f, int64_t r, int64_t first,
                                   vf sum[][FEW_ROWS]) {
     float total[(MAX_TILE_WEIGHTS * FEW_ROWS + LANES - 1) / LANES * LANES];
     UNROLL for (int k = 0; k < n_w * n_x; k += LANES) {
@@ -428,7 +429,7 @@ static ALWAYS_INLINE void few_put(const int n_w, const int n_x, const struct few
         UNROLL for (int j = 0; j < LANES; j++) v[j] = k + j < n_w * n_x ? sum[(k + j) / n_x][(k + j) % n_x] : vf_set(0);
         vf_store(total + k, vf_sums(v));
     }
-    float *y = f->y + r;
+    float *y = f->y + first * f->y_stride + r;
     UNROLL for (int i = 0; i < n_w; i++) {
         float bias = f->bias ? f->bias[r + i] : 0.0f;
         UNROLL for (int t = 0; t < n_x; t++) y[t * f->y_stride + i] = total[i * n_x + t] + bias;
@@ -439,90 +440,119 @@ static ALWAYS_INLINE void few_begin(const int n_w, const int n_x, vf sum[][FEW_R
     UNROLL for (int i = 0; i < n_w; i++) UNROLL for (int t = 0; t < n_x; t++) sum[i][t] = vf_set(0);
 }
 
-static ALWAYS_INLINE void few_resume(const int n_w, const int n_x, const float *partial, vf sum[][FEW_ROWS]) {
+static ALWAYS_INLINE void few_resume(const int n_w, const int n_x, const int64_t n_all, const float *partial,
+                                     vf sum[][FEW_ROWS]) {
     UNROLL for (int i = 0; i < n_w; i++) UNROLL for (int t = 0; t < n_x; t++) sum[i][t] =
-        vf_load(partial + (i * n_x + t) * LANES);
+        vf_load(partial + (i * n_all + t) * LANES);
 }
 
-static ALWAYS_INLINE void few_keep(const int n_w, const int n_x, float *partial, vf sum[][FEW_ROWS]) {
+static ALWAYS_INLINE void few_keep(const int n_w, const int n_x, const int64_t n_all, float *partial,
+                                   vf sum[][FEW_ROWS]) {
     UNROLL for (int i = 0; i < n_w; i++) UNROLL for (int t = 0; t < n_x; t++)
-        vf_store(partial + (i * n_x + t) * LANES, sum[i][t]);
+        vf_store(partial + (i * n_all + t) * LANES, sum[i][t]);
 }
 
-/* Columns [from, to) of rows [r, r + n_w) of f. */
+/* Columns [from, to) of rows [r, r + n_w) of f with n_x of its n_all rows of x, from `first` on. */
 static ALWAYS_INLINE void few_tile(const enum dtype dt, const bool scaled, const int n_w, const int n_x,
-                                   const struct few_rows *f, int64_t r, int64_t from, int64_t to) {
+                                   const int64_t n_all, const struct few_rows *f, int64_t r, int64_t first,
+                                   int64_t from, int64_t to) {
     const struct weight_part *part = f->part;
     const int size = element_bytes(dt);
     const int64_t row = f->row + r, block = scaled && part->scale.block_cols ? part->scale.block_cols : f->n_cols;
-    float *partial = f->partial + r * n_x * LANES;
-    struct few_walk walk = {.w_stride = part->row_stride * size};
+    float *partial = f->partial + (r * n_all + first) * LANES;
+    const float *x = f->x + first * 2 * LANES;
+    struct few_walk walk = {.w_stride = part->row_stride * size, .x_step = n_all};
     walk.w = (const unsigned char *)part->data + row * walk.w_stride;
     walk.ahead = walk.w + AHEAD_BYTES;
-    walk.ahead_step = f->near || part->row_stride != f->n_cols ? 0 : n_w * 2 * LANES * size;
+    walk.ahead_step = f->near || first > 0 || part->row_stride != f->n_cols ? 0 : n_w * 2 * LANES * size;
     vf sum[MAX_TILE_WEIGHTS][FEW_ROWS];
     if (from > 0)
-        few_resume(n_w, n_x, partial, sum);
+        few_resume(n_w, n_x, n_all, partial, sum);
     else
         few_begin(n_w, n_x, sum);
     if (!scaled)
-        few_run(dt, false, n_w, n_x, &walk, f->x, from, to, sum);
+        few_run(dt, false, n_w, n_x, &walk, x, from, to, sum);
     for (int64_t c = from, end; scaled && c < to; c = end) {
         end = MIN((c / block + 1) * block, to);
         for (int i = 0; i < n_w; i++)
             walk.scale[i] = vf_set(scale_at(&part->scale, part->first_row + row + i, c / block));
-        few_run(dt, true, n_w, n_x, &walk, f->x, c, end, sum);
+        few_run(dt, true, n_w, n_x, &walk, x, c, end, sum);
     }
     if (to < f->n_cols)
-        few_keep(n_w, n_x, partial, sum);
+        few_keep(n_w, n_x, n_all, partial, sum);
     else
-        few_put(n_w, n_x, f, r, sum);
+        few_put(n_w, n_x, f, r, first, sum);
 }
 
-static ALWAYS_INLINE void few_direct(const enum dtype dt, const bool scaled, const int n_x, const struct few_rows *f) {
+/* Rows of weights that fill no tile, each with each row of x alone: rare and few, so one loop for any n_x. */
+typedef void few_rest(const struct few_rows *f, int64_t r, int64_t from, int64_t to);
+
+/* Rows of x of a tile at most: with 16 registers loads bound tiles of eight, for which one row of weights is left. */
+enum { TILE_X = VECTOR_REGISTERS < 32 ? 4 : FEW_ROWS };
+
+static ALWAYS_INLINE void few_direct(const enum dtype dt, const bool scaled, const int n_x, const struct few_rows *f,
+                                     few_rest *rest) {
+    const int first = n_x < TILE_X ? n_x : TILE_X, n_w = TILE_WEIGHTS(first);
     const int64_t block = f->partial ? NEAR_COLS : f->n_cols;
     for (int64_t from = 0; from < f->n_cols; from += block) {
         int64_t r = 0, to = MIN(from + block, f->n_cols);
-        for (; r + TILE_WEIGHTS(n_x) <= f->n_rows; r += TILE_WEIGHTS(n_x))
-            few_tile(dt, scaled, TILE_WEIGHTS(n_x), n_x, f, r, from, to);
-        for (; r < f->n_rows; r++)
-            few_tile(dt, scaled, 1, n_x, f, r, from, to);
+        for (; r + n_w <= f->n_rows; r += n_w) {
+            few_tile(dt, scaled, n_w, first, n_x, f, r, 0, from, to);
+            if (n_x > first)
+                few_tile(dt, scaled, n_w, n_x - first, n_x, f, r, first, from, to);
+        }
+        if (r < f->n_rows)
+            rest(f, r, from, to);
     }
 }
 
-static ALWAYS_INLINE void few_plain(const int n_x, const struct few_rows *f) {
+/* NAME, a function multiply_few of a dtype: by one for each number of rows of x, since the compiler's time for a
+ * function grows faster than the function. */
+#define NOT_INLINE __attribute__((noinline))
+#define FEW_BY(name, dt, scaled, n_x) \
+    static NOT_INLINE void name##_##n_x(const struct few_rows *f) { few_direct(dt, scaled, n_x, f, name##_rest); }
+#define MULTIPLY_FEW(name, dt, scaled)                                                                              \
+    static NOT_INLINE void name##_rest(const struct few_rows *f, int64_t r, int64_t from, int64_t to) {             \
+        for (; r < f->n_rows; r++)                                                                                  \
+            for (int t = 0; t < f->n_x; t++)                                                                        \
+                few_tile(dt, scaled, 1, 1, f->n_x, f, r, t, from, to);                                              \
+    }                                                                                                               \
+    FEW_BY(name, dt, scaled, 1)                                                                                     \
+    FEW_BY(name, dt, scaled, 2)                                                                                     \
+    FEW_BY(name, dt, scaled, 3)                                                                                     \
+    FEW_BY(name, dt, scaled, 4)                                                                                     \
+    FEW_BY(name, dt, scaled, 5)                                                                                     \
+    FEW_BY(name, dt, scaled, 6)                                                                                     \
+    FEW_BY(name, dt, scaled, 7)                                                                                     \
+    FEW_BY(name, dt, scaled, 8)                                                                                     \
+    static void name(const struct few_rows *f) {                                                                    \
+        static void (*const by_rows[FEW_ROWS])(const struct few_rows *) = {name##_1, name##_2, name##_3, name##_4,  \
+                                                                           name##_5, name##_6, name##_7, name##_8}; \
+        BUG_IF((unsigned)(f->n_x - 1) >= FEW_ROWS);                                                                 \
+        by_rows[f->n_x - 1](f);                                                                                     \
+    }
+MULTIPLY_FEW(few_bf16, DT_BF16, false)
+MULTIPLY_FEW(few_f16, DT_F16, false)
+MULTIPLY_FEW(few_f32, DT_F32, false)
+MULTIPLY_FEW(few_f8, DT_F8_E4M3, false)
+MULTIPLY_FEW(few_scaled_i8, DT_I8, true)
+MULTIPLY_FEW(few_scaled_f8, DT_F8_E4M3, true)
+
+static void multiply_few_plain(const struct few_rows *f) {
     switch (f->part->dtype) {
-    case DT_BF16: few_direct(DT_BF16, false, n_x, f); break;
-    case DT_F16: few_direct(DT_F16, false, n_x, f); break;
-    case DT_F32: few_direct(DT_F32, false, n_x, f); break;
-    default: few_direct(DT_F8_E4M3, false, n_x, f);
+    case DT_BF16: few_bf16(f); break;
+    case DT_F16: few_f16(f); break;
+    case DT_F32: few_f32(f); break;
+    default: few_f8(f);
     }
 }
 
-static ALWAYS_INLINE void few_scaled(const int n_x, const struct few_rows *f) {
+static void multiply_few_scaled(const struct few_rows *f) {
     if (f->part->dtype == DT_I8)
-        few_direct(DT_I8, true, n_x, f);
+        few_scaled_i8(f);
     else
-        few_direct(DT_F8_E4M3, true, n_x, f);
+        few_scaled_f8(f);
 }
-
-/* Functions multiply_few of a format: the number of rows is known in each loop. */
-#define MULTIPLY_FEW(name, few)                                 \
-    static void name(const struct few_rows *f) {                \
-        switch (f->n_x) {                                       \
-        case 1: few(1, f); break;                               \
-        case 2: few(2, f); break;                               \
-        case 3: few(3, f); break;                               \
-        case 4: few(4, f); break;                               \
-        case 5: few(5, f); break;                               \
-        case 6: few(6, f); break;                               \
-        case 7: few(7, f); break;                               \
-        case 8: few(8, f); break;                               \
-        default: bug(__FILE__, __LINE__, "more rows than few"); \
-        }                                                       \
-    }
-MULTIPLY_FEW(multiply_few_plain, few_plain)
-MULTIPLY_FEW(multiply_few_scaled, few_scaled)
 
 static void multiply_few(const struct few_rows *f) {
     BUG_IF(!is_direct(f->part));
