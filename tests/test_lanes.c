@@ -7,7 +7,9 @@
 #include "engine/service.h"
 
 #include <semaphore.h>
+#include <stdatomic.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { VOCAB = 40, ENGINES = 3, MOST_JOBS = 64 };
 
@@ -29,19 +31,27 @@ static void ring(void *context, struct answer *a) {
     sem_post(&((struct job *)a->user)->bell);
 }
 
-/* Each has one place. A step takes 5 ms, so that what was submitted runs for a while. */
-static void world_open(struct world *w, int max_queued) {
-    static const int32_t eos[] = {1};
+static const int32_t eos[] = {1};
+
+static enum status open_engine(const struct world *w, struct gyre **out, struct error *err) {
     struct gyre_options o = {.backend = &backend_toy, .max_seqs = 1};
-    struct service_options options = {.news = ring, .max_queued = max_queued};
+    return engine_open(&o, &(struct engine_model){w->program, 96, -1, eos, 1}, out, err);
+}
+
+/* Each has one place. A step takes 5 ms, so that what was submitted runs for a while. */
+static void world_open_with(struct world *w, struct service_options options) {
     struct gyre_error failed;
     struct error err;
+    options.news = ring;
     setenv("GYRE_TOY_STEP_US", "5000", true);
     w->program = toy_program(&(struct toy_shape){.vocab_size = VOCAB, .full = true});
-    struct engine_model model = {w->program, 96, -1, eos, 1};
     for (int i = 0; i < ENGINES; i++)
-        EXPECT_OK(engine_open(&o, &model, &w->engines[i], &err), err);
+        EXPECT_OK(open_engine(w, &w->engines[i], &err), err);
     EXPECT_OK(service_open_several(w->engines, ENGINES, &options, &w->service, &failed), failed);
+}
+
+static void world_open(struct world *w, int max_queued) {
+    world_open_with(w, (struct service_options){.max_queued = max_queued});
 }
 
 static void world_close(struct world *w) {
@@ -175,12 +185,92 @@ static void drafts_are_those_of_all(void **state) {
     world_close(&w);
 }
 
+// ---- opened anew ------------------------------------------------------------------------------------------------
+
+static atomic_int n_reopened, n_reopen_fails;
+
+static int reopen(void *context, int engine, struct gyre **out, struct gyre_error *err) {
+    struct error e;
+    EXPECT(engine >= 0 && engine < ENGINES);
+    atomic_fetch_add(&n_reopened, 1);
+    if (atomic_fetch_sub(&n_reopen_fails, 1) > 0) {
+        *err = (struct gyre_error){.status = ERR_DEVICE, .text = "the toy is still broken"};
+        return ERR_DEVICE;
+    }
+    EXPECT_OK(open_engine(context, out, &e), e);
+    return 0;
+}
+
+static struct service_state state_when(struct world *w, int n_reopened_least, int n_failed) {
+    struct service_state all;
+    for (int i = 0;; i++) {
+        service_state(w->service, &all);
+        if (atomic_load(&n_reopened) >= n_reopened_least && all.n_failed == n_failed)
+            return all;
+        EXPECT(i < 60000);
+        usleep(1000);
+    }
+}
+
+/* It fails once more when it is opened; what had been asked of it is over, whatever happens to those answers later. */
+static void an_engine_that_failed_is_opened_anew(void **state) {
+    (void)state;
+    struct world w;
+    struct job old, jobs[ENGINES];
+    struct gyre_error err;
+    struct service_options options = {.reopen = reopen, .reopen_context = &w};
+    atomic_store(&n_reopened, 0);
+    atomic_store(&n_reopen_fails, 1);
+    world_open_with(&w, options);
+    int32_t len = (int32_t)service_info(w.service)->max_model_len;
+    toy_faults.collect_fails_in = 3;
+    EXPECT_OK(submit(&w, &old, &err), err);
+    while (!old.answer->done)
+        sem_wait(&old.bell), service_look(old.answer);
+    EXPECT_EQ(old.answer->finish, GYRE_FAILED);
+    EXPECT_EQ(state_when(&w, 0, 1).n_restarts, 0);
+    EXPECT(strstr(state_when(&w, 1, 1).error, "still broken (when it was opened anew)"));
+    EXPECT_EQ(service_info(w.service)->max_model_len, len); // also while there is none
+    struct service_state before = state_when(&w, 2, 0), after;
+    EXPECT_EQ(before.n_restarts, 1);
+    EXPECT(!before.error[0]);
+    for (int i = 0; i < ENGINES; i++)
+        EXPECT_OK(submit(&w, &jobs[i], &err), err);
+    service_cancel(w.service, old.answer);
+    for (int i = 0; i < ENGINES; i++)
+        EXPECT_EQ(wait_done(&w, &jobs[i]), GYRE_LENGTH);
+    for (int i = 0; i < ENGINES; i++) { // each has run one
+        service_state_of(w.service, i, &after);
+        EXPECT(after.n_steps >= 60);
+    }
+    service_state(w.service, &after);
+    EXPECT(after.n_steps > before.n_steps);
+    service_release(w.service, old.answer);
+    world_close(&w);
+}
+
+/* The end does not wait until it would be tried again. */
+static void an_end_comes_while_an_engine_is_away(void **state) {
+    (void)state;
+    struct world w;
+    struct service_options options = {.reopen = reopen, .reopen_context = &w};
+    atomic_store(&n_reopened, 0);
+    atomic_store(&n_reopen_fails, 100);
+    world_open_with(&w, options);
+    break_one(&w);
+    state_when(&w, 1, 1);
+    world_close(&w);
+    EXPECT_EQ(atomic_load(&n_reopened), 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_full_front_with_a_broken_engine_says_that_it_is_full),
         cmocka_unit_test(a_wait_is_that_of_engines_that_work),
         cmocka_unit_test(each_engine_has_a_state_and_all_broken_are_a_broken_device),
         cmocka_unit_test(drafts_are_those_of_all),
+        cmocka_unit_test(an_engine_that_failed_is_opened_anew),
+        cmocka_unit_test(an_end_comes_while_an_engine_is_away),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -55,8 +55,12 @@ static void open_format(struct api *api) {
 }
 
 static enum status open_service(struct api *api, struct gyre *const *engines, int n, struct error *err) {
-    struct service_options o = {
-        .news = generation_news, .flush = generation_flush, .context = api, .max_queued = api->options.max_queued};
+    struct service_options o = {.news = generation_news,
+                                .flush = generation_flush,
+                                .context = api,
+                                .max_queued = api->options.max_queued,
+                                .reopen = api->options.reopen,
+                                .reopen_context = api->options.reopen_context};
     struct gyre_error e;
     if (service_open_several(engines, n, &o, &api->service, &e) != 0)
         return fail(err, (enum status)e.status, "%s", e.text);

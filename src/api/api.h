@@ -60,8 +60,10 @@ struct api_options {
     struct request_defaults defaults;
     size_t stored_bytes; // that stored responses may take; 0: none are
     int max_queued;
-    int64_t max_wait_us;                // requests that would wait longer for their first step are refused; 0: none
-    int64_t step_timeout_us;            // a step that takes longer hangs; 120 s
+    int64_t max_wait_us;     // requests that would wait longer for their first step are refused; 0: none
+    int64_t step_timeout_us; // a step that takes longer hangs; 120 s
+    int (*reopen)(void *context, int engine, struct gyre **out, struct gyre_error *err); // as service_options
+    void *reopen_context;
     struct api_limits limits;           // zero: defaults
     enum request_log_format log_format; // on stderr
 };

@@ -140,6 +140,8 @@ static void append_engine(struct buf *b, const struct api *api) {
     engine_metric(b, api, "gyre:engines", "gauge", "Engines that share the requests (data-parallel-size).",
                   s.n_engines);
     engine_metric(b, api, "gyre:engines_failed", "gauge", "Of these, those whose device has failed.", s.n_failed);
+    engine_metric(b, api, "gyre:engine_restarts_total", "counter", "Engines opened anew behind such a failure.",
+                  s.n_restarts);
     engine_metric(b, api, "gyre:steps_total", "counter", "Steps of the engine.", (double)s.n_steps);
     engine_metric(b, api, "gyre:late_steps_total", "counter", "Steps that were started without the masks of grammars.",
                   (double)s.n_late_steps);

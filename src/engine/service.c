@@ -14,6 +14,9 @@ struct service {
     pthread_mutex_t telling; // listeners
     struct affinity *affinity;
     struct service_guest guest;
+    struct gyre_info info; // of all engines: one that is opened anew may have a little more or less of a cache
+    int32_t *eos;          // that of info
+    struct gyre_request defaults;
     pthread_mutex_t lock; // of `together`
     struct telemetry together;
 };
@@ -25,12 +28,24 @@ static enum status open_lanes(struct service *s, struct gyre *const *engines, in
     struct service_options one = *options;
     enum status st = OK;
     one.max_queued = (options->max_queued + n - 1) / n;
+    if (n == 1)
+        one.reopen = NULL; // whoever started the process sees that it has failed
     for (int i = 0; i < n; i++)
         if (st == OK)
-            st = lane_open(engines[i], &one, &s->telling, &s->lanes[s->n], err), s->n += st == OK;
+            st = lane_open(engines[i], i, &one, &s->telling, &s->lanes[s->n], err), s->n += st == OK;
         else
             gyre_close(engines[i]);
     return st;
+}
+
+/* What outlives an engine that is opened anew. */
+static void keep_info(struct service *s, const struct gyre *g) {
+    s->info = g->info;
+    s->eos = xcalloc((size_t)g->info.n_eos + 1, sizeof *s->eos);
+    if (g->info.n_eos > 0)
+        memcpy(s->eos, g->info.eos, (size_t)g->info.n_eos * sizeof *s->eos);
+    s->info.eos = s->eos;
+    s->defaults = gyre_request_default(g);
 }
 
 int service_open_several(struct gyre *const *take_engines, int n, const struct service_options *options,
@@ -42,6 +57,7 @@ int service_open_several(struct gyre *const *take_engines, int n, const struct s
     pthread_mutex_init(&s->lock, NULL);
     s->affinity = affinity_new(take_engines[0]->info.block_size, n);
     telemetry_init(&s->together, take_engines[0]->info.n_tenants);
+    keep_info(s, take_engines[0]);
     *out = s;
     if (open_lanes(s, take_engines, n, options, &e) == OK)
         return 0;
@@ -66,6 +82,7 @@ void service_close(struct service *s) {
         lane_close(s->lanes[i]);
     telemetry_release(&s->together);
     affinity_free(s->affinity);
+    free(s->eos);
     pthread_mutex_destroy(&s->lock);
     pthread_mutex_destroy(&s->telling);
     free(s);
@@ -136,6 +153,7 @@ static void add_state(struct service_state *to, const struct service_state *of) 
     to->n_held += of->n_held, to->n_late_steps += of->n_late_steps, to->mask_wait_us += of->mask_wait_us;
     to->n_prompt_tokens += of->n_prompt_tokens, to->n_generated_tokens += of->n_generated_tokens;
     to->n_reused_tokens += of->n_reused_tokens;
+    to->n_restarts += of->n_restarts;
     to->kv_usage = MAX(to->kv_usage, of->kv_usage);
     for (int i = 0; i < to->n_device; i++)
         to->device[i].value += of->device[i].value;
@@ -198,16 +216,16 @@ int service_expert_loads(const struct service *s, int64_t *out, int most) {
     int64_t *one = xcalloc((size_t)most + 1, sizeof *one);
     memset(out, 0, (size_t)most * sizeof *out);
     for (int i = 0; i < s->n; i++) {
-        const struct gyre *g = lane_engine(s->lanes[i]);
-        n = g->ops->expert_loads ? g->ops->expert_loads(g->exe, one, most) : 0;
-        for (int e = 0; e < MIN(n, most); e++)
+        int mine = lane_expert_loads(s->lanes[i], one, most);
+        n = MAX(n, mine);
+        for (int e = 0; e < MIN(mine, most); e++)
             out[e] += one[e];
     }
     free(one);
     return MIN(n, most);
 }
 
-const struct gyre_info *service_info(const struct service *s) { return gyre_info(lane_engine(s->lanes[0])); }
+const struct gyre_info *service_info(const struct service *s) { return &s->info; }
 struct gyre_request service_request_default(const struct service *s) {
-    return gyre_request_default(lane_engine(s->lanes[0]));
+    return s->defaults;
 }

@@ -61,6 +61,11 @@ struct service_options {
     void (*flush)(void *context); // after the news of a step; NULL: nobody cares
     void *context;
     int max_queued; // requests that wait for their first step; more are refused with ERR_FULL. 0: no limit
+
+    /* Of several engines: opens number `engine` anew, with the same options, when its device has failed and it is
+     * closed; on its thread. Three times an hour at most, behind 1, 5 and 30 s. NULL: it stays failed. */
+    int (*reopen)(void *context, int engine, struct gyre **out, struct gyre_error *err);
+    void *reopen_context;
 };
 
 enum { MOST_ENGINES = 64 };
@@ -128,7 +133,7 @@ struct service_state {
     int64_t n_given_prompts;                                       // of the prefill role
     int queue_reason;                      // see queue_reason_name: what the first in the queue waits for
     int64_t last_step_us, step_started_us; // clock_us(); step_started_us 0: none is running
-    int n_engines, n_failed;
+    int n_engines, n_failed, n_restarts;   // restarts: engines opened anew so far
     bool failed, draining;
     char error[768]; // n_failed > 0: the device's sentence
 };

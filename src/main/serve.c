@@ -222,6 +222,16 @@ static enum status open_template(struct server *s, const char *model, struct err
     return OK;
 }
 
+/* One of several that has failed. */
+static int reopen(void *model, int engine, struct gyre **out, struct gyre_error *err) {
+    struct error e;
+    if (engine_flags_open_one_of(&opt.engine, model, engine, (int)opt.n_engines, out, &e) == OK)
+        return 0;
+    *err = (struct gyre_error){.status = e.status};
+    snprintf(err->text, sizeof err->text, "%s", e.text);
+    return e.status;
+}
+
 static enum status open_server(struct server *s, const char *model, struct error *err) {
     struct gyre *engines[MOST_ENGINES];
     static const char *own_name; // options keep the address, and that of what follows
@@ -271,6 +281,8 @@ static enum status open_server(struct server *s, const char *model, struct error
         .max_queued = (int)opt.max_queued,
         .max_wait_us = (int64_t)(opt.max_wait * 1e6),
         .step_timeout_us = (int64_t)(opt.step_timeout * 1e6),
+        .reopen = reopen,
+        .reopen_context = (void *)(uintptr_t)model,
         .limits = {.max_choices = opt.max_choices, .max_logprobs = opt.max_logprobs},
         .log_format = opt.no_log                            ? REQUEST_LOG_OFF
                       : strcmp(opt.log_format, "json") == 0 ? REQUEST_LOG_JSON

@@ -68,12 +68,16 @@ struct told {
 
 static void tell_of_failed(const struct api *api, const struct service_state *all, struct told *told) {
     struct service_state one;
-    for (int i = 0; i < all->n_engines && told->n_failed < all->n_failed; i++) {
+    for (int i = 0; i < all->n_engines && (all->n_failed > 0 || told->n_failed > 0); i++) {
         service_state_of(api->service, i, &one);
-        if (told->failed[i] || !one.failed)
+        if (told->failed[i] == one.failed)
             continue;
-        told->failed[i] = true;
-        told->n_failed++;
+        told->failed[i] = one.failed;
+        told->n_failed += one.failed ? 1 : -1;
+        if (!one.failed) {
+            fprintf(stderr, "engine %d of %d works again\n", i + 1, all->n_engines);
+            continue;
+        }
         if (all->n_engines > 1)
             fprintf(stderr, "engine %d of %d has failed: ", i + 1, all->n_engines);
         fprintf(stderr, "%s\n", one.error);

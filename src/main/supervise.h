@@ -12,7 +12,7 @@ bool supervise_is_told_to_end(void);
 /* Returns when the server shall drain and close, with the exit code: 0 after SIGTERM or SIGINT, 1 after the devices
  * of all engines failed. From then on a second signal ends the draining. SIGHUP reads key_file again (NULL: it is
  * ignored). Told on stderr are steps that hang, once when they begin to and once when they end, and once each engine
- * that fails. */
+ * that fails, or works again. */
 int supervise(struct api *api, const char *key_file, int64_t drain_seconds);
 
 /* From here on signals change nothing. After api_stop, before api_free: the second signal's handler uses the server. */

@@ -123,7 +123,17 @@ static enum status fill_within_scope(struct lane *s, struct ticket *t, const str
     return st;
 }
 
+/* Why nothing is asked of an engine that is opened anew. */
+static struct ticket *no_engine(struct lane *s, struct error *err) {
+    pthread_mutex_lock(&s->lock);
+    fail(err, ERR_DEVICE, "%s", s->state.error);
+    pthread_mutex_unlock(&s->lock);
+    return NULL;
+}
+
 struct ticket *lane_ticket(struct lane *s, const struct gyre_request *request, struct error *err) {
+    if (!s->engine)
+        return no_engine(s, err);
     struct ticket *t = calloc(1, sizeof *t);
     if (!t) {
         fail(err, ERR_MEMORY, "there is not enough memory for the request now");
@@ -139,14 +149,17 @@ struct ticket *lane_ticket(struct lane *s, const struct gyre_request *request, s
 enum status lane_submit(struct lane *s, const struct gyre_request *request, void *user, bool goes_on,
                         struct answer **out, struct error *err) {
     BUG_IF(request->want_last_logits);
+    pthread_rwlock_rdlock(&s->engine_lock); // the engine that checks a request is the one that gets it
     struct ticket *t = lane_ticket(s, request, err);
+    enum status st = t ? OK : err->status;
     *out = NULL;
-    if (!t)
-        return err->status;
-    t->answer.user = user;
-    *out = &t->answer; // before the engine can see it: news may come before this returns
-    enum status st = lane_put(s, t, goes_on, err);
-    if (st != OK) {
+    if (t) {
+        t->answer.user = user;
+        *out = &t->answer; // before the engine can see it: news may come before this returns
+        st = lane_put(s, t, goes_on, err);
+    }
+    pthread_rwlock_unlock(&s->engine_lock);
+    if (st != OK && t) {
         *out = NULL;
         lane_free_ticket(t);
     }
@@ -322,6 +335,7 @@ static void note_state(struct lane *s, const struct gyre_event *events, int n) {
     st->n_guessed = g->drafter.n_guessed;
     st->n_accepted = g->drafter.n_accepted;
     st->mask_wait_us = g->mask_wait_us;
+    lane_add_before(s);
     st->queue_reason = g->scheduler.blocked;
     for (int i = 0; i < n; i++) {
         const struct answer *a = &((const struct ticket *)events[i].user)->answer;
@@ -380,8 +394,11 @@ static void *engine_thread(void *arg) {
         if (wishes)
             grant_wishes(s, false);
         work_once(s);
+        lane_restart(s);
     }
     lane_do_errands(s, lane_take_errands(s), false);
+    if (!s->engine)
+        return NULL;
     accept_all(s, inbox);
     grant_wishes(s, true);
     while (gyre_busy(s->engine))
@@ -391,9 +408,11 @@ static void *engine_thread(void *arg) {
 
 // ---- opening and closing ----------------------------------------------------------------------------------------
 
-enum status lane_open(struct gyre *take_engine, const struct service_options *options, pthread_mutex_t *telling,
-                      struct lane **out, struct error *err) {
+enum status lane_open(struct gyre *take_engine, int number, const struct service_options *options,
+                      pthread_mutex_t *telling, struct lane **out, struct error *err) {
     struct lane *s = xcalloc(1, sizeof *s);
+    s->number = number;
+    pthread_rwlock_init(&s->engine_lock, NULL);
     s->engine = take_engine;
     s->options = *options;
     s->telling = telling;
@@ -445,6 +464,7 @@ void lane_close(struct lane *s) {
     telemetry_release(&s->telemetry);
     pthread_cond_destroy(&s->work);
     pthread_cond_destroy(&s->errand_over);
+    pthread_rwlock_destroy(&s->engine_lock);
     pthread_mutex_destroy(&s->lock);
     free(s);
 }
@@ -464,4 +484,12 @@ bool lane_has_failed(const struct lane *s) { return atomic_load(&s->has_failed);
 const struct telemetry *lane_telemetry(const struct lane *s) { return &s->telemetry; }
 struct gyre *lane_engine(const struct lane *s) {
     return s->engine;
+}
+
+int lane_expert_loads(struct lane *s, int64_t *out, int most) {
+    pthread_rwlock_rdlock(&s->engine_lock);
+    const struct gyre *g = s->engine;
+    int n = g && g->ops->expert_loads ? g->ops->expert_loads(g->exe, out, most) : 0;
+    pthread_rwlock_unlock(&s->engine_lock);
+    return n;
 }

@@ -8,10 +8,10 @@
 
 struct lane;
 
-/* Takes the engine over, also when this fails. `telling` is held while listeners are told, so that of several lanes one
- * tells at a time. */
-enum status lane_open(struct gyre *take_engine, const struct service_options *options, pthread_mutex_t *telling,
-                      struct lane **out, struct error *err);
+/* Takes the engine over, also when this fails; it is number `number` of the service. `telling` is held while listeners
+ * are told, so that of several lanes one tells at a time. */
+enum status lane_open(struct gyre *take_engine, int number, const struct service_options *options,
+                      pthread_mutex_t *telling, struct lane **out, struct error *err);
 void lane_drain(struct lane *s);
 void lane_stop(struct lane *s);  // cancels all; who waits for a prompt or an errand goes on, and new ones are refused
 void lane_close(struct lane *s); // stops it, if it was not; nobody else may use it any more. NULL is fine
@@ -21,9 +21,10 @@ enum status lane_submit(struct lane *s, const struct gyre_request *request, void
                         struct answer **out, struct error *err);
 
 void lane_state(const struct lane *s, struct service_state *out);
-bool lane_has_failed(const struct lane *s); // its device; for ever. Without the lock
+bool lane_has_failed(const struct lane *s); // its device; until it is opened anew. Without the lock
 const struct telemetry *lane_telemetry(const struct lane *s);
-struct gyre *lane_engine(const struct lane *s); // for what never changes
+struct gyre *lane_engine(const struct lane *s); // for what never changes; of a service of one engine
+int lane_expert_loads(struct lane *s, int64_t *out, int most);
 
 /* Any other thread: has something done on the engine thread between steps, and waits for it; of a device that has
  * steps in flight, AT_REST: when all of them have ended. false: it was not done, the lane is being closed. */

@@ -50,7 +50,12 @@ struct ticket {
 };
 
 struct lane {
-    struct gyre *engine;
+    struct gyre *engine;          // NULL: it has failed, and is opened anew
+    pthread_rwlock_t engine_lock; // of that, for other threads
+    int number;                   // among the service's, from 0
+    int n_restarts_left;
+    int64_t restarted_us;
+    struct service_state before; // counters of the engines that were here before
     struct service_options options;
     pthread_mutex_t *telling;
     pthread_t thread;
@@ -77,6 +82,11 @@ struct lane_errand *lane_take_errands(struct lane *s);
 bool lane_wants_rest(const struct lane_errand *first); // one of them does
 void lane_do_errands(struct lane *s, struct lane_errand *first, bool run);
 void lane_tell_prompts(struct lane *s); // who waits for one, that a step has ended
+
+/* restart.c, for the engine thread: opens the engine anew, if it has failed and may be, with nobody left in it. While
+ * that cannot be done it waits; without an engine afterwards the lane is being stopped. */
+void lane_restart(struct lane *s);
+void lane_add_before(struct lane *s); // to the counters in the state, under the lock
 
 /* lane.c: a ticket for the request, which the engine gets unless it is fetched first; refused as lane_submit says. */
 enum status lane_put(struct lane *s, struct ticket *t, bool goes_on, struct error *err);

@@ -251,10 +251,22 @@ enum status engine_flags_work(const struct engine_flags *f, const char *model, c
     return st;
 }
 
+enum status engine_flags_open_one_of(const struct engine_flags *f, const char *model, int i, int n, struct gyre **out,
+                                     struct error *err) {
+    const struct backend_ops *backend;
+    int n_threads = f->n_threads ? (int)f->n_threads : (int)sysconf(_SC_NPROCESSORS_ONLN);
+    struct engine_flags one = *f;
+    TRY(find_backend(f->device, &backend, err));
+    if (n > 1 && backend->in_place)
+        one.n_threads = MAX(n_threads / n, 1);
+    else if (!backend->in_place && !backend->no_weights)
+        one.device_index += i * f->n_ranks;
+    return engine_flags_open(&one, model, out, err);
+}
+
 enum status engine_flags_open_several(const struct engine_flags *f, const char *model, int n, struct gyre **out,
                                       struct error *err) {
     const struct backend_ops *backend;
-    int n_threads = f->n_threads ? (int)f->n_threads : (int)sysconf(_SC_NPROCESSORS_ONLN);
     enum status st = OK;
     TRY(find_backend(f->device, &backend, err));
     if (n > 2 && backend->in_place && f->kv_cache_memory == 0)
@@ -263,12 +275,7 @@ enum status engine_flags_open_several(const struct engine_flags *f, const char *
                     "cache; --kv-cache-memory says how much each may",
                     n);
     for (int i = 0; i < n && st == OK; i++) {
-        struct engine_flags one = *f;
-        if (n > 1 && backend->in_place)
-            one.n_threads = MAX(n_threads / n, 1);
-        else if (!backend->in_place && !backend->no_weights)
-            one.device_index += i * f->n_ranks;
-        st = engine_flags_open(&one, model, &out[i], err);
+        st = engine_flags_open_one_of(f, model, i, n, &out[i], err);
         for (int k = 0; k < i && st != OK; k++)
             gyre_close(out[k]);
     }

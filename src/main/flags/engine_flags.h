@@ -237,5 +237,9 @@ enum status engine_flags_work(const struct engine_flags *f, const char *model, c
 enum status engine_flags_open_several(const struct engine_flags *flags, const char *model, int n, struct gyre **out,
                                       struct error *err);
 
+/* Number i of those, again. */
+enum status engine_flags_open_one_of(const struct engine_flags *flags, const char *model, int i, int n,
+                                     struct gyre **out, struct error *err);
+
 /* The engine's sentence as ours. */
 enum status engine_fault(const struct gyre_error *from, struct error *err);
