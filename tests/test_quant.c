@@ -83,8 +83,9 @@ static void modules_are_stored_as_the_settings_say(void **state) {
         {"{\"quant_method\":\"awq\",\"bits\":4,\"group_size\":128,\"modules_to_not_convert\":[\"self_attn\"]}",
          "model.layers.1.self_attn.q_proj", QUANT_NONE, 0},
         {"{\"quant_method\":\"awq\",\"bits\":4,\"group_size\":128}", "model.layers.1.mlp.down_proj", QUANT_AWQ, 128},
-        {"{\"quant_method\":\"bitsandbytes\",\"load_in_8bit\":true}", "model.layers.1.mlp.down_proj", QUANT_INT8_BNB,
+        {"{\"quant_method\":\"bitsandbytes\",\"load_in_8bit\":true}", "model.layers.1.mlp.down_proj", QUANT_BNB_INT8,
          0},
+        {"{\"quant_method\":\"bitsandbytes\",\"load_in_4bit\":true}", "layers.1.mlp.up_proj", QUANT_BNB_CODES, 0},
     };
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct arena arena = {0};
@@ -116,7 +117,8 @@ static void faulty_quantisation_settings_are_refused(void **state) {
         {"{\"quant_method\":\"gptq\"}", ERR_FORMAT, "\"bits\""},
         {"{\"quant_method\":\"gptq\",\"bits\":4,\"checkpoint_format\":\"marlin\"}", ERR_UNSUPPORTED, "marlin"},
         {"{\"quant_method\":\"awq\",\"bits\":4,\"version\":\"gemv\"}", ERR_UNSUPPORTED, "gemv"},
-        {"{\"quant_method\":\"bitsandbytes\",\"load_in_4bit\":true}", ERR_UNSUPPORTED, "4 bits"},
+        {"{\"quant_method\":\"bitsandbytes\",\"load_in_4bit\":true,\"bnb_4bit_quant_type\":\"int4\"}", ERR_UNSUPPORTED,
+         "int4"},
         {"{\"quant_method\":\"modelopt\",\"quant_algo\":\"W4A8_AWQ\"}", ERR_UNSUPPORTED, "W4A8_AWQ"},
         {"{\"quant_method\":\"modelopt\",\"quant_algo\":\"MIXED_PRECISION\"}", ERR_FORMAT, "quantized_layers"},
         {"{\"quant_method\":\"modelopt\",\"quant_algo\":\"NVFP4\",\"group_size\":32}", ERR_UNSUPPORTED, "group_size"},

@@ -31,6 +31,19 @@ struct qpacked {
     const int32_t *group_of; // [stored_cols]; NULL: the columns are in the order of groups
 };
 
+/* What codes of QFORMAT_CODES4 stand for: qformat_codes.c. The part's data and all of this are the stored tensors', as
+ * of words of integers. */
+struct qcodes {
+    float values[16];
+    int64_t stored_cols;
+    int64_t block;             // elements that share a scale, counted through the rows
+    const void *scales;        // float32, or with `outer` bytes; NULL in a phantom
+    const void *outer;         // float32, a run of outer_block scales each; NULL: scales are not nested
+    const float *outer_values; // [256], what a byte stands for
+    int64_t outer_block;
+    float offset;
+};
+
 /* GGUF's block types, as ggml names them: identifier, name, columns and bytes of a block (qformat_blocks.c). */
 #define BLOCK_FORMATS(X)           \
     X(Q4_0, q4_0, 32, 18)          \
@@ -65,6 +78,7 @@ enum qformat_id {
     QFORMAT_INT2,
     QFORMAT_INT4,
     QFORMAT_INT8,
+    QFORMAT_CODES4,
 #define X(id, name, cols, bytes) QFORMAT_##id,
     BLOCK_FORMATS(X)
 #undef X
@@ -89,6 +103,9 @@ extern const struct qformat qformat_mxfp4;  // u8 pairs (low nibble first) times
 extern const struct qformat qformat_nvfp4;  // u8 pairs times an e4m3 a 16-column block times tensor_scale
 
 extern const struct qformat qformat_int2, qformat_int4, qformat_int8; // words of integers, with groups of columns
+
+extern const struct qformat qformat_codes4; // 4 bits into a table, and scales of runs of elements: bitsandbytes
+void codes_to_f32(const struct weight_part *p, int64_t row, int64_t col, int64_t n, float *out);
 
 /* Of the words' formats: columns [col, col + n) of a row of the part; their codes; the scale and zero point of one. */
 struct packed_group {

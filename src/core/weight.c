@@ -35,7 +35,7 @@ void weight_vector_f32(const struct weight *w, float *out) {
 
 /* Where element (row, col) of the part lies. Packed formats store several columns in one element, or in a block. */
 static const void *element_at(const struct weight_part *p, int64_t row, int64_t col) {
-    if (p->packed)
+    if (p->packed || p->codes)
         return p->data;
     if (p->format->block_cols)
         return p->data ? (const char *)p->data + row * p->row_stride + block_row_bytes(p->format, col) : NULL;
@@ -81,6 +81,8 @@ int64_t weight_stored_bytes(const struct weight *w) {
         if (p->packed) {
             int64_t scales = p->n_rows * p->packed->n_groups;
             total += scales * (int64_t)dtype_bytes(p->scale.dtype) + (p->packed->has_zeros ? scales * bits / 8 : 0);
+        } else if (p->codes) {
+            total += p->n_rows * w->in / p->codes->block * (p->codes->outer ? 1 : (int64_t)sizeof(float));
         } else if (p->format->id != QFORMAT_PLAIN) {
             int64_t rows = p->scale.block_rows ? (p->n_rows + p->scale.block_rows - 1) / p->scale.block_rows : 1;
             int64_t cols = p->scale.block_cols ? (w->in + p->scale.block_cols - 1) / p->scale.block_cols : 1;

@@ -32,6 +32,7 @@ struct weight_part {
     int64_t first_row;              // this part's row 0 in the stored tensor: scales are indexed from there
     int64_t first_col;              // likewise, of words of integers
     const struct qpacked *packed;   // of those, else NULL
+    const struct qcodes *codes;     // of codes that a table explains, else NULL; first_col counts there too
     struct dim rows;                // what its rows belong to
     const char *module;             // of the checkpoint that it is of, "model.layers.3.self_attn.q_proj"; NULL: none
 };

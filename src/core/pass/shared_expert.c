@@ -36,13 +36,13 @@ static const struct op *routing_of(const struct uses *u, const struct op *expert
     return whole && route->args.moe_route.n_experts == experts->args.moe_ffn.n_experts ? route : NULL;
 }
 
-/* Whether matrices with such parts may be one: a device gives all of it one format. Packed integers and GGUF's blocks
- * have other formats as LINEARs than as experts. */
+/* Whether matrices with such parts may be one: a device gives all of it one format. Packed integers, codes and GGUF's
+ * blocks have other formats as LINEARs than as experts. */
 static bool alike(const struct weight *a, const struct weight *b) {
     for (int i = 0; i < b->n_parts; i++) {
         const struct weight_part *p = &a->parts[0], *q = &b->parts[i];
-        if (p->format != q->format || p->dtype != q->dtype || p->packed || q->packed || p->format->block_cols ||
-            p->scale.dtype != q->scale.dtype || p->scale.block_rows != q->scale.block_rows ||
+        if (p->format != q->format || p->dtype != q->dtype || p->packed || q->packed || p->codes || q->codes ||
+            p->format->block_cols || p->scale.dtype != q->scale.dtype || p->scale.block_rows != q->scale.block_rows ||
             p->scale.block_cols != q->scale.block_cols)
             return false;
     }

@@ -33,5 +33,10 @@ bool bind_module(struct binder *b, const char *module, int64_t rows, int64_t in,
 bool bind_packed(struct binder *b, const char *module, int64_t rows, int64_t in, struct quant_storage q,
                  struct weight_part *out);
 
+/* Likewise as bitsandbytes stores it, and how that is, where the settings say q. */
+bool bind_bnb(struct binder *b, const char *module, int64_t rows, int64_t in, struct quant_storage q,
+              struct weight_part *out);
+struct quant_storage bind_bnb_storage(struct binder *b, const char *module, struct quant_storage q);
+
 /* n_bytes of random elements that live in b->dummy; NULL after a failure. */
 const void *dummy_fill(struct binder *b, enum dtype dtype, int rank, const int64_t *shape, size_t n_bytes);

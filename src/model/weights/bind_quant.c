@@ -129,12 +129,6 @@ static bool only_told(struct binder *b, const char *module, int64_t rows, int64_
                             b->spec->path, module, quant_name(b->spec->quant)));
         return false;
     }
-    if (q.scheme == QUANT_INT8_BNB) {
-        b->stored_bytes[DT_I8] += rows * in;
-        b->stored_bytes[DT_F32] += rows * 4;
-        b->stored_bytes[DT_U8] += 1; // how the bytes are laid out
-        return true;
-    }
     if (q.scheme == QUANT_MXFP4) {
         b->stored_bytes[DT_U8] += rows * (in / 2 + (in + 31) / 32);
         return true;
@@ -150,6 +144,8 @@ bool bind_module(struct binder *b, const char *module, int64_t rows, int64_t in,
     if (b->status != OK)
         return false;
     struct quant_storage q = quant_of(b->spec->quant, module);
+    if (quant_is_bnb(b->spec->quant))
+        q = bind_bnb_storage(b, module, q);
     if (b->load == LOAD_DUMMY && q.scheme != QUANT_NONE) {
         bind_failed(b,
                     fail(b->err, ERR_UNSUPPORTED,
@@ -174,7 +170,8 @@ bool bind_module(struct binder *b, const char *module, int64_t rows, int64_t in,
     case QUANT_MXFP4:
         done = q.compressed_tensors ? mxfp4(b, module, rows, in, out) : only_told(b, module, rows, in, q, out);
         break;
-    case QUANT_INT8_BNB: done = only_told(b, module, rows, in, q, out); break;
+    case QUANT_BNB_INT8:
+    case QUANT_BNB_CODES: done = bind_bnb(b, module, rows, in, q, out); break;
     }
     set_aside(b, module);
     if (done)

@@ -10,12 +10,13 @@ static bool scheme_is_readable(const struct quant_spec *spec, const struct quant
     case QUANT_FP8_CHANNEL:
     case QUANT_FP8_BLOCK:
     case QUANT_INT8_CHANNEL:
+    case QUANT_BNB_INT8:
+    case QUANT_BNB_CODES:
     case QUANT_NVFP4: return true;
     case QUANT_INT4_GROUP:
     case QUANT_GPTQ:
     case QUANT_AWQ: return 32 % s->bits == 0;
     case QUANT_MXFP4: return spec->experts_only || s->compressed_tensors;
-    case QUANT_INT8_BNB: return false;
     }
     return false;
 }
@@ -56,7 +57,8 @@ const char *quant_storage_name(const struct quant_reader *r, const struct quant_
     case QUANT_FP8_CHANNEL: return "fp8 per channel";
     case QUANT_FP8_BLOCK: return arena_printf(r->arena, "fp8 blocks %dx%d", s->block_rows, s->block_cols);
     case QUANT_INT8_CHANNEL: return "int8 per channel";
-    case QUANT_INT8_BNB: return "int8 rows";
+    case QUANT_BNB_INT8: return "int8 rows";
+    case QUANT_BNB_CODES: return "codes of 4 bits";
     case QUANT_INT4_GROUP: return quant_groups_name(r, "packed", s);
     case QUANT_GPTQ: return quant_groups_name(r, "gptq", s);
     case QUANT_AWQ: return quant_groups_name(r, "awq", s);
@@ -136,13 +138,24 @@ static enum status parse_awq(struct quant_reader *r) {
 }
 
 static enum status parse_bitsandbytes(struct quant_reader *r) {
-    bool eight;
+    bool eight, four, nested;
+    const char *type;
     TRY(jv_bool_or(r->config, r->where, "load_in_8bit", false, &eight, r->err));
-    if (!eight)
-        return quant_unsupported(r, "\"quant_method\"", "bitsandbytes in 4 bits");
-    r->spec->linear = (struct quant_storage){.scheme = QUANT_INT8_BNB, .bits = 8, .weight_only = true};
-    r->spec->name = "int8 rows (bitsandbytes)";
+    TRY(jv_bool_or(r->config, r->where, "load_in_4bit", !eight, &four, r->err));
+    TRY(jv_string_or(r->config, r->where, "bnb_4bit_quant_type", "fp4", &type, r->err));
+    TRY(jv_bool_or(r->config, r->where, "bnb_4bit_use_double_quant", false, &nested, r->err));
+    if (four && strcmp(type, "nf4") != 0 && strcmp(type, "fp4") != 0)
+        return quant_unsupported(r, "\"bnb_4bit_quant_type\"", type);
+    r->spec->linear = (struct quant_storage){.scheme = four ? QUANT_BNB_CODES : QUANT_BNB_INT8,
+                                             .bits = four ? 4 : 8,
+                                             .nested = four && nested,
+                                             .weight_only = true};
+    r->spec->name = four ? arena_printf(r->arena, "%s (bitsandbytes)", type) : "int8 rows (bitsandbytes)";
     return quant_read_excluded(r, "llm_int8_skip_modules");
+}
+
+bool quant_is_bnb(const struct quant_spec *spec) {
+    return spec && (spec->linear.scheme == QUANT_BNB_INT8 || spec->linear.scheme == QUANT_BNB_CODES);
 }
 
 static enum status parse_mxfp4(struct quant_reader *r) {

@@ -623,6 +623,7 @@ static struct weight_part ready(const struct weight_part *part, int64_t row, int
 static bool takes_plain(const struct weight_part *part) { return dtype_is_float(part->dtype); }
 static bool takes_scaled(const struct weight_part *part) { return dtype_is_float(part->dtype) || part->dtype == DT_I8; }
 static bool takes_packed(const struct weight_part *part) { return part->packed != NULL; }
+static bool takes_codes(const struct weight_part *part) { return part->codes != NULL; }
 static bool takes_blocks(const struct weight_part *part) { return part->dtype == DT_U8 && part->col_stride == 1; }
 static bool takes_fp4(const struct weight_part *part) { return part->dtype == DT_U8 && part->col_stride == 1; }
 
@@ -634,6 +635,7 @@ static const struct format_kernels formats[] = {
     {&qformat_int2, takes_packed, packed_to_f32, NULL, NULL, NULL},
     {&qformat_int4, takes_packed, packed_to_f32, NULL, NULL, NULL},
     {&qformat_int8, takes_packed, packed_to_f32, NULL, NULL, NULL},
+    {&qformat_codes4, takes_codes, codes_to_f32, NULL, NULL, NULL},
 #define X(id, name, cols, bytes) {&block_formats[QFORMAT_##id], takes_blocks, convert_blocks, NULL, NULL, NULL},
     BLOCK_FORMATS(X)
 #undef X

@@ -66,6 +66,7 @@ static const struct layout layouts[] = {
     {QFORMAT_INT2, DT_I32, ELEMENT_F32, decode_rows, QUANTISED, .is_packed = true},
     {QFORMAT_INT4, DT_I32, ELEMENT_F32, decode_rows, QUANTISED, .is_packed = true, .in_quads = true},
     {QFORMAT_INT8, DT_I32, ELEMENT_F32, decode_rows, QUANTISED, .is_packed = true},
+    {QFORMAT_CODES4, DT_U8, ELEMENT_F32, decode_rows, .is_packed = true},
     {QFORMAT_Q4_0, DT_U8, ELEMENT_F32, decode_rows, .is_packed = true, .in_quads = true},
     {QFORMAT_Q8_0, DT_U8, ELEMENT_F32, decode_rows, .is_packed = true, .in_quads = true},
     {QFORMAT_Q4_K, DT_U8, ELEMENT_F32, decode_rows, .is_packed = true, .in_quads = true},
