@@ -193,7 +193,15 @@ build/ptx/dry/%.o: tests/cuda/dry/%.c
 	$(call QUIET,cc)$(CUDA_CC) $(DRY_SAN) -c -o $@ $<
 $(DRY_TESTS): %: %.o $(DRY_OBJ) $(PTX_CODE) build/ptx/kernels.o $(LIBS)
 	$(call QUIET,ld)$(CC) $(LDFLAGS) $(DRY_SAN) -o $@ $^ -Wl,--as-needed -lcmocka $(ALL_LIBS) $(CUDA_WRAP) -lstdc++ -ldl
-ptx: $(PTX_TESTS) build/ptx/libgyre-cuda.so $(DRY_TESTS)
+# The same as a library, for models of real sizes (tests/cli/cuda/test_ptx_shapes.py): what is launched, not what comes of it.
+build/ptx/dry/library/device.o: tests/cuda/dry/device.c
+	@mkdir -p $(@D)
+	$(call QUIET,cc)$(CUDA_CC) -DDRY_LIBRARY -c -o $@ $<
+build/ptx/dry/library/libgyre-cuda.so: $(filter-out $(CUDA_CODE) build/cuda/kernels.o,$(CUDA_OBJ)) $(PTX_CODE) build/ptx/kernels.o \
+    build/ptx/dry/library/device.o $(BUILD)/libgyre.a tools/plugin.map
+	$(call QUIET,ld)$(CC) $(LDFLAGS) -shared -Wl,--version-script=tools/plugin.map -Wl,--no-undefined -o $@ $(filter %.o %.a,$^) \
+	    $(CUDA_WRAP) -lstdc++ -ldl -lpthread -lm $(LIB_LIBS)
+ptx: $(PTX_TESTS) build/ptx/libgyre-cuda.so build/ptx/dry/library/libgyre-cuda.so $(DRY_TESTS)
 
 -include $(CUDA_OBJ:.o=.d) $(PTX_CODE:.o=.d) $(PTX80_PLAIN:.o=.d) $(RACE_CODE:.o=.d) $(DRY_OBJ:.o=.d) $(DRY_TESTS:=.d) $(wildcard build/ptx/*.d build/cuda/*.d build/racecheck/*.d) \
     $(patsubst build/cuda/%,build/cuda/tests/%.d,$(CUDA_UNITS))

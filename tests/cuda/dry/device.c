@@ -16,7 +16,12 @@
 
 enum { PROCESSORS = 132, MOST_SHARED = 227 << 10, USUAL_SHARED = 48 << 10, MOST_KERNELS = 8192 };
 enum { LARGE = 64 << 20 }; // such memory is mapped, so that only what is touched is there
+/* As a library (build.mk) it has an H200's memory, and says what is wrong when it is. */
+#ifdef DRY_LIBRARY
+static const size_t TOTAL = (size_t)141 << 30;
+#else
 static const size_t TOTAL = (size_t)16 << 30;
+#endif
 static int most_pitch = INT32_MAX;
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -47,6 +52,9 @@ static struct thing *things;
 static size_t held;
 
 static void misused(const char *what) {
+#ifdef DRY_LIBRARY
+    fprintf(stderr, "dry: misused: %s\n", what);
+#endif
     if (!dry.misuse[0])
         snprintf(dry.misuse, sizeof dry.misuse, "%s", what);
 }
@@ -455,7 +463,8 @@ cudaError_t cudaMemsetAsync(void *at, int value, size_t n_bytes, cudaStream_t s)
     if (node)
         node->fill = (struct cudaMemsetParams){
             .dst = at, .value = (unsigned)value, .elementSize = 1, .width = n_bytes, .height = 1};
-    memset(at, value, n_bytes);
+    if (value || n_bytes < LARGE) // zeros are there, and need no memory
+        memset(at, value, n_bytes);
     return cudaSuccess;
 }
 cudaError_t cudaMemcpy(void *to, const void *from, size_t n_bytes, enum cudaMemcpyKind kind) {
