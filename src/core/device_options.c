@@ -1,4 +1,4 @@
-/* backend.c - options that one backend alone understands, and what some backends refuse: see backend_types.h. */
+/* device_options.c - options that one backend alone understands, and what some backends refuse: see backend_types.h. */
 #include "core/backend.h"
 
 #include <stdio.h>
