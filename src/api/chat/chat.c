@@ -1,6 +1,7 @@
 /* chat.c - POST /v1/chat/completions. */
 #include "api/answer/logprobs.h"
 #include "api/chat/chat_prompt.h"
+#include "api/chat/openai_answer.h"
 #include "api/endpoints.h"
 #include "api/fields/extensions.h"
 
@@ -29,26 +30,9 @@ static const struct field fields[] = {
     {NULL, FIELD_READ, NULL},
 };
 
+static const char CHUNK[] = "chat.completion.chunk";
+
 // ---- writing ----------------------------------------------------------------------------------------------------
-
-static void write_head(const struct generation *g, const char *object, struct buf *out) {
-    buf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", g->id, object,
-               (long long)g->created);
-    buf_json_string(out, str_of(g->model));
-    buf_printf(out, ",\"system_fingerprint\":\"%s\"", g->api->options.fingerprint);
-}
-
-static void write_chunk_head(struct generation *g, struct buf *out) {
-    if (g->chunk_head.len == 0) {
-        struct buf head = {0};
-        buf_str(&head, STR("data: "));
-        write_head(g, "chat.completion.chunk", &head);
-        buf_str(&head, STR(",\"choices\":["));
-        g->chunk_head = str_of(arena_strdup(&g->x->arena, buf_view(&head)));
-        buf_release(&head);
-    }
-    buf_str(out, g->chunk_head);
-}
 
 static void write_text_field(const char *name, struct str text, bool *first, struct buf *out) {
     buf_str(out, *first ? STR("\"") : STR(",\""));
@@ -67,21 +51,14 @@ static void write_logprobs(const struct choice *c, struct buf *out) {
 }
 
 static void write_end(const struct choice *c, struct buf *out) {
-    if (!c->ended) {
-        buf_str(out, STR(",\"finish_reason\":null"));
-        return;
-    }
-    buf_printf(out, ",\"finish_reason\":\"%s\",\"stop_reason\":", c->finish_reason);
-    generation_stop_reason(c, out);
+    openai_finish(c, STR(",\"finish_reason\":null"), out);
 }
 
 static void write_ids(const struct choice *c, struct buf *out) {
-    if (c->generation->return_ids) {
-        buf_str(out, STR(",\"token_ids\":"));
-        logprobs_write_ids(c->answer->tokens + c->n_written, c->n_seen - c->n_written, out);
-    } else if (!c->generation->stream) {
+    if (c->generation->return_ids)
+        openai_token_ids(c, out);
+    else if (!c->generation->stream)
         buf_str(out, STR(",\"token_ids\":null"));
-    }
 }
 
 /* The prompt is the same for all choices, so it stands beside them. */
@@ -108,20 +85,15 @@ static void write_content(const struct choice *c, struct buf *out) {
     buf_release(&text);
 }
 
-static void write_warnings(const struct generation *g, struct buf *out) {
-    if (*g->warnings)
-        buf_printf(out, ",\"warnings\":[%s]", g->warnings);
-}
-
 /* The role comes alone, with empty content, as clients expect of the first chunk. */
 static void write_role(struct choice *c, struct buf *out) {
-    write_chunk_head(c->generation, out);
+    openai_chunk_head(c->generation, CHUNK, out);
     buf_printf(
         out,
         "{\"index\":%d,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}]",
         c->index);
     write_prompt_ids(c->generation, out);
-    write_warnings(c->generation, out);
+    openai_warnings(c->generation, out);
     if (c->generation->continuous_usage) {
         buf_push(out, ',');
         generation_usage_before(c, out);
@@ -130,7 +102,7 @@ static void write_role(struct choice *c, struct buf *out) {
 }
 
 static void begin_delta(struct choice *c, struct buf *out) {
-    write_chunk_head(c->generation, out);
+    openai_chunk_head(c->generation, CHUNK, out);
     buf_str(out, STR("{\"index\":"));
     buf_int(out, c->index);
     buf_str(out, STR(",\"delta\":{"));
@@ -138,11 +110,7 @@ static void begin_delta(struct choice *c, struct buf *out) {
 
 static void end_chunk(struct generation *g, struct buf *out) {
     buf_str(out, STR("}]"));
-    if (g->continuous_usage) {
-        buf_push(out, ',');
-        generation_usage(g, out);
-    }
-    buf_str(out, STR("}\n\n"));
+    openai_chunk_end(g, out);
 }
 
 /* A chunk in which nothing ends. */
@@ -234,12 +202,7 @@ static void write_chunk(struct choice *c, struct buf *out) {
     write_delta(c, out);
 }
 
-static void write_last(struct generation *g, struct buf *out) {
-    write_chunk_head(g, out);
-    buf_str(out, STR("],"));
-    generation_usage(g, out);
-    buf_str(out, STR("}\n\n"));
-}
+static void write_last(struct generation *g, struct buf *out) { openai_last_chunk(g, CHUNK, out); }
 
 static void write_calls(const struct choice *c, struct buf *out) {
     for (int i = 0; i < c->calls.n; i++) {
@@ -273,7 +236,7 @@ static void write_message(const struct choice *c, struct buf *out) {
 }
 
 static void write_body(struct generation *g, struct buf *out) {
-    write_head(g, "chat.completion", out);
+    openai_head(g, "chat.completion", out);
     buf_str(out, STR(",\"choices\":["));
     for (int i = 0; i < g->n_choices; i++) {
         if (i)
@@ -286,7 +249,7 @@ static void write_body(struct generation *g, struct buf *out) {
     buf_str(out, STR(",\"prompt_logprobs\":"));
     logprobs_write_prompt(&g->choices[0], out);
     buf_str(out, STR(",\"service_tier\":null,\"kv_transfer_params\":null"));
-    write_warnings(g, out);
+    openai_warnings(g, out);
     buf_push(out, '}');
 }
 

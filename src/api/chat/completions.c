@@ -1,6 +1,7 @@
 /* completions.c - POST /v1/completions. */
 #include "api/answer/echo.h"
 #include "api/answer/logprobs.h"
+#include "api/chat/openai_answer.h"
 #include "api/endpoints.h"
 #include "api/fields/extensions.h"
 
@@ -17,35 +18,9 @@ static const struct field fields[] = {
 };
 // clang-format on
 
+static const char OBJECT[] = "text_completion"; // of chunks too
+
 // ---- writing ----------------------------------------------------------------------------------------------------
-
-static void write_head(const struct generation *g, struct buf *out) {
-    buf_printf(out, "{\"id\":\"%s\",\"object\":\"text_completion\",\"created\":%lld,\"model\":", g->id,
-               (long long)g->created);
-    buf_json_string(out, str_of(g->model));
-    buf_printf(out, ",\"system_fingerprint\":\"%s\"", g->api->options.fingerprint);
-}
-
-static void write_chunk_head(struct generation *g, struct buf *out) {
-    if (g->chunk_head.len == 0) {
-        struct buf head = {0};
-        buf_str(&head, STR("data: "));
-        write_head(g, &head);
-        buf_str(&head, STR(",\"choices\":["));
-        g->chunk_head = str_of(arena_strdup(&g->x->arena, buf_view(&head)));
-        buf_release(&head);
-    }
-    buf_str(out, g->chunk_head);
-}
-
-static void write_end(const struct choice *c, struct buf *out) {
-    if (!c->ended) {
-        buf_str(out, STR(",\"finish_reason\":null,\"stop_reason\":null"));
-        return;
-    }
-    buf_printf(out, ",\"finish_reason\":\"%s\",\"stop_reason\":", c->finish_reason);
-    generation_stop_reason(c, out);
-}
 
 static void write_ids(const struct choice *c, struct buf *out) {
     if (!c->generation->return_ids) {
@@ -53,8 +28,7 @@ static void write_ids(const struct choice *c, struct buf *out) {
             buf_str(out, STR(",\"token_ids\":null,\"prompt_token_ids\":null"));
         return;
     }
-    buf_str(out, STR(",\"token_ids\":"));
-    logprobs_write_ids(c->answer->tokens + c->n_written, c->n_seen - c->n_written, out);
+    openai_token_ids(c, out);
     if (c->started)
         return;
     buf_str(out, STR(",\"prompt_token_ids\":"));
@@ -88,7 +62,7 @@ static void write_choice(struct choice *c, struct buf *out) {
         logprobs_write_completion(c, with_prompt ? &echo : NULL, out);
     else
         buf_str(out, STR("null"));
-    write_end(c, out);
+    openai_finish(c, STR(",\"finish_reason\":null,\"stop_reason\":null"), out);
     write_ids(c, out);
     if (!g->stream) {
         buf_str(out, STR(",\"prompt_logprobs\":"));
@@ -98,34 +72,20 @@ static void write_choice(struct choice *c, struct buf *out) {
     echo_release(&echo);
 }
 
-static void write_warnings(const struct generation *g, struct buf *out) {
-    if (*g->warnings)
-        buf_printf(out, ",\"warnings\":[%s]", g->warnings);
-}
-
 static void write_chunk(struct choice *c, struct buf *out) {
     struct generation *g = c->generation;
-    write_chunk_head(g, out);
+    openai_chunk_head(g, OBJECT, out);
     write_choice(c, out);
     buf_push(out, ']');
     if (!c->started)
-        write_warnings(g, out);
-    if (g->continuous_usage) {
-        buf_push(out, ',');
-        generation_usage(g, out);
-    }
-    buf_str(out, STR("}\n\n"));
+        openai_warnings(g, out);
+    openai_chunk_end(g, out);
 }
 
-static void write_last(struct generation *g, struct buf *out) {
-    write_chunk_head(g, out);
-    buf_str(out, STR("],"));
-    generation_usage(g, out);
-    buf_str(out, STR("}\n\n"));
-}
+static void write_last(struct generation *g, struct buf *out) { openai_last_chunk(g, OBJECT, out); }
 
 static void write_body(struct generation *g, struct buf *out) {
-    write_head(g, out);
+    openai_head(g, OBJECT, out);
     buf_str(out, STR(",\"choices\":["));
     for (int i = 0; i < g->n_shown; i++) {
         if (i)
@@ -135,7 +95,7 @@ static void write_body(struct generation *g, struct buf *out) {
     buf_str(out, STR("],"));
     generation_usage(g, out);
     buf_str(out, STR(",\"service_tier\":null,\"kv_transfer_params\":null"));
-    write_warnings(g, out);
+    openai_warnings(g, out);
     buf_push(out, '}');
 }
 
