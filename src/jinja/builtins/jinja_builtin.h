@@ -78,6 +78,10 @@ void sort_by_keys(struct jinja *j, jval *items, jval *keys, size_t n, bool rever
 /* What filters and tests share with the methods of str. */
 bool str_is_lower(struct jinja *j, struct str s);
 bool str_is_upper(struct jinja *j, struct str s);
+bool str_is_title(struct jinja *j, struct str s);
+bool str_is_identifier(struct jinja *j, struct str s);
+bool str_is_ascii(struct jinja *j, struct str s);
+bool str_all(struct jinja *j, struct str s, bool (*is)(int32_t cp));
 jval str_center(struct jinja *j, jval s, int64_t width, struct str fill);
 jval str_strip(struct jinja *j, jval s, const struct jcall *c, bool left,
                bool right); // arg[0]: the characters, or white space

@@ -398,74 +398,22 @@ static jval m_format_map(struct jinja *j, const struct jcall *c) {
 
 // ---- what kind of text it is ----
 
-static bool all(struct jinja *j, struct str s, bool (*is)(int32_t cp)) {
-    jinja_step_bytes(j, s.len);
-    for (size_t i = 0; i < s.len;) {
-        int32_t cp;
-        i += (size_t)utf8_decode(s.ptr + i, s.len - i, &cp);
-        if (!is(cp))
-            return false;
-    }
-    return true;
-}
-
-/* Some are cased, and those all are of the one case. */
-static bool all_cased(struct jinja *j, struct str s, bool (*is)(int32_t cp)) {
-    jinja_step_bytes(j, s.len);
-    bool any = false;
-    for (size_t i = 0; i < s.len;) {
-        int32_t cp;
-        i += (size_t)utf8_decode(s.ptr + i, s.len - i, &cp);
-        if (cp_is_cased(cp) && !is(cp))
-            return false;
-        any |= cp_is_cased(cp);
-    }
-    return any;
-}
-
-bool str_is_lower(struct jinja *j, struct str s) { return all_cased(j, s, cp_is_lower); }
-bool str_is_upper(struct jinja *j, struct str s) { return all_cased(j, s, cp_is_upper); }
-
-static bool is_title(struct jinja *j, struct str s) {
-    jinja_step_bytes(j, s.len);
-    bool any = false, inside = false;
-    for (size_t i = 0; i < s.len;) {
-        int32_t cp;
-        i += (size_t)utf8_decode(s.ptr + i, s.len - i, &cp);
-        bool begins = cp_is_upper(cp) || cp_is_title(cp), cased = cp_is_cased(cp);
-        if (cased && begins == inside)
-            return false;
-        inside = cased;
-        any |= cased;
-    }
-    return any;
-}
-
-static bool is_ascii(int32_t cp) { return cp < 0x80; }
-
-static bool is_identifier(struct jinja *j, struct str s) {
-    int32_t cp = -1;
-    if (s.len)
-        utf8_decode(s.ptr, s.len, &cp);
-    return cp >= 0 && cp_is_name_start(cp) && all(j, s, cp_is_name_continue);
-}
-
 #define IS(name, claim)                                            \
     static jval m_##name(struct jinja *j, const struct jcall *c) { \
         struct str s = jval_text(c->self);                         \
         return jval_bool(claim);                                   \
     }
-IS(isalnum, (s.len && all(j, s, cp_is_alnum)))
-IS(isalpha, (s.len && all(j, s, cp_is_alpha)))
-IS(isascii, all(j, s, is_ascii))
-IS(isdecimal, (s.len && all(j, s, cp_is_decimal)))
-IS(isdigit, (s.len && all(j, s, cp_is_digit)))
-IS(isidentifier, is_identifier(j, s))
+IS(isalnum, (s.len && str_all(j, s, cp_is_alnum)))
+IS(isalpha, (s.len && str_all(j, s, cp_is_alpha)))
+IS(isascii, str_is_ascii(j, s))
+IS(isdecimal, (s.len && str_all(j, s, cp_is_decimal)))
+IS(isdigit, (s.len && str_all(j, s, cp_is_digit)))
+IS(isidentifier, str_is_identifier(j, s))
 IS(islower, str_is_lower(j, s))
-IS(isnumeric, (s.len && all(j, s, cp_is_numeric)))
-IS(isprintable, all(j, s, cp_is_printable))
-IS(isspace, (s.len && all(j, s, cp_is_space)))
-IS(istitle, is_title(j, s))
+IS(isnumeric, (s.len && str_all(j, s, cp_is_numeric)))
+IS(isprintable, str_all(j, s, cp_is_printable))
+IS(isspace, (s.len && str_all(j, s, cp_is_space)))
+IS(istitle, str_is_title(j, s))
 IS(isupper, str_is_upper(j, s))
 #undef IS
 

@@ -39,7 +39,10 @@ void node_list_push(struct parser *p, struct node_list *l, struct node *n);
 static inline struct nodes node_list_take(const struct node_list *l) { return (struct nodes){l->item, l->n}; }
 
 struct node *parse_expression(struct parser *p);
+struct node *parse_cond(struct parser *p); // with an inline if
+struct node *parse_or(struct parser *p);   // without
 struct node *parse_primary(struct parser *p, bool with_nsref);
+struct node *parser_constant(struct parser *p, jval v, int line);
 struct node *parse_filters(struct parser *p, struct node *of, bool first_without_pipe);
 
 enum tuple_flags {
