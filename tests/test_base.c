@@ -315,91 +315,93 @@ static const char *fake_root(const char *const (*files)[2]) {
     { "proc/meminfo", "MemTotal:       1000 kB\nMemFree:         100 kB\nMemAvailable:    600 kB\n" }
 enum { KIB = 1024 };
 
+static const struct memory_case {
+    const char *files[10][2];
+    int64_t total, available;
+    const char *whose;
+    int64_t of_these; // 0: the total
+} bounds_of_memory[] = {
+    {{MEMINFO}, 1000 * KIB, 600 * KIB, "the machine's"},
+    {{MEMINFO,
+      {"proc/self/cgroup", "0::/a/b\n"},
+      {"sys/fs/cgroup/a/b/memory.max", "409600\n"},
+      {"sys/fs/cgroup/a/b/memory.current", "307200\n"},
+      {"sys/fs/cgroup/a/b/memory.stat", "anon 9\ninactive_file 51200\nactive_file 51200\n"}},
+     400 * KIB,
+     200 * KIB,
+     "the control group's"},
+    {{MEMINFO,
+      {"proc/self/cgroup", "0::/a/b\n"},
+      {"sys/fs/cgroup/a/b/memory.max", "max\n"},
+      {"sys/fs/cgroup/a/b/memory.current", "9\n"},
+      {"sys/fs/cgroup/a/memory.max", "102400\n"},
+      {"sys/fs/cgroup/a/memory.current", "0\n"}}, // the group above it is bounded
+     100 * KIB,
+     100 * KIB,
+     "the control group's"},
+    {{MEMINFO,
+      {"proc/self/cgroup", "0::/on/the/host\n"},
+      {"sys/fs/cgroup/memory.max", "102400\n"}, // of a container
+      {"sys/fs/cgroup/memory.current", "51200\n"}},
+     100 * KIB,
+     50 * KIB,
+     "the control group's"},
+    {{MEMINFO,
+      {"proc/self/cgroup", "0::/\n"},
+      {"sys/fs/cgroup/memory.max", "102400\n"},
+      {"sys/fs/cgroup/memory.high", "51200"},
+      {"sys/fs/cgroup/memory.current", "0\n"}},
+     50 * KIB,
+     50 * KIB,
+     "the control group's"},
+    {{MEMINFO,
+      {"proc/self/cgroup", "5:cpu,memory:/x\n1:cpuset:/\n0::/\n"},
+      {"sys/fs/cgroup/memory/x/memory.limit_in_bytes", "102400\n"},
+      {"sys/fs/cgroup/memory/x/memory.usage_in_bytes", "92160\n"},
+      {"sys/fs/cgroup/memory/x/memory.stat", "inactive_file 1\ntotal_inactive_file 10240\ntotal_active_file 0\n"}},
+     100 * KIB,
+     20 * KIB,
+     "the control group's"},
+    {{MEMINFO,
+      {"proc/self/cgroup", "4:memory:/\n"},
+      {"sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"},
+      {"sys/fs/cgroup/memory/memory.usage_in_bytes", "92160\n"}},
+     1000 * KIB,
+     600 * KIB,
+     "the machine's"},
+    {{MEMINFO,
+      {"proc/self/cgroup", "0::/a\n"},
+      {"sys/fs/cgroup/a/memory.max", "102400\n"},
+      {"sys/fs/cgroup/a/memory.current", "204800\n"}},
+     100 * KIB,
+     0,
+     "the control group's"}, // beyond it already
+    {{MEMINFO, {"proc/self/cgroup", "nonsense\n0\n0:\n:::\n\n0::/../../..\n"}},
+     1000 * KIB,
+     600 * KIB,
+     "the machine's"},
+    {{MEMINFO,
+      {"proc/self/cgroup", "0::/a\n"},
+      {"sys/fs/cgroup/a/memory.max", "819200\n"},
+      {"sys/fs/cgroup/a/memory.current", "102400\n"}}, // of which more is free than the machine has
+     800 * KIB,
+     600 * KIB,
+     "the machine's",
+     1000 * KIB},
+    {{{"proc/self/other", "x"}}, (int64_t)4 << 30, (int64_t)4 << 30, "the machine's"},
+};
+
 static void memory_is_what_the_tightest_bound_leaves(void **state) {
     (void)state;
-    static const struct {
-        const char *files[10][2];
-        int64_t total, available;
-        const char *whose;
-        int64_t of_these; // 0: the total
-    } cases[] = {
-        {{MEMINFO}, 1000 * KIB, 600 * KIB, "the machine's"},
-        {{MEMINFO,
-          {"proc/self/cgroup", "0::/a/b\n"},
-          {"sys/fs/cgroup/a/b/memory.max", "409600\n"},
-          {"sys/fs/cgroup/a/b/memory.current", "307200\n"},
-          {"sys/fs/cgroup/a/b/memory.stat", "anon 9\ninactive_file 51200\nactive_file 51200\n"}},
-         400 * KIB,
-         200 * KIB,
-         "the control group's"},
-        {{MEMINFO,
-          {"proc/self/cgroup", "0::/a/b\n"},
-          {"sys/fs/cgroup/a/b/memory.max", "max\n"},
-          {"sys/fs/cgroup/a/b/memory.current", "9\n"},
-          {"sys/fs/cgroup/a/memory.max", "102400\n"},
-          {"sys/fs/cgroup/a/memory.current", "0\n"}}, // the group above it is bounded
-         100 * KIB,
-         100 * KIB,
-         "the control group's"},
-        {{MEMINFO,
-          {"proc/self/cgroup", "0::/on/the/host\n"},
-          {"sys/fs/cgroup/memory.max", "102400\n"}, // of a container
-          {"sys/fs/cgroup/memory.current", "51200\n"}},
-         100 * KIB,
-         50 * KIB,
-         "the control group's"},
-        {{MEMINFO,
-          {"proc/self/cgroup", "0::/\n"},
-          {"sys/fs/cgroup/memory.max", "102400\n"},
-          {"sys/fs/cgroup/memory.high", "51200"},
-          {"sys/fs/cgroup/memory.current", "0\n"}},
-         50 * KIB,
-         50 * KIB,
-         "the control group's"},
-        {{MEMINFO,
-          {"proc/self/cgroup", "5:cpu,memory:/x\n1:cpuset:/\n0::/\n"},
-          {"sys/fs/cgroup/memory/x/memory.limit_in_bytes", "102400\n"},
-          {"sys/fs/cgroup/memory/x/memory.usage_in_bytes", "92160\n"},
-          {"sys/fs/cgroup/memory/x/memory.stat", "inactive_file 1\ntotal_inactive_file 10240\ntotal_active_file 0\n"}},
-         100 * KIB,
-         20 * KIB,
-         "the control group's"},
-        {{MEMINFO,
-          {"proc/self/cgroup", "4:memory:/\n"},
-          {"sys/fs/cgroup/memory/memory.limit_in_bytes", "9223372036854771712\n"},
-          {"sys/fs/cgroup/memory/memory.usage_in_bytes", "92160\n"}},
-         1000 * KIB,
-         600 * KIB,
-         "the machine's"},
-        {{MEMINFO,
-          {"proc/self/cgroup", "0::/a\n"},
-          {"sys/fs/cgroup/a/memory.max", "102400\n"},
-          {"sys/fs/cgroup/a/memory.current", "204800\n"}},
-         100 * KIB,
-         0,
-         "the control group's"}, // beyond it already
-        {{MEMINFO, {"proc/self/cgroup", "nonsense\n0\n0:\n:::\n\n0::/../../..\n"}},
-         1000 * KIB,
-         600 * KIB,
-         "the machine's"},
-        {{MEMINFO,
-          {"proc/self/cgroup", "0::/a\n"},
-          {"sys/fs/cgroup/a/memory.max", "819200\n"},
-          {"sys/fs/cgroup/a/memory.current", "102400\n"}}, // of which more is free than the machine has
-         800 * KIB,
-         600 * KIB,
-         "the machine's",
-         1000 * KIB},
-        {{{"proc/self/other", "x"}}, (int64_t)4 << 30, (int64_t)4 << 30, "the machine's"},
-    };
-    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+    for (size_t i = 0; i < ARRAY_LEN(bounds_of_memory); i++) {
+        const struct memory_case *want = &bounds_of_memory[i];
         struct machine_memory m;
         char command[64];
-        const char *root = fake_root(cases[i].files);
+        const char *root = fake_root(want->files);
         machine_memory_read(root, &m);
-        if (m.total != cases[i].total || m.available != cases[i].available || strcmp(m.whose, cases[i].whose) != 0)
+        if (m.total != want->total || m.available != want->available || strcmp(m.whose, want->whose) != 0)
             fail_msg("case %zu: %lld and %lld of %s", i, (long long)m.total, (long long)m.available, m.whose);
-        EXPECT_EQ(m.of_these, cases[i].of_these ? cases[i].of_these : cases[i].total);
+        EXPECT_EQ(m.of_these, want->of_these ? want->of_these : want->total);
         snprintf(command, sizeof command, "rm -r %s", root);
         EXPECT_EQ(system(command), 0);
     }

@@ -56,6 +56,7 @@ tests() {
         echo "rows_$k GYRE_TEST_PART=$k/6 $there/test_ops_rows"
         echo "attention_$k GYRE_TEST_PART=$k/6 $there/test_ops_attention"
     done
+    echo "latent $there/test_ops_latent"
     for t in thousands eight_bit each_of sixteen captured what_others; do
         echo "device_$t GYRE_TEST_DTYPE=float16 GYRE_TEST_ONLY=$t* $there/test_device"
     done
@@ -129,7 +130,7 @@ samples() {
     done
     for k in 1 2 3; do echo "racecheck_split_$k GYRE_TEST_BRIEF=1 GYRE_TEST_PART=$k/3 $(under racecheck $there/racecheck/test_gemm_fp8_split_k)"; done
     for path in prefill gated small_m; do echo "racecheck_$path GYRE_TEST_BRIEF=1 $(under racecheck $there/racecheck/test_gemm_fp8_$path)"; done
-    for sample in ops_rows:60 ops_layer:40 ops:10 ops_moe:8 ops_attention:20 ops_recurrent:4 ops_head:6 sample_rows:1; do
+    for sample in ops_rows:60 ops_layer:40 ops:10 ops_moe:8 ops_attention:20 ops_latent:4 ops_recurrent:4 ops_head:6 sample_rows:1; do
         echo "racecheck_${sample%:*} $(sample_of racecheck $sample "$race")"
     done
     echo "racecheck_head_screened $(sample_of racecheck ops_head:6 "$race" GYRE_ARGMAX_FILTER=64)"
@@ -142,7 +143,7 @@ samples() {
     for path in split_k prefill gated small_m; do
         for tool in memcheck initcheck synccheck; do echo "${tool}_$path GYRE_TEST_BRIEF=1 $(under $tool $there/test_gemm_fp8_$path)"; done
     done
-    for sample in ops_rows:40 ops_layer:60 ops_attention:30 ops:8 ops_moe:6 ops_recurrent:3 ops_head:6 sample_rows:1; do
+    for sample in ops_rows:40 ops_layer:60 ops_attention:30 ops_latent:4 ops:8 ops_moe:6 ops_recurrent:3 ops_head:6 sample_rows:1; do
         for tool in memcheck initcheck; do
             echo "${tool}_${sample%:*} $(sample_of $tool $sample)"
         done

@@ -11,7 +11,8 @@ PARTS = 20
 class Rows(unittest.TestCase):
     test_attention = ops("test_ops_attention")
     # Of so few multiprocessors one has several chunks of a task, and of five and seven tokens other tasks are cut.
-    test_latent = ops("test_ops_attention", GYRE_PTX_PROCESSORS="2", GYRE_TEST_ONLY="latent*")
+    test_latent = ops("test_ops_latent", GYRE_PTX_PROCESSORS="2", GYRE_TEST_ONLY="latent*")
+    test_absorbed = ops("test_ops_latent", GYRE_TEST_ONLY="absorbed*")
     test_rows = ops("test_ops_rows", GYRE_TEST_PART="%d/%d" % (random.randint(1, PARTS), PARTS))
     test_rows_near = ops("test_ops_rows", GYRE_L2_COPIES="force", GYRE_LINEAR="gated",
                          GYRE_TEST_PART="%d/%d" % (random.randint(1, PARTS), PARTS))

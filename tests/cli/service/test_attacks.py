@@ -17,9 +17,9 @@ where each is tested:
       smuggling, chunk extensions, HTTP/2 preface, TLS on a plain port  test_http_attacks.c a_head_with_two_readings_is_refused and the next three
       header of a gigabyte, URL of a megabyte                           test_http_attacks.c heads_have_limits, an_endless_head_is_cut
       slow head, slow body, one byte a write                            test_http_attacks.c a_head_that_dribbles_is_408, a_body_that_dribbles_is_408; test_http.c
-      idle connections in thousands                                     test_http_attacks.c two_thousand_idle_connections_are_no_burden; bench/http_stream (10,000)
+      idle connections in thousands                                     test_http_crowds.c two_thousand_idle_connections_are_no_burden; bench/http_stream (10,000)
       pipelining, Expect: 100-continue                                  test_http.c pipelined_requests_are_answered_in_order, who_expects_100_continue_...
-      half-close, RST in a stream, a client that never reads            test_http_attacks.c a_half_closed_client_..., leaving_..., who_never_reads_...
+      half-close, RST in a stream, a client that never reads            test_http_crowds.c a_half_closed_client_..., leaving_..., who_never_reads_...
       gzip bomb, multipart                                              Content.test_bodies_in_other_codings
     who may ask, and what is told
       every route x no key, wrong key, every spelling of the path       test_keys.py; another's key: test_key_file.py, test_abort.py

@@ -29,7 +29,7 @@ class Ops(unittest.TestCase):
     test_attention = ops("test_ops_attention", "attention_is_a_softmax*")
     test_attention_of_every_number_of_sequences = ops("test_ops_attention", "attention_is_right_in_steps*")
     test_what_is_not_a_number_stays_so = ops("test_ops_attention", "what_is_not_a_number*", 1)
-    test_latent_attention = ops("test_ops_attention", "absorbed_latent*")
+    test_latent_attention = ops("test_ops_latent", "absorbed_latent*")
     test_short_conv = ops("test_ops_recurrent", "short_conv*")
     test_delta_rule = ops("test_ops_recurrent", "the_delta_rule*")
     test_routing = ops("test_ops_moe", "*in_falling_order*")
