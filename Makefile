@@ -103,6 +103,9 @@ $(BUILD)/%_bf16.o:   CFLAGS += -mavx512bf16 -mavx512f -mavx512bw -mavx512vl -mav
 $(BUILD)/%_vnni.o:   CFLAGS += -mavx512vnni -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c
 $(BUILD)/%_amx.o:    CFLAGS += -mamx-tile -mamx-bf16 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c
 endif
+ifneq ($(filter aarch64%,$(shell $(CC) -dumpmachine 2>/dev/null || uname -m)),)
+$(BUILD)/%_dotprod.o: CFLAGS += -march=armv8.2-a+dotprod
+endif
 # Sums may be taken in another order there than written, which is the same in each run.
 $(BUILD)/src/train/math/math_%.o: CFLAGS += -O3 -fno-math-errno -fno-trapping-math -fno-signed-zeros -fassociative-math -ffp-contract=fast
 # Unrolled vector code takes a sanitizer minutes to compile and shows it little: these kernels get their bounds from callers
@@ -193,7 +196,7 @@ BACKEND ?= cpu
 test-parity: $(BUILD)/tests/test_parity $(if $(filter cuda,$(BACKEND)),cuda)
 	GYRE_TEST_BACKEND=$(BACKEND) GYRE_PLUGINS=$(BUILD) $<
 
-ARM_TESTS := $(patsubst tests/%.c,%,$(wildcard tests/test_ops*.c)) test_goldens test_kernels test_blocks test_quant test_dtype
+ARM_TESTS := $(patsubst tests/%.c,%,$(wildcard tests/test_ops*.c)) test_goldens test_kernels test_block_products test_blocks test_quant test_dtype
 test-arm:
 	@$(MAKE) --no-print-directory arm-binaries CC=aarch64-linux-gnu-gcc
 	@tests/arm.sh build/release-aarch64-linux-gnu-gcc $(ARM_TESTS)

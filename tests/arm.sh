@@ -1,6 +1,7 @@
 #!/bin/sh
-# Runs test programs that were built for 64-bit Arm under qemu-user, as a Raspberry Pi 4 and a 5 would, and the model of
-# this tree. make test-arm builds them and calls this.
+# Runs test programs that were built for 64-bit Arm under qemu-user, and the model of this tree, on a processor without
+# dot products (as in a Raspberry Pi 4) and on one with them (Raspberry Pi 5, Graviton 2). make test-arm builds them and
+# calls this.
 #
 #   tests/arm.sh build/release-aarch64-linux-gnu-gcc NAME...
 #
@@ -27,3 +28,4 @@ for cpu in cortex-a72 cortex-a76; do
     done
     cmp "$BUILD/story.reference" "$BUILD/story.neon" || fail "kernels tell another story on $cpu"
 done
+! grep -q SKIPPED "$BUILD/results/test_block_products.out" || fail "no product of dots was run"

@@ -3,7 +3,7 @@
  * it, however columns are cut and whether weights were made ready its bits are the same; nothing is read behind the
  * weights.
  *
- * Of AVX-512 VNNI and of AVX2, where the processor has them; skipped where it has neither. */
+ * Of AVX-512 VNNI, of AVX2 and of Arm's dot product, where the processor has them; skipped where it has none. */
 #include "check.h"
 
 #include "backend/cpu/kernels/blocks.h"
@@ -20,9 +20,9 @@ enum { ROWS = 21, MAX_COLS = 2560, MAX_BYTES = 210, GUARD = 4 };
 static const struct kernels *set; // that is tested
 
 /* The sets that this processor has: with AVX-512 VNNI first. Returns false where there is no such. */
-enum { N_BASES = 2 };
+enum { N_BASES = 3 };
 static bool choose_set(int i) {
-    static const char *const names[N_BASES] = {"avx512", "avx2"};
+    static const char *const names[N_BASES] = {"avx512", "avx2", "neon"};
     const struct kernels *base = kernels_find(names[i]);
     set = base ? kernels_of_blocks(base) : NULL;
     return set;

@@ -442,8 +442,8 @@ static int cpu_report(const struct executable *exe, struct device_report out[MAX
 static const struct backend_option cpu_options[] = {
     {"shared-kv", "0|1", "0: keys of which a part follows from their values are stored whole"},
     {"activations", "int8|float32",
-     "what meets weights in blocks (GGUF): rounded to 8 bits by 32 columns where the processor has AVX-512 VNNI, or as "
-     "it is"},
+     "what meets weights in blocks (GGUF): rounded to 8 bits by 32 columns where the processor has AVX-512 VNNI, "
+     "AVX2 or Arm's dot product, or as it is"},
     {"kernels", "portable|avx2|avx512|amx|bf16|neon|reference",
      "the instructions of fast kernels, otherwise the best there are; or the plain functions"},
     {"patience", "SECONDS", "how long a device waits for others of its model until it is given up; 30"},

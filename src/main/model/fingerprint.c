@@ -11,6 +11,7 @@
 #include <link.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -98,10 +99,12 @@ static void add_build(XXH3_state_t *h) {
 /* The CPU backend chooses its kernels by these. */
 static void add_processor(XXH3_state_t *h) {
     int has[] = {0, 0, 0};
-#ifdef __x86_64__
+#if defined(__x86_64__)
     has[0] = __builtin_cpu_supports("avx2") != 0;
     has[1] = __builtin_cpu_supports("avx512bw") != 0;
     has[2] = __builtin_cpu_supports("avx512vnni") != 0;
+#elif defined(__aarch64__)
+    has[2] = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
 #endif
     add(h, has, sizeof has);
 }

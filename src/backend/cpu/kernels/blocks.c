@@ -4,6 +4,9 @@
 #include "base/status.h"
 
 #include <pthread.h>
+#if defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
 
 enum { MAX_SETS = 6 };
 static struct kernels sets[MAX_SETS];
@@ -72,6 +75,9 @@ static const struct block_products *products_over(const struct kernels *base) {
     if (base == &kernels_portable)
         return NULL;
     return vnni && base != &kernels_avx2 ? &products_vnni : &products_avx2;
+#elif defined(__aarch64__)
+    bool has_dots = getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
+    return has_dots && base != &kernels_portable ? &products_dotprod : NULL;
 #else
     (void)base;
     return NULL;

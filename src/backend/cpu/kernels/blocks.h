@@ -39,9 +39,11 @@ static inline __attribute__((always_inline)) int bytes_of_block(const enum qform
 }
 
 /* The set `base` with the products of the best instructions that it stands for: AVX-512 VNNI, or AVX2 over the set of
- * that name and where the processor lacks them. NULL: there are none. */
+ * that name and where the processor lacks them; Arm's dot product. NULL: there are none. */
 const struct kernels *kernels_of_blocks(const struct kernels *base);
 
 #if defined(__x86_64__)
 extern const struct block_products products_vnni, products_avx2;
+#elif defined(__aarch64__)
+extern const struct block_products products_dotprod;
 #endif
