@@ -111,6 +111,11 @@ struct dmoe_cut moe_cut_of(const struct dmoe *a, struct dweight w13, struct dwei
     c.tile = (int)least(fits < 8 ? fits : fits / 8 * 8, MOST_OCTETS * 8);
     if (f.blocks > 1 && n_tokens * a->top_k <= FEW_TOKENS * a->n_experts && !between)
         c.tile = (int)least(c.tile, most(1, (SHARED_HALF - f.queue_bytes) / pitch_of(w13, w2) / 8 * 8));
+    // Shared experts have all tokens. Blocks have equal numbers of rows by tiles, so those with full tiles would be
+    // waited for by all others, whose tiles have a few tokens each. Short ones find the expert's weights in the L2.
+    if (a->n_shared > 0 && (pairs_of_all - (int64_t)n_tokens * a->n_shared) <=
+                               (int64_t)FEW_TOKENS * (a->n_experts - a->n_shared))
+        c.tile = (int)least(c.tile, 8);
     int64_t pairs_of_expert = (int64_t)n_tokens * a->top_k * 2 / a->n_experts, // in halves
         group = pairs_of_expert < 10   ? 8
                 : pairs_of_expert < 22 ? 16
@@ -182,9 +187,7 @@ void moe_stream_bytes(const struct dmoe *a, struct dweight w13, struct dweight w
     for (int piece : pieces) {
         struct dmoe_cut c = moe_cut_of(a, w13, w2, (int)least(n_tokens, piece));
         int64_t of_list, between;
-        c.tile = (int)least(c.tile, tokens_that_fit(w13, w2));
-        if (tokens_of_group(w13, w2) > 0)
-            c.tile = 8; // of the shortest tiles
+        c.tile = (int)least(8, tokens_that_fit(w13, w2)); // of the shortest tiles
         c.piece = (int)least(n_tokens, piece);
         c.most_tiles = (int)(least((int64_t)c.piece * a->top_k, a->n_experts) + (int64_t)c.piece * a->top_k / c.tile);
         between_of(a, &c, w13, &between);
