@@ -3,7 +3,7 @@
  *
  *     build/cuda/test_cache         in the root of the sources; wants a GPU that nobody else uses */
 #include "backend/cuda/device/device.h"
-#include "backend/cuda/step/cache.h"
+#include "backend/cuda/cache/cache.h"
 #include "backend/cuda/value.h"
 #include "check.h"
 #include "on_device.h"

@@ -10,7 +10,8 @@
 #include "backend/cuda/ranks/join.h"
 #include "backend/cuda/rows/rows.h"
 #include "backend/cuda/sample/sample.h"
-#include "backend/cuda/step/cache.h"
+#include "backend/cuda/cache/block_run.h"
+#include "backend/cuda/cache/cache.h"
 #include "backend/cuda/step/compile.h"
 #include "backend/cuda/step/fold.h"
 #include "backend/cuda/step/launch.h"
@@ -239,6 +240,9 @@ const struct backend_ops backend_cuda = {
     .alloc_cache = cuda_alloc_cache,
     .commit_cache = cuda_commit_cache,
     .cache_block_bytes = cuda_cache_block_bytes,
+    .handed_bytes = cuda_handed_bytes,
+    .get_cache = cuda_get_cache,
+    .put_cache = cuda_put_cache,
     .cache_room = cuda_cache_room,
     .compile = cuda_compile,
     .free_executable = cuda_free_executable,

@@ -1,6 +1,6 @@
 /* cuda.h - the objects of the CUDA backend: a device, a program loaded on it, and one made ready for steps.
  *
- *     open device (device/) -> load weights (weights/) -> caches (step/cache.c) -> compile (step/compile.c): values get
+ *     open device (device/) -> load weights (weights/) -> caches (cache/) -> compile (step/compile.c): values get
  *     elements and places, ops their arguments; LINEARs their kernels (linear/choose.c); graphs are captured
  *     (step/graphs.c) -> a step: its plan goes up (step/plan.c), its nodes (step/lower.c) on the stream
  *     (step/launch.c), results come back (step/step.c)

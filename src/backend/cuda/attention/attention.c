@@ -14,7 +14,7 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/qact/qact.h"
-#include "backend/cuda/step/cache.h"
+#include "backend/cuda/cache/cache.h"
 #include "backend/cuda/step/compile.h"
 #include "backend/cuda/step/fold.h"
 #include "backend/cuda/step/node.h"

@@ -1,7 +1,7 @@
 /* memory.c - memory of the device and pinned memory of the host, and how much may be taken. */
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device/device.h"
-#include "backend/cuda/step/cache.h"
+#include "backend/cuda/cache/cache.h"
 #include "backend/cuda/step/compile.h"
 #include "backend/cuda/value.h"
 

@@ -16,7 +16,7 @@
 #include "backend/cuda/recurrent/recurrent.h"
 #include "backend/cuda/rows/rows.h"
 #include "backend/cuda/sample/sample.h"
-#include "backend/cuda/step/cache.h"
+#include "backend/cuda/cache/cache.h"
 #include "backend/cuda/step/fold.h"
 #include "backend/cuda/step/launch.h"
 #include "backend/cuda/step/node.h"

@@ -7,6 +7,7 @@
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/head/head.h"
 #include "backend/cuda/ranks/join.h"
+#include "backend/cuda/cache/block_run.h"
 #include "backend/cuda/step/launch.h"
 #include "backend/cuda/step/node.h"
 #include "backend/cuda/step/plan.h"
@@ -16,34 +17,11 @@
 
 // ---- the cache --------------------------------------------------------------------------------------------------
 
-/* A block of every layer of a group, or a slot of a recurrent one: the first, and the way from layer to layer. */
-struct block_run {
-    char *at;
-    size_t pitch;
-};
-
-static struct block_run run_of(const struct loaded *loaded, int group, int64_t bytes, int32_t id) {
-    const struct group_cache *c = &loaded->caches[group];
-    if (id < c->n_blocks)
-        return (struct block_run){(char *)c->at + cache_place(c, id) * bytes, (size_t)(c->piece_blocks * bytes)};
-    return (struct block_run){(char *)c->host + (id - c->n_blocks) * bytes, (size_t)(c->n_host * bytes)};
-}
-
 static enum status copy_blocks(struct executable *exe, int group, int32_t from, int32_t to, struct error *err) {
     struct loaded *loaded = exe->loaded;
-    const struct cache_group *g = &exe->program->groups[group];
     int64_t bytes = loaded->caches[group].block_elements * element_bytes(loaded->caches[group].element);
-    struct block_run source = run_of(loaded, group, bytes, from), target = run_of(loaded, group, bytes, to);
-    bool at_once = MAX(source.pitch, target.pitch) <=
-                   (size_t)loaded->device->most_pitch; // else layers of large caches lie too far apart for it
-    for (int i = 0, n = at_once ? 1 : g->n_layers; i < n; i++)
-        DEVICE_TRY(loaded->device, err,
-                   at_once ? cudaMemcpy2DAsync(target.at, target.pitch, source.at, source.pitch, (size_t)bytes,
-                                               (size_t)g->n_layers, cudaMemcpyDefault, loaded->device->stream)
-                           : cudaMemcpyAsync(target.at + (size_t)i * target.pitch, source.at + (size_t)i * source.pitch,
-                                             (size_t)bytes, cudaMemcpyDefault, loaded->device->stream),
-                   "copying block %d of cache group %d to %d", from, group, to);
-    return OK;
+    return block_run_copy(loaded, group, block_run_of(loaded, group, from), block_run_of(loaded, group, to),
+                          (size_t)bytes, err);
 }
 
 static enum status copy_cache(struct executable *exe, const struct batch_plan *p, struct error *err) {

@@ -3,7 +3,7 @@
 #include "backend/cuda/attention/lists.h"
 #include "backend/cuda/device/manifest.h"
 #include "backend/cuda/device/probes.h"
-#include "backend/cuda/step/cache.h"
+#include "backend/cuda/cache/cache.h"
 #include "backend/cuda/step/launch.h"
 #include "backend/cuda/step/node.h"
 #include "backend/cuda/weights/weights.h"

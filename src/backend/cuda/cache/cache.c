@@ -13,7 +13,7 @@
  * recurrent groups are few and all used at once: one allocation.
  *
  * Measured: docs/lab/cuda_memory.md. */
-#include "backend/cuda/step/cache.h"
+#include "backend/cuda/cache/cache.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/value.h"
@@ -112,7 +112,8 @@ static struct pieces cut_pieces(int64_t block_bytes, int n_layers, int64_t least
     }
 }
 
-static bool is_by_need(const struct cache_group *g) { return g->kind != CACHE_STATE; }
+/* A stage of a pipeline may have no layer of a group: then its blocks are numbers alone. */
+static bool is_by_need(const struct cache_group *g) { return g->kind != CACHE_STATE && g->n_layers > 0; }
 
 static int64_t layer_block_bytes(const struct loaded *loaded, const struct cache_group *g, int block_size) {
     return block_elements(loaded, g, block_size) * element_bytes(cache_element(loaded, g));
@@ -175,7 +176,7 @@ static enum status allocate(struct loaded *loaded, const struct program *p, int 
     if (__builtin_mul_overflow(c->block_elements * p->groups[g].n_layers * element_bytes(c->element), c->n_blocks,
                                &n_bytes))
         return too_large(loaded, p, g, err);
-    snprintf(what, sizeof what, "%lld slots of recurrent state", (long long)c->n_blocks);
+    snprintf(what, sizeof what, "%lld slots of recurrent state", (long long)c->n_blocks); // or nothing
     TRY(memory_take(loaded->device, &c->at, n_bytes, what, err));
     DEVICE_TRY(loaded->device, err, cudaMemsetAsync(c->at, 0, (size_t)n_bytes, loaded->device->stream),
                "clearing %lld bytes of recurrent state", (long long)n_bytes);
@@ -194,6 +195,8 @@ static int usable_blocks(const struct group_cache *c) {
 
 enum status cuda_commit_cache(struct loaded *loaded, int group, int *n, struct error *err) {
     struct group_cache *c = &loaded->caches[group];
+    if (!is_by_need(&loaded->program->groups[group]))
+        return OK;
     BUG_IF(!c->is_mapped || *n < 0 || *n > c->n_blocks);
     if (loaded->device->fault.status != OK) {
         *n = usable_blocks(c);
@@ -240,9 +243,10 @@ enum status cuda_alloc_cache(struct loaded *loaded, const struct cache_config *c
         loaded->caches[g].n_blocks = state ? config->n_states : config->n_blocks[g];
         loaded->caches[g].n_host = state ? config->n_host_states : config->n_host_blocks[g];
         loaded->n_caches = g + 1;
-        TRY(state ? allocate(loaded, p, g, err) : reserve(loaded, p, g, loaded->block_size, err));
+        bool by_need = is_by_need(&p->groups[g]);
+        TRY(by_need ? reserve(loaded, p, g, loaded->block_size, err) : allocate(loaded, p, g, err));
         TRY(allocate_host(loaded, p, g, err));
-        if (!state && !config->by_need)
+        if (by_need && !config->by_need)
             TRY(commit_all(loaded, p, g, err));
     }
     return OK;

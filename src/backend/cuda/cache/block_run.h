@@ -1,0 +1,25 @@
+/* block_run.h - a block of a cache group in all its layers, or a slot of a recurrent one: where it lies, copied within
+ * the device, to and from host blocks (swap), and to and from bytes of the host that another engine gives or takes
+ * (backend_ops.get_cache):
+ *
+ *     layer 0's part | layer 1's | ... | of a state that can go back: int64_t, tokens that it has
+ *
+ * A part is what a block of a layer takes, without what pads it to pieces of memory. */
+#pragma once
+
+#include "backend/cuda/cuda.h"
+
+struct block_run {
+    char *at;     // of the first layer
+    size_t pitch; // bytes from layer to layer
+};
+
+struct block_run block_run_of(const struct loaded *loaded, int group, int32_t id);
+
+/* On the device's stream; `bytes` of each layer. */
+enum status block_run_copy(struct loaded *loaded, int group, struct block_run from, struct block_run to, size_t bytes,
+                           struct error *err);
+
+int64_t cuda_handed_bytes(const struct loaded *loaded, int group);
+enum status cuda_get_cache(struct loaded *loaded, int group, int block, void *out, struct error *err);
+enum status cuda_put_cache(struct loaded *loaded, int group, int block, const void *in, struct error *err);

@@ -1,0 +1,12 @@
+"""A prompt's cache from one card to another, without a GPU: tests/ptx/machine.h."""
+import unittest
+
+from ptx_machine import ops
+
+
+class Handover(unittest.TestCase):
+    test_one_engine = ops("test_handover", GYRE_TEST_ONLY="an_answer*")
+
+
+if __name__ == "__main__":
+    unittest.main()
