@@ -10,6 +10,7 @@
 #include "base/random.h"
 #include "core/pass/pass.h"
 #include "engine/engine.h"
+#include "engine/fit.h"
 #include "model/model.h"
 
 #include <pthread.h>
@@ -262,6 +263,31 @@ static void devices_with_steps_in_flight_are_stages(void **state) {
     }
 }
 
+/* Of a pipeline over hosts memory is wanted for what is computed here alone; what answers is all of it. */
+static void a_host_counts_its_own_layers(void **state) {
+    (void)state;
+    static const char *const some[] = {"llama", "gemma3", "qwen3_5"};
+    static struct backend_ops far;
+    const struct backend_ops *hosts;
+    struct error err;
+    far = backend_cpu;
+    far.open = open_later;
+    EXPECT_OK(backend_stages_far(&backend_cpu, &far, 2, &hosts, &err), err);
+    for (size_t m = 0; m < ARRAY_LEN(some); m++) {
+        struct gyre *one = open_on(&backend_cpu, some[m], 0), *g = open_on(hosts, some[m], 0);
+        struct program *p;
+        EXPECT_OK(pass_stage(g->program, 0, 2, &p, &err), err);
+        int64_t there = engine_stored_bytes(p), whole = engine_stored_bytes(one->program);
+        EXPECT_EQ(one->weight_bytes, whole);
+        EXPECT(there > 0 && g->weight_bytes < whole && g->weight_bytes + there >= whole); // a tied table is in both
+        EXPECT(g->ops->cache_block_bytes(g->loaded, 0, BLOCK) < one->ops->cache_block_bytes(one->loaded, 0, BLOCK));
+        struct answers want = run_all(one, 19), got = run_all(g, 19);
+        expect_same(&got, &want, some[m], "2 hosts");
+        program_free(p);
+        gyre_close(one), gyre_close(g);
+    }
+}
+
 static void stages_of_that_backend_answer_as_one_of_it(void **state) {
     (void)state;
     static const char *const some[] = {"llama", "gemma3", "deepseek_v3", "qwen3_5", "qwen3_moe"};
@@ -325,6 +351,7 @@ int main(void) {
         cmocka_unit_test(what_cannot_be_is_refused),
         cmocka_unit_test(devices_with_steps_in_flight_are_stages),
         cmocka_unit_test(stages_of_that_backend_answer_as_one_of_it),
+        cmocka_unit_test(a_host_counts_its_own_layers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,6 +33,7 @@ struct backend_ops {
     int default_tokens, default_seqs;     // of a step, where the user does not say; 0: the engine's
     int max_back;                         // the most that load_options.n_back may be
     int max_in_flight;                    // 1: run() computes; 2: the device, while the host prepares
+    int stage, n_stages;                  // of a pipeline over hosts, what is computed here; n_stages 0: all is
     int n_devices;                        // of the machine's, that open takes from device_options.index on; 0: one
     const struct backend_option *options; // up to one without a name; NULL: none
     const struct backend_probes *probes;  // NULL: none

@@ -2,6 +2,7 @@
 #include "dist/worker.h"
 
 #include "base/clock.h"
+#include "base/machine_memory.h"
 #include "core/pass/pass.h"
 #include "dist/node_wire.h"
 #include "dist/plan_block.h"
@@ -70,11 +71,32 @@ static enum status check_cache(const struct worker *w, const struct cache_config
     return is_good && w->loaded && !w->has_cache ? OK : fail(err, ERR_FORMAT, "node 0 asks for a cache that cannot be");
 }
 
+/* Node 0 cannot know what memory there is here. */
+static enum status cache_fits(const struct worker *w, const struct cache_config *c, struct error *err) {
+    struct machine_memory memory;
+    int64_t bytes = 0;
+    for (int g = 0; g < w->program->n_groups; g++) {
+        bool is_state = w->program->groups[g].kind == CACHE_STATE;
+        int64_t n = is_state ? (int64_t)c->n_states + c->n_host_states : (int64_t)c->n_blocks[g] + c->n_host_blocks[g];
+        int64_t all, one = w->o->backend->cache_block_bytes(w->loaded, g, c->block_size);
+        if (__builtin_mul_overflow(one, n, &all) || __builtin_add_overflow(bytes, all, &bytes))
+            return fail(err, ERR_MEMORY, "its share of the cache is larger than memory can be");
+    }
+    machine_memory_get(&memory);
+    return !w->o->backend->in_place || bytes <= memory.available
+               ? OK
+               : fail(err, ERR_MEMORY,
+                      "its share of the cache takes %lld MiB, and of %s memory %lld are free: --kv-cache-memory on "
+                      "node 0 says how much there is",
+                      (long long)(bytes >> 20), memory.whose, (long long)(memory.available >> 20));
+}
+
 static enum status alloc_cache(struct worker *w, struct error *err) {
     TRY(expect(w, sizeof w->cache, err));
     struct cache_config c;
     memcpy(&c, w->question.ptr, sizeof c);
     TRY(check_cache(w, &c, err));
+    TRY(cache_fits(w, &c, err));
     w->cache = c;
     w->has_cache = true;
     return w->o->backend->alloc_cache(w->loaded, &w->cache, err);

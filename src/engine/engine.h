@@ -160,6 +160,7 @@ struct engine_model {
     int64_t mapped_bytes;        // of them, those of a file's map, which are in memory as far as there is room
     const struct draft *draft;   // that guesses beside it; NULL: none
     const struct model *to_read; // brought into memory before the first step; NULL: none
+    const struct program *own;   // what of it this process computes; NULL: all. Memory is counted for that
 };
 enum status engine_open(const struct gyre_options *options, const struct engine_model *model, struct gyre **out,
                         struct error *err);

@@ -94,7 +94,10 @@ static int by_address(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-static int64_t least_weight_bytes(const struct program *p, const struct gyre_options *o) {
+/* What `one` says of all weights; a table that is the head too counts once. */
+static int64_t sum_weights(const struct program *p,
+                           int64_t (*one)(const struct weight *w, const struct gyre_options *o),
+                           const struct gyre_options *o) {
     const struct weight **all = xcalloc((size_t)p->n_ops * OP_MAX_WEIGHTS + 1, sizeof *all);
     int64_t bytes = 0;
     size_t n = 0;
@@ -104,11 +107,20 @@ static int64_t least_weight_bytes(const struct program *p, const struct gyre_opt
                 all[n++] = p->ops[i].weights[k];
     qsort(all, n, sizeof *all, by_address);
     for (size_t i = 0; i < n; i++)
-        if (i == 0 || all[i] != all[i - 1]) // a table that is the head too counts once
-            bytes += least_bytes(all[i], o);
+        if (i == 0 || all[i] != all[i - 1])
+            bytes += one(all[i], o);
     free(all);
     return bytes;
 }
+
+static int64_t stored_bytes(const struct weight *w, const struct gyre_options *o) {
+    (void)o;
+    return weight_stored_bytes(w);
+}
+
+int64_t engine_stored_bytes(const struct program *p) { return sum_weights(p, stored_bytes, NULL); }
+
+const struct program *engine_own_program(const struct engine_model *m) { return m->own ? m->own : m->program; }
 
 /* Copies of what is stored transposed, by a device that computes with the other weights where they lie. */
 static int64_t turned_bytes(const struct program *p) {
@@ -132,7 +144,7 @@ enum status engine_weights_fit(const struct gyre_options *o, const struct engine
     o->backend->memory(d, &device);
     int64_t may =
         (int64_t)((double)device.total * (o->gpu_memory_utilization > 0 ? o->gpu_memory_utilization : usual_share));
-    struct need n = {.weights = least_weight_bytes(m->program, o), .cache = o->kv_cache_bytes};
+    struct need n = {.weights = sum_weights(engine_own_program(m), least_bytes, o), .cache = o->kv_cache_bytes};
     int64_t available = MAX(may - device.taken, 0);
     return !device.total || sum_of(&n) <= available ? OK
                                                     : refuse(o, &n, available, device.total, "the device's", true, err);
@@ -140,10 +152,11 @@ enum status engine_weights_fit(const struct gyre_options *o, const struct engine
 
 static int64_t swap_bytes(const struct gyre_options *o, const struct engine_model *m, struct loaded *l,
                           const struct engine_sizes *sizes) {
+    const struct program *p = engine_own_program(m);
     int64_t bytes = 0;
-    for (int g = 0; g < m->program->n_groups; g++) {
-        int n = m->program->groups[g].kind == CACHE_STATE ? sizes->cache.n_host_states : sizes->cache.n_host_blocks[g];
-        bytes += n * engine_block_bytes(o, m->program, l, g, sizes->cache.block_size);
+    for (int g = 0; g < p->n_groups; g++) {
+        int n = p->groups[g].kind == CACHE_STATE ? sizes->cache.n_host_states : sizes->cache.n_host_blocks[g];
+        bytes += n * engine_block_bytes(o, p, l, g, sizes->cache.block_size);
     }
     return bytes;
 }
@@ -153,9 +166,9 @@ enum status engine_fits(const struct gyre_options *o, const struct engine_model 
     struct machine_memory memory;
     struct need n = {.swap = swap_bytes(o, m, l, sizes)};
     if (!o->backend->cache_room) {
-        n.weights = l ? 0 : m->made_bytes + turned_bytes(m->program);
+        n.weights = l ? 0 : m->made_bytes + turned_bytes(engine_own_program(m));
         n.cache = sizes->kv_cache_bytes;
-        n.step = engine_step_bytes(o, m->program, sizes->bucket);
+        n.step = engine_step_bytes(o, engine_own_program(m), sizes->bucket);
     }
     machine_memory_get(&memory);
     if (sum_of(&n) <= memory.available)

@@ -31,5 +31,9 @@ enum status engine_fits(const struct gyre_options *o, const struct engine_model 
 enum status engine_weights_fit(const struct gyre_options *o, const struct engine_model *m, const struct device *d,
                                struct error *err);
 
+/* What of the program this process computes, and the bytes of its weights as stored. */
+const struct program *engine_own_program(const struct engine_model *m);
+int64_t engine_stored_bytes(const struct program *p);
+
 /* Bytes of the host's memory that the values of a step need. */
 int64_t engine_step_bytes(const struct gyre_options *o, const struct program *p, struct bucket bucket);

@@ -2,6 +2,7 @@
 #include "engine/fit.h"
 
 #include "base/clock.h"
+#include "core/pass/pass.h"
 #include "engine/abi.h"
 #include "engine/draft/text_drafter.h"
 #include "engine/draft/token_bytes.h"
@@ -221,6 +222,17 @@ static struct engine_model engine_model_of(const struct gyre_options *o, const s
     return m;
 }
 
+/* Of a pipeline over hosts. */
+static enum status own_part(const struct gyre_options *o, struct engine_model *m, struct program **own,
+                            struct error *err) {
+    if (o->backend->n_stages == 0)
+        return OK;
+    TRY(pass_stage(m->program, o->backend->stage, o->backend->n_stages, own, err));
+    m->own = *own;
+    m->weight_bytes = engine_stored_bytes(*own);
+    return OK;
+}
+
 /* Whether dummies that the host has to make fit, and all else with them, before the first of them is made. */
 static enum status dummies_fit(const struct gyre_options *o, struct error *err) {
     struct model *model;
@@ -262,17 +274,23 @@ static int open_with(const struct gyre_options *o, struct gyre **out, struct gyr
     if ((load == LOAD_DUMMY && dummies_fit(o, &e) != OK) || model_open(o->model, &options, &model, &e) != OK)
         return engine_report(err, &e);
     struct engine_model m = engine_model_of(o, model);
+    struct program *own = NULL;
+    struct draft *draft = NULL;
+    enum status st = own_part(o, &m, &own, &e);
     if (load == LOAD_CHECKPOINT && o->backend->in_place) {
         m.mapped_bytes = m.weight_bytes;
-        m.to_read = model;
+        m.to_read = own ? NULL : model; // of a host's share what is needed comes as it is
     }
-    struct draft *draft = NULL;
-    enum status st = open_draft(o, model, load == LOAD_PHANTOM, &draft, &e);
+    if (st == OK)
+        st = open_draft(o, model, load == LOAD_PHANTOM, &draft, &e);
     m.draft = draft;
     if (draft && draft->target)
         m.program = draft->target;
     int64_t model_us = clock_us() - start;
-    if (st != OK || engine_open(o, &m, out, &e) != OK) {
+    if (st == OK)
+        st = engine_open(o, &m, out, &e);
+    program_free(own);
+    if (st != OK) {
         draft_free(draft);
         model_free(model);
         return engine_report(err, &e);

@@ -119,7 +119,8 @@ static int64_t default_budget(const struct gyre_options *o, const struct engine_
     struct machine_memory memory;
     machine_memory_get(&memory);
     int64_t total = memory.total, least = MIN(total / 16, memory.available / 2);
-    int64_t free_now = memory.available - m->made_bytes - m->mapped_bytes - engine_step_bytes(o, m->program, bucket);
+    int64_t free_now =
+        memory.available - m->made_bytes - m->mapped_bytes - engine_step_bytes(o, engine_own_program(m), bucket);
     return MAX(MIN(MIN(total / 4, total - m->weight_bytes - total / 16), free_now), least);
 }
 
@@ -211,7 +212,8 @@ enum status engine_size(const struct gyre_options *o, const struct engine_model 
     TRY(check_options(o, m, err));
     *out = (struct engine_sizes){.bucket = bucket_of(o, m->program)};
     out->cache.block_size = o->block_size ? o->block_size : DEFAULT_BLOCK;
-    struct cache_demand d = {o, l, m->program, out->cache.block_size, out->bucket.max_tokens, out->bucket.max_seqs, -1};
+    struct cache_demand d = {
+        o, l, engine_own_program(m), out->cache.block_size, out->bucket.max_tokens, out->bucket.max_seqs, -1};
     if (m->draft && !m->draft->reads_target) {
         d.draft_group = draft_group(m->program);
         d.draft_bytes = draft_block_bytes(o, m->draft->step, d.block_size);

@@ -238,7 +238,9 @@ static void fill_common(struct over *t, const struct over *want) {
     *t = *want;
     struct backend_ops *ops = &t->ops;
     *ops = *of;
-    ops->n_devices = want->n * MAX(of->n_devices, 1);
+    ops->n_devices = (want->far ? 1 : want->n) * MAX(of->n_devices, 1);
+    ops->stage = want->far ? want->n - 1 : 0;
+    ops->n_stages = want->far ? want->n : 0;
     ops->open = opens[t - tables];
     ops->memory = of->memory ? over_memory : NULL;
     ops->close = over_close;
