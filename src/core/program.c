@@ -61,7 +61,8 @@ static void use(struct program *p, val v, int op) {
 static void recount(struct program *p) {
     for (int i = 0; i < p->n_values; i++)
         p->values[i].first_use = 0, p->values[i].last_use = -1;
-    for (int i = 0, section = -1; i < p->n_ops; i++) {
+    int section = -1;
+    for (int i = 0; i < p->n_ops; i++) {
         while (section < p->ops[i].section)
             p->sections[++section].first_op = i;
         for (int k = 0; k < OP_MAX_OUT; k++)
@@ -70,6 +71,8 @@ static void recount(struct program *p) {
         for (int k = 0; k < OP_MAX_IN; k++)
             use(p, p->ops[i].in[k], i);
     }
+    while (section < p->n_sections - 1) // of which nothing is left
+        p->sections[++section].first_op = p->n_ops;
     use(p, p->hidden, p->n_ops - 1);
     for (int i = 0; i < p->n_taps; i++)
         use(p, p->taps[i], p->n_ops - 1);

@@ -62,7 +62,7 @@ struct device {
     int index;
     const struct phantom_card *card; // of device_options: nothing is sent there or run; NULL: the device is there
     int64_t taken;                   // of such a card's memory
-    int most_pitch; // bytes from row to row of a copy of rows
+    int most_pitch;                  // bytes from row to row of a copy of rows
     cudaStream_t stream; // of all that a step reads or writes; with it nothing is ordered, the runtime's own neither
     cublasLtHandle_t blas;
     void *workspace; // of cuBLASLt
@@ -228,7 +228,6 @@ struct executable {
         struct dfilter_state *state;
         int32_t *asked; // pinned: filter_again has something to do
     } filter;
-
     char *plan_device; // one block, read by every step
     size_t plan_bytes;
     struct plan_layout layout;
@@ -238,6 +237,7 @@ struct executable {
     int32_t *row_token;         // [max_rows]: what the last step sampled
     int32_t *token_of;          // of the program, on the device; NULL: it has none
     struct dmat *state_sources; // [STATE_SOURCES], on the device; NULL: the program has no STATES
+    void *given_states;         // [max_tokens, width] float32, of plans that bring them; NULL: none has yet
     struct step_slot slots[STEPS_IN_FLIGHT];
     int64_t n_started, n_collected;
     bool is_late;       // the step that was started last waits for draw

@@ -199,16 +199,18 @@ static int32_t name_of(const struct program *p, struct chain of) {
 }
 
 /* From the second layer on, so that what is added to the residual stream is what a layer left; the first where it is
- * the only one. */
+ * the only one. Layers of other stages of a pipeline are empty here. */
 static struct chain all_layers(const struct program *p) {
     struct chain all = {0, 0};
     int n_layers = 0;
-    for (int i = 0; i < p->n_sections; i++)
-        if (p->sections[i].layer >= 0) {
-            if (n_layers++ < 2)
-                all.first = p->sections[i].first_op;
-            all.end = i + 1 < p->n_sections ? p->sections[i + 1].first_op : p->n_ops;
-        }
+    for (int i = 0; i < p->n_sections; i++) {
+        int first = p->sections[i].first_op, end = i + 1 < p->n_sections ? p->sections[i + 1].first_op : p->n_ops;
+        if (p->sections[i].layer < 0 || first == end)
+            continue;
+        if (n_layers++ < 2)
+            all.first = first;
+        all.end = end;
+    }
     return all;
 }
 

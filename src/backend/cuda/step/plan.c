@@ -27,12 +27,15 @@ static size_t place(size_t *total, size_t n_bytes) {
     return at;
 }
 
-bool plan_has_states(const struct program *p) {
+/* Of STATES; 0: there is none. */
+static int states_width(const struct program *p) {
     for (int i = 0; i < p->n_ops; i++)
         if (p->ops[i].code == OP_STATES)
-            return true;
-    return false;
+            return p->ops[i].out[0].width;
+    return 0;
 }
+
+bool plan_has_states(const struct program *p) { return states_width(p) > 0; }
 
 static void lay_out(struct executable *exe) {
     const struct bucket *b = &exe->bucket;
@@ -147,6 +150,7 @@ void plan_free(struct executable *exe) {
     cudaFree(exe->row_token);
     cudaFree(exe->lists);
     cudaFree(exe->state_sources);
+    cudaFree(exe->given_states);
     cudaFree(exe->token_of);
 }
 
@@ -438,13 +442,40 @@ enum status plan_send_rows(struct executable *exe, struct step_slot *slot, struc
     return take(exe, slot, err);
 }
 
+/* Rows of STATES that come with the plan are the first source. Only stages of a pipeline have such, so there is no
+ * memory for them before the first. */
+static enum status send_states(struct executable *exe, struct step_slot *slot, struct error *err) {
+    const struct batch_plan *p = slot->plan;
+    struct device *d = exe->loaded->device;
+    int width = states_width(exe->program);
+    size_t row_bytes = (size_t)width * sizeof *p->states;
+    int32_t *row = (int32_t *)(void *)(slot->plan_host + exe->layout.state_row);
+    if (!exe->given_states) {
+        struct dmat given = {.stride = width, .width = width, .element = ELEMENT_F32};
+        TRY(memory_take(d, &exe->given_states, (int64_t)row_bytes * exe->bucket.max_tokens, "states of a step", err));
+        given.at = exe->given_states;
+        DEVICE_TRY(d, err,
+                   cudaMemcpyAsync(exe->state_sources, &given, sizeof given, cudaMemcpyHostToDevice, d->stream),
+                   "the source of a step's states");
+    }
+    DEVICE_TRY(d, err,
+               cudaMemcpyAsync(exe->given_states, p->states, row_bytes * (size_t)p->n_tokens, cudaMemcpyHostToDevice,
+                               d->stream),
+               "states of %d tokens", p->n_tokens);
+    for (int i = 0; i < p->n_tokens; i++)
+        row[i] = i;
+    return OK;
+}
+
 enum status plan_send(struct executable *exe, struct step_slot *slot, struct error *err) {
     const struct batch_plan *p = slot->plan;
     const struct plan_layout *at = &exe->layout;
     copy_numbers(slot, at->token_id, p->token_id, p->n_tokens);
     copy_numbers(slot, at->from_row, p->from_row, p->n_tokens);
     copy_numbers(slot, at->position, p->position, p->n_tokens);
-    if (at->state_row > 0)
+    if (at->state_row > 0 && p->states)
+        TRY(send_states(exe, slot, err));
+    else if (at->state_row > 0)
         copy_numbers(slot, at->state_row, p->state_row, p->n_tokens);
     copy_numbers(slot, at->query_start, p->query_start, p->n_seqs + 1);
     copy_numbers(slot, at->seq_len, p->seq_len, p->n_seqs);
