@@ -14,6 +14,7 @@
 /* How a sequence stood in the first step of a launch. */
 struct foreseen {
     int32_t position, adapter, tail[MAX_CACHE_GROUPS]; // tail: its last block in each group
+    int row;                                           // of the launch
     struct sample_params sample;
 };
 
@@ -85,6 +86,8 @@ int ahead_steps(struct executable *exe) {
         for (int g = 0; g < exe->program->n_groups; g++)
             a->seqs[s].tail[g] = tail_of(exe, s, g);
     }
+    for (int i = 0; i < a->n_seqs; i++)
+        a->seqs[exe->rows[i]].row = i;
     return n;
 }
 
@@ -108,7 +111,7 @@ static bool goes_on(const struct executable *exe, int s, const struct sample_res
     int32_t token =
         plan->from_row[s] < 0 ? plan->token_id[s] : program_token_of(exe->program, before[plan->from_row[s]].token);
     bool same = plan->position[s] == f->position + a->n_served && plan->adapter[s] == f->adapter &&
-                token == a->drawn[((int64_t)(a->n_served - 1) * DRAWN_INTS + DRAWN_TOKEN) * a->n_rows + s] &&
+                token == a->drawn[((int64_t)(a->n_served - 1) * DRAWN_INTS + DRAWN_TOKEN) * a->n_rows + f->row] &&
                 draws_alike(&exe->sample[s], &f->sample) &&
                 exe->sample[s].position == f->sample.position + (uint64_t)a->n_served;
     for (int g = 0; g < exe->program->n_groups && same; g++)
@@ -125,6 +128,6 @@ bool ahead_serve(struct executable *exe, const struct sample_result *before, str
             return false;
     const int32_t *drawn = a->drawn + (int64_t)a->n_served++ * DRAWN_INTS * a->n_rows;
     for (int s = 0; s < a->n_seqs; s++)
-        results[s] = run_result_of(drawn, a->n_rows, s);
+        results[s] = run_result_of(drawn, a->n_rows, a->seqs[s].row);
     return true;
 }

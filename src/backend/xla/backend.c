@@ -3,6 +3,7 @@
 #include "backend/xla/backend.h"
 
 #include "backend/xla/cache.h"
+#include "backend/xla/dense.h"
 #include "backend/xla/replicas.h"
 #include "backend/xla/run.h"
 #include "backend/xla/store.h"
@@ -45,6 +46,30 @@ static void xla_close(struct device *d) {
     free(d);
 }
 
+static void xla_memory(const struct device *d, struct device_memory *out) {
+    struct pjrt_memory_bytes m;
+    struct machine_memory machine;
+    pjrt_device_memory(d->pjrt, d->index, &m);
+    *out = (struct device_memory){.total = m.limit, .taken = m.in_use};
+    if (m.limit == 0 && device_is_cpu(d)) {
+        machine_memory_get(&machine);
+        *out = (struct device_memory){.total = machine.total, .taken = machine.total - machine.available};
+    }
+}
+
+/* An eighth of the device's memory, if it tells how much it has; on the CPU, which has other things to do, a 32th of
+ * the machine's. */
+static enum status read_dense(struct device *d, const struct device_options *o, struct error *err) {
+    const char *given = device_option(o->own, "dense");
+    struct device_memory m;
+    int mib = 0;
+    xla_memory(d, &m);
+    if (given)
+        TRY(read_number(given, "dense", 0, 1 << 24, &mib, err));
+    d->dense_bytes = given ? (int64_t)mib << 20 : m.total / (device_is_cpu(d) ? 32 : 8);
+    return OK;
+}
+
 static enum status open_plugin(struct device *d, const struct device_options *o, struct error *err) {
     char path[PJRT_PATH_BYTES];
     TRY(read_options(d, o, err));
@@ -54,7 +79,7 @@ static enum status open_plugin(struct device *d, const struct device_options *o,
         return fail(err, ERR_ARG, "device index: %s has devices 0 to %d, not %d", path, d->pjrt->n_devices - 1,
                     o->index);
     d->index = o->index;
-    return OK;
+    return read_dense(d, o, err);
 }
 
 static enum status xla_open(const struct device_options *options, struct device **out, struct error *err) {
@@ -69,28 +94,24 @@ static enum status xla_open(const struct device_options *options, struct device 
     return st;
 }
 
-static void xla_memory(const struct device *d, struct device_memory *out) {
-    struct pjrt_memory_bytes m;
-    struct machine_memory machine;
-    pjrt_device_memory(d->pjrt, d->index, &m);
-    *out = (struct device_memory){.total = m.limit, .taken = m.in_use};
-    if (m.limit == 0 && device_is_cpu(d)) {
-        machine_memory_get(&machine);
-        *out = (struct device_memory){.total = machine.total, .taken = machine.total - machine.available};
-    }
+/* What dense copies can take at most. */
+static int64_t dense_room(const struct loaded *l, struct bucket bucket, int block_size, const int *table_width) {
+    int64_t all = dense_bytes(l, shape_seqs(bucket.max_seqs), block_size, table_width);
+    return l->has_int8_cache ? 0 : MIN(all, l->device->dense_bytes);
 }
 
 /* Of a device that does not tell, as of the CPU, a quarter of the machine's memory, or half of what is free. */
 static enum status xla_cache_room(struct loaded *l, struct bucket bucket, int n, int block_size, const int *table_width,
                                   double share, int64_t *out, struct error *err) {
     struct device_memory m;
-    (void)n, (void)block_size, (void)table_width;
+    (void)n;
     xla_memory(l->device, &m);
-    int64_t free_now = m.total - m.taken, logits = (int64_t)bucket.max_rows * l->program->vocab_size * 4;
+    int64_t free_now = m.total - m.taken, logits = (int64_t)bucket.max_rows * l->program->vocab_size * 4,
+            dense = dense_room(l, bucket, block_size, table_width);
     if (device_is_cpu(l->device))
         *out = MIN(m.total / 4, free_now / 2);
     else if (m.total > 0) // what is left is for a step: values of its rows, which no one knows before it is compiled
-        *out = (int64_t)((double)m.total * (share > 0 ? share : 0.92)) - m.taken - m.total / 16 - 2 * logits;
+        *out = (int64_t)((double)m.total * (share > 0 ? share : 0.92)) - m.taken - m.total / 16 - 2 * logits - dense;
     else
         *out = (int64_t)1 << 30;
     return *out > 0
@@ -119,6 +140,8 @@ static int xla_report(const struct executable *exe, struct device_report out[MAX
         {"launched_rows_total", "token rows of launches, padding among them", "rows", NULL, exe->n_padded_rows},
         {"foreseen_steps_total", "steps that a launch before had done already", "steps", NULL, exe->n_foreseen},
         {"unread_steps_total", "steps that were started before the one before was read", "steps", NULL, exe->n_unread},
+        {"filled_blocks_total", "blocks that were copied to where a sequence's cache is dense", "blocks", NULL,
+         dense_count(l)},
         {"host_drawn_rows_total", "rows that were drawn on the host from their logits", "rows", NULL,
          exe->n_host_drawn},
     };
@@ -137,6 +160,8 @@ static bool xla_warning(struct executable *exe, int i, char *out, size_t n) {
 static const struct backend_option xla_options[] = {
     {"plugin", "FILE", "the PJRT plugin; otherwise that of a Python package is looked for"},
     {"blockwise", "TOKENS", "attention goes in pieces where the context is longer than this; 8192 unless given"},
+    {"dense", "MIB",
+     "memory for dense copies of the caches of sequences that take one token a step; an eighth unless given"},
     {"steps", "N", "tokens of each sequence that a launch makes, where no more is asked for; they come together"},
     {"cache", "FOLDER|0", "where compiled programs are kept; ~/.cache/gyre/xla unless given; 0: nowhere"},
     {"dump", "FOLDER", "writes the StableHLO of what it compiles there, as 0.mlir, 1.mlir ..."},

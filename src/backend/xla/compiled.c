@@ -1,6 +1,7 @@
 /* compiled.c - see compiled.h. */
 #include "backend/xla/compiled.h"
 
+#include "backend/xla/dense_shape.h"
 #include "backend/xla/store.h"
 
 #include "base/clock.h"
@@ -38,10 +39,14 @@ enum status compiled_make(struct loaded *l, struct str text, struct pjrt_loaded 
 /* Caches that are copied instead of being written where they lie would cost more than all else. */
 static enum status check_alias(const struct loaded *l, const struct compiled *c, struct error *err) {
     int64_t given = 0;
-    for (int i = 0; i < l->n_caches; i++) {
+    for (int i = 0; i < l->n_caches && c->dense != DENSE_ZEROS; i++) {
         bool is_state = l->program->groups[l->caches[i].group].kind == CACHE_STATE;
-        if (c->copies == NO_COPIES || (c->copies == STATE_SLOTS ? is_state : l->caches[i].group == c->copies))
+        bool is_given =
+            c->copies == NO_COPIES || (c->copies == STATE_SLOTS ? is_state : l->caches[i].group == c->copies);
+        if (is_given && c->dense == 0)
             given += shape_count(l->caches[i].shape);
+        if (is_given && (c->dense > 0 || c->shape.is_dense) && dense_has(l, i))
+            given += shape_count(dense_shape(l, &c->shape, i));
     }
     return c->bytes.aliased >= given || c->bytes.arguments == 0
                ? OK
@@ -71,17 +76,27 @@ static enum status dump(const struct loaded *l, struct str text, struct error *e
     return file_write(path, text, err);
 }
 
+static bool is_step(const struct compiled *c) { return c->copies == NO_COPIES && c->dense == 0; }
+
+static void lower(const struct loaded *l, const struct compiled *c, struct buf *text) {
+    if (is_step(c))
+        xla_lower(l, &c->shape, text);
+    else if (c->dense == DENSE_ZEROS)
+        xla_lower_dense_zeros(l, &c->shape, text);
+    else if (c->dense > 0)
+        xla_lower_fill(l, &c->shape, c->copies, c->dense, text);
+    else
+        xla_lower_copies(l, c->copies, text);
+}
+
 static enum status make(struct loaded *l, struct compiled *c, struct error *err) {
     struct buf text = {0};
     int64_t start = clock_us();
-    if (c->copies == NO_COPIES)
-        xla_lower(l, &c->shape, &text);
-    else
-        xla_lower_copies(l, c->copies, &text);
+    lower(l, c, &text);
     enum status st = dump(l, buf_view(&text), err);
     if (st == OK)
-        st = c->copies == NO_COPIES ? compile_text(l, l->ids, l->n_ids, buf_view(&text), &c->program, err)
-                                    : compiled_make(l, buf_view(&text), &c->program, err);
+        st = is_step(c) ? compile_text(l, l->ids, l->n_ids, buf_view(&text), &c->program, err)
+                        : compiled_make(l, buf_view(&text), &c->program, err);
     if (st == OK)
         st = pjrt_program_bytes(l->device->pjrt, c->program, &c->bytes, err);
     if (st == OK)
@@ -107,7 +122,7 @@ static void *run_job(void *arg) {
 static void say_how_long(const struct job *job, int64_t us) {
     const struct launch_shape *s = &job->made->shape;
     char what[96] = "copies of a cache", others[64] = "";
-    if (job->made->copies == NO_COPIES)
+    if (is_step(job->made))
         snprintf(what, sizeof what, "a step of %d x %d tokens, with up to %d of context", s->n_seqs, s->n_queries,
                  s->context);
     if (job->n_before > 0)
@@ -181,7 +196,8 @@ static enum status add(struct loaded *l, struct compiled wanted, const struct co
 static bool is_same(const struct compiled *a, const struct compiled *b) {
     const struct launch_shape *x = &a->shape, *y = &b->shape;
     return a->copies == b->copies && x->n_seqs == y->n_seqs && x->n_queries == y->n_queries && x->n_rows == y->n_rows &&
-           x->context == y->context && x->draws == y->draws && x->n_steps == y->n_steps && x->n_fed == y->n_fed;
+           x->context == y->context && x->draws == y->draws && x->n_steps == y->n_steps && x->n_fed == y->n_fed &&
+           x->is_dense == y->is_dense && a->dense == b->dense;
 }
 
 static enum status find_or_add(struct loaded *l, struct compiled wanted, const struct compiled **out,
@@ -201,6 +217,13 @@ enum status compiled_step(struct loaded *l, const struct launch_shape *shape, co
 
 enum status compiled_copies(struct loaded *l, int group, const struct compiled **out, struct error *err) {
     return find_or_add(l, (struct compiled){.copies = group}, out, err);
+}
+
+enum status compiled_dense(struct loaded *l, const struct launch_shape *shape, int dense, int group,
+                           const struct compiled **out, struct error *err) {
+    struct launch_shape arrays = {.n_seqs = shape->n_seqs, .context = shape->context, .n_queries = 1, .is_dense = true};
+    int copies = dense == DENSE_ZEROS ? NO_COPIES : group;
+    return find_or_add(l, (struct compiled){.shape = arrays, .copies = copies, .dense = dense}, out, err);
 }
 
 void compiled_release(struct loaded *l) {

@@ -9,16 +9,19 @@
 struct compiled {
     struct launch_shape shape;
     int copies; // of which group, or STATE_SLOTS; NO_COPIES: a step
+    int dense;  // of dense copies of the shape: DENSE_ZEROS, or a fill of so many blocks of group `copies`; 0: neither
     struct pjrt_loaded *program;
     struct pjrt_program_bytes bytes;
     int n_outputs;
     struct compiled *next;
 };
-enum { NO_COPIES = -2 };
+enum { NO_COPIES = -2, DENSE_ZEROS = -1 };
 
 enum status compiled_step(struct loaded *l, const struct launch_shape *shape, const struct compiled **out,
                           struct error *err);
 enum status compiled_copies(struct loaded *l, int group, const struct compiled **out, struct error *err);
+enum status compiled_dense(struct loaded *l, const struct launch_shape *shape, int dense, int group,
+                           const struct compiled **out, struct error *err);
 void compiled_release(struct loaded *l);
 
 /* l->arguments [n_arguments] to l->outputs. */

@@ -7,8 +7,7 @@ static int take(int *n, int count) {
     return at;
 }
 
-/* Entries of a group's block table that a launch needs: those of the context, or of the window and the rows. */
-static int table_width(const struct loaded *l, const struct launch_shape *s, int group) {
+int inputs_table_width(const struct loaded *l, const struct launch_shape *s, int group) {
     const struct cache_group *g = &l->program->groups[group];
     int all = (s->context + l->block_size - 1) / l->block_size;
     if (g->window == 0)
@@ -39,7 +38,7 @@ void inputs_layout(const struct loaded *l, const struct launch_shape *s, struct 
     for (int g = 0; g < p->n_groups; g++) {
         if (p->groups[g].kind == CACHE_STATE)
             continue;
-        out->width[g] = table_width(l, s, g);
+        out->width[g] = inputs_table_width(l, s, g);
         out->table[g] = take(&n, s->n_seqs * out->width[g]);
         out->base[g] = take(&n, s->n_seqs);
     }

@@ -1,5 +1,6 @@
 /* load.c - a program on a device: what it is refused for, its types, weights and caches. See backend.h. */
 #include "backend/xla/cache.h"
+#include "backend/xla/dense.h"
 #include "backend/xla/lower/lower.h"
 #include "backend/xla/replicas.h"
 #include "backend/xla/weights.h"
@@ -48,6 +49,7 @@ void load_free(struct loaded *l) {
     if (!l)
         return;
     compiled_release(l);
+    dense_free(l);
     cache_release(l);
     weights_release(l);
     free(l->arguments);
@@ -90,8 +92,8 @@ static enum status load(struct loaded *l, const struct load_options *options, st
     TRY(load_describe(l, options, err));
     l->ids[0] = pjrt_device_id(l->device->pjrt, l->device->index);
     l->n_ids = 1;
-    size_t n_outputs = (size_t)l->n_caches + 4 + MAX_TAPS;
-    l->arguments = xcalloc((size_t)l->n_caches + 2 * (size_t)l->n_weights + 4, sizeof *l->arguments);
+    size_t n_outputs = 2 * (size_t)l->n_caches + 4 + MAX_TAPS;
+    l->arguments = xcalloc(2 * (size_t)l->n_caches + 2 * (size_t)l->n_weights + 4, sizeof *l->arguments);
     l->outputs = xcalloc(n_outputs, sizeof *l->outputs);
     l->array_ids = xcalloc((size_t)l->n_caches + 1, sizeof *l->array_ids);
     return weights_place(l, options->dummy_weights, &options->progress, err);

@@ -2,6 +2,7 @@
 #include "backend/xla/run.h"
 
 #include "backend/xla/cache.h"
+#include "backend/xla/dense.h"
 #include "backend/xla/replicas.h"
 
 #include <stdlib.h>
@@ -68,6 +69,7 @@ enum status run_compile(struct loaded *l, struct bucket bucket, struct executabl
     exe->sample = xcalloc((size_t)rows + 1, sizeof *exe->sample);
     exe->hidden = xcalloc((size_t)exe->most_tokens * (size_t)widest_hidden(l->program) + 1, sizeof *exe->hidden);
     exe->ahead = ahead_new(l, bucket, exe->most_seqs);
+    dense_reserve(l, exe->most_seqs);
     exe->hidden_piece = -1;
     exe->is_settled = true;
     for (int i = 0; i < 2; i++)
@@ -165,10 +167,15 @@ static struct pjrt_buffer **fed_before(struct executable *exe) { return &exe->fe
 static void take_outputs(struct executable *exe, struct piece *piece) {
     struct loaded *l = exe->loaded;
     int n = l->n_caches;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < l->n_caches; i++) {
         pjrt_buffer_free(l->device->pjrt, l->caches[i].buffer); // given away: only the handle is left
         l->caches[i].buffer = l->outputs[i];
     }
+    for (int i = 0; i < l->n_caches; i++)
+        if (piece->shape.is_dense && dense_has(l, i)) {
+            pjrt_buffer_free(l->device->pjrt, *dense_buffer(l, i));
+            *dense_buffer(l, i) = l->outputs[n++];
+        }
     if (exe->n_fed > 0) {
         pjrt_buffer_free(l->device->pjrt, *fed_now(exe));
         *fed_now(exe) = l->outputs[n++];
@@ -185,11 +192,15 @@ static void take_outputs(struct executable *exe, struct piece *piece) {
         piece->hidden[1 + i] = l->outputs[n++];
 }
 
-static int fill_arguments(struct executable *exe, struct pjrt_buffer *ints, struct pjrt_buffer *floats) {
+static int fill_arguments(struct executable *exe, const struct piece *piece, struct pjrt_buffer *ints,
+                          struct pjrt_buffer *floats) {
     struct loaded *l = exe->loaded;
     int n = 0;
     for (int i = 0; i < l->n_caches; i++)
         l->arguments[n++] = l->caches[i].buffer;
+    for (int i = 0; i < l->n_caches; i++)
+        if (piece->shape.is_dense && dense_has(l, i))
+            l->arguments[n++] = *dense_buffer(l, i);
     if (exe->n_fed > 0)
         l->arguments[n++] = *fed_now(exe);
     for (int i = 0; i < l->n_weights; i++) {
@@ -204,6 +215,20 @@ static int fill_arguments(struct executable *exe, struct pjrt_buffer *ints, stru
     return n;
 }
 
+static enum status prepare_caches(struct executable *exe, const struct piece *piece, struct error *err) {
+    return piece->shape.is_dense
+               ? dense_prepare(exe->loaded, exe->plan, exe->seqs + piece->first_seq, piece->n_seqs, &piece->shape, err)
+               : OK;
+}
+
+static void note_written(struct executable *exe, const struct piece *piece) {
+    const int *seqs = exe->seqs + piece->first_seq;
+    if (piece->shape.is_dense)
+        dense_put(exe->loaded, exe->plan, seqs, piece->n_seqs, piece->n_loop);
+    for (int i = 0; i < piece->n_seqs && !piece->shape.is_dense; i++)
+        dense_wrote_rows(exe->loaded, exe->plan, seqs[i], piece->n_loop);
+}
+
 static enum status launch(struct executable *exe, struct piece *piece, const struct sample_result *before,
                           struct error *err) {
     struct loaded *l = exe->loaded;
@@ -216,6 +241,7 @@ static enum status launch(struct executable *exe, struct piece *piece, const str
     piece->shape.n_steps = piece->n_loop > 1 ? l->device->steps : 1;
     piece->shape.n_fed = exe->n_fed;
     piece->asks_for_logits = asks_for_logits(exe, piece);
+    TRY(prepare_caches(exe, piece, err));
     TRY(replicas_compiled(l, &piece->shape, &program, err));
     inputs_layout(l, &piece->shape, &at);
     pack_inputs(exe, piece, &at, before);
@@ -223,11 +249,13 @@ static enum status launch(struct executable *exe, struct piece *piece, const str
     if (st == OK)
         st = pjrt_upload(d->pjrt, d->index, PJRT_F32, (int64_t[]){at.n_floats}, 1, exe->floats, &floats, err);
     if (st == OK)
-        st = replicas_execute(l, program, fill_arguments(exe, ints, floats), err);
+        st = replicas_execute(l, program, fill_arguments(exe, piece, ints, floats), err);
     pjrt_buffer_free(d->pjrt, ints);
     pjrt_buffer_free(d->pjrt, floats);
-    if (st == OK)
+    if (st == OK) {
         take_outputs(exe, piece);
+        note_written(exe, piece);
+    }
     exe->n_launches++;
     exe->n_padded_rows += launch_tokens(&piece->shape);
     return st;
@@ -291,19 +319,31 @@ static void take_sample(struct executable *exe, const struct sample_params *samp
 static enum status run_pieces(struct executable *exe, struct error *err) {
     const struct sample_result *before = exe->before.n_pieces > 0 ? NULL : results_before(exe);
     TRY(cache_copy_blocks(exe->loaded, exe->plan->copies, exe->plan->n_copies, err));
+    for (int i = 0; i < exe->plan->n_copies; i++)
+        if (exe->plan->copies[i].group >= 0)
+            dense_wrote_block(exe->loaded, exe->plan->copies[i].group, exe->plan->copies[i].to);
     for (int i = 0; i < exe->n_pieces; i++)
         TRY(launch(exe, &exe->pieces[i], before, err));
     return OK;
+}
+
+/* As the plan has them. */
+static bool rows_are_in_order(const struct executable *exe, const struct piece *piece) {
+    bool are = exe->n_pieces == 1;
+    for (int i = 0; i < piece->n_rows && are; i++)
+        are = exe->rows[piece->first_row + i] == i;
+    return are;
 }
 
 /* Logits of a piece's rows to their places. */
 static enum status fetch_logits(struct executable *exe, const struct piece *piece, struct error *err) {
     int64_t vocab = exe->program->vocab_size, n_bytes = piece->shape.n_rows * vocab * (int64_t)sizeof *exe->logits;
     const struct pjrt *p = exe->loaded->device->pjrt;
-    if (exe->n_pieces == 1) // rows are in the plan's order
+    bool in_order = rows_are_in_order(exe, piece);
+    if (in_order)
         TRY(pjrt_download(p, piece->logits, exe->logits, n_bytes, err));
-    float *all = exe->n_pieces == 1 ? NULL : malloc((size_t)n_bytes);
-    if (exe->n_pieces > 1 && !all)
+    float *all = in_order ? NULL : malloc((size_t)n_bytes);
+    if (!in_order && !all)
         return fail(err, ERR_MEMORY, "device xla: no memory for the logits of %d rows", piece->shape.n_rows);
     enum status st = all ? pjrt_download(p, piece->logits, all, n_bytes, err) : OK;
     for (int i = 0; i < piece->n_rows && st == OK; i++) {

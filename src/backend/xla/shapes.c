@@ -1,5 +1,6 @@
 /* shapes.c - see run.h: how steps are padded. Each padded shape is compiled once, and compilers take seconds: so there
  * are few. A row of padding costs a product its share of the arithmetic, not of the weights that are read. */
+#include "backend/xla/dense.h"
 #include "backend/xla/run.h"
 
 /* 1, 4, 16, 64, then by doubling. */
@@ -57,12 +58,16 @@ static void close_piece(struct executable *exe, int padded_queries) {
     int longest = 1;
     for (int i = 0; i < piece->n_seqs; i++)
         longest = MAX(longest, exe->plan->seq_len[exe->seqs[piece->first_seq + i]]);
-    take_rows(exe, piece);
     piece->shape = (struct launch_shape){
         .n_seqs = shape_seqs(piece->n_seqs),
         .n_queries = padded_queries,
         .n_steps = 1,
         .context = shape_context(exe->loaded, longest + (padded_queries == 1 ? exe->loaded->device->steps - 1 : 0))};
+    dense_keep_size(exe->loaded, &piece->shape);
+    piece->shape.is_dense = dense_fits(exe->loaded, &piece->shape);
+    if (piece->shape.is_dense)
+        dense_arrange(exe->loaded, exe->plan, exe->seqs + piece->first_seq, piece->n_seqs);
+    take_rows(exe, piece);
     piece->shape.n_rows = piece->n_rows <= piece->shape.n_seqs ? piece->shape.n_seqs : launch_tokens(&piece->shape);
 }
 

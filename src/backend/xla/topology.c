@@ -3,6 +3,7 @@
 
 #include "backend/xla/cache.h"
 #include "backend/xla/compiled.h"
+#include "backend/xla/dense.h"
 #include "backend/xla/weights.h"
 #include "base/clock.h"
 
@@ -23,6 +24,7 @@ static void shape_cache(struct loaded *l, const struct xla_target *t) {
         config.table_width[g] = (t->context + t->block_size - 1) / t->block_size;
     }
     cache_shape(l, &config);
+    dense_reserve(l, t->n_seqs);
 }
 
 static void put_gib(struct buf *out, const char *what, int64_t bytes) {
@@ -44,7 +46,9 @@ static void put_result(const struct loaded *l, size_t n_text, double seconds, co
 }
 
 static enum status compile_launch(struct loaded *l, const struct xla_target *t, struct buf *out, struct error *err) {
-    struct launch_shape s = {t->n_seqs, t->n_queries, t->n_seqs, t->context, 1, false};
+    struct launch_shape s = {
+        .n_seqs = t->n_seqs, .n_queries = t->n_queries, .n_rows = t->n_seqs, .context = t->context, .n_steps = 1};
+    s.is_dense = dense_fits(l, &s);
     struct buf text = {0}, options = {0};
     struct pjrt_program_bytes bytes;
     struct pjrt_cost cost;
@@ -77,7 +81,7 @@ static enum status describe_and_compile(struct loaded *l, const struct xla_targe
 }
 
 enum status xla_compile_for(const struct program *p, const struct xla_target *t, struct buf *out, struct error *err) {
-    struct device device = {.blockwise = t->blockwise, .steps = 1, .store = -1};
+    struct device device = {.blockwise = t->blockwise, .steps = 1, .store = -1, .dense_bytes = INT64_MAX};
     struct loaded *l = xcalloc(1, sizeof *l);
     l->device = &device;
     l->program = p;

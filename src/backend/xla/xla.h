@@ -5,9 +5,9 @@
  * to sizes of short ladders (shapes.h). Each such shape is an executable, compiled when it is first wanted. Its
  * arguments and results, by number:
  *
- *     arguments   caches | fed [n_fed] i32 | weights, and their scales | fed_before [n_fed] i32 | ints [n_ints] i32
- *                 | floats [n_floats] f32
- *     results     caches and fed, in the memory of the arguments | drawn [rows * DRAWN_INTS] i32
+ *     arguments   caches | dense copies of them (dense.h) | fed [n_fed] i32 | weights, and their scales
+ *                 | fed_before [n_fed] i32 | ints [n_ints] i32 | floats [n_floats] f32
+ *     results     caches, copies and fed, in the memory of the arguments | drawn [rows * DRAWN_INTS] i32
  *                 | logits [rows * vocab_size] | hidden [tokens * width], and taps
  *
  * fed has the tokens that a step drew, by its output rows: the step behind it takes them from there, so that the host
@@ -27,6 +27,7 @@ struct launch_shape {
     int context;           // tokens that a sequence can have: entries of block tables, times the block size
     int n_steps;           // that the launch may do, one token each; 1: a step
     int n_fed;             // tokens that a step can hand to the next on the device; 0: the host hands them over
+    bool is_dense;         // keys and values are read from dense copies, which a row a sequence has
     bool draws;            // rows may be drawn with a temperature; else each is its most probable token
 };
 
@@ -85,10 +86,11 @@ struct device {
     struct pjrt *pjrt;
     int index; // of pjrt's devices
     struct error fault;
-    int steps;     // of a launch, at most (ahead.c)
-    int blockwise; // tokens of context from which attention goes in pieces
-    char *dump;    // a folder for the text of modules; NULL: none
-    int store;     // a folder of executables (store.h); -1: none, and why, if that is not what was asked for
+    int steps;           // of a launch, at most (ahead.c)
+    int blockwise;       // tokens of context from which attention goes in pieces
+    int64_t dense_bytes; // that dense copies of caches may take (dense.h)
+    char *dump;          // a folder for the text of modules; NULL: none
+    int store;           // a folder of executables (store.h); -1: none, and why, if that is not what was asked for
     char why_no_store[320];
 };
 
@@ -109,7 +111,8 @@ struct loaded {
     struct cache_array *caches;
     int n_caches;
     int block_size, n_blocks[MAX_CACHE_GROUPS], n_states, table_width[MAX_CACHE_GROUPS];
-    int32_t *rank_ints; // as inputs.ranks
+    struct dense *dense; // dense.h; NULL: none
+    int32_t *rank_ints;  // as inputs.ranks
     int n_rank_ints;
     struct compiled *compiled; // compiled.h, a list
     int64_t n_compiled, n_from_disk, compile_us;
@@ -121,6 +124,8 @@ struct loaded {
 
 /* ---- inputs.c ---- */
 int states_width(const struct program *p); // of STATES; 0: it has none
+/* Entries of a group's block table that a launch needs: those of the context, or of the window and the rows. */
+int inputs_table_width(const struct loaded *l, const struct launch_shape *s, int group);
 void inputs_layout(const struct loaded *l, const struct launch_shape *s, struct inputs *out);
 
 /* ---- lower.c: the module of a shape, as text ---- */

@@ -15,7 +15,7 @@
 #include "base/status.h"
 
 enum hlo_type { TYPE_PRED, TYPE_S8, TYPE_S32, TYPE_U32, TYPE_U64, TYPE_F32, TYPE_BF16, TYPE_F64 };
-enum { HLO_MAX_RANK = 7, HLO_MAX_CARRIED = 600, HLO_MAX_REDUCED = 4, NO_ALIAS = -1 };
+enum { HLO_MAX_RANK = 7, HLO_MAX_CARRIED = 1200, HLO_MAX_REDUCED = 4, NO_ALIAS = -1 };
 
 struct shape {
     int rank;

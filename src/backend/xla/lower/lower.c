@@ -1,6 +1,7 @@
 /* lower.c - see lower.h: a program from arguments to results. */
 #include "backend/xla/lower/lower.h"
 
+#include "backend/xla/dense_shape.h"
 #include "xla_ops.h" // LOWERED(function) for each that a file of this folder defines; made by the Makefile
 
 #include <stdlib.h>
@@ -188,8 +189,10 @@ static void take_arguments(struct lower *c) {
     const struct loaded *l = c->l;
     for (int i = 0; i < l->n_caches; i++)
         c->caches[i] = hlo_argument(&c->h, l->caches[i].type, l->caches[i].shape, i);
+    if (c->s.is_dense)
+        lower_dense_arguments(c);
     if (c->s.n_fed > 0)
-        c->fed = hlo_argument(&c->h, TYPE_S32, SHAPE(c->s.n_fed), l->n_caches);
+        c->fed = hlo_argument(&c->h, TYPE_S32, SHAPE(c->s.n_fed), c->h.n_arguments);
     for (int i = 0; i < l->n_weights; i++) {
         c->weights[i] = hlo_argument(&c->h, l->weights[i].type, l->weights[i].shape, NO_ALIAS);
         if (l->weights[i].is_scaled)
@@ -236,8 +239,11 @@ static void take_step(struct lower *c, struct tensor step) {
     struct hlo *h = &c->h;
     const struct inputs *at = &c->at;
     for (int g = 0; g < c->p->n_groups; g++)
-        if (c->p->groups[g].kind != CACHE_STATE)
+        if (c->p->groups[g].kind != CACHE_STATE) {
             c->store[g] = lower_store_places(c, g);
+            if (c->s.is_dense)
+                lower_dense_places(c, g);
+        }
     for (int i = 0; i < c->p->n_ropes; i++) {
         int64_t dim = c->p->ropes[i]->dim;
         if (dim == 0)
@@ -255,10 +261,15 @@ static void keep(struct lower *c, val v) {
     hlo_result(&c->h, hlo_reshape(&c->h, value_of(c, v), SHAPE((int64_t)c->n_tokens * v.width)));
 }
 
+static bool has_copy(const struct lower *c, int array) { return c->s.is_dense && dense_has(c->l, array); }
+
 static void give_results(struct lower *c) {
     struct hlo *h = &c->h;
     for (int i = 0; i < c->l->n_caches; i++)
         hlo_result(h, c->caches[i]);
+    for (int i = 0; i < c->l->n_caches; i++)
+        if (has_copy(c, i))
+            hlo_result(h, c->dense[i]);
     if (c->s.n_fed > 0) {
         struct tensor token = hlo_reshape(h, hlo_slice(h, c->drawn, 0, DRAWN_TOKEN, 1), SHAPE(c->s.n_rows));
         hlo_result(h, hlo_put(h, c->fed, lower_ints(c, c->at.fed_to, SHAPE(c->s.n_rows)), token));
@@ -284,27 +295,44 @@ static void lower_step(struct lower *c, struct tensor step) {
     }
 }
 
+/* Caches and their copies, to a loop or from it; returns how many. */
+static int list_arrays(const struct lower *c, struct tensor *out) {
+    int n = c->l->n_caches;
+    memcpy(out, c->caches, (size_t)n * sizeof *out);
+    for (int i = 0; i < c->l->n_caches; i++)
+        if (has_copy(c, i))
+            out[n++] = c->dense[i];
+    return n;
+}
+
+static void take_arrays(struct lower *c, const struct tensor *from) {
+    int n = c->l->n_caches;
+    memcpy(c->caches, from, (size_t)n * sizeof *from);
+    for (int i = 0; i < c->l->n_caches; i++)
+        if (has_copy(c, i))
+            c->dense[i] = from[n++];
+}
+
 /* A loop that feeds each sequence's token back; it carries the caches, the tokens and all that was drawn. */
 static void lower_steps(struct lower *c) {
     struct hlo *h = &c->h;
-    int n = c->l->n_caches;
     struct loop *loop = xcalloc(1, sizeof *loop);
-    struct tensor *carried = xcalloc((size_t)n + 2, sizeof *carried), first = c->position;
-    memcpy(carried, c->caches, (size_t)n * sizeof *carried);
+    struct tensor *carried = xcalloc(2 * (size_t)c->l->n_caches + 2, sizeof *carried), first = c->position;
+    int n = list_arrays(c, carried);
     carried[n] = c->token;
     carried[n + 1] = hlo_full(h, TYPE_S32, SHAPE(c->s.n_steps, DRAWN_INTS, c->s.n_rows), 0);
     hlo_loop_begin(h, loop, lower_ints(c, c->at.n_loop, SCALAR), carried, n + 2);
-    memcpy(c->caches, loop->now, (size_t)n * sizeof *carried);
+    take_arrays(c, loop->now);
     c->token = loop->now[n];
     c->position = hlo_binary(h, "add", first, loop->at);
     lower_step(c, loop->at);
-    memcpy(carried, c->caches, (size_t)n * sizeof *carried);
+    list_arrays(c, carried);
     struct tensor token = hlo_slice(h, c->drawn, 0, DRAWN_TOKEN, 1); // [1, R]: a row a sequence
     carried[n] = hlo_reshape(h, token, SHAPE(c->n_tokens));
     struct tensor drawn = hlo_reshape(h, c->drawn, SHAPE(1, DRAWN_INTS, c->s.n_rows));
     carried[n + 1] = hlo_set_window(h, loop->now[n + 1], 0, loop->at, drawn);
     hlo_loop_end(h, loop, carried, carried);
-    memcpy(c->caches, carried, (size_t)n * sizeof *carried);
+    take_arrays(c, carried);
     c->drawn = carried[n + 1];
     free(carried);
     free(loop);
@@ -317,6 +345,7 @@ void xla_lower(const struct loaded *l, const struct launch_shape *s, struct buf 
     c.weights = xcalloc((size_t)l->n_weights + 1, sizeof *c.weights);
     c.scales = xcalloc((size_t)l->n_weights + 1, sizeof *c.scales);
     c.caches = xcalloc((size_t)l->n_caches + 1, sizeof *c.caches);
+    c.dense = xcalloc((size_t)l->n_caches + 1, sizeof *c.dense);
     take_arguments(&c);
     take_inputs(&c);
     if (s->n_steps > 1)
@@ -329,4 +358,5 @@ void xla_lower(const struct loaded *l, const struct launch_shape *s, struct buf 
     free(c.weights);
     free(c.scales);
     free(c.caches);
+    free(c.dense);
 }

@@ -27,13 +27,16 @@ struct lower {
     struct tensor *values;           // [n_values]
     struct tensor *weights, *scales; // [l->n_weights]
     struct tensor *caches;           // [l->n_caches], as the ops so far have left them
+    struct tensor *dense;            // [l->n_caches], dense copies of them, likewise
     struct tensor fed, fed_before;   // [n_fed]
     struct tensor token, position;   // [T]
     struct tensor n_query, state_slot, adapter, out_row;
     struct tensor cos[XLA_MAX_ROPES], sin[XLA_MAX_ROPES];          // [T, dim / 2]
     struct tensor table[MAX_CACHE_GROUPS], base[MAX_CACHE_GROUPS]; // [S, width], [S]
     struct store store[MAX_CACHE_GROUPS];
-    struct tensor bits; // [2, R]
+    struct tensor dense_at[MAX_CACHE_GROUPS];   // [S, 2]: row, and place in it, of each token in the dense copies
+    struct tensor dense_keys[MAX_CACHE_GROUPS]; // [S, 1, tokens of a row]: their positions
+    struct tensor bits;                         // [2, R]
     struct tensor drawn, logits;
     bool has_drawn;
     const struct op *op; // that is being lowered
@@ -82,6 +85,13 @@ struct tensor lower_rms(struct lower *c, struct tensor x, const struct tensor *w
 struct tensor lower_rotate(struct lower *c, struct tensor x, int rope);
 /* Of [.., n] the largest and the first place of it, [..] each. */
 struct tensor lower_argmax(struct lower *c, struct tensor x, struct tensor *max);
+
+/* ---- lower_dense.c: launches with dense copies of caches (dense.h) ---- */
+
+void lower_dense_arguments(struct lower *c);
+void lower_dense_places(struct lower *c, int group);
+void lower_dense_put(struct lower *c, int cache, int which, struct tensor x); // x [S, heads, dim], as it is kept
+struct tensor lower_dense_rows(struct lower *c, int cache, int which);        // [S, 1, heads, tokens of a row, dim]
 
 /* ---- attention, for softmax and latent ---- */
 

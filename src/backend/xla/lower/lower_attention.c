@@ -1,9 +1,9 @@
 /* lower_attention.c - see lower.h: QKV_PREP, ATTENTION, and the softmax over cached rows that latent attention has too.
  *
- * Keys and values of a sequence are gathered by its block table: entry i of what is gathered is at position base + i.
- * Where there are few that is done at once; where the context is long (device option blockwise) or sequences are many,
- * in pieces of the table, with a running maximum and sum: what is gathered stays small, and of a long context pieces
- * behind the longest sequence are not computed. */
+ * Launches with dense copies (dense.h) read keys and values of a sequence from there. Others gather them by its block
+ * table: entry i of what is gathered is at position base + i. Where there are few that is done at once; where the
+ * context is long (device option blockwise) or sequences are many, in pieces of the table, with a running maximum and
+ * sum: what is gathered stays small, and of a long context pieces behind the longest sequence are not computed. */
 #include "backend/xla/lower/lower.h"
 
 /* ---- QKV_PREP ---- */
@@ -40,12 +40,17 @@ void xla_qkv_prep(struct lower *c) {
 
 /* ---- the softmax ---- */
 
-/* [S, Q, n]: whether a query sees the keys at positions first .. first + n - 1 (first [S]). */
-static struct tensor visible(struct lower *c, const struct attend *a, struct tensor first, int64_t n) {
-    struct hlo *h = &c->h;
+/* [S, Q, n]: the positions first .. first + n - 1 (first [S]). */
+static struct tensor positions_from(struct lower *c, struct tensor first, int64_t n) {
     struct shape shape = SHAPE(c->s.n_seqs, c->s.n_queries, n);
+    return hlo_binary(&c->h, "add", hlo_iota(&c->h, TYPE_S32, shape, 2), hlo_rows(&c->h, first, shape));
+}
+
+/* [S, Q, n]: whether a query sees the keys at these positions. */
+static struct tensor visible(struct lower *c, const struct attend *a, struct tensor key) {
+    struct hlo *h = &c->h;
+    struct shape shape = key.shape;
     struct tensor query = hlo_rows(h, hlo_reshape(h, c->position, SHAPE(c->s.n_seqs, c->s.n_queries)), shape);
-    struct tensor key = hlo_binary(h, "add", hlo_iota(h, TYPE_S32, shape, 2), hlo_rows(h, first, shape));
     struct tensor sees = hlo_compare(h, "LE", key, query);
     if (a->window > 0) {
         struct tensor least = hlo_binary(h, "subtract", query, hlo_int(h, a->window));
@@ -64,17 +69,26 @@ static struct tensor times_scales(struct hlo *h, struct tensor x, struct tensor 
     return hlo_binary(h, "multiply", x, hlo_spread(h, turned, x.shape, AXES(0, 1, 4, 5)));
 }
 
+/* [S, 1, H, ..] of launches with dense copies, without the axis of 1: a product of these axes reads it as it lies. */
+static struct tensor of_one_run(struct hlo *h, struct tensor x) {
+    return hlo_reshape(h, x, SHAPE(x.shape.dims[0], x.shape.dims[2], x.shape.dims[3], x.shape.dims[4]));
+}
+
 static const float unseen = -1e30f; // finite: a maximum of nothing else takes part in no difference that is a NaN
 
 /* Scores [S, H, Q, G, W * B] of one piece of the table, those that are not seen `unseen`. */
 static struct tensor scores_of(struct lower *c, const struct attend *a, const struct kv_rows *r, struct tensor sees) {
     struct hlo *h = &c->h;
-    struct tensor q = hlo_convert(h, a->q, c->l->type), k = hlo_convert(h, r->k, c->l->type);
-    struct tensor s = hlo_dot(h, q, k, (struct dot_axes){{0, 2, -1}, {0, 2, -1}, {4, -1}, {4, -1}}, TYPE_F32);
+    struct tensor q = hlo_convert(h, a->q, c->l->type), k = hlo_convert(h, r->k, c->l->type), s;
+    int64_t n = k.shape.dims[1] * k.shape.dims[3];
+    struct shape shape = SHAPE(q.shape.dims[0], q.shape.dims[2], q.shape.dims[1], q.shape.dims[3], n);
+    if (c->s.is_dense)
+        s = hlo_dot(h, of_one_run(h, q), of_one_run(h, k), (struct dot_axes){{0, 1, -1}, {0, 1, -1}, {3, -1}, {3, -1}},
+                    TYPE_F32);
+    else
+        s = hlo_dot(h, q, k, (struct dot_axes){{0, 2, -1}, {0, 2, -1}, {4, -1}, {4, -1}}, TYPE_F32);
     if (r->has_scales)
         s = times_scales(h, s, r->k_scale);
-    int64_t n = s.shape.dims[4] * s.shape.dims[5];
-    struct shape shape = SHAPE(s.shape.dims[0], s.shape.dims[1], s.shape.dims[2], s.shape.dims[3], n);
     s = hlo_binary(h, "multiply", hlo_reshape(h, s, shape), hlo_float(h, a->scale));
     if (a->softcap > 0) {
         struct tensor cap = hlo_float(h, a->softcap);
@@ -95,6 +109,13 @@ static struct tensor seen_values(struct lower *c, struct tensor v, struct tensor
 static struct tensor sum_values(struct lower *c, const struct kv_rows *r, struct tensor weights) {
     struct hlo *h = &c->h;
     struct shape s = weights.shape;
+    if (c->s.is_dense) {
+        struct tensor p = hlo_convert(h, hlo_reshape(h, weights, SHAPE(s.dims[0], s.dims[1], s.dims[3], s.dims[4])),
+                                      c->l->type),
+                      v = of_one_run(h, hlo_convert(h, r->v, c->l->type));
+        struct tensor y = hlo_dot(h, p, v, (struct dot_axes){{0, 1, -1}, {0, 1, -1}, {3, -1}, {2, -1}}, TYPE_F32);
+        return hlo_reshape(h, y, SHAPE(s.dims[0], s.dims[1], 1, s.dims[3], y.shape.dims[3]));
+    }
     struct tensor p = hlo_reshape(
         h, weights, SHAPE(s.dims[0], s.dims[1], s.dims[2], s.dims[3], r->v.shape.dims[1], r->v.shape.dims[3]));
     if (r->has_scales)
@@ -111,7 +132,7 @@ struct running {
 static struct running piece_of(struct lower *c, const struct attend *a, struct tensor table, struct tensor first) {
     struct hlo *h = &c->h;
     struct kv_rows r = a->rows(c, a, table);
-    struct tensor sees = visible(c, a, first, r.k.shape.dims[1] * r.k.shape.dims[3]);
+    struct tensor sees = visible(c, a, positions_from(c, first, r.k.shape.dims[1] * r.k.shape.dims[3]));
     struct tensor s = scores_of(c, a, &r, sees);
     r.v = seen_values(c, r.v, sees);
     struct tensor max = hlo_reduce(h, "maximum", s, 4);
@@ -190,9 +211,12 @@ static struct running start(struct lower *c, const struct attend *a, struct shap
 static struct tensor at_once(struct lower *c, const struct attend *a, struct shape sums) {
     struct hlo *h = &c->h;
     struct kv_rows r = a->rows(c, a, c->table[a->group]);
-    struct tensor sees = visible(c, a, c->base[a->group], r.k.shape.dims[1] * r.k.shape.dims[3]);
+    int64_t n = r.k.shape.dims[1] * r.k.shape.dims[3];
+    struct tensor keys = c->s.is_dense ? c->dense_keys[a->group] : positions_from(c, c->base[a->group], n);
+    struct tensor sees = visible(c, a, keys);
     struct tensor s = scores_of(c, a, &r, sees), max = hlo_reduce(h, "maximum", s, 4), sink = max;
-    r.v = seen_values(c, r.v, sees);
+    if (!c->s.is_dense || a->window > 0 || a->chunk > 0) // else there is nothing that was not seen, but zeros
+        r.v = seen_values(c, r.v, sees);
     if (a->sinks) {
         sink = hlo_spread(h, *a->sinks, sums, AXES(1, 3));
         max = hlo_binary(h, "maximum", max, sink);
@@ -209,7 +233,7 @@ struct tensor lower_attend(struct lower *c, const struct attend *a) {
     struct shape q = a->q.shape, sums = SHAPE(q.dims[0], q.dims[2], q.dims[1], q.dims[3]);
     struct tensor y;
     int64_t gathered = (int64_t)c->at.width[a->group] * c->l->block_size * c->s.n_seqs;
-    if (is_long(c, a->group) || (gathered > GATHERED_TOKENS && c->s.n_seqs > 1)) {
+    if (!c->s.is_dense && (is_long(c, a->group) || (gathered > GATHERED_TOKENS && c->s.n_seqs > 1))) {
         struct running r = in_pieces(c, a, start(c, a, sums));
         y = hlo_binary(h, "divide", r.values, hlo_rows(h, r.sum, r.values.shape));
     } else {
@@ -222,6 +246,9 @@ struct tensor lower_attend(struct lower *c, const struct attend *a) {
 
 static struct kv_rows rows_of_cache(struct lower *c, const struct attend *a, struct tensor table) {
     struct hlo *h = &c->h;
+    if (c->s.is_dense)
+        return (struct kv_rows){.k = lower_dense_rows(c, a->cache, CACHE_K),
+                                .v = lower_dense_rows(c, a->cache, CACHE_V)};
     struct kv_rows r = {.k = hlo_take(h, *lower_cache(c, a->cache, CACHE_K), table),
                         .v = hlo_take(h, *lower_cache(c, a->cache, CACHE_V), table),
                         .has_scales = c->l->has_int8_cache};

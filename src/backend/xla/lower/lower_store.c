@@ -92,7 +92,10 @@ void lower_store(struct lower *c, int cache, int which, struct tensor x) {
     struct tensor *to = lower_cache(c, cache, which);
     const struct store *s = &c->store[lower_group(c, cache)];
     if (to->type != TYPE_S8) {
-        *to = hlo_put_tokens(h, *to, s->at, hlo_convert(h, x, to->type));
+        x = hlo_convert(h, x, to->type);
+        *to = hlo_put_tokens(h, *to, s->at, x);
+        if (c->s.is_dense)
+            lower_dense_put(c, cache, which, x);
         return;
     }
     struct tensor *scales = lower_cache(c, cache, which + 2);

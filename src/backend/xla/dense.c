@@ -1,0 +1,342 @@
+/* dense.c - see dense.h: who is in which row, and what is to be filled. */
+#include "backend/xla/dense.h"
+
+#include "backend/xla/cache.h"
+#include "backend/xla/compiled.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* What stands in a slot of a row: this block, as it was when it was written for the `version`th time. */
+struct slot {
+    int32_t block; // -1: zeros
+    int32_t version;
+};
+
+struct dense {
+    struct launch_shape shape;    // that the arrays are of; n_seqs 0: there are none
+    struct pjrt_buffer **buffers; // [l->n_caches]
+    int width[MAX_CACHE_GROUPS];
+    struct slot *slots[MAX_CACHE_GROUPS]; // [n_seqs][width]
+    int32_t *versions[MAX_CACHE_GROUPS];  // [n_blocks]
+    int32_t *fill, *ints;                 // [FILL_INTS][FILL_MANY]: what is noted, and what a launch is given
+    int most_seqs;
+    int *rows, *order;    // [most_seqs]
+    bool *is_stale;       // [most_seqs]
+    int n_fill, n_unused; // n_unused: launches in a row that needed less
+    int64_t n_filled;
+};
+
+enum { UNUSED_LAUNCHES = 64 };
+
+struct pjrt_buffer **dense_buffer(struct loaded *l, int array) {
+    return &l->dense->buffers[array];
+}
+
+int64_t dense_count(const struct loaded *l) { return l->dense ? l->dense->n_filled : 0; }
+
+static struct dense *new_dense(const struct loaded *l) {
+    bool any = false;
+    for (int g = 0; g < l->program->n_groups; g++)
+        any |= dense_is_paged(l, g);
+    if (!any || l->has_int8_cache || l->device->dense_bytes == 0)
+        return NULL;
+    struct dense *d = xcalloc(1, sizeof *d);
+    d->buffers = xcalloc((size_t)l->n_caches + 1, sizeof *d->buffers);
+    d->fill = xcalloc((size_t)FILL_INTS * FILL_MANY, sizeof *d->fill);
+    d->ints = xcalloc((size_t)FILL_INTS * FILL_MANY, sizeof *d->ints);
+    for (int g = 0; g < l->program->n_groups; g++)
+        d->versions[g] = xcalloc((size_t)l->n_blocks[g] + 1, sizeof *d->versions[g]);
+    return d;
+}
+
+/* No step may allocate: what is noted of rows has room for the largest. */
+void dense_reserve(struct loaded *l, int most_seqs) {
+    struct dense *d = l->dense = l->dense ? l->dense : new_dense(l);
+    size_t n = (size_t)most_seqs, width = 1;
+    if (!d || d->most_seqs >= most_seqs)
+        return;
+    BUG_IF(d->shape.n_seqs > 0);
+    for (int g = 0; g < l->program->n_groups; g++)
+        width = MAX(width, (size_t)l->table_width[g]);
+    width = MIN(width, (size_t)MAX(l->device->blockwise / l->block_size, 1));
+    for (int g = 0; g < l->program->n_groups; g++) {
+        free(d->slots[g]);
+        d->slots[g] = dense_is_paged(l, g) ? xcalloc(n * width, sizeof *d->slots[g]) : NULL;
+    }
+    free(d->rows);
+    free(d->order);
+    free(d->is_stale);
+    d->rows = xcalloc(n, sizeof *d->rows);
+    d->order = xcalloc(n, sizeof *d->order);
+    d->is_stale = xcalloc(n, sizeof *d->is_stale);
+    d->most_seqs = most_seqs;
+}
+
+static void drop_arrays(struct loaded *l) {
+    struct dense *d = l->dense;
+    for (int i = 0; i < l->n_caches; i++) {
+        pjrt_buffer_free(l->device->pjrt, d->buffers[i]);
+        d->buffers[i] = NULL;
+    }
+    d->shape = (struct launch_shape){0};
+}
+
+void dense_free(struct loaded *l) {
+    struct dense *d = l->dense;
+    if (!d)
+        return;
+    drop_arrays(l);
+    for (int g = 0; g < l->program->n_groups; g++) {
+        free(d->versions[g]);
+        free(d->slots[g]);
+    }
+    free(d->buffers);
+    free(d->fill);
+    free(d->ints);
+    free(d->rows);
+    free(d->order);
+    free(d->is_stale);
+    free(d);
+    l->dense = NULL;
+}
+
+/* ---- sizes ---- */
+
+int64_t dense_bytes(const struct loaded *l, int n_seqs, int block_size, const int *table_width) {
+    int64_t n = 0;
+    for (int g = 0; g < l->program->n_groups; g++)
+        if (dense_is_paged(l, g))
+            n += (int64_t)n_seqs * MIN(table_width[g], MAX(l->device->blockwise / block_size, 1)) *
+                 cache_block_bytes(l, g, block_size);
+    return n;
+}
+
+bool dense_fits(const struct loaded *l, const struct launch_shape *s) {
+    int width[MAX_CACHE_GROUPS] = {0};
+    bool fits = l->dense && s->n_queries == 1 && s->n_seqs <= l->dense->most_seqs;
+    for (int g = 0; g < l->program->n_groups && fits; g++)
+        if (dense_is_paged(l, g)) {
+            width[g] = dense_width(l, s, g);
+            fits = (int64_t)width[g] * l->block_size <= l->device->blockwise;
+        }
+    return fits && dense_bytes(l, s->n_seqs, l->block_size, width) <= l->device->dense_bytes;
+}
+
+void dense_keep_size(struct loaded *l, struct launch_shape *s) {
+    struct dense *d = l->dense;
+    struct launch_shape larger = *s;
+    if (!d || d->shape.n_seqs == 0 || s->n_queries != 1)
+        return;
+    larger.n_seqs = MAX(s->n_seqs, d->shape.n_seqs);
+    larger.context = MAX(s->context, d->shape.context);
+    bool same = larger.n_seqs == s->n_seqs && larger.context == s->context;
+    d->n_unused = same ? 0 : d->n_unused + 1;
+    if (d->n_unused < UNUSED_LAUNCHES && dense_fits(l, &larger))
+        *s = larger;
+}
+
+/* ---- who is where ---- */
+
+static int first_entry(const struct loaded *l, int group, int position) {
+    int window = l->program->groups[group].window;
+    return window > 0 && position >= window ? (position - window + 1) / l->block_size : 0;
+}
+
+static int position_of(const struct batch_plan *plan, int seq) { return plan->position[plan->query_start[seq]]; }
+
+static int32_t block_of(const struct batch_plan *plan, int group, int seq, int entry) {
+    return plan->block_table[group][(int64_t)seq * plan->table_width[group] + entry];
+}
+
+static struct slot *slot_of(const struct dense *d, int group, int row, int entry) {
+    return &d->slots[group][(int64_t)row * d->width[group] + entry % d->width[group]];
+}
+
+/* Whether the row has the block as it is now. */
+static bool has_block(const struct dense *d, int group, int row, int entry, int32_t block) {
+    const struct slot *slot = slot_of(d, group, row, entry);
+    return slot->block == block && block >= 0 && slot->version == d->versions[group][block];
+}
+
+/* All that the sequence's next token sees, from the newest block, which no other sequence has. */
+static bool has_row(const struct loaded *l, const struct batch_plan *plan, int seq, int row) {
+    int position = position_of(plan, seq), last = (position - 1) / l->block_size;
+    bool has = position > 0;
+    for (int g = 0; g < l->program->n_groups && has; g++)
+        for (int e = last; dense_is_paged(l, g) && has && e >= first_entry(l, g, position); e--)
+            has = has_block(l->dense, g, row, e, block_of(plan, g, seq, e));
+    return has;
+}
+
+static int find_row(const struct loaded *l, const struct batch_plan *plan, int seq, int from) {
+    int n = l->dense->shape.n_seqs;
+    for (int i = 0; i < n; i++)
+        if (has_row(l, plan, seq, (from + i) % n))
+            return (from + i) % n;
+    return -1;
+}
+
+/* A row beyond the n-th is left: rows of a launch have no holes. */
+void dense_arrange(const struct loaded *l, const struct batch_plan *plan, int *seqs, int n) {
+    int *rows = l->dense->rows, *order = l->dense->order;
+    memset(order, -1, (size_t)n * sizeof *order);
+    for (int i = 0, next = 0; i < n; i++) {
+        int row = rows[i] = find_row(l, plan, seqs[i], next);
+        if (row >= 0)
+            next = row + 1;
+        if (row >= 0 && row < n && order[row] < 0)
+            order[row] = seqs[i];
+        else
+            rows[i] = -1;
+    }
+    for (int i = 0, hole = 0; i < n; i++) {
+        if (rows[i] >= 0)
+            continue;
+        while (order[hole] >= 0)
+            hole++;
+        order[hole] = seqs[i];
+    }
+    memcpy(seqs, order, (size_t)n * sizeof *seqs);
+}
+
+/* ---- filling ---- */
+
+static enum status make_arrays(struct loaded *l, const struct launch_shape *s, struct error *err) {
+    struct dense *d = l->dense;
+    const struct compiled *zeros;
+    drop_arrays(l);
+    TRY(compiled_dense(l, s, DENSE_ZEROS, 0, &zeros, err));
+    TRY(compiled_execute(l, zeros, 0, err));
+    for (int i = 0, n = 0; i < l->n_caches; i++)
+        if (dense_has(l, i))
+            d->buffers[i] = l->outputs[n++];
+    d->shape = *s;
+    d->n_unused = 0;
+    for (int g = 0; g < l->program->n_groups; g++) {
+        if (!dense_is_paged(l, g))
+            continue;
+        d->width[g] = dense_width(l, s, g);
+        memset(d->slots[g], -1, (size_t)s->n_seqs * (size_t)d->width[g] * sizeof *d->slots[g]);
+    }
+    return OK;
+}
+
+/* The n from `first` on of what is noted, padded. */
+static void pack_fill(struct dense *d, int first, int n) {
+    for (int k = 0; k < FILL_INTS; k++)
+        for (int i = 0; i < n; i++)
+            d->ints[k * n + i] = first + i < d->n_fill ? d->fill[k * FILL_MANY + first + i]
+                                 : k == FILL_ROW       ? d->shape.n_seqs
+                                                       : 0;
+}
+
+static enum status launch_fill(struct loaded *l, const struct compiled *program, int n_arrays, int n,
+                               struct error *err) {
+    const struct pjrt *p = l->device->pjrt;
+    struct pjrt_buffer **buffers = l->dense->buffers, *ints;
+    TRY(pjrt_upload(p, l->device->index, PJRT_S32, (int64_t[]){FILL_INTS * n}, 1, l->dense->ints, &ints, err));
+    for (int i = 0; i < n_arrays; i++) {
+        l->arguments[i] = l->caches[l->array_ids[i]].buffer;
+        l->arguments[n_arrays + i] = buffers[l->array_ids[i]];
+    }
+    l->arguments[2 * n_arrays] = ints;
+    enum status st = compiled_execute(l, program, 2 * n_arrays + 1, err);
+    pjrt_buffer_free(p, ints);
+    for (int i = 0; i < n_arrays && st == OK; i++) {
+        pjrt_buffer_free(p, buffers[l->array_ids[i]]);
+        buffers[l->array_ids[i]] = l->outputs[i];
+    }
+    return st;
+}
+
+/* Brings what is noted of a group. */
+static enum status fill(struct loaded *l, int group, struct error *err) {
+    struct dense *d = l->dense;
+    int n = d->n_fill <= 2 * FILL_FEW ? FILL_FEW : FILL_MANY, n_arrays = copied_arrays(l, group, l->array_ids);
+    const struct compiled *program;
+    TRY(compiled_dense(l, &d->shape, n, group, &program, err));
+    for (int first = 0; first < d->n_fill; first += n) {
+        pack_fill(d, first, n);
+        TRY(launch_fill(l, program, n_arrays, n, err));
+    }
+    d->n_filled += d->n_fill;
+    d->n_fill = 0;
+    return OK;
+}
+
+static enum status note(struct loaded *l, int group, int row, int slot, int32_t block, int n_tokens,
+                        struct error *err) {
+    struct dense *d = l->dense;
+    const int32_t values[FILL_INTS] = {row, slot, MAX(block, 0), n_tokens};
+    for (int k = 0; k < FILL_INTS; k++)
+        d->fill[k * FILL_MANY + d->n_fill] = values[k];
+    d->slots[group][(int64_t)row * d->width[group] + slot] =
+        (struct slot){block, block < 0 ? 0 : d->versions[group][block]};
+    return ++d->n_fill == FILL_MANY ? fill(l, group, err) : OK;
+}
+
+/* Slots of a row as the sequence's next token needs them: blocks that it sees, zeros where another's are. */
+static enum status fill_row(struct loaded *l, const struct batch_plan *plan, int group, int seq, int row,
+                            struct error *err) {
+    struct dense *d = l->dense;
+    int position = position_of(plan, seq), first = first_entry(l, group, position),
+        end = (position + l->block_size - 1) / l->block_size, width = d->width[group];
+    BUG_IF(end - first > width);
+    for (int e = first; e < end; e++)
+        TRY(note(l, group, row, e % width, block_of(plan, group, seq, e),
+                 MIN(position - e * l->block_size, l->block_size), err));
+    for (int e = end; e < first + width; e++)
+        if (slot_of(d, group, row, e)->block >= 0)
+            TRY(note(l, group, row, e % width, -1, 0, err));
+    return OK;
+}
+
+enum status dense_prepare(struct loaded *l, const struct batch_plan *plan, const int *seqs, int n,
+                          const struct launch_shape *s, struct error *err) {
+    struct dense *d = l->dense;
+    if (d->shape.n_seqs != s->n_seqs || d->shape.context != s->context)
+        TRY(make_arrays(l, s, err));
+    bool *is_stale = d->is_stale;
+    enum status st = OK;
+    for (int i = 0; i < n; i++)
+        is_stale[i] = !has_row(l, plan, seqs[i], i);
+    for (int g = 0; g < l->program->n_groups && st == OK; g++) {
+        for (int i = 0; i < n && st == OK; i++)
+            if (dense_is_paged(l, g) && is_stale[i])
+                st = fill_row(l, plan, g, seqs[i], i, err);
+        if (d->n_fill > 0 && st == OK)
+            st = fill(l, g, err);
+    }
+    return st;
+}
+
+/* ---- what is written ---- */
+
+void dense_put(struct loaded *l, const struct batch_plan *plan, const int *seqs, int n, int n_steps) {
+    struct dense *d = l->dense;
+    for (int g = 0; g < l->program->n_groups; g++)
+        for (int i = 0; i < n && dense_is_paged(l, g); i++) {
+            int first = position_of(plan, seqs[i]) / l->block_size,
+                last = (position_of(plan, seqs[i]) + n_steps - 1) / l->block_size;
+            for (int e = first; e <= last; e++) {
+                int32_t block = block_of(plan, g, seqs[i], e);
+                if (block >= 0)
+                    *slot_of(d, g, i, e) = (struct slot){block, ++d->versions[g][block]};
+            }
+        }
+}
+
+void dense_wrote_block(struct loaded *l, int group, int block) {
+    if (l->dense && dense_is_paged(l, group))
+        l->dense->versions[group][block]++;
+}
+
+void dense_wrote_rows(struct loaded *l, const struct batch_plan *plan, int seq, int n_steps) {
+    int first = plan->query_start[seq], n = plan->query_start[seq + 1] - first;
+    for (int g = 0; l->dense && n > 0 && g < l->program->n_groups; g++)
+        for (int e = plan->position[first] / l->block_size;
+             dense_is_paged(l, g) && e <= (plan->position[first + n - 1] + n_steps - 1) / l->block_size; e++)
+            if (block_of(plan, g, seq, e) >= 0)
+                dense_wrote_block(l, g, block_of(plan, g, seq, e));
+}

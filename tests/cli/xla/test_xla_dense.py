@@ -1,0 +1,63 @@
+"""Dense copies of caches (src/backend/xla/dense.h): sequences that come, go, are preempted and come back get the tokens
+that the CPU gives them, and those that gathered keys and values give; what it counts says that copies were used.
+
+Not in make test-fast: XLA compiles some programs."""
+import os, random, threading, unittest
+
+from serving import Server
+from xla_plugin import environment
+
+BLOCK_BYTES = 49152  # of 16 tokens of qwen3
+COUNTS = "gyre:filled_blocks_total", "vllm:num_preemptions_total"
+WORDS = "Once upon a time there was a little dog who lived in the big wood near a river and liked to sing".split()
+
+
+class Dense(unittest.TestCase):
+    def answers(self, model, prompts, *flags):
+        """Of all at once, greedily; and what the server counted."""
+        os.environ.update(environment(self))
+        server = Server("tests/models/" + model, "--served-model-name", "m", "--max-num-batched-tokens", "64",
+                        "--block-size", "16", "--max-num-seqs", "8", *flags)
+        self.addCleanup(server.stop)
+        got = [None] * len(prompts)
+
+        def ask(i):
+            status, r = server.post("/v1/completions", model="m", prompt=prompts[i][0], max_tokens=prompts[i][1],
+                                    temperature=0, ignore_eos=True)
+            got[i] = r["choices"][0]["text"] if status == 200 else r
+
+        threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(prompts))]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        counts = {} if "cpu" in flags else {name: server.metric(name) for name in COUNTS}
+        server.stop()
+        return got, counts
+
+    def compare(self, model, *flags):
+        seed = random.randrange(10**6)
+        rng = random.Random(seed)
+        prompts = [(" ".join(rng.choices(WORDS, k=rng.randint(1, 60))), rng.randint(1, 60)) for _ in range(20)]
+        wanted, _ = self.answers(model, prompts, "--device", "cpu")
+        got, counts = self.answers(model, prompts, "--device", "xla", *flags)
+        self.assertEqual(got, wanted, (seed, counts))
+        return counts
+
+    def test_sequences_come_and_go(self):
+        self.assertGreater(self.compare("llama")["gyre:filled_blocks_total"], 40)
+
+    def test_windows_go_round(self):
+        self.assertGreater(self.compare("gemma3", "--xla-steps", "4")["gyre:filled_blocks_total"], 40)
+
+    def test_who_was_preempted_is_filled_anew(self):
+        counts = self.compare("qwen3", "--max-model-len", "256", "--kv-cache-memory", str(24 * BLOCK_BYTES))
+        self.assertGreater(counts["gyre:filled_blocks_total"], 40)
+        self.assertGreater(counts["vllm:num_preemptions_total"], 0)
+
+    def test_without_memory_for_them_all_is_gathered(self):
+        self.assertEqual(self.compare("llama", "--device-option", "dense=0")["gyre:filled_blocks_total"], 0)
+
+
+if __name__ == "__main__":
+    unittest.main()
