@@ -90,8 +90,9 @@ struct tensor lower_argmax(struct lower *c, struct tensor x, struct tensor *max)
 
 void lower_dense_arguments(struct lower *c);
 void lower_dense_places(struct lower *c, int group);
-void lower_dense_put(struct lower *c, int cache, int which, struct tensor x); // x [S, heads, dim], as it is kept
-struct tensor lower_dense_rows(struct lower *c, int cache, int which);        // [S, 1, heads, tokens of a row, dim]
+/* x [S, heads, dim], as it is kept; returns it. */
+struct tensor lower_dense_put(struct lower *c, int cache, int which, struct tensor x);
+struct tensor lower_dense_rows(struct lower *c, int cache, int which); // [S, 1, heads, tokens of a row, dim]
 
 /* ---- attention, for softmax and latent ---- */
 

@@ -48,9 +48,12 @@ void lower_dense_places(struct lower *c, int group) {
 
 static int array_of(const struct lower *c, int cache, int which) { return c->l->layers[cache].first + which; }
 
-void lower_dense_put(struct lower *c, int cache, int which, struct tensor x) {
-    struct tensor *to = &c->dense[array_of(c, cache, which)];
-    *to = hlo_put_tokens(&c->h, *to, c->dense_at[lower_group(c, cache)], x);
+/* What goes into the blocks too is read from there again: computed a second time it would be summed out of all parts
+ * that a product has left. */
+struct tensor lower_dense_put(struct lower *c, int cache, int which, struct tensor x) {
+    struct tensor *to = &c->dense[array_of(c, cache, which)], at = c->dense_at[lower_group(c, cache)];
+    *to = hlo_put_tokens(&c->h, *to, at, x);
+    return hlo_take_tokens(&c->h, *to, at);
 }
 
 struct tensor lower_dense_rows(struct lower *c, int cache, int which) {

@@ -93,9 +93,9 @@ void lower_store(struct lower *c, int cache, int which, struct tensor x) {
     const struct store *s = &c->store[lower_group(c, cache)];
     if (to->type != TYPE_S8) {
         x = hlo_convert(h, x, to->type);
-        *to = hlo_put_tokens(h, *to, s->at, x);
         if (c->s.is_dense)
-            lower_dense_put(c, cache, which, x);
+            x = lower_dense_put(c, cache, which, x);
+        *to = hlo_put_tokens(h, *to, s->at, x);
         return;
     }
     struct tensor *scales = lower_cache(c, cache, which + 2);
