@@ -32,8 +32,8 @@ build/cuda/cuda_ops.h: $(CUDA_CU)
 	@mkdir -p $(@D)
 	@sed -n 's/^CUDA_OP(\([a-z0-9_]*\)) {.*/OWN(\1)/p' $^ | LC_ALL=C sort | sed '1s/^/#define CUDA_OPS /;$$!s/$$/ \\/' >$@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
-build/cuda/backend/cuda/step/lower.o: build/cuda/cuda_ops.h
-build/cuda/backend/cuda/step/lower.o: CPPFLAGS += -Ibuild/cuda
+build/cuda/backend/cuda/step/lower.o build/ptx/dry/backend/cuda/step/lower.o: build/cuda/cuda_ops.h
+build/cuda/backend/cuda/step/lower.o build/ptx/dry/backend/cuda/step/lower.o: CPPFLAGS += -Ibuild/cuda
 
 build/cuda/%.o: src/%.c
 	@mkdir -p $(@D)
