@@ -15,7 +15,7 @@ static uint64_t n_drawn;
 static int below(int n) { return (int)(philox_uniform(test_seed(), n_drawn++, 0) * (double)n); }
 
 struct words {
-    char bytes[1024];
+    char bytes[2048];
     uint32_t start[MOST_WORDS + 1];
     struct gyre_token_bytes view;
 };
@@ -52,13 +52,10 @@ struct world {
     struct words target, own;
 };
 
-static void open_world(struct world *w) {
+/* Of the words that are there. */
+static void open_places(struct world *w) {
     struct text_drafter *d = &w->d;
     struct error err;
-    memset(w, 0, sizeof *w);
-    make_words(&w->target, "xyz");
-    make_words(&w->own, "wxy");
-    w->own.view.first = below(2) ? 4 : -1; // its "w", which no target says
     EXPECT_OK(token_bytes_init(&d->target, &w->target.view, MOST_WORDS, &err), err);
     EXPECT_OK(token_bytes_init(&d->own, &w->own.view, MOST_WORDS, &err), err);
     d->special = xcalloc(MOST_WORDS, sizeof *d->special);
@@ -73,6 +70,14 @@ static void open_world(struct world *w) {
         d->places[i].ids = xcalloc(LONGEST + MOST_GUESSES, sizeof(int32_t));
         d->places[i].blocks = xcalloc(LONGEST / BLOCK + 1, sizeof(int32_t));
     }
+}
+
+static void open_world(struct world *w) {
+    memset(w, 0, sizeof *w);
+    make_words(&w->target, "xyz");
+    make_words(&w->own, "wxy");
+    w->own.view.first = below(2) ? 4 : -1; // its "w", which no target says
+    open_places(w);
 }
 
 static void close_world(struct world *w) {
@@ -111,7 +116,7 @@ static int text_of(const struct world *w, const struct sequence *seq, char *out)
 }
 
 static void expect_text(const struct world *w, const struct text_place *t, const struct sequence *seq) {
-    static char said[2 * LONGEST * 6], cut[(LONGEST + MOST_GUESSES) * 6];
+    static char said[2 * LONGEST * MOST_TOKEN_BYTES], cut[(LONGEST + MOST_GUESSES) * MOST_TOKEN_BYTES];
     bool begins = w->d.own.first >= 0;
     int n = 0;
     EXPECT(!begins || t->ids[0] == w->d.own.first);
@@ -179,7 +184,46 @@ static void places_hold_the_texts_they_should(void **state) {
     EXPECT(n_held > N_STEPS && n_kept > N_STEPS / 10 && n_refused > 100);
 }
 
+/* Few of them fill the bytes that are cut at a time. */
+static void tokens_may_be_long(void **state) {
+    (void)state;
+    enum { N_LONG = 7, N_TOKENS = 180 };
+    static const int lengths[][N_LONG] = {{128, 128, 128, 128, 128, 128, 128},
+                                          {MOST_TOKEN_BYTES, MOST_TOKEN_BYTES, 255, 254, 250, 200, 192},
+                                          {1, 127, 128, 129, MOST_TOKEN_BYTES, MOST_TOKEN_BYTES + 1, 300}};
+    static const int pieces[] = {64, 96, 77};
+    static struct world w;
+    char spaces[512];
+    memset(spaces, ' ', sizeof spaces);
+    for (size_t c = 0; c < ARRAY_LEN(lengths); c++) {
+        struct sequence *seq = &w.requests[0].sequence;
+        int n_held = 0;
+        memset(&w, 0, sizeof w);
+        w.target.view.first = w.own.view.first = -1;
+        for (int i = 0; i < N_LONG; i++)
+            add(&w.target, spaces, lengths[c][i]);
+        add(&w.own, spaces, 1), add(&w.own, spaces, pieces[c]);
+        open_places(&w);
+        seq->tokens = w.tokens[0];
+        for (int i = 0; i < N_TOKENS; i++)
+            w.tokens[0][i] = below(N_LONG);
+        for (seq->n_known = 1; seq->n_known <= N_TOKENS; seq->n_known += 1 + below(n_held ? 3 : 120)) {
+            struct text_place *t = text_place_for(&w.d, &w.requests[0], 1);
+            w.d.n_follows++;
+            if (!t)
+                continue;
+            n_held++;
+            expect_text(&w, t, seq);
+        }
+        EXPECT(n_held > 5);
+        close_world(&w);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(places_hold_the_texts_they_should)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(places_hold_the_texts_they_should),
+        cmocka_unit_test(tokens_may_be_long),
+    };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -112,7 +112,7 @@ static bool cut(struct text_drafter *d, struct text_place *t, const struct seque
         is_whole = t->n_closed + n == seq->n_known;
         if (!take(d, t, n_cut))
             return false;
-        if (n > CLOSED_FROM)
+        if (n > CLOSED_FROM || !is_whole) // few long tokens fill the bytes as well
             close_some(d, t, n, n_cut, !is_whole);
     }
     return t->n_ids > 0;
