@@ -152,10 +152,33 @@ static void another_model_changes_no_token(void **state) {
     compare("models/story", "tests/models/qwen3", 2, 900, 0); // the longest is beyond the draft's 1,024 tokens
 }
 
+/* A draft reads a prompt once, before its first guess: what that takes is no part of a guess's price. */
+static void prompts_are_no_part_of_the_price(void **state) {
+    (void)state;
+    static struct text texts[N_TEXTS];
+    make_prompts("models/story", texts, 150);
+    struct gyre *g = open_pair("models/story", "models/story", 1, 150 + N_TOKENS);
+    for (int turn = 0; turn < 2; turn++) { // one guess behind the prompt, then many
+        struct gyre_request q = gyre_request_default(g);
+        struct gyre_event e[32];
+        struct gyre_error err;
+        uint64_t id;
+        q.prompt = texts[0].prompt, q.n_prompt = texts[0].n_prompt, q.max_tokens = turn ? N_TOKENS : 3;
+        q.ignore_eos = true, q.temperature = 0;
+        EXPECT_OK(gyre_submit(g, &q, &id, &err), err);
+        while (gyre_busy(g))
+            gyre_poll(g, e, 32);
+        EXPECT(g->drafter.n_guessed > 0);
+        EXPECT((g->drafter.pass_us > 0) == (turn == 1));
+    }
+    gyre_close(g);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_model_guesses_itself_through_the_text),
         cmocka_unit_test(another_model_changes_no_token),
+        cmocka_unit_test(prompts_are_no_part_of_the_price),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

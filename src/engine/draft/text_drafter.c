@@ -42,6 +42,7 @@ static void ask(struct text_drafter *d, struct text_chain *c) {
 
 /* The rows that the draft lacks, as many as have room, and a chain behind them if that is all. */
 static void add_text(struct text_drafter *d, struct request *r) {
+    enum { FEW_ROWS = 32 };
     int most = most_for(d, r), room = d->bucket.max_tokens - d->plan.n_tokens;
     struct text_place *t =
         most > 0 && room > 0 && d->plan.n_seqs < d->bucket.max_seqs ? text_place_for(d, r, most) : NULL;
@@ -50,6 +51,7 @@ static void add_text(struct text_drafter *d, struct request *r) {
     int32_t first = MIN(t->n_rows, t->n_ids - 1), end = MIN(t->n_ids, first + room);
     add_rows(d, t, first, end);
     t->n_rows = end;
+    d->catches_up |= end - first > FEW_ROWS;
     if (end < t->n_ids)
         return;
     struct text_chain *c = &d->chains[d->n_chains++];
@@ -99,19 +101,21 @@ static enum status run_chains(struct text_drafter *d, struct error *err) {
 
 // ---- guesses ----------------------------------------------------------------------------------------------------
 
-/* What a guess takes: passes are shared by the guesses that they give. */
+/* What a guess takes: passes are shared by the guesses that they give. One that reads a prompt says nothing of the next
+ * ones. */
 static void learn_pass(struct text_drafter *d, int64_t us) {
     int n_guesses = 0;
     for (int i = 0; i < d->n_chains; i++)
         n_guesses += d->chains[i].request->draft.n;
     double each = (double)us / MAX(n_guesses, 1), *pass = &d->g->drafter.pass_us;
-    if (d->n_chains > 0)
+    if (d->n_chains > 0 && !d->catches_up)
         *pass += *pass == 0 ? each : 0.1 * (each - *pass);
 }
 
 enum status text_drafter_follow(void *context, const struct step *step, struct error *err) {
     struct text_drafter *d = context;
     d->n_chains = 0;
+    d->catches_up = false;
     d->n_follows++;
     d->price = guess_price(&d->g->scheduler, &d->g->drafter.times, d->g->drafter.pass_us);
     begin(d);

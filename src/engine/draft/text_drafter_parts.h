@@ -37,6 +37,7 @@ struct text_drafter {
     struct text_place *places;      // [n_places]
     struct text_chain *chains;      // [n_places]
     int n_places, n_chains, most_guesses;
+    bool catches_up; // some place of this follow lacked more than what a step or two say
     int64_t n_follows;
     int32_t longest; // tokens of the draft that a place holds
     int32_t *free_blocks, n_free;
