@@ -61,8 +61,7 @@ async function listModels(server, signal) {
 }
 
 /** The data of each event. Lines end with \n or \r\n; comments and other fields are passed over. arrived() is called
- *for
- *  each piece of the network, which may hold many events. */
+ *  for each piece of the network, which may hold many events. */
 async function* eventsOf(body, arrived) {
   const reader = body.getReader(), decoder = new TextDecoder();
   let rest = '', data = [];
@@ -88,7 +87,7 @@ async function* eventsOf(body, arrived) {
 
 /** Streams one answer into `into`: {content, reasoning, calls, finish, stats}. changed() is called for each piece.
  *  stats: ms from the request to the first text (ttft), to the last (total), tokens, and tokens a second after the
- * first. */
+ *  first. */
 async function streamChat(server, body, into, changed, signal) {
   const start = performance.now();
   let now = start, arrivals = 0, lastArrival = 0;

@@ -351,7 +351,7 @@ function listElement(b) {
 }
 
 /** Left to right or right to left, by its text. Set when that is whole: a browser looks through all of it after each
- *change. */
+ *  change. */
 function withDirection(e) { e.dir = 'auto'; return e; }
 
 function blockElement(b) {

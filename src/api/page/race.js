@@ -91,8 +91,8 @@ function openRace() {
   for (const p of panes) p.findModels();
 }
 
-/** Marks who was better in a figure; ties within 1 % are nobody's. Returns the ratio and the winner's place, or null.
- **/
+/** Marks who was better in a figure; ties within 1 % are nobody's. Returns the ratio and the winner's place, or
+ *  null. */
 function compare(results, name, higher) {
   const [a, b] = results.map(r => r.stats[name]);
   if (!a || !b || Math.abs(a - b) <= 0.01 * Math.max(a, b)) return null;

@@ -2,8 +2,7 @@
 //
 // One entry a conversation, so that two tabs do not overwrite each other's:
 //   gyre.c.ID   {id, title, created, updated, messages: [{role, content, reasoning?, calls?, call?, stats?, model?,
-// fault?,
-//                stopped?}]}
+//                fault?, stopped?}]}
 //   gyre.settings, gyre.theme, gyre.model, gyre.race, gyre.key (or in sessionStorage, until the tab is closed)
 
 const conversations = new Map(); // id to conversation
