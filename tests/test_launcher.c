@@ -14,38 +14,36 @@ static char *get(const char *name) {
     return NULL;
 }
 
+#define OMPI(n, rank, here) "OMPI_COMM_WORLD_SIZE", n, "OMPI_COMM_WORLD_RANK", rank, "OMPI_COMM_WORLD_LOCAL_SIZE", here
+#define OMPI_4(n, rank, here, job) OMPI(n, rank, here), "OMPI_MCA_ess_base_jobid", job, "PMIX_NAMESPACE", job
+#define SLURM(n, rank, hosts) "SLURM_STEP_NUM_TASKS", n, "SLURM_PROCID", rank, "SLURM_STEP_NUM_NODES", hosts
+#define SLURM_LIST(list) SLURM("3", "2", "3"), "SLURM_STEP_NODELIST", list, "MASTER_PORT", "7"
+#define PMI(n, rank) "PMI_SIZE", n, "PMI_RANK", rank, "MPI_LOCALNRANKS", n
+#define SAYS(...) \
+    (const char *const[]) { __VA_ARGS__, NULL }
+
 static const struct case_of {
     const char *const *says;
     int n, rank;
-    const char *host; // what the address begins with
-    bool has_port;    // it is this address whole
+    const char *address; // what it begins with where that ends with ':', and else is
 } cases[] = {
-    {(const char *const[]){"HOME", "/", NULL}, 0, 0, "", true},
-    {(const char *const[]){"OMPI_COMM_WORLD_SIZE", "4", "OMPI_COMM_WORLD_RANK", "3", "OMPI_COMM_WORLD_LOCAL_SIZE", "4",
-                           NULL},
-     4, 3, "127.0.0.1:", false},
-    {(const char *const[]){"OMPI_COMM_WORLD_SIZE", "4", "OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_LOCAL_SIZE", "2",
-                           "OMPI_MCA_orte_hnp_uri", "1866.0;tcp://10.0.0.7,10.1.0.7:37479;tcp6://[fd00::2]:52705",
-                           "MASTER_PORT", "9000", NULL},
-     4, 1, "10.0.0.7:9000", true},
-    {(const char *const[]){"OMPI_COMM_WORLD_SIZE", "2", "OMPI_COMM_WORLD_RANK", "0", "OMPI_COMM_WORLD_LOCAL_SIZE", "1",
-                           "OMPI_MCA_orte_hnp_uri", "1866.0;tcp://10.0.0.7:37479", "MASTER_ADDR", "head", "MASTER_PORT",
-                           "1", NULL},
-     2, 0, "head:1", true},
-    {(const char *const[]){"OMPI_COMM_WORLD_SIZE", "2", "OMPI_COMM_WORLD_RANK", "0", "OMPI_COMM_WORLD_LOCAL_SIZE", "1",
-                           "MASTER_ADDR", "fd00::2", "MASTER_PORT", "1", NULL},
-     2, 0, "[fd00::2]:1", true},
-    {(const char *const[]){"SLURM_STEP_NUM_TASKS", "3", "SLURM_PROCID", "2", "SLURM_STEP_NUM_NODES", "3",
-                           "SLURM_STEP_NODELIST", "node[01-02,07]", "SLURM_JOB_ID", "5", NULL},
-     3, 2, "node01:", false},
-    {(const char *const[]){"SLURM_STEP_NUM_TASKS", "3", "SLURM_PROCID", "2", "SLURM_STEP_NUM_NODES", "3",
-                           "SLURM_STEP_NODELIST", "gpu3,gpu5,gpu9", "MASTER_PORT", "7", NULL},
-     3, 2, "gpu3:7", true},
-    {(const char *const[]){"SLURM_STEP_NUM_TASKS", "2", "SLURM_PROCID", "1", "SLURM_STEP_NUM_NODES", "1", NULL}, 2, 1,
-     "127.0.0.1:", false},
-    {(const char *const[]){"SLURM_NTASKS", "2", "SLURM_PROCID", "0", NULL}, 0, 0, "", true}, // a batch script itself
-    {(const char *const[]){"PMI_SIZE", "2", "PMI_RANK", "1", "MPI_LOCALNRANKS", "2", NULL}, 2, 1, "127.0.0.1:", false},
-    {(const char *const[]){"PMI_SIZE", "2", "PMI_RANK", "1", NULL}, 2, 1, "", true},
+    {SAYS(OMPI_4("4", "3", "4", "1")), 4, 3, "127.0.0.1:"},
+    {SAYS(OMPI_4("4", "1", "2", "1"), "OMPI_MCA_orte_hnp_uri",
+          "1866.0;tcp://10.0.0.7,10.1.0.7:37479;tcp6://[fd00::2]:52705", "MASTER_PORT", "9000"),
+     4, 1, "10.0.0.7:9000"},
+    {SAYS(OMPI_4("2", "0", "1", "1"), "OMPI_MCA_orte_hnp_uri", "1866.0;tcp://10.0.0.7:37479", "MASTER_ADDR", "head",
+          "MASTER_PORT", "1"),
+     2, 0, "head:1"},
+    {SAYS(OMPI("2", "0", "1"), "MASTER_ADDR", "fd00::2", "MASTER_PORT", "65535"), 2, 0, "[fd00::2]:65535"},
+    {SAYS(OMPI("2", "1", "2"), "PMIX_NAMESPACE", "prterun-a-77@1"), 2, 1, "127.0.0.1:"}, // Open MPI 5
+    {SAYS(SLURM("3", "2", "3"), "SLURM_STEP_NODELIST", "node[01-02,07]", "SLURM_JOB_ID", "5", "SLURM_STEP_ID", "0"), 3,
+     2, "node01:"},
+    {SAYS(SLURM_LIST("gpu3,gpu5,gpu9")), 3, 2, "gpu3:7"},
+    {SAYS(SLURM_LIST("cn[01-02]-ib,x[1-2]")), 3, 2, "cn01-ib:7"},
+    {SAYS(SLURM_LIST("rack[1-2]n[4,6-8]")), 3, 2, "rack1n4:7"},
+    {SAYS(SLURM("2", "1", "1"), "SLURM_JOB_ID", "5", "SLURM_STEP_ID", "0"), 2, 1, "127.0.0.1:"},
+    {SAYS(PMI("2", "1"), "MASTER_PORT", "7"), 2, 1, "127.0.0.1:7"},
+    {SAYS(PMI("2", "1"), "PMIX_NAMESPACE", "a"), 2, 1, "127.0.0.1:"},
 };
 
 static void each_launcher_is_read(void **state) {
@@ -53,37 +51,92 @@ static void each_launcher_is_read(void **state) {
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct launched l;
         struct error err;
+        char address[300];
         environment = cases[i].says;
         EXPECT_OK(launcher_read(get, &l, &err), err);
         EXPECT_EQ(l.n, cases[i].n);
         EXPECT_EQ(l.rank, cases[i].rank);
-        size_t n = strlen(cases[i].host);
-        if (strncmp(l.address, cases[i].host, n) != 0 || (cases[i].has_port && l.address[n]))
-            fail_msg("case %zu: %s, not %s", i, l.address, cases[i].host);
+        EXPECT(strcmp(l.size, environment[0]) == 0);
+        EXPECT_OK(launcher_address(get, &l, address, &err), err);
+        size_t n = strlen(cases[i].address);
+        if (strncmp(address, cases[i].address, n) != 0 || (cases[i].address[n - 1] != ':' && address[n]))
+            fail_msg("case %zu: %s, not %s", i, address, cases[i].address);
     }
 }
 
-/* Processes of one job agree on the port, and jobs beside each other on different ones. */
+static const char *const *const none[] = {SAYS("HOME", "/"), // and a batch script itself
+                                          SAYS("SLURM_NTASKS", "2", "SLURM_PROCID", "0", "SLURM_JOB_ID", "5")};
+
+static void nobody_is_no_launcher(void **state) {
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(none); i++) {
+        struct launched l;
+        struct error err;
+        environment = none[i];
+        EXPECT_OK(launcher_read(get, &l, &err), err);
+        EXPECT_EQ(l.n, 0);
+    }
+}
+
+static const char *const *const jobs[][3] = {
+    // the same job, the same job, another
+    {SAYS(OMPI_4("2", "0", "2", "4711")), SAYS(OMPI_4("2", "1", "2", "4711")), SAYS(OMPI_4("2", "1", "2", "4712"))},
+    {SAYS(OMPI("2", "0", "2"), "PMIX_NAMESPACE", "prterun-a-77@1", "PMIX_RANK", "0"),
+     SAYS(OMPI("2", "1", "2"), "PMIX_NAMESPACE", "prterun-a-77@1", "PMIX_RANK", "1"),
+     SAYS(OMPI("2", "1", "2"), "PMIX_NAMESPACE", "prterun-a-78@1", "PMIX_RANK", "1")},
+    {SAYS(SLURM("2", "0", "1"), "SLURM_JOB_ID", "5", "SLURM_STEP_ID", "0"),
+     SAYS(SLURM("2", "1", "1"), "SLURM_JOB_ID", "5", "SLURM_STEP_ID", "0"),
+     SAYS(SLURM("2", "1", "1"), "SLURM_JOB_ID", "5", "SLURM_STEP_ID", "1")},
+    {SAYS(SLURM("2", "0", "1"), "SLURM_JOB_ID", "5", "SLURM_STEP_ID", "11"),
+     SAYS(SLURM("2", "1", "1"), "SLURM_JOB_ID", "5", "SLURM_STEP_ID", "11"),
+     SAYS(SLURM("2", "1", "1"), "SLURM_JOB_ID", "51", "SLURM_STEP_ID", "1")},
+};
+
+/* Processes of one job agree on name and port, and jobs beside each other, or steps of one, have different ones. */
 static void jobs_have_ports_of_their_own(void **state) {
     (void)state;
-    struct launched a, b, c;
-    struct error err;
-    const char *says[] = {"OMPI_COMM_WORLD_SIZE",
-                          "2",
-                          "OMPI_COMM_WORLD_RANK",
-                          "0",
-                          "OMPI_COMM_WORLD_LOCAL_SIZE",
-                          "2",
-                          "OMPI_MCA_ess_base_jobid",
-                          "4711",
-                          NULL};
-    environment = says;
-    EXPECT_OK(launcher_read(get, &a, &err), err);
-    says[3] = "1";
-    EXPECT_OK(launcher_read(get, &b, &err), err);
-    says[7] = "4712";
-    EXPECT_OK(launcher_read(get, &c, &err), err);
-    EXPECT(strcmp(a.address, b.address) == 0 && strcmp(a.address, c.address) != 0);
+    for (size_t i = 0; i < ARRAY_LEN(jobs); i++) {
+        struct launched l[3];
+        struct error err;
+        char at[3][300];
+        for (int k = 0; k < 3; k++) {
+            environment = jobs[i][k];
+            EXPECT_OK(launcher_read(get, &l[k], &err), err);
+            EXPECT_OK(launcher_address(get, &l[k], at[k], &err), err);
+        }
+        EXPECT(strcmp(l[0].job, l[1].job) == 0 && strcmp(l[0].job, l[2].job) != 0);
+        EXPECT(strcmp(at[0], at[1]) == 0 && strcmp(at[0], at[2]) != 0);
+    }
+}
+
+static const struct {
+    const char *const *says;
+    const char *sentence;
+} lacking[] = {
+    // MPICH: PMI_ID is another in each process
+    {SAYS(PMI("2", "1"), "PMI_ID", "1"), "set MASTER_PORT"},
+    {SAYS(OMPI("2", "1", "2")), "set MASTER_PORT"},
+    {SAYS(SLURM("2", "1", "1"), "SLURM_JOB_ID", "5"), "set MASTER_PORT"},
+    {SAYS("PMI_SIZE", "2", "PMI_RANK", "1", "MASTER_PORT", "7"), "MASTER_ADDR in the environment"},
+    {SAYS(OMPI("2", "1", "1"), "PMIX_NAMESPACE", "a"), "MASTER_ADDR in the environment"},
+    {SAYS(SLURM_LIST("node[01-02")), "set MASTER_ADDR"},
+    {SAYS(SLURM_LIST("[")), "set MASTER_ADDR"},
+    {SAYS(PMI("2", "1"), "MASTER_PORT", "65536"), "MASTER_PORT: \"65536\" is no port"},
+    {SAYS(PMI("2", "1"), "MASTER_PORT", "0"), "is no port"},
+    {SAYS(PMI("2", "1"), "MASTER_PORT", "7x"), "is no port"},
+};
+
+static void no_address_is_guessed(void **state) {
+    (void)state;
+    for (size_t i = 0; i < ARRAY_LEN(lacking); i++) {
+        struct launched l;
+        struct error err;
+        char address[300];
+        environment = lacking[i].says;
+        EXPECT_OK(launcher_read(get, &l, &err), err);
+        if (launcher_address(get, &l, address, &err) != ERR_ARG || !strstr(err.text, lacking[i].sentence))
+            fail_msg("case %zu: not \"%s\"", i, lacking[i].sentence);
+    }
 }
 
 static void nonsense_is_refused(void **state) {
@@ -100,8 +153,8 @@ static void nonsense_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_launcher_is_read),
-        cmocka_unit_test(jobs_have_ports_of_their_own),
+        cmocka_unit_test(each_launcher_is_read),        cmocka_unit_test(nobody_is_no_launcher),
+        cmocka_unit_test(jobs_have_ports_of_their_own), cmocka_unit_test(no_address_is_guessed),
         cmocka_unit_test(nonsense_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -13,7 +13,8 @@
 
 _Static_assert(MAX_NODES == 16, "as --nnodes says");
 
-static struct launched launched; // flags keep the address
+static struct launched launched;
+static char address[300]; // of process 0, as the launcher says
 
 enum status nodes_read(struct nodes *nodes, struct error *err) {
     if (nodes->n == 1 && nodes->rank == 0) {
@@ -23,12 +24,10 @@ enum status nodes_read(struct nodes *nodes, struct error *err) {
                         MAX_NODES);
         nodes->n = MAX(launched.n, 1);
         nodes->rank = launched.rank;
-        if (nodes->n > 1 && !nodes->master && !launched.address[0])
-            return fail(err, ERR_ARG,
-                        "the launcher does not say where process 0 is: --master-addr HOST:PORT, or "
-                        "MASTER_ADDR in the environment, does");
-        if (nodes->n > 1 && !nodes->master)
-            nodes->master = launched.address;
+        if (nodes->n > 1 && !nodes->master) {
+            TRY(launcher_address(getenv, &launched, address, err));
+            nodes->master = address;
+        }
     }
     if ((nodes->n > 1) != (nodes->master != NULL))
         return fail(err, ERR_ARG, "--nnodes and --master-addr go together");
