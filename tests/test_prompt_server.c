@@ -24,18 +24,23 @@ enum { BLOCK = 16, PROMPT = 600, IDENTITY = 42, SECOND_US = 1000000 };
 
 static void no_news(void *context, struct answer *a) { (void)context, (void)a; }
 
-static struct service *open_service(void) {
+static struct gyre *open_engine(const struct backend_ops *backend) {
     struct gyre_options o = {.model = "tests/models/llama",
-                             .backend = &backend_cpu,
+                             .backend = backend,
                              .n_threads = 1,
                              .block_size = BLOCK,
                              .max_batched_tokens = 64,
                              .max_seqs = 2};
     struct gyre *g;
-    struct service *s;
     struct gyre_error err;
     EXPECT_OK(gyre_open(&o, &g, &err), err);
-    EXPECT_OK(service_open(g, &(struct service_options){.news = no_news}, &s, &err), err);
+    return g;
+}
+
+static struct service *open_service(const struct backend_ops *backend) {
+    struct service *s;
+    struct gyre_error err;
+    EXPECT_OK(service_open(open_engine(backend), &(struct service_options){.news = no_news}, &s, &err), err);
     return s;
 }
 
@@ -45,13 +50,17 @@ struct rig {
     char address[32];
 };
 
-static void open_rig(struct rig *r, int64_t patience_us, int64_t idle_us) {
+static void open_rig_on(const struct backend_ops *backend, struct rig *r, int64_t patience_us, int64_t idle_us) {
     struct prompt_server_options o = {"127.0.0.1:0", IDENTITY, patience_us, idle_us};
     struct error err;
     int port;
-    r->service = open_service();
+    r->service = open_service(backend);
     EXPECT_OK(prompt_server_open(service_lane(r->service), &o, &r->server, &port, &err), err);
     snprintf(r->address, sizeof r->address, "127.0.0.1:%d", port);
+}
+
+static void open_rig(struct rig *r, int64_t patience_us, int64_t idle_us) {
+    open_rig_on(&backend_cpu, r, patience_us, idle_us);
 }
 
 static void close_rig(struct rig *r) {
@@ -143,14 +152,13 @@ static void why_there_is_no_cache_is_told(void **state) {
 }
 
 /* A prompt of ten steps: each part holds what follows the one before, and all of it is taken. */
-static void a_prompt_comes_as_it_is_computed(void **state) {
-    (void)state;
+static void expect_parts(const struct backend_ops *giver, int least_parts) {
     struct rig r;
-    struct service *taker = open_service();
+    struct service *taker = open_service(&backend_cpu);
     struct wire *w;
     struct error err;
     int n_parts = 0;
-    open_rig(&r, 0, 0);
+    open_rig_on(giver, &r, 0, 0);
     w = connect_to(r.address);
     int32_t text[PROMPT], n;
     for (int i = 0; i < PROMPT; i++)
@@ -173,11 +181,126 @@ static void a_prompt_comes_as_it_is_computed(void **state) {
         buf_release(&bytes);
     }
     EXPECT_EQ(kind, PROMPT_CACHE);
-    EXPECT(n_parts >= 2);
+    EXPECT(n_parts >= least_parts);
     EXPECT_EQ(handover_known(g, &p), (PROMPT - 1) / BLOCK);
     wire_close(w);
     close_rig(&r);
     service_close(taker);
+}
+
+static void a_prompt_comes_as_it_is_computed(void **state) {
+    (void)state;
+    expect_parts(&backend_cpu, 2);
+}
+
+static int n_gets; // the engine's thread counts
+
+/* Once, in the middle of a part. */
+static enum status get_or_fail(struct loaded *l, int group, int block, void *out, struct error *err) {
+    return ++n_gets == 3 ? fail(err, ERR_DEVICE, "a fault") : backend_cpu.get_cache(l, group, block, out, err);
+}
+
+/* What there was of it is no beginning of the next one. */
+static void a_part_that_fails_leaves_nothing(void **state) {
+    (void)state;
+    static struct backend_ops failing; // outlives a test that fails
+    failing = backend_cpu;
+    failing.get_cache = get_or_fail;
+    n_gets = 0;
+    expect_parts(&failing, 1);
+    EXPECT(n_gets > 3);
+}
+
+static void compute(struct gyre *g, const int32_t *prompt, int n) {
+    struct gyre_request q = gyre_request_default(g);
+    struct gyre_event e[8];
+    struct gyre_error err;
+    uint64_t id;
+    q.prompt = prompt, q.n_prompt = n, q.max_tokens = 0;
+    EXPECT_OK(gyre_submit(g, &q, &id, &err), err);
+    while (gyre_busy(g))
+        gyre_poll(g, e, 8);
+}
+
+static void send_part(struct wire *w, uint32_t kind, const struct buf *part) {
+    struct error err;
+    EXPECT_OK(wire_send(w, kind, buf_view(part), clock_us() + 30 * SECOND_US, &err), err);
+}
+
+struct watched {
+    struct handover_prompt prompt;
+    int32_t n;
+};
+
+static void watch(struct gyre *g, void *context) {
+    struct watched *w = context;
+    w->n = handover_known(g, &w->prompt);
+}
+
+static void await_blocks(struct service *s, struct handover_prompt p, int32_t n) {
+    struct watched w = {.prompt = p};
+    for (int64_t until_us = clock_us() + 60 * SECOND_US; w.n < n; usleep(1000)) {
+        EXPECT(clock_us() < until_us);
+        EXPECT(lane_errand(service_lane(s), BETWEEN_STEPS, watch, &w));
+    }
+}
+
+/* The test is the prefill server: one has two parts of the text before the other has its first. */
+static void who_fetch_the_same_take_nothing_from_each_other(void **state) {
+    (void)state;
+    static const int ends[] = {8, 16, (PROMPT - 1) / BLOCK};
+    struct service *taker = open_service(&backend_cpu);
+    struct gyre *giver = open_engine(&backend_cpu);
+    struct service_state now = {0};
+    struct buf parts[3] = {{0}}, question = {0};
+    struct answer *answers[2];
+    struct wire *w[2];
+    struct error err;
+    int32_t text[PROMPT];
+    uint32_t kind;
+    char address[32];
+    int fd, port;
+    for (int i = 0; i < PROMPT; i++)
+        text[i] = 3 + (int32_t)(philox_uniform(test_seed(), (uint64_t)i, 11) * 1000);
+    struct handover_prompt p = {text, PROMPT, 0, IDENTITY};
+    for (int i = 0; i < 3; i++) {
+        compute(giver, text, MIN(ends[i] * BLOCK + 1, PROMPT));
+        EXPECT_OK(handover_give(giver, &p, i ? ends[i - 1] : 0, SIZE_MAX, &parts[i], &err), err);
+    }
+    EXPECT_OK(wire_listen("127.0.0.1:0", &fd, &port, &err), err);
+    snprintf(address, sizeof address, "127.0.0.1:%d", port);
+    struct prompt_fetch_options o = {address, IDENTITY, BLOCK, 60 * SECOND_US};
+    EXPECT_OK(service_fetch_prompts(taker, &o, &err), err);
+    struct gyre_request q = gyre_request_default(lane_engine(service_lane(taker)));
+    q.prompt = text, q.n_prompt = PROMPT, q.max_tokens = 1;
+    for (int i = 0; i < 2; i++) {
+        struct gyre_error e;
+        EXPECT_OK(service_submit(taker, &q, NULL, &answers[i], &e), e);
+        EXPECT_OK(wire_accept(fd, &w[i], &err), err);
+        EXPECT_OK(wire_receive(w[i], &kind, &question, 1 << 20, clock_us() + 30 * SECOND_US, &err), err);
+        EXPECT_EQ(kind, PROMPT_ASK);
+        buf_clear(&question);
+    }
+    for (int i = 0; i < 2; i++) {
+        send_part(w[i], PROMPT_PART, &parts[0]), send_part(w[i], PROMPT_PART, &parts[1]);
+        await_blocks(taker, p, ends[1]);
+    }
+    send_part(w[0], PROMPT_CACHE, &parts[2]), send_part(w[1], PROMPT_CACHE, &parts[2]);
+    for (int64_t until_us = clock_us() + 60 * SECOND_US; now.n_fetched_prompts + now.n_failed_fetches < 2;
+         usleep(1000)) {
+        EXPECT(clock_us() < until_us);
+        service_state(taker, &now);
+    }
+    EXPECT_EQ(now.n_failed_fetches, 0);
+    EXPECT_EQ(now.n_fetched_tokens, 2 * ends[2] * BLOCK);
+    service_close(taker);
+    gyre_close(giver);
+    for (int i = 0; i < 2; i++)
+        wire_close(w[i]);
+    wire_close_listening(fd);
+    for (int i = 0; i < 3; i++)
+        buf_release(&parts[i]);
+    buf_release(&question);
 }
 
 /* Bytes of no whole frame. */
@@ -286,7 +409,7 @@ static void an_end_does_not_wait_for_prompts(void **state) {
     (void)state;
     enum { N = 24, LONG = 1900 };
     struct wire *w[N];
-    struct service *s = open_service();
+    struct service *s = open_service(&backend_cpu);
     struct prompt_ask q = {.identity = IDENTITY, .n = LONG};
     struct error err;
     struct service_state now = {0};
@@ -323,6 +446,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(why_there_is_no_cache_is_told),
         cmocka_unit_test(a_prompt_comes_as_it_is_computed),
+        cmocka_unit_test(a_part_that_fails_leaves_nothing),
+        cmocka_unit_test(who_fetch_the_same_take_nothing_from_each_other),
         cmocka_unit_test(a_question_that_has_begun_is_not_waited_for),
         cmocka_unit_test(who_says_nothing_makes_room_for_who_comes),
         cmocka_unit_test(no_connection_keeps_what_it_was_given),

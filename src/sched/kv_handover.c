@@ -66,18 +66,21 @@ static enum status fill(struct kv_pool *pool, struct sequence *seq, int32_t from
     return OK;
 }
 
+static enum status take_new(struct kv_pool *pool, struct sequence *seq, int32_t from, int32_t n, kv_handover_put *put,
+                            void *context, struct error *err) {
+    TRY(take_room(pool, seq, n, err));
+    TRY(fill(pool, seq, from, n, put, context, err));
+    seq->n_computed = seq->n_known = n * pool->block_size;
+    seq->checkpoints[0] = pool->has_state ? seq->n_computed : 0;
+    kv_pool_remember(pool, seq);
+    return OK;
+}
+
 enum status kv_handover_adopt(struct kv_pool *pool, struct sequence *seq, int32_t from, int32_t n, kv_handover_put *put,
                               void *context, struct error *err) {
     BUG_IF(!pool->remembers || from > n || seq->n_tokens < n * pool->block_size || seq->n_computed > 0);
     TRY(hold_known(pool, seq, from, err));
-    enum status st = take_room(pool, seq, n, err);
-    if (st == OK)
-        st = fill(pool, seq, from, n, put, context, err);
-    if (st == OK) {
-        seq->n_computed = seq->n_known = n * pool->block_size;
-        seq->checkpoints[0] = pool->has_state ? seq->n_computed : 0;
-        kv_pool_remember(pool, seq);
-    }
+    enum status st = from < n ? take_new(pool, seq, from, n, put, context, err) : OK;
     kv_pool_drop(pool, seq);
     return st;
 }

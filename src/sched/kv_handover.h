@@ -24,7 +24,8 @@ int32_t kv_handover_entry(const struct kv_pool *pool, int group, int32_t entry);
 /* Fills a block, or slot, with what the giver has of the entry. */
 typedef enum status kv_handover_put(void *context, int group, int32_t entry, int32_t block, struct error *err);
 
-/* Remembers entries [from, n) of seq's text; `from` blocks of it are remembered already. seq has at least n blocks of
+/* Remembers entries [from, n) of seq's text; `from` blocks of it are remembered already, and become those that were
+ * used last: of n, that is all. seq has at least n blocks of
  * tokens and is outside; it holds nothing afterwards. ERR_FULL if the pool has not the room, or no longer the first
  * `from`; another status is put's. In either case nothing more is remembered than before. */
 enum status kv_handover_adopt(struct kv_pool *pool, struct sequence *seq, int32_t from, int32_t n, kv_handover_put *put,

@@ -134,6 +134,19 @@ static enum status give_piece(struct gyre *g, int group, int32_t entry, uint64_t
     return OK;
 }
 
+static enum status give_pieces(struct gyre *g, const struct header *h, struct buf *out, struct error *err) {
+    size_t begun = out->len;
+    enum status st = OK;
+    buf_append(out, h, sizeof *h);
+    for (int i = 0; i < g->program->n_groups; i++)
+        for (int32_t k = first_piece(g, i, (int32_t)h->from, (int32_t)h->n);
+             k <= last_piece(g, i, (int32_t)h->n) && st == OK; k++)
+            st = give_piece(g, i, k, h->text, out, err);
+    if (st != OK)
+        out->len = begun;
+    return st;
+}
+
 enum status handover_give(struct gyre *g, const struct handover_prompt *p, int32_t from, size_t max_bytes,
                           struct buf *out, struct error *err) {
     int64_t bytes;
@@ -155,11 +168,7 @@ enum status handover_give(struct gyre *g, const struct handover_prompt *p, int32
                     max_bytes);
     if (!buf_reserve(out, (size_t)bytes))
         return fail(err, ERR_MEMORY, "there is no memory for the %lld bytes of the prompt's cache", (long long)bytes);
-    buf_append(out, &h, sizeof h);
-    for (int i = 0; i < g->program->n_groups; i++)
-        for (int32_t k = first_piece(g, i, from, n); k <= last_piece(g, i, n); k++)
-            TRY(give_piece(g, i, k, h.text, out, err));
-    return OK;
+    return give_pieces(g, &h, out, err);
 }
 
 // ---- taking -----------------------------------------------------------------------------------------------------
@@ -218,10 +227,11 @@ enum status handover_take(struct gyre *g, const struct handover_prompt *p, struc
     TRY(check_header(g, p, &h, bytes.len, err));
     TRY(do_copies(g, err));
     struct taking t = {g, {bytes.ptr + sizeof h, bytes.len - sizeof h}, h.text};
+    int32_t from = (int32_t)(handover_known(g, p) >= (int32_t)h.n ? h.n : h.from); // others may have brought it
     visit(&v, g, p);
-    enum status st = kv_handover_adopt(&g->pool, &v.seq, (int32_t)h.from, (int32_t)h.n, take_piece, &t, err);
+    enum status st = kv_handover_adopt(&g->pool, &v.seq, from, (int32_t)h.n, take_piece, &t, err);
     arena_release(&v.arena);
     if (st == OK)
-        *n = handover_known(g, p);
+        *n = (int32_t)h.n;
     return st;
 }

@@ -36,12 +36,13 @@ int32_t handover_known(struct gyre *g, const struct handover_prompt *p);
 
 /* Of what is remembered of the prompt, up to the block before its last token, all behind the first `from` blocks.
  * ERR_FULL: no more than those is remembered. ERR_LIMIT: it is more than max_bytes. ERR_MEMORY: than out's
- * budget has; nothing is appended then. */
+ * budget has; other statuses are the device's. Nothing is appended then. */
 enum status handover_give(struct gyre *g, const struct handover_prompt *p, int32_t from, size_t max_bytes,
                           struct buf *out, struct error *err);
 
-/* n: how many blocks of the prompt are remembered now. ERR_FORMAT: bytes that are not such, with what is wrong;
- * ERR_FULL: there is no room. */
+/* n: behind how many blocks of the prompt the bytes end. Where those are remembered already nothing is copied.
+ * ERR_FORMAT: bytes that are not such, with what is wrong; ERR_FULL: there is no room, or what they follow is not
+ * remembered any more. */
 enum status handover_take(struct gyre *g, const struct handover_prompt *p, struct str bytes, int32_t *n,
                           struct error *err);
 

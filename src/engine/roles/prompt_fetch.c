@@ -37,7 +37,7 @@ struct prompt_fetch {
 struct errand {
     struct handover_prompt prompt;
     struct str bytes;
-    int32_t n;
+    int32_t n; // blocks that were here, and then those up to the end of the last part
     struct error err;
     enum status status;
 };
@@ -85,15 +85,15 @@ static enum status ask_again(struct fetcher *w, struct str question, uint32_t *k
     return ask(w, question, kind, answer, most, until_us, err);
 }
 
-/* One part more than there was. */
+/* A part behind the last one; what the cache has besides is others' doing, who fetch a text that begins alike. */
 static enum status take_over(struct lane *lane, struct errand *e, struct str bytes, struct error *err) {
-    int32_t known = e->n;
+    int32_t last = e->n;
     e->bytes = bytes;
     if (!lane_errand(lane, AT_REST, take, e))
         return fail(err, ERR_FULL, "the server is shutting down");
     if (e->status != OK)
         *err = e->err;
-    else if (e->n <= known)
+    else if (e->n <= last)
         return fail(err, ERR_FORMAT, "a part of the prompt's cache came twice");
     return e->status;
 }

@@ -93,7 +93,7 @@ static enum status give_rest(struct giving *w, int32_t from, struct error *err) 
         return fail(err, ERR_IO, "who asked is gone");
     if (!lane_errand(w->asker->server->lane, AT_REST, give, w))
         return fail(err, ERR_FULL, "the prefill server is shutting down");
-    if (w->status == OK || (w->n == w->from && w->from > from)) // or parts were all
+    if (w->status == OK || (w->status == ERR_FULL && w->n == w->from && w->from > from)) // or parts were all
         return OK;
     *err = w->err;
     return w->status;
