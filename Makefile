@@ -8,7 +8,7 @@
 #   make fuzz [FUZZ=json] [FUZZ_SECONDS=600]             every target of tests/fuzz for that long
 #   make soak [SOAK_SECONDS=600]                         mixed traffic, then hostile clients too: right answers, flat memory
 #   make test-parity [BACKEND=cuda]                      every op of the dense test models against the CPU's plain functions
-#   make test-arm            op tests and goldens as 64-bit Arm has them: built by a cross compiler, run by qemu-user
+#   make test-arm            op tests and goldens as 64-bit Arm has them: elsewhere by a cross compiler and qemu-user
 #   make ptx                 the kernels for GPUs on a machine on the CPU; make test runs them then: wants the CUDA toolkit, and no GPU
 #   make bench               tables as docs/lab records them
 #   make rooms               the include graph; fails on an edge that points up or sideways
@@ -27,6 +27,9 @@ BUILD   := build/$(VARIANT)
 OPT     ?= -O2 -g
 SAN     ?=
 PREFIX  ?= /usr/local
+
+# What the compiler makes code for. One for Arm says it by its name, as it may not be installed yet.
+ARCH := $(if $(filter aarch64-linux-gnu-%,$(notdir $(CC))),aarch64,$(shell $(CC) -dumpmachine 2>/dev/null || uname -m))
 
 # A compiler for Arm on another processor: the libraries that it links lie in a folder of their own.
 ifneq ($(filter aarch64-linux-gnu-%,$(notdir $(CC))),)
@@ -96,14 +99,14 @@ build/.setup-arm64: tools/sysroot.sh | build/.setup-test
 
 # ---- build ------------------------------------------------------------------------------------------------------
 # A file's name says which processor it is for; everything else is compiled for the plain architecture.
-ifneq ($(filter x86_64%,$(shell $(CC) -dumpmachine 2>/dev/null || uname -m)),)
+ifneq ($(filter x86_64%,$(ARCH)),)
 $(BUILD)/%_avx2.o:   CFLAGS += -mavx2 -mfma -mf16c
 $(BUILD)/%_avx512.o: CFLAGS += -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c
 $(BUILD)/%_bf16.o:   CFLAGS += -mavx512bf16 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c
 $(BUILD)/%_vnni.o:   CFLAGS += -mavx512vnni -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c
 $(BUILD)/%_amx.o:    CFLAGS += -mamx-tile -mamx-bf16 -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c
 endif
-ifneq ($(filter aarch64%,$(shell $(CC) -dumpmachine 2>/dev/null || uname -m)),)
+ifneq ($(filter aarch64%,$(ARCH)),)
 $(BUILD)/%_dotprod.o: CFLAGS += -march=armv8.2-a+dotprod
 endif
 # Sums may be taken in another order there than written, which is the same in each run.
@@ -157,8 +160,9 @@ $(BUILD)/libmain.a: $(call obj,$(MAIN_SRC))
 $(BUILD)/gyre: $(call obj,src/main/main.c) $(LIBS)
 	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $^ $(ALL_LIBS)
 
+# Stays this machine's: another's is used where it was built.
 build/gyre: $(BUILD)/gyre FORCE
-	@ln -sfn $(VARIANT)/gyre $@
+	@$(if $(SYSROOT),echo "  arm  $<",ln -sfn $(VARIANT)/gyre $@)
 
 run: build/gyre
 	build/gyre run models/story --chat -p "Tell me a story about dog and ball." -n 300 --temperature 0.4 --top-p 0.9 \

@@ -21,6 +21,10 @@ arm64) wanted="$test gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user" ;;
 esac
 
 if ! command -v dpkg-query >/dev/null; then
+    if [ "${1:-}" = arm64 ]; then
+        echo "setup: libraries for arm64 are unpacked from Debian's packages, and this is neither Debian nor Ubuntu" >&2
+        exit 1
+    fi
     echo "setup: this is neither Debian nor Ubuntu, so nothing is installed; gyre needs what these packages hold: $wanted" >&2
     exit 0
 fi

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Unpacks the libraries of another architecture into a folder, for a cross compiler's --sysroot and for qemu-user's -L:
 # of the packages named those that end in -dev, and what they depend on, of this distribution. The machine's own
-# packages and lists are not touched, and root is not needed.
+# packages and lists are not touched, and root is not needed. Debian's archive has all architectures; Ubuntu's for x86
+# has no arm64.
 #
 #   tools/sysroot.sh ARCHITECTURE FOLDER PACKAGE...
 set -eu
@@ -13,6 +14,12 @@ for package; do
     case $package in *-dev) wanted="$wanted $package" ;; esac
 done
 
+# why_not: what the distribution has to do with it.
+why_not() {
+    ! grep -qsE '^(ID|ID_LIKE)=.*ubuntu' /etc/os-release ||
+        echo "; Ubuntu keeps $arch apart from x86, on its ports archive: use Debian, or add it to apt's sources"
+}
+
 rm -rf "$folder" "$folder.tmp"
 mkdir -p "$folder.tmp/apt/lists/partial" "$folder.tmp/cache/archives/partial" "$folder.tmp/root"
 tmp=$(cd "$folder.tmp" && pwd)
@@ -23,7 +30,7 @@ trap 'rm -rf "$tmp"' EXIT
 apt() {
     apt-get -q -o APT::Architecture="$arch" -o APT::Architectures="$arch" -o APT::Sandbox::User= -o Debug::NoLocking=1 \
         -o Dir::State="$tmp/apt" -o Dir::State::status="$tmp/status" -o Dir::Cache="$tmp/cache" "$@" >"$tmp/log" 2>&1 ||
-        { cat "$tmp/log" >&2; echo "sysroot: apt-get could not fetch the libraries for $arch" >&2; exit 1; }
+        { cat "$tmp/log" >&2; echo "sysroot: apt-get could not fetch the libraries for $arch$(why_not)" >&2; exit 1; }
 }
 echo "setup: fetching libraries for $arch" >&2
 apt update
