@@ -33,9 +33,13 @@ static void ring(void *context, struct answer *a) {
 
 static const int32_t eos[] = {1};
 
-static enum status open_engine(const struct world *w, struct gyre **out, struct error *err) {
+static enum status open_with_eos(const struct program *p, const int32_t *ends, struct gyre **out, struct error *err) {
     struct gyre_options o = {.backend = &backend_toy, .max_seqs = 1};
-    return engine_open(&o, &(struct engine_model){w->program, 96, -1, eos, 1}, out, err);
+    return engine_open(&o, &(struct engine_model){p, 96, -1, ends, 1}, out, err);
+}
+
+static enum status open_engine(const struct program *p, struct gyre **out, struct error *err) {
+    return open_with_eos(p, eos, out, err);
 }
 
 /* Each has one place. A step takes 5 ms, so that what was submitted runs for a while. */
@@ -46,7 +50,7 @@ static void world_open_with(struct world *w, struct service_options options) {
     setenv("GYRE_TOY_STEP_US", "5000", true);
     w->program = toy_program(&(struct toy_shape){.vocab_size = VOCAB, .full = true});
     for (int i = 0; i < ENGINES; i++)
-        EXPECT_OK(open_engine(w, &w->engines[i], &err), err);
+        EXPECT_OK(open_engine(w->program, &w->engines[i], &err), err);
     EXPECT_OK(service_open_several(w->engines, ENGINES, &options, &w->service, &failed), failed);
 }
 
@@ -187,25 +191,43 @@ static void drafts_are_those_of_all(void **state) {
 
 // ---- opened anew ------------------------------------------------------------------------------------------------
 
-static atomic_int n_reopened, n_reopen_fails;
+/* How engines are opened anew: the first n_fails times not at all, then n_others times another model. Nothing is
+ * expected here, on the engine's thread. */
+struct reopening {
+    struct program *program, *other;
+    const int32_t *ends; // of the other's answers
+    int n_fails, n_others;
+    atomic_int n, wrong_engine;
+};
 
 static int reopen(void *context, int engine, struct gyre **out, struct gyre_error *err) {
-    struct error e;
-    EXPECT(engine >= 0 && engine < ENGINES);
-    atomic_fetch_add(&n_reopened, 1);
-    if (atomic_fetch_sub(&n_reopen_fails, 1) > 0) {
-        *err = (struct gyre_error){.status = ERR_DEVICE, .text = "the toy is still broken"};
-        return ERR_DEVICE;
-    }
-    EXPECT_OK(open_engine(context, out, &e), e);
-    return 0;
+    struct reopening *r = context;
+    struct error e = {.status = ERR_DEVICE, .text = "the toy is still broken"};
+    int n = atomic_fetch_add(&r->n, 1);
+    if (engine < 0 || engine >= ENGINES)
+        atomic_fetch_add(&r->wrong_engine, 1);
+    if (n < r->n_fails)
+        return engine_report(err, &e);
+    bool is_other = n < r->n_fails + r->n_others;
+    return open_with_eos(is_other ? r->other : r->program, is_other ? r->ends : eos, out, &e) == OK
+               ? 0
+               : engine_report(err, &e);
 }
 
-static struct service_state state_when(struct world *w, int n_reopened_least, int n_failed) {
+/* Hours in which nothing is waited for by a test that passes, and such as it waits for. */
+enum { LONG_HOUR_US = 36000000, SHORT_HOUR_US = 360000 };
+
+static void world_open_reopening(struct world *w, struct reopening *r, int64_t hour_us) {
+    world_open_with(w, (struct service_options){.reopen = reopen, .reopen_context = r, .reopen_hour_us = hour_us});
+    r->program = w->program;
+}
+
+/* Waits for so many engines that have failed, restarts at least and failed ones at least. */
+static struct service_state state_when(struct world *w, int n_failed, int n_restarts, int n_reopen_faults) {
     struct service_state all;
     for (int i = 0;; i++) {
         service_state(w->service, &all);
-        if (atomic_load(&n_reopened) >= n_reopened_least && all.n_failed == n_failed)
+        if (all.n_failed == n_failed && all.n_restarts >= n_restarts && all.n_reopen_faults >= n_reopen_faults)
             return all;
         EXPECT(i < 60000);
         usleep(1000);
@@ -218,21 +240,18 @@ static void an_engine_that_failed_is_opened_anew(void **state) {
     struct world w;
     struct job old, jobs[ENGINES];
     struct gyre_error err;
-    struct service_options options = {.reopen = reopen, .reopen_context = &w};
-    atomic_store(&n_reopened, 0);
-    atomic_store(&n_reopen_fails, 1);
-    world_open_with(&w, options);
+    struct reopening r = {.n_fails = 1};
+    world_open_reopening(&w, &r, LONG_HOUR_US);
     int32_t len = (int32_t)service_info(w.service)->max_model_len;
     toy_faults.collect_fails_in = 3;
     EXPECT_OK(submit(&w, &old, &err), err);
     while (!old.answer->done)
         sem_wait(&old.bell), service_look(old.answer);
     EXPECT_EQ(old.answer->finish, GYRE_FAILED);
-    EXPECT_EQ(state_when(&w, 0, 1).n_restarts, 0);
-    EXPECT(strstr(state_when(&w, 1, 1).error, "still broken (when it was opened anew)"));
     EXPECT_EQ(service_info(w.service)->max_model_len, len); // also while there is none
-    struct service_state before = state_when(&w, 2, 0), after;
+    struct service_state before = state_when(&w, 0, 1, 1), after;
     EXPECT_EQ(before.n_restarts, 1);
+    EXPECT_EQ(before.n_reopen_faults, 1);
     EXPECT(!before.error[0]);
     for (int i = 0; i < ENGINES; i++)
         EXPECT_OK(submit(&w, &jobs[i], &err), err);
@@ -245,7 +264,53 @@ static void an_engine_that_failed_is_opened_anew(void **state) {
     }
     service_state(w.service, &after);
     EXPECT(after.n_steps > before.n_steps);
+    EXPECT_EQ(atomic_load(&r.wrong_engine), 0);
     service_release(w.service, old.answer);
+    world_close(&w);
+}
+
+/* Spends the three tries of an hour, and is told what the last said. */
+static void expect_refusals(struct reopening *r, const char *sentence) {
+    struct world w;
+    world_open_reopening(&w, r, LONG_HOUR_US);
+    break_one(&w);
+    struct service_state s = state_when(&w, 1, 0, 3);
+    EXPECT_EQ(s.n_restarts, 0);
+    EXPECT(strstr(s.error, sentence));
+    EXPECT(strstr(s.error, "(when it was opened anew)"));
+    world_close(&w);
+}
+
+/* A vocabulary or an end of answers that the front does not know would be taken for its own. */
+static void another_model_is_not_taken(void **state) {
+    (void)state;
+    static const int32_t other_eos[] = {2};
+    struct program *larger = toy_program(&(struct toy_shape){.vocab_size = 2 * VOCAB, .full = true});
+    struct program *same = toy_program(&(struct toy_shape){.vocab_size = VOCAB, .full = true});
+    expect_refusals(&(struct reopening){.n_fails = 3}, "the toy is still broken");
+    expect_refusals(&(struct reopening){.other = larger, .ends = eos, .n_others = 3},
+                    "another than the one that is served: 80 tokens in its vocabulary, not 40");
+    expect_refusals(&(struct reopening){.other = same, .ends = other_eos, .n_others = 3},
+                    "another than the one that is served: answers end at token 2, not 1");
+    program_free(larger);
+    program_free(same);
+}
+
+/* Engines that fail again whenever they work: the one that the next request goes to. */
+static void the_next_hour_has_tries_of_its_own(void **state) {
+    (void)state;
+    struct world w;
+    struct reopening r = {0};
+    world_open_reopening(&w, &r, SHORT_HOUR_US);
+    for (int i = 1; i <= 3 * ENGINES + 1; i++) { // one engine at least has had more than three
+        break_one(&w);
+        state_when(&w, 0, i, 0);
+    }
+    world_close(&w);
+    r = (struct reopening){.n_fails = 4};
+    world_open_reopening(&w, &r, SHORT_HOUR_US);
+    break_one(&w);
+    state_when(&w, 0, 1, 4);
     world_close(&w);
 }
 
@@ -253,14 +318,13 @@ static void an_engine_that_failed_is_opened_anew(void **state) {
 static void an_end_comes_while_an_engine_is_away(void **state) {
     (void)state;
     struct world w;
-    struct service_options options = {.reopen = reopen, .reopen_context = &w};
-    atomic_store(&n_reopened, 0);
-    atomic_store(&n_reopen_fails, 100);
-    world_open_with(&w, options);
+    struct reopening r = {.n_fails = 100};
+    world_open_reopening(&w, &r, LONG_HOUR_US);
     break_one(&w);
-    state_when(&w, 1, 1);
-    world_close(&w);
-    EXPECT_EQ(atomic_load(&n_reopened), 1);
+    for (int i = 0; state_when(&w, 1, 0, 3).n_given_up == 0; i++)
+        EXPECT(i < 60000);
+    world_close(&w); // the next is an hour away
+    EXPECT_EQ(atomic_load(&r.n), 3);
 }
 
 int main(void) {
@@ -270,6 +334,8 @@ int main(void) {
         cmocka_unit_test(each_engine_has_a_state_and_all_broken_are_a_broken_device),
         cmocka_unit_test(drafts_are_those_of_all),
         cmocka_unit_test(an_engine_that_failed_is_opened_anew),
+        cmocka_unit_test(another_model_is_not_taken),
+        cmocka_unit_test(the_next_hour_has_tries_of_its_own),
         cmocka_unit_test(an_end_comes_while_an_engine_is_away),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -32,7 +32,7 @@ static enum status open_lanes(struct service *s, struct gyre *const *engines, in
         one.reopen = NULL; // whoever started the process sees that it has failed
     for (int i = 0; i < n; i++)
         if (st == OK)
-            st = lane_open(engines[i], i, &one, &s->telling, &s->lanes[s->n], err), s->n += st == OK;
+            st = lane_open(engines[i], i, &one, &s->info, &s->telling, &s->lanes[s->n], err), s->n += st == OK;
         else
             gyre_close(engines[i]);
     return st;
@@ -153,7 +153,7 @@ static void add_state(struct service_state *to, const struct service_state *of) 
     to->n_held += of->n_held, to->n_late_steps += of->n_late_steps, to->mask_wait_us += of->mask_wait_us;
     to->n_prompt_tokens += of->n_prompt_tokens, to->n_generated_tokens += of->n_generated_tokens;
     to->n_reused_tokens += of->n_reused_tokens;
-    to->n_restarts += of->n_restarts;
+    to->n_restarts += of->n_restarts, to->n_reopen_faults += of->n_reopen_faults, to->n_given_up += of->n_given_up;
     to->kv_usage = MAX(to->kv_usage, of->kv_usage);
     for (int i = 0; i < to->n_device; i++)
         to->device[i].value += of->device[i].value;

@@ -63,9 +63,12 @@ struct service_options {
     int max_queued; // requests that wait for their first step; more are refused with ERR_FULL. 0: no limit
 
     /* Of several engines: opens number `engine` anew, with the same options, when its device has failed and it is
-     * closed; on its thread. Three times an hour at most, behind 1, 5 and 30 s. NULL: it stays failed. */
+     * closed; on its thread. Three times an hour at most, behind 1, 5 and 30 s; then again when an hour is over. An
+     * engine of other sizes or ends of answers than the first is closed, and counts as one that could not be opened.
+     * NULL: it stays failed. */
     int (*reopen)(void *context, int engine, struct gyre **out, struct gyre_error *err);
     void *reopen_context;
+    int64_t reopen_hour_us; // in place of that hour, and the seconds as much shorter or longer; 0: an hour
 };
 
 enum { MOST_ENGINES = 64 };
@@ -134,8 +137,9 @@ struct service_state {
     int queue_reason;                      // see queue_reason_name: what the first in the queue waits for
     int64_t last_step_us, step_started_us; // clock_us(); step_started_us 0: none is running
     int n_engines, n_failed, n_restarts;   // restarts: engines opened anew so far
+    int n_reopen_faults, n_given_up;       // times that one could not be; that all tries of an hour were spent
     bool failed, draining;
-    char error[768]; // n_failed > 0: the device's sentence
+    char error[768]; // n_failed > 0: the device's sentence, or why it could not be opened anew
 };
 void service_state(const struct service *s, struct service_state *out);
 

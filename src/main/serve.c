@@ -222,10 +222,33 @@ static enum status open_template(struct server *s, const char *model, struct err
     return OK;
 }
 
+static struct opened {
+    const char *model;
+    uint64_t fingerprint;
+} opened; // what is served
+
+/* Answers of another version would come under the tokenizer and the fingerprint of this one. */
+static enum status check_still_there(const struct opened *was, struct error *err) {
+    if (fingerprint_of_model(&opt.engine, was->model) == was->fingerprint)
+        return OK;
+    return fail(err, ERR_FORMAT, "%s: its weights or its config are not those that are served: start the server anew",
+                was->model);
+}
+
+/* Before, as loading takes long, and behind it, as the folder may change meanwhile. */
+static enum status open_still_same(const struct opened *was, int engine, struct gyre **out, struct error *err) {
+    TRY(check_still_there(was, err));
+    TRY(engine_flags_open_one_of(&opt.engine, was->model, engine, (int)opt.n_engines, out, err));
+    if (check_still_there(was, err) == OK)
+        return OK;
+    gyre_close(*out);
+    return err->status;
+}
+
 /* One of several that has failed. */
-static int reopen(void *model, int engine, struct gyre **out, struct gyre_error *err) {
+static int reopen(void *was, int engine, struct gyre **out, struct gyre_error *err) {
     struct error e;
-    if (engine_flags_open_one_of(&opt.engine, model, engine, (int)opt.n_engines, out, &e) == OK)
+    if (open_still_same(was, engine, out, &e) == OK)
         return 0;
     *err = (struct gyre_error){.status = e.status};
     snprintf(err->text, sizeof err->text, "%s", e.text);
@@ -247,6 +270,8 @@ static enum status open_server(struct server *s, const char *model, struct error
     turn_ends_find(s->tok, s->chat, &opt.engine.eos);
     fingerprint_of(&opt.engine, model, fingerprint);
     TRY(nodes_await(&opt.nodes, &opt.engine, fingerprint, supervise_is_told_to_end, err));
+    if (opt.n_engines > 1)
+        opened = (struct opened){model, fingerprint_of_model(&opt.engine, model)};
     TRY(engine_flags_open_several(&opt.engine, model, (int)opt.n_engines, engines, err));
     memory_table_print(engines[0], stderr);
     struct api_options o = {
@@ -282,7 +307,7 @@ static enum status open_server(struct server *s, const char *model, struct error
         .max_wait_us = (int64_t)(opt.max_wait * 1e6),
         .step_timeout_us = (int64_t)(opt.step_timeout * 1e6),
         .reopen = reopen,
-        .reopen_context = (void *)(uintptr_t)model,
+        .reopen_context = &opened,
         .limits = {.max_choices = opt.max_choices, .max_logprobs = opt.max_logprobs},
         .log_format = opt.no_log                            ? REQUEST_LOG_OFF
                       : strcmp(opt.log_format, "json") == 0 ? REQUEST_LOG_JSON

@@ -63,14 +63,29 @@ struct told {
     bool hung;
     uint32_t warnings;
     bool failed[MOST_ENGINES];
+    int n_reopen_faults[MOST_ENGINES], n_given_up[MOST_ENGINES];
     int n_failed;
 };
+
+/* `one` is engine i of n. */
+static void tell_of_reopening(const struct service_state *one, int i, int n, struct told *told) {
+    if (told->n_reopen_faults[i] != one->n_reopen_faults && one->failed)
+        fprintf(stderr, "engine %d of %d stays failed: %s\n", i + 1, n, one->error);
+    if (told->n_given_up[i] != one->n_given_up)
+        fprintf(stderr, "engine %d of %d is given up for an hour: it was opened anew, or could not be, three times\n",
+                i + 1, n);
+    told->n_reopen_faults[i] = one->n_reopen_faults;
+    told->n_given_up[i] = one->n_given_up;
+}
 
 static void tell_of_failed(const struct api *api, const struct service_state *all, struct told *told) {
     struct service_state one;
     for (int i = 0; i < all->n_engines && (all->n_failed > 0 || told->n_failed > 0); i++) {
         service_state_of(api->service, i, &one);
-        if (told->failed[i] == one.failed)
+        bool is_new = told->failed[i] != one.failed;
+        if (!is_new || !one.failed)
+            tell_of_reopening(&one, i, all->n_engines, told);
+        if (!is_new)
             continue;
         told->failed[i] = one.failed;
         told->n_failed += one.failed ? 1 : -1;

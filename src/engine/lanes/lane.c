@@ -409,12 +409,13 @@ static void *engine_thread(void *arg) {
 // ---- opening and closing ----------------------------------------------------------------------------------------
 
 enum status lane_open(struct gyre *take_engine, int number, const struct service_options *options,
-                      pthread_mutex_t *telling, struct lane **out, struct error *err) {
+                      const struct gyre_info *info, pthread_mutex_t *telling, struct lane **out, struct error *err) {
     struct lane *s = xcalloc(1, sizeof *s);
     s->number = number;
     pthread_rwlock_init(&s->engine_lock, NULL);
     s->engine = take_engine;
     s->options = *options;
+    s->info = info;
     s->telling = telling;
     telemetry_init(&s->telemetry, take_engine->info.n_tenants);
     take_engine->telemetry = &s->telemetry;

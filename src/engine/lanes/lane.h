@@ -8,10 +8,11 @@
 
 struct lane;
 
-/* Takes the engine over, also when this fails; it is number `number` of the service. `telling` is held while listeners
- * are told, so that of several lanes one tells at a time. */
+/* Takes the engine over, also when this fails; it is number `number` of the service. `info` is what is known of the
+ * service's engines, as long as the lane: one that is opened anew has the same sizes and ends of answers. `telling` is
+ * held while listeners are told, so that of several lanes one tells at a time. */
 enum status lane_open(struct gyre *take_engine, int number, const struct service_options *options,
-                      pthread_mutex_t *telling, struct lane **out, struct error *err);
+                      const struct gyre_info *info, pthread_mutex_t *telling, struct lane **out, struct error *err);
 void lane_drain(struct lane *s);
 void lane_stop(struct lane *s);  // cancels all; who waits for a prompt or an errand goes on, and new ones are refused
 void lane_close(struct lane *s); // stops it, if it was not; nobody else may use it any more. NULL is fine

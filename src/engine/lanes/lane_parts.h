@@ -54,9 +54,10 @@ struct lane {
     pthread_rwlock_t engine_lock; // of that, for other threads
     int number;                   // among the service's, from 0
     int n_restarts_left;
-    int64_t restarted_us;
+    int64_t reopened_us;         // when that was tried last; 0: never
     struct service_state before; // counters of the engines that were here before
     struct service_options options;
+    const struct gyre_info *info; // of every engine that is here
     pthread_mutex_t *telling;
     pthread_t thread;
     bool started;

@@ -1,14 +1,13 @@
 /* restart.c - see lane_parts.h: an engine of several that has failed is opened anew, so that what was started stays
- * started. Three times an hour at most, later each time; whose device is gone for good stays failed, and is told so. */
+ * started. Three times an hour at most, later each time; each time that it could not be is counted and told. */
 #include "engine/lanes/lane_parts.h"
 
 #include "base/clock.h"
 
 #include <stdio.h>
 
-static const int64_t later_us[] = {30000000, 5000000, 1000000}; // with so many restarts left besides
-enum { MOST_RESTARTS = ARRAY_LEN(later_us) };
-static const int64_t HOUR_US = 3600000000;
+static const int later[] = {120, 720, 3600}; // parts of an hour, with so many restarts left besides
+enum { MOST_RESTARTS = ARRAY_LEN(later) };
 
 #define ADD_BEFORE(counter) (s->state.counter += s->before.counter)
 
@@ -22,14 +21,17 @@ void lane_add_before(struct lane *s) {
         ADD_BEFORE(n_draft_off[i]);
 }
 
-/* false: the lane is being stopped. */
-static bool wait_until(struct lane *s, int64_t us) {
-    struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += us / 1000000;
+/* Of clock_us. false: the lane is being stopped. */
+static bool wait_until(struct lane *s, int64_t until_us) {
     pthread_mutex_lock(&s->lock);
-    while (!s->stopping && pthread_cond_timedwait(&s->work, &s->lock, &until) == 0)
-        ;
+    for (int64_t us; !s->stopping && (us = until_us - clock_us()) > 0;) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        int64_t ns = until.tv_nsec + us % 1000000 * 1000;
+        until.tv_sec += us / 1000000 + ns / 1000000000;
+        until.tv_nsec = ns % 1000000000;
+        pthread_cond_timedwait(&s->work, &s->lock, &until);
+    }
     bool goes_on = !s->stopping;
     pthread_mutex_unlock(&s->lock);
     return goes_on;
@@ -54,7 +56,6 @@ static void begin_again(struct lane *s, struct gyre *take_engine) {
     pthread_rwlock_wrlock(&s->engine_lock);
     s->engine = take_engine;
     pthread_rwlock_unlock(&s->engine_lock);
-    s->restarted_us = clock_us();
     pthread_mutex_lock(&s->lock);
     s->state.failed = false;
     s->state.error[0] = '\0';
@@ -65,19 +66,47 @@ static void begin_again(struct lane *s, struct gyre *take_engine) {
 
 static void tell_fault(struct lane *s, const struct gyre_error *err) {
     pthread_mutex_lock(&s->lock);
+    s->state.n_reopen_faults++;
     snprintf(s->state.error, sizeof s->state.error, "%.700s (when it was opened anew)", err->text);
     pthread_mutex_unlock(&s->lock);
+}
+
+/* What others have read of the engines holds for this one too: they size vectors and check tokens by it. */
+static enum status check_same(const struct gyre_info *was, const struct gyre_info *is, struct error *err) {
+    const struct {
+        const char *name;
+        int was, is;
+    } sizes[] = {{"tokens in its vocabulary", was->vocab_size, is->vocab_size},
+                 {"numbers in a hidden state", was->hidden_size, is->hidden_size},
+                 {"tenants", was->n_tenants, is->n_tenants},
+                 {"tokens that end an answer", was->n_eos, is->n_eos}};
+    for (size_t i = 0; i < ARRAY_LEN(sizes); i++)
+        if (sizes[i].is != sizes[i].was)
+            return fail(err, ERR_FORMAT, "the model is another than the one that is served: %d %s, not %d", sizes[i].is,
+                        sizes[i].name, sizes[i].was);
+    for (int i = 0; i < is->n_eos; i++)
+        if (is->eos[i] != was->eos[i])
+            return fail(err, ERR_FORMAT,
+                        "the model is another than the one that is served: answers end at token %d, not %d", is->eos[i],
+                        was->eos[i]);
+    return OK;
 }
 
 static bool open_anew(struct lane *s) {
     struct gyre *engine;
     struct gyre_error err;
-    if (s->options.reopen(s->options.reopen_context, s->number, &engine, &err) != 0) {
-        tell_fault(s, &err);
-        return false;
+    struct error e;
+    int rc = s->options.reopen(s->options.reopen_context, s->number, &engine, &err);
+    s->reopened_us = clock_us();
+    if (rc == 0 && check_same(s->info, &engine->info, &e) != OK) {
+        gyre_close(engine);
+        rc = engine_report(&err, &e);
     }
-    begin_again(s, engine);
-    return true;
+    if (rc == 0)
+        begin_again(s, engine);
+    else
+        tell_fault(s, &err);
+    return rc == 0;
 }
 
 static bool has_inbox(struct lane *s) {
@@ -87,25 +116,33 @@ static bool has_inbox(struct lane *s) {
     return has;
 }
 
-static void await_end(struct lane *s) {
+static int64_t hour_us(const struct lane *s) {
+    return s->options.reopen_hour_us ? s->options.reopen_hour_us : (int64_t)3600 * 1000000;
+}
+
+/* All restarts of this hour are spent: the next is when it is over. */
+static void give_up(struct lane *s) {
     pthread_mutex_lock(&s->lock);
-    while (!s->stopping)
-        pthread_cond_wait(&s->work, &s->lock);
+    s->state.n_given_up++;
     pthread_mutex_unlock(&s->lock);
+    wait_until(s, s->reopened_us + hour_us(s));
+}
+
+/* Until it may be opened; false: the lane is being stopped. */
+static bool await_turn(struct lane *s) {
+    bool is_first = s->reopened_us == 0;
+    if (!is_first && s->n_restarts_left == 0)
+        give_up(s);
+    if (is_first || clock_us() - s->reopened_us >= hour_us(s))
+        s->n_restarts_left = MOST_RESTARTS;
+    return s->n_restarts_left > 0 && wait_until(s, clock_us() + hour_us(s) / later[--s->n_restarts_left]);
 }
 
 void lane_restart(struct lane *s) {
     if (!s->options.reopen || !atomic_load(&s->has_failed) || gyre_busy(s->engine) || has_inbox(s))
         return;
-    if (s->restarted_us == 0 || clock_us() - s->restarted_us > HOUR_US)
-        s->n_restarts_left = MOST_RESTARTS;
-    while (s->n_restarts_left > 0 && wait_until(s, later_us[s->n_restarts_left - 1])) {
-        s->n_restarts_left--;
-        if (s->engine)
-            close_engine(s);
+    close_engine(s);
+    while (await_turn(s))
         if (open_anew(s))
             return;
-    }
-    if (!s->engine)
-        await_end(s);
 }

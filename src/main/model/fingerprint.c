@@ -138,15 +138,25 @@ static void add_numerics(XXH3_state_t *h, const struct engine_flags *f, const ch
         add_processor(h);
 }
 
-void fingerprint_of(const struct engine_flags *flags, const char *model, char out[FINGERPRINT_BYTES]) {
+static uint64_t hash_of(const struct engine_flags *flags, const char *model, bool with_build) {
     XXH3_state_t *h = XXH3_createState();
     BUG_IF(!h);
     XXH3_64bits_reset(h);
     add_settings(h, model);
     if (strcmp(flags->load_format, "dummy") != 0 && strcmp(flags->device, "toy") != 0)
         add_weights(h, model);
-    add_build(h);
+    if (with_build)
+        add_build(h);
     add_numerics(h, flags, model);
-    snprintf(out, FINGERPRINT_BYTES, "fp_%016llx", (unsigned long long)XXH3_64bits_digest(h));
+    uint64_t hash = XXH3_64bits_digest(h);
     XXH3_freeState(h);
+    return hash;
+}
+
+void fingerprint_of(const struct engine_flags *flags, const char *model, char out[FINGERPRINT_BYTES]) {
+    snprintf(out, FINGERPRINT_BYTES, "fp_%016llx", (unsigned long long)hash_of(flags, model, true));
+}
+
+uint64_t fingerprint_of_model(const struct engine_flags *flags, const char *model) {
+    return hash_of(flags, model, false);
 }

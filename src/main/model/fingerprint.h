@@ -18,3 +18,6 @@ enum { FINGERPRINT_BYTES = 24 };
  *
  * `model` is a folder that has been opened with the flags. */
 void fingerprint_of(const struct engine_flags *flags, const char *model, char out[FINGERPRINT_BYTES]);
+
+/* Of the same but the build: whether what stands at `model` is still what this process has opened. */
+uint64_t fingerprint_of_model(const struct engine_flags *flags, const char *model);

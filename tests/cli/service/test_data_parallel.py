@@ -86,6 +86,37 @@ class Failure(unittest.TestCase):
             self.assertGreater(server.metric("vllm:generation_tokens_total"), tokens)
             self.assertEqual(server.stop(), 0)
 
+    def test_another_version_in_the_folder_is_not_taken_for_the_one_that_is_served(self):
+        """While config.json is another; once that which is served is back, the engine is opened."""
+        with tempfile.TemporaryDirectory() as folder:
+            model = os.path.join(folder, "model")
+            shutil.copytree(os.path.join(ROOT, "models/story"), model)
+            server = Server(model, "--data-parallel-size", "2")
+            self.addCleanup(server.process.kill)
+            weights = os.path.join(model, "model.safetensors")
+            with open(weights, "rb") as f:
+                behind = f.read()[1 << 16:]
+            config = os.path.join(model, "config.json")
+            with open(config, "r+") as f:
+                served = f.read()
+                f.write("\n")  # others may be small, too
+            os.truncate(weights, 1 << 16)
+            self.assertEqual(server.post("/v1/completions", prompt="Once", max_tokens=4)[0], 503)
+            with open(weights, "ab") as f:
+                f.write(behind)
+
+            def wait_for(sentence):
+                end = time.monotonic() + PATIENCE
+                while not any(sentence in line for line in server.log):
+                    self.assertLess(time.monotonic(), end, server.log)
+                    time.sleep(0.05)
+            wait_for("of 2 stays failed: " + model + ": its weights or its config are not those that are served")
+            self.assertEqual(server.metric("gyre:engines_failed"), 1)
+            with open(config, "w") as f:
+                f.write(served)
+            wait_for("of 2 works again")
+            self.assertEqual(server.stop(), 0)
+
 
 if __name__ == "__main__":
     unittest.main()
