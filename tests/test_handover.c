@@ -221,6 +221,51 @@ static void a_full_cache_takes_nothing(void **state) {
     }
 }
 
+/* The device gives so many blocks of each group. */
+static int most_blocks;
+static enum status commit_by_need(struct loaded *l, int group, int *n, struct error *err) {
+    (void)l, (void)group;
+    int wanted = *n;
+    *n = MIN(wanted, most_blocks);
+    return *n < wanted ? fail(err, ERR_MEMORY, "no memory") : OK;
+}
+
+/* Blocks get memory as they are wanted: at first there are fewer than the prompt has. */
+static void memory_is_asked_for_by_need(void **state) {
+    (void)state;
+    struct backend_ops toy = backend_toy;
+    toy.commit_cache = commit_by_need;
+    most_blocks = INT32_MAX;
+    expect_that_of_one_engine(&toy);
+    for (size_t m = 0; m < 5; m++) {
+        struct gyre *a = open_on(&backend_toy, models[m], 0), *b;
+        struct buf bytes = {0};
+        struct error err;
+        int32_t text[PROMPT], n;
+        fill(text, PROMPT, a, m);
+        struct handover_prompt p = {text, PROMPT, 0, 42};
+        ask(a, text, PROMPT, 0);
+        EXPECT_OK(handover_give(a, &p, 0, SIZE_MAX, &bytes, &err), err);
+        most_blocks = 2; // fewer than any window has
+        b = open_on(&toy, models[m], 0);
+        EXPECT_EQ(handover_take(b, &p, buf_view(&bytes), &n, &err), ERR_FULL);
+        EXPECT(!check_pool(b));
+        gyre_close(b);
+        most_blocks = INT32_MAX;
+        b = open_on(&toy, models[m], 0);
+        EXPECT(b->pool.groups[0].blocks.n_usable < WHOLE || !b->pool.groups[0].paged);
+        b->cache_idle_us = 1000000;
+        b->collected_us -= 2 * b->cache_idle_us; // long idle: the first piece is what is left of the cache
+        engine_rest(b);
+        EXPECT_OK(handover_take(b, &p, buf_view(&bytes), &n, &err), err);
+        EXPECT(engine_rest_us(b) > 0); // and what was taken stays until it can be asked for
+        EXPECT_EQ(ask(b, text, PROMPT, ANSWER).n_reused, WHOLE * BLOCK);
+        EXPECT(!check_pool(b));
+        buf_release(&bytes);
+        gyre_close(a), gyre_close(b);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_answer_is_that_of_one_engine),
@@ -229,6 +274,7 @@ int main(void) {
         cmocka_unit_test(nothing_wrong_is_taken),
         cmocka_unit_test(tenants_find_their_own),
         cmocka_unit_test(a_full_cache_takes_nothing),
+        cmocka_unit_test(memory_is_asked_for_by_need),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

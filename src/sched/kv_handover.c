@@ -39,6 +39,7 @@ static bool take_blocks(struct kv_pool *pool, int group, struct block_table *tab
     }
     if (table->end < first)
         table->first = table->end = first;
+    kv_pool_want_blank(pool, group, n - table->end);
     while (table->end < n && pool->groups[group].blocks.n_free > 0)
         table->block[table->end++] = kv_pool_take_block(pool, group);
     return table->end == n;

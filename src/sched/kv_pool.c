@@ -97,8 +97,7 @@ static void commit(struct kv_pool *pool, int g, int64_t n) {
         blocks_set_usable(&group->blocks, usable);
 }
 
-/* So that n free blocks hold nothing, as far as there is memory. */
-static void want_blank(struct kv_pool *pool, int g, int64_t n) {
+void kv_pool_want_blank(struct kv_pool *pool, int g, int64_t n) {
     const struct block_list *l = &pool->groups[g].blocks;
     if (pool->groups[g].paged && n > l->n_blank)
         commit(pool, g, l->n_usable + n - l->n_blank);
@@ -112,7 +111,7 @@ void kv_pool_commit_ahead(struct kv_pool *pool, int n_blank) {
 
 void kv_pool_commit_first(struct kv_pool *pool, int n_blank, int64_t most_bytes) {
     for (int g = 0; g < pool->n_groups; g++)
-        want_blank(pool, g, MIN(n_blank, most_bytes / MAX(pool->groups[g].block_bytes, 1)));
+        kv_pool_want_blank(pool, g, MIN(n_blank, most_bytes / MAX(pool->groups[g].block_bytes, 1)));
 }
 
 static void forget_from(struct kv_pool *pool, int g, int32_t first) {
@@ -169,7 +168,7 @@ bool kv_pool_has_room(struct kv_pool *pool, const struct sequence *seq, int64_t 
         int64_t kept = others_run && !pool->holds_all && group->window == 0 ? l->n_blocks / 25 : 0;
         int64_t wanted =
             group->paged ? blocks_for(group->window, n_tokens, pool->block_size, pool->max_chunk) - held : 0;
-        want_blank(pool, g, wanted);
+        kv_pool_want_blank(pool, g, wanted);
         int64_t to_come = group->is_short ? 0 : l->n_blocks - l->n_usable;
         if (group->paged && wanted > MIN(l->n_free, l->n_free + to_come - kept))
             return false;
@@ -215,7 +214,7 @@ enum status kv_pool_extend(struct kv_pool *pool, struct sequence *seq, int32_t n
             give_back_unseen(pool, &pool->groups[g], &seq->tables[g],
                              MIN(seq->n_computed, seq->n_known)); // it may go back so far
     for (int g = 0; g < pool->n_groups; g++) {
-        want_blank(pool, g, end - seq->tables[g].end);
+        kv_pool_want_blank(pool, g, end - seq->tables[g].end);
         if (pool->groups[g].paged && end - seq->tables[g].end > pool->groups[g].blocks.n_free)
             return ERR_FULL;
     }

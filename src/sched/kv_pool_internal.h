@@ -14,6 +14,9 @@ static inline int32_t kv_group_first_visible(const struct kv_group *group, int32
 int32_t kv_pool_take_block(struct kv_pool *pool, int group);
 int32_t kv_pool_take_slot(struct kv_pool *pool);
 
+/* So that n free blocks of a group hold nothing, as far as there is memory (kv_pool_options.commit). */
+void kv_pool_want_blank(struct kv_pool *pool, int g, int64_t n);
+
 /* The nodes of seq's first blocks, as far as they are known, to pool->path; returns how many. Of the first n of these,
  * how many a sequence can go on after: every group still holds what the next token sees. Holds their blocks for seq. */
 int32_t kv_pool_find_path(struct kv_pool *pool, const struct sequence *seq, int32_t max_blocks);

@@ -4,6 +4,8 @@
 #include "engine/engine.h"
 #include "sched/kv_handover.h"
 
+#include "base/clock.h"
+
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>
@@ -231,7 +233,9 @@ enum status handover_take(struct gyre *g, const struct handover_prompt *p, struc
     visit(&v, g, p);
     enum status st = kv_handover_adopt(&g->pool, &v.seq, from, (int32_t)h.n, take_piece, &t, err);
     arena_release(&v.arena);
-    if (st == OK)
-        *n = (int32_t)h.n;
-    return st;
+    if (st != OK)
+        return st;
+    *n = (int32_t)h.n;
+    g->collected_us = clock_us(); // idle from now on: what was handed over waits for its request
+    return OK;
 }
