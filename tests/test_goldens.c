@@ -379,6 +379,22 @@ static int with_whole_keys(struct golden *g) {
                : 0;
 }
 
+/* Where the device can keep windows as rings, once more with them, and all other layers' context in pieces: prompts go
+ * round the rings. */
+static int in_rings(struct golden *g) {
+    static const char *const own[] = {"rings=0", "blockwise=0", "piece=48", NULL};
+    static const char *const of[] = {"gemma3", "gemma4", "gpt_oss"};
+    struct error ignored;
+    bool is_one = false;
+    for (size_t i = 0; i < ARRAY_LEN(of); i++)
+        is_one |= strcmp(strrchr(g->folder, '/') + 1, of[i]) == 0;
+    if (!is_one || device_options_check(rig_backend(), own, &ignored) != OK)
+        return 0;
+    return check_together(
+        g, (struct gyre_options){.device_options = own, .max_batched_tokens = 23, .max_seqs = 4, .block_size = 8},
+        "rings, four in steps of 23");
+}
+
 static void prompts_fed_token_by_token_match_the_reference(void **state) {
     (void)state;
     for_each_model(in_chunks_of_1);
@@ -409,6 +425,11 @@ static void models_of_shared_keys_match_the_reference_with_whole_keys_too(void *
     for_each_model(with_whole_keys);
 }
 
+static void models_with_windows_match_the_reference_with_rings_too(void **state) {
+    (void)state;
+    for_each_model(in_rings);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(prompts_in_one_ragged_step_match_the_reference),
@@ -417,6 +438,7 @@ int main(void) {
         cmocka_unit_test(prompts_fed_token_by_token_match_the_reference),
         cmocka_unit_test(four_prompts_in_small_steps_match_the_reference),
         cmocka_unit_test(models_of_shared_keys_match_the_reference_with_whole_keys_too),
+        cmocka_unit_test(models_with_windows_match_the_reference_with_rings_too),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

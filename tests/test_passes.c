@@ -56,6 +56,26 @@ static void nothing_is_short_elsewhere(void **state) {
     }
 }
 
+static void windows_become_rings_that_ranks_can_share(void **state) {
+    (void)state;
+    struct error err;
+    struct model *m = opened("gemma4"), *all = opened("llama"), *windows = opened("mistral");
+    struct program *p = pass_rings(m->program, 300), *half;
+    EXPECT(p && p->groups[0].kind == CACHE_STATE && p->groups[0].window == 48);
+    EXPECT(p->groups[0].ring == 384); // 64 + 300, rounded
+    EXPECT(cache_state_floats(&p->groups[0], 0) == 384 * 2 * (64 + 64));
+    EXPECT(p->groups[1].kind == CACHE_KV && p->groups[1].ring == 0);
+    EXPECT(m->program->groups[0].kind == CACHE_KV && m->program->groups[0].ring == 0);
+    EXPECT_OK(pass_shard(p, &(struct shard_options){1, 2, false}, &half, &err), err);
+    EXPECT(half->groups[0].ring == 384 && half->groups[0].n_heads == 1);
+    EXPECT(!pass_rings(all->program, 300) && !pass_rings(windows->program, 300));
+    program_free(half);
+    program_free(p);
+    model_free(m);
+    model_free(all);
+    model_free(windows);
+}
+
 static void every_use_is_in_the_table_once(void **state) {
     (void)state;
     static const char *const names[] = {"llama", "gemma4", "qwen3_5_moe", "deepseek_v3"};
@@ -254,6 +274,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keys_are_short_where_the_device_takes_them),
         cmocka_unit_test(nothing_is_short_elsewhere),
+        cmocka_unit_test(windows_become_rings_that_ranks_can_share),
         cmocka_unit_test(every_use_is_in_the_table_once),
         cmocka_unit_test(taps_are_what_layers_add_up_to),
         cmocka_unit_test(layers_that_are_not_there_have_no_taps),

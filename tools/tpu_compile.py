@@ -6,7 +6,9 @@
 libtpu comes from PyPI into build/venv-libtpu unless a plugin is named; its licence is Google's. gyre explain --topology
 compiles each launch; nothing is executed. The last column is the time that a step cannot be under: bytes of weights
 and caches that it must read, by the memory rate of a chip, or the plugin's count of operations by its bfloat16 rate,
-whichever is longer. Neither the links between chips nor how near XLA's code comes are in it.
+whichever is longer. "GB moved" is the plugin's count too, of what operations read and write, on-chip memory among it,
+and one round of a loop: to compare programs by. Neither the links between chips nor how near XLA's code comes are in
+it.
 """
 import argparse, glob, json, lzma, os, re, subprocess, sys, tempfile
 
@@ -19,6 +21,7 @@ CASES = [  # model, name, topology, devices, sequences, rows of each, context, f
     (GEMMA, "Gemma-4-31B int8", "v6e:2x2", 4, 768, 1, 512, INT8),
     (GEMMA, "Gemma-4-31B int8, int8 cache", "v6e:2x2", 4, 128, 1, 512, (*INT8, "--kv-cache-dtype", "int8")),
     (GEMMA, "Gemma-4-31B int8", "v6e:2x2", 4, 1, 1, 32768, INT8),
+    (GEMMA, "Gemma-4-31B int8, int8 cache", "v6e:2x2", 4, 1, 1, 32768, (*INT8, "--kv-cache-dtype", "int8")),
     (GEMMA, "Gemma-4-31B int8, int8 cache", "v6e:2x2", 4, 1, 1, 131072, (*INT8, "--kv-cache-dtype", "int8")),
     (GEMMA, "Gemma-4-31B int8, a prompt", "v6e:2x2", 4, 1, 512, 4096, INT8),
     (QWEN, "Qwen2.5-7B bf16", "v5e:2x2", 4, 1, 1, 512, ()),
@@ -63,28 +66,30 @@ def measure(gyre, plugin, config, case):
     p = subprocess.run(line, capture_output=True, text=True)
     shape = f"| {name} | {topology} | {seqs} x {queries} | {context} |"
     if p.returncode != 0:
-        return f"{shape} {p.stderr.strip().splitlines()[-1][:160]} | | | | | |"
+        return f"{shape} {p.stderr.strip().splitlines()[-1][:160]} | | | | | | |"
     t, (rate, flops, _) = p.stdout, CHIPS[topology[:3]]
-    count = float(re.search(r"([0-9.]+) GFLOP", t)[1])
+    count, moved = map(float, re.search(r"([0-9.]+) GFLOP, ([0-9.]+) GB", t).groups())
     read = (gib(t, "weights a chip") + gib(t, "caches a chip")) * 2**30
     seconds = max(read / rate, count * 1e9 / flops)
     compiled = float(re.search(r"compiled in\s+([0-9.]+)", t)[1])
     return (f"{shape} {compiled:.0f} s | {gib(t, 'weights a chip'):.2f} | {gib(t, 'caches a chip'):.2f} | "
-            f"{gib(t, 'values of the launch'):.2f} | {gib(t, 'in all'):.2f} | {count:.0f} | {seconds * 1e3:.2f} |")
+            f"{gib(t, 'values of the launch'):.2f} | {gib(t, 'in all'):.2f} | {count:.0f} | {moved:.1f} | "
+            f"{seconds * 1e3:.2f} |")
 
 
 def main():
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     a.add_argument("--plugin")
     a.add_argument("--only", default="", help="cases whose name has this")
+    a.add_argument("--context", type=int, help="those of this context alone")
     a.add_argument("--gyre", default=os.path.join(ROOT, "build/gyre"))
     o = a.parse_args()
     plugin = o.plugin or libtpu()
     print("| model | chips | sequences x rows | context | compiled in | weights, GiB a chip | caches | values |"
-          " in all | GFLOP a chip | at least, ms |\n|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
+          " in all | GFLOP a chip | GB moved | at least, ms |\n" + "|---" * 12 + "|", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         for case in CASES:
-            if o.only in case[1]:
+            if o.only in case[1] and o.context in (None, case[6]):
                 print(measure(o.gyre, plugin, config_of(case[0], folder), case), flush=True)
 
 

@@ -42,6 +42,10 @@ struct backend_ops {
     void (*memory)(const struct device *d, struct device_memory *out);
     void (*close)(struct device *d); // nothing is loaded any more
 
+    /* Of sequences that may become longer than so many tokens windows are to be rings (core/pass/pass.h); own: as in
+     * device_options. NULL: of none. */
+    int64_t (*rings_beyond)(const char *const *own);
+
     /* Places the program's weights. The program, and what it borrows, outlives what is loaded. */
     enum status (*load)(struct device *d, const struct program *p, const struct load_options *options,
                         struct loaded **out, struct error *err);

@@ -133,7 +133,7 @@ static void print_caches(const struct program *p, struct buf *out) {
     for (int g = 0; g < p->n_groups; g++) {
         const struct cache_group *c = &p->groups[g];
         buf_printf(out, "; cache %d: %d layer%s, ", g, c->n_layers, c->n_layers == 1 ? "" : "s");
-        if (c->kind == CACHE_STATE)
+        if (c->kind == CACHE_STATE && c->ring == 0)
             buf_printf(out, "recurrent state of %lld floats a sequence and layer", (long long)c->state_floats);
         else if (c->kind == CACHE_LATENT)
             buf_printf(out, "latent of %d values a token and layer", c->k_dim);
@@ -144,6 +144,8 @@ static void print_caches(const struct program *p, struct buf *out) {
             buf_printf(out, ", the rest of k in v");
         if (c->window)
             buf_printf(out, ", the last %d tokens", c->window);
+        if (c->ring)
+            buf_printf(out, ", in a ring of %d", c->ring);
         buf_push(out, '\n');
     }
 }

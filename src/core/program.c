@@ -155,12 +155,14 @@ int program_cache_state(struct program *p, int64_t conv_floats, int64_t state_fl
 }
 
 int64_t cache_state_floats(const struct cache_group *g, int n_back) {
+    if (g->ring > 0)
+        return (int64_t)g->ring * g->n_heads * (g->k_dim + g->v_dim);
     return g->state_floats + (n_back > 0 ? STATE_MARKS + (int64_t)n_back * (g->conv_width + g->delta_width) : 0);
 }
 
 bool program_states_go_back(const struct program *p) {
     for (int i = 0; i < p->n_groups; i++)
-        if (p->groups[i].kind == CACHE_STATE &&
+        if (p->groups[i].kind == CACHE_STATE && p->groups[i].ring == 0 &&
             p->groups[i].state_floats != p->groups[i].conv_floats + p->groups[i].delta_floats)
             return false;
     return true;

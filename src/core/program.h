@@ -66,6 +66,7 @@ struct cache_group {
     int64_t state_floats; // STATE: a layer and sequence; conv inputs first, then the delta state
     int64_t conv_floats, delta_floats; // of them, those of SHORT_CONV and of DELTA_RULE
     int conv_width, delta_width;       // what these ops read of a token
+    int ring; // STATE: keys and values as of KV, of a sequence's last so many tokens (pass_rings); 0: recurrent
     int n_layers;
 };
 

@@ -164,7 +164,8 @@ val op_linear(struct program *p, val x, const struct weight *w, const struct wei
 
 static bool cache_is_of(const struct program *p, int cache, int n_kv_heads, int head_dim, int v_head_dim) {
     const struct cache_group *g = &p->groups[p->caches[cache].group];
-    return g->kind == CACHE_KV && g->n_heads == n_kv_heads && g->k_dim == head_dim && g->v_dim == v_head_dim;
+    bool is_kv = g->kind == CACHE_KV || g->ring > 0;
+    return is_kv && g->n_heads == n_kv_heads && g->k_dim == head_dim && g->v_dim == v_head_dim;
 }
 
 val op_qkv_prep(struct program *p, val x, const struct weight *q_norm, const struct weight *k_norm, struct qkv_args a) {

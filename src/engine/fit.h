@@ -18,7 +18,10 @@ struct engine_sizes {
 /* l NULL: of a device that computes in_place, before it has loaded the program; its cache is float32. */
 enum status engine_size(const struct gyre_options *options, const struct engine_model *model, struct loaded *l,
                         struct engine_sizes *out, struct error *err);
-int engine_n_back(const struct gyre_options *o); // load_options.n_back: what guesses want of recurrent states
+/* load_options.n_back: what guesses want of recurrent states, or what rings have room for anyway. */
+int engine_n_back(const struct gyre_options *o, const struct program *p);
+/* The program with rings, where the device wants them for sequences as long as these may become; NULL: it does not. */
+struct program *engine_rings(const struct gyre_options *o, const struct engine_model *m);
 int64_t engine_block_bytes(const struct gyre_options *o, const struct program *p, const struct loaded *l, int group,
                            int block_size);
 

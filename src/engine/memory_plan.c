@@ -34,7 +34,9 @@ static void add_device(struct memory_plan *plan, const struct gyre *g) {
 
 void memory_group_name(const struct cache_group *c, char *out, size_t size) {
     const char *s = c->n_layers == 1 ? "" : "s";
-    if (c->kind == CACHE_STATE)
+    if (c->ring)
+        snprintf(out, size, "rings of %d tokens, %d layer%s", c->ring, c->n_layers, s);
+    else if (c->kind == CACHE_STATE)
         snprintf(out, size, "recurrent state, %d layer%s", c->n_layers, s);
     else if (c->kind == CACHE_LATENT)
         snprintf(out, size, "latent cache, %d layer%s", c->n_layers, s);

@@ -111,7 +111,7 @@ static enum status load(struct gyre *g, const struct gyre_options *o, struct err
                                    .quantization = o->quantization,
                                    .dummy_weights = o->dummy_weights,
                                    .progress = {o->load_step, o->load_context},
-                                   .n_back = program_states_go_back(g->program) ? engine_n_back(o) : 0};
+                                   .n_back = engine_n_back(o, g->program)};
     g->n_back = options.n_back;
     return g->ops->load(g->device, g->program, &options, &g->loaded, err);
 }
@@ -286,17 +286,22 @@ static int open_with(const struct gyre_options *o, struct gyre **out, struct gyr
     m.draft = draft;
     if (draft && draft->target)
         m.program = draft->target;
+    struct program *rings = st == OK ? engine_rings(o, &m) : NULL;
+    if (rings)
+        m.program = rings;
     int64_t model_us = clock_us() - start;
     if (st == OK)
         st = engine_open(o, &m, out, &e);
     program_free(own);
     if (st != OK) {
+        program_free(rings);
         draft_free(draft);
         model_free(model);
         return engine_report(err, &e);
     }
     (*out)->model = model;
     (*out)->draft = draft;
+    (*out)->rings = rings;
     (*out)->open_us.model = model_us;
     return 0;
 }
@@ -346,6 +351,7 @@ void gyre_close(struct gyre *g) {
     free(g->eos);
     free(g->results);
     free(g->events);
+    program_free(g->rings);
     draft_free(g->draft);
     model_free(g->model);
     free(g);

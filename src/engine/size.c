@@ -38,9 +38,17 @@ static int64_t saturating_add(int64_t a, int64_t b) {
 static int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 /* The guesses of each step in flight, and the token between. */
-int engine_n_back(const struct gyre_options *o) {
-    int in_flight = o->backend->max_in_flight, n = in_flight * o->n_guesses + in_flight - 1;
-    return o->n_guesses > 0 ? MIN(n, o->backend->max_back) : 0;
+int engine_n_back(const struct gyre_options *o, const struct program *p) {
+    int in_flight = o->backend->max_in_flight, n = in_flight * o->n_guesses + in_flight - 1, room = INT32_MAX;
+    bool is_recurrent = false;
+    for (int i = 0; i < p->n_groups; i++) {
+        const struct cache_group *g = &p->groups[i];
+        is_recurrent |= g->kind == CACHE_STATE && g->ring == 0;
+        room = g->ring > 0 ? MIN(room, g->ring - g->window) : room;
+    }
+    if (!is_recurrent && room < INT32_MAX)
+        return room;
+    return o->n_guesses > 0 && program_states_go_back(p) ? MIN(MIN(n, o->backend->max_back), room) : 0;
 }
 
 int64_t engine_block_bytes(const struct gyre_options *o, const struct program *p, const struct loaded *l, int group,
@@ -51,7 +59,7 @@ int64_t engine_block_bytes(const struct gyre_options *o, const struct program *p
     int channels = g->kind == CACHE_KV ? shared_kv_channels(p, group) : 0, k_dim = channels > 0 ? channels : g->k_dim;
     int64_t token = g->kind == CACHE_LATENT ? g->k_dim : (int64_t)g->n_heads * (k_dim + g->v_dim);
     int64_t floats =
-        g->kind == CACHE_STATE ? cache_state_floats(g, engine_n_back(o)) : saturating_mul(token, block_size);
+        g->kind == CACHE_STATE ? cache_state_floats(g, engine_n_back(o, p)) : saturating_mul(token, block_size);
     return saturating_mul(floats, g->n_layers * (int64_t)sizeof(float));
 }
 
@@ -153,6 +161,13 @@ static struct bucket bucket_of(const struct gyre_options *o, const struct progra
     b.max_copies = (COPIES_A_SEQ + p->n_groups) * b.max_seqs;
     b.max_rows = (int)MAX((int64_t)b.max_seqs, MIN(rows, (int64_t)b.max_tokens));
     return b;
+}
+
+struct program *engine_rings(const struct gyre_options *o, const struct engine_model *m) {
+    int64_t longest = MIN(o->max_model_len > 0 ? o->max_model_len : m->max_positions, LONGEST);
+    if (!o->backend->rings_beyond || longest <= o->backend->rings_beyond(o->device_options))
+        return NULL;
+    return pass_rings(m->program, MIN(bucket_of(o, m->program).max_tokens, LONGEST)); // engine_size refuses more
 }
 
 static void fill_blocks(const struct cache_demand *d, int64_t n_tokens, int64_t max_len, struct cache_config *cache) {

@@ -4,8 +4,8 @@
  * follow too, as far as the sequences' last blocks reach: a loop feeds each token back. Steps that the engine starts
  * then are answered out of what was drawn, if they are those that were foreseen: the same sequences in the same order,
  * each going on with the token it was given, drawn in the same way. Any other step is launched; what was computed too
- * far lies in caches behind the sequence's end, and is overwritten before anybody looks. States of recurrent layers
- * cannot be left behind so: their programs do a step a launch. */
+ * far lies in caches behind the sequence's end, and is overwritten before anybody looks: rings have room for it.
+ * States of recurrent layers cannot be left behind so: their programs do a step a launch. */
 #include "backend/xla/run.h"
 
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 
 /* How a sequence stood in the first step of a launch. */
 struct foreseen {
-    int32_t position, adapter, tail[MAX_CACHE_GROUPS]; // tail: its last block in each group
+    int32_t position, adapter, tail[MAX_CACHE_GROUPS]; // tail: its last block in each group, or its slot
     int row;                                           // of the launch
     struct sample_params sample;
 };
@@ -28,7 +28,7 @@ struct ahead {
 static bool can_run_ahead(const struct program *p) {
     bool can = p->ops[p->n_ops - 1].code == OP_SAMPLE && states_width(p) == 0 && p->n_taps == 0;
     for (int g = 0; g < p->n_groups; g++)
-        can = can && p->groups[g].kind != CACHE_STATE;
+        can = can && (p->groups[g].kind != CACHE_STATE || p->groups[g].ring > 0);
     return can;
 }
 
@@ -55,6 +55,8 @@ static int blocks_of(const struct executable *exe, int seq) {
 
 static int32_t tail_of(const struct executable *exe, int seq, int group) {
     const struct batch_plan *plan = exe->plan;
+    if (exe->program->groups[group].kind == CACHE_STATE)
+        return plan->state_slot[seq];
     return plan->block_table[group][(int64_t)seq * plan->table_width[group] + blocks_of(exe, seq) - 1];
 }
 

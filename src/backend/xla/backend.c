@@ -28,15 +28,31 @@ static enum status read_number(const char *text, const char *name, int least, in
 }
 
 static enum status read_options(struct device *d, const struct device_options *o, struct error *err) {
-    const char *blockwise = device_option(o->own, "blockwise");
-    const char *folder = device_option(o->own, "dump"), *steps = device_option(o->own, "steps");
-    d->blockwise = XLA_BLOCKWISE_TOKENS;
+    int beyond; // xla_rings_beyond has it
+    const struct {
+        const char *name;
+        int least, most, usual, *to;
+    } numbers[] = {
+        {"blockwise", 0, 1 << 24, XLA_BLOCKWISE_TOKENS, &d->blockwise},
+        {"piece", 1, 1 << 24, XLA_PIECE_TOKENS, &d->piece},
+        {"rings", 0, 1 << 24, XLA_RINGS_BEYOND, &beyond},
+        {"steps", 1, XLA_MAX_STEPS, 1, &d->steps},
+    };
+    const char *folder = device_option(o->own, "dump");
     d->dump = folder ? xstrdup(folder) : NULL;
     d->store = store_open(device_option(o->own, "cache"), d->why_no_store, sizeof d->why_no_store);
-    d->steps = 1;
-    if (steps)
-        TRY(read_number(steps, "steps", 1, XLA_MAX_STEPS, &d->steps, err));
-    return blockwise ? read_number(blockwise, "blockwise", 0, 1 << 24, &d->blockwise, err) : OK;
+    for (size_t i = 0; i < ARRAY_LEN(numbers); i++) {
+        const char *text = device_option(o->own, numbers[i].name);
+        *numbers[i].to = numbers[i].usual;
+        if (text)
+            TRY(read_number(text, numbers[i].name, numbers[i].least, numbers[i].most, numbers[i].to, err));
+    }
+    return OK;
+}
+
+static int64_t xla_rings_beyond(const char *const *own) {
+    const char *rings = device_option(own, "rings");
+    return rings ? strtol(rings, NULL, 10) : XLA_RINGS_BEYOND; // read_options refuses what is no number
 }
 
 static void xla_close(struct device *d) {
@@ -162,6 +178,9 @@ static const struct backend_option xla_options[] = {
     {"blockwise", "TOKENS", "attention goes in pieces where the context is longer than this; 8192 unless given"},
     {"dense", "MIB",
      "memory for dense copies of the caches of sequences that take one token a step; an eighth unless given"},
+    {"piece", "TOKENS", "of a long context that a token is attended to at once; 8192 unless given"},
+    {"rings", "TOKENS",
+     "layers with a window keep a ring a sequence where --max-model-len is more; 32768 unless given"},
     {"steps", "N", "tokens of each sequence that a launch makes, where no more is asked for; they come together"},
     {"cache", "FOLDER|0", "where compiled programs are kept; ~/.cache/gyre/xla unless given; 0: nowhere"},
     {"dump", "FOLDER", "writes the StableHLO of what it compiles there, as 0.mlir, 1.mlir ..."},
@@ -177,6 +196,7 @@ const struct backend_ops backend_xla = {
     .open = xla_open,
     .memory = xla_memory,
     .close = xla_close,
+    .rings_beyond = xla_rings_beyond,
     .load = load_program,
     .unload = load_free,
     .join = replicas_join,

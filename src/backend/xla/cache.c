@@ -15,7 +15,8 @@ static int count_arrays(const struct loaded *l, int cache) {
     switch (group_of(l, cache)->kind) {
     case CACHE_KV: return l->has_int8_cache ? 4 : 2;
     case CACHE_LATENT: return 1;
-    case CACHE_STATE: return 1 + (l->layers[cache].delta_floats > 0);
+    case CACHE_STATE:
+        return group_of(l, cache)->ring ? (l->has_int8_cache ? 4 : 2) : l->layers[cache].delta_floats ? 2 : 1;
     }
     bug(__FILE__, __LINE__, "a cache kind without arrays");
 }
@@ -36,7 +37,8 @@ void cache_list(struct loaded *l) {
 static struct cache_array array_of(const struct loaded *l, int cache, int which, int64_t n, int block_size) {
     const struct cache_group *g = group_of(l, cache);
     struct cache_array a = {.type = l->type, .group = l->program->caches[cache].group};
-    if (g->kind == CACHE_STATE) {
+    block_size = g->ring ? g->ring : block_size;
+    if (g->kind == CACHE_STATE && !g->ring) {
         a.type = TYPE_F32;
         a.shape = SHAPE(n, MAX(which == CACHE_CONV ? l->layers[cache].conv_floats : l->layers[cache].delta_floats, 1));
     } else if (g->kind == CACHE_LATENT) {

@@ -115,11 +115,13 @@ int64_t dense_bytes(const struct loaded *l, int n_seqs, int block_size, const in
 bool dense_fits(const struct loaded *l, const struct launch_shape *s) {
     int width[MAX_CACHE_GROUPS] = {0};
     bool fits = l->dense && s->n_queries == 1 && s->n_seqs <= l->dense->most_seqs;
-    for (int g = 0; g < l->program->n_groups && fits; g++)
-        if (dense_is_paged(l, g)) {
+    for (int g = 0; g < l->program->n_groups && fits; g++) {
+        fits = l->program->groups[g].ring == 0; // which lie in one run as they are
+        if (fits && dense_is_paged(l, g)) {
             width[g] = dense_width(l, s, g);
             fits = (int64_t)width[g] * l->block_size <= l->device->blockwise;
         }
+    }
     return fits && dense_bytes(l, s->n_seqs, l->block_size, width) <= l->device->dense_bytes;
 }
 

@@ -87,7 +87,8 @@ struct device {
     int index; // of pjrt's devices
     struct error fault;
     int steps;           // of a launch, at most (ahead.c)
-    int blockwise;       // tokens of context from which attention goes in pieces
+    int blockwise;       // tokens of context from which attention goes in pieces ...
+    int piece;           // ... and of a piece, for sequences of one row
     int64_t dense_bytes; // that dense copies of caches may take (dense.h)
     char *dump;          // a folder for the text of modules; NULL: none
     int store;           // a folder of executables (store.h); -1: none, and why, if that is not what was asked for

@@ -17,6 +17,12 @@ struct program *pass_shared_kv(const struct program *p, bool (*takes)(int head_d
 /* The same for a program that reads caches of another, `owner`, which the pass was applied to. */
 struct program *pass_shared_kv_as(const struct program *p, const struct program *owner);
 
+/* Makes rings of what layers with a window keep, in each sequence's state slot (CACHE_STATE): keys and values of
+ * position i at i % ring, of no block. A ring holds the window of a row while up to max_rows rows that follow it, or
+ * 64, are written, which may be taken back. Layers that see all tokens keep their blocks. NULL: there are not layers
+ * of both kinds. */
+struct program *pass_rings(const struct program *p, int max_rows);
+
 /* Makes the shared FFN of a layer of experts, which GATED_ADD adds to what those make, n experts behind them that every
  * token is sent to (MOE_ROUTE, n_shared), each with an n-th of its channels: so it needs no ops of its own. Where it is
  * as n experts are: channels, activation, format, no biases; and a token has no more than most_slots experts then. Its

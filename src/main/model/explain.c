@@ -106,6 +106,7 @@ static enum status compile_for(const struct program *whole, struct error *err) {
     struct program *mine;
     struct buf text = {0};
     TRY(pass_shard(whole, &share, &mine, err));
+    struct program *rings = opt.context > XLA_RINGS_BEYOND ? pass_rings(mine, (int)MAX(opt.queries, 512)) : NULL;
     struct xla_target target = {
         .plugin = e->xla_plugin,
         .topology = opt.topology,
@@ -118,11 +119,12 @@ static enum status compile_for(const struct program *whole, struct error *err) {
         .block_size = (int)e->block_size,
         .blockwise = XLA_BLOCKWISE_TOKENS,
     };
-    enum status st = xla_compile_for(mine, &target, &text, err);
+    enum status st = xla_compile_for(rings ? rings : mine, &target, &text, err);
     if (st == OK)
         printf("%lld sequences of %lld rows, %lld tokens of context, on %lld of %s\n%s", (long long)opt.rows,
                (long long)opt.queries, (long long)opt.context, (long long)e->n_ranks, opt.topology, text.ptr);
     buf_release(&text);
+    program_free(rings);
     program_free(mine);
     return st;
 }

@@ -30,6 +30,7 @@ def goldens(way, models):
 class Goldens(unittest.TestCase):
     test_in_one_step = goldens("prompts_in_one_ragged_step", "trained")
     test_four_in_small_steps = goldens("four_prompts_in_small_steps", "trained")
+    test_in_rings = goldens("models_with_windows", "trained")
     test_random_models_in_one_step = goldens("prompts_in_one_ragged_step", "random")
     test_random_models_in_chunks = goldens("prompts_in_chunks_of_64", "random")
     test_random_models_token_by_token = goldens("prompts_fed_token_by_token", "random")

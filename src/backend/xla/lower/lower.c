@@ -223,6 +223,8 @@ static void take_inputs(struct lower *c) {
     c->adapter = lower_ints(c, at->adapter, SHAPE(c->s.n_seqs));
     c->out_row = lower_ints(c, at->out_row, SHAPE(c->s.n_rows));
     for (int g = 0; g < c->p->n_groups; g++) {
+        if (c->p->groups[g].ring)
+            c->table[g] = hlo_reshape(&c->h, c->state_slot, SHAPE(c->s.n_seqs, 1)); // a slot is a block
         if (c->p->groups[g].kind == CACHE_STATE)
             continue;
         c->table[g] = lower_ints(c, at->table[g], SHAPE(c->s.n_seqs, at->width[g]));
@@ -239,7 +241,7 @@ static void take_step(struct lower *c, struct tensor step) {
     struct hlo *h = &c->h;
     const struct inputs *at = &c->at;
     for (int g = 0; g < c->p->n_groups; g++)
-        if (c->p->groups[g].kind != CACHE_STATE) {
+        if (c->p->groups[g].kind != CACHE_STATE || c->p->groups[g].ring) {
             c->store[g] = lower_store_places(c, g);
             if (c->s.is_dense)
                 lower_dense_places(c, g);

@@ -74,6 +74,11 @@ struct store lower_store_places(struct lower *c, int group); // of a step's rows
 /* x [T, heads, dim] into array `which` of the cache; as int8 with a scale a head and token, if it holds that. */
 void lower_store(struct lower *c, int cache, int which, struct tensor x);
 
+/* ---- lower_ring.c ---- */
+
+/* What position each place of sequences' rings has, [S, Q, ring], alike for all of Q; below 0: nothing is there. */
+struct tensor lower_ring_positions(struct lower *c, int ring);
+
 /* ---- formulas that several ops share ---- */
 
 struct tensor lower_sigmoid(struct lower *c, struct tensor x);
@@ -109,6 +114,7 @@ struct attend {
     int cache, group;
     float scale, softcap;
     int window, chunk, value_dim;
+    int ring; // tokens of the sequence's ring, which is the one block of its table; 0: there are blocks
     const struct tensor *sinks; // [H, G]; NULL: none
     struct kv_rows (*rows)(struct lower *c, const struct attend *a, struct tensor table);
 };

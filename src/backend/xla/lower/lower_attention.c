@@ -52,6 +52,8 @@ static struct tensor visible(struct lower *c, const struct attend *a, struct ten
     struct shape shape = key.shape;
     struct tensor query = hlo_rows(h, hlo_reshape(h, c->position, SHAPE(c->s.n_seqs, c->s.n_queries)), shape);
     struct tensor sees = hlo_compare(h, "LE", key, query);
+    if (a->ring > 0)
+        sees = hlo_binary(h, "and", sees, hlo_compare(h, "GE", key, hlo_int(h, 0)));
     if (a->window > 0) {
         struct tensor least = hlo_binary(h, "subtract", query, hlo_int(h, a->window));
         sees = hlo_binary(h, "and", sees, hlo_compare(h, "GT", key, least));
@@ -175,14 +177,19 @@ static struct tensor count_pieces(struct lower *c, int group, int64_t entries) {
     return hlo_binary(h, "add", hlo_binary(h, "divide", last, hlo_int(h, tokens)), hlo_int(h, 1));
 }
 
-enum { PIECE_TOKENS = 1024, GATHERED_TOKENS = 32768 }; // of a sequence, and of all
+enum { LEAST_PIECE = 1024, GATHERED_TOKENS = 32768 }; // of a sequence, whatever rows it has; and of all
+
+/* Tokens of a piece: scores of many rows are large, and a round of a loop takes its time however little it does. */
+static int64_t piece_tokens(const struct lower *c) {
+    int64_t piece = c->l->device->piece;
+    return MIN(MAX(piece / c->s.n_queries, MIN(piece, LEAST_PIECE)), GATHERED_TOKENS / c->s.n_seqs);
+}
 
 /* The table is a whole number of pieces then: entries behind its end are block 0, and nobody sees them. */
 static struct running in_pieces(struct lower *c, const struct attend *a, struct running zero) {
     struct hlo *h = &c->h;
-    int64_t width = c->at.width[a->group], tokens = MIN(PIECE_TOKENS, GATHERED_TOKENS / c->s.n_seqs),
-            entries = MAX(tokens / c->l->block_size, 1), padded = (width + entries - 1) / entries * entries,
-            n_seqs = c->s.n_seqs;
+    int64_t width = c->at.width[a->group], entries = MIN(MAX(piece_tokens(c) / c->l->block_size, 1), width),
+            padded = (width + entries - 1) / entries * entries, n_seqs = c->s.n_seqs;
     struct tensor table[2] = {c->table[a->group]};
     if (padded > width)
         table[1] = hlo_full(h, TYPE_S32, SHAPE(n_seqs, padded - width), 0);
@@ -212,7 +219,9 @@ static struct tensor at_once(struct lower *c, const struct attend *a, struct sha
     struct hlo *h = &c->h;
     struct kv_rows r = a->rows(c, a, c->table[a->group]);
     int64_t n = r.k.shape.dims[1] * r.k.shape.dims[3];
-    struct tensor keys = c->s.is_dense ? c->dense_keys[a->group] : positions_from(c, c->base[a->group], n);
+    struct tensor keys = a->ring > 0       ? lower_ring_positions(c, a->ring)
+                         : c->s.is_dense ? c->dense_keys[a->group]
+                                         : positions_from(c, c->base[a->group], n);
     struct tensor sees = visible(c, a, keys);
     struct tensor s = scores_of(c, a, &r, sees), max = hlo_reduce(h, "maximum", s, 4), sink = max;
     if (!c->s.is_dense || a->window > 0 || a->chunk > 0) // else there is nothing that was not seen, but zeros
@@ -310,6 +319,7 @@ void xla_attention(struct lower *c) {
                             .softcap = a->softcap,
                             .window = a->window,
                             .chunk = a->chunk,
+                            .ring = c->p->groups[lower_group(c, a->cache)].ring,
                             .sinks = lower_has_weight(c, 0) ? &sinks : NULL,
                             .value_dim = a->v_head_dim * (a->paired_values ? 2 : 1),
                             .rows = a->paired_values ? paired_rows : rows_of_cache};

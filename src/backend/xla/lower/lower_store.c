@@ -14,10 +14,17 @@ static int log2_of(int64_t n) {
     return shift;
 }
 
-/* Blocks of positions x [S, n], n_blocks (which there is not) where one is not real. */
+/* Tokens of a block, or of a ring, which is a block of the sequence's own. */
+static int span_of(const struct lower *c, int group) {
+    return c->p->groups[group].ring ? c->p->groups[group].ring : c->l->block_size;
+}
+
+/* Blocks of positions x [S, n]; one that there is not where x is not real. */
 static struct tensor blocks_at(struct lower *c, int group, struct tensor x, struct tensor is_real) {
     struct hlo *h = &c->h;
     int width = c->at.width[group];
+    if (c->p->groups[group].ring)
+        return hlo_select(h, is_real, hlo_rows(h, c->state_slot, x.shape), hlo_int(h, c->l->n_states));
     struct tensor behind = hlo_binary(h, "subtract", x, hlo_rows(h, c->base[group], x.shape));
     struct tensor entry = hlo_binary(h, "shift_right_arithmetic", behind, hlo_int(h, log2_of(c->l->block_size)));
     struct tensor row = hlo_binary(h, "multiply", hlo_iota(h, TYPE_S32, x.shape, 0), hlo_int(h, width));
@@ -36,14 +43,14 @@ static void place_tokens(struct lower *c, int group, struct store *out) {
     struct shape shape = SHAPE(c->s.n_seqs, c->s.n_queries);
     struct tensor position = hlo_reshape(h, c->position, shape);
     struct tensor is_real = hlo_compare(h, "LT", hlo_iota(h, TYPE_S32, shape, 1), hlo_rows(h, c->n_query, shape));
-    struct tensor slot = hlo_binary(h, "and", position, hlo_int(h, c->l->block_size - 1));
+    struct tensor slot = hlo_binary(h, "remainder", position, hlo_int(h, span_of(c, group)));
     out->at = pairs(h, blocks_at(c, group, position, is_real), slot);
 }
 
 /* A sequence's rows stand at consecutive positions; a sequence of padding has none, from 0 on. */
 static void place_tiles(struct lower *c, int group, struct store *out) {
     struct hlo *h = &c->h;
-    int64_t n_seqs = c->s.n_seqs, n_queries = c->s.n_queries, tile = MIN(TILE_TOKENS, c->l->block_size),
+    int64_t n_seqs = c->s.n_seqs, n_queries = c->s.n_queries, tile = MIN(TILE_TOKENS, span_of(c, group)),
             n = n_queries == 1 ? 1 : (n_queries + tile - 2) / tile + 1;
     struct shape shape = SHAPE(n_seqs, n), slots = SHAPE(n_seqs, n, tile);
     struct tensor all = hlo_reshape(h, c->position, SHAPE(n_seqs, n_queries));
@@ -52,7 +59,7 @@ static void place_tiles(struct lower *c, int group, struct store *out) {
     struct tensor start = hlo_binary(h, "and", hlo_rows(h, first, shape), hlo_int(h, (int32_t)-tile));
     start = hlo_binary(h, "add", start,
                        hlo_binary(h, "multiply", hlo_iota(h, TYPE_S32, shape, 1), hlo_int(h, (int32_t)tile)));
-    struct tensor within = hlo_binary(h, "and", start, hlo_int(h, c->l->block_size - 1));
+    struct tensor within = hlo_binary(h, "remainder", start, hlo_int(h, span_of(c, group)));
     within = hlo_binary(h, "shift_right_arithmetic", within, hlo_int(h, log2_of(tile)));
     out->tile = tile;
     out->n_tiles = n;
