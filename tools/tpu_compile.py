@@ -22,7 +22,7 @@ CASES = [  # model, name, topology, devices, sequences, rows of each, context, f
     (GEMMA, "Gemma-4-31B int8, int8 cache", "v6e:2x2", 4, 128, 1, 512, (*INT8, "--kv-cache-dtype", "int8")),
     (GEMMA, "Gemma-4-31B int8", "v6e:2x2", 4, 1, 1, 32768, INT8),
     (GEMMA, "Gemma-4-31B int8, int8 cache", "v6e:2x2", 4, 1, 1, 32768, (*INT8, "--kv-cache-dtype", "int8")),
-    (GEMMA, "Gemma-4-31B int8, int8 cache", "v6e:2x2", 4, 1, 1, 131072, (*INT8, "--kv-cache-dtype", "int8")),
+    (GEMMA, "Gemma-4-31B int8, int8 cache, rings", "v6e:2x2", 4, 1, 1, 131072, (*INT8, "--kv-cache-dtype", "int8")),
     (GEMMA, "Gemma-4-31B int8, a prompt", "v6e:2x2", 4, 1, 512, 4096, INT8),
     (QWEN, "Qwen2.5-7B bf16", "v5e:2x2", 4, 1, 1, 512, ()),
     (QWEN, "Qwen2.5-7B bf16", "v5e:2x2", 4, 128, 1, 512, ()),

@@ -81,7 +81,8 @@ static enum status describe_and_compile(struct loaded *l, const struct xla_targe
 }
 
 enum status xla_compile_for(const struct program *p, const struct xla_target *t, struct buf *out, struct error *err) {
-    struct device device = {.blockwise = t->blockwise, .piece = XLA_PIECE_TOKENS, .steps = 1, .store = -1, .dense_bytes = INT64_MAX};
+    struct device device = {
+        .blockwise = t->blockwise, .piece = XLA_PIECE_TOKENS, .steps = 1, .store = -1, .dense_bytes = INT64_MAX};
     struct loaded *l = xcalloc(1, sizeof *l);
     l->device = &device;
     l->program = p;

@@ -219,7 +219,7 @@ static struct tensor at_once(struct lower *c, const struct attend *a, struct sha
     struct hlo *h = &c->h;
     struct kv_rows r = a->rows(c, a, c->table[a->group]);
     int64_t n = r.k.shape.dims[1] * r.k.shape.dims[3];
-    struct tensor keys = a->ring > 0       ? lower_ring_positions(c, a->ring)
+    struct tensor keys = a->ring > 0     ? lower_ring_positions(c, a->ring)
                          : c->s.is_dense ? c->dense_keys[a->group]
                                          : positions_from(c, c->base[a->group], n);
     struct tensor sees = visible(c, a, keys);
