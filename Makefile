@@ -124,9 +124,9 @@ $(BUILD)/src/lib/backends.o: CPPFLAGS += -DGYRE_INTERFACE=$(INTERFACE)u
 
 # Which ops --device xla has: those that src/backend/xla/lower defines xla_NAME for.
 XLA_LOWER := $(wildcard src/backend/xla/lower/*.c)
-$(BUILD)/xla_ops.h: $(XLA_LOWER)
+$(BUILD)/xla_ops.h: FORCE
 	@mkdir -p $(@D)
-	@sed -n 's/^void xla_\([a-z0-9_]*\)(struct lower \*c) {.*/LOWERED(\1)/p' $^ | LC_ALL=C sort | sed '1s/^/#define XLA_OPS /;$$!s/$$/ \\/' >$@.new
+	@sed -n 's/^void xla_\([a-z0-9_]*\)(struct lower \*c) {.*/LOWERED(\1)/p' $(XLA_LOWER) | LC_ALL=C sort | sed '1s/^/#define XLA_OPS /;$$!s/$$/ \\/' >$@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 $(BUILD)/src/backend/xla/lower/lower.o: $(BUILD)/xla_ops.h
 $(BUILD)/src/backend/xla/lower/lower.o: CPPFLAGS += -I$(BUILD)

@@ -28,9 +28,9 @@ cu_objects = $(foreach n,$(1),$(filter %/$(n).cu.o,$(CUDA_CODE)))
 cu_source  = $(filter %/$(1).cu,$(CUDA_CU))
 
 # The ops that a .cu file brings whole (own_op.h).
-build/cuda/cuda_ops.h: $(CUDA_CU)
+build/cuda/cuda_ops.h: FORCE
 	@mkdir -p $(@D)
-	@sed -n 's/^CUDA_OP(\([a-z0-9_]*\)) {.*/OWN(\1)/p' $^ | LC_ALL=C sort | sed '1s/^/#define CUDA_OPS /;$$!s/$$/ \\/' >$@.new
+	@sed -n 's/^CUDA_OP(\([a-z0-9_]*\)) {.*/OWN(\1)/p' $(CUDA_CU) | LC_ALL=C sort | sed '1s/^/#define CUDA_OPS /;$$!s/$$/ \\/' >$@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 build/cuda/backend/cuda/step/lower.o build/ptx/dry/backend/cuda/step/lower.o: build/cuda/cuda_ops.h
 build/cuda/backend/cuda/step/lower.o build/ptx/dry/backend/cuda/step/lower.o: CPPFLAGS += -Ibuild/cuda
@@ -203,5 +203,5 @@ build/ptx/dry/library/libgyre-cuda.so: $(filter-out $(CUDA_CODE) build/cuda/kern
 	    $(CUDA_WRAP) -lstdc++ -ldl -lpthread -lm $(LIB_LIBS)
 ptx: $(PTX_TESTS) build/ptx/libgyre-cuda.so build/ptx/dry/library/libgyre-cuda.so $(DRY_TESTS)
 
--include $(CUDA_OBJ:.o=.d) $(PTX_CODE:.o=.d) $(PTX80_PLAIN:.o=.d) $(RACE_CODE:.o=.d) $(DRY_OBJ:.o=.d) $(DRY_TESTS:=.d) $(wildcard build/ptx/*.d build/cuda/*.d build/racecheck/*.d) \
+-include $(CUDA_OBJ:.o=.d) $(PTX_CODE:.o=.d) $(PTX80_PLAIN:.o=.d) $(RACE_CODE:.o=.d) $(DRY_OBJ:.o=.d) build/ptx/dry/library/device.d $(DRY_TESTS:=.d) $(wildcard build/ptx/*.d build/cuda/*.d build/racecheck/*.d) \
     $(patsubst build/cuda/%,build/cuda/tests/%.d,$(CUDA_UNITS))
