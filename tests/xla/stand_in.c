@@ -5,7 +5,7 @@
  * $STAND_IN_LOG, a line each: "VIOLATION ..." at once; at the end "calls NAME N" and "left KIND N".
  * $STAND_IN_FAIL is NAME:N:CODE: the N-th call of that name fails with the code; an await's failure is that of its
  * event. $STAND_IN_NO_ALIAS: programs say that they write nothing in place. $STAND_IN_SLOW: milliseconds that compiling
- * takes. */
+ * takes. $STAND_IN_MEMORY: A:B, KiB of memory that the two devices say they have; otherwise they do not say. */
 #include "backend/xla/pjrt/pjrt_abi_run.h"
 
 #include <pthread.h>
@@ -227,6 +227,15 @@ static struct pjrt_error *description_id(struct pjrt_description_id_args *args) 
     return NULL;
 }
 
+static struct pjrt_error *device_memory(struct pjrt_device_memory_args *args) {
+    const char *text = getenv("STAND_IN_MEMORY");
+    int kib[2] = {0};
+    ENTER("Device_MemoryStats");
+    args->limit_is_set = text && sscanf(text, "%d:%d", &kib[0], &kib[1]) == 2;
+    args->bytes_limit = (int64_t)kib[(int *)(void *)args->device - devices] << 10;
+    return NULL;
+}
+
 static struct pjrt_error *description_kind(struct pjrt_description_kind_args *args) {
     ENTER("DeviceDescription_Kind");
     args->kind = "nothing";
@@ -444,6 +453,7 @@ const void *GetPjrtApi(void) {
         {PJRT_DEVICE_DESCRIPTION_ID, (void *)description_id},
         {PJRT_DEVICE_DESCRIPTION_KIND, (void *)description_kind},
         {PJRT_DEVICE_GET_DESCRIPTION, (void *)description},
+        {PJRT_DEVICE_MEMORY_STATS, (void *)device_memory},
         {PJRT_EXECUTABLE_DESTROY, (void *)executable_destroy},
         {PJRT_EXECUTABLE_SERIALIZE, (void *)serialize},
         {PJRT_LOADED_DESTROY, (void *)loaded_destroy},

@@ -48,6 +48,15 @@ static enum status check(struct loaded *const *loaded, int n, struct error *err)
     return OK;
 }
 
+/* What each rank decides by itself is the same on all: rank 0 compiles for all, and cards may tell different sizes. */
+static void level_dense(struct loaded *const *loaded, int n) {
+    int64_t least = loaded[0]->device->dense_bytes;
+    for (int i = 1; i < n; i++)
+        least = MIN(least, loaded[i]->device->dense_bytes);
+    for (int i = 0; i < n; i++)
+        loaded[i]->device->dense_bytes = least;
+}
+
 enum status replicas_join(struct loaded *const *loaded, int n, struct error *err) {
     TRY(check(loaded, n, err));
     struct replicas *r = xcalloc(1, sizeof *r);
@@ -55,6 +64,7 @@ enum status replicas_join(struct loaded *const *loaded, int n, struct error *err
     r->of = xcalloc((size_t)n, sizeof *r->of);
     r->arguments = xcalloc((size_t)n, sizeof *r->arguments);
     r->outputs = xcalloc((size_t)n, sizeof *r->outputs);
+    level_dense(loaded, n);
     pthread_mutex_init(&r->mutex, NULL);
     pthread_cond_init(&r->changed, NULL);
     for (int i = 0; i < n; i++) {
