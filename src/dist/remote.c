@@ -254,7 +254,8 @@ static enum status greet(struct wire *w, int n_nodes, uint64_t identity, struct 
     buf_release(&bytes);
     TRY(st);
     if (h.identity != identity)
-        return fail(err, ERR_FORMAT, "node %d has another model, build or number format than node 0", h.rank);
+        return fail(err, ERR_FORMAT,
+                    "node %d has another model, build or number format than node 0, or is of another job", h.rank);
     if (h.n_nodes != n_nodes || h.rank < 1 || h.rank >= n_nodes)
         return fail(err, ERR_FORMAT, "node %d of %d is not one of those that node 0 waits for", h.rank, h.n_nodes);
     if (nodes[h.rank].wire && !wire_is_closed(nodes[h.rank].wire))

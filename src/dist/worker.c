@@ -230,6 +230,8 @@ enum status worker_run(const struct worker_options *options, struct error *err) 
         st = options->backend->open(&options->device, &w->device, err);
     if (st == OK)
         st = join(w, err);
+    if (st == OK && options->joined)
+        options->joined();
     if (st == OK)
         st = work(w, err);
     release(w);

@@ -12,6 +12,7 @@ struct worker_options {
     struct device_options device;
     struct load_options load; // but for n_back
     int64_t until_us;         // node 0 is tried until then
+    void (*joined)(void);     // called when it has been reached; NULL: nothing is
 };
 
 /* Connects, works, and returns OK when node 0 has said that it leaves; ERR_IO: it did not come, or was lost; another

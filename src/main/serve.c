@@ -355,13 +355,11 @@ static void keep_little_memory(void) {
     mallopt(M_TRIM_THRESHOLD, 1 << 20);
 }
 
-static enum status check_flags(struct error *err) {
+static enum status check_flags(const struct verb_args *args, struct error *err) {
     if (!opt.tls_cert != !opt.tls_key)
         return fail(err, ERR_ARG, "--ssl-certfile and --ssl-keyfile go together");
-    TRY(nodes_read(&opt.nodes, err));
-    if (opt.nodes.n > 1 && (opt.n_engines > 1 || opt.adapters.modules.n || opt.speculation))
-        return fail(err, ERR_ARG,
-                    "--nnodes: engines beside each other, adapters and speculation are not for several hosts yet");
+    TRY(nodes_read(&opt.nodes, args, err));
+    TRY(nodes_check(&opt.nodes, &opt.engine, opt.n_engines > 1 || opt.adapters.modules.n || opt.speculation, err));
     if ((strcmp(opt.role, "both") == 0) != !opt.handover)
         return fail(err, ERR_ARG, "--role prefill and decode go together with --handover-address");
     if (opt.handover && opt.n_engines > 1)
@@ -409,7 +407,7 @@ static enum status open_all(struct server *s, const char *model, struct error *e
 static int run(const struct verb_args *args) {
     struct error err;
     struct server s = {0};
-    if (check_flags(&err) != OK)
+    if (check_flags(args, &err) != OK)
         return verb_failed(&err);
     opt.engine.serves = true;
     if (opt.nodes.rank > 0)

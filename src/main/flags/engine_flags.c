@@ -155,8 +155,6 @@ enum status engine_flags_open(const struct engine_flags *f, const char *model, s
     TRY(find_backend(f->device, &backend, err));
     if (f->n_ranks > 1)
         TRY(backend_ranks(backend, (int)f->n_ranks, f->by_expert, &backend, err));
-    if (f->n_nodes > 1 && f->n_stages > 1)
-        return fail(err, ERR_ARG, "--pipeline-parallel-size: with --nnodes each host is one stage");
     if (f->n_nodes > 1)
         TRY(backend_stages_far(backend, &backend_remote, f->n_nodes, &backend, err));
     if (f->n_stages > 1)
@@ -239,6 +237,7 @@ enum status engine_flags_work(const struct engine_flags *f, const char *model, c
         .n_nodes = node->n_nodes,
         .identity = node->identity,
         .until_us = node->until_us,
+        .joined = node->joined,
         .backend = backend,
         .program = m->program,
         .device = {.n_threads = (int)f->n_threads, .index = (int)f->device_index, .own = own},

@@ -228,6 +228,7 @@ struct node_flags {
     int rank, n_nodes;
     uint64_t identity;
     int64_t until_us;
+    void (*joined)(void); // called when node 0 has been reached
 };
 enum status engine_flags_work(const struct engine_flags *f, const char *model, const struct node_flags *node,
                               struct error *err);

@@ -1,7 +1,7 @@
 /* node_flags.h - several processes, one a host or all on one, that have a stage of a model each: --nnodes and the
  * flags beside it, or what a launcher says (launcher.h). For verbs that compute with one engine.
  *
- *     check_flags    TRY(nodes_read(&opt.nodes, &err))
+ *     check_flags    TRY(nodes_read(&opt.nodes, args, &err)), TRY(nodes_check(...))
  *     process 0      TRY(nodes_await(&opt.nodes, &opt.engine, fingerprint, given_up, &err)), opens the engine,
  *                    closes it, nodes_leave()
  *     the others     return nodes_work(&opt.nodes, &opt.engine, model) */
@@ -11,11 +11,13 @@
 
 struct nodes {
     const char *master;
+    const char *by;  // what says n, for sentences: the flag, or the launcher's variable
+    const char *job; // the launcher's name of it; empty: flags, or it has none
     int64_t n, rank;
     double timeout;
 };
 #define NODES_DEFAULT \
-    { .n = 1, .timeout = 600 }
+    { .by = "--nnodes", .job = "", .n = 1, .timeout = 600 }
 
 #define NODE_FLAGS(o)                                                                                                 \
     {"nnodes",                                                                                                        \
@@ -24,7 +26,8 @@ struct nodes {
      &(o).n,                                                                                                          \
      "N",                                                                                                             \
      "Hosts",                                                                                                         \
-     "hosts, or processes, that have some of the layers each; under mpirun and srun it is their number",              \
+     "hosts, or processes, that have some of the layers each; under mpirun and srun it is their number, and 1 here "   \
+     "lets each compute alone",                                                                                       \
      .min = 1,                                                                                                        \
      .max = 16},                                                                                                      \
         {"node-rank",                                                                                                 \
@@ -48,10 +51,15 @@ struct nodes {
                                                                                                           .max = 1e6  \
     }
 
-/* Where nothing is given, what a launcher says, if there is one. ERR_ARG: what does not go together. */
-enum status nodes_read(struct nodes *nodes, struct error *err);
+/* Where --nnodes is not given, what a launcher says, if there is one; that processes share a model is told on stderr.
+ * ERR_ARG: what does not go together. */
+enum status nodes_read(struct nodes *nodes, const struct verb_args *args, struct error *err);
 
-/* Two processes of one fingerprint have the same weights and numbers. */
+/* ERR_ARG: what several nodes cannot do. has_more: engines beside each other, adapters or speculation. */
+enum status nodes_check(const struct nodes *nodes, const struct engine_flags *engine, bool has_more,
+                        struct error *err);
+
+/* Two processes of one fingerprint have the same weights and numbers. Nodes must have the same job beside it. */
 uint64_t nodes_identity(const char *fingerprint);
 
 /* Node 0 waits for the others; the engine that is opened then is over all of them. */
@@ -59,5 +67,6 @@ enum status nodes_await(const struct nodes *nodes, struct engine_flags *engine, 
                         bool (*is_given_up)(void), struct error *err);
 void nodes_leave(void);
 
-/* Another node works until node 0 leaves, and through one signal to end; the exit code, with what went wrong told. */
+/* Another node works until node 0 leaves, and, once it has come to that, through one signal to end; the exit code, with
+ * what went wrong told. */
 int nodes_work(const struct nodes *nodes, const struct engine_flags *engine, const char *model);

@@ -336,7 +336,7 @@ static int converse(struct runner *r) {
 static const char *misuse(const struct verb_args *args) {
     if (!!opt.prompt + !!opt.file + opt.ids.given + opt.batch > 1)
         return "run takes one of --prompt, --file, --prompt-ids and --batch";
-    if (is_conversation() && !(terminal_is(stdin) && terminal_is(stdout)))
+    if (opt.nodes.rank == 0 && is_conversation() && !(terminal_is(stdin) && terminal_is(stdout)))
         return "run needs a prompt (--prompt, --file, --prompt-ids or --batch) unless it talks with a terminal";
     if (is_conversation() && (!wants_text() || (flag_given(args, "chat") && !opt.chat)))
         return "a conversation goes through the chat template and gives text; for anything else give a prompt";
@@ -354,23 +354,21 @@ static const char *misuse(const struct verb_args *args) {
     return NULL;
 }
 
-static enum status check_nodes(struct error *err) {
-    TRY(nodes_read(&opt.nodes, err));
-    return opt.nodes.n > 1 && (opt.adapters.modules.n || opt.speculation)
-               ? fail(err, ERR_ARG, "--nnodes: adapters and speculation are not for several hosts yet")
-               : OK;
+static enum status check_nodes(const struct verb_args *args, struct error *err) {
+    TRY(nodes_read(&opt.nodes, args, err));
+    return nodes_check(&opt.nodes, &opt.engine, opt.adapters.modules.n || opt.speculation, err);
 }
 
 static int run(const struct verb_args *args) {
     static const struct batch_verb batch = {begin_line, take_event, put_answer, free_answer};
     struct error err;
-    if (check_nodes(&err) != OK)
+    if (check_nodes(args, &err) != OK)
         return verb_failed(&err);
-    if (opt.nodes.rank > 0)
-        return nodes_work(&opt.nodes, &opt.engine, args->operands[0]);
-    const char *wrong = misuse(args);
+    const char *wrong = misuse(args); // all nodes have the same flags, and end with them
     if (wrong)
         return verb_misused(args->spec, "%s", wrong);
+    if (opt.nodes.rank > 0)
+        return nodes_work(&opt.nodes, &opt.engine, args->operands[0]);
     struct runner r = {.model = args->operands[0], .chat = chooses_chat(args, args->operands[0])};
     int rc;
     if (runner_open(&r, &err) != OK)

@@ -271,6 +271,28 @@ class Nodes(unittest.TestCase):
                 return port
         self.fail("node 0 did not start")
 
+    def test_a_signal_ends_a_node_that_has_not_come(self):
+        p = node("tests/models/llama", 2, 1, free_port())
+        self.addCleanup(lambda: p.poll() is None and p.kill())
+        time.sleep(1.5)
+        p.terminate()
+        self.assertEqual(p.wait(timeout=PATIENCE), -signal.SIGTERM)
+        self.assertNotIn("once more", p.stderr.read())
+        p.stderr.close()
+
+    def test_a_wrong_flag_of_run_ends_all_nodes(self):
+        line = [GYRE, "run", os.path.join(ROOT, "models/story"), "--nnodes", "2", "--master-addr",
+                "127.0.0.1:%d" % free_port(), "--node-timeout", "5", "--node-rank"]
+        for rank in "01":
+            p = subprocess.run([*line, rank, "-p", "x", "--prompt-ids", "1"], capture_output=True, text=True,
+                               timeout=PATIENCE)
+            self.assertIn("run takes one of --prompt", p.stderr)
+            self.assertEqual(p.returncode, 2)
+        # but the terminal of a conversation is node 0's
+        p = subprocess.run([*line, "1", "--node-timeout", "0.3"], capture_output=True, text=True, timeout=PATIENCE,
+                           stdin=subprocess.DEVNULL)
+        self.assertIn("it cannot be connected to", p.stderr)
+
     def test_misuse_is_said(self):
         for flags, said in ((("--nnodes", "2"), "--nnodes and --master-addr go together"),
                             (("--nnodes", "2", "--master-addr", "127.0.0.1:1", "--node-rank", "2"), "is not one of 2"),
@@ -287,6 +309,59 @@ class Nodes(unittest.TestCase):
                                    capture_output=True, text=True, timeout=60)
                 self.assertEqual(p.returncode, 1)
                 self.assertIn(said, p.stderr)
+
+
+def said_by_a_launcher(n, rank, **more):
+    clean = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "PMIX_", "SLURM_", "PMI_", "MASTER_"))}
+    return {**clean, "OMPI_COMM_WORLD_SIZE": str(n), "OMPI_COMM_WORLD_RANK": str(rank),
+            "OMPI_COMM_WORLD_LOCAL_SIZE": str(n), **more}
+
+
+class Launched(unittest.TestCase):
+    """By the environment of Open MPI, without one."""
+
+    def serve(self, rank, job, port):
+        p = subprocess.Popen([GYRE, "serve", os.path.join(ROOT, "tests/models/llama"), "--threads", "1", "--port", "0",
+                              *SIZE], stderr=subprocess.PIPE, text=True,
+                             env=said_by_a_launcher(2, rank, PMIX_NAMESPACE=job, MASTER_PORT=str(port)))
+        self.addCleanup(lambda: (p.poll() is None and p.kill(), p.wait(), p.stderr.close()))
+        return p
+
+    def test_a_process_of_another_job_is_sent_away(self):
+        port = free_port()
+        first = self.serve(0, "a", port)
+        for line in first.stderr:
+            if "waits for 1 nodes" in line:
+                break
+        stranger = self.serve(1, "b", port)
+        self.assertEqual(stranger.wait(timeout=PATIENCE), 1)
+        self.assertIn("is of another job", stranger.stderr.read())
+        own, log = self.serve(1, "a", port), ""
+        for line in first.stderr:
+            log += line
+            if "listening on" in line:
+                break
+        self.assertIn("listening on", log)
+        first.terminate()
+        self.assertEqual(own.wait(timeout=PATIENCE), 0)
+
+    def run_one(self, *flags, **env):
+        return subprocess.run([GYRE, "run", os.path.join(ROOT, "tests/models/llama"), "--prompt-ids", "5,6,7", "-n",
+                               "2", "--ignore-eos", "--output", "ids", "--threads", "1", *flags], capture_output=True,
+                              text=True, timeout=PATIENCE, env=said_by_a_launcher(32, 1, **env))
+
+    def test_each_may_compute_alone(self):
+        for p in (self.run_one("--nnodes", "1"), self.run_one(GYRE_NNODES="1")):
+            self.assertEqual((p.returncode, len(p.stdout.split(","))), (0, 2), p.stderr)
+        for p in (self.run_one(), subprocess.run(
+                [GYRE, "serve", os.path.join(ROOT, "models/story"), "--data-parallel-size", "2"], capture_output=True,
+                text=True, timeout=PATIENCE, env=said_by_a_launcher(2, 0, MASTER_PORT="1"))):
+            self.assertEqual(p.returncode, 1)
+            self.assertRegex(p.stderr, r"OMPI_COMM_WORLD_SIZE=\d+ of the launcher \(--nnodes 1: each alone\): ")
+
+    def test_that_a_model_is_shared_is_told(self):
+        p = self.serve(0, "a", free_port())
+        self.assertIn("2 processes share one model, as OMPI_COMM_WORLD_SIZE says", p.stderr.readline())
 
 
 if __name__ == "__main__":
