@@ -1,6 +1,7 @@
 /* test_flags.c - the command line: what is taken, what is refused, and what the sentence says. */
 #include "check.h"
 
+#include "main/flags/engine_flags.h"
 #include "main/flags/flag_help.h"
 #include "main/flags/flags.h"
 
@@ -275,6 +276,21 @@ static void a_default_outside_the_bounds_is_not_shown(void **state) {
     EXPECT_STR(text, "(0 to 100)");
 }
 
+/* Engines beside each other begin behind the devices of the one before: ranks, times stages. */
+static void an_engine_takes_the_devices_of_its_ranks_and_stages(void **state) {
+    (void)state;
+    for (int ranks = 1; ranks <= 3; ranks++)
+        for (int stages = 1; stages <= 2; stages++) {
+            struct engine_flags f = ENGINE_FLAGS_DEFAULT;
+            struct error err;
+            int n;
+            f.n_ranks = ranks;
+            f.n_stages = stages;
+            EXPECT_OK(engine_flags_n_devices(&f, &n, &err), err);
+            EXPECT_EQ(n, ranks * stages);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_spelling_of_a_flag_is_taken),
@@ -284,6 +300,7 @@ int main(void) {
         cmocka_unit_test(the_environment_speaks_where_the_line_is_silent),
         cmocka_unit_test(numbers_are_exact_or_refused),
         cmocka_unit_test(help_groups_by_topic_and_tells_defaults_before_the_line),
+        cmocka_unit_test(an_engine_takes_the_devices_of_its_ranks_and_stages),
         cmocka_unit_test(a_default_outside_the_bounds_is_not_shown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -146,19 +146,30 @@ static struct gyre_token_bytes token_bytes_view(const struct vocabulary_bytes *v
     return (struct gyre_token_bytes){v->bytes.ptr, v->start, v->n, v->first};
 }
 
+/* The backend, and over it ranks, and over those stages. */
+static enum status find_table(const struct engine_flags *f, const struct backend_ops **out, struct error *err) {
+    TRY(find_backend(f->device, out, err));
+    if (f->n_ranks > 1)
+        TRY(backend_ranks(*out, (int)f->n_ranks, f->by_expert, out, err));
+    if (f->n_nodes > 1)
+        return backend_stages_far(*out, &backend_remote, f->n_nodes, out, err);
+    return f->n_stages > 1 ? backend_stages(*out, (int)f->n_stages, out, err) : OK;
+}
+
+enum status engine_flags_n_devices(const struct engine_flags *f, int *out, struct error *err) {
+    const struct backend_ops *table;
+    TRY(find_table(f, &table, err));
+    *out = MAX(table->n_devices, 1);
+    return OK;
+}
+
 enum status engine_flags_open(const struct engine_flags *f, const char *model, struct gyre **out, struct error *err) {
     struct progress loading = {0};
     struct vocabulary_bytes tokens[2];
     const struct backend_ops *backend;
     const char *own[MOST_DEVICE_OPTIONS + 4];
     char plugin[4096], steps[32];
-    TRY(find_backend(f->device, &backend, err));
-    if (f->n_ranks > 1)
-        TRY(backend_ranks(backend, (int)f->n_ranks, f->by_expert, &backend, err));
-    if (f->n_nodes > 1)
-        TRY(backend_stages_far(backend, &backend_remote, f->n_nodes, &backend, err));
-    if (f->n_stages > 1)
-        TRY(backend_stages(backend, (int)f->n_stages, &backend, err));
+    TRY(find_table(f, &backend, err));
     TRY(device_options(f, backend, plugin, sizeof plugin, steps, own, err));
     TRY(model_path_check(model, is_dummy(f) || backend->no_weights ? MODEL_SETTINGS : MODEL_COMPUTE, err));
     TRY(read_tokens(&f->speculation, model, tokens, err));
@@ -254,12 +265,14 @@ enum status engine_flags_open_one_of(const struct engine_flags *f, const char *m
                                      struct error *err) {
     const struct backend_ops *backend;
     int n_threads = f->n_threads ? (int)f->n_threads : (int)sysconf(_SC_NPROCESSORS_ONLN);
+    int n_devices;
     struct engine_flags one = *f;
     TRY(find_backend(f->device, &backend, err));
+    TRY(engine_flags_n_devices(f, &n_devices, err));
     if (n > 1 && backend->in_place)
         one.n_threads = MAX(n_threads / n, 1);
     else if (!backend->in_place && !backend->no_weights)
-        one.device_index += i * f->n_ranks;
+        one.device_index += (int64_t)i * n_devices;
     return engine_flags_open(&one, model, out, err);
 }
 

@@ -233,8 +233,11 @@ struct node_flags {
 enum status engine_flags_work(const struct engine_flags *f, const char *model, const struct node_flags *node,
                               struct error *err);
 
-/* The same n times, on devices of their own: behind each other those of one engine's ranks. On the host they share the
- * processors, and the memory for caches is as large for each. */
+/* Of the machine's that one engine takes, from --device-index on. */
+enum status engine_flags_n_devices(const struct engine_flags *flags, int *out, struct error *err);
+
+/* The same n times, on devices of their own: behind each other those of one engine's ranks and stages. On the host they
+ * share the processors, and the memory for caches is as large for each. */
 enum status engine_flags_open_several(const struct engine_flags *flags, const char *model, int n, struct gyre **out,
                                       struct error *err);
 
