@@ -147,6 +147,21 @@ static void vocabularies_are_the_same_or_not(void **state) {
     a.bytes[0] = 'w';
     b.view.n = 3;
     EXPECT(!token_bytes_equal(&a.view, &b.view));
+    EXPECT(!token_bytes_equal(&b.view, &a.view));
+}
+
+/* What goes through rows may have other special tokens, but no other text. */
+static void special_tokens_may_differ(void **state) {
+    (void)state;
+    struct words a = {0}, b = {0}, c = {0};
+    add(&a, "x", 1), add(&a, "\xff<a>", 4), add(&a, "yz", 2), add(&a, "\xff<b>", 4);
+    add(&b, "x", 1), add(&b, "\xff<other>", 8), add(&b, "yz", 2);
+    add(&c, "x", 1), add(&c, "<a>", 3), add(&c, "yz", 2);
+    b.view.first = 1;
+    EXPECT(token_bytes_equal(&a.view, &b.view) && token_bytes_equal(&b.view, &a.view));
+    EXPECT(!token_bytes_equal(&a.view, &c.view) && !token_bytes_equal(&c.view, &a.view));
+    add(&a, "\xff", 1); // a byte, which is no special token
+    EXPECT(!token_bytes_equal(&a.view, &b.view) && !token_bytes_equal(&b.view, &a.view));
 }
 
 int main(void) {
@@ -155,6 +170,7 @@ int main(void) {
         cmocka_unit_test(what_no_token_has_is_left_out),
         cmocka_unit_test(a_cut_is_nearly_what_a_tokenizer_makes),
         cmocka_unit_test(vocabularies_are_the_same_or_not),
+        cmocka_unit_test(special_tokens_may_differ),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -20,7 +20,8 @@ struct engine_steps engine_steps(const struct gyre *g) {
 }
 
 struct engine_guesses engine_guesses(const struct gyre *g) {
-    return (struct engine_guesses){g->drafter.n_drafts, g->drafter.n_guessed, g->drafter.n_accepted};
+    return (struct engine_guesses){g->drafter.n_drafts, g->drafter.n_guessed, g->drafter.n_accepted,
+                                   g->draft && g->draft->through_text};
 }
 
 void engine_let_guess(struct gyre *g, bool may) { g->drafter.is_off = !may; }

@@ -27,6 +27,7 @@ struct engine_steps engine_steps(const struct gyre *g);
 
 struct engine_guesses {
     int64_t n_drafts, n_guessed, n_accepted; // since the engine was opened
+    bool through_text;                       // by a draft model that has other tokens
 };
 struct engine_guesses engine_guesses(const struct gyre *g);
 

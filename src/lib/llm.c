@@ -6,6 +6,7 @@
 #include "lib/public.h"
 
 #include "engine/abi.h"
+#include "engine/draft/text_drafter.h"
 #include "engine/service.h"
 #include "text/token_ids.h"
 #include "text/vocabulary_bytes.h"
@@ -113,7 +114,7 @@ static int open_with_tokens(const struct gyre_options *given, struct gyre **out,
     struct vocabulary_bytes tokens[2] = {0};
     struct gyre_token_bytes views[2];
     struct error e;
-    bool is_model = all.draft_model && (!all.draft_method || strcmp(all.draft_method, "draft_model") == 0);
+    bool is_model = engine_draft_is_model(all.draft_method, all.draft_model);
     if (is_model && !all.model_tokens && vocabulary_bytes_of_both(all.model, all.draft_model, tokens, &e) != OK)
         return public_report(err, &e);
     for (int i = 0; i < 2; i++)

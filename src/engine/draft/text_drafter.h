@@ -15,3 +15,7 @@
 enum status text_drafter_load(struct gyre *g, const struct gyre_options *o, const struct draft *draft,
                               struct error *err);
 enum status text_drafter_open(struct gyre *g, const struct gyre_options *o, struct error *err);
+
+/* Whether a draft is a model with tokens of its own, or those of its target, so that it is opened with both
+ * (gyre_options.model_tokens). method NULL: as its folder says; path NULL: there is no draft. */
+bool engine_draft_is_model(const char *method, const char *path);

@@ -1,6 +1,7 @@
 /* text_drafter_open.c - a draft model with tokens of its own is placed beside its target. */
 #include "engine/draft/draft_rows.h"
 #include "engine/draft/text_drafter_parts.h"
+#include "model/draft/draft_kind.h"
 
 #include <stdlib.h>
 
@@ -34,6 +35,8 @@ static void find_specials(struct text_drafter *d) {
                             ? token_find(&d->own, token_at(&d->target, i), token_length(&d->target, i))
                             : -1;
 }
+
+bool engine_draft_is_model(const char *method, const char *path) { return path && draft_is_model(method, path); }
 
 enum status text_drafter_load(struct gyre *g, const struct gyre_options *o, const struct draft *draft,
                               struct error *err) {

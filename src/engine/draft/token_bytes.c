@@ -1,6 +1,8 @@
 /* token_bytes.c - see token_bytes.h. */
 #include "engine/draft/token_bytes.h"
 
+#include "base/str.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -89,13 +91,21 @@ void token_bytes_release(struct token_bytes *t) {
     *t = (struct token_bytes){0};
 }
 
+/* What a token adds to a text; of special tokens, and where there is no such token, nothing. */
+static struct str text_of(const struct gyre_token_bytes *t, int32_t id) {
+    if (id >= t->n || t->start[id + 1] <= t->start[id])
+        return (struct str){"", 0};
+    struct str s = {t->bytes + t->start[id], t->start[id + 1] - t->start[id]};
+    return s.len > 1 && (unsigned char)*s.ptr == 0xff ? (struct str){"", 0} : s;
+}
+
 bool token_bytes_equal(const struct gyre_token_bytes *a, const struct gyre_token_bytes *b) {
-    int32_t n = MIN(a->n, b->n);
-    if (n < 1 || !a->start || !b->start || !a->bytes || !b->bytes)
+    if (MIN(a->n, b->n) < 1 || !a->start || !b->start || !a->bytes || !b->bytes)
         return false; // token_bytes_init says so
-    bool is_same = memcmp(a->start, b->start, ((size_t)n + 1) * sizeof *a->start) == 0;
-    return is_same && a->start[a->n] == a->start[n] && b->start[b->n] == b->start[n] && a->first == b->first &&
-           memcmp(a->bytes, b->bytes, a->start[n]) == 0;
+    int32_t n = MAX(a->n, b->n), i = 0;
+    while (i < n && str_eq(text_of(a, i), text_of(b, i)))
+        i++;
+    return i == n;
 }
 
 bool token_is_special(const struct token_bytes *t, int32_t id) {

@@ -28,7 +28,9 @@ enum status token_bytes_init(struct token_bytes *t, const struct gyre_token_byte
                              struct error *err);
 void token_bytes_release(struct token_bytes *t); // zeroed is fine
 
-/* Whether the first n tokens are the same, and no other has bytes. */
+/* Whether a token of one text means the same in the other: the first n have the same bytes, and no other has any.
+ * Special tokens may have other names, or none, and another one may begin a text: a draft that reads one in place of
+ * another guesses worse, and no more. */
 bool token_bytes_equal(const struct gyre_token_bytes *a, const struct gyre_token_bytes *b);
 
 static inline int token_length(const struct token_bytes *t, int32_t id) {

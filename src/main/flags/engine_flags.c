@@ -8,6 +8,7 @@
 #include "console/terminal.h"
 #include "dist/remote.h"
 #include "dist/worker.h"
+#include "engine/draft/text_drafter.h"
 #include "engine/inspect.h"
 #include "main/model/model_path.h"
 #include "text/vocabulary_bytes.h"
@@ -134,12 +135,18 @@ static const char *dtype_told(const struct engine_flags *f, const char *model) {
     return dtype;
 }
 
+/* It costs more than a draft that goes with the model's rows, and vocabularies look alike. */
+static void tell_of_draft(const struct gyre *g, const char *draft) {
+    if (engine_guesses(g).through_text)
+        fprintf(stderr, "gyre: %s has other tokens than the model: it guesses through the text\n", draft);
+}
+
 /* A draft model may have other tokens. */
 static enum status read_tokens(const struct speculation *s, const char *model, struct vocabulary_bytes out[2],
                                struct error *err) {
-    bool is_model = s->model[0] && (!s->method[0] || strcmp(s->method, "draft_model") == 0);
+    const char *method = s->method[0] ? s->method : NULL, *draft = s->model[0] ? s->model : NULL;
     out[0] = out[1] = (struct vocabulary_bytes){0};
-    return is_model ? vocabulary_bytes_of_both(model, s->model, out, err) : OK;
+    return engine_draft_is_model(method, draft) ? vocabulary_bytes_of_both(model, draft, out, err) : OK;
 }
 
 static struct gyre_token_bytes token_bytes_view(const struct vocabulary_bytes *v) {
@@ -225,6 +232,7 @@ enum status engine_flags_open(const struct engine_flags *f, const char *model, s
         return engine_fault(&e, err);
     tell_of_scales(*out);
     tell_of_disk(*out);
+    tell_of_draft(*out, f->speculation.model);
     return OK;
 }
 

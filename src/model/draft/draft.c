@@ -1,5 +1,6 @@
 /* draft.c - see draft.h. */
 #include "model/draft/draft_internal.h"
+#include "model/draft/draft_kind.h"
 
 #include <stdlib.h>
 
@@ -58,6 +59,11 @@ static enum status method_of(const char *path, const char **out, struct error *e
         *out = "mtp";
     model_spec_free(spec);
     return OK;
+}
+
+bool draft_is_model(const char *method, const char *path) {
+    struct error err;
+    return (method || method_of(path, &method, &err) == OK) && strcmp(method, "draft_model") == 0;
 }
 
 static enum status open_parts(struct draft *d, const struct draft_source *source, const struct model *target,

@@ -59,10 +59,40 @@ class Speculation(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             for name in ("config.json", "model.safetensors"):
                 os.symlink(os.path.join(ROOT, "tests/models/llama", name), os.path.join(folder, name))
-            p = subprocess.run([GYRE, "run", os.path.join(ROOT, "models/story"), "-p", "x", "-n", "1", "--allow-links",
-                                "--speculative-config", json.dumps({"model": folder})], capture_output=True, text=True)
-        self.assertNotEqual(p.returncode, 0)
-        self.assertIn("both folders have a tokenizer", p.stderr)
+            rc, said = self.said_with(folder)
+        self.assertNotEqual(rc, 0)
+        self.assertIn("both folders have a tokenizer", said)
+
+    def said_with(self, folder):
+        p = subprocess.run([GYRE, "run", os.path.join(ROOT, "models/story"), "-p", "x", "-n", "1", "--allow-links",
+                            "--speculative-config", json.dumps({"model": folder})], capture_output=True, text=True)
+        return p.returncode, p.stderr
+
+    def test_who_guesses_through_the_text_says_so(self):
+        rc, said = self.said_with(os.path.join(ROOT, "tests/models/llama"))
+        self.assertEqual((rc, said.count("guesses through the text")), (0, 1), said)
+        with tempfile.TemporaryDirectory() as folder:  # the model itself, with another name of a special token
+            for name in ("config.json", "model.safetensors"):
+                os.symlink(os.path.join(ROOT, "models/story", name), os.path.join(folder, name))
+            with open(os.path.join(ROOT, "models/story/tokenizer.json")) as f:
+                tokenizer = f.read()
+            self.assertIn("<|im_end|>", tokenizer)
+            with open(os.path.join(folder, "tokenizer.json"), "w") as f:
+                f.write(tokenizer.replace("<|im_end|>", "<|another|>"))
+            rc, said = self.said_with(folder)
+        self.assertEqual((rc, said.count("through the text")), (0, 0), said)
+
+    def test_the_tokenizer_of_a_head_is_not_read(self):
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(ROOT, "tests/models/llama/config.json")) as f:
+                config = json.load(f)
+            with open(os.path.join(folder, "config.json"), "w") as f:
+                json.dump({**config, "architectures": ["LlamaForCausalLMEagle3"]}, f)
+            with open(os.path.join(folder, "tokenizer.json"), "w") as f:
+                f.write("{")
+            rc, said = self.said_with(folder)
+        self.assertNotEqual(rc, 0)
+        self.assertNotIn("tokenizer.json", said)
 
     def test_what_a_client_predicts_changes_no_answer(self):
         server = Server("models/story")
