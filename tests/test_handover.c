@@ -266,6 +266,46 @@ static void memory_is_asked_for_by_need(void **state) {
     }
 }
 
+/* A device that reads in a state how many tokens are in it, as one does that can go back (the giver is another). */
+static int32_t asked_tokens;
+static bool is_refused;
+static enum status look_at_handed(const struct loaded *l, int group, int32_t n_tokens, const void *in,
+                                  struct error *err) {
+    (void)l, (void)in, (void)group;
+    asked_tokens = n_tokens;
+    return is_refused ? fail(err, ERR_FORMAT, "a state of other tokens") : OK;
+}
+
+static void a_state_that_cannot_be_is_refused_alone(void **state) {
+    (void)state;
+    struct backend_ops toy = backend_toy;
+    toy.check_handed = look_at_handed;
+    for (size_t m = 0; m < 5; m++) {
+        struct gyre *a = open_on(&backend_toy, models[m], 0), *b = open_on(&toy, models[m], 0);
+        int32_t text[PROMPT], n, tokens = b->pool.has_state ? WHOLE * BLOCK : 0;
+        struct buf bytes = {0};
+        struct error err;
+        fill(text, PROMPT, a, m);
+        struct handover_prompt p = {text, PROMPT, 0, 42};
+        struct outcome one = ask(a, text, PROMPT, ANSWER);
+        EXPECT_OK(handover_give(a, &p, 0, SIZE_MAX, &bytes, &err), err);
+        int64_t whole = handover_known(a, &p);
+        asked_tokens = 0, is_refused = true;
+        EXPECT_EQ(handover_take(b, &p, buf_view(&bytes), &n, &err), b->pool.has_state ? ERR_FORMAT : OK);
+        EXPECT_EQ(asked_tokens, tokens);
+        EXPECT_EQ(handover_known(b, &p), b->pool.has_state ? 0 : whole);
+        EXPECT(!check_pool(b));
+        expect_same(ask(b, text, PROMPT, ANSWER), one, models[m]); // computed here, as if nothing had come
+        is_refused = false;
+        gyre_close(b);
+        b = open_on(&toy, models[m], 0);
+        EXPECT_OK(handover_take(b, &p, buf_view(&bytes), &n, &err), err);
+        EXPECT_EQ(handover_known(b, &p), whole);
+        buf_release(&bytes);
+        gyre_close(a), gyre_close(b);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_answer_is_that_of_one_engine),
@@ -275,6 +315,7 @@ int main(void) {
         cmocka_unit_test(tenants_find_their_own),
         cmocka_unit_test(a_full_cache_takes_nothing),
         cmocka_unit_test(memory_is_asked_for_by_need),
+        cmocka_unit_test(a_state_that_cannot_be_is_refused_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -83,6 +83,10 @@ struct backend_ops {
     enum status (*get_cache)(struct loaded *l, int group, int block, void *out, struct error *err);
     enum status (*put_cache)(struct loaded *l, int group, int block, const void *in, struct error *err);
 
+    /* ERR_FORMAT: the bytes that another engine gave as the state behind n_tokens, of a state group, say of themselves
+     * what cannot be; put_cache is not called with them. NULL: they say nothing. */
+    enum status (*check_handed)(const struct loaded *l, int group, int32_t n_tokens, const void *in, struct error *err);
+
     enum status (*compile)(struct loaded *l, struct bucket bucket, struct executable **out, struct error *err);
     void (*free_executable)(struct executable *exe); // waits for what is in flight
 

@@ -243,6 +243,7 @@ const struct backend_ops backend_cuda = {
     .handed_bytes = cuda_handed_bytes,
     .get_cache = cuda_get_cache,
     .put_cache = cuda_put_cache,
+    .check_handed = cuda_check_handed,
     .cache_room = cuda_cache_room,
     .compile = cuda_compile,
     .free_executable = cuda_free_executable,

@@ -197,6 +197,16 @@ static enum status over_put_cache(struct loaded *l, int group, int block, const 
     return OK;
 }
 
+static enum status over_check_handed(const struct loaded *l, int group, int32_t n_tokens, const void *in,
+                                     struct error *err) {
+    const struct over *t = l->device->table;
+    for (int i = 0; i < t->n; i++) {
+        TRY(t->of->check_handed(l->of[i], group, n_tokens, in, err));
+        in = (const char *)in + t->of->handed_bytes(l->of[i], group);
+    }
+    return OK;
+}
+
 int64_t over_states_width(const struct program *p) { return p->ops[0].code == OP_STATES ? p->ops[0].out[0].width : 0; }
 
 /* The least, as each has the same blocks; less what comes from the stage before. */
@@ -252,6 +262,7 @@ static void fill_common(struct over *t, const struct over *want) {
     ops->handed_bytes = hands_over ? over_handed_bytes : NULL;
     ops->get_cache = hands_over ? over_get_cache : NULL;
     ops->put_cache = hands_over ? over_put_cache : NULL;
+    ops->check_handed = hands_over && of->check_handed ? over_check_handed : NULL;
     ops->cache_room = of->cache_room ? over_cache_room : NULL;
     ops->states_from = NULL;
     ops->probes = NULL;

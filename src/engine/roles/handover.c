@@ -195,6 +195,8 @@ static enum status take_piece(void *context, int group, int32_t entry, int32_t b
     if (bytes_hash(&piece, t->text, bytes) != piece.hash)
         return fail(err, ERR_FORMAT, "block %d of group %d was changed on its way", entry, group);
     t->left = (struct str){bytes + piece.bytes, t->left.len - sizeof piece - piece.bytes};
+    if (!t->g->pool.groups[group].paged && t->g->ops->check_handed)
+        TRY(t->g->ops->check_handed(t->g->loaded, group, entry * t->g->pool.block_size, bytes, err));
     return t->g->ops->put_cache(t->g->loaded, group, block, bytes, err);
 }
 

@@ -72,10 +72,26 @@ enum status cuda_get_cache(struct loaded *loaded, int group, int block, void *ou
     return OK;
 }
 
-enum status cuda_put_cache(struct loaded *loaded, int group, int block, const void *in, struct error *err) {
+static int64_t base_in(const struct loaded *loaded, int group, const void *in) {
     int64_t base = 0;
     if (tail_bytes(loaded, group) > 0)
         memcpy(&base, (const char *)in + cuda_cache_block_bytes(loaded, group, loaded->block_size), sizeof base);
+    return base;
+}
+
+/* So that a step may begin there (step/plan.c, write_bases). */
+enum status cuda_check_handed(const struct loaded *loaded, int group, int32_t n_tokens, const void *in,
+                              struct error *err) {
+    int64_t base = base_in(loaded, group, in);
+    if (loaded->n_back > 0 && (base < n_tokens - (int64_t)loaded->n_back || base > n_tokens || base < 0))
+        return fail(err, ERR_FORMAT,
+                    "a recurrent state that was handed over has %lld tokens; behind %d it may lag by %d",
+                    (long long)base, n_tokens, loaded->n_back);
+    return OK;
+}
+
+enum status cuda_put_cache(struct loaded *loaded, int group, int block, const void *in, struct error *err) {
+    int64_t base = base_in(loaded, group, in);
     if (base < 0 || base > INT32_MAX)
         return fail(err, ERR_FORMAT, "a recurrent state that was handed over has %lld tokens", (long long)base);
     TRY(move(loaded, group, block, NULL, in, err));

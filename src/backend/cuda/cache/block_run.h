@@ -23,3 +23,7 @@ enum status block_run_copy(struct loaded *loaded, int group, struct block_run fr
 int64_t cuda_handed_bytes(const struct loaded *loaded, int group);
 enum status cuda_get_cache(struct loaded *loaded, int group, int block, void *out, struct error *err);
 enum status cuda_put_cache(struct loaded *loaded, int group, int block, const void *in, struct error *err);
+
+/* ERR_FORMAT: a state that can go back lags behind its n_tokens by less than nothing or more than its rows. */
+enum status cuda_check_handed(const struct loaded *loaded, int group, int32_t n_tokens, const void *in,
+                              struct error *err);
