@@ -3,6 +3,7 @@
 
 #include "console/terminal.h"
 #include "lib/backends.h"
+#include "main/model/model_path.h"
 #include "model/model.h"
 #include "sizing/measured.h"
 
@@ -21,11 +22,11 @@ static enum status find_card(const char *name, const struct card **out, struct e
     return *out ? OK : fail(err, ERR_ARG, "--card: %.40s is not known; known cards are %s", name, known);
 }
 
-/* With its weights, as those tell their formats, or by its settings alone. */
+/* With its weights, as those tell their formats; by its settings alone where it has none that can be read. */
 static enum status open_model(const char *path, struct model **out, struct error *err) {
-    if (model_open(path, &(struct model_options){.load = LOAD_CHECKPOINT}, out, err) == OK)
-        return OK;
-    return model_open(path, &(struct model_options){.load = LOAD_PHANTOM}, out, err);
+    struct error none;
+    bool has_weights = model_path_check(path, MODEL_COMPUTE, &none) == OK;
+    return model_open(path, &(struct model_options){has_weights ? LOAD_CHECKPOINT : LOAD_PHANTOM}, out, err);
 }
 
 static const char *unless(const char *value, const char *none) { return strcmp(value, none) == 0 ? NULL : value; }

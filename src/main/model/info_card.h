@@ -17,7 +17,8 @@ struct card_flags {
 
 /* Rows of a verb's table of flags, for a struct card_flags. */
 #define CARD_FLAGS(f)                                                                                              \
-    {"card", 0, FLAG_STRING, &(f).card, "CARD", "Memory of a card", "with --device cuda: H200, H100 or B200"},     \
+    {"card", 0, FLAG_STRING, &(f).card, "CARD", "Memory of a card",                                                \
+     "with --device cuda: H200, H100, or B200 if the library was built with ARCHS for it"},                     \
         {"gpu-memory-utilization", 0, FLAG_REAL, &(f).memory_share, "SHARE", "Memory of a card",                   \
          "of a card's memory that may be taken, as of serve", .min = 0.01, .max = 1},                              \
         {"dtype", 0, FLAG_CHOICE, &(f).dtype, "auto|float32|float16|bfloat16", "Memory of a card", "as of serve"}, \

@@ -88,7 +88,21 @@ class Info(unittest.TestCase):
         self.assertIn("known cards are H200", info(config("Qwen--Qwen2.5-7B"), "--card", "K80")[2])
         rc, _, said = info(config("Qwen--Qwen2.5-7B"), "--card", "B200")
         self.assertEqual(rc, 1)
-        self.assertIn("capability 10.0", said)
+        self.assertIn("--card: B200 has compute capability 10.0", said)
+        self.assertNotIn("GPU 0", said)
+
+    def test_faulty_weights_are_not_taken_for_none(self):
+        folder = tempfile.mkdtemp(prefix="gyre-ptx-info-")
+        self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+        for name in ("config.json", "model.safetensors"):
+            shutil.copyfile(os.path.join(ROOT, "tests/models/llama", name), os.path.join(folder, name))
+        weights = os.path.join(folder, "model.safetensors")
+        os.truncate(weights, os.path.getsize(weights) - 1)
+        rc, out, said = info(folder)
+        self.assertEqual((rc, out, said.count("\n")), (1, "", 1), said)
+        self.assertIn("model.safetensors", said)
+        os.remove(weights)
+        self.assertEqual(on_card(folder)["on_card"]["card"], "H200")
 
 
 if __name__ == "__main__":
