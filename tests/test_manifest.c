@@ -87,6 +87,21 @@ static void another_card_is_refused_with_what_to_do(void **state) {
     }
 }
 
+static void a_card_that_is_not_there_is_refused_by_its_name(void **state) {
+    (void)state;
+    const struct kernel_arch *arch;
+    struct error err;
+    struct machine_found m = {.card = "B200", .major = 10};
+    fill_list();
+    EXPECT_EQ(manifest_check_card(&list, &m, &arch, &err), ERR_UNSUPPORTED);
+    EXPECT(strstr(err.text, "--card: B200") && strstr(err.text, "10.0") && strstr(err.text, "sm_90a") &&
+           strstr(err.text, "100 among ARCHS"));
+    EXPECT(!strstr(err.text, "GPU 0") && !strstr(err.text, "CUDA_VISIBLE_DEVICES"));
+    m = (struct machine_found){.card = "H200", .major = 9};
+    EXPECT_OK(manifest_check_card(&list, &m, &arch, &err), err);
+    EXPECT(arch == &hopper[0]);
+}
+
 static void a_card_runs_the_code_of_its_generation_that_is_nearest(void **state) {
     (void)state;
     static const int cases[][3] = {{8, 0, 0},  {8, 6, 0},  {8, 9, 1},   {9, 0, 2},  {10, 0, 3},
@@ -123,6 +138,7 @@ int main(void) {
         cmocka_unit_test(a_file_that_is_not_there_is_named),
         cmocka_unit_test(the_name_of_a_build_differs_with_any_kernel_and_with_their_order),
         cmocka_unit_test(another_card_is_refused_with_what_to_do),
+        cmocka_unit_test(a_card_that_is_not_there_is_refused_by_its_name),
         cmocka_unit_test(a_card_runs_the_code_of_its_generation_that_is_nearest),
         cmocka_unit_test(a_driver_that_is_old_or_absent_is_refused_with_what_to_do),
     };

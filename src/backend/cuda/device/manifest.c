@@ -48,6 +48,11 @@ enum status manifest_check_card(const struct kernel_list *list, const struct mac
     }
     if (*out)
         return OK;
+    if (m->card)
+        return fail(err, ERR_UNSUPPORTED,
+                    "--card: %s has compute capability %d.%d, and the CUDA library here was built for %s alone; build "
+                    "it with %d among ARCHS (make cuda ARCHS=...)",
+                    m->card, m->major, m->minor, list_archs(list, archs, sizeof archs), m->major * 10 + m->minor);
     return fail(err, ERR_UNSUPPORTED,
                 "--device cuda: the %d kernels were built for %s (sm_90a is Hopper: H100, H200, GH200), GPU %d has "
                 "compute capability %d.%d; choose another with CUDA_VISIBLE_DEVICES, build the library for it (make "

@@ -33,6 +33,7 @@ struct kernel_list {
 extern const struct kernel_list kernel_list; // of this library
 
 struct machine_found {
+    const char *card;         // of a GPU that is not there its name: device, driver and runtime are not used. Else NULL
     int device, major, minor; // the GPU and its compute capability
     int driver, runtime;      // as CUDA counts: 13000; driver 0: there is none
 };

@@ -79,7 +79,8 @@ static enum status open_parts(struct device *d, bool shares, struct error *err) 
 enum { CONTEXT_BYTES = 600 << 20 };
 
 static enum status open_phantom(struct device *d, const struct phantom_card *card, struct error *err) {
-    struct machine_found machine = {.major = card->capability / 10, .minor = card->capability % 10};
+    struct machine_found machine = {
+        .card = card->name, .major = card->capability / 10, .minor = card->capability % 10};
     TRY(manifest_check_card(&kernel_list, &machine, &d->arch, err));
     d->card = card;
     d->is_fast = d->is_fast && d->arch->is_fast;
