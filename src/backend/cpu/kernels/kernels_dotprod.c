@@ -15,6 +15,7 @@
  * Run under emulation only: how many rows are best taken together was never timed. */
 #if defined(__aarch64__)
 #include "backend/cpu/kernels/blocks.h"
+#include "backend/cpu/kernels/mxfp4.h"
 
 #include "base/status.h"
 
@@ -112,16 +113,6 @@ static ALWAYS_INLINE void nibbles(const uint8_t *p, int8x16_t codes[2]) {
 static ALWAYS_INLINE void looked_up(const int8_t values[16], int8x16_t codes[2]) {
     int8x16_t table = vld1q_s8(values);
     UNROLL for (int h = 0; h < 2; h++) codes[h] = vqtbl1q_s8(table, vreinterpretq_u8_s8(codes[h]));
-}
-
-/* Twice the values of e2m1. */
-static const int8_t e2m1_values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-
-static ALWAYS_INLINE float e8m0_half(uint8_t e) {
-    uint32_t bits = e < 2 ? UINT32_C(0x00200000) << e : (uint32_t)(e - 1) << 23;
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
 }
 
 static ALWAYS_INLINE bool has_min(const enum qformat_id f) {

@@ -9,6 +9,7 @@
  * free, and kernels differ in that. */
 #pragma once
 
+#include "backend/cpu/kernels/mxfp4.h"
 #include "core/qformat.h"
 
 #include <immintrin.h>
@@ -70,9 +71,6 @@ static ALWAYS_INLINE __m256i looked_up(__m256i codes, const int8_t values[16], c
     UNROLL for (int i = 0; i < 16; i++) table[i] = (int8_t)(values[i] + more);
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(load16((const uint8_t *)table)), codes);
 }
-
-/* Twice the values of e2m1. */
-static const int8_t e2m1_values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 /* Columns 32 k + 16 h to 32 k + 16 h + 15 of the blocks of two rows. */
 static ALWAYS_INLINE __m256i codes_of(const enum qformat_id f, const uint8_t *a, const uint8_t *b, const int k,

@@ -16,6 +16,7 @@
 #pragma once
 
 #include "backend/cpu/kernels/kernels.h"
+#include "backend/cpu/kernels/mxfp4.h"
 
 #include <immintrin.h>
 #include <string.h>
@@ -90,16 +91,6 @@ static ALWAYS_INLINE __m512i looked_up(__m512i codes, const int8_t values[16], i
     for (int i = 0; i < 16; i++)
         table[i] = (int8_t)(values[i] + more);
     return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)table)), codes);
-}
-
-/* Twice the values of e2m1. */
-static const int8_t e2m1_values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-
-static ALWAYS_INLINE float e8m0_half(uint8_t e) {
-    uint32_t bits = e < 2 ? UINT32_C(0x00200000) << e : (uint32_t)(e - 1) << 23;
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
 }
 
 /* What is added to the codes of a format, as a power of two; -1: nothing is. */
