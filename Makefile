@@ -58,15 +58,16 @@ of_rooms   = $(foreach room,$(1),$(wildcard src/$(room)/*.c src/$(room)/*/*.c))
 MAIN_SRC  := $(filter-out src/main/main.c,$(call of_rooms,client sizing hub console bench main))
 LIB_SRC   := $(call of_rooms,base core file model backend/cpu backend/toy backend/ranks backend/xla sched grammar dist train engine jinja text lib quantize)
 FRONT_SRC := $(call of_rooms,http api)
-TEST_SRC  := $(wildcard tests/test_*.c)
-TEST_LIB  := $(filter-out $(TEST_SRC),$(wildcard tests/*.c))
+# Tests lie in folders by subject, and their programs side by side; those of the CUDA backend are build.mk's.
+TEST_SRC  := $(filter-out tests/cuda/% tests/ptx/%,$(wildcard tests/*/test_*.c))
+TEST_LIB  := $(wildcard tests/rig/*.c)
 FUZZ_SRC  := $(wildcard tests/fuzz/fuzz_*.c)
 BENCH_SRC := $(wildcard bench/*.c)
 
 PAGE_SRC  := $(wildcard src/api/page/*)
 
 obj     = $(patsubst %.c,$(BUILD)/%.o,$(1))
-TESTS   := $(patsubst %.c,$(BUILD)/%,$(TEST_SRC))
+TESTS   := $(patsubst %.c,$(BUILD)/tests/%,$(notdir $(TEST_SRC)))
 FUZZERS := $(patsubst tests/fuzz/%.c,$(BUILD)/%,$(FUZZ_SRC))
 BENCHES := $(patsubst %.c,$(BUILD)/%,$(BENCH_SRC))
 OBJECTS := $(call obj,$(LIB_SRC) $(FRONT_SRC) $(MAIN_SRC) src/main/main.c $(TEST_SRC) $(TEST_LIB) $(FUZZ_SRC) $(BENCH_SRC)) $(BUILD)/page.o
@@ -172,10 +173,12 @@ explain: build/gyre
 	build/gyre explain models/story
 
 # ---- tests ------------------------------------------------------------------------------------------------------
+$(call obj,$(TEST_SRC) $(TEST_LIB)): CPPFLAGS += -Itests/rig
 $(call obj,$(TEST_SRC) $(TEST_LIB)): | build/.setup-test
 
-$(BUILD)/tests/%: $(BUILD)/tests/%.o $(call obj,$(TEST_LIB)) $(LIBS) | build/.setup-test
-	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $^ -lcmocka $(ALL_LIBS)
+$(foreach t,$(TEST_SRC),$(eval $(BUILD)/tests/$(basename $(notdir $(t))): $(call obj,$(t))))
+$(TESTS): $(call obj,$(TEST_LIB)) $(LIBS) | build/.setup-test
+	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LIBS) -lcmocka $(ALL_LIBS)
 
 build/data/%: tests/data/%.xz | build/.setup-test
 	@mkdir -p $(@D)
@@ -200,7 +203,7 @@ BACKEND ?= cpu
 test-parity: $(BUILD)/tests/test_parity $(if $(filter cuda,$(BACKEND)),cuda)
 	GYRE_TEST_BACKEND=$(BACKEND) GYRE_PLUGINS=$(BUILD) $<
 
-ARM_TESTS := $(patsubst tests/%.c,%,$(wildcard tests/test_ops*.c)) test_goldens test_kernels test_block_products test_blocks test_quant test_dtype
+ARM_TESTS := $(basename $(notdir $(wildcard tests/ops/test_ops*.c))) test_goldens test_kernels test_block_products test_blocks test_quant test_dtype
 test-arm:
 	@$(MAKE) --no-print-directory arm-binaries CC=aarch64-linux-gnu-gcc
 	@tests/arm.sh build/release-aarch64-linux-gnu-gcc $(ARM_TESTS)
@@ -265,7 +268,7 @@ install: $(BUILD)/gyre $(BUILD)/libgyre.so $(BUILD)/install/libgyre.a
 	@tools/install.sh $(BUILD) "$(DESTDIR)" "$(PREFIX)" $(VERSION)
 
 format:
-	clang-format -i $(wildcard src/*/*.[ch] src/*/*/*.[ch] src/*/*/*/*.[ch] src/*/*/*/*/*.[ch] include/*.h bench/*.[ch] tests/*.[ch] tests/ptx/*.[ch] tests/fuzz/*.c tests/inject/*.c)
+	clang-format -i $(wildcard src/*/*.[ch] src/*/*/*.[ch] src/*/*/*/*.[ch] src/*/*/*/*/*.[ch] include/*.h bench/*.[ch] $(TEST_SRC) $(wildcard tests/rig/*.[ch] tests/ops/*.h tests/ptx/*.[ch] tests/fuzz/*.c tests/inject/*.c)
 
 clean:
 	rm -rf build

@@ -21,15 +21,15 @@ there=${GYRE_GPU_ROOT:-/tmp/gyre-gpu}
 
 # Test programs share one library of the engine, or each would be as large as it.
 pack() {
-    tests=$(ls tests/test_ops*.c tests/test_goldens.c tests/test_device.c tests/test_parity.c tests/test_overlap.c tests/test_sample_rows.c tests/test_draft_models.c |
-        sed 's:tests/\(.*\)\.c$:\1:')
+    tests=$(ls tests/ops/test_ops*.c | sed 's:.*/\(.*\)\.c$:\1:')
+    tests="$tests test_goldens test_device test_parity test_overlap test_sample_rows test_draft_models"
     release=build/release root=build/gpu/root
     make cuda cuda-tests build/data/tokenizers/qwen3/tokenizer.json build/data/tokenizers/qwen3/tokenizer_config.json build/racecheck/libgyre-cuda.so $(for t in small_m gated split_k prefill; do echo "build/racecheck/test_gemm_fp8_$t"; done) $(for t in $tests; do echo "$release/tests/$t"; done)
     rm -rf build/gpu && mkdir -p $root/lib $root/racecheck
     cc -shared -o $root/libgyre-tests.so -Wl,--whole-archive $release/libgyre.a -Wl,--no-whole-archive \
-        $release/tests/op_rig.o $release/tests/draft_rig.o -lcmocka -ljansson -lpcre2-8 -lxxhash -lsodium -lpthread -lm
+        $release/tests/rig/op_rig.o $release/tests/rig/draft_rig.o -lcmocka -ljansson -lpcre2-8 -lxxhash -lsodium -lpthread -lm
     for t in $tests; do
-        cc -o "$root/$t" "$release/tests/$t.o" -L$root -lgyre-tests -lcmocka -ljansson -lm -Wl,-rpath,'$ORIGIN' -Wl,--allow-shlib-undefined
+        cc -o "$root/$t" $release/tests/*/$t.o -L$root -lgyre-tests -lcmocka -ljansson -lm -Wl,-rpath,'$ORIGIN' -Wl,--allow-shlib-undefined
     done
     cp $(find build/cuda -maxdepth 1 -name 'test_*' -type f -perm -u+x | grep -v -e test_ops -e test_goldens -e test_overlap -e test_sample) \
         $release/gyre $release/libgyre-cuda.so $root

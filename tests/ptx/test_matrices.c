@@ -1,7 +1,7 @@
 /* test_matrices.c - matrices.c against plain loops over the layouts that the manual's tables and the kernels' headers
  * (mma.cuh, wgmma.cuh, kv.cuh) give, with warps made up by hand: no PTX is parsed. Operands are small whole numbers, so
  * that all sums are exact. */
-#include "../check.h"
+#include "check.h"
 
 #include "machine.h"
 #include "numbers.h"

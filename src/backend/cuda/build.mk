@@ -15,7 +15,7 @@ CUDA_OBJ  := $(patsubst src/%.c,build/cuda/%.o,$(CUDA_SRC)) $(CUDA_CODE) build/c
 # The launch functions of the runtime are watched by src/backend/cuda/device/faults.c.
 CUDA_WRAP := -Wl,--wrap=cudaLaunchKernelExC,--wrap=__cudaLaunchKernel
 CUDA_LIBS := $(CUDA_WRAP) -L$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -lstdc++ -ldl -lrt
-CUDA_CC    = $(CC) $(CPPFLAGS) $(CFLAGS) -Itests -I$(CUDA_HOME)/include
+CUDA_CC    = $(CC) $(CPPFLAGS) $(CFLAGS) -Itests/rig -I$(CUDA_HOME)/include
 NVCC_FLAGS := -O3 -std=c++17 -Isrc -Iinclude
 SM90      := -gencode=arch=compute_90a,code=sm_90a
 # Of an object, by its kernel's name.
@@ -58,9 +58,12 @@ $(BUILD)/libgyre-cuda.so: $(CUDA_OBJ) $(BUILD)/libgyre.a tools/plugin.map
 cuda: $(BUILD)/libgyre-cuda.so $(BUILD)/gyre
 
 # ---- tests on a GPU ---------------------------------------------------------------------------------------------
-CUDA_TESTS := $(patsubst tests/%.c,build/cuda/%,$(wildcard tests/test_ops*.c) $(addprefix tests/test_,goldens.c overlap.c sample_rows.c))
-$(CUDA_TESTS): build/cuda/%: $(BUILD)/tests/%.o $(BUILD)/tests/op_rig.o $(CUDA_OBJ) $(LIBS)
-	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $^ -Wl,--as-needed -lcmocka $(ALL_LIBS) $(CUDA_LIBS)
+CUDA_TEST_NAMES := ops% goldens overlap sample_rows
+CUDA_TEST_SRC := $(foreach t,$(TEST_SRC),$(if $(filter $(CUDA_TEST_NAMES:%=test_%),$(basename $(notdir $(t)))),$(t)))
+CUDA_TESTS := $(patsubst %.c,build/cuda/%,$(notdir $(CUDA_TEST_SRC)))
+$(foreach t,$(CUDA_TEST_SRC),$(eval build/cuda/$(basename $(notdir $(t))): $(call obj,$(t))))
+$(CUDA_TESTS): $(BUILD)/tests/rig/op_rig.o $(CUDA_OBJ) $(LIBS)
+	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LIBS) -Wl,--as-needed -lcmocka $(ALL_LIBS) $(CUDA_LIBS)
 # Host code over parts of the backend, or over all of it: those hold every kernel, as the list of them says.
 CUDA_UNITS := $(patsubst tests/cuda/%.c,build/cuda/%,$(wildcard tests/cuda/test_*.c))
 build/cuda/libbackend.a: $(CUDA_OBJ)

@@ -3,7 +3,7 @@
  * The patterns of GPT-2, cl100k, Llama 3, Qwen, o200k and Mistral's tekken tile a text: every character belongs to
  * exactly one match. They differ in a few rules, so one scanner with a row of rules a pattern replaces the regular
  * expression, at some ten times its speed. A pattern gets one only when its text is exactly the one in the table;
- * tests/test_regex.c holds every row against PCRE2. */
+ * tests/text/test_regex.c holds every row against PCRE2. */
 #pragma once
 
 #include "base/str.h"

@@ -55,7 +55,7 @@ class Admission(unittest.TestCase):
         return f.name
 
     def test_who_comes_later_is_told_a_longer_wait(self):
-        """How long is not looked at: this machine may be anybody's. tests/test_queue_model.c does, on a clock of its
+        """How long is not looked at: this machine may be anybody's. test_queue_model.c does, on a clock of its
         own."""
         server = self.open()
         threads, _ = crowd(server, 10)

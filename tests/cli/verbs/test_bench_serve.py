@@ -187,7 +187,7 @@ class BenchServe(unittest.TestCase):
         p = bench(s.url, *self.custom(40), "--request-rate", "40", "--ready-check-timeout-sec", "0")
         self.assertEqual(p.returncode, 0, p.stderr)
         self.assertGreater(max(times) - min(times),
-                           0.7)  # the last is due at 1 s; their distribution is tests/test_bench.c's matter
+                           0.7)  # the last is due at 1 s; their distribution is tests/main/test_bench.c's matter
         self.assertIn("Request rate configured (RPS):           40.00", p.stdout)
 
     def test_random_prompts_have_the_tokens_asked_for_and_the_seed_repeats_them(self):
