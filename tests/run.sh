@@ -2,7 +2,7 @@
 # Runs every test program of $BUILD and every tests/cli/*/test_*.py, as many at a time as there are processors, and
 # closes with one line of totals. A test program is a cmocka group; a python file is a unittest module.
 #
-#   BUILD=build/release tests/run.sh [NAME...]     all, or those named: flags is tests/main/test_flags.c or a test_flags.py
+#   BUILD=build/release tests/run.sh [NAME...]     all, or those named: flags is tests/*/test_flags.c or a test_flags.py
 #   BUILD=build/release tests/run.sh --fast        all that are for every commit: under a minute on two idle processors
 #
 # What takes long says in its first comment "Not in make test-fast" and why, but for test_ptx_*, and single tests say
@@ -21,7 +21,8 @@ for tool in ASAN TSAN UBSAN; do
 done
 
 jobs=$(nproc)
-paths=$(find tests -name 'test_*.c' ! -path 'tests/cuda/*' ! -path 'tests/ptx/*' | sort && find tests/cli -name 'test_*.py' | sort)
+paths=$(find tests -name 'test_*.c' ! -path 'tests/cuda/*' ! -path 'tests/ptx/*' | sort
+    find tests/cli -name 'test_*.py' | sort)
 [ "${1:-}" = --fast ] && {
     shift
     jobs=$((2 * jobs)) # twice as many at a time: some of them sleep
@@ -43,6 +44,10 @@ python3 tests/side_by_side.py "$jobs" $names
 
 cat "$RESULTS"/*.count | awk '
     { passed += $1; failed += $2; skipped += $3; if ($2) broken = broken " " $4; n++ }
-    END { if (skipped) print "skipped: " skipped; if (broken) print "failed:" broken; print passed + 0 " passed, " failed + 0 " failed" }
+    END {
+        if (skipped) print "skipped: " skipped
+        if (broken) print "failed:" broken
+        print passed + 0 " passed, " failed + 0 " failed"
+    }
 ' | tee "$RESULTS/summary"
 grep -q ', 0 failed$' "$RESULTS/summary"

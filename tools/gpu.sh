@@ -24,27 +24,33 @@ pack() {
     tests=$(ls tests/ops/test_ops*.c | sed 's:.*/\(.*\)\.c$:\1:')
     tests="$tests test_goldens test_device test_parity test_overlap test_sample_rows test_draft_models"
     release=build/release root=build/gpu/root
-    make cuda cuda-tests build/data/tokenizers/qwen3/tokenizer.json build/data/tokenizers/qwen3/tokenizer_config.json build/racecheck/libgyre-cuda.so $(for t in small_m gated split_k prefill; do echo "build/racecheck/test_gemm_fp8_$t"; done) $(for t in $tests; do echo "$release/tests/$t"; done)
+    qwen3=build/data/tokenizers/qwen3 racecheck=build/racecheck
+    make cuda cuda-tests $qwen3/tokenizer.json $qwen3/tokenizer_config.json $racecheck/libgyre-cuda.so \
+        $(for t in small_m gated split_k prefill; do echo "$racecheck/test_gemm_fp8_$t"; done) \
+        $(for t in $tests; do echo "$release/tests/$t"; done)
     rm -rf build/gpu && mkdir -p $root/lib $root/racecheck
     cc -shared -o $root/libgyre-tests.so -Wl,--whole-archive $release/libgyre.a -Wl,--no-whole-archive \
-        $release/tests/rig/op_rig.o $release/tests/rig/draft_rig.o -lcmocka -ljansson -lpcre2-8 -lxxhash -lsodium -lpthread -lm
+        $release/tests/rig/op_rig.o $release/tests/rig/draft_rig.o \
+        -lcmocka -ljansson -lpcre2-8 -lxxhash -lsodium -lpthread -lm
     for t in $tests; do
-        cc -o "$root/$t" $release/tests/*/$t.o -L$root -lgyre-tests -lcmocka -ljansson -lm -Wl,-rpath,'$ORIGIN' -Wl,--allow-shlib-undefined
+        cc -o "$root/$t" $release/tests/*/$t.o -L$root -lgyre-tests -lcmocka -ljansson -lm \
+            -Wl,-rpath,'$ORIGIN' -Wl,--allow-shlib-undefined
     done
-    cp $(find build/cuda -maxdepth 1 -name 'test_*' -type f -perm -u+x | grep -v -e test_ops -e test_goldens -e test_overlap -e test_sample) \
-        $release/gyre $release/libgyre-cuda.so $root
-    cp build/racecheck/libgyre-cuda.so build/racecheck/test_* $root/racecheck
+    cp $(find build/cuda -maxdepth 1 -name 'test_*' -type f -perm -u+x |
+        grep -v -e test_ops -e test_goldens -e test_overlap -e test_sample) $release/gyre $release/libgyre-cuda.so $root
+    cp $racecheck/libgyre-cuda.so $racecheck/test_* $root/racecheck
     strip $(find $root -type f)
     mkdir -p $root/tests
     cp -r models $root
     mkdir -p $root/claims/qwen2.5-7b $root/claims/llama-3.1-8b $root/claims/gemma-4-31b
-    cp tests/data/configs/Qwen--Qwen2.5-7B/config.json build/data/tokenizers/qwen3/* $root/claims/qwen2.5-7b
+    cp tests/data/configs/Qwen--Qwen2.5-7B/config.json $qwen3/* $root/claims/qwen2.5-7b
     cp tests/data/configs/meta-llama--Meta-Llama-3.1-8B/config.json $root/claims/llama-3.1-8b
     xz -dc tests/data/configs/nvidia--Gemma-4-31B-IT-NVFP4/config.json.xz >$root/claims/gemma-4-31b/config.json
     cp -r tests/models tests/models_random $root/tests
     # What a machine with CUDA and Python has not: everything but the C library, CUDA's own and what libcurl brings.
     ldd $release/gyre $release/tests/test_ops | awk '/=> \// {print $3}' | sort -u |
-        grep -E '/lib(cmocka|edit|bsd|md|microhttpd|jansson|pcre2|xxhash|utf8proc|tinfo|sodium)' | xargs -I{} cp -L {} $root/lib
+        grep -E '/lib(cmocka|edit|bsd|md|microhttpd|jansson|pcre2|xxhash|utf8proc|tinfo|sodium)' |
+        xargs -I{} cp -L {} $root/lib
     tar cJf build/gpu/gyre.tar.xz -C $root . && rm -r $root
     ls -l build/gpu/gyre.tar.xz
 }
@@ -61,7 +67,9 @@ tests() {
         echo "device_$t GYRE_TEST_DTYPE=float16 GYRE_TEST_ONLY=$t* $there/test_device"
     done
     echo "device_prefill GYRE_LINEAR=prefill GYRE_TEST_DTYPE=float16 GYRE_TEST_ONLY=thousands* $there/test_device"
-    for k in 1 2 3 4; do echo "device_screening_$k GYRE_TEST_PART=$k/4 GYRE_TEST_ONLY=screening* $there/test_device"; done
+    for k in 1 2 3 4; do
+        echo "device_screening_$k GYRE_TEST_PART=$k/4 GYRE_TEST_ONLY=screening* $there/test_device"
+    done
     for k in 1 2 3 4; do echo "parity_fp8_$k $fp8 GYRE_TEST_PART=$k/4 $there/test_parity"; done
     for dtype in float32 float16 bfloat16; do
         for k in 1 2; do echo "parity_${dtype}_$k GYRE_TEST_DTYPE=$dtype GYRE_TEST_PART=$k/2 $there/test_parity"; done
@@ -84,9 +92,10 @@ tests() {
     echo "parity_near $fp8 GYRE_L2_COPIES=force GYRE_TEST_PART=1/4 $there/test_parity"
     echo "draft_models $there/test_draft_models"
     echo "head_by_library GYRE_LINEAR=library $there/test_ops_head"
-    for t in ops ops_layer ops_head ops_moe ops_recurrent; do echo "plain_$t GYRE_TEST_KERNELS=plain $there/test_$t"; done
-    for t in rows attention; do echo "plain_$t GYRE_TEST_KERNELS=plain GYRE_TEST_PART=1/6 $there/test_ops_$t"; done
-    echo "plain_parity GYRE_TEST_KERNELS=plain GYRE_TEST_PART=1/2 $there/test_parity"
+    plain="GYRE_TEST_KERNELS=plain"
+    for t in ops ops_layer ops_head ops_moe ops_recurrent; do echo "plain_$t $plain $there/test_$t"; done
+    for t in rows attention; do echo "plain_$t $plain GYRE_TEST_PART=1/6 $there/test_ops_$t"; done
+    echo "plain_parity $plain GYRE_TEST_PART=1/2 $there/test_parity"
     for n in 1 64; do echo "head_screened_$n GYRE_ARGMAX_FILTER=$n $there/test_ops_head"; done
     for k in 1 2 3; do echo "layer_$k GYRE_TEST_PART=$k/3 $there/test_ops_layer"; done
     for k in 1 2; do echo "ops_$k GYRE_TEST_PART=$k/2 $there/test_ops"; done
@@ -107,7 +116,8 @@ alone() {
 
 # What takes all GPUs.
 together() {
-    [ "$(echo "$gpus" | wc -w)" -lt 2 ] || echo "unit_two_devices CUDA_VISIBLE_DEVICES=$(echo "$gpus" | tr ' ' ',') $there/test_two_devices"
+    [ "$(echo "$gpus" | wc -w)" -lt 2 ] ||
+        echo "unit_two_devices CUDA_VISIBLE_DEVICES=$(echo "$gpus" | tr ' ' ',') $there/test_two_devices"
 }
 
 # A step costs a sanitizer a tenth of a second, racecheck up to half of one, so of each program a sample: one case in
@@ -124,26 +134,36 @@ sample_of() { # TOOL PROGRAM:PARTS [VARIABLE=VALUE...]
     echo "GYRE_TEST_BRIEF=1 GYRE_TEST_PART=$part/$parts $* $(under $tool $there/test_${sample%:*})"
 }
 samples() {
-    race="GYRE_PLUGINS=$there/racecheck"
+    race="GYRE_PLUGINS=$there/racecheck" brief="GYRE_TEST_BRIEF=1"
+    fast="GYRE_TEST_ONLY=what_fast*" e4m3="GYRE_TEST_ONLY=*e4m3*"
     for k in 1 2; do
-        echo "racecheck_fast_attention_$k $(sample_of racecheck ops_attention:1 "$race" GYRE_TEST_ONLY="what_fast*" GYRE_TEST_PART=$k/2)"
+        echo "racecheck_fast_attention_$k $(sample_of racecheck ops_attention:1 "$race" "$fast" GYRE_TEST_PART=$k/2)"
     done
-    for k in 1 2 3; do echo "racecheck_split_$k GYRE_TEST_BRIEF=1 GYRE_TEST_PART=$k/3 $(under racecheck $there/racecheck/test_gemm_fp8_split_k)"; done
-    for path in prefill gated small_m; do echo "racecheck_$path GYRE_TEST_BRIEF=1 $(under racecheck $there/racecheck/test_gemm_fp8_$path)"; done
-    for sample in ops_rows:60 ops_layer:40 ops:10 ops_moe:8 ops_attention:20 ops_latent:4 ops_recurrent:4 ops_head:6 sample_rows:1; do
+    for k in 1 2 3; do
+        echo "racecheck_split_$k $brief GYRE_TEST_PART=$k/3 $(under racecheck $there/racecheck/test_gemm_fp8_split_k)"
+    done
+    for path in prefill gated small_m; do
+        echo "racecheck_$path $brief $(under racecheck $there/racecheck/test_gemm_fp8_$path)"
+    done
+    for sample in ops_rows:60 ops_layer:40 ops:10 ops_moe:8 ops_attention:20 ops_latent:4 ops_recurrent:4 ops_head:6 \
+        sample_rows:1; do
         echo "racecheck_${sample%:*} $(sample_of racecheck $sample "$race")"
     done
     echo "racecheck_head_screened $(sample_of racecheck ops_head:6 "$race" GYRE_ARGMAX_FILTER=64)"
     echo "racecheck_many_pairs $(sample_of racecheck ops_layer:1 "$race" GYRE_TEST_ONLY="many_pairs*")"
-    echo "racecheck_rows_by_gemv $(sample_of racecheck ops_rows:40 "$race" GYRE_LINEAR=gemv GYRE_TEST_ONLY="*e4m3*")"
+    echo "racecheck_rows_by_gemv $(sample_of racecheck ops_rows:40 "$race" GYRE_LINEAR=gemv "$e4m3")"
     for path in split_k gated; do
-        echo "memcheck_near_$path $(sample_of memcheck ops_rows:40 GYRE_L2_COPIES=force GYRE_LINEAR=$path)"
-        echo "racecheck_near_$path $(sample_of racecheck ops_rows:40 "$race" GYRE_L2_COPIES=force GYRE_LINEAR=$path GYRE_TEST_ONLY="*e4m3*")"
+        near="GYRE_L2_COPIES=force GYRE_LINEAR=$path"
+        echo "memcheck_near_$path $(sample_of memcheck ops_rows:40 "$near")"
+        echo "racecheck_near_$path $(sample_of racecheck ops_rows:40 "$race" "$near" "$e4m3")"
     done
     for path in split_k prefill gated small_m; do
-        for tool in memcheck initcheck synccheck; do echo "${tool}_$path GYRE_TEST_BRIEF=1 $(under $tool $there/test_gemm_fp8_$path)"; done
+        for tool in memcheck initcheck synccheck; do
+            echo "${tool}_$path $brief $(under $tool $there/test_gemm_fp8_$path)"
+        done
     done
-    for sample in ops_rows:40 ops_layer:60 ops_attention:30 ops_latent:4 ops:8 ops_moe:6 ops_recurrent:3 ops_head:6 sample_rows:1; do
+    for sample in ops_rows:40 ops_layer:60 ops_attention:30 ops_latent:4 ops:8 ops_moe:6 ops_recurrent:3 ops_head:6 \
+        sample_rows:1; do
         for tool in memcheck initcheck; do
             echo "${tool}_${sample%:*} $(sample_of $tool $sample)"
         done
@@ -165,8 +185,10 @@ one() {
     passed=$(grep -cE '^\[       OK|^all fine' "$log" || true)
     [ "$passed" -gt 0 ] || [ "$result" != ok ] || result="FAILED (none)"
     note=$(grep -E 'SUMMARY:' "$log" | head -n 1 | sed 's/^=* *//')
-    [ "$result" = ok ] || note="$note $(grep -E 'ERROR:|off by|differs|=========     at' "$log" | head -n 2 | cut -c 1-200 | tr '\n' ';')"
-    printf '%-28s %-12s %3d passed %4d s  %s\n' "$name" "$result" "$passed" $(($(date +%s) - begin)) "$note" | tee "$out/$name.line"
+    [ "$result" = ok ] ||
+        note="$note $(grep -E 'ERROR:|off by|differs|=+     at' "$log" | head -n 2 | cut -c 1-200 | tr '\n' ';')"
+    printf '%-28s %-12s %3d passed %4d s  %s\n' "$name" "$result" "$passed" $(($(date +%s) - begin)) "$note" |
+        tee "$out/$name.line"
 }
 
 # GPUs by number, those of CUDA_VISIBLE_DEVICES or all.
@@ -180,7 +202,8 @@ gpus() {
 
 # The lines of standard input, so many side by side on each GPU.
 side_by_side() {
-    tr '\n' '\0' | xargs -0 --process-slot-var=slot -P $(($1 * $(echo "$gpus" | wc -w))) -I{} sh -c "set -f; exec \"\$self\" --one {}"
+    tr '\n' '\0' | xargs -0 --process-slot-var=slot -P $(($1 * $(echo "$gpus" | wc -w))) -I{} \
+        sh -c "set -f; exec \"\$self\" --one {}"
 }
 
 # What was packed, where it is run, and what programs need in their environment.
@@ -188,8 +211,12 @@ unpack() {
     mkdir -p "$out" "$there"
     out=$(cd "$out" && pwd) there=$(cd "$there" && pwd) # programs run there
     [ ! -e build/gpu/gyre.tar.xz ] || tar xJf build/gpu/gyre.tar.xz -C "$there"
-    [ -e "$there/libgyre-cuda.so" ] || { echo "tools/gpu.sh: neither build/gpu/gyre.tar.xz nor what it holds in $there" >&2 && exit 1; }
-    export GYRE_TEST_SEED="${GYRE_TEST_SEED:-$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}" # one, or parts would not be parts of one whole
+    [ -e "$there/libgyre-cuda.so" ] || {
+        echo "tools/gpu.sh: neither build/gpu/gyre.tar.xz nor what it holds in $there" >&2
+        exit 1
+    }
+    # One, or parts would not be parts of one whole.
+    export GYRE_TEST_SEED="${GYRE_TEST_SEED:-$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}"
     GYRE_PLUGINS=$(cd "${GYRE_PLUGINS:-$there}" && pwd)
     export out self GYRE_PLUGINS GYRE_GPU_ROOT="$there" GYRE_TEST_BACKEND=cuda
     export LD_LIBRARY_PATH="$there/lib:/usr/local/cuda/lib64:${LD_LIBRARY_PATH:-}"
@@ -217,12 +244,16 @@ all() {
     [ "$n_failed" -eq 0 ]
 }
 
+speed() {
+    tools/claims.py --gyre "$there/gyre" --models "$there/claims" --out "$out" ${ONLY:+--only "$ONLY"}
+}
+
 case ${1:-} in
 pack) pack ;;
 run) out=${2:-build/gpu/logs} && all tests alone together samples ;;
 tests) out=${2:-build/gpu/logs} && all tests alone together ;;
 sanitize) out=${2:-build/gpu/logs} && all samples ;;
-speed) out=${2:-build/gpu/logs} && unpack && tools/claims.py --gyre "$there/gyre" --models "$there/claims" --out "$out" ${ONLY:+--only "$ONLY"} ;;
+speed) out=${2:-build/gpu/logs} && unpack && speed ;;
 --one) shift && one "$@" ;;
 *) sed -n '2,13s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
 esac

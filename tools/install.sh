@@ -5,11 +5,12 @@ set -eu
 build=$1 root=$2$3 prefix=$3 version=$4
 major=${version%%.*}
 
-install -d "$root/bin" "$root/lib/pkgconfig" "$root/include" "$root/share/man/man1" "$root/share/bash-completion/completions" \
-    "$root/share/zsh/site-functions" "$root/share/fish/vendor_completions.d"
+install -d "$root/bin" "$root/lib/pkgconfig" "$root/include" "$root/share/man/man1" \
+    "$root/share/bash-completion/completions" "$root/share/zsh/site-functions" "$root/share/fish/vendor_completions.d"
 install -m 755 "$build/gyre" "$root/bin/gyre"
 install -m 644 include/gyre.h include/gyre_text.h "$root/include/"
-[ ! -e "$build/libgyre-cuda.so" ] || install -D -m 755 "$build/libgyre-cuda.so" "$root/lib/gyre/libgyre-cuda.so" # the command looks there
+[ ! -e "$build/libgyre-cuda.so" ] || # the command looks there
+    install -D -m 755 "$build/libgyre-cuda.so" "$root/lib/gyre/libgyre-cuda.so"
 install -m 644 "$build/install/libgyre.a" "$root/lib/libgyre.a"
 install -m 644 "$build/libgyre.so" "$root/lib/libgyre.so.$version"
 ln -sfn "libgyre.so.$version" "$root/lib/libgyre.so.$major"

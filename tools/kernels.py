@@ -90,8 +90,8 @@ def main():
     archs = archs_of(found)
     with open(out, "w") as f:
         f.write(
-            '/* Made by tools/kernels.py. */\n#include "backend/cuda/device/manifest.h"\n\nstatic const struct kernel_file files[] = {\n%s};\n'
-            % "".join(files))
+            '/* Made by tools/kernels.py. */\n#include "backend/cuda/device/manifest.h"\n\n'
+            'static const struct kernel_file files[] = {\n%s};\n' % "".join(files))
         f.write("static const char *const names[] = {\n%s};\n" % "".join('    "%s",\n' % n for n in names))
         f.write("static const struct kernel_arch archs[] = {%s};\n" %
                 ", ".join("{%d, %s}" % (arch, "true" if fast else "false") for arch, fast in archs))

@@ -10,11 +10,19 @@ from=$1 out=$2 html=${2%.c}.html
 
 # The digest of standard input as policies and tags have it.
 sha256() {
-    for byte in $(sha256sum | cut -d ' ' -f 1 | sed 's/../0x& /g'); do printf "\\$(printf %03o "$byte")"; done | base64 -w 0
+    for byte in $(sha256sum | cut -d ' ' -f 1 | sed 's/../0x& /g'); do
+        printf "\\$(printf %03o "$byte")"
+    done | base64 -w 0
 }
 
 # between TAG: what the browser hashes, which is all between the tags, their line ends too.
-between() { awk -v tag="$1" '$0 == "</" tag ">" { inside = 0 } inside { print } $0 == "<" tag ">" { inside = 1; print "" }' "$html"; }
+between() {
+    awk -v tag="$1" '
+        $0 == "</" tag ">" { inside = 0 }
+        inside { print }
+        $0 == "<" tag ">" { inside = 1; print "" }
+    ' "$html"
+}
 
 # bytes NAME FILE: an array.
 bytes() {
@@ -39,7 +47,9 @@ gzip -9 -n -c "$html" >"$html.gz"
     bytes packed "$html.gz"
     printf 'const struct page page = {html, sizeof html, packed, sizeof packed,\n'
     printf '    "W/\\"%s\\"",\n' "$(sha256 <"$html" | cut -c 1-22)"
-    printf '    "default-src '"'none'"'; script-src '"'sha256-%s'"'; style-src '"'sha256-%s'"'; img-src data:; connect-src http: https:; "\n' \
-        "$(between script | sha256)" "$(between style | sha256)"
-    printf '    "base-uri '"'none'"'; form-action '"'none'"'; frame-ancestors '"'none'"'; require-trusted-types-for '"'script'"'; trusted-types '"'none'"'"};\n'
+    cat <<END
+    "default-src 'none'; script-src 'sha256-$(between script | sha256)'; "
+    "style-src 'sha256-$(between style | sha256)'; img-src data:; connect-src http: https:; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"};
+END
 } >"$out"

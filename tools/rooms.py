@@ -42,9 +42,9 @@ PLAN = [  # level by level
     },
     {
         "main": [
-            "api", "lib", "bench", "sizing", "engine", "quantize", "train", "model", "file", "sched", "grammar", "dist", "backend/cpu",
-            "backend/ranks",
-            "backend/toy", "backend/cuda", "backend/xla", "hub", "client", "console", "core", "text", "jinja", "http", "base"
+            "api", "lib", "bench", "sizing", "engine", "quantize", "train", "model", "file", "sched", "grammar", "dist",
+            "backend/cpu", "backend/ranks", "backend/toy", "backend/cuda", "backend/xla", "hub", "client", "console",
+            "core", "text", "jinja", "http", "base"
         ]
     },
 ]

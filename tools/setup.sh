@@ -8,7 +8,8 @@
 #   tools/setup.sh arm64    test's, a compiler for Arm, qemu to run what it makes, and Arm's libraries in build/arm64
 set -eu
 
-build="gcc make libc6-dev libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libsodium-dev libedit-dev libmicrohttpd-dev zlib1g-dev libmd-dev libcurl4-openssl-dev"
+build="gcc make libc6-dev libjansson-dev libpcre2-dev libutf8proc-dev libxxhash-dev libsodium-dev"
+build="$build libedit-dev libmicrohttpd-dev zlib1g-dev libmd-dev libcurl4-openssl-dev"
 test="$build libcmocka-dev python3 python3-venv xz-utils openssl curl ca-certificates"
 browser="chromium-headless-shell fonts-dejavu-core" # Debian's, 100 MB; the tests of the chat page are skipped without
 
@@ -25,7 +26,8 @@ if ! command -v dpkg-query >/dev/null; then
         echo "setup: libraries for arm64 are unpacked from Debian's packages, and this is neither Debian nor Ubuntu" >&2
         exit 1
     fi
-    echo "setup: this is neither Debian nor Ubuntu, so nothing is installed; gyre needs what these packages hold: $wanted" >&2
+    echo "setup: this is neither Debian nor Ubuntu, so nothing is installed;" \
+        "gyre needs what these packages hold: $wanted" >&2
     exit 0
 fi
 
@@ -56,7 +58,8 @@ as_root() {
 install() {
     lacking=$(missing "$@")
     [ -n "$lacking" ] || return 0
-    [ "$(id -u)" = 0 ] || command -v sudo >/dev/null || give_up "packages are missing, and this user is not root and has no sudo" "$lacking"
+    [ "$(id -u)" = 0 ] || command -v sudo >/dev/null ||
+        give_up "packages are missing, and this user is not root and has no sudo" "$lacking"
     echo "setup: installing$lacking" >&2
     export DEBIAN_FRONTEND=noninteractive
     # Packages may be installable from the lists that are here; stale lists or none are the common reason for failure.
@@ -67,7 +70,8 @@ install() {
 }
 
 install $wanted
-if [ "${1:-build}" != build ] && ! command -v chromium >/dev/null && apt-cache show chromium-headless-shell >/dev/null 2>&1; then
+if [ "${1:-build}" != build ] && ! command -v chromium >/dev/null &&
+    apt-cache show chromium-headless-shell >/dev/null 2>&1; then
     install $browser
 fi
 if [ "${1:-build}" = dev ]; then # the sanitizers' runtime is a package of clang's own version

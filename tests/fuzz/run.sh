@@ -14,8 +14,9 @@ run_one() {
     build=$1 name=$2
     mkdir -p "$build/corpus/$name" "$build/found/$name" "tests/fuzz/corpus/$name"
     rm -f "$build/found/$name"/*
-    "$build/fuzz_$name" -max_total_time="$FUZZ_SECONDS" -timeout=30 -rss_limit_mb=2048 -malloc_limit_mb=1024 -max_len=1048576 -print_final_stats=1 \
-        -artifact_prefix="$build/found/$name/" "$build/corpus/$name" "tests/fuzz/corpus/$name" >"$build/$name.log" 2>&1
+    "$build/fuzz_$name" -max_total_time="$FUZZ_SECONDS" -timeout=30 -rss_limit_mb=2048 -malloc_limit_mb=1024 \
+        -max_len=1048576 -print_final_stats=1 -artifact_prefix="$build/found/$name/" \
+        "$build/corpus/$name" "tests/fuzz/corpus/$name" >"$build/$name.log" 2>&1
     rc=$?
     runs=$(sed -n 's/^stat::number_of_executed_units: *//p' "$build/$name.log")
     covered=$(sed -n 's/.* cov: \([0-9]*\).*/\1/p' "$build/$name.log" | tail -n 1)
@@ -23,7 +24,8 @@ run_one() {
     if [ $rc -eq 0 ] && [ "$found" -eq 0 ]; then
         echo "fuzz $name: clean, ${runs:-0} runs, ${covered:-0} edges"
     else
-        printf '%s\n%s\n' "fuzz $name: FAILED (exit code $rc); inputs are in $build/found/$name" "$(tail -n 40 "$build/$name.log" | sed 's/^/    /')"
+        last=$(tail -n 40 "$build/$name.log" | sed 's/^/    /') # in one write: others write too
+        printf '%s\n%s\n' "fuzz $name: FAILED (exit code $rc); inputs are in $build/found/$name" "$last"
         : >"$build/found/$name.failed"
     fi
 }

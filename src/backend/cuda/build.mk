@@ -1,8 +1,9 @@
 # build.mk - the CUDA backend: its library, its tests and its benches, and the same kernels from PTX on the CPU.
 #
 # Part of the Makefile. Kernels of HOPPER_CU use Hopper's instructions and are compiled for sm_90a alone, all others for
-# each of ARCHS: make cuda ARCHS="80 89 90a 100". nvcc writes what each depends on beside the object. Tests of the backend
-# run on a machine with a Hopper GPU: build/cuda/test_ops and its like with GYRE_TEST_BACKEND=cuda (tools/gpu.sh).
+# each of ARCHS: make cuda ARCHS="80 89 90a 100". nvcc writes what each depends on beside the object. Tests of the
+# backend run on a machine with a Hopper GPU: build/cuda/test_ops and its like with GYRE_TEST_BACKEND=cuda
+# (tools/gpu.sh).
 ARCHS     ?= 90a
 HOPPER_CU := attention_decode% attention_prefill% argmax_filter latent_% lm_head gemm_fp8_% gemv l2_copy \
              l2_topology moe_kernels_% moe_list moe_router moe_stream delta_% gemm_w4%
@@ -12,6 +13,11 @@ CUDA_SRC  := $(wildcard src/backend/cuda/*.c src/backend/cuda/*/*.c src/backend/
 CUDA_CU   := $(wildcard src/backend/cuda/*.cu src/backend/cuda/*/*.cu src/backend/cuda/*/*/*.cu)
 CUDA_CODE := $(patsubst src/%.cu,build/cuda/%.cu.o,$(CUDA_CU))
 CUDA_OBJ  := $(patsubst src/%.c,build/cuda/%.o,$(CUDA_SRC)) $(CUDA_CODE) build/cuda/kernels.o
+# A library of the backend: all but gyre_plugin stays inside.
+PLUGIN     = -shared -Wl,--version-script=tools/plugin.map -Wl,--no-undefined
+# Every object of an archive that follows, called for or not; what comes after is linked as usual.
+WHOLE_ARCHIVE := -Wl,--whole-archive
+NO_MORE       := -Wl,--no-whole-archive
 # The launch functions of the runtime are watched by src/backend/cuda/device/faults.c.
 CUDA_WRAP := -Wl,--wrap=cudaLaunchKernelExC,--wrap=__cudaLaunchKernel
 CUDA_LIBS := $(CUDA_WRAP) -L$(CUDA_HOME)/lib64 -lcublasLt -lcudart_static -lstdc++ -ldl -lrt
@@ -30,7 +36,8 @@ cu_source  = $(filter %/$(1).cu,$(CUDA_CU))
 # The ops that a .cu file brings whole (own_op.h).
 build/cuda/cuda_ops.h: FORCE
 	@mkdir -p $(@D)
-	@sed -n 's/^CUDA_OP(\([a-z0-9_]*\)) {.*/OWN(\1)/p' $(CUDA_CU) | LC_ALL=C sort | sed '1s/^/#define CUDA_OPS /;$$!s/$$/ \\/' >$@.new
+	@sed -n 's/^CUDA_OP(\([a-z0-9_]*\)) {.*/OWN(\1)/p' $(CUDA_CU) | LC_ALL=C sort | \
+	    sed '1s/^/#define CUDA_OPS /;$$!s/$$/ \\/' >$@.new
 	@cmp -s $@.new $@ && rm $@.new || mv $@.new $@
 build/cuda/backend/cuda/step/lower.o build/ptx/dry/backend/cuda/step/lower.o: build/cuda/cuda_ops.h
 build/cuda/backend/cuda/step/lower.o build/ptx/dry/backend/cuda/step/lower.o: CPPFLAGS += -Ibuild/cuda
@@ -51,10 +58,10 @@ build/cuda/kernels.o: build/cuda/kernels.c
 	$(call QUIET,cc)$(CUDA_CC) -c -o $@ $<
 build/cuda/backend/cuda/plugin.o: CPPFLAGS += -DGYRE_VERSION='"$(VERSION)"' -DGYRE_INTERFACE=$(INTERFACE)u
 
-# The kernels and what they need of core and base; all but gyre_plugin stays inside.
+# The kernels and what they need of core and base.
 $(BUILD)/libgyre-cuda.so: $(CUDA_OBJ) $(BUILD)/libgyre.a tools/plugin.map
-	$(call QUIET,ld)$(CC) $(LDFLAGS) -shared -Wl,--version-script=tools/plugin.map -Wl,--as-needed -Wl,--no-undefined \
-	    -Wl,-rpath,$(CUDA_HOME)/lib64 -o $@ $(CUDA_OBJ) $(BUILD)/libgyre.a $(CUDA_LIBS) $(LIB_LIBS)
+	$(call QUIET,ld)$(CC) $(LDFLAGS) $(PLUGIN) -Wl,--as-needed -Wl,-rpath,$(CUDA_HOME)/lib64 -o $@ $(CUDA_OBJ) \
+	    $(BUILD)/libgyre.a $(CUDA_LIBS) $(LIB_LIBS)
 cuda: $(BUILD)/libgyre-cuda.so $(BUILD)/gyre
 
 # ---- tests on a GPU ---------------------------------------------------------------------------------------------
@@ -63,21 +70,23 @@ CUDA_TEST_SRC := $(foreach t,$(TEST_SRC),$(if $(filter $(CUDA_TEST_NAMES:%=test_
 CUDA_TESTS := $(patsubst %.c,build/cuda/%,$(notdir $(CUDA_TEST_SRC)))
 $(foreach t,$(CUDA_TEST_SRC),$(eval build/cuda/$(basename $(notdir $(t))): $(call obj,$(t))))
 $(CUDA_TESTS): $(BUILD)/tests/rig/op_rig.o $(CUDA_OBJ) $(LIBS)
-	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LIBS) -Wl,--as-needed -lcmocka $(ALL_LIBS) $(CUDA_LIBS)
+	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LIBS) -Wl,--as-needed -lcmocka $(ALL_LIBS) \
+	    $(CUDA_LIBS)
 # Host code over parts of the backend, or over all of it: those hold every kernel, as the list of them says.
 CUDA_UNITS := $(patsubst tests/cuda/%.c,build/cuda/%,$(wildcard tests/cuda/test_*.c))
 build/cuda/libbackend.a: $(CUDA_OBJ)
-build/cuda/test_nodes build/cuda/test_cache build/cuda/test_faults build/cuda/test_filtered_steps build/cuda/test_draft_steps build/cuda/test_two_devices: WHOLE := -Wl,--whole-archive
+$(addprefix build/cuda/test_,nodes cache faults filtered_steps draft_steps two_devices): WHOLE := $(WHOLE_ARCHIVE)
 $(CUDA_UNITS): build/cuda/%: build/cuda/tests/%.o build/cuda/libbackend.a $(LIBS)
-	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $< $(WHOLE) build/cuda/libbackend.a -Wl,--no-whole-archive $(LIBS) -Wl,--as-needed -lcmocka -lm \
-	    $(ALL_LIBS) $(CUDA_LIBS)
+	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $< $(WHOLE) build/cuda/libbackend.a $(NO_MORE) $(LIBS) -Wl,--as-needed \
+	    -lcmocka -lm $(ALL_LIBS) $(CUDA_LIBS)
 build/cuda/tests/%.o: tests/cuda/%.c
 	@mkdir -p $(@D)
 	$(call QUIET,cc)$(CUDA_CC) -c -o $@ $<
-# WITH is what a program is linked with beside its source: $^ would hold what that includes as well, as dependencies say.
+# WITH is what a program is linked with beside its source: $^ would hold what that includes too, as dependencies say.
 # Kernels alone, against double precision; the test includes the .cu. In build/racecheck as racecheck has them.
 GEMM_TESTS := $(addprefix build/cuda/test_gemm_fp8_,small_m gated split_k prefill)
-KERNEL_TESTS  := $(GEMM_TESTS) $(addprefix build/cuda/test_,place place_blocks l2_topology quantise argmax_filter gemm_w4 meeting moe)
+KERNEL_TESTS  := $(GEMM_TESTS) $(addprefix build/cuda/test_,place place_blocks l2_topology quantise argmax_filter \
+    gemm_w4 meeting moe)
 MOE_OBJECTS   := moe_kernels_bf16 moe_kernels_f16 moe_kernels_quads moe_list moe moe_stream rows
 $(GEMM_TESTS) $(GEMM_TESTS:build/cuda/%=build/racecheck/%): WITH := $(call cu_source,l2_copy)
 build/cuda/test_argmax_filter: WITH := $(call cu_objects,lm_head sample)
@@ -90,18 +99,20 @@ $(GEMM_TESTS:build/cuda/%=build/racecheck/%): build/racecheck/%: tests/cuda/%.cu
 	$(call QUIET,nvcc)$(NVCC_PROGRAM) -DGYRE_RACECHECK $< $(WITH)
 
 # Programs that time kernels alone; bench/cuda says how.
-CUDA_BENCHES := $(patsubst %,build/cuda/bench_%,gemm_fp8_gated gemm_fp8_prefill gemm_fp8_small_m gemm_w4 library lm_head sample argmax_filter attention nodes linear moe meeting delta)
+CUDA_BENCHES := $(addprefix build/cuda/bench_,gemm_fp8_gated gemm_fp8_prefill gemm_fp8_small_m gemm_w4 library \
+    lm_head sample argmax_filter attention nodes linear moe meeting delta)
 build/cuda/bench_gemm_fp8_gated: WITH := $(call cu_source,l2_copy)
 build/cuda/bench_linear: WITH := $(call cu_objects,gemv)
 build/cuda/bench_gemm_w4: WITH := $(call cu_objects,gemm_w4 gemm_w4_many)
-build/cuda/bench_delta: WITH := $(call cu_objects,delta_decode delta_chunk_inputs delta_chunk_parts delta_chunk_scan delta_norm)
+build/cuda/bench_delta: WITH := $(call cu_objects,delta_decode delta_chunk_inputs delta_chunk_parts delta_chunk_scan \
+    delta_norm)
 build/cuda/bench_meeting: WITH := $(call cu_objects,norm)
 build/cuda/bench_moe: WITH := $(call cu_objects,$(MOE_OBJECTS))
 build/cuda/bench_argmax_filter: WITH := $(call cu_objects,lm_head sample l2_topology)
 build/cuda/bench_gemm_fp8_small_m: WITH := $(call cu_objects,norm quantise)
 build/cuda/bench_nodes: WITH := $(call cu_objects,elementwise quantise)
-build/cuda/bench_attention: WITH := $(call cu_objects,attention attention_parts attention_decode attention_decode_bytes attention_decode_warps \
-    attention_prefill attention_prefill_halves qkv_prep)
+build/cuda/bench_attention: WITH := $(call cu_objects,attention attention_parts attention_decode \
+    attention_decode_bytes attention_decode_warps attention_prefill attention_prefill_halves qkv_prep)
 $(CUDA_BENCHES): build/cuda/bench_%: bench/cuda/%.cu $(CUDA_CODE)
 	@mkdir -p $(@D)
 	$(call QUIET,nvcc)$(NVCC_PROGRAM) -cudart static $< $(WITH) -lcublasLt
@@ -113,9 +124,11 @@ cuda-tests: $(CUDA_TESTS) $(CUDA_UNITS) $(KERNEL_TESTS)
 cuda-benches: $(CUDA_BENCHES) build/cuda/libtimeline.so
 
 # The library for compute-sanitizer's racecheck: kernels in which every lane arrives where a warp does (ptx/bulk.cuh).
-RACE_CODE := $(patsubst src/%.cu,build/racecheck/%.cu.o,$(shell grep -lE \
-    'GYRE_RACECHECK|WARP_ARRIVALS|barrier_arrive_warp|include "backend/cuda/[a-z_/]*/(act|decode|prefill|argmax_filter|gemv|gemm_fp8_(small_m|gated))_' $(CUDA_CU)))
-RACE_OBJ  := $(filter-out $(patsubst build/racecheck/%,build/cuda/%,$(RACE_CODE)) build/cuda/kernels.o,$(CUDA_OBJ)) $(RACE_CODE)
+RACE_PARTS := (act|decode|prefill|argmax_filter|gemv|gemm_fp8_(small_m|gated))_
+RACE_CODE  := $(patsubst src/%.cu,build/racecheck/%.cu.o,$(shell grep -lE \
+    'GYRE_RACECHECK|WARP_ARRIVALS|barrier_arrive_warp|include "backend/cuda/[a-z_/]*/$(RACE_PARTS)' $(CUDA_CU)))
+RACE_PLAIN := $(filter-out $(patsubst build/racecheck/%,build/cuda/%,$(RACE_CODE)) build/cuda/kernels.o,$(CUDA_OBJ))
+RACE_OBJ   := $(RACE_PLAIN) $(RACE_CODE)
 build/racecheck/%.cu.o: src/%.cu
 	@mkdir -p $(@D)
 	$(call QUIET,nvcc)$(NVCC_CODE) -DGYRE_RACECHECK $(SM90) $<
@@ -124,14 +137,16 @@ build/racecheck/kernels.c: tools/kernels.py $(RACE_OBJ)
 build/racecheck/kernels.o: build/racecheck/kernels.c
 	$(call QUIET,cc)$(CUDA_CC) -c -o $@ $<
 build/racecheck/libgyre-cuda.so: $(RACE_OBJ) build/racecheck/kernels.o $(BUILD)/libgyre.a tools/plugin.map
-	$(call QUIET,ld)$(CC) $(LDFLAGS) -shared -Wl,--version-script=tools/plugin.map -Wl,--as-needed -Wl,--no-undefined \
-	    -Wl,-rpath,$(CUDA_HOME)/lib64 -o $@ $(RACE_OBJ) build/racecheck/kernels.o $(BUILD)/libgyre.a $(CUDA_LIBS) $(LIB_LIBS)
+	$(call QUIET,ld)$(CC) $(LDFLAGS) $(PLUGIN) -Wl,--as-needed -Wl,-rpath,$(CUDA_HOME)/lib64 -o $@ $(RACE_OBJ) \
+	    build/racecheck/kernels.o $(BUILD)/libgyre.a $(CUDA_LIBS) $(LIB_LIBS)
 
 # ---- GPU code without a GPU -------------------------------------------------------------------------------------
-# The same programs on a machine on the CPU that runs their kernels from PTX: tests/ptx/machine.h. ptxas has no part in it.
+# The same programs on a machine on the CPU that runs their kernels from PTX: tests/ptx/machine.h. ptxas has no part
+# in it.
 PTX_KERNEL_TESTS := $(patsubst build/cuda/%,build/ptx/%,$(KERNEL_TESTS))
 PTX_UNITS := $(addprefix build/ptx/test_,gemv graphs nodes cache filtered_steps draft_steps two_devices)
-PTX_TESTS := $(addprefix build/ptx/test_,machine matrices copies) $(PTX_KERNEL_TESTS) $(filter-out %cache %filtered_steps,$(PTX_UNITS))
+PTX_TESTS := $(addprefix build/ptx/test_,machine matrices copies) $(PTX_KERNEL_TESTS) \
+    $(filter-out %cache %filtered_steps,$(PTX_UNITS))
 PTX_CODE  := $(CUDA_CODE:build/cuda/%=build/ptx/%)
 PTX_OBJ   := $(filter-out $(CUDA_CODE) build/cuda/kernels.o,$(CUDA_OBJ)) $(PTX_CODE) build/ptx/kernels.o
 PTX_LIBS  := $(CUDA_WRAP) build/ptx/libmachine.a -lstdc++ -lpthread -ldl -lm
@@ -161,15 +176,16 @@ build/ptx/test_machine build/ptx/test_copies: build/ptx/%: build/ptx/%.o build/p
 	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $^ -lcmocka -lpthread -lm
 build/ptx/test_matrices: build/ptx/test_matrices.o build/ptx/matrices.o
 	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $^ -lcmocka -lm
-$(filter-out %gemv,$(PTX_UNITS)): WHOLE := -Wl,--whole-archive
+$(filter-out %gemv,$(PTX_UNITS)): WHOLE := $(WHOLE_ARCHIVE)
 $(PTX_UNITS): build/ptx/%: build/cuda/tests/%.o build/ptx/libbackend.a build/ptx/libmachine.a $(LIBS)
-	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $< $(WHOLE) build/ptx/libbackend.a -Wl,--no-whole-archive $(LIBS) -lcmocka $(ALL_LIBS) $(PTX_LIBS)
+	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $< $(WHOLE) build/ptx/libbackend.a $(NO_MORE) $(LIBS) -lcmocka \
+	    $(ALL_LIBS) $(PTX_LIBS)
 build/ptx/libgyre-cuda.so: $(PTX_OBJ) build/ptx/libmachine.a $(BUILD)/libgyre.a tools/plugin.map
-	$(call QUIET,ld)$(CC) $(LDFLAGS) -shared -Wl,--version-script=tools/plugin.map -Wl,--no-undefined -o $@ $(PTX_OBJ) $(BUILD)/libgyre.a \
-	    $(PTX_LIBS) $(LIB_LIBS)
+	$(call QUIET,ld)$(CC) $(LDFLAGS) $(PLUGIN) -o $@ $(PTX_OBJ) $(BUILD)/libgyre.a $(PTX_LIBS) $(LIB_LIBS)
 # The same with plain kernels for sm_80, as a card before Hopper has them: make ptx80, then op tests with
 # GYRE_TEST_BACKEND=cuda GYRE_PLUGINS=build/ptx80 GYRE_TEST_KERNELS=plain GYRE_PTX_CAPABILITY=89 (or 80, without FP8).
-PTX80_PLAIN := $(foreach o,$(PTX_CODE),$(if $(filter $(HOPPER_CU),$(notdir $(o:.cu.o=))),,$(o:build/ptx/%=build/ptx80/%)))
+is_plain    = $(if $(filter $(HOPPER_CU),$(notdir $(1:.cu.o=))),,$(1))
+PTX80_PLAIN := $(patsubst build/ptx/%,build/ptx80/%,$(foreach o,$(PTX_CODE),$(call is_plain,$(o))))
 PTX80_CODE  := $(filter-out $(PTX80_PLAIN:build/ptx80/%=build/ptx/%),$(PTX_CODE)) $(PTX80_PLAIN)
 PTX80_OBJ   := $(filter-out $(CUDA_CODE) build/cuda/kernels.o,$(CUDA_OBJ)) $(PTX80_CODE) build/ptx80/kernels.o
 build/ptx80/%.cu.o: src/%.cu
@@ -180,8 +196,7 @@ build/ptx80/kernels.c: tools/kernels.py $(PTX80_CODE)
 build/ptx80/kernels.o: build/ptx80/kernels.c
 	$(call QUIET,cc)$(CUDA_CC) -c -o $@ $<
 build/ptx80/libgyre-cuda.so: $(PTX80_OBJ) build/ptx/libmachine.a $(BUILD)/libgyre.a tools/plugin.map
-	$(call QUIET,ld)$(CC) $(LDFLAGS) -shared -Wl,--version-script=tools/plugin.map -Wl,--no-undefined -o $@ $(PTX80_OBJ) $(BUILD)/libgyre.a \
-	    $(PTX_LIBS) $(LIB_LIBS)
+	$(call QUIET,ld)$(CC) $(LDFLAGS) $(PLUGIN) -o $@ $(PTX80_OBJ) $(BUILD)/libgyre.a $(PTX_LIBS) $(LIB_LIBS)
 ptx80: build/ptx80/libgyre-cuda.so
 # The host side on a device that computes nothing (tests/cuda/dry), with what sanitizers see of it.
 DRY_OBJ := $(patsubst src/%.c,build/ptx/dry/%.o,$(CUDA_SRC)) build/ptx/dry/device.o
@@ -195,16 +210,18 @@ build/ptx/dry/%.o: tests/cuda/dry/%.c
 	@mkdir -p $(@D)
 	$(call QUIET,cc)$(CUDA_CC) $(DRY_SAN) -c -o $@ $<
 $(DRY_TESTS): %: %.o $(DRY_OBJ) $(PTX_CODE) build/ptx/kernels.o $(LIBS)
-	$(call QUIET,ld)$(CC) $(LDFLAGS) $(DRY_SAN) -o $@ $^ -Wl,--as-needed -lcmocka $(ALL_LIBS) $(CUDA_WRAP) -lstdc++ -ldl
-# The same as a library, for models of real sizes (tests/cli/cuda/test_ptx_shapes.py): what is launched, not what comes of it.
+	$(call QUIET,ld)$(CC) $(LDFLAGS) $(DRY_SAN) -o $@ $^ -Wl,--as-needed -lcmocka $(ALL_LIBS) $(CUDA_WRAP) \
+	    -lstdc++ -ldl
+# The same as a library, for models of real sizes (tests/cli/cuda/test_ptx_shapes.py): what is launched, not what comes
+# of it.
 build/ptx/dry/library/device.o: tests/cuda/dry/device.c
 	@mkdir -p $(@D)
 	$(call QUIET,cc)$(CUDA_CC) -DDRY_LIBRARY -c -o $@ $<
-build/ptx/dry/library/libgyre-cuda.so: $(filter-out $(CUDA_CODE) build/cuda/kernels.o,$(CUDA_OBJ)) $(PTX_CODE) build/ptx/kernels.o \
-    build/ptx/dry/library/device.o $(BUILD)/libgyre.a tools/plugin.map
-	$(call QUIET,ld)$(CC) $(LDFLAGS) -shared -Wl,--version-script=tools/plugin.map -Wl,--no-undefined -o $@ $(filter %.o %.a,$^) \
-	    $(CUDA_WRAP) -lstdc++ -ldl -lpthread -lm $(LIB_LIBS)
+build/ptx/dry/library/libgyre-cuda.so: $(PTX_OBJ) build/ptx/dry/library/device.o $(BUILD)/libgyre.a tools/plugin.map
+	$(call QUIET,ld)$(CC) $(LDFLAGS) $(PLUGIN) -o $@ $(filter %.o %.a,$^) $(CUDA_WRAP) -lstdc++ -ldl \
+	    -lpthread -lm $(LIB_LIBS)
 ptx: $(PTX_TESTS) build/ptx/libgyre-cuda.so build/ptx/dry/library/libgyre-cuda.so $(DRY_TESTS)
 
--include $(CUDA_OBJ:.o=.d) $(PTX_CODE:.o=.d) $(PTX80_PLAIN:.o=.d) $(RACE_CODE:.o=.d) $(DRY_OBJ:.o=.d) build/ptx/dry/library/device.d $(DRY_TESTS:=.d) $(wildcard build/ptx/*.d build/cuda/*.d build/racecheck/*.d) \
+-include $(CUDA_OBJ:.o=.d) $(PTX_CODE:.o=.d) $(PTX80_PLAIN:.o=.d) $(RACE_CODE:.o=.d) $(DRY_OBJ:.o=.d) \
+    build/ptx/dry/library/device.d $(DRY_TESTS:=.d) $(wildcard build/ptx/*.d build/cuda/*.d build/racecheck/*.d) \
     $(patsubst build/cuda/%,build/cuda/tests/%.d,$(CUDA_UNITS))
