@@ -35,7 +35,6 @@ EXCEPTIONS = {  # rule: {what: why}
         "src/backend/cuda/ptx/bulk.cuh": "an instruction each, with a name",
         "src/backend/cuda/sample/sample_slice.cuh": "one kernel",
         "tests/cuda/product_cases.cuh": "a table of cases",
-        "tests/rig/op_rig.h": "to be split: making ops, and running them",
         "tests/ptx/arithmetic.def": "a table of instructions",
     },
     "source": {
@@ -44,7 +43,6 @@ EXCEPTIONS = {  # rule: {what: why}
         "src/backend/cuda/linear/gemm_fp8_split_k.cu": "one kernel and its launch",
         "tests/cuda/dry/device.c": "a CUDA runtime without a device",
         "tests/cuda/test_argmax_filter.cu": "to be split by claim",
-        "tests/rig/op_rig.c": "to be split: making ops, and running them",
         "tests/ptx/arithmetic.c": "the PTX simulator: frozen",
         "tests/ptx/copies.c": "the PTX simulator: frozen",
         "tests/ptx/matrices.c": "the PTX simulator: frozen",

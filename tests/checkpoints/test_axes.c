@@ -1,6 +1,7 @@
 /* test_axes.c - what families say of the rows and columns of their weights, and runs of rows and columns of parts, of
  * every format. */
 #include "op_rig.h"
+#include "op_weights.h"
 
 #include "model/families/family.h"
 #include "model/model.h"

@@ -1,5 +1,6 @@
 /* test_ranks.c - what pass_shard makes of weights of every format and of a program, and which ranks may be joined. */
 #include "on_ranks.h"
+#include "op_weights.h"
 
 #include "backend/ranks/ranks.h"
 #include "backend/toy/toy.h"

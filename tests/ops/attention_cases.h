@@ -1,6 +1,7 @@
 /* attention_cases.h - shapes and settings of attention that test_ops_attention.c runs. */
 #pragma once
 
+#include "op_judge.h"
 #include "op_rig.h"
 
 struct attention_case {

@@ -8,8 +8,11 @@
  *
  * Bounds are relative to the largest value of a row. A float32 sum of n terms of like size in any order errs
  * by about sqrt(n) * 2^-24 of it, rarely by more than n * 2^-24; each bound says its n. They hold in 16 bits too:
- * op_rig.h says what is rounded there and where more is left. */
+ * op_oracle.h says what is rounded there and where more is left. */
+#include "op_judge.h"
+#include "op_oracle.h"
 #include "op_rig.h"
+#include "op_weights.h"
 
 #include <math.h>
 

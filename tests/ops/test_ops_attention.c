@@ -1,6 +1,9 @@
 /* test_ops_attention.c - QKV_PREP and ATTENTION against softmax attention written out in double precision; how the
  * tests are run is said in test_ops.c. */
 #include "attention_cases.h"
+#include "op_judge.h"
+#include "op_oracle.h"
+#include "op_weights.h"
 
 #include <math.h>
 

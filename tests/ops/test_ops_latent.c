@@ -1,6 +1,9 @@
 /* test_ops_latent.c - MLA_PREP and MLA_ATTENTION against the expanded form in double precision; how the tests are run
  * is said in test_ops.c. */
+#include "op_judge.h"
+#include "op_oracle.h"
 #include "op_rig.h"
+#include "op_weights.h"
 
 #include <math.h>
 

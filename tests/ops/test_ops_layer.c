@@ -11,7 +11,9 @@
  * has a cosine near 0. Scores are small where heads are not normed: were they three times as large, what 8 bits leave
  * of them would decide between the keys of one row in some ten thousand, which the right arithmetic then leaves off by
  * ten times the mean. */
+#include "op_judge.h"
 #include "op_rig.h"
+#include "op_weights.h"
 
 #include <math.h>
 

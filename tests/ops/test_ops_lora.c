@@ -2,7 +2,10 @@
  * one module and of several side by side, few and many rows. How the tests are run is said in test_ops.c.
  *
  * Bound: sums of `in` terms, then of `rank`, in float32: 8 sqrt(in + rank) of its precision. */
+#include "op_judge.h"
+#include "op_oracle.h"
 #include "op_rig.h"
+#include "op_weights.h"
 
 #include <math.h>
 

@@ -1,5 +1,8 @@
 /* test_ops_moe.c - MOE_ROUTE and MOE_FFN; how the tests are run is said in test_ops.c. */
+#include "op_judge.h"
+#include "op_oracle.h"
 #include "op_rig.h"
+#include "op_weights.h"
 
 #include <math.h>
 

@@ -1,6 +1,9 @@
 /* test_ops_norm.c - ADD_NORM before what reads it, which a device may do in one node in steps of one row: LINEAR, and
  * experts with their router; how the tests are run is said in test_ops.c. */
+#include "op_judge.h"
+#include "op_oracle.h"
 #include "op_rig.h"
+#include "op_weights.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,6 +1,9 @@
 /* test_ops_recurrent.c - SHORT_CONV and DELTA_RULE: state from step to step; how the tests are run is said in
  * test_ops.c. */
+#include "op_judge.h"
+#include "op_oracle.h"
 #include "op_rig.h"
+#include "op_weights.h"
 
 #include <math.h>
 #include <stdlib.h>

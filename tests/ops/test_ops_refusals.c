@@ -1,6 +1,7 @@
 /* test_ops_refusals.c - what a backend cannot compute it refuses before the first step, in a sentence with the program,
  * the op and the weight; it never computes something else. Every op that has weights, every weight of each. */
 #include "op_rig.h"
+#include "op_weights.h"
 
 /* A program of every op that has weights. */
 static val record_moe(struct rig *rig, val x) {

@@ -1,5 +1,8 @@
 /* test_ops_rows.c - EMBED and LINEAR: tokens to rows, rows to rows; how the tests are run is said in test_ops.c. */
+#include "op_judge.h"
+#include "op_oracle.h"
 #include "op_rig.h"
+#include "op_weights.h"
 #include "reports.h"
 
 #include <math.h>

@@ -11,12 +11,14 @@
  * The CPU reads what the device reads: rows of products rounded to 16 bits, or to e4m3 in each of the ways that a path
  * may (the nearest counts), keys and values rounded as the cache keeps them. `most` is the largest difference of a row,
  * relative to the row's largest value or, if that is more, to what the largest of a row is in the mean; `rms` and the
- * bounds are as op_rig.h has them. What eight bits themselves cost is held by a cosine, against what nothing was
+ * bounds are as op_judge.h has them. What eight bits themselves cost is held by a cosine, against what nothing was
  * rounded in.
  *
  *     GYRE_PARITY_MODEL=FOLDER    this model alone, with a line for every op
  *     GYRE_TEST_BACKEND, GYRE_TEST_DTYPE, GYRE_TEST_QUANTIZATION, GYRE_TEST_KV_DTYPE    what is tested */
 #include "check.h"
+#include "op_judge.h"
+#include "op_oracle.h"
 #include "op_rig.h"
 
 #include "model/model.h"

@@ -69,7 +69,7 @@ CUDA_TEST_NAMES := ops% goldens overlap sample_rows
 CUDA_TEST_SRC := $(foreach t,$(TEST_SRC),$(if $(filter $(CUDA_TEST_NAMES:%=test_%),$(basename $(notdir $(t)))),$(t)))
 CUDA_TESTS := $(patsubst %.c,build/cuda/%,$(notdir $(CUDA_TEST_SRC)))
 $(foreach t,$(CUDA_TEST_SRC),$(eval build/cuda/$(basename $(notdir $(t))): $(call obj,$(t))))
-$(CUDA_TESTS): $(BUILD)/tests/rig/op_rig.o $(CUDA_OBJ) $(LIBS)
+$(CUDA_TESTS): $(call obj,$(wildcard tests/rig/op_*.c)) $(CUDA_OBJ) $(LIBS)
 	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LIBS) -Wl,--as-needed -lcmocka $(ALL_LIBS) \
 	    $(CUDA_LIBS)
 # Host code over parts of the backend, or over all of it: those hold every kernel, as the list of them says.
