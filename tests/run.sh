@@ -21,14 +21,16 @@ for tool in ASAN TSAN UBSAN; do
 done
 
 jobs=$(nproc)
-paths=$(find tests -name 'test_*.c' ! -path 'tests/cuda/*' ! -path 'tests/ptx/*' | sort
+all=$(find tests -name 'test_*.c' ! -path 'tests/cuda/*' ! -path 'tests/ptx/*' | sort
     find tests/cli -name 'test_*.py' | sort)
-[ "${1:-}" = --fast ] && {
+paths=$(grep -L "Not in make test-fast" $all | grep -v /test_ptx_)
+if [ "${1:-}" = --fast ]; then
     shift
     jobs=$((2 * jobs)) # twice as many at a time: some of them sleep
-    paths=$(grep -L "Not in make test-fast" $paths | grep -v /test_ptx_)
     export GYRE_TEST_BRIEF=1 GYRE_TEST_PART=1/6
-}
+else
+    paths="$(echo "$all" | grep -vxF "$paths" | sort -r) $paths" # what takes long first: see side_by_side.py
+fi
 names=""
 for path in $paths; do
     name=${path##*/} name=${name%.c}

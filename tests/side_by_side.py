@@ -3,10 +3,13 @@
 
     BUILD=... RESULTS=... TEST_TIMEOUT=SECONDS tests/side_by_side.py JOBS NAME...    (test_spec, test_serve.py)
 
-What a test printed is in $RESULTS/NAME.out, its counts (passed, failed, skipped) in $RESULTS/NAME.count. Each has a
-process that watches it (limit.py). Watchers and Python modules are forks of this process, which has loaded what most
-modules import: an interpreter of its own for each took a fifth of make test-fast. Test programs run
-behind the command of $RUN_WITH (tests/arm.sh).
+Those that took longest in the last run begin first ($BUILD/seconds), so that none runs alone at the end; before them,
+in the order given, those of which nothing is known.
+
+What a test printed is in $RESULTS/NAME.out, its counts (passed, failed, skipped, its name and its seconds on the clock)
+in $RESULTS/NAME.count. Each has a process that watches it (limit.py). Watchers and Python modules are forks of this
+process, which has loaded what most modules import: an interpreter of its own for each took a fifth of make test-fast.
+Test programs run behind the command of $RUN_WITH (tests/arm.sh).
 """
 import http.client  # noqa: F401
 import json  # noqa: F401
@@ -23,6 +26,7 @@ import unittest  # noqa: F401
 import limit
 
 BUILD, RESULTS = os.environ["BUILD"], os.environ["RESULTS"]
+SECONDS = os.path.join(BUILD, "seconds")
 CLI = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cli")
 
 
@@ -64,7 +68,7 @@ def tell(name, rc, why, seconds, text):
     elif rc != 0 and failed == 0:
         failed, note = 1, " (exit code %d)" % rc
     with open(os.path.join(RESULTS, name + ".count"), "w") as f:
-        f.write("%d %d %d %s\n" % (passed, failed, skipped, name))
+        f.write("%d %d %d %s %.1f\n" % (passed, failed, skipped, name, seconds))
     line = "%s: %d passed" % (name, passed)
     line += ", %d FAILED%s" % (failed, note) if failed else ""
     line += ", %d skipped" % skipped if skipped else ""
@@ -85,9 +89,29 @@ def watch(name):
         os.write(stdout, tell(name, rc, why, time.monotonic() - began, f.read()))
 
 
+def last_seconds():
+    """{name: seconds} of the tests that have run here."""
+    if not os.path.exists(SECONDS):
+        return {}
+    with open(SECONDS) as f:
+        return {name: float(seconds) for name, seconds in map(str.split, f)}
+
+
+def keep_seconds(names):
+    seconds = last_seconds()
+    for name in names:
+        with open(os.path.join(RESULTS, name + ".count")) as f:
+            seconds[name] = float(f.read().split()[4])
+    with open(SECONDS + ".new", "w") as f:
+        f.writelines("%s %.1f\n" % pair for pair in sorted(seconds.items()))
+    os.replace(SECONDS + ".new", SECONDS)
+
+
 def main():
+    seconds = last_seconds()
+    names = sorted(sys.argv[2:], key=lambda name: -seconds.get(name, float("inf")))
     jobs, running = int(sys.argv[1]), 0
-    for name in sys.argv[2:]:
+    for name in names:
         if running == jobs:
             os.wait()
             running -= 1
@@ -97,9 +121,10 @@ def main():
     while running:
         os.wait()
         running -= 1
-    for name in sys.argv[2:]:
+    for name in names:
         if not os.path.exists(os.path.join(RESULTS, name + ".count")):
             os.write(1, tell(name, 1, "nobody knows how long", 0, b"who watched it has ended"))
+    keep_seconds(names)
 
 
 if __name__ == "__main__":
