@@ -30,6 +30,7 @@ enum {
     BY_WORDS,
     PIECE = 8,              // blocks that are multiplied at a time, so that they stay in the first-level cache
     MOST_BLOCK_BYTES = 256, // as stored
+    FETCH_BYTES = 16 << 10, // how far ahead weights are fetched
 };
 
 /* ---- activations ---- */
@@ -152,7 +153,7 @@ static ALWAYS_INLINE const uint8_t *fetch(const uint8_t *ahead, const int64_t n_
 static ALWAYS_INLINE __m256 one_octet(const enum qformat_id f, const uint8_t *p, int64_t stride, const float *x,
                                       int64_t n_cols, bool near) {
     const int bytes = bytes_of_block(f), cols = cols_of_block(f);
-    const uint8_t *ahead = p + AHEAD_BYTES;
+    const uint8_t *ahead = p + FETCH_BYTES;
     __m256 y = _mm256_setzero_ps();
     for (int64_t c = 0; c < n_cols; c += cols, p += bytes) {
         struct packed_scales packed;
@@ -194,22 +195,66 @@ static ALWAYS_INLINE __m256i as_pairs(__m256i v) {
     return _mm256_or_si256(_mm256_and_si256(v, _mm256_set1_epi32(0xFFFF)), _mm256_slli_epi32(v, 16));
 }
 
-static ALWAYS_INLINE void ready_block(const enum qformat_id f, const uint8_t *p, int64_t stride, const int k,
-                                      const struct scales *s, __m256i *out) {
+/* 16 bytes of each of eight rows as four vectors of four bytes of eight rows. */
+static ALWAYS_INLINE void turned_at(const uint8_t *p, int64_t stride, __m256i out[4]) {
+    __m256i v[4];
+    UNROLL for (int i = 0; i < 4; i++) v[i] = two(p + i * stride, p + (i + 4) * stride);
+    turn(v, out);
+}
+
+/* Whether the bytes that codes are made of were turned for others before: those of a block go by h, then by k. */
+static ALWAYS_INLINE bool low_is_new(const enum qformat_id f, const int k, const int h) {
+    bool as_before = k > 0 && low_at(f, k, h) == low_at(f, k - 1, h),
+         as_two_before = k > 1 && low_at(f, k, h) == low_at(f, k - 2, h), // Q6_K
+        as_first_half = h == 1 && cols_of_block(f) == BLOCK && low_at(f, k, 1) == low_at(f, k, 0);
+    return !as_before && !as_two_before && !as_first_half;
+}
+static ALWAYS_INLINE bool high_is_new(const enum qformat_id f, const int k, const int h) {
+    return k == 0 || high_at(f, k, h) != high_at(f, k - 1, h);
+}
+
+/* Fifth bits of columns 16 h + 4 i to 16 h + 4 i + 3 of eight rows, whose words these are. */
+static ALWAYS_INLINE __m256i fifth_of_eight(__m256i words, const int h, const int i) {
+    const __m256i byte =
+        _mm256_setr_epi32(0, 0x04040404, 0x08080808, 0x0C0C0C0C, 0, 0x04040404, 0x08080808, 0x0C0C0C0C);
+    return sixteens(words, _mm256_add_epi8(byte, _mm256_set1_epi8((char)(2 * h + i / 2))),
+                    _mm256_set1_epi32(i % 2 ? (int)0x80402010 : 0x08040201));
+}
+
+/* Bytes, or words in the order of x. */
+static ALWAYS_INLINE void put_codes(const enum kind kind, __m256i codes, const int h, const int i, __m256i *block) {
+    const __m256i sign = _mm256_set1_epi8((char)128), even = _mm256_set1_epi16(255), less = _mm256_set1_epi16(128);
+    if (kind != WORDS) {
+        _mm256_storeu_si256(block + 4 * h + i, codes);
+        return;
+    }
+    __m256i *to = block + 2 * (4 * h + i); // without a shift for the even ones: shifts wait for one another
+    _mm256_storeu_si256(to, _mm256_sub_epi16(_mm256_and_si256(_mm256_xor_si256(codes, sign), even), less));
+    _mm256_storeu_si256(to + 1, _mm256_srai_epi16(codes, 8));
+}
+
+/* Codes of a block as stored, to blocks of 32 columns. Bytes are turned before codes are taken from them: many have
+ * several. */
+static ALWAYS_INLINE void ready_codes(const enum qformat_id f, const uint8_t *p, int64_t stride, __m256i *out) {
     const enum kind kind = kind_of(f);
-    UNROLL for (int h = 0; h < 2; h++) {
-        __m256i codes[4], turned[4];
-        UNROLL for (int i = 0; i < 4; i++) codes[i] = codes_of(f, p + i * stride, p + (i + 4) * stride, k, h);
-        turn(codes, turned);
+    __m256i low[2][4], high[4], fifth = has_fifth(f) ? words_at(p + fifth_at(f), stride) : _mm256_setzero_si256();
+    UNROLL for (int h = 0; h < 2; h++) UNROLL for (int k = 0; k < cols_of_block(f) / BLOCK; k++) {
+        const int slot = f == QFORMAT_Q6_K ? k % 2 : 0;
+        if (low_is_new(f, k, h))
+            turned_at(p + low_at(f, k, h), stride, low[slot]);
+        if (has_high(f) && high_is_new(f, k, h))
+            turned_at(p + high_at(f, k, h), stride, high);
         UNROLL for (int i = 0; i < 4; i++) {
-            if (kind == WORDS) {
-                _mm256_storeu_si256(out++, _mm256_srai_epi16(_mm256_slli_epi16(turned[i], 8), 8));
-                _mm256_storeu_si256(out++, _mm256_srai_epi16(turned[i], 8));
-            } else {
-                _mm256_storeu_si256(out++, turned[i]);
-            }
+            if (has_fifth(f))
+                high[i] = fifth_of_eight(fifth, h, i);
+            put_codes(kind, codes_from(f, k, h, low[slot][i], has_high(f) || has_fifth(f) ? high[i] : fifth), h, i,
+                      out + k * ready_vectors(kind));
         }
     }
+}
+
+static ALWAYS_INLINE void put_scales(const enum kind kind, const struct scales *s, __m256i *out) {
+    out += kind == WORDS ? 16 : 8;
     if (kind == HALVES)
         UNROLL for (int h = 0; h < 2; h++) _mm256_storeu_si256(out++, as_pairs(s->by_half[h]));
     float *floats = (float *)(void *)out;
@@ -238,9 +283,10 @@ static ALWAYS_INLINE void ready_octet(const enum qformat_id f, const uint8_t *p,
         struct packed_scales packed;
         if (each > 1)
             packed = packed_scales(f, from, from_stride);
+        ready_codes(f, from, from_stride, out);
         UNROLL for (int k = 0; k < each; k++, out += ready_vectors(kind_of(f))) {
             struct scales s = each > 1 ? large_scales(f, &packed, k) : small_scales(f, from, from_stride);
-            ready_block(f, from, from_stride, k, &s, out);
+            put_scales(kind_of(f), &s, out);
         }
     }
 }
@@ -289,8 +335,10 @@ static void multiply_ready(const struct few_rows *f) {
         __m256 y[2 * FEW_ROWS] = {0};
         for (int64_t b = 0; b < n_blocks; b += PIECE) {
             const __m256i *first = ready + b * ready_vectors(kind);
-            multiply_octets(kind, first, r + OCTET < f->n_rows ? first + octet : first, MIN(n_blocks - b, PIECE),
-                            f->x + b * f->n_x * x_floats(kind, f->n_x), f->n_x, y);
+            struct octets octets = {.first = first,
+                                    .second = r + OCTET < f->n_rows ? first + octet : first,
+                                    .n_blocks = MIN(n_blocks - b, PIECE)};
+            multiply_octets(kind, &octets, f->x + b * f->n_x * x_floats(kind, f->n_x), f->n_x, y);
         }
         put_octets(f, r, y);
     }
@@ -302,25 +350,29 @@ static void ready_piece(const struct few_rows *f, int64_t r, int64_t b, int64_t 
     const int64_t stride = f->part->row_stride, start = octet_start(r, f->n_rows),
                   bytes = block_row_bytes(&block_formats[id], BLOCK * b);
     const uint8_t *p = (const uint8_t *)f->part->data + (f->row + start) * stride;
-    if (!f->near)
-        fetch(p + AHEAD_BYTES + OCTET * bytes, OCTET * block_row_bytes(&block_formats[id], BLOCK * n));
     functions[id].ready(p + bytes, stride, MIN(f->n_rows, OCTET), n, out);
 }
 
 /* Weights as they are stored, made ready by pieces that stay in the first-level cache. */
 static void multiply_several(const struct few_rows *f) {
-    const enum kind kind = kind_of(f->part->format->id);
+    const struct qformat *format = f->part->format;
+    const enum kind kind = kind_of(format->id);
     const int64_t n_blocks = f->n_cols / BLOCK;
+    __m256i ready[2][PIECE * 17];
+    struct octets octets = {.first = ready[0]};
+    if (!f->near)
+        octets.ahead_bytes = 2 * OCTET * BLOCK * format->block_bytes / format->block_cols;
     for (int64_t r = 0; r < f->n_rows; r += 2 * OCTET) {
         __m256 y[2 * FEW_ROWS] = {0};
-        __m256i ready[2][PIECE * 17];
         bool two_octets = r + OCTET < f->n_rows;
-        for (int64_t b = 0, n; b < n_blocks; b += n) {
-            n = MIN(n_blocks - b, PIECE);
+        octets.second = ready[two_octets];
+        octets.ahead = (const uint8_t *)f->part->data + (f->row + r) * f->part->row_stride + FETCH_BYTES;
+        for (int64_t b = 0; b < n_blocks; b += octets.n_blocks) {
+            octets.n_blocks = MIN(n_blocks - b, PIECE);
             for (int o = 0; o < 1 + two_octets; o++)
-                ready_piece(f, r + o * OCTET, b, n, ready[o]);
-            multiply_octets(kind, ready[0], ready[two_octets], n, f->x + b * f->n_x * x_floats(kind, f->n_x), f->n_x,
-                            y);
+                ready_piece(f, r + o * OCTET, b, octets.n_blocks, ready[o]);
+            multiply_octets(kind, &octets, f->x + b * f->n_x * x_floats(kind, f->n_x), f->n_x, y);
+            octets.ahead += octets.n_blocks * octets.ahead_bytes;
         }
         put_octets(f, r, y);
     }

@@ -9,116 +9,20 @@
  * free, and kernels differ in that. */
 #pragma once
 
-#include "backend/cpu/kernels/mxfp4.h"
-#include "core/qformat.h"
-
-#include <immintrin.h>
-#include <string.h>
-
-#define ALWAYS_INLINE inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
-
-/* By how many products of codes fit in 16 bits: eight pairs of up to 15, four of up to 31, two of up to 63 with a scale
- * for 16 columns; words are signed, and none of their pairs is added to another in 16 bits. */
-enum kind { FOUR_BITS, FIVE_BITS, HALVES, WORDS };
-
-static ALWAYS_INLINE enum kind kind_of(const enum qformat_id f) {
-    switch (f) {
-    case QFORMAT_Q8_0:
-    case QFORMAT_IQ4_NL:
-    case QFORMAT_IQ4_XS: return WORDS;
-    case QFORMAT_Q2_K:
-    case QFORMAT_Q3_K:
-    case QFORMAT_Q6_K: return HALVES;
-    case QFORMAT_Q5_0:
-    case QFORMAT_Q5_1:
-    case QFORMAT_Q5_K:
-    case QFORMAT_MXFP4_HALVES: return FIVE_BITS;
-    default: return FOUR_BITS;
-    }
-}
+#include "backend/cpu/kernels/codes_avx2.h"
 
 struct scales {
     __m256 scale, min, min_of_second; // the last of HALVES, whose first is of columns 0 to 15
     __m256i by_half[2];               // of HALVES, 32 bits
 };
 
-/* ---- codes ---- */
-
-static ALWAYS_INLINE __m128i load16(const uint8_t *p) { return _mm_loadu_si128((const __m128i *)(const void *)p); }
-static ALWAYS_INLINE __m256i two(const uint8_t *a, const uint8_t *b) {
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(load16(a)), load16(b), 1);
-}
-static ALWAYS_INLINE __m256i bits_from(__m256i v, const int shift, const int mask) {
-    return _mm256_and_si256(shift ? _mm256_srli_epi16(v, shift) : v, _mm256_set1_epi8((char)mask));
-}
-
-/* 16 where a bit of the two bytes at each is set. */
-static ALWAYS_INLINE __m256i fifth_bits(const uint8_t *a, const uint8_t *b) {
-    uint16_t of_a, of_b;
-    memcpy(&of_a, a, sizeof of_a);
-    memcpy(&of_b, b, sizeof of_b);
-    const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201),
-                  byte = _mm256_setr_epi8(0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1, 0, 0, 0, 0, 0, 0, 0, 0, 1, 1,
-                                          1, 1, 1, 1, 1, 1);
-    __m256i both = _mm256_set_m128i(_mm_cvtsi32_si128(of_b), _mm_cvtsi32_si128(of_a));
-    __m256i set = _mm256_cmpeq_epi8(_mm256_and_si256(_mm256_shuffle_epi8(both, byte), bit), bit);
-    return _mm256_and_si256(set, _mm256_set1_epi8(16));
-}
-
-static ALWAYS_INLINE __m256i looked_up(__m256i codes, const int8_t values[16], const int more) {
-    int8_t table[16];
-    UNROLL for (int i = 0; i < 16; i++) table[i] = (int8_t)(values[i] + more);
-    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(load16((const uint8_t *)table)), codes);
-}
-
-/* Columns 32 k + 16 h to 32 k + 16 h + 15 of the blocks of two rows. */
-static ALWAYS_INLINE __m256i codes_of(const enum qformat_id f, const uint8_t *a, const uint8_t *b, const int k,
-                                      const int h) {
-    const int at = 16 * h, pairs = k / 4 * 32 + at; // of formats that keep pairs of bits apart
-    switch (f) {
-    case QFORMAT_Q8_0: return two(a + 2 + at, b + 2 + at);
-    case QFORMAT_Q4_0: return bits_from(two(a + 2, b + 2), 4 * h, 15);
-    case QFORMAT_Q4_1: return bits_from(two(a + 4, b + 4), 4 * h, 15);
-    case QFORMAT_Q5_0:
-        return _mm256_or_si256(bits_from(two(a + 6, b + 6), 4 * h, 15), fifth_bits(a + 2 + 2 * h, b + 2 + 2 * h));
-    case QFORMAT_Q5_1:
-        return _mm256_or_si256(bits_from(two(a + 8, b + 8), 4 * h, 15), fifth_bits(a + 4 + 2 * h, b + 4 + 2 * h));
-    case QFORMAT_IQ4_NL: return looked_up(bits_from(two(a + 2, b + 2), 4 * h, 15), iq4_values, 0);
-    case QFORMAT_MXFP4_HALVES: return looked_up(bits_from(two(a + 1, b + 1), 4 * h, 15), e2m1_values, 12);
-    case QFORMAT_Q4_K: {
-        const int low = 16 + k / 2 * 32 + at;
-        return bits_from(two(a + low, b + low), k % 2 * 4, 15);
-    }
-    case QFORMAT_Q5_K: {
-        const int low = 48 + k / 2 * 32 + at;
-        __m256i bit = bits_from(two(a + 16 + at, b + 16 + at), k, 1);
-        return _mm256_or_si256(bits_from(two(a + low, b + low), k % 2 * 4, 15), _mm256_slli_epi16(bit, 4));
-    }
-    case QFORMAT_Q6_K: {
-        const int low = k / 4 * 64 + k % 2 * 32 + at;
-        __m256i high = bits_from(two(a + 128 + pairs, b + 128 + pairs), k % 4 * 2, 3);
-        return _mm256_or_si256(bits_from(two(a + low, b + low), k / 2 % 2 * 4, 15), _mm256_slli_epi16(high, 4));
-    }
-    case QFORMAT_Q2_K: return bits_from(two(a + 16 + pairs, b + 16 + pairs), k % 4 * 2, 3);
-    case QFORMAT_Q3_K: {
-        __m256i high = bits_from(two(a + at, b + at), k, 1);
-        return _mm256_or_si256(bits_from(two(a + 32 + pairs, b + 32 + pairs), k % 4 * 2, 3),
-                               _mm256_slli_epi16(high, 2));
-    }
-    case QFORMAT_IQ4_XS: return looked_up(bits_from(two(a + 8 + 16 * k, b + 8 + 16 * k), 4 * h, 15), iq4_values, 0);
-    default: return bits_from(two(a + pairs, b + pairs), k % 4 * 2, 3); // TQ2_0
-    }
-}
-
 /* ---- scales ---- */
 
-static ALWAYS_INLINE int u32_at(const uint8_t *p) {
-    int u;
+static ALWAYS_INLINE uint64_t u16_at(const uint8_t *p) {
+    uint16_t u;
     memcpy(&u, p, sizeof u);
     return u;
 }
-static ALWAYS_INLINE int u16_at(const uint8_t *p) { return p[0] | p[1] << 8; }
 
 /* What each of eight rows, `stride` bytes apart, has at p. */
 static ALWAYS_INLINE __m256i words_at(const uint8_t *p, int64_t stride) {
@@ -126,11 +30,12 @@ static ALWAYS_INLINE __m256i words_at(const uint8_t *p, int64_t stride) {
     return _mm256_setr_epi32(u32_at(p), u32_at(p + stride), u32_at(p + 2 * stride), u32_at(p + 3 * stride), u32_at(q),
                              u32_at(q + stride), u32_at(q + 2 * stride), u32_at(q + 3 * stride));
 }
+static ALWAYS_INLINE long long four_shorts_at(const uint8_t *p, int64_t stride) {
+    return (long long)(u16_at(p) | u16_at(p + stride) << 16 | u16_at(p + 2 * stride) << 32 |
+                       u16_at(p + 3 * stride) << 48); // where vectors are shuffled is what is busy
+}
 static ALWAYS_INLINE __m128i shorts_at(const uint8_t *p, int64_t stride) {
-    const uint8_t *q = p + 4 * stride;
-    return _mm_setr_epi16((short)u16_at(p), (short)u16_at(p + stride), (short)u16_at(p + 2 * stride),
-                          (short)u16_at(p + 3 * stride), (short)u16_at(q), (short)u16_at(q + stride),
-                          (short)u16_at(q + 2 * stride), (short)u16_at(q + 3 * stride));
+    return _mm_set_epi64x(four_shorts_at(p + 4 * stride, stride), four_shorts_at(p, stride));
 }
 static ALWAYS_INLINE __m256 f16_at(const uint8_t *p, int64_t stride) { return _mm256_cvtph_ps(shorts_at(p, stride)); }
 

@@ -46,6 +46,8 @@ struct tile {
     const float *x; // of the first block and row
     int64_t x_step; // floats from a block to the next
     __m256 *y[2];   // [n_t]
+    const uint8_t *ahead;
+    int64_t ahead_bytes; // that are fetched a block
 };
 
 static ALWAYS_INLINE __m256i four_of(const float *x, const int i) {
@@ -121,8 +123,11 @@ static ALWAYS_INLINE void multiply_tile(const enum kind kind, const int n_t, con
     const int floats = kind == WORDS ? WORDS_FLOATS : BYTES_FLOATS;
     const float *x = tile->x;
     const __m256i *w[2] = {tile->octet[0], tile->octet[1]};
+    const uint8_t *ahead = tile->ahead, *to = ahead;
     for (int64_t b = 0; b < tile->n_blocks; b++, x += tile->x_step) {
         __m256i d[2][TILE_ROWS];
+        for (to += tile->ahead_bytes; ahead < to; ahead += 64)
+            _mm_prefetch((const char *)ahead, _MM_HINT_T1);
         sums_of_block(kind, n_t, w, x, d);
         UNROLL for (int o = 0; o < 2; o++) {
             struct scales s = ready_scales(kind, w[o]);
@@ -149,11 +154,26 @@ static tile_function *const tiles[][TILE_ROWS] = {{FOUR_BITS_1, FOUR_BITS_2, FOU
                                                   {HALVES_1, HALVES_2, HALVES_3, HALVES_4},
                                                   {WORDS_1, WORDS_2, WORDS_3, WORDS_4}};
 
-/* Two octets times all rows of x in n_blocks blocks: y [2][FEW_ROWS] += those. */
-static void multiply_octets(enum kind kind, const __m256i *first, const __m256i *second, int64_t n_blocks,
-                            const float *x, int n_x, __m256 *y) {
-    const int floats = x_floats(kind, n_x);
-    for (int t = 0; t < n_x; t += TILE_ROWS)
-        tiles[kind][MIN(n_x - t, TILE_ROWS) - 1](&(struct tile){
-            {first, second}, n_blocks, x + t * floats, (int64_t)n_x * floats, {y + t, y + FEW_ROWS + t}});
+/* Two octets made ready, which may be the same; and bytes from `ahead` on, ahead_bytes of them a block, which are
+ * fetched meanwhile. All at once they would be more lines than the core can have under way. */
+struct octets {
+    const __m256i *first, *second;
+    int64_t n_blocks;
+    const uint8_t *ahead;
+    int64_t ahead_bytes;
+};
+
+/* Those times all rows of x: y [2][FEW_ROWS] += the products. */
+static void multiply_octets(enum kind kind, const struct octets *octets, const float *x, int n_x, __m256 *y) {
+    const int floats = x_floats(kind, n_x), n_tiles = (n_x + TILE_ROWS - 1) / TILE_ROWS;
+    struct tile tile = {.octet = {octets->first, octets->second},
+                        .n_blocks = octets->n_blocks,
+                        .x_step = (int64_t)n_x * floats,
+                        .ahead = octets->ahead,
+                        .ahead_bytes = octets->ahead_bytes / n_tiles};
+    for (int t = 0; t < n_x; t += TILE_ROWS, tile.ahead += tile.n_blocks * tile.ahead_bytes) {
+        tile.x = x + t * floats;
+        tile.y[0] = y + t, tile.y[1] = y + FEW_ROWS + t;
+        tiles[kind][MIN(n_x - t, TILE_ROWS) - 1](&tile);
+    }
 }
