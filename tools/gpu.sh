@@ -59,8 +59,11 @@ pack() {
 tests() {
     fp8="GYRE_TEST_DTYPE=float16 GYRE_TEST_QUANTIZATION=fp8 GYRE_TEST_KV_DTYPE=fp8"
     for k in 1 2 3 4 5 6; do
-        echo "rows_$k GYRE_TEST_PART=$k/6 $there/test_ops_rows"
         echo "attention_$k GYRE_TEST_PART=$k/6 $there/test_ops_attention"
+    done
+    for k in 1 2 3; do echo "linear_$k GYRE_TEST_PART=$k/3 $there/test_ops_linear"; done
+    for t in linear_e4m3 gated; do
+        for k in 1 2; do echo "${t}_$k GYRE_TEST_PART=$k/2 $there/test_ops_$t"; done
     done
     echo "latent $there/test_ops_latent"
     for t in thousands eight_bit each_of sixteen captured what_others; do
@@ -79,13 +82,15 @@ tests() {
         [ $dtype != auto ] || asked=
         for k in 1 2 3; do echo "goldens_${dtype}_$k $asked GYRE_TEST_PART=$k/3 $there/test_goldens"; done
     done
+    linears="linear linear_e4m3 gated"
     for path in library gemv small_m gated split_k prefill; do # wherever it can be taken, not where it is fastest
-        echo "rows_by_$path GYRE_LINEAR=$path GYRE_TEST_PART=1/6 $there/test_ops_rows"
+        for t in $linears; do echo "${t}_by_$path GYRE_LINEAR=$path GYRE_TEST_PART=1/6 $there/test_ops_$t"; done
         echo "layer_by_$path GYRE_LINEAR=$path GYRE_TEST_PART=2/4 $there/test_ops_layer"
     done
     for path in gated split_k; do
-        echo "rows_near_$path GYRE_L2_COPIES=force GYRE_LINEAR=$path GYRE_TEST_PART=2/6 $there/test_ops_rows"
-        echo "layer_near_$path GYRE_L2_COPIES=force GYRE_LINEAR=$path GYRE_TEST_PART=3/4 $there/test_ops_layer"
+        near="GYRE_L2_COPIES=force GYRE_LINEAR=$path"
+        for t in $linears; do echo "${t}_near_$path $near GYRE_TEST_PART=2/6 $there/test_ops_$t"; done
+        echo "layer_near_$path $near GYRE_TEST_PART=3/4 $there/test_ops_layer"
     done
     echo "layer_near GYRE_L2_COPIES=force GYRE_TEST_PART=4/4 $there/test_ops_layer"
     echo "device_near GYRE_L2_COPIES=force GYRE_TEST_DTYPE=float16 GYRE_TEST_ONLY=thousands* $there/test_device"
@@ -93,13 +98,13 @@ tests() {
     echo "draft_models $there/test_draft_models"
     echo "head_by_library GYRE_LINEAR=library $there/test_ops_head"
     plain="GYRE_TEST_KERNELS=plain"
-    for t in ops ops_layer ops_head ops_moe ops_recurrent; do echo "plain_$t $plain $there/test_$t"; done
-    for t in rows attention; do echo "plain_$t $plain GYRE_TEST_PART=1/6 $there/test_ops_$t"; done
+    for t in ops ops_rows ops_layer ops_head ops_moe ops_recurrent; do echo "plain_$t $plain $there/test_$t"; done
+    for t in $linears attention; do echo "plain_$t $plain GYRE_TEST_PART=1/6 $there/test_ops_$t"; done
     echo "plain_parity $plain GYRE_TEST_PART=1/2 $there/test_parity"
     for n in 1 64; do echo "head_screened_$n GYRE_ARGMAX_FILTER=$n $there/test_ops_head"; done
     for k in 1 2 3; do echo "layer_$k GYRE_TEST_PART=$k/3 $there/test_ops_layer"; done
     for k in 1 2; do echo "ops_$k GYRE_TEST_PART=$k/2 $there/test_ops"; done
-    for t in ops_head ops_moe ops_recurrent ops_refusals overlap sample_rows; do echo "$t $there/test_$t"; done
+    for t in ops_rows ops_head ops_moe ops_recurrent ops_refusals overlap sample_rows; do echo "$t $there/test_$t"; done
     for t in "$there"/test_*; do
         case ${t##*/test_} in
         ops* | goldens | device | parity | overlap | sample_rows | cache | faults | two_devices) ;;
@@ -135,7 +140,7 @@ sample_of() { # TOOL PROGRAM:PARTS [VARIABLE=VALUE...]
 }
 samples() {
     race="GYRE_PLUGINS=$there/racecheck" brief="GYRE_TEST_BRIEF=1"
-    fast="GYRE_TEST_ONLY=what_fast*" e4m3="GYRE_TEST_ONLY=*e4m3*"
+    fast="GYRE_TEST_ONLY=what_fast*"
     for k in 1 2; do
         echo "racecheck_fast_attention_$k $(sample_of racecheck ops_attention:1 "$race" "$fast" GYRE_TEST_PART=$k/2)"
     done
@@ -145,25 +150,25 @@ samples() {
     for path in prefill gated small_m; do
         echo "racecheck_$path $brief $(under racecheck $there/racecheck/test_gemm_fp8_$path)"
     done
-    for sample in ops_rows:60 ops_layer:40 ops:10 ops_moe:8 ops_attention:20 ops_latent:4 ops_recurrent:4 ops_head:6 \
-        sample_rows:1; do
+    for sample in ops_linear:60 ops_linear_e4m3:60 ops_gated:20 ops_rows:20 ops_layer:40 ops:10 ops_moe:8 \
+        ops_attention:20 ops_latent:4 ops_recurrent:4 ops_head:6 sample_rows:1; do
         echo "racecheck_${sample%:*} $(sample_of racecheck $sample "$race")"
     done
     echo "racecheck_head_screened $(sample_of racecheck ops_head:6 "$race" GYRE_ARGMAX_FILTER=64)"
     echo "racecheck_many_pairs $(sample_of racecheck ops_layer:1 "$race" GYRE_TEST_ONLY="many_pairs*")"
-    echo "racecheck_rows_by_gemv $(sample_of racecheck ops_rows:40 "$race" GYRE_LINEAR=gemv "$e4m3")"
+    echo "racecheck_rows_by_gemv $(sample_of racecheck ops_linear_e4m3:40 "$race" GYRE_LINEAR=gemv)"
     for path in split_k gated; do
         near="GYRE_L2_COPIES=force GYRE_LINEAR=$path"
-        echo "memcheck_near_$path $(sample_of memcheck ops_rows:40 "$near")"
-        echo "racecheck_near_$path $(sample_of racecheck ops_rows:40 "$race" "$near" "$e4m3")"
+        echo "memcheck_near_$path $(sample_of memcheck ops_linear_e4m3:20 "$near")"
+        echo "racecheck_near_$path $(sample_of racecheck ops_linear_e4m3:40 "$race" "$near")"
     done
     for path in split_k prefill gated small_m; do
         for tool in memcheck initcheck synccheck; do
             echo "${tool}_$path $brief $(under $tool $there/test_gemm_fp8_$path)"
         done
     done
-    for sample in ops_rows:40 ops_layer:60 ops_attention:30 ops_latent:4 ops:8 ops_moe:6 ops_recurrent:3 ops_head:6 \
-        sample_rows:1; do
+    for sample in ops_linear:40 ops_linear_e4m3:40 ops_gated:20 ops_rows:20 ops_layer:60 \
+        ops_attention:30 ops_latent:4 ops:8 ops_moe:6 ops_recurrent:3 ops_head:6 sample_rows:1; do
         for tool in memcheck initcheck; do
             echo "${tool}_${sample%:*} $(sample_of $tool $sample)"
         done

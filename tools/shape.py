@@ -47,7 +47,6 @@ EXCEPTIONS = {  # rule: {what: why}
         "tests/ptx/copies.c": "the PTX simulator: frozen",
         "tests/ptx/matrices.c": "the PTX simulator: frozen",
         "tests/ptx/parse.c": "the PTX simulator: frozen",
-        "tests/ops/test_ops_rows.c": "to be split by op",
         "tests/ops/test_parity.c": "to be split by family",
     },
     "function": {

@@ -1,6 +1,6 @@
 /* test_ops.c - every op of ops.def against its formula in double precision, on the CPU backend. Here those that work on
- * one row at a time; test_ops_rows.c has EMBED and LINEAR, test_ops_attention.c, _moe.c and _recurrent.c what they say,
- * test_ops_refusals.c what a backend does not take.
+ * one row at a time; test_ops_rows.c has EMBED, test_ops_linear*.c and test_ops_gated.c LINEAR, test_ops_attention.c,
+ * _moe.c and _recurrent.c what they say, test_ops_refusals.c what a backend does not take.
  *
  * Each row of a test is an op x shape x format; each is run under every schedule of op_rig.h (whole
  * sequences, chunks of 1, 7 and 64, ragged mixes) with block tables and state slots permuted, memory

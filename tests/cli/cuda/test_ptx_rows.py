@@ -1,11 +1,13 @@
-"""LINEAR and ATTENTION of the CUDA backend against double precision, without a GPU: tests/ptx/machine.h. Of LINEAR's
-many cases one of twenty, drawn anew each time; which, and the seed, are in what a failure prints."""
+"""EMBED, LINEAR and ATTENTION of the CUDA backend against double precision, without a GPU: tests/ptx/machine.h. Of many
+cases a part, drawn anew each time; which, and the seed, are in what a failure prints."""
 import random
 import unittest
 
 from ptx_machine import ops
 
-PARTS = 20
+
+def part_of(name, parts, **environment):
+    return ops(name, GYRE_TEST_PART="%d/%d" % (random.randint(1, parts), parts), **environment)
 
 
 class Rows(unittest.TestCase):
@@ -13,9 +15,12 @@ class Rows(unittest.TestCase):
     # Of so few multiprocessors one has several chunks of a task, and of five and seven tokens other tasks are cut.
     test_latent = ops("test_ops_latent", GYRE_PTX_PROCESSORS="2", GYRE_TEST_ONLY="latent*")
     test_absorbed = ops("test_ops_latent", GYRE_TEST_ONLY="absorbed*")
-    test_rows = ops("test_ops_rows", GYRE_TEST_PART="%d/%d" % (random.randint(1, PARTS), PARTS))
-    test_rows_near = ops("test_ops_rows", GYRE_L2_COPIES="force", GYRE_LINEAR="gated",
-                         GYRE_TEST_PART="%d/%d" % (random.randint(1, PARTS), PARTS))
+    test_rows = part_of("test_ops_rows", 20)
+    test_linear = part_of("test_ops_linear", 20)
+    test_linear_by_e4m3 = part_of("test_ops_linear_e4m3", 20)
+    test_gated = part_of("test_ops_gated", 20)
+    test_linear_near = part_of("test_ops_linear_e4m3", 20, GYRE_L2_COPIES="force", GYRE_LINEAR="gated")
+    test_gated_near = part_of("test_ops_gated", 20, GYRE_L2_COPIES="force", GYRE_LINEAR="gated")
 
 
 if __name__ == "__main__":
