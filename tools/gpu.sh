@@ -30,7 +30,7 @@ pack() {
         $(for t in $tests; do echo "$release/tests/$t"; done)
     rm -rf build/gpu && mkdir -p $root/lib $root/racecheck
     cc -shared -o $root/libgyre-tests.so -Wl,--whole-archive $release/libgyre.a -Wl,--no-whole-archive \
-        $release/tests/rig/op_*.o $release/tests/rig/draft_rig.o \
+        $release/tests/rig/op_*.o $release/tests/rig/parity_*.o $release/tests/rig/draft_rig.o \
         -lcmocka -ljansson -lpcre2-8 -lxxhash -lsodium -lpthread -lm
     for t in $tests; do
         cc -o "$root/$t" $release/tests/*/$t.o -L$root -lgyre-tests -lcmocka -ljansson -lm \

@@ -47,7 +47,6 @@ EXCEPTIONS = {  # rule: {what: why}
         "tests/ptx/copies.c": "the PTX simulator: frozen",
         "tests/ptx/matrices.c": "the PTX simulator: frozen",
         "tests/ptx/parse.c": "the PTX simulator: frozen",
-        "tests/ops/test_parity.c": "to be split by family",
     },
     "function": {
         "bench/cuda/attention.cu:build": "a table of shapes",
