@@ -1,6 +1,6 @@
 /* node_wire.h - what the node with the engine says to one with a stage of its model, in frames of wire.h. Each but
  * NODE_HELLO and NODE_LEAVE is answered by one NODE_DONE, with what is said here, or one NODE_FAILED, with a sentence.
- */
+ * Before the answer to NODE_LOAD, NODE_ALLOC_CACHE and NODE_COMPILE there may be any number of NODE_STILL. */
 #pragma once
 
 #include "core/plan.h"
@@ -15,7 +15,13 @@ enum {
     NODE_DONE,
     NODE_FAILED,
     NODE_LEAVE, // nothing: node 0 ends, and so may this one
+    NODE_STILL, // nothing: the node works on it
 };
+
+/* What may take as long as it takes, as long as the node says that it works on it. */
+static inline bool node_takes_long(uint32_t kind) {
+    return kind == NODE_LOAD || kind == NODE_ALLOC_CACHE || kind == NODE_COMPILE;
+}
 
 struct node_hello {
     uint64_t identity; // of model and numerics

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LONG_S = 600, MOST_ANSWER = 1 << 30, HELLO_US = 10000000, LEAVE_US = 1000000, MOST_GUESTS = 64 };
+enum { MOST_ANSWER = 1 << 30, HELLO_US = 10000000, LEAVE_US = 1000000, MOST_GUESTS = 64 };
 
 static struct node {
     struct wire *wire;
@@ -49,32 +49,42 @@ static enum status stays_failed(struct device *d, const struct error *why, struc
     return ERR_DEVICE;
 }
 
+/* The answer, which the patience is for, from when the node was last heard of. */
+static enum status await_answer(struct device *d, uint32_t kind, int64_t until_us, struct error *why) {
+    for (;;) {
+        uint32_t answer;
+        buf_clear(&d->answer);
+        TRY(wire_receive(d->node->wire, &answer, &d->answer, MOST_ANSWER, until_us, why));
+        if (answer == NODE_DONE)
+            return OK;
+        if (answer != NODE_STILL || !node_takes_long(kind))
+            return fail(why, ERR_DEVICE, "%.*s", (int)MIN(d->answer.len, 600u), d->answer.ptr ? d->answer.ptr : "");
+        until_us = clock_us() + (int64_t)d->patience_s * 1000000;
+    }
+}
+
 /* The question lies in d->question, the answer in d->answer afterwards. Under the lock. */
-static enum status ask(struct device *d, uint32_t kind, int seconds, struct error *err) {
+static enum status ask(struct device *d, uint32_t kind, struct error *err) {
     struct error why;
-    uint32_t answer;
-    int64_t until_us = clock_us() + (int64_t)seconds * 1000000;
+    int64_t until_us = clock_us() + (int64_t)d->patience_s * 1000000;
     if (d->fault.status != OK) {
         *err = d->fault;
         return ERR_DEVICE;
     }
-    buf_clear(&d->answer);
     enum status st = wire_send(d->node->wire, kind, buf_view(&d->question), until_us, &why);
     if (st == OK)
-        st = wire_receive(d->node->wire, &answer, &d->answer, MOST_ANSWER, until_us, &why);
-    if (st == OK && answer != NODE_DONE)
-        st = fail(&why, ERR_DEVICE, "%.*s", (int)MIN(d->answer.len, 600u), d->answer.ptr ? d->answer.ptr : "");
+        st = await_answer(d, kind, until_us, &why);
     return st == OK ? OK : stays_failed(d, &why, err);
 }
 
 /* One that is answered by `size` bytes. */
 static enum status ask_for(struct device *d, uint32_t kind, const void *question, size_t n, void *answer, size_t size,
-                           int seconds, struct error *err) {
+                           struct error *err) {
     struct error why;
     pthread_mutex_lock(&d->lock);
     buf_clear(&d->question);
     buf_append(&d->question, question, n);
-    enum status st = ask(d, kind, seconds, err);
+    enum status st = ask(d, kind, err);
     if (st == OK && d->answer.len != size) {
         fail(&why, ERR_DEVICE, "it answers %zu bytes, not %zu", d->answer.len, size);
         st = stays_failed(d, &why, err);
@@ -114,7 +124,7 @@ static void remote_close(struct device *d) {
 static enum status remote_load(struct device *d, const struct program *p, const struct load_options *options,
                                struct loaded **out, struct error *err) {
     struct node_load q = {options->n_back, 0};
-    TRY(ask_for(d, NODE_LOAD, &q, sizeof q, NULL, 0, LONG_S, err));
+    TRY(ask_for(d, NODE_LOAD, &q, sizeof q, NULL, 0, err));
     struct loaded *l = *out = xcalloc(1, sizeof *l);
     *l = (struct loaded){.device = d, .program = p};
     l->states_width = p->ops[0].code == OP_STATES ? p->ops[0].out[0].width : 0;
@@ -127,7 +137,7 @@ static void remote_unload(struct loaded *l) { free(l); }
 
 static enum status remote_alloc_cache(struct loaded *l, const struct cache_config *config, struct error *err) {
     memcpy(l->table_width, config->table_width, sizeof l->table_width);
-    return ask_for(l->device, NODE_ALLOC_CACHE, config, sizeof *config, NULL, 0, LONG_S, err);
+    return ask_for(l->device, NODE_ALLOC_CACHE, config, sizeof *config, NULL, 0, err);
 }
 
 /* A node that does not answer is told by what comes next. */
@@ -136,8 +146,7 @@ static int64_t remote_cache_block_bytes(const struct loaded *l, int group, int b
     struct node_block q = {group, block_size};
     struct error ignored;
     if (l->block_size[group] != block_size &&
-        ask_for(l->device, NODE_BLOCK_BYTES, &q, sizeof q, &own->block_bytes[group], sizeof(int64_t),
-                l->device->patience_s, &ignored) == OK)
+        ask_for(l->device, NODE_BLOCK_BYTES, &q, sizeof q, &own->block_bytes[group], sizeof(int64_t), &ignored) == OK)
         own->block_size[group] = block_size;
     return l->block_size[group] == block_size ? l->block_bytes[group] : 0;
 }
@@ -156,7 +165,7 @@ static enum status make_room(struct loaded *l, struct bucket b, struct error *er
 static enum status remote_compile(struct loaded *l, struct bucket bucket, struct executable **out, struct error *err) {
     int32_t number;
     TRY(make_room(l, bucket, err));
-    TRY(ask_for(l->device, NODE_COMPILE, &bucket, sizeof bucket, &number, sizeof number, LONG_S, err));
+    TRY(ask_for(l->device, NODE_COMPILE, &bucket, sizeof bucket, &number, sizeof number, err));
     struct executable *exe = *out = xcalloc(1, sizeof *exe);
     *exe = (struct executable){.loaded = l, .number = number};
     exe->taps = xcalloc((size_t)bucket.max_tokens * (size_t)l->taps_width + 1, sizeof *exe->taps);
@@ -187,7 +196,7 @@ static enum status remote_run(struct executable *exe, const struct batch_plan *p
     buf_clear(&d->question);
     buf_append(&d->question, head, sizeof head);
     plan_block_put(plan, l->program->n_groups, l->states_width, &d->question);
-    enum status st = ask(d, NODE_RUN, d->patience_s, err);
+    enum status st = ask(d, NODE_RUN, err);
     if (st == OK && d->answer.len != wanted) {
         fail(&why, ERR_DEVICE, "a step of %d tokens gives %zu bytes, not %zu", plan->n_tokens, d->answer.len, wanted);
         st = stays_failed(d, &why, err);

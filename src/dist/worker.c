@@ -6,6 +6,7 @@
 #include "core/pass/pass.h"
 #include "dist/node_wire.h"
 #include "dist/plan_block.h"
+#include "dist/pulse.h"
 #include "dist/wire.h"
 
 #include <stdlib.h>
@@ -161,6 +162,16 @@ static enum status answer(struct worker *w, uint32_t kind, struct error *err) {
     }
 }
 
+static enum status answer_in_time(struct worker *w, uint32_t kind, struct error *err) {
+    struct pulse pulse;
+    if (!node_takes_long(kind))
+        return answer(w, kind, err);
+    pulse_begin(&pulse, w->wire, NODE_STILL);
+    enum status st = answer(w, kind, err);
+    pulse_end(&pulse);
+    return st;
+}
+
 // ---- its life ---------------------------------------------------------------------------------------------------
 
 static enum status join(struct worker *w, struct error *err) {
@@ -195,7 +206,7 @@ static enum status work(struct worker *w, struct error *err) {
         TRY(next_question(w, &kind, err));
         if (kind == NODE_LEAVE)
             return OK;
-        enum status st = answer(w, kind, err);
+        enum status st = answer_in_time(w, kind, err);
         if (kind == NODE_FAILED)
             return st;
         struct str said = st == OK ? buf_view(&w->answer) : str_of(err->text);

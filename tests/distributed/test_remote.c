@@ -1,0 +1,154 @@
+/* test_remote.c - a node that loads, compiles or makes room for longer than anybody is patient is waited for as long as
+ * it says that it lives, and no longer: over TCP on the loopback, the node on a thread. */
+#include "check.h"
+
+#include "backend/ranks/stages.h"
+#include "base/clock.h"
+#include "dist/node_wire.h"
+#include "dist/remote.h"
+#include "dist/wire.h"
+#include "dist/worker.h"
+#include "engine/engine.h"
+#include "model/model.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+enum { IDENTITY = 7, LONG_US = 1600000, SECOND_US = 1000000 }; // patience is 1 s
+
+static char address[40];
+
+static void find_address(void) {
+    struct error err;
+    int fd, port;
+    EXPECT_OK(wire_listen("127.0.0.1:0", &fd, &port, &err), err);
+    wire_close_listening(fd);
+    snprintf(address, sizeof address, "127.0.0.1:%d", port);
+}
+
+static struct gyre_options options_on(const struct backend_ops *backend) {
+    static const char *const patience[] = {"patience=1", NULL};
+    return (struct gyre_options){.model = "tests/models/llama",
+                                 .backend = backend,
+                                 .dtype = "float32",
+                                 .n_threads = 1,
+                                 .block_size = 16,
+                                 .max_batched_tokens = 64,
+                                 .max_seqs = 2,
+                                 .device_options = patience};
+}
+
+/* The engine of node 0, once node 1 has come. */
+static int open_node_0(struct gyre **g, struct gyre_error *why) {
+    const struct backend_ops *hosts;
+    struct error err;
+    EXPECT_OK(remote_nodes_await(&(struct awaited){address, 2, IDENTITY, clock_us() + 60 * SECOND_US, NULL}, &err),
+              err);
+    EXPECT_OK(backend_stages_far(&backend_cpu, &backend_remote, 2, &hosts, &err), err);
+    struct gyre_options o = options_on(hosts);
+    return gyre_open(&o, g, why);
+}
+
+static enum status slow_load(struct device *d, const struct program *p, const struct load_options *o,
+                             struct loaded **out, struct error *err) {
+    usleep(LONG_US);
+    return backend_cpu.load(d, p, o, out, err);
+}
+
+static enum status slow_alloc_cache(struct loaded *l, const struct cache_config *c, struct error *err) {
+    usleep(LONG_US);
+    return backend_cpu.alloc_cache(l, c, err);
+}
+
+static enum status slow_compile(struct loaded *l, struct bucket b, struct executable **out, struct error *err) {
+    usleep(LONG_US);
+    return backend_cpu.compile(l, b, out, err);
+}
+
+static void *slow_node(void *arg) {
+    struct model *m;
+    struct error err;
+    struct backend_ops slow = backend_cpu;
+    slow.load = slow_load, slow.alloc_cache = slow_alloc_cache, slow.compile = slow_compile;
+    EXPECT_OK(model_open("tests/models/llama", &(struct model_options){.load = LOAD_CHECKPOINT}, &m, &err), err);
+    struct worker_options o = {.address = address,
+                               .rank = 1,
+                               .n_nodes = 2,
+                               .identity = IDENTITY,
+                               .backend = &slow,
+                               .program = m->program,
+                               .device = {.n_threads = 1},
+                               .load = {.dtype = "float32"},
+                               .until_us = clock_us() + 60 * SECOND_US};
+    *(enum status *)arg = worker_run(&o, &err);
+    model_free(m);
+    return NULL;
+}
+
+static void who_takes_long_is_waited_for(void **state) {
+    (void)state;
+    pthread_t thread;
+    enum status worked = ERR_IO;
+    struct gyre *g;
+    struct gyre_error err;
+    find_address();
+    EXPECT_EQ(pthread_create(&thread, NULL, slow_node, &worked), 0);
+    int64_t began = clock_us();
+    EXPECT_OK(open_node_0(&g, &err), err);
+    EXPECT(clock_us() - began >= 3 * LONG_US);
+    gyre_close(g);
+    remote_nodes_leave();
+    pthread_join(thread, NULL);
+    EXPECT_EQ(worked, OK);
+}
+
+/* Says who it is, and so many times that it works on the first question; then nothing. */
+static void *silent_node(void *arg) {
+    struct node_hello h = {IDENTITY, 1, 2};
+    struct error err;
+    struct wire *w;
+    while (wire_connect(address, 1000, &w, &err) != OK)
+        usleep(10000);
+    EXPECT_OK(wire_send(w, NODE_HELLO, (struct str){(const char *)&h, sizeof h}, clock_us() + SECOND_US, &err), err);
+    for (int i = *(int *)arg; i > 0; i--) {
+        usleep(SECOND_US / 2);
+        EXPECT_OK(wire_send(w, NODE_STILL, (struct str){"", 0}, clock_us() + SECOND_US, &err), err);
+    }
+    EXPECT_OK(wire_await(w, clock_us() + 60 * SECOND_US, &err), err);
+    while (!wire_is_closed(w)) {
+        struct buf bytes = {0};
+        uint32_t kind;
+        (void)wire_receive(w, &kind, &bytes, 1 << 20, clock_us() + 60 * SECOND_US, &err);
+        buf_release(&bytes);
+    }
+    wire_close(w);
+    return NULL;
+}
+
+static void expect_given_up(int n_words) {
+    pthread_t thread;
+    struct gyre *g;
+    struct gyre_error err;
+    find_address();
+    EXPECT_EQ(pthread_create(&thread, NULL, silent_node, &n_words), 0);
+    int64_t began = clock_us();
+    EXPECT(open_node_0(&g, &err) != 0);
+    EXPECT_STR(err.text, "node 1: the peer is late");
+    EXPECT(clock_us() - began >= SECOND_US + n_words * SECOND_US / 2);
+    remote_nodes_leave();
+    pthread_join(thread, NULL);
+}
+
+static void who_says_nothing_is_not(void **state) {
+    (void)state;
+    expect_given_up(0);
+    expect_given_up(4);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(who_takes_long_is_waited_for),
+        cmocka_unit_test(who_says_nothing_is_not),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
