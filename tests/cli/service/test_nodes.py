@@ -10,7 +10,6 @@ import signal
 import socket
 import subprocess
 import tempfile
-import threading
 import time
 import unittest
 
@@ -40,46 +39,6 @@ def ask(server, ids, n=8, seed=1):
     status, r = server.post("/v1/completions", model="m", prompt=ids, max_tokens=n, temperature=seed % 2, seed=seed,
                             ignore_eos=True)
     return status, r["choices"][0]["text"] if status == 200 else r["error"]["message"]
-
-
-class SlowLink:
-    """Hands on what two processes say to each other, in pieces of any size, late by up to 20 ms each."""
-
-    def __init__(self, port):
-        self.port, self.listener = port, socket.create_server(("127.0.0.1", 0))
-        self.address = self.listener.getsockname()[1]
-        threading.Thread(target=self.accept, daemon=True).start()
-
-    def accept(self):
-        while True:
-            try:
-                near, _ = self.listener.accept()
-            except OSError:
-                return
-            while True:
-                try:
-                    far = socket.create_connection(("127.0.0.1", self.port))
-                    break
-                except OSError:
-                    time.sleep(0.05)
-            for ends in ((near, far), (far, near)):
-                threading.Thread(target=self.pump, args=ends, daemon=True).start()
-
-    @staticmethod
-    def pump(source, to):
-        r = random.Random()
-        try:
-            while data := source.recv(r.choice((1, 7, 100, 1 << 16))):
-                if r.random() < 0.2:
-                    time.sleep(r.random() * 0.02)
-                to.sendall(data)
-        except OSError:
-            pass
-        for s in (source, to):
-            try:
-                s.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
 
 
 class Nodes(unittest.TestCase):
@@ -115,18 +74,6 @@ class Nodes(unittest.TestCase):
                 self.assertGreater(server.metric("vllm:prefix_cache_hits_total"), 0)
                 self.assertEqual(one.stop(), 0)
                 self.end(server, others)
-
-    def test_a_slow_link_changes_nothing(self):
-        port, one = free_port(), Server("tests/models/llama", *SIZE)
-        self.addCleanup(lambda: one.process.poll() is None and one.stop())
-        link = SlowLink(port)
-        other = node("tests/models/llama", 2, 1, link.address)
-        server = Server("tests/models/llama", *SIZE, "--nnodes", "2", "--master-addr", "127.0.0.1:%d" % port)
-        self.addCleanup(lambda: server.process.poll() is None and server.process.kill())
-        self.assertEqual([ask(server, prompt(i, 40), seed=i) for i in range(3)],
-                         [ask(one, prompt(i, 40), seed=i) for i in range(3)])
-        self.end(server, [other])
-        link.listener.close()
 
     def same_as_one(self, model, *flags):
         """What host 0 and node 1 said, once both have answered as one host does."""
