@@ -177,6 +177,8 @@ void service_cancel(struct service *s, struct answer *a) {
     struct ticket *t = (struct ticket *)a;
     (void)s;
     atomic_store(&t->wants_cancel, true);
+    if (t->lane->fetch.cancel)
+        t->lane->fetch.cancel(t->lane->fetch.of, t);
     tell_wish(t->lane);
 }
 

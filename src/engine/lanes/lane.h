@@ -45,6 +45,7 @@ struct ticket;
 struct lane_fetch {
     bool (*wants)(const void *of, const struct request *r);
     void (*push)(void *of, struct ticket *t);
+    void (*cancel)(void *of, struct ticket *t); // wants_cancel is set: it comes back soon, if it was pushed
     void (*count)(void *of, struct service_state *out);
     void (*close)(void *of); // when all that was pushed has come back
     void *of;                // the lane's from now on

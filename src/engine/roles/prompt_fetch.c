@@ -17,7 +17,8 @@ struct fetcher {
     struct prompt_fetch *fetch;
     pthread_t thread;
     bool started;
-    struct wire *wire; // NULL: not connected
+    struct wire *wire;           // NULL: not connected. Others break it under the lock
+    const struct ticket *ticket; // that is fetched; others read it under the lock
 };
 
 struct prompt_fetch {
@@ -52,12 +53,14 @@ static void take(struct gyre *g, void *context) {
     e->status = handover_take(g, &e->prompt, e->bytes, &e->n, &e->err);
 }
 
-/* Under the lock, so that it can be broken when all is to end. */
+static bool is_cancelled(const struct fetcher *w) { return atomic_load(&w->ticket->wants_cancel); }
+
+/* Under the lock, so that it can be broken when nobody waits for it any more. */
 static void set_wire(struct fetcher *w, struct wire *wire) {
     pthread_mutex_lock(&w->fetch->lock);
     wire_close(w->wire);
     w->wire = wire;
-    if (wire && w->fetch->stopping)
+    if (wire && (w->fetch->stopping || is_cancelled(w)))
         wire_break(wire);
     pthread_mutex_unlock(&w->fetch->lock);
 }
@@ -78,7 +81,7 @@ static enum status ask_again(struct fetcher *w, struct str question, uint32_t *k
                              int64_t until_us, struct error *err) {
     bool is_old = w->wire != NULL;
     enum status st = ask(w, question, kind, answer, most, until_us, err);
-    if (st != ERR_IO || !is_old || clock_us() >= until_us)
+    if (st != ERR_IO || !is_old || is_cancelled(w) || clock_us() >= until_us)
         return st;
     set_wire(w, NULL);
     buf_clear(answer);
@@ -115,12 +118,11 @@ static enum status take_all(struct fetcher *w, struct errand *e, uint32_t kind, 
 }
 
 /* After a fault nobody knows what comes next on the wire, but for an answer that is one sentence. */
-static enum status fetch_rest(struct fetcher *w, struct errand *e, struct error *err) {
+static enum status fetch_rest(struct fetcher *w, struct errand *e, int64_t until_us, struct error *err) {
     struct lane *lane = w->fetch->lane;
     struct prompt_ask q = {e->prompt.identity, e->prompt.tenant, e->n, e->prompt.n, 0};
     struct budget any = {.limit = SIZE_MAX}; // what there is no memory for is computed here
     struct buf question = {0}, answer = {.budget = &any};
-    int64_t until_us = clock_us() + w->fetch->options.timeout_us;
     size_t most = (size_t)handover_most_bytes(lane_engine(lane), e->prompt.n);
     uint32_t kind = PROMPT_ASK;
     buf_append(&question, &q, sizeof q);
@@ -163,27 +165,35 @@ static bool rests(struct prompt_fetch *f) {
     return is;
 }
 
-static void fetch(struct fetcher *w, const struct ticket *t) {
+/* Its time is counted from when it was asked: those before it may have taken all of it. */
+static enum status fetch_in_time(struct fetcher *w, struct errand *e, int64_t until_us, struct error *err) {
+    return clock_us() < until_us ? fetch_rest(w, e, until_us, err)
+                                 : fail(err, ERR_FULL, "prompts before it took all of its time");
+}
+
+static void fetch(struct fetcher *w) {
     struct prompt_fetch *f = w->fetch;
-    const struct request *r = t->request;
+    const struct request *r = w->ticket->request;
     struct errand e = {.prompt = {r->sequence.tokens, r->n_prompt, r->asked.tenant, f->options.identity}};
     struct error err;
     int block = gyre_info(lane_engine(f->lane))->block_size;
-    if (rests(f) || atomic_load(&t->wants_cancel) || !lane_errand(f->lane, BETWEEN_STEPS, look, &e))
+    if (rests(f) || is_cancelled(w) || !lane_errand(f->lane, BETWEEN_STEPS, look, &e))
         return;
     int32_t known = e.n;
     if ((e.prompt.n - 1) / block <= known || e.prompt.n - known * block < f->options.least_tokens)
         return;
-    if (fetch_rest(w, &e, &err) == OK)
+    if (fetch_in_time(w, &e, r->submitted_us + f->options.timeout_us, &err) == OK)
         note_success(f, (int64_t)(e.n - known) * block);
-    else
+    else if (!is_cancelled(w))
         note_fault(f, &err);
 }
 
 // ---- all of them ------------------------------------------------------------------------------------------------
 
-static struct ticket *next_ticket(struct prompt_fetch *f) {
+static struct ticket *next_ticket(struct fetcher *w) {
+    struct prompt_fetch *f = w->fetch;
     pthread_mutex_lock(&f->lock);
+    w->ticket = NULL;
     while (!f->first && !f->stopping)
         pthread_cond_wait(&f->work, &f->lock);
     struct ticket *t = f->first;
@@ -193,14 +203,35 @@ static struct ticket *next_ticket(struct prompt_fetch *f) {
         if (!f->first)
             f->end = &f->first;
     }
+    w->ticket = t;
     pthread_mutex_unlock(&f->lock);
     return t;
 }
 
+/* Of those that wait their turn it is taken out; what is under way for it ends with its wire. */
+static void cancel(void *of, struct ticket *t) {
+    struct prompt_fetch *f = of;
+    struct ticket **at = &f->first;
+    pthread_mutex_lock(&f->lock);
+    for (struct fetcher *w = f->fetchers; w < f->fetchers + N_THREADS; w++)
+        if (w->ticket == t && w->wire)
+            wire_break(w->wire);
+    while (*at && *at != t)
+        at = &(*at)->next_inbox;
+    bool has_waited = *at != NULL;
+    if (has_waited)
+        *at = t->next_inbox;
+    if (has_waited && !*at)
+        f->end = at;
+    pthread_mutex_unlock(&f->lock);
+    if (has_waited)
+        lane_fetched(f->lane, t);
+}
+
 static void *fetcher_thread(void *arg) {
     struct fetcher *w = arg;
-    for (struct ticket *t; (t = next_ticket(w->fetch));) {
-        fetch(w, t);
+    for (struct ticket *t; (t = next_ticket(w));) {
+        fetch(w);
         lane_fetched(w->fetch->lane, t);
     }
     set_wire(w, NULL);
@@ -273,6 +304,6 @@ enum status prompt_fetch_open(struct lane *lane, const struct prompt_fetch_optio
         stop(f);
         return fail(err, ERR_MEMORY, "no thread could be started to fetch prompts");
     }
-    lane_set_fetch(lane, &(struct lane_fetch){wants, push, count, stop, f});
+    lane_set_fetch(lane, &(struct lane_fetch){wants, push, cancel, count, stop, f});
     return OK;
 }

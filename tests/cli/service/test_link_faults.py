@@ -1,13 +1,15 @@
 """Links that cut, delay, hold and reorder what processes of ours say to each other, and links that die
 (tests/cli/rig/link.py): nodes of one model, and prefill apart from decode. Answers are those of one process while a
-link lives; when it dies every request ends, within a bound. The weather and the faults are drawn from a printed seed."""
+link lives; when it dies every request ends, within a bound. Weather and faults are drawn from a printed seed."""
 import concurrent.futures
+import http.client
+import json
 import os
 import random
 import time
 import unittest
 
-from link import CALM, FROM_ASKER, STORM, TO_ASKER, Fault, Link, seed_of_run
+from link import CALM, FROM_ASKER, STORM, TO_ASKER, Fault, Link, Weather, seed_of_run
 from patience import PATIENCE
 from serving import Server
 from test_nodes import free_port, node
@@ -197,6 +199,29 @@ class DeadRoles(Rig):
         self.until(lambda: held(give) == before)
         self.assertEqual(held(take)[2:], (0, 0, 0))
         self.assertEqual([s.stop() for s in (take, give, one)], [0, 0, 0])
+
+    def test_time_in_the_queue_counts(self):
+        """Over a link on which each prompt takes most of its time those behind the first four have none left."""
+        slow = Weather(late=(1, 0.08))
+        give, link, take = self.roles(lambda port: self.link(port, self.seed, slow), 1)
+        self.assertEqual({status for status, _ in ask_all(take, self.prompts(*[200] * 16), 1)}, {200})
+        self.assertLess(take.metric("gyre:fetched_prompts_total"), 12)
+
+    def test_who_is_gone_is_not_fetched_for(self):
+        silent = Fault("silent", TO_ASKER, 0)
+        give, link, take = self.roles(lambda port: self.link(port, self.seed, CALM, silent), 600)
+        left = []
+        for ids in self.prompts(*[300] * 6):  # more than are fetched at a time
+            left.append(http.client.HTTPConnection("127.0.0.1", take.port))
+            body = json.dumps({"model": "m", "prompt": ids, "max_tokens": 4})
+            left[-1].request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+        self.until(lambda: take.metric("vllm:num_requests_waiting") == 6)
+        for c in left:
+            c.close()
+        self.until(lambda: held(take)[2:] == (0, 0, 0))
+        self.assertEqual(take.metric("gyre:failed_fetches_total"), 0)
+        link.set_fault(None)
+        self.fetches_again(take)
 
 
 if __name__ == "__main__":
