@@ -6,6 +6,17 @@
 #include <stdlib.h>
 #include <string.h>
 
+struct text_piece {
+    int32_t length; // 0: it has joined the one before
+    int32_t before; // where that begins; -1: none
+    int32_t id;     // -1: no token has these bytes
+};
+
+/* The piece at `at` and its neighbour, `length` bytes together, are the token `id`: if they are still there. */
+struct text_join {
+    int32_t id, at, length;
+};
+
 // ---- the table --------------------------------------------------------------------------------------------------
 
 static int compare(const struct token_bytes *t, int32_t a, int32_t b) {
@@ -66,8 +77,8 @@ enum status token_bytes_init(struct token_bytes *t, const struct gyre_token_byte
     t->bytes = xcalloc((size_t)from->start[n] + 1, 1);
     t->start = xcalloc((size_t)n + 1, sizeof *t->start);
     t->sorted = xcalloc((size_t)n + 1, sizeof *t->sorted);
-    t->cost = xcalloc(MOST_CUT_BYTES + 1, sizeof *t->cost);
-    t->chosen = xcalloc(MOST_CUT_BYTES + 1, sizeof *t->chosen);
+    t->pieces = xcalloc(MOST_CUT_BYTES, sizeof *t->pieces);
+    t->joins = xcalloc(3 * MOST_CUT_BYTES, sizeof *t->joins); // one a border, and two more for each join
     for (int32_t i = 0; i < n; i++) {
         uint32_t length = from->start[i + 1] - from->start[i];
         length = length <= MOST_TOKEN_BYTES ? length : 0;
@@ -86,8 +97,8 @@ void token_bytes_release(struct token_bytes *t) {
     free(t->bytes);
     free(t->start);
     free(t->sorted);
-    free(t->cost);
-    free(t->chosen);
+    free(t->pieces);
+    free(t->joins);
     *t = (struct token_bytes){0};
 }
 
@@ -146,38 +157,99 @@ int32_t token_find(const struct token_bytes *t, const char *bytes, int n) {
     return n > 0 && r.first < r.end && token_length(t, t->sorted[r.first]) == n ? t->sorted[r.first] : -1;
 }
 
-/* Of the bytes from i on. */
-static void choose(struct token_bytes *t, const char *bytes, int n, int i) {
-    enum { LEFT_OUT = 16 }; // tokens that a byte counts as that none has
-    struct range r = {0, t->n_sorted};
-    t->chosen[i] = -1;
-    t->cost[i] = t->cost[i + 1] + ((int64_t)LEFT_OUT << 32);
-    for (int k = 0; i + k < n; k++) {
-        r = narrow(t, r, k, (unsigned char)bytes[i + k]);
-        if (r.first >= r.end)
-            return;
-        int32_t id = t->sorted[r.first];
-        int64_t cost = t->cost[MIN(i + k + 1, n)] + ((int64_t)1 << 32) + id;
-        if (token_length(t, id) == k + 1 && cost < t->cost[i]) {
-            t->chosen[i] = id;
-            t->cost[i] = cost;
-        }
+// ---- joining ----------------------------------------------------------------------------------------------------
+
+static bool comes_before(struct text_join a, struct text_join b) { return a.id != b.id ? a.id < b.id : a.at < b.at; }
+
+static void push(struct token_bytes *t, struct text_join join) {
+    int i = t->n_joins++;
+    for (; i > 0 && comes_before(join, t->joins[(i - 1) / 2]); i = (i - 1) / 2)
+        t->joins[i] = t->joins[(i - 1) / 2];
+    t->joins[i] = join;
+}
+
+static struct text_join pop(struct token_bytes *t) {
+    struct text_join top = t->joins[0], last = t->joins[--t->n_joins];
+    int i = 0;
+    for (int child; (child = 2 * i + 1) < t->n_joins; i = child) {
+        child += child + 1 < t->n_joins && comes_before(t->joins[child + 1], t->joins[child]);
+        if (!comes_before(t->joins[child], last))
+            break;
+        t->joins[i] = t->joins[child];
     }
+    t->joins[i] = last;
+    return top;
+}
+
+/* Offers the piece at `at` to the one behind it. Special tokens join with nothing. */
+static void offer(struct token_bytes *t, const char *bytes, int n, int at) {
+    int behind = at + t->pieces[at].length;
+    if (behind >= n || token_is_special(t, t->pieces[at].id) || token_is_special(t, t->pieces[behind].id))
+        return;
+    int length = t->pieces[at].length + t->pieces[behind].length;
+    int32_t id = token_find(t, bytes + at, length);
+    if (id >= 0)
+        push(t, (struct text_join){id, at, length});
+}
+
+static void join_pieces(struct token_bytes *t, const char *bytes, int n) {
+    while (t->n_joins > 0) {
+        struct text_join join = pop(t);
+        struct text_piece *left = &t->pieces[join.at];
+        int behind = join.at + left->length;
+        if (left->length == 0 || behind >= n || left->length + t->pieces[behind].length != join.length)
+            continue;
+        t->pieces[behind].length = 0;
+        *left = (struct text_piece){join.length, left->before, join.id};
+        if (join.at + join.length < n)
+            t->pieces[join.at + join.length].before = join.at;
+        offer(t, bytes, n, join.at);
+        if (left->before >= 0)
+            offer(t, bytes, n, left->before);
+    }
+}
+
+// ---- what a text begins as --------------------------------------------------------------------------------------
+
+/* The longest special token that the bytes begin with; -1: none. */
+static int32_t special_at(const struct token_bytes *t, const char *bytes, int n) {
+    struct range r = {0, t->n_sorted};
+    int32_t found = -1;
+    for (int i = 0; i < n && (i > 0 || (unsigned char)bytes[0] == 0xff); i++) {
+        r = narrow(t, r, i, (unsigned char)bytes[i]);
+        if (r.first >= r.end)
+            break;
+        int32_t id = t->sorted[r.first];
+        found = i > 0 && token_length(t, id) == i + 1 ? id : found;
+    }
+    return found;
+}
+
+/* A special token, a character that is a token, or a byte. */
+static struct text_piece piece_at(const struct token_bytes *t, const char *bytes, int n, int before) {
+    unsigned char byte = (unsigned char)*bytes;
+    int length = byte < 0xC0 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
+    int32_t id = special_at(t, bytes, n);
+    if (id >= 0)
+        return (struct text_piece){token_length(t, id), before, id};
+    id = length > 1 && length <= n ? token_find(t, bytes, length) : -1;
+    return id >= 0 ? (struct text_piece){length, before, id} : (struct text_piece){1, before, token_find(t, bytes, 1)};
 }
 
 int token_bytes_cut(struct token_bytes *t, const char *bytes, int n, int32_t *out, int32_t *end, int max) {
     int made = 0;
     BUG_IF(n < 0 || n > MOST_CUT_BYTES);
-    t->cost[n] = 0;
-    for (int i = n - 1; i >= 0; i--)
-        choose(t, bytes, n, i);
-    for (int i = 0; i < n && made < max;) {
-        int32_t id = t->chosen[i];
-        i += id < 0 ? 1 : token_length(t, id);
-        if (id < 0)
-            continue;
-        out[made] = id;
-        end[made++] = i;
+    t->n_joins = 0;
+    for (int i = 0, before = -1; i < n; before = i, i += t->pieces[i].length) {
+        t->pieces[i] = piece_at(t, bytes + i, n - i, before);
+        if (before >= 0)
+            offer(t, bytes, n, before);
     }
+    join_pieces(t, bytes, n);
+    for (int i = 0; i < n && made < max; i += t->pieces[i].length)
+        if (t->pieces[i].id >= 0) {
+            out[made] = t->pieces[i].id;
+            end[made++] = i + t->pieces[i].length;
+        }
     return made;
 }

@@ -1,8 +1,9 @@
 /* token_bytes.h - a vocabulary as bytes: which tokens a text is cut into, without the tokenizer that it belongs to.
  *
- * A text is cut into as few tokens as can be, of equally many those with smaller ids: merges that come first make more
- * frequent tokens. That is not always what the tokenizer would do, which nothing depends on: a guess may be anything,
- * and a draft reads what it is given. It allocates nothing once it is open. */
+ * A text is cut as byte-pair encoding does it: it begins as characters, and of all neighbours that together are a token
+ * those whose token has the lowest id join first, for files number tokens in the order of their merges. That is what
+ * the tokenizer would do but for its rules where words end, on which nothing depends: a guess may be anything, and a
+ * draft reads what it is given. It allocates nothing once it is open. */
 #pragma once
 
 #include "gyre.h"
@@ -17,9 +18,10 @@ struct token_bytes {
     uint32_t *start;    // [n + 1]
     int32_t *sorted;    // [n_sorted]: those with bytes, ascending by them, none twice
     int32_t n_sorted;   //
-    int64_t *cost;      // [MOST_CUT_BYTES + 1], of a cut: tokens from here to the end, and the sum of their ids ...
-    int32_t *chosen;    // ... and the first of them; -1: no token begins so
-    int32_t range[257]; // of `sorted`, by the first byte
+    struct text_piece *pieces; // [MOST_CUT_BYTES], of a cut: by where they begin
+    struct text_join *joins;   // [3 * MOST_CUT_BYTES]: neighbours that may join, a heap
+    int n_joins;
+    int32_t range[257];        // of `sorted`, by the first byte
 };
 
 /* Copies. Tokens beyond n_vocab, and those of more than MOST_TOKEN_BYTES, are left out. ERR_ARG: starts do not ascend,
