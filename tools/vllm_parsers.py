@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """vLLM's own tests of its tool and reasoning parsers, run with gyre in the parsers' place; prints a table.
 
-    python3 -m venv V && V/bin/pip install pytest
+    python3 -m venv V && V/bin/pip install pytest regex partial-json-parser setuptools wheel
     V/bin/pip download vllm==0.33.0 --no-deps --no-binary :all: --no-build-isolation --no-clean   # leaves its source
     V/bin/python tools/vllm_parsers.py SOURCE [pytest's arguments]
 
@@ -9,7 +9,8 @@ vLLM itself is not installed: what its tests import is made of stand-ins. A pars
 that vLLM recommends it for; `gyre parse` is asked, whole and, for streams, at each prefix. A test counts if gyre was
 asked and it is about texts: tests of token ids, of vLLM's classes and of its grammars say nothing here and are left
 out; so is the parser that leaves reasoning in the content. Texts are what a server would give: without the token that
-ends an answer, and behind the reasoning where a tool parser is tested."""
+ends an answer, and behind the reasoning where a tool parser is tested. What vLLM itself
+fails, and gyre does not, counts too."""
 import ast
 import importlib.abc
 import importlib.machinery
@@ -53,12 +54,17 @@ TAGGED = {
               "</tool_call>\n", "</tool_calls>"),
     "dots": ("<dots_function_call>", '<invoke name="N">', '<parameter name="K">V</parameter>', "</invoke>",
              "</dots_function_call>"),
+    "k2_horizon": ("<ifm|tool_calls>", "<ifm|tool_call>N",
+                   "<ifm|arg_key>K</ifm|arg_key><ifm|arg_value>V</ifm|arg_value>", "</ifm|tool_call>",
+                   "</ifm|tool_calls>"),
     "poolside_v1": ("", "<tool_call>N", "\n<arg_key>K</arg_key>\n<arg_value>V</arg_value>", "\n</tool_call>", ""),
 }
 PYTHON = {"pythonic": ("[", "]", ", "), "olmo3": ("<function_calls>", "</function_calls>", "\n")}
 
 # A parser's name, or a part of its module's, and the template that stands for it: a file of ours, of vLLM's, or made.
 TEMPLATES = [
+    ("mm_thinker", "mm_thinker"),
+    ("ifm_opened", "ifm_opened"),
     ("opened", "opened"),
     ("thinker", "thinker"),
     ("answers", "answers"),
@@ -113,16 +119,22 @@ TEMPLATES = [
     ("nemotron", "Qwen3.5-4B"),
     ("olmo", "olmo3"),
     ("kimi_k2", "Kimi-K2-Instruct"),
+    ("k2_horizon", "k2_horizon"),
 ]
 
 # Reasoning parsers that take a text for reasoning from its beginning: of models whose prompts open it.
 REASONING = [("granite_thinking", "opened"), ("granite", "granite32"), ("hunyuan", "answers"),
              ("ernie45", "opened"), ("kimi_k2", "opened"), ("minimax_m2", "opened"), ("hy_v3", "thinker"),
-             ("glm", "opened"), ("deepseek_r1", "opened"), ("nemotron", "opened")]
+             ("glm", "opened"), ("deepseek_r1", "opened"), ("nemotron", "opened"), ("olmo3", "opened"),
+             ("holo2", "opened"), ("minimax_m3", "mm_thinker"), ("k2_horizon", "ifm_opened")]
+
+# Parsers whose tests want None where there is no text, and not "".
+NONE = ("granite_thinking", "kimi_k2", "nemotron", "minimax_m3", "k2_horizon")
 
 # Tool parsers that take a call for text where the request has no tool of its name.
 KNOWS_TOOLS = ("minicpm5", "dots")
 END_TOKENS = ("</s>", )
+THINKS = ("opened", "thinker", "mm_thinker", "ifm_opened", "answers", "granite32")
 THINKING = ("{% for m in messages %}{{ '<|' + m.role + '|>' }}{{ '<think>' + m.reasoning_content + '</think>' if "
             "m.reasoning_content else '' }}{{ (m.content or '') + '<|end|>' }}{% endfor %}<|assistant|>")
 
@@ -135,6 +147,10 @@ def made_template(name):
         said = "('<answer>\\n' + m.content + '\\n</answer>' if m.role == 'assistant' else m.content)"
         thought = THINKING.replace("<think>", "<think>\\n").replace("</think>", "\\n</think>\\n")
         return thought.replace("(m.content or '')", said)
+    if name in ("mm_thinker", "ifm_opened"):
+        mark = "<mm:think>" if name == "mm_thinker" else "<ifm|think>"
+        thought = THINKING.replace("<think>", mark).replace("</think>", mark.replace("<", "</"))
+        return thought + (mark if name == "ifm_opened" else "")
     if name in ("opened", "thinker"):
         return THINKING + ("<think>" if name == "opened" else "")
     if name in MADE:
@@ -166,7 +182,7 @@ def template_of(parser):
     for path in (os.path.join(OURS, "%s.jinja" % name), os.path.join(SOURCE, "examples/%s.jinja" % name)):
         if name and os.path.exists(path):
             return path
-    if not name or name not in {**MADE, **TAGGED, **PYTHON, "opened": 0, "thinker": 0, "answers": 0, "granite32": 0}:
+    if name not in (*MADE, *TAGGED, *PYTHON, *THINKS):
         pytest.skip("no template stands for " + parser)
     path = os.path.join(FOLDER, name + ".jinja")
     os.makedirs(FOLDER, exist_ok=True)
@@ -203,16 +219,25 @@ def parse(parser, output, tools, partial=False, thinks=False):
     return json.loads(p.stdout.readline())
 
 
-class Thing:
+class Kind(type):
+    """Of a class of vLLM's: what a test calls a parser or an adapter of vLLM's is gyre."""
+
+    def __instancecheck__(cls, thing):
+        return super().__instancecheck__(thing) or (isinstance(thing, Parser) and "Parser" in cls.__name__)
+
+
+class Thing(metaclass=Kind):
     """Any of vLLM's records: what it was made with."""
 
     def __init__(self, *_, **fields):
+        if isinstance(fields.get("function"), dict):
+            fields["function"] = Thing(**fields["function"])
         self.__dict__.update(fields)
 
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        return None
+        return "function" if name == "type" and type(self).__name__ == "ToolCall" else None
 
     def __eq__(self, other):
         if isinstance(other, Thing) and self.function and other.function:  # a call: ids are made up
@@ -221,6 +246,10 @@ class Thing:
 
     def model_dump(self, **_):
         return plain(self)
+
+    @classmethod
+    def model_validate(cls, fields):
+        return cls(**fields)
 
 
 def read(thing):
@@ -278,6 +307,8 @@ class Parser:
 
     def __init__(self, tokenizer=None, tools=None, *_, chat_template_kwargs=None, **__):
         self.effort = (chat_template_kwargs or {}).get("reasoning_effort")
+        given = [v for k, v in (chat_template_kwargs or {}).items() if "thinking" in k]
+        self.enabled = given[0] not in (False, "disabled") if given else True
         self.model_tokenizer, self.tools, self.seen = tokenizer, tools, ""
         self.forget()
 
@@ -334,7 +365,7 @@ class Parser:
             if begins:
                 calls.append(
                     Thing(index=i,
-                          id=call.get("id") or "call_%d" % i,
+                          id=call.get("id") or "call_%020d" % i,
                           type="function",
                           function=Thing(name=call["name"], arguments=more or None)))
             elif more:
@@ -342,19 +373,35 @@ class Parser:
         told["content"] += content
         return Thing(content=content or None, tool_calls=calls) if content or calls else None
 
-    def extract_reasoning(self, output, request=None, *_, **__):
+    def extract_reasoning(self, output=None, request=None, *_, model_output=None, partial=False, **__):
+        output = model_output if output is None else output
         thinks = next((t for part, t in REASONING if part in self.name), self.name)
         if self.effort and self.effort != "no_think":
             thinks = "opened"
-        answer = parse(thinks, output, [], thinks=True)
-        called = parse(thinks, output, tools_of(None, output), thinks=True)
-        if called["tool_calls"] and called["reasoning_content"] != answer["reasoning_content"]:
+        given = getattr(request, "chat_template_kwargs", None) or {}
+        enabled = given.get("enable_thinking", self.enabled)
+        if thinks == "opened" and not enabled:
+            thinks = "thinker"
+        answer = parse(thinks, output, tools_of(None, output), partial, enabled)
+        if answer["tool_calls"]:
             # A call ends the reasoning; vLLM's reasoning parsers leave its text to the tool parser, as content.
-            end = output.find(called["reasoning_content"]) + len(called["reasoning_content"])
-            answer = {"reasoning_content": called["reasoning_content"], "content": output[end:]}
-        if "granite_thinking" in self.name:
-            return answer["reasoning_content"].strip() or None, answer["content"].strip() or None
-        return Text(answer["reasoning_content"]), Text(answer["content"])
+            end = output.find(answer["reasoning_content"]) + len(answer["reasoning_content"])
+            answer["content"] = output[end:].removeprefix("</think>")
+        told = tuple(Text(answer[k]) for k in ("reasoning_content", "content"))
+        return tuple(t if t.strip() else None for t in told) if any(p in self.name for p in NONE) else told
+
+    def extract_reasoning_streaming(self, previous="", current="", delta="", *_, **more):
+        previous, current = (more.get(k, v) or "" for k, v in (("previous_text", previous), ("current_text", current)))
+        if not current:  # some tests give the news alone
+            previous, current = self.seen, self.seen + more.get("delta_text", delta)
+            self.seen = current
+        told = self.extract_reasoning(previous, partial=True) if previous else ("", "")
+        now = self.extract_reasoning(current, partial=True)
+        news = kind("DeltaMessage")(**{
+            k: Text((new or "")[len(old or ""):]) or None
+            for k, old, new in zip(("reasoning", "content"), told, now)
+        })
+        return news if news.reasoning or news.content else None
 
 
 # ---- vLLM's modules -------------------------------------------------------------------------------------------------
@@ -371,7 +418,7 @@ class Ids(dict):
 
 class Tokenizer:
     """Words and marks; what tests of texts ask a tokenizer for."""
-    ids = Ids()
+    ids, eos_token_id = Ids(), -1
 
     def tokenize(self, text, **_):
         return re.findall(r"<[^<>\s]*>|\[/?[A-Z_]+\]|\s*\w+|\s|.", text, re.S)
@@ -425,8 +472,29 @@ def run_tool_extraction_streaming(parser, deltas, request=None, **_):
     return out
 
 
-def run_reasoning_extraction(parser, output, request=None, streaming=False, **_):
-    return parser.extract_reasoning("".join(output), request)
+def run_reasoning_extraction(reasoning_parser, model_output, request=None, streaming=False):
+    if streaming:
+        told = run_reasoning_extraction_streaming(reasoning_parser, model_output, request)
+        return told.reasoning, told.other_content
+    return reasoning_parser.extract_reasoning("".join(model_output), request)
+
+
+def run_reasoning_extraction_streaming(parser, deltas, request=None):
+    """What the deltas say together, and the end of the text."""
+    text, reasoning, content = "", "", ""
+    for delta in deltas:
+        news = parser.extract_reasoning_streaming(text, text + delta, delta)
+        text += delta
+        reasoning, content = reasoning + (news and news.reasoning or ""), content + (news and news.content or "")
+    whole = parser.extract_reasoning(text, request)
+    told = [w if (w or "").startswith(t.strip()) else Text(t) for w, t in zip(whole, (reasoning, content))]
+    return Thing(reasoning=told[0], other_content=told[1])
+
+
+def detokenize_incrementally(tokenizer, all_input_ids, **_):
+    """(tokens, their text, and offsets that mean nothing here) of the last id."""
+    token = tokenizer.decode(all_input_ids[-1:])
+    return [token], token, 0, 0
 
 
 SPECIAL = {
@@ -441,11 +509,14 @@ SPECIAL = {
     "split_string_into_token_deltas": lambda tokenizer, text: Tokenizer().tokenize(text),
     "run_tool_extraction_streaming": run_tool_extraction_streaming,
     "run_reasoning_extraction": run_reasoning_extraction,
+    "run_reasoning_extraction_streaming": run_reasoning_extraction_streaming,
+    "detokenize_incrementally": detokenize_incrementally,
+    "build_response_output_items": lambda **_: pytest.skip("vLLM's own: build_response_output_items"),
 }
 
 
 def kind(name, made={}):
-    return made.setdefault(name, type(name, (Thing, ), {}))
+    return made.setdefault(name, Kind(name, (Thing, ), {}))
 
 
 def constant(module, name):
