@@ -44,11 +44,12 @@ static bool is_number(struct str s) {
     return at == s.len;
 }
 
-/* 1_000, +5, .5 and 5. are numbers to Python. */
+/* 1_000, +5, .5 and 5. are numbers to Python; 07 is none, but models write months so. */
 static bool python_number(struct str s, struct buf *out) {
     struct buf number = {0};
     for (size_t i = s.len && s.ptr[0] == '+'; i < s.len; i++) {
-        if (s.ptr[i] == '_')
+        bool first = number.len == 0 || (number.len == 1 && number.ptr[0] == '-');
+        if (s.ptr[i] == '_' || (first && s.ptr[i] == '0' && digits(s, i + 1)))
             continue;
         if (s.ptr[i] == '.' && (number.len == 0 || !isdigit((unsigned char)number.ptr[number.len - 1])))
             buf_push(&number, '0');
@@ -130,6 +131,17 @@ static size_t put_escape(struct str s, struct buf *out) {
     return 1;
 }
 
+/* Whether Python's quote at the beginning of s ends a string: models forget to escape those within ('don't'), and
+ * behind one that ends a string something of the structure follows, or a mark. MARK_MORE: s is too short to say. */
+static enum mark_match ends_string(const struct literal *l, struct str s) {
+    size_t next = 1 + leading_blanks(str_from(s, 1));
+    if (l->strict || !l->quoted_by || next > LITERAL_BLANKS)
+        return MARK_YES;
+    if (next == s.len)
+        return l->ended ? MARK_YES : MARK_MORE;
+    return strchr(",:=)]}<", s.ptr[next]) ? MARK_YES : MARK_NO;
+}
+
 static struct str closing_quote(const struct literal *l) {
     return l->quoted_by ? (struct str){&l->quoted_by, 1} : l->quote;
 }
@@ -138,7 +150,10 @@ static enum literal_result read_string(struct literal *l, struct str text, size_
     struct str close = closing_quote(l);
     while (*used < text.len) {
         struct str rest = str_from(text, *used);
-        if (str_starts(rest, close)) {
+        enum mark_match ends = str_starts(rest, close) ? ends_string(l, rest) : MARK_NO;
+        if (ends == MARK_MORE)
+            return LITERAL_MORE;
+        if (ends == MARK_YES) {
             *used += close.len;
             buf_push(out, '"');
             l->state = l->is_key ? LITERAL_COLON : LITERAL_COMMA_OR_END;
@@ -315,6 +330,10 @@ enum literal_result literal_feed(struct literal *l, struct str text, size_t *use
 void literal_close(struct literal *l, struct buf *out) {
     if (l->state == LITERAL_WORD && !finish_word(l, out))
         return;
+    if (l->state == LITERAL_STRING && !l->is_key) {
+        buf_push(out, '"');
+        l->state = LITERAL_COMMA_OR_END;
+    }
     bool between =
         l->state == LITERAL_COMMA_OR_END || l->state == LITERAL_KEY_OR_END || l->state == LITERAL_ITEM_OR_END;
     while (between && l->depth)

@@ -21,7 +21,7 @@ enum literal_state {
     LITERAL_OVER,
 };
 
-enum { LITERAL_DEPTH = 200, LITERAL_WORD_BYTES = 64 << 10 };
+enum { LITERAL_DEPTH = 200, LITERAL_WORD_BYTES = 64 << 10, LITERAL_BLANKS = 256 };
 
 struct literal {
     enum literal_state state;
@@ -32,6 +32,7 @@ struct literal {
     bool comma; // seen, not yet written: a value must follow
     bool is_key;
     char quoted_by; // " or ', or \0: by the quote
+    bool ended;     // no more text will come
     struct buf word;
 };
 
@@ -42,7 +43,7 @@ void literal_release(struct literal *l);
  * be left over. DONE: the object is closed. BROKEN: at text's byte *used. */
 enum literal_result literal_feed(struct literal *l, struct str text, size_t *used, struct buf *out);
 
-/* Closes what is open between values; what is inside of a string or lacks a value stays open. */
+/* Closes what is open, a string that is a value too; what is inside of a key or lacks a value stays open. */
 void literal_close(struct literal *l, struct buf *out);
 
 /* Appends what a bare word says as JSON: a number, true, false, null as JSON and Python write them; false where it is

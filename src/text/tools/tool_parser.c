@@ -42,6 +42,7 @@ static void add_call_triggers(struct tool_parser *p) {
             add_trigger(p, str_from(call, i), TRIGGER_CALL, false);
     if (open.len == 0 && f->style == TOOL_STYLE_JSON) {
         add_bare(p, f->in_array ? "[" : "{");
+        p->triggers[p->n_triggers - 1].first = f->in_array || f->name_key.len == 0;
         add_trigger(p, f->call_prefix, TRIGGER_CALL, false);
     }
     for (size_t i = 0; i < TOOL_WRAPPERS; i++)
@@ -231,8 +232,8 @@ static size_t without_blanks(const struct tool_parser *p, struct str s, bool all
     return s.len - n;
 }
 
-/* A mark that comes twice, as models write it behind a prompt that has: it is no text, unless there is none. False:
- * more is needed. */
+/* A mark that comes twice, as models write it behind a prompt that has: it is no text, unless there are but blanks.
+ * False: more is needed. */
 static bool skip_second_mark(struct tool_parser *p) {
     const struct tool_format *f = p->f;
     struct str rest = parser_rest(p), core = str_core(f->reasoning_open), close = str_core(f->reasoning_close);
@@ -240,10 +241,11 @@ static bool skip_second_mark(struct tool_parser *p) {
     if (p->mark_was_twice || !str_starts(str_from(rest, n), core))
         return true;
     struct str behind = str_from(rest, n + core.len);
-    behind = str_from(behind, leading_blanks(behind));
+    size_t blanks = leading_blanks(behind);
+    behind = str_from(behind, blanks);
     if (behind.len < close.len && str_starts(close, behind) && !p->ended && rest.len <= MAX_HEAD)
         return false;
-    p->verbatim = str_starts(behind, close);
+    p->verbatim = blanks > 0 && str_starts(behind, close);
     if (p->verbatim)
         return true;
     p->mark_is_whole = false;

@@ -81,6 +81,16 @@ static const struct tool_format *format_now(const struct tool_parser *p) {
     return is_usual(p->wrapper) ? &usual_json : p->f;
 }
 
+/* JSON's {, and what may follow: before it is there the call is none yet, which "{invalid}" never becomes. */
+static enum mark_match could_be_object(struct str s, size_t at) {
+    if (at == s.len || s.ptr[at] != '{')
+        return at == s.len ? MARK_MORE : MARK_YES;
+    size_t next = skip_blanks(s, at + 1);
+    if (next == s.len)
+        return MARK_MORE;
+    return s.ptr[next] == '"' || s.ptr[next] == '}' ? MARK_YES : MARK_NO;
+}
+
 static enum mark_match read_json(const struct tool_parser *p, const struct tool_format *f, struct str s, size_t at,
                                  struct head *h) {
     at = skip_blanks(s, at);
@@ -94,6 +104,8 @@ static enum mark_match read_json(const struct tool_parser *p, const struct tool_
     enum mark_match m = json_head(f, s, at + 1, bare, h);
     if (bare && h->no_arguments) // {"name": "x"} may be any answer
         return MARK_NO;
+    if (m == MARK_YES && !h->no_arguments && h->early.len == 0)
+        m = could_be_object(s, h->end);
     bool no_tool = h->name.len ? !parser_tool(p, h->name) : m == MARK_YES;
     return no_tool ? MARK_NO : m;
 }
@@ -272,6 +284,7 @@ bool parser_arguments(struct tool_parser *p) {
         return take_odd_arguments(p);
     struct buf out = {0};
     size_t used;
+    p->literal.ended = p->ended;
     enum literal_result r = literal_feed(&p->literal, rest, &used, &out);
     parser_tell(p, TOOL_EVENT_ARGUMENTS, buf_view(&out));
     buf_release(&out);
