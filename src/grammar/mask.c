@@ -174,14 +174,11 @@ static void find_mask(struct shared *s, uint32_t config, uint32_t *bits) {
 
 /* A free slot, or the first that has not been used for a round of the clock. */
 static int32_t take_slot(struct shared *s) {
-    size_t words = (size_t)s->trie->n_words;
     if (s->n_slots < s->max_slots) {
-        if ((s->n_slots & (s->n_slots - 1)) == 0) { // grows by doubling
-            size_t cap = s->n_slots ? 2 * (size_t)s->n_slots : 1;
-            s->masks = xrealloc(s->masks, cap * words, sizeof *s->masks);
-            s->slots = xrealloc(s->slots, cap, sizeof *s->slots);
-        }
-        s->slots[s->n_slots] = (struct mask_slot){0};
+        if ((s->n_slots & (s->n_slots - 1)) == 0) // grows by doubling
+            s->slots = xrealloc(s->slots, s->n_slots ? 2 * (size_t)s->n_slots : 1, sizeof *s->slots);
+        uint32_t *bits = xmalloc((size_t)s->trie->n_words * sizeof *bits);
+        s->slots[s->n_slots] = (struct mask_slot){.bits = bits};
         return s->n_slots++;
     }
     for (;; s->hand = (s->hand + 1) % s->n_slots) {
@@ -196,17 +193,16 @@ static int32_t take_slot(struct shared *s) {
 }
 
 void shared_mask(struct shared *s, uint32_t config, uint32_t *bits) {
-    size_t words = (size_t)s->trie->n_words;
     int32_t slot = s->machine->configs.at[config].mask;
     if (slot < 0) {
         slot = take_slot(s);
-        s->slots[slot] = (struct mask_slot){0};
-        find_mask(s, config, s->masks + (size_t)slot * words);
+        s->slots[slot].config = 0;
+        find_mask(s, config, s->slots[slot].bits);
         if (s->machine->failed == OK) {
             s->slots[slot].config = config;
             s->machine->configs.at[config].mask = slot;
         }
     }
     s->slots[slot].used = true;
-    memcpy(bits, s->masks + (size_t)slot * words, words * sizeof *bits);
+    memcpy(bits, s->slots[slot].bits, (size_t)s->trie->n_words * sizeof *bits);
 }

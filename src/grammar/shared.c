@@ -68,7 +68,8 @@ static void shared_free(struct shared *s) {
             free(s->token_lists[t].ids);
     free(s->token_lists);
     free(s->chosen);
-    free(s->masks);
+    for (int32_t i = 0; i < s->n_slots; i++)
+        free(s->slots[i].bits);
     free(s->slots);
     for (size_t i = 0; i < s->tables.n; i++)
         mask_table_put(s->trie, s->tables.at[i]);

@@ -16,6 +16,7 @@ struct token_list { // of a terminal that is special tokens
 };
 
 struct mask_slot {
+    uint32_t *bits;  // [n_words], each of its own: as one block they would all move when there are more
     uint32_t config; // whose mask it is; 0: none
     bool used;       // since the clock's hand last passed
 };
@@ -29,7 +30,6 @@ struct shared {
     struct shared *next;
     struct token_list *token_lists; // [n_terminals]
     bool *chosen;                   // [n_terminals], working memory
-    uint32_t *masks;                // [n_slots][n_words]
     struct mask_slot *slots;
     int32_t n_slots, max_slots, hand;
     struct number_map table_of; // state of a terminal -> its table

@@ -104,14 +104,17 @@ size_t trie_kinds_bytes(const struct token_trie *t) {
 static struct way way_of(const struct token_trie *t, struct kinds kinds, struct kinds without) {
     struct way way = {.kinds = kinds, .without = without};
     uint32_t cap = 0;
-    for (uint32_t i = 0; i < t->n_nodes; i++)
-        if (kinds_meet(t->below[i], kinds) || kinds_have(kinds, t->kind[i])) {
+    for (uint32_t i = 0; i < t->n_nodes;) {
+        bool meets = kinds_meet(t->below[i], kinds);
+        if (meets || kinds_have(kinds, t->kind[i])) {
             if (way.n == cap) {
                 cap = cap ? 2 * cap : 1024;
                 way.nodes = xrealloc(way.nodes, cap, sizeof *way.nodes);
             }
             way.nodes[way.n++] = i;
         }
+        i += meets ? 1 : t->nodes[i].skip;
+    }
     way.tokens = xmalloc((size_t)t->n_words * sizeof *way.tokens);
     memcpy(way.tokens, t->is_text, (size_t)t->n_words * sizeof *way.tokens);
     for (unsigned kind = 0; kind < N_KINDS; kind++)
