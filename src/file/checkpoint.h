@@ -49,7 +49,8 @@ enum status checkpoint_rename(struct checkpoint *c, tensor_rename rename, void *
 const char *checkpoint_path(const struct checkpoint *c, const struct stored_tensor *t);
 
 /* Reads what of the files is not in memory, in order and with large reads, so that whoever touches every weight next
- * does not fault them in page by page: a cold disk gives its full rate. Does nothing when the files are larger than
+ * does not fault them in page by page: a cold disk gives its full rate, and pages are large ones where the system
+ * keeps files in such. Does nothing when the files are larger than
  * what of the memory is free, since the first would be dropped before it is used. */
 void checkpoint_read_ahead(const struct checkpoint *c, const struct load_progress *progress);
 

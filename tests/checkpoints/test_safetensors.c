@@ -37,6 +37,22 @@ static void tell(void *context, int64_t done, int64_t total) {
     *t = (struct told){done, total, t->n + 1};
 }
 
+/* Whether the system was asked for large pages of the map that `at` is in. */
+static bool wants_large_pages(const char *at) {
+    FILE *f = fopen("/proc/self/smaps", "r");
+    char line[512];
+    bool is_in = false, wants = false;
+    while (f && fgets(line, sizeof line, f)) {
+        unsigned long begin, end;
+        if (sscanf(line, "%lx-%lx ", &begin, &end) == 2)
+            is_in = (uintptr_t)at >= begin && (uintptr_t)at < end;
+        wants = wants || (is_in && strncmp(line, "VmFlags:", 8) == 0 && strstr(line, " hg"));
+    }
+    if (f)
+        fclose(f);
+    return wants;
+}
+
 static void reading_ahead_reads_every_byte_and_tells_of_it(void **state) {
     (void)state;
     enum { DATA = (40 << 20) + 12344 };
@@ -55,6 +71,7 @@ static void reading_ahead_reads_every_byte_and_tells_of_it(void **state) {
     checkpoint_read_ahead(c, &(struct load_progress){tell, &told});
     EXPECT(told.done == told.total && told.total > DATA && told.n == 3);
     const char *data = checkpoint_find(c, "a")->data;
+    EXPECT(wants_large_pages(data) || access("/sys/kernel/mm/transparent_hugepage", F_OK) != 0);
     unsigned char in_memory[1];
     for (int64_t i = 0; i + 8192 < DATA; i += 1 << 20) {
         EXPECT_EQ(mincore((void *)((uintptr_t)(data + i) & ~(uintptr_t)4095), 1, in_memory), 0);
