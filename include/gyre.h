@@ -96,7 +96,7 @@ struct gyre_options {
         *device_options; // "name=value" ..., NULL: what one backend alone understands, see `gyre run --help`
     const char
         *dtype; // what products are made in: "float32", "float16", "bfloat16" if the device can; NULL: its choice
-    const char *kv_cache_dtype; // "float32", "float16", "bfloat16", "fp8", "int8" if the device can; NULL: its choice
+    const char *kv_cache_dtype; // "float32", "float16", "bfloat16", "fp8", "int8", "int4" if it can; NULL: its choice
     const char
         *quantization;  // "fp8": wider matrices are made e4m3 with a scale a row when they are loaded; "int4", "nvfp4":
                         // made so; NULL: as stored

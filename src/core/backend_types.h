@@ -47,9 +47,12 @@ struct op_watch {
     void *context;
 };
 
+/* What caches may be kept in. A backend refuses by name what it has not. */
+#define KV_CACHE_DTYPES "auto|float32|float16|bfloat16|fp8|int8|int4"
+
 struct load_options {
     const char *dtype;    // what products are made in, "float32", "float16" or "bfloat16"; NULL: the backend's choice
-    const char *kv_dtype; // of KV and latent caches: those, "fp8" or "int8"; NULL: the backend's choice
+    const char *kv_dtype; // of KV and latent caches: one of KV_CACHE_DTYPES; NULL (auto): the backend's choice
     const char *quantization;      // "fp8": wider matrices are made e4m3 with a scale a row; "int4", "nvfp4": made so,
                                    // with groups of 128 and 16 columns; NULL: as stored
     bool dummy_weights;            // weights may be without data: random numbers take their place (makes_dummies)

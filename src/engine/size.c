@@ -1,6 +1,7 @@
 /* size.c - how large an engine is: exact arithmetic from options, the program's cache groups and the memory there is.
  */
 #include "base/machine_memory.h"
+#include "core/kv_int4.h"
 #include "core/pass/pass.h"
 #include "engine/draft/draft_rows.h"
 #include "engine/fit.h"
@@ -57,6 +58,9 @@ int64_t engine_block_bytes(const struct gyre_options *o, const struct program *p
         return o->backend->cache_block_bytes(l, group, block_size);
     const struct cache_group *g = &p->groups[group];
     int channels = g->kind == CACHE_KV ? shared_kv_channels(p, group) : 0, k_dim = channels > 0 ? channels : g->k_dim;
+    bool int4 = g->kind == CACHE_KV && o->kv_cache_dtype && strcmp(o->kv_cache_dtype, "int4") == 0;
+    if (int4)
+        return saturating_mul(kv_int4_block_bytes(g->n_heads, k_dim, g->v_dim, block_size), g->n_layers);
     int64_t token = g->kind == CACHE_LATENT ? g->k_dim : (int64_t)g->n_heads * (k_dim + g->v_dim);
     int64_t floats =
         g->kind == CACHE_STATE ? cache_state_floats(g, engine_n_back(o, p)) : saturating_mul(token, block_size);

@@ -70,6 +70,26 @@ static void shorten(const struct attention_oracle *o, const double *row, int par
         x[i] = part == 1 && turns(a, i) ? kept[n++] : v[i];
 }
 
+/* The same of a cache of int4, which has the weight in the key and rounds key and value each for itself. Returns
+ * whether what is stored for the part (1, 2) is sure; x has the key as it was, or the value. */
+static bool keep_int4(const struct attention_oracle *o, const double *row, int part, int h, double *x) {
+    const struct attention_case *a = o->a;
+    int dim = part_dim(a, part), n = 0;
+    if (part == 2 || a->rotary_dim == 0)
+        return rig_round_int4(x, dim);
+    double *kept = rig_doubles(o->rig, a->rotary_dim + dim), *v = kept + a->rotary_dim;
+    rig_rms_norm(row + (a->n_heads + h) * dim, NULL, dim, (double)1e-6f, false, v);
+    bool sure = rig_round_int4(v, dim);
+    for (int i = 0; i < dim; i++)
+        if (turns(a, i))
+            kept[n++] = x[i];
+    sure &= rig_round_int4(kept, n);
+    n = 0;
+    for (int i = 0; i < dim; i++)
+        x[i] = turns(a, i) ? kept[n++] : v[i] * (o->k_norm[i] + (a->plus_one ? 1 : 0));
+    return sure;
+}
+
 static int first_column(const struct attention_case *a, int part) {
     return part == 0 ? 0 : (a->n_heads + (part == 2 && !a->v_from_k ? a->n_kv_heads : 0)) * a->head_dim;
 }
@@ -85,7 +105,10 @@ static void project(const struct attention_oracle *o, const double *row, int par
         rig_rms_norm(x, NULL, dim, (double)1e-6f, false, x);
     if (part < 2)
         rotate(a, o->freq, t, x);
-    if (a->rotary_dim > 0 && o->rounds && rig_backend() != &backend_cpu) // which is held to what is meant
+    if (rig_is_int4(a->kv_dtype)) {
+        if (part > 0 && o->rounds)
+            keep_int4(o, row, part, h, x);
+    } else if (a->rotary_dim > 0 && o->rounds && rig_backend() != &backend_cpu) // which is held to what is meant
         shorten(o, row, part, h, x);
     else if (part > 0 && o->rounds)
         rig_round_cached(o->dtype, a->kv_dtype, x, dim);
@@ -125,7 +148,7 @@ static bool head_has_middle(const struct attention_oracle *o, const double *row,
     bool found = false;
     for (int is = part; is < (part == 1 && o->a->v_from_k ? 3 : part + 1) && !found; is++) {
         project(o, row, is, h, t, x);
-        found = has_middle(x, part_dim(o->a, is));
+        found = rig_is_int4(o->a->kv_dtype) ? !keep_int4(o, row, is, h, x) : has_middle(x, part_dim(o->a, is));
     }
     return found;
 }
@@ -133,14 +156,15 @@ static bool head_has_middle(const struct attention_oracle *o, const double *row,
 /* What lies in the middle is right as either, a unit apart, and that in one key is more than all that ATTENTION itself
  * may be off by: 1.332031314 for a middle of 1.33203125 was 2.007e-3 of a row that saw eleven keys, and one drawn case
  * in a hundred had as much. So such heads are drawn anew, and the bound is of ATTENTION alone. A unit of float16 is an
- * eighth of that. */
+ * eighth of that. One of int4 is much more. */
 static void leave_the_middle(struct attention_oracle o) {
     const struct attention_case *a = o.a;
-    if (rig_backend() == &backend_cpu || a->kv_dtype || strcmp(o.dtype, "bfloat16") != 0)
+    bool int4 = rig_is_int4(a->kv_dtype);
+    if (!int4 && (rig_backend() == &backend_cpu || a->kv_dtype || strcmp(o.dtype, "bfloat16") != 0))
         return;
-    int first = strcmp(o.query_dtype, "bfloat16") == 0 ? 0 : 1, width = o.rig->width;
+    int first = !int4 && strcmp(o.query_dtype, "bfloat16") == 0 ? 0 : 1, width = o.rig->width;
     double *x = rig_doubles(o.rig, MAX(a->head_dim, a->v_head_dim)), *row = rig_doubles(o.rig, width);
-    o.rounds = true; // of shared keys, which are other numbers, before they are rounded
+    o.rounds = !int4; // of shared keys, which are other numbers, before they are rounded
     o.query_dtype = o.dtype = "float32";
     RIG_EACH_ROW(o.rig, s, t) {
         const float *in = rig_input(o.rig, 0, s, t);
@@ -201,15 +225,21 @@ static double *attend_all(struct attention_oracle *o, bool rounds) {
     return want;
 }
 
+static void expect_same_bits(const struct rig *rig, const double *got, const double *want, const char *name) {
+    if (memcmp(got, want, (size_t)rig->n_rows * (size_t)rig->out.width * sizeof *got) != 0)
+        fail_msg("%s: another schedule gives other bits", name);
+}
+
 /* Against what is stored, and a cache of 8 bits against what was to be stored too. */
 static void judge_attention(struct attention_oracle *o, bool by_sizes) {
     const struct attention_case *a = o->a;
     struct rig *rig = o->rig;
     // A score's error, sqrt(head_dim) roundings of values up to some 40, goes into the exponent.
     struct rig_bounds close = rig_bounds_of_16(rig, 40 * sqrt(a->head_dim) * EPS);
-    struct rig_bounds coarse = {.most = a->bound, .cosine = RIG_F8_COSINE};
-    const double *kept = attend_all(o, true), *meant = a->bound > 0 ? attend_all(o, false) : NULL;
-    if (meant) {
+    bool int4 = rig_is_int4(a->kv_dtype);
+    struct rig_bounds coarse = {.most = a->bound, .cosine = int4 ? RIG_INT4_COSINE : RIG_F8_COSINE};
+    const double *kept = attend_all(o, true), *meant = a->bound > 0 ? attend_all(o, false) : NULL, *first = NULL;
+    if (meant && !int4) {
         close.most = fmax(close.most, RIG_CACHE_READ_BOUND);
         close.rms = RIG_CACHE_READ_RMS;
         // A row of 16 bits over its largest may have many elements in the middle between two of e4m3 (of bfloat16
@@ -227,6 +257,9 @@ static void judge_attention(struct attention_oracle *o, bool by_sizes) {
         rig_judge(rig, got, kept, close, s, a->name);
         if (meant)
             rig_judge(rig, got, meant, coarse, s, a->name);
+        first = first ? first : got;
+        if (int4 && !rig_is_brief() && a->reach != REACH_ALL)
+            expect_same_bits(rig, got, first, a->name);
     }
 }
 
@@ -293,6 +326,18 @@ static void attention_is_a_softmax_over_what_is_visible(void **state) {
         }
 }
 
+/* Against its definition, said once more, to the arithmetic of float32: every kernel set stores and reads the same. */
+static void a_cache_of_int4_is_off_by_its_rounding_alone(void **state) {
+    (void)state;
+    if (rig_backend() != &backend_cpu)
+        skip(); // others refuse it
+    for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
+        for (size_t i = 0; i < ARRAY_LEN(int4_cases); i++) {
+            attention_case(&int4_cases[i], (int[]){21, 1, 6}, *kernels);
+            attention_case(&int4_cases[i], (int[]){3, 70, 17}, *kernels);
+        }
+}
+
 /* Of drafts. The keys before alone have a sink, as the first row sees none. */
 static void attention_may_see_the_keys_before_alone_or_all(void **state) {
     (void)state;
@@ -347,6 +392,8 @@ static void what_is_not_a_number_stays_so_in_who_sees_it(void **state) {
         not_a_number_case(*kernels, NULL);
         if (strcmp(rig_backend()->name, "cuda") == 0) // others have no such cache
             not_a_number_case(*kernels, "fp8");
+        if (rig_backend() == &backend_cpu)
+            not_a_number_case(*kernels, "int4");
     }
 }
 
@@ -423,6 +470,7 @@ static void attention_is_right_in_steps_of_every_number_of_sequences(void **stat
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(attention_is_a_softmax_over_what_is_visible),
+        cmocka_unit_test(a_cache_of_int4_is_off_by_its_rounding_alone),
         cmocka_unit_test(attention_may_see_the_keys_before_alone_or_all),
         cmocka_unit_test(what_fast_kernels_take_is_the_same_softmax),
         cmocka_unit_test(what_is_not_a_number_stays_so_in_who_sees_it),

@@ -149,6 +149,43 @@ static void every_weight_of_every_op_is_refused_by_name_in_a_format_that_nobody_
     rig_free(rig);
 }
 
+static val record_keys(struct rig *rig) {
+    int cache = program_cache_kv(rig->p, 1, 16, 16, 0);
+    struct qkv_args prep = {.cache = cache, .rope = -1, .n_heads = 2, .n_kv_heads = 1, .head_dim = 16,
+                            .v_head_dim = 16};
+    struct attention_args args = {
+        .cache = cache, .n_heads = 2, .n_kv_heads = 1, .head_dim = 16, .v_head_dim = 16, .scale = 1};
+    return op_attention(rig->p, op_qkv_prep(rig->p, rig->in[0], NULL, NULL, prep), NULL, args);
+}
+
+static struct error load_with_cache(const struct rig *rig, const char *kv_dtype) {
+    struct on_device at;
+    struct error err = {0};
+    struct how how = {.n_threads = 1, .load.kv_dtype = kv_dtype};
+    EXPECT_EQ(on_device_load(rig->ops, how, rig->p, &at, &err), err.status);
+    on_device_close(&at);
+    return err;
+}
+
+/* int4: of keys and values of the CPU alone. */
+static void a_cache_that_a_backend_has_not_is_refused_by_name(void **state) {
+    (void)state;
+    bool cpu = rig_backend() == &backend_cpu;
+    struct rig *rig = rig_new((struct rig_options){.n_seqs = 1, .lens = {3}, .widths = {64}}), *latent = everything();
+    rig_result(rig, record_keys(rig));
+    struct error four = load_with_cache(rig, "int4"), unknown = load_with_cache(rig, "int3");
+    EXPECT_EQ(four.status == OK, cpu);
+    expect_word(four.text, cpu ? "" : "int4");
+    EXPECT(unknown.status != OK);
+    expect_word(unknown.text, "int3");
+    four = load_with_cache(latent, "int4");
+    EXPECT(four.status != OK);
+    expect_word(four.text, "int4");
+    expect_word(four.text, cpu ? "latent cache" : "");
+    rig_free(latent);
+    rig_free(rig);
+}
+
 static void a_cache_that_no_memory_holds_is_refused_with_its_size(void **state) {
     (void)state;
     struct rig *rig = everything();
@@ -273,6 +310,7 @@ static void every_set_of_kernels_takes_every_op(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_weight_of_every_op_is_refused_by_name_in_a_format_that_nobody_computes),
+        cmocka_unit_test(a_cache_that_a_backend_has_not_is_refused_by_name),
         cmocka_unit_test(a_cache_that_no_memory_holds_is_refused_with_its_size),
         cmocka_unit_test(what_an_element_cannot_hold_is_refused_by_the_matrix),
         cmocka_unit_test(weights_of_a_type_that_nobody_makes_are_refused),

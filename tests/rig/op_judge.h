@@ -78,6 +78,9 @@ const double *rig_nearest(struct rig *rig, const double *got, const double *cons
  * of int8 1/254 of the row's largest, and keys bring about as much again through the scores. */
 #define RIG_FP8_CACHE_BOUND 0.35 // 0.25 is seen of heads of 20 channels, 0.14 of others; the cosine is what is tight
 #define RIG_INT8_CACHE_BOUND 0.04
+/* Of four bits: a value is off by 0.08 of itself in the root of the mean square (core/kv_int4.h). */
+#define RIG_INT4_CACHE_BOUND 0.5
+#define RIG_INT4_COSINE 0.985
 /* Against what was stored: keys and values in the middle as above, and weights of the softmax in two terms of e4m3. */
 #define RIG_CACHE_READ_BOUND 0.125
 #define RIG_CACHE_READ_RMS 3e-3

@@ -50,6 +50,10 @@ void rig_round_weight_row(double *x, int n);
 /* As a row of keys or values is kept by a cache of kv_dtype ("fp8", "int8"); NULL: of what products are made in,
  * `dtype`. */
 void rig_round_cached(const char *dtype, const char *kv_dtype, double *x, int n);
+/* Likewise of "int4" (core/kv_int4.h, said once more). False: whether one number or another is stored turns on so
+ * little that float32 may see it otherwise. */
+bool rig_round_int4(double *x, int n);
+bool rig_is_int4(const char *kv_dtype);
 /* The element in which ATTENTION reads queries: 16 bits where a device's fast kernels take the heads, else "float32".
  */
 const char *rig_query_dtype(const char *dtype, const char *kv_dtype, const struct attention_args *a, int block_size);

@@ -235,7 +235,7 @@ void rig_result(struct rig *rig, val out) {
                                .quantization = cpu ? NULL : rig->o.quantization,
                                .dummy_weights = rig->o.dummy_weights,
                                .n_back = rig->o.n_back,
-                               .kv_dtype = cpu ? NULL : rig->o.kv_dtype}};
+                               .kv_dtype = cpu && !rig_is_int4(rig->o.kv_dtype) ? NULL : rig->o.kv_dtype}};
     struct cache_config config = {.block_size = rig->o.block_size, .n_states = rig->o.n_seqs};
     for (int g = 0; g < p->n_groups; g++)
         config.n_blocks[g] = rig->o.n_seqs * table_width(rig), config.table_width[g] = table_width(rig);

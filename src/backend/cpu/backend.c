@@ -99,8 +99,6 @@ static enum status check_load(const struct device *d, const struct load_options 
                     "dtype: bfloat16 wants a processor with AVX-512 BF16 and its fast kernels; float32 runs on any");
     if (options->dtype && !is_rounding(options) && strcmp(options->dtype, "float32") != 0)
         return fail(err, ERR_UNSUPPORTED, "dtype: the CPU computes in float32 or bfloat16, not in %s", options->dtype);
-    if (options->kv_dtype && strcmp(options->kv_dtype, "float32") != 0)
-        return fail(err, ERR_UNSUPPORTED, "kv_cache_dtype: the CPU's cache is float32, not %s", options->kv_dtype);
     if (options->quantization)
         return fail(err, ERR_UNSUPPORTED, "quantization: the CPU computes with weights as they are stored, not in %s",
                     options->quantization);
@@ -110,11 +108,14 @@ static enum status check_load(const struct device *d, const struct load_options 
 static enum status cpu_load(struct device *d, const struct program *p, const struct load_options *options,
                             struct loaded **out, struct error *err) {
     TRY(check_load(d, options, err));
+    bool int4;
+    TRY(cpu_choose_cache(p, options->kv_dtype, &int4, err));
     struct loaded *l = xcalloc(1, sizeof *l);
     l->device = d;
     l->products = cpu_products(d, is_rounding(options));
     l->n_back = options->n_back, l->watch = options->watch;
     l->caches_of = options->caches_of;
+    l->has_int4_cache = l->caches_of ? l->caches_of->has_int4_cache : int4;
     l->program = l->caches_of    ? pass_shared_kv_as(p, l->caches_of->program)
                  : d->whole_keys ? program_copy(p)
                                  : pass_shared_kv(p, NULL);
@@ -145,16 +146,16 @@ static struct need cpu_need(const struct op *op) {
 }
 
 /* The op's function, and the scratch that it wants. */
-static op_function *choose(const struct device *d, const struct op *op, struct bucket bucket, struct need *need) {
-    op_function *fast = d->kernels ? fast_function(op) : NULL;
-    *need = fast ? fast_need(op, bucket) : cpu_need(op);
+static op_function *choose(const struct loaded *l, const struct op *op, struct bucket bucket, struct need *need) {
+    op_function *fast = l->device->kernels ? fast_function(op) : NULL;
+    *need = fast ? fast_need(l, op, bucket) : cpu_need(op);
     return fast ? fast : reference[op->code];
 }
 
-static struct need largest_need(const struct device *d, const struct program *p, struct bucket bucket) {
+static struct need largest_need(const struct loaded *l, struct bucket bucket) {
     struct need most = {0, 0}, need;
-    for (int i = 0; i < p->n_ops; i++) {
-        choose(d, &p->ops[i], bucket, &need);
+    for (int i = 0; i < l->program->n_ops; i++) {
+        choose(l, &l->program->ops[i], bucket, &need);
         most.worker = MAX(most.worker, need.worker);
         most.shared = MAX(most.shared, need.shared);
     }
@@ -180,7 +181,7 @@ static enum status alloc_step_memory(struct executable *exe, struct error *err) 
     exe->offset = xcalloc((size_t)p->n_values + 1, sizeof *exe->offset);
     int64_t values = program_plan_memory(p, exe->bucket.max_tokens, exe->bucket.max_rows, exe->offset);
     TRY(large_alloc(values, "activations", (void **)&exe->memory, err));
-    struct need need = largest_need(exe->loaded->device, p, exe->bucket);
+    struct need need = largest_need(exe->loaded, exe->bucket);
     exe->worker_scratch = (need.worker + 15) / 16 * 16 + 16; // whole lines, and no two workers on one
     TRY(large_alloc(exe->worker_scratch * n_workers * (int64_t)sizeof(float), "scratch", (void **)&exe->scratch, err));
     TRY(large_alloc(need.shared * (int64_t)sizeof(float), "scratch", (void **)&exe->shared, err));
@@ -235,7 +236,7 @@ static enum status cpu_compile(struct loaded *l, struct bucket bucket, struct ex
     exe->ops = xcalloc((size_t)p->n_ops + 1, sizeof *exe->ops);
     for (int i = 0; i < p->n_ops; i++) {
         struct need need;
-        exe->ops[i] = (struct compiled_op){.op = &p->ops[i], .run = choose(l->device, &p->ops[i], bucket, &need)};
+        exe->ops[i] = (struct compiled_op){.op = &p->ops[i], .run = choose(l, &p->ops[i], bucket, &need)};
         for (int k = 0; k < OP_MAX_WEIGHTS; k++)
             exe->ops[i].weight[k] = placed_find(&l->placed, p->ops[i].weights[k]);
     }
@@ -293,11 +294,11 @@ static void copy_cache(const struct executable *exe, int worker, int n_workers) 
                 continue;
             const struct cache *cache = &l->caches[g];
             int64_t begin, end;
-            pool_share(cache->block_floats, 16, worker, n_workers, &begin, &end);
+            pool_share(cache->block_bytes, ALIGNMENT, worker, n_workers, &begin, &end);
             for (int i_layer = 0; i_layer < exe->program->groups[g].n_layers; i_layer++) {
-                float *layer = cache->at + i_layer * cache->layer_floats;
-                memcpy(layer + copy->to * cache->block_floats + begin, layer + copy->from * cache->block_floats + begin,
-                       (size_t)(end - begin) * sizeof *layer);
+                unsigned char *layer = cache->at + i_layer * cache->layer_bytes;
+                memcpy(layer + copy->to * cache->block_bytes + begin, layer + copy->from * cache->block_bytes + begin,
+                       (size_t)(end - begin));
             }
         }
     }

@@ -10,6 +10,7 @@
 
 #include "base/pool.h"
 #include "core/backend.h"
+#include "core/kv_int4.h"
 
 struct kernels;
 struct ranks;
@@ -52,14 +53,16 @@ int64_t placed_run(const struct placed *w, int64_t row, const struct weight_part
  *
  *   KV      k [head][k_dim][slot]    slot innermost: the scores of neighbouring keys are a vector, with no sum across
  *           lanes v [head][slot][v_dim]
+ *           of int4: scales of k [head][group][slot], of v [head][slot][group], codes of k [head][byte][slot], of v
+ *           [head][slot][byte] (core/kv_int4.h)
  *   LATENT  [slot][k_dim]
  *   STATE   state_floats a slot: conv inputs [kernel-1][channels] oldest first, then [value head][key_dim][value_dim];
  *           and what it takes to go back (cpu_replay.c)
  */
 struct cache {
     void *memory;
-    float *at; // within memory, where a line begins
-    int64_t layer_floats, block_floats;
+    unsigned char *at; // within memory, where a line begins
+    int64_t layer_bytes, block_bytes;
 };
 
 struct device {
@@ -76,6 +79,7 @@ struct loaded {
     struct placed_table placed;
     struct cache caches[MAX_CACHE_GROUPS];
     int n_caches, block_size, block_shift;
+    bool has_int4_cache;            // of keys and values; else float32
     int n_back;                     // of load_options
     const struct op_watch *watch;   // likewise
     const struct loaded *caches_of; // likewise
@@ -154,17 +158,25 @@ struct kv_block {
 };
 struct kv_block kv_block(const struct call *c, int cache, int seq, int64_t position, int head);
 
+/* Of int4: the rows of one head at the position, those of slots behind it follow one (keys) or a row (values) after the
+ * other. */
+struct kv_int4_block {
+    struct kv_int4_row k, v;
+    int k_dim, v_dim;
+};
+struct kv_int4_block kv_int4_block(const struct call *c, int cache, int seq, int64_t position, int head);
+
 /* The latent row of a position; rows of the block follow it. */
 float *latent_row(const struct call *c, int cache, int seq, int64_t position);
 
 /* The recurrent state of a sequence in a layer: conv inputs, then the delta state. */
 float *conv_state(const struct call *c, int cache, int seq);
 float *delta_state(const struct call *c, int cache, int seq);
-int64_t cache_block_floats(const struct cache_group *g, int block_size, int n_back); // of one layer
 
 /* l's caches are the owner's, once that has them; NULL: its own. */
 void expert_loads_init(struct loaded *l); // cpu_moe.c
 int expert_loads(const struct loaded *l, int64_t *out, int most);
+enum status cpu_choose_cache(const struct program *p, const char *kv_dtype, bool *int4, struct error *err);
 int64_t cpu_cache_block_bytes(const struct loaded *l, int group, int block_size);
 enum status cpu_alloc_cache(struct loaded *l, const struct cache_config *config, struct error *err);
 void cache_take(struct loaded *l, const struct loaded *owner);

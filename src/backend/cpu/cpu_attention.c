@@ -1,7 +1,8 @@
 /* cpu_attention.c - QKV_PREP, ATTENTION: the reference for softmax attention over a paged cache.
  *
  * The softmax runs in one pass over the keys: with m the largest score so far, l = sum e^(s-m) and
- * acc = sum e^(s-m) v are scaled by e^(m_old - m_new) whenever m grows. */
+ * acc = sum e^(s-m) v are scaled by e^(m_old - m_new) whenever m grows. What a cache of int4 keeps rotated is rotated
+ * back as it is read. */
 #include "backend/cpu/cpu.h"
 
 #include <math.h>
@@ -34,8 +35,8 @@ static void prepare_query(const struct call *c, int64_t t, int head) {
         weigh_unturned(c, q);
 }
 
-/* scratch holds a head: the key's column of the cache is strided, so it is finished before it is stored. */
-static void store_key(const struct call *c, int64_t t, int head, struct kv_block block, int64_t slot) {
+/* Into scratch: the key's column of the cache is strided, so it is finished before it is stored. */
+static void finish_key(const struct call *c, int64_t t, int head) {
     const struct qkv_args *a = &c->op->args.qkv_prep;
     const float *x = mat_row(c->in[0], t) + (int64_t)(a->n_heads + head) * a->head_dim;
     float *k = c->scratch;
@@ -44,26 +45,45 @@ static void store_key(const struct call *c, int64_t t, int head, struct kv_block
     else
         memcpy(k, x, (size_t)a->head_dim * sizeof *k);
     rotate_if(c, a->rope, t, k);
-    for (int i = 0; i < a->head_dim; i++) {
-        int at = a->rotary_dim > 0 ? turned_channel(i, a->head_dim, a->rotary_dim) : i;
+    for (int i = 0; a->rotary_dim > 0 && i < a->head_dim; i++) {
+        int at = turned_channel(i, a->head_dim, a->rotary_dim); // at <= i
         if (at >= 0)
-            block.k[at * (int64_t)c->loaded->block_size + slot] = k[i];
+            k[at] = k[i];
     }
 }
 
-static void store_value(const struct call *c, int64_t t, int head, struct kv_block block, int64_t slot) {
+static void finish_value(const struct call *c, int64_t t, int head, float *v) {
     const struct qkv_args *a = &c->op->args.qkv_prep;
     int64_t keys = (int64_t)a->n_heads * a->head_dim, values = keys + (int64_t)a->n_kv_heads * a->head_dim;
     const float *x = mat_row(c->in[0], t) + (a->v_from_k ? keys : values) + (int64_t)head * a->v_head_dim;
-    float *v = block.v + slot * a->v_head_dim;
     if (a->v_norm)
         rms_norm_row(x, NULL, a->v_head_dim, a->eps, false, v);
     else
         memcpy(v, x, (size_t)a->v_head_dim * sizeof *v);
 }
 
+static void store(const struct call *c, int64_t t, int head) {
+    const struct qkv_args *a = &c->op->args.qkv_prep;
+    int seq = c->seq_of_row[t];
+    int64_t position = c->plan->position[t], size = c->loaded->block_size, slot = position & (size - 1);
+    float *k = c->scratch, *v = k + a->head_dim;
+    finish_key(c, t, head);
+    finish_value(c, t, head, v);
+    if (c->loaded->has_int4_cache) {
+        struct kv_int4_block to = kv_int4_block(c, a->cache, seq, position, head);
+        kv_int4_keep(k, to.k_dim, to.k);
+        kv_int4_keep(v, to.v_dim, to.v);
+        return;
+    }
+    struct kv_block block = kv_block(c, a->cache, seq, position, head);
+    for (int i = 0; i < (a->rotary_dim > 0 ? a->rotary_dim : a->head_dim); i++)
+        block.k[i * size + slot] = k[i];
+    memcpy(block.v + slot * a->v_head_dim, v, (size_t)a->v_head_dim * sizeof *v);
+}
+
 struct need cpu_qkv_prep_need(const struct op *op) {
-    return (struct need){.worker = op->args.qkv_prep.head_dim}; // a key
+    const struct qkv_args *a = &op->args.qkv_prep;
+    return (struct need){.worker = (int64_t)a->head_dim + a->v_head_dim}; // a key and a value
 }
 
 void cpu_qkv_prep(const struct call *c) {
@@ -77,20 +97,49 @@ void cpu_qkv_prep(const struct call *c) {
             prepare_query(c, t, head);
             continue;
         }
-        int64_t position = c->plan->position[t], slot = position & (c->loaded->block_size - 1);
-        struct kv_block block = kv_block(c, a->cache, c->seq_of_row[t], position, kv_head);
-        store_key(c, t, kv_head, block, slot);
-        store_value(c, t, kv_head, block, slot);
+        store(c, t, kv_head);
     }
 }
 
-static float score(const struct call *c, const float *q, struct kv_block block, int64_t slot) {
+static void read_value(const struct call *c, int seq, int64_t position, int head, float *v) {
     const struct attention_args *a = &c->op->args.attention;
-    float s = 0;
+    if (c->loaded->has_int4_cache) {
+        struct kv_int4_block block = kv_int4_block(c, a->cache, seq, position, head);
+        kv_int4_load(block.v, a->v_head_dim, v);
+        kv_int4_rotate_back(v, a->v_head_dim);
+        return;
+    }
+    int64_t slot = position & (c->loaded->block_size - 1);
+    memcpy(v, kv_block(c, a->cache, seq, position, head).v + slot * a->v_head_dim, (size_t)a->v_head_dim * sizeof *v);
+}
+
+/* Behind the key, `stored` has room for the channels that are stored of it. */
+static void read_key(const struct call *c, int seq, int64_t position, int head, float *key, float *stored) {
+    const struct attention_args *a = &c->op->args.attention;
+    int n = a->rotary_dim > 0 ? a->rotary_dim : a->head_dim;
+    int64_t size = c->loaded->block_size, slot = position & (size - 1);
+    if (c->loaded->has_int4_cache) {
+        kv_int4_load(kv_int4_block(c, a->cache, seq, position, head).k, n, stored);
+        kv_int4_rotate_back(stored, n);
+    } else {
+        struct kv_block block = kv_block(c, a->cache, seq, position, head);
+        for (int i = 0; i < n; i++)
+            stored[i] = block.k[i * size + slot];
+    }
+    if (a->rotary_dim > 0)
+        read_value(c, seq, position, head, key);
     for (int i = 0; i < a->head_dim; i++) {
         int at = a->rotary_dim > 0 ? turned_channel(i, a->head_dim, a->rotary_dim) : i;
-        s += q[i] * (at >= 0 ? block.k[at * (int64_t)c->loaded->block_size + slot] : block.v[slot * a->v_head_dim + i]);
+        if (at >= 0)
+            key[i] = stored[at];
     }
+}
+
+static float score(const struct call *c, const float *q, const float *key) {
+    const struct attention_args *a = &c->op->args.attention;
+    float s = 0;
+    for (int i = 0; i < a->head_dim; i++)
+        s += q[i] * key[i];
     s *= a->scale;
     return a->softcap > 0 ? a->softcap * tanhf(s / a->softcap) : s;
 }
@@ -118,8 +167,8 @@ static void attend(const struct call *c, int64_t t, int head) {
     }
     const float *q = mat_row(c->in[0], t) + (int64_t)head * a->head_dim;
     float *out = mat_row(c->out[0], t) + (int64_t)head * n_values * a->v_head_dim;
-    int64_t position = c->plan->position[t], mask = c->loaded->block_size - 1,
-            width = (int64_t)n_values * a->v_head_dim;
+    int64_t position = c->plan->position[t], width = (int64_t)n_values * a->v_head_dim;
+    float *key = c->scratch, *stored = key + a->head_dim, *v = stored + a->head_dim;
     float max = -INFINITY, sum = 0;
     if (call_floats(c, 0)) { // the sink: a score without a value
         max = call_floats(c, 0)[head];
@@ -127,7 +176,8 @@ static void attend(const struct call *c, int64_t t, int head) {
     }
     memset(out, 0, (size_t)width * sizeof *out);
     for (int64_t j = first_visible(position, a->window, a->chunk); j < visible_end(c, t); j++) {
-        float s = score(c, q, kv_block(c, a->cache, seq, j, head / group), j & mask);
+        read_key(c, seq, j, head / group, key, stored);
+        float s = score(c, q, key);
         if (s > max) {
             float shrink = expf(max - s);
             scale_row(out, shrink, width);
@@ -137,11 +187,16 @@ static void attend(const struct call *c, int64_t t, int head) {
         float p = expf(s - max);
         sum += p;
         for (int i = 0; i < n_values; i++) {
-            const float *v = kv_block(c, a->cache, seq, j, value_head[i]).v + (j & mask) * a->v_head_dim;
+            read_value(c, seq, j, value_head[i], v);
             add_scaled(out + i * a->v_head_dim, p, v, a->v_head_dim);
         }
     }
     scale_row(out, 1.0f / sum, width);
+}
+
+struct need cpu_attention_need(const struct op *op) {
+    const struct attention_args *a = &op->args.attention;
+    return (struct need){.worker = 2 * (int64_t)a->head_dim + a->v_head_dim}; // a key, what is stored of it, a value
 }
 
 void cpu_attention(const struct call *c) {

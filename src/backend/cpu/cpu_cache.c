@@ -6,18 +6,35 @@
 
 enum { ALIGNMENT = 64 }; // of the memory of caches: a line
 
-int64_t cache_block_floats(const struct cache_group *g, int block_size, int n_back) {
+enum status cpu_choose_cache(const struct program *p, const char *kv_dtype, bool *int4, struct error *err) {
+    *int4 = kv_dtype && strcmp(kv_dtype, "int4") == 0;
+    if (kv_dtype && !*int4 && strcmp(kv_dtype, "float32") != 0)
+        return fail(err, ERR_UNSUPPORTED, "kv_cache_dtype: the CPU's cache is float32 or int4, not %s", kv_dtype);
+    for (int g = 0; *int4 && g < p->n_groups; g++)
+        if (p->groups[g].kind == CACHE_LATENT)
+            return fail(err, ERR_UNSUPPORTED,
+                        "kv_cache_dtype: %s has a latent cache (MLA), which the CPU keeps in float32, not in int4",
+                        p->name);
+    return OK;
+}
+
+/* Of one layer. */
+static int64_t block_bytes(const struct loaded *l, const struct cache_group *g, int block_size) {
+    int64_t element = sizeof(float);
     switch (g->kind) {
-    case CACHE_KV: return (int64_t)g->n_heads * (g->k_dim + g->v_dim) * block_size;
-    case CACHE_LATENT: return (int64_t)g->k_dim * block_size;
-    case CACHE_STATE: return cache_state_floats(g, n_back);
+    case CACHE_KV:
+        if (l->has_int4_cache)
+            return kv_int4_block_bytes(g->n_heads, g->k_dim, g->v_dim, block_size);
+        return (int64_t)g->n_heads * (g->k_dim + g->v_dim) * block_size * element;
+    case CACHE_LATENT: return (int64_t)g->k_dim * block_size * element;
+    case CACHE_STATE: return cache_state_floats(g, l->n_back) * element;
     }
     bug(__FILE__, __LINE__, "a cache kind without a size");
 }
 
-static float *block_at(const struct call *c, const struct cache_layer *layer, int64_t block) {
+static void *block_at(const struct call *c, const struct cache_layer *layer, int64_t block) {
     const struct cache *cache = &c->loaded->caches[layer->group];
-    return cache->at + layer->index * cache->layer_floats + block * cache->block_floats;
+    return cache->at + layer->index * cache->layer_bytes + block * cache->block_bytes;
 }
 
 static int64_t block_of(const struct call *c, const struct cache_layer *layer, int seq, int64_t position) {
@@ -38,10 +55,27 @@ struct kv_block kv_block(const struct call *c, int cache, int seq, int64_t posit
     return (struct kv_block){k + head * g->k_dim * slots, v + head * g->v_dim * slots};
 }
 
+struct kv_int4_block kv_int4_block(const struct call *c, int cache, int seq, int64_t position, int head) {
+    const struct cache_layer *layer = &c->program->caches[cache];
+    const struct cache_group *g = &c->program->groups[layer->group];
+    int64_t slots = c->loaded->block_size, slot = position & (slots - 1);
+    int64_t k_scales = kv_int4_groups(g->k_dim), v_scales = kv_int4_groups(g->v_dim);
+    int64_t k_bytes = kv_int4_code_bytes(g->k_dim), v_bytes = kv_int4_code_bytes(g->v_dim);
+    uint16_t *k_scale = block_at(c, layer, block_of(c, layer, seq, position));
+    uint16_t *v_scale = k_scale + g->n_heads * k_scales * slots;
+    uint8_t *k = (uint8_t *)(v_scale + g->n_heads * v_scales * slots), *v = k + g->n_heads * k_bytes * slots;
+    return (struct kv_int4_block){
+        {k_scale + head * k_scales * slots + slot, k + head * k_bytes * slots + slot, slots, slots},
+        {v_scale + (head * slots + slot) * v_scales, v + (head * slots + slot) * v_bytes, 1, 1},
+        g->k_dim,
+        g->v_dim};
+}
+
 float *latent_row(const struct call *c, int cache, int seq, int64_t position) {
     const struct cache_layer *layer = &c->program->caches[cache];
     int64_t slot = position & (c->loaded->block_size - 1);
-    return block_at(c, layer, block_of(c, layer, seq, position)) + slot * c->program->groups[layer->group].k_dim;
+    float *block = block_at(c, layer, block_of(c, layer, seq, position));
+    return block + slot * c->program->groups[layer->group].k_dim;
 }
 
 float *conv_state(const struct call *c, int cache, int seq) {
@@ -56,7 +90,7 @@ float *delta_state(const struct call *c, int cache, int seq) {
 
 int64_t cpu_cache_block_bytes(const struct loaded *l, int group, int block_size) {
     const struct cache_group *g = &l->program->groups[group];
-    return cache_block_floats(g, block_size, l->n_back) * g->n_layers * (int64_t)sizeof(float);
+    return block_bytes(l, g, block_size) * g->n_layers;
 }
 
 enum status cpu_alloc_cache(struct loaded *l, const struct cache_config *config, struct error *err) {
@@ -72,31 +106,31 @@ enum status cpu_alloc_cache(struct loaded *l, const struct cache_config *config,
                     state ? config->n_states + config->n_host_states : config->n_blocks[g] + config->n_host_blocks[g],
                 n_bytes;
         if (__builtin_mul_overflow(cpu_cache_block_bytes(l, g, l->block_size), n_blocks, &n_bytes) ||
-            n_bytes > INT64_MAX - ALIGNMENT)
+            n_bytes > INT64_MAX - 2 * ALIGNMENT)
             return fail(err, ERR_MEMORY, "%s: the cache of group %d is larger than memory can be", p->name, g);
         // calloc: zero pages of the system are neither written nor resident until a sequence uses them.
-        unsigned char *memory = calloc(1, (size_t)n_bytes + ALIGNMENT);
+        // A line more, which vectors that begin in the last block may reach into.
+        unsigned char *memory = calloc(1, (size_t)n_bytes + 2 * ALIGNMENT);
         if (!memory)
             return fail(err, ERR_MEMORY, "%s: no memory for a cache of %lld blocks, %lld bytes", p->name,
                         (long long)n_blocks, (long long)n_bytes);
-        int64_t block_floats = cache_block_floats(&p->groups[g], l->block_size, l->n_back);
-        float *at = (float *)(void *)(memory + (ALIGNMENT - (uintptr_t)memory % ALIGNMENT));
-        l->caches[l->n_caches++] = (struct cache){memory, at, block_floats * n_blocks, block_floats};
+        int64_t block = block_bytes(l, &p->groups[g], l->block_size);
+        unsigned char *at = memory + (ALIGNMENT - (uintptr_t)memory % ALIGNMENT);
+        l->caches[l->n_caches++] = (struct cache){memory, at, block * n_blocks, block};
     }
     return OK;
 }
 
 /* Layer by layer, as a block's parts lie. */
-static void move_block(struct loaded *l, int group, int block, float *out, const float *in) {
+static void move_block(struct loaded *l, int group, int block, unsigned char *out, const unsigned char *in) {
     const struct cache *cache = &l->caches[group];
-    BUG_IF(cache->layer_floats % cache->block_floats || block < 0 ||
-           block >= cache->layer_floats / cache->block_floats);
+    BUG_IF(cache->layer_bytes % cache->block_bytes || block < 0 || block >= cache->layer_bytes / cache->block_bytes);
     for (int i = 0; i < l->program->groups[group].n_layers; i++) {
-        float *at = cache->at + i * cache->layer_floats + block * cache->block_floats;
+        unsigned char *at = cache->at + i * cache->layer_bytes + block * cache->block_bytes;
         if (out)
-            memcpy(out + i * cache->block_floats, at, (size_t)cache->block_floats * sizeof *at);
+            memcpy(out + i * cache->block_bytes, at, (size_t)cache->block_bytes);
         else
-            memcpy(at, in + i * cache->block_floats, (size_t)cache->block_floats * sizeof *at);
+            memcpy(at, in + i * cache->block_bytes, (size_t)cache->block_bytes);
     }
 }
 

@@ -117,9 +117,9 @@ struct engine_flags {
          0,                                                                                                            \
          FLAG_CHOICE,                                                                                                  \
          &(e).kv_cache_dtype,                                                                                          \
-         "auto|float32|float16|bfloat16|fp8|int8",                                                                     \
+         KV_CACHE_DTYPES,                                                                                              \
          "Engine",                                                                                                     \
-         "what keys and values are kept in; auto is what the device computes in"},                                     \
+         "what keys and values are kept in; auto is what the device computes in, int4 the CPU's alone"},               \
         {"quantization",                                                                                               \
          0,                                                                                                            \
          FLAG_CHOICE,                                                                                                  \

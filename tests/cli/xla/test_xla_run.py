@@ -131,7 +131,8 @@ class Run(unittest.TestCase):
 
     def test_what_it_cannot_do_is_refused(self):
         for flags, word in ((("--dtype", "float16"), "float16"), (("--quantization", "fp8"), "int8"),
-                            (("--kv-cache-dtype", "fp8"), "fp8"), (("--device-index", "9"), "devices 0 to 3"),
+                            (("--kv-cache-dtype", "fp8"), "fp8"), (("--kv-cache-dtype", "int4"), "not in int4"),
+                            (("--device-index", "9"), "devices 0 to 3"),
                             (("--tensor-parallel-size", "3"), "3 devices"),
                             (("--device-option", "blockwise=x"), "blockwise")):
             p = subprocess.run([GYRE, "run", os.path.join(ROOT, "tests/models/llama"), "--device", "xla", "-p", "a",

@@ -27,13 +27,13 @@ op_function *fast_function(const struct op *op) {
     }
 }
 
-struct need fast_need(const struct op *op, struct bucket bucket) {
+struct need fast_need(const struct loaded *l, const struct op *op, struct bucket bucket) {
     const union op_args *a = &op->args;
     switch (op->code) {
     case OP_LINEAR:
         return (struct need){.worker = product_scratch(op->in[0].width), .shared = fast_linear_shared(op, bucket)};
-    case OP_QKV_PREP: return (struct need){.worker = a->qkv_prep.head_dim};
-    case OP_ATTENTION: return (struct need){.worker = fast_attention_scratch(&a->attention)};
+    case OP_QKV_PREP: return (struct need){.worker = (int64_t)a->qkv_prep.head_dim + a->qkv_prep.v_head_dim};
+    case OP_ATTENTION: return (struct need){.worker = fast_attention_scratch(l, &a->attention)};
     case OP_MLA_PREP: return (struct need){.worker = fast_mla_prep_scratch(&a->mla)};
     case OP_MLA_ATTENTION: return (struct need){.worker = fast_mla_attention_scratch(&a->mla)};
     case OP_MOE_FFN:

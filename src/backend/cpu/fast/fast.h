@@ -6,13 +6,13 @@
 
 /* The fast function of an op, or NULL where the reference is all there is, and the scratch that it wants. */
 op_function *fast_function(const struct op *op);
-struct need fast_need(const struct op *op, struct bucket bucket);
+struct need fast_need(const struct loaded *l, const struct op *op, struct bucket bucket);
 
 op_function fast_linear, fast_add_norm, fast_qkv_prep, fast_attention, fast_mla_prep, fast_mla_attention, fast_moe_ffn,
     fast_short_conv, fast_delta_rule, fast_lora;
 
 /* Floats of a worker's scratch, or of that of all workers. */
-int64_t fast_attention_scratch(const struct attention_args *a);
+int64_t fast_attention_scratch(const struct loaded *l, const struct attention_args *a);
 int64_t fast_mla_prep_scratch(const struct mla_args *a);
 int64_t fast_mla_attention_scratch(const struct mla_args *a);
 int64_t fast_moe_scratch(const struct op *op);
@@ -22,6 +22,24 @@ int64_t fast_lora_scratch(const struct op *op);
 int64_t fast_lora_shared(const struct op *op, struct bucket bucket);
 int64_t fast_conv_scratch(const struct op *op);
 int64_t fast_delta_scratch(const struct delta_args *a);
+
+/* A run of neighbouring positions of a KV head in a cache of int4, and the rows that meet it (fast_kv_int4.c). */
+struct int4_run {
+    const struct kernels *kernels;
+    const struct attention_args *args;
+    struct kv_int4_block block; // from the first position on
+    int64_t n, rows;
+    float *panel; // [max(head_dim, v_head_dim)][PANEL_ROWS]
+};
+/* Floats of a worker: that panel and, of shared keys, q_v. */
+int64_t int4_attention_scratch(const struct attention_args *a, int64_t rows);
+/* Rotates rows of queries [head_dim]; of shared keys what meets keys goes to the front of q, what meets values to q_v
+ * [v_head_dim]. */
+void int4_queries(const struct attention_args *a, int64_t rows, float *q, float *q_v);
+/* scores = q keys, sum += p values, as they are rotated. turned: of shared keys, [v_head_dim][PANEL_ROWS]. */
+void int4_score(const struct int4_run *run, const float *q, const float *q_v, float *turned, float *scores,
+                int64_t stride);
+void int4_add(const struct int4_run *run, const float *p, int64_t p_stride, float *sum, int64_t stride);
 
 /* Products of one x with runs of rows of one weight. Weights are read once, however many rows x has; what a row of x
  * gives does not depend on the others. */

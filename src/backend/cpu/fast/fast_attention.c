@@ -23,6 +23,7 @@ struct workspace {
     float *sum_v;  // [rows][width]
     float *max, *sum;
     float *panel; // [v_head_dim][PANEL_ROWS], where values are keys too
+    float *int4, *q_v; // of a cache of int4: fast_kv_int4.c
 };
 
 /* Tokens [first, first + n) of a sequence, as rows of the step, and the heads that go with them. */
@@ -40,8 +41,9 @@ static int64_t panel_floats(const struct attention_args *a) {
 static int64_t max_rows(const struct attention_args *a) { return tokens_per_item(a) * heads_per_item(a); }
 static int64_t out_width(const struct attention_args *a) { return (int64_t)a->v_head_dim * (a->paired_values ? 2 : 1); }
 
-int64_t fast_attention_scratch(const struct attention_args *a) {
-    return max_rows(a) * (a->head_dim + KEYS + out_width(a) + 2) + panel_floats(a);
+int64_t fast_attention_scratch(const struct loaded *l, const struct attention_args *a) {
+    int64_t int4 = l->has_int4_cache ? int4_attention_scratch(a, max_rows(a)) : 0;
+    return max_rows(a) * (a->head_dim + KEYS + out_width(a) + 2) + panel_floats(a) + int4;
 }
 
 static struct workspace workspace_of(const struct call *c) {
@@ -53,6 +55,8 @@ static struct workspace workspace_of(const struct call *c) {
     w.max = w.sum_v + rows * out_width(a);
     w.sum = w.max + rows;
     w.panel = w.sum + rows;
+    w.int4 = w.panel + panel_floats(a);
+    w.q_v = w.int4 + (int64_t)MAX(a->head_dim, a->v_head_dim) * PANEL_ROWS;
     return w;
 }
 
@@ -66,6 +70,8 @@ static void begin_item(const struct call *c, const struct item *it, const struct
         w->sum[r] = sinks ? 1.0f : 0.0f;
     }
     c->loaded->device->kernels->scale(w->q, a->scale, it->n * it->n_heads * a->head_dim);
+    if (c->loaded->has_int4_cache)
+        int4_queries(a, it->n * it->n_heads, w->q, w->q_v);
     memset(w->sum_v, 0, (size_t)(it->n * it->n_heads * out_width(a)) * sizeof(float));
 }
 
@@ -73,6 +79,18 @@ static void begin_item(const struct call *c, const struct item *it, const struct
 static int64_t run_end(const struct call *c, int64_t j, int64_t end) {
     int64_t size = c->loaded->block_size;
     return MIN((j / size + 1) * size, end);
+}
+
+/* Positions [from, to) of a block. */
+static struct int4_run int4_run(const struct call *c, const struct item *it, const struct workspace *w, int head,
+                                int64_t from, int64_t to) {
+    const struct attention_args *a = &c->op->args.attention;
+    return (struct int4_run){.kernels = c->loaded->device->kernels,
+                             .args = a,
+                             .block = kv_int4_block(c, a->cache, it->seq, from, head),
+                             .n = to - from,
+                             .rows = it->n * it->n_heads,
+                             .panel = w->int4};
 }
 
 /* Scores of n keys from slot on of which the block holds the turned channels alone: a product with these, and one with
@@ -102,6 +120,11 @@ static void score_keys(const struct call *c, const struct item *it, const struct
     int64_t rows = it->n * it->n_heads, size = c->loaded->block_size;
     for (int64_t j = from, next; j < to; j = next) {
         next = run_end(c, j, to);
+        if (c->loaded->has_int4_cache) {
+            struct int4_run run = int4_run(c, it, w, it->kv_head, j, next);
+            int4_score(&run, w->q, w->q_v, w->panel, w->scores + (j - from), KEYS);
+            continue;
+        }
         struct kv_block block = kv_block(c, a->cache, it->seq, j, it->kv_head);
         int64_t slot = j & (size - 1);
         if (a->rotary_dim > 0)
@@ -150,6 +173,11 @@ static void add_values(const struct call *c, const struct item *it, const struct
         int head = a->paired_values ? (it->first_head % half + i * half) / group : it->kv_head;
         for (int64_t j = from, next; j < to; j = next) {
             next = run_end(c, j, to);
+            if (c->loaded->has_int4_cache) {
+                struct int4_run run = int4_run(c, it, w, head, j, next);
+                int4_add(&run, w->scores + (j - from), KEYS, w->sum_v + i * a->v_head_dim, out_width(a));
+                continue;
+            }
             const float *v = kv_block(c, a->cache, it->seq, j, head).v + (j & (size - 1)) * a->v_head_dim;
             c->loaded->device->kernels->multiply(it->n * it->n_heads, a->v_head_dim, next - j, w->scores + (j - from),
                                                  KEYS, v, a->v_head_dim, w->sum_v + i * a->v_head_dim, out_width(a),
@@ -165,6 +193,8 @@ static void end_item(const struct call *c, const struct item *it, const struct w
         float *out = mat_row(c->out[0], it->first + r / it->n_heads) + (it->first_head + r % it->n_heads) * width;
         memcpy(out, w->sum_v + r * width, (size_t)width * sizeof *out);
         c->loaded->device->kernels->scale(out, 1.0f / w->sum[r], width);
+        for (int64_t i = 0; c->loaded->has_int4_cache && i < width; i += a->v_head_dim)
+            kv_int4_rotate_back(out + i, a->v_head_dim);
     }
 }
 

@@ -43,6 +43,13 @@ static void prepare_head(const struct call *c, int64_t t, const float *x, const 
         rotate_head(rope, call_cos_sin(c, a->rope, t), y);
 }
 
+/* Of a key, the channels that are stored and where the i-th of them is in the head. */
+static int stored_channels(const struct qkv_args *a) { return a->rotary_dim > 0 ? a->rotary_dim : a->head_dim; }
+static int stored_channel(const struct qkv_args *a, int i) {
+    int turned = a->rotary_dim / 2; // of each half
+    return a->rotary_dim > 0 && i >= turned ? i - turned + a->head_dim / 2 : i;
+}
+
 /* The norm's weight of the keys' channels that are their values': ops.def, rotary_dim. */
 static void weigh_unturned(const struct call *c, float *q) {
     const struct qkv_args *a = &c->op->args.qkv_prep;
@@ -52,23 +59,41 @@ static void weigh_unturned(const struct call *c, float *q) {
 }
 
 /* The key's column of the cache is strided, so the key is finished in scratch before it is stored. */
+static void store_float_key(const struct call *c, struct kv_block block, int64_t slot) {
+    const struct qkv_args *a = &c->op->args.qkv_prep;
+    for (int i = 0; i < stored_channels(a); i++)
+        block.k[i * (int64_t)c->loaded->block_size + slot] = c->scratch[stored_channel(a, i)];
+}
+
+/* Key and value in scratch; the channels that are stored move to the front. */
+static void store_int4(const struct call *c, struct kv_int4_block block, float *v) {
+    const struct qkv_args *a = &c->op->args.qkv_prep;
+    for (int i = 0; i < stored_channels(a); i++)
+        c->scratch[i] = c->scratch[stored_channel(a, i)];
+    kv_int4_keep(c->scratch, block.k_dim, block.k);
+    kv_int4_keep(v, block.v_dim, block.v);
+}
+
 static void store_key_value(const struct call *c, int64_t t, int head) {
     const struct qkv_args *a = &c->op->args.qkv_prep;
-    int64_t size = c->loaded->block_size, position = c->plan->position[t], slot = position & (size - 1);
-    struct kv_block block = kv_block(c, a->cache, c->seq_of_row[t], position, head);
+    int64_t position = c->plan->position[t], slot = position & (c->loaded->block_size - 1);
+    int seq = c->seq_of_row[t];
+    bool int4 = c->loaded->has_int4_cache;
+    struct kv_block block = int4 ? (struct kv_block){0} : kv_block(c, a->cache, seq, position, head);
     const float *keys = mat_row(c->in[0], t) + (int64_t)a->n_heads * a->head_dim,
                 *x = keys + (int64_t)head * a->head_dim;
     prepare_head(c, t, x, call_floats(c, 1), c->scratch);
-    int half = a->head_dim / 2, turned = a->rotary_dim > 0 ? a->rotary_dim / 2 : half; // of each half
-    for (int i = 0; i < 2 * turned; i++)
-        block.k[i * size + slot] = c->scratch[i < turned ? i : i - turned + half];
+    if (!int4)
+        store_float_key(c, block, slot);
     const float *values = a->v_from_k ? keys : keys + (int64_t)a->n_kv_heads * a->head_dim;
-    float *v = block.v + slot * a->v_head_dim;
+    float *v = int4 ? c->scratch + a->head_dim : block.v + slot * a->v_head_dim;
     x = values + (int64_t)head * a->v_head_dim;
     if (a->v_norm)
         norm_row(c->loaded->device->kernels, x, NULL, a->v_head_dim, a->eps, false, v);
     else
         memcpy(v, x, (size_t)a->v_head_dim * sizeof *v);
+    if (int4)
+        store_int4(c, kv_int4_block(c, a->cache, seq, position, head), v);
 }
 
 /* Of a token, a KV head and the query heads that read it. */

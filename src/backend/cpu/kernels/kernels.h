@@ -6,6 +6,7 @@
  * float32; only the order of sums differs from the reference. */
 #pragma once
 
+#include "core/kv_int4.h"
 #include "core/ops.h"
 #include "core/weight.h"
 
@@ -83,6 +84,11 @@ struct kernels {
     /* C [m, n] = A [m, k] B [k, n], or += with `add`. Row-major with strides; no two overlap. */
     void (*multiply)(int64_t m, int64_t n, int64_t k, const float *a, int64_t lda, const float *b, int64_t ldb,
                      float *c, int64_t ldc, bool add);
+
+    /* Keys of n <= PANEL_ROWS neighbouring slots as panel [dim][PANEL_ROWS], of which columns from n on are not meant;
+     * and n values, one row of codes and of scales behind the other, as rows [n][dim]. */
+    void (*int4_keys)(struct kv_int4_row from, int64_t dim, int64_t n, float *panel);
+    void (*int4_values)(struct kv_int4_row from, int64_t dim, int64_t n, float *rows);
 
     float (*dot)(const float *a, const float *b, int64_t n);
     void (*add_scaled)(float *y, float factor, const float *x, int64_t n);        // y += factor * x

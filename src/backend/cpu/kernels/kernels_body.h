@@ -761,6 +761,8 @@ static void pack(const float *rows, int64_t stride, int64_t n_rows, int64_t k, f
         }
 }
 
+#include "backend/cpu/kernels/kv_int4_body.h"
+
 /* ---- measuring ---- */
 
 static float read_floats(const float *x, int64_t n) {
@@ -796,6 +798,8 @@ const struct kernels KERNELS = {
     .convert = convert,
     .pack = pack,
     .multiply = multiply,
+    .int4_keys = int4_keys,
+    .int4_values = int4_values,
     .dot = dot,
     .add_scaled = add_scaled,
     .multiply_add = multiply_add,

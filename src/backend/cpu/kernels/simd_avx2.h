@@ -97,6 +97,12 @@ static inline vf vf_load_e2m1(const uint8_t *p) {
     return _mm256_or_ps(_mm256_permutevar8x32_ps(values, codes), _mm256_castsi256_ps(sign)); // the index is modulo 8
 }
 
+static inline void vf_load_nibbles(const uint8_t *p, vf *low, vf *high) {
+    __m256i b = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)p));
+    *low = _mm256_cvtepi32_ps(_mm256_and_si256(b, _mm256_set1_epi32(15)));
+    *high = _mm256_cvtepi32_ps(_mm256_srli_epi32(b, 4));
+}
+
 static inline void vf_transpose(vf r[LANES]) {
     vf t[LANES], u[LANES];
     for (int i = 0; i < 8; i += 2) {

@@ -94,6 +94,12 @@ static inline vf vf_load_e2m1(const uint8_t *p) {
     return _mm512_permutexvar_ps(_mm512_cvtepu8_epi32(_mm_unpacklo_epi8(low, high)), values);
 }
 
+static inline void vf_load_nibbles(const uint8_t *p, vf *low, vf *high) {
+    __m512i b = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)p));
+    *low = _mm512_cvtepi32_ps(_mm512_and_si512(b, _mm512_set1_epi32(15)));
+    *high = _mm512_cvtepi32_ps(_mm512_srli_epi32(b, 4));
+}
+
 /* 16 x 16, in four rounds of two by two: within pairs of floats, of doubles, of 128-bit quarters, of halves. */
 static inline void vf_transpose(vf r[LANES]) {
     vf t[LANES], u[LANES];

@@ -101,6 +101,12 @@ static inline vf vf_load_e2m1(const uint8_t *p) {
     return vreinterpretq_f32_u32(vorrq_u32(vreinterpretq_u32_f32(v), sign));
 }
 
+static inline void vf_load_nibbles(const uint8_t *p, vf *low, vf *high) {
+    uint32x4_t b = vmovl_u16(vget_low_u16(vmovl_u8(vf_bytes(p))));
+    *low = vcvtq_f32_u32(vandq_u32(b, vdupq_n_u32(15)));
+    *high = vcvtq_f32_u32(vshrq_n_u32(b, 4));
+}
+
 static inline void vf_transpose(vf r[LANES]) {
     vf a = vtrn1q_f32(r[0], r[1]), b = vtrn2q_f32(r[0], r[1]), c = vtrn1q_f32(r[2], r[3]), d = vtrn2q_f32(r[2], r[3]);
     r[0] = vcombine_f32(vget_low_f32(a), vget_low_f32(c));

@@ -103,6 +103,12 @@ static inline vf vf_load_e2m1(const uint8_t *p) {
     return (vf){e2m1_to_f32(p[0] & 15), e2m1_to_f32(p[0] >> 4), e2m1_to_f32(p[1] & 15), e2m1_to_f32(p[1] >> 4)};
 }
 
+/* The low and the high nibbles of LANES bytes. */
+static inline void vf_load_nibbles(const uint8_t *p, vf *low, vf *high) {
+    *low = (vf){p[0] & 15, p[1] & 15, p[2] & 15, p[3] & 15};
+    *high = (vf){p[0] >> 4, p[1] >> 4, p[2] >> 4, p[3] >> 4};
+}
+
 /* LANES vectors as rows of a square matrix, turned. */
 static inline void vf_transpose(vf r[LANES]) {
     vf a = r[0], b = r[1], c = r[2], d = r[3];
