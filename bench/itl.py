@@ -99,7 +99,8 @@ def measure(folder, target):
         quiet, busy = gaps(all_times, quiet_from, begin), gaps(all_times, begin, end)
         over = sum(g > target for g in busy) if target else 0
         print(
-            "target %3g ms: streams alone p50 %5.2f p99 %6.2f ms; beside the prompt p50 %6.2f p99 %7.2f max %7.2f ms, %d of %d above; the prompt's first token after %.2f s"
+            "target %3g ms: streams alone p50 %5.2f p99 %6.2f ms; beside the prompt p50 %6.2f p99 %7.2f max %7.2f ms, "
+            "%d of %d above; the prompt's first token after %.2f s"
             % (target, percentile(quiet, 50), percentile(quiet, 99), percentile(busy, 50), percentile(
                 busy, 99), max(busy), over, len(busy), end - begin), flush=True)
     finally:

@@ -6,7 +6,7 @@ usage: shape.py [ROOT] [--shrink]
 The limits are LIMITS. What breaks one today is named in EXCEPTIONS, with the reason; files with wide lines are in
 shape_wide.txt. Both may only shrink: an exception that is not needed, or is of a file that is gone, is an error too.
 --shrink takes files that have no wide line any more out of shape_wide.txt. It never adds one.
-A row of a table of data may be wide: it begins with a bracket and ends with one or with a comma.
+A row of a table of data may be wide: it begins with a bracket and ends with one or with a comma, in a macro too.
 """
 import ast, os, re, sys
 
@@ -71,7 +71,7 @@ CPP_METHOD = re.compile(r"^    (?!if|for|while|switch|else|do\b|[\s#}/])" + HEAD
 JS_FUNCTION = re.compile(r"^(?:export )?(?:async )?function (\w+)\(.*?^\}", re.M | re.S)
 PATTERNS = {".js": [JS_FUNCTION], ".c": [C_FUNCTION], ".h": [C_FUNCTION], ".cu": [C_FUNCTION, CPP_METHOD],
             ".cuh": [C_FUNCTION, CPP_METHOD]}
-TABLE_ROW = re.compile(r"^\s*(\{|\[\w+\]\s*=\s*|\(\"|\[\").*[,}\])]\s*(//.*|/\*.*\*/|#.*)?$")
+TABLE_ROW = re.compile(r"^\s*(\{|\[\w+\]\s*=\s*|\(\"|\[\").*[,}\])]\s*(//.*|/\*.*\*/|#.*|\\)?$")
 
 
 def files_of(root):

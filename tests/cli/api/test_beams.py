@@ -150,7 +150,8 @@ class Fields(unittest.TestCase):
             {"prompt": "Once", "max_tokens": 900, "use_beam_search": True, "beam_width": 8,
              "ignore_eos": True}).encode()
         s.sendall(
-            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n%s"
             % (len(body), body))
         time.sleep(0.3)
         s.close()

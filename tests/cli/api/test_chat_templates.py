@@ -11,7 +11,8 @@ from brief import slow
 from serving import GYRE, ROOT, Server, real_template, templated_model
 
 USER = {"role": "user", "content": "Hi"}
-PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }};{% endfor %}{{ tools | map(attribute='function') | map(attribute='name') | join(',') if tools }}{{ mood }}"
+PLAIN = "{% for m in messages %}{{ m.role }}: {{ m.content }};{% endfor %}" \
+    "{{ tools | map(attribute='function') | map(attribute='name') | join(',') if tools }}{{ mood }}"
 FUNCTION = {"name": "look", "description": "Looks.", "parameters": {"type": "object", "properties": {}}}
 TOOLS = [{"type": "function", "function": FUNCTION}]
 

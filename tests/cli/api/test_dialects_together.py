@@ -88,8 +88,8 @@ class Together(unittest.TestCase):
         while time.time() < until:
             path, body = r.choice(ASKS[:6])
             body = json.dumps(dict(body, stream=STREAMED[path](body) and r.random() < 0.5)).encode()
-            head = "POST %s HTTP/1.1\r\nHost: t\r\nX-Request-Id: disturbs\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % (
-                path, len(body))
+            head = ("POST %s HTTP/1.1\r\nHost: t\r\nX-Request-Id: disturbs\r\nContent-Type: application/json\r\n"
+                    "Content-Length: %d\r\n\r\n" % (path, len(body)))
             with socket.create_connection(("127.0.0.1", server.port), timeout=60) as s:
                 s.sendall(head.encode() + body)
                 time.sleep(r.random() * 0.1)

@@ -10,7 +10,8 @@ from serving import Server, real_template, templated_model
 USER = {"role": "user", "content": "Hi"}
 # Says what it is given, where it is asked to.
 TELLS = """{%- if tell %}{{- raise_exception('told: ' ~ (messages | tojson)) }}{% endif -%}
-{%- for m in messages %}{{- m.content }}{% for c in m.tool_calls %}{{- c.function.arguments | tojson }}{% endfor %}{% endfor -%}"""
+{%- for m in messages %}{{- m.content }}{% for c in m.tool_calls %}{{- c.function.arguments | tojson -}}
+{% endfor %}{% endfor -%}"""
 
 
 class Model(unittest.TestCase):
@@ -153,7 +154,8 @@ class Dialects(Model):
             self.assertEqual((status, r["error"]["param"]), (400, param), r)
 
     def test_parts_are_continued_and_echoed(self):
-        walks = "{%- for m in messages %}{{- m.role ~ ': ' }}{% for p in m.content %}{{- p.text }}{% endfor %}{{- '\\n' }}{% endfor -%}"
+        walks = "{%- for m in messages %}{{- m.role ~ ': ' }}{% for p in m.content %}{{- p.text }}{% endfor %}" \
+            "{{- '\\n' }}{% endfor -%}"
         server = self.serve(walks)
         last = {"role": "assistant", "content": [{"type": "text", "text": "Once "}, {"type": "text", "text": "upon a"}]}
         body = {"continue_final_message": True, "add_generation_prompt": False}

@@ -46,7 +46,8 @@ class Plugin(unittest.TestCase):
             source = os.path.join(folder, "plugin.c")
             with open(source, "w") as f:
                 f.write(
-                    "#include <stdint.h>\nstruct { const char *version; uint64_t interface; const char *built; const void *ops; }\n"
+                    "#include <stdint.h>\n"
+                    "struct { const char *version; uint64_t interface; const char *built; const void *ops; }\n"
                     'gyre_plugin = {"%s", %d, "nothing", 0};\n' % (version, interface))
             path = os.path.join(folder, "libgyre-cuda.so")
             subprocess.run(["cc", "-shared", "-fPIC", "-o", path, source], check=True)

@@ -266,7 +266,8 @@ class Metadata(BadModel):
 class Bloat(BadModel):
     """Headers and settings that are mostly weight: refused within a bound of memory, and in seconds of a processor."""
     def bounded(self, *args):
-        bound = "" if "asan" in GYRE or "tsan" in GYRE else "ulimit -v 1000000; "  # a sanitizer takes more addresses for itself
+        # A sanitizer takes more addresses for itself.
+        bound = "" if "asan" in GYRE or "tsan" in GYRE else "ulimit -v 1000000; "
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         p = subprocess.run(["sh", "-c", bound + 'exec "$@"', "sh", GYRE, *args], capture_output=True, text=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -564,7 +565,8 @@ class Template(BadModel):
                 "{% for a in range(10**9) %}{% endfor %}",
                 "{% for a in range(100000) %}{% for b in range(100000) %}x{% endfor %}{% endfor %}",
                 "{{ 'a' * 10**12 }}",
-                "{% set ns = namespace(s='aaaaaaaa') %}{% for i in range(100) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}",
+                "{% set ns = namespace(s='aaaaaaaa') %}"
+                "{% for i in range(100) %}{% set ns.s = ns.s + ns.s %}{% endfor %}{{ ns.s }}",
                 "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}"):
             with self.subTest(bad=bad[:40]):
                 self.refused(self.render(bad), "chat_template.jinja")

@@ -1,36 +1,64 @@
-"""Requests that mean harm, at a server that answers others meanwhile: each gets a 400 or an answer, soon; streams in flight get what they get alone; and
-memory returns to its level. Not in make test-fast: 20 s of a processor. The cases are those of public advisories against servers of this kind (vLLM, SGLang, llama.cpp, TensorRT-LLM, Triton, ollama);
-where each is tested:
+"""Requests that mean harm, at a server that answers others meanwhile: each gets a 400 or an answer, soon; streams in
+flight get what they get alone; and memory returns to its level. Not in make test-fast: 20 s of a processor. The
+cases are those of public advisories against servers of this kind (vLLM, SGLang, llama.cpp, TensorRT-LLM, Triton,
+ollama); where each is tested:
 
     request content
-      numbers: NaN, infinities, -1, 0, 2^31, 2^63, 1e308, wrong types   Content.test_every_number_of_every_dialect
-      n of 10^9, prompts of 10^6, fan-out                               Content.test_lists_without_measure
-      logit_bias of 10^6, stop of 10^5, top_logprobs of 10^6, 10^5 tools  Content.test_lists_without_measure
-      empty, blank, NUL, surrogates, invalid UTF-8, ids out of range    Content.test_prompts_of_odd_characters, test_serve.py Refusals
-      a prompt of megabytes: tokenizing is linear                       Content.test_long_prompts_are_refused_soon
-      JSON depth 10^6, equal keys, numbers of 10^6 digits               Content.test_json_without_measure, test_json.c
-      100,000 messages, deep content                                    Content.test_json_without_measure
-      chat_template_kwargs that are arguments or templates, SSTI, loops   Content.test_templates_do_what_the_model_says, test_template_limits.c
-      grammar, schema and regex (recursion, ReDoS, cache on disk)       refused by name: nothing of it is built; Content.test_constraints_are_refused
-      requests that end oddly: abort, leave, preempt, n, penalties      test_load.py Exactness and Soak, test_abort.py, test_engine.c
+      numbers: NaN, infinities, -1, 0, 2^31, 2^63, 1e308, wrong types
+          Content.test_every_number_of_every_dialect
+      n of 10^9, prompts of 10^6, fan-out
+          Content.test_lists_without_measure
+      logit_bias of 10^6, stop of 10^5, top_logprobs of 10^6, 10^5 tools
+          Content.test_lists_without_measure
+      empty, blank, NUL, surrogates, invalid UTF-8, ids out of range
+          Content.test_prompts_of_odd_characters, test_serve.py Refusals
+      a prompt of megabytes: tokenizing is linear
+          Content.test_long_prompts_are_refused_soon
+      JSON depth 10^6, equal keys, numbers of 10^6 digits
+          Content.test_json_without_measure, test_json.c
+      100,000 messages, deep content
+          Content.test_json_without_measure
+      chat_template_kwargs that are arguments or templates, SSTI, loops
+          Content.test_templates_do_what_the_model_says, test_template_limits.c
+      grammar, schema and regex (recursion, ReDoS, cache on disk)
+          refused by name: nothing of it is built; Content.test_constraints_are_refused
+      requests that end oddly: abort, leave, preempt, n, penalties
+          test_load.py Exactness and Soak, test_abort.py, test_engine.c
     protocol
-      smuggling, chunk extensions, HTTP/2 preface, TLS on a plain port  test_http_attacks.c a_head_with_two_readings_is_refused and the next three
-      header of a gigabyte, URL of a megabyte                           test_http_attacks.c heads_have_limits, an_endless_head_is_cut
-      slow head, slow body, one byte a write                            test_http_attacks.c a_head_that_dribbles_is_408, a_body_that_dribbles_is_408; test_http.c
-      idle connections in thousands                                     test_http_crowds.c two_thousand_idle_connections_are_no_burden; bench/http_stream (10,000)
-      pipelining, Expect: 100-continue                                  test_http.c pipelined_requests_are_answered_in_order, who_expects_100_continue_...
-      half-close, RST in a stream, a client that never reads            test_http_crowds.c a_half_closed_client_..., leaving_..., who_never_reads_...
-      gzip bomb, multipart                                              Content.test_bodies_in_other_codings
+      smuggling, chunk extensions, HTTP/2 preface, TLS on a plain port
+          test_http_attacks.c a_head_with_two_readings_is_refused and the next three
+      header of a gigabyte, URL of a megabyte
+          test_http_attacks.c heads_have_limits, an_endless_head_is_cut
+      slow head, slow body, one byte a write
+          test_http_attacks.c a_head_that_dribbles_is_408, a_body_that_dribbles_is_408; test_http.c
+      idle connections in thousands
+          test_http_crowds.c two_thousand_idle_connections_are_no_burden; bench/http_stream (10,000)
+      pipelining, Expect: 100-continue
+          test_http.c pipelined_requests_are_answered_in_order, who_expects_100_continue_...
+      half-close, RST in a stream, a client that never reads
+          test_http_crowds.c a_half_closed_client_..., leaving_..., who_never_reads_...
+      gzip bomb, multipart
+          Content.test_bodies_in_other_codings
     who may ask, and what is told
-      every route x no key, wrong key, every spelling of the path       test_keys.py; another's key: test_key_file.py, test_abort.py
-      keys in logs and answers                                          test_keys.py test_keys_are_told_to_nobody
-      salted prefix cache, hash collisions                              test_key_file.py test_keys_share_no_cached_prompts; test_prefix_salts.c (tenants are compared, salts keyed, a forged one)
-      DNS rebinding (ollama CVE-2024-28224)                             test_hosts.py
-      bodies of megabytes: JSON, text, gzip; who waits for them         test_text_work.py, test_prep_pool.c, test_http_bodies.c
-      no memory in the middle of a request                              test_no_memory.py
-      another's rows or blocks in one's answer                          test_load.c: log-probabilities to the last bit; toy.c: a block's owner is in the hash
-      paths and addresses in messages                                   every refusal here: Content.check_refusal
-      pages of other origins                                            Content.test_another_origin_gets_no_leave
+      every route x no key, wrong key, every spelling of the path
+          test_keys.py; another's key: test_key_file.py, test_abort.py
+      keys in logs and answers
+          test_keys.py test_keys_are_told_to_nobody
+      salted prefix cache, hash collisions
+          test_key_file.py test_keys_share_no_cached_prompts
+          test_prefix_salts.c (tenants are compared, salts keyed, a forged one)
+      DNS rebinding (ollama CVE-2024-28224)
+          test_hosts.py
+      bodies of megabytes: JSON, text, gzip; who waits for them
+          test_text_work.py, test_prep_pool.c, test_http_bodies.c
+      no memory in the middle of a request
+          test_no_memory.py
+      another's rows or blocks in one's answer
+          test_load.c: log-probabilities to the last bit; toy.c: a block's owner is in the hash
+      paths and addresses in messages
+          every refusal here: Content.check_refusal
+      pages of other origins
+          Content.test_another_origin_gets_no_leave
     media, LoRA, images by URL, IPC, RPC of tensors, uploads            there are none
 """
 import gzip

@@ -20,8 +20,8 @@ HISTOGRAMS = [
 ]
 
 SAMPLE = re.compile(
-    r'^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{((?:[a-zA-Z_]\w*="(?:[^"\\\n]|\\["\\n])*",?)*)\})? (-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)$'
-)
+    r'^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{((?:[a-zA-Z_]\w*="(?:[^"\\\n]|\\["\\n])*",?)*)\})?'
+    r' (-?\d+(?:\.\d+)?(?:e[+-]?\d+)?)$')
 
 
 def setUpModule():
@@ -152,7 +152,8 @@ class Metrics(unittest.TestCase):
         s = socket.create_connection(("127.0.0.1", server.port))
         body = json.dumps({"prompt": "Once", "max_tokens": 1000, "ignore_eos": True}).encode()
         s.sendall(
-            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s"
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+            b"Content-Length: %d\r\n\r\n%s"
             % (len(body), body))
         settled(lambda v: of(v, "vllm:num_requests_running") > 0)
         s.close()

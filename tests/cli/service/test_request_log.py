@@ -166,8 +166,9 @@ class Forms(unittest.TestCase):
         self.assertEqual(len(text), 2, own.log)
         self.assertRegex(
             text[0],
-            r"^\S+Z 200 POST /v1/completions request_id=\S+ id=cmpl-\w+ client=127\.0\.0\.1:\d+ prompt=\d+ cached=\d+ generated=\d+ "
-            r"queue_ms=[\d.]+ ttft_ms=[\d.]+ total_ms=[\d.]+ finish=\w+ ended=complete\n$")
+            r"^\S+Z 200 POST /v1/completions request_id=\S+ id=cmpl-\w+ client=127\.0\.0\.1:\d+ "
+            r"prompt=\d+ cached=\d+ generated=\d+ queue_ms=[\d.]+ ttft_ms=[\d.]+ total_ms=[\d.]+ "
+            r"finish=\w+ ended=complete\n$")
         self.assertRegex(text[1],
                          r'^\S+Z 40\d GET "/no\\"where" request_id=\S+ client=\S+ total_ms=[\d.]+ ended=complete\n$')
 

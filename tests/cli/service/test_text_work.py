@@ -125,7 +125,8 @@ class Bounds(unittest.TestCase):
                                                                         {"input": "ab c" * MIB}),
                            ("/v1/messages", {"messages": [{"role": "user", "content": "ab c" * MIB}],
                                              "max_tokens": 1})):
-            words = r"^(\S+ )?prompt is too long: 4\d{6} bytes, and this model's maximum context length is 1024 tokens of \d+ bytes at most$"
+            words = (r"^(\S+ )?prompt is too long: 4\d{6} bytes, and this model's maximum context length is 1024 "
+                     r"tokens of \d+ bytes at most$")
             error = self.refused(path, words, **body)
             if path != "/v1/messages":
                 self.assertEqual(error["code"], "context_length_exceeded", path)

@@ -13,7 +13,8 @@ import json, sys
 a = sys.argv
 open("log", "a").write("gyre ")
 n = open("log").read().count("gyre")
-rows = [{"batch": int(b), "tokens_per_s": {"median": int(b) * 100.0 * n}, "floor_ms": 2.0, "ladder_ms": 4.0} for b in a[a.index("--batch") + 1].split(",")]
+rows = [{"batch": int(b), "tokens_per_s": {"median": int(b) * 100.0 * n}, "floor_ms": 2.0, "ladder_ms": 4.0}
+        for b in a[a.index("--batch") + 1].split(",")]
 json.dump({"decode": rows}, open(a[a.index("--output-json") + 1], "w"))
 assert a[1:4] == ["bench", "decode", "model.json"], a
 """ % sys.executable

@@ -21,7 +21,8 @@ PROGRAM = r"""
 int main(int argc, char **argv) {
     struct gyre *g;
     struct gyre_error err;
-    if (argc != 2 || gyre_open(&(struct gyre_options){.model = argv[1], .backend = &backend_cpu, .n_threads = 1}, &g, &err) != 0)
+    struct gyre_options o = {.model = argc == 2 ? argv[1] : NULL, .backend = &backend_cpu, .n_threads = 1};
+    if (argc != 2 || gyre_open(&o, &g, &err) != 0)
         return puts(err.text), 1;
     struct gyre_request r = gyre_request_default(g);
     int32_t prompt[] = {1, 2, 3};

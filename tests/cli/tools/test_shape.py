@@ -55,6 +55,8 @@ class Shape(unittest.TestCase):
         self.assertEqual(self.breaks(a_c="// " + "\u00e4" * 117 + "\n"), {})
         self.assertEqual(self.breaks(a_c="// " + "x" * 118 + "\n"), {("wide", "src/room/a.c"): 121})
         self.assertEqual(self.breaks(a_c="    {1, " + "2, " * 50 + "3},\n"), {})  # a row of a table
+        self.assertEqual(self.breaks(a_c="    {1, " + "2, " * 50 + "3}, \\\n"), {})  # and of one that a macro makes
+        self.assertEqual(self.breaks(a_c="    f(1, " + "2, " * 50 + "3); \\\n"), {("wide", "src/room/a.c"): 164})
 
     def test_exceptions_only_shrink(self):
         breaks = {("source", "a.c"): 501, ("wide", "b.c"): 121}

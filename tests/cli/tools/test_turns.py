@@ -15,7 +15,8 @@ import json, os, sys
 a, side = sys.argv, os.path.basename(os.environ["GYRE_PLUGINS"]) + os.environ.get("MORE", "")
 open("log", "a").write(side + " ")
 n = open("log").read().split().count(side) * int(os.environ.get("FACTOR", 1))
-rows = [{"batch": int(b), "tokens_per_s": {"median": int(b) * 100.0 * n}} for b in a[len(a) - a[::-1].index("--batch")].split(",")] # the last
+rows = [{"batch": int(b), "tokens_per_s": {"median": int(b) * 100.0 * n}}
+        for b in a[len(a) - a[::-1].index("--batch")].split(",")] # the last
 prompts = [{"input_len": 128, "first_token_ms": {"median": 10.0 * n}}]
 json.dump({"device": "a card", "decode": rows, "prefill": prompts}, open(a[a.index("--output-json") + 1], "w"))
 assert a[1:4] == ["bench", "decode", "model.json"], a

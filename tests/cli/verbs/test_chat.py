@@ -146,14 +146,14 @@ class Chat(unittest.TestCase):
         def answer(h, b):
             h.begin_stream()
             h.raw(
-                ": comment\r\n\r\nevent: x\r\ndata: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":null}}]}\r\n\r\n"
-            )
+                ": comment\r\n\r\nevent: x\r\n"
+                "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":null}}]}\r\n\r\n")
             text = "data:{\"choices\":[{\"delta\":{\"content\":\"gr\u00fc\u00dfe \U0001f98a\"}}]}\n\n".encode()
             for i in range(len(text)):
                 h.raw(text[i:i + 1])
             h.raw(
-                "data: {\"choices\":[],\"usage\":null,\"error\":null}\n\ndata: {\"choices\":[{\"delta\":7}]}\n\ndata: {\"choices\":null}\n\n"
-            )
+                "data: {\"choices\":[],\"usage\":null,\"error\":null}\n\n"
+                "data: {\"choices\":[{\"delta\":7}]}\n\ndata: {\"choices\":null}\n\n")
             h.end_stream()
         p = ask(self.fake(answer).url)
         self.assertEqual((p.returncode, p.stdout), (0, "gr\u00fc\u00dfe \U0001f98a\n"), p.stderr)

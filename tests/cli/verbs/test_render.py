@@ -3,7 +3,8 @@ import json, os, subprocess, tempfile, unittest
 
 GYRE = os.path.abspath(os.environ["GYRE"])
 CHATML = (
-    "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}{%- endfor %}"
+    "{%- for message in messages %}{{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}"
+    "{%- endfor %}"
     "{%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}")
 HELLO = {"messages": [{"role": "user", "content": "Grüße \0 🙂"}]}
 

@@ -54,8 +54,8 @@ class Toy(unittest.TestCase):
     @slow("three seconds of a processor")
     def test_streams_whose_clients_left_do_not_hold_the_end_up(self):
         body = b'{"prompt":"Once upon a time","max_tokens":900,"temperature":0,"ignore_eos":true,"stream":true}'
-        request = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s" % (
-            len(body), body)
+        request = (b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                   b"Content-Length: %d\r\n\r\n%s" % (len(body), body))
         for _ in range(3):
             server = serving.Server("models/story", "--device", "toy", "--max-num-seqs", "256")
             clients = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(200)]

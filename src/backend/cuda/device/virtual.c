@@ -8,7 +8,9 @@
 #include <stdlib.h>
 
 /* clang-format off */
-#define FUNCTIONS(X) X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemCreate) X(cuMemRelease) X(cuMemMap) X(cuMemUnmap) X(cuMemSetAccess)
+#define FUNCTIONS(X) \
+    X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemCreate) X(cuMemRelease) X(cuMemMap) X(cuMemUnmap) \
+    X(cuMemSetAccess)
 /* clang-format on */
 
 #define DECLARE(name) __typeof__(&name) name##_;

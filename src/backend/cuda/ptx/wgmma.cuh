@@ -144,10 +144,10 @@ template <class T, int N> __device__ __forceinline__ void registers_settle(T (&d
     X(232, 29, 116, 117, 118, 119, 120, 121) X(240, 30, 120, 121, 122, 123, 124, 125) \
     X(248, 31, 124, 125, 126, 127, 128, 129) X(256, 32, 128, 129, 130, 131, 132, 133)
 
-/* The instruction: TYPES as it names them, C the constraint of d, A, B and ADD (whether to add to d) as the assembler has them, SIGNS what it wants
- * behind, then the constraints of the inputs. */
-#define WGMMA(N, J, TYPES, C, A, B, ADD, SIGNS, ...)                                                                                   \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " ADD ", 0;\n"                                                                     \
-                 "wgmma.mma_async.sync.aligned.m64n" #N TYPES " {" WGMMA_D_##J "}, " A ", " B ", p" SIGNS ";\n}"                       \
+/* The instruction: TYPES as it names them, C the constraint of d, A, B and ADD (whether to add to d) as the assembler
+ * has them, SIGNS what it wants behind, then the constraints of the inputs. */
+#define WGMMA(N, J, TYPES, C, A, B, ADD, SIGNS, ...) \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " ADD ", 0;\n" \
+                 "wgmma.mma_async.sync.aligned.m64n" #N TYPES " {" WGMMA_D_##J "}, " A ", " B ", p" SIGNS ";\n}" \
                  : WGMMA_R_##J(C) : __VA_ARGS__)
 // clang-format on

@@ -79,19 +79,21 @@
 template <int N> struct e4m3_half_product; // N: a multiple of 8 up to 256
 
 // clang-format off
-#define E4M3_HALF_PRODUCT(N, J, O0, O1, O2, O3, O4, O5)                                                                                           \
-    template <> struct e4m3_half_product<N> {                                                                                         \
-        static __device__ __forceinline__ void multiply(uint32_t (&d)[N / 4], uint64_t a, uint64_t b, int add) {                      \
-            asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #O2 ", 0;\n"                                                            \
-                         "wgmma.mma_async.sync.aligned.m64n" #N "k32.f16.e4m3.e4m3 {" WGMMA_H_##J "}, %" #O0 ", %" #O1 ", p, 1, 1;\n}" \
-                         : WGMMA_P_##J : "l"(a), "l"(b), "r"(add));                                                                   \
-        }                                                                                                                             \
-        static __device__ __forceinline__ void multiply(uint32_t (&d)[N / 4], const uint32_t (&a)[4], uint64_t b, int add) {          \
-            asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #O5 ", 0;\n"                                                            \
-                         "wgmma.mma_async.sync.aligned.m64n" #N "k32.f16.e4m3.e4m3 {" WGMMA_H_##J "}, "                               \
-                         "{%" #O0 ", %" #O1 ", %" #O2 ", %" #O3 "}, %" #O4 ", p, 1, 1;\n}"                                            \
-                         : WGMMA_P_##J : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));                               \
-        }                                                                                                                             \
+#define E4M3_HALF_PRODUCT(N, J, O0, O1, O2, O3, O4, O5) \
+    template <> struct e4m3_half_product<N> { \
+        static __device__ __forceinline__ void multiply(uint32_t (&d)[N / 4], uint64_t a, uint64_t b, int add) { \
+            asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #O2 ", 0;\n" \
+                         "wgmma.mma_async.sync.aligned.m64n" #N "k32.f16.e4m3.e4m3 {" WGMMA_H_##J "}, " \
+                         "%" #O0 ", %" #O1 ", p, 1, 1;\n}" \
+                         : WGMMA_P_##J : "l"(a), "l"(b), "r"(add)); \
+        } \
+        static __device__ __forceinline__ void multiply(uint32_t (&d)[N / 4], const uint32_t (&a)[4], uint64_t b, \
+                                                        int add) { \
+            asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #O5 ", 0;\n" \
+                         "wgmma.mma_async.sync.aligned.m64n" #N "k32.f16.e4m3.e4m3 {" WGMMA_H_##J "}, " \
+                         "{%" #O0 ", %" #O1 ", %" #O2 ", %" #O3 "}, %" #O4 ", p, 1, 1;\n}" \
+                         : WGMMA_P_##J : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add)); \
+        } \
     };
 E4M3_HALF_PRODUCT(8, 1, 2, 3, 4, 5, 6, 7)
 E4M3_HALF_PRODUCT(16, 2, 4, 5, 6, 7, 8, 9)
