@@ -41,7 +41,7 @@ static inline int64_t arranged_cols(int64_t n) { return (n + 63) / 64 * 64; }
 /* Floats that FEW_ROWS rows of n columns take at most, however they are arranged. */
 static inline int64_t arranged_floats(int64_t n) { return 2 * FEW_ROWS * (arranged_cols(n) + 32); }
 
-/* What products need of a format: a row of kernels_body.h. */
+/* What products need of a format: a row of body/formats.h. */
 struct format_kernels {
     const struct qformat *format;
     bool (*takes)(const struct weight_part *part); // its elements and strides; other parts are refused when placed
