@@ -34,7 +34,7 @@ static int run_verb(const struct verb_spec *verb, int argc, char **argv) {
     if (rc < 0)
         rc = resolve_model(verb, &args);
     if (rc < 0)
-        rc = verb->run(&args); // of gyre run: main/run/run.c
+        rc = verb->run(&args); // of gyre run: main/run/run.c:run, whose generate() has steps made
     flags_release(&args);
     return rc;
 }

@@ -336,7 +336,7 @@ static void run_worker(void *arg, int worker, int n_workers) {
         call_barrier(&c); // all of what this op reads has been written, by whomever
         bind_op(exe, &exe->ops[i], &c);
         cpu_tell_watch(&c);
-        exe->ops[i].run(&c); // fast/fast.c says which function, or it is the reference of cpu_*.c
+        exe->ops[i].run(&c); // fast/fast.c chose: of LINEAR fast_linear.c:fast_linear; or the reference of cpu_*.c
     }
 }
 

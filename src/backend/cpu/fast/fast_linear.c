@@ -71,7 +71,7 @@ static void multiply_groups(struct product *p, const struct run *run, const stru
                             int64_t n_cols, bool near) {
     for (int64_t g = 0; g < n_groups(p); g++) {
         int64_t t = group_start(p, g);
-        // kernels/body/formats.h, compiled for each instruction set
+        // By format in kernels/body/formats.h, all over kernels/body/few.h:few_direct; once for each instruction set.
         p->kernels->multiply_few(&(struct few_rows){
             .part = part,
             .row = row,

@@ -78,6 +78,7 @@ enum status step_run(struct executable *exe, const struct batch_plan *plan, cons
     TRY(plan_send(exe, slot, err));
     struct launch l = launch_for(exe, plan);
     l.watches = !graphs_have(exe, plan) && watch_begins(loaded);
+    // launch.c:step_launch, or the graph that graphs.c recorded of it
     TRY(sample ? launch_all(exe, slot, &l, err) : launch_forward(exe, slot, &l, err));
     exe->is_late = !sample;
     exe->n_started++;
