@@ -14,7 +14,8 @@ KEYS = {"first": {"Authorization": "Bearer sk-first"}, "second": {"x-api-key": "
 
 def setUpModule():
     global server, keyed
-    server, keyed = Server("models/story"), Server("models/story", "--api-key", "sk-first", "--api-key", "sk-second")
+    server = Server("tests/models/llama")
+    keyed = Server("tests/models/llama", "--api-key", "sk-first", "--api-key", "sk-second")
 
 
 def tearDownModule():

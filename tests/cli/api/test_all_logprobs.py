@@ -6,16 +6,16 @@ import unittest
 
 from serving import Server
 
-VOCAB = 4096
+VOCAB = 1024
 CHAT = [{"role": "user", "content": "Tell me a story about a fox."}]
 GO_ON = {"prompt": "Once upon a time", "max_tokens": 3, "temperature": 0}
 
 
 def setUpModule():
     global server, wide
-    server = Server("models/story")
+    server = Server("tests/models/llama")
     wide = Server(
-        "models/story", "--max-logprobs", "-1", "--max-num-batched-tokens", "8"
+        "tests/models/llama", "--max-logprobs", "-1", "--max-num-batched-tokens", "8"
     )  # a prompt takes several steps
 
 
@@ -77,7 +77,7 @@ class All(unittest.TestCase):
         echoed = wide.post("/v1/completions", prompt=prompt, max_tokens=0, echo=True, logprobs=-1)[1]["choices"][0][
             "logprobs"
         ]["top_logprobs"]
-        self.assertTrue(all(len(t) > VOCAB * 0.9 for t in echoed[1:]))  # some ids have the same text
+        self.assertTrue(all(len(t) > VOCAB * 0.8 for t in echoed[1:]))  # some ids have the same text
 
     def test_who_asks_for_few_beside_them_gets_few(self):
         r = wide.post("/v1/completions", **GO_ON, logprobs=-1, prompt_logprobs=1)[1]["choices"][0]

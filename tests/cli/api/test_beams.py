@@ -69,7 +69,7 @@ Transformers = part_of(1 / 4)(Transformers)
 class Fields(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server("models/story")
+        cls.server = Server("tests/models/llama")
 
     @classmethod
     def tearDownClass(cls):
@@ -137,7 +137,7 @@ class Fields(unittest.TestCase):
         _, r = self.server.post("/v1/completions", prompt="Once", use_beam_search=True, echo=True, max_tokens=3)
         self.assertTrue(r["choices"][0]["text"].startswith("Once"))
         refused("beam_width", use_beam_search=True, beam_width=10, stop_token_ids=list(range(5, 16)))
-        for prompt in ("", [5] * 1020, [99999]):
+        for prompt in ("", [5] * 2044, [99999]):
             self.assertEqual(
                 self.server.post("/v1/completions", prompt=prompt, max_tokens=10, use_beam_search=True)[0], 400)
         status, _ = self.server.post("/v1/completions", prompt="x", max_tokens=1, length_penalty=1.0,
@@ -163,7 +163,7 @@ class Fields(unittest.TestCase):
         self.assertEqual(quiet, 20)
 
     def test_a_server_that_ends_lets_a_search_finish(self):
-        own = Server("models/story")
+        own = Server("tests/models/llama")
         got = []
         t = threading.Thread(target=lambda: got.append(
             own.post("/v1/completions", prompt="Once", max_tokens=150, use_beam_search=True, beam_width=3, ignore_eos=

@@ -175,7 +175,7 @@ class Tokenize(Case):
                 status, t = server.post("/tokenize", messages=conversation, return_token_strs=True, **more)
                 self.assertEqual((status, t["tokens"], t["count"]),
                                  (200, r["prompt_token_ids"], r["usage"]["prompt_tokens"]), t)
-                self.assertEqual((len(t["token_strs"]), t["max_model_len"]), (t["count"], 1024))
+                self.assertEqual((len(t["token_strs"]), t["max_model_len"]), (t["count"], 2048))
         self.assertIsNone(server.post("/tokenize", messages=[USER])[1]["token_strs"])
         self.refused(server, "/tokenize", "continue_final_message", messages=[USER], continue_final_message=True)
         self.refused(server, "/tokenize", "messages[0].role", messages=[{}])

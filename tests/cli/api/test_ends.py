@@ -4,7 +4,7 @@ import json, os, shutil, subprocess, tempfile, unittest
 
 import serving
 
-MODEL = os.path.join(serving.ROOT, "models/story")  # 0 is <|endoftext|>, 1 <|im_start|>, 2 <|im_end|>
+MODEL = os.path.join(serving.ROOT, "tests/models/llama")  # 0 is <|endoftext|>, 1 <|im_start|>, 2 <|im_end|>
 
 
 def changed(folder, name, **fields):

@@ -16,7 +16,7 @@ GO_ON = {"prompt": "Once upon a time", "max_tokens": 6, "temperature": 0}
 
 def setUpModule():
     global server
-    server = Server("models/story")
+    server = Server("tests/models/llama")
 
 
 def tearDownModule():
@@ -106,11 +106,11 @@ class Fingerprint(unittest.TestCase):
     def test_it_tells_weights_and_numerics_apart_and_nothing_else(self):
         with tempfile.TemporaryDirectory() as folder:
             copy = os.path.join(folder, "elsewhere")
-            shutil.copytree(os.path.join(ROOT, "models/story"), copy)
-            own = self.fingerprint("models/story")
+            shutil.copytree(os.path.join(ROOT, "tests/models/llama"), copy)
+            own = self.fingerprint("tests/models/llama")
             self.assertRegex(own, "^fp_[0-9a-f]{16}$")
             self.assertEqual(own, self.fingerprint(copy, "--served-model-name", "x", "--max-num-seqs", "2"))
-            self.assertNotEqual(own, self.fingerprint("models/story", "--load-format", "dummy"))
+            self.assertNotEqual(own, self.fingerprint("tests/models/llama", "--load-format", "dummy"))
             config = os.path.join(copy, "config.json")
             with open(config) as f:
                 text = f.read()

@@ -12,7 +12,7 @@ BIG = 18446744073709551615
 
 def setUpModule():
     global server
-    server = Server("models/story")
+    server = Server("tests/models/llama")
 
 
 def tearDownModule():

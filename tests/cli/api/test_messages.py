@@ -12,7 +12,7 @@ PATHS = ("/v1/messages", "/v1/messages/count_tokens")
 def setUpModule():
     global server, thinker, folder
     folder = tempfile.TemporaryDirectory()
-    server = Server("models/story")
+    server = Server("tests/models/llama")
     thinker = Server(thinking_model(folder.name))
 
 
@@ -84,15 +84,15 @@ class Answers(unittest.TestCase):
         self.assertEqual(r["content"][0]["text"], self.both(max_tokens=60)["content"][0]["text"].split(" named")[0])
 
     def test_the_models_own_end_is_the_end_of_the_turn(self):
-        ends = [{"role": "user", "content": "Tell me a very short story about a dog and a ball."}]
-        r = self.both(messages=ends, max_tokens=900, temperature=0.4, top_p=0.9, top_k=50, seed=13)
+        ends = [{"role": "user", "content": "Say no."}]
+        r = self.both(messages=ends, max_tokens=900, temperature=0.4, top_p=0.9, top_k=50, seed=9)
         self.assertEqual((r["stop_reason"], r["stop_sequence"]), ("end_turn", None))
 
     @slow("it generates a whole context")
     def test_max_tokens_past_the_context_ends_with_its_own_reason(self):
         r = self.both(max_tokens=100000, ignore_eos=True)
         self.assertEqual(r["stop_reason"], "model_context_window_exceeded")
-        self.assertEqual(r["usage"]["input_tokens"] + r["usage"]["output_tokens"], 1024)
+        self.assertEqual(r["usage"]["input_tokens"] + r["usage"]["output_tokens"], 2048)
 
     def test_no_tokens_are_no_content(self):
         self.assertEqual(self.both(max_tokens=0)["content"], [])
@@ -252,10 +252,10 @@ class Refusals(unittest.TestCase):
         self.refused(dict(body, model="claude-x"), "claude-x", 404, "not_found_error")
         self.refused("{", "JSON")
         self.refused("x" * (33 << 20), "bytes", 413, "request_too_large")
-        self.refused(dict(body, messages=[{"role": "user", "content": "fox " * 5000}]), "1024")
+        self.refused(dict(body, messages=[{"role": "user", "content": "fox " * 5000}]), "2048")
         self.assertEqual(server.request("GET", "/v1/messages")[1]["error"]["type"], "invalid_request_error")
         self.assertEqual(server.request("GET", "/v1/messages/x")[1]["error"]["type"], "not_found_error")
-        own = Server("models/story", "--api-key", "sk-a")
+        own = Server("tests/models/llama", "--api-key", "sk-a")
         try:
             for headers in ({}, {"x-api-key": "sk-b"}, {"Authorization": "Bearer sk-b"}):
                 for path in PATHS:

@@ -28,7 +28,7 @@ BOTH = r"a[0-9]{2}[bc]"
 def setUpModule():
     global server, thinker, folder
     folder = tempfile.TemporaryDirectory()
-    server = Server("models/story", "--served-model-name", "story")
+    server = Server("tests/models/llama", "--served-model-name", "story")
     thinker = Server(thinking_model(folder.name))
 
 
@@ -197,7 +197,7 @@ class Answers(unittest.TestCase):
     def test_what_must_come_is_put_in_at_once(self):
         text = "The little dog went to the park and played with a red ball all day."
         before, steps = server.metric("gyre:forced_tokens_total"), server.metric("gyre:steps_total")
-        self.assertEqual(self.text(structured_outputs={"choice": [text, "no"]}, seed=1, temperature=0,
+        self.assertEqual(self.text(structured_outputs={"choice": [text, "99"]}, seed=1, temperature=0,
                                    prompt="Once upon a time"), text)
         put_in = server.metric("gyre:forced_tokens_total") - before
         self.assertGreater(put_in, 8)
@@ -329,7 +329,7 @@ class Real(unittest.TestCase):
     def test_what_ends_is_valid(self):
         """Hundreds of grammars side by side on a model that writes anything."""
         python = python_with(self, "openai==3.52.0", "anthropic==2.12.0", "jsonschema==4.26.0")
-        toy = Server("models/story", "--device", "toy")
+        toy = Server("tests/models/llama", "--device", "toy")
         p = subprocess.run([python, os.path.join(ROOT, "tests/cli/rig/real_schemas.py"), str(toy.port),
                             os.path.join(ROOT, "build/data/json/schemas.jsonl")], capture_output=True, text=True,
                            timeout=250)
@@ -346,9 +346,9 @@ class Real(unittest.TestCase):
 
 class Run(unittest.TestCase):
     def run_gyre(self, *flags, code=0):
-        p = subprocess.run([GYRE, "run", os.path.join(ROOT, "models/story"), "--no-chat", "-p", "Once", "-n", "120",
-                            "--threads", "1", "--seed", "3", "--temperature", "1", *flags], capture_output=True,
-                           text=True, timeout=60)
+        p = subprocess.run([GYRE, "run", os.path.join(ROOT, "tests/models/llama"), "--no-chat", "-p", "Once", "-n",
+                            "120", "--threads", "1", "--seed", "3", "--temperature", "1", *flags],
+                           capture_output=True, text=True, timeout=60)
         self.assertEqual(p.returncode, code, p.stderr)
         return p.stdout.rstrip("\n") if code == 0 else p.stderr
 

@@ -21,7 +21,7 @@ ASK = [{"role": "user", "content": "What is the time in Paris?"}]
 CALL = '<tool_call>\n{"name": "get_time", "arguments": {"city": "Paris \\"x\\""}}\n</tool_call>'
 TWO = "Let me see.\n" + CALL + '\n<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
 CITY = {"city": 'Paris "x"'}
-END = "<|endoftext|>"
+ENDS = "<|im_end|>", "<|endoftext|>"  # either ends what the model says
 MARKED_IDS = "Mistral-Small-3.2-24B-Instruct-2506"
 NO_THOUGHT = {"chat_template_kwargs": {"enable_thinking": False}}
 
@@ -168,12 +168,13 @@ class Chat(unittest.TestCase):
 
     def test_log_probabilities_stand_beside_calls(self):
         choice = chat(CALL, logprobs=True)
-        self.assertEqual("".join(t["token"] for t in choice["logprobs"]["content"]), CALL + END)
+        whole = [CALL + end for end in ENDS]
+        self.assertIn("".join(t["token"] for t in choice["logprobs"]["content"]), whole)
         tokens = []
         for event in hermes.stream("/v1/chat/completions",
                                    **says(CALL, messages=ASK, tools=TOOLS, max_tokens=300, logprobs=True))[:-1]:
             tokens += (event["choices"][0]["logprobs"] or {}).get("content", [])
-        self.assertEqual("".join(t["token"] for t in tokens), CALL + END)
+        self.assertIn("".join(t["token"] for t in tokens), whole)
 
     def test_each_of_several_choices_has_its_calls(self):
         status, r = hermes.post("/v1/chat/completions", **says(CALL, messages=ASK, tools=TOOLS, max_tokens=300, n=3))

@@ -7,7 +7,7 @@ import unittest
 
 from serving import GYRE, ROOT, Server
 
-MODEL = os.path.join(ROOT, "models/story")
+MODEL = os.path.join(ROOT, "tests/models/llama")
 TABLE = re.findall(r'^    \{"([^"]+)", (?:NULL|"([^"]+)"), (SWITCH|VALUES?), (\w+), (?:NULL|"([^"]*)")',
                    open(os.path.join(ROOT, "src/main/flags/vllm_flags.c")).read(), re.M)
 
@@ -82,7 +82,7 @@ class Lines(unittest.TestCase):
 
 class Served(unittest.TestCase):
     def test_what_is_mapped_is_done(self):
-        server = Server("models/story", "--served-model-name", "one", "two", "--api-key", "key-of-a", "key-of-b",
+        server = Server("tests/models/llama", "--served-model-name", "one", "two", "--api-key", "key-of-a", "key-of-b",
                         "--max_model_len", "512", "--shutdown-timeout", "5", "--max-num-queued-reqs", "7",
                         "--allowed-origins", '["*"]', "--scheduling-policy", "priority", "--load-format", "safetensors",
                         "--device", "auto", "--kv-cache-memory-bytes", "8M", "--api-server-count", "1",
@@ -102,7 +102,7 @@ class Served(unittest.TestCase):
     def test_a_key_in_vllms_variable_is_a_key(self):
         os.environ["VLLM_API_KEY"] = "key-of-theirs"
         try:
-            server = Server("models/story")
+            server = Server("tests/models/llama")
         finally:
             del os.environ["VLLM_API_KEY"]
         self.addCleanup(server.process.kill)
@@ -111,7 +111,7 @@ class Served(unittest.TestCase):
         self.assertEqual(server.stop(), 0)
 
     def test_one_value_a_flag_stays_as_it_was(self):
-        server = Server("models/story", "--served-model-name", "one", "--served-model-name", "two")
+        server = Server("tests/models/llama", "--served-model-name", "one", "--served-model-name", "two")
         self.addCleanup(server.process.kill)
         self.assertEqual([m["id"] for m in server.request("GET", "/v1/models")[1]["data"]], ["one", "two"])
         self.assertEqual(server.stop(), 0)

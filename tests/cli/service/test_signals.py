@@ -11,7 +11,7 @@ from serving import Server
 class Signals(unittest.TestCase):
     def test_a_flood_of_signals_while_it_closes(self):
         for _ in range(8):
-            server = Server("models/story", "--disable-log-requests")
+            server = Server("tests/models/llama", "--disable-log-requests")
             deadline = time.time() + PATIENCE
             while server.process.poll() is None and time.time() < deadline:
                 server.process.send_signal(signal.SIGTERM)
