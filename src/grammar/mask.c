@@ -164,7 +164,7 @@ static void find_mask(struct shared *s, uint32_t config, uint32_t *bits) {
         for (uint32_t i = 0; i < c.n && s->machine->failed == OK; i++)
             if (is_text(s, &c, i))
                 put_thread(s, s->machine->threads.at[c.first + i], bits);
-    machine_spend(s->machine, 0); // a limit that a table met is the machine's
+    machine_spend(s->machine, 0);           // a limit that a table met is the machine's
     for (int32_t i = 0; i < t->n_ends; i++) // an end that is text too is not taken as text
         bits[t->ends[i] / 32] &= ~(1u << (t->ends[i] % 32));
     put_specials(s, &c, bits);

@@ -66,7 +66,14 @@ static unsigned first_byte(unsigned kind) { return kind == KIND_CONTROL ? 0 : ki
 static unsigned end_byte(unsigned kind) { return kind == KIND_CONTROL ? 4 : kind + 1; }
 static bool is_ascii(unsigned kind) { return kind == KIND_CONTROL || kind >= 4; }
 
-/* A walk over the characters beyond ASCII from a state. */
+/* Kinds beyond ASCII have no single byte; what is behind their characters. */
+static const unsigned beyond_ascii[2] = {KIND_CHARACTER, KIND_PUNCTUATION};
+static struct mask_behind behind_kind(const struct mask_state *x, unsigned kind) {
+    bool is_one = kind == KIND_CHARACTER || kind == KIND_PUNCTUATION;
+    return is_one ? x->behind[kind == KIND_PUNCTUATION] : (struct mask_behind){0};
+}
+
+/* A walk over characters beyond ASCII from a state: those of U+2000 to U+203F, or all others. */
 struct characters {
     struct {
         uint32_t at;
@@ -75,14 +82,14 @@ struct characters {
     size_t n;
     uint32_t behind[MAX_CHARACTERS];
     uint32_t n_behind;
-    bool ill_is_dead;
+    bool all_alive, ill_is_dead;
 };
 
 static bool put_behind(struct characters *c, uint32_t state) {
     for (uint32_t i = 0; i < c->n_behind; i++)
         if (c->behind[i] == state)
             return true;
-    if (state == 0 || c->n_behind == MAX_CHARACTERS)
+    if (c->n_behind == MAX_CHARACTERS)
         return false;
     c->behind[c->n_behind++] = state;
     return true;
@@ -92,7 +99,7 @@ static bool put_within(struct characters *c, uint32_t state, uint8_t utf8) {
     for (size_t i = 0; i < c->n; i++)
         if (c->todo[i].at == state && c->todo[i].utf8 == utf8)
             return true;
-    if (state == 0 || c->n == ARRAY_LEN(c->todo))
+    if (c->n == ARRAY_LEN(c->todo))
         return false;
     c->todo[c->n].at = state;
     c->todo[c->n++].utf8 = utf8;
@@ -103,7 +110,7 @@ static bool put_within(struct characters *c, uint32_t state, uint8_t utf8) {
 struct stretch {
     uint8_t first, last, next;
 };
-enum { UTF8_STATES = 8, MAX_STRETCHES = 12 };
+enum { MAX_STRETCHES = 12 };
 static struct stretch stretches[UTF8_STATES][MAX_STRETCHES];
 static int n_stretches[UTF8_STATES];
 
@@ -119,7 +126,8 @@ static void find_stretches(void) {
         }
 }
 
-/* The bytes of a stretch, those of a class of the state's row once. */
+/* The bytes of a stretch, those of a class of the state's row once. False: of too many states, or one is dead that must
+ * not be. */
 static bool follow_stretch(struct mask_states *s, uint32_t state, struct stretch to, struct characters *c) {
     for (unsigned byte = to.first; byte <= to.last; byte++) {
         const uint8_t *map = s->pool->maps[s->at.at[state].map];
@@ -128,34 +136,62 @@ static bool follow_stretch(struct mask_states *s, uint32_t state, struct stretch
         uint32_t next = mask_state_step(s, state, (uint8_t)byte);
         if (to.next == UTF8_ILL)
             c->ill_is_dead = c->ill_is_dead && next == 0;
+        else if (next == 0)
+            c->all_alive = false;
         else if (!(to.next == UTF8_BETWEEN ? put_behind(c, next) : put_within(c, next, to.next)))
             return false;
     }
     return true;
 }
 
-/* Whether each of them leads on; *c: to where. Of too many states: no. */
-static bool follow_characters(struct mask_states *s, uint32_t state, struct characters *c) {
+/* From a state where UTF-8 is in state `from`. *c: whether all characters lead on, to where, and whether what is no
+ * UTF-8 is dead. Of too many states nothing is said to be. */
+static void follow_characters(struct mask_states *s, uint32_t state, uint8_t from, struct characters *c) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, find_stretches);
     c->n = c->n_behind = 0;
-    c->ill_is_dead = true;
-    put_within(c, state, UTF8_BETWEEN);
+    c->all_alive = c->ill_is_dead = true;
+    put_within(c, state, from);
     for (size_t i = 0; i < c->n; i++) {
         uint32_t at = c->todo[i].at;
         uint8_t utf8 = c->todo[i].utf8;
         mask_state_step(s, at, 0x80); // its row is there from now on
         for (int k = 0; k < n_stretches[utf8]; k++)
-            if (!follow_stretch(s, at, stretches[utf8][k], c))
-                return false;
+            if (stretches[utf8][k].next != UTF8_PUNCTUATION && !follow_stretch(s, at, stretches[utf8][k], c)) {
+                c->all_alive = c->ill_is_dead = false;
+                return;
+            }
     }
-    return true;
+}
+
+static void keep_behind(struct mask_states *s, uint32_t state, unsigned kind, const struct characters *c) {
+    struct mask_behind *behind = &s->at.at[state].behind[kind == KIND_PUNCTUATION];
+    *behind = (struct mask_behind){(uint32_t)s->characters.n, c->n_behind};
+    for (uint32_t i = 0; i < c->n_behind; i++)
+        VEC_PUSH(s->characters, c->behind[i]);
+    kinds_add(&s->at.at[state].alive, kind);
+}
+
+/* The kinds beyond ASCII that lead on. */
+static void find_alive_characters(struct mask_states *s, uint32_t state) {
+    struct characters c;
+    follow_characters(s, state, UTF8_BETWEEN, &c);
+    bool ill_is_dead = c.ill_is_dead;
+    if (c.all_alive)
+        keep_behind(s, state, KIND_CHARACTER, &c);
+    uint32_t behind = mask_state_step(s, mask_state_step(s, state, 0xE2), 0x80);
+    if (behind) {
+        follow_characters(s, behind, UTF8_PUNCTUATION, &c);
+        ill_is_dead = ill_is_dead && c.ill_is_dead;
+        if (c.all_alive)
+            keep_behind(s, state, KIND_PUNCTUATION, &c);
+    }
+    s->at.at[state].ill_is_dead = ill_is_dead;
 }
 
 /* Finds the kinds that lead on from a state. */
 static void find_alive(struct mask_states *s, uint32_t state) {
     struct kinds alive = {0};
-    struct characters c;
     for (unsigned kind = 0; kind < N_KINDS; kind++) {
         bool all = is_ascii(kind);
         for (unsigned byte = first_byte(kind); all && byte < end_byte(kind); byte++)
@@ -163,15 +199,8 @@ static void find_alive(struct mask_states *s, uint32_t state) {
         if (all)
             kinds_add(&alive, kind);
     }
-    if (follow_characters(s, state, &c)) {
-        kinds_add(&alive, KIND_CHARACTER);
-        s->at.at[state].characters = (uint32_t)s->characters.n;
-        s->at.at[state].n_characters = c.n_behind;
-        s->at.at[state].ill_is_dead = c.ill_is_dead;
-        for (uint32_t i = 0; i < c.n_behind; i++)
-            VEC_PUSH(s->characters, c.behind[i]);
-    }
     s->at.at[state].alive = alive;
+    find_alive_characters(s, state);
     s->at.at[state].knows_alive = s->pool->failed == OK;
 }
 
@@ -206,9 +235,9 @@ static struct kinds held_behind(struct mask_states *s, rx_id x) {
         bool all = true;
         for (unsigned byte = first_byte(kind); is_ascii(kind) && byte < end_byte(kind); byte++)
             all = all && holds(s->pool, s->at.at[mask_state_step(s, state, (uint8_t)byte)].id, x);
-        const struct mask_state *from = &s->at.at[state];
-        for (uint32_t i = 0; kind == KIND_CHARACTER && i < from->n_characters; i++)
-            all = all && holds(s->pool, s->at.at[s->characters.at[from->characters + i]].id, x);
+        struct mask_behind behind = behind_kind(&s->at.at[state], kind);
+        for (uint32_t i = 0; i < behind.n; i++)
+            all = all && holds(s->pool, s->at.at[s->characters.at[behind.first + i]].id, x);
         if (!all)
             kinds_take_out(&safe, kind);
     }
@@ -223,9 +252,21 @@ static bool may_stay(const struct rx_pool *p, rx_id x) {
            rx_known_alive(p, x) == 1;
 }
 
+/* Without what must follow, as a string's end: behind what holds its beginning, all of it holds itself. */
+static rx_id beginning_of(const struct rx_pool *p, rx_id id) {
+    while (p->nodes[id].kind == RX_K_SEQ && rx_known_alive(p, id) == 1) {
+        rx_id a = p->nodes[id].a;
+        if (p->nodes[a].kind != RX_K_ALT && p->nodes[a].kind != RX_K_SEQ)
+            break;
+        id = a;
+    }
+    return id;
+}
+
 /* The best of a state's alternatives. */
 static struct kinds safe_by_holding(struct mask_states *s, rx_id id) {
     struct kinds best = {0};
+    id = beginning_of(s->pool, id);
     const struct rx_node node = s->pool->nodes[id];
     for (uint32_t i = 0; i < (node.kind == RX_K_ALT ? node.b : 1); i++) {
         rx_id x = node.kind == RX_K_ALT ? s->pool->lists[node.a + i] : id;
@@ -264,9 +305,9 @@ static bool reach_behind(struct mask_states *s, struct reached *r, uint32_t stat
             continue;
         for (unsigned byte = first_byte(kind); is_ascii(kind) && ok && byte < end_byte(kind); byte++)
             ok = reach(s, r, mask_state_step(s, state, (uint8_t)byte), kind);
-        const struct mask_state from = s->at.at[state];
-        for (uint32_t i = 0; kind == KIND_CHARACTER && ok && i < from.n_characters; i++)
-            ok = reach(s, r, s->characters.at[from.characters + i], kind);
+        struct mask_behind behind = behind_kind(&s->at.at[state], kind);
+        for (uint32_t i = 0; ok && i < behind.n; i++)
+            ok = reach(s, r, s->characters.at[behind.first + i], kind);
     }
     return ok;
 }
@@ -293,6 +334,12 @@ static bool close_over(struct mask_states *s, uint32_t state, struct kinds *safe
     return true;
 }
 
+/* Whether one state is behind each character of a kind. */
+static bool is_behind_all(const struct mask_states *s, uint32_t state, unsigned kind, uint32_t behind) {
+    struct mask_behind found = behind_kind(&s->at.at[state], kind);
+    return found.n == 1 && s->characters.at[found.first] == behind;
+}
+
 /* The kinds behind which a state is what it was. */
 static struct kinds safe_by_staying(struct mask_states *s, uint32_t state) {
     struct kinds safe = alive_of(s, state);
@@ -300,9 +347,9 @@ static struct kinds safe_by_staying(struct mask_states *s, uint32_t state) {
         for (unsigned byte = first_byte(kind); is_ascii(kind) && byte < end_byte(kind); byte++)
             if (mask_state_step(s, state, (uint8_t)byte) != state)
                 kinds_take_out(&safe, kind);
-    const struct mask_state *from = &s->at.at[state];
-    if (from->n_characters != 1 || s->characters.at[from->characters] != state)
-        kinds_take_out(&safe, KIND_CHARACTER);
+    for (unsigned i = 0; i < ARRAY_LEN(beyond_ascii); i++)
+        if (!is_behind_all(s, state, beyond_ascii[i], state))
+            kinds_take_out(&safe, beyond_ascii[i]);
     return safe;
 }
 
@@ -311,6 +358,8 @@ static bool is_fatal(struct mask_states *s, uint32_t state, unsigned kind) {
     const struct mask_state *x = &s->at.at[state];
     if (kind == KIND_ILL_FORMED)
         return kinds_have(x->alive, KIND_CHARACTER) && x->ill_is_dead;
+    if (kind == KIND_PUNCTUATION)
+        return mask_state_step(s, mask_state_step(s, state, 0xE2), 0x80) == 0;
     unsigned first = kind == KIND_CHARACTER ? 0x80 : first_byte(kind);
     unsigned end = kind == KIND_CHARACTER ? 0x100 : end_byte(kind);
     bool fatal = kind == KIND_CHARACTER || is_ascii(kind);
@@ -414,9 +463,9 @@ int mask_state_counted(struct mask_states *s, uint32_t state, uint32_t *like) {
         for (unsigned byte = first_byte(kind); kinds_have(safe, kind) && is_ascii(kind) && byte < end_byte(kind);
              byte++)
             same = same && mask_state_step(s, state, (uint8_t)byte) == behind;
-    const struct mask_state *x = &s->at.at[state];
-    if (same && kinds_have(safe, KIND_CHARACTER))
-        same = x->n_characters == 1 && s->characters.at[x->characters] == behind;
+    for (unsigned i = 0; i < ARRAY_LEN(beyond_ascii); i++)
+        if (kinds_have(safe, beyond_ascii[i]))
+            same = same && is_behind_all(s, state, beyond_ascii[i], behind);
     int32_t max = s->pool->nodes[s->pool->nodes[id].a].max;
     same = !forget_failure(s, before) && same;
     return !same ? -1 : max == RX_NO_MAX ? MAX_COUNTED : max;

@@ -9,6 +9,10 @@
 #include "grammar/rx_pool.h"
 #include "grammar/trie.h"
 
+struct mask_behind {   // the states behind characters beyond ASCII, if these are alive
+    uint32_t first, n; // in characters
+};
+
 struct mask_state {
     rx_id id;
     uint32_t map, next; // of its row: the map of bytes to classes, and where the classes' states are
@@ -19,8 +23,7 @@ struct mask_state {
     struct kinds safe, fatal;
     uint32_t free; // the state with its counters let loose, as which it behaves for `slack` bytes; itself: it has none
     int slack;
-    uint32_t characters; // where the states behind characters beyond ASCII are, if these are alive
-    uint32_t n_characters;
+    struct mask_behind behind[2]; // KIND_CHARACTER, KIND_PUNCTUATION
 };
 
 struct mask_states {

@@ -177,6 +177,10 @@ static bool alike(struct rx_pool *pool, rx_id x, rx_id y, int height) {
     return rx_slack(pool, x, &free_x) >= height && rx_slack(pool, y, &free_y) >= height && free_x == free_y;
 }
 
+static bool may_count(const struct building *b, uint32_t state) {
+    return b->pool->nodes[b->all.at.at[state].id].flags & RX_COUNTS;
+}
+
 /* The same as walk, but beside a state whose table is known: below a node where the two behave alike the table's answer
  * holds, and nothing is looked at. */
 static void walk_beside(struct building *b, uint32_t state, uint32_t beside, const struct mask_table *base) {
@@ -203,7 +207,7 @@ static void walk_beside(struct building *b, uint32_t state, uint32_t beside, con
             i += node->skip;
             continue;
         }
-        if (stays_below(b, i, next)) {
+        if (may_count(b, next) && stays_below(b, i, next)) {
             put_tokens(b, i, i + node->skip);
             i += node->skip;
             continue;

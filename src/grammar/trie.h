@@ -19,12 +19,13 @@ struct token_node {
 };
 
 /* A set of kinds of bytes: a bit for each byte of ASCII (the first four are one), one for bytes of characters beyond
- * ASCII, and one for what is no UTF-8, or begins within a character. */
+ * ASCII, one for those behind E2 of U+2000 to U+203F, two of which ECMA's "." is not, and one for what is no UTF-8, or
+ * begins within a character. */
 struct kinds {
     uint64_t w[2];
 };
 enum { N_KINDS = 128, MAX_WAYS = 32, MAX_COUNTED = 64 };
-enum { KIND_CHARACTER = 0, KIND_ILL_FORMED = 1, KIND_CONTROL = 2 };
+enum { KIND_CHARACTER = 0, KIND_ILL_FORMED = 1, KIND_CONTROL = 2, KIND_PUNCTUATION = 3 };
 static inline void kinds_add(struct kinds *k, unsigned kind) { k->w[kind >> 6] |= (uint64_t)1 << (kind & 63); }
 static inline void kinds_add_ascii(struct kinds *k, uint8_t c) { kinds_add(k, c < 4 ? KIND_CONTROL : c); }
 static inline bool kinds_have(struct kinds k, unsigned kind) { return k.w[kind >> 6] >> (kind & 63) & 1; }
@@ -34,8 +35,9 @@ static inline bool kinds_are_within(struct kinds a, struct kinds b) {
 }
 static inline bool kinds_meet(struct kinds a, struct kinds b) { return (a.w[0] & b.w[0]) | (a.w[1] & b.w[1]); }
 
-/* The automaton of well-formed UTF-8: 0 between characters, UTF8_ILL for ever after a mistake. */
-enum { UTF8_BETWEEN = 0, UTF8_ILL = 255 };
+/* The automaton of well-formed UTF-8: 0 between characters, UTF8_PUNCTUATION behind E2 80, UTF8_ILL for ever after a
+ * mistake. */
+enum { UTF8_BETWEEN = 0, UTF8_PUNCTUATION = 9, UTF8_STATES = 10, UTF8_ILL = 255 };
 uint8_t utf8_next(uint8_t state, uint8_t byte);
 
 /* Nodes in order, each behind its parent: where a walk has to go that looks for some kinds of bytes. And the tokens

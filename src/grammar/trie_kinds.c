@@ -1,22 +1,27 @@
 /* trie_kinds.c - which kinds of bytes tokens have, and the nodes below which there are some. See trie.h. */
 #include "grammar/trie.h"
 
-static uint8_t kind_of(uint8_t byte, uint8_t utf8) {
+/* before, utf8: the states around the byte. */
+static uint8_t kind_of(uint8_t byte, uint8_t before, uint8_t utf8) {
     if (utf8 == UTF8_ILL)
         return KIND_ILL_FORMED;
+    if (before == UTF8_PUNCTUATION || utf8 == UTF8_PUNCTUATION)
+        return KIND_PUNCTUATION;
     return byte >= 0x80 ? KIND_CHARACTER : byte < 4 ? KIND_CONTROL : byte;
 }
 
 /* The kind of each node's byte, and those below it. */
 static void find_below(struct token_trie *t) {
     uint8_t *utf8 = xcalloc((size_t)t->n_nodes + 1, 1);
-    for (uint32_t i = 0; i < t->n_nodes; i += t->nodes[i].skip) // the root's children
+    for (uint32_t i = 0; i < t->n_nodes; i += t->nodes[i].skip) { // the root's children
         utf8[i] = utf8_next(UTF8_BETWEEN, t->nodes[i].byte);
-    for (uint32_t i = 0; i < t->n_nodes; i++) {
-        t->kind[i] = kind_of(t->nodes[i].byte, utf8[i]);
-        for (uint32_t c = i + 1; c < i + t->nodes[i].skip; c += t->nodes[c].skip)
-            utf8[c] = utf8_next(utf8[i], t->nodes[c].byte);
+        t->kind[i] = kind_of(t->nodes[i].byte, UTF8_BETWEEN, utf8[i]);
     }
+    for (uint32_t i = 0; i < t->n_nodes; i++)
+        for (uint32_t c = i + 1; c < i + t->nodes[i].skip; c += t->nodes[c].skip) {
+            utf8[c] = utf8_next(utf8[i], t->nodes[c].byte);
+            t->kind[c] = kind_of(t->nodes[c].byte, utf8[i], utf8[c]);
+        }
     for (uint32_t i = t->n_nodes; i-- > 0;)
         for (uint32_t c = i + 1; c < i + t->nodes[i].skip; c += t->nodes[c].skip) {
             for (int w = 0; w < 2; w++)

@@ -98,12 +98,35 @@ static void kinds_of_bytes_tell_what_stays(void **state) {
         "{\"patternProperties\": {\"b\": {\"minimum\": 3}}}], \"minProperties\": 1}";
     static const char *const searched = "{\"type\": \"string\", \"pattern\": \"[0-9a-f]{4}-x\"}";
     static const char *const not_in = "{\"type\": \"string\", \"pattern\": \"^[^aé]*$\"}";
+    static const char *const several = "{\"type\": \"string\", \"pattern\": \"^alpha|beta|rc|stable$\"}";
     static const struct {
         const char *schema, *prefix;
     } cases[] = {
-        {keys, "{"},         {keys, "{\""},      {keys, "{\"c"},       {keys, "{\"xa"},       {keys, "{\"ab\":5,\""},
-        {searched, "\""},    {searched, "\"zz"}, {searched, "\"0af"},  {searched, "\"0af9-"}, {searched, "\"0af9-x"},
-        {searched, "\"\\u"}, {not_in, "\""},     {not_in, "\"xyz \\"}, {not_in, "\"\xC3"},
+        {keys, "{"},         {keys, "{\""},       {keys, "{\"c"},        {keys, "{\"xa"},       {keys, "{\"ab\":5,\""},
+        {searched, "\""},    {searched, "\"zz"},  {searched, "\"0af"},   {searched, "\"0af9-"}, {searched, "\"0af9-x"},
+        {searched, "\"\\u"}, {not_in, "\""},      {not_in, "\"xyz \\"},  {not_in, "\"\xC3"},    {several, "\""},
+        {several, "\"xr"},   {several, "\"alph"}, {several, "\"stable"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct grammar *g = compile(GRAMMAR_JSON_SCHEMA, cases[i].schema);
+        check_mask(g, cases[i].prefix);
+        grammar_release(g);
+    }
+}
+
+/* Of U+2000 to U+203F some characters may be none of a language that has all others: of ECMA's ".", or of quotes. */
+static void characters_of_punctuation_are_told_apart(void **state) {
+    (void)state;
+    static const char *const dots = "{\"type\": \"string\", \"pattern\": \"^.+$\"}";
+    static const char *const no_quotes = "{\"type\": \"string\", \"pattern\": \"^[^\u2019x]*$\"}";
+    static const char *const none = "{\"type\": \"string\", \"pattern\": \"^[^\u2000-\u203f]*$\"}";
+    static const char *const counted = "{\"type\": \"string\", \"pattern\": \"^[^\u2019]{2,5}$\"}";
+    static const struct {
+        const char *schema, *prefix;
+    } cases[] = {
+        {dots, "\""},      {dots, "\"a"},      {dots, "\"\xE2"},          {dots, "\"\xE2\x80"},
+        {no_quotes, "\""}, {no_quotes, "\"b"}, {no_quotes, "\"\xE2\x80"}, {none, "\""},
+        {none, "\"a\xE2"}, {counted, "\""},    {counted, "\"a"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct grammar *g = compile(GRAMMAR_JSON_SCHEMA, cases[i].schema);
@@ -236,6 +259,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tables_beside_one_another_are_right),
         cmocka_unit_test(kinds_of_bytes_tell_what_stays),
+        cmocka_unit_test(characters_of_punctuation_are_told_apart),
         cmocka_unit_test(a_bound_on_a_format_counts_where_it_is_near),
         cmocka_unit_test(counted_characters_are_counted),
         cmocka_unit_test(text_that_may_stop_anywhere_has_right_masks),
