@@ -146,13 +146,12 @@ void api_stop(struct api *api, int patience_ms) {
     if (api->http)
         http_stop(api->http, patience_ms);
     prep_pool_close(api->pool);
-    service_close(api->service); // before http is freed: its last news still post
-    api->service = NULL;
 }
 
 void api_free(struct api *api) {
     if (!api)
         return;
+    service_close(api->service); // before http is freed: its last news still post
     http_free(api->http);
     for (size_t i = 0; i < api->n_encoders; i++)
         encoder_free(api->encoders[i]);

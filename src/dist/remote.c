@@ -318,8 +318,6 @@ static enum status let_in(int fd, struct guest guests[MOST_GUESTS], struct error
 static enum status await_all(int fd, const struct awaited *a, struct guest guests[MOST_GUESTS], struct error *err) {
     enum { TICK_MS = 100 };
     for (int n; (n = count_here(a->n_nodes)) < a->n_nodes - 1;) {
-        if (a->is_given_up && a->is_given_up())
-            return fail(err, ERR_IO, "a signal ended the wait for nodes: %d of %d had come", n, a->n_nodes - 1);
         if (clock_us() >= a->until_us)
             return fail(err, ERR_IO, "%d of %d nodes came in time", n, a->n_nodes - 1);
         if (wire_comes(fd, TICK_MS))

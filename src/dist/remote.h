@@ -20,10 +20,9 @@ struct awaited {
     int n_nodes;         // this one, too
     uint64_t identity;   // of model and numerics
     int64_t until_us;
-    bool (*is_given_up)(void); // asked ten times a second; NULL: never
 };
 
 /* Listens until nodes 1 .. n_nodes - 1 have come. One that leaves meanwhile may come again. Who has another model,
- * another number of nodes or a number that is taken is sent away. ERR_IO: not all came in time, or it was given up. */
+ * another number of nodes or a number that is taken is sent away. ERR_IO: not all came in time. */
 enum status remote_nodes_await(const struct awaited *a, struct error *err);
 void remote_nodes_leave(void); // they end, too

@@ -93,6 +93,13 @@ void service_drain(struct service *s) {
         lane_drain(s->lanes[i]);
 }
 
+bool service_is_opening(const struct service *s) {
+    bool is_opening = false;
+    for (int i = 0; i < s->n; i++)
+        is_opening = is_opening || lane_is_opening(s->lanes[i]);
+    return is_opening;
+}
+
 void service_take_guest(struct service *s, const struct service_guest *guest) { s->guest = *guest; }
 struct lane *service_lane(const struct service *s) {
     return s->n == 1 ? s->lanes[0] : NULL;

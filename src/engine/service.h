@@ -113,8 +113,11 @@ void service_look(struct answer *a);
 /* After done was seen. */
 void service_release(struct service *s, struct answer *a);
 
-/* Accepts nothing more; what is accepted goes on. */
+/* Accepts nothing more; what is accepted goes on. No engine is opened anew. */
 void service_drain(struct service *s);
+
+/* Whether one is being opened anew, which service_close waits for. After service_drain it does not become so. */
+bool service_is_opening(const struct service *s);
 
 /* A look at the engine, for metrics and health: each number is of the same moment, after some step. Of several engines
  * it is their sum; they have failed when all have. */

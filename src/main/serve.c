@@ -23,6 +23,7 @@
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 static struct {
     const char *chat_template, *content_format, *template_kwargs;
@@ -168,8 +169,16 @@ struct server {
     struct keyring *keyring; // NULL: everybody may ask
 };
 
-static void server_release(struct server *s) {
+/* Weights that nobody will use are not waited for, nor can what reads them be told to end: the system takes all. */
+static void leave_a_load(int code) {
+    fprintf(stderr, "an engine that was being opened is not waited for\n");
+    _exit(code);
+}
+
+static void server_end(struct server *s, int code) {
     api_stop(s->api, (int)(opt.drain_seconds * 1000));
+    if (s->api && service_is_opening(s->api->service))
+        leave_a_load(code);
     supervise_end();
     api_free(s->api);
     nodes_leave();
@@ -269,7 +278,7 @@ static enum status open_server(struct server *s, const char *model, struct error
     TRY(tokenizer_info_read(model, s->chat, &s->tokenizer_info, err));
     turn_ends_find(s->tok, s->chat, &opt.engine.eos);
     fingerprint_of(&opt.engine, model, fingerprint);
-    TRY(nodes_await(&opt.nodes, &opt.engine, fingerprint, supervise_is_told_to_end, err));
+    TRY(nodes_await(&opt.nodes, &opt.engine, fingerprint, err));
     if (opt.n_engines > 1)
         opened = (struct opened){model, fingerprint_of_model(&opt.engine, model)};
     TRY(engine_flags_open_several(&opt.engine, model, (int)opt.n_engines, engines, err));
@@ -413,14 +422,16 @@ static int run(const struct verb_args *args) {
     if (opt.nodes.rank > 0)
         return nodes_work(&opt.nodes, &opt.engine, args->operands[0]);
     int64_t start = clock_us();
-    supervise_block_signals();
-    if (open_all(&s, args->operands[0], &err) != OK) {
-        server_release(&s);
+    supervise_load_begins();
+    enum status st = open_all(&s, args->operands[0], &err);
+    supervise_load_ends();
+    if (st != OK) {
+        server_end(&s, 1);
         return verb_failed(&err);
     }
     announce(&s, clock_seconds_since(start));
     int code = supervise(s.api, opt.key_file, opt.drain_seconds);
-    server_release(&s);
+    server_end(&s, code);
     return code;
 }
 

@@ -3,31 +3,83 @@
 
 #include "main/model/device_warnings.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
 
 static const struct timespec tick = {.tv_nsec = 200 * 1000000}; // how late a step that hangs may be noticed
 
-static sigset_t watched_signals(void) {
+static sigset_t ending_signals(void) {
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
     sigaddset(&set, SIGINT);
+    return set;
+}
+
+static sigset_t watched_signals(void) {
+    sigset_t set = ending_signals();
     sigaddset(&set, SIGHUP);
     return set;
 }
 
-void supervise_block_signals(void) {
+static void block_signals(void) {
     sigset_t set = watched_signals();
     pthread_sigmask(SIG_BLOCK, &set, NULL);
     signal(SIGPIPE, SIG_IGN);
 }
 
-bool supervise_is_told_to_end(void) {
-    sigset_t set;
-    sigpending(&set);
-    return sigismember(&set, SIGTERM) == 1 || sigismember(&set, SIGINT) == 1;
+// ---- while the model is loaded ----------------------------------------------------------------------------------
+
+static struct {
+    pthread_t thread;
+    bool is_watched;
+    int signals, over; // descriptors: a signal is pending; the load is over
+} load;
+
+/* As if it had never been blocked. */
+static void end_by_signal(int signo) {
+    sigset_t set = ending_signals();
+    fprintf(stderr, "gyre: a signal ended it before it served anything\n");
+    signal(signo, SIG_DFL);
+    pthread_sigmask(SIG_UNBLOCK, &set, NULL);
+    raise(signo);
+    _exit(128 + signo); // the first process of a container does not die of it
 }
+
+/* A signal that comes later is supervise()'s: it is not taken here. */
+static void *watch_load(void *arg) {
+    struct pollfd p[] = {{.fd = load.over, .events = POLLIN}, {.fd = load.signals, .events = POLLIN}};
+    struct signalfd_siginfo came;
+    (void)arg;
+    while (poll(p, 2, -1) < 0)
+        ;
+    if (!(p[0].revents & POLLIN) && read(load.signals, &came, sizeof came) == (ssize_t)sizeof came)
+        end_by_signal((int)came.ssi_signo);
+    return NULL;
+}
+
+void supervise_load_begins(void) {
+    sigset_t set = ending_signals();
+    block_signals();
+    load.over = eventfd(0, EFD_CLOEXEC);
+    load.signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    load.is_watched = load.over >= 0 && load.signals >= 0 && pthread_create(&load.thread, NULL, watch_load, NULL) == 0;
+}
+
+void supervise_load_ends(void) {
+    if (load.is_watched && eventfd_write(load.over, 1) == 0)
+        pthread_join(load.thread, NULL);
+    if (load.over >= 0)
+        close(load.over);
+    if (load.signals >= 0)
+        close(load.signals);
+}
+
+// ---- while it serves --------------------------------------------------------------------------------------------
 
 static struct http_server *hurried; // by the second signal
 
@@ -37,14 +89,11 @@ static void on_second_signal(int signo) {
 }
 
 static void await_second_signal(struct api *api) {
-    sigset_t set;
+    sigset_t set = ending_signals();
     hurried = api->http;
     struct sigaction action = {.sa_handler = on_second_signal};
     sigaction(SIGTERM, &action, NULL);
     sigaction(SIGINT, &action, NULL);
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
     pthread_sigmask(SIG_UNBLOCK, &set, NULL);
 }
 
@@ -117,7 +166,7 @@ static bool look_at_engines(struct api *api, struct told *told) {
 }
 
 void supervise_end(void) {
-    supervise_block_signals(); // no other thread has them unblocked
+    block_signals(); // no other thread has them unblocked
     hurried = NULL;
 }
 

@@ -3,11 +3,10 @@
 
 #include "api/api.h"
 
-/* Before the server is opened: its threads inherit the mask, so that only supervise() sees the signals. */
-void supervise_block_signals(void);
-
-/* Whether SIGTERM or SIGINT waits to be seen. */
-bool supervise_is_told_to_end(void);
+/* Before the server is opened: its threads inherit a mask, so that only the main thread sees the signals. Until the
+ * load ends nothing is served that could end well, and a signal to end ends the process. */
+void supervise_load_begins(void);
+void supervise_load_ends(void);
 
 /* Returns when the server shall drain and close, with the exit code: 0 after SIGTERM or SIGINT, 1 after the devices
  * of all engines failed. From then on a second signal ends the draining. SIGHUP reads key_file again (NULL: it is

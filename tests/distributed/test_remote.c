@@ -42,8 +42,7 @@ static struct gyre_options options_on(const struct backend_ops *backend) {
 static int open_node_0(struct gyre **g, struct gyre_error *why) {
     const struct backend_ops *hosts;
     struct error err;
-    EXPECT_OK(remote_nodes_await(&(struct awaited){address, 2, IDENTITY, clock_us() + 60 * SECOND_US, NULL}, &err),
-              err);
+    EXPECT_OK(remote_nodes_await(&(struct awaited){address, 2, IDENTITY, clock_us() + 60 * SECOND_US}, &err), err);
     EXPECT_OK(backend_stages_far(&backend_cpu, &backend_remote, 2, &hosts, &err), err);
     struct gyre_options o = options_on(hosts);
     return gyre_open(&o, g, why);

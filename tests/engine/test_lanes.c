@@ -327,6 +327,24 @@ static void an_end_comes_while_an_engine_is_away(void **state) {
     EXPECT_EQ(atomic_load(&r.n), 3);
 }
 
+/* An end does not begin with a load: it fails in a later step, once the service drains. */
+static void who_drains_opens_nothing(void **state) {
+    (void)state;
+    struct world w;
+    struct job j;
+    struct gyre_error err;
+    struct reopening r = {0};
+    world_open_reopening(&w, &r, LONG_HOUR_US);
+    toy_faults.collect_fails_in = 20;
+    EXPECT_OK(submit(&w, &j, &err), err);
+    service_drain(w.service);
+    EXPECT_EQ(wait_done(&w, &j), GYRE_FAILED);
+    usleep(LONG_HOUR_US / 3600 * 10); // ten times what it would be waited for
+    EXPECT(!service_is_opening(w.service));
+    world_close(&w);
+    EXPECT_EQ(atomic_load(&r.n), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_full_front_with_a_broken_engine_says_that_it_is_full),
@@ -337,6 +355,7 @@ int main(void) {
         cmocka_unit_test(another_model_is_not_taken),
         cmocka_unit_test(the_next_hour_has_tries_of_its_own),
         cmocka_unit_test(an_end_comes_while_an_engine_is_away),
+        cmocka_unit_test(who_drains_opens_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

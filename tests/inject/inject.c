@@ -1,5 +1,6 @@
-/* inject.c - a library that makes one call of the C library fail, as a machine does that is short of something. Loaded
- * before gyre by LD_PRELOAD, so that the calls of its libraries fail, too (libmicrohttpd, jansson, PCRE2, GnuTLS).
+/* inject.c - a library that makes one call of the C library fail, as a machine does that is short of something, or
+ * hang, as one does whose disk is far away. Loaded before gyre by LD_PRELOAD, so that the calls of its libraries fail,
+ * too (libmicrohttpd, jansson, PCRE2, GnuTLS).
  *
  * GYRE_INJECT names a file with a struct plan, which test and program map at once (tests/cli/rig/failing.py): of the
  * call that it names, calls of at least so many bytes are counted, and the one that brings `countdown` to 0 fails. */
@@ -27,6 +28,7 @@ struct plan {
     _Atomic int64_t countdown; // 0: none is to fail
     _Atomic int64_t run;       // how many fail in a row from there
     _Atomic int64_t n_calls, n_failed;
+    _Atomic int64_t hang_s; // it takes so long, and does not fail; 0: it fails
 };
 
 static struct plan *plan;
@@ -52,6 +54,10 @@ static int fails(enum call call, size_t n_bytes) {
     if (left < 0 || left >= plan->run)
         return 0;
     plan->n_failed++;
+    if (plan->hang_s > 0) {
+        sleep((unsigned)plan->hang_s);
+        return 0;
+    }
     errno = (int)plan->error;
     return 1;
 }

@@ -438,6 +438,7 @@ enum status lane_open(struct gyre *take_engine, int number, const struct service
 void lane_drain(struct lane *s) {
     pthread_mutex_lock(&s->lock);
     s->state.draining = true;
+    pthread_cond_signal(&s->work); // which may wait for the time to open the engine anew
     pthread_mutex_unlock(&s->lock);
 }
 

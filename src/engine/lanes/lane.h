@@ -14,6 +14,7 @@ struct lane;
 enum status lane_open(struct gyre *take_engine, int number, const struct service_options *options,
                       const struct gyre_info *info, pthread_mutex_t *telling, struct lane **out, struct error *err);
 void lane_drain(struct lane *s);
+bool lane_is_opening(const struct lane *s); // anew; lane_stop waits for it
 void lane_stop(struct lane *s);  // cancels all; who waits for a prompt or an errand goes on, and new ones are refused
 void lane_close(struct lane *s); // stops it, if it was not; nobody else may use it any more. NULL is fine
 

@@ -72,6 +72,7 @@ struct lane {
     int n_prompts;      // tickets with a waiter
     struct ticket *all;
     bool has_wishes, stopping; // wishes: to cancel, to pause
+    bool is_opening;           // the engine, anew
     int64_t n_inbox;
     struct service_state state;
     atomic_bool has_failed;     // as the state says, for those without the lock
@@ -85,7 +86,7 @@ void lane_do_errands(struct lane *s, struct lane_errand *first, bool run);
 void lane_tell_prompts(struct lane *s); // who waits for one, that a step has ended
 
 /* restart.c, for the engine thread: opens the engine anew, if it has failed and may be, with nobody left in it. While
- * that cannot be done it waits; without an engine afterwards the lane is being stopped. */
+ * that cannot be done, or the lane drains, it waits; without an engine afterwards the lane is being stopped. */
 void lane_restart(struct lane *s);
 void lane_add_before(struct lane *s); // to the counters in the state, under the lock
 

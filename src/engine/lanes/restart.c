@@ -21,10 +21,13 @@ void lane_add_before(struct lane *s) {
         ADD_BEFORE(n_draft_off[i]);
 }
 
-/* Of clock_us. false: the lane is being stopped. */
+/* Under the lock. What is left of the lane's life is not worth a load. */
+static bool is_ending(const struct lane *s) { return s->stopping || s->state.draining; }
+
+/* Of clock_us. false: the lane ends. */
 static bool wait_until(struct lane *s, int64_t until_us) {
     pthread_mutex_lock(&s->lock);
-    for (int64_t us; !s->stopping && (us = until_us - clock_us()) > 0;) {
+    for (int64_t us; !is_ending(s) && (us = until_us - clock_us()) > 0;) {
         struct timespec until;
         clock_gettime(CLOCK_REALTIME, &until);
         int64_t ns = until.tv_nsec + us % 1000000 * 1000;
@@ -32,9 +35,30 @@ static bool wait_until(struct lane *s, int64_t until_us) {
         until.tv_nsec = ns % 1000000000;
         pthread_cond_timedwait(&s->work, &s->lock, &until);
     }
-    bool goes_on = !s->stopping;
+    bool goes_on = !is_ending(s);
     pthread_mutex_unlock(&s->lock);
     return goes_on;
+}
+
+static void await_stop(struct lane *s) {
+    pthread_mutex_lock(&s->lock);
+    while (!s->stopping)
+        pthread_cond_wait(&s->work, &s->lock);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* false: the lane ends. */
+static bool begin_opening(struct lane *s) {
+    pthread_mutex_lock(&s->lock);
+    bool begins = s->is_opening = !is_ending(s);
+    pthread_mutex_unlock(&s->lock);
+    return begins;
+}
+
+static void end_opening(struct lane *s) {
+    pthread_mutex_lock(&s->lock);
+    s->is_opening = false;
+    pthread_mutex_unlock(&s->lock);
 }
 
 /* All that asked it have ended, and their numbers mean nothing to the next engine. */
@@ -109,6 +133,13 @@ static bool open_anew(struct lane *s) {
     return rc == 0;
 }
 
+bool lane_is_opening(const struct lane *s) {
+    pthread_mutex_lock((pthread_mutex_t *)&s->lock);
+    bool is_opening = s->is_opening;
+    pthread_mutex_unlock((pthread_mutex_t *)&s->lock);
+    return is_opening;
+}
+
 static bool has_inbox(struct lane *s) {
     pthread_mutex_lock(&s->lock);
     bool has = s->inbox != NULL;
@@ -128,7 +159,7 @@ static void give_up(struct lane *s) {
     wait_until(s, s->reopened_us + hour_us(s));
 }
 
-/* Until it may be opened; false: the lane is being stopped. */
+/* Until it may be opened; false: the lane ends. */
 static bool await_turn(struct lane *s) {
     bool is_first = s->reopened_us == 0;
     if (!is_first && s->n_restarts_left == 0)
@@ -142,7 +173,11 @@ void lane_restart(struct lane *s) {
     if (!s->options.reopen || !atomic_load(&s->has_failed) || gyre_busy(s->engine) || has_inbox(s))
         return;
     close_engine(s);
-    while (await_turn(s))
-        if (open_anew(s))
+    while (await_turn(s) && begin_opening(s)) {
+        bool is_open = open_anew(s);
+        end_opening(s);
+        if (is_open)
             return;
+    }
+    await_stop(s);
 }

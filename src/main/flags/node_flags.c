@@ -74,12 +74,11 @@ static uint64_t identity_in_job(const struct nodes *nodes, const char *fingerpri
 static int64_t until_us(const struct nodes *nodes) { return clock_us() + (int64_t)(nodes->timeout * 1e6); }
 
 enum status nodes_await(const struct nodes *nodes, struct engine_flags *engine, const char *fingerprint,
-                        bool (*is_given_up)(void), struct error *err) {
+                        struct error *err) {
     if (nodes->n == 1)
         return OK;
     engine->n_nodes = (int)nodes->n;
-    struct awaited a = {nodes->master, (int)nodes->n, identity_in_job(nodes, fingerprint), until_us(nodes),
-                        is_given_up};
+    struct awaited a = {nodes->master, (int)nodes->n, identity_in_job(nodes, fingerprint), until_us(nodes)};
     return remote_nodes_await(&a, err);
 }
 

@@ -2,8 +2,8 @@
  * flags beside it, or what a launcher says (launcher.h). For verbs that compute with one engine.
  *
  *     check_flags    TRY(nodes_read(&opt.nodes, args, &err)), TRY(nodes_check(...))
- *     process 0      TRY(nodes_await(&opt.nodes, &opt.engine, fingerprint, given_up, &err)), opens the engine,
- *                    closes it, nodes_leave()
+ *     process 0      TRY(nodes_await(&opt.nodes, &opt.engine, fingerprint, &err)), opens the engine, closes it,
+ *                    nodes_leave()
  *     the others     return nodes_work(&opt.nodes, &opt.engine, model) */
 #pragma once
 
@@ -26,7 +26,7 @@ struct nodes {
      &(o).n,                                                                                                          \
      "N",                                                                                                             \
      "Hosts",                                                                                                         \
-     "hosts, or processes, that have some of the layers each; under mpirun and srun it is their number, and 1 here "   \
+     "hosts, or processes, that have some of the layers each; under mpirun and srun it is their number, and 1 here "  \
      "lets each compute alone",                                                                                       \
      .min = 1,                                                                                                        \
      .max = 16},                                                                                                      \
@@ -56,15 +56,14 @@ struct nodes {
 enum status nodes_read(struct nodes *nodes, const struct verb_args *args, struct error *err);
 
 /* ERR_ARG: what several nodes cannot do. has_more: engines beside each other, adapters or speculation. */
-enum status nodes_check(const struct nodes *nodes, const struct engine_flags *engine, bool has_more,
-                        struct error *err);
+enum status nodes_check(const struct nodes *nodes, const struct engine_flags *engine, bool has_more, struct error *err);
 
 /* Two processes of one fingerprint have the same weights and numbers. Nodes must have the same job beside it. */
 uint64_t nodes_identity(const char *fingerprint);
 
 /* Node 0 waits for the others; the engine that is opened then is over all of them. */
 enum status nodes_await(const struct nodes *nodes, struct engine_flags *engine, const char *fingerprint,
-                        bool (*is_given_up)(void), struct error *err);
+                        struct error *err);
 void nodes_leave(void);
 
 /* Another node works until node 0 leaves, and, once it has come to that, through one signal to end; the exit code, with

@@ -165,7 +165,7 @@ static enum status runner_open(struct runner *r, struct error *err) {
     TRY(speculation_read(opt.speculation, &opt.engine.speculation, err));
     TRY(adapter_flags_read(&opt.adapters, NULL, 0, &opt.engine, err));
     fingerprint_of(&opt.engine, r->model, fingerprint);
-    TRY(nodes_await(&opt.nodes, &opt.engine, fingerprint, NULL, err));
+    TRY(nodes_await(&opt.nodes, &opt.engine, fingerprint, err));
     TRY(engine_flags_open(&opt.engine, r->model, &r->g, err));
     r->base = base_request(r->g);
     r->load_seconds = clock_seconds_since(start);
