@@ -137,7 +137,8 @@ function figures(m) {
   const figure = (value, unit, title) => el('span', {title}, el('b', {}, value), ' ' + unit);
   if (s.rate) parts.push(figure((s.counted ? '' : '≈ ') + rate(s.rate), 'tok/s', 'tokens a second after the first'));
   parts.push(figure(seconds(s.ttft), 'to first token', 'from sending the request to the first text'));
-  if (s.tokens) parts.push(figure((s.counted ? '' : '≈ ') + s.tokens.toLocaleString('en'), s.tokens === 1 ? 'token' : 'tokens', s.counted ? 'counted by the server' : 'pieces of the stream'));
+  if (s.tokens) parts.push(figure((s.counted ? '' : '≈ ') + s.tokens.toLocaleString('en'),
+      s.tokens === 1 ? 'token' : 'tokens', s.counted ? 'counted by the server' : 'pieces of the stream'));
   return parts;
 }
 
@@ -155,7 +156,8 @@ class AnswerView {
     this.thoughts = el('div', {class: 'thoughts'});
     this.summary = el('summary', {});
     this.details = el('details', {class: 'reasoning', hidden: true}, this.summary, this.thoughts);
-    this.waiting = el('span', {class: 'waiting', role: 'img', 'aria-label': 'waiting for the first token'}, el('i'), el('i'), el('i'));
+    this.waiting = el('span', {class: 'waiting', role: 'img', 'aria-label': 'waiting for the first token'},
+        el('i'), el('i'), el('i'));
     this.text = el('div', {class: 'md'});
     this.calls = new CallsView(m);
     this.fault = el('div', {class: 'fault', role: 'alert', hidden: true});
@@ -164,7 +166,8 @@ class AnswerView {
     this.more = el('button', {type: 'button', class: 'more', title: 'Let the model go on where the text ends',
       onclick: () => goOn(this)}, 'Continue');
     this.actions = [copy, iconButton('again', 'Ask again', () => regenerate(m))];
-    this.element = el('article', {class: 'msg assistant', 'aria-label': 'Answer'}, this.details, this.waiting, this.text, this.calls.list, this.fault,
+    this.element = el('article', {class: 'msg assistant', 'aria-label': 'Answer'}, this.details, this.waiting,
+        this.text, this.calls.list, this.fault,
       el('div', {class: 'tools'}, this.actions, this.stats, this.more));
     this.markdown = new MarkdownView(this.text);
   }
@@ -177,7 +180,8 @@ class AnswerView {
     if (m.reasoning) {
       const thinking = busy && !m.content;
       this.details.classList.toggle('live', thinking);
-      this.summary.textContent = thinking ? 'Thinking' : m.stats?.thought ? `Thought for ${seconds(m.stats.thought)}` : 'Thoughts';
+      this.summary.textContent = thinking ? 'Thinking' :
+          m.stats?.thought ? `Thought for ${seconds(m.stats.thought)}` : 'Thoughts';
       if (this.thoughts.textContent.length !== m.reasoning.length) this.thoughts.textContent = m.reasoning;
     }
     this.markdown.show(m.content);
@@ -202,7 +206,8 @@ function editMessage(m, article) {
     if (e.key === 'Escape') { e.stopPropagation(); cancel(); }
   });
   article.replaceChildren(el('div', {class: 'edit'}, area, el('div', {class: 'buttons'},
-    el('button', {type: 'button', onclick: cancel}, 'Cancel'), el('button', {type: 'button', class: 'primary', onclick: submit}, 'Send'))));
+    el('button', {type: 'button', onclick: cancel}, 'Cancel'),
+    el('button', {type: 'button', class: 'primary', onclick: submit}, 'Send'))));
   fitHeight(area);
   area.focus();
 }
@@ -255,7 +260,8 @@ function forget(c) {
   dropConversation(c.id);
   if (c === current) location.hash = '#new';
   listPast();
-  notice(`Deleted “${titleOf(c.title, 30)}”.`, {label: 'Undo', run: () => { keepConversation(c); location.hash = '#' + c.id; notice(''); listPast(); }}, 'news');
+  const run = () => { keepConversation(c); location.hash = '#' + c.id; notice(''); listPast(); };
+  notice(`Deleted “${titleOf(c.title, 30)}”.`, {label: 'Undo', run}, 'news');
 }
 
 function showConversation(c) {

@@ -26,17 +26,20 @@ function baseOf(text) {
   return /^https?:\/\//i.test(t) ? t : 'http://' + t;
 }
 
-const headersFor = server => ({'Content-Type': 'application/json', ...(server.key ? {Authorization: 'Bearer ' + server.key} : {})});
+const headersFor = server => ({'Content-Type': 'application/json',
+    ...(server.key ? {Authorization: 'Bearer ' + server.key} : {})});
 
 /** fetch, whose own error says nothing, with a sentence. */
 async function call(server, path, init) {
   const base = baseOf(server.base);
   try {
-    return await fetch(base + path, {...init, headers: headersFor(server), credentials: 'omit', referrerPolicy: 'no-referrer'});
+    return await fetch(base + path,
+        {...init, headers: headersFor(server), credentials: 'omit', referrerPolicy: 'no-referrer'});
   } catch (e) {
     if (e.name === 'AbortError') throw e;
     throw new ServerError(base === location.origin ? 'The server does not answer. Is it still running?' :
-      `${base} does not answer, or does not let pages of ${location.origin} ask: a gyre server does when started with --allowed-origin ${location.origin}`, 0);
+      `${base} does not answer, or does not let pages of ${location.origin} ask: a gyre server does when started ` +
+      `with --allowed-origin ${location.origin}`, 0);
   }
 }
 
@@ -49,14 +52,16 @@ async function faultOf(response) {
   } catch { /* not JSON: the status says it */ }
   if (typeof message !== 'string' || !message) message = response.statusText || 'an error without a message';
   const wait = response.headers.get('Retry-After');
-  return new ServerError(`${response.status}: ${message.slice(0, 1000)}${wait && /^\d+$/.test(wait) ? ` (try again in ${wait} s)` : ''}`, response.status);
+  const again = wait && /^\d+$/.test(wait) ? ` (try again in ${wait} s)` : '';
+  return new ServerError(`${response.status}: ${message.slice(0, 1000)}${again}`, response.status);
 }
 
 async function listModels(server, signal) {
   const response = await call(server, '/v1/models', {signal});
   if (!response.ok) throw await faultOf(response);
   const body = await response.json().catch(() => null);
-  if (!Array.isArray(body?.data)) throw new ServerError(baseOf(server.base) + ' answers, but not as an OpenAI-compatible server does', 0);
+  if (!Array.isArray(body?.data))
+    throw new ServerError(baseOf(server.base) + ' answers, but not as an OpenAI-compatible server does', 0);
   return body.data.map(m => m?.id).filter(id => typeof id === 'string');
 }
 
@@ -116,7 +121,8 @@ async function streamChat(server, body, into, changed, signal) {
     }
     if (calls) takeCalls(into, delta.tool_calls);
     const called = (into.calls ?? []).reduce((n, c) => n + c.name.length + c.arguments.length, 0);
-    if (into.content.length + into.reasoning.length + called > MAX_ANSWER) throw new ServerError('The answer is longer than this page keeps, and was cut', 0);
+    if (into.content.length + into.reasoning.length + called > MAX_ANSWER)
+      throw new ServerError('The answer is longer than this page keeps, and was cut', 0);
     measure();
     changed();
   };
@@ -130,7 +136,8 @@ async function streamChat(server, body, into, changed, signal) {
     }
   };
 
-  const response = await call(server, '/v1/chat/completions', {method: 'POST', signal, body: JSON.stringify({...body, stream: true, stream_options: {include_usage: true}})});
+  const response = await call(server, '/v1/chat/completions',
+      {method: 'POST', signal, body: JSON.stringify({...body, stream: true, stream_options: {include_usage: true}})});
   if (!response.ok) throw await faultOf(response);
   const type = response.headers.get('Content-Type') || '';
   if (type.includes('json')) {
@@ -139,7 +146,9 @@ async function streamChat(server, body, into, changed, signal) {
     use(whole);
     return;
   }
-  if (!type.includes('event-stream')) throw new ServerError(`The server answered with ${type || 'something without a type'} where a stream was asked for`, 0);
+  if (!type.includes('event-stream'))
+    throw new ServerError(
+      `The server answered with ${type || 'something without a type'} where a stream was asked for`, 0);
   try {
     for await (const data of eventsOf(response.body, () => { now = performance.now(); })) {
       if (data === '[DONE]') { ended = true; break; }

@@ -44,7 +44,8 @@ async function copyText(text, button, original) {
   say(done ? 'Copied' : 'The browser does not let this page copy');
   if (!done) return;
   button.replaceChildren(...(original.text ? [icon('check'), 'Copied'] : [icon('check')]));
-  setTimeout(() => button.replaceChildren(...(original.text ? [icon(original.icon), original.text] : [icon(original.icon)])), 1500);
+  const before = original.text ? [icon(original.icon), original.text] : [icon(original.icon)];
+  setTimeout(() => button.replaceChildren(...before), 1500);
 }
 
 /** For screen readers, which get whole sentences and not the stream. */
@@ -56,7 +57,8 @@ function notice(text, action, kind = 'fault') {
   box.className = kind;
   box.hidden = !text;
   if (!text) return box.replaceChildren();
-  box.replaceChildren(el('span', {}, text), action ? el('button', {type: 'button', onclick: action.run}, action.label) : '',
+  box.replaceChildren(el('span', {}, text),
+    action ? el('button', {type: 'button', onclick: action.run}, action.label) : '',
     el('button', {type: 'button', onclick: () => notice('')}, 'Dismiss'));
 }
 
@@ -66,5 +68,6 @@ function fitHeight(area) {
   area.style.height = area.scrollHeight + 2 + 'px';
 }
 
-const seconds = ms => ms < 10 ? ms.toFixed(1) + ' ms' : ms < 1000 ? Math.round(ms) + ' ms' : (ms / 1000).toFixed(ms < 10000 ? 2 : 1) + ' s';
+const seconds = ms => ms < 10 ? ms.toFixed(1) + ' ms' : ms < 1000 ? Math.round(ms) + ' ms' :
+    (ms / 1000).toFixed(ms < 10000 ? 2 : 1) + ' s';
 const rate = r => r < 10 ? r.toFixed(2) : r < 100 ? r.toFixed(1) : Math.round(r).toLocaleString('en');

@@ -10,7 +10,8 @@ const THEMES = {auto: ['auto', 'as the system has them'], light: ['sun', 'light'
 
 function setTheme(name) {
   const theme = THEMES[name] ? name : 'auto';
-  if (theme === 'auto') delete document.documentElement.dataset.theme; else document.documentElement.dataset.theme = theme;
+  if (theme === 'auto') delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = theme;
   $('theme').replaceChildren(icon(THEMES[theme][0]));
   $('theme').title = 'Colours: ' + THEMES[theme][1];
   $('theme').setAttribute('aria-label', 'Colours: ' + THEMES[theme][1]);
@@ -25,7 +26,8 @@ function nextTheme() {
 // ---- models -------------------------------------------------------------------------------------------------------
 
 function askForKey() {
-  notice('This server asks for an API key.', {label: 'Enter it', run: () => { openSettings(); $('set-key').focus(); }}, 'news');
+  notice('This server asks for an API key.',
+      {label: 'Enter it', run: () => { openSettings(); $('set-key').focus(); }}, 'news');
 }
 
 let modelsAsked; // an answer that comes after another question is old
@@ -38,7 +40,8 @@ async function findModels() {
     if (asked !== modelsAsked) return;
     select.replaceChildren(...names.map(n => el('option', {value: n, selected: n === wanted}, n)));
     select.disabled = names.length === 0;
-    $('empty-model').textContent = names.length ? `${select.value} at ${new URL(baseOf(settings.base)).host}` : 'The server has no model.';
+    $('empty-model').textContent = names.length ?
+        `${select.value} at ${new URL(baseOf(settings.base)).host}` : 'The server has no model.';
     if (modelsFault) notice('');
     modelsFault = false;
   } catch (e) {
@@ -55,7 +58,8 @@ async function findModels() {
 
 function buildSettings() {
   $('sampling').replaceChildren(...SAMPLING.map(([name, label, hint, bounds]) =>
-    el('label', {}, label, el('input', {id: 'set-' + name, type: 'number', inputMode: 'decimal', placeholder: 'default', title: hint, ...bounds}))));
+    el('label', {}, label, el('input',
+        {id: 'set-' + name, type: 'number', inputMode: 'decimal', placeholder: 'default', title: hint, ...bounds}))));
 }
 
 function tellStorage(said = '') {
@@ -81,12 +85,14 @@ function openSettings() {
 
 function keepSettings() {
   const moved = baseOf($('set-base').value) !== baseOf(settings.base);
-  if (moved && $('set-key').value === readKey()) $('set-key').value = ''; // one server's key is none of another's business
+  // One server's key is none of another's business.
+  if (moved && $('set-key').value === readKey()) $('set-key').value = '';
   settings.base = $('set-base').value.trim();
   settings.system = $('set-system').value;
   for (const name of ['stop', 'tools', 'schema']) settings[name] = $('set-' + name).value;
   settings.sampling = {};
-  for (const [name] of SAMPLING) if ($('set-' + name).value !== '') settings.sampling[name] = Number($('set-' + name).value);
+  for (const [name] of SAMPLING)
+    if ($('set-' + name).value !== '') settings.sampling[name] = Number($('set-' + name).value);
   keepKey($('set-key').value.trim(), $('set-remember').checked);
   keep('gyre.settings', settings);
   findModels();
@@ -139,7 +145,11 @@ function route() {
   $('ask').placeholder = view === 'race' ? 'Write a prompt for both' : 'Write a message';
   document.body.classList.remove('side-open');
   $('side-open').setAttribute('aria-expanded', 'false');
-  if (view === 'race') { openRace(); refresh(); listPast(); } else showConversation(conversations.get(id) || newConversation());
+  if (view === 'race') {
+    openRace(); refresh(); listPast();
+  } else {
+    showConversation(conversations.get(id) || newConversation());
+  }
   if (matchMedia('(hover: hover)').matches) $('ask').focus();
 }
 
@@ -159,7 +169,8 @@ function start() {
   loadConversations();
   buildSettings();
   setTheme(readJson(localStorage, 'gyre.theme', 'auto'));
-  $('ideas').replaceChildren(...IDEAS.map(t => el('li', {}, el('button', {type: 'button', onclick: () => send(t)}, t))));
+  $('ideas').replaceChildren(...IDEAS.map(t => el('li', {},
+      el('button', {type: 'button', onclick: () => send(t)}, t))));
   $('composer').addEventListener('submit', e => { e.preventDefault(); submit(); });
   $('ask').addEventListener('input', () => { fitHeight($('ask')); refresh(); });
   $('ask').addEventListener('keydown', e => {
@@ -199,11 +210,20 @@ function start() {
     if (e.key === 'Escape' && $('search').value) { e.stopPropagation(); $('search').value = ''; listPast(); }
     if (e.key === 'Enter') $('past').querySelector('a')?.click();
   });
-  $('side-open').addEventListener('click', () => { document.body.classList.add('side-open'); $('side-open').setAttribute('aria-expanded', 'true'); $('side-close').focus(); });
-  for (const id of ['side-close', 'shade']) $(id).addEventListener('click', () => { document.body.classList.remove('side-open'); $('side-open').setAttribute('aria-expanded', 'false'); });
+  $('side-open').addEventListener('click', () => {
+    document.body.classList.add('side-open');
+    $('side-open').setAttribute('aria-expanded', 'true');
+    $('side-close').focus();
+  });
+  for (const id of ['side-close', 'shade']) $(id).addEventListener('click', () => {
+    document.body.classList.remove('side-open');
+    $('side-open').setAttribute('aria-expanded', 'false');
+  });
   $('go-new').addEventListener('click', () => { if (location.hash === '#new') route(); });
   addEventListener('hashchange', route);
-  addEventListener('pagehide', () => { for (const id of jobs.keys()) if (conversations.has(id)) keep('gyre.c.' + id, conversations.get(id)); });
+  addEventListener('pagehide', () => {
+    for (const id of jobs.keys()) if (conversations.has(id)) keep('gyre.c.' + id, conversations.get(id));
+  });
   addEventListener('storage', e => { // another tab
     if (!e.key?.startsWith('gyre.c.')) return;
     const id = e.key.slice('gyre.c.'.length);

@@ -44,7 +44,8 @@ function cellsOf(line) {
 }
 
 function beginsTable(lines, i) {
-  if (!lines[i].includes('|') || i + 1 >= lines.length || !/^[ \t|:-]+$/.test(lines[i + 1]) || !lines[i + 1].includes('-')) return false;
+  if (!lines[i].includes('|') || i + 1 >= lines.length || !/^[ \t|:-]+$/.test(lines[i + 1]) ||
+      !lines[i + 1].includes('-')) return false;
   const marks = cellsOf(lines[i + 1]);
   return marks.every(m => /^:?-+:?$/.test(m)) && marks.length === cellsOf(lines[i]).length;
 }
@@ -115,7 +116,8 @@ function takeList(lines, i, depth) {
   while (end < lines.length) {
     const m = ITEM.exec(lines[end]);
     if (!m || m[2].at(-1) !== kind || (m[2].length > 1) !== ordered || RULE.test(lines[end])) break;
-    const offset = m[1].length + m[2].length + (m[3].length > 4 ? 1 : m[3].length || 1), inner = [lines[end].slice(m[0].length)];
+    const offset = m[1].length + m[2].length + (m[3].length > 4 ? 1 : m[3].length || 1),
+        inner = [lines[end].slice(m[0].length)];
     let blank = false;
     for (end++; end < lines.length; end++) {
       const line = lines[end], indent = indentOf(line);
@@ -146,9 +148,11 @@ function blocksOf(lines, depth = 0) {
   for (let i = 0; i < lines.length;) {
     if (isBlank(lines[i])) { i++; continue; }
     const line = lines[i], deep = depth >= MAX_DEPTH;
-    const b = FENCE.test(line) ? takeFence(lines, i) : formulaAt(lines, i) ?? (HEADING.test(line) ? takeHeading(lines, i) :
+    const b = FENCE.test(line) ? takeFence(lines, i) : formulaAt(lines, i) ??
+      (HEADING.test(line) ? takeHeading(lines, i) :
       RULE.test(line) ? {type: 'rule', end: i + 1} : !deep && QUOTE.test(line) ? takeQuote(lines, i, depth) :
-      !deep && ITEM.test(line) ? takeList(lines, i, depth) : beginsTable(lines, i) ? takeTable(lines, i) : takeText(lines, i));
+       !deep && ITEM.test(line) ? takeList(lines, i, depth) :
+       beginsTable(lines, i) ? takeTable(lines, i) : takeText(lines, i));
     if (depth === 0) b.src = lines.slice(i, b.end).join('\n');
     blocks.push(b);
     i = b.end;
@@ -213,7 +217,8 @@ function bareUrlAt(s, i) {
 
 function linkTo(url, ...children) {
   const href = safeUrl(url);
-  return href ? el('a', {href, title: href, target: '_blank', rel: 'noopener noreferrer nofollow', referrerPolicy: 'no-referrer'}, ...children)
+  return href ? el('a', {href, title: href, target: '_blank', rel: 'noopener noreferrer nofollow',
+      referrerPolicy: 'no-referrer'}, ...children)
     : el('span', {title: 'not a link that this page opens'}, ...children);
 }
 
@@ -273,7 +278,8 @@ function inline(parent, s, inLink = false) {
       put(el('code', {}, /^ .*[^ ].* $/.test(code) ? code.slice(1, -1) : code));
       i = end + n;
     } else if (c === '[' || (c === '!' && s[i + 1] === '[')) {
-      const at = c === '!' ? i + 1 : i, end = closes.get(at), to = end === undefined || inLink ? null : targetAt(s, end + 1);
+      const at = c === '!' ? i + 1 : i, end = closes.get(at),
+          to = end === undefined || inLink ? null : targetAt(s, end + 1);
       if (!to) { text += c; i++; continue; }
       flush();
       const label = document.createDocumentFragment();
@@ -299,7 +305,8 @@ function inline(parent, s, inLink = false) {
       const before = s[i - 1] || ' ', after = s[i + n] || ' ';
       const left = !/\s/.test(after) && (!PUNCTUATION.test(after) || /\s/.test(before) || PUNCTUATION.test(before));
       const right = !/\s/.test(before) && (!PUNCTUATION.test(before) || /\s/.test(after) || PUNCTUATION.test(after));
-      const opens = left && (c !== '_' || !right || PUNCTUATION.test(before)), ends = right && (c !== '_' || !left || PUNCTUATION.test(after));
+      const opens = left && (c !== '_' || !right || PUNCTUATION.test(before)),
+          ends = right && (c !== '_' || !left || PUNCTUATION.test(after));
       i += n;
       if (n > 3 || (c === '~' && n !== 2)) { text += c.repeat(n); continue; }
       flush();
@@ -330,21 +337,29 @@ function inline(parent, s, inLink = false) {
 // ---- blocks to elements -------------------------------------------------------------------------------------------
 
 function codeElement(b) {
-  const code = el('code', {}), button = el('button', {type: 'button', onclick: () => copyText(code.textContent, button, {icon: 'copy', text: 'Copy'})}, icon('copy'), 'Copy');
+  const code = el('code', {}), copy = () => copyText(code.textContent, button, {icon: 'copy', text: 'Copy'});
+  const button = el('button', {type: 'button', onclick: copy}, icon('copy'), 'Copy');
   if (b.closed) highlight(code, b.text, b.lang); else code.textContent = b.text;
-  return el('div', {class: 'code', dir: 'ltr'}, el('div', {class: 'code-head'}, el('span', {}, b.lang.slice(0, 40) || 'text'), button), el('pre', {tabIndex: 0}, code));
+  return el('div', {class: 'code', dir: 'ltr'}, el('div', {class: 'code-head'},
+      el('span', {}, b.lang.slice(0, 40) || 'text'), button), el('pre', {tabIndex: 0}, code));
 }
 
 function tableElement(b) {
-  const row = (tag, cells) => el('tr', {}, b.align.map((a, k) => { const e = el(tag, {class: a}); inline(e, cells[k] || ''); return e; }));
-  return el('div', {class: 'table', tabIndex: 0}, el('table', {}, el('thead', {}, row('th', b.head)), el('tbody', {}, b.rows.map(r => row('td', r)))));
+  const cell = (tag, a, text) => { const e = el(tag, {class: a}); inline(e, text || ''); return e; };
+  const row = (tag, cells) => el('tr', {}, b.align.map((a, k) => cell(tag, a, cells[k])));
+  return el('div', {class: 'table', tabIndex: 0}, el('table', {}, el('thead', {}, row('th', b.head)),
+      el('tbody', {}, b.rows.map(r => row('td', r)))));
 }
 
 function listElement(b) {
   const list = el(b.ordered ? 'ol' : 'ul', b.ordered && b.start !== 1 ? {start: b.start} : {});
   for (const item of b.items) {
-    const li = el('li', {class: item.isTask && 'task'}, item.isTask && el('input', {type: 'checkbox', checked: item.task, disabled: true}), item.isTask && ' ');
-    item.blocks.forEach(child => { if (child.type === 'text' && !b.loose) inline(li, child.text); else li.append(blockElement(child)); });
+    const box = item.isTask && el('input', {type: 'checkbox', checked: item.task, disabled: true});
+    const li = el('li', {class: item.isTask && 'task'}, box, item.isTask && ' ');
+    item.blocks.forEach(child => {
+      if (child.type === 'text' && !b.loose) inline(li, child.text);
+      else li.append(blockElement(child));
+    });
     list.append(li);
   }
   return list;
@@ -361,7 +376,8 @@ function blockElement(b) {
   if (b.type === 'table') return tableElement(b);
   if (b.type === 'list') return listElement(b);
   if (b.type === 'quote') return withDirection(el('blockquote', {}, b.blocks.map(blockElement)));
-  const e = el(b.type === 'heading' ? 'h' + Math.min(6, b.level + 2) : 'p', {class: b.type === 'heading' && 'level-' + b.level});
+  const e = el(b.type === 'heading' ? 'h' + Math.min(6, b.level + 2) : 'p',
+      {class: b.type === 'heading' && 'level-' + b.level});
   inline(e, b.text);
   return withDirection(e);
 }
@@ -373,7 +389,8 @@ class MarkdownView {
     try { this.update(text); } catch { this.root.textContent = text; this.kept = []; } // better plain than nothing
   }
   update(text) {
-    const blocks = blocksOf(text.replaceAll('\r\n', '\n').split('\n').map(l => l.replace(/^\t+/, t => '    '.repeat(t.length))));
+    const lines = text.replaceAll('\r\n', '\n').split('\n');
+    const blocks = blocksOf(lines.map(l => l.replace(/^\t+/, t => '    '.repeat(t.length))));
     blocks.forEach((b, i) => {
       const old = this.kept[i];
       if (old && old.src === b.src && old.type === b.type) return;

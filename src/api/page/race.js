@@ -8,16 +8,21 @@ const racing = () => raceJobs !== null;
 class Pane {
   constructor(letter, kept) {
     this.letter = letter;
-    this.base = el('input', {inputMode: 'url', autocapitalize: 'off', value: kept.base || '', placeholder: 'this server', 'aria-label': `Address of server ${letter}`});
-    this.key = el('input', {type: 'password', placeholder: 'API key', autocomplete: 'off', 'aria-label': `API key of server ${letter}`});
-    this.model = el('select', {'aria-label': `Model of server ${letter}`}, el('option', {value: kept.model || ''}, kept.model || 'first model'));
+    this.base = el('input', {inputMode: 'url', autocapitalize: 'off', value: kept.base || '',
+        placeholder: 'this server', 'aria-label': `Address of server ${letter}`});
+    this.key = el('input', {type: 'password', placeholder: 'API key', autocomplete: 'off',
+        'aria-label': `API key of server ${letter}`});
+    this.model = el('select', {'aria-label': `Model of server ${letter}`},
+        el('option', {value: kept.model || ''}, kept.model || 'first model'));
     this.figure = {};
-    this.body = el('div', {class: 'pane-body', tabIndex: 0, 'aria-label': `Answer of server ${letter}`}, el('p', {class: 'none'}, 'The answer will be here.'));
+    this.body = el('div', {class: 'pane-body', tabIndex: 0, 'aria-label': `Answer of server ${letter}`},
+        el('p', {class: 'none'}, 'The answer will be here.'));
     const figure = (name, label) => el('div', {}, el('dt', {}, label), this.figure[name] = el('dd', {}, '–'));
     this.element = el('section', {class: 'pane', 'aria-label': `Server ${letter}`},
       el('div', {class: 'pane-head'}, el('span', {class: 'letter', 'aria-hidden': true}, letter), this.base,
         el('div', {class: 'pair'}, el('label', {}, this.model), el('label', {}, this.key))),
-      el('dl', {class: 'figures'}, figure('ttft', 'First token'), figure('rate', 'Tokens/s'), figure('total', 'Total'), figure('tokens', 'Tokens')), this.body);
+      el('dl', {class: 'figures'}, figure('ttft', 'First token'), figure('rate', 'Tokens/s'), figure('total', 'Total'),
+          figure('tokens', 'Tokens')), this.body);
     this.base.addEventListener('change', () => { keepRace(); this.findModels(); });
     this.key.addEventListener('change', () => this.findModels());
     this.model.addEventListener('change', keepRace);
@@ -31,7 +36,8 @@ class Pane {
     try {
       const names = await listModels(this.server()), wanted = this.model.value;
       if (asked !== this.asked) return;
-      if (names.length) this.model.replaceChildren(...names.map(n => el('option', {value: n, selected: n === wanted}, n)));
+      if (names.length) this.model.replaceChildren(...names.map(n =>
+          el('option', {value: n, selected: n === wanted}, n)));
       this.show(null, '');
     } catch (e) {
       if (asked === this.asked && !racing()) this.show(null, e.message);
@@ -107,14 +113,19 @@ const times = r => (r < 10 ? r.toFixed(2) : Math.round(r)) + ' times';
 function judge(results) {
   if (results.some(r => r.stopped)) return ['Stopped.'];
   const well = results.map(r => !r.fault);
-  if (!well[0] || !well[1]) return well[0] || well[1] ? [el('b', {}, panes[well[0] ? 0 : 1].letter + ' wins'), ': the other one failed.'] : ['Neither server answered.'];
-  const total = compare(results, 'total', false), first = compare(results, 'ttft', false), rates = compare(results, 'rate', true);
-  const parts = total ? [el('b', {}, `${panes[total.winner].letter} wins`), `: done ${times(total.ratio)} as fast`] : [el('b', {}, 'A draw'), ': both were done within 1 %'];
+  if (!well[0] && !well[1]) return ['Neither server answered.'];
+  if (!well[0] || !well[1]) return [el('b', {}, panes[well[0] ? 0 : 1].letter + ' wins'), ': the other one failed.'];
+  const total = compare(results, 'total', false), first = compare(results, 'ttft', false),
+      rates = compare(results, 'rate', true);
+  const parts = total ?
+      [el('b', {}, `${panes[total.winner].letter} wins`), `: done ${times(total.ratio)} as fast`] :
+      [el('b', {}, 'A draw'), ': both were done within 1 %'];
   if (total) panes[total.winner].element.classList.add('won');
   if (rates) parts.push(`, ${panes[rates.winner].letter} with ${times(rates.ratio)} the tokens a second`);
   if (first) parts.push(`, first token from ${panes[first.winner].letter} ${times(first.ratio)} as soon`);
   const lengths = results.map(r => r.stats.tokens);
-  if (Math.abs(lengths[0] - lengths[1]) > 0.1 * Math.max(...lengths)) parts.push('. The answers differ in length, so tokens a second say more than the total');
+  if (Math.abs(lengths[0] - lengths[1]) > 0.1 * Math.max(...lengths))
+    parts.push('. The answers differ in length, so tokens a second say more than the total');
   return [...parts, '.'];
 }
 

@@ -21,7 +21,8 @@ function keep(name, value) {
   }
 }
 
-const settings = {base: '', system: '', stop: '', tools: '', schema: '', sampling: {}, ...readJson(localStorage, 'gyre.settings', {})};
+const settings = {base: '', system: '', stop: '', tools: '', schema: '', sampling: {},
+    ...readJson(localStorage, 'gyre.settings', {})};
 const readKey = () => readJson(localStorage, 'gyre.key', '') || readJson(sessionStorage, 'gyre.key', '');
 const server = () => ({base: settings.base, key: readKey()});
 
@@ -88,9 +89,11 @@ const FIGURES = ['ttft', 'total', 'tokens', 'rate', 'thought'];
 function cleanMessage({role, content, stats, calls, ...rest}) {
   const m = {role, content};
   if (Array.isArray(calls) && calls.length <= MAX_CALLS)
-    m.calls = calls.map(c => Object.fromEntries(['id', 'name', 'arguments'].map(k => [k, typeof c?.[k] === 'string' ? c[k] : ''])));
+    m.calls = calls.map(c => Object.fromEntries(['id', 'name', 'arguments'].map(
+        k => [k, typeof c?.[k] === 'string' ? c[k] : ''])));
   for (const [name, value] of Object.entries(rest))
-    if (Object.hasOwn(TEXTS, name) ? typeof value === 'string' : Object.hasOwn(FLAGS, name) && value === true) m[name] = value;
+    if (Object.hasOwn(TEXTS, name) ? typeof value === 'string' : Object.hasOwn(FLAGS, name) && value === true)
+      m[name] = value;
   if (stats && typeof stats === 'object') {
     m.stats = {counted: stats.counted === true};
     for (const name of FIGURES) m.stats[name] = Number.isFinite(stats[name]) ? stats[name] : null;
@@ -109,7 +112,8 @@ function conversationsOf(text) {
       throw new Error(`entry ${i + 1} is not a conversation of this page`);
     const when = t => Number.isFinite(t) ? t : 0;
     const title = typeof c.title === 'string' ? c.title.slice(0, 200) : '';
-    return {id: c.id, title, created: when(c.created), updated: when(c.updated), messages: c.messages.map(cleanMessage)};
+    return {id: c.id, title, created: when(c.created), updated: when(c.updated),
+        messages: c.messages.map(cleanMessage)};
   });
 }
 
@@ -131,7 +135,8 @@ function keepConversation(c) {
   c.updated = Date.now();
   conversations.set(c.id, c);
   if (!keep('gyre.c.' + c.id, c))
-    notice('This browser has no room for more: the conversation is not kept. Delete some, or save them as a file first.', {label: 'Settings', run: openSettings});
+    notice('This browser has no room for more: the conversation is not kept. Delete some, or save them as a file ' +
+        'first.', {label: 'Settings', run: openSettings});
 }
 
 function dropConversation(id) {

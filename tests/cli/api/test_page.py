@@ -24,7 +24,8 @@ ATTACKS = [
     "[h](\x01javascript:window.hacked=1)", "<svg/onload=window.hacked=1>", "<iframe src=http://evil.invalid></iframe>",
     "[i](http://ok.invalid/\" onmouseover=\"window.hacked=1)",
     "```\"><script>window.hacked=1</script>\n</code><script>\n```",
-    "| <b onclick=window.hacked=1>t</b> | [j](javascript:x) |\n| - | - |\n| <style>*{display:none}</style> | ![](http://evil.invalid/y) |",
+    "| <b onclick=window.hacked=1>t</b> | [j](javascript:x) |\n| - | - |\n"
+    "| <style>*{display:none}</style> | ![](http://evil.invalid/y) |",
     "<style>body{display:none}</style>", "<meta http-equiv=refresh content=0;url=http://evil.invalid>",
     "[k]: javascript:window.hacked=1\n[k]", "<base href=http://evil.invalid/>",
     "<form action=http://evil.invalid><input name=x autofocus onfocus=window.hacked=1>", "[l](file:///etc/passwd)",
@@ -465,8 +466,8 @@ class Page(unittest.TestCase):
     def test_markdown_is_shown(self):
         for text, part in (
             ("**a** *b* ***c*** ~~d~~ `e` __f__ _g_",
-             "<strong>a</strong> <em>b</em> <em><strong>c</strong></em> <del>d</del> <code>e</code> <strong>f</strong> <em>g</em>"
-             ), ("snake_case_name 2*3*4 a * b",
+             "<strong>a</strong> <em>b</em> <em><strong>c</strong></em> <del>d</del> <code>e</code> <strong>f</strong> "
+             "<em>g</em>"), ("snake_case_name 2*3*4 a * b",
                  "snake_case_name 2<em>3</em>4 a * b"), ("**a *b* c**", "<strong>a <em>b</em> c</strong>"),
             ("*a **b** c*", "<em>a <strong>b</strong> c</em>"), ("**open and\nnext", "**open and<br>next"),
             ("\\*not\\*", "*not*"), ("`` a`b ``", "<code>a`b</code>"), ("# One #", 'class="level-1" dir="auto">One<'),
@@ -536,8 +537,8 @@ class Page(unittest.TestCase):
         b.wait("document.querySelector('.code-head button').innerText === 'Copy'")
 
     def test_text_that_grows_is_shown_as_the_whole_and_blocks_that_are_done_stay(self):
-        whole = "# T\n\nSome **bold** and `code`.\n\n- a\n- b\n  1. c\n\n```c\nint x; /* y */\n```\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n"
-        whole += "$$\nx_1\n$$\n\n> $e$nd\n"
+        whole = "# T\n\nSome **bold** and `code`.\n\n- a\n- b\n  1. c\n\n```c\nint x; /* y */\n```\n\n"
+        whole += "| a | b |\n|---|---|\n| 1 | 2 |\n\n$$\nx_1\n$$\n\n> $e$nd\n"
         seed = random.randrange(1 << 30)
         print("seed", seed)
         same, kept = self.browser.js("""(() => {
@@ -564,19 +565,17 @@ class Page(unittest.TestCase):
         b.js("document.querySelector('details.reasoning').open = true")
         for link in range(b.js("document.querySelectorAll('.md a').length")):
             self.assertRegex(b.js("document.querySelectorAll('.md a')[%d].href" % link), r"^(https?|mailto):")
-        self.assertEqual(
-            b.
-            js("[...new Set([...$('log').querySelectorAll('*')].map(e => e.localName))].filter(n => !['article', 'div', 'p', 'br', 'a', 'span', 'code', 'pre', 'button', 'svg', 'use', 'table', "
-               "'thead', 'tbody', 'tr', 'th', 'td', 'details', 'summary', 'b', 'i', '" + "', '".join(MATHML) + "'].includes(n))"), [])
-        self.assertEqual(
-            b.
-            js("[...$('log').querySelectorAll('*')].filter(e => [...e.attributes].some(a => a.name.startsWith('on') || a.name === 'style')).length"
-               ), 0)
+        allowed = ["article", "div", "p", "br", "a", "span", "code", "pre", "button", "svg", "use", "table", "thead",
+                   "tbody", "tr", "th", "td", "details", "summary", "b", "i", *MATHML]
+        all_of_log = "[...$('log').querySelectorAll('*')]"
+        names = b.js("[...new Set(%s.map(e => e.localName))]" % all_of_log)
+        self.assertEqual([n for n in names if n not in allowed], [])
+        self.assertEqual(b.js(all_of_log + ".filter(e => [...e.attributes].some("
+                              "a => a.name.startsWith('on') || a.name === 'style')).length"), 0)
         for text in ("<script>window.hacked=1</script>", "<style>body{display:none}</style>", "&lt;script&gt;"):
             self.assertIn(text, b.text("#log"))
-        b.js(
-            "document.querySelectorAll('.md a').forEach(a => a.dispatchEvent(new MouseEvent('mouseover', {bubbles: true})))"
-        )
+        b.js("document.querySelectorAll('.md a').forEach("
+             "a => a.dispatchEvent(new MouseEvent('mouseover', {bubbles: true})))")
         time.sleep(0.1)
         self.assertIsNone(b.js("window.hacked ?? null"))
         self.assertEqual([u for u in b.requests if "evil" in u], [])
@@ -586,10 +585,14 @@ class Page(unittest.TestCase):
         refused = b.js(
             "(() => { try { document.body.innerHTML = '<b>x</b>'; return false; } catch { return true; } })()")
         self.assertTrue(refused)
-        self.assertTrue(
-            b.
-            js("(() => { try { const s = document.createElement('script'); s.text = 'window.hacked = 1'; document.body.append(s); } catch {} return window.hacked === undefined; })()"
-               ))
+        self.assertTrue(b.js("""(() => {
+            try {
+                const s = document.createElement('script');
+                s.text = 'window.hacked = 1';
+                document.body.append(s);
+            } catch {}
+            return window.hacked === undefined;
+        })()"""))
         b.errors.clear()
 
     def test_nothing_is_asked_of_anybody_but_the_server(self):
@@ -606,7 +609,12 @@ class Page(unittest.TestCase):
                             ("money", "$5 "), ("displays", "\\[a\n"), ("opened", "\\(a "), ("formulas", "$x_1^2$ "),
                             ("roots", "$\\sqrt{\\frac12}$ "), ("rows", "$$a & b \\\\ c$$\n"), ("begun", "\\begin{align}\n"),
                             ("left", "$\\left("), ("ends", "$$\n")):
-            show = "(() => { const t = %s.repeat(Math.floor(80000 / %d)), d = el('div'), s = performance.now(); new MarkdownView(d).show(t); return performance.now() - s; })()"
+            show = """(() => {
+                const t = %s.repeat(Math.floor(80000 / %d)), d = el('div'), s = performance.now();
+                new MarkdownView(d).show(t);
+                return performance.now() - s;
+            })()"""
+
             def ms():
                 return self.browser.js(show % (json.dumps(piece), len(piece)))
 
@@ -676,9 +684,8 @@ class Page(unittest.TestCase):
             text = "data:{\"choices\":[{\"delta\":{\"content\":\"gr\u00fc\u00dfe \U0001f98a\"}}]}\n\n".encode()
             for i in range(len(text)):
                 h.raw(text[i:i + 1])
-            h.raw(
-                "event: x\nid: 3\ndata: null\n\ndata: {\"choices\":[]}\n\ndata: {\"choices\":[{\"delta\":null}]}\n\ndata: 7\n\n"
-            )
+            h.raw("event: x\nid: 3\ndata: null\n\ndata: {\"choices\":[]}\n\n"
+                  "data: {\"choices\":[{\"delta\":null}]}\n\ndata: 7\n\n")
             h.end_stream()
         self.fake(answer)
         self.ask("Hello")
@@ -742,9 +749,8 @@ class Page(unittest.TestCase):
     def test_a_browser_without_room_says_so(self):
         self.fake(lambda h, body: h.say("x" * 2000))
         b = self.browser
-        b.js(
-            "for (let n = 1 << 20; n > 100; n >>= 1) try { for (;;) localStorage.setItem('fill' + Math.random(), 'x'.repeat(n)); } catch {}"
-        )
+        b.js("for (let n = 1 << 20; n > 100; n >>= 1)"
+             " try { for (;;) localStorage.setItem('fill' + Math.random(), 'x'.repeat(n)); } catch {}")
         self.ask("Hello")
         self.assertIn("has no room", b.text("#notice"))
         self.assertEqual(len(self.answers()), 1)
@@ -770,11 +776,17 @@ class Page(unittest.TestCase):
         ratio = """((scheme) => {
             document.documentElement.dataset.theme = scheme;
             const probe = el('i'); document.body.append(probe);
-            const rgb = name => { probe.style.color = `var(--${name})`; return getComputedStyle(probe).color.match(/[\\d.]+/g).slice(0, 3).map(Number); };
-            const light = c => c.map(v => { v /= 255; return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; }).reduce((s, v, i) => s + v * [0.2126, 0.7152, 0.0722][i], 0);
-            const pairs = [['ink', 'paper'], ['soft', 'paper'], ['soft', 'side'], ['soft', 'card'], ['ink', 'bubble'], ['accent', 'paper'], ['accent', 'tint'], ['on-accent', 'accent'],
-                           ['bad', 'bad-tint'], ['kw', 'code'], ['str', 'code'], ['num', 'code'], ['com', 'code'], ['soft', 'code']];
-            const low = pairs.map(([a, b]) => { const x = light(rgb(a)), y = light(rgb(b)); return [a, b, (Math.max(x, y) + 0.05) / (Math.min(x, y) + 0.05)]; }).filter(p => p[2] < 4.5);
+            const rgb = name => {
+                probe.style.color = `var(--${name})`;
+                return getComputedStyle(probe).color.match(/[\\d.]+/g).slice(0, 3).map(Number);
+            };
+            const linear = v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+            const light = c => c.reduce((s, v, i) => s + linear(v / 255) * [0.2126, 0.7152, 0.0722][i], 0);
+            const pairs = [['ink', 'paper'], ['soft', 'paper'], ['soft', 'side'], ['soft', 'card'], ['ink', 'bubble'],
+                           ['accent', 'paper'], ['accent', 'tint'], ['on-accent', 'accent'], ['bad', 'bad-tint'],
+                           ['kw', 'code'], ['str', 'code'], ['num', 'code'], ['com', 'code'], ['soft', 'code']];
+            const ratio = (x, y) => (Math.max(x, y) + 0.05) / (Math.min(x, y) + 0.05);
+            const low = pairs.map(([a, b]) => [a, b, ratio(light(rgb(a)), light(rgb(b)))]).filter(p => p[2] < 4.5);
             probe.remove(); return low; })"""
         for scheme in ("light", "dark"):
             self.assertEqual(self.browser.js(ratio + "('%s')" % scheme), [], scheme)
@@ -782,8 +794,10 @@ class Page(unittest.TestCase):
     def test_everything_has_a_name_and_the_tab_key_reaches_it(self):
         b = self.browser
         self.ask("Hello")
-        nameless = """[...document.querySelectorAll('button, input, select, textarea, a')].filter(e => e.getClientRects().length &&
-            !(e.getAttribute('aria-label') || e.innerText?.trim() || e.labels?.length || e.title)).map(e => e.outerHTML)"""
+        nameless = """[...document.querySelectorAll('button, input, select, textarea, a')].filter(
+            e => e.getClientRects().length &&
+                !(e.getAttribute('aria-label') || e.innerText?.trim() || e.labels?.length || e.title)
+            ).map(e => e.outerHTML)"""
         self.assertEqual(b.js(nameless), [])
         b.click("#open-settings")
         self.assertEqual(b.js(nameless), [])
@@ -886,9 +900,8 @@ class Page(unittest.TestCase):
         b.js("settings.sampling = {max_tokens: 20, temperature: 0}")  # drawn, an answer may end before
         b.click("#go-race")
         b.wait("panes.length === 2")
-        b.js(
-            "panes[1].base.value = 'http://127.0.0.1:%d/v1/'; panes[1].key.value = 'sesame'; panes.forEach(p => p.findModels())"
-            % other.port)
+        b.js("panes[1].base.value = 'http://127.0.0.1:%d/v1/'; panes[1].key.value = 'sesame';"
+             "panes.forEach(p => p.findModels())" % other.port)
         b.wait("panes[0].model.value === 'story' && panes[1].model.value === 'tale'")
         self.ask("Go!", wait=False)
         b.wait("!racing() && $('verdict').innerText")
