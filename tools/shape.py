@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
 """Checks the shape of the source: how long files, functions and lines are, and how many files a folder has.
 
-usage: shape.py [ROOT] [--shrink]
+usage: shape.py [ROOT]
 
-The limits are LIMITS. What breaks one today is named in EXCEPTIONS, with the reason; files with wide lines are in
-shape_wide.txt. Both may only shrink: an exception that is not needed, or is of a file that is gone, is an error too.
---shrink takes files that have no wide line any more out of shape_wide.txt. It never adds one.
+The limits are LIMITS. What breaks one today is named in EXCEPTIONS, with the reason. The list may only shrink: an
+exception that is not needed, or is of a file that is gone, is an error too.
 A row of a table of data may be wide: it begins with a bracket and ends with one or with a comma, in a macro too.
 """
 import ast, os, re, sys
@@ -57,8 +56,6 @@ EXCEPTIONS = {  # rule: {what: why}
         "src/backend/cuda/linear/gemm_fp8_small_m.cu:small_m_linear": "one kernel: registers live through it",
         "src/backend/cuda/rows/act_rows.cuh:gated_rows": "one kernel: registers live through it",
         "src/backend/cuda/rows/norm.cu:add_norm_rows": "one kernel: registers live through it",
-    },
-    "folder": {
     },
 }
 HEADERS, SOURCES = (".h", ".cuh", ".def"), (".c", ".cu")
@@ -135,31 +132,20 @@ SAYS = {"header": "has %d lines, a header at most %d", "source": "has %d lines, 
         "wide": "has a line of %d columns, of at most %d"}
 
 
-def faults(breaks, exceptions, wide):
-    """Sentences about what breaks a rule without an exception, and about exceptions without need. wide: paths."""
-    allowed = {(rule, what) for rule, whats in exceptions.items() for what in whats} | {("wide", path) for path in wide}
+def faults(breaks, exceptions):
+    """Sentences about what breaks a rule without an exception, and about exceptions without need."""
+    allowed = {(rule, what) for rule, whats in exceptions.items() for what in whats}
     found = ["%s %s" % (what, SAYS[rule] % (n, LIMITS[rule]))
              for (rule, what), n in breaks.items() if (rule, what) not in allowed]
-    for rule, what in allowed - set(breaks):
-        where = "tools/shape_wide.txt" if rule == "wide" else "EXCEPTIONS"
-        found.append("%s is within the limit (%s), or gone: take it off %s" % (what, rule, where))
+    found += ["%s is within the limit (%s), or gone: take it off EXCEPTIONS" % (what, rule)
+              for rule, what in allowed - set(breaks)]
     return sorted(found)
 
 
 def main():
-    where = [a for a in sys.argv[1:] if not a.startswith("--")]
-    root = where[0] if where else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
-    listed = os.path.join(root, "tools", "shape_wide.txt")
-    with open(listed, encoding="utf-8") as f:
-        wide = f.read().split()
-    breaks = breaks_of(root)
-    if "--shrink" in sys.argv[1:]:
-        wide = [path for path in wide if ("wide", path) in breaks]
-        with open(listed, "w", encoding="utf-8") as f:
-            f.write("".join(path + "\n" for path in wide))
-    counts = ["%d %s" % (len(EXCEPTIONS.get(rule, wide)), rule) for rule in LIMITS]
-    print("shape: exceptions left: " + ", ".join(counts))
-    wrong = faults(breaks, EXCEPTIONS, wide)
+    root = sys.argv[1] if len(sys.argv) > 1 else os.path.join(os.path.dirname(os.path.abspath(__file__)), "..")
+    print("shape: exceptions left: " + ", ".join("%d %s" % (len(whats), rule) for rule, whats in EXCEPTIONS.items()))
+    wrong = faults(breaks_of(root), EXCEPTIONS)
     for sentence in wrong:
         print("shape: " + sentence, file=sys.stderr)
     return 1 if wrong else 0
