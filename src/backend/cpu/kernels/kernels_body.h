@@ -5,7 +5,8 @@
  *     body/elements.h  weights as floats, whatever they are stored as
  *     body/few.h       LINEAR: few rows of activations by weights as they are stored
  *     body/formats.h   LINEAR by format, and weights that are made ready first
- *     body/tiles.h     matrices of floats, for attention and recurrences */
+ *     body/tiles.h     matrices of floats, for attention and recurrences
+ *     body/int4_rows.h rows of a cache of int4 as floats */
 #include "backend/cpu/kernels/kernels.h"
 
 #include "base/status.h"
@@ -36,9 +37,8 @@ static ALWAYS_INLINE void vf_put(float *p, vf v, int64_t left) {
 #include "backend/cpu/kernels/body/few.h"
 #include "backend/cpu/kernels/body/formats.h"
 #include "backend/cpu/kernels/body/tiles.h"
+#include "backend/cpu/kernels/body/int4_rows.h"
 // clang-format on
-
-#include "backend/cpu/kernels/kv_int4_body.h"
 
 /* ---- measuring ---- */
 

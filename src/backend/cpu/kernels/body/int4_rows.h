@@ -1,4 +1,4 @@
-/* kv_int4_body.h - rows of core/kv_int4.h as floats; a part of kernels_body.h.
+/* int4_rows.h - rows of core/kv_int4.h as floats; a part of kernels_body.h.
  *
  * d (c - 8) is computed as d c - 8 d, which is the same number: codes and scales have 12 bits together. */
 
