@@ -17,8 +17,10 @@ static const char *const models[] = {"tests/models/llama",       "tests/models/g
                                      "tests/models/deepseek_v3", "tests/models/qwen3_5", "tests/models/gpt_oss",
                                      "tests/models/diffllama",   "tests/models/mixtral"};
 
-static struct gyre *open_on(const struct backend_ops *backend, const char *folder, int64_t cache_bytes) {
+static struct gyre *open_kept(const struct backend_ops *backend, const char *folder, const char *kv_cache_dtype,
+                              int64_t cache_bytes) {
     struct gyre_options o = {.model = folder,
+                             .kv_cache_dtype = kv_cache_dtype,
                              .backend = backend,
                              .dtype = backend == &backend_toy ? NULL : "float32",
                              .n_threads = 1,
@@ -30,6 +32,9 @@ static struct gyre *open_on(const struct backend_ops *backend, const char *folde
     struct gyre_error err;
     EXPECT_OK(gyre_open(&o, &g, &err), err);
     return g;
+}
+static struct gyre *open_on(const struct backend_ops *backend, const char *folder, int64_t cache_bytes) {
+    return open_kept(backend, folder, NULL, cache_bytes);
 }
 static struct gyre *open_model(const char *folder) { return open_on(&backend_cpu, folder, 0); }
 
@@ -74,11 +79,14 @@ static const char *check_pool(struct gyre *g) { return kv_pool_check(&g->pool, N
 
 /* Computed by a, handed to b, which answers; c does both. Then a longer text that begins alike: only what is new goes
  * over. */
-static void expect_that_of_one_engine(const struct backend_ops *on) {
+static void expect_that_of_one_engine(const struct backend_ops *on, const char *kept) {
     for (size_t m = 0; m < ARRAY_LEN(models); m++) {
         if (rig_is_brief() && on != &backend_cpu && m != 0 && m != 3 && m != 4) // dense, latent and recurrent are left
             continue;
-        struct gyre *a = open_on(on, models[m], 0), *b = open_on(on, models[m], 0), *c = open_on(on, models[m], 0);
+        if (kept && m == 3) // which has no such cache
+            continue;
+        struct gyre *a = open_kept(on, models[m], kept, 0), *b = open_kept(on, models[m], kept, 0),
+                    *c = open_kept(on, models[m], kept, 0);
         int32_t text[2 * PROMPT], n;
         struct buf bytes = {0};
         struct error err;
@@ -106,14 +114,21 @@ static void expect_that_of_one_engine(const struct backend_ops *on) {
 
 static void an_answer_is_that_of_one_engine(void **state) {
     (void)state;
-    expect_that_of_one_engine(rig_backend());
+    expect_that_of_one_engine(rig_backend(), NULL);
+}
+
+static void four_bits_are_handed_over_as_they_are(void **state) {
+    (void)state;
+    if (rig_backend() != &backend_cpu)
+        skip(); // others have no such cache
+    expect_that_of_one_engine(&backend_cpu, "int4");
 }
 
 /* The toy reads each slot as what was written for its position. */
 static void a_device_with_steps_in_flight_hands_over(void **state) {
     (void)state;
     EXPECT(backend_toy.max_in_flight > 1);
-    expect_that_of_one_engine(&backend_toy);
+    expect_that_of_one_engine(&backend_toy, NULL);
 }
 
 static void ranks_hand_over_what_all_of_them_have(void **state) {
@@ -236,7 +251,7 @@ static void memory_is_asked_for_by_need(void **state) {
     struct backend_ops toy = backend_toy;
     toy.commit_cache = commit_by_need;
     most_blocks = INT32_MAX;
-    expect_that_of_one_engine(&toy);
+    expect_that_of_one_engine(&toy, NULL);
     for (size_t m = 0; m < 5; m++) {
         struct gyre *a = open_on(&backend_toy, models[m], 0), *b;
         struct buf bytes = {0};
@@ -309,6 +324,7 @@ static void a_state_that_cannot_be_is_refused_alone(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_answer_is_that_of_one_engine),
+        cmocka_unit_test(four_bits_are_handed_over_as_they_are),
         cmocka_unit_test(a_device_with_steps_in_flight_hands_over),
         cmocka_unit_test(ranks_hand_over_what_all_of_them_have),
         cmocka_unit_test(nothing_wrong_is_taken),

@@ -9,8 +9,15 @@
 
 enum { PROMPT = 220, ANSWER = 24, BLOCK = 16 };
 
-static struct gyre *open_model(const char *folder, bool remember) {
-    struct gyre_options o = {.model = folder,
+static const struct source {
+    const char *folder, *kv_cache_dtype;
+} models[] = {{"models/story", NULL},         {"tests/models/gemma4", NULL},   {"tests/models/qwen3_5", NULL},
+              {"tests/models/deepseek_v3", NULL}, {"models/story", "int4"},        {"tests/models/gemma4", "int4"},
+              {"tests/models/qwen3_5", "int4"}};
+
+static struct gyre *open_model(const struct source *model, bool remember) {
+    struct gyre_options o = {.model = model->folder,
+                             .kv_cache_dtype = model->kv_cache_dtype,
                              .backend = &backend_cpu,
                              .n_threads = 1,
                              .block_size = BLOCK,
@@ -62,10 +69,8 @@ static int64_t reused(struct gyre *remembers, struct gyre *computes, const int32
 
 static void reused_text_gives_the_tokens_that_computing_gives(void **state) {
     (void)state;
-    static const char *const models[] = {"models/story", "tests/models/gemma4", "tests/models/qwen3_5",
-                                         "tests/models/deepseek_v3"};
     for (size_t m = 0; m < ARRAY_LEN(models); m++) {
-        struct gyre *remembers = open_model(models[m], true), *computes = open_model(models[m], false);
+        struct gyre *remembers = open_model(&models[m], true), *computes = open_model(&models[m], false);
         int vocab = gyre_info(computes)->vocab_size;
         int32_t text[PROMPT + ANSWER];
         for (int i = 0; i < PROMPT + ANSWER; i++)
@@ -89,11 +94,10 @@ static void reused_text_gives_the_tokens_that_computing_gives(void **state) {
 static void what_was_swapped_out_comes_back_as_it_was(void **state) {
     (void)state;
     enum { STREAMS = 4 };
-    static const char *const models[] = {"models/story", "tests/models/gemma4", "tests/models/qwen3_5",
-                                         "tests/models/deepseek_v3"};
     for (size_t m = 0; m < ARRAY_LEN(models); m++) {
-        struct gyre *alone = open_model(models[m], false), *g;
-        struct gyre_options o = {.model = models[m],
+        struct gyre *alone = open_model(&models[m], false), *g;
+        struct gyre_options o = {.model = models[m].folder,
+                                 .kv_cache_dtype = models[m].kv_cache_dtype,
                                  .backend = &backend_cpu,
                                  .n_threads = 2,
                                  .block_size = BLOCK,

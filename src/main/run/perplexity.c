@@ -18,12 +18,13 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 enum { MAX_TEXT_BYTES = 1 << 30 };
 
 static struct {
     const char *file, *kl_base;
-    bool kl;
+    bool kl, cache_cost;
     int64_t window, stride;
     bool bos;
     struct engine_flags engine;
@@ -42,6 +43,8 @@ static const struct flag flags[] = {
      "write what the model says of the text there, in llama.cpp's layout"},
     {"kl-divergence", 0, FLAG_BOOL, &opt.kl, NULL, "Comparison",
      "compare with what is in that file, on its text and in its windows"},
+    {"cache-cost", 0, FLAG_BOOL, &opt.cache_cost, NULL, "Comparison",
+     "what --kv-cache-dtype costs: measure once more with keys and values in what the device computes in"},
     ENGINE_FLAGS(opt.engine),
 };
 
@@ -144,6 +147,36 @@ static enum status diverge(const struct measurement *m, struct error *err) {
     return opt.kl ? kl_compare(&job, err) : kl_write_base(&job, err);
 }
 
+/* Of the engine that is open; prints the speed. */
+static enum status measure_all(struct measurement *m, double *out, struct error *err) {
+    m->next = m->n_scored = 0, m->sum = 0;
+    int64_t start = clock_us();
+    progress_begin(&m->progress, "perplexity", "tokens", total_scored(m));
+    enum status st = measure(m, err);
+    progress_end(&m->progress);
+    TRY(st);
+    double seconds = clock_seconds_since(start);
+    if (terminal_is(stderr))
+        fprintf(stderr, "%s, %.0f tokens/s\n", human_seconds(seconds).text, (double)m->n_scored / seconds);
+    *out = exp(-m->sum / (double)m->n_scored);
+    return OK;
+}
+
+/* Before the last line, which is of what was asked for. */
+static enum status print_cache_cost(struct measurement *m, const char *model, double with, struct error *err) {
+    const char *dtype = opt.engine.kv_cache_dtype;
+    double without;
+    device_warnings_of(m->g);
+    gyre_close(m->g);
+    m->g = NULL;
+    opt.engine.kv_cache_dtype = "auto";
+    TRY(engine_flags_open(&opt.engine, model, &m->g, err));
+    TRY(measure_all(m, &without, err));
+    printf("perplexity %.4f with keys and values as the device computes: %s costs %+.2f %%\n", without, dtype,
+           100 * (with / without - 1));
+    return OK;
+}
+
 static enum status perplexity(struct measurement *m, struct model_text *text, const char *model, struct error *err) {
     const char *const read[] = {model, opt.file, opt.engine.xla_plugin};
     if (opt.kl_base && !opt.kl)
@@ -157,15 +190,11 @@ static enum status perplexity(struct measurement *m, struct model_text *text, co
     if (opt.kl_base)
         return diverge(m, err);
     m->sequence = xcalloc((size_t)m->window + 1, sizeof *m->sequence);
-    int64_t start = clock_us();
-    progress_begin(&m->progress, "perplexity", "tokens", total_scored(m));
-    enum status st = measure(m, err);
-    progress_end(&m->progress);
-    TRY(st);
-    double seconds = clock_seconds_since(start);
-    if (terminal_is(stderr))
-        fprintf(stderr, "%s, %.0f tokens/s\n", human_seconds(seconds).text, (double)m->n_scored / seconds);
-    printf("perplexity %.4f over %lld tokens\n", exp(-m->sum / (double)m->n_scored), (long long)m->n_scored);
+    double result;
+    TRY(measure_all(m, &result, err));
+    if (opt.cache_cost)
+        TRY(print_cache_cost(m, model, result, err));
+    printf("perplexity %.4f over %lld tokens\n", result, (long long)m->n_scored);
     return OK;
 }
 
@@ -179,6 +208,8 @@ static const char *misuse(const struct verb_args *args) {
         return "perplexity needs a text: -f FILE";
     if (opt.kl_base && flag_given(args, "stride"))
         return "--kl-divergence-base: windows lie one behind another, without --stride";
+    if (opt.cache_cost && (opt.kl_base || strcmp(opt.engine.kv_cache_dtype, "auto") == 0))
+        return "--cache-cost goes with a --kv-cache-dtype, and without --kl-divergence-base";
     if (opt.kl_base && opt.window < KL_WINDOW_MIN)
         return "--kl-divergence-base takes a --window of 4 tokens or more";
     return NULL;
@@ -215,5 +246,6 @@ const struct verb_spec verb_perplexity = {
         "With --kl-divergence-base windows lie one behind another, and the second half of each counts, as in "
         "llama.cpp.\n"
         "  gyre perplexity models/story -f models/story/heldout.txt --window 256 --stride 256\n"
+        "  gyre perplexity models/story -f models/story/heldout.txt --kv-cache-dtype int4 --cache-cost\n"
         "  gyre perplexity models/story -f models/story/heldout.txt --kl-divergence-base base\n"
         "  gyre perplexity story-q4_k_m.gguf --kl-divergence-base base --kl-divergence\n"};

@@ -153,6 +153,7 @@ class Refusals(unittest.TestCase):
         self.refused(2, "run", STORY, "-p", "a", "--device", "abacus", says="cpu")
         self.refused(2, "score", STORY, says="one of")
         self.refused(2, "perplexity", STORY, says="-f FILE")
+        self.refused(2, "perplexity", STORY, "-f", "x", "--cache-cost", says="--kv-cache-dtype")
 
 
 class Story(unittest.TestCase):
@@ -305,6 +306,18 @@ class Perplexity(unittest.TestCase):
         self.assertEqual(n % 64, 0)
         _, without = self.measure("--window", "64", model=GEMMA)
         self.assertEqual(without, n - n // 64)
+
+    def test_what_a_cache_of_four_bits_costs_is_told(self):
+        args = ("--window", "100", "--kv-cache-dtype", "int4")
+        usual, four = self.measure("--window", "100")[0], self.measure(*args)[0]
+        told = gyre("perplexity", STORY, "-f", self.file.name, *args, "--cache-cost").stdout
+        self.assertEqual(told.splitlines()[1], f"perplexity {four:.4f} over 297 tokens")
+        m = re.match(r"perplexity ([0-9.]+) with keys and values as the device computes: int4 costs ([-+0-9.]+) %\n",
+                     told)
+        self.assertTrue(m, told)
+        self.assertEqual(float(m[1]), usual)
+        self.assertAlmostEqual(float(m[2]), 100 * (four / usual - 1), delta=0.0051 + 0.02 / usual)
+        self.assertNotEqual(four, usual)
 
 
 class Dummy(unittest.TestCase):
