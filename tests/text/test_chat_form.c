@@ -221,6 +221,44 @@ static void arguments_cannot_multiply(void **state) {
     buf_release(&arguments);
 }
 
+/* OpenAI's API lets a function have a name alone, and some templates read more of it. */
+static void functions_may_have_a_name_alone(void **state) {
+    (void)state;
+    static const struct {
+        const char *template;
+        bool needs_description, needs_parameters;
+    } cases[] = {
+        {"openai-gpt-oss-120b", true, false}, {"Apertus-8B-Instruct", true, false},
+        {"ByteDance-Seed-OSS", false, true},  {"NousResearch-Hermes-3-Llama-3.1-8B-tool_use", true, true},
+        {"Qwen-Qwen3-0.6B", false, false},
+    };
+    static const char *const functions[] = {"{\"name\": \"jasperoid\"}",
+                                            "{\"name\": \"jasperoid\", \"description\": null, \"parameters\": null}",
+                                            "{\"name\": \"jasperoid\", \"description\": \"x\", \"parameters\": {}}"};
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        char name[128];
+        snprintf(name, sizeof name, "%s.jinja", cases[i].template);
+        struct chat_template *t = open_named(name, NULL);
+        for (size_t k = 0; k < ARRAY_LEN(functions); k++) {
+            struct error err = {0};
+            struct buf out = {0};
+            json_t *request = json_pack("{s:[{s:s, s:s}], s:[{s:s, s:o}]}", "messages", "role", "user", "content", "Hi",
+                                        "tools", "type", "function", "function", parse(functions[k]));
+            const struct chat_form *form = &chat_template_for(t, request)->form;
+            json_t *given = json_incref(json_object_get(request, "tools"));
+            EXPECT_EQ(form->needs_description, cases[i].needs_description);
+            EXPECT_EQ(form->needs_parameters, cases[i].needs_parameters);
+            EXPECT_OK(chat_template_prompt(t, request, &(struct template_options){0}, &out, &err), err);
+            EXPECT(memmem(out.ptr, out.len, "jasperoid", 9));
+            EXPECT(form->needs_description || form->needs_parameters || json_object_get(request, "tools") == given);
+            json_decref(given);
+            json_decref(request);
+            buf_release(&out);
+        }
+        chat_template_free(t);
+    }
+}
+
 /* Opening a model renders its template: what never ends, or fills memory, ends soon. */
 static void hostile_templates_are_opened_soon(void **state) {
     (void)state;
@@ -252,6 +290,7 @@ int main(void) {
         cmocka_unit_test(old_names_are_the_new_ones),
         cmocka_unit_test(what_is_wrong_is_named),
         cmocka_unit_test(arguments_cannot_multiply),
+        cmocka_unit_test(functions_may_have_a_name_alone),
         cmocka_unit_test(hostile_templates_are_opened_soon),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

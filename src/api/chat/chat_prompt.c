@@ -109,6 +109,7 @@ static enum status render(const struct chat_template *chat, const struct chat_va
     char mark[64];
     json_t *context = ask->context;
     TRY(chat_messages_fit(json_object_get(context, "messages"), "messages", &variant->form, err));
+    chat_tools_fit(context, &variant->form);
     json_object_set_new(context, "add_generation_prompt", json_boolean(ask->end == CHAT_ASKS));
     const char *effort = json_string_value(json_object_get(context, "reasoning_effort"));
     if (effort && strcmp(effort, "none") == 0 && !json_object_get(context, "enable_thinking"))

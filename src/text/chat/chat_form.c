@@ -140,6 +140,29 @@ static void find_developer(struct finder *f, struct str source) {
         named && render(f, json_pack("[o, o]", say("developer", json_string(FIRST)), user())) && shows(f, FIRST);
 }
 
+static bool takes_function(struct finder *f, json_t *take_function) {
+    json_t *messages = json_pack("[o]", user());
+    bool takes = render_with(f, messages, json_pack("[{s:s, s:o}]", "type", "function", "function", take_function));
+    json_decref(messages);
+    return takes;
+}
+
+static void find_functions(struct finder *f) {
+    json_t *tools = example_tools(), *whole = json_object_get(json_array_get(tools, 0), "function");
+    json_t *described = json_pack("{s:s, s:s}", "name", "look", "description", "Looks."), *bare = json_copy(whole);
+    json_t *empty = json_pack("{s:s, s:s, s:{}}", "name", "look", "description", "Looks.", "parameters");
+    json_object_del(bare, "description");
+    if (takes_function(f, json_incref(whole))) {
+        f->form->needs_description = !takes_function(f, json_incref(bare));
+        f->form->needs_parameters =
+            !takes_function(f, json_incref(described)) || !takes_function(f, json_incref(empty));
+    }
+    json_decref(tools);
+    json_decref(bare);
+    json_decref(described);
+    json_decref(empty);
+}
+
 void chat_form_find(const struct template *t, struct str source, const json_t *globals, struct chat_form *out) {
     *out = (struct chat_form){0};
     struct finder f = {.template = t, .globals = globals, .form = out};
@@ -148,5 +171,6 @@ void chat_form_find(const struct template *t, struct str source, const json_t *g
         find_content(&f, (enum chat_role)role);
     out->takes_null_at_calls = takes_null(&f);
     find_developer(&f, source);
+    find_functions(&f);
     buf_release(&f.shown);
 }

@@ -7,6 +7,7 @@
  *               a text     otherwise
  *   arguments   an object  is shown as JSON or walked: what transformers and vLLM give
  *               a text     an object fails or is shown as Python prints it, and a text is shown as it is
+ *   functions   without description, or parameters, where the template takes them so
  *   null, of a message that calls tools: some templates write what "" says otherwise
  *               ""         null fails, or "None" or "null" is shown where "" shows nothing
  *               null       otherwise
@@ -30,6 +31,8 @@ struct chat_form {
     bool arguments_are_text;  // of tool calls; else objects
     bool takes_null_at_calls; // as the content of a message that calls tools
     bool knows_developer;     // the role; else it is "system"
+    bool needs_description;   // of a function, which OpenAI's API lets be absent
+    bool needs_parameters;    // likewise, and their properties
 };
 
 /* The role's form; roles that are not listed go as the user's. */

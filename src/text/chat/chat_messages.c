@@ -258,3 +258,33 @@ enum status chat_messages_fit(json_t *messages, const char *name, const struct c
     json_array_foreach(messages, f.at, message) TRY(fit_message(&f, message));
     return OK;
 }
+
+static json_t *fitted_function(const json_t *function, const struct chat_form *form) {
+    json_t *fitted = json_copy((json_t *)function), *given = json_object_get(function, "parameters");
+    if (form->needs_description && !json_is_string(json_object_get(function, "description")))
+        json_object_set_new(fitted, "description", json_string(""));
+    if (!form->needs_parameters)
+        return fitted;
+    json_t *parameters = json_is_object(given) ? json_copy(given) : json_object();
+    if (!json_object_get(parameters, "type"))
+        json_object_set_new(parameters, "type", json_string("object"));
+    if (!json_is_object(json_object_get(parameters, "properties")))
+        json_object_set_new(parameters, "properties", json_object());
+    json_object_set_new(fitted, "parameters", parameters);
+    return fitted;
+}
+
+void chat_tools_fit(json_t *request, const struct chat_form *form) {
+    size_t i;
+    json_t *tool, *tools = json_object_get(request, "tools");
+    if (!json_is_array(tools) || !(form->needs_description || form->needs_parameters))
+        return;
+    json_t *all = json_array();
+    json_array_foreach(tools, i, tool) {
+        json_t *fitted = json_copy(tool), *function = json_object_get(tool, "function");
+        if (json_is_object(function))
+            json_object_set_new(fitted, "function", fitted_function(function, form));
+        json_array_append_new(all, fitted);
+    }
+    json_object_set_new(request, "tools", all);
+}

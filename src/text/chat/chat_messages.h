@@ -17,6 +17,10 @@
  * message and the field. */
 enum status chat_messages_fit(json_t *messages, const char *name, const struct chat_form *form, struct error *err);
 
+/* Gives functions of request's tools an empty description, and parameters without properties, where they have none and
+ * the template fails without. What is no function of OpenAI's form stays as it is. */
+void chat_tools_fit(json_t *request, const struct chat_form *form);
+
 /* The parts of a content, all of them text (or refusals), joined by line feeds. Sentences call the array `where`. */
 enum status chat_join_parts(const json_t *parts, const char *where, struct buf *out, struct error *err);
 

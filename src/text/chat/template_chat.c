@@ -442,7 +442,9 @@ enum status chat_template_render(const struct chat_template *t, const json_t *re
 enum status chat_template_prompt(const struct chat_template *t, json_t *request, const struct template_options *options,
                                  struct buf *out, struct error *err) {
     const struct chat_variant *v = chat_template_for(t, request);
-    if (v)
+    if (v) {
         TRY(chat_messages_fit(json_object_get(request, "messages"), "messages", &v->form, err));
+        chat_tools_fit(request, &v->form);
+    }
     return chat_variant_render(t, v, request, options, out, err);
 }
