@@ -24,8 +24,7 @@ static enum status find_card(const char *name, const struct card **out, struct e
 
 /* With its weights, as those tell their formats; by its settings alone where it has none that can be read. */
 static enum status open_model(const char *path, struct model **out, struct error *err) {
-    struct error none;
-    bool has_weights = model_path_check(path, MODEL_COMPUTE, &none) == OK;
+    bool has_weights = model_path_has_weights(path);
     return model_open(path, &(struct model_options){has_weights ? LOAD_CHECKPOINT : LOAD_PHANTOM}, out, err);
 }
 

@@ -213,6 +213,15 @@ enum status model_path_check(const char *path, enum model_use use, struct error 
     return access(path, F_OK) == 0 ? OK : nowhere(path, err); // a pipe, perhaps: <(...) of a shell
 }
 
+bool model_path_has_weights(const char *path) {
+    char found[PATH_BYTES];
+    bool is_gguf;
+    struct error none;
+    if (gguf_find_model(path, found, &is_gguf, &none) != OK)
+        return false;
+    return is_gguf || (dir_exists(path) && check_folder(path, MODEL_COMPUTE, &none) == OK);
+}
+
 bool model_path_is_likely(const char *word) {
     return strchr(word, '/') || dir_exists(word) || ends(word, ".gguf") || ends(word, ".safetensors") ||
            ends(word, ".json");

@@ -18,5 +18,8 @@ enum model_use {
 /* OK where nothing of the above is wrong: what is there may still be faulty. */
 enum status model_path_check(const char *path, enum model_use use, struct error *err);
 
+/* Whether there are weights that may be read. What is there may still be faulty, and is not taken for none. */
+bool model_path_has_weights(const char *path);
+
 /* Whether a word on the command line, in place of a verb, is meant as a model. */
 bool model_path_is_likely(const char *word);

@@ -2,7 +2,6 @@
  * each way should be. */
 #include "main/verbs.h"
 
-#include "base/file.h"
 #include "main/model/model_path.h"
 #include "main/model/plan_print.h"
 #include "main/plan_replay.h"
@@ -116,13 +115,9 @@ static enum status read_options(struct sizing *s, struct error *err) {
 }
 
 static enum status open_model(const char *path, struct model **out, struct error *err) {
-    bool has_weights = dir_exists(path);
     TRY(model_path_check(path, MODEL_SETTINGS, err));
-    struct model_options options = {.load = has_weights ? LOAD_CHECKPOINT : LOAD_PHANTOM};
-    enum status st = model_open(path, &options, out, err);
-    if (st == OK || !has_weights)
-        return st;
-    return model_open(path, &(struct model_options){.load = LOAD_PHANTOM}, out, err); // settings are enough
+    bool has_weights = model_path_has_weights(path); // else settings are enough
+    return model_open(path, &(struct model_options){has_weights ? LOAD_CHECKPOINT : LOAD_PHANTOM}, out, err);
 }
 
 static enum status replay(const struct model *m, const struct sizing *s, const struct layout *all, int n, json_t *into,

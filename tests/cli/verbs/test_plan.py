@@ -1,5 +1,5 @@
 """gyre plan: predictions against what docs/scaling.md recorded; what fits; what is refused."""
-import json, os, re, subprocess, tempfile, unittest
+import json, os, re, shutil, subprocess, tempfile, unittest
 
 from places import ROOT
 
@@ -214,6 +214,22 @@ class Plan(unittest.TestCase):
         self.assertIn("--replay-cards: 3 cards",
                       self.replay(self.azure(2), "--tensor-parallel-size", "2", "--cards", "2xH200", "--replay-cards",
                                   "3", code=1))
+
+
+class Weights(unittest.TestCase):
+    def test_faulty_weights_are_not_taken_for_none(self):
+        with tempfile.TemporaryDirectory() as d:
+            model, story = os.path.join(d, "model"), os.path.join(ROOT, "models/story")
+            shutil.copytree(story, model)
+            weights = os.path.join(model, "model.safetensors")
+            os.truncate(weights, os.path.getsize(weights) - 1)
+            p = run(model, "--json")
+            self.assertEqual((p.returncode, p.stdout), (1, ""))
+            self.assertIn("model.safetensors", p.stderr)
+            os.remove(weights)
+            alone = run(model, "--json")
+            self.assertEqual(alone.returncode, 0, alone.stderr)
+            self.assertEqual(json.loads(alone.stdout)["layouts"], json.loads(run(story, "--json").stdout)["layouts"])
 
 
 if __name__ == "__main__":
