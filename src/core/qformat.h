@@ -40,7 +40,7 @@ struct qcodes {
     const void *scales;        // float32, or with `outer` bytes; NULL in a phantom
     const void *outer;         // float32, a run of outer_block scales each; NULL: scales are not nested
     const float *outer_values; // [256], what a byte stands for
-    int64_t outer_block;
+    int64_t outer_block;       // 0: scales are not nested
     float offset;
 };
 

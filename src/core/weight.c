@@ -68,6 +68,14 @@ struct weight_part weight_part_rows(const struct weight_part *p, int64_t first, 
     return cut;
 }
 
+static int64_t up_to(int64_t n, int64_t of) { return (n + of - 1) / of; }
+
+/* Of n elements; a phantom has no scales, and says whether they are nested. */
+static int64_t scale_bytes(const struct qcodes *k, int64_t n) {
+    int64_t blocks = up_to(n, k->block), width = (int64_t)sizeof(float);
+    return k->outer_block ? blocks + up_to(blocks, k->outer_block) * width : blocks * width;
+}
+
 int64_t weight_stored_bytes(const struct weight *w) {
     int64_t total = 0;
     for (int i = 0; i < w->n_parts; i++) {
@@ -82,10 +90,10 @@ int64_t weight_stored_bytes(const struct weight *w) {
             int64_t scales = p->n_rows * p->packed->n_groups;
             total += scales * (int64_t)dtype_bytes(p->scale.dtype) + (p->packed->has_zeros ? scales * bits / 8 : 0);
         } else if (p->codes) {
-            total += p->n_rows * w->in / p->codes->block * (p->codes->outer ? 1 : (int64_t)sizeof(float));
+            total += scale_bytes(p->codes, p->n_rows * w->in);
         } else if (p->format->id != QFORMAT_PLAIN) {
-            int64_t rows = p->scale.block_rows ? (p->n_rows + p->scale.block_rows - 1) / p->scale.block_rows : 1;
-            int64_t cols = p->scale.block_cols ? (w->in + p->scale.block_cols - 1) / p->scale.block_cols : 1;
+            int64_t rows = p->scale.block_rows ? up_to(p->n_rows, p->scale.block_rows) : 1;
+            int64_t cols = p->scale.block_cols ? up_to(w->in, p->scale.block_cols) : 1;
             total += rows * cols * (int64_t)dtype_bytes(p->scale.dtype);
         }
     }

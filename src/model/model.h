@@ -47,7 +47,8 @@ void model_read_ahead(const struct model *m, const struct load_progress *progres
 enum status model_count(const struct model_spec *spec, int64_t *n_parameters, int64_t stored_bytes[N_STORAGES],
                         struct error *err);
 
-/* The same of what is at `path`: a GGUF file's tensors tell their storage themselves, of a folder's the config does. */
+/* The same of what is at `path`: the tensors of GGUF files and of bitsandbytes tell their storage themselves, of others
+ * the config does, as of those of bitsandbytes that are not there, or faulty. */
 enum status model_count_at(const char *path, const struct model_spec *spec, int64_t *n_parameters,
                            int64_t stored_bytes[N_STORAGES], struct error *err);
 

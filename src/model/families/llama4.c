@@ -84,7 +84,7 @@ static void *llama4_bind(struct binder *b) {
             snprintf(base, sizeof base, "layers.%d.feed_forward.experts", l);
             bind_matrix(b, dim_whole(s->moe.n_experts), D, "layers.%d.feed_forward.router", l);
             bind_experts(b, base, (struct expert_names){"gate_proj", "up_proj", "down_proj"}, s->moe.n_experts,
-                         s->moe.ffn_size, s->hidden_size, !s->quant);
+                         s->moe.ffn_size, s->hidden_size, !s->quant || quant_is_bnb(s->quant));
             bind_matrix(b, Fs, D, "layers.%d.feed_forward.shared_expert.gate_proj", l);
             bind_matrix(b, Fs, D, "layers.%d.feed_forward.shared_expert.up_proj", l);
             bind_matrix(b, D, Fs, "layers.%d.feed_forward.shared_expert.down_proj", l);

@@ -288,8 +288,10 @@ struct experts bind_experts(struct binder *b, const char *base, struct expert_na
     struct dim D = dim_whole(hidden_size), F = dim_ffn(ffn_size);
     if (b->status != OK)
         return x;
-    // quantised experts are exported one by one: a scale belongs to a matrix
-    bool plain = quant_of(b->spec->quant, part(b, F, "%s.0.%s", base, names.gate).module).scheme == QUANT_NONE;
+    // quantised experts are exported one by one: a scale belongs to a matrix. bitsandbytes takes linear modules, and
+    // leaves experts that are fused as they are.
+    bool plain = quant_is_bnb(b->spec->quant) ||
+                 quant_of(b->spec->quant, part(b, F, "%s.0.%s", base, names.gate).module).scheme == QUANT_NONE;
     if (bind_has(b, fused_otherwise && plain, "%s.gate_up_proj", base)) {
         x.w13 = bind_stack(b, arena_printf(b->arena, "%s.gate_up_proj", base), n_experts, dim_times(F, 2), D);
         x.w2 = bind_stack(b, arena_printf(b->arena, "%s.down_proj", base), n_experts, D, F);

@@ -23,13 +23,13 @@ class Bnb(unittest.TestCase):
         cls.folder, cls.made_before = tempfile.mkdtemp(prefix="gyre-bnb-"), {}
         cls.addClassCleanup(shutil.rmtree, cls.folder, ignore_errors=True)
 
-    def made(self, kind, **settings):
+    def made(self, kind, plain=PLAIN, **settings):
         """A folder with `packed` and `twin`."""
-        key = repr((kind, settings))
+        key = repr((kind, plain, settings))
         if key not in self.made_before:
             self.made_before[key] = folder = os.path.join(self.folder, str(len(self.made_before)))
             os.mkdir(folder)
-            bnb_weights.make(PLAIN, folder, kind, **settings)
+            bnb_weights.make(plain, folder, kind, **settings)
         return self.made_before[key]
 
     def values(self, folder):
@@ -44,6 +44,9 @@ class Bnb(unittest.TestCase):
         folder = self.made(kind, **settings)
         packed, twin = (os.path.join(folder, kind) for kind in ("packed", "twin"))
         self.assertEqual(self.values(packed), self.values(twin))
+        self.same_answers(packed, twin)
+
+    def same_answers(self, packed, twin):
         (code, a, err), (_, b, _) = self.scored(packed), self.scored(twin)
         self.assertEqual(code, 0, err)
         for name in ("token_logprobs", "last_logits"):
@@ -63,6 +66,16 @@ class Bnb(unittest.TestCase):
     @slow(OTHERS)
     def test_nf4(self):
         self.same("nf4")
+
+    def fused(self):
+        folder = os.path.join(self.folder, "fused")
+        if not os.path.exists(folder):
+            bnb_weights.fuse_experts(os.path.join(ROOT, "tests/models/qwen3_5_moe"), folder)
+        return folder
+
+    def test_experts_that_are_fused_stay_as_they_are(self):
+        folder = self.made("nf4", plain=self.fused(), nested=256)
+        self.same_answers(*(os.path.join(folder, kind) for kind in ("packed", "twin")))
 
     @slow(OTHERS)
     def test_fp4_in_runs_that_end_within_a_row(self):
@@ -122,6 +135,26 @@ class Bnb(unittest.TestCase):
         self.assertIn("nf4 (bitsandbytes)", p.stdout.decode())
         p = subprocess.run([GYRE, "info", PLAIN, "--output", "json"], capture_output=True, timeout=60)
         self.assertEqual(with_weights["parameters"], json.loads(p.stdout)["parameters"])
+
+    def told(self, verb, *words):
+        p = subprocess.run([GYRE, verb, *words], capture_output=True, timeout=60)
+        self.assertEqual(p.returncode, 0, p.stderr.decode())
+        return json.loads(p.stdout)
+
+    def test_settings_alone_tell_what_the_weights_do(self):
+        """But for the texts beside weights of 4 bits, which are as long as they are."""
+        for kind, settings in (("nf4", {"nested": 256}), ("nf4", {"nested": 256, "plain": self.fused()}),
+                               ("nf4", {}), ("int8", {})):
+            with self.subTest(kind=kind, **settings):
+                folder = os.path.join(self.made(kind, **settings), "packed")
+                config = shutil.copy(os.path.join(folder, "config.json"), tempfile.mkdtemp(dir=self.folder))
+                a, b = (self.told("info", x, "--output", "json") for x in (folder, config))
+                header, _ = read_safetensors(os.path.join(folder, "model.safetensors"))
+                texts = sum(t["shape"][0] for name, t in header.items() if ".quant_state." in name)
+                b["bytes_by_dtype"]["u8"] += texts
+                self.assertEqual(a["bytes_by_dtype"], b["bytes_by_dtype"])
+                a, b = (self.told("plan", x, "--json") for x in (folder, config))
+                self.assertEqual(a["layouts"], b["layouts"])
 
 
 if __name__ == "__main__":

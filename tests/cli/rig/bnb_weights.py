@@ -5,6 +5,7 @@ precision and rounded are those of single precision."""
 import bisect
 import json
 import os
+import re
 import shutil
 import struct
 
@@ -93,6 +94,28 @@ def config_of(kind, nested):
             "bnb_4bit_use_double_quant": bool(nested), "bnb_4bit_quant_storage": "uint8"}
 
 
+def fuse_experts(plain, folder):
+    """A copy of a model whose experts are two tensors a layer, as transformers 5 has them in memory, and Qwen3.5 on
+    disk: no linear modules, so that bitsandbytes leaves them in floats."""
+    header, body = read_safetensors(os.path.join(plain, "model.safetensors"))
+    tensors, experts = {}, {}
+    for name, t in header.items():
+        found = re.match(r"(.*\.experts)\.(\d+)\.(\w+)\.weight$", name)
+        if found:
+            experts.setdefault(found[1], {})[int(found[2]), found[3]] = t["shape"], body[slice(*t["data_offsets"])]
+        elif name != "__metadata__":
+            tensors[name] = t["dtype"], t["shape"], body[slice(*t["data_offsets"])]
+    for base, of in experts.items():
+        n = max(e for e, _ in of) + 1
+        ffn_size, hidden_size = of[0, "up_proj"][0]
+        both = b"".join(of[e, kind][1] for e in range(n) for kind in ("gate_proj", "up_proj"))
+        tensors[base + ".gate_up_proj"] = "BF16", [n, 2 * ffn_size, hidden_size], both
+        down = b"".join(of[e, "down_proj"][1] for e in range(n))
+        tensors[base + ".down_proj"] = "BF16", [n, hidden_size, ffn_size], down
+    shutil.copytree(plain, folder, copy_function=shutil.copyfile)
+    write(folder, tensors)
+
+
 def make(plain, folder, kind, block=64, nested=0, skip=()):
     """folder/packed and folder/twin of a plain model of bfloat16; the twin is in float32. Modules whose names hold one
     of `skip` stay plain, and the settings do not say so."""
@@ -103,7 +126,7 @@ def make(plain, folder, kind, block=64, nested=0, skip=()):
             continue
         begin, end = t["data_offsets"]
         data, stored, shape = body[begin:end], t["dtype"], t["shape"]
-        if not name.endswith("_proj.weight") or any(s in name for s in skip):
+        if not re.search(r"_proj(_\w+)?\.weight$", name) or any(s in name for s in skip):
             packed[name] = twin[name] = (stored, shape, data)
             continue
         values = [struct.unpack("<f", b"\0\0" + data[i:i + 2])[0] for i in range(0, len(data), 2)]
