@@ -2,6 +2,8 @@
 #if defined(__x86_64__)
 #include "backend/cpu/kernels/simd_avx2.h"
 
+// Of a core of Zen 3 with 512 KiB of second-level cache: farther ahead, what was fetched is gone before its use.
+#define FEW_AHEAD_BYTES (8 << 10)
 #define KERNELS kernels_avx2
 #define KERNELS_NAME "avx2"
 #include "backend/cpu/kernels/kernels_body.h"

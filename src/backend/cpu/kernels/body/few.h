@@ -14,6 +14,10 @@
  *
  * so the last: to memory the weights are one linear stream, to the core a tile that is already near. */
 
+#ifndef FEW_AHEAD_BYTES
+#define FEW_AHEAD_BYTES AHEAD_BYTES
+#endif
+
 enum { MAX_TILE_WEIGHTS = 8 };
 
 /* Rows of weights that are taken together with n_x rows of activations: their sums, two vectors of each row and
@@ -171,7 +175,7 @@ static ALWAYS_INLINE void few_tile(const enum dtype dt, const bool scaled, const
     const float *x = f->x + first * 2 * LANES;
     struct few_walk walk = {.w_stride = part->row_stride * size, .x_step = n_all};
     walk.w = (const unsigned char *)part->data + row * walk.w_stride;
-    walk.ahead = walk.w + AHEAD_BYTES;
+    walk.ahead = walk.w + FEW_AHEAD_BYTES;
     walk.ahead_step = f->near || first > 0 || part->row_stride != f->n_cols ? 0 : n_w * 2 * LANES * size;
     vf sum[MAX_TILE_WEIGHTS][FEW_ROWS];
     if (from > 0)
