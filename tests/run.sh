@@ -7,11 +7,13 @@
 #
 # What takes long says in its first comment "Not in make test-fast" and why, but for test_ptx_*, and single tests say
 # @slow (tests/cli/rig/brief.py). Op tests and goldens take a sixth of their cases then, another one in each run
-# (op_rig.h). A test that uses more than $TEST_TIMEOUT seconds (600) of processor time, or hangs, is killed and counts
-# as failed under its name (tests/limit.py). Time on the clock is no measure: others may use this machine.
+# (op_rig.h). What takes minutes, on XLA and from PTX, takes a part of its cases in make test too, and all of them in
+# some hours by make test GYRE_TEST_ALL=1 (tests/cli/rig/parts.py). A test that uses more than $TEST_TIMEOUT seconds of
+# processor time (600; 7200 of all cases), or hangs, is killed and counts as failed under its name (tests/limit.py).
+# Time on the clock is no measure: others may use this machine.
 set -u
 cd "$(dirname "$0")/.."
-: "${BUILD:=build/release}" "${TEST_TIMEOUT:=600}"
+: "${BUILD:=build/release}" "${TEST_TIMEOUT:=${GYRE_TEST_ALL:+7200}}" "${TEST_TIMEOUT:=600}"
 RESULTS=$BUILD/results
 export BUILD TEST_TIMEOUT RESULTS HF_HUB_OFFLINE=1 # no test asks the hub
 

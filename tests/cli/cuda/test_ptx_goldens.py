@@ -1,18 +1,16 @@
 """Checkpoints of many families against the float32 reference, on the CUDA backend and without a GPU:
 tests/ptx/machine.h. Of 45 models one for each way that is asked for here, drawn anew each time; which, and the seed,
-are in what a failure prints. All of them: build/release/tests/test_goldens by hand, as ops() runs it, some ten minutes
-a way."""
-import random
+are in what a failure prints. All of them, with GYRE_TEST_ALL=1 (parts.py), take some ten minutes a way."""
 import unittest
 
+from parts import part
 from ptx_machine import ops
 
 MODELS = 45
 
 
 def one_model(way, **environment):
-    return ops("test_goldens", GYRE_TEST_ONLY=way + "*", GYRE_TEST_PART="%d/%d" % (random.randint(1, MODELS), MODELS),
-               **environment)
+    return ops("test_goldens", GYRE_TEST_ONLY=way + "*", **part(MODELS), **environment)
 
 
 class Goldens(unittest.TestCase):

@@ -1,7 +1,8 @@
 """The machine that runs kernels without a GPU, and with it the products of many rows, each by itself: tests/ptx,
-tests/cuda."""
+tests/cuda. Of the four largest programs two run, drawn anew each time (parts.py)."""
 import unittest
 
+from parts import some_tests
 from ptx_machine import alone
 
 
@@ -15,11 +16,15 @@ class Kernels(unittest.TestCase):
     test_weights_as_they_are_placed = alone("test_place")
     test_experts_of_four_bits_as_they_are_placed = alone("test_place_blocks")
     test_sides_of_the_cache = alone("test_l2_topology")
+    test_gemm_w4 = alone("test_gemm_w4")
+
+
+@some_tests(2)
+class Fp8(unittest.TestCase):
     test_quantise = alone("test_quantise")
     test_gemm_fp8_small_m = alone("test_gemm_fp8_small_m")
     test_gemm_fp8_gated = alone("test_gemm_fp8_gated")
     test_gemm_fp8_prefill = alone("test_gemm_fp8_prefill")
-    test_gemm_w4 = alone("test_gemm_w4")
 
 
 if __name__ == "__main__":

@@ -1,17 +1,17 @@
 """EMBED, LINEAR and ATTENTION of the CUDA backend against double precision, without a GPU: tests/ptx/machine.h. Of many
-cases a part, drawn anew each time; which, and the seed, are in what a failure prints."""
-import random
+cases a part, drawn anew each time (parts.py); which, and the seed, are in what a failure prints."""
 import unittest
 
+from parts import part
 from ptx_machine import ops
 
 
 def part_of(name, parts, **environment):
-    return ops(name, GYRE_TEST_PART="%d/%d" % (random.randint(1, parts), parts), **environment)
+    return ops(name, **part(parts), **environment)
 
 
 class Rows(unittest.TestCase):
-    test_attention = ops("test_ops_attention")
+    test_attention = part_of("test_ops_attention", 3)
     # Of so few multiprocessors one has several chunks of a task, and of five and seven tokens other tasks are cut.
     test_latent = ops("test_ops_latent", GYRE_PTX_PROCESSORS="2", GYRE_TEST_ONLY="latent*")
     test_absorbed = ops("test_ops_latent", GYRE_TEST_ONLY="absorbed*")

@@ -34,7 +34,8 @@ def runs(program, *arguments, **environment):
         order = os.environ.get("GYRE_PTX_SEED") or str(random.randint(1, 10**9))
         p = subprocess.run([program, *arguments], cwd=ROOT, env=dict(os.environ, GYRE_PTX_SEED=order, **environment),
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")
-        self.assertEqual(p.returncode, 0, f"GYRE_PTX_SEED={order} {p.stdout[:300]} ... {p.stdout[-3000:]}")
+        self.assertEqual(p.returncode, 0,
+                         f"GYRE_PTX_SEED={order} {environment} {p.stdout[:300]} ... {p.stdout[-3000:]}")
 
     return test
 

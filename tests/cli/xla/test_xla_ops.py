@@ -1,11 +1,12 @@
 """Op tests over --device xla with a PJRT plugin for the CPU, in float32: against double precision, in the schedules
-that a brief run has; where there are many cases a tenth, drawn anew each time, which and the seed are in what a
-failure prints.
+that a brief run has; where there are many cases a tenth, drawn anew each time (parts.py), which and the seed are
+in what a failure prints.
 
 Not in make test-fast: XLA compiles some dozens of programs."""
-import os, random, subprocess, unittest
+import os, subprocess, unittest
 
 from packages import ROOT
+from parts import part
 from xla_plugin import environment
 
 BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build/release"))
@@ -13,12 +14,12 @@ BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build/release"))
 
 def ops(name, only="*", parts=10):
     def test(self):
-        part = f"{random.randint(1, parts)}/{parts}"
+        taken = part(parts)
         p = subprocess.run([os.path.join(BUILD, "tests", name)], cwd=ROOT, text=True, errors="replace",
                            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                            env=dict(environment(self), GYRE_TEST_BACKEND="xla", GYRE_TEST_DTYPE="float32",
-                                    GYRE_TEST_BRIEF="1", GYRE_TEST_PART=part, GYRE_TEST_ONLY=only))
-        self.assertEqual(p.returncode, 0, f"part {part}: {p.stdout[:300]} ... {p.stdout[-3000:]}")
+                                    GYRE_TEST_BRIEF="1", GYRE_TEST_ONLY=only, **taken))
+        self.assertEqual(p.returncode, 0, f"{taken}: {p.stdout[:300]} ... {p.stdout[-3000:]}")
 
     return test
 
