@@ -146,9 +146,10 @@ static void a_model_guesses_itself_through_the_text(void **state) {
 
 static void another_model_changes_no_token(void **state) {
     (void)state;
-    if (!test_is_brief())
-        compare("tests/models/qwen3_5", "models/story", 3, 600, 5);
     compare("models/story", "tests/models/llama", 3, 500, 0);
+    if (test_is_brief())
+        return;
+    compare("tests/models/qwen3_5", "models/story", 3, 600, 5);
     compare("models/story", "tests/models/qwen3", 2, 900, 0); // the longest is beyond the draft's 1,024 tokens
 }
 

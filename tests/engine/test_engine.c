@@ -177,7 +177,7 @@ static void random_company_changes_nothing(void **state) {
     (void)state;
     struct tally tally = {0};
     open_grammars();
-    int n = test_is_brief() ? 500 : 4000;
+    int n = test_is_brief() ? 200 : 4000;
     for (int i = 0; i < n; i++)
         one_random_schedule(&tally);
     close_grammars();

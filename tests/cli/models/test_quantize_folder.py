@@ -7,7 +7,7 @@ import struct
 import tempfile
 import unittest
 
-from brief import some_of
+from brief import slow, some_of
 from packages import ROOT
 from test_quantize import gyre, read_tensors, write_tensors
 
@@ -108,6 +108,7 @@ class Folder(unittest.TestCase):
         for a, b in zip(self.logits(out), self.logits(other)):
             self.assertLess(abs(a - b), 1e-3)
 
+    @slow("it scores a text for each layout")
     def test_perplexity_stays_within_its_bound(self):
         for name in some_of(FAMILIES):
             folder = os.path.join(ROOT, "tests/models", name)

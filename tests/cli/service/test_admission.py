@@ -7,6 +7,7 @@ import threading
 import time
 import unittest
 
+from brief import slow
 from patience import PATIENCE
 from serving import Server
 
@@ -54,6 +55,7 @@ class Admission(unittest.TestCase):
         f.flush()
         return f.name
 
+    @slow("it keeps a queue busy for a second")
     def test_who_comes_later_is_told_a_longer_wait(self):
         """How long is not looked at: this machine may be anybody's. test_queue_model.c does, on a clock of its
         own."""

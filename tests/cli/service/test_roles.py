@@ -11,6 +11,7 @@ import threading
 import time
 import unittest
 
+from brief import slow
 from patience import PATIENCE
 from serving import GYRE, ROOT, Server
 
@@ -195,6 +196,7 @@ class Roles(unittest.TestCase):
         self.assertEqual(ask(take, prompt(99, 140))[2], 128)
         way.close()
 
+    @slow("two servers for each fault")
     def test_parts_that_came_are_kept(self):
         """A prompt of many steps: what came of it before the way was cut is not computed again."""
         model = "tests/models/llama"

@@ -1,6 +1,7 @@
 """gyre bench: figures for the machine and for a model, in a form that can be read back."""
 import os, re, subprocess, unittest
 
+from brief import slow
 from places import ROOT
 
 GYRE = os.path.abspath(os.environ["GYRE"])
@@ -40,6 +41,7 @@ class Bench(unittest.TestCase):
         self.assertEqual((p.returncode, p.stderr), (0, ""))
         self.assertGreater(self.row(p.stdout, "decode"), 0)
 
+    @slow("it decodes for two seconds")
     def test_guesses_stand_beside_none(self):
         p = bench("decode", STORY, "--batch", "1", "--num-iters", "1", "--warmup-seconds", "0", "--output-len", "16",
                   "--random-guesses", "3", "--synthetic-acceptance", "3")

@@ -84,6 +84,7 @@ class Offline(unittest.TestCase):
         self.assertEqual([p["input_len"] for p in r["prefill"]], [40])
         self.assertGreater(r["read_bytes_per_s"], 1e8)
 
+    @slow("it decodes for two seconds")
     def test_decode_says_how_many_experts_even_routing_would_read(self):
         folder = os.path.join(ROOT, "tests/models/qwen3_moe")
         with open(os.path.join(folder, "config.json")) as f:

@@ -11,6 +11,7 @@ import tempfile
 import time
 import unittest
 
+from brief import slow
 from packages import ROOT
 from test_quantize import GYRE, gyre
 
@@ -101,6 +102,7 @@ class Divergence(unittest.TestCase):
                                 stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
     @unittest.skipIf("san" in os.path.dirname(GYRE), "a sanitizer keeps what is freed for a while")
+    @slow("the file is of a long text")
     def test_a_large_base_file_is_not_held_in_memory(self):
         peaks = []
         for n_chars in (1000, 20000):

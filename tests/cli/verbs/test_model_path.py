@@ -119,6 +119,7 @@ class Model(unittest.TestCase):
         self.told("merges", dict(needs, **TEXT), "vocab.json and merges.txt", "save_pretrained")
         self.assertEqual(self.gyre("run", "m", "--prompt-ids", "1", "-n", "1", "--output", "ids").returncode, 0)
 
+    @slow("it copies the model's files for each case")
     def test_a_folder_without_weights(self):
         self.folder("m", "config.json", "tokenizer.json")
         self.told("m", VERBS, "m: has no weights", "--load-format dummy")

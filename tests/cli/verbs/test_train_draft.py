@@ -105,6 +105,7 @@ class TrainDraft(unittest.TestCase):
         self.assertEqual(config["eagle_config"]["eagle_aux_hidden_state_layer_ids"], [1, 3, 4])
         self.assertEqual((config["draft_vocab_size"], config["vocab_size"], config["rope_theta"]), (300, 4096, 10000))
 
+    @slow("another training")
     def test_a_head_with_all_tokens_has_no_tables(self):
         out = os.path.join(self.folder, "all")
         self.train(out, *self.usual, "--steps", "2", "--draft-vocab-size", "4096")
@@ -156,6 +157,7 @@ class TrainDraft(unittest.TestCase):
         self.assertEqual(accepted(told), accepted(self.told)[-1:])
         self.assertFalse(os.path.exists(out))
 
+    @slow("another training")
     def test_init_takes_a_head_that_guesses_one_token(self):
         out = os.path.join(self.folder, "one")
         told = self.train(out, *self.usual[:14], "--threads", "1", "--draft-vocab-size", "1", "--steps", "1")

@@ -13,6 +13,7 @@ import subprocess
 import tempfile
 import unittest
 
+from brief import slow
 from serving import GYRE, ROOT, Server
 from test_train_draft import accepted, header, losses
 
@@ -115,6 +116,7 @@ class TrainPredictor(unittest.TestCase):
         self.assertGreater(n["drafts"], 60)
         self.assertAlmostEqual(1 + n["accepted_tokens"] / n["drafts"], accepted(self.told)[-1], delta=0.12)
 
+    @slow("another training")
     def test_one_that_is_there_is_trained_further(self):
         model, out = self.both_in_one("further"), os.path.join(self.folder, "more")
         told = self.train(model, out, *self.usual, "--steps", "0")

@@ -2,6 +2,7 @@
 calls, what is given away, what is freed; and each call of it failing in turn, which is a sentence and no leak."""
 import os, re, subprocess, tempfile, unittest
 
+from brief import slow
 from packages import ROOT
 
 GYRE = os.path.abspath(os.environ["GYRE"])
@@ -70,6 +71,7 @@ class StandIn(unittest.TestCase):
         self.assertRegex(p.stderr, "gyre: xla: compiling a step of 1 x [0-9]+ tokens, with up to [0-9]+ of context: 2")
         self.assertNotIn("compiling", self.gyre()[0].stderr)
 
+    @slow("a run for each call")
     def test_each_call_that_fails_is_a_sentence(self):
         for flags in ((), ("--tensor-parallel-size", "2")):
             p, log = self.gyre(*flags)
