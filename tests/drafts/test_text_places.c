@@ -191,7 +191,7 @@ static void tokens_may_be_long(void **state) {
     static const int lengths[][N_LONG] = {{128, 128, 128, 128, 128, 128, 128},
                                           {MOST_TOKEN_BYTES, MOST_TOKEN_BYTES, 255, 254, 250, 200, 192},
                                           {1, 127, 128, 129, MOST_TOKEN_BYTES, MOST_TOKEN_BYTES + 1, 300}};
-    static const int pieces[] = {64, 96, 77};
+    static const int longest_piece[] = {64, 128, 64};
     static struct world w;
     char spaces[512];
     memset(spaces, ' ', sizeof spaces);
@@ -202,7 +202,8 @@ static void tokens_may_be_long(void **state) {
         w.target.view.first = w.own.view.first = -1;
         for (int i = 0; i < N_LONG; i++)
             add(&w.target, spaces, lengths[c][i]);
-        add(&w.own, spaces, 1), add(&w.own, spaces, pieces[c]);
+        for (int n = 1; n <= longest_piece[c]; n *= 2) // by which they join
+            add(&w.own, spaces, n);
         open_places(&w);
         seq->tokens = w.tokens[0];
         for (int i = 0; i < N_TOKENS; i++)
