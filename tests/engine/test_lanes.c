@@ -335,7 +335,7 @@ static void who_drains_opens_nothing(void **state) {
     struct gyre_error err;
     struct reopening r = {0};
     world_open_reopening(&w, &r, LONG_HOUR_US);
-    toy_faults.collect_fails_in = 20;
+    toy_faults.collect_fails_in = 50; // of 60 steps: a quarter of a second from now
     EXPECT_OK(submit(&w, &j, &err), err);
     service_drain(w.service);
     EXPECT_EQ(wait_done(&w, &j), GYRE_FAILED);
