@@ -26,7 +26,7 @@ import unittest  # noqa: F401
 import limit
 
 BUILD, RESULTS = os.environ["BUILD"], os.environ["RESULTS"]
-SECONDS = os.path.join(BUILD, "seconds")
+SECONDS = os.path.join(BUILD, "seconds" + (".brief" if os.environ.get("GYRE_TEST_BRIEF") else ""))
 CLI = os.path.join(os.path.dirname(os.path.abspath(__file__)), "cli")
 
 

@@ -98,13 +98,14 @@ tests() {
     echo "draft_models $there/test_draft_models"
     echo "head_by_library GYRE_LINEAR=library $there/test_ops_head"
     plain="GYRE_TEST_KERNELS=plain"
-    for t in ops ops_rows ops_layer ops_head ops_moe ops_recurrent; do echo "plain_$t $plain $there/test_$t"; done
+    most="ops_rows ops_norm ops_head ops_moe ops_recurrent"
+    for t in ops ops_layer $most; do echo "plain_$t $plain $there/test_$t"; done
     for t in $linears attention; do echo "plain_$t $plain GYRE_TEST_PART=1/6 $there/test_ops_$t"; done
     echo "plain_parity $plain GYRE_TEST_PART=1/2 $there/test_parity"
     for n in 1 64; do echo "head_screened_$n GYRE_ARGMAX_FILTER=$n $there/test_ops_head"; done
     for k in 1 2 3; do echo "layer_$k GYRE_TEST_PART=$k/3 $there/test_ops_layer"; done
     for k in 1 2; do echo "ops_$k GYRE_TEST_PART=$k/2 $there/test_ops"; done
-    for t in ops_rows ops_head ops_moe ops_recurrent ops_refusals overlap sample_rows; do echo "$t $there/test_$t"; done
+    for t in $most ops_refusals overlap sample_rows; do echo "$t $there/test_$t"; done
     for t in "$there"/test_*; do
         case ${t##*/test_} in
         ops* | goldens | device | parity | overlap | sample_rows | cache | faults | two_devices) ;;

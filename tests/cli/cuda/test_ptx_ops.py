@@ -8,6 +8,7 @@ from ptx_machine import ops
 
 class Ops(unittest.TestCase):
     test_ops = ops("test_ops", **part(3))
+    test_norms = ops("test_ops_norm", **part(3))
     test_heads = ops("test_ops_head", **part(2))
     test_experts = ops("test_ops_moe", **part(3))
     test_recurrent = ops("test_ops_recurrent", **part(2))

@@ -1,10 +1,11 @@
 """Cases of which a run takes a part, drawn anew each time, as all of them take too long for every run. With
-GYRE_TEST_ALL=1 (make test GYRE_TEST_ALL=1, some hours) a run takes all. Not a test itself."""
+GYRE_TEST_ALL=1 (make test GYRE_TEST_ALL=1, some hours) a run takes all that a brief run (GYRE_TEST_BRIEF) has. Not a
+test itself."""
 import os
 import random
 import unittest
 
-TAKES_ALL = "GYRE_TEST_ALL" in os.environ
+TAKES_ALL = bool(os.environ.get("GYRE_TEST_ALL"))
 
 
 def part(n, k=None):
