@@ -148,7 +148,7 @@ static const struct flag flags[] = {
     {"handover-min-tokens", 0, FLAG_INT, &opt.handover_least, "N", "Roles",
      "prompts of so many tokens that are not cached here are fetched", .min = 1, .max = 1 << 24},
     {"handover-timeout", 0, FLAG_REAL, &opt.handover_timeout, "SECONDS", "Roles",
-     "until a prompt is computed here after all", .min = 0.01, .max = 3600},
+     "from when a request came, until its prompt is computed here after all", .min = 0.01, .max = 3600},
     {"scheduling-policy", 0, FLAG_CHOICE, &opt.engine.policy, "fcfs|sjf", "Scheduling",
      "who runs first: by arrival, or short prompts before long ones"},
     {"itl-target", 0, FLAG_REAL, &opt.engine.itl_target, "MS", "Scheduling",

@@ -27,7 +27,7 @@ struct few_rows {
 };
 
 enum {
-    AHEAD_BYTES = 64 * 1024, // how far ahead of its use multiply_few prefetches
+    AHEAD_BYTES = 64 * 1024, // how far ahead of its use multiply_few prefetches, unless a set says FEW_AHEAD_BYTES
     FEW_ROWS = 8,            // activation rows that share one pass over the weights
     NEAR_COLS = 512,         // columns of x that stay in the first-level cache
     MOST_LANES = 16,         // of any set
