@@ -49,7 +49,7 @@ static bool python_number(struct str s, struct buf *out) {
     struct buf number = {0};
     for (size_t i = s.len && s.ptr[0] == '+'; i < s.len; i++) {
         bool first = number.len == 0 || (number.len == 1 && number.ptr[0] == '-');
-        if (s.ptr[i] == '_' || (first && s.ptr[i] == '0' && digits(s, i + 1)))
+        if (s.ptr[i] == '_' || (first && s.ptr[i] == '0' && i + 1 < s.len && isdigit((unsigned char)s.ptr[i + 1])))
             continue;
         if (s.ptr[i] == '.' && (number.len == 0 || !isdigit((unsigned char)number.ptr[number.len - 1])))
             buf_push(&number, '0');
@@ -139,7 +139,7 @@ static enum mark_match ends_string(const struct literal *l, struct str s) {
         return MARK_YES;
     if (next == s.len)
         return l->ended ? MARK_YES : MARK_MORE;
-    return strchr(",:=)]}<", s.ptr[next]) ? MARK_YES : MARK_NO;
+    return s.ptr[next] && strchr(",:=)]}<[", s.ptr[next]) ? MARK_YES : MARK_NO;
 }
 
 static struct str closing_quote(const struct literal *l) {

@@ -110,6 +110,19 @@ static bool put_literal(struct str text, struct buf *out) {
     return whole;
 }
 
+/* A word of Python. Where a text may be, 07 and +49 are texts: a number would lose what they begin with. */
+static bool put_word(struct str text, int types, struct buf *out) {
+    struct buf word = {0};
+    bool is = literal_word(text, types == TYPE_ALL, &word);
+    char c = is ? word.ptr[0] : '\0';
+    int type = c == 'n' ? TYPE_NULL : c == 't' || c == 'f' ? TYPE_BOOL : TYPE_NUMBER;
+    is = is && (!(types & TYPE_STRING) || (type != TYPE_NUMBER && (types & type)));
+    if (is)
+        buf_str(out, buf_view(&word));
+    buf_release(&word);
+    return is;
+}
+
 static bool put_value(struct str text, int types, struct buf *out) {
     json_error_t e;
     json_t *value = json_loadb(text.ptr, text.len, JSON_DECODE_ANY, &e);
@@ -119,7 +132,7 @@ static bool put_value(struct str text, int types, struct buf *out) {
         buf_str(out, text);
     if (fits || value)
         return fits;
-    if ((types & (TYPE_BOOL | TYPE_NULL | TYPE_NUMBER)) && literal_word(text, types == TYPE_ALL, out))
+    if ((types & (TYPE_BOOL | TYPE_NULL | TYPE_NUMBER)) && put_word(text, types, out))
         return true;
     bool brackets = text.len && (text.ptr[0] == '{' || text.ptr[0] == '[');
     return brackets && (types & (TYPE_ARRAY | TYPE_OBJECT)) && put_literal(text, out);

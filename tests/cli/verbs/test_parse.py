@@ -49,6 +49,22 @@ class Parse(unittest.TestCase):
                     with self.subTest(template=template, output=case["output"], flags=flags):
                         self.same(got, case["content"], case["reasoning"], calls)
 
+    def test_a_text_that_may_be_missing_stays_a_text(self):
+        """Values that are no JSON: numbers of Python only where no text may be."""
+        text_or = {"anyOf": [{"type": "string"}, {"type": "null"}]}, {"type": ["string", "number"]}
+        whole, flag = {"type": "integer"}, {"type": ["string", "boolean"]}
+        cases = [(text_or[0], v, v) for v in ("02139", "+49170", "1_000", "True")]
+        cases += [(text_or[1], v, v) for v in ("007", "+5")]
+        cases += [(text_or[0], "None", None), (text_or[0], "null", None), (flag, "True", True),
+                  (whole, "07", 7), (whole, "+5", 5), (whole, "1_000", 1000), (whole, "0" * 100000 + "1", 1)]
+        for schema, written, want in cases:
+            tools = [{"type": "function", "function": {"name": "f", "parameters": {
+                "type": "object", "properties": {"v": schema}}}}]
+            output = "<tool_call>f\n<arg_key>v</arg_key>\n<arg_value>%s</arg_value>\n</tool_call>" % written
+            with self.subTest(schema=schema, written=written[:20]):
+                got, = self.parse("GLM-4.6.jinja", [{"output": output, "tools": tools}])
+                self.assertEqual([json.loads(c["arguments"]) for c in got["tool_calls"]], [{"v": want}])
+
     def test_what_is_no_call_is_content_as_it_is(self):
         for template, cases in by_template(OURS["no_calls"]).items():
             for flags in (), ("--pieces", "1"):
