@@ -192,10 +192,10 @@ static enum status perplexity(struct measurement *m, struct model_text *text, co
     m->sequence = xcalloc((size_t)m->window + 1, sizeof *m->sequence);
     double result;
     TRY(measure_all(m, &result, err));
-    if (opt.cache_cost)
-        TRY(print_cache_cost(m, model, result, err));
-    printf("perplexity %.4f over %lld tokens\n", result, (long long)m->n_scored);
-    return OK;
+    long long n_scored = m->n_scored;
+    enum status st = opt.cache_cost ? print_cache_cost(m, model, result, err) : OK;
+    printf("perplexity %.4f over %lld tokens\n", result, n_scored); // also where there was no room for the other cache
+    return st;
 }
 
 /* A sentence about flags that do not go together; NULL: they do. */
