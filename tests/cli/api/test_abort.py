@@ -14,8 +14,7 @@ KEYS = {"first": {"Authorization": "Bearer sk-first"}, "second": {"x-api-key": "
 
 def setUpModule():
     global server, keyed
-    server = Server("tests/models/llama")
-    keyed = Server("tests/models/llama", "--api-key", "sk-first", "--api-key", "sk-second")
+    server, keyed = Server("models/story"), Server("models/story", "--api-key", "sk-first", "--api-key", "sk-second")
 
 
 def tearDownModule():

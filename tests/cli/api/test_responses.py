@@ -13,7 +13,7 @@ ASK = "Tell me a story about a fox."
 def setUpModule():
     global server, thinker, folder
     folder = tempfile.TemporaryDirectory()
-    server = Server("tests/models/llama")
+    server = Server("models/story")
     thinker = Server(thinking_model(folder.name))
 
 
@@ -110,14 +110,14 @@ class Answers(unittest.TestCase):
         self.assertEqual(r["output"][-1]["status"], "incomplete")
 
     def test_the_models_own_end_completes_it(self):
-        r = self.both(input="Say no.", max_output_tokens=900,
-                      temperature=0.4, top_p=0.9, top_k=50, seed=9)
+        r = self.both(input="Tell me a very short story about a dog and a ball.", max_output_tokens=900,
+                      temperature=0.4, top_p=0.9, top_k=50, seed=13)
         self.assertEqual((r["status"], r["incomplete_details"], r["error"]), ("completed", None, None))
         self.assertEqual(r["output"][-1]["status"], "completed")
         self.assertGreaterEqual(r["completed_at"], r["created_at"])
 
     def test_without_a_limit_it_goes_to_the_end_of_the_context(self):
-        small = Server("tests/models/llama", "--max-model-len", "160")
+        small = Server("models/story", "--max-model-len", "160")
         try:
             status, r = small.post("/v1/responses", input=ASK, temperature=0, ignore_eos=True)
             self.assertEqual((status, r["usage"]["total_tokens"]), (200, 160))

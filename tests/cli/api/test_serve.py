@@ -15,7 +15,7 @@ CHAT = [{"role": "user", "content": "Tell me a story about a fox."}]
 
 def setUpModule():
     global server
-    server = Server("tests/models/llama", "--served-model-name", "story", "--served-model-name", "tales/story")
+    server = Server("models/story", "--served-model-name", "story", "--served-model-name", "tales/story")
 
 
 def tearDownModule():
@@ -31,8 +31,8 @@ class Answers(unittest.TestCase):
     def test_a_completion_has_the_tokens_of_the_command_line(self):
         run = subprocess.run([
             GYRE, "run",
-            os.path.join(ROOT, "tests/models/llama"), "--no-chat", "-p", "Once upon a time", "-n", "40",
-            "--temperature", "0", "--output", "json"
+            os.path.join(ROOT, "models/story"), "--no-chat", "-p", "Once upon a time", "-n", "40", "--temperature", "0",
+            "--output", "json"
         ], capture_output=True, text=True, timeout=60)
         status, r = server.post("/v1/completions", prompt="Once upon a time", max_tokens=40, temperature=0)
         self.assertEqual(status, 200)
@@ -130,7 +130,7 @@ class Answers(unittest.TestCase):
 
     def test_models(self):
         self.assertEqual([m["id"] for m in server.request("GET", "/v1/models")[1]["data"]], ["story", "tales/story"])
-        self.assertEqual(server.request("GET", "/v1/models/tales/story")[1]["max_model_len"], 2048)
+        self.assertEqual(server.request("GET", "/v1/models/tales/story")[1]["max_model_len"], 1024)
         self.assertEqual(server.request("GET", "/v1/models/other")[0], 404)
 
     def test_tokenize_and_back(self):
@@ -199,10 +199,10 @@ class Refusals(unittest.TestCase):
         self.refused("/v1/completions", {"prompt": "x", "model": "gpt-99"}, 404, "model")
 
     def test_a_prompt_longer_than_the_context_says_the_numbers(self):
-        s, r = server.post("/v1/completions", prompt=[5] * 3000, max_tokens=5)
+        s, r = server.post("/v1/completions", prompt=[5] * 2000, max_tokens=5)
         self.assertEqual(s, 400)
-        self.assertIn("3000", r["error"]["message"])
-        self.assertIn("2048", r["error"]["message"])
+        self.assertIn("2000", r["error"]["message"])
+        self.assertIn("1024", r["error"]["message"])
 
     def test_paths_and_methods(self):
         self.assertEqual(server.request("GET", "/v1/nothing")[0], 404)
@@ -263,7 +263,7 @@ class Company(unittest.TestCase):
 
 class Ending(unittest.TestCase):
     def test_sigterm_lets_a_stream_finish(self):
-        own = Server("tests/models/llama")
+        own = Server("models/story")
         events = []
         t = threading.Thread(target=lambda: events.extend(
             own.stream("/v1/completions", prompt="Once", max_tokens=300, ignore_eos=True, n=2)))

@@ -51,7 +51,7 @@ class Failure(unittest.TestCase):
         """The weights' file is short while one engine runs: that one reads behind its end and is dead."""
         with tempfile.TemporaryDirectory() as folder:
             model = os.path.join(folder, "model")
-            shutil.copytree(os.path.join(ROOT, "tests/models/llama"), model)
+            shutil.copytree(os.path.join(ROOT, "models/story"), model)
             server = Server(model, "--data-parallel-size", "2")
             self.addCleanup(server.process.kill)
             weights = os.path.join(model, "model.safetensors")
@@ -90,7 +90,7 @@ class Failure(unittest.TestCase):
         """While config.json is another; once that which is served is back, the engine is opened."""
         with tempfile.TemporaryDirectory() as folder:
             model = os.path.join(folder, "model")
-            shutil.copytree(os.path.join(ROOT, "tests/models/llama"), model)
+            shutil.copytree(os.path.join(ROOT, "models/story"), model)
             server = Server(model, "--data-parallel-size", "2")
             self.addCleanup(server.process.kill)
             weights = os.path.join(model, "model.safetensors")

@@ -30,7 +30,7 @@ def ask(server, host, method="GET", path="/v1/models", body=None, headers=None):
 
 class Hosts(unittest.TestCase):
     def start(self, *flags):
-        server = Server("tests/models/llama", "--disable-log-requests", *flags)
+        server = Server("models/story", "--disable-log-requests", *flags)
         self.addCleanup(server.stop)
         return server
 

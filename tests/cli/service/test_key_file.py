@@ -27,7 +27,7 @@ def setUpModule():
     unittest.addModuleCleanup(folder.cleanup)
     path = os.path.join(folder.name, "keys")
     write(FILE)
-    server = Server("tests/models/llama", "--api-key-file", path, "--max-num-seqs", "1")
+    server = Server("models/story", "--api-key-file", path, "--max-num-seqs", "1")
     unittest.addModuleCleanup(server.process.kill)
 
 
@@ -231,8 +231,8 @@ class Faults(unittest.TestCase):
                 f.flush()
                 r = subprocess.run(
                     [GYRE, "serve",
-                     os.path.join(ROOT, "tests/models/llama"), "--port", "0", "--api-key-file", f.name],
-                    capture_output=True, text=True, timeout=30)
+                     os.path.join(ROOT, "models/story"), "--port", "0", "--api-key-file", f.name], capture_output=True,
+                    text=True, timeout=30)
                 self.assertEqual(r.returncode, 1, (line, r.stderr))
                 self.assertIn(f.name + ":4: ", r.stderr, line)
                 self.assertIn(why, r.stderr, line)
@@ -245,14 +245,14 @@ class Faults(unittest.TestCase):
                 f.flush()
                 r = subprocess.run(
                     [GYRE, "serve",
-                     os.path.join(ROOT, "tests/models/llama"), "--port", "0", "--api-key-file", f.name],
-                    capture_output=True, text=True, timeout=30)
+                     os.path.join(ROOT, "models/story"), "--port", "0", "--api-key-file", f.name], capture_output=True,
+                    text=True, timeout=30)
                 self.assertEqual(r.returncode, 1)
                 self.assertIn("no key in it", r.stderr)
         r = subprocess.run(
             [GYRE, "serve",
-             os.path.join(ROOT, "tests/models/llama"), "--port", "0", "--api-key-file", "/nowhere/keys"],
-            capture_output=True, text=True, timeout=30)
+             os.path.join(ROOT, "models/story"), "--port", "0", "--api-key-file", "/nowhere/keys"], capture_output=True,
+            text=True, timeout=30)
         self.assertEqual(r.returncode, 1)
         self.assertIn("/nowhere/keys", r.stderr)
 

@@ -26,7 +26,7 @@ SAMPLE = re.compile(
 
 def setUpModule():
     global server
-    server = Server("tests/models/llama", "--served-model-name", 'a "story"')
+    server = Server("models/story", "--served-model-name", 'a "story"')
 
 
 def tearDownModule():

@@ -11,7 +11,7 @@ import unittest
 
 from serving import GYRE, ROOT, Server
 
-MODEL = os.path.join(ROOT, "tests/models/llama")
+MODEL = os.path.join(ROOT, "models/story")
 
 
 class UnixConnection(http.client.HTTPConnection):
@@ -99,7 +99,7 @@ class Tls(unittest.TestCase):
         return os.path.join(cls.folder.name, name)
 
     def test_clients_that_check_the_certificate_are_content(self):
-        server = Server("tests/models/llama", "--ssl-certfile", self.file("a.pem"), "--ssl-keyfile", self.file("a.key"))
+        server = Server("models/story", "--ssl-certfile", self.file("a.pem"), "--ssl-keyfile", self.file("a.key"))
         self.addCleanup(server.process.kill)
         trusted = ssl.create_default_context(cafile=self.file("a.pem"))
         c = http.client.HTTPSConnection("127.0.0.1", server.port, context=trusted, timeout=30)
@@ -149,7 +149,7 @@ class Origins(unittest.TestCase):
     def test_only_pages_of_the_origin_that_was_named_may_read_answers(self):
         origin = "https://app.example"
         for flags, want in ((["--allowed-origin", origin], origin), (["--allowed-origin", "*"], "*"), ([], None)):
-            server = Server("tests/models/llama", "--api-key", "sk-for-pages", *flags)
+            server = Server("models/story", "--api-key", "sk-for-pages", *flags)
             self.addCleanup(server.process.kill)
             c = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
             asks = {
@@ -174,7 +174,7 @@ class Origins(unittest.TestCase):
 class Limits(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server("tests/models/llama", "--max-body", "20000", "--max-choices", "5", "--disable-log-requests")
+        cls.server = Server("models/story", "--max-body", "20000", "--max-choices", "5", "--disable-log-requests")
         cls.addClassCleanup(cls.server.stop)
 
     def refused(self, status, method="POST", path="/v1/completions", body=None, param=None, **headers):

@@ -18,7 +18,7 @@ MINE = {"Authorization": "Bearer " + KEYS[0]}
 
 def setUpModule():
     global server
-    server = Server("tests/models/llama", "--log-format", "json", "--api-key", KEYS[0], "--api-key", KEYS[1])
+    server = Server("models/story", "--log-format", "json", "--api-key", KEYS[0], "--api-key", KEYS[1])
 
 
 def tearDownModule():
@@ -157,7 +157,7 @@ class Lines(unittest.TestCase):
 
 class Forms(unittest.TestCase):
     def test_text_is_one_line_of_names_and_values(self):
-        own = Server("tests/models/llama")
+        own = Server("models/story")
         self.addCleanup(own.process.kill)
         own.post("/v1/completions", prompt="Once", max_tokens=3)
         own.request("GET", '/no"where')
@@ -173,7 +173,7 @@ class Forms(unittest.TestCase):
                          r'^\S+Z 40\d GET "/no\\"where" request_id=\S+ client=\S+ total_ms=[\d.]+ ended=complete\n$')
 
     def test_none_when_it_is_disabled(self):
-        own = Server("tests/models/llama", "--disable-log-requests")
+        own = Server("models/story", "--disable-log-requests")
         self.addCleanup(own.process.kill)
         own.post("/v1/completions", prompt="Once", max_tokens=3)
         self.assertEqual(own.stop(), 0)
@@ -182,7 +182,7 @@ class Forms(unittest.TestCase):
     def test_a_log_that_nobody_reads_holds_up_no_request(self):
         read, write = os.pipe()
         p = subprocess.Popen(
-            [GYRE, "serve", os.path.join(ROOT, "tests/models/llama"), "--port", "0", "--threads", "1"], stderr=write)
+            [GYRE, "serve", os.path.join(ROOT, "models/story"), "--port", "0", "--threads", "1"], stderr=write)
         os.close(write)
         port, seen = None, ""
         while not port:
@@ -208,7 +208,7 @@ class Forms(unittest.TestCase):
 
 class Recorder(unittest.TestCase):
     def test_it_shows_what_runs_what_waits_and_why(self):
-        own = Server("tests/models/llama", "--max-num-seqs", "1", "--disable-log-requests")
+        own = Server("models/story", "--max-num-seqs", "1", "--disable-log-requests")
         self.addCleanup(own.process.kill)
         sockets = [abandoned(own) for _ in range(3)]
         deadline = time.time() + PATIENCE

@@ -51,7 +51,7 @@ def resident(pid):
 class Memory(unittest.TestCase):
     @unittest.skipIf("san" in os.environ["GYRE"], "a sanitizer keeps what is freed")
     def test_what_two_thousand_connections_took_goes_back(self):
-        s = Server("tests/models/llama")
+        s = Server("models/story")
         try:
             s.post("/v1/completions", prompt="Once", max_tokens=4)
             before = resident(s.process.pid)
@@ -74,7 +74,7 @@ class Memory(unittest.TestCase):
 
 class Unread(unittest.TestCase):
     def check(self, *flags):
-        s = Server("tests/models/llama", "--max-num-seqs", "4", *flags)
+        s = Server("models/story", "--max-num-seqs", "4", *flags)
         try:
             whole = [s.post("/v1/completions", prompt=p, **dict(ASKED, logprobs=0))[1]["choices"][0]["text"]
                      for p in PROMPTS]
@@ -102,7 +102,7 @@ class Unread(unittest.TestCase):
         self.check("--kv-cache-memory", str(20 << 20), "--no-enable-prefix-caching")
 
     def test_a_server_that_ends_does_not_wait_for_them(self):
-        s = Server("tests/models/llama", "--drain-timeout", "1")
+        s = Server("models/story", "--drain-timeout", "1")
         c = open_stream(s, prompt=PROMPTS[0])
         wait_for(s, "gyre:num_requests_unread", 1)
         self.assertEqual(s.stop(), 0)
