@@ -147,14 +147,14 @@ enum status model_count(const struct model_spec *spec, int64_t *n_parameters, in
     return count(spec, LOAD_PHANTOM, NULL, n_parameters, stored_bytes, err);
 }
 
-enum status model_count_at(const char *path, const struct model_spec *spec, bool has_weights, int64_t *n_parameters,
+enum status model_count_at(const char *path, const struct model_spec *spec, int64_t *n_parameters,
                            int64_t stored_bytes[N_STORAGES], struct error *err) {
     struct checkpoint *c = NULL;
-    if (!spec->gguf && !(quant_is_bnb(spec->quant) && has_weights))
+    if (!spec->gguf && !quant_is_bnb(spec->quant))
         return model_count(spec, n_parameters, stored_bytes, err);
     enum status st = open_checkpoint(path, spec, &c, err);
     if (st == OK)
         st = count(spec, LOAD_CHECKPOINT, c, n_parameters, stored_bytes, err);
     checkpoint_free(c);
-    return st;
+    return st == OK || spec->gguf ? st : model_count(spec, n_parameters, stored_bytes, err);
 }

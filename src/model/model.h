@@ -48,8 +48,8 @@ enum status model_count(const struct model_spec *spec, int64_t *n_parameters, in
                         struct error *err);
 
 /* The same of what is at `path`: the tensors of GGUF files and of bitsandbytes tell their storage themselves, of others
- * the config does, as of those of bitsandbytes where there is none (`has_weights`). */
-enum status model_count_at(const char *path, const struct model_spec *spec, bool has_weights, int64_t *n_parameters,
+ * the config does, as of those of bitsandbytes that are not there, or faulty. */
+enum status model_count_at(const char *path, const struct model_spec *spec, int64_t *n_parameters,
                            int64_t stored_bytes[N_STORAGES], struct error *err);
 
 /* ERR_IO when a weight file was cut while it was mapped. Ask before results are handed out. */

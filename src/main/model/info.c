@@ -96,7 +96,7 @@ static void describe_calls(const char *path, struct buf *out) {
 static enum status gather(const char *path, struct facts *f, struct error *err) {
     TRY(model_path_check(path, MODEL_SETTINGS, err));
     TRY(model_spec_open(path, &f->spec, err));
-    TRY(model_count_at(path, f->spec, model_path_has_weights(path), &f->n_parameters, f->bytes_by_storage, err));
+    TRY(model_count_at(path, f->spec, &f->n_parameters, f->bytes_by_storage, err));
     const struct family *family = family_find(f->spec->model_type);
     f->runnable = family && family->record && quant_is_readable(f->spec->quant);
     for (int i = 0; i < N_STORAGES; i++)
