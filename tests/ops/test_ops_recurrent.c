@@ -240,7 +240,8 @@ static struct rig *projected_layer(struct rig_options o, const struct delta_args
     return rig;
 }
 
-/* Against the same layer on the CPU, whose inputs are not rounded to e4m3: scales that were left out would show. */
+/* Against the same layer on the CPU, whose inputs are not rounded to e4m3: scales that were left out would show in the
+ * means over all rows. A row near zero is all rounding, and may be off by more than its size. */
 static void a_delta_layer_reads_unscaled_products(void **state) {
     (void)state;
     static const struct delta_args shapes[] = {
@@ -257,7 +258,8 @@ static void a_delta_layer_reads_unscaled_products(void **state) {
         like.like = rig;
         struct rig *oracle = projected_layer(like, &shapes[i]);
         const double *want = rig_run(oracle, SCHEDULE_WHOLE);
-        rig_expect_bounds(rig, want, (struct rig_bounds){.most = 1, .rms = 0.2, .cosine = 0.98},
+        rig->tells_all = true;
+        rig_expect_bounds(rig, want, (struct rig_bounds){.most = 20, .rms = 0.2, .cosine = 0.98},
                           "a DeltaNet layer behind e4m3");
         rig_free(oracle);
         rig_free(rig);
