@@ -23,7 +23,7 @@ struct card_flags {
         {"gpu-memory-utilization", 0, FLAG_REAL, &(f).memory_share, "SHARE", "Memory of a card",                   \
          "of a card's memory that may be taken, as of serve", .min = 0.01, .max = 1},                              \
         {"dtype", 0, FLAG_CHOICE, &(f).dtype, "auto|float32|float16|bfloat16", "Memory of a card", "as of serve"}, \
-        {"kv-cache-dtype", 0, FLAG_CHOICE, &(f).kv_cache_dtype, KV_CACHE_DTYPES, \
+        {"kv-cache-dtype", 0, FLAG_CHOICE, &(f).kv_cache_dtype, KV_CACHE_DTYPES,                                   \
          "Memory of a card", "as of serve"},                                                                       \
         {"quantization", 0, FLAG_CHOICE, &(f).quantization, "none|fp8|int4|nvfp4", "Memory of a card",             \
          "as of serve"},                                                                                           \
