@@ -117,7 +117,7 @@ static enum status make(const struct program *whole, const struct sizing *s, str
                               &(struct step_model_options){.card = s->card,
                                                            .link = s->link,
                                                            .makes_fp8 = s->makes_fp8,
-                                                           .fp8_cache = s->fp8_cache,
+                                                           .cache = s->cache,
                                                            .n_all_experts = l->by_expert ? n_experts_of(whole) : 0});
     struct work_kind prompt = {1, 0, s->n_input};
     struct step_time parts;
@@ -181,8 +181,17 @@ static bool is_asked_for(const struct sizing *s, int tp, int pp) {
     return (!s->only_tp || s->only_tp == tp) && (!s->only_pp || s->only_pp == pp);
 }
 
+static enum status check_cache(const struct program *p, enum cache_format cache, struct error *err) {
+    for (int g = 0; g < p->n_groups; g++)
+        if (p->groups[g].kind == CACHE_LATENT && cache != CACHE_16_BITS)
+            return fail(err, ERR_UNSUPPORTED,
+                        "kv_cache_dtype: %s has a latent cache (MLA), which cards keep in 16 bits", p->name);
+    return OK;
+}
+
 enum status layouts_find(const struct program *whole, const struct sizing *s, struct layout **out, int *n,
                          struct error *err) {
+    TRY(check_cache(whole, s->cache, err));
     struct layout *all = xcalloc(MOST_LAYOUTS, sizeof *all);
     struct refusal why = {.least_lack = INFINITY};
     int most_tp = s->link->cards ? MIN(s->link->cards, s->n_cards) : MIN(s->n_cards, 64),

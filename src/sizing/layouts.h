@@ -18,7 +18,8 @@ struct sizing {
     const struct card *card;
     const struct link *link;
     int n_cards;
-    bool makes_fp8, fp8_cache;
+    bool makes_fp8;
+    enum cache_format cache;
     double memory_share; // of the card's memory that may be taken
     int block_size;
     double n_input, n_output;             // tokens of a request
@@ -50,7 +51,8 @@ struct layout {
     struct program *program;              // of rank 0
 };
 
-/* ERR_MEMORY: it fits in no way, with what the best one lacks. ERR_UNSUPPORTED: it cannot be cut. */
+/* ERR_MEMORY: it fits in no way, with what the best one lacks. ERR_UNSUPPORTED: it cannot be cut, or has a latent cache
+ * and another than 16 bits is asked for. */
 enum status layouts_find(const struct program *whole, const struct sizing *s, struct layout **out, int *n,
                          struct error *err);
 void layouts_free(struct layout *l, int n);

@@ -1,6 +1,8 @@
 /* step_time.c - see step_time.h. Which elements weights get is as backend/cuda/weights/weights.c gives them. */
 #include "sizing/step_time.h"
 
+#include "core/kv_int4.h"
+
 #include <math.h>
 #include <stdlib.h>
 
@@ -69,13 +71,22 @@ static double read_bytes(const void *context, const struct op *op, int slot) {
     return placed_bytes(m, op, slot);
 }
 
+static double kv_bytes(enum cache_format format, const struct cache_group *g) {
+    double elements = (double)g->k_dim + g->v_dim, n_heads = g->n_heads;
+    switch (format) {
+    case CACHE_16_BITS: return n_heads * 2 * elements;
+    case CACHE_FP8: return n_heads * (elements + 8); // a scale of key and value each
+    case CACHE_INT4: return n_heads * (double)(kv_int4_row_bytes(g->k_dim) + kv_int4_row_bytes(g->v_dim));
+    }
+    return 0;
+}
+
 static double slot_bytes(const struct step_model *m, int group) {
     const struct cache_group *g = &m->program->groups[group];
-    double elements = (double)g->n_heads * (g->k_dim + g->v_dim);
     switch (g->kind) {
     case CACHE_STATE: return 4 * (double)g->state_floats;
     case CACHE_LATENT: return 2 * (double)g->k_dim;
-    case CACHE_KV: return m->options.fp8_cache ? elements + 8.0 * g->n_heads : 2 * elements;
+    case CACHE_KV: return kv_bytes(m->options.cache, g);
     }
     return 0;
 }
@@ -278,8 +289,8 @@ static struct op_time time_of(const struct step_model *m, const struct work_shap
 static enum basis basis_of(const struct step_model *m) {
     const struct card *c = m->options.card;
     enum basis b = MAX(c->read_bytes_per_s.basis, c->narrow_flops_per_s.basis);
-    bool is_apart = m->options.n_all_experts > 0;
-    return m->has_few_bits || is_apart ? MAX(b, EXTRAPOLATED) : b;
+    bool is_apart = m->options.n_all_experts > 0, is_new = m->options.cache == CACHE_INT4; // whose kernels never ran
+    return m->has_few_bits || is_apart || is_new ? MAX(b, EXTRAPOLATED) : b;
 }
 
 void step_model_time(const struct step_model *m, const struct work_kind *kinds, int n_kinds, struct step_time *out) {

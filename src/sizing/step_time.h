@@ -12,11 +12,14 @@
 #include "core/pass/op_work.h"
 #include "sizing/measured.h"
 
+/* What keys and values are kept in: 16 bits, fp8 or int4 (core/kv_int4.h). */
+enum cache_format { CACHE_16_BITS, CACHE_FP8, CACHE_INT4 };
+
 struct step_model_options {
     const struct card *card;
     const struct link *link;
     bool makes_fp8;    // --quantization fp8
-    bool fp8_cache;    // --kv-cache-dtype fp8; else 16 bits
+    enum cache_format cache;
     int n_all_experts; // of a layer, where ranks have some of them; 0: all have all
 };
 

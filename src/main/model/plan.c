@@ -37,7 +37,7 @@ static const struct flag flags[] = {
     {"gpu-memory-utilization", 0, FLAG_REAL, &opt.memory_share, "SHARE", "Cards",
      "of a card's memory that may be taken, as of serve", .min = 0.01, .max = 1},
     {"quantization", 0, FLAG_CHOICE, &opt.quantization, "none|fp8", "Model", "as of serve"},
-    {"kv-cache-dtype", 0, FLAG_CHOICE, &opt.kv_cache_dtype, "auto|fp8", "Model", "as of serve; auto has 16 bits"},
+    {"kv-cache-dtype", 0, FLAG_CHOICE, &opt.kv_cache_dtype, "auto|fp8|int4", "Model", "as of serve; auto has 16 bits"},
     {"block-size", 0, FLAG_INT, &opt.block_size, "N", "Model", "tokens in a block of cache", .min = 1, .max = 1 << 14},
     ALLOW_LINKS_FLAG,
     {"input-len", 0, FLAG_INT, &opt.input_len, "N", "Load", "tokens of a prompt", .min = 1, .max = 1 << 24},
@@ -100,10 +100,14 @@ static enum status read_batches(struct sizing *s, struct error *err) {
     return OK;
 }
 
+static enum cache_format cache_format(const char *name) {
+    return strcmp(name, "fp8") == 0 ? CACHE_FP8 : strcmp(name, "int4") == 0 ? CACHE_INT4 : CACHE_16_BITS;
+}
+
 static enum status read_options(struct sizing *s, struct error *err) {
     *s = (struct sizing){.link = link_find(opt.link),
                          .makes_fp8 = strcmp(opt.quantization, "fp8") == 0,
-                         .fp8_cache = strcmp(opt.kv_cache_dtype, "fp8") == 0,
+                         .cache = cache_format(opt.kv_cache_dtype),
                          .memory_share = opt.memory_share,
                          .block_size = (int)opt.block_size,
                          .n_input = (double)opt.input_len,

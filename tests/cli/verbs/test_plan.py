@@ -100,6 +100,28 @@ class Plan(unittest.TestCase):
                                        delta=1e-3)
         self.assertLess(self.layout(p, 2)["weight_bytes_a_card"], 0.55 * self.layout(p, 1)["weight_bytes_a_card"])
 
+    def test_caches_of_fewer_bits_are_smaller(self):
+        c = config(MODELS["Llama-3.1-8B"])
+        of = {}
+        for kept in ("auto", "fp8", "int4"):
+            one = self.layout(self.plan(c, "--kv-cache-dtype", kept, "--input-len", "1000", "--output-len", "24",
+                                        "--batch", "128"))
+            # a token, layer and KV head of 128 channels
+            of[kept] = round(one["cache_bytes_a_sequence"] / (1024 * 32 * 8))
+            if kept == "int4":
+                self.assertLess(one["speeds"][0]["parts"]["cache_ms"], cache_ms)
+                self.assertEqual(one["speeds"][0]["basis"], "extrapolated")
+            cache_ms = one["speeds"][0]["parts"]["cache_ms"]
+        self.assertEqual(of, {"auto": 512, "fp8": 264, "int4": 144})
+
+    def test_latent_caches_have_16_bits(self):
+        model = os.path.join(CONFIGS, "deepseek-ai--DeepSeek-V2-Lite", "config.json")
+        for kept in ("fp8", "int4"):
+            p = run(model, "--kv-cache-dtype", kept)
+            self.assertEqual((p.returncode, p.stdout), (1, ""))
+            self.assertIn("has a latent cache (MLA), which cards keep in 16 bits", p.stderr)
+        self.assertEqual(run(model).returncode, 0)
+
     def test_stages_fit_what_cards_alone_do_not(self):
         c = config(MODELS["Llama-3.1-70B"])
         p = self.plan(c, "--cards", "4xH100", "--link", "ib400")  # 141 GB of 16 bits
