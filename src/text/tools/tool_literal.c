@@ -1,182 +1,71 @@
 /* tool_literal.c - see tool_literal.h. */
 #include "text/tools/tool_literal.h"
 
-#include "base/status.h"
 #include "text/tools/tool_marks.h"
-
-#include <ctype.h>
 
 void literal_init(struct literal *l, bool strict, struct str quote) {
     *l = (struct literal){.state = LITERAL_VALUE, .strict = strict, .quote = quote};
 }
 
-void literal_release(struct literal *l) { buf_release(&l->word); }
-
-// ---- words ------------------------------------------------------------------------------------------------------
-
-static size_t digits(struct str s, size_t at) {
-    size_t n = at;
-    while (n < s.len && isdigit((unsigned char)s.ptr[n]))
-        n++;
-    return n - at;
+void literal_release(struct literal *l) {
+    buf_release(&l->word);
+    buf_release(&l->json);
 }
 
-static bool is_number(struct str s) {
-    size_t at = s.len && s.ptr[0] == '-', n = digits(s, at);
-    if (n == 0 || (n > 1 && s.ptr[at] == '0'))
-        return false;
-    at += n;
-    if (at < s.len && s.ptr[at] == '.') {
-        n = digits(s, at + 1);
-        if (n == 0)
-            return false;
-        at += 1 + n;
-    }
-    if (at < s.len && (s.ptr[at] | 32) == 'e') {
-        at++;
-        if (at < s.len && (s.ptr[at] == '+' || s.ptr[at] == '-'))
-            at++;
-        n = digits(s, at);
-        if (n == 0)
-            return false;
-        at += n;
-    }
-    return at == s.len;
+/* What levels are opened as, beside '{' a dictionary, '[' a list and '(' the arguments of a call. The last two are not
+ * decided: PAREN is a tuple or what stands in it, BRACE a set or a dictionary. */
+enum { TUPLE = 't', SET = 's', PAREN = 'p', BRACE = 'b' };
+
+enum { UNDECIDED = '\1' }; // in json, where a bracket may have to be: no JSON has it
+
+// ---- what is told -----------------------------------------------------------------------------------------------
+
+/* Of the innermost level. */
+static void decide(struct literal *l, char as) {
+    char bracket = as == SET || as == TUPLE ? '[' : as;
+    l->json.ptr[l->mark[l->depth - 1]] = bracket;
+    l->open[l->depth - 1] = as;
+    l->n_undecided--;
 }
 
-/* 1_000, +5, .5 and 5. are numbers to Python; 07 is none, but models write months so. */
-static bool python_number(struct str s, struct buf *out) {
-    struct buf number = {0};
-    for (size_t i = s.len && s.ptr[0] == '+'; i < s.len; i++) {
-        bool first = number.len == 0 || (number.len == 1 && number.ptr[0] == '-');
-        if (s.ptr[i] == '_' || (first && s.ptr[i] == '0' && i + 1 < s.len && isdigit((unsigned char)s.ptr[i + 1])))
-            continue;
-        if (s.ptr[i] == '.' && (number.len == 0 || !isdigit((unsigned char)number.ptr[number.len - 1])))
-            buf_push(&number, '0');
-        buf_push(&number, s.ptr[i]);
-        if (s.ptr[i] == '.' && (i + 1 == s.len || !isdigit((unsigned char)s.ptr[i + 1])))
-            buf_push(&number, '0');
-    }
-    bool is = is_number(buf_view(&number));
-    if (is)
-        buf_str(out, buf_view(&number));
-    buf_release(&number);
-    return is;
+static bool is_undecided(const struct literal *l, int level) {
+    return l->open[level] == PAREN || l->open[level] == BRACE;
 }
 
-bool literal_word(struct str word, bool strict, struct buf *out) {
-    static const struct {
-        struct str word, json;
-        bool python;
-    } names[] = {{{"true", 4}, {"true", 4}, false},  {{"false", 5}, {"false", 5}, false},
-                 {{"null", 4}, {"null", 4}, false},  {{"True", 4}, {"true", 4}, true},
-                 {{"False", 5}, {"false", 5}, true}, {{"None", 4}, {"null", 4}, true}};
-    for (size_t i = 0; i < ARRAY_LEN(names); i++)
-        if (str_eq(word, names[i].word) && !(strict && names[i].python)) {
-            buf_str(out, names[i].json);
-            return true;
+/* What is decided goes to out. */
+static void tell(struct literal *l, struct buf *out) {
+    int first = 0;
+    while (l->n_undecided && !is_undecided(l, first))
+        first++;
+    size_t n = l->n_undecided ? l->mark[first] : l->json.len;
+    for (size_t i = 0, end; i < n; i = end + 1) {
+        const char *none = memchr(l->json.ptr + i, UNDECIDED, n - i); // of (x), which is x
+        end = none ? (size_t)(none - l->json.ptr) : n;
+        buf_append(out, l->json.ptr + i, end - i);
+    }
+    if (n) {
+        memmove(l->json.ptr, l->json.ptr + n, l->json.len - n);
+        l->json.len -= n;
+    }
+    for (int i = first; n && l->n_undecided && i < l->depth; i++)
+        l->mark[i] -= is_undecided(l, i) ? n : 0;
+}
+
+/* What is not decided will not be any more. */
+static void settle(struct literal *l) {
+    for (int i = 0; i < l->depth; i++)
+        if (is_undecided(l, i)) {
+            bool paren = l->open[i] == PAREN;
+            l->json.ptr[l->mark[i]] = paren ? '[' : '{';
+            l->open[i] = paren ? TUPLE : '{';
         }
-    if (is_number(word)) {
-        buf_str(out, word);
-        return true;
-    }
-    return !strict && python_number(word, out);
-}
-
-// ---- strings ----------------------------------------------------------------------------------------------------
-
-static void put_char(struct buf *out, char c) {
-    if ((unsigned char)c < 0x20 && c != '\n' && c != '\t')
-        buf_printf(out, "\\u%04x", c);
-    else if (c == '\n')
-        buf_str(out, STR("\\n"));
-    else if (c == '\t')
-        buf_str(out, STR("\\t"));
-    else {
-        if (c == '"' || c == '\\')
-            buf_push(out, '\\');
-        buf_push(out, c);
-    }
-}
-
-static size_t hex_digits(struct str s, size_t at, size_t most) {
-    size_t n = 0;
-    while (n < most && at + n < s.len && isxdigit((unsigned char)s.ptr[at + n]))
-        n++;
-    return n;
-}
-
-/* The escape at s, of which JSON's are kept and Python's are made JSON's. Returns its length; 0: more is needed. */
-static size_t put_escape(struct str s, struct buf *out) {
-    if (s.len < 2)
-        return 0;
-    char c = s.ptr[1];
-    size_t want = c == 'u' ? 4 : c == 'x' ? 2 : 0, have = hex_digits(s, 2, want);
-    if (want && have < want && s.len == 2 + have)
-        return 0;
-    if (want && have == want) {
-        buf_str(out, c == 'u' ? STR("\\u") : STR("\\u00"));
-        buf_append(out, s.ptr + 2, want);
-        return 2 + want;
-    }
-    if (strchr("\"\\/bfnrt", c) && c) {
-        buf_append(out, s.ptr, 2);
-        return 2;
-    }
-    if (c == '\'') {
-        buf_push(out, c);
-        return 2;
-    }
-    buf_str(out, STR("\\\\")); // none of either: a backslash
-    return 1;
-}
-
-/* Whether Python's quote at the beginning of s ends a string: models forget to escape those within ('don't'), and
- * behind one that ends a string something of the structure follows, or a mark. MARK_MORE: s is too short to say. */
-static enum mark_match ends_string(const struct literal *l, struct str s) {
-    size_t next = 1 + leading_blanks(str_from(s, 1));
-    if (l->strict || !l->quoted_by || next > LITERAL_BLANKS)
-        return MARK_YES;
-    if (next == s.len)
-        return l->ended ? MARK_YES : MARK_MORE;
-    return s.ptr[next] && strchr(",:=)]}<[", s.ptr[next]) ? MARK_YES : MARK_NO;
-}
-
-static struct str closing_quote(const struct literal *l) {
-    return l->quoted_by ? (struct str){&l->quoted_by, 1} : l->quote;
-}
-
-static enum literal_result read_string(struct literal *l, struct str text, size_t *used, struct buf *out) {
-    struct str close = closing_quote(l);
-    while (*used < text.len) {
-        struct str rest = str_from(text, *used);
-        enum mark_match ends = str_starts(rest, close) ? ends_string(l, rest) : MARK_NO;
-        if (ends == MARK_MORE)
-            return LITERAL_MORE;
-        if (ends == MARK_YES) {
-            *used += close.len;
-            buf_push(out, '"');
-            l->state = l->is_key ? LITERAL_COLON : LITERAL_COMMA_OR_END;
-            return LITERAL_DONE;
-        }
-        if (rest.len < close.len && str_starts(close, rest))
-            return LITERAL_MORE;
-        if (rest.ptr[0] == '\\' && l->quoted_by) {
-            size_t n = put_escape(rest, out);
-            if (n == 0)
-                return LITERAL_MORE;
-            *used += n;
-            continue;
-        }
-        put_char(out, rest.ptr[0]);
-        ++*used;
-    }
-    return LITERAL_MORE;
+    l->n_undecided = 0;
 }
 
 // ---- structure --------------------------------------------------------------------------------------------------
 
-static bool in_object(const struct literal *l) { return l->depth && l->open[l->depth - 1] != '['; }
+static char innermost(const struct literal *l) { return l->depth ? l->open[l->depth - 1] : '\0'; }
+static bool in_object(const struct literal *l) { return innermost(l) == '{' || innermost(l) == '('; }
 
 static void put_comma(struct literal *l, struct buf *out) {
     if (l->comma && !l->strict)
@@ -184,28 +73,47 @@ static void put_comma(struct literal *l, struct buf *out) {
     l->comma = false;
 }
 
+/* What a bracket opens; \0: nothing. */
+static char opened_by(const struct literal *l, char c) {
+    if (l->depth == LITERAL_DEPTH || (l->depth == 0 && c == '[' && l->strict))
+        return '\0';
+    bool python = !l->strict && (l->depth || l->is_value);
+    if (c == '{')
+        return python ? BRACE : '{';
+    if (c == '(' && !l->strict)
+        return python ? PAREN : '(';
+    return c == '[' ? '[' : '\0';
+}
+
 static bool open_container(struct literal *l, char c, struct buf *out) {
-    bool knows = c == '{' || c == '[' || (c == '(' && !l->strict);
-    if (!knows || l->depth == LITERAL_DEPTH || (l->depth == 0 && c == '[' && l->strict))
+    char as = opened_by(l, c);
+    if (!as)
         return false;
     put_comma(l, out);
-    bool is_object = c == '{' || (c == '(' && l->depth == 0); // a tuple is an array
-    buf_push(out, is_object ? '{' : '[');
-    l->open[l->depth++] = is_object ? c : '[';
-    l->state = is_object ? LITERAL_KEY_OR_END : LITERAL_ITEM_OR_END;
+    bool undecided = as == PAREN || as == BRACE;
+    l->mark[l->depth] = out->len;
+    l->n_undecided += undecided;
+    buf_push(out, undecided ? UNDECIDED : as == '(' ? '{' : as);
+    l->open[l->depth++] = as;
+    l->state = c == '[' || as == PAREN ? LITERAL_ITEM_OR_END : LITERAL_KEY_OR_END;
     return true;
 }
 
+static char closed_by(char open) { return open == '{' || open == BRACE || open == SET ? '}' : open == '[' ? ']' : ')'; }
+
 static bool close_container(struct literal *l, char c, struct buf *out) {
-    if (l->depth == 0 || (l->comma && l->strict))
+    char open = innermost(l);
+    if (l->depth == 0 || (l->comma && l->strict) || c != closed_by(open))
         return false;
-    char open = l->open[l->depth - 1];
-    bool fits = (open == '{' && c == '}') || (open == '[' && (c == ']' || (c == ')' && !l->strict))) ||
-                (open == '(' && c == ')');
-    if (!fits)
-        return false;
+    if (open == BRACE)
+        decide(l, '{');
+    else if (open == PAREN && l->state == LITERAL_ITEM_OR_END)
+        decide(l, TUPLE);
     l->comma = false;
-    buf_push(out, open == '[' ? ']' : '}');
+    open = innermost(l);
+    l->n_undecided -= open == PAREN;
+    if (open != PAREN)
+        buf_push(out, open == '{' || open == '(' ? '}' : ']');
     l->depth--;
     l->state = l->depth ? LITERAL_COMMA_OR_END : LITERAL_OVER;
     return true;
@@ -215,20 +123,41 @@ static void begin_string(struct literal *l, char quoted_by, bool is_key, struct 
     put_comma(l, out);
     buf_push(out, '"');
     l->quoted_by = quoted_by;
+    l->triple = false;
     l->is_key = is_key;
     l->state = LITERAL_STRING;
 }
 
-static bool ends_word(const struct literal *l, char c) {
+// ---- words ------------------------------------------------------------------------------------------------------
+
+/* Of a word so far that is one character: which. */
+static char only_char(const struct literal *l, struct str more) {
+    return l->word.len + more.len != 1 ? '\0' : more.len ? more.ptr[0] : l->word.ptr[0];
+}
+
+static bool ends_word(const struct literal *l, struct str more, char c) {
     if (strchr(l->is_key ? ":=,(){}[]" : ",(){}[]", c))
         return true;
-    return is_blank(c) && (l->is_key || l->quote.len == 0);
+    char only = only_char(l, more);
+    return is_blank(c) && (l->is_key || l->quote.len == 0) && only != '-' && only != '+';
+}
+
+/* json.dumps writes keys that are no texts as texts. */
+static void put_key(struct literal *l, struct str word, struct buf *out) {
+    struct buf constant = {0};
+    bool is = innermost(l) != '(' && l->quote.len == 0 && literal_word(word, false, &constant);
+    buf_json_string(out, is ? buf_view(&constant) : word);
+    buf_release(&constant);
 }
 
 static bool finish_word(struct literal *l, struct buf *out) {
     struct str word = str_core(buf_view(&l->word));
     put_comma(l, out);
-    if (l->is_key || !literal_word(word, l->strict, out)) {
+    if (l->is_key && l->strict)
+        return false;
+    if (l->is_key)
+        put_key(l, word, out);
+    else if (!literal_word(word, l->strict, out)) {
         if (l->strict)
             return false;
         buf_json_string(out, word);
@@ -238,16 +167,48 @@ static bool finish_word(struct literal *l, struct buf *out) {
     return true;
 }
 
+static enum literal_result read_quotes(struct literal *l, struct str text, size_t *used, bool is_key, struct buf *out) {
+    size_t n = literal_quotes(l, str_from(text, *used));
+    if (n == 0)
+        return LITERAL_MORE;
+    begin_string(l, text.ptr[*used], is_key, out);
+    l->triple = n == 3;
+    *used += n;
+    return LITERAL_DONE;
+}
+
+/* Whether the word so far says how a string is to be read that begins with c. */
+static bool is_prefix_of(const struct literal *l, struct str more, char c) {
+    return !l->strict && (c == '"' || c == '\'') && literal_is_prefix(only_char(l, more));
+}
+
 static enum literal_result read_word(struct literal *l, struct str text, size_t *used, struct buf *out) {
     size_t n = *used;
-    while (n < text.len && !ends_word(l, text.ptr[n]))
-        n++;
+    bool prefix = false;
+    while (n < text.len && !prefix) {
+        struct str more = {text.ptr + *used, n - *used};
+        if (ends_word(l, more, text.ptr[n]))
+            break;
+        prefix = is_prefix_of(l, more, text.ptr[n]);
+        n += !prefix;
+    }
     buf_append(&l->word, text.ptr + *used, n - *used);
     *used = n;
+    if (prefix) {
+        l->raw = (l->word.ptr[0] | 32) == 'r';
+        enum literal_result r = read_quotes(l, text, used, l->is_key, out);
+        if (r == LITERAL_DONE)
+            buf_clear(&l->word);
+        return r;
+    }
     if (l->word.len > LITERAL_WORD_BYTES)
         return LITERAL_BROKEN;
     if (n == text.len)
         return LITERAL_MORE;
+    if (l->is_key && innermost(l) == BRACE) { // it is written when it is known for a key or an item
+        l->state = LITERAL_COLON;
+        return LITERAL_DONE;
+    }
     return finish_word(l, out) ? LITERAL_DONE : LITERAL_BROKEN;
 }
 
@@ -262,29 +223,45 @@ static enum literal_result begin(struct literal *l, struct str text, size_t *use
     }
     if (l->quote.len && rest.len < l->quote.len && str_starts(l->quote, rest))
         return LITERAL_MORE;
-    if (c == '"' || (c == '\'' && !l->strict)) {
-        ++*used;
-        begin_string(l, c, is_key, out);
-        return LITERAL_DONE;
+    l->raw = false;
+    if (c == '"' || (c == '\'' && !l->strict))
+        return read_quotes(l, text, used, is_key, out);
+    if (is_key && c == '(' && innermost(l) == BRACE) { // JSON has no such keys
+        decide(l, SET);
+        is_key = false;
     }
     if (!is_key && open_container(l, c, out)) {
         ++*used;
         return LITERAL_DONE;
     }
     l->is_key = is_key;
-    if (l->depth == 0 || (is_key && l->strict) || ends_word(l, c))
+    if (l->depth == 0 || (is_key && l->strict) || ends_word(l, STR(""), c))
         return LITERAL_BROKEN;
     l->state = LITERAL_WORD;
     return LITERAL_DONE;
 }
 
+/* Behind the first item of a brace, which may be a key. */
+static void decide_brace(struct literal *l, bool is_key, struct buf *out) {
+    decide(l, is_key ? '{' : SET);
+    l->is_key = is_key;
+    if (l->word.len)
+        finish_word(l, out);
+    if (!is_key)
+        l->state = LITERAL_COMMA_OR_END;
+}
+
 static enum literal_result punctuate(struct literal *l, char c, size_t *used, struct buf *out) {
     bool done = false;
-    if (l->state == LITERAL_COLON && (c == ':' || (c == '=' && l->open[l->depth - 1] == '('))) {
+    if (l->state == LITERAL_COLON && innermost(l) == BRACE)
+        decide_brace(l, c != ',' && c != '}', out);
+    if (l->state == LITERAL_COLON && (c == ':' || (c == '=' && innermost(l) == '('))) {
         buf_str(out, l->strict ? STR(":") : STR(": "));
         l->state = LITERAL_VALUE;
         done = true;
     } else if (l->state == LITERAL_COMMA_OR_END && c == ',') {
+        if (innermost(l) == PAREN)
+            decide(l, TUPLE);
         l->comma = true;
         if (l->strict) // as it comes; others may have one too many
             buf_push(out, ',');
@@ -299,7 +276,7 @@ static enum literal_result punctuate(struct literal *l, char c, size_t *used, st
 static enum literal_result read_one(struct literal *l, struct str text, size_t *used, struct buf *out) {
     char c = text.ptr[*used];
     if (l->state == LITERAL_STRING)
-        return read_string(l, text, used, out);
+        return literal_string(l, text, used, out);
     if (l->state == LITERAL_WORD)
         return read_word(l, text, used, out);
     if (is_blank(c)) {
@@ -316,26 +293,38 @@ static enum literal_result read_one(struct literal *l, struct str text, size_t *
 }
 
 enum literal_result literal_feed(struct literal *l, struct str text, size_t *used, struct buf *out) {
+    struct buf *json = l->strict ? out : &l->json;
+    enum literal_result r = LITERAL_DONE;
     *used = 0;
-    while (l->state != LITERAL_OVER) {
-        if (*used == text.len)
-            return LITERAL_MORE;
-        enum literal_result r = read_one(l, text, used, out);
-        if (r != LITERAL_DONE)
-            return r;
-    }
-    return LITERAL_DONE;
+    while (l->state != LITERAL_OVER && r == LITERAL_DONE)
+        r = *used == text.len ? LITERAL_MORE : read_one(l, text, used, json);
+    l->taken += *used;
+    if (r == LITERAL_BROKEN)
+        settle(l);
+    tell(l, out);
+    return r;
+}
+
+void literal_cut(struct literal *l, struct buf *out) {
+    settle(l);
+    tell(l, out);
+    buf_str(out, buf_view(&l->word));
+    buf_clear(&l->word);
 }
 
 void literal_close(struct literal *l, struct buf *out) {
-    if (l->state == LITERAL_WORD && !finish_word(l, out))
+    struct buf *json = l->strict ? out : &l->json;
+    bool word = l->state == LITERAL_WORD || (l->state == LITERAL_COLON && l->word.len);
+    if (word && !finish_word(l, json))
         return;
     if (l->state == LITERAL_STRING && !l->is_key) {
-        buf_push(out, '"');
+        buf_push(json, '"');
         l->state = LITERAL_COMMA_OR_END;
     }
     bool between =
         l->state == LITERAL_COMMA_OR_END || l->state == LITERAL_KEY_OR_END || l->state == LITERAL_ITEM_OR_END;
     while (between && l->depth)
-        buf_push(out, l->open[--l->depth] == '[' ? ']' : '}');
+        between = close_container(l, closed_by(innermost(l)), json);
+    settle(l);
+    tell(l, out);
 }

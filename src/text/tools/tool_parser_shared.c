@@ -35,8 +35,10 @@ void parser_end_call(struct tool_parser *p) {
 }
 
 void parser_tell_word(struct tool_parser *p) {
-    parser_tell(p, TOOL_EVENT_ARGUMENTS, buf_view(&p->literal.word));
-    buf_clear(&p->literal.word);
+    struct buf out = {0};
+    literal_cut(&p->literal, &out);
+    parser_tell(p, TOOL_EVENT_ARGUMENTS, buf_view(&out));
+    buf_release(&out);
 }
 
 void parser_break_call(struct tool_parser *p) {

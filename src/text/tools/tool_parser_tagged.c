@@ -96,12 +96,13 @@ static struct str wrapping_key(const struct tool_parser *p, struct str key) {
 
 // ---- values that are no strings ---------------------------------------------------------------------------------
 
-/* A dictionary or a list as Python writes it. */
+/* A dictionary, a list, a set or a tuple as Python writes it. */
 static bool put_literal(struct str text, struct buf *out) {
     struct literal l;
     struct buf json = {0};
     size_t used;
     literal_init(&l, false, STR(""));
+    l.is_value = l.ended = true;
     bool whole = literal_feed(&l, text, &used, &json) == LITERAL_DONE && used == text.len;
     if (whole)
         buf_str(out, buf_view(&json));
@@ -134,7 +135,8 @@ static bool put_value(struct str text, int types, struct buf *out) {
         return fits;
     if ((types & (TYPE_BOOL | TYPE_NULL | TYPE_NUMBER)) && put_word(text, types, out))
         return true;
-    bool brackets = text.len && (text.ptr[0] == '{' || text.ptr[0] == '[');
+    char c = text.len ? text.ptr[0] : '\0';
+    bool brackets = c == '{' || c == '[' || (c == '(' && !(types & TYPE_STRING));
     return brackets && (types & (TYPE_ARRAY | TYPE_OBJECT)) && put_literal(text, out);
 }
 
