@@ -112,9 +112,3 @@ enum status lane_prompt(struct lane *s, const struct gyre_request *request, bool
     service_release(NULL, &t->answer);
     return st;
 }
-
-void lane_set_fetch(struct lane *s, const struct lane_fetch *fetch) {
-    pthread_mutex_lock(&s->lock);
-    s->fetch = *fetch;
-    pthread_mutex_unlock(&s->lock);
-}

@@ -57,40 +57,19 @@ static enum status admit(const struct lane *s, int tenant, bool goes_on, struct 
     return OK;
 }
 
-/* Under the lock. */
-static void put_in_inbox(struct lane *s, struct ticket *t) {
-    *s->inbox_end = t;
-    s->inbox_end = &t->next_inbox;
-    s->n_inbox++;
-    pthread_cond_signal(&s->work);
-}
-
-void lane_fetched(struct lane *s, struct ticket *t) {
-    pthread_mutex_lock(&s->lock);
-    s->n_fetching--;
-    s->has_wishes = true; // it may have been cancelled meanwhile
-    put_in_inbox(s, t);
-    pthread_mutex_unlock(&s->lock);
-}
-
 enum status lane_put(struct lane *s, struct ticket *t, bool goes_on, struct error *err) {
     pthread_mutex_lock(&s->lock);
     const struct request_progress *p = &t->answer.progress;
     enum status st = admit(s, p->tenant, goes_on, err);
-    bool is_fetched = st == OK && s->fetch.wants && !t->waiter && s->fetch.wants(s->fetch.of, t->request);
     if (st == OK) {
         queue_model_enter(&s->telemetry.queue, p->tenant, p->n_prompt);
         t->next = s->all;
         if (s->all)
             s->all->prev = t;
         s->all = t;
-        s->n_fetching += is_fetched;
-        if (!is_fetched)
-            put_in_inbox(s, t);
+        lane_enqueue(s, t);
     }
     pthread_mutex_unlock(&s->lock);
-    if (is_fetched)
-        s->fetch.push(s->fetch.of, t);
     return st;
 }
 
@@ -166,27 +145,30 @@ enum status lane_submit(struct lane *s, const struct gyre_request *request, void
     return st;
 }
 
+/* Under the lock. */
 static void tell_wish(struct lane *s) {
-    pthread_mutex_lock(&s->lock);
     s->has_wishes = true;
     pthread_cond_signal(&s->work);
-    pthread_mutex_unlock(&s->lock);
 }
 
-void service_cancel(struct service *s, struct answer *a) {
+void service_cancel(struct service *service, struct answer *a) {
     struct ticket *t = (struct ticket *)a;
-    (void)s;
+    struct lane *s = t->lane;
+    (void)service;
     atomic_store(&t->wants_cancel, true);
-    if (t->lane->fetch.cancel)
-        t->lane->fetch.cancel(t->lane->fetch.of, t);
-    tell_wish(t->lane);
+    pthread_mutex_lock(&s->lock);
+    lane_cancel_fetch(s, t);
+    tell_wish(s);
+    pthread_mutex_unlock(&s->lock);
 }
 
 void service_pause(struct service *s, struct answer *a, bool paused) {
     struct ticket *t = (struct ticket *)a;
     (void)s;
     atomic_store(&t->wants_pause, paused);
+    pthread_mutex_lock(&t->lane->lock);
     tell_wish(t->lane);
+    pthread_mutex_unlock(&t->lane->lock);
 }
 
 void service_stop(struct service *s, struct answer *a) {
@@ -443,11 +425,9 @@ void lane_drain(struct lane *s) {
 }
 
 void lane_stop(struct lane *s) {
-    if (s->fetch.close)
-        s->fetch.close(s->fetch.of); // what it has not fetched is in the inbox then
+    lane_close_fetch(s); // what it has not fetched is in the inbox then
     pthread_mutex_lock(&s->lock);
     bool is_running = s->started && !s->stopping;
-    s->fetch = (struct lane_fetch){0};
     s->stopping = true;
     pthread_cond_signal(&s->work);
     pthread_mutex_unlock(&s->lock);

@@ -40,13 +40,15 @@ enum status lane_prompt(struct lane *s, const struct gyre_request *request, bool
                         struct error *err);
 
 /* Somewhere else where prompts may be computed first (roles/prompt_fetch.h). A ticket that was pushed comes back by
- * lane_fetched, on any thread: the engine gets it then. */
+ * lane_fetched, on any thread, or by cancel: the engine gets it then. All but close are called under the lane's lock,
+ * and none any more when close is: they do not block, and call nothing of the lane. */
 struct request;
 struct ticket;
 struct lane_fetch {
     bool (*wants)(const void *of, const struct request *r);
     void (*push)(void *of, struct ticket *t);
-    void (*cancel)(void *of, struct ticket *t); // wants_cancel is set: it comes back soon, if it was pushed
+    bool (*cancel)(void *of, struct ticket *t); // wants_cancel is set. true: this gives it back; false: it was not
+                                                // pushed, came back, or will soon
     void (*count)(void *of, struct service_state *out);
     void (*close)(void *of); // when all that was pushed has come back
     void *of;                // the lane's from now on

@@ -1,5 +1,5 @@
 /* lane_parts.h - what a lane and its tickets are made of, for the files of this folder: lane.c (answers), errands.c
- * (what other threads want of the engine besides). */
+ * (what other threads want of the engine besides), inbox.c (how tickets come to it), restart.c. */
 #pragma once
 
 #include "engine/engine.h"
@@ -84,6 +84,12 @@ struct lane_errand *lane_take_errands(struct lane *s);
 bool lane_wants_rest(const struct lane_errand *first); // one of them does
 void lane_do_errands(struct lane *s, struct lane_errand *first, bool run);
 void lane_tell_prompts(struct lane *s); // who waits for one, that a step has ended
+
+/* inbox.c. The first two under the lock: puts t into the inbox, or where it is fetched first; one that is cancelled and
+ * waits there gets into the inbox at once. lane_close_fetch: nobody finds that place any more before it is closed. */
+void lane_enqueue(struct lane *s, struct ticket *t);
+void lane_cancel_fetch(struct lane *s, struct ticket *t);
+void lane_close_fetch(struct lane *s);
 
 /* restart.c, for the engine thread: opens the engine anew, if it has failed and may be, with nobody left in it. While
  * that cannot be done, or the lane drains, it waits; without an engine afterwards the lane is being stopped. */

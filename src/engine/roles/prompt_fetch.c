@@ -209,7 +209,7 @@ static struct ticket *next_ticket(struct fetcher *w) {
 }
 
 /* Of those that wait their turn it is taken out; what is under way for it ends with its wire. */
-static void cancel(void *of, struct ticket *t) {
+static bool cancel(void *of, struct ticket *t) {
     struct prompt_fetch *f = of;
     struct ticket **at = &f->first;
     pthread_mutex_lock(&f->lock);
@@ -224,8 +224,7 @@ static void cancel(void *of, struct ticket *t) {
     if (has_waited && !*at)
         f->end = at;
     pthread_mutex_unlock(&f->lock);
-    if (has_waited)
-        lane_fetched(f->lane, t);
+    return has_waited;
 }
 
 static void *fetcher_thread(void *arg) {
