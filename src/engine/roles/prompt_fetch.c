@@ -30,6 +30,7 @@ struct prompt_fetch {
     pthread_cond_t work;
     struct ticket *first, **end;
     bool stopping, has_told;
+    int64_t silent_us, counted_us; // waited since the last word; of the clock, until when that was summed up
     int64_t rests_until_us, n_fetched, n_tokens, n_failed;
 };
 
@@ -65,6 +66,31 @@ static void set_wire(struct fetcher *w, struct wire *wire) {
     pthread_mutex_unlock(&w->fetch->lock);
 }
 
+static void note_word(struct prompt_fetch *f) {
+    pthread_mutex_lock(&f->lock);
+    f->silent_us = 0;
+    f->counted_us = clock_us();
+    pthread_mutex_unlock(&f->lock);
+}
+
+/* Of a fetch that failed: whether the server hangs by now. */
+static bool note_silence(struct prompt_fetch *f, int64_t since_us) {
+    pthread_mutex_lock(&f->lock);
+    int64_t now_us = clock_us();
+    f->silent_us += now_us - MAX(since_us, f->counted_us);
+    f->counted_us = now_us;
+    bool hangs = f->silent_us >= f->options.timeout_us;
+    pthread_mutex_unlock(&f->lock);
+    return hangs;
+}
+
+static enum status receive(struct fetcher *w, uint32_t *kind, struct buf *answer, size_t most, int64_t until_us,
+                           struct error *err) {
+    TRY(wire_receive(w->wire, kind, answer, most, until_us, err));
+    note_word(w->fetch);
+    return OK;
+}
+
 static enum status ask(struct fetcher *w, struct str question, uint32_t *kind, struct buf *answer, size_t most,
                        int64_t until_us, struct error *err) {
     struct wire *wire;
@@ -73,7 +99,7 @@ static enum status ask(struct fetcher *w, struct str question, uint32_t *kind, s
         set_wire(w, wire);
     }
     TRY(wire_send(w->wire, PROMPT_ASK, question, until_us, err));
-    return wire_receive(w->wire, kind, answer, most, until_us, err);
+    return receive(w, kind, answer, most, until_us, err);
 }
 
 /* On a wire that may be of an earlier prompt: the peer may have been started anew since. */
@@ -109,7 +135,7 @@ static enum status take_all(struct fetcher *w, struct errand *e, uint32_t kind, 
     while (kind == PROMPT_PART) {
         TRY(take_over(lane, e, buf_view(answer), err));
         buf_clear(answer);
-        TRY(wire_receive(w->wire, &kind, answer, most, until_us, err));
+        TRY(receive(w, &kind, answer, most, until_us, err));
     }
     if (kind != PROMPT_CACHE)
         return fail(err, kind == PROMPT_FULL ? ERR_FULL : ERR_UNSUPPORTED, "%.*s", (int)MIN(answer->len, 512u),
@@ -138,7 +164,7 @@ static enum status fetch_rest(struct fetcher *w, struct errand *e, int64_t until
 }
 
 /* Told once a fault begins, and not for each request. */
-static void note_fault(struct prompt_fetch *f, const struct error *err) {
+static void note_fault(struct prompt_fetch *f, const char *what, const struct error *err) {
     pthread_mutex_lock(&f->lock);
     bool is_new = !f->has_told && !f->stopping;
     f->has_told = true;
@@ -147,7 +173,18 @@ static void note_fault(struct prompt_fetch *f, const struct error *err) {
         f->rests_until_us = clock_us() + REST_US;
     pthread_mutex_unlock(&f->lock);
     if (is_new)
-        fprintf(stderr, "gyre: a prompt was not fetched from %s and is computed here: %s\n", f->address, err->text);
+        fprintf(stderr, "gyre: a prompt was not fetched from %s %s: %s\n", f->address, what, err->text);
+}
+
+/* The error of a prompt whose client left is that of a wire that was broken for it. */
+static void note_failure(struct prompt_fetch *f, bool has_left, int64_t began_us, const struct error *err) {
+    struct error why;
+    bool hangs = note_silence(f, began_us);
+    fail(&why, ERR_IO, "it says nothing");
+    if (!has_left)
+        note_fault(f, "and is computed here", err);
+    else if (hangs)
+        note_fault(f, "before its client left", &why);
 }
 
 static void note_success(struct prompt_fetch *f, int64_t n_tokens) {
@@ -182,10 +219,11 @@ static void fetch(struct fetcher *w) {
     int32_t known = e.n;
     if ((e.prompt.n - 1) / block <= known || e.prompt.n - known * block < f->options.least_tokens)
         return;
+    int64_t began_us = clock_us();
     if (fetch_in_time(w, &e, r->submitted_us + f->options.timeout_us, &err) == OK)
         note_success(f, (int64_t)(e.n - known) * block);
-    else if (!is_cancelled(w))
-        note_fault(f, &err);
+    else
+        note_failure(f, is_cancelled(w), began_us, &err);
 }
 
 // ---- all of them ------------------------------------------------------------------------------------------------

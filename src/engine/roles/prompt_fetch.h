@@ -6,7 +6,11 @@
  * Parts come, and are remembered, while the other server computes the rest. The engine then finds the prompt in its
  * prefix cache and computes what is left of it; where nothing came that is all. So each request is answered once and by
  * this server, whatever the other one does. After a fault it is left alone for a while (REST_US). A few threads fetch
- * at a time. */
+ * at a time.
+ *
+ * That a client leaves is no fault. But the time in which a fetch was under way and nothing came is summed up, once for
+ * fetches at the same time, from the last word of any: a client that leaves when the sum is timeout_us or more leaves a
+ * server that hangs, which is a fault, told and counted as one. */
 #pragma once
 
 #include "engine/lanes/lane.h"
