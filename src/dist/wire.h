@@ -25,6 +25,8 @@ bool wire_comes(int fd, int timeout_ms); // whether there is one to be accepted
 void wire_stop_listening(int fd);        // any thread; the descriptor is closed by wire_close_listening
 void wire_close_listening(int fd);
 
+/* All addresses that the name has are tried, one behind the other, within timeout_ms; what is wrong with the last one
+ * is told. How long it takes to find the addresses of a name is the system's affair. */
 enum status wire_connect(const char *address, int timeout_ms, struct wire **out, struct error *err);
 void wire_close(struct wire *w);                     // NULL is fine
 bool wire_is_closed(const struct wire *w);           // by the peer, where it owes nothing; does not wait
