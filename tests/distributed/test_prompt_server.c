@@ -350,6 +350,27 @@ static void who_says_nothing_makes_room_for_who_comes(void **state) {
     close_rig(&r);
 }
 
+/* Half a question holds neither a place nor the engine. */
+static void who_asks_half_makes_room_for_who_comes(void **state) {
+    (void)state;
+    struct rig r;
+    int half[MOST_ASKERS];
+    char byte;
+    open_rig(&r, 0, 0);
+    for (int i = 0; i < MOST_ASKERS; i++)
+        half[i] = begin_question(r.address);
+    struct wire *w = connect_to(r.address);
+    int64_t began_us = clock_us();
+    expect_given(w, 1);
+    EXPECT(clock_us() - began_us < 50 * SECOND_US); // of 60 that a question may take
+    EXPECT_EQ(recv(half[0], &byte, 1, 0), 0);
+    EXPECT(recv(half[1], &byte, 1, MSG_DONTWAIT) < 0);
+    for (int i = 0; i < MOST_ASKERS; i++)
+        close(half[i]);
+    wire_close(w);
+    close_rig(&r);
+}
+
 static size_t bytes_in_use(void) {
     struct mallinfo2 m = mallinfo2();
     return m.uordblks + m.hblkhd;
@@ -450,6 +471,7 @@ int main(void) {
         cmocka_unit_test(who_fetch_the_same_take_nothing_from_each_other),
         cmocka_unit_test(a_question_that_has_begun_is_not_waited_for),
         cmocka_unit_test(who_says_nothing_makes_room_for_who_comes),
+        cmocka_unit_test(who_asks_half_makes_room_for_who_comes),
         cmocka_unit_test(no_connection_keeps_what_it_was_given),
         cmocka_unit_test(an_end_does_not_wait_for_prompts),
         cmocka_unit_test(peers_are_asked_whether_they_are_there),
