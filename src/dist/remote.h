@@ -5,8 +5,8 @@
  *
  * Stage i of a pipeline is node i + 1's, and the last one is here, where tokens are drawn: what a draw depends on stays
  * in this process. Each call waits for its answer, PATIENCE seconds at most (the device option "patience"), and when
- * the node loads or compiles, as much behind each word that it still does; a node that is gone or late is named, and
- * its device has failed for good. */
+ * the node loads or compiles, as much behind each word that it still does (its weights are read then, worker.h); a node
+ * that is gone or late is named, and its device has failed for good. */
 #pragma once
 
 #include "core/backend.h"

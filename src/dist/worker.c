@@ -46,6 +46,8 @@ static enum status load(struct worker *w, struct error *err) {
     if (w->loaded || q.n_back < 0 || q.n_back > w->o->backend->max_back)
         return fail(err, ERR_FORMAT, "node 0 asks for what cannot be loaded");
     options.n_back = q.n_back;
+    if (w->o->read_ahead)
+        w->o->read_ahead(w->o->context, w->program, &options.progress);
     TRY(w->o->backend->load(w->device, w->program, &options, &w->loaded, err));
     w->states_width = w->program->ops[0].code == OP_STATES ? w->program->ops[0].out[0].width : 0;
     for (int i = 0; i < w->program->n_taps; i++)

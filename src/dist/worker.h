@@ -1,4 +1,8 @@
-/* worker.h - a node that has one stage of a model, and does what the node with the engine asks (remote.h). */
+/* worker.h - a node that has one stage of a model, and does what the node with the engine asks (remote.h).
+ *
+ * Its weights are read while it loads, which may take as long as it takes. So its first step finds them in memory and
+ * is answered within the patience of node 0 as others are. But where they are more than memory has free, each step
+ * reads what it needs, and the patience has to be longer than that takes. */
 #pragma once
 
 #include "core/backend.h"
@@ -11,8 +15,11 @@ struct worker_options {
     const struct program *program; // of the whole model
     struct device_options device;
     struct load_options load; // but for n_back
-    int64_t until_us;         // node 0 is tried until then
-    void (*joined)(void);     // called when it has been reached; NULL: nothing is
+    // Before it loads: brings the weights of the stage into memory. NULL: they come as they are needed
+    void (*read_ahead)(void *context, const struct program *stage, const struct load_progress *progress);
+    void *context;
+    int64_t until_us;     // node 0 is tried until then
+    void (*joined)(void); // called when it has been reached; NULL: nothing is
 };
 
 /* Connects, works, and returns OK when node 0 has said that it leaves; ERR_IO: it did not come, or was lost; another

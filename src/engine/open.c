@@ -151,7 +151,7 @@ static enum status open_parts(struct gyre *g, const struct gyre_options *o, cons
     g->open_us.device = lap(&at);
     TRY(g->ops->in_place ? size_parts(o, m, NULL, &sizes, err) : engine_weights_fit(o, m, g->device, err));
     if (m->to_read)
-        model_read_ahead(m->to_read, &(struct load_progress){o->load_step, o->load_context});
+        model_read_ahead(m->to_read, m->own, &(struct load_progress){o->load_step, o->load_context});
     TRY(load(g, o, err));
     if (m->draft)
         TRY((m->draft->through_text ? text_drafter_load : program_drafter_load)(g, o, m->draft, err));
@@ -279,7 +279,7 @@ static int open_with(const struct gyre_options *o, struct gyre **out, struct gyr
     enum status st = own_part(o, &m, &own, &e);
     if (load == LOAD_CHECKPOINT && o->backend->in_place) {
         m.mapped_bytes = m.weight_bytes;
-        m.to_read = own ? NULL : model; // of a host's share what is needed comes as it is
+        m.to_read = model;
     }
     if (st == OK)
         st = open_draft(o, model, load == LOAD_PHANTOM, &draft, &e);

@@ -350,29 +350,71 @@ static bool is_resident(const char *at, size_t n, size_t page) {
     return true;
 }
 
+struct reading {
+    const struct load_progress *progress;
+    int64_t done, total;
+};
+
 /* All of this is advice: where the system refuses, pages come when they are touched, and only time is lost. Large pages
  * spare the walks of page tables that limit how fast weights are read, as long as the file is in memory, where the file
  * system can keep a file in such (ext4 since Linux 6.16); they can be dropped as others can. */
-static void read_map(const struct file_map *map, size_t page, int64_t *done, int64_t total,
-                     const struct load_progress *progress) {
-    madvise((void *)map->bytes, map->n_bytes, MADV_HUGEPAGE);
-    for (size_t begin = 0; begin < map->n_bytes; begin += READ_BYTES) {
-        size_t n = MIN((size_t)READ_BYTES, map->n_bytes - begin);
-        if (!is_resident(map->bytes + begin, n, page))
-            madvise((void *)(map->bytes + begin), n, MADV_POPULATE_READ);
-        *done += (int64_t)n;
-        load_progress_step(progress, *done, total);
+static void read_range(struct reading *r, const char *at, size_t n_bytes) {
+    size_t page = (size_t)sysconf(_SC_PAGE_SIZE), before = (uintptr_t)at % page;
+    madvise((void *)(at - before), n_bytes + before, MADV_HUGEPAGE);
+    for (size_t begin = 0, n; begin < n_bytes; begin += n) {
+        n = MIN((size_t)READ_BYTES - before, n_bytes - begin);
+        if (!is_resident(at + begin - before, n + before, page))
+            madvise((void *)(at + begin - before), n + before, MADV_POPULATE_READ);
+        before = 0;
+        r->done += (int64_t)n;
+        load_progress_step(r->progress, r->done, r->total);
     }
 }
 
-void checkpoint_read_ahead(const struct checkpoint *c, const struct load_progress *progress) {
-    int64_t total = 0, done = 0, page = sysconf(_SC_PAGE_SIZE);
+/* What is read is not dropped again before it is used. */
+static bool fits(int64_t total) {
     struct machine_memory memory;
     machine_memory_get(&memory);
+    return total <= memory.available / 16 * 15;
+}
+
+void checkpoint_read_ahead(const struct checkpoint *c, const struct load_progress *progress) {
+    struct reading r = {.progress = progress};
     for (int i = 0; i < c->n_files; i++)
-        total += (int64_t)c->files[i].map.n_bytes;
-    for (int i = 0; i < c->n_files && total <= memory.available / 16 * 15; i++)
-        read_map(&c->files[i].map, (size_t)page, &done, total, progress);
+        r.total += (int64_t)c->files[i].map.n_bytes;
+    if (!fits(r.total))
+        return;
+    for (int i = 0; i < c->n_files; i++)
+        read_range(&r, c->files[i].map.bytes, c->files[i].map.n_bytes);
+}
+
+/* From tensor *i on the first that is wanted, with those that lie behind it in its file and are wanted too; false:
+ * there is none. */
+static bool next_run(const struct checkpoint *c, const bool *wanted, size_t *i, const char **begin, size_t *n_bytes) {
+    while (*i < c->list.n && !wanted[*i])
+        ++*i;
+    if (*i == c->list.n)
+        return false;
+    const struct stored_tensor *first = &c->list.items[*i], *t = first;
+    const char *end = first->data;
+    do
+        end = (const char *)t->data + t->n_bytes, t++;
+    while (++*i < c->list.n && wanted[*i] && t->file == first->file && (const char *)t->data >= end);
+    *begin = first->data;
+    *n_bytes = (size_t)(end - *begin);
+    return true;
+}
+
+void checkpoint_read_ahead_some(const struct checkpoint *c, const bool *wanted, const struct load_progress *progress) {
+    struct reading r = {.progress = progress};
+    const char *at;
+    size_t n;
+    for (size_t i = 0; next_run(c, wanted, &i, &at, &n);)
+        r.total += (int64_t)n;
+    if (!fits(r.total))
+        return;
+    for (size_t i = 0; next_run(c, wanted, &i, &at, &n);)
+        read_range(&r, at, n);
 }
 
 enum status checkpoint_check(const struct checkpoint *c, struct error *err) {

@@ -54,6 +54,9 @@ const char *checkpoint_path(const struct checkpoint *c, const struct stored_tens
  * what of the memory is free, since the first would be dropped before it is used. */
 void checkpoint_read_ahead(const struct checkpoint *c, const struct load_progress *progress);
 
+/* The same of some tensors alone: wanted[i] of checkpoint_at(c, i). Those that lie side by side are read together. */
+void checkpoint_read_ahead_some(const struct checkpoint *c, const bool *wanted, const struct load_progress *progress);
+
 /* ERR_IO with the file's name when a file lost bytes since it was opened (somebody cut it while it was
  * mapped): lost pages read as zeros, so whatever was computed from them is worthless. Cheap; ask after
  * loading and before handing out results. */

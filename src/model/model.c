@@ -117,11 +117,6 @@ enum status model_check(const struct model *m, struct error *err) {
     return m->checkpoint ? checkpoint_check(m->checkpoint, err) : OK;
 }
 
-void model_read_ahead(const struct model *m, const struct load_progress *progress) {
-    if (m->checkpoint)
-        checkpoint_read_ahead(m->checkpoint, progress);
-}
-
 /* Binds and counts, and keeps nothing. */
 static enum status count(const struct model_spec *spec, enum load_format load, struct checkpoint *checkpoint,
                          int64_t *n_parameters, int64_t stored_bytes[N_STORAGES], struct error *err) {

@@ -39,9 +39,10 @@ struct model {
 enum status model_open(const char *path, const struct model_options *options, struct model **out, struct error *err);
 void model_free(struct model *m); // NULL is fine
 
-/* Brings the weights of a checkpoint into memory, for a device that computes with them where they lie. Dummies are
- * there. */
-void model_read_ahead(const struct model *m, const struct load_progress *progress);
+/* Brings the weights of a checkpoint into memory, for a device that computes with them where they lie: those of a
+ * program that is a part of the model (a stage), or with NULL all. Dummies are there. Where they are more than memory
+ * has free nothing is read: they come as they are needed. */
+void model_read_ahead(const struct model *m, const struct program *part, const struct load_progress *progress);
 
 /* Counts what a model of this description would take, without weights: parameters and bytes as stored. */
 enum status model_count(const struct model_spec *spec, int64_t *n_parameters, int64_t stored_bytes[N_STORAGES],

@@ -236,6 +236,10 @@ enum status engine_flags_open(const struct engine_flags *f, const char *model, s
     return OK;
 }
 
+static void read_ahead(void *context, const struct program *stage, const struct load_progress *progress) {
+    model_read_ahead(context, stage, progress);
+}
+
 enum status engine_flags_work(const struct engine_flags *f, const char *model, const struct node_flags *node,
                               struct error *err) {
     const struct backend_ops *backend;
@@ -263,6 +267,8 @@ enum status engine_flags_work(const struct engine_flags *f, const char *model, c
         .load = {.dtype = dtype_told(f, model),
                  .kv_dtype = strcmp(f->kv_cache_dtype, "auto") == 0 ? NULL : f->kv_cache_dtype,
                  .quantization = strcmp(f->quantization, "none") == 0 ? NULL : f->quantization},
+        .read_ahead = backend->in_place ? read_ahead : NULL,
+        .context = m,
     };
     enum status st = worker_run(&o, err);
     model_free(m);
