@@ -84,6 +84,7 @@ TEMPLATES = [
     ("glm", "GLM-4.6"),
     ("kimi_k2", "Kimi-K2-Instruct"),
     ("minimax_m2", "MiniMax-M2"),
+    ("minimax_m3", "minimax_m3"),
     ("seed_oss", "ByteDance-Seed-OSS"),
     ("step3p5", "Qwen3.5-4B"),
     ("step3", "step3"),
@@ -158,6 +159,9 @@ def made_template(name):
         before, after = call.split("N")[0], call.split("N")[1]
         loop = "{{ %r + c.function.name + %r + c.function.arguments | tojson + %r }}" % (before, after.split("A")[0],
                                                                                          after.split("A")[1])
+    elif name == "minimax_m3":  # an element an argument, and within objects and lists, whose loops say nothing here
+        return THINKING.replace("<think>", "<mm:think>").replace("</think>", "</mm:think>") + (
+            "{# ]<]minimax[>[<tool_call> <invoke name= #}")
     elif name in PYTHON:
         begin, end, separator = PYTHON[name]
         loop = ("{{ c.function.name + '(' }}{% for k, v in c.function.arguments.items() %}{{ k + '=' + v | tojson }}"
@@ -182,7 +186,7 @@ def template_of(parser):
     for path in (os.path.join(OURS, "%s.jinja" % name), os.path.join(SOURCE, "examples/%s.jinja" % name)):
         if name and os.path.exists(path):
             return path
-    if name not in (*MADE, *TAGGED, *PYTHON, *THINKS):
+    if name not in (*MADE, *TAGGED, *PYTHON, *THINKS, "minimax_m3"):
         pytest.skip("no template stands for " + parser)
     path = os.path.join(FOLDER, name + ".jinja")
     os.makedirs(FOLDER, exist_ok=True)

@@ -94,6 +94,8 @@ static void put_mark(struct buf *out, struct str mark) {
 
 static const char *form_of(const struct tool_format *f) {
     static const char *const arguments[] = {"JSON", "literals", "tags"};
+    if (f->nested)
+        return "nested tags";
     if (f->style == TOOL_STYLE_CHANNELS)
         return "in channels, JSON";
     if (f->style == TOOL_STYLE_JSON)

@@ -18,7 +18,8 @@
  *     call, JSON     call_open {"name": N, "arguments": A, "id": I} call_close   or such items of one array
  *     call, MARKED   (mark slot)... call_close, each slot N, I or A: <tool_call>N<sep>A</tool_call>
  *     channels       Harmony's messages: <|channel|>NAME to=functions.N<|message|>A<|call|>
- *     A              JSON; a literal as Python or Gemma writes one; or for each: key_open K key_close V value_close */
+ *     A              JSON; a literal as Python or Gemma writes one; or for each: key_open K key_close V value_close
+ *     nested         key_open K key_close V value_close K key_close, and so within V, of objects and arrays */
 #pragma once
 
 #include "base/arena.h"
@@ -83,6 +84,7 @@ struct tool_format {
     enum tool_arguments arguments;
     struct str arguments_open, arguments_close; // around them all
     struct str key_open, key_close, value_close, argument_separator;
+    bool nested;                // TAGGED: elements, whose end has their key too
     struct str key_close_other; // before what is no string, where it differs from key_close
     struct str quote;           // LITERAL: around strings; empty: " or '
 

@@ -116,6 +116,8 @@ void tool_parser_free(struct tool_parser *p) {
     json_decref(p->tools);
     buf_release(&p->held);
     literal_release(&p->literal);
+    buf_release(&p->value_open);
+    buf_release(&p->value_close);
     free(p);
 }
 

@@ -10,7 +10,8 @@
  * another look at the rest, perhaps by another state, may take more. */
 #pragma once
 
-#include "text/tools/tool_literal.h"
+#include "text/arguments/tool_literal.h"
+#include "text/arguments/tool_value.h"
 #include "text/tools/tool_marks.h"
 #include "text/tools/tool_parser.h"
 #include "text/tools/tool_rows.h"
@@ -88,10 +89,12 @@ struct tool_parser {
     int depth;  // JSON: objects to be closed behind the arguments
     int n_keys; // TAGGED
     enum value_state value;
-    size_t looked;      // VALUE_OTHER: bytes without the closing mark
-    int types;          // of the value, as its schema allows
-    bool is_cdata;      // VALUE_OTHER
-    struct str wrapped; // VALUE_OTHER: its key, where the value may be all of the arguments; else empty
+    struct value_end value_end;         // VALUE_OTHER
+    struct buf value_open, value_close; // nested: marks around the value
+    const json_t *value_schema;         // nested: borrowed
+    int types;                          // of the value, as its schema allows
+    bool is_cdata;                      // VALUE_OTHER
+    struct str wrapped;                 // VALUE_OTHER: its key, where the value may be all of the arguments; else empty
 
     // CHANNELS
     enum { CHANNEL_CONTENT, CHANNEL_REASONING, CHANNEL_CALL, CHANNEL_DROPPED } channel;

@@ -4,84 +4,13 @@
 
 #include "base/status.h"
 
-enum {
-    TYPE_STRING = 1,
-    TYPE_NUMBER = 2,
-    TYPE_BOOL = 4,
-    TYPE_NULL = 8,
-    TYPE_ARRAY = 16,
-    TYPE_OBJECT = 32,
-    TYPE_ALL = 63
-};
-enum { MAX_SCHEMA_DEPTH = 8 };
-
-// ---- what a schema lets a value be ------------------------------------------------------------------------------
-
-static int type_of(const json_t *value) {
-    switch (json_typeof(value)) {
-    case JSON_STRING: return TYPE_STRING;
-    case JSON_INTEGER:
-    case JSON_REAL: return TYPE_NUMBER;
-    case JSON_TRUE:
-    case JSON_FALSE: return TYPE_BOOL;
-    case JSON_NULL: return TYPE_NULL;
-    case JSON_ARRAY: return TYPE_ARRAY;
-    default: return TYPE_OBJECT;
-    }
-}
-
-static int type_named(const json_t *name) {
-    static const struct {
-        const char *name;
-        int type;
-    } names[] = {{"string", TYPE_STRING}, {"integer", TYPE_NUMBER}, {"number", TYPE_NUMBER}, {"boolean", TYPE_BOOL},
-                 {"null", TYPE_NULL},     {"array", TYPE_ARRAY},    {"object", TYPE_OBJECT}};
-    for (size_t i = 0; json_is_string(name) && i < ARRAY_LEN(names); i++)
-        if (strcmp(json_string_value(name), names[i].name) == 0)
-            return names[i].type;
-    return 0;
-}
-
-static const json_t *resolved(const json_t *schema, const json_t *root) {
-    const json_t *ref = json_object_get(schema, "$ref");
-    const char *path = json_is_string(ref) ? json_string_value(ref) : "";
-    static const char *const places[] = {"$defs", "definitions"};
-    for (size_t i = 0; i < ARRAY_LEN(places); i++) {
-        size_t n = strlen(places[i]);
-        if (strncmp(path, "#/", 2) == 0 && strncmp(path + 2, places[i], n) == 0 && path[2 + n] == '/')
-            return json_object_get(json_object_get(root, places[i]), path + 3 + n);
-    }
-    return schema;
-}
-
-static int types_of(const json_t *schema, const json_t *root, int depth) {
-    static const char *const choices[] = {"anyOf", "oneOf", "allOf"};
-    schema = resolved(schema, root);
-    const json_t *type = json_object_get(schema, "type"), *values = json_object_get(schema, "enum");
-    const json_t *constant = json_object_get(schema, "const");
-    int types = type_named(type);
-    for (size_t i = 0; i < json_array_size(type); i++)
-        types |= type_named(json_array_get(type, i));
-    for (size_t i = 0; !types && i < json_array_size(values); i++)
-        types |= type_of(json_array_get(values, i));
-    if (!types && constant)
-        types = type_of(constant);
-    for (size_t c = 0; !types && depth < MAX_SCHEMA_DEPTH && c < ARRAY_LEN(choices); c++) {
-        const json_t *of = json_object_get(schema, choices[c]);
-        for (size_t i = 0; i < json_array_size(of); i++)
-            types |= types_of(json_array_get(of, i), root, depth + 1);
-    }
-    return types ? types : TYPE_ALL;
-}
-
 /* The schema of an argument; NULL where there is none. */
 static const json_t *schema_of_key(const struct tool_parser *p, struct str key) {
     return key.len > MAX_KEY ? NULL : json_object_getn(json_object_get(p->parameters, "properties"), key.ptr, key.len);
 }
 
 static int types_of_key(const struct tool_parser *p, struct str key) {
-    const json_t *schema = schema_of_key(p, key);
-    return schema ? types_of(schema, p->parameters, 0) : TYPE_ALL;
+    return value_types(schema_of_key(p, key), p->parameters);
 }
 
 /* A key of that name that the schema does not know may hold all of the arguments. */
@@ -92,52 +21,6 @@ static struct str wrapping_key(const struct tool_parser *p, struct str key) {
         if (str_eq(key, names[i]) && !schema_of_key(p, key))
             return names[i];
     return STR("");
-}
-
-// ---- values that are no strings ---------------------------------------------------------------------------------
-
-/* A dictionary, a list, a set or a tuple as Python writes it. */
-static bool put_literal(struct str text, struct buf *out) {
-    struct literal l;
-    struct buf json = {0};
-    size_t used;
-    literal_init(&l, false, STR(""));
-    l.is_value = l.ended = true;
-    bool whole = literal_feed(&l, text, &used, &json) == LITERAL_DONE && used == text.len;
-    if (whole)
-        buf_str(out, buf_view(&json));
-    literal_release(&l);
-    buf_release(&json);
-    return whole;
-}
-
-/* A word of Python. Where a text may be, 07 and +49 are texts: a number would lose what they begin with. */
-static bool put_word(struct str text, int types, struct buf *out) {
-    struct buf word = {0};
-    bool is = literal_word(text, types == TYPE_ALL, &word);
-    char c = is ? word.ptr[0] : '\0';
-    int type = c == 'n' ? TYPE_NULL : c == 't' || c == 'f' ? TYPE_BOOL : TYPE_NUMBER;
-    is = is && (!(types & TYPE_STRING) || (type != TYPE_NUMBER && (types & type)));
-    if (is)
-        buf_str(out, buf_view(&word));
-    buf_release(&word);
-    return is;
-}
-
-static bool put_value(struct str text, int types, struct buf *out) {
-    json_error_t e;
-    json_t *value = json_loadb(text.ptr, text.len, JSON_DECODE_ANY, &e);
-    bool fits = value && ((type_of(value) & types) || !(types & TYPE_STRING));
-    json_decref(value);
-    if (fits)
-        buf_str(out, text);
-    if (fits || value)
-        return fits;
-    if ((types & (TYPE_BOOL | TYPE_NULL | TYPE_NUMBER)) && put_word(text, types, out))
-        return true;
-    char c = text.len ? text.ptr[0] : '\0';
-    bool brackets = c == '{' || c == '[' || (c == '(' && !(types & TYPE_STRING));
-    return brackets && (types & (TYPE_ARRAY | TYPE_OBJECT)) && put_literal(text, out);
 }
 
 // ---- the marks around them --------------------------------------------------------------------------------------
@@ -161,13 +44,20 @@ static bool read_next(struct tool_parser *p) {
     const struct tool_format *f = p->f;
     struct str rest = parser_rest(p);
     size_t at = 0;
-    enum mark_match key = mark_at(rest, &at, f->key_open);
-    if (key == MARK_YES) {
+    // Of nested elements the call's end begins like a key.
+    enum mark_match end = f->nested ? mark_at(rest, &at, f->call_close) : MARK_NO;
+    if (end == MARK_MORE && !p->ended)
+        return false;
+    enum mark_match key = end == MARK_YES ? MARK_NO : mark_at(rest, &at, f->key_open);
+    bool is_key = key == MARK_YES && !(f->nested && at < rest.len && rest.ptr[at] == '/');
+    if (key == MARK_YES && !is_key)
+        return close_arguments(p, 0, PARSER_TEXT);
+    if (is_key) {
         parser_take(p, at);
         p->value = VALUE_KEY;
         return true;
     }
-    enum mark_match close = mark_at(rest, &at, f->call_close);
+    enum mark_match close = end == MARK_YES ? end : mark_at(rest, &at, f->call_close);
     if (close == MARK_YES)
         return close_arguments(p, at, PARSER_BETWEEN);
     if (p->ended) // tool_parser_finish
@@ -230,6 +120,23 @@ static void put_key(struct tool_parser *p, struct str key, struct buf *out) {
     buf_str(out, STR(": "));
 }
 
+/* Nested: what is around a value has its key. */
+static void name_value_marks(struct tool_parser *p, struct str key) {
+    const struct str begins[] = {p->f->key_open, p->f->value_close}, ends[] = {p->f->key_close, p->f->key_close};
+    struct buf *marks[] = {&p->value_open, &p->value_close};
+    for (size_t i = 0; p->f->nested && i < ARRAY_LEN(marks); i++) {
+        buf_clear(marks[i]);
+        buf_str(marks[i], begins[i]);
+        buf_str(marks[i], key);
+        buf_str(marks[i], ends[i]);
+    }
+    p->value_schema = schema_of_key(p, key);
+}
+
+static struct str value_close(const struct tool_parser *p) {
+    return p->f->nested ? buf_view(&p->value_close) : p->f->value_close;
+}
+
 static void begin_value(struct tool_parser *p, struct str key, bool other) {
     struct buf out = {0};
     p->types = types_said(p->f, types_of_key(p, key), other);
@@ -239,7 +146,8 @@ static void begin_value(struct tool_parser *p, struct str key, bool other) {
     p->value = p->types == TYPE_STRING && !p->is_cdata && p->wrapped.len == 0 ? VALUE_STRING : VALUE_OTHER;
     if (p->value == VALUE_STRING)
         buf_push(&out, '"');
-    p->looked = 0;
+    p->value_end = (struct value_end){0};
+    name_value_marks(p, key);
     tell(p, &out);
 }
 
@@ -314,14 +222,14 @@ static enum mark_match find_known_key(const struct tool_parser *p, struct str s,
 
 static bool read_string(struct tool_parser *p) {
     const struct tool_format *f = p->f;
-    struct str rest = parser_rest(p), core = str_core(f->value_close);
+    struct str rest = parser_rest(p), mark = value_close(p), core = str_core(mark);
     size_t close = text_find(rest, core), key, certain, taken;
     struct buf out = {0};
     if (find_known_key(p, close == NOT_FOUND ? rest : str_to(rest, close), &key) == MARK_YES) {
         certain = without_mark_blanks(f, str_to(rest, key)).len;
         taken = close = key;
     } else if (close == NOT_FOUND) {
-        struct str with_blanks = str_to(f->value_close, leading_blanks(f->value_close) + core.len);
+        struct str with_blanks = str_to(mark, leading_blanks(mark) + core.len);
         struct str before = str_to(rest, key);
         certain = taken = key - MAX(beginning_at_end(before, core), beginning_at_end(before, with_blanks));
     } else {
@@ -344,7 +252,7 @@ static bool put_unwrapped(struct tool_parser *p, struct str text, struct buf *ou
     json_error_t e;
     const char *key;
     json_t *member, *object = NULL;
-    if (put_value(text, TYPE_OBJECT, &value))
+    if (value_put(text, TYPE_OBJECT, &value))
         object = json_loadb(value.ptr, value.len, 0, &e);
     bool known = json_object_size(object) > 0;
     json_object_foreach(object, key, member) known = known && schema_of_key(p, str_of(key));
@@ -367,7 +275,8 @@ static void put_held(struct tool_parser *p, struct str text, struct buf *out) {
     }
     if (p->is_cdata && str_ends(core, cdata_close))
         buf_json_string(out, str_from(str_to(core, core.len - cdata_close.len), cdata_open.len));
-    else if (!put_value(core, p->types, out))
+    else if (!(p->f->nested && value_put_elements(core, p->f->key_open, p->value_schema, p->parameters, out)) &&
+             !value_put(core, p->types, out))
         buf_json_string(out, without_mark_blanks(p->f, text));
 }
 
@@ -378,15 +287,13 @@ static void tell_value(struct tool_parser *p, struct str text) {
 }
 
 static bool read_other(struct tool_parser *p) {
-    struct str rest = parser_rest(p), core = str_core(p->f->value_close);
-    size_t close = text_find(str_from(rest, p->looked), core);
+    struct str rest = parser_rest(p), core = str_core(value_close(p));
+    size_t close = value_find_end(rest, buf_view(&p->value_open), core, &p->value_end);
     if (close == NOT_FOUND) {
-        p->looked = rest.len - MIN(rest.len, core.len);
         if (rest.len > MAX_HELD)
             return close_arguments(p, 0, PARSER_TEXT);
         return false;
     }
-    close += p->looked;
     tell_value(p, str_to(rest, close));
     parser_take(p, close + core.len);
     p->value = VALUE_NEXT;

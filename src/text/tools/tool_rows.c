@@ -6,6 +6,8 @@
 #define TEXT(s) \
     { s, sizeof(s) - 1 }
 
+#define MINIMAX "]<]minimax[>["
+
 enum { NEEDS = 3 };
 
 struct tool_row {
@@ -36,6 +38,26 @@ static const struct tool_row rows[] = {
             .call_open = TEXT(">>>"),
             .heads = {{TEXT(">>>"), TOOL_SLOT_NAME}, {TEXT("\n"), TOOL_SLOT_ARGUMENTS}},
             .n_heads = 2,
+        },
+    },
+    {
+        "minimax m3", // an element an argument, elements within; a mark of its own before each tag
+        true,
+        {MINIMAX, "<invoke name="},
+        {
+            .style = TOOL_STYLE_MARKED,
+            .section_open = TEXT(MINIMAX "<tool_call>\n"),
+            .section_close = TEXT("\n" MINIMAX "</tool_call>"),
+            .call_open = TEXT(MINIMAX "<invoke name=\""),
+            .call_separator = TEXT("\n"),
+            .call_close = TEXT(MINIMAX "</invoke>"),
+            .heads = {{TEXT(MINIMAX "<invoke name=\""), TOOL_SLOT_NAME}, {TEXT("\">"), TOOL_SLOT_ARGUMENTS}},
+            .n_heads = 2,
+            .arguments = TOOL_ARGUMENTS_TAGGED,
+            .key_open = TEXT(MINIMAX "<"),
+            .key_close = TEXT(">"),
+            .value_close = TEXT(MINIMAX "</"),
+            .nested = true,
         },
     },
     {

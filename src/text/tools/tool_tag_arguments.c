@@ -101,25 +101,44 @@ static enum status check_string(const json_t *schema, const char *key, bool stri
     return OK;
 }
 
-/* A value and the mark behind it. */
-static enum status add_tagged_value(const struct tool_format *f, const json_t *schema, const json_t *parameters,
-                                    const char *key, bool strict, struct tag_sequence *out, struct error *err) {
+static void put_value_close(const struct tool_format *f, const char *key, struct buf *out) {
+    buf_str(out, f->value_close);
+    if (f->nested) {
+        buf_str(out, str_of(key));
+        buf_str(out, f->key_close);
+    }
+}
+
+/* A value. One that is no text is JSON, of nested elements too: of those it would bind less. */
+static enum status add_tagged_content(const struct tool_format *f, const json_t *schema, const json_t *parameters,
+                                      const char *key, struct str close, bool strict, struct tag_sequence *out,
+                                      struct error *err) {
     const json_t *values = json_object_get(schema, "enum");
     if (!may_be_string(schema)) {
         tag_text(out, f->key_close_other.len ? f->key_close_other : f->key_close);
         tag_add(out, schema_element(property_schema(schema, parameters)));
-        tag_text(out, f->value_close);
+        tag_text(out, close);
         return OK;
     }
     tag_text(out, f->key_close);
     if (values) {
-        tag_add(out, choice_of(values, f->value_close));
+        tag_add(out, choice_of(values, close));
         return OK;
     }
     TRY(check_string(schema, key, strict, err));
     tag_add(out, json_pack("{s:s, s:s, s:{s:s}, s:o}", "type", "tag", "begin", "", "content", "type", "any_text", "end",
-                           text_of(f->value_close)));
+                           text_of(close)));
     return OK;
+}
+
+/* A value and the mark behind it. */
+static enum status add_tagged_value(const struct tool_format *f, const json_t *schema, const json_t *parameters,
+                                    const char *key, bool strict, struct tag_sequence *out, struct error *err) {
+    struct buf close = {0};
+    put_value_close(f, key, &close);
+    enum status st = add_tagged_content(f, schema, parameters, key, buf_view(&close), strict, out, err);
+    buf_release(&close);
+    return st;
 }
 
 static enum status add_literal_value(const struct tool_format *f, const json_t *schema, const json_t *parameters,
@@ -285,7 +304,10 @@ static void add_custom(const struct tool_format *f, const json_t *format, struct
     tag_add(out, input);
     if (literal)
         tag_text(out, f->quote);
-    tag_text(out, tagged ? f->value_close : literal ? f->arguments_close : STR("}"));
+    struct buf close = {0};
+    put_value_close(f, "input", &close);
+    tag_text(out, tagged ? buf_view(&close) : literal ? f->arguments_close : STR("}"));
+    buf_release(&close);
 }
 
 enum status tag_arguments(const struct tool_format *f, const json_t *tool, bool strict, struct tag_sequence *out,

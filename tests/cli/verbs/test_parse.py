@@ -92,6 +92,65 @@ class Parse(unittest.TestCase):
                 calls = [{"name": "add", "arguments": '{"a": 1}'}, {"name": "empty", "arguments": "{}"}]
                 self.same(c, "So:\n", "", calls)
 
+    def test_elements_within_elements(self):
+        """MiniMax M3: an element an argument, each part of an object or a list one of its own."""
+        seed = random.randrange(1 << 30)
+        print("seed", seed)
+        rng, ns = random.Random(seed), "]<]minimax[>["
+
+        def value(depth):
+            kind = rng.choice(["string", "integer", "boolean", "null"] + ["object", "array"] * (depth < 4))
+            if kind == "object":
+                parts = {rng.choice(["a", "item", "k_1", "ü"]): value(depth + 1) for _ in range(rng.randint(0, 3))}
+                known = {k: p[0] for k, p in parts.items()}
+                return {"type": kind, "properties": known}, {k: p[1] for k, p in parts.items()}
+            if kind == "array":
+                schema, first = value(depth + 1)
+                many = [first] * rng.randint(0, 3)
+                return {"anyOf": [{"type": "null"}, {"type": kind, "items": schema}]}, many
+            words = ["x", "<b>", "</b>", " ", "\n", '"', "ü", "]<]", "7", "{"]
+            text = "".join(rng.choices(words, k=rng.randint(0, 6)))
+            return {"type": kind}, {"string": text, "integer": 7, "boolean": True, "null": None}[kind]
+
+        def written(v):
+            if isinstance(v, dict):
+                return "".join("%s<%s>%s%s</%s>" % (ns, k, written(p), ns, k) for k, p in v.items())
+            if isinstance(v, list):
+                return "".join("%s<item>%s%s</item>" % (ns, written(p), ns) for p in v)
+            return v if isinstance(v, str) else json.dumps(v)
+
+        with tempfile.NamedTemporaryFile("w", suffix=".jinja") as f:
+            f.write("{# " + ns + "<tool_call> <invoke name= #}{% for m in messages %}{{ m.content }}{% endfor %}")
+            f.flush()
+            template, lines, wants = os.path.relpath(f.name, TEMPLATES), [], []
+            for _ in range(200):
+                parts = {k: value(0) for k in rng.sample(["a", "item", "s", "invoke"], rng.randint(0, 3))}
+                tool = {"name": "f", "parameters": {"properties": {k: p[0] for k, p in parts.items()}}}
+                wants.append({k: p[1] for k, p in parts.items()})
+                call = '%s<invoke name="f">%s%s</invoke>' % (ns, written(wants[-1]), ns)
+                lines.append({"tools": [{"type": "function", "function": tool}],
+                              "output": "Well.%s<tool_call>\n%s\n%s\n%s</tool_call>" % (ns, call, call, ns)})
+            whole = self.parse(template, lines)
+            for want, got, line in zip(wants, whole, lines):
+                self.assertEqual([json.loads(c["arguments"]) for c in got["tool_calls"]], [want] * 2, line)
+                self.assertEqual(got["content"], "Well.", line)
+            for n in "1", "7":
+                self.assertEqual(self.parse(template, lines, "--pieces", n), whole)
+            open_call = ns + '<invoke name="get_time">'
+            twice = ns + "<t>a" + ns + "</t>" + ns + "<t>2" + ns + "</t>"
+            cases = [(ns + "<o>" + twice + ns + "</o>", {"o": {"t": ["a", 2]}}),
+                     (ns + "<o>" + ns + "<item>1" + ns + "</item>" + ns + "</o>", {"o": [1]}),
+                     (ns + "<o>x" + ns + "<t>1" + ns + "</t>" + ns + "</o>", {"o": "x" + ns + "<t>1" + ns + "</t>"}),
+                     (ns + '<o>{"k": 1}' + ns + "</o>", {"o": {"k": 1}})]
+            cases += [(ns + "<o>" + part * 100000 + ns + "</o>", None) for part in (
+                ns + "<o>", ns + "<t>", ns + "<t>1" + ns + "</t>", ns + "<t>" + ns + "</o>", ns + "</t>", ns + "<")]
+            start = time.process_time() + sum(os.times()[2:4])
+            lines = [{"output": open_call + c + ns + "</invoke>", "tools": TOOLS} for c, _ in cases]
+            for (text, want), got in zip(cases, self.parse(template, lines, "--pieces", "500")):
+                if want:
+                    self.assertEqual(json.loads(got["tool_calls"][0]["arguments"]), want, text)
+            self.assertLess(time.process_time() + sum(os.times()[2:4]) - start, 10)
+
     def test_without_tools_calls_are_text(self):
         text = '<tool_call>\n{"name": "add", "arguments": {"a": 1}}\n</tool_call>'
         self.same(self.parse("Qwen-Qwen2.5-7B-Instruct.jinja", [{"output": text}])[0], text, "", [])

@@ -1,5 +1,5 @@
 /* tool_literal_string.c - see tool_literal.h: strings, of JSON, of Python and of a quote of the model's own. */
-#include "text/tools/tool_literal.h"
+#include "text/arguments/tool_literal.h"
 #include "text/tools/tool_marks.h"
 
 #include <ctype.h>

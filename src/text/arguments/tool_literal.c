@@ -1,5 +1,5 @@
 /* tool_literal.c - see tool_literal.h. */
-#include "text/tools/tool_literal.h"
+#include "text/arguments/tool_literal.h"
 
 #include "text/tools/tool_marks.h"
 

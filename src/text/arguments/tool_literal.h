@@ -1,4 +1,4 @@
-/* tool_literal.h - reads an object of arguments as it streams, and writes it as JSON. For this folder.
+/* tool_literal.h - reads an object of arguments as it streams, and writes it as JSON. For this folder and tools/.
  *
  *     strict   {"a": 1}                      as it is; control characters in strings become escapes
  *     lenient  (a=1, b='x', c=[True, None])  Python's; {a:1,b:<|"|>x<|"|>} with a quote of its own; JSON too

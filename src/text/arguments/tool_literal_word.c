@@ -1,6 +1,6 @@
 /* tool_literal_word.c - see tool_literal.h: numbers and names of constants. */
 #include "base/status.h"
-#include "text/tools/tool_literal.h"
+#include "text/arguments/tool_literal.h"
 #include "text/tools/tool_marks.h"
 
 #include <ctype.h>

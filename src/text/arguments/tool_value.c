@@ -1,0 +1,114 @@
+/* tool_value.c - see tool_value.h. */
+#include "text/arguments/tool_value.h"
+
+#include "base/status.h"
+#include "text/arguments/tool_literal.h"
+
+enum { MAX_SCHEMA_DEPTH = 8 };
+
+// ---- what a schema lets a value be ------------------------------------------------------------------------------
+
+static int type_of(const json_t *value) {
+    switch (json_typeof(value)) {
+    case JSON_STRING: return TYPE_STRING;
+    case JSON_INTEGER:
+    case JSON_REAL: return TYPE_NUMBER;
+    case JSON_TRUE:
+    case JSON_FALSE: return TYPE_BOOL;
+    case JSON_NULL: return TYPE_NULL;
+    case JSON_ARRAY: return TYPE_ARRAY;
+    default: return TYPE_OBJECT;
+    }
+}
+
+static int type_named(const json_t *name) {
+    static const struct {
+        const char *name;
+        int type;
+    } names[] = {{"string", TYPE_STRING}, {"integer", TYPE_NUMBER}, {"number", TYPE_NUMBER}, {"boolean", TYPE_BOOL},
+                 {"null", TYPE_NULL},     {"array", TYPE_ARRAY},    {"object", TYPE_OBJECT}};
+    for (size_t i = 0; json_is_string(name) && i < ARRAY_LEN(names); i++)
+        if (strcmp(json_string_value(name), names[i].name) == 0)
+            return names[i].type;
+    return 0;
+}
+
+const json_t *value_schema(const json_t *schema, const json_t *root) {
+    const json_t *ref = json_object_get(schema, "$ref");
+    const char *path = json_is_string(ref) ? json_string_value(ref) : "";
+    static const char *const places[] = {"$defs", "definitions"};
+    for (size_t i = 0; i < ARRAY_LEN(places); i++) {
+        size_t n = strlen(places[i]);
+        if (strncmp(path, "#/", 2) == 0 && strncmp(path + 2, places[i], n) == 0 && path[2 + n] == '/')
+            return json_object_get(json_object_get(root, places[i]), path + 3 + n);
+    }
+    return schema;
+}
+
+static int types_within(const json_t *schema, const json_t *root, int depth) {
+    static const char *const choices[] = {"anyOf", "oneOf", "allOf"};
+    schema = value_schema(schema, root);
+    const json_t *type = json_object_get(schema, "type"), *values = json_object_get(schema, "enum");
+    const json_t *constant = json_object_get(schema, "const");
+    int types = type_named(type);
+    for (size_t i = 0; i < json_array_size(type); i++)
+        types |= type_named(json_array_get(type, i));
+    for (size_t i = 0; !types && i < json_array_size(values); i++)
+        types |= type_of(json_array_get(values, i));
+    if (!types && constant)
+        types = type_of(constant);
+    for (size_t c = 0; !types && depth < MAX_SCHEMA_DEPTH && c < ARRAY_LEN(choices); c++) {
+        const json_t *of = json_object_get(schema, choices[c]);
+        for (size_t i = 0; i < json_array_size(of); i++)
+            types |= types_within(json_array_get(of, i), root, depth + 1);
+    }
+    return types ? types : TYPE_ALL;
+}
+
+int value_types(const json_t *schema, const json_t *root) { return schema ? types_within(schema, root, 0) : TYPE_ALL; }
+
+// ---- values that are no strings ---------------------------------------------------------------------------------
+
+/* A dictionary, a list, a set or a tuple as Python writes it. */
+static bool put_literal(struct str text, struct buf *out) {
+    struct literal l;
+    struct buf json = {0};
+    size_t used;
+    literal_init(&l, false, STR(""));
+    l.is_value = l.ended = true;
+    bool whole = literal_feed(&l, text, &used, &json) == LITERAL_DONE && used == text.len;
+    if (whole)
+        buf_str(out, buf_view(&json));
+    literal_release(&l);
+    buf_release(&json);
+    return whole;
+}
+
+/* A word of Python. Where a text may be, 07 and +49 are texts: a number would lose what they begin with. */
+static bool put_word(struct str text, int types, struct buf *out) {
+    struct buf word = {0};
+    bool is = literal_word(text, types == TYPE_ALL, &word);
+    char c = is ? word.ptr[0] : '\0';
+    int type = c == 'n' ? TYPE_NULL : c == 't' || c == 'f' ? TYPE_BOOL : TYPE_NUMBER;
+    is = is && (!(types & TYPE_STRING) || (type != TYPE_NUMBER && (types & type)));
+    if (is)
+        buf_str(out, buf_view(&word));
+    buf_release(&word);
+    return is;
+}
+
+bool value_put(struct str text, int types, struct buf *out) {
+    json_error_t e;
+    json_t *value = json_loadb(text.ptr, text.len, JSON_DECODE_ANY, &e);
+    bool fits = value && ((type_of(value) & types) || !(types & TYPE_STRING));
+    json_decref(value);
+    if (fits)
+        buf_str(out, text);
+    if (fits || value)
+        return fits;
+    if ((types & (TYPE_BOOL | TYPE_NULL | TYPE_NUMBER)) && put_word(text, types, out))
+        return true;
+    char c = text.len ? text.ptr[0] : '\0';
+    bool brackets = c == '{' || c == '[' || (c == '(' && !(types & TYPE_STRING));
+    return brackets && (types & (TYPE_ARRAY | TYPE_OBJECT)) && put_literal(text, out);
+}
