@@ -12,24 +12,20 @@ void literal_release(struct literal *l) {
     buf_release(&l->json);
 }
 
-/* What levels are opened as, beside '{' a dictionary, '[' a list and '(' the arguments of a call. The last two are not
- * decided: PAREN is a tuple or what stands in it, BRACE a set or a dictionary. */
-enum { TUPLE = 't', SET = 's', PAREN = 'p', BRACE = 'b' };
-
 enum { UNDECIDED = '\1' }; // in json, where a bracket may have to be: no JSON has it
 
 // ---- what is told -----------------------------------------------------------------------------------------------
 
 /* Of the innermost level. */
 static void decide(struct literal *l, char as) {
-    char bracket = as == SET || as == TUPLE ? '[' : as;
+    char bracket = as == LITERAL_SET || as == LITERAL_TUPLE ? '[' : as;
     l->json.ptr[l->mark[l->depth - 1]] = bracket;
     l->open[l->depth - 1] = as;
     l->n_undecided--;
 }
 
 static bool is_undecided(const struct literal *l, int level) {
-    return l->open[level] == PAREN || l->open[level] == BRACE;
+    return l->open[level] == LITERAL_PAREN || l->open[level] == LITERAL_BRACE;
 }
 
 /* What is decided goes to out. */
@@ -55,9 +51,9 @@ static void tell(struct literal *l, struct buf *out) {
 static void settle(struct literal *l) {
     for (int i = 0; i < l->depth; i++)
         if (is_undecided(l, i)) {
-            bool paren = l->open[i] == PAREN;
+            bool paren = l->open[i] == LITERAL_PAREN;
             l->json.ptr[l->mark[i]] = paren ? '[' : '{';
-            l->open[i] = paren ? TUPLE : '{';
+            l->open[i] = paren ? LITERAL_TUPLE : '{';
         }
     l->n_undecided = 0;
 }
@@ -79,9 +75,9 @@ static char opened_by(const struct literal *l, char c) {
         return '\0';
     bool python = !l->strict && (l->depth || l->is_value);
     if (c == '{')
-        return python ? BRACE : '{';
+        return python ? LITERAL_BRACE : '{';
     if (c == '(' && !l->strict)
-        return python ? PAREN : '(';
+        return python ? LITERAL_PAREN : '(';
     return c == '[' ? '[' : '\0';
 }
 
@@ -90,29 +86,27 @@ static bool open_container(struct literal *l, char c, struct buf *out) {
     if (!as)
         return false;
     put_comma(l, out);
-    bool undecided = as == PAREN || as == BRACE;
+    bool undecided = as == LITERAL_PAREN || as == LITERAL_BRACE;
     l->mark[l->depth] = out->len;
     l->n_undecided += undecided;
     buf_push(out, undecided ? UNDECIDED : as == '(' ? '{' : as);
     l->open[l->depth++] = as;
-    l->state = c == '[' || as == PAREN ? LITERAL_ITEM_OR_END : LITERAL_KEY_OR_END;
+    l->state = c == '[' || as == LITERAL_PAREN ? LITERAL_ITEM_OR_END : LITERAL_KEY_OR_END;
     return true;
 }
 
-static char closed_by(char open) { return open == '{' || open == BRACE || open == SET ? '}' : open == '[' ? ']' : ')'; }
-
 static bool close_container(struct literal *l, char c, struct buf *out) {
     char open = innermost(l);
-    if (l->depth == 0 || (l->comma && l->strict) || c != closed_by(open))
+    if (l->depth == 0 || (l->comma && l->strict) || c != literal_closer(open))
         return false;
-    if (open == BRACE)
+    if (open == LITERAL_BRACE)
         decide(l, '{');
-    else if (open == PAREN && l->state == LITERAL_ITEM_OR_END)
-        decide(l, TUPLE);
+    else if (open == LITERAL_PAREN && l->state == LITERAL_ITEM_OR_END)
+        decide(l, LITERAL_TUPLE);
     l->comma = false;
     open = innermost(l);
-    l->n_undecided -= open == PAREN;
-    if (open != PAREN)
+    l->n_undecided -= open == LITERAL_PAREN;
+    if (open != LITERAL_PAREN)
         buf_push(out, open == '{' || open == '(' ? '}' : ']');
     l->depth--;
     l->state = l->depth ? LITERAL_COMMA_OR_END : LITERAL_OVER;
@@ -205,7 +199,7 @@ static enum literal_result read_word(struct literal *l, struct str text, size_t 
         return LITERAL_BROKEN;
     if (n == text.len)
         return LITERAL_MORE;
-    if (l->is_key && innermost(l) == BRACE) { // it is written when it is known for a key or an item
+    if (l->is_key && innermost(l) == LITERAL_BRACE) { // it is written when it is known for a key or an item
         l->state = LITERAL_COLON;
         return LITERAL_DONE;
     }
@@ -226,8 +220,8 @@ static enum literal_result begin(struct literal *l, struct str text, size_t *use
     l->raw = false;
     if (c == '"' || (c == '\'' && !l->strict))
         return read_quotes(l, text, used, is_key, out);
-    if (is_key && c == '(' && innermost(l) == BRACE) { // JSON has no such keys
-        decide(l, SET);
+    if (is_key && c == '(' && innermost(l) == LITERAL_BRACE) { // JSON has no such keys
+        decide(l, LITERAL_SET);
         is_key = false;
     }
     if (!is_key && open_container(l, c, out)) {
@@ -243,7 +237,7 @@ static enum literal_result begin(struct literal *l, struct str text, size_t *use
 
 /* Behind the first item of a brace, which may be a key. */
 static void decide_brace(struct literal *l, bool is_key, struct buf *out) {
-    decide(l, is_key ? '{' : SET);
+    decide(l, is_key ? '{' : LITERAL_SET);
     l->is_key = is_key;
     if (l->word.len)
         finish_word(l, out);
@@ -253,15 +247,15 @@ static void decide_brace(struct literal *l, bool is_key, struct buf *out) {
 
 static enum literal_result punctuate(struct literal *l, char c, size_t *used, struct buf *out) {
     bool done = false;
-    if (l->state == LITERAL_COLON && innermost(l) == BRACE)
+    if (l->state == LITERAL_COLON && innermost(l) == LITERAL_BRACE)
         decide_brace(l, c != ',' && c != '}', out);
     if (l->state == LITERAL_COLON && (c == ':' || (c == '=' && innermost(l) == '('))) {
         buf_str(out, l->strict ? STR(":") : STR(": "));
         l->state = LITERAL_VALUE;
         done = true;
     } else if (l->state == LITERAL_COMMA_OR_END && c == ',') {
-        if (innermost(l) == PAREN)
-            decide(l, TUPLE);
+        if (innermost(l) == LITERAL_PAREN)
+            decide(l, LITERAL_TUPLE);
         l->comma = true;
         if (l->strict) // as it comes; others may have one too many
             buf_push(out, ',');
@@ -324,7 +318,7 @@ void literal_close(struct literal *l, struct buf *out) {
     bool between =
         l->state == LITERAL_COMMA_OR_END || l->state == LITERAL_KEY_OR_END || l->state == LITERAL_ITEM_OR_END;
     while (between && l->depth)
-        between = close_container(l, closed_by(innermost(l)), json);
+        between = close_container(l, literal_closer(innermost(l)), json);
     settle(l);
     tell(l, out);
 }

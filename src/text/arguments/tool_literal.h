@@ -6,7 +6,7 @@
  * What Python's ast.literal_eval reads is written as what it gives, as json.dumps says it; a set is an array in the
  * order of its text. But \N{...} stays as it is written, and so do numbers with a fraction, and bytes and complex
  * numbers, which JSON has not. What it refuses is read as models mean it: bare words are texts, and a quote within a
- * text that is not escaped ends it only before a mark of the structure.
+ * text that is not escaped ends it only where what follows can follow a string there.
  *
  * What is written is a prefix of a JSON text at any time. Depth is bounded. Kept is a word, and what is not decided:
  * (x) until it is known to be a tuple or not, {x until it is a set or a dictionary. */
@@ -28,6 +28,14 @@ enum literal_state {
 };
 
 enum { LITERAL_DEPTH = 200, LITERAL_WORD_BYTES = 64 << 10, LITERAL_BLANKS = 256 };
+
+/* What a level is opened as, beside '{' a dictionary, '[' a list and '(' the arguments of a call. The last two are not
+ * decided: PAREN is a tuple or what stands in it, BRACE a set or a dictionary. */
+enum { LITERAL_TUPLE = 't', LITERAL_SET = 's', LITERAL_PAREN = 'p', LITERAL_BRACE = 'b' };
+
+static inline char literal_closer(char open) {
+    return open == '{' || open == LITERAL_BRACE || open == LITERAL_SET ? '}' : open == '[' ? ']' : ')';
+}
 
 /* A look at strings that may be parts of the running one: 'a' 'b'. */
 struct literal_look {

@@ -1,5 +1,7 @@
 /* tool_literal_string.c - see tool_literal.h: strings, of JSON, of Python and of a quote of the model's own. */
 #include "text/arguments/tool_literal.h"
+
+#include "base/status.h"
 #include "text/tools/tool_marks.h"
 
 #include <ctype.h>
@@ -164,6 +166,30 @@ static enum mark_match begins_string(struct str s) {
     return s.len < 2 ? MARK_MORE : is_quote(s.ptr[1]) ? MARK_YES : MARK_NO;
 }
 
+/* Whether brackets may close from byte `at` on: those that are open, with what may stand behind the last of them. */
+static enum mark_match may_close(const struct literal *l, struct str text, size_t at) {
+    size_t most = at + LITERAL_DEPTH + LITERAL_BLANKS;
+    for (int depth = l->depth; at < MIN(text.len, most); at++) {
+        char c = text.ptr[at];
+        if (depth == 0) // a call is over
+            return l->is_value || isalnum((unsigned char)c) || (c && strchr("'\")}\\.:=+-*/%", c)) ? MARK_NO : MARK_YES;
+        if (is_blank(c))
+            continue;
+        if (c != literal_closer(l->open[depth - 1]))
+            return c && strchr(",<[", c) ? MARK_YES : MARK_NO;
+        depth--;
+    }
+    return l->ended || at == most ? MARK_YES : MARK_MORE;
+}
+
+/* Whether the mark of the structure at text's byte `at` may follow the running string. */
+static enum mark_match may_follow(const struct literal *l, struct str text, size_t at) {
+    char c = text.ptr[at], in = l->depth ? l->open[l->depth - 1] : '\0';
+    if (c == ':' || c == '=')
+        return l->is_key && (c == '=' ? in == '(' : in == '{' || in == LITERAL_BRACE) ? MARK_YES : MARK_NO;
+    return strchr(",<[", c) ? MARK_YES : may_close(l, text, at);
+}
+
 static enum mark_match open_part(const struct literal *l, struct literal_look *k, struct str s) {
     enum mark_match m = begins_string(str_from(s, k->at));
     if (m != MARK_YES)
@@ -187,7 +213,7 @@ static enum mark_match look_for_parts(const struct literal *l, struct literal_lo
         else if (is_blank(c))
             k->at++;
         else if (c && strchr(",:)]}", c))
-            return MARK_YES;
+            return may_follow(l, s, k->at);
         else
             m = open_part(l, k, s);
         if (m != MARK_YES)
@@ -217,7 +243,7 @@ static enum mark_match parts_follow(struct literal *l, struct str text, size_t a
 }
 
 /* Whether Python's quote at text's byte `at` ends a string: models forget to escape those within ('don't'), and behind
- * one that ends a string something of the structure follows, or a mark. MARK_MORE: text is too short to say. */
+ * one that ends a string follows what may stand there, or a mark. MARK_MORE: text is too short to say. */
 static enum mark_match ends_string(struct literal *l, struct str text, size_t at) {
     if (l->strict || !l->quoted_by || l->n_parts)
         return MARK_YES;
@@ -227,7 +253,7 @@ static enum mark_match ends_string(struct literal *l, struct str text, size_t at
     if (next == text.len)
         return l->ended ? MARK_YES : MARK_MORE;
     if (text.ptr[next] && strchr(",:=)]}<[", text.ptr[next]))
-        return MARK_YES;
+        return may_follow(l, text, next);
     return parts_follow(l, text, at, next);
 }
 

@@ -142,7 +142,10 @@ class Literals(unittest.TestCase):
         cases = [("'don't'", "don't"), ("'He said 'hi' to me'", "He said 'hi' to me"),
                  ("'He said 'it''", "He said 'it'"),
                  ("''abc''", "'abc'"), ("07", 7), ("1__0", "1__0"), ("f'x'", "f'x'"), ("b'x'", "b'x'"), ("0x", "0x"),
-                 ("abc", "abc"), ("'a'b' 'c'", "a'bc"), ("'\\N{DASH}'", "\\N{DASH}"), ("'\\x4'", "\\x4")]
+                 ("abc", "abc"), ("'a'b' 'c'", "a'bc"), ("'\\N{DASH}'", "\\N{DASH}"), ("'\\x4'", "\\x4"),
+                 ("'print('a')'", "print('a')"), ("'f('\\,'))\"'", "f('\\,'))\""), ("'Note': see'", "Note': see"),
+                 ("['-c', 'print('hi')']", ["-c", "print('hi')"]), ("{'a': 'b'}'}", {"a": "b'}"}),
+                 ("'for x in d['k']: print('x'):'", "for x in d['k']: print('x'):")]
         for flags in (), ("--pieces", "1"), ("--pieces", "7"):
             for (text, want), (arguments, content) in zip(cases, read([t for t, _ in cases], *flags)):
                 self.assertEqual((json.loads(arguments), content), ({"v": want, "w": 1}, ""), text)
