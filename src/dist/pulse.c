@@ -16,12 +16,14 @@ static bool is_over_within(struct pulse *p, int64_t us) {
     return p->is_over;
 }
 
+static bool is_stalled(const struct pulse *p) { return clock_us() - atomic_load(&p->moved_us) > p->stall_us; }
+
 static void *pulse_thread(void *arg) {
     struct pulse *p = arg;
     struct error err;
     pthread_mutex_lock(&p->lock);
     while (!is_over_within(p, EACH_US))
-        if (wire_send(p->wire, p->kind, (struct str){"", 0}, clock_us() + TAKEN_US, &err) != OK) {
+        if (!is_stalled(p) && wire_send(p->wire, p->kind, (struct str){"", 0}, clock_us() + TAKEN_US, &err) != OK) {
             wire_break(p->wire); // a frame may be there in part
             break;
         }
@@ -29,9 +31,11 @@ static void *pulse_thread(void *arg) {
     return NULL;
 }
 
-void pulse_begin(struct pulse *p, struct wire *w, uint32_t kind) {
+void pulse_moved(struct pulse *p) { atomic_store(&p->moved_us, clock_us()); }
+
+void pulse_begin(struct pulse *p, struct wire *w, uint32_t kind, int64_t stall_us) {
     pthread_condattr_t attr;
-    *p = (struct pulse){.wire = w, .kind = kind};
+    *p = (struct pulse){.wire = w, .kind = kind, .stall_us = stall_us, .moved_us = clock_us()};
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_mutex_init(&p->lock, NULL);

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 enum { MOST_EXECUTABLES = 64, CONNECT_MS = 1000, MOST_QUESTION = 1 << 30, MOST_BUCKET = 1 << 20 };
-static const int64_t ANSWER_US = 60000000, IDLE_US = INT64_C(365) * 86400000000;
+static const int64_t ANSWER_US = 60000000, IDLE_US = INT64_C(365) * 86400000000, STALL_US = 600000000;
 
 struct worker {
     const struct worker_options *o;
@@ -30,6 +30,7 @@ struct worker {
     int n_exes;
     int64_t states_width, taps_width;
     struct buf question, answer;
+    struct pulse pulse; // of the question that takes long
 };
 
 static enum status expect(const struct worker *w, size_t n, struct error *err) {
@@ -37,6 +38,11 @@ static enum status expect(const struct worker *w, size_t n, struct error *err) {
 }
 
 // ---- what is asked ----------------------------------------------------------------------------------------------
+
+static void moved(void *context, int64_t done, int64_t total) {
+    (void)done, (void)total;
+    pulse_moved(context);
+}
 
 static enum status load(struct worker *w, struct error *err) {
     struct node_load q;
@@ -46,6 +52,7 @@ static enum status load(struct worker *w, struct error *err) {
     if (w->loaded || q.n_back < 0 || q.n_back > w->o->backend->max_back)
         return fail(err, ERR_FORMAT, "node 0 asks for what cannot be loaded");
     options.n_back = q.n_back;
+    options.progress = (struct load_progress){moved, &w->pulse};
     if (w->o->read_ahead)
         w->o->read_ahead(w->o->context, w->program, &options.progress);
     TRY(w->o->backend->load(w->device, w->program, &options, &w->loaded, err));
@@ -165,12 +172,11 @@ static enum status answer(struct worker *w, uint32_t kind, struct error *err) {
 }
 
 static enum status answer_in_time(struct worker *w, uint32_t kind, struct error *err) {
-    struct pulse pulse;
     if (!node_takes_long(kind))
         return answer(w, kind, err);
-    pulse_begin(&pulse, w->wire, NODE_STILL);
+    pulse_begin(&w->pulse, w->wire, NODE_STILL, w->o->stall_us ? w->o->stall_us : STALL_US);
     enum status st = answer(w, kind, err);
-    pulse_end(&pulse);
+    pulse_end(&w->pulse);
     return st;
 }
 

@@ -2,7 +2,8 @@
  *
  * Its weights are read while it loads, which may take as long as it takes. So its first step finds them in memory and
  * is answered within the patience of node 0 as others are. But where they are more than memory has free, each step
- * reads what it needs, and the patience has to be longer than that takes. */
+ * reads what it needs, and the patience has to be longer than that takes. Reading tells every 16 MiB that it moves;
+ * placing weights, a cache and compiling tell nothing of themselves on the CPU, and have stall_us each. */
 #pragma once
 
 #include "core/backend.h"
@@ -14,10 +15,11 @@ struct worker_options {
     const struct backend_ops *backend;
     const struct program *program; // of the whole model
     struct device_options device;
-    struct load_options load; // but for n_back
+    struct load_options load; // but for n_back and progress
     // Before it loads: brings the weights of the stage into memory. NULL: they come as they are needed
     void (*read_ahead)(void *context, const struct program *stage, const struct load_progress *progress);
     void *context;
+    int64_t stall_us;     // of work that does not move for so long node 0 hears nothing any more; 0: 600 s
     int64_t until_us;     // node 0 is tried until then
     void (*joined)(void); // called when it has been reached; NULL: nothing is
 };

@@ -50,10 +50,17 @@ static int open_node_0(struct gyre **g, struct gyre_error *why) {
 
 static bool has_read; // before it loaded
 
+static int64_t stall_us, read_us, hang_us; // of the node: its reading moves, and then does not
+
 static void slow_read(void *context, const struct program *stage, const struct load_progress *progress) {
-    (void)context, (void)progress;
+    enum { N = 40 };
+    (void)context;
     EXPECT(stage->n_taps > 0); // and not the whole model
-    usleep(LONG_US);
+    for (int i = 0; i < N; i++) {
+        usleep((useconds_t)read_us / N);
+        load_progress_step(progress, i + 1, N);
+    }
+    usleep((useconds_t)hang_us);
     has_read = true;
 }
 
@@ -89,6 +96,7 @@ static void *slow_node(void *arg) {
                                .device = {.n_threads = 1},
                                .load = {.dtype = "float32"},
                                .read_ahead = slow_read,
+                               .stall_us = stall_us,
                                .until_us = clock_us() + 60 * SECOND_US};
     *(enum status *)arg = worker_run(&o, &err);
     model_free(m);
@@ -99,17 +107,36 @@ static void who_takes_long_is_waited_for(void **state) {
     (void)state;
     pthread_t thread;
     enum status worked = ERR_IO;
+    stall_us = LONG_US - SECOND_US / 10, read_us = 2 * stall_us + SECOND_US, hang_us = 0;
     struct gyre *g;
     struct gyre_error err;
     find_address();
     EXPECT_EQ(pthread_create(&thread, NULL, slow_node, &worked), 0);
     int64_t began = clock_us();
     EXPECT_OK(open_node_0(&g, &err), err);
-    EXPECT(clock_us() - began >= 4 * LONG_US);
+    EXPECT(clock_us() - began >= read_us + 3 * LONG_US);
     gyre_close(g);
     remote_nodes_leave();
     pthread_join(thread, NULL);
     EXPECT_EQ(worked, OK);
+}
+
+/* Nothing else tells that its thread hangs: the process lives, and so does the link. */
+static void who_does_not_move_is_not(void **state) {
+    (void)state;
+    pthread_t thread;
+    enum status worked;
+    struct gyre *g;
+    struct gyre_error err;
+    stall_us = LONG_US / 2, read_us = LONG_US, hang_us = 6 * SECOND_US;
+    find_address();
+    EXPECT_EQ(pthread_create(&thread, NULL, slow_node, &worked), 0);
+    int64_t began = clock_us();
+    EXPECT(open_node_0(&g, &err) != 0);
+    EXPECT_STR(err.text, "node 1: the peer is late");
+    EXPECT(clock_us() - began >= read_us + stall_us);
+    remote_nodes_leave();
+    pthread_join(thread, NULL);
 }
 
 enum { WORD_US = SECOND_US / 10 }; // a tenth of the patience
@@ -160,6 +187,7 @@ static void who_says_nothing_is_not(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_takes_long_is_waited_for),
+        cmocka_unit_test(who_does_not_move_is_not),
         cmocka_unit_test(who_says_nothing_is_not),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
