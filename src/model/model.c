@@ -143,13 +143,16 @@ enum status model_count(const struct model_spec *spec, int64_t *n_parameters, in
 }
 
 enum status model_count_at(const char *path, const struct model_spec *spec, int64_t *n_parameters,
-                           int64_t stored_bytes[N_STORAGES], struct error *err) {
+                           int64_t stored_bytes[N_STORAGES], struct error *fault, struct error *err) {
     struct checkpoint *c = NULL;
     if (!spec->gguf && !quant_is_bnb(spec->quant))
         return model_count(spec, n_parameters, stored_bytes, err);
     enum status st = open_checkpoint(path, spec, &c, err);
-    if (st == OK)
+    bool is_open = st == OK;
+    if (is_open)
         st = count(spec, LOAD_CHECKPOINT, c, n_parameters, stored_bytes, err);
+    if (is_open && st != OK)
+        *fault = *err;
     checkpoint_free(c);
     return st == OK || spec->gguf ? st : model_count(spec, n_parameters, stored_bytes, err);
 }

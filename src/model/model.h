@@ -49,9 +49,10 @@ enum status model_count(const struct model_spec *spec, int64_t *n_parameters, in
                         struct error *err);
 
 /* The same of what is at `path`: the tensors of GGUF files and of bitsandbytes tell their storage themselves, of others
- * the config does, as of those of bitsandbytes that are not there, or faulty. */
+ * the config does, as of those of bitsandbytes that are not there, or do not fit it: *fault then says which file and
+ * tensor. It is left alone where there is none. */
 enum status model_count_at(const char *path, const struct model_spec *spec, int64_t *n_parameters,
-                           int64_t stored_bytes[N_STORAGES], struct error *err);
+                           int64_t stored_bytes[N_STORAGES], struct error *fault, struct error *err);
 
 /* ERR_IO when a weight file was cut while it was mapped. Ask before results are handed out. */
 enum status model_check(const struct model *m, struct error *err);

@@ -18,7 +18,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t n_bytes) {
     if (model_spec_open(path, &spec, &err) != OK)
         return 0;
     if ((int64_t)spec->n_layers * (spec->moe.n_experts + 1) < 2000)
-        (void)model_count_at(path, spec, &n_parameters, stored_bytes, &err);
+        (void)model_count_at(path, spec, &n_parameters, stored_bytes, &err, &err);
     model_spec_free(spec);
     return 0;
 }

@@ -48,7 +48,7 @@ struct facts {
     int n_moe_layers, n_dense_layers;
     int64_t n_unused_scales;
     struct buf tool_calls;      // how the model writes them, for people
-    struct error weights_fault; // of a folder; text empty: its weights can be opened
+    struct error weights_fault; // of a folder; text empty: its weights can be opened, and of bitsandbytes used
     const struct footprint *on_card; // NULL: nobody asked
 };
 
@@ -96,7 +96,7 @@ static void describe_calls(const char *path, struct buf *out) {
 static enum status gather(const char *path, struct facts *f, struct error *err) {
     TRY(model_path_check(path, MODEL_SETTINGS, err));
     TRY(model_spec_open(path, &f->spec, err));
-    TRY(model_count_at(path, f->spec, &f->n_parameters, f->bytes_by_storage, err));
+    TRY(model_count_at(path, f->spec, &f->n_parameters, f->bytes_by_storage, &f->weights_fault, err));
     const struct family *family = family_find(f->spec->model_type);
     f->runnable = family && family->record && quant_is_readable(f->spec->quant);
     for (int i = 0; i < N_STORAGES; i++)
@@ -124,6 +124,12 @@ static void label(const char *name) { printf("%-14s", name); }
 
 /* What stands in the model's files. */
 static void print_theirs(const char *text) { terminal_print(stdout, str_of(text)); }
+
+static void print_line(const char *name, const char *text) {
+    label(name);
+    print_theirs(text);
+    printf("\n");
+}
 
 // 8190735360 as 8,190,735,360.
 static void print_count(int64_t n) {
@@ -161,8 +167,7 @@ static void print_weights(const struct facts *f) {
         separator = ", ";
     }
     printf("\n");
-    label("quantisation");
-    printf("%s\n", f->spec->gguf ? "as each tensor of the GGUF file says" : quant_name(f->spec->quant));
+    print_line("quantisation", f->spec->gguf ? "as each tensor of the GGUF file says" : quant_name(f->spec->quant));
 }
 
 static void print_layers(const struct facts *f) {
@@ -206,11 +211,8 @@ static void print_positions(const struct facts *f) {
     const struct model_spec *s = f->spec;
     label("context");
     printf("%" PRId64 " tokens\n", s->max_positions);
-    for (int i = 0; i < s->n_ropes; i++) {
-        label("rope");
-        print_theirs(s->rope_notes[i]);
-        printf("\n");
-    }
+    for (int i = 0; i < s->n_ropes; i++)
+        print_line("rope", s->rope_notes[i]);
 }
 
 static void print_cache(const struct facts *f) {
@@ -281,9 +283,7 @@ static void print_draft(const struct model_spec *s) {
 
 static void print_notes(const struct facts *f) {
     const struct model_spec *s = f->spec;
-    label("tool calls");
-    print_theirs(f->tool_calls.ptr);
-    printf("\n");
+    print_line("tool calls", f->tool_calls.ptr);
     if (s->multimodal)
         printf("%-14sthe vision tower and what feeds it; the text model alone is described\n", "not counted");
     if (s->n_mtp_layers)
@@ -298,7 +298,7 @@ static void print_notes(const struct facts *f) {
                " scales of caches and outputs: a cache of 8 bits makes a scale for each key and value itself\n",
                "read past", f->n_unused_scales);
     if (f->weights_fault.text[0])
-        printf("%-14s%s\n", "note", f->weights_fault.text);
+        print_line("note", f->weights_fault.text);
     if (!f->runnable && s->draft.vocab == 0)
         printf("%-14sgyre describes this model, but does not run it\n", "note");
 }

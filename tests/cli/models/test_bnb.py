@@ -136,6 +136,23 @@ class Bnb(unittest.TestCase):
         p = subprocess.run([GYRE, "info", PLAIN, "--output", "json"], capture_output=True, timeout=60)
         self.assertEqual(with_weights["parameters"], json.loads(p.stdout)["parameters"])
 
+    def test_info_tells_what_does_not_fit_the_settings(self):
+        """With the file and the tensor; counted is by the settings then, as where there are no weights."""
+        folder = self.made("nf4", nested=256)
+        whole = self.told("info", os.path.join(folder, "packed"), "--output", "json")
+        self.assertIsNone(whole["weights_fault"])
+        for name, change in ((MODULE + ".weight.absmax", None), (MODULE + ".weight.quant_map", {"shape": [4, 4]}),
+                             ("model.norm.weight", None)):
+            with self.subTest(tensor=name):
+                copy = self.changed(folder, name, change)
+                faulty = self.told("info", copy, "--output", "json")
+                for word in os.path.join(copy, "model.safetensors" if change else ""), name:
+                    self.assertIn(word, faulty["weights_fault"])
+                self.assertEqual(faulty["parameters"], whole["parameters"])
+                text = subprocess.run([GYRE, "info", copy], capture_output=True, text=True, timeout=60)
+                self.assertEqual((text.returncode, text.stderr), (0, ""))
+                self.assertIn(name, text.stdout)
+
     def told(self, verb, *words):
         p = subprocess.run([GYRE, verb, *words], capture_output=True, timeout=60)
         self.assertEqual(p.returncode, 0, p.stderr.decode())
