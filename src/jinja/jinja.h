@@ -59,6 +59,8 @@ struct jinja {
     struct jdict *context;       // what the caller gave
     struct jdict *exports;       // what was set at the top level, for blocks
     const struct jval *captured; // the text that a filter block filters
+    struct str *large;           // [n_large] digits of integers past 64 bits
+    uint32_t n_large, large_cap;
 };
 
 /* Empty, with the defaults in place of zeros. The caller sets first.buf and the jump. */

@@ -120,7 +120,35 @@ static void a_template_that_writes_json_gets_an_object(void **state) {
     expect(either, CALL("\" \\n\""), "{}");
     expect(either, CALL("\"null\""), "{}");
     expect(either, CALL("\"[1,2]\""), "[1, 2]");
+    expect(either, CALL("\"{\\\"x\\\":-123456789012345678901234567890,\\\"y\\\":[18446744073709551616,1e2]}\""),
+           "{\"x\": -123456789012345678901234567890, \"y\": [18446744073709551616, 100.0]}");
+    expect(either, CALL("\"123456789012345678901\""), "123456789012345678901");
     expect(either, CALL("\"\\\"{\\\\\\\"x\\\\\\\":1}\\\"\""), "{\"x\": 1}"); // written twice
+}
+
+/* A number past 64 bits keeps its digits wherever it is printed, and counts as a float. */
+static void large_integers_of_arguments_are_printed_as_they_came(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {"{{ x }} {{ x | string }} {{ x ~ '' }} {{ [x] }} {{ x | tojson }} {{ {'k': x} | tojson }}",
+         "N N N [N] N {\"k\": N}"},
+        {"{{ x is integer }} {{ x is float }} {{ x is number }} {{ x is string }} {{ x > 5 }} {{ x == x }}",
+         "True False True False True True"},
+        {"{{ -x + x }} {{ (x * 1) is integer }}", "0.0 False"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct buf template = {0}, want = {0};
+        buf_printf(&template,
+                   "{%% for m in messages %%}{%% for c in m.tool_calls %%}{%% set x = c.function.arguments.x %%}"
+                   "{%% if x %%}%s{%% else %%}{{ c.function.arguments | tojson }}{%% endif %%}{%% endfor %%}"
+                   "{%% endfor %%}",
+                   cases[i][0]);
+        for (const char *p = cases[i][1]; *p; p++)
+            buf_str(&want, *p == 'N' ? STR("123456789012345678901234567890") : (struct str){p, 1});
+        expect(template.ptr, CALL("\"{\\\"x\\\":123456789012345678901234567890}\""), want.ptr);
+        buf_release(&template);
+        buf_release(&want);
+    }
 }
 
 static void a_template_that_only_walks_parts_gets_texts_as_parts(void **state) {
@@ -290,6 +318,7 @@ int main(void) {
         cmocka_unit_test(old_names_are_the_new_ones),
         cmocka_unit_test(what_is_wrong_is_named),
         cmocka_unit_test(arguments_cannot_multiply),
+        cmocka_unit_test(large_integers_of_arguments_are_printed_as_they_came),
         cmocka_unit_test(functions_may_have_a_name_alone),
         cmocka_unit_test(hostile_templates_are_opened_soon),
     };

@@ -19,7 +19,12 @@
 
 enum jv_flags {
     JV_ALLOW_DUPLICATES = 1, // the last of two equal keys wins, as in browsers; otherwise an error
+    JV_KEEP_DIGITS = 2,      // an integer past 64 bits is not a real, but what jv_digits knows
 };
+
+/* Whether value is an integer that was too large, which JV_KEEP_DIGITS keeps: its digits, with the sign. To jansson it
+ * is a string, of bytes that no string of a JSON text has; it cannot be written as JSON again. */
+bool jv_digits(const json_t *value, struct str *digits);
 
 enum { JV_MAX_BYTES = 256 << 20 }; // about 5 million numbers, or 900,000 objects
 

@@ -25,7 +25,7 @@ enum {
 struct parser {
     struct json_reader reader;
     struct error *err;
-    bool allow_duplicates;
+    bool allow_duplicates, keep_digits;
     size_t bytes, max_bytes;
     struct buf key;      // of the member at hand
     int depth;           // how many containers are open ...
@@ -52,10 +52,32 @@ static enum status take_string(struct parser *p, json_t **out) {
     return OK;
 }
 
+/* UTF-8 has no such byte, and so no string of a text. */
+#define DIGITS_MARK '\xFF'
+
+static enum status keep_digits(struct parser *p, struct str digits, json_t **out) {
+    char text[512]; // longer than a number may be
+    TRY(count(p, STRING_BYTES));
+    text[0] = DIGITS_MARK;
+    memcpy(text + 1, digits.ptr, MIN(digits.len, sizeof text - 1));
+    *out = json_stringn_nocheck(text, 1 + MIN(digits.len, sizeof text - 1));
+    return OK;
+}
+
+bool jv_digits(const json_t *value, struct str *digits) {
+    const char *text = json_string_value(value);
+    if (!text || text[0] != DIGITS_MARK)
+        return false;
+    *digits = (struct str){text + 1, json_string_length(value) - 1};
+    return true;
+}
+
 static enum status take_number(struct parser *p, json_t **out) {
     struct json_number n;
     TRY(json_take_number(&p->reader, &n, p->err));
     TRY(count(p, SCALAR_BYTES));
+    if (p->keep_digits && n.digits.len)
+        return keep_digits(p, n.digits, out);
     *out = n.is_int ? json_integer(n.i) : json_real(n.f);
     return OK;
 }
@@ -175,7 +197,10 @@ static enum status take_within_scope(struct parser *p, json_t **root) {
 enum status jv_parse_within(struct str text, const char *where, int flags, size_t *budget, json_t **out,
                             struct error *err) {
     struct parser *p = xmalloc(sizeof *p);
-    *p = (struct parser){.err = err, .allow_duplicates = flags & JV_ALLOW_DUPLICATES, .max_bytes = *budget};
+    *p = (struct parser){.err = err,
+                         .allow_duplicates = flags & JV_ALLOW_DUPLICATES,
+                         .keep_digits = flags & JV_KEEP_DIGITS,
+                         .max_bytes = *budget};
     json_reader_init(&p->reader, text, where);
     *out = NULL;
     takes_null = true;

@@ -283,8 +283,10 @@ enum status json_take_real(struct json_reader *r, double *out, struct error *err
 
 enum status json_take_number(struct json_reader *r, struct json_number *out, struct error *err) {
     struct str span;
-    TRY(take_digits(r, &span, &out->is_int, err));
-    out->is_int = out->is_int && int_of(span, &out->i);
+    bool integral;
+    TRY(take_digits(r, &span, &integral, err));
+    out->is_int = integral && int_of(span, &out->i);
+    out->digits = integral && !out->is_int ? span : STR("");
     return out->is_int ? OK : real_of(r, span, &out->f, err);
 }
 

@@ -59,6 +59,7 @@ enum status json_take_real(struct json_reader *r, double *out, struct error *err
 /* An integer where it is written as one and fits into 64 bits, else a real. */
 struct json_number {
     bool is_int;
+    struct str digits; // of an integer that does not fit, as long as the text; else empty
     union {
         int64_t i;
         double f;

@@ -1,10 +1,12 @@
 /* jinja_json.c - tojson, as json.dumps writes it, and values from a request. */
 #include "jinja/builtins/jinja_builtin.h"
 #include "jinja/values/jinja_format.h"
+#include "jinja/values/jinja_number.h"
 
 #include <math.h>
 
 jval jinja_from_json(struct jinja *j, const json_t *json) {
+    struct str digits;
     jinja_step(j, 1);
     switch (json_typeof(json)) {
     case JSON_NULL: return jval_none();
@@ -12,7 +14,10 @@ jval jinja_from_json(struct jinja *j, const json_t *json) {
     case JSON_FALSE: return jval_bool(false);
     case JSON_INTEGER: return jval_int(json_integer_value(json));
     case JSON_REAL: return jval_float(json_real_value(json));
-    case JSON_STRING: return jval_borrow(j, (struct str){json_string_value(json), json_string_length(json)});
+    case JSON_STRING:
+        if (jv_digits(json, &digits))
+            return jval_large(j, digits);
+        return jval_borrow(j, (struct str){json_string_value(json), json_string_length(json)});
     default: break;
     }
     jinja_enter(j);
@@ -162,7 +167,12 @@ void jinja_emit_json(struct jinja *j, jval v, const struct json_style *style, in
     case J_NONE: jinja_emit(j, STR("null")); break;
     case J_BOOL: jinja_emit(j, v.b ? STR("true") : STR("false")); break;
     case J_INT: jinja_emitf(j, "%lld", (long long)v.i); break;
-    case J_FLOAT: emit_float(j, v.f); break;
+    case J_FLOAT:
+        if (v.digits)
+            jinja_emit(j, jval_digits(j, v));
+        else
+            emit_float(j, v.f);
+        break;
     case J_STR: emit_string(j, jval_text(v), style->ascii); break;
     case J_LIST:
     case J_TUPLE: emit_array(j, v.seq, style, depth); break;

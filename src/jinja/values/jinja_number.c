@@ -354,3 +354,19 @@ jval jval_round(struct jinja *j, jval v, jval n_digits) {
     snprintf(text, sizeof text, "%.*f", (int)n, v.f);
     return jval_float(strtod(text, NULL));
 }
+
+// ---- past 64 bits -----------------------------------------------------------------------------------------------
+
+jval jval_large(struct jinja *j, struct str digits) {
+    char text[512]; // more than a double may have
+    if (j->n_large == j->large_cap) {
+        j->large_cap = 2 * j->large_cap + 8;
+        struct str *more = jinja_calloc(j, j->large_cap, sizeof *more);
+        if (j->n_large)
+            memcpy(more, j->large, j->n_large * sizeof *more);
+        j->large = more;
+    }
+    j->large[j->n_large++] = digits;
+    snprintf(text, sizeof text, "%.*s", STR_ARG(digits));
+    return (jval){.kind = J_FLOAT, .digits = j->n_large, .f = strtod(text, NULL)};
+}

@@ -1,4 +1,5 @@
 /* jinja_print.c - str() and repr() of every value, and the sentence about an undefined one. */
+#include "jinja/values/jinja_number.h"
 #include "jinja/values/jinja_unicode.h"
 #include "jinja/values/jinja_value.h"
 
@@ -134,7 +135,12 @@ void jinja_emit_repr(struct jinja *j, jval v) {
     case J_NONE: jinja_emit(j, STR("None")); break;
     case J_BOOL: jinja_emit(j, v.b ? STR("True") : STR("False")); break;
     case J_INT: jinja_emitf(j, "%lld", (long long)v.i); break;
-    case J_FLOAT: jinja_emit_float(j, v.f); break;
+    case J_FLOAT:
+        if (v.digits)
+            jinja_emit(j, jval_digits(j, v));
+        else
+            jinja_emit_float(j, v.f);
+        break;
     case J_STR:
         if (v.s->markup)
             jinja_emit(j, STR("Markup("));

@@ -5,7 +5,8 @@
  * namespace, the position of an iterator, a loop, a cycler, a joiner.) Since lists and dicts cannot change,
  * slices share memory, and a value can contain itself only through a namespace.
  *
- * Text is UTF-8; positions and lengths that a template sees count code points. Integers are 64 bits. What is done with
+ * Text is UTF-8; positions and lengths that a template sees count code points. Integers are 64 bits; larger ones that a
+ * caller gives count as floats and are printed as they came. What is done with
  * texts is in jinja_str.h, with numbers in jinja_number.h; jinja_format.h writes and reads other forms of values. */
 #pragma once
 
@@ -38,6 +39,7 @@ struct builtin;
 
 typedef struct jval {
     enum jkind kind;
+    uint32_t digits; // J_FLOAT: of an integer past 64 bits, which of the render's are its digits (jval_digits); else 0
     union {
         bool b;
         int64_t i;

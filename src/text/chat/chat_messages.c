@@ -115,23 +115,33 @@ static bool is_object_text(const json_t *text) {
     return s[strspn(s, " \t\r\n")] == '{';
 }
 
-enum status chat_arguments_parse(const json_t *text, const char *where, size_t *budget, json_t **out,
-                                 struct error *err) {
+static bool is_text(const json_t *value) {
+    struct str digits;
+    return json_is_string(value) && !jv_digits(value, &digits);
+}
+
+static enum status parse_arguments(const json_t *text, const char *where, int flags, size_t *budget, json_t **out,
+                                   struct error *err) {
     json_t *value = json_incref((json_t *)text);
-    while (json_is_string(value) && !is_blank(value)) {
+    while (is_text(value) && !is_blank(value)) {
         struct str s = {json_string_value(value), json_string_length(value)};
         json_t *inner;
-        enum status st = jv_parse_within(s, where, JV_ALLOW_DUPLICATES, budget, &inner, err);
+        enum status st = jv_parse_within(s, where, JV_ALLOW_DUPLICATES | flags, budget, &inner, err);
         json_decref(value);
         if (st != OK)
             return st;
         value = inner;
     }
-    bool empty = json_is_null(value) || json_is_string(value);
+    bool empty = json_is_null(value) || is_text(value);
     if (empty)
         json_decref(value);
     *out = empty ? json_object() : value;
     return OK;
+}
+
+enum status chat_arguments_parse(const json_t *text, const char *where, size_t *budget, json_t **out,
+                                 struct error *err) {
+    return parse_arguments(text, where, 0, budget, out, err);
 }
 
 /* As Python's json.dumps writes it, which templates were trained on. */
@@ -144,13 +154,14 @@ static json_t *arguments_text(const json_t *value) {
 
 static enum status fit_arguments(struct fitting *f, json_t *function, const char *where) {
     json_t *given = json_object_get(function, "arguments"), *value;
-    bool is_text = json_is_string(given);
-    if (is_text)
-        TRY(chat_arguments_parse(given, where, &f->budget, &value, f->err));
+    bool text_given = json_is_string(given);
+    int flags = f->form->arguments_are_text ? 0 : JV_KEEP_DIGITS; // templates write them as they came
+    if (text_given)
+        TRY(parse_arguments(given, where, flags, &f->budget, &value, f->err));
     else
         value = given && !json_is_null(given) ? json_incref(given) : json_object();
     if (f->form->arguments_are_text) {
-        json_t *text = is_text && is_object_text(given) ? json_incref(given) : arguments_text(value);
+        json_t *text = text_given && is_object_text(given) ? json_incref(given) : arguments_text(value);
         json_decref(value);
         value = text;
     }
