@@ -105,7 +105,7 @@ tests() {
     for n in 1 64; do echo "head_screened_$n GYRE_ARGMAX_FILTER=$n $there/test_ops_head"; done
     for k in 1 2 3; do echo "layer_$k GYRE_TEST_PART=$k/3 $there/test_ops_layer"; done
     for k in 1 2; do echo "ops_$k GYRE_TEST_PART=$k/2 $there/test_ops"; done
-    for t in $most ops_refusals overlap sample_rows; do echo "$t $there/test_$t"; done
+    for t in $most ops_refusals ops_int4_cache overlap sample_rows; do echo "$t $there/test_$t"; done
     for t in "$there"/test_*; do
         case ${t##*/test_} in
         ops* | goldens | device | parity | overlap | sample_rows | cache | faults | two_devices) ;;

@@ -2,8 +2,8 @@
  * when the device has none left, and that a model does not see any of it.
  *
  *     build/cuda/test_cache         in the root of the sources; wants a GPU that nobody else uses */
-#include "backend/cuda/device/device.h"
 #include "backend/cuda/cache/cache.h"
+#include "backend/cuda/device/device.h"
 #include "backend/cuda/value.h"
 #include "check.h"
 #include "on_device.h"
@@ -113,7 +113,7 @@ static void expect_tags(const struct rig *r, int group, int end) {
 
 static void every_block_of_every_layer_has_memory_of_its_own(void **state) {
     (void)state;
-    static const char *const kinds[] = {"fp8", "float16", "int8"};
+    static const char *const kinds[] = {"fp8", "float16", "int8", "int4"};
     for (size_t k = 0; k < ARRAY_LEN(kinds); k++) {
         struct rig r;
         struct cache_group other = keys_and_values(3, 72, 40, 5);
@@ -258,8 +258,8 @@ static void texts_do_not_depend_on_where_their_blocks_are(void **state) {
     (void)state;
     static const struct {
         const char *name, *kv;
-    } models[] = {{"llama", NULL},   {"llama", "fp8"},      {"gemma3", NULL},
-                  {"gemma4", "fp8"}, {"deepseek_v3", NULL}, {"qwen3_5", NULL}};
+    } models[] = {{"llama", NULL},   {"llama", "fp8"},   {"llama", "int4"},     {"gemma3", NULL},
+                  {"gemma4", "fp8"}, {"gemma4", "int4"}, {"deepseek_v3", NULL}, {"qwen3_5", NULL}};
     for (size_t i = 0; i < ARRAY_LEN(models); i++) {
         static struct text low[TEXTS], high[TEXTS];
         char folder[80];

@@ -119,9 +119,9 @@ static void an_answer_is_that_of_one_engine(void **state) {
 
 static void four_bits_are_handed_over_as_they_are(void **state) {
     (void)state;
-    if (rig_backend() != &backend_cpu)
-        skip(); // others have no such cache
-    expect_that_of_one_engine(&backend_cpu, "int4");
+    if (strcmp(rig_backend()->name, "xla") == 0)
+        skip(); // which has no such cache
+    expect_that_of_one_engine(rig_backend(), "int4");
 }
 
 /* The toy reads each slot as what was written for its position. */

@@ -167,21 +167,21 @@ static struct error load_with_cache(const struct rig *rig, const char *kv_dtype)
     return err;
 }
 
-/* int4: of keys and values of the CPU alone. */
+/* int4: of keys and values of the CPU and CUDA alone, and not of latent rows. */
 static void a_cache_that_a_backend_has_not_is_refused_by_name(void **state) {
     (void)state;
-    bool cpu = rig_backend() == &backend_cpu;
+    bool has = strcmp(rig_backend()->name, "xla") != 0;
     struct rig *rig = rig_new((struct rig_options){.n_seqs = 1, .lens = {3}, .widths = {64}}), *latent = everything();
     rig_result(rig, record_keys(rig));
     struct error four = load_with_cache(rig, "int4"), unknown = load_with_cache(rig, "int3");
-    EXPECT_EQ(four.status == OK, cpu);
-    expect_word(four.text, cpu ? "" : "int4");
+    EXPECT_EQ(four.status == OK, has);
+    expect_word(four.text, has ? "" : "int4");
     EXPECT(unknown.status != OK);
     expect_word(unknown.text, "int3");
     four = load_with_cache(latent, "int4");
     EXPECT(four.status != OK);
     expect_word(four.text, "int4");
-    expect_word(four.text, cpu ? "latent cache" : "");
+    expect_word(four.text, has ? "latent cache" : "");
     rig_free(latent);
     rig_free(rig);
 }

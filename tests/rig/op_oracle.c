@@ -157,7 +157,7 @@ const char *rig_query_dtype(const char *dtype, const char *kv_dtype, const struc
     bool size = (a->head_dim == 64 || a->head_dim == 128 || a->head_dim == 256 || a->head_dim == 512) &&
                 a->v_head_dim == a->head_dim;
     bool plain = rig_backend() == &backend_cpu || getenv("GYRE_TEST_KERNELS"); // which read them as they are
-    plain = plain || a->reach == REACH_ALL;
+    plain = plain || a->reach == REACH_ALL || rig_is_int4(kv_dtype); // whose queries are rotated before
     if (plain || strcmp(dtype, "float32") == 0 || !size || a->paired_values || block_size < 16)
         return "float32";
     return kv_dtype ? "float16" : dtype;

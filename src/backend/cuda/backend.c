@@ -61,25 +61,34 @@ static enum status choose_product(struct loaded *loaded, const char *name, struc
     return fail(err, ERR_ARG, "--device cuda: products are made in float32, float16 or bfloat16, not in %s", name);
 }
 
+/* Of other formats caches are refused when they are made, once it is known what products are made in. */
+static enum status check_int4(const struct program *p, struct error *err) {
+    for (int g = 0; g < p->n_groups; g++)
+        if (p->groups[g].kind == CACHE_LATENT)
+            return fail(err, ERR_UNSUPPORTED,
+                        "kv_cache_dtype: %s has a latent cache (MLA), which has the element of the products on CUDA, "
+                        "not int4",
+                        p->name);
+    return OK;
+}
+
 static enum status choose_kv(struct loaded *loaded, const char *name, struct error *err) {
     if (!name)
         return OK;
     static const struct {
         const char *name;
         enum element element;
-    } known[] = {{"float32", ELEMENT_F32},
-                 {"float16", ELEMENT_F16},
-                 {"bfloat16", ELEMENT_BF16},
-                 {"fp8", ELEMENT_E4M3},
-                 {"int8", ELEMENT_I8}};
+    } known[] = {{"float32", ELEMENT_F32}, {"float16", ELEMENT_F16}, {"bfloat16", ELEMENT_BF16},
+                 {"fp8", ELEMENT_E4M3},    {"int8", ELEMENT_I8},     {"int4", ELEMENT_KV_INT4}};
     for (size_t i = 0; i < ARRAY_LEN(known); i++)
         if (strcmp(name, known[i].name) == 0) {
             loaded->kv_is_set = true;
             loaded->kv = known[i].element;
-            return OK;
+            return loaded->kv == ELEMENT_KV_INT4 ? check_int4(loaded->program, err) : OK;
         }
     return fail(err, ERR_ARG,
-                "kv_cache_dtype: the CUDA backend has caches of float32, float16, bfloat16, fp8 and int8, not of %s",
+                "kv_cache_dtype: the CUDA backend has caches of float32, float16, bfloat16, fp8, int8 and int4, not "
+                "of %s",
                 name);
 }
 
@@ -128,12 +137,15 @@ static enum status load_parts(struct loaded *loaded, const struct load_options *
     return weights_place(loaded, err);
 }
 
-/* What fast kernels of attention take; plain ones have whole keys. */
+/* What fast kernels of attention take; plain ones have whole keys, but those over int4, whose blocks are the CPU's. */
 static bool takes_shared_kv(int head_dim, int channels) { return head_dim == 512 && channels == 128; }
+
+static bool has_whole_keys(const struct device *d, bool is_int4) { return d->whole_keys || (!d->is_fast && !is_int4); }
 
 static enum status cuda_load(struct device *d, const struct program *p, const struct load_options *options,
                              struct loaded **out, struct error *err) {
     struct loaded *loaded = xcalloc(1, sizeof *loaded);
+    bool is_int4 = options->kv_dtype && strcmp(options->kv_dtype, "int4") == 0;
     loaded->device = d;
     loaded->caches_of = options->caches_of;
     for (int g = 0; g < p->n_groups; g++)
@@ -141,7 +153,8 @@ static enum status cuda_load(struct device *d, const struct program *p, const st
     if (loaded->caches_of)
         loaded->program = pass_shared_kv_as(p, loaded->caches_of->program);
     else
-        loaded->program = d->whole_keys || !d->is_fast ? program_copy(p) : pass_shared_kv(p, takes_shared_kv);
+        loaded->program =
+            has_whole_keys(d, is_int4) ? program_copy(p) : pass_shared_kv(p, is_int4 ? NULL : takes_shared_kv);
     loaded->dummies = options->dummy_weights;
     loaded->is_draft = options->is_draft;
     loaded->progress = options->progress;

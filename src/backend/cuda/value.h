@@ -16,7 +16,8 @@ extern "C" {
 #endif
 
 /* ELEMENT_MXFP4 is of weights of experts alone, which lie in blocks then: weights/blocks.h. ELEMENT_QUADS is of other
- * weights of four to eight bits with scales of groups, which lie in tiles: weights/quads.h. */
+ * weights of four to eight bits with scales of groups, which lie in tiles: weights/quads.h. ELEMENT_KV_INT4 is of
+ * caches of keys and values alone: attention/kv_int4.cuh. */
 enum element {
     ELEMENT_F32,
     ELEMENT_F16,
@@ -25,7 +26,8 @@ enum element {
     ELEMENT_E4M3,
     ELEMENT_I8,
     ELEMENT_MXFP4,
-    ELEMENT_QUADS
+    ELEMENT_QUADS,
+    ELEMENT_KV_INT4
 };
 static inline int64_t element_bytes(enum element e) { // not of what lies in blocks or tiles
     return e == ELEMENT_F32 || e == ELEMENT_I32 ? 4 : e == ELEMENT_F16 || e == ELEMENT_BF16 ? 2 : 1;
@@ -150,7 +152,7 @@ struct launch {
 };
 
 /* A layer's cache: blocks one after another.
- *   KV      kv.cuh says; block_elements counts bytes where the element has 8 bits
+ *   KV      kv.cuh says, and of int4 kv_int4.cuh; block_elements counts bytes where the element has 8 bits or fewer
  *   LATENT  rows of k_dim as one side of KV has them
  *   STATE   floats of a slot, as in backend/cpu/cpu.h */
 struct dcache {

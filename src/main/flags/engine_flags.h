@@ -119,7 +119,7 @@ struct engine_flags {
          &(e).kv_cache_dtype,                                                                                          \
          KV_CACHE_DTYPES,                                                                                              \
          "Engine",                                                                                                     \
-         "what keys and values are kept in; auto is what the device computes in, int4 the CPU's alone"},               \
+         "what keys and values are kept in; auto is what the device computes in"},                                     \
         {"quantization",                                                                                               \
          0,                                                                                                            \
          FLAG_CHOICE,                                                                                                  \

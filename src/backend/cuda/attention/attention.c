@@ -7,6 +7,7 @@
  * In steps that only decode the QKV_PREP before an ATTENTION may be done by its kernel: see fuse.c and decode_prep.cuh.
  */
 #include "backend/cuda/attention/attention.h"
+#include "backend/cuda/attention/attention_int4.h"
 #include "backend/cuda/attention/attention_parts.h"
 #include "backend/cuda/attention/decode/attention_decode.h"
 #include "backend/cuda/attention/lists.h"
@@ -47,7 +48,7 @@ static struct dattention decode_shape_of(const struct op *op) {
 }
 
 static bool is_fast(const struct loaded *loaded, const struct op *op) {
-    if (op->code != OP_ATTENTION || !loaded->device->is_fast)
+    if (op->code != OP_ATTENTION || !loaded->device->is_fast || kv_element(loaded) == ELEMENT_KV_INT4)
         return false;
     struct dattention a = shape_of(op);
     bool has_behind = a.chunk == 0 && a.window != 1;
@@ -233,6 +234,15 @@ static enum status put_attention_plain(const struct node *n, const struct launch
     return OK;
 }
 static const struct node_kernel by_attention_plain = {"attention_plain", "attention.cu", put_attention_plain};
+
+static enum status put_attention_int4(const struct node *n, const struct launch *l, struct error *err) {
+    const struct compiled_op *c = n->c;
+    struct dattention a = shape_of(c->op);
+    (void)err;
+    launch_attention_int4(l, &a, c->in[0], c->floats[0], c->cache, c->out[0]);
+    return OK;
+}
+static const struct node_kernel by_attention_int4 = {"attention_int4", "attention_int4.cu", put_attention_int4};
 ATTENTION_KERNEL(attention_decode_prepares, "attention_decode_bytes.cu",
                  launch_attention_decode_prepares(l, &a, n->parts, &n->args.prep, c->floats[0], c->cache, n->out))
 ATTENTION_KERNEL(attention_prefill, "attention_prefill.cu",
@@ -248,10 +258,19 @@ static enum status put_qkv_prep(const struct node *n, const struct launch *l, st
 }
 static const struct node_kernel by_qkv_prep = {"qkv_prep", "qkv_prep.cu", put_qkv_prep};
 
+static enum status put_qkv_prep_int4(const struct node *n, const struct launch *l, struct error *err) {
+    struct dqkv d = qkv_of(n->c->op);
+    (void)err;
+    launch_qkv_prep_int4(l, &d, n->c->rope, n->in[0], n->c->floats[0], n->c->floats[1], n->c->cache, n->c->out[0]);
+    return OK;
+}
+static const struct node_kernel by_qkv_prep_int4 = {"qkv_prep_int4", "qkv_prep_int4.cu", put_qkv_prep_int4};
+
 void lower_qkv_prep(struct lowering *w, const struct compiled_op *c, int n_rows) {
     (void)n_rows;
+    const struct node_kernel *k = c->cache.element == ELEMENT_KV_INT4 ? &by_qkv_prep_int4 : &by_qkv_prep;
     if (!attention_prepares(w->exe, c, w->launch))
-        lower_node(w, &by_qkv_prep, c, w->launch->n_tokens)->in[0] = input_of(w->exe, c, 0, w->launch->n_tokens);
+        lower_node(w, k, c, w->launch->n_tokens)->in[0] = input_of(w->exe, c, 0, w->launch->n_tokens);
 }
 
 static struct node *lower_fast(struct lowering *w, const struct node_kernel *k, const struct compiled_op *c,
@@ -266,7 +285,7 @@ void lower_attention(struct lowering *w, const struct compiled_op *c, int n_rows
     struct executable *exe = w->exe;
     const struct launch *l = w->launch;
     if (!is_fast(exe->loaded, c->op) || (keys_behind(c->op) && has_long(l))) { // prompts' kernel sees its own key
-        lower_node(w, &by_attention_plain, c, l->n_tokens);
+        lower_node(w, c->cache.element == ELEMENT_KV_INT4 ? &by_attention_int4 : &by_attention_plain, c, l->n_tokens);
         return;
     }
     const struct dparts *list = list_of(exe, c->op);

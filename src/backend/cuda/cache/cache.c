@@ -17,6 +17,7 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/value.h"
+#include "core/kv_int4.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,6 +55,8 @@ static int64_t state_elements(const struct loaded *loaded, const struct cache_gr
 /* Of 8 bits there are a key's and a value's scale to every slot and head, or one of both, 4 elements each; see kv.cuh.
  */
 static int64_t block_elements(const struct loaded *loaded, const struct cache_group *g, int block_size) {
+    if (cache_element(loaded, g) == ELEMENT_KV_INT4)
+        return kv_int4_block_bytes(g->n_heads, g->k_dim, g->v_dim, block_size);
     int scales = element_bytes(cache_element(loaded, g)) == 1 ? (g->shared_kv ? 1 : 2) * (int)sizeof(float) : 0;
     switch (g->kind) {
     case CACHE_KV: return (int64_t)g->n_heads * (g->k_dim + g->v_dim + scales) * block_size;

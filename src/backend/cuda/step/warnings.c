@@ -87,6 +87,10 @@ static bool slow_attention(struct executable *exe, char *out, size_t n) {
     int n_plain = attention_n_plain(exe, &plain);
     if (n_plain == 0 || !loaded->device->is_fast)
         return false;
+    if (kv_element(loaded) == ELEMENT_KV_INT4) {
+        snprintf(out, n, "attention of %d layers is slow, by a plain kernel over caches of int4", n_plain);
+        return true;
+    }
     snprintf(out, n,
              "attention of %d layers is slow, by a plain kernel: fast ones are for heads of 64, 128, 256 or 512 "
              "channels (here %d), blocks of 16 tokens and more (here %d), caches of 8 or 16 bits (here %d)",

@@ -1,0 +1,136 @@
+/* test_ops_int4_cache.c - blocks of a cache of int4 are the same bytes on every device that has one: what one keeps of
+ * rows another may go on with, after a hand-over or from a prefix that is kept on the host.
+ *
+ * Rows that are neither normed nor turned reach the cache as they were drawn; then every operation of the rounding is
+ * exact or rounded once, and equal bytes are what core/kv_int4.h promises. Norms and turns are summed in an order of
+ * each backend's own: those rows are held by test_ops_attention.c. */
+#include "op_rig.h"
+
+#include <float.h>
+#include <math.h>
+
+enum { N_SEQS = 3 };
+static const int lens[N_SEQS] = {37, 1, 18};
+
+struct heads {
+    int n_heads, n_kv_heads, k_dim, v_dim, block_size;
+};
+
+static int width_of(const struct heads *h) {
+    return (h->n_heads + h->n_kv_heads) * h->k_dim + h->n_kv_heads * h->v_dim;
+}
+
+/* Rows that rounding might take for something else, behind those that were drawn: by the element's number i. */
+static float zero(int i) { return (void)i, 0; }
+static float one_alone(int i) { return i % 40 == 5 ? -3 : 0; }
+static float alike(int i) { return (void)i, 1; }
+static float tiny(int i) { return (i % 7 - 3) * 1e-39f; }
+static float huge(int i) { return (i % 5 - 2) * 1e37f; }
+static float too_large(int i) { return (i % 3 - 1) * FLT_MAX; }
+static float infinite(int i) { return i % 50 == 7 ? INFINITY : (float)(i % 9); }
+static float no_number(int i) { return i % 60 == 11 ? NAN : (float)(i % 9); }
+static float (*const special[])(int) = {zero, one_alone, alike, tiny, huge, too_large, infinite, no_number};
+
+static struct rig *make(const struct heads *h, const char *kernels, const struct rig *like) {
+    struct rig *rig = rig_new((struct rig_options){.n_seqs = N_SEQS,
+                                                   .lens = {lens[0], lens[1], lens[2]},
+                                                   .widths = {width_of(h)},
+                                                   .spread = 3,
+                                                   .block_size = h->block_size,
+                                                   .kernels = kernels,
+                                                   .kv_dtype = "int4",
+                                                   .like = like});
+    for (size_t k = 0; k < ARRAY_LEN(special) && strcmp(kernels, "float32") == 0; k++)
+        for (int i = 0; i < rig->width; i++)
+            rig->table[(int64_t)rig_row(rig, 0, 2 + (int)k) * rig->width + i] = special[k](i);
+    int cache = program_cache_kv(rig->p, h->n_kv_heads, h->k_dim, h->v_dim, 0);
+    struct qkv_args prep = {.cache = cache,
+                            .rope = -1,
+                            .n_heads = h->n_heads,
+                            .n_kv_heads = h->n_kv_heads,
+                            .head_dim = h->k_dim,
+                            .v_head_dim = h->v_dim,
+                            .eps = 1e-6f};
+    struct attention_args args = {.cache = cache,
+                                  .n_heads = h->n_heads,
+                                  .n_kv_heads = h->n_kv_heads,
+                                  .head_dim = h->k_dim,
+                                  .v_head_dim = h->v_dim,
+                                  .scale = 0.1f};
+    rig_result(rig, op_attention(rig->p, op_qkv_prep(rig->p, rig->in[0], NULL, NULL, prep), NULL, args));
+    return rig;
+}
+
+/* A step of all rows, sequence s in blocks s * width, s * width + 1 ... */
+static void step(struct rig *rig, int blocks_of_one) {
+    struct batch_plan plan;
+    struct error err;
+    int widths[MAX_CACHE_GROUPS] = {blocks_of_one}, n = N_SEQS * blocks_of_one * rig->o.block_size;
+    batch_plan_init(&plan, (struct bucket){n, N_SEQS, n, 0}, 1, widths);
+    for (int s = 0; s < N_SEQS; s++) {
+        for (int i = 0; i < lens[s]; i++, plan.n_tokens++)
+            plan.token_id[plan.n_tokens] = rig_row(rig, s, i), plan.position[plan.n_tokens] = i;
+        for (int b = 0; b < blocks_of_one; b++)
+            plan.block_table[0][s * blocks_of_one + b] = s * blocks_of_one + b;
+        plan.query_start[++plan.n_seqs] = plan.n_tokens;
+        plan.seq_len[s] = plan.n_sure[s] = plan.n_known[s] = lens[s];
+    }
+    plan.out_row[plan.n_rows++] = 0;
+    struct sample_params sample = sample_params_default();
+    struct sample_result result;
+    EXPECT_OK(on_device_step(&rig->at, &plan, &sample, false, &result, &err), err);
+    batch_plan_release(&plan);
+}
+
+static unsigned char *block(struct rig *rig, int i, int64_t *n_bytes) {
+    struct error err;
+    *n_bytes = rig->ops->handed_bytes(rig->at.loaded, 0);
+    unsigned char *out = xcalloc(1, (size_t)*n_bytes);
+    EXPECT_OK(rig->ops->get_cache(rig->at.loaded, 0, i, out, &err), err);
+    return out;
+}
+
+static void expect_same_blocks(struct rig *rig, struct rig *cpu, const struct heads *h, int n, const char *kernels) {
+    for (int i = 0; i < n; i++) {
+        int64_t n_bytes, n_wanted;
+        unsigned char *got = block(rig, i, &n_bytes), *want = block(cpu, i, &n_wanted);
+        EXPECT_EQ(n_bytes, n_wanted);
+        for (int64_t k = 0; k < n_bytes; k++)
+            if (got[k] != want[k])
+                fail_msg("%s, heads of %d and %d, blocks of %d: byte %lld of block %d is %02x, on the CPU %02x",
+                         kernels, h->k_dim, h->v_dim, h->block_size, (long long)k, i, got[k], want[k]);
+        free(got);
+        free(want);
+    }
+}
+
+static void compare(const struct heads *h, const char *kernels) {
+    if (!rig_takes_case())
+        return;
+    int blocks_of_one = (lens[0] + h->block_size - 1) / h->block_size;
+    struct rig *rig = make(h, kernels, NULL), *cpu = make(h, kernels, rig);
+    step(rig, blocks_of_one);
+    step(cpu, blocks_of_one);
+    expect_same_blocks(rig, cpu, h, N_SEQS * blocks_of_one, kernels);
+    rig_free(cpu);
+    rig_free(rig);
+}
+
+static void a_block_is_the_same_bytes_as_on_the_cpu(void **state) {
+    (void)state;
+    static const struct heads all[] = {{4, 2, 128, 128, 64}, {2, 1, 64, 64, 16},   {2, 2, 80, 80, 4},
+                                       {2, 1, 96, 96, 16},   {2, 1, 256, 256, 16}, {1, 1, 512, 512, 32},
+                                       {2, 1, 46, 15, 1},    {4, 2, 24, 40, 8}};
+    if (strcmp(rig_backend()->name, "xla") == 0)
+        skip(); // which has no such cache
+    for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
+        for (size_t i = 0; i < ARRAY_LEN(all); i++)
+            compare(&all[i], *kernels);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_block_is_the_same_bytes_as_on_the_cpu),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
