@@ -6,6 +6,7 @@
 #include "base/random.h"
 #include "engine/engine.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 enum { PLACES = 4, MOST = 600, PROMPT_BUDGET = 64 };
@@ -116,22 +117,29 @@ static double median_ratio(const struct world *w, int first) {
 
 static struct world w;
 
-/* Within a third, also when steps take four times as long as they were learned to: bursts of 40 may not correct for
- * each other until nothing fits. */
-static void waits_are_predicted_within_a_third(void **state) {
+/* Also when steps take four times as long as they were learned to: bursts of 40 may not correct for each other until
+ * nothing fits. Of 30,000 seeds a burst's ratio was within 0.56 and 1.62, and the geometric mean of three bursts within
+ * 0.85 and 1.18. */
+static void waits_are_predicted_within_a_fifth(void **state) {
     (void)state;
     world_init(&w, 1);
     burst(&w, 40);
-    for (int round = 0; round < 6; round++) {
-        if (round == 3) {
+    for (int half = 0; half < 2; half++) {
+        double product = 1;
+        if (half == 1) {
             w.hidden = 4;
             burst(&w, 40);
         }
-        int first = w.n_jobs;
-        burst(&w, 40);
-        double ratio = median_ratio(&w, first);
-        print_message("    predicted over waited: %.2f\n", ratio);
-        EXPECT(ratio > 0.67 && ratio < 1.5);
+        for (int round = 0; round < 3; round++) {
+            int first = w.n_jobs;
+            burst(&w, 40);
+            double ratio = median_ratio(&w, first);
+            print_message("    predicted over waited: %.2f\n", ratio);
+            EXPECT(ratio > 0.4 && ratio < 2.5);
+            product *= ratio;
+        }
+        double mean = cbrt(product);
+        EXPECT(mean > 0.8 && mean < 1.25);
     }
     queue_model_release(&w.q);
 }
@@ -165,7 +173,7 @@ static void a_flood_of_one_tenant_is_its_own_wait(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(waits_are_predicted_within_a_third),
+        cmocka_unit_test(waits_are_predicted_within_a_fifth),
         cmocka_unit_test(an_idle_engine_makes_nobody_wait),
         cmocka_unit_test(a_flood_of_one_tenant_is_its_own_wait),
     };
