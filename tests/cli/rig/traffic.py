@@ -269,11 +269,21 @@ class Traffic:
             time.sleep(0.05)
 
 
-def processor_seconds(pid):
-    """What a process has used of processors since it began, all of its threads together."""
-    with open("/proc/%d/stat" % pid) as f:
+def seconds_in(stat):
+    with open(stat) as f:
         fields = f.read().rpartition(") ")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def processor_seconds(pid):
+    """What a process has used of processors since it began, all of its threads together."""
+    return seconds_in("/proc/%d/stat" % pid)
+
+
+def seconds_of_threads(pid):
+    """{thread: the same of it alone} of those that there are now."""
+    folder = "/proc/%d/task" % pid
+    return {int(t): seconds_in("%s/%s/stat" % (folder, t)) for t in os.listdir(folder)}
 
 
 def resident_bytes(pid):

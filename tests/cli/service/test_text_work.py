@@ -11,7 +11,7 @@ import unittest
 
 from brief import slow
 from serving import Server
-from traffic import processor_seconds
+from traffic import processor_seconds, seconds_of_threads
 
 MIB = 1 << 20
 ALICE, BOB = ({"Authorization": "Bearer sk-%s-secret" % name} for name in ("alice", "bob"))
@@ -84,27 +84,60 @@ def eight(path, body, coding=None):
     return statuses
 
 
-@slow("32 bodies of 31 MiB")
+BODIES = (("/tokenize", b'{"prompt":"' + b"ab c" * (31 * MIB // 4) + b'"}', None),
+          ("/v1/completions", b'{"x":[' + b"[0]," * (31 * MIB // 4) + b"0]}", None),
+          ("/v1/chat/completions", b'{"messages":[{"role":"user","content":"' + b"a" * (31 * MIB) + b'"}]}', None),
+          # 30 KiB that become 31 MiB
+          ("/v1/completions", gzip.compress(b'{"prompt":"' + b"a" * (31 * MIB) + b'"}'), "gzip"))
+
+
+def io_threads():
+    """Those that answer what is not read elsewhere."""
+    before = seconds_of_threads(server.process.pid)
+    for _ in range(1000):
+        server.request("GET", "/health/live", None, BOB)
+    after = seconds_of_threads(server.process.pid)
+    return [t for t in before if after[t] > before[t]]
+
+
+@slow("64 bodies of 31 MiB")
 class Company(unittest.TestCase):
+    def test_io_threads_receive_bodies_and_do_not_read_them(self):
+        """Of the processor time of eight bodies theirs is a third where they receive 248 MiB, and all where they
+        read them too."""
+        io = io_threads()
+        self.assertTrue(io)
+        for path, body, coding in BODIES:
+            before = seconds_of_threads(server.process.pid)
+            eight(path, body, coding)
+            after = seconds_of_threads(server.process.pid)
+            used = {t: after[t] - before.get(t, 0) for t in after}
+            share = sum(used[t] for t in io) / sum(used.values())
+            print("%s of processor time on I/O threads %.0f %%" % (path, 100 * share))
+            self.assertLess(share, 0.75, path)
+
+    def gaps(self, path, body, coding, alone_seconds):
+        """Of a stream and of looks: with the bodies, and alone right before; and how long the bodies took."""
+        alone, statuses, began = longest_gap(lambda: time.sleep(alone_seconds)), [], time.time()
+        beside = longest_gap(lambda: statuses.extend(eight(path, body, coding)))
+        self.assertEqual(len(statuses), 8)
+        self.assertTrue(set(statuses) <= {400, 429}, statuses)
+        print("%s longest gap of another's stream %.0f ms (alone %.0f), health and abort %.0f ms (%.0f)" %
+              (path, 1e3 * beside[0], 1e3 * alone[0], 1e3 * beside[1], 1e3 * alone[1]))
+        return beside, alone, time.time() - began
+
     def test_eight_bodies_of_31_mib_keep_nobody_waiting(self):
-        alone, look_alone = longest_gap(lambda: time.sleep(2))
-        for path, body, coding in (("/tokenize", b'{"prompt":"' + b"ab c" * (31 * MIB // 4) + b'"}',
-                                    None), ("/v1/completions", b'{"x":[' + b"[0]," * (31 * MIB // 4) + b"0]}", None),
-                                   ("/v1/chat/completions",
-                                    b'{"messages":[{"role":"user","content":"' + b"a" * (31 * MIB) + b'"}]}', None),
-                                   ("/v1/completions", gzip.compress(b'{"prompt":"' + b"a" * (31 * MIB) + b'"}'),
-                                    "gzip")):  # 30 KiB that become 31 MiB
-            statuses = []
-            gap, look = longest_gap(lambda: statuses.extend(eight(path, body, coding)))
-            self.assertEqual(len(statuses), 8)
-            self.assertTrue(set(statuses) <= {400, 429}, statuses)
-            print(
-                path, "longest gap of another's stream %.0f ms (alone %.0f), health and abort %.0f ms (%.0f)" %
-                (1e3 * gap, 1e3 * alone, 1e3 * look, 1e3 * look_alone))
-            # 0.1 s on a machine of its own; here the tests beside this one take their time too. An I/O thread that
-            # reads one such body is away for seconds.
-            self.assertLess(gap, 1 + 4 * alone, path)
-            self.assertLess(look, 1 + 4 * look_alone, path)
+        """A gap is 0.1 s on a machine of its own. Here the tests beside this one take their time too, now and then for
+        longer than the bound, which is for what makes others wait each time. So one of three has to be within it, each
+        compared with what it is alone at that time."""
+        for path, body, coding in BODIES:
+            took = 2
+            for last in (False, False, True):
+                beside, alone, took = self.gaps(path, body, coding, min(took, 20))
+                if last or all(b < 1 + 4 * a for b, a in zip(beside, alone)):
+                    break
+            self.assertLess(beside[0], 1 + 4 * alone[0], path)
+            self.assertLess(beside[1], 1 + 4 * alone[1], path)
 
 
 class Bounds(unittest.TestCase):
