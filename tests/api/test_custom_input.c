@@ -5,6 +5,8 @@
 #include "base/random.h"
 #include "text/tools/tool_format.h"
 
+#include <time.h>
+
 struct draws {
     uint64_t seed, n;
 };
@@ -59,6 +61,32 @@ static void what_is_no_input_is_the_arguments_as_they_are(void **state) {
 }
 
 /* max_tokens may cut anywhere; half of a pair of surrogates is no character. */
+/* What comes of the text as a whole: the input, or the text. */
+static struct str said(struct str text) {
+    struct custom_input input = {0};
+    struct buf out = {0};
+    custom_input_feed(&input, text, &out);
+    bool is_input = out.len == 1;
+    custom_input_release(&input);
+    buf_release(&out);
+    return is_input ? STR("x") : text;
+}
+
+/* What begins with very many blanks is no input, however it is cut, and is not read anew with each piece: 300,000 of
+ * them took over ten seconds, and take some milliseconds. */
+static void blanks_without_end_are_read_once(void **state) {
+    (void)state;
+    struct draws rng = {.seed = test_seed()};
+    const clock_t start = clock();
+    for (size_t n = 4000; n <= 300000; n = n < 4200 ? n + 7 : n * 8) {
+        struct buf text = {0};
+        buf_printf(&text, "{%*s\"input\": \"x\"}", (int)n, "");
+        expect(buf_view(&text), n < 4050 ? STR("x") : n > 4100 ? buf_view(&text) : said(buf_view(&text)), &rng);
+        buf_release(&text);
+    }
+    EXPECT((double)(clock() - start) / CLOCKS_PER_SEC < 3);
+}
+
 static void arguments_that_are_cut_say_what_they_said(void **state) {
     (void)state;
     static const struct {
@@ -208,6 +236,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_cut_of_a_string_says_the_same),
         cmocka_unit_test(what_is_no_input_is_the_arguments_as_they_are),
+        cmocka_unit_test(blanks_without_end_are_read_once),
         cmocka_unit_test(arguments_that_are_cut_say_what_they_said),
         cmocka_unit_test(an_escape_that_is_none_stays),
         cmocka_unit_test(a_zero_byte_is_no_blank),

@@ -146,14 +146,18 @@ json_t *custom_calls_as_functions(const json_t *messages) {
 
 // ---- the input of a call ----------------------------------------------------------------------------------------
 
+enum { LONGEST_BEGIN = 4096 }; // with blanks; each piece reads it anew
+
 /* Whether the arguments begin with the member `input`, a string: 1, and *n is behind its quote; 0: no; -1: more is
  * needed. */
 static int begins_input(struct str s, size_t *n) {
     static const char *const parts[] = {"{", "\"input\"", ":", "\""};
     size_t at = 0;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        while (at < s.len && s.ptr[at] && strchr(" \t\r\n", s.ptr[at]))
+        while (at < s.len && at <= LONGEST_BEGIN && s.ptr[at] && strchr(" \t\r\n", s.ptr[at]))
             at++;
+        if (at > LONGEST_BEGIN)
+            return 0;
         for (size_t k = 0; parts[i][k]; k++, at++) {
             if (at == s.len)
                 return -1;

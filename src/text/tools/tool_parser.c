@@ -361,9 +361,18 @@ static bool step(struct tool_parser *p) {
     return false;
 }
 
+/* What is held and long is not read anew with each piece, but when it has grown by an eighth. */
+static void look_again_later(struct tool_parser *p) {
+    size_t n = parser_rest(p).len;
+    p->look_again = n > 4096 ? n + n / 8 : 0;
+}
+
 static void run(struct tool_parser *p) {
+    if (parser_rest(p).len < p->look_again && !p->ended)
+        return;
     while ((p->at < p->held.len || p->ended) && step(p)) {
     }
+    look_again_later(p);
     if (p->at > 4096) {
         memmove(p->held.ptr, p->held.ptr + p->at, p->held.len - p->at);
         p->held.len -= p->at;

@@ -218,20 +218,9 @@ static bool not_a_call(struct tool_parser *p) {
     return true;
 }
 
-/* What is long is not read anew with each piece, but when it has grown by an eighth. */
-static bool wait_for_more(struct tool_parser *p) {
-    size_t n = parser_rest(p).len;
-    p->look_again = n > 4096 ? n + n / 8 : 0;
-    return false;
-}
-
-static bool waits(const struct tool_parser *p) { return parser_rest(p).len < p->look_again && !p->ended; }
-
 bool parser_head(struct tool_parser *p) {
     struct str rest = parser_rest(p);
     struct head h;
-    if (waits(p))
-        return false;
     enum mark_match m = read_head(p, &h);
     if (m == MARK_YES) {
         begin(p, &h);
@@ -239,7 +228,7 @@ bool parser_head(struct tool_parser *p) {
     }
     if (m == MARK_NO || p->ended || rest.len > MAX_HELD)
         return not_a_call(p);
-    return wait_for_more(p);
+    return false;
 }
 
 bool parser_tell_partial_head(struct tool_parser *p) {
@@ -256,11 +245,9 @@ bool parser_tell_partial_head(struct tool_parser *p) {
 static bool take_odd_arguments(struct tool_parser *p) {
     struct str rest = parser_rest(p);
     size_t n = 0;
-    if (waits(p))
-        return false;
     enum mark_match m = json_length(rest, &n);
     if (m == MARK_MORE && !p->ended && rest.len <= MAX_HELD)
-        return wait_for_more(p);
+        return false;
     json_error_t e;
     json_t *value = m == MARK_YES ? json_loadb(rest.ptr, n, JSON_DECODE_ANY, &e) : NULL;
     if (json_is_string(value))
@@ -302,11 +289,9 @@ bool parser_arguments(struct tool_parser *p) {
 bool parser_tail(struct tool_parser *p) {
     struct str rest = parser_rest(p), id = STR("");
     size_t at = 0;
-    if (waits(p))
-        return false;
     enum mark_match m = p->depth ? json_rest(format_now(p), rest, p->depth, &at, &id) : MARK_YES;
     if (m == MARK_MORE && !p->ended && rest.len <= MAX_HELD)
-        return wait_for_more(p);
+        return false;
     parser_tell(p, TOOL_EVENT_ID, id);
     parser_take(p, at);
     parser_end_call(p);

@@ -3,7 +3,6 @@
 
 void parser_take(struct tool_parser *p, size_t n) {
     p->at += n;
-    p->look_again = 0;
     if (p->at == p->held.len) {
         buf_clear(&p->held);
         p->at = 0;

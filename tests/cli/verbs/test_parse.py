@@ -175,6 +175,22 @@ class Parse(unittest.TestCase):
             self.assertEqual([c["name"] for c in got["tool_calls"]], ["get_time"])
         self.assertLess(time.monotonic() - start, 20)
 
+    def test_long_runs_of_blanks_take_a_time_that_grows_with_them(self):
+        """Wherever they stand in a call: models that repeat themselves write blanks, too."""
+        qwen, end = "<tool_call>\n<function=%s>\n", "</parameter></function></tool_call>"
+        cases = [("Qwen3.5-4B", qwen % "get_time", "<parameter=city>x" + end),
+                 ("Qwen3.5-4B", qwen % "get_time" + "<parameter=city>", "x" + end),
+                 ("Qwen3.5-4B", qwen % "add" + "<parameter=a>1</parameter>", "</function></tool_call>"),
+                 ("Kimi-K2-Instruct", '<|tool_calls_section_begin|><|tool_call_begin|>functions.add:0'
+                  '<|tool_call_argument_begin|>{"a": 1}', "<|tool_call_end|><|tool_calls_section_end|>"),
+                 ("LFM2-8B-A1B", "<|tool_call_start|>[get_time(city='x')", "]<|tool_call_end|>")]
+        start = time.process_time() + sum(os.times()[2:4])
+        for template, before, behind in cases:
+            line = {"output": before + " " * 400000 + behind, "tools": TOOLS}
+            got, = self.parse(template + ".jinja", [line], "--pieces", "4")
+            self.assertEqual(len(got["tool_calls"]), 1)
+        self.assertLess(time.process_time() + sum(os.times()[2:4]) - start, 10)
+
     def test_any_cut_of_pieces_is_the_same(self):
         """Texts made of marks and words at random: whatever they are, they are the same in pieces."""
         seed = random.randrange(1 << 30)
