@@ -235,7 +235,10 @@ static void talk(const struct world *w, bool drafted, const struct turns *known,
                 else if (e[i].kind == GYRE_DONE)
                     t->n_reused[turn] = e[i].timing.n_reused;
     }
-    EXPECT(!drafted || g->drafter.n_guessed > 30);
+    int least = rig_backend() == &backend_cpu ? 30 : 15; // a step that is planned while one runs guesses nothing
+    if (drafted && g->drafter.n_guessed <= least)
+        fail_msg("%s, %s: %lld guesses", w->pair->target, w->pair->method ? w->pair->method : "known",
+                 (long long)g->drafter.n_guessed);
     gyre_close(g);
 }
 
@@ -366,13 +369,17 @@ static void drafts_guess_as_when_they_agreed_with_goldens(void **state) {
 }
 
 /* Room for two texts and a half: the others give way and come back. */
+/* Sooner or later fewer run than get guesses. */
+static void fewer_get_guesses_than_run(void **state) {
+    (void)state;
+    compare(&(const struct world){&pairs[1], 32 << 20, 0, .guess_seqs = 3}, 0);
+}
+
 static void texts_are_the_same_where_sequences_give_way(void **state) {
     (void)state;
-    // Sooner or later fewer run than get guesses; a head keeps up meanwhile.
-    compare(&(const struct world){&pairs[1], 32 << 20, 0, .guess_seqs = 3}, 0);
     char folder[RIG_PATH];
     rig_eagle3(RIG_SPECFORGE, 128, 1024, folder);
-    struct pair head = {"tests/models/qwen3", folder, NULL, 0};
+    struct pair head = {"tests/models/qwen3", folder, NULL, 0}; // a head keeps up while others get guesses
     compare(&(const struct world){&head, 32 << 20, 0, .guess_seqs = 3}, 0);
     compare(&(const struct world){&head, 32 << 20, 0, .guess_seqs = 2}, 0);
     rig_remove_draft(folder);
@@ -480,6 +487,7 @@ int main(void) {
         cmocka_unit_test(recurrent_states_go_back),
         cmocka_unit_test(blocks_and_assistants_change_no_token),
         cmocka_unit_test(turns_find_as_much_in_the_cache_as_without),
+        cmocka_unit_test(fewer_get_guesses_than_run),
         cmocka_unit_test(texts_are_the_same_where_sequences_give_way),
         cmocka_unit_test(what_cannot_guess_is_refused),
         cmocka_unit_test(what_a_head_says_wrongly_is_refused),

@@ -7,6 +7,7 @@ from ptx_machine import ops
 class Drafts(unittest.TestCase):
     test_heads = ops("test_draft_models", GYRE_TEST_ONLY="heads*")
     test_blocks = ops("test_draft_models", GYRE_TEST_ONLY="blocks*")
+    test_fewer_get_guesses = ops("test_draft_models", GYRE_TEST_ONLY="fewer*")
     test_states = ops("test_draft_models", GYRE_TEST_ONLY="recurrent*")
 
 

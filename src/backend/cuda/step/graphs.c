@@ -103,8 +103,9 @@ enum status graphs_capture(struct executable *exe, struct error *err) {
     struct step_graphs *decode = &exe->graphs[STEP_DECODES];
     if (loaded->device->eager)
         return OK;
-    make_room(decode, exe->bucket.max_seqs);
-    make_room(&exe->graphs[STEP_DRAFTS], MIN(exe->bucket.max_tokens, MAX(exe->bucket.max_rows, 1)));
+    int most_rows = MAX(exe->bucket.max_rows, 1); // fewer than sequences where a draft is asked of some of them alone
+    make_room(decode, MIN(exe->bucket.max_seqs, most_rows));
+    make_room(&exe->graphs[STEP_DRAFTS], MIN(exe->bucket.max_tokens, most_rows));
     DEVICE_TRY(loaded->device, err, cudaMemsetAsync(exe->plan_device, 0, exe->plan_bytes, loaded->device->stream),
                "an empty plan");
     for (int i = 0; i < decode->n; i++) {
