@@ -2,8 +2,8 @@
 #
 # Part of the Makefile. Kernels of HOPPER_CU use Hopper's instructions and are compiled for sm_90a alone, all others for
 # each of ARCHS: make cuda ARCHS="80 89 90a 100". nvcc writes what each depends on beside the object. Tests of the
-# backend run on a machine with a Hopper GPU: build/cuda/test_ops and its like with GYRE_TEST_BACKEND=cuda
-# (tools/gpu.sh).
+# backend run on a machine with a Hopper GPU: tests/ops and its like with GYRE_TEST_BACKEND=cuda, and those of
+# tests/cuda (tools/gpu.sh).
 ARCHS     ?= 90a
 HOPPER_CU := attention_decode% attention_prefill% argmax_filter latent_% lm_head gemm_fp8_% gemv l2_copy \
              l2_topology moe_kernels_% moe_list moe_router moe_stream delta_% gemm_w4%
@@ -65,13 +65,6 @@ $(BUILD)/libgyre-cuda.so: $(CUDA_OBJ) $(BUILD)/libgyre.a tools/plugin.map
 cuda: $(BUILD)/libgyre-cuda.so $(BUILD)/gyre
 
 # ---- tests on a GPU ---------------------------------------------------------------------------------------------
-CUDA_TEST_NAMES := ops% goldens overlap sample_rows
-CUDA_TEST_SRC := $(foreach t,$(TEST_SRC),$(if $(filter $(CUDA_TEST_NAMES:%=test_%),$(basename $(notdir $(t)))),$(t)))
-CUDA_TESTS := $(patsubst %.c,build/cuda/%,$(notdir $(CUDA_TEST_SRC)))
-$(foreach t,$(CUDA_TEST_SRC),$(eval build/cuda/$(basename $(notdir $(t))): $(call obj,$(t))))
-$(CUDA_TESTS): $(call obj,$(wildcard tests/rig/op_*.c)) $(CUDA_OBJ) $(LIBS)
-	$(call QUIET,ld)$(CC) $(LDFLAGS) -o $@ $(filter %.o,$^) $(LIBS) -Wl,--as-needed -lcmocka $(ALL_LIBS) \
-	    $(CUDA_LIBS)
 # Host code over parts of the backend, or over all of it: those hold every kernel, as the list of them says.
 CUDA_UNITS := $(patsubst tests/cuda/%.c,build/cuda/%,$(wildcard tests/cuda/test_*.c))
 build/cuda/libbackend.a: $(CUDA_OBJ)
@@ -120,7 +113,7 @@ $(CUDA_BENCHES): build/cuda/bench_%: bench/cuda/%.cu $(CUDA_CODE)
 build/cuda/libtimeline.so: bench/cuda/timeline.c
 	@mkdir -p $(@D)
 	$(call QUIET,cc)$(CUDA_CC) -shared -o $@ $< -ldl -lpthread
-cuda-tests: $(CUDA_TESTS) $(CUDA_UNITS) $(KERNEL_TESTS)
+cuda-tests: $(CUDA_UNITS) $(KERNEL_TESTS)
 cuda-benches: $(CUDA_BENCHES) build/cuda/libtimeline.so
 
 # The library for compute-sanitizer's racecheck: kernels in which every lane arrives where a warp does (ptx/bulk.cuh).
