@@ -148,7 +148,7 @@ static void experts_case(const struct normed_case *c, enum gate gated, const cha
         }
     }
     double exact = 8 * sqrt(d + FFN) * EPS;
-    bool narrow = rig_backend() != &backend_cpu && strcmp(kernels, "float32") != 0 && !getenv("GYRE_TEST_KERNELS");
+    bool narrow = rig_backend() != &backend_cpu && strcmp(kernels, "float32") != 0;
     struct rig_bounds bounds = narrow ? rig_bounds_of_16(rig, exact) : (struct rig_bounds){.most = exact};
     bounds.most *= narrow ? 4 : 1; // sums halfway between two numbers of 16 bits go either way, twice in a row
     rig_expect_bounds(rig, want, bounds, "add_norm, then experts and what routes to them");

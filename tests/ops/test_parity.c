@@ -155,7 +155,7 @@ static struct closeness bounds_of(const struct program *p, int i) {
     if (parity_is_exact())
         return exact;
     if (strcmp(parity_dtype(), "bfloat16") == 0)
-        other_key = other_way = (struct closeness){.most = 5e-3, .rms = 1.6e-3};
+        other_key = other_way = (struct closeness){.most = 5e-3, .rms = 2e-3};
     if (linear && parity_by_e4m3(linear->weights[0]))
         return (struct closeness){.most = RIG_F8_CHAIN_BOUND, .rms = RIG_F8_CHAIN_RMS, .cosine = RIG_F8_COSINE};
     switch (p->ops[i].code) {
@@ -169,8 +169,14 @@ static struct closeness bounds_of(const struct program *p, int i) {
     case OP_LINEAR:
     case OP_GATED_ACT:
     case OP_MOE_FFN: return other_way;
-    case OP_GATED_ADD: // of experts and a shared one, which a device may compute as one of them (pass_shared_expert)
-        return p->ops[p->values[p->ops[i].in[0].id].first_use].code == OP_MOE_FFN ? other_way : exact;
+    case OP_GATED_ADD: { // of experts and a shared one, which a device may compute as one of them (pass_shared_expert)
+        const struct op *experts = &p->ops[p->values[p->ops[i].in[0].id].first_use];
+        if (experts->code != OP_MOE_FFN)
+            return exact;
+        return parity_by_e4m3(experts->weights[0]) // whose rows of x are not rounded to e4m3, as the oracle's are
+                   ? (struct closeness){.most = RIG_F8_BOUND, .rms = 2 * RIG_F8_CHAIN_RMS, .cosine = RIG_F8_COSINE}
+                   : other_way;
+    }
     case OP_NORM: // a gated one ends a DeltaNet layer, whose chunks are products of pairs of bfloat16: 2^-17 a number
         return val_given(p->ops[i].in[1]) ? (struct closeness){.most = 8 * 0x1p-16, .rms = 2 * 0x1p-16} : exact;
     default: return exact;
