@@ -36,7 +36,7 @@
 
 // ---- how it is cut --------------------------------------------------------------------------------------------------
 
-enum { X_ROOM = 80 << 10, WARPS = 8, SHARED_MOST = 226 << 10, SHARED_LEAST = 115840 };
+enum { X_ROOM = 80 << 10, WARPS = 8, SHARED_MOST = 226 << 10, SHARED_LEAST = 115840, SMALL_WEIGHT = 40 << 20 };
 
 static gemv_end end_of(const struct dgemv *a) { return a->ending.kind == ENDING_GATED ? END_GATED : END_PLAIN; }
 static bool in_pairs(const struct dgemv *a) { return in_pairs(end_of(a)); }
@@ -168,12 +168,19 @@ static int blocks_for(const struct dgemv *a, int cluster) {
     return a->held > n / 16 && a->held <= n / 4 ? (n - a->held) / cluster * cluster : n;
 }
 
+/* Three tiles' queues leave no room beside a block of the node before, so that a small weight is late with them. Of
+ * large weights more bytes under way count for more. */
+static int most_tiles(const struct dgemv *a, int n_rows) {
+    bool small = a->w.element == ELEMENT_E4M3 && a->w.out * a->w.in < SMALL_WEIGHT;
+    return n_rows == 1 && small ? 2 : GEMV_MAX_M_TILES;
+}
+
 struct gemv_cut gemv_cut_of(const struct dgemv *a, int n_rows) {
     struct gemv_cut best = {}; // none
     int64_t least = INT64_MAX;
     for (int cluster = 1; cluster <= MAX_CLUSTER; cluster *= 2)
         for (int row_warps = 1; row_warps <= WARPS; row_warps *= 2)
-            for (int m_tiles = 1; m_tiles <= GEMV_MAX_M_TILES; m_tiles++) {
+            for (int m_tiles = 1; m_tiles <= most_tiles(a, n_rows); m_tiles++) {
                 struct gemv_cut c = {m_tiles, row_warps, WARPS / row_warps, cluster, blocks_for(a, cluster), true};
                 if (c.n_blocks == 0) // fewer are free than a cluster has
                     continue;

@@ -68,6 +68,9 @@ struct w4_rooms {
     size_t bytes;
 };
 
+/* Hardly more than half of a multiprocessor's: clusters would get two of their blocks on some and leave others free. */
+enum { W4_SHARED_ALONE = 115840 };
+
 static struct w4_rooms w4_rooms_of(const struct dweight *w, bool biased, int eights, const struct gemm_w4_cut *c) {
     struct w4_rooms r = {};
     int tiles = c->row_warps, n_ranks = c->split * c->column_warps;
@@ -79,6 +82,8 @@ static struct w4_rooms w4_rooms_of(const struct dweight *w, bool biased, int eig
     int most = beside < W4_SHARED_MOST ? (int)((W4_SHARED_MOST - beside) / r.stage) : 0;
     r.n_stages = most < c->most_stages ? most : c->most_stages;
     r.bytes = beside + (size_t)r.n_stages * r.stage;
+    if (c->split > 1 && r.bytes < W4_SHARED_ALONE)
+        r.bytes = W4_SHARED_ALONE;
     return r;
 }
 
