@@ -205,7 +205,7 @@ static bool parse_text(struct tool_parser *p) {
     const struct trigger *trigger = find_trigger(p, rest, p->blank_so_far, &at);
     bool blank = p->blank_so_far && str_is_blank(str_to(rest, at));
     if (trigger) {
-        if (blank)
+        if (blank && at <= MAX_HEAD)
             parser_take(p, at);
         else
             tell_content(p, at);
@@ -328,8 +328,8 @@ static bool parse_reasoning(struct tool_parser *p) {
 /* Blanks behind </think>: those of the mark are nobody's; what is more is the reasoning's, where that is known. */
 static bool parse_after_reasoning(struct tool_parser *p) {
     struct str rest = parser_rest(p), close = p->f->reasoning_close;
-    size_t n = leading_blanks(rest);
-    if (n == rest.len && !p->ended && n <= MAX_HEAD)
+    size_t n = MIN(leading_blanks(rest), MAX_HEAD);
+    if (n == rest.len && !p->ended && n < MAX_HEAD)
         return false;
     struct str of_mark = str_from(close, leading_blanks(close) + str_core(close).len);
     size_t common = 0;

@@ -339,8 +339,10 @@ bool parser_between(struct tool_parser *p) {
     if (close_at(p, s, &at, f->call_close) == MARK_MORE && !p->ended)
         return false;
     size_t next = skip_blanks(s, at);
-    if (next == s.len && !p->ended && next - at <= MAX_HEAD)
+    if (next == s.len && !p->ended && next - at < MAX_HEAD)
         return false;
+    if (next - at >= MAX_HEAD) // of blanks: no call follows them
+        next = s.len;
     if (next < s.len && is_parted(f, s.ptr[next]))
         return one_more(p, next + 1);
     if (next < s.len && is_on_next_line(f, s, at, next))

@@ -93,9 +93,10 @@ bool parser_channel_header(struct tool_parser *p) {
     enum mark_match begins = begins_header(rest);
     if (begins == MARK_MORE && !p->ended)
         return false;
-    size_t message = begins == MARK_YES ? text_find(rest, message_mark) : NOT_FOUND;
+    struct str header = str_to(rest, MIN(rest.len, MAX_HEADER + message_mark.len));
+    size_t message = begins == MARK_YES ? text_find(header, message_mark) : NOT_FOUND;
     if (message == NOT_FOUND) {
-        if (begins == MARK_YES && rest.len <= MAX_HEADER && !p->ended)
+        if (begins == MARK_YES && rest.len < MAX_HEADER + message_mark.len && !p->ended)
             return false;
         if (rest.len == 0)
             return false;

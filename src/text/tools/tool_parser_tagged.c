@@ -175,7 +175,7 @@ static bool read_key(struct tool_parser *p) {
     if (m == MARK_YES)
         m = take_blanks(rest, &end, other ? f->key_close_other : f->key_close);
     bool whole = m == MARK_YES || (p->ended && begin < rest.len && end <= rest.len);
-    if (whole ? begin > MAX_KEY : rest.len > MAX_KEY + MAX_NAME)
+    if (whole ? begin > MAX_KEY || end > MAX_KEY + MAX_NAME : rest.len > MAX_KEY + MAX_NAME)
         return close_before_key(p);
     if (!whole)
         return false;

@@ -191,6 +191,25 @@ class Parse(unittest.TestCase):
             self.assertEqual(len(got["tool_calls"]), 1)
         self.assertLess(time.process_time() + sum(os.times()[2:4]) - start, 10)
 
+    def test_bounds_on_what_is_held_are_the_same_however_it_comes(self):
+        """Blanks about as many as may be held, anywhere in a call."""
+        seed = random.randrange(1 << 30)
+        print("seed", seed)
+        rng = random.Random(seed)
+        for template, cases in by_template(OURS["cases"]).items():
+            case = next((c for c in cases if c["calls"]), None)
+            if not case:
+                continue
+            text, lines = case["output"], []
+            places = [i for i in range(1, len(text)) if text[i] in "<[{" or text[i - 1] in ">]})"]
+            for at in rng.sample(places, min(8, len(places))):
+                for n in 1200, 2100, 17000:
+                    lines.append({"output": text[:at] + " " * n + text[at:], "tools": TOOLS})
+            whole = self.parse(template + ".jinja", lines)
+            for n in "7", "1000":
+                for line, a, b in zip(lines, whole, self.parse(template + ".jinja", lines, "--pieces", n)):
+                    self.assertEqual(a, b, (template, n, line["output"].replace(" " * 1000, "_")))
+
     def test_any_cut_of_pieces_is_the_same(self):
         """Texts made of marks and words at random: whatever they are, they are the same in pieces."""
         seed = random.randrange(1 << 30)
