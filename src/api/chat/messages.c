@@ -89,9 +89,8 @@ static void write_head(const struct generation *g, struct buf *out) {
 
 /* The input is an object here: arguments that were cut are no JSON, and stand as a string in one. */
 static void write_tool_use(const struct tool_call *call, struct buf *out) {
-    json_error_t e;
     struct str text = buf_view(&call->arguments);
-    json_t *whole = json_loadb(text.ptr, text.len, 0, &e);
+    json_t *whole = jv_look(text);
     buf_str(out, STR("{\"type\":\"tool_use\",\"id\":"));
     buf_json_string(out, str_of(call->id));
     buf_str(out, STR(",\"name\":"));

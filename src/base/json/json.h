@@ -41,6 +41,11 @@ enum status jv_parse(struct str text, const char *where, int flags, json_t **out
 enum status jv_parse_within(struct str text, const char *where, int flags, size_t *budget, json_t **out,
                             struct error *err);
 
+/* A text that may be JSON, for a look at what it says; NULL where it is none, or its values would take more than
+ * JV_LOOK_BYTES. The last of two equal keys wins. */
+enum { JV_LOOK_BYTES = 64 << 20 };
+json_t *jv_look(struct str text);
+
 /* Reads and parses a file of at most max_bytes. */
 enum status jv_load(const char *path, size_t max_bytes, int flags, json_t **out, struct error *err);
 

@@ -216,3 +216,10 @@ enum status jv_parse_within(struct str text, const char *where, int flags, size_
     free(p);
     return st;
 }
+
+json_t *jv_look(struct str text) {
+    struct error ignored;
+    size_t budget = JV_LOOK_BYTES;
+    json_t *value;
+    return jv_parse_within(text, "", JV_ALLOW_DUPLICATES, &budget, &value, &ignored) == OK ? value : NULL;
+}

@@ -98,8 +98,7 @@ static bool put_word(struct str text, int types, struct buf *out) {
 }
 
 bool value_put(struct str text, int types, struct buf *out) {
-    json_error_t e;
-    json_t *value = json_loadb(text.ptr, text.len, JSON_DECODE_ANY, &e);
+    json_t *value = jv_look(text);
     bool fits = value && ((type_of(value) & types) || !(types & TYPE_STRING));
     json_decref(value);
     if (fits)

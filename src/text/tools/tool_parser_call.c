@@ -248,8 +248,7 @@ static bool take_odd_arguments(struct tool_parser *p) {
     enum mark_match m = json_length(rest, &n);
     if (m == MARK_MORE && !p->ended && rest.len <= MAX_HELD)
         return false;
-    json_error_t e;
-    json_t *value = m == MARK_YES ? json_loadb(rest.ptr, n, JSON_DECODE_ANY, &e) : NULL;
+    json_t *value = m == MARK_YES ? jv_look(str_to(rest, n)) : NULL;
     if (json_is_string(value))
         parser_tell(p, TOOL_EVENT_ARGUMENTS, (struct str){json_string_value(value), json_string_length(value)});
     else if (json_is_null(value))

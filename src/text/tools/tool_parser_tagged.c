@@ -249,11 +249,10 @@ static bool read_string(struct tool_parser *p) {
 /* Arguments of the tool in an object of their own: its members, without the last bracket. */
 static bool put_unwrapped(struct tool_parser *p, struct str text, struct buf *out) {
     struct buf value = {0};
-    json_error_t e;
     const char *key;
     json_t *member, *object = NULL;
     if (value_put(text, TYPE_OBJECT, &value))
-        object = json_loadb(value.ptr, value.len, 0, &e);
+        object = jv_look(buf_view(&value));
     bool known = json_object_size(object) > 0;
     json_object_foreach(object, key, member) known = known && schema_of_key(p, str_of(key));
     if (known) {

@@ -442,6 +442,13 @@ class Messages(unittest.TestCase):
         self.assertEqual([(b["type"], b.get("name"), b["json"] and json.loads(b["json"])) for b in blocks],
                          [(b["type"], b.get("name"), b.get("input", "")) for b in r["content"]])
 
+    def test_an_input_is_the_object_that_the_arguments_are(self):
+        """Numbers past 64 bits and zero characters too."""
+        for arguments in '{"a": 123456789012345678901234567890}', '{"a": [-9876543210987654321]}', '{"a": "\\u0000"}':
+            said = '<tool_call>\n{"name": "add", "arguments": %s}\n</tool_call>' % arguments
+            status, r = hermes.post("/v1/messages", **says(said, messages=ASK, tools=THEIRS, max_tokens=300))
+            self.assertEqual((status, r["content"][0]["input"]), (200, json.loads(arguments)))
+
     def test_a_conversation_goes_on_with_the_result(self):
         r = hermes.post("/v1/messages", **says(CALL, messages=ASK, tools=THEIRS, max_tokens=300))[1]
         result = {"type": "tool_result", "tool_use_id": r["content"][0]["id"], "content": "noon"}
