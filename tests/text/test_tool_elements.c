@@ -1,4 +1,5 @@
-/* test_tool_elements.c - the grammar of calls whose arguments are elements: what it takes is read as it was meant. */
+/* test_tool_elements.c - the grammar of calls whose arguments are tags or elements: what it takes is read as it was
+ * meant, and follows the schema. */
 #include "check.h"
 
 #include "base/file.h"
@@ -36,6 +37,18 @@ static bool takes(struct grammar *grammar, const char *text) {
     return whole;
 }
 
+static struct grammar *grammar_of(const struct tool_format *f, const json_t *tools) {
+    struct error err;
+    json_t *tag;
+    const struct tool_choice choice = {.kind = TOOL_CHOICE_REQUIRED};
+    EXPECT_OK(tool_format_tag(f, tools, &choice, &tag, &err), err);
+    struct grammar *grammar;
+    const struct grammar_source source = {.kind = GRAMMAR_STRUCTURAL_TAG, .value = tag};
+    EXPECT_OK(grammar_compile(&source, NULL, &grammar, &err), err);
+    json_decref(tag);
+    return grammar;
+}
+
 static void expect_arguments(const struct tool_format *f, const json_t *tools, const char *text, const char *want) {
     struct buf told = {0};
     const struct tool_parser_options options = {.tools = tools, .told = see, .arg = &told};
@@ -64,16 +77,12 @@ static void a_call_of_the_grammar_is_read(void **state) {
     struct chat_template *chat;
     struct error err;
     struct buf said = {0};
-    json_t *tools = parsed(tools_text), *tag;
+    json_t *tools = parsed(tools_text);
     EXPECT_OK(chat_template_open_other("tests/data/chat", template, &chat, &err), err);
     struct tool_format *f = tool_format_open(chat, NULL);
     tool_format_describe(f, &said);
     EXPECT_STR(said.ptr, NS "<tool_call> nested tags (minimax m3)");
-    const struct tool_choice choice = {.kind = TOOL_CHOICE_REQUIRED};
-    EXPECT_OK(tool_format_tag(f, tools, &choice, &tag, &err), err);
-    struct grammar *grammar;
-    const struct grammar_source source = {.kind = GRAMMAR_STRUCTURAL_TAG, .value = tag};
-    EXPECT_OK(grammar_compile(&source, NULL, &grammar, &err), err);
+    struct grammar *grammar = grammar_of(f, tools);
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct buf text = {0};
         buf_printf(&text, "%s%s%s", open, cases[i].inside, close);
@@ -84,14 +93,62 @@ static void a_call_of_the_grammar_is_read(void **state) {
         buf_release(&text);
     }
     grammar_release(grammar);
-    json_decref(tag);
     json_decref(tools);
     tool_format_free(f);
     chat_template_free(chat);
     buf_release(&said);
 }
 
+#define PARAMETERS(property)                                                                                         \
+    "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"required\":[\"v\"]," \
+    "\"properties\":{\"v\":" property "},\"$defs\":{\"Color\":{\"enum\":[\"red\",\"green\"],\"type\":\"string\"},"   \
+    "\"Size\":{\"type\":\"integer\",\"minimum\":3},\"Code\":{\"type\":\"string\",\"pattern\":\"^a$\"}}}}}]"
+
+/* As pydantic writes schemas: what may be missing, names of a list and constants are not any text. */
+static void alternatives_and_references_bind_a_tagged_value(void **state) {
+    (void)state;
+    static const struct {
+        const char *tools, *good[4], *bad[4];
+    } cases[] = {
+        {PARAMETERS("{\"anyOf\":[{\"type\":\"integer\"},{\"type\":\"null\"}]}"), {"7", "null"}, {"abc", "7.5", ""}},
+        {PARAMETERS("{\"$ref\":\"#/$defs/Color\"}"), {"red", "green"}, {"blue", "7", "re"}},
+        {PARAMETERS("{\"allOf\":[{\"$ref\":\"#/$defs/Size\"}],\"default\":4}"), {"3", "40"}, {"2", "x"}},
+        {PARAMETERS("{\"anyOf\":[{\"$ref\":\"#/$defs/Color\"},{\"type\":\"null\"}]}"),
+         {"red", "null"},
+         {"blue", "nul"}},
+        {PARAMETERS("{\"type\":\"string\",\"const\":\"x\"}"), {"x"}, {"y", "xx"}},
+        {PARAMETERS("{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"null\"}]}"), {"null", "any <b>", ""}, {NULL}},
+        {PARAMETERS("{}"), {"any", "7"}, {NULL}},
+    };
+    struct chat_template *chat;
+    struct error err;
+    EXPECT_OK(chat_template_open("tests/data/chat/templates/Qwen3.5-4B.jinja", &chat, &err), err);
+    struct tool_format *f = tool_format_open(chat, NULL);
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        json_t *tools = parsed(cases[i].tools);
+        struct grammar *grammar = grammar_of(f, tools);
+        for (size_t k = 0; k < 8; k++) {
+            const char *value = k < 4 ? cases[i].good[k] : cases[i].bad[k - 4];
+            char text[256];
+            snprintf(text, sizeof text,
+                     "<tool_call>\n<function=f>\n<parameter=v>\n%s\n</parameter>\n</function>\n</tool_call>", value);
+            if (value && takes(grammar, text) != (k < 4))
+                fail_msg("case %zu: \"%s\" is %staken", i, value, k < 4 ? "not " : "");
+        }
+        grammar_release(grammar);
+        json_decref(tools);
+    }
+    json_t *tools = parsed(PARAMETERS("{\"anyOf\":[{\"$ref\":\"#/$defs/Code\"},{\"type\":\"null\"}]}")), *tag;
+    const struct tool_choice choice = {.kind = TOOL_CHOICE_REQUIRED};
+    EXPECT_EQ(tool_format_tag(f, tools, &choice, &tag, &err), ERR_UNSUPPORTED);
+    EXPECT(strstr(err.text, "\"pattern\" of the string \"v\" is not enforced") != NULL);
+    json_decref(tools);
+    tool_format_free(f);
+    chat_template_free(chat);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_call_of_the_grammar_is_read)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_call_of_the_grammar_is_read),
+                                       cmocka_unit_test(alternatives_and_references_bind_a_tagged_value)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

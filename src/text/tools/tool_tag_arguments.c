@@ -1,8 +1,12 @@
 /* tool_tag_arguments.c - see tool_tag.h. */
+#include "base/status.h"
+#include "text/arguments/tool_value.h"
 #include "text/tools/tool_marks.h"
 #include "text/tools/tool_tag.h"
 
 #include <stdlib.h>
+
+enum { MAX_ALTERNATIVES_DEPTH = 8 };
 
 // ---- sequences --------------------------------------------------------------------------------------------------
 
@@ -62,36 +66,9 @@ static bool names_string(const json_t *type) {
     return json_is_string(type) && strcmp(json_string_value(type), "string") == 0;
 }
 
-/* Whether a value is written without quotes: where its type may be a string. */
-static bool may_be_string(const json_t *schema) {
-    const json_t *type = json_object_get(schema, "type"), *values = json_object_get(schema, "enum");
-    bool is = names_string(type);
-    for (size_t i = 0; i < json_array_size(type); i++)
-        is |= names_string(json_array_get(type, i));
-    if (type)
-        return is;
-    for (size_t i = 0; i < json_array_size(values); i++)
-        is |= json_is_string(json_array_get(values, i));
-    return values ? is : json_is_string(json_object_get(schema, "const")) || !json_object_get(schema, "const");
-}
-
-static json_t *choice_of(const json_t *values, struct str close) {
-    json_t *all = json_array();
-    for (size_t i = 0; i < json_array_size(values); i++) {
-        const json_t *value = json_array_get(values, i);
-        char *text = json_is_string(value) ? NULL : json_dumps(value, JSON_ENCODE_ANY);
-        struct buf written = {0};
-        buf_str(&written, str_of(text ? text : json_string_value(value)));
-        buf_str(&written, close);
-        json_array_append_new(all, constant(buf_view(&written)));
-        buf_release(&written);
-        free(text);
-    }
-    return json_pack("{s:s, s:o}", "type", "or", "elements", all);
-}
-
 static enum status check_string(const json_t *schema, const char *key, bool strict, struct error *err) {
-    static const char *const bounds[] = {"pattern", "minLength", "maxLength", "format"};
+    static const char *const bounds[] = {"pattern", "minLength", "maxLength", "format", "not",
+                                         "anyOf",   "oneOf",     "allOf",     "if"};
     for (size_t i = 0; strict && i < ARRAY_LEN(bounds); i++)
         if (json_object_get(schema, bounds[i]))
             return fail(err, ERR_UNSUPPORTED,
@@ -109,26 +86,67 @@ static void put_value_close(const struct tool_format *f, const char *key, struct
     }
 }
 
-/* A value. One that is no text is JSON, of nested elements too: of those it would bind less. */
-static enum status add_tagged_content(const struct tool_format *f, const json_t *schema, const json_t *parameters,
-                                      const char *key, struct str close, bool strict, struct tag_sequence *out,
-                                      struct error *err) {
-    const json_t *values = json_object_get(schema, "enum");
-    if (!may_be_string(schema)) {
-        tag_text(out, f->key_close_other.len ? f->key_close_other : f->key_close);
-        tag_add(out, schema_element(property_schema(schema, parameters)));
-        tag_text(out, close);
+/* A tagged value in the making: its alternatives, each with the marks around it. */
+struct tagged_value {
+    const struct tool_format *f;
+    const json_t *parameters;
+    const char *key;
+    struct str close;
+    bool strict, free; // free: any text
+    json_t *choices;
+};
+
+static void add_choice(struct tagged_value *v, bool is_string, json_t *take_content) {
+    struct tag_sequence one = {0};
+    tag_text(&one, !is_string && v->f->key_close_other.len ? v->f->key_close_other : v->f->key_close);
+    tag_add(&one, take_content);
+    tag_text(&one, v->close);
+    json_array_append_new(v->choices, tag_finish(&one));
+}
+
+/* Any text ends where the mark behind it begins. */
+static void add_text(struct tagged_value *v) {
+    struct tag_sequence one = {0};
+    tag_text(&one, v->f->key_close);
+    tag_add(&one, json_pack("{s:s, s:s, s:{s:s}, s:o}", "type", "tag", "begin", "", "content", "type", "any_text",
+                            "end", text_of(v->close)));
+    json_array_append_new(v->choices, tag_finish(&one));
+}
+
+static void add_constant(struct tagged_value *v, const json_t *value) {
+    char *text = json_is_string(value) ? NULL : json_dumps(value, JSON_ENCODE_ANY);
+    add_choice(v, !text, constant(str_of(text ? text : json_string_value(value))));
+    free(text);
+}
+
+/* The alternatives of a schema; its references are followed. One that is no text is JSON, of nested elements too: of
+ * those it would bind less. */
+static enum status add_alternatives(struct tagged_value *v, const json_t *schema, int depth, struct error *err) {
+    static const char *const choices[] = {"anyOf", "oneOf", "allOf"};
+    schema = value_schema(schema, v->parameters);
+    const json_t *values = json_object_get(schema, "enum"), *only = json_object_get(schema, "const");
+    if (!(value_types(schema, v->parameters) & TYPE_STRING)) {
+        add_choice(v, false, schema_element(property_schema(schema, v->parameters)));
         return OK;
     }
-    tag_text(out, f->key_close);
-    if (values) {
-        tag_add(out, choice_of(values, close));
+    if (depth > MAX_ALTERNATIVES_DEPTH)
+        return fail(err, ERR_UNSUPPORTED, "tools: the schema of \"%.60s\" is nested too deeply", v->key);
+    for (size_t i = 0; i < json_array_size(values); i++)
+        add_constant(v, json_array_get(values, i));
+    if (!values && only)
+        add_constant(v, only);
+    if (values || only)
+        return OK;
+    for (size_t c = 0; !json_object_get(schema, "type") && c < ARRAY_LEN(choices); c++) {
+        const json_t *of = json_object_get(schema, choices[c]);
+        if (json_array_size(of) == 0 || (c == 2 && json_array_size(of) > 1))
+            continue;
+        for (size_t i = 0; i < json_array_size(of); i++)
+            TRY(add_alternatives(v, json_array_get(of, i), depth + 1, err));
         return OK;
     }
-    TRY(check_string(schema, key, strict, err));
-    tag_add(out, json_pack("{s:s, s:s, s:{s:s}, s:o}", "type", "tag", "begin", "", "content", "type", "any_text", "end",
-                           text_of(close)));
-    return OK;
+    v->free = true;
+    return check_string(schema, v->key, v->strict, err);
 }
 
 /* A value and the mark behind it. */
@@ -136,14 +154,26 @@ static enum status add_tagged_value(const struct tool_format *f, const json_t *s
                                     const char *key, bool strict, struct tag_sequence *out, struct error *err) {
     struct buf close = {0};
     put_value_close(f, key, &close);
-    enum status st = add_tagged_content(f, schema, parameters, key, buf_view(&close), strict, out, err);
+    struct tagged_value v = {.f = f,
+                             .parameters = parameters,
+                             .key = key,
+                             .close = buf_view(&close),
+                             .strict = strict,
+                             .choices = json_array()};
+    enum status st = add_alternatives(&v, schema, 0, err);
+    if (v.free)
+        add_text(&v);
+    if (st == OK)
+        tag_add(out, json_pack("{s:s, s:O}", "type", "or", "elements", v.choices));
+    json_decref(v.choices);
     buf_release(&close);
     return st;
 }
 
 static enum status add_literal_value(const struct tool_format *f, const json_t *schema, const json_t *parameters,
                                      const char *key, bool strict, struct tag_sequence *out, struct error *err) {
-    bool quoted = f->quote.len && names_string(json_object_get(schema, "type")) && !json_object_get(schema, "enum");
+    bool quoted = f->quote.len && names_string(json_object_get(schema, "type")) && !json_object_get(schema, "enum") &&
+                  !json_object_get(schema, "const");
     if (quoted) {
         TRY(check_string(schema, key, strict, err));
         tag_add(out, json_pack("{s:s, s:o, s:{s:s}, s:o}", "type", "tag", "begin", text_of(f->quote), "content", "type",
