@@ -29,6 +29,7 @@ extern "C" {
 enum {
     MEETING_RANKS = 8,
     MEETING_PACKETS = 1 << 16,
+    MEETING_IN_NORM = 1 << 13, // floats whose sum ADD_NORM's node makes itself; of more two nodes are faster
     MEETING_SLICED = 1 << 20,
     MEETING_SLICES = 128,
     MEETING_BESTS = 16,

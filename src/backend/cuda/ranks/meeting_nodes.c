@@ -45,7 +45,7 @@ static const struct node_kernel by_all_reduce = {"all_reduce", "meeting.cu", put
 static bool is_in_norm(const struct executable *exe, const struct compiled_op *add_norm, int n_rows) {
     const struct compiled_op *reduce = add_norm->reduce;
     return reduce && exe->loaded->device->is_fast && n_rows <= ADD_NORM_FEW &&
-           (int64_t)n_rows * reduce->in[0].width <= MEETING_PACKETS;
+           (int64_t)n_rows * reduce->in[0].width <= MEETING_IN_NORM;
 }
 
 void lower_reduce_in_norm(struct lowering *w, const struct compiled_op *add_norm, int n_rows, struct node *n) {
