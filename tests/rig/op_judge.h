@@ -83,4 +83,4 @@ const double *rig_nearest(struct rig *rig, const double *got, const double *cons
 #define RIG_INT4_COSINE 0.985
 /* Against what was stored: keys and values in the middle as above, and weights of the softmax in two terms of e4m3. */
 #define RIG_CACHE_READ_BOUND 0.125
-#define RIG_CACHE_READ_RMS 3e-3
+#define RIG_CACHE_READ_RMS 5e-3
