@@ -41,6 +41,38 @@ static void wrong_guesses_rest_longer_each_time(void **state) {
     EXPECT(guess_most(&r, of(0.1, 0), 5) == 5);
 }
 
+/* Of eight sequences whose guesses are all wrong, in steps that take 1.15 times as long, though rows are free. */
+static void guesses_end_where_no_step_was_without(void **state) {
+    (void)state;
+    struct scheduler s = {0};
+    struct arena arena = {0};
+    struct sequence seqs[8], *running[8];
+    struct guess_record records[8] = {0};
+    struct guess_times times = {0};
+    int n_steps = 4000, n_guessed = 0, n_late = 0;
+    arena_init(&arena), step_cost_init(&s.cost);
+    s.running = running, s.n_running = 8;
+    for (int i = 0; i < 8; i++) {
+        sequence_init(&seqs[i], &arena, 50, 1, 16);
+        seqs[i].n_known = seqs[i].n_tokens = 10, seqs[i].n_computed = 9, running[i] = &seqs[i];
+    }
+    for (int k = 0, n = 0; k < n_steps; k++, n = 0) {
+        struct guess_price price = guess_price(&s, &times, 0);
+        bool is_plain = guess_wants_plain(&times);
+        for (int i = 0; i < 8; i++)
+            for (int left = is_plain ? 0 : guess_most(&records[i], price, 4); left > 0; left--, n++)
+                if (left == 1) // those behind a wrong one are not judged
+                    guess_judged(&records[i], false);
+        double us = n > 0 ? 1150 : 1000;
+        step_cost_learn(&s.cost, (struct step_work){.tokens = 8 + n, .pairs = 10 * (8 + n)}, us);
+        guess_timed(&times, 8, n, us);
+        n_guessed += n > 0, n_late += k > n_steps / 2 && n > 0;
+    }
+    EXPECT(times.plain_us > 900 && n_guessed < n_steps / 10);
+    EXPECT(n_late > 0 && n_late < n_steps / 2 / 8); // still tried
+    arena_release(&arena);
+}
+
 static void rows_have_a_price(void **state) {
     (void)state;
     struct scheduler s = {0};
@@ -448,6 +480,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(guesses_that_do_not_pay_are_not_made),
         cmocka_unit_test(wrong_guesses_rest_longer_each_time),
+        cmocka_unit_test(guesses_end_where_no_step_was_without),
         cmocka_unit_test(rows_have_a_price),
         cmocka_unit_test(a_prediction_goes_on_behind_an_edit),
         cmocka_unit_test(rejection_keeps_the_distribution),

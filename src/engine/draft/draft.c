@@ -63,6 +63,7 @@ void engine_draft(struct gyre *g) {
     if ((!g->drafter.guess && g->n_predictions == 0) || g->drafter.is_off)
         return;
     struct guess_price price = {0};
+    bool is_plain = !g->drafter.is_fixed && guess_wants_plain(&g->drafter.times);
     if (!too_many)
         price = guess_price(&g->scheduler, &g->drafter.times, 0);
     for (int i = 0; i < g->scheduler.n_running && most > 0; i++) {
@@ -71,8 +72,8 @@ void engine_draft(struct gyre *g) {
         struct request *r = seq->owner;
         if (max <= 0 || !engine_may_guess(r) || (r->constraint && !engine_may_constrain_guesses(g, r)))
             continue;
-        if (too_many)
-            g->drafter.n_off[DRAFT_OFF_BATCH]++;
+        if (too_many || is_plain)
+            g->drafter.n_off[too_many ? DRAFT_OFF_BATCH : DRAFT_OFF_PRICE]++;
         else
             draft_for(g, r, price, max);
     }

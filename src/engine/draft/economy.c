@@ -6,7 +6,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { REMEMBERED = 48 };
+enum { REMEMBERED = 48, FIRST_GUESSED = 16, FIRST_PLAIN = 2, MOST_GUESSED = 1000 };
+static const double least_gain = 1.02; // less is lost again in what is not measured
 static const double prior_right = 0.7f, prior_judged = 1; // of a sequence without guesses
 
 void guess_judged(struct guess_record *r, bool is_right) {
@@ -31,7 +32,7 @@ double guess_risk(const struct guess_record *r, int n) { return 1 - pow(share_ri
 
 /* How many give most in the time of a token; 0: none gives more than one. */
 static int best_number(double a, struct guess_price price, int max) {
-    double tokens = 1, right = 1, most = 1;
+    double tokens = 1, right = 1, most = least_gain;
     int best = 0;
     for (int n = 1; n <= max; n++) {
         tokens += right *= a;
@@ -63,6 +64,12 @@ void guess_timed(struct guess_times *t, int n_seqs, int n_guesses, double us) {
     mean(n_guesses > 0 ? &t->guessed_us : &t->plain_us, us);
     if (n_guesses > 0)
         mean(&t->n_guesses, (double)n_guesses / n_seqs);
+    t->n_plain = n_guesses > 0 ? t->n_plain : MIN(t->n_plain + 1, FIRST_PLAIN);
+    t->n_since = n_guesses > 0 ? t->n_since + 1 : t->n_plain < FIRST_PLAIN ? t->n_since : 0;
+}
+
+bool guess_wants_plain(const struct guess_times *t) {
+    return t->n_since >= (t->n_plain < FIRST_PLAIN ? FIRST_GUESSED : MOST_GUESSED);
 }
 
 struct guess_price guess_price(const struct scheduler *s, const struct guess_times *t, double pass_us) {
