@@ -5,7 +5,7 @@ import unittest
 from parts import part
 from ptx_machine import ops
 
-PARTS = 6
+PARTS = 10
 
 
 class Layers(unittest.TestCase):
