@@ -43,6 +43,13 @@ class Plugin(unittest.TestCase):
         p = info("--device", "xla", VIRTUAL_ENV=venv, HOME="/nonexistent")
         self.assertIn(NEWER[1], p.stdout + p.stderr)
 
+    def test_a_plugin_is_found_beside_the_python_that_a_shell_starts(self):
+        """An environment that is first in PATH and was not activated."""
+        venv = os.path.abspath(os.path.join(site_packages(self, NEWER[0]), "..", "..", ".."))
+        p = info("--device", "xla", VIRTUAL_ENV="", HOME="/nonexistent",
+                 PATH=os.path.join(venv, "bin") + os.pathsep + os.environ["PATH"])
+        self.assertIn(NEWER[1], p.stdout + p.stderr)
+
     def test_what_is_no_plugin_is_refused_in_a_sentence(self):
         with tempfile.NamedTemporaryFile(suffix=".so") as f:
             f.write(b"not a library")

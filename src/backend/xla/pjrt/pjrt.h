@@ -19,7 +19,7 @@ enum { PJRT_PATH_BYTES = 4096 };
 
 /* Where the plugin is: `given`, if not NULL; else $GYRE_XLA_PLUGIN, $TPU_LIBRARY_PATH; else that of a Python package
  * for a TPU, where this machine has one; for a GPU, likewise; or for the CPU, in $VIRTUAL_ENV or a site-packages folder
- * of the user or the system. ERR_UNSUPPORTED says where it was looked for, and how to get one. */
+ * of the user, the system or the python3 in $PATH. ERR_UNSUPPORTED says where it was looked for, and how to get one. */
 enum status pjrt_find(const char *given, char path[PJRT_PATH_BYTES], struct error *err);
 
 struct pjrt_options {

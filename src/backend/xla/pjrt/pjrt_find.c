@@ -35,6 +35,23 @@ static const struct place places[] = {
     {NULL, "/usr/lib/python3*/site-packages"},       {NULL, "/usr/lib/python3/dist-packages"},
 };
 
+/* The folder above that of the python3 that a shell would start, a virtual environment's without its being activated;
+ * "" where there is none. */
+static void find_python(char prefix[PJRT_PATH_BYTES]) {
+    const char *at = getenv("PATH"), *end;
+    char path[PJRT_PATH_BYTES];
+    for (prefix[0] = 0; at && *at; at = *end ? end + 1 : end) {
+        end = at + strcspn(at, ":");
+        int n = (int)(end - at);
+        bool is_bin = n > 4 && n < PJRT_PATH_BYTES - 16 && strncmp(end - 4, "/bin", 4) == 0;
+        snprintf(path, sizeof path, "%.*s/python3", is_bin ? n : 0, at);
+        if (is_bin && access(path, X_OK) == 0) {
+            snprintf(prefix, PJRT_PATH_BYTES, "%.*s", n - 4, at);
+            return;
+        }
+    }
+}
+
 /* The last that matches: of Python 3.11 and 3.12 the newer one. */
 static bool first_match(const char *pattern, char path[PJRT_PATH_BYTES]) {
     glob_t found;
@@ -46,19 +63,23 @@ static bool first_match(const char *pattern, char path[PJRT_PATH_BYTES]) {
     return is_there;
 }
 
-static bool find_package(const struct package *package, char path[PJRT_PATH_BYTES]) {
+static bool find_in(const char *before, const char *folders, const char *file, char path[PJRT_PATH_BYTES]) {
     char pattern[PJRT_PATH_BYTES];
+    int n = snprintf(pattern, sizeof pattern, "%s%s/%s", before, folders, file);
+    return n > 0 && n < PJRT_PATH_BYTES && first_match(pattern, path);
+}
+
+static bool find_package(const struct package *package, char path[PJRT_PATH_BYTES]) {
+    char python[PJRT_PATH_BYTES];
     if (package->is_for && !package->is_for())
         return false;
     for (size_t i = 0; i < ARRAY_LEN(places); i++) {
         const char *before = places[i].variable ? getenv(places[i].variable) : "";
-        if (!before || (places[i].variable && !*before))
-            continue;
-        int n = snprintf(pattern, sizeof pattern, "%s%s/%s", before, places[i].folders, package->file);
-        if (n > 0 && n < PJRT_PATH_BYTES && first_match(pattern, path))
+        if (before && (!places[i].variable || *before) && find_in(before, places[i].folders, package->file, path))
             return true;
     }
-    return false;
+    find_python(python);
+    return python[0] && find_in(python, "/lib/python3*/site-packages", package->file, path);
 }
 
 enum status pjrt_find(const char *given, char path[PJRT_PATH_BYTES], struct error *err) {
@@ -78,9 +99,9 @@ enum status pjrt_find(const char *given, char path[PJRT_PATH_BYTES], struct erro
         if (find_package(&packages[i], path))
             return OK;
     return fail(err, ERR_UNSUPPORTED,
-                "device xla: no PJRT plugin in $VIRTUAL_ENV, ~/.local or the system's Python packages; pip install "
-                "libtpu, jax-cuda13-pjrt or lammps-jax-pjrt-cpu brings one, and --xla-plugin or GYRE_XLA_PLUGIN names "
-                "any other");
+                "device xla: no PJRT plugin in $VIRTUAL_ENV, ~/.local, the system's Python packages or those of the "
+                "python3 in $PATH; pip install libtpu, jax-cuda13-pjrt or lammps-jax-pjrt-cpu brings one, and "
+                "--xla-plugin or GYRE_XLA_PLUGIN names any other");
 }
 
 /* ---- the machine ---- */
