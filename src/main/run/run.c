@@ -1,4 +1,4 @@
-/* run.c - gyre run MODEL: one prompt, many (--batch), or a conversation on the terminal. */
+/* run.c - gyre run MODEL [PROMPT]: one prompt, many (--batch), or a conversation on the terminal. */
 #include "api/fields/request_fields.h"
 #include "base/clock.h"
 #include "base/file.h"
@@ -333,11 +333,20 @@ static int converse(struct runner *r) {
     return engine_chat(r->g, &r->text, &options);
 }
 
+/* The prompt behind the model is as --prompt; false: there are both. */
+static bool take_prompt(const struct verb_args *args) {
+    if (args->n > 1 && opt.prompt)
+        return false;
+    opt.prompt = args->n > 1 ? args->operands[1] : opt.prompt;
+    return true;
+}
+
 static const char *misuse(const struct verb_args *args) {
-    if (!!opt.prompt + !!opt.file + opt.ids.given + opt.batch > 1)
-        return "run takes one of --prompt, --file, --prompt-ids and --batch";
+    if (!take_prompt(args) || !!opt.prompt + !!opt.file + opt.ids.given + opt.batch > 1)
+        return "run takes one prompt: behind the model, by --prompt, --file or --prompt-ids, or many by --batch";
     if (opt.nodes.rank == 0 && is_conversation() && !(terminal_is(stdin) && terminal_is(stdout)))
-        return "run needs a prompt (--prompt, --file, --prompt-ids or --batch) unless it talks with a terminal";
+        return "run needs a prompt (behind the model, or --prompt, --file, --prompt-ids or --batch) unless it talks "
+               "with a terminal";
     if (is_conversation() && (!wants_text() || (flag_given(args, "chat") && !opt.chat)))
         return "a conversation goes through the chat template and gives text; for anything else give a prompt";
     if (opt.ids.given && flag_given(args, "chat") && opt.chat)
@@ -388,12 +397,12 @@ static int run(const struct verb_args *args) {
 
 const struct verb_spec verb_run = {
     "run",
-    "MODEL",
+    "MODEL [PROMPT]",
     "generates text: one prompt, many, or a conversation",
     flags,
     ARRAY_LEN(flags),
     1,
-    1,
+    2,
     .run = run,
     .epilogue = "Without a prompt, on a terminal, run is a conversation; /help lists its commands.\n"
                 "--batch reads objects with prompt or prompt_ids, and max_tokens min_tokens temperature top_k top_p "
@@ -402,5 +411,5 @@ const struct verb_spec verb_run = {
                 "logit_bias logprobs "
                 "top_logprobs;\n"
                 "what a line does not say is as the flags say. All lines share the steps, and are answered in order.\n"
-                "  gyre run models/story --chat -p \"Tell me a story about a little fox.\" --temperature 0.7\n"
+                "  gyre run models/story --chat \"Tell me a story about a little fox.\" --temperature 0.7\n"
                 "  gyre run models/story --no-chat -p \"Once upon a time\" -n 40 --output json\n"};

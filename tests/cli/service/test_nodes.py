@@ -233,7 +233,7 @@ class Nodes(unittest.TestCase):
         for rank in "01":
             p = subprocess.run([*line, rank, "-p", "x", "--prompt-ids", "1"], capture_output=True, text=True,
                                timeout=PATIENCE)
-            self.assertIn("run takes one of --prompt", p.stderr)
+            self.assertIn("run takes one prompt", p.stderr)
             self.assertEqual(p.returncode, 2)
         # but the terminal of a conversation is node 0's
         p = subprocess.run([*line, "1", "--node-timeout", "0.3"], capture_output=True, text=True, timeout=PATIENCE,

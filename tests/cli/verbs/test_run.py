@@ -63,6 +63,7 @@ class OnePrompt(unittest.TestCase):
         p = gyre("run", STORY, "--no-chat", "-f", "-", "-n", "5", *GREEDY, "--output", "ids", input=CASE["prompt"])
         self.assertEqual(p.stdout.strip(), ",".join(map(str, want)))
         self.assertEqual(run_json("--prompt-ids", ",".join(map(str, CASE["ids"])), "-n", "5", *GREEDY)["ids"], want)
+        self.assertEqual(run_json(CASE["prompt"], "--no-chat", "-n", "5", *GREEDY)["ids"], want)
 
     def test_text_goes_through_the_template_and_data_does_not(self):
         chat = GOLDEN["cases"][4]
@@ -147,7 +148,9 @@ class Refusals(unittest.TestCase):
                      says="64 tokens")
 
     def test_misuse_is_exit_code_2(self):
-        self.refused(2, "run", STORY, "-p", "a", "--prompt-ids", "1", says="one of")
+        self.refused(2, "run", STORY, "-p", "a", "--prompt-ids", "1", says="one prompt")
+        self.refused(2, "run", STORY, "a", "-p", "b", says="one prompt")
+        self.refused(2, "run", STORY, "a", "b", says="b is one argument too many")
         self.refused(2, "run", STORY, says="needs a prompt")
         self.refused(2, "run", STORY, "-p", "a", "--temprature", "1", says="temperature")
         self.refused(2, "run", STORY, "-p", "a", "--device", "abacus", says="cpu")
