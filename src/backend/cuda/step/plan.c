@@ -13,12 +13,10 @@
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/step/compile.h"
+#include "backend/cuda/step/plan_rows.h"
 #include "backend/cuda/step/take_plan.h"
 #include "backend/cuda/value.h"
 
-#include "base/random.h"
-
-#include <math.h>
 #include <string.h>
 
 static size_t place(size_t *total, size_t n_bytes) {
@@ -173,180 +171,7 @@ enum status cuda_states_from(struct executable *exe, int i, struct executable *f
     return OK;
 }
 
-// ---- rows -------------------------------------------------------------------------------------------------------
-
-static bool penalises(const struct sample_params *p) {
-    return p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0;
-}
-
-/* The first token of the history that matters: without a penalty on what repeats the prompt, the first generated one.
- */
-static int32_t first_seen(const struct sample_params *p) {
-    int32_t from = p->repetition_penalty != 1 ? 0 : p->n_prompt;
-    return penalises(p) ? MIN(from, p->n_history) : p->n_history;
-}
-
-static size_t mask_entries(const struct executable *exe, const struct sample_params *p) {
-    return p->mask ? (size_t)sample_mask_words(exe->program->vocab_size) : 0;
-}
-
-static size_t n_list_entries(const struct executable *exe, const struct sample_params *p) {
-    return mask_entries(exe, p) + 2 * (size_t)p->n_bias + 2 * ((size_t)p->n_banned + (size_t)p->n_bad) +
-           (size_t)p->n_allowed + (size_t)(p->n_history - first_seen(p));
-}
-
-/* The lists of a step may be any length, but most steps have none: memory grows when a longer one comes, and stays. A
- * step in flight may read the old lists on the device, which freeing waits for. Where the device has no more memory,
- * the sampler reads them from the host's (lists_fit): slower, and right; shorter ones are tried again. */
-static enum status make_room(struct executable *exe, struct step_slot *slot, size_t n, struct error *err) {
-    struct loaded *loaded = exe->loaded;
-    size_t capacity = 1u << 14;
-    while (capacity < n)
-        capacity *= 2;
-    if (slot->n_lists < n) {
-        int32_t *lists;
-        TRY(pinned_take(loaded->device, &lists, (int64_t)(capacity * sizeof *lists),
-                        "a step's histories, biases, bans and masks", err));
-        cudaFreeHost(slot->lists);
-        slot->lists = lists;
-        slot->n_lists = capacity;
-    }
-    if (exe->n_lists < n) {
-        cudaFree(exe->lists);
-        exe->lists = NULL;
-        exe->n_lists = 0;
-        cudaError_t code = cudaMalloc((void **)&exe->lists, capacity * sizeof *exe->lists);
-        if (code == cudaErrorMemoryAllocation) {
-            cudaGetLastError();
-            return OK;
-        }
-        DEVICE_TRY(loaded->device, err, code, "lists of %zu entries", capacity);
-        exe->n_lists = capacity;
-    }
-    return OK;
-}
-
-/* Whether all but the last token of the sequence stand where the next one comes; *newest is what the newest token,
- * which the host may not know, has to be for that, or -1. */
-static bool may_complete(const struct sample_params *p, const struct bad_sequence *bad, int32_t *newest) {
-    int32_t before = bad->n - 1, n_seen = p->n_history + p->has_newest, first = n_seen - before;
-    *newest = -1;
-    if (first < p->n_prompt)
-        return false;
-    for (int32_t i = 0; i < before; i++) {
-        if (first + i == p->n_history)
-            *newest = bad->tokens[i];
-        else if (p->history[first + i] != bad->tokens[i])
-            return false;
-    }
-    return true;
-}
-
-static size_t write_banned(const struct sample_params *p, int32_t *lists, size_t n, struct drow *row) {
-    row->banned = (int32_t)n;
-    for (int32_t i = 0; i < p->n_banned; i++, n += 2)
-        lists[n] = p->banned[i], lists[n + 1] = -1;
-    for (int32_t i = 0; i < p->n_bad; i++) {
-        const struct bad_sequence *bad = &p->bad[i];
-        if (!may_complete(p, bad, &lists[n + 1]))
-            continue;
-        lists[n] = bad->tokens[bad->n - 1];
-        n += 2;
-    }
-    row->n_banned = (int32_t)(n - (size_t)row->banned) / 2;
-    return n;
-}
-
-/* Entries of four bytes, which need not be there if there are none. */
-static size_t append(int32_t *lists, size_t n, const void *from, size_t n_entries) {
-    if (n_entries > 0)
-        memcpy(lists + n, from, n_entries * sizeof *lists);
-    return n + n_entries;
-}
-
-/* What the row asks for goes behind the n entries that there are; returns how many there are then. */
-static size_t write_lists(const struct executable *exe, const struct sample_params *p, int32_t *lists, size_t n,
-                          struct drow *row) {
-    size_t n_words = mask_entries(exe, p);
-    row->bias = (int32_t)n;
-    row->n_bias = p->n_bias;
-    n = append(lists, n, p->bias, 2 * (size_t)p->n_bias);
-    n = write_banned(p, lists, n, row);
-    row->allowed = (int32_t)n;
-    row->n_allowed = p->n_allowed;
-    n = append(lists, n, p->allowed, (size_t)p->n_allowed);
-    row->mask = n_words > 0 ? (int32_t)n : -1;
-    n = append(lists, n, p->mask, n_words);
-    int32_t from = first_seen(p);
-    row->history = (int32_t)n;
-    row->n_history = p->n_history - from;
-    row->n_prompt = MAX(p->n_prompt - from, 0);
-    return append(lists, n, p->history + from, (size_t)row->n_history);
-}
-_Static_assert(sizeof(struct logit_bias) == 2 * sizeof(int32_t), "a bias is two entries");
-
-static void write_row(const struct sample_params *p, struct drow *row) {
-    bool is_scored = p->want_logprob || p->target >= 0 || p->n_top_logprobs > 0;
-    bool is_changed = p->n_bias > 0 || p->n_banned > 0 || p->n_allowed > 0 || p->mask || p->n_bad > 0 || penalises(p);
-    *row = (struct drow){.temperature = p->temperature,
-                         .top_p = p->top_p,
-                         .least = p->min_p > 0 ? logf(p->min_p) : -INFINITY,
-                         .repetition = p->repetition_penalty,
-                         .presence = p->presence_penalty,
-                         .frequency = p->frequency_penalty,
-                         .top_k = p->top_k,
-                         .target = p->target,
-                         .mask = -1,
-                         .n_top = p->n_top_logprobs,
-                         .is_plain = sample_is_plain(p),
-                         .is_scored = is_scored,
-                         .is_changed = is_changed};
-    if (p->temperature > 0)
-        row->bits = philox_bits53(p->seed, p->sequence, p->position);
-}
-
-/* Rows of which anything may be asked later. */
-static void write_late_rows(struct executable *exe, struct step_slot *slot) {
-    struct drow *rows = (struct drow *)(void *)(slot->plan_host + exe->layout.rows);
-    int32_t *newest = (int32_t *)(void *)(slot->plan_host + exe->layout.newest_row);
-    for (int r = 0; r < slot->plan->n_rows; r++) {
-        rows[r] = (struct drow){.target = -1, .mask = -1};
-        newest[r] = -1;
-    }
-    slot->n_not_plain = slot->plan->n_rows;
-    slot->n_listed = 0;
-}
-
-static enum status write_rows(struct executable *exe, struct step_slot *slot, struct error *err) {
-    const struct sample_params *sample = slot->sample;
-    int n_rows = slot->plan->n_rows;
-    struct drow *rows = (struct drow *)(void *)(slot->plan_host + exe->layout.rows);
-    int32_t *newest = (int32_t *)(void *)(slot->plan_host + exe->layout.newest_row);
-    size_t n = 0;
-    slot->n_not_plain = 0;
-    for (int r = 0; r < n_rows; r++) {
-        write_row(&sample[r], &rows[r]);
-        slot->n_not_plain += !rows[r].is_plain;
-        newest[r] = sample[r].has_newest && rows[r].is_changed ? sample[r].newest_row : -1;
-        if (rows[r].is_changed)
-            n += n_list_entries(exe, &sample[r]);
-    }
-    slot->n_listed = n;
-    if (n == 0)
-        return OK;
-    if (n > INT32_MAX)
-        return fail(err, ERR_LIMIT, "%s: the histories, biases, bans and masks of a step have %zu entries",
-                    exe->program->name, n);
-    TRY(make_room(exe, slot, n, err));
-    n = 0;
-    for (int r = 0; r < n_rows; r++)
-        if (rows[r].is_changed)
-            n = write_lists(exe, &sample[r], slot->lists, n, &rows[r]);
-    slot->n_listed = n;
-    return OK;
-}
-
-// ---- the rest ---------------------------------------------------------------------------------------------------
+// ---- sending ----------------------------------------------------------------------------------------------------
 
 static void copy_numbers(struct step_slot *slot, size_t at, const int32_t *from, int n) {
     memcpy(slot->plan_host + at, from, (size_t)n * sizeof *from);
@@ -383,11 +208,6 @@ static void write_tables(struct executable *exe, struct step_slot *slot, const s
     }
 }
 
-/* Whether the step's lists have room on the device. */
-static bool lists_fit(const struct executable *exe, const struct step_slot *slot) {
-    return slot->n_listed <= exe->n_lists;
-}
-
 static struct dtake take_of(const struct executable *exe, const struct step_slot *slot, const struct batch_plan *p) {
     const struct plan_layout *at = &exe->layout;
     struct dtake t = {.from = (const int32_t *)(const void *)slot->plan_host,
@@ -417,8 +237,8 @@ static struct dtake take_of(const struct executable *exe, const struct step_slot
                       .places = (int)(at->places / 4),
                       .lists_from = slot->lists,
                       .lists = exe->lists,
-                      .n_lists = lists_fit(exe, slot) ? (int64_t)slot->n_listed : 0,
-                      .at = {lists_fit(exe, slot) ? exe->lists : slot->lists, slot->sampled, slot->top_token,
+                      .n_lists = plan_lists_fit(exe, slot) ? (int64_t)slot->n_listed : 0,
+                      .at = {plan_lists_fit(exe, slot) ? exe->lists : slot->lists, slot->sampled, slot->top_token,
                              slot->top_logprob, exe->row_token},
                       .token_of = exe->token_of,
                       .source = p->state_source};
@@ -430,7 +250,7 @@ static struct dtake take_of(const struct executable *exe, const struct step_slot
 }
 
 static enum status take(struct executable *exe, struct step_slot *slot, struct error *err) {
-    exe->loaded->n_lists_left += !lists_fit(exe, slot);
+    exe->loaded->n_lists_left += !plan_lists_fit(exe, slot);
     struct dtake t = take_of(exe, slot, slot->plan);
     launch_take_plan(exe->loaded->device->stream, &t);
     DEVICE_TRY(exe->loaded->device, err, cudaGetLastError(), "sending the plan of %d tokens", slot->plan->n_tokens);
@@ -438,7 +258,7 @@ static enum status take(struct executable *exe, struct step_slot *slot, struct e
 }
 
 enum status plan_send_rows(struct executable *exe, struct step_slot *slot, struct error *err) {
-    TRY(write_rows(exe, slot, err));
+    TRY(plan_rows_write(exe, slot, err));
     return take(exe, slot, err);
 }
 
@@ -486,6 +306,6 @@ enum status plan_send(struct executable *exe, struct step_slot *slot, struct err
     write_bases(exe, slot, p);
     if (slot->sample)
         return plan_send_rows(exe, slot, err);
-    write_late_rows(exe, slot);
+    plan_rows_write_late(exe, slot);
     return take(exe, slot, err);
 }
