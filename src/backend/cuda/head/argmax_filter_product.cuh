@@ -63,13 +63,14 @@ __device__ __forceinline__ void warpgroup_sync() {
         threads_sync(5, WARPGROUP);
 }
 
-/* Stages of a tile of which the warpgroup has no rows. */
+/* Stages of a tile of which the warpgroup has no rows. The first n_told of them are filled again: of the others nobody
+ * waits for the slot, and the block might end before it is told. */
 __device__ __forceinline__ void let_pass(const product_args &a, const shared_places &m, uint32_t empty_there,
-                                         ring_place &at) {
+                                         ring_place &at, int n_told) {
     for (int piece = 0; piece < a.n_pieces; piece++) {
         barrier_wait(m.full + 8 * at.slot, at.parity);
         warpgroup_sync(); // all warps have seen it
-        if (empty_there)
+        if (empty_there && piece < n_told)
             barrier_arrive_at_rank(empty_there + 8 * at.slot);
         at.step();
     }
@@ -139,7 +140,7 @@ __global__ void __launch_bounds__((GROUPS + 1) * WARPGROUP, 1)
         int last = 0, tile = s.first * M_ROWS;
         for (int pass = 0; pass < s.n_passes; pass++, tile += GROUPS * M_ROWS) {
             if (warp / 4 + pass * GROUPS >= s.n) {
-                let_pass(a, m, empty_there, at);
+                let_pass(a, m, empty_there, at, (s.n_passes - pass) * a.n_pieces - a.n_stages);
                 if (pass == 0)
                     meet_others<N>(a, s, watched, CONSUMERS, coming);
                 continue;
