@@ -104,8 +104,8 @@ struct backend_ops {
 
     /* Starts a step, which draws what `sample` [n_rows] asks for. What it takes of the step before (from_row,
      * newest_row) is read on the device: that step of this executable need not have been collected. With sample NULL
-     * the step is late: it leaves the rows' logits on the device, and draw comes before the next run. Plan and
-     * sample, and what that points to, stay as they are until collect. */
+     * the step is late: it leaves what the rows are drawn from on the device, and draw comes before the next run. Plan
+     * and sample, and what that points to, stay as they are until collect. */
     enum status (*run)(struct executable *exe, const struct batch_plan *plan, const struct sample_params *sample,
                        struct error *err);
 

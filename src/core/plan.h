@@ -25,6 +25,7 @@
  * (core/sample.h) goes beside it, to the one place where tokens are drawn. */
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum { MAX_CACHE_GROUPS = 8, STATE_SLOTS = -1 };
@@ -50,6 +51,7 @@ struct batch_plan {
     int32_t *state_row; // [T]; -1: a row of zeros
     int state_source;
     struct cache_copy *copies; // [n_copies]
+    bool draws_best;           // of a late step (backend.h): sample_is_best will be of every row, as far as is known
 };
 
 /* The largest step that a plan or an executable is made for. */

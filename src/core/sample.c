@@ -110,14 +110,24 @@ static int32_t rank_of(const float *logits, int64_t n, int32_t token) {
     return above + 1;
 }
 
-static bool row_is_changed(const struct sample_params *p) {
-    return p->n_bias > 0 || p->n_banned > 0 || p->n_allowed > 0 || p->mask || p->n_bad > 0 ||
-           p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0;
+/* But for a mask and what is allowed. */
+static bool logits_are_changed(const struct sample_params *p) {
+    return p->n_bias > 0 || p->n_banned > 0 || p->n_bad > 0 || p->repetition_penalty != 1 || p->presence_penalty != 0 ||
+           p->frequency_penalty != 0;
 }
 
-bool sample_is_plain(const struct sample_params *p) {
-    bool asks = p->want_logprob || p->want_logits || p->target >= 0 || p->n_top_logprobs > 0;
-    return p->temperature == 0 && !row_is_changed(p) && !asks;
+static bool row_is_changed(const struct sample_params *p) {
+    return p->n_allowed > 0 || p->mask || logits_are_changed(p);
+}
+
+static bool wants_token_alone(const struct sample_params *p) {
+    return p->temperature == 0 && !p->want_logprob && !p->want_logits && p->target < 0 && p->n_top_logprobs == 0;
+}
+
+bool sample_is_plain(const struct sample_params *p) { return wants_token_alone(p) && !row_is_changed(p); }
+
+bool sample_is_best(const struct sample_params *p) {
+    return wants_token_alone(p) && !logits_are_changed(p) && !(p->want_argmax && row_is_changed(p));
 }
 
 static int32_t n_seen(const struct sample_params *p) { return p->n_history + p->has_newest; }

@@ -62,11 +62,12 @@ struct sample_params {
     int32_t n_top_logprobs;    // 0 .. MAX_TOP_LOGPROBS
     bool want_logprob;         // of the token drawn
     bool want_logits;          // the row is to be kept readable until the next run
+    bool want_argmax;          // that of the result is read, where sample_is_best
 };
 
 struct sample_result {
     int32_t token;
-    int32_t argmax; // of the raw logits
+    int32_t argmax; // of the raw logits; where sample_is_best it may be the token
     float logprob, target_logprob;
     int32_t target_rank; // 1 and as many as are more probable than the target
     int32_t top_token[MAX_TOP_LOGPROBS];
@@ -83,6 +84,10 @@ struct sample_params sample_params_default(void);
 /* Whether only the most probable token is wanted, and the row as it is decides: a backend may then do without the rest.
  */
 bool sample_is_plain(const struct sample_params *p);
+
+/* Whether that is wanted of the tokens that a mask and `allowed` let through, the row else as it is: so of plain rows
+ * too. A backend may then look at these alone. */
+bool sample_is_best(const struct sample_params *p);
 
 /* The n most probable of a row with their log-probabilities, most probable first; of equal ones the smaller id. n_vocab
  * >= n >= 1. */

@@ -49,6 +49,7 @@ static struct sample_params row_params(const struct request *r, int32_t position
     bool wide = n_top > MAX_TOP_LOGPROBS; // a device tells so many only by all of its logits
     p.n_top_logprobs = wide ? 0 : n_top;
     p.want_logits = wide || wants_last_logits(r, position);
+    p.want_argmax = r->asked.score_prompt && position < r->n_prompt;
     p.target = draws ? -1 : seq->tokens[position + 1];
     p.guess = draws ? engine_guess_at(r, position + 1) : (struct sample_guess){0};
     return p;
@@ -72,6 +73,7 @@ static void fill_rows(struct step *step, struct sequence *seq) {
         plan->out_row[plan->n_rows] = first_token + (position - seq->n_computed);
         step->sample[plan->n_rows] = row_params(seq->owner, position);
         step->is_late |= engine_mask_is_late(seq->owner, position);
+        plan->draws_best &= sample_is_best(&step->sample[plan->n_rows]);
         step->rows[plan->n_rows] = (struct step_row){seq->owner, position, seq->n_backs};
     }
     seq->newest_row = plan->n_rows - 1; // gives the token that is expected once the step is started, if one is
@@ -118,6 +120,7 @@ static void mask_rows(struct gyre *g, struct step *step, int64_t until_us) {
 static void fill_step(struct gyre *g, struct step *step) {
     step->plan.n_tokens = step->plan.n_seqs = step->plan.n_rows = 0;
     step->plan.n_copies = kv_pool_take_copies(&g->pool, step->plan.copies);
+    step->plan.draws_best = true;
     step->is_read_back = step->is_late = false;
     step->n_at_risk = 0;
     telemetry_step(g);

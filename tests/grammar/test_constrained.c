@@ -315,6 +315,47 @@ static void a_slow_mask_holds_its_own_request_alone(void **state) {
     }
 }
 
+/* What steps said when they were started. */
+static struct { int n_late, n_late_best, n_argmax; } told;
+
+static enum status run_told(struct executable *exe, const struct batch_plan *plan, const struct sample_params *sample,
+                            struct error *err) {
+    told.n_late += !sample;
+    told.n_late_best += !sample && plan->draws_best;
+    for (int r = 0; sample && r < plan->n_rows; r++)
+        told.n_argmax += sample[r].want_argmax;
+    return backend_toy.run(exe, plan, sample, err);
+}
+
+/* So that a backend may wait for masks with what they spare it; who wants more of one row does not have that. */
+static void a_late_step_says_whether_the_best_is_all_that_is_wanted(void **state) {
+    (void)state;
+    enum { GREEDY, DRAWN, SCORED, PENALISED, ECHOED, N_WAYS };
+    for (int way = 0; way < N_WAYS; way++) {
+        struct world w;
+        world_open(&w, 2, true);
+        w.toy.run = run_told; // the engine's are these
+        struct gyre_grammar g = letters_grammar(w.letters, "[a-z]*", NULL);
+        int32_t prompt[2][10];
+        struct answer_seen a, b;
+        struct gyre_request q = some_request(&w, prompt[0]), other = some_request(&w, prompt[1]);
+        q.temperature = 0, q.logprobs = false, q.max_tokens = 30, q.ignore_eos = true;
+        other.temperature = way == DRAWN, other.logprobs = way == SCORED, other.max_tokens = 40,
+        other.ignore_eos = true;
+        other.repetition_penalty = way == PENALISED ? 1.5f : 1;
+        q.grammar = &g, q.score_prompt = way == ECHOED;
+        memset(&told, 0, sizeof told);
+        submit(&w, other, &b);
+        submit(&w, q, &a);
+        finish_all(&w);
+        bool is_best = way == GREEDY || way == ECHOED;
+        EXPECT(told.n_late > 10 && told.n_late_best == (is_best ? told.n_late : 0));
+        EXPECT_EQ(told.n_argmax, way == ECHOED ? q.n_prompt : 0);
+        grammar_release(g.grammar);
+        world_close(&w);
+    }
+}
+
 static void what_nothing_can_follow_fails_by_itself(void **state) {
     (void)state;
     struct world w;
@@ -369,6 +410,7 @@ int main(void) {
         cmocka_unit_test(what_the_model_lacks_is_not_put_in),
         cmocka_unit_test(a_jump_that_saves_little_is_not_made),
         cmocka_unit_test(a_slow_mask_holds_its_own_request_alone),
+        cmocka_unit_test(a_late_step_says_whether_the_best_is_all_that_is_wanted),
         cmocka_unit_test(what_nothing_can_follow_fails_by_itself),
         cmocka_unit_test(cancelled_ones_and_a_closed_engine_leave_nothing),
     };

@@ -15,7 +15,7 @@ static uint64_t counter;
 static double uniform(void) { return philox_uniform(test_seed(), counter++, 79); }
 static int below(int n) { return (int)(uniform() * n); }
 
-enum { N_INPUTS = 6, MOST_ROWS = 512, N_SEEN = 20 };
+enum { N_INPUTS = 6, MOST_ROWS = 512, N_SEEN = 20, MOST_ALLOWED = 3 };
 
 struct shape {
     int out, in;
@@ -29,6 +29,8 @@ struct head {
     struct shape shape;
     float *inputs, *weight, *bias, *logits; // [N_INPUTS][in], [out][in], [out], [N_INPUTS][out]
     int32_t seen[N_SEEN];                   // tokens that are penalised
+    uint32_t *masks;                        // [most_rows][sample_mask_words]
+    int32_t allowed[MOST_ROWS][MOST_ALLOWED];
     int most_rows;
     struct arena arena;
     struct program *p;
@@ -100,6 +102,7 @@ static void head_open(struct head *h, struct shape s, int at, float of) {
     record(h);
     for (int i = 0; i < N_SEEN; i++)
         h->seen[i] = below(s.out);
+    h->masks = arena_calloc(&h->arena, (size_t)(h->most_rows * sample_mask_words(s.out)), sizeof *h->masks);
     sample_scratch_init(&h->scratch, s.out);
     struct bucket bucket = {h->most_rows, h->most_rows, h->most_rows, 0};
     batch_plan_init(&h->plan, bucket, 0, NULL);
@@ -150,15 +153,38 @@ static struct sample_params some_params(const struct head *h, bool mixed) {
         break;
     default: break;
     }
-    p.want_logits |= h->shape.cap > 0 && !sample_is_plain(&p); // expect_row draws from these
     return p;
+}
+
+/* Few tokens or most may come, by bits or by words, or those of a list. */
+static void restrict_row(struct head *h, int r, struct sample_params *p) {
+    int64_t n_words = sample_mask_words(h->shape.out);
+    uint32_t *mask = h->masks + r * n_words;
+    int kind = below(6), one = below(h->shape.out);
+    if (kind == 0)
+        return;
+    if (kind == 1 || kind == 2) {
+        p->allowed = h->allowed[r], p->n_allowed = 1 + below(MOST_ALLOWED);
+        for (int i = 0; i < p->n_allowed; i++)
+            h->allowed[r][i] = i > 0 && below(3) == 0 ? h->allowed[r][0] : below(h->shape.out);
+    }
+    if (kind == 1)
+        return;
+    for (int64_t i = 0; i < n_words; i++)
+        mask[i] = kind == 5 ? 0 : kind == 4 ? (below(4) ? 0 : ~0u) : (uint32_t)(uniform() * 4294967296.0);
+    mask[one / 32] |= 1u << one % 32;
+    p->mask = mask;
+    if (kind == 2) // something is left
+        mask[h->allowed[r][0] / 32] |= 1u << h->allowed[r][0] % 32;
 }
 
 /* A step of n sequences of a token each, most or all of which give a row. */
 static void fill_plan(struct head *h, int n, bool mixed, bool all) {
     struct batch_plan *p = &h->plan;
+    bool restricted = below(2);
     p->n_tokens = p->n_seqs = n;
     p->n_rows = 0;
+    p->draws_best = below(2); // if not all rows are so, that costs time alone
     for (int i = 0; i < n; i++) {
         p->token_id[i] = below(N_INPUTS);
         p->from_row[i] = -1;
@@ -167,8 +193,12 @@ static void fill_plan(struct head *h, int n, bool mixed, bool all) {
         p->seq_len[i] = p->n_known[i] = 1;
         if (!all && i > 0 && below(3) == 0)
             continue;
+        struct sample_params asked = some_params(h, mixed);
+        if (restricted)
+            restrict_row(h, p->n_rows, &asked);
+        asked.want_logits |= h->shape.cap > 0 && !sample_is_plain(&asked); // expect_row draws from these
         p->out_row[p->n_rows] = i;
-        h->sample[p->n_rows++] = some_params(h, mixed);
+        h->sample[p->n_rows++] = asked;
     }
 }
 
@@ -200,7 +230,8 @@ static void expect_row(struct head *h, int r, const struct sample_result *got) {
         logits = logits_there(h, r, logits);
         sample_row(logits, s->out, p, &h->scratch, &want);
     }
-    if (got->argmax != want.argmax || got->token != want.token)
+    bool told = got->argmax == want.argmax || (sample_is_best(p) && got->argmax == got->token);
+    if (!told || got->token != want.token)
         fail_msg("[%d, %d]%s cap %g, %s, row %d of %d: token %d, argmax %d; wanted %d, %d (%.9g, %.9g)", s->out, s->in,
                  s->biased ? " biased" : "", (double)s->cap, s->dtype, r, h->plan.n_rows, got->token, got->argmax,
                  want.token, want.argmax, (double)logits[got->argmax], (double)logits[want.argmax]);
@@ -307,6 +338,31 @@ static void what_is_not_a_number_is_told(void **state) {
     head_close(&h);
 }
 
+static void rows_of_which_the_best_is_wanted(void **state) {
+    (void)state;
+    uint32_t word = 1;
+    int32_t token = 0;
+    struct sample_params p = sample_params_default();
+    EXPECT(sample_is_plain(&p) && sample_is_best(&p));
+    p.want_argmax = true; // which it is
+    EXPECT(sample_is_plain(&p) && sample_is_best(&p));
+    p.mask = &word;
+    EXPECT(!sample_is_plain(&p) && !sample_is_best(&p));
+    p.want_argmax = false;
+    EXPECT(!sample_is_plain(&p) && sample_is_best(&p));
+    p.allowed = &token, p.n_allowed = 1;
+    EXPECT(!sample_is_plain(&p) && sample_is_best(&p));
+    struct sample_params q = p;
+    q.banned = &token, q.n_banned = 1;
+    EXPECT(!sample_is_best(&q));
+    q = p, q.temperature = 1;
+    EXPECT(!sample_is_best(&q));
+    q = p, q.want_logprob = true;
+    EXPECT(!sample_is_best(&q));
+    q = p, q.presence_penalty = 1;
+    EXPECT(!sample_is_best(&q));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tokens_are_those_of_the_reference),
@@ -314,6 +370,7 @@ int main(void) {
         cmocka_unit_test(caps_are_in_the_logits),
         cmocka_unit_test(other_products_too),
         cmocka_unit_test(what_is_not_a_number_is_told),
+        cmocka_unit_test(rows_of_which_the_best_is_wanted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
