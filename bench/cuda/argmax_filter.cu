@@ -1,11 +1,14 @@
 /* argmax_filter.cu - times screening (src/backend/cuda/head/argmax_filter.cu) beside lm_head.cu and SAMPLE, which it
  * stands for.
  *
- *     bench_argmax_filter [table|alike|outliers12|... [ROWS ...]]     the head of Qwen2.5-7B in bfloat16, normal
+ *     bench_argmax_filter [table|alike|masks1000|outliers12|... [ROWS ...]]
+ *                                               the head of Qwen2.5-7B in bfloat16, normal
  *                                               values: all nodes, by turns with lm_head.cu and SAMPLE, and nodes
  *                                               alone; alike: rows that have nine tenths in common, and so the same
- *                                               candidates; outliers: a channel in 500 is so many times the others,
- *                                               first as it is, then with columns scaled by what steps have learned
+ *                                               candidates; masks: one token in so many may come, the same of all
+ *                                               rows, each of which has its own mask; outliers: a channel in 500 is so
+ *                                               many times the others, first as it is, then with columns scaled by
+ *                                               what steps have learned
  *
  * Every figure twice: of a short graph, and steady, after some tenths of a second of the same, when power has taken the
  * clock down as it does in a step. */
@@ -28,6 +31,7 @@ static struct {
     int32_t *asked;
     dl2_sides sides;
     std::vector<uint32_t> flips;
+    bool masked;
 } d;
 enum { OUT = 152064, IN = 3584 };
 
@@ -67,7 +71,27 @@ static void find_sides() {
     printf("sides: %s\n", d.sides.none ? d.sides.none : found.none ? found.none : "known");
 }
 
-static void open_all(float common, float times) {
+/* A mask each, of tokens that a multiple of one_in is mixed to. */
+static void mask_rows(std::vector<drow> &rows, dplaces *places, int one_in) {
+    enum { WORDS = OUT / 32 };
+    std::vector<int32_t> masks(rows.size() * WORDS), newest(rows.size(), -1);
+    for (size_t r = 0; r < rows.size(); r++) {
+        rows[r].mask = (int32_t)r * WORDS, rows[r].is_plain = 0, rows[r].is_changed = 1, rows[r].repetition = 1;
+        for (int i = 0; i < OUT; i++)
+            masks[r * WORDS + i / 32] |= (int32_t)((uint32_t)(screen::mixed(i) % one_in == 0) << i % 32);
+    }
+    int32_t *lists, *device_newest;
+    TRY(cudaMalloc(&lists, masks.size() * 4));
+    TRY(cudaMemcpy(lists, masks.data(), masks.size() * 4, cudaMemcpyHostToDevice));
+    TRY(cudaMalloc(&device_newest, newest.size() * 4));
+    TRY(cudaMemcpy(device_newest, newest.data(), newest.size() * 4, cudaMemcpyHostToDevice));
+    places->lists = lists;
+    l.plan.newest = device_newest;
+    d.masked = true;
+}
+
+/* one_in: of masks; 0: there are none. */
+static void open_all(float common, float times, int one_in) {
     TRY(cudaStreamCreate(&stream));
     d.weight = {nullptr, OUT, IN, ELEMENT_BF16, nullptr};
     TRY(cudaMalloc(&d.w, (size_t)OUT * IN * 2));
@@ -87,9 +111,11 @@ static void open_all(float common, float times) {
     d.x_of = {d.x, IN, IN, ELEMENT_BF16};
     std::vector<drow> rows(HEAD_MAX_ROWS);
     for (drow &r : rows)
-        r = {}, r.is_plain = 1;
+        r = {}, r.is_plain = 1, r.mask = -1;
     drow *device_rows;
     dplaces *device_places, places = {};
+    if (one_in > 0)
+        mask_rows(rows, &places, one_in);
     TRY(cudaMalloc(&device_rows, rows.size() * sizeof(drow)));
     TRY(cudaMemcpy(device_rows, rows.data(), rows.size() * sizeof(drow), cudaMemcpyHostToDevice));
     TRY(cudaMallocHost(&places.sampled, HEAD_MAX_ROWS * sizeof(dsampled))); // of the host, as in a step
@@ -100,7 +126,7 @@ static void open_all(float common, float times) {
     l.stream = stream;
     l.plan.rows = device_rows;
     l.plan.places = device_places;
-    TRY(cudaMalloc((void **)&l.plan.counts, 4 * sizeof(int)));
+    TRY(cudaMalloc((void **)&l.plan.counts, 5 * sizeof(int)));
 }
 
 static dfilter the_screen() {
@@ -193,7 +219,7 @@ static void print_lists(int n) {
 }
 
 static void set_rows(int n) {
-    int counts[4] = {n, n, n, 0};
+    int counts[5] = {n, n, n, d.masked ? n : 0};
     l.n_rows = n;
     TRY(cudaMemcpy((void *)l.plan.counts, counts, sizeof counts, cudaMemcpyHostToDevice));
 }
@@ -252,7 +278,8 @@ static void table(int n) {
 
 int main(int argc, char **argv) {
     float times = argc > 1 && !strncmp(argv[1], "outliers", 8) ? (float)atof(argv[1] + 8) : 1;
-    open_all(argc > 1 && !strcmp(argv[1], "alike") ? 0.95f : 0, times);
+    int one_in = argc > 1 && !strncmp(argv[1], "masks", 5) ? atoi(argv[1] + 5) : 0;
+    open_all(argc > 1 && !strcmp(argv[1], "alike") ? 0.95f : 0, times, one_in);
     TRY(cudaMemset(d.scratch, 0xff, filter_scratch_bytes(d.weight, HEAD_MAX_ROWS)));
     unsigned long long *bad;
     TRY(cudaMalloc(&bad, 8));
