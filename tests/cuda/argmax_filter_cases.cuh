@@ -119,12 +119,14 @@ static __global__ void check_bound(const __grid_constant__ screen::units q, cons
     atomicMax(&counts->most, (unsigned long long)__double_as_longlong(ratio));
 }
 
-/* A warp a pair: of each token the best lower bound; with reach how many rows' upper bounds are not below it. */
+/* A warp a pair, of those that masks let through: of each token the best lower bound; with reach how many rows' upper
+ * bounds are not below it. */
 static __global__ void look_at_all(const __grid_constant__ screen::units q, const screen::row *rows, screen::scratch s,
-                                   int64_t out, int in, float *best, int *reach) {
+                                   const drow *asked, const int32_t *lists, int64_t out, int in, float *best,
+                                   int *reach) {
     int64_t row = blockIdx.x * (int64_t)blockDim.y + threadIdx.y;
-    int token = blockIdx.y, sum = 0;
-    if (row >= out)
+    int token = blockIdx.y, sum = 0, mask = asked[token].mask;
+    if (row >= out || (mask >= 0 && !((uint32_t)lists[mask + row / 32] >> row % 32 & 1)))
         return;
     for (int k = 4 * threadIdx.x; k < in; k += 4 * 32) // rows end with zeros
         sum = __dp4a(*reinterpret_cast<const int *>(q.byte(row, k)),

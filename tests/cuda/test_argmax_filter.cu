@@ -6,6 +6,7 @@
  *
  * Of random heads of several kinds and steps of 1 to 512 rows:
  *     the tokens of lm_head.cu and SAMPLE, and their flags, from poisoned scratch, twice, and each row by itself
+ *     the same with masks of several kinds, in steps where some rows have one, or all the same one
  *     where a step is left, what is learned from it: outlying channels of x are no reason to leave steps for ever
  *     what product ends with: of each token the best lower bound of all, and on its list all rows that reach it
  *     the largest logit in double precision, but for what float32 sums may be off
@@ -29,11 +30,13 @@
 #include <vector>
 
 #include "argmax_filter_cases.cuh"
+#include "argmax_filter_masks.cuh"
 
 static cudaStream_t stream;
 static unsigned long long n_bad, n_cases;
 static constexpr int64_t MAX_OUT = 152064, MAX_IN = 5376, MAX_ROWS = 512, MOST_W = 152064ll * 3584 + 4096,
-                         SOME = 32;              // tokens looked at in double
+                         SOME = 32, // tokens looked at in double
+    MOST_LISTS = MAX_ROWS * (MAX_OUT / 8 + 4);
 static constexpr int64_t SMALL_WORK = 30000000; // products of a small case: its draws would take minutes from PTX
 
 static struct {
@@ -47,7 +50,7 @@ static struct {
     dbest *bests;
     drow *rows;
     dsampled *sampled;
-    int32_t *row_token, *step_counts;
+    int32_t *row_token, *step_counts, *newest, *lists;
     dplaces *places;
     dfilter_state *state;
     int32_t *asked;
@@ -59,12 +62,20 @@ struct results {
     dfilter_state state;
 };
 
-static launch step_of(int n_launched, int n_rows, bool plain) {
+/* Rows of which the best is wanted, or more; of the masks, if there are some, from row `first` on. */
+static launch step_of(int n_launched, int n_rows, bool best, const masks *m = nullptr, int first = 0) {
     std::vector<drow> rows(MAX_ROWS);
+    int counts[5] = {n_rows, n_rows, n_rows, 0, best ? 0 : n_rows};
     memset(rows.data(), 0, rows.size() * sizeof(drow));
-    for (drow &r : rows)
-        r.is_plain = plain, r.top_p = 1, r.target = -1;
-    int counts[4] = {n_rows, n_rows, n_rows, plain ? 0 : n_rows};
+    for (int i = 0; i < MAX_ROWS; i++) {
+        drow &r = rows[i];
+        r.top_p = r.repetition = 1, r.target = -1;
+        r.mask = i < n_rows ? (m ? m->at[first + i] : -1) : 1 << 30; // behind the step's rows nobody looks
+        r.is_plain = best && r.mask < 0, r.is_changed = r.mask >= 0;
+        counts[3] += i < n_rows && !r.is_plain;
+    }
+    if (m && !m->words.empty())
+        MUST(cudaMemcpy(d.lists, m->words.data(), m->words.size() * 4, cudaMemcpyHostToDevice));
     MUST(cudaMemcpy(d.rows, rows.data(), rows.size() * sizeof(drow), cudaMemcpyHostToDevice));
     MUST(cudaMemcpy(d.step_counts, counts, sizeof counts, cudaMemcpyHostToDevice));
     MUST(cudaMemset(d.sampled, 0xee, MAX_ROWS * sizeof(dsampled)));
@@ -75,6 +86,7 @@ static launch step_of(int n_launched, int n_rows, bool plain) {
     l.plan.counts = d.step_counts;
     l.plan.rows = d.rows;
     l.plan.places = d.places;
+    l.plan.newest = d.newest;
     return l;
 }
 static results collect() {
@@ -106,15 +118,16 @@ static void put_head(const launch &l, const problem &p, int first, bool plain, c
     MUST(launch_lm_head(&l, l.n_rows, &h, p.x(first), logits, d.bests, done));
     launch_sample(&l, logits, plain ? dbests{d.bests, head_parts(&h, l.n_rows), done} : dbests{}, nullptr);
 }
-static results by_head(const problem &p, bool plain) {
-    launch l = step_of(p.n_launched, p.n, plain);
+static results by_head(const problem &p, bool plain, const masks *m = nullptr) {
+    launch l = step_of(p.n_launched, p.n, plain, m);
     put_head(l, p, 0, plain, nullptr);
     return collect();
 }
 /* As a step has it. Poison comes before the rows of the plan, and nothing is kept of steps before but what `keeps`
  * says. */
-static results by_screen(const problem &p, int first, int n_launched, int n, bool plain = true, bool keeps = false) {
-    launch l = step_of(n_launched, n, plain);
+static results by_screen(const problem &p, int first, int n_launched, int n, bool best = true, bool keeps = false,
+                         const masks *m = nullptr) {
+    launch l = step_of(n_launched, n, best, m, first);
     dfilter s = p.screen();
     MUST(cudaMemsetAsync(d.scratch, 0xff, filter_scratch_bytes(p.w(), n_launched), stream));
     if (!keeps)
@@ -238,11 +251,11 @@ static bool check_lists(const problem &p, bool *may_be_left) {
     unsigned long long untold = 0, lacking = 0;
     MUST(cudaMemcpy(d.best, best.data(), p.n * 4, cudaMemcpyHostToDevice));
     MUST(cudaMemset(d.reach, 0, p.n * 4));
-    look_at_all<<<grid, block, 0, stream>>>(screen::units_of(&head), screen::rows_of(&head), s, p.out, p.in, d.best,
-                                            nullptr);
+    look_at_all<<<grid, block, 0, stream>>>(screen::units_of(&head), screen::rows_of(&head), s, d.rows, d.lists, p.out,
+                                            p.in, d.best, nullptr);
     before_caps<<<1, p.n, 0, stream>>>(s, p.cap, d.best);
-    look_at_all<<<grid, block, 0, stream>>>(screen::units_of(&head), screen::rows_of(&head), s, p.out, p.in, d.best,
-                                            d.reach);
+    look_at_all<<<grid, block, 0, stream>>>(screen::units_of(&head), screen::rows_of(&head), s, d.rows, d.lists, p.out,
+                                            p.in, d.best, d.reach);
     MUST(cudaStreamSynchronize(stream));
     MUST(cudaMemcpy(best.data(), d.best, p.n * 4, cudaMemcpyDeviceToHost));
     MUST(cudaMemcpy(reach.data(), d.reach, p.n * 4, cudaMemcpyDeviceToHost));
@@ -251,7 +264,7 @@ static bool check_lists(const problem &p, bool *may_be_left) {
     MUST(cudaMemcpy(found.data(), s.found, found.size() * sizeof found[0], cudaMemcpyDeviceToHost));
     for (int j = 0; j < p.n; j++) {
         const screen::candidate *of = found.data() + (size_t)j * screen::MOST_FOUND;
-        untold += p.cap > 0 ? !(fabsf(told[j] - best[j]) <= 1e-5f * fabsf(best[j])) : told[j] != best[j];
+        untold += told[j] != best[j] && !(p.cap > 0 && fabsf(told[j] - best[j]) <= 1e-5f * fabsf(best[j]));
         lacking += n_found[j] <= screen::MOST_FOUND &&
                    std::count_if(of, of + n_found[j], [&](const screen::candidate &c) { return c.upper >= best[j]; }) !=
                        reach[j];
@@ -291,6 +304,36 @@ static bool check_learning(const problem &p, const results &got) {
     bool is_helped = p.in >= 1000 && (p.what == OUTLIERS || p.what == FAR || p.what == FARTHER || p.what == COLUMNS);
     return say(!other, "OTHER TOKENS WHILE LEARNING", other) &
            say(!is_helped || r.state.n_done || (r.state.n_again && may_be_left), "NOT LEARNED") & fine;
+}
+
+/* Of a step with masks: the tokens and flags that SAMPLE has from all logits, by itself and of rows alone, and lists. A
+ * row without any token is left to it. */
+static bool check_masks(const problem &p, const results &plain, uint64_t seed) {
+    std::vector<int> best(p.n);
+    unsigned long long other = 0;
+    bool may_be_left, is_normal = (p.what == NORMAL || p.what == PEAKED) && p.in >= 500;
+    for (int r = 0; r < p.n; r++)
+        best[r] = plain.token[r];
+    masks m = some_masks(p.n, p.out, best.data(), seed);
+    if (m.words.size() * 4 > MOST_LISTS)
+        return true;
+    results want = by_head(p, false, &m), got = by_screen(p, 0, p.n_launched, p.n, true, false, &m);
+    printf(", masks: %s", got.state.n_done ? "done" : "left");
+    bool fine = check_lists(p, &may_be_left) & say(!is_normal || got.state.n_done, "LEFT");
+    for (int r = 0; r < p.n; r++)
+        other += got.token[r] != want.token[r] || got.sampled[r].flags || want.sampled[r].flags;
+    for (int i = 0; i < 3; i++) {
+        int r = hash(seed + 200 + i) % p.n;
+        other += by_screen(p, r, 1, 1, true, false, &m).token[0] != want.token[r];
+    }
+    for (int r = 0; r < p.n; r++)
+        if (m.at[r] >= 0) {
+            std::fill_n(m.words.begin() + m.at[r], m.n_words, 0);
+            results nothing = by_screen(p, 0, p.n_launched, p.n, true, false, &m);
+            fine &= say(nothing.state.n_left && nothing.sampled[r].flags == SAMPLED_NOTHING_LEFT, "SOMETHING LEFT");
+            break;
+        }
+    return say(!other, "OTHER TOKENS OF MASKS", other) & fine;
 }
 
 static bool check_bits(const problem &p) {
@@ -351,6 +394,8 @@ static void check(int out, int in, int n, int n_launched, int what, element e, f
     bool may_be_left;
     if (!spoilt)
         fine &= check_bounds(p) & check_lists(p, &may_be_left) & check_bits(p);
+    if (!spoilt)
+        fine &= check_masks(p, plain, seed);
     results again = by_screen(p, 0, n_launched, n);
     fine &= say(again.token == got.token, "ANOTHER TIME OTHER TOKENS");
     fine &= check_rows_alone(p, got, seed);
@@ -390,11 +435,14 @@ static void open_memory() {
     MUST(cudaMalloc(&d.rows, MAX_ROWS * sizeof(drow)));
     MUST(cudaMalloc(&d.sampled, MAX_ROWS * sizeof(dsampled)));
     MUST(cudaMalloc(&d.row_token, MAX_ROWS * 4));
-    MUST(cudaMalloc(&d.step_counts, 16));
+    MUST(cudaMalloc(&d.step_counts, 20));
+    MUST(cudaMalloc(&d.newest, MAX_ROWS * 4));
+    MUST(cudaMemset(d.newest, 0xff, MAX_ROWS * 4));
+    MUST(cudaMalloc(&d.lists, MOST_LISTS));
     MUST(cudaMalloc(&d.state, sizeof *d.state));
     MUST(cudaMallocHost(&d.asked, sizeof *d.asked));
     MUST(cudaMalloc(&d.places, sizeof *d.places));
-    dplaces places = {nullptr, d.sampled, nullptr, nullptr, d.row_token};
+    dplaces places = {d.lists, d.sampled, nullptr, nullptr, d.row_token};
     MUST(cudaMemcpy(d.places, &places, sizeof places, cudaMemcpyHostToDevice));
 }
 

@@ -112,7 +112,7 @@ static void steps_with_drafts_are_captured_and_compute_the_same(void **state) {
                 if (memcmp(run(&eager, r), run(&captured, r), (size_t)width * sizeof(float)) != 0)
                     fail_msg("%s: step %d of %d tokens: row %d differs", models[m], step, eager.plan.n_tokens, r);
             const struct step_graphs *g = &captured.at.exe->graphs[STEP_DRAFTS];
-            EXPECT(eager.plan.n_tokens == SEQS || g->whole[padded_index(eager.plan.n_tokens)]);
+            EXPECT(eager.plan.n_tokens == SEQS || g->of[STEP_WHOLE][padded_index(eager.plan.n_tokens)]);
             for (int s = 0; s < SEQS; s++)
                 done[s] += n[s];
         }

@@ -5,6 +5,7 @@
  *     build/cuda/test_filtered_steps     wants a GPU */
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/head/argmax_filter.h"
+#include "backend/cuda/step/padded.h"
 #include "backend/cuda/value.h"
 #include "check.h"
 #include "on_device.h"
@@ -18,7 +19,7 @@
 
 extern const struct backend_ops backend_cuda;
 
-enum { OUT = 5000, IN = 512, N_INPUTS = 64, ROWS = 130 };
+enum { OUT = 5000, IN = 512, N_INPUTS = 64, ROWS = 130, WORDS = (OUT + 31) / 32 };
 
 static uint64_t counter;
 static double uniform(void) { return philox_uniform(test_seed(), counter++, 83); }
@@ -35,7 +36,11 @@ struct rig {
     struct batch_plan plan;
     struct sample_params sample[ROWS];
     struct sample_result got[ROWS];
+    uint32_t (*masks)[WORDS]; // [ROWS]
 };
+
+/* How a step is run: late, and then with the head behind the masks or before them. */
+enum how_late { AT_ONCE, LATE_HEAD, LATE_DRAW, N_HOW_LATE };
 
 static float *normal(int n) {
     float *x = xcalloc((size_t)n, sizeof *x);
@@ -74,17 +79,18 @@ static void rig_close(struct rig *r) {
 
 static void fill(struct rig *r) {
     *r = (struct rig){.inputs = normal(N_INPUTS * IN), .head = normal(OUT * IN), .dtype = "float16"};
+    r->masks = xcalloc(ROWS, sizeof *r->masks);
 }
 
 static void rig_release(struct rig *r) {
     free(r->inputs);
     free(r->head);
+    free(r->masks);
 }
 
 /* A sequence of a token each; `other`: a row of which more is asked, -1: none. */
-static void run(struct rig *r, int n, const int32_t *tokens, int other) {
+static void fill_step(struct rig *r, int n, const int32_t *tokens, int other) {
     struct batch_plan *p = &r->plan;
-    struct error err;
     p->n_tokens = p->n_seqs = p->n_rows = n;
     for (int i = 0; i < n; i++) {
         p->token_id[i] = tokens[i];
@@ -96,9 +102,31 @@ static void run(struct rig *r, int n, const int32_t *tokens, int other) {
         r->sample[i] = sample_params_default();
         r->sample[i].want_logprob = i == other;
     }
+}
+
+static void run_filled(struct rig *r, enum how_late how) {
+    struct error err;
     memset(r->got, 0xaa, sizeof r->got);
-    EXPECT_OK(backend_cuda.run(r->at.exe, p, r->sample, &err), err);
-    EXPECT_OK(backend_cuda.collect(r->at.exe, r->got, &err), err);
+    r->plan.draws_best = how == LATE_HEAD;
+    EXPECT_OK(on_device_step(&r->at, &r->plan, r->sample, how != AT_ONCE, r->got, &err), err);
+}
+
+static void run(struct rig *r, int n, const int32_t *tokens, int other) {
+    fill_step(r, n, tokens, other);
+    run_filled(r, AT_ONCE);
+}
+
+/* Most tokens may come, or few of them, or one, of most rows. */
+static void some_masks(struct rig *r) {
+    for (int i = 0; i < r->plan.n_rows; i++) {
+        int kind = below(5), one = below(OUT);
+        for (int k = 0; k < WORDS; k++) {
+            uint32_t bits = (uint32_t)(uniform() * 4294967296.0), bit = 1u << bits % 32;
+            r->masks[i][k] = kind == 1 ? bits : kind == 2 ? ~bit : kind == 3 && below(20) == 0 ? bit : 0;
+        }
+        r->masks[i][one / 32] |= 1u << one % 32;
+        r->sample[i].mask = kind > 0 ? r->masks[i] : NULL;
+    }
 }
 
 static struct dfilter_state state_of(const struct rig *r) {
@@ -117,8 +145,8 @@ static void some_tokens(int32_t *tokens) {
 
 static void expect_same(const struct rig *a, const struct rig *b, int n) {
     for (int i = 0; i < n; i++)
-        if (a->got[i].token != b->got[i].token || a->got[i].argmax != b->got[i].argmax ||
-            a->got[i].not_finite != b->got[i].not_finite)
+        if (a->got[i].token != b->got[i].token || a->got[i].not_finite != b->got[i].not_finite ||
+            (a->got[i].argmax != b->got[i].argmax && !(a->sample[i].mask && a->got[i].argmax == a->got[i].token)))
             fail_msg("row %d of %d: token %d, without a copy %d", i, n, a->got[i].token, b->got[i].token);
 }
 
@@ -153,6 +181,82 @@ static void greedy_steps_are_screened_and_others_are_not(void **state) {
         rig_close(&without);
         rig_release(&with);
     }
+}
+
+/* Of a late step that was to be so, the part before the head is a graph of its own. */
+static void expect_parts(const struct rig *r, int eager, enum how_late how) {
+    const struct step_graphs *g = &r->at.exe->graphs[STEP_DECODES];
+    int i = padded_index(r->plan.n_rows);
+    if (how == LATE_HEAD)
+        EXPECT(r->at.exe->drawn_from < r->p->n_ops - 1 && (eager || g->of[STEP_BODY][i]));
+    if (how == LATE_DRAW)
+        EXPECT(r->at.exe->drawn_from == r->p->n_ops - 1 && (eager || g->of[STEP_FORWARD][i]));
+}
+
+/* Where the head is not behind them, it has been read when masks come. */
+static void steps_with_masks_are_screened_too(void **state) {
+    (void)state;
+    for (int eager = 0; eager < 2; eager++) {
+        struct rig with, without;
+        int32_t tokens[ROWS];
+        fill(&with);
+        without = with;
+        rig_open(&with, "500", eager, false);
+        rig_open(&without, "0", eager, false);
+        uint32_t n_done = state_of(&with).n_done;
+        int64_t n_filtered = 0;
+        for (int i = 0; i < 40; i++) {
+            int n = i < 8 ? 1 + i : 1 + below(ROWS), other = i % 5 == 4 ? below(n) : -1;
+            enum how_late how = (enum how_late)(i % N_HOW_LATE);
+            some_tokens(tokens);
+            fill_step(&with, n, tokens, other);
+            fill_step(&without, n, tokens, other);
+            some_masks(&with);
+            for (int k = 0; k < n; k++)
+                without.sample[k] = with.sample[k];
+            run_filled(&with, how);
+            run_filled(&without, how == LATE_HEAD ? LATE_DRAW : how);
+            expect_same(&with, &without, n);
+            expect_parts(&with, eager, how);
+            bool is_screened = other < 0 && how != LATE_DRAW;
+            n_done += is_screened;
+            n_filtered += is_screened;
+            EXPECT_EQ(state_of(&with).n_done, n_done);
+            EXPECT_EQ(state_of(&with).is_done != 0, is_screened);
+            EXPECT_EQ(told_of(&with, "screened_steps_total"), n_filtered);
+        }
+        EXPECT_EQ(state_of(&with).n_left, 0);
+        rig_close(&with);
+        rig_close(&without);
+        rig_release(&with);
+    }
+}
+
+/* A token of a list is that of a mask; of a row to which nothing is left SAMPLE tells that. */
+static void lists_are_masks_and_nothing_is_left_to_sample(void **state) {
+    (void)state;
+    struct rig r;
+    int32_t tokens[ROWS], allowed[ROWS];
+    fill(&r);
+    rig_open(&r, "500", false, false);
+    for (int i = 0; i < 6; i++) {
+        uint32_t n_done = state_of(&r).n_done;
+        int n = 1 + below(ROWS), none = i % 2 ? below(n) : -1;
+        some_tokens(tokens);
+        fill_step(&r, n, tokens, -1);
+        for (int k = 0; k < n; k++) {
+            allowed[k] = below(OUT);
+            r.sample[k].allowed = &allowed[k], r.sample[k].n_allowed = 1;
+            memset(r.masks[k], k == none ? 0 : 0xff, sizeof r.masks[k]);
+            r.sample[k].mask = k == none || below(2) ? r.masks[k] : NULL;
+        }
+        run_filled(&r, i % 4 < 2 ? AT_ONCE : LATE_HEAD);
+        for (int k = 0; k < n; k++)
+            EXPECT(k == none ? r.got[k].nothing_left : r.got[k].token == allowed[k] && !r.got[k].nothing_left);
+        EXPECT_EQ(state_of(&r).n_done, n_done + (none < 0));
+    }
+    rig_close(&r);
+    rig_release(&r);
 }
 
 /* Every row of the head may win, and the first does. */
@@ -258,6 +362,8 @@ static void a_head_that_is_not_finite_is_not_screened(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(greedy_steps_are_screened_and_others_are_not),
+        cmocka_unit_test(steps_with_masks_are_screened_too),
+        cmocka_unit_test(lists_are_masks_and_nothing_is_left_to_sample),
         cmocka_unit_test(what_cannot_be_screened_is_left_and_after_some_of_it_not_tried),
         cmocka_unit_test(steps_of_outlying_channels_are_screened_after_some),
         cmocka_unit_test(small_heads_have_no_copy),

@@ -225,6 +225,15 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
     return cudaSuccess;
 }
 
+/* What the event stands behind has computed. */
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
+    if (!event || flags != cudaEventWaitDefault)
+        return runtime_said(event ? cudaErrorInvalidValue : cudaErrorInvalidResourceHandle);
+    if (gemv_of(stream)->graph)
+        runtime_unknown("a stream that is captured waits for an event");
+    return cudaSuccess;
+}
+
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
     return runtime_said(capture_forbids_waiting(gemv_of(stream)));
 }

@@ -64,6 +64,7 @@ struct device {
     int64_t taken;                   // of such a card's memory
     int most_pitch;                  // bytes from row to row of a copy of rows
     cudaStream_t stream; // of all that a step reads or writes; with it nothing is ordered, the runtime's own neither
+    cudaStream_t ahead;  // of copies that the stream waits for
     cublasLtHandle_t blas;
     void *workspace; // of cuBLASLt
     struct plan_cache *plans;
@@ -169,27 +170,15 @@ struct compiled_op {
     const struct drope *rope;
 };
 
-enum { STEPS_IN_FLIGHT = 2 };
-/* What a step in flight has of its own, in pinned memory. */
-struct step_slot {
-    const struct batch_plan *plan;
-    const struct sample_params *sample; // NULL: the step is late, and nobody has drawn yet
-    char *plan_host;
-    int32_t *lists; // [n_lists], the first n_listed of this step
-    size_t n_lists, n_listed;
-    int n_not_plain;          // rows of which more is asked than the most probable token
-    struct dsampled *sampled; // [max_rows]
-    int32_t *top_token;       // [max_rows][MOST_TOP_LOGPROBS]
-    float *top_logprob;
-    cudaEvent_t done; // of a late step, until it is drawn: the device has the plan
-};
-
 /* Steps of which a row a token is asked, and every sequence has one, or few (drafts to be checked). */
 enum step_shape { STEP_DECODES, STEP_DRAFTS, STEP_OTHER };
 
-/* Captured steps of padded_rows_at(i) rows, [n]; forward: all but SAMPLE. NULL until there was such a step. */
+/* Of a step: all; all but SAMPLE; what comes before the head. */
+enum step_part { STEP_WHOLE, STEP_FORWARD, STEP_BODY, N_STEP_PARTS };
+
+/* Captured steps of padded_rows_at(i) rows, [n] of each part. NULL until there was such a step. */
 struct step_graphs {
-    cudaGraphExec_t *whole, *forward;
+    cudaGraphExec_t *of[N_STEP_PARTS];
     int n;
 };
 
@@ -232,15 +221,14 @@ struct executable {
     size_t plan_bytes;
     struct plan_layout layout;
     struct device_plan plan_view;
-    int32_t *lists; // of the step, behind the plan: [n_lists]
-    size_t n_lists;
     int32_t *row_token;         // [max_rows]: what the last step sampled
     int32_t *token_of;          // of the program, on the device; NULL: it has none
     struct dmat *state_sources; // [STATE_SOURCES], on the device; NULL: the program has no STATES
     void *given_states;         // [max_tokens, width] float32, of plans that bring them; NULL: none has yet
     struct step_slot slots[STEPS_IN_FLIGHT];
     int64_t n_started, n_collected;
-    bool is_late;       // the step that was started last waits for draw
+    bool is_late;       // the step that was started last waits for draw, ...
+    int drawn_from;     // ... which launches the ops from this one on
     float *logits_host; // [max_rows][vocab], rows that the host was asked for; pages that nobody writes take no memory
     struct {
         int64_t step; // n_collected

@@ -130,7 +130,7 @@ struct dplaces {
 
 /* The plan of a step (core/plan.h) where the device has it. Addresses never change, so graphs keep them. */
 struct device_plan {
-    const int32_t *counts; // [4]: tokens, sequences, rows of this step; of those rows, how many are not plain
+    const int32_t *counts; // [5]: tokens, sequences, rows; of those rows, how many are not plain, not sample_is_best
     const int32_t *token_id, *position, *seq_of_row;
     const int32_t *query_start, *seq_len, *n_known, *state_slot;
     const int32_t *out_row;

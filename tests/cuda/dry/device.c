@@ -397,6 +397,13 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t e, cudaStream_t s, unsigned fla
     put(s, cudaGraphNodeTypeEventRecord);
     return cudaSuccess;
 }
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags) {
+    (void)e, (void)flags;
+    MAY_FAIL(cudaErrorUnknown);
+    if (s->captured)
+        misused("a wait for an event in a graph");
+    return cudaSuccess;
+}
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
     (void)e;
     MUST_BE_ALLOWED();

@@ -65,7 +65,8 @@ static enum status open_parts(struct device *d, bool shares, struct error *err) 
     d->multiplies_e4m3 = machine.major * 10 + machine.minor >= 89;
     if ((code = cudaSetDevice(d->index)) != cudaSuccess)
         return no_device(err, code, "the GPU cannot be used");
-    if ((code = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking)) != cudaSuccess)
+    if ((code = cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking)) != cudaSuccess ||
+        (code = cudaStreamCreateWithFlags(&d->ahead, cudaStreamNonBlocking)) != cudaSuccess)
         return no_device(err, code, "no stream");
     TRY(memory_take(d, &d->workspace, WORKSPACE_BYTES, "workspace", err));
     if (cublasLtCreate(&d->blas) != CUBLAS_STATUS_SUCCESS)
@@ -117,6 +118,8 @@ void cuda_close(struct device *d) {
         cudaEventDestroy(d->ended);
     if (d->blas)
         cublasLtDestroy(d->blas);
+    if (d->ahead)
+        cudaStreamDestroy(d->ahead);
     if (d->stream)
         cudaStreamDestroy(d->stream);
     cudaGetLastError(); // whatever could not be given back: the next device of this process has nothing to do with it

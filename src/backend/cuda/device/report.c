@@ -39,7 +39,7 @@ int cuda_report(const struct executable *exe, struct device_report out[MAX_DEVIC
         {"head_screen_bytes", "the head in 8 bits, as a screen", "bytes", NULL, screen},
         {"near_copies_bytes", "weights once more, by sides of the L2", "bytes", NULL, near},
         {"step_bytes", "a step: values, scratch, results", "bytes", NULL, exe->step_bytes + WORKSPACE_BYTES},
-        {"screened_steps_total", "Steps of greedy rows alone, which may leave most of the head unread.", "steps", NULL,
+        {"screened_steps_total", "Steps of greedy rows alone, masked ones too, which may leave most of the head unread.", "steps", NULL,
          loaded->n_filtered},
         {"screened_steps_left_total", "Of those, steps that had to read all of the head as well.", "steps", NULL,
          (int64_t)c->left},

@@ -1,7 +1,8 @@
-/* argmax_filter.cu - the most probable tokens of a step's plain rows, of a head of 16 bits, from half of its bytes.
+/* argmax_filter.cu - the most probable tokens of a step's rows, of those that a row's mask lets through, of a head of
+ * 16 bits, from half of its bytes.
  *
  *     token[j] = the lowest i with the largest w_i.x_j        W [out, in], x [tokens, in] float16 or bfloat16;
- *                                                             with cap: cap * tanh(./cap)
+ *                of those that mask j lets through            with cap: cap * tanh(./cap)
  *
  * The head is not quantised. A copy of it in bytes, and x in bytes, only tell which rows cannot win:
  *
@@ -18,9 +19,10 @@
  *     product    argmax_filter_product.cuh: all sums q_i.p_j, of which those that may be best become a list a token
  *     choice     argmax_filter_choice.cuh: of a list those that reach the final best; their logits; the token
  *
- * A step is left to lm_head.cu and SAMPLE, with state->is_done 0, if a row of it is not plain, if a token's list is too
- * long or has more rows that reach the best than are worth it, or if something is not finite. Where 5 of the last 32
- * steps that were tried were left, 256 steps are not tried, or fewer if the columns have better scales by then.
+ * A step is left to lm_head.cu and SAMPLE, with state->is_done 0, if more is asked of a row (step_rows_not_best), if a
+ * token's list is empty, too long or has more rows that reach the best than are worth it, or if something is not
+ * finite. Where 5 of the last 32 steps that were tried were left, 256 steps are not tried, or fewer if the columns have
+ * better scales by then.
  *
  * Lists vary with timing in what they have beyond the rows that reach best_j; the token does not. Nothing depends on
  * what else is in the step. */
@@ -152,15 +154,12 @@ __global__ void __launch_bounds__(MOST_ROW_THREADS)
     }
 }
 
-/* Whether all rows of the step are plain, and steps are not paused; all threads of a block. */
+/* Rows of which more is asked than the most probable token of those that a mask, if there is one, lets through. */
+__device__ inline int step_rows_not_best(const device_plan &p) { return p.counts[4]; }
+
+/* Whether of all rows of the step the best is wanted, and steps are not paused; one thread. */
 __device__ void begin_step(const device_plan &plan, const scratch &s, dfilter_state *state, const host_words &host) {
-    bool other = false;
-    for (int r = threadIdx.x; r < step_rows(plan); r += blockDim.x)
-        other |= !plan.rows[r].is_plain;
-    other = __syncthreads_or(other);
-    if (threadIdx.x != 0)
-        return;
-    bool paused = !other && state->paused > 0;
+    bool other = step_rows_not_best(plan) > 0, paused = !other && state->paused > 0;
     if (paused)
         count_pause(state, host);
     state->is_done = 0;
@@ -179,10 +178,11 @@ __global__ void __launch_bounds__(MOST_ROW_THREADS)
     float typical = typical_row(w.rows, w.n_rows);
     wait_for_previous();
     if (r == (int)gridDim.x - 1) {
-        begin_step(plan, s, state, host);
+        if (threadIdx.x == 0)
+            begin_step(plan, s, state, host);
         return;
     }
-    if (step_rows_not_plain(plan) > 0) // nobody will ask
+    if (step_rows_not_best(plan) > 0) // nobody will ask
         return;
     bool there = r<step_rows(plan), is_watched = state->paused> PAUSE - WATCHED;
     const char *at = static_cast<const char *>(x.at) + r * x.stride * 2;
@@ -223,7 +223,7 @@ static product product_for(int n_rows) {
 /* Of `watch`. */
 static int static_bytes(int n_rows) {
     int n = tokens_of(n_rows), of_warp = (int)sizeof(notes) + (n < 16 ? 16 : n) * 4;
-    return n * 16 + groups_of(n_rows) * 4 * of_warp + LISTED * (int)sizeof(listed) + 512;
+    return n * 20 + groups_of(n_rows) * 4 * of_warp + LISTED * (int)sizeof(listed) + 512;
 }
 
 static int blocks_of(int sharers) {
@@ -314,6 +314,8 @@ static cudaError_t launch_product(const launch *l, int n_rows, const dfilter *s,
     args.n_found = at.n_found;
     args.found = at.found;
     args.is_wanted = at.is_wanted;
+    args.asked = l->plan.rows;
+    args.places = l->plan.places;
     args.by_turns = n_pieces > 1;
     args.cap = s->cap;
     args.most_needed = 0x1.fffp30f - most_sum;

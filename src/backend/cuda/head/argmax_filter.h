@@ -8,10 +8,11 @@
 extern "C" {
 #endif
 
-/* ---- argmax_filter.cu: the most probable tokens of a step of plain rows, without reading all of a head of 16 bits
- * ---- Before lm_head.cu and SAMPLE: where all rows of a step are plain (drow.is_plain), the same tokens from half of
- * the bytes, and those two end at once. The head stays in 16 bits and decides. Beside it lies a copy in 8 bits that
- * tells which of its rows cannot win; docs/numerics.md has the proof. */
+/* ---- argmax_filter.cu: the most probable tokens of a step, without reading all of a head of 16 bits ----
+ * Before lm_head.cu and SAMPLE: where of all rows of a step no more is asked than the most probable token, perhaps of
+ * those of a mask (sample_is_best), the same tokens from half of the bytes, and those two end at once. The head stays
+ * in 16 bits and decides. Beside it lies a copy in 8 bits that tells which of its rows cannot win; docs/numerics.md has
+ * the proof. */
 /* What steps leave for one another, on the device; zero to begin with. */
 struct dfilter_state {
     int32_t is_done; // the step's tokens are told
@@ -49,9 +50,9 @@ void launch_filter_copy(cudaStream_t stream, const struct dfilter *s, unsigned l
  * narrower; then steps are not paused any more. */
 void launch_filter_again(cudaStream_t stream, const struct dfilter *s);
 /* Nodes of a step, with state->is_done behind them the token of each row, as launch_sample leaves it (places.sampled,
- * places.row_token). It is not where a row of the step is not plain, where steps are paused, where too much is left to
- * look at, or something is not finite: then the nodes behind do what they always do. Where that was often, steps are
- * paused. */
+ * places.row_token), which stands for argmax too. It is not where more is asked of a row, where steps are paused, where
+ * too much is left to look at, or nothing, or something is not finite: then the nodes behind do what they always do.
+ * Where that was often, steps are paused. Masks are read often: they are to lie on the device. */
 cudaError_t launch_filter(const struct launch *l, int n_rows, const struct dfilter *s, struct dmat x);
 
 #ifdef __cplusplus

@@ -4,6 +4,7 @@
 
 #include "backend/cuda/head/argmax_filter_bound.cuh"
 #include "backend/cuda/head/argmax_filter_units.cuh"
+#include "backend/cuda/ptx/copy_later.cuh"
 #include "backend/cuda/ptx/wgmma_int8.cuh"
 #include "backend/cuda/value.h"
 
@@ -31,7 +32,9 @@ struct product_args {
     int32_t *n_found; // [tokens]
     candidate *found; // [tokens][most_found]
     const int32_t *is_wanted;
-    bool by_turns; // the second warpgroup begins a piece after the first, if there are two
+    const drow *asked;     // [tokens], for their masks
+    const dplaces *places; // where these are
+    bool by_turns;         // the second warpgroup begins a piece after the first, if there are two
     float cap;
     float most_needed, most_beyond; // of thresholds: with a sum they stay in 31 bits
     int looks_at;                   // the piece during which thresholds are made
@@ -42,6 +45,11 @@ struct product_args {
 };
 
 // ---- what may win ---------------------------------------------------------------------------------------------------
+
+/* Where the lane with columns 2q, 2q + 1 finds four of reach: those of two eights of tokens. */
+__device__ constexpr int place_of_reach(int token) {
+    return token / 16 * 16 + token % 8 / 2 * 4 + token / 8 % 2 * 2 + token % 2;
+}
 
 struct listed {
     uint32_t place; // row, token of the block's
@@ -57,6 +65,9 @@ struct notes {
 
 template <int N, int WARPS> struct watch {
     float best[N], spread[N], slack[N], step[N]; // of the tokens
+    int mask[N];                                 // where in the lists; -1: all may come
+    const int32_t *lists;
+    bool has_masks; // some token has one
     int n_listed;
     __align__(16) int reach[WARPS][N < 16 ? 16 : N]; // with it a sum of the warp's that may win is not below 0; by
                                                      // place_of_reach
@@ -83,6 +94,12 @@ __device__ inline void push(const product_args &a, int token, int row, float upp
         a.found[(int64_t)token * a.most_found + at] = candidate{row, upper};
 }
 
+/* Whether the token may be that row. */
+template <class W> __device__ __forceinline__ bool may_be(const W &w, int token, int row) {
+    int mask = w.mask[token];
+    return mask < 0 || (uint32_t)w.lists[mask + row / 32] >> row % 32 & 1;
+}
+
 /* The first n notes of a warp, of that tile, which is its first row: all lanes, a sum each. What may win goes on the
  * list, and may raise what is best. */
 template <int N, class W>
@@ -97,9 +114,10 @@ __device__ __forceinline__ void look_closer(const product_args &a, const share &
         if (i >= N / 2 || at >= s.end)
             continue;
         row r = a.rows[at];
+        bool may = may_be(w, token, at);
         float sum = (float)w.noted[warp].sums[note][i], off = r.size * w.slack[token];
         float upper = fmaf(r.step, sum + w.spread[token], off), lower = fmaf(r.step, sum - w.spread[token], -off);
-        if (!(upper >= w.best[token]))
+        if (!may || !(upper >= w.best[token]))
             continue;
         if (lower > w.best[token])
             raise(&w.best[token], before_cap(lower, w.step[token], a.cap));
@@ -110,6 +128,30 @@ __device__ __forceinline__ void look_closer(const product_args &a, const share &
             push(a, s.first_token + token, at, upper);
     }
     __syncwarp(); // all have read them
+}
+
+/* What tokens may be of the warp's 16 rows, that one the first: a word of a mask each, until there are thresholds, in
+ * their place. ask_words begins to copy them, each lane those of its own; they are there for all behind await_words. */
+template <int N, class W> __device__ __forceinline__ void ask_words(const product_args &a, W &w, int first_row) {
+    int *words = w.reach[threadIdx.x / 32];
+#pragma unroll 1
+    for (int t = threadIdx.x % 32; t < N; t += 32) {
+        int mask = w.mask[t], *to = words + place_of_reach(t);
+        if (mask >= 0 && first_row < a.n_rows)
+            copy_word_later(shared_address(to), w.lists + mask + first_row / 32);
+        else
+            *to = -1;
+    }
+    close_batch();
+}
+__device__ __forceinline__ void await_words() {
+    wait_batches<0>();
+    __syncwarp(); // everybody's are there
+}
+/* Bit i: the token may be row i of the warp's. */
+template <class W> __device__ __forceinline__ uint32_t word_of(const W &w, int token) {
+    int warp = threadIdx.x / 32;
+    return (uint32_t)w.reach[warp][place_of_reach(token)] >> warp % 2 * 16 & 0xffff;
 }
 
 /* Lanes that differ in bits of STEP and above join the largest they have of C tokens; each keeps fewer tokens, from
@@ -131,8 +173,9 @@ template <int C, int STEP, int MOST> __device__ __forceinline__ void join_lanes(
 }
 
 /* The best lower bounds of the warp's 16 rows of the first tile, by a loop in whose turns the sums move on: unrolled it
- * is waited for. */
-template <int N, class W> __device__ __forceinline__ void begin_bests(W &w, const lane_rows &r, int (&sums)[N / 2]) {
+ * is waited for. MASKED: words are there. */
+template <int N, bool MASKED, class W>
+__device__ __forceinline__ void begin_bests(W &w, const lane_rows &r, int (&sums)[N / 2]) {
     constexpr int AT_ONCE = N / 4 < 8 ? N / 4 : 8, STEP = AT_ONCE * 2; // tokens of a lane; sums
 #pragma unroll 1
     for (int part = 0; part < N / 4; part += AT_ONCE) {
@@ -144,6 +187,10 @@ template <int N, class W> __device__ __forceinline__ void begin_bests(W &w, cons
             float low = fmaf(r.step[0], (float)sums[i / 2 * 4 + i % 2] - w.spread[token], -r.size[0] * w.slack[token]);
             float high =
                 fmaf(r.step[1], (float)sums[i / 2 * 4 + 2 + i % 2] - w.spread[token], -r.size[1] * w.slack[token]);
+            if (MASKED) {
+                uint32_t word = word_of(w, token) >> threadIdx.x % 32 / 4;
+                low = word & 1 ? low : NAN, high = word & 1 << 8 ? high : NAN;
+            }
             most[i] = fmaxf(-INFINITY, fmaxf(low, high)); // not NaN
         }
         join_lanes<AT_ONCE, 4>(most, first);

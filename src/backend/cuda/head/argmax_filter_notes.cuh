@@ -5,10 +5,6 @@
 
 namespace screen {
 
-/* Where the lane with columns 2q, 2q + 1 finds four of reach: those of two eights of tokens. */
-__device__ constexpr int place_of_reach(int token) {
-    return token / 16 * 16 + token % 8 / 2 * 4 + token / 8 % 2 * 2 + token % 2;
-}
 __device__ __forceinline__ int4 reach_of_16(uint32_t at) {
     int4 v;
     asm volatile("ld.shared.v4.s32 {%0, %1, %2, %3}, [%4];"
@@ -19,8 +15,8 @@ __device__ __forceinline__ int4 reach_of_16(uint32_t at) {
 }
 
 /* A warp's thresholds of its coming sums: of a token the least of its 16 rows, and how much larger that of the lane's
- * two rows is at least. Of a row that is not there no sum passes. What float32 rounds here is less than a tenth of the
- * bound (LAMBDA). */
+ * two rows is at least. Of a row that is not there no sum passes; nor, where masks are, of a token that may be none of
+ * the rows, and of a row that no token may be. What float32 rounds here is less than a tenth of the bound (LAMBDA). */
 template <int N, class W>
 __device__ __forceinline__ void set_reach(const product_args &a, W &w, const lane_rows &r, int (&beyond)[2]) {
     constexpr uint32_t INFINITE = 0x7f800000; // positive floats are ordered as their bits
@@ -40,22 +36,35 @@ __device__ __forceinline__ void set_reach(const product_args &a, W &w, const lan
     most_ratio = __reduce_max_sync(0xffffffffu, most_ratio);
     float low = __uint_as_float(least_by), high = __uint_as_float(most_by), off = __uint_as_float(most_ratio);
     int *reach = w.reach[threadIdx.x / 32];
+    bool masked = w.has_masks;
+    uint32_t open = masked ? 0 : ~0u;
+    if (masked)
+        await_words();
 #pragma unroll 1
     for (int t = threadIdx.x % 32; t < N; t += 32) {
-        float best = w.best[t], needed = fmaf(best, best >= 0 ? low : high, fmaf(-off, w.slack[t], -w.spread[t]));
+        float best = w.best[t];
+        if (masked) {
+            uint32_t word = best < INFINITY ? word_of(w, t) : 0;
+            best = word ? best : INFINITY;
+            open |= word;
+        }
+        float needed = fmaf(best, best >= 0 ? low : high, fmaf(-off, w.slack[t], -w.spread[t]));
         reach[place_of_reach(t)] = -__float2int_rd(fminf(fmaxf(needed, -a.most_needed), a.most_needed));
         if (best < INFINITY) {
             least_best = min(least_best, __float_as_uint(fmaxf(best, 0)));
             least_slack = min(least_slack, __float_as_uint(w.slack[t]));
         }
     }
+    if (masked)
+        open = __reduce_or_sync(0xffffffffu, open);
     float least = __uint_as_float(__reduce_min_sync(0xffffffffu, least_best)),
           slack = __uint_as_float(__reduce_min_sync(0xffffffffu, least_slack));
 #pragma unroll
     for (int i = 0; i < 2; i++) {
         float more = fminf(fmaf(least, by[i] - low, slack * (off - ratio[i])),
                            a.most_beyond); // the latter, if no token is there
-        beyond[i] = r.step[i] > 0 ? __float2int_rd(fmaxf(more, 0)) : INT32_MAX;
+        bool is = r.step[i] > 0 && open >> (threadIdx.x % 32 / 4 + 8 * i) & 1;
+        beyond[i] = is ? __float2int_rd(fmaxf(more, 0)) : INT32_MAX;
     }
     __syncwarp(); // all of reach is there
 }
@@ -139,11 +148,11 @@ __device__ void meet_others(const product_args &a, const share &s, W &w, int n_c
     if (t < N && a.cap > 0)
         w.best[t] = before_cap(w.best[t], w.step[t], a.cap);
     float own = t < N ? w.best[t] : INFINITY;
-    int n_waiting = threads_count(1, n_consumers, own < INFINITY),
-        n_tries = n_waiting >= 64 && s.n_shares > 16 ? MOST_TRIES : 2;
+    bool waits = own > -INFINITY && own < INFINITY; // else it may be none of these rows, or it is not there
+    int n_waiting = threads_count(1, n_consumers, waits), n_tries = n_waiting >= 64 && s.n_shares > 16 ? MOST_TRIES : 2;
     for (int i = 0, n_better = 0; i < n_tries && n_better < n_waiting - n_waiting / 32; i++) {
         exchange<N>(a, s, w, coming);
-        n_better = threads_count(1, n_consumers, own < INFINITY && coming > own);
+        n_better = threads_count(1, n_consumers, waits && coming > own);
     }
     exchange<N>(a, s, w, coming);
     threads_sync(1, n_consumers); // what others have is there

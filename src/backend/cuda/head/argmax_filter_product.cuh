@@ -14,6 +14,10 @@
  *     tensor core waits for little at the end of a tile. What is seldom run there is short, as it comes from far away.
  *     (One compare and one way on the list for each register took 3,000 clocks a tile with a hit, as most are.)
  *
+ * Of a token with a mask no row that it may not be raises `best`, or is listed: both are told from words of the mask,
+ * a bit a row, where sums are looked at one by one. So that few that are not are looked at, a warp's thresholds let
+ * nothing pass of tokens that may be none of its rows, and of rows that no token may be.
+ *
  * Where two warpgroups fill the tensor core, the second begins a piece later, so that one multiplies while the other
  * compares.
  *
@@ -28,14 +32,21 @@
 namespace screen {
 
 template <int N, class W> __device__ void watch_tokens(const product_args &a, const share &s, W &w, int n_consumers) {
+    bool has_mask = false;
     for (int t = threadIdx.x; t < N; t += n_consumers) {
         bool there = s.first_token + t < a.n_tokens;
         token k = there ? a.tokens[s.first_token + t] : token{1, 0, 0};
         w.best[t] = there && k.step > 0 ? -INFINITY : INFINITY; // of a token without a step nothing is looked at
         w.spread[t] = k.spread, w.slack[t] = k.slack, w.step[t] = k.step;
+        w.mask[t] = there && k.step > 0 ? a.asked[s.first_token + t].mask : -1;
+        has_mask |= w.mask[t] >= 0;
     }
-    if (threadIdx.x == 0)
+    bool some_have = threads_count(1, n_consumers, has_mask) > 0;
+    if (threadIdx.x == 0) {
         w.n_listed = 0;
+        w.has_masks = some_have;
+        w.lists = a.places->lists;
+    }
     threads_sync(1, n_consumers); // all tokens are there
 }
 
@@ -150,6 +161,8 @@ __global__ void __launch_bounds__((GROUPS + 1) * WARPGROUP, 1)
                 threads_sync(2, CONSUMERS); // the first warpgroup is a piece ahead
             lane_rows r(a, s, tile);
             int beyond[2];
+            if (pass == 0 && watched.has_masks)
+                ask_words<N>(a, watched, tile + warp * 16);
             multiply<int8_product<N>, N>(a, m, empty_there, at, sums, [&](int piece) {
                 if (begins && is_first && piece == 1)
                     threads_arrive(2, 2 * WARPGROUP);
@@ -157,6 +170,8 @@ __global__ void __launch_bounds__((GROUPS + 1) * WARPGROUP, 1)
                     look_closer<N>(a, s, watched, last, n_noted);
                     n_noted = 0;
                     exchange<N>(a, s, watched, coming);
+                    if (watched.has_masks)
+                        ask_words<N>(a, watched, tile + warp * 16);
                 }
                 if (pass > 0 && piece == a.looks_at) {
                     exchange<N>(a, s, watched, coming);
@@ -164,7 +179,12 @@ __global__ void __launch_bounds__((GROUPS + 1) * WARPGROUP, 1)
                 }
             });
             if (pass == 0) {
-                begin_bests<N>(watched, r, sums);
+                if (watched.has_masks) {
+                    await_words();
+                    begin_bests<N, true>(watched, r, sums);
+                } else {
+                    begin_bests<N, false>(watched, r, sums);
+                }
                 meet_others<N>(a, s, watched, CONSUMERS, coming);
                 set_reach<N>(a, watched, r, beyond);
             }

@@ -14,6 +14,9 @@ static __device__ __forceinline__ void copy_later(uint32_t to, const void *from,
                  "l"(from), "r"((int)zeros), "l"(policy)
                  : "memory");
 }
+static __device__ __forceinline__ void copy_word_later(uint32_t to, const void *from) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to), "l"(from) : "memory");
+}
 static __device__ __forceinline__ void close_batch() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 template <int PENDING> static __device__ __forceinline__ void wait_batches() {
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");

@@ -2,8 +2,9 @@
  * rows.
  *
  * Nothing that a node was captured with depends on the step: addresses are frozen, and how many rows there are is read
- * from the plan on the device. Those of late steps, all but SAMPLE, are captured when the first of their size comes:
- * that takes some milliseconds once, where otherwise each start would for graphs that few need. A step that also
+ * from the plan on the device. Those of late steps, all but SAMPLE or what comes before the head, are captured when the
+ * first of their size comes: that takes some milliseconds once, where otherwise each start would for graphs that few
+ * need. A step that also
  * computes prompts, and one of more than MOST_GRAPH_ROWS rows, has work enough to hide its launches. */
 #include "backend/cuda/attention/lists.h"
 #include "backend/cuda/cuda.h"
@@ -94,8 +95,8 @@ static enum status load_prompts(struct executable *exe, struct error *err) {
 /* Room for graphs of steps of up to so many rows. */
 static void make_room(struct step_graphs *g, int rows) {
     g->n = padded_index(MIN(padded_rows(rows), MOST_GRAPH_ROWS)) + 1;
-    g->whole = xcalloc((size_t)g->n, sizeof *g->whole);
-    g->forward = xcalloc((size_t)g->n, sizeof *g->forward);
+    for (int part = 0; part < N_STEP_PARTS; part++)
+        g->of[part] = xcalloc((size_t)g->n, sizeof *g->of[part]);
 }
 
 enum status graphs_capture(struct executable *exe, struct error *err) {
@@ -106,12 +107,13 @@ enum status graphs_capture(struct executable *exe, struct error *err) {
     int most_rows = MAX(exe->bucket.max_rows, 1); // fewer than sequences where a draft is asked of some of them alone
     make_room(decode, MIN(exe->bucket.max_seqs, most_rows));
     make_room(&exe->graphs[STEP_DRAFTS], MIN(exe->bucket.max_tokens, most_rows));
+    cudaGraphExec_t *whole = decode->of[STEP_WHOLE];
     DEVICE_TRY(loaded->device, err, cudaMemsetAsync(exe->plan_device, 0, exe->plan_bytes, loaded->device->stream),
                "an empty plan");
     for (int i = 0; i < decode->n; i++) {
-        TRY(capture(exe, padded_rows_at(i), &decode->whole[i], err));
-        DEVICE_TRY(loaded->device, err, cudaGraphUpload(decode->whole[i], loaded->device->stream),
-                   "a graph for %d rows", padded_rows_at(i));
+        TRY(capture(exe, padded_rows_at(i), &whole[i], err));
+        DEVICE_TRY(loaded->device, err, cudaGraphUpload(whole[i], loaded->device->stream), "a graph for %d rows",
+                   padded_rows_at(i));
     }
     TRY(load_prompts(exe, err));
     DEVICE_TRY(loaded->device, err, cudaStreamSynchronize(loaded->device->stream), "%s: steps without rows",
@@ -151,12 +153,12 @@ bool graphs_have(const struct executable *exe, const struct batch_plan *p) {
     return shape != STEP_OTHER && padded_index(p->n_tokens) < exe->graphs[shape].n;
 }
 
-enum status graphs_run(struct executable *exe, const struct batch_plan *p, bool late, struct error *err) {
-    struct step_graphs *g = &exe->graphs[shape_of(p)];
-    cudaGraphExec_t *graph = &(late ? g->forward : g->whole)[padded_index(p->n_tokens)];
+enum status graphs_run(struct executable *exe, const struct batch_plan *p, enum step_part part, struct error *err) {
+    static launches *const launched[N_STEP_PARTS] = {step_launch, step_launch_forward, step_launch_body};
+    cudaGraphExec_t *graph = &exe->graphs[shape_of(p)].of[part][padded_index(p->n_tokens)];
     struct launch l = launch_for(exe, p);
     if (!*graph) // recording loads kernels that have not run yet, as this mode lets it
-        TRY(instantiate(exe, &l, late ? step_launch_forward : step_launch, cudaStreamCaptureModeRelaxed, graph, err));
+        TRY(instantiate(exe, &l, launched[part], cudaStreamCaptureModeRelaxed, graph, err));
     DEVICE_TRY(exe->loaded->device, err, cudaGraphLaunch(*graph, exe->loaded->device->stream), "the graph for %d rows",
                l.n_tokens);
     return OK;
@@ -165,12 +167,11 @@ enum status graphs_run(struct executable *exe, const struct batch_plan *p, bool 
 void graphs_free(struct executable *exe) {
     for (int shape = 0; shape < STEP_OTHER; shape++) {
         struct step_graphs *g = &exe->graphs[shape];
-        for (int i = 0; i < 2 * g->n; i++) {
-            cudaGraphExec_t graph = (i < g->n ? g->whole : g->forward)[i % g->n];
-            if (graph)
-                cudaGraphExecDestroy(graph);
+        for (int part = 0; part < N_STEP_PARTS; part++) {
+            for (int i = 0; i < g->n; i++)
+                if (g->of[part][i])
+                    cudaGraphExecDestroy(g->of[part][i]);
+            free(g->of[part]);
         }
-        free(g->whole);
-        free(g->forward);
     }
 }

@@ -2,6 +2,7 @@
 #include "backend/cuda/step/launch.h"
 #include "backend/cuda/attention/lists.h"
 #include "backend/cuda/device/device.h"
+#include "backend/cuda/head/head.h"
 #include "backend/cuda/step/node.h"
 
 #include <stdlib.h>
@@ -72,14 +73,20 @@ enum status step_launch_ops(struct executable *exe, const struct launch *l, int 
     return marks_to(exe, &op, end, err);
 }
 
-enum status step_launch(struct executable *exe, const struct launch *l, struct error *err) {
+static enum status launch_to(struct executable *exe, const struct launch *l, int end, struct error *err) {
     TRY(attention_lists_launch(exe, l, err));
     TRY(latent_parts_launch(exe, l, err));
-    return step_launch_ops(exe, l, 0, exe->program->n_ops, err);
+    return step_launch_ops(exe, l, 0, end, err);
+}
+
+enum status step_launch(struct executable *exe, const struct launch *l, struct error *err) {
+    return launch_to(exe, l, exe->program->n_ops, err);
 }
 
 enum status step_launch_forward(struct executable *exe, const struct launch *l, struct error *err) {
-    TRY(attention_lists_launch(exe, l, err));
-    TRY(latent_parts_launch(exe, l, err));
-    return step_launch_ops(exe, l, 0, exe->program->n_ops - 1, err);
+    return launch_to(exe, l, exe->program->n_ops - 1, err);
+}
+
+enum status step_launch_body(struct executable *exe, const struct launch *l, struct error *err) {
+    return launch_to(exe, l, (int)(compiled_lm_head(exe) - exe->ops), err);
 }

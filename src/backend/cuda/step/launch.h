@@ -3,9 +3,10 @@
 
 #include "backend/cuda/cuda.h"
 
-/* All ops, one after the other; all but SAMPLE, which is the last; or some of them. */
+/* All ops, one after the other; all but SAMPLE, which is the last; those before the head; or some of them. */
 enum status step_launch(struct executable *exe, const struct launch *l, struct error *err);
 enum status step_launch_forward(struct executable *exe, const struct launch *l, struct error *err);
+enum status step_launch_body(struct executable *exe, const struct launch *l, struct error *err);
 enum status step_launch_ops(struct executable *exe, const struct launch *l, int first, int end, struct error *err);
 
 void op_described(const struct executable *exe, const struct compiled_op *c, int n_rows, char *out, size_t n);
@@ -25,6 +26,6 @@ struct launch launch_of(const struct executable *exe, int rows); // a step that 
 struct launch launch_for(const struct executable *exe, const struct batch_plan *plan);
 enum status graphs_capture(struct executable *exe, struct error *err);
 bool graphs_have(const struct executable *exe, const struct batch_plan *plan); // one for this step
-/* That graph; late: all but SAMPLE. Of a size that is rare it is captured first. */
-enum status graphs_run(struct executable *exe, const struct batch_plan *plan, bool late, struct error *err);
+/* That graph, or of a late step the part up to there. Of a size that is rare it is captured first. */
+enum status graphs_run(struct executable *exe, const struct batch_plan *plan, enum step_part part, struct error *err);
 void graphs_free(struct executable *exe);

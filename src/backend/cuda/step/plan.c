@@ -4,8 +4,10 @@
  *     stream   ... step n | take_plan A | step n+1 | take_plan B | ...      what steps read is always the same place
  *
  * The layout depends on the bucket and the engine's tables alone, so addresses on the device never change and graphs
- * keep them. take_plan reads the host's memory itself, only what the step has; so nothing but kernels stands on the
- * stream. Results go the other way, written by the sampler to the slot of its step.
+ * keep them; but lists have two places there too, which the plan names. take_plan reads the host's memory itself, only
+ * what the step has; so nothing but kernels stands on the stream. What comes late, a mask of 19 KB a row, is copied
+ * meanwhile, beside the stream, which waits for that. Results go the other way, written by the sampler to the slot of
+ * its step.
  *
  * A row that is penalised brings its history along each step: 4 bytes a token, where the cache that the step reads for
  * the same token has thousands. */
@@ -40,7 +42,7 @@ static void lay_out(struct executable *exe) {
     size_t tokens = (size_t)b->max_tokens * 4, seqs = (size_t)b->max_seqs * 4, rows = (size_t)MAX(b->max_rows, 1),
            n = 0;
     struct plan_layout *at = &exe->layout;
-    at->counts = place(&n, 16);
+    at->counts = place(&n, 20);
     at->places = place(&n, sizeof(struct dplaces));
     at->token_id = place(&n, tokens);
     at->from_row = place(&n, tokens);
@@ -128,6 +130,7 @@ enum status plan_alloc(struct executable *exe, struct error *err) {
         TRY(pinned_take(loaded->device, &s->top_token, (int64_t)(tops * sizeof *s->top_token), "results", err));
         TRY(pinned_take(loaded->device, &s->top_logprob, (int64_t)(tops * sizeof *s->top_logprob), "results", err));
         DEVICE_TRY(loaded->device, err, cudaEventCreateWithFlags(&s->done, cudaEventDisableTiming), "an event");
+        DEVICE_TRY(loaded->device, err, cudaEventCreateWithFlags(&s->listed, cudaEventDisableTiming), "an event");
     }
     point_into_plan(exe);
     return OK;
@@ -138,15 +141,17 @@ void plan_free(struct executable *exe) {
         struct step_slot *s = &exe->slots[i];
         cudaFreeHost(s->plan_host);
         cudaFreeHost(s->lists);
+        cudaFree(s->lists_there);
         cudaFreeHost(s->sampled);
         cudaFreeHost(s->top_token);
         cudaFreeHost(s->top_logprob);
         if (s->done)
             cudaEventDestroy(s->done);
+        if (s->listed)
+            cudaEventDestroy(s->listed);
     }
     cudaFree(exe->plan_device);
     cudaFree(exe->row_token);
-    cudaFree(exe->lists);
     cudaFree(exe->state_sources);
     cudaFree(exe->given_states);
     cudaFree(exe->token_of);
@@ -216,6 +221,7 @@ static struct dtake take_of(const struct executable *exe, const struct step_slot
                       .n_seqs = p->n_seqs,
                       .n_rows = p->n_rows,
                       .n_not_plain = slot->n_not_plain,
+                      .n_not_best = slot->n_not_best,
                       .n_groups = exe->program->n_groups,
                       .log_block_size = __builtin_ctz((unsigned)exe->loaded->block_size),
                       .counts = (int)(at->counts / 4),
@@ -236,9 +242,9 @@ static struct dtake take_of(const struct executable *exe, const struct step_slot
                       .rows = (int)(at->rows / 4),
                       .places = (int)(at->places / 4),
                       .lists_from = slot->lists,
-                      .lists = exe->lists,
-                      .n_lists = plan_lists_fit(exe, slot) ? (int64_t)slot->n_listed : 0,
-                      .at = {plan_lists_fit(exe, slot) ? exe->lists : slot->lists, slot->sampled, slot->top_token,
+                      .lists = slot->lists_there,
+                      .n_lists = plan_lists_fit(slot) && !slot->sent_ahead ? (int64_t)slot->n_listed : 0,
+                      .at = {plan_lists_fit(slot) ? slot->lists_there : slot->lists, slot->sampled, slot->top_token,
                              slot->top_logprob, exe->row_token},
                       .token_of = exe->token_of,
                       .source = p->state_source};
@@ -250,15 +256,30 @@ static struct dtake take_of(const struct executable *exe, const struct step_slot
 }
 
 static enum status take(struct executable *exe, struct step_slot *slot, struct error *err) {
-    exe->loaded->n_lists_left += !plan_lists_fit(exe, slot);
+    exe->loaded->n_lists_left += !plan_lists_fit(slot);
     struct dtake t = take_of(exe, slot, slot->plan);
     launch_take_plan(exe->loaded->device->stream, &t);
     DEVICE_TRY(exe->loaded->device, err, cudaGetLastError(), "sending the plan of %d tokens", slot->plan->n_tokens);
     return OK;
 }
 
-enum status plan_send_rows(struct executable *exe, struct step_slot *slot, struct error *err) {
+static enum status send_rows(struct executable *exe, struct step_slot *slot, struct error *err) {
     TRY(plan_rows_write(exe, slot, err));
+    slot->sent_ahead = false;
+    return take(exe, slot, err);
+}
+
+enum status plan_send_late_rows(struct executable *exe, struct step_slot *slot, struct error *err) {
+    struct device *d = exe->loaded->device;
+    TRY(plan_rows_write(exe, slot, err));
+    slot->sent_ahead = slot->n_listed > 0 && plan_lists_fit(slot);
+    if (slot->sent_ahead) {
+        cudaError_t code = cudaMemcpyAsync(slot->lists_there, slot->lists, slot->n_listed * sizeof *slot->lists,
+                                           cudaMemcpyHostToDevice, d->ahead);
+        code = code == cudaSuccess ? cudaEventRecord(slot->listed, d->ahead) : code;
+        code = code == cudaSuccess ? cudaStreamWaitEvent(d->stream, slot->listed, 0) : code;
+        DEVICE_TRY(d, err, code, "lists of %d rows", slot->plan->n_rows);
+    }
     return take(exe, slot, err);
 }
 
@@ -274,8 +295,7 @@ static enum status send_states(struct executable *exe, struct step_slot *slot, s
         struct dmat given = {.stride = width, .width = width, .element = ELEMENT_F32};
         TRY(memory_take(d, &exe->given_states, (int64_t)row_bytes * exe->bucket.max_tokens, "states of a step", err));
         given.at = exe->given_states;
-        DEVICE_TRY(d, err,
-                   cudaMemcpyAsync(exe->state_sources, &given, sizeof given, cudaMemcpyHostToDevice, d->stream),
+        DEVICE_TRY(d, err, cudaMemcpyAsync(exe->state_sources, &given, sizeof given, cudaMemcpyHostToDevice, d->stream),
                    "the source of a step's states");
     }
     DEVICE_TRY(d, err,
@@ -305,7 +325,7 @@ enum status plan_send(struct executable *exe, struct step_slot *slot, struct err
     write_tables(exe, slot, p);
     write_bases(exe, slot, p);
     if (slot->sample)
-        return plan_send_rows(exe, slot, err);
+        return send_rows(exe, slot, err);
     plan_rows_write_late(exe, slot);
     return take(exe, slot, err);
 }

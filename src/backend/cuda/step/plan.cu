@@ -46,7 +46,7 @@ static __device__ void take_sequence_numbers(const dtake &p, int i) {
     wait_for_previous();
     if (i == 0) {
         p.to[p.counts] = p.n_tokens, p.to[p.counts + 1] = p.n_seqs, p.to[p.counts + 2] = p.n_rows,
-        p.to[p.counts + 3] = p.n_not_plain;
+        p.to[p.counts + 3] = p.n_not_plain, p.to[p.counts + 4] = p.n_not_best;
         *reinterpret_cast<dplaces *>(p.to + p.places) = p.at;
     }
     if (i <= p.n_seqs)

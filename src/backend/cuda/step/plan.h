@@ -16,4 +16,4 @@ enum status cuda_states_from(struct executable *exe, int i, struct executable *f
  * a sample all logits will be written. */
 enum status plan_send(struct executable *exe, struct step_slot *slot, struct error *err);
 /* What the rows of a late step ask for, once the device has taken its plan. */
-enum status plan_send_rows(struct executable *exe, struct step_slot *slot, struct error *err);
+enum status plan_send_late_rows(struct executable *exe, struct step_slot *slot, struct error *err);

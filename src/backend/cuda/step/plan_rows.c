@@ -21,18 +21,26 @@ static int32_t first_seen(const struct sample_params *p) {
     return penalises(p) ? MIN(from, p->n_history) : p->n_history;
 }
 
+/* Whether the filter of the head, if there is one, may take the row: it knows masks, so what is allowed becomes one. */
+static bool is_best(const struct executable *exe, const struct sample_params *p) {
+    return exe->filter.scratch && sample_is_best(p);
+}
+static bool masks_allowed(const struct executable *exe, const struct sample_params *p) {
+    return p->n_allowed > 0 && is_best(exe, p);
+}
+
 static size_t mask_entries(const struct executable *exe, const struct sample_params *p) {
-    return p->mask ? (size_t)sample_mask_words(exe->program->vocab_size) : 0;
+    return p->mask || masks_allowed(exe, p) ? (size_t)sample_mask_words(exe->program->vocab_size) : 0;
 }
 
 static size_t n_list_entries(const struct executable *exe, const struct sample_params *p) {
     return mask_entries(exe, p) + 2 * (size_t)p->n_bias + 2 * ((size_t)p->n_banned + (size_t)p->n_bad) +
-           (size_t)p->n_allowed + (size_t)(p->n_history - first_seen(p));
+           (masks_allowed(exe, p) ? 0 : (size_t)p->n_allowed) + (size_t)(p->n_history - first_seen(p));
 }
 
-/* The lists of a step may be any length, but most steps have none: memory grows when a longer one comes, and stays. A
- * step in flight may read the old lists on the device, which freeing waits for. Where the device has no more memory,
- * the sampler reads them from the host's (lists_fit): slower, and right; shorter ones are tried again. */
+/* The lists of a step may be any length, but most steps have none: memory grows when a longer one comes, and stays.
+ * Where the device has no more memory, the sampler reads them from the host's (plan_lists_fit): slower, and right;
+ * shorter ones are tried again. */
 static enum status make_room(struct executable *exe, struct step_slot *slot, size_t n, struct error *err) {
     struct loaded *loaded = exe->loaded;
     size_t capacity = 1u << 14;
@@ -46,17 +54,17 @@ static enum status make_room(struct executable *exe, struct step_slot *slot, siz
         slot->lists = lists;
         slot->n_lists = capacity;
     }
-    if (exe->n_lists < n) {
-        cudaFree(exe->lists);
-        exe->lists = NULL;
-        exe->n_lists = 0;
-        cudaError_t code = cudaMalloc((void **)&exe->lists, capacity * sizeof *exe->lists);
+    if (slot->n_there < n) {
+        cudaFree(slot->lists_there);
+        slot->lists_there = NULL;
+        slot->n_there = 0;
+        cudaError_t code = cudaMalloc((void **)&slot->lists_there, capacity * sizeof *slot->lists_there);
         if (code == cudaErrorMemoryAllocation) {
             cudaGetLastError();
             return OK;
         }
         DEVICE_TRY(loaded->device, err, code, "lists of %zu entries", capacity);
-        exe->n_lists = capacity;
+        slot->n_there = capacity;
     }
     return OK;
 }
@@ -99,6 +107,17 @@ static size_t append(int32_t *lists, size_t n, const void *from, size_t n_entrie
     return n + n_entries;
 }
 
+/* As a mask, of those that the row's own lets through. */
+static void write_allowed(const struct sample_params *p, int32_t *words, size_t n_words) {
+    memset(words, 0, n_words * sizeof *words);
+    for (int32_t i = 0; i < p->n_allowed; i++) {
+        int32_t token = p->allowed[i];
+        uint32_t bit = 1u << token % 32, word = (uint32_t)words[token / 32];
+        if (!p->mask || p->mask[token / 32] & bit)
+            words[token / 32] = (int32_t)(word | bit);
+    }
+}
+
 /* What the row asks for goes behind the n entries that there are; returns how many there are then. */
 static size_t write_lists(const struct executable *exe, const struct sample_params *p, int32_t *lists, size_t n,
                           struct drow *row) {
@@ -108,10 +127,14 @@ static size_t write_lists(const struct executable *exe, const struct sample_para
     n = append(lists, n, p->bias, 2 * (size_t)p->n_bias);
     n = write_banned(p, lists, n, row);
     row->allowed = (int32_t)n;
-    row->n_allowed = p->n_allowed;
-    n = append(lists, n, p->allowed, (size_t)p->n_allowed);
+    row->n_allowed = masks_allowed(exe, p) ? 0 : p->n_allowed;
+    n = append(lists, n, p->allowed, (size_t)row->n_allowed);
     row->mask = n_words > 0 ? (int32_t)n : -1;
-    n = append(lists, n, p->mask, n_words);
+    if (masks_allowed(exe, p))
+        write_allowed(p, lists + n, n_words);
+    else if (n_words > 0)
+        memcpy(lists + n, p->mask, n_words * sizeof *lists);
+    n += n_words;
     int32_t from = first_seen(p);
     row->history = (int32_t)n;
     row->n_history = p->n_history - from;
@@ -147,8 +170,9 @@ void plan_rows_write_late(struct executable *exe, struct step_slot *slot) {
         rows[r] = (struct drow){.target = -1, .mask = -1};
         newest[r] = -1;
     }
-    slot->n_not_plain = slot->plan->n_rows;
+    slot->n_not_plain = slot->n_not_best = slot->plan->n_rows;
     slot->n_listed = 0;
+    slot->sent_ahead = false;
 }
 
 enum status plan_rows_write(struct executable *exe, struct step_slot *slot, struct error *err) {
@@ -157,10 +181,11 @@ enum status plan_rows_write(struct executable *exe, struct step_slot *slot, stru
     struct drow *rows = (struct drow *)(void *)(slot->plan_host + exe->layout.rows);
     int32_t *newest = (int32_t *)(void *)(slot->plan_host + exe->layout.newest_row);
     size_t n = 0;
-    slot->n_not_plain = 0;
+    slot->n_not_plain = slot->n_not_best = 0;
     for (int r = 0; r < n_rows; r++) {
         write_row(&sample[r], &rows[r]);
         slot->n_not_plain += !rows[r].is_plain;
+        slot->n_not_best += !is_best(exe, &sample[r]);
         newest[r] = sample[r].has_newest && rows[r].is_changed ? sample[r].newest_row : -1;
         if (rows[r].is_changed)
             n += n_list_entries(exe, &sample[r]);
@@ -177,9 +202,9 @@ enum status plan_rows_write(struct executable *exe, struct step_slot *slot, stru
         if (rows[r].is_changed)
             n = write_lists(exe, &sample[r], slot->lists, n, &rows[r]);
     slot->n_listed = n;
+    if (!plan_lists_fit(slot)) // the filter reads masks so often that they have to be near
+        slot->n_not_best = MAX(slot->n_not_best, slot->n_not_plain);
     return OK;
 }
 
-bool plan_lists_fit(const struct executable *exe, const struct step_slot *slot) {
-    return slot->n_listed <= exe->n_lists;
-}
+bool plan_lists_fit(const struct step_slot *slot) { return slot->n_listed <= slot->n_there; }

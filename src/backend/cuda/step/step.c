@@ -3,11 +3,11 @@
  *
  * Nothing here waits for the device but step_collect, for the oldest step in flight. */
 #include "backend/cuda/step/step.h"
+#include "backend/cuda/cache/block_run.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/head/head.h"
 #include "backend/cuda/ranks/join.h"
-#include "backend/cuda/cache/block_run.h"
 #include "backend/cuda/step/launch.h"
 #include "backend/cuda/step/node.h"
 #include "backend/cuda/step/plan.h"
@@ -38,21 +38,31 @@ static enum status copy_cache(struct executable *exe, const struct batch_plan *p
 
 // ---- steps ------------------------------------------------------------------------------------------------------
 
-/* All but SAMPLE. The slot's event says meanwhile that the device has the plan, whose rows draw writes anew. */
-static enum status launch_forward(struct executable *exe, struct step_slot *slot, const struct launch *l,
-                                  struct error *err) {
+/* All but SAMPLE; or what comes before the head, where its filter is to know masks. The slot's event says meanwhile
+ * that the device has the plan, whose rows draw writes anew. */
+static enum status launch_late(struct executable *exe, struct step_slot *slot, const struct launch *l,
+                               struct error *err) {
     struct device *d = exe->loaded->device;
-    DEVICE_TRY(d, err, cudaEventRecord(slot->done, d->stream), "the plan of %d tokens", slot->plan->n_tokens);
-    return graphs_have(exe, slot->plan) ? graphs_run(exe, slot->plan, true, err) : step_launch_forward(exe, l, err);
+    const struct batch_plan *plan = slot->plan;
+    enum step_part part = plan->draws_best && filter_done(exe, l->n_rows) ? STEP_BODY : STEP_FORWARD;
+    exe->drawn_from = part == STEP_BODY ? (int)(compiled_lm_head(exe) - exe->ops) : exe->program->n_ops - 1;
+    DEVICE_TRY(d, err, cudaEventRecord(slot->done, d->stream), "the plan of %d tokens", plan->n_tokens);
+    if (graphs_have(exe, plan))
+        return graphs_run(exe, plan, part, err);
+    return part == STEP_BODY ? step_launch_body(exe, l, err) : step_launch_forward(exe, l, err);
+}
+
+static void count_filtered(struct executable *exe, const struct step_slot *slot, const struct launch *l) {
+    exe->loaded->n_filtered += slot->plan->n_rows > 0 && slot->n_not_best == 0 && filter_done(exe, l->n_rows);
 }
 
 static enum status launch_all(struct executable *exe, struct step_slot *slot, const struct launch *l,
                               struct error *err) {
     struct device *d = exe->loaded->device;
     const struct batch_plan *plan = slot->plan;
-    TRY(graphs_have(exe, plan) ? graphs_run(exe, plan, false, err) : step_launch(exe, l, err));
+    TRY(graphs_have(exe, plan) ? graphs_run(exe, plan, STEP_WHOLE, err) : step_launch(exe, l, err));
     DEVICE_TRY(d, err, cudaEventRecord(slot->done, d->stream), "a step of %d tokens", plan->n_tokens);
-    exe->loaded->n_filtered += plan->n_rows > 0 && slot->n_not_plain == 0 && filter_done(exe, l->n_rows);
+    count_filtered(exe, slot, l);
     return OK;
 }
 
@@ -79,7 +89,7 @@ enum status step_run(struct executable *exe, const struct batch_plan *plan, cons
     struct launch l = launch_for(exe, plan);
     l.watches = !graphs_have(exe, plan) && watch_begins(loaded);
     // launch.c:step_launch, or the graph that graphs.c recorded of it
-    TRY(sample ? launch_all(exe, slot, &l, err) : launch_forward(exe, slot, &l, err));
+    TRY(sample ? launch_all(exe, slot, &l, err) : launch_late(exe, slot, &l, err));
     exe->is_late = !sample;
     exe->n_started++;
     return OK;
@@ -93,10 +103,12 @@ enum status step_draw(struct executable *exe, const struct sample_params *sample
     TRY(device_enter(d, err));
     DEVICE_TRY(d, err, cudaEventSynchronize(slot->done), "the plan of %d tokens", slot->plan->n_tokens);
     slot->sample = sample;
-    TRY(plan_send_rows(exe, slot, err));
+    TRY(plan_send_late_rows(exe, slot, err));
     struct launch l = launch_for(exe, slot->plan);
-    TRY(step_launch_ops(exe, &l, exe->program->n_ops - 1, exe->program->n_ops, err));
+    TRY(step_launch_ops(exe, &l, exe->drawn_from, exe->program->n_ops, err));
     DEVICE_TRY(d, err, cudaEventRecord(slot->done, d->stream), "the draws of %d rows", slot->plan->n_rows);
+    if (exe->drawn_from < exe->program->n_ops - 1)
+        count_filtered(exe, slot, &l);
     exe->is_late = false;
     return OK;
 }

@@ -11,7 +11,7 @@ extern "C" {
 struct dtake { // from where to where; counts and parts of the plan, in int32 from the block's start
     const int32_t *from;
     int32_t *to;
-    int n_tokens, n_seqs, n_rows, n_not_plain, n_groups, log_block_size;
+    int n_tokens, n_seqs, n_rows, n_not_plain, n_not_best, n_groups, log_block_size;
     int counts, token_id, from_row, position, state_row, state_source, // 0: the program has no STATES
         seq_of_row, query_start, seq_len, n_known, state_slot, state_base, state_kept, out_row, newest_row, rows,
         places;
