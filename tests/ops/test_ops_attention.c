@@ -1,6 +1,6 @@
 /* test_ops_attention.c - QKV_PREP and ATTENTION against softmax attention written out in double precision; how the
  * tests are run is said in test_ops.c. */
-#include "attention_cases.h"
+#include "attention_int4_cases.h"
 #include "op_judge.h"
 #include "op_oracle.h"
 #include "op_weights.h"
@@ -238,6 +238,8 @@ static void judge_attention(struct attention_oracle *o, bool by_sizes) {
     struct rig_bounds close = rig_bounds_of_16(rig, 40 * sqrt(a->head_dim) * EPS);
     bool int4 = rig_is_int4(a->kv_dtype);
     struct rig_bounds coarse = {.most = a->bound, .cosine = int4 ? RIG_INT4_COSINE : RIG_F8_COSINE};
+    if (int4 && rig_backend() != &backend_cpu)
+        close = (struct rig_bounds){.most = fmax(close.most, RIG_INT4_READ_BOUND), .rms = RIG_INT4_READ_RMS};
     const double *kept = attend_all(o, true), *meant = a->bound > 0 ? attend_all(o, false) : NULL, *first = NULL;
     if (meant && !int4) {
         close.most = fmax(close.most, RIG_CACHE_READ_BOUND);
@@ -416,6 +418,21 @@ static void what_fast_kernels_take_is_the_same_softmax(void **state) {
 }
 
 /* Of few keys each, so that a step of 512 sequences can be judged. */
+/* Of int4: heads to a KV head from one to more than a product's columns, tiles seen in part, a sequence in parts. */
+static void fast_kernels_read_four_bits_as_they_are_stored(void **state) {
+    (void)state;
+    static const int lens[][3] = {{200, 1, 33}, {64, 129, 70}};
+    static const struct attention_case cut = {.name = "int4, 64, parts", FAST_INT4(2, 1, 64, 0.1f)};
+    if (strcmp(rig_backend()->name, "cuda") != 0)
+        skip();
+    for (size_t i = 0; i < ARRAY_LEN(fast_int4_cases); i++)
+        for (size_t k = 0; rig_kernels()[k]; k++)
+            for (size_t n = 0; n < ARRAY_LEN(lens); n++)
+                if (!rig_is_brief() || (test_seed() + i) % 6 == k * 2 + n)
+                    attention_case(&fast_int4_cases[i], lens[n], rig_kernels()[k]);
+    attention_case(&cut, (int[]){1000, 1, 2}, rig_kernels()[1]);
+}
+
 static void attention_is_right_in_steps_of_every_number_of_sequences(void **state) {
     (void)state;
     static const struct attention_case cases[] = {
@@ -455,6 +472,7 @@ static void attention_is_right_in_steps_of_every_number_of_sequences(void **stat
          .scale = 0.03f,
          .kv_dtype = "fp8",
          .bound = RIG_FP8_CACHE_BOUND},
+        {.name = "128 in int4, every number", INT4(14, 2, 128), .rope_dim = 128, .block_size = 64, .scale = 0.06f},
         {.name = "64 in int8, every number",
          FAST(4, 2, 64),
          .block_size = 16,
@@ -474,6 +492,7 @@ int main(void) {
         cmocka_unit_test(a_cache_of_int4_is_off_by_its_rounding_alone),
         cmocka_unit_test(attention_may_see_the_keys_before_alone_or_all),
         cmocka_unit_test(what_fast_kernels_take_is_the_same_softmax),
+        cmocka_unit_test(fast_kernels_read_four_bits_as_they_are_stored),
         cmocka_unit_test(what_is_not_a_number_stays_so_in_who_sees_it),
         cmocka_unit_test(attention_is_right_in_steps_of_every_number_of_sequences),
     };

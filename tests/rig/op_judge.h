@@ -81,6 +81,9 @@ const double *rig_nearest(struct rig *rig, const double *got, const double *cons
 /* Of four bits: a value is off by 0.08 of itself in the root of the mean square (core/kv_int4.h). */
 #define RIG_INT4_CACHE_BOUND 0.5
 #define RIG_INT4_COSINE 0.985
+/* Against what was stored so: queries and weights of the softmax are rounded to half precision behind a rotation. */
+#define RIG_INT4_READ_BOUND 2e-3 // 4e-4 is seen
+#define RIG_INT4_READ_RMS 5e-4   // 1.5e-4
 /* Against what was stored: keys and values in the middle as above, and weights of the softmax in two terms of e4m3. */
 #define RIG_CACHE_READ_BOUND 0.125
 #define RIG_CACHE_READ_RMS 5e-3

@@ -93,18 +93,20 @@ static void states_in_bfloat16_are_told_and_refused_by_plain_kernels(void **stat
 static void layers_on_slow_kernels_and_weights_that_grow_are_told(void **state) {
     (void)state;
     static const struct {
-        const char *folder, *dtype, *words;
+        const char *folder, *dtype, *words, *kv;
     } cases[] = {{"tests/models/qwen3_moe", "float32", "the mixture of experts of "},
                  {"tests/models/deepseek_v3", "float16", "latent attention of "},
                  {"tests/models/qwen3_5", "float16", NULL},
                  {"tests/models_random/gpt_oss_mxfp4", "float32", "weights of mxfp4 take "},
                  {"tests/models_random/gpt_oss_mxfp4", "float16", "!weights of mxfp4 take "},
                  {"tests/models/qwen3_moe", "float16", NULL},
+                 {"tests/models/llama", "float16", "attention of prompts over int4 of ", "int4"},
+                 {"tests/models/diffllama", "float16", "attention of 3 layers is slow", "int4"},
                  {"tests/models/llama", "float16", NULL}};
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         char told[1000] = "";
         struct gyre_options options = options_for(cases[i].folder);
-        options.dtype = cases[i].dtype;
+        options.dtype = cases[i].dtype, options.kv_cache_dtype = cases[i].kv;
         struct gyre *g = open_dry(&options);
         tell_warnings(g, told, sizeof told);
         const char *words = cases[i].words;

@@ -10,6 +10,7 @@
 #include "backend/cuda/attention/attention_int4.h"
 #include "backend/cuda/attention/attention_parts.h"
 #include "backend/cuda/attention/decode/attention_decode.h"
+#include "backend/cuda/attention/decode/attention_decode_int4.h"
 #include "backend/cuda/attention/lists.h"
 #include "backend/cuda/attention/prefill/attention_prefill.h"
 #include "backend/cuda/cuda.h"
@@ -47,14 +48,17 @@ static struct dattention decode_shape_of(const struct op *op) {
     return a;
 }
 
+static bool has_int4(const struct loaded *loaded) { return kv_element(loaded) == ELEMENT_KV_INT4; }
+
 static bool is_fast(const struct loaded *loaded, const struct op *op) {
-    if (op->code != OP_ATTENTION || !loaded->device->is_fast || kv_element(loaded) == ELEMENT_KV_INT4)
+    if (op->code != OP_ATTENTION || !loaded->device->is_fast)
         return false;
     struct dattention a = shape_of(op);
     bool has_behind = a.chunk == 0 && a.window != 1;
     if (a.reach == REACH_ALL || (a.reach == REACH_BEFORE && !has_behind))
         return false;
-    return attention_decode_takes(&a, kv_element(loaded), loaded->block_size);
+    return has_int4(loaded) ? attention_decode_int4_takes(&a, loaded->block_size)
+                            : attention_decode_takes(&a, kv_element(loaded), loaded->block_size);
 }
 
 int attention_n_plain(const struct executable *exe, const struct op **first) {
@@ -96,7 +100,7 @@ static struct dparts *add_lists(struct executable *exe, const struct op *op) {
     p[0] = p[1] = (struct dparts){
         .window = window_behind(op), .chunk = a->chunk, .per_kv = per_kv, .cache = kv_element(exe->loaded)};
     p[0].behind = p[1].behind = keys_behind(op);
-    p[0].columns = per_kv > 8 ? 16 : 8;
+    p[0].columns = per_kv > 8 && !has_int4(exe->loaded) ? 16 : 8;
     p[0].least_tokens = 1;
     p[0].most_tokens = ATTENTION_FEW_TOKENS;
     p[1].columns = attention_prefill_rows(&shape);
@@ -242,9 +246,13 @@ static enum status put_attention_int4(const struct node *n, const struct launch 
     launch_attention_int4(l, &a, c->in[0], c->floats[0], c->cache, c->out[0]);
     return OK;
 }
-static const struct node_kernel by_attention_int4 = {"attention_int4", "attention_int4.cu", put_attention_int4};
+static const struct node_kernel by_attention_int4 = {"attention_int4", "attention_int4.cu", put_attention_int4,
+                                                     "attention of prompts over int4"};
 ATTENTION_KERNEL(attention_decode_prepares, "attention_decode_bytes.cu",
                  launch_attention_decode_prepares(l, &a, n->parts, &n->args.prep, c->floats[0], c->cache, n->out))
+ATTENTION_KERNEL(attention_decode_int4, "attention_decode_int4.cu",
+                 launch_attention_decode_int4(l, &a, n->parts, n->may_prefetch, c->in[0], c->floats[0], c->cache,
+                                              n->out))
 ATTENTION_KERNEL(attention_prefill, "attention_prefill.cu",
                  launch_attention_prefill(l, &a, n->parts, c->in[0], c->floats[0], c->cache, n->out))
 ATTENTION_KERNEL(attention_decode, "attention_decode.cu",
@@ -284,8 +292,10 @@ void lower_attention(struct lowering *w, const struct compiled_op *c, int n_rows
     (void)n_rows;
     struct executable *exe = w->exe;
     const struct launch *l = w->launch;
-    if (!is_fast(exe->loaded, c->op) || (keys_behind(c->op) && has_long(l))) { // prompts' kernel sees its own key
-        lower_node(w, c->cache.element == ELEMENT_KV_INT4 ? &by_attention_int4 : &by_attention_plain, c, l->n_tokens);
+    bool is_int4 = has_int4(exe->loaded);
+    bool prompts_plain = is_int4 || keys_behind(c->op); // prompts' kernel sees its own key
+    if (!is_fast(exe->loaded, c->op) || (prompts_plain && has_long(l))) {
+        lower_node(w, is_int4 ? &by_attention_int4 : &by_attention_plain, c, l->n_tokens);
         return;
     }
     const struct dparts *list = list_of(exe, c->op);
@@ -300,5 +310,6 @@ void lower_attention(struct lowering *w, const struct compiled_op *c, int n_rows
     if (has_long(l))
         lower_fast(w, &by_attention_prefill, c, list + 1, out);
     if (!is_one_prompt(l))
-        lower_fast(w, &by_attention_decode, c, list, out)->may_prefetch = behind_prep;
+        lower_fast(w, is_int4 ? &by_attention_decode_int4 : &by_attention_decode, c, list, out)->may_prefetch =
+            behind_prep;
 }
