@@ -108,7 +108,7 @@ static void project(const struct attention_oracle *o, const double *row, int par
     if (rig_is_int4(a->kv_dtype)) {
         if (part > 0 && o->rounds)
             keep_int4(o, row, part, h, x);
-    } else if (a->rotary_dim > 0 && o->rounds && rig_backend() != &backend_cpu) // which is held to what is meant
+    } else if (a->rotary_dim > 0 && o->rounds && rig_backend() != &backend_cpu && !on_device_is_plain())
         shorten(o, row, part, h, x);
     else if (part > 0 && o->rounds)
         rig_round_cached(o->dtype, a->kv_dtype, x, dim);
@@ -246,9 +246,9 @@ static void judge_attention(struct attention_oracle *o, bool by_sizes) {
         close.rms = RIG_CACHE_READ_RMS;
         // A row of 16 bits over its largest may have many elements in the middle between two of e4m3 (of bfloat16
         // whenever the largest is a power of two, of float16 where it is 7 * 73 / 256), and normed they are a little
-        // beside it, on either side: 0.017 is seen of plain kernels.
+        // beside it, on either side.
         if (a->v_norm && strcmp(rig->o.kernels, "float32") != 0)
-            close.rms *= 4;
+            close.rms *= 2;
     }
     for (enum rig_schedule s = by_sizes ? SCHEDULE_SIZES : 0; s < (by_sizes ? SCHEDULE_SIZES + 1 : N_SCHEDULES); s++) {
         if (rig_is_brief() && !by_sizes && s != SCHEDULE_WHOLE && s != SCHEDULE_CHUNK_1)

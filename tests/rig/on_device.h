@@ -20,6 +20,12 @@ struct on_device {
     struct executable *exe;
 };
 
+/* Whether $GYRE_TEST_KERNELS asks for plain ones, which keep keys and values each for itself. */
+static inline bool on_device_is_plain(void) {
+    const char *named = getenv("GYRE_TEST_KERNELS");
+    return named && strcmp(named, "plain") == 0;
+}
+
 static inline enum status on_device_open(const struct backend_ops *ops, struct how how, struct on_device *out,
                                          struct error *err) {
     char kernels[64];
