@@ -22,7 +22,8 @@ there=${GYRE_GPU_ROOT:-/tmp/gyre-gpu}
 # Test programs share one library of the engine, or each would be as large as it.
 pack() {
     tests=$(ls tests/ops/test_ops*.c | sed 's:.*/\(.*\)\.c$:\1:')
-    tests="$tests test_goldens test_device test_parity test_overlap test_sample_rows test_draft_models"
+    tests="$tests test_goldens test_device test_parity test_overlap test_sample_rows"
+    tests="$tests test_draft_models test_screened_masks"
     release=build/release root=build/gpu/root
     qwen3=build/data/tokenizers/qwen3 racecheck=build/racecheck
     make cuda cuda-tests $qwen3/tokenizer.json $qwen3/tokenizer_config.json $racecheck/libgyre-cuda.so \
@@ -97,7 +98,7 @@ tests() {
     echo "layer_near GYRE_L2_COPIES=force GYRE_TEST_PART=4/4 $there/test_ops_layer"
     echo "device_near GYRE_L2_COPIES=force GYRE_TEST_DTYPE=float16 GYRE_TEST_ONLY=thousands* $there/test_device"
     echo "parity_near $fp8 GYRE_L2_COPIES=force GYRE_TEST_PART=1/4 $there/test_parity"
-    echo "draft_models $there/test_draft_models"
+    for t in draft_models screened_masks; do echo "$t $there/test_$t"; done
     echo "head_by_library GYRE_LINEAR=library $there/test_ops_head"
     plain="GYRE_TEST_KERNELS=plain"
     most="ops_rows ops_norm ops_head ops_moe ops_recurrent"
@@ -110,7 +111,8 @@ tests() {
     for t in $most ops_refusals ops_int4_cache overlap sample_rows; do echo "$t $there/test_$t"; done
     for t in "$there"/test_*; do
         case ${t##*/test_} in
-        ops* | goldens | device | parity | overlap | sample_rows | draft_models | cache | faults | two_devices) ;;
+        ops* | goldens | device | parity | overlap | sample_rows | draft_models | screened_masks) ;;
+        cache | faults | two_devices) ;;
         *) echo "unit_${t##*/test_} $t" ;;
         esac
     done

@@ -151,7 +151,9 @@ static enum status connect_to(const char *address, const struct addrinfo *a, int
     return st;
 }
 
-/* One behind the other: each has an equal share of the time that those before it have left. */
+enum { LEAST_US = 250000 }; // for an address far away
+
+/* One behind the other: each has an equal share of the time that those before it have left, but no less than that. */
 enum status wire_connect(const char *address, int timeout_ms, struct wire **out, struct error *err) {
     struct addrinfo *all;
     int64_t until_us = clock_us() + (int64_t)timeout_ms * 1000;
@@ -162,7 +164,8 @@ enum status wire_connect(const char *address, int timeout_ms, struct wire **out,
     enum status st = ERR_IO;
     for (const struct addrinfo *a = all; a && st != OK; a = a->ai_next, n_left--) {
         int64_t now_us = clock_us();
-        st = connect_to(address, a, now_us + (until_us - now_us) / n_left, out, err);
+        int64_t share_us = MAX((until_us - now_us) / n_left, LEAST_US);
+        st = connect_to(address, a, MIN(now_us + share_us, until_us), out, err);
     }
     freeaddrinfo(all);
     return st;

@@ -72,6 +72,7 @@ static struct wire *hear_question(struct rig *r) {
     struct buf question = {0};
     struct error err;
     uint32_t kind;
+    EXPECT(wire_comes(r->fd, 20000)); // a machine that was away for seconds makes the server rest
     EXPECT_OK(wire_accept(r->fd, &w, &err), err);
     EXPECT_OK(wire_receive(w, &kind, &question, 1 << 20, clock_us() + 30 * SECOND_US, &err), err);
     EXPECT_EQ(kind, PROMPT_ASK);

@@ -107,7 +107,7 @@ static void who_takes_long_is_waited_for(void **state) {
     (void)state;
     pthread_t thread;
     enum status worked = ERR_IO;
-    stall_us = LONG_US - SECOND_US / 10, read_us = 2 * stall_us + SECOND_US, hang_us = 0;
+    stall_us = 2 * LONG_US, read_us = 2 * stall_us + SECOND_US, hang_us = 0;
     struct gyre *g;
     struct gyre_error err;
     find_address();

@@ -368,13 +368,13 @@ static void drafts_guess_as_when_they_agreed_with_goldens(void **state) {
     with_plain_kernels = false;
 }
 
-/* Room for two texts and a half: the others give way and come back. */
 /* Sooner or later fewer run than get guesses. */
 static void fewer_get_guesses_than_run(void **state) {
     (void)state;
     compare(&(const struct world){&pairs[1], 32 << 20, 0, .guess_seqs = 3}, 0);
 }
 
+/* Room for two texts and a half: the others give way and come back. */
 static void texts_are_the_same_where_sequences_give_way(void **state) {
     (void)state;
     char folder[RIG_PATH];

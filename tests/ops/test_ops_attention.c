@@ -417,7 +417,6 @@ static void what_fast_kernels_take_is_the_same_softmax(void **state) {
     }
 }
 
-/* Of few keys each, so that a step of 512 sequences can be judged. */
 /* Of int4: heads to a KV head from one to more than a product's columns, tiles seen in part, a sequence in parts. */
 static void fast_kernels_read_four_bits_as_they_are_stored(void **state) {
     (void)state;
@@ -433,6 +432,7 @@ static void fast_kernels_read_four_bits_as_they_are_stored(void **state) {
     attention_case(&cut, (int[]){1000, 1, 2}, rig_kernels()[1]);
 }
 
+/* Of few keys each, so that a step of 512 sequences can be judged. */
 static void attention_is_right_in_steps_of_every_number_of_sequences(void **state) {
     (void)state;
     static const struct attention_case cases[] = {

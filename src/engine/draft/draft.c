@@ -63,7 +63,8 @@ void engine_draft(struct gyre *g) {
     if ((!g->drafter.guess && g->n_predictions == 0) || g->drafter.is_off)
         return;
     struct guess_price price = {0};
-    bool is_plain = !g->drafter.is_fixed && guess_wants_plain(&g->drafter.times);
+    // Of steps with prompts none is timed.
+    bool is_plain = !g->drafter.is_fixed && g->drafter.free_us > 0 && guess_wants_plain(&g->drafter.times);
     if (!too_many)
         price = guess_price(&g->scheduler, &g->drafter.times, 0);
     for (int i = 0; i < g->scheduler.n_running && most > 0; i++) {

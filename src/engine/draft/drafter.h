@@ -20,7 +20,7 @@ enum { MOST_GUESSES = 16 };
 /* Why a sequence that decodes gets no guess. */
 enum draft_off {
     DRAFT_OFF_BATCH, // more sequences than most_seqs run
-    DRAFT_OFF_PRICE, // it would take longer than it saves (economy.h)
+    DRAFT_OFF_PRICE, // it would take longer than it saves, or a step's time without is wanted (economy.h)
     DRAFT_OFF_NONE,  // nobody has one
     N_DRAFT_OFF
 };

@@ -30,7 +30,7 @@ static double share_right(const struct guess_record *r) {
 
 double guess_risk(const struct guess_record *r, int n) { return 1 - pow(share_right(r), n); }
 
-/* How many give most in the time of a token; 0: none gives more than one. */
+/* How many give most in the time of a token; 0: none gives least_gain. */
 static int best_number(double a, struct guess_price price, int max) {
     double tokens = 1, right = 1, most = least_gain;
     int best = 0;

@@ -134,6 +134,7 @@ static enum status take_all(struct fetcher *w, struct errand *e, uint32_t kind, 
     bool has_parts = kind == PROMPT_PART;
     while (kind == PROMPT_PART) {
         TRY(take_over(lane, e, buf_view(answer), err));
+        note_word(w->fetch); // what this engine took for it is not the server's silence
         buf_clear(answer);
         TRY(receive(w, &kind, answer, most, until_us, err));
     }

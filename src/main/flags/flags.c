@@ -360,8 +360,10 @@ static enum status store_settings(const struct line *line, struct verb_args *arg
 }
 
 static int check_operands(const struct verb_spec *spec, const struct verb_args *args) {
+    int needed = (int)strcspn(spec->operands, "["); // others may be left out
+    needed -= needed > 0 && spec->operands[needed - 1] == ' ';
     if (args->n < spec->min_args)
-        return verb_misused(spec, args->n ? "an argument is missing: %s" : "%s is missing", spec->operands);
+        return verb_misused(spec, args->n ? "an argument is missing: %.*s" : "%.*s is missing", needed, spec->operands);
     if (args->n > spec->max_args)
         return verb_misused(spec, "%s is one argument too many", args->operands[spec->max_args]);
     return -1;

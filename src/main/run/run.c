@@ -333,9 +333,10 @@ static int converse(struct runner *r) {
     return engine_chat(r->g, &r->text, &options);
 }
 
-/* The prompt behind the model is as --prompt; false: there are both. */
+/* The prompt behind the model is as --prompt, and comes before the environment's; false: there are both. */
 static bool take_prompt(const struct verb_args *args) {
-    if (args->n > 1 && opt.prompt)
+    const char *of_environment = getenv("GYRE_PROMPT");
+    if (args->n > 1 && opt.prompt && !(of_environment && strcmp(opt.prompt, of_environment) == 0))
         return false;
     opt.prompt = args->n > 1 ? args->operands[1] : opt.prompt;
     return true;

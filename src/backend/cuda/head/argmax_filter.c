@@ -1,9 +1,10 @@
 /* argmax_filter.c - greedy steps without reading all of the head (argmax_filter.cu): where the head's copy in 8 bits
  * lies, and which steps try it; see cuda.h.
  *
- * A step of which every row wants its most probable token and no more has its tokens from argmax_filter.cu, and the
- * head and SAMPLE, whose nodes stand behind, end at once. What the rows want, and whether screening is paused, is read
- * on the device, so one graph serves all steps. The head in 16 bits decides either way: tokens are the same.
+ * A step of which every row wants its most probable token, of all or of those that a mask lets through, and no more has
+ * its tokens from argmax_filter.cu, and the head and SAMPLE, whose nodes stand behind, end at once. What the rows want,
+ * and whether screening is paused, is read on the device, so one graph serves all steps. The head in 16 bits decides
+ * either way: tokens are the same.
  *
  * Where a model's rows have outlying channels steps are left too often at first; the device then asks for a copy whose
  * columns are scaled, and it is made before some later step, as all of a stream is in order

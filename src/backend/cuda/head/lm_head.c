@@ -2,8 +2,8 @@
  *
  * Greedy rows want the largest logit and no other. lm_head.cu leaves it, in parts, and writes logits only for rows that
  * ask for more, so those of a step that decodes greedily never see memory. It takes heads of 16 bits in steps of up to
- * HEAD_MAX_ROWS rows; all others are LINEARs like any, and SAMPLE reads their logits. In steps of nothing but such rows
- * argmax_filter.cu may find their tokens first (argmax_filter.c). */
+ * HEAD_MAX_ROWS rows; all others are LINEARs like any, and SAMPLE reads their logits. In steps of such rows alone,
+ * masked ones too, argmax_filter.cu may find their tokens first (argmax_filter.c). */
 #include "backend/cuda/head/lm_head.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device/device.h"

@@ -90,7 +90,7 @@ static bool slow_attention(struct executable *exe, char *out, size_t n) {
     if (kv_element(loaded) == ELEMENT_KV_INT4) {
         snprintf(out, n,
                  "attention of %d layers is slow, by a plain kernel: over caches of int4 a fast one is for heads of "
-                 "64, 128 or 256 channels (here %d) and blocks of 64 tokens (here %d)",
+                 "64, 128 or 256 channels (here %d), blocks of 64 tokens (here %d), keys and values each for itself",
                  n_plain, plain->args.attention.head_dim, loaded->block_size);
         return true;
     }

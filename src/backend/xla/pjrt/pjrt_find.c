@@ -43,10 +43,13 @@ static void find_python(char prefix[PJRT_PATH_BYTES]) {
     for (prefix[0] = 0; at && *at; at = *end ? end + 1 : end) {
         end = at + strcspn(at, ":");
         int n = (int)(end - at);
-        bool is_bin = n > 4 && n < PJRT_PATH_BYTES - 16 && strncmp(end - 4, "/bin", 4) == 0;
-        snprintf(path, sizeof path, "%.*s/python3", is_bin ? n : 0, at);
-        if (is_bin && access(path, X_OK) == 0) {
-            snprintf(prefix, PJRT_PATH_BYTES, "%.*s", n - 4, at);
+        while (n > 1 && at[n - 1] == '/')
+            n--;
+        if (n == 0 || n >= PJRT_PATH_BYTES - 16)
+            continue;
+        snprintf(path, sizeof path, "%.*s/python3", n, at);
+        if (access(path, X_OK) == 0) { // of a folder that is no bin, which starts another one, nothing is known
+            snprintf(prefix, PJRT_PATH_BYTES, "%.*s", n > 4 && strncmp(at + n - 4, "/bin", 4) == 0 ? n - 4 : 0, at);
             return;
         }
     }
