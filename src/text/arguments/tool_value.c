@@ -45,11 +45,15 @@ const json_t *value_schema(const json_t *schema, const json_t *root) {
     return schema;
 }
 
-static int types_within(const json_t *schema, const json_t *root, int depth) {
+/* A long list of names or values counts too: references may lead to it many times. */
+static int types_within(const json_t *schema, const json_t *root, int depth, int64_t *n_left) {
     static const char *const choices[] = {"anyOf", "oneOf", "allOf"};
     schema = value_schema(schema, root);
     const json_t *type = json_object_get(schema, "type"), *values = json_object_get(schema, "enum");
     const json_t *constant = json_object_get(schema, "const");
+    *n_left -= 1 + (int64_t)(json_array_size(type) + json_array_size(values)) / 64;
+    if (*n_left < 0)
+        return TYPE_ALL;
     int types = type_named(type);
     for (size_t i = 0; i < json_array_size(type); i++)
         types |= type_named(json_array_get(type, i));
@@ -59,13 +63,20 @@ static int types_within(const json_t *schema, const json_t *root, int depth) {
         types = type_of(constant);
     for (size_t c = 0; !types && depth < MAX_SCHEMA_DEPTH && c < ARRAY_LEN(choices); c++) {
         const json_t *of = json_object_get(schema, choices[c]);
-        for (size_t i = 0; i < json_array_size(of); i++)
-            types |= types_within(json_array_get(of, i), root, depth + 1);
+        for (size_t i = 0; types != TYPE_ALL && i < json_array_size(of); i++)
+            types |= types_within(json_array_get(of, i), root, depth + 1, n_left);
     }
     return types ? types : TYPE_ALL;
 }
 
-int value_types(const json_t *schema, const json_t *root) { return schema ? types_within(schema, root, 0) : TYPE_ALL; }
+int value_types_of(const json_t *schema, const json_t *root, int64_t *n_left) {
+    return schema ? types_within(schema, root, 0, n_left) : TYPE_ALL;
+}
+
+int value_types(const json_t *schema, const json_t *root) {
+    int64_t n_left = MAX_SCHEMA_VISITS;
+    return value_types_of(schema, root, &n_left);
+}
 
 // ---- values that are no strings ---------------------------------------------------------------------------------
 

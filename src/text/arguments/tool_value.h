@@ -14,8 +14,15 @@ enum {
     TYPE_ALL = 63
 };
 
-/* What a schema lets a value be; NULL: anything. root is the parameters' schema, which has the definitions. */
+/* References and alternatives make of a short schema very many: 30 references to itself, 8 deep, are 30^8. */
+enum { MAX_SCHEMA_VISITS = 2000 };
+
+/* What a schema lets a value be; NULL, or more alternatives than MAX_SCHEMA_VISITS: anything. root is the parameters'
+ * schema, which has the definitions. */
 int value_types(const json_t *schema, const json_t *root);
+
+/* The same as one of many looks: *n_left, the schemas that all of them may visit, falls, below 0 where that is more. */
+int value_types_of(const json_t *schema, const json_t *root, int64_t *n_left);
 
 /* The schema that one of references stands for. */
 const json_t *value_schema(const json_t *schema, const json_t *root);

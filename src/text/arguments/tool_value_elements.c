@@ -79,17 +79,17 @@ static size_t read_elements(struct str s, struct str open, struct element **elem
 // ---- what the schema says ---------------------------------------------------------------------------------------
 
 /* Of a schema or its alternatives the one that speaks of what is within. */
-static const json_t *container_of(const json_t *schema, const json_t *root, int depth) {
+static const json_t *container_of(const json_t *schema, const json_t *root, int depth, int64_t *n_left) {
     static const char *const says[] = {"properties", "items", "additionalProperties"};
     static const char *const choices[] = {"anyOf", "oneOf", "allOf"};
     schema = value_schema(schema, root);
     for (size_t i = 0; i < ARRAY_LEN(says); i++)
         if (json_object_get(schema, says[i]))
             return schema;
-    for (size_t c = 0; depth < 8 && c < ARRAY_LEN(choices); c++) {
+    for (size_t c = 0; depth < 8 && --*n_left > 0 && c < ARRAY_LEN(choices); c++) {
         const json_t *of = json_object_get(schema, choices[c]);
-        for (size_t i = 0; i < json_array_size(of); i++) {
-            const json_t *found = container_of(json_array_get(of, i), root, depth + 1);
+        for (size_t i = 0; *n_left > 0 && i < json_array_size(of); i++) {
+            const json_t *found = container_of(json_array_get(of, i), root, depth + 1, n_left);
             if (found)
                 return found;
         }
@@ -108,12 +108,13 @@ struct writer {
     struct str open;
     const json_t *root;
     int level;
+    int64_t n_left; // schemas to visit: some for each element, so that a long value takes no more than its length
 };
 
 static bool put_parts(struct writer *w, struct str text, const json_t *schema, struct buf *out);
 
 static void put_one(struct writer *w, struct str text, const json_t *schema, struct buf *out) {
-    int types = value_types(schema, w->root);
+    int types = value_types_of(schema, w->root, &w->n_left);
     struct str core = str_core(text);
     if (put_parts(w, core, schema, out))
         return;
@@ -175,12 +176,12 @@ static bool is_array(const struct element *e, size_t n, int types) {
 }
 
 static bool put_parts(struct writer *w, struct str text, const json_t *schema, struct buf *out) {
-    int types = value_types(schema, w->root);
+    int types = value_types_of(schema, w->root, &w->n_left);
     if (!str_starts(text, w->open) || !(types & (TYPE_ARRAY | TYPE_OBJECT)) || w->level == MAX_LEVELS)
         return false;
     struct element *elements;
     size_t n = read_elements(text, w->open, &elements);
-    const json_t *container = container_of(schema, w->root, 0);
+    const json_t *container = container_of(schema, w->root, 0, &w->n_left);
     w->level++;
     if (n && is_array(elements, n, types))
         put_array(w, elements, n, json_object_get(container, "items"), out);
@@ -192,9 +193,9 @@ static bool put_parts(struct writer *w, struct str text, const json_t *schema, s
 }
 
 bool value_put_elements(struct str text, struct str open, const json_t *schema, const json_t *root, struct buf *out) {
-    struct writer w = {.open = open, .root = root};
+    struct writer w = {.open = open, .root = root, .n_left = MAX_SCHEMA_VISITS + 4 * (int64_t)text.len};
     struct str core = str_core(text);
-    int types = value_types(schema, root);
+    int types = value_types_of(schema, root, &w.n_left);
     bool empty = core.len == 0 && schema && !(types & TYPE_STRING) && (types & (TYPE_ARRAY | TYPE_OBJECT));
     if (empty)
         put_one(&w, core, schema, out);

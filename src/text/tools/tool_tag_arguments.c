@@ -6,7 +6,8 @@
 
 #include <stdlib.h>
 
-enum { MAX_ALTERNATIVES_DEPTH = 8 };
+// A choice is ten small objects, and a tool's schema may be a list of 200,000.
+enum { MAX_ALTERNATIVES_DEPTH = 8, VISITS_OF_A_PROPERTY = 16, MAX_CHOICES = 1 << 14 };
 
 // ---- sequences --------------------------------------------------------------------------------------------------
 
@@ -90,14 +91,18 @@ static void put_value_close(const struct tool_format *f, const char *key, struct
 struct tagged_value {
     const struct tool_format *f;
     const json_t *parameters;
-    const char *key;
+    bool strict;
+    int64_t n_left, n_choices_left; // schemas to visit and choices to make, of all the tool's values
+
+    const char *key; // of this one
     struct str close;
-    bool strict, free; // free: any text
+    bool free; // any text
     json_t *choices;
 };
 
 static void add_choice(struct tagged_value *v, bool is_string, json_t *take_content) {
     struct tag_sequence one = {0};
+    v->n_choices_left--;
     tag_text(&one, !is_string && v->f->key_close_other.len ? v->f->key_close_other : v->f->key_close);
     tag_add(&one, take_content);
     tag_text(&one, v->close);
@@ -119,18 +124,28 @@ static void add_constant(struct tagged_value *v, const json_t *value) {
     free(text);
 }
 
+static enum status check_left(const struct tagged_value *v, size_t n_choices, struct error *err) {
+    if (v->n_left < 0 || v->n_choices_left < (int64_t)n_choices)
+        return fail(err, ERR_UNSUPPORTED, "tools: the schema of \"%.60s\" has too many alternatives", v->key);
+    return OK;
+}
+
 /* The alternatives of a schema; its references are followed. One that is no text is JSON, of nested elements too: of
  * those it would bind less. */
 static enum status add_alternatives(struct tagged_value *v, const json_t *schema, int depth, struct error *err) {
     static const char *const choices[] = {"anyOf", "oneOf", "allOf"};
     schema = value_schema(schema, v->parameters);
     const json_t *values = json_object_get(schema, "enum"), *only = json_object_get(schema, "const");
-    if (!(value_types(schema, v->parameters) & TYPE_STRING)) {
+    int types = value_types_of(schema, v->parameters, &v->n_left);
+    v->n_left--;
+    TRY(check_left(v, 1, err));
+    if (!(types & TYPE_STRING)) {
         add_choice(v, false, schema_element(property_schema(schema, v->parameters)));
         return OK;
     }
     if (depth > MAX_ALTERNATIVES_DEPTH)
         return fail(err, ERR_UNSUPPORTED, "tools: the schema of \"%.60s\" is nested too deeply", v->key);
+    TRY(check_left(v, json_array_size(values), err));
     for (size_t i = 0; i < json_array_size(values); i++)
         add_constant(v, json_array_get(values, i));
     if (!values && only)
@@ -150,22 +165,20 @@ static enum status add_alternatives(struct tagged_value *v, const json_t *schema
 }
 
 /* A value and the mark behind it. */
-static enum status add_tagged_value(const struct tool_format *f, const json_t *schema, const json_t *parameters,
-                                    const char *key, bool strict, struct tag_sequence *out, struct error *err) {
+static enum status add_tagged_value(struct tagged_value *v, const json_t *schema, const char *key,
+                                    struct tag_sequence *out, struct error *err) {
     struct buf close = {0};
-    put_value_close(f, key, &close);
-    struct tagged_value v = {.f = f,
-                             .parameters = parameters,
-                             .key = key,
-                             .close = buf_view(&close),
-                             .strict = strict,
-                             .choices = json_array()};
-    enum status st = add_alternatives(&v, schema, 0, err);
-    if (v.free)
-        add_text(&v);
+    put_value_close(v->f, key, &close);
+    v->key = key;
+    v->close = buf_view(&close);
+    v->free = false;
+    v->choices = json_array();
+    enum status st = add_alternatives(v, schema, 0, err);
+    if (v->free)
+        add_text(v);
     if (st == OK)
-        tag_add(out, json_pack("{s:s, s:O}", "type", "or", "elements", v.choices));
-    json_decref(v.choices);
+        tag_add(out, json_pack("{s:s, s:O}", "type", "or", "elements", v->choices));
+    json_decref(v->choices);
     buf_release(&close);
     return st;
 }
@@ -200,12 +213,15 @@ static bool is_required(const json_t *parameters, const char *key) {
 static enum status add_tagged(const struct tool_format *f, const json_t *parameters, bool strict,
                               struct tag_sequence *out, struct error *err) {
     const char *key;
-    json_t *schema;
-    json_object_foreach(json_object_get(parameters, "properties"), key, schema) {
+    json_t *schema, *properties = json_object_get(parameters, "properties");
+    int64_t n_left = MAX_SCHEMA_VISITS + VISITS_OF_A_PROPERTY * (int64_t)json_object_size(properties);
+    struct tagged_value v = {
+        .f = f, .parameters = parameters, .strict = strict, .n_left = n_left, .n_choices_left = MAX_CHOICES};
+    json_object_foreach(properties, key, schema) {
         struct tag_sequence one = {0};
         tag_text(&one, f->key_open);
         tag_text(&one, str_of(key));
-        enum status st = add_tagged_value(f, schema, parameters, key, strict, &one, err);
+        enum status st = add_tagged_value(&v, schema, key, &one, err);
         json_t *element = tag_finish(&one);
         if (st != OK) {
             json_decref(element);
