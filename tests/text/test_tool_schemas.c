@@ -183,6 +183,37 @@ static void a_large_union_is_bound(void **state) {
     buf_release(&all);
 }
 
+// ---- bounds -----------------------------------------------------------------------------------------------------
+
+/* A bound beside alternatives or names binds all of them: what the grammar of tags would drop is refused. */
+static void a_bound_beside_alternatives_is_not_dropped(void **state) {
+    (void)state;
+    static const struct {
+        const char *property, *word;
+    } cases[] = {
+        {"{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"null\"}],\"maxLength\":5}", "maxLength"},
+        {"{\"oneOf\":[{\"type\":\"string\"},{\"type\":\"null\"}],\"not\":{\"const\":\"x\"}}", "not"},
+        {"{\"allOf\":[{\"$ref\":\"#/$defs/S\"}],\"pattern\":\"^a\"}", "pattern"},
+        {"{\"anyOf\":[{\"type\":\"string\"}],\"oneOf\":[{\"const\":\"x\"},{\"const\":\"y\"}]}", "oneOf"},
+        {"{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"integer\"}],\"maximum\":5}", "maximum"},
+        {"{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"array\"}],\"items\":{\"type\":\"integer\"}}", "items"},
+        {"{\"anyOf\":[{\"type\":\"string\"},{\"type\":\"object\"}],\"required\":[\"k\"]}", "required"},
+        {"{\"enum\":[\"a\",\"b\"],\"pattern\":\"^a\"}", "pattern"},
+        {"{\"enum\":[\"a\",\"b\"],\"const\":\"a\"}", "const"},
+        {"{\"type\":\"string\",\"const\":\"a\",\"not\":{\"const\":\"a\"}}", "not"},
+        {"{\"type\":\"string\",\"enum\":[\"a\",\"b\"],\"anyOf\":[{\"const\":\"b\"}]}", "anyOf"},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        char words[80];
+        snprintf(words, sizeof words, "\"%s\" of the string \"v\" is not enforced", cases[i].word);
+        expect_refused(cases[i].property, "\"S\":{\"type\":\"string\"}", words);
+    }
+    static const char union_of[] = "{\"anyOf\":[{\"const\":\"a\"},{\"type\":\"null\"}],\"default\":null,"
+                                   "\"title\":\"T\",\"description\":\"d\",\"minimum\":3}"; // of numbers: it has none
+    expect_binds(union_of, "", "null", "b");
+    expect_binds("{\"anyOf\":[{\"type\":\"integer\"},{\"type\":\"null\"}],\"maximum\":5}", "", "5", "6");
+}
+
 static int open_format(void **state) {
     (void)state;
     struct chat_template *chat;
@@ -205,6 +236,7 @@ int main(void) {
         cmocka_unit_test(references_that_multiply_are_refused_at_once),
         cmocka_unit_test(references_that_multiply_are_read_in_a_bounded_time),
         cmocka_unit_test(a_large_union_is_bound),
+        cmocka_unit_test(a_bound_beside_alternatives_is_not_dropped),
     };
     return cmocka_run_group_tests(tests, open_format, close_format);
 }

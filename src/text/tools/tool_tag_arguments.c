@@ -67,15 +67,50 @@ static bool names_string(const json_t *type) {
     return json_is_string(type) && strcmp(json_string_value(type), "string") == 0;
 }
 
-static enum status check_string(const json_t *schema, const char *key, bool strict, struct error *err) {
-    static const char *const bounds[] = {"pattern", "minLength", "maxLength", "format", "not",
-                                         "anyOf",   "oneOf",     "allOf",     "if"};
-    for (size_t i = 0; strict && i < ARRAY_LEN(bounds); i++)
-        if (json_object_get(schema, bounds[i]))
+/* What binds a value, and which values. */
+static const struct bound {
+    const char *word;
+    int types;
+} bounds[] = {{"pattern", TYPE_STRING},
+              {"minLength", TYPE_STRING},
+              {"maxLength", TYPE_STRING},
+              {"format", TYPE_STRING},
+              {"enum", TYPE_ALL},
+              {"const", TYPE_ALL},
+              {"not", TYPE_ALL},
+              {"anyOf", TYPE_ALL},
+              {"oneOf", TYPE_ALL},
+              {"allOf", TYPE_ALL},
+              {"if", TYPE_ALL},
+              {"minimum", TYPE_NUMBER},
+              {"maximum", TYPE_NUMBER},
+              {"exclusiveMinimum", TYPE_NUMBER},
+              {"exclusiveMaximum", TYPE_NUMBER},
+              {"multipleOf", TYPE_NUMBER},
+              {"items", TYPE_ARRAY},
+              {"prefixItems", TYPE_ARRAY},
+              {"contains", TYPE_ARRAY},
+              {"minItems", TYPE_ARRAY},
+              {"maxItems", TYPE_ARRAY},
+              {"uniqueItems", TYPE_ARRAY},
+              {"properties", TYPE_OBJECT},
+              {"required", TYPE_OBJECT},
+              {"additionalProperties", TYPE_OBJECT},
+              {"patternProperties", TYPE_OBJECT},
+              {"propertyNames", TYPE_OBJECT},
+              {"minProperties", TYPE_OBJECT},
+              {"maxProperties", TYPE_OBJECT}};
+
+/* Whether the schema says nothing of values of those types but what is followed: one word, or NULL. */
+static enum status check_bounds(const json_t *schema, const char *key, const char *followed, int types,
+                                struct error *err) {
+    for (size_t i = 0; i < ARRAY_LEN(bounds); i++)
+        if ((bounds[i].types & types) && !(followed && strcmp(bounds[i].word, followed) == 0) &&
+            json_object_get(schema, bounds[i].word))
             return fail(err, ERR_UNSUPPORTED,
                         "tools: \"%.40s\" of the string \"%.60s\" is not enforced in this model's form of calls, where "
                         "strings have no quotes",
-                        bounds[i], key);
+                        bounds[i].word, key);
     return OK;
 }
 
@@ -151,17 +186,19 @@ static enum status add_alternatives(struct tagged_value *v, const json_t *schema
     if (!values && only)
         add_constant(v, only);
     if (values || only)
-        return OK;
+        return v->strict ? check_bounds(schema, v->key, values ? "enum" : "const", types, err) : OK;
     for (size_t c = 0; !json_object_get(schema, "type") && c < ARRAY_LEN(choices); c++) {
         const json_t *of = json_object_get(schema, choices[c]);
         if (json_array_size(of) == 0 || (c == 2 && json_array_size(of) > 1))
             continue;
+        if (v->strict)
+            TRY(check_bounds(schema, v->key, choices[c], types, err));
         for (size_t i = 0; i < json_array_size(of); i++)
             TRY(add_alternatives(v, json_array_get(of, i), depth + 1, err));
         return OK;
     }
     v->free = true;
-    return check_string(schema, v->key, v->strict, err);
+    return v->strict ? check_bounds(schema, v->key, NULL, TYPE_STRING, err) : OK;
 }
 
 /* A value and the mark behind it. */
@@ -188,7 +225,8 @@ static enum status add_literal_value(const struct tool_format *f, const json_t *
     bool quoted = f->quote.len && names_string(json_object_get(schema, "type")) && !json_object_get(schema, "enum") &&
                   !json_object_get(schema, "const");
     if (quoted) {
-        TRY(check_string(schema, key, strict, err));
+        if (strict)
+            TRY(check_bounds(schema, key, NULL, TYPE_STRING, err));
         tag_add(out, json_pack("{s:s, s:o, s:{s:s}, s:o}", "type", "tag", "begin", text_of(f->quote), "content", "type",
                                "any_text", "end", text_of(f->quote)));
     } else {
