@@ -214,6 +214,52 @@ static void a_bound_beside_alternatives_is_not_dropped(void **state) {
     expect_binds("{\"anyOf\":[{\"type\":\"integer\"},{\"type\":\"null\"}],\"maximum\":5}", "", "5", "6");
 }
 
+// ---- references -------------------------------------------------------------------------------------------------
+
+static const char definitions[] =
+    "\"A\":{\"$ref\":\"#/$defs/B\"},\"B\":{\"$ref\":\"#/$defs/C\"},\"C\":{\"enum\":[\"red\",\"green\"]},"
+    "\"N\":{\"type\":\"integer\"},\"S\":{\"type\":\"string\"},\"In\":{\"properties\":{\"a/b\":{\"const\":\"x\"}}},"
+    "\"Any\":{},\"P\":{\"$ref\":\"#/$defs/S\",\"pattern\":\"^a\"},\"Loop\":{\"$ref\":\"#/$defs/Loop\"}";
+
+/* Wherever it leads, over whichever definitions, and whatever else it says. */
+static void a_reference_binds_or_is_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *property, *good, *bad;
+    } bound[] = {
+        {"{\"$ref\":\"#/$defs/A\"}", "red", "blue"},
+        {"{\"anyOf\":[{\"$ref\":\"#/$defs/A\"},{\"type\":\"null\"}]}", "green", "blue"},
+        {"{\"$ref\":\"#/$defs/In/properties/a~1b\"}", "x", "y"},
+        {"{\"$ref\":\"#/properties/other\"}", "7", "x"},
+        {"{\"$ref\":\"#/$defs/N\",\"maximum\":5}", "5", "6"},
+        {"{\"$ref\":\"#/$defs/S\",\"maximum\":5,\"description\":\"d\"}", "any", "any\n</parameter>"},
+    };
+    static const struct {
+        const char *property, *words;
+    } refused[] = {
+        {"{\"$ref\":\"#/$defs/Loop\"}", "the schema of \"v\" is nested too deeply"},
+        {"{\"$ref\":\"#/$defs/Missing\"}", "\"#/$defs/Missing\" of \"v\" leads to no schema"},
+        {"{\"$ref\":\"other.json\"}", "\"other.json\" of \"v\" leads to no schema"},
+        {"{\"$ref\":7}", "\"\" of \"v\" leads to no schema"},
+        {"{\"$ref\":\"#/$defs/S\",\"maxLength\":5}", "\"maxLength\" of the string \"v\""},
+        {"{\"$ref\":\"#/$defs/A\",\"enum\":[\"red\"]}", "\"enum\" of the string \"v\""},
+        {"{\"$ref\":\"#/$defs/P\"}", "\"pattern\" of the string \"v\""},
+        {"{\"$ref\":\"#/$defs/Any\",\"maximum\":5}", "\"maximum\" of the string \"v\""},
+        {"{\"$ref\":\"#/$defs/Any\",\"type\":\"string\"}", "\"type\" beside the $ref of \"v\""},
+    };
+    for (size_t i = 0; i < ARRAY_LEN(bound); i++)
+        expect_binds(bound[i].property, definitions, bound[i].good, bound[i].bad);
+    for (size_t i = 0; i < ARRAY_LEN(refused); i++)
+        expect_refused(refused[i].property, definitions, refused[i].words);
+    json_t *tools = tools_of("{\"$ref\":\"#/properties/other\"}", ""),
+           *texts = tools_of("{\"$ref\":\"#/$defs/A\"}", definitions);
+    static const char call[] = "<tool_call>\n<function=f>\n<parameter=v>\n07\n</parameter>\n</function>\n</tool_call>";
+    expect_arguments(qwen, tools, str_of(call), "{\"v\": 7}");
+    expect_arguments(qwen, texts, str_of(call), "{\"v\": \"07\"}");
+    json_decref(tools);
+    json_decref(texts);
+}
+
 static int open_format(void **state) {
     (void)state;
     struct chat_template *chat;
@@ -237,6 +283,7 @@ int main(void) {
         cmocka_unit_test(references_that_multiply_are_read_in_a_bounded_time),
         cmocka_unit_test(a_large_union_is_bound),
         cmocka_unit_test(a_bound_beside_alternatives_is_not_dropped),
+        cmocka_unit_test(a_reference_binds_or_is_refused),
     };
     return cmocka_run_group_tests(tests, open_format, close_format);
 }

@@ -3,8 +3,9 @@
 
 #include "base/status.h"
 #include "text/arguments/tool_literal.h"
+#include "text/tools/tool_marks.h"
 
-enum { MAX_SCHEMA_DEPTH = 8 };
+enum { MAX_SCHEMA_DEPTH = 8, MAX_REFERENCES = 8, MAX_REFERENCE = 1024 };
 
 // ---- what a schema lets a value be ------------------------------------------------------------------------------
 
@@ -33,16 +34,46 @@ static int type_named(const json_t *name) {
     return 0;
 }
 
+/* A name of a JSON pointer as it is meant: ~1 is '/', ~0 '~'. */
+static void unescape(struct str name, struct buf *out) {
+    buf_clear(out);
+    for (size_t i = 0; i < name.len; i++) {
+        bool escape = name.ptr[i] == '~' && i + 1 < name.len && (name.ptr[i + 1] == '0' || name.ptr[i + 1] == '1');
+        buf_push(out, !escape ? name.ptr[i] : name.ptr[i + 1] == '1' ? '/' : '~');
+        i += escape;
+    }
+}
+
+static const json_t *member_named(const json_t *value, struct str name) {
+    if (name.len == 0 || !json_is_array(value))
+        return json_object_getn(value, name.len ? name.ptr : "", name.len);
+    char *end;
+    size_t i = strtoul(name.ptr, &end, 10);
+    return end == name.ptr + name.len ? json_array_get(value, i) : NULL;
+}
+
+const json_t *value_referred(const json_t *ref, const json_t *root) {
+    struct str rest = json_is_string(ref) ? (struct str){json_string_value(ref), json_string_length(ref)} : STR("");
+    struct buf name = {0};
+    if (!str_starts(rest, STR("#")) || rest.len > MAX_REFERENCE)
+        return NULL;
+    rest = str_from(rest, 1);
+    while (root && rest.len) {
+        size_t n = text_find(str_from(rest, 1), STR("/"));
+        n = n == NOT_FOUND ? rest.len : n + 1;
+        unescape(str_from(str_to(rest, n), 1), &name);
+        root = rest.ptr[0] == '/' ? member_named(root, buf_view(&name)) : NULL;
+        rest = str_from(rest, n);
+    }
+    buf_release(&name);
+    return root;
+}
+
 const json_t *value_schema(const json_t *schema, const json_t *root) {
     const json_t *ref = json_object_get(schema, "$ref");
-    const char *path = json_is_string(ref) ? json_string_value(ref) : "";
-    static const char *const places[] = {"$defs", "definitions"};
-    for (size_t i = 0; i < ARRAY_LEN(places); i++) {
-        size_t n = strlen(places[i]);
-        if (strncmp(path, "#/", 2) == 0 && strncmp(path + 2, places[i], n) == 0 && path[2 + n] == '/')
-            return json_object_get(json_object_get(root, places[i]), path + 3 + n);
-    }
-    return schema;
+    for (int n = 0; ref && n < MAX_REFERENCES; n++, ref = json_object_get(schema, "$ref"))
+        schema = value_referred(ref, root);
+    return ref ? NULL : schema;
 }
 
 /* A long list of names or values counts too: references may lead to it many times. */

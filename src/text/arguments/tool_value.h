@@ -24,7 +24,10 @@ int value_types(const json_t *schema, const json_t *root);
 /* The same as one of many looks: *n_left, the schemas that all of them may visit, falls, below 0 where that is more. */
 int value_types_of(const json_t *schema, const json_t *root, int64_t *n_left);
 
-/* The schema that one of references stands for. */
+/* What a reference leads to: "#" is root, "#/$defs/A" and "#/properties/a" are within. NULL: nothing. */
+const json_t *value_referred(const json_t *ref, const json_t *root);
+
+/* The schema that a reference stands for, or one behind the other, up to 8; itself, where it is none. NULL: nothing. */
 const json_t *value_schema(const json_t *schema, const json_t *root);
 
 /* Appends what text says as JSON, of those types: JSON, or a literal of Python. false: it is none of these, and a

@@ -75,6 +75,7 @@ static const struct bound {
               {"minLength", TYPE_STRING},
               {"maxLength", TYPE_STRING},
               {"format", TYPE_STRING},
+              {"$ref", TYPE_ALL},
               {"enum", TYPE_ALL},
               {"const", TYPE_ALL},
               {"not", TYPE_ALL},
@@ -165,21 +166,47 @@ static enum status check_left(const struct tagged_value *v, size_t n_choices, st
     return OK;
 }
 
+static enum status add_alternatives(struct tagged_value *v, const json_t *schema, int depth, struct error *err);
+
+/* What a reference leads to. A type beside it says less or more than what is there. */
+static enum status add_referred(struct tagged_value *v, const json_t *schema, int types, int depth, struct error *err) {
+    const json_t *ref = json_object_get(schema, "$ref"), *referred = value_referred(ref, v->parameters);
+    if (v->strict && !referred)
+        return fail(err, ERR_UNSUPPORTED, "tools: the $ref \"%.80s\" of \"%.60s\" leads to no schema of the tool",
+                    json_is_string(ref) ? json_string_value(ref) : "", v->key);
+    if (v->strict && json_object_get(schema, "type"))
+        return fail(err, ERR_UNSUPPORTED, "tools: \"type\" beside the $ref of \"%.60s\" is not enforced", v->key);
+    if (v->strict)
+        TRY(check_bounds(schema, v->key, "$ref", types, err));
+    if (referred)
+        return add_alternatives(v, referred, depth + 1, err);
+    v->free = true;
+    return OK;
+}
+
+/* Whether property_schema() has what a schema refers to, if it does. */
+static bool is_whole(const json_t *schema) {
+    const json_t *ref = json_object_get(schema, "$ref");
+    struct str path = json_is_string(ref) ? str_of(json_string_value(ref)) : STR("");
+    return !ref || str_starts(path, STR("#/$defs/")) || str_starts(path, STR("#/definitions/"));
+}
+
 /* The alternatives of a schema; its references are followed. One that is no text is JSON, of nested elements too: of
  * those it would bind less. */
 static enum status add_alternatives(struct tagged_value *v, const json_t *schema, int depth, struct error *err) {
     static const char *const choices[] = {"anyOf", "oneOf", "allOf"};
-    schema = value_schema(schema, v->parameters);
     const json_t *values = json_object_get(schema, "enum"), *only = json_object_get(schema, "const");
     int types = value_types_of(schema, v->parameters, &v->n_left);
     v->n_left--;
     TRY(check_left(v, 1, err));
-    if (!(types & TYPE_STRING)) {
+    if (!(types & TYPE_STRING) && is_whole(schema)) {
         add_choice(v, false, schema_element(property_schema(schema, v->parameters)));
         return OK;
     }
     if (depth > MAX_ALTERNATIVES_DEPTH)
         return fail(err, ERR_UNSUPPORTED, "tools: the schema of \"%.60s\" is nested too deeply", v->key);
+    if (json_object_get(schema, "$ref"))
+        return add_referred(v, schema, types, depth, err);
     TRY(check_left(v, json_array_size(values), err));
     for (size_t i = 0; i < json_array_size(values); i++)
         add_constant(v, json_array_get(values, i));
