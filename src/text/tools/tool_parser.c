@@ -317,10 +317,9 @@ static bool parse_reasoning(struct tool_parser *p) {
         p->state = PARSER_AFTER_REASONING;
         return true;
     }
-    size_t certain = rest.len - could_begin(p, rest);
-    certain = without_blanks(p, str_to(rest, certain), true);
-    if (rest.len - certain > MAX_HEAD) // of blanks
-        certain = rest.len;
+    size_t text = rest.len - could_begin(p, rest), certain = without_blanks(p, str_to(rest, text), true);
+    if (text - certain > MAX_HEAD) // of blanks
+        certain = text;
     parser_tell_text(p, TOOL_EVENT_REASONING, certain);
     return false;
 }

@@ -210,6 +210,14 @@ class Parse(unittest.TestCase):
                 for line, a, b in zip(lines, whole, self.parse(template + ".jinja", lines, "--pieces", n)):
                     self.assertEqual(a, b, (template, n, line["output"].replace(" " * 1000, "_")))
 
+    def test_the_end_of_the_reasoning_is_seen_behind_any_blanks(self):
+        """As many as may be held, and as many as there are when a look falls in the middle of the mark."""
+        for blanks in (16384, 16385, *range(16815, 16835)):
+            line = {"output": "<think>\nhm" + " " * blanks + "</think>\n\nHi", "tools": TOOLS}
+            for n in "1", "1000":
+                got, = self.parse("Qwen-Qwen3-0.6B.jinja", [line], "--pieces", n)
+                self.assertEqual((got["reasoning_content"].rstrip(), got["content"]), ("hm", "Hi"), (blanks, n))
+
     def test_any_cut_of_pieces_is_the_same(self):
         """Texts made of marks and words at random: whatever they are, they are the same in pieces."""
         seed = random.randrange(1 << 30)
