@@ -260,6 +260,43 @@ static void a_reference_binds_or_is_refused(void **state) {
     json_decref(texts);
 }
 
+// ---- elements ---------------------------------------------------------------------------------------------------
+
+#define ELEMENT(name, text) NS "<" name ">" text NS "</" name ">"
+
+/* A value of elements may be one of several: its members say which, and not the order of the alternatives. */
+static void members_are_read_by_the_alternative_that_has_them(void **state) {
+    (void)state;
+    static const char tags[] = "{\"type\":\"array\",\"items\":{\"type\":\"string\"}}";
+    static const char object[] = "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"}},"
+                                 "\"additionalProperties\":false}";
+    static const char other[] = "{\"type\":\"object\",\"properties\":{\"b\":{\"type\":\"string\"},"
+                                "\"a\":{\"type\":\"string\"}}}";
+    static const char open_one[] = "{\"type\":\"object\",\"additionalProperties\":{\"type\":\"string\"}}";
+    static const struct {
+        const char *schemas[2], *value, *arguments;
+    } cases[] = {
+        {{object, tags}, ELEMENT("item", "7") ELEMENT("item", "8"), "{\"v\": [\"7\", \"8\"]}"},
+        {{tags, object}, ELEMENT("a", "07"), "{\"v\": {\"a\": 7}}"},
+        {{object, other}, ELEMENT("a", "7") ELEMENT("b", "8"), "{\"v\": {\"a\": 7, \"b\": \"8\"}}"},
+        {{object, open_one}, ELEMENT("a", "7") ELEMENT("c", "9"), "{\"v\": {\"a\": 7, \"c\": \"9\"}}"},
+        {{open_one, object}, ELEMENT("a", "7") ELEMENT("c", "9"), "{\"v\": {\"a\": 7, \"c\": \"9\"}}"},
+    };
+    struct tool_format *minimax = minimax_format();
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct buf property = {0}, text = {0};
+        buf_printf(&property, "{\"anyOf\":[%s,%s,{\"type\":\"null\"}]}", cases[i].schemas[0], cases[i].schemas[1]);
+        buf_printf(&text, "%s%s%s", NS "<tool_call>\n" NS "<invoke name=\"f\">" NS "<v>", cases[i].value,
+                   NS "</v>" NS "</invoke>\n" NS "</tool_call>");
+        json_t *tools = tools_of(property.ptr, "");
+        expect_arguments(minimax, tools, buf_view(&text), cases[i].arguments);
+        json_decref(tools);
+        buf_release(&property);
+        buf_release(&text);
+    }
+    tool_format_free(minimax);
+}
+
 static int open_format(void **state) {
     (void)state;
     struct chat_template *chat;
@@ -284,6 +321,7 @@ int main(void) {
         cmocka_unit_test(a_large_union_is_bound),
         cmocka_unit_test(a_bound_beside_alternatives_is_not_dropped),
         cmocka_unit_test(a_reference_binds_or_is_refused),
+        cmocka_unit_test(members_are_read_by_the_alternative_that_has_them),
     };
     return cmocka_run_group_tests(tests, open_format, close_format);
 }

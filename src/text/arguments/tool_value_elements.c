@@ -7,7 +7,7 @@
 #include "base/status.h"
 #include "text/tools/tool_marks.h"
 
-enum { MAX_LEVELS = 32, MAX_ELEMENT_NAME = 1024 };
+enum { MAX_LEVELS = 32, MAX_ALTERNATIVES = 8, MAX_ELEMENT_NAME = 1024 };
 
 size_t value_find_end(struct str text, struct str open, struct str close, struct value_end *end) {
     for (;;) {
@@ -78,18 +78,29 @@ static size_t read_elements(struct str s, struct str open, struct element **elem
 
 // ---- what the schema says ---------------------------------------------------------------------------------------
 
-/* Of a schema or its alternatives the one that speaks of what is within. */
-static const json_t *container_of(const json_t *schema, const json_t *root, int depth, int64_t *n_left) {
-    static const char *const says[] = {"properties", "items", "additionalProperties"};
+struct writer {
+    struct str open;
+    const json_t *root;
+    int level;
+    int64_t n_left; // schemas to visit: some for each element, so that a long value takes no more than its length
+};
+
+/* Of a schema and its alternatives the first that says `word`, with a member `name` where one is asked for: the schema
+ * that stands there. Alternatives differ in what they have, so that only the name tells which one is meant. */
+static const json_t *find_schema(struct writer *w, const json_t *schema, const char *word, const struct str *name,
+                                 int depth) {
     static const char *const choices[] = {"anyOf", "oneOf", "allOf"};
-    schema = value_schema(schema, root);
-    for (size_t i = 0; i < ARRAY_LEN(says); i++)
-        if (json_object_get(schema, says[i]))
-            return schema;
-    for (size_t c = 0; depth < 8 && --*n_left > 0 && c < ARRAY_LEN(choices); c++) {
+    if (--w->n_left < 0)
+        return NULL;
+    schema = value_schema(schema, w->root);
+    const json_t *found = json_object_get(schema, word);
+    found = name ? json_object_getn(found, name->ptr, name->len) : found;
+    if (json_is_object(found))
+        return found;
+    for (size_t c = 0; depth < MAX_ALTERNATIVES && c < ARRAY_LEN(choices); c++) {
         const json_t *of = json_object_get(schema, choices[c]);
-        for (size_t i = 0; *n_left > 0 && i < json_array_size(of); i++) {
-            const json_t *found = container_of(json_array_get(of, i), root, depth + 1, n_left);
+        for (size_t i = 0; w->n_left > 0 && i < json_array_size(of); i++) {
+            found = find_schema(w, json_array_get(of, i), word, name, depth + 1);
             if (found)
                 return found;
         }
@@ -97,19 +108,12 @@ static const json_t *container_of(const json_t *schema, const json_t *root, int 
     return NULL;
 }
 
-static const json_t *member_schema(const json_t *container, struct str name) {
-    const json_t *member = json_object_getn(json_object_get(container, "properties"), name.ptr, name.len);
-    return member ? member : json_object_get(container, "additionalProperties");
+static const json_t *member_schema(struct writer *w, const json_t *schema, struct str name) {
+    const json_t *member = find_schema(w, schema, "properties", &name, 0);
+    return member ? member : find_schema(w, schema, "additionalProperties", NULL, 0);
 }
 
 // ---- writing ----------------------------------------------------------------------------------------------------
-
-struct writer {
-    struct str open;
-    const json_t *root;
-    int level;
-    int64_t n_left; // schemas to visit: some for each element, so that a long value takes no more than its length
-};
 
 static bool put_parts(struct writer *w, struct str text, const json_t *schema, struct buf *out);
 
@@ -145,21 +149,21 @@ static json_t *link_names(const struct element *e, size_t n, size_t *next) {
     return seen;
 }
 
-static void put_object(struct writer *w, const struct element *e, size_t n, const json_t *container, struct buf *out) {
+static void put_object(struct writer *w, const struct element *e, size_t n, const json_t *schema, struct buf *out) {
     size_t *next = xcalloc(n, sizeof *next);
     json_t *first = link_names(e, n, next);
     bool some = false;
     for (size_t i = 0; i < n; i++) {
         if (json_integer_value(json_object_getn(first, e[i].name.ptr, e[i].name.len)) != (json_int_t)i)
             continue;
-        const json_t *schema = member_schema(container, e[i].name);
+        const json_t *member = member_schema(w, schema, e[i].name);
         buf_str(out, some ? STR(", ") : STR("{"));
         some = true;
         buf_json_string(out, e[i].name);
         buf_str(out, next[i] < n ? STR(": [") : STR(": "));
         for (size_t k = i; k < n; k = next[k]) {
             buf_str(out, k > i ? STR(", ") : STR(""));
-            put_one(w, e[k].text, schema, out);
+            put_one(w, e[k].text, member, out);
         }
         buf_str(out, next[i] < n ? STR("]") : STR(""));
     }
@@ -181,12 +185,11 @@ static bool put_parts(struct writer *w, struct str text, const json_t *schema, s
         return false;
     struct element *elements;
     size_t n = read_elements(text, w->open, &elements);
-    const json_t *container = container_of(schema, w->root, 0, &w->n_left);
     w->level++;
     if (n && is_array(elements, n, types))
-        put_array(w, elements, n, json_object_get(container, "items"), out);
+        put_array(w, elements, n, find_schema(w, schema, "items", NULL, 0), out);
     else if (n)
-        put_object(w, elements, n, container, out);
+        put_object(w, elements, n, schema, out);
     w->level--;
     free(elements);
     return n > 0;
