@@ -60,7 +60,6 @@ static void what_is_no_input_is_the_arguments_as_they_are(void **state) {
         expect(str_of(others[i]), str_of(others[i]), &rng);
 }
 
-/* max_tokens may cut anywhere; half of a pair of surrogates is no character. */
 /* What comes of the text as a whole: the input, or the text. */
 static struct str said(struct str text) {
     struct custom_input input = {0};
@@ -87,6 +86,7 @@ static void blanks_without_end_are_read_once(void **state) {
     EXPECT((double)(clock() - start) / CLOCKS_PER_SEC < 3);
 }
 
+/* max_tokens may cut anywhere; half of a pair of surrogates is no character. */
 static void arguments_that_are_cut_say_what_they_said(void **state) {
     (void)state;
     static const struct {

@@ -16,7 +16,9 @@
  * breaks inside arguments the call ends, and the rest is content. An argument of tags that may hold all the others is
  * told when it is whole.
  *
- * Held back at most: a mark, a call up to its name, one value that is no string; MAX_HELD in all, then it is text. */
+ * Held back at most: a mark, a call up to its name, one value that is no string; MAX_HELD of these, then it is text.
+ * Bounded by the answer alone: brackets of Python until they are a set or a tuple or not, and blanks between a call's
+ * end and its section's. */
 #pragma once
 
 #include "text/tools/tool_format.h"
