@@ -96,13 +96,14 @@ class Writer:
 
 
 def as_python(text):
-    """What Python reads; None where it refuses the text, and where a part of it is a comment, which is none here."""
+    """What Python reads; None where it refuses the text, or reads a comment or a joined line, which are none here."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             value, _ = ast.literal_eval("(%s, 1)" % text)
-        comments = [t for t in tokenize.generate_tokens(io.StringIO(text).readline) if t.type == tokenize.COMMENT]
-        return None if comments else (plain(value), value)
+        tokens = list(tokenize.generate_tokens(io.StringIO("(%s)" % text).readline))
+        joined = text.count("\\\n") - sum(t.string.count("\\\n") for t in tokens if t.type == tokenize.STRING)
+        return None if joined or tokenize.COMMENT in [t.type for t in tokens] else (plain(value), value)
     except (SyntaxError, ValueError, TypeError, tokenize.TokenError):
         return None
 
