@@ -1,6 +1,8 @@
 /* test_text_drafts.c - draft models with other tokens on long texts: the target guesses for itself, with one token
  * less, so that nearly all guesses are right if the draft reads what was said; with more texts than places, special
- * tokens, and a draft whose context ends before the target's. */
+ * tokens, and a draft whose context ends before the target's.
+ *
+ * Not in make test-fast: long texts. */
 #include "check.h"
 #include "engine/draft/draft_rows.h"
 #include "engine/draft/text_drafter_parts.h"

@@ -1,6 +1,8 @@
 /* test_text_places.c - whose text is where in a draft's cache, and in which of its tokens: under random schedules, of
  * more texts than places and blocks for a few of them. After each step the draft's tokens have the bytes of the text,
- * rows that count as there are of those tokens, and each block is of one place or free. */
+ * rows that count as there are of those tokens, and each block is of one place or free.
+ *
+ * Not in make test-fast: long schedules. */
 #include "check.h"
 #include "engine/draft/text_drafter_parts.h"
 

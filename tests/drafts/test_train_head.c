@@ -1,6 +1,8 @@
 /* test_train_head.c - the gradients of a whole EAGLE-3 head and of a whole next-token predictor: against finite
  * differences and another implementation in double precision, the float32 sets of functions against double, and the
- * same bits with any number of threads. */
+ * same bits with any number of threads.
+ *
+ * Not in make test-fast: finite differences of every weight. */
 #include "train/math/head.h"
 #include "train_rig.h"
 

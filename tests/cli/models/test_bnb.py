@@ -1,5 +1,7 @@
 """Checkpoints of bitsandbytes: int8 rows, nf4 and fp4, with nested scales. A model stored so has the values of its twin
-in float32, to the bit, and computes what that does."""
+in float32, to the bit, and computes what that does.
+
+Not in make test-fast: each format writes a model and its twin."""
 import json
 import os
 import shutil

@@ -1,5 +1,7 @@
 """GPTQ, AWQ and compressed-tensors' packed integers: a model stored so computes what its twin with the same values in
-float32 does."""
+float32 does.
+
+Not in make test-fast: each format writes a model and its twin."""
 import json
 import os
 import shutil

@@ -1,4 +1,6 @@
-"""gyre bench latency and throughput: vllm's lines, figures that fit the work, and the JSON that says the same."""
+"""gyre bench latency and throughput: vllm's lines, figures that fit the work, and the JSON that says the same.
+
+Not in make test-fast: what is measured is run."""
 import json
 import os
 import re

@@ -1,6 +1,8 @@
 """gyre train-draft: a trained head can be used, and the same steps give the same bits, also when they were stopped.
 
 The target is the bundled model; texts are few and short, so heads guess badly here. docs/speculation.md has a real one.
+
+Not in make test-fast: heads are trained.
 """
 import json
 import os

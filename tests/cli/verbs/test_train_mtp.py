@@ -3,6 +3,8 @@ accepted length is the one that was printed, and the same steps give the same bi
 
 The target is tests/models/qwen3_5; texts are few and short, so predictors guess badly here. docs/speculation.md has a
 real one.
+
+Not in make test-fast: predictors are trained.
 """
 import json
 import os
