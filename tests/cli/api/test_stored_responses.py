@@ -1,5 +1,7 @@
 """/v1/responses that are stored: shown, deleted, gone on from, cancelled, bounded, and each key's own; and what is cut
-from a conversation."""
+from a conversation.
+
+Not in make test-fast: answers that must last."""
 
 import tempfile
 import time

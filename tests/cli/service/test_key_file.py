@@ -1,4 +1,6 @@
-"""--api-key-file: who is let in, how much a key may use, and what another one notices of it."""
+"""--api-key-file: who is let in, how much a key may use, and what another one notices of it.
+
+Not in make test-fast: load that others notice."""
 import hashlib
 import http.client
 import json

@@ -1,5 +1,7 @@
 """A model over several processes as over several hosts, each with some of the layers: answers are those of one; a node
-that dies or hangs is named within a bound, and every request ends. Loopback only."""
+that dies or hangs is named within a bound, and every request ends. Loopback only.
+
+Not in make test-fast: each test starts several servers."""
 import concurrent.futures
 import http.client
 import os

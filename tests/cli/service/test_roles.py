@@ -1,5 +1,7 @@
 """Prefill apart from decode: one server computes prompts, another answers; answers are those of one server, whatever
-happens to the other. Loopback only."""
+happens to the other. Loopback only.
+
+Not in make test-fast: each test starts two servers."""
 import concurrent.futures
 import os
 import random
