@@ -190,9 +190,7 @@ static bool is_for_brief(const struct layer_case *c, const struct storing *s, in
     return n_seqs <= 130 && widest * c->width * (is_wide ? 4 : 2) < RIG_TIMED_BYTES;
 }
 
-static void layer_case(const struct layer_case *c, const struct storing *s, int n_seqs) {
-    if (!rig_takes_case() || (rig_is_brief() && !is_for_brief(c, s, n_seqs)))
-        return;
+static void go_through(const struct layer_case *c, const struct storing *s, int n_seqs) {
     struct rig_options o = {.n_seqs = n_seqs,
                             .widths = {c->width},
                             .spread = 2,
@@ -219,6 +217,20 @@ static void layer_case(const struct layer_case *c, const struct storing *s, int 
         compare(rig, rig_run(rig, SCHEDULE_RAGGED), want, c, s, SCHEDULE_RAGGED);
     rig_free(plain);
     rig_free(rig);
+}
+
+static void layer_case(const struct layer_case *c, const struct storing *s, int n_seqs) {
+    if (rig_takes_case() && (!rig_is_brief() || is_for_brief(c, s, n_seqs)))
+        go_through(c, s, n_seqs);
+}
+
+/* In every part: of one row a node does what several do of more; no block may overwrite what another reads. */
+static void a_row_goes_through_a_layer_as_on_the_cpu(void **state) {
+    (void)state;
+    if (rig_backend() == &backend_cpu)
+        skip();
+    for (size_t k = 0; k < 3; k++)
+        go_through(&layers[k], &stored[k == 1 ? 4 : 7], 1);
 }
 
 static void batches_of_every_size_go_through_a_layer_as_on_the_cpu(void **state) {
@@ -317,6 +329,7 @@ static void rows_that_a_scale_was_not_foreseen_for_have_their_own(void **state) 
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_row_goes_through_a_layer_as_on_the_cpu),
         cmocka_unit_test(batches_of_every_size_go_through_a_layer_as_on_the_cpu),
         cmocka_unit_test(many_pairs_go_through_a_layer_as_on_the_cpu),
         cmocka_unit_test(rows_that_a_scale_was_not_foreseen_for_have_their_own),

@@ -136,6 +136,12 @@ enum fold fold_of(const struct program *p, const struct op *op) {
     return FOLD_NEVER;
 }
 
+/* The last op that the node of the reader does: what it makes must not lie where other blocks still read the norm's. */
+static int last_of_node(const struct program *p, const struct op *reader) {
+    int i = (int)(reader - p->ops);
+    return gated_act_follows(p, i) ? i + 1 : i;
+}
+
 void fold_lives(const struct program *p, struct value *values) {
     for (int i = 0; i < p->n_ops; i++) {
         const struct op *norm = norm_folded_into(p, &p->ops[i]);
@@ -144,7 +150,7 @@ void fold_lives(const struct program *p, struct value *values) {
         const struct op *reader = norm_read_by(p, &p->ops[i]);
         for (int k = 0; reader && k < 2; k++)
             if (val_given(p->ops[i].in[k]))
-                values[p->ops[i].in[k].id].last_use = MAX(values[p->ops[i].in[k].id].last_use, (int)(reader - p->ops));
+                values[p->ops[i].in[k].id].last_use = MAX(values[p->ops[i].in[k].id].last_use, last_of_node(p, reader));
         const struct op *sum = sum_folded_into(p, &p->ops[i]);
         for (int k = 0; sum && k < 2; k++)
             values[sum->in[k].id].last_use = MAX(values[sum->in[k].id].last_use, i);
