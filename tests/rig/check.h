@@ -58,7 +58,8 @@
 /* Whether to draw fewer cases: make test-fast, and sanitizers of devices, where a step is slow. */
 static inline bool test_is_brief(void) { return getenv("GYRE_TEST_BRIEF") != NULL; }
 
-/* GYRE_TEST_SEED or the time; printed once, so that a failure can be repeated. */
+/* GYRE_TEST_SEED or the time; printed, so that a failure can be repeated. What was drawn stays in the environment, so
+ * that all source files of a program have one. */
 static inline uint64_t test_seed(void) {
     static uint64_t seed;
     if (!seed) {
@@ -67,7 +68,10 @@ static inline uint64_t test_seed(void) {
         timespec_get(&t, TIME_UTC);
         seed = s ? strtoull(s, NULL, 0) : (uint64_t)t.tv_nsec * 2654435761u + (uint64_t)t.tv_sec;
         seed |= 1;
-        printf("GYRE_TEST_SEED=%llu\n", (unsigned long long)seed);
+        char text[32];
+        snprintf(text, sizeof text, "%llu", (unsigned long long)seed);
+        setenv("GYRE_TEST_SEED", text, 1);
+        printf("GYRE_TEST_SEED=%s\n", text);
     }
     return seed;
 }
