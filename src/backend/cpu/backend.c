@@ -112,7 +112,7 @@ static enum status cpu_load(struct device *d, const struct program *p, const str
     TRY(cpu_choose_cache(p, options->kv_dtype, &int4, err));
     struct loaded *l = xcalloc(1, sizeof *l);
     l->device = d;
-    l->products = cpu_products(d, is_rounding(options));
+    l->products = cpu_products(d, is_rounding(options)); // choose.c: the best set, wrapped by blocks.c
     l->n_back = options->n_back, l->watch = options->watch;
     l->caches_of = options->caches_of;
     l->has_int4_cache = l->caches_of ? l->caches_of->has_int4_cache : int4;

@@ -71,7 +71,8 @@ static void multiply_groups(struct product *p, const struct run *run, const stru
                             int64_t n_cols, bool near) {
     for (int64_t g = 0; g < n_groups(p); g++) {
         int64_t t = group_start(p, g);
-        // By format in kernels/body/formats.h, all over kernels/body/few.h:few_direct; once for each instruction set.
+        // kernels/blocks.c has GGUF's own, and leaves others to the set's: body/formats.h:multiply_few, of bf16
+        // few_bf16; body/few.h:few_direct, few_tile, few_run, few_step, whose vf_fma is simd_SET.h's.
         p->kernels->multiply_few(&(struct few_rows){
             .part = part,
             .row = row,

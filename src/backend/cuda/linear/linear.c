@@ -90,7 +90,7 @@ static enum status gemv_put(const struct linear_call *call, struct error *err) {
         launch_gemv_normed(call->launch, &s, &call->v.norm, linear_output(call->c));
     else
         launch_gemv(call->launch, padded_rows(call->n_rows), &s, call->v.x, linear_output(call->c));
-    return OK; // the kernel is gemv_kernel.cuh:gemv
+    return OK; // gemv_kernel.cuh:gemv, which multiplies in gemv/gemv_sums.cuh:add_chunk, by ptx/mma.cuh
 }
 
 // ---- products of e4m3 -------------------------------------------------------------------------------------------

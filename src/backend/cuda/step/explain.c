@@ -5,12 +5,12 @@
 #include "backend/cuda/step/padded.h"
 
 static struct device_node told(const struct executable *exe, const struct node *n) {
-    bool is_linear = n->by != NULL;
+    bool is_linear = n->linear != NULL;
     return (struct device_node){.op = program_op_of(exe->program, (int)(n->c - exe->ops)),
                                 .op_name = op_name(n->c->op->code),
                                 .n_rows = n->n_rows,
-                                .kernel = is_linear ? n->by->name : n->kernel->name,
-                                .file = is_linear ? n->by->file : n->kernel->file,
+                                .kernel = is_linear ? n->linear->name : n->kernel->name,
+                                .file = is_linear ? n->linear->file : n->kernel->file,
                                 .why = is_linear ? linear_why(n->c, n->n_rows) : NULL};
 }
 

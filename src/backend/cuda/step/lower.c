@@ -50,9 +50,9 @@ static struct output output_for(struct lowering *w, const struct compiled_op *c,
 
 static enum status put_linear(const struct node *n, const struct launch *l, struct error *err) {
     struct linear_call call = {n->exe, n->c, l, n->n_rows, n->args.linear};
-    return n->by->put(&call, err);
+    return n->linear->put(&call, err);
 }
-static const struct node_kernel by_linear = {"linear", NULL, put_linear}; // node.by says the rest
+static const struct node_kernel by_linear = {"linear", NULL, put_linear}; // node.linear says the rest
 
 PLAIN_KERNEL(convert, "rows.cu", launch_convert(l, n->n_rows, n->in[0], n->out))
 PLAIN_KERNEL(order_columns, "rows.cu", launch_order_columns(l, n->n_rows, n->in[0], c->column_order, n->out))
@@ -134,7 +134,7 @@ static void lower_linear(struct lowering *w, const struct compiled_op *c, int n_
     if (c->norm && !norm_is_with_reader(w, c->norm, n_rows, &v.norm))
         v.norm.x.at = NULL;
     struct node *n = lower_node(w, &by_linear, c, n_rows);
-    n->by = k, n->args.linear = v;
+    n->linear = k, n->args.linear = v;
     if (k->makes_unscaled && !c->unscaled_is_read)
         lower_unscaled(w, c, n_rows);
 }

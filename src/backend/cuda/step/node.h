@@ -27,8 +27,8 @@ struct node {
     struct executable *exe;
     const struct compiled_op *c; // whose op it does, or helps to do
     int n_rows;
-    struct dmat in[2], out, qact;   // as this node reads and writes them; at NULL: absent
-    const struct linear_kernel *by; // of LINEAR
+    struct dmat in[2], out, qact;       // as this node reads and writes them; at NULL: absent
+    const struct linear_kernel *linear; // of LINEAR
     union {
         struct linear_values linear;
         struct dadd_norm add_norm;

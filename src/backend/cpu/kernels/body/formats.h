@@ -1,8 +1,8 @@
 /* formats.h - part of kernels_body.h: multiply_few by format, of weights as they are stored (few.h); others, which are
  * made ready first; and the table of formats. */
 
-/* NAME, a function multiply_few of a dtype: by one for each number of rows of x, since the compiler's time for a
- * function grows faster than the function. */
+/* NAME, a function multiply_few of a dtype: by one for each number of rows of x (few_bf16_1 is few_bf16 of one), since
+ * the compiler's time for a function grows faster than the function. */
 #define NOT_INLINE __attribute__((noinline))
 #define FEW_BY(name, dt, scaled, n_x) \
     static NOT_INLINE void name##_##n_x(const struct few_rows *f) { few_direct(dt, scaled, n_x, f, name##_rest); }
