@@ -2,9 +2,8 @@
  *
  *     open a device -> load a program -> alloc_cache -> compile -> run, collect, run, collect ...
  *
- * A device is opened once for each physical one. Many programs may be loaded on it (a target and its draft), each
- * with weights and caches of its own; each may be unloaded while the others stay. An executable takes steps up to a
- * size; how shapes are made of them is its own matter.
+ * Each physical device is opened once. Many programs may be loaded on it (a target and its draft), with weights and
+ * caches of their own, and unloaded while others stay. An executable takes steps up to a size, in shapes of its own.
  *
  * run() is asynchronous where the device is. Steps of one device run in the order they were started, whatever their
  * executable; those of one executable are collected in that order, and at most max_in_flight of them are started and
@@ -16,27 +15,27 @@
  * They never choose a slower path silently. */
 #pragma once
 
+#include "core/backend_handover.h"
 #include "core/backend_types.h"
 #include "core/plan.h"
 #include "core/program.h"
 #include "core/sample.h"
 
-enum { STATE_SOURCES = 2 };
-
 struct backend_ops {
     const char *name;
-    bool ragged;                          // takes steps with sequences of unequal length
-    bool in_place;                        // computes with weights where the checkpoint's map has them: read ahead
-    bool no_weights;                      // computes without weights: a model is opened by its config alone
-    bool makes_dummies;                   // fills dummy weights: matrices N(0, 1/in), vectors in [0.9, 1.1]
-    bool rejects;                         // rows may be drawn with a guess (sample_params.guess)
-    int default_tokens, default_seqs;     // of a step, where the user does not say; 0: the engine's
-    int max_back;                         // the most that load_options.n_back may be
-    int max_in_flight;                    // 1: run() computes; 2: the device, while the host prepares
-    int stage, n_stages;                  // of a pipeline over hosts, what is computed here; n_stages 0: all is
-    int n_devices;                        // of the machine's, that open takes from device_options.index on; 0: one
-    const struct backend_option *options; // up to one without a name; NULL: none
-    const struct backend_probes *probes;  // NULL: none
+    bool ragged;                             // takes steps with sequences of unequal length
+    bool in_place;                           // computes with weights where the checkpoint's map has them: read ahead
+    bool no_weights;                         // computes without weights: a model is opened by its config alone
+    bool makes_dummies;                      // fills dummy weights: matrices N(0, 1/in), vectors in [0.9, 1.1]
+    bool rejects;                            // rows may be drawn with a guess (sample_params.guess)
+    int default_tokens, default_seqs;        // of a step, where the user does not say; 0: the engine's
+    int max_back;                            // the most that load_options.n_back may be
+    int max_in_flight;                       // 1: run() computes; 2: the device, while the host prepares
+    int stage, n_stages;                     // of a pipeline over hosts, what is computed here; n_stages 0: all is
+    int n_devices;                           // of the machine's, that open takes from device_options.index on; 0: one
+    const struct backend_option *options;    // up to one without a name; NULL: none
+    const struct backend_probes *probes;     // NULL: none
+    const struct backend_handover *handover; // NULL: a cache cannot be handed to another engine
 
     enum status (*open)(const struct device_options *options, struct device **out, struct error *err);
     void (*memory)(const struct device *d, struct device_memory *out);
@@ -63,8 +62,7 @@ struct backend_ops {
     /* Makes blocks 0 .. n-1 of a KV or latent group usable, at least, and gives the device back what those behind
      * took; *n becomes how many are usable then. Where blocks are does not change, and what becomes usable is zeroed
      * before the next step. ERR_MEMORY, which is not sticky, if the device has no memory left: nothing has changed.
-     * What is given back is read by no step in flight. NULL: alloc_cache makes all usable, and by_need is not asked
-     * for. */
+     * What is given back no step in flight reads. NULL: alloc_cache makes all usable, by_need is not asked for. */
     enum status (*commit_cache)(struct loaded *l, int group, int *n, struct error *err);
 
     /* Bytes of one block of a group over all its layers (a state slot for state groups). */
@@ -75,17 +73,6 @@ struct backend_ops {
      * will take. ERR_MEMORY says why nothing is left. NULL: the memory is the host's, and the engine decides. */
     enum status (*cache_room)(struct loaded *l, struct bucket bucket, int n, int block_size, const int *table_width,
                               double share, int64_t *out, struct error *err);
-
-    /* What a block of a group holds in all its layers, or a slot of a state group, handed_bytes of it, to and from the
-     * host; between steps, with none in flight. The bytes mean the same to every device that loaded the same program
-     * with the same options. All NULL: a cache cannot be handed to another engine. */
-    int64_t (*handed_bytes)(const struct loaded *l, int group); // once there is a cache
-    enum status (*get_cache)(struct loaded *l, int group, int block, void *out, struct error *err);
-    enum status (*put_cache)(struct loaded *l, int group, int block, const void *in, struct error *err);
-
-    /* ERR_FORMAT: the bytes that another engine gave as the state behind n_tokens, of a state group, say of themselves
-     * what cannot be; put_cache is not called with them. NULL: they say nothing. */
-    enum status (*check_handed)(const struct loaded *l, int group, int32_t n_tokens, const void *in, struct error *err);
 
     enum status (*compile)(struct loaded *l, struct bucket bucket, struct executable **out, struct error *err);
     void (*free_executable)(struct executable *exe); // waits for what is in flight
@@ -120,9 +107,8 @@ struct backend_ops {
      * started while a step with such a row is in flight. */
     enum status (*logits)(struct executable *exe, int row, const float **out, struct error *err);
 
-    /* After collect and until the next run: of token row t the state behind the last norm, [program.hidden.width], of a
-     * program that has one; or with `tap` from 1 on that of program.taps[tap - 1]. Nothing is started while a step
-     * whose rows will be asked for is in flight. NULL: the device keeps none. */
+    /* Likewise of token row t the state behind the last norm, [program.hidden.width], of a program that has one; or
+     * with `tap` from 1 on that of program.taps[tap - 1]. NULL: the device keeps none. */
     enum status (*hidden)(struct executable *exe, int tap, int t, const float **out, struct error *err);
 
     /* From where STATES of exe takes its rows, without the host: source i, below STATE_SOURCES, is what `from` keeps as

@@ -27,11 +27,11 @@ struct phantom_card {
 };
 
 struct device_options {
-    int index;              // of the machine's devices of this kind, from 0
-    int n_ranks;            // that this is one of, which wait for each other in steps; 0: it is alone
-    int n_threads;          // of the host, for a device that computes there; 0: one a processor
-    double memory_share;    // of the device's memory, that may be taken at most; 0: the backend's choice
-    const char *const *own; // "name=value" ..., NULL: what backend_ops.options tells of. NULL: nothing
+    int index;                       // of the machine's devices of this kind, from 0
+    int n_ranks;                     // that this is one of, which wait for each other in steps; 0: it is alone
+    int n_threads;                   // of the host, for a device that computes there; 0: one a processor
+    double memory_share;             // of the device's memory, that may be taken at most; 0: the backend's choice
+    const char *const *own;          // "name=value" ..., NULL: what backend_ops.options tells of. NULL: nothing
     const struct phantom_card *card; // by backends that have a footprint (probes); outlives the device. NULL: index's
 };
 
@@ -100,7 +100,7 @@ struct device_report {
     const char *warning; // to be told to whoever started the engine, once value is not 0; NULL: nothing is
     int64_t value;
 };
-enum { MAX_DEVICE_REPORTS = 16 };
+enum { MAX_DEVICE_REPORTS = 16, STATE_SOURCES = 2 };
 
 /* In bytes; 0: not known. */
 struct device_memory {
@@ -128,11 +128,11 @@ struct device_node {
 
 /* What takes memory of a device: weights of one kind, or something beside them. */
 struct device_part {
-    char what[64];                  // "experts"; "a step of up to 8192 tokens and 512 sequences"
-    char stored[48], there[48];     // of weights: what they are in the model's files and there, "bf16", "e4m3 ..."
-    int n_weights;                  // 0: something else
-    int64_t stored_bytes, n_bytes;  // in the files; there ...
-    bool is_at_most;                // ... at most, as the card alone can tell
+    char what[64];                 // "experts"; "a step of up to 8192 tokens and 512 sequences"
+    char stored[48], there[48];    // of weights: what they are in the model's files and there, "bf16", "e4m3 ..."
+    int n_weights;                 // 0: something else
+    int64_t stored_bytes, n_bytes; // in the files; there ...
+    bool is_at_most;               // ... at most, as the card alone can tell
 };
 enum { MAX_DEVICE_PARTS = 48 };
 

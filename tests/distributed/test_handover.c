@@ -294,7 +294,9 @@ static enum status look_at_handed(const struct loaded *l, int group, int32_t n_t
 static void a_state_that_cannot_be_is_refused_alone(void **state) {
     (void)state;
     struct backend_ops toy = backend_toy;
-    toy.check_handed = look_at_handed;
+    struct backend_handover handover = *backend_toy.handover;
+    handover.check = look_at_handed;
+    toy.handover = &handover;
     for (size_t m = 0; m < 5; m++) {
         struct gyre *a = open_on(&backend_toy, models[m], 0), *b = open_on(&toy, models[m], 0);
         int32_t text[PROMPT], n, tokens = b->pool.has_state ? WHOLE * BLOCK : 0;

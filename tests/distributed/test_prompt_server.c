@@ -197,15 +197,18 @@ static int n_gets; // the engine's thread counts
 
 /* Once, in the middle of a part. */
 static enum status get_or_fail(struct loaded *l, int group, int block, void *out, struct error *err) {
-    return ++n_gets == 3 ? fail(err, ERR_DEVICE, "a fault") : backend_cpu.get_cache(l, group, block, out, err);
+    return ++n_gets == 3 ? fail(err, ERR_DEVICE, "a fault") : backend_cpu.handover->get(l, group, block, out, err);
 }
 
 /* What there was of it is no beginning of the next one. */
 static void a_part_that_fails_leaves_nothing(void **state) {
     (void)state;
     static struct backend_ops failing; // outlives a test that fails
+    static struct backend_handover handover;
     failing = backend_cpu;
-    failing.get_cache = get_or_fail;
+    handover = *backend_cpu.handover;
+    handover.get = get_or_fail;
+    failing.handover = &handover;
     n_gets = 0;
     expect_parts(&failing, 1);
     EXPECT(n_gets > 3);

@@ -101,9 +101,9 @@ static void step(struct rig *rig, int most, double *out) {
 
 static unsigned char *block(struct rig *rig, int i, int64_t *n_bytes) {
     struct error err;
-    *n_bytes = rig->ops->handed_bytes(rig->at.loaded, 0);
+    *n_bytes = rig->ops->handover->bytes(rig->at.loaded, 0);
     unsigned char *out = xcalloc(1, (size_t)*n_bytes);
-    EXPECT_OK(rig->ops->get_cache(rig->at.loaded, 0, i, out, &err), err);
+    EXPECT_OK(rig->ops->handover->get(rig->at.loaded, 0, i, out, &err), err);
     return out;
 }
 
@@ -147,7 +147,8 @@ static void a_block_is_the_same_bytes_as_on_the_cpu(void **state) {
 
 /* Some codes and scales, on both. */
 static void fill(struct rig *rig, struct rig *cpu, const struct heads *h, int i) {
-    int64_t n_bytes = rig->ops->handed_bytes(rig->at.loaded, 0), groups = (h->k_dim + 31) / 32 + (h->v_dim + 31) / 32;
+    int64_t n_bytes = rig->ops->handover->bytes(rig->at.loaded, 0),
+            groups = (h->k_dim + 31) / 32 + (h->v_dim + 31) / 32;
     unsigned char *bytes = xcalloc(1, (size_t)n_bytes);
     struct error err;
     for (int64_t k = 0; k < n_bytes; k++)
@@ -156,8 +157,8 @@ static void fill(struct rig *rig, struct rig *cpu, const struct heads *h, int i)
         uint16_t scale = f32_to_bf16((float)rig_uniform(rig, -0.2, 0.2));
         memcpy(bytes + 2 * k, &scale, 2);
     }
-    EXPECT_OK(rig->ops->put_cache(rig->at.loaded, 0, i, bytes, &err), err);
-    EXPECT_OK(cpu->ops->put_cache(cpu->at.loaded, 0, i, bytes, &err), err);
+    EXPECT_OK(rig->ops->handover->put(rig->at.loaded, 0, i, bytes, &err), err);
+    EXPECT_OK(cpu->ops->handover->put(cpu->at.loaded, 0, i, bytes, &err), err);
     free(bytes);
 }
 

@@ -180,9 +180,7 @@ enum status cpu_choose_cache(const struct program *p, const char *kv_dtype, bool
 int64_t cpu_cache_block_bytes(const struct loaded *l, int group, int block_size);
 enum status cpu_alloc_cache(struct loaded *l, const struct cache_config *config, struct error *err);
 void cache_take(struct loaded *l, const struct loaded *owner);
-int64_t cpu_handed_bytes(const struct loaded *l, int group);
-enum status cpu_get_cache(struct loaded *l, int group, int block, void *out, struct error *err);
-enum status cpu_put_cache(struct loaded *l, int group, int block, const void *in, struct error *err);
+extern const struct backend_handover cpu_handover;
 
 /* Tokens that a recurrent op computes of a sequence: from `base`, where the slot's state ends, to `end`; those from
  * `first` on are the step's. Before `kept` they are the slot's from now on. (cpu_replay.c) */

@@ -134,15 +134,17 @@ static void move_block(struct loaded *l, int group, int block, unsigned char *ou
     }
 }
 
-int64_t cpu_handed_bytes(const struct loaded *l, int group) { return cpu_cache_block_bytes(l, group, l->block_size); }
+static int64_t handed_bytes(const struct loaded *l, int group) {
+    return cpu_cache_block_bytes(l, group, l->block_size);
+}
 
-enum status cpu_get_cache(struct loaded *l, int group, int block, void *out, struct error *err) {
+static enum status get(struct loaded *l, int group, int block, void *out, struct error *err) {
     (void)err;
     move_block(l, group, block, out, NULL);
     return OK;
 }
 
-enum status cpu_put_cache(struct loaded *l, int group, int block, const void *in, struct error *err) {
+static enum status put(struct loaded *l, int group, int block, const void *in, struct error *err) {
     (void)err;
     move_block(l, group, block, NULL, in);
     return OK;
@@ -156,3 +158,5 @@ void cache_take(struct loaded *l, const struct loaded *owner) {
     l->block_size = owner->block_size;
     l->block_shift = owner->block_shift;
 }
+
+const struct backend_handover cpu_handover = {.bytes = handed_bytes, .get = get, .put = put};

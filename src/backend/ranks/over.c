@@ -175,15 +175,15 @@ static int64_t over_handed_bytes(const struct loaded *l, int group) {
     const struct over *t = l->device->table;
     int64_t bytes = 0;
     for (int i = 0; i < t->n; i++)
-        bytes += t->of->handed_bytes(l->of[i], group);
+        bytes += t->of->handover->bytes(l->of[i], group);
     return bytes;
 }
 
 static enum status over_get_cache(struct loaded *l, int group, int block, void *out, struct error *err) {
     const struct over *t = l->device->table;
     for (int i = 0; i < t->n; i++) {
-        TRY(t->of->get_cache(l->of[i], group, block, out, err));
-        out = (char *)out + t->of->handed_bytes(l->of[i], group);
+        TRY(t->of->handover->get(l->of[i], group, block, out, err));
+        out = (char *)out + t->of->handover->bytes(l->of[i], group);
     }
     return OK;
 }
@@ -191,8 +191,8 @@ static enum status over_get_cache(struct loaded *l, int group, int block, void *
 static enum status over_put_cache(struct loaded *l, int group, int block, const void *in, struct error *err) {
     const struct over *t = l->device->table;
     for (int i = 0; i < t->n; i++) {
-        TRY(t->of->put_cache(l->of[i], group, block, in, err));
-        in = (const char *)in + t->of->handed_bytes(l->of[i], group);
+        TRY(t->of->handover->put(l->of[i], group, block, in, err));
+        in = (const char *)in + t->of->handover->bytes(l->of[i], group);
     }
     return OK;
 }
@@ -200,12 +200,15 @@ static enum status over_put_cache(struct loaded *l, int group, int block, const 
 static enum status over_check_handed(const struct loaded *l, int group, int32_t n_tokens, const void *in,
                                      struct error *err) {
     const struct over *t = l->device->table;
-    for (int i = 0; i < t->n; i++) {
-        TRY(t->of->check_handed(l->of[i], group, n_tokens, in, err));
-        in = (const char *)in + t->of->handed_bytes(l->of[i], group);
+    for (int i = 0; i < t->n && t->of->handover->check; i++) {
+        TRY(t->of->handover->check(l->of[i], group, n_tokens, in, err));
+        in = (const char *)in + t->of->handover->bytes(l->of[i], group);
     }
     return OK;
 }
+
+static const struct backend_handover over_handover = {
+    .bytes = over_handed_bytes, .get = over_get_cache, .put = over_put_cache, .check = over_check_handed};
 
 int64_t over_states_width(const struct program *p) { return p->ops[0].code == OP_STATES ? p->ops[0].out[0].width : 0; }
 
@@ -244,7 +247,6 @@ static enum status (*const opens[MAX_TABLES])(const struct device_options *, str
 
 static void fill_common(struct over *t, const struct over *want) {
     const struct backend_ops *of = want->of;
-    bool hands_over = of->handed_bytes && !want->far;
     *t = *want;
     struct backend_ops *ops = &t->ops;
     *ops = *of;
@@ -259,10 +261,7 @@ static void fill_common(struct over *t, const struct over *want) {
     ops->alloc_cache = over_alloc_cache;
     ops->commit_cache = of->commit_cache && !want->far ? over_commit_cache : NULL;
     ops->cache_block_bytes = over_cache_block_bytes;
-    ops->handed_bytes = hands_over ? over_handed_bytes : NULL;
-    ops->get_cache = hands_over ? over_get_cache : NULL;
-    ops->put_cache = hands_over ? over_put_cache : NULL;
-    ops->check_handed = hands_over && of->check_handed ? over_check_handed : NULL;
+    ops->handover = of->handover && !want->far ? &over_handover : NULL;
     ops->cache_room = of->cache_room ? over_cache_room : NULL;
     ops->states_from = NULL;
     ops->probes = NULL;

@@ -410,6 +410,9 @@ static int toy_report(const struct executable *exe, struct device_report out[MAX
     return 1;
 }
 
+static const struct backend_handover toy_handover = {
+    .bytes = toy_handed_bytes, .get = toy_get_cache, .put = toy_put_cache};
+
 const struct backend_ops backend_toy = {
     .name = "toy",
     .ragged = true,
@@ -424,9 +427,7 @@ const struct backend_ops backend_toy = {
     .unload = toy_unload,
     .alloc_cache = toy_alloc_cache,
     .cache_block_bytes = toy_block_bytes,
-    .handed_bytes = toy_handed_bytes,
-    .get_cache = toy_get_cache,
-    .put_cache = toy_put_cache,
+    .handover = &toy_handover,
     .compile = toy_compile,
     .free_executable = toy_free_executable,
     .report = toy_report,

@@ -23,7 +23,7 @@ struct piece {
 };
 
 enum status handover_check(const struct gyre *g, struct error *err) {
-    if (!g->ops->get_cache)
+    if (!g->ops->handover)
         return fail(err, ERR_UNSUPPORTED, "device %s cannot hand its cache to another engine yet", g->ops->name);
     if (!g->pool.remembers)
         return fail(err, ERR_UNSUPPORTED,
@@ -60,7 +60,7 @@ static uint64_t bytes_hash(const struct piece *piece, uint64_t text, const void 
     return XXH3_64bits_withSeed(bytes, piece->bytes, text ^ (uint64_t)piece->group << 40 ^ piece->entry);
 }
 
-static int64_t block_bytes(const struct gyre *g, int group) { return g->ops->handed_bytes(g->loaded, group); }
+static int64_t block_bytes(const struct gyre *g, int group) { return g->ops->handover->bytes(g->loaded, group); }
 
 int64_t handover_most_bytes(const struct gyre *g, int64_t n_tokens) {
     int64_t n = n_tokens / g->pool.block_size + 1, bytes = sizeof(struct header);
@@ -113,9 +113,9 @@ static enum status do_copies(struct gyre *g, struct error *err) {
             if (copies[i].group != (is_state ? STATE_SLOTS : group))
                 continue;
             void *block = xmalloc((size_t)block_bytes(g, group));
-            st = g->ops->get_cache(g->loaded, group, copies[i].from, block, err);
+            st = g->ops->handover->get(g->loaded, group, copies[i].from, block, err);
             if (st == OK)
-                st = g->ops->put_cache(g->loaded, group, copies[i].to, block, err);
+                st = g->ops->handover->put(g->loaded, group, copies[i].to, block, err);
             free(block);
         }
     free(copies);
@@ -129,7 +129,7 @@ static enum status give_piece(struct gyre *g, int group, int32_t entry, uint64_t
     buf_append(out, &piece, sizeof piece);
     size_t at = out->len;
     BUG_IF(out->cap - at <= piece.bytes);
-    TRY(g->ops->get_cache(g->loaded, group, kv_handover_entry(&g->pool, group, entry), out->ptr + at, err));
+    TRY(g->ops->handover->get(g->loaded, group, kv_handover_entry(&g->pool, group, entry), out->ptr + at, err));
     out->len += piece.bytes;
     piece.hash = bytes_hash(&piece, text, out->ptr + at);
     memcpy(out->ptr + at - sizeof piece, &piece, sizeof piece);
@@ -195,9 +195,9 @@ static enum status take_piece(void *context, int group, int32_t entry, int32_t b
     if (bytes_hash(&piece, t->text, bytes) != piece.hash)
         return fail(err, ERR_FORMAT, "block %d of group %d was changed on its way", entry, group);
     t->left = (struct str){bytes + piece.bytes, t->left.len - sizeof piece - piece.bytes};
-    if (!t->g->pool.groups[group].paged && t->g->ops->check_handed)
-        TRY(t->g->ops->check_handed(t->g->loaded, group, entry * t->g->pool.block_size, bytes, err));
-    return t->g->ops->put_cache(t->g->loaded, group, block, bytes, err);
+    if (!t->g->pool.groups[group].paged && t->g->ops->handover->check)
+        TRY(t->g->ops->handover->check(t->g->loaded, group, entry * t->g->pool.block_size, bytes, err));
+    return t->g->ops->handover->put(t->g->loaded, group, block, bytes, err);
 }
 
 static enum status check_header(const struct gyre *g, const struct handover_prompt *p, const struct header *h,

@@ -40,7 +40,7 @@ static int64_t tail_bytes(const struct loaded *loaded, int group) {
     return loaded->program->groups[group].kind == CACHE_STATE ? (int64_t)sizeof(int64_t) : 0;
 }
 
-int64_t cuda_handed_bytes(const struct loaded *loaded, int group) {
+static int64_t handed_bytes(const struct loaded *loaded, int group) {
     return cuda_cache_block_bytes(loaded, group, loaded->block_size) + tail_bytes(loaded, group);
 }
 
@@ -63,7 +63,7 @@ static enum status move(struct loaded *loaded, int group, int block, char *out, 
     return OK;
 }
 
-enum status cuda_get_cache(struct loaded *loaded, int group, int block, void *out, struct error *err) {
+static enum status get(struct loaded *loaded, int group, int block, void *out, struct error *err) {
     TRY(move(loaded, group, block, out, NULL, err));
     if (tail_bytes(loaded, group) > 0) {
         int64_t base = loaded->state_base[block];
@@ -79,9 +79,9 @@ static int64_t base_in(const struct loaded *loaded, int group, const void *in) {
     return base;
 }
 
-/* So that a step may begin there (step/plan.c, write_bases). */
-enum status cuda_check_handed(const struct loaded *loaded, int group, int32_t n_tokens, const void *in,
-                              struct error *err) {
+/* ERR_FORMAT: a state that can go back lags behind its n_tokens by less than nothing or more than its rows. So that a
+ * step may begin there (step/plan.c, write_bases). */
+static enum status check(const struct loaded *loaded, int group, int32_t n_tokens, const void *in, struct error *err) {
     int64_t base = base_in(loaded, group, in);
     if (loaded->n_back > 0 && (base < n_tokens - (int64_t)loaded->n_back || base > n_tokens || base < 0))
         return fail(err, ERR_FORMAT,
@@ -90,7 +90,7 @@ enum status cuda_check_handed(const struct loaded *loaded, int group, int32_t n_
     return OK;
 }
 
-enum status cuda_put_cache(struct loaded *loaded, int group, int block, const void *in, struct error *err) {
+static enum status put(struct loaded *loaded, int group, int block, const void *in, struct error *err) {
     int64_t base = base_in(loaded, group, in);
     if (base < 0 || base > INT32_MAX)
         return fail(err, ERR_FORMAT, "a recurrent state that was handed over has %lld tokens", (long long)base);
@@ -99,3 +99,5 @@ enum status cuda_put_cache(struct loaded *loaded, int group, int block, const vo
         loaded->state_base[block] = (int32_t)base;
     return OK;
 }
+
+const struct backend_handover cuda_handover = {.bytes = handed_bytes, .get = get, .put = put, .check = check};

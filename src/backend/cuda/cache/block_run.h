@@ -1,6 +1,6 @@
 /* block_run.h - a block of a cache group in all its layers, or a slot of a recurrent one: where it lies, copied within
  * the device, to and from host blocks (swap), and to and from bytes of the host that another engine gives or takes
- * (backend_ops.get_cache):
+ * (backend_handover.h):
  *
  *     layer 0's part | layer 1's | ... | of a state that can go back: int64_t, tokens that it has
  *
@@ -20,10 +20,4 @@ struct block_run block_run_of(const struct loaded *loaded, int group, int32_t id
 enum status block_run_copy(struct loaded *loaded, int group, struct block_run from, struct block_run to, size_t bytes,
                            struct error *err);
 
-int64_t cuda_handed_bytes(const struct loaded *loaded, int group);
-enum status cuda_get_cache(struct loaded *loaded, int group, int block, void *out, struct error *err);
-enum status cuda_put_cache(struct loaded *loaded, int group, int block, const void *in, struct error *err);
-
-/* ERR_FORMAT: a state that can go back lags behind its n_tokens by less than nothing or more than its rows. */
-enum status cuda_check_handed(const struct loaded *loaded, int group, int32_t n_tokens, const void *in,
-                              struct error *err);
+extern const struct backend_handover cuda_handover;

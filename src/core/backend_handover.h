@@ -1,0 +1,21 @@
+/* backend_handover.h - a cache's blocks to and from another engine: backend_ops.handover.
+ *
+ * What a block of a group holds in all its layers, or a slot of a state group, as bytes of the host that mean the same
+ * to every device which loaded the same program with the same options. */
+#pragma once
+
+#include "core/backend_types.h"
+
+struct loaded;
+
+struct backend_handover {
+    int64_t (*bytes)(const struct loaded *l, int group); // of one; once there is a cache
+
+    /* Between steps, with none in flight. */
+    enum status (*get)(struct loaded *l, int group, int block, void *out, struct error *err);
+    enum status (*put)(struct loaded *l, int group, int block, const void *in, struct error *err);
+
+    /* ERR_FORMAT: the bytes that another engine gave as the state behind n_tokens, of a state group, say of themselves
+     * what cannot be; put is not called with them. NULL: they say nothing. */
+    enum status (*check)(const struct loaded *l, int group, int32_t n_tokens, const void *in, struct error *err);
+};
