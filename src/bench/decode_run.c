@@ -107,10 +107,14 @@ enum status decode_partly(struct gyre *g, const struct decode_load *l, int64_t r
 int32_t *decode_answer(int64_t n, double share, int n_vocab, int64_t seed) {
     enum { LEAST_RUN = 16, MOST_RUN = 48, STREAM = 0x74657874 };
     int32_t *tokens = xcalloc((size_t)n, sizeof *tokens);
+    double wanted = 0; // of the tokens so far, so many more should be copied
     for (int64_t i = 0, at = 0; i < n; at++) {
         struct philox r = philox4x32((uint64_t)seed, (uint64_t)at, STREAM);
         int64_t run = MIN(LEAST_RUN + r.v[0] % (MOST_RUN - LEAST_RUN + 1), n - i);
-        int64_t from = i > run && (double)r.v[1] * 0x1p-32 < share ? (int64_t)(r.v[2] % (uint64_t)(i - run)) : -1;
+        wanted += share * (double)run;
+        bool is_copied = i > run && (double)r.v[1] * 0x1p-32 * (double)run < wanted;
+        int64_t from = is_copied ? (int64_t)(r.v[2] % (uint64_t)(i - run)) : -1;
+        wanted -= is_copied ? (double)run : 0;
         for (int64_t k = 0; k < run; k++, i++) {
             uint32_t fresh = philox4x32((uint64_t)seed, (uint64_t)i, STREAM + 1).v[0] % (uint32_t)n_vocab;
             tokens[i] = from >= 0 ? tokens[from + k] : (int32_t)fresh;

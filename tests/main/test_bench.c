@@ -1,8 +1,9 @@
-/* test_bench.c - the arithmetic of gyre bench serve, away from clocks: arrivals have the distribution that was asked
+/* test_bench.c - the arithmetic of gyre bench serve and decode, away from clocks: arrivals have the distribution that was asked
  * for, percentiles are numpy's, terms of the command line are read or refused. */
 #include "check.h"
 
 #include "bench/bench_report.h"
+#include "bench/decode_run.h"
 
 #include <math.h>
 
@@ -97,6 +98,32 @@ static void terms_are_read_or_refused(void **state) {
         EXPECT(bench_report_percentiles(&o, bad_percentiles[i], &err) == ERR_ARG);
 }
 
+/* Fresh tokens of so large a vocabulary seldom stand twice. */
+static double share_copied(const int32_t *tokens, int n) {
+    int n_copied = 0;
+    for (int i = 0; i < n; i++) {
+        int at = 0;
+        while (at < i && tokens[at] != tokens[i])
+            at++;
+        n_copied += at < i;
+    }
+    return (double)n_copied / n;
+}
+
+/* Within the run that is the last and the first one, which is never copied. */
+static void an_answer_copies_the_share_that_is_asked_for(void **state) {
+    (void)state;
+    enum { N_ANSWER = 1024, MOST_RUN = 48 };
+    for (int64_t seed = 0; seed < 20; seed++)
+        for (int quarters = 0; quarters < 4; quarters++) {
+            int32_t *tokens = decode_answer(N_ANSWER, 0.25 * quarters, 1 << 30, seed);
+            double copied = share_copied(tokens, N_ANSWER);
+            if (!(fabs(copied - 0.25 * quarters) <= (double)MOST_RUN / N_ANSWER))
+                fail_msg("seed %d: %g is copied, of %g", (int)seed, copied, 0.25 * quarters);
+            free(tokens);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gaps_have_the_rate_and_the_spread_of_the_burstiness),
@@ -104,6 +131,7 @@ int main(void) {
         cmocka_unit_test(a_seed_repeats_and_an_infinite_rate_is_now),
         cmocka_unit_test(percentiles_are_numpys),
         cmocka_unit_test(terms_are_read_or_refused),
+        cmocka_unit_test(an_answer_copies_the_share_that_is_asked_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
