@@ -31,6 +31,6 @@ enum status decode_whole(struct gyre *g, const struct decode_load *load, int64_t
 enum status decode_partly(struct gyre *g, const struct decode_load *load, int64_t round, int64_t n_together,
                           int64_t until_us, struct error *err);
 
-/* An answer of random tokens, of which a share is copied from before, in runs of 16 to 48: as nearly as whole runs allow,
- * and the first is none. The caller frees it. */
+/* An answer of random tokens, of which a share is copied from before, in runs of 16 to 48: as nearly as whole runs
+ * allow, and the first is none. The caller frees it. */
 int32_t *decode_answer(int64_t n, double share, int n_vocab, int64_t seed);

@@ -1,5 +1,5 @@
-/* test_bench.c - the arithmetic of gyre bench serve and decode, away from clocks: arrivals have the distribution that was asked
- * for, percentiles are numpy's, terms of the command line are read or refused. */
+/* test_bench.c - the arithmetic of gyre bench serve and decode, away from clocks: arrivals have the distribution that
+ * was asked for, percentiles are numpy's, terms of the command line are read or refused, answers copy their share. */
 #include "check.h"
 
 #include "bench/bench_report.h"

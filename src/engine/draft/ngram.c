@@ -22,16 +22,17 @@ static int next_of(const struct ngram *g, const struct guess_luck *luck) {
 }
 
 void ngram_was_right(const struct ngram *g, struct guess_luck *luck) {
-    luck->n_rests = 0;
+    luck->n_rests = luck->n_wrong = 0;
     if (++luck->n_right < next_of(g, luck))
         return;
     luck->n_next = MIN(2 * next_of(g, luck), g->most);
     luck->n_right = 0;
 }
 
-/* A copied run ends somewhere, which says nothing of the next one; but where the first guess is wrong there is none. */
+/* A copied run ends somewhere, perhaps just where a draft does: that says nothing of the next one. But where the first
+ * guess is wrong twice there is none. */
 void ngram_was_wrong(const struct ngram *g, struct guess_luck *luck) {
-    if (luck->n_right == 0) {
+    if (luck->n_right == 0 && luck->n_wrong++ > 0) {
         luck->n_next = MAX(next_of(g, luck) / 2, 1);
         luck->n_rests = MIN(2 * luck->n_rests + 1, NGRAM_MOST_REST);
         luck->rest = luck->n_rests;

@@ -3,8 +3,8 @@
  * Of all places where the last `shortest` to `longest` tokens stood before, the one that agrees longest is taken, of
  * equals the latest. Its continuation is the guess; one that reaches the end of what is known goes on with itself, so a
  * text that repeats is guessed for ever. Costs one pass over the last NGRAM_WINDOW tokens a step and sequence, and no
- * memory. Where the first guess of several is wrong fewer are made the next time, after some steps of rest, twice as
- * many each time. */
+ * memory. Where the first guess of several is wrong for the second time, and none was right between, fewer are made the
+ * next time, after some steps of rest, twice as many each time. */
 #pragma once
 
 #include "sched/sequence.h"
@@ -19,6 +19,7 @@ struct ngram {
 /* How a sequence's guesses fared; zeros at its beginning. */
 struct guess_luck {
     int n_right;               // in a row, since it was judged last
+    int n_wrong;               // first guesses of drafts, since one was right
     int n_next, rest, n_rests; // tokens of the next guess; steps without one, now and the next time
 };
 
