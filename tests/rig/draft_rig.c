@@ -31,7 +31,7 @@ static size_t n_bytes(const struct rig_tensor *t) {
 }
 
 /* Matrices N(0, 1/in), nearly; vectors about 1. */
-static void fill(const struct rig_tensor *t, float *out) {
+void rig_fill(const struct rig_tensor *t, float *out) {
     for (size_t i = 0; i < n_elements(t); i++) {
         double u = philox_uniform(t->seed, i, 3) - 0.5;
         out[i] = (float)(t->rank == 1 ? 1 + 0.2 * u : u * sqrt(12.0 / (double)t->shape[t->rank - 1]));
@@ -63,7 +63,7 @@ void rig_write_draft(const char *config, const char *file_name, const struct rig
         if (tensors[i].data)
             memcpy(at, tensors[i].data, n_bytes(&tensors[i]));
         else
-            fill(&tensors[i], (float *)(void *)at);
+            rig_fill(&tensors[i], (float *)(void *)at);
     struct buf file = {0};
     for (int i = 0; i < 8; i++)
         buf_push(&file, (char)(length >> 8 * i & 255));
@@ -190,6 +190,16 @@ void rig_replace(const char *path, const char *file_name, const char *text, cons
     free(all);
 }
 
+void rig_write_beside(const char *target, const struct rig_tensor *tensors, size_t n, char path[RIG_PATH]) {
+    size_t n_config, n_weights;
+    char *config = whole_file(target, "config.json", &n_config);
+    char *weights = whole_file(target, "model.safetensors", &n_weights);
+    rig_write_draft(config, "model-00002-of-00002.safetensors", tensors, n, path);
+    write_file(path, "model-00001-of-00002.safetensors", weights, n_weights, "", 0);
+    free(config);
+    free(weights);
+}
+
 void rig_qwen3_5_mtp(const char *target, char path[RIG_PATH]) {
     enum { H = 128, Q = 4 * 64, KV = 2 * 64, MTP_FFN = 256 };
     struct rig_tensor t[] = {
@@ -209,15 +219,9 @@ void rig_qwen3_5_mtp(const char *target, char path[RIG_PATH]) {
         {"mtp.layers.0.mlp.up_proj.weight", 2, {MTP_FFN, H}},
         {"mtp.layers.0.mlp.down_proj.weight", 2, {H, MTP_FFN}},
     };
-    size_t n_config, n_weights;
-    char *config = whole_file(target, "config.json", &n_config);
-    char *weights = whole_file(target, "model.safetensors", &n_weights);
     for (size_t i = 0; i < ARRAY_LEN(t); i++)
         t[i].seed = 100 + i;
-    rig_write_draft(config, "model-00002-of-00002.safetensors", t, ARRAY_LEN(t), path);
-    write_file(path, "model-00001-of-00002.safetensors", weights, n_weights, "", 0);
-    free(config);
-    free(weights);
+    rig_write_beside(target, t, ARRAY_LEN(t), path);
 }
 
 // ---- EAGLE-3 ----------------------------------------------------------------------------------------------------

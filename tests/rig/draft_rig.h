@@ -22,6 +22,12 @@ void rig_write_draft(const char *config, const char *file_name, const struct rig
                      char path[RIG_PATH]);
 void rig_remove_draft(const char *path);
 
+/* A copy of the target, whose tensors are in one file, and these in a second shard. */
+void rig_write_beside(const char *target, const struct rig_tensor *tensors, size_t n, char path[RIG_PATH]);
+
+/* The tensor's random numbers. */
+void rig_fill(const struct rig_tensor *t, float *out);
+
 /* Puts `with` in place of `text`, of the same length, which must be in the file. */
 void rig_replace(const char *path, const char *file_name, const char *text, const char *with);
 
