@@ -6,92 +6,27 @@
  *     out = N(x);  logits = head out;  out is h of the chain's next row
  *
  * h of a row of the text is the target's state behind its last norm, which the engine gives for a prompt (pooling). */
+#include "formulas.h"
 #include "mixture_rig.h"
 #include "op_rig.h"
 
 #include "engine/draft/program_drafter.h"
 #include "engine/engine.h"
-#include "file/checkpoint.h"
 
 #include <math.h>
 
-enum { H = 24, VOCAB = 64, N_PROMPT = 9, N_TOKENS = 14, MOST_ROWS = 40, MOST_CHAIN = 3, MOST_STEPS = 20, HEADS = 4 };
+enum { H = 24, VOCAB = 64, N_PROMPT = 9, N_TOKENS = 14, MOST_CHAIN = 3, MOST_STEPS = 20, HEADS = 4 };
 static const double LOGIT_BOUND = 2e-3; // float32 sums in another order
 
 // ---- the formulas -----------------------------------------------------------------------------------------------
 
 struct oracle {
-    struct checkpoint *checkpoint;
-    struct arena arena;
+    struct tensors from;
     const char *layer; // names of its tensors begin so
     double k[MOST_ROWS][HEADS * 24], v[MOST_ROWS][HEADS * 16];
 };
 
-static const double *tensor(struct oracle *o, const char *prefix, const char *name) {
-    const char *full = arena_printf(&o->arena, "%s%s", prefix, name);
-    const struct stored_tensor *t = checkpoint_find(o->checkpoint, full);
-    if (!t)
-        fail_msg("%s is not there", full);
-    size_t n = 1;
-    for (int i = 0; i < t->rank; i++)
-        n *= (size_t)t->shape[i];
-    double *out = arena_calloc(&o->arena, n, sizeof *out);
-    for (size_t i = 0; i < n; i++) {
-        uint32_t bits =
-            t->dtype == DT_F32 ? ((const uint32_t *)t->data)[i] : (uint32_t)((const uint16_t *)t->data)[i] << 16;
-        float x;
-        memcpy(&x, &bits, sizeof x);
-        out[i] = (double)x;
-    }
-    return out;
-}
-
-static const double *of_layer(struct oracle *o, const char *name) { return tensor(o, o->layer, name); }
-
-static void product(double *out, const double *w, const double *x, int rows, int cols) {
-    for (int r = 0; r < rows; r++) {
-        out[r] = 0;
-        for (int c = 0; c < cols; c++)
-            out[r] += w[r * cols + c] * x[c];
-    }
-}
-
-/* more: what is added to w. */
-static void norm(double *out, const double *x, const double *w, int n, double more) {
-    double sum = 0;
-    for (int i = 0; i < n; i++)
-        sum += x[i] * x[i];
-    for (int i = 0; i < n; i++)
-        out[i] = x[i] / sqrt(sum / n + 1e-6) * (w[i] + more);
-}
-
-static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
-
-/* Of n channels, pairs of which are `apart`: i and i + n / 2, or neighbours where that is 1. */
-static void rope(double *x, int n, int position, int apart) {
-    for (int i = 0; i < n / 2; i++) {
-        double angle = position * pow(10000, -2.0 * i / n), *a = apart == 1 ? x + 2 * i : x + i, *b = a + apart;
-        double turned = *a * cos(angle) - *b * sin(angle);
-        *b = *a * sin(angle) + *b * cos(angle), *a = turned;
-    }
-}
-
-/* One head: keys and values of rows [0, n) stand `stride` rows of doubles apart. */
-static void attend(double *out, const double *q, const double *k, int k_stride, int dim, const double *v, int v_stride,
-                   int v_dim, int n) {
-    double weight[MOST_ROWS], total = 0;
-    for (int r = 0; r < n; r++) {
-        double score = 0;
-        for (int i = 0; i < dim; i++)
-            score += q[i] * k[r * k_stride + i];
-        total += weight[r] = exp(score / sqrt(dim));
-    }
-    for (int i = 0; i < v_dim; i++) {
-        out[i] = 0;
-        for (int r = 0; r < n; r++)
-            out[i] += weight[r] / total * v[r * v_stride + i];
-    }
-}
+static const double *of_layer(struct oracle *o, const char *name) { return tensor(&o->from, o->layer, name); }
 
 static void gated_ffn(double *out, const double *gate, const double *up, const double *down, const double *x, int ffn) {
     double g[16], u[16];
@@ -102,26 +37,19 @@ static void gated_ffn(double *out, const double *gate, const double *up, const d
 }
 
 static void ffn_of(struct oracle *o, double *out, const char *module, const double *x, int ffn) {
-    gated_ffn(out, of_layer(o, arena_printf(&o->arena, "%s.gate_proj.weight", module)),
-              of_layer(o, arena_printf(&o->arena, "%s.up_proj.weight", module)),
-              of_layer(o, arena_printf(&o->arena, "%s.down_proj.weight", module)), x, ffn);
+    gated_ffn(out, of_layer(o, arena_printf(&o->from.arena, "%s.gate_proj.weight", module)),
+              of_layer(o, arena_printf(&o->from.arena, "%s.up_proj.weight", module)),
+              of_layer(o, arena_printf(&o->from.arena, "%s.down_proj.weight", module)), x, ffn);
 }
 
 static void expert(struct oracle *o, double *out, int e, const double *x) {
     enum { FFN = 8, SIZE = FFN * H };
-    if (!checkpoint_find(o->checkpoint, arena_printf(&o->arena, "%smlp.experts.gate_up_proj", o->layer))) {
-        ffn_of(o, out, arena_printf(&o->arena, "mlp.experts.%d", e), x, FFN);
+    if (!checkpoint_find(o->from.checkpoint, arena_printf(&o->from.arena, "%smlp.experts.gate_up_proj", o->layer))) {
+        ffn_of(o, out, arena_printf(&o->from.arena, "mlp.experts.%d", e), x, FFN);
         return;
     }
     const double *gate = of_layer(o, "mlp.experts.gate_up_proj") + 2 * e * SIZE;
     gated_ffn(out, gate, gate + SIZE, of_layer(o, "mlp.experts.down_proj") + e * SIZE, x, FFN);
-}
-
-static int best_of(const double *x, int n) {
-    int best = 0;
-    for (int i = 1; i < n; i++)
-        best = x[i] > x[best] ? i : best;
-    return best;
 }
 
 /* The two best of `choice`, weighed by their share of `score`, times scale. */
@@ -230,13 +158,13 @@ static void predictor_row(struct oracle *o, enum rig_mixture kind, int row, int3
     double more = is_deepseek ? 0 : 1, embed[H] = {0}, both[2 * H], x[H];
     const char *top = is_deepseek ? o->layer : "mtp.";
     if (row > 0 || !is_deepseek) // DeepSeek's first row has no token
-        memcpy(embed, tensor(o, "model.", "embed_tokens.weight") + token * H, sizeof embed);
-    norm(both, embed, tensor(o, top, is_deepseek ? "enorm.weight" : "pre_fc_norm_embedding.weight"), H, more);
-    norm(both + H, h, tensor(o, top, is_deepseek ? "hnorm.weight" : "pre_fc_norm_hidden.weight"), H, more);
-    product(x, tensor(o, top, is_deepseek ? "eh_proj.weight" : "fc.weight"), both, H, 2 * H);
+        memcpy(embed, tensor(&o->from, "model.", "embed_tokens.weight") + token * H, sizeof embed);
+    norm(both, embed, tensor(&o->from, top, is_deepseek ? "enorm.weight" : "pre_fc_norm_embedding.weight"), H, more);
+    norm(both + H, h, tensor(&o->from, top, is_deepseek ? "hnorm.weight" : "pre_fc_norm_hidden.weight"), H, more);
+    product(x, tensor(&o->from, top, is_deepseek ? "eh_proj.weight" : "fc.weight"), both, H, 2 * H);
     (is_deepseek ? deepseek_layer : qwen_layer)(o, row, x);
-    norm(out, x, tensor(o, top, is_deepseek ? "shared_head.norm.weight" : "norm.weight"), H, more);
-    product(logits, tensor(o, "", "lm_head.weight"), out, VOCAB, H);
+    norm(out, x, tensor(&o->from, top, is_deepseek ? "shared_head.norm.weight" : "norm.weight"), H, more);
+    product(logits, tensor(&o->from, "", "lm_head.weight"), out, VOCAB, H);
 }
 
 // ---- the engine -------------------------------------------------------------------------------------------------
@@ -346,8 +274,8 @@ static void check_mixture(enum rig_mixture kind) {
     struct error err;
     rig_mixture(kind, folder);
     o = (struct oracle){.layer = kind == RIG_DEEPSEEK_V3 ? "model.layers.2." : "mtp.layers.0."};
-    arena_init(&o.arena);
-    EXPECT_OK(checkpoint_open(&o.checkpoint, folder, &err), err);
+    arena_init(&o.from.arena);
+    EXPECT_OK(checkpoint_open(&o.from.checkpoint, folder, &err), err);
     write_text(folder, 0, &plain);
     for (int k = 1; k <= MOST_CHAIN; k += 2) {
         write_text(folder, k, &run);
@@ -358,8 +286,8 @@ static void check_mixture(enum rig_mixture kind) {
         for (int i = 0; i < run.n_steps; i++)
             judge(&o, kind, &run, &run.steps[i], h);
     }
-    checkpoint_free(o.checkpoint);
-    arena_release(&o.arena);
+    checkpoint_free(o.from.checkpoint);
+    arena_release(&o.from.arena);
     rig_remove_draft(folder);
 }
 

@@ -109,7 +109,7 @@ static void take_distribution(struct program_drafter *d, struct chain *c, int ro
     const float *logits;
     if (!d->q || d->sample[row].temperature == 0 || d->status != OK)
         return;
-    d->status = d->g->ops->logits(d->step.exe, row, &logits, &d->g->failed);
+    d->status = d->g->ops->logits(d->chooser.exe ? d->chooser.exe : d->step.exe, row, &logits, &d->g->failed);
     if (d->status != OK)
         return;
     p->q = d->q + (size_t)(c - d->chains) * (size_t)d->most_guesses * (size_t)d->n_vocab;
@@ -236,20 +236,51 @@ static bool next_rows(struct program_drafter *d, const struct step *step) {
     return d->rows.plan->n_rows > 0;
 }
 
-/* A block for each: the newest token, then masks, each of which gives a guess. */
+/* A block for each: the newest token, then masks. Each row gives a guess, unless a chooser makes them. */
 static void add_blocks(struct program_drafter *d, const struct step *step) {
     for (int i = 0; i < d->n_chains; i++) {
         struct chain *c = &d->chains[i];
         const struct sequence *seq = &c->request->sequence;
         d->block[0] = seq->tokens[seq->n_known - 1];
         draft_rows_add_ahead(&d->rows, &step->plan, c->s, seq->n_known - 1, d->block, d->draft->block, i);
-        c->token_row = d->rows.plan->n_tokens - d->draft->block;
+        c->token_row = d->rows.plan->n_tokens - d->draft->block + !d->draft->from_anchor;
         c->row = c->asked_row = d->rows.plan->n_rows;
-        for (int k = 0; k < c->most; k++) {
-            d->rows.plan->out_row[d->rows.plan->n_rows] = c->token_row + 1 + k;
+        for (int k = 0; k < c->most && !d->draft->chooser; k++) {
+            d->rows.plan->out_row[d->rows.plan->n_rows] = c->token_row + k;
             d->sample[d->rows.plan->n_rows++] = own_draw_of(d, c->request, seq->n_known + k);
         }
     }
+}
+
+/* A row for each chain that goes on: the token before guess k, and the state of the block's row that gives it. False:
+ * there is none. */
+static bool choose_next(struct program_drafter *d, const struct step *step, int k) {
+    turn(d);
+    for (int i = 0; i < d->n_chains; i++) {
+        struct chain *c = &d->chains[i];
+        const struct sequence *seq = &c->request->sequence;
+        const struct proposal *p = &c->request->draft;
+        struct batch_plan *plan = d->rows.plan;
+        c->row = -1;
+        if (c->has_ended || k >= c->most || !take_state(d, plan->n_tokens, true, c->token_row + k))
+            continue;
+        c->row = c->asked_row = plan->n_rows;
+        plan->out_row[plan->n_rows] = plan->n_tokens;
+        draft_rows_add_ahead(&d->rows, &step->plan, c->s, seq->n_known - 1 + k,
+                             k > 0 ? &p->tokens[p->n - 1] : &seq->tokens[seq->n_known - 1], 1, i);
+        d->sample[plan->n_rows++] = own_draw_of(d, c->request, seq->n_known + k);
+    }
+    return d->rows.plan->n_rows > 0;
+}
+
+static enum status choose(struct program_drafter *d, const struct step *step, struct error *err) {
+    for (int k = 0; choose_next(d, step, k); k++) {
+        TRY(run(d, &d->chooser, err));
+        for (int i = 0; i < d->n_chains; i++)
+            if (d->chains[i].row >= 0)
+                take_guess(d, &d->chains[i], d->chains[i].row);
+    }
+    return OK;
 }
 
 static enum status run_blocks(struct program_drafter *d, const struct step *step, struct error *err) {
@@ -259,6 +290,8 @@ static enum status run_blocks(struct program_drafter *d, const struct step *step
     turn(d);
     add_blocks(d, step);
     TRY(run(d, &d->step, err));
+    if (d->draft->chooser)
+        return choose(d, step, err);
     for (int i = 0; i < d->n_chains; i++)
         for (int k = 0; take_guess(d, &d->chains[i], d->chains[i].row + k);)
             k++;

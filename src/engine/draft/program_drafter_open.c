@@ -12,6 +12,7 @@ static void take_away(const struct gyre *g, const struct placed_program *p) {
 
 static void close_drafter(void *context) {
     struct program_drafter *d = context;
+    take_away(d->g, &d->chooser);
     take_away(d->g, &d->context);
     take_away(d->g, &d->step);
     draft_rows_release(&d->rows);
@@ -47,13 +48,15 @@ enum status program_drafter_check(const struct gyre *g, const struct draft *draf
 struct executable *program_drafter_exe(const struct gyre *g, int *row) {
     const struct program_drafter *d = g->drafter.context;
     *row = d->chains[0].asked_row;
-    return d->step.exe;
+    return d->chooser.exe ? d->chooser.exe : d->step.exe;
 }
 
 enum status program_drafter_link(struct gyre *g, struct error *err) {
     struct program_drafter *d = g->drafter.context;
     if (!d->is_linked)
         return OK;
+    if (d->draft->chooser)
+        TRY(g->ops->states_from(d->chooser.exe, 1, d->step.exe, d->draft->carry, err));
     if (d->draft->context)
         return g->ops->states_from(d->context.exe, 0, g->exe, d->draft->feature, err);
     TRY(g->ops->states_from(d->step.exe, 0, g->exe, d->draft->feature, err));
@@ -75,6 +78,8 @@ enum status program_drafter_load(struct gyre *g, const struct gyre_options *o, c
     options.caches_of = draft->reads_target ? g->loaded : NULL;
     TRY(g->ops->load(g->device, draft->step, &options, &d->step.loaded, err));
     options.caches_of = d->step.loaded;
+    if (draft->chooser)
+        TRY(g->ops->load(g->device, draft->chooser, &options, &d->chooser.loaded, err));
     return draft->context ? g->ops->load(g->device, draft->context, &options, &d->context.loaded, err) : OK;
 }
 
@@ -142,7 +147,7 @@ static enum status allocate_distributions(struct program_drafter *d, int most_se
 enum status program_drafter_open(struct gyre *g, const struct gyre_options *o, struct error *err) {
     struct program_drafter *d = g->drafter.context;
     int most_seqs = MIN(g->drafter.most_seqs, g->scheduler.limits.max_seqs);
-    d->most_guesses = d->draft->block > 0 ? MIN(o->n_guesses, d->draft->block - 1) : o->n_guesses;
+    d->most_guesses = d->draft->block > 0 ? MIN(o->n_guesses, d->draft->block - !d->draft->from_anchor) : o->n_guesses;
     d->is_linked = g->ops->states_from && d->draft->feature != NO_STATES;
     d->runs_ahead = g->ops->max_in_flight > 1 && !o->draft_rejection && !d->draft->context &&
                     (d->is_linked || d->draft->feature == NO_STATES);
@@ -152,6 +157,7 @@ enum status program_drafter_open(struct gyre *g, const struct gyre_options *o, s
     TRY(alloc_cache(d, err));
     TRY(g->ops->compile(d->step.loaded, bucket, &d->step.exe, err));
     TRY(d->draft->context ? g->ops->compile(d->context.loaded, bucket, &d->context.exe, err) : OK);
+    TRY(d->draft->chooser ? g->ops->compile(d->chooser.loaded, bucket, &d->chooser.exe, err) : OK);
     g->drafter.guess = program_drafter_guess;
     g->drafter.follow = program_drafter_follow;
     g->drafter.waits = true;

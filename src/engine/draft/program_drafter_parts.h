@@ -24,7 +24,7 @@ struct placed_program {
 struct program_drafter {
     struct gyre *g;
     const struct draft *draft;
-    struct placed_program step, context;
+    struct placed_program step, context, chooser;
     struct draft_rows rows;
     struct sample_params *sample, *samples[2]; // [max_rows]: of the plan, one of
     struct sample_result *results;             // [max_rows]

@@ -5,7 +5,9 @@
  *     block     rows of the newest token and of masks, at the places behind it; each row sees the context and all rows
  *               of the block. Row i gives the token at its own place
  *
- * Embedding and head are the target's. Reference: z-lab's DFlashDraftModel. */
+ * Embedding and head are the target's, unless the draft has some of its own. Reference: z-lab's DFlashDraftModel.
+ * DSpark's blocks are the same but for the head (dspark.c); row 0 gives the token behind its own there, and each other
+ * row likewise. */
 #include "model/draft/draft_internal.h"
 
 /* ---- what config.json says ---- */
@@ -39,7 +41,7 @@ static enum status refuse_setting(const struct spec_reader *r, const json_t *set
 }
 
 static enum status read_dflash(struct spec_reader *r) {
-    static const char *const refused[] = {"use_swa", "sample_from_anchor", "causal"};
+    static const char *const refused[] = {"use_swa", "causal"};
     struct draft_spec *d = &r->spec->draft;
     json_t *nested;
     int64_t mask;
@@ -55,15 +57,24 @@ static enum status read_dflash(struct spec_reader *r) {
     TRY(read_dim(r, "block_size", 16, &d->block));
     if (d->block < 2 || d->block > 256)
         return fail(r->err, ERR_FORMAT, "%s: \"block_size\" is %d, it must be 2 to 256", r->path, d->block);
+    if (strcmp(r->type->name, "dspark") == 0)
+        TRY(dspark_read(r, settings));
+    else
+        TRY(jv_bool_or(settings, r->path, "sample_from_anchor", false, &d->from_anchor, r->err));
     return read_qwen3(r);
 }
 
-static const struct model_type types[] = {
-    {"dflash", "DFlashDraftModel", .vocab = 151936, .hidden = 4096, .ffn = 22016, .layers = 5, .heads = 32,
-     .kv_heads = 32, .head_dim = 128, .max_positions = 32768, .norm_eps = 1e-6, .theta = 10000,
-     .activation_key = "hidden_act", .activation = "silu", .bos = -1, .eos = -1, .pad = -1, .read = read_dflash},
-    {NULL},
-};
+#define BLOCK_TYPE(name, class)                                                                               \
+    {                                                                                                         \
+        name, class, .vocab = 151936, .hidden = 4096, .ffn = 22016, .layers = 5, .heads = 32, .kv_heads = 32, \
+                     .head_dim = 128, .max_positions = 32768, .norm_eps = 1e-6, .theta = 10000,               \
+                     .activation_key = "hidden_act", .activation = "silu", .bos = -1, .eos = -1, .pad = -1,   \
+                     .read = read_dflash                                                                      \
+    }
+static const struct model_type types[] = {BLOCK_TYPE("dflash", "DFlashDraftModel"),
+                                          BLOCK_TYPE("dspark", "Qwen3DSparkModel"),
+                                          BLOCK_TYPE("dspark", "DSparkSpeculator"),
+                                          {NULL}};
 
 /* ---- what is bound and recorded ---- */
 
@@ -74,7 +85,9 @@ struct dflash_layer {
 
 struct dflash {
     const struct weight *fc, *hidden_norm, *norm;
+    const struct weight *embed, *lm_head; // NULL: the target's
     struct dflash_layer *layers;
+    struct markov markov;
 };
 
 /* The rows of k and v: all but the first part. */
@@ -101,6 +114,12 @@ static void *dflash_bind(struct binder *b) {
     m->fc = bind_matrix(b, D, dim_times(dim_whole(s->draft.tap_size), s->draft.n_taps), "fc");
     m->hidden_norm = bind_vector(b, D, "hidden_norm.weight");
     m->norm = bind_vector(b, D, "norm.weight");
+    if (bind_has(b, false, "embed_tokens.weight"))
+        m->embed = bind_matrix(b, dim_vocab(s->vocab_size), D, "embed_tokens");
+    if (bind_has(b, false, "lm_head.weight"))
+        m->lm_head = bind_matrix(b, dim_vocab(s->vocab_size), D, "lm_head");
+    if (s->draft.markov_rank > 0)
+        markov_bind(b, &m->markov);
     m->layers = arena_calloc(b->arena, (size_t)s->n_layers, sizeof *m->layers);
     for (int l = 0; l < s->n_layers && b->status == OK; l++) {
         struct dflash_layer *w = &m->layers[l];
@@ -119,12 +138,13 @@ static void *dflash_bind(struct binder *b) {
     return m;
 }
 
-const struct family family_dflash = {.types = types, .bind = dflash_bind};
+const struct family family_dflash = {
+    .types = types, .bind = dflash_bind, .unused = (const char *const[]){"confidence_head.*", NULL}};
 
 static void record_block(struct program *p, const struct model_spec *s, const struct dflash *m,
                          const struct draft_target *t) {
     struct norm_args norm = {.eps = (float)s->norm_eps};
-    val x = op_embed(p, t->embed, t->embed_scale), d = NO_VAL;
+    val x = m->embed ? op_embed(p, m->embed, 1) : op_embed(p, t->embed, t->embed_scale), d = NO_VAL;
     for (int l = 0; l < s->n_layers; l++) {
         const struct dflash_layer *w = &m->layers[l];
         program_section(p, "layer", l);
@@ -138,7 +158,13 @@ static void record_block(struct program *p, const struct model_spec *s, const st
                       w->down, NULL);
         x = n.r;
     }
-    record_head(p, s, &(struct ends){t->embed, m->norm, t->lm_head}, x, d, NULL, norm);
+    const struct weight *lm_head = m->lm_head ? m->lm_head : t->lm_head;
+    if (!m->markov.w1) {
+        record_head(p, s, &(struct ends){t->embed, m->norm, lm_head}, x, d, NULL, norm);
+        return;
+    }
+    program_keep(p, op_add_norm(p, x, d, m->norm, NULL, norm).y);
+    p->vocab_size = s->vocab_size;
 }
 
 /* Into the same caches, layer by layer: no queries. */
@@ -165,17 +191,24 @@ enum status dflash_open(struct draft *d, const struct draft_source *source, cons
     TRY(draft_target_of(target, &t, err));
     const struct model_spec *s = d->model->spec;
     const struct dflash *m = weights;
-    if (t.embed->in != s->hidden_size || t.lm_head->in != s->hidden_size || t.vocab_size != s->vocab_size)
+    if ((!m->embed && t.embed->in != s->hidden_size) || (!m->lm_head && t.lm_head->in != s->hidden_size) ||
+        t.vocab_size != s->vocab_size)
         return fail(err, ERR_UNSUPPORTED, "%s: is the draft of another model than the target", s->path);
     for (int l = 0; l < s->n_layers; l++)
         if (s->layers[l].mixer != MIX_FULL)
             return fail(err, ERR_UNSUPPORTED, "%s: a DFlash draft with a window is not supported", s->path);
     struct feature f = {.fc = m->fc, .out_norm = m->hidden_norm, .eps = (float)s->norm_eps};
     TRY(draft_feature(d, target, &f, err));
-    d->step = d->model->program = program_new("dflash");
+    d->step = d->model->program = program_new(s->model_type);
     record_block(d->step, s, m, &t);
     d->context = program_copy_caches(d->step);
     record_context(d->context, s, m);
+    if (m->markov.w1) {
+        d->chooser = program_copy_caches(d->step);
+        markov_record(d->chooser, s, &m->markov, m->lm_head ? m->lm_head : t.lm_head);
+        d->carry = 1;
+    }
+    d->from_anchor = s->draft.from_anchor;
     d->is_ahead = true;
     d->block = s->draft.block;
     d->mask = s->draft.mask;

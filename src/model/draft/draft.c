@@ -26,10 +26,16 @@ static const struct draft_method {
     enum status (*open)(struct draft *d, const struct draft_source *source, const struct model *target,
                         struct error *err);
 } methods[] = {
-    {"draft_model", open_draft_model},    {"eagle3", eagle3_open},    {"mtp", mtp_open}, {"dflash", dflash_open},
-    {"gemma4_mtp", assistant_open},                                  // vLLM's name of it
-    {"gemma4_assistant", assistant_open}, {"qwen3_5_mtp", mtp_open}, // vLLM's names
-    {"qwen3_next_mtp", mtp_open},         {"deepseek_mtp", mtp_open},
+    {"draft_model", open_draft_model},
+    {"eagle3", eagle3_open},
+    {"mtp", mtp_open},
+    {"dflash", dflash_open},
+    {"dspark", dflash_open},
+    {"gemma4_mtp", assistant_open}, // vLLM's name of it
+    {"gemma4_assistant", assistant_open},
+    {"qwen3_5_mtp", mtp_open}, // vLLM's names
+    {"qwen3_next_mtp", mtp_open},
+    {"deepseek_mtp", mtp_open},
 };
 
 /* A checkpoint of a predictor and nothing else, as it is trained (docs/speculation.md). */
@@ -50,7 +56,7 @@ static bool is_predictor_alone(const char *path, const char *model_type) {
 static enum status method_of(const char *path, const char **out, struct error *err) {
     struct model_spec *spec;
     TRY(model_spec_open(path, &spec, err));
-    static const char *const own[] = {"eagle3", "dflash", "gemma4_assistant"};
+    static const char *const own[] = {"eagle3", "dflash", "dspark", "gemma4_assistant"};
     *out = "draft_model";
     for (size_t i = 0; i < ARRAY_LEN(own); i++)
         if (strcmp(spec->model_type, own[i]) == 0)
@@ -99,6 +105,7 @@ void draft_free(struct draft *d) {
         return;
     program_free(d->target);
     program_free(d->context);
+    program_free(d->chooser);
     model_free(d->model);
     free(d);
 }

@@ -12,6 +12,7 @@
  *     EAGLE-3       row p: token p + 1, and the target's feature at p; in a chain the row's before, its carry
  *     MTP           likewise, with the target's last hidden state
  *     DFlash        row p: the target's feature at p; then a block of rows at once, of the newest token and masks
+ *     DSpark        likewise; then, guess after guess, the row's state and the token before
  *     Gemma 4's     the newest token and the target's last hidden state before it; keys and values are the target's,
  *                   and rows of a chain stand all at the same place
  *
@@ -49,6 +50,8 @@ struct draft {
     struct program *context; // makes rows of the text in the step's caches, which then computes a block; NULL: the step
     int block;               // rows of that, the first of them with the newest token
     int32_t mask;            // the token of the others
+    bool from_anchor;        // row i of a block gives guess i, and not guess i - 1
+    struct program *chooser; // makes a guess of the token before it and its row's state, `carry`; NULL: the row does
 };
 
 /* ERR_UNSUPPORTED says what does not fit the target. *out outlives what is loaded of it, and `target` outlives *out. */

@@ -27,3 +27,14 @@ enum status assistant_open(struct draft *d, const struct draft_source *source, c
                            struct error *err);
 enum status eagle3_open(struct draft *d, const struct draft_source *source, const struct model *target,
                         struct error *err);
+
+/* DSpark's: see dspark.c. The settings are those of a block. */
+struct markov {
+    const struct weight *w1, *w2; // [V, rank]; w1 NULL: there is none
+    struct projection gate;       // w NULL: likewise
+};
+enum status dspark_read(const struct spec_reader *r, const json_t *settings);
+void markov_bind(struct binder *b, struct markov *m);
+
+/* Rows of a token, and of the state of the row that guesses the one behind it. */
+void markov_record(struct program *p, const struct model_spec *s, const struct markov *m, const struct weight *lm_head);

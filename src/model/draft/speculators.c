@@ -2,7 +2,8 @@
  * own, transformer_layer_config, beside what makes it a draft. */
 #include "model/spec/spec_read.h"
 
-static const char *const classes[][2] = {{"eagle3", "Eagle3Speculator"}, {"dflash", "DFlashDraftModel"}};
+static const char *const classes[][2] = {
+    {"eagle3", "Eagle3Speculator"}, {"dflash", "DFlashDraftModel"}, {"dspark", "DSparkSpeculator"}};
 
 enum status speculators_flat(const json_t *root, const char *path, json_t **out, struct error *err) {
     const char *type, *key, *class_name = NULL;

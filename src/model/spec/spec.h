@@ -63,6 +63,9 @@ struct draft_spec {       // a draft head that reads the hidden states of a larg
     bool norm_before_residual, norm_before_fc, fc_norm, norm_output;
     int block; // DFlash: rows of a pass, all but the first of them masks
     int32_t mask;
+    bool from_anchor; // its first row gives a guess, too
+    int markov_rank;  // DSpark: of what the token before adds to a guess's logits; 0: nothing
+    bool is_gated;    // likewise: behind a gate
 };
 
 enum { MAX_EOS = 1024, MAX_ROPES = 4 };

@@ -1,0 +1,411 @@
+/* test_dspark.c - blocks whose first row gives a guess, and DSpark's, whose guesses follow one another, of random
+ * numbers: what they say is what the formulas say, worked out here in double from the tensors of the checkpoint, and no
+ * token changes by them.
+ *
+ *     c_j    = what the target's program makes of its layers at position j (feature), as the engine has it
+ *     rows   i = 0 .. B-1 at positions n + i, of the newest token and masks; x += attention(N x);  x += mlp(N x)
+ *            k and v are of c_0 .. c_n-1 as they are and of N x of all rows of the block
+ *     guess  i: head h + w2 e, with h = N x of row i and e = w1[token before], or sigmoid(Wg [h, e] + bg) * e */
+#include "formulas.h"
+
+#include "draft_rig.h"
+#include "op_rig.h"
+
+#include "engine/draft/program_drafter.h"
+#include "engine/engine.h"
+
+enum {
+    H = 128,
+    HEADS = 4,
+    KV_HEADS = 2,
+    HEAD = 32,
+    MLP = 96,
+    LAYERS = 2,
+    BLOCK = 6,
+    VOCAB = 1024,
+    RANK = 16,
+    MASK = 190
+};
+enum { N_PROMPT = 12, N_TOKENS = 24, MOST_TEXT = N_PROMPT + N_TOKENS + BLOCK };
+static const double LOGIT_BOUND = 2e-3; // float32 sums in another order
+static const char target[] = "tests/models/qwen3";
+
+struct kind {
+    const char *config;
+    bool has_markov, is_gated, has_own_ends;
+};
+
+#define SIZES                                                                                            \
+    "\"vocab_size\": 1024, \"hidden_size\": 128, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, " \
+    "\"num_key_value_heads\": 2, \"head_dim\": 32, \"intermediate_size\": 96, \"max_position_embeddings\": 1024"
+#define DEEPSPEC                                                                                                     \
+    "{\"architectures\": [\"Qwen3DSparkModel\"], \"model_type\": \"qwen3\", " SIZES ", \"block_size\": 6, "          \
+    "\"mask_token_id\": 190, \"target_layer_ids\": [0, 2], \"enable_confidence_head\": true, \"num_anchors\": 512, " \
+    "\"confidence_head_with_markov\": true, "
+
+static const struct kind anchored = {"{\"architectures\": [\"DFlashDraftModel\"], \"model_type\": \"qwen3\", " SIZES
+                                     ", \"block_size\": 6, \"dflash_config\": {\"mask_token_id\": 190, "
+                                     "\"sample_from_anchor\": true, \"target_layer_ids\": [0, 2]}}",
+                                     false, false, false},
+                         vanilla = {DEEPSPEC "\"markov_rank\": 16, \"markov_head_type\": \"vanilla\"}", true, false,
+                                    true},
+                         gated = {DEEPSPEC "\"markov_rank\": 16, \"markov_head_type\": \"gated\"}", true, true, true},
+                         speculators = {"{\"speculators_model_type\": \"dspark\", \"model_type\": \"speculators\", "
+                                        "\"architectures\": [\"DSparkDraftModel\"], \"draft_vocab_size\": 1024, "
+                                        "\"block_size\": 6, \"markov_rank\": 16, \"mask_token_id\": 190, "
+                                        "\"aux_hidden_state_layer_ids\": [1, 3], \"transformer_layer_config\": "
+                                        "{\"model_type\": \"qwen3\", " SIZES "}}",
+                                        true, false, false};
+
+// ---- checkpoints ------------------------------------------------------------------------------------------------
+
+struct list {
+    struct rig_tensor t[48];
+    char names[48][64];
+    size_t n;
+};
+
+static void put(struct list *all, int layer, const char *name, int64_t rows, int64_t cols) {
+    char *full = all->names[all->n];
+    int n = layer < 0 ? 0 : snprintf(full, sizeof all->names[0], "layers.%d.", layer);
+    snprintf(full + n, sizeof all->names[0] - (size_t)n, "%s", name);
+    all->t[all->n] = (struct rig_tensor){full, cols ? 2 : 1, {rows, cols}, NULL, 2000 + all->n, NULL};
+    EXPECT(++all->n < ARRAY_LEN(all->t));
+}
+
+static void write_draft(const struct kind *kind, char path[RIG_PATH]) {
+    static struct list all;
+    all.n = 0;
+    put(&all, -1, "fc.weight", H, 2 * H), put(&all, -1, "hidden_norm.weight", H, 0), put(&all, -1, "norm.weight", H, 0);
+    for (int l = 0; l < LAYERS; l++) {
+        put(&all, l, "input_layernorm.weight", H, 0), put(&all, l, "post_attention_layernorm.weight", H, 0);
+        put(&all, l, "self_attn.q_norm.weight", HEAD, 0), put(&all, l, "self_attn.k_norm.weight", HEAD, 0);
+        put(&all, l, "self_attn.q_proj.weight", HEADS * HEAD, H);
+        put(&all, l, "self_attn.k_proj.weight", KV_HEADS * HEAD, H);
+        put(&all, l, "self_attn.v_proj.weight", KV_HEADS * HEAD, H);
+        put(&all, l, "self_attn.o_proj.weight", H, HEADS * HEAD);
+        put(&all, l, "mlp.gate_proj.weight", MLP, H), put(&all, l, "mlp.up_proj.weight", MLP, H);
+        put(&all, l, "mlp.down_proj.weight", H, MLP);
+    }
+    if (kind->has_own_ends)
+        put(&all, -1, "embed_tokens.weight", VOCAB, H), put(&all, -1, "lm_head.weight", VOCAB, H);
+    if (kind->has_markov) {
+        put(&all, -1, "markov_head.markov_w1.weight", VOCAB, RANK);
+        put(&all, -1, "markov_head.markov_w2.weight", VOCAB, RANK);
+        put(&all, -1, "confidence_head.proj.weight", 1, H + RANK), put(&all, -1, "confidence_head.proj.bias", 1, 0);
+    }
+    if (kind->is_gated)
+        put(&all, -1, "markov_head.gate_proj.weight", RANK, H + RANK),
+            put(&all, -1, "markov_head.gate_proj.bias", RANK, 0);
+    rig_write_draft(kind->config, "model.safetensors", all.t, all.n, path);
+}
+
+// ---- the formulas -----------------------------------------------------------------------------------------------
+
+struct oracle {
+    const struct kind *kind;
+    struct tensors draft, target;
+    double c[MOST_TEXT][H];
+    double k[MOST_ROWS][KV_HEADS * HEAD], v[MOST_ROWS][KV_HEADS * HEAD];
+};
+
+static const double *of_layer(struct oracle *o, int l, const char *name) {
+    char prefix[24];
+    snprintf(prefix, sizeof prefix, "layers.%d.", l);
+    return tensor(&o->draft, prefix, name);
+}
+
+static const double *end_of(struct oracle *o, const char *name) {
+    bool is_own = o->kind->has_own_ends;
+    bool is_tied = !checkpoint_find(o->target.checkpoint, "lm_head.weight");
+    if (is_own)
+        return tensor(&o->draft, "", name);
+    return strcmp(name, "lm_head.weight") == 0 && !is_tied ? tensor(&o->target, "", name)
+                                                           : tensor(&o->target, "model.", "embed_tokens.weight");
+}
+
+static void key_and_value(struct oracle *o, int l, int row, const double *y) {
+    product(o->k[row], of_layer(o, l, "self_attn.k_proj.weight"), y, KV_HEADS * HEAD, H);
+    product(o->v[row], of_layer(o, l, "self_attn.v_proj.weight"), y, KV_HEADS * HEAD, H);
+    for (int h = 0; h < KV_HEADS; h++) {
+        double *k = o->k[row] + h * HEAD;
+        norm(k, k, of_layer(o, l, "self_attn.k_norm.weight"), HEAD, 0);
+        rope(k, HEAD, row, HEAD / 2);
+    }
+}
+
+static void attention(struct oracle *o, int l, int row, int n_rows, const double *y, double *d) {
+    double q[HEADS * HEAD], a[HEADS * HEAD];
+    product(q, of_layer(o, l, "self_attn.q_proj.weight"), y, HEADS * HEAD, H);
+    for (int h = 0; h < HEADS; h++) {
+        int kv = h / (HEADS / KV_HEADS) * HEAD, stride = KV_HEADS * HEAD;
+        norm(q + h * HEAD, q + h * HEAD, of_layer(o, l, "self_attn.q_norm.weight"), HEAD, 0);
+        rope(q + h * HEAD, HEAD, row, HEAD / 2);
+        attend(a + h * HEAD, q + h * HEAD, o->k[0] + kv, stride, HEAD, o->v[0] + kv, stride, HEAD, n_rows);
+    }
+    product(d, of_layer(o, l, "self_attn.o_proj.weight"), a, H, HEADS * HEAD);
+}
+
+static void mlp(struct oracle *o, int l, const double *y, double *d) {
+    double gate[MLP], up[MLP];
+    product(gate, of_layer(o, l, "mlp.gate_proj.weight"), y, MLP, H);
+    product(up, of_layer(o, l, "mlp.up_proj.weight"), y, MLP, H);
+    for (int i = 0; i < MLP; i++)
+        gate[i] *= sigmoid(gate[i]) * up[i];
+    product(d, of_layer(o, l, "mlp.down_proj.weight"), gate, H, MLP);
+}
+
+static void add_to(double *x, const double *d) {
+    for (int i = 0; i < H; i++)
+        x[i] += d[i];
+}
+
+/* States of the block's rows behind the last norm, of a text of n tokens before the newest. */
+static void block_states(struct oracle *o, int32_t newest, int n, double (*x)[H]) {
+    double y[BLOCK][H], d[H];
+    for (int i = 0; i < BLOCK; i++)
+        memcpy(x[i], end_of(o, "embed_tokens.weight") + (i == 0 ? newest : MASK) * H, sizeof x[i]);
+    for (int l = 0; l < LAYERS; l++) {
+        for (int j = 0; j < n; j++)
+            key_and_value(o, l, j, o->c[j]);
+        for (int i = 0; i < BLOCK; i++) {
+            norm(y[i], x[i], of_layer(o, l, "input_layernorm.weight"), H, 0);
+            key_and_value(o, l, n + i, y[i]);
+        }
+        for (int i = 0; i < BLOCK; i++) {
+            attention(o, l, n + i, n + BLOCK, y[i], d);
+            add_to(x[i], d);
+            norm(y[i], x[i], of_layer(o, l, "post_attention_layernorm.weight"), H, 0);
+            mlp(o, l, y[i], d);
+            add_to(x[i], d);
+        }
+    }
+    for (int i = 0; i < BLOCK; i++)
+        norm(x[i], x[i], tensor(&o->draft, "", "norm.weight"), H, 0);
+}
+
+static void guess_logits(struct oracle *o, const double *h, int32_t before, double *logits) {
+    static double more[VOCAB];
+    product(logits, end_of(o, "lm_head.weight"), h, VOCAB, H);
+    if (!o->kind->has_markov)
+        return;
+    double both[H + RANK], gate[RANK], *e = both + H;
+    memcpy(both, h, H * sizeof *both);
+    memcpy(e, tensor(&o->draft, "markov_head.", "markov_w1.weight") + before * RANK, RANK * sizeof *e);
+    if (o->kind->is_gated) {
+        product(gate, tensor(&o->draft, "markov_head.", "gate_proj.weight"), both, RANK, H + RANK);
+        for (int i = 0; i < RANK; i++)
+            e[i] *= sigmoid(gate[i] + tensor(&o->draft, "markov_head.", "gate_proj.bias")[i]);
+    }
+    product(more, tensor(&o->draft, "markov_head.", "markov_w2.weight"), e, VOCAB, RANK);
+    for (int i = 0; i < VOCAB; i++)
+        logits[i] += more[i];
+}
+
+// ---- the engine -------------------------------------------------------------------------------------------------
+
+struct text {
+    int32_t tokens[MOST_TEXT];
+    float logprobs[MOST_TEXT];
+    int n;
+};
+
+static struct gyre *open_engine(const char *draft, int n_guesses) {
+    struct gyre_options o = {.struct_size = sizeof o, .model = target, .backend = rig_backend()};
+    struct gyre *g;
+    struct gyre_error err;
+    o.n_threads = 1, o.dtype = "float32", o.max_model_len = 96, o.block_size = 8, o.kv_cache_bytes = 4 << 20;
+    o.n_guesses = n_guesses, o.draft_model = n_guesses ? draft : NULL;
+    EXPECT_OK(gyre_open(&o, &g, &err), err);
+    g->drafter.is_fixed = g->drafter.tells_logits = true;
+    return g;
+}
+
+static uint64_t submit(struct gyre *g, int i, struct text *t) {
+    struct gyre_request q = gyre_request_default(g);
+    struct gyre_error err;
+    uint64_t id;
+    t->n = N_PROMPT;
+    for (int k = 0; k < N_PROMPT; k++)
+        t->tokens[k] = 3 + 7 * k + 31 * i;
+    q.prompt = t->tokens, q.n_prompt = N_PROMPT, q.max_tokens = N_TOKENS, q.ignore_eos = true, q.user = t;
+    q.temperature = i < 2 ? 0 : 0.7f, q.seed = test_seed() + (uint64_t)i, q.top_k = 0, q.top_p = 1, q.min_p = 0;
+    q.repetition_penalty = i == 1 ? 1.2f : 1, q.logprobs = true;
+    EXPECT_OK(gyre_submit(g, &q, &id, &err), err);
+    return id;
+}
+
+static void take(struct gyre *g) {
+    struct gyre_event e[32];
+    for (int i = 0, n = gyre_poll(g, e, 32); i < n; i++)
+        if (e[i].kind == GYRE_TOKEN) {
+            struct text *t = e[i].user;
+            t->logprobs[t->n] = e[i].logprob;
+            t->tokens[t->n++] = e[i].token;
+        }
+}
+
+/* Of the step that was collected last; those of wrong guesses are written again. */
+static void read_features(struct gyre *g, struct oracle *o) {
+    const struct batch_plan *plan = &g->steps[(g->n_collected - 1) % MAX_STEPS_IN_FLIGHT].plan;
+    struct error err;
+    for (int t = 0; t < plan->n_tokens; t++) {
+        const float *c;
+        EXPECT_OK(g->ops->hidden(g->exe, g->draft->feature, t, &c, &err), err);
+        for (int i = 0; i < H; i++)
+            o->c[plan->position[t]][i] = (double)c[i];
+    }
+}
+
+static void judge(struct gyre *g, struct oracle *o, const struct request *r) {
+    static double logits[VOCAB], x[BLOCK][H];
+    const struct proposal *p = &r->draft;
+    const float *said;
+    struct error err;
+    int row, n = r->sequence.n_known - 1, last = p->n - 1;
+    int32_t before = r->sequence.tokens[n];
+    block_states(o, before, n, x);
+    for (int i = 0; i < p->n; i++, before = p->tokens[i - 1]) {
+        guess_logits(o, x[i], before, logits);
+        EXPECT(logits[p->tokens[i]] >= logits[best_of(logits, VOCAB)] - 2 * LOGIT_BOUND); // near ties
+    }
+    struct executable *exe = program_drafter_exe(g, &row);
+    if (!o->kind->has_markov)
+        row += last;
+    EXPECT_OK(g->ops->logits(exe, row, &said, &err), err);
+    for (int i = 0; i < VOCAB; i++)
+        if (!(fabs(logits[i] - (double)said[i]) <= LOGIT_BOUND))
+            fail_msg("behind %d tokens: logit %d of guess %d is %g, wanted %g", n + 1, i, last, (double)said[i],
+                     logits[i]);
+}
+
+static void follow_text(const char *folder, int n_guesses, struct oracle *o) {
+    static struct text plain, text;
+    struct gyre *without = open_engine(NULL, 0), *g = open_engine(folder, n_guesses);
+    int n_judged = 0;
+    submit(without, 0, &plain);
+    while (gyre_busy(without))
+        take(without);
+    uint64_t id = submit(g, 0, &text);
+    while (gyre_busy(g)) {
+        int64_t n_before = g->n_collected;
+        take(g);
+        const struct request *r = request_table_find(&g->requests, id);
+        if (g->n_collected == n_before)
+            continue;
+        EXPECT_EQ(g->n_collected, n_before + 1);
+        read_features(g, o);
+        if (r && r->draft.n > 0 && r->draft.at == r->sequence.n_known) {
+            EXPECT_EQ(r->draft.n, MIN(n_guesses, N_PROMPT + N_TOKENS - 1 - r->sequence.n_known));
+            judge(g, o, r);
+            n_judged++;
+        }
+    }
+    EXPECT(n_judged > 3);
+    EXPECT_EQ(text.n, N_PROMPT + N_TOKENS);
+    assert_memory_equal(text.tokens, plain.tokens, sizeof text.tokens);
+    gyre_close(without);
+    gyre_close(g);
+}
+
+static void check(const struct kind *kind) {
+    static struct oracle o;
+    char folder[RIG_PATH];
+    struct error err;
+    o = (struct oracle){.kind = kind};
+    write_draft(kind, folder);
+    EXPECT_OK(checkpoint_open(&o.draft.checkpoint, folder, &err), err);
+    EXPECT_OK(checkpoint_open(&o.target.checkpoint, target, &err), err);
+    for (int k = 2; k <= BLOCK; k += 4) // the whole block, too: one guess more than rows of masks
+        follow_text(folder, k, &o);
+    checkpoint_free(o.draft.checkpoint), checkpoint_free(o.target.checkpoint);
+    arena_release(&o.draft.arena), arena_release(&o.target.arena);
+    rig_remove_draft(folder);
+}
+
+static void a_block_that_begins_at_the_newest_token_says_what_its_formulas_say(void **state) {
+    (void)state;
+    check(&anchored);
+}
+
+static void guesses_that_follow_one_another_are_as_the_formulas_say(void **state) {
+    (void)state;
+    check(&vanilla);
+    check(&speculators);
+}
+
+static void guesses_behind_a_gate_are_as_the_formulas_say(void **state) {
+    (void)state;
+    check(&gated);
+}
+
+enum { N_TEXTS = 5, N_ROUNDS = 2 };
+
+static void write_texts(const char *folder, int n_guesses, struct text (*texts)[N_TEXTS]) {
+    struct gyre *g = open_engine(folder, n_guesses);
+    for (int round = 0; round < N_ROUNDS; round++) { // prompts are found in the cache
+        for (int i = 0; i < N_TEXTS; i++)
+            submit(g, i, &texts[round][i]);
+        while (gyre_busy(g))
+            take(g);
+        EXPECT(scheduler_check(&g->scheduler) == NULL);
+    }
+    EXPECT(n_guesses == 0 || g->drafter.n_guessed > 300);
+    gyre_close(g);
+}
+
+/* On the CPU to the bit. */
+static void texts_and_logprobs_are_those_without(void **state) {
+    (void)state;
+    static const struct kind *const kinds[] = {&anchored, &vanilla, &gated};
+    static struct text plain[N_ROUNDS][N_TEXTS], guessed[N_ROUNDS][N_TEXTS];
+    char folder[RIG_PATH];
+    if (rig_backend() != &backend_cpu)
+        skip(); // sums in another order
+    memset(plain, 0, sizeof plain);
+    write_texts(NULL, 0, plain);
+    for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
+        memset(guessed, 0, sizeof guessed);
+        write_draft(kinds[i], folder);
+        write_texts(folder, BLOCK, guessed);
+        assert_memory_equal(plain, guessed, sizeof plain);
+        rig_remove_draft(folder);
+    }
+}
+
+static void refuse(const char *config, const char *said) {
+    const struct kind kind = {config, true, false, false};
+    struct gyre_options o = {.struct_size = sizeof o, .model = target, .backend = &backend_cpu};
+    struct gyre *g;
+    struct gyre_error err;
+    char folder[RIG_PATH];
+    write_draft(&kind, folder);
+    o.n_guesses = 4, o.draft_model = folder, o.n_threads = 1, o.max_model_len = 96;
+    EXPECT(gyre_open(&o, &g, &err) != GYRE_OK);
+    if (!strstr(err.text, said))
+        fail_msg("%s: %s is not in it", err.text, said);
+    rig_remove_draft(folder);
+}
+
+static void what_is_not_known_is_refused_by_name(void **state) {
+    (void)state;
+    refuse(DEEPSPEC "\"markov_rank\": 16, \"markov_head_type\": \"rnn\"}", "\"markov_head_type\" rnn");
+    refuse(DEEPSPEC "\"markov_rank\": 16, \"draft_vocab_size\": 512}", "\"draft_vocab_size\"");
+    refuse(DEEPSPEC "\"markov_rank\": 8}", "markov_w1");
+    refuse("{\"architectures\": [\"Gemma4DSparkModel\"], \"model_type\": \"gemma4_text\", " SIZES "}",
+           "Gemma4DSparkModel");
+    refuse("{\"speculators_model_type\": \"dflash2\", \"model_type\": \"speculators\", \"transformer_layer_config\": "
+           "{" SIZES "}}",
+           "dflash2");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_block_that_begins_at_the_newest_token_says_what_its_formulas_say),
+        cmocka_unit_test(guesses_that_follow_one_another_are_as_the_formulas_say),
+        cmocka_unit_test(guesses_behind_a_gate_are_as_the_formulas_say),
+        cmocka_unit_test(texts_and_logprobs_are_those_without),
+        cmocka_unit_test(what_is_not_known_is_refused_by_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
