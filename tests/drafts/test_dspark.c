@@ -26,13 +26,14 @@ enum {
     RANK = 16,
     MASK = 190
 };
+enum { OWN_VOCAB = 300 }; // every third token
 enum { N_PROMPT = 12, N_TOKENS = 24, MOST_TEXT = N_PROMPT + N_TOKENS + BLOCK };
 static const double LOGIT_BOUND = 2e-3; // float32 sums in another order
 static const char target[] = "tests/models/qwen3";
 
 struct kind {
     const char *config;
-    bool has_markov, is_gated, has_own_ends;
+    bool has_markov, is_gated, has_own_ends, has_own_vocab; // the last: a head of its own, too
 };
 
 #define SIZES                                                                                            \
@@ -57,6 +58,20 @@ static const struct kind anchored = {"{\"architectures\": [\"DFlashDraftModel\"]
                                         "{\"model_type\": \"qwen3\", " SIZES "}}",
                                         true, false, false};
 
+#define OF_SPECULATORS(kind, class)                                                                                   \
+    "{\"speculators_model_type\": \"" kind                                                                            \
+    "\", \"model_type\": \"speculators\", \"architectures\": [\"" class "\"], "                                       \
+                                                                        "\"draft_vocab_size\": 300, \"block_size\": " \
+                                                                        "6, \"markov_rank\": 16, \"mask_token_id\": " \
+                                                                        "190, "                                       \
+                                                                        "\"aux_hidden_state_layer_ids\": [1, 3], "    \
+                                                                        "\"sample_from_anchor\": true, "              \
+                                                                        "\"transformer_layer_config\": "              \
+                                                                        "{\"model_type\": \"qwen3\", " SIZES "}}"
+static const struct kind few_tokens = {OF_SPECULATORS("dspark", "DSparkDraftModel"), true, false, false, true},
+                         few_tokens_of_dflash = {OF_SPECULATORS("dflash", "DFlashSpeculator"), false, false, false,
+                                                 true};
+
 // ---- checkpoints ------------------------------------------------------------------------------------------------
 
 struct list {
@@ -71,6 +86,17 @@ static void put(struct list *all, int layer, const char *name, int64_t rows, int
     snprintf(full + n, sizeof all->names[0] - (size_t)n, "%s", name);
     all->t[all->n] = (struct rig_tensor){full, cols ? 2 : 1, {rows, cols}, NULL, 2000 + all->n, NULL};
     EXPECT(++all->n < ARRAY_LEN(all->t));
+}
+
+static void put_vocabulary(struct list *all) {
+    static int64_t offsets[OWN_VOCAB];
+    static unsigned char is_ours[VOCAB];
+    put(all, -1, "lm_head.weight", OWN_VOCAB, H);
+    put(all, -1, "d2t", OWN_VOCAB, 0), put(all, -1, "t2d", VOCAB, 0);
+    for (int i = 0; i < OWN_VOCAB; i++)
+        offsets[i] = 2 * i, is_ours[3 * i] = 1;
+    all->t[all->n - 2].data = offsets, all->t[all->n - 2].dtype = "I64";
+    all->t[all->n - 1].data = is_ours, all->t[all->n - 1].dtype = "BOOL";
 }
 
 static void write_draft(const struct kind *kind, char path[RIG_PATH]) {
@@ -89,9 +115,11 @@ static void write_draft(const struct kind *kind, char path[RIG_PATH]) {
     }
     if (kind->has_own_ends)
         put(&all, -1, "embed_tokens.weight", VOCAB, H), put(&all, -1, "lm_head.weight", VOCAB, H);
+    if (kind->has_own_vocab)
+        put_vocabulary(&all);
     if (kind->has_markov) {
         put(&all, -1, "markov_head.markov_w1.weight", VOCAB, RANK);
-        put(&all, -1, "markov_head.markov_w2.weight", VOCAB, RANK);
+        put(&all, -1, "markov_head.markov_w2.weight", kind->has_own_vocab ? OWN_VOCAB : VOCAB, RANK);
         put(&all, -1, "confidence_head.proj.weight", 1, H + RANK), put(&all, -1, "confidence_head.proj.bias", 1, 0);
     }
     if (kind->is_gated)
@@ -116,7 +144,7 @@ static const double *of_layer(struct oracle *o, int l, const char *name) {
 }
 
 static const double *end_of(struct oracle *o, const char *name) {
-    bool is_own = o->kind->has_own_ends;
+    bool is_own = o->kind->has_own_ends || (o->kind->has_own_vocab && strcmp(name, "lm_head.weight") == 0);
     bool is_tied = !checkpoint_find(o->target.checkpoint, "lm_head.weight");
     if (is_own)
         return tensor(&o->draft, "", name);
@@ -184,9 +212,11 @@ static void block_states(struct oracle *o, int32_t newest, int n, double (*x)[H]
         norm(x[i], x[i], tensor(&o->draft, "", "norm.weight"), H, 0);
 }
 
+static int n_vocab(const struct oracle *o) { return o->kind->has_own_vocab ? OWN_VOCAB : VOCAB; }
+
 static void guess_logits(struct oracle *o, const double *h, int32_t before, double *logits) {
     static double more[VOCAB];
-    product(logits, end_of(o, "lm_head.weight"), h, VOCAB, H);
+    product(logits, end_of(o, "lm_head.weight"), h, n_vocab(o), H);
     if (!o->kind->has_markov)
         return;
     double both[H + RANK], gate[RANK], *e = both + H;
@@ -197,8 +227,8 @@ static void guess_logits(struct oracle *o, const double *h, int32_t before, doub
         for (int i = 0; i < RANK; i++)
             e[i] *= sigmoid(gate[i] + tensor(&o->draft, "markov_head.", "gate_proj.bias")[i]);
     }
-    product(more, tensor(&o->draft, "markov_head.", "markov_w2.weight"), e, VOCAB, RANK);
-    for (int i = 0; i < VOCAB; i++)
+    product(more, tensor(&o->draft, "markov_head.", "markov_w2.weight"), e, n_vocab(o), RANK);
+    for (int i = 0; i < n_vocab(o); i++)
         logits[i] += more[i];
 }
 
@@ -267,13 +297,15 @@ static void judge(struct gyre *g, struct oracle *o, const struct request *r) {
     block_states(o, before, n, x);
     for (int i = 0; i < p->n; i++, before = p->tokens[i - 1]) {
         guess_logits(o, x[i], before, logits);
-        EXPECT(logits[p->tokens[i]] >= logits[best_of(logits, VOCAB)] - 2 * LOGIT_BOUND); // near ties
+        int own = o->kind->has_own_vocab ? p->tokens[i] / 3 : p->tokens[i];
+        EXPECT(!o->kind->has_own_vocab || p->tokens[i] % 3 == 0);
+        EXPECT(logits[own] >= logits[best_of(logits, n_vocab(o))] - 2 * LOGIT_BOUND); // near ties
     }
     struct executable *exe = program_drafter_exe(g, &row);
     if (!o->kind->has_markov)
         row += last;
     EXPECT_OK(g->ops->logits(exe, row, &said, &err), err);
-    for (int i = 0; i < VOCAB; i++)
+    for (int i = 0; i < n_vocab(o); i++)
         if (!(fabs(logits[i] - (double)said[i]) <= LOGIT_BOUND))
             fail_msg("behind %d tokens: logit %d of guess %d is %g, wanted %g", n + 1, i, last, (double)said[i],
                      logits[i]);
@@ -339,6 +371,12 @@ static void guesses_behind_a_gate_are_as_the_formulas_say(void **state) {
     check(&gated);
 }
 
+static void guesses_of_a_vocabulary_of_their_own_are_as_the_formulas_say(void **state) {
+    (void)state;
+    check(&few_tokens);
+    check(&few_tokens_of_dflash);
+}
+
 enum { N_TEXTS = 5, N_ROUNDS = 2 };
 
 static void write_texts(const char *folder, int n_guesses, struct text (*texts)[N_TEXTS]) {
@@ -357,7 +395,7 @@ static void write_texts(const char *folder, int n_guesses, struct text (*texts)[
 /* On the CPU to the bit. */
 static void texts_and_logprobs_are_those_without(void **state) {
     (void)state;
-    static const struct kind *const kinds[] = {&anchored, &vanilla, &gated};
+    static const struct kind *const kinds[] = {&anchored, &vanilla, &gated, &few_tokens};
     static struct text plain[N_ROUNDS][N_TEXTS], guessed[N_ROUNDS][N_TEXTS];
     char folder[RIG_PATH];
     if (rig_backend() != &backend_cpu)
@@ -390,7 +428,7 @@ static void refuse(const char *config, const char *said) {
 static void what_is_not_known_is_refused_by_name(void **state) {
     (void)state;
     refuse(DEEPSPEC "\"markov_rank\": 16, \"markov_head_type\": \"rnn\"}", "\"markov_head_type\" rnn");
-    refuse(DEEPSPEC "\"markov_rank\": 16, \"draft_vocab_size\": 512}", "\"draft_vocab_size\"");
+    refuse(DEEPSPEC "\"markov_rank\": 16, \"draft_vocab_size\": 512}", "markov_w2");
     refuse(DEEPSPEC "\"markov_rank\": 8}", "markov_w1");
     refuse("{\"architectures\": [\"Gemma4DSparkModel\"], \"model_type\": \"gemma4_text\", " SIZES "}",
            "Gemma4DSparkModel");
@@ -404,6 +442,7 @@ int main(void) {
         cmocka_unit_test(a_block_that_begins_at_the_newest_token_says_what_its_formulas_say),
         cmocka_unit_test(guesses_that_follow_one_another_are_as_the_formulas_say),
         cmocka_unit_test(guesses_behind_a_gate_are_as_the_formulas_say),
+        cmocka_unit_test(guesses_of_a_vocabulary_of_their_own_are_as_the_formulas_say),
         cmocka_unit_test(texts_and_logprobs_are_those_without),
         cmocka_unit_test(what_is_not_known_is_refused_by_name),
     };

@@ -197,9 +197,12 @@ static void special_tokens_may_differ(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(pieces_join_in_the_order_of_ids),  cmocka_unit_test(characters_that_are_tokens_begin_whole),
-        cmocka_unit_test(what_no_token_has_is_left_out),    cmocka_unit_test(a_cut_is_what_a_tokenizer_makes),
-        cmocka_unit_test(vocabularies_are_the_same_or_not), cmocka_unit_test(special_tokens_may_differ),
+        cmocka_unit_test(pieces_join_in_the_order_of_ids),
+        cmocka_unit_test(characters_that_are_tokens_begin_whole),
+        cmocka_unit_test(what_no_token_has_is_left_out),
+        cmocka_unit_test(a_cut_is_what_a_tokenizer_makes),
+        cmocka_unit_test(vocabularies_are_the_same_or_not),
+        cmocka_unit_test(special_tokens_may_differ),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

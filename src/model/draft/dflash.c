@@ -51,7 +51,8 @@ static enum status read_dflash(struct spec_reader *r) {
     for (size_t i = 0; i < ARRAY_LEN(refused); i++)
         TRY(refuse_setting(r, settings, refused[i]));
     d->tap_size = r->spec->hidden_size;
-    d->vocab = r->spec->vocab_size;
+    TRY(read_dim(r, "draft_vocab_size", r->spec->vocab_size, &d->vocab));
+    d->own_vocab = d->vocab != r->spec->vocab_size;
     TRY(jv_int(settings, r->path, "mask_token_id", 0, r->spec->vocab_size - 1, &mask, r->err));
     d->mask = (int32_t)mask;
     TRY(read_dim(r, "block_size", 16, &d->block));
@@ -87,6 +88,7 @@ struct dflash {
     const struct weight *fc, *hidden_norm, *norm;
     const struct weight *embed, *lm_head; // NULL: the target's
     struct dflash_layer *layers;
+    const struct stored_tensor *offsets; // d2t
     struct markov markov;
 };
 
@@ -116,8 +118,9 @@ static void *dflash_bind(struct binder *b) {
     m->norm = bind_vector(b, D, "norm.weight");
     if (bind_has(b, false, "embed_tokens.weight"))
         m->embed = bind_matrix(b, dim_vocab(s->vocab_size), D, "embed_tokens");
-    if (bind_has(b, false, "lm_head.weight"))
-        m->lm_head = bind_matrix(b, dim_vocab(s->vocab_size), D, "lm_head");
+    if (bind_has(b, s->draft.own_vocab, "lm_head.weight"))
+        m->lm_head = bind_matrix(b, dim_vocab(s->draft.vocab), D, "lm_head");
+    m->offsets = draft_bind_offsets(b);
     if (s->draft.markov_rank > 0)
         markov_bind(b, &m->markov);
     m->layers = arena_calloc(b->arena, (size_t)s->n_layers, sizeof *m->layers);
@@ -161,10 +164,11 @@ static void record_block(struct program *p, const struct model_spec *s, const st
     const struct weight *lm_head = m->lm_head ? m->lm_head : t->lm_head;
     if (!m->markov.w1) {
         record_head(p, s, &(struct ends){t->embed, m->norm, lm_head}, x, d, NULL, norm);
+        p->vocab_size = s->draft.vocab;
         return;
     }
     program_keep(p, op_add_norm(p, x, d, m->norm, NULL, norm).y);
-    p->vocab_size = s->vocab_size;
+    p->vocab_size = s->draft.vocab;
 }
 
 /* Into the same caches, layer by layer: no queries. */
@@ -194,6 +198,10 @@ enum status dflash_open(struct draft *d, const struct draft_source *source, cons
     if ((!m->embed && t.embed->in != s->hidden_size) || (!m->lm_head && t.lm_head->in != s->hidden_size) ||
         t.vocab_size != s->vocab_size)
         return fail(err, ERR_UNSUPPORTED, "%s: is the draft of another model than the target", s->path);
+    if (s->draft.own_vocab && !m->lm_head)
+        return fail(err, ERR_FORMAT, "%s: tensor lm_head.weight is missing, of %d tokens of its own", s->path,
+                    s->draft.vocab);
+    TRY(draft_own_vocab(d, m->offsets, &t, err));
     for (int l = 0; l < s->n_layers; l++)
         if (s->layers[l].mixer != MIX_FULL)
             return fail(err, ERR_UNSUPPORTED, "%s: a DFlash draft with a window is not supported", s->path);
@@ -201,6 +209,7 @@ enum status dflash_open(struct draft *d, const struct draft_source *source, cons
     TRY(draft_feature(d, target, &f, err));
     d->step = d->model->program = program_new(s->model_type);
     record_block(d->step, s, m, &t);
+    d->step->token_of = d->target_id;
     d->context = program_copy_caches(d->step);
     record_context(d->context, s, m);
     if (m->markov.w1) {

@@ -20,6 +20,12 @@ enum status draft_bind(struct draft *d, const char *path, const struct family *f
 /* d->target: the target's program with a feature of the taps that the draft's spec names. */
 enum status draft_feature(struct draft *d, const struct model *target, struct feature *f, struct error *err);
 
+/* A vocabulary of the draft's own, draft.own_vocab of its spec: i + d2t[i] is a token of the target's. NULL: the
+ * checkpoint says none. Then d->target_id, left NULL where there is no such vocabulary. */
+const struct stored_tensor *draft_bind_offsets(struct binder *b);
+enum status draft_own_vocab(struct draft *d, const struct stored_tensor *offsets, const struct draft_target *t,
+                            struct error *err);
+
 enum status mtp_open(struct draft *d, const struct draft_source *source, const struct model *target, struct error *err);
 enum status dflash_open(struct draft *d, const struct draft_source *source, const struct model *target,
                         struct error *err);

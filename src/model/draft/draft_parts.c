@@ -69,3 +69,38 @@ enum status draft_feature(struct draft *d, const struct model *target, struct fe
                      : fail(err, ERR_UNSUPPORTED, "%s: reads a layer that the target of %d layers does not have",
                             d->model->spec->path, target->spec->n_layers);
 }
+
+// ---- a vocabulary of its own ------------------------------------------------------------------------------------
+
+const struct stored_tensor *draft_bind_offsets(struct binder *b) {
+    const struct draft_spec *d = &b->spec->draft;
+    const struct stored_tensor *t = NULL;
+    if (bind_has(b, d->own_vocab, "d2t"))
+        t = bind_tensor_as(b, bind_full_name(b, "d2t"), DT_I64, 1, (int64_t[]){d->vocab});
+    if (bind_has(b, d->own_vocab, "t2d")) // says the same
+        bind_tensor_as(b, bind_full_name(b, "t2d"), DT_BOOL, 1, (int64_t[]){b->spec->vocab_size});
+    return t && bind_is_stored_as(b, t, DT_I64) ? t : NULL;
+}
+
+/* Of phantoms, which say none: the target's first. */
+enum status draft_own_vocab(struct draft *d, const struct stored_tensor *offsets, const struct draft_target *t,
+                            struct error *err) {
+    const struct model_spec *s = d->model->spec;
+    if (!s->draft.own_vocab)
+        return OK;
+    if (!offsets && !d->is_phantom)
+        return fail(err, ERR_FORMAT, "%s: tensor d2t is missing, which says what the %d tokens are", s->path,
+                    s->draft.vocab);
+    int32_t *ids = arena_calloc(&d->model->arena, (size_t)s->draft.vocab, sizeof *ids);
+    for (int64_t i = 0; i < s->draft.vocab; i++) {
+        int64_t offset = 0;
+        if (!d->is_phantom)
+            memcpy(&offset, (const char *)offsets->data + (size_t)i * sizeof offset, sizeof offset);
+        if (offset < -i || offset >= t->vocab_size - i)
+            return fail(err, ERR_FORMAT, "%s: tensor d2t names token %lld at %lld, the target has %d", s->path,
+                        (long long)(offset + i), (long long)i, t->vocab_size);
+        ids[i] = (int32_t)(i + offset);
+    }
+    d->target_id = ids;
+    return OK;
+}

@@ -1,6 +1,6 @@
 /* dspark.c - DSpark's addition to a block of DFlash: a guess is drawn with what its row says and with the token before.
  *
- *     e      = w1[token before]                               the newest token, then the guesses, one after the other
+ *     e      = w1[token before]                               in the target's tokens: the newest, then the guesses
  *     gated: e = sigmoid(Wg [h, e] + bg) * e                  h: the row's state behind the block's last norm
  *     logits = head h + w2 e
  *
@@ -12,28 +12,23 @@
 enum status dspark_read(const struct spec_reader *r, const json_t *settings) {
     struct draft_spec *d = &r->spec->draft;
     const char *kind;
-    int64_t rank, vocab;
+    int64_t rank;
     TRY(jv_bool_or(settings, r->path, "sample_from_anchor", true, &d->from_anchor, r->err));
     TRY(jv_int_or(settings, r->path, "markov_rank", 0, SPEC_MAX_DIM, 256, &rank, r->err));
     TRY(jv_string_or(settings, r->path, "markov_head_type", "vanilla", &kind, r->err));
-    TRY(jv_int_or(r->text, r->path, "draft_vocab_size", 1, INT32_MAX, r->spec->vocab_size, &vocab, r->err));
     d->markov_rank = (int)rank;
     d->is_gated = strcmp(kind, "gated") == 0;
     if (rank > 0 && !d->is_gated && strcmp(kind, "vanilla") != 0)
         return fail(r->err, ERR_UNSUPPORTED, "%s: \"markov_head_type\" %.100s of a DSpark draft is not supported",
                     r->path, kind);
-    return vocab == r->spec->vocab_size ? OK
-                                        : fail(r->err, ERR_UNSUPPORTED,
-                                               "%s: \"draft_vocab_size\" of a DSpark draft is %lld, not the %d tokens "
-                                               "of its target: that is not supported",
-                                               r->path, (long long)vocab, r->spec->vocab_size);
+    return OK;
 }
 
 void markov_bind(struct binder *b, struct markov *m) {
     const struct draft_spec *d = &b->spec->draft;
     struct dim V = dim_vocab(b->spec->vocab_size), R = dim_whole(d->markov_rank), D = dim_whole(b->spec->hidden_size);
     m->w1 = bind_matrix(b, V, R, "markov_head.markov_w1");
-    m->w2 = bind_matrix(b, V, R, "markov_head.markov_w2");
+    m->w2 = bind_matrix(b, dim_vocab(d->vocab), R, "markov_head.markov_w2");
     if (!d->is_gated)
         return;
     struct part gate = part(b, R, "markov_head.gate_proj");
@@ -50,5 +45,5 @@ void markov_record(struct program *p, const struct model_spec *s, const struct m
                          (struct act_args){.act = ACT_SIGMOID});
     val base = op_linear(p, op_take_rows(p, h), lm_head, NULL);
     op_sample(p, op_gated_add(p, base, op_linear(p, op_take_rows(p, e), m->w2, NULL), NO_VAL));
-    p->vocab_size = s->vocab_size;
+    p->vocab_size = s->draft.vocab;
 }

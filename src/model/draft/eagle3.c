@@ -112,13 +112,6 @@ static void bind_layer(struct binder *b, struct eagle3 *m) {
     m->down = bind_matrix(b, D, F, "%s.mlp.down_proj", l);
 }
 
-/* i + d2t[i] is a token of the target's. */
-static const struct stored_tensor *bind_offsets(struct binder *b) {
-    const struct stored_tensor *t =
-        bind_tensor_as(b, bind_full_name(b, "d2t"), DT_I64, 1, (int64_t[]){b->spec->draft.vocab});
-    return t && bind_is_stored_as(b, t, DT_I64) ? t : NULL;
-}
-
 static void *eagle3_bind(struct binder *b) {
     const struct model_spec *s = b->spec;
     const struct draft_spec *d = &s->draft;
@@ -133,10 +126,7 @@ static void *eagle3_bind(struct binder *b) {
     m->lm_head = bind_has(b, true, "/lm_head.weight") ? bind_matrix(b, dim_vocab(d->vocab), D, "/lm_head") : NULL;
     m->embed =
         bind_has(b, false, "embed_tokens.weight") ? bind_matrix(b, dim_vocab(s->vocab_size), D, "embed_tokens") : NULL;
-    if (bind_has(b, d->own_vocab, "d2t"))
-        m->offsets = bind_offsets(b);
-    if (bind_has(b, d->own_vocab, "t2d")) // says the same
-        bind_tensor_as(b, bind_full_name(b, "t2d"), DT_BOOL, 1, (int64_t[]){s->vocab_size});
+    m->offsets = draft_bind_offsets(b);
     return m;
 }
 
@@ -162,24 +152,6 @@ static void eagle3_record(struct program *p, const struct model_spec *s, const s
     p->vocab_size = s->draft.vocab;
 }
 
-/* Of phantoms, which say none: the target's first. */
-static enum status read_offsets(struct draft *d, const struct eagle3 *m, const struct draft_target *t,
-                                struct error *err) {
-    const struct model_spec *s = d->model->spec;
-    int32_t *ids = arena_calloc(&d->model->arena, (size_t)s->draft.vocab, sizeof *ids);
-    for (int64_t i = 0; i < s->draft.vocab; i++) {
-        int64_t offset = 0;
-        if (!d->is_phantom)
-            memcpy(&offset, (const char *)m->offsets->data + (size_t)i * sizeof offset, sizeof offset);
-        if (offset < -i || offset >= t->vocab_size - i)
-            return fail(err, ERR_FORMAT, "%s: tensor d2t names token %lld at %lld, the target has %d", s->path,
-                        (long long)(offset + i), (long long)i, t->vocab_size);
-        ids[i] = (int32_t)(i + offset);
-    }
-    d->target_id = ids;
-    return OK;
-}
-
 enum status eagle3_open(struct draft *d, const struct draft_source *source, const struct model *target,
                         struct error *err) {
     struct draft_target t;
@@ -196,13 +168,10 @@ enum status eagle3_open(struct draft *d, const struct draft_source *source, cons
                     s->path, (long long)t.embed->in, s->hidden_size);
     if (!m->lm_head && (t.lm_head->in != s->hidden_size || t.lm_head->out != s->draft.vocab))
         return fail(err, ERR_UNSUPPORTED, "%s: no lm_head of its own, and the target's has another shape", s->path);
-    if (s->draft.own_vocab && !m->offsets && !d->is_phantom)
-        return fail(err, ERR_FORMAT, "%s: tensor d2t is missing, which says what the %d tokens are", s->path,
-                    s->draft.vocab);
     if (!s->draft.own_vocab && s->draft.vocab != t.vocab_size)
         return fail(err, ERR_UNSUPPORTED, "%s: a draft of %d tokens cannot guess for a model of %d", s->path,
                     s->draft.vocab, t.vocab_size);
-    TRY(s->draft.own_vocab ? read_offsets(d, m, &t, err) : OK);
+    TRY(draft_own_vocab(d, m->offsets, &t, err));
     struct feature f = {.fc = m->fc, .all_norm = m->input_norm, .eps = (float)s->norm_eps};
     memcpy(f.tap_norm, m->fc_norm, sizeof m->fc_norm);
     TRY(draft_feature(d, target, &f, err));
