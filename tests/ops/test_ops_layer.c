@@ -224,7 +224,7 @@ static void layer_case(const struct layer_case *c, const struct storing *s, int 
         go_through(c, s, n_seqs);
 }
 
-/* In every part: of one row a node does what several do of more; no block may overwrite what another reads. */
+/* In every part: steps of one row have kernels of their own; no block may overwrite what another reads. */
 static void a_row_goes_through_a_layer_as_on_the_cpu(void **state) {
     (void)state;
     if (rig_backend() == &backend_cpu)

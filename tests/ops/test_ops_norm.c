@@ -1,5 +1,5 @@
-/* test_ops_norm.c - ADD_NORM before what reads it, which a device may do in one node in steps of one row: LINEAR, and
- * experts with their router; how the tests are run is said in test_ops.c. */
+/* test_ops_norm.c - ADD_NORM before what reads it, LINEAR or experts with their router, in steps of one row and of
+ * several; how the tests are run is said in test_ops.c. */
 #include "op_judge.h"
 #include "op_oracle.h"
 #include "op_rig.h"
@@ -85,7 +85,7 @@ static void product_case(const struct normed_case *c, bool early, const char *ke
     rig_free(rig);
 }
 
-static void an_add_norm_before_a_product_may_be_done_by_it(void **state) {
+static void a_product_reads_what_the_add_norm_before_it_makes(void **state) {
     (void)state;
     for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
         for (size_t i = 0; i < ARRAY_LEN(cases); i++)
@@ -156,7 +156,7 @@ static void experts_case(const struct normed_case *c, enum gate gated, const cha
     rig_free(rig);
 }
 
-static void an_add_norm_before_experts_may_be_done_by_what_routes(void **state) {
+static void experts_and_their_router_read_what_an_add_norm_makes(void **state) {
     (void)state;
     for (const char *const *kernels = rig_kernels(); *kernels; kernels++)
         for (size_t i = 0; i < 5; i++)
@@ -166,9 +166,9 @@ static void an_add_norm_before_experts_may_be_done_by_what_routes(void **state) 
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(an_add_norm_before_a_product_may_be_done_by_it),
+        cmocka_unit_test(a_product_reads_what_the_add_norm_before_it_makes),
         cmocka_unit_test(an_op_between_reads_what_the_add_norm_added_up),
-        cmocka_unit_test(an_add_norm_before_experts_may_be_done_by_what_routes),
+        cmocka_unit_test(experts_and_their_router_read_what_an_add_norm_makes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -153,7 +153,6 @@ struct compiled_op {
                               // SHORT_CONV and DELTA_RULE have the NORM, and that the SHORT_CONV
     struct compiled_op *router; // MOE_ROUTE: the LINEAR that its node does too on some paths, and that LINEAR likewise
     struct compiled_op *gate;   // MOE_ROUTE: the LINEAR that gates shared experts, which its node does, and that LINEAR
-    struct compiled_op *norm;   // ADD_NORM: the op whose node does it too in steps of one row, and that one
     struct compiled_op *sum, *reduce;  // ADD_NORM: the GATED_ADD, and the ALL_REDUCE that makes what it adds, that its
                                        // node does too in steps of few rows; and those
     struct dmat convert;               // LINEAR: where x goes first, if it has another element, or ...

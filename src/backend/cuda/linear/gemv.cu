@@ -98,36 +98,33 @@ static struct rooms rooms_of(const struct dgemv *a, int n_rows, const struct gem
     return r;
 }
 
-template <gemv_end E, class NORM> using kernel = void (*)(gemv_args<E>, NORM);
+template <gemv_end E> using kernel = void (*)(gemv_args<E>);
 
-template <class W, int M_TILES, gemv_end E, class NORM>
-static kernel<E, NORM> kernel_for_cut(const struct gemv_cut *c) {
+template <class W, int M_TILES, gemv_end E> static kernel<E> kernel_for_cut(const struct gemv_cut *c) {
     if (c->cluster > 1)
-        return gemv<W, M_TILES, 6, E, true, NORM>;
-    return c->deep ? gemv<W, M_TILES, deep_queue(M_TILES), E, false, NORM> : gemv<W, M_TILES, 6, E, false, NORM>;
+        return gemv<W, M_TILES, 6, E, true>;
+    return c->deep ? gemv<W, M_TILES, deep_queue(M_TILES), E, false> : gemv<W, M_TILES, 6, E, false>;
 }
 
-template <class W, gemv_end E, class NORM> static kernel<E, NORM> kernel_for(const struct gemv_cut *c) {
+template <class W, gemv_end E> static kernel<E> kernel_for(const struct gemv_cut *c) {
     switch (c->m_tiles) {
-    case 1: return kernel_for_cut<W, 1, E, NORM>(c);
-    case 2: return kernel_for_cut<W, 2, E, NORM>(c);
-    default: return kernel_for_cut<W, 3, E, NORM>(c);
+    case 1: return kernel_for_cut<W, 1, E>(c);
+    case 2: return kernel_for_cut<W, 2, E>(c);
+    default: return kernel_for_cut<W, 3, E>(c);
     }
 }
 
-template <gemv_end E, class NORM> static kernel<E, NORM> kernel_of(enum element w, const struct gemv_cut *c) {
-    if constexpr (std::is_same_v<NORM, as_it_is>) {
-        if (w == ELEMENT_F16)
-            return kernel_for<plain_weights<__half>, E, NORM>(c);
-        if (w == ELEMENT_BF16)
-            return kernel_for<plain_weights<__nv_bfloat16>, E, NORM>(c);
-    }
-    return kernel_for<e4m3_weights, E, NORM>(c);
+template <gemv_end E> static kernel<E> kernel_of(enum element w, const struct gemv_cut *c) {
+    if (w == ELEMENT_F16)
+        return kernel_for<plain_weights<__half>, E>(c);
+    if (w == ELEMENT_BF16)
+        return kernel_for<plain_weights<__nv_bfloat16>, E>(c);
+    return kernel_for<e4m3_weights, E>(c);
 }
 
 int gemv_blocks(int cluster) {
     const struct gemv_cut c = {1, 1, 1, cluster, cluster, false};
-    return blocks_at_once(kernel_of<END_PLAIN, as_it_is>(ELEMENT_E4M3, &c), cluster, WARPS * 32, SHARED_MOST);
+    return blocks_at_once(kernel_of<END_PLAIN>(ELEMENT_E4M3, &c), cluster, WARPS * 32, SHARED_MOST);
 }
 
 /* About how long a block takes, in clocks of a multiprocessor: what its warps issue, two to a quarter, or what it
@@ -168,11 +165,11 @@ static int blocks_for(const struct dgemv *a, int cluster) {
     return a->held > n / 16 && a->held <= n / 4 ? (n - a->held) / cluster * cluster : n;
 }
 
-/* Three tiles' queues leave no room beside a block of the node before, so that a small weight is late with them. Of
- * large weights more bytes under way count for more. */
+/* Three tiles' queues leave no room beside a block of moe_down_join.cuh, so that a small weight is late with them. Of
+ * large weights, and without experts, more bytes under way count for more (docs/lab/cuda_between_products.md). */
 static int most_tiles(const struct dgemv *a, int n_rows) {
     bool small = a->w.element == ELEMENT_E4M3 && a->w.out * a->w.in < SMALL_WEIGHT;
-    return n_rows == 1 && small ? 2 : GEMV_MAX_M_TILES;
+    return n_rows == 1 && small && a->among_experts ? 2 : GEMV_MAX_M_TILES;
 }
 
 struct gemv_cut gemv_cut_of(const struct dgemv *a, int n_rows) {
@@ -218,9 +215,9 @@ static void fill_end(const struct dgemv *a, end_args<END_PLAIN> *e) {
     (void)e;
 }
 static void fill_end(const struct dgemv *a, end_args<END_GATED> *e) { *e = {a->ending.act, a->ending.limit}; }
-template <gemv_end E, class NORM>
+template <gemv_end E>
 static void launch(const struct launch *l, int n_rows, const struct dgemv *a, struct dmat x, struct dmat y,
-                   const struct gemv_cut *cut, const NORM &norm) {
+                   const struct gemv_cut *cut) {
     struct rooms rooms = rooms_of(a, n_rows, cut);
     struct x_parts parts = x_parts_of(a, n_rows, cut);
     int units = units_of(a), n_groups = cut->n_blocks / cut->cluster,
@@ -255,7 +252,7 @@ static void launch(const struct launch *l, int n_rows, const struct dgemv *a, st
     args.y_stride = y.stride;
     args.y_element = y.element;
     fill_end(a, &args.end);
-    auto k = kernel_of<E, NORM>(a->w.element, cut);
+    auto k = kernel_of<E>(a->w.element, cut);
     cudaFuncSetAttribute(k, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)rooms.bytes);
     cudaLaunchAttribute attributes[2] = {};
     attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -265,33 +262,15 @@ static void launch(const struct launch *l, int n_rows, const struct dgemv *a, st
     attributes[1].val.clusterDim.y = attributes[1].val.clusterDim.z = 1;
     int n_warps = cut->row_warps * cut->column_warps;
     cudaLaunchConfig_t config = {dim3(cut->n_blocks), dim3(n_warps * 32), rooms.bytes, l->stream, attributes, 2};
-    cudaLaunchKernelEx(&config, k, args, norm);
-}
-
-template <class NORM>
-static void launch_by_end(const struct launch *l, int n_rows, const struct dgemv *a, struct dmat x, struct dmat y,
-                          const struct gemv_cut *cut, const NORM &norm) {
-    switch (end_of(a)) {
-    case END_PLAIN: launch<END_PLAIN>(l, n_rows, a, x, y, cut, norm); break;
-    case END_GATED: launch<END_GATED>(l, n_rows, a, x, y, cut, norm); break;
-    }
+    cudaLaunchKernelEx(&config, k, args);
 }
 
 void launch_gemv_cut(const struct launch *l, int n_rows, const struct dgemv *a, struct dmat x, struct dmat y,
                      const struct gemv_cut *cut) {
-    launch_by_end(l, n_rows, a, x, y, cut, as_it_is{});
-}
-
-bool gemv_norms(const struct dgemv *a) {
-    if (a->w.element != ELEMENT_E4M3 || a->w.in > NORM_ROW_WIDEST)
-        return false;
-    struct gemv_cut cut = gemv_cut_of(a, 1);
-    return cut.n_blocks > 0 && x_parts_of(a, 1, &cut).by_threads;
-}
-
-void launch_gemv_normed(const struct launch *l, const struct dgemv *a, const struct dnorm_row *norm, struct dmat y) {
-    struct gemv_cut cut = gemv_cut_of(a, 1);
-    launch_by_end(l, 1, a, dmat{}, y, &cut, norm_row_args_of(norm));
+    switch (end_of(a)) {
+    case END_PLAIN: launch<END_PLAIN>(l, n_rows, a, x, y, cut); break;
+    case END_GATED: launch<END_GATED>(l, n_rows, a, x, y, cut); break;
+    }
 }
 
 void launch_gemv(const struct launch *l, int n_rows, const struct dgemv *a, struct dmat x, struct dmat y) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include "backend/cuda/linear/ending.h"
-#include "backend/cuda/rows/norm_row.h"
 #include "backend/cuda/value.h"
 
 #ifdef __cplusplus
@@ -15,6 +14,7 @@ struct dgemv {
     struct dweight w;      // e4m3, f16 or bf16
     const float *bias;     // [w.out]; NULL: none
     struct dending ending; // plain or gated
+    bool among_experts;    // experts run in the same step
     int held; // multiprocessors that the node before holds to its end; from a sixteenth to a quarter of all are left to
               // it
 };
@@ -22,10 +22,6 @@ struct dgemv {
  * pieces of 16 bytes in a row of the weight, and shared memory for so many rows. */
 bool gemv_takes(const struct dgemv *a, struct dmat x, struct dmat y, int n_rows);
 void launch_gemv(const struct launch *l, int n_rows, const struct dgemv *a, struct dmat x, struct dmat y);
-
-/* Of one row that is normed first, in the same node: of weights in e4m3, up to NORM_ROW_WIDEST columns. */
-bool gemv_norms(const struct dgemv *a);
-void launch_gemv_normed(const struct launch *l, const struct dgemv *a, const struct dnorm_row *norm, struct dmat y);
 
 /* How it is cut into blocks and warps. launch_gemv takes what gemv_cut_of says; benchmarks try others. */
 struct gemv_cut {

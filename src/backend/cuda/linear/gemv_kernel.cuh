@@ -12,17 +12,11 @@
 #include "backend/cuda/linear/gemv/gemv_feed.cuh"
 #include "backend/cuda/linear/gemv/gemv_sums.cuh"
 
-/* What x is: a row of halves, or of sums that are normed here (norm_row_args). */
-struct as_it_is {};
-
-template <class W, int M_TILES, int DEPTH, gemv_end E, bool CLUSTERED, class NORM>
-static __global__ void __launch_bounds__(MAX_WARPS * 32, 1)
-    gemv(const __grid_constant__ gemv_args<E> a, const __grid_constant__ NORM norm) {
-    constexpr bool NORMED = std::is_same_v<NORM, norm_row_args>;
+template <class W, int M_TILES, int DEPTH, gemv_end E, bool CLUSTERED>
+static __global__ void __launch_bounds__(MAX_WARPS * 32, 1) gemv(const __grid_constant__ gemv_args<E> a) {
     using queue_type = weight_queue<W, M_TILES, DEPTH, E, CLUSTERED>;
     extern __shared__ __align__(128) unsigned char shared[];
     __shared__ __align__(8) uint64_t x_full[X_SLOTS], x_empty[X_SLOTS];
-    __shared__ float shares[NORMED ? MAX_WARPS : 1];
     const station<E, CLUSTERED> at(a);
     const places m(a, shared, at.n_warps * queue_type::BYTES);
 
@@ -39,14 +33,8 @@ static __global__ void __launch_bounds__(MAX_WARPS * 32, 1)
             m.biases[i] = a.bias[row];
     }
     const results<W, M_TILES, E, CLUSTERED> out(a, at, m);
-    if constexpr (NORMED) {
-        row_normed<NORM_ROW_WIDEST / (4 * MAX_WARPS * 32)> row(norm);
-        wait_for_previous();
-        x.take(norm, row, shares);
-    } else {
-        wait_for_previous();
-        x.bring();
-    }
+    wait_for_previous();
+    x.bring();
     __syncthreads(); // scales are there, and x if threads copied it
 
     warp_sums<W, M_TILES> sums;

@@ -82,14 +82,19 @@ static int held_by_attention(const struct executable *exe, const struct compiled
     return n_rows * a->n_kv_heads * attention_share(maker->cache.element, a->head_dim, n_rows, a->n_kv_heads);
 }
 
+static bool has_experts(const struct program *p) {
+    for (int i = 0; i < p->n_ops; i++)
+        if (p->ops[i].code == OP_MOE_FFN)
+            return true;
+    return false;
+}
+
 static enum status gemv_put(const struct linear_call *call, struct error *err) {
     struct dgemv s = gemv_of(call->c);
     (void)err; // what does not start shows as cudaGetLastError
+    s.among_experts = has_experts(call->exe->program);
     s.held = held_by_attention(call->exe, call->c, call->n_rows);
-    if (call->v.norm.x.at)
-        launch_gemv_normed(call->launch, &s, &call->v.norm, linear_output(call->c));
-    else
-        launch_gemv(call->launch, padded_rows(call->n_rows), &s, call->v.x, linear_output(call->c));
+    launch_gemv(call->launch, padded_rows(call->n_rows), &s, call->v.x, linear_output(call->c));
     return OK; // gemv_kernel.cuh:gemv, which multiplies in gemv/gemv_sums.cuh:add_chunk, by ptx/mma.cuh
 }
 
@@ -279,11 +284,6 @@ bool linear_requantises(const struct compiled_op *c, int n_rows) {
         return false;
     return (k == linear_by_small_m && !c->pair) ||
            (k == linear_by_split_k && split_k_requantises(c->matrix[0], padded_rows(n_rows)));
-}
-
-bool linear_norms(const struct compiled_op *c) {
-    struct dgemv s = gemv_of(c);
-    return linear_kernel(c, 1) == linear_by_gemv && !c->convert.at && gemv_norms(&s);
 }
 
 bool linear_gates(const struct compiled_op *c, int n_rows) { return c->pair && linear_kernel(c, n_rows)->gates; }

@@ -6,14 +6,12 @@
 
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/qact/qact.h"
-#include "backend/cuda/rows/norm_row.h"
 
 /* What a LINEAR reads and writes in a step. */
 struct linear_values {
     struct dmat x, y;
     struct drequant requant; // of x, by kernels that take it (linear_requantises): what is left to be done
     struct dmat qact;        // of y, by kernels that fold, with a static_scale; at NULL: none
-    struct dnorm_row norm;   // what makes x, in the same node (linear_norms); x.at NULL: it is there
 };
 
 struct linear_call {
@@ -57,8 +55,6 @@ const char *linear_why(const struct compiled_op *c, int n_rows);
 int linear_most_rows(const struct executable *exe, const struct op *linear); // in a step
 /* Whether the kernel requantises linear_values.requant.value itself. */
 bool linear_requantises(const struct compiled_op *c, int n_rows);
-/* Whether it norms its one row itself. */
-bool linear_norms(const struct compiled_op *c);
 bool linear_gates(const struct compiled_op *c, int n_rows); // the GATED_ACT behind it, in its node
 const struct compiled_op *linear_maker(const struct compiled_op *linear,
                                        int n_rows);          // which of the two has the node's output

@@ -102,11 +102,6 @@ bool experts_multiply(const struct compiled_op *linear, int n_rows) {
            (linear->gate || (linear->router && route_multiplies(linear->router, n_rows)));
 }
 
-bool experts_norm(const struct compiled_op *route, int n_rows, const struct dnorm_row *norm) {
-    bool reads_alone = !route->in[1].at || route->gate; // else the gate's own node, before this one, reads it too
-    return reads_alone && route_multiplies(route, n_rows) && moe_router_norms(norm);
-}
-
 static enum status put_route(const struct node *n, const struct launch *l, struct error *err) {
     const struct compiled_op *c = n->c;
     struct droute d = route_of(c);
@@ -135,8 +130,7 @@ static enum status put_router(const struct node *n, const struct launch *l, stru
     int64_t n_bytes;
     (void)err;
     launch_moe_router(l, &route, router->in[0], router->matrix[0], router->floats[1], c->floats[0], c->floats[1],
-                      c->out[0], c->out[1], cut.tile, moe_list_at(&d, &cut, d.list, &n_bytes),
-                      n->args.norm_row.x.at ? &n->args.norm_row : NULL);
+                      c->out[0], c->out[1], cut.tile, moe_list_at(&d, &cut, d.list, &n_bytes));
     return OK;
 }
 
@@ -167,16 +161,9 @@ static const struct node_kernel by_route = {"moe_route", "moe.cu", put_route, NU
 
 void lower_moe_route(struct lowering *w, const struct compiled_op *c, int n_rows) {
     bool multiplies = route_multiplies(c, n_rows);
-    struct dnorm_row norm = {0};
     if (multiplies)
         lower_watch(w, c->router, n_rows, c->router->in[0], NULL);
-    struct node *n = lower_node(w,
-                                multiplies               ? &by_router
-                                : route_lists(c, n_rows) ? &by_route_listed
-                                                         : &by_route,
-                                c, n_rows);
-    if (multiplies && c->norm && norm_is_with_reader(w, c->norm, n_rows, &norm))
-        n->args.norm_row = norm;
+    lower_node(w, multiplies ? &by_router : route_lists(c, n_rows) ? &by_route_listed : &by_route, c, n_rows);
 }
 
 void lower_moe_ffn(struct lowering *w, const struct compiled_op *c, int n_rows) {

@@ -9,8 +9,5 @@ bool experts_stream(const struct loaded *loaded, const struct op *op);
 void experts_room(const struct loaded *loaded, const struct op *op, int64_t tokens, int64_t *scratch, int64_t *list);
 /* Whether the node that routes makes the logits of this LINEAR. */
 bool experts_multiply(const struct compiled_op *linear, int n_rows);
-struct dnorm_row;
-/* Whether the node that routes does this ADD_NORM, which makes what it and its experts read. */
-bool experts_norm(const struct compiled_op *route, int n_rows, const struct dnorm_row *norm);
 /* Experts that stream, with the routing that they alone read (compiled_op.pair) and the LINEAR that it alone reads. */
 void experts_pair(struct executable *exe);

@@ -8,8 +8,6 @@
  * first chunks of W are in registers before the wait for the node before. Sums of warps are added in their order
  * through shared memory, and go to the first block, which routes and makes the list.
  *
- * NORMED: the ADD_NORM that makes x, of one token, is done here as well, by each block for itself (norm_row.cuh).
- *
  * Bytes: W once, 0.5 MB of 128 experts by 2,048: what counts is that one node begins and ends, not three. */
 #include "backend/cuda/moe/moe_list.cuh"
 #include "backend/cuda/moe/moe_route.cuh"
@@ -17,7 +15,6 @@
 #include "backend/cuda/moe/moe_router.h"
 #include "backend/cuda/ptx/bulk.cuh"
 #include "backend/cuda/ptx/mma.cuh"
-#include "backend/cuda/rows/norm_row.cuh"
 #include "backend/cuda/value.h"
 
 enum { CLUSTER = 8, WARPS = 16, TOKENS = 8, CHUNK = 32, EARLY = 4 };
@@ -30,8 +27,6 @@ struct router_args {
     route_args route;        // but for its logits
     list_args list;
     int n_tokens;
-    norm_row_args norm; // NORMED: what x is made of; it is in shared memory then
-    uint16_t *y;        // and where it goes to
 };
 
 /* 16 bytes of each row that the lane has of a chunk; zeros where nothing is. */
@@ -51,12 +46,12 @@ static __device__ __forceinline__ void load_chunk(const router_args &a, int firs
 }
 
 template <int TILES, bool BF16>
-static __device__ __forceinline__ void add_chunk(const router_args &a, const uint16_t *xs, int chunk,
-                                                 const uint4 (&w)[TILES][2], float (&sums)[TILES][4]) {
+static __device__ __forceinline__ void add_chunk(const router_args &a, int chunk, const uint4 (&w)[TILES][2],
+                                                 float (&sums)[TILES][4]) {
     int token = min((int)threadIdx.x % 32 / 4, a.n_tokens - 1), column = chunk * CHUNK + threadIdx.x % 4 * 8;
     uint4 x = make_uint4(0, 0, 0, 0);
     if (column < a.in)
-        x = *reinterpret_cast<const uint4 *>(xs + token * a.x_stride + column);
+        x = *reinterpret_cast<const uint4 *>(a.x + token * a.x_stride + column);
 #pragma unroll
     for (int t = 0; t < TILES; t++) {
         const uint32_t first[4] = {w[t][0].x, w[t][1].x, w[t][0].y, w[t][1].y},
@@ -64,22 +59,6 @@ static __device__ __forceinline__ void add_chunk(const router_args &a, const uin
         multiply_add<BF16>(sums[t], first, x.x, x.y);
         multiply_add<BF16>(sums[t], second, x.z, x.w);
     }
-}
-
-/* The one token's row, to xs, and the block's share of it to the others who read it. */
-template <bool BF16>
-static __device__ __forceinline__ void norm_token(const router_args &a,
-                                                  row_normed<NORM_ROW_WIDEST / (4 * WARPS * 32)> &row, int rank,
-                                                  float *shares, uint16_t *xs) {
-    constexpr element E = BF16 ? ELEMENT_BF16 : ELEMENT_F16;
-    row.bring(a.norm, shares, rank, CLUSTER);
-    row.each(a.norm, [&](int col, float4 y) {
-        auto stored = stored_of<E>(y);
-        *reinterpret_cast<decltype(stored) *>(xs + col) = stored;
-        if (col / 4 % CLUSTER == rank)
-            *reinterpret_cast<decltype(stored) *>(a.y + col) = stored;
-    });
-    __syncthreads(); // the row is there
 }
 
 /* The block's rows of all tokens' logits, to the first block; sums [WARPS][TILES * 16][TOKENS], shared. */
@@ -105,7 +84,7 @@ static __device__ void send_logits(const router_args &a, int first_row, float *s
                   address_at_rank(shared_address(arrived), 0));
 }
 
-template <int TILES, bool BF16, bool NORMED>
+template <int TILES, bool BF16>
 static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(WARPS * 32, 1)
     moe_router(device_plan plan, const __grid_constant__ router_args a, dmoe_list list) {
     let_next_start();
@@ -114,8 +93,6 @@ static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(WARPS *
     __shared__ int ids[TOKENS * MOE_LISTED_TOP_K];
     __shared__ int3 of_warps[WARPS];
     __shared__ uint64_t arrived;
-    __shared__ __align__(16) uint16_t normed[NORMED ? NORM_ROW_WIDEST : 8];
-    const uint16_t *xs = NORMED ? normed : a.x;
     int rank = cluster_rank(), first_row = rank * a.rows, warp = threadIdx.x / 32,
         n_chunks = (a.in + CHUNK - 1) / CHUNK;
     if (threadIdx.x == 0) {
@@ -134,27 +111,19 @@ static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(WARPS *
     if (rank == 0)
         memory.clear(a.list);
     cluster_wait(); // all blocks are there, and the first one's barrier
-    if constexpr (NORMED) {
-        row_normed<NORM_ROW_WIDEST / (4 * WARPS * 32)> row(a.norm);
-        wait_for_previous();
-        norm_token<BF16>(a, row, rank, sums, normed);
-    } else {
-        wait_for_previous();
-    }
+    wait_for_previous();
     float mine[TILES][4] = {};
 #pragma unroll
     for (int i = 0; i < EARLY; i++)
-        add_chunk<TILES, BF16>(a, xs, warp + i * WARPS, early[i], mine);
+        add_chunk<TILES, BF16>(a, warp + i * WARPS, early[i], mine);
     for (int chunk = warp + EARLY * WARPS; chunk < n_chunks; chunk += WARPS) {
         uint4 w[TILES][2];
         load_chunk<TILES>(a, first_row, chunk, w);
-        add_chunk<TILES, BF16>(a, xs, chunk, w, mine);
+        add_chunk<TILES, BF16>(a, chunk, w, mine);
     }
     send_logits<TILES>(a, first_row, sums, mine, logits, &arrived);
     int n_tokens = min(step_tokens(plan), a.n_tokens), slots = route_slots(a.route.how);
     route_args route = a.route;
-    if (NORMED)
-        route.how.gate_x.at = normed;
     if (rank == CLUSTER - 1 && warp < n_tokens) // beside the choice
         route_shared(route, warp);
     if (rank != 0)
@@ -177,18 +146,14 @@ bool moe_router_takes(const struct droute *a, struct dweight w, struct dmat x, i
            x.stride % 8 == 0 && (uintptr_t)x.at % 16 == 0 && (uintptr_t)w.at % 16 == 0;
 }
 
-bool moe_router_norms(const struct dnorm_row *n) {
-    return n->x.width <= NORM_ROW_WIDEST && n->y.at && (n->y.element == ELEMENT_F16 || n->y.element == ELEMENT_BF16);
-}
-
-template <bool NORMED> static auto kernel_for(bool wide, bool bf16) {
-    return wide ? (bf16 ? moe_router<2, true, NORMED> : moe_router<2, false, NORMED>)
-                : (bf16 ? moe_router<1, true, NORMED> : moe_router<1, false, NORMED>);
+static auto kernel_for(bool wide, bool bf16) {
+    return wide ? (bf16 ? moe_router<2, true> : moe_router<2, false>)
+                : (bf16 ? moe_router<1, true> : moe_router<1, false>);
 }
 
 void launch_moe_router(const struct launch *l, const struct droute *a, struct dmat x, struct dweight w,
                        struct dweight linear_bias, struct dweight bias, struct dweight expert_scale, struct dmat ids,
-                       struct dmat weights, int tile, struct dmoe_list list, const struct dnorm_row *norm) {
+                       struct dmat weights, int tile, struct dmoe_list list) {
     router_args args = {static_cast<const uint16_t *>(w.at),
                         static_cast<const uint16_t *>(x.at),
                         static_cast<const float *>(linear_bias.at),
@@ -200,8 +165,5 @@ void launch_moe_router(const struct launch *l, const struct droute *a, struct dm
     args.list = args_of(l->n_tokens * route_slots(*a), a->n_experts + a->n_shared, tile, a->n_shared);
     args.n_tokens = l->n_tokens;
     bool wide = args.rows > 16, bf16 = w.element == ELEMENT_BF16;
-    if (norm)
-        args.norm = norm_row_args_of(norm), args.y = static_cast<uint16_t *>(norm->y.at);
-    launch_node(norm ? kernel_for<true>(wide, bf16) : kernel_for<false>(wide, bf16), CLUSTER, WARPS * 32,
-                list_bytes(args.list), l->stream, l->plan, args, list);
+    launch_node(kernel_for(wide, bf16), CLUSTER, WARPS * 32, list_bytes(args.list), l->stream, l->plan, args, list);
 }

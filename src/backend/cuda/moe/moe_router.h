@@ -2,7 +2,6 @@
 #pragma once
 
 #include "backend/cuda/moe/moe_stream.h"
-#include "backend/cuda/rows/norm_row.h"
 #include "backend/cuda/value.h"
 
 #ifdef __cplusplus
@@ -14,9 +13,7 @@ bool moe_router_takes(const struct droute *a, struct dweight w, struct dmat x, i
 /* linear_bias [E]: of the LINEAR, floats or absent; others as launch_moe_route_listed takes them. */
 void launch_moe_router(const struct launch *l, const struct droute *a, struct dmat x, struct dweight w,
                        struct dweight linear_bias, struct dweight bias, struct dweight expert_scale, struct dmat ids,
-                       struct dmat weights, int tile, struct dmoe_list list, const struct dnorm_row *norm);
-/* norm: the ADD_NORM that makes x, of one token, done in the same node; NULL: x is there. */
-bool moe_router_norms(const struct dnorm_row *norm);
+                       struct dmat weights, int tile, struct dmoe_list list);
 
 #ifdef __cplusplus
 }

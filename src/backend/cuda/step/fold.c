@@ -61,53 +61,6 @@ const struct op *reduce_folded_into(const struct program *p, const struct op *ad
     return lies_well && d.width <= WIDEST_NORM && read_by_one(p, d) ? reduce : NULL;
 }
 
-/* Whether the LINEAR's result goes to routing alone. */
-static bool goes_to(const struct program *p, const struct op *linear, const struct op *route) {
-    bool goes = route->in[0].id == linear->out[0].id || route->in[1].id == linear->out[0].id;
-    return goes && read_by_one(p, linear->out[0]);
-}
-
-/* Whether an op between the two reads the value: it could not if the second's node made it. */
-static bool is_read_between(val v, const struct op *first, const struct op *second) {
-    for (const struct op *op = first + 1; op < second; op++)
-        for (int k = 0; k < OP_MAX_IN; k++)
-            if (op->in[k].id == v.id)
-                return true;
-    return false;
-}
-
-static const struct op *norm_reader(const struct program *p, const struct op *add) {
-    const struct op *readers[4];
-    int n = 0;
-    if (add->code != OP_ADD_NORM || add->weights[1] || p->hidden.id == add->out[1].id || norm_folded_into(p, add) ||
-        sum_folded_into(p, add) || reduce_folded_into(p, add))
-        return NULL;
-    for (int i = 0; i < p->n_ops; i++)
-        for (int k = 0; k < OP_MAX_IN; k++) {
-            const val v = p->ops[i].in[k];
-            if (v.id != add->out[1].id)
-                continue;
-            if (n == (int)ARRAY_LEN(readers) || k != 0 || v.width != add->out[1].width)
-                return NULL;
-            readers[n++] = &p->ops[i];
-        }
-    if (n == 1)
-        return readers[0]->code == OP_LINEAR ? readers[0] : NULL;
-    const struct op *experts = n > 0 ? readers[n - 1] : NULL;
-    if (!experts || experts->code != OP_MOE_FFN)
-        return NULL;
-    const struct op *route = &p->ops[maker_of(p, experts->in[1])];
-    for (int i = 0; i < n - 1; i++)
-        if (route->code != OP_MOE_ROUTE || readers[i]->code != OP_LINEAR || !goes_to(p, readers[i], route))
-            return NULL;
-    return route;
-}
-
-const struct op *norm_read_by(const struct program *p, const struct op *add) {
-    const struct op *reader = norm_reader(p, add);
-    return reader && !is_read_between(add->out[0], add, reader) ? reader : NULL;
-}
-
 /* All readers of the rows taken are LINEARs, and the rows are those that the step keeps to its end. */
 static bool take_is_folded(const struct program *p, const struct op *take) {
     if (take->code != OP_TAKE_ROWS || take->in[0].id != p->hidden.id ||
@@ -136,21 +89,11 @@ enum fold fold_of(const struct program *p, const struct op *op) {
     return FOLD_NEVER;
 }
 
-/* The last op that the node of the reader does: what it makes must not lie where other blocks still read the norm's. */
-static int last_of_node(const struct program *p, const struct op *reader) {
-    int i = (int)(reader - p->ops);
-    return gated_act_follows(p, i) ? i + 1 : i;
-}
-
 void fold_lives(const struct program *p, struct value *values) {
     for (int i = 0; i < p->n_ops; i++) {
         const struct op *norm = norm_folded_into(p, &p->ops[i]);
         if (norm)
             values[norm->in[0].id].last_use = MAX(values[norm->in[0].id].last_use, i);
-        const struct op *reader = norm_read_by(p, &p->ops[i]);
-        for (int k = 0; reader && k < 2; k++)
-            if (val_given(p->ops[i].in[k]))
-                values[p->ops[i].in[k].id].last_use = MAX(values[p->ops[i].in[k].id].last_use, last_of_node(p, reader));
         const struct op *sum = sum_folded_into(p, &p->ops[i]);
         for (int k = 0; sum && k < 2; k++)
             values[sum->in[k].id].last_use = MAX(values[sum->in[k].id].last_use, i);
@@ -164,9 +107,6 @@ void fold_sums(struct executable *exe) {
     const struct program *p = exe->program;
     for (int i = 0; i < p->n_ops; i++) {
         const struct op *sum = sum_folded_into(p, &p->ops[i]), *reduce = reduce_folded_into(p, &p->ops[i]);
-        const struct op *reader = norm_read_by(p, &p->ops[i]);
-        if (reader)
-            exe->ops[i].norm = &exe->ops[reader - p->ops], exe->ops[i].norm->norm = &exe->ops[i];
         if (sum)
             exe->ops[i].sum = &exe->ops[sum - p->ops], exe->ops[i].sum->sum = &exe->ops[i];
         if (reduce)

@@ -13,10 +13,7 @@ const struct op *sum_folded_into(const struct program *p, const struct op *add);
 /* The ALL_REDUCE that makes in[1] of this ADD_NORM, or what is normed into that, and is done in its node in steps of
  * few rows; NULL: none. */
 const struct op *reduce_folded_into(const struct program *p, const struct op *add);
-/* The op whose node may do this ADD_NORM in steps of one row: the LINEAR that alone reads what is normed, or the
- * MOE_ROUTE of experts that read it with their router and the gate of those that are shared; NULL: none. */
-const struct op *norm_read_by(const struct program *p, const struct op *add);
-void fold_sums(struct executable *exe); // compiled_op.sum, reduce and norm, once all ops are there
+void fold_sums(struct executable *exe); // compiled_op.sum and reduce, once all ops are there
 /* What this LINEAR reads of a step in order, where the TAKE_ROWS before it is folded; else NO_VAL. */
 val rows_in_order(const struct program *p, const struct op *op);
 /* Values [p->n_values] live as long as the nodes that folded ops went into need them. */

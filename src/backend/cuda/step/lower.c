@@ -91,27 +91,6 @@ static void lower_unscaled(struct lowering *w, const struct compiled_op *c, int 
     n->in[0] = c->unscaled, n->out = c->out[0];
 }
 
-static bool is_row_of_floats(const struct dmat *m) {
-    return m->element == ELEMENT_F32 && !m->col_scale && m->width % 4 == 0 && (uintptr_t)m->at % 16 == 0;
-}
-
-bool norm_is_with_reader(const struct lowering *w, const struct compiled_op *c, int n_rows, struct dnorm_row *out) {
-    const struct compiled_op *reader = c->norm;
-    if (!reader || n_rows != 1 || w->launch->watches || !w->exe->loaded->device->is_fast)
-        return false;
-    const struct norm_args *a = &c->op->args.norm;
-    *out = (struct dnorm_row){.x = c->in[0],
-                              .d = input_of(w->exe, c, 1, n_rows),
-                              .r = c->out[0],
-                              .y = c->out[1],
-                              .w = c->floats[0],
-                              .eps = a->eps,
-                              .plus_one = a->plus_one};
-    bool lies_well =
-        is_row_of_floats(&out->x) && is_row_of_floats(&out->r) && (!out->d.at || is_row_of_floats(&out->d));
-    return lies_well && (reader->op->code == OP_LINEAR ? linear_norms(reader) : experts_norm(reader, n_rows, out));
-}
-
 static void lower_linear(struct lowering *w, const struct compiled_op *c, int n_rows) {
     if (experts_multiply(c, n_rows))
         return;
@@ -131,8 +110,6 @@ static void lower_linear(struct lowering *w, const struct compiled_op *c, int n_
         }
         lower_watch(w, c, n_rows, v.x, NULL);
     }
-    if (c->norm && !norm_is_with_reader(w, c->norm, n_rows, &v.norm))
-        v.norm.x.at = NULL;
     struct node *n = lower_node(w, &by_linear, c, n_rows);
     n->linear = k, n->args.linear = v;
     if (k->makes_unscaled && !c->unscaled_is_read)
@@ -173,9 +150,6 @@ static bool adds_up(const struct executable *exe, const struct compiled_op *add_
 
 static void lower_add_norm(struct lowering *w, const struct compiled_op *c, int n_rows) {
     const struct norm_args *a = &c->op->args.norm;
-    struct dnorm_row by_reader;
-    if (norm_is_with_reader(w, c, n_rows, &by_reader))
-        return;
     struct output m = output_for(w, c, 1, n_rows);
     struct node *n = lower_node(w, &by_add_norm, c, n_rows);
     n->args.add_norm =
@@ -279,12 +253,12 @@ static void lower_take_rows(struct lowering *w, const struct compiled_op *c, int
 CUDA_OPS
 #undef OWN
 
-#define OWN(function)                                                                                       \
-    static enum status put_own_##function(const struct node *n, const struct launch *l, struct error *err) { \
-        const struct compiled_op *c = n->c;                                                                 \
-        (void)err;                                                                                          \
+#define OWN(function)                                                                                          \
+    static enum status put_own_##function(const struct node *n, const struct launch *l, struct error *err) {   \
+        const struct compiled_op *c = n->c;                                                                    \
+        (void)err;                                                                                             \
         cuda_op_##function(l, &(struct own_op){n->n_rows, c->in, c->out, c->matrix, c->floats, &c->op->args}); \
-        return OK;                                                                                          \
+        return OK;                                                                                             \
     }
 CUDA_OPS
 #undef OWN

@@ -10,7 +10,6 @@
 #include "backend/cuda/linear/linear.h"
 #include "backend/cuda/qact/qact.h"
 #include "backend/cuda/rows/norm.h"
-#include "backend/cuda/rows/norm_row.h"
 #include "backend/cuda/step/watch.h"
 
 struct node;
@@ -32,7 +31,6 @@ struct node {
     union {
         struct linear_values linear;
         struct dadd_norm add_norm;
-        struct dnorm_row norm_row; // of a router; x.at NULL: none
         struct dprep prep;
         struct dwatch watch;
     } args;
@@ -55,10 +53,6 @@ struct lowering {
     int n;
     struct qact_state *qacts; // [exe->n_qacts]
 };
-
-/* Whether the node that reads what the ADD_NORM norms does it, in a step of so many rows; then *out is what it does. */
-bool norm_is_with_reader(const struct lowering *w, const struct compiled_op *add_norm, int n_rows,
-                         struct dnorm_row *out);
 
 enum { NODES_OF_OP = 6 }; // at most
 

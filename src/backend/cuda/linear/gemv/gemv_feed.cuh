@@ -147,17 +147,6 @@ template <class W, gemv_end E, bool CLUSTERED> struct x_rows {
             __syncthreads(); // the barriers are ready
     }
 
-    /* After it, a row that is normed first: x_by_threads. */
-    template <int FOURS>
-    __device__ __forceinline__ void take(const norm_row_args &n, row_normed<FOURS> &row, float *shares) const {
-        row.bring(n, shares, blockIdx.x, gridDim.x);
-        row.each(n, [&](int col, float4 y) {
-            int to = col * 2 - begin;
-            if (to >= 0 && to < n_bytes)
-                *reinterpret_cast<uint2 *>(xs + to) = stored_of<ELEMENT_F16>(y);
-        });
-    }
-
     /* After it; there once the block's threads have met, or its part is waited for. */
     __device__ __forceinline__ void bring() const {
         if (!a.x_by_threads) {

@@ -5,7 +5,6 @@
 #include "backend/cuda/ptx/copy_later.cuh"
 #include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/ptx/mma.cuh"
-#include "backend/cuda/rows/norm_row.cuh"
 #include "backend/cuda/value.h"
 
 enum { MAX_WARPS = 8, CHUNK_BYTES = 64, PIECE = 16, X_SLOTS = 4, X_BY_THREADS = 4, MAX_CLUSTER = 8 };
