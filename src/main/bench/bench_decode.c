@@ -95,6 +95,7 @@ struct row {
     int64_t n_preempted;                     // sequences that gave way, in all runs that count
     int64_t n_steps, mask_wait_us, n_forced; // likewise
     int64_t n_last_step;                     // tokens of the last step of all
+    int64_t n_after, n_steps_after;          // tokens and steps once each sequence had its first, in all that count
     struct bench_guesses guesses;
     bool ends_together; // all sequences began in one step, and so end in one
 };
@@ -130,6 +131,8 @@ static void note_run(struct row *row, const struct decode_run *r, double *rate, 
     row->n_steps += r->n_steps;
     row->mask_wait_us += r->mask_wait_us;
     row->n_forced += r->n_forced;
+    row->n_after += r->n_tokens - r->n_tokens_at_first;
+    row->n_steps_after += r->n_steps - r->n_steps_at_first;
     bench_guesses_add(&row->guesses, r, row->n);
     row->n_last_step = r->n_last_step;
     row->ends_together = r->n_tokens_at_first == row->n;
@@ -197,6 +200,9 @@ static void print_decode(const struct row *r) {
     bench_gpu_print(&r->gpu, r->n_decoded);
     if (r->n_experts > 0)
         printf("  %.1f experts a layer (%.1f if all were equally likely)", r->n_experts, r->n_experts_if_uniform);
+    double at_once = (double)r->n_after / (double)MAX(r->n_steps_after, 1);
+    if (at_once < 0.9 * (double)r->n) // they began, and ended, one after the other
+        printf("  (%.1f at once, in the mean)", at_once);
     if (r->n_preempted > 0)
         printf(" (%lld gave way)", (long long)r->n_preempted);
     bench_guesses_print(&r->guesses);
