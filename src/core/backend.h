@@ -29,6 +29,7 @@ struct backend_ops {
     bool makes_dummies;                      // fills dummy weights: matrices N(0, 1/in), vectors in [0.9, 1.1]
     bool rejects;                            // rows may be drawn with a guess (sample_params.guess)
     int default_tokens, default_seqs;        // of a step, where the user does not say; 0: the engine's
+    int default_chunk;                       // of those tokens, that one sequence takes; 0: all
     int max_back;                            // the most that load_options.n_back may be
     int max_in_flight;                       // 1: run() computes; 2: the device, while the host prepares
     int stage, n_stages;                     // of a pipeline over hosts, what is computed here; n_stages 0: all is

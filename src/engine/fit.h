@@ -13,6 +13,7 @@
 struct engine_sizes {
     struct bucket bucket;
     struct cache_config cache;
+    int max_chunk; // tokens of one sequence in a step
     int64_t max_model_len, kv_cache_bytes, kv_cache_tokens;
 };
 /* l NULL: of a device that computes in_place, before it has loaded the program; its cache is float32. */

@@ -48,7 +48,7 @@ static void fill_info(struct gyre *g, const struct gyre_options *o, const struct
 static bool holds_all(const struct program *p, const struct engine_sizes *sizes) {
     for (int i = 0; i < p->n_groups; i++) {
         int64_t one =
-            kv_group_blocks_for(&p->groups[i], sizes->max_model_len, sizes->cache.block_size, sizes->bucket.max_tokens);
+            kv_group_blocks_for(&p->groups[i], sizes->max_model_len, sizes->cache.block_size, sizes->max_chunk);
         if (p->groups[i].kind != CACHE_STATE && sizes->cache.n_blocks[i] / sizes->bucket.max_seqs < one)
             return false;
     }
@@ -68,7 +68,7 @@ static void allocate_step(struct gyre *g, const struct gyre_options *o, const st
         .groups = p->groups,
         .n_groups = p->n_groups,
         .block_size = sizes->cache.block_size,
-        .max_chunk = b.max_tokens,
+        .max_chunk = sizes->max_chunk,
         .max_copies = b.max_copies,
         .n_back = g->n_back,
         .n_states = sizes->cache.n_states,

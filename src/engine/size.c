@@ -167,11 +167,17 @@ static struct bucket bucket_of(const struct gyre_options *o, const struct progra
     return b;
 }
 
+/* Who says how many tokens a step has means a prompt's too. */
+static int chunk_of(const struct gyre_options *o, struct bucket b) {
+    bool all = o->max_batched_tokens > 0 || o->backend->default_chunk == 0;
+    return all ? b.max_tokens : MIN(o->backend->default_chunk, b.max_tokens);
+}
+
 struct program *engine_rings(const struct gyre_options *o, const struct engine_model *m) {
     int64_t longest = MIN(o->max_model_len > 0 ? o->max_model_len : m->max_positions, LONGEST);
     if (!o->backend->rings_beyond || longest <= o->backend->rings_beyond(o->device_options))
         return NULL;
-    return pass_rings(m->program, MIN(bucket_of(o, m->program).max_tokens, LONGEST)); // engine_size refuses more
+    return pass_rings(m->program, MIN(chunk_of(o, bucket_of(o, m->program)), LONGEST)); // engine_size refuses more
 }
 
 static void fill_blocks(const struct cache_demand *d, int64_t n_tokens, int64_t max_len, struct cache_config *cache) {
@@ -230,9 +236,10 @@ enum status engine_size(const struct gyre_options *o, const struct engine_model 
                         struct engine_sizes *out, struct error *err) {
     TRY(check_options(o, m, err));
     *out = (struct engine_sizes){.bucket = bucket_of(o, m->program)};
+    out->max_chunk = chunk_of(o, out->bucket);
     out->cache.block_size = o->block_size ? o->block_size : DEFAULT_BLOCK;
-    struct cache_demand d = {
-        o, l, engine_own_program(m), out->cache.block_size, out->bucket.max_tokens, out->bucket.max_seqs, -1};
+    struct cache_demand d = {o, l, engine_own_program(m), out->cache.block_size, out->max_chunk, out->bucket.max_seqs,
+                             -1};
     if (m->draft && !m->draft->reads_target) {
         d.draft_group = draft_group(m->program);
         d.draft_bytes = draft_block_bytes(o, m->draft->step, d.block_size);

@@ -226,6 +226,7 @@ static int tokens_that_fit(const struct scheduler *s, const struct sequence *seq
          has_reserve = decodes && seq->place == SEQ_RUNNING; // of its own token; not of guesses
     int reserved = decoding.n_later;
     int n = MIN(seq->n_tokens - seq->n_computed, s->limits.max_tokens - s->n_step_tokens - reserved);
+    n = MIN(n, s->pool->max_chunk);
     n = MIN(n, kv_pool_tokens_to_checkpoint(s->pool, seq));
     if (n > 1 && !decodes && decoding.n_all > 0 && s->limits.itl_target_us > 0) {
         struct step_work work = s->step_work; // the decoding ones to come look at contexts like those of this step

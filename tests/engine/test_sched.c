@@ -299,6 +299,37 @@ static void the_last_slot_comes_with_the_checkpoint_that_it_holds(void **state) 
     arena_release(&arena);
 }
 
+/* Of a long prompt a step takes no more than a sequence may have, and has room for others beside it. */
+static void a_sequence_takes_its_chunk_of_a_step(void **state) {
+    (void)state;
+    struct cache_group group = {.kind = CACHE_KV, .n_layers = 1};
+    struct kv_pool_options o = {.groups = &group, .n_groups = 1, .block_size = 4, .max_chunk = 8, .max_copies = 64};
+    o.n_blocks[0] = 32;
+    struct kv_pool pool;
+    struct scheduler s;
+    struct arena a = {0};
+    struct sequence seqs[3];
+    kv_pool_init(&pool, &o);
+    scheduler_init(&s, &pool, (struct step_limits){20, 4, 64, 0});
+    for (int i = 0; i < 3; i++) {
+        sequence_init(&seqs[i], &a, 32, 1, 4);
+        for (int k = 0; k < 19; k++)
+            sequence_append(&seqs[i], k);
+        scheduler_add(&s, &seqs[i]);
+    }
+    for (int k = 0; k < 2; k++) {
+        EXPECT(scheduler_plan(&s));
+        EXPECT(seqs[0].n_scheduled == 8 && seqs[1].n_scheduled == 8 && seqs[2].n_scheduled == 4);
+        scheduler_start(&s);
+        scheduler_collect(&s, 0);
+    }
+    for (int i = 0; i < 3; i++)
+        scheduler_remove(&s, &seqs[i]);
+    scheduler_release(&s);
+    kv_pool_release(&pool);
+    arena_release(&a);
+}
+
 static int three_blocks(void *context, int group, int n) {
     (void)context, (void)group;
     return MIN(n, 3);
@@ -415,6 +446,7 @@ static void blocks_for_guesses_are_not_swapped(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_sequence_takes_its_chunk_of_a_step),
         cmocka_unit_test(memory_that_was_given_back_is_not_copied_from),
         cmocka_unit_test(blocks_for_guesses_are_not_swapped),
         cmocka_unit_test(the_cost_of_a_step_is_learned),

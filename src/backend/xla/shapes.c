@@ -34,6 +34,13 @@ int shape_context(const struct loaded *l, int n) {
     return (int)MIN(size, all);
 }
 
+enum { LAUNCH_TOKENS = 2048 }; // that launches are joined up to: what a layer leaves of a row is a dozen widths
+
+/* Of sequences of so many rows each. */
+static int most_of_launch(const struct executable *exe, int padded) {
+    return padded == 1 ? exe->most_tokens : MAX(MIN(exe->most_tokens, LAUNCH_TOKENS), padded);
+}
+
 static int n_queries(const struct batch_plan *plan, int seq) {
     return plan->query_start[seq + 1] - plan->query_start[seq];
 }
@@ -68,7 +75,9 @@ static void close_piece(struct executable *exe, int padded_queries) {
     if (piece->shape.is_dense)
         dense_arrange(exe->loaded, exe->plan, exe->seqs + piece->first_seq, piece->n_seqs);
     take_rows(exe, piece);
-    piece->shape.n_rows = piece->n_rows <= piece->shape.n_seqs ? piece->shape.n_seqs : launch_tokens(&piece->shape);
+    piece->shape.n_rows = piece->n_rows <= piece->shape.n_seqs
+                              ? piece->shape.n_seqs
+                              : MIN(shape_queries(piece->n_rows), launch_tokens(&piece->shape));
 }
 
 void shape_pieces(struct executable *exe, const struct batch_plan *plan) {
@@ -82,7 +91,7 @@ void shape_pieces(struct executable *exe, const struct batch_plan *plan) {
         for (int s = 0; s < plan->n_seqs; s++) {
             if (n_queries(plan, s) == 0 || shape_queries(n_queries(plan, s)) != padded)
                 continue;
-            if (piece && shape_seqs(piece->n_seqs + 1) * padded > MAX(exe->most_tokens, padded)) {
+            if (piece && shape_seqs(piece->n_seqs + 1) * padded > most_of_launch(exe, padded)) {
                 close_piece(exe, padded);
                 n_rows += piece->n_rows;
                 piece = NULL;

@@ -197,7 +197,8 @@ struct engine_flags {
          &(e).max_batched_tokens,                                                                                      \
          "N",                                                                                                          \
          "Engine",                                                                                                     \
-         "tokens computed in one step, 512 on the CPU and 8192 on a GPU (65535 at most) unless said; longer prompts "  \
+         "tokens computed in one step, 512 on the CPU, 8192 elsewhere (65535 at most on a GPU) unless said; longer "   \
+         "prompts "                                                                                                    \
          "go in chunks",                                                                                               \
          .min = 1,                                                                                                     \
          .max = 1 << 20},                                                                                              \
