@@ -100,7 +100,7 @@ struct device_report {
     const char *warning; // to be told to whoever started the engine, once value is not 0; NULL: nothing is
     int64_t value;
 };
-enum { MAX_DEVICE_REPORTS = 16, STATE_SOURCES = 2 };
+enum { MAX_DEVICE_REPORTS = 24, STATE_SOURCES = 2 };
 
 /* In bytes; 0: not known. */
 struct device_memory {

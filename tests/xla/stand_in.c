@@ -2,7 +2,8 @@
  * given away and used again, what is freed twice or never. Built and driven by tests/cli/xla/test_xla_stand_in.py.
  *
  * Results are zeros, but those that take an argument's memory keep what is in it. What it finds goes to the file
- * $STAND_IN_LOG, a line each: "VIOLATION ..." at once; at the end "calls NAME N" and "left KIND N".
+ * $STAND_IN_LOG, a line each: "VIOLATION ..." at once; at the end "calls NAME N", "bytes to N", "bytes from N" (of the
+ * device) and "left KIND N".
  * $STAND_IN_FAIL is NAME:N:CODE: the N-th call of that name fails with the code; an await's failure is that of its
  * event. $STAND_IN_NO_ALIAS: programs say that they write nothing in place. $STAND_IN_SLOW: milliseconds that compiling
  * takes. $STAND_IN_MEMORY: A:B, KiB of memory that the two devices say they have; otherwise they do not say. */
@@ -81,6 +82,7 @@ static void destroy(void *x, enum kind kind, const char *where) {
 enum { MOST_NAMES = 64 };
 static const char *names[MOST_NAMES];
 static int n_calls[MOST_NAMES], n_names, is_initialised;
+static int64_t bytes_to, bytes_from; // the device, under lock
 
 static int count(const char *name) {
     int i = 0;
@@ -190,6 +192,8 @@ static struct pjrt_error *client_destroy(struct pjrt_client_args *args) {
     destroy(args->client, CLIENT, "Client_Destroy");
     for (int i = 0; i < n_names; i++)
         say("calls %s %d", names[i], n_calls[i]);
+    say("bytes to %lld", (long long)bytes_to);
+    say("bytes from %lld", (long long)bytes_from);
     say("left %d", n_live[CLIENT]);
     return NULL;
 }
@@ -346,6 +350,12 @@ static struct pjrt_error *serialize(struct pjrt_serialize_args *args) {
 
 static struct pjrt_event *ready(void) { return (struct pjrt_event *)make(EVENT); }
 
+static void add_bytes(int64_t *to, int64_t n) {
+    pthread_mutex_lock(&lock);
+    *to += n;
+    pthread_mutex_unlock(&lock);
+}
+
 static struct pjrt_error *from_host(struct pjrt_from_host_args *args) {
     static const int sizes[] = {[PJRT_PRED] = 1, [PJRT_S8] = 1,  [PJRT_S32] = 4, [PJRT_U32] = 4,
                                 [PJRT_U64] = 8,  [PJRT_F32] = 4, [PJRT_BF16] = 2};
@@ -359,6 +369,7 @@ static struct pjrt_error *from_host(struct pjrt_from_host_args *args) {
         o->n_bytes *= args->dims[i];
     o->data = malloc((size_t)o->n_bytes + 1);
     memcpy(o->data, args->data, (size_t)o->n_bytes);
+    add_bytes(&bytes_to, o->n_bytes);
     args->buffer = (struct pjrt_buffer *)o;
     args->done = ready();
     return NULL;
@@ -377,15 +388,24 @@ static struct pjrt_error *to_host(struct pjrt_to_host_args *args) {
         say("VIOLATION Buffer_ToHostBuffer: %s", o->is_given ? "of what was given away" : "into too little");
     else
         memcpy(args->to, o->data, (size_t)o->n_bytes);
+    add_bytes(&bytes_from, o->n_bytes);
     args->event = ready();
     return NULL;
+}
+
+static bool is_in_place(const struct module *m, int result) {
+    bool is = false;
+    for (int i = 0; i < m->n_arguments && !is; i++)
+        is = m->alias[i] == result;
+    return is;
 }
 
 static void run_replica(const struct module *m, struct pjrt_buffer *const *arguments, struct pjrt_buffer **outputs) {
     for (int i = 0; i < m->n_results; i++) {
         struct object *o = make(BUFFER);
         o->n_bytes = m->result[i];
-        o->data = calloc((size_t)o->n_bytes + 1, 1);
+        if (!is_in_place(m, i))
+            o->data = calloc((size_t)o->n_bytes + 1, 1);
         outputs[i] = (struct pjrt_buffer *)o;
     }
     for (int i = 0; i < m->n_arguments; i++) {
@@ -397,11 +417,8 @@ static void run_replica(const struct module *m, struct pjrt_buffer *const *argum
         struct object *o = (struct object *)outputs[m->alias[i]];
         if (o->n_bytes != a->n_bytes)
             say("VIOLATION Execute: argument %d becomes a result of another size", i);
-        else if (a->data) { // not given away before; no copy, as a cache is large
-            free(o->data);
-            o->data = a->data;
-            a->data = NULL;
-        }
+        o->data = a->data; // no copy, as a cache is large; NULL if it was given away before
+        a->data = NULL;
         a->is_given = 1;
     }
 }

@@ -160,6 +160,12 @@ static int xla_report(const struct executable *exe, struct device_report out[MAX
          dense_count(l)},
         {"host_drawn_rows_total", "rows that were drawn on the host from their logits", "rows", NULL,
          exe->n_host_drawn},
+        {"prepare_us_total", "before launches: copies of blocks, dense copies filled", "us", NULL,
+         exe->phase_us[PHASE_PREPARE]},
+        {"pack_us_total", "numbers of launches put together", "us", NULL, exe->phase_us[PHASE_PACK]},
+        {"upload_us_total", "numbers of launches sent", "us", NULL, exe->phase_us[PHASE_UPLOAD]},
+        {"execute_us_total", "launches queued", "us", NULL, exe->phase_us[PHASE_EXECUTE]},
+        {"read_us_total", "results waited for and brought back", "us", NULL, exe->phase_us[PHASE_READ]},
     };
     memcpy(out, all, sizeof all);
     return (int)ARRAY_LEN(all);

@@ -119,8 +119,8 @@ static void pack_rows(struct executable *exe, const struct piece *piece, const s
 void pack_inputs(struct executable *exe, const struct piece *piece, const struct inputs *at,
                  const struct sample_result *before) {
     const struct loaded *l = exe->loaded;
-    memset(exe->ints, 0, (size_t)at->n_ints * sizeof *exe->ints);
-    memset(exe->floats, 0, (size_t)at->n_floats * sizeof *exe->floats);
+    exe->floats = (float *)exe->numbers + at->n_ints;
+    memset(exe->numbers, 0, ((size_t)at->n_ints + (size_t)at->n_floats) * sizeof *exe->ints);
     for (int i = 0; i < piece->n_seqs; i++)
         pack_sequence(exe, piece, at, i, before);
     for (int i = piece->n_seqs; i < piece->shape.n_seqs; i++)

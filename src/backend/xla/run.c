@@ -5,141 +5,10 @@
 #include "backend/xla/dense.h"
 #include "backend/xla/replicas.h"
 
+#include "base/clock.h"
+
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- an executable ---- */
-
-/* Of any launch; tables of all entries, and as many rows as tokens. */
-static int64_t most_ints(const struct executable *exe) {
-    const struct loaded *l = exe->loaded;
-    int64_t tokens = exe->most_tokens, seqs = exe->most_seqs, n = 3 * tokens + 3 * seqs + 5 * tokens + 2;
-    n += 2 * l->device->steps * seqs;
-    for (int g = 0; g < l->program->n_groups; g++)
-        n += seqs * (l->table_width[g] + 1);
-    return n + l->n_rank_ints;
-}
-
-static int64_t most_floats(const struct executable *exe) {
-    int64_t n = 3 + states_width(exe->program);
-    for (int i = 0; i < exe->program->n_ropes; i++)
-        n += exe->program->ropes[i]->dim;
-    return n * MAX(exe->most_tokens, exe->loaded->device->steps * exe->most_seqs);
-}
-
-static int widest_hidden(const struct program *p) {
-    int width = val_given(p->hidden) ? p->hidden.width : 0;
-    for (int i = 0; i < p->n_taps; i++)
-        width = MAX(width, p->taps[i].width);
-    return width;
-}
-
-/* Where a step leaves its tokens for the next. Launches of several steps feed themselves. */
-static enum status alloc_fed(struct executable *exe, struct error *err) {
-    const struct program *p = exe->program;
-    if (exe->ahead || p->ops[p->n_ops - 1].code != OP_SAMPLE || exe->bucket.max_rows == 0)
-        return OK;
-    exe->n_fed = shape_seqs(exe->bucket.max_rows);
-    int32_t *zeros = xcalloc((size_t)exe->n_fed, sizeof *zeros);
-    enum status st = OK;
-    for (int i = 0; i < 2 && st == OK; i++)
-        st = pjrt_upload(exe->loaded->device->pjrt, exe->loaded->device->index, PJRT_S32, (int64_t[]){exe->n_fed}, 1,
-                         zeros, &exe->fed[i], err);
-    free(zeros);
-    return st;
-}
-
-enum status run_compile(struct loaded *l, struct bucket bucket, struct executable **out, struct error *err) {
-    BUG_IF(bucket.max_tokens < 1 || bucket.max_seqs < 1 || bucket.max_rows < 0);
-    BUG_IF(!l->caches && l->n_caches > 0); // alloc_cache comes first
-    struct executable *exe = xcalloc(1, sizeof *exe);
-    *exe = (struct executable){.loaded = l, .program = l->program, .bucket = bucket};
-    exe->most_seqs = shape_seqs(bucket.max_seqs);
-    exe->most_tokens = MAX(shape_queries(bucket.max_tokens), exe->most_seqs);
-    int64_t rows = bucket.max_rows, vocab = l->program->vocab_size;
-    exe->ints = xcalloc((size_t)most_ints(exe), sizeof *exe->ints);
-    exe->floats = xcalloc((size_t)most_floats(exe), sizeof *exe->floats);
-    exe->drawn = xcalloc((size_t)exe->most_tokens * DRAWN_INTS, sizeof *exe->drawn);
-    exe->pieces = xcalloc((size_t)bucket.max_seqs + 1, sizeof *exe->pieces);
-    exe->seqs = xcalloc((size_t)bucket.max_seqs + 1, sizeof *exe->seqs);
-    exe->rows = xcalloc((size_t)rows + 1, sizeof *exe->rows);
-    exe->before.pieces = xcalloc((size_t)bucket.max_seqs + 1, sizeof *exe->before.pieces);
-    exe->before.rows = xcalloc((size_t)rows + 1, sizeof *exe->before.rows);
-    exe->has_logits = xcalloc((size_t)rows + 1, sizeof *exe->has_logits);
-    exe->sample = xcalloc((size_t)rows + 1, sizeof *exe->sample);
-    exe->hidden = xcalloc((size_t)exe->most_tokens * (size_t)widest_hidden(l->program) + 1, sizeof *exe->hidden);
-    exe->ahead = ahead_new(l, bucket, exe->most_seqs);
-    dense_reserve(l, exe->most_seqs);
-    exe->hidden_piece = -1;
-    exe->is_settled = true;
-    for (int i = 0; i < 2; i++)
-        exe->results[i] = xcalloc((size_t)rows + 1, sizeof *exe->results[i]);
-    sample_scratch_init(&exe->scratch, vocab);
-    // as large as a step's logits of all rows, and touched where a row is read
-    exe->logits = calloc((size_t)(MAX(rows, exe->most_tokens) * vocab) + 1, sizeof *exe->logits);
-    if (!exe->logits) {
-        run_free(exe);
-        return fail(err, ERR_MEMORY, "%s: no memory for the logits of %lld rows", l->program->name, (long long)rows);
-    }
-    enum status st = alloc_fed(exe, err);
-    if (st != OK)
-        run_free(exe);
-    else
-        *out = exe;
-    return st;
-}
-
-/* What no later step may ask for. */
-static void free_values(const struct executable *exe, struct piece *piece) {
-    const struct pjrt *p = exe->loaded->device->pjrt;
-    pjrt_buffer_free(p, piece->logits);
-    piece->logits = NULL;
-    for (int k = 0; k <= MAX_TAPS; k++) {
-        pjrt_buffer_free(p, piece->hidden[k]);
-        piece->hidden[k] = NULL;
-    }
-}
-
-static void free_outputs(struct executable *exe) {
-    for (int i = 0; i < exe->n_pieces; i++) {
-        free_values(exe, &exe->pieces[i]);
-        pjrt_buffer_free(exe->loaded->device->pjrt, exe->pieces[i].drawn);
-    }
-    exe->n_pieces = 0;
-    exe->hidden_piece = -1;
-}
-
-static void free_unread(struct executable *exe) {
-    for (int i = 0; i < exe->before.n_pieces; i++)
-        pjrt_buffer_free(exe->loaded->device->pjrt, exe->before.pieces[i].drawn);
-    exe->before.n_pieces = 0;
-}
-
-void run_free(struct executable *exe) {
-    if (!exe)
-        return;
-    free_outputs(exe);
-    free_unread(exe);
-    for (int i = 0; i < 2; i++)
-        pjrt_buffer_free(exe->loaded->device->pjrt, exe->fed[i]);
-    free(exe->before.pieces);
-    free(exe->before.rows);
-    ahead_free(exe->ahead);
-    sample_scratch_release(&exe->scratch);
-    free(exe->ints);
-    free(exe->floats);
-    free(exe->drawn);
-    free(exe->pieces);
-    free(exe->seqs);
-    free(exe->rows);
-    free(exe->has_logits);
-    free(exe->sample);
-    free(exe->hidden);
-    free(exe->logits);
-    for (int i = 0; i < 2; i++)
-        free(exe->results[i]);
-    free(exe);
-}
 
 /* ---- launches ---- */
 
@@ -184,7 +53,8 @@ static void take_outputs(struct executable *exe, struct piece *piece) {
         piece->drawn = l->outputs[n++];
         if (piece->shape.n_steps > 1) // no more is kept of several
             return;
-        piece->logits = l->outputs[n++];
+        if (piece->shape.has_logits)
+            piece->logits = l->outputs[n++];
     }
     if (val_given(exe->program->hidden))
         piece->hidden[0] = l->outputs[n++];
@@ -192,8 +62,7 @@ static void take_outputs(struct executable *exe, struct piece *piece) {
         piece->hidden[1 + i] = l->outputs[n++];
 }
 
-static int fill_arguments(struct executable *exe, const struct piece *piece, struct pjrt_buffer *ints,
-                          struct pjrt_buffer *floats) {
+static int fill_arguments(struct executable *exe, const struct piece *piece, struct pjrt_buffer *numbers) {
     struct loaded *l = exe->loaded;
     int n = 0;
     for (int i = 0; i < l->n_caches; i++)
@@ -210,8 +79,7 @@ static int fill_arguments(struct executable *exe, const struct piece *piece, str
     }
     if (exe->n_fed > 0)
         l->arguments[n++] = *fed_before(exe);
-    l->arguments[n++] = ints;
-    l->arguments[n++] = floats;
+    l->arguments[n++] = numbers;
     return n;
 }
 
@@ -229,33 +97,44 @@ static void note_written(struct executable *exe, const struct piece *piece) {
         dense_wrote_rows(exe->loaded, exe->plan, seqs[i], piece->n_loop);
 }
 
+/* The time since then is that phase's; returns now. */
+static int64_t note_phase(struct executable *exe, enum phase phase, int64_t since_us) {
+    int64_t now = clock_us();
+    exe->phase_us[phase] += now - since_us;
+    return now;
+}
+
 static enum status launch(struct executable *exe, struct piece *piece, const struct sample_result *before,
                           struct error *err) {
     struct loaded *l = exe->loaded;
     const struct device *d = l->device;
     const struct compiled *program;
-    struct pjrt_buffer *ints = NULL, *floats = NULL;
+    struct pjrt_buffer *numbers = NULL;
     struct inputs at;
+    int64_t now = clock_us();
     piece->shape.draws = draws(exe, piece);
     piece->n_loop = ahead_steps(exe);
-    piece->shape.n_steps = piece->n_loop > 1 ? l->device->steps : 1;
+    piece->shape.n_steps = piece->n_loop > 1 ? d->steps : 1;
     piece->shape.n_fed = exe->n_fed;
-    piece->asks_for_logits = asks_for_logits(exe, piece);
+    piece->shape.has_logits = asks_for_logits(exe, piece);
     TRY(prepare_caches(exe, piece, err));
+    now = note_phase(exe, PHASE_PREPARE, now);
     TRY(replicas_compiled(l, &piece->shape, &program, err));
+    now = clock_us(); // compiling is counted by itself
     inputs_layout(l, &piece->shape, &at);
     pack_inputs(exe, piece, &at, before);
-    enum status st = pjrt_upload(d->pjrt, d->index, PJRT_S32, (int64_t[]){at.n_ints}, 1, exe->ints, &ints, err);
+    now = note_phase(exe, PHASE_PACK, now);
+    enum status st =
+        pjrt_upload(d->pjrt, d->index, PJRT_S32, (int64_t[]){at.n_ints + at.n_floats}, 1, exe->numbers, &numbers, err);
+    now = note_phase(exe, PHASE_UPLOAD, now);
     if (st == OK)
-        st = pjrt_upload(d->pjrt, d->index, PJRT_F32, (int64_t[]){at.n_floats}, 1, exe->floats, &floats, err);
-    if (st == OK)
-        st = replicas_execute(l, program, fill_arguments(exe, piece, ints, floats), err);
-    pjrt_buffer_free(d->pjrt, ints);
-    pjrt_buffer_free(d->pjrt, floats);
+        st = replicas_execute(l, program, fill_arguments(exe, piece, numbers), err);
+    pjrt_buffer_free(d->pjrt, numbers);
     if (st == OK) {
         take_outputs(exe, piece);
         note_written(exe, piece);
     }
+    (void)note_phase(exe, PHASE_EXECUTE, now);
     exe->n_launches++;
     exe->n_padded_rows += launch_tokens(&piece->shape);
     return st;
@@ -289,7 +168,7 @@ static bool goes_on_there(const struct executable *exe, const struct batch_plan 
                           const struct sample_params *sample) {
     bool does = exe->n_fed > 0 && !exe->is_settled && exe->params && sample;
     for (int i = 0; i < exe->n_pieces && does; i++)
-        does = !exe->pieces[i].asks_for_logits;
+        does = !exe->pieces[i].shape.has_logits;
     for (int r = 0; r < plan->n_rows && does; r++)
         does = pack_is_drawn_there(&sample[r]);
     return does;
@@ -300,7 +179,7 @@ static void put_aside(struct executable *exe) {
     struct unread now = {exe->pieces, exe->n_pieces, exe->rows};
     BUG_IF(exe->before.n_pieces > 0);
     for (int i = 0; i < exe->n_pieces; i++)
-        free_values(exe, &exe->pieces[i]);
+        run_free_values(exe, &exe->pieces[i]);
     exe->pieces = exe->before.pieces;
     exe->rows = exe->before.rows;
     exe->n_pieces = 0;
@@ -367,12 +246,14 @@ static enum status read_piece(struct executable *exe, const struct piece *piece,
                               struct sample_result *results, struct error *err) {
     int n = piece->shape.n_rows;
     int32_t *drawn = piece->n_loop > 1 ? ahead_take(exe, piece->n_loop, n) : exe->drawn;
+    int64_t start = clock_us();
     if (!piece->drawn)
         return OK;
     TRY(pjrt_download(exe->loaded->device->pjrt, piece->drawn, drawn,
                       (int64_t)piece->shape.n_steps * n * DRAWN_INTS * (int64_t)sizeof *drawn, err));
-    if (piece->asks_for_logits)
+    if (piece->shape.has_logits)
         TRY(fetch_logits(exe, piece, err));
+    (void)note_phase(exe, PHASE_READ, start);
     for (int i = 0; i < piece->n_rows; i++)
         results[rows[piece->first_row + i]] = run_result_of(drawn, n, i);
     return OK;
@@ -387,7 +268,7 @@ static enum status read_pieces(struct executable *exe, struct error *err) {
 static enum status read_before(struct executable *exe, struct error *err) {
     for (int i = 0; i < exe->before.n_pieces; i++)
         TRY(read_piece(exe, &exe->before.pieces[i], exe->before.rows, results_before(exe), err));
-    free_unread(exe);
+    run_free_unread(exe);
     return OK;
 }
 
@@ -422,7 +303,7 @@ enum status run_step(struct executable *exe, const struct batch_plan *plan, cons
         put_aside(exe);
     else
         TRY(settle(exe, err));
-    free_outputs(exe);
+    run_free_outputs(exe);
     memset(exe->has_logits, 0, (size_t)exe->bucket.max_rows);
     exe->params = sample;
     exe->n_results[exe->n_run++ & 1] = plan->n_rows;

@@ -9,7 +9,6 @@ struct piece {
     int first_seq, n_seqs; // in exe->seqs
     int first_row, n_rows; // in exe->rows
     int n_loop;            // steps that this launch does
-    bool asks_for_logits;  // on the host
     struct pjrt_buffer *drawn, *logits, *hidden[1 + MAX_TAPS];
 };
 
@@ -22,12 +21,23 @@ struct unread {
     int *rows;            // [max_rows]
 };
 
+/* What the host spends the time of steps on. */
+enum phase {
+    PHASE_PREPARE, // copies of blocks, fills of dense copies
+    PHASE_PACK,
+    PHASE_UPLOAD,
+    PHASE_EXECUTE, // until a launch is queued
+    PHASE_READ,    // what was drawn, and logits: waits for the device
+    N_PHASES
+};
+
 struct executable {
     struct loaded *loaded;
     const struct program *program;
     struct bucket bucket;
     int most_tokens, most_seqs; // of a launch, padded
-    int32_t *ints;              // of the launch at hand
+    void *numbers;              // of the launch at hand: ints, and floats behind them
+    int32_t *ints;
     float *floats;
     int32_t *drawn; // [DRAWN_INTS][most_tokens]
     // of the step at hand
@@ -50,6 +60,7 @@ struct executable {
     int n_results[2];
     struct sample_scratch scratch;
     int64_t n_run, n_collected, n_launches, n_padded_rows, n_host_drawn, n_foreseen, n_unread;
+    int64_t phase_us[N_PHASES];
 };
 
 enum status run_compile(struct loaded *l, struct bucket bucket, struct executable **out, struct error *err);
@@ -62,6 +73,11 @@ enum status run_logits(struct executable *exe, int row, const float **out, struc
 enum status run_hidden(struct executable *exe, int tap, int t, const float **out, struct error *err);
 
 struct sample_result run_result_of(const int32_t *drawn, int n_rows, int row); // drawn [DRAWN_INTS][n_rows]
+
+/* ---- executable.c: what of the device's a step has left ---- */
+void run_free_values(const struct executable *exe, struct piece *piece); // what no later step may ask for
+void run_free_outputs(struct executable *exe);
+void run_free_unread(struct executable *exe);
 
 /* ---- ahead.c ---- */
 struct ahead *ahead_new(const struct loaded *l, struct bucket bucket, int most_seqs); // NULL: it does not

@@ -1,5 +1,6 @@
 """--device xla over a plugin that computes nothing and looks at everything (tests/xla/stand_in.c): structs, order of
-calls, what is given away, what is freed; and each call of it failing in turn, which is a sentence and no leak."""
+calls, what is given away, what is freed; each call of it failing in turn, which is a sentence and no leak; and what a
+step that decodes costs: calls, and bytes to the device and from it."""
 import os, re, subprocess, tempfile, unittest
 
 from brief import slow
@@ -44,6 +45,38 @@ class StandIn(unittest.TestCase):
 
     def counts(self, log):
         return {l.split()[1]: int(l.split()[2]) for l in log if l.startswith("calls ")}
+
+    def decode(self, n, n_output, *flags):
+        """What `n` sequences of 100 tokens and so many more cost: counts of the log."""
+        log = os.path.join(self.folder.name, "log")
+        if os.path.exists(log):
+            os.remove(log)
+        p = subprocess.run([GYRE, "bench", "decode", os.path.join(ROOT, "tests/models/llama"), "--device", "xla",
+                            "--batch", str(n), "--input-len", "100", "--output-len", str(n_output), "--num-iters", "1",
+                            "--warmup-seconds", "0", "--max-model-len", "256", "--device-option", "cache=0", *flags],
+                           capture_output=True, text=True, timeout=100,
+                           env=dict(os.environ, GYRE_XLA_PLUGIN=self.plugin, STAND_IN_LOG=log))
+        with open(log) as f:
+            lines = f.read().splitlines()
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.clean(p, lines)
+        return {words[-2]: int(words[-1]) for words in map(str.split, lines) if words[0] in ("calls", "bytes")}
+
+    def test_a_step_takes_numbers_once_and_gives_tokens(self):
+        """Nothing is filled or copied behind the first, no logits come back."""
+        n, more = 32, 64
+        short, long = self.decode(n, 17), self.decode(n, 17 + more)
+        each = {name: (long[name] - short[name]) / more for name in short}
+        for name in ("LoadedExecutable_Execute", "Client_BufferFromHostBuffer", "Buffer_ToHostBuffer"):
+            self.assertEqual(each[name], 1, name)
+        self.assertEqual(each["Event_Await"], 2)
+        self.assertEqual(each["from"], n * 3 * 4)  # token, most probable one, whether all was finite
+        self.assertLess(each["to"], n * 4 * 88)
+
+    def test_prompts_that_come_together_begin_together(self):
+        n_output = 9  # of which the prompts' step gives one
+        n = self.decode(32, n_output, "--device-option", "dense=0")["Buffer_ToHostBuffer"]
+        self.assertEqual(n, 1 + 2 + n_output - 1)  # the start's prompt; 2 launches of 16 x 128 tokens; a step a token
 
     def test_a_run_gives_all_back(self):
         for flags in ((), ("--temperature", "1", "--repetition-penalty", "1.2"), ("--quantization", "int8"),

@@ -12,8 +12,7 @@ static const struct {
     lower_function *function;
 } lowered[] = {
 #define LOWERED(function) {#function, xla_##function},
-    XLA_OPS
-};
+    XLA_OPS};
 
 static lower_function *function_of(enum opcode code) {
     static const char *const names[N_OPCODES] = {
@@ -200,8 +199,8 @@ static void take_arguments(struct lower *c) {
     }
     if (c->s.n_fed > 0)
         c->fed_before = hlo_argument(&c->h, TYPE_S32, SHAPE(c->s.n_fed), NO_ALIAS);
-    c->ints = hlo_argument(&c->h, TYPE_S32, SHAPE(c->at.n_ints), NO_ALIAS);
-    c->floats = hlo_argument(&c->h, TYPE_F32, SHAPE(c->at.n_floats), NO_ALIAS);
+    c->ints = hlo_argument(&c->h, TYPE_S32, SHAPE((int64_t)c->at.n_ints + c->at.n_floats), NO_ALIAS);
+    c->floats = hlo_bits(&c->h, hlo_slice(&c->h, c->ints, 0, c->at.n_ints, c->at.n_floats), TYPE_F32);
 }
 
 /* What the host says, or what the step before has drawn. */
@@ -280,7 +279,7 @@ static void give_results(struct lower *c) {
         hlo_result(h, hlo_reshape(h, c->drawn, SHAPE((int64_t)c->s.n_steps * c->s.n_rows * DRAWN_INTS)));
     if (c->s.n_steps > 1)
         return;
-    if (c->has_drawn)
+    if (c->has_drawn && c->s.has_logits)
         hlo_result(h, hlo_reshape(h, c->logits, SHAPE((int64_t)c->s.n_rows * c->p->vocab_size)));
     if (val_given(c->p->hidden))
         keep(c, c->p->hidden);
