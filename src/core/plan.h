@@ -51,6 +51,7 @@ struct batch_plan {
     int32_t *state_row; // [T]; -1: a row of zeros
     int state_source;
     struct cache_copy *copies; // [n_copies]
+    bool wants_hidden;         // hidden states of it may be asked for
     bool draws_best;           // of a late step (backend.h): sample_is_best will be of every row, as far as is known
 };
 

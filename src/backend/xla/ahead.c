@@ -1,11 +1,13 @@
 /* ahead.c - see run.h: several steps a launch (device option steps).
  *
- * Where all that a step asks for is one more token of each sequence, drawn on the device, a launch does the steps that
- * follow too, as far as the sequences' last blocks reach: a loop feeds each token back. Steps that the engine starts
- * then are answered out of what was drawn, if they are those that were foreseen: the same sequences in the same order,
- * each going on with the token it was given, drawn in the same way. Any other step is launched; what was computed too
- * far lies in caches behind the sequence's end, and is overwritten before anybody looks: rings have room for it.
- * States of recurrent layers cannot be left behind so: their programs do a step a launch. */
+ * Where all that a step asks for is one more token of each sequence, drawn on the device, and no hidden state, a launch
+ * does the steps that follow too, as far as the sequences' last blocks reach: a loop feeds each token back. Steps that
+ * the engine starts then are answered out of what was drawn, if they are those that were foreseen: the same sequences
+ * in the same order, but for those that have ended, each going on with the token it was given, drawn in the same way.
+ * Any other step is launched; what was computed too far lies in caches behind the sequence's end, and is overwritten
+ * before anybody looks: rings have room for it. When most of a launch was for nothing, the next does no more steps than
+ * that one was good for, and later ones twice as many each. States of recurrent layers cannot be left behind so: their
+ * programs do a step a launch. */
 #include "backend/xla/run.h"
 
 #include <stdlib.h>
@@ -23,6 +25,7 @@ struct ahead {
     int n_seqs, n, n_served; // n: steps drawn; 0: none
     int32_t *drawn;          // [n][DRAWN_INTS][rows of the launch]
     int n_rows;
+    int n_trusted; // steps that the next launch does, at most
 };
 
 static bool can_run_ahead(const struct program *p) {
@@ -36,6 +39,7 @@ struct ahead *ahead_new(const struct loaded *l, struct bucket bucket, int most_s
     if (l->device->steps <= 1 || !can_run_ahead(l->program))
         return NULL;
     struct ahead *a = xcalloc(1, sizeof *a);
+    a->n_trusted = l->device->steps;
     a->seqs = xcalloc((size_t)bucket.max_seqs + 1, sizeof *a->seqs);
     a->drawn = xcalloc((size_t)l->device->steps * DRAWN_INTS * (size_t)most_seqs, sizeof *a->drawn);
     return a;
@@ -63,20 +67,29 @@ static int32_t tail_of(const struct executable *exe, int seq, int group) {
 /* One row a sequence, in the plan's order. */
 static bool is_one_by_one(const struct executable *exe) {
     const struct batch_plan *plan = exe->plan;
-    bool is = exe->params && plan->n_seqs > 0 && plan->n_rows == plan->n_seqs && plan->n_tokens == plan->n_seqs;
+    bool is = exe->params && !plan->wants_hidden && plan->n_seqs > 0 && plan->n_rows == plan->n_seqs &&
+              plan->n_tokens == plan->n_seqs;
     for (int s = 0; s < plan->n_seqs && is; s++)
         is = plan->out_row[s] == s && pack_is_drawn_there(&exe->sample[s]);
     return is;
+}
+
+/* Nobody will ask for more of what was drawn. */
+static void forget(struct ahead *a, int most) {
+    if (a->n > 1)
+        a->n_trusted = a->n_served < a->n - a->n_served ? a->n_served : MIN(2 * a->n_trusted, most);
+    a->n = 0;
 }
 
 int ahead_steps(struct executable *exe) {
     struct ahead *a = exe->ahead;
     if (!a)
         return 1;
-    a->n = 0;
+    forget(a, exe->loaded->device->steps);
     if (exe->n_pieces != 1 || !is_one_by_one(exe))
         return 1;
-    int n = exe->loaded->device->steps;
+    int n = a->n_trusted;
+    a->n_trusted = MAX(n, 2); // behind one that goes alone
     for (int s = 0; s < exe->plan->n_seqs; s++)
         n = MIN(n, blocks_of(exe, s) * exe->loaded->block_size - exe->plan->position[s]);
     if (n <= 1)
@@ -106,10 +119,10 @@ static bool draws_alike(const struct sample_params *a, const struct sample_param
            a->seed == b->seed && a->sequence == b->sequence;
 }
 
-static bool goes_on(const struct executable *exe, int s, const struct sample_result *before) {
+/* Whether sequence s of the plan is this one, a step later than it was answered last. */
+static bool goes_on(const struct executable *exe, int s, const struct foreseen *f, const struct sample_result *before) {
     const struct ahead *a = exe->ahead;
     const struct batch_plan *plan = exe->plan;
-    const struct foreseen *f = &a->seqs[s];
     int32_t token =
         plan->from_row[s] < 0 ? plan->token_id[s] : program_token_of(exe->program, before[plan->from_row[s]].token);
     bool same = plan->position[s] == f->position + a->n_served && plan->adapter[s] == f->adapter &&
@@ -123,13 +136,15 @@ static bool goes_on(const struct executable *exe, int s, const struct sample_res
 
 bool ahead_serve(struct executable *exe, const struct sample_result *before, struct sample_result *results) {
     struct ahead *a = exe->ahead;
-    if (!a || a->n_served >= a->n || exe->plan->n_seqs != a->n_seqs || exe->plan->n_copies > 0 || !is_one_by_one(exe))
+    if (!a || a->n_served >= a->n || exe->plan->n_copies > 0 || !is_one_by_one(exe))
         return false;
-    for (int s = 0; s < a->n_seqs; s++)
-        if (!goes_on(exe, s, before))
-            return false;
-    const int32_t *drawn = a->drawn + (int64_t)a->n_served++ * DRAWN_INTS * a->n_rows;
-    for (int s = 0; s < a->n_seqs; s++)
-        results[s] = run_result_of(drawn, a->n_rows, a->seqs[s].row);
+    const int32_t *drawn = a->drawn + (int64_t)a->n_served * DRAWN_INTS * a->n_rows;
+    int s = 0;
+    for (int i = 0; i < a->n_seqs && s < exe->plan->n_seqs; i++)
+        if (goes_on(exe, s, &a->seqs[i], before))
+            results[s++] = run_result_of(drawn, a->n_rows, a->seqs[i].row);
+    if (s < exe->plan->n_seqs)
+        return false;
+    a->n_served++;
     return true;
 }

@@ -23,11 +23,12 @@ struct dense {
     int most_seqs;
     int *rows, *order;    // [most_seqs]
     bool *is_stale;       // [most_seqs]
-    int n_fill, n_unused; // n_unused: launches in a row that needed less
+    int n_fill, n_unused; // n_unused: steps in a row that needed less
+    bool is_large;        // for the launch at hand
     int64_t n_filled;
 };
 
-enum { UNUSED_LAUNCHES = 64 };
+enum { UNUSED_STEPS = 64 };
 
 struct pjrt_buffer **dense_buffer(struct loaded *l, int array) {
     return &l->dense->buffers[array];
@@ -132,9 +133,8 @@ void dense_keep_size(struct loaded *l, struct launch_shape *s) {
         return;
     larger.n_seqs = MAX(s->n_seqs, d->shape.n_seqs);
     larger.context = MAX(s->context, d->shape.context);
-    bool same = larger.n_seqs == s->n_seqs && larger.context == s->context;
-    d->n_unused = same ? 0 : d->n_unused + 1;
-    if (d->n_unused < UNUSED_LAUNCHES && dense_fits(l, &larger))
+    d->is_large = larger.n_seqs > s->n_seqs || larger.context > s->context;
+    if (d->n_unused < UNUSED_STEPS && dense_fits(l, &larger))
         *s = larger;
 }
 
@@ -317,6 +317,7 @@ enum status dense_prepare(struct loaded *l, const struct batch_plan *plan, const
 
 void dense_put(struct loaded *l, const struct batch_plan *plan, const int *seqs, int n, int n_steps) {
     struct dense *d = l->dense;
+    d->n_unused = d->is_large ? d->n_unused + n_steps : 0;
     for (int g = 0; g < l->program->n_groups; g++)
         for (int i = 0; i < n && dense_is_paged(l, g); i++) {
             int first = position_of(plan, seqs[i]) / l->block_size,

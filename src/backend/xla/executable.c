@@ -29,10 +29,10 @@ static int widest_hidden(const struct program *p) {
     return width;
 }
 
-/* Where a step leaves its tokens for the next. Launches of several steps feed themselves. */
+/* Where a step leaves its tokens for the next. */
 static enum status alloc_fed(struct executable *exe, struct error *err) {
     const struct program *p = exe->program;
-    if (exe->ahead || p->ops[p->n_ops - 1].code != OP_SAMPLE || exe->bucket.max_rows == 0)
+    if (p->ops[p->n_ops - 1].code != OP_SAMPLE || exe->bucket.max_rows == 0)
         return OK;
     exe->n_fed = shape_seqs(exe->bucket.max_rows);
     int32_t *zeros = xcalloc((size_t)exe->n_fed, sizeof *zeros);

@@ -168,7 +168,7 @@ static bool goes_on_there(const struct executable *exe, const struct batch_plan 
                           const struct sample_params *sample) {
     bool does = exe->n_fed > 0 && !exe->is_settled && exe->params && sample;
     for (int i = 0; i < exe->n_pieces && does; i++)
-        does = !exe->pieces[i].shape.has_logits;
+        does = !exe->pieces[i].shape.has_logits && exe->pieces[i].n_loop == 1; // a loop leaves its last token there
     for (int r = 0; r < plan->n_rows && does; r++)
         does = pack_is_drawn_there(&sample[r]);
     return does;
@@ -363,8 +363,6 @@ static int find_token(const struct executable *exe, int t, int *row) {
 
 enum status run_hidden(struct executable *exe, int tap, int t, const float **out, struct error *err) {
     const struct program *p = exe->program;
-    if (exe->ahead)
-        return fail(err, ERR_UNSUPPORTED, "device xla: hidden states are not kept where a launch does several steps");
     BUG_IF(t < 0 || t >= exe->plan->n_tokens || tap < 0 || tap > p->n_taps);
     int64_t width = tap == 0 ? p->hidden.width : p->taps[tap - 1].width;
     int row, i = find_token(exe, t, &row);

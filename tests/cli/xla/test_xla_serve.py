@@ -45,6 +45,14 @@ class Serve(unittest.TestCase):
                        if isinstance(e, dict) and e.get("choices"))
         self.assertEqual(text, wanted[-1])
 
+    def test_hidden_states_are_there_beside_several_steps_a_launch(self):
+        cpu, xla = self.serve("cpu"), self.serve("xla", "--xla-steps", "8")
+        for text in ("a", PROMPT):
+            said = [s.post("/v1/embeddings", model="m", input=text)[1]["data"][0]["embedding"] for s in (cpu, xla)]
+            for wanted, got in zip(*said):
+                self.assertAlmostEqual(got, wanted, delta=2e-3)
+            self.assertEqual(self.ask(xla, PROMPT, temperature=0), self.ask(cpu, PROMPT, temperature=0))
+
     def test_prompts_that_begin_alike_are_computed_once(self):
         xla = self.serve("xla")
         prompt = PROMPT * 4

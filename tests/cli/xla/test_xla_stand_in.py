@@ -78,6 +78,14 @@ class StandIn(unittest.TestCase):
         n = self.decode(32, n_output, "--device-option", "dense=0")["Buffer_ToHostBuffer"]
         self.assertEqual(n, 1 + 2 + n_output - 1)  # the start's prompt; 2 launches of 16 x 128 tokens; a step a token
 
+    def test_several_steps_a_launch_are_for_those_too_that_others_left(self):
+        """Sequences begin one step after the other, and so end; the last eight steps are one launch."""
+        n = self.decode(8, 65, "--max-num-batched-tokens", "108", "--block-size", "256", "--xla-steps", "8",
+                        "--device-option", "dense=0")["LoadedExecutable_Execute"]
+        # zeros, the start; 8 steps with the end of a prompt, the beginning of the next and one launch of all before
+        # them; 64 steps in eights
+        self.assertLessEqual(n, 2 + 8 * 3 + 8)
+
     def test_a_run_gives_all_back(self):
         for flags in ((), ("--temperature", "1", "--repetition-penalty", "1.2"), ("--quantization", "int8"),
                       ("--kv-cache-dtype", "int8"), ("--tensor-parallel-size", "2"), ("--load-format", "dummy"),

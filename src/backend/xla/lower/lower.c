@@ -272,7 +272,9 @@ static void give_results(struct lower *c) {
         if (has_copy(c, i))
             hlo_result(h, c->dense[i]);
     if (c->s.n_fed > 0) {
-        struct tensor token = hlo_reshape(h, hlo_slice(h, c->drawn, 0, DRAWN_TOKEN, 1), SHAPE(c->s.n_rows));
+        struct tensor token = c->token; // a loop's last: a row a sequence
+        if (c->s.n_steps == 1)
+            token = hlo_reshape(h, hlo_slice(h, c->drawn, 0, DRAWN_TOKEN, 1), SHAPE(c->s.n_rows));
         hlo_result(h, hlo_put(h, c->fed, lower_ints(c, c->at.fed_to, SHAPE(c->s.n_rows)), token));
     }
     if (c->has_drawn)
@@ -334,6 +336,7 @@ static void lower_steps(struct lower *c) {
     carried[n + 1] = hlo_set_window(h, loop->now[n + 1], 0, loop->at, drawn);
     hlo_loop_end(h, loop, carried, carried);
     take_arrays(c, carried);
+    c->token = carried[n];
     c->drawn = carried[n + 1];
     free(carried);
     free(loop);
