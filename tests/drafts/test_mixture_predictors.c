@@ -198,7 +198,8 @@ static void keep_guesses(struct gyre *g, const struct request *r, struct run *ru
     const float *logits;
     struct error err;
     int row;
-    if (!r || r->draft.n == 0 || r->draft.at != r->sequence.n_known)
+    bool is_told = run->n_steps > 0 && r && run->steps[run->n_steps - 1].n_known == r->sequence.n_known;
+    if (!r || r->draft.n == 0 || r->draft.at != r->sequence.n_known || is_told)
         return;
     struct executable *exe = program_drafter_exe(g, &row);
     EXPECT_OK(g->ops->logits(exe, row, &logits, &err), err);
