@@ -76,7 +76,7 @@ struct pending_copy {
     enum { BYTES, BOX, WORDS, ARRIVAL } kind;
     uint32_t to, n;            // address in shared memory; bytes
     uint32_t barrier;          // in the same block: has n bytes less to expect when it lands
-    const unsigned char *from; // BYTES: in global memory
+    const unsigned char *from; // BYTES: in global or shared memory
     unsigned char words[32];   // WORDS: themselves
     struct tensor_map map;     // BOX
     int32_t at[MOST_RANK];     // coordinates of its first element
@@ -381,21 +381,29 @@ static void check_no_offset(struct warp *w, const struct insn *i) {
         machine_fault(w, "'%s' with an offset", i->name);
 }
 
-/* cp.async.bulk [to], [from], bytes, [barrier]{, policy} */
-static enum outcome run_bulk(struct warp *w, const struct insn *i, uint32_t lanes) {
+/* cp.async.bulk [to], [from], bytes, [barrier]{, policy}; from global memory, or the block's own shared memory. */
+static enum outcome copy_bytes(struct warp *w, const struct insn *i, uint32_t lanes, bool is_shared) {
     check_no_offset(w, i);
     EACH_LANE (lane, lanes) {
-        uint64_t from = arg_of(w, i, 1)->u64[lane];
+        uint64_t from = is_shared ? arg_of(w, i, 1)->u32[lane] : arg_of(w, i, 1)->u64[lane];
         struct pending_copy p = {.kind = BYTES,
                                  .to = arg_of(w, i, 0)->u32[lane],
                                  .n = arg_of(w, i, 2)->u32[lane],
                                  .barrier = arg_of(w, i, 3)->u32[lane]};
         if (p.to % 16 || from % 16 || p.n % 16 || p.n == 0)
             machine_fault(w, "a copy of %u bytes from %#llx to %#x", p.n, (unsigned long long)from, p.to);
-        p.from = global_at(w, from, p.n);
+        if (is_shared && is_in_flight(w->block->cluster, (uint32_t)from, p.n))
+            machine_fault(w, "a copy from %#llx, where another goes that has not landed", (unsigned long long)from);
+        p.from = is_shared ? shared_at(w, (uint32_t)from, p.n) : global_at(w, from, p.n);
         add_copy(w, i, &p);
     }
     return NEXT;
+}
+static enum outcome run_bulk(struct warp *w, const struct insn *i, uint32_t lanes) {
+    return copy_bytes(w, i, lanes, false);
+}
+static enum outcome run_bulk_shared(struct warp *w, const struct insn *i, uint32_t lanes) {
+    return copy_bytes(w, i, lanes, true);
 }
 
 static void check_map(struct warp *w, const struct insn *i, const struct pending_copy *p) {
@@ -671,6 +679,7 @@ const struct opcode copy_ops[] = {
     {"mapa.u64", run_mapa_generic},
     {"cp.async.bulk." BULK, run_bulk},
     {"cp.async.bulk." BULK ".L2::cache_hint", run_bulk},
+    {"cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes", run_bulk_shared},
     TENSOR("1d"),
     TENSOR("2d"),
     TENSOR("3d"),
