@@ -27,7 +27,7 @@ static const mixture MIXTURES[] = {
     {"gpt-oss-20b", 2880, 2880, 32, 4, 4, 5, true, ELEMENT_MXFP4},
     {"DeepSeek-V2-Lite", 2048, 1408, 64, 6, 0, 5, false, ELEMENT_E4M3},
 };
-enum { MOST_ROWS = 2048 };
+enum { MOST_ROWS = 8192 };
 
 static cudaStream_t stream;
 
@@ -199,7 +199,7 @@ static void table(problem &p, int rows) {
     if (usual.is_grouped)
         by("stream ", false, 8), by("stream of more", false, 24);
     if (rows >= 32 && !usual.is_wide)
-        by("wide   ", true, 128);
+        by("wide   ", true, 160);
 }
 
 int main(int argc, char **argv) {

@@ -1,5 +1,6 @@
-/* test_moe.cu - MOE_FFN of experts in blocks (src/backend/cuda/moe): the stream, moe_group.cuh and moe_wide.cuh give
- * the same bits, whatever tiles the tokens of an expert come in. What the numbers are is held by test_ops_moe.c. */
+/* test_moe.cu - MOE_FFN (src/backend/cuda/moe): the stream, moe_group.cuh or moe_tiles.cuh, and moe_wide.cuh give the
+ * same bits, whatever tiles the tokens of an expert come in. What the numbers are is held by test_ops_moe.c. Lists of
+ * pairs are those that a loop over them makes. */
 #define BARRIER_SPIN_LIMIT 20000000
 #include "backend/cuda/moe/moe_stream.h"
 #include "backend/cuda/weights/blocks.h"
@@ -30,7 +31,7 @@ static std::vector<float> floats(size_t n, float low, float high) {
 }
 
 struct problem {
-    element weights; // MXFP4, or QUADS of NVFP4
+    element weights, product; // weights: MXFP4, QUADS of NVFP4, E4M3 or F16
     int width, ffn, n_experts, top_k, act, rows;
     bool biased;
 };
@@ -40,8 +41,9 @@ static dweight matrix(const problem &p, int64_t units, int64_t in, bool gated) {
     int64_t out = p.n_experts * units * (gated ? 2 : 1);
     dweight w = {nullptr, out, in, p.weights};
     w.quads = {QUADS_NVFP4, 16, false, gated};
-    size_t n = p.weights == ELEMENT_MXFP4 ? blocks_bytes(p.weights, out, in, {units, gated})
-                                          : p.n_experts * quads_bytes(w.quads, out / p.n_experts, in);
+    size_t n = p.weights == ELEMENT_MXFP4   ? blocks_bytes(p.weights, out, in, {units, gated})
+               : p.weights == ELEMENT_QUADS ? p.n_experts * quads_bytes(w.quads, out / p.n_experts, in)
+                                            : out * in * (p.weights == ELEMENT_F16 ? 2 : 1);
     std::vector<uint8_t> bytes(n);
     for (uint8_t &b : bytes)
         b = (uint8_t)(draw(256) & 0x9b);
@@ -65,10 +67,21 @@ static std::vector<int32_t> draw_ids(const problem &p) {
     return ids;
 }
 
+/* Tokens of moe_wide's tiles. */
+static int tokens_of_wide(const dmoe &a, const dweight &w13, const dweight &w2) {
+    dmoe_cut c = moe_cut_of(&a, w13, w2, 40 * a.n_experts);
+    return c.is_wide ? c.tile : 0;
+}
+
 static void check(const problem &p) {
     n_cases++;
-    printf("%s width %d ffn %d experts %d of %d rows %d%s:", p.weights == ELEMENT_MXFP4 ? "mxfp4" : "nvfp4", p.width,
-           p.ffn, p.top_k, p.n_experts, p.rows, p.biased ? " biased" : "");
+    const char *name = p.weights == ELEMENT_MXFP4   ? "mxfp4"
+                       : p.weights == ELEMENT_QUADS ? "nvfp4"
+                       : p.weights == ELEMENT_E4M3  ? "e4m3"
+                                                    : "f16";
+    bool in_blocks = p.weights == ELEMENT_MXFP4 || p.weights == ELEMENT_QUADS;
+    printf("%s%s width %d ffn %d experts %d of %d rows %d%s:", name, p.product == ELEMENT_BF16 ? " (bf16)" : "",
+           p.width, p.ffn, p.top_k, p.n_experts, p.rows, p.biased ? " biased" : "");
     dweight w13 = matrix(p, p.ffn, p.width, true), w2 = matrix(p, p.width, p.ffn, false), none = {};
     dweight b13 = none, b2 = none;
     if (p.biased) {
@@ -91,16 +104,16 @@ static void check(const problem &p) {
     l.plan.counts = on_device(std::vector<int32_t>{p.rows, p.rows, p.rows, 0});
     size_t n = (size_t)p.rows * p.width;
     std::vector<float> first;
-    auto run = [&](const char *name, int tile, bool grouped, bool wide) {
+    auto run = [&](const char *name, int tile, bool grouped, bool wide, bool tiled = false) {
         dmoe_cut c = moe_cut_of(&a, w13, w2, p.rows);
         if (tile > 0) {
-            c.is_tiled = c.is_joined = c.is_direct = false;
-            c.is_grouped = grouped, c.is_wide = wide, c.tile = tile;
+            c.is_joined = c.is_direct = false;
+            c.is_grouped = grouped, c.is_wide = wide, c.is_tiled = tiled, c.tile = tile;
             c.most_tiles = p.rows * p.top_k / tile + p.n_experts;
         }
         std::vector<float> y(n, NAN);
         dmat to = {on_device(y), p.width, p.width, ELEMENT_F32};
-        launch_moe_stream_cut(&l, &a, ELEMENT_F16, x, ids, weights, w13, w2, b13, b2, to, &c);
+        launch_moe_stream_cut(&l, &a, p.product, x, ids, weights, w13, w2, b13, b2, to, &c);
         MUST(cudaGetLastError());
         MUST(cudaStreamSynchronize(stream));
         MUST(cudaMemcpy(y.data(), to.at, n * sizeof(float), cudaMemcpyDeviceToHost));
@@ -117,11 +130,63 @@ static void check(const problem &p) {
     run("stream", 8, false, false);
     if (p.rows <= 3)
         run("chosen", 0, true, false);
-    for (int tile = 8; tile <= 24; tile += 8)
+    for (int tile = 8; tile <= 24 && in_blocks; tile += 8)
         run("group", tile, true, false);
+    if (!in_blocks)
+        run("tiles", 64, false, false, true);
     if (p.width % 64 == 0 && p.ffn % 64 == 0)
-        run("wide", 128, false, true);
+        for (int tile : {tokens_of_wide(a, w13, w2), 72})
+            run("wide", tile, false, true);
     printf("\n");
+}
+
+template <class T> static std::vector<T> from_device(const T *at, size_t n) {
+    std::vector<T> v(n);
+    MUST(cudaMemcpy(v.data(), at, n * sizeof(T), cudaMemcpyDeviceToHost));
+    return v;
+}
+
+/* An expert's pairs in their order, in as few tiles as there may be, whose sizes differ by one at the most. */
+static void check_list(int n_experts, int top_k, int first, int n, int tile) {
+    int pairs = n * top_k;
+    dmoe a = {};
+    a.n_experts = n_experts, a.top_k = top_k;
+    dmoe_cut cut = {};
+    cut.tile = tile, cut.piece = n, cut.most_tiles = n_experts + pairs / tile;
+    std::vector<int32_t> chosen((size_t)(first + n) * top_k);
+    int few = 1 + draw(n_experts);
+    for (size_t i = 0; i < chosen.size(); i++)
+        chosen[i] = draw(i % 3 ? few : n_experts);
+    dmat ids = {on_device(chosen), top_k, top_k, ELEMENT_I32};
+    int64_t n_bytes;
+    moe_list_at(&a, &cut, nullptr, &n_bytes);
+    dmoe_list list = moe_list_at(&a, &cut, on_device(std::vector<uint8_t>(n_bytes, 0)), &n_bytes);
+    launch l = {};
+    l.stream = stream, l.n_tokens = first + n, l.n_seqs = 1;
+    l.plan.counts = on_device(std::vector<int32_t>{first + n, 1, 1, 0});
+    launch_moe_list(&l, &a, tile, first, n, ids, list);
+    MUST(cudaGetLastError());
+    MUST(cudaStreamSynchronize(stream));
+    std::vector<int32_t> pair = from_device(list.pair, pairs), wanted;
+    std::vector<dmoe_tile> tiles = from_device(list.tiles, from_device(list.n_tiles, 1)[0]);
+    size_t t = 0, wrong = 0;
+    for (int e = 0; e < n_experts; e++) {
+        size_t begin = wanted.size();
+        for (int i = 0; i < pairs; i++)
+            if (chosen[(size_t)first * top_k + i] == e)
+                wanted.push_back(i);
+        size_t of_expert = wanted.size() - begin, n_tiles = (of_expert + tile - 1) / tile;
+        for (size_t k = 0; k < n_tiles; k++, t++) {
+            wrong += t >= tiles.size() || tiles[t].expert != e || tiles[t].first != (int)begin ||
+                     tiles[t].n < (int)(of_expert / n_tiles) || tiles[t].n > (int)((of_expert + n_tiles - 1) / n_tiles);
+            begin += t < tiles.size() ? tiles[t].n : 0;
+        }
+        wrong += begin != wanted.size();
+    }
+    wrong += t != tiles.size() || pair != wanted;
+    printf("list of %d experts, %d tokens from the %dth on with %d each, tiles of %d: %s\n", n_experts, n, first, top_k,
+           tile, wrong ? "WRONG" : "fine");
+    n_cases++, n_bad += wrong > 0;
 }
 
 int main(int argc, char **argv) {
@@ -130,14 +195,22 @@ int main(int argc, char **argv) {
     seed = given ? strtoull(given, nullptr, 10) : (uint64_t)time(nullptr);
     printf("seed %llu\n", (unsigned long long)seed);
     MUST(cudaStreamCreate(&stream));
-    for (int i = 0; i < (brief ? 4 : 24); i++) {
-        bool quads = i % 2;
-        int unit = quads ? 64 : 32, n_experts = 2 + draw(12);
-        check({quads ? ELEMENT_QUADS : ELEMENT_MXFP4, unit * (1 + draw(brief ? 8 : 14)),
-               unit * (1 + draw(brief ? 8 : 14)), n_experts, 1 + draw(n_experts < 4 ? n_experts : 4), i % 4 < 2 ? 0 : 4,
-               1 + draw(i % 4 > 1 ? 3
-                        : i % 3   ? 40
-                                  : 120),
+    for (int i = 0; i < (brief ? 3 : 12); i++) {
+        int top_k = 1 + draw(8);
+        check_list(1 + draw(i % 3 == 1 ? 600 : 130), top_k, i % 2 ? draw(100) : 0, 1 + draw(i % 3 ? 6000 / top_k : 60),
+                   i % 2 ? 160 : 24);
+    }
+    const element formats[] = {ELEMENT_MXFP4, ELEMENT_QUADS, ELEMENT_E4M3, ELEMENT_F16};
+    for (int i = 0; i < (brief ? 8 : 48); i++) {
+        element weights = formats[i % 4];
+        int unit = weights == ELEMENT_MXFP4 ? 32 : 64, n_experts = 2 + draw(12);
+        check({weights, weights != ELEMENT_QUADS && draw(3) == 0 ? ELEMENT_BF16 : ELEMENT_F16,
+               unit * (1 + draw(brief ? 8 : 14)), unit * (1 + draw(brief ? 8 : 14)), n_experts,
+               1 + draw(n_experts < 4 ? n_experts : 4), i / 4 % 2 ? 4 : 0,
+               1 + draw(i / 4 % 3 == 2   ? 3
+                        : i / 4 % 3 == 0 ? 40
+                        : brief          ? 120
+                                         : 300),
                draw(2) != 0});
     }
     printf("%llu cases, %llu bad\n", n_cases, n_bad);

@@ -6,6 +6,7 @@
  * queue has DEPTH steps. IN_BLOCKS: in memory a chunk lies as it does here; else rows lie one after another. BLOCKS:
  * how many of the stream a multiprocessor has, if few tokens leave room; what takes many instructions wants more warps.
  * MANY_WARPS, MANY_DEPTH: of blocks with more than eight tokens of an expert. WIDTH_OF: what columns are a multiple of.
+ * WIDE_TOKENS: of a tile of moe_wide.cuh, as many as leave registers to make operands in.
  *
  * Tokens. A lane q reads 16 bytes of a token for two products at a time, from x_at(q) + x_pair(pair) on. Either a
  * lane's columns of a chunk are neighbours, in the order in which it has those of W; or columns are where products want
@@ -26,10 +27,11 @@ enum {
     STREAM_WARPS = 8
 };
 
-static __device__ __forceinline__ void load_rows(const unsigned char *at, uint32_t (&w)[2][4]) {
+/* apart: bytes from row r to row r + 8. */
+static __device__ __forceinline__ void load_rows(const unsigned char *at, int apart, uint32_t (&w)[2][4]) {
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        uint4 v = *reinterpret_cast<const uint4 *>(at + (half * 32 + threadIdx.x % 32) * PIECE);
+        uint4 v = *reinterpret_cast<const uint4 *>(at + half * apart + threadIdx.x % 32 * PIECE);
         w[half][0] = v.x, w[half][1] = v.y, w[half][2] = v.z, w[half][3] = v.w;
     }
 }
@@ -59,11 +61,13 @@ struct natural {
 template <class T> struct e4m3_expert : neighbours<64> {
     using product = T;
     static constexpr int BYTES = 1, COLUMNS = 64, CHUNK_BYTES = 1024, STEPS = 4, CHUNKS = 2, DEPTH = 6, X_ASIDE = 16,
-                         MANY_WARPS = 8, MANY_DEPTH = 6, BLOCKS = 1, WIDTH_OF = BYTES == 1 ? 16 : 8;
+                         MANY_WARPS = 8, MANY_DEPTH = 6, BLOCKS = 1, WIDTH_OF = BYTES == 1 ? 16 : 8, WIDE_TOKENS = 160;
     static constexpr bool BF16 = std::is_same_v<T, __nv_bfloat16>, IN_BLOCKS = false;
     struct chunk {
         uint32_t w[2][4];
-        __device__ __forceinline__ void load(const unsigned char *at) { load_rows(at, w); }
+        __device__ __forceinline__ void load(const unsigned char *at, int apart = 32 * PIECE) {
+            load_rows(at, apart, w);
+        }
         __device__ __forceinline__ void fragment(int s, uint32_t (&m)[4]) {
 #pragma unroll
             for (int half = 0; half < 2; half++) {
@@ -77,11 +81,13 @@ template <class T> struct e4m3_expert : neighbours<64> {
 template <class T> struct plain_expert : neighbours<32> {
     using product = T;
     static constexpr int BYTES = 2, COLUMNS = 32, CHUNK_BYTES = 1024, STEPS = 2, CHUNKS = 2, DEPTH = 6, X_ASIDE = 64,
-                         MANY_WARPS = 8, MANY_DEPTH = 6, BLOCKS = 1, WIDTH_OF = BYTES == 1 ? 16 : 8;
+                         MANY_WARPS = 8, MANY_DEPTH = 6, BLOCKS = 1, WIDTH_OF = BYTES == 1 ? 16 : 8, WIDE_TOKENS = 160;
     static constexpr bool BF16 = std::is_same_v<T, __nv_bfloat16>, IN_BLOCKS = false;
     struct chunk {
         uint32_t w[2][4];
-        __device__ __forceinline__ void load(const unsigned char *at) { load_rows(at, w); }
+        __device__ __forceinline__ void load(const unsigned char *at, int apart = 32 * PIECE) {
+            load_rows(at, apart, w);
+        }
         __device__ __forceinline__ void fragment(int s, uint32_t (&m)[4]) {
 #pragma unroll
             for (int half = 0; half < 2; half++)
@@ -93,7 +99,8 @@ template <class T> struct plain_expert : neighbours<32> {
 template <class T> struct mxfp4_expert : neighbours<BLOCK_COLUMNS> {
     using product = T;
     static constexpr int COLUMNS = BLOCK_COLUMNS, CHUNK_BYTES = MXFP4_BLOCK, STEPS = 4, CHUNKS = 4, DEPTH = 3,
-                         MANY_WARPS = 16, MANY_DEPTH = 2, X_ASIDE = 16, BLOCKS = 2, WIDTH_OF = MXFP4_COLUMNS;
+                         MANY_WARPS = 16, MANY_DEPTH = 2, X_ASIDE = 16, BLOCKS = 2, WIDTH_OF = MXFP4_COLUMNS,
+                         WIDE_TOKENS = 160;
     static constexpr bool BF16 = std::is_same_v<T, __nv_bfloat16>, IN_BLOCKS = true;
     struct chunk {
         uint32_t w[2][2], by[2]; // by: 2^(b - 15), twice
@@ -124,7 +131,7 @@ template <quad_kind KIND, int GROUP> struct quads_expert : natural {
     static constexpr int COLUMNS = QUADS_COLUMNS, SCALES = QUADS_COLUMNS / GROUP * QUADS_ROWS,
                          CHUNK_BYTES = QUADS_NIBBLES + SCALES * (KIND == QUADS_INT4 ? 3 : 1), STEPS = QUADS_STEPS,
                          CHUNKS = 2, DEPTH = 3, MANY_WARPS = 16, MANY_DEPTH = 2, X_ASIDE = 64, BLOCKS = 2,
-                         WIDTH_OF = 64;
+                         WIDTH_OF = 64, WIDE_TOKENS = 128;
     static constexpr bool BF16 = false, IN_BLOCKS = true;
     struct chunk {
         quads_fragments<KIND, GROUP> scales;

@@ -7,6 +7,8 @@
 #include "backend/cuda/moe/moe_wide.cuh"
 #include "backend/cuda/ptx/card.cuh"
 
+#include <cudaTypedefs.h>
+
 static inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Places of the list that a block holds at once: of all that it computes, if they fit. Where half of a multiprocessor's
@@ -38,8 +40,9 @@ template <class W> static constexpr int group_queues_of() {
 }
 
 template <class W> static stream_format stream_format_of() {
-    return {W::COLUMNS * W::CHUNKS,      queues_of<W, 1>(), queues_of<W, MOST_OCTETS>(), W::X_ASIDE,       W::BLOCKS,
-            W::NATURAL ? 0 : W::COLUMNS, W::WIDTH_OF,       group_queues_of<W>(),        group_octet_of<W>};
+    return {
+        W::COLUMNS * W::CHUNKS,      queues_of<W, 1>(), queues_of<W, MOST_OCTETS>(), W::X_ASIDE,        W::BLOCKS,
+        W::NATURAL ? 0 : W::COLUMNS, W::WIDTH_OF,       group_queues_of<W>(),        group_octet_of<W>, W::WIDE_TOKENS};
 }
 
 template <class W, bool UP> static void launch_tiles(const stream_call &c) {
@@ -49,11 +52,34 @@ template <class W, bool UP> static void launch_tiles(const stream_call &c) {
     launch_node(kernel, n_multiprocessors(), STREAM_WARPS * 32, n_bytes, c.l->stream, c.args);
 }
 
+/* Rows of W for moe_wide's copies: boxes of 64 bytes of 64 rows, one behind the other. False: the driver refuses. */
+static inline bool map_rows(CUtensorMap *map, const struct dweight &w, int bytes) {
+    static PFN_cuTensorMapEncodeTiled_v12000 encode_tiled = [] {
+        void *found = nullptr;
+        cudaDriverEntryPointQueryResult result;
+        cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
+        return result == cudaDriverEntryPointSuccess ? (PFN_cuTensorMapEncodeTiled_v12000)found : nullptr;
+    }();
+    cuuint64_t row = (cuuint64_t)w.in * bytes, size[2] = {row, (cuuint64_t)w.out};
+    cuuint32_t box[2] = {WIDE_BOX, WIDE_BOX}, ones[2] = {1, 1};
+    return encode_tiled &&
+           encode_tiled(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<void *>(w.at), size, &row, box, ones,
+                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
 template <class W, bool UP> static void launch_wide(const stream_call &c) {
     auto kernel = moe_wide<W, UP>;
-    const int n_bytes = wide_slot<W>::N * wide_slot<W>::BYTES;
+    using ring = wide_ring<W, UP>;
+    const int n_bytes = ring::N * ring::BYTES;
+    CUtensorMap map = {};
+    bool there = true;
+    if constexpr (!W::IN_BLOCKS)
+        there = map_rows(&map, c.w, W::BYTES);
     allow_shared(kernel, n_bytes);
-    launch_node(kernel, n_multiprocessors(), STREAM_WARPS * 32, n_bytes, c.l->stream, c.args);
+    // A map that the driver refuses shows as a launch of no blocks, which fails.
+    launch_cluster(kernel, there ? n_multiprocessors() / WIDE_SHARERS * WIDE_SHARERS : 0, WIDE_SHARERS, WIDE_THREADS,
+                   n_bytes, c.l->stream, map, c.args);
 }
 
 template <class W, bool UP, int OCTETS> static void launch_stream(stream_call c, int of_tile) {

@@ -14,8 +14,7 @@ enum {
     SHARED_BESIDE = 112 << 10, // of moe_down_join beside that
     LEAST_JOINED_DEPTH = 4,
     SHARED_IN_PAIRS = 75520,
-    TILE_TOKENS = 64,
-    WIDE_TOKENS = 128
+    TILE_TOKENS = 64
 };
 
 /* What launchers ask of a format. */
@@ -25,6 +24,7 @@ struct stream_format {
     int width_of;                         // what columns are a multiple of
     int group_queue_bytes;                // of a block of moe_group.cuh; 0: it does not take the format
     int (*group_octet_bytes)(int64_t in); // of eight tokens of it
+    int wide_tokens;                      // of a tile of moe_wide.cuh, at the most
     int x_pitch(int64_t in) const { return (int)((in + columns - 1) / columns * columns * 2 + x_aside); }
 };
 

@@ -113,10 +113,14 @@ static __device__ void count_experts(const list_args &a, const dmoe_list &list, 
     atomicAdd(&list.seen[1], (unsigned long long)(n_experts - a.n_shared));
 }
 
-/* An expert's n pairs from the place `first` of the list on, as its tiles from tile `at` on. */
+/* An expert's n pairs from the place `first` of the list on, as its tiles from tile `at` on: as few as there may be, of
+ * equal sizes. */
 static __device__ void put_tiles(const list_args &a, const dmoe_list &list, int expert, int first, int n, int at) {
-    for (int k = 0; k < n; k += a.tile)
-        list.tiles[at++] = {expert, first + k, min(a.tile, n - k)};
+    int n_tiles = (n + a.tile - 1) / a.tile;
+    for (int k = 0; k < n_tiles; k++) {
+        int begin = n * k / n_tiles, end = n * (k + 1) / n_tiles;
+        list.tiles[at + k] = {expert, first + begin, end - begin};
+    }
 }
 
 /* all: pairs, tiles and experts of the list. */

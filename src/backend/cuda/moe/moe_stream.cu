@@ -120,7 +120,7 @@ struct dmoe_cut moe_cut_of(const struct dmoe *a, struct dweight w13, struct dwei
         group = pairs_of_expert < 10   ? 8
                 : pairs_of_expert < 22 ? 16
                                        : 24; // seldom has an expert more
-    c.tile = (int)(c.is_wide      ? WIDE_TOKENS
+    c.tile = (int)(c.is_wide      ? f.wide_tokens
                    : c.is_grouped ? least(group, tokens_of_group(w13, w2))
                    : c.is_tiled   ? TILE_TOKENS
                                   : c.tile);

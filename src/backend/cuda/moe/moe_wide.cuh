@@ -2,188 +2,229 @@
  * a warpgroup's products (wgmma), of which one takes 64 rows of W. On an H200 these and mma.sync give the same bits, so
  * that a row is the same by either.
  *
- * A block computes 256 rows of W, of gates and ups 128 of each, by up to 160 tokens. W is the left operand, in
- * registers: a warp makes half of its own 32 rows as the stream does, and makes the next 32 columns of them while those
- * before are multiplied. Tokens are the right operand, in shared memory: panels of 64 columns, 128 bytes a token in the
- * 128-byte swizzle. What a lane has of a row of W are neighbours, but of NATURAL formats, where a product wants columns
- * 2q, 2q + 1 and those 8 further; so tokens' columns lie in another order in memory (column_place): moe_order puts them
- * so, and moe_wide's up writes hidden so.
+ * A block computes 256 rows of W, of gates and ups 128 of each, by a tile of up to 160 tokens; two warpgroups have half
+ * of the rows each. W is the left operand, in registers: a warp makes 16 columns of its 32 rows as the stream does,
+ * while those before are multiplied. Tokens are the right operand, in shared memory: panels of 64 columns, 128 bytes a
+ * token in the 128-byte swizzle. What a lane has of a row of W are neighbours, but of NATURAL formats, where a product
+ * wants columns 2q, 2q + 1 and those 8 further; so tokens' columns lie in another order in memory (column_place):
+ * moe_order puts them so, and moe_wide's up writes hidden so.
  *
- * A step is a panel or two, in a ring of slots; a barrier a step says that what all threads copied is there, and that
- * the slot of the step but one before is free. Blocks take tiles by turns, so that those of one expert run side by
- * side.
+ * A third warpgroup fills a ring of stages, a panel or two (moe_wide_feed.cuh), and runs on into the next tiles. The
+ * second one that multiplies begins LEAD steps behind the first, and stays behind: so one multiplies while the other
+ * ends a tile. Two blocks share a tile's tokens.
  *
- * Bytes from the L2 a step of 256 rows by 128 tokens: 16 KB of e4m3 and 16 KB of tokens for 2 M multiplications, which
- * take 1,024 cycles. */
+ * Floor, at 2,048 multiply-adds a clock: a step of 256 rows by 128 tokens takes 1,024 clocks, and gets 16 KB of e4m3
+ * and 8 KB of tokens out of the L2. */
 #pragma once
 
-#include "backend/cuda/moe/moe_order.cuh"
-#include "backend/cuda/moe/moe_tiles.cuh"
-#include "backend/cuda/ptx/bulk.cuh"
+#include "backend/cuda/moe/moe_wide_feed.cuh"
 #include "backend/cuda/ptx/wgmma_halves.cuh"
 
-enum { PANEL_BYTES = WIDE_TOKENS * 128, WIDE_SHARED = 208 << 10 };
-
-/* A step: panels of the tokens, and behind them the rows of W. */
-template <class W> struct wide_slot {
-    static constexpr int PANELS = W::COLUMNS > PANEL_COLUMNS ? W::COLUMNS / PANEL_COLUMNS : 1,
-                         COLUMNS = PANELS * PANEL_COLUMNS, CHUNKS = COLUMNS / W::COLUMNS, HALVES = 2 * PANELS,
-                         ROWS_BYTES = CHUNKS * W::CHUNK_BYTES, X_BYTES = PANELS * PANEL_BYTES, // of 16 rows; of tokens
-        BYTES = X_BYTES + (GROUP * ROWS_BYTES + 1023) / 1024 * 1024,
-                         N = WIDE_SHARED / BYTES < 6 ? WIDE_SHARED / BYTES : 6;
-};
-
-/* What a thread copies of each step: its warp's rows of W, and 16 bytes of every 32nd token. */
-template <class W, bool UP> struct wide_copies {
-    using slot = wide_slot<W>;
-    enum { TOKENS = WIDE_TOKENS / 32 };
-    tile_source<W, UP> w[ROW_TILES];
-    uint32_t x[TOKENS]; // in pieces, from the first token on
-    uint32_t w_to, x_to;
-    int n_tokens;
-
-    __device__ __forceinline__ wide_copies(const stream_args &a, const dmoe_tile &tile, int row_tile, uint32_t shared) {
-        int piece = threadIdx.x % 8, first = threadIdx.x / 8;
-        n_tokens = tile.n;
+/* A chunk of the warp's rows. */
+template <class W, bool UP>
+static __device__ __forceinline__ void load_chunks(const unsigned char *rows, int j,
+                                                   typename W::chunk (&chunks)[ROW_TILES]) {
+    using ring = wide_ring<W, UP>;
+    int row_tile = threadIdx.x / 32 * ROW_TILES;
 #pragma unroll
-        for (int m = 0; m < ROW_TILES; m++)
-            w[m].begin(a, tile.expert, min(row_tile + m, a.n_row_tiles - 1)); // beyond them it is never looked at
-#pragma unroll
-        for (int i = 0; i < TOKENS; i++) {
-            int token = first + i * 32, pair = token < tile.n ? a.list.pair[tile.first + token] : 0;
-            x[i] = (uint32_t)((UP ? a.first_token + pair / a.top_k : pair) * (a.x.stride / 8) + piece);
-        }
-        w_to = shared + slot::X_BYTES + threadIdx.x / 32 * ROW_TILES * slot::ROWS_BYTES;
-        x_to = shared + first * 128 + (piece ^ first % 8) * PIECE;
-    }
-
-    __device__ __forceinline__ void copy(const stream_args &a, int step, uint64_t policy) const {
-        uint32_t at = step % slot::N * slot::BYTES;
-#pragma unroll
-        for (int m = 0; m < ROW_TILES; m++)
-            w[m].template copy<slot::CHUNKS>(a, w_to + at + m * slot::ROWS_BYTES, step, policy);
-#pragma unroll
-        for (int p = 0; p < slot::PANELS; p++) {
-            int panel = step * slot::PANELS + p;
-            bool zeros = slot::PANELS > 1 && panel * PANEL_COLUMNS >= a.in;
-#pragma unroll
-            for (int i = 0; i < TOKENS; i++) // what products make of tokens that are not there, nobody reads
-                if ((int)threadIdx.x / 8 + i * 32 < n_tokens)
-                    copy_later(x_to + at + p * PANEL_BYTES + i * 32 * 128,
-                               static_cast<const uint4 *>(a.x.at) + (zeros ? 0 : x[i] + panel * 8), zeros, policy);
-        }
-    }
-};
-
-/* 32 columns of the warp's rows, as left operands of two products each. */
-template <class W>
-static __device__ __forceinline__ void take_half(const unsigned char *slot, int h, uint32_t (&to)[ROW_TILES][2][4]) {
-    using slots = wide_slot<W>;
-    constexpr int OF_CHUNK = slots::HALVES / slots::CHUNKS;
-    const unsigned char *mine = slot + slots::X_BYTES + threadIdx.x / 32 * ROW_TILES * slots::ROWS_BYTES;
-#pragma unroll
-    for (int m = 0; m < ROW_TILES; m++) {
-        typename W::chunk chunk;
-        chunk.load(mine + m * slots::ROWS_BYTES + h / OF_CHUNK * W::CHUNK_BYTES);
-#pragma unroll
-        for (int k = 0; k < 2; k++)
-            chunk.fragment(h % OF_CHUNK * 2 + k, to[m][k]);
-    }
+    for (int m = 0; m < ROW_TILES; m++)
+        if constexpr (W::IN_BLOCKS)
+            chunks[m].load(rows + (row_tile + m) * ring::ROWS_BYTES + j * W::CHUNK_BYTES);
+        else
+            chunks[m].load(rows + j * ring::CHUNK_ROWS_BYTES + (row_tile + m) * (UP ? 8 : TILE_ROWS) * ring::ROW_BYTES,
+                           (UP ? WIDE_ROWS / 2 : 8) * ring::ROW_BYTES);
 }
 
+template <class W> using wide_sums = float[ROW_TILES][W::WIDE_TOKENS / 2];
+
+/* 16 columns of the warp's rows times N tokens. */
 template <class W, int N>
-static __device__ __forceinline__ void multiply_half(float (&sums)[ROW_TILES][N / 2],
-                                                     const uint32_t (&rows)[ROW_TILES][2][4], uint64_t tokens) {
+static __device__ __forceinline__ void multiply_columns(wide_sums<W> &sums, const uint32_t (&rows)[ROW_TILES][4],
+                                                        uint64_t tokens) {
     products_begin();
 #pragma unroll
-    for (int k = 0; k < 2; k++)
-#pragma unroll
-        for (int m = 0; m < ROW_TILES; m++)
-            halves_product<N, W::BF16>::add(sums[m], rows[m][k], tokens + 2 * k);
+    for (int m = 0; m < ROW_TILES; m++)
+        halves_product<N, W::BF16>::add(reinterpret_cast<float(&)[N / 2]>(sums[m]), rows[m], tokens);
     products_commit();
 }
 
-/* A group of rows by a tile of up to N tokens. */
-template <class W, bool UP, int N>
-static __device__ __forceinline__ void compute_wide(const stream_args &a, const dmoe_tile &tile, int group,
-                                                    unsigned char *shared, int *pairs, uint64_t policy) {
-    using slot = wide_slot<W>;
-    int row_tile = group * GROUP + threadIdx.x / 32 * ROW_TILES, n_steps = (a.in + slot::COLUMNS - 1) / slot::COLUMNS;
-    const wide_copies<W, UP> copies(a, tile, row_tile, shared_address(shared));
-    if ((int)threadIdx.x < tile.n)
-        pairs[threadIdx.x] = a.list.pair[tile.first + threadIdx.x];
-    float sums[ROW_TILES][N / 2] = {};
-    uint32_t rows_of[2][ROW_TILES][2][4]; // of a half that is multiplied, and of the next
-    for (int i = 0; i < slot::N - 1; i++) {
-        if (i < n_steps)
-            copies.copy(a, i, policy);
+/* Barriers of threads: each warpgroup's, and where the second waits for the first. */
+enum { WIDE_MEETS = 1, WIDE_LEADS = 3, WIDE_LEAD = 3 };
+
+/* A warpgroup that multiplies: what it keeps from tile to tile. */
+template <class W, bool UP> struct wide_place {
+    using ring_type = wide_ring<W, UP>;
+    const wide_ring<W, UP> &ring;
+    const unsigned char *stages;
+    int *pairs; // [W::WIDE_TOKENS], the warpgroup's
+    ring_place at = {0, ring_type::N, 0};
+    int lane = threadIdx.x % 32, group = threadIdx.x / WARPGROUP, steps_to_lead;
+    int last = -1; // the slot that is read
+    uint32_t told; // of the block whom this lane tells that a slot is free; 0: nobody
+
+    /* Those of a tile, behind wait_batches and a barrier; returns how many. */
+    __device__ __forceinline__ int bring_pairs(const stream_args &a, const dmoe_tile &tile) const {
+        threads_sync(WIDE_MEETS + group, WARPGROUP); // those of the tile before have been read
+        for (int i = threadIdx.x % WARPGROUP; i < tile.n; i += WARPGROUP)
+            copy_word_later(shared_address(pairs + i), a.list.pair + tile.first + i);
         close_batch();
+        return tile.n;
     }
-    auto begin_step = [&](int step) { // a warp makes its rows of what it copied itself; all meet for the tokens
-        __syncwarp();
-        take_half<W>(shared + step % slot::N * slot::BYTES, 0, rows_of[0]);
-        fence_bulk();
-        __syncthreads(); // the step is there, and the one but one before has been read by all
-    };
-    wait_batches<slot::N - 2>();
-    begin_step(0);
+    __device__ __forceinline__ void release() {
+        if (last >= 0 && told)
+            barrier_arrive_at_rank(told + last * 8);
+    }
+    /* The second begins when the first has taken so many steps. */
+    __device__ __forceinline__ void lead() {
+        if (--steps_to_lead == 0 && group == 0)
+            threads_arrive(WIDE_LEADS, WIDE_CONSUMERS);
+    }
+};
+
+/* Of N tokens; of more columns of sums nothing is said. */
+template <class W, bool UP, int N>
+static __device__ __forceinline__ void multiply_wide(int n_steps, wide_place<W, UP> &p, wide_sums<W> &sums) {
+    using ring = wide_ring<W, UP>;
+    constexpr int STEPS = ring::CHUNKS * W::STEPS, OF_PANEL = PANEL_COLUMNS / HALVES_K;
+    uint32_t made[2][ROW_TILES][4]; // of 16 columns that are multiplied, and of the next
+    typename W::chunk chunks[ROW_TILES];
 #pragma unroll 1
     for (int step = 0; step < n_steps; step++) {
-        const unsigned char *at = shared + step % slot::N * slot::BYTES;
-        uint64_t tokens = operand_rows(shared_address(at));
+        const unsigned char *stage = p.stages + p.at.slot * ring::BYTES;
+        uint64_t tokens = operand_rows(of_warp(p.ring.stage(p.at.slot)));
+        barrier_wait(p.ring.full + p.at.slot * 8, p.at.parity);
 #pragma unroll
-        for (int h = 0; h < slot::HALVES; h++) {
-            multiply_half<W, N>(sums, rows_of[h % 2], tokens + h / 2 * (PANEL_BYTES >> 4) + h % 2 * 4);
-            if (h == 0 && step > 0) { // while that is multiplied
-                if (step + slot::N - 2 < n_steps)
-                    copies.copy(a, step + slot::N - 2, policy);
-                close_batch();
-            }
-            products_wait<1>(); // the half before
-            if (h + 1 < slot::HALVES)
-                take_half<W>(at, h + 1, rows_of[(h + 1) % 2]);
+        for (int k = 0; k < STEPS; k++) {
+            if (k % W::STEPS == 0)
+                load_chunks<W, UP>(stage + ring::X_BYTES, k / W::STEPS, chunks);
+#pragma unroll
+            for (int m = 0; m < ROW_TILES; m++)
+                chunks[m].fragment(k % W::STEPS, made[k % 2][m]);
+            multiply_columns<W, N>(sums, made[k % 2],
+                                   tokens + k / OF_PANEL * (ring::PANEL_BYTES >> 4) + k % OF_PANEL * 2);
+            products_wait<1>(); // the columns before
+            if (k == 0)
+                p.release();
         }
-        if (step + 1 == n_steps)
-            break;
-        wait_batches<slot::N - 3>();
-        begin_step(step + 1);
+        p.last = p.at.slot;
+        p.at.step();
+        p.lead();
     }
     products_wait<0>();
-    wait_batches<0>();
+    p.release();
+    p.last = -1;
 #pragma unroll
-    for (int m = 0; m < ROW_TILES; m++) {
+    for (int m = 0; m < ROW_TILES; m++)
         registers_settle(sums[m]);
-        const rows_of_tile<UP> rows(a, tile.expert, row_tile + m);
-        const row_ends<UP> ends(a, rows);
-        int place = rows.unit[0];
-        if (UP && !W::NATURAL)
-            place = place / PANEL_COLUMNS * PANEL_COLUMNS + column_place(W::COLUMNS, max(place, 0) % PANEL_COLUMNS);
+}
+
+enum { SILU = 0, CLAMPED = 4 }; // activations (core/ops.h) that have an end of their own
+
+/* As finish, of gates and ups: lanes of two neighbouring units, r and r + 1, each take both of one of their two tokens.
+ * Those are neighbours in hidden, too. */
+template <class W, int ACT>
+static __device__ __forceinline__ void finish_pairs(const stream_args &a, int n, const int *pairs, int octet,
+                                                    const row_ends<true> &ends, const float (&sums)[4], int place) {
+    using T = typename W::product;
+    __align__(4) T mine[2];
 #pragma unroll
-        for (int o = 0; o < N / 8; o++) {
-            const float of_octet[4] = {sums[m][4 * o], sums[m][4 * o + 1], sums[m][4 * o + 2], sums[m][4 * o + 3]};
+    for (int i = 0; i < 2; i++) {
+        float gate = ends.of(0, sums[i]), up = ends.of(1, sums[2 + i]);
+        mine[i] = rounded<T>(ACT == CLAMPED  ? activate(CLAMPED, a.limit, gate, up)
+                             : a.act == SILU ? silu(gate) * up
+                                             : activate_rarely(a.act, a.limit, gate, up));
+    }
+    int odd = threadIdx.x / 4 % 2, token = octet * 8 + threadIdx.x % 4 * 2 + odd;
+    uint32_t word = reinterpret_cast<const uint32_t &>(mine), other = __shfl_xor_sync(0xffffffffu, word, 4),
+             both = odd ? __byte_perm(other, word, 0x7632) : __byte_perm(word, other, 0x5410);
+    if (token < n)
+        *reinterpret_cast<uint32_t *>(static_cast<T *>(a.y) + (int64_t)pairs[token] * a.units + place - odd) = both;
+}
+
+/* What becomes of 16 rows' sums. */
+template <class W, bool UP, int ACT>
+static __device__ __forceinline__ void finish_rows(const stream_args &a, const dmoe_tile &tile, const int *pairs,
+                                                   int row_tile, const float (&sums)[W::WIDE_TOKENS / 2]) {
+    const rows_of_tile<UP> rows(a, tile.expert, row_tile);
+    const row_ends<UP> ends(a, rows);
+    int place = rows.unit[0];
+    if (UP && !W::NATURAL)
+        place = place / PANEL_COLUMNS * PANEL_COLUMNS + column_place(W::COLUMNS, max(place, 0) % PANEL_COLUMNS);
+#pragma unroll
+    for (int o = 0; o < W::WIDE_TOKENS / 8; o++) {
+        const float of_octet[4] = {sums[4 * o], sums[4 * o + 1], sums[4 * o + 2], sums[4 * o + 3]};
+        asm volatile("" ::: "memory"); // what is looked up for later octets beforehand takes registers
+        if (o * 8 >= tile.n)
+            continue;
+        if constexpr (!UP)
             finish<W, UP>(a, tile, pairs, o, rows, ends, of_octet, place);
-        }
+        else if (rows.unit[0] >= 0) // of all lanes or none
+            finish_pairs<W, ACT>(a, tile.n, pairs, o, ends, of_octet, place);
+    }
+}
+
+/* A group of rows by a tile of tokens. The list is read again for the end: registers are what there is least of. */
+template <class W, bool UP>
+static __device__ __forceinline__ void compute_wide(const stream_args &a, const wide_work &work, wide_place<W, UP> &p) {
+    using ring = wide_ring<W, UP>;
+    int n_steps = (a.in + ring::COLUMNS - 1) / ring::COLUMNS, n = p.bring_pairs(a, work.tile(a));
+    wide_sums<W> sums = {};
+    if (n <= 64)
+        multiply_wide<W, UP, 64>(n_steps, p, sums);
+    else if (W::WIDE_TOKENS > 128 && n <= 128)
+        multiply_wide<W, UP, 128>(n_steps, p, sums);
+    else
+        multiply_wide<W, UP, W::WIDE_TOKENS>(n_steps, p, sums);
+    wait_batches<0>();
+    threads_sync(WIDE_MEETS + p.group, WARPGROUP); // pairs are there
+    const dmoe_tile tile = work.tile(a);
+    int row_tile = work.group() * GROUP + threadIdx.x / 32 * ROW_TILES;
+    if (UP && a.act == CLAMPED) {
+#pragma unroll
+        for (int m = 0; m < ROW_TILES; m++)
+            finish_rows<W, UP, CLAMPED>(a, tile, p.pairs, row_tile + m, sums[m]);
+    } else {
+#pragma unroll
+        for (int m = 0; m < ROW_TILES; m++)
+            finish_rows<W, UP, SILU>(a, tile, p.pairs, row_tile + m, sums[m]);
     }
 }
 
 template <class W, bool UP>
-static __global__ void __launch_bounds__(STREAM_WARPS * 32, 1) moe_wide(const __grid_constant__ stream_args a) {
-    extern __shared__ __align__(1024) unsigned char panels[];
-    __shared__ int pairs[WIDE_TOKENS];
+static __device__ __forceinline__ void compute_tiles(const stream_args &a, wide_place<W, UP> &p) {
+    wide_work work(a);
+    if (p.group == 1 && work.there())
+        threads_sync(WIDE_LEADS, WIDE_CONSUMERS);
+    for (; work.there(); work.next())
+        compute_wide(a, work, p);
+}
+
+/* w_map: W where it is not in blocks, [row][bytes], of which a box is 64 rows by 64 bytes. */
+template <class W, bool UP>
+static __global__ void __launch_bounds__(WIDE_THREADS, 1)
+    moe_wide(const __grid_constant__ CUtensorMap w_map, const __grid_constant__ stream_args a) {
+    using ring_type = wide_ring<W, UP>;
+    extern __shared__ __align__(1024) unsigned char stages[];
+    __shared__ int pairs[WIDE_CONSUMERS / WARPGROUP][W::WIDE_TOKENS];
+    __shared__ __align__(8) uint64_t full[ring_type::N], empty[ring_type::N];
     let_next_start();
+    const ring_type ring = {kept(shared_address(stages)), kept(shared_address(full)), kept(shared_address(empty))};
+    if (threadIdx.x == WIDE_CONSUMERS)
+        ring.prepare();
+    __syncthreads();
+    cluster_sync(); // barriers are ready
     wait_for_previous();
-    int n_groups = (a.n_row_tiles + GROUP - 1) / GROUP, n = *a.list.n_tiles * n_groups;
-    uint64_t policy = policy_read_again();
-    for (int i = blockIdx.x; i < n; i += gridDim.x) {
-        const dmoe_tile tile = a.list.tiles[i / n_groups];
-        if (tile.n <= 32)
-            compute_wide<W, UP, 32>(a, tile, i % n_groups, panels, pairs, policy);
-        else if (tile.n <= 64)
-            compute_wide<W, UP, 64>(a, tile, i % n_groups, panels, pairs, policy);
-        else if (tile.n <= 96)
-            compute_wide<W, UP, 96>(a, tile, i % n_groups, panels, pairs, policy);
-        else
-            compute_wide<W, UP, WIDE_TOKENS>(a, tile, i % n_groups, panels, pairs, policy);
-        __syncthreads(); // slots and pairs have been read
+    if (of_warp(threadIdx.x / 32) >= STREAM_WARPS) {
+        registers_fewer<40>();
+        wide_feed<W, UP>(a, ring).run(&w_map);
+    } else {
+        registers_more<232>();
+        int n_steps = (a.in + ring_type::COLUMNS - 1) / ring_type::COLUMNS;
+        wide_place<W, UP> p = {ring, stages, pairs[threadIdx.x / WARPGROUP]};
+        p.steps_to_lead = min(n_steps, min((int)WIDE_LEAD, ring_type::N - 1));
+        p.told = p.lane < WIDE_SHARERS ? address_at_rank(ring.empty, p.lane) : 0;
+        compute_tiles<W, UP>(a, p);
     }
+    __syncwarp();
+    cluster_sync(); // the other block copies to this one, and tells it what is free, to the end
 }
