@@ -3,17 +3,16 @@
  *
  * One block. Each of its warps has a run of pairs, and counts how many of an expert it has; sums over the warps before
  * tell where a warp's pairs of an expert begin among the expert's, sums over the experts before where those begin. So
- * the list is the same every time, and no atomic is needed. Of many pairs, prompts', a cluster of blocks does the same,
- * each with a run of them, and sums over the blocks before as well. */
+ * the list is the same every time, and no atomic is needed. Of many pairs, prompts', see moe_list_parts.cuh. */
 #include "backend/cuda/moe/moe_list.cuh"
+#include "backend/cuda/moe/moe_list_parts.cuh"
 #include "backend/cuda/moe/moe_route.cuh"
 #include "backend/cuda/moe/moe_route_shared.cuh"
 #include "backend/cuda/moe/moe_stream.h"
-#include "backend/cuda/ptx/bulk.cuh"
 #include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/value.h"
 
-enum { SHARED = 44 << 10, LIST_BLOCKS = 8, MANY_PAIRS = 1024, MANY_SHARED = 96 << 10 }; // of 4,096 experts
+enum { SHARED = 44 << 10, MANY_PAIRS = 1024 };
 
 static __global__ void __launch_bounds__(MOST_THREADS)
     moe_list(device_plan plan, list_args a, dmat ids, int first, int n, int top_k, dmoe_list list) {
@@ -29,67 +28,6 @@ static __global__ void __launch_bounds__(MOST_THREADS)
     };
     a.is_counted = first == 0 && step_tokens(plan) == step_seqs(plan);
     make_list(a, list, max(min(step_tokens(plan) - first, n), 0) * top_k, expert_of, memory, sums);
-}
-
-/* An expert's pairs in all blocks of the cluster, and in those before this one; mine: of a block, shared. */
-static __device__ int sum_over_blocks(const int *mine, int rank, int &before) {
-    int all = 0;
-    before = 0;
-#pragma unroll
-    for (int r = 0; r < LIST_BLOCKS; r++) {
-        int n = __float_as_int(load_at_rank(address_at_rank(shared_address(mine), r)));
-        before += r < rank ? n : 0, all += n;
-    }
-    return all;
-}
-
-static __global__ void __cluster_dims__(LIST_BLOCKS, 1, 1) __launch_bounds__(MOST_THREADS)
-    moe_list_of_many(device_plan plan, list_args a, dmat ids, int first, int n, int top_k, dmoe_list list) {
-    let_next_start();
-    extern __shared__ int shared[];
-    __shared__ int3 sums[MOST_THREADS / 32];
-    int *of_block = shared, *before = shared + a.n_experts, rank = cluster_rank();
-    const list_memory m(a, shared + 2 * a.n_experts);
-    m.clear(a);
-    wait_for_previous();
-    __syncthreads(); // counts are zero
-    int n_pairs = max(min(step_tokens(plan) - first, n), 0) * top_k,
-        length = (n_pairs + LIST_BLOCKS * 32 - 1) / (LIST_BLOCKS * 32) * 32, from = min(rank * length, n_pairs),
-        n_mine = min(length, n_pairs - from);
-    auto expert_of = [&](int pair) {
-        return static_cast<const int32_t *>(
-            ids.at)[(first + (from + pair) / top_k) * ids.stride + (from + pair) % top_k];
-    };
-    dmoe_list mine = list;
-    mine.rank += from;
-    count_pairs(a, mine, n_mine, expert_of, m.counts);
-    __syncthreads(); // all warps' counts are there
-    int per_thread = (a.n_experts + blockDim.x - 1) / blockDim.x,
-        begin = min((int)threadIdx.x * per_thread, a.n_experts), end = min(begin + per_thread, a.n_experts);
-    for (int e = begin; e < end; e++)
-        of_block[e] = sum_over_warps(a, m.counts, e);
-    cluster_arrive();
-    cluster_wait();                      // all blocks' are there
-    int3 all, some = make_int3(0, 0, 0); // pairs, tiles, experts
-    for (int e = begin; e < end; e++) {
-        int k = m.begin[e] = sum_over_blocks(of_block + e, rank, before[e]);
-        some.x += k, some.y += (k + a.tile - 1) / a.tile, some.z += k > 0;
-    }
-    int3 at = sum_before(some, sums, all);
-    for (int e = begin; e < end; e++) {
-        int k = m.begin[e];
-        if (rank == 0)
-            put_tiles(a, list, e, at.x, k, at.y);
-        m.begin[e] = at.x + before[e];
-        at.x += k, at.y += (k + a.tile - 1) / a.tile;
-    }
-    a.is_counted = first == 0 && step_tokens(plan) == step_seqs(plan);
-    if (rank == 0)
-        end_list(a, list, all);
-    __syncthreads(); // all experts' beginnings are there
-    put_pairs(a, mine, n_mine, from, expert_of, m);
-    cluster_arrive();
-    cluster_wait(); // the others have read our sums
 }
 
 /* MOE_ROUTE of a few tokens, a warp each, and their list. */
@@ -119,15 +57,10 @@ static __global__ void __launch_bounds__(MOST_THREADS)
 
 void launch_moe_list(const struct launch *l, const struct dmoe *a, int tile, int first, int n, struct dmat ids,
                      struct dmoe_list list) {
-    int n_pairs = n * a->top_k, a_block = up_to(n_pairs, LIST_BLOCKS);
-    list_args args = args_of(n_pairs > MANY_PAIRS ? a_block : n_pairs, a->n_experts, tile, a->n_shared);
-    if (n_pairs > MANY_PAIRS) {
-        size_t shared = list_bytes(args) + 2 * (size_t)a->n_experts * sizeof(int);
-        allow_shared(moe_list_of_many, MANY_SHARED);
-        launch_node(moe_list_of_many, LIST_BLOCKS, threads_for(a_block, a->n_experts), shared, l->stream, l->plan, args,
-                    ids, first, n, a->top_k, list);
-        return;
-    }
+    int n_pairs = n * a->top_k;
+    list_args args = args_of(n_pairs, a->n_experts, tile, a->n_shared);
+    if (n_pairs > MANY_PAIRS)
+        return launch_parts(l, {args, ids, first, n, a->top_k}, list);
     launch_node(moe_list, 1, threads_for(n * a->top_k, a->n_experts), list_bytes(args), l->stream, l->plan, args, ids,
                 first, n, a->top_k, list);
 }

@@ -156,7 +156,7 @@ struct dmoe_list moe_list_at(const struct dmoe *a, const struct dmoe_cut *c, voi
     parts.take(list.n_tiles, 1);
     parts.take(list.tiles, c->most_tiles);
     parts.take(list.pair, pairs);
-    parts.take(list.rank, pairs);
+    parts.take(list.rank, most(pairs, (pairs / 512 + 1) * (a->n_experts + 1) / 2)); // moe_list_parts.cuh
     *n_bytes = parts.used;
     list.tiles = c->is_direct ? NULL : list.tiles;
     return list;

@@ -28,7 +28,7 @@ struct dmoe_list {
     int32_t *n_tiles;
     struct dmoe_tile *tiles; // by expert
     int32_t *pair;           // [pairs], an expert's in their order
-    int32_t *rank;           // [pairs]: scratch
+    int32_t *rank;           // [pairs], or counts of parts: scratch
 };
 
 /* How it is cut. launch_moe_stream takes what moe_cut_of says; benchmarks try others. */
