@@ -11,9 +11,17 @@ struct loaded;
 struct backend_handover {
     int64_t (*bytes)(const struct loaded *l, int group); // of one; once there is a cache
 
-    /* Between steps, with none in flight. */
-    enum status (*get)(struct loaded *l, int group, int block, void *out, struct error *err);
-    enum status (*put)(struct loaded *l, int group, int block, const void *in, struct error *err);
+    /* Memory for copies, of bounded size and kept; between steps, before the first of them. ERR_MEMORY. NULL: they need
+     * none. */
+    enum status (*prepare)(struct loaded *l, struct error *err);
+
+    /* Blocks [n] of a group, to and from places that lie `stride` bytes apart. Any thread, beside steps and beside each
+     * other; back when it is done. No step that is in flight or is started meanwhile writes these blocks, or reads
+     * those that are put. What fails fails here, and is no fault of the device. */
+    enum status (*get)(struct loaded *l, int group, const int32_t *blocks, int n, void *out, size_t stride,
+                       struct error *err);
+    enum status (*put)(struct loaded *l, int group, const int32_t *blocks, int n, const void *in, size_t stride,
+                       struct error *err);
 
     /* ERR_FORMAT: the bytes that another engine gave as the state behind n_tokens, of a state group, say of themselves
      * what cannot be; put is not called with them. NULL: they say nothing. */

@@ -98,6 +98,7 @@ struct step {
 };
 
 struct gyre {
+    uint64_t number; // of engines that this process has opened
     const struct backend_ops *ops;
     struct device *device;
     struct loaded *loaded;
@@ -124,7 +125,6 @@ struct gyre {
 
     struct step steps[MAX_STEPS_IN_FLIGHT]; // by turns: plans A and B
     int64_t n_steps, n_collected;           // steps started, and collected
-    bool starts_nothing;                    // no step is planned: those in flight end
     int64_t collected_us;                   // when the last one was
     struct sample_result *results;          // [max_rows], of the step collected last; its events point in here
 

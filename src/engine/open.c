@@ -170,7 +170,9 @@ enum status engine_open(const struct gyre_options *o, const struct engine_model 
     *out = NULL;
     BUG_IF(m->program->n_groups > MAX_CACHE_GROUPS);
     BUG_IF(o->backend->max_in_flight < 1 || o->backend->max_in_flight > MAX_STEPS_IN_FLIGHT);
+    static _Atomic uint64_t n_opened;
     struct gyre *g = xcalloc(1, sizeof *g);
+    g->number = ++n_opened;
     g->ops = o->backend;
     g->program = m->program;
     g->policy = o->policy;

@@ -345,7 +345,7 @@ static bool is_too_early(const struct gyre *g) {
 
 /* Plans the next step, if one may be started before those in flight are collected. */
 static bool plan(struct gyre *g) {
-    bool must_wait = n_in_flight(g) > 0 && (oldest_step(g)->is_read_back || is_too_early(g) || g->starts_nothing);
+    bool must_wait = n_in_flight(g) > 0 && (oldest_step(g)->is_read_back || is_too_early(g));
     if (!must_wait) {
         engine_hold_slow(g);
         put_in_forced(g);

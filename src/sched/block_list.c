@@ -39,6 +39,7 @@ void blocks_give_back(struct block_list *l, int32_t b) {
     BUG_IF(b < 0 || b >= l->n_blocks || l->ref_count[b] <= 0);
     if (--l->ref_count[b] > 0)
         return;
+    l->left_at[b] = l->now;
     if (l->node[b] == NO_NODE)
         list_between(l, NO_BLOCK, b, l->oldest);
     else
@@ -47,11 +48,13 @@ void blocks_give_back(struct block_list *l, int32_t b) {
 
 void blocks_init(struct block_list *l, int n_blocks, int n_usable) {
     size_t n = (size_t)n_blocks;
-    *l = (struct block_list){.n_blocks = n_blocks, .oldest = NO_BLOCK, .newest = NO_BLOCK};
+    *l = (struct block_list){.n_blocks = n_blocks, .oldest = NO_BLOCK, .newest = NO_BLOCK, .now = 1};
     l->ref_count = xcalloc(n, sizeof *l->ref_count);
     l->prev = xcalloc(n, sizeof *l->prev);
     l->next = xcalloc(n, sizeof *l->next);
     l->node = xcalloc(n, sizeof *l->node);
+    l->filled_at = xcalloc(n, sizeof *l->filled_at);
+    l->left_at = xcalloc(n, sizeof *l->left_at);
     for (int32_t b = 0; b < n_blocks; b++)
         l->node[b] = NO_NODE;
     blocks_set_usable(l, n_usable);
@@ -82,6 +85,8 @@ void blocks_release(struct block_list *l) {
     free(l->prev);
     free(l->next);
     free(l->node);
+    free(l->filled_at);
+    free(l->left_at);
 }
 
 const char *blocks_check(const struct block_list *l) {

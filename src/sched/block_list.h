@@ -18,6 +18,8 @@ struct block_list {
     int32_t *prev, *next; // [n_blocks], of free ones; NO_BLOCK at the ends
     int32_t *node;        // [n_blocks]: of the prefix cache; NO_NODE
     int32_t oldest, newest;
+    int64_t *filled_at, *left_at; // [n_blocks]: see kv_pool_is_settled
+    int64_t now;                  // left_at of what is given back
 };
 
 void blocks_init(struct block_list *l, int n_blocks, int n_usable);

@@ -14,20 +14,35 @@ int32_t kv_handover_first(const struct kv_pool *pool, int group, int32_t n) {
     return g->paged ? kv_group_first_visible(g, n * pool->block_size) / pool->block_size : n;
 }
 
-int32_t kv_handover_entry(const struct kv_pool *pool, int group, int32_t entry) {
-    bool is_paged = pool->groups[group].paged;
-    return pool->prefix.nodes[pool->path[is_paged ? entry : entry - 1]].block[is_paged ? group : pool->state_group];
+/* The latest of what is said of entries [from, end) of each group, and of the slot. */
+static int64_t latest(const struct kv_pool *pool, const struct sequence *seq, int32_t from,
+                      int64_t *(*said)(const struct block_list *l)) {
+    int64_t at = seq->state_slot == NO_STATE_SLOT ? 0 : said(&pool->states)[seq->state_slot];
+    for (int g = 0; g < pool->n_groups; g++)
+        for (int32_t i = MAX(from, seq->tables[g].first); pool->groups[g].paged && i < seq->tables[g].end; i++)
+            at = MAX(at, said(&pool->groups[g].blocks)[seq->tables[g].block[i]]);
+    return at;
+}
+static int64_t *filled(const struct block_list *l) { return l->filled_at; }
+static int64_t *left(const struct block_list *l) { return l->left_at; }
+
+/* Of the path that was found last. */
+static void hold_path(struct kv_pool *pool, struct sequence *seq, int32_t n) {
+    kv_pool_share_blocks(pool, seq, n);
+    seq->node = n > 0 ? pool->path[n - 1] : NO_NODE;
+    prefix_cache_hold(&pool->prefix, seq->node);
+    seq->n_remembered = n;
 }
 
-/* The blocks that are there, so that they are not taken for the new ones. */
-static enum status hold_known(struct kv_pool *pool, struct sequence *seq, int32_t from, struct error *err) {
-    if (kv_pool_find_path(pool, seq, from) < from)
-        return fail(err, ERR_FULL, "what was remembered of the text is not there any more");
-    kv_pool_share_blocks(pool, seq, from);
-    seq->node = from > 0 ? pool->path[from - 1] : NO_NODE;
-    prefix_cache_hold(&pool->prefix, seq->node);
-    seq->n_remembered = from;
-    return OK;
+void kv_handover_hold(struct kv_pool *pool, struct sequence *seq, int32_t from, int32_t n, int64_t *settles_at) {
+    BUG_IF(kv_pool_find_path(pool, seq, n) < n || n < 1);
+    pool->n_handovers++;
+    hold_path(pool, seq, n);
+    if (pool->has_state) {
+        seq->state_slot = pool->prefix.nodes[seq->node].block[pool->state_group];
+        blocks_share(&pool->states, seq->state_slot);
+    }
+    *settles_at = latest(pool, seq, from, filled);
 }
 
 /* [first, end) becomes [what n blocks need, n), as far as there are free ones. */
@@ -56,32 +71,31 @@ static enum status take_room(struct kv_pool *pool, struct sequence *seq, int32_t
     return OK;
 }
 
-static enum status fill(struct kv_pool *pool, struct sequence *seq, int32_t from, int32_t n, kv_handover_put *put,
-                        void *context, struct error *err) {
-    for (int g = 0; g < pool->n_groups; g++) {
-        if (!pool->groups[g].paged)
-            TRY(put(context, g, n, seq->state_slot, err));
-        for (int32_t i = MAX(from, kv_handover_first(pool, g, n)); pool->groups[g].paged && i < n; i++)
-            TRY(put(context, g, i, seq->tables[g].block[i], err));
-    }
-    return OK;
-}
-
-static enum status take_new(struct kv_pool *pool, struct sequence *seq, int32_t from, int32_t n, kv_handover_put *put,
-                            void *context, struct error *err) {
-    TRY(take_room(pool, seq, n, err));
-    TRY(fill(pool, seq, from, n, put, context, err));
-    seq->n_computed = seq->n_known = n * pool->block_size;
-    seq->checkpoints[0] = pool->has_state ? seq->n_computed : 0;
-    kv_pool_remember(pool, seq);
-    return OK;
-}
-
-enum status kv_handover_adopt(struct kv_pool *pool, struct sequence *seq, int32_t from, int32_t n, kv_handover_put *put,
-                              void *context, struct error *err) {
+enum status kv_handover_take(struct kv_pool *pool, struct sequence *seq, int32_t from, int32_t n, int64_t *settles_at,
+                             struct error *err) {
     BUG_IF(!pool->remembers || from > n || seq->n_tokens < n * pool->block_size || seq->n_computed > 0);
-    TRY(hold_known(pool, seq, from, err));
-    enum status st = from < n ? take_new(pool, seq, from, n, put, context, err) : OK;
-    kv_pool_drop(pool, seq);
+    if (kv_pool_find_path(pool, seq, from) < from)
+        return fail(err, ERR_FULL, "what was remembered of the text is not there any more");
+    pool->n_handovers++;
+    hold_path(pool, seq, from); // so that they are not taken for the new ones
+    enum status st = from < n ? take_room(pool, seq, n, err) : OK;
+    *settles_at = latest(pool, seq, from, left);
+    if (st != OK)
+        kv_handover_end(pool, seq);
     return st;
+}
+
+void kv_handover_remember(struct kv_pool *pool, struct sequence *seq, int32_t n) {
+    if (seq->n_remembered < n) {
+        seq->n_computed = seq->n_known = n * pool->block_size;
+        seq->checkpoints[0] = pool->has_state ? seq->n_computed : 0;
+        kv_pool_remember(pool, seq);
+    }
+    kv_handover_end(pool, seq);
+}
+
+void kv_handover_end(struct kv_pool *pool, struct sequence *seq) {
+    BUG_IF(pool->n_handovers < 1);
+    pool->n_handovers--;
+    kv_pool_drop(pool, seq);
 }

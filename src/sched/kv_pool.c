@@ -199,6 +199,21 @@ int32_t kv_pool_take_block(struct kv_pool *pool, int group) {
 }
 int32_t kv_pool_take_slot(struct kv_pool *pool) { return take_and_forget(pool, &pool->states, pool->state_group); }
 
+// ---- steps ------------------------------------------------------------------------------------------------------
+
+void kv_pool_step_started(struct kv_pool *pool) {
+    pool->n_started++;
+    for (int g = 0; g < pool->n_groups; g++)
+        pool->groups[g].blocks.now = pool->n_started + 1;
+    pool->states.now = pool->n_started + 1;
+}
+
+void kv_pool_step_collected(struct kv_pool *pool) { pool->n_collected++; }
+
+bool kv_pool_is_settled(const struct kv_pool *pool, int64_t at) {
+    return pool->n_collected >= at || (pool->n_collected == pool->n_started && pool->n_copies == 0);
+}
+
 int kv_pool_take_copies(struct kv_pool *pool, struct cache_copy *to) {
     int n = pool->n_copies;
     memcpy(to, pool->copies, (size_t)n * sizeof *to);

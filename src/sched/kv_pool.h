@@ -56,7 +56,9 @@ struct kv_pool {
     int32_t *path;             // [prefix.n_nodes]: scratch of kv_pool_recall
     struct cache_copy *copies; // [max_copies]: what the next step begins with
     int n_copies, max_copies;
-    kv_commit *commit; // NULL: all blocks have memory
+    int64_t n_started, n_collected; // steps
+    int n_handovers;                // that hold blocks (kv_handover.h): who wants those waits
+    kv_commit *commit;              // NULL: all blocks have memory
     void *commit_context;
 };
 
@@ -134,6 +136,15 @@ int32_t kv_pool_tokens_to_checkpoint(const struct kv_pool *pool, const struct se
 /* Remembers the blocks that seq has filled since the last time with tokens that are known, and its state where a
  * checkpoint is due. */
 void kv_pool_remember(struct kv_pool *pool, struct sequence *seq);
+
+/* A step was started, or the oldest in flight collected. */
+void kv_pool_step_started(struct kv_pool *pool);
+void kv_pool_step_collected(struct kv_pool *pool);
+
+/* Whether so many steps have been collected, or as good as that: none is in flight, and no copy is to come. Of a block
+ * filled_at says so after how many what is remembered of it is there; left_at, when nothing of earlier holders is in
+ * flight any more: copies that the next step begins with among it. */
+bool kv_pool_is_settled(const struct kv_pool *pool, int64_t at);
 
 /* Moves the list of copies, at most max_copies, to `to`; returns how many they are. */
 int kv_pool_take_copies(struct kv_pool *pool, struct cache_copy *to);

@@ -127,6 +127,7 @@ static void give_blocks(struct kv_pool *pool, const struct sequence *seq, int32_
             continue;
         *known = b;
         pool->groups[g].blocks.node[b] = node;
+        pool->groups[g].blocks.filled_at[b] = seq->n_in_flight > 0 ? pool->n_started : 0;
     }
 }
 
@@ -183,6 +184,7 @@ static void keep_state(struct kv_pool *pool, struct sequence *seq, bool in_answe
     copy_state(pool, seq->state_slot, slot);
     pool->prefix.nodes[seq->node].block[pool->state_group] = slot;
     pool->states.node[slot] = seq->node;
+    pool->states.filled_at[slot] = pool->n_started + 1;
     blocks_give_back(&pool->states, slot);
     if (in_answer)
         seq->answer_checkpoint = seq->node;

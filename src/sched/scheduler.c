@@ -202,7 +202,8 @@ static enum room make_room(struct scheduler *s, int at, int n) {
         if (s->n_in_flight > 0)
             return ROOM_LATER;
         bool itself = s->n_running - 1 == at;
-        if (itself && at == 0) { // it was checked that the pool can hold it, if there is memory
+        // It was checked that the pool can hold it, if there is memory and nobody from outside holds some of it.
+        if (itself && at == 0 && s->pool->n_handovers == 0) {
             BUG_IF(!kv_pool_is_short(s->pool));
             s->starved = seq;
         }
@@ -396,7 +397,7 @@ static bool plan(struct scheduler *s) {
     }
     s->blocked = s->n_preempted == n_preempted ? admit_waiting(s, decoding) : BLOCKED_PREEMPTED;
     s->step_work.copied = kv_pool_copied_bytes(s->pool);
-    bool stands = s->n_step == 0 && s->n_in_flight == 0;
+    bool stands = s->n_step == 0 && s->n_in_flight == 0 && s->pool->n_handovers == 0;
     if (stands && s->n_running == 0 && s->blocked == BLOCKED_CACHE && kv_pool_is_short(s->pool))
         s->starved = first_queued(s);
     BUG_IF(stands && !s->starved && (s->n_running > 0 || scheduler_n_queued(s) > 0));
@@ -415,6 +416,7 @@ bool scheduler_plan(struct scheduler *s) {
 void scheduler_start(struct scheduler *s) {
     BUG_IF(s->n_in_flight == MAX_STEPS_IN_FLIGHT || s->n_step == 0);
     struct step_in_flight *f = &s->in_flight[s->n_in_flight++];
+    kv_pool_step_started(s->pool);
     f->n_seqs = s->n_step;
     f->work = s->step_work;
     for (int i = 0; i < s->n_step; i++) {
@@ -438,6 +440,7 @@ void scheduler_append(struct scheduler *s, struct sequence *seq, int32_t token) 
 void scheduler_collect(struct scheduler *s, double us) {
     BUG_IF(s->n_in_flight == 0);
     struct step_in_flight f = s->in_flight[0];
+    kv_pool_step_collected(s->pool);
     if (us > 0)
         step_cost_learn(&s->cost, f.work, us);
     for (int i = 0; i < f.n_seqs; i++) {

@@ -2,6 +2,7 @@
  * for every kind of cache; and whatever is wrong with the bytes, nothing of them is taken. The first test runs on the
  * backend of $GYRE_TEST_BACKEND, in float32. */
 #include "check.h"
+#include "handover_rig.h"
 #include "op_rig.h"
 
 #include "backend/ranks/ranks.h"

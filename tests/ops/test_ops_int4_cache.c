@@ -99,11 +99,18 @@ static void step(struct rig *rig, int most, double *out) {
     batch_plan_release(&plan);
 }
 
+static void prepare(struct rig *rig) {
+    struct error err;
+    if (rig->ops->handover->prepare)
+        EXPECT_OK(rig->ops->handover->prepare(rig->at.loaded, &err), err);
+}
+
 static unsigned char *block(struct rig *rig, int i, int64_t *n_bytes) {
     struct error err;
     *n_bytes = rig->ops->handover->bytes(rig->at.loaded, 0);
     unsigned char *out = xcalloc(1, (size_t)*n_bytes);
-    EXPECT_OK(rig->ops->handover->get(rig->at.loaded, 0, i, out, &err), err);
+    prepare(rig);
+    EXPECT_OK(rig->ops->handover->get(rig->at.loaded, 0, &i, 1, out, 0, &err), err);
     return out;
 }
 
@@ -157,8 +164,9 @@ static void fill(struct rig *rig, struct rig *cpu, const struct heads *h, int i)
         uint16_t scale = f32_to_bf16((float)rig_uniform(rig, -0.2, 0.2));
         memcpy(bytes + 2 * k, &scale, 2);
     }
-    EXPECT_OK(rig->ops->handover->put(rig->at.loaded, 0, i, bytes, &err), err);
-    EXPECT_OK(cpu->ops->handover->put(cpu->at.loaded, 0, i, bytes, &err), err);
+    prepare(rig);
+    EXPECT_OK(rig->ops->handover->put(rig->at.loaded, 0, &i, 1, bytes, 0, &err), err);
+    EXPECT_OK(cpu->ops->handover->put(cpu->at.loaded, 0, &i, 1, bytes, 0, &err), err);
     free(bytes);
 }
 

@@ -138,15 +138,19 @@ static int64_t handed_bytes(const struct loaded *l, int group) {
     return cpu_cache_block_bytes(l, group, l->block_size);
 }
 
-static enum status get(struct loaded *l, int group, int block, void *out, struct error *err) {
+static enum status get(struct loaded *l, int group, const int32_t *blocks, int n, void *out, size_t stride,
+                       struct error *err) {
     (void)err;
-    move_block(l, group, block, out, NULL);
+    for (int i = 0; i < n; i++)
+        move_block(l, group, blocks[i], (unsigned char *)out + (size_t)i * stride, NULL);
     return OK;
 }
 
-static enum status put(struct loaded *l, int group, int block, const void *in, struct error *err) {
+static enum status put(struct loaded *l, int group, const int32_t *blocks, int n, const void *in, size_t stride,
+                       struct error *err) {
     (void)err;
-    move_block(l, group, block, NULL, in);
+    for (int i = 0; i < n; i++)
+        move_block(l, group, blocks[i], NULL, (const unsigned char *)in + (size_t)i * stride);
     return OK;
 }
 

@@ -127,6 +127,7 @@ struct loaded {
     int64_t n_not_captured; // steps that were no graphs, if products are made in float16 ...
     int64_t n_watched;      // ... and those of them that were looked at
     struct group_cache caches[MAX_CACHE_GROUPS];
+    struct handed_copies *copies; // cache/handover.c; NULL: nothing was handed over yet
     int n_caches, block_size, table_width[MAX_CACHE_GROUPS];
 };
 

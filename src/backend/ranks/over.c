@@ -179,19 +179,28 @@ static int64_t over_handed_bytes(const struct loaded *l, int group) {
     return bytes;
 }
 
-static enum status over_get_cache(struct loaded *l, int group, int block, void *out, struct error *err) {
+static enum status over_prepare(struct loaded *l, struct error *err) {
+    const struct over *t = l->device->table;
+    for (int i = 0; i < t->n && t->of->handover->prepare; i++)
+        TRY(t->of->handover->prepare(l->of[i], err));
+    return OK;
+}
+
+static enum status over_get_cache(struct loaded *l, int group, const int32_t *blocks, int n, void *out, size_t stride,
+                                  struct error *err) {
     const struct over *t = l->device->table;
     for (int i = 0; i < t->n; i++) {
-        TRY(t->of->handover->get(l->of[i], group, block, out, err));
+        TRY(t->of->handover->get(l->of[i], group, blocks, n, out, stride, err));
         out = (char *)out + t->of->handover->bytes(l->of[i], group);
     }
     return OK;
 }
 
-static enum status over_put_cache(struct loaded *l, int group, int block, const void *in, struct error *err) {
+static enum status over_put_cache(struct loaded *l, int group, const int32_t *blocks, int n, const void *in,
+                                  size_t stride, struct error *err) {
     const struct over *t = l->device->table;
     for (int i = 0; i < t->n; i++) {
-        TRY(t->of->handover->put(l->of[i], group, block, in, err));
+        TRY(t->of->handover->put(l->of[i], group, blocks, n, in, stride, err));
         in = (const char *)in + t->of->handover->bytes(l->of[i], group);
     }
     return OK;
@@ -207,8 +216,11 @@ static enum status over_check_handed(const struct loaded *l, int group, int32_t 
     return OK;
 }
 
-static const struct backend_handover over_handover = {
-    .bytes = over_handed_bytes, .get = over_get_cache, .put = over_put_cache, .check = over_check_handed};
+static const struct backend_handover over_handover = {.bytes = over_handed_bytes,
+                                                      .prepare = over_prepare,
+                                                      .get = over_get_cache,
+                                                      .put = over_put_cache,
+                                                      .check = over_check_handed};
 
 int64_t over_states_width(const struct program *p) { return p->ops[0].code == OP_STATES ? p->ops[0].out[0].width : 0; }
 

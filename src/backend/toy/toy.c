@@ -134,20 +134,27 @@ static void *toy_at(const struct loaded *l, int group, int block, size_t *n) {
 }
 _Static_assert(sizeof(struct toy_state) <= STATE_BYTES, "a slot's bytes hold its state");
 
-static enum status toy_get_cache(struct loaded *l, int group, int block, void *out, struct error *err) {
-    size_t n;
-    const void *at = toy_at(l, group, block, &n);
+static enum status toy_get_cache(struct loaded *l, int group, const int32_t *blocks, int n, void *out, size_t stride,
+                                 struct error *err) {
     (void)err;
-    memset(out, 0, (size_t)toy_handed_bytes(l, group));
-    memcpy(out, at, n);
+    for (int i = 0; i < n; i++) {
+        size_t size;
+        const void *at = toy_at(l, group, blocks[i], &size);
+        char *to = (char *)out + (size_t)i * stride;
+        memset(to, 0, (size_t)toy_handed_bytes(l, group));
+        memcpy(to, at, size);
+    }
     return OK;
 }
 
-static enum status toy_put_cache(struct loaded *l, int group, int block, const void *in, struct error *err) {
-    size_t n;
-    void *at = toy_at(l, group, block, &n);
+static enum status toy_put_cache(struct loaded *l, int group, const int32_t *blocks, int n, const void *in,
+                                 size_t stride, struct error *err) {
     (void)err;
-    memcpy(at, in, n);
+    for (int i = 0; i < n; i++) {
+        size_t size;
+        void *at = toy_at(l, group, blocks[i], &size);
+        memcpy(at, (const char *)in + (size_t)i * stride, size);
+    }
     return OK;
 }
 

@@ -1,8 +1,8 @@
 /* errands.c - see lane.h: what threads that are no listeners want of an engine. */
 #include "engine/lanes/lane_parts.h"
 
-bool lane_errand(struct lane *s, enum errand_time when, void (*run)(struct gyre *g, void *context), void *context) {
-    struct lane_errand e = {.when = when, .run = run, .context = context};
+bool lane_errand(struct lane *s, void (*run)(struct gyre *g, void *context), void *context) {
+    struct lane_errand e = {.run = run, .context = context};
     pthread_mutex_lock(&s->lock);
     bool may = s->started && !s->stopping;
     if (may) {
@@ -24,11 +24,13 @@ struct lane_errand *lane_take_errands(struct lane *s) {
     return first;
 }
 
-bool lane_wants_rest(const struct lane_errand *first) {
-    for (const struct lane_errand *e = first; e; e = e->next)
-        if (e->when == AT_REST)
-            return true;
-    return false;
+bool lane_beside(struct lane *s, void (*run)(struct gyre *g, void *context), void *context) {
+    pthread_rwlock_rdlock(&s->engine_lock);
+    struct gyre *g = s->engine;
+    if (g)
+        run(g, context);
+    pthread_rwlock_unlock(&s->engine_lock);
+    return g != NULL;
 }
 
 void lane_do_errands(struct lane *s, struct lane_errand *first, bool run) {
@@ -73,28 +75,28 @@ static void count_prompt(struct lane *s, int n) {
     pthread_mutex_unlock(&s->lock);
 }
 
-static void await_prompt(struct ticket *t, bool (*moved)(void *context), void *context) {
+static void await_prompt(struct ticket *t) {
     struct prompt_waiter *w = t->waiter;
+    bool is_wanted = w->watch->moved != NULL;
     pthread_mutex_lock(&w->lock);
     while (!w->has_ended) {
-        if (!w->has_moved || !moved) {
+        if (!w->has_moved || !is_wanted) {
             pthread_cond_wait(&w->news, &w->lock);
             continue;
         }
         w->has_moved = false;
         pthread_mutex_unlock(&w->lock);
-        if (!moved(context)) {
+        is_wanted = w->watch->moved(w->watch->context);
+        if (!is_wanted)
             service_cancel(NULL, &t->answer);
-            moved = NULL;
-        }
         pthread_mutex_lock(&w->lock);
     }
     pthread_mutex_unlock(&w->lock);
 }
 
-enum status lane_prompt(struct lane *s, const struct gyre_request *request, bool (*moved)(void *context), void *context,
+enum status lane_prompt(struct lane *s, const struct gyre_request *request, const struct prompt_watch *watch,
                         struct error *err) {
-    struct prompt_waiter w = {.lock = PTHREAD_MUTEX_INITIALIZER, .news = PTHREAD_COND_INITIALIZER};
+    struct prompt_waiter w = {.lock = PTHREAD_MUTEX_INITIALIZER, .news = PTHREAD_COND_INITIALIZER, .watch = watch};
     struct ticket *t = lane_ticket(s, request, err);
     if (!t)
         return err->status;
@@ -105,7 +107,7 @@ enum status lane_prompt(struct lane *s, const struct gyre_request *request, bool
         return st;
     }
     count_prompt(s, 1);
-    await_prompt(t, moved, context);
+    await_prompt(t);
     count_prompt(s, -1);
     service_look(&t->answer);
     st = outcome(&t->answer, err);

@@ -22,6 +22,8 @@ static void tell(struct lane *s, struct ticket *t, unsigned state) {
         s->options.news(s->options.context, &t->answer);
     if (!w || !(state & HAS_ENDED))
         return;
+    if (w->watch->ended)
+        w->watch->ended(s->engine, w->watch->context);
     pthread_mutex_lock(&w->lock);
     atomic_fetch_or(&t->state, state);
     w->has_ended = true;
@@ -358,22 +360,12 @@ static void work_once(struct lane *s) {
     lane_tell_prompts(s);
 }
 
-/* A device with steps in flight is let come to rest for those that want it: what it gives meanwhile is told. */
-static void run_errands(struct lane *s) {
-    struct lane_errand *first = lane_take_errands(s);
-    s->engine->starts_nothing = lane_wants_rest(first);
-    while (s->engine->starts_nothing && s->engine->n_steps != s->engine->n_collected)
-        work_once(s);
-    s->engine->starts_nothing = false;
-    lane_do_errands(s, first, true);
-}
-
 static void *engine_thread(void *arg) {
     struct lane *s = arg;
     struct ticket *inbox;
     bool wishes;
     while (next_work(s, &inbox, &wishes)) {
-        run_errands(s);
+        lane_do_errands(s, lane_take_errands(s), true);
         accept_all(s, inbox);
         if (wishes)
             grant_wishes(s, false);

@@ -28,15 +28,23 @@ const struct telemetry *lane_telemetry(const struct lane *s);
 struct gyre *lane_engine(const struct lane *s); // for what never changes; of a service of one engine
 int lane_expert_loads(struct lane *s, int64_t *out, int most);
 
-/* Any other thread: has something done on the engine thread between steps, and waits for it; of a device that has
- * steps in flight, AT_REST: when all of them have ended. false: it was not done, the lane is being closed. */
-enum errand_time { BETWEEN_STEPS, AT_REST };
-bool lane_errand(struct lane *s, enum errand_time when, void (*run)(struct gyre *g, void *context), void *context);
+/* Any other thread: has something done on the engine thread between steps, which may be in flight, and waits for it.
+ * false: it was not done, the lane is being closed. */
+bool lane_errand(struct lane *s, void (*run)(struct gyre *g, void *context), void *context);
+
+/* Any other thread: does something beside the engine's steps, while the engine stays. false: it is opened anew. */
+bool lane_beside(struct lane *s, void (*run)(struct gyre *g, void *context), void *context);
 
 /* Any other thread: computes a prompt of which nobody reads an answer, as any request, and waits for it. Meanwhile
  * `moved` is called on this thread when steps have ended since the last time; false: the prompt is not wanted any more.
- */
-enum status lane_prompt(struct lane *s, const struct gyre_request *request, bool (*moved)(void *context), void *context,
+ * `ended` is called on the engine's, between steps, once it has ended in whatever way and before the next step. Either
+ * may be NULL. */
+struct prompt_watch {
+    bool (*moved)(void *context);
+    void (*ended)(struct gyre *g, void *context);
+    void *context;
+};
+enum status lane_prompt(struct lane *s, const struct gyre_request *request, const struct prompt_watch *watch,
                         struct error *err);
 
 /* Somewhere else where prompts may be computed first (roles/prompt_fetch.h). A ticket that was pushed comes back by

@@ -12,11 +12,11 @@ struct prompt_waiter {
     pthread_mutex_t lock;
     pthread_cond_t news;
     bool has_moved, has_ended;
+    const struct prompt_watch *watch;
 };
 
 /* Something to be done on the engine thread between steps. */
 struct lane_errand {
-    enum errand_time when;
     void (*run)(struct gyre *g, void *context);
     void *context;
     bool is_over, was_run;
@@ -81,7 +81,6 @@ struct lane {
 
 /* errands.c, for the engine thread: takes those that came; runs them, or with run false says that they will not be. */
 struct lane_errand *lane_take_errands(struct lane *s);
-bool lane_wants_rest(const struct lane_errand *first); // one of them does
 void lane_do_errands(struct lane *s, struct lane_errand *first, bool run);
 void lane_tell_prompts(struct lane *s); // who waits for one, that a step has ended
 

@@ -6,6 +6,7 @@
 #include "engine/lanes/lane_parts.h"
 #include "engine/roles/handover.h"
 #include "engine/roles/prompt_wire.h"
+#include "engine/roles/visit.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -38,21 +39,8 @@ struct prompt_fetch {
 
 struct errand {
     struct handover_prompt prompt;
-    struct str bytes;
     int32_t n; // blocks that were here, and then those up to the end of the last part
-    struct error err;
-    enum status status;
 };
-
-static void look(struct gyre *g, void *context) {
-    struct errand *e = context;
-    e->n = handover_known(g, &e->prompt);
-}
-
-static void take(struct gyre *g, void *context) {
-    struct errand *e = context;
-    e->status = handover_take(g, &e->prompt, e->bytes, &e->n, &e->err);
-}
 
 static bool is_cancelled(const struct fetcher *w) { return atomic_load(&w->ticket->wants_cancel); }
 
@@ -117,14 +105,8 @@ static enum status ask_again(struct fetcher *w, struct str question, uint32_t *k
 /* A part behind the last one; what the cache has besides is others' doing, who fetch a text that begins alike. */
 static enum status take_over(struct lane *lane, struct errand *e, struct str bytes, struct error *err) {
     int32_t last = e->n;
-    e->bytes = bytes;
-    if (!lane_errand(lane, AT_REST, take, e))
-        return fail(err, ERR_FULL, "the server is shutting down");
-    if (e->status != OK)
-        *err = e->err;
-    else if (e->n <= last)
-        return fail(err, ERR_FORMAT, "a part of the prompt's cache came twice");
-    return e->status;
+    TRY(visit_write(lane, &e->prompt, bytes, &e->n, err));
+    return e->n > last ? OK : fail(err, ERR_FORMAT, "a part of the prompt's cache came twice");
 }
 
 /* Parts come as they are computed, and are remembered as they come. */
@@ -215,9 +197,9 @@ static void fetch(struct fetcher *w) {
     struct errand e = {.prompt = {r->sequence.tokens, r->n_prompt, r->asked.tenant, f->options.identity}};
     struct error err;
     int block = gyre_info(lane_engine(f->lane))->block_size;
-    if (rests(f) || is_cancelled(w) || !lane_errand(f->lane, BETWEEN_STEPS, look, &e))
+    if (rests(f) || is_cancelled(w))
         return;
-    int32_t known = e.n;
+    int32_t known = e.n = visit_known(f->lane, &e.prompt);
     if ((e.prompt.n - 1) / block <= known || e.prompt.n - known * block < f->options.least_tokens)
         return;
     int64_t began_us = clock_us();
@@ -322,7 +304,7 @@ static void count(void *of, struct service_state *out) {
 }
 
 enum status prompt_fetch_open(struct lane *lane, const struct prompt_fetch_options *options, struct error *err) {
-    TRY(handover_check(lane_engine(lane), err));
+    TRY(visit_prepare(lane, err));
     if (strlen(options->address) >= ADDRESS)
         return fail(err, ERR_ARG, "%.80s... is too long an address", options->address);
     struct prompt_fetch *f = xcalloc(1, sizeof *f);

@@ -5,6 +5,7 @@
 #include "dist/wire.h"
 #include "engine/roles/handover.h"
 #include "engine/roles/prompt_wire.h"
+#include "engine/roles/visit.h"
 #include "engine/service.h"
 
 #include <pthread.h>
@@ -12,7 +13,8 @@
 #include <string.h>
 
 static const int64_t PATIENCE_US = 60000000, IDLE_US = 86400000000;
-enum { MOST_BYTES = 1 << 30, LEAST_PART = 4 }; // of one prompt's cache; blocks
+enum { LEAST_PART = 4 };                                         // blocks
+static const size_t PART_BYTES = 16 << 20, MOST_BYTES = 1 << 30; // of a part
 
 struct asker {
     struct prompt_server *server;
@@ -40,37 +42,47 @@ struct prompt_server {
 struct giving {
     struct asker *asker;
     struct handover_prompt prompt;
-    int32_t from, n; // blocks that the asker has, and that are there
+    int32_t from; // blocks that the asker has
     struct buf *out;
-    struct error err;
-    enum status status;
-    bool is_gone; // the asker
+    struct visit last; // when the prompt was computed
+    bool is_gone;      // the asker
 };
 
-static void look(struct gyre *g, void *context) {
-    struct giving *w = context;
-    w->n = handover_known(g, &w->prompt);
+static enum status give_part(struct giving *w, struct visit *v, struct error *err) {
+    struct prompt_server *s = w->asker->server;
+    struct handover_part part = handover_part(&v->of, w->from, PART_BYTES);
+    buf_clear(w->out);
+    TRY(visit_read(v, part, MOST_BYTES, w->out, err));
+    enum status st = wire_send(w->asker->wire, PROMPT_PART, buf_view(w->out), clock_us() + s->options.patience_us, err);
+    w->is_gone = st != OK;
+    w->from = part.end;
+    return st;
 }
 
-static void give(struct gyre *g, void *context) {
-    struct giving *w = context;
-    w->status = handover_give(g, &w->prompt, w->from, MOST_BYTES, w->out, &w->err);
-    look(g, context);
+static enum status give_parts(struct giving *w, struct visit *v, struct error *err) {
+    while (v->status == OK && w->from < v->of.n)
+        TRY(give_part(w, v, err));
+    return OK;
 }
 
 /* Whole blocks go as steps compute them, so that they travel while the next step runs. What is wrong with a part is
  * found and told at the end. */
-static bool give_part(void *context) {
+static bool give_what_is_new(void *context) {
     struct giving *w = context;
-    struct prompt_server *s = w->asker->server;
-    if (!lane_errand(s->lane, BETWEEN_STEPS, look, w) || w->n < w->from + LEAST_PART ||
-        !lane_errand(s->lane, AT_REST, give, w) || w->status != OK)
+    struct error err;
+    struct visit v = {.lane = w->asker->server->lane, .prompt = &w->prompt, .from = w->from};
+    if (visit_known(v.lane, &w->prompt) < w->from + LEAST_PART)
         return true;
-    w->is_gone =
-        wire_send(w->asker->wire, PROMPT_PART, buf_view(w->out), clock_us() + s->options.patience_us, &w->err) != OK;
-    w->from = w->n;
-    buf_clear(w->out);
+    visit_hold(&v);
+    give_parts(w, &v, &err);
+    visit_end(&v);
     return !w->is_gone;
+}
+
+/* At once: the engine's next step may take long, and until then nobody is heard. */
+static void hold_all(struct gyre *g, void *context) {
+    struct giving *w = context;
+    visit_hold_now(g, &w->last);
 }
 
 static enum status check_ask(const struct prompt_server *s, const struct prompt_ask *q, size_t n_bytes,
@@ -87,20 +99,22 @@ static enum status check_ask(const struct prompt_server *s, const struct prompt_
     return q->from >= 0 ? OK : fail(err, ERR_ARG, "nothing begins at block %d", q->from);
 }
 
-/* Behind the parts that were sent meanwhile. */
+/* What the parts that were sent meanwhile have left. */
 static enum status give_rest(struct giving *w, int32_t from, struct error *err) {
+    const struct visit *v = &w->last;
     if (w->is_gone)
         return fail(err, ERR_IO, "who asked is gone");
-    if (!lane_errand(w->asker->server->lane, AT_REST, give, w))
-        return fail(err, ERR_FULL, "the prefill server is shutting down");
-    if (w->status == OK || (w->status == ERR_FULL && w->n == w->from && w->from > from)) // or parts were all
+    if (v->status == ERR_FULL && w->from > from) // parts were all
         return OK;
-    *err = w->err;
-    return w->status;
+    if (v->status != OK) {
+        *err = v->err;
+        return v->status;
+    }
+    return give_parts(w, &w->last, err);
 }
 
-static enum status answer(struct asker *a, struct str question, struct buf *out, struct error *err) {
-    struct prompt_server *s = a->server;
+static enum status answer(struct giving *w, struct str question, struct error *err) {
+    struct prompt_server *s = w->asker->server;
     struct prompt_ask q = {0};
     memcpy(&q, question.ptr, MIN(sizeof q, question.len));
     TRY(check_ask(s, &q, question.len, err));
@@ -108,12 +122,12 @@ static enum status answer(struct asker *a, struct str question, struct buf *out,
     memcpy(tokens, question.ptr + sizeof q, (size_t)q.n * sizeof *tokens);
     struct gyre_request r = gyre_request_default(lane_engine(s->lane));
     r.prompt = tokens, r.n_prompt = q.n, r.max_tokens = 0, r.tenant = q.tenant;
-    struct giving w = {.asker = a, .prompt = {tokens, q.n, q.tenant, q.identity}, .from = q.from, .out = out};
-    enum status st = lane_prompt(s->lane, &r, give_part, &w, err);
-    if (st == OK || w.is_gone)
-        st = give_rest(&w, q.from, err);
-    free(tokens);
-    return st;
+    w->prompt = (struct handover_prompt){tokens, q.n, q.tenant, q.identity};
+    w->from = q.from;
+    w->last = (struct visit){.lane = s->lane, .prompt = &w->prompt, .from = q.from};
+    struct prompt_watch watch = {give_what_is_new, hold_all, w};
+    enum status st = lane_prompt(s->lane, &r, &watch, err);
+    return st == OK || w->is_gone ? give_rest(w, q.from, err) : st;
 }
 
 static size_t most_question(const struct prompt_server *s) {
@@ -143,11 +157,14 @@ static enum status give_one(struct asker *a, struct buf *question, struct buf *o
     TRY(wire_receive(a->wire, &kind, question, most_question(s), clock_us() + s->options.patience_us, err));
     if (kind != PROMPT_ASK || !begin_work(a))
         return fail(err, ERR_IO, "nothing that is asked here");
-    enum status why = answer(a, buf_view(question), out, err);
+    struct giving w = {.asker = a, .out = out};
+    enum status why = answer(&w, buf_view(question), err);
     kind = why == OK ? PROMPT_CACHE : why == ERR_FULL ? PROMPT_FULL : PROMPT_NOTHING;
-    enum status st = wire_send(a->wire, kind, why == OK ? buf_view(out) : str_of(err->text),
-                               clock_us() + s->options.patience_us, err);
+    enum status st =
+        wire_send(a->wire, kind, str_of(why == OK ? "" : err->text), clock_us() + s->options.patience_us, err);
     end_work(a, st == OK && why == OK);
+    visit_end(&w.last); // which waits for the engine's next step
+    free((void *)w.prompt.tokens);
     return st;
 }
 
@@ -156,7 +173,7 @@ static void *asker_thread(void *arg) {
     struct prompt_server *s = a->server;
     struct error err;
     for (enum status st = OK; st == OK;) {
-        // What there is no memory for is refused; an answer of up to MOST_BYTES is not kept for the next one.
+        // What there is no memory for is refused; parts are not kept for the next one.
         struct budget any = {.limit = SIZE_MAX};
         struct buf question = {0}, out = {.budget = &any};
         st = give_one(a, &question, &out, &err);
@@ -236,7 +253,7 @@ static void *server_thread(void *arg) {
 enum status prompt_server_open(struct lane *lane, const struct prompt_server_options *options,
                                struct prompt_server **out, int *port, struct error *err) {
     int fd;
-    TRY(handover_check(lane_engine(lane), err));
+    TRY(visit_prepare(lane, err));
     TRY(wire_listen(options->address, &fd, port, err));
     struct prompt_server *s = xcalloc(1, sizeof *s);
     *s = (struct prompt_server){.lane = lane, .options = *options, .fd = fd};

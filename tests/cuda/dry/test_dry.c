@@ -278,6 +278,52 @@ static void a_device_that_is_lost_is_told_and_leaves_nothing_behind(void **state
     fail_each(options, true, DRY_LOST, true, 31);
 }
 
+enum { COPIED = 3 }; // blocks
+
+static enum status copy_blocks(struct gyre *g, char *bytes, size_t stride, struct error *err) {
+    static const int32_t from[COPIED] = {0, 1, 2}, to[COPIED] = {2, 0, 1};
+    const struct backend_handover *h = g->ops->handover;
+    TRY(h->prepare(g->loaded, err));
+    for (int group = 0; group < g->program->n_groups; group++) {
+        TRY(h->get(g->loaded, group, from, COPIED, bytes, stride, err));
+        TRY(h->put(g->loaded, group, to, COPIED, bytes, stride, err));
+    }
+    return OK;
+}
+
+/* Copies that fail are told to who makes them; the engine, its steps and the next copies are well, but for the memory
+ * and streams that they want once. */
+static void copies_that_fail_are_told_and_leave_the_engine_well(void **state) {
+    (void)state;
+    struct gyre_options options = options_for("tests/models/qwen3_5"); // keys, and states
+    options.block_size = 16;
+    size_t stride = 1 << 20;
+    char *bytes = xmalloc(COPIED * stride);
+    int n_failed = 0;
+    for (int64_t call = 1;; call++) {
+        struct gyre *g = open_dry(&options);
+        struct error err;
+        for (int group = 0; group < g->program->n_groups; group++)
+            EXPECT((size_t)g->ops->handover->bytes(g->loaded, group) <= stride);
+        dry_begin(call, DRY_ONCE);
+        enum status st = copy_blocks(g, bytes, stride, &err);
+        bool has_failed = dry_failed() != NULL;
+        EXPECT(has_failed == (st != OK));
+        if (has_failed && g->loaded->copies) { // else they were not made, which is the device's
+            EXPECT_EQ(st, ERR_DEVICE);
+            EXPECT(g->device->fault.status == OK && cudaPeekAtLastError() == cudaSuccess);
+            EXPECT_OK(copy_blocks(g, bytes, stride, &err), err);
+            n_failed++;
+        }
+        gyre_close(g);
+        expect_clean("copies");
+        if (!has_failed)
+            break;
+    }
+    EXPECT(n_failed > 8);
+    free(bytes);
+}
+
 int main(void) {
     set_environment();
     const struct CMUnitTest tests[] = {
@@ -290,6 +336,7 @@ int main(void) {
         cmocka_unit_test(a_step_of_a_model_of_7_billion_is_told),
         cmocka_unit_test(layers_that_lie_far_apart_are_copied_one_by_one),
         cmocka_unit_test(of_two_engines_one_has_products_that_requantise),
+        cmocka_unit_test(copies_that_fail_are_told_and_leave_the_engine_well),
         cmocka_unit_test(any_call_that_fails_is_told_and_leaves_nothing_behind),
         cmocka_unit_test(a_device_that_is_lost_is_told_and_leaves_nothing_behind),
     };

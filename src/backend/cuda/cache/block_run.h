@@ -1,10 +1,5 @@
 /* block_run.h - a block of a cache group in all its layers, or a slot of a recurrent one: where it lies, copied within
- * the device, to and from host blocks (swap), and to and from bytes of the host that another engine gives or takes
- * (backend_handover.h):
- *
- *     layer 0's part | layer 1's | ... | of a state that can go back: int64_t, tokens that it has
- *
- * A part is what a block of a layer takes, without what pads it to pieces of memory. */
+ * the device, and to and from host blocks (swap). */
 #pragma once
 
 #include "backend/cuda/cuda.h"
@@ -19,5 +14,3 @@ struct block_run block_run_of(const struct loaded *loaded, int group, int32_t id
 /* On the device's stream; `bytes` of each layer. */
 enum status block_run_copy(struct loaded *loaded, int group, struct block_run from, struct block_run to, size_t bytes,
                            struct error *err);
-
-extern const struct backend_handover cuda_handover;

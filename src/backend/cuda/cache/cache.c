@@ -14,6 +14,7 @@
  *
  * Measured: docs/lab/cuda_memory.md. */
 #include "backend/cuda/cache/cache.h"
+#include "backend/cuda/cache/handover.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/value.h"
@@ -216,6 +217,8 @@ enum status cuda_commit_cache(struct loaded *loaded, int group, int *n, struct e
                    cudaMemsetAsync((char *)c->at + (size_t)before * c->map.piece_bytes, 0,
                                    (size_t)(c->map.n_mapped - before) * c->map.piece_bytes, loaded->device->stream),
                    "clearing %d pieces of %zu MiB of cache", c->map.n_mapped - before, c->map.piece_bytes >> 20);
+    if (c->map.n_mapped > before)
+        TRY(handover_note_cleared(loaded, err));
     *n = usable_blocks(c);
     return st;
 }
@@ -265,6 +268,7 @@ void caches_share(struct loaded *loaded) {
 }
 
 void caches_release(struct loaded *loaded) {
+    handover_release(loaded);
     for (int g = 0; g < loaded->n_caches; g++) {
         if (loaded->caches[g].is_mapped)
             virtual_release(&loaded->caches[g].map);

@@ -1,0 +1,157 @@
+/* visit.c - see visit.h. */
+#include "engine/roles/visit.h"
+
+#include "engine/engine.h"
+
+struct call {
+    struct visit *visit;
+    int32_t known;
+    struct handover_part part;
+    size_t max_bytes;
+    struct buf *out;
+    struct str bytes;
+};
+
+/* The engine that the visit is of may have failed, and another one be there. */
+static bool is_there(struct gyre *g, struct visit *v) {
+    bool is = v->of.g && g->number == v->of.number;
+    if (!is) {
+        handover_leave(&v->of);
+        v->status = fail(&v->err, ERR_DEVICE, "the engine was opened anew");
+    }
+    return is;
+}
+
+static void prepare(struct gyre *g, void *context) {
+    struct call *c = context;
+    c->visit->status = handover_prepare(g, &c->visit->err);
+}
+
+static void look(struct gyre *g, void *context) {
+    struct call *c = context;
+    c->known = handover_known(g, c->visit->prompt);
+}
+
+static void settle(struct gyre *g, void *context) {
+    struct call *c = context;
+    if (is_there(g, c->visit))
+        c->visit->status = handover_settles(&c->visit->of, &c->visit->settles, &c->visit->err);
+}
+
+static void hold(struct gyre *g, void *context) {
+    struct call *c = context;
+    visit_hold_now(g, c->visit);
+}
+
+static void make_room(struct gyre *g, void *context) {
+    struct call *c = context;
+    struct visit *v = c->visit;
+    v->status = handover_make_room(g, v->prompt, c->bytes, &v->of, &v->err);
+    if (v->status == OK)
+        settle(g, c);
+}
+
+static void check(struct gyre *g, void *context) {
+    struct call *c = context;
+    c->visit->status = handover_check_bytes(g, c->visit->prompt, c->bytes, &c->visit->err);
+}
+
+static void read_part(struct gyre *g, void *context) {
+    struct call *c = context;
+    struct visit *v = c->visit;
+    if (is_there(g, v))
+        v->status = handover_read(&v->of, c->part, c->max_bytes, c->out, &v->err);
+}
+
+static void write_blocks(struct gyre *g, void *context) {
+    struct call *c = context;
+    if (is_there(g, c->visit))
+        c->visit->status = handover_write(&c->visit->of, c->bytes, &c->visit->err);
+}
+
+static void end(struct gyre *g, void *context) {
+    struct call *c = context;
+    if (is_there(g, c->visit))
+        handover_end(&c->visit->of);
+}
+
+static void adopt(struct gyre *g, void *context) {
+    struct call *c = context;
+    if (is_there(g, c->visit))
+        handover_adopt(&c->visit->of);
+}
+
+/* Either, unless something has failed. */
+static void do_between(void (*run)(struct gyre *g, void *context), struct call *c) {
+    struct visit *v = c->visit;
+    if (v->status == OK && !lane_errand(v->lane, run, c))
+        v->status = fail(&v->err, ERR_FULL, "the server is shutting down");
+}
+static void do_beside(void (*run)(struct gyre *g, void *context), struct call *c) {
+    struct visit *v = c->visit;
+    if (v->status == OK && !lane_beside(v->lane, run, c))
+        v->status = fail(&v->err, ERR_DEVICE, "the engine is opened anew");
+}
+static void wait_until_settled(struct call *c) {
+    while (c->visit->status == OK && !c->visit->settles)
+        do_between(settle, c);
+}
+
+static enum status outcome(const struct visit *v, struct error *err) {
+    if (v->status != OK)
+        *err = v->err;
+    return v->status;
+}
+
+enum status visit_prepare(struct lane *lane, struct error *err) {
+    struct visit v = {.lane = lane};
+    do_between(prepare, &(struct call){.visit = &v});
+    return outcome(&v, err);
+}
+
+int32_t visit_known(struct lane *lane, const struct handover_prompt *p) {
+    struct visit v = {.lane = lane, .prompt = p};
+    struct call c = {.visit = &v};
+    return lane_errand(lane, look, &c) ? c.known : 0;
+}
+
+void visit_hold_now(struct gyre *g, struct visit *v) {
+    v->status = handover_hold(g, v->prompt, v->from, &v->of, &v->err);
+    if (v->status == OK)
+        settle(g, &(struct call){.visit = v});
+}
+
+void visit_hold(struct visit *v) {
+    struct call c = {.visit = v};
+    do_between(hold, &c);
+    wait_until_settled(&c);
+}
+
+enum status visit_read(struct visit *v, struct handover_part part, size_t max_bytes, struct buf *out,
+                       struct error *err) {
+    struct call c = {.visit = v, .part = part, .max_bytes = max_bytes, .out = out};
+    wait_until_settled(&c);
+    do_beside(read_part, &c);
+    return outcome(v, err);
+}
+
+/* A visit that nobody ends any more is of an engine that is being closed. */
+void visit_end(struct visit *v) {
+    if (v->of.g && !lane_errand(v->lane, end, &(struct call){.visit = v}))
+        handover_leave(&v->of);
+}
+
+enum status visit_write(struct lane *lane, const struct handover_prompt *p, struct str bytes, int32_t *n,
+                        struct error *err) {
+    struct visit v = {.lane = lane, .prompt = p};
+    struct call c = {.visit = &v, .bytes = bytes};
+    do_beside(check, &c);
+    do_between(make_room, &c);
+    wait_until_settled(&c);
+    *n = v.of.n;
+    do_beside(write_blocks, &c);
+    do_between(adopt, &c);
+    enum status st = outcome(&v, err);
+    visit_end(&v);
+    return st;
+}
