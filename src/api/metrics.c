@@ -158,6 +158,8 @@ static void append_engine(struct buf *b, const struct api *api) {
     engine_metric(b, api, "gyre:failed_fetches_total", "counter",
                   "Prompts that were asked of a prefill server, and computed here after all.",
                   (double)s.n_failed_fetches);
+    engine_metric(b, api, "gyre:fetched_windows_total", "counter",
+                  "Parts of such caches that came from device to device.", (double)s.n_fetched_windows);
     engine_metric(b, api, "gyre:given_prompts_total", "counter", "Prompts whose cache was given to other servers.",
                   (double)s.n_given_prompts);
     append_drafts(b, api, &s);

@@ -8,6 +8,8 @@
 
 struct loaded;
 
+enum { WINDOW_NAME = 64, WINDOW_BYTES = 256 << 20 };
+
 struct backend_handover {
     int64_t (*bytes)(const struct loaded *l, int group); // of one; once there is a cache
 
@@ -22,6 +24,16 @@ struct backend_handover {
                        struct error *err);
     enum status (*put)(struct loaded *l, int group, const int32_t *blocks, int n, const void *in, size_t stride,
                        struct error *err);
+
+    /* Windows: WINDOW_BYTES of the device's memory, which another process of this host finds by a name, so that blocks
+     * go from device to device. share makes this device's, once, and says its name. show copies blocks [n] of a group
+     * that is none of states to its byte `at` on, one behind the other; take, from the window of that name. Any thread,
+     * beside steps, as get and put. ERR_UNSUPPORTED of share and take: there is none, or it cannot be reached from
+     * here. All NULL: there are none. */
+    enum status (*share)(struct loaded *l, char name[WINDOW_NAME], struct error *err);
+    enum status (*show)(struct loaded *l, int group, const int32_t *blocks, int n, size_t at, struct error *err);
+    enum status (*take)(struct loaded *l, const char name[WINDOW_NAME], int group, const int32_t *blocks, int n,
+                        size_t at, struct error *err);
 
     /* ERR_FORMAT: the bytes that another engine gave as the state behind n_tokens, of a state group, say of themselves
      * what cannot be; put is not called with them. NULL: they say nothing. */

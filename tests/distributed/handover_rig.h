@@ -40,3 +40,32 @@ static inline enum status handover_take(struct gyre *g, const struct handover_pr
     *n = st == OK ? end : 0;
     return st;
 }
+
+/* What `from` and more of the prompt a shows in its window, taken by b. ERR_UNSUPPORTED: it cannot be. */
+static inline enum status handover_by_window(struct gyre *a, struct gyre *b, const struct handover_prompt *p,
+                                             int32_t from, struct error *err) {
+    enum { AT = 4096 };
+    char name[WINDOW_NAME];
+    struct handover_visit give, take = {0};
+    struct buf header = {0};
+    TRY(handover_hold(a, p, from, &give, err));
+    enum status st = settle_at_rest(&give, err);
+    if (st == OK)
+        st = a->ops->handover->share(a->loaded, name, err);
+    if (st == OK)
+        st = handover_show(&give, handover_part(&give, from, SIZE_MAX), AT, WINDOW_BYTES - AT, &header, err);
+    handover_end(&give);
+    if (st == OK)
+        st = handover_check_shown(b, p, buf_view(&header), AT, err);
+    if (st == OK)
+        st = handover_make_room(b, p, buf_view(&header), &take, err);
+    if (st == OK)
+        st = settle_at_rest(&take, err);
+    if (st == OK)
+        st = handover_take_shown(&take, name, AT, err);
+    if (st == OK)
+        handover_adopt(&take);
+    handover_end(&take);
+    buf_release(&header);
+    return st;
+}

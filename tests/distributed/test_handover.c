@@ -118,6 +118,43 @@ static void an_answer_is_that_of_one_engine(void **state) {
     expect_that_of_one_engine(rig_backend(), NULL);
 }
 
+/* From device to device, on the toy and where the backend has windows. */
+static void expect_windows(const struct backend_ops *on) {
+    for (size_t m = 0; m < 4; m++) {
+        struct gyre *a = open_on(on, models[m], 0), *b = open_on(on, models[m], 0), *c = open_on(on, models[m], 0);
+        int32_t text[2 * PROMPT];
+        struct error err;
+        enum status st = OK;
+        fill(text, 2 * PROMPT, a, m);
+        for (int turn = 0; turn < 2 && st == OK; turn++) {
+            struct handover_prompt p = {text, (turn + 1) * PROMPT, 0, 42};
+            ask(a, text, p.n, 0);
+            st = handover_by_window(a, b, &p, handover_known(b, &p), &err);
+            if (st == ERR_UNSUPPORTED)
+                print_message("%s: %s\n", models[m], err.text); // a device's window is of other processes
+            else
+                EXPECT_OK(st, err);
+            if (st != OK)
+                break;
+            struct outcome apart = ask(b, text, p.n, ANSWER);
+            EXPECT_EQ(apart.n_reused, (p.n - 1) / BLOCK * BLOCK);
+            expect_same(apart, ask(c, text, p.n, ANSWER), models[m]);
+            EXPECT(!check_pool(a) && !check_pool(b));
+        }
+        EXPECT(st == OK || on != &backend_toy);
+        gyre_close(a), gyre_close(b), gyre_close(c);
+        if (rig_is_brief() && on != &backend_toy)
+            return;
+    }
+}
+
+static void an_answer_by_a_window_is_that_of_one_engine(void **state) {
+    (void)state;
+    expect_windows(&backend_toy);
+    if (rig_backend()->handover && rig_backend()->handover->show)
+        expect_windows(rig_backend());
+}
+
 static void four_bits_are_handed_over_as_they_are(void **state) {
     (void)state;
     if (strcmp(rig_backend()->name, "xla") == 0)
@@ -327,6 +364,7 @@ static void a_state_that_cannot_be_is_refused_alone(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_answer_is_that_of_one_engine),
+        cmocka_unit_test(an_answer_by_a_window_is_that_of_one_engine),
         cmocka_unit_test(four_bits_are_handed_over_as_they_are),
         cmocka_unit_test(a_device_with_steps_in_flight_hands_over),
         cmocka_unit_test(ranks_hand_over_what_all_of_them_have),

@@ -4,8 +4,10 @@
 #include "base/clock.h"
 
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct toy_faults toy_faults = {.bad_token = -1};
 
@@ -34,6 +36,7 @@ struct loaded {
     int block_shift;
     toy_slot *slots[MAX_CACHE_GROUPS]; // [n_blocks * block_size]
     struct toy_state *states;          // [n_states]
+    char *window;                      // NULL: it was never shared
 };
 
 struct executable {
@@ -402,6 +405,7 @@ static void toy_unload(struct loaded *l) {
     for (int g = 0; g < MAX_CACHE_GROUPS; g++)
         free(l->slots[g]);
     free(l->states);
+    free(l->window);
     free(l);
 }
 
@@ -417,8 +421,47 @@ static int toy_report(const struct executable *exe, struct device_report out[MAX
     return 1;
 }
 
-static const struct backend_handover toy_handover = {
-    .bytes = toy_handed_bytes, .get = toy_get_cache, .put = toy_put_cache};
+/* A window of the host's memory, which this process alone reaches: its name is where it lies, and in which process. */
+struct toy_window {
+    pid_t process;
+    char *at;
+};
+
+static enum status toy_share(struct loaded *l, char name[WINDOW_NAME], struct error *err) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&lock);
+    if (!l->window)
+        l->window = calloc(1, WINDOW_BYTES); // pages of zeros
+    pthread_mutex_unlock(&lock);
+    if (!l->window)
+        return fail(err, ERR_MEMORY, "no memory for a window");
+    struct toy_window w = {getpid(), l->window};
+    memset(name, 0, WINDOW_NAME);
+    memcpy(name, &w, sizeof w);
+    return OK;
+}
+
+static enum status toy_show(struct loaded *l, int group, const int32_t *blocks, int n, size_t at, struct error *err) {
+    size_t each = (size_t)toy_handed_bytes(l, group);
+    BUG_IF(at + (size_t)n * each > WINDOW_BYTES);
+    return toy_get_cache(l, group, blocks, n, l->window + at, each, err);
+}
+
+static enum status toy_take(struct loaded *l, const char name[WINDOW_NAME], int group, const int32_t *blocks, int n,
+                            size_t at, struct error *err) {
+    struct toy_window w;
+    memcpy(&w, name, sizeof w);
+    if (w.process != getpid() || toy_faults.no_windows)
+        return fail(err, ERR_UNSUPPORTED, "a toy's window is of its process alone");
+    return toy_put_cache(l, group, blocks, n, w.at + at, (size_t)toy_handed_bytes(l, group), err);
+}
+
+static const struct backend_handover toy_handover = {.bytes = toy_handed_bytes,
+                                                     .get = toy_get_cache,
+                                                     .put = toy_put_cache,
+                                                     .share = toy_share,
+                                                     .show = toy_show,
+                                                     .take = toy_take};
 
 const struct backend_ops backend_toy = {
     .name = "toy",

@@ -45,5 +45,6 @@ struct toy_faults {
     int run_fails_in, collect_fails_in; // steps from now; 0: never
     int logits_fail_in;                 // rows
     int32_t bad_token;                  // -1: none
+    bool no_windows;                    // none can be reached
 };
 extern struct toy_faults toy_faults;

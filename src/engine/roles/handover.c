@@ -239,11 +239,34 @@ enum status handover_read(const struct handover_visit *v, struct handover_part p
     return st;
 }
 
+static bool can_be_shown(const struct gyre *g) {
+    bool can = g->ops->handover->show != NULL;
+    for (int i = 0; i < g->program->n_groups; i++)
+        can &= g->pool.groups[i].paged;
+    return can;
+}
+
+enum status handover_show(const struct handover_visit *v, struct handover_part part, size_t at, size_t max_bytes,
+                          struct buf *out, struct error *err) {
+    const struct gyre *g = v->g;
+    int64_t bytes;
+    struct header h = header_of(v, part, &bytes);
+    if (!can_be_shown(g) || bytes < 0 || (uint64_t)bytes > max_bytes)
+        return fail(err, ERR_UNSUPPORTED, "this cache cannot be shown in a window");
+    for (int i = 0; i < g->program->n_groups; i++) {
+        int32_t first = first_piece(g, i, part.from, part.end), n = n_pieces(g, i, part.from, part.end);
+        TRY(g->ops->handover->show(g->loaded, i, blocks_of(v, i, first), n, at, err));
+        at += (size_t)n * (size_t)block_bytes(g, i);
+    }
+    buf_append(out, &h, sizeof h);
+    return OK;
+}
+
 // ---- taking -----------------------------------------------------------------------------------------------------
 
+/* *bytes: that it should have with its pieces. */
 static enum status check_header(const struct gyre *g, const struct handover_prompt *p, const struct header *h,
-                                size_t n_bytes, struct error *err) {
-    int64_t bytes;
+                                int64_t *bytes, struct error *err) {
     if (h->magic != MAGIC)
         return fail(err, ERR_FORMAT, "what was handed over is no cache of a prompt");
     if (h->identity != p->identity)
@@ -253,9 +276,9 @@ static enum status check_header(const struct gyre *g, const struct handover_prom
                     g->pool.block_size);
     if (h->n > (uint32_t)whole_blocks(g, p) || h->from >= h->n || h->text != text_hash(g, p, (int32_t)h->n))
         return fail(err, ERR_FORMAT, "the cache that was handed over is of another prompt");
-    if (h->n_pieces != count_pieces(g, (int32_t)h->from, (int32_t)h->n, &bytes) || (uint64_t)bytes != n_bytes)
-        return fail(err, ERR_FORMAT, "the cache that was handed over has %zu bytes, not %lld", n_bytes,
-                    (long long)bytes);
+    if (h->n_pieces != count_pieces(g, (int32_t)h->from, (int32_t)h->n, bytes))
+        return fail(err, ERR_FORMAT, "the cache that was handed over has %u blocks, which are not those of its text",
+                    h->n_pieces);
     return OK;
 }
 
@@ -274,14 +297,34 @@ static enum status check_piece(const struct gyre *g, uint64_t text, int group, i
     return OK;
 }
 
+enum status handover_check_shown(const struct gyre *g, const struct handover_prompt *p, struct str bytes, size_t at,
+                                 struct error *err) {
+    struct header h;
+    int64_t n_bytes;
+    TRY(handover_check(g, err));
+    if (!can_be_shown(g))
+        return fail(err, ERR_UNSUPPORTED, "device %s takes nothing from windows", g->ops->name);
+    if (bytes.len != sizeof h)
+        return fail(err, ERR_FORMAT, "what is shown is no cache of a prompt");
+    memcpy(&h, bytes.ptr, sizeof h);
+    TRY(check_header(g, p, &h, &n_bytes, err));
+    return at <= WINDOW_BYTES && n_bytes <= (int64_t)(WINDOW_BYTES - at)
+               ? OK
+               : fail(err, ERR_FORMAT, "a window has no %lld bytes behind %zu", (long long)n_bytes, at);
+}
+
 enum status handover_check_bytes(const struct gyre *g, const struct handover_prompt *p, struct str bytes,
                                  struct error *err) {
     struct header h;
+    int64_t n_bytes;
     TRY(handover_check(g, err));
     if (bytes.len < sizeof h)
         return fail(err, ERR_FORMAT, "what was handed over is no cache of a prompt");
     memcpy(&h, bytes.ptr, sizeof h);
-    TRY(check_header(g, p, &h, bytes.len, err)); // all that follows is within its bytes
+    TRY(check_header(g, p, &h, &n_bytes, err));
+    if ((uint64_t)n_bytes != bytes.len) // all that follows is within them
+        return fail(err, ERR_FORMAT, "the cache that was handed over has %zu bytes, not %lld", bytes.len,
+                    (long long)n_bytes);
     const char *at = bytes.ptr + sizeof h;
     for (int group = 0; group < g->program->n_groups; group++) {
         int32_t first = first_piece(g, group, (int32_t)h.from, (int32_t)h.n);
@@ -317,6 +360,16 @@ enum status handover_write(const struct handover_visit *v, struct str bytes, str
         if (n > 0)
             TRY(g->ops->handover->put(g->loaded, i, blocks_of(v, i, first), n, at, piece_stride(g, i), err));
         at += (size_t)n * piece_stride(g, i);
+    }
+    return OK;
+}
+
+enum status handover_take_shown(const struct handover_visit *v, const char *window, size_t at, struct error *err) {
+    struct gyre *g = v->g;
+    for (int i = 0; i < g->program->n_groups && v->from < v->n; i++) {
+        int32_t first = first_piece(g, i, v->from, v->n), n = n_pieces(g, i, v->from, v->n);
+        TRY(g->ops->handover->take(g->loaded, window, i, blocks_of(v, i, first), n, at, err));
+        at += (size_t)n * (size_t)block_bytes(g, i);
     }
     return OK;
 }

@@ -68,8 +68,8 @@ int64_t handover_most_bytes(const struct gyre *g, int64_t n_tokens);
 enum status handover_hold(struct gyre *g, const struct handover_prompt *p, int32_t from, struct handover_visit *v,
                           struct error *err);
 
-/* Entries [from, end) of a visit, end as handover_part says: as many as part_bytes hold, one at least; all, where a text
- * that ends there would want others (windows, states). */
+/* Entries [from, end) of a visit, end as handover_part says: as many as part_bytes hold, one at least; all, where a
+ * text that ends there would want others (windows of attention, states). */
 struct handover_part {
     int32_t from, end;
 };
@@ -80,7 +80,14 @@ struct handover_part handover_part(const struct handover_visit *v, int32_t from,
 enum status handover_read(const struct handover_visit *v, struct handover_part part, size_t max_bytes, struct buf *out,
                           struct error *err);
 
-/* ERR_FORMAT: bytes that are not such, with what is wrong. */
+/* Shows the part in the device's window (core/backend_handover.h) from byte `at` on, and appends the header alone.
+ * ERR_UNSUPPORTED: there is no window, there are states, or the part is more than max_bytes. */
+enum status handover_show(const struct handover_visit *v, struct handover_part part, size_t at, size_t max_bytes,
+                          struct buf *out, struct error *err);
+
+/* ERR_FORMAT: bytes that are not such, with what is wrong; of what is shown the header. */
+enum status handover_check_shown(const struct gyre *g, const struct handover_prompt *p, struct str bytes, size_t at,
+                                 struct error *err);
 enum status handover_check_bytes(const struct gyre *g, const struct handover_prompt *p, struct str bytes,
                                  struct error *err);
 
@@ -89,6 +96,7 @@ enum status handover_check_bytes(const struct gyre *g, const struct handover_pro
 enum status handover_make_room(struct gyre *g, const struct handover_prompt *p, struct str bytes,
                                struct handover_visit *v, struct error *err);
 enum status handover_write(const struct handover_visit *v, struct str bytes, struct error *err);
+enum status handover_take_shown(const struct handover_visit *v, const char *window, size_t at, struct error *err);
 
 /* Whether steps that may write what is read, or read what is written, have ended. */
 enum status handover_settles(struct handover_visit *v, bool *does, struct error *err);

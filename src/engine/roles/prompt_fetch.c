@@ -30,9 +30,9 @@ struct prompt_fetch {
     pthread_mutex_t lock; // of what follows
     pthread_cond_t work;
     struct ticket *first, **end;
-    bool stopping, has_told;
+    bool stopping, has_told, has_refused;
     int64_t silent_us, counted_us; // waited since the last word; of the clock, until when that was summed up
-    int64_t rests_until_us, n_fetched, n_tokens, n_failed;
+    int64_t rests_until_us, n_fetched, n_tokens, n_failed, n_windows;
 };
 
 // ---- one prompt -------------------------------------------------------------------------------------------------
@@ -109,13 +109,49 @@ static enum status take_over(struct lane *lane, struct errand *e, struct str byt
     return e->n > last ? OK : fail(err, ERR_FORMAT, "a part of the prompt's cache came twice");
 }
 
+/* Told once: bytes come from now on. */
+static void note_refusal(struct prompt_fetch *f, const struct error *err) {
+    pthread_mutex_lock(&f->lock);
+    bool is_new = !f->has_refused;
+    f->has_refused = true;
+    pthread_mutex_unlock(&f->lock);
+    if (is_new)
+        fprintf(stderr, "gyre: what %s shows in its device's memory comes as bytes: %s\n", f->address, err->text);
+}
+
+/* What is shown on the other server's device; where it cannot be reached it comes as bytes, and this is no fault. */
+static enum status take_window(struct fetcher *w, struct errand *e, struct str shown, int64_t until_us,
+                               struct error *err) {
+    struct prompt_window window;
+    int32_t last = e->n, n;
+    if (shown.len < sizeof window)
+        return fail(err, ERR_FORMAT, "what is shown has %zu bytes", shown.len);
+    memcpy(&window, shown.ptr, sizeof window);
+    struct str header = {shown.ptr + sizeof window, shown.len - sizeof window};
+    enum status st = visit_take(w->fetch->lane, &e->prompt, header, &window, &n, err);
+    if (st == ERR_UNSUPPORTED) {
+        note_refusal(w->fetch, err);
+        return wire_send(w->wire, PROMPT_REFUSED, (struct str){"", 0}, until_us, err);
+    }
+    if (st != OK)
+        return st;
+    e->n = n;
+    if (n <= last)
+        return fail(err, ERR_FORMAT, "a part of the prompt's cache came twice");
+    pthread_mutex_lock(&w->fetch->lock);
+    w->fetch->n_windows++;
+    pthread_mutex_unlock(&w->fetch->lock);
+    return wire_send(w->wire, PROMPT_TAKEN, (struct str){"", 0}, until_us, err);
+}
+
 /* Parts come as they are computed, and are remembered as they come. */
 static enum status take_all(struct fetcher *w, struct errand *e, uint32_t kind, struct buf *answer, size_t most,
                             int64_t until_us, struct error *err) {
     struct lane *lane = w->fetch->lane;
-    bool has_parts = kind == PROMPT_PART;
-    while (kind == PROMPT_PART) {
-        TRY(take_over(lane, e, buf_view(answer), err));
+    bool has_parts = kind == PROMPT_PART || kind == PROMPT_WINDOW;
+    while (kind == PROMPT_PART || kind == PROMPT_WINDOW) {
+        TRY(kind == PROMPT_PART ? take_over(lane, e, buf_view(answer), err)
+                                : take_window(w, e, buf_view(answer), until_us, err));
         note_word(w->fetch); // what this engine took for it is not the server's silence
         buf_clear(answer);
         TRY(receive(w, &kind, answer, most, until_us, err));
@@ -129,7 +165,9 @@ static enum status take_all(struct fetcher *w, struct errand *e, uint32_t kind, 
 /* After a fault nobody knows what comes next on the wire, but for an answer that is one sentence. */
 static enum status fetch_rest(struct fetcher *w, struct errand *e, int64_t until_us, struct error *err) {
     struct lane *lane = w->fetch->lane;
-    struct prompt_ask q = {e->prompt.identity, e->prompt.tenant, e->n, e->prompt.n, 0};
+    bool takes_windows = lane_engine(lane)->ops->handover->take != NULL;
+    struct prompt_ask q = {
+        e->prompt.identity, takes_windows ? prompt_host() : 0, e->prompt.tenant, e->n, e->prompt.n, 0};
     struct budget any = {.limit = SIZE_MAX}; // what there is no memory for is computed here
     struct buf question = {0}, answer = {.budget = &any};
     size_t most = (size_t)handover_most_bytes(lane_engine(lane), e->prompt.n);
@@ -300,6 +338,7 @@ static void count(void *of, struct service_state *out) {
     out->n_fetched_prompts = f->n_fetched;
     out->n_fetched_tokens = f->n_tokens;
     out->n_failed_fetches = f->n_failed;
+    out->n_fetched_windows = f->n_windows;
     pthread_mutex_unlock(&f->lock);
 }
 

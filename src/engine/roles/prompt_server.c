@@ -11,9 +11,11 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-static const int64_t PATIENCE_US = 60000000, IDLE_US = 86400000000;
+static const int64_t PATIENCE_US = 60000000, IDLE_US = 86400000000, SHOWN_US = 2000000;
 enum { LEAST_PART = 4 };                                         // blocks
+enum { N_SLOTS = 2, SLOT_BYTES = WINDOW_BYTES / N_SLOTS };       // of the window: a part of a prompt each
 static const size_t PART_BYTES = 16 << 20, MOST_BYTES = 1 << 30; // of a part
 
 struct asker {
@@ -22,6 +24,7 @@ struct asker {
     struct wire *wire;
     bool is_used, has_ended; // from here on under the server's lock
     bool is_put_out;
+    bool refuses_windows;  // its own thread's
     int64_t idle_since_us; // 0: its prompt is computed or sent
 };
 
@@ -35,21 +38,96 @@ struct prompt_server {
     struct asker askers[MOST_ASKERS];
     bool stopping;
     int64_t n_given;
+    bool shows[N_SLOTS]; // stretches of the window that are taken
 };
+
+// ---- windows ----------------------------------------------------------------------------------------------------
+
+/* A stretch of the window for one prompt's part; -1: all are taken. */
+static int take_slot(struct prompt_server *s) {
+    int slot = -1;
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < N_SLOTS && slot < 0; i++)
+        slot = s->shows[i] ? -1 : i;
+    if (slot >= 0)
+        s->shows[slot] = true;
+    pthread_mutex_unlock(&s->lock);
+    return slot;
+}
+
+static void give_slot_back(struct prompt_server *s, int slot) {
+    pthread_mutex_lock(&s->lock);
+    s->shows[slot] = false;
+    pthread_mutex_unlock(&s->lock);
+}
 
 // ---- one prompt -------------------------------------------------------------------------------------------------
 
 struct giving {
     struct asker *asker;
     struct handover_prompt prompt;
-    int32_t from; // blocks that the asker has
+    int32_t from;       // blocks that the asker has
+    bool takes_windows; // it is of this host
     struct buf *out;
     struct visit last; // when the prompt was computed
     bool is_gone;      // the asker
 };
 
+/* The asker's word that it has taken what a slot shows. ERR_UNSUPPORTED: it cannot. */
+static enum status await_taken(struct asker *a, int64_t until_us, struct error *err) {
+    struct buf none = {0};
+    uint32_t kind;
+    TRY(wire_receive(a->wire, &kind, &none, 0, until_us, err));
+    a->refuses_windows = kind == PROMPT_REFUSED;
+    if (kind == PROMPT_REFUSED)
+        return fail(err, ERR_UNSUPPORTED, "the window cannot be reached");
+    return kind == PROMPT_TAKEN ? OK : fail(err, ERR_FORMAT, "nothing that is said to a window");
+}
+
+static void sleep_until(int64_t us) {
+    for (int64_t left_us; (left_us = us - clock_us()) > 0;)
+        usleep((useconds_t)left_us);
+}
+
+/* Who is gone may still be copying: the slot is its own until the time that it was told. */
+static enum status show_to(struct giving *w, struct str shown, int64_t until_us, struct error *err) {
+    enum status st = wire_send(w->asker->wire, PROMPT_WINDOW, shown, until_us, err);
+    if (st == OK)
+        st = await_taken(w->asker, until_us, err);
+    w->is_gone = st != OK && st != ERR_UNSUPPORTED;
+    if (w->is_gone)
+        sleep_until(until_us);
+    return st;
+}
+
+static enum status show_in(struct giving *w, struct visit *v, int slot, struct error *err) {
+    struct prompt_window window = {.at = (uint64_t)slot * SLOT_BYTES, .until_us = clock_us() + SHOWN_US};
+    struct handover_part part = handover_part(&v->of, w->from, SLOT_BYTES);
+    buf_clear(w->out);
+    TRY(visit_share(v->lane, window.name, err));
+    buf_append(w->out, &window, sizeof window);
+    TRY(visit_show(v, part, window.at, SLOT_BYTES, w->out, err));
+    TRY(show_to(w, buf_view(w->out), window.until_us, err));
+    w->from = part.end;
+    return OK;
+}
+
+/* ERR_UNSUPPORTED: bytes have to go. */
+static enum status show_part(struct giving *w, struct visit *v, struct error *err) {
+    struct prompt_server *s = w->asker->server;
+    int slot = w->takes_windows && !w->asker->refuses_windows ? take_slot(s) : -1;
+    if (slot < 0)
+        return ERR_UNSUPPORTED;
+    enum status st = show_in(w, v, slot, err);
+    give_slot_back(s, slot);
+    return st;
+}
+
 static enum status give_part(struct giving *w, struct visit *v, struct error *err) {
     struct prompt_server *s = w->asker->server;
+    enum status shown = show_part(w, v, err);
+    if (shown != ERR_UNSUPPORTED)
+        return shown;
     struct handover_part part = handover_part(&v->of, w->from, PART_BYTES);
     buf_clear(w->out);
     TRY(visit_read(v, part, MOST_BYTES, w->out, err));
@@ -124,6 +202,7 @@ static enum status answer(struct giving *w, struct str question, struct error *e
     r.prompt = tokens, r.n_prompt = q.n, r.max_tokens = 0, r.tenant = q.tenant;
     w->prompt = (struct handover_prompt){tokens, q.n, q.tenant, q.identity};
     w->from = q.from;
+    w->takes_windows = q.host != 0 && q.host == prompt_host();
     w->last = (struct visit){.lane = s->lane, .prompt = &w->prompt, .from = q.from};
     struct prompt_watch watch = {give_what_is_new, hold_all, w};
     enum status st = lane_prompt(s->lane, &r, &watch, err);

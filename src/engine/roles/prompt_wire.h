@@ -1,5 +1,14 @@
-/* prompt_wire.h - what the two roles say to each other, in frames of dist/wire.h. */
+/* prompt_wire.h - what the two roles say to each other, in frames of dist/wire.h.
+ *
+ *     asker                    server
+ *     ASK             ──────►  computes, and meanwhile
+ *                     ◄──────  PART, ...                  bytes
+ *                     ◄──────  WINDOW                     of one host: they lie on the server's device
+ *     TAKEN, REFUSED  ──────►                             it may be used again; bytes have to come
+ *                     ◄──────  CACHE, or why not */
 #pragma once
+
+#include "core/backend_handover.h"
 
 #include <stdint.h>
 
@@ -9,9 +18,24 @@ enum {
     PROMPT_NOTHING, // a sentence: why there is no cache of it, nor soon of another
     PROMPT_FULL,    // a sentence: why there is no room for it, by a server that is well
     PROMPT_PART,    // bytes of handover.h of blocks that were computed meanwhile; more follows
+    PROMPT_WINDOW,  // likewise: struct prompt_window, and the header of what is shown there
+    PROMPT_TAKEN,   // nothing: what was shown is there
+    PROMPT_REFUSED, // nothing: it cannot be reached, and no other will be
 };
 
 struct prompt_ask {
     uint64_t identity;
+    uint64_t host;                     // prompt_host of one whose device takes from windows; 0: bytes alone
     int32_t tenant, from, n, reserved; // from: blocks that the asker remembers; n: tokens that follow
 };
+
+/* Until then, of the host's clock (clock_us), or until the asker's word, nothing else is shown there: what was not
+ * copied before is not used. */
+struct prompt_window {
+    char name[WINDOW_NAME];
+    uint64_t at;
+    int64_t until_us;
+};
+
+/* A number of this host until it is started anew; 0: it does not say. */
+uint64_t prompt_host(void);

@@ -1,6 +1,7 @@
 /* visit.c - see visit.h. */
 #include "engine/roles/visit.h"
 
+#include "base/clock.h"
 #include "engine/engine.h"
 
 struct call {
@@ -10,6 +11,9 @@ struct call {
     size_t max_bytes;
     struct buf *out;
     struct str bytes;
+    const struct prompt_window *window; // NULL: there is none
+    char *name;
+    size_t at;
 };
 
 /* The engine that the visit is of may have failed, and another one be there. */
@@ -53,7 +57,23 @@ static void make_room(struct gyre *g, void *context) {
 
 static void check(struct gyre *g, void *context) {
     struct call *c = context;
-    c->visit->status = handover_check_bytes(g, c->visit->prompt, c->bytes, &c->visit->err);
+    struct visit *v = c->visit;
+    v->status = c->window ? handover_check_shown(g, v->prompt, c->bytes, c->window->at, &v->err)
+                          : handover_check_bytes(g, v->prompt, c->bytes, &v->err);
+}
+
+static void share(struct gyre *g, void *context) {
+    struct call *c = context;
+    struct visit *v = c->visit;
+    v->status = g->ops->handover->share ? g->ops->handover->share(g->loaded, c->name, &v->err)
+                                        : fail(&v->err, ERR_UNSUPPORTED, "device %s has no windows", g->ops->name);
+}
+
+static void show(struct gyre *g, void *context) {
+    struct call *c = context;
+    struct visit *v = c->visit;
+    if (is_there(g, v))
+        v->status = handover_show(&v->of, c->part, c->at, c->max_bytes, c->out, &v->err);
 }
 
 static void read_part(struct gyre *g, void *context) {
@@ -65,8 +85,19 @@ static void read_part(struct gyre *g, void *context) {
 
 static void write_blocks(struct gyre *g, void *context) {
     struct call *c = context;
-    if (is_there(g, c->visit))
-        c->visit->status = handover_write(&c->visit->of, c->bytes, &c->visit->err);
+    struct visit *v = c->visit;
+    if (is_there(g, v))
+        v->status = handover_write(&v->of, c->bytes, &v->err);
+}
+
+/* What is shown may be other blocks' by now. */
+static void take_shown(struct gyre *g, void *context) {
+    struct call *c = context;
+    struct visit *v = c->visit;
+    if (is_there(g, v))
+        v->status = handover_take_shown(&v->of, c->window->name, c->window->at, &v->err);
+    if (v->status == OK && clock_us() >= c->window->until_us)
+        v->status = fail(&v->err, ERR_IO, "what was shown was not copied in time");
 }
 
 static void end(struct gyre *g, void *context) {
@@ -141,17 +172,45 @@ void visit_end(struct visit *v) {
         handover_leave(&v->of);
 }
 
+enum status visit_share(struct lane *lane, char window[WINDOW_NAME], struct error *err) {
+    struct visit v = {.lane = lane};
+    do_beside(share, &(struct call){.visit = &v, .name = window});
+    return outcome(&v, err);
+}
+
+/* What fails here the bytes may do: the visit stands. */
+enum status visit_show(struct visit *v, struct handover_part part, size_t at, size_t max_bytes, struct buf *out,
+                       struct error *err) {
+    struct call c = {.visit = v, .part = part, .at = at, .max_bytes = max_bytes, .out = out};
+    wait_until_settled(&c);
+    do_beside(show, &c);
+    enum status st = outcome(v, err);
+    if (st == ERR_UNSUPPORTED)
+        v->status = OK;
+    return st;
+}
+
+static enum status take_over(struct call *c, int32_t *n, struct error *err) {
+    struct visit *v = c->visit;
+    do_beside(check, c);
+    do_between(make_room, c);
+    wait_until_settled(c);
+    *n = v->of.n;
+    do_beside(c->window ? take_shown : write_blocks, c);
+    do_between(adopt, c);
+    enum status st = outcome(v, err);
+    visit_end(v);
+    return st;
+}
+
 enum status visit_write(struct lane *lane, const struct handover_prompt *p, struct str bytes, int32_t *n,
                         struct error *err) {
     struct visit v = {.lane = lane, .prompt = p};
-    struct call c = {.visit = &v, .bytes = bytes};
-    do_beside(check, &c);
-    do_between(make_room, &c);
-    wait_until_settled(&c);
-    *n = v.of.n;
-    do_beside(write_blocks, &c);
-    do_between(adopt, &c);
-    enum status st = outcome(&v, err);
-    visit_end(&v);
-    return st;
+    return take_over(&(struct call){.visit = &v, .bytes = bytes}, n, err);
+}
+
+enum status visit_take(struct lane *lane, const struct handover_prompt *p, struct str bytes,
+                       const struct prompt_window *window, int32_t *n, struct error *err) {
+    struct visit v = {.lane = lane, .prompt = p};
+    return take_over(&(struct call){.visit = &v, .bytes = bytes, .window = window}, n, err);
 }

@@ -9,6 +9,7 @@
 
 #include "engine/lanes/lane.h"
 #include "engine/roles/handover.h"
+#include "engine/roles/prompt_wire.h"
 
 struct visit {
     struct lane *lane;
@@ -32,6 +33,13 @@ void visit_hold_now(struct gyre *g, struct visit *v);
 enum status visit_read(struct visit *v, struct handover_part part, size_t max_bytes, struct buf *out,
                        struct error *err);
 void visit_end(struct visit *v); // whatever came of it
+
+/* Likewise by windows: ERR_UNSUPPORTED where bytes have to go. share: the name of this engine's. */
+enum status visit_share(struct lane *lane, char window[WINDOW_NAME], struct error *err);
+enum status visit_show(struct visit *v, struct handover_part part, size_t at, size_t max_bytes, struct buf *out,
+                       struct error *err);
+enum status visit_take(struct lane *lane, const struct handover_prompt *p, struct str bytes,
+                       const struct prompt_window *window, int32_t *n, struct error *err);
 
 /* Checks the bytes and takes them over; *n: behind how many blocks they end. */
 enum status visit_write(struct lane *lane, const struct handover_prompt *p, struct str bytes, int32_t *n,

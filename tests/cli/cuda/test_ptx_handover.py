@@ -1,10 +1,11 @@
 """A prompt's cache from one card to another, without a GPU: tests/ptx/machine.h."""
 import unittest
 
-from ptx_machine import ops
+from ptx_machine import alone, ops
 
 
 class Handover(unittest.TestCase):
+    test_kernels = alone("test_handed")
     test_one_engine = ops("test_handover", GYRE_TEST_ONLY="an_answer*")
 
 

@@ -452,6 +452,25 @@ cudaError_t cudaFreeHost(void *at) {
         free(at);
     return told(dry.is_lost ? cudaErrorIllegalAddress : cudaSuccess);
 }
+/* Memory of this process, which a real runtime does not open here. */
+cudaError_t cudaIpcGetMemHandle(cudaIpcMemHandle_t *handle, void *at) {
+    MUST_BE_ALLOWED();
+    MAY_FAIL(cudaErrorNotSupported);
+    memcpy(handle, &at, sizeof at);
+    return cudaSuccess;
+}
+cudaError_t cudaIpcOpenMemHandle(void **out, cudaIpcMemHandle_t handle, unsigned flags) {
+    (void)flags;
+    MUST_BE_ALLOWED();
+    MAY_FAIL(cudaErrorMapBufferObjectFailed);
+    memcpy(out, &handle, sizeof *out);
+    return cudaSuccess;
+}
+cudaError_t cudaIpcCloseMemHandle(void *at) {
+    (void)at;
+    MUST_BE_ALLOWED();
+    return cudaSuccess;
+}
 cudaError_t cudaMemGetInfo(size_t *n_free, size_t *total) {
     MAY_FAIL(cudaErrorUnknown);
     *n_free = TOTAL - held, *total = TOTAL;

@@ -3,26 +3,43 @@
  *     byte x of the row  =  byte x % span of block x / span;  span = n_layers * part
  *     byte r of a block  =  byte r % part of layer r / part
  *
- * A thread copies words, 16 bytes where sizes and addresses allow it, far apart; neighbours copy neighbours. A grid
- * of a block or fewer a multiprocessor: steps run beside it. Reads and writes each byte once; bound by memory, or by
- * the link where the row is another card's. */
+ * A thread copies words, 16 bytes where sizes and addresses allow it, four at a time and far apart; neighbours copy
+ * neighbours. The grid takes a third of the multiprocessors, since steps run beside it: what it reads from another card
+ * is bound by the link, and by words under way. Reads and writes each byte once. */
 #include "backend/cuda/cache/handed.h"
 
-enum { THREADS = 256, MOST_GRID = 128 };
+enum { THREADS = 256, MOST_GRID = 48, AT_ONCE = 4 };
+
+struct place {
+    char *there, *here; // in the cache; in the row
+};
+
+static __device__ place place_of(const dhanded &h, int64_t x, int64_t row_first) {
+    int64_t span = h.part * h.n_layers, i = x / span, r = x - i * span, layer = r / h.part;
+    return {h.block[i] + layer * h.pitch + (r - layer * h.part), h.row + (i * h.stride + r - row_first)};
+}
 
 template <typename word, bool GATHER>
 static __global__ void __launch_bounds__(THREADS) copy_words(const __grid_constant__ dhanded h) {
     int64_t span = h.part * h.n_layers, step = (int64_t)gridDim.x * THREADS * sizeof(word);
     int64_t row_first = h.first / span * h.stride + h.first % span;
-    for (int64_t x = h.first + ((int64_t)blockIdx.x * THREADS + threadIdx.x) * (int64_t)sizeof(word); x < h.end;
-         x += step) {
-        int64_t i = x / span, r = x - i * span, layer = r / h.part;
-        word *there = reinterpret_cast<word *>(h.block[i] + layer * h.pitch + (r - layer * h.part));
-        word *here = reinterpret_cast<word *>(h.row + (i * h.stride + r - row_first));
-        if (GATHER)
-            *here = *there;
-        else
-            *there = *here;
+    int64_t x = h.first + ((int64_t)blockIdx.x * THREADS + threadIdx.x) * (int64_t)sizeof(word);
+    for (; x < h.end; x += AT_ONCE * step) {
+        word w[AT_ONCE];
+        char *to[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            to[k] = nullptr;
+            if (x + k * step < h.end) {
+                place p = place_of(h, x + k * step, row_first);
+                w[k] = *reinterpret_cast<const word *>(GATHER ? p.there : p.here);
+                to[k] = GATHER ? p.here : p.there;
+            }
+        }
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++)
+            if (to[k])
+                *reinterpret_cast<word *>(to[k]) = w[k];
     }
 }
 

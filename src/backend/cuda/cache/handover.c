@@ -6,6 +6,9 @@
  *     get    cache ─ gather ─► half on the device ─► half on the host ─ processor ─► out
  *     put    in ─ processor ─► half on the host ─► half on the device ─ scatter ─► cache
  *
+ *     show   cache ─ gather ─► window, cudaMalloc'd and exported (CUDA IPC)
+ *     take   another process's window ─ scatter, which reads over the link ─► cache
+ *
  * One thread at a time copies; others wait for it. What is read was written, and what is written is read by, no step in
  * flight: that is the caller's to know, and nothing here waits for the device's stream but for what cleared the memory.
  * A fault is told to who copies: the device's own is the engine's thread's. */
@@ -27,8 +30,12 @@ struct handed_copies {
     cudaStream_t stream;
     char *here[HALVES], *there[HALVES]; // pinned; the device's
     cudaEvent_t done[HALVES];
-    cudaEvent_t cleared; // on the device's stream, by the thread of the engine
+    char *window;                  // of this device; NULL: it was not shared
+    char *opened;                  // of another; NULL: none was
+    char opened_name[WINDOW_NAME]; // whose it is
+    cudaEvent_t cleared;           // on the device's stream, by the thread of the engine
 };
+_Static_assert(sizeof(cudaIpcMemHandle_t) == WINDOW_NAME, "a handle is a window's name");
 
 // ---- memory -----------------------------------------------------------------------------------------------------
 
@@ -42,6 +49,9 @@ void handover_release(struct loaded *loaded) {
         if (c->done[h])
             cudaEventDestroy(c->done[h]);
     }
+    if (c->opened)
+        cudaIpcCloseMemHandle(c->opened);
+    cudaFree(c->window);
     if (c->cleared)
         cudaEventDestroy(c->cleared);
     if (c->stream)
@@ -114,6 +124,8 @@ struct moving {
     char *out;
     const char *in;
     size_t stride;
+    char *row; // in place of them: of a device's memory, where blocks lie one behind the other
+    bool shows;
 };
 
 static enum status failed(cudaError_t code, const struct moving *m, struct error *err) {
@@ -198,27 +210,53 @@ static cudaError_t move_runs(const struct moving *m) {
     return cudaSuccess;
 }
 
-static enum status move(const struct moving *m, struct error *err) {
+/* Between a window and the cache. */
+static cudaError_t move_row(const struct moving *m) {
+    struct handed_copies *c = m->loaded->copies;
+    int64_t all = m->n * m->span, most = (int64_t)MOST_HANDED * m->span;
+    for (int64_t first = 0; first < all; first += most) {
+        struct dhanded run = run_of(m, m->row + first, first, MIN(first + most, all));
+        if (m->shows)
+            launch_gather(c->stream, &run);
+        else
+            launch_scatter(c->stream, &run);
+        cudaError_t code = cudaGetLastError();
+        if (code != cudaSuccess)
+            return code;
+    }
+    cudaError_t code = cudaEventRecord(c->done[0], c->stream);
+    return code == cudaSuccess ? cudaEventSynchronize(c->done[0]) : code;
+}
+
+/* Under the lock. */
+static enum status move_locked(const struct moving *m, struct error *err) {
     struct loaded *loaded = m->loaded;
     struct handed_copies *c = loaded->copies;
     if (m->n == 0 || m->span == 0)
         return OK;
-    pthread_mutex_lock(&c->lock);
     cudaError_t code = cudaSetDevice(loaded->device->index);
     if (code == cudaSuccess)
         code = cudaStreamWaitEvent(c->stream, c->cleared, 0);
     if (code == cudaSuccess)
-        code = move_runs(m);
+        code = m->row ? move_row(m) : move_runs(m);
     if (code != cudaSuccess)
         cudaStreamSynchronize(c->stream); // nothing is under way any more
-    pthread_mutex_unlock(&c->lock);
     return code == cudaSuccess ? OK : failed(code, m, err);
+}
+
+static enum status move(const struct moving *m, struct error *err) {
+    pthread_mutex_lock(&m->loaded->copies->lock);
+    enum status st = move_locked(m, err);
+    pthread_mutex_unlock(&m->loaded->copies->lock);
+    return st;
 }
 
 static enum status get(struct loaded *loaded, int group, const int32_t *blocks, int n, void *out, size_t stride,
                        struct error *err) {
     int64_t span = span_of(loaded, group);
-    TRY(move(&(struct moving){loaded, group, blocks, n, span, out, NULL, stride}, err));
+    struct moving m = {.loaded = loaded, .group = group, .blocks = blocks, .n = n, .span = span};
+    m.out = out, m.stride = stride;
+    TRY(move(&m, err));
     for (int i = 0; i < n && tail_bytes(loaded, group) > 0; i++) {
         int64_t base = loaded->state_base[blocks[i]];
         memcpy((char *)out + (size_t)i * stride + span, &base, sizeof base);
@@ -248,11 +286,88 @@ static enum status check(const struct loaded *loaded, int group, int32_t n_token
 
 static enum status put(struct loaded *loaded, int group, const int32_t *blocks, int n, const void *in, size_t stride,
                        struct error *err) {
-    TRY(move(&(struct moving){loaded, group, blocks, n, span_of(loaded, group), NULL, in, stride}, err));
+    struct moving m = {.loaded = loaded, .group = group, .blocks = blocks, .n = n, .span = span_of(loaded, group)};
+    m.in = in, m.stride = stride;
+    TRY(move(&m, err));
     for (int i = 0; i < n && tail_bytes(loaded, group) > 0; i++)
         loaded->state_base[blocks[i]] = (int32_t)base_in(loaded, group, (const char *)in + (size_t)i * stride);
     return OK;
 }
 
-const struct backend_handover cuda_handover = {
-    .bytes = handed_bytes, .prepare = prepare, .get = get, .put = put, .check = check};
+// ---- windows ----------------------------------------------------------------------------------------------------
+
+/* What is wrong is no fault: bytes go then. */
+static enum status no_window(cudaError_t code, const char *what, struct error *err) {
+    cudaGetLastError();
+    return fail(err, ERR_UNSUPPORTED, "%s: %s", what, cudaGetErrorString(code));
+}
+
+/* Under the lock. */
+static cudaError_t make_window(struct loaded *loaded, char *name) {
+    struct handed_copies *c = loaded->copies;
+    cudaIpcMemHandle_t handle = {{0}};
+    cudaError_t code = cudaSetDevice(loaded->device->index);
+    if (code == cudaSuccess && !c->window)
+        code = cudaMalloc((void **)&c->window, WINDOW_BYTES);
+    if (code == cudaSuccess)
+        code = cudaIpcGetMemHandle(&handle, c->window);
+    memcpy(name, &handle, sizeof handle);
+    return code;
+}
+
+static enum status share(struct loaded *loaded, char name[WINDOW_NAME], struct error *err) {
+    pthread_mutex_lock(&loaded->copies->lock);
+    cudaError_t code = make_window(loaded, name);
+    pthread_mutex_unlock(&loaded->copies->lock);
+    return code == cudaSuccess ? OK : no_window(code, "a window of this device's memory cannot be shared", err);
+}
+
+static enum status show(struct loaded *loaded, int group, const int32_t *blocks, int n, size_t at, struct error *err) {
+    struct moving m = {.loaded = loaded, .group = group, .blocks = blocks, .n = n, .span = span_of(loaded, group)};
+    BUG_IF(!loaded->copies->window || at + (size_t)(m.n * m.span) > WINDOW_BYTES);
+    m.row = loaded->copies->window + at, m.shows = true;
+    return move(&m, err);
+}
+
+/* Under the lock. One is open at a time: the server behind a name that is new was started anew. */
+static cudaError_t open_window(struct loaded *loaded, const char *name) {
+    struct handed_copies *c = loaded->copies;
+    cudaIpcMemHandle_t handle;
+    if (c->opened && memcmp(c->opened_name, name, WINDOW_NAME) == 0)
+        return cudaSuccess;
+    cudaError_t code = cudaSetDevice(loaded->device->index);
+    if (code == cudaSuccess && c->opened)
+        cudaIpcCloseMemHandle(c->opened);
+    c->opened = NULL;
+    memcpy(&handle, name, sizeof handle);
+    memcpy(c->opened_name, name, WINDOW_NAME);
+    if (code == cudaSuccess)
+        code = cudaIpcOpenMemHandle((void **)&c->opened, handle, cudaIpcMemLazyEnablePeerAccess);
+    if (code != cudaSuccess)
+        c->opened = NULL;
+    return code;
+}
+
+static enum status take(struct loaded *loaded, const char name[WINDOW_NAME], int group, const int32_t *blocks, int n,
+                        size_t at, struct error *err) {
+    struct handed_copies *c = loaded->copies;
+    struct moving m = {.loaded = loaded, .group = group, .blocks = blocks, .n = n, .span = span_of(loaded, group)};
+    BUG_IF(at + (size_t)(m.n * m.span) > WINDOW_BYTES);
+    pthread_mutex_lock(&c->lock);
+    cudaError_t code = open_window(loaded, name);
+    if (code == cudaSuccess)
+        m.row = c->opened + at;
+    enum status st = m.row ? move_locked(&m, err)
+                           : no_window(code, "the memory of the other server's device cannot be reached", err);
+    pthread_mutex_unlock(&c->lock);
+    return st;
+}
+
+const struct backend_handover cuda_handover = {.bytes = handed_bytes,
+                                               .prepare = prepare,
+                                               .get = get,
+                                               .put = put,
+                                               .share = share,
+                                               .show = show,
+                                               .take = take,
+                                               .check = check};

@@ -1,0 +1,162 @@
+/* test_windows.c - prompts handed over from device to device, of two services in one process: the toy's windows are of
+ * the host's memory, and its answers say whether each block is the right one. */
+#include "check.h"
+
+#include "backend/toy/toy.h"
+#include "base/clock.h"
+#include "base/random.h"
+#include "engine/engine.h"
+#include "engine/lanes/lane.h"
+#include "engine/roles/roles.h"
+
+#include <stdio.h>
+#include <unistd.h>
+
+enum { BLOCK = 16, PROMPT = 900, ANSWER = 12, IDENTITY = 42, SECOND_US = 1000000 };
+
+static void no_news(void *context, struct answer *a) { (void)context, (void)a; }
+
+static struct service *open_service(const struct backend_ops *backend, const char *model) {
+    struct gyre_options o = {
+        .model = model, .backend = backend, .block_size = BLOCK, .max_batched_tokens = 256, .max_seqs = 4};
+    struct gyre *g;
+    struct service *s;
+    struct gyre_error err;
+    EXPECT_OK(gyre_open(&o, &g, &err), err);
+    EXPECT_OK(service_open(g, &(struct service_options){.news = no_news}, &s, &err), err);
+    return s;
+}
+
+struct rig {
+    struct service *gives, *takes, *one;
+    int n_asked;
+};
+
+static void open_rig(struct rig *r, const struct backend_ops *backend, const char *model) {
+    char address[32];
+    struct error err;
+    int port;
+    *r = (struct rig){open_service(backend, model), open_service(backend, model), open_service(backend, model), 0};
+    EXPECT_OK(service_give_prompts(r->gives, "127.0.0.1:0", IDENTITY, &port, &err), err);
+    snprintf(address, sizeof address, "127.0.0.1:%d", port);
+    struct prompt_fetch_options f = {address, IDENTITY, BLOCK, 30 * SECOND_US};
+    EXPECT_OK(service_fetch_prompts(r->takes, &f, &err), err);
+}
+
+static struct service_state close_rig(struct rig *r) {
+    struct service_state now;
+    service_state(r->takes, &now);
+    service_close(r->takes), service_close(r->gives), service_close(r->one);
+    return now;
+}
+
+static struct answer *submit(struct service *s, const int32_t *text, int n) {
+    struct gyre_request q = service_request_default(s);
+    struct answer *a;
+    struct gyre_error err;
+    q.prompt = text, q.n_prompt = n, q.max_tokens = ANSWER, q.ignore_eos = true, q.temperature = 0;
+    EXPECT_OK(service_submit(s, &q, NULL, &a, &err), err);
+    return a;
+}
+
+static void await_end(struct answer *a) {
+    for (int64_t until_us = clock_us() + 60 * SECOND_US; !a->done; usleep(1000)) {
+        EXPECT(clock_us() < until_us);
+        service_look(a);
+    }
+    EXPECT_EQ(a->finish, GYRE_LENGTH);
+}
+
+/* Some prompts at a time; each is answered as by one engine that computes all. */
+static void ask_some(struct rig *r, int n) {
+    int32_t text[4][PROMPT];
+    struct answer *apart[4], *one[4];
+    for (int i = 0; i < n; i++, r->n_asked++) {
+        for (int k = 0; k < PROMPT; k++)
+            text[i][k] = 3 + (int32_t)(philox_uniform(test_seed(), (uint64_t)k, (uint64_t)r->n_asked) * 1000);
+        apart[i] = submit(r->takes, text[i], PROMPT - i), one[i] = submit(r->one, text[i], PROMPT - i);
+    }
+    for (int i = 0; i < n; i++) {
+        await_end(apart[i]), await_end(one[i]);
+        for (int k = 0; k < ANSWER; k++)
+            EXPECT_EQ(apart[i]->tokens[k], one[i]->tokens[k]);
+        service_release(r->takes, apart[i]), service_release(r->one, one[i]);
+    }
+}
+
+static void prompts_come_through_windows(void **state) {
+    (void)state;
+    static const char *const models[] = {"tests/models/llama", "tests/models/gemma3", "tests/models/deepseek_v3"};
+    for (size_t m = 0; m < ARRAY_LEN(models); m++) {
+        struct rig r;
+        open_rig(&r, &backend_toy, models[m]);
+        for (int i = 0; i < 4; i++)
+            ask_some(&r, 1 + i % 2);
+        struct service_state now;
+        service_state(r.takes, &now);
+        EXPECT_EQ(now.n_fetched_prompts, r.n_asked);
+        EXPECT(now.n_fetched_windows >= now.n_fetched_prompts);
+        for (int i = 0; i < 3; i++)
+            ask_some(&r, 4); // more than there are slots: some come as bytes
+        now = close_rig(&r);
+        EXPECT_EQ(now.n_failed_fetches, 0);
+        EXPECT_EQ(now.n_fetched_prompts, r.n_asked);
+    }
+}
+
+static void what_cannot_be_reached_comes_as_bytes(void **state) {
+    (void)state;
+    struct rig r;
+    toy_faults.no_windows = true;
+    open_rig(&r, &backend_toy, "tests/models/llama");
+    ask_some(&r, 3), ask_some(&r, 1);
+    struct service_state now = close_rig(&r);
+    toy_faults.no_windows = false;
+    EXPECT_EQ(now.n_failed_fetches, 0);
+    EXPECT_EQ(now.n_fetched_prompts, r.n_asked);
+    EXPECT_EQ(now.n_fetched_windows, 0);
+}
+
+/* A state is no block of a window. */
+static void states_come_as_bytes(void **state) {
+    (void)state;
+    struct rig r;
+    open_rig(&r, &backend_toy, "tests/models/qwen3_5");
+    ask_some(&r, 2);
+    struct service_state now = close_rig(&r);
+    EXPECT_EQ(now.n_fetched_prompts, r.n_asked);
+    EXPECT_EQ(now.n_fetched_windows, 0);
+}
+
+static enum status late_take(struct loaded *l, const char name[WINDOW_NAME], int group, const int32_t *blocks, int n,
+                             size_t at, struct error *err) {
+    static _Atomic int n_taken;
+    enum status st = backend_toy.handover->take(l, name, group, blocks, n, at, err);
+    if (n_taken++ == 0)
+        usleep(2100000);
+    return st;
+}
+
+/* The window may show something else by then. */
+static void what_is_copied_too_late_is_not_used(void **state) {
+    (void)state;
+    static struct backend_ops late;
+    static struct backend_handover handover;
+    struct rig r;
+    late = backend_toy, handover = *backend_toy.handover;
+    handover.take = late_take, late.handover = &handover;
+    open_rig(&r, &late, "tests/models/llama");
+    ask_some(&r, 1);
+    struct service_state now = close_rig(&r);
+    EXPECT_EQ(now.n_failed_fetches, 1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(prompts_come_through_windows),
+        cmocka_unit_test(what_cannot_be_reached_comes_as_bytes),
+        cmocka_unit_test(states_come_as_bytes),
+        cmocka_unit_test(what_is_copied_too_late_is_not_used),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
