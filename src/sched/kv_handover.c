@@ -74,7 +74,7 @@ static enum status take_room(struct kv_pool *pool, struct sequence *seq, int32_t
 enum status kv_handover_take(struct kv_pool *pool, struct sequence *seq, int32_t from, int32_t n, int64_t *settles_at,
                              struct error *err) {
     BUG_IF(!pool->remembers || from > n || seq->n_tokens < n * pool->block_size || seq->n_computed > 0);
-    if (kv_pool_find_path(pool, seq, from) < from)
+    if (kv_handover_known(pool, seq, from * pool->block_size) < from) // of a window its last blocks may be gone
         return fail(err, ERR_FULL, "what was remembered of the text is not there any more");
     pool->n_handovers++;
     hold_path(pool, seq, from); // so that they are not taken for the new ones
