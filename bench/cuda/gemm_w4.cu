@@ -1,13 +1,14 @@
 /* gemm_w4.cu - times LINEAR by weights of four bits on the device, shape by shape.
  *
- *   build/cuda/bench_gemm_w4 [table|many|cuts] [rows ...]
+ *   build/cuda/bench_gemm_w4 [table|many|cuts|few] [rows ...]
  *     table   every shape, format and number of rows: microseconds, GB/s of the weight as it lies on the card, per cent
- *             of 4.6 TB/s
+ *             of 4.6 TB/s; of up to 8 rows once more by gemm_w4_few.cu
  *     many    the same by gemm_w4_many.cu, with TFLOP/s
  *     cuts    which cut into blocks and warps is fastest, the chosen one, and the four best
+ *     few     the same of gemm_w4_few.cu
  * Random bytes are the weights: their scales are numbers, and nobody looks at what comes out. */
 #include "backend/cuda/linear/ending.h"
-#include "backend/cuda/linear/w4/gemm_w4.h"
+#include "backend/cuda/linear/w4/gemm_w4_few.h"
 #include "backend/cuda/linear/w4/gemm_w4_many.h"
 #include "backend/cuda/value.h"
 #include "backend/cuda/weights/quads.h"
@@ -37,23 +38,34 @@ static dgemm_w4 w4_of(const shape &s, dquads q) {
     return a;
 }
 
-static double time_w4(const shape &s, dquads q, int rows, const gemm_w4_cut *cut, int n_runs) {
+/* Of a product: `put` launches one. */
+template <class PUT> static double time_product(const shape &s, dquads q, int rows, int n_runs, PUT put) {
     q.gated = s.gated;
     int n = (int)std::clamp<int64_t>(600000000 / (int64_t)bytes_of(s, q), 10, 64);
     dmat x = {inputs, s.in, (int)s.in, ELEMENT_F16},
          to = {y, s.width(), s.width(), s.gated ? ELEMENT_F16 : ELEMENT_F32};
-    auto put = [&] {
-        for (int i = 0; i < n; i++) {
-            dgemm_w4 a = w4_of(s, q);
-            gemm_w4_cut usual = gemm_w4_cut_of(&a.w, rows);
-            if (!gemm_w4_takes(&a, x, to, rows) ||
-                launch_gemm_w4_cut(stream, rows, &a, x, to, cut ? cut : &usual) != cudaSuccess)
+    auto put_all = [&] {
+        for (int i = 0; i < n; i++)
+            if (!put(w4_of(s, q), x, to))
                 return false;
-        }
         return true;
     };
-    double us = microseconds(stream, put, n_runs);
+    double us = microseconds(stream, put_all, n_runs);
     return us < 0 ? us : us / n;
+}
+static double time_w4(const shape &s, dquads q, int rows, const gemm_w4_cut *cut, int n_runs) {
+    return time_product(s, q, rows, n_runs, [&](const dgemm_w4 &a, dmat x, dmat to) {
+        gemm_w4_cut usual = gemm_w4_cut_of(&a.w, rows);
+        return gemm_w4_takes(&a, x, to, rows) &&
+               launch_gemm_w4_cut(stream, rows, &a, x, to, cut ? cut : &usual) == cudaSuccess;
+    });
+}
+static double time_few(const shape &s, dquads q, int rows, const gemm_w4_few_cut *cut, int n_runs) {
+    return time_product(s, q, rows, n_runs, [&](const dgemm_w4 &a, dmat x, dmat to) {
+        gemm_w4_few_cut usual = gemm_w4_few_cut_of(&a.w, rows);
+        return gemm_w4_few_takes(&a, x, to, rows) &&
+               launch_gemm_w4_few_cut(stream, rows, &a, x, to, cut ? cut : &usual) == cudaSuccess;
+    });
 }
 
 static void many(const std::vector<int> &rows, const std::vector<model> &models) {
@@ -89,20 +101,25 @@ static std::string cut_name(const gemm_w4_cut &c) {
     return text;
 }
 
+template <class TIME> static void print_layer(const model &m, const format &f, int n, const char *by, TIME time) {
+    double all = 0, bytes = 0;
+    printf("%s %s M=%d%s:", m.name, f.name, n, by);
+    for (const shape &s : m.layer) {
+        double us = time(s, f.q, n, nullptr, 5);
+        printf("  %s %.2f us %.0f GB/s %.0f%%", s.name, us, bytes_of(s, f.q) / us / 1e3,
+               bytes_of(s, f.q) / us / PEAK * 1e8);
+        all += us, bytes += (double)bytes_of(s, f.q);
+    }
+    printf("  layer %.2f us %.0f%%\n", all, bytes / all / PEAK * 1e8);
+    fflush(stdout);
+}
 static void table(const std::vector<int> &rows, const std::vector<model> &models) {
     for (const model &m : models)
         for (const format &f : FORMATS)
             for (int n : rows) {
-                double all = 0, bytes = 0;
-                printf("%s %s M=%d:", m.name, f.name, n);
-                for (const shape &s : m.layer) {
-                    double us = time_w4(s, f.q, n, nullptr, 5);
-                    printf("  %s %.2f us %.0f GB/s %.0f%%", s.name, us, bytes_of(s, f.q) / us / 1e3,
-                           bytes_of(s, f.q) / us / PEAK * 1e8);
-                    all += us, bytes += (double)bytes_of(s, f.q);
-                }
-                printf("  layer %.2f us %.0f%%\n", all, bytes / all / PEAK * 1e8);
-                fflush(stdout);
+                print_layer(m, f, n, "", time_w4);
+                if (n <= W4_FEW_MAX_ROWS)
+                    print_layer(m, f, n, ", few", time_few);
             }
 }
 
@@ -147,6 +164,54 @@ static void cuts(const std::vector<int> &rows, const std::vector<model> &models)
                 }
 }
 
+static std::string few_name(const gemm_w4_few_cut &c) {
+    char text[100];
+    snprintf(text, sizeof text, "%d segments, %d warps, split %d, %d blocks, %d x %d copied%s", c.segments, c.warps,
+             c.split, c.n_blocks, c.n_copies, c.a_copy, c.alone ? ", alone" : "");
+    return text;
+}
+
+static void few_cuts(const std::vector<int> &rows, const std::vector<model> &models) {
+    for (const model &m : std::vector<model>(models.begin(), models.begin() + 1))
+        for (const shape &s : m.layer)
+            for (int n : rows) {
+                dquads q = FORMATS[0].q;
+                std::vector<std::pair<double, gemm_w4_few_cut>> tried;
+                q.gated = s.gated;
+                dgemm_w4 first = w4_of(s, q);
+                gemm_w4_few_cut usual = gemm_w4_few_cut_of(&first.w, n);
+                for (int segments = 4; segments <= 16; segments *= 2)
+                    for (int warps = 8; warps <= 16; warps *= 2)
+                        for (int split = 1; split <= 4; split *= 2)
+                            for (int a_copy = 1; a_copy <= 4; a_copy *= 2)
+                                for (int copies = 2; copies <= 8; copies += copies < 4 ? 1 : 2)
+                                    for (int alone = 0; alone < 2; alone++) {
+                                        gemm_w4_few_cut c = {segments, warps,  split,     132 / split * split,
+                                                             a_copy,   copies, alone != 0};
+                                        int queue = warps * a_copy * copies;
+                                        if (queue < 48 || queue > 192 || !gemm_w4_few_takes_cut(&first.w, n, &c))
+                                            continue;
+                                        double us = time_few(s, q, n, &c, 1);
+                                        if (us > 0)
+                                            tried.push_back({us, c});
+                                    }
+                std::sort(tried.begin(), tried.end(), [](auto &a, auto &b) { return a.first < b.first; });
+                printf("%s %s %s M=%d: chosen %.2f us (%s)\n", m.name, s.name, FORMATS[0].name, n,
+                       time_few(s, q, n, &usual, 5), few_name(usual).c_str());
+                for (size_t i = 0; i < tried.size() && i < 6; i++)
+                    printf("    %.2f us %s\n", tried[i].first, few_name(tried[i].second).c_str());
+                for (int warps = 8; warps <= 16; warps *= 2) // the best of each
+                    for (int split = 1; split <= 4; split *= 2)
+                        for (int alone = 0; alone < 2; alone++)
+                            for (const auto &t : tried)
+                                if (t.second.warps == warps && t.second.split == split && t.second.alone == alone) {
+                                    printf("        %.2f us %s\n", t.first, few_name(t.second).c_str());
+                                    break;
+                                }
+                fflush(stdout);
+            }
+}
+
 int main(int argc, char **argv) {
     open_operands();
     std::vector<int> rows = rows_of(argc, argv, {1, 8, 32});
@@ -160,6 +225,8 @@ int main(int argc, char **argv) {
     }
     if (argc > 1 && strcmp(argv[1], "cuts") == 0)
         cuts(rows, models);
+    else if (argc > 1 && strcmp(argv[1], "few") == 0)
+        few_cuts(rows, models);
     else if (argc > 1 && strcmp(argv[1], "many") == 0)
         many(rows, models);
     else

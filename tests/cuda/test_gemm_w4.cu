@@ -1,8 +1,9 @@
 /* test_gemm_w4.cu - LINEAR by weights of four bits (src/backend/cuda/linear/w4) against double precision,
  * from codes as checkpoints have them through place_quads.cu: every format, random shapes, rows, biases and gated
- * pairs, all cuts. What of x stands beside a row must not change a bit of it. */
+ * pairs, all cuts. What of x stands beside a row must not change a bit of it; of few rows nor must the cut. */
 #define BARRIER_SPIN_LIMIT 20000000
 #include "backend/cuda/linear/w4/gemm_w4.cu"
+#include "backend/cuda/linear/w4/gemm_w4_few.cu"
 #include "backend/cuda/linear/w4/gemm_w4_many.cu"
 #include "backend/cuda/weights/place_gguf.cu"
 #include "backend/cuda/weights/place_quads.cu"
@@ -142,8 +143,8 @@ struct outcome {
 
 /* Sums of absolute terms beside each product: what float16 weights and float32 sums may be off. */
 static void judge(const problem &p, const stored_weight &w, const std::vector<__half> &x, int x_stride,
-                  const std::vector<float> &bias, const std::vector<float> &y, int y_stride, bool many, outcome *o) {
-    bool rounds = p.blocks || (p.q.kind == QUADS_INT4 && (many || p.q.group < QUADS_COLUMNS));
+                  const std::vector<float> &bias, const std::vector<float> &y, int y_stride, bool exact, outcome *o) {
+    bool rounds = p.q.kind == QUADS_INT4 ? !exact : p.blocks;
     double unit = (p.q.kind == QUADS_Q4_K || p.q.kind == QUADS_Q6_K ? 0x1p-10
                    : rounds                                         ? 0x1p-11
                                                                     : 0) +
@@ -193,6 +194,45 @@ static void give_back(std::vector<void *> all) {
         cudaFree(at);
 }
 
+/* What kernels are given, there and here. */
+struct operands {
+    const problem &p;
+    const stored_weight &w;
+    const std::vector<__half> &x;
+    const std::vector<float> &bias;
+    dgemm_w4 a;
+    dmat x_there, y_there;
+    size_t element_size, y_bytes;
+
+    size_t row_bytes() const { return (size_t)y_there.stride * element_size; }
+    void poison() const { MUST(cudaMemset(y_there.at, 0xff, y_bytes)); }
+    std::vector<uint8_t> fetch() const {
+        std::vector<uint8_t> got(y_bytes);
+        MUST(cudaStreamSynchronize(stream));
+        MUST(cudaMemcpy(got.data(), y_there.at, y_bytes, cudaMemcpyDeviceToHost));
+        return got;
+    }
+    dmat x_of(int row) const {
+        dmat m = x_there;
+        m.at = static_cast<__half *>(m.at) + (size_t)row * m.stride;
+        return m;
+    }
+    /* exact: of INT4 products are. */
+    void look(const std::vector<uint8_t> &got, bool exact, outcome *o) const {
+        std::vector<float> y(y_bytes / element_size);
+        for (size_t i = 0; i < y.size(); i++) {
+            y[i] = value_at(got, i, p.e);
+            bool inside = (int)(i / y_there.stride) < p.n && (int)(i % y_there.stride) < p.width();
+            for (size_t b = 0; !inside && b < element_size; b++)
+                o->stray += got[i * element_size + b] != 0xff;
+        }
+        judge(p, w, x, (int)x_there.stride, bias, y, (int)y_there.stride, exact, o);
+    }
+    bool row_is(const std::vector<uint8_t> &one, const std::vector<uint8_t> &all, int row) const {
+        return memcmp(one.data(), all.data() + row * row_bytes(), p.width() * element_size) == 0;
+    }
+};
+
 /* In two pieces. */
 static void place(const problem &p, const stored_weight &w, const uint8_t *codes, const uint8_t *zeros,
                   const float *scales, const dweight &to, dplaced *counts) {
@@ -211,6 +251,43 @@ static void place(const problem &p, const stored_weight &w, const uint8_t *codes
     }
 }
 
+static gemm_w4_few_cut random_few_cut(const dweight &w, int n_rows, const gemm_w4_few_cut &usual) {
+    for (int tries = 0; tries < 50; tries++) {
+        gemm_w4_few_cut c = usual; // sums are added up in the same order
+        c.warps = 8 << draw(2);
+        c.split = 1 << draw(4);
+        c.n_blocks = c.split * (1 + draw((int)quads_tiles(w.quads, w.out)));
+        c.a_copy = 1 + draw(4);
+        c.n_copies = 1 + draw(W4_FEW_COPIES);
+        c.alone = draw(2) != 0;
+        if (gemm_w4_few_takes_cut(&w, n_rows, &c))
+            return c;
+    }
+    return usual;
+}
+
+/* gemm_w4_few.cu: the usual cut, another, and a row by itself with a third. */
+static bool check_few(const operands &o, outcome *all) {
+    const problem &p = o.p;
+    gemm_w4_few_cut usual = gemm_w4_few_cut_of(&o.a.w, p.n), one = gemm_w4_few_cut_of(&o.a.w, 1);
+    int row = draw(p.n);
+    if (!gemm_w4_few_takes(&o.a, o.x_there, o.y_there, p.n) || usual.segments != one.segments)
+        return false;
+    o.poison();
+    MUST(launch_gemm_w4_few(stream, p.n, &o.a, o.x_there, o.y_there));
+    std::vector<uint8_t> got = o.fetch();
+    o.look(got, true, all);
+    gemm_w4_few_cut other = random_few_cut(o.a.w, p.n, usual), third = random_few_cut(o.a.w, 1, usual);
+    printf("%d segments; %d warps, split %d, %d blocks, %d x %d copied; ", usual.segments, other.warps, other.split,
+           other.n_blocks, other.n_copies, other.a_copy);
+    o.poison();
+    MUST(launch_gemm_w4_few_cut(stream, p.n, &o.a, o.x_there, o.y_there, &other));
+    bool same = o.fetch() == got;
+    o.poison();
+    MUST(launch_gemm_w4_few_cut(stream, 1, &o.a, o.x_of(row), o.y_there, &third));
+    return o.row_is(o.fetch(), got, row) && same;
+}
+
 static void check(const problem &p, const gemm_w4_cut *cut) {
     n_cases++;
     printf("%s%s group %d%s out %d in %d rows %d%s%s act %d element %d: ", p.blocks ? "blocks, " : "", KINDS[p.q.kind],
@@ -227,8 +304,8 @@ static void check(const problem &p, const gemm_w4_cut *cut) {
     uint8_t *codes = on_device(w.codes), *zeros = on_device(w.zeros);
     float *scales = on_device(w.scales), *biases = on_device(bias), *of_rows = on_device(std::vector<float>(p.out));
     __half *x_there = on_device(x);
-    std::vector<uint8_t> poison(y_bytes, 0xff), got(y_bytes), alone(y_bytes);
-    uint8_t *y_there = on_device(poison), *tiles = on_device(std::vector<uint8_t>(quads_bytes(p.q, p.out, p.in), 0xff));
+    uint8_t *y_there = on_device(std::vector<uint8_t>(y_bytes)),
+            *tiles = on_device(std::vector<uint8_t>(quads_bytes(p.q, p.out, p.in), 0xff));
     dplaced *counts = on_device(std::vector<dplaced>(1)), placed;
     dgemm_w4 a = {};
     a.w = {tiles, p.out, p.in, ELEMENT_QUADS, of_rows, p.q};
@@ -238,51 +315,49 @@ static void check(const problem &p, const gemm_w4_cut *cut) {
     place(p, w, codes, zeros, scales, a.w, counts);
     MUST(cudaStreamSynchronize(stream));
     MUST(cudaMemcpy(&placed, counts, sizeof placed, cudaMemcpyDeviceToHost));
-    dmat x_of = {x_there, x_stride, p.in, ELEMENT_F16}, y_of = {y_there, y_stride, p.width(), p.e};
+    operands o = {p,
+                  w,
+                  x,
+                  bias,
+                  a,
+                  {x_there, x_stride, p.in, ELEMENT_F16},
+                  {y_there, y_stride, p.width(), p.e},
+                  element_size,
+                  y_bytes};
     gemm_w4_cut c = cut ? *cut : gemm_w4_cut_of(&a.w, p.n);
     printf("%dx%d warps, split %d, %d blocks: ", c.row_warps, c.column_warps, c.split, c.n_blocks);
     fflush(stdout);
-    if (!gemm_w4_takes(&a, x_of, y_of, p.n)) {
+    if (!gemm_w4_takes(&a, o.x_there, o.y_there, p.n)) {
         printf("REFUSED %llu\n", ++n_bad);
         return;
     }
-    MUST(launch_gemm_w4_cut(stream, p.n, &a, x_of, y_of, &c));
-    MUST(cudaStreamSynchronize(stream));
-    MUST(cudaMemcpy(got.data(), y_there, y_bytes, cudaMemcpyDeviceToHost));
+    o.poison();
+    MUST(launch_gemm_w4_cut(stream, p.n, &a, o.x_there, o.y_there, &c));
+    std::vector<uint8_t> got = o.fetch();
     // One row by itself, cut as it is then.
     int row = draw(p.n);
-    MUST(cudaMemcpy(y_there, poison.data(), y_bytes, cudaMemcpyHostToDevice));
-    dmat x_row = x_of, y_row = y_of;
-    x_row.at = x_there + (size_t)row * x_stride;
+    o.poison();
     gemm_w4_cut of_one = cut ? *cut : gemm_w4_cut_of(&a.w, 1);
-    MUST(launch_gemm_w4_cut(stream, 1, &a, x_row, y_row, &of_one));
-    MUST(cudaStreamSynchronize(stream));
-    MUST(cudaMemcpy(alone.data(), y_there, y_bytes, cudaMemcpyDeviceToHost));
-    bool same = memcmp(alone.data(), got.data() + (size_t)row * y_stride * element_size, p.width() * element_size) == 0;
-    outcome o;
-    auto look = [&](bool many) {
-        std::vector<float> y((size_t)rows * y_stride);
-        for (size_t i = 0; i < y.size(); i++) {
-            y[i] = value_at(got, i, p.e);
-            bool inside = (int)(i / y_stride) < p.n && (int)(i % y_stride) < p.width();
-            for (size_t b = 0; !inside && b < element_size; b++)
-                o.stray += got[i * element_size + b] != 0xff;
-        }
-        judge(p, w, x, x_stride, bias, y, y_stride, many, &o);
+    MUST(launch_gemm_w4_cut(stream, 1, &a, o.x_of(row), o.y_there, &of_one));
+    bool same = o.row_is(o.fetch(), got, row);
+    outcome all;
+    auto look = [&](const char *name, bool exact) {
+        o.look(got, exact, &all);
+        printf("%s worst %.3f, ", name, all.worst);
+        all.worst = 0;
     };
-    look(false);
-    MUST(cudaMemcpy(y_there, poison.data(), y_bytes, cudaMemcpyHostToDevice));
-    MUST(launch_gemm_w4_many(stream, p.n, &a, x_of, y_of));
-    MUST(cudaStreamSynchronize(stream));
-    MUST(cudaMemcpy(got.data(), y_there, y_bytes, cudaMemcpyDeviceToHost));
-    printf("worst %.3f, of many ", o.worst);
-    o.worst = 0;
-    look(true);
+    look("w4", p.q.group == QUADS_COLUMNS);
+    o.poison();
+    MUST(launch_gemm_w4_many(stream, p.n, &a, o.x_there, o.y_there));
+    got = o.fetch();
+    look("many", false);
+    if (p.n <= W4_FEW_MAX_ROWS)
+        same = check_few(o, &all) && same;
     bool kept = placed.n_lost == 0 && placed.n_unreal == 0 && placed.squared_error == 0;
-    bool fine = !o.wrong && !o.stray && same && kept;
+    bool fine = !all.wrong && !all.stray && same && kept;
     n_bad += !fine;
-    printf("worst %.3f%s%s%s%s\n", o.worst, o.wrong ? " WRONG" : "", o.stray ? " STRAY" : "",
-           same ? "" : " DIFFERS ALONE", kept ? "" : " LOST BY PLACING");
+    printf("few worst %.3f%s%s%s%s\n", all.worst, all.wrong ? " WRONG" : "", all.stray ? " STRAY" : "",
+           same ? "" : " DIFFERS", kept ? "" : " LOST BY PLACING");
     give_back({codes, zeros, scales, biases, of_rows, x_there, y_there, tiles, counts});
 }
 
@@ -327,9 +402,17 @@ int main(int argc, char **argv) {
     for (int i = 0; i < (brief ? 2 : 12) * N_KINDS; i++) {
         dquads q = kind_at(i).q;
         int unit = q.kind >= QUADS_Q4_K ? 256 : q.group > 64 ? 128 : 64, in = unit * (1 + draw(1024 / unit));
-        problem p = {
-            q,       kind_at(i).blocks, 8 * (1 + draw(40)), in, 1 + draw(i % 5 ? 32 : brief ? 80 : 300), draw(2) != 0,
-            draw(4), elements[draw(3)]};
+        problem p = {q,
+                     kind_at(i).blocks,
+                     8 * (1 + draw(40)),
+                     in,
+                     1 + draw(i % 5 > 1 ? 8
+                              : i % 5   ? 32
+                              : brief   ? 80
+                                        : 300),
+                     draw(2) != 0,
+                     draw(4),
+                     elements[draw(3)]};
         p.q.gated = draw(2) != 0;
         gemm_w4_cut c = random_cut(p.q, p.out, p.in);
         dweight w = {nullptr, p.out, p.in, ELEMENT_QUADS, nullptr, p.q};

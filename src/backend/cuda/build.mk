@@ -96,7 +96,7 @@ CUDA_BENCHES := $(addprefix build/cuda/bench_,gemm_fp8_gated gemm_fp8_prefill ge
     lm_head sample argmax_filter attention nodes linear moe meeting delta)
 build/cuda/bench_gemm_fp8_gated: WITH := $(call cu_source,l2_copy)
 build/cuda/bench_linear: WITH := $(call cu_objects,gemv)
-build/cuda/bench_gemm_w4: WITH := $(call cu_objects,gemm_w4 gemm_w4_many)
+build/cuda/bench_gemm_w4: WITH := $(call cu_objects,gemm_w4 gemm_w4_few gemm_w4_many)
 build/cuda/bench_delta: WITH := $(call cu_objects,delta_decode delta_chunk_inputs delta_chunk_parts delta_chunk_scan \
     delta_norm)
 build/cuda/bench_meeting: WITH := $(call cu_objects,norm)

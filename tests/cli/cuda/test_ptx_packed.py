@@ -16,9 +16,9 @@ TEXT = "Once upon a time there was a little dog. " * 10  # more rows than the ke
 
 @needs_machine
 class Packed(unittest.TestCase):
-    def score(self, folder, *words):
-        p = subprocess.run([GYRE, "score", folder, "-p", TEXT, *words], capture_output=True, text=True,
-                           env=os.environ | {"GYRE_PLUGINS": MACHINE})
+    def score(self, folder, *words, text=TEXT, **environment):
+        p = subprocess.run([GYRE, "score", folder, "-p", text, *words], capture_output=True, text=True,
+                           env=os.environ | {"GYRE_PLUGINS": MACHINE} | environment)
         self.assertEqual(p.returncode, 0, p.stderr)
         return json.loads(p.stdout)["token_logprobs"]
 
@@ -33,6 +33,18 @@ class Packed(unittest.TestCase):
         explained = subprocess.run([GYRE, "explain", model, "--device", "cuda", "--rows", "2"], capture_output=True,
                                    text=True, env=os.environ | {"GYRE_PLUGINS": MACHINE}).stdout
         self.assertEqual(explained.count("gemm_w4.cu"), 12)  # four of each layer
+
+    def test_few_rows(self):
+        """A step has eight rows of the text, or one."""
+        folder = tempfile.mkdtemp(prefix="gyre-ptx-packed-")
+        self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+        packed_weights.make(os.path.join(ROOT, "tests/models/llama"), folder, "awq", group=128)
+        model = os.path.join(folder, "packed")
+        for rows, text in (8, TEXT[:120]), (1, TEXT[:40]):
+            there = self.score(model, "--device", "cuda", "--enforce-eager", "--max-num-seqs", "1",
+                               "--max-num-batched-tokens", str(rows), text=text, GYRE_LINEAR="w4_few")
+            for a, b in zip(self.score(model, text=text), there, strict=True):
+                self.assertAlmostEqual(a, b, delta=0.01)
 
     def test_awq(self):
         self.same("awq", group=128)

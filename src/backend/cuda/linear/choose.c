@@ -14,7 +14,9 @@
  * leaves it for a gain of 3 per cent and more that is seen twice: attention, which has nothing to do in a step without
  * rows, hides what it would hide in others, and one switch at a time does not lead from streams for all to tiles for
  * all or back. One row of Llama-3.1-8B: 423 tokens/s by tiles, 437 by streams, which the layers alone do not show
- * (65.0 and 64.9 us); 8 rows of Qwen2.5-7B: 3,466 and 3,114.
+ * (65.0 and 64.9 us); 8 rows of Qwen2.5-7B: 3,466 and 3,114. Likewise one row of weights in tiles is gemm_w4_few.cu's,
+ * whose small blocks pay once all products of a layer have them (606 tokens/s for 550; switched one by one, none was
+ * seen to). Of more rows gemm_w4.cu was faster.
  *
  * Up to 64 rows: a choice made that way for 128 took 4.12 ms a step of Qwen2.5-7B where the library alone took 3.91, as
  * a few layers do not reach the power limit that a step runs at. From there to 512 rows gemm_fp8_gated.cu computes
@@ -25,8 +27,9 @@
  * show.
  *
  * Numbers of rows between those that are timed do as the next larger one, where they can. LINEARs with small weights,
- * all of them if GYRE_LINEAR names a path (library, gemv, small_m, gated, split_k, prefill: for tests and to measure),
- * and those for which the time is up take what is usual. Choices are kept with the plans (plan_cache.h). */
+ * all of them if GYRE_LINEAR names a path (library, gemv, small_m, gated, split_k, prefill: for tests and to measure;
+ * w4, w4_few and w4_many are of weights in tiles alone), and those for which the time is up take what is usual. Choices
+ * are kept with the plans (plan_cache.h). */
 #include "backend/cuda/attention/lists.h"
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/linear/ending.h"
@@ -110,7 +113,9 @@ enum status linear_check(struct error *err) {
     if (!name || forced())
         return OK;
     return fail(err, ERR_ARG,
-                "GYRE_LINEAR: \"%.40s\" is none of library, gemv, small_m, gated, split_k, prefill, w4, w4_many", name);
+                "GYRE_LINEAR: \"%.40s\" is none of library, gemv, small_m, gated, split_k, prefill, w4, w4_few, "
+                "w4_many",
+                name);
 }
 
 /* Beyond the rows of gemm_fp8_gated.cu its name means the kernel that goes on where it ends. */
@@ -118,6 +123,10 @@ static const struct linear_kernel *forced_for(const struct compiled_op *c, const
     if (k == linear_by_gated && linear_takes(linear_by_gated_prefill, c, rows))
         return linear_by_gated_prefill;
     return linear_takes(k, c, rows) ? k : linear_library(c);
+}
+/* A kernel of weights in tiles is asked for these alone. */
+static bool is_forced(const struct compiled_op *c) {
+    return forced() && (!forced()->of_quads || c->matrix[0].element == ELEMENT_QUADS);
 }
 
 static int64_t weight_bytes(const struct compiled_op *c) {
@@ -137,10 +146,12 @@ static const struct linear_kernel *usual_of_prompts(const struct compiled_op *c,
 
 static const struct linear_kernel *usual(const struct compiled_op *c, int rows) {
     bool many = rows > MOST_TIMED_ROWS && rows <= GATED_MAX_ROWS;
-    if (forced())
+    if (is_forced(c))
         return forced_for(c, forced(), rows);
     if (linear_takes(linear_by_lm_head, c, rows))
         return linear_by_lm_head;
+    if (rows == 1 && linear_takes(linear_by_w4_few, c, rows))
+        return linear_by_w4_few;
     if (c->matrix[0].element == ELEMENT_QUADS)
         return gemm_w4_many_pays(&c->matrix[0], rows) ? linear_by_w4_many : linear_library(c);
     if (many && c->pair && weight_bytes(c) >= WORTH_WIDE && linear_takes(linear_by_gated, c, rows))
@@ -159,7 +170,7 @@ static void take_usual(struct executable *exe) {
         struct compiled_op *c = &exe->ops[i];
         for (int k = 0; c->gemm && padded_rows_at(k) <= padded_rows(linear_most_rows(exe, c->op)); k++)
             linear_take(c, usual(c, padded_rows_at(k)), padded_rows_at(k),
-                        forced() ? "GYRE_LINEAR asks for it" : "usual for these rows");
+                        is_forced(c) ? "GYRE_LINEAR asks for it" : "usual for these rows");
     }
 }
 

@@ -11,6 +11,7 @@
 #include "backend/cuda/linear/gemm_internal.h"
 #include "backend/cuda/linear/gemv.h"
 #include "backend/cuda/linear/w4/gemm_w4.h"
+#include "backend/cuda/linear/w4/gemm_w4_few.h"
 #include "backend/cuda/linear/w4/gemm_w4_many.h"
 #include "backend/cuda/qact/qact.h"
 #include "backend/cuda/step/padded.h"
@@ -187,13 +188,19 @@ static bool w4_run(const struct compiled_op *c, int run, struct dgemm_w4 *a, str
     return true;
 }
 
-static bool w4_takes(const struct compiled_op *c, int rows) {
+typedef bool w4_takes_run(const struct dgemm_w4 *a, struct dmat x, struct dmat y, int n_rows);
+
+static bool w4_takes_runs(const struct compiled_op *c, int rows, w4_takes_run *takes) {
     struct dgemm_w4 a;
     struct dmat y;
     for (int run = 0; w4_run(c, run, &a, &y); run++)
-        if (!gemm_w4_takes(&a, c->gemm->x, y, rows))
+        if (!takes(&a, c->gemm->x, y, rows))
             return false;
     return true;
+}
+static bool w4_takes(const struct compiled_op *c, int rows) { return w4_takes_runs(c, rows, gemm_w4_takes); }
+static bool w4_few_takes(const struct compiled_op *c, int rows) {
+    return rows <= W4_FEW_MAX_ROWS && w4_takes_runs(c, rows, gemm_w4_few_takes);
 }
 
 typedef cudaError_t w4_launch(cudaStream_t stream, int n_rows, const struct dgemm_w4 *a, struct dmat x, struct dmat y);
@@ -213,6 +220,10 @@ static enum status w4_many_put(const struct linear_call *call, struct error *err
     return w4_put_runs(call, launch_gemm_w4_many, err);
 }
 
+static enum status w4_few_put(const struct linear_call *call, struct error *err) {
+    return w4_put_runs(call, launch_gemm_w4_few, err);
+}
+
 // ---- the head ---------------------------------------------------------------------------------------------------
 
 static bool lm_head_row_takes(const struct compiled_op *c, int rows) { return c->is_head && rows <= HEAD_MAX_ROWS; }
@@ -223,7 +234,7 @@ static enum status lm_head_put(const struct linear_call *call, struct error *err
 
 // ---- the table --------------------------------------------------------------------------------------------------
 
-enum { LIBRARY, LIBRARY_QACT, SMALL_M, GEMV, GATED, GATED_PREFILL, SPLIT_K, PREFILL, LM_HEAD, W4, W4_MANY };
+enum { LIBRARY, LIBRARY_QACT, SMALL_M, GEMV, GATED, GATED_PREFILL, SPLIT_K, PREFILL, LM_HEAD, W4, W4_MANY, W4_FEW };
 
 const struct linear_kernel linear_kernels[N_LINEAR_KERNELS] = {
     [LIBRARY] = {"library", "cuBLASLt", .is_timed = true, .takes = value_takes, .put = library_put},
@@ -241,10 +252,12 @@ const struct linear_kernel linear_kernels[N_LINEAR_KERNELS] = {
                  .ends_early = true, .takes = split_k_row_takes, .put = split_k_put},
     [PREFILL] = {"prefill", "gemm_fp8_prefill.cu", .wants_hopper = true, .reads_qact = true, .makes_unscaled = true,
                  .takes = prefill_row_takes, .put = prefill_put},
-    [W4] = {"w4", "gemm_w4.cu", .wants_hopper = true, .gates = true, .is_timed = true, .takes = w4_takes,
-            .put = w4_put},
-    [W4_MANY] = {"w4_many", "gemm_w4_many.cu", .wants_hopper = true, .gates = true, .is_timed = true, .takes = w4_takes,
-                 .put = w4_many_put},
+    [W4] = {"w4", "gemm_w4.cu", .wants_hopper = true, .gates = true, .is_timed = true, .of_quads = true,
+            .takes = w4_takes, .put = w4_put},
+    [W4_MANY] = {"w4_many", "gemm_w4_many.cu", .wants_hopper = true, .gates = true, .is_timed = true, .of_quads = true,
+                 .takes = w4_takes, .put = w4_many_put},
+    [W4_FEW] = {"w4_few", "gemm_w4_few.cu", .wants_hopper = true, .gates = true, .of_quads = true,
+                .takes = w4_few_takes, .put = w4_few_put},
     [LM_HEAD] = {"lm_head", "lm_head.cu", .wants_hopper = true, .is_timed = true, .takes = lm_head_row_takes,
                  .put = lm_head_put},
 };
@@ -253,7 +266,8 @@ const struct linear_kernel
            *const linear_by_small_m = &linear_kernels[SMALL_M], *const linear_by_gated = &linear_kernels[GATED],
            *const linear_by_gated_prefill = &linear_kernels[GATED_PREFILL],
            *const linear_by_split_k = &linear_kernels[SPLIT_K], *const linear_by_prefill = &linear_kernels[PREFILL],
-           *const linear_by_lm_head = &linear_kernels[LM_HEAD], *const linear_by_w4_many = &linear_kernels[W4_MANY];
+           *const linear_by_lm_head = &linear_kernels[LM_HEAD], *const linear_by_w4_few = &linear_kernels[W4_FEW],
+           *const linear_by_w4_many = &linear_kernels[W4_MANY];
 
 bool linear_takes(const struct linear_kernel *k, const struct compiled_op *c, int rows) {
     return (!k->wants_hopper || c->gemm->loaded->device->is_fast) && k->takes(c, rows);

@@ -32,17 +32,19 @@ struct linear_kernel {
     bool folds;          // of what that makes: the rows' absmax, and a qact by its static_scale
     bool ends_early;     // the node behind it may read before it waits what nodes before this one left
     bool is_timed;       // among layers, for few rows; else taken by rule
+    bool of_quads;       // of weights in tiles alone
     bool (*takes)(const struct compiled_op *c, int rows); // ask linear_takes; rows: one of padded_rows
     enum status (*put)(const struct linear_call *call, struct error *err);
 };
 
-enum { N_LINEAR_KERNELS = 11 };
+enum { N_LINEAR_KERNELS = 12 };
 extern const struct linear_kernel linear_kernels[N_LINEAR_KERNELS];
 extern const struct linear_kernel *const linear_by_gemv,
-    *const linear_by_small_m, *const linear_by_w4_many, *const linear_by_gated, *const linear_by_gated_prefill,
-                                                                                    *const linear_by_split_k,
-                                                                                        *const linear_by_prefill,
-                                                                                            *const linear_by_lm_head;
+    *const linear_by_small_m, *const linear_by_w4_few, *const linear_by_w4_many,
+                                                           *const linear_by_gated, *const linear_by_gated_prefill,
+                                                                                       *const linear_by_split_k,
+                                                                                           *const linear_by_prefill,
+                                                                                               *const linear_by_lm_head;
 
 bool linear_takes(const struct linear_kernel *k, const struct compiled_op *c, int rows);
 /* What computes it where nothing else was chosen: one of the library's two rows, or that of weights of four bits. */
