@@ -9,6 +9,7 @@
 #include "engine/roles/handover.h"
 #include "engine/roles/visit.h"
 #include "engine/service.h"
+#include "sched/kv_handover.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -227,6 +228,46 @@ static void who_needs_what_is_held_waits(void **state) {
     gyre_close(a), gyre_close(b);
 }
 
+/* Blocks that were given back while steps are in flight are written when those have been collected, and the next one
+ * too, which may begin with copies of them; at once where nothing is in flight. */
+static void a_block_is_written_when_steps_have_left_it(void **state) {
+    (void)state;
+    static const struct cache_group full = {.kind = CACHE_KV, .n_layers = 1, .n_heads = 1, .k_dim = 8, .v_dim = 8};
+    struct kv_pool_options o = {.groups = &full,
+                                .n_groups = 1,
+                                .block_size = BLOCK,
+                                .max_chunk = PROMPT,
+                                .max_copies = 4,
+                                .n_blocks = {WHOLE + 1},
+                                .block_bytes = {1},
+                                .remember_tokens = PROMPT};
+    struct kv_pool pool;
+    struct arena arena = {0};
+    struct sequence runs, comes;
+    struct error err;
+    int64_t at;
+    kv_pool_init(&pool, &o);
+    sequence_init(&runs, &arena, PROMPT, 1, BLOCK), sequence_init(&comes, &arena, PROMPT, 1, BLOCK);
+    runs.n_tokens = comes.n_tokens = comes.n_known = PROMPT;
+    EXPECT_EQ(kv_pool_extend(&pool, &runs, PROMPT), OK);
+    kv_pool_step_started(&pool), kv_pool_step_started(&pool);
+    kv_pool_drop(&pool, &runs);
+    EXPECT_OK(kv_handover_take(&pool, &comes, 0, WHOLE, &at, &err), err);
+    EXPECT(!kv_pool_is_settled(&pool, at));
+    kv_pool_step_started(&pool), kv_pool_step_collected(&pool), kv_pool_step_collected(&pool);
+    EXPECT(!kv_pool_is_settled(&pool, at));
+    kv_pool_step_started(&pool), kv_pool_step_collected(&pool);
+    EXPECT(kv_pool_is_settled(&pool, at));
+    kv_handover_end(&pool, &comes);
+    EXPECT_OK(kv_handover_take(&pool, &comes, 0, WHOLE, &at, &err), err);
+    EXPECT(!kv_pool_is_settled(&pool, at));
+    kv_pool_step_collected(&pool);
+    EXPECT(kv_pool_is_settled(&pool, at)); // none is in flight
+    kv_handover_end(&pool, &comes);
+    kv_pool_release(&pool);
+    arena_release(&arena);
+}
+
 // ---- on threads -------------------------------------------------------------------------------------------------
 
 static const int64_t COPY_US = 200000;
@@ -314,6 +355,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(blocks_move_while_steps_are_in_flight),
         cmocka_unit_test(who_needs_what_is_held_waits),
+        cmocka_unit_test(a_block_is_written_when_steps_have_left_it),
         cmocka_unit_test(a_stream_goes_on_while_blocks_are_copied),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
