@@ -196,8 +196,8 @@ static enum status add(struct loaded *l, struct compiled wanted, const struct co
 static bool is_same(const struct compiled *a, const struct compiled *b) {
     const struct launch_shape *x = &a->shape, *y = &b->shape;
     return a->copies == b->copies && x->n_seqs == y->n_seqs && x->n_queries == y->n_queries && x->n_rows == y->n_rows &&
-           x->context == y->context && x->draws == y->draws && x->has_logits == y->has_logits &&
-           x->n_steps == y->n_steps && x->n_fed == y->n_fed && x->is_dense == y->is_dense && a->dense == b->dense;
+           x->context == y->context && x->draws == y->draws && x->n_steps == y->n_steps && x->n_fed == y->n_fed &&
+           x->is_dense == y->is_dense && a->dense == b->dense;
 }
 
 static enum status find_or_add(struct loaded *l, struct compiled wanted, const struct compiled **out,

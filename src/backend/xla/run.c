@@ -53,8 +53,7 @@ static void take_outputs(struct executable *exe, struct piece *piece) {
         piece->drawn = l->outputs[n++];
         if (piece->shape.n_steps > 1) // no more is kept of several
             return;
-        if (piece->shape.has_logits)
-            piece->logits = l->outputs[n++];
+        piece->logits = l->outputs[n++];
     }
     if (val_given(exe->program->hidden))
         piece->hidden[0] = l->outputs[n++];
@@ -116,7 +115,7 @@ static enum status launch(struct executable *exe, struct piece *piece, const str
     piece->n_loop = ahead_steps(exe);
     piece->shape.n_steps = piece->n_loop > 1 ? d->steps : 1;
     piece->shape.n_fed = exe->n_fed;
-    piece->shape.has_logits = asks_for_logits(exe, piece);
+    piece->asks_for_logits = asks_for_logits(exe, piece);
     TRY(prepare_caches(exe, piece, err));
     now = note_phase(exe, PHASE_PREPARE, now);
     TRY(replicas_compiled(l, &piece->shape, &program, err));
@@ -168,7 +167,7 @@ static bool goes_on_there(const struct executable *exe, const struct batch_plan 
                           const struct sample_params *sample) {
     bool does = exe->n_fed > 0 && !exe->is_settled && exe->params && sample;
     for (int i = 0; i < exe->n_pieces && does; i++)
-        does = !exe->pieces[i].shape.has_logits && exe->pieces[i].n_loop == 1; // a loop leaves its last token there
+        does = !exe->pieces[i].asks_for_logits && exe->pieces[i].n_loop == 1; // a loop leaves its last token there
     for (int r = 0; r < plan->n_rows && does; r++)
         does = pack_is_drawn_there(&sample[r]);
     return does;
@@ -251,7 +250,7 @@ static enum status read_piece(struct executable *exe, const struct piece *piece,
         return OK;
     TRY(pjrt_download(exe->loaded->device->pjrt, piece->drawn, drawn,
                       (int64_t)piece->shape.n_steps * n * DRAWN_INTS * (int64_t)sizeof *drawn, err));
-    if (piece->shape.has_logits)
+    if (piece->asks_for_logits)
         TRY(fetch_logits(exe, piece, err));
     (void)note_phase(exe, PHASE_READ, start);
     for (int i = 0; i < piece->n_rows; i++)

@@ -9,6 +9,7 @@ struct piece {
     int first_seq, n_seqs; // in exe->seqs
     int first_row, n_rows; // in exe->rows
     int n_loop;            // steps that this launch does
+    bool asks_for_logits;  // on the host
     struct pjrt_buffer *drawn, *logits, *hidden[1 + MAX_TAPS];
 };
 

@@ -8,7 +8,7 @@
  *     arguments   caches | dense copies of them (dense.h) | fed [n_fed] i32 | weights, and their scales
  *                 | fed_before [n_fed] i32 | numbers [n_ints + n_floats] i32, floats as their bits
  *     results     caches, copies and fed, in the memory of the arguments | drawn [rows * DRAWN_INTS] i32
- *                 | logits [rows * vocab_size], if the host asks | hidden [tokens * width], and taps
+ *                 | logits [rows * vocab_size] | hidden [tokens * width], and taps
  *
  * fed has the tokens that a step drew, by its output rows: the step behind it takes them from there, so that the host
  * need not have read them. Results that the host reads have one dimension: their layout is the same on every device. */
@@ -29,7 +29,6 @@ struct launch_shape {
     int n_fed;             // tokens that a step can hand to the next on the device; 0: the host hands them over
     bool is_dense;         // keys and values are read from dense copies, which a row a sequence has
     bool draws;            // rows may be drawn with a temperature; else each is its most probable token
-    bool has_logits;       // are a result: the host asks for some; else they are gone with the launch
 };
 
 static inline int launch_tokens(const struct launch_shape *s) { return s->n_seqs * s->n_queries; }

@@ -281,7 +281,7 @@ static void give_results(struct lower *c) {
         hlo_result(h, hlo_reshape(h, c->drawn, SHAPE((int64_t)c->s.n_steps * c->s.n_rows * DRAWN_INTS)));
     if (c->s.n_steps > 1)
         return;
-    if (c->has_drawn && c->s.has_logits)
+    if (c->has_drawn)
         hlo_result(h, hlo_reshape(h, c->logits, SHAPE((int64_t)c->s.n_rows * c->p->vocab_size)));
     if (val_given(c->p->hidden))
         keep(c, c->p->hidden);
