@@ -56,8 +56,7 @@ struct backend_ops {
      * load refuses programs of ranks. */
     enum status (*join)(struct loaded *const *ranks, int n, struct error *err);
 
-    /* Memory for the caches of the program's groups, zeroed; once, and not of one that reads another's. ERR_MEMORY
-     * names what did not fit. */
+    /* Zeroed memory for caches of the program's groups, once, unless it reads another's; ERR_MEMORY says of what. */
     enum status (*alloc_cache)(struct loaded *l, const struct cache_config *config, struct error *err);
 
     /* Makes blocks 0 .. n-1 of a KV or latent group usable, at least, and gives the device back what those behind
