@@ -22,6 +22,13 @@ class Packed(unittest.TestCase):
         self.assertEqual(p.returncode, 0, p.stderr)
         return json.loads(p.stdout)["token_logprobs"]
 
+    def count(self, file, model, rows, **environment):
+        """How many nodes of a step with so many rows have their kernel in the file."""
+        explained = subprocess.run([GYRE, "explain", model, "--device", "cuda", "--rows", str(rows)],
+                                   capture_output=True, text=True,
+                                   env=os.environ | {"GYRE_PLUGINS": MACHINE} | environment).stdout
+        return explained.count(file)
+
     def same(self, *words, **settings):
         folder = tempfile.mkdtemp(prefix="gyre-ptx-packed-")
         self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
@@ -30,16 +37,16 @@ class Packed(unittest.TestCase):
         there = self.score(model, "--device", "cuda", "--enforce-eager", "--max-num-seqs", "1")
         for a, b in zip(self.score(model), there):
             self.assertAlmostEqual(a, b, delta=0.01)
-        explained = subprocess.run([GYRE, "explain", model, "--device", "cuda", "--rows", "2"], capture_output=True,
-                                   text=True, env=os.environ | {"GYRE_PLUGINS": MACHINE}).stdout
-        self.assertEqual(explained.count("gemm_w4.cu"), 12)  # four of each layer
+        self.assertEqual(self.count("gemm_w4.cu", model, 2), 12)  # four of each layer
 
     def test_few_rows(self):
-        """A step has eight rows of the text, or one."""
+        """A step has eight rows of the text, or one, which is that kernel's unless another is named."""
         folder = tempfile.mkdtemp(prefix="gyre-ptx-packed-")
         self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
         packed_weights.make(os.path.join(ROOT, "tests/models/llama"), folder, "awq", group=128)
         model = os.path.join(folder, "packed")
+        self.assertEqual(self.count("gemm_w4_few.cu", model, 8, GYRE_LINEAR="w4_few"), 12)
+        self.assertEqual([self.count("gemm_w4_few.cu", model, rows) for rows in (1, 2)], [12, 0])
         for rows, text in (8, TEXT[:120]), (1, TEXT[:40]):
             there = self.score(model, "--device", "cuda", "--enforce-eager", "--max-num-seqs", "1",
                                "--max-num-batched-tokens", str(rows), text=text, GYRE_LINEAR="w4_few")

@@ -14,9 +14,9 @@
  * leaves it for a gain of 3 per cent and more that is seen twice: attention, which has nothing to do in a step without
  * rows, hides what it would hide in others, and one switch at a time does not lead from streams for all to tiles for
  * all or back. One row of Llama-3.1-8B: 423 tokens/s by tiles, 437 by streams, which the layers alone do not show
- * (65.0 and 64.9 us); 8 rows of Qwen2.5-7B: 3,466 and 3,114. Likewise one row of weights in tiles is gemm_w4_few.cu's,
- * whose small blocks pay once all products of a layer have them (606 tokens/s for 550; switched one by one, none was
- * seen to). Of more rows gemm_w4.cu was faster.
+ * (65.0 and 64.9 us); 8 rows of Qwen2.5-7B: 3,466 and 3,114. Likewise one row of INT4 is gemm_w4_few.cu's, whose
+ * small blocks pay once all products of a layer have them (Qwen2.5-7B AWQ, 606 tokens/s for 550; switched one by one,
+ * none was seen to). Of more rows gemm_w4.cu was faster, and of other weights in tiles no step was timed.
  *
  * Up to 64 rows: a choice made that way for 128 took 4.12 ms a step of Qwen2.5-7B where the library alone took 3.91, as
  * a few layers do not reach the power limit that a step runs at. From there to 512 rows gemm_fp8_gated.cu computes
@@ -144,13 +144,17 @@ static const struct linear_kernel *usual_of_prompts(const struct compiled_op *c,
     return linear_library(c);
 }
 
+static bool is_int4(const struct compiled_op *c) {
+    return c->matrix[0].element == ELEMENT_QUADS && c->matrix[0].quads.kind == QUADS_INT4;
+}
+
 static const struct linear_kernel *usual(const struct compiled_op *c, int rows) {
     bool many = rows > MOST_TIMED_ROWS && rows <= GATED_MAX_ROWS;
     if (is_forced(c))
         return forced_for(c, forced(), rows);
     if (linear_takes(linear_by_lm_head, c, rows))
         return linear_by_lm_head;
-    if (rows == 1 && linear_takes(linear_by_w4_few, c, rows))
+    if (rows == 1 && is_int4(c) && linear_takes(linear_by_w4_few, c, rows))
         return linear_by_w4_few;
     if (c->matrix[0].element == ELEMENT_QUADS)
         return gemm_w4_many_pays(&c->matrix[0], rows) ? linear_by_w4_many : linear_library(c);

@@ -21,8 +21,9 @@
  *              there before the first product
  *     cluster  `split` blocks that share tiles' columns, where x of all of them is too long
  *
- * Of one row blocks take half of a multiprocessor's memory and registers, so that the small nodes of a layer, and what
- * comes behind those, start beside them: of Qwen2.5-7B (AWQ) 606 tokens/s where blocks of 180 KB gave 558.
+ * Of one row blocks take half of a multiprocessor's memory and registers, where x and two copies a warp have room in
+ * that, so that the small nodes of a layer, and what comes behind those, start beside them: of Qwen2.5-7B (AWQ) 606
+ * tokens/s where blocks of 180 KB gave 558.
  *
  * Bytes: W once; x once a block, from the L2. */
 #include "backend/cuda/linear/w4/gemm_w4_few.h"
@@ -192,9 +193,11 @@ struct gemm_w4_few_cut gemm_w4_few_cut_of(const struct dweight *w, int n_rows) {
         c.n_blocks = (int)(tiles < at_once ? tiles : at_once) * c.split;
         if ((int64_t)w4_few_columns(w, &c) * W4_FEW_PIECE_BYTES * n_rows > W4_FEW_X_ROOM)
             continue;
-        for (c.a_copy = 2; c.a_copy >= 1; c.a_copy--)
-            if (w4_few_fits(w, n_rows, &c, room) || w4_few_fits(w, n_rows, &c, W4_FEW_SHARED_MOST))
-                return c;
+        const size_t rooms[] = {room, W4_FEW_SHARED_MOST};
+        for (size_t most : rooms)
+            for (c.a_copy = 2; c.a_copy >= 1; c.a_copy--)
+                if (w4_few_fits(w, n_rows, &c, most))
+                    return c;
     }
     return (struct gemm_w4_few_cut){};
 }
