@@ -55,7 +55,8 @@ static enum status take_events(struct gyre *g, const struct decode_load *l, stru
     }
     if (r->n_first == l->n && r->all_first_us == 0) {
         r->all_first_us = now;
-        r->n_steps_at_first = engine_steps(g).n_started;
+        r->n_steps_at_first = engine_steps(g).n_collected;
+        r->n_seqs_after = -engine_steps(g).n_seqs;
         r->n_tokens_at_first = r->n_tokens;
     }
     return OK;
@@ -79,7 +80,8 @@ enum status decode_whole(struct gyre *g, const struct decode_load *l, int64_t ro
     r->n_steps = after.n_started - before.n_started;
     r->mask_wait_us = after.mask_wait_us - before.mask_wait_us;
     r->n_forced = after.n_forced - before.n_forced;
-    r->n_steps_at_first -= before.n_started;
+    r->n_steps_at_first -= before.n_collected;
+    r->n_seqs_after += after.n_seqs;
     r->n_guessed = engine_guesses(g).n_guessed - guessed.n_guessed;
     r->n_accepted = engine_guesses(g).n_accepted - guessed.n_accepted;
     return st;

@@ -19,7 +19,8 @@ struct decode_run {
     int64_t n_last_step;                     // tokens of the last step
     int64_t n_steps, mask_wait_us, n_forced; // see engine_steps
     int64_t n_guessed, n_accepted;           // see engine_guesses
-    int64_t n_steps_at_first;                // of n_steps, when every sequence had its first token
+    int64_t n_steps_at_first;                // of n_steps, collected when every sequence had its first token
+    int64_t n_seqs_after;                    // of the steps behind those, together
     struct progress progress;                // shown while it runs
 };
 

@@ -125,6 +125,7 @@ struct gyre {
 
     struct step steps[MAX_STEPS_IN_FLIGHT]; // by turns: plans A and B
     int64_t n_steps, n_collected;           // steps started, and collected
+    int64_t n_collected_seqs;               // of those, together
     int64_t collected_us;                   // when the last one was
     struct sample_result *results;          // [max_rows], of the step collected last; its events point in here
 

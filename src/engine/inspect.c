@@ -12,6 +12,8 @@ struct engine_parts engine_parts(const struct gyre *g) {
 
 struct engine_steps engine_steps(const struct gyre *g) {
     return (struct engine_steps){.n_started = g->n_steps,
+                                 .n_collected = g->n_collected,
+                                 .n_seqs = g->n_collected_seqs,
                                  .n_last_tokens = g->scheduler.n_step_tokens,
                                  .n_preempted = g->scheduler.n_preempted,
                                  .n_late = g->n_late_steps,

@@ -17,7 +17,8 @@ struct engine_parts {
 struct engine_parts engine_parts(const struct gyre *g);
 
 struct engine_steps {
-    int64_t n_started;                      // steps, since the engine was opened
+    int64_t n_started, n_collected;         // steps, since the engine was opened
+    int64_t n_seqs;                         // of the steps that were collected, together
     int64_t n_last_tokens;                  // tokens of the one that was planned last
     int64_t n_preempted;                    // sequences that gave their blocks back, since the engine was opened
     int64_t n_late, mask_wait_us, n_forced; // steps started without the masks of grammars; waited for masks; tokens put

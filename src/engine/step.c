@@ -390,6 +390,7 @@ static enum status collect(struct gyre *g) {
     g->collected_us = clock_us();
     scheduler_collect(&g->scheduler, (double)(g->collected_us - before_us));
     g->n_collected++;
+    g->n_collected_seqs += step->plan.n_seqs;
     TRY(publish(g, step));
     return engine_draft_follow(g, step);
 }

@@ -95,7 +95,7 @@ struct row {
     int64_t n_preempted;                     // sequences that gave way, in all runs that count
     int64_t n_steps, mask_wait_us, n_forced; // likewise
     int64_t n_last_step;                     // tokens of the last step of all
-    int64_t n_after, n_steps_after;          // tokens and steps once each sequence had its first, in all that count
+    int64_t n_seqs_after, n_steps_after;     // of steps once each sequence had its first token, in all that count
     struct bench_guesses guesses;
     bool ends_together; // all sequences began in one step, and so end in one
 };
@@ -131,7 +131,7 @@ static void note_run(struct row *row, const struct decode_run *r, double *rate, 
     row->n_steps += r->n_steps;
     row->mask_wait_us += r->mask_wait_us;
     row->n_forced += r->n_forced;
-    row->n_after += r->n_tokens - r->n_tokens_at_first;
+    row->n_seqs_after += r->n_seqs_after;
     row->n_steps_after += r->n_steps - r->n_steps_at_first;
     bench_guesses_add(&row->guesses, r, row->n);
     row->n_last_step = r->n_last_step;
@@ -188,6 +188,9 @@ static enum status measure(struct gyre *g, const struct device_limits *limits, i
 
 /* ---- printing ---- */
 
+/* Sequences of a step, in the mean; 0: no step had all behind it. */
+static double at_once(const struct row *r) { return (double)r->n_seqs_after / (double)MAX(r->n_steps_after, 1); }
+
 static void print_decode(const struct row *r) {
     double step_s = (double)r->n / r->tokens_per_s.median;
     char ladder[40] = "        -         -"; // there is no library
@@ -200,9 +203,8 @@ static void print_decode(const struct row *r) {
     bench_gpu_print(&r->gpu, r->n_decoded);
     if (r->n_experts > 0)
         printf("  %.1f experts a layer (%.1f if all were equally likely)", r->n_experts, r->n_experts_if_uniform);
-    double at_once = (double)r->n_after / (double)MAX(r->n_steps_after, 1);
-    if (at_once < 0.9 * (double)r->n) // they began, and ended, one after the other
-        printf("  (%.1f at once, in the mean)", at_once);
+    if (at_once(r) < 0.9 * (double)r->n) // they began, and ended, one after the other
+        printf("  (%.1f at once, in the mean)", at_once(r));
     if (r->n_preempted > 0)
         printf(" (%lld gave way)", (long long)r->n_preempted);
     bench_guesses_print(&r->guesses);
@@ -275,6 +277,7 @@ static json_t *row_json(const struct row *r, bool is_decode) {
                              r->floor.weight_bytes, "cache_bytes", r->floor.cache_bytes, "flops", r->floor.flops);
     if (is_decode) {
         json_object_set_new(json, "output_len", json_integer(opt.output_len));
+        json_object_set_new(json, "at_once", json_real(at_once(r)));
         json_object_set_new(json, "temperature", json_real(opt.temperature));
         json_object_set_new(json, "tokens_per_s", spread_json(r->tokens_per_s));
         json_object_set_new(json, "share_of_floor",

@@ -1,5 +1,5 @@
 """gyre bench: figures for the machine and for a model, in a form that can be read back."""
-import os, re, subprocess, unittest
+import json, os, re, subprocess, tempfile, unittest
 
 from brief import slow
 from places import ROOT
@@ -50,6 +50,20 @@ class Bench(unittest.TestCase):
         p = bench("decode", STORY, "--random-guesses", "3", "--speculative-config", '{"method": "suffix"}')
         self.assertEqual(p.returncode, 1)
         self.assertIn("--random-guesses: stand in for those of n-grams", p.stderr)
+
+    def test_sequences_of_a_step_are_counted_and_not_its_tokens(self):
+        """Two at a time, of whose guesses nearly all are right: a step gives up to eight tokens, of two sequences."""
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "figures.json")
+            p = bench("decode", STORY, "--batch", "6", "--max-num-seqs", "2", "--num-iters", "1", "--warmup-seconds",
+                      "0", "--output-len", "32", "--random-guesses", "3", "--synthetic-acceptance", "4",
+                      "--threads", "2", "--output-json", path)
+            self.assertEqual((p.returncode, p.stderr), (0, ""))
+            with open(path) as f:
+                at_once = json.load(f)["decode"][0]["at_once"]
+        self.assertTrue(1 < at_once <= 2, at_once)
+        self.assertIn(f"({at_once:.1f} at once, in the mean)", p.stdout)
+        self.assertGreater(float(re.search(r"([\d.]+) tokens a step and sequence", p.stdout).group(1)) * 6, 4)
 
     def test_a_missing_model_is_one_sentence(self):
         p = bench("/nowhere", *SMALL)
