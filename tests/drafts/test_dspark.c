@@ -6,127 +6,17 @@
  *     rows   i = 0 .. B-1 at positions n + i, of the newest token and masks; x += attention(N x);  x += mlp(N x)
  *            k and v are of c_0 .. c_n-1 as they are and of N x of all rows of the block
  *     guess  i: head h + w2 e, with h = N x of row i and e = w1[token before], or sigmoid(Wg [h, e] + bg) * e */
+#include "dspark_rig.h"
 #include "formulas.h"
 
-#include "draft_rig.h"
 #include "op_rig.h"
 
 #include "engine/draft/program_drafter.h"
 #include "engine/engine.h"
 
-enum {
-    H = 128,
-    HEADS = 4,
-    KV_HEADS = 2,
-    HEAD = 32,
-    MLP = 96,
-    LAYERS = 2,
-    BLOCK = 6,
-    VOCAB = 1024,
-    RANK = 16,
-    MASK = 190
-};
-enum { OWN_VOCAB = 300 }; // every third token
 enum { N_PROMPT = 12, N_TOKENS = 24, MOST_TEXT = N_PROMPT + N_TOKENS + BLOCK };
 static const double LOGIT_BOUND = 2e-3; // float32 sums in another order
 static const char target[] = "tests/models/qwen3";
-
-struct kind {
-    const char *config;
-    bool has_markov, is_gated, has_own_ends, has_own_vocab; // the last: a head of its own, too
-};
-
-#define SIZES                                                                                            \
-    "\"vocab_size\": 1024, \"hidden_size\": 128, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, " \
-    "\"num_key_value_heads\": 2, \"head_dim\": 32, \"intermediate_size\": 96, \"max_position_embeddings\": 1024"
-#define DEEPSPEC                                                                                                     \
-    "{\"architectures\": [\"Qwen3DSparkModel\"], \"model_type\": \"qwen3\", " SIZES ", \"block_size\": 6, "          \
-    "\"mask_token_id\": 190, \"target_layer_ids\": [0, 2], \"enable_confidence_head\": true, \"num_anchors\": 512, " \
-    "\"confidence_head_with_markov\": true, "
-
-static const struct kind anchored = {"{\"architectures\": [\"DFlashDraftModel\"], \"model_type\": \"qwen3\", " SIZES
-                                     ", \"block_size\": 6, \"dflash_config\": {\"mask_token_id\": 190, "
-                                     "\"sample_from_anchor\": true, \"target_layer_ids\": [0, 2]}}",
-                                     false, false, false},
-                         vanilla = {DEEPSPEC "\"markov_rank\": 16, \"markov_head_type\": \"vanilla\"}", true, false,
-                                    true},
-                         gated = {DEEPSPEC "\"markov_rank\": 16, \"markov_head_type\": \"gated\"}", true, true, true},
-                         speculators = {"{\"speculators_model_type\": \"dspark\", \"model_type\": \"speculators\", "
-                                        "\"architectures\": [\"DSparkDraftModel\"], \"draft_vocab_size\": 1024, "
-                                        "\"block_size\": 6, \"markov_rank\": 16, \"mask_token_id\": 190, "
-                                        "\"aux_hidden_state_layer_ids\": [1, 3], \"transformer_layer_config\": "
-                                        "{\"model_type\": \"qwen3\", " SIZES "}}",
-                                        true, false, false};
-
-#define OF_SPECULATORS(kind, class)                                                                                   \
-    "{\"speculators_model_type\": \"" kind                                                                            \
-    "\", \"model_type\": \"speculators\", \"architectures\": [\"" class "\"], "                                       \
-                                                                        "\"draft_vocab_size\": 300, \"block_size\": " \
-                                                                        "6, \"markov_rank\": 16, \"mask_token_id\": " \
-                                                                        "190, "                                       \
-                                                                        "\"aux_hidden_state_layer_ids\": [1, 3], "    \
-                                                                        "\"sample_from_anchor\": true, "              \
-                                                                        "\"transformer_layer_config\": "              \
-                                                                        "{\"model_type\": \"qwen3\", " SIZES "}}"
-static const struct kind few_tokens = {OF_SPECULATORS("dspark", "DSparkDraftModel"), true, false, false, true},
-                         few_tokens_of_dflash = {OF_SPECULATORS("dflash", "DFlashSpeculator"), false, false, false,
-                                                 true};
-
-// ---- checkpoints ------------------------------------------------------------------------------------------------
-
-struct list {
-    struct rig_tensor t[48];
-    char names[48][64];
-    size_t n;
-};
-
-static void put(struct list *all, int layer, const char *name, int64_t rows, int64_t cols) {
-    char *full = all->names[all->n];
-    int n = layer < 0 ? 0 : snprintf(full, sizeof all->names[0], "layers.%d.", layer);
-    snprintf(full + n, sizeof all->names[0] - (size_t)n, "%s", name);
-    all->t[all->n] = (struct rig_tensor){full, cols ? 2 : 1, {rows, cols}, NULL, 2000 + all->n, NULL};
-    EXPECT(++all->n < ARRAY_LEN(all->t));
-}
-
-static void put_vocabulary(struct list *all) {
-    static int64_t offsets[OWN_VOCAB];
-    static unsigned char is_ours[VOCAB];
-    put(all, -1, "lm_head.weight", OWN_VOCAB, H);
-    put(all, -1, "d2t", OWN_VOCAB, 0), put(all, -1, "t2d", VOCAB, 0);
-    for (int i = 0; i < OWN_VOCAB; i++)
-        offsets[i] = 2 * i, is_ours[3 * i] = 1;
-    all->t[all->n - 2].data = offsets, all->t[all->n - 2].dtype = "I64";
-    all->t[all->n - 1].data = is_ours, all->t[all->n - 1].dtype = "BOOL";
-}
-
-static void write_draft(const struct kind *kind, char path[RIG_PATH]) {
-    static struct list all;
-    all.n = 0;
-    put(&all, -1, "fc.weight", H, 2 * H), put(&all, -1, "hidden_norm.weight", H, 0), put(&all, -1, "norm.weight", H, 0);
-    for (int l = 0; l < LAYERS; l++) {
-        put(&all, l, "input_layernorm.weight", H, 0), put(&all, l, "post_attention_layernorm.weight", H, 0);
-        put(&all, l, "self_attn.q_norm.weight", HEAD, 0), put(&all, l, "self_attn.k_norm.weight", HEAD, 0);
-        put(&all, l, "self_attn.q_proj.weight", HEADS * HEAD, H);
-        put(&all, l, "self_attn.k_proj.weight", KV_HEADS * HEAD, H);
-        put(&all, l, "self_attn.v_proj.weight", KV_HEADS * HEAD, H);
-        put(&all, l, "self_attn.o_proj.weight", H, HEADS * HEAD);
-        put(&all, l, "mlp.gate_proj.weight", MLP, H), put(&all, l, "mlp.up_proj.weight", MLP, H);
-        put(&all, l, "mlp.down_proj.weight", H, MLP);
-    }
-    if (kind->has_own_ends)
-        put(&all, -1, "embed_tokens.weight", VOCAB, H), put(&all, -1, "lm_head.weight", VOCAB, H);
-    if (kind->has_own_vocab)
-        put_vocabulary(&all);
-    if (kind->has_markov) {
-        put(&all, -1, "markov_head.markov_w1.weight", VOCAB, RANK);
-        put(&all, -1, "markov_head.markov_w2.weight", kind->has_own_vocab ? OWN_VOCAB : VOCAB, RANK);
-        put(&all, -1, "confidence_head.proj.weight", 1, H + RANK), put(&all, -1, "confidence_head.proj.bias", 1, 0);
-    }
-    if (kind->is_gated)
-        put(&all, -1, "markov_head.gate_proj.weight", RANK, H + RANK),
-            put(&all, -1, "markov_head.gate_proj.bias", RANK, 0);
-    rig_write_draft(kind->config, "model.safetensors", all.t, all.n, path);
-}
 
 // ---- the formulas -----------------------------------------------------------------------------------------------
 
@@ -144,10 +34,11 @@ static const double *of_layer(struct oracle *o, int l, const char *name) {
 }
 
 static const double *end_of(struct oracle *o, const char *name) {
-    bool is_own = o->kind->has_own_ends || (o->kind->has_own_vocab && strcmp(name, "lm_head.weight") == 0);
+    bool is_own =
+        o->kind->has_own_ends || o->kind->is_tied || (o->kind->has_own_vocab && strcmp(name, "lm_head.weight") == 0);
     bool is_tied = !checkpoint_find(o->target.checkpoint, "lm_head.weight");
     if (is_own)
-        return tensor(&o->draft, "", name);
+        return tensor(&o->draft, "", o->kind->is_tied ? "embed_tokens.weight" : name);
     return strcmp(name, "lm_head.weight") == 0 && !is_tied ? tensor(&o->target, "", name)
                                                            : tensor(&o->target, "model.", "embed_tokens.weight");
 }
@@ -242,12 +133,16 @@ struct text {
 
 static int length(void) { return test_is_brief() ? 8 : N_TOKENS; }
 
+static const float TEMPERATURE = 0.7f;
+static bool with_rejection;
+
 static struct gyre *open_engine(const char *draft, int n_guesses) {
     struct gyre_options o = {.struct_size = sizeof o, .model = target, .backend = rig_backend()};
     struct gyre *g;
     struct gyre_error err;
     o.n_threads = 1, o.dtype = "float32", o.max_model_len = 96, o.block_size = 8, o.kv_cache_bytes = 4 << 20;
     o.n_guesses = n_guesses, o.draft_model = n_guesses ? draft : NULL;
+    o.draft_rejection = n_guesses > 0 && with_rejection;
     EXPECT_OK(gyre_open(&o, &g, &err), err);
     g->drafter.is_fixed = g->drafter.tells_logits = true;
     return g;
@@ -261,7 +156,7 @@ static uint64_t submit(struct gyre *g, int i, struct text *t) {
     for (int k = 0; k < N_PROMPT; k++)
         t->tokens[k] = 3 + 7 * k + 31 * i;
     q.prompt = t->tokens, q.n_prompt = N_PROMPT, q.max_tokens = length(), q.ignore_eos = true, q.user = t;
-    q.temperature = i < 2 ? 0 : 0.7f, q.seed = test_seed() + (uint64_t)i, q.top_k = 0, q.top_p = 1, q.min_p = 0;
+    q.temperature = i < 2 ? 0 : TEMPERATURE, q.seed = test_seed() + (uint64_t)i, q.top_k = 0, q.top_p = 1, q.min_p = 0;
     q.repetition_penalty = i == 1 ? 1.2f : 1, q.logprobs = true;
     EXPECT_OK(gyre_submit(g, &q, &id, &err), err);
     return id;
@@ -289,6 +184,20 @@ static void read_features(struct gyre *g, struct oracle *o) {
     }
 }
 
+/* Of a guess that rejection sampling judges: all of it, in the target's tokens. */
+static void judge_distribution(const struct oracle *o, const double *logits, const float *q) {
+    double sum = 0, most = logits[best_of(logits, n_vocab(o))];
+    int each = o->kind->has_own_vocab ? 3 : 1;
+    for (int i = 0; i < n_vocab(o); i++)
+        sum += exp((logits[i] - most) / (double)TEMPERATURE);
+    for (int t = 0; t < VOCAB; t++) {
+        bool is_ours = t % each == 0 && t / each < n_vocab(o);
+        double wanted = is_ours ? exp((logits[t / each] - most) / (double)TEMPERATURE) / sum : 0;
+        if (!(fabs((double)q[t] - wanted) <= 4 * LOGIT_BOUND / (double)TEMPERATURE * wanted + 1e-7))
+            fail_msg("token %d has probability %g, wanted %g", t, (double)q[t], wanted);
+    }
+}
+
 static void judge(struct gyre *g, struct oracle *o, const struct request *r) {
     static double logits[VOCAB], x[BLOCK][H];
     const struct proposal *p = &r->draft;
@@ -301,7 +210,10 @@ static void judge(struct gyre *g, struct oracle *o, const struct request *r) {
         guess_logits(o, x[i], before, logits);
         int own = o->kind->has_own_vocab ? p->tokens[i] / 3 : p->tokens[i];
         EXPECT(!o->kind->has_own_vocab || p->tokens[i] % 3 == 0);
-        EXPECT(logits[own] >= logits[best_of(logits, n_vocab(o))] - 2 * LOGIT_BOUND); // near ties
+        if (g->drafter.rejects)
+            judge_distribution(o, logits, p->q + (size_t)i * VOCAB);
+        else
+            EXPECT(logits[own] >= logits[best_of(logits, n_vocab(o))] - 2 * LOGIT_BOUND); // near ties
     }
     struct executable *exe = program_drafter_exe(g, &row);
     if (!o->kind->has_markov)
@@ -316,11 +228,11 @@ static void judge(struct gyre *g, struct oracle *o, const struct request *r) {
 static void follow_text(const char *folder, int n_guesses, struct oracle *o) {
     static struct text plain, text;
     struct gyre *without = open_engine(NULL, 0), *g = open_engine(folder, n_guesses);
-    int n_judged = 0;
-    submit(without, 0, &plain);
+    int n_judged = 0, which = with_rejection ? 2 : 0; // which is drawn, and then another text
+    submit(without, which, &plain);
     while (gyre_busy(without))
         take(without);
-    uint64_t id = submit(g, 0, &text);
+    uint64_t id = submit(g, which, &text);
     while (gyre_busy(g)) {
         int64_t n_before = g->n_collected;
         take(g);
@@ -337,7 +249,8 @@ static void follow_text(const char *folder, int n_guesses, struct oracle *o) {
     }
     EXPECT(n_judged > (test_is_brief() ? 0 : 3));
     EXPECT_EQ(text.n, N_PROMPT + length());
-    assert_memory_equal(text.tokens, plain.tokens, sizeof text.tokens);
+    if (!with_rejection)
+        assert_memory_equal(text.tokens, plain.tokens, sizeof text.tokens);
     gyre_close(without);
     gyre_close(g);
 }
@@ -360,6 +273,12 @@ static void check(const struct kind *kind) {
 static void a_block_that_begins_at_the_newest_token_says_what_its_formulas_say(void **state) {
     (void)state;
     check(&anchored);
+}
+
+/* Also where the target's embedding is its head. */
+static void an_embedding_of_its_own_is_the_head_where_they_are_tied(void **state) {
+    (void)state;
+    check(&tied);
 }
 
 static void guesses_that_follow_one_another_are_as_the_formulas_say(void **state) {
@@ -415,18 +334,58 @@ static void texts_and_logprobs_are_those_without(void **state) {
     }
 }
 
-static void refuse(const char *config, const char *said) {
-    const struct kind kind = {config, true, false, false};
+/* What is drawn with a temperature is other text, from distributions that are as the formulas say. */
+static void greedy_texts_with_rejection_are_those_without(void **state) {
+    (void)state;
+    static const struct kind *const kinds[] = {&vanilla, &few_tokens};
+    static struct text plain[N_ROUNDS][N_TEXTS], guessed[N_ROUNDS][N_TEXTS];
+    char folder[RIG_PATH];
+    if (rig_backend() != &backend_cpu)
+        skip(); // which alone rejects
+    memset(plain, 0, sizeof plain);
+    write_texts(NULL, 0, plain);
+    with_rejection = true;
+    for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
+        memset(guessed, 0, sizeof guessed);
+        write_draft(kinds[i], folder);
+        write_texts(folder, BLOCK, guessed);
+        for (int round = 0; round < N_ROUNDS; round++) {
+            assert_memory_equal(plain[round], guessed[round], 2 * sizeof plain[round][0]);
+            for (int k = 2; k < N_TEXTS; k++)
+                EXPECT_EQ(guessed[round][k].n, N_PROMPT + length());
+        }
+        rig_remove_draft(folder);
+        check(kinds[i]);
+    }
+    with_rejection = false;
+}
+
+static void refuse_kind(const struct kind *kind, const char *said) {
     struct gyre_options o = {.struct_size = sizeof o, .model = target, .backend = &backend_cpu};
     struct gyre *g;
     struct gyre_error err;
     char folder[RIG_PATH];
-    write_draft(&kind, folder);
+    write_draft(kind, folder);
     o.n_guesses = 4, o.draft_model = folder, o.n_threads = 1, o.max_model_len = 96;
     EXPECT(gyre_open(&o, &g, &err) != GYRE_OK);
     if (!strstr(err.text, said))
         fail_msg("%s: %s is not in it", err.text, said);
     rig_remove_draft(folder);
+}
+
+static void refuse(const char *config, const char *said) {
+    refuse_kind(&(struct kind){config, true, false, false}, said);
+}
+
+static void tokens_that_are_not_the_targets_are_refused_by_place(void **state) {
+    (void)state;
+    struct kind kind = few_tokens;
+    kind.hostile = INT64_MAX; // whose sum with its place is none
+    refuse_kind(&kind, "tensor d2t has 9223372036854775807 at 299, and their sum is no token of the target's 1024");
+    kind.hostile = VOCAB - OWN_VOCAB + 1;
+    refuse_kind(&kind, "tensor d2t has 725 at 299, ");
+    kind.hostile = -OWN_VOCAB;
+    refuse_kind(&kind, "tensor d2t has -300 at 299, ");
 }
 
 static void what_is_not_known_is_refused_by_name(void **state) {
@@ -444,10 +403,13 @@ static void what_is_not_known_is_refused_by_name(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_block_that_begins_at_the_newest_token_says_what_its_formulas_say),
+        cmocka_unit_test(an_embedding_of_its_own_is_the_head_where_they_are_tied),
         cmocka_unit_test(guesses_that_follow_one_another_are_as_the_formulas_say),
         cmocka_unit_test(guesses_behind_a_gate_are_as_the_formulas_say),
         cmocka_unit_test(guesses_of_a_vocabulary_of_their_own_are_as_the_formulas_say),
         cmocka_unit_test(texts_and_logprobs_are_those_without),
+        cmocka_unit_test(greedy_texts_with_rejection_are_those_without),
+        cmocka_unit_test(tokens_that_are_not_the_targets_are_refused_by_place),
         cmocka_unit_test(what_is_not_known_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -5,7 +5,8 @@
  *     block     rows of the newest token and of masks, at the places behind it; each row sees the context and all rows
  *               of the block. Row i gives the token at its own place
  *
- * Embedding and head are the target's, unless the draft has some of its own. Reference: z-lab's DFlashDraftModel.
+ * Embedding and head are the target's, unless the draft has some of its own; or its embedding is its head, if they are
+ * tied. Reference: z-lab's DFlashDraftModel.
  * DSpark's blocks are the same but for the head (dspark.c); row 0 gives the token behind its own there, and each other
  * row likewise. */
 #include "model/draft/draft_internal.h"
@@ -120,6 +121,8 @@ static void *dflash_bind(struct binder *b) {
         m->embed = bind_matrix(b, dim_vocab(s->vocab_size), D, "embed_tokens");
     if (bind_has(b, s->draft.own_vocab, "lm_head.weight"))
         m->lm_head = bind_matrix(b, dim_vocab(s->draft.vocab), D, "lm_head");
+    else if (s->tied_embeddings && !s->draft.own_vocab)
+        m->lm_head = m->embed;
     m->offsets = draft_bind_offsets(b);
     if (s->draft.markov_rank > 0)
         markov_bind(b, &m->markov);

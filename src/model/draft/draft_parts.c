@@ -97,8 +97,9 @@ enum status draft_own_vocab(struct draft *d, const struct stored_tensor *offsets
         if (!d->is_phantom)
             memcpy(&offset, (const char *)offsets->data + (size_t)i * sizeof offset, sizeof offset);
         if (offset < -i || offset >= t->vocab_size - i)
-            return fail(err, ERR_FORMAT, "%s: tensor d2t names token %lld at %lld, the target has %d", s->path,
-                        (long long)(offset + i), (long long)i, t->vocab_size);
+            return fail(err, ERR_FORMAT,
+                        "%s: tensor d2t has %lld at %lld, and their sum is no token of the target's %d", s->path,
+                        (long long)offset, (long long)i, t->vocab_size);
         ids[i] = (int32_t)(i + offset);
     }
     d->target_id = ids;
