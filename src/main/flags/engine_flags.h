@@ -197,9 +197,8 @@ struct engine_flags {
          &(e).max_batched_tokens,                                                                                      \
          "N",                                                                                                          \
          "Engine",                                                                                                     \
-         "tokens computed in one step, 512 on the CPU, 8192 elsewhere (65535 at most on a GPU) unless said; longer "   \
-         "prompts "                                                                                                    \
-         "go in chunks",                                                                                               \
+         "tokens computed in one step: 8192 on a GPU (65535 at most) and through XLA, else 512. A longer prompt "      \
+         "goes in chunks; through XLA one takes 512 of the 8192 unless this is given",                                 \
          .min = 1,                                                                                                     \
          .max = 1 << 20},                                                                                              \
         {"max-num-seqs",                                                                                               \
@@ -208,7 +207,7 @@ struct engine_flags {
          &(e).max_seqs,                                                                                                \
          "N",                                                                                                          \
          "Engine",                                                                                                     \
-         "sequences computed in one step, 64 on the CPU and 512 on a GPU unless said",                                 \
+         "sequences computed in one step, 512 on a GPU and 64 elsewhere unless said",                                  \
          .min = 1,                                                                                                     \
          .max = 1 << 14},                                                                                              \
     {                                                                                                                  \

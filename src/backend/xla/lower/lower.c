@@ -7,12 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* clang-format off */
 static const struct {
     const char *name;
     lower_function *function;
 } lowered[] = {
 #define LOWERED(function) {#function, xla_##function},
-    XLA_OPS};
+    XLA_OPS
+};
+/* clang-format on */
 
 static lower_function *function_of(enum opcode code) {
     static const char *const names[N_OPCODES] = {
