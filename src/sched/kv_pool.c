@@ -221,6 +221,12 @@ int kv_pool_take_copies(struct kv_pool *pool, struct cache_copy *to) {
     return n;
 }
 
+void kv_pool_first_copy_done(struct kv_pool *pool) {
+    BUG_IF(pool->n_copies == 0);
+    pool->n_copies--;
+    memmove(pool->copies, pool->copies + 1, (size_t)pool->n_copies * sizeof *pool->copies);
+}
+
 enum status kv_pool_extend(struct kv_pool *pool, struct sequence *seq, int32_t n_tokens) {
     BUG_IF(n_tokens > seq->capacity || n_tokens - seq->n_computed > pool->max_chunk || seq->swapped);
     int32_t end = (int32_t)ceil_div(n_tokens, pool->block_size);

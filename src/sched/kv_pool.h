@@ -148,6 +148,7 @@ bool kv_pool_is_settled(const struct kv_pool *pool, int64_t at);
 
 /* Moves the list of copies, at most max_copies, to `to`; returns how many they are. */
 int kv_pool_take_copies(struct kv_pool *pool, struct cache_copy *to);
+void kv_pool_first_copy_done(struct kv_pool *pool); // without a step
 
 /* NULL if remembered blocks and nodes name each other and every block is either free and listed once, or held exactly
  * ref_count times by these sequences; else what is wrong. For tests: O(blocks). */

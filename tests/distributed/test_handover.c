@@ -319,6 +319,54 @@ static void memory_is_asked_for_by_need(void **state) {
     }
 }
 
+static int n_failing_puts;
+
+static enum status put_or_fail(struct loaded *l, int group, const int32_t *blocks, int n, const void *in, size_t stride,
+                               struct error *err) {
+    if (n_failing_puts-- == 1)
+        return fail(err, ERR_DEVICE, "a fault");
+    return backend_toy.handover->put(l, group, blocks, n, in, stride, err);
+}
+
+/* A state is remembered by a copy that the next step begins with, or who hands it over; one that fails is still to be
+ * made. */
+static void a_copy_that_fails_is_made_later(void **state) {
+    (void)state;
+    static struct backend_ops failing;
+    static struct backend_handover handover;
+    failing = backend_toy, handover = *backend_toy.handover;
+    handover.put = put_or_fail, failing.handover = &handover;
+    struct gyre *a = open_on(&failing, "tests/models/qwen3_5", 0),
+                *b = open_on(&backend_toy, "tests/models/qwen3_5", 0),
+                *c = open_on(&backend_toy, "tests/models/qwen3_5", 0);
+    enum {
+        ANSWERED = BLOCK - PROMPT % BLOCK + 1,
+        ALL = PROMPT + ANSWERED
+    }; // the last token's block is whole before it
+    int32_t text[ALL], n;
+    struct handover_prompt p = {text, ALL, 0, 42};
+    struct buf bytes = {0};
+    struct error err;
+    fill(text, PROMPT, a, 21);
+    struct outcome answer = ask(a, text, PROMPT, ANSWERED);
+    memcpy(text + PROMPT, answer.tokens, ANSWERED * sizeof *text);
+    int n_copies = a->pool.n_copies;
+    EXPECT(n_copies > 0);
+    n_failing_puts = 1;
+    EXPECT_EQ(handover_give(a, &p, 0, SIZE_MAX, &bytes, &err), ERR_DEVICE);
+    EXPECT_EQ(a->pool.n_copies, n_copies);
+    EXPECT_OK(handover_give(a, &p, 0, SIZE_MAX, &bytes, &err), err);
+    EXPECT_EQ(a->pool.n_copies, 0);
+    EXPECT_OK(handover_take(b, &p, buf_view(&bytes), &n, &err), err);
+    EXPECT_EQ(n, ALL / BLOCK);
+    struct outcome one = ask(c, text, ALL, ANSWER);
+    expect_same(ask(b, text, ALL, ANSWER), one, "taken");
+    expect_same(ask(a, text, ALL, ANSWER), one, "given");
+    EXPECT(!check_pool(a) && !check_pool(b));
+    buf_release(&bytes);
+    gyre_close(a), gyre_close(b), gyre_close(c);
+}
+
 /* A device that reads in a state how many tokens are in it, as one does that can go back (the giver is another). */
 static int32_t asked_tokens;
 static bool is_refused;
@@ -372,6 +420,7 @@ int main(void) {
         cmocka_unit_test(tenants_find_their_own),
         cmocka_unit_test(a_full_cache_takes_nothing),
         cmocka_unit_test(memory_is_asked_for_by_need),
+        cmocka_unit_test(a_copy_that_fails_is_made_later),
         cmocka_unit_test(a_state_that_cannot_be_is_refused_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

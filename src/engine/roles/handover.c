@@ -119,30 +119,34 @@ static uint32_t count_pieces(const struct gyre *g, int32_t from, int32_t n, int6
 
 // ---- copies that are to come ------------------------------------------------------------------------------------
 
-/* Copies that the next step would begin with, which may not come: nothing is in flight. */
-static enum status do_copies(struct gyre *g, struct error *err) {
-    int most = g->pool.n_copies;
-    struct cache_copy *copies = xcalloc((size_t)most + 1, sizeof *copies);
+static enum status do_copy(struct gyre *g, struct cache_copy copy, struct error *err) {
     enum status st = OK;
-    kv_pool_take_copies(&g->pool, copies);
-    for (int i = 0; i < most; i++)
-        for (int group = 0; group < g->program->n_groups && st == OK; group++) {
-            bool is_state = !g->pool.groups[group].paged;
-            if (copies[i].group != (is_state ? STATE_SLOTS : group))
-                continue;
-            void *block = xmalloc((size_t)block_bytes(g, group));
-            st = g->ops->handover->get(g->loaded, group, &copies[i].from, 1, block, 0, err);
-            if (st == OK)
-                st = g->ops->handover->put(g->loaded, group, &copies[i].to, 1, block, 0, err);
-            free(block);
-        }
-    free(copies);
+    for (int group = 0; group < g->program->n_groups && st == OK; group++) {
+        bool is_state = !g->pool.groups[group].paged;
+        if (copy.group != (is_state ? STATE_SLOTS : group))
+            continue;
+        void *block = xmalloc((size_t)block_bytes(g, group));
+        st = g->ops->handover->get(g->loaded, group, &copy.from, 1, block, 0, err);
+        if (st == OK)
+            st = g->ops->handover->put(g->loaded, group, &copy.to, 1, block, 0, err);
+        free(block);
+    }
     return st;
+}
+
+/* Copies that the next step would begin with, which may not come: nothing is in flight. What fails is left to it, with
+ * all behind it: one may read what another writes. */
+static enum status do_copies(struct gyre *g, struct error *err) {
+    while (g->pool.n_copies > 0) {
+        TRY(do_copy(g, g->pool.copies[0], err));
+        kv_pool_first_copy_done(&g->pool);
+    }
+    return OK;
 }
 
 enum status handover_settles(struct handover_visit *v, bool *does, struct error *err) {
     struct gyre *g = v->g;
-    if (g->n_steps == g->n_collected && g->pool.n_copies > 0)
+    if (g->n_steps == g->n_collected)
         TRY(do_copies(g, err));
     *does = kv_pool_is_settled(&g->pool, v->settles_at);
     return OK;
