@@ -102,7 +102,7 @@ static void pack_draw(struct executable *exe, const struct inputs *at, int i, in
 
 static void pack_rows(struct executable *exe, const struct piece *piece, const struct inputs *at) {
     const struct batch_plan *plan = exe->plan;
-    for (int i = 0; i < piece->shape.n_rows && exe->n_fed > 0; i++)
+    for (int i = 0; i < piece->shape.n_rows && launch_feeds(&piece->shape); i++)
         exe->ints[at->fed_to + i] = i < piece->n_rows ? exe->rows[piece->first_row + i] : exe->n_fed;
     for (int i = 0; i < piece->n_rows; i++) {
         int row = exe->rows[piece->first_row + i], t = plan->out_row[row], k = 0;

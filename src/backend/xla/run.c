@@ -10,6 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The time since then is that phase's; returns now. */
+static int64_t note_phase(struct executable *exe, enum phase phase, int64_t since_us) {
+    int64_t now = clock_us();
+    exe->phase_us[phase] += now - since_us;
+    return now;
+}
+
 /* ---- launches ---- */
 
 static bool asks_for_logits(const struct executable *exe, const struct piece *piece) {
@@ -45,7 +52,7 @@ static void take_outputs(struct executable *exe, struct piece *piece) {
             pjrt_buffer_free(l->device->pjrt, *dense_buffer(l, i));
             *dense_buffer(l, i) = l->outputs[n++];
         }
-    if (exe->n_fed > 0) {
+    if (launch_feeds(&piece->shape)) {
         pjrt_buffer_free(l->device->pjrt, *fed_now(exe));
         *fed_now(exe) = l->outputs[n++];
     }
@@ -69,7 +76,7 @@ static int fill_arguments(struct executable *exe, const struct piece *piece, str
     for (int i = 0; i < l->n_caches; i++)
         if (piece->shape.is_dense && dense_has(l, i))
             l->arguments[n++] = *dense_buffer(l, i);
-    if (exe->n_fed > 0)
+    if (launch_feeds(&piece->shape))
         l->arguments[n++] = *fed_now(exe);
     for (int i = 0; i < l->n_weights; i++) {
         l->arguments[n++] = l->weights[i].buffer;
@@ -82,10 +89,29 @@ static int fill_arguments(struct executable *exe, const struct piece *piece, str
     return n;
 }
 
+/* The time since then, without what compiling took since that was `compiled_us`, which is counted by itself. */
+static void note_prepared(struct executable *exe, int64_t since_us, int64_t compiled_us) {
+    (void)note_phase(exe, PHASE_PREPARE, since_us + exe->loaded->compile_us - compiled_us);
+}
+
 static enum status prepare_caches(struct executable *exe, const struct piece *piece, struct error *err) {
-    return piece->shape.is_dense
-               ? dense_prepare(exe->loaded, exe->plan, exe->seqs + piece->first_seq, piece->n_seqs, &piece->shape, err)
-               : OK;
+    struct loaded *l = exe->loaded;
+    int64_t start = clock_us(), compiled = l->compile_us;
+    if (piece->shape.is_dense)
+        TRY(dense_prepare(l, exe->plan, exe->seqs + piece->first_seq, piece->n_seqs, &piece->shape, err));
+    note_prepared(exe, start, compiled);
+    return OK;
+}
+
+static enum status copy_blocks(struct executable *exe, struct error *err) {
+    struct loaded *l = exe->loaded;
+    int64_t start = clock_us(), compiled = l->compile_us;
+    TRY(cache_copy_blocks(l, exe->plan->copies, exe->plan->n_copies, err));
+    for (int i = 0; i < exe->plan->n_copies; i++)
+        if (exe->plan->copies[i].group >= 0)
+            dense_wrote_block(l, exe->plan->copies[i].group, exe->plan->copies[i].to);
+    note_prepared(exe, start, compiled);
+    return OK;
 }
 
 static void note_written(struct executable *exe, const struct piece *piece) {
@@ -96,13 +122,6 @@ static void note_written(struct executable *exe, const struct piece *piece) {
         dense_wrote_rows(exe->loaded, exe->plan, seqs[i], piece->n_loop);
 }
 
-/* The time since then is that phase's; returns now. */
-static int64_t note_phase(struct executable *exe, enum phase phase, int64_t since_us) {
-    int64_t now = clock_us();
-    exe->phase_us[phase] += now - since_us;
-    return now;
-}
-
 static enum status launch(struct executable *exe, struct piece *piece, const struct sample_result *before,
                           struct error *err) {
     struct loaded *l = exe->loaded;
@@ -110,16 +129,14 @@ static enum status launch(struct executable *exe, struct piece *piece, const str
     const struct compiled *program;
     struct pjrt_buffer *numbers = NULL;
     struct inputs at;
-    int64_t now = clock_us();
     piece->shape.draws = draws(exe, piece);
     piece->n_loop = ahead_steps(exe);
     piece->shape.n_steps = piece->n_loop > 1 ? d->steps : 1;
     piece->shape.n_fed = exe->n_fed;
     piece->asks_for_logits = asks_for_logits(exe, piece);
     TRY(prepare_caches(exe, piece, err));
-    now = note_phase(exe, PHASE_PREPARE, now);
     TRY(replicas_compiled(l, &piece->shape, &program, err));
-    now = clock_us(); // compiling is counted by itself
+    int64_t now = clock_us();
     inputs_layout(l, &piece->shape, &at);
     pack_inputs(exe, piece, &at, before);
     now = note_phase(exe, PHASE_PACK, now);
@@ -167,7 +184,7 @@ static bool goes_on_there(const struct executable *exe, const struct batch_plan 
                           const struct sample_params *sample) {
     bool does = exe->n_fed > 0 && !exe->is_settled && exe->params && sample;
     for (int i = 0; i < exe->n_pieces && does; i++)
-        does = !exe->pieces[i].asks_for_logits && exe->pieces[i].n_loop == 1; // a loop leaves its last token there
+        does = !exe->pieces[i].asks_for_logits && exe->pieces[i].n_loop == 1; // a loop leaves none
     for (int r = 0; r < plan->n_rows && does; r++)
         does = pack_is_drawn_there(&sample[r]);
     return does;
@@ -196,10 +213,7 @@ static void take_sample(struct executable *exe, const struct sample_params *samp
 
 static enum status run_pieces(struct executable *exe, struct error *err) {
     const struct sample_result *before = exe->before.n_pieces > 0 ? NULL : results_before(exe);
-    TRY(cache_copy_blocks(exe->loaded, exe->plan->copies, exe->plan->n_copies, err));
-    for (int i = 0; i < exe->plan->n_copies; i++)
-        if (exe->plan->copies[i].group >= 0)
-            dense_wrote_block(exe->loaded, exe->plan->copies[i].group, exe->plan->copies[i].to);
+    TRY(copy_blocks(exe, err));
     for (int i = 0; i < exe->n_pieces; i++)
         TRY(launch(exe, &exe->pieces[i], before, err));
     return OK;

@@ -24,7 +24,7 @@ struct unread {
 
 /* What the host spends the time of steps on. */
 enum phase {
-    PHASE_PREPARE, // copies of blocks, fills of dense copies
+    PHASE_PREPARE, // copies of blocks, fills of dense copies; without compiling
     PHASE_PACK,
     PHASE_UPLOAD,
     PHASE_EXECUTE, // until a launch is queued

@@ -11,7 +11,8 @@
  *                 | logits [rows * vocab_size] | hidden [tokens * width], and taps
  *
  * fed has the tokens that a step drew, by its output rows: the step behind it takes them from there, so that the host
- * need not have read them. Results that the host reads have one dimension: their layout is the same on every device. */
+ * need not have read them; a launch of several steps gives none. Results that the host reads have one dimension: their
+ * layout is the same on every device. */
 #pragma once
 
 #include "backend/xla/lower/hlo.h"
@@ -32,6 +33,8 @@ struct launch_shape {
 };
 
 static inline int launch_tokens(const struct launch_shape *s) { return s->n_seqs * s->n_queries; }
+/* Whether the next step may take tokens of this one on the device: all that a loop draws is read first. */
+static inline bool launch_feeds(const struct launch_shape *s) { return s->n_fed > 0 && s->n_steps == 1; }
 
 enum { XLA_MAX_ROPES = 16, XLA_MAX_TOP_K = 64, XLA_MAX_PAIRED_HEADS = 512, XLA_MAX_RANKS = 64, XLA_MAX_STEPS = 64 };
 enum { DRAWN_TOKEN, DRAWN_ARGMAX, DRAWN_NOT_FINITE, DRAWN_INTS }; // [DRAWN_INTS][rows]
@@ -41,7 +44,7 @@ struct inputs {
     int token, position;              // ints [T]; position of padding: that of the row before it
     int n_query, state_slot, adapter; // [S]; of padding 0, n_states (which is none) and 0
     int out_row;                      // [R], into T
-    int from_row, fed_to;             // with n_fed: [T], of the step before, -1: token; [R], into fed
+    int from_row, fed_to;             // with n_fed: [T], of the step before, -1: token; [R], into fed (launch_feeds)
     int table[MAX_CACHE_GROUPS], base[MAX_CACHE_GROUPS]; // [S][width]; [S], position of the table's first entry
     int width[MAX_CACHE_GROUPS];
     int ranks;             // numbers that differ from rank to rank, in the order of their ops

@@ -46,7 +46,7 @@ class StandIn(unittest.TestCase):
     def counts(self, log):
         return {l.split()[1]: int(l.split()[2]) for l in log if l.startswith("calls ")}
 
-    def decode(self, n, n_output, *flags):
+    def decode(self, n, n_output, *flags, **environment):
         """What `n` sequences of 100 tokens and so many more cost: counts of the log."""
         log = os.path.join(self.folder.name, "log")
         if os.path.exists(log):
@@ -55,11 +55,12 @@ class StandIn(unittest.TestCase):
                             "--batch", str(n), "--input-len", "100", "--output-len", str(n_output), "--num-iters", "1",
                             "--warmup-seconds", "0", "--max-model-len", "256", "--device-option", "cache=0", *flags],
                            capture_output=True, text=True, timeout=100,
-                           env=dict(os.environ, GYRE_XLA_PLUGIN=self.plugin, STAND_IN_LOG=log))
+                           env=dict(os.environ, GYRE_XLA_PLUGIN=self.plugin, STAND_IN_LOG=log, **environment))
         with open(log) as f:
             lines = f.read().splitlines()
         self.assertEqual(p.returncode, 0, p.stderr)
         self.clean(p, lines)
+        self.reported = p.stdout
         return {words[-2]: int(words[-1]) for words in map(str.split, lines) if words[0] in ("calls", "bytes")}
 
     def test_a_step_takes_numbers_once_and_gives_tokens(self):
@@ -77,6 +78,20 @@ class StandIn(unittest.TestCase):
         n_output = 9  # of which the prompts' step gives one
         n = self.decode(32, n_output, "--device-option", "dense=0")["Buffer_ToHostBuffer"]
         self.assertEqual(n, 1 + 2 + n_output - 1)  # the start's prompt; 2 launches of 16 x 128 tokens; a step a token
+
+    def test_a_long_prompt_goes_in_chunks_where_no_step_is_said(self):
+        """600 tokens: 512 of a step of 8192 are for one sequence, unless the flag says so many."""
+        long = ("--input-len", "600", "--max-model-len", "1024", "--device-option", "dense=0")
+        n = [self.decode(1, 2, *long, *said)["LoadedExecutable_Execute"]
+             for said in ((), ("--max-num-batched-tokens", "8192"))]
+        self.assertEqual(n[0] - n[1], 1)
+
+    def test_compiling_dense_copies_is_not_preparing(self):
+        slow_ms = 400
+        self.decode(2, 4, STAND_IN_SLOW=str(slow_ms))
+        took = {what: int(us) for us, what in re.findall(r"counted +([0-9]+) us: (.*)", self.reported)}
+        self.assertGreater(took["time that compiling took"], 1000 * slow_ms)
+        self.assertLess(took["before launches: copies of blocks, dense copies filled"], 1000 * slow_ms)
 
     def test_several_steps_a_launch_are_for_those_too_that_others_left(self):
         """Sequences begin one step after the other, and so end; the last eight steps are one launch."""

@@ -193,7 +193,7 @@ static void take_arguments(struct lower *c) {
         c->caches[i] = hlo_argument(&c->h, l->caches[i].type, l->caches[i].shape, i);
     if (c->s.is_dense)
         lower_dense_arguments(c);
-    if (c->s.n_fed > 0)
+    if (launch_feeds(&c->s))
         c->fed = hlo_argument(&c->h, TYPE_S32, SHAPE(c->s.n_fed), c->h.n_arguments);
     for (int i = 0; i < l->n_weights; i++) {
         c->weights[i] = hlo_argument(&c->h, l->weights[i].type, l->weights[i].shape, NO_ALIAS);
@@ -274,10 +274,8 @@ static void give_results(struct lower *c) {
     for (int i = 0; i < c->l->n_caches; i++)
         if (has_copy(c, i))
             hlo_result(h, c->dense[i]);
-    if (c->s.n_fed > 0) {
-        struct tensor token = c->token; // a loop's last: a row a sequence
-        if (c->s.n_steps == 1)
-            token = hlo_reshape(h, hlo_slice(h, c->drawn, 0, DRAWN_TOKEN, 1), SHAPE(c->s.n_rows));
+    if (launch_feeds(&c->s)) {
+        struct tensor token = hlo_reshape(h, hlo_slice(h, c->drawn, 0, DRAWN_TOKEN, 1), SHAPE(c->s.n_rows));
         hlo_result(h, hlo_put(h, c->fed, lower_ints(c, c->at.fed_to, SHAPE(c->s.n_rows)), token));
     }
     if (c->has_drawn)
@@ -339,7 +337,6 @@ static void lower_steps(struct lower *c) {
     carried[n + 1] = hlo_set_window(h, loop->now[n + 1], 0, loop->at, drawn);
     hlo_loop_end(h, loop, carried, carried);
     take_arrays(c, carried);
-    c->token = carried[n];
     c->drawn = carried[n + 1];
     free(carried);
     free(loop);
