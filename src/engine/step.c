@@ -131,7 +131,7 @@ static void fill_step(struct gyre *g, struct step *step) {
             engine_started(g, r, step->started_us);
         fill_sequence(g, step, &r->sequence);
     }
-    step->plan.wants_hidden = step->is_read_back || g->drafter.follow;
+    step->plan.wants_hidden = step->is_read_back || g->drafter.reads_hidden;
     if (!step->is_late)
         mask_rows(g, step, -1);
 }

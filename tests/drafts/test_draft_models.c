@@ -127,6 +127,7 @@ static void write_texts(const struct world *w, bool drafted, struct text (*texts
                 }
         EXPECT(scheduler_check(&g->scheduler) == NULL);
     }
+    EXPECT_EQ(g->steps[0].plan.wants_hidden, drafted && g->draft->feature != NO_STATES);
     *seen = g->drafter;
     gyre_close(g);
 }

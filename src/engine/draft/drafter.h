@@ -44,6 +44,7 @@ struct drafter {
     bool is_fixed;     // num_speculative_tokens are guessed each time, whether it pays or not; for tests
     bool tells_logits; // of rows that give guesses; for tests
     bool rejects;      // guesses are kept by rejection sampling, not by the draw itself
+    bool reads_hidden; // follow may ask for hidden states
     bool waits;        // the next step is planned when none is in flight: guesses follow from what is known
     int most_seqs;     // with more in a step nobody guesses: rows cost then; 0: no bound
     int64_t n_drafts, n_guessed, n_accepted;

@@ -160,6 +160,7 @@ enum status program_drafter_open(struct gyre *g, const struct gyre_options *o, s
     TRY(d->draft->chooser ? g->ops->compile(d->chooser.loaded, bucket, &d->chooser.exe, err) : OK);
     g->drafter.guess = program_drafter_guess;
     g->drafter.follow = program_drafter_follow;
+    g->drafter.reads_hidden = d->draft->feature != NO_STATES;
     g->drafter.waits = true;
     return OK;
 }
