@@ -194,7 +194,7 @@ static void a_prompt_comes_as_it_is_computed(void **state) {
     expect_parts(&backend_cpu, 2);
 }
 
-static int n_gets; // the engine's thread counts
+static _Atomic int n_gets; // by threads of askers
 
 /* Once, in the middle of a part. */
 static enum status get_or_fail(struct loaded *l, int group, const int32_t *blocks, int n, void *out, size_t stride,
