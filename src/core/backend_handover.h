@@ -8,7 +8,11 @@
 
 struct loaded;
 
-enum { WINDOW_NAME = 64, WINDOW_BYTES = 256 << 20 };
+enum {
+    WINDOW_NAME = 72, // 64 by which the system finds it, and its own number, which names no other
+    WINDOW_MEMORY = 256 << 20,
+    WINDOW_BYTES = WINDOW_MEMORY - 4096, // for blocks; behind them the number again
+};
 
 struct backend_handover {
     int64_t (*bytes)(const struct loaded *l, int group); // of one; once there is a cache
@@ -25,15 +29,18 @@ struct backend_handover {
     enum status (*put)(struct loaded *l, int group, const int32_t *blocks, int n, const void *in, size_t stride,
                        struct error *err);
 
-    /* Windows: WINDOW_BYTES of the device's memory, which another process of this host finds by a name, so that blocks
-     * go from device to device. share makes this device's, once, and says its name. show copies blocks [n] of a group
-     * that is none of states to its byte `at` on, one behind the other; take, from the window of that name. Any thread,
-     * beside steps, as get and put. ERR_UNSUPPORTED of share and take: there is none, or it cannot be reached from
-     * here. All NULL: there are none. */
+    /* Windows: memory of the device which another process of this host finds by a name, so that blocks go from device
+     * to device. share makes this device's, once, and says its name: its number is drawn then, and take looks for it
+     * before and after it copies, as memory of a process that is gone may be found by what names another's now. show
+     * copies blocks [n] of a group that is none of states to its byte `at` on, one behind the other; take, from the
+     * window of that name. Any thread, beside steps, as get and put. ERR_UNSUPPORTED of share and take: there is none,
+     * or it cannot be reached from here, or is another's by now, or smaller. All NULL: there are none. */
     enum status (*share)(struct loaded *l, char name[WINDOW_NAME], struct error *err);
     enum status (*show)(struct loaded *l, int group, const int32_t *blocks, int n, size_t at, struct error *err);
     enum status (*take)(struct loaded *l, const char name[WINDOW_NAME], int group, const int32_t *blocks, int n,
                         size_t at, struct error *err);
+    /* Any thread: keeps no window of others open, whose process may be gone. NULL: none is kept. */
+    void (*leave)(struct loaded *l);
 
     /* ERR_FORMAT: the bytes that another engine gave as the state behind n_tokens, of a state group, say of themselves
      * what cannot be; put is not called with them. NULL: they say nothing. */

@@ -148,6 +148,37 @@ static void expect_windows(const struct backend_ops *on) {
     }
 }
 
+/* Memory of a server that is gone may be found by the handle of another: its number says so. */
+static void expect_number(const struct backend_ops *on) {
+    struct gyre *a = open_on(on, models[0], 0), *b = open_on(on, models[0], 0);
+    const struct backend_handover *h = a->ops->handover;
+    char name[WINDOW_NAME];
+    const int32_t block = 0;
+    struct error err;
+    EXPECT_OK(handover_prepare(a, &err), err);
+    EXPECT_OK(handover_prepare(b, &err), err);
+    enum status st = h->share(a->loaded, name, &err);
+    if (st == OK)
+        st = h->take(b->loaded, name, 0, &block, 1, 0, &err);
+    EXPECT(st == OK || (st == ERR_UNSUPPORTED && on != &backend_toy)); // a device's window is of other processes
+    for (int i = 0; i < 2 && st == OK; i++) {                          // one that is open, and one that is not
+        name[WINDOW_NAME - 1] ^= 1;
+        EXPECT_EQ(h->take(b->loaded, name, 0, &block, 1, 0, &err), ERR_UNSUPPORTED);
+        name[WINDOW_NAME - 1] ^= 1;
+        EXPECT_OK(h->take(b->loaded, name, 0, &block, 1, 0, &err), err);
+        if (h->leave)
+            h->leave(b->loaded);
+    }
+    gyre_close(a), gyre_close(b);
+}
+
+static void what_is_behind_another_number_is_not_taken(void **state) {
+    (void)state;
+    expect_number(&backend_toy);
+    if (rig_backend()->handover && rig_backend()->handover->show)
+        expect_number(rig_backend());
+}
+
 static void an_answer_by_a_window_is_that_of_one_engine(void **state) {
     (void)state;
     expect_windows(&backend_toy);
@@ -413,6 +444,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_answer_is_that_of_one_engine),
         cmocka_unit_test(an_answer_by_a_window_is_that_of_one_engine),
+        cmocka_unit_test(what_is_behind_another_number_is_not_taken),
         cmocka_unit_test(four_bits_are_handed_over_as_they_are),
         cmocka_unit_test(a_device_with_steps_in_flight_hands_over),
         cmocka_unit_test(ranks_hand_over_what_all_of_them_have),

@@ -315,7 +315,17 @@ static CUresult mem_unmap(CUdeviceptr at, size_t n_bytes) {
     return code;
 }
 
-const struct driver_function memory_functions[] = {{"cuMemAddressReserve", (void *)mem_address_reserve},
+static CUresult mem_get_address_range(CUdeviceptr *base, size_t *n_bytes, CUdeviceptr at) {
+    runtime_lock();
+    const struct allocation *a = allocation_of((void *)(uintptr_t)at, 1);
+    if (a)
+        *base = (CUdeviceptr)(uintptr_t)a->at, *n_bytes = a->n_bytes;
+    runtime_unlock();
+    return a ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
+const struct driver_function memory_functions[] = {{"cuMemGetAddressRange", (void *)mem_get_address_range},
+                                                   {"cuMemAddressReserve", (void *)mem_address_reserve},
                                                    {"cuMemAddressFree", (void *)mem_address_free},
                                                    {"cuMemCreate", (void *)mem_create},
                                                    {"cuMemRelease", (void *)mem_release},

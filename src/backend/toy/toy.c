@@ -7,6 +7,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 struct toy_faults toy_faults = {.bad_token = -1};
@@ -424,18 +425,23 @@ static int toy_report(const struct executable *exe, struct device_report out[MAX
 /* A window of the host's memory, which this process alone reaches: its name is where it lies, and in which process. */
 struct toy_window {
     pid_t process;
-    char *at;
+    char *at, none[48];
+    uint64_t number;
 };
+_Static_assert(sizeof(struct toy_window) == WINDOW_NAME, "all of it is the name");
 
 static enum status toy_share(struct loaded *l, char name[WINDOW_NAME], struct error *err) {
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&lock);
-    if (!l->window)
-        l->window = calloc(1, WINDOW_BYTES); // pages of zeros
+    if (!l->window) {
+        l->window = calloc(1, WINDOW_MEMORY); // pages of zeros
+        BUG_IF(l->window && getrandom(l->window + WINDOW_BYTES, sizeof(uint64_t), 0) != sizeof(uint64_t));
+    }
     pthread_mutex_unlock(&lock);
     if (!l->window)
-        return fail(err, ERR_MEMORY, "no memory for a window");
-    struct toy_window w = {getpid(), l->window};
+        return fail(err, ERR_UNSUPPORTED, "no memory for a window");
+    struct toy_window w = {.process = getpid(), .at = l->window};
+    memcpy(&w.number, l->window + WINDOW_BYTES, sizeof w.number);
     memset(name, 0, WINDOW_NAME);
     memcpy(name, &w, sizeof w);
     return OK;
@@ -451,7 +457,7 @@ static enum status toy_take(struct loaded *l, const char name[WINDOW_NAME], int 
                             size_t at, struct error *err) {
     struct toy_window w;
     memcpy(&w, name, sizeof w);
-    if (w.process != getpid() || toy_faults.no_windows)
+    if (w.process != getpid() || toy_faults.no_windows || memcmp(w.at + WINDOW_BYTES, &w.number, sizeof w.number) != 0)
         return fail(err, ERR_UNSUPPORTED, "a toy's window is of its process alone");
     return toy_put_cache(l, group, blocks, n, w.at + at, (size_t)toy_handed_bytes(l, group), err);
 }

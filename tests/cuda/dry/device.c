@@ -595,6 +595,19 @@ static CUresult encode(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t ra
     return fits ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
+static CUresult address_range(CUdeviceptr *base, size_t *n_bytes, CUdeviceptr at) {
+    if (may_fail("cuMemGetAddressRange", cudaErrorUnknown) != cudaSuccess)
+        return last = cudaSuccess, CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&lock);
+    const struct thing *t = things;
+    while (t && (t->kind != MEMORY || (uintptr_t)at - (uintptr_t)t->at >= t->n_bytes))
+        t = t->next;
+    if (t)
+        *base = (CUdeviceptr)(uintptr_t)t->at, *n_bytes = t->n_bytes;
+    pthread_mutex_unlock(&lock);
+    return t ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+}
+
 cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **out, unsigned version, unsigned long long flags,
                                              enum cudaDriverEntryPointQueryResult *result) {
     static const struct {
@@ -607,6 +620,7 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **out, unsig
                  {"cuMemMap", (void *)map},
                  {"cuMemUnmap", (void *)unmap},
                  {"cuMemSetAccess", (void *)set_access},
+                 {"cuMemGetAddressRange", (void *)address_range},
                  {"cuTensorMapEncodeTiled", (void *)encode}};
     (void)version, (void)flags;
     *result = cudaDriverEntryPointSymbolNotFound;

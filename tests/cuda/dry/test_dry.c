@@ -298,6 +298,29 @@ static enum status copy_blocks(struct gyre *g, char *bytes, size_t stride, struc
     return OK;
 }
 
+/* Of a server whose memory is gone, say: what would be read behind it is nobody's. */
+static void a_window_that_is_too_small_is_refused(void **state) {
+    (void)state;
+    struct gyre_options options = options_for("tests/models/llama");
+    struct gyre *g = open_dry(&options);
+    const struct backend_handover *h = g->ops->handover;
+    const int32_t block = 0;
+    char name[WINDOW_NAME];
+    void *small;
+    struct error err;
+    EXPECT_OK(h->prepare(g->loaded, &err), err);
+    EXPECT_OK(h->share(g->loaded, name, &err), err);
+    EXPECT_OK(h->take(g->loaded, name, 0, &block, 1, 0, &err), err);
+    EXPECT(cudaMalloc(&small, WINDOW_MEMORY - 1) == cudaSuccess);
+    memcpy((char *)small + WINDOW_BYTES, name + WINDOW_NAME - sizeof(uint64_t), sizeof(uint64_t));
+    memcpy(name, &small, sizeof small);
+    EXPECT_EQ(h->take(g->loaded, name, 0, &block, 1, 0, &err), ERR_UNSUPPORTED);
+    EXPECT(strstr(err.text, "bytes"));
+    cudaFree(small);
+    gyre_close(g);
+    expect_clean("a small window");
+}
+
 /* Copies that fail are told to who makes them; the engine, its steps and the next copies are well, but for the memory
  * and streams that they want once. */
 static void copies_that_fail_are_told_and_leave_the_engine_well(void **state) {
@@ -343,6 +366,7 @@ int main(void) {
         cmocka_unit_test(a_step_of_a_model_of_7_billion_is_told),
         cmocka_unit_test(layers_that_lie_far_apart_are_copied_one_by_one),
         cmocka_unit_test(of_two_engines_one_has_products_that_requantise),
+        cmocka_unit_test(a_window_that_is_too_small_is_refused),
         cmocka_unit_test(copies_that_fail_are_told_and_leave_the_engine_well),
         cmocka_unit_test(any_call_that_fails_is_told_and_leaves_nothing_behind),
         cmocka_unit_test(a_device_that_is_lost_is_told_and_leaves_nothing_behind),

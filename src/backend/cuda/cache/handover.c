@@ -18,10 +18,12 @@
 #include "backend/cuda/cache/cache.h"
 #include "backend/cuda/cache/handed.h"
 #include "backend/cuda/device/device.h"
+#include "backend/cuda/device/virtual.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 enum { HALVES = 2, HALF_BYTES = 4 << 20 };
 
@@ -33,11 +35,25 @@ struct handed_copies {
     char *window;                  // of this device; NULL: it was not shared
     char *opened;                  // of another; NULL: none was
     char opened_name[WINDOW_NAME]; // whose it is
+    uint64_t number;               // of the window of this device
     cudaEvent_t cleared;           // on the device's stream, by the thread of the engine
 };
-_Static_assert(sizeof(cudaIpcMemHandle_t) == WINDOW_NAME, "a handle is a window's name");
+struct window_name {
+    cudaIpcMemHandle_t handle;
+    uint64_t number;
+};
+_Static_assert(sizeof(struct window_name) == WINDOW_NAME, "a handle and a number are a window's name");
 
 // ---- memory -----------------------------------------------------------------------------------------------------
+
+/* Under the lock. */
+static void close_window(struct loaded *loaded) {
+    struct handed_copies *c = loaded->copies;
+    if (c->opened && cudaSetDevice(loaded->device->index) == cudaSuccess)
+        cudaIpcCloseMemHandle(c->opened);
+    cudaGetLastError(); // what is wrong with the device others are told
+    c->opened = NULL;
+}
 
 void handover_release(struct loaded *loaded) {
     struct handed_copies *c = loaded->copies;
@@ -49,8 +65,7 @@ void handover_release(struct loaded *loaded) {
         if (c->done[h])
             cudaEventDestroy(c->done[h]);
     }
-    if (c->opened)
-        cudaIpcCloseMemHandle(c->opened);
+    close_window(loaded);
     cudaFree(c->window);
     if (c->cleared)
         cudaEventDestroy(c->cleared);
@@ -302,16 +317,34 @@ static enum status no_window(cudaError_t code, const char *what, struct error *e
     return fail(err, ERR_UNSUPPORTED, "%s: %s", what, cudaGetErrorString(code));
 }
 
+/* All of it is filled before anybody knows its name. Under the lock. */
+static cudaError_t new_window(struct handed_copies *c) {
+    char *window = NULL;
+    BUG_IF(getrandom(&c->number, sizeof c->number, 0) != sizeof c->number);
+    cudaError_t code = cudaMalloc((void **)&window, WINDOW_MEMORY);
+    memcpy(c->here[0], &c->number, sizeof c->number);
+    if (code == cudaSuccess)
+        code = cudaMemcpyAsync(window + WINDOW_BYTES, c->here[0], sizeof c->number, cudaMemcpyHostToDevice, c->stream);
+    if (code == cudaSuccess)
+        code = cudaStreamSynchronize(c->stream);
+    if (code != cudaSuccess)
+        cudaFree(window);
+    else
+        c->window = window;
+    return code;
+}
+
 /* Under the lock. */
 static cudaError_t make_window(struct loaded *loaded, char *name) {
     struct handed_copies *c = loaded->copies;
-    cudaIpcMemHandle_t handle = {{0}};
+    struct window_name w = {{{0}}, 0};
     cudaError_t code = cudaSetDevice(loaded->device->index);
     if (code == cudaSuccess && !c->window)
-        code = cudaMalloc((void **)&c->window, WINDOW_BYTES);
+        code = new_window(c);
     if (code == cudaSuccess)
-        code = cudaIpcGetMemHandle(&handle, c->window);
-    memcpy(name, &handle, sizeof handle);
+        code = cudaIpcGetMemHandle(&w.handle, c->window);
+    w.number = c->number;
+    memcpy(name, &w, sizeof w);
     return code;
 }
 
@@ -329,37 +362,68 @@ static enum status show(struct loaded *loaded, int group, const int32_t *blocks,
     return move(&m, err);
 }
 
+static void leave(struct loaded *loaded) {
+    if (!loaded->copies)
+        return;
+    pthread_mutex_lock(&loaded->copies->lock);
+    close_window(loaded);
+    pthread_mutex_unlock(&loaded->copies->lock);
+}
+
 /* Under the lock. One is open at a time: the server behind a name that is new was started anew. */
-static cudaError_t open_window(struct loaded *loaded, const char *name) {
+static enum status open_window(struct loaded *loaded, const char *name, struct error *err) {
+    static const char what[] = "the memory of the other server's device cannot be reached";
     struct handed_copies *c = loaded->copies;
-    cudaIpcMemHandle_t handle;
+    struct window_name w;
     if (c->opened && memcmp(c->opened_name, name, WINDOW_NAME) == 0)
-        return cudaSuccess;
-    cudaError_t code = cudaSetDevice(loaded->device->index);
-    if (code == cudaSuccess && c->opened)
-        cudaIpcCloseMemHandle(c->opened);
-    c->opened = NULL;
-    memcpy(&handle, name, sizeof handle);
+        return OK;
+    close_window(loaded);
+    memcpy(&w, name, sizeof w);
     memcpy(c->opened_name, name, WINDOW_NAME);
+    cudaError_t code = cudaSetDevice(loaded->device->index);
     if (code == cudaSuccess)
-        code = cudaIpcOpenMemHandle((void **)&c->opened, handle, cudaIpcMemLazyEnablePeerAccess);
-    if (code != cudaSuccess)
+        code = cudaIpcOpenMemHandle((void **)&c->opened, w.handle, cudaIpcMemLazyEnablePeerAccess);
+    if (code != cudaSuccess) {
         c->opened = NULL;
-    return code;
+        return no_window(code, what, err);
+    }
+    size_t n_bytes = virtual_bytes_behind(c->opened);
+    return n_bytes >= WINDOW_MEMORY ? OK : fail(err, ERR_UNSUPPORTED, "%s: it has %zu bytes", what, n_bytes);
+}
+
+/* ERR_UNSUPPORTED: what is open is not the window of the name it was opened by. Under the lock. */
+static enum status check_number(const struct handed_copies *c, struct error *err) {
+    struct window_name w;
+    cudaError_t code =
+        cudaMemcpyAsync(c->here[0], c->opened + WINDOW_BYTES, sizeof w.number, cudaMemcpyDeviceToHost, c->stream);
+    if (code == cudaSuccess)
+        code = cudaStreamSynchronize(c->stream);
+    if (code != cudaSuccess)
+        return no_window(code, "the number of the other server's window cannot be read", err);
+    memcpy(&w, c->opened_name, sizeof w);
+    return memcmp(c->here[0], &w.number, sizeof w.number) == 0
+               ? OK
+               : fail(err, ERR_UNSUPPORTED, "the memory of the other server's device is not the window that it names");
+}
+
+/* Under the lock. */
+static enum status take_locked(struct moving *m, const char *name, size_t at, struct error *err) {
+    TRY(open_window(m->loaded, name, err));
+    TRY(check_number(m->loaded->copies, err));
+    m->row = m->loaded->copies->opened + at;
+    TRY(move_locked(m, err));
+    return check_number(m->loaded->copies, err);
 }
 
 static enum status take(struct loaded *loaded, const char name[WINDOW_NAME], int group, const int32_t *blocks, int n,
                         size_t at, struct error *err) {
-    struct handed_copies *c = loaded->copies;
     struct moving m = {.loaded = loaded, .group = group, .blocks = blocks, .n = n, .span = span_of(loaded, group)};
     BUG_IF(at + (size_t)(m.n * m.span) > WINDOW_BYTES);
-    pthread_mutex_lock(&c->lock);
-    cudaError_t code = open_window(loaded, name);
-    if (code == cudaSuccess)
-        m.row = c->opened + at;
-    enum status st = m.row ? move_locked(&m, err)
-                           : no_window(code, "the memory of the other server's device cannot be reached", err);
-    pthread_mutex_unlock(&c->lock);
+    pthread_mutex_lock(&loaded->copies->lock);
+    enum status st = take_locked(&m, name, at, err);
+    if (st != OK)
+        close_window(loaded);
+    pthread_mutex_unlock(&loaded->copies->lock);
     return st;
 }
 
@@ -370,4 +434,5 @@ const struct backend_handover cuda_handover = {.bytes = handed_bytes,
                                                .share = share,
                                                .show = show,
                                                .take = take,
+                                               .leave = leave,
                                                .check = check};

@@ -33,6 +33,18 @@ static enum status find_all(struct error *err) {
     return OK;
 }
 
+size_t virtual_bytes_behind(const void *at) {
+    CUdeviceptr base = 0;
+    size_t n_bytes = 0;
+    __typeof__(&cuMemGetAddressRange) address_range;
+    *(void **)&address_range = find("cuMemGetAddressRange");
+    if (!address_range || address_range(&base, &n_bytes, (CUdeviceptr)(uintptr_t)at) != CUDA_SUCCESS) {
+        cudaGetLastError();
+        return 0;
+    }
+    return n_bytes - (size_t)((uintptr_t)at - base);
+}
+
 static CUmemAllocationProp of_device(int device) {
     return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                  .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = device}};

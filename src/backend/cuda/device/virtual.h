@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 
+#include <stddef.h>
 #include <stdint.h>
 
 enum { VIRTUAL_GRAIN = 2 << 20 }; // a piece is a multiple of this
@@ -27,5 +28,8 @@ enum status virtual_reserve(int device, size_t n_bytes, size_t piece_bytes, stru
 /* Pieces 0 .. n-1 have memory then, and no others. ERR_MEMORY if the device has none left, with those mapped that were;
  * ERR_DEVICE for anything else. What is taken away must be read by nothing that is in flight. */
 enum status virtual_map(struct virtual_range *r, int device, int n, struct error *err);
+
+/* How many bytes of the allocation that holds `at` are there from it on; 0: the driver does not say. */
+size_t virtual_bytes_behind(const void *at);
 
 void virtual_release(struct virtual_range *r); // also of one that was never reserved
