@@ -53,7 +53,11 @@ static inline enum status handover_by_window(struct gyre *a, struct gyre *b, con
     if (st == OK)
         st = a->ops->handover->share(a->loaded, name, err);
     if (st == OK)
-        st = handover_show(&give, handover_part(&give, from, SIZE_MAX), AT, WINDOW_BYTES - AT, &header, err);
+        st = handover_can_be_shown(&give, handover_part(&give, from, SIZE_MAX), WINDOW_BYTES - AT)
+                 ? OK
+                 : fail(err, ERR_UNSUPPORTED, "it cannot be shown");
+    if (st == OK)
+        st = handover_show(&give, handover_part(&give, from, SIZE_MAX), AT, &header, err);
     handover_end(&give);
     if (st == OK)
         st = handover_check_shown(b, p, buf_view(&header), AT, err);

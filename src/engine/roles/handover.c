@@ -243,20 +243,25 @@ enum status handover_read(const struct handover_visit *v, struct handover_part p
     return st;
 }
 
-static bool can_be_shown(const struct gyre *g) {
+static bool has_windows(const struct gyre *g) {
     bool can = g->ops->handover->show != NULL;
     for (int i = 0; i < g->program->n_groups; i++)
         can &= g->pool.groups[i].paged;
     return can;
 }
 
-enum status handover_show(const struct handover_visit *v, struct handover_part part, size_t at, size_t max_bytes,
-                          struct buf *out, struct error *err) {
+bool handover_can_be_shown(const struct handover_visit *v, struct handover_part part, size_t max_bytes) {
+    int64_t bytes;
+    count_pieces(v->g, part.from, part.end, &bytes);
+    return has_windows(v->g) && bytes >= 0 && (uint64_t)bytes <= max_bytes;
+}
+
+enum status handover_show(const struct handover_visit *v, struct handover_part part, size_t at, struct buf *out,
+                          struct error *err) {
     const struct gyre *g = v->g;
     int64_t bytes;
     struct header h = header_of(v, part, &bytes);
-    if (!can_be_shown(g) || bytes < 0 || (uint64_t)bytes > max_bytes)
-        return fail(err, ERR_UNSUPPORTED, "this cache cannot be shown in a window");
+    BUG_IF(!handover_can_be_shown(v, part, WINDOW_BYTES - at));
     for (int i = 0; i < g->program->n_groups; i++) {
         int32_t first = first_piece(g, i, part.from, part.end), n = n_pieces(g, i, part.from, part.end);
         TRY(g->ops->handover->show(g->loaded, i, blocks_of(v, i, first), n, at, err));
@@ -306,7 +311,7 @@ enum status handover_check_shown(const struct gyre *g, const struct handover_pro
     struct header h;
     int64_t n_bytes;
     TRY(handover_check(g, err));
-    if (!can_be_shown(g))
+    if (!has_windows(g))
         return fail(err, ERR_UNSUPPORTED, "device %s takes nothing from windows", g->ops->name);
     if (bytes.len != sizeof h)
         return fail(err, ERR_FORMAT, "what is shown is no cache of a prompt");

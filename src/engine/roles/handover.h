@@ -11,8 +11,9 @@
  *                                               handover_write(&visit, bytes)
  *     handover_end(&visit)                      handover_adopt(&visit)                      E
  *
- * E: by the thread that owns the engine, between steps, and at once: only blocks are counted. What moves bytes, and
- * takes as long as they are many, any other thread does. A visit holds its blocks until it is ended; while it is there
+ * E: by the thread that owns the engine, between steps, and at once: blocks are counted, and where no step is in flight
+ * settles makes the copies of states and blocks that the next one would begin with. What moves bytes, and takes as long
+ * as they are many, any other thread does. A visit holds its blocks until it is ended; while it is there
  * the engine is.
  *
  * Bytes: a header, then pieces in the order in which the taker wants them; a piece is a block, or a recurrent state, of
@@ -80,10 +81,12 @@ struct handover_part handover_part(const struct handover_visit *v, int32_t from,
 enum status handover_read(const struct handover_visit *v, struct handover_part part, size_t max_bytes, struct buf *out,
                           struct error *err);
 
-/* Shows the part in the device's window (core/backend_handover.h) from byte `at` on, and appends the header alone.
- * ERR_UNSUPPORTED: there is no window, there are states, or the part is more than max_bytes. */
-enum status handover_show(const struct handover_visit *v, struct handover_part part, size_t at, size_t max_bytes,
-                          struct buf *out, struct error *err);
+/* Whether the part can be shown: not states, nor what is more than max_bytes. */
+bool handover_can_be_shown(const struct handover_visit *v, struct handover_part part, size_t max_bytes);
+
+/* Shows such a part in the device's window (core/backend_handover.h) from byte `at` on; appends the header alone. */
+enum status handover_show(const struct handover_visit *v, struct handover_part part, size_t at, struct buf *out,
+                          struct error *err);
 
 /* ERR_FORMAT: bytes that are not such, with what is wrong; of what is shown the header. */
 enum status handover_check_shown(const struct gyre *g, const struct handover_prompt *p, struct str bytes, size_t at,

@@ -54,6 +54,12 @@ static void set_wire(struct fetcher *w, struct wire *wire) {
     pthread_mutex_unlock(&w->fetch->lock);
 }
 
+/* And whatever was open of that server's device, which may end. */
+static void end_wire(struct fetcher *w) {
+    set_wire(w, NULL);
+    visit_leave(w->fetch->lane);
+}
+
 static void note_word(struct prompt_fetch *f) {
     pthread_mutex_lock(&f->lock);
     f->silent_us = 0;
@@ -97,7 +103,7 @@ static enum status ask_again(struct fetcher *w, struct str question, uint32_t *k
     enum status st = ask(w, question, kind, answer, most, until_us, err);
     if (st != ERR_IO || !is_old || is_cancelled(w) || clock_us() >= until_us)
         return st;
-    set_wire(w, NULL);
+    end_wire(w);
     buf_clear(answer);
     return ask(w, question, kind, answer, most, until_us, err);
 }
@@ -129,10 +135,10 @@ static enum status take_window(struct fetcher *w, struct errand *e, struct str s
     memcpy(&window, shown.ptr, sizeof window);
     struct str header = {shown.ptr + sizeof window, shown.len - sizeof window};
     enum status st = visit_take(w->fetch->lane, &e->prompt, header, &window, &n, err);
-    if (st == ERR_UNSUPPORTED) {
+    if (st == ERR_UNSUPPORTED)
         note_refusal(w->fetch, err);
-        return wire_send(w->wire, PROMPT_REFUSED, (struct str){"", 0}, until_us, err);
-    }
+    if (st == ERR_UNSUPPORTED || st == ERR_IO) // which was late: steps of this engine took long
+        return wire_send(w->wire, st == ERR_IO ? PROMPT_LATE : PROMPT_REFUSED, (struct str){"", 0}, until_us, err);
     if (st != OK)
         return st;
     e->n = n;
@@ -178,7 +184,7 @@ static enum status fetch_rest(struct fetcher *w, struct errand *e, int64_t until
     if (st == OK)
         st = take_all(w, e, kind, &answer, most, until_us, err);
     if (st != OK && kind != PROMPT_FULL && kind != PROMPT_NOTHING)
-        set_wire(w, NULL);
+        end_wire(w);
     buf_release(&question);
     buf_release(&answer);
     return st;
@@ -292,7 +298,7 @@ static void *fetcher_thread(void *arg) {
         fetch(w);
         lane_fetched(w->fetch->lane, t);
     }
-    set_wire(w, NULL);
+    end_wire(w);
     return NULL;
 }
 

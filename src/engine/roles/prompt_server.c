@@ -9,9 +9,9 @@
 #include "engine/service.h"
 
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static const int64_t PATIENCE_US = 60000000, IDLE_US = 86400000000, SHOWN_US = 2000000;
 enum { LEAST_PART = 4 };                                         // blocks
@@ -38,27 +38,42 @@ struct prompt_server {
     struct asker askers[MOST_ASKERS];
     bool stopping;
     int64_t n_given;
-    bool shows[N_SLOTS]; // stretches of the window that are taken
+    int64_t shown_until_us[N_SLOTS]; // stretches of the window that are taken until then
+    bool cannot_share;               // there is no window
 };
 
 // ---- windows ----------------------------------------------------------------------------------------------------
 
-/* A stretch of the window for one prompt's part; -1: all are taken. */
+static const int64_t AS_LONG_AS_IT_TAKES = INT64_MAX;
+
+/* A stretch of the window for one prompt's part; -1: all are taken, or there is none. */
 static int take_slot(struct prompt_server *s) {
     int slot = -1;
     pthread_mutex_lock(&s->lock);
-    for (int i = 0; i < N_SLOTS && slot < 0; i++)
-        slot = s->shows[i] ? -1 : i;
+    for (int i = 0; i < N_SLOTS && slot < 0 && !s->cannot_share; i++)
+        slot = s->shown_until_us[i] > clock_us() ? -1 : i;
     if (slot >= 0)
-        s->shows[slot] = true;
+        s->shown_until_us[slot] = AS_LONG_AS_IT_TAKES;
     pthread_mutex_unlock(&s->lock);
     return slot;
 }
 
-static void give_slot_back(struct prompt_server *s, int slot) {
+/* Unless its time was over, and it may be another's by now. */
+static void keep_slot(struct prompt_server *s, int slot, int64_t was_until_us, int64_t until_us) {
     pthread_mutex_lock(&s->lock);
-    s->shows[slot] = false;
+    if (s->shown_until_us[slot] == was_until_us)
+        s->shown_until_us[slot] = until_us;
     pthread_mutex_unlock(&s->lock);
+}
+
+/* Told once: bytes go from now on. */
+static void note_no_window(struct prompt_server *s, const struct error *err) {
+    pthread_mutex_lock(&s->lock);
+    bool is_new = !s->cannot_share;
+    s->cannot_share = true;
+    pthread_mutex_unlock(&s->lock);
+    if (is_new)
+        fprintf(stderr, "gyre: prompts go as bytes to servers of this host too: %s\n", err->text);
 }
 
 // ---- one prompt -------------------------------------------------------------------------------------------------
@@ -73,54 +88,63 @@ struct giving {
     bool is_gone;      // the asker
 };
 
-/* The asker's word that it has taken what a slot shows. ERR_UNSUPPORTED: it cannot. */
-static enum status await_taken(struct asker *a, int64_t until_us, struct error *err) {
+/* The asker's word of what a slot shows. ERR_UNSUPPORTED: it has not taken it. */
+static enum status await_taken(struct giving *w, int64_t until_us, struct error *err) {
     struct buf none = {0};
     uint32_t kind;
-    TRY(wire_receive(a->wire, &kind, &none, 0, until_us, err));
-    a->refuses_windows = kind == PROMPT_REFUSED;
-    if (kind == PROMPT_REFUSED)
-        return fail(err, ERR_UNSUPPORTED, "the window cannot be reached");
+    TRY(wire_receive(w->asker->wire, &kind, &none, 0, until_us, err));
+    w->asker->refuses_windows = kind == PROMPT_REFUSED;
+    w->takes_windows = kind == PROMPT_TAKEN;
+    if (kind == PROMPT_REFUSED || kind == PROMPT_LATE)
+        return fail(err, ERR_UNSUPPORTED, "the window was not reached, or not in time");
     return kind == PROMPT_TAKEN ? OK : fail(err, ERR_FORMAT, "nothing that is said to a window");
 }
 
-static void sleep_until(int64_t us) {
-    for (int64_t left_us; (left_us = us - clock_us()) > 0;)
-        usleep((useconds_t)left_us);
-}
-
 /* Who is gone may still be copying: the slot is its own until the time that it was told. */
-static enum status show_to(struct giving *w, struct str shown, int64_t until_us, struct error *err) {
+static enum status show_to(struct giving *w, struct str shown, int slot, int64_t shown_until_us, struct error *err) {
+    struct prompt_server *s = w->asker->server;
+    int64_t until_us = clock_us() + s->options.patience_us;
+    keep_slot(s, slot, AS_LONG_AS_IT_TAKES, shown_until_us);
     enum status st = wire_send(w->asker->wire, PROMPT_WINDOW, shown, until_us, err);
     if (st == OK)
-        st = await_taken(w->asker, until_us, err);
+        st = await_taken(w, until_us, err);
     w->is_gone = st != OK && st != ERR_UNSUPPORTED;
-    if (w->is_gone)
-        sleep_until(until_us);
+    if (!w->is_gone)
+        keep_slot(s, slot, shown_until_us, 0);
     return st;
 }
 
-static enum status show_in(struct giving *w, struct visit *v, int slot, struct error *err) {
-    struct prompt_window window = {.at = (uint64_t)slot * SLOT_BYTES, .until_us = clock_us() + SHOWN_US};
-    struct handover_part part = handover_part(&v->of, w->from, SLOT_BYTES);
+static enum status fill_slot(struct giving *w, struct visit *v, struct handover_part part, struct prompt_window *window,
+                             struct error *err) {
+    enum status st = visit_share(v->lane, window->name, err);
+    if (st == ERR_UNSUPPORTED)
+        note_no_window(w->asker->server, err);
+    TRY(st);
     buf_clear(w->out);
-    TRY(visit_share(v->lane, window.name, err));
-    buf_append(w->out, &window, sizeof window);
-    TRY(visit_show(v, part, window.at, SLOT_BYTES, w->out, err));
-    TRY(show_to(w, buf_view(w->out), window.until_us, err));
+    buf_append(w->out, window, sizeof *window);
+    return visit_show(v, part, window->at, w->out, err);
+}
+
+/* Its time is counted from when all of it is there. */
+static enum status show_in(struct giving *w, struct visit *v, struct handover_part part, int slot, struct error *err) {
+    struct prompt_window window = {.at = (uint64_t)slot * SLOT_BYTES};
+    enum status st = fill_slot(w, v, part, &window, err);
+    if (st != OK)
+        keep_slot(w->asker->server, slot, AS_LONG_AS_IT_TAKES, 0); // nobody was told of it
+    TRY(st);
+    window.until_us = clock_us() + SHOWN_US;
+    memcpy(w->out->ptr, &window, sizeof window);
+    TRY(show_to(w, buf_view(w->out), slot, window.until_us, err));
     w->from = part.end;
     return OK;
 }
 
 /* ERR_UNSUPPORTED: bytes have to go. */
 static enum status show_part(struct giving *w, struct visit *v, struct error *err) {
-    struct prompt_server *s = w->asker->server;
-    int slot = w->takes_windows && !w->asker->refuses_windows ? take_slot(s) : -1;
-    if (slot < 0)
-        return ERR_UNSUPPORTED;
-    enum status st = show_in(w, v, slot, err);
-    give_slot_back(s, slot);
-    return st;
+    struct handover_part part = handover_part(&v->of, w->from, SLOT_BYTES);
+    bool may = w->takes_windows && !w->asker->refuses_windows && handover_can_be_shown(&v->of, part, SLOT_BYTES);
+    int slot = may ? take_slot(w->asker->server) : -1;
+    return slot < 0 ? ERR_UNSUPPORTED : show_in(w, v, part, slot, err);
 }
 
 static enum status give_part(struct giving *w, struct visit *v, struct error *err) {

@@ -1,12 +1,14 @@
 /* prompt_server.h - the prefill role: computes prompts that other servers ask for, and gives them their cache.
  *
  * A prompt goes through the engine as any request, of no tokens to answer, and finds what is cached of it. Its blocks
- * are sent as steps compute them, where the model has no recurrent state; who is gone ends it. A thread a
- * connection, MOST_ASKERS at most. Who asks is not trusted: sizes are checked, another model is refused, and a question
- * that has begun is not waited for longer than patience_us. Who comes when all places are taken gets that of whom
- * nothing whole was heard for the longest time; of those whose prompts are computed or sent none is put out. So half a
- * question keeps nobody waiting meanwhile: it has a place that others may take, a thread that sleeps, and memory for
- * what has come of it, 1 MiB more at most. Who is put out for it and was well connects anew for its next question. */
+ * are sent as steps compute them, where the model has no recurrent state; who is gone ends it. They are held until
+ * the asker has taken them: one that is stopped holds those of its prompt for patience_us. To give the last ones back
+ * before they are sent would wait for the engine's next step first. A thread a connection, MOST_ASKERS at most. Who
+ * asks is not trusted: sizes are checked, another model is refused, and a question that has begun is not waited for
+ * longer than patience_us. Who comes when all places are taken gets that of whom nothing whole was heard for the
+ * longest time; of those whose prompts are computed or sent none is put out. So half a question keeps nobody waiting
+ * meanwhile: it has a place that others may take, a thread that sleeps, and memory for what has come of it, 1 MiB
+ * more at most. Who is put out for it and was well connects anew for its next question. */
 #pragma once
 
 #include "engine/lanes/lane.h"

@@ -73,7 +73,7 @@ static void show(struct gyre *g, void *context) {
     struct call *c = context;
     struct visit *v = c->visit;
     if (is_there(g, v))
-        v->status = handover_show(&v->of, c->part, c->at, c->max_bytes, c->out, &v->err);
+        v->status = handover_show(&v->of, c->part, c->at, c->out, &v->err);
 }
 
 static void read_part(struct gyre *g, void *context) {
@@ -178,17 +178,20 @@ enum status visit_share(struct lane *lane, char window[WINDOW_NAME], struct erro
     return outcome(&v, err);
 }
 
-/* What fails here the bytes may do: the visit stands. */
-enum status visit_show(struct visit *v, struct handover_part part, size_t at, size_t max_bytes, struct buf *out,
-                       struct error *err) {
-    struct call c = {.visit = v, .part = part, .at = at, .max_bytes = max_bytes, .out = out};
+enum status visit_show(struct visit *v, struct handover_part part, size_t at, struct buf *out, struct error *err) {
+    struct call c = {.visit = v, .part = part, .at = at, .out = out};
     wait_until_settled(&c);
     do_beside(show, &c);
-    enum status st = outcome(v, err);
-    if (st == ERR_UNSUPPORTED)
-        v->status = OK;
-    return st;
+    return outcome(v, err);
 }
+
+static void leave(struct gyre *g, void *context) {
+    (void)context;
+    if (g->ops->handover->leave)
+        g->ops->handover->leave(g->loaded);
+}
+
+void visit_leave(struct lane *lane) { lane_beside(lane, leave, NULL); }
 
 static enum status take_over(struct call *c, int32_t *n, struct error *err) {
     struct visit *v = c->visit;

@@ -34,12 +34,13 @@ enum status visit_read(struct visit *v, struct handover_part part, size_t max_by
                        struct error *err);
 void visit_end(struct visit *v); // whatever came of it
 
-/* Likewise by windows: ERR_UNSUPPORTED where bytes have to go. share: the name of this engine's. */
+/* Likewise by windows: ERR_UNSUPPORTED where bytes have to go. share: the name of this engine's. show: of a part that
+ * can be (handover_can_be_shown). take: ERR_IO if it was too late. leave: no window of others is kept open. */
 enum status visit_share(struct lane *lane, char window[WINDOW_NAME], struct error *err);
-enum status visit_show(struct visit *v, struct handover_part part, size_t at, size_t max_bytes, struct buf *out,
-                       struct error *err);
+enum status visit_show(struct visit *v, struct handover_part part, size_t at, struct buf *out, struct error *err);
 enum status visit_take(struct lane *lane, const struct handover_prompt *p, struct str bytes,
                        const struct prompt_window *window, int32_t *n, struct error *err);
+void visit_leave(struct lane *lane);
 
 /* Checks the bytes and takes them over; *n: behind how many blocks they end. */
 enum status visit_write(struct lane *lane, const struct handover_prompt *p, struct str bytes, int32_t *n,
