@@ -58,20 +58,18 @@
 /* Whether to draw fewer cases: make test-fast, and sanitizers of devices, where a step is slow. */
 static inline bool test_is_brief(void) { return getenv("GYRE_TEST_BRIEF") != NULL; }
 
-/* GYRE_TEST_SEED or the time; printed, so that a failure can be repeated. What was drawn stays in the environment, so
- * that all source files of a program have one. */
+/* GYRE_TEST_SEED or the time; printed once, so that a failure can be repeated. Weak: all source files of a program have
+ * one. Nothing is allocated: the first draw may be where that is forbidden (base/guard.h). */
+__attribute__((weak)) uint64_t drawn_seed;
+
 static inline uint64_t test_seed(void) {
-    static uint64_t seed;
-    if (!seed) {
+    if (!drawn_seed) {
         const char *s = getenv("GYRE_TEST_SEED");
         struct timespec t;
         timespec_get(&t, TIME_UTC);
-        seed = s ? strtoull(s, NULL, 0) : (uint64_t)t.tv_nsec * 2654435761u + (uint64_t)t.tv_sec;
-        seed |= 1;
-        char text[32];
-        snprintf(text, sizeof text, "%llu", (unsigned long long)seed);
-        setenv("GYRE_TEST_SEED", text, 1);
-        printf("GYRE_TEST_SEED=%s\n", text);
+        drawn_seed = s ? strtoull(s, NULL, 0) : (uint64_t)t.tv_nsec * 2654435761u + (uint64_t)t.tv_sec;
+        drawn_seed |= 1;
+        printf("GYRE_TEST_SEED=%llu\n", (unsigned long long)drawn_seed);
     }
-    return seed;
+    return drawn_seed;
 }
