@@ -7,6 +7,7 @@ from ptx_machine import alone, ops
 class Handover(unittest.TestCase):
     test_kernels = alone("test_handed")
     test_one_engine = ops("test_handover", GYRE_TEST_ONLY="an_answer*")
+    test_another_window = ops("test_handover", GYRE_TEST_ONLY="what_is_behind_another*")
 
 
 if __name__ == "__main__":
