@@ -13,25 +13,6 @@
 
 #include "backend/cuda/moe/moe_wide_ring.cuh"
 
-/* Counted by a barrier of the block it goes to; addresses there as address_at_rank gives them. */
-static __device__ __forceinline__ void bulk_copy_to_rank(uint32_t there, uint32_t from, int n_bytes,
-                                                         uint32_t barrier_there) {
-    asm volatile(
-        "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(there),
-        "r"(from), "r"(n_bytes), "r"(barrier_there)
-        : "memory");
-}
-
-/* Does not wait. */
-static __device__ __forceinline__ bool barrier_passed_already(uint32_t barrier, int parity) {
-    uint32_t passed;
-    asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
-                 : "=r"(passed)
-                 : "r"(barrier), "r"(parity)
-                 : "memory");
-    return passed;
-}
-
 /* A quarter of a stage's W, by the lanes of a warp that ask for a copy. */
 template <class W, bool UP> struct wide_rows {
     using ring = wide_ring<W, UP>;

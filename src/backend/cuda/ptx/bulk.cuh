@@ -66,6 +66,15 @@ __device__ __forceinline__ bool barrier_passed(uint32_t barrier, int parity) { /
                  : "memory");
     return passed;
 }
+/* Does not wait. */
+__device__ __forceinline__ bool barrier_passed_already(uint32_t barrier, int parity) {
+    uint32_t passed;
+    asm volatile("{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, p;\n}"
+                 : "=r"(passed)
+                 : "r"(barrier), "r"(parity)
+                 : "memory");
+    return passed;
+}
 /* Tests build with a limit: what waits for ever becomes a fault. */
 __device__ __forceinline__ void barrier_wait(uint32_t barrier, int parity) {
 #ifdef BARRIER_SPIN_LIMIT
@@ -106,6 +115,13 @@ __device__ __forceinline__ void bulk_copy(uint32_t to, const void *from, int n_b
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
                  "l"(from), "r"(n_bytes), "r"(barrier)
                  : "memory");
+}
+/* Counted by a barrier of the block it goes to; addresses there as address_at_rank gives them. */
+__device__ __forceinline__ void bulk_copy_to_rank(uint32_t there, uint32_t from, int n_bytes, uint32_t barrier_there) {
+    asm volatile(
+        "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(there),
+        "r"(from), "r"(n_bytes), "r"(barrier_there)
+        : "memory");
 }
 __device__ __forceinline__ void bulk_map_prefetch(const CUtensorMap *map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
