@@ -49,7 +49,8 @@ OBJCOPY ?= objcopy
 # Position-independent for the shared library too; without interposition that costs nothing.
 CPPFLAGS += -D_GNU_SOURCE -Isrc -Iinclude -MMD -MP
 CFLAGS   += -std=c17 -Wall -Wextra -Wshadow -Wvla -Wno-missing-field-initializers -Werror -fPIC -fno-semantic-interposition $(OPT) $(SAN)
-LDFLAGS  += $(SAN)
+# src/main/model/fingerprint.c reads the build ID.
+LDFLAGS  += -Wl,--build-id $(SAN)
 LIB_LIBS  := -ljansson -lpcre2-8 -lutf8proc -lxxhash -lsodium -lpthread -lm
 ALL_LIBS  := -lmicrohttpd -lz -ledit -lmd $(LIB_LIBS)
 

@@ -81,17 +81,51 @@ static void add_weights(XXH3_state_t *h, const char *model) {
 
 enum { LARGEST_PROGRAM = 512 << 20 };
 
-static int add_library(struct dl_phdr_info *info, size_t size, void *h) {
+/* The build ID of an object, which the linker takes from all of its bytes: reading those took longer than the rest of
+ * a start. It is a note: three numbers, the name and the bytes, each filled up to a multiple of four. */
+static bool add_build_id(XXH3_state_t *h, const struct dl_phdr_info *object) {
+    for (int i = 0; i < object->dlpi_phnum; i++) {
+        const ElfW(Phdr) *part = &object->dlpi_phdr[i];
+        const char *at = (const char *)(object->dlpi_addr + part->p_vaddr), *end = at + part->p_memsz; // NOLINT: loaded
+        if (part->p_type != PT_NOTE || part->p_align > 4)
+            continue;
+        for (const ElfW(Nhdr) * note; end - at > (ptrdiff_t)sizeof *note;) {
+            note = (const void *)at;
+            const char *name = at + sizeof *note, *bytes = name + (note->n_namesz + 3U) / 4 * 4;
+            if (note->n_type == NT_GNU_BUILD_ID && note->n_namesz == sizeof "GNU" && strcmp(name, "GNU") == 0) {
+                add(h, bytes, note->n_descsz);
+                return true;
+            }
+            at = bytes + (note->n_descsz + 3U) / 4 * 4;
+        }
+    }
+    return false;
+}
+
+static const char own_program[] = "/proc/self/exe";
+
+struct build {
+    XXH3_state_t *h;
+    bool has_program;
+};
+
+/* Of the program and of our libraries. One that was linked without a build ID is read whole. */
+static int add_object(struct dl_phdr_info *object, size_t size, void *context) {
     (void)size;
-    if (strstr(info->dlpi_name, "/libgyre-"))
-        add_file(h, info->dlpi_name, LARGEST_PROGRAM);
+    struct build *b = context;
+    bool is_program = (uintptr_t)object->dlpi_phdr == getauxval(AT_PHDR);
+    if ((is_program || strstr(object->dlpi_name, "/libgyre-")) && !add_build_id(b->h, object))
+        add_file(b->h, is_program ? own_program : object->dlpi_name, LARGEST_PROGRAM);
+    b->has_program |= is_program;
     return 0;
 }
 
 static void add_build(XXH3_state_t *h) {
     add_word(h, GYRE_VERSION);
-    add_file(h, "/proc/self/exe", LARGEST_PROGRAM);
-    dl_iterate_phdr(add_library, h);
+    struct build b = {h, false};
+    dl_iterate_phdr(add_object, &b);
+    if (!b.has_program) // under an emulator, or a loader that was called by name, no object may be told to be it
+        add_file(h, own_program, LARGEST_PROGRAM);
 }
 
 // ---- numerics ---------------------------------------------------------------------------------------------------

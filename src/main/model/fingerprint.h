@@ -13,7 +13,7 @@ enum { FINGERPRINT_BYTES = 24 };
  *     the weights   each tensor's name, type and shape, and a few of its bytes (4,096 tensors at most): reading all
  *                   of a large model would take a minute. A change that spares all of those bytes goes unnoticed.
  *     the settings  config.json, or the header of a GGUF file
- *     the build     this program's file, and the device's library where there is one
+ *     the build     the build ID of this program, and of the device's library where there is one
  *     the numerics  device, formats of products, cache and weights; the processor's instructions or the GPU's model
  *
  * `model` is a folder that has been opened with the flags. */

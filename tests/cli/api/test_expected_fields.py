@@ -3,11 +3,14 @@ in /metrics."""
 
 import json
 import os
+import re
 import shutil
+import subprocess
 import tempfile
 import unittest
+from unittest import mock
 
-from serving import ROOT, Server
+from serving import GYRE, ROOT, Server
 
 CHAT = [{"role": "user", "content": "Tell me a story about a fox."}]
 ASK = {"messages": CHAT, "max_tokens": 6, "temperature": 0}
@@ -127,6 +130,22 @@ class Fingerprint(unittest.TestCase):
                 f.seek(-1, os.SEEK_END)
                 f.write(bytes([last ^ 1]))
             self.assertNotEqual(own, self.fingerprint(copy))
+
+    def test_it_tells_builds_apart_and_not_what_strip_leaves(self):
+        model = "tests/models/llama"
+        own = self.fingerprint(model)
+        notes = subprocess.run(["readelf", "-n", GYRE], capture_output=True, text=True, check=True).stdout
+        build = bytes.fromhex(re.search("Build ID: ([0-9a-f]{40})", notes).group(1))
+        with tempfile.TemporaryDirectory() as folder:
+            copy = os.path.join(folder, "gyre")
+            subprocess.run(["strip", "-o", copy, GYRE], check=True)
+            with open(copy, "rb") as f:
+                program = f.read()
+            with mock.patch("serving.GYRE", copy):
+                self.assertEqual(self.fingerprint(model), own)
+                with open(copy, "wb") as f:
+                    f.write(program.replace(build, build[::-1]))
+                self.assertNotEqual(self.fingerprint(model), own)
 
 
 class Metrics(unittest.TestCase):
