@@ -197,6 +197,7 @@ void record_finished(struct http_exchange *x, const struct http_outcome *outcome
     rec->sent = true;
     json_decref(rec->body);
     rec->body = NULL;
+    jv_numbers_release(&rec->numbers);
     if (!rec->generation)
         record_over(rec);
 }

@@ -44,6 +44,7 @@ struct api_record {
     struct api_record *prev, *next; // in flight, under the lock
     struct http_exchange *x;
     json_t *body;                  // that was read; freed when the handler has ended, however it did
+    struct jv_numbers numbers;     // of it, and of what is parsed for its prompt; likewise
     struct api_key *key;           // that it was sent with; NULL: none was wanted
     bool entered;                  // it counts as in flight for the key
     int64_t charged;               // tokens, to the key

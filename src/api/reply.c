@@ -155,7 +155,8 @@ bool api_read_body(struct http_exchange *x, json_t **out) {
     }
     size_t budget = 64 << 20; // beside the bytes of strings: the ids of a prompt of a million tokens, and some
     struct error err;
-    if (jv_parse_within(without_mark(x->body), "request", JV_ALLOW_DUPLICATES, &budget, out, &err) != OK) {
+    if (jv_parse_numbers(without_mark(x->body), "request", JV_ALLOW_DUPLICATES, &budget, &record->numbers, out, &err) !=
+        OK) {
         api_reply_fault(x, &err);
         return false;
     }

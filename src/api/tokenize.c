@@ -15,11 +15,11 @@ static enum status read_text(const json_t *body, struct buf *out, struct error *
     return OK;
 }
 
-static enum status render(struct api *api, const json_t *body, struct buf *out, struct error *err) {
+static enum status render(struct http_exchange *x, const json_t *body, struct buf *out, struct error *err) {
     struct chat_ask ask = {0};
     enum status st = chat_ask_read(body, &ask, err);
     if (st == OK)
-        st = chat_render(api, &ask, NULL, out, err);
+        st = chat_render(x, &ask, NULL, out, err);
     chat_ask_release(&ask);
     return st;
 }
@@ -55,7 +55,7 @@ static enum status tokenize(struct http_exchange *x, const json_t *body, struct 
     TRY(jv_bool_or(body, "request", "parse_special_tokens", true, &parse_special, err));
     TRY(jv_bool_or(body, "request", "return_token_strs", false, &strings, err));
     int flags = (add_special ? ENCODE_ADD_SPECIAL : 0) | (parse_special || chat ? ENCODE_PARSE_SPECIAL : 0);
-    enum status st = chat ? render(api, body, &text, err) : read_text(body, &text, err);
+    enum status st = chat ? render(x, body, &text, err) : read_text(body, &text, err);
     if (st == OK)
         st = api_tokenize(api, buf_view(&text), flags, &ids, err);
     api_charge_text(x, ids.n);

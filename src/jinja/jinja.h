@@ -54,6 +54,7 @@ struct jinja {
     jmp_buf exit;
 
     const struct tm *now;
+    struct jv_numbers *numbers; // of the context
     const struct template *tmpl;
     struct activation *act;      // the running function's variables
     struct jdict *context;       // what the caller gave

@@ -53,6 +53,7 @@ enum status template_render(const struct template *t, const json_t *context, con
     j->raised = options->raised;
     j->tmpl = t;
     j->now = options->now;
+    j->numbers = options->numbers;
     if (!j->now) {
         time_t now = time(NULL);
         j->now = localtime_r(&now, &local);

@@ -36,7 +36,8 @@ struct template_limits {
 
 struct template_options {
     struct template_limits limits;
-    const struct tm *now; // what strftime_now formats; NULL: the local time
+    const struct tm *now;       // what strftime_now formats; NULL: the local time
+    struct jv_numbers *numbers; // of the context, which are printed as they were written; NULL: there are none
     struct buf
         *raised; // may be NULL; gets the whole sentence when the template calls raise_exception, which err may cut
 };

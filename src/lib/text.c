@@ -239,12 +239,13 @@ int gyre_token_bytes(const struct gyre_text *t, int32_t id, struct gyre_string *
 
 // ---- chats ------------------------------------------------------------------------------------------------------
 
-static enum status render(const struct gyre_text *t, json_t *request, struct buf *text, struct error *err) {
+static enum status render(const struct gyre_text *t, json_t *request, struct jv_numbers *numbers, struct buf *text,
+                          struct error *err) {
     if (!t->chat) {
         *err = t->chat_fault;
         return err->status;
     }
-    return chat_template_prompt(t->chat, request, &(struct template_options){0}, text, err);
+    return chat_template_prompt(t->chat, request, &(struct template_options){.numbers = numbers}, text, err);
 }
 
 static enum status append_message(json_t *messages, const struct gyre_message *m, size_t at, struct error *err) {
@@ -269,7 +270,7 @@ int gyre_render_chat(const struct gyre_text *t, const struct gyre_message *messa
     for (size_t i = 0; i < n && st == OK; i++)
         st = append_message(array, &messages[i], i, &e);
     if (st == OK)
-        st = render(t, request, &text, &e);
+        st = render(t, request, NULL, &text, &e);
     json_decref(request);
     return conclude(st, &text, &e, out, err);
 }
@@ -279,11 +280,15 @@ int gyre_render_chat_json(const struct gyre_text *t, const char *json, size_t n_
     struct error e = {0};
     struct buf text = {0};
     json_t *request = NULL;
+    struct jv_numbers numbers = {0};
+    size_t budget = JV_MAX_BYTES;
     enum status st = check_text(json, n_bytes, &e);
     if (st == OK)
-        st = jv_parse((struct str){json ? json : "", n_bytes}, "the conversation", JV_ALLOW_DUPLICATES, &request, &e);
+        st = jv_parse_numbers((struct str){json ? json : "", n_bytes}, "the conversation", JV_ALLOW_DUPLICATES, &budget,
+                              &numbers, &request, &e);
     if (st == OK)
-        st = render(t, request, &text, &e);
+        st = render(t, request, &numbers, &text, &e);
     json_decref(request);
+    jv_numbers_release(&numbers);
     return conclude(st, &text, &e, out, err);
 }

@@ -26,11 +26,16 @@ static struct chat_template *template_of(const char *source) {
 /* The prompt of a request whose messages were made fit. */
 static enum status render(const struct chat_template *t, json_t *request, struct buf *out, struct error *err) {
     struct tm now;
+    struct jv_numbers numbers = {0};
     EXPECT_OK(template_read_time("2026-03-14 09:26:53", "now", &now, err), *err);
     json_object_set_new(request, "bos_token", json_string("<s>"));
     json_object_set_new(request, "eos_token", json_string("</s>"));
-    TRY(chat_messages_fit(json_object_get(request, "messages"), "messages", &chat_template_for(t, request)->form, err));
-    return chat_template_render(t, request, &(struct template_options){.now = &now}, out, err);
+    const struct chat_form *form = &chat_template_for(t, request)->form;
+    enum status st = chat_messages_fit(json_object_get(request, "messages"), "messages", form, &numbers, err);
+    if (st == OK)
+        st = chat_template_render(t, request, &(struct template_options){.now = &now, .numbers = &numbers}, out, err);
+    jv_numbers_release(&numbers);
+    return st;
 }
 
 static void check_prompt(const char *template, const struct chat_template *t, const json_t *history,
@@ -136,6 +141,9 @@ static void large_integers_of_arguments_are_printed_as_they_came(void **state) {
          "True False True False True True"},
         {"{{ -x + x }} {{ (x * 1) is integer }}", "0.0 False"},
     };
+    expect("{% for m in messages %}{{ m.tool_calls[0].function.arguments | tojson }}{% endfor %}",
+           CALL("\"{\\\"x\\\":1e400,\\\"y\\\":-1E999,\\\"z\\\":1e18}\""),
+           "{\"x\": Infinity, \"y\": -Infinity, \"z\": 1e+18}");
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         struct buf template = {0}, want = {0};
         buf_printf(&template,
@@ -225,7 +233,7 @@ static void what_is_wrong_is_named(void **state) {
     for (size_t i = 0; i < ARRAY_LEN(faults); i++) {
         struct error err = {0};
         json_t *messages = parse(faults[i].messages);
-        EXPECT(chat_messages_fit(messages, "messages", &(struct chat_form){0}, &err) != OK);
+        EXPECT(chat_messages_fit(messages, "messages", &(struct chat_form){0}, NULL, &err) != OK);
         if (!strstr(err.text, faults[i].sentence))
             fail_msg("%s: %s", faults[i].messages, err.text);
         json_decref(messages);
@@ -244,7 +252,7 @@ static void arguments_cannot_multiply(void **state) {
     json_t *calls = json_array(), *messages = json_pack("[{s:s, s:o}]", "role", "assistant", "tool_calls", calls);
     for (int i = 0; i < 100; i++)
         json_array_append_new(calls, json_pack("{s:{s:s, s:s}}", "function", "name", "f", "arguments", arguments.ptr));
-    EXPECT_EQ(chat_messages_fit(messages, "messages", &(struct chat_form){0}, &err), ERR_LIMIT);
+    EXPECT_EQ(chat_messages_fit(messages, "messages", &(struct chat_form){0}, NULL, &err), ERR_LIMIT);
     json_decref(messages);
     buf_release(&arguments);
 }

@@ -105,10 +105,11 @@ static enum status choose(const struct api *api, const struct chat_ask *ask, str
 }
 
 static enum status render(const struct chat_template *chat, const struct chat_variant *variant,
-                          const struct chat_ask *ask, struct buf *prompt, struct error *err) {
+                          const struct chat_ask *ask, struct jv_numbers *numbers, struct buf *prompt,
+                          struct error *err) {
     char mark[64];
     json_t *context = ask->context;
-    TRY(chat_messages_fit(json_object_get(context, "messages"), "messages", &variant->form, err));
+    TRY(chat_messages_fit(json_object_get(context, "messages"), "messages", &variant->form, numbers, err));
     chat_tools_fit(context, &variant->form);
     json_object_set_new(context, "add_generation_prompt", json_boolean(ask->end == CHAT_ASKS));
     const char *effort = json_string_value(json_object_get(context, "reasoning_effort"));
@@ -118,7 +119,8 @@ static enum status render(const struct chat_template *chat, const struct chat_va
     api_new_id("continue", mark);
     if (ask->end == CHAT_CONTINUES)
         TRY(mark_last(context, mark, err));
-    enum status st = chat_variant_render(chat, variant, context, &(struct template_options){0}, prompt, err);
+    enum status st =
+        chat_variant_render(chat, variant, context, &(struct template_options){.numbers = numbers}, prompt, err);
     if (st != OK) {
         without_folder(err->text);
         return st;
@@ -126,15 +128,17 @@ static enum status render(const struct chat_template *chat, const struct chat_va
     return ask->end == CHAT_CONTINUES ? cut_at(mark, prompt, err) : OK;
 }
 
-enum status chat_render(const struct api *api, const struct chat_ask *ask, struct tool_format **own_format,
+enum status chat_render(struct http_exchange *x, const struct chat_ask *ask, struct tool_format **own_format,
                         struct buf *prompt, struct error *err) {
+    const struct api *api = api_of(x);
+    struct api_record *record = x->record;
     struct chat_template *own;
     const struct chat_variant *variant;
     enum status st = choose(api, ask, &own, &variant, err);
     if (api->options.template_kwargs)
         json_object_update_missing(ask->context, (json_t *)api->options.template_kwargs); // which takes references
     if (st == OK)
-        st = render(own ? own : api->options.chat, variant, ask, prompt, err);
+        st = render(own ? own : api->options.chat, variant, ask, &record->numbers, prompt, err);
     if (st == OK && own && own_format)
         *own_format = tool_format_open(own, NULL);
     chat_template_free(own);
@@ -152,7 +156,7 @@ static void read_end_of_prompt(struct generation *g, struct str prompt) {
 enum status chat_prompt(struct generation *g, const struct chat_ask *ask, struct prompt_ids *out, struct error *err) {
     struct buf text = {0};
     struct token_ids ids = {0};
-    enum status st = chat_render(g->api, ask, &g->own_format, &text, err);
+    enum status st = chat_render(g->x, ask, &g->own_format, &text, err);
     if (st == OK && !g->cuts_prompt)
         st = api_check_prompt(g->api, buf_view(&text), err);
     if (st == OK) // the template writes its own special tokens, BOS among them

@@ -34,7 +34,7 @@ void chat_put_tools(const struct generation *g, json_t *take_tools, json_t *cont
 /* Makes the messages fit for the template (chat_messages_fit; sentences about them begin with "messages") and renders
  * it. add_generation_prompt is set here, and enable_thinking to false where reasoning_effort is "none". */
 /* own_format, if it is not NULL, gets the format of a template that the request brought; else it stays as it is. */
-enum status chat_render(const struct api *api, const struct chat_ask *ask, struct tool_format **own_format,
+enum status chat_render(struct http_exchange *x, const struct chat_ask *ask, struct tool_format **own_format,
                         struct buf *prompt, struct error *err);
 
 /* Renders, tokenizes, and sets how the answer is parted into reasoning, content and calls; g->tools, which were read

@@ -80,11 +80,18 @@ void tool_ask_release(struct tool_ask *ask) {
     ask->tools = NULL;
 }
 
+/* Without a copy of the schemas, whose numbers may be in a table by their place. */
 json_t *tools_shown(const json_t *tools) {
-    json_t *without_formats = custom_tools_shown(tools), *shown = json_deep_copy(without_formats);
+    json_t *without_formats = custom_tools_shown(tools), *shown = json_array(), *tool;
+    size_t i;
+    json_array_foreach(without_formats, i, tool) {
+        json_t *bare = json_copy(tool), *function = json_copy(json_object_get(tool, "function"));
+        json_object_del(function, "strict");
+        if (function)
+            json_object_set_new(bare, "function", function);
+        json_array_append_new(shown, bare);
+    }
     json_decref(without_formats);
-    for (size_t i = 0; i < json_array_size(shown); i++)
-        json_object_del(json_object_get(json_array_get(shown, i), "function"), "strict");
     return shown;
 }
 

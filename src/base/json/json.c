@@ -46,20 +46,27 @@ static enum status wrong_type(const char *where, const char *key, const json_t *
     return fail(err, ERR_FORMAT, "%s: \"%s\" is %s, it must be %s", where, key, jv_type_name(v), wanted);
 }
 
+bool jv_whole(const json_t *value, int64_t *out) {
+    double f = json_real_value(value); // 0 of other types
+    if (json_is_integer(value))
+        *out = json_integer_value(value);
+    else if (json_is_real(value) && f == floor(f) && f >= -0x1p63 && f < 0x1p63)
+        *out = (int64_t)f;
+    else
+        return false;
+    return true;
+}
+
 enum status jv_int(const json_t *obj, const char *where, const char *key, int64_t min, int64_t max, int64_t *out,
                    struct error *err) {
     const json_t *v = find(obj, key);
     int64_t n;
-    if (json_is_integer(v)) {
-        n = json_integer_value(v);
-    } else if (json_is_real(v) && json_real_value(v) == floor(json_real_value(v))) {
+    if (!jv_whole(v, &n)) {
         double f = json_real_value(v);
-        if (f < -0x1p63 || f >= 0x1p63)
-            return fail(err, ERR_FORMAT, "%s: \"%s\" is too %s, it must be between %lld and %lld", where, key,
-                        f < 0 ? "small" : "large", (long long)min, (long long)max);
-        n = (int64_t)f;
-    } else {
-        return wrong_type(where, key, v, "an integer", err);
+        if (f != floor(f) || !json_is_real(v))
+            return wrong_type(where, key, v, "an integer", err);
+        return fail(err, ERR_FORMAT, "%s: \"%s\" is too %s, it must be between %lld and %lld", where, key,
+                    f < 0 ? "small" : "large", (long long)min, (long long)max);
     }
     if (n < min || n > max)
         return fail(err, ERR_FORMAT, "%s: \"%s\" is %lld, it must be between %lld and %lld", where, key, (long long)n,

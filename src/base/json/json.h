@@ -5,8 +5,8 @@
  * usually the file's path.
  *
  * Numbers: integers are 64-bit; anything with a '.' or exponent is a real, and so is an integer past that (the
- * model_max_length of many tokenizer_config.json files is 10^30). jv_int takes a real that is whole and fits. Objects
- * keep their order.
+ * model_max_length of many tokenizer_config.json files is 10^30). jv_int takes a real that is whole and fits. What such
+ * reals leave out of the text, struct jv_numbers keeps. Objects keep their order.
  *
  * Bounds: depth is limited to JSON_READER_DEPTH, and what the values take of memory beside the bytes of strings to
  * JV_MAX_BYTES, or to what the caller says: 3 bytes of a text, `{},`, become 270. */
@@ -19,12 +19,22 @@
 
 enum jv_flags {
     JV_ALLOW_DUPLICATES = 1, // the last of two equal keys wins, as in browsers; otherwise an error
-    JV_KEEP_DIGITS = 2,      // an integer past 64 bits is not a real, but what jv_digits knows
 };
 
-/* Whether value is an integer that was too large, which JV_KEEP_DIGITS keeps: its digits, with the sign. To jansson it
- * is a string, of bytes that no string of a JSON text has; it cannot be written as JSON again. */
-bool jv_digits(const json_t *value, struct str *digits);
+/* As they were written: integers past 64 bits, and numbers past a double (1e400, whose value is then the largest one
+ * there is). Of one thread at a time. */
+struct jv_numbers {
+    struct jv_number {
+        json_t *value; // a real; a reference of the table's own
+        char *text;
+    } * at; // [n]
+    size_t n, capacity;
+    bool sorted;
+};
+
+/* The text of a value that is in the table, borrowed from it. all may be NULL: a table of none. */
+bool jv_numbers_find(struct jv_numbers *all, const json_t *value, struct str *text);
+void jv_numbers_release(struct jv_numbers *all);
 
 enum { JV_MAX_BYTES = 256 << 20 }; // about 5 million numbers, or 900,000 objects
 
@@ -41,6 +51,10 @@ enum status jv_parse(struct str text, const char *where, int flags, json_t **out
 enum status jv_parse_within(struct str text, const char *where, int flags, size_t *budget, json_t **out,
                             struct error *err);
 
+/* The same, which adds to *numbers what belongs there. With none, a number past a double is ERR_FORMAT. */
+enum status jv_parse_numbers(struct str text, const char *where, int flags, size_t *budget, struct jv_numbers *numbers,
+                             json_t **out, struct error *err);
+
 /* A text that may be JSON, for a look at what it says; NULL where it is none, or its values would take more than
  * JV_LOOK_BYTES. The last of two equal keys wins. */
 enum { JV_LOOK_BYTES = 64 << 20 };
@@ -49,8 +63,10 @@ json_t *jv_look(struct str text);
 /* Reads and parses a file of at most max_bytes. */
 enum status jv_load(const char *path, size_t max_bytes, int flags, json_t **out, struct error *err);
 
-/* obj[key] must be an integer in [min, max] (a real with an integral value is accepted: 1e6 is met in
- * the wild). Missing or null: *out = fallback for _or; an error for the other. */
+/* Whether value is an integer, or a real that is whole (1.0, 1e6: JavaScript knows no other), and fits into 64 bits. */
+bool jv_whole(const json_t *value, int64_t *out);
+
+/* obj[key] must be whole and in [min, max]. Missing or null: *out = fallback for _or; an error for the other. */
 enum status jv_int(const json_t *obj, const char *where, const char *key, int64_t min, int64_t max, int64_t *out,
                    struct error *err);
 enum status jv_int_or(const json_t *obj, const char *where, const char *key, int64_t min, int64_t max, int64_t fallback,

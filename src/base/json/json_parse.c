@@ -8,6 +8,8 @@
 #include "base/guard.h"
 #include "base/json/json_reader.h"
 
+#include <float.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -25,7 +27,8 @@ enum {
 struct parser {
     struct json_reader reader;
     struct error *err;
-    bool allow_duplicates, keep_digits;
+    bool allow_duplicates;
+    struct jv_numbers *numbers; // NULL: nobody wants them
     size_t bytes, max_bytes;
     struct buf key;      // of the member at hand
     int depth;           // how many containers are open ...
@@ -52,34 +55,62 @@ static enum status take_string(struct parser *p, json_t **out) {
     return OK;
 }
 
-/* UTF-8 has no such byte, and so no string of a text. */
-#define DIGITS_MARK '\xFF'
-
-static enum status keep_digits(struct parser *p, struct str digits, json_t **out) {
-    char text[512]; // longer than a number may be
-    TRY(count(p, STRING_BYTES));
-    text[0] = DIGITS_MARK;
-    memcpy(text + 1, digits.ptr, MIN(digits.len, sizeof text - 1));
-    *out = json_stringn_nocheck(text, 1 + MIN(digits.len, sizeof text - 1));
-    return OK;
-}
-
-bool jv_digits(const json_t *value, struct str *digits) {
-    const char *text = json_string_value(value);
-    if (!text || text[0] != DIGITS_MARK)
-        return false;
-    *digits = (struct str){text + 1, json_string_length(value) - 1};
-    return true;
+/* A new entry of the table, whose value is still to come. */
+static struct jv_number *keep_text(struct jv_numbers *all, struct str text) {
+    if (all->n == all->capacity) {
+        all->at = xrealloc(all->at, 2 * all->capacity + 8, sizeof *all->at);
+        all->capacity = 2 * all->capacity + 8;
+    }
+    char *copy = xmalloc(text.len + 1);
+    memcpy(copy, text.ptr, text.len);
+    copy[text.len] = '\0';
+    all->sorted = false;
+    all->at[all->n] = (struct jv_number){.text = copy};
+    return &all->at[all->n++];
 }
 
 static enum status take_number(struct parser *p, json_t **out) {
     struct json_number n;
     TRY(json_take_number(&p->reader, &n, p->err));
-    TRY(count(p, SCALAR_BYTES));
-    if (p->keep_digits && n.digits.len)
-        return keep_digits(p, n.digits, out);
+    bool kept = p->numbers && n.text.len > 0;
+    if (!n.is_int && !isfinite(n.f)) {
+        if (!kept)
+            return json_complain(&p->reader, "a number is out of range", p->err);
+        n.f = copysign(DBL_MAX, n.f);
+    }
+    TRY(count(p, SCALAR_BYTES + (kept ? STRING_BYTES : 0)));
+    struct jv_number *entry = kept ? keep_text(p->numbers, n.text) : NULL;
     *out = n.is_int ? json_integer(n.i) : json_real(n.f);
+    if (entry)
+        entry->value = json_incref(*out);
     return OK;
+}
+
+static int by_place(const void *a, const void *b) {
+    uintptr_t x = (uintptr_t)((const struct jv_number *)a)->value, y = (uintptr_t)((const struct jv_number *)b)->value;
+    return (x > y) - (x < y);
+}
+
+bool jv_numbers_find(struct jv_numbers *all, const json_t *value, struct str *text) {
+    if (!all || all->n == 0 || !json_is_real(value) || fabs(json_real_value(value)) < 0x1p63)
+        return false;
+    if (!all->sorted)
+        qsort(all->at, all->n, sizeof *all->at, by_place);
+    all->sorted = true;
+    struct jv_number wanted = {.value = (json_t *)value}; // of which only the place is read
+    const struct jv_number *found = bsearch(&wanted, all->at, all->n, sizeof *all->at, by_place);
+    if (found)
+        *text = str_of(found->text);
+    return found;
+}
+
+void jv_numbers_release(struct jv_numbers *all) {
+    for (size_t i = 0; i < all->n; i++) {
+        json_decref(all->at[i].value);
+        free(all->at[i].text);
+    }
+    free(all->at);
+    *all = (struct jv_numbers){0};
 }
 
 static enum status take_scalar(struct parser *p, enum json_kind kind, json_t **out) {
@@ -194,13 +225,11 @@ static enum status take_within_scope(struct parser *p, json_t **root) {
     return st;
 }
 
-enum status jv_parse_within(struct str text, const char *where, int flags, size_t *budget, json_t **out,
-                            struct error *err) {
+enum status jv_parse_numbers(struct str text, const char *where, int flags, size_t *budget, struct jv_numbers *numbers,
+                             json_t **out, struct error *err) {
     struct parser *p = xmalloc(sizeof *p);
-    *p = (struct parser){.err = err,
-                         .allow_duplicates = flags & JV_ALLOW_DUPLICATES,
-                         .keep_digits = flags & JV_KEEP_DIGITS,
-                         .max_bytes = *budget};
+    *p = (struct parser){
+        .err = err, .allow_duplicates = flags & JV_ALLOW_DUPLICATES, .numbers = numbers, .max_bytes = *budget};
     json_reader_init(&p->reader, text, where);
     *out = NULL;
     takes_null = true;
@@ -215,6 +244,11 @@ enum status jv_parse_within(struct str text, const char *where, int flags, size_
     json_reader_release(&p->reader);
     free(p);
     return st;
+}
+
+enum status jv_parse_within(struct str text, const char *where, int flags, size_t *budget, json_t **out,
+                            struct error *err) {
+    return jv_parse_numbers(text, where, flags, budget, NULL, out, err);
 }
 
 json_t *jv_look(struct str text) {

@@ -255,14 +255,14 @@ static bool int_of(struct str digits, int64_t *out) {
     return true;
 }
 
-static enum status real_of(const struct json_reader *r, struct str span, double *out, struct error *err) {
+static enum status to_real(const struct json_reader *r, struct str span, double *out, struct error *err) {
     char digits[512];
     if (span.len >= sizeof digits)
         return json_complain(r, "a number has more than 500 digits", err);
     memcpy(digits, span.ptr, span.len);
     digits[span.len] = '\0';
     *out = strtod(digits, NULL);
-    return isfinite(*out) ? OK : json_complain(r, "a number is out of range", err);
+    return OK;
 }
 
 enum status json_take_int(struct json_reader *r, int64_t *out, struct error *err) {
@@ -278,16 +278,24 @@ enum status json_take_real(struct json_reader *r, double *out, struct error *err
     struct str span;
     bool integral;
     TRY(take_digits(r, &span, &integral, err));
-    return real_of(r, span, out, err);
+    TRY(to_real(r, span, out, err));
+    return isfinite(*out) ? OK : json_complain(r, "a number is out of range", err);
 }
 
 enum status json_take_number(struct json_reader *r, struct json_number *out, struct error *err) {
     struct str span;
     bool integral;
     TRY(take_digits(r, &span, &integral, err));
+    out->text = STR("");
     out->is_int = integral && int_of(span, &out->i);
-    out->digits = integral && !out->is_int ? span : STR("");
-    return out->is_int ? OK : real_of(r, span, &out->f, err);
+    if (out->is_int)
+        return OK;
+    TRY(to_real(r, span, &out->f, err));
+    if (integral && out->f == -0x1p63) // -2^63 - 1 is rounded to what fits
+        out->f = nextafter(out->f, -INFINITY);
+    if (integral || !isfinite(out->f))
+        out->text = span;
+    return OK;
 }
 
 static enum status take_word(struct json_reader *r, struct str word, struct error *err) {

@@ -56,10 +56,11 @@ enum status json_take_string(struct json_reader *r, struct str *out, struct erro
 enum status json_take_int(struct json_reader *r, int64_t *out, struct error *err);
 enum status json_take_real(struct json_reader *r, double *out, struct error *err);
 
-/* An integer where it is written as one and fits into 64 bits, else a real. */
+/* An integer where it is written as one and fits into 64 bits, else a real, which is past those on the same side; past
+ * a double it is infinite. */
 struct json_number {
     bool is_int;
-    struct str digits; // of an integer that does not fit, as long as the text; else empty
+    struct str text; // of an integer that does not fit, and of an infinite one, as long as the text; else empty
     union {
         int64_t i;
         double f;

@@ -5,19 +5,25 @@
 
 #include <math.h>
 
+/* As Python reads it: integers have no end, and a number past a double is infinite. */
+static jval from_real(struct jinja *j, const json_t *json) {
+    struct str text;
+    double f = json_real_value(json);
+    if (!jv_numbers_find(j->numbers, json, &text))
+        return jval_float(f);
+    bool integral = strcspn(text.ptr, ".eE") == text.len;
+    return integral ? jval_large(j, text) : jval_float(copysign(INFINITY, f));
+}
+
 jval jinja_from_json(struct jinja *j, const json_t *json) {
-    struct str digits;
     jinja_step(j, 1);
     switch (json_typeof(json)) {
     case JSON_NULL: return jval_none();
     case JSON_TRUE: return jval_bool(true);
     case JSON_FALSE: return jval_bool(false);
     case JSON_INTEGER: return jval_int(json_integer_value(json));
-    case JSON_REAL: return jval_float(json_real_value(json));
-    case JSON_STRING:
-        if (jv_digits(json, &digits))
-            return jval_large(j, digits);
-        return jval_borrow(j, (struct str){json_string_value(json), json_string_length(json)});
+    case JSON_REAL: return from_real(j, json);
+    case JSON_STRING: return jval_borrow(j, (struct str){json_string_value(json), json_string_length(json)});
     default: break;
     }
     jinja_enter(j);

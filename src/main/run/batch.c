@@ -6,12 +6,14 @@
 
 #include <stdio.h>
 
-enum status batch_parse(const struct line_reader *r, struct str line, json_t **out, struct error *err) {
+enum status batch_parse(const struct line_reader *r, struct str line, struct jv_numbers *numbers, json_t **out,
+                        struct error *err) {
     char where[40];
+    size_t budget = JV_MAX_BYTES;
     snprintf(where, sizeof where, "line %zu", r->number);
     if (r->too_long)
         return fail(err, ERR_LIMIT, "%s: longer than %d bytes", where, LINE_MAX_BYTES);
-    return jv_parse(line, where, 0, out, err);
+    return jv_parse_numbers(line, where, 0, &budget, numbers, out, err);
 }
 
 void batch_put_error(struct buf *out, const struct error *err) {
@@ -29,16 +31,26 @@ int batch_input_failed(int failed) {
     return verb_failed(&err);
 }
 
-static enum status answer_line(const struct line_reader *r, struct str line, batch_answer answer, void *arg,
-                               struct buf *out, struct error *err) {
+struct batch {
+    batch_answer answer;
+    void *arg;
+    struct jv_numbers *numbers;
+};
+
+static enum status answer_line(const struct batch *b, const struct line_reader *r, struct str line, struct buf *out,
+                               struct error *err) {
     json_t *value;
-    TRY(batch_parse(r, line, &value, err));
-    enum status st = answer(arg, value, out, err);
+    enum status st = batch_parse(r, line, b->numbers, &value, err);
+    if (st == OK)
+        st = b->answer(b->arg, value, out, err);
     json_decref(value);
+    if (b->numbers)
+        jv_numbers_release(b->numbers);
     return st;
 }
 
-int batch_run(batch_answer answer, void *arg) {
+int batch_run(batch_answer answer, void *arg, struct jv_numbers *numbers) {
+    struct batch batch = {answer, arg, numbers};
     bool flush_each = !line_reader_is_file();
     struct line_reader reader = {0};
     struct buf out = {0};
@@ -46,7 +58,7 @@ int batch_run(batch_answer answer, void *arg) {
     while (!ferror(stdout) && line_reader_next(&reader, true, &line) == LINE_HERE) {
         struct error err = {0};
         buf_clear(&out);
-        if (answer_line(&reader, line, answer, arg, &out, &err) != OK)
+        if (answer_line(&batch, &reader, line, &out, &err) != OK)
             batch_put_error(&out, &err);
         buf_push(&out, '\n');
         terminal_print(stdout, buf_view(&out));

@@ -28,7 +28,7 @@ struct batch {
 
 static enum status begin_line(struct batch *b, struct str line, struct entry *e) {
     json_t *value;
-    TRY(batch_parse(&b->reader, line, &value, &e->err));
+    TRY(batch_parse(&b->reader, line, NULL, &value, &e->err));
     enum status st = b->verb->begin(b->arg, b->g, value, e, &e->job, &e->err);
     json_decref(value);
     return st;

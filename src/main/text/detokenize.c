@@ -67,7 +67,7 @@ static int run(const struct verb_args *args) {
     int rc = 0;
     struct buf text = {0};
     if (opt.batch)
-        rc = batch_run(answer, tok);
+        rc = batch_run(answer, tok, NULL);
     else if (decode(tok, &(struct token_ids){opt.ids.ids, opt.ids.n, 0}, &text, &err) != OK)
         rc = verb_failed(&err);
     else {

@@ -192,7 +192,7 @@ static int run(const struct verb_args *args) {
     if (opt.tokenizer && open_tokenizer(&job, &err) != OK)
         rc = verb_failed(&err);
     else
-        rc = batch_run(answer, &job);
+        rc = batch_run(answer, &job, NULL);
     json_decref(job.source);
     grammar_release(job.grammar);
     token_trie_free(job.trie);

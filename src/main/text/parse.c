@@ -174,7 +174,7 @@ static int run(const struct verb_args *args) {
     if (!job.variant)
         job.variant = chat_template_named(chat, "default");
     job.format = tool_format_open(chat, NULL);
-    int rc = batch_run(answer, &job);
+    int rc = batch_run(answer, &job, NULL);
     tool_format_free(job.format);
     chat_template_free(chat);
     return rc;

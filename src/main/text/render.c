@@ -53,11 +53,12 @@ static int render_one(const struct job *job) {
     struct error err;
     struct buf source = {0}, text = {0}, raised = {0};
     json_t *request = NULL;
+    size_t budget = JV_MAX_BYTES;
     struct template_options options = job->options;
     options.raised = &raised;
     enum status st = file_read(opt.file, MAX_REQUEST_BYTES, &source, &err);
     if (st == OK)
-        st = jv_parse(buf_view(&source), opt.file, 0, &request, &err);
+        st = jv_parse_numbers(buf_view(&source), opt.file, 0, &budget, options.numbers, &request, &err);
     if (st == OK)
         st = chat_template_render(job->chat, request, &options, &text, &err);
     if (st == OK) {
@@ -68,6 +69,7 @@ static int render_one(const struct job *job) {
         fputc('\n', stderr);
     }
     json_decref(request);
+    jv_numbers_release(options.numbers);
     buf_release(&source);
     buf_release(&text);
     buf_release(&raised);
@@ -78,7 +80,8 @@ static int run(const struct verb_args *args) {
     struct error err;
     struct chat_template *chat;
     struct tm now;
-    struct job job = {0};
+    struct jv_numbers numbers = {0};
+    struct job job = {.options = {.numbers = &numbers}};
     if (!opt.batch == !opt.file)
         return verb_misused(args->spec, "render takes one request with -f, or many with --batch");
     if (opt.now && template_read_time(opt.now, "--now", &now, &err) != OK)
@@ -88,7 +91,7 @@ static int run(const struct verb_args *args) {
         chat_template_open(args->operands[0], &chat, &err) != OK)
         return verb_failed(&err);
     job.chat = chat;
-    int rc = opt.batch ? batch_run(answer, &job) : render_one(&job);
+    int rc = opt.batch ? batch_run(answer, &job, &numbers) : render_one(&job);
     chat_template_free(chat);
     return rc;
 }

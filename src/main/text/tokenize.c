@@ -108,7 +108,7 @@ static int run(const struct verb_args *args) {
     struct job job = {.tok = tok, .enc = encoder_open(tok)};
     int rc = 0;
     if (opt.batch)
-        rc = batch_run(answer, &job);
+        rc = batch_run(answer, &job, NULL);
     else if (print_one(&job, &err) != OK)
         rc = verb_failed(&err);
     token_ids_release(&job.ids);

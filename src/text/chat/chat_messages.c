@@ -9,6 +9,7 @@ struct fitting {
     const char *name; // of the array
     size_t at;
     const struct chat_form *form;
+    struct jv_numbers *numbers;
     size_t budget; // for the values of arguments
     struct error *err;
 };
@@ -115,24 +116,19 @@ static bool is_object_text(const json_t *text) {
     return s[strspn(s, " \t\r\n")] == '{';
 }
 
-static bool is_text(const json_t *value) {
-    struct str digits;
-    return json_is_string(value) && !jv_digits(value, &digits);
-}
-
-static enum status parse_arguments(const json_t *text, const char *where, int flags, size_t *budget, json_t **out,
-                                   struct error *err) {
+static enum status parse_arguments(const json_t *text, const char *where, size_t *budget, struct jv_numbers *numbers,
+                                   json_t **out, struct error *err) {
     json_t *value = json_incref((json_t *)text);
-    while (is_text(value) && !is_blank(value)) {
+    while (json_is_string(value) && !is_blank(value)) {
         struct str s = {json_string_value(value), json_string_length(value)};
         json_t *inner;
-        enum status st = jv_parse_within(s, where, JV_ALLOW_DUPLICATES | flags, budget, &inner, err);
+        enum status st = jv_parse_numbers(s, where, JV_ALLOW_DUPLICATES, budget, numbers, &inner, err);
         json_decref(value);
         if (st != OK)
             return st;
         value = inner;
     }
-    bool empty = json_is_null(value) || is_text(value);
+    bool empty = json_is_null(value) || json_is_string(value);
     if (empty)
         json_decref(value);
     *out = empty ? json_object() : value;
@@ -141,7 +137,10 @@ static enum status parse_arguments(const json_t *text, const char *where, int fl
 
 enum status chat_arguments_parse(const json_t *text, const char *where, size_t *budget, json_t **out,
                                  struct error *err) {
-    return parse_arguments(text, where, 0, budget, out, err);
+    struct jv_numbers ignored = {0};
+    enum status st = parse_arguments(text, where, budget, &ignored, out, err);
+    jv_numbers_release(&ignored);
+    return st;
 }
 
 /* As Python's json.dumps writes it, which templates were trained on. */
@@ -155,9 +154,8 @@ static json_t *arguments_text(const json_t *value) {
 static enum status fit_arguments(struct fitting *f, json_t *function, const char *where) {
     json_t *given = json_object_get(function, "arguments"), *value;
     bool text_given = json_is_string(given);
-    int flags = f->form->arguments_are_text ? 0 : JV_KEEP_DIGITS; // templates write them as they came
     if (text_given)
-        TRY(parse_arguments(given, where, flags, &f->budget, &value, f->err));
+        TRY(parse_arguments(given, where, &f->budget, f->numbers, &value, f->err));
     else
         value = given && !json_is_null(given) ? json_incref(given) : json_object();
     if (f->form->arguments_are_text) {
@@ -258,9 +256,11 @@ static enum status fit_message(struct fitting *f, json_t *message) {
     return fit_content(f, message, json_string_value(json_object_get(message, "role")));
 }
 
-enum status chat_messages_fit(json_t *messages, const char *name, const struct chat_form *form, struct error *err) {
+enum status chat_messages_fit(json_t *messages, const char *name, const struct chat_form *form,
+                              struct jv_numbers *numbers, struct error *err) {
     struct error ignored;
-    struct fitting f = {.name = name, .form = form, .budget = CHAT_ARGUMENTS_BYTES, .err = err ? err : &ignored};
+    struct fitting f = {
+        .name = name, .form = form, .numbers = numbers, .budget = CHAT_ARGUMENTS_BYTES, .err = err ? err : &ignored};
     json_t *message;
     if (!json_is_array(messages))
         return fail(err, ERR_ARG, "%s: it must be an array of messages", name);

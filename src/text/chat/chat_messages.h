@@ -13,9 +13,10 @@
 
 #include "text/chat/chat_form.h"
 
-/* Changes messages, which sentences call `name`; a second time changes nothing. ERR_ARG and ERR_UNSUPPORTED name the
- * message and the field. */
-enum status chat_messages_fit(json_t *messages, const char *name, const struct chat_form *form, struct error *err);
+/* Changes messages, which sentences call `name`; a second time changes nothing. Numbers of arguments come to *numbers
+ * (jv_parse_numbers). ERR_ARG and ERR_UNSUPPORTED name the message and the field. */
+enum status chat_messages_fit(json_t *messages, const char *name, const struct chat_form *form,
+                              struct jv_numbers *numbers, struct error *err);
 
 /* Gives functions of request's tools an empty description, and parameters without properties, where they have none and
  * the template fails without. What is no function of OpenAI's form stays as it is. */

@@ -442,9 +442,17 @@ enum status chat_template_render(const struct chat_template *t, const json_t *re
 enum status chat_template_prompt(const struct chat_template *t, json_t *request, const struct template_options *options,
                                  struct buf *out, struct error *err) {
     const struct chat_variant *v = chat_template_for(t, request);
-    if (v) {
-        TRY(chat_messages_fit(json_object_get(request, "messages"), "messages", &v->form, err));
+    struct jv_numbers own = {0};
+    struct template_options with = *options;
+    if (!with.numbers)
+        with.numbers = &own;
+    enum status st = OK;
+    if (v)
+        st = chat_messages_fit(json_object_get(request, "messages"), "messages", &v->form, with.numbers, err);
+    if (v && st == OK)
         chat_tools_fit(request, &v->form);
-    }
-    return chat_variant_render(t, v, request, options, out, err);
+    if (st == OK)
+        st = chat_variant_render(t, v, request, &with, out, err);
+    jv_numbers_release(&own);
+    return st;
 }

@@ -123,6 +123,18 @@ class Dialects(Model):
                         "output": [dict(p, type="input_text") for p in parts]
                     }, {"role": "user", "content": "And?"}]), chat)
 
+    def test_numbers_of_schemas_are_shown_as_they_were_written(self):
+        server = self.serve("{{ raise_exception(tools | tojson) }}")
+        schema = '{"type":"object","properties":{"x":{"maximum":18446744073709551615,"minimum":-1e400}}}'
+        tool = '{"type":"function","name":"f","parameters":%s}' % schema
+        chat = '"messages":[{"role":"user","content":"a"}],"max_tokens":1,"tools":[%s]'
+        for path, body in (("/v1/messages", chat % ('{"name":"f","input_schema":%s}' % schema)),
+                           ("/v1/responses", '"input":"a","tools":[%s]' % tool),
+                           ("/v1/chat/completions", chat % ('{"type":"function","function":%s}' % tool))):
+            status, r = server.request("POST", path, "{%s}" % body)
+            self.assertEqual(status, 400, r)
+            self.assertIn('{"maximum": 18446744073709551615, "minimum": -Infinity}', r["error"]["message"], path)
+
     def test_results_alone_are_no_message_of_the_user(self):
         server = self.serve(TELLS)
         got = self.told(

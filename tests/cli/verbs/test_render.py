@@ -44,6 +44,12 @@ class Render(unittest.TestCase):
         p = self.gyre(self.folder.name, "--batch", lines=[{}, {"bos_token": "B"}])
         self.assertEqual(p.stdout, b'"<s></s>"\n"B</s>"\n')
 
+    def test_numbers_are_shown_as_they_were_written(self):
+        line, path = '{"x":[18446744073709551615,1,1.0,1e400]}\n', self.file("t.jinja", "{{ x | tojson }}")
+        shown = b"[18446744073709551615, 1, 1.0, Infinity]"
+        self.assertEqual(self.gyre(path, "-f", "-", text=line).stdout, shown)
+        self.assertEqual(self.gyre(path, "--batch", text=line * 2).stdout.splitlines(), [b'"' + shown + b'"'] * 2)
+
     def test_now_is_what_strftime_now_tells(self):
         p = self.gyre(self.file("t.jinja", "{{ strftime_now('%d %b %Y %H:%M:%S %A') }}"), "--batch", "--now",
                       "2026-03-14 09:26:53", lines=[{}])
