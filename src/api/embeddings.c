@@ -138,7 +138,7 @@ static enum status read_request(struct embeddings *e, const json_t *body, struct
     TRY(jv_string_or(body, "request", "cache_salt", NULL, &r->cache_salt, err));
     struct prompt_source source = {"input", (add_special ? ENCODE_ADD_SPECIAL : 0) | ENCODE_PARSE_SPECIAL, MAX_INPUTS,
                                    "texts that one request may have",
-                                   .is_cut_later = json_is_integer(json_object_get(body, "truncate_prompt_tokens"))};
+                                   .is_cut_later = json_is_number(json_object_get(body, "truncate_prompt_tokens"))};
     TRY(prompts_read(e->g.x, body, &source, prompts, n, err));
     e->dimensions = (int)dimensions;
     r->priority = (int32_t)priority;

@@ -77,8 +77,8 @@ static enum status detokenize(struct http_exchange *x, const json_t *body, struc
     if (!json_is_array(array))
         return fail(err, ERR_ARG, "tokens: it must be an array of token ids");
     json_array_foreach(array, i, item) {
-        json_int_t id = json_is_integer(item) ? json_integer_value(item) : -1;
-        if (id < 0 || id >= tokenizer_n_vocab(api->options.tokenizer)) {
+        int64_t id;
+        if (!jv_whole(item, &id) || id < 0 || id >= tokenizer_n_vocab(api->options.tokenizer)) {
             st = fail(err, ERR_ARG, "tokens: it holds something at %zu that is no token id", i);
             break;
         }

@@ -100,7 +100,7 @@ static enum status check_width(const struct generation *g, const struct params *
 /* Without use_beam_search the other fields must ask for nothing. */
 static enum status refuse_alone(const json_t *body, int64_t width, const struct beam_fields *f, struct error *err) {
     static const char sentence[] = "%s: only with \"use_beam_search\": true";
-    if (json_is_integer(json_object_get(body, "beam_width")) && width != 1)
+    if (json_is_number(json_object_get(body, "beam_width")) && width != 1)
         return fail(err, ERR_ARG, sentence, "beam_width");
     if (f->length_penalty != 1)
         return fail(err, ERR_ARG, sentence, "length_penalty");

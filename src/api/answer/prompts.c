@@ -5,8 +5,8 @@ static enum status from_ids(const json_t *array, const char *field, struct token
     size_t i;
     json_t *item;
     json_array_foreach(array, i, item) {
-        json_int_t id = json_is_integer(item) ? json_integer_value(item) : -1;
-        if (id < 0 || id > INT32_MAX)
+        int64_t id;
+        if (!jv_whole(item, &id) || id < 0 || id > INT32_MAX)
             return fail(err, ERR_ARG, "%s: it holds something at %zu that is no token id", field, i);
         token_ids_push(out, (int32_t)id);
     }
@@ -79,7 +79,7 @@ static enum status from_value(struct http_exchange *x, const json_t *value, cons
 
 /* Whether the array is one prompt of ids, not several prompts. */
 static bool is_ids(const json_t *array) {
-    return json_array_size(array) > 0 && json_is_integer(json_array_get(array, 0));
+    return json_array_size(array) > 0 && json_is_number(json_array_get(array, 0));
 }
 
 static enum status count(const json_t *value, const struct prompt_source *source, size_t *n, struct error *err) {

@@ -102,8 +102,8 @@ static enum status read_ids(const json_t *object, const char *name, struct arena
         return OK;
     int32_t *out = arena_calloc(arena, json_array_size(array) + 1, sizeof *out);
     json_array_foreach(array, i, item) {
-        json_int_t id = json_is_integer(item) ? json_integer_value(item) : -1;
-        if (!json_is_integer(item) || id < INT32_MIN || id > INT32_MAX)
+        int64_t id;
+        if (!jv_whole(item, &id) || id < INT32_MIN || id > INT32_MAX)
             return fail(err, ERR_FORMAT, "%s: \"%s\" holds something at %zu that is no token id", WHERE, name, i);
         out[i] = (int32_t)id;
     }
@@ -191,7 +191,7 @@ enum status request_logprobs_read(const json_t *object, const char *name, const 
 static enum status read_logprobs(const json_t *object, struct request_fields *f, struct error *err) {
     struct gyre_request *r = &f->request;
     TRY(request_logprobs_read(object, "top_logprobs", f, &r->n_top_logprobs, err));
-    if (!json_is_integer(json_object_get(object, "logprobs")))
+    if (!json_is_number(json_object_get(object, "logprobs")))
         return jv_bool_or(object, WHERE, "logprobs", r->logprobs, &r->logprobs, err);
     int n = 0;
     TRY(request_logprobs_read(object, "logprobs", f, &n, err));

@@ -34,11 +34,12 @@ static enum status read_ids(const json_t *line, struct token_ids *ids, struct er
     if (!json_is_array(line))
         return fail(err, ERR_ARG, "the line is %s, it must be an array of ids", jv_type_name(line));
     size_t i;
-    json_t *id;
-    json_array_foreach(line, i, id) {
-        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > INT32_MAX)
+    json_t *item;
+    json_array_foreach(line, i, item) {
+        int64_t id;
+        if (!jv_whole(item, &id) || id < 0 || id > INT32_MAX)
             return fail(err, ERR_ARG, "item %zu of the line is no token id", i);
-        token_ids_push(ids, (int32_t)json_integer_value(id));
+        token_ids_push(ids, (int32_t)id);
     }
     return OK;
 }

@@ -84,9 +84,10 @@ static enum status read_dtype(struct spec_reader *r) {
 
 static enum status read_token(const struct spec_reader *r, const json_t *value, const char *where, const char *key,
                               int32_t *out) {
-    if (!json_is_integer(value) || json_integer_value(value) < -1 || json_integer_value(value) > INT32_MAX)
+    int64_t id;
+    if (!jv_whole(value, &id) || id < -1 || id > INT32_MAX)
         return fail(r->err, ERR_FORMAT, "%s: \"%s\" is not a token id", where, key);
-    *out = (int32_t)json_integer_value(value);
+    *out = (int32_t)id;
     return OK;
 }
 
@@ -109,7 +110,7 @@ static enum status read_eos(struct spec_reader *r, const json_t *value, const ch
         return fail(r->err, ERR_FORMAT, "%s: \"eos_token_id\" has %zu ids, at most %d are supported", where, n,
                     MAX_EOS);
     for (size_t i = 0; i < n; i++) {
-        int32_t id;
+        int32_t id = -1;
         TRY(read_token(r, json_is_array(value) ? json_array_get(value, i) : value, where, "eos_token_id", &id));
         if (id >= 0)
             TRY(add_eos(r, where, id));
