@@ -159,6 +159,15 @@ static void large_integers_of_arguments_are_printed_as_they_came(void **state) {
     }
 }
 
+/* DeepSeek's and Apertus' templates read it; some clients leave it out. */
+static void a_call_without_a_type_is_one_of_a_function(void **state) {
+    (void)state;
+    expect("{% for m in messages %}{{ m.tool_calls | map(attribute='type') | join(',') }}{% endfor %}",
+           "[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\"}},"
+           "{\"type\":null,\"function\":{\"name\":\"f\"}},{\"type\":\"other\",\"function\":{\"name\":\"f\"}}]}]",
+           "function,function,other");
+}
+
 static void a_template_that_only_walks_parts_gets_texts_as_parts(void **state) {
     (void)state;
     static const char walks[] =
@@ -327,6 +336,7 @@ int main(void) {
         cmocka_unit_test(what_is_wrong_is_named),
         cmocka_unit_test(arguments_cannot_multiply),
         cmocka_unit_test(large_integers_of_arguments_are_printed_as_they_came),
+        cmocka_unit_test(a_call_without_a_type_is_one_of_a_function),
         cmocka_unit_test(functions_may_have_a_name_alone),
         cmocka_unit_test(hostile_templates_are_opened_soon),
     };

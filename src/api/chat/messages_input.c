@@ -105,6 +105,8 @@ static enum status read_block(struct reading *r, const json_t *block) {
     bool assistant = strcmp(r->role, "assistant") == 0, user = strcmp(r->role, "user") == 0;
     if (type && assistant && strcmp(type, "thinking") == 0)
         return add_thinking(r, block);
+    if (type && assistant && strcmp(type, "redacted_thinking") == 0)
+        return OK; // of another model, which alone can read it
     if (type && assistant && strcmp(type, "tool_use") == 0)
         return add_call(r, block);
     if (type && user && strcmp(type, "tool_result") == 0)

@@ -179,6 +179,9 @@ static enum status fit_call(struct fitting *f, json_t *call, size_t at) {
         return fail(f->err, ERR_ARG, "%s.function: it must be an object", where);
     if (!json_is_string(json_object_get(function, "name")))
         return fail(f->err, ERR_ARG, "%s.function.name: it must be a string", where);
+    const json_t *type = json_object_get(call, "type");
+    if (!type || json_is_null(type)) // OpenAI's first API had no other
+        json_object_set_new(call, "type", json_string("function"));
     snprintf(where, sizeof where, "%s[%zu].tool_calls[%zu].function.arguments", f->name, f->at, at);
     return fit_arguments(f, function, where);
 }

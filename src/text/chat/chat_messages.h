@@ -7,6 +7,7 @@
  * - A content of null becomes "", but of calls for which the template knows better; of a message that refuses it
  * becomes the refusal.
  * - Parts, all of them text, become one text or stay parts of {"type": "text", "text"}.
+ * - A call without a type is one of a function.
  * - function_call and the role "function", OpenAI's older names, become tool_calls and "tool"; "developer" becomes
  *   "system" where a template does not name it; "reasoning" is also what templates call reasoning_content. */
 #pragma once

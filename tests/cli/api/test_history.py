@@ -98,7 +98,8 @@ class Dialects(Model):
             self.told(
                 server, "/v1/messages", max_tokens=1, system="S", messages=[{"role": "user", "content": "Q"}, {
                     "role": "assistant", "content": [{"type": "thinking", "thinking": "Hm.",
-                                                      "signature": ""}, {"type": "text", "text": "I look."},
+                                                      "signature": ""}, {"type": "redacted_thinking", "data": "x"},
+                                                     {"type": "text", "text": "I look."},
                                                      {"type": "tool_use", "id": "a", "name": "f", "input": {"x": 1}},
                                                      {"type": "tool_use", "id": "b", "name": "g", "input": {}}]
                 }, {
