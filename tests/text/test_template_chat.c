@@ -97,8 +97,14 @@ static void the_config_holds_a_list_with_one_for_tools(void **state) {
     expect_prompt("{}", "b");
     put("tokenizer_config.json", "{\"chat_template\": {\"tool_use\": \"of an object\", \"default\": \"plain\"}}");
     expect_prompt("{\"tools\": [1]}", "of an object");
-    put("tokenizer_config.json", "{\"chat_template\": []}");
-    expect_refused(ERR_FORMAT, "tokenizer_config.json: \"chat_template\" is empty");
+    static const char *const empty[] = {"{\"chat_template\": []}", "{\"chat_template\": {}}"};
+    for (size_t i = 0; i < ARRAY_LEN(empty); i++) {
+        put("tokenizer_config.json", empty[i]);
+        EXPECT(!chat_template_exists(folder)); // so that all but chats is served
+        expect_refused(ERR_IO, "no chat template here");
+    }
+    put("chat_template.json", empty[0]);
+    expect_refused(ERR_FORMAT, "chat_template.json: \"chat_template\" is empty");
 }
 
 static void without_a_default_only_tools_are_rendered(void **state) {
@@ -121,6 +127,8 @@ static void named_files_hide_the_config(void **state) {
     (void)state;
     put("tokenizer_config.json", "{\"chat_template\": [{\"name\": \"default\", \"template\": \"config\"}]}");
     put("additional_chat_templates/tool_use.jinja", "file");
+    expect_prompt("{\"tools\": [1]}", "file");
+    put("tokenizer_config.json", "{}"); // a folder that has no other
     expect_prompt("{\"tools\": [1]}", "file");
     put("chat_template.jinja", "jinja");
     expect_prompt("{}", "jinja");
@@ -155,6 +163,13 @@ static void special_tokens_are_texts_or_objects_and_the_request_wins(void **stat
         "{{ [bos_token, eos_token, unk_token, pad_token is defined, add_bos_token is defined]|join(' ') }}");
     expect_prompt("{}", "<s> </s> <unk> False False");
     expect_prompt("{\"bos_token\": \"mine\"}", "mine </s> <unk> False False");
+    put("tokenizer_config.json", "{\"image_token\": \"<i>\", \"extra_special_tokens\": {\"image_token\": \"<other>\", "
+                                 "\"boi\": {\"content\": \"<boi>\"}, \"n\": 5}, "
+                                 "\"model_specific_special_tokens\": {\"eoi_token\": \"<eoi>\"}}");
+    put("chat_template.jinja", "{{ image_token }}{{ boi }}{{ eoi_token }}{{ n is defined }}");
+    expect_prompt("{}", "<i><boi><eoi>False");
+    put("tokenizer_config.json", "{\"extra_special_tokens\": [\"<x>\"]}"); // without names
+    expect_prompt("{}", "False");
 }
 
 static void what_a_request_does_not_say_has_the_defaults_of_transformers(void **state) {

@@ -101,7 +101,15 @@ static enum status choose(const struct api *api, const struct chat_ask *ask, str
     }
     if (*variant)
         return OK;
-    return fail(err, ERR_UNSUPPORTED, "messages: the model has no chat template; use /v1/completions");
+    struct buf names = {0};
+    if (chat)
+        chat_template_names(chat, &names);
+    if (names.len == 0)
+        return fail(err, ERR_UNSUPPORTED, "messages: the model has no chat template; use /v1/completions");
+    enum status st =
+        fail(err, ERR_UNSUPPORTED, "chat_template: the model has none for this request but by name: %s", names.ptr);
+    buf_release(&names);
+    return st;
 }
 
 static enum status render(const struct chat_template *chat, const struct chat_variant *variant,

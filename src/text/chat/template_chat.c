@@ -32,12 +32,13 @@ static bool is_token_name(const char *name) {
 }
 
 /* Those of the first file that names one stay. */
-static enum status take_tokens(struct chat_template *t, const json_t *config, const char *folder, struct error *err) {
+static enum status take_tokens(struct chat_template *t, const json_t *named, bool any_name, const char *folder,
+                               struct error *err) {
     const char *name;
     json_t *value;
-    json_object_foreach((json_t *)config, name, value) { // jansson's iterators are not const; nothing is changed
+    json_object_foreach((json_t *)named, name, value) { // jansson's iterators are not const; nothing is changed
         json_t *text = json_is_object(value) ? json_object_get(value, "content") : value;
-        if (!is_token_name(name) || !json_is_string(text) || json_object_get(t->tokens, name))
+        if (!(any_name || is_token_name(name)) || !json_is_string(text) || json_object_get(t->tokens, name))
             continue;
         if (json_object_size(t->tokens) == MAX_TOKENS)
             return fail(err, ERR_LIMIT, "%s: more than %d special tokens have names in the tokenizer's files", folder,
@@ -65,11 +66,14 @@ static enum status load_if_there(const char *folder, const char *name, json_t **
 
 static enum status read_special_tokens(struct chat_template *t, const json_t *tokenizer_config, const char *folder,
                                        struct error *err) {
+    static const char *const of_the_model[] = {"extra_special_tokens", "model_specific_special_tokens"};
     json_t *map;
     TRY(load_if_there(folder, "special_tokens_map.json", &map, err));
-    enum status st = take_tokens(t, tokenizer_config, folder, err);
+    enum status st = take_tokens(t, tokenizer_config, false, folder, err);
+    for (size_t i = 0; i < ARRAY_LEN(of_the_model) && st == OK; i++)
+        st = take_tokens(t, json_object_get(tokenizer_config, of_the_model[i]), true, folder, err);
     if (st == OK)
-        st = take_tokens(t, map, folder, err);
+        st = take_tokens(t, map, false, folder, err);
     json_decref(map);
     return st;
 }
@@ -150,7 +154,8 @@ static enum status parse_config(struct chat_template *t, const json_t *config, c
 
 static bool has_template(const json_t *config) {
     const json_t *value = json_object_get(config, "chat_template");
-    return value && !json_is_null(value);
+    return json_is_array(value) || json_is_object(value) ? json_array_size(value) + json_object_size(value) > 0
+                                                         : value && !json_is_null(value);
 }
 
 #define ADDITIONAL "additional_chat_templates"
@@ -168,14 +173,29 @@ static enum status add_named_file(struct chat_template *t, const char *folder, c
     return add_file(t, name, path, err);
 }
 
-/* additional_chat_templates/NAME.jinja, in the order of their names. */
-static enum status add_named_files(struct chat_template *t, const char *folder, struct error *err) {
+/* How many there are, in the order of their names; none where there is no such folder. */
+static int find_named_files(const char *folder, struct dirent ***files) {
     char path[FOLDER_PATH_BYTES];
+    struct error ignored;
+    *files = NULL;
+    if (path_join(path, sizeof path, folder, ADDITIONAL, &ignored) != OK)
+        return 0;
+    return MAX(scandir(path, files, is_jinja, alphasort), 0);
+}
+
+static bool has_named_files(const char *folder) {
     struct dirent **files;
-    TRY(path_join(path, sizeof path, folder, ADDITIONAL, err));
-    int n = scandir(path, &files, is_jinja, alphasort);
-    if (n < 0)
-        return OK; // no such folder
+    int n = find_named_files(folder, &files);
+    for (int i = 0; i < n; i++)
+        free(files[i]);
+    free(files);
+    return n > 0;
+}
+
+/* additional_chat_templates/NAME.jinja. */
+static enum status add_named_files(struct chat_template *t, const char *folder, struct error *err) {
+    struct dirent **files;
+    int n = find_named_files(folder, &files);
     enum status st = OK;
     for (int i = 0; i < n; i++) {
         if (st == OK)
@@ -371,6 +391,8 @@ bool chat_template_exists(const char *folder) {
     for (size_t i = 0; i < ARRAY_LEN(files); i++)
         if (folder_has(folder, files[i]))
             return true;
+    if (has_named_files(folder))
+        return true;
     json_t *config = NULL;
     bool found = load_if_there(folder, "tokenizer_config.json", &config, NULL) == OK && has_template(config);
     json_decref(config);
@@ -406,6 +428,11 @@ static bool brings_tools(const json_t *request) {
 
 const struct chat_variant *chat_template_named(const struct chat_template *t, const char *name) {
     return find_variant((struct chat_template *)t, name); // which changes nothing
+}
+
+void chat_template_names(const struct chat_template *t, struct buf *out) {
+    for (size_t i = 0; i < t->n_variants; i++)
+        buf_printf(out, "%s\"%s\"", i ? ", " : "", t->variants[i].name);
 }
 
 const struct chat_variant *chat_template_for(const struct chat_template *t, const json_t *request) {

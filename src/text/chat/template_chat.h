@@ -8,7 +8,8 @@
  * rendered by the one named "tool_use", if there is one; others, such as "rag", when they are asked for.
  *
  * What a template sees, later ones winning: every "..._token" of special_tokens_map.json and of
- * tokenizer_config.json (a text, or an object with "content"); tools and documents, null;
+ * tokenizer_config.json (a text, or an object with "content"), and what that calls extra_special_tokens by names; tools
+ * and documents, null;
  * add_generation_prompt, true; and the fields of the request. */
 #pragma once
 
@@ -46,6 +47,9 @@ bool chat_template_exists(const char *folder);
  * or no default. */
 const struct chat_variant *chat_template_named(const struct chat_template *t, const char *name);
 const struct chat_variant *chat_template_for(const struct chat_template *t, const json_t *request);
+
+/* Appends the names of all, as a sentence lists them. */
+void chat_template_names(const struct chat_template *t, struct buf *out);
 
 /* Appends the prompt for a request, an object: messages, tools, and whatever else the template reads, as they are; see
  * chat_messages_fit. Many threads may render one template. Errors as template_render. */

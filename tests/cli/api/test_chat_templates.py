@@ -106,6 +106,15 @@ class Requests(Case):
         self.assertEqual(self.text(server, chat_template="{{ messages[0].content }}"), "Hi")
         self.refused(server, "/v1/chat/completions", "messages", messages=[USER])
 
+    def test_where_there_is_no_default_the_others_are_named(self):
+        folder = self.folder(tool_use="use {{ tools | length }}", rag="rag")
+        os.remove(os.path.join(folder, "chat_template.jinja"))
+        server = self.serve(folder)
+        self.assertEqual(self.text(server, tools=TOOLS), "use 1")
+        self.assertEqual(self.text(server, chat_template="rag"), "rag")
+        self.assertIn(': "rag", "tool_use"', self.refused(server, "/v1/chat/completions", "chat_template",
+                                                          messages=[USER]))
+
     def test_the_models_own_are_asked_for_by_name(self):
         server = self.serve(
             self.folder(tool_use="use {{ tools | length }}", rag="rag {{ documents | length }}", broken="{% if %}"))
