@@ -122,6 +122,23 @@ const char *api_public_text(const char *sentence) {
     return strchr(sentence, '/') ? "the device failed; the server's log says why" : sentence;
 }
 
+/* The engine's sentences about a prompt and its answer know no fields: those that the request has. */
+static const char *field_of(const struct http_exchange *x, const char *sentence) {
+    static const char *const of_prompts[] = {"messages", "prompt", "input", NULL};
+    static const char *const of_answers[] = {"max_completion_tokens", "max_tokens", "max_output_tokens", NULL};
+    const struct api_record *record = x->record;
+    static const char *const begin[] = {"prompt is too long", "the prompt is", "the text has"};
+    bool prompt = false;
+    for (size_t i = 0; i < ARRAY_LEN(begin); i++)
+        prompt |= str_starts(str_of(sentence), str_of(begin[i]));
+    if (!record || (!prompt && !strstr(sentence, "and the answer may have")))
+        return NULL;
+    for (const char *const *name = prompt ? of_prompts : of_answers; *name; name++)
+        if (json_object_get(record->body, *name) && !json_is_null(json_object_get(record->body, *name)))
+            return *name;
+    return NULL;
+}
+
 void api_reply_fault(struct http_exchange *x, const struct error *err) {
     int status = 500;
     switch (err->status) {
@@ -138,7 +155,7 @@ void api_reply_fault(struct http_exchange *x, const struct error *err) {
     const char *text = err->text;
     if (str_starts(str_of(text), STR("request: ")))
         text += strlen("request: ");
-    api_reply_error(x, status, NULL, status >= 500 ? api_public_text(text) : text);
+    api_reply_error(x, status, status == 400 ? field_of(x, text) : NULL, status >= 500 ? api_public_text(text) : text);
 }
 
 /* Some clients begin with the mark of UTF-8, which RFC 8259 lets a reader skip. */

@@ -36,6 +36,24 @@ class Case(unittest.TestCase):
         self.assertEqual((status, r["error"].get("param") if status != 200 else r), (400, param), r)
 
 
+class Faults(Case):
+    def test_sentences_about_prompts_name_the_field_that_the_request_has(self):
+        long = "word " * 3000
+        for path, param, body in (("/v1/completions", "prompt", {"prompt": long}),
+                                  ("/v1/completions", "prompt", {"prompt": ""}),
+                                  ("/v1/completions", "max_tokens", {"prompt": "a", "max_tokens": 5000}),
+                                  ("/v1/chat/completions", "messages",
+                                   {"messages": [{"role": "user", "content": long}]}),
+                                  ("/v1/chat/completions", "max_tokens", {"messages": CHAT, "max_tokens": 5000}),
+                                  ("/v1/chat/completions", "max_completion_tokens",
+                                   {"messages": CHAT, "max_completion_tokens": 5000, "stream": True}),
+                                  ("/v1/responses", "input", {"input": long}),
+                                  ("/v1/responses", "max_output_tokens", {"input": "a", "max_output_tokens": 5000}),
+                                  ("/v1/embeddings", "input", {"input": long})):
+            status, r = server.post(path, **body)
+            self.assertEqual((status, r["error"]["param"]), (400, param), r)
+
+
 class PromptLogprobs(Case):
     def test_they_are_those_of_the_score_verb_with_ranks(self):
         p = subprocess.run(

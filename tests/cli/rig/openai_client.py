@@ -388,7 +388,7 @@ class Faults(unittest.TestCase):
                              lambda: client.responses.create(input="x", previous_response_id="resp_1")),
                             ("dimensions",
                              lambda: client.embeddings.create(model="story", input="x", dimensions=10**6)),
-                            (None,
+                            ("prompt",
                              lambda: client.completions.create(model="story", prompt="fox " * 100000, max_tokens=2))):
             with self.assertRaises(openai.BadRequestError) as e:
                 call()

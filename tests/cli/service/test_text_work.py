@@ -162,7 +162,8 @@ class Bounds(unittest.TestCase):
                      r"tokens of \d+ bytes at most$")
             error = self.refused(path, words, **body)
             if path != "/v1/messages":
-                self.assertEqual(error["code"], "context_length_exceeded", path)
+                field = next(name for name in ("prompt", "messages", "input") if name in body)
+                self.assertEqual((error["code"], error["param"]), ("context_length_exceeded", field), path)
 
     def test_what_is_cut_to_fit_is(self):
         status, r = server.request(
