@@ -1,6 +1,7 @@
 /* chat_prompt.c - see chat_prompt.h. */
 #include "api/chat/chat_prompt.h"
 
+#include "api/fields/params.h"
 #include "api/tools/custom.h"
 
 // ---- the prompt -------------------------------------------------------------------------------------------------
@@ -207,6 +208,25 @@ void chat_put_tools(const struct generation *g, json_t *take_tools, json_t *cont
     bool shown = json_array_size(take_tools) > 0 && !none;
     json_object_set_new(context, "tools", shown ? json_incref(take_tools) : json_null());
     json_decref(take_tools);
+}
+
+enum status chat_leave_tools(struct generation *g, const json_t *body, int first, const json_t *choice,
+                             const json_t *others, struct error *err) {
+    const char *word = json_string_value(choice);
+    const json_t *tool = json_array_get(json_object_get(body, "tools"), (size_t)first);
+    const char *type = json_string_value(json_object_get(tool, "type"));
+    bool none = word && strcmp(word, "none") == 0;
+    bool free = !choice || json_is_null(choice) || (word && strcmp(word, "auto") == 0);
+    if (first < 0 || none)
+        return OK;
+    if (!free || json_array_size(others) == 0)
+        return fail(err, ERR_UNSUPPORTED, "tools[%d].type: \"%.40s\" is not supported, only function and custom are",
+                    first, type);
+    char sentence[160];
+    snprintf(sentence, sizeof sentence, "tools[%d] was left out: this server runs no tools itself, as \"%.40s\"", first,
+             type);
+    params_warn(g, sentence);
+    return OK;
 }
 
 static enum status read_end(const json_t *body, enum chat_end *out, struct error *err) {

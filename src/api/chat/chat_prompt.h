@@ -31,6 +31,12 @@ void chat_ask_release(struct chat_ask *ask);
  * none. After g->tools was read. */
 void chat_put_tools(const struct generation *g, json_t *take_tools, json_t *context);
 
+/* Agents bring tools that a server would run itself (web_search) beside their own. first is the place of one in the
+ * body's tools, -1: there is none; others are the tools that a model here can call. Where it may choose freely among
+ * such the rest is left out with a warning, else refused. */
+enum status chat_leave_tools(struct generation *g, const json_t *body, int first, const json_t *choice,
+                             const json_t *others, struct error *err);
+
 /* Makes the messages fit for the template (chat_messages_fit; sentences about them begin with "messages") and renders
  * it. add_generation_prompt is set here, and enable_thinking to false where reasoning_effort is "none". */
 /* own_format, if it is not NULL, gets the format of a template that the request brought; else it stays as it is. */

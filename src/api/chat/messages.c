@@ -23,7 +23,7 @@ static const struct field fields[] = {
     {"tool_choice", FIELD_READ, NULL},
     {"mcp_servers", FIELD_UNSUPPORTED, NULL},
     {"container", FIELD_UNSUPPORTED, NULL},
-    {"context_management", FIELD_UNSUPPORTED, NULL},
+    {"context_management", FIELD_READ, NULL},
     {"diagnostics", FIELD_UNSUPPORTED, NULL},
     {"output_format", FIELD_READ, NULL}, // the older name of output_config.format
     {"response_format", FIELD_UNSUPPORTED, NULL},
@@ -290,6 +290,16 @@ static enum status read_output_config(const json_t *body, json_t *context, struc
     return OK;
 }
 
+/* Agents ask for their earlier thinking and results to be left out of long conversations. */
+static enum status read_context_management(struct generation *g, const json_t *body, struct error *err) {
+    json_t *management, *edits = NULL;
+    TRY(jv_object_or_null(body, "request", "context_management", &management, err));
+    TRY(management ? jv_array_or_null(management, "context_management", "edits", &edits, err) : OK);
+    if (json_array_size(edits) > 0)
+        params_warn(g, "context_management was ignored: nothing is left out of the conversation");
+    return OK;
+}
+
 /* output_config.format, or output_format of older clients: {"type": "json_schema", "schema"}. */
 static enum status read_format(const json_t *body, struct structured *s, struct error *err) {
     json_t *config, *format, *older;
@@ -305,6 +315,7 @@ static enum status read_format(const json_t *body, struct structured *s, struct 
 static enum status read_tools(struct generation *g, const json_t *body, json_t *context, struct error *err) {
     json_t *tools, *choice;
     const char *type = "auto", *name = NULL;
+    int left;
     bool single = false;
     TRY(jv_object_or_null(body, "request", "tool_choice", &choice, err));
     if (choice) {
@@ -315,7 +326,9 @@ static enum status read_tools(struct generation *g, const json_t *body, json_t *
         TRY(jv_string(choice, "tool_choice", "name", &name, err));
     else if (strcmp(type, "any") != 0 && strcmp(type, "auto") != 0 && strcmp(type, "none") != 0)
         return fail(err, ERR_ARG, "tool_choice.type: \"%.40s\" is none of auto, any, tool and none", type);
-    enum status st = messages_read_tools(body, &tools, err);
+    enum status st = messages_read_tools(body, &tools, &left, err);
+    if (st == OK)
+        st = chat_leave_tools(g, body, left, json_object_get(choice, "type"), tools, err);
     if (st == OK)
         st = tool_ask_set(&g->tools, json_incref(tools),
                           name                       ? "named"
@@ -339,6 +352,8 @@ static enum status read_context(struct generation *g, const json_t *body, json_t
         st = read_tools(g, body, *out, err);
     if (st == OK)
         st = read_thinking(g, body, *out, err);
+    if (st == OK)
+        st = read_context_management(g, body, err);
     return st == OK ? read_output_config(body, *out, err) : st;
 }
 

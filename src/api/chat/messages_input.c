@@ -209,11 +209,13 @@ enum status messages_read_input(const json_t *body, json_t *out, struct error *e
 
 // ---- tools ------------------------------------------------------------------------------------------------------
 
-static enum status read_tool(const json_t *tool, size_t at, json_t *out, struct error *err) {
+static enum status read_tool(const json_t *tool, size_t at, json_t *out, int *left, struct error *err) {
     json_t *name = json_object_get(tool, "name"), *schema = json_object_get(tool, "input_schema");
     const char *type = json_string_value(json_object_get(tool, "type"));
-    if (type && strcmp(type, "custom") != 0 && !json_is_object(schema))
-        return fail(err, ERR_UNSUPPORTED, "tools[%zu].type: \"%.40s\" is not supported, only custom is", at, type);
+    if (type && strcmp(type, "custom") != 0 && !json_is_object(schema)) {
+        *left = *left < 0 ? (int)at : *left;
+        return OK;
+    }
     if (!json_is_string(name))
         return fail(err, ERR_ARG, "tools[%zu].name: it must be a string", at);
     json_t *function = json_pack("{s:O}", "name", name);
@@ -226,11 +228,12 @@ static enum status read_tool(const json_t *tool, size_t at, json_t *out, struct 
     return OK;
 }
 
-enum status messages_read_tools(const json_t *body, json_t **out, struct error *err) {
+enum status messages_read_tools(const json_t *body, json_t **out, int *left, struct error *err) {
     json_t *tools, *tool;
     size_t i;
     *out = json_array();
+    *left = -1;
     TRY(jv_array_or_null(body, "request", "tools", &tools, err));
-    json_array_foreach(tools, i, tool) TRY(read_tool(tool, i, *out, err));
+    json_array_foreach(tools, i, tool) TRY(read_tool(tool, i, *out, left, err));
     return OK;
 }

@@ -69,13 +69,14 @@ static enum status read_text(const json_t *body, struct structured *s, struct er
     return format ? structured_read_format(format, "text.format", s, err) : OK;
 }
 
-/* As chat completions have them. Tools that a server would run itself are nothing that a model here could call, so
- * they come with a choice of none. */
+/* As chat completions have them. */
 static enum status read_tools(struct generation *g, const json_t *body, json_t *context, struct error *err) {
     json_t *tools;
-    const char *word = json_string_value(json_object_get(body, "tool_choice"));
-    TRY(responses_read_tools(body, word && strcmp(word, "none") == 0, &tools, err));
-    enum status st = tool_ask_choose(body, tools, &g->tools, err);
+    int left;
+    TRY(responses_read_tools(body, &tools, &left, err));
+    enum status st = chat_leave_tools(g, body, left, json_object_get(body, "tool_choice"), tools, err);
+    if (st == OK)
+        st = tool_ask_choose(body, tools, &g->tools, err);
     chat_put_tools(g, tools_shown(tools), context);
     json_decref(tools);
     return st;

@@ -205,7 +205,7 @@ enum status responses_read_input(const json_t *body, const json_t *before, json_
 
 // ---- tools ------------------------------------------------------------------------------------------------------
 
-static enum status read_tool(const json_t *tool, size_t at, bool none, json_t *out, struct error *err) {
+static enum status read_tool(const json_t *tool, size_t at, json_t *out, int *left, struct error *err) {
     static const char *const members[] = {"name", "description", "parameters", "strict"};
     const char *type = json_string_value(json_object_get(tool, "type"));
     if (!type)
@@ -218,10 +218,10 @@ static enum status read_tool(const json_t *tool, size_t at, bool none, json_t *o
         json_array_append_new(out, custom);
         return OK;
     }
-    if (strcmp(type, "function") != 0)
-        return none ? OK
-                    : fail(err, ERR_UNSUPPORTED,
-                           "tools[%zu].type: \"%.40s\" is not supported, only function and custom are", at, type);
+    if (strcmp(type, "function") != 0) {
+        *left = *left < 0 ? (int)at : *left;
+        return OK;
+    }
     if (!json_is_string(json_object_get(tool, "name")))
         return fail(err, ERR_ARG, "tools[%zu].name: it must be a string", at);
     json_t *function = json_object();
@@ -234,14 +234,15 @@ static enum status read_tool(const json_t *tool, size_t at, bool none, json_t *o
     return OK;
 }
 
-enum status responses_read_tools(const json_t *body, bool none, json_t **out, struct error *err) {
+enum status responses_read_tools(const json_t *body, json_t **out, int *left, struct error *err) {
     json_t *tools, *tool;
     size_t i;
     *out = json_array();
+    *left = -1;
     enum status st = jv_array_or_null(body, "request", "tools", &tools, err);
     json_array_foreach(st == OK ? tools : NULL, i, tool) {
         if (st == OK)
-            st = read_tool(tool, i, none, *out, err);
+            st = read_tool(tool, i, *out, left, err);
     }
     if (st != OK)
         json_decref(*out);

@@ -43,9 +43,9 @@ int32_t responses_tenant(const struct http_exchange *x);
  * OpenAI's chat completions, which chat_messages_fit then makes fit for the template; input.c. */
 enum status responses_read_input(const json_t *body, const json_t *before, json_t *messages, struct error *err);
 
-/* The body's functions among its tools as those of chat completions, an array in *out, the caller's. Tools of other
- * types are nothing that a template shows: refused, unless none is to be called. */
-enum status responses_read_tools(const json_t *body, bool none, json_t **out, struct error *err);
+/* The body's functions and custom tools as those of chat completions, an array in *out, the caller's. Tools of other
+ * types are nothing that a template shows: *left is the place of the first, -1 where there is none. */
+enum status responses_read_tools(const json_t *body, json_t **out, int *left, struct error *err);
 
 /* The body's input as an array of items with ids, for those who ask for it later. */
 json_t *responses_input_items(const json_t *body);

@@ -418,10 +418,21 @@ class Responses(unittest.TestCase):
                                                         previous_response_id=r["id"], max_output_tokens=300))
         self.assertEqual((status, r["output"][0]["content"][0]["text"]), (200, "It is noon."))
 
-    def test_tools_that_a_server_runs_are_refused(self):
-        status, r = hermes.post("/v1/responses", input="x", tools=[{"type": "web_search"}])
-        self.assertEqual(status, 400)
-        self.assertIn('tools[0].type: "web_search" is not supported', r["error"]["message"])
+    def test_tools_that_a_server_runs_are_left_out_or_refused(self):
+        """Codex brings web_search beside its own tools, and lets the model choose."""
+        search = {"type": "web_search", "external_web_access": False}
+        for fields in ({"tools": [search]}, {"tools": FLAT + [search], "tool_choice": "required"}):
+            status, r = hermes.post("/v1/responses", input="x", **fields)
+            self.assertEqual(status, 400)
+            place = len(fields["tools"]) - 1
+            self.assertIn('tools[%d].type: "web_search" is not supported' % place, r["error"]["message"])
+        for choice in ({}, {"tool_choice": "auto"}, {"tool_choice": None}):
+            status, r = hermes.post("/v1/responses", **says(CALL, input="x", tools=FLAT[:1] + [search], **choice))
+            self.assertEqual(status, 200, r)
+            self.assertEqual([item["type"] for item in r["output"]], ["function_call"])
+            self.assertEqual(len(r["warnings"]), 1)
+            self.assertIn("tools[1] was left out", r["warnings"][0])
+            self.assertEqual(r["tools"], FLAT[:1] + [search])
 
 
 class Messages(unittest.TestCase):
@@ -455,6 +466,24 @@ class Messages(unittest.TestCase):
         history = ASK + [{"role": "assistant", "content": r["content"]}, {"role": "user", "content": [result]}]
         status, r = hermes.post("/v1/messages", **says("It is noon.", messages=history, tools=THEIRS, max_tokens=300))
         self.assertEqual((status, r["content"][0]["text"], r["stop_reason"]), (200, "It is noon.", "end_turn"))
+
+    def test_what_a_coding_agent_sends_is_taken(self):
+        """Claude Code asks for edits of its context; tools that a server runs are left out beside others."""
+        ask = says(TWO, messages=ASK, max_tokens=300)
+        edits = {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}
+        search = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
+        status, r = hermes.post("/v1/messages", **ask, tools=THEIRS + [search], context_management=edits)
+        self.assertEqual((status, r["stop_reason"]), (200, "tool_use"), r)
+        self.assertEqual([w.split()[0] for w in r["warnings"]], ["tools[2]", "context_management"])
+        status, r = hermes.post("/v1/messages", **ask, tools=THEIRS, context_management={"edits": []})
+        self.assertEqual((status, r.get("warnings")), (200, None))
+        for fields in ({"tools": [search]}, {"tools": THEIRS + [search], "tool_choice": {"type": "any"}}):
+            status, r = hermes.post("/v1/messages", messages=ASK, max_tokens=5, **fields)
+            self.assertEqual(status, 400)
+            self.assertIn('.type: "web_search_20250305" is not supported', r["error"]["message"])
+        status, r = hermes.post("/v1/messages", messages=ASK, max_tokens=5, context_management={"edits": 5})
+        self.assertEqual(status, 400)
+        self.assertIn('context_management: "edits"', r["error"]["message"])
 
     def test_choices_are_read(self):
         ask = dict(messages=ASK, tools=THEIRS, max_tokens=300)
