@@ -147,8 +147,30 @@ static void alternatives_and_references_bind_a_tagged_value(void **state) {
     chat_template_free(chat);
 }
 
+/* Calls that are asked for would not be read. */
+static void marks_with_the_name_in_them_are_not_understood(void **state) {
+    (void)state;
+    static const char twice[] =
+        "{% for m in messages %}<|start|>{{ m.role }}{% for c in m.tool_calls %} to={{ c.function.name }}<|message|>"
+        "<invoke name=\"{{ c.function.name }}\">\n{% for k, v in c.function.arguments.items() %}<parameter name=\"{{ k "
+        "}}"
+        "\">{{ v if v is string else v | tojson }}</parameter>\n{% endfor %}</invoke>{% endfor %}{{ m.content }}<|end|>"
+        "{% endfor %}<|start|>assistant";
+    struct chat_template *chat;
+    struct error err;
+    struct buf said = {0};
+    EXPECT_OK(chat_template_open_other("tests/data/chat", twice, &chat, &err), err);
+    struct tool_format *f = tool_format_open(chat, NULL);
+    tool_format_describe(f, &said);
+    EXPECT_STR(said.ptr, "none: the template's form of calls is not understood");
+    buf_release(&said);
+    tool_format_free(f);
+    chat_template_free(chat);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_call_of_the_grammar_is_read),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(marks_with_the_name_in_them_are_not_understood),
+                                       cmocka_unit_test(a_call_of_the_grammar_is_read),
                                        cmocka_unit_test(alternatives_and_references_bind_a_tagged_value)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -130,10 +130,12 @@ static char only_char(const struct literal *l, struct str more) {
 }
 
 static bool ends_word(const struct literal *l, struct str more, char c) {
+    if (l->is_key && l->quote.len) // Gemma's: what stands before the colon, blanks and all
+        return strchr(":,{}", c) != NULL;
     if (strchr(l->is_key ? ":=,(){}[]" : ",(){}[]", c))
         return true;
     char only = only_char(l, more);
-    return is_blank(c) && (l->is_key || l->quote.len == 0) && only != '-' && only != '+';
+    return is_blank(c) && l->quote.len == 0 && only != '-' && only != '+';
 }
 
 /* json.dumps writes keys that are no texts as texts. */

@@ -245,6 +245,25 @@ static void take_content(struct deriver *d) {
     d->f->content_close = derive_keep(d, str_to(close, tag_length(close)));
 }
 
+/* A turn of calls whose content is empty may have marks around it all the same (Llama 4): they open no call. x is what
+ * precedes the first one. */
+struct str derive_without_content(struct deriver *d, json_t *take_calls, struct str x) {
+    struct str tail;
+    json_t *turns = json_pack("[o]", derive_turn(json_string(WORD_CONTENT), take_calls));
+    size_t word =
+        derive_show(d, (struct rendering){.messages = turns}, &tail) ? text_find(tail, STR(WORD_CONTENT)) : NOT_FOUND;
+    if (word == NOT_FOUND)
+        return x;
+    struct str before = str_to(tail, word), behind = str_from(tail, word + strlen(WORD_CONTENT));
+    size_t n_open = tag_length(x), n_close = tag_length(str_from(x, n_open));
+    if (n_open == 0 || n_close == 0 || n_open + n_close != x.len || !str_ends(before, str_to(x, n_open)) ||
+        !str_starts(behind, str_from(x, n_open)))
+        return x;
+    d->f->content_open = str_to(x, n_open);
+    d->f->content_close = str_from(x, n_open);
+    return STR("");
+}
+
 static void show_common_turns(struct deriver *d) {
     struct rendering prompt = {.generation_prompt = true};
     derive_show(d, prompt, &d->prompt);

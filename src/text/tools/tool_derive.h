@@ -48,6 +48,9 @@ json_t *derive_arguments(const struct deriver *d, json_t *take_object); // as th
 void derive_reasoning(struct deriver *d); // and what stands around contents
 void derive_calls(struct deriver *d);
 
+/* x, which precedes a call, without marks of a content that is empty. Takes the calls. */
+struct str derive_without_content(struct deriver *d, json_t *take_calls, struct str x);
+
 /* s without reasoning that is said to be empty, at its beginning. */
 struct str derive_without_reasoning(const struct tool_format *f, struct str s);
 

@@ -254,9 +254,17 @@ static bool take_tagged(struct deriver *d, struct shown *one, const struct value
     return take_heads(d, one, v->key - n_open);
 }
 
+/* A mark that changes with the name is none: to=N<|message|><invoke name="N">. */
+static bool has_name_twice(const struct shown *one, size_t name) {
+    size_t key = find_from(one->text, name, WORD_KEY), again = find_from(one->text, name + 1, WORD_NAME);
+    return again != NOT_FOUND && key != NOT_FOUND && again < key;
+}
+
 static bool take_arguments(struct deriver *d, struct shown *one) {
     size_t name = text_find(one->text, STR(WORD_NAME));
     struct values v;
+    if (has_name_twice(one, name))
+        return false;
     if (take_json_arguments(d, one, name))
         return true;
     return show_values(d, one, name, &v) && (take_literal(d, one, &v) || take_tagged(d, one, &v));

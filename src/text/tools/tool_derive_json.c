@@ -140,7 +140,8 @@ static void take_array(struct deriver *d, struct str two) {
 
 bool derive_json_calls(struct deriver *d, struct shown *one) {
     struct tool_format *f = d->f;
-    struct str x = str_to(one->text, one->begin), close = str_from(one->text, one->end), two, middle = {0};
+    struct str close = str_from(one->text, one->end), two, middle = {0};
+    struct str x = derive_without_content(d, derive_two_calls(d), str_to(one->text, one->begin));
     f->in_array = json_is_array(one->value);
     const json_t *object = f->in_array ? json_array_get(one->value, 0) : one->value;
     if (!take_keys(d, object))

@@ -8,6 +8,12 @@
 
 #define MINIMAX "]<]minimax[>["
 
+#define HERMES                                                                                              \
+    {                                                                                                       \
+        .style = TOOL_STYLE_JSON, .call_open = TEXT("<tool_call>\n"), .call_close = TEXT("\n</tool_call>"), \
+        .name_key = TEXT("name"), .arguments_key = TEXT("arguments"),                                       \
+    }
+
 enum { NEEDS = 3 };
 
 struct tool_row {
@@ -118,6 +124,22 @@ static const struct tool_row rows[] = {
         },
     },
     {
+        "glm 4.5", // told in words: a name, and a tag a key
+        false,
+        {"<tool_call>function_name", "<arg_key>", "<arg_value>"},
+        {
+            .style = TOOL_STYLE_MARKED,
+            .call_open = TEXT("<tool_call>"),
+            .call_close = TEXT("\n</tool_call>"),
+            .heads = {{TEXT("<tool_call>"), TOOL_SLOT_NAME}, {TEXT(""), TOOL_SLOT_ARGUMENTS}},
+            .n_heads = 2,
+            .arguments = TOOL_ARGUMENTS_TAGGED,
+            .key_open = TEXT("\n<arg_key>"),
+            .key_close = TEXT("</arg_key>\n<arg_value>"),
+            .value_close = TEXT("</arg_value>"),
+        },
+    },
+    {
         "glm 4", // a name, a line end and JSON
         false,
         {"<tool_call>function_name", "</tool_call>"},
@@ -145,18 +167,8 @@ static const struct tool_row rows[] = {
             .value_close = TEXT("\n</parameter>"),
         },
     },
-    {
-        "hermes",
-        false,
-        {"<tool_call>", "\"name\"", "\"arguments\""},
-        {
-            .style = TOOL_STYLE_JSON,
-            .call_open = TEXT("<tool_call>\n"),
-            .call_close = TEXT("\n</tool_call>"),
-            .name_key = TEXT("name"),
-            .arguments_key = TEXT("arguments"),
-        },
-    },
+    {"hermes", false, {"<tool_call>", "\"name\"", "\"arguments\""}, HERMES},
+    {"hermes in Python's words", false, {"<tool_call>", "'name'", "'arguments'"}, HERMES}, // Hermes 2 Pro, Falcon H1
 };
 
 const struct tool_wrapper tool_wrappers[TOOL_WRAPPERS] = {

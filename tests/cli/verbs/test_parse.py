@@ -1,6 +1,8 @@
 """gyre parse: reasoning, content and tool calls of what models write, in the form that their templates show."""
 import json, os, random, subprocess, tempfile, time, unittest
 
+from brief import share_of
+
 GYRE = os.path.abspath(os.environ["GYRE"])
 TEMPLATES = "tests/data/chat/templates/"
 with open("tests/data/chat/output_cases.json") as file:
@@ -18,7 +20,9 @@ class Parse(unittest.TestCase):
         p = subprocess.run([GYRE, "parse", TEMPLATES + template, "--batch", *flags], input=given, capture_output=True,
                            text=True, timeout=120)
         self.assertEqual((p.returncode, p.stderr), (0, ""))
-        return [json.loads(line) for line in p.stdout.splitlines()]
+        parsed = [json.loads(line) for line in p.stdout.splitlines()]
+        self.assertEqual(len(parsed), len(lines))
+        return parsed
 
     def same(self, got, content, reasoning, calls):
         self.assertEqual((got["content"], got["reasoning_content"]), (content, reasoning))
@@ -73,6 +77,18 @@ class Parse(unittest.TestCase):
                     with self.subTest(template=template, output=case["output"], flags=flags):
                         self.same(got, case["output"], "", [])
 
+    def parsed(self, template, want):
+        """want: by text, its content and its calls."""
+        with tempfile.NamedTemporaryFile("w", suffix=".jinja") as f:
+            f.write(template)
+            f.flush()
+            for n in "1", "5", "99":
+                lines = [{"output": t, "tools": TOOLS} for t in want]
+                got = self.parse(os.path.relpath(f.name, TEMPLATES), lines, "--pieces", n)
+                for (text, (content, calls)), parts in zip(want.items(), got):
+                    with self.subTest(text=text, n=n):
+                        self.same(parts, content, "", calls)
+
     def test_a_prompt_that_opens_a_call(self):
         """Functionary 3.2: whom a text is for stands before it, behind a mark that the prompt writes."""
         template = (
@@ -80,17 +96,43 @@ class Parse(unittest.TestCase):
             "{{ '>>>all\\n' + m.content if m.content }}{% for c in m.tool_calls %}"
             "{{ '>>>' + c.function.name + '\\n' + c.function.arguments | tojson }}{% endfor %}"
             "{% else %}{{ m.content }}{% endif %}<|end|>{% endfor %}<|start|>assistant\n\n>>>")
-        with tempfile.NamedTemporaryFile("w", suffix=".jinja") as f:
-            f.write(template)
-            f.flush()
-            lines = [{"output": t, "tools": TOOLS} for t in (
-                "all\nHello >>> there", 'get_time\n{"city": "x"}', 'all\nSo:\n>>>add\n{"a": 1}>>>empty\n{}')]
-            for n in "1", "5", "99":
-                a, b, c = self.parse(os.path.relpath(f.name, TEMPLATES), lines, "--pieces", n)
-                self.same(a, "Hello >>> there", "", [])
-                self.same(b, "", "", [{"name": "get_time", "arguments": '{"city": "x"}'}])
-                calls = [{"name": "add", "arguments": '{"a": 1}'}, {"name": "empty", "arguments": "{}"}]
-                self.same(c, "So:\n", "", calls)
+        calls = [{"name": "add", "arguments": '{"a": 1}'}, {"name": "empty", "arguments": "{}"}]
+        self.parsed(template, {
+            "all\nHello >>> there": ("Hello >>> there", []),
+            'get_time\n{"city": "x"}': ("", [{"name": "get_time", "arguments": '{"city": "x"}'}]),
+            'all\nSo:\n>>>add\n{"a": 1}>>>empty\n{}': ("So:\n", calls)})
+
+    def test_marks_around_an_empty_content_open_no_call(self):
+        """Llama 4: a turn of calls shows a content between marks, and none too."""
+        template = (
+            "{% for m in messages %}<|header_start|>{{ m.role }}<|header_end|>\n\n{% if m.tool_calls %}"
+            "<|python_start|>{{ m.content }}<|python_end|>{% for c in m.tool_calls %}"
+            """{{ '{"name": "' + c.function.name + '", "parameters": ' }}{{ c.function.arguments | tojson }}{{ '}' }}"""
+            "{% endfor %}{% else %}{{ m.content }}{% endif %}<|eot|>{% endfor %}<|header_start|>assistant"
+            "<|header_end|>\n\n")
+        call = '{"name": "add", "parameters": {"a": 1}}'
+        calls = [{"name": "add", "arguments": '{"a": 1}'}]
+        self.parsed(template, {
+            call: ("", calls), call + call: ("", calls * 2), "So. " + call: ("So. ", calls),
+            "<|python_start|>So.<|python_end|>" + call: ("So.", calls),
+            "<|python_start|><|python_end|>" + call: ("", calls),
+            "<|python_start|>%s<|python_end|>" % call: ("", calls), "<|python_start|>So.<|python_end|>": ("So.", [])})
+
+    def test_templates_that_tell_it_in_words(self):
+        """Those that show tools and no past calls."""
+        turns = ("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+                 "<|im_start|>assistant\n")
+        self.parsed("{{ \"Return a JSON object within <tool_call></tool_call>:\\n<tool_call>\\n{'arguments': <args>, "
+                    "'name': <function-name>}\\n</tool_call>\\n\" }}{% for t in tools %}{{ t | tojson }}{% endfor %}" +
+                    turns, {
+            'Hm.\n<tool_call>\n{"arguments": {"a": 1}, "name": "add"}\n</tool_call>':
+            ("Hm.\n", [{"name": "add", "arguments": '{"a": 1}'}])})
+        words = ("<tool_call>function_name\n<arg_key>parameter_name</arg_key>\n<arg_value>parameter_value</arg_value>\n"
+                 "</tool_call>\n{% for t in tools %}{{ t | tojson }}{% endfor %}")
+        one = "<tool_call>%s\n<arg_key>%s</arg_key>\n<arg_value>%s</arg_value>\n</tool_call>"
+        self.parsed(words + turns, {
+            one % ("add", "a", "1") + "\n" + one % ("get_time", "city", "a < b"):
+            ("", [{"name": "add", "arguments": '{"a": 1}'}, {"name": "get_time", "arguments": '{"city": "a < b"}'}])})
 
     def test_elements_within_elements(self):
         """MiniMax M3: an element an argument, each part of an object or a list one of its own."""
@@ -196,7 +238,7 @@ class Parse(unittest.TestCase):
         seed = random.randrange(1 << 30)
         print("seed", seed)
         rng = random.Random(seed)
-        for template, cases in by_template(OURS["cases"]).items():
+        for template, cases in share_of(by_template(OURS["cases"]).items(), 1 / 3):
             case = next((c for c in cases if c["calls"]), None)
             if not case:
                 continue
@@ -212,10 +254,10 @@ class Parse(unittest.TestCase):
 
     def test_the_end_of_the_reasoning_is_seen_behind_any_blanks(self):
         """As many as may be held, and as many as there are when a look falls in the middle of the mark."""
-        for blanks in (16384, 16385, *range(16815, 16835)):
-            line = {"output": "<think>\nhm" + " " * blanks + "</think>\n\nHi", "tools": TOOLS}
-            for n in "1", "1000":
-                got, = self.parse("Qwen-Qwen3-0.6B.jinja", [line], "--pieces", n)
+        counts = 16384, 16385, *range(16815, 16835)
+        lines = [{"output": "<think>\nhm" + " " * blanks + "</think>\n\nHi", "tools": TOOLS} for blanks in counts]
+        for n in "1", "1000":
+            for blanks, got in zip(counts, self.parse("Qwen-Qwen3-0.6B.jinja", lines, "--pieces", n)):
                 self.assertEqual((got["reasoning_content"].rstrip(), got["content"]), ("hm", "Hi"), (blanks, n))
 
     def test_any_cut_of_pieces_is_the_same(self):
@@ -223,7 +265,7 @@ class Parse(unittest.TestCase):
         seed = random.randrange(1 << 30)
         print("seed", seed)
         rng = random.Random(seed)
-        for template, cases in by_template(OURS["cases"]).items():
+        for template, cases in share_of(by_template(OURS["cases"]).items(), 1 / 3):
             seen = [c["output"] for c in cases]
             words = sorted({t[i:i + n] for t in seen for i in range(len(t)) for n in (9, 17) if t[i] in "<{[("})
             words += ["ü🙂 ", "\n", "get_time", "{", "}"]
