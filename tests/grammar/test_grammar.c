@@ -259,6 +259,13 @@ static void special_tokens_are_no_text(void **state) {
     EXPECT(!matcher_accept(m, 'x'));
     matcher_free(m);
     grammar_release(g);
+    g = must_compile(GRAMMAR_GBNF, "root ::= <think> !</think>* </think> \"x\"");
+    m = must_open(g, trie);
+    EXPECT(matcher_accept(m, THINK) && matcher_accept_bytes(m, STR("any \xC3\xA9")) && matcher_accept(m, THINK));
+    EXPECT(matcher_accept(m, THINK_END) && !matcher_accept_bytes(m, STR("y")) && matcher_accept_bytes(m, STR("x")));
+    EXPECT(matcher_may_end(m));
+    matcher_free(m);
+    grammar_release(g);
     g = must_compile(GRAMMAR_GBNF, "root ::= <nobody> \"x\"");
     struct error err;
     EXPECT_EQ(matcher_open(g, trie, &m, &err), ERR_ARG);

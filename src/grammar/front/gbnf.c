@@ -163,7 +163,8 @@ static enum status read_class(struct gbnf *g, ebnf_id *out) {
     return st;
 }
 
-/* <name> or <[id]>, perhaps behind !. */
+/* <name> or <[id]>. Behind !, any token but that one: another special one, or text, of which each character is one
+ * here, so that !<name>* is what it is with tokens. */
 static enum status read_token(struct gbnf *g, ebnf_id *out) {
     bool none_of = peek(g) == '!';
     g->at += none_of;
@@ -183,7 +184,8 @@ static enum status read_token(struct gbnf *g, ebnf_id *out) {
         }
         token = (struct ir_token){.id = (int32_t)id};
     }
-    *out = ebnf_ir(g->ebnf, none_of ? ir_not_tokens(g->ir, &token, 1) : ir_token(g->ir, token));
+    ir_id text = ir_terminal(g->ir, rx_any_char(ir_rx(g->ir)));
+    *out = ebnf_ir(g->ebnf, none_of ? ir_alt(g->ir, text, ir_not_tokens(g->ir, &token, 1)) : ir_token(g->ir, token));
     return OK;
 }
 
