@@ -228,6 +228,29 @@ static void tags_begin_where_triggers_are(void **state) {
     grammar_release(g);
 }
 
+/* Free text until a pattern stands there, then what it calls for. */
+static void patterns_call_for_forms(void **state) {
+    (void)state;
+    struct grammar *g = must_compile(
+        GRAMMAR_STRUCTURAL_TAG, "{\"format\": {\"type\": \"dispatch\", \"rules\": [[\"<n>\", {\"type\": \"regex\", "
+                                "\"pattern\": \"[0-9]{2}\"}], [\"<b>\", {\"type\": \"json_schema\", "
+                                "\"json_schema\": {\"type\": \"boolean\"}}]], \"excludes\": [\"no\"]}}");
+    EXPECT(follows(g, "") && follows(g, "see <n>12 and <b>true<n>34"));
+    EXPECT(!follows(g, "see <n>1x") && !follows(g, "<b>12") && !follows(g, "there is no <n>12"));
+    grammar_release(g);
+    struct token_trie *trie = open_trie();
+    g = must_compile(GRAMMAR_STRUCTURAL_TAG,
+                     "{\"format\": {\"type\": \"token_dispatch\", \"loop\": false, \"rules\": [[\"<think>\", "
+                     "{\"type\": \"const_string\", \"value\": \"hm\"}]], \"exclude_tokens\": []}}");
+    struct matcher *m = must_open(g, trie);
+    EXPECT(matcher_accept_bytes(m, STR("a <think> ")) && matcher_may_end(m) && matcher_accept(m, THINK));
+    EXPECT(!matcher_may_end(m) && matcher_accept_bytes(m, STR("hm")) && matcher_may_end(m));
+    EXPECT(!matcher_accept(m, 'x'));
+    matcher_free(m);
+    grammar_release(g);
+    token_trie_free(trie);
+}
+
 /* The name of a special token in a tag is written as the token, or as text, or as either where both are there. */
 static void marks_of_tags_may_be_tokens(void **state) {
     (void)state;
@@ -344,6 +367,17 @@ static void what_is_refused_is_named(void **state) {
          "{\"format\": {\"type\": \"triggered_tags\", \"triggers\": [\"a\"], \"tags\": [{\"type\": \"tag\", \"begin\": "
          "\"b\"}]}}",
          "exactly one", ERR_FORMAT},
+        {GRAMMAR_STRUCTURAL_TAG, "{\"format\": {\"type\": \"any_text\", \"max_chars\": 5}}", "any_text.max_chars",
+         ERR_UNSUPPORTED},
+        {GRAMMAR_STRUCTURAL_TAG, "{\"format\": {\"type\": \"regex\", \"pattern\": \"a\", \"excludes\": [\"b\"]}}",
+         "regex.excludes", ERR_UNSUPPORTED},
+        {GRAMMAR_STRUCTURAL_TAG, "{\"format\": {\"type\": \"any_text\", \"exclude\": [\"b\"]}}", "any_text.exclude",
+         ERR_UNSUPPORTED},
+        {GRAMMAR_STRUCTURAL_TAG, "{\"format\": {\"type\": \"dispatch\", \"rules\": [[\"\", {}]]}}", "pairs",
+         ERR_FORMAT},
+        {GRAMMAR_STRUCTURAL_TAG, "{\"format\": {\"type\": \"dispatch\", \"rules\": []}}", "at least one", ERR_FORMAT},
+        {GRAMMAR_STRUCTURAL_TAG, "{\"format\": {\"type\": \"token_dispatch\", \"rules\": [[1.5, {}]]}}", "a token",
+         ERR_FORMAT},
         {GRAMMAR_CHOICE, "[]", "at least one", ERR_FORMAT},
         {GRAMMAR_CHOICE, "[1]", "choice 0", ERR_FORMAT},
     };
@@ -358,9 +392,13 @@ static void what_is_refused_is_named(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gbnf_cases_of_llama_cpp),       cmocka_unit_test(masks_are_what_each_token_would_say),
-        cmocka_unit_test(tags_begin_where_triggers_are), cmocka_unit_test(marks_of_tags_may_be_tokens),
-        cmocka_unit_test(special_tokens_are_no_text),    cmocka_unit_test(forced_bytes_are_those_that_must_come),
+        cmocka_unit_test(gbnf_cases_of_llama_cpp),
+        cmocka_unit_test(masks_are_what_each_token_would_say),
+        cmocka_unit_test(tags_begin_where_triggers_are),
+        cmocka_unit_test(patterns_call_for_forms),
+        cmocka_unit_test(marks_of_tags_may_be_tokens),
+        cmocka_unit_test(special_tokens_are_no_text),
+        cmocka_unit_test(forced_bytes_are_those_that_must_come),
         cmocka_unit_test(what_is_refused_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -3,7 +3,8 @@
  * Forms are those of XGrammar, as vLLM's users send them: {"type": "structural_tag", "format": F}, and the older
  * {"structures": [{"begin", "schema", "end"}], "triggers": [..]}. F is one of const_string, regex, grammar (GBNF or
  * Lark), json_schema (style json), any_text, any_tokens, token, sequence, or, optional, plus, star, repeat, tag,
- * triggered_tags, token_triggered_tags, tags_with_separator.
+ * triggered_tags, token_triggered_tags, tags_with_separator, dispatch, token_dispatch. A member that is not read would
+ * be a bound that is not kept, so it is refused by name.
  *
  * Free text ends where a trigger does, or where the tag around it may end. Text that a tag writes (begin, end,
  * separators, constants) may hold names of special tokens, "<|python_tag|>": where the vocabulary has one of that name,
@@ -315,15 +316,20 @@ static enum status read_triggered(struct tags *t, const json_t *f, ir_id *out) {
     return st;
 }
 
-/* Free text has no special tokens at all, so the triggers are never in it; nor are excluded ones that have a name. */
-static enum status read_token_triggered(struct tags *t, const json_t *f, ir_id *out) {
-    struct strings none = {0};
-    ir_id tag;
+static enum status check_excluded(struct tags *t, const json_t *f) {
     const json_t *excluded = json_object_get(f, "exclude_tokens");
     for (size_t i = 0; i < json_array_size(excluded); i++)
         if (!json_is_string(json_array_get(excluded, i)))
             return fail(t->err, ERR_UNSUPPORTED,
                         "the structural tag: exclude_tokens by id is not enforced, special tokens by name are");
+    return OK;
+}
+
+/* Free text has no special tokens at all, so the triggers are never in it; nor are excluded ones that have a name. */
+static enum status read_token_triggered(struct tags *t, const json_t *f, ir_id *out) {
+    struct strings none = {0};
+    ir_id tag;
+    TRY(check_excluded(t, f));
     if (!json_array_size(json_object_get(f, "trigger_tokens")))
         return bad(t, "token_triggered_tags", "trigger_tokens", "an array of at least one token");
     TRY(read_tags(t, f, "token_triggered_tags", NULL, &tag));
@@ -344,32 +350,108 @@ static enum status read_separated(struct tags *t, const json_t *f, ir_id *out) {
     return OK;
 }
 
+/* {"rules": [[pattern, form], ..]}: free text until a pattern stands there (a text, or a token), then its form. */
+static enum status read_rules(struct tags *t, const json_t *f, const char *form, struct strings *patterns, ir_id *out) {
+    const json_t *rules = json_object_get(f, "rules");
+    *out = IR_NEVER;
+    for (size_t i = 0; i < json_array_size(rules); i++) {
+        const json_t *rule = json_array_get(rules, i), *pattern = json_array_get(rule, 0);
+        ir_id begin, content;
+        struct ir_token token;
+        if (json_array_size(rule) != 2 || (patterns && json_string_length(pattern) == 0))
+            return bad(t, form, "rules", "an array of pairs, of what begins a form and the form");
+        if (patterns)
+            strings_put(patterns, string_of(pattern));
+        else
+            TRY(read_token(t, pattern, &token));
+        begin = patterns ? text_of(t, string_of(pattern)) : ir_token(t->ir, token);
+        TRY(read_format(t, json_array_get(rule, 1), &content));
+        *out = ir_alt(t->ir, *out, ir_seq(t->ir, begin, content));
+    }
+    return json_array_size(rules) ? OK : bad(t, form, "rules", "an array of at least one pair");
+}
+
+/* Where the form of a rule ends free text goes on, unless "loop" is false. */
+static ir_id dispatched(struct tags *t, const json_t *f, ir_id text, ir_id rule) {
+    if (json_is_false(json_object_get(f, "loop")))
+        return ir_seq(t->ir, text, ir_optional(t->ir, rule));
+    return ir_seq(t->ir, text, ir_repeat(t->ir, ir_seq(t->ir, rule, text), 0, IR_NO_MAX));
+}
+
+static enum status read_dispatch(struct tags *t, const json_t *f, ir_id *out) {
+    struct strings patterns = {0}, excludes = {0};
+    ir_id rule;
+    enum status st = OK;
+    if (!strings_read(&excludes, json_object_get(f, "excludes")))
+        st = bad(t, "dispatch", "excludes", "an array of strings that are not empty");
+    if (st == OK)
+        st = read_rules(t, f, "dispatch", &patterns, &rule);
+    if (st == OK)
+        *out = dispatched(t, f, free_text(t, &patterns, &excludes), rule);
+    strings_release(&patterns);
+    strings_release(&excludes);
+    return st;
+}
+
+static enum status read_token_dispatch(struct tags *t, const json_t *f, ir_id *out) {
+    struct strings none = {0};
+    ir_id rule;
+    TRY(check_excluded(t, f));
+    TRY(read_rules(t, f, "token_dispatch", NULL, &rule));
+    *out = dispatched(t, f, free_text(t, &none, &none), rule);
+    return OK;
+}
+
+enum { MEMBERS = 6 };
+
+/* What is not read must ask for nothing. */
+static enum status check_members(struct tags *t, const json_t *f, const char *type, const char *const known[MEMBERS]) {
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)f, key, value) {
+        bool is_known = strcmp(key, "type") == 0;
+        for (int i = 0; i < MEMBERS && known[i] && !is_known; i++)
+            is_known = strcmp(key, known[i]) == 0;
+        bool nothing = json_is_null(value) || json_is_false(value) || (json_is_array(value) && !json_array_size(value));
+        if (!is_known && !nothing)
+            return fail(t->err, ERR_UNSUPPORTED, "the structural tag: %s.%.40s is not enforced", type, key);
+    }
+    return OK;
+}
+
 static enum status read_format(struct tags *t, const json_t *f, ir_id *out) {
     static const struct {
         const char *type;
         format_reader *read;
+        const char *members[MEMBERS];
     } forms[] = {
-        {"const_string", read_const},
-        {"json_schema", read_schema},
-        {"grammar", read_grammar},
-        {"json_string", read_json_string},
-        {"regex", read_regex},
-        {"any_text", read_any_text},
-        {"any_tokens", read_any_tokens},
-        {"token", read_one_token},
-        {"sequence", read_sequence},
-        {"or", read_or},
-        {"optional", read_optional},
-        {"plus", read_plus},
-        {"star", read_star},
-        {"repeat", read_repeat},
-        {"tag", read_tag},
-        {"triggered_tags", read_triggered},
-        {"token_triggered_tags", read_token_triggered},
-        {"tags_with_separator", read_separated},
+        {"const_string", read_const, {"value"}},
+        {"json_schema", read_schema, {"json_schema", "style", "any_order"}}, // keys come in any order
+        {"grammar", read_grammar, {"grammar", "syntax"}},
+        {"json_string", read_json_string, {"content"}},
+        {"regex", read_regex, {"pattern"}},
+        {"any_text", read_any_text, {"excludes"}},
+        {"any_tokens", read_any_tokens, {"exclude_tokens"}},
+        {"token", read_one_token, {"token"}},
+        {"sequence", read_sequence, {"elements"}},
+        {"or", read_or, {"elements"}},
+        {"optional", read_optional, {"content"}},
+        {"plus", read_plus, {"content"}},
+        {"star", read_star, {"content"}},
+        {"repeat", read_repeat, {"min", "max", "content"}},
+        {"tag", read_tag, {"begin", "content", "end"}},
+        {"triggered_tags", read_triggered, {"triggers", "tags", "at_least_one", "stop_after_first", "excludes"}},
+        {"token_triggered_tags",
+         read_token_triggered,
+         {"trigger_tokens", "tags", "at_least_one", "stop_after_first", "exclude_tokens"}},
+        {"tags_with_separator", read_separated, {"tags", "separator", "at_least_one", "stop_after_first"}},
+        {"dispatch", read_dispatch, {"rules", "loop", "excludes"}},
+        {"token_dispatch", read_token_dispatch, {"rules", "loop", "exclude_tokens"}},
     };
     *out = IR_NEVER;
     const char *type = json_string_value(json_object_get(f, "type"));
+    if (!type && json_object_get(f, "begin") && !json_object_get(f, "type")) // as lists of tags have them
+        type = "tag";
     if (!type)
         return fail(t->err, ERR_FORMAT, "the structural tag: a form must be an object with a type, not %s",
                     f ? jv_type_name(f) : "missing");
@@ -377,6 +459,7 @@ static enum status read_format(struct tags *t, const json_t *f, ir_id *out) {
         return fail(t->err, ERR_LIMIT, "the structural tag: forms are nested deeper than %d", MAX_DEPTH);
     for (size_t i = 0; i < ARRAY_LEN(forms); i++)
         if (strcmp(type, forms[i].type) == 0) {
+            TRY(check_members(t, f, type, forms[i].members));
             t->depth++;
             enum status st = forms[i].read(t, f, out);
             t->depth--;
