@@ -85,13 +85,56 @@ static bool allowed(struct job *job, struct matcher *m, int32_t token) {
     return job->mask[token / 32] >> (token % 32) & 1;
 }
 
+/* From which token on they spell the text; ids->n: from none. */
+static size_t spelled_from(const struct job *job, const struct token_ids *ids, struct str text) {
+    struct buf all = {0}, one = {0};
+    size_t first = ids->n, n = 0;
+    for (size_t i = 0; i < ids->n; i++)
+        tokenizer_token_bytes(job->tok, ids->ids[i], &all);
+    bool is = str_ends(buf_view(&all), text);
+    while (is && n < text.len) {
+        buf_clear(&one);
+        tokenizer_token_bytes(job->tok, ids->ids[--first], &one);
+        n += one.len;
+    }
+    buf_release(&all);
+    buf_release(&one);
+    return n == text.len ? first : ids->n;
+}
+
+/* The text's tokens, in ids from *first on. Some tokenizers put a blank before what they read: an answer has none, it
+ * follows a prompt. */
+static enum status encode(const struct job *job, struct str text, struct token_ids *ids, size_t *first,
+                          struct error *err) {
+    TRY(tokenizer_encode(job->enc, text, 0, ids, err));
+    *first = 0;
+    if (text.len == 0 || spelled_from(job, ids, text) == 0)
+        return OK;
+    struct token_ids behind = {0};
+    struct buf line = {0};
+    buf_str(&line, STR("\n"));
+    buf_str(&line, text);
+    enum status st = tokenizer_encode(job->enc, buf_view(&line), 0, &behind, err);
+    size_t from = st == OK ? spelled_from(job, &behind, text) : 0;
+    buf_release(&line);
+    if (st != OK || from == behind.n) { // it changes texts otherwise, or has no line ends
+        token_ids_release(&behind);
+        return st;
+    }
+    token_ids_release(ids);
+    *ids = behind;
+    *first = from;
+    return OK;
+}
+
 /* Every token must be in the mask of its step, and the end in the last. */
 static enum status match_tokens(struct job *job, struct matcher *m, struct str text, bool *prefix, bool *accepts,
                                 struct error *err) {
     struct token_ids ids = {0};
-    enum status st = tokenizer_encode(job->enc, text, 0, &ids, err);
+    size_t first = 0;
+    enum status st = encode(job, text, &ids, &first, err);
     *prefix = st == OK;
-    for (size_t i = 0; i < ids.n && *prefix; i++) {
+    for (size_t i = first; i < ids.n && *prefix; i++) {
         *prefix = allowed(job, m, ids.ids[i]);
         if (*prefix && !matcher_accept(m, ids.ids[i]))
             st = matcher_is_dead(m, err)
