@@ -129,7 +129,7 @@ void constraint_close(struct constraint *c) {
 struct mask_crew {
     pthread_mutex_t lock; // of all below, and of is_given
     pthread_cond_t work, done;
-    struct constraint *first, **end;
+    struct constraint *first, **end, *awaited;
     bool stops;
     int n_threads;
     pthread_t threads[];
@@ -152,7 +152,8 @@ static void *helper(void *arg) {
             (c->n_guesses > 0 ? try_guesses : tell_tokens)(c);
         pthread_mutex_lock(&crew->lock);
         c->is_given = false;
-        pthread_cond_signal(&crew->done); // the engine's thread alone waits
+        if (crew->awaited == c) // by the engine's thread, which alone waits
+            pthread_cond_signal(&crew->done);
     }
     pthread_mutex_unlock(&crew->lock);
     return NULL;
@@ -229,8 +230,10 @@ bool mask_crew_await_until(struct mask_crew *crew, struct constraint *c, int64_t
     struct timespec until = {.tv_sec = until_us / 1000000, .tv_nsec = until_us % 1000000 * 1000};
     int rc = 0;
     pthread_mutex_lock(&crew->lock);
+    crew->awaited = c;
     while (c->is_given && rc == 0)
         rc = pthread_cond_timedwait(&crew->done, &crew->lock, &until);
+    crew->awaited = NULL;
     bool is_there = !c->is_given;
     pthread_mutex_unlock(&crew->lock);
     return is_there;
@@ -238,7 +241,9 @@ bool mask_crew_await_until(struct mask_crew *crew, struct constraint *c, int64_t
 
 void mask_crew_await(struct mask_crew *crew, struct constraint *c) {
     pthread_mutex_lock(&crew->lock);
+    crew->awaited = c;
     while (c->is_given)
         pthread_cond_wait(&crew->done, &crew->lock);
+    crew->awaited = NULL;
     pthread_mutex_unlock(&crew->lock);
 }

@@ -192,16 +192,24 @@ static int32_t take_slot(struct shared *s) {
     return s->hand;
 }
 
-void shared_mask(struct shared *s, uint32_t config, uint32_t *bits) {
+bool shared_known_mask(struct shared *s, uint32_t config, uint32_t *bits) {
     int32_t slot = s->machine->configs.at[config].mask;
-    if (slot < 0) {
-        slot = take_slot(s);
-        s->slots[slot].config = 0;
-        find_mask(s, config, s->slots[slot].bits);
-        if (s->machine->failed == OK) {
-            s->slots[slot].config = config;
-            s->machine->configs.at[config].mask = slot;
-        }
+    if (slot < 0)
+        return false;
+    __atomic_store_n(&s->slots[slot].used, true, __ATOMIC_RELAXED);
+    memcpy(bits, s->slots[slot].bits, (size_t)s->trie->n_words * sizeof *bits);
+    return true;
+}
+
+void shared_mask(struct shared *s, uint32_t config, uint32_t *bits) {
+    if (shared_known_mask(s, config, bits))
+        return;
+    int32_t slot = take_slot(s);
+    s->slots[slot].config = 0;
+    find_mask(s, config, s->slots[slot].bits);
+    if (s->machine->failed == OK) {
+        s->slots[slot].config = config;
+        s->machine->configs.at[config].mask = slot;
     }
     s->slots[slot].used = true;
     memcpy(bits, s->slots[slot].bits, (size_t)s->trie->n_words * sizeof *bits);

@@ -60,7 +60,7 @@ struct matcher *matcher_copy(const struct matcher *from) {
 
 /* Locks, and gives the machine its bounds for one call. */
 static struct machine *begin(struct matcher *m, size_t n_bytes) {
-    pthread_mutex_lock(&m->shared->lock);
+    pthread_rwlock_wrlock(&m->shared->lock);
     machine_allow(m->shared->machine, n_bytes);
     return m->shared->machine;
 }
@@ -69,7 +69,7 @@ static void end(struct matcher *m) {
     struct machine *machine = m->shared->machine;
     if (machine->failed != OK)
         fail(&m->err, machine->failed, "%s", machine->why);
-    pthread_mutex_unlock(&m->shared->lock);
+    pthread_rwlock_unlock(&m->shared->lock);
 }
 
 static bool is_end_token(const struct token_trie *t, int32_t token) {
@@ -86,17 +86,46 @@ static uint32_t step_special(struct shared *s, uint32_t config, int32_t token) {
     return any ? config_take_terminals(s->machine, config, s->chosen) : 0;
 }
 
+static bool is_plain_text(const struct token_trie *t, int32_t token) {
+    return t->is_text[token / 32] >> (token % 32) & 1 && !is_end_token(t, token);
+}
+
+/* What was met before is only read, beside others who read. 0: it was not, or the token is not allowed. */
+static uint32_t known_next(struct matcher *m, int32_t token) {
+    const struct token_trie *t = m->shared->trie;
+    uint32_t next = 0;
+    if (!is_plain_text(t, token))
+        return 0;
+    pthread_rwlock_rdlock(&m->shared->lock);
+    if (machine_is_full(m->shared->machine) ||
+        !config_known_steps(m->shared->machine, top(m), t->text_of[token], &next))
+        next = 0;
+    pthread_rwlock_unlock(&m->shared->lock);
+    return next;
+}
+
+static bool known_mask(struct matcher *m, uint32_t *bits) {
+    pthread_rwlock_rdlock(&m->shared->lock);
+    bool is_known = !machine_is_full(m->shared->machine) && shared_known_mask(m->shared, top(m), bits);
+    pthread_rwlock_unlock(&m->shared->lock);
+    return is_known;
+}
+
 bool matcher_accept(struct matcher *m, int32_t token) {
     struct token_trie *t = m->shared->trie;
     if (!t || token < 0 || token >= t->n_vocab || top(m) == ENDED || m->err.status != OK)
         return false;
+    uint32_t next = known_next(m, token);
+    if (next) {
+        push(m, next);
+        return true;
+    }
     struct machine *machine = begin(m, 0);
-    uint32_t next = 0;
     if (machine->failed != OK)
         ;
     else if (is_end_token(t, token) && machine->configs.at[top(m)].may_end)
         next = ENDED;
-    else if (t->is_text[token / 32] >> (token % 32) & 1 && !is_end_token(t, token))
+    else if (is_plain_text(t, token))
         next = config_steps(machine, top(m), t->text_of[token]);
     if (!next && machine->failed == OK)
         next = step_special(m->shared, top(m), token);
@@ -128,8 +157,11 @@ size_t matcher_n_tokens(const struct matcher *m) { return m->n; }
 void matcher_mask(struct matcher *m, uint32_t *bits) {
     const struct token_trie *t = m->shared->trie;
     BUG_IF(!t);
+    bool is_over = top(m) == ENDED || m->err.status != OK;
+    if (!is_over && known_mask(m, bits))
+        return;
     memset(bits, 0, (size_t)t->n_words * sizeof *bits);
-    if (top(m) == ENDED || m->err.status != OK)
+    if (is_over)
         return;
     begin(m, 0);
     if (m->shared->machine->failed == OK)
@@ -142,9 +174,9 @@ void matcher_mask(struct matcher *m, uint32_t *bits) {
 bool matcher_may_end(const struct matcher *m) {
     if (top(m) == ENDED || m->err.status != OK)
         return top(m) == ENDED;
-    pthread_mutex_lock(&m->shared->lock);
+    pthread_rwlock_rdlock(&m->shared->lock);
     bool may = m->shared->machine->configs.at[top(m)].may_end;
-    pthread_mutex_unlock(&m->shared->lock);
+    pthread_rwlock_unlock(&m->shared->lock);
     return may;
 }
 bool matcher_has_ended(const struct matcher *m) { return top(m) == ENDED; }

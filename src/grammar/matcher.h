@@ -4,9 +4,9 @@
  * tells the bytes that must come next. A text is accepted if it is the beginning of a text of the grammar: a matcher
  * never enters a state from which no text can be finished.
  *
- * A matcher is for one thread at a time; those of one grammar share what they learn, under a lock. The first mask in a
- * kind of state may take milliseconds, the next ones microseconds. Accepting allocates; so no call belongs in a stretch
- * of code in which nothing may be allocated (base/guard.h).
+ * A matcher is for one thread at a time; those of one grammar share what they learn, under a lock, and read what is met
+ * again side by side. The first mask in a kind of state may take milliseconds, the next ones microseconds. Accepting
+ * allocates; so no call belongs in a stretch of code in which nothing may be allocated (base/guard.h).
  *
  * A grammar that grows past its memory, or an ambiguity past what one step may cost, makes a matcher dead: it accepts
  * nothing from then on, and matcher_is_dead says why. */

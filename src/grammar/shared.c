@@ -78,8 +78,17 @@ static void shared_free(struct shared *s) {
     free(s->walk);
     machine_free(s->machine);
     token_trie_free(s->trie);
-    pthread_mutex_destroy(&s->lock);
+    pthread_rwlock_destroy(&s->lock);
     free(s);
+}
+
+/* Who finds something new waits for those who read, not for those who come behind. */
+static void init_lock(pthread_rwlock_t *lock) {
+    pthread_rwlockattr_t attributes;
+    pthread_rwlockattr_init(&attributes);
+    pthread_rwlockattr_setkind_np(&attributes, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+    pthread_rwlock_init(lock, &attributes);
+    pthread_rwlockattr_destroy(&attributes);
 }
 
 static enum status shared_open(struct grammar *g, struct token_trie *trie, struct shared **out, struct error *err) {
@@ -87,7 +96,7 @@ static enum status shared_open(struct grammar *g, struct token_trie *trie, struc
     const struct net *p = g->net;
     s->grammar = g;
     s->trie = trie ? token_trie_hold(trie) : NULL;
-    pthread_mutex_init(&s->lock, NULL);
+    init_lock(&s->lock);
     s->machine = machine_open(p, g->memory_bytes, err);
     enum status st = s->machine ? OK : err->status;
     s->token_lists = xcalloc(p->n_terminals + 1, sizeof *s->token_lists);
@@ -124,9 +133,9 @@ enum status shared_get(struct grammar *g, struct token_trie *trie, struct shared
     while (s && s->trie != trie)
         s = s->next;
     if (s) {
-        pthread_mutex_lock(&s->lock);
+        pthread_rwlock_rdlock(&s->lock);
         bool large = machine_bytes(s->machine) > g->memory_bytes / 4;
-        pthread_mutex_unlock(&s->lock);
+        pthread_rwlock_unlock(&s->lock);
         if (large) {
             unlink_current(g, s);
             s = NULL;
@@ -184,9 +193,9 @@ size_t grammar_bytes(struct grammar *g) {
     pthread_mutex_lock(&g->lock);
     size_t n = sizeof *g + net_bytes(g->net);
     for (struct shared *s = g->current; s; s = s->next) {
-        pthread_mutex_lock(&s->lock);
+        pthread_rwlock_rdlock(&s->lock);
         n += machine_bytes(s->machine) + (s->trie ? (size_t)s->n_slots * (size_t)s->trie->n_words * 4 : 0);
-        pthread_mutex_unlock(&s->lock);
+        pthread_rwlock_unlock(&s->lock);
     }
     pthread_mutex_unlock(&g->lock);
     return n;

@@ -18,14 +18,14 @@ struct token_list { // of a terminal that is special tokens
 struct mask_slot {
     uint32_t *bits;  // [n_words], each of its own: as one block they would all move when there are more
     uint32_t config; // whose mask it is; 0: none
-    bool used;       // since the clock's hand last passed
+    bool used;       // since the clock's hand last passed; readers set it
 };
 
 struct shared {
     struct grammar *grammar; // borrowed: a matcher holds it
     struct token_trie *trie; // may be NULL
     struct machine *machine;
-    pthread_mutex_t lock; // of all below, and of the machine
+    pthread_rwlock_t lock; // of all below, and of the machine; what is known already is read side by side
     int references;       // under the grammar's lock; the grammar's list has one
     struct shared *next;
     struct token_list *token_lists; // [n_terminals]
@@ -48,6 +48,7 @@ struct grammar {
 enum status shared_get(struct grammar *grammar, struct token_trie *trie, struct shared **out, struct error *err);
 void shared_put(struct shared *shared);
 
-/* Masks (mask.c); the lock is held. */
+/* Masks (mask.c); the lock is held. The second only reads: false if the mask is not known. */
 void shared_mask(struct shared *shared, uint32_t config, uint32_t *bits);
+bool shared_known_mask(struct shared *shared, uint32_t config, uint32_t *bits);
 bool token_list_has(const struct token_list *list, int32_t id);

@@ -119,6 +119,14 @@ uint32_t config_steps(struct machine *m, uint32_t config, struct str bytes) {
     return config;
 }
 
+bool config_known_steps(const struct machine *m, uint32_t config, struct str bytes, uint32_t *out) {
+    const uint32_t *known = &config;
+    for (size_t i = 0; i < bytes.len && known && *known; i++)
+        known = number_map_find(&m->steps, (uint64_t)*known << 8 | (uint8_t)bytes.ptr[i]);
+    *out = known ? *known : 0;
+    return known != NULL;
+}
+
 uint32_t config_take_terminals(struct machine *m, uint32_t config, const bool *terminals) {
     const struct config c = m->configs.at[config];
     bool may_end = false, ok = machine_spend(m, c.n + 1);

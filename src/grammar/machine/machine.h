@@ -117,6 +117,7 @@ struct machine {
 struct machine *machine_open(const struct net *net, size_t max_bytes, struct error *err); // NULL: a limit
 void machine_free(struct machine *machine);
 size_t machine_bytes(const struct machine *machine);
+bool machine_is_full(const struct machine *machine); // it takes more than it may
 
 /* Before each call from outside: gives it its bounds of work, in items and states looked at, of time, and of memory.
  * n_bytes: of a text that it reads. */
@@ -137,6 +138,8 @@ uint32_t config_of_row(struct machine *machine, uint32_t row);
 uint32_t config_of_thread(struct machine *machine, struct thread thread);
 uint32_t config_step(struct machine *machine, uint32_t config, uint8_t byte);
 uint32_t config_steps(struct machine *machine, uint32_t config, struct str bytes);
+/* The same where each step was taken before, without changing anything; false: one was not. */
+bool config_known_steps(const struct machine *machine, uint32_t config, struct str bytes, uint32_t *out);
 uint32_t config_take_terminals(struct machine *machine, uint32_t config, const bool *terminals); // special tokens
 struct rx_set config_first_bytes(struct machine *machine, uint32_t config);
 

@@ -14,6 +14,8 @@ size_t machine_bytes(const struct machine *m) {
            number_map_bytes(&m->distinct_of) + number_map_bytes(&m->text_of) + rx_pool_bytes(m->rx);
 }
 
+bool machine_is_full(const struct machine *m) { return machine_bytes(m) > m->max_bytes; }
+
 void machine_fail(struct machine *m, enum status status, const char *why) {
     if (m->failed == OK) {
         m->failed = status;
@@ -25,7 +27,7 @@ enum { WORK_A_CALL = 20 * 1000 * 1000, WORK_BETWEEN_LOOKS = 1 << 15, TIME_A_CALL
 
 static void look(struct machine *m) {
     m->next_look = m->work_left - WORK_BETWEEN_LOOKS;
-    if (machine_bytes(m) > m->max_bytes)
+    if (machine_is_full(m))
         machine_fail(m, ERR_LIMIT, "the grammar takes more memory than one may while texts are matched");
     rx_check_time(m->rx);
 }
@@ -36,7 +38,7 @@ void machine_allow(struct machine *m, size_t n_bytes) {
     m->failed = OK;
     m->rx->failed = OK;
     rx_allow_time(m->rx, TIME_A_CALL_US + 20 * (int64_t)n_bytes);
-    if (machine_bytes(m) > m->max_bytes)
+    if (machine_is_full(m))
         machine_fail(m, ERR_LIMIT, "the grammar takes more memory than one may while texts are matched");
 }
 

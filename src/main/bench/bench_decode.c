@@ -191,8 +191,11 @@ static enum status measure(struct gyre *g, const struct device_limits *limits, i
 /* Sequences of a step, in the mean; 0: no step had all behind it. */
 static double at_once(const struct row *r) { return (double)r->n_seqs_after / (double)MAX(r->n_steps_after, 1); }
 
+/* A grammar's answers end when they are whole, and what is left of a step's sequences gives fewer tokens. */
+static bool some_ended(const struct row *r) { return grammar.grammar && at_once(r) < (double)r->n - 0.05; }
+
 static void print_decode(const struct row *r) {
-    double step_s = (double)r->n / r->tokens_per_s.median;
+    double step_s = (some_ended(r) ? at_once(r) : (double)r->n) / r->tokens_per_s.median;
     char ladder[40] = "        -         -"; // there is no library
     if (r->ladder_s > 0)
         snprintf(ladder, sizeof ladder, "%9.3f %7.1f %%", r->ladder_s * 1e3, 100 * r->ladder_s / step_s);
@@ -203,7 +206,7 @@ static void print_decode(const struct row *r) {
     bench_gpu_print(&r->gpu, r->n_decoded);
     if (r->n_experts > 0)
         printf("  %.1f experts a layer (%.1f if all were equally likely)", r->n_experts, r->n_experts_if_uniform);
-    if (at_once(r) < 0.9 * (double)r->n) // they began, and ended, one after the other
+    if (at_once(r) < 0.9 * (double)r->n || some_ended(r)) // they began, or ended, one after the other
         printf("  (%.1f at once, in the mean)", at_once(r));
     if (r->n_preempted > 0)
         printf(" (%lld gave way)", (long long)r->n_preempted);

@@ -5,7 +5,7 @@ from brief import slow
 from places import ROOT
 
 GYRE = os.path.abspath(os.environ["GYRE"])
-STORY = os.path.join(ROOT, "models/story")
+STORY, LLAMA = (os.path.join(ROOT, m) for m in ("models/story", "tests/models/llama"))
 SMALL = ["--read-size", "8MiB", "--threads", "2"]
 
 
@@ -55,15 +55,32 @@ class Bench(unittest.TestCase):
         """Two at a time, of whose guesses nearly all are right: a step gives up to eight tokens, of two sequences."""
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "figures.json")
-            p = bench("decode", STORY, "--batch", "6", "--max-num-seqs", "2", "--num-iters", "1", "--warmup-seconds",
+            p = bench("decode", LLAMA, "--batch", "6", "--max-num-seqs", "2", "--num-iters", "1", "--warmup-seconds",
                       "0", "--output-len", "32", "--random-guesses", "3", "--synthetic-acceptance", "4",
-                      "--threads", "2", "--output-json", path)
+                      "--threads", "1", "--output-json", path)
             self.assertEqual((p.returncode, p.stderr), (0, ""))
             with open(path) as f:
                 at_once = json.load(f)["decode"][0]["at_once"]
         self.assertTrue(1 < at_once <= 2, at_once)
         self.assertIn(f"({at_once:.1f} at once, in the mean)", p.stdout)
         self.assertGreater(float(re.search(r"([\d.]+) tokens a step and sequence", p.stdout).group(1)) * 6, 2.5)
+
+    def test_answers_that_end_are_not_steps_that_are_slow(self):
+        """Of eight arrays the shortest end some tokens before the longest; a step has those that are left."""
+        with tempfile.TemporaryDirectory() as folder:
+            schema, figures = (os.path.join(folder, name) for name in ("schema.json", "figures.json"))
+            with open(schema, "w") as f:
+                json.dump({"type": "array", "items": {"type": "boolean"}, "minItems": 30, "maxItems": 32}, f)
+            p = bench("decode", os.path.join(ROOT, "tests/models/qwen2"), "--device", "toy", "--batch", "8",
+                      "--input-len", "16", "--output-len", "400", "--max-model-len", "512", "--num-iters", "1",
+                      "--warmup-seconds", "0", "--json-schema", schema, "--no-jump-forward", "--output-json", figures)
+            self.assertEqual((p.returncode, p.stderr), (0, ""))
+            with open(figures) as f:
+                at_once = json.load(f)["decode"][0]["at_once"]
+        self.assertTrue(7.2 < at_once < 7.9, at_once)
+        self.assertIn(f"({at_once:.1f} at once, in the mean)", p.stdout)
+        rate, ms = re.search(r"^ +8 +([\d.]+) \(.*?\) +([\d.]+)", p.stdout, re.M).groups()
+        self.assertAlmostEqual(float(rate) * float(ms) / 1e3, at_once, delta=0.1)
 
     def test_a_missing_model_is_one_sentence(self):
         p = bench("/nowhere", *SMALL)
