@@ -162,6 +162,8 @@ static void append_engine(struct buf *b, const struct api *api) {
                   "Parts of such caches that came from device to device.", (double)s.n_fetched_windows);
     engine_metric(b, api, "gyre:given_prompts_total", "counter", "Prompts whose cache was given to other servers.",
                   (double)s.n_given_prompts);
+    engine_metric(b, api, "gyre:giving_seconds_total", "counter",
+                  "Time in which these were copied to the other servers, part by part.", (double)s.giving_us * 1e-6);
     append_drafts(b, api, &s);
     append_device(b, api, &s);
     append_experts(b, api);

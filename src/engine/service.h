@@ -137,7 +137,7 @@ struct service_state {
     int n_device;
     int64_t n_fetched_prompts, n_fetched_tokens, n_failed_fetches; // of the decode role: from the prefill server
     int64_t n_fetched_windows;                                     // parts that came from device to device
-    int64_t n_given_prompts;                                       // of the prefill role
+    int64_t n_given_prompts, giving_us;                            // of the prefill role
     int queue_reason;                      // see queue_reason_name: what the first in the queue waits for
     int64_t last_step_us, step_started_us; // clock_us(); step_started_us 0: none is running
     int n_engines, n_failed, n_restarts;   // restarts: engines opened anew so far

@@ -37,7 +37,7 @@ struct prompt_server {
     pthread_mutex_t lock; // of what follows
     struct asker askers[MOST_ASKERS];
     bool stopping;
-    int64_t n_given;
+    struct prompt_server_count count;
     int64_t shown_until_us[N_SLOTS]; // stretches of the window that are taken until then
     bool cannot_share;               // there is no window
 };
@@ -162,8 +162,14 @@ static enum status give_part(struct giving *w, struct visit *v, struct error *er
 }
 
 static enum status give_parts(struct giving *w, struct visit *v, struct error *err) {
-    while (v->status == OK && w->from < v->of.n)
+    struct prompt_server *s = w->asker->server;
+    while (v->status == OK && w->from < v->of.n) {
+        int64_t began_us = clock_us();
         TRY(give_part(w, v, err));
+        pthread_mutex_lock(&s->lock);
+        s->count.giving_us += clock_us() - began_us;
+        pthread_mutex_unlock(&s->lock);
+    }
     return OK;
 }
 
@@ -249,7 +255,7 @@ static bool begin_work(struct asker *a) {
 static void end_work(struct asker *a, bool has_given) {
     pthread_mutex_lock(&a->server->lock);
     a->idle_since_us = clock_us();
-    a->server->n_given += has_given;
+    a->server->count.n_given += has_given;
     pthread_mutex_unlock(&a->server->lock);
 }
 
@@ -393,11 +399,12 @@ void prompt_server_close(struct prompt_server *s) {
     free(s);
 }
 
-int64_t prompt_server_given(const struct prompt_server *s) {
+struct prompt_server_count prompt_server_count(const struct prompt_server *s) {
+    struct prompt_server_count c = {0};
     if (!s)
-        return 0;
+        return c;
     pthread_mutex_lock((pthread_mutex_t *)&s->lock);
-    int64_t n = s->n_given;
+    c = s->count;
     pthread_mutex_unlock((pthread_mutex_t *)&s->lock);
-    return n;
+    return c;
 }

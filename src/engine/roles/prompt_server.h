@@ -28,5 +28,11 @@ struct prompt_server_options {
 /* *port becomes the port. */
 enum status prompt_server_open(struct lane *lane, const struct prompt_server_options *options,
                                struct prompt_server **out, int *port, struct error *err);
-void prompt_server_close(struct prompt_server *s);          // NULL is fine
-int64_t prompt_server_given(const struct prompt_server *s); // prompts, so far; NULL: 0
+void prompt_server_close(struct prompt_server *s); // NULL is fine
+
+/* So far: prompts; and the time of their parts, of each from when it settles and is copied until it was sent or, in
+ * windows, taken. NULL has none. */
+struct prompt_server_count {
+    int64_t n_given, giving_us;
+};
+struct prompt_server_count prompt_server_count(const struct prompt_server *s);

@@ -9,7 +9,10 @@ static enum status only_lane(const struct service *s, struct lane **out, struct 
 }
 
 static void close_server(void *of) { prompt_server_close(of); }
-static void count_given(void *of, struct service_state *out) { out->n_given_prompts = prompt_server_given(of); }
+static void count_given(void *of, struct service_state *out) {
+    struct prompt_server_count c = prompt_server_count(of);
+    out->n_given_prompts = c.n_given, out->giving_us = c.giving_us;
+}
 
 enum status service_give_prompts(struct service *s, const char *address, uint64_t identity, int *port,
                                  struct error *err) {

@@ -136,6 +136,7 @@ class Roles(unittest.TestCase):
                 self.assertEqual(take.metric("gyre:fetched_prompt_tokens_total"), sum(a[2] for a in apart))
                 self.assertEqual(take.metric("gyre:failed_fetches_total"), 0)
                 self.assertEqual(give.metric("gyre:given_prompts_total"), 4)
+                self.assertTrue(0 < give.metric("gyre:giving_seconds_total") < 60)
                 self.assertEqual(give.metric("vllm:generation_tokens_total"), 0)
                 for s in (one, give, take):
                     self.assertEqual(s.stop(), 0)
