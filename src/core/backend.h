@@ -31,7 +31,7 @@ struct backend_ops {
     int default_tokens, default_seqs;        // of a step, where the user does not say; 0: the engine's
     int default_chunk;                       // of those tokens, that one sequence takes; 0: all
     int max_back;                            // the most that load_options.n_back may be
-    int max_in_flight;                       // 1: run() computes; 2: the device, while the host prepares
+    int max_in_flight, tokens_ahead;         // 1: run() computes, 2: the device, meanwhile; held (plan.h) beyond a step
     int stage, n_stages;                     // of a pipeline over hosts, what is computed here; n_stages 0: all is
     int n_devices;                           // of the machine's, that open takes from device_options.index on; 0: one
     const struct backend_option *options;    // up to one without a name; NULL: none
@@ -88,6 +88,9 @@ struct backend_ops {
     /* How often tokens were sent to each expert of a layer, over all layers, since the program was loaded: to out
      * [most]; returns how many experts a layer has, 0 if none has some. Any thread. NULL: the device does not count. */
     int (*expert_loads)(const struct executable *exe, int64_t *out, int most);
+
+    /* Steps that are computed already, a token more of each sequence; until they are run nobody new begins. NULL: 0. */
+    int (*foreseen)(const struct executable *exe);
 
     /* Starts a step, which draws what `sample` [n_rows] asks for. What it takes of the step before (from_row,
      * newest_row) is read on the device: that step of this executable need not have been collected. With sample NULL

@@ -18,6 +18,7 @@ void batch_plan_init(struct batch_plan *plan, struct bucket b, int n_groups, con
     plan->seq_len = xcalloc(seqs, sizeof(int32_t));
     plan->n_known = xcalloc(seqs, sizeof(int32_t));
     plan->n_sure = xcalloc(seqs, sizeof(int32_t));
+    plan->held = xcalloc(seqs, sizeof(int32_t));
     plan->state_slot = xcalloc(seqs, sizeof(int32_t));
     plan->adapter = xcalloc(seqs, sizeof(int32_t));
     plan->out_row = xcalloc(rows, sizeof(int32_t));
@@ -45,6 +46,7 @@ void batch_plan_release(struct batch_plan *plan) {
     free(plan->seq_len);
     free(plan->n_known);
     free(plan->n_sure);
+    free(plan->held);
     free(plan->state_slot);
     free(plan->adapter);
     free(plan->out_row);

@@ -10,7 +10,8 @@
  *                     device may know yet (as program.token_of calls it); -1: token_id[t] says it
  *     seq_len[s]      tokens in the cache once this step is done = position of its last row + 1
  *     block_table[g]  [S, table_width[g]]: entry i holds positions [i*block_size, (i+1)*block_size); -1: none
- *                     (out of the window and given back). What stands behind position seq_len - 1 means nothing
+ *                     (out of the window and given back). What stands behind position seq_len - 1 means nothing,
+ *                     or, where held[s] is more than seq_len, behind held[s] - 1: blocks that it has already
  *     adapter[s]      that adds to its projections (ops.def, LORA), from 1; 0: none
  *     state_slot[s]   of recurrent groups; the state is zeroed where the sequence's first row has position 0. Where
  *                     that row lies before the state's end, by load_options.n_back tokens at most, the state goes back
@@ -43,6 +44,7 @@ struct batch_plan {
     int32_t *query_start;                    // [S + 1]
     int32_t *seq_len, *n_known;              // [S]; n_known: tokens known so far, prompt included (see rope.h)
     int32_t *n_sure;                         // [S]: no later step goes back to before this token
+    int32_t *held;                           // [S]: tokens that its blocks have room for; 0: not said, as off the wire
     int32_t *state_slot, *adapter;           // [S]
     int32_t *block_table[MAX_CACHE_GROUPS];
     int table_width[MAX_CACHE_GROUPS];

@@ -83,7 +83,11 @@ static void allocate_step(struct gyre *g, const struct gyre_options *o, const st
         pool.block_bytes[i] = g->ops->cache_block_bytes(g->loaded, i, pool.block_size);
     kv_pool_init(&g->pool, &pool);
     scheduler_init(&g->scheduler, &g->pool,
-                   (struct step_limits){b.max_tokens, b.max_seqs, b.max_rows, o->itl_target_ms * 1e3});
+                   (struct step_limits){.max_tokens = b.max_tokens,
+                                        .max_seqs = b.max_seqs,
+                                        .max_rows = b.max_rows,
+                                        .n_ahead = g->ops->tokens_ahead,
+                                        .itl_target_us = o->itl_target_ms * 1e3});
     g->results = xcalloc((size_t)b.max_rows, sizeof *g->results);
     g->events = xcalloc(2 * (size_t)b.max_rows + (size_t)MAX_FORCED * (size_t)b.max_seqs, sizeof *g->events);
 }

@@ -56,7 +56,10 @@ static struct sample_params row_params(const struct request *r, int32_t position
 }
 
 static void fill_tables(const struct gyre *g, struct batch_plan *plan, int s, const struct sequence *seq) {
+    plan->held[s] = INT32_MAX;
     for (int group = 0; group < g->program->n_groups; group++) {
+        if (g->pool.groups[group].paged)
+            plan->held[s] = MIN(plan->held[s], seq->tables[group].end * g->pool.block_size);
         const struct block_table *table = &seq->tables[group];
         int32_t *row = plan->block_table[group] + (size_t)s * (size_t)plan->table_width[group];
         if (table->end > 0)
@@ -351,6 +354,7 @@ static bool plan(struct gyre *g) {
         put_in_forced(g);
         engine_draft(g);
     }
+    g->scheduler.holds_new = g->ops->foreseen && g->ops->foreseen(g->exe) > 0;
     bool planned = !must_wait && scheduler_plan(&g->scheduler);
     engine_end_starved(g);
     if (!planned)

@@ -8,8 +8,8 @@
 
 #include <stddef.h>
 
-static const char *const queue_reasons[N_ADMISSIONS] = {"none",     "max_num_seqs", "token_budget",
-                                                        "kv_cache", "preemption",   "shared_prompt"};
+static const char *const queue_reasons[N_ADMISSIONS] = {"none",       "max_num_seqs",  "token_budget", "kv_cache",
+                                                        "preemption", "shared_prompt", "steps_ahead"};
 const char *queue_reason_name(int64_t reason) { return queue_reasons[reason]; }
 
 const char *const finished_reason_name[N_FINISHED_REASONS] = {"stop", "length", "abort", "error"};

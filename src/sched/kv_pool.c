@@ -250,6 +250,18 @@ enum status kv_pool_extend(struct kv_pool *pool, struct sequence *seq, int32_t n
     return OK;
 }
 
+void kv_pool_extend_spare(struct kv_pool *pool, struct sequence *seq, int32_t n_tokens, int n_kept) {
+    int32_t end = (int32_t)ceil_div(n_tokens, pool->block_size);
+    bool wants = false, has = true;
+    for (int g = 0; g < pool->n_groups; g++) {
+        int32_t more = pool->groups[g].paged ? end - seq->tables[g].end : 0;
+        wants |= more > 0;
+        has = has && (more <= 0 || pool->groups[g].blocks.n_free >= more + n_kept);
+    }
+    if (wants && has)
+        (void)kv_pool_extend(pool, seq, n_tokens);
+}
+
 /* A block or slot, of the device or of the host. */
 static void give_back(struct block_list *device, struct block_list *host, int32_t b) {
     if (b >= device->n_blocks)

@@ -108,6 +108,9 @@ bool kv_pool_is_short(const struct kv_pool *pool);
  * as it was: the caller makes room and asks again. */
 enum status kv_pool_extend(struct kv_pool *pool, struct sequence *seq, int32_t n_tokens);
 
+/* The same, if n_kept blocks of each group stay free besides; else nothing. */
+void kv_pool_extend_spare(struct kv_pool *pool, struct sequence *seq, int32_t n_tokens, int n_kept);
+
 /* Gives back the blocks behind those of its n_computed tokens. Steps in flight may still write them: steps run in
  * order. */
 void kv_pool_truncate(struct kv_pool *pool, struct sequence *seq);

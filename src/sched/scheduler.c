@@ -255,6 +255,14 @@ static struct reserve count_decoding(const struct scheduler *s) {
     return r;
 }
 
+/* Whoever runs could have a block each, still, and whoever is in its prompt those of a chunk. */
+static void take_ahead(struct scheduler *s, struct sequence *seq, int n, struct reserve decoding) {
+    int a_chunk = (MIN(s->pool->max_chunk, s->limits.max_tokens) - 1) / s->pool->block_size + 1;
+    int32_t end = MIN(seq->n_computed + MIN(n + s->limits.n_ahead, s->pool->max_chunk), seq->capacity);
+    if (s->limits.n_ahead > 0 && sequence_decodes(seq))
+        kv_pool_extend_spare(s->pool, seq, end, s->n_running + MAX(s->n_running - decoding.n_all, 0) * a_chunk);
+}
+
 /* False when it must wait for the step in flight; the blocks that some were given already are then theirs. */
 static bool plan_running(struct scheduler *s, struct reserve *decoding) {
     for (int at = 0; at < s->n_running; at++) {
@@ -267,8 +275,10 @@ static bool plan_running(struct scheduler *s, struct reserve *decoding) {
         enum room room = make_room(s, at, n);
         if (room == ROOM_LATER)
             return false;
-        if (room == ROOM)
+        if (room == ROOM) {
+            take_ahead(s, s->running[at], n, *decoding);
             put_in_step(s, s->running[at], n);
+        }
     }
     return true;
 }
@@ -387,7 +397,7 @@ static bool plan(struct scheduler *s) {
     s->starved = NULL;
     clear_step(s);
     set_paused_aside(s);
-    if (!give_way_to_priority(s))
+    if (!s->holds_new && !give_way_to_priority(s))
         return false;
     int64_t n_preempted = s->n_preempted;
     struct reserve decoding = count_decoding(s);
@@ -395,7 +405,10 @@ static bool plan(struct scheduler *s) {
         clear_step(s);
         return false;
     }
-    s->blocked = s->n_preempted == n_preempted ? admit_waiting(s, decoding) : BLOCKED_PREEMPTED;
+    if (s->holds_new && s->n_step > 0)
+        s->blocked = scheduler_n_queued(s) > 0 ? BLOCKED_AHEAD : ADMITTED_ALL;
+    else
+        s->blocked = s->n_preempted == n_preempted ? admit_waiting(s, decoding) : BLOCKED_PREEMPTED;
     s->step_work.copied = kv_pool_copied_bytes(s->pool);
     bool stands = s->n_step == 0 && s->n_in_flight == 0 && s->pool->n_handovers == 0;
     if (stands && s->n_running == 0 && s->blocked == BLOCKED_CACHE && kv_pool_is_short(s->pool))

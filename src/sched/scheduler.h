@@ -37,6 +37,8 @@ struct step_limits {
     int max_tokens, max_seqs, max_rows;
     double
         itl_target_us; // prompts join running streams only as far as the step is predicted to end within; 0: no bound
+    int n_ahead;       // tokens behind the next of a sequence, whose blocks it is given where there are plenty
+    int max_branches;  // of all sequences together
 };
 
 enum admission {
@@ -46,6 +48,7 @@ enum admission {
     BLOCKED_CACHE,     // there is not room for all of its known tokens
     BLOCKED_PREEMPTED, // somebody lost the cache in this very step
     BLOCKED_SHARED,    // somebody is computing what it begins with
+    BLOCKED_AHEAD,     // the device has computed steps ahead, of those that run alone (holds_new)
     N_ADMISSIONS,
 };
 
@@ -76,6 +79,7 @@ struct scheduler {
 
     int64_t n_preempted, n_swapped; // n_swapped of them went to the host's memory
     bool always_swap;               // for tests: whatever it costs
+    bool holds_new;                 // nobody is admitted beside those that run; the caller's
     enum admission blocked;         // why the first that waits was left waiting by the last plan
     struct sequence
         *starved; // by the last plan: alone, and the device has not the memory that the pool counted on; NULL

@@ -275,6 +275,7 @@ static void fill_common(struct over *t, const struct over *want) {
     ops->cache_block_bytes = over_cache_block_bytes;
     ops->handover = of->handover && !want->far ? &over_handover : NULL;
     ops->cache_room = of->cache_room ? over_cache_room : NULL;
+    ops->foreseen = NULL; // threads of ranks may be at it
     ops->states_from = NULL;
     ops->probes = NULL;
 }

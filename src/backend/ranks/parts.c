@@ -10,7 +10,7 @@ static int fill_part(struct part *p, const struct batch_plan *plan, int begin, i
     *mine = *plan;
     mine->token_id += first, mine->position += first, mine->from_row += first;
     mine->seq_len += begin, mine->n_known += begin, mine->n_sure += begin;
-    mine->state_slot += begin, mine->adapter += begin;
+    mine->state_slot += begin, mine->adapter += begin, mine->held += begin;
     for (int g = 0; g < MAX_CACHE_GROUPS; g++)
         if (mine->block_table[g])
             mine->block_table[g] += (size_t)begin * (size_t)mine->table_width[g];
