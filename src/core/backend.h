@@ -11,8 +11,7 @@
  * a step that reads it is in flight. The first fault of a device is sticky: every later call returns ERR_DEVICE with
  * the same sentence.
  *
- * load() and compile() refuse, naming the op and the program, what the backend cannot do: an op, a shape or a format.
- * They never choose a slower path silently. */
+ * load() and compile() refuse what the backend cannot do, naming op and program. They take no slower path silently. */
 #pragma once
 
 #include "core/backend_handover.h"
@@ -28,6 +27,7 @@ struct backend_ops {
     bool no_weights;                         // computes without weights: a model is opened by its config alone
     bool makes_dummies;                      // fills dummy weights: matrices N(0, 1/in), vectors in [0.9, 1.1]
     bool rejects;                            // rows may be drawn with a guess (sample_params.guess)
+    bool branches;                           // takes plans with `also`
     int default_tokens, default_seqs;        // of a step, where the user does not say; 0: the engine's
     int default_chunk;                       // of those tokens, that one sequence takes; 0: all
     int max_back;                            // the most that load_options.n_back may be
@@ -77,8 +77,7 @@ struct backend_ops {
     enum status (*compile)(struct loaded *l, struct bucket bucket, struct executable **out, struct error *err);
     void (*free_executable)(struct executable *exe); // waits for what is in flight
 
-    /* Sentence i, from 0, of those on how it was compiled that whoever starts it should read, between steps; false:
-     * there are no more. NULL: there are none. */
+    /* Between steps, sentence i, from 0, on how it was compiled, for whoever starts it; false: no more. NULL: none. */
     bool (*warning)(struct executable *exe, int i, char *out, size_t n);
 
     /* What there is to tell of an executable and what it runs on, between steps or while some are in flight; returns
@@ -94,13 +93,12 @@ struct backend_ops {
 
     /* Starts a step, which draws what `sample` [n_rows] asks for. What it takes of the step before (from_row,
      * newest_row) is read on the device: that step of this executable need not have been collected. With sample NULL
-     * the step is late: it leaves what the rows are drawn from on the device, and draw comes before the next run. Plan
-     * and sample, and what that points to, stay as they are until collect. */
+     * the step is late: it leaves what rows are drawn from on the device, and draw comes before the next run. Plan and
+     * sample, and what that points to, stay as they are until collect. */
     enum status (*run)(struct executable *exe, const struct batch_plan *plan, const struct sample_params *sample,
                        struct error *err);
 
-    /* Draws the rows of the late step that was started last, with what came meanwhile (a grammar's mask, penalties),
-     * as if run had had it. */
+    /* Draws the rows of the late step started last, with what came meanwhile (a mask, penalties), as if run had it. */
     enum status (*draw)(struct executable *exe, const struct sample_params *sample, struct error *err);
 
     /* Waits for the oldest step in flight and fills results[n_rows]. */

@@ -23,6 +23,7 @@ void batch_plan_init(struct batch_plan *plan, struct bucket b, int n_groups, con
     plan->adapter = xcalloc(seqs, sizeof(int32_t));
     plan->out_row = xcalloc(rows, sizeof(int32_t));
     plan->copies = xcalloc((size_t)b.max_copies, sizeof(struct cache_copy));
+    plan->also = xcalloc((size_t)b.max_also, sizeof(struct also_kept));
     BUG_IF(n_groups > MAX_CACHE_GROUPS);
     for (int g = 0; g < n_groups; g++) {
         size_t n;
@@ -51,6 +52,7 @@ void batch_plan_release(struct batch_plan *plan) {
     free(plan->adapter);
     free(plan->out_row);
     free(plan->copies);
+    free(plan->also);
     for (int g = 0; g < MAX_CACHE_GROUPS; g++)
         free(plan->block_table[g]);
     *plan = (struct batch_plan){0};

@@ -18,6 +18,9 @@
  *                     to it first: what lies before n_sure[s] is never gone back from
  *     states[t]       of a program with STATES: that op's row t; or, where the device has it itself (states_from of
  *                     backend_ops), row state_row[t] of source state_source
+ *     also[i]         what row `row` keeps in KV and latent caches stands in the blocks of sequence `seq` as well, at
+ *                     the row's position, before any row of the step looks there: how branches of a tree of guesses,
+ *                     which are sequences to a backend, share rows (sched/branches.h). Where backend_ops.branches
  *     copies[i]       of cache, done one after the other before any token of the step and after all earlier steps
  *     out_row[r]      the token row that output row r is made of, ascending
  *
@@ -38,8 +41,13 @@ struct cache_copy {
     int32_t from, to;
 };
 
+/* See `also` above. */
+struct also_kept {
+    int32_t row, seq;
+};
+
 struct batch_plan {
-    int n_tokens, n_seqs, n_rows, n_copies;
+    int n_tokens, n_seqs, n_rows, n_copies, n_also;
     int32_t *token_id, *position, *from_row; // [T]
     int32_t *query_start;                    // [S + 1]
     int32_t *seq_len, *n_known;              // [S]; n_known: tokens known so far, prompt included (see rope.h)
@@ -53,13 +61,14 @@ struct batch_plan {
     int32_t *state_row; // [T]; -1: a row of zeros
     int state_source;
     struct cache_copy *copies; // [n_copies]
+    struct also_kept *also;    // [n_also]
     bool wants_hidden;         // hidden states of it may be asked for
     bool draws_best;           // of a late step (backend.h): sample_is_best will be of every row, as far as is known
 };
 
 /* The largest step that a plan or an executable is made for. */
 struct bucket {
-    int max_tokens, max_seqs, max_rows, max_copies;
+    int max_tokens, max_seqs, max_rows, max_copies, max_also;
 };
 
 /* Allocates for a bucket; table_width[g] entries a sequence. All zero, but for from_row. */

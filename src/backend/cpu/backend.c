@@ -457,6 +457,7 @@ const struct backend_ops backend_cpu = {
     .name = "cpu",
     .ragged = true,
     .rejects = true,
+    .branches = true,
     .in_place = true,
     .max_back = 64,
     .max_in_flight = 1,

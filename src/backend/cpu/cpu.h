@@ -153,6 +153,10 @@ static inline const float *call_floats(const struct call *c, int weight) {
 
 /* ---- cache addresses (cpu_cache.c) ---- */
 
+/* The sequences in whose blocks row t's keys are kept: its own, then those of plan.also. *at is 0 before the first;
+ * false: there is no other. */
+bool next_keeper(const struct call *c, int64_t t, int *at, int *seq);
+
 struct kv_block {
     float *k, *v; // of one head: k [k_dim][block_size], v [block_size][v_dim]; k_dim as in the cache's group
 };

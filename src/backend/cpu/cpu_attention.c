@@ -62,9 +62,8 @@ static void finish_value(const struct call *c, int64_t t, int head, float *v) {
         memcpy(v, x, (size_t)a->v_head_dim * sizeof *v);
 }
 
-static void store(const struct call *c, int64_t t, int head) {
+static void store(const struct call *c, int64_t t, int head, int seq) {
     const struct qkv_args *a = &c->op->args.qkv_prep;
-    int seq = c->seq_of_row[t];
     int64_t position = c->plan->position[t], size = c->loaded->block_size, slot = position & (size - 1);
     float *k = c->scratch, *v = k + a->head_dim;
     finish_key(c, t, head);
@@ -97,7 +96,8 @@ void cpu_qkv_prep(const struct call *c) {
             prepare_query(c, t, head);
             continue;
         }
-        store(c, t, kv_head);
+        for (int at = 0, seq; next_keeper(c, t, &at, &seq);)
+            store(c, t, kv_head, seq);
     }
 }
 

@@ -46,6 +46,19 @@ static int64_t block_of(const struct call *c, const struct cache_layer *layer, i
     return block;
 }
 
+bool next_keeper(const struct call *c, int64_t t, int *at, int *seq) {
+    if ((*at)++ == 0) {
+        *seq = c->seq_of_row[t];
+        return true;
+    }
+    for (; *at - 2 < c->plan->n_also; (*at)++)
+        if (c->plan->also[*at - 2].row == t) {
+            *seq = c->plan->also[*at - 2].seq;
+            return true;
+        }
+    return false;
+}
+
 struct kv_block kv_block(const struct call *c, int cache, int seq, int64_t position, int head) {
     const struct cache_layer *layer = &c->program->caches[cache];
     const struct cache_group *g = &c->program->groups[layer->group];

@@ -11,11 +11,13 @@
 void store_latent(const struct call *c, int64_t t) {
     const struct mla_args *a = &c->op->args.mla;
     const float *kva = mat_row(c->in[1], t);
-    float *row = latent_row(c, a->cache, c->seq_of_row[t], c->plan->position[t]);
-    rms_norm_row(kva, call_floats(c, 0), a->rank, a->eps, false, row);
-    memcpy(row + a->rank, kva + a->rank, (size_t)a->rope_dim * sizeof *row);
-    if (a->rope >= 0)
-        rotate_head(c->program->ropes[a->rope], call_cos_sin(c, a->rope, t), row + a->rank);
+    for (int at = 0, seq; next_keeper(c, t, &at, &seq);) {
+        float *row = latent_row(c, a->cache, seq, c->plan->position[t]);
+        rms_norm_row(kva, call_floats(c, 0), a->rank, a->eps, false, row);
+        memcpy(row + a->rank, kva + a->rank, (size_t)a->rope_dim * sizeof *row);
+        if (a->rope >= 0)
+            rotate_head(c->program->ropes[a->rope], call_cos_sin(c, a->rope, t), row + a->rank);
+    }
 }
 
 /* out = [Wuk_h^T q_nope | rope(q_rope)]; scratch holds a row of Wuk. */

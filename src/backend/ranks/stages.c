@@ -274,6 +274,7 @@ static void fill(struct over *t) {
     const struct backend_ops *of = t->of;
     struct backend_ops *ops = &t->ops;
     ops->max_in_flight = 1;
+    ops->branches = false; // a step is cut between sequences, and plans go to other hosts without `also`
     ops->load = stages_load;
     ops->compile = stages_compile;
     ops->free_executable = stages_free_executable;

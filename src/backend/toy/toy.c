@@ -123,9 +123,7 @@ static int64_t toy_block_bytes(const struct loaded *l, int group, int block_size
     return l->program->groups[group].kind == CACHE_STATE ? STATE_BYTES : (int64_t)sizeof(toy_slot) * block_size;
 }
 
-static int64_t toy_handed_bytes(const struct loaded *l, int group) {
-    return toy_block_bytes(l, group, l->config.block_size);
-}
+static int64_t toy_handed_bytes(const struct loaded *l, int g) { return toy_block_bytes(l, g, l->config.block_size); }
 
 /* Of a block, or of a slot's state, which takes less than what a slot counts as. */
 static void *toy_at(const struct loaded *l, int group, int block, size_t *n) {
@@ -244,6 +242,13 @@ static uint64_t store_token(const struct executable *exe, int s, int32_t positio
     return h;
 }
 
+/* Row `row`'s slots, in the blocks of other sequences too. */
+static void keep_also(const struct executable *exe, int s, int row, int32_t position) {
+    for (int i = 0; i < exe->plan->n_also; i++)
+        for (int g = 0; exe->plan->also[i].row == row && g < exe->loaded->program->n_groups; g++)
+            *slot_at(exe, g, exe->plan->also[i].seq, position) = read_slot(exe, g, s, position);
+}
+
 /* What a row at `position` sees of a group. */
 static uint64_t look_at_group(const struct executable *exe, int group, int s, int32_t position) {
     int32_t first = first_visible(exe, group, position);
@@ -319,6 +324,7 @@ static void run_row(struct executable *exe, int s, int row, int *out, struct sam
     int32_t token = from_row < 0 ? plan->token_id[row] : token_of_row(exe, from_row);
     BUG_IF(token < 0 || token >= exe->loaded->program->vocab_size);
     uint64_t h = store_token(exe, s, position, token);
+    keep_also(exe, s, row, position);
     if (*out == plan->n_rows || plan->out_row[*out] != row)
         return;
     for (int g = 0; g < exe->loaded->program->n_groups; g++)
@@ -410,10 +416,7 @@ static void toy_unload(struct loaded *l) {
     free(l);
 }
 
-static void toy_memory(const struct device *d, struct device_memory *out) {
-    (void)d;
-    *out = (struct device_memory){0};
-}
+static void toy_memory(const struct device *d, struct device_memory *out) { (void)d, *out = (struct device_memory){0}; }
 
 static int toy_report(const struct executable *exe, struct device_report out[MAX_DEVICE_REPORTS]) {
     int64_t rows = exe->bucket.max_rows, vocab = exe->loaded->program->vocab_size;
@@ -473,6 +476,7 @@ const struct backend_ops backend_toy = {
     .name = "toy",
     .ragged = true,
     .rejects = true,
+    .branches = true,
     .no_weights = true,
     .max_back = TOY_MAX_BACK,
     .max_in_flight = 2,

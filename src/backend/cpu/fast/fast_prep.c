@@ -74,10 +74,9 @@ static void store_int4(const struct call *c, struct kv_int4_block block, float *
     kv_int4_keep(v, block.v_dim, block.v);
 }
 
-static void store_key_value(const struct call *c, int64_t t, int head) {
+static void store_key_value(const struct call *c, int64_t t, int head, int seq) {
     const struct qkv_args *a = &c->op->args.qkv_prep;
     int64_t position = c->plan->position[t], slot = position & (c->loaded->block_size - 1);
-    int seq = c->seq_of_row[t];
     bool int4 = c->loaded->has_int4_cache;
     struct kv_block block = int4 ? (struct kv_block){0} : kv_block(c, a->cache, seq, position, head);
     const float *keys = mat_row(c->in[0], t) + (int64_t)a->n_heads * a->head_dim,
@@ -106,8 +105,8 @@ static void prepare_group(const struct call *c, int64_t t, int kv_head) {
         if (a->rotary_dim > 0)
             weigh_unturned(c, q);
     }
-    if (!a->k_absent)
-        store_key_value(c, t, kv_head);
+    for (int at = 0, seq; !a->k_absent && next_keeper(c, t, &at, &seq);)
+        store_key_value(c, t, kv_head, seq);
 }
 
 void fast_qkv_prep(const struct call *c) {
