@@ -1,4 +1,5 @@
 /* kv_check.c - the pool's integrity, for tests; see kv_pool_check. */
+#include "sched/branches.h"
 #include "sched/kv_pool.h"
 
 #include <stdlib.h>
@@ -12,6 +13,15 @@ static bool uncount_held(int32_t *holders, int first, int n_blocks, const struct
             return false;
     }
     return true;
+}
+
+static bool uncount_branches(int32_t *holders, int n_blocks, struct sequence *seq, int group) {
+    bool good = true;
+    for (int i = 0; i < branches_n(seq) && good; i++)
+        good =
+            uncount_held(holders, 0, n_blocks,
+                         &(struct block_table){seq->branches->at[i].blocks[group], 0, seq->branches->at[i].n_blocks});
+    return good;
 }
 
 /* Blocks of a group (or slots, STATE_SLOTS): those of the device, or after these those of the host. */
@@ -29,6 +39,8 @@ static const char *check_list(const struct block_list *l, int first, struct sequ
             continue;
         if (!uncount_held(holders, first, l->n_blocks, group == STATE_SLOTS ? &slot : &seqs[s]->tables[group]))
             wrong = "a sequence holds a block that is not counted as held";
+        if (group != STATE_SLOTS && !uncount_branches(holders, l->n_blocks, seqs[s], group))
+            wrong = "a branch holds a block that is not counted as held";
     }
     for (int b = 0; b < l->n_blocks && !wrong; b++)
         if (holders[b] != 0)

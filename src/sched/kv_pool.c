@@ -278,12 +278,17 @@ static void shrink_table(struct kv_group *group, struct block_table *table, int3
     }
 }
 
+void kv_pool_shrink(struct kv_pool *pool, int group, struct block_table *table, int32_t end) {
+    shrink_table(&pool->groups[group], table, end);
+}
+
 void kv_pool_truncate(struct kv_pool *pool, struct sequence *seq) {
     for (int g = 0; g < pool->n_groups; g++)
         shrink_table(&pool->groups[g], &seq->tables[g], (int32_t)ceil_div(seq->n_computed, pool->block_size));
 }
 
 void kv_pool_drop(struct kv_pool *pool, struct sequence *seq) {
+    kv_pool_drop_branches(pool, seq);
     prefix_cache_leave(&pool->prefix, seq->node);
     seq->node = NO_NODE;
     seq->answer_checkpoint = NO_NODE;

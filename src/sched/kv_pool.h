@@ -115,6 +115,13 @@ void kv_pool_extend_spare(struct kv_pool *pool, struct sequence *seq, int32_t n_
  * order. */
 void kv_pool_truncate(struct kv_pool *pool, struct sequence *seq);
 
+/* kv_branches.c: blocks for a branch (branches.h) of the step that is planned, its parent's before it, if n_kept blocks
+ * of each group stay free besides; else false, and nothing done. The sequence goes on in a branch that begins with its
+ * next token. What branches hold is given back. */
+bool kv_pool_hold_branch(struct kv_pool *pool, struct sequence *seq, int number, int n_kept);
+void kv_pool_take_branch(struct kv_pool *pool, struct sequence *seq, int number);
+void kv_pool_drop_branches(struct kv_pool *pool, struct sequence *seq);
+
 /* Moves all that seq holds to the host's memory, or all of it back, by copies before the next step. Out: false, and
  * nothing done, if the host or the list of copies has no room for it. In: false if the list has none; for the blocks
  * there must be. */

@@ -14,6 +14,9 @@ static inline int32_t kv_group_first_visible(const struct kv_group *group, int32
 int32_t kv_pool_take_block(struct kv_pool *pool, int group);
 int32_t kv_pool_take_slot(struct kv_pool *pool);
 
+/* Gives back what a table holds from entry `end` on. */
+void kv_pool_shrink(struct kv_pool *pool, int group, struct block_table *table, int32_t end);
+
 /* So that n free blocks of a group hold nothing, as far as there is memory (kv_pool_options.commit). */
 void kv_pool_want_blank(struct kv_pool *pool, int g, int64_t n);
 

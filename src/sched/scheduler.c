@@ -1,6 +1,7 @@
 /* scheduler.c - see scheduler.h. */
 #include "sched/scheduler.h"
 
+#include "sched/branches.h"
 #include "sched/shared_prompt.h"
 
 #include <stdlib.h>
@@ -388,7 +389,7 @@ static bool give_way_to_priority(struct scheduler *s) {
 static void clear_step(struct scheduler *s) {
     for (int i = 0; i < s->n_step; i++)
         s->step[i]->n_scheduled = 0;
-    s->n_step = s->n_step_tokens = s->n_step_rows = 0;
+    s->n_step = s->n_step_tokens = s->n_step_rows = s->n_step_branches = 0;
     s->step_work = (struct step_work){0};
 }
 
@@ -419,8 +420,12 @@ static bool plan(struct scheduler *s) {
 
 bool scheduler_plan(struct scheduler *s) {
     bool planned = plan(s);
-    for (int i = 0; i < s->n_running; i++)
-        sequence_drop_guesses(s->running[i]);
+    for (int i = 0; i < s->n_running; i++) {
+        struct sequence *seq = s->running[i];
+        sequence_drop_guesses(seq);
+        if (seq->branches)
+            scheduler_plan_branches(s, seq, planned && seq->n_scheduled > 0);
+    }
     return planned;
 }
 
@@ -444,6 +449,9 @@ void scheduler_start(struct scheduler *s) {
 
 void scheduler_append(struct scheduler *s, struct sequence *seq, int32_t token) {
     bool was_guessed = seq->n_computed > seq->n_known;
+    int branch = branches_with(seq, token);
+    if (branch > 0)
+        kv_pool_take_branch(s->pool, seq, branch);
     if (!sequence_append(seq, token))
         kv_pool_truncate(s->pool, seq);
     if (was_guessed) // now: the sequence may end, and the next step moves a state on, past where it can be kept

@@ -71,7 +71,7 @@ struct scheduler {
 
     // The step that was planned last: sequences in the order of running, each with n_scheduled > 0.
     struct sequence **step; // [max_seqs]
-    int n_step, n_step_tokens, n_step_rows;
+    int n_step, n_step_tokens, n_step_rows, n_step_branches;
     struct step_work step_work;
     struct step_in_flight in_flight[MAX_STEPS_IN_FLIGHT]; // oldest first
     int n_in_flight;
@@ -104,7 +104,8 @@ void scheduler_pause(struct scheduler *s, struct sequence *seq, bool paused);
 static inline int scheduler_n_queued(const struct scheduler *s) { return s->waiting.n - s->n_paused; }
 
 /* Chooses the next step. False when there is nothing to compute, or nothing as long as a step is in flight, or when the
- * first in rank is starved, which then waits: the caller removes it. Guesses that do not get into it are dropped. */
+ * first in rank is starved, which then waits: the caller removes it. Guesses that do not get into it are dropped;
+ * branches get what the step and the cache have left, and nobody gives way to them. */
 bool scheduler_plan(struct scheduler *s);
 
 /* The planned step was started: moves n_computed, and expects the tokens that it will give. */
@@ -117,6 +118,10 @@ void scheduler_collect(struct scheduler *s, double us);
 /* A token of a running sequence, from a step that was collected; where it went back (sequence.h), blocks behind what is
  * left are given back. */
 void scheduler_append(struct scheduler *s, struct sequence *seq, int32_t token);
+
+/* All tokens that the step collected last gave it are appended: its branches hold nothing any more. Until new ones are
+ * made they tell which way it went. */
+void scheduler_settle(struct scheduler *s, struct sequence *seq);
 
 /* For tests: NULL, or what is wrong with the lists and the pool. */
 const char *scheduler_check(const struct scheduler *s);

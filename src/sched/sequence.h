@@ -48,6 +48,7 @@ struct sequence_rank {
     int64_t order;
 };
 
+struct branches; // branches.h
 struct sequence {
     void *owner;
     struct sequence_rank rank;
@@ -56,13 +57,14 @@ struct sequence {
     int32_t n_known, newest_row;
     int32_t expected[2]; // positions of tokens that are expected, of the last step that was started and the one before
     int32_t n_backs;     // times that it went back
-    int n_in_flight;     // steps that were started with it and not collected
-    int32_t first_row;   // each position from here on gives an output row; INT32_MAX: only the last known token does
-    bool whole;          // all of it is to be computed: nothing is recalled from the prefix cache
-    int32_t state_slot;  // of recurrent groups
-    int32_t state_base;  // a state that can go back goes no further than to behind so many tokens
-    bool swapped;        // what it holds is in the host's memory
-    bool paused;         // it is in no step that is planned from now on
+    struct branches *branches; // other guesses; NULL: it never has some
+    int n_in_flight;           // steps that were started with it and not collected
+    int32_t first_row;  // each position from here on gives an output row; INT32_MAX: only the last known token does
+    bool whole;         // all of it is to be computed: nothing is recalled from the prefix cache
+    int32_t state_slot; // of recurrent groups
+    int32_t state_base; // a state that can go back goes no further than to behind so many tokens
+    bool swapped;       // what it holds is in the host's memory
+    bool paused;        // it is in no step that is planned from now on
     struct block_table tables[MAX_CACHE_GROUPS];
     struct prefix_salt salt;
     int32_t node, n_remembered; // the first n_remembered blocks are known to the prefix cache; node is the last one's
