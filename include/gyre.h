@@ -134,6 +134,8 @@ struct gyre_options {
     const struct gyre_token_bytes *model_tokens,
         *draft_tokens; // a draft model may have others than the model then, and guesses through their bytes; copied.
                        // NULL: it must have the same. gyre_llm_open reads them itself
+    int draft_topk;    // a tree of guesses, up to so many for one place, from a draft that is a program; 0, 1: a chain
+    int draft_rows;    // that a sequence has in a step with a tree, its newest token among them; n_guesses + 1
 };
 
 /* Reads the model, places its weights and allocates the cache. */

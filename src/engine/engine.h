@@ -22,6 +22,7 @@
 #include "gyre.h"
 #include "model/draft/draft.h"
 #include "model/model.h"
+#include "sched/branches.h"
 #include "sched/scheduler.h"
 
 struct request {
@@ -84,6 +85,7 @@ struct step_row {
     struct request *request;
     int32_t position;
     int32_t n_backs; // of the sequence when the step was planned: with another it is void
+    int branch;      // likewise, unless the sequence went there (sched/branches.h); 0: the trunk
 };
 
 /* A step from its plan until it is collected. */
@@ -93,6 +95,8 @@ struct step {
     struct step_row *rows;        // [max_rows]
     int64_t started_us;
     struct request **requests; // [max_seqs]
+    int *branch;               // [max_seqs]: of the request's, which follow it; 0: the sequence itself
+    int n_branches;            // of all requests
     bool is_late;              // it was started without its sample: rows wait for their masks
     double n_at_risk;          // sequences whose guesses will not all be right, so that what is started behind is void
     bool is_read_back; // logits or hidden states will be read on the host: nothing is started before it is collected

@@ -4,6 +4,7 @@
 #include "base/clock.h"
 #include "core/pass/pass.h"
 #include "engine/abi.h"
+#include "engine/draft/branches.h"
 #include "engine/draft/text_drafter.h"
 #include "engine/draft/token_bytes.h"
 
@@ -55,14 +56,24 @@ static bool holds_all(const struct program *p, const struct engine_sizes *sizes)
     return true;
 }
 
+/* Branches are sequences of a step, each of which may begin with a block copied, and share rows of another. */
+static struct bucket bucket_with_branches(const struct gyre *g, const struct gyre_options *o, struct bucket b) {
+    int n = engine_most_branches(o) * MIN(o->guess_seqs ? o->guess_seqs : MOST_SEQS_THAT_GUESS, b.max_seqs);
+    b.max_seqs += n;
+    b.max_copies += n * g->program->n_groups;
+    b.max_also = n * (MOST_BRANCH_TOKENS + 1);
+    return b;
+}
+
 static void allocate_step(struct gyre *g, const struct gyre_options *o, const struct engine_sizes *sizes) {
     const struct program *p = g->program;
-    struct bucket b = sizes->bucket;
+    struct bucket b = bucket_with_branches(g, o, sizes->bucket);
     for (int i = 0; i < MAX_STEPS_IN_FLIGHT; i++) {
         batch_plan_init(&g->steps[i].plan, b, p->n_groups, sizes->cache.table_width);
         g->steps[i].sample = xcalloc((size_t)b.max_rows, sizeof *g->steps[i].sample);
         g->steps[i].rows = xcalloc((size_t)b.max_rows, sizeof *g->steps[i].rows);
         g->steps[i].requests = xcalloc((size_t)b.max_seqs, sizeof *g->steps[i].requests);
+        g->steps[i].branch = xcalloc((size_t)b.max_seqs, sizeof *g->steps[i].branch);
     }
     struct kv_pool_options pool = {
         .groups = p->groups,
@@ -84,7 +95,8 @@ static void allocate_step(struct gyre *g, const struct gyre_options *o, const st
     kv_pool_init(&g->pool, &pool);
     scheduler_init(&g->scheduler, &g->pool,
                    (struct step_limits){.max_tokens = b.max_tokens,
-                                        .max_seqs = b.max_seqs,
+                                        .max_seqs = sizes->bucket.max_seqs,
+                                        .max_branches = b.max_seqs - sizes->bucket.max_seqs,
                                         .max_rows = b.max_rows,
                                         .n_ahead = g->ops->tokens_ahead,
                                         .itl_target_us = o->itl_target_ms * 1e3});
@@ -163,7 +175,7 @@ static enum status open_parts(struct gyre *g, const struct gyre_options *o, cons
     TRY(open_cache(g, o, m, &sizes, err));
     TRY(engine_draft_open(g, o, m->draft, err));
     g->open_us.cache = lap(&at);
-    TRY(g->ops->compile(g->loaded, sizes.bucket, &g->exe, err));
+    TRY(g->ops->compile(g->loaded, bucket_with_branches(g, o, sizes.bucket), &g->exe, err));
     TRY(m->draft && !m->draft->through_text && o->n_guesses > 0 ? program_drafter_link(g, err) : OK);
     g->open_us.compile = lap(&at);
     return OK;
@@ -353,6 +365,7 @@ void gyre_close(struct gyre *g) {
         free(g->steps[i].sample);
         free(g->steps[i].rows);
         free(g->steps[i].requests);
+        free(g->steps[i].branch);
     }
     free(g->eos);
     free(g->results);

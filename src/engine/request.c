@@ -215,6 +215,8 @@ static void init_sequence(struct request *r, const struct gyre *g) {
     sequence_init(&r->sequence, &r->arena, (int32_t)(a->n_prompt + a->max_tokens), g->program->n_groups,
                   g->info.block_size);
     r->sequence.owner = r;
+    if (g->drafter.most_branches > 0)
+        branches_init(&r->sequence, &r->arena, g->drafter.most_branches);
     r->sequence.salt = salt_of(g, a);
     memcpy(r->sequence.tokens, a->prompt, (size_t)a->n_prompt * sizeof *a->prompt);
     r->sequence.n_tokens = r->sequence.n_known = r->n_prompt;

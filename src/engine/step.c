@@ -2,6 +2,7 @@
  *
  * Knows sequences, rows and tokens; what a row of logits turns into is the backend's (core/sample.h), and which
  * tokens run is the scheduler's. Nothing here allocates. */
+#include "engine/draft/branches.h"
 #include "engine/engine.h"
 
 #include "base/clock.h"
@@ -40,7 +41,7 @@ static bool reads_back(const struct request *r) {
 
 /* A row in the middle of a prompt gives the log-probability of the next prompt token; that of the last known token, of
  * an expected one and of a guess the next token. */
-static struct sample_params row_params(const struct request *r, int32_t position) {
+struct sample_params engine_row_params(const struct request *r, int32_t position) {
     const struct sequence *seq = &r->sequence;
     bool draws = position >= seq->n_known - 1;
     struct sample_params p =
@@ -74,10 +75,10 @@ static void fill_rows(struct step *step, struct sequence *seq) {
     int32_t position = sequence_row_start(seq);
     for (int i = 0; i < n; i++, position++, plan->n_rows++) {
         plan->out_row[plan->n_rows] = first_token + (position - seq->n_computed);
-        step->sample[plan->n_rows] = row_params(seq->owner, position);
+        step->sample[plan->n_rows] = engine_row_params(seq->owner, position);
         step->is_late |= engine_mask_is_late(seq->owner, position);
         plan->draws_best &= sample_is_best(&step->sample[plan->n_rows]);
-        step->rows[plan->n_rows] = (struct step_row){seq->owner, position, seq->n_backs};
+        step->rows[plan->n_rows] = (struct step_row){seq->owner, position, seq->n_backs, 0};
     }
     seq->newest_row = plan->n_rows - 1; // gives the token that is expected once the step is started, if one is
 }
@@ -97,6 +98,7 @@ static void fill_sequence(struct gyre *g, struct step *step, struct sequence *se
     struct request *r = seq->owner;
     int s = plan->n_seqs, n = seq->n_scheduled;
     step->requests[s] = r;
+    step->branch[s] = 0;
     step->is_read_back |= reads_back(r);
     fill_tokens(plan, seq);
     plan->query_start[s] = plan->n_tokens;
@@ -109,6 +111,7 @@ static void fill_sequence(struct gyre *g, struct step *step, struct sequence *se
     fill_rows(step, seq);
     plan->n_tokens += n;
     plan->query_start[++plan->n_seqs] = plan->n_tokens;
+    engine_fill_branches(g, step, s);
 }
 
 /* Until then; -1: all of them. */
@@ -121,7 +124,8 @@ static void mask_rows(struct gyre *g, struct step *step, int64_t until_us) {
 }
 
 static void fill_step(struct gyre *g, struct step *step) {
-    step->plan.n_tokens = step->plan.n_seqs = step->plan.n_rows = 0;
+    step->plan.n_tokens = step->plan.n_seqs = step->plan.n_rows = step->plan.n_also = 0;
+    step->n_branches = 0;
     step->plan.n_copies = kv_pool_take_copies(&g->pool, step->plan.copies);
     step->plan.draws_best = true;
     step->is_read_back = step->is_late = false;
@@ -261,8 +265,9 @@ static enum status publish_row(struct gyre *g, const struct step *step, int row)
     const struct sample_result *result = &g->results[row];
     int32_t position = step->rows[row].position;
     bool scored = r->asked.score_prompt && position >= r->asked.score_from && position < r->n_prompt;
-    if (r->ended || step->rows[row].n_backs !=
-                        r->sequence.n_backs) // cancelled, or stopped by the token before; or behind a wrong guess
+    int branch = r->sequence.branches ? r->sequence.branches->taken : 0;
+    bool is_void = step->rows[row].n_backs != r->sequence.n_backs || step->rows[row].branch != branch;
+    if (r->ended || is_void) // cancelled, or stopped by the token before; or behind a wrong guess
         return OK;
     if (result->not_finite) {
         struct error err;
@@ -306,6 +311,7 @@ static enum status publish(struct gyre *g, const struct step *step) {
     TRY(engine_pool_step(g, step));
     for (int row = 0; row < step->plan.n_rows; row++)
         TRY(publish_row(g, step, row));
+    engine_settle_branches(g, step);
     tell_grammars(g, step);
     return OK;
 }
@@ -343,7 +349,8 @@ static void put_in_forced(struct gyre *g) {
 static bool is_too_early(const struct gyre *g) {
     static const double hidden = 0.05;
     const struct step *step = &g->steps[g->n_collected % MAX_STEPS_IN_FLIGHT];
-    return step->n_at_risk > hidden * step->plan.n_seqs || (g->drafter.waits && !g->drafter.is_off);
+    bool is_risky = step->n_branches > 0 || step->n_at_risk > hidden * step->plan.n_seqs;
+    return is_risky || (g->drafter.waits && !g->drafter.is_off);
 }
 
 /* Plans the next step, if one may be started before those in flight are collected. */
@@ -394,7 +401,7 @@ static enum status collect(struct gyre *g) {
     g->collected_us = clock_us();
     scheduler_collect(&g->scheduler, (double)(g->collected_us - before_us));
     g->n_collected++;
-    g->n_collected_seqs += step->plan.n_seqs;
+    g->n_collected_seqs += step->plan.n_seqs - step->n_branches;
     TRY(publish(g, step));
     return engine_draft_follow(g, step);
 }

@@ -6,6 +6,7 @@
 #include "engine/engine.h"
 
 #include <math.h>
+#define LLAMA "tests/models/llama" // whose tokens take a tenth of the story model's time
 
 // ---- how many ---------------------------------------------------------------------------------------------------
 
@@ -311,8 +312,8 @@ static void answer(struct gyre *g, float temperature, const struct told *expecte
     answer_salted(g, temperature, expected, NULL, t);
 }
 
-static struct gyre *open_story(const char *method, int n_guesses, double synthetic) {
-    struct gyre_options o = {.struct_size = sizeof o, .model = "models/story", .backend = &backend_cpu, .n_threads = 1};
+static struct gyre *open_llama(const char *method, int n_guesses, double synthetic) {
+    struct gyre_options o = {.struct_size = sizeof o, .model = LLAMA, .backend = &backend_cpu, .n_threads = 1};
     struct gyre *g;
     struct gyre_error err;
     o.kv_cache_bytes = 16 << 20, o.max_model_len = 128, o.n_guesses = n_guesses, o.draft_method = method,
@@ -326,7 +327,7 @@ static void predicted_answers_are_the_same_in_fewer_steps(void **state) {
     (void)state;
     for (int drawn = 0; drawn < 2; drawn++) {
         static struct told plain, edited, guessed;
-        struct gyre *g = open_story(NULL, 0, 0);
+        struct gyre *g = open_llama(NULL, 0, 0);
         g->drafter.is_fixed = true;
         answer(g, drawn ? 0.9f : 0, NULL, &plain);
         edited = plain;
@@ -343,7 +344,7 @@ static void predicted_answers_are_the_same_in_fewer_steps(void **state) {
 static void an_answer_given_before_is_guessed(void **state) {
     (void)state;
     static struct told plain, first, again;
-    struct gyre *without = open_story(NULL, 0, 0), *g = open_story("suffix", 5, 0);
+    struct gyre *without = open_llama(NULL, 0, 0), *g = open_llama("suffix", 5, 0);
     g->drafter.is_fixed = true;
     answer(without, 0.9f, NULL, &plain);
     answer(g, 0.9f, NULL, &first);
@@ -360,7 +361,7 @@ static void answers_of_one_salt_guess_no_others(void **state) {
     (void)state;
     const char *const salts[] = {"one", "other", NULL};
     static struct told first, alone, again;
-    struct gyre *g = open_story("suffix", 5, 0), *quiet = open_story("suffix", 5, 0);
+    struct gyre *g = open_llama("suffix", 5, 0), *quiet = open_llama("suffix", 5, 0);
     g->drafter.is_fixed = quiet->drafter.is_fixed = true;
     answer(quiet, 0.9f, NULL, &alone); // as many steps as its own text allows
     for (size_t i = 0; i < ARRAY_LEN(salts); i++) {
@@ -381,11 +382,11 @@ static void answers_of_one_salt_guess_no_others(void **state) {
 static void a_draft_that_is_the_target_is_never_rejected(void **state) {
     (void)state;
     static struct told t;
-    struct gyre_options o = {.struct_size = sizeof o, .model = "models/story", .backend = &backend_cpu, .n_threads = 1};
+    struct gyre_options o = {.struct_size = sizeof o, .model = LLAMA, .backend = &backend_cpu, .n_threads = 1};
     struct gyre *g;
     struct gyre_error err;
     o.kv_cache_bytes = 16 << 20, o.max_model_len = 128, o.n_guesses = 4, o.always_guess = true;
-    o.draft_model = "models/story", o.draft_rejection = true;
+    o.draft_model = LLAMA, o.draft_rejection = true;
     EXPECT_OK(gyre_open(&o, &g, &err), err);
     for (int i = 0; i < 4; i++)
         answer(g, 0.9f, NULL, &t);
@@ -398,11 +399,11 @@ enum { N_SHARING = 5 };
 
 /* Steps hold the rows of a part of their guesses. */
 static struct gyre *open_sharing(void) {
-    struct gyre_options o = {.struct_size = sizeof o, .model = "models/story", .backend = &backend_cpu, .n_threads = 1};
+    struct gyre_options o = {.struct_size = sizeof o, .model = LLAMA, .backend = &backend_cpu, .n_threads = 1};
     struct gyre *g;
     struct gyre_error err;
     o.kv_cache_bytes = 16 << 20, o.max_model_len = 128, o.n_guesses = 4, o.always_guess = true;
-    o.draft_model = "models/story", o.draft_rejection = true, o.max_batched_tokens = 13, o.max_seqs = N_SHARING;
+    o.draft_model = LLAMA, o.draft_rejection = true, o.max_batched_tokens = 13, o.max_seqs = N_SHARING;
     EXPECT_OK(gyre_open(&o, &g, &err), err);
     for (int i = 0; i < N_SHARING; i++) {
         struct gyre_request q = gyre_request_default(g);
@@ -446,7 +447,7 @@ static void who_missed_a_step_has_no_guess_of_before(void **state) {
 static void made_up_acceptance_is_that_asked_for(void **state) {
     (void)state;
     static struct told t;
-    struct gyre *g = open_story(NULL, 4, 2.5);
+    struct gyre *g = open_llama(NULL, 4, 2.5);
     g->drafter.is_fixed = true;
     for (int i = 0; i < 30; i++)
         answer(g, 0, NULL, &t);
@@ -459,7 +460,7 @@ static void made_up_acceptance_is_that_asked_for(void **state) {
 
 static void wrong_fields_are_named(void **state) {
     (void)state;
-    struct gyre *g = open_story(NULL, 0, 0);
+    struct gyre *g = open_llama(NULL, 0, 0);
     struct gyre_request q = gyre_request_default(g);
     struct gyre_error err;
     int32_t prompt[] = {5}, far[] = {1 << 20};
@@ -470,7 +471,7 @@ static void wrong_fields_are_named(void **state) {
     q.prediction = NULL;
     EXPECT_EQ(gyre_submit(g, &q, &id, &err), GYRE_ARGUMENT);
     gyre_close(g);
-    struct gyre_options o = {.struct_size = sizeof o, .model = "models/story", .backend = &backend_cpu};
+    struct gyre_options o = {.struct_size = sizeof o, .model = LLAMA, .backend = &backend_cpu};
     o.n_guesses = 3, o.synthetic_acceptance = 4.5;
     EXPECT_EQ(gyre_open(&o, &g, &err), GYRE_ARGUMENT);
     EXPECT(strstr(err.text, "synthetic_acceptance"));

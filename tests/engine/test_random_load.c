@@ -3,15 +3,16 @@
  *
  * The oracle is the backend itself with one block that holds everything and a plan of one sequence: no engine, no
  * scheduler, no pool, nothing shared. Small caches, so that sequences lose theirs; prompts that begin like earlier
- * prompts and answers; windows, recurrent state; cancels; pauses; priorities; penalties; steps that overlap and ones
- * that do not; devices that give memory for the cache by need, and too little of it. After every step the scheduler's
- * lists, the pool and the prefix cache are checked against each other. */
+ * prompts and answers; windows, recurrent state; cancels; pauses; priorities; penalties; guesses, in chains and trees;
+ * steps that overlap and ones that do not; devices that give memory for the cache by need, and too little of it. After
+ * every step the scheduler's lists, the pool and the prefix cache are checked against each other. */
 #include "check.h"
 #include "on_device.h"
 
 #include "backend/toy/toy.h"
 #include "base/clock.h"
 #include "base/random.h"
+#include "engine/draft/branches.h"
 #include "engine/engine.h"
 
 enum { A_WORLD = 250, AT_ONCE = 24, VOCAB = 48, EOS = 1, LONGEST = 64 };
@@ -213,8 +214,8 @@ struct world {
 };
 
 struct tally {
-    int64_t n_guessed, n_accepted, n_swapped, n_requests, n_steps, n_tokens, n_preempted, n_cancelled, n_reused,
-        n_paused, n_refused, n_starved;
+    int64_t n_guessed, n_accepted, n_branches, n_taken, n_swapped, n_requests, n_steps, n_tokens, n_preempted,
+        n_cancelled, n_reused, n_paused, n_refused, n_starved;
 };
 
 /* A batch of as many as may run finds memory for the first block of each, if there is any. */
@@ -240,6 +241,36 @@ static int guess(void *context, const struct sequence *seq, int32_t *out, int ma
             out[n - seq->n_tokens] = one_in(w->one_wrong_in) ? below(VOCAB) : tokens[n];
     }
     return n_guesses;
+}
+
+/* Other guesses, behind a parent's or beside them, of which some are what the toy will say. */
+static void branch(void *context, const struct sequence *seq, struct branches *out) {
+    struct world *w = context;
+    const struct request *r = seq->owner;
+    const struct job *j = r->asked.user;
+    int32_t truth[LONGEST + 1], banned[] = {EOS, j->stop_id}, trunk_end = seq->n_tokens;
+    memcpy(truth, seq->tokens, (size_t)seq->n_known * sizeof *truth);
+    for (int n = seq->n_known, computed = 0; n < seq->capacity; computed = n++) {
+        struct sample_params p = params_for(&j->request, truth, n, banned);
+        truth[n] = oracle_next(&w->drafts, truth, computed, n, &p);
+    }
+    out->n = 0;
+    for (int i = below(out->most + 1); i > 0; i--) {
+        struct branch b = {.parent = below(out->n + 1)};
+        const struct branch *parent = b.parent > 0 ? &out->at[b.parent - 1] : NULL;
+        int32_t least = parent ? parent->first + 1 : r->first_guess, n = 1 + below(one_in(4) ? MOST_BRANCH_TOKENS : 4);
+        b.first = least + below((parent ? parent->first + parent->n : trunk_end) - least + 1);
+        for (int32_t at = r->first_guess; !parent && one_in(2) && at < trunk_end; at++)
+            if (seq->tokens[at] != truth[at]) { // where the trunk is wrong
+                b.first = at;
+                break;
+            }
+        b.n = MIN(n, seq->capacity - 1 - b.first);
+        for (int k = 0; k < b.n; k++)
+            b.tokens[k] = one_in(3) ? below(VOCAB) : truth[b.first + k];
+        if (b.n > 0)
+            out->at[out->n++] = b;
+    }
 }
 
 static void open_world(struct world *w) {
@@ -268,6 +299,8 @@ static void open_world(struct world *w) {
                              .policy = one_in(2) ? GYRE_FCFS : GYRE_SJF,
                              .swap_bytes = one_in(2) ? below(3000) : 0};
     struct error err;
+    if (one_in(2) && !shape.recurrent) // there is room for branches
+        o.draft_topk = 2, o.draft_rows = 3 + below(12), o.guess_seqs = 1 + below(16);
     w->n_submitted = w->n_done = 0;
     w->program = toy_program(&shape);
     struct engine_model model = {w->program, LONGEST, -1, eos, 1};
@@ -280,8 +313,11 @@ static void open_world(struct world *w) {
         return;
     oracle_open(&w->drafts, w->program);
     w->g->drafter = (struct drafter){.guess = guess, .context = w, .is_fixed = true};
+    w->g->drafter.most_branches = engine_most_branches(&o);
+    w->g->drafter.branch = w->g->drafter.most_branches > 0 ? branch : NULL;
     w->g->n_back = w->g->pool.n_back = backend_toy.max_back; // the toy's states always go back
     w->g->scheduler.always_swap = one_in(2);
+    w->g->scheduler.limits.n_ahead = one_in(2) ? 1 + below(9) : 0;
 }
 
 static void close_world(struct world *w) {
@@ -318,9 +354,20 @@ static void take_event(struct world *w, const struct gyre_event *e) {
     w->n_done++;
 }
 
-static void poll_and_check(struct world *w) {
+/* Of the step that was planned last; and sequences that went to one in theirs. */
+static void count_branches(const struct world *w, struct tally *t) {
+    const struct step *step = &w->g->steps[(w->g->n_steps + MAX_STEPS_IN_FLIGHT - 1) % MAX_STEPS_IN_FLIGHT];
+    t->n_branches += w->g->n_steps > 0 ? step->n_branches : 0;
+    for (int i = 0; i < w->g->scheduler.n_running; i++) {
+        const struct branches *b = w->g->scheduler.running[i]->branches;
+        t->n_taken += b && b->taken > 0;
+    }
+}
+
+static void poll_and_check(struct world *w, struct tally *t) {
     struct gyre_event events[32];
     int n = gyre_poll(w->g, events, 32);
+    count_branches(w, t);
     for (int i = 0; i < n; i++)
         take_event(w, &events[i]);
     const char *wrong = scheduler_check(&w->g->scheduler);
@@ -366,10 +413,10 @@ static void run_world(struct world *w, struct tally *t) {
         if (one_in(60)) // a second has passed, and others gave memory back
             w->g->refused_us = 0, needy.n_left += below(2);
         pause_some(w, t);
-        poll_and_check(w);
+        poll_and_check(w, t);
     }
     while (engine_has_work(w->g))
-        poll_and_check(w);
+        poll_and_check(w, t);
     give_back(w, t);
     for (int i = 0; i < w->g->pool.n_groups; i++)
         EXPECT_EQ(w->g->pool.groups[i].blocks.n_free, w->g->pool.groups[i].blocks.n_usable);
@@ -407,13 +454,15 @@ static void each_request_gets_what_the_toy_says_alone(void **state) {
            (long long)t.n_cancelled, (long long)t.n_reused, clock_seconds_since(start));
     printf("memory by need: refused %lld times, given back %lld times, %lld requests starved\n", (long long)t.n_refused,
            (long long)needy.n_given_back, (long long)t.n_starved);
-    printf("drafts: %lld guesses, %lld accepted, %lld sequences swapped\n", (long long)t.n_guessed,
-           (long long)t.n_accepted, (long long)t.n_swapped);
+    printf("drafts: %lld guesses, %lld accepted, %lld sequences swapped; %lld branches, %lld times one was taken\n",
+           (long long)t.n_guessed, (long long)t.n_accepted, (long long)t.n_swapped, (long long)t.n_branches,
+           (long long)t.n_taken);
     if (test_is_brief())
         return; // too few worlds to have met all of what follows
     EXPECT(t.n_refused > 100 && t.n_starved > 10 && t.n_starved < n_requests / 20);
     EXPECT(needy.n_given_back > 20);
     EXPECT(t.n_swapped > 100 && t.n_guessed > 20000 && t.n_accepted > 5000);
+    EXPECT(t.n_branches > 5000 && t.n_taken > 500);
     EXPECT(t.n_guessed - t.n_accepted > 5000 && t.n_paused > 3000);
     EXPECT(t.n_preempted > 3000 && t.n_cancelled > 1000 && t.n_reused > 40000);
 }

@@ -2,6 +2,8 @@
  *
  * A guess is right if it is the token that is drawn at its place. Draws depend on seed and position alone, so an answer
  * is the same with guesses as without. */
+#include "engine/draft/branches.h"
+#include "engine/draft/guess_tree.h"
 #include "engine/draft/text_drafter.h"
 #include "engine/engine.h"
 
@@ -10,8 +12,6 @@
 
 #include <string.h>
 #include <xxhash.h>
-
-enum { MOST_SEQS_THAT_GUESS = 8 };
 
 /* Of one sequence. Those of two steps may be in flight when it goes back, and then no window may have given away what
  * is seen from there, and a recurrent state must reach it. A key that is turned by the length of the text would be
@@ -43,6 +43,8 @@ static void draft_for(struct gyre *g, struct request *r, struct guess_price pric
     r->first_guess = seq->n_tokens;
     r->is_rejected = g->drafter.rejects;
     sequence_guess(seq, guesses, n);
+    if (n > 0 && g->drafter.branch && !r->is_predicted && engine_may_branch(r))
+        g->drafter.branch(g->drafter.context, seq, seq->branches);
     engine_constrain_guesses(g, r, n);
 }
 
@@ -51,6 +53,8 @@ double engine_count_guesses(struct gyre *g, struct request *r) {
     int n = 0;
     for (int32_t at = MAX(seq->n_computed, seq->n_known); at < seq->n_computed + seq->n_scheduled; at++)
         n += !sequence_expects(seq, at);
+    for (int i = 0; i < branches_n(seq); i++)
+        n += seq->branches->at[i].n;
     g->drafter.n_guessed += n;
     g->drafter.n_drafts += n > 0;
     r->prediction.n_guessed += r->is_predicted ? n : 0;
@@ -95,9 +99,10 @@ struct sample_guess engine_guess_at(const struct request *r, int32_t position) {
 
 void engine_judge(struct gyre *g, struct request *r, const struct gyre_event *e) {
     const struct sequence *seq = &r->sequence;
-    if (e->position >= seq->n_tokens || sequence_expects(seq, e->position))
+    bool in_branch = branches_with(seq, e->token) > 0;
+    if (!in_branch && (e->position >= seq->n_tokens || sequence_expects(seq, e->position)))
         return;
-    bool is_right = seq->tokens[e->position] == e->token;
+    bool is_right = in_branch || seq->tokens[e->position] == e->token;
     int64_t place = e->position - r->first_guess;
     g->drafter.n_accepted += is_right;
     if (place >= 0 && place < MOST_GUESSES)
@@ -123,9 +128,9 @@ int32_t engine_synthetic(const struct gyre *g, const struct request *r, int32_t 
 /* What a step that only decodes took, with what the host did before it, from when it had nothing else to do. */
 static void time_step(struct gyre *g, const struct step *step) {
     const struct batch_plan *p = &step->plan;
+    int n_seqs = p->n_seqs - step->n_branches;
     if (p->n_rows == p->n_tokens && g->drafter.free_us > 0)
-        guess_timed(&g->drafter.times, p->n_seqs, p->n_tokens - p->n_seqs,
-                    (double)(g->collected_us - g->drafter.free_us));
+        guess_timed(&g->drafter.times, n_seqs, p->n_tokens - n_seqs, (double)(g->collected_us - g->drafter.free_us));
 }
 
 enum status engine_draft_follow(struct gyre *g, const struct step *step) {
@@ -197,6 +202,30 @@ static void open_suffix(struct gyre *g, const struct gyre_options *o) {
 
 // ---- opening ----------------------------------------------------------------------------------------------------
 
+static enum status check_tree(const struct gyre_options *o, struct error *err) {
+    bool is_program = o->draft_model || (o->draft_method && strcmp(o->draft_method, "suffix") != 0);
+    if (o->draft_topk < 0 || o->draft_topk > MOST_TOPK)
+        return fail(err, ERR_ARG, "draft_topk (eagle_topk) is %d, it must be 0 to %d", o->draft_topk, MOST_TOPK);
+    if (o->draft_rows != 0 && (o->draft_topk < 2 || o->draft_rows < 2 || o->draft_rows > MOST_TREE_GUESSES + 1))
+        return fail(err, ERR_ARG,
+                    "draft_rows (num_draft_tokens) is %d: it must be 2 to %d, with a draft_topk of at least 2",
+                    o->draft_rows, MOST_TREE_GUESSES + 1);
+    if (o->draft_topk < 2)
+        return OK;
+    if (o->n_guesses == 0 || !is_program)
+        return fail(err, ERR_ARG,
+                    "draft_topk (eagle_topk) is %d, and there is no draft model or head that would guess a tree",
+                    o->draft_topk);
+    if (o->draft_rejection || o->synthetic_acceptance != 0)
+        return fail(err, ERR_UNSUPPORTED,
+                    "a tree of guesses (eagle_topk) goes with acceptance by the draw, not by rejection or made up");
+    if (!o->backend->branches)
+        return fail(err, ERR_UNSUPPORTED,
+                    "a tree of guesses (eagle_topk): device %s computes chains alone, and pipelines do",
+                    o->backend->name);
+    return OK;
+}
+
 enum status engine_draft_check(const struct gyre_options *o, struct error *err) {
     int longest = o->ngram_max ? o->ngram_max : 4, shortest = o->ngram_min ? o->ngram_min : MIN(2, longest);
     if (o->n_guesses < 0 || o->n_guesses > MOST_GUESSES)
@@ -212,6 +241,7 @@ enum status engine_draft_check(const struct gyre_options *o, struct error *err) 
                     o->synthetic_acceptance, o->n_guesses + 1);
     if (o->draft_rejection && !o->backend->rejects)
         return fail(err, ERR_UNSUPPORTED, "draft acceptance by rejection: this device does not do so");
+    TRY(o->draft_topk != 0 || o->draft_rows != 0 ? check_tree(o, err) : OK);
     if (o->guess_seqs < 0)
         return fail(err, ERR_ARG, "guess_seqs is %d, it must be at least 0", o->guess_seqs);
     return OK;

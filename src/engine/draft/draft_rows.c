@@ -50,6 +50,19 @@ static const int32_t *table_of(const struct draft_rows *rows, const struct batch
 
 void draft_rows_turn(struct draft_rows *rows) { rows->plan = &rows->plans[rows->plan == rows->plans]; }
 
+/* What a step computes anew is not there. */
+static void forget(struct draft_rows *rows, const struct batch_plan *step, int s) {
+    const int32_t *table = table_of(rows, step, s);
+    int32_t first = step->position[step->query_start[s]];
+    for (int i = 0; i < step->n_also; i++) // its blocks have those, too
+        if (step->also[i].seq == s)
+            first = MIN(first, step->position[step->also[i].row]);
+    for (int32_t p = first; p < step->seq_len[s]; p += rows->block_size - p % rows->block_size) {
+        int32_t *n = &rows->n_filled[table[p / rows->block_size]];
+        *n = MIN(*n, p % rows->block_size);
+    }
+}
+
 void draft_rows_begin(struct draft_rows *rows, const struct batch_plan *step) {
     struct batch_plan *plan = rows->plan;
     plan->n_tokens = plan->n_seqs = plan->n_rows = plan->n_copies = 0;
@@ -61,16 +74,8 @@ void draft_rows_begin(struct draft_rows *rows, const struct batch_plan *step) {
         for (int g = 0; g < rows->n_groups; g++)
             plan->copies[plan->n_copies++] = (struct cache_copy){g, c.from, c.to};
     }
-}
-
-/* What a step computes anew is not there. */
-static void forget(struct draft_rows *rows, const struct batch_plan *step, int s) {
-    const int32_t *table = table_of(rows, step, s);
-    int32_t first = step->position[step->query_start[s]];
-    for (int32_t p = first; p < step->seq_len[s]; p += rows->block_size - p % rows->block_size) {
-        int32_t *n = &rows->n_filled[table[p / rows->block_size]];
-        *n = MIN(*n, p % rows->block_size);
-    }
+    for (int s = 0; step && !rows->shares && s < step->n_seqs; s++)
+        forget(rows, step, s);
 }
 
 /* Rows before `end` that are there, from the first on. */
@@ -83,7 +88,6 @@ static int32_t n_there(const struct draft_rows *rows, const int32_t *table, int3
 
 struct draft_text draft_text_of(struct draft_rows *rows, const struct batch_plan *step, int s, int32_t end) {
     int32_t room = rows->bucket.max_tokens - rows->plan->n_tokens;
-    forget(rows, step, s);
     struct draft_text text = {.end = end, .held = blocks_of(rows, step->seq_len[s]) * rows->block_size};
     text.first = n_there(rows, table_of(rows, step, s), MIN(end, step->seq_len[s]));
     text.is_whole = end - text.first <= room;
@@ -144,12 +148,41 @@ void draft_rows_add_ahead(struct draft_rows *rows, const struct batch_plan *step
     end_sequence(rows, step, s, position + n, scratch);
 }
 
+int32_t draft_rows_first_of_fork(const struct draft_rows *rows, const struct batch_plan *step, int s, int32_t end) {
+    return MIN(blocks_of(rows, step->seq_len[s]), end / rows->block_size);
+}
+
+/* A block of the text's, of which those behind the step's are scratch, or of a fork. */
+static int32_t block_behind(const struct draft_rows *rows, const struct batch_plan *step, const struct draft_fork *f,
+                            int32_t entry) {
+    int32_t n_held = blocks_of(rows, step->seq_len[f->s]), scratch = rows->first_scratch + f->from * rows->per_seq;
+    if (f->is_from_text)
+        return entry < n_held ? table_of(rows, step, f->s)[entry] : scratch + entry - n_held;
+    return scratch + entry - f->first_entry;
+}
+
+void draft_rows_add_fork(struct draft_rows *rows, const struct batch_plan *step, const struct draft_fork *f) {
+    struct batch_plan *plan = rows->plan;
+    int32_t n = blocks_of(rows, f->position + 1), to = rows->first_scratch + f->to * rows->per_seq;
+    BUG_IF(rows->shares || n - f->first_entry > rows->per_seq);
+    for (int g = 0; g < rows->n_groups; g++) {
+        int32_t *table = plan->block_table[g] + (size_t)plan->n_seqs * (size_t)plan->table_width[g];
+        memcpy(table, table_of(rows, step, f->s), (size_t)f->first_entry * sizeof *table);
+        for (int32_t i = f->first_entry; i < n; i++) {
+            table[i] = to + i - f->first_entry;
+            if (i * rows->block_size < f->position)
+                plan->copies[plan->n_copies++] = (struct cache_copy){g, block_behind(rows, step, f, i), table[i]};
+        }
+    }
+    add_row(plan, f->position, f->token);
+    plan->seq_len[plan->n_seqs] = plan->n_known[plan->n_seqs] = f->position + 1;
+    plan->query_start[++plan->n_seqs] = plan->n_tokens;
+}
+
 void draft_rows_without(struct draft_rows *rows, const struct batch_plan *step) {
     if (rows->shares)
         return;
     for (int i = 0; i < step->n_copies; i++)
         if (step->copies[i].group == rows->target_group)
             rows->n_filled[step->copies[i].to] = 0;
-    for (int s = 0; s < step->n_seqs; s++)
-        forget(rows, step, s);
 }

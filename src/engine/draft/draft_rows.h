@@ -32,7 +32,7 @@ void draft_rows_release(struct draft_rows *rows);
 /* The next run's plan is the other one: the one before may be in flight. */
 void draft_rows_turn(struct draft_rows *rows);
 
-/* An empty plan; with a step's, the copies of cache that it began with. */
+/* An empty plan; with a step's, the copies of cache that it began with, and what it computed is not there. */
 void draft_rows_begin(struct draft_rows *rows, const struct batch_plan *step);
 
 /* Rows [first, end) of sequence s of the step are to be made; those before `held` have blocks of the sequence's.
@@ -53,6 +53,19 @@ void draft_rows_blank_first(struct draft_rows *rows);
 /* n rows from a position on, behind the text. */
 void draft_rows_add_ahead(struct draft_rows *rows, const struct batch_plan *step, int s, int32_t position,
                           const int32_t *tokens, int n, int scratch);
+
+/* A row more of one of several chains of a text: behind those of a chain of the run before. */
+struct draft_fork {
+    int s; // the text's sequence in the step
+    int32_t position, token;
+    int32_t first_entry; // of tables, from which chains have blocks of their own: draft_rows_first_of_fork
+    bool is_from_text;   // it stands behind the text's rows, else behind another fork's
+    int from, to;        // scratch that has the rows before it, and that takes them and it
+};
+void draft_rows_add_fork(struct draft_rows *rows, const struct batch_plan *step, const struct draft_fork *f);
+
+/* Of a text of which the rows before `end` are there. */
+int32_t draft_rows_first_of_fork(const struct draft_rows *rows, const struct batch_plan *step, int s, int32_t end);
 
 /* The step is not followed: what it computed and copied has no rows. */
 void draft_rows_without(struct draft_rows *rows, const struct batch_plan *step);

@@ -10,12 +10,14 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct branches;
 struct gyre;
+struct guess_tree;
 struct request;
 struct sequence;
 struct step;
 
-enum { MOST_GUESSES = 16 };
+enum { MOST_GUESSES = 16, MOST_SEQS_THAT_GUESS = 8 };
 
 /* Why a sequence that decodes gets no guess. */
 enum draft_off {
@@ -31,6 +33,10 @@ struct drafter {
      * NULL: nobody guesses. */
     int (*guess)(void *context, const struct sequence *seq, int32_t *out, int max);
 
+    /* Other guesses than those that were just given, for the same places, to out->at and out->n. Of requests that may
+     * have some. NULL: there are none. */
+    void (*branch)(void *context, const struct sequence *seq, struct branches *out);
+
     /* A guess came to be known: it was right, or it was wrong and those behind it are void. In the order of the text,
      * and when its step is collected; another guess may be in flight then. NULL: it does not care. */
     void (*judged)(void *context, struct request *r, bool is_right);
@@ -41,6 +47,7 @@ struct drafter {
 
     void (*close)(void *context); // before the device is closed; NULL: there is nothing to close
     void *context;
+    int most_branches; // of a sequence
     bool is_fixed;     // num_speculative_tokens are guessed each time, whether it pays or not; for tests
     bool tells_logits; // of rows that give guesses; for tests
     bool rejects;      // guesses are kept by rejection sampling, not by the draw itself
@@ -63,6 +70,7 @@ struct drafter {
 struct proposal {
     int32_t at, n; // it is for a text of so many known tokens
     int32_t tokens[MOST_GUESSES];
-    int64_t follow; // made in this one of the drafter's
-    float *q;       // [n][vocabulary]: what each was drawn from, until the next follow; NULL: nobody asks
+    int64_t follow;                // made in this one of the drafter's
+    const struct guess_tree *tree; // of which they are the trunk; as long as q. NULL: of none
+    float *q; // [n][vocabulary]: what each was drawn from, until the next follow; NULL: nobody asks
 };

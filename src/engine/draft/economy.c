@@ -85,7 +85,8 @@ struct guess_price guess_price(const struct scheduler *s, const struct guess_tim
         return price;
     struct step_work more = {.tokens = 2 * work.tokens, .pairs = 2 * work.pairs};
     double rows_us = MAX(step_cost_predict(&s->cost, more) - step_us, 0); // of one more each
-    price.each = rows_us / step_us + pass_us * n / step_us;
+    price.row = rows_us / step_us;
+    price.each = price.row + pass_us * n / step_us;
     if (t->plain_us > 0 && t->guessed_us > 0)
         price.fixed = MAX(t->guessed_us - t->plain_us - t->n_guesses * rows_us, 0) / t->plain_us;
     return price;

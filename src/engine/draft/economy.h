@@ -31,6 +31,7 @@ double guess_risk(const struct guess_record *r, int n);
 struct guess_price {
     double each;  // of one guess behind each sequence that decodes
     double fixed; // of a step with guesses, in steps
+    double row;   // what of `each` is the step's row
 };
 
 /* At most max. */

@@ -1,8 +1,14 @@
 /* may_guess.c - which sequences may have guesses: see engine.h. */
+#include "engine/draft/branches.h"
 #include "engine/engine.h"
 
 static bool reads_history(const struct sample_params *p) {
     return p->repetition_penalty != 1 || p->presence_penalty != 0 || p->frequency_penalty != 0 || p->n_bad > 0;
+}
+
+/* Rows of branches are drawn without the text before them, and have no masks. */
+bool engine_may_branch(const struct request *r) {
+    return r->sequence.branches && !r->constraint && !r->is_rejected && !reads_history(&r->sample);
 }
 
 /* What a token depends on that comes behind guesses must be there but for the guesses themselves. */

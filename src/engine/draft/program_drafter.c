@@ -1,4 +1,5 @@
 /* program_drafter.c - see program_drafter.h. */
+#include "engine/draft/branches.h"
 #include "engine/draft/program_drafter_parts.h"
 
 #include "base/clock.h"
@@ -31,7 +32,7 @@ static bool far_too_many(const struct program_drafter *d) {
 
 static bool continues(const struct program_drafter *d, const struct request *r) {
     bool may = !r->ended && !r->is_paused && !too_many(d) && engine_may_guess(r);
-    return may && d->n_chains < d->rows.n_scratch && room_for(d, r) > 0;
+    return may && d->n_chains < d->most_chains && room_for(d, r) > 0;
 }
 
 // ---- what is drawn ----------------------------------------------------------------------------------------------
@@ -50,10 +51,12 @@ static struct sample_params draw_of(const struct request *r, int32_t position) {
 }
 
 /* A guess that rejection sampling judges is drawn by itself. */
-static struct sample_params own_draw_of(const struct program_drafter *d, const struct request *r, int32_t position) {
+struct sample_params program_drafter_draw(const struct program_drafter *d, const struct request *r, int32_t position) {
     struct sample_params p = draw_of(r, position);
     p.seed ^= d->g->drafter.rejects ? 0x6472616674 : 0;
     p.want_logits = d->g->drafter.rejects || d->g->drafter.tells_logits;
+    p.n_top_logprobs = d->trees ? MIN(d->topk, d->draft->step->vocab_size) : 0;
+    p.want_logprob = d->trees != NULL;
     return p;
 }
 
@@ -62,7 +65,7 @@ static void ask(struct program_drafter *d, struct chain *c, int token_row) {
     c->row = plan->n_rows;
     c->token_row = token_row;
     plan->out_row[plan->n_rows] = token_row;
-    d->sample[plan->n_rows++] = own_draw_of(d, c->request, c->request->draft.at + c->n_asked++);
+    d->sample[plan->n_rows++] = program_drafter_draw(d, c->request, c->request->draft.at + c->n_asked++);
 }
 
 /* For a device that waits for the host less where every row of a step gives a token: what they are, nobody looks at. */
@@ -85,18 +88,18 @@ static void learn_pass(struct program_drafter *d, int64_t us) {
         *pass += *pass == 0 ? each : 0.1 * (each - *pass);
 }
 
-static enum status start(struct program_drafter *d, const struct placed_program *p, struct error *err) {
+enum status program_drafter_start(struct program_drafter *d, const struct placed_program *p, struct error *err) {
     TRY(d->status); // with the sentence in g->failed
     return d->g->ops->run(p->exe, d->rows.plan, d->sample, err);
 }
 
 static enum status run(struct program_drafter *d, const struct placed_program *p, struct error *err) {
-    TRY(start(d, p, err));
+    TRY(program_drafter_start(d, p, err));
     return d->g->ops->collect(p->exe, d->results, err);
 }
 
 /* The next plan is another, as the device may still have this one. */
-static void turn(struct program_drafter *d) {
+void program_drafter_turn(struct program_drafter *d) {
     draft_rows_turn(&d->rows);
     d->sample = d->samples[d->sample == d->samples[0]];
     draft_rows_begin(&d->rows, NULL);
@@ -139,7 +142,7 @@ static bool take_guess(struct program_drafter *d, struct chain *c, int row) {
 // ---- rows -------------------------------------------------------------------------------------------------------
 
 /* Row `row` of the next run has what token row `from` of a step left: of the target's, or of the draft's own. */
-static bool take_state(struct program_drafter *d, int row, bool is_own, int from) {
+bool program_drafter_take_state(struct program_drafter *d, int row, bool is_own, int from) {
     const struct backend_ops *ops = d->g->ops;
     const float *state;
     if (d->is_linked) {
@@ -157,14 +160,13 @@ static bool take_state(struct program_drafter *d, int row, bool is_own, int from
 
 /* What the target made of positions [first, end), for the next rows of the plan. False: they were not in this step. */
 static bool add_states(struct program_drafter *d, const struct step *step, int s, int32_t first, int32_t end) {
-    int row = step->plan.query_start[s], n = step->plan.query_start[s + 1] - row;
-    int32_t start = step->plan.position[row];
+    int32_t start = step->plan.position[step->plan.query_start[s]];
     if (d->draft->feature == NO_STATES)
         return true;
-    if (first < start || end > start + n)
+    if (first < start || end > step->plan.seq_len[s + engine_branch_taken(step, s)])
         return false;
     for (int32_t p = first; p < end; p++)
-        if (!take_state(d, d->rows.plan->n_tokens + (p - first), false, row + (p - start)))
+        if (!program_drafter_take_state(d, d->rows.plan->n_tokens + (p - first), false, engine_row_of(step, s, p)))
             return false;
     return true;
 }
@@ -179,7 +181,8 @@ static struct chain *new_chain(struct program_drafter *d, struct request *r, int
 /* The rows of the text that the step computed, or that the draft lacks; and the first guess of who decodes. */
 static void add_text(struct program_drafter *d, const struct step *step, int s) {
     struct request *r = step->requests[s];
-    struct draft_text text = draft_text_of(&d->rows, &step->plan, s, r->sequence.n_known - d->draft->is_ahead);
+    int at = s + engine_branch_taken(step, s);
+    struct draft_text text = draft_text_of(&d->rows, &step->plan, at, r->sequence.n_known - d->draft->is_ahead);
     int most = continues(d, r) ? most_for(d, r) : 0;
     bool goes_on = text.is_whole && most > 0;
     if (most == 0 && d->draft->feature == NO_STATES)
@@ -189,12 +192,13 @@ static void add_text(struct program_drafter *d, const struct step *step, int s) 
     if (text.end <= text.first || !add_states(d, step, s, text.first, text.end))
         return;
     int first_row = d->rows.plan->n_tokens;
-    draft_rows_add(&d->rows, &step->plan, s, text, r->sequence.tokens + d->draft->is_ahead, goes_on ? d->n_chains : -1);
+    draft_rows_add(&d->rows, &step->plan, at, text, r->sequence.tokens + d->draft->is_ahead,
+                   goes_on ? d->n_chains : -1);
     if (text.first == 0 && d->draft->is_first_blank)
         draft_rows_blank_first(&d->rows);
     if (!goes_on)
         return;
-    struct chain *c = new_chain(d, r, s, text.end - 1, most);
+    struct chain *c = new_chain(d, r, at, text.end - 1, most);
     if (d->draft->context)
         return;
     if (d->runs_ahead && text.end - text.first <= d->most_guesses + 1)
@@ -216,7 +220,7 @@ static void add_newest(struct program_drafter *d, const struct step *step, int s
 /* A row more for each chain that goes on. False: there is none. */
 static bool next_rows(struct program_drafter *d, const struct step *step) {
     static const int32_t unknown = 0;
-    turn(d);
+    program_drafter_turn(d);
     for (int i = 0; i < d->n_chains; i++) {
         struct chain *c = &d->chains[i];
         const struct proposal *p = &c->request->draft;
@@ -224,7 +228,7 @@ static bool next_rows(struct program_drafter *d, const struct step *step) {
         c->row = -1;
         if (before < 0 || c->has_ended || c->n_asked >= c->most)
             continue;
-        if (d->draft->feature != NO_STATES && !take_state(d, row, true, c->token_row))
+        if (d->draft->feature != NO_STATES && !program_drafter_take_state(d, row, true, c->token_row))
             continue;
         c->position += !d->draft->reads_target;
         draft_rows_add_ahead(&d->rows, &step->plan, c->s, c->position, d->runs_ahead ? &unknown : &p->tokens[p->n - 1],
@@ -247,7 +251,7 @@ static void add_blocks(struct program_drafter *d, const struct step *step) {
         c->row = c->asked_row = d->rows.plan->n_rows;
         for (int k = 0; k < c->most && !d->draft->chooser; k++) {
             d->rows.plan->out_row[d->rows.plan->n_rows] = c->token_row + k;
-            d->sample[d->rows.plan->n_rows++] = own_draw_of(d, c->request, seq->n_known + k);
+            d->sample[d->rows.plan->n_rows++] = program_drafter_draw(d, c->request, seq->n_known + k);
         }
     }
 }
@@ -255,20 +259,20 @@ static void add_blocks(struct program_drafter *d, const struct step *step) {
 /* A row for each chain that goes on: the token before guess k, and the state of the block's row that gives it. False:
  * there is none. */
 static bool choose_next(struct program_drafter *d, const struct step *step, int k) {
-    turn(d);
+    program_drafter_turn(d);
     for (int i = 0; i < d->n_chains; i++) {
         struct chain *c = &d->chains[i];
         const struct sequence *seq = &c->request->sequence;
         const struct proposal *p = &c->request->draft;
         struct batch_plan *plan = d->rows.plan;
         c->row = -1;
-        if (c->has_ended || k >= c->most || !take_state(d, plan->n_tokens, true, c->token_row + k))
+        if (c->has_ended || k >= c->most || !program_drafter_take_state(d, plan->n_tokens, true, c->token_row + k))
             continue;
         c->row = c->asked_row = plan->n_rows;
         plan->out_row[plan->n_rows] = plan->n_tokens;
         draft_rows_add_ahead(&d->rows, &step->plan, c->s, seq->n_known - 1 + k,
                              k > 0 ? &p->tokens[p->n - 1] : &seq->tokens[seq->n_known - 1], 1, i);
-        d->sample[plan->n_rows++] = own_draw_of(d, c->request, seq->n_known + k);
+        d->sample[plan->n_rows++] = program_drafter_draw(d, c->request, seq->n_known + k);
     }
     return d->rows.plan->n_rows > 0;
 }
@@ -287,7 +291,7 @@ static enum status run_blocks(struct program_drafter *d, const struct step *step
     TRY(run(d, &d->context, err));
     if (d->n_chains == 0)
         return OK;
-    turn(d);
+    program_drafter_turn(d);
     add_blocks(d, step);
     TRY(run(d, &d->step, err));
     if (d->draft->chooser)
@@ -309,13 +313,13 @@ static enum status collect_guesses(struct program_drafter *d, struct error *err)
 
 /* Pass after pass. One that runs ahead takes its tokens and states from the one before, on the device. */
 static enum status run_chains(struct program_drafter *d, const struct step *step, struct error *err) {
-    TRY(start(d, &d->step, err));
+    TRY(program_drafter_start(d, &d->step, err));
     for (bool goes_on = true; goes_on;) {
         for (int i = 0; i < d->n_chains; i++)
             d->chains[i].asked_row = d->chains[i].row;
         TRY(d->runs_ahead ? OK : collect_guesses(d, err));
         goes_on = next_rows(d, step);
-        TRY(goes_on ? start(d, &d->step, err) : OK);
+        TRY(goes_on ? program_drafter_start(d, &d->step, err) : OK);
         TRY(d->runs_ahead ? collect_guesses(d, err) : OK);
     }
     return OK;
@@ -326,20 +330,23 @@ enum status program_drafter_follow(void *context, const struct step *step, struc
     d->n_chains = 0;
     d->n_follows++;
     d->price = guess_price(&d->g->scheduler, &d->g->drafter.times, d->g->drafter.pass_us);
+    if (d->trees) // a guess of the trunk takes its share of the branches' rows along
+        d->price.each += d->price.row * ((double)d->most_kept / d->most_guesses - 1);
     draft_rows_begin(&d->rows, &step->plan);
     if (far_too_many(d)) {
         draft_rows_without(&d->rows, &step->plan);
         return OK;
     }
     for (int s = 0; s < step->plan.n_seqs; s++)
-        (d->draft->reads_target ? add_newest : add_text)(d, step, s);
+        if (step->branch[s] == 0)
+            (d->draft->reads_target ? add_newest : add_text)(d, step, s);
     if (d->rows.plan->n_tokens == 0) {
         draft_rows_without(&d->rows, &step->plan);
         return OK;
     }
     TRY(model_check(d->draft->model, err));
     int64_t begun = clock_us();
-    TRY((d->draft->context ? run_blocks : run_chains)(d, step, err));
+    TRY((d->draft->context ? run_blocks : d->trees ? program_drafter_run_trees : run_chains)(d, step, err));
     learn_pass(d, clock_us() - begun);
     return OK;
 }

@@ -18,6 +18,9 @@
 /* ERR_UNSUPPORTED says why no draft runs beside this target, or not this one. */
 enum status program_drafter_check(const struct gyre *g, const struct draft *draft, struct error *err);
 
+/* Likewise why it guesses no trees. */
+enum status program_drafter_check_tree(const struct gyre *g, const struct draft *draft, struct error *err);
+
 /* After the target is loaded: places the draft's weights. Then, when the cache's size is known, all else. */
 enum status program_drafter_load(struct gyre *g, const struct gyre_options *o, const struct draft *draft,
                                  struct error *err);

@@ -1,4 +1,5 @@
 /* program_drafter_open.c - a draft's program is placed beside its target's, compiled and linked to it. */
+#include "engine/draft/branches.h"
 #include "engine/draft/program_drafter_parts.h"
 
 #include <stdlib.h>
@@ -19,6 +20,9 @@ static void close_drafter(void *context) {
     free(d->samples[0]);
     free(d->samples[1]);
     free(d->results);
+    for (int i = 0; d->trees && i < d->most_chains; i++)
+        guess_tree_release(&d->trees[i].tree);
+    free(d->trees);
     free(d->chains);
     free(d->block);
     free(d->q);
@@ -71,6 +75,7 @@ enum status program_drafter_load(struct gyre *g, const struct gyre_options *o, c
                                    .dummy_weights = o->dummy_weights,
                                    .is_draft = true};
     TRY(program_drafter_check(g, draft, err));
+    TRY(o->draft_topk > 1 ? program_drafter_check_tree(g, draft, err) : OK);
     struct program_drafter *d = xcalloc(1, sizeof *d);
     *d = (struct program_drafter){.g = g, .draft = draft};
     g->drafter = (struct drafter){.context = d, .close = close_drafter};
@@ -103,11 +108,12 @@ static enum status alloc_cache(struct program_drafter *d, struct error *err) {
 /* Prompts, and the rows of all chains at once. */
 static struct bucket bucket_of(const struct program_drafter *d, int most_seqs) {
     const struct step_limits *limits = &d->g->scheduler.limits;
-    int a_seq = MAX(d->draft->block, 1);
+    int a_seq = MAX(MAX(d->draft->block, d->topk), 1), per_seq = d->most_guesses / d->g->cache.block_size + 2;
+    int n_copies = MAX(d->g->pool.max_copies, most_seqs * d->topk * per_seq);
     return (struct bucket){.max_tokens = MAX(limits->max_tokens, most_seqs * a_seq),
-                           .max_seqs = limits->max_seqs,
-                           .max_rows = most_seqs * (d->most_guesses + 1),
-                           .max_copies = d->draft->step->n_groups * d->g->pool.max_copies};
+                           .max_seqs = MAX(limits->max_seqs, most_seqs * d->topk),
+                           .max_rows = most_seqs * MAX(d->most_guesses + 1, d->topk),
+                           .max_copies = d->draft->step->n_groups * n_copies};
 }
 
 static void allocate(struct program_drafter *d, struct bucket bucket, int most_seqs) {
@@ -115,7 +121,7 @@ static void allocate(struct program_drafter *d, struct bucket bucket, int most_s
     struct draft_rows_options rows = {.bucket = bucket,
                                       .target_group = draft_group(d->g->program),
                                       .n_groups = draft->step->n_groups,
-                                      .n_scratch = most_seqs,
+                                      .n_scratch = most_seqs * (1 + 2 * d->topk),
                                       .most_ahead = MAX(d->most_guesses, draft->block),
                                       .shares = draft->reads_target};
     draft_rows_init(&d->rows, &d->g->cache, &rows);
@@ -128,6 +134,10 @@ static void allocate(struct program_drafter *d, struct bucket bucket, int most_s
     d->sample = d->samples[0];
     d->results = xcalloc((size_t)bucket.max_rows, sizeof *d->results);
     d->chains = xcalloc((size_t)most_seqs, sizeof *d->chains);
+    if (d->topk > 0)
+        d->trees = xcalloc((size_t)most_seqs, sizeof *d->trees);
+    for (int i = 0; i < most_seqs && d->trees; i++)
+        guess_tree_init(&d->trees[i].tree, d->most_guesses, d->topk);
     d->block = xcalloc((size_t)draft->block + 1, sizeof *d->block);
     for (int i = 1; i < draft->block; i++)
         d->block[i] = draft->mask;
@@ -148,8 +158,11 @@ enum status program_drafter_open(struct gyre *g, const struct gyre_options *o, s
     struct program_drafter *d = g->drafter.context;
     int most_seqs = MIN(g->drafter.most_seqs, g->scheduler.limits.max_seqs);
     d->most_guesses = d->draft->block > 0 ? MIN(o->n_guesses, d->draft->block - !d->draft->from_anchor) : o->n_guesses;
+    d->most_chains = most_seqs;
+    d->topk = o->draft_topk > 1 ? o->draft_topk : 0;
+    d->most_kept = o->draft_rows ? o->draft_rows - 1 : o->n_guesses;
     d->is_linked = g->ops->states_from && d->draft->feature != NO_STATES;
-    d->runs_ahead = g->ops->max_in_flight > 1 && !o->draft_rejection && !d->draft->context &&
+    d->runs_ahead = g->ops->max_in_flight > 1 && !o->draft_rejection && !d->draft->context && !d->topk &&
                     (d->is_linked || d->draft->feature == NO_STATES);
     struct bucket bucket = bucket_of(d, most_seqs);
     allocate(d, bucket, most_seqs);
@@ -159,6 +172,8 @@ enum status program_drafter_open(struct gyre *g, const struct gyre_options *o, s
     TRY(d->draft->context ? g->ops->compile(d->context.loaded, bucket, &d->context.exe, err) : OK);
     TRY(d->draft->chooser ? g->ops->compile(d->chooser.loaded, bucket, &d->chooser.exe, err) : OK);
     g->drafter.guess = program_drafter_guess;
+    g->drafter.branch = d->trees ? program_drafter_branch : NULL;
+    g->drafter.most_branches = engine_most_branches(o);
     g->drafter.follow = program_drafter_follow;
     g->drafter.reads_hidden = d->draft->feature != NO_STATES;
     g->drafter.waits = true;

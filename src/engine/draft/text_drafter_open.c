@@ -46,6 +46,7 @@ enum status text_drafter_load(struct gyre *g, const struct gyre_options *o, cons
                                    .dummy_weights = o->dummy_weights,
                                    .is_draft = true};
     TRY(program_drafter_check(g, draft, err));
+    TRY(o->draft_topk > 1 ? program_drafter_check_tree(g, draft, err) : OK);
     struct text_drafter *d = xcalloc(1, sizeof *d);
     *d = (struct text_drafter){.g = g, .draft = draft};
     g->drafter = (struct drafter){.context = d, .close = close_drafter};
