@@ -214,6 +214,8 @@ enum status engine_flags_open(const struct engine_flags *f, const char *model, s
         .ngram_min = f->speculation.ngram_min,
         .ngram_max = f->speculation.ngram_max,
         .guess_seqs = f->speculation.guess_seqs,
+        .draft_topk = f->speculation.topk,
+        .draft_rows = f->speculation.rows,
         .draft_rejection =
             f->speculation.rejects || (f->draft_acceptance && strcmp(f->draft_acceptance, "rejection") == 0),
         .always_guess = f->speculation.always,

@@ -10,7 +10,7 @@
 
 /* Of gyre_options; zeros: none. */
 struct speculation {
-    int n_guesses, ngram_min, ngram_max, guess_seqs;
+    int n_guesses, ngram_min, ngram_max, guess_seqs, topk, rows;
     char method[64], model[4096]; // of a draft
     double synthetic;
     bool always, rejects;

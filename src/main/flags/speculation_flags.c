@@ -41,6 +41,8 @@ static enum status read_object(const json_t *config, struct speculation *out, st
         {"prompt_lookup_min", &out->ngram_min, 1, 64},
         {"prompt_lookup_max", &out->ngram_max, 1, 64},
         {"disable_by_batch_size", &out->guess_seqs, 1, 4096},
+        {"eagle_topk", &out->topk, 1, 8},
+        {"num_draft_tokens", &out->rows, 2, 32},
     };
     const char *key;
     json_t *value;
@@ -70,6 +72,9 @@ static enum status read_object(const json_t *config, struct speculation *out, st
     if (!out->rejects && strcmp(acceptance, "draw") != 0)
         return fail(err, ERR_ARG, "%s: \"%s\" is \"%.40s\", it must be draw or rejection", flag_name, acceptance_key,
                     acceptance);
+    if (out->rows && out->topk < 2)
+        return fail(err, ERR_ARG, "%s: \"num_draft_tokens\" is of trees, with an \"eagle_topk\" of at least 2",
+                    flag_name);
     if (out->ngram_max && out->ngram_min > out->ngram_max)
         return fail(err, ERR_ARG, "%s: \"prompt_lookup_min\" is %d, above \"prompt_lookup_max\" %d", flag_name,
                     out->ngram_min, out->ngram_max);

@@ -7,7 +7,7 @@ import unittest
 from concurrent.futures import ThreadPoolExecutor
 
 from brief import slow
-from serving import GYRE, ROOT, Server
+from serving import GYRE, ROOT, SMALL, Server
 
 PROMPT = "The big dog ran. The big dog ran. The big dog ran. The big"
 NGRAM = json.dumps({"method": "ngram", "num_speculative_tokens": 6, "adaptive": False})
@@ -16,7 +16,7 @@ SAMPLING = ({"temperature": 0}, {"temperature": 0.8, "seed": 3})
 
 def answers(*flags):
     """The choices, and steps, guesses, right guesses."""
-    server = Server("models/story", *flags)
+    server = Server(SMALL, *flags)
     try:
         choices = [server.post("/v1/completions", prompt=PROMPT, max_tokens=100, logprobs=2, ignore_eos=True,
                                **s)[1]["choices"]
@@ -39,7 +39,7 @@ class Speculation(unittest.TestCase):
         self.assertLess(fewer, steps - n_right / 2)
 
     def test_a_draft_model_changes_no_answer(self):
-        draft = {"method": "draft_model", "model": os.path.join(ROOT, "models/story"), "num_speculative_tokens": 3,
+        draft = {"method": "draft_model", "model": os.path.join(ROOT, SMALL), "num_speculative_tokens": 3,
                  "adaptive": False}
         plain, steps, _, _ = answers()
         guessed, fewer, n_guessed, n_right = answers("--speculative-config", json.dumps(draft))
@@ -47,8 +47,18 @@ class Speculation(unittest.TestCase):
         self.assertGreater(n_right, 0.9 * n_guessed)
         self.assertLess(fewer, steps / 3)
 
+    def test_trees_change_no_answer(self):
+        draft = {"method": "draft_model", "model": os.path.join(ROOT, "tests/models/qwen3"), "adaptive": False,
+                 "num_speculative_tokens": 4, "eagle_topk": 3, "num_draft_tokens": 9}
+        plain, steps, _, _ = answers()
+        guessed, fewer, n_guessed, n_right = answers("--speculative-config", json.dumps(draft))
+        self.assertEqual(guessed, plain)
+        self.assertGreater(n_right, 10)
+        self.assertGreater(n_guessed, 6 * fewer)  # of eight at most
+        self.assertLess(fewer, steps - n_right / 2)
+
     def test_a_draft_model_with_other_tokens_changes_no_answer(self):
-        draft = {"model": os.path.join(ROOT, "tests/models/llama"), "num_speculative_tokens": 3, "adaptive": False}
+        draft = {"model": os.path.join(ROOT, "models/story"), "num_speculative_tokens": 3, "adaptive": False}
         plain, steps, _, _ = answers()
         guessed, fewer, n_guessed, n_right = answers("--speculative-config", json.dumps(draft))
         self.assertEqual(guessed, plain)
@@ -95,7 +105,7 @@ class Speculation(unittest.TestCase):
         self.assertNotIn("tokenizer.json", said)
 
     def test_what_a_client_predicts_changes_no_answer(self):
-        server = Server("models/story")
+        server = Server(SMALL)
         try:
             def ask(**more):
                 status, body = server.post("/v1/chat/completions", messages=[{"role": "user", "content": PROMPT}],
@@ -127,10 +137,10 @@ class Speculation(unittest.TestCase):
                                                             "minItems": 6, "maxItems": 9}}, "required": ["dogs"]}
         asked = ({"guided_regex": r"( The big dog ran\.){2,9}"}, {"guided_json": schema},
                  {"guided_regex": r"[a-z ]{30,60}\."}, {"guided_choice": ["The big dog ran.", "The big cat"]})
-        draft = {"method": "draft_model", "model": os.path.join(ROOT, "models/story"), "adaptive": False}
+        draft = {"method": "draft_model", "model": os.path.join(ROOT, SMALL), "adaptive": False}
         told = []
         for config in (None, NGRAM, json.dumps(draft)):
-            server = Server("models/story", *(("--speculative-config", config) if config else ()))
+            server = Server(SMALL, *(("--speculative-config", config) if config else ()))
             try:
                 told.append([server.post("/v1/completions", prompt=PROMPT, max_tokens=120, logprobs=1, **a, **s)[1]
                              ["choices"] for a in asked for s in SAMPLING])
@@ -164,12 +174,22 @@ class Speculation(unittest.TestCase):
         finally:
             self.assertEqual(server.stop(), 0)
 
+    def test_a_pipeline_refuses_trees(self):
+        draft = {"model": os.path.join(ROOT, SMALL), "eagle_topk": 2}
+        p = subprocess.run([GYRE, "run", os.path.join(ROOT, SMALL), "-p", "x", "-n", "1", "--speculative-config",
+                            json.dumps(draft), "--pipeline-parallel-size", "2"], capture_output=True, text=True)
+        self.assertNotEqual(p.returncode, 0)
+        self.assertIn("pipelines", p.stderr)
+
     def test_what_is_not_known_is_refused_by_name(self):
         for config, word in (({"method": "medusa"}, "medusa"), ({"method": "ngram", "model": "x"}, "model"),
                              ({"method": "ngram", "num_speculative_tokens": 99}, "num_speculative_tokens"),
                              ({"method": "ngram", "prompt_lookup_min": 4, "prompt_lookup_max": 2}, "prompt_lookup_min"),
+                             ({"method": "ngram", "eagle_topk": 2}, "tree"),
+                             ({"model": os.path.join(ROOT, SMALL), "num_draft_tokens": 8}, "eagle_topk"),
+                             ({"model": os.path.join(ROOT, SMALL), "eagle_topk": 9}, "eagle_topk"),
                              ([], "JSON object"), ({}, "method")):
-            p = subprocess.run([GYRE, "run", os.path.join(ROOT, "models/story"), "-p", "x", "-n", "1",
+            p = subprocess.run([GYRE, "run", os.path.join(ROOT, SMALL), "-p", "x", "-n", "1",
                                 "--speculative-config", json.dumps(config)], capture_output=True, text=True, timeout=60)
             self.assertNotEqual(p.returncode, 0, config)
             self.assertIn(word, p.stderr)

@@ -30,7 +30,8 @@ class Options(Structure):
                 ("eos", POINTER(c_int32)), ("n_eos", c_size_t), ("adapters", c_void_p), ("n_adapters", c_size_t),
                 ("n_guesses", c_int), ("ngram_min", c_int), ("ngram_max", c_int), ("guess_seqs", c_int),
                 ("draft_model", c_char_p), ("draft_method", c_char_p), ("always_guess", c_bool), ("draft_rejection", c_bool),
-                ("synthetic_acceptance", c_double), ("model_tokens", c_void_p), ("draft_tokens", c_void_p)]
+                ("synthetic_acceptance", c_double), ("model_tokens", c_void_p), ("draft_tokens", c_void_p),
+                ("draft_topk", c_int), ("draft_rows", c_int)]
 
 
 class Info(Structure):

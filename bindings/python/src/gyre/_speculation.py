@@ -8,7 +8,7 @@ from ._errors import RequestError
 
 NUMBERS = {
     "num_speculative_tokens": "n_guesses", "prompt_lookup_min": "ngram_min", "prompt_lookup_max": "ngram_max",
-    "disable_by_batch_size": "guess_seqs"
+    "disable_by_batch_size": "guess_seqs", "eagle_topk": "draft_topk", "num_draft_tokens": "draft_rows"
 }
 
 
