@@ -69,7 +69,7 @@ float f16_to_f32(uint16_t h) {
     if (exponent == 31)
         return f32_from_bits(sign | 0x7F800000 | mantissa << 13);
     if (exponent == 0) {
-        float f = ldexpf((float)mantissa, -24);
+        float f = (float)mantissa * 0x1p-24f;
         return sign ? -f : f;
     }
     return f32_from_bits(sign | (exponent + 112) << 23 | mantissa << 13);
@@ -82,17 +82,20 @@ uint16_t f32_to_f16(float f) {
     if (magnitude >= 0x477FF000) // rounds to 65536 or more
         return (uint16_t)(sign | 0x7C00);
     if (magnitude < 0x38800000) // below 2^-14: a multiple of 2^-24
-        return (uint16_t)(sign | (uint32_t)lrintf(ldexpf(fabsf(f), 24)));
+        return (uint16_t)(sign | (uint32_t)lrintf(fabsf(f) * 0x1p24f));
     magnitude += 0xFFF + (magnitude >> 13 & 1);
     return (uint16_t)(sign | (magnitude - 0x38000000) >> 13);
 }
 
 float f8_e4m3_to_f32(uint8_t b) {
-    int exponent = b >> 3 & 15, mantissa = b & 7;
-    if ((b & 0x7F) == 0x7F)
-        return b & 0x80 ? -NAN : NAN;
-    float f = exponent ? ldexpf((float)(8 + mantissa), exponent - 10) : ldexpf((float)mantissa, -9);
-    return b & 0x80 ? -f : f;
+    uint32_t sign = (uint32_t)(b & 0x80) << 24, magnitude = b & 0x7F;
+    if (magnitude == 0x7F)
+        return f32_from_bits(sign | 0x7FC00000);
+    if (magnitude < 8) { // no exponent
+        float f = (float)magnitude * 0x1p-9f;
+        return sign ? -f : f;
+    }
+    return f32_from_bits(sign | (magnitude + (120 << 3)) << 20);
 }
 
 uint8_t f32_to_f8_e4m3(float f) {
@@ -111,13 +114,7 @@ uint8_t f32_to_f8_e4m3(float f) {
 }
 
 float f8_e5m2_to_f32(uint8_t b) { return f16_to_f32((uint16_t)(b << 8)); }
-float f8_e8m0_to_f32(uint8_t b) { return b == 255 ? NAN : ldexpf(1, b - 127); }
-
-float e2m1_to_f32(unsigned code) {
-    static const float values[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
-    float f = values[code & 7];
-    return code & 8 ? -f : f;
-}
+float f8_e8m0_to_f32(uint8_t b) { return b == 255 ? NAN : b ? f32_from_bits((uint32_t)b << 23) : 0x1p-127f; }
 
 void dtype_to_f32(enum dtype dt, const void *src, int64_t stride, int64_t n, float *out) {
 #define EACH(type, expr)                  \

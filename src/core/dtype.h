@@ -61,7 +61,12 @@ float f8_e4m3_to_f32(uint8_t b);
 uint8_t f32_to_f8_e4m3(float f); // nearest even, saturates at +-448 as every engine does; NaN stays NaN
 float f8_e5m2_to_f32(uint8_t b);
 float f8_e8m0_to_f32(uint8_t b);
-float e2m1_to_f32(unsigned code); // low 4 bits: sign and {0 .5 1 1.5 2 3 4 6}
+
+// Of the low 4 bits: sign and magnitude.
+static inline float e2m1_to_f32(unsigned code) {
+    static const float values[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+    return values[code & 15];
+}
 
 /* n elements of type dt at src, `stride` elements apart, to floats. Integers convert by value. */
 void dtype_to_f32(enum dtype dt, const void *src, int64_t stride, int64_t n, float *out);

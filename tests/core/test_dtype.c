@@ -29,6 +29,23 @@ static void known_values(void **state) {
     EXPECT(e2m1_to_f32(7) == 6 && e2m1_to_f32(9) == -0.5f);
 }
 
+/* What each byte says, by its definition. */
+static void every_byte_is_its_sign_mantissa_and_exponent(void **state) {
+    (void)state;
+    for (int b = 0; b < 256; b++) {
+        double sign = b & 0x80 ? -1 : 1;
+        int e = b >> 3 & 15, m = b & 7;
+        float e4m3 = (b & 0x7F) == 0x7F ? NAN : (float)(sign * (e ? ldexp(8 + m, e - 10) : ldexp(m, -9)));
+        EXPECT(same(f8_e4m3_to_f32((uint8_t)b), e4m3));
+        EXPECT(same(f8_e8m0_to_f32((uint8_t)b), b == 255 ? NAN : (float)ldexp(1, b - 127)));
+    }
+    for (int h = 0; h < 65536; h++) {
+        int e = h >> 10 & 31, m = h & 1023;
+        double magnitude = e == 31 ? m ? NAN : INFINITY : e ? ldexp(1024 + m, e - 25) : ldexp(m, -24);
+        EXPECT(same(f16_to_f32((uint16_t)h), (float)(h & 0x8000 ? -magnitude : magnitude)));
+    }
+}
+
 /* For any float, the rounded value is no farther than both neighbours, and ties go to the even code. */
 static void rounding_is_to_nearest_even(void **state) {
     (void)state;
@@ -72,6 +89,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_small_float_survives_a_round_trip),
         cmocka_unit_test(known_values),
+        cmocka_unit_test(every_byte_is_its_sign_mantissa_and_exponent),
         cmocka_unit_test(rounding_is_to_nearest_even),
         cmocka_unit_test(names_of_both_worlds_are_known),
     };

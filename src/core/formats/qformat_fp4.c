@@ -6,15 +6,17 @@
  * row_stride counts bytes. */
 #include "core/weight.h"
 
+#include "base/status.h"
+
 static void row_to_f32(const struct weight_part *p, int64_t row, int64_t n_cols, float *out) {
     const uint8_t *packed = (const uint8_t *)p->data + row * p->row_stride;
     const struct qscale *s = &p->scale;
     const uint8_t *scales = (const uint8_t *)s->data + (p->first_row + row) * s->stride;
-    for (int64_t c = 0; c < n_cols; c++) {
-        float scale;
-        dtype_to_f32(s->dtype, scales + c / s->block_cols, 1, 1, &scale);
-        unsigned code = c & 1 ? packed[c / 2] >> 4 : packed[c / 2] & 15;
-        out[c] = e2m1_to_f32(code) * scale * s->tensor_scale;
+    for (int64_t c = 0, b = 0; c < n_cols; b++) {
+        float scale, tensor_scale = s->tensor_scale;
+        dtype_to_f32(s->dtype, scales + b, 1, 1, &scale);
+        for (int64_t end = MIN((b + 1) * s->block_cols, n_cols); c < end; c++)
+            out[c] = e2m1_to_f32(c & 1 ? packed[c / 2] >> 4 : packed[c / 2] & 15) * scale * tensor_scale;
     }
 }
 
