@@ -20,7 +20,8 @@ enum {
     LEAST_READY = 8,
     LEAST_DIRECT = 16,
     MOST_READY = PARTIAL_ROWS, // ... so many rows at least and at most
-    MOST_TILED = 256
+    MOST_TILED = 256,
+    STREAM_BYTES = 128 << 10 // weights of a piece that few rows of x meet
 };
 
 static int64_t ready_rows(int64_t width) {
@@ -66,6 +67,12 @@ static const float *arranged_group(struct product *p, int arrangement, int64_t g
     return p->scratch;
 }
 
+/* Whether columns go by blocks, so that x stays in the first-level cache. */
+static bool goes_by_blocks(const struct product *p, const struct weight_part *part) {
+    bool is_far = p->kernels->near_floats > 0 && p->x.rows > 1 && p->x.rows * p->x.width > p->kernels->near_floats;
+    return n_groups(p) > 1 || (is_far && part->format->block_cols == 0);
+}
+
 /* All rows of x with n_cols columns of `part`, which is the run's or what was made of it, from row `row` on. */
 static void multiply_groups(struct product *p, const struct run *run, const struct weight_part *part, int64_t row,
                             int64_t n_cols, bool near) {
@@ -84,22 +91,23 @@ static void multiply_groups(struct product *p, const struct run *run, const stru
             .y_stride = run->y_stride,
             .bias = run->bias,
             .near = near || g > 0,
-            .partial = n_groups(p) > 1 ? p->scratch + arranged_floats(p->x.width) : NULL,
+            .partial = goes_by_blocks(p, run->part) ? p->scratch + arranged_floats(p->x.width) : NULL,
         });
     }
 }
 
-/* Rows of a piece that several groups meet: a power of two, as tiles are. */
-static int64_t direct_rows(const struct kernels *kernels, const struct weight_part *part) {
+/* Rows of a piece that goes by blocks, for several groups or one: a power of two, as tiles are. */
+static int64_t direct_rows(const struct kernels *kernels, const struct weight_part *part, int64_t n_groups) {
     int64_t row_bytes = part->row_stride * (int64_t)dtype_bytes(part->dtype),
-            n = kernels->by_tiles ? MOST_TILED : MOST_READY;
-    while (n > LEAST_DIRECT && n * row_bytes > NEAR_BYTES)
+            n = kernels->by_tiles ? MOST_TILED : MOST_READY, most_bytes = n_groups > 1 ? NEAR_BYTES : STREAM_BYTES,
+            least = n_groups > 1 ? LEAST_DIRECT : LEAST_READY;
+    while (n > least && n * row_bytes > most_bytes)
         n /= 2;
     return n;
 }
 
 static void multiply_direct(struct product *p, const struct run *run) {
-    int64_t n = p->x.rows > FEW_ROWS ? direct_rows(p->kernels, run->part) : run->n;
+    int64_t n = goes_by_blocks(p, run->part) ? direct_rows(p->kernels, run->part, n_groups(p)) : run->n;
     for (int64_t r = 0; r < run->n; r += n) {
         struct run piece = piece_of(run, r, MIN(n, run->n - r));
         multiply_groups(p, &piece, piece.part, piece.row, p->x.width, false);
@@ -132,7 +140,7 @@ void product_rows(struct product *p, int64_t begin, int64_t end, struct mat y, c
 /* In pieces of so many bytes of weights, or fewer: long streams for few rows of x; for many, what a second-level cache
  * keeps while all of x passes by. */
 void deal_columns(const struct op *op, int64_t n_x, int n_workers, struct pool_range *columns) {
-    enum { STREAM_BYTES = 128 << 10, KEPT_BYTES = 640 << 10, GRAIN = 32 };
+    enum { KEPT_BYTES = 640 << 10, GRAIN = 32 };
     const struct weight *w = op->weights[0];
     int64_t row_bytes = MAX(weight_stored_bytes(w) / w->out, 1),
             half_share = (w->out + 2 * n_workers - 1) / (2 * n_workers);

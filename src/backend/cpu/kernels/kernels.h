@@ -70,6 +70,8 @@ struct kernels {
     int (*direct_groups)(const struct weight_part *part);
     bool rounds;   // activations that meet bf16 weights are rounded to bf16
     bool by_tiles; // multiply_few wants many rows of weights and no `partial`
+    /* Rows of x of more floats than these go by blocks of columns, and want `partial`, in one group too; 0: never. */
+    int64_t near_floats;
 
     /* n_rows rows of n columns of any format as what multiply_few takes fastest, in out [n_rows in multiples of 8]
      * [arranged_cols(n)]: mostly floats, dequantised, in the order in which it meets them. As the part that is

@@ -71,6 +71,7 @@ const struct kernels KERNELS = {
     .arrange = arrange,
     .multiply_few = multiply_few,
     .direct_groups = direct_groups,
+    .near_floats = FEW_NEAR_FLOATS,
     .ready = ready,
     .convert = convert,
     .pack = pack,

@@ -83,6 +83,19 @@ static inline vf vf_load_f8_e4m3(const uint8_t *p) {
     return _mm256_or_ps(v, _mm256_castsi256_ps(_mm256_or_si256(nan, sign)));
 }
 
+/* Of 16 the even ones and the odd ones, by half the instructions that two vectors in order take: as bfloat16 they are
+ * the halves of a word. */
+#define F8_APART 1
+static inline void vf_load_f8_e4m3_apart(const uint8_t *p, vf *even, vf *odd) {
+    __m256i b = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p)), most = _mm256_set1_epi16(0x7F);
+    __m256i magnitude = _mm256_and_si256(b, most), sign = _mm256_slli_epi16(_mm256_xor_si256(b, magnitude), 8);
+    __m256i nan = _mm256_cmpeq_epi16(magnitude, most); // all ones is a NaN too
+    __m256i halves = _mm256_or_si256(_mm256_or_si256(_mm256_slli_epi16(magnitude, 4), sign), nan);
+    const vf factor = _mm256_set1_ps(0x1p120f);
+    *even = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(halves, 16)), factor);
+    *odd = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_and_si256(halves, _mm256_set1_epi32((int)0xFFFF0000))), factor);
+}
+
 static inline void vf_separate(vf *a, vf *b) {
     vf low = _mm256_permute2f128_ps(*a, *b, 0x20), high = _mm256_permute2f128_ps(*a, *b, 0x31);
     *a = _mm256_shuffle_ps(low, high, 0x88);

@@ -1,7 +1,7 @@
 /* elements.h - part of kernels_body.h: weights as floats, whatever they are stored as. */
 
-/* 2 * LANES elements from p: in order, but the even and the odd ones of bf16, which shift and mask alone
- * separate; activations are arranged to match. */
+/* 2 * LANES elements from p: in order, but the even and the odd ones of bf16, which shift and mask alone separate, and
+ * of e4m3 where a set makes bf16 of it; activations are arranged to match. */
 static ALWAYS_INLINE void load_pair(const enum dtype dt, const unsigned char *p, vf *first, vf *second) {
     switch (dt) {
     case DT_BF16:
@@ -21,9 +21,22 @@ static ALWAYS_INLINE void load_pair(const enum dtype dt, const unsigned char *p,
         *second = vf_load_i8((const int8_t *)p + LANES);
         return;
     default: // DT_F8_E4M3
+#ifdef F8_APART
+        vf_load_f8_e4m3_apart(p, first, second);
+#else
         *first = vf_load_f8_e4m3(p);
         *second = vf_load_f8_e4m3(p + LANES);
+#endif
     }
+}
+
+/* Whether these are the even columns of a step, then the odd ones; or they are in order. */
+static ALWAYS_INLINE bool comes_apart(const enum dtype dt) {
+#ifdef F8_APART
+    if (dt == DT_F8_E4M3)
+        return true;
+#endif
+    return dt == DT_BF16;
 }
 
 /* dtype_bytes, known to the compiler. */
@@ -83,17 +96,38 @@ static void convert_scaled(const struct weight_part *part, int64_t row, int64_t 
     }
 }
 
-static void convert_fp4(const struct weight_part *part, int64_t row, int64_t col, int64_t n, float *out) {
-    const struct qscale *s = &part->scale;
-    const unsigned char *p = (const unsigned char *)part->data + row * part->row_stride + col / 2;
-    int64_t i = 0, end;
+/* Scales of n blocks of columns from block_col on. */
+static void scales_at(const struct qscale *s, int64_t stored_row, int64_t block_col, int64_t n, float *out) {
+    int64_t at = (s->block_rows ? stored_row / s->block_rows : 0) * s->stride + block_col;
+    const unsigned char *p = (const unsigned char *)s->data + at * (int64_t)dtype_bytes(s->dtype);
+    if (s->dtype == DT_F8_E4M3)
+        convert_elements(DT_F8_E4M3, p, n, out);
+    else
+        dtype_to_f32(s->dtype, p, 1, n, out);
+}
+
+/* n columns of a block from p on, times its scale. */
+static ALWAYS_INLINE void convert_fp4_block(const unsigned char *p, float scale, int64_t n, float *out) {
+    int64_t i = 0;
     for (; i + LANES <= n; i += LANES)
-        vf_store(out + i, vf_load_e2m1(p + i / 2));
+        vf_store(out + i, vf_mul(vf_load_e2m1(p + i / 2), vf_set(scale)));
     for (; i < n; i++)
-        out[i] = e2m1_to_f32(i & 1 ? p[i / 2] >> 4 : p[i / 2] & 15);
-    for (int64_t c = col; c < col + n; c = end) {
-        end = MIN((c / s->block_cols + 1) * s->block_cols, col + n);
-        scale(out + (c - col), scale_at(s, part->first_row + row, c / s->block_cols) * s->tensor_scale, end - c);
+        out[i] = e2m1_to_f32(i & 1 ? p[i / 2] >> 4 : p[i / 2] & 15) * scale;
+}
+
+static void convert_fp4(const struct weight_part *part, int64_t row, int64_t col, int64_t n, float *out) {
+    enum { SCALES = 64 }; // that are made floats at a time
+    const struct qscale *s = &part->scale;
+    const unsigned char *p = (const unsigned char *)part->data + row * part->row_stride;
+    const int64_t width = s->block_cols, behind = col + n;
+    for (int64_t c = col, b = col / width; c < behind; b += SCALES) {
+        float scales[SCALES];
+        scales_at(s, part->first_row + row, b, MIN(SCALES, (behind + width - 1) / width - b), scales);
+        for (int i = 0; i < SCALES && c < behind; i++) {
+            int64_t end = MIN((b + i + 1) * width, behind);
+            convert_fp4_block(p + c / 2, scales[i] * s->tensor_scale, end - c, out + (c - col));
+            c = end;
+        }
     }
 }
 

@@ -17,6 +17,9 @@
 #ifndef FEW_AHEAD_BYTES
 #define FEW_AHEAD_BYTES AHEAD_BYTES
 #endif
+#ifndef FEW_NEAR_FLOATS
+#define FEW_NEAR_FLOATS 0
+#endif
 
 enum { MAX_TILE_WEIGHTS = 8 };
 
@@ -49,7 +52,7 @@ enum {
 };
 
 static int arrangement(const struct weight_part *part) {
-    return is_direct(part) && part->dtype == DT_BF16 ? BY_STEP_APART : BY_STEP;
+    return is_direct(part) && comes_apart(part->dtype) ? BY_STEP_APART : BY_STEP;
 }
 
 static void arrange(int how, const float *x, int64_t x_stride, int n_x, int64_t n, float *out) {
@@ -164,6 +167,17 @@ static ALWAYS_INLINE void few_keep(const int n_w, const int n_x, const int64_t n
         vf_store(partial + (i * n_all + t) * LANES, sum[i][t]);
 }
 
+/* What is fetched when columns [from, to) of row r begin. By blocks of columns all of the rows come again and again:
+ * then it is what lies behind them, which comes next, as far along as they are. */
+static ALWAYS_INLINE const unsigned char *few_ahead(const enum dtype dt, const struct few_rows *f, int64_t r,
+                                                    int64_t from, int64_t to) {
+    const int64_t row_bytes = f->part->row_stride * element_bytes(dt);
+    const unsigned char *w = (const unsigned char *)f->part->data + f->row * row_bytes;
+    if (!f->partial)
+        return w + r * row_bytes + FEW_AHEAD_BYTES;
+    return w + f->n_rows * row_bytes + (from * f->n_rows + r * (to - from)) * element_bytes(dt);
+}
+
 /* Columns [from, to) of rows [r, r + n_w) of f with n_x of its n_all rows of x, from `first` on. */
 static ALWAYS_INLINE void few_tile(const enum dtype dt, const bool scaled, const int n_w, const int n_x,
                                    const int64_t n_all, const struct few_rows *f, int64_t r, int64_t first,
@@ -175,7 +189,7 @@ static ALWAYS_INLINE void few_tile(const enum dtype dt, const bool scaled, const
     const float *x = f->x + first * 2 * LANES;
     struct few_walk walk = {.w_stride = part->row_stride * size, .x_step = n_all};
     walk.w = (const unsigned char *)part->data + row * walk.w_stride;
-    walk.ahead = walk.w + FEW_AHEAD_BYTES;
+    walk.ahead = few_ahead(dt, f, r, from, to);
     walk.ahead_step = f->near || first > 0 || part->row_stride != f->n_cols ? 0 : n_w * 2 * LANES * size;
     vf sum[MAX_TILE_WEIGHTS][FEW_ROWS];
     if (from > 0)

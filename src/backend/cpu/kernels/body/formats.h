@@ -107,8 +107,8 @@ static struct weight_part ready(const struct weight_part *part, int64_t row, int
             f->ready(part, r, n, out);
             continue;
         }
-        memset(out, 0, (size_t)arranged_cols(n) * sizeof *out);
         f->convert(part, r, 0, n, out);
+        memset(out + n, 0, (size_t)(arranged_cols(n) - n) * sizeof *out);
     }
     return floats;
 }
