@@ -133,6 +133,15 @@ static inline int storage_of(enum dtype dtype, const struct qformat *blocks) {
 }
 const char *storage_name(int storage); // "bf16", "q4_k"
 
+/* Points that codes of IQ1, IQ2 and IQ3 stand for: 8 columns of place_bits = 2 bits, of IQ3 4 of 3, the first lowest. A
+ * column's value is that of its place: levels[place], of IQ1 (levels NULL) place - 1. */
+struct iq_points {
+    const uint16_t *points;
+    int n, place_bits;
+    const uint8_t *levels;
+};
+struct iq_points iq_points_of(enum qformat_id id); // n 0 of others
+
 extern const int8_t iq4_values[16]; // what the codes of iq4_nl and iq4_xs stand for
 /* The scale and the minimum, 6 bits each, of sub-block b of 8 in the 12 bytes that q4_k and q5_k keep them in. */
 void k_scale_and_min(const uint8_t packed[static 12], int b, int *scale, int *min);

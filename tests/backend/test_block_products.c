@@ -22,6 +22,7 @@ static const struct kernels *set; // that is tested
 
 /* The sets that this processor has: with AVX-512 VNNI first. Returns false where there is no such. */
 enum { N_BASES = 3 };
+static const int n_products[N_BASES] = {22, 22, 14}; // that it has products of
 static bool choose_set(int i) {
     static const char *const names[N_BASES] = {"avx512", "avx2", "neon"};
     const struct kernels *base = kernels_find(names[i]);
@@ -53,21 +54,41 @@ static void free_room(uint8_t *at, size_t n_bytes) {
     munmap(at + n_bytes - n, n + page);
 }
 
-/* Random blocks whose scales are of the size of 2^-6, of either sign. */
+/* Of a block's values; infinity where a float16 of it is no number. */
+static float largest_of(const struct qformat *f, const uint8_t *block) {
+    float values[256], largest = 0;
+    f->block_to_f32(block, values);
+    for (int c = 0; c < f->block_cols; c++)
+        largest = isfinite(values[c]) ? fmaxf(largest, fabsf(values[c])) : INFINITY;
+    return largest;
+}
+static bool is_tame(const struct qformat *f, const uint8_t *block) { return largest_of(f, block) < 1e6f; }
+
+/* The largest codes, whose products fill 16 bits: all bits set but those that would make it wild. Not where minima then
+ * make it small, which no bound knows of. */
+static void saturate(const struct qformat *f, uint8_t *block) {
+    uint8_t before[MAX_BYTES];
+    memcpy(before, block, (size_t)f->block_bytes);
+    for (int k = 0; k < f->block_bytes; k++) {
+        block[k] = 0xFF;
+        if (!is_tame(f, block))
+            block[k] = before[k];
+    }
+    if (largest_of(f, block) < largest_of(f, before))
+        memcpy(block, before, (size_t)f->block_bytes);
+}
+
+/* Random blocks whose scales are of the size of 2^-6, of either sign; every third with the largest codes. */
 static void fill(const struct qformat *f, uint8_t *blocks, int64_t n) {
     for (int64_t i = 0; i < n * f->block_bytes; i++)
         blocks[i] = (uint8_t)(philox_uniform(test_seed(), drawn++, 2) * 256);
     for (int64_t i = 0; i < n; i++) {
-        float values[256];
         uint8_t *b = blocks + i * f->block_bytes;
-        for (bool tame = false; !tame;) { // until no float16 of it is large or no number
-            tame = true;
-            f->block_to_f32(b, values);
-            for (int c = 0; c < f->block_cols; c++)
-                tame = tame && fabsf(values[c]) < 1e6f;
-            for (int k = 0; !tame && k < f->block_bytes; k++)
+        while (!is_tame(f, b))
+            for (int k = 0; k < f->block_bytes; k++)
                 b[k] = (uint8_t)(philox_uniform(test_seed(), drawn++, 3) * 256);
-        }
+        if (i % 3 == 0)
+            saturate(f, b);
     }
 }
 
@@ -158,6 +179,8 @@ static void check_format(const struct qformat *f, int64_t n) {
     for (int64_t i = 0; i < FEW_ROWS * MAX_COLS; i++)
         x[i] = uniform() * (i % 64 < 32 ? 1 : 40);
     memset(x + 32, 0, 32 * sizeof *x);
+    for (int i = 64; i < 128; i++) // as large as they get
+        x[i] = i < 96 ? 3 : -3;
     for (int r = 0; r < ROWS; r++)
         bias[r] = uniform();
     multiply(&part, n, x, n_x, bias, true, y);
@@ -196,7 +219,7 @@ static int check_formats(void) {
     for (int id = 0; id < N_QFORMATS; id++) {
         const struct qformat *f = qformat_of_blocks((enum qformat_id)id);
         struct weight_part part = {.format = f, .dtype = DT_U8, .col_stride = 1};
-        if (!f || set->direct_groups(&part) == 0) // tq1_0
+        if (!f || set->direct_groups(&part) == 0)
             continue;
         static const int64_t blocks[] = {1, 2, 3, 5, 28, 33, 80};
         for (size_t i = 0; i < ARRAY_LEN(blocks); i++)
@@ -213,7 +236,7 @@ static void products_are_those_of_the_reference_and_rounded_activations(void **s
     for (int i = 0; i < N_BASES; i++) {
         if (!choose_set(i))
             continue;
-        EXPECT(check_formats() == 14);
+        EXPECT(check_formats() == n_products[i]);
         n_sets++;
     }
     skip_without_sets(n_sets);
@@ -221,19 +244,29 @@ static void products_are_those_of_the_reference_and_rounded_activations(void **s
 
 enum { EXTREME_COLS = 512 };
 
+/* Bytes of a block that are codes, signs or whole scales: all but the float16 of formats with less than 8 bits a scale;
+ * of others codes alone. */
+static void extreme_bytes(const struct qformat *f, int *from, int *to) {
+    bool is_iq = f->id >= QFORMAT_IQ1_S && f->id <= QFORMAT_IQ3_S, is_ternary = f->id == QFORMAT_TQ1_0;
+    int ends = f->block_cols == 32 ? 0 : 20; // where scales of larger blocks may lie
+    *from = f->id == QFORMAT_IQ1_M || is_ternary ? 0 : is_iq ? 2 : MAX(ends, 8);
+    *to = f->id == QFORMAT_IQ1_M ? 48 : f->block_bytes - (is_iq ? 0 : is_ternary ? 2 : ends);
+}
+
 /* Every code of the blocks the largest, the smallest or none, beside scales as fill has them. */
 static void make_extreme(const struct qformat *f, uint8_t *blocks, int64_t n) {
     static const uint8_t codes[] = {0xFF, 0x7F, 0x80, 0};
-    int ends = f->block_cols == 32 ? 0 : 20; // where scales of larger blocks may lie
+    int from, to;
+    extreme_bytes(f, &from, &to);
     for (int64_t b = 0; b < n; b++)
-        for (int k = MAX(ends, 8); k < f->block_bytes - ends; k++)
+        for (int k = from; k < to; k++)
             blocks[b * f->block_bytes + k] = codes[b % (int64_t)ARRAY_LEN(codes)];
 }
 
 static void check_extremes(const struct qformat *f) {
     static float x[FEW_ROWS * MAX_COLS], weights[MAX_COLS];
     static uint8_t blocks[ROWS * EXTREME_COLS / 32 * MAX_BYTES];
-    float y[FEW_ROWS * (ROWS + GUARD)];
+    float y[FEW_ROWS * (ROWS + GUARD)], alone[ROWS + GUARD], largest[ROWS];
     struct weight_part part = {.format = f,
                                .dtype = DT_U8,
                                .data = blocks,
@@ -242,12 +275,20 @@ static void check_extremes(const struct qformat *f) {
                                .col_stride = 1};
     int64_t n_blocks = ROWS * EXTREME_COLS / f->block_cols;
     fill(f, blocks, n_blocks);
+    for (int r = 0; r < ROWS; r++) {
+        f->row_to_f32(&part, r, EXTREME_COLS, weights);
+        largest[r] = 0; // what minima may be, that are taken from codes which come to nothing then
+        for (int c = 0; c < EXTREME_COLS; c++)
+            largest[r] = fmaxf(largest[r], fabsf(weights[c]));
+    }
     make_extreme(f, blocks, n_blocks);
     for (int64_t k = 0; k < FEW_ROWS * MAX_COLS; k++)
         x[k] = k / MAX_COLS % 2 ? -1 : 1;
     multiply(&part, EXTREME_COLS, x, FEW_ROWS, NULL, false, y);
+    multiply(&part, EXTREME_COLS, x, 1, NULL, false, alone);
+    EXPECT(memcmp(alone, y, ROWS * sizeof *y) == 0);
     for (int r = 0; r < ROWS; r++) {
-        double want = 0, size = 0;
+        double want = 0, size = 8 * (double)largest[r]; // 16 blocks of 32 columns, four roundings each of 2^-24
         f->row_to_f32(&part, r, EXTREME_COLS, weights);
         for (int c = 0; c < EXTREME_COLS; c++)
             want += (double)weights[c], size += fabs((double)weights[c]);

@@ -4,17 +4,31 @@
  *   iq2_xs            d; u16 codes of 9 bits with 7 signs; scales of 4 bits, of 16 columns
  *   iq2_s iq3_s       d; codes' low bytes; signs; high bits; scales of 4 bits, of 16 and 32 columns
  *   iq1_s iq1_m       codes of 11 bits around -1/8 or 1/8; scales of 3 bits, of 32 and 16 columns; iq1_m's d lies in
- * the
- *                     high bits of its scales
+ *                     the high bits of its scales
  *
  * Seven signs say eight: the number of minus signs is even. Layouts byte by byte: docs/formats.md. */
 #include "core/formats/qformat_internal.h"
+
+#include "base/status.h"
 
 #include "core/formats/qformat_grids.inc"
 
 static const uint8_t levels_2[] = {0x08, 0x19, 0x2b};
 static const uint8_t levels_3_xxs[] = {0x04, 0x0c, 0x14, 0x1c, 0x24, 0x2c, 0x34, 0x3e};
 static const uint8_t levels_3_s[] = {0x01, 0x03, 0x05, 0x07, 0x09, 0x0b, 0x0d, 0x0f};
+
+struct iq_points iq_points_of(enum qformat_id id) {
+    switch (id) {
+    case QFORMAT_IQ1_S:
+    case QFORMAT_IQ1_M: return (struct iq_points){iq1_grid, ARRAY_LEN(iq1_grid), 2, NULL};
+    case QFORMAT_IQ2_XXS: return (struct iq_points){iq2_xxs_grid, ARRAY_LEN(iq2_xxs_grid), 2, levels_2};
+    case QFORMAT_IQ2_XS: return (struct iq_points){iq2_xs_grid, ARRAY_LEN(iq2_xs_grid), 2, levels_2};
+    case QFORMAT_IQ2_S: return (struct iq_points){iq2_s_grid, ARRAY_LEN(iq2_s_grid), 2, levels_2};
+    case QFORMAT_IQ3_XXS: return (struct iq_points){iq3_xxs_grid, ARRAY_LEN(iq3_xxs_grid), 3, levels_3_xxs};
+    case QFORMAT_IQ3_S: return (struct iq_points){iq3_s_grid, ARRAY_LEN(iq3_s_grid), 3, levels_3_s};
+    default: return (struct iq_points){NULL, 0, 0, NULL};
+    }
+}
 
 static unsigned u16_at(const uint8_t *p) { return p[0] | (unsigned)p[1] << 8; }
 

@@ -15,25 +15,42 @@ static const struct block_products *products[MAX_SETS];
 static int n_sets;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
+/* The products of a part, and those whose an arrangement is. NULL: the base's. */
+static const struct block_products *products_of(int set, const struct weight_part *part) {
+    const struct block_products *p = products[set];
+    while (p && !p->of(part))
+        p = p->others;
+    return p;
+}
+static const struct block_products *arranged_by(int set, int how) {
+    const struct block_products *p = products[set];
+    while (p && (how < p->arrangements || how >= p->arrangements + ARRANGEMENTS_EACH))
+        p = p->others;
+    return p;
+}
+
 /* Functions of one set, which must know its base. */
 #define SET(i)                                                                                                  \
     static int arrangement_##i(const struct weight_part *part) {                                                \
-        return (products[i]->of(part) ? products[i]->arrangement : bases[i]->arrangement)(part);                \
+        const struct block_products *own = products_of(i, part);                                                \
+        return (own ? own->arrangement : bases[i]->arrangement)(part);                                          \
     }                                                                                                           \
     static void arrange_##i(int how, const float *x, int64_t stride, int n_x, int64_t n, float *out) {          \
-        bool own = how >= BLOCK_ARRANGEMENTS && how < BLOCK_ARRANGEMENTS_END;                                   \
-        (own ? products[i]->arrange : bases[i]->arrange)(how, x, stride, n_x, n, out);                          \
+        const struct block_products *own = arranged_by(i, how);                                                 \
+        (own ? own->arrange : bases[i]->arrange)(how, x, stride, n_x, n, out);                                  \
     }                                                                                                           \
     static void multiply_few_##i(const struct few_rows *f) {                                                    \
-        block_product *own = products[i]->of(f->part);                                                          \
-        (own ? own : bases[i]->multiply_few)(f);                                                                \
+        const struct block_products *own = products_of(i, f->part);                                             \
+        (own ? own->of(f->part) : bases[i]->multiply_few)(f);                                                   \
     }                                                                                                           \
     static int direct_groups_##i(const struct weight_part *part) {                                              \
-        return products[i]->of(part) ? products[i]->direct_groups : bases[i]->direct_groups(part);              \
+        const struct block_products *own = products_of(i, part);                                                \
+        return own ? own->direct_groups : bases[i]->direct_groups(part);                                        \
     }                                                                                                           \
     static struct weight_part ready_##i(const struct weight_part *part, int64_t row, int64_t n_rows, int64_t n, \
                                         float *out) {                                                           \
-        return (products[i]->of(part) ? products[i]->ready : bases[i]->ready)(part, row, n_rows, n, out);       \
+        const struct block_products *own = products_of(i, part);                                                \
+        return (own ? own->ready : bases[i]->ready)(part, row, n_rows, n, out);                                 \
     }
 SET(0)
 SET(1)
@@ -59,6 +76,9 @@ static const struct kernels *set_of(const struct kernels *base, const struct blo
     int i = n_sets++;
     bases[i] = base;
     products[i] = p;
+    for (; p; p = p->others)
+        if (p->prepare)
+            p->prepare();
     sets[i] = *base;
     sets[i].arrangement = functions[i].arrangement;
     sets[i].arrange = functions[i].arrange;

@@ -8,14 +8,17 @@
 
 typedef void block_product(const struct few_rows *f);
 
-enum { BLOCK_ARRANGEMENTS = 200, BLOCK_ARRANGEMENTS_END = 300 }; // the arrangements of x that are theirs
+enum { VNNI_ARRANGEMENTS = 200, AVX2_ARRANGEMENTS = 210, DOTPROD_ARRANGEMENTS = 220, ARRANGEMENTS_EACH = 10 };
 
 struct block_products {
     block_product *(*of)(const struct weight_part *part); // NULL: none
+    int arrangements;                                     // of x: the first of ARRANGEMENTS_EACH that are its own
     int (*arrangement)(const struct weight_part *part);
     void (*arrange)(int arrangement, const float *x, int64_t x_stride, int n_x, int64_t n, float *out);
     int direct_groups; // of kernels.h, as is ready; NULL where that is all
     struct weight_part (*ready)(const struct weight_part *part, int64_t row, int64_t n_rows, int64_t n, float *out);
+    void (*prepare)(void);               // before all others, never twice at once; NULL: nothing is to be
+    const struct block_products *others; // of formats that it has none for; NULL: nobody has
 };
 
 /* Columns and bytes of a block, where the format is known to the compiler. */

@@ -3,10 +3,10 @@
  * vpmaddubsw multiplies unsigned bytes with signed ones and adds pairs in 16 bits, vpmaddwd does so from 16 to 32 bits.
  * The lanes of a float are rows: of an octet of weights a block of 32 columns gives eight integers D, and then
  *
- *     y += s_x (scale D - min S)      a float a row and block, blocks in order (steps_avx2.h; s_x, S below)
+ *     y += s_x (scale D - min S)      a float a row and block, blocks in order (avx2/steps.h; s_x, S below)
  *
  * D is exact, so whoever makes it gives the same bits:
- *     one row of x      codes as they are stored, lanes are columns; sums of eight rows are folded together
+ *     one row of x      codes as they are stored, lanes are columns; sums of eight rows are folded (avx2/one.h)
  *     more rows of x    octets made ready: each vector is four columns of eight rows, to meet four of x broadcast; for
  *                       many rows of x once
  *
@@ -17,20 +17,18 @@
  * An octet made ready is a block of 32 columns after the other: 8 vectors of bytes (of words 16), of HALVES the two
  * scales as pairs of 16 bits, the scale, and the mins. */
 #if defined(__x86_64__)
-#include "backend/cpu/kernels/blocks.h"
-#include "backend/cpu/kernels/steps_avx2.h"
-#include "backend/cpu/kernels/tiles_avx2.h"
+#include "backend/cpu/kernels/avx2/tiles.h"
+#include "backend/cpu/kernels/avx2/one.h"
 
 #include "base/status.h"
 
 #include <math.h>
 
 enum {
-    BY_BYTES = BLOCK_ARRANGEMENTS + 1,
+    BY_BYTES = AVX2_ARRANGEMENTS,
     BY_WORDS,
     PIECE = 8,              // blocks that are multiplied at a time, so that they stay in the first-level cache
-    MOST_BLOCK_BYTES = 256, // as stored
-    FETCH_BYTES = 16 << 10, // how far ahead weights are fetched
+    FETCH_BYTES = 16 << 10, // how far ahead two octets are fetched
 };
 
 /* ---- activations ---- */
@@ -103,104 +101,7 @@ static ALWAYS_INLINE void put(const struct few_rows *f, int64_t r, int64_t n, in
 /* The octet at row r of n: the last one begins eight rows before the end, and some rows are computed twice. */
 static int64_t octet_start(int64_t r, int64_t n) { return n >= OCTET && r > n - OCTET ? n - OCTET : r; }
 
-/* ---- one row of x ---- */
-
-/* Four vectors that each have four numbers of row i, then of row i + 4: their sums, by row. */
-static ALWAYS_INLINE __m256i sums_by_row(const __m256i v[4]) {
-    __m256i a = _mm256_add_epi32(_mm256_unpacklo_epi32(v[0], v[1]), _mm256_unpackhi_epi32(v[0], v[1]));
-    __m256i b = _mm256_add_epi32(_mm256_unpacklo_epi32(v[2], v[3]), _mm256_unpackhi_epi32(v[2], v[3]));
-    return _mm256_add_epi32(_mm256_unpacklo_epi64(a, b), _mm256_unpackhi_epi64(a, b));
-}
-
-/* Sums of 32 bits of 16 columns of two rows. */
-static ALWAYS_INLINE __m256i pairs_of(const enum kind kind, __m256i codes, __m256i x) {
-    __m256i products = kind == WORDS ? _mm256_maddubs_epi16(_mm256_abs_epi8(codes), _mm256_sign_epi8(x, codes))
-                                     : _mm256_maddubs_epi16(codes, x);
-    return _mm256_madd_epi16(products, _mm256_set1_epi16(1));
-}
-
-static ALWAYS_INLINE __m256 one_block(const enum qformat_id f, const uint8_t *p, int64_t stride, const int k,
-                                      const struct scales *s, const float *x, __m256 y) {
-    const enum kind kind = kind_of(f);
-    __m256i x_low = _mm256_broadcastsi128_si256(load16((const uint8_t *)x)),
-            x_high = _mm256_broadcastsi128_si256(load16((const uint8_t *)x + 16)), low[4], high[4];
-    UNROLL for (int i = 0; i < 4; i++) {
-        const uint8_t *a = p + i * stride, *b = p + (i + 4) * stride;
-        __m256i first = codes_of(f, a, b, k, 0), second = codes_of(f, a, b, k, 1);
-        if (kind == FOUR_BITS || kind == FIVE_BITS) {
-            __m256i both = _mm256_add_epi16(_mm256_maddubs_epi16(first, x_low), _mm256_maddubs_epi16(second, x_high));
-            low[i] = _mm256_madd_epi16(both, _mm256_set1_epi16(1));
-            continue;
-        }
-        low[i] = pairs_of(kind, first, x_low);
-        high[i] = pairs_of(kind, second, x_high);
-        if (kind == WORDS)
-            low[i] = _mm256_add_epi32(low[i], high[i]);
-    }
-    __m256i d = sums_by_row(low);
-    if (kind == HALVES)
-        d = _mm256_add_epi32(_mm256_mullo_epi32(d, s->by_half[0]),
-                             _mm256_mullo_epi32(sums_by_row(high), s->by_half[1]));
-    return add_block(kind, d, s, x + 8, y);
-}
-
-/* To memory an octet is one linear stream, fetched into the second-level cache well ahead of its use. */
-static ALWAYS_INLINE const uint8_t *fetch(const uint8_t *ahead, const int64_t n_bytes) {
-    UNROLL for (int64_t i = 0; i < n_bytes; i += 64) _mm_prefetch((const char *)ahead + i, _MM_HINT_T1);
-    return ahead + n_bytes;
-}
-
-static ALWAYS_INLINE __m256 one_octet(const enum qformat_id f, const uint8_t *p, int64_t stride, const float *x,
-                                      int64_t n_cols, bool near) {
-    const int bytes = bytes_of_block(f), cols = cols_of_block(f);
-    const uint8_t *ahead = p + FETCH_BYTES;
-    __m256 y = _mm256_setzero_ps();
-    for (int64_t c = 0; c < n_cols; c += cols, p += bytes) {
-        struct packed_scales packed;
-        if (cols > BLOCK)
-            packed = packed_scales(f, p, stride);
-        UNROLL for (int k = 0; k < cols / BLOCK; k++, x += BYTES_FLOATS) {
-            struct scales s = cols > BLOCK ? large_scales(f, &packed, k) : small_scales(f, p, stride);
-            if (!near)
-                ahead = fetch(ahead, OCTET * BLOCK * bytes / cols);
-            y = one_block(f, p, stride, k, &s, x, y);
-        }
-    }
-    return y;
-}
-
-/* Fewer rows than an octet has go one by one, as eight times the same. */
-static ALWAYS_INLINE void one_row(const enum qformat_id f, const struct few_rows *few) {
-    const int64_t stride = few->part->row_stride, n = few->n_rows, step = n < OCTET ? 1 : OCTET;
-    const uint8_t *w = (const uint8_t *)few->part->data + few->row * stride;
-    for (int64_t at = 0; at < n; at += step) {
-        int64_t r = octet_start(at, n);
-        __m256 y = one_octet(f, w + r * stride, n < OCTET ? 0 : stride, few->x, few->n_cols, few->near);
-        put(few, r, step, 0, y);
-    }
-}
-
 /* ---- octets made ready ---- */
-
-/* Two times four vectors of 16 columns of two rows, as eight of four columns of eight rows. */
-static ALWAYS_INLINE void turn(const __m256i v[4], __m256i out[4]) {
-    __m256i a = _mm256_unpacklo_epi32(v[0], v[1]), b = _mm256_unpackhi_epi32(v[0], v[1]);
-    __m256i c = _mm256_unpacklo_epi32(v[2], v[3]), d = _mm256_unpackhi_epi32(v[2], v[3]);
-    out[0] = _mm256_unpacklo_epi64(a, c), out[1] = _mm256_unpackhi_epi64(a, c);
-    out[2] = _mm256_unpacklo_epi64(b, d), out[3] = _mm256_unpackhi_epi64(b, d);
-}
-
-/* Twice the same 16 bits. */
-static ALWAYS_INLINE __m256i as_pairs(__m256i v) {
-    return _mm256_or_si256(_mm256_and_si256(v, _mm256_set1_epi32(0xFFFF)), _mm256_slli_epi32(v, 16));
-}
-
-/* 16 bytes of each of eight rows as four vectors of four bytes of eight rows. */
-static ALWAYS_INLINE void turned_at(const uint8_t *p, int64_t stride, __m256i out[4]) {
-    __m256i v[4];
-    UNROLL for (int i = 0; i < 4; i++) v[i] = two(p + i * stride, p + (i + 4) * stride);
-    turn(v, out);
-}
 
 /* Whether the bytes that codes are made of were turned for others before: those of a block go by h, then by k. */
 static ALWAYS_INLINE bool low_is_new(const enum qformat_id f, const int k, const int h) {
@@ -221,18 +122,6 @@ static ALWAYS_INLINE __m256i fifth_of_eight(__m256i words, const int h, const in
                     _mm256_set1_epi32(i % 2 ? (int)0x80402010 : 0x08040201));
 }
 
-/* Bytes, or words in the order of x. */
-static ALWAYS_INLINE void put_codes(const enum kind kind, __m256i codes, const int h, const int i, __m256i *block) {
-    const __m256i sign = _mm256_set1_epi8((char)128), even = _mm256_set1_epi16(255), less = _mm256_set1_epi16(128);
-    if (kind != WORDS) {
-        _mm256_storeu_si256(block + 4 * h + i, codes);
-        return;
-    }
-    __m256i *to = block + 2 * (4 * h + i); // without a shift for the even ones: shifts wait for one another
-    _mm256_storeu_si256(to, _mm256_sub_epi16(_mm256_and_si256(_mm256_xor_si256(codes, sign), even), less));
-    _mm256_storeu_si256(to + 1, _mm256_srai_epi16(codes, 8));
-}
-
 /* Codes of a block as stored, to blocks of 32 columns. Bytes are turned before codes are taken from them: many have
  * several. */
 static ALWAYS_INLINE void ready_codes(const enum qformat_id f, const uint8_t *p, int64_t stride, __m256i *out) {
@@ -247,39 +136,23 @@ static ALWAYS_INLINE void ready_codes(const enum qformat_id f, const uint8_t *p,
         UNROLL for (int i = 0; i < 4; i++) {
             if (has_fifth(f))
                 high[i] = fifth_of_eight(fifth, h, i);
+            if (four_digits(f, k, h)) {
+                put_codes(kind, ternary(low[slot][3], i), h, i, out + k * ready_vectors(kind));
+                continue;
+            }
             put_codes(kind, codes_from(f, k, h, low[slot][i], has_high(f) || has_fifth(f) ? high[i] : fifth), h, i,
                       out + k * ready_vectors(kind));
         }
     }
 }
 
-static ALWAYS_INLINE void put_scales(const enum kind kind, const struct scales *s, __m256i *out) {
-    out += kind == WORDS ? 16 : 8;
-    if (kind == HALVES)
-        UNROLL for (int h = 0; h < 2; h++) _mm256_storeu_si256(out++, as_pairs(s->by_half[h]));
-    float *floats = (float *)(void *)out;
-    _mm256_storeu_ps(floats, s->scale);
-    if (kind != WORDS)
-        _mm256_storeu_ps(floats + OCTET, s->min);
-    if (kind == HALVES)
-        _mm256_storeu_ps(floats + 2 * OCTET, s->min_of_second);
-}
-
-/* Blocks of 32 columns of an octet, n_blocks of them from p on; of n_rows < 8 the last one stands for those behind. */
-typedef void ready_function(const uint8_t *p, int64_t stride, int64_t n_rows, int64_t n_blocks, __m256i *out);
-
 static ALWAYS_INLINE void ready_octet(const enum qformat_id f, const uint8_t *p, int64_t stride, int64_t n_rows,
                                       int64_t n_blocks, __m256i *out) {
     const int bytes = bytes_of_block(f), each = cols_of_block(f) / BLOCK;
     uint8_t copies[OCTET][MOST_BLOCK_BYTES];
     for (int64_t b = 0; b < n_blocks; b += each, p += bytes) {
-        const uint8_t *from = p;
         int64_t from_stride = stride;
-        if (n_rows < OCTET) {
-            for (int i = 0; i < OCTET; i++)
-                memcpy(copies[i], p + MIN(i, n_rows - 1) * stride, (size_t)bytes);
-            from = copies[0], from_stride = MOST_BLOCK_BYTES;
-        }
+        const uint8_t *from = eight_rows(p, &from_stride, n_rows, bytes, copies);
         struct packed_scales packed;
         if (each > 1)
             packed = packed_scales(f, from, from_stride);
@@ -293,31 +166,32 @@ static ALWAYS_INLINE void ready_octet(const enum qformat_id f, const uint8_t *p,
 
 /* ---- formats ---- */
 
-#define SMALL_BLOCKS(X) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) X(IQ4_NL) X(MXFP4_HALVES)
-#define LARGE_BLOCKS(X) X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K) X(IQ4_XS) X(TQ2_0)
-#define FUNCTIONS(id)                                                                                          \
-    static void one_##id(const struct few_rows *f) { one_row(QFORMAT_##id, f); }                               \
-    static void ready_##id(const uint8_t *p, int64_t stride, int64_t n_rows, int64_t n_blocks, __m256i *out) { \
-        ready_octet(QFORMAT_##id, p, stride, n_rows, n_blocks, out);                                           \
-    }
+#define FUNCTIONS(id) OCTET_FUNCTIONS(id, one_octet, ready_octet)
 SMALL_BLOCKS(FUNCTIONS)
 LARGE_BLOCKS(FUNCTIONS)
+static const struct octet_functions column_functions[N_QFORMATS] = {SMALL_BLOCKS(OCTET_ROW) LARGE_BLOCKS(OCTET_ROW)};
 
-static const struct {
-    block_product *one;
-    ready_function *ready;
-} functions[N_QFORMATS] = {
-#define ROW(id) [QFORMAT_##id] = {one_##id, ready_##id},
-    SMALL_BLOCKS(ROW) LARGE_BLOCKS(ROW)
-#undef ROW
-};
+static const struct octet_functions *functions_of(enum qformat_id id) {
+    return points_functions[id].one ? &points_functions[id] : &column_functions[id];
+}
 
 /* What parts made ready name as their format: its number is that of the blocks they were. */
 static const struct qformat ready_formats[N_QFORMATS] = {
 #define ROW(name) [QFORMAT_##name] = {.id = QFORMAT_##name},
-    SMALL_BLOCKS(ROW) LARGE_BLOCKS(ROW)
+    SMALL_BLOCKS(ROW) LARGE_BLOCKS(ROW) POINT_BLOCKS(ROW)
 #undef ROW
 };
+
+/* One row of x. Fewer rows than an octet has go one by one, as eight times the same. */
+static void multiply_one(const struct few_rows *f) {
+    const int64_t stride = f->part->row_stride, n = f->n_rows, step = n < OCTET ? 1 : OCTET;
+    const uint8_t *w = (const uint8_t *)f->part->data + f->row * stride;
+    const struct octet_functions *octet = functions_of(f->part->format->id);
+    for (int64_t at = 0; at < n; at += step) {
+        int64_t r = octet_start(at, n);
+        put(f, r, step, 0, octet->one(w + r * stride, n < OCTET ? 0 : stride, f->x, f->n_cols, f->near));
+    }
+}
 
 /* To y: the octets at r, of which there may be one alone. */
 static void put_octets(const struct few_rows *f, int64_t r, const __m256 *y) {
@@ -350,7 +224,7 @@ static void ready_piece(const struct few_rows *f, int64_t r, int64_t b, int64_t 
     const int64_t stride = f->part->row_stride, start = octet_start(r, f->n_rows),
                   bytes = block_row_bytes(&block_formats[id], BLOCK * b);
     const uint8_t *p = (const uint8_t *)f->part->data + (f->row + start) * stride;
-    functions[id].ready(p + bytes, stride, MIN(f->n_rows, OCTET), n, out);
+    functions_of(id)->ready(p + bytes, stride, MIN(f->n_rows, OCTET), n, out);
 }
 
 /* Weights as they are stored, made ready by pieces that stay in the first-level cache. */
@@ -383,13 +257,13 @@ static void multiply(const struct few_rows *f) {
     if (f->part->format == &ready_formats[id])
         multiply_ready(f);
     else if (f->n_x == 1)
-        functions[id].one(f);
+        multiply_one(f);
     else
         multiply_several(f);
 }
 
 static block_product *product_of(const struct weight_part *part) {
-    return functions[part->format->id].one ? multiply : NULL;
+    return functions_of(part->format->id)->one ? multiply : NULL;
 }
 
 static int arrangement(const struct weight_part *part) {
@@ -403,12 +277,17 @@ static struct weight_part make_ready(const struct weight_part *part, int64_t row
     const uint8_t *w = (const uint8_t *)part->data + row * part->row_stride;
     __m256i *to = (__m256i *)(void *)out;
     for (int64_t r = 0; r < n_rows; r += OCTET, to += octet)
-        functions[id].ready(w + octet_start(r, n_rows) * part->row_stride, part->row_stride, MIN(n_rows, OCTET),
-                            n_blocks, to);
+        functions_of(id)->ready(w + octet_start(r, n_rows) * part->row_stride, part->row_stride, MIN(n_rows, OCTET),
+                                n_blocks, to);
     return (struct weight_part){
         .format = &ready_formats[id], .dtype = DT_U8, .data = out, .n_rows = n_rows, .row_stride = n, .col_stride = 1};
 }
 
-const struct block_products products_avx2 = {
-    .of = product_of, .arrangement = arrangement, .arrange = arrange, .direct_groups = 1, .ready = make_ready};
+const struct block_products products_avx2 = {.of = product_of,
+                                             .arrangements = AVX2_ARRANGEMENTS,
+                                             .arrangement = arrangement,
+                                             .arrange = arrange,
+                                             .direct_groups = 1,
+                                             .ready = make_ready,
+                                             .prepare = points_prepare};
 #endif

@@ -387,8 +387,11 @@ static block_product *product_of(const struct weight_part *part) {
     return functions[part->format->id];
 }
 
-static int arrangement(const struct weight_part *part) { return (void)part, BLOCK_ARRANGEMENTS; }
+static int arrangement(const struct weight_part *part) { return (void)part, DOTPROD_ARRANGEMENTS; }
 
-const struct block_products products_dotprod = {
-    .of = product_of, .arrangement = arrangement, .arrange = arrange, .direct_groups = INT_MAX};
+const struct block_products products_dotprod = {.of = product_of,
+                                                .arrangements = DOTPROD_ARRANGEMENTS,
+                                                .arrangement = arrangement,
+                                                .arrange = arrange,
+                                                .direct_groups = INT_MAX};
 #endif

@@ -9,7 +9,7 @@
 #include <limits.h>
 #include <math.h>
 
-enum { BY_BYTES = BLOCK_ARRANGEMENTS };
+enum { BY_BYTES = VNNI_ARRANGEMENTS };
 
 /* ---- activations ---- */
 
@@ -58,6 +58,10 @@ static block_product *multiply_of(const struct weight_part *part) {
 
 static int arrangement(const struct weight_part *part) { return (void)part, BY_BYTES; }
 
-const struct block_products products_vnni = {
-    .of = multiply_of, .arrangement = arrangement, .arrange = arrange, .direct_groups = INT_MAX};
+const struct block_products products_vnni = {.of = multiply_of,
+                                             .arrangements = VNNI_ARRANGEMENTS,
+                                             .arrangement = arrangement,
+                                             .arrange = arrange,
+                                             .direct_groups = INT_MAX,
+                                             .others = &products_avx2};
 #endif

@@ -1,42 +1,12 @@
-/* tiles_avx2.h - octets of weights made ready (kernels_blocks_avx2.c) times several rows of x.
+/* tiles.h - octets of weights made ready (kernels_blocks_avx2.c) times several rows of x.
  *
  * Two octets and four rows of x are a tile: six loads serve eight products, whose sums fill half of the registers. A
  * row's D is exact and its float is added to block by block, so that it is the same in any tile. */
 #pragma once
 
-#include "backend/cpu/kernels/kernels.h"
-#include "backend/cpu/kernels/steps_avx2.h"
+#include "backend/cpu/kernels/avx2/octets.h"
 
 #include "base/status.h"
-
-enum {
-    BLOCK = 32, // columns
-    OCTET = 8,
-    BYTES_FLOATS = 12, // of a block of one row of x, as arranged
-    WORDS_FLOATS = 20,
-};
-
-/* Vectors of a block of an octet made ready. */
-static ALWAYS_INLINE int ready_vectors(const enum kind kind) { return kind == WORDS ? 17 : kind == HALVES ? 13 : 10; }
-
-static ALWAYS_INLINE int x_floats(const enum kind kind, int n_x) {
-    return kind == WORDS && n_x > 1 ? WORDS_FLOATS : BYTES_FLOATS;
-}
-
-static ALWAYS_INLINE __m256 at_each(const float *p) { return _mm256_broadcast_ss(p); }
-
-/* y and what a block adds to it; x: its four floats. */
-static ALWAYS_INLINE __m256 add_block(const enum kind kind, __m256i d, const struct scales *s, const float *x,
-                                      __m256 y) {
-    y = _mm256_fmadd_ps(_mm256_cvtepi32_ps(d), _mm256_mul_ps(s->scale, at_each(x)), y);
-    if (kind == HALVES) {
-        y = _mm256_fmadd_ps(s->min, at_each(x + 2), y);
-        y = _mm256_fmadd_ps(s->min_of_second, at_each(x + 3), y);
-    } else if (kind != WORDS) {
-        y = _mm256_fmadd_ps(s->min, at_each(x + 1), y);
-    }
-    return y;
-}
 
 enum { TILE_ROWS = 4 };
 
@@ -147,10 +117,12 @@ typedef void tile_function(const struct tile *tile);
     static void kind##_4(const struct tile *tile) { multiply_tile(kind, 4, tile); }
 TILES(FOUR_BITS)
 TILES(FIVE_BITS)
+TILES(SIX_BITS)
 TILES(HALVES)
 TILES(WORDS)
 static tile_function *const tiles[][TILE_ROWS] = {{FOUR_BITS_1, FOUR_BITS_2, FOUR_BITS_3, FOUR_BITS_4},
                                                   {FIVE_BITS_1, FIVE_BITS_2, FIVE_BITS_3, FIVE_BITS_4},
+                                                  {SIX_BITS_1, SIX_BITS_2, SIX_BITS_3, SIX_BITS_4},
                                                   {HALVES_1, HALVES_2, HALVES_3, HALVES_4},
                                                   {WORDS_1, WORDS_2, WORDS_3, WORDS_4}};
 

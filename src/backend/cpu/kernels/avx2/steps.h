@@ -1,4 +1,4 @@
-/* steps_avx2.h - block formats as what AVX2 multiplies: 32 columns of eight rows of weights, an octet.
+/* steps.h - block formats as what AVX2 multiplies: 32 columns of eight rows of weights, an octet.
  *
  *     codes   of 16 columns of two rows, i and i + 4: unsigned bytes u, signed ones for formats with seven bits or more
  *     scales  what lanes 0 to 7 of a sum, rows 0 to 7, are multiplied with:
@@ -9,7 +9,7 @@
  * free, and kernels differ in that. */
 #pragma once
 
-#include "backend/cpu/kernels/codes_avx2.h"
+#include "backend/cpu/kernels/avx2/codes.h"
 
 struct scales {
     __m256 scale, min, min_of_second; // the last of HALVES, whose first is of columns 0 to 15
@@ -107,8 +107,8 @@ static ALWAYS_INLINE struct packed_scales packed_scales(const enum qformat_id f,
         s.bytes[0] = words_at(p + 4, stride), s.bytes[1] = _mm256_cvtepu16_epi32(shorts_at(p + 2, stride));
         s.d = f16_at(p, stride);
         return s;
-    default: // TQ2_0
-        s.d = f16_at(p + 64, stride);
+    default: // TQ1_0, TQ2_0
+        s.d = f16_at(p + (f == QFORMAT_TQ1_0 ? 52 : 64), stride);
         return s;
     }
 }
@@ -133,6 +133,7 @@ static ALWAYS_INLINE struct scales large_scales(const enum qformat_id f, const s
         s.scale = _mm256_mul_ps(_mm256_cvtepi32_ps(_mm256_sub_epi32(scale, _mm256_set1_epi32(32))), p->d);
         return s;
     }
+    case QFORMAT_TQ1_0:
     case QFORMAT_TQ2_0: s.min = p->d; return s;
     default: break;
     }
