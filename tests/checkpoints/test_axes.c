@@ -107,7 +107,7 @@ static void rows_and_columns_of_a_part_are_those_of_the_whole(void **state) {
 static void blocks_of_columns_are_those_of_the_format(void **state) {
     (void)state;
     static const int blocks[N_FORMATS] = {
-        [FORMAT_F8_BLOCK] = 16, [FORMAT_MXFP4] = 32, [FORMAT_NVFP4] = 16, [FORMAT_INT4] = 32};
+        [FORMAT_F8_BLOCK] = 16, [FORMAT_MXFP4] = 32, [FORMAT_NVFP4] = 16, [FORMAT_INT4] = 32, [FORMAT_INT8] = 32};
     struct rig *rig = rig_new((struct rig_options){.lens = {1}, .n_seqs = 1, .widths = {COLS}});
     for (int f = 0; f < N_FORMATS; f++)
         EXPECT_EQ(weight_part_block(rig_weight(rig, f, ROWS, COLS, NULL)->parts), MAX(blocks[f], 1));

@@ -21,9 +21,11 @@ static const struct stored {
     [FORMAT_F8_TENSOR] = {"f8 tensor", DT_F8_E4M3, 8, &qformat_scaled, 0, 0, DT_F32},
     [FORMAT_F8_BLOCK] = {"f8 block", DT_F8_E4M3, 8, &qformat_scaled, 32, 16, DT_F32},
     [FORMAT_I8_TENSOR] = {"i8 tensor", DT_I8, 8, &qformat_scaled, 0, 0, DT_F32},
+    [FORMAT_I8_CHANNEL] = {"i8 channel", DT_I8, 8, &qformat_scaled, 1, 0, DT_F32},
     [FORMAT_MXFP4] = {"mxfp4", DT_U8, 4, &qformat_mxfp4, 1, 32, DT_F8_E8M0},
     [FORMAT_NVFP4] = {"nvfp4", DT_U8, 4, &qformat_nvfp4, 1, 16, DT_F8_E4M3},
     [FORMAT_INT4] = {"int4", DT_I32, 4, &qformat_int4, 1, 32, DT_F16},
+    [FORMAT_INT8] = {"int8", DT_I32, 8, &qformat_int8, 1, 32, DT_F16},
     [FORMAT_Q4_0] = {"q4_0", DT_U8, 0, &block_formats[QFORMAT_Q4_0], 0, 0, 0},
     [FORMAT_Q8_0] = {"q8_0", DT_U8, 0, &block_formats[QFORMAT_Q8_0], 0, 0, 0},
     [FORMAT_Q4_K] = {"q4_k", DT_U8, 0, &block_formats[QFORMAT_Q4_K], 0, 0, 0},
@@ -67,6 +69,8 @@ static double random_element(struct rig *rig, enum dtype dtype, int bits, unsign
         return decode(*at, 4, 3, 7);
     case DT_I8: *at = (unsigned char)rig_between(rig, 0, 255); return (double)(int8_t)*at / 128;
     default:
+        if (bits == 8)
+            return *at = (unsigned char)rig_between(rig, 0, 255);
         BUG_IF(bits != 4);
         code = (uint32_t)rig_between(rig, 0, 15);
         *at = (unsigned char)(col & 1 ? (*at & 15) | code << 4 : (*at & 0xF0) | code);
@@ -112,6 +116,15 @@ static const struct qpacked *random_zeros(struct rig *rig, int64_t out, int64_t 
                                .n_groups = n_groups,
                                .has_zeros = true,
                                .zeros = words};
+    return packed;
+}
+
+static const struct qpacked *words_of_bytes(struct rig *rig, int64_t out, int64_t in, int64_t n_groups, double *zero) {
+    struct qpacked *packed = arena_calloc(&rig->arena, 1, sizeof *packed);
+    for (int64_t i = 0; i < out * n_groups; i++)
+        zero[i] = 128;
+    *packed = (struct qpacked){
+        .order = PACKED_COLUMNS, .bits = 8, .stored_rows = out, .stored_cols = in, .n_groups = n_groups};
     return packed;
 }
 
@@ -166,7 +179,9 @@ static struct weight_part random_part(struct rig *rig, enum rig_format format, i
     for (int64_t i = 0; i < n_row_blocks * n_col_blocks; i++)
         scale[i] = scaled ? random_scale(rig, s->scale, scales + (size_t)i * scale_bytes) : 1;
     double *zero = rig_doubles(rig, n_row_blocks * n_col_blocks);
-    const struct qpacked *packed = format == FORMAT_INT4 ? random_zeros(rig, out, in, n_col_blocks, zero) : NULL;
+    const struct qpacked *packed = format == FORMAT_INT4   ? random_zeros(rig, out, in, n_col_blocks, zero)
+                                   : format == FORMAT_INT8 ? words_of_bytes(rig, out, in, n_col_blocks, zero)
+                                                           : NULL;
     for (int64_t o = 0; o < out; o++)
         for (int64_t i = 0; i < in; i++) {
             int64_t at = turned         ? (i * out + o) * element

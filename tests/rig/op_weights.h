@@ -16,9 +16,11 @@ enum rig_format {
     FORMAT_F8_TENSOR,        // e4m3, three parts from three tensors, each of one f32 scale
     FORMAT_F8_BLOCK,         // e4m3, an f32 scale a block of 32 x 16
     FORMAT_I8_TENSOR,        // one scale
+    FORMAT_I8_CHANNEL,       // an f32 scale a row
     FORMAT_MXFP4,
     FORMAT_NVFP4,
     FORMAT_INT4, // in words of a row, with a scale of few bits and a zero point a 32 columns
+    FORMAT_INT8, // likewise, without zero points
     N_FORMATS,
     FORMAT_Q4_0 = N_FORMATS, // GGUF's blocks, of rows that are whole blocks
     FORMAT_Q8_0,

@@ -205,6 +205,9 @@ build/ptx/dry/%.o: tests/cuda/dry/%.c
 $(DRY_TESTS): %: %.o $(DRY_OBJ) $(PTX_CODE) build/ptx/kernels.o $(LIBS)
 	$(call QUIET,ld)$(CC) $(LDFLAGS) $(DRY_SAN) -o $@ $^ -Wl,--as-needed -lcmocka $(ALL_LIBS) $(CUDA_WRAP) \
 	    -lstdc++ -ldl
+DRY_QUADS := $(addprefix build/ptx/dry/,test_quads.o backend/cuda/weights/quads.o backend/cuda/linear/fuse.o)
+build/ptx/dry/test_quads: $(DRY_QUADS) $(LIBS)
+	$(call QUIET,ld)$(CC) $(LDFLAGS) $(DRY_SAN) -o $@ $^ -Wl,--as-needed -lcmocka $(ALL_LIBS)
 # The same as a library, for models of real sizes (tests/cli/cuda/test_ptx_shapes.py): what is launched, not what comes
 # of it.
 build/ptx/dry/library/device.o: tests/cuda/dry/device.c
@@ -213,8 +216,8 @@ build/ptx/dry/library/device.o: tests/cuda/dry/device.c
 build/ptx/dry/library/libgyre-cuda.so: $(PTX_OBJ) build/ptx/dry/library/device.o $(BUILD)/libgyre.a tools/plugin.map
 	$(call QUIET,ld)$(CC) $(LDFLAGS) $(PLUGIN) -o $@ $(filter %.o %.a,$^) $(CUDA_WRAP) -lstdc++ -ldl \
 	    -lpthread -lm $(LIB_LIBS)
-ptx: $(PTX_TESTS) build/ptx/libgyre-cuda.so build/ptx/dry/library/libgyre-cuda.so $(DRY_TESTS)
+ptx: $(PTX_TESTS) build/ptx/libgyre-cuda.so build/ptx/dry/library/libgyre-cuda.so $(DRY_TESTS) build/ptx/dry/test_quads
 
 -include $(CUDA_OBJ:.o=.d) $(PTX_CODE:.o=.d) $(PTX80_PLAIN:.o=.d) $(RACE_CODE:.o=.d) $(DRY_OBJ:.o=.d) \
     build/ptx/dry/library/device.d $(DRY_TESTS:=.d) $(wildcard build/ptx/*.d build/cuda/*.d build/racecheck/*.d) \
-    $(patsubst build/cuda/%,build/cuda/tests/%.d,$(CUDA_UNITS))
+    build/ptx/dry/test_quads.d $(patsubst build/cuda/%,build/cuda/tests/%.d,$(CUDA_UNITS))

@@ -1,5 +1,5 @@
-"""Models in GPTQ, AWQ and packed integers on the CUDA backend without a GPU (tests/ptx/machine.h), which keeps them in
-four bits: they score a text as the CPU does."""
+"""Models in GPTQ, AWQ and integers on the CUDA backend without a GPU (tests/ptx/machine.h), which keeps them in the
+bits that they are stored in: they score a text as the CPU does."""
 import json
 import os
 import shutil
@@ -8,6 +8,7 @@ import tempfile
 import unittest
 
 import packed_weights
+from parts import some
 from ptx_machine import MACHINE, ROOT, needs_machine
 from serving import GYRE
 
@@ -29,20 +30,31 @@ class Packed(unittest.TestCase):
                                    env=os.environ | {"GYRE_PLUGINS": MACHINE} | environment).stdout
         return explained.count(file)
 
-    def same(self, *words, **settings):
+    def folder(self):
         folder = tempfile.mkdtemp(prefix="gyre-ptx-packed-")
         self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+        return folder
+
+    def packed(self, *words, **settings):
+        folder = self.folder()
         packed_weights.make(os.path.join(ROOT, "tests/models/llama"), folder, *words, **settings)
-        model = os.path.join(folder, "packed")
-        there = self.score(model, "--device", "cuda", "--enforce-eager", "--max-num-seqs", "1")
-        for a, b in zip(self.score(model), there):
+        return os.path.join(folder, "packed")
+
+    def same(self, *words, n_kept=12, **settings):
+        self.same_as_cpu(self.packed(*words, **settings), n_kept)
+
+    def same_as_cpu(self, model, n_kept=12):  # four of each layer
+        self.scores_as_cpu(model)
+        self.assertEqual(self.count("gemm_w4.cu", model, 2), n_kept)
+
+    def scores_as_cpu(self, model, *words, **environment):
+        there = self.score(model, "--device", "cuda", "--enforce-eager", "--max-num-seqs", "1", *words, **environment)
+        for a, b in zip(self.score(model), there, strict=True):
             self.assertAlmostEqual(a, b, delta=0.01)
-        self.assertEqual(self.count("gemm_w4.cu", model, 2), 12)  # four of each layer
 
     def test_few_rows(self):
         """A step has eight rows of the text, or one, which is that kernel's unless another is named."""
-        folder = tempfile.mkdtemp(prefix="gyre-ptx-packed-")
-        self.addCleanup(shutil.rmtree, folder, ignore_errors=True)
+        folder = self.folder()
         packed_weights.make(os.path.join(ROOT, "tests/models/llama"), folder, "awq", group=128)
         model = os.path.join(folder, "packed")
         self.assertEqual(self.count("gemm_w4_few.cu", model, 8, GYRE_LINEAR="w4_few"), 12)
@@ -64,6 +76,26 @@ class Packed(unittest.TestCase):
 
     def test_compressed_tensors(self):
         self.same("compressed-tensors", group=64, has_zeros=False)
+
+    def test_integers_of_eight_bits(self):
+        """W8A8 checkpoints' rows, and GPTQ's groups without zero points."""
+        model = os.path.join(self.folder(), "int8")
+        subprocess.run([GYRE, "quantize", os.path.join(ROOT, "tests/models/llama"), model, "--type", "int8"],
+                       check=True, capture_output=True)
+        self.same_as_cpu(model)
+        self.same("gptq", bits=8, group=32, has_zeros=False)
+
+    def test_integers_of_eight_bits_with_other_zero_points(self):
+        self.same("gptq", bits=8, group=32, n_kept=0)
+
+    def test_columns_cut_between_two_ranks(self):
+        """Those of o and down. What a rank keeps of them as it is stored: tests/cuda/dry/test_quads.c."""
+        for words, settings in some((
+                (("awq",), {"group": 64}), (("gptq",), {"group": 32}), (("gptq",), {"group": 32, "act_order": True}),
+                (("compressed-tensors",), {"bits": 8, "group": 128, "has_zeros": False}))):
+            with self.subTest(words=words, **settings):
+                self.scores_as_cpu(self.packed(*words, **settings), "--tensor-parallel-size", "2",
+                                   GYRE_PTX_DEVICES="2", GYRE_PTX_PROCESSORS="8")
 
     def test_numbers_are_made_four_bits(self):
         model = os.path.join(ROOT, "tests/models/llama")

@@ -56,7 +56,7 @@ static const struct layout layouts[] = {
     {QFORMAT_PLAIN, DT_F8_E5M2, ELEMENT_F32, decode_rows},
     {QFORMAT_SCALED, DT_F8_E4M3, ELEMENT_E4M3, copy_rows_and_scales, QUANTISED, .is_e4m3 = true},
     {QFORMAT_SCALED, DT_F8_E5M2, ELEMENT_F32, decode_rows, QUANTISED},
-    {QFORMAT_SCALED, DT_I8, ELEMENT_F32, decode_rows, QUANTISED},
+    {QFORMAT_SCALED, DT_I8, ELEMENT_F32, decode_rows, QUANTISED, .in_quads = true},
     {QFORMAT_SCALED, DT_F16, ELEMENT_F32, decode_rows, QUANTISED},
     {QFORMAT_SCALED, DT_BF16, ELEMENT_F32, decode_rows, QUANTISED},
     {QFORMAT_SCALED, DT_F32, ELEMENT_F32, decode_rows, QUANTISED},
@@ -65,7 +65,7 @@ static const struct layout layouts[] = {
     {QFORMAT_NVFP4, DT_U8, ELEMENT_F32, decode_rows, QUANTISED, .is_packed = true, .in_quads = true},
     {QFORMAT_INT2, DT_I32, ELEMENT_F32, decode_rows, QUANTISED, .is_packed = true},
     {QFORMAT_INT4, DT_I32, ELEMENT_F32, decode_rows, QUANTISED, .is_packed = true, .in_quads = true},
-    {QFORMAT_INT8, DT_I32, ELEMENT_F32, decode_rows, QUANTISED, .is_packed = true},
+    {QFORMAT_INT8, DT_I32, ELEMENT_F32, decode_rows, QUANTISED, .is_packed = true, .in_quads = true},
     {QFORMAT_CODES4, DT_U8, ELEMENT_F32, decode_rows, .is_packed = true},
     {QFORMAT_Q4_0, DT_U8, ELEMENT_F32, decode_rows, .is_packed = true, .in_quads = true},
     {QFORMAT_Q8_0, DT_U8, ELEMENT_F32, decode_rows, .is_packed = true, .in_quads = true},
@@ -84,9 +84,6 @@ const struct layout *layout_of(const struct weight_part *part) {
 
 /* Of what lies in strides nothing goes as it is stored. */
 static bool is_decoded(const struct weight_part *part) { return part->col_stride != 1; }
-
-/* Four bits as they are stored. */
-static bool is_nibbles(enum element e) { return is_in_blocks(e) || e == ELEMENT_QUADS; }
 
 static bool goes_packed(const struct weight_part *part, enum element placed) {
     if (placed == ELEMENT_QUADS)
@@ -121,9 +118,9 @@ int64_t layout_scales_a_row(const struct weight_part *part, enum element placed,
 
 int64_t layout_elements_bytes(const struct weight_part *part, enum element placed, int64_t in, int64_t n) {
     enum element sent = layout_sent(part, placed);
-    if (sent == ELEMENT_QUADS && part->format->block_cols)
-        return n * block_row_bytes(part->format, in);
-    return is_nibbles(sent) ? n * (in / 2) : n * in * element_bytes(sent);
+    if (sent == ELEMENT_QUADS)
+        return n * quads_codes_bytes_a_row(part, in);
+    return is_in_blocks(sent) ? n * (in / 2) : n * in * element_bytes(sent);
 }
 
 int64_t layout_row_bytes(const struct weight_part *part, enum element placed, int64_t in) {

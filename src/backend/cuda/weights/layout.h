@@ -30,7 +30,7 @@ struct layout {
     bool wants_float32;  // what most weights want decides what products are made in
     enum element blocks; // experts multiply by it as it is stored, in blocks of this element; 0: they do not
     int block_cols;      // of a scale, if so
-    bool in_quads;       // tiles of four bits may keep it as it is stored (quads.h)
+    bool in_quads;       // tiles may keep it as it is stored (quads.h)
 };
 
 /* NULL: the device has no way to take the part. Of others it does: */
@@ -48,6 +48,7 @@ int64_t layout_row_bytes(const struct weight_part *part, enum element placed, in
  * behind them, from scales_at on, scales of all rows as float32 and then their zero points; GGUF's blocks as they are
  * (struct dstored_gguf) ---- */
 struct dstored_quads;
+int64_t quads_codes_bytes_a_row(const struct weight_part *part, int64_t in);
 int64_t quads_groups_a_row(const struct weight_part *part, int64_t in);
 int64_t quads_scales_bytes_a_row(const struct weight_part *part, int64_t in);
 void quads_fill(const struct layout_rows *r);

@@ -1,12 +1,14 @@
-/* place_quads.cu - matrices of four bits as they are loaded, into the tiles of quads.h. A thread block a row: once for
- * the scales, which wait in shared memory, once to put 16 columns at a time where their lanes will look for them.
+/* place_quads.cu - matrices of four bits, and of integers of eight, as they are loaded, into the tiles of quads.h. A
+ * thread block a row: once for the scales, which wait in shared memory, once to put 16 columns at a time where their
+ * lanes will look for them.
  *
  * From numbers, to the nearest code, ties to even where the format has them:
  *
  *     INT4    z 8; s of a group is its largest size / 8 * 2^(k/8), with the k of 0 .. 7 that leaves the least squares
  *             of what is off
  *     NVFP4   scale[o] is the row's largest / (6 * 448) times 2^14; s the group's largest / 6, as e4m3
- *     MXFP4   s is the least power of two with which no column of the group is beyond 6 */
+ *     MXFP4   s is the least power of two with which no column of the group is beyond 6
+ *     Q8_0    s is the group's largest / 127 */
 #include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/weights/placing.cuh"
 #include "backend/cuda/weights/placing_quads.cuh"
@@ -27,11 +29,16 @@ __device__ uint32_t to_e2m1(float v) {
     return size | (v < 0 ? 8u : 0u);
 }
 __device__ uint32_t to_int4(float v, int zero) { return (uint32_t)fminf(fmaxf(rintf(v) + zero, 0.0f), 15.0f); }
+__device__ uint32_t to_byte(float v) { return (uint32_t)(fminf(fmaxf(rintf(v), -127.0f), 127.0f) + 128); }
 __device__ float meant(quad_kind kind, uint32_t code, int zero) {
+    if (kind == QUADS_Q8_0)
+        return (float)((int)code - 128);
     return kind == QUADS_INT4 ? (float)((int)code - zero) : e2m1_value(code);
 }
 /* A number that is not zero, times what makes it a code; 0 where there is no scale. */
 __device__ float per(float scale) { return scale > 0 ? 1 / scale : 0; }
+
+__device__ float power_below(float v) { return ldexpf(1.0f, ilogbf(v)); }
 
 /* A group's scale and zero point as they come; from numbers, those that suit them best. */
 struct group_scale {
@@ -47,10 +54,18 @@ struct from_codes {
         int64_t i = row * ((x.in + x.group - 1) / x.group) + col / x.group;
         return {x.scale[i], x.zero ? (int)x.zero[i] : 8};
     }
-    /* Of e4m3 scales. */
-    __device__ float of_row(float) const { return x.tensor_scale; }
+    /* What all scales of a row are per: of one alone that, which then loses nothing. */
+    __device__ float of_row(float largest, const dquads &q) const {
+        if (q.kind == QUADS_NVFP4)
+            return x.tensor_scale;
+        return q.kind == QUADS_Q8_0 && x.group >= x.in ? largest : power_below(largest);
+    }
     __device__ uint32_t code(int64_t row, int64_t col, const dquads &q, const group_scale &stored, float,
                              float &is) const {
+        if (q.kind == QUADS_Q8_0) {
+            is = meant(q.kind, x.codes[row * x.in + col], 0) * stored.s;
+            return x.codes[row * x.in + col];
+        }
         uint8_t two = x.codes[row * (x.in / 2) + col / 2];
         uint32_t code = col % 2 ? two >> 4 : two & 15;
         is = meant(q.kind, code, stored.zero) * (stored.s * x.tensor_scale);
@@ -86,15 +101,21 @@ struct from_numbers {
             return {int4_scale(row, col, end, most), 8};
         if (q.kind == QUADS_NVFP4)
             return {most / 6, 8};
+        if (q.kind == QUADS_Q8_0)
+            return {most / 127, 8};
         int e = 0;
         float fraction = frexpf(most / 6, &e); // most / 6 = fraction * 2^e, fraction of 0.5 up to 1
         return {ldexpf(1.0f, fraction == 0.5f ? e - 1 : e), 8};
     }
-    __device__ float of_row(float largest) const { return largest / 448; }
+    __device__ float of_row(float largest, const dquads &q) const {
+        return q.kind == QUADS_NVFP4 ? largest / 448 : power_below(largest);
+    }
     __device__ uint32_t code(int64_t row, int64_t col, const dquads &q, const group_scale &, float unit,
                              float &is) const {
         is = stored(x, row, col);
         float v = isfinite(is) ? is * per(unit) : 0;
+        if (q.kind == QUADS_Q8_0)
+            return to_byte(v);
         return q.kind == QUADS_INT4 ? to_int4(v, 8) : to_e2m1(v);
     }
 };
@@ -127,11 +148,10 @@ __global__ void __launch_bounds__(THREADS) place_rows(SOURCE x, dweight to, int6
     for (int64_t i = threadIdx.x; i < n_groups; i += THREADS) {
         float s = i * q.group < x.in() ? x.scale_of(row, i * q.group, q).s : 0;
         unit_of_group[i] = s;
-        largest = fmaxf(largest, isfinite(s) ? s : 0);
+        largest = fmaxf(largest, isfinite(s) ? fabsf(s) : 0);
     }
     largest = fmaxf(block_max(largest, shared), TINIEST);
-    // What all scales of the row are per: of NVFP4 as stored, else so that the largest has its place.
-    float of_row = q.kind == QUADS_NVFP4 ? x.of_row(largest) : ldexpf(1.0f, ilogbf(largest));
+    float of_row = x.of_row(largest, q);
     const place_of_row at(to, first_row + row);
     seen s = {};
     for (int64_t i = threadIdx.x; i < n_groups; i += THREADS) {
@@ -154,12 +174,13 @@ __global__ void __launch_bounds__(THREADS) place_rows(SOURCE x, dweight to, int6
             codes[c] = x.code(row, col, q, g, unit, is);
             look(&s, is, meant(q.kind, codes[c], g.zero) * unit, false);
         }
-        at.put_codes(i, codes);
+        if (q.kind == QUADS_Q8_0)
+            at.put_bytes(i, codes);
+        else
+            at.put_codes(i, codes);
     }
     if (threadIdx.x == 0)
-        const_cast<float *>(to.scale)[first_row + row] = q.kind == QUADS_INT4    ? of_row
-                                                         : q.kind == QUADS_NVFP4 ? of_row / AS_READ
-                                                                                 : of_row;
+        const_cast<float *>(to.scale)[first_row + row] = q.kind == QUADS_NVFP4 ? of_row / AS_READ : of_row;
     publish(s, counts, shared);
 }
 

@@ -57,7 +57,7 @@ struct place_of_row {
     }
     /* Of the group that begins at a column: bits of float16, or a byte. */
     __device__ void put_scale(int64_t col, uint16_t bits, int zero) const {
-        uint8_t *scales = block(col) + QUADS_NIBBLES;
+        uint8_t *scales = block(col) + quads_code_bytes(q.kind);
         int c = (int)(col % QUADS_COLUMNS) / q.group;
         if (q.kind == QUADS_NVFP4)
             scales[g * 16 + c * 2 + half] = (uint8_t)bits;

@@ -1,4 +1,4 @@
-/* quads.c - which weights the device keeps in four bits as they are stored, and their rows as they are sent. */
+/* quads.c - which weights the device keeps in tiles as they are stored, and their rows as they are sent. */
 #include "backend/cuda/weights/quads.h"
 #include "backend/cuda/cuda.h"
 #include "backend/cuda/step/fold.h"
@@ -19,6 +19,21 @@ static int group_kept(int64_t stored) {
     return stored == 32 || stored == 64 ? (int)stored : 0;
 }
 
+/* Whether all zero points of integers of eight bits are 128, as GPTQ's files say of what has none. */
+static bool zeros_are_128(const struct qpacked *p) {
+    const char *words = p->zeros; // of a file, aligned to nothing
+    int64_t n = p->stored_rows / 4 * p->n_groups;
+    if (!p->has_zeros)
+        return true;
+    for (int64_t i = 0; words && i < n; i++) {
+        uint32_t word;
+        memcpy(&word, words + i * (int64_t)sizeof word, sizeof word);
+        if (word != 0x80808080u - p->zero_more * 0x01010101u)
+            return false;
+    }
+    return words && p->stored_rows % 4 == 0;
+}
+
 static bool part_in_quads(const struct weight_part *part, struct dquads *out) {
     int64_t group = part->scale.block_cols;
     switch (part->format->id) {
@@ -26,7 +41,13 @@ static bool part_in_quads(const struct weight_part *part, struct dquads *out) {
     case QFORMAT_MXFP4: *out = (struct dquads){.kind = QUADS_MXFP4, .group = 32}; return group == 32;
     case QFORMAT_INT4:
         *out = (struct dquads){.kind = QUADS_INT4, .group = group_kept(group), .has_zeros = part->packed->has_zeros};
-        return out->group != 0 && part->first_col == 0;
+        return out->group != 0;
+    case QFORMAT_INT8:
+        *out = (struct dquads){.kind = QUADS_Q8_0, .group = 32};
+        return group % 32 == 0 && zeros_are_128(part->packed);
+    case QFORMAT_SCALED:
+        *out = (struct dquads){.kind = QUADS_Q8_0, .group = 32};
+        return group % 32 == 0 && part->dtype == DT_I8;
     case QFORMAT_Q4_0: *out = (struct dquads){.kind = QUADS_INT4, .group = 32}; return true;
     case QFORMAT_Q8_0: *out = (struct dquads){.kind = QUADS_Q8_0, .group = 32}; return true;
     case QFORMAT_Q4_K: *out = (struct dquads){.kind = QUADS_Q4_K, .group = 32}; return true;
@@ -48,7 +69,8 @@ static const int32_t *groups_of(const struct weight *w, int part) {
     return w->parts[part].packed ? w->parts[part].packed->group_of : NULL;
 }
 
-/* Whether all parts have the same columns in a group, and whole groups: then their columns can be put in order. */
+/* Whether all parts have the same columns in a group, and whole groups: then their columns can be put in order. Of a
+ * tensor that is cut into columns a rank has some of each group. */
 static bool can_be_ordered(const struct weight *w) {
     const int32_t *group_of = groups_of(w, 0);
     int64_t group = w->parts[0].scale.block_cols, n_groups = group ? (w->in + group - 1) / group : 1;
@@ -59,6 +81,8 @@ static bool can_be_ordered(const struct weight *w) {
     }
     if (!group_of)
         return true;
+    if (w->parts[0].packed->stored_cols != w->in)
+        return false;
     int64_t *n = xcalloc((size_t)n_groups, sizeof *n);
     bool whole = true;
     for (int64_t c = 0; c < w->in; c++)
@@ -156,7 +180,7 @@ bool quads_of_experts(const struct loaded *loaded, const struct op *op, int slot
         return false;
     for (int k = 0; k < 2; k++)
         if (!weight_in_quads(loaded, op->weights[k], false, &both[k]) || both[k].kind == QUADS_MXFP4 ||
-            quads_are_blocks(both[k]) || is_sorted(op->weights[k]))
+            quads_of_linear_alone(both[k]) || is_sorted(op->weights[k]))
             return false;
     if (both[0].kind != both[1].kind || both[0].group != both[1].group)
         return false;
@@ -170,6 +194,17 @@ bool quads_of_experts(const struct loaded *loaded, const struct op *op, int slot
 
 static bool has_zeros(const struct weight_part *part) { return part->packed && part->packed->has_zeros; }
 
+/* Integers of eight bits. */
+static bool is_bytes(const struct weight_part *part) {
+    return part->format->id == QFORMAT_SCALED || part->format->id == QFORMAT_INT8;
+}
+
+int64_t quads_codes_bytes_a_row(const struct weight_part *part, int64_t in) {
+    if (part->format->block_cols)
+        return block_row_bytes(part->format, in);
+    return is_bytes(part) ? in : in / 2;
+}
+
 int64_t quads_groups_a_row(const struct weight_part *part, int64_t in) {
     int64_t group = part->scale.block_cols ? part->scale.block_cols : in;
     return (in + group - 1) / group;
@@ -181,37 +216,49 @@ int64_t quads_scales_bytes_a_row(const struct weight_part *part, int64_t in) {
     return quads_groups_a_row(part, in) * ((int64_t)sizeof(float) + (has_zeros(part) ? 1 : 0));
 }
 
-/* Two columns to a byte. Words that hold rows are walked a few columns at a time, whose words stay near. */
-static void fill_codes(const struct layout_rows *r) {
+/* Of a row, as they lie in memory. */
+static void copy_codes(const struct layout_rows *r, int64_t row_bytes) {
+    const struct weight_part *part = r->part;
+    for (int64_t i = 0; i < r->n; i++) {
+        uint8_t *to = (uint8_t *)r->to + i * row_bytes;
+        memcpy(to, (const char *)part->data + (r->row_in_part + i) * part->row_stride, (size_t)row_bytes);
+        for (int64_t c = 0; part->dtype == DT_I8 && c < row_bytes; c++)
+            to[c] ^= 0x80; // q + 128
+    }
+}
+
+/* Out of words. Those that hold rows are walked a few columns at a time, whose words stay near. */
+static void unpack_codes(const struct layout_rows *r, int64_t row_bytes) {
     enum { AT_ONCE = 512 };
     const struct weight_part *part = r->part;
-    int64_t in = r->weight->in, row_bytes = in / 2;
+    int64_t in = r->weight->in;
     uint8_t codes[AT_ONCE];
-    if (part->format->block_cols)
-        row_bytes = block_row_bytes(part->format, in);
-    if (!part->packed) {
-        for (int64_t i = 0; i < r->n; i++)
-            memcpy(r->to + i * row_bytes, (const char *)part->data + (r->row_in_part + i) * part->row_stride,
-                   (size_t)row_bytes);
-        return;
-    }
     for (int64_t c = 0; c < in; c += AT_ONCE)
         for (int64_t i = 0; i < r->n; i++) {
             int64_t n = MIN(in - c, AT_ONCE);
-            uint8_t *to = (uint8_t *)r->to + i * row_bytes + c / 2;
+            uint8_t *to = (uint8_t *)r->to + i * row_bytes;
             for (int64_t k = 0; r->column_order && k < n; k++)
                 packed_codes(part, r->row_in_part + i, r->column_order[c + k], 1, &codes[k]);
             if (!r->column_order)
                 packed_codes(part, r->row_in_part + i, c, n, codes);
-            for (int64_t k = 0; k < n; k += 2)
-                to[k / 2] = (uint8_t)(codes[k] | codes[k + 1] << 4);
+            if (is_bytes(part))
+                memcpy(to + c, codes, (size_t)n);
+            for (int64_t k = 0; k < n && !is_bytes(part); k += 2)
+                to[(c + k) / 2] = (uint8_t)(codes[k] | codes[k + 1] << 4);
         }
+}
+
+static void fill_codes(const struct layout_rows *r) {
+    (r->part->packed ? unpack_codes : copy_codes)(r, quads_codes_bytes_a_row(r->part, r->weight->in));
 }
 
 static float scale_as_stored(const struct weight_part *part, int64_t row, int64_t group) {
     const struct qscale *s = &part->scale;
     float scale;
-    int64_t i = (part->first_row + row) * s->stride + group;
+    int64_t scale_row = part->first_row + row;
+    if (part->format->id == QFORMAT_SCALED)
+        scale_row = s->block_rows ? scale_row / s->block_rows : 0;
+    int64_t i = scale_row * s->stride + group;
     dtype_to_f32(s->dtype, (const char *)s->data + i * (int64_t)dtype_bytes(s->dtype), 1, 1, &scale);
     return scale;
 }
@@ -246,6 +293,6 @@ struct dstored_quads quads_stored(const struct weight_part *part, struct dquads 
         .group = (int)(part->scale.block_cols ? part->scale.block_cols : in),
         .scale = scales,
         .zero = has_zeros(part) ? (const uint8_t *)(scales + n_rows * n_groups) : NULL,
-        .tensor_scale = part->scale.tensor_scale,
+        .tensor_scale = q.kind == QUADS_NVFP4 ? part->scale.tensor_scale : 1,
     };
 }

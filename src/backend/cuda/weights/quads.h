@@ -1,5 +1,5 @@
-/* quads.h - place_quads.cu, place_gguf.cu: matrices of four bits, and of GGUF's blocks, as the device keeps them,
- * ELEMENT_QUADS, whatever the checkpoint's format.
+/* quads.h - place_quads.cu, place_gguf.cu: matrices of four bits, of integers of eight, and of GGUF's blocks, as the
+ * device keeps them, ELEMENT_QUADS, whatever the checkpoint's format.
  *
  *     w[o, i] = scale[o] * s[o, i / group] * c[o, i]        c: q - z[o, i / group] of INT4, e2m1 of FP4
  *
@@ -22,7 +22,8 @@
  *             2^14 times what makes the row's largest b 29. Nothing is lost but of groups 2^24 times smaller
  *
  * GGUF's block types have their own numbers, of which scale[o], a power of two, is taken off d and dmin alone; Q4_0 is
- * INT4 in groups of 32. What a code is: c of Q8_0 q; of Q4_K q, less dmin m; of Q6_K q - 32.
+ * INT4 in groups of 32. Other integers of eight bits with zero points of 128 are Q8_0; with one scale a row that is
+ * scale[o], and d is 1. What a code is: c of Q8_0 q; of Q4_K q, less dmin m; of Q6_K q - 32.
  *
  *     Q8_0    q + 128, a byte each, in 2048 bytes: step k at 512 (k / 2) + 16 lane + 8 (k % 2), row g's columns 2t, 2t
  *             + 1, 2t + 8 and 2t + 9, then row g + 8's; behind them float16 d at 2 (2 (4 g + c) + half)
@@ -74,16 +75,16 @@ QUADS_FUNCTION int64_t quads_bytes(struct dquads q, int64_t out, int64_t in) {
     return quads_tiles(q, out) * quads_blocks(in) * quads_block_bytes(q);
 }
 
-/* Whether rows are sent as GGUF's blocks. */
-QUADS_FUNCTION bool quads_are_blocks(struct dquads q) { return q.kind >= QUADS_Q8_0; }
+/* Whether LINEAR alone computes by the kind, and no experts. */
+QUADS_FUNCTION bool quads_of_linear_alone(struct dquads q) { return q.kind >= QUADS_Q8_0; }
 
-/* Rows of four bits as they are sent: codes two to a byte, the low nibble first, and for each group of columns a scale
- * and, of INT4, perhaps a zero point. */
+/* Rows as they are sent: codes two to a byte, the low nibble first, or of Q8_0 q + 128, a byte each; and for each group
+ * of columns a scale and, of INT4, perhaps a zero point. */
 struct dstored_quads {
-    const uint8_t *codes; // [rows][in / 2]
+    const uint8_t *codes; // [rows][in / 2], of Q8_0 [rows][in]
     int64_t in;           // even
     enum quad_kind kind;
-    int group;           // columns of a scale: 16 of NVFP4, else a multiple of 32
+    int group;           // columns of a scale: 16 of NVFP4, else a multiple of 32, or all
     const float *scale;  // [rows][groups]: what MXFP4's bytes mean, too
     const uint8_t *zero; // likewise; NULL: 8
     float tensor_scale;  // of NVFP4, else 1

@@ -5,8 +5,8 @@
  *                           --quantization fp8, where it stores more bits, but for heads and routers, which are in the
  *                           element of the products then; not sides that are no multiple of 16, which the library does
  *                           not multiply
- *                           four bits as they are stored, in tiles (quads.h); with --quantization int4 and nvfp4
- *                           made, of what FP8 would be made
+ *                           four bits and integers of eight as they are stored, in tiles (quads.h); with
+ *                           --quantization int4 and nvfp4 made, of what FP8 would be made
  *     experts               likewise, both matrices or neither; four bits as they are stored, in blocks (blocks.h)
  *     other matrices        the element of the products
  *     vectors               float32
