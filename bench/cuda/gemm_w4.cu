@@ -3,7 +3,7 @@
  *   build/cuda/bench_gemm_w4 [table|many|cuts|few] [rows ...]
  *     table   every shape, format and number of rows: microseconds, GB/s of the weight as it lies on the card, per cent
  *             of 4.6 TB/s; of up to 8 rows once more by gemm_w4_few.cu
- *     many    the same by gemm_w4_many.cu, with TFLOP/s
+ *     many    the same by gemm_w4_many.cu, with TFLOP/s, in tiles of as many tokens as are chosen, and in others
  *     cuts    which cut into blocks and warps is fastest, the chosen one, and the four best
  *     few     the same of gemm_w4_few.cu
  * Random bytes are the weights: their scales are numbers, and nobody looks at what comes out. */
@@ -68,6 +68,13 @@ static double time_few(const shape &s, dquads q, int rows, const gemm_w4_few_cut
     });
 }
 
+static double time_many(const shape &s, dquads q, int rows, int tokens) {
+    return time_product(s, q, rows, 3, [&](const dgemm_w4 &a, dmat x, dmat to) {
+        gemm_w4_many_cut cut = gemm_w4_many_cut_by(&a.w, rows, tokens);
+        return launch_gemm_w4_many_cut(stream, rows, &a, x, to, &cut) == cudaSuccess;
+    });
+}
+
 static void many(const std::vector<int> &rows, const std::vector<model> &models) {
     for (const model &m : models)
         for (size_t f = 0; f < 2; f++)
@@ -75,18 +82,15 @@ static void many(const std::vector<int> &rows, const std::vector<model> &models)
                 double all = 0, flops = 0;
                 printf("%s %s M=%d, many:", m.name, FORMATS[f].name, n);
                 for (const shape &s : m.layer) {
-                    dmat x = {inputs, s.in, (int)s.in, ELEMENT_F16},
-                         to = {y, s.width(), s.width(), s.gated ? ELEMENT_F16 : ELEMENT_F32};
-                    auto put = [&] {
-                        for (int i = 0; i < 8; i++) {
-                            dgemm_w4 a = w4_of(s, FORMATS[f].q);
-                            if (launch_gemm_w4_many(stream, n, &a, x, to) != cudaSuccess)
-                                return false;
-                        }
-                        return true;
-                    };
-                    double us = microseconds(stream, put, 3) / 8, is = 2.0 * s.out * s.in * n;
-                    printf("  %s %.1f us %.0f TFLOP/s", s.name, us, is / us / 1e6);
+                    dquads q = FORMATS[f].q;
+                    q.gated = s.gated;
+                    dgemm_w4 first = w4_of(s, q);
+                    int usual = gemm_w4_many_cut_of(&first.w, n).tokens;
+                    double us = time_many(s, q, n, usual), is = 2.0 * s.out * s.in * n;
+                    printf("  %s %.1f us %.0f TFLOP/s by %d", s.name, us, is / us / 1e6, usual);
+                    for (int tokens : {64, 128, 192, 240, 256})
+                        if (tokens != usual)
+                            printf(", %d %.1f", tokens, time_many(s, q, n, tokens));
                     all += us, flops += is;
                 }
                 printf("  layer %.1f us %.0f TFLOP/s\n", all, flops / all / 1e6);

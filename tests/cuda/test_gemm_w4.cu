@@ -10,6 +10,7 @@
 
 #include "products.cuh"
 
+#include <algorithm>
 #include <time.h>
 #include <vector>
 
@@ -266,6 +267,14 @@ static gemm_w4_few_cut random_few_cut(const dweight &w, int n_rows, const gemm_w
     return usual;
 }
 
+/* Few blocks, so that they go from tile to tile. */
+static gemm_w4_many_cut random_many_cut(const dweight &w, int n_rows) {
+    static const int sizes[] = {32, 64, 128, 192, 240, 256};
+    gemm_w4_many_cut c = gemm_w4_many_cut_by(&w, n_rows, sizes[draw(6)]);
+    c.n_blocks = std::min(c.n_blocks, 2 * (1 + draw(3)));
+    return c;
+}
+
 /* gemm_w4_few.cu: the usual cut, another, and a row by itself with a third. */
 static bool check_few(const operands &o, outcome *all) {
     const problem &p = o.p;
@@ -351,6 +360,12 @@ static void check(const problem &p, const gemm_w4_cut *cut) {
     MUST(launch_gemm_w4_many(stream, p.n, &a, o.x_there, o.y_there));
     got = o.fetch();
     look("many", false);
+    gemm_w4_many_cut other = random_many_cut(a.w, p.n);
+    printf("of %d by %d blocks ", other.tokens, other.n_blocks);
+    o.poison();
+    MUST(launch_gemm_w4_many_cut(stream, p.n, &a, o.x_there, o.y_there, &other));
+    got = o.fetch();
+    look("many", false);
     if (p.n <= W4_FEW_MAX_ROWS)
         same = check_few(o, &all) && same;
     bool kept = placed.n_lost == 0 && placed.n_unreal == 0 && placed.squared_error == 0;
@@ -390,12 +405,25 @@ static gemm_w4_cut random_cut(const dquads &q, int out, int in) {
     return c;
 }
 
+/* Of Qwen2.5-7B's qkv, which has fewer blocks than a card multiprocessors: none leaves room for another of its node. */
+static void blocks_of_few_are_alone() {
+    dweight w = {nullptr, 4608, 3584, ELEMENT_QUADS, nullptr, {QUADS_INT4, 128, true, false}};
+    for (int n : {1, 8, 16, 32}) {
+        gemm_w4_cut c = gemm_w4_cut_of(&w, n);
+        bool alone = c.split > 1 || c.n_blocks >= n_multiprocessors() || c.row_warps * c.column_warps >= 14;
+        printf("qkv of %d rows: %dx%d warps, split %d, %d blocks%s\n", n, c.row_warps, c.column_warps, c.split,
+               c.n_blocks, alone ? "" : " NOT ALONE");
+        n_bad += !alone;
+    }
+}
+
 int main(int argc, char **argv) {
     const char *given = argc > 1 ? argv[1] : getenv("GYRE_TEST_SEED");
     bool brief = getenv("GYRE_TEST_BRIEF") != nullptr;
     seed = given ? strtoull(given, nullptr, 10) : (uint64_t)time(nullptr);
     printf("seed %llu\n", (unsigned long long)seed);
     MUST(cudaStreamCreate(&stream));
+    blocks_of_few_are_alone();
     for (int i = 0; i < N_KINDS; i++)
         check({kind_at(i).q, kind_at(i).blocks, 32, 256, 3, false, 0, ELEMENT_F32}, nullptr);
     const element elements[] = {ELEMENT_F32, ELEMENT_F16, ELEMENT_BF16};

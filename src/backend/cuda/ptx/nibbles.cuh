@@ -35,9 +35,10 @@ static __device__ __forceinline__ void e2m1_to_pairs_low(uint32_t word, uint32_t
     second = word << 8 & 0x8e008e00u;
 }
 static __device__ __forceinline__ void e2m1_to_pairs_high(uint32_t word, uint32_t &first, uint32_t &second) {
-    uint32_t bytes = word >> 3 & 0x0e0e0e0eu | word << 7 & 0x80808080u;
-    first = bytes & 0xff00ff00u;
-    second = bytes << 8 & 0xff00ff00u;
+    uint32_t bytes; // word >> 3 & 0x7f7f7f7f | word << 7 & 0x80808080, which becomes two instructions by itself
+    asm("lop3.b32 %0, %1, %2, 0x80808080, 0xd8;" : "=r"(bytes) : "r"(word >> 3), "r"(word << 7));
+    first = bytes & 0x8e008e00u;
+    second = bytes << 8 & 0x8e008e00u;
 }
 
 static __device__ __forceinline__ uint32_t multiply_pair(uint32_t pair, uint32_t by) {

@@ -101,6 +101,13 @@ static int w4_blocks(int split) {
     return blocks_at_once(gemm_w4<QUADS_NVFP4, 16, 4>, split, (GEMM_W4_MOST_WARPS + 1) * 32, W4_SHARED_MOST);
 }
 
+/* Whether a multiprocessor may get two of a node's blocks where others have none. Clusters ask for too much memory for
+ * that; others are alone by their registers. */
+static bool w4_doubles_up(const struct gemm_w4_cut *c) {
+    const int alone = 14; // warps
+    return c->split == 1 && c->n_blocks < n_multiprocessors() && c->row_warps * c->column_warps < alone;
+}
+
 /* About how long a block takes, in clocks: a turn is what its warps issue, what memory and the L2 bring a
  * multiprocessor, or the latencies of one warp. */
 static int64_t w4_cost(const struct dweight *w, int eights, const struct gemm_w4_cut *c) {
@@ -110,8 +117,9 @@ static int64_t w4_cost(const struct dweight *w, int eights, const struct gemm_w4
     int64_t read =
                 n_blocks * quads_block_bytes(w->quads) / 22 + (int64_t)c->column_warps * W4_HALVES * eights * ATOM / 40,
             issue = n_blocks * (36 + 2 * eights), turn = issue > read ? issue : read;
-    return n_turns * (turn > 500 ? turn : 500) + (c->column_warps > 1 ? 300 + 100 * c->column_warps : 0) +
-           (c->split > 1 ? 2000 + 700 * c->split : 0);
+    int64_t cost = n_turns * (turn > 500 ? turn : 500) + (c->column_warps > 1 ? 300 + 100 * c->column_warps : 0) +
+                   (c->split > 1 ? 2000 + 700 * c->split : 0);
+    return w4_doubles_up(c) ? 2 * cost : cost;
 }
 
 /* Of the ring: in all shapes and at 8 and 32 rows some 100 KB were faster than all that there is room for. */
@@ -181,7 +189,7 @@ cudaError_t launch_gemm_w4_cut(cudaStream_t stream, int n_rows, const struct dge
     struct w4_rooms rooms = w4_rooms_of(w, a->bias != nullptr, eights, cut);
     CUtensorMap w_map, x_map;
     if (!w4_map_weight(&w_map, w, pieces, cut->row_warps) ||
-        !w4_map_tokens(&x_map, x, w->in, n_rows, eights * 8, pieces))
+        !w4_map_tokens(&x_map, x, w->in, n_rows, eights * 8, W4_HALVES * pieces))
         return cudaErrorInvalidValue;
     gemm_w4_args args = w4_args_of(n_rows, a, y);
     args.row_warps = cut->row_warps;

@@ -29,13 +29,13 @@ static inline bool w4_map_weight(CUtensorMap *map, const struct dweight *w, int 
                         CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
 }
 
-/* [64 columns][token][128 bytes]: boxes are some tokens by the columns of some pieces. */
+/* [64 columns][token][128 bytes]: boxes are some tokens by the columns of some halves of pieces. */
 static inline bool w4_map_tokens(CUtensorMap *map, struct dmat x, int64_t in, int n_rows, int tokens_a_box,
-                                 int pieces_a_box) {
+                                 int halves_a_box) {
     cuuint64_t pitch = (cuuint64_t)x.stride * 2;
     cuuint64_t size[4] = {PIECE_BYTES, (cuuint64_t)n_rows, (cuuint64_t)in * 2 / PIECE_BYTES, 1},
                strides[3] = {pitch, PIECE_BYTES, pitch * (cuuint64_t)n_rows};
-    cuuint32_t box[4] = {PIECE_BYTES, (cuuint32_t)tokens_a_box, (cuuint32_t)(W4_HALVES * pieces_a_box), 1};
+    cuuint32_t box[4] = {PIECE_BYTES, (cuuint32_t)tokens_a_box, (cuuint32_t)halves_a_box, 1};
     return encode_rows(map, x.at, 4, size, strides, box, CU_TENSOR_MAP_L2_PROMOTION_L2_128B);
 }
 
