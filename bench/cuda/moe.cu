@@ -1,6 +1,7 @@
 /* moe.cu - times MOE_FFN and MOE_ROUTE of some models' layers on the device, and parts of them.
  *
- *   build/cuda/bench_moe [MODEL [rows ...]]     all models unless one is named by a part of its name
+ *   build/cuda/bench_moe [MODEL [rows ...]]     all models unless one is named by a part of its name; those that begin
+ *                                               with Half are what one of two cards has
  *
  * Every token is sent to experts of its own choice, all equally likely. Layers rotate, so that no weight is in the L2
  * from before. Per cent are of reading, at 4.6 TB/s, each expert once that has a token. */
@@ -20,9 +21,13 @@ struct mixture {
     int width, ffn, n_experts, top_k, act, n_layers;
     bool biased;
     element weights;
+    int n_here; // the first so many experts are this rank's; 0: all are
+    int here() const { return n_here ? n_here : n_experts; }
 };
 static const mixture MIXTURES[] = {
     {"Qwen3-30B-A3B", 2048, 768, 128, 8, 0, 5, false, ELEMENT_E4M3},
+    {"Half of each expert of Qwen3-30B-A3B", 2048, 384, 128, 8, 0, 5, false, ELEMENT_E4M3},
+    {"Half of all experts of Qwen3-30B-A3B", 2048, 768, 128, 8, 0, 5, false, ELEMENT_E4M3, 64},
     {"Qwen3.5-35B-A3B", 2048, 512, 256, 8, 0, 5, false, ELEMENT_E4M3},
     {"gpt-oss-20b", 2880, 2880, 32, 4, 4, 5, true, ELEMENT_MXFP4},
     {"DeepSeek-V2-Lite", 2048, 1408, 64, 6, 0, 5, false, ELEMENT_E4M3},
@@ -78,7 +83,7 @@ struct problem {
     }
 };
 
-/* Ids of a layer's tokens; how many experts have one. */
+/* Ids of a layer's tokens; how many of the experts that are here have one. */
 static int draw_ids(const mixture &m, int rows, uint64_t &state, std::vector<int32_t> &ids) {
     std::vector<bool> has(m.n_experts);
     ids.clear();
@@ -90,7 +95,7 @@ static int draw_ids(const mixture &m, int rows, uint64_t &state, std::vector<int
                 continue;
             ids.push_back(e), has[e] = true, k++;
         }
-    return (int)std::count(has.begin(), has.end(), true);
+    return (int)std::count(has.begin(), has.begin() + m.here(), true);
 }
 
 static void set_rows(problem &p, int rows) {
@@ -107,14 +112,14 @@ static void set_rows(problem &p, int rows) {
 }
 
 static dweight matrix(const mixture &m, int64_t out, int64_t in, bool gated) {
-    int64_t units = gated ? m.ffn : out / m.n_experts,
+    int64_t units = gated ? m.ffn : out / m.here(),
             n = m.weights == ELEMENT_MXFP4 ? blocks_bytes(m.weights, out, in, {units, gated}) : out * in;
     return {taken(n), out, in, m.weights, floats(out, 1e-3f)};
 }
 
 static problem opened(const mixture &m) {
     problem p = {m};
-    int64_t E = m.n_experts, F = m.ffn, D = m.width;
+    int64_t E = m.here(), F = m.ffn, D = m.width;
     for (int i = 0; i < m.n_layers; i++) {
         layer k = {};
         k.w13 = matrix(m, E * 2 * F, D, true);
@@ -129,9 +134,9 @@ static problem opened(const mixture &m) {
     p.x = {taken((size_t)MOST_ROWS * D * 2), D, (int)D, ELEMENT_F16, nullptr};
     p.y = {floats((size_t)MOST_ROWS * D, 0), D, (int)D, ELEMENT_F32, nullptr};
     p.weights = {floats((size_t)MOST_ROWS * m.top_k, 0.125f), m.top_k, m.top_k, ELEMENT_F32, nullptr};
-    p.logits = {taken((size_t)MOST_ROWS * E * 4), E, (int)E, ELEMENT_F32, nullptr};
+    p.logits = {taken((size_t)MOST_ROWS * m.n_experts * 4), m.n_experts, m.n_experts, ELEMENT_F32, nullptr};
     p.ids_out = {taken((size_t)MOST_ROWS * m.top_k * 4), m.top_k, m.top_k, ELEMENT_I32, nullptr};
-    p.a = {m.n_experts, m.top_k, m.ffn, m.act, 7.0f, nullptr, nullptr, false};
+    p.a = {m.here(), m.top_k, m.ffn, m.act, 7.0f, nullptr, nullptr, false, 0, 0, m.n_experts};
     p.l.stream = stream;
     p.l.plan.counts = (const int32_t *)taken(64);
     int64_t scratch, list;
@@ -173,15 +178,13 @@ static void table(problem &p, int rows) {
     });
     printf("%s N=%d: %.1f experts, %.1f MB; route alone %.2f us, list alone %.2f us; chosen tile %d\n", p.m.name, rows,
            bytes / p.expert_bytes(), bytes * 1e-6, alone_route, alone_list, usual.tile);
-    for (int tile : {8, 16, 24, 32, usual.tile}) {
-        if (usual.is_grouped ? tile > 24
-            : usual.is_tiled ? tile != usual.tile
-                             : tile > usual.tile || (tile > 8 && rows <= 8))
+    for (int tile : {8, 16, 24, usual.tile}) {
+        if (usual.is_tiled ? tile != usual.tile : tile > 8 && rows <= 8)
             continue;
         int64_t pairs = (int64_t)usual.piece * p.m.top_k;
         dmoe_cut cut = usual;
         cut.tile = tile;
-        cut.most_tiles = (int)(std::min<int64_t>(pairs, p.m.n_experts) + pairs / tile);
+        cut.most_tiles = (int)(std::min<int64_t>(pairs, p.m.here()) + pairs / tile);
         double us = time_layers(p, [&](const layer &k) { put_experts(p, k, p.a, cut); });
         printf("    tile %2d: %7.2f us, %5.2f TB/s, %4.1f %%\n", tile, us, bytes / us * 1e-6,
                bytes / us * 1e6 / PEAK * 100);
@@ -189,17 +192,15 @@ static void table(problem &p, int rows) {
     }
     auto by = [&](const char *name, bool wide, int tile) {
         dmoe_cut cut = usual;
-        cut.is_wide = wide, cut.is_joined = cut.is_direct = cut.is_grouped = cut.is_tiled = false, cut.tile = tile;
+        cut.is_wide = wide, cut.is_joined = cut.is_direct = cut.is_tiled = false, cut.tile = tile;
         cut.most_tiles =
-            (int)(std::min<int64_t>((int64_t)cut.piece * p.m.top_k, p.m.n_experts) + cut.piece * p.m.top_k / tile);
+            (int)(std::min<int64_t>((int64_t)cut.piece * p.m.top_k, p.m.here()) + cut.piece * p.m.top_k / tile);
         double us = time_layers(p, [&](const layer &k) { put_experts(p, k, p.a, cut); });
         printf("    %s: %7.2f us, %5.2f TB/s, %4.1f %%\n", name, us, bytes / us * 1e-6, bytes / us * 1e6 / PEAK * 100);
         fflush(stdout);
     };
-    if (usual.is_grouped)
-        by("stream ", false, 8), by("stream of more", false, 24);
     if (rows >= 32 && !usual.is_wide)
-        by("wide   ", true, 160);
+        by("wide   ", true, moe_cut_of(&p.a, p.layers[0].w13, p.layers[0].w2, 64 * p.m.n_experts).tile);
 }
 
 int main(int argc, char **argv) {

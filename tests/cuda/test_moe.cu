@@ -1,6 +1,6 @@
-/* test_moe.cu - MOE_FFN (src/backend/cuda/moe): the stream, moe_group.cuh or moe_tiles.cuh, and moe_wide.cuh give the
- * same bits, whatever tiles the tokens of an expert come in. What the numbers are is held by test_ops_moe.c. Lists of
- * pairs are those that a loop over them makes. */
+/* test_moe.cu - MOE_FFN (src/backend/cuda/moe): the stream, moe_tiles.cuh and moe_wide.cuh give the same bits, whatever
+ * tiles the tokens of an expert come in. What the numbers are is held by test_ops_moe.c. Lists of pairs are those that
+ * a loop over them makes. */
 #define BARRIER_SPIN_LIMIT 20000000
 #include "backend/cuda/moe/moe_stream.h"
 #include "backend/cuda/weights/blocks.h"
@@ -34,15 +34,16 @@ struct problem {
     element weights, product; // weights: MXFP4, QUADS of NVFP4, E4M3 or F16
     int width, ffn, n_experts, top_k, act, rows;
     bool biased;
+    int first, n_here; // of the experts, which are here
 };
 
 /* Random bytes as a matrix of experts, whose scales are numbers of a reasonable size whatever they are. */
 static dweight matrix(const problem &p, int64_t units, int64_t in, bool gated) {
-    int64_t out = p.n_experts * units * (gated ? 2 : 1);
+    int64_t out = p.n_here * units * (gated ? 2 : 1);
     dweight w = {nullptr, out, in, p.weights};
     w.quads = {QUADS_NVFP4, 16, false, gated};
     size_t n = p.weights == ELEMENT_MXFP4   ? blocks_bytes(p.weights, out, in, {units, gated})
-               : p.weights == ELEMENT_QUADS ? p.n_experts * quads_bytes(w.quads, out / p.n_experts, in)
+               : p.weights == ELEMENT_QUADS ? p.n_here * quads_bytes(w.quads, out / p.n_here, in)
                                             : out * in * (p.weights == ELEMENT_F16 ? 2 : 1);
     std::vector<uint8_t> bytes(n);
     for (uint8_t &b : bytes)
@@ -69,8 +70,12 @@ static std::vector<int32_t> draw_ids(const problem &p) {
 
 /* Tokens of moe_wide's tiles. */
 static int tokens_of_wide(const dmoe &a, const dweight &w13, const dweight &w2) {
-    dmoe_cut c = moe_cut_of(&a, w13, w2, 40 * a.n_experts);
+    dmoe_cut c = moe_cut_of(&a, w13, w2, 40 * a.n_all);
     return c.is_wide ? c.tile : 0;
+}
+/* Of the stream's longest. */
+static int tokens_of_stream(const dmoe &a, const dweight &w13, const dweight &w2) {
+    return moe_cut_of(&a, w13, w2, 10 * a.n_all / a.top_k).tile;
 }
 
 static void check(const problem &p) {
@@ -80,8 +85,9 @@ static void check(const problem &p) {
                        : p.weights == ELEMENT_E4M3  ? "e4m3"
                                                     : "f16";
     bool in_blocks = p.weights == ELEMENT_MXFP4 || p.weights == ELEMENT_QUADS;
-    printf("%s%s width %d ffn %d experts %d of %d rows %d%s:", name, p.product == ELEMENT_BF16 ? " (bf16)" : "",
-           p.width, p.ffn, p.top_k, p.n_experts, p.rows, p.biased ? " biased" : "");
+    printf("%s%s width %d ffn %d experts %d of %d, %d from the %dth on here, rows %d%s:", name,
+           p.product == ELEMENT_BF16 ? " (bf16)" : "", p.width, p.ffn, p.top_k, p.n_experts, p.n_here, p.first, p.rows,
+           p.biased ? " biased" : "");
     dweight w13 = matrix(p, p.ffn, p.width, true), w2 = matrix(p, p.width, p.ffn, false), none = {};
     dweight b13 = none, b2 = none;
     if (p.biased) {
@@ -94,7 +100,7 @@ static void check(const problem &p) {
     dmat x = {on_device(numbers), p.width, p.width, ELEMENT_F16},
          ids = {on_device(draw_ids(p)), p.top_k, p.top_k, ELEMENT_I32},
          weights = {on_device(floats((size_t)p.rows * p.top_k, 0, 1)), p.top_k, p.top_k, ELEMENT_F32};
-    dmoe a = {p.n_experts, p.top_k, p.ffn, p.act, 7.0f, nullptr, nullptr, false};
+    dmoe a = {p.n_here, p.top_k, p.ffn, p.act, 7.0f, nullptr, nullptr, false, 0, p.first, p.n_experts};
     int64_t scratch, list;
     moe_stream_bytes(&a, w13, w2, p.rows, &scratch, &list);
     a.scratch = on_device(std::vector<uint8_t>(scratch + (1 << 20), 0xff));
@@ -104,11 +110,11 @@ static void check(const problem &p) {
     l.plan.counts = on_device(std::vector<int32_t>{p.rows, p.rows, p.rows, 0});
     size_t n = (size_t)p.rows * p.width;
     std::vector<float> first;
-    auto run = [&](const char *name, int tile, bool grouped, bool wide, bool tiled = false) {
+    auto run = [&](const char *name, int tile, bool wide, bool tiled = false) {
         dmoe_cut c = moe_cut_of(&a, w13, w2, p.rows);
         if (tile > 0) {
             c.is_joined = c.is_direct = false;
-            c.is_grouped = grouped, c.is_wide = wide, c.is_tiled = tiled, c.tile = tile;
+            c.is_wide = wide, c.is_tiled = tiled, c.tile = tile;
             c.most_tiles = p.rows * p.top_k / tile + p.n_experts;
         }
         std::vector<float> y(n, NAN);
@@ -127,16 +133,16 @@ static void check(const problem &p) {
         n_bad += wrong > 0;
         fflush(stdout);
     };
-    run("stream", 8, false, false);
+    run("stream", 8, false);
     if (p.rows <= 3)
-        run("chosen", 0, true, false);
-    for (int tile = 8; tile <= 24 && in_blocks; tile += 8)
-        run("group", tile, true, false);
+        run("chosen", 0, false);
+    for (int tile = 16; tile <= tokens_of_stream(a, w13, w2); tile += 8)
+        run("stream", tile, false);
     if (!in_blocks)
-        run("tiles", 64, false, false, true);
+        run("tiles", 64, false, true);
     if (p.width % 64 == 0 && p.ffn % 64 == 0)
         for (int tile : {tokens_of_wide(a, w13, w2), 72})
-            run("wide", tile, false, true);
+            run("wide", tile, true);
     printf("\n");
 }
 
@@ -146,11 +152,12 @@ template <class T> static std::vector<T> from_device(const T *at, size_t n) {
     return v;
 }
 
-/* An expert's pairs in their order, in as few tiles as there may be, whose sizes differ by one at the most. */
-static void check_list(int n_experts, int top_k, int first, int n, int tile) {
+/* Of n_here experts from first_here on: an expert's pairs in their order, in as few tiles as there may be, whose sizes
+ * differ by one at the most. */
+static void check_list(int n_experts, int first_here, int n_here, int top_k, int first, int n, int tile) {
     int pairs = n * top_k;
     dmoe a = {};
-    a.n_experts = n_experts, a.top_k = top_k;
+    a.n_experts = n_here, a.top_k = top_k, a.first_expert = first_here, a.n_all = n_experts;
     dmoe_cut cut = {};
     cut.tile = tile, cut.piece = n, cut.most_tiles = n_experts + pairs / tile;
     std::vector<int32_t> chosen((size_t)(first + n) * top_k);
@@ -167,13 +174,13 @@ static void check_list(int n_experts, int top_k, int first, int n, int tile) {
     launch_moe_list(&l, &a, tile, first, n, ids, list);
     MUST(cudaGetLastError());
     MUST(cudaStreamSynchronize(stream));
-    std::vector<int32_t> pair = from_device(list.pair, pairs), wanted;
+    std::vector<int32_t> pair, wanted;
     std::vector<dmoe_tile> tiles = from_device(list.tiles, from_device(list.n_tiles, 1)[0]);
     size_t t = 0, wrong = 0;
-    for (int e = 0; e < n_experts; e++) {
+    for (int e = 0; e < n_here; e++) {
         size_t begin = wanted.size();
         for (int i = 0; i < pairs; i++)
-            if (chosen[(size_t)first * top_k + i] == e)
+            if (chosen[(size_t)first * top_k + i] == first_here + e)
                 wanted.push_back(i);
         size_t of_expert = wanted.size() - begin, n_tiles = (of_expert + tile - 1) / tile;
         for (size_t k = 0; k < n_tiles; k++, t++) {
@@ -183,9 +190,10 @@ static void check_list(int n_experts, int top_k, int first, int n, int tile) {
         }
         wrong += begin != wanted.size();
     }
+    pair = from_device(list.pair, wanted.size());
     wrong += t != tiles.size() || pair != wanted;
-    printf("list of %d experts, %d tokens from the %dth on with %d each, tiles of %d: %s\n", n_experts, n, first, top_k,
-           tile, wrong ? "WRONG" : "fine");
+    printf("list of %d of %d experts from the %dth on, %d tokens from the %dth on with %d each, tiles of %d: %s\n",
+           n_here, n_experts, first_here, n, first, top_k, tile, wrong ? "WRONG" : "fine");
     n_cases++, n_bad += wrong > 0;
 }
 
@@ -196,14 +204,16 @@ int main(int argc, char **argv) {
     printf("seed %llu\n", (unsigned long long)seed);
     MUST(cudaStreamCreate(&stream));
     for (int i = 0; i < (brief ? 3 : 12); i++) {
-        int top_k = 1 + draw(8);
-        check_list(1 + draw(i % 3 == 1 ? 600 : 130), top_k, i % 2 ? draw(100) : 0, 1 + draw(i % 3 ? 6000 / top_k : 60),
-                   i % 2 ? 160 : 24);
+        int top_k = 1 + draw(8), n_experts = 1 + draw(i % 3 == 1 ? 600 : 130),
+            here = i % 2 ? n_experts : 1 + draw(n_experts);
+        check_list(n_experts, draw(n_experts - here + 1), here, top_k, i % 2 ? draw(100) : 0,
+                   1 + draw(i % 3 ? 6000 / top_k : 60), i % 2 ? 160 : 24);
     }
     const element formats[] = {ELEMENT_MXFP4, ELEMENT_QUADS, ELEMENT_E4M3, ELEMENT_F16};
     for (int i = 0; i < (brief ? 8 : 48); i++) {
         element weights = formats[i % 4];
-        int unit = weights == ELEMENT_MXFP4 ? 32 : 64, n_experts = 2 + draw(12);
+        int unit = weights == ELEMENT_MXFP4 ? 32 : 64, n_experts = 2 + draw(12),
+            here = draw(2) ? n_experts : 1 + draw(n_experts);
         check({weights, weights != ELEMENT_QUADS && draw(3) == 0 ? ELEMENT_BF16 : ELEMENT_F16,
                unit * (1 + draw(brief ? 8 : 14)), unit * (1 + draw(brief ? 8 : 14)), n_experts,
                1 + draw(n_experts < 4 ? n_experts : 4), i / 4 % 2 ? 4 : 0,
@@ -211,7 +221,7 @@ int main(int argc, char **argv) {
                         : i / 4 % 3 == 0 ? 40
                         : brief          ? 120
                                          : 300),
-               draw(2) != 0});
+               draw(2) != 0, draw(n_experts - here + 1), here});
     }
     printf("%llu cases, %llu bad\n", n_cases, n_bad);
     return n_bad != 0;

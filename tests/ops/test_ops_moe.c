@@ -78,6 +78,7 @@ struct moe_case {
     bool biased, expert_scaled;
     int n_shared;
     enum { NO_GATE, GATE_GIVEN, GATE_MADE } gate; // of what is shared: the third input; a product of the first
+    int first, n_here;                            // of a rank that has some experts; n_here 0: it has all
 };
 
 static const struct moe_case moe_cases[] = {
@@ -170,6 +171,89 @@ static const struct moe_case moe_cases[] = {
      false,
      1,
      NO_GATE},
+    {.name = "a rank's, 16 bits",
+     .route = {ROUTE_SOFTMAX, 8, 2, 0, 0, true, 1},
+     .width = 64,
+     .ffn = 96,
+     .format = FORMAT_BF16,
+     .first = 5,
+     .n_here = 3},
+    {.name = "a rank's, turned, biased",
+     .route = {ROUTE_SOFTMAX_TOPK, 9, 4, 0, 0, false, 1},
+     .act = {ACT_SWIGLU_CLAMPED, 2},
+     .width = 64,
+     .ffn = 32,
+     .format = FORMAT_BF16_TURNED,
+     .biased = true,
+     .first = 4,
+     .n_here = 5},
+    {.name = "a rank's, MXFP4",
+     .route = {ROUTE_SOFTMAX_TOPK, 9, 4, 0, 0, false, 1},
+     .act = {ACT_SWIGLU_CLAMPED, 7},
+     .width = 352,
+     .ffn = 288,
+     .format = FORMAT_MXFP4,
+     .biased = true,
+     .n_here = 4},
+    {.name = "a rank's, wide, MXFP4, of many a token",
+     .route = {ROUTE_SOFTMAX, 13, 10, 0, 0, true, 1},
+     .width = 128,
+     .ffn = 448,
+     .format = FORMAT_MXFP4,
+     .biased = true,
+     .first = 6,
+     .n_here = 7},
+    {.name = "a rank's, FP8 in groups",
+     .route = {ROUTE_SIGMOID, 16, 4, 4, 2, true, 2.5f},
+     .width = 48,
+     .ffn = 32,
+     .format = FORMAT_F8_CHANNEL,
+     .first = 8,
+     .n_here = 8},
+    {.name = "a rank's, FP8 in blocks, seldom met",
+     .route = {ROUTE_SOFTMAX, 16, 2, 0, 0, true, 1},
+     .width = 144,
+     .ffn = 80,
+     .format = FORMAT_F8_BLOCK,
+     .first = 15,
+     .n_here = 1},
+    {.name = "a rank's, wide, FP8",
+     .route = {ROUTE_SOFTMAX, 8, 4, 0, 0, true, 1},
+     .width = 448,
+     .ffn = 192,
+     .format = FORMAT_F8_CHANNEL,
+     .first = 2,
+     .n_here = 3},
+    {.name = "a rank's, NVFP4",
+     .route = {ROUTE_SOFTMAX, 8, 3, 0, 0, true, 1},
+     .width = 192,
+     .ffn = 320,
+     .format = FORMAT_NVFP4,
+     .biased = true,
+     .first = 3,
+     .n_here = 5},
+    {.name = "a rank's, INT4",
+     .route = {ROUTE_SOFTMAX, 8, 4, 0, 0, true, 1},
+     .width = 320,
+     .ffn = 192,
+     .format = FORMAT_INT4,
+     .first = 4,
+     .n_here = 4},
+    {.name = "a rank's, by plain kernels",
+     .route = {ROUTE_SOFTMAX, 9, 3, 0, 0, true, 1},
+     .width = 33,
+     .ffn = 17,
+     .format = FORMAT_F32,
+     .expert_scaled = true,
+     .first = 3,
+     .n_here = 3},
+    {.name = "a rank's, of many a token",
+     .route = {ROUTE_SOFTMAX_GROUP, 60, 12, 4, 3, true, 1},
+     .width = 32,
+     .ffn = 32,
+     .format = FORMAT_BF16,
+     .first = 30,
+     .n_here = 30},
     {"one expert", {ROUTE_SOFTMAX, 1, 1, 0, 0, true, 1}, {ACT_SILU, 0}, 16, 16, FORMAT_F16, false, false},
 };
 
@@ -230,7 +314,7 @@ static void moe_case(const struct moe_case *m, int len, const char *quantization
     struct route_args routing = m->route;
     routing.n_shared = m->n_shared;
     const struct route_args *a = &routing;
-    int n_chosen = a->n_experts, e = n_chosen + m->n_shared, d = m->width, f = m->ffn;
+    int n_chosen = a->n_experts, e = m->n_here ? m->n_here : n_chosen + m->n_shared, d = m->width, f = m->ffn;
     enum reading how = reading_of(m, quantization, kernels);
     struct rig *rig = moe_rig(m, len, quantization, kernels);
     round_logits(rig, d, n_chosen + (m->gate == GATE_GIVEN));
@@ -246,7 +330,8 @@ static void moe_case(const struct moe_case *m, int len, const char *quantization
     if (m->gate == GATE_MADE)
         gate = op_linear(rig->p, rig->in[0], rig_weight(rig, m->format, 1, d, &gate_row), NULL);
     struct routed routed = op_moe_route_gated(rig->p, rig->in[1], gate, choice_bias, expert_scale, *a);
-    struct moe_args args = {.n_experts = e, .top_k = route_slots(a), .ffn_size = f, .act = m->act};
+    struct moe_args args = {
+        .n_experts = e, .top_k = route_slots(a), .ffn_size = f, .act = m->act, .first_expert = m->first};
     rig_result(rig, op_moe_ffn(rig->p, rig->in[0], routed, gate_up, down, bias13, bias2, args));
     round_matrix(m, how, kernels, w13, (int64_t)e * 2 * f, d);
     round_matrix(m, how, kernels, w2, (int64_t)e * d, f);
@@ -260,7 +345,9 @@ static void moe_case(const struct moe_case *m, int len, const char *quantization
             r.weights[a->top_k + k] = gate_of(m, rig, gate_row, s, t);
         }
         for (int k = 0; k < route_slots(a); k++) {
-            int64_t id = r.ids[k];
+            int64_t id = r.ids[k] - m->first;
+            if (id < 0 || id >= e)
+                continue;
             rig_multiply(w13 + id * 2 * f * d, 2 * f, d, rig_wide_input(rig, 0, s, t), gu);
             for (int i = 0; i < 2 * f; i++)
                 gu[i] += b13 ? b13[id * 2 * f + i] : 0;
@@ -310,11 +397,12 @@ static void what_experts_make_of_a_row_does_not_depend_on_the_others(void **stat
             if ((rig_is_brief() && (i % 3 || strcmp(*kernels, "bfloat16") == 0)) || !rig_takes_case() ||
                 m->gate == GATE_MADE) // a LINEAR, whose kernel is chosen by the number of rows
                 continue;
-            int e = m->route.n_experts + m->n_shared, d = m->width, f = m->ffn;
+            int e = m->n_here ? m->n_here : m->route.n_experts + m->n_shared, d = m->width, f = m->ffn;
             struct route_args routing = m->route;
             routing.n_shared = m->n_shared;
             struct rig *rig = moe_rig(m, 90, "fp8", strcmp(*kernels, "float32") == 0 ? "float16" : *kernels);
-            struct moe_args args = {.n_experts = e, .top_k = route_slots(&routing), .ffn_size = f, .act = m->act};
+            struct moe_args args = {
+                .n_experts = e, .top_k = route_slots(&routing), .ffn_size = f, .act = m->act, .first_expert = m->first};
             val gate = m->gate == GATE_GIVEN ? rig->in[2]
                        : m->gate == GATE_MADE
                            ? op_linear(rig->p, rig->in[0], rig_weight(rig, m->format, 1, d, NULL), NULL)
@@ -343,26 +431,41 @@ static int64_t reported(const struct rig *rig, const char *name) {
     return 0;
 }
 
-/* Of one sequence that decodes each layer reads as many as a token is sent to. */
+/* Of tokens that are sent to 5 of 16 experts each, one rank reads those that are among its own. */
+static void expect_counted(int n_tokens, int first, int n) {
+    enum { WIDTH = 32, FFN = 8 };
+    struct route_args a = {ROUTE_SOFTMAX, 16, 5, 0, 0, true, 1};
+    struct rig *rig =
+        rig_new((struct rig_options){.n_seqs = n_tokens, .lens = {1, 1}, .widths = {WIDTH, 16}, .kernels = "float16"});
+    round_logits(rig, WIDTH, 16);
+    struct routed routed = op_moe_route(rig->p, rig->in[1], NULL, NULL, a);
+    const struct weight *w13 = rig_weight(rig, FORMAT_BF16, n * 2 * FFN, WIDTH, NULL),
+                        *w2 = rig_weight(rig, FORMAT_BF16, n * WIDTH, FFN, NULL);
+    struct moe_args args = {.n_experts = n, .top_k = 5, .ffn_size = FFN, .act = {ACT_SILU, 0}, .first_expert = first};
+    rig_result(rig, op_moe_ffn(rig->p, rig->in[0], routed, w13, w2, NULL, NULL, args));
+    unsigned read = 0; // a bit of each expert
+    for (int t = 0; t < n_tokens; t++) {
+        struct routing_result r = route(&a, rig_wide_input(rig, 1, t, 0), NULL, NULL);
+        for (int k = 0; k < 5; k++)
+            read |= 1u << r.ids[k];
+    }
+    int n_mine = __builtin_popcount(read >> first & ((1u << n) - 1));
+    rig_run(rig, SCHEDULE_WHOLE); // what the rig computes before it is counted too
+    int64_t layers = reported(rig, "expert_layers_total"), experts = reported(rig, "experts_read_total");
+    rig_run(rig, SCHEDULE_WHOLE);
+    layers = reported(rig, "expert_layers_total") - layers;
+    EXPECT(layers >= 1 && reported(rig, "experts_read_total") - experts == n_mine * layers);
+    rig_free(rig);
+}
+
 static void a_device_counts_the_experts_that_a_step_reads(void **state) {
     (void)state;
     if (rig_backend() == &backend_cpu || getenv("GYRE_TEST_KERNELS")) // plain ones count none
         skip();
-    struct route_args a = {ROUTE_SOFTMAX, 16, 5, 0, 0, true, 1};
-    struct rig *rig =
-        rig_new((struct rig_options){.n_seqs = 1, .lens = {30}, .widths = {32, 16}, .kernels = "float16"});
-    struct routed routed = op_moe_route(rig->p, rig->in[1], NULL, NULL, a);
-    const struct weight *w13 = rig_weight(rig, FORMAT_BF16, 16 * 2 * 8, 32, NULL),
-                        *w2 = rig_weight(rig, FORMAT_BF16, 16 * 32, 8, NULL);
-    rig_result(rig, op_moe_ffn(rig->p, rig->in[0], routed, w13, w2, NULL, NULL,
-                               (struct moe_args){.n_experts = 16, .top_k = 5, .ffn_size = 8, .act = {ACT_SILU, 0}}));
-    rig_run(rig, SCHEDULE_WHOLE); // a prompt: not one that is counted, but for what the rig computes before it
-    int64_t layers = reported(rig, "expert_layers_total"), experts = reported(rig, "experts_read_total");
-    rig_run(rig, SCHEDULE_CHUNK_1);
-    layers = reported(rig, "expert_layers_total") - layers;
-    EXPECT(layers >= 1);
-    EXPECT(reported(rig, "experts_read_total") - experts == 5 * layers);
-    rig_free(rig);
+    for (int n_tokens = 1; n_tokens <= 2; n_tokens++)
+        for (int n = 4; n <= 16; n += 12)
+            for (int first = 0; first < 16; first += n)
+                expect_counted(n_tokens, first, n);
 }
 
 static void the_weights_of_a_token_come_in_falling_order_and_sum_as_asked(void **state) {

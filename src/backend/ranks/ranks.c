@@ -88,7 +88,7 @@ static int ranks_report(const struct executable *exe, struct device_report out[M
         struct device_report more[MAX_DEVICE_REPORTS];
         t->of->report(exe->of[i], more);
         for (int k = 0; k < n; k++)
-            if (strcmp(out[k].unit, "bytes") == 0)
+            if (strcmp(out[k].unit, "bytes") == 0 || (t->by_expert && strcmp(out[k].unit, "experts") == 0))
                 out[k].value += more[k].value;
     }
     return n;

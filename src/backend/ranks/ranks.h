@@ -3,9 +3,9 @@
  *     TRY(backend_ranks(&backend_cpu, 2, false, &ops, &err));     // then as any backend
  *
  * What is loaded is a program a device, which meet in collective ops (backend_ops.join); a step is run by all of them,
- * on a thread each, and every one draws the same tokens. Logits, hidden states and reports are rank 0's, but that bytes
- * are of all ranks. On the CPU the ranks share its processors and memory: that proves what ranks do, and is not
- * faster. */
+ * on a thread each, and every one draws the same tokens. Logits, hidden states and reports are rank 0's, but that
+ * bytes, and experts where each has whole ones, are of all ranks. On the CPU the ranks share its processors and memory:
+ * that proves what ranks do, and is not faster. */
 #pragma once
 
 #include "core/backend.h"

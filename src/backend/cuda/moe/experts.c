@@ -15,11 +15,29 @@ static struct droute route_of(const struct compiled_op *c) {
     return d;
 }
 
+/* Experts that routing chooses among: more than the op's where ranks have some each. */
+static int all_experts(const struct program *p, const struct op *op) {
+    const struct op *route = &p->ops[p->values[op->in[1].id].first_use];
+    bool is_routed = route->code == OP_MOE_ROUTE;
+    return is_routed ? route->args.moe_route.n_experts + route->args.moe_route.n_shared : op->args.moe_ffn.n_experts;
+}
+
+static struct dmoe shape_of(const struct program *p, const struct op *op) {
+    const struct moe_args *a = &op->args.moe_ffn;
+    return (struct dmoe){.n_experts = a->n_experts,
+                         .top_k = a->top_k,
+                         .ffn_size = a->ffn_size,
+                         .act = (int)a->act.act,
+                         .limit = a->act.limit,
+                         .first_expert = a->first_expert,
+                         .n_all = all_experts(p, op)};
+}
+
 static struct dmoe experts_of(const struct executable *exe, const struct compiled_op *c) {
-    const struct moe_args *a = &c->op->args.moe_ffn;
-    int n_shared = c->pair ? c->pair->op->args.moe_route.n_shared : 0;
-    return (struct dmoe){a->n_experts, a->top_k,         a->ffn_size, (int)a->act.act, a->act.limit,
-                         exe->scratch, exe->expert_list, false,       n_shared};
+    struct dmoe d = shape_of(exe->program, c->op);
+    d.n_shared = c->pair ? c->pair->op->args.moe_route.n_shared : 0;
+    d.scratch = exe->scratch, d.list = exe->expert_list;
+    return d;
 }
 
 // ---- compile ----------------------------------------------------------------------------------------------------
@@ -31,9 +49,8 @@ bool experts_stream(const struct loaded *loaded, const struct op *op) {
 }
 
 void experts_room(const struct loaded *loaded, const struct op *op, int64_t tokens, int64_t *scratch, int64_t *list) {
-    const struct moe_args *a = &op->args.moe_ffn;
-    struct dmoe d = {.n_experts = a->n_experts, .top_k = a->top_k, .ffn_size = a->ffn_size};
-    *scratch = tokens * a->top_k * a->ffn_size * (int64_t)sizeof(float), *list = 1;
+    struct dmoe d = shape_of(loaded->program, op);
+    *scratch = tokens * d.top_k * d.ffn_size * (int64_t)sizeof(float), *list = 1;
     if (experts_stream(loaded, op))
         moe_stream_bytes(&d, weight_on_device(loaded, op->weights[0])->matrix,
                          weight_on_device(loaded, op->weights[1])->matrix, (int)tokens, scratch, list);
@@ -83,9 +100,12 @@ void experts_pair(struct executable *exe) {
 // ---- nodes ------------------------------------------------------------------------------------------------------
 
 /* Of a few tokens the node that routes makes the list of the experts that it routes to. */
-static bool route_lists(const struct compiled_op *route, int n_rows) {
+static bool route_lists(const struct executable *exe, const struct compiled_op *route, int n_rows) {
     struct droute d = route_of(route);
-    return route->pair && moe_route_lists(&d, n_rows);
+    if (!route->pair)
+        return false;
+    struct dmoe experts = experts_of(exe, route->pair);
+    return moe_route_lists(&d, &experts, n_rows);
 }
 
 /* Of fewer its logits too. */
@@ -117,7 +137,7 @@ static enum status put_route_listed(const struct node *n, const struct launch *l
     struct dmoe_cut cut = moe_cut_of(&d, experts->matrix[0], experts->matrix[1], l->n_tokens);
     int64_t n_bytes;
     (void)err;
-    launch_moe_route_listed(l, &route, c->in[0], c->floats[0], c->floats[1], c->out[0], c->out[1], cut.tile,
+    launch_moe_route_listed(l, &route, &d, c->in[0], c->floats[0], c->floats[1], c->out[0], c->out[1], cut.tile,
                             moe_list_at(&d, &cut, d.list, &n_bytes));
     return OK;
 }
@@ -129,7 +149,7 @@ static enum status put_router(const struct node *n, const struct launch *l, stru
     struct dmoe_cut cut = moe_cut_of(&d, experts->matrix[0], experts->matrix[1], l->n_tokens);
     int64_t n_bytes;
     (void)err;
-    launch_moe_router(l, &route, router->in[0], router->matrix[0], router->floats[1], c->floats[0], c->floats[1],
+    launch_moe_router(l, &route, &d, router->in[0], router->matrix[0], router->floats[1], c->floats[0], c->floats[1],
                       c->out[0], c->out[1], cut.tile, moe_list_at(&d, &cut, d.list, &n_bytes));
     return OK;
 }
@@ -147,7 +167,7 @@ static enum status put_stream(const struct node *n, const struct launch *l, stru
     const struct compiled_op *c = n->c;
     struct dmoe d = experts_of(n->exe, c);
     (void)err;
-    d.is_listed = c->pair && (route_lists(c->pair, n->n_rows) || route_multiplies(c->pair, n->n_rows));
+    d.is_listed = c->pair && (route_lists(n->exe, c->pair, n->n_rows) || route_multiplies(c->pair, n->n_rows));
     launch_moe_stream(l, &d, n->exe->loaded->product, c->in[0], c->in[1], c->in[2], c->matrix[0], c->matrix[1],
                       c->floats[2], c->floats[3], c->out[0]);
     return OK;
@@ -163,7 +183,7 @@ void lower_moe_route(struct lowering *w, const struct compiled_op *c, int n_rows
     bool multiplies = route_multiplies(c, n_rows);
     if (multiplies)
         lower_watch(w, c->router, n_rows, c->router->in[0], NULL);
-    lower_node(w, multiplies ? &by_router : route_lists(c, n_rows) ? &by_route_listed : &by_route, c, n_rows);
+    lower_node(w, multiplies ? &by_router : route_lists(w->exe, c, n_rows) ? &by_route_listed : &by_route, c, n_rows);
 }
 
 void lower_moe_ffn(struct lowering *w, const struct compiled_op *c, int n_rows) {

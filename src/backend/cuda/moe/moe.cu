@@ -57,6 +57,12 @@ static __device__ float row_dot(const dweight &w, int64_t row, const dmat &x, in
     return warp_sum(sum);
 }
 
+/* The token's k-th expert among those that are here; -1: it is not. */
+static __device__ int expert_here(const dmoe &a, const dmat &ids, int t, int k) {
+    int expert = static_cast<const int32_t *>(ids.at)[t * ids.stride + k] - a.first_expert;
+    return (uint32_t)expert < (uint32_t)a.n_experts ? expert : -1;
+}
+
 template <element W, element X, bool EIGHTS>
 static __global__ void __launch_bounds__(WARPS * 32)
     moe_up(device_plan plan, dmoe a, dmat x, dmat ids, dweight w13, dweight b13) {
@@ -65,8 +71,10 @@ static __global__ void __launch_bounds__(WARPS * 32)
     int f = blockIdx.x * WARPS + threadIdx.x / 32, t = blockIdx.y / a.top_k, k = blockIdx.y % a.top_k;
     if (t >= step_tokens(plan) || f >= a.ffn_size)
         return;
-    int64_t gate_row = (int64_t) static_cast<const int32_t *>(ids.at)[t * ids.stride + k] * 2 * a.ffn_size + f,
-            up_row = gate_row + a.ffn_size;
+    int expert = expert_here(a, ids, t, k);
+    if (expert < 0)
+        return;
+    int64_t gate_row = (int64_t)expert * 2 * a.ffn_size + f, up_row = gate_row + a.ffn_size;
     float gate = row_dot<W, X, EIGHTS>(w13, gate_row, x, t), up = row_dot<W, X, EIGHTS>(w13, up_row, x, t);
     if (b13.at) {
         gate += load(b13, gate_row);
@@ -88,7 +96,10 @@ static __global__ void __launch_bounds__(WARPS * 32)
     float sum = 0;
 #pragma unroll 2
     for (int k = 0; k < a.top_k; k++) {
-        int64_t row = (int64_t) static_cast<const int32_t *>(ids.at)[t * ids.stride + k] * y.width + d;
+        int expert = expert_here(a, ids, t, k);
+        if (expert < 0)
+            continue;
+        int64_t row = (int64_t)expert * y.width + d;
         sum += load(weights, t, k) * (row_dot<W, ELEMENT_F32, EIGHTS>(w2, row, hidden, (int64_t)t * a.top_k + k) +
                                       (b2.at ? load(b2, row) : 0.0f));
     }

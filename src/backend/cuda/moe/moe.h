@@ -34,6 +34,9 @@ struct dmoe {
     void *list;     // of the stream: dmoe_list
     bool is_listed; // it is there
     int n_shared;   // of the experts, the last, that all tokens have: they are not counted among those that were seen
+    /* Of ranks that have whole experts: tokens are sent to n_all, of which first_expert .. first_expert + n_experts - 1
+     * are here; what others make is left out. n_all 0: all are here. */
+    int first_expert, n_all;
 };
 void launch_moe_ffn(const struct launch *l, const struct dmoe *a, struct dmat x, struct dmat ids, struct dmat weights,
                     struct dweight w13, struct dweight w2, struct dweight b13, struct dweight b2, struct dmat y);

@@ -3,78 +3,76 @@
 
 #include "backend/cuda/moe/moe_stream_queue.cuh"
 
-/* Of blocks: a lane asks for a step, which is one run of bytes, and a barrier a slot tells that it is there. TOGETHER
- * warps take as many tiles of rows, a unit, at the same time; shares are of units then. */
-template <class W, bool UP, int DEPTH, int TOGETHER = 1> struct block_queue {
-    static constexpr int SLOT = W::CHUNKS * W::CHUNK_BYTES, BARRIERS = 128, BYTES = DEPTH * SLOT + BARRIERS;
-    static_assert(DEPTH * 8 <= BARRIERS && SLOT % PIECE == 0, "barriers lie behind the slots");
+/* Of blocks: a step is one run of bytes, of which a lane copies every 32nd piece; the warp waits for all lanes'. */
+template <class W, bool UP, int DEPTH> struct block_queue {
+    static constexpr int SLOT = W::CHUNKS * W::CHUNK_BYTES, BYTES = DEPTH * SLOT, PIECES = SLOT / PIECE;
+    static_assert(SLOT % PIECE == 0, "steps are copied in whole pieces");
 
     const stream_args &a;
     const dmoe_tile *tiles; // of tokens, from first_tile on
-    const unsigned char *slots, *from;
-    int next, end;             // the unit that is put in, and where those end
-    int first_tile, of, of_at; // its tile of tokens, and where that one's units begin
-    int n_units, n_steps, tile_bytes, put_byte = 0, put_slot = 0, take_slot = 0, parity = 0;
+    const unsigned char *slots;
+    const unsigned char *from; // the lane's first piece of what is put in next, of a tile that has `left` bytes more
+    uint64_t policy;
+    int next, end;             // the tile of rows behind that, and where those end
+    int first_tile, of, of_at; // its tile of tokens, and where that one's rows begin
+    int left = 0, slot = 0;
 
     __device__ __forceinline__ block_queue(const stream_args &a, const dmoe_tile *tiles, int first_tile, int first,
                                            int end, unsigned char *queues)
         : a(a), tiles(tiles), next(first), end(end), first_tile(first_tile) {
         slots = queues + threadIdx.x / 32 * BYTES;
-        n_units = (a.n_row_tiles + TOGETHER - 1) / TOGETHER;
-        of = first_tile, of_at = of * n_units;
-        int n_chunks = (a.in + W::COLUMNS - 1) / W::COLUMNS;
-        n_steps = (n_chunks + W::CHUNKS - 1) / W::CHUNKS, tile_bytes = n_chunks * W::CHUNK_BYTES;
-        if (threadIdx.x % 32 == 0) {
-            for (int i = 0; i < DEPTH; i++)
-                barrier_init(barrier(i), 1);
-            barrier_init_done();
-        }
+        policy = policy_read_once();
+        of = first_tile, of_at = of * a.n_row_tiles;
+        begin_tile();
 #pragma unroll 1
         for (int i = 0; i < DEPTH; i++)
-            put();
+            fill(i);
     }
 
-    __device__ __forceinline__ uint32_t barrier(int slot) const {
-        return shared_address(slots) + DEPTH * SLOT + slot * 8;
-    }
-
-    __device__ __forceinline__ void put() {
-        __syncwarp(); // all lanes have read the slot
+    __device__ __forceinline__ void begin_tile() {
+        left = 0;
         if (next >= end)
             return;
-        if (put_byte == 0) {
-            for (; next - of_at >= n_units; of++)
-                of_at += n_units;
-            int row_tile = (next - of_at) * TOGETHER + threadIdx.x / 32 % TOGETHER;
-            row_tile = TOGETHER > 1 ? min(row_tile, a.n_row_tiles - 1) : row_tile; // who has none reads another's
-            from = a.w + ((int64_t)tiles[of - first_tile].expert * a.n_row_tiles + row_tile) * tile_bytes;
-        }
-        int n_bytes = min(SLOT, tile_bytes - put_byte);
-        if (threadIdx.x % 32 == 0) {
-            barrier_expect(barrier(put_slot), n_bytes);
-            bulk_copy(shared_address(slots) + put_slot * SLOT, from + put_byte, n_bytes, barrier(put_slot));
-        }
-        put_slot = put_slot + 1 == DEPTH ? 0 : put_slot + 1;
-        put_byte += SLOT;
-        if (put_byte >= tile_bytes)
-            put_byte = 0, next += blockDim.x / 32 / TOGETHER;
+        for (; next - of_at >= a.n_row_tiles; of++)
+            of_at += a.n_row_tiles;
+        left = (a.in + W::COLUMNS - 1) / W::COLUMNS * W::CHUNK_BYTES;
+        from = a.w + ((int64_t)tiles[of - first_tile].expert * a.n_row_tiles + next - of_at) * left +
+               threadIdx.x % 32 * PIECE;
+        next += blockDim.x / 32;
     }
 
-    /* The oldest slot, which stays until put(). */
-    __device__ __forceinline__ const unsigned char *take() {
-        const unsigned char *at = slots + take_slot * SLOT;
-        barrier_wait(barrier(take_slot), parity);
-        take_slot = take_slot + 1 == DEPTH ? 0 : take_slot + 1;
-        parity ^= take_slot == 0;
-        return at;
+    /* Into a slot that all lanes have read. */
+    __device__ __forceinline__ void fill(int slot) {
+        uint32_t to = shared_address(slots) + slot * SLOT + threadIdx.x % 32 * PIECE;
+        __syncwarp();
+        if (left >= SLOT) {
+#pragma unroll
+            for (int i = 0; i < PIECES; i += 32)
+                if (i + 32 <= PIECES || i + (int)threadIdx.x % 32 < PIECES)
+                    copy_later(to + i * PIECE, from + i * PIECE, false, policy);
+        } else if (left > 0) {
+#pragma unroll
+            for (int i = 0; i < PIECES; i += 32)
+                if ((i + (int)threadIdx.x % 32) * PIECE < left)
+                    copy_later(to + i * PIECE, from + i * PIECE, false, policy);
+        }
+        close_batch();
+        from += SLOT, left -= SLOT;
+        if (left <= 0)
+            begin_tile();
     }
-    /* n: how many chunks the step has. */
+
+    /* n chunks of the oldest slot, which is filled again. */
     __device__ __forceinline__ void take(typename W::chunk (&w)[W::CHUNKS], int n) {
-        const unsigned char *at = take();
+        const unsigned char *at = slots + slot * SLOT;
+        wait_batches<DEPTH - 1>();
+        __syncwarp(); // all lanes' pieces are there
 #pragma unroll
         for (int j = 0; j < W::CHUNKS; j++)
             if (j < n)
                 w[j].load(at + j * W::CHUNK_BYTES);
+        fill(slot);
+        slot = slot + 1 == DEPTH ? 0 : slot + 1;
     }
 };
 

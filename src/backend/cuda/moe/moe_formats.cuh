@@ -6,7 +6,8 @@
  * queue has DEPTH steps. IN_BLOCKS: in memory a chunk lies as it does here; else rows lie one after another. BLOCKS:
  * how many of the stream a multiprocessor has, if few tokens leave room; what takes many instructions wants more warps.
  * MANY_WARPS, MANY_DEPTH: of blocks with more than eight tokens of an expert. WIDTH_OF: what columns are a multiple of.
- * WIDE_TOKENS: of a tile of moe_wide.cuh, as many as leave registers to make operands in.
+ * WIDE_TOKENS: of a tile of moe_wide.cuh, as many as leave registers to make operands in. AS_LOADED: fragments are
+ * words of a chunk as they are, in the same registers.
  *
  * Tokens. A lane q reads 16 bytes of a token for two products at a time, from x_at(q) + x_pair(pair) on. Either a
  * lane's columns of a chunk are neighbours, in the order in which it has those of W; or columns are where products want
@@ -36,6 +37,13 @@ static __device__ __forceinline__ void load_rows(const unsigned char *at, int ap
     }
 }
 
+template <class T> static __device__ __forceinline__ T rounded(float x) {
+    if constexpr (std::is_same_v<T, __half>)
+        return to_half(x);
+    else
+        return __float2bfloat16_rn(x);
+}
+
 /* Pairs of float16, as T has them. */
 template <class T> static __device__ __forceinline__ void pairs_as(uint32_t &low, uint32_t &high) {
     if constexpr (std::is_same_v<T, __nv_bfloat16>) {
@@ -58,11 +66,16 @@ struct natural {
     static __device__ __forceinline__ constexpr int x_pair(int pair) { return pair * 4 * PIECE; }
 };
 
+/* Where a pair of columns of a NATURAL format lies in a token. */
+static __device__ __forceinline__ int natural_byte(int pair) {
+    return pair / 16 * 64 + pair % 4 * PIECE + pair / 8 % 2 * 8 + pair / 4 % 2 * 4;
+}
+
 template <class T> struct e4m3_expert : neighbours<64> {
     using product = T;
-    static constexpr int BYTES = 1, COLUMNS = 64, CHUNK_BYTES = 1024, STEPS = 4, CHUNKS = 2, DEPTH = 6, X_ASIDE = 16,
-                         MANY_WARPS = 8, MANY_DEPTH = 6, BLOCKS = 1, WIDTH_OF = BYTES == 1 ? 16 : 8, WIDE_TOKENS = 160;
-    static constexpr bool BF16 = std::is_same_v<T, __nv_bfloat16>, IN_BLOCKS = false;
+    static constexpr int BYTES = 1, COLUMNS = 64, CHUNK_BYTES = 1024, STEPS = 4, CHUNKS = 4, DEPTH = 3, X_ASIDE = 16,
+                         MANY_WARPS = 8, MANY_DEPTH = 3, BLOCKS = 1, WIDTH_OF = BYTES == 1 ? 16 : 8, WIDE_TOKENS = 144;
+    static constexpr bool BF16 = std::is_same_v<T, __nv_bfloat16>, IN_BLOCKS = false, AS_LOADED = false;
     struct chunk {
         uint32_t w[2][4];
         __device__ __forceinline__ void load(const unsigned char *at, int apart = 32 * PIECE) {
@@ -81,8 +94,8 @@ template <class T> struct e4m3_expert : neighbours<64> {
 template <class T> struct plain_expert : neighbours<32> {
     using product = T;
     static constexpr int BYTES = 2, COLUMNS = 32, CHUNK_BYTES = 1024, STEPS = 2, CHUNKS = 2, DEPTH = 6, X_ASIDE = 64,
-                         MANY_WARPS = 8, MANY_DEPTH = 6, BLOCKS = 1, WIDTH_OF = BYTES == 1 ? 16 : 8, WIDE_TOKENS = 160;
-    static constexpr bool BF16 = std::is_same_v<T, __nv_bfloat16>, IN_BLOCKS = false;
+                         MANY_WARPS = 8, MANY_DEPTH = 6, BLOCKS = 1, WIDTH_OF = BYTES == 1 ? 16 : 8, WIDE_TOKENS = 144;
+    static constexpr bool BF16 = std::is_same_v<T, __nv_bfloat16>, IN_BLOCKS = false, AS_LOADED = true;
     struct chunk {
         uint32_t w[2][4];
         __device__ __forceinline__ void load(const unsigned char *at, int apart = 32 * PIECE) {
@@ -98,10 +111,10 @@ template <class T> struct plain_expert : neighbours<32> {
 
 template <class T> struct mxfp4_expert : neighbours<BLOCK_COLUMNS> {
     using product = T;
-    static constexpr int COLUMNS = BLOCK_COLUMNS, CHUNK_BYTES = MXFP4_BLOCK, STEPS = 4, CHUNKS = 4, DEPTH = 3,
+    static constexpr int COLUMNS = BLOCK_COLUMNS, CHUNK_BYTES = MXFP4_BLOCK, STEPS = 4, CHUNKS = 5, DEPTH = 3,
                          MANY_WARPS = 16, MANY_DEPTH = 2, X_ASIDE = 16, BLOCKS = 2, WIDTH_OF = MXFP4_COLUMNS,
-                         WIDE_TOKENS = 160;
-    static constexpr bool BF16 = std::is_same_v<T, __nv_bfloat16>, IN_BLOCKS = true;
+                         WIDE_TOKENS = 144;
+    static constexpr bool BF16 = std::is_same_v<T, __nv_bfloat16>, IN_BLOCKS = true, AS_LOADED = false;
     struct chunk {
         uint32_t w[2][2], by[2]; // by: 2^(b - 15), twice
         __device__ __forceinline__ void load(const unsigned char *at) {
@@ -132,7 +145,7 @@ template <quad_kind KIND, int GROUP> struct quads_expert : natural {
                          CHUNK_BYTES = QUADS_NIBBLES + SCALES * (KIND == QUADS_INT4 ? 3 : 1), STEPS = QUADS_STEPS,
                          CHUNKS = 2, DEPTH = 3, MANY_WARPS = 16, MANY_DEPTH = 2, X_ASIDE = 64, BLOCKS = 2,
                          WIDTH_OF = 64, WIDE_TOKENS = 128;
-    static constexpr bool BF16 = false, IN_BLOCKS = true;
+    static constexpr bool BF16 = false, IN_BLOCKS = true, AS_LOADED = false;
     struct chunk {
         quads_fragments<KIND, GROUP> scales;
         quads_words<KIND> words;

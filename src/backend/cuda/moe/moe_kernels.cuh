@@ -1,7 +1,6 @@
 /* moe_kernels.cuh - how the kernels of a format W are launched; see moe_kernels.h. */
 #pragma once
 
-#include "backend/cuda/moe/moe_group.cuh"
 #include "backend/cuda/moe/moe_kernels.h"
 #include "backend/cuda/moe/moe_tiles.cuh"
 #include "backend/cuda/moe/moe_wide.cuh"
@@ -28,21 +27,15 @@ template <class W, int OCTETS> static constexpr int queues_of() {
     return shape::WARPS * expert_queue<W, true, shape::DEPTH>::BYTES;
 }
 
-template <class W> static int group_octet_of(int64_t in) {
-    if constexpr (W::IN_BLOCKS)
-        return group_panels<W>((int)in) * GROUP_ROWS;
-    return 0;
-}
-template <class W> static constexpr int group_queues_of() {
-    if constexpr (W::IN_BLOCKS)
-        return GROUP_WARPS * group_queue<W, true>::BYTES;
-    return 0;
-}
-
 template <class W> static stream_format stream_format_of() {
-    return {
-        W::COLUMNS * W::CHUNKS,      queues_of<W, 1>(), queues_of<W, MOST_OCTETS>(), W::X_ASIDE,        W::BLOCKS,
-        W::NATURAL ? 0 : W::COLUMNS, W::WIDTH_OF,       group_queues_of<W>(),        group_octet_of<W>, W::WIDE_TOKENS};
+    return {W::COLUMNS * W::CHUNKS,
+            queues_of<W, 1>(),
+            queues_of<W, MOST_OCTETS>(),
+            W::X_ASIDE,
+            W::BLOCKS,
+            W::NATURAL ? 0 : W::COLUMNS,
+            W::WIDTH_OF,
+            W::WIDE_TOKENS};
 }
 
 template <class W, bool UP> static void launch_tiles(const stream_call &c) {
@@ -52,20 +45,36 @@ template <class W, bool UP> static void launch_tiles(const stream_call &c) {
     launch_node(kernel, n_multiprocessors(), STREAM_WARPS * 32, n_bytes, c.l->stream, c.args);
 }
 
-/* Rows of W for moe_wide's copies: boxes of 64 bytes of 64 rows, one behind the other. False: the driver refuses. */
-static inline bool map_rows(CUtensorMap *map, const struct dweight &w, int bytes) {
+/* Rows of W for moe_wide's copies: boxes of 64 bytes of 64 rows, one behind the other, or in wide_unit's order. False:
+ * the driver refuses. */
+template <class W, bool UP> static bool map_rows(CUtensorMap *map, const struct dweight &w) {
     static PFN_cuTensorMapEncodeTiled_v12000 encode_tiled = [] {
         void *found = nullptr;
         cudaDriverEntryPointQueryResult result;
         cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
         return result == cudaDriverEntryPointSuccess ? (PFN_cuTensorMapEncodeTiled_v12000)found : nullptr;
     }();
-    cuuint64_t row = (cuuint64_t)w.in * bytes, size[2] = {row, (cuuint64_t)w.out};
-    cuuint32_t box[2] = {WIDE_BOX, WIDE_BOX}, ones[2] = {1, 1};
-    return encode_tiled &&
-           encode_tiled(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<void *>(w.at), size, &row, box, ones,
-                        CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
-                        CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+    cuuint64_t row = (cuuint64_t)w.in * W::BYTES, rows = (cuuint64_t)w.out;
+    cuuint32_t ones[5] = {1, 1, 1, 1, 1};
+    auto encode = [&](int rank, const cuuint64_t *size, const cuuint64_t *apart, const cuuint32_t *box) {
+        return encode_tiled &&
+               encode_tiled(map, CU_TENSOR_MAP_DATA_TYPE_UINT8, rank, const_cast<void *>(w.at), size, apart, box, ones,
+                            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE,
+                            CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+    };
+    if constexpr (!rows_turned<W>) {
+        cuuint64_t size[2] = {row, rows};
+        cuuint32_t box[2] = {WIDE_BOX, WIDE_BOX};
+        return encode(2, size, &row, box);
+    } else if constexpr (UP) {
+        cuuint64_t size[5] = {row, rows / 16, 2, 2, 4}, apart[4] = {16 * row, 2 * row, row, 4 * row};
+        cuuint32_t box[5] = {WIDE_BOX, 4, 2, 2, 4};
+        return encode(5, size, apart, box);
+    } else {
+        cuuint64_t size[4] = {row, rows / 4, 4, 2}, apart[3] = {4 * row, row, 32 * row};
+        cuuint32_t box[4] = {WIDE_BOX, 8, 4, 2};
+        return encode(4, size, apart, box);
+    }
 }
 
 template <class W, bool UP> static void launch_wide(const stream_call &c) {
@@ -75,7 +84,7 @@ template <class W, bool UP> static void launch_wide(const stream_call &c) {
     CUtensorMap map = {};
     bool there = true;
     if constexpr (!W::IN_BLOCKS)
-        there = map_rows(&map, c.w, W::BYTES);
+        there = map_rows<W, UP>(&map, c.w);
     allow_shared(kernel, n_bytes);
     // A map that the driver refuses shows as a launch of no blocks, which fails.
     launch_cluster(kernel, there ? n_multiprocessors() / WIDE_SHARERS * WIDE_SHARERS : 0, WIDE_SHARERS, WIDE_THREADS,
@@ -84,41 +93,22 @@ template <class W, bool UP> static void launch_wide(const stream_call &c) {
 
 template <class W, bool UP, int OCTETS> static void launch_stream(stream_call c, int of_tile) {
     auto kernel = moe_stream<W, UP, OCTETS>;
-    constexpr int QUEUES = queues_of<W, OCTETS>();
+    using shape = stream_shape<W, OCTETS>;
+    int queues = queues_of<W, OCTETS>();
     c.args.x_pitch = stream_format_of<W>().x_pitch(c.w.in);
-    int of_each = OCTETS == 1 && QUEUES + of_tile * c.args.x_pitch <= SHARED_HALF ? W::BLOCKS : 1,
+    int of_each = OCTETS == 1 && queues + of_tile * c.args.x_pitch <= SHARED_HALF ? W::BLOCKS : 1,
         blocks = of_each * n_multiprocessors(), wanted = (c.cut->most_tiles + MOST_OF_BLOCK - 3) / (MOST_OF_BLOCK - 2);
-    c.args.x_tokens = places_of(c.cut, c.a, blocks, QUEUES, c.args.x_pitch, of_each > 1);
+    int no_more = of_each == 1 ? SHARED_ALONE : SHARED_IN_PAIRS;
+    c.args.x_tokens = places_of(c.cut, c.a, blocks, queues, c.args.x_pitch, of_each > 1);
     c.args.most_tiles = c.cut->most_tiles;
-    size_t shared = (size_t)QUEUES + (size_t)c.args.x_tokens * (c.args.x_pitch + sizeof(int)),
-           no_more = of_each == 1 ? SHARED_ALONE : SHARED_IN_PAIRS;
-    if (UP && shared < no_more) // or one multiprocessor may get more blocks than another
+    size_t shared = (size_t)queues + (size_t)c.args.x_tokens * (c.args.x_pitch + sizeof(int));
+    if (UP && shared < (size_t)no_more) // or one multiprocessor may get more blocks than another
         shared = no_more;
     allow_shared(kernel, SHARED_MOST + MOST_PLACES * (int)sizeof(int));
-    launch_node(kernel, blocks > wanted ? blocks : wanted, stream_shape<W, OCTETS>::WARPS * 32, shared, c.l->stream,
-                c.args);
-}
-
-template <class W, bool UP, int OCTETS> static void launch_group(stream_call c) {
-    auto kernel = moe_group<W, UP, OCTETS>;
-    int of_octet = group_octet_of<W>(c.w.in), queues = group_queues_of<W>(),
-        wanted = (c.cut->most_tiles + MOST_OF_BLOCK - 3) / (MOST_OF_BLOCK - 2),
-        octets = (GROUP_SHARED - queues) / of_octet;
-    c.args.x_tokens = 8 * (octets < MOST_PLACES / 8 ? octets : MOST_PLACES / 8);
-    c.args.most_tiles = c.cut->most_tiles;
-    allow_shared(kernel, GROUP_SHARED);
-    launch_node(kernel, wanted > n_multiprocessors() ? wanted : n_multiprocessors(), GROUP_WARPS * 32,
-                c.args.x_tokens / 8 * of_octet + queues, c.l->stream, c.args);
+    launch_node(kernel, blocks > wanted ? blocks : wanted, shape::WARPS * 32, shared, c.l->stream, c.args);
 }
 
 template <class W, bool UP> static void launch_weights(stream_call c) {
-    if constexpr (W::IN_BLOCKS)
-        if (c.cut->is_grouped)
-            switch (c.cut->tile / 8) {
-            case 1: return launch_group<W, UP, 1>(c);
-            case 2: return launch_group<W, UP, 2>(c);
-            default: return launch_group<W, UP, GROUP_OCTETS>(c);
-            }
     if (c.cut->is_wide)
         return launch_wide<W, UP>(c);
     if constexpr (!W::NATURAL)
@@ -128,19 +118,8 @@ template <class W, bool UP> static void launch_weights(stream_call c) {
     of_tile <= 8 ? launch_stream<W, UP, 1>(c, of_tile) : launch_stream<W, UP, MOST_OCTETS>(c, of_tile);
 }
 
-template <class W, int OCTETS> static void launch_down_group(const stream_call &c, down_join_args args) {
-    auto kernel = moe_down_group<W, OCTETS>;
-    int warps = (c.a->top_k + GROUP_OF - 1) / GROUP_OF * GROUP_OF,
-        n_bytes = OCTETS * group_octet_of<W>(c.w.in) + warps * block_queue<W, false, W::DEPTH>::BYTES;
-    allow_shared(kernel, GROUP_SHARED);
-    launch_node(kernel, dim3(args.down.n_row_tiles, c.l->n_tokens), warps * 32, n_bytes, c.l->stream, c.l->plan, args);
-}
-
 /* With as long queues as leave it a place beside a block of moe_up. */
 template <class W, int DEPTH = W::DEPTH> static void launch_joined(const stream_call &c, down_join_args args) {
-    if constexpr (W::IN_BLOCKS)
-        if (c.cut->is_grouped)
-            return c.a->top_k <= 8 ? launch_down_group<W, 1>(c, args) : launch_down_group<W, 2>(c, args);
     auto kernel = moe_down_join<W, DEPTH>;
     args.down.x_pitch = stream_format_of<W>().x_pitch(c.w.in);
     int n_bytes = c.a->top_k * (expert_queue<W, false, DEPTH>::BYTES + args.down.x_pitch);

@@ -8,7 +8,7 @@
 /* With SHARED_ALONE a multiprocessor has no room for two blocks of moe_up, but for one of moe_down beside it; with
  * SHARED_IN_PAIRS none for three. */
 enum {
-    SHARED_MOST = 224 << 10,
+    SHARED_MOST = 222 << 10,
     SHARED_HALF = 110 << 10,
     SHARED_ALONE = 114432,
     SHARED_BESIDE = 112 << 10, // of moe_down_join beside that
@@ -20,11 +20,9 @@ enum {
 /* What launchers ask of a format. */
 struct stream_format {
     int columns, queue_bytes, many_queue_bytes, x_aside, blocks; // columns: of a step; bytes: of a block's queues
-    int order;                            // columns of a chunk whose tokens moe_order puts in order; 0: nobody does
-    int width_of;                         // what columns are a multiple of
-    int group_queue_bytes;                // of a block of moe_group.cuh; 0: it does not take the format
-    int (*group_octet_bytes)(int64_t in); // of eight tokens of it
-    int wide_tokens;                      // of a tile of moe_wide.cuh, at the most
+    int order;       // columns of a chunk whose tokens moe_order puts in order; 0: nobody does
+    int width_of;    // what columns are a multiple of
+    int wide_tokens; // of a tile of moe_wide.cuh, at the most
     int x_pitch(int64_t in) const { return (int)((in + columns - 1) / columns * columns * 2 + x_aside); }
 };
 

@@ -3,7 +3,7 @@
  *
  * One block. Each of its warps has a run of pairs, and counts how many of an expert it has; sums over the warps before
  * tell where a warp's pairs of an expert begin among the expert's, sums over the experts before where those begin. So
- * the list is the same every time, and no atomic is needed. Of many pairs, prompts', see moe_list_parts.cuh. */
+ * the list is the same every time, and no atomic is needed. Of more than MANY_PAIRS see moe_list_parts.cuh. */
 #include "backend/cuda/moe/moe_list.cuh"
 #include "backend/cuda/moe/moe_list_parts.cuh"
 #include "backend/cuda/moe/moe_route.cuh"
@@ -12,7 +12,7 @@
 #include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/value.h"
 
-enum { SHARED = 44 << 10, MANY_PAIRS = 1024 };
+enum { SHARED = 44 << 10, MANY_PAIRS = 256 };
 
 static __global__ void __launch_bounds__(MOST_THREADS)
     moe_list(device_plan plan, list_args a, dmat ids, int first, int n, int top_k, dmoe_list list) {
@@ -24,9 +24,9 @@ static __global__ void __launch_bounds__(MOST_THREADS)
     wait_for_previous();
     __syncthreads(); // counts are zero
     auto expert_of = [&](int pair) {
-        return static_cast<const int32_t *>(ids.at)[(first + pair / top_k) * ids.stride + pair % top_k];
+        return a.here(static_cast<const int32_t *>(ids.at)[(first + pair / top_k) * ids.stride + pair % top_k]);
     };
-    a.is_counted = first == 0 && step_tokens(plan) == step_seqs(plan);
+    a.is_counted = first == 0 && decodes(plan);
     make_list(a, list, max(min(step_tokens(plan) - first, n), 0) * top_k, expert_of, memory, sums);
 }
 
@@ -48,26 +48,20 @@ static __global__ void __launch_bounds__(MOST_THREADS)
         route_shared(route, t);
     }
     __syncthreads(); // all ids are there, and counts are zero
-    a.is_counted = step_tokens(plan) == step_seqs(plan);
+    a.is_counted = decodes(plan);
     make_list(
-        a, list, n_tokens * slots, [&](int pair) { return ids[pair]; }, memory, sums);
+        a, list, n_tokens * slots, [&](int pair) { return a.here(ids[pair]); }, memory, sums);
 }
 
 // ---- the launchers --------------------------------------------------------------------------------------------------
 
 void launch_moe_list(const struct launch *l, const struct dmoe *a, int tile, int first, int n, struct dmat ids,
                      struct dmoe_list list) {
-    int n_pairs = n * a->top_k;
-    list_args args = args_of(n_pairs, a->n_experts, tile, a->n_shared);
-    if (n_pairs > MANY_PAIRS)
+    list_args args = args_of(a, n, tile);
+    if (n * a->top_k > MANY_PAIRS)
         return launch_parts(l, {args, ids, first, n, a->top_k}, list);
     launch_node(moe_list, 1, threads_for(n * a->top_k, a->n_experts), list_bytes(args), l->stream, l->plan, args, ids,
                 first, n, a->top_k, list);
-}
-
-/* The list of all that the tokens are routed to. */
-static list_args args_of_route(const struct droute *a, int n_tokens, int tile) {
-    return args_of(n_tokens * route_slots(*a), a->n_experts + a->n_shared, tile, a->n_shared);
 }
 
 /* As many warps as the list wants, or tokens, if their scores have room. */
@@ -77,17 +71,17 @@ static int route_warps(const struct droute *a, const list_args &args, int n_toke
     return floats == 0 ? warps : least(warps, (SHARED - (int)list_bytes(args)) / (floats * (int)sizeof(float)));
 }
 
-bool moe_route_lists(const struct droute *a, int n_tokens) {
-    list_args args = args_of_route(a, n_tokens, 1);
+bool moe_route_lists(const struct droute *a, const struct dmoe *experts, int n_tokens) {
+    list_args args = args_of(experts, n_tokens, 1);
     return n_tokens <= MOE_LISTED_TOKENS && route_slots(*a) <= MOE_LISTED_TOP_K &&
            route_warps(a, args, n_tokens) >= args.n_counters;
 }
 
-void launch_moe_route_listed(const struct launch *l, const struct droute *a, struct dmat logits, struct dweight bias,
-                             struct dweight expert_scale, struct dmat ids, struct dmat weights, int tile,
-                             struct dmoe_list list) {
+void launch_moe_route_listed(const struct launch *l, const struct droute *a, const struct dmoe *experts,
+                             struct dmat logits, struct dweight bias, struct dweight expert_scale, struct dmat ids,
+                             struct dmat weights, int tile, struct dmoe_list list) {
     route_args route = {*a, logits, bias, expert_scale, ids, weights};
-    list_args args = args_of_route(a, l->n_tokens, tile);
+    list_args args = args_of(experts, l->n_tokens, tile);
     int warps = route_warps(a, args, l->n_tokens);
     size_t shared = list_bytes(args) + (size_t)warps * route_floats(*a) * sizeof(float);
     launch_node(moe_route_listed, 1, warps * 32, shared, l->stream, l->plan, route, args, l->n_tokens, list);

@@ -10,8 +10,19 @@ enum { MOST_THREADS = 1024, COUNTS_SHARED = 32 << 10 };
 struct list_args {
     int n_experts, tile, n_counters; // n_counters: warps that count
     int n_shared;                    // experts that all tokens have
+    int first_expert;                // n_experts from this one on are here, and in the list
     bool is_counted;                 // in list.seen
+    /* Of an id; -1: the expert is on another rank. */
+    __device__ int here(int32_t id) const {
+        int expert = id - first_expert;
+        return (uint32_t)expert < (uint32_t)n_experts ? expert : -1;
+    }
 };
+
+/* Whether each sequence of the step has one token. */
+static __device__ bool decodes(const device_plan &plan) {
+    return step_tokens(plan) > 0 && step_tokens(plan) == step_seqs(plan);
+}
 
 /* Of 32 experts, one a lane: how many lanes have the same, and how many of those are lower. */
 static __device__ void look_at_warp(int expert, int &before, int &all) {
@@ -107,7 +118,7 @@ struct list_memory {
 };
 
 static __device__ void count_experts(const list_args &a, const dmoe_list &list, int n_experts) {
-    if (threadIdx.x != 0 || !a.is_counted || n_experts == 0)
+    if (threadIdx.x != 0 || !a.is_counted)
         return;
     atomicAdd(&list.seen[0], 1ull);
     atomicAdd(&list.seen[1], (unsigned long long)(n_experts - a.n_shared));
@@ -150,12 +161,17 @@ static __device__ void put_pairs(const list_args &a, const dmoe_list &list, int 
     }
 }
 
-/* By all threads, behind a barrier after clear; sums [warps], shared. */
+/* By all threads, behind a barrier after clear; sums [warps], shared. expert_of: of a pair, as list_args.here. */
 template <class F>
 static __device__ void make_list(const list_args &a, const dmoe_list &list, int n_pairs, F expert_of,
                                  const list_memory &m, int3 *sums) {
-    if (!list.tiles) { // of a token, which has as many experts as pairs
-        count_experts(a, list, n_pairs);
+    if (!list.tiles) { // of a token, whose pairs are as many experts
+        if (threadIdx.x != 0 || !a.is_counted)
+            return;
+        int n = 0;
+        for (int i = 0; i < n_pairs; i++)
+            n += expert_of(i) >= 0;
+        count_experts(a, list, n);
         return;
     }
     count_pairs(a, list, n_pairs, expert_of, m.counts);
@@ -184,9 +200,10 @@ static __device__ void make_list(const list_args &a, const dmoe_list &list, int 
 static int up_to(int n, int of) { return (n + of - 1) / of; }
 static int least(int a, int b) { return a < b ? a : b; }
 
-static list_args args_of(int n_pairs, int n_experts, int tile, int n_shared) {
-    int fit = COUNTS_SHARED / (n_experts * (int)sizeof(uint16_t)), most = least(MOST_THREADS / 32, up_to(n_pairs, 32));
-    return {n_experts, tile, fit < 1 ? 1 : least(fit, most), n_shared, false};
+static list_args args_of(const struct dmoe *a, int n_tokens, int tile) {
+    int fit = COUNTS_SHARED / (a->n_experts * (int)sizeof(uint16_t)),
+        most = least(MOST_THREADS / 32, up_to(n_tokens * a->top_k, 32));
+    return {a->n_experts, tile, fit < 1 ? 1 : least(fit, most), a->n_shared, a->first_expert, false};
 }
 static size_t list_bytes(const list_args &a) {
     return a.n_experts * sizeof(int) + (size_t)(a.n_counters * a.n_experts + 1) / 2 * 2 * sizeof(uint16_t);

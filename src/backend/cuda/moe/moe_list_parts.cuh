@@ -1,4 +1,4 @@
-/* moe_list_parts.cuh - the list of many pairs, prompts', by a block for every 512 of them, in two nodes:
+/* moe_list_parts.cuh - the list of many pairs, by a block for every 512 of them, in two nodes:
  *
  *     count    how many of each expert's a part has, into list.rank: [part][expert], two to a word
  *     place    where a part's pairs go: behind those of experts before, of parts before, of warps before, of lanes
@@ -17,7 +17,7 @@ struct parts_args {
     int first, n, top_k; // tokens
     __device__ int n_pairs(const device_plan &plan) const { return max(min(step_tokens(plan) - first, n), 0) * top_k; }
     __device__ int expert_of(int pair) const {
-        return static_cast<const int32_t *>(ids.at)[(first + pair / top_k) * ids.stride + pair % top_k];
+        return list.here(static_cast<const int32_t *>(ids.at)[(first + pair / top_k) * ids.stride + pair % top_k]);
     }
 };
 
@@ -32,9 +32,9 @@ static __global__ void __launch_bounds__(PART_PAIRS)
         counts[i] = 0;
     wait_for_previous();
     __syncthreads(); // counts are zero
-    int pair = blockIdx.x * PART_PAIRS + threadIdx.x;
-    if (pair < a.n_pairs(plan))
-        atomicAdd(counts + a.expert_of(pair), 1);
+    int pair = blockIdx.x * PART_PAIRS + threadIdx.x, expert = pair < a.n_pairs(plan) ? a.expert_of(pair) : -1;
+    if (expert >= 0)
+        atomicAdd(counts + expert, 1);
     __syncthreads(); // all are counted
     for (int i = threadIdx.x; i < words; i += PART_PAIRS)
         list.rank[blockIdx.x * words + i] = counts[2 * i] | counts[2 * i + 1] << 16;
@@ -92,7 +92,7 @@ static __global__ void __launch_bounds__(PART_PAIRS) moe_list_place(device_plan 
         of_warps[warp * 2 * words + expert] = (uint16_t)n;
     sum_over_parts(list, words, all, before);
     __syncthreads(); // all sums are there
-    a.list.is_counted = a.first == 0 && step_tokens(plan) == step_seqs(plan);
+    a.list.is_counted = a.first == 0 && decodes(plan);
     put_experts(a.list, list, all);
     __syncthreads(); // all experts' beginnings are there
     if (expert < 0)

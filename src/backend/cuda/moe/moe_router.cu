@@ -134,9 +134,9 @@ static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(WARPS *
         route_token(route, warp, nullptr, ids + warp * slots);
     __syncthreads(); // all ids are there, and counts are zero
     list_args how = a.list;
-    how.is_counted = step_tokens(plan) == step_seqs(plan);
+    how.is_counted = decodes(plan);
     make_list(
-        how, list, n_tokens * slots, [&](int pair) { return ids[pair]; }, memory, of_warps);
+        how, list, n_tokens * slots, [&](int pair) { return how.here(ids[pair]); }, memory, of_warps);
 }
 
 bool moe_router_takes(const struct droute *a, struct dweight w, struct dmat x, int n_tokens) {
@@ -151,9 +151,9 @@ static auto kernel_for(bool wide, bool bf16) {
                 : (bf16 ? moe_router<1, true> : moe_router<1, false>);
 }
 
-void launch_moe_router(const struct launch *l, const struct droute *a, struct dmat x, struct dweight w,
-                       struct dweight linear_bias, struct dweight bias, struct dweight expert_scale, struct dmat ids,
-                       struct dmat weights, int tile, struct dmoe_list list) {
+void launch_moe_router(const struct launch *l, const struct droute *a, const struct dmoe *experts, struct dmat x,
+                       struct dweight w, struct dweight linear_bias, struct dweight bias, struct dweight expert_scale,
+                       struct dmat ids, struct dmat weights, int tile, struct dmoe_list list) {
     router_args args = {static_cast<const uint16_t *>(w.at),
                         static_cast<const uint16_t *>(x.at),
                         static_cast<const float *>(linear_bias.at),
@@ -162,7 +162,7 @@ void launch_moe_router(const struct launch *l, const struct droute *a, struct dm
                         a->n_experts,
                         up_to(a->n_experts, CLUSTER)};
     args.route = {*a, dmat{}, bias, expert_scale, ids, weights};
-    args.list = args_of(l->n_tokens * route_slots(*a), a->n_experts + a->n_shared, tile, a->n_shared);
+    args.list = args_of(experts, l->n_tokens, tile);
     args.n_tokens = l->n_tokens;
     bool wide = args.rows > 16, bf16 = w.element == ELEMENT_BF16;
     launch_node(kernel_for(wide, bf16), CLUSTER, WARPS * 32, list_bytes(args.list), l->stream, l->plan, args, list);

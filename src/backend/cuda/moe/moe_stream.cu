@@ -5,7 +5,7 @@
  *     join   y[t, d] = sum_k weight[t, k] result[t top_k + k, d], in ascending k
  *
  * Mathematics on the tensor core with W as the first operand, as in linear/gemv.cu: m16n8k16, 16 rows of W (of gates
- * and ups 8 of each, so that a lane has both sums of a unit) by up to 4 times 8 tokens of an expert. What is narrower
+ * and ups 8 of each, so that a lane has both sums of a unit) by up to 3 times 8 tokens of an expert. What is narrower
  * becomes half on the way, exactly, or bfloat16.
  *
  * Who does what. Tiles of 16 rows, of all tiles of tokens behind one another, go to blocks in equal shares of
@@ -17,16 +17,14 @@
  * become half in nine instructions for eight of them (ptx/nibbles.cuh), times the scale of their 32 columns.
  *
  * Loads. A warp copies what it will itself read into a queue in shared memory (cp.async, DEPTH steps of 128 bytes of
- * 16 rows): no barrier is needed to take it out. 8 warps x 12 KB on each of 132 multiprocessors keep 12.7 MB under way.
- * moe_down fills its queue before it waits for moe_up.
- *
- * Of weights in blocks moe_group.cuh computes the same, to the bit, up to there: by a warpgroup's products.
+ * 16 rows, or of some blocks): no barrier is needed to take it out. 8 warps x 12 KB on each of 132 multiprocessors keep
+ * 12.7 MB under way. A slot is filled again as soon as it has been read. moe_down fills its queue before it waits for
+ * moe_up.
  *
  * From 20 tokens an expert on, in the mean, moe_tiles.cuh computes the same, to the bit: a stream turns each weight
- * into half once more for every 24 or 32 tokens. From 40 on moe_wide.cuh does, where widths allow.
+ * into half once more for every 24 tokens. From 32 on moe_wide.cuh does, where widths allow.
  *
  * Bytes: of each expert that has tokens W13 and W2, once a tile; x once a block. */
-#include "backend/cuda/moe/moe_group.cuh"
 #include "backend/cuda/moe/moe_kernels.h"
 #include "backend/cuda/moe/moe_order.cuh"
 #include "backend/cuda/moe/moe_stream.h"
@@ -40,9 +38,10 @@ enum {
     LEAST_TILED_PIECE = 2048, // of many tokens an expert: each piece reads all experts' weights
     MOST_TILED_PIECE = 8192,
     BETWEEN_BYTES = 704 << 20, // that it may take between nodes beyond the least
-    FEW_TOKENS = 5,            // of an expert, in the mean: BLOCKS of a format have room for those of a tile
+    FEW_FOR_BLOCKS = 2,        // of an expert, in the mean: below, BLOCKS of a format have room for those of a tile
+    FEW_TOKENS = 5,            // likewise: below, tiles of shared experts are short
     MANY_TOKENS = 20,          // of an expert, in the mean
-    WIDE_MANY = 40,            // likewise
+    WIDE_MANY = 32,            // likewise
     JOINED_TOKENS = 2
 };
 
@@ -59,6 +58,9 @@ static const expert_kernels *kernels_for(const struct dweight &w, element produc
     return product == ELEMENT_BF16 ? expert_kernels_bf16(w) : expert_kernels_f16(w);
 }
 
+/* Those that tokens are sent to: on one rank of several some are here, and have as many tokens as if all were. */
+static int all_experts(const struct dmoe *a) { return a->n_all > 0 ? a->n_all : a->n_experts; }
+
 /* Of either product alike. */
 static stream_format format_of(const struct dweight &w) {
     const expert_kernels *k = kernels_for(w, ELEMENT_F16);
@@ -71,15 +73,6 @@ static int pitch_of(struct dweight w13, struct dweight w2) {
 }
 static int tokens_that_fit(struct dweight w13, struct dweight w2) {
     return (SHARED_MOST - format_of(w13).many_queue_bytes) / pitch_of(w13, w2);
-}
-
-/* Of a tile of moe_group.cuh; 0: it does not take the weights. */
-static int tokens_of_group(struct dweight w13, struct dweight w2) {
-    stream_format f = format_of(w13);
-    return f.group_queue_bytes
-               ? 8 * (int)least((GROUP_SHARED - f.group_queue_bytes) / f.group_octet_bytes(most(w13.in, w2.in)),
-                                GROUP_OCTETS)
-               : 0;
 }
 
 bool moe_streams(struct dweight w13, struct dweight w2) {
@@ -96,43 +89,27 @@ static int tiled_piece(const struct dmoe *a, struct dweight w13) {
 }
 
 struct dmoe_cut moe_cut_of(const struct dmoe *a, struct dweight w13, struct dweight w2, int n_tokens) {
-    int64_t fits = tokens_that_fit(w13, w2);
+    int64_t fits = tokens_that_fit(w13, w2), n_experts = all_experts(a);
     stream_format f = format_of(w13);
     struct dmoe_cut c;
-    c.is_tiled = f.order > 0 && (int64_t)n_tokens * a->top_k >= (int64_t)MANY_TOKENS * a->n_experts;
+    c.is_tiled = f.order > 0 && (int64_t)n_tokens * a->top_k >= (int64_t)MANY_TOKENS * n_experts;
     c.is_wide = w13.in % PANEL_COLUMNS == 0 && w2.in % PANEL_COLUMNS == 0 &&
-                (int64_t)n_tokens * a->top_k >= (int64_t)WIDE_MANY * a->n_experts;
-    // From 2 to 8 tokens an expert the stream with more of them is faster: 137 us for 142 at 4 (gpt-oss-20b).
+                (int64_t)n_tokens * a->top_k >= (int64_t)WIDE_MANY * n_experts;
     int64_t pairs_of_all = (int64_t)n_tokens * a->top_k;
-    bool between = pairs_of_all >= 2 * (int64_t)a->n_experts && pairs_of_all < 8 * (int64_t)a->n_experts;
-    c.is_grouped = tokens_of_group(w13, w2) > 0 && !between && !c.is_wide &&
-                   (int64_t)n_tokens * a->top_k < (int64_t)MANY_TOKENS * a->n_experts;
     c.piece = (int)least(n_tokens, c.is_tiled || c.is_wide ? tiled_piece(a, w13) : MOST_PIECE);
     c.tile = (int)least(fits < 8 ? fits : fits / 8 * 8, MOST_OCTETS * 8);
-    if (f.blocks > 1 && n_tokens * a->top_k <= FEW_TOKENS * a->n_experts && !between)
+    if (f.blocks > 1 && pairs_of_all < FEW_FOR_BLOCKS * n_experts)
         c.tile = (int)least(c.tile, most(1, (SHARED_HALF - f.queue_bytes) / pitch_of(w13, w2) / 8 * 8));
     // Shared experts have all tokens. Blocks have equal numbers of rows by tiles, so those with full tiles would be
     // waited for by all others, whose tiles have a few tokens each. Short ones find the expert's weights in the L2.
-    if (a->n_shared > 0 && (pairs_of_all - (int64_t)n_tokens * a->n_shared) <=
-                               (int64_t)FEW_TOKENS * (a->n_experts - a->n_shared))
+    if (a->n_shared > 0 &&
+        (pairs_of_all - (int64_t)n_tokens * a->n_shared) <= (int64_t)FEW_TOKENS * (n_experts - a->n_shared))
         c.tile = (int)least(c.tile, 8);
-    int64_t pairs_of_expert = (int64_t)n_tokens * a->top_k * 2 / a->n_experts, // in halves
-        group = pairs_of_expert < 10   ? 8
-                : pairs_of_expert < 22 ? 16
-                                       : 24; // seldom has an expert more
-    c.tile = (int)(c.is_wide      ? f.wide_tokens
-                   : c.is_grouped ? least(group, tokens_of_group(w13, w2))
-                   : c.is_tiled   ? TILE_TOKENS
-                                  : c.tile);
+    c.tile = c.is_wide ? f.wide_tokens : c.is_tiled ? TILE_TOKENS : c.tile;
     int64_t pairs = (int64_t)c.piece * a->top_k;
     c.most_tiles = (int)(least(pairs, a->n_experts) + pairs / c.tile);
     bool fits_joined =
         a->top_k <= JOINED_WARPS && a->top_k * (f.queue_bytes / STREAM_WARPS + f.x_pitch(w2.in)) <= SHARED_MOST;
-    if (c.is_grouped) // moe_down_group has the rows of all pairs, and warps for whole warpgroups
-        fits_joined =
-            a->top_k <= JOINED_WARPS && (a->top_k + 7) / 8 * f.group_octet_bytes(w2.in) +
-                                                up_to(a->top_k, GROUP_OF) * GROUP_OF * (f.queue_bytes / STREAM_WARPS) <=
-                                            GROUP_SHARED;
     c.is_joined = n_tokens <= JOINED_TOKENS && fits_joined && !c.is_tiled;
     c.is_direct = n_tokens == 1 && c.is_joined;
     return c;
@@ -205,9 +182,12 @@ struct join_args {
     dmat weights, y;     // rows from first_token on
     int first_token, top_k;
     bool in_fours;
+    dmat ids; // of a rank that has some experts: what tokens are sent to
+    int first_expert, n_experts;
 };
 
-static __global__ void __launch_bounds__(JOIN_THREADS) moe_join(device_plan plan, join_args a) {
+/* PART: pairs of experts that are not here are left out. */
+template <bool PART> static __global__ void __launch_bounds__(JOIN_THREADS) moe_join(device_plan plan, join_args a) {
     let_next_start();
     wait_for_previous();
     int t = a.first_token + blockIdx.y, d = (blockIdx.x * JOIN_THREADS + threadIdx.x) * 4;
@@ -217,7 +197,13 @@ static __global__ void __launch_bounds__(JOIN_THREADS) moe_join(device_plan plan
     float4 sum = make_float4(0, 0, 0, 0);
 #pragma unroll 8
     for (int k = 0; k < a.top_k; k++) {
-        float4 v = *reinterpret_cast<const float4 *>(from + (int64_t)k * a.y.width);
+        bool here = true;
+        if (PART)
+            here = (uint32_t)(static_cast<const int32_t *>(a.ids.at)[t * a.ids.stride + k] - a.first_expert) <
+                   (uint32_t)a.n_experts;
+        float4 v = make_float4(0, 0, 0, 0);
+        if (here)
+            v = *reinterpret_cast<const float4 *>(from + (int64_t)k * a.y.width);
         float w = load(a.weights, t, k);
         sum.x = fmaf(w, v.x, sum.x), sum.y = fmaf(w, v.y, sum.y);
         sum.z = fmaf(w, v.z, sum.z), sum.w = fmaf(w, v.w, sum.w);
@@ -232,13 +218,18 @@ static __global__ void __launch_bounds__(JOIN_THREADS) moe_join(device_plan plan
 
 // ---- the launcher ---------------------------------------------------------------------------------------------------
 
+static void name_experts(stream_args *args, const struct dmoe *a) {
+    args->n_experts = a->n_experts, args->first_expert = a->first_expert;
+    args->is_part = a->n_experts < all_experts(a);
+}
+
 static void launch_up(stream_call c, element product, struct dmat x, int first, struct dweight w, struct dweight b,
                       void *hidden) {
     stream_args up = {static_cast<const unsigned char *>(w.at), w.scale, static_cast<const float *>(b.at)};
     up.x = x, up.list = c.args.list, up.ids = c.args.ids, up.y = hidden;
     up.in = (int)w.in, up.units = c.a->ffn_size, up.n_row_tiles = up_to(c.a->ffn_size, 8);
-    up.n_experts = c.a->n_experts, up.top_k = c.a->top_k, up.first_token = first, up.act = c.a->act,
-    up.limit = c.a->limit;
+    up.top_k = c.a->top_k, up.first_token = first, up.act = c.a->act, up.limit = c.a->limit;
+    name_experts(&up, c.a);
     c.args = up, c.w = w;
     kernels_for(w, product)->up(c);
 }
@@ -249,7 +240,8 @@ static stream_args down_args(const stream_call &c, element product, void *hidden
     down.x = {hidden, c.a->ffn_size, c.a->ffn_size, product, nullptr};
     down.list = c.args.list;
     down.in = c.a->ffn_size, down.units = width, down.n_row_tiles = up_to(width, TILE_ROWS);
-    down.n_experts = c.a->n_experts, down.top_k = c.a->top_k;
+    down.top_k = c.a->top_k;
+    name_experts(&down, c.a);
     return down;
 }
 
@@ -265,8 +257,10 @@ static void launch_down_and_join(stream_call c, element product, const struct be
     }
     c.args.y = between.result;
     kernels_for(w, product)->down(c);
-    join_args join = {between.result, weights, y, first, c.a->top_k, lies_in_fours(y)};
-    launch_node(moe_join, dim3(up_to(y.width, 4 * JOIN_THREADS), n), JOIN_THREADS, 0, c.l->stream, c.l->plan, join);
+    join_args join = {between.result,    weights,       y, first, c.a->top_k, lies_in_fours(y), ids,
+                      c.a->first_expert, c.a->n_experts};
+    launch_node(c.args.is_part ? moe_join<true> : moe_join<false>, dim3(up_to(y.width, 4 * JOIN_THREADS), n),
+                JOIN_THREADS, 0, c.l->stream, c.l->plan, join);
 }
 
 static bool is_for_copies(struct dmat x, element product) {

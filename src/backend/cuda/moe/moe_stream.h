@@ -33,14 +33,13 @@ struct dmoe_list {
 
 /* How it is cut. launch_moe_stream takes what moe_cut_of says; benchmarks try others. */
 struct dmoe_cut {
-    int tile;        // tokens of a tile
-    int piece;       // tokens that are computed together
-    int most_tiles;  // of a piece
-    bool is_tiled;   // by moe_tiles.cuh: many tokens an expert
-    bool is_wide;    // by moe_wide.cuh: more, and widths that are multiples of 64
-    bool is_grouped; // by moe_group.cuh: few tokens, and weights in blocks
-    bool is_joined;  // by moe_down_join.cuh: few tokens
-    bool is_direct;  // one token, whose ids say all that a list would: if another node counts, nobody makes one
+    int tile;       // tokens of a tile
+    int piece;      // tokens that are computed together
+    int most_tiles; // of a piece
+    bool is_tiled;  // by moe_tiles.cuh: many tokens an expert
+    bool is_wide;   // by moe_wide.cuh: more, and widths that are multiples of 64
+    bool is_joined; // by moe_down_join.cuh: few tokens
+    bool is_direct; // one token, whose ids say all that a list would: if another node counts, nobody makes one
 };
 
 /* Whether the stream computes with these weights: both e4m3 with rows of a multiple of 16 columns, MXFP4 of 32, or of
@@ -66,12 +65,12 @@ void launch_moe_stream_cut(const struct launch *l, const struct dmoe *a, enum el
 void launch_moe_list(const struct launch *l, const struct dmoe *a, int tile, int first, int n, struct dmat ids,
                      struct dmoe_list list);
 
-/* MOE_ROUTE in the same node, of a step of few tokens. */
+/* MOE_ROUTE in the same node, of a step of few tokens. experts: whose list it is. */
 enum { MOE_LISTED_TOKENS = 32, MOE_LISTED_TOP_K = 16 };
-bool moe_route_lists(const struct droute *a, int n_tokens);
-void launch_moe_route_listed(const struct launch *l, const struct droute *a, struct dmat logits, struct dweight bias,
-                             struct dweight expert_scale, struct dmat ids, struct dmat weights, int tile,
-                             struct dmoe_list list);
+bool moe_route_lists(const struct droute *a, const struct dmoe *experts, int n_tokens);
+void launch_moe_route_listed(const struct launch *l, const struct droute *a, const struct dmoe *experts,
+                             struct dmat logits, struct dweight bias, struct dweight expert_scale, struct dmat ids,
+                             struct dmat weights, int tile, struct dmoe_list list);
 
 #ifdef __cplusplus
 }

@@ -2,68 +2,36 @@
 #pragma once
 
 #include "backend/cuda/moe/moe_block_queue.cuh"
+#include "backend/cuda/moe/moe_tokens.cuh"
 #include "backend/cuda/ptx/device.cuh"
 #include "backend/cuda/ptx/mma.cuh"
 #include "backend/cuda/value.h"
-
-// ---- the tokens -----------------------------------------------------------------------------------------------------
-
-template <class T> static __device__ __forceinline__ T rounded(float x) {
-    if constexpr (std::is_same_v<T, __half>)
-        return to_half(x);
-    else
-        return __float2bfloat16_rn(x);
-}
-
-/* Where a pair of columns of a NATURAL format lies in a token. */
-static __device__ __forceinline__ int natural_byte(int pair) {
-    return pair / 16 * 64 + pair % 4 * PIECE + pair / 8 % 2 * 8 + pair / 4 % 2 * 4;
-}
-
-/* A row of x into shared memory, by a warp, with zeros behind it. */
-template <class W> static __device__ void bring_row(const stream_args &a, int64_t row, unsigned char *to) {
-    using T = typename W::product;
-    int lane = threadIdx.x % 32, n_bytes = a.in * 2, end = a.x_pitch - W::X_ASIDE;
-    const element e = W::BF16 ? ELEMENT_BF16 : ELEMENT_F16;
-    if (a.x.element == e && a.x.stride % 8 == 0 && (uintptr_t)a.x.at % PIECE == 0) {
-        const unsigned char *from = static_cast<const unsigned char *>(a.x.at) + row * a.x.stride * 2;
-#pragma unroll 4
-        for (int i = lane * PIECE; i < n_bytes; i += 32 * PIECE) {
-            uint4 v = *reinterpret_cast<const uint4 *>(from + i);
-            if constexpr (W::NATURAL) {
-                uint32_t words[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-                for (int k = 0; k < 4; k++)
-                    *reinterpret_cast<uint32_t *>(to + natural_byte(i / 4 + k)) = words[k];
-            } else {
-                *reinterpret_cast<uint4 *>(to + i) = v;
-            }
-        }
-    } else {
-#pragma unroll 4
-        for (int i = lane; i < a.in; i += 32)
-            *reinterpret_cast<T *>(to + (W::NATURAL ? natural_byte(i / 2) + i % 2 * 2 : i * 2)) =
-                rounded<T>(load(a.x, row, i));
-    }
-    for (int i = n_bytes + lane * PIECE; i < end; i += 32 * PIECE)
-        *reinterpret_cast<uint4 *>(to + i) = make_uint4(0, 0, 0, 0);
-}
-
-/* The pairs of the list's places first .. first + n, and their rows. */
-template <class W, bool UP>
-static __device__ void bring_places(const stream_args &a, int first, int n, unsigned char *x, int *pairs) {
-    for (int i = threadIdx.x / 32; i < n; i += blockDim.x / 32) {
-        int pair = a.ids ? first + i : a.list.pair[first + i];
-        if (threadIdx.x % 32 == 0)
-            pairs[i] = pair;
-        bring_row<W>(a, UP ? a.first_token + pair / a.top_k : pair, x + i * a.x_pitch);
-    }
-}
 
 // ---- what becomes of the sums ---------------------------------------------------------------------------------------
 
 static __device__ __noinline__ float activate_rarely(int act, float limit, float gate, float up) {
     return activate(act, limit, gate, up);
+}
+
+/* x / (1 + 2^-k), within 1e-5 of its size: by no branch, as wide tiles end in many of them behind one another. */
+static __device__ __forceinline__ float over_power(float x, float k) {
+    float part;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(part) : "f"(1.0f + exp2_fast(-k)));
+    return x * part;
+}
+
+enum { SILU = 0, CLAMPED = 4 }; // activations (core/ops.h) that have an end of their own
+
+/* All kernels of experts make the same bits of a gate and what it lets through. */
+static __device__ __forceinline__ float activated(int act, float limit, float gate, float up) {
+    constexpr float LOG2E = 1.4426950408889634f;
+    if (act == SILU)
+        return over_power(gate, LOG2E * gate) * up;
+    if (act == CLAMPED) {
+        float g = fminf(gate, limit), u = fminf(fmaxf(up, -limit), limit);
+        return (u + 1.0f) * over_power(g, 1.702f * LOG2E * g);
+    }
+    return activate_rarely(act, limit, gate, up);
 }
 
 /* What a lane needs of its two rows to finish sums. */
@@ -95,7 +63,7 @@ static __device__ __forceinline__ void finish(const stream_args &a, const dmoe_t
             using T = typename W::product;
             if (rows.unit[0] >= 0)
                 static_cast<T *>(a.y)[(int64_t)pairs[token] * a.units + place] =
-                    rounded<T>(a.act == 0 ? silu(first) * second : activate_rarely(a.act, a.limit, first, second));
+                    rounded<T>(activated(a.act, a.limit, first, second));
         } else {
             float *to = static_cast<float *>(a.y) + (int64_t)pairs[token] * a.units;
             if (rows.unit[0] >= 0)
@@ -108,7 +76,26 @@ static __device__ __forceinline__ void finish(const stream_args &a, const dmoe_t
 
 // ---- the kernel -----------------------------------------------------------------------------------------------------
 
-/* The queue's next tile of rows times n tokens; x: those. */
+/* A chunk times the tokens, whose columns begin at `columns`. */
+template <class W, int OCTETS>
+static __device__ __forceinline__ void add_chunk(typename W::chunk &w, const unsigned char *columns,
+                                                 const int (&token_at)[OCTETS], float (&sums)[OCTETS][4]) {
+#pragma unroll
+    for (int s = 0; s < W::STEPS; s += 2) {
+        uint32_t m[2][4];
+        w.fragment(s, m[0]);
+        w.fragment(s + 1, m[1]);
+#pragma unroll
+        for (int o = 0; o < OCTETS; o++) {
+            uint4 b = *reinterpret_cast<const uint4 *>(columns + token_at[o] + W::x_pair(s / 2));
+            multiply_add<W::BF16>(sums[o], m[0], b.x, b.y);
+            multiply_add<W::BF16>(sums[o], m[1], b.z, b.w);
+        }
+    }
+}
+
+/* The queue's next tile of rows times n tokens; x: those. Whole steps have no branch in them: what the next chunk is
+ * made of is decoded while a sum waits for the one before. */
 template <class W, bool UP, int OCTETS, class QUEUE>
 static __device__ __forceinline__ void sum_tile(const stream_args &a, QUEUE &queue, int n, const unsigned char *x,
                                                 float (&sums)[OCTETS][4]) {
@@ -118,31 +105,22 @@ static __device__ __forceinline__ void sum_tile(const stream_args &a, QUEUE &que
     for (int o = 0; o < OCTETS; o++) // what a column beyond the tokens sums, nobody reads
         token_at[o] = min(o * 8 + r, n - 1) * a.x_pitch;
     const unsigned char *columns = x + W::x_at(threadIdx.x % 4);
+    typename W::chunk w[W::CHUNKS];
+    int n_chunks = (a.in + W::COLUMNS - 1) / W::COLUMNS;
 #pragma unroll 1
-    for (int step = 0; step < queue.n_steps; step++) {
-        typename W::chunk w[W::CHUNKS];
-        int n_chunks = W::IN_BLOCKS ? (a.in + W::COLUMNS - 1) / W::COLUMNS - step * W::CHUNKS : W::CHUNKS;
+    for (; n_chunks >= W::CHUNKS; n_chunks -= W::CHUNKS) {
+        queue.take(w, W::CHUNKS);
+#pragma unroll
+        for (int j = 0; j < W::CHUNKS; j++)
+            add_chunk<W, OCTETS>(w[j], columns + j * X_CHUNK, token_at, sums);
+        columns += W::CHUNKS * X_CHUNK;
+    }
+    if (n_chunks > 0)
         queue.take(w, n_chunks);
 #pragma unroll
-        for (int j = 0; j < W::CHUNKS; j++) {
-            if (j >= n_chunks)
-                break;
-#pragma unroll
-            for (int s = 0; s < W::STEPS; s += 2) {
-                uint32_t m[2][4];
-                w[j].fragment(s, m[0]);
-                w[j].fragment(s + 1, m[1]);
-#pragma unroll
-                for (int o = 0; o < OCTETS; o++) {
-                    uint4 b = *reinterpret_cast<const uint4 *>(columns + token_at[o] + j * X_CHUNK + W::x_pair(s / 2));
-                    multiply_add<W::BF16>(sums[o], m[0], b.x, b.y);
-                    multiply_add<W::BF16>(sums[o], m[1], b.z, b.w);
-                }
-            }
-        }
-        columns += W::CHUNKS * X_CHUNK;
-        queue.put();
-    }
+    for (int j = 0; j < W::CHUNKS - 1; j++)
+        if (j < n_chunks)
+            add_chunk<W, OCTETS>(w[j], columns + j * X_CHUNK, token_at, sums);
 }
 
 /* A tile of rows by a tile of tokens. */
@@ -161,10 +139,12 @@ static __device__ __forceinline__ void multiply(const stream_args &a, QUEUE &que
 /* The block's tiles of tokens, from the list. A short list is read whole, without waiting for its length. */
 static __device__ share take_tiles(const stream_args &a, dmoe_tile *tiles, int n_row_tiles) {
     if (a.ids) { // a tile a slot
-        const share s = share_of_block(a.top_k, n_row_tiles);
-        int slot = s.first_tile + (int)threadIdx.x;
-        if ((int)threadIdx.x < s.n_tiles)
-            tiles[threadIdx.x] = {expert_of(a, a.ids[slot]), slot, 1};
+        const own_slots own(a, a.ids);
+        const share s = share_of_block(own.n(), n_row_tiles);
+        bool there = (int)threadIdx.x < s.n_tiles; // lanes of the first warp
+        int slot = there ? own.slot(a, s.first_tile + threadIdx.x) : 0, expert = own.expert(slot);
+        if (there)
+            tiles[threadIdx.x] = {expert, slot, 1};
         __syncthreads(); // they are there
         return s;
     }
@@ -199,13 +179,14 @@ static __global__ void __launch_bounds__(stream_shape<W, OCTETS>::WARPS * 32,
     __shared__ dmoe_tile tiles[MOST_OF_BLOCK];
     unsigned char *x = shared + shape::WARPS * queue_type::BYTES;
     int *pairs = reinterpret_cast<int *>(x + a.x_tokens * a.x_pitch);
+    touch_arguments(a);
     // The list was there before moe_up's blocks waited, and moe_down starts behind all of those waits.
     if (UP) {
         wait_for_previous();
         let_next_start();
     }
     const share s = take_tiles(a, tiles, a.n_row_tiles);
-    int mine = s.begin + threadIdx.x / 32;
+    int mine = s.begin + turn_of_warp<shape::WARPS>(OCTETS == 1 && W::BLOCKS > 1);
     queue_type queue(a, tiles, s.first_tile, mine, s.end, shared);
     if (!UP) {
         let_next_start();
@@ -227,7 +208,6 @@ static __global__ void __launch_bounds__(stream_shape<W, OCTETS>::WARPS * 32,
                 switch (OCTETS == 1 ? 1 : (tile.n + 7) / 8) {
                 case 1: multiply<W, UP, 1>(a, queue, tile, row_tile, tokens, of_tile); break;
                 case 2: multiply<W, UP, OCTETS == 1 ? 1 : 2>(a, queue, tile, row_tile, tokens, of_tile); break;
-                case 3: multiply<W, UP, OCTETS == 1 ? 1 : 3>(a, queue, tile, row_tile, tokens, of_tile); break;
                 default: multiply<W, UP, OCTETS>(a, queue, tile, row_tile, tokens, of_tile);
                 }
             }

@@ -10,7 +10,7 @@
 #include "backend/cuda/value.h"
 
 enum {
-    MOST_OCTETS = 4,
+    MOST_OCTETS = 3,
     TILE_ROWS = 16,
     MOST_OF_BLOCK = 128, // tiles of tokens
     MOST_PLACES = 128    // tokens
@@ -24,16 +24,39 @@ struct stream_args {
     const int32_t *ids; // of a step of one token, whose experts are its tiles: there is no list. Else NULL
     void *y;            // up: hidden [pairs]; down: result [pairs]
     int in, units;      // of an expert: columns; rows of y
-    int n_experts;
+    int n_experts, first_expert;
+    bool is_part; // tokens are sent to other experts too, of other ranks
     int n_row_tiles, most_tiles, x_pitch, x_tokens, top_k, first_token;
     int act;
     float limit;
 };
 
-/* The expert of an id that the node before wrote. A layer that is timed has no tokens, and ids that nobody wrote. */
-static __device__ __forceinline__ int expert_of(const stream_args &a, int32_t id) {
-    return min((uint32_t)id, (uint32_t)a.n_experts - 1);
-}
+/* The slots of a token whose experts are here, to all lanes of a warp; ids: of up to 32, that the node before wrote,
+ * NULL for those of a token that is not there. A layer that is timed has no tokens, and ids that nobody wrote. */
+struct own_slots {
+    uint32_t mask;      // a bit a slot
+    int expert_of_lane; // of the slot that is the lane's number
+    __device__ __forceinline__ own_slots(const stream_args &a, const int32_t *ids) {
+        int lane = threadIdx.x % 32;
+        uint32_t expert = ids && lane < a.top_k ? (uint32_t)(ids[lane] - a.first_expert) : 0;
+        mask = 0xffffffffu >> (32 - a.top_k);
+        if (a.is_part)
+            mask &= __ballot_sync(0xffffffffu, expert < (uint32_t)a.n_experts);
+        expert_of_lane = (int)min(expert, (uint32_t)a.n_experts - 1);
+    }
+    __device__ __forceinline__ int n() const { return __popc(mask); }
+    /* The i-th of them. */
+    __device__ __forceinline__ int slot(const stream_args &a, int i) const {
+        if (!a.is_part)
+            return i;
+        uint32_t left = mask;
+        for (; i > 0; i--)
+            left &= left - 1;
+        return __ffs((int)left) - 1;
+    }
+    /* By all lanes, each of a slot. */
+    __device__ __forceinline__ int expert(int slot) const { return __shfl_sync(0xffffffffu, expert_of_lane, slot); }
+};
 
 /* The block's share: tiles of rows by tiles of tokens, in the list's order, from begin to end. */
 struct share {
@@ -49,6 +72,21 @@ static __device__ share share_of_block(int n_tiles, int n_row_tiles) {
     s.first_tile = (uint32_t)s.begin / n_row_tiles;
     s.n_tiles = s.end > s.begin ? (uint32_t)(s.end - 1) / n_row_tiles - s.first_tile + 1 : 0;
     return s;
+}
+
+/* Arguments lie in memory that nobody has read since they were written: all lines of them are asked for at once. */
+static __device__ __forceinline__ void touch_arguments(const stream_args &a) {
+    const int *words = reinterpret_cast<const int *>(&a);
+#pragma unroll
+    for (int i = 0; i < (int)(sizeof a / sizeof(int)); i += 16)
+        asm volatile("" ::"r"(words[i]));
+}
+
+/* Which of the block's tiles a warp has first. Of two blocks on a multiprocessor the second, of the grid's later half,
+ * begins with other warps, as both seldom have tiles for all, and a quarter of it has every fourth warp. */
+template <int WARPS> static __device__ __forceinline__ int turn_of_warp(bool in_pairs) {
+    int warp = threadIdx.x / 32;
+    return in_pairs && blockIdx.x >= gridDim.x / 2 ? (warp + WARPS - 2) % WARPS : warp;
 }
 
 // ---- the weights ----------------------------------------------------------------------------------------------------
@@ -68,70 +106,19 @@ template <bool UP> struct rows_of_tile {
     }
 };
 
-/* A tile of W, of which a warp copies steps of CHUNKS chunks: of rows each lane what it will itself read. `to`: the
- * step in shared memory. */
-template <class W, bool UP, bool IN_BLOCKS = W::IN_BLOCKS> struct tile_source {
-    const unsigned char *from[2];
-    int row_bytes;
-    bool there[2];
-    __device__ __forceinline__ void begin(const stream_args &a, int expert, int row_tile) {
-        const rows_of_tile<UP> rows(a, expert, row_tile);
-        row_bytes = a.in * W::BYTES;
-#pragma unroll
-        for (int half = 0; half < 2; half++) {
-            there[half] = rows.unit[half] >= 0;
-            from[half] = a.w + (there[half] ? (int64_t)rows.row[half] * row_bytes : 0) + threadIdx.x % 4 * PIECE;
-        }
-    }
-    template <int CHUNKS>
-    __device__ __forceinline__ void copy(const stream_args &a, uint32_t to, int step, uint64_t policy) const {
-        constexpr int CHUNK = W::COLUMNS * W::BYTES;
-#pragma unroll
-        for (int j = 0; j < CHUNKS; j++)
-#pragma unroll
-            for (int half = 0; half < 2; half++) {
-                int at = (step * CHUNKS + j) * CHUNK;
-                bool zeros = !there[half] || at + (int)threadIdx.x % 4 * PIECE >= row_bytes;
-                copy_later(to + ((j * 2 + half) * 32 + threadIdx.x % 32) * PIECE, zeros ? a.w : from[half] + at, zeros,
-                           policy);
-            }
-    }
-};
-
-template <class W, bool UP> struct tile_source<W, UP, true> {
-    const unsigned char *from;
-    int n_chunks;
-    __device__ __forceinline__ void begin(const stream_args &a, int expert, int row_tile) {
-        n_chunks = (a.in + W::COLUMNS - 1) / W::COLUMNS;
-        from = a.w + ((int64_t)expert * a.n_row_tiles + row_tile) * n_chunks * W::CHUNK_BYTES;
-    }
-    template <int CHUNKS>
-    __device__ __forceinline__ void copy(const stream_args &a, uint32_t to, int step, uint64_t policy) const {
-        constexpr int PIECES = CHUNKS * W::CHUNK_BYTES / PIECE;
-        int at = step * CHUNKS * W::CHUNK_BYTES, end = n_chunks * W::CHUNK_BYTES;
-#pragma unroll
-        for (int i = 0; i < PIECES; i += 32) {
-            int byte = (i + threadIdx.x % 32) * PIECE;
-            bool zeros = at + byte >= end;
-            if (i + 32 <= PIECES || i + (int)threadIdx.x % 32 < PIECES)
-                copy_later(to + byte, zeros ? a.w : from + at + byte, zeros, policy);
-        }
-    }
-};
-
 /* A warp's queue of steps of rows: every lane puts in what it takes out itself. */
 template <class W, bool UP, int DEPTH> struct row_queue {
-    static constexpr int SLOT = W::CHUNKS * W::CHUNK_BYTES, BYTES = DEPTH * SLOT;
+    static constexpr int SLOT = W::CHUNKS * W::CHUNK_BYTES, BYTES = DEPTH * SLOT, CHUNK = W::COLUMNS * W::BYTES,
+                         STEP = W::CHUNKS * CHUNK; // of a row
 
     const stream_args &a;
     const dmoe_tile *tiles; // of tokens, from first_tile on
     const unsigned char *slots;
+    const unsigned char *from[2]; // what is put in next, of the lane's rows of a tile, which have `left` bytes more
     uint64_t policy;
-    int next, end;             // the tile of rows that is put in, and where those end
+    int next, end;             // the tile of rows behind that, and where those end
     int first_tile, of, of_at; // its tile of tokens, and where that one's rows begin
-    tile_source<W, UP> source;
-    uint32_t to, to_end;
-    int put_step = 0, n_steps, take_slot = 0;
+    int left = 0, slot = 0;
 
     /* Tiles first, first + the block's warps ... before end, of tiles of rows by tiles of tokens. */
     __device__ __forceinline__ row_queue(const stream_args &a, const dmoe_tile *tiles, int first_tile, int first,
@@ -140,40 +127,56 @@ template <class W, bool UP, int DEPTH> struct row_queue {
         slots = queues + threadIdx.x / 32 * BYTES;
         policy = policy_read_once();
         of = first_tile, of_at = of * a.n_row_tiles;
-        n_steps = (a.in + W::COLUMNS * W::CHUNKS - 1) / (W::COLUMNS * W::CHUNKS);
-        to = shared_address(slots);
-        to_end = to + BYTES;
+        begin_tile();
 #pragma unroll 1
         for (int i = 0; i < DEPTH; i++)
-            put();
+            fill(i);
     }
 
+    /* What stands for rows that are not there nobody reads. */
     __device__ __forceinline__ void begin_tile() {
+        left = 0;
+        if (next >= end)
+            return;
         for (; next - of_at >= a.n_row_tiles; of++)
             of_at += a.n_row_tiles;
-        source.begin(a, tiles[of - first_tile].expert, next - of_at);
+        int expert = tiles[of - first_tile].expert, row_tile = next - of_at, r = threadIdx.x % 32 / 4;
+        left = a.in * W::BYTES, next += blockDim.x / 32;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int u = min(UP ? row_tile * 8 + r : row_tile * TILE_ROWS + half * 8 + r, a.units - 1),
+                row = UP ? (expert * 2 + half) * a.units + u : expert * a.units + u;
+            from[half] = a.w + (int64_t)row * left + threadIdx.x % 4 * PIECE;
+        }
     }
 
-    __device__ __forceinline__ void put() {
-        if (next < end) {
-            if (put_step == 0)
-                begin_tile();
-            source.template copy<W::CHUNKS>(a, to, put_step, policy);
-            to = to + SLOT == to_end ? to_end - BYTES : to + SLOT;
-            if (++put_step == n_steps) {
-                put_step = 0;
-                next += blockDim.x / 32;
+    __device__ __forceinline__ void fill(int slot) {
+        uint32_t to = shared_address(slots) + slot * SLOT + threadIdx.x % 32 * PIECE;
+        if (left >= STEP) {
+#pragma unroll
+            for (int i = 0; i < 2 * W::CHUNKS; i++)
+                copy_later(to + i * 32 * PIECE, from[i % 2] + i / 2 * CHUNK, false, policy);
+        } else if (left > 0) {
+#pragma unroll
+            for (int i = 0; i < 2 * W::CHUNKS; i++) {
+                bool zeros = i / 2 * CHUNK + (int)threadIdx.x % 4 * PIECE >= left;
+                copy_later(to + i * 32 * PIECE, zeros ? a.w : from[i % 2] + i / 2 * CHUNK, zeros, policy);
             }
         }
         close_batch();
+        from[0] += STEP, from[1] += STEP, left -= STEP;
+        if (left <= 0)
+            begin_tile();
     }
 
-    /* The oldest slot's; then put() may fill it again. */
-    __device__ __forceinline__ void take(typename W::chunk (&w)[W::CHUNKS], int) {
+    /* n chunks of the oldest slot, which is filled again. */
+    __device__ __forceinline__ void take(typename W::chunk (&w)[W::CHUNKS], int n) {
         wait_batches<DEPTH - 1>();
 #pragma unroll
         for (int j = 0; j < W::CHUNKS; j++)
-            w[j].load(slots + take_slot * SLOT + j * W::CHUNK_BYTES);
-        take_slot = take_slot + 1 == DEPTH ? 0 : take_slot + 1;
+            if (j < n)
+                w[j].load(slots + slot * SLOT + j * W::CHUNK_BYTES);
+        fill(slot);
+        slot = slot + 1 == DEPTH ? 0 : slot + 1;
     }
 };

@@ -26,6 +26,57 @@ template <class W> struct tile_slot {
         W_BYTES = GROUP * ROWS_BYTES, BYTES = W_BYTES + TILE_TOKENS * X_PITCH;
 };
 
+/* A tile of W, of which a warp copies steps of CHUNKS chunks: of rows each lane what it will itself read. `to`: the
+ * step in shared memory. */
+template <class W, bool UP, bool IN_BLOCKS = W::IN_BLOCKS> struct tile_source {
+    const unsigned char *from[2];
+    int row_bytes;
+    bool there[2];
+    __device__ __forceinline__ void begin(const stream_args &a, int expert, int row_tile) {
+        const rows_of_tile<UP> rows(a, expert, row_tile);
+        row_bytes = a.in * W::BYTES;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            there[half] = rows.unit[half] >= 0;
+            from[half] = a.w + (there[half] ? (int64_t)rows.row[half] * row_bytes : 0) + threadIdx.x % 4 * PIECE;
+        }
+    }
+    template <int CHUNKS>
+    __device__ __forceinline__ void copy(const stream_args &a, uint32_t to, int step, uint64_t policy) const {
+        constexpr int CHUNK = W::COLUMNS * W::BYTES;
+#pragma unroll
+        for (int j = 0; j < CHUNKS; j++)
+#pragma unroll
+            for (int half = 0; half < 2; half++) {
+                int at = (step * CHUNKS + j) * CHUNK;
+                bool zeros = !there[half] || at + (int)threadIdx.x % 4 * PIECE >= row_bytes;
+                copy_later(to + ((j * 2 + half) * 32 + threadIdx.x % 32) * PIECE, zeros ? a.w : from[half] + at, zeros,
+                           policy);
+            }
+    }
+};
+
+template <class W, bool UP> struct tile_source<W, UP, true> {
+    const unsigned char *from;
+    int n_chunks;
+    __device__ __forceinline__ void begin(const stream_args &a, int expert, int row_tile) {
+        n_chunks = (a.in + W::COLUMNS - 1) / W::COLUMNS;
+        from = a.w + ((int64_t)expert * a.n_row_tiles + row_tile) * n_chunks * W::CHUNK_BYTES;
+    }
+    template <int CHUNKS>
+    __device__ __forceinline__ void copy(const stream_args &a, uint32_t to, int step, uint64_t policy) const {
+        constexpr int PIECES = CHUNKS * W::CHUNK_BYTES / PIECE;
+        int at = step * CHUNKS * W::CHUNK_BYTES, end = n_chunks * W::CHUNK_BYTES;
+#pragma unroll
+        for (int i = 0; i < PIECES; i += 32) {
+            int byte = (i + threadIdx.x % 32) * PIECE;
+            bool zeros = at + byte >= end;
+            if (i + 32 <= PIECES || i + (int)threadIdx.x % 32 < PIECES)
+                copy_later(to + byte, zeros ? a.w : from + at + byte, zeros, policy);
+        }
+    }
+};
+
 /* What a thread copies of each step: pieces of its warp's rows of W, and of a token. */
 template <class W, bool UP> struct tile_copies {
     using slot = tile_slot<W>;

@@ -48,9 +48,16 @@ template <class W, bool UP> struct wide_rows {
             if (lane == 0)
                 barrier_expect(full, ring::QUARTER_BYTES + others);
             __syncwarp(); // likewise
-            if (lane < COPIES)
-                bulk_copy_box(to + lane * ring::CHUNK_ROWS_BYTES + quarter * (ring::CHUNK_ROWS_BYTES / WIDE_QUARTERS),
-                              map, (step * ring::CHUNKS + lane) * ring::ROW_BYTES, row, full, policy);
+            if (lane < COPIES) {
+                uint32_t at = to + lane * ring::CHUNK_ROWS_BYTES + quarter * (ring::CHUNK_ROWS_BYTES / WIDE_QUARTERS);
+                int column = (step * ring::CHUNKS + lane) * ring::ROW_BYTES;
+                if constexpr (!rows_turned<W>)
+                    bulk_copy_box(at, map, column, row, full, policy);
+                else if constexpr (UP)
+                    bulk_copy_box(at, map, column, row / 16, 0, 0, 0, full, policy);
+                else
+                    bulk_copy_box(at, map, column, row / 4, 0, 0, full, policy);
+            }
         }
     }
 };
@@ -58,8 +65,8 @@ template <class W, bool UP> struct wide_rows {
 /* The warpgroup that copies. A lane has the same 16 bytes of the panel of every fourth token of its warp's. */
 template <class W, bool UP> struct wide_feed {
     using ring_type = wide_ring<W, UP>;
-    enum { EVERY = 4, TOKENS = W::WIDE_TOKENS / WIDE_SHARERS / WIDE_QUARTERS / EVERY };
-    static_assert(TOKENS * EVERY * WIDE_QUARTERS * WIDE_SHARERS == W::WIDE_TOKENS, "all have as many");
+    enum { EVERY = 4, MOST = W::WIDE_TOKENS / WIDE_SHARERS / WIDE_QUARTERS, TOKENS = (MOST + EVERY - 1) / EVERY };
+    static_assert(MOST * WIDE_QUARTERS * WIDE_SHARERS == W::WIDE_TOKENS, "all have as many");
     const stream_args &a;
     const ring_type &ring;
     ring_place at = {0, ring_type::N, 1}; // the parity of the round before
@@ -135,6 +142,17 @@ template <class W, bool UP> struct wide_feed {
         mine = wide_tokens(tile.n, rank, quarter);
     }
 
+    /* Who is told of a free slot must be there: no block ends before all that it filled is free. */
+    __device__ __forceinline__ void drain() {
+        int n = refills ? (int)ring_type::N : at.slot;
+        if (!refills)
+            at = {0, ring_type::N, 0};
+        for (; n > 0; n--) {
+            barrier_wait(ring.empty + at.slot * 8, at.parity);
+            at.step();
+        }
+    }
+
     /* The next tile's tokens are looked up while this one's come. */
     __device__ void run(const CUtensorMap *map) {
         const uint64_t policy = policy_read_again();
@@ -172,5 +190,6 @@ template <class W, bool UP> struct wide_feed {
             }
         }
         tell_all();
+        drain();
     }
 };

@@ -11,7 +11,7 @@
 #include "backend/cuda/ptx/ring.cuh"
 
 enum {
-    WIDE_SHARED = 224 << 10,
+    WIDE_SHARED = 222 << 10, // beside wide_aside
     WIDE_STAGES = 7, // at the most
     WIDE_QUARTERS = 4,
     WIDE_SHARERS = 2,              // blocks of a cluster
@@ -45,6 +45,16 @@ template <class W, bool UP> struct wide_ring {
     }
 };
 
+/* Rows of W that are not in blocks may come in any order: so that a lane's are neighbours where they go, its units in
+ * hidden's order, or four rows of result. Of a warpgroup's 64 units, or 128 rows: that of a warp's lane r, rows r and
+ * r + 8 of tile m. */
+template <class W> constexpr bool rows_turned = !W::IN_BLOCKS && W::COLUMNS == PANEL_COLUMNS;
+template <class W, bool UP> static __device__ __forceinline__ int wide_unit(int warp, int m, int half, int r) {
+    if (!rows_turned<W>)
+        return UP ? warp * 16 + m * 8 + r : warp * 32 + m * 16 + half * 8 + r;
+    return UP ? r % 4 * 16 + warp * 4 + r / 4 * 2 + m : warp * 32 + r * 4 + m * 2 + half;
+}
+
 /* Tiles of tokens by two groups of rows, of which clusters take theirs by turns: those of one expert run side by side.
  * Groups beyond the last are computed for nothing. */
 struct wide_work {
@@ -56,7 +66,8 @@ struct wide_work {
     __device__ bool there() const { return at < n; }
     __device__ void next() { at += gridDim.x / WIDE_SHARERS; }
     __device__ int group() const { return at % n_pairs * WIDE_SHARERS + blockIdx.x % WIDE_SHARERS; }
-    __device__ dmoe_tile tile(const stream_args &a) const { return a.list.tiles[at / n_pairs]; }
+    __device__ const dmoe_tile *tile_at(const stream_args &a) const { return a.list.tiles + at / n_pairs; }
+    __device__ dmoe_tile tile(const stream_args &a) const { return *tile_at(a); }
 };
 
 /* The tokens of a tile that a warp of either block brings, neighbours. */

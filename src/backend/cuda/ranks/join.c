@@ -95,24 +95,11 @@ void ranks_leave(struct loaded *loaded) {
 
 const struct dmeeting *ranks_meeting(const struct loaded *loaded) { return &loaded->ranks->meeting; }
 
-/* Experts that MOE_ROUTE chooses among: more than the op's, where ranks have some each. */
-static bool has_all_experts(const struct program *p, const struct op *op) {
-    const struct op *route = &p->ops[p->values[op->in[1].id].first_use];
-    return route->code != OP_MOE_ROUTE ||
-           route->args.moe_route.n_experts + route->args.moe_route.n_shared == op->args.moe_ffn.n_experts;
-}
-
 enum status ranks_check_joined(const struct loaded *loaded, struct error *err) {
     const struct program *p = loaded->program;
     if (p->n_ranks > 1 && !loaded->ranks)
         return fail(err, ERR_ARG, "%s: ALL_REDUCE: rank %d of %d has not been joined with the others", p->name, p->rank,
                     p->n_ranks);
-    for (int i = 0; i < p->n_ops; i++)
-        if (p->ops[i].code == OP_MOE_FFN && !has_all_experts(p, &p->ops[i]))
-            return fail(err, ERR_UNSUPPORTED,
-                        "%s: MOE_FFN: the CUDA backend does not run whole experts on different cards yet "
-                        "(enable-expert-parallel)",
-                        p->name);
     return OK;
 }
 

@@ -1,0 +1,45 @@
+/* moe_tokens.cuh - the tokens of a stream's tile, into shared memory. */
+#pragma once
+
+#include "backend/cuda/moe/moe_block_queue.cuh"
+#include "backend/cuda/value.h"
+
+/* A row of x into shared memory, by a warp, with zeros behind it. */
+template <class W> static __device__ void bring_row(const stream_args &a, int64_t row, unsigned char *to) {
+    using T = typename W::product;
+    int lane = threadIdx.x % 32, n_bytes = a.in * 2, end = a.x_pitch - W::X_ASIDE;
+    const element e = W::BF16 ? ELEMENT_BF16 : ELEMENT_F16;
+    if (a.x.element == e && a.x.stride % 8 == 0 && (uintptr_t)a.x.at % PIECE == 0) {
+        const unsigned char *from = static_cast<const unsigned char *>(a.x.at) + row * a.x.stride * 2;
+#pragma unroll 4
+        for (int i = lane * PIECE; i < n_bytes; i += 32 * PIECE) {
+            uint4 v = *reinterpret_cast<const uint4 *>(from + i);
+            if constexpr (W::NATURAL) {
+                uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+                for (int k = 0; k < 4; k++)
+                    *reinterpret_cast<uint32_t *>(to + natural_byte(i / 4 + k)) = words[k];
+            } else {
+                *reinterpret_cast<uint4 *>(to + i) = v;
+            }
+        }
+    } else {
+#pragma unroll 4
+        for (int i = lane; i < a.in; i += 32)
+            *reinterpret_cast<T *>(to + (W::NATURAL ? natural_byte(i / 2) + i % 2 * 2 : i * 2)) =
+                rounded<T>(load(a.x, row, i));
+    }
+    for (int i = n_bytes + lane * PIECE; i < end; i += 32 * PIECE)
+        *reinterpret_cast<uint4 *>(to + i) = make_uint4(0, 0, 0, 0);
+}
+
+/* The pairs of the list's places first .. first + n, and their rows. */
+template <class W, bool UP>
+static __device__ void bring_places(const stream_args &a, int first, int n, unsigned char *x, int *pairs) {
+    for (int i = threadIdx.x / 32; i < n; i += blockDim.x / 32) {
+        int pair = a.ids ? first + i : a.list.pair[first + i];
+        if (threadIdx.x % 32 == 0)
+            pairs[i] = pair;
+        bring_row<W>(a, UP ? a.first_token + pair / a.top_k : pair, x + i * a.x_pitch);
+    }
+}
