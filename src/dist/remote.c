@@ -151,6 +151,23 @@ static int64_t remote_cache_block_bytes(const struct loaded *l, int group, int b
     return l->block_size[group] == block_size ? l->block_bytes[group] : 0;
 }
 
+/* Of devices that have memory of their own. What a node answers is not trusted. */
+static enum status remote_cache_room(struct loaded *l, struct bucket bucket, int n, int block_size,
+                                     const int *table_width, double share, int64_t *out, struct error *err) {
+    struct node_room q = {.bucket = bucket, .n = n, .block_size = block_size, .share = share};
+    for (int g = 0; g < l->program->n_groups; g++)
+        q.table_width[g] = table_width[g];
+    TRY(ask_for(l->device, NODE_CACHE_ROOM, &q, sizeof q, out, sizeof *out, err));
+    if (*out >= 0)
+        return OK;
+    struct error why;
+    fail(&why, ERR_DEVICE, "it says that its cache has room for %lld bytes", (long long)*out);
+    pthread_mutex_lock(&l->device->lock);
+    enum status st = stays_failed(l->device, &why, err);
+    pthread_mutex_unlock(&l->device->lock);
+    return st;
+}
+
 /* So that a step allocates nothing: a frame is received in pieces, for each of which there is room. */
 static enum status make_room(struct loaded *l, struct bucket b, struct error *err) {
     enum { PIECE = 2 << 20 };
@@ -234,6 +251,7 @@ const struct backend_ops backend_remote = {
     .unload = remote_unload,
     .alloc_cache = remote_alloc_cache,
     .cache_block_bytes = remote_cache_block_bytes,
+    .cache_room = remote_cache_room,
     .compile = remote_compile,
     .free_executable = remote_free_executable,
     .report = remote_report,

@@ -9,6 +9,7 @@
 #include "dist/pulse.h"
 #include "dist/wire.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -73,6 +74,30 @@ static enum status block_bytes(struct worker *w, struct error *err) {
     return OK;
 }
 
+static bool is_size(int n) { return n >= 0 && n <= MOST_BUCKET; }
+
+static bool is_bucket(struct bucket b) {
+    return b.max_tokens >= 1 && b.max_seqs >= 1 && is_size(b.max_tokens) && is_size(b.max_seqs) &&
+           is_size(b.max_rows) && is_size(b.max_copies);
+}
+
+static enum status cache_room(struct worker *w, struct error *err) {
+    struct node_room q;
+    int64_t room;
+    TRY(expect(w, sizeof q, err));
+    memcpy(&q, w->question.ptr, sizeof q);
+    bool is_good = w->loaded && !w->has_cache && w->o->backend->cache_room && is_bucket(q.bucket) && q.n >= 1 &&
+                   q.n <= MOST_EXECUTABLES && q.block_size >= 1 && q.block_size <= 1 << 14 && q.share >= 0 &&
+                   q.share <= 1;
+    for (int g = 0; g < MAX_CACHE_GROUPS; g++)
+        is_good = is_good && q.table_width[g] >= 0 && q.table_width[g] <= 1 << 24;
+    if (!is_good)
+        return fail(err, ERR_FORMAT, "node 0 asks for the room of a cache that cannot be");
+    TRY(w->o->backend->cache_room(w->loaded, q.bucket, q.n, q.block_size, q.table_width, q.share, &room, err));
+    buf_append(&w->answer, &room, sizeof room);
+    return OK;
+}
+
 static enum status check_cache(const struct worker *w, const struct cache_config *c, struct error *err) {
     bool is_good = c->n_states >= 0 && c->n_host_states >= 0 && !c->by_need && c->block_size >= 1;
     for (int g = 0; g < MAX_CACHE_GROUPS; g++)
@@ -112,14 +137,19 @@ static enum status alloc_cache(struct worker *w, struct error *err) {
     return w->o->backend->alloc_cache(w->loaded, &w->cache, err);
 }
 
-static bool is_size(int n) { return n >= 0 && n <= MOST_BUCKET; }
+/* Nobody else knows of it: node 0 tells of its own. */
+static void tell_warnings(const struct worker *w, struct executable *exe) {
+    const struct backend_ops *ops = w->o->backend;
+    char warning[320];
+    for (int i = 0; ops->warning && ops->warning(exe, i, warning, sizeof warning); i++)
+        fprintf(stderr, "gyre: node %d: %s\n", w->o->rank, warning);
+}
 
 static enum status compile(struct worker *w, struct error *err) {
     struct bucket b;
     TRY(expect(w, sizeof b, err));
     memcpy(&b, w->question.ptr, sizeof b);
-    if (!w->has_cache || w->n_exes == MOST_EXECUTABLES || b.max_tokens < 1 || b.max_seqs < 1 ||
-        !is_size(b.max_tokens) || !is_size(b.max_seqs) || !is_size(b.max_rows) || !is_size(b.max_copies))
+    if (!w->has_cache || w->n_exes == MOST_EXECUTABLES || !is_bucket(b))
         return fail(err, ERR_FORMAT, "node 0 asks for steps that cannot be");
     TRY(w->o->backend->compile(w->loaded, b, &w->exes[w->n_exes], err));
     struct batch_plan *plan = &w->plans[w->n_exes];
@@ -127,6 +157,7 @@ static enum status compile(struct worker *w, struct error *err) {
     if (w->states_width)
         batch_plan_add_states(plan, b, (int)w->states_width);
     w->buckets[w->n_exes] = b;
+    tell_warnings(w, w->exes[w->n_exes]);
     int32_t number = w->n_exes++;
     buf_append(&w->answer, &number, sizeof number);
     return OK;
@@ -163,6 +194,7 @@ static enum status answer(struct worker *w, uint32_t kind, struct error *err) {
     switch (kind) {
     case NODE_LOAD: return load(w, err);
     case NODE_BLOCK_BYTES: return block_bytes(w, err);
+    case NODE_CACHE_ROOM: return cache_room(w, err);
     case NODE_ALLOC_CACHE: return alloc_cache(w, err);
     case NODE_COMPILE: return compile(w, err);
     case NODE_RUN: return run(w, err);

@@ -368,7 +368,8 @@ static enum status check_flags(const struct verb_args *args, struct error *err) 
     if (!opt.tls_cert != !opt.tls_key)
         return fail(err, ERR_ARG, "--ssl-certfile and --ssl-keyfile go together");
     TRY(nodes_read(&opt.nodes, args, err));
-    TRY(nodes_check(&opt.nodes, &opt.engine, opt.n_engines > 1 || opt.adapters.modules.n || opt.speculation, err));
+    bool has_more = opt.n_engines > 1 || opt.adapters.modules.n || opt.speculation || opt.handover;
+    TRY(nodes_check(&opt.nodes, &opt.engine, has_more, err));
     if ((strcmp(opt.role, "both") == 0) != !opt.handover)
         return fail(err, ERR_ARG, "--role prefill and decode go together with --handover-address");
     if (opt.handover && opt.n_engines > 1)

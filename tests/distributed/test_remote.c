@@ -38,15 +38,16 @@ static struct gyre_options options_on(const struct backend_ops *backend) {
                                  .device_options = patience};
 }
 
-/* The engine of node 0, once node 1 has come. */
-static int open_node_0(struct gyre **g, struct gyre_error *why) {
+/* The engine of node 0, on such a backend, once node 1 has come. */
+static int open_node_0_on(const struct backend_ops *of, struct gyre **g, struct gyre_error *why) {
     const struct backend_ops *hosts;
     struct error err;
     EXPECT_OK(remote_nodes_await(&(struct awaited){address, 2, IDENTITY, clock_us() + 60 * SECOND_US}, &err), err);
-    EXPECT_OK(backend_stages_far(&backend_cpu, &backend_remote, 2, &hosts, &err), err);
+    EXPECT_OK(backend_stages_far(of, &backend_remote, 2, &hosts, &err), err);
     struct gyre_options o = options_on(hosts);
     return gyre_open(&o, g, why);
 }
+static int open_node_0(struct gyre **g, struct gyre_error *why) { return open_node_0_on(&backend_cpu, g, why); }
 
 static bool has_read; // before it loaded
 
@@ -184,11 +185,163 @@ static void who_says_nothing_is_not(void **state) {
     expect_given_up(20);
 }
 
+/* Devices that have memory of their own, with room for so many blocks. */
+enum { FEW_BLOCKS = 9, MANY_BLOCKS = 60 };
+static int blocks_of_node;
+
+static enum status room_for(struct loaded *l, int n_blocks, int block_size, int64_t *out) {
+    *out = n_blocks * backend_cpu.cache_block_bytes(l, 0, block_size);
+    return OK;
+}
+static enum status little_room(struct loaded *l, struct bucket b, int n, int block_size, const int *table_width,
+                               double share, int64_t *out, struct error *err) {
+    (void)b, (void)share, (void)err;
+    EXPECT(n == 1 && table_width[0] > 0);
+    return room_for(l, FEW_BLOCKS, block_size, out);
+}
+static enum status much_room(struct loaded *l, struct bucket b, int n, int block_size, const int *table_width,
+                             double share, int64_t *out, struct error *err) {
+    (void)b, (void)n, (void)table_width, (void)share, (void)err;
+    return room_for(l, MANY_BLOCKS, block_size, out);
+}
+static enum status negative_room(struct loaded *l, struct bucket b, int n, int block_size, const int *table_width,
+                                 double share, int64_t *out, struct error *err) {
+    (void)l, (void)b, (void)n, (void)block_size, (void)table_width, (void)share, (void)err;
+    *out = -5;
+    return OK;
+}
+static enum status note_cache(struct loaded *l, const struct cache_config *c, struct error *err) {
+    blocks_of_node = c->n_blocks[0];
+    return backend_cpu.alloc_cache(l, c, err);
+}
+
+static bool slow_twice(struct executable *exe, int i, char *out, size_t n) {
+    (void)exe;
+    snprintf(out, n, "way %d is slow", i + 1);
+    return i < 2;
+}
+
+static struct backend_ops device_of_node(void) {
+    struct backend_ops device = backend_cpu;
+    device.cache_room = little_room, device.alloc_cache = note_cache, device.in_place = false;
+    return device;
+}
+
+static struct backend_ops device; // of the node
+static enum status worked_on_device;
+
+static void *node_on_device(void *arg) {
+    struct model *m;
+    struct error err;
+    EXPECT_OK(model_open("tests/models/llama", &(struct model_options){.load = LOAD_CHECKPOINT}, &m, &err), err);
+    struct worker_options o = {.address = address,
+                               .rank = 1,
+                               .n_nodes = 2,
+                               .identity = IDENTITY,
+                               .backend = &device,
+                               .program = m->program,
+                               .device = {.n_threads = 1},
+                               .load = {.dtype = "float32"},
+                               .until_us = clock_us() + 60 * SECOND_US};
+    *(enum status *)arg = worker_run(&o, &err);
+    model_free(m);
+    return NULL;
+}
+
+static pthread_t start_node_on_device(void) {
+    pthread_t thread;
+    worked_on_device = ERR_IO;
+    find_address();
+    EXPECT_EQ(pthread_create(&thread, NULL, node_on_device, &worked_on_device), 0);
+    return thread;
+}
+
+static enum status end_node(pthread_t thread) {
+    remote_nodes_leave();
+    pthread_join(thread, NULL);
+    return worked_on_device;
+}
+
+/* Of node 0. */
+static const struct backend_ops *roomy_device(void) {
+    static struct backend_ops roomy;
+    roomy = backend_cpu, roomy.cache_room = much_room, roomy.in_place = false;
+    return &roomy;
+}
+
+static void the_cache_is_as_large_as_the_fullest_device_has_room_for(void **state) {
+    (void)state;
+    struct gyre *g;
+    struct gyre_error err;
+    device = device_of_node();
+    pthread_t thread = start_node_on_device();
+    EXPECT_OK(open_node_0_on(roomy_device(), &g, &err), err);
+    gyre_close(g);
+    EXPECT_EQ(end_node(thread), OK);
+    EXPECT(blocks_of_node > 0 && blocks_of_node <= FEW_BLOCKS);
+}
+
+static void no_room_is_less_than_none(void **state) {
+    (void)state;
+    struct gyre *g;
+    struct gyre_error err;
+    device = device_of_node(), device.cache_room = negative_room;
+    pthread_t thread = start_node_on_device();
+    EXPECT(open_node_0_on(roomy_device(), &g, &err) != 0);
+    EXPECT_STR(err.text, "node 1: it says that its cache has room for -5 bytes");
+    (void)end_node(thread);
+}
+
+static void what_a_node_compiles_slowly_it_says(void **state) {
+    (void)state;
+    struct gyre *g;
+    struct gyre_error err;
+    char said[4096];
+    FILE *file = tmpfile();
+    EXPECT(file);
+    int old = dup(STDERR_FILENO);
+    device = device_of_node(), device.warning = slow_twice;
+    dup2(fileno(file), STDERR_FILENO);
+    pthread_t thread = start_node_on_device();
+    int opened = open_node_0_on(roomy_device(), &g, &err);
+    dup2(old, STDERR_FILENO);
+    close(old);
+    EXPECT_OK(opened, err);
+    gyre_close(g);
+    EXPECT_EQ(end_node(thread), OK);
+    rewind(file);
+    said[fread(said, 1, sizeof said - 1, file)] = '\0';
+    fclose(file);
+    EXPECT(strstr(said, "gyre: node 1: way 1 is slow\ngyre: node 1: way 2 is slow\n"));
+    EXPECT(!strstr(said, "way 3"));
+}
+
+static int64_t rings_beyond_nothing(const char *const *own) {
+    (void)own;
+    return 0;
+}
+
+/* They record the program as the model has it, and node 0 asks for as many rows back as its own is to keep. */
+static void windows_over_hosts_are_no_rings(void **state) {
+    (void)state;
+    static struct backend_ops with_rings;
+    const struct backend_ops *here, *hosts;
+    struct error err;
+    with_rings = backend_cpu, with_rings.rings_beyond = rings_beyond_nothing;
+    EXPECT_OK(backend_stages(&with_rings, 2, &here, &err), err);
+    EXPECT_OK(backend_stages_far(&with_rings, &backend_remote, 2, &hosts, &err), err);
+    EXPECT(here->rings_beyond == rings_beyond_nothing && !hosts->rings_beyond);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_takes_long_is_waited_for),
         cmocka_unit_test(who_does_not_move_is_not),
         cmocka_unit_test(who_says_nothing_is_not),
+        cmocka_unit_test(the_cache_is_as_large_as_the_fullest_device_has_room_for),
+        cmocka_unit_test(no_room_is_less_than_none),
+        cmocka_unit_test(what_a_node_compiles_slowly_it_says),
+        cmocka_unit_test(windows_over_hosts_are_no_rings),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

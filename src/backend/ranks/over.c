@@ -265,6 +265,7 @@ static void fill_common(struct over *t, const struct over *want) {
     ops->n_devices = (want->far ? 1 : want->n) * MAX(of->n_devices, 1);
     ops->stage = want->far ? want->n - 1 : 0;
     ops->n_stages = want->far ? want->n : 0;
+    ops->rings_beyond = want->far ? NULL : of->rings_beyond; // other hosts record the program as it is
     ops->open = opens[t - tables];
     ops->memory = of->memory ? over_memory : NULL;
     ops->close = over_close;

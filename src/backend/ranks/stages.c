@@ -293,7 +293,7 @@ enum status backend_stages_far(const struct backend_ops *of, const struct backen
     *out = NULL;
     if (n < 1 || n > MAX_STAGES)
         return fail(err, ERR_ARG, "a pipeline has 1 to %d stages, not %d", MAX_STAGES, n);
-    if (!of->hidden || (far && of->cache_room))
+    if (!of->hidden)
         return fail(err, ERR_UNSUPPORTED, "device %s cannot be a stage of a pipeline%s yet", of->name,
                     far ? " over hosts" : "");
     return over_table(&(struct over){.of = of, .far = far, .n = n, .by_stage = true, .n_last = n}, fill, out, err);

@@ -252,10 +252,11 @@ enum status engine_flags_work(const struct engine_flags *f, const char *model, c
     if (f->n_ranks > 1)
         TRY(backend_ranks(backend, (int)f->n_ranks, f->by_expert, &backend, err));
     TRY(device_options(f, backend, plugin, sizeof plugin, steps, own, err));
-    if (!backend->hidden || backend->max_in_flight > 1)
+    if (!backend->hidden)
         return fail(err, ERR_UNSUPPORTED, "device %s cannot be a stage of a pipeline yet", backend->name);
+    enum load_format load = !is_dummy(f) ? LOAD_CHECKPOINT : backend->makes_dummies ? LOAD_PHANTOM : LOAD_DUMMY;
     TRY(model_path_check(model, is_dummy(f) ? MODEL_SETTINGS : MODEL_COMPUTE, err));
-    TRY(model_open(model, &(struct model_options){.load = is_dummy(f) ? LOAD_DUMMY : LOAD_CHECKPOINT}, &m, err));
+    TRY(model_open(model, &(struct model_options){.load = load}, &m, err));
     struct worker_options o = {
         .address = node->address,
         .rank = node->rank,
@@ -265,10 +266,14 @@ enum status engine_flags_work(const struct engine_flags *f, const char *model, c
         .joined = node->joined,
         .backend = backend,
         .program = m->program,
-        .device = {.n_threads = (int)f->n_threads, .index = (int)f->device_index, .own = own},
+        .device = {.n_threads = (int)f->n_threads,
+                   .index = (int)f->device_index,
+                   .memory_share = f->gpu_memory_utilization,
+                   .own = own},
         .load = {.dtype = dtype_told(f, model),
                  .kv_dtype = strcmp(f->kv_cache_dtype, "auto") == 0 ? NULL : f->kv_cache_dtype,
-                 .quantization = strcmp(f->quantization, "none") == 0 ? NULL : f->quantization},
+                 .quantization = strcmp(f->quantization, "none") == 0 ? NULL : f->quantization,
+                 .dummy_weights = load == LOAD_PHANTOM},
         .read_ahead = backend->in_place ? read_ahead : NULL,
         .context = m,
     };

@@ -86,7 +86,7 @@ struct engine_flags {
          &(e).n_stages,                                                                                                \
          "N",                                                                                                          \
          "Engine",                                                                                                     \
-         "devices that have some of the layers each, one behind the other; on the CPU alone, to try it",               \
+         "devices that have some of the layers each, one behind the other",                                            \
          .min = 1,                                                                                                     \
          .max = MAX_STAGES},                                                                                           \
         {"enable-expert-parallel",                                                                                     \

@@ -53,7 +53,8 @@ enum status nodes_check(const struct nodes *nodes, const struct engine_flags *en
                         struct error *err) {
     if (nodes->n > 1 && has_more)
         return fail(err, ERR_ARG,
-                    "%s: engines beside each other, adapters and speculation are not for several hosts yet", nodes->by);
+                    "%s: engines beside each other, adapters, speculation and roles are not for several hosts yet",
+                    nodes->by);
     return nodes->n == 1 || engine->n_stages == 1
                ? OK
                : fail(err, ERR_ARG, "--pipeline-parallel-size: each host is one stage already, by %s", nodes->by);
