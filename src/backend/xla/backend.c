@@ -99,6 +99,9 @@ static enum status open_plugin(struct device *d, const struct device_options *o,
 }
 
 static enum status xla_open(const struct device_options *options, struct device **out, struct error *err) {
+    int patience_s; // of hosts, which dist/remote.c waits for
+    *out = NULL;
+    TRY(device_option_patience(options->own, &patience_s, err));
     struct device *d = xcalloc(1, sizeof *d);
     d->store = -1;
     enum status st = open_plugin(d, options, err);
@@ -190,6 +193,7 @@ static const struct backend_option xla_options[] = {
     {"steps", "N", "tokens of each sequence that a launch makes, where no more is asked for; they come together"},
     {"cache", "FOLDER|0", "where compiled programs are kept; ~/.cache/gyre/xla unless given; 0: nowhere"},
     {"dump", "FOLDER", "writes the StableHLO of what it compiles there, as 0.mlir, 1.mlir ..."},
+    {"patience", "SECONDS", "how long another host of the model is waited for until it is given up; 30"},
     {0},
 };
 

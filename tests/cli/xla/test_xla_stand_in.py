@@ -1,7 +1,7 @@
 """--device xla over a plugin that computes nothing and looks at everything (tests/xla/stand_in.c): structs, order of
 calls, what is given away, what is freed; each call of it failing in turn, which is a sentence and no leak; and what a
 step that decodes costs: calls, and bytes to the device and from it."""
-import os, re, subprocess, tempfile, unittest
+import os, re, socket, subprocess, tempfile, unittest
 
 from brief import slow
 from packages import ROOT
@@ -111,6 +111,23 @@ class StandIn(unittest.TestCase):
             self.assertGreater(self.counts(log)["LoadedExecutable_Execute"], 2)
         p, log = self.gyre(model="qwen3_5")
         self.clean(p, log)
+
+    def test_other_hosts_are_waited_for_as_long_as_is_said(self):
+        with socket.create_server(("127.0.0.1", 0)) as s:
+            nodes = ("--nnodes", "2", "--master-addr", "127.0.0.1:%d" % s.getsockname()[1])
+        line = [GYRE, "run", os.path.join(ROOT, "tests/models/llama"), "--device", "xla", "-p", "a b c", "--no-chat",
+                "-n", "4", "--ignore-eos", "--device-option", "cache=0", "--device-option", "patience=100", *nodes]
+        other = subprocess.Popen([*line, "--node-rank", "1"], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                                 text=True, env=dict(os.environ, GYRE_XLA_PLUGIN=self.plugin))
+        self.addCleanup(lambda: other.stderr.closed or (other.kill(), other.communicate()))
+        p, log = self.gyre("--device-option", "patience=100", *nodes)
+        self.assertEqual(p.returncode, 0, p.stderr)
+        self.clean(p, log)
+        self.assertGreater(self.counts(log)["LoadedExecutable_Execute"], 2)
+        said = other.communicate(timeout=100)[1]
+        self.assertEqual(other.returncode, 0, said)
+        p, _ = self.gyre("--device-option", "patience=x")
+        self.assertIn("patience: of 1 to 86400 seconds, not \"x\"", p.stderr)
 
     def test_ranks_on_cards_of_two_sizes_run_one_program(self):
         for small_first in (False, True):  # a 32th of the small one has no room for dense copies
