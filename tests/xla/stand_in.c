@@ -6,7 +6,8 @@
  * device) and "left KIND N".
  * $STAND_IN_FAIL is NAME:N:CODE: the N-th call of that name fails with the code; an await's failure is that of its
  * event. $STAND_IN_NO_ALIAS: programs say that they write nothing in place. $STAND_IN_SLOW: milliseconds that compiling
- * takes. $STAND_IN_MEMORY: A:B, KiB of memory that the two devices say they have; otherwise they do not say. */
+ * takes. $STAND_IN_MEMORY: A:B, KiB of memory that the two devices say they have; otherwise they do not say.
+ * $STAND_IN_PLATFORM: its name, cpu unless given. */
 #include "backend/xla/pjrt/pjrt_abi_run.h"
 
 #include <pthread.h>
@@ -200,8 +201,9 @@ static struct pjrt_error *client_destroy(struct pjrt_client_args *args) {
 
 static struct pjrt_error *platform(struct pjrt_client_text_args *args) {
     ENTER("Client_PlatformName");
-    args->text = "cpu";
-    args->text_size = 3;
+    const char *given = getenv("STAND_IN_PLATFORM");
+    args->text = given ? given : "cpu";
+    args->text_size = strlen(args->text);
     return NULL;
 }
 

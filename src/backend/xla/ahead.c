@@ -1,7 +1,7 @@
 /* ahead.c - see run.h: several steps a launch (device option steps).
  *
  * Where all that a step asks for is one more token of each sequence, drawn on the device, and no hidden state, a launch
- * does the steps that follow too, as far as the sequences' last blocks reach: a loop feeds each token back. Steps that
+ * does the steps that follow too, as far as the sequences' blocks reach: a loop feeds each token back. Steps that
  * the engine starts then are answered out of what was drawn, if they are those that were foreseen: the same sequences
  * in the same order, but for those that have ended, each going on with the token it was given, drawn in the same way.
  * Any other step is launched; what was computed too far lies in caches behind the sequence's end, and is overwritten
@@ -13,10 +13,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { MOST_BLOCKS = 2 }; // of a sequence, that a launch writes to
+
 /* How a sequence stood in the first step of a launch. */
 struct foreseen {
-    int32_t position, adapter, tail[MAX_CACHE_GROUPS]; // tail: its last block in each group, or its slot
-    int row;                                           // of the launch
+    int32_t position, adapter, slot, blocks[MAX_CACHE_GROUPS][MOST_BLOCKS]; // from that of position on
+    int row;                                                                // of the launch
     struct sample_params sample;
 };
 
@@ -35,8 +37,13 @@ static bool can_run_ahead(const struct program *p) {
     return can;
 }
 
+int ahead_most(const struct loaded *l, int n_queries) {
+    bool can = n_queries == 1 && can_run_ahead(l->program) && 2 * l->n_caches + 4 <= HLO_MAX_CARRIED; // N_CARRIED
+    return can ? l->device->steps : 1;
+}
+
 struct ahead *ahead_new(const struct loaded *l, struct bucket bucket, int most_seqs) {
-    if (l->device->steps <= 1 || !can_run_ahead(l->program))
+    if (ahead_most(l, 1) == 1)
         return NULL;
     struct ahead *a = xcalloc(1, sizeof *a);
     a->n_trusted = l->device->steps;
@@ -53,15 +60,33 @@ void ahead_free(struct ahead *a) {
     free(a);
 }
 
-static int blocks_of(const struct executable *exe, int seq) {
-    return (exe->plan->seq_len[seq] + exe->loaded->block_size - 1) / exe->loaded->block_size;
+static bool is_paged(const struct executable *exe, int group) {
+    return exe->program->groups[group].kind != CACHE_STATE;
 }
 
-static int32_t tail_of(const struct executable *exe, int seq, int group) {
+/* The block of a position of the sequence. */
+static int32_t block_of(const struct executable *exe, int seq, int group, int32_t position) {
     const struct batch_plan *plan = exe->plan;
-    if (exe->program->groups[group].kind == CACHE_STATE)
-        return plan->state_slot[seq];
-    return plan->block_table[group][(int64_t)seq * plan->table_width[group] + blocks_of(exe, seq) - 1];
+    return plan->block_table[group][(int64_t)seq * plan->table_width[group] + position / exe->loaded->block_size];
+}
+
+/* Steps of the sequence that have a place in its blocks. */
+static int steps_with_room(const struct executable *exe, int seq) {
+    const struct batch_plan *plan = exe->plan;
+    int32_t size = exe->loaded->block_size, position = plan->position[seq], first = position / size * size;
+    int32_t end = MAX(plan->held[seq], first + size);
+    return MIN(end, first + MOST_BLOCKS * size) - position;
+}
+
+static struct foreseen foresee(const struct executable *exe, int seq, int n_steps) {
+    const struct batch_plan *plan = exe->plan;
+    int32_t size = exe->loaded->block_size, position = plan->position[seq];
+    struct foreseen f = {
+        .position = position, .adapter = plan->adapter[seq], .slot = plan->state_slot[seq], .sample = exe->sample[seq]};
+    for (int g = 0; g < exe->program->n_groups; g++)
+        for (int i = 0; is_paged(exe, g) && i <= (position % size + n_steps - 1) / size; i++)
+            f.blocks[g][i] = block_of(exe, seq, g, position + i * size);
+    return f;
 }
 
 /* One row a sequence, in the plan's order. */
@@ -91,19 +116,24 @@ int ahead_steps(struct executable *exe) {
     int n = a->n_trusted;
     a->n_trusted = MAX(n, 2); // behind one that goes alone
     for (int s = 0; s < exe->plan->n_seqs; s++)
-        n = MIN(n, blocks_of(exe, s) * exe->loaded->block_size - exe->plan->position[s]);
+        n = MIN(n, steps_with_room(exe, s));
     if (n <= 1)
         return 1;
     a->n_seqs = exe->plan->n_seqs;
-    for (int s = 0; s < a->n_seqs; s++) {
-        a->seqs[s] = (struct foreseen){
-            .position = exe->plan->position[s], .adapter = exe->plan->adapter[s], .sample = exe->sample[s]};
-        for (int g = 0; g < exe->program->n_groups; g++)
-            a->seqs[s].tail[g] = tail_of(exe, s, g);
-    }
+    for (int s = 0; s < a->n_seqs; s++)
+        a->seqs[s] = foresee(exe, s, n);
     for (int i = 0; i < a->n_seqs; i++)
         a->seqs[exe->rows[i]].row = i;
     return n;
+}
+
+int ahead_left(const struct executable *exe) {
+    const struct ahead *a = exe->ahead;
+    if (!a)
+        return 0;
+    if (!exe->is_settled)
+        return exe->n_pieces == 1 ? exe->pieces[0].n_loop - 1 : 0;
+    return MAX(a->n - a->n_served, 0);
 }
 
 int32_t *ahead_take(struct executable *exe, int n_steps, int n_rows) {
@@ -125,12 +155,14 @@ static bool goes_on(const struct executable *exe, int s, const struct foreseen *
     const struct batch_plan *plan = exe->plan;
     int32_t token =
         plan->from_row[s] < 0 ? plan->token_id[s] : program_token_of(exe->program, before[plan->from_row[s]].token);
+    int32_t size = exe->loaded->block_size, i = plan->position[s] / size - f->position / size;
     bool same = plan->position[s] == f->position + a->n_served && plan->adapter[s] == f->adapter &&
+                plan->state_slot[s] == f->slot &&
                 token == a->drawn[((int64_t)(a->n_served - 1) * DRAWN_INTS + DRAWN_TOKEN) * a->n_rows + f->row] &&
                 draws_alike(&exe->sample[s], &f->sample) &&
                 exe->sample[s].position == f->sample.position + (uint64_t)a->n_served;
     for (int g = 0; g < exe->program->n_groups && same; g++)
-        same = tail_of(exe, s, g) == f->tail[g];
+        same = !is_paged(exe, g) || block_of(exe, s, g, plan->position[s]) == f->blocks[g][i];
     return same;
 }
 

@@ -36,7 +36,7 @@ static enum status read_options(struct device *d, const struct device_options *o
         {"blockwise", 0, 1 << 24, XLA_BLOCKWISE_TOKENS, &d->blockwise},
         {"piece", 1, 1 << 24, XLA_PIECE_TOKENS, &d->piece},
         {"rings", 0, 1 << 24, XLA_RINGS_BEYOND, &beyond},
-        {"steps", 1, XLA_MAX_STEPS, 1, &d->steps},
+        {"steps", 1, XLA_MAX_STEPS, 0, &d->steps}, // 0: as the device wants
     };
     const char *folder = device_option(o->own, "dump");
     d->dump = folder ? xstrdup(folder) : NULL;
@@ -86,6 +86,11 @@ static enum status read_dense(struct device *d, const struct device_options *o, 
     return OK;
 }
 
+/* A loop takes some 10 ms on an H200 besides its steps, of 2.9 to 4.8 ms each, and a step that is no loop 4.3 to 6.7
+ * (docs/lab/xla.md). So four are slower than one at a time, and eight up to a tenth faster, with tokens that come in
+ * groups of 30 to 50 ms. On the CPU a launch is next to nothing, and each comes by itself. */
+static int usual_steps(const struct device *d) { return device_is_cpu(d) ? 1 : XLA_STEPS; }
+
 static enum status open_plugin(struct device *d, const struct device_options *o, struct error *err) {
     char path[PJRT_PATH_BYTES];
     TRY(read_options(d, o, err));
@@ -95,6 +100,7 @@ static enum status open_plugin(struct device *d, const struct device_options *o,
         return fail(err, ERR_ARG, "device index: %s has devices 0 to %d, not %d", path, d->pjrt->n_devices - 1,
                     o->index);
     d->index = o->index;
+    d->steps = d->steps ? d->steps : usual_steps(d);
     return read_dense(d, o, err);
 }
 
@@ -190,7 +196,7 @@ static const struct backend_option xla_options[] = {
     {"piece", "TOKENS", "of a long context that a token is attended to at once; 8192 unless given"},
     {"rings", "TOKENS",
      "layers with a window keep a ring a sequence where --max-model-len is more; 32768 unless given"},
-    {"steps", "N", "tokens of each sequence that a launch makes, where no more is asked for; they come together"},
+    {"steps", "N", "tokens of each sequence that a launch makes, together, where no more is asked for; 8, on a CPU 1"},
     {"cache", "FOLDER|0", "where compiled programs are kept; ~/.cache/gyre/xla unless given; 0: nowhere"},
     {"dump", "FOLDER", "writes the StableHLO of what it compiles there, as 0.mlir, 1.mlir ..."},
     {"patience", "SECONDS", "how long another host of the model is waited for until it is given up; 30"},
@@ -204,6 +210,7 @@ const struct backend_ops backend_xla = {
     .default_tokens = 8192, // prompts that come together begin together, in several launches (shapes.c)
     .default_chunk = 512,   // what a ring has room for behind its window
     .max_in_flight = 2,
+    .tokens_ahead = XLA_STEPS - 1,
     .options = xla_options,
     .open = xla_open,
     .memory = xla_memory,
@@ -219,6 +226,7 @@ const struct backend_ops backend_xla = {
     .free_executable = run_free,
     .warning = xla_warning,
     .report = xla_report,
+    .foreseen = ahead_left,
     .run = run_step,
     .draw = run_draw,
     .collect = run_collect,

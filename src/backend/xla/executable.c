@@ -54,7 +54,8 @@ enum status run_compile(struct loaded *l, struct bucket bucket, struct executabl
     int64_t rows = bucket.max_rows, vocab = l->program->vocab_size;
     exe->numbers = xcalloc((size_t)(most_ints(exe) + most_floats(exe)), sizeof(int32_t));
     exe->ints = exe->numbers;
-    exe->drawn = xcalloc((size_t)exe->most_tokens * DRAWN_INTS, sizeof *exe->drawn);
+    int most_drawn = MAX(exe->most_tokens, ahead_most(l, 1) * exe->most_seqs);
+    exe->drawn = xcalloc((size_t)most_drawn * DRAWN_INTS, sizeof *exe->drawn);
     exe->pieces = xcalloc((size_t)bucket.max_seqs + 1, sizeof *exe->pieces);
     exe->seqs = xcalloc((size_t)bucket.max_seqs + 1, sizeof *exe->seqs);
     exe->rows = xcalloc((size_t)rows + 1, sizeof *exe->rows);

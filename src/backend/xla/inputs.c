@@ -34,7 +34,7 @@ void inputs_layout(const struct loaded *l, const struct launch_shape *s, struct 
     out->adapter = take(&n, s->n_seqs);
     out->out_row = take(&n, s->n_rows);
     out->from_row = take(&n, s->n_fed > 0 ? n_tokens : 0);
-    out->fed_to = take(&n, launch_feeds(s) ? s->n_rows : 0);
+    out->fed_to = take(&n, s->n_fed > 0 ? s->n_rows : 0);
     for (int g = 0; g < p->n_groups; g++) {
         if (p->groups[g].kind == CACHE_STATE)
             continue;

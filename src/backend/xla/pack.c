@@ -62,10 +62,12 @@ static int first_entry(const struct executable *exe, int group, int seq) {
     return window > 0 && first >= window ? (first - window + 1) / exe->loaded->block_size : 0;
 }
 
+/* Blocks that its tokens of the launch's steps lie in, and those before. */
 static void pack_table(struct executable *exe, const struct piece *piece, const struct inputs *at, int i, int group) {
     const struct batch_plan *plan = exe->plan;
     int seq = exe->seqs[piece->first_seq + i], width = at->width[group], from = first_entry(exe, group, seq);
-    int n_used = (plan->seq_len[seq] + exe->loaded->block_size - 1) / exe->loaded->block_size;
+    int n_tokens = plan->seq_len[seq] + piece->n_loop - 1,
+        n_used = (n_tokens + exe->loaded->block_size - 1) / exe->loaded->block_size;
     const int32_t *table = plan->block_table[group] + (int64_t)seq * plan->table_width[group];
     BUG_IF(n_used - from > width || n_used > plan->table_width[group]);
     exe->ints[at->base[group] + i] = from * exe->loaded->block_size;
@@ -102,7 +104,7 @@ static void pack_draw(struct executable *exe, const struct inputs *at, int i, in
 
 static void pack_rows(struct executable *exe, const struct piece *piece, const struct inputs *at) {
     const struct batch_plan *plan = exe->plan;
-    for (int i = 0; i < piece->shape.n_rows && launch_feeds(&piece->shape); i++)
+    for (int i = 0; i < piece->shape.n_rows && exe->n_fed > 0; i++)
         exe->ints[at->fed_to + i] = i < piece->n_rows ? exe->rows[piece->first_row + i] : exe->n_fed;
     for (int i = 0; i < piece->n_rows; i++) {
         int row = exe->rows[piece->first_row + i], t = plan->out_row[row], k = 0;

@@ -52,13 +52,13 @@ static void take_outputs(struct executable *exe, struct piece *piece) {
             pjrt_buffer_free(l->device->pjrt, *dense_buffer(l, i));
             *dense_buffer(l, i) = l->outputs[n++];
         }
-    if (launch_feeds(&piece->shape)) {
+    if (exe->n_fed > 0) {
         pjrt_buffer_free(l->device->pjrt, *fed_now(exe));
         *fed_now(exe) = l->outputs[n++];
     }
     if (exe->program->ops[exe->program->n_ops - 1].code == OP_SAMPLE) {
         piece->drawn = l->outputs[n++];
-        if (piece->shape.n_steps > 1) // no more is kept of several
+        if (!launch_keeps_logits(l, &piece->shape))
             return;
         piece->logits = l->outputs[n++];
     }
@@ -76,7 +76,7 @@ static int fill_arguments(struct executable *exe, const struct piece *piece, str
     for (int i = 0; i < l->n_caches; i++)
         if (piece->shape.is_dense && dense_has(l, i))
             l->arguments[n++] = *dense_buffer(l, i);
-    if (launch_feeds(&piece->shape))
+    if (exe->n_fed > 0)
         l->arguments[n++] = *fed_now(exe);
     for (int i = 0; i < l->n_weights; i++) {
         l->arguments[n++] = l->weights[i].buffer;
@@ -131,9 +131,11 @@ static enum status launch(struct executable *exe, struct piece *piece, const str
     struct inputs at;
     piece->shape.draws = draws(exe, piece);
     piece->n_loop = ahead_steps(exe);
-    piece->shape.n_steps = piece->n_loop > 1 ? d->steps : 1;
     piece->shape.n_fed = exe->n_fed;
     piece->asks_for_logits = asks_for_logits(exe, piece);
+    piece->shape.n_steps = ahead_most(l, piece->shape.n_queries);
+    if ((piece->asks_for_logits || exe->plan->wants_hidden) && !launch_keeps_logits(l, &piece->shape))
+        piece->shape.n_steps = 1;
     TRY(prepare_caches(exe, piece, err));
     TRY(replicas_compiled(l, &piece->shape, &program, err));
     int64_t now = clock_us();
@@ -184,7 +186,7 @@ static bool goes_on_there(const struct executable *exe, const struct batch_plan 
                           const struct sample_params *sample) {
     bool does = exe->n_fed > 0 && !exe->is_settled && exe->params && sample;
     for (int i = 0; i < exe->n_pieces && does; i++)
-        does = !exe->pieces[i].asks_for_logits && exe->pieces[i].n_loop == 1; // a loop leaves none
+        does = !exe->pieces[i].asks_for_logits && exe->pieces[i].n_loop == 1; // several are read first
     for (int r = 0; r < plan->n_rows && does; r++)
         does = pack_is_drawn_there(&sample[r]);
     return does;

@@ -40,7 +40,7 @@ struct executable {
     void *numbers;              // of the launch at hand: ints, and floats behind them
     int32_t *ints;
     float *floats;
-    int32_t *drawn; // [DRAWN_INTS][most_tokens]
+    int32_t *drawn; // [DRAWN_INTS][most_tokens], or of each step of a loop [DRAWN_INTS][most_seqs]
     // of the step at hand
     struct piece *pieces; // [max_seqs]
     int n_pieces;
@@ -81,10 +81,13 @@ void run_free_outputs(struct executable *exe);
 void run_free_unread(struct executable *exe);
 
 /* ---- ahead.c ---- */
+/* Steps that a launch may do whose sequences have so many token rows. */
+int ahead_most(const struct loaded *l, int n_queries);
 struct ahead *ahead_new(const struct loaded *l, struct bucket bucket, int most_seqs); // NULL: it does not
 void ahead_free(struct ahead *a);
 /* How many steps the launch of this plan does, exe->n_pieces being known. What was foreseen before is forgotten. */
 int ahead_steps(struct executable *exe);
+int ahead_left(const struct executable *exe); // backend_ops.foreseen
 int32_t *ahead_take(struct executable *exe, int n_steps,
                     int n_rows); // where they are drawn: [n_steps][DRAWN_INTS][n_rows]
 /* Answers the plan out of what was drawn; false: it was not foreseen. */

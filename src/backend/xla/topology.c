@@ -4,6 +4,7 @@
 #include "backend/xla/cache.h"
 #include "backend/xla/compiled.h"
 #include "backend/xla/dense.h"
+#include "backend/xla/run.h"
 #include "backend/xla/weights.h"
 #include "base/clock.h"
 
@@ -46,8 +47,11 @@ static void put_result(const struct loaded *l, size_t n_text, double seconds, co
 }
 
 static enum status compile_launch(struct loaded *l, const struct xla_target *t, struct buf *out, struct error *err) {
-    struct launch_shape s = {
-        .n_seqs = t->n_seqs, .n_queries = t->n_queries, .n_rows = t->n_seqs, .context = t->context, .n_steps = 1};
+    struct launch_shape s = {.n_seqs = t->n_seqs,
+                             .n_queries = t->n_queries,
+                             .n_rows = t->n_seqs,
+                             .context = t->context,
+                             .n_steps = ahead_most(l, t->n_queries)};
     s.is_dense = dense_fits(l, &s);
     struct buf text = {0}, options = {0};
     struct pjrt_program_bytes bytes;
@@ -81,8 +85,11 @@ static enum status describe_and_compile(struct loaded *l, const struct xla_targe
 }
 
 enum status xla_compile_for(const struct program *p, const struct xla_target *t, struct buf *out, struct error *err) {
-    struct device device = {
-        .blockwise = t->blockwise, .piece = XLA_PIECE_TOKENS, .steps = 1, .store = -1, .dense_bytes = INT64_MAX};
+    struct device device = {.blockwise = t->blockwise,
+                            .piece = XLA_PIECE_TOKENS,
+                            .steps = XLA_STEPS,
+                            .store = -1,
+                            .dense_bytes = INT64_MAX};
     struct loaded *l = xcalloc(1, sizeof *l);
     l->device = &device;
     l->program = p;

@@ -4,7 +4,7 @@
 #include "base/buf.h"
 #include "core/backend.h"
 
-enum { XLA_BLOCKWISE_TOKENS = 8192, XLA_PIECE_TOKENS = 8192, XLA_RINGS_BEYOND = 32768 };
+enum { XLA_BLOCKWISE_TOKENS = 8192, XLA_PIECE_TOKENS = 8192, XLA_RINGS_BEYOND = 32768, XLA_STEPS = 8 };
 
 struct xla_target {
     const char *plugin;   // a path; NULL: as pjrt_find has it

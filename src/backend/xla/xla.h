@@ -11,8 +11,12 @@
  *                 | logits [rows * vocab_size] | hidden [tokens * width], and taps
  *
  * fed has the tokens that a step drew, by its output rows: the step behind it takes them from there, so that the host
- * need not have read them; a launch of several steps gives none. Results that the host reads have one dimension: their
- * layout is the same on every device. */
+ * need not have read them. Results that the host reads have one dimension: their layout is the same on every device.
+ *
+ * Where sequences take one token each the executable is a loop of up to n_steps steps, how many being one of the
+ * numbers: a step by itself needs no other program. drawn is then of all steps, the rest of the last. But a GPU's first
+ * step of a loop is slow, and each that leaves logits: there a loop leaves none, nor hidden states, and steps that are
+ * asked for them have a program of their own. */
 #pragma once
 
 #include "backend/xla/lower/hlo.h"
@@ -26,15 +30,13 @@ struct launch_shape {
     int n_seqs, n_queries; // sequences, and token rows of each
     int n_rows;            // output rows
     int context;           // tokens that a sequence can have: entries of block tables, times the block size
-    int n_steps;           // that the launch may do, one token each; 1: a step
+    int n_steps;           // that the launch may do, one token each; 1: it is no loop
     int n_fed;             // tokens that a step can hand to the next on the device; 0: the host hands them over
     bool is_dense;         // keys and values are read from dense copies, which a row a sequence has
     bool draws;            // rows may be drawn with a temperature; else each is its most probable token
 };
 
 static inline int launch_tokens(const struct launch_shape *s) { return s->n_seqs * s->n_queries; }
-/* Whether the next step may take tokens of this one on the device: all that a loop draws is read first. */
-static inline bool launch_feeds(const struct launch_shape *s) { return s->n_fed > 0 && s->n_steps == 1; }
 
 enum { XLA_MAX_ROPES = 16, XLA_MAX_TOP_K = 64, XLA_MAX_PAIRED_HEADS = 512, XLA_MAX_RANKS = 64, XLA_MAX_STEPS = 64 };
 enum { DRAWN_TOKEN, DRAWN_ARGMAX, DRAWN_NOT_FINITE, DRAWN_INTS }; // [DRAWN_INTS][rows]
@@ -44,7 +46,7 @@ struct inputs {
     int token, position;              // ints [T]; position of padding: that of the row before it
     int n_query, state_slot, adapter; // [S]; of padding 0, n_states (which is none) and 0
     int out_row;                      // [R], into T
-    int from_row, fed_to;             // with n_fed: [T], of the step before, -1: token; [R], into fed (launch_feeds)
+    int from_row, fed_to;             // with n_fed: [T], of the step before, -1: token; [R], into fed
     int table[MAX_CACHE_GROUPS], base[MAX_CACHE_GROUPS]; // [S][width]; [S], position of the table's first entry
     int width[MAX_CACHE_GROUPS];
     int ranks;             // numbers that differ from rank to rank, in the order of their ops
@@ -102,6 +104,14 @@ static inline bool device_is_cpu(const struct device *d) {
     return d->pjrt->platform && strcmp(d->pjrt->platform, "cpu") == 0;
 }
 
+static inline bool device_is_gpu(const struct device *d) {
+    static const char *const names[] = {"cuda", "rocm", "gpu", "sycl"};
+    bool is = false;
+    for (size_t i = 0; i < ARRAY_LEN(names) && d->pjrt->platform; i++)
+        is |= strcmp(d->pjrt->platform, names[i]) == 0;
+    return is;
+}
+
 struct loaded {
     struct device *device;
     const struct program *program;
@@ -125,6 +135,10 @@ struct loaded {
     struct pjrt_buffer **arguments, **outputs; // of the launch at hand; as many as any has
     int *array_ids;                            // [n_caches]
 };
+
+static inline bool launch_keeps_logits(const struct loaded *l, const struct launch_shape *s) {
+    return s->n_steps == 1 || !device_is_gpu(l->device);
+}
 
 /* ---- inputs.c ---- */
 int states_width(const struct program *p); // of STATES; 0: it has none

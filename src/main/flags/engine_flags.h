@@ -68,7 +68,7 @@ struct engine_flags {
          &(e).xla_steps,                                                                                               \
          "N",                                                                                                          \
          "Engine",                                                                                                     \
-         "tokens of each sequence that a launch of --device xla makes; they come together",                            \
+         "tokens of a sequence that a launch of --device xla makes, together; 8, on a CPU 1",                          \
          .min = 1,                                                                                                     \
          .max = 64},                                                                                                   \
         {"tensor-parallel-size",                                                                                       \

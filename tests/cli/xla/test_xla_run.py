@@ -1,18 +1,19 @@
 """gyre over a PJRT plugin for the CPU: what it says is what the CPU says, with seeds, on several devices, from kept
 programs, in pieces of context, with int8 weights and caches. Every family: test_xla_goldens.py; seeds with
-one of three models, drawn anew each time (parts.py).
+one of three models; six of the tests, drawn anew each time (parts.py).
 
 Not in make test-fast: XLA compiles some dozens of programs."""
 import json, os, re, stat, subprocess, tempfile, unittest
 
 from packages import ROOT
-from parts import some
+from parts import some, some_tests
 from xla_plugin import OLDER, environment
 
 GYRE = os.path.abspath(os.environ["GYRE"])
 PROMPT = "Once upon a time there was a"
 
 
+@some_tests(6)
 class Run(unittest.TestCase):
     def gyre(self, verb, model, *flags, env=None):
         p = subprocess.run([GYRE, verb, os.path.join(ROOT, "tests/models", model), *flags], capture_output=True,
@@ -38,7 +39,9 @@ class Run(unittest.TestCase):
 
     def test_rows_that_are_changed_first_are_drawn_from_their_logits(self):
         how = ("--temperature", "1.1", "--repetition-penalty", "1.3", "--seed", "5")
-        self.assertEqual(self.ids("qwen3", "--device", "xla", *how, env=environment(self)), self.ids("qwen3", *how))
+        for steps in ("1", "4"):
+            got = self.ids("qwen3", "--device", "xla", "--xla-steps", steps, *how, env=environment(self))
+            self.assertEqual(got, self.ids("qwen3", *how))
 
     def test_the_older_plugin_says_the_same(self):
         env, how = environment(self, OLDER), ("--temperature", "1", "--seed", "1")
@@ -101,6 +104,15 @@ class Run(unittest.TestCase):
         foreseen = int(re.search(r"counted +(\d+) steps: steps that a launch", said.stdout)[1])
         launches = int(re.search(r"counted +(\d+) launches", said.stdout)[1])
         self.assertGreater(foreseen, 3 * launches)
+
+    def test_launches_of_several_steps_go_on_into_the_next_block(self):
+        env = environment(self)
+        how = ("--block-size", "16", "--ignore-eos", "-n", "70", "--seed", "2", "--temperature", "0.8")
+        for dense in ("0", "64"):
+            for model in ("llama", "gemma3"):
+                got = self.ids(model, "--device", "xla", "--xla-steps", "4", "--device-option", "dense=" + dense, *how,
+                               env=env)
+                self.assertEqual(got, self.ids(model, *how))
 
     def test_steps_start_before_the_one_before_is_read(self):
         said = subprocess.run([GYRE, "bench", "decode", os.path.join(ROOT, "tests/models/llama"), "--device", "xla",

@@ -93,6 +93,21 @@ class StandIn(unittest.TestCase):
         self.assertGreater(took["time that compiling took"], 1000 * slow_ms)
         self.assertLess(took["before launches: copies of blocks, dense copies filled"], 1000 * slow_ms)
 
+    def test_a_launch_makes_eight_tokens_but_on_a_cpu(self):
+        """Blocks end within launches."""
+        more, how = 32, ("--input-len", "101", "--block-size", "16", "--device-option", "dense=0")
+        for platform, steps in (("cpu", 1), ("cuda", 8), ("tpu", 8)):
+            short, long = (self.decode(3, n, *how, STAND_IN_PLATFORM=platform) for n in (17, 17 + more))
+            self.assertEqual(long["LoadedExecutable_Execute"] - short["LoadedExecutable_Execute"], more // steps)
+
+    def test_a_loop_is_no_program_more(self):
+        """Not of a token by itself, at the end of a block; nor of a row that the host draws, or the steps behind it."""
+        how = ("-n", "24", "--block-size", "16", "--device-option", "dense=0")
+        for more in ((), ("--repetition-penalty", "1.2")):
+            n = [self.counts(self.gyre(*how, *more, STAND_IN_PLATFORM=platform)[1])["Client_Compile"]
+                 for platform in ("cpu", "cuda", "tpu")]
+            self.assertEqual(n, n[:1] * 3)
+
     def test_several_steps_a_launch_are_for_those_too_that_others_left(self):
         """Sequences begin one step after the other, and so end; the last eight steps are one launch."""
         n = self.decode(8, 65, "--max-num-batched-tokens", "108", "--block-size", "256", "--xla-steps", "8",

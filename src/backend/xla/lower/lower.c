@@ -193,7 +193,7 @@ static void take_arguments(struct lower *c) {
         c->caches[i] = hlo_argument(&c->h, l->caches[i].type, l->caches[i].shape, i);
     if (c->s.is_dense)
         lower_dense_arguments(c);
-    if (launch_feeds(&c->s))
+    if (c->s.n_fed > 0)
         c->fed = hlo_argument(&c->h, TYPE_S32, SHAPE(c->s.n_fed), c->h.n_arguments);
     for (int i = 0; i < l->n_weights; i++) {
         c->weights[i] = hlo_argument(&c->h, l->weights[i].type, l->weights[i].shape, NO_ALIAS);
@@ -261,8 +261,8 @@ static void take_step(struct lower *c, struct tensor step) {
     c->bits = hlo_reshape(h, of_step(c, bits, step), SHAPE(2, c->s.n_rows));
 }
 
-static void keep(struct lower *c, val v) {
-    hlo_result(&c->h, hlo_reshape(&c->h, value_of(c, v), SHAPE((int64_t)c->n_tokens * v.width)));
+static void keep(struct lower *c, struct tensor x) {
+    hlo_result(&c->h, hlo_reshape(&c->h, x, SHAPE(shape_count(x.shape))));
 }
 
 static bool has_copy(const struct lower *c, int array) { return c->s.is_dense && dense_has(c->l, array); }
@@ -274,20 +274,18 @@ static void give_results(struct lower *c) {
     for (int i = 0; i < c->l->n_caches; i++)
         if (has_copy(c, i))
             hlo_result(h, c->dense[i]);
-    if (launch_feeds(&c->s)) {
-        struct tensor token = hlo_reshape(h, hlo_slice(h, c->drawn, 0, DRAWN_TOKEN, 1), SHAPE(c->s.n_rows));
-        hlo_result(h, hlo_put(h, c->fed, lower_ints(c, c->at.fed_to, SHAPE(c->s.n_rows)), token));
-    }
+    if (c->s.n_fed > 0)
+        hlo_result(h, hlo_put(h, c->fed, lower_ints(c, c->at.fed_to, SHAPE(c->s.n_rows)), c->newest));
     if (c->has_drawn)
         hlo_result(h, hlo_reshape(h, c->drawn, SHAPE((int64_t)c->s.n_steps * c->s.n_rows * DRAWN_INTS)));
-    if (c->s.n_steps > 1)
+    if (!launch_keeps_logits(c->l, &c->s))
         return;
     if (c->has_drawn)
         hlo_result(h, hlo_reshape(h, c->logits, SHAPE((int64_t)c->s.n_rows * c->p->vocab_size)));
     if (val_given(c->p->hidden))
-        keep(c, c->p->hidden);
+        keep(c, c->hidden);
     for (int i = 0; i < c->p->n_taps; i++)
-        keep(c, c->p->taps[i]);
+        keep(c, value_of(c, c->p->taps[i]));
 }
 
 static void lower_step(struct lower *c, struct tensor step) {
@@ -297,6 +295,10 @@ static void lower_step(struct lower *c, struct tensor step) {
         c->op = &c->p->ops[c->i_op];
         function_of(c->op->code)(c);
     }
+    if (c->has_drawn)
+        c->newest = hlo_reshape(&c->h, hlo_slice(&c->h, c->drawn, 0, DRAWN_TOKEN, 1), SHAPE(c->s.n_rows));
+    if (val_given(c->p->hidden))
+        c->hidden = value_of(c, c->p->hidden);
 }
 
 /* Caches and their copies, to a loop or from it; returns how many. */
@@ -317,27 +319,41 @@ static void take_arrays(struct lower *c, const struct tensor *from) {
             c->dense[i] = from[n++];
 }
 
-/* A loop that feeds each sequence's token back; it carries the caches, the tokens and all that was drawn. */
+/* What a loop carries behind the arrays. */
+enum { CARRIED_TOKEN, CARRIED_DRAWN, CARRIED_LOGITS, CARRIED_HIDDEN, N_CARRIED };
+
+/* A loop that feeds each sequence's token back. Of logits and hidden states it leaves those of the last step. */
 static void lower_steps(struct lower *c) {
     struct hlo *h = &c->h;
     struct loop *loop = xcalloc(1, sizeof *loop);
-    struct tensor *carried = xcalloc(2 * (size_t)c->l->n_caches + 2, sizeof *carried), first = c->position;
+    struct tensor *carried = xcalloc(2 * (size_t)c->l->n_caches + N_CARRIED, sizeof *carried), first = c->position;
     int n = list_arrays(c, carried);
-    carried[n] = c->token;
-    carried[n + 1] = hlo_full(h, TYPE_S32, SHAPE(c->s.n_steps, DRAWN_INTS, c->s.n_rows), 0);
-    hlo_loop_begin(h, loop, lower_ints(c, c->at.n_loop, SCALAR), carried, n + 2);
+    struct tensor *more = carried + n;
+    bool keeps = launch_keeps_logits(c->l, &c->s), has_hidden = keeps && val_given(c->p->hidden);
+    more[CARRIED_TOKEN] = c->token;
+    more[CARRIED_DRAWN] = hlo_full(h, TYPE_S32, SHAPE(c->s.n_steps, DRAWN_INTS, c->s.n_rows), 0);
+    if (keeps)
+        more[CARRIED_LOGITS] = hlo_full(h, TYPE_F32, SHAPE(c->s.n_rows, c->p->vocab_size), 0);
+    if (has_hidden)
+        more[CARRIED_HIDDEN] = hlo_full(h, TYPE_F32, SHAPE(c->n_tokens, c->p->hidden.width), 0);
+    struct tensor n_steps = lower_ints(c, c->at.n_loop, SCALAR);
+    hlo_loop_begin(h, loop, n_steps, carried, n + (has_hidden ? N_CARRIED : keeps ? CARRIED_HIDDEN : CARRIED_LOGITS));
     take_arrays(c, loop->now);
-    c->token = loop->now[n];
+    c->token = loop->now[n + CARRIED_TOKEN];
     c->position = hlo_binary(h, "add", first, loop->at);
     lower_step(c, loop->at);
     list_arrays(c, carried);
-    struct tensor token = hlo_slice(h, c->drawn, 0, DRAWN_TOKEN, 1); // [1, R]: a row a sequence
-    carried[n] = hlo_reshape(h, token, SHAPE(c->n_tokens));
+    more[CARRIED_TOKEN] = c->newest; // a row a sequence
     struct tensor drawn = hlo_reshape(h, c->drawn, SHAPE(1, DRAWN_INTS, c->s.n_rows));
-    carried[n + 1] = hlo_set_window(h, loop->now[n + 1], 0, loop->at, drawn);
+    more[CARRIED_DRAWN] = hlo_set_window(h, loop->now[n + CARRIED_DRAWN], 0, loop->at, drawn);
+    more[CARRIED_LOGITS] = c->logits;
+    more[CARRIED_HIDDEN] = c->hidden;
     hlo_loop_end(h, loop, carried, carried);
     take_arrays(c, carried);
-    c->drawn = carried[n + 1];
+    c->newest = more[CARRIED_TOKEN];
+    c->drawn = more[CARRIED_DRAWN];
+    c->logits = more[CARRIED_LOGITS];
+    c->hidden = more[CARRIED_HIDDEN];
     free(carried);
     free(loop);
 }

@@ -37,7 +37,7 @@ struct lower {
     struct tensor dense_at[MAX_CACHE_GROUPS];   // [S, 2]: row, and place in it, of each token in the dense copies
     struct tensor dense_keys[MAX_CACHE_GROUPS]; // [S, 1, tokens of a row]: their positions
     struct tensor bits;                         // [2, R]
-    struct tensor drawn, logits;
+    struct tensor drawn, logits, newest, hidden; // of the last step, but for a loop's drawn; newest [R]: its tokens
     bool has_drawn;
     const struct op *op; // that is being lowered
     int i_op, n_rank_ints;
