@@ -35,7 +35,8 @@ struct reach {
     double serving; // of what steps alone would give, over HTTP
 };
 
-/* Between cards. A sum over n ranks of b bytes, with the residual and norm behind it, is the shorter of
+/* Between cards. A sum over n ranks of b bytes, beside the residual and norm behind it, which one card has too, is the
+ * shorter of
  *     one-shot    latency(n) + b (n - 1) / rate
  *     two-shot    1.7 latency(n) + 2 b (n - 1) / n / rate
  * but where sums over two ranks were timed: then it is what was. */

@@ -63,6 +63,11 @@ static double placed_bytes(const struct step_model *m, const struct op *op, int 
     return 2 * n;
 }
 
+static bool is_of_few_bits(const struct step_model *m, const struct op *op, int slot) {
+    const struct weight *w = op->weights[slot];
+    return w && op_multiplies_by(op->code, slot) && placed_bytes(m, op, slot) < 0.9 * (double)w->out * (double)w->in;
+}
+
 static double read_bytes(const void *context, const struct op *op, int slot) {
     const struct step_model *m = context;
     const struct weight *w = op->weights[slot];
@@ -134,7 +139,7 @@ static void count_weights(struct step_model *m) {
             double bytes = placed_bytes(m, op, k), n = (double)w->out * (double)w->in;
             if (k == 0 && p->n_ranks < 2 && is_head(p, op))
                 bytes += n; // its copy in 8 bits
-            m->has_few_bits |= op_multiplies_by(op->code, k) && bytes < 0.9 * n;
+            m->has_few_bits |= is_of_few_bits(m, op, k);
             *(p->sections[op->section].layer >= 0 ? &m->layer_bytes : &m->end_bytes) += bytes;
         }
 }
@@ -236,11 +241,16 @@ static double node_us(enum opcode code) {
     }
 }
 
-static double product_seconds(const struct card *c, const struct op *op, const struct op_work *w) {
+/* Weights of four bits become float16 on the way: their products have its rate. Of experts all have, as their share
+ * says. */
+static double product_seconds(const struct step_model *m, const struct op *op, const struct op_work *w) {
     const struct reach *r = &reach_of_steps;
+    const struct card *c = m->options.card;
+    bool is_wide = op->code == OP_LINEAR && is_of_few_bits(m, op, 0);
+    double narrow = is_wide ? c->wide_flops_per_s.value : c->narrow_flops_per_s.value;
     double share = op->code == OP_MOE_FFN ? r->expert_products : r->products;
     double mixer = op->code == OP_DELTA_RULE ? r->delta : r->attention;
-    return (w->narrow_flops / c->narrow_flops_per_s.value + w->wide_flops / c->wide_flops_per_s.value) / share +
+    return (w->narrow_flops / narrow + w->wide_flops / c->wide_flops_per_s.value) / share +
            w->mixer_flops / c->wide_flops_per_s.value / mixer;
 }
 
@@ -264,6 +274,15 @@ static double expert_excess(const struct step_model *m, const struct op *op, dou
     return fmin(1 + sqrt(mean * (1 - p) * 2 * log(n_ranks)) / mean, n_mine / mean);
 }
 
+/* What experts make of a row is a float32 row for each that it was sent to, written and read again by who adds them up:
+ * of cut experts on each rank, of whole ones of its share. */
+static double result_bytes(const struct step_model *m, const struct op *op, double n_tokens) {
+    if (op->code != OP_MOE_FFN)
+        return 0;
+    double share = m->options.n_all_experts > 0 ? 1.0 / m->program->n_ranks : 1;
+    return 2 * share * n_tokens * op->args.moe_ffn.top_k * op->in[0].width * 4;
+}
+
 static struct op_time time_of(const struct step_model *m, const struct work_shape *s, const struct op *op,
                               enum basis *basis) {
     const struct step_model_options *o = &m->options;
@@ -279,9 +298,10 @@ static struct op_time time_of(const struct step_model *m, const struct work_shap
     struct op_work w = op_work_of(s, op);
     double rate = o->card->read_bytes_per_s.value, excess = expert_excess(m, op, rows);
     t.node = node_us(op->code) * 1e-6;
-    t.weights = excess * w.weight_bytes / rate / (op->code == OP_MOE_FFN ? r->experts : r->weights);
+    t.weights = excess * w.weight_bytes / rate / (op->code == OP_MOE_FFN ? r->experts : r->weights) +
+                result_bytes(m, op, rows) / rate;
     t.cache = w.cache_bytes / rate / (op->code == OP_DELTA_RULE ? r->state : r->cache);
-    t.products = excess * product_seconds(o->card, op, &w);
+    t.products = excess * product_seconds(m, op, &w);
     overlap(&t);
     return t;
 }
@@ -289,8 +309,8 @@ static struct op_time time_of(const struct step_model *m, const struct work_shap
 static enum basis basis_of(const struct step_model *m) {
     const struct card *c = m->options.card;
     enum basis b = MAX(c->read_bytes_per_s.basis, c->narrow_flops_per_s.basis);
-    bool is_apart = m->options.n_all_experts > 0, is_new = m->options.cache == CACHE_INT4; // whose kernels never ran
-    return m->has_few_bits || is_apart || is_new ? MAX(b, EXTRAPOLATED) : b;
+    bool is_new = m->options.cache == CACHE_INT4; // whose kernels never ran
+    return m->has_few_bits || is_new ? MAX(b, EXTRAPOLATED) : b;
 }
 
 void step_model_time(const struct step_model *m, const struct work_kind *kinds, int n_kinds, struct step_time *out) {
