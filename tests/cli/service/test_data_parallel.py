@@ -49,10 +49,16 @@ class Engines(unittest.TestCase):
 class Failure(unittest.TestCase):
     def test_an_engine_that_fails_is_told_once_and_the_other_goes_on(self):
         """The weights' file is short while one engine runs: that one reads behind its end and is dead."""
+        self.fail_and_go_on()
+
+    def test_an_engine_of_two_ranks_that_fails(self):
+        self.fail_and_go_on("--threads", "4", "--tensor-parallel-size", "2")
+
+    def fail_and_go_on(self, *flags):
         with tempfile.TemporaryDirectory() as folder:
             model = os.path.join(folder, "model")
             shutil.copytree(os.path.join(ROOT, "models/story"), model)
-            server = Server(model, "--data-parallel-size", "2")
+            server = Server(model, "--data-parallel-size", "2", *flags)
             self.addCleanup(server.process.kill)
             weights = os.path.join(model, "model.safetensors")
             with open(weights, "rb") as f:
