@@ -8,8 +8,10 @@ import subprocess
 import time
 import unittest
 
+from brief import some_of
 from patience import PATIENCE
 from serving import GYRE, ROOT, Server
+from test_mpirun import FAMILIES, Reference
 
 SIZE = ("--block-size", "16", "--served-model-name", "m", "--max-num-batched-tokens", "64")
 NAME = "gy%d" % (os.getpid() % 100000)
@@ -90,6 +92,20 @@ class Apart(unittest.TestCase):
 
     def test_answers_are_those_of_one_host(self):
         self.same_as_one("tests/models/llama", 3)
+
+    def test_every_family(self):
+        for family in some_of(FAMILIES):
+            with self.subTest(family=family):
+                reference, (space, here, _, _) = Reference(family), host(1)
+                line = [GYRE, "run", reference.folder, "--batch", "--threads", "1", "--device-option", "patience=3000",
+                        "--nnodes", "2", "--master-addr", "%s:%d" % (here, PORT)]
+                other = subprocess.Popen(["ip", "netns", "exec", space, *line, "--node-rank", "1"],
+                                         stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+                self.addCleanup(lambda o=other: o.stderr.closed or (o.kill(), o.communicate()))
+                p = subprocess.run(line, input=reference.batch(), capture_output=True, text=True, timeout=PATIENCE)
+                said = other.communicate(timeout=PATIENCE)[1]
+                self.assertEqual((p.returncode, other.returncode), (0, 0), p.stderr + said)
+                self.assertEqual(reference.wrong(p.stdout), [])
 
     def test_links_that_delay_lose_and_reorder(self):
         for i in (1, 2):

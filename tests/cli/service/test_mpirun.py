@@ -1,6 +1,7 @@
 """`mpirun gyre serve` and `mpirun gyre run`: processes that Open MPI launches share a model without a flag, and answer
 as one does; one that dies ends every request within a bound. Skipped where there is no mpirun."""
 import concurrent.futures
+import json
 import os
 import random
 import re
@@ -10,12 +11,50 @@ import subprocess
 import time
 import unittest
 
+from brief import some_of
 from patience import PATIENCE
 from serving import GYRE, ROOT, Server
 
 SIZE = ("--block-size", "16", "--served-model-name", "m", "--max-num-batched-tokens", "64", "--threads", "1")
 ENV = {k: v for k, v in os.environ.items() if not k.startswith(("OMPI_", "PMIX_", "SLURM_", "PMI_"))}
 MPIRUN = ("mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none")
+
+
+TRAINED = ("deepseek_v3", "diffllama", "gemma2", "gemma3", "gemma4", "gpt_oss", "llama", "mistral", "mixtral", "qwen2",
+           "qwen3", "qwen3_5", "qwen3_5_moe", "qwen3_moe")
+RANDOM = ("deepseek_v2_lite", "phi3_plain", "qwen3_next_plain", "smollm3_plain")  # of families without a trained one
+FAMILIES = [os.path.join("tests/models", name) for name in TRAINED
+            ] + [os.path.join("tests/models_random", name) for name in RANDOM]
+N_TOKENS, LEAST_MARGIN, LONGEST = 12, 0.01, 100
+
+
+class Reference:
+    """The reference's answers (golden.json) of a model, asked for in one batch of `gyre run`."""
+
+    def __init__(self, folder):
+        self.folder = os.path.join(ROOT, folder)
+        with open(os.path.join(self.folder, "golden.json")) as f:
+            self.cases = [c for c in json.load(f)["cases"] if len(c["ids"]) <= LONGEST]
+
+    def batch(self):
+        """Lines for the standard input of `gyre run MODEL --batch`."""
+        return "".join(
+            json.dumps({"prompt_ids": c["ids"], "max_tokens": N_TOKENS, "temperature": 0, "ignore_eos": True}) + "\n"
+            for c in self.cases)
+
+    def wrong(self, answers):
+        """What in these lines is not what the reference says; up to where its two best logits are near each other."""
+        said = []
+        lines = answers.splitlines()
+        if len(lines) != len(self.cases):
+            return ["%d answers to %d prompts" % (len(lines), len(self.cases))]
+        for i, (case, line) in enumerate(zip(self.cases, lines)):
+            sure = next((k for k, m in enumerate(case["greedy_margin"][:N_TOKENS]) if m < LEAST_MARGIN), N_TOKENS)
+            sure = min(sure, len(case["greedy"]))
+            got = json.loads(line).get("ids")
+            if not got or got[:sure] != case["greedy"][:sure]:
+                said.append("case %d: %s, not %s" % (i, line, case["greedy"][:sure]))
+        return said
 
 
 def prompt(seed, n):
@@ -95,6 +134,18 @@ class Mpirun(unittest.TestCase):
         self.assertEqual(one.returncode, 0, one.stderr)
         self.assertEqual(several.returncode, 0, several.stderr)
         self.assertEqual(several.stdout, one.stdout)
+
+    def test_every_family_over_two_processes_of_one_and_two_ranks(self):
+        for family in some_of(FAMILIES):
+            reference = Reference(family)
+            for ranks in ("1", "2"):
+                with self.subTest(family=family, ranks=ranks):
+                    line = [GYRE, "run", reference.folder, "--batch", "--threads", "2", "--device-option",
+                            "patience=3000", "--tensor-parallel-size", ranks]
+                    p = subprocess.run([*MPIRUN, "-n", "2", *line], input=reference.batch(), capture_output=True,
+                                       text=True, timeout=PATIENCE, env=ENV)
+                    self.assertEqual(p.returncode, 0, p.stderr)
+                    self.assertEqual(reference.wrong(p.stdout), [])
 
     def test_a_process_that_dies(self):
         s = self.launch("tests/models/llama", 3, "--device-option", "patience=5")
