@@ -11,6 +11,7 @@ in $RESULTS/NAME.count. Each has a process that watches it (limit.py). Watchers 
 process, which has loaded what most modules import: an interpreter of its own for each took a fifth of make test-fast.
 Test programs run behind the command of $RUN_WITH (tests/arm.sh).
 """
+import gc
 import http.client  # noqa: F401
 import json  # noqa: F401
 import os
@@ -18,6 +19,7 @@ import re
 import runpy
 import signal
 import ssl  # noqa: F401
+import subprocess  # noqa: F401
 import sys
 import tempfile  # noqa: F401
 import time
@@ -111,12 +113,14 @@ def main():
     seconds = last_seconds()
     names = sorted(sys.argv[2:], key=lambda name: -seconds.get(name, float("inf")))
     jobs, running = int(sys.argv[1]), 0
+    gc.freeze()  # a collection in a fork would copy all that lies here
     for name in names:
         if running == jobs:
             os.wait()
             running -= 1
         if os.fork() == 0:
-            return watch(name)
+            watch(name)
+            os._exit(0)
         running += 1
     while running:
         os.wait()
