@@ -68,7 +68,7 @@ static inline uint64_t test_seed(void) {
         struct timespec t;
         timespec_get(&t, TIME_UTC);
         drawn_seed = s ? strtoull(s, NULL, 0) : (uint64_t)t.tv_nsec * 2654435761u + (uint64_t)t.tv_sec;
-        drawn_seed |= 1;
+        drawn_seed += !drawn_seed;
         printf("GYRE_TEST_SEED=%llu\n", (unsigned long long)drawn_seed);
     }
     return drawn_seed;
