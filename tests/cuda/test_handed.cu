@@ -103,6 +103,6 @@ int main(void) {
                 ok = run(c, 0, all, gap);
             }
         }
-    printf(ok ? "all as wanted\n" : "FAILED\n");
+    printf(ok ? "all fine\n" : "FAILED\n");
     return !ok;
 }

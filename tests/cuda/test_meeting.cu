@@ -173,6 +173,14 @@ static int check(const rank &r) {
     return n_bad;
 }
 
+/* Nothing that was asked of the devices is left. */
+static void settle() {
+    for (int r = 0; r < ranks.n; r++) {
+        MUST(cudaSetDevice(ranks.of[r].device));
+        MUST(cudaDeviceSynchronize());
+    }
+}
+
 static int test_meetings(int n, int n_devices) {
     std::vector<std::thread> threads;
     int n_bad = 0;
@@ -185,10 +193,7 @@ static int test_meetings(int n, int n_devices) {
             ranks.of[r].m.boxes[k] = ranks.of[k].m.boxes[k];
     for (int r = 0; r < n; r++)
         fill(ranks.of[r]);
-    for (int r = 0; r < n; r++) { // what is cleared is so before
-        MUST(cudaSetDevice(ranks.of[r].device));
-        MUST(cudaDeviceSynchronize());
-    }
+    settle(); // what is cleared is so before
     for (int r = 0; r < n; r++)
         threads.emplace_back(meet, &ranks.of[r]);
     for (std::thread &t : threads)
@@ -205,20 +210,30 @@ static float logit_at(int t, int i) {
     return t == 3 && i == 500 ? NAN : (float)(hash(ranks.seed + (uint64_t)(t * BEST_WIDTH + i)) % 50);
 }
 
-static void tell_largest(const rank *r, dlargest *bests) {
-    int first = BEST_WIDTH * r->m.rank / r->m.n, width = BEST_WIDTH * (r->m.rank + 1) / r->m.n - first;
+/* This rank's logits, [BEST_ROWS][its columns]. */
+static float *put_logits(const rank &r, int first, int width) {
     int n_rows = BEST_ROWS;
-    struct launch l = {.stream = r->stream};
     std::vector<float> x((size_t)BEST_ROWS * width);
     float *at;
-    MUST(cudaSetDevice(r->device));
+    MUST(cudaSetDevice(r.device));
     for (int t = 0; t < BEST_ROWS; t++)
         for (int i = 0; i < width; i++)
             x[(size_t)t * width + i] = logit_at(t, first + i);
     MUST(cudaMalloc(&at, x.size() * 4));
     MUST(cudaMemcpy(at, x.data(), x.size() * 4, cudaMemcpyHostToDevice));
-    MUST(cudaMemcpy(r->rows, &n_rows, sizeof n_rows, cudaMemcpyHostToDevice));
-    launch_gather_largest(&l, BEST_ROWS + 1, &r->m, r->rows, dmat{at, width, width, ELEMENT_F32}, first, bests, PITCH);
+    MUST(cudaMemcpy(r.rows, &n_rows, sizeof n_rows, cudaMemcpyHostToDevice));
+    return at;
+}
+
+static int first_of(int rank) { return BEST_WIDTH * rank / ranks.n; }
+
+static void tell_largest(const rank *r, float *logits, dlargest *bests) {
+    int first = first_of(r->m.rank), width = first_of(r->m.rank + 1) - first;
+    struct launch l = {.stream = r->stream};
+    MUST(cudaSetDevice(r->device));
+    launch_gather_largest(&l, BEST_ROWS + 1, &r->m, r->rows, dmat{logits, width, width, ELEMENT_F32}, first, bests,
+                          PITCH);
+    MUST(cudaGetLastError());
     MUST(cudaStreamSynchronize(r->stream));
 }
 
@@ -242,19 +257,27 @@ static int check_largest(const rank &r, const dlargest *bests) {
     return n_bad;
 }
 
+/* Memory is made before any rank waits: the driver may let that wait for what runs on the card, which may be the rank
+ * that is waiting for this one. */
 static int test_largest() {
     std::vector<std::thread> threads;
     dlargest *bests[MOST_RANKS];
+    float *logits[MOST_RANKS];
     int n_bad = 0;
     for (int r = 0; r < ranks.n; r++) {
         MUST(cudaMallocHost(&bests[r], (BEST_ROWS + 1) * PITCH * sizeof(dlargest)));
-        threads.emplace_back(tell_largest, &ranks.of[r], bests[r]);
+        logits[r] = put_logits(ranks.of[r], first_of(r), first_of(r + 1) - first_of(r));
     }
+    settle();
+    for (int r = 0; r < ranks.n; r++)
+        threads.emplace_back(tell_largest, &ranks.of[r], logits[r], bests[r]);
     for (std::thread &t : threads)
         t.join();
     for (int r = 0; r < ranks.n; r++) {
         n_bad += check_largest(ranks.of[r], bests[r]);
+        n_bad += *ranks.of[r].m.missed != 0;
         MUST(cudaFreeHost(bests[r]));
+        MUST(cudaFree(logits[r]));
     }
     return n_bad;
 }

@@ -1,12 +1,13 @@
 """Caches of int4 on the CUDA backend, without a GPU (tests/ptx/machine.h): models whose keys and values are kept in
-four bits score a text as the CPU does with the same cache; what one engine has computed another goes on with."""
+four bits score a text as the CPU does with the same cache; what one engine has computed another goes on with.
+Two of the models, drawn anew each time (parts.py)."""
 import json
 import math
 import os
 import subprocess
 import unittest
 
-from parts import part
+from parts import part, some_tests
 from ptx_machine import MACHINE, ROOT, needs_machine, ops
 from serving import GYRE
 
@@ -30,6 +31,7 @@ def distance(a, b):
 
 
 @needs_machine
+@some_tests(2)
 class Models(unittest.TestCase):
     """What lies between two codes may get either, and in half precision much does: so a model may be off by what codes
     cost, at most. In float32 that is rare: 0.001 of it is seen, and in half precision 0.05 to 0.64."""
@@ -63,7 +65,7 @@ class Models(unittest.TestCase):
 
 
 class Kept(unittest.TestCase):
-    test_bytes = ops("test_ops_int4_cache", **part(6))
+    test_bytes = ops("test_ops_int4_cache", **part(9))
     test_handover = ops("test_handover", GYRE_TEST_ONLY="four_bits*")
 
 

@@ -1,11 +1,11 @@
-"""Whole layers on the CUDA backend as on the CPU, without a GPU: tests/ptx/machine.h. One of six cases, drawn anew each
-time (parts.py); which, and the seed, are in what a failure prints."""
+"""Whole layers on the CUDA backend as on the CPU, without a GPU: tests/ptx/machine.h. A thirtieth of the cases, drawn
+anew each time (parts.py); which, and the seed, are in what a failure prints."""
 import unittest
 
 from parts import part
 from ptx_machine import ops
 
-PARTS = 10
+PARTS = 30
 
 
 class Layers(unittest.TestCase):

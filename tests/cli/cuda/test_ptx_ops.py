@@ -1,5 +1,5 @@
 """Ops of the CUDA backend against double precision, without a GPU: their kernels run from PTX (tests/ptx/machine.h).
-Eight of the tests, and where there are many cases a part, drawn anew each time (parts.py); which, and the seed, are in
+Four of the tests, and where there are many cases a part, drawn anew each time (parts.py); which, and the seed, are in
 what a failure says."""
 import unittest
 
@@ -7,7 +7,7 @@ from parts import part, some_tests
 from ptx_machine import ops
 
 
-@some_tests(8)
+@some_tests(4)
 class Ops(unittest.TestCase):
     test_ops = ops("test_ops", **part(5))
     test_norms = ops("test_ops_norm", **part(4))

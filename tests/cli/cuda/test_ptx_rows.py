@@ -1,8 +1,9 @@
-"""EMBED, LINEAR and ATTENTION of the CUDA backend against double precision, without a GPU: tests/ptx/machine.h. Of many
-cases a part, drawn anew each time (parts.py); which, and the seed, are in what a failure prints."""
+"""EMBED, LINEAR and ATTENTION of the CUDA backend against double precision, without a GPU: tests/ptx/machine.h. Five of
+the tests, and of many cases a part, drawn anew each time (parts.py); which, and the seed, are in what a failure
+prints."""
 import unittest
 
-from parts import part
+from parts import part, some_tests
 from ptx_machine import ops
 
 
@@ -10,6 +11,7 @@ def part_of(name, parts, **environment):
     return ops(name, **part(parts), **environment)
 
 
+@some_tests(5)
 class Rows(unittest.TestCase):
     test_attention = part_of("test_ops_attention", 5)
     # Of so few multiprocessors one has several chunks of a task, and of five and seven tokens other tasks are cut.

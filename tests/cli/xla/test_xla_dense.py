@@ -1,9 +1,11 @@
 """Dense copies of caches (src/backend/xla/dense.h): sequences that come, go, are preempted and come back get the tokens
-that the CPU gives them, and those that gathered keys and values give; what it counts says that copies were used.
+that the CPU gives them, and those that gathered keys and values give; what it counts says that copies were used. Three
+of the tests, drawn anew each time (parts.py).
 
 Not in make test-fast: XLA compiles some programs."""
 import os, random, threading, unittest
 
+from parts import some_tests
 from serving import Server
 from xla_plugin import environment
 
@@ -12,6 +14,7 @@ COUNTS = "gyre:filled_blocks_total", "vllm:num_preemptions_total"
 WORDS = "Once upon a time there was a little dog who lived in the big wood near a river and liked to sing".split()
 
 
+@some_tests(3)
 class Dense(unittest.TestCase):
     def answers(self, model, prompts, *flags):
         """Of all at once, greedily; and what the server counted."""

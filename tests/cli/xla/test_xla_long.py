@@ -1,10 +1,12 @@
 """Long contexts over a PJRT plugin for the CPU: rings of sliding layers, context in pieces, and growth from one to the
 other; int8 caches, which are written by tiles. Tokens are those of the CPU. Goldens in rings: test_xla_goldens.py.
+Of ways to cut steps, and to launch them, one is drawn anew each time (parts.py).
 
 Not in make test-fast: XLA compiles some dozens of programs."""
 import json, os, subprocess, threading, unittest
 
 from packages import ROOT
+from parts import some
 from serving import Server
 from xla_plugin import environment
 
@@ -28,8 +30,8 @@ class Int8(unittest.TestCase):
         """A row is rounded by itself: whole prompts, pieces that end within tiles, blocks of one tile and of two."""
         how = ("-n", "40", "--device", "xla", "--kv-cache-dtype", "int8")
         whole = ids(self, PROMPT * 6, *how)
-        for steps in (("--max-num-batched-tokens", "5"), ("--max-num-batched-tokens", "33", "--block-size", "16"),
-                      ("--device-option", "rings=0", "--max-num-batched-tokens", "33")):
+        for steps in some((("--max-num-batched-tokens", "5"), ("--max-num-batched-tokens", "33", "--block-size", "16"),
+                           ("--device-option", "rings=0", "--max-num-batched-tokens", "33"))):
             self.assertEqual(ids(self, PROMPT * 6, *how, *steps), whole)
 
 
@@ -42,7 +44,7 @@ class Rings(unittest.TestCase):
         self.assertTrue(200 < n < 256 < n + 70, n)
         usual = ids(self, text, "-n", "70")
         self.assertEqual(ids(self, text, *RINGS, "-n", "70"), usual)
-        for more in (("--xla-steps", "8"), ("--tensor-parallel-size", "2")):
+        for more in some((("--xla-steps", "8"), ("--tensor-parallel-size", "2"))):
             self.assertEqual(ids(self, text, *RINGS, "-n", "70", *more), usual)
 
     def test_the_longest_sequence_chooses(self):

@@ -1,5 +1,5 @@
 """Op tests over --device xla with a PJRT plugin for the CPU, in float32: against double precision, in the schedules
-that a brief run has; where there are many cases a tenth, drawn anew each time (parts.py), which and the seed are
+that a brief run has; where there are many cases a thirtieth, drawn anew each time (parts.py), which and the seed are
 in what a failure prints.
 
 Not in make test-fast: XLA compiles some dozens of programs."""
@@ -12,7 +12,7 @@ from xla_plugin import environment
 BUILD = os.path.join(ROOT, os.environ.get("BUILD", "build/release"))
 
 
-def ops(name, only="*", parts=10):
+def ops(name, only="*", parts=30):
     def test(self):
         taken = part(parts)
         p = subprocess.run([os.path.join(BUILD, "tests", name)], cwd=ROOT, text=True, errors="replace",
