@@ -5,7 +5,7 @@
  * tokens in its 99th percentile, and the run with the target passes when its own is at most twice the target. Time is
  * that of the processor: what others do on the machine counts for nothing but in the costs that the engine learns,
  * which makes it the more careful; still there are a few attempts. bench/itl.py prints the figures of a server by the
- * clock. */
+ * clock. Not in make test-fast: seconds of one property, whose steps test_sched has. */
 #include "check.h"
 
 #include "base/clock.h"

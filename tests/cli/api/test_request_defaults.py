@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import unittest
 
-from serving import GYRE, ROOT, Server
+from serving import GYRE, ROOT, SMALL, Server
 
 ASK = {"messages": [{"role": "user", "content": "Tell me a story about a fox."}], "max_tokens": 30}
 
@@ -18,7 +18,7 @@ class Defaults(unittest.TestCase):
         folder = tempfile.TemporaryDirectory()
         self.addCleanup(folder.cleanup)
         self.model = os.path.join(folder.name, "model")
-        shutil.copytree(os.path.join(ROOT, "models/story"), self.model)
+        shutil.copytree(os.path.join(ROOT, SMALL), self.model)
         self.config({})
 
     def config(self, fields):

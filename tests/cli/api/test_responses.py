@@ -5,7 +5,7 @@ import shutil
 import tempfile
 import unittest
 
-from serving import ROOT, Server, thinking_model
+from serving import ROOT, SMALL, Server, thinking_model
 
 ASK = "Tell me a story about a fox."
 
@@ -13,7 +13,7 @@ ASK = "Tell me a story about a fox."
 def setUpModule():
     global server, thinker, folder
     folder = tempfile.TemporaryDirectory()
-    server = Server("models/story")
+    server = Server(SMALL)
     thinker = Server(thinking_model(folder.name))
 
 
@@ -110,14 +110,18 @@ class Answers(unittest.TestCase):
         self.assertEqual(r["output"][-1]["status"], "incomplete")
 
     def test_the_models_own_end_completes_it(self):
-        r = self.both(input="Tell me a very short story about a dog and a ball.", max_output_tokens=900,
-                      temperature=0.4, top_p=0.9, top_k=50, seed=13)
+        story = Server("models/story")
+        try:
+            r = self.both(story, input="Tell me a very short story about a dog and a ball.", max_output_tokens=900,
+                          temperature=0.4, top_p=0.9, top_k=50, seed=13)
+        finally:
+            self.assertEqual(story.stop(), 0)
         self.assertEqual((r["status"], r["incomplete_details"], r["error"]), ("completed", None, None))
         self.assertEqual(r["output"][-1]["status"], "completed")
         self.assertGreaterEqual(r["completed_at"], r["created_at"])
 
     def test_without_a_limit_it_goes_to_the_end_of_the_context(self):
-        small = Server("models/story", "--max-model-len", "160")
+        small = Server(SMALL, "--max-model-len", "160")
         try:
             status, r = small.post("/v1/responses", input=ASK, temperature=0, ignore_eos=True)
             self.assertEqual((status, r["usage"]["total_tokens"]), (200, 160))

@@ -9,7 +9,7 @@ import unittest
 
 from brief import slow
 from patience import PATIENCE
-from serving import Server
+from serving import SMALL, Server
 
 KEYS = "flood sk-flood-secret\nguest sk-guest-secret\n"
 
@@ -37,7 +37,7 @@ def crowd(server, n, key=None, tokens=40):
 
 class Admission(unittest.TestCase):
     def open(self, *flags):
-        server = Server("models/story", "--max-num-seqs", "2", "--io-threads", "1", "--disable-log-requests", *flags)
+        server = Server(SMALL, "--max-num-seqs", "2", "--io-threads", "1", "--disable-log-requests", *flags)
         self.addCleanup(server.process.kill)
         return server
 
@@ -78,7 +78,7 @@ class Admission(unittest.TestCase):
     def test_a_queue_that_takes_too_long_refuses_with_the_time(self):
         server = self.open("--max-queue-wait", "0.2")
         ask(server)
-        threads, got = crowd(server, 40, tokens=100)
+        threads, got = crowd(server, 40, tokens=1500)  # six of them are 0.2 s on a fast machine
         [t.join() for t in threads]
         statuses = [status for status, _, _ in got]
         self.assertEqual(set(statuses), {200, 429})
@@ -98,8 +98,8 @@ class Admission(unittest.TestCase):
 
     def test_who_floods_the_queue_is_refused_and_the_guest_is_not(self):
         server = self.open("--max-queue-wait", "4", "--api-key-file", self.key_file())
-        ask(server, "flood", 300)
-        threads, got = crowd(server, 360, "flood", 300)  # many times 4 s, on a fast machine too
+        ask(server, "flood", 1500)
+        threads, got = crowd(server, 360, "flood", 1500)  # many times 4 s, on a fast machine too
         deadline = time.time() + PATIENCE
         while not any(s == 429 for s, _, _ in got) and time.time() < deadline:
             time.sleep(0.005)

@@ -1,11 +1,10 @@
 """tools/beside.py with stand-ins for gyre and PyTorch: rounds alternate, medians are of the rounds, a fault is told."""
 import os
 import subprocess
-import sys
 import tempfile
 import unittest
 
-from places import ROOT
+from places import PLAIN, ROOT
 
 
 GYRE = """#!%s
@@ -17,7 +16,7 @@ rows = [{"batch": int(b), "tokens_per_s": {"median": int(b) * 100.0 * n}, "floor
         for b in a[a.index("--batch") + 1].split(",")]
 json.dump({"decode": rows}, open(a[a.index("--output-json") + 1], "w"))
 assert a[1:4] == ["bench", "decode", "model.json"], a
-""" % sys.executable
+""" % " ".join(PLAIN)
 
 TORCH = """import sys
 open("log", "a").write("torch ")
@@ -34,7 +33,7 @@ class Beside(unittest.TestCase):
                     f.write(text)
             os.chmod(os.path.join(folder, "gyre"), 0o755)
             p = subprocess.run([
-                sys.executable,
+                *PLAIN,
                 os.path.join(ROOT, "tools/beside.py"), "model.json", "--gyre", "./gyre", "--yardstick", "./torch.py",
                 *words
             ], capture_output=True, text=True, cwd=folder, timeout=60)

@@ -7,7 +7,7 @@ import sys
 import tempfile
 import unittest
 
-from places import ROOT
+from places import PLAIN, ROOT
 
 sys.path.insert(0, os.path.join(ROOT, "tools"))
 import claims
@@ -35,7 +35,7 @@ elif a[1] == "serve":
     signal.pause()
 else:
     sys.exit("no such command")
-""" % sys.executable
+""" % " ".join(PLAIN)
 
 
 class Claims(unittest.TestCase):
@@ -50,7 +50,7 @@ class Claims(unittest.TestCase):
                 with open(os.path.join(folder, name, "config.json"), "w") as f:
                     json.dump({"quantization_config": {}}, f)
             return subprocess.run([
-                sys.executable,
+                *PLAIN,
                 os.path.join(ROOT, "tools/claims.py"), "--gyre", gyre, "--models", folder, "--out",
                 os.path.join(folder, "out"), "--only", only
             ], capture_output=True, text=True, timeout=60, env=os.environ | environment)

@@ -1,4 +1,5 @@
 """deploy/: what it names is there, and its settings fit the server and each other."""
+import functools
 import json
 import os
 import re
@@ -55,16 +56,18 @@ class Dashboard(unittest.TestCase):
                     self.assertTrue(wanted == "instance" or "by (%s)" % wanted in t["expr"], t)
 
 
+@functools.cache
+def parsed(python, file):
+    code = "import json, sys, yaml; json.dump(list(yaml.safe_load_all(sys.stdin)), sys.stdout)"
+    return subprocess.run([python, "-c", code], input=read(file), capture_output=True, text=True, timeout=60,
+                          check=True).stdout
+
+
 class Kubernetes(unittest.TestCase):
     file = "kubernetes.yaml"
 
     def setUp(self):
-        python = python_with(self, "pyyaml==6.0.2")
-        code = "import json, sys, yaml; json.dump(list(yaml.safe_load_all(sys.stdin)), sys.stdout)"
-        r = subprocess.run([python, "-c", code], input=read(self.file), capture_output=True, text=True,
-                           timeout=60)
-        self.assertEqual(r.returncode, 0, r.stderr)
-        self.objects = {o["kind"]: o for o in json.loads(r.stdout)}
+        self.objects = {o["kind"]: o for o in json.loads(parsed(python_with(self, "pyyaml==6.0.2"), self.file))}
         self.pod = self.objects["Deployment"]["spec"]["template"]["spec"]
         self.container = self.pod["containers"][0]
 

@@ -3,11 +3,10 @@
 import importlib.util
 import os
 import subprocess
-import sys
 import tempfile
 import unittest
 
-from places import ROOT
+from places import PLAIN, ROOT
 
 TOOL = os.path.join(ROOT, "tools", "shape.py")
 spec = importlib.util.spec_from_file_location("shape", TOOL)
@@ -26,7 +25,7 @@ class Shape(unittest.TestCase):
             return shape.breaks_of(root)
 
     def test_the_tree_keeps_its_limits(self):
-        p = subprocess.run([sys.executable, TOOL, ROOT], capture_output=True, text=True, timeout=60)
+        p = subprocess.run([*PLAIN, TOOL, ROOT], capture_output=True, text=True, timeout=60)
         self.assertEqual((p.returncode, p.stderr), (0, ""))
 
     def test_files_and_folders(self):

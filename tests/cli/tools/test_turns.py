@@ -2,11 +2,10 @@
 and variables; medians are of the turns; what a fault leaves is told."""
 import os
 import subprocess
-import sys
 import tempfile
 import unittest
 
-from places import ROOT
+from places import PLAIN, ROOT
 
 
 # The n-th run of a side of FACTOR has 100 n FACTOR tokens/s a sequence.
@@ -20,7 +19,7 @@ rows = [{"batch": int(b), "tokens_per_s": {"median": int(b) * 100.0 * n}}
 prompts = [{"input_len": 128, "first_token_ms": {"median": 10.0 * n}}]
 json.dump({"device": "a card", "decode": rows, "prefill": prompts}, open(a[a.index("--output-json") + 1], "w"))
 assert a[1:4] == ["bench", "decode", "model.json"], a
-""" % sys.executable
+""" % " ".join(PLAIN)
 
 
 class Turns(unittest.TestCase):
@@ -32,7 +31,7 @@ class Turns(unittest.TestCase):
             for name in ("old", "new"):
                 os.mkdir(os.path.join(folder, name))
             p = subprocess.run(
-                [sys.executable, os.path.join(ROOT, "tools/turns.py"), "--gyre", "./gyre", *words], capture_output=True,
+                [*PLAIN, os.path.join(ROOT, "tools/turns.py"), "--gyre", "./gyre", *words], capture_output=True,
                 text=True, cwd=folder, timeout=60)
             log = os.path.join(folder, "log")
             if not os.path.exists(log):

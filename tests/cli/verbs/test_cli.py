@@ -1,8 +1,8 @@
 """The command line as a whole: verbs, help, exit codes; and what the build promises about the sources."""
-import glob, os, pty, re, shutil, subprocess, sys, tempfile, unittest
+import functools, glob, os, pty, re, shutil, subprocess, tempfile, unittest
 
 from brief import slow
-from places import ROOT
+from places import PLAIN, ROOT
 
 GYRE = os.path.abspath(os.environ["GYRE"])
 VERBS = [
@@ -164,9 +164,15 @@ class Tree(unittest.TestCase):
         self.assertLess(sum(os.lstat(os.path.join(ROOT, n)).st_size for n in names), 67e6)
 
 
-def quoted_includes(path):
+@functools.cache
+def headers_of(path):
+    """What it includes of the tree; whether it includes a header of CUDA's."""
     with open(path) as f:
-        return re.findall(r'^#include "([^"]+)"', f.read(), re.M)
+        text = f.read()
+    places = [os.path.join(ROOT, folder) for folder in ("src", "include", "tests/rig")] + [os.path.dirname(path)]
+    names = [os.path.normpath(os.path.join(place, name))
+             for name in re.findall(r'^#include "([^"]+)"', text, re.M) for place in places]
+    return [name for name in names if os.path.exists(name)], re.search(r"#\s*include <cu(da|blas)", text)
 
 
 class Tests(unittest.TestCase):
@@ -176,22 +182,18 @@ class Tests(unittest.TestCase):
                  if os.path.basename(os.path.dirname(t)) not in ("cuda", "ptx")]
         self.assertGreater(len(tests), 50)
         for test in tests:
-            seen, todo = set(), [test]
+            seen, todo = {test}, [test]
             while todo:
                 path = todo.pop()
-                with open(path) as f:
-                    self.assertNotRegex(f.read(), r"#\s*include <cu(da|blas)", "%s reaches %s" % (test, path))
-                for name in quoted_includes(path):
-                    for folder in ("src", "include", "tests/rig", os.path.dirname(path)):
-                        found = os.path.normpath(os.path.join(ROOT, folder, name))
-                        if os.path.exists(found) and found not in seen:
-                            seen.add(found)
-                            todo.append(found)
+                found, wants_cuda = headers_of(path)
+                self.assertIsNone(wants_cuda, "%s reaches %s" % (test, path))
+                todo += set(found) - seen
+                seen.update(found)
 
 
 class Rooms(unittest.TestCase):
     def rooms(self, *where):
-        return subprocess.run([sys.executable, os.path.join(ROOT, "tools/rooms.py"), *where], capture_output=True,
+        return subprocess.run([*PLAIN, os.path.join(ROOT, "tools/rooms.py"), *where], capture_output=True,
                               text=True, timeout=60)
 
     def test_no_room_includes_upwards_or_sideways(self):
