@@ -101,10 +101,25 @@ enum status file_map_open(struct file_map *map, const char *path, size_t max_byt
     return OK;
 }
 
+enum status file_map_copy(struct file_map *map, const char *path, size_t shift, struct error *err) {
+    if (map->n_bytes == 0)
+        return OK;
+    char *p = mmap(NULL, map->n_bytes + shift, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        return fail(err, ERR_MEMORY, "%s: no memory for a copy of its %zu bytes", path, map->n_bytes);
+    memcpy(p + shift, map->bytes, map->n_bytes);
+    mprotect(p, map->n_bytes + shift, PROT_READ);
+    atomic_store(&maps[map->slot].begin, UINTPTR_MAX); // no address is the slot's now; it knows what the copy lost
+    munmap((void *)(map->bytes - map->shift), map->n_bytes + map->shift);
+    map->bytes = p + shift;
+    map->shift = shift;
+    return OK;
+}
+
 void file_map_close(struct file_map *map) {
     if (map->n_bytes) {
         atomic_store(&maps[map->slot].end, 0);
-        munmap((void *)map->bytes, map->n_bytes);
+        munmap((void *)(map->bytes - map->shift), map->n_bytes + map->shift);
     }
     *map = (struct file_map){.bytes = "", .slot = -1};
 }

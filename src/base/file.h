@@ -12,12 +12,18 @@
 struct file_map {
     const char *bytes;
     size_t n_bytes;
-    int slot; // registration with the SIGBUS handler; -1 if nothing is mapped
+    size_t shift; // how far behind the beginning of a page bytes lies: not 0 for a copy alone
+    int slot;     // registration with the SIGBUS handler; -1 if nothing is mapped
 };
 
 /* Maps path. ERR_IO when it cannot be opened or is no regular file; ERR_LIMIT when it has more than
  * max_bytes (0: no limit). Errors name the path. */
 enum status file_map_open(struct file_map *map, const char *path, size_t max_bytes, struct error *err);
+
+/* Puts a copy in memory in place of the map, which begins `shift` bytes, less than 4,096, behind the beginning of a
+ * page: for numbers that lie at odd places of a file. On failure the map is as it was. */
+enum status file_map_copy(struct file_map *map, const char *path, size_t shift, struct error *err);
+
 void file_map_close(struct file_map *map); // a zeroed or closed map is fine
 
 /* True when a page of this map was lost since it was opened: what was computed from it is worthless. */

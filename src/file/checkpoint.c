@@ -69,11 +69,33 @@ static enum status damage(const struct mapped_file *f, struct error *err) {
     return OK;
 }
 
+/* What is read and copied is not dropped again before it is used. */
+static bool fits(int64_t total) {
+    struct machine_memory memory;
+    machine_memory_get(&memory);
+    return total <= memory.available / 16 * 15;
+}
+
+/* A file whose data begin at no multiple of 8 is read into memory, since no part of a page can be mapped elsewhere. */
+static enum status align_data(struct mapped_file *f, struct error *err) {
+    size_t over = safetensors_data_begin(f->map.bytes, f->map.n_bytes) % 8;
+    if (over == 0)
+        return OK;
+    if (!fits((int64_t)f->map.n_bytes))
+        return fail(err, ERR_MEMORY,
+                    "%s: its data begin at an odd place, so that it has to be copied into memory, and its %zu bytes do "
+                    "not fit; save_file() of the safetensors package writes it anew",
+                    f->path, f->map.n_bytes);
+    return file_map_copy(&f->map, f->path, 8 - over, err);
+}
+
 static enum status add_file(struct checkpoint *c, const char *path, struct error *err) {
     struct mapped_file *f = &c->files[c->n_files];
     f->path = arena_strdup(&c->arena, str_of(path));
     TRY(file_map_open(&f->map, path, 0, err));
-    enum status st = safetensors_parse(f->map.bytes, f->map.n_bytes, f->path, c->n_files++, &c->arena, &c->list, err);
+    int number = c->n_files++;
+    TRY(align_data(f, err));
+    enum status st = safetensors_parse(f->map.bytes, f->map.n_bytes, f->path, number, &c->arena, &c->list, err);
     TRY(damage(f, err)); // explains a header that turned to zeros better than its parser can
     return st;
 }
@@ -369,13 +391,6 @@ static void read_range(struct reading *r, const char *at, size_t n_bytes) {
         r->done += (int64_t)n;
         load_progress_step(r->progress, r->done, r->total);
     }
-}
-
-/* What is read is not dropped again before it is used. */
-static bool fits(int64_t total) {
-    struct machine_memory memory;
-    machine_memory_get(&memory);
-    return total <= memory.available / 16 * 15;
 }
 
 void checkpoint_read_ahead(const struct checkpoint *c, const struct load_progress *progress) {

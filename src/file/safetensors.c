@@ -12,7 +12,7 @@ static const uint64_t max_header_bytes = 100 * 1000 * 1000;
 struct reader {
     const char *path;
     const char *data; // first byte after the header
-    size_t data_begin, n_data_bytes;
+    size_t n_data_bytes;
     int file;
     struct arena *names;
     struct stored_list *list;
@@ -24,6 +24,10 @@ static uint64_t load_u64_le(const char *p) {
     for (int i = 7; i >= 0; i--)
         v = v << 8 | (unsigned char)p[i];
     return v;
+}
+
+uint64_t safetensors_data_begin(const char *bytes, size_t n_bytes) {
+    return n_bytes < 8 ? 0 : 8 + load_u64_le(bytes);
 }
 
 static enum status read_dtype(const struct reader *r, const json_t *entry, struct stored_tensor *t) {
@@ -78,10 +82,10 @@ static enum status read_offsets(const struct reader *r, const json_t *entry, str
     if (end - begin != n_bytes)
         return fail(r->err, ERR_FORMAT, "%s: tensor %s: \"data_offsets\" spans %zu bytes, shape and dtype come to %zu",
                     r->path, t->name, end - begin, n_bytes);
-    if ((r->data_begin + begin) % dtype_bytes(t->dtype))
+    if (((uintptr_t)r->data + begin) % dtype_bytes(t->dtype))
         return fail(r->err, ERR_UNSUPPORTED,
-                    "%s: tensor %s begins at byte %zu of the file, which is no multiple of its element size %zu",
-                    r->path, t->name, r->data_begin + begin, dtype_bytes(t->dtype));
+                    "%s: tensor %s begins at byte %zu of the data, which is no multiple of its element size %zu",
+                    r->path, t->name, begin, dtype_bytes(t->dtype));
     t->data = r->data + begin;
     t->n_bytes = n_bytes;
     return OK;
@@ -190,12 +194,11 @@ enum status safetensors_parse(const char *bytes, size_t n_bytes, const char *pat
     TRY(jv_parse(header, path, 0, &root, err));
     struct reader r = {.path = path,
                        .data = bytes + 8 + header.len,
-                       .data_begin = 8 + header.len,
                        .file = file,
                        .names = names,
                        .list = list,
                        .err = err};
-    r.n_data_bytes = n_bytes - r.data_begin;
+    r.n_data_bytes = n_bytes - 8 - header.len;
     size_t first = list->n;
     enum status st = read_entries(&r, root);
     json_decref(root);

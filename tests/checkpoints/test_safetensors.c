@@ -101,6 +101,32 @@ static void scalars_and_empty_tensors_are_tensors(void **state) {
     checkpoint_free(c);
 }
 
+/* Headers of any length, as the first writers of the format left them. */
+static void data_may_begin_anywhere(void **state) {
+    (void)state;
+    const char *path = in_dir("odd.safetensors");
+    for (int n_blanks = 0; n_blanks < 8; n_blanks++) {
+        char header[200];
+        int n = snprintf(header, sizeof header,
+                         "{\"d\":{\"dtype\":\"F64\",\"shape\":[600],\"data_offsets\":[0,4800]},"
+                         "\"h\":{\"dtype\":\"BF16\",\"shape\":[3],\"data_offsets\":[4800,4806]}}%*s",
+                         n_blanks, "");
+        write_raw(path, (uint64_t)n, header, 4806);
+        struct checkpoint *c;
+        struct error err;
+        EXPECT_OK(checkpoint_open(&c, path, &err), err);
+        struct told told = {0};
+        checkpoint_read_ahead(c, &(struct load_progress){.step = tell, .context = &told});
+        const struct stored_tensor *d = checkpoint_find(c, "d"), *h = checkpoint_find(c, "h");
+        EXPECT((uintptr_t)d->data % 8 == 0 && (uintptr_t)h->data % 2 == 0);
+        for (size_t i = 0; i < d->n_bytes; i++)
+            EXPECT_EQ(((const uint8_t *)d->data)[i], i % 256);
+        EXPECT_EQ(((const uint8_t *)h->data)[5], 4805 % 256);
+        EXPECT_OK(checkpoint_check(c, &err), err);
+        checkpoint_free(c);
+    }
+}
+
 static void a_broken_frame_is_refused(void **state) {
     (void)state;
     const char *path = in_dir("frame.safetensors");
@@ -306,6 +332,7 @@ int main(void) {
         cmocka_unit_test(reading_ahead_reads_every_byte_and_tells_of_it),
         cmocka_unit_test(tensors_come_back_by_name_and_in_order),
         cmocka_unit_test(scalars_and_empty_tensors_are_tensors),
+        cmocka_unit_test(data_may_begin_anywhere),
         cmocka_unit_test(a_broken_frame_is_refused),
         cmocka_unit_test(nesting_of_100000_arrays_is_refused),
         cmocka_unit_test(every_faulty_entry_is_refused_by_name),
