@@ -183,7 +183,8 @@ static void find_shards(const char *dir, struct shards *out) {
         DIR *d = opendir(dir);
         size_t n_stem = folder_part_of(out->first, ".safetensors", &number, &count);
         for (struct dirent *entry; d && (entry = readdir(d));) {
-            size_t n = folder_part_of(entry->d_name, ".safetensors", &number, &count);
+            bool hidden = entry->d_name[0] == '.'; // as the files that macOS puts beside those of other disks
+            size_t n = hidden ? 0 : folder_part_of(entry->d_name, ".safetensors", &number, &count);
             bool is_one_of_them = n == n_stem && strncmp(entry->d_name, out->first, n) == 0;
             if (n && pass == 0 && (!out->first[0] || is_before(entry->d_name, out->first)))
                 strcpy(out->first, entry->d_name);

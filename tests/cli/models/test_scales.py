@@ -220,6 +220,15 @@ class Shards(Checkpoint):
         )
         self.refused(folder, "is also in")
 
+    def test_what_macos_puts_beside_them_is_none_of_them(self):
+        whole, _ = self.score(os.path.join(ROOT, "tests/models/qwen3"))
+        folder = self.copy("tests/models/qwen3")
+        self.split(folder, 2)
+        for i in (1, 2):
+            with open(os.path.join(folder, "._model-%05d-of-00002.safetensors" % i), "wb") as f:
+                f.write(b"\0\5\26\7\0\2\0\0Mac OS X")
+        self.assertEqual(self.score(folder)[0]["argmax"], whole["argmax"])
+
     def test_counts_without_end(self):
         folder = self.copy("tests/models/qwen3")
         os.rename(os.path.join(folder, "model.safetensors"), os.path.join(folder, "model-00001-of-99999.safetensors"))
