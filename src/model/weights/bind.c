@@ -24,10 +24,13 @@ static const struct {
     {"", ""},
 };
 
+/* One without elements, as sharded training leaves in place of what another process holds, is as absent. */
+static bool is_there(const struct stored_tensor *t) { return t && t->n_bytes > 0; }
+
 static bool has_tensor(const struct checkpoint *c, const char *prefix, const char *name) {
     char full[128];
     snprintf(full, sizeof full, "%s%s", prefix, name);
-    return checkpoint_find(c, full) != NULL;
+    return is_there(checkpoint_find(c, full));
 }
 
 /* A model whose table is the head, too, may be stored with the head alone. */
@@ -247,7 +250,7 @@ bool bind_has(struct binder *b, bool otherwise, const char *name, ...) {
     va_start(args, name);
     const char *full = formatted(b, name, args);
     va_end(args);
-    return checkpoint_find(b->checkpoint, full) != NULL;
+    return is_there(checkpoint_find(b->checkpoint, full));
 }
 
 void bind_set_aside(struct binder *b, const char *name) {
@@ -336,7 +339,7 @@ enum status binder_finish(struct binder *b, const char *const *unused) {
     int n_left = 0;
     for (size_t i = 0; i < checkpoint_count(b->checkpoint); i++) {
         const struct stored_tensor *t = checkpoint_at(b->checkpoint, i);
-        if (t->consumed || matches(t->name, unused) || is_mtp_layer(b, t->name) ||
+        if (t->consumed || !is_there(t) || matches(t->name, unused) || is_mtp_layer(b, t->name) ||
             is_unused_scale(t, b->spec->n_layers))
             continue;
         if (n_left++ < 5)

@@ -235,6 +235,32 @@ class Shards(Checkpoint):
         self.refused(folder, "model-00001-of-99999.safetensors")
 
 
+class Empty(Checkpoint):
+    def test_a_tensor_without_elements_is_as_absent(self):
+        for model, name, shape in (
+            ("tests/models/llama", "model.layers.0.extra", (0,)),
+            ("tests/models/llama", "x.y", (4, 0)),
+            ("tests/models/qwen3", "lm_head.weight", (0,)),  # tied, as sharded training leaves it
+        ):
+            with self.subTest(model=model, name=name):
+                before, _ = self.score(os.path.join(ROOT, model))
+                folder = self.copy(model)
+                self.add(folder, [name], shape=shape)
+                self.assertEqual(self.score(folder)[0]["argmax"], before["argmax"])
+
+    def test_one_that_is_needed_is_told_with_its_shape(self):
+        folder = self.copy("tests/models/llama")
+        path = os.path.join(folder, "model.safetensors")
+        header, body = read_safetensors(path)
+        last = max((n for n in header if n != "__metadata__"), key=lambda n: header[n]["data_offsets"])
+        begin = header[last]["data_offsets"][0]
+        header[last] = dict(header[last], shape=[0], data_offsets=[begin, begin])
+        write_safetensors(path, header, body[:begin])
+        p = self.gyre("score", folder, "--prompt-ids", "1,2,3")
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("tensor %s has shape [0], config.json asks for" % last, p.stderr)
+
+
 class Head(Checkpoint):
     def stored_as_head(self, name, tied):
         folder = self.copy(name)
