@@ -70,6 +70,26 @@ static void equal_keys_are_refused_unless_allowed(void **state) {
     json_decref(value);
 }
 
+/* Configurations of models are written by Python, some with "time_step_limit": [0.0, Infinity]. */
+static void what_python_writes_for_numbers_that_are_none_is_read_where_it_may_come(void **state) {
+    (void)state;
+    static const char text[] = "{\"a\": [0.0, Infinity, -Infinity , -1],\"b\":\nNaN}";
+    static const char *const faults[] = {"[Nan]",       "[infinity]", "[-Inf]",   "[NaNN]",
+                                         "[Infinity1]", "{NaN:1}",    "+Infinity"};
+    json_t *v;
+    struct error err;
+    EXPECT_EQ(jv_parse(STR(text), "f.json", 0, &v, &err), ERR_FORMAT);
+    EXPECT_OK(jv_parse(STR(text), "f.json", JV_PYTHON, &v, &err), err);
+    double number;
+    EXPECT_EQ(json_integer_value(json_array_get(json_object_get(v, "a"), 3)), -1);
+    EXPECT(strcmp(json_string_value(json_array_get(json_object_get(v, "a"), 2)), "-Infinity") == 0);
+    EXPECT_EQ(jv_real_or(v, "f.json", "b", 1, &number, &err), ERR_FORMAT); // and no default in its place
+    EXPECT(strstr(err.text, "\"b\""));
+    json_decref(v);
+    for (size_t i = 0; i < ARRAY_LEN(faults); i++)
+        EXPECT_EQ(jv_parse(str_of(faults[i]), "f.json", JV_PYTHON, &v, &err), ERR_FORMAT);
+}
+
 static void depth_is_bounded(void **state) {
     (void)state;
     struct error err = {0};
@@ -248,6 +268,7 @@ int main(void) {
         cmocka_unit_test(what_must_be_refused_is),
         cmocka_unit_test(what_may_be_either_ends_well),
         cmocka_unit_test(equal_keys_are_refused_unless_allowed),
+        cmocka_unit_test(what_python_writes_for_numbers_that_are_none_is_read_where_it_may_come),
         cmocka_unit_test(depth_is_bounded),
         cmocka_unit_test(an_oversized_file_is_refused_unread),
         cmocka_unit_test(every_string_survives_writing_and_reading),

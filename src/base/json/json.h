@@ -19,6 +19,7 @@
 
 enum jv_flags {
     JV_ALLOW_DUPLICATES = 1, // the last of two equal keys wins, as in browsers; otherwise an error
+    JV_PYTHON = 2,           // NaN, Infinity and -Infinity, as Python's json writes them, are strings of these names
 };
 
 /* As they were written: integers past 64 bits, and numbers past a double (1e400, whose value is then the largest one

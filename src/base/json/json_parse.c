@@ -27,7 +27,7 @@ enum {
 struct parser {
     struct json_reader reader;
     struct error *err;
-    bool allow_duplicates;
+    bool allow_duplicates, python;
     struct jv_numbers *numbers; // NULL: nobody wants them
     size_t bytes, max_bytes;
     struct buf key;      // of the member at hand
@@ -156,10 +156,29 @@ static enum status put(struct parser *p, json_t *take_value, json_t **root) {
     return rc == 0 ? OK : no_memory(p);
 }
 
+/* What Python writes for a number that is none. */
+static bool take_no_number(struct parser *p, json_t **out) {
+    static const char *const names[] = {"NaN", "Infinity", "-Infinity"};
+    struct json_reader *r = &p->reader;
+    json_skip_space(r);
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        if (!str_starts((struct str){r->at, (size_t)(r->end - r->at)}, str_of(names[i])))
+            continue;
+        r->at += strlen(names[i]);
+        *out = json_string(names[i]);
+        return true;
+    }
+    return false;
+}
+
 /* One scalar, or the opening bracket of a container, which is then open. */
 static enum status take_value(struct parser *p, json_t **root) {
     enum json_kind kind;
     json_t *value = NULL;
+    if (p->python && take_no_number(p, &value)) {
+        TRY(count(p, STRING_BYTES));
+        return put(p, value, root);
+    }
     TRY(json_peek_kind(&p->reader, &kind, p->err));
     bool container = kind == JSON_KIND_OBJECT || kind == JSON_KIND_ARRAY;
     TRY(container ? enter(p, kind, &value) : take_scalar(p, kind, &value));
@@ -229,7 +248,8 @@ enum status jv_parse_numbers(struct str text, const char *where, int flags, size
                              json_t **out, struct error *err) {
     struct parser *p = xmalloc(sizeof *p);
     *p = (struct parser){
-        .err = err, .allow_duplicates = flags & JV_ALLOW_DUPLICATES, .numbers = numbers, .max_bytes = *budget};
+        .err = err, .allow_duplicates = flags & JV_ALLOW_DUPLICATES, .python = flags & JV_PYTHON, .numbers = numbers,
+        .max_bytes = *budget};
     json_reader_init(&p->reader, text, where);
     *out = NULL;
     takes_null = true;

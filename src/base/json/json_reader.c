@@ -24,13 +24,13 @@ enum status json_complain(const struct json_reader *r, const char *what, struct 
                 (size_t)(r->at - begin) + 1);
 }
 
-static inline void skip_space(struct json_reader *r) {
+void json_skip_space(struct json_reader *r) {
     while (r->at < r->end && (*r->at == ' ' || *r->at == '\n' || *r->at == '\r' || *r->at == '\t'))
         r->at++;
 }
 
 enum status json_peek_kind(struct json_reader *r, enum json_kind *kind, struct error *err) {
-    skip_space(r);
+    json_skip_space(r);
     if (r->at == r->end)
         return json_complain(r, "the text ends where a value must be", err);
     switch (*r->at) {
@@ -50,7 +50,7 @@ enum status json_peek_kind(struct json_reader *r, enum json_kind *kind, struct e
 }
 
 static enum status enter(struct json_reader *r, char bracket, const char *wanted, struct error *err) {
-    skip_space(r);
+    json_skip_space(r);
     if (r->at == r->end || *r->at != bracket)
         return json_complain(r, wanted, err);
     r->at++;
@@ -67,7 +67,7 @@ enum status json_enter_array(struct json_reader *r, struct error *err) {
 
 /* Moves to the next item of a container: past a comma, or past the closing bracket. */
 static enum status next(struct json_reader *r, char closing, bool *more, struct error *err) {
-    skip_space(r);
+    json_skip_space(r);
     *more = true;
     if (r->at < r->end && *r->at == closing) {
         r->at++;
@@ -91,7 +91,7 @@ enum status json_next_key(struct json_reader *r, struct str *key, bool *more, st
     if (!*more)
         return OK;
     TRY(json_take_string(r, key, err));
-    skip_space(r);
+    json_skip_space(r);
     if (r->at == r->end || *r->at != ':')
         return json_complain(r, "a colon must be here", err);
     r->at++;
@@ -212,7 +212,7 @@ static size_t count_digits(const struct json_reader *r, const char *p) {
 
 /* Checks the grammar of a number and moves over it. */
 static enum status take_digits(struct json_reader *r, struct str *span, bool *integral, struct error *err) {
-    skip_space(r);
+    json_skip_space(r);
     const char *begin = r->at, *p = begin;
     p += p < r->end && *p == '-';
     size_t n = count_digits(r, p);
@@ -299,7 +299,7 @@ enum status json_take_number(struct json_reader *r, struct json_number *out, str
 }
 
 static enum status take_word(struct json_reader *r, struct str word, struct error *err) {
-    skip_space(r);
+    json_skip_space(r);
     if (!str_starts((struct str){r->at, (size_t)(r->end - r->at)}, word))
         return json_complain(r, "a value must be here", err);
     r->at += word.len;
@@ -307,7 +307,7 @@ static enum status take_word(struct json_reader *r, struct str word, struct erro
 }
 
 enum status json_take_bool(struct json_reader *r, bool *out, struct error *err) {
-    skip_space(r);
+    json_skip_space(r);
     *out = r->at < r->end && *r->at == 't';
     return take_word(r, *out ? STR("true") : STR("false"), err);
 }
@@ -347,7 +347,7 @@ static enum status skip_into(struct json_reader *r, bool in_object[], int *depth
 enum status json_skip(struct json_reader *r, struct str *span, struct error *err) {
     bool in_object[JSON_READER_DEPTH]; // the brackets that are open, outermost first
     int depth = 0;
-    skip_space(r);
+    json_skip_space(r);
     const char *begin = r->at;
     TRY(skip_into(r, in_object, &depth, err));
     while (depth > 0) {
@@ -366,6 +366,6 @@ enum status json_skip(struct json_reader *r, struct str *span, struct error *err
 }
 
 enum status json_expect_end(struct json_reader *r, struct error *err) {
-    skip_space(r);
+    json_skip_space(r);
     return r->at == r->end ? OK : json_complain(r, "more after the end of the value", err);
 }

@@ -41,6 +41,9 @@ struct json_reader {
 void json_reader_init(struct json_reader *r, struct str text, const char *where);
 void json_reader_release(struct json_reader *r);
 
+/* Moves to the first byte of the next value. */
+void json_skip_space(struct json_reader *r);
+
 /* What the next value is, judged by its first byte. */
 enum status json_peek_kind(struct json_reader *r, enum json_kind *kind, struct error *err);
 

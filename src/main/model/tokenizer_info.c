@@ -9,7 +9,7 @@ static enum status read_config(const char *folder, json_t **out, struct error *e
     bool found;
     TRY(folder_find(folder, "tokenizer_config.json", path, &found, err));
     if (found)
-        TRY(jv_load(path, MAX_BYTES, JV_ALLOW_DUPLICATES, out, err));
+        TRY(jv_load(path, MAX_BYTES, JV_ALLOW_DUPLICATES | JV_PYTHON, out, err));
     else
         *out = json_object();
     return json_is_object(*out) ? OK : fail(err, ERR_FORMAT, "%s: must be a JSON object", path);

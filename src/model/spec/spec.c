@@ -381,7 +381,7 @@ static enum status read_beside(struct spec_reader *r, const char *dir, const cha
     TRY(folder_find(dir, name, path, &found, r->err));
     if (!found)
         return OK;
-    TRY(jv_load(path, max_config_bytes, 0, &root, r->err));
+    TRY(jv_load(path, max_config_bytes, JV_PYTHON, &root, r->err));
     enum status st = read(r, root, path);
     json_decref(root);
     return st;
@@ -455,7 +455,7 @@ enum status model_spec_open(const char *folder_or_config, struct model_spec **ou
     if (is_gguf)
         return open_gguf(path, out, err);
     TRY(locate(folder_or_config, dir, path, err));
-    TRY(jv_load(path, max_config_bytes, 0, &root, err));
+    TRY(jv_load(path, max_config_bytes, JV_PYTHON, &root, err));
     enum status st = read_all(root, path, dir, out, err);
     json_decref(root);
     return st;

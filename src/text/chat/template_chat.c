@@ -56,7 +56,7 @@ static enum status load_if_there(const char *folder, const char *name, json_t **
     TRY(folder_find(folder, name, path, &found, err));
     if (!found)
         return OK;
-    TRY(jv_load(path, MAX_CONFIG_BYTES, JV_ALLOW_DUPLICATES, out, err));
+    TRY(jv_load(path, MAX_CONFIG_BYTES, JV_ALLOW_DUPLICATES | JV_PYTHON, out, err));
     if (json_is_object(*out))
         return OK;
     json_decref(*out);

@@ -80,7 +80,7 @@ static enum status read_names(struct tokenizer *t, const json_t *config, const c
 }
 
 static enum status load_object(const char *path, json_t **out, struct error *err) {
-    TRY(jv_load(path, FILE_MAX_BYTES, JV_ALLOW_DUPLICATES, out, err));
+    TRY(jv_load(path, FILE_MAX_BYTES, JV_ALLOW_DUPLICATES | JV_PYTHON, out, err));
     if (json_is_object(*out))
         return OK;
     fail(err, ERR_FORMAT, "%s: the file is %s, it must be an object", path, jv_type_name(*out));

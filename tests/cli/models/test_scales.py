@@ -261,6 +261,26 @@ class Empty(Checkpoint):
         self.assertIn("tensor %s has shape [0], config.json asks for" % last, p.stderr)
 
 
+class Config(Checkpoint):
+    def test_what_python_writes_for_infinity_is_read_past(self):
+        whole, _ = self.score(os.path.join(ROOT, "tests/models/llama"))
+        for file in ("config.json", "generation_config.json", "tokenizer_config.json"):
+            folder = self.copy("tests/models/llama")
+            path = os.path.join(folder, file)
+            write_json(path, dict(read_json(path), time_step_limit=[0.0, float("inf")], x=float("nan")))
+            self.assertEqual(self.score(folder)[0]["argmax"], whole["argmax"])
+            p = self.gyre("run", folder, "--prompt", "Once", "--max-tokens", "1")
+            self.assertEqual(p.returncode, 0, p.stderr)
+
+    def test_a_field_that_is_read_may_not_be_infinite(self):
+        folder = self.copy("tests/models/llama")
+        path = os.path.join(folder, "config.json")
+        write_json(path, dict(read_json(path), rope_theta=float("inf")))
+        p = self.gyre("score", folder, "--prompt-ids", "1,2,3")
+        self.assertEqual(p.returncode, 1)
+        self.assertIn("rope_theta", p.stderr)
+
+
 class Head(Checkpoint):
     def stored_as_head(self, name, tied):
         folder = self.copy(name)
