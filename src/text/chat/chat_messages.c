@@ -273,31 +273,57 @@ enum status chat_messages_fit(json_t *messages, const char *name, const struct c
     return OK;
 }
 
+/* Members that are null, as SDKs dump what was not given. */
+static void drop_nulls(json_t *object) {
+    const char *key;
+    void *next;
+    json_t *value;
+    json_object_foreach_safe(object, next, key, value) {
+        if (json_is_null(value))
+            json_object_del(object, key);
+    }
+}
+
 static json_t *fitted_function(const json_t *function, const struct chat_form *form) {
     json_t *fitted = json_copy((json_t *)function), *given = json_object_get(function, "parameters");
     if (form->needs_description && !json_is_string(json_object_get(function, "description")))
         json_object_set_new(fitted, "description", json_string(""));
-    if (!form->needs_parameters)
+    if (!form->needs_parameters) {
+        drop_nulls(fitted);
         return fitted;
+    }
     json_t *parameters = json_is_object(given) ? json_copy(given) : json_object();
     if (!json_object_get(parameters, "type"))
         json_object_set_new(parameters, "type", json_string("object"));
     if (!json_is_object(json_object_get(parameters, "properties")))
         json_object_set_new(parameters, "properties", json_object());
     json_object_set_new(fitted, "parameters", parameters);
+    drop_nulls(fitted);
     return fitted;
+}
+
+static bool has_nulls(const json_t *tools) {
+    size_t i;
+    const char *key;
+    json_t *tool, *value;
+    json_array_foreach(tools, i, tool) {
+        json_object_foreach(tool, key, value) if (json_is_null(value)) return true;
+        json_object_foreach(json_object_get(tool, "function"), key, value) if (json_is_null(value)) return true;
+    }
+    return false;
 }
 
 void chat_tools_fit(json_t *request, const struct chat_form *form) {
     size_t i;
     json_t *tool, *tools = json_object_get(request, "tools");
-    if (!json_is_array(tools) || !(form->needs_description || form->needs_parameters))
+    if (!json_is_array(tools) || !(form->needs_description || form->needs_parameters || has_nulls(tools)))
         return;
     json_t *all = json_array();
     json_array_foreach(tools, i, tool) {
         json_t *fitted = json_copy(tool), *function = json_object_get(tool, "function");
         if (json_is_object(function))
             json_object_set_new(fitted, "function", fitted_function(function, form));
+        drop_nulls(fitted);
         json_array_append_new(all, fitted);
     }
     json_object_set_new(request, "tools", all);

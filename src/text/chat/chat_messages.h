@@ -19,8 +19,8 @@
 enum status chat_messages_fit(json_t *messages, const char *name, const struct chat_form *form,
                               struct jv_numbers *numbers, struct error *err);
 
-/* Gives functions of request's tools an empty description, and parameters without properties, where they have none and
- * the template fails without. What is no function of OpenAI's form stays as it is. */
+/* Members of request's tools and of their functions that are null become absent. Functions get an empty description,
+ * and parameters without properties, where they have none and the template fails without. */
 void chat_tools_fit(json_t *request, const struct chat_form *form);
 
 /* The parts of a content, all of them text (or refusals), joined by line feeds. Sentences call the array `where`. */
