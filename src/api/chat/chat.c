@@ -292,7 +292,7 @@ static enum status check_logprobs(const struct generation *g, const json_t *body
     const json_t *logprobs = json_object_get(body, "logprobs"), *top = json_object_get(body, "top_logprobs");
     if (logprobs && !json_is_null(logprobs) && !json_is_boolean(logprobs))
         return fail(err, ERR_ARG, "logprobs: chat completions want true or false, and a number in \"top_logprobs\"");
-    if (top && !json_is_null(top) && !g->logprobs)
+    if (json_number_value(top) != 0 && !g->logprobs) // 0 asks for nothing
         return fail(err, ERR_ARG, "top_logprobs: only with \"logprobs\": true");
     return OK;
 }

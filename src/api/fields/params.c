@@ -163,7 +163,7 @@ static enum status read_stream(struct generation *g, const json_t *body, struct 
     g->stream = p->stream;
     if (!options)
         return OK;
-    if (!p->stream)
+    if (!p->stream && json_object_size(options) > 0)
         return fail(err, ERR_ARG, "stream_options: only with \"stream\": true");
     TRY(jv_bool_or(options, "stream_options", "include_usage", false, &g->include_usage, err));
     TRY(jv_bool_or(options, "stream_options", "continuous_usage_stats", false, &g->continuous_usage, err));

@@ -394,6 +394,21 @@ class Ranges(Case):
                 status, r = server.post("/v1/completions", prompt=PROMPT, max_tokens=1, **{field: nothing})
                 self.assertEqual((status, r.get("warnings")), (200, None), r)
 
+    def test_fields_beside_what_is_off_may_ask_for_nothing(self):
+        text, chat = "/v1/completions", "/v1/chat/completions"
+        for path, fields in ((text, {"stream_options": {}}), (chat, {"stream_options": {}}),
+                             (chat, {"top_logprobs": 0}),
+                             (chat, {"top_logprobs": 0, "logprobs": False})):
+            with self.subTest(path=path, **fields):
+                asked = {"prompt": PROMPT} if path == text else {"messages": [{"role": "user", "content": "Hi"}]}
+                status, r = server.post(path, max_tokens=1, **asked, **fields)
+                self.assertEqual((status, r.get("warnings")), (200, None), r)
+        for field, bad in (("stream_options", {"include_usage": False}), ("top_logprobs", 1), ("top_logprobs", "0")):
+            with self.subTest(field=field):
+                status, r = server.post("/v1/chat/completions", max_tokens=1, **{field: bad},
+                                        messages=[{"role": "user", "content": "Hi"}])
+                self.assertEqual((status, r["error"]["param"]), (400, field), r)
+
 
 if __name__ == "__main__":
     unittest.main()
