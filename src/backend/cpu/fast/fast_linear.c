@@ -16,16 +16,17 @@
 
 enum {
     NEAR_BYTES = 640 << 10,   // weights of a piece as stored ...
-    READY_FLOATS = 160 << 10, // ... and as floats, but ...
-    LEAST_READY = 8,
+    READY_FLOATS = 160 << 10, // ... and as floats
+    LEAST_READY = 8,          // rows that few rows of x meet ...
+    LEAST_KEPT = 16,          // ... and many: AVX-512's products with blocks take so many at a time
     LEAST_DIRECT = 16,
-    MOST_READY = PARTIAL_ROWS, // ... so many rows at least and at most
+    MOST_READY = PARTIAL_ROWS,
     MOST_TILED = 256,
     STREAM_BYTES = 128 << 10 // weights of a piece that few rows of x meet
 };
 
 static int64_t ready_rows(int64_t width) {
-    return MIN(MAX(READY_FLOATS / arranged_cols(width) / LEAST_READY * LEAST_READY, LEAST_READY), MOST_READY);
+    return MIN(MAX(READY_FLOATS / arranged_cols(width) / LEAST_READY * LEAST_READY, LEAST_KEPT), MOST_READY);
 }
 
 /* The arranged rows of a group, then their sums so far with the rows of a piece, then weights made ready. */

@@ -1,9 +1,9 @@
-/* kernels_vnni.c - block formats times activations of 8 bits: how x is rounded (steps_vnni.h says for what), and which
- * format has which product. */
+/* kernels_vnni.c - block formats times activations of 8 bits: how x is rounded (kernels_vnni.h has its order), and
+ * rows of weights by sixteens. One row of x meets them as they are stored, several meet them made ready, for many rows
+ * of x once. */
 #if defined(__x86_64__)
-#include "backend/cpu/kernels/kernels_vnni.h"
+#include "backend/cpu/kernels/tiles_vnni.h"
 
-#include "backend/cpu/kernels/steps_vnni.h"
 #include "base/status.h"
 
 #include <limits.h>
@@ -13,55 +13,163 @@ enum { BY_BYTES = VNNI_ARRANGEMENTS };
 
 /* ---- activations ---- */
 
-/* The columns of one block of x, `left` of which exist: bytes to q, -S to sums, s_x. */
-static ALWAYS_INLINE float round_block(const float *x, int64_t left, int8_t *q, int32_t *sums) {
+/* The columns of block b of a step, `left` of which exist. */
+static ALWAYS_INLINE void round_block(const float *x, int64_t left, const int b, float *out) {
     __mmask16 some = left >= 16 ? 0xFFFF : (__mmask16)((1u << MAX(left, 0)) - 1);
     __mmask16 more = left >= 32 ? 0xFFFF : left > 16 ? (__mmask16)((1u << (left - 16)) - 1) : 0;
-    __m512 a = _mm512_maskz_loadu_ps(some, x), b = _mm512_maskz_loadu_ps(more, x + 16);
-    float most = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(a), _mm512_abs_ps(b)));
-    __m512 zero = _mm512_fmadd_ps(a, _mm512_setzero_ps(), _mm512_mul_ps(b, _mm512_setzero_ps())); // NaN of what is none
+    __m512 v[2] = {_mm512_maskz_loadu_ps(some, x), _mm512_maskz_loadu_ps(more, x + 16)};
+    float most = _mm512_reduce_max_ps(_mm512_max_ps(_mm512_abs_ps(v[0]), _mm512_abs_ps(v[1])));
+    __m512 zero = _mm512_setzero_ps(); // NaN of what is none
+    zero = _mm512_fmadd_ps(v[0], zero, _mm512_mul_ps(v[1], zero));
     bool is_number = _mm512_cmp_ps_mask(zero, zero, _CMP_UNORD_Q) == 0;
-    __m512 factor = _mm512_set1_ps(is_number && most > 0 ? 127.0f / most : 0);
-    if (is_number && !isfinite(127.0f / most)) // denormal: as zeros
-        factor = _mm512_setzero_ps();
-    __m512i low = _mm512_cvtps_epi32(_mm512_mul_ps(a, factor)), high = _mm512_cvtps_epi32(_mm512_mul_ps(b, factor));
-    _mm_storeu_si128((__m128i *)(void *)q, _mm512_cvtsepi32_epi8(low));
-    _mm_storeu_si128((__m128i *)(void *)(q + 16), _mm512_cvtsepi32_epi8(high));
-    __m256i bytes = _mm256_loadu_si256((const __m256i *)(const void *)q);
-    __m256i sum = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), bytes);
-    _mm256_storeu_si256((__m256i *)(void *)sums, _mm256_sub_epi32(_mm256_setzero_si256(), sum));
-    return is_number ? most / 127.0f : NAN;
+    float factor = is_number && most > 0 ? 127.0f / most : 0;
+    if (!isfinite(factor)) // denormal: as zeros
+        factor = 0;
+    float s = is_number ? most / 127.0f : NAN;
+    int32_t taken[2];
+    UNROLL for (int h = 0; h < 2; h++) {
+        __m512i q = _mm512_cvtps_epi32(_mm512_mul_ps(v[h], _mm512_set1_ps(factor)));
+        _mm_storeu_si128((__m128i *)(void *)out + 2 * b + h, _mm512_cvtsepi32_epi8(q));
+        taken[h] = -_mm512_reduce_add_epi32(q);
+        memcpy(out + X_TAKEN_QUARTERS + 2 * b + h, &taken[h], sizeof taken[h]);
+        out[X_MIN_QUARTERS + 2 * b + h] = s * (float)taken[h];
+    }
+    int32_t both = taken[0] + taken[1];
+    memcpy(out + X_TAKEN + b, &both, sizeof both);
+    out[X_SCALE + b] = s;
+    out[X_MIN + b] = s * (float)both;
 }
 
 static void arrange(int how, const float *x, int64_t x_stride, int n_x, int64_t n, float *out) {
     (void)how;
     for (int64_t c = 0; c < n; c += STEP)
-        for (int t = 0; t < n_x; t++, out += X_FLOATS)
-            for (int half = 0; half < 2; half++) {
-                int64_t at = c + half * BLOCK;
-                const float *from = at < n ? x + t * x_stride + at : x;
-                float s = round_block(from, at < n ? n - at : 0, (int8_t *)out + half * BLOCK,
-                                      (int32_t *)(void *)(out + LANES + half * LANES / 2));
-                for (int i = 0; i < LANES / 2; i++)
-                    out[2 * LANES + half * LANES / 2 + i] = s;
-            }
+        for (int t = 0; t < n_x; t++, out += X_FLOATS) {
+            const float *from = x + t * x_stride + c;
+            round_block(from, n - c, 0, out);
+            round_block(n - c > BLOCK ? from + BLOCK : x, n - c - BLOCK, 1, out);
+            out[X_FLOATS - 2] = out[X_FLOATS - 1] = 0;
+        }
 }
 
-static block_product *multiply_of(const struct weight_part *part) {
-    static block_product *const functions[N_QFORMATS] = {
-#define ROW(id) [QFORMAT_##id] = product_##id,
+/* ---- formats ---- */
+
+static const struct sixteen_functions *functions_of(enum qformat_id id) {
+    static const struct sixteen_functions *const functions[N_QFORMATS] = {
+#define ROW(id) [QFORMAT_##id] = &sixteen_##id,
         SMALL_BLOCKS(ROW) LARGE_BLOCKS(ROW) RARE_BLOCKS(ROW)
 #undef ROW
     };
-    return functions[part->format->id];
+    return functions[id];
+}
+
+/* What parts made ready name as their format: its number is that of the blocks they were. */
+static const struct qformat ready_formats[N_QFORMATS] = {
+#define ROW(name) [QFORMAT_##name] = {.id = QFORMAT_##name},
+    SMALL_BLOCKS(ROW) LARGE_BLOCKS(ROW) RARE_BLOCKS(ROW)
+#undef ROW
+};
+
+/* ---- rows of weights ---- */
+
+/* The sixteen at row r of n: the last one begins sixteen rows before the end, and some rows are computed twice. */
+static int64_t sixteen_start(int64_t r, int64_t n) { return n >= SIXTEEN && r > n - SIXTEEN ? n - SIXTEEN : r; }
+
+/* To y, with the bias: lanes [0, n) as rows r ... */
+static ALWAYS_INLINE void put(const struct few_rows *f, int64_t r, int64_t n, int t, __m512 y) {
+    __mmask16 some = (__mmask16)((1u << n) - 1);
+    if (f->bias)
+        y = _mm512_add_ps(y, _mm512_maskz_loadu_ps(some, f->bias + r));
+    _mm512_mask_storeu_ps(f->y + t * f->y_stride + r, some, y);
+}
+
+/* One row of x. Fewer rows than sixteen go one by one, as sixteen times the same. */
+static void multiply_one(const struct few_rows *f) {
+    const int64_t stride = f->part->row_stride, n = f->n_rows, step = n < SIXTEEN ? 1 : SIXTEEN;
+    const uint8_t *w = (const uint8_t *)f->part->data + f->row * stride;
+    const struct sixteen_functions *sixteen = functions_of(f->part->format->id);
+    for (int64_t at = 0; at < n; at += step) {
+        int64_t r = sixteen_start(at, n);
+        put(f, r, step, 0, sixteen->one(w + r * stride, n < SIXTEEN ? 0 : stride, f->x, f->n_cols, f->near));
+    }
+}
+
+static void put_all(const struct few_rows *f, int64_t r, const __m512 *y) {
+    for (int t = 0; t < f->n_x; t++)
+        put(f, sixteen_start(r, f->n_rows), MIN(f->n_rows, SIXTEEN), t, y[t]);
+}
+
+static int64_t n_steps(int64_t n_cols) { return (n_cols + STEP - 1) / STEP; }
+
+static void multiply_ready(const struct few_rows *f) {
+    const enum qformat_id id = f->part->format->id;
+    const int64_t steps = n_steps(f->part->row_stride);
+    struct tile tile = {.w = f->part->data, .n_steps = steps, .x = f->x};
+    for (int64_t r = 0; r < f->n_rows; r += SIXTEEN, tile.w += steps * step_vectors(id)) {
+        __m512 y[FEW_ROWS] = {0};
+        tile.y = y;
+        multiply_tile(id, f->n_x, &tile);
+        put_all(f, r, y);
+    }
+}
+
+/* Weights as they are stored, made ready by pieces that stay in the first-level cache. */
+static void multiply_several(const struct few_rows *f) {
+    enum { PIECE = 4, MOST_VECTORS = SIXTEEN + 2 * MOST_PARTS }; // steps
+    const struct qformat *format = f->part->format;
+    const int64_t stride = f->part->row_stride;
+    __m512i ready[PIECE * MOST_VECTORS];
+    for (int64_t r = 0; r < f->n_rows; r += SIXTEEN) {
+        const uint8_t *p = (const uint8_t *)f->part->data + (f->row + sixteen_start(r, f->n_rows)) * stride;
+        __m512 y[FEW_ROWS] = {0};
+        struct tile tile = {.w = ready, .x = f->x, .y = y};
+        if (!f->near) {
+            tile.ahead = p + far_ahead(stride);
+            tile.ahead_bytes = SIXTEEN * STEP * format->block_bytes / format->block_cols;
+        }
+        for (int64_t c = 0; c < f->n_cols; c += PIECE * STEP) {
+            int64_t n = MIN(f->n_cols - c, PIECE * STEP);
+            functions_of(format->id)->ready(p + block_row_bytes(format, c), stride, f->n_rows, n, ready);
+            tile.n_steps = n_steps(n);
+            multiply_tile(format->id, f->n_x, &tile);
+            tile.x += tile.n_steps * f->n_x * X_FLOATS;
+            tile.ahead += tile.n_steps * tile.ahead_bytes;
+        }
+        put_all(f, r, y);
+    }
+}
+
+static void multiply(const struct few_rows *f) {
+    if (f->part->format == &ready_formats[f->part->format->id])
+        multiply_ready(f);
+    else if (f->n_x == 1)
+        multiply_one(f);
+    else
+        multiply_several(f);
+}
+
+static block_product *product_of(const struct weight_part *part) {
+    return functions_of(part->format->id) ? multiply : NULL;
 }
 
 static int arrangement(const struct weight_part *part) { return (void)part, BY_BYTES; }
 
-const struct block_products products_vnni = {.of = multiply_of,
+static struct weight_part make_ready(const struct weight_part *part, int64_t row, int64_t n_rows, int64_t n,
+                                     float *out) {
+    const enum qformat_id id = part->format->id;
+    const int64_t sixteen = n_steps(n) * step_vectors(id);
+    const uint8_t *w = (const uint8_t *)part->data + row * part->row_stride;
+    __m512i *to = (__m512i *)(void *)out;
+    for (int64_t r = 0; r < n_rows; r += SIXTEEN, to += sixteen)
+        functions_of(id)->ready(w + sixteen_start(r, n_rows) * part->row_stride, part->row_stride, n_rows, n, to);
+    return (struct weight_part){
+        .format = &ready_formats[id], .dtype = DT_U8, .data = out, .n_rows = n_rows, .row_stride = n, .col_stride = 1};
+}
+
+const struct block_products products_vnni = {.of = product_of,
                                              .arrangements = VNNI_ARRANGEMENTS,
                                              .arrangement = arrangement,
                                              .arrange = arrange,
-                                             .direct_groups = INT_MAX,
+                                             .direct_groups = 1,
+                                             .ready = make_ready,
                                              .others = &products_avx2};
 #endif
