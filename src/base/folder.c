@@ -29,8 +29,7 @@ size_t folder_part_of(const char *name, const char *ending, int *number, int *co
     return (size_t)(p - name);
 }
 
-// One or more plain components.
-static bool stays_below(const char *name) {
+bool folder_name_stays_below(const char *name) {
     for (const char *p = name;; p++) {
         size_t n = strcspn(p, "/");
         if (n == 0 || (n == 1 && p[0] == '.') || (n == 2 && p[0] == '.' && p[1] == '.'))
@@ -83,7 +82,7 @@ static bool lies_inside(const char *real_dir, const char *real_file) {
 }
 
 enum status folder_file(const char *dir, const char *name, char path[FOLDER_PATH_BYTES], struct error *err) {
-    if (!stays_below(name))
+    if (!folder_name_stays_below(name))
         return fail(err, ERR_FORMAT, "%s: \"%s\" is not the name of a file in this folder", dir, name);
     TRY(path_join(path, FOLDER_PATH_BYTES, dir, name, err));
     char real_dir[PATH_MAX], real_file[PATH_MAX];

@@ -22,7 +22,8 @@ enum { FOLDER_PATH_BYTES = 4096 };
 
 extern bool folder_allow_links; // false; to be set before a second thread runs
 
-bool folder_name_is_plain(const char *name); // one component: no '/', not "." or ".."
+bool folder_name_is_plain(const char *name);    // one component: no '/', not "." or ".."
+bool folder_name_stays_below(const char *name); // one or more of those with '/' between them
 
 /* Of a name STEM-00002-of-00003ENDING, a file of several: the length of STEM, which file it is and of how many, as the
  * name says; 0 for another name. ending has its dot. */

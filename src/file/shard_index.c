@@ -20,7 +20,7 @@ static enum status check_file_name(const char *path, const char *tensor, const j
     if (!name || strlen(name) != json_string_length(value))
         return fail(err, ERR_FORMAT, "%s: tensor %s: the file name is %s, it must be a string", path, tensor,
                     jv_type_name(value));
-    if (!folder_name_is_plain(name) || !str_ends(str_of(name), STR(".safetensors")))
+    if (!folder_name_stays_below(name) || !str_ends(str_of(name), STR(".safetensors")))
         return fail(err, ERR_FORMAT, "%s: tensor %s: \"%s\" is not the name of a safetensors file in this folder", path,
                     tensor, name);
     *out = name;

@@ -18,7 +18,7 @@ struct shard_entry {
 };
 
 struct shard_index {
-    const char **files; // plain names that end in ".safetensors", each once, in order of first mention
+    const char **files; // paths below the folder that end in ".safetensors", each once, in order of first mention
     int n_files;
     struct shard_entry *entries; // tensor names are unique
     size_t n_entries;            // at least 1

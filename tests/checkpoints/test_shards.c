@@ -36,6 +36,21 @@ static void shards_are_one_checkpoint(void **state) {
     checkpoint_free(c);
 }
 
+static void shards_may_lie_in_folders_below(void **state) {
+    (void)state;
+    static const char index[] =
+        INDEX("\"c\":\"two.safetensors\",\"a\":\"sub/x/one.safetensors\",\"b\":\"sub/x/one.safetensors\"");
+    const char *folder = make_sharded("below", index);
+    EXPECT_EQ(mkdir(in_dir("below/sub"), 0755) | mkdir(in_dir("below/sub/x"), 0755), 0);
+    EXPECT_EQ(rename(in_dir("below/one.safetensors"), in_dir("below/sub/x/one.safetensors")), 0);
+    struct checkpoint *c;
+    struct error err;
+    EXPECT_OK(checkpoint_open(&c, folder, &err), err);
+    EXPECT(strstr(checkpoint_path(c, checkpoint_find(c, "a")), "/below/sub/x/one.safetensors"));
+    EXPECT_EQ(checkpoint_count(c), 3);
+    checkpoint_free(c);
+}
+
 static void every_faulty_index_is_refused_by_name(void **state) {
     (void)state;
     static const struct {
@@ -58,6 +73,8 @@ static void every_faulty_index_is_refused_by_name(void **state) {
         {INDEX("\"a\":\"../one.safetensors\""), ERR_FORMAT, "tensor a: \"../one.safetensors\""},
         {INDEX("\"a\":\"/etc/one.safetensors\""), ERR_FORMAT, "tensor a: \"/etc/one.safetensors\""},
         {INDEX("\"a\":\"./one.safetensors\""), ERR_FORMAT, "tensor a: \"./one.safetensors\""},
+        {INDEX("\"a\":\"sub/../one.safetensors\""), ERR_FORMAT, "tensor a: \"sub/../one.safetensors\""},
+        {INDEX("\"a\":\"sub//one.safetensors\""), ERR_FORMAT, "tensor a: \"sub//one.safetensors\""},
         {INDEX("\"a\":\"..\""), ERR_FORMAT, "tensor a: \"..\""},
         {INDEX("\"a\":\"\""), ERR_FORMAT, "tensor a: \"\""},
         {INDEX("\"a\":\"one.bin\""), ERR_FORMAT, "tensor a: \"one.bin\""},
@@ -158,6 +175,7 @@ static void links_out_of_the_folder_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shards_are_one_checkpoint),
+        cmocka_unit_test(shards_may_lie_in_folders_below),
         cmocka_unit_test(every_faulty_index_is_refused_by_name),
         cmocka_unit_test(extra_tensors_are_named),
         cmocka_unit_test(a_tensor_in_two_shards_is_refused),
