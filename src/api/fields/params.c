@@ -130,7 +130,7 @@ enum status params_check_fields(struct generation *g, const json_t *body, const 
             st = fail(err, ERR_UNSUPPORTED, "%s: this server does not support it yet", name);
             break;
         }
-        if (f || (generates && request_is_sampling_field(name)) || n++ >= MOST)
+        if (f || json_is_null(value) || (generates && request_is_sampling_field(name)) || n++ >= MOST)
             continue;
         struct buf sentence = {0};
         buf_printf(&sentence, "the field \"%.80s\" is not known and was ignored", name);

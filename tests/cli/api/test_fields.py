@@ -394,6 +394,12 @@ class Ranges(Case):
                 status, r = server.post("/v1/completions", prompt=PROMPT, max_tokens=1, **{field: nothing})
                 self.assertEqual((status, r.get("warnings")), (200, None), r)
 
+    def test_an_unknown_field_that_is_null_is_as_absent(self):
+        status, r = server.post("/v1/completions", prompt=PROMPT, max_tokens=1, dumped=None)
+        self.assertEqual((status, r.get("warnings")), (200, None), r)
+        status, r = server.post("/v1/completions", prompt=PROMPT, max_tokens=1, dumped=0)
+        self.assertEqual(r["warnings"], ['the field "dumped" is not known and was ignored'])
+
     def test_fields_beside_what_is_off_may_ask_for_nothing(self):
         text, chat = "/v1/completions", "/v1/chat/completions"
         for path, fields in ((text, {"stream_options": {}}), (chat, {"stream_options": {}}),
