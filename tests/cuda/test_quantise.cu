@@ -3,7 +3,7 @@
  *
  * Rows that the scale fits must keep what is there, poison here; all others must be bit by bit what value.h says, of
  * the qact's elements and of 16 bits that are NaN where these tell, and are counted. The last rows of some steps are
- * there to fill it up: they are made and not counted. */
+ * there to fill it up: they are made and not counted. Values of unscaled products are held here too. */
 #include "backend/cuda/qact/quantise.cu"
 #include "backend/cuda/qact/quantise.h"
 #include "backend/cuda/value.h"
@@ -11,6 +11,7 @@
 #include "rows_of_sizes.cuh"
 
 #include <time.h>
+#include <vector>
 
 enum { MOST_ROWS = 1100, MOST_WIDTH = 4096 };
 
@@ -37,6 +38,56 @@ static __global__ void compare(dmat x, dmat got, dmat want, int n_rows, int n_ow
         atomicAdd(&c->rows, 1);
     if (row < n_own && !within)
         atomicAdd(&c->own, 1);
+}
+
+static __global__ void unscaled_values(dmat raw, dmat to) { // a block a row
+    int row = blockIdx.x;
+    for (int col = threadIdx.x; col < to.width; col += blockDim.x)
+        store(to, row, col,
+              fmaf(load(raw.at, row * raw.stride + col, raw.element), raw.row_scale[row] * raw.col_scale[col],
+                   raw.bias ? raw.bias[col] : 0.0f));
+}
+
+template <class T> static T *on_device(const std::vector<T> &v) {
+    void *at;
+    MUST(cudaMalloc(&at, v.size() * sizeof(T)));
+    MUST(cudaMemcpy(at, v.data(), v.size() * sizeof(T), cudaMemcpyHostToDevice));
+    return static_cast<T *>(at);
+}
+
+/* Values of unscaled products are what value.h says, to the bit, in place too, and nothing is written beside them. */
+static bool rescales(const launch &l, uint64_t seed, int n_rows, int width, bool has_bias, bool in_place) {
+    int stride = width + 8 * (int)(seed % 3);
+    size_t n = (size_t)n_rows * stride;
+    std::vector<__half> products(n);
+    std::vector<float> rows(n_rows), columns(width), bias(width);
+    auto number = [&] { return (int)(hash(seed++) % 4001) / 1000.0f - 2; };
+    for (__half &h : products)
+        h = __float2half_rn(number());
+    for (std::vector<float> *v : {&rows, &columns, &bias})
+        for (float &f : *v)
+            f = number();
+    dmat raw = {on_device(products), stride, width, ELEMENT_F16};
+    raw.row_scale = on_device(rows), raw.col_scale = on_device(columns);
+    raw.bias = has_bias ? on_device(bias) : nullptr;
+    dmat y = {raw.at, stride, width, ELEMENT_F16}, want = y;
+    std::vector<float> poison(n, -77);
+    want.at = on_device(products);
+    if (!in_place) {
+        y = want = {on_device(poison), stride, width, ELEMENT_F32};
+        want.at = on_device(poison);
+    }
+    unscaled_values<<<n_rows, 256, 0, l.stream>>>(raw, want);
+    launch_rescale(&l, n_rows, raw, y);
+    std::vector<uint8_t> is(n * (in_place ? 2 : 4)), wanted(is.size());
+    MUST(cudaGetLastError());
+    MUST(cudaStreamSynchronize(l.stream));
+    MUST(cudaMemcpy(is.data(), y.at, is.size(), cudaMemcpyDeviceToHost));
+    MUST(cudaMemcpy(wanted.data(), want.at, is.size(), cudaMemcpyDeviceToHost));
+    if (is != wanted)
+        printf("%d rows of %d unscaled products%s%s: WRONG\n", n_rows, width, has_bias ? ", biased" : "",
+               in_place ? ", in place" : "");
+    return is == wanted;
 }
 
 int main(int argc, char **argv) {
@@ -95,6 +146,9 @@ int main(int argc, char **argv) {
         n_made += found.rows;
     }
     n_bad += n_made < 1000; // or nothing was tested
+    for (int i = 0; i < 12; i++)
+        n_bad += !rescales(l, seed + i, i < 6 ? 1 + random(40) : RESCALE_MANY + 1 + random(20), 8 * (1 + random(300)),
+                           i & 1, i & 2);
     printf(n_bad ? "%llu CASES FAILED\n" : "all fine\n", n_bad);
     return n_bad != 0;
 }

@@ -16,6 +16,7 @@
  * the product behind (gemm_fp8_split_k.cu) find room beside these, so that their weights are under way meanwhile: two
  * pieces a thread take half of the threads. */
 #include "backend/cuda/ptx/card.cuh"
+#include "backend/cuda/ptx/fours.cuh"
 #include "backend/cuda/qact/quantise.h"
 #include "backend/cuda/qact/static_rows.cuh"
 #include "backend/cuda/value.h"
@@ -237,33 +238,54 @@ void launch_requantise(const struct launch *l, int n_rows, struct dmat x, struct
     launch_node(requant, blocks, LEFT_THREADS, 0, l->stream, x, y8, n_rows, others);
 }
 
-// ---- unscaled products
-// -----------------------------------------------------------------------------------------------
+// ---- unscaled products ----------------------------------------------------------------------------------------------
 
-/* A thread makes eight neighbours of a row. Bytes: 2 in, 2 or 4 out. */
-static __global__ void __launch_bounds__(256) rescale(dmat raw, dmat y) {
+enum { RESCALE_MANY = 512, RESCALE_ROWS = 8, RESCALE_AT_ONCE = 4 };
+
+/* A thread makes eight neighbours of one row, or of ROWS, for which it reads their columns' scales once. Bytes: 2 in, 2
+ * or 4 out. */
+template <int ROWS> static __global__ void __launch_bounds__(256) rescale(dmat raw, dmat y, int n_rows, bool in_fours) {
+    constexpr int AT_ONCE = ROWS < RESCALE_AT_ONCE ? ROWS : RESCALE_AT_ONCE;
     let_next_start();
     wait_for_previous();
-    int64_t row = blockIdx.y;
-    int col = (blockIdx.x * blockDim.x + threadIdx.x) * PIECE;
+    int col = (blockIdx.x * blockDim.x + threadIdx.x) * PIECE, first = blockIdx.y * ROWS,
+        end = min(first + ROWS, n_rows);
     if (col >= y.width)
         return;
-    piece p = load_piece(raw, row, col);
-    float factor = raw.row_scale[row];
+    float of_column[PIECE], bias[PIECE];
 #pragma unroll
     for (int i = 0; i < PIECE; i++)
-        p.v[i] = unscaled_value(raw, factor, col + i, p.v[i]);
-    if (y.element == ELEMENT_F32) {
-        float4 *to = reinterpret_cast<float4 *>(static_cast<float *>(y.at) + row * y.stride + col);
-        to[0] = make_float4(p.v[0], p.v[1], p.v[2], p.v[3]);
-        to[1] = make_float4(p.v[4], p.v[5], p.v[6], p.v[7]);
-        return;
+        of_column[i] = raw.col_scale[col + i], bias[i] = raw.bias ? raw.bias[col + i] : 0.0f;
+#pragma unroll 1
+    for (int row = first; row < end; row += AT_ONCE) {
+        piece p[AT_ONCE];
+        float factor[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++)
+            if (row + k < end)
+                p[k] = load_piece(raw, row + k, col), factor[k] = raw.row_scale[row + k];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            if (row + k >= end)
+                break;
+            float *v = p[k].v;
+#pragma unroll
+            for (int i = 0; i < PIECE; i++)
+                v[i] = fmaf(v[i], factor[k] * of_column[i], bias[i]);
+            if (in_fours) {
+                store_four(y, row + k, col, make_float4(v[0], v[1], v[2], v[3]));
+                store_four(y, row + k, col + 4, make_float4(v[4], v[5], v[6], v[7]));
+            } else {
+                for (int i = 0; i < PIECE; i++)
+                    store(y, row + k, col + i, v[i]);
+            }
+        }
     }
-    for (int i = 0; i < PIECE; i++)
-        store(y, row, col + i, p.v[i]);
 }
 
 void launch_rescale(const struct launch *l, int n_rows, struct dmat raw, struct dmat y) {
-    dim3 grid((y.width / PIECE + 255) / 256, n_rows);
-    launch_node(rescale, grid, 256, 0, l->stream, raw, y);
+    int rows = n_rows > RESCALE_MANY ? RESCALE_ROWS : 1;
+    dim3 grid((y.width / PIECE + 255) / 256, (n_rows + rows - 1) / rows);
+    launch_node(rows > 1 ? rescale<RESCALE_ROWS> : rescale<1>, grid, 256, 0, l->stream, raw, y, n_rows,
+                lies_in_fours(y));
 }
