@@ -1,7 +1,8 @@
 /* test_moe.cu - MOE_FFN (src/backend/cuda/moe): the stream, moe_tiles.cuh and moe_wide.cuh give the same bits, whatever
  * tiles the tokens of an expert come in. What the numbers are is held by test_ops_moe.c. Lists of pairs are those that
- * a loop over them makes. */
+ * a loop over them makes, whoever made them. */
 #define BARRIER_SPIN_LIMIT 20000000
+#include "backend/cuda/moe/moe_router.h"
 #include "backend/cuda/moe/moe_stream.h"
 #include "backend/cuda/weights/blocks.h"
 #include "backend/cuda/weights/quads.h"
@@ -152,38 +153,34 @@ template <class T> static std::vector<T> from_device(const T *at, size_t n) {
     return v;
 }
 
-/* Of n_here experts from first_here on: an expert's pairs in their order, in as few tiles as there may be, whose sizes
- * differ by one at the most. */
-static void check_list(int n_experts, int first_here, int n_here, int top_k, int first, int n, int tile) {
-    int pairs = n * top_k;
-    dmoe a = {};
-    a.n_experts = n_here, a.top_k = top_k, a.first_expert = first_here, a.n_all = n_experts;
+/* Experts of which some are here, tokens that are sent to top_k of all, and tiles of so many. */
+struct listing {
+    int n_experts, first_here, n_here, top_k, first, n, tile;
+};
+
+static dmoe_list list_of(const listing &k, dmoe *a) {
+    *a = {};
+    a->n_experts = k.n_here, a->top_k = k.top_k, a->first_expert = k.first_here, a->n_all = k.n_experts;
     dmoe_cut cut = {};
-    cut.tile = tile, cut.piece = n, cut.most_tiles = n_experts + pairs / tile;
-    std::vector<int32_t> chosen((size_t)(first + n) * top_k);
-    int few = 1 + draw(n_experts);
-    for (size_t i = 0; i < chosen.size(); i++)
-        chosen[i] = draw(i % 3 ? few : n_experts);
-    dmat ids = {on_device(chosen), top_k, top_k, ELEMENT_I32};
+    cut.tile = k.tile, cut.piece = k.n, cut.most_tiles = k.n_experts + k.n * k.top_k / k.tile;
     int64_t n_bytes;
-    moe_list_at(&a, &cut, nullptr, &n_bytes);
-    dmoe_list list = moe_list_at(&a, &cut, on_device(std::vector<uint8_t>(n_bytes, 0)), &n_bytes);
-    launch l = {};
-    l.stream = stream, l.n_tokens = first + n, l.n_seqs = 1;
-    l.plan.counts = on_device(std::vector<int32_t>{first + n, 1, 1, 0});
-    launch_moe_list(&l, &a, tile, first, n, ids, list);
-    MUST(cudaGetLastError());
-    MUST(cudaStreamSynchronize(stream));
+    moe_list_at(a, &cut, nullptr, &n_bytes);
+    return moe_list_at(a, &cut, on_device(std::vector<uint8_t>(n_bytes, 0)), &n_bytes);
+}
+
+/* An expert's pairs are in their order, in as few tiles as there may be, whose sizes differ by one at the most. */
+static void check_listed(const char *by, const listing &k, const std::vector<int32_t> &chosen, const dmoe_list &list) {
+    int pairs = k.n * k.top_k;
     std::vector<int32_t> pair, wanted;
     std::vector<dmoe_tile> tiles = from_device(list.tiles, from_device(list.n_tiles, 1)[0]);
     size_t t = 0, wrong = 0;
-    for (int e = 0; e < n_here; e++) {
+    for (int e = 0; e < k.n_here; e++) {
         size_t begin = wanted.size();
         for (int i = 0; i < pairs; i++)
-            if (chosen[(size_t)first * top_k + i] == first_here + e)
+            if (chosen[(size_t)k.first * k.top_k + i] == k.first_here + e)
                 wanted.push_back(i);
-        size_t of_expert = wanted.size() - begin, n_tiles = (of_expert + tile - 1) / tile;
-        for (size_t k = 0; k < n_tiles; k++, t++) {
+        size_t of_expert = wanted.size() - begin, n_tiles = (of_expert + k.tile - 1) / k.tile;
+        for (size_t i = 0; i < n_tiles; i++, t++) {
             wrong += t >= tiles.size() || tiles[t].expert != e || tiles[t].first != (int)begin ||
                      tiles[t].n < (int)(of_expert / n_tiles) || tiles[t].n > (int)((of_expert + n_tiles - 1) / n_tiles);
             begin += t < tiles.size() ? tiles[t].n : 0;
@@ -192,9 +189,87 @@ static void check_list(int n_experts, int first_here, int n_here, int top_k, int
     }
     pair = from_device(list.pair, wanted.size());
     wrong += t != tiles.size() || pair != wanted;
-    printf("list of %d of %d experts from the %dth on, %d tokens from the %dth on with %d each, tiles of %d: %s\n",
-           n_here, n_experts, first_here, n, first, top_k, tile, wrong ? "WRONG" : "fine");
+    printf(
+        "list by %s of %d of %d experts from the %dth on, %d tokens from the %dth on with %d each, tiles of %d: %s\n",
+        by, k.n_here, k.n_experts, k.first_here, k.n, k.first, k.top_k, k.tile, wrong ? "WRONG" : "fine");
     n_cases++, n_bad += wrong > 0;
+}
+
+static launch launch_of(int n_tokens, int n_seqs) {
+    launch l = {};
+    l.stream = stream, l.n_tokens = n_tokens, l.n_seqs = n_seqs;
+    l.plan.counts = on_device(std::vector<int32_t>{n_tokens, n_seqs, n_seqs, 0});
+    return l;
+}
+
+static void check_list(const listing &k) {
+    dmoe a;
+    dmoe_list list = list_of(k, &a);
+    std::vector<int32_t> chosen((size_t)(k.first + k.n) * k.top_k);
+    int few = 1 + draw(k.n_experts);
+    for (size_t i = 0; i < chosen.size(); i++)
+        chosen[i] = draw(i % 3 ? few : k.n_experts);
+    dmat ids = {on_device(chosen), k.top_k, k.top_k, ELEMENT_I32};
+    launch l = launch_of(k.first + k.n, 1);
+    launch_moe_list(&l, &a, k.tile, k.first, k.n, ids, list);
+    MUST(cudaGetLastError());
+    MUST(cudaStreamSynchronize(stream));
+    check_listed("ids", k, chosen, list);
+}
+
+/* Routing's own list, of logits or of what a router makes of x: that of the ids it writes. A step has room for more
+ * tokens than it has. */
+static void check_routed(listing k, int n_shared, bool by_router) {
+    enum { WIDTH = 200 };
+    int room = k.n + draw(MOE_LISTED_TOKENS - k.n + 1), slots = k.top_k + n_shared, n_routed = k.n_experts - n_shared;
+    droute route = {draw(3), n_routed, k.top_k, 0, 0, true, 1, n_shared};
+    k.top_k = slots;
+    dmoe a;
+    dmoe_list list = list_of(k, &a);
+    a.n_shared = n_shared;
+    dmat ids = {on_device(std::vector<int32_t>((size_t)room * slots, 1 << 20)), slots, slots, ELEMENT_I32},
+         weights = {on_device(std::vector<float>((size_t)room * slots)), slots, slots, ELEMENT_F32};
+    launch l = launch_of(k.n, k.n);
+    l.n_tokens = room;
+    if (by_router) {
+        std::vector<__half> numbers((size_t)(room > n_routed ? room : n_routed) * WIDTH);
+        for (__half &h : numbers)
+            h = __float2half_rn(draw(2001) / 1000.0f - 1);
+        void *at = on_device(numbers);
+        dweight w = {at, n_routed, WIDTH, ELEMENT_F16};
+        dmat x = {at, WIDTH, WIDTH, ELEMENT_F16};
+        if (!moe_router_takes(&route, w, x, room))
+            exit((printf("the router refuses\n"), 1));
+        launch_moe_router(&l, &route, &a, x, w, {}, {}, {}, ids, weights, k.tile, list);
+    } else {
+        dmat logits = {on_device(floats((size_t)room * n_routed, -4, 4)), n_routed, n_routed, ELEMENT_F32};
+        if (!moe_route_lists(&route, &a, room))
+            exit((printf("routing refuses\n"), 1));
+        launch_moe_route_listed(&l, &route, &a, logits, {}, {}, ids, weights, k.tile, list);
+    }
+    MUST(cudaGetLastError());
+    MUST(cudaStreamSynchronize(stream));
+    check_listed(by_router ? "a router" : "routing", k,
+                 from_device(static_cast<const int32_t *>(ids.at), (size_t)k.n * slots), list);
+    std::vector<unsigned long long> seen = from_device(list.seen, 2);
+    n_bad += seen[0] != 1; // a step that decodes
+}
+
+static void check_lists(int n) {
+    for (int i = 0; i < n; i++) {
+        int top_k = 1 + draw(8), n_experts = 1 + draw(i % 3 == 1 ? 600 : 130),
+            here = i % 2 ? n_experts : 1 + draw(n_experts);
+        check_list({n_experts, draw(n_experts - here + 1), here, top_k, i % 2 ? draw(100) : 0,
+                    1 + draw(i % 3 ? 6000 / top_k : 60), i % 2 ? 160 : 24});
+    }
+    for (int i = 0; i < 2 * n; i++) {
+        bool by_router = i % 2;
+        int n_shared = i % 3 == 2 ? 1 + draw(2) : 0, n_experts = 8 + n_shared + draw(by_router ? 249 : 490),
+            here = i % 3 ? n_experts : 1 + draw(n_experts);
+        check_routed({n_experts, draw(n_experts - here + 1), here, 1 + draw(8), 0, 1 + draw(MOE_LISTED_TOKENS),
+                      draw(2) ? 8 : 24},
+                     n_shared, by_router);
+    }
 }
 
 int main(int argc, char **argv) {
@@ -203,12 +278,7 @@ int main(int argc, char **argv) {
     seed = given ? strtoull(given, nullptr, 10) : (uint64_t)time(nullptr);
     printf("seed %llu\n", (unsigned long long)seed);
     MUST(cudaStreamCreate(&stream));
-    for (int i = 0; i < (brief ? 3 : 12); i++) {
-        int top_k = 1 + draw(8), n_experts = 1 + draw(i % 3 == 1 ? 600 : 130),
-            here = i % 2 ? n_experts : 1 + draw(n_experts);
-        check_list(n_experts, draw(n_experts - here + 1), here, top_k, i % 2 ? draw(100) : 0,
-                   1 + draw(i % 3 ? 6000 / top_k : 60), i % 2 ? 160 : 24);
-    }
+    check_lists(brief ? 3 : 12);
     const element formats[] = {ELEMENT_MXFP4, ELEMENT_QUADS, ELEMENT_E4M3, ELEMENT_F16};
     for (int i = 0; i < (brief ? 8 : 48); i++) {
         element weights = formats[i % 4];

@@ -80,7 +80,7 @@ build/cuda/tests/%.o: tests/cuda/%.c
 GEMM_TESTS := $(addprefix build/cuda/test_gemm_fp8_,small_m gated split_k prefill)
 KERNEL_TESTS  := $(GEMM_TESTS) $(addprefix build/cuda/test_,place place_blocks l2_topology quantise argmax_filter \
     gemm_w4 handed meeting moe)
-MOE_OBJECTS   := moe_kernels_bf16 moe_kernels_f16 moe_kernels_quads moe_list moe moe_stream rows
+MOE_OBJECTS   := moe_kernels_bf16 moe_kernels_f16 moe_kernels_quads moe_list moe_router moe moe_stream rows
 $(GEMM_TESTS) $(GEMM_TESTS:build/cuda/%=build/racecheck/%): WITH := $(call cu_source,l2_copy)
 build/cuda/test_argmax_filter: WITH := $(call cu_objects,lm_head sample)
 build/cuda/test_moe: WITH := $(call cu_objects,$(MOE_OBJECTS))

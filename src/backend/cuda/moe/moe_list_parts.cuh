@@ -23,6 +23,43 @@ struct parts_args {
 
 static __host__ __device__ int part_words(int n_experts) { return (n_experts + 1) / 2; }
 
+/* Of 32 experts, one a lane: how many lanes have the same, and how many of those are lower. */
+static __device__ void look_at_warp(int expert, int &before, int &all) {
+    uint32_t same = __match_any_sync(0xffffffffu, expert);
+    all = __popc(same);
+    before = __popc(same & ((1u << threadIdx.x % 32) - 1));
+}
+
+static __device__ int3 sum_of(int3 a, int3 b) { return make_int3(a.x + b.x, a.y + b.y, a.z + b.z); }
+
+/* Of what each thread has: the sum over the threads before it, and over all of them. */
+static __device__ int3 sum_before(int3 mine, int3 *shared, int3 &all) {
+    int lane = threadIdx.x % 32, warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
+    int3 sum = mine;
+    for (int step = 1; step < 32; step *= 2) {
+        int3 other = make_int3(__shfl_up_sync(0xffffffffu, sum.x, step), __shfl_up_sync(0xffffffffu, sum.y, step),
+                               __shfl_up_sync(0xffffffffu, sum.z, step));
+        sum = lane >= step ? sum_of(sum, other) : sum;
+    }
+    if (lane == 31)
+        shared[warp] = sum;
+    __syncthreads(); // every warp's sum is there
+    int3 before = make_int3(sum.x - mine.x, sum.y - mine.y, sum.z - mine.z);
+    all = make_int3(0, 0, 0);
+    for (int w = 0; w < n_warps; w++) {
+        before = w < warp ? sum_of(before, shared[w]) : before;
+        all = sum_of(all, shared[w]);
+    }
+    return before;
+}
+
+/* all: pairs, tiles and experts of the list. */
+static __device__ void end_list(const list_args &a, const dmoe_list &list, int3 all) {
+    if (threadIdx.x == 0)
+        *list.n_tiles = all.y;
+    count_experts(a, list, all.z);
+}
+
 static __global__ void __launch_bounds__(PART_PAIRS)
     moe_list_count(device_plan plan, const __grid_constant__ parts_args a, dmoe_list list) {
     let_next_start();

@@ -1,14 +1,16 @@
 /* moe_router.cu - the router's LINEAR, MOE_ROUTE and the list of experts of a few tokens, in one node.
  *
- *     logits [T, E] = x [T, D] W^T + b        T <= 8, E <= 256
+ *     logits [T, E] = x [T, D] W^T + b        T <= 32, E <= 256
  *
  * A cluster of eight blocks shares the rows of W, each up to 32 of them; a block's 16 warps share the columns, chunks
- * of 32 by turns. The tensor core has W as the first operand, tokens as the second (m16n8k16). Lane 4r + q has 16 bytes
- * of rows r and r + 8 of each 16 and of token r, so any order of a chunk's columns does that both agree on. A warp's
- * first chunks of W are in registers before the wait for the node before. Sums of warps are added in their order
- * through shared memory, and go to the first block, which routes and makes the list.
+ * of 32 by turns. The tensor core has W as the first operand, eight tokens as the second (m16n8k16). Lane 4r + q has 16
+ * bytes of rows r and r + 8 of each 16 and of token r, so any order of a chunk's columns does that both agree on. A
+ * warp's first chunks of W are in registers before the wait for the node before. Sums of warps are added in their order
+ * through shared memory, and go to the first block, which routes and makes the list. So a token's logits are the same,
+ * to the bit, whatever others stand beside it.
  *
- * Bytes: W once, 0.5 MB of 128 experts by 2,048: what counts is that one node begins and ends, not three. */
+ * Bytes: W once, 0.5 MB of 128 experts by 2,048; x once a block, from the L2. What counts is that one node begins and
+ * ends, not three. */
 #include "backend/cuda/moe/moe_list.cuh"
 #include "backend/cuda/moe/moe_route.cuh"
 #include "backend/cuda/moe/moe_route_shared.cuh"
@@ -17,7 +19,7 @@
 #include "backend/cuda/ptx/mma.cuh"
 #include "backend/cuda/value.h"
 
-enum { CLUSTER = 8, WARPS = 16, TOKENS = 8, CHUNK = 32, EARLY = 4 };
+enum { CLUSTER = 8, WARPS = LISTED_WARPS, CHUNK = 32, EARLY = 4, ROUTER_SHARED = 160 << 10 };
 
 struct router_args {
     const uint16_t *w, *x;
@@ -45,56 +47,73 @@ static __device__ __forceinline__ void load_chunk(const router_args &a, int firs
         }
 }
 
-template <int TILES, bool BF16>
+template <int TILES, int OCTETS, bool BF16>
 static __device__ __forceinline__ void add_chunk(const router_args &a, int chunk, const uint4 (&w)[TILES][2],
-                                                 float (&sums)[TILES][4]) {
-    int token = min((int)threadIdx.x % 32 / 4, a.n_tokens - 1), column = chunk * CHUNK + threadIdx.x % 4 * 8;
-    uint4 x = make_uint4(0, 0, 0, 0);
-    if (column < a.in)
-        x = *reinterpret_cast<const uint4 *>(a.x + token * a.x_stride + column);
+                                                 float (&sums)[TILES][OCTETS][4]) {
+    int column = chunk * CHUNK + threadIdx.x % 4 * 8;
+    uint4 x[OCTETS];
+#pragma unroll
+    for (int o = 0; o < OCTETS; o++) {
+        int token = min(o * 8 + (int)threadIdx.x % 32 / 4, a.n_tokens - 1);
+        x[o] = make_uint4(0, 0, 0, 0);
+        if (column < a.in)
+            x[o] = *reinterpret_cast<const uint4 *>(a.x + token * a.x_stride + column);
+    }
 #pragma unroll
     for (int t = 0; t < TILES; t++) {
         const uint32_t first[4] = {w[t][0].x, w[t][1].x, w[t][0].y, w[t][1].y},
                        second[4] = {w[t][0].z, w[t][1].z, w[t][0].w, w[t][1].w};
-        multiply_add<BF16>(sums[t], first, x.x, x.y);
-        multiply_add<BF16>(sums[t], second, x.z, x.w);
+#pragma unroll
+        for (int o = 0; o < OCTETS; o++) {
+            multiply_add<BF16>(sums[t][o], first, x[o].x, x[o].y);
+            multiply_add<BF16>(sums[t][o], second, x[o].z, x[o].w);
+        }
     }
 }
 
-/* The block's rows of all tokens' logits, to the first block; sums [WARPS][TILES * 16][TOKENS], shared. */
-template <int TILES>
-static __device__ void send_logits(const router_args &a, int first_row, float *sums, const float (&mine)[TILES][4],
-                                   const float *logits, const uint64_t *arrived) {
+/* A token's sums of a warp lie together, at a distance by which the lanes of a store meet no bank twice. */
+template <int TILES> constexpr int token_pitch = TILES * 16 + 4;
+
+/* The block's rows of all tokens' logits, to the first block; sums [WARPS][OCTETS * 8][token_pitch], shared. */
+template <int TILES, int OCTETS>
+static __device__ __forceinline__ void send_logits(const router_args &a, int first_row, float *sums,
+                                                   const float (&mine)[TILES][OCTETS][4], const float *logits,
+                                                   const uint64_t *arrived) {
+    constexpr int ROWS = TILES * 16, TOKENS = OCTETS * 8, PITCH = token_pitch<TILES>;
     int r = threadIdx.x % 32 / 4, q = threadIdx.x % 4, warp = threadIdx.x / 32;
 #pragma unroll
     for (int t = 0; t < TILES; t++)
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            sums[(warp * TILES * 16 + t * 16 + i / 2 * 8 + r) * TOKENS + q * 2 + i % 2] = mine[t][i];
-    __syncthreads(); // all warps' are there
-    int row = threadIdx.x / TOKENS, token = threadIdx.x % TOKENS;
-    if (row >= a.rows || first_row + row >= a.n_experts || token >= a.n_tokens)
-        return;
-    float sum = 0;
+        for (int o = 0; o < OCTETS; o++)
 #pragma unroll
-    for (int w = 0; w < WARPS; w++)
-        sum += sums[(w * TILES * 16 + row) * TOKENS + token];
-    sum += a.bias ? a.bias[first_row + row] : 0.0f;
-    store_at_rank(address_at_rank(shared_address(logits + token * a.n_experts + first_row + row), 0), sum,
-                  address_at_rank(shared_address(arrived), 0));
+            for (int i = 0; i < 4; i++)
+                sums[(warp * TOKENS + o * 8 + q * 2 + i % 2) * PITCH + t * 16 + i / 2 * 8 + r] = mine[t][o][i];
+    __syncthreads(); // all warps' are there
+    for (int i = threadIdx.x; i < ROWS * TOKENS; i += WARPS * 32) {
+        int row = i % ROWS, token = i / ROWS;
+        if (row >= a.rows || first_row + row >= a.n_experts || token >= a.n_tokens)
+            continue;
+        float sum = 0;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++)
+            sum += sums[(w * TOKENS + token) * PITCH + row];
+        sum += a.bias ? a.bias[first_row + row] : 0.0f;
+        store_at_rank(address_at_rank(shared_address(logits + token * a.n_experts + first_row + row), 0), sum,
+                      address_at_rank(shared_address(arrived), 0));
+    }
 }
 
-template <int TILES, bool BF16>
+template <int TILES, int OCTETS, bool BF16>
 static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(WARPS * 32, 1)
     moe_router(device_plan plan, const __grid_constant__ router_args a, dmoe_list list) {
     let_next_start();
     extern __shared__ int shared[];
-    __shared__ float logits[TOKENS * ROUTE_IN_REGISTERS], sums[WARPS * TILES * 16 * TOKENS];
-    __shared__ int ids[TOKENS * MOE_LISTED_TOP_K];
-    __shared__ int3 of_warps[WARPS];
     __shared__ uint64_t arrived;
     int rank = cluster_rank(), first_row = rank * a.rows, warp = threadIdx.x / 32,
-        n_chunks = (a.in + CHUNK - 1) / CHUNK;
+        n_chunks = (a.in + CHUNK - 1) / CHUNK, slots = route_slots(a.route.how);
+    const list_memory memory(a.list, shared);
+    float *logits = reinterpret_cast<float *>(memory.ids + a.n_tokens * slots),
+          *sums = logits + a.n_tokens * a.n_experts;
     if (threadIdx.x == 0) {
         barrier_init(shared_address(&arrived), 1);
         barrier_init_done();
@@ -107,48 +126,56 @@ static __global__ void __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(WARPS *
 #pragma unroll
     for (int i = 0; i < EARLY; i++)
         load_chunk<TILES>(a, first_row, warp + i * WARPS, early[i]);
-    const list_memory memory(a.list, shared);
     if (rank == 0)
         memory.clear(a.list);
     cluster_wait(); // all blocks are there, and the first one's barrier
     wait_for_previous();
-    float mine[TILES][4] = {};
+    float mine[TILES][OCTETS][4] = {};
 #pragma unroll
     for (int i = 0; i < EARLY; i++)
-        add_chunk<TILES, BF16>(a, warp + i * WARPS, early[i], mine);
+        add_chunk<TILES, OCTETS, BF16>(a, warp + i * WARPS, early[i], mine);
     for (int chunk = warp + EARLY * WARPS; chunk < n_chunks; chunk += WARPS) {
         uint4 w[TILES][2];
         load_chunk<TILES>(a, first_row, chunk, w);
-        add_chunk<TILES, BF16>(a, chunk, w, mine);
+        add_chunk<TILES, OCTETS, BF16>(a, chunk, w, mine);
     }
-    send_logits<TILES>(a, first_row, sums, mine, logits, &arrived);
-    int n_tokens = min(step_tokens(plan), a.n_tokens), slots = route_slots(a.route.how);
+    send_logits<TILES, OCTETS>(a, first_row, sums, mine, logits, &arrived);
+    int n_tokens = min(step_tokens(plan), a.n_tokens);
     route_args route = a.route;
-    if (rank == CLUSTER - 1 && warp < n_tokens) // beside the choice
-        route_shared(route, warp);
+    if (rank == CLUSTER - 1) // beside the choice
+        for (int t = warp; t < n_tokens; t += WARPS)
+            route_shared(route, t);
     if (rank != 0)
         return;
     barrier_wait(shared_address(&arrived), 0);
     route.logits = {logits, a.n_experts, a.n_experts, ELEMENT_F32, nullptr};
-    if (warp < n_tokens)
-        route_token(route, warp, nullptr, ids + warp * slots);
-    __syncthreads(); // all ids are there, and counts are zero
+    for (int t = warp; t < n_tokens; t += WARPS)
+        route_token(route, t, nullptr, memory.ids + t * slots);
+    __syncthreads(); // all ids are there, and masks are zero
     list_args how = a.list;
     how.is_counted = decodes(plan);
-    make_list(
-        how, list, n_tokens * slots, [&](int pair) { return how.here(ids[pair]); }, memory, of_warps);
+    make_list(how, list, n_tokens * slots, slots, memory);
 }
 
 bool moe_router_takes(const struct droute *a, struct dweight w, struct dmat x, int n_tokens) {
     bool halves = w.element == ELEMENT_F16 || w.element == ELEMENT_BF16;
-    return n_tokens <= TOKENS && routes_in_registers(*a) && route_slots(*a) <= MOE_LISTED_TOP_K &&
+    return n_tokens <= MOE_LISTED_TOKENS && routes_in_registers(*a) && route_slots(*a) <= MOE_LISTED_TOP_K &&
            w.out == a->n_experts && halves && x.element == w.element && w.in % 8 == 0 && w.in <= 1 << 20 &&
            x.stride % 8 == 0 && (uintptr_t)x.at % 16 == 0 && (uintptr_t)w.at % 16 == 0;
 }
 
-static auto kernel_for(bool wide, bool bf16) {
-    return wide ? (bf16 ? moe_router<2, true> : moe_router<2, false>)
-                : (bf16 ? moe_router<1, true> : moe_router<1, false>);
+struct router_kernel {
+    void (*kernel)(device_plan, router_args, dmoe_list);
+    int sums; // floats
+};
+template <int TILES, int OCTETS> static router_kernel router_of(bool bf16) {
+    return {bf16 ? moe_router<TILES, OCTETS, true> : moe_router<TILES, OCTETS, false>,
+            WARPS * OCTETS * 8 * token_pitch<TILES>};
+}
+template <int TILES> static router_kernel router_of(bool bf16, int n_tokens) {
+    return n_tokens <= 8    ? router_of<TILES, 1>(bf16)
+           : n_tokens <= 16 ? router_of<TILES, 2>(bf16)
+                            : router_of<TILES, 4>(bf16);
 }
 
 void launch_moe_router(const struct launch *l, const struct droute *a, const struct dmoe *experts, struct dmat x,
@@ -162,8 +189,11 @@ void launch_moe_router(const struct launch *l, const struct droute *a, const str
                         a->n_experts,
                         up_to(a->n_experts, CLUSTER)};
     args.route = {*a, dmat{}, bias, expert_scale, ids, weights};
-    args.list = args_of(experts, l->n_tokens, tile);
+    args.list = args_of(experts, tile);
     args.n_tokens = l->n_tokens;
-    bool wide = args.rows > 16, bf16 = w.element == ELEMENT_BF16;
-    launch_node(kernel_for(wide, bf16), CLUSTER, WARPS * 32, list_bytes(args.list), l->stream, l->plan, args, list);
+    bool bf16 = w.element == ELEMENT_BF16;
+    router_kernel r = args.rows > 16 ? router_of<2>(bf16, l->n_tokens) : router_of<1>(bf16, l->n_tokens);
+    size_t shared = list_bytes(args.list, l->n_tokens * (route_slots(*a) + a->n_experts)) + r.sums * sizeof(float);
+    allow_shared(r.kernel, ROUTER_SHARED);
+    launch_node(r.kernel, CLUSTER, WARPS * 32, shared, l->stream, l->plan, args, list);
 }

@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-/* Up to 8 tokens, 256 experts without groups, weights and x of the same 16 bits. */
+/* Up to 32 tokens, 256 experts without groups, weights and x of the same 16 bits. */
 bool moe_router_takes(const struct droute *a, struct dweight w, struct dmat x, int n_tokens);
 /* linear_bias [E]: of the LINEAR, floats or absent; others as launch_moe_route_listed takes them. */
 void launch_moe_router(const struct launch *l, const struct droute *a, const struct dmoe *experts, struct dmat x,
