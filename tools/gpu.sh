@@ -2,7 +2,7 @@
 # Tests of the CUDA backend on a machine that has a Hopper GPU and the CUDA toolkit's libraries, and nothing of ours.
 #
 #   tools/gpu.sh pack            here: builds all of it and packs programs, libraries and models into
-#                                build/gpu/gyre.tar.xz
+#                                build/gpu/gyre.tar.xz; with $GYRE_DRAFTS these trained drafts too
 #   tools/gpu.sh run [OUT]       there, where nothing need be but tools/gpu.sh and build/gpu/gyre.tar.xz: unpacks that
 #                                to /tmp/gyre-gpu ($GYRE_GPU_ROOT), runs every test in every dtype, then samples of the
 #                                op tests under compute-sanitizer, and
@@ -23,7 +23,7 @@ there=${GYRE_GPU_ROOT:-/tmp/gyre-gpu}
 pack() {
     tests=$(ls tests/ops/test_ops*.c | sed 's:.*/\(.*\)\.c$:\1:')
     tests="$tests test_goldens test_device test_parity test_overlap test_sample_rows"
-    tests="$tests test_draft_models test_screened_masks"
+    tests="$tests test_draft_models test_draft_goldens test_screened_masks"
     release=build/release root=build/gpu/root
     qwen3=build/data/tokenizers/qwen3 racecheck=build/racecheck
     make cuda cuda-tests $qwen3/tokenizer.json $qwen3/tokenizer_config.json $racecheck/libgyre-cuda.so \
@@ -49,6 +49,7 @@ pack() {
     xz -dc tests/data/configs/nvidia--Gemma-4-31B-IT-NVFP4/config.json.xz | python3 -c 'import json, sys
 c = json.load(sys.stdin); del c["quantization_config"]; print(json.dumps(c))' >$root/claims/gemma-4-31b/config.json
     cp -r tests/models tests/models_random $root/tests
+    [ -z "${GYRE_DRAFTS:-}" ] || cp -rL "$GYRE_DRAFTS" $root/drafts
     # What a machine with CUDA and Python has not: everything but the C library, CUDA's own and what libcurl brings.
     ldd $release/gyre $release/tests/test_ops | awk '/=> \// {print $3}' | sort -u |
         grep -E '/lib(cmocka|edit|bsd|md|microhttpd|jansson|pcre2|xxhash|utf8proc|tinfo|sodium)' |
@@ -99,6 +100,7 @@ tests() {
     echo "device_near GYRE_L2_COPIES=force GYRE_TEST_DTYPE=float16 GYRE_TEST_ONLY=thousands* $there/test_device"
     echo "parity_near $fp8 GYRE_L2_COPIES=force GYRE_TEST_PART=1/4 $there/test_parity"
     for t in draft_models screened_masks; do echo "$t $there/test_$t"; done
+    [ ! -d "$there/drafts" ] || echo "draft_goldens GYRE_DRAFTS=$there/drafts $there/test_draft_goldens"
     echo "head_by_library GYRE_LINEAR=library $there/test_ops_head"
     plain="GYRE_TEST_KERNELS=plain"
     most="ops_rows ops_norm ops_head ops_moe ops_recurrent"
@@ -111,7 +113,7 @@ tests() {
     for t in $most ops_refusals ops_int4_cache overlap sample_rows; do echo "$t $there/test_$t"; done
     for t in "$there"/test_*; do
         case ${t##*/test_} in
-        ops* | goldens | device | parity | overlap | sample_rows | draft_models | screened_masks) ;;
+        ops* | goldens | device | parity | overlap | sample_rows | draft_models | draft_goldens | screened_masks) ;;
         cache | faults | two_devices) ;;
         *) echo "unit_${t##*/test_} $t" ;;
         esac
