@@ -68,7 +68,7 @@ struct engine_flags {
          &(e).xla_steps,                                                                                               \
          "N",                                                                                                          \
          "Engine",                                                                                                     \
-         "tokens of a sequence that a launch of --device xla makes, together; 8, on a CPU 1",                          \
+         "tokens of a sequence that a launch of --device xla makes, together; 8 on a TPU, else 1",                     \
          .min = 1,                                                                                                     \
          .max = 64},                                                                                                   \
         {"tensor-parallel-size",                                                                                       \
