@@ -7,7 +7,7 @@
  * $STAND_IN_FAIL is NAME:N:CODE: the N-th call of that name fails with the code; an await's failure is that of its
  * event. $STAND_IN_NO_ALIAS: programs say that they write nothing in place. $STAND_IN_SLOW: milliseconds that compiling
  * takes. $STAND_IN_MEMORY: A:B, KiB of memory that the two devices say they have; otherwise they do not say.
- * $STAND_IN_PLATFORM: its name, cpu unless given. */
+ * $STAND_IN_PLATFORM: its name, cpu unless given. $STAND_IN_ORDER: "order NAME" at each call. */
 #include "backend/xla/pjrt/pjrt_abi_run.h"
 
 #include <pthread.h>
@@ -123,6 +123,8 @@ static struct pjrt_error *enter(const void *args, size_t known, const char *name
     int n = count(name), at = 0, code = 0;
     char wanted[64] = "";
     check_struct(args, known, name);
+    if (getenv("STAND_IN_ORDER"))
+        say("order %s", name);
     if (!is_initialised && strcmp(name, "Plugin_Initialize") != 0)
         say("VIOLATION %s: before Plugin_Initialize", name);
     if (plan && sscanf(plan, "%63[^:]:%d:%d", wanted, &at, &code) == 3 && strcmp(wanted, name) == 0 && n == at)

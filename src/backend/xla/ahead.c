@@ -71,8 +71,7 @@ static int32_t block_of(const struct executable *exe, int seq, int group, int32_
 }
 
 /* Steps of the sequence that have a place in its blocks. */
-static int steps_with_room(const struct executable *exe, int seq) {
-    const struct batch_plan *plan = exe->plan;
+static int steps_with_room(const struct executable *exe, const struct batch_plan *plan, int seq) {
     int32_t size = exe->loaded->block_size, position = plan->position[seq], first = position / size * size;
     int32_t end = MAX(plan->held[seq], first + size);
     return MIN(end, first + MOST_BLOCKS * size) - position;
@@ -116,7 +115,7 @@ int ahead_steps(struct executable *exe) {
     int n = a->n_trusted;
     a->n_trusted = MAX(n, 2); // behind one that goes alone
     for (int s = 0; s < exe->plan->n_seqs; s++)
-        n = MIN(n, steps_with_room(exe, s));
+        n = MIN(n, steps_with_room(exe, exe->plan, s));
     if (n <= 1)
         return 1;
     a->n_seqs = exe->plan->n_seqs;
@@ -125,6 +124,13 @@ int ahead_steps(struct executable *exe) {
     for (int i = 0; i < a->n_seqs; i++)
         a->seqs[exe->rows[i]].row = i;
     return n;
+}
+
+bool ahead_loops(const struct executable *exe, const struct batch_plan *plan) {
+    bool does = exe->ahead && !plan->wants_hidden && plan->n_rows == plan->n_seqs && plan->n_tokens == plan->n_seqs;
+    for (int s = 0; s < plan->n_seqs && does; s++)
+        does = steps_with_room(exe, plan, s) > 1;
+    return does;
 }
 
 int ahead_left(const struct executable *exe) {

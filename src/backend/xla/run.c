@@ -181,10 +181,12 @@ static enum status check_fault(const struct executable *exe, struct error *err) 
 static struct sample_result *results_now(struct executable *exe) { return exe->results[(exe->n_run - 1) & 1]; }
 static struct sample_result *results_before(struct executable *exe) { return exe->results[exe->n_run & 1]; }
 
-/* Whether the step takes all that it needs of the one before on the device: then it is started before that is read. */
+/* Whether the step takes all that it needs of the one before on the device: then it is started before that is read. A
+ * GPU's loop is not: its host waits for each round within the launch, and a first token would come eight steps late. */
 static bool goes_on_there(const struct executable *exe, const struct batch_plan *plan,
                           const struct sample_params *sample) {
-    bool does = exe->n_fed > 0 && !exe->is_settled && exe->params && sample;
+    bool waits = device_is_gpu(exe->loaded->device) && ahead_loops(exe, plan);
+    bool does = exe->n_fed > 0 && !exe->is_settled && exe->params && sample && !waits;
     for (int i = 0; i < exe->n_pieces && does; i++)
         does = !exe->pieces[i].asks_for_logits && exe->pieces[i].n_loop == 1; // several are read first
     for (int r = 0; r < plan->n_rows && does; r++)

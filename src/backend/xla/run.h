@@ -87,6 +87,8 @@ struct ahead *ahead_new(const struct loaded *l, struct bucket bucket, int most_s
 void ahead_free(struct ahead *a);
 /* How many steps the launch of this plan does, exe->n_pieces being known. What was foreseen before is forgotten. */
 int ahead_steps(struct executable *exe);
+/* Whether the launch of a plan whose rows the device draws does several, as far as can be said before. */
+bool ahead_loops(const struct executable *exe, const struct batch_plan *plan);
 int ahead_left(const struct executable *exe); // backend_ops.foreseen
 int32_t *ahead_take(struct executable *exe, int n_steps,
                     int n_rows); // where they are drawn: [n_steps][DRAWN_INTS][n_rows]

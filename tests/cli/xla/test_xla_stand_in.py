@@ -100,6 +100,16 @@ class StandIn(unittest.TestCase):
             short, long = (self.decode(3, n, *how, STAND_IN_PLATFORM=platform) for n in (17, 17 + more))
             self.assertEqual(long["LoadedExecutable_Execute"] - short["LoadedExecutable_Execute"], more // steps)
 
+    def test_a_first_token_is_read_before_a_gpu_loops(self):
+        """There a launch comes back when its loop has ended; elsewhere it is queued behind the prompt."""
+        calls = {"LoadedExecutable_Execute": "run", "Buffer_ToHostBuffer": "read"}
+        for platform, order in (("cuda", "run read run read"), ("tpu", "run run read read")):
+            p, log = self.gyre("-n", "9", "--device-option", "dense=0", "--xla-steps", "8", STAND_IN_PLATFORM=platform,
+                               STAND_IN_ORDER="1")
+            self.clean(p, log)
+            made = [calls[words[1]] for words in map(str.split, log) if words[0] == "order" and words[1] in calls]
+            self.assertEqual(" ".join(made[-4:]), order, platform)
+
     def test_a_loop_is_no_program_more(self):
         """Not of a token by itself, at the end of a block; nor of a row that the host draws, or the steps behind it."""
         how = ("-n", "24", "--block-size", "16", "--device-option", "dense=0")
