@@ -221,7 +221,7 @@ static enum status check_tree(const struct gyre_options *o, struct error *err) {
                     "a tree of guesses (eagle_topk) goes with acceptance by the draw, not by rejection or made up");
     if (!o->backend->branches)
         return fail(err, ERR_UNSUPPORTED,
-                    "a tree of guesses (eagle_topk): device %s computes chains alone, and pipelines do",
+                    "a tree of guesses (eagle_topk): device %s computes chains alone, as pipelines do",
                     o->backend->name);
     return OK;
 }

@@ -174,12 +174,13 @@ class Speculation(unittest.TestCase):
         finally:
             self.assertEqual(server.stop(), 0)
 
-    def test_a_pipeline_refuses_trees(self):
+    def test_pipelines_and_xla_refuse_trees(self):
         draft = {"model": os.path.join(ROOT, SMALL), "eagle_topk": 2}
-        p = subprocess.run([GYRE, "run", os.path.join(ROOT, SMALL), "-p", "x", "-n", "1", "--speculative-config",
-                            json.dumps(draft), "--pipeline-parallel-size", "2"], capture_output=True, text=True)
-        self.assertNotEqual(p.returncode, 0)
-        self.assertIn("pipelines", p.stderr)
+        for device, flags in (("cpu", ("--pipeline-parallel-size", "2")), ("xla", ("--device", "xla"))):
+            p = subprocess.run([GYRE, "run", os.path.join(ROOT, SMALL), "-p", "x", "-n", "1", "--speculative-config",
+                                json.dumps(draft), *flags], capture_output=True, text=True, timeout=60)
+            self.assertNotEqual(p.returncode, 0)
+            self.assertRegex(p.stderr, "^gyre: a tree .*eagle_topk.* device %s computes chains alone.*\n$" % device)
 
     def test_what_is_not_known_is_refused_by_name(self):
         for config, word in (({"method": "medusa"}, "medusa"), ({"method": "ngram", "model": "x"}, "model"),
