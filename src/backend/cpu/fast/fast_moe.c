@@ -85,7 +85,7 @@ static void hidden_columns(const struct call *c, int expert, const struct groups
     int64_t width = c->in[0].width, ffn = a->ffn_size, p = g->first[expert], n = g->first[expert + 1] - p;
     const float *b13 = call_floats(c, 2);
     struct mat x = {g->x + p * width, width, n, width};
-    struct product product = {.kernels = k, .weight = c->weight[0], .x = x, .scratch = c->scratch};
+    struct product product = {.kernels = c->loaded->products, .weight = c->weight[0], .x = x, .scratch = c->scratch};
     for (int half = 0; half < 2; half++) {
         int64_t row = ((int64_t)expert * 2 + half) * ffn + begin;
         struct mat y = {g->hidden + p * 2 * ffn + half * ffn + begin, 2 * ffn, n, end - begin};
