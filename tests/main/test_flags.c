@@ -1,11 +1,16 @@
 /* test_flags.c - the command line: what is taken, what is refused, and what the sentence says. */
 #include "check.h"
 
+#include "backend/cpu/kernels/kernels.h"
 #include "main/flags/engine_flags.h"
 #include "main/flags/flag_help.h"
 #include "main/flags/flags.h"
 
+#include <fcntl.h>
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 static struct {
@@ -291,6 +296,32 @@ static void an_engine_takes_the_devices_of_its_ranks_and_stages(void **state) {
         }
 }
 
+/* Models of 256 MiB and more, in a folder or one GGUF file, are served with activations rounded where the processor has
+ * products in bf16; others, and what compares, not. */
+static void large_models_are_served_in_bf16_from_a_folder_and_from_a_file(void **state) {
+    (void)state;
+    char folder[] = "/tmp/gyre_flags_XXXXXX", file[64];
+    struct engine_flags f = ENGINE_FLAGS_DEFAULT;
+    const char *large = kernels_bf16() ? "bfloat16" : NULL;
+    assert_non_null(mkdtemp(folder));
+    snprintf(file, sizeof file, "%s/model.gguf", folder);
+    int fd = open(file, O_CREAT | O_WRONLY, 0600);
+    assert_true(fd >= 0);
+    for (int big = 0; big <= 1; big++) {
+        assert_int_equal(ftruncate(fd, (256 << 20) - !big), 0); // a hole
+        for (int serves = 0; serves <= 1; serves++) {
+            const char *want = big && serves ? large : NULL;
+            f.serves = serves;
+            const char *of_folder = engine_flags_dtype(&f, folder), *of_file = engine_flags_dtype(&f, file);
+            EXPECT(want ? of_folder && strcmp(of_folder, want) == 0 : !of_folder);
+            EXPECT(want ? of_file && strcmp(of_file, want) == 0 : !of_file);
+        }
+    }
+    close(fd);
+    unlink(file);
+    rmdir(folder);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_spelling_of_a_flag_is_taken),
@@ -301,6 +332,7 @@ int main(void) {
         cmocka_unit_test(numbers_are_exact_or_refused),
         cmocka_unit_test(help_groups_by_topic_and_tells_defaults_before_the_line),
         cmocka_unit_test(an_engine_takes_the_devices_of_its_ranks_and_stages),
+        cmocka_unit_test(large_models_are_served_in_bf16_from_a_folder_and_from_a_file),
         cmocka_unit_test(a_default_outside_the_bounds_is_not_shown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -95,16 +95,20 @@ static void tell_of_disk(const struct gyre *g) {
                 human_bytes((double)memory.available).text, human_bytes((double)memory.of_these).text);
 }
 
-/* Nobody waits for a smaller model, which so stays as exact as the references. */
+static int64_t file_bytes(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISREG(st.st_mode) ? st.st_size : 0;
+}
+
+/* Nobody waits for a smaller model, which so stays as exact as the references. A folder, or a GGUF file. */
 static bool is_large(const char *model) {
     enum { LARGE = 256 << 20 };
     char path[FOLDER_PATH_BYTES];
-    struct stat st;
-    int64_t n = 0;
+    int64_t n = file_bytes(model);
     DIR *d = opendir(model);
     for (struct dirent *e; d && (e = readdir(d));)
-        if (path_join(path, sizeof path, model, e->d_name, NULL) == OK && stat(path, &st) == 0 && S_ISREG(st.st_mode))
-            n += st.st_size;
+        if (path_join(path, sizeof path, model, e->d_name, NULL) == OK)
+            n += file_bytes(path);
     if (d)
         closedir(d);
     return n >= LARGE;
