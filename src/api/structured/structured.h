@@ -11,7 +11,7 @@
 #pragma once
 
 #include "base/json/json.h"
-#include "engine/constraint.h"
+#include "engine/constrain/constraint.h"
 
 struct generation;
 
