@@ -3,6 +3,7 @@
 
 #include "api/answer/bad_words.h"
 #include "api/answer/prediction.h"
+#include "api/fields/thinking.h"
 
 #include <math.h>
 #include <sys/random.h>
@@ -71,8 +72,8 @@ static const struct field common_fields[] = {
     {"logprob_token_ids", FIELD_UNSUPPORTED, NULL},
     {"token_ids_logprob", FIELD_UNSUPPORTED, NULL},
     {"logprob_start_len", FIELD_UNSUPPORTED, "-1"},
-    {"thinking_token_budget", FIELD_UNSUPPORTED, "-1"},
-    {"reasoning_budget_tokens", FIELD_UNSUPPORTED, "-1"},
+    {"thinking_token_budget", FIELD_READ, NULL},
+    {"reasoning_budget_tokens", FIELD_READ, NULL},
     {"repetition_detection", FIELD_UNSUPPORTED, NULL},
     {"stream_interval", FIELD_UNSUPPORTED, "1"},
     {"return_progress", FIELD_UNSUPPORTED, NULL},
@@ -244,6 +245,7 @@ static enum status read_common(struct generation *g, const json_t *body, struct 
     TRY(bad_words_read(g->api, body, &p->fields, err));
     TRY(prediction_read(g->api, body, &p->fields, err));
     TRY(structured_read(body, &p->structured, err));
+    TRY(thinking_read(g, body, err));
     TRY(check_limits(limits, p, err));
     TRY(check_ranges(r, err));
     p->n = (int)n;
@@ -299,7 +301,7 @@ enum status params_compile_structured(struct generation *g, struct params *p, co
         return fail(err, ERR_UNSUPPORTED, "%s: it is not supported together with %s", s->field, excludes);
     TRY(structured_compile(g, s, err));
     p->fields.request.grammar = s->field ? &s->compiled : NULL;
-    return OK;
+    return thinking_bind(g, &p->fields.request, excludes, err);
 }
 
 void params_release(struct params *p) {
