@@ -121,7 +121,7 @@ static enum status xla_open(const struct device_options *options, struct device 
 /* What dense copies can take at most. */
 static int64_t dense_room(const struct loaded *l, struct bucket bucket, int block_size, const int *table_width) {
     int64_t all = dense_bytes(l, shape_seqs(bucket.max_seqs), block_size, table_width);
-    return l->has_int8_cache ? 0 : MIN(all, l->device->dense_bytes);
+    return dense_can(l) ? MIN(all, l->device->dense_bytes) : 0;
 }
 
 /* Of a device that does not tell, as of the CPU, a quarter of the machine's memory, or half of what is free. */

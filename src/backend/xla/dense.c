@@ -4,6 +4,7 @@
 #include "backend/xla/cache.h"
 #include "backend/xla/compiled.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,17 +31,28 @@ struct dense {
 
 enum { UNUSED_STEPS = 64 };
 
+/* As TPUs do, which put no single token of int8 into an array without laying it out anew (lower_store.c), and compile a
+ * long row of scores for minutes. */
+static bool is_tiled(const struct device *d) { return !device_is_gpu(d) && !device_is_cpu(d); }
+
 struct pjrt_buffer **dense_buffer(struct loaded *l, int array) {
     return &l->dense->buffers[array];
 }
 
 int64_t dense_count(const struct loaded *l) { return l->dense ? l->dense->n_filled : 0; }
 
+bool dense_can(const struct loaded *l) { return !l->has_int8_cache || !is_tiled(l->device); }
+
+/* Blocks of a sequence, at most. */
+static int longest(const struct loaded *l, int block_size) {
+    return is_tiled(l->device) ? MAX(l->device->blockwise / block_size, 1) : INT_MAX;
+}
+
 static struct dense *new_dense(const struct loaded *l) {
     bool any = false;
     for (int g = 0; g < l->program->n_groups; g++)
         any |= dense_is_paged(l, g);
-    if (!any || l->has_int8_cache || l->device->dense_bytes == 0)
+    if (!any || !dense_can(l) || l->device->dense_bytes == 0)
         return NULL;
     struct dense *d = xcalloc(1, sizeof *d);
     d->buffers = xcalloc((size_t)l->n_caches + 1, sizeof *d->buffers);
@@ -51,19 +63,23 @@ static struct dense *new_dense(const struct loaded *l) {
     return d;
 }
 
+/* Of rows that fit. */
+static size_t most_slots(const struct loaded *l, int group, size_t n_seqs) {
+    size_t width = (size_t)MIN(shape_widest_table(l), longest(l, l->block_size)),
+           room = (size_t)(l->device->dense_bytes / cache_block_bytes(l, group, l->block_size));
+    return MIN(n_seqs * width, room) + 1;
+}
+
 /* No step may allocate: what is noted of rows has room for the largest. */
 void dense_reserve(struct loaded *l, int most_seqs) {
     struct dense *d = l->dense = l->dense ? l->dense : new_dense(l);
-    size_t n = (size_t)most_seqs, width = 1;
+    size_t n = (size_t)most_seqs;
     if (!d || d->most_seqs >= most_seqs)
         return;
     BUG_IF(d->shape.n_seqs > 0);
-    for (int g = 0; g < l->program->n_groups; g++)
-        width = MAX(width, (size_t)l->table_width[g]);
-    width = MIN(width, (size_t)MAX(l->device->blockwise / l->block_size, 1));
     for (int g = 0; g < l->program->n_groups; g++) {
         free(d->slots[g]);
-        d->slots[g] = dense_is_paged(l, g) ? xcalloc(n * width, sizeof *d->slots[g]) : NULL;
+        d->slots[g] = dense_is_paged(l, g) ? xcalloc(most_slots(l, g, n), sizeof *d->slots[g]) : NULL;
     }
     free(d->rows);
     free(d->order);
@@ -108,7 +124,7 @@ int64_t dense_bytes(const struct loaded *l, int n_seqs, int block_size, const in
     int64_t n = 0;
     for (int g = 0; g < l->program->n_groups; g++)
         if (dense_is_paged(l, g))
-            n += (int64_t)n_seqs * MIN(table_width[g], MAX(l->device->blockwise / block_size, 1)) *
+            n += (int64_t)n_seqs * MIN(table_width[g], longest(l, block_size)) *
                  cache_block_bytes(l, g, block_size);
     return n;
 }
@@ -117,10 +133,9 @@ bool dense_fits(const struct loaded *l, const struct launch_shape *s) {
     int width[MAX_CACHE_GROUPS] = {0};
     bool fits = l->dense && s->n_queries == 1 && s->n_seqs <= l->dense->most_seqs;
     for (int g = 0; g < l->program->n_groups && fits; g++) {
-        fits = l->program->groups[g].ring == 0; // which lie in one run as they are
-        if (fits && dense_is_paged(l, g)) {
+        if (dense_is_paged(l, g)) { // a ring lies in one run as it is
             width[g] = dense_width(l, s, g);
-            fits = (int64_t)width[g] * l->block_size <= l->device->blockwise;
+            fits = width[g] <= longest(l, l->block_size);
         }
     }
     return fits && dense_bytes(l, s->n_seqs, l->block_size, width) <= l->device->dense_bytes;

@@ -10,8 +10,9 @@
  * dim]: of the blocks that a sequence has or its window sees, entry e of its table stands at slot e % width. What of it
  * no token was put into is finite.
  *
- * They are used where they fit (device option dense), attention goes at once, and caches are not int8, which devices
- * do not put by single tokens; else keys and values are gathered. */
+ * They are used where they fit (device option dense); on a TPU up to `blockwise` tokens of context, and not of int8
+ * caches. Else keys and values are gathered. Int8 caches have copies of their scales too. Layers with rings are beside
+ * them as they are. */
 #pragma once
 
 #include "backend/xla/dense_shape.h"
@@ -21,6 +22,7 @@
 void dense_reserve(struct loaded *l, int most_seqs);
 void dense_free(struct loaded *l);
 
+bool dense_can(const struct loaded *l); // have any
 /* Whether launches of this shape can have them. */
 bool dense_fits(const struct loaded *l, const struct launch_shape *s);
 /* Bytes of them for so many sequences, whose tables have up to so many blocks. */

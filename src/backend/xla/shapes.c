@@ -19,7 +19,7 @@ int shape_seqs(int n) {
     return size;
 }
 
-static int widest_table(const struct loaded *l) {
+int shape_widest_table(const struct loaded *l) {
     int width = 1;
     for (int g = 0; g < l->program->n_groups; g++)
         width = MAX(width, l->table_width[g]);
@@ -28,7 +28,7 @@ static int widest_table(const struct loaded *l) {
 
 /* 256, then by fours, up to what block tables hold. */
 int shape_context(const struct loaded *l, int n) {
-    int64_t size = MAX(256, l->block_size), all = (int64_t)widest_table(l) * l->block_size;
+    int64_t size = MAX(256, l->block_size), all = (int64_t)shape_widest_table(l) * l->block_size;
     while (size < n)
         size *= 4;
     return (int)MIN(size, all);

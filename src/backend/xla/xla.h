@@ -140,6 +140,9 @@ static inline bool launch_keeps_logits(const struct loaded *l, const struct laun
     return s->n_steps == 1 || !device_is_gpu(l->device);
 }
 
+/* ---- shapes.c ---- */
+int shape_widest_table(const struct loaded *l); // entries that any group's block table has
+
 /* ---- inputs.c ---- */
 int states_width(const struct program *p); // of STATES; 0: it has none
 /* Entries of a group's block table that a launch needs: those of the context, or of the window and the rows. */

@@ -38,11 +38,11 @@ class Dense(unittest.TestCase):
         server.stop()
         return got, counts
 
-    def compare(self, model, *flags):
+    def compare(self, model, *flags, usual=("--device", "cpu")):
         seed = random.randrange(10**6)
         rng = random.Random(seed)
         prompts = [(" ".join(rng.choices(WORDS, k=rng.randint(1, 60))), rng.randint(1, 60)) for _ in range(20)]
-        wanted, _ = self.answers(model, prompts, "--device", "cpu")
+        wanted, _ = self.answers(model, prompts, *usual)
         got, counts = self.answers(model, prompts, "--device", "xla", *flags)
         self.assertEqual(got, wanted, (seed, counts))
         return counts
@@ -57,6 +57,17 @@ class Dense(unittest.TestCase):
         counts = self.compare("qwen3", "--max-model-len", "256", "--kv-cache-memory", str(24 * BLOCK_BYTES))
         self.assertGreater(counts["gyre:filled_blocks_total"], 40)
         self.assertGreater(counts["vllm:num_preemptions_total"], 0)
+
+    def test_int8_has_copies_of_its_scales_too(self):
+        how = ("--kv-cache-dtype", "int8", "--max-model-len", "256")
+        for model in ("qwen3", "gemma3"):
+            usual = ("--device", "xla", "--device-option", "dense=0", *how)
+            self.assertGreater(self.compare(model, *how, usual=usual)["gyre:filled_blocks_total"], 40)
+
+    def test_rings_are_beside_copies_of_any_length(self):
+        counts = self.compare("gemma4", "--device-option", "rings=0", "--device-option", "blockwise=32",
+                              "--xla-steps", "4")
+        self.assertGreater(counts["gyre:filled_blocks_total"], 40)
 
     def test_without_memory_for_them_all_is_gathered(self):
         self.assertEqual(self.compare("llama", "--device-option", "dense=0")["gyre:filled_blocks_total"], 0)

@@ -15,6 +15,7 @@ MODEL = "tests/models/gemma4"  # windows of 48 tokens, so rings of 128
 PROMPT = "Once upon a time there was a"
 RINGS = ("--device", "xla", "--device-option", "rings=0", "--device-option", "blockwise=256", "--device-option",
          "piece=64", "--max-num-batched-tokens", "32", "--block-size", "16")
+PAGED = "--device-option", "dense=0"  # without copies, of which none is attended to in pieces
 
 
 def ids(test, prompt, *flags):
@@ -43,8 +44,8 @@ class Rings(unittest.TestCase):
                                capture_output=True, text=True).stdout)
         self.assertTrue(200 < n < 256 < n + 70, n)
         usual = ids(self, text, "-n", "70")
-        self.assertEqual(ids(self, text, *RINGS, "-n", "70"), usual)
-        for more in some((("--xla-steps", "8"), ("--tensor-parallel-size", "2"))):
+        self.assertEqual(ids(self, text, *RINGS, *PAGED, "-n", "70"), usual)
+        for more in some((("--xla-steps", "8", *PAGED), ("--tensor-parallel-size", "2", *PAGED), ("--xla-steps", "8"))):
             self.assertEqual(ids(self, text, *RINGS, "-n", "70", *more), usual)
 
     def test_the_longest_sequence_chooses(self):

@@ -245,7 +245,7 @@ static void take_step(struct lower *c, struct tensor step) {
     for (int g = 0; g < c->p->n_groups; g++)
         if (c->p->groups[g].kind != CACHE_STATE || c->p->groups[g].ring) {
             c->store[g] = lower_store_places(c, g);
-            if (c->s.is_dense)
+            if (lower_is_dense(c, g))
                 lower_dense_places(c, g);
         }
     for (int i = 0; i < c->p->n_ropes; i++) {

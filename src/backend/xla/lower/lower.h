@@ -93,11 +93,13 @@ struct tensor lower_argmax(struct lower *c, struct tensor x, struct tensor *max)
 
 /* ---- lower_dense.c: launches with dense copies of caches (dense.h) ---- */
 
+bool lower_is_dense(const struct lower *c, int group); // the group has copies here
 void lower_dense_arguments(struct lower *c);
 void lower_dense_places(struct lower *c, int group);
-/* x [S, heads, dim], as it is kept; returns it. */
+/* x [S, heads, dim], as it is kept, or scales [S, heads]; returns it. */
 struct tensor lower_dense_put(struct lower *c, int cache, int which, struct tensor x);
-struct tensor lower_dense_rows(struct lower *c, int cache, int which); // [S, 1, heads, tokens of a row, dim]
+/* [S, 1, heads, tokens of a row, dim]; of scales without dim. */
+struct tensor lower_dense_rows(struct lower *c, int cache, int which);
 
 /* ---- attention, for softmax and latent ---- */
 

@@ -65,13 +65,23 @@ static struct tensor visible(struct lower *c, const struct attend *a, struct ten
     return sees;
 }
 
-/* A scale a row [S, W, H, B] over scores [S, H, Q, G, W, B]. */
+/* A scale a row [S, W, H, B] over scores [S, H, Q, G, W, B], or [S, H, G, B] of a run. */
 static struct tensor times_scales(struct hlo *h, struct tensor x, struct tensor scales) {
+    if (x.shape.rank == 4) {
+        struct shape s = x.shape;
+        struct tensor run = hlo_reshape(h, scales, SHAPE(s.dims[0], s.dims[1], s.dims[3]));
+        return hlo_binary(h, "multiply", x, hlo_spread(h, run, s, AXES(0, 1, 3)));
+    }
     struct tensor turned = hlo_transpose(h, scales, AXES(0, 2, 1, 3));
     return hlo_binary(h, "multiply", x, hlo_spread(h, turned, x.shape, AXES(0, 1, 4, 5)));
 }
 
-/* [S, 1, H, ..] of launches with dense copies, without the axis of 1: a product of these axes reads it as it lies. */
+/* Of one query a sequence, whose keys lie in one run: a copy of them, or a ring. */
+static bool is_one_run(const struct lower *c, const struct attend *a) {
+    return c->s.n_queries == 1 && (a->ring > 0 || lower_is_dense(c, a->group));
+}
+
+/* [S, 1, H, ..] without the axis of 1: a product of these axes reads it as it lies. */
 static struct tensor of_one_run(struct hlo *h, struct tensor x) {
     return hlo_reshape(h, x, SHAPE(x.shape.dims[0], x.shape.dims[2], x.shape.dims[3], x.shape.dims[4]));
 }
@@ -84,7 +94,7 @@ static struct tensor scores_of(struct lower *c, const struct attend *a, const st
     struct tensor q = hlo_convert(h, a->q, c->l->type), k = hlo_convert(h, r->k, c->l->type), s;
     int64_t n = k.shape.dims[1] * k.shape.dims[3];
     struct shape shape = SHAPE(q.shape.dims[0], q.shape.dims[2], q.shape.dims[1], q.shape.dims[3], n);
-    if (c->s.is_dense)
+    if (is_one_run(c, a))
         s = hlo_dot(h, of_one_run(h, q), of_one_run(h, k), (struct dot_axes){{0, 1, -1}, {0, 1, -1}, {3, -1}, {3, -1}},
                     TYPE_F32);
     else
@@ -99,23 +109,28 @@ static struct tensor scores_of(struct lower *c, const struct attend *a, const st
     return hlo_select(h, hlo_spread(h, sees, shape, AXES(0, 2, 4)), s, hlo_float(h, unseen));
 }
 
-/* Values [S, W, H, B, D], zero where no query of the sequence sees them: others may have left anything there. */
-static struct tensor seen_values(struct lower *c, struct tensor v, struct tensor sees) {
+/* Values [S, W, H, B, D] are made zero where no query of the sequence sees them: others may have left anything there.
+ * Of int8 their scales are, which are fewer. */
+static void hide_unseen_values(struct lower *c, struct kv_rows *r, struct tensor sees) {
     struct hlo *h = &c->h;
-    struct shape s = v.shape;
+    struct tensor *x = r->v.type == TYPE_S8 ? &r->v_scale : &r->v;
+    struct shape s = x->shape;
     struct tensor any = hlo_reshape(h, hlo_reduce(h, "or", sees, 1), SHAPE(s.dims[0], s.dims[1], s.dims[3]));
-    return hlo_select(h, hlo_spread(h, any, s, AXES(0, 1, 3)), v, hlo_full(h, v.type, SCALAR, 0));
+    *x = hlo_select(h, hlo_spread(h, any, s, AXES(0, 1, 3)), *x, hlo_full(h, x->type, SCALAR, 0));
 }
 
 /* Sums [S, H, Q, G, D] of values by weights [S, H, Q, G, W * B]. */
-static struct tensor sum_values(struct lower *c, const struct kv_rows *r, struct tensor weights) {
+static struct tensor sum_values(struct lower *c, const struct attend *a, const struct kv_rows *r,
+                                struct tensor weights) {
     struct hlo *h = &c->h;
     struct shape s = weights.shape;
-    if (c->s.is_dense) {
-        struct tensor p = hlo_convert(h, hlo_reshape(h, weights, SHAPE(s.dims[0], s.dims[1], s.dims[3], s.dims[4])),
-                                      c->l->type),
+    if (is_one_run(c, a)) {
+        struct tensor p = hlo_reshape(h, weights, SHAPE(s.dims[0], s.dims[1], s.dims[3], s.dims[4])),
                       v = of_one_run(h, hlo_convert(h, r->v, c->l->type));
-        struct tensor y = hlo_dot(h, p, v, (struct dot_axes){{0, 1, -1}, {0, 1, -1}, {3, -1}, {2, -1}}, TYPE_F32);
+        if (r->has_scales)
+            p = times_scales(h, p, r->v_scale);
+        struct tensor y = hlo_dot(h, hlo_convert(h, p, c->l->type), v,
+                                  (struct dot_axes){{0, 1, -1}, {0, 1, -1}, {3, -1}, {2, -1}}, TYPE_F32);
         return hlo_reshape(h, y, SHAPE(s.dims[0], s.dims[1], 1, s.dims[3], y.shape.dims[3]));
     }
     struct tensor p = hlo_reshape(
@@ -136,10 +151,10 @@ static struct running piece_of(struct lower *c, const struct attend *a, struct t
     struct kv_rows r = a->rows(c, a, table);
     struct tensor sees = visible(c, a, positions_from(c, first, r.k.shape.dims[1] * r.k.shape.dims[3]));
     struct tensor s = scores_of(c, a, &r, sees);
-    r.v = seen_values(c, r.v, sees);
+    hide_unseen_values(c, &r, sees);
     struct tensor max = hlo_reduce(h, "maximum", s, 4);
     struct tensor e = hlo_unary(h, "exponential", hlo_binary(h, "subtract", s, hlo_rows(h, max, s.shape)));
-    return (struct running){max, hlo_reduce(h, "add", e, 4), sum_values(c, &r, e)};
+    return (struct running){max, hlo_reduce(h, "add", e, 4), sum_values(c, a, &r, e)};
 }
 
 static struct running joined(struct hlo *h, struct running a, struct running b) {
@@ -218,14 +233,15 @@ static struct running start(struct lower *c, const struct attend *a, struct shap
 static struct tensor at_once(struct lower *c, const struct attend *a, struct shape sums) {
     struct hlo *h = &c->h;
     struct kv_rows r = a->rows(c, a, c->table[a->group]);
+    bool is_dense = lower_is_dense(c, a->group);
     int64_t n = r.k.shape.dims[1] * r.k.shape.dims[3];
     struct tensor keys = a->ring > 0     ? lower_ring_positions(c, a->ring)
-                         : c->s.is_dense ? c->dense_keys[a->group]
+                         : is_dense      ? c->dense_keys[a->group]
                                          : positions_from(c, c->base[a->group], n);
     struct tensor sees = visible(c, a, keys);
     struct tensor s = scores_of(c, a, &r, sees), max = hlo_reduce(h, "maximum", s, 4), sink = max;
-    if (!c->s.is_dense || a->window > 0 || a->chunk > 0) // else there is nothing that was not seen, but zeros
-        r.v = seen_values(c, r.v, sees);
+    if (!is_dense || a->window > 0 || a->chunk > 0) // else there is nothing that was not seen, but zeros
+        hide_unseen_values(c, &r, sees);
     if (a->sinks) {
         sink = hlo_spread(h, *a->sinks, sums, AXES(1, 3));
         max = hlo_binary(h, "maximum", max, sink);
@@ -234,7 +250,7 @@ static struct tensor at_once(struct lower *c, const struct attend *a, struct sha
     struct tensor sum = hlo_reduce(h, "add", e, 4);
     if (a->sinks)
         sum = hlo_binary(h, "add", sum, hlo_unary(h, "exponential", hlo_binary(h, "subtract", sink, max)));
-    return sum_values(c, &r, hlo_binary(h, "divide", e, hlo_rows(h, sum, e.shape)));
+    return sum_values(c, a, &r, hlo_binary(h, "divide", e, hlo_rows(h, sum, e.shape)));
 }
 
 struct tensor lower_attend(struct lower *c, const struct attend *a) {
@@ -242,7 +258,7 @@ struct tensor lower_attend(struct lower *c, const struct attend *a) {
     struct shape q = a->q.shape, sums = SHAPE(q.dims[0], q.dims[2], q.dims[1], q.dims[3]);
     struct tensor y;
     int64_t gathered = (int64_t)c->at.width[a->group] * c->l->block_size * c->s.n_seqs;
-    if (!c->s.is_dense && (is_long(c, a->group) || (gathered > GATHERED_TOKENS && c->s.n_seqs > 1))) {
+    if (!lower_is_dense(c, a->group) && (is_long(c, a->group) || (gathered > GATHERED_TOKENS && c->s.n_seqs > 1))) {
         struct running r = in_pieces(c, a, start(c, a, sums));
         y = hlo_binary(h, "divide", r.values, hlo_rows(h, r.sum, r.values.shape));
     } else {
@@ -255,16 +271,11 @@ struct tensor lower_attend(struct lower *c, const struct attend *a) {
 
 static struct kv_rows rows_of_cache(struct lower *c, const struct attend *a, struct tensor table) {
     struct hlo *h = &c->h;
-    if (c->s.is_dense)
-        return (struct kv_rows){.k = lower_dense_rows(c, a->cache, CACHE_K),
-                                .v = lower_dense_rows(c, a->cache, CACHE_V)};
-    struct kv_rows r = {.k = hlo_take(h, *lower_cache(c, a->cache, CACHE_K), table),
-                        .v = hlo_take(h, *lower_cache(c, a->cache, CACHE_V), table),
-                        .has_scales = c->l->has_int8_cache};
-    if (r.has_scales) {
-        r.k_scale = hlo_take(h, *lower_cache(c, a->cache, CACHE_K_SCALE), table);
-        r.v_scale = hlo_take(h, *lower_cache(c, a->cache, CACHE_V_SCALE), table);
-    }
+    struct kv_rows r = {.has_scales = c->l->has_int8_cache};
+    struct tensor *const parts[] = {&r.k, &r.v, &r.k_scale, &r.v_scale};
+    for (int i = 0; i < c->l->layers[a->cache].n; i++)
+        *parts[i] = lower_is_dense(c, a->group) ? lower_dense_rows(c, a->cache, CACHE_K + i)
+                                                : hlo_take(h, *lower_cache(c, a->cache, CACHE_K + i), table);
     return r;
 }
 

@@ -7,6 +7,8 @@
 
 /* ---- in a step ---- */
 
+bool lower_is_dense(const struct lower *c, int group) { return c->s.is_dense && dense_is_paged(c->l, group); }
+
 void lower_dense_arguments(struct lower *c) {
     for (int i = 0; i < c->l->n_caches; i++)
         if (dense_has(c->l, i))
@@ -58,8 +60,10 @@ struct tensor lower_dense_put(struct lower *c, int cache, int which, struct tens
 
 struct tensor lower_dense_rows(struct lower *c, int cache, int which) {
     struct tensor x = c->dense[array_of(c, cache, which)];
-    struct shape s = x.shape;
-    return hlo_reshape(&c->h, x, SHAPE(s.dims[0], 1, s.dims[1], s.dims[2], s.dims[3]));
+    struct shape s = {.rank = x.shape.rank + 1, .dims = {x.shape.dims[0], 1}};
+    for (int i = 1; i < x.shape.rank; i++)
+        s.dims[i + 1] = x.shape.dims[i];
+    return hlo_reshape(&c->h, x, s);
 }
 
 /* ---- zeros, and filling ---- */
@@ -81,7 +85,8 @@ static struct tensor row_of(struct hlo *h, struct tensor ints, int which, int64_
 
 /* to [S, H, width * B, D] with blocks of `from` [blocks, H, B, D] in its slots: of each so many tokens, and zeros. */
 static struct tensor filled(struct hlo *h, struct tensor from, struct tensor to, struct tensor ints, int64_t n) {
-    int64_t n_heads = from.shape.dims[1], block_size = from.shape.dims[2], dim = from.shape.dims[3];
+    int64_t n_heads = from.shape.dims[1], block_size = from.shape.dims[2],
+            dim = from.shape.rank > 3 ? from.shape.dims[3] : 1;
     struct tensor blocks = hlo_take(h, from, row_of(h, ints, FILL_BLOCK, n));
     struct tensor token = hlo_iota(h, TYPE_S32, SHAPE(n, block_size), 1);
     struct tensor is_there = hlo_compare(h, "LT", token, hlo_rows(h, row_of(h, ints, FILL_TOKENS, n), token.shape));

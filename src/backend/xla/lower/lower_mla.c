@@ -22,7 +22,7 @@ void xla_mla_prep(struct lower *c) {
 }
 
 static struct kv_rows latent_rows(struct lower *c, const struct attend *a, struct tensor table) {
-    struct tensor k = c->s.is_dense ? lower_dense_rows(c, a->cache, CACHE_LATENT_ROW)
+    struct tensor k = lower_is_dense(c, a->group) ? lower_dense_rows(c, a->cache, CACHE_LATENT_ROW)
                                     : hlo_take(&c->h, *lower_cache(c, a->cache, CACHE_LATENT_ROW), table);
     // [S, W, 1, B, rank + rope]
     return (struct kv_rows){.k = k, .v = hlo_slice(&c->h, k, 4, 0, a->value_dim)};

@@ -2,7 +2,8 @@
  *
  * Rows are put where they belong one by one, but for int8. TPUs keep arrays in tiles, of int8 32 tokens by 128
  * channels; for a row of its own in one of those XLA lays the whole array out anew, and back behind it: four copies of
- * keys and values a layer. So int8 goes by whole tiles: those that rows touch are read, changed and put back. */
+ * keys and values a layer. So int8 goes by whole tiles: those that rows touch are read, changed and put back. A GPU has
+ * no such tiles, and there one row a sequence is put by itself. */
 #include "backend/xla/lower/lower.h"
 
 enum { TILE_TOKENS = 32 };
@@ -73,10 +74,14 @@ static void place_tiles(struct lower *c, int group, struct store *out) {
     out->row = hlo_reshape(h, row, SHAPE(n_seqs * n, tile));
 }
 
+static bool goes_by_tiles(const struct lower *c) {
+    return c->l->has_int8_cache && (c->s.n_queries > 1 || !device_is_gpu(c->l->device));
+}
+
 struct store lower_store_places(struct lower *c, int group) {
     struct store out = {.n_tiles = 0};
     place_tokens(c, group, &out);
-    if (c->l->has_int8_cache)
+    if (goes_by_tiles(c))
         place_tiles(c, group, &out);
     return out;
 }
@@ -98,9 +103,10 @@ void lower_store(struct lower *c, int cache, int which, struct tensor x) {
     struct hlo *h = &c->h;
     struct tensor *to = lower_cache(c, cache, which);
     const struct store *s = &c->store[lower_group(c, cache)];
+    bool is_dense = lower_is_dense(c, lower_group(c, cache));
     if (to->type != TYPE_S8) {
         x = hlo_convert(h, x, to->type);
-        if (c->s.is_dense)
+        if (is_dense)
             x = lower_dense_put(c, cache, which, x);
         *to = hlo_put_tokens(h, *to, s->at, x);
         return;
@@ -110,6 +116,11 @@ void lower_store(struct lower *c, int cache, int which, struct tensor x) {
     struct tensor scale =
         hlo_binary(h, "divide", hlo_binary(h, "maximum", most, hlo_float(h, 1e-20f)), hlo_float(h, 127));
     struct tensor whole = hlo_unary(h, "round_nearest_even", hlo_binary(h, "divide", x, hlo_rows(h, scale, x.shape)));
-    *to = put_tiles(c, s, *to, hlo_convert(h, whole, TYPE_S8));
+    x = hlo_convert(h, whole, TYPE_S8);
+    if (is_dense) {
+        x = lower_dense_put(c, cache, which, x);
+        scale = lower_dense_put(c, cache, which + 2, scale);
+    }
+    *to = goes_by_tiles(c) ? put_tiles(c, s, *to, x) : hlo_put_tokens(h, *to, s->at, x);
     *scales = hlo_put_tokens(h, *scales, s->at, scale);
 }
