@@ -175,15 +175,6 @@ struct gyre_bad_sequence {
  * tokens, all of which are then computed, whatever the prefix cache has. */
 enum gyre_pooling { GYRE_POOL_NONE, GYRE_POOL_LAST, GYRE_POOL_MEAN };
 
-/* How much of an answer a model may think. Only one token can end it. */
-struct gyre_thinking {
-    const int32_t *begin; // tokens that begin it, at most 16
-    size_t n_begin;       // 0: none do
-    int32_t end;          // the token that ends it
-    bool is_open;         // the prompt has begun it
-    int64_t most_tokens;  // of it, all told, neither begin nor end among them; then `end` comes
-};
-
 /* Everything is copied by gyre_submit. */
 struct gyre_request {
     size_t struct_size;    // gyre_request_default sets it
@@ -228,7 +219,6 @@ struct gyre_request {
     int32_t adapter; // of gyre_options.adapters, from 1; 0: the model as it is. Prompts are cached for each apart
     const int32_t *prediction; // what the answer is expected to be: guesses, which change no token
     size_t n_prediction;       // at most 131072
-    const struct gyre_thinking *thinking; // NULL: no bound
 };
 
 /* The model's generation defaults; greedy where it has none. */

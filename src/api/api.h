@@ -177,7 +177,7 @@ bool api_read_body(struct http_exchange *x, json_t **out);
 enum status api_tokenize(struct api *api, struct str text, int flags, struct token_ids *out, struct error *err);
 size_t api_most_text(const struct api *api); // bytes that it takes
 
-/* A token_splitter (engine/constrain/constraint.h) of the api. */
+/* A token_splitter (engine/constraint.h) of the api. */
 int api_split_behind(void *api, const int32_t *before, int n_before, struct str text, int32_t *out, int max);
 
 /* Refuses a text that cannot fit the context, before it is tokenized: with more than four times the bytes of a context

@@ -32,7 +32,9 @@ static double cache_bytes(const void *context, int cache) {
     const struct cache_group *c = &placed->engine.program->groups[group];
     double block =
         (double)placed->engine.ops->cache_block_bytes(placed->engine.loaded, group, placed->block_size) / c->n_layers;
-    return c->kind == CACHE_STATE ? block : block / placed->block_size;
+    if (c->kind == CACHE_STATE) // of a ring each token by itself
+        return c->ring > 0 ? block / c->ring : block;
+    return block / placed->block_size;
 }
 
 /* What attention multiplies has 16 bits, whatever the cache has. */

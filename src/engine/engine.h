@@ -10,9 +10,8 @@
 #include "base/arena.h"
 #include "base/fair_share.h"
 #include "core/backend.h"
-#include "engine/constrain/constrain.h"
-#include "engine/constrain/constraint.h"
-#include "engine/constrain/thinking.h"
+#include "engine/constrain.h"
+#include "engine/constraint.h"
 #include "engine/draft/drafter.h"
 #include "engine/draft/economy.h"
 #include "engine/draft/ngram.h"
@@ -39,7 +38,6 @@ struct request {
     int n_banned;
     struct constraint *constraint; // NULL: no grammar
     bool is_untold;                // tokens of it came that the grammar was not told of
-    struct thinking thinking;
     struct guess_luck luck;
     struct proposal draft;
     int32_t n_vocab;

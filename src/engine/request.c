@@ -280,9 +280,7 @@ enum status request_new(const struct gyre *g, const struct gyre_request *asked, 
     r->prediction.tokens = copy_array(&r->arena, asked->prediction, a->n_prediction, sizeof *a->prediction);
     a->prediction = NULL; // in r->prediction
     r->submitted_us = clock_us();
-    enum status st = engine_thinking_init(r, g->info.vocab_size, err);
-    if (st == OK)
-        st = open_constraint(r, g, err);
+    enum status st = open_constraint(r, g, err);
     a->grammar = NULL; // in r->constraint
     if (st == OK)
         return OK;

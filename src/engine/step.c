@@ -76,7 +76,7 @@ static void fill_rows(struct step *step, struct sequence *seq) {
     for (int i = 0; i < n; i++, position++, plan->n_rows++) {
         plan->out_row[plan->n_rows] = first_token + (position - seq->n_computed);
         step->sample[plan->n_rows] = engine_row_params(seq->owner, position);
-        step->is_late |= engine_mask_is_late(seq->owner, position) || engine_thinking_is_late(seq->owner, position);
+        step->is_late |= engine_mask_is_late(seq->owner, position);
         plan->draws_best &= sample_is_best(&step->sample[plan->n_rows]);
         step->rows[plan->n_rows] = (struct step_row){seq->owner, position, seq->n_backs, 0};
     }
@@ -117,14 +117,9 @@ static void fill_sequence(struct gyre *g, struct step *step, struct sequence *se
 /* Until then; -1: all of them. */
 static void mask_rows(struct gyre *g, struct step *step, int64_t until_us) {
     int64_t start_us = g->mask_crew ? clock_us() : 0;
-    for (int row = 0; row < step->plan.n_rows; row++) {
-        struct request *r = step->rows[row].request;
-        int32_t position = step->rows[row].position;
-        if (!engine_mask_row(g, r, position, until_us, &step->sample[row]))
-            engine_hold_row(g, r);
-        else
-            engine_end_thinking(r, position, &step->sample[row]);
-    }
+    for (int row = 0; row < step->plan.n_rows; row++)
+        if (!engine_mask_row(g, step->rows[row].request, step->rows[row].position, until_us, &step->sample[row]))
+            engine_hold_row(g, step->rows[row].request);
     g->mask_wait_us += g->mask_crew ? clock_us() - start_us : 0;
 }
 

@@ -3,7 +3,7 @@
 
 #include "base/json/json.h"
 #include "engine/abi.h"
-#include "engine/constrain/constraint.h"
+#include "engine/constraint.h"
 
 #include <stdlib.h>
 

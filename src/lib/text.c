@@ -2,7 +2,7 @@
 #include "lib/public.h"
 
 #include "base/json/json.h"
-#include "engine/constrain/constraint.h"
+#include "engine/constraint.h"
 #include "grammar/grammar_cache.h"
 #include "text/chat/turn_ends.h"
 #include "text/detokenizer.h"

@@ -7,7 +7,6 @@
 #include "base/json/json.h"
 #include "base/random.h"
 #include "grammar/matcher.h"
-#include "grammar/rx_pool.h"
 #include "text/token_trie.h"
 
 #include <pthread.h>
@@ -258,30 +257,8 @@ static void threads_that_share_a_grammar_see_what_one_alone_sees(void **state) {
     grammar_release(shared);
 }
 
-/* Tables are shared by what a state's expression is: of the same parts "one of" and "both" have others. */
-static void expressions_of_the_same_parts_are_told_apart(void **state) {
-    (void)state;
-    struct rx_pool *p = rx_pool_open(100000);
-    for (int i = 0; i < 2000; i++) {
-        char text[3][8];
-        rx_id part[3];
-        for (int k = 0; k < 3; k++) {
-            snprintf(text[k], sizeof text[k], "%d%c", i, 'a' + k);
-            part[k] = rx_repeat(p, rx_bytes(p, str_of(text[k])), 0, RX_NO_MAX);
-        }
-        rx_id either = rx_alt(p, part[0], part[1]), both = rx_and(p, part[0], part[1]);
-        rx_id any = rx_alt(p, either, part[2]), all = rx_and(p, both, part[2]);
-        rx_id ids[] = {either, both, any, all};
-        for (int a = 0; a < 4; a++)
-            for (int b = 0; b < a; b++)
-                EXPECT(memcmp(&p->nodes[ids[a]].id, &p->nodes[ids[b]].id, sizeof p->nodes[0].id) != 0);
-    }
-    rx_pool_free(p);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(expressions_of_the_same_parts_are_told_apart),
         cmocka_unit_test(tables_beside_one_another_are_right),
         cmocka_unit_test(kinds_of_bytes_tell_what_stays),
         cmocka_unit_test(characters_of_punctuation_are_told_apart),

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "check.h"
-#include "engine/constrain/constraint.h"
+#include "engine/constraint.h"
 
 enum { LETTERS_EOS = 1, FIRST_LETTER = 3, FIRST_PAIR = FIRST_LETTER + 26 };
 

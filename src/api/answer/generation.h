@@ -63,13 +63,6 @@ struct dialect {
     bool abort_fails; // it has no name for an answer that was aborted: the request fails
 };
 
-/* fields/thinking.h */
-struct thinking_bound {
-    const char *field; // that asks for it; NULL: none does
-    int64_t most;      // tokens
-    bool may_be_ignored;
-};
-
 struct generation {
     struct api *api;
     struct http_exchange *x;
@@ -92,7 +85,6 @@ struct generation {
     struct tool_format *own_format;   // ... where the request brought a template
     struct str opened;                // what the end of the prompt has begun, in that form
     bool prompt_ends_reasoning;
-    struct thinking_bound thinking;
     struct tool_ask tools;
     const char *const *stops;
     size_t n_stops;

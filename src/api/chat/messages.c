@@ -273,10 +273,8 @@ static enum status read_thinking(struct generation *g, const json_t *body, json_
     m->hide_thinking = strcmp(display, "omitted") == 0;
     if (strcmp(type, "adaptive") != 0)
         json_object_set_new(context, "enable_thinking", json_boolean(strcmp(type, "enabled") == 0));
-    int64_t most;
-    TRY(jv_int_or(thinking, "thinking", "budget_tokens", 0, INT32_MAX, -1, &most, err));
-    if (most >= 0 && strcmp(type, "enabled") == 0)
-        g->thinking = (struct thinking_bound){"thinking.budget_tokens", most, true};
+    if (json_object_get(thinking, "budget_tokens"))
+        params_warn(g, "thinking.budget_tokens was ignored: only max_tokens ends the thinking");
     return OK;
 }
 

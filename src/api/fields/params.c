@@ -3,7 +3,6 @@
 
 #include "api/answer/bad_words.h"
 #include "api/answer/prediction.h"
-#include "api/fields/thinking.h"
 
 #include <math.h>
 #include <sys/random.h>
@@ -72,8 +71,8 @@ static const struct field common_fields[] = {
     {"logprob_token_ids", FIELD_UNSUPPORTED, NULL},
     {"token_ids_logprob", FIELD_UNSUPPORTED, NULL},
     {"logprob_start_len", FIELD_UNSUPPORTED, "-1"},
-    {"thinking_token_budget", FIELD_READ, NULL},
-    {"reasoning_budget_tokens", FIELD_READ, NULL},
+    {"thinking_token_budget", FIELD_UNSUPPORTED, "-1"},
+    {"reasoning_budget_tokens", FIELD_UNSUPPORTED, "-1"},
     {"repetition_detection", FIELD_UNSUPPORTED, NULL},
     {"stream_interval", FIELD_UNSUPPORTED, "1"},
     {"return_progress", FIELD_UNSUPPORTED, NULL},
@@ -245,7 +244,6 @@ static enum status read_common(struct generation *g, const json_t *body, struct 
     TRY(bad_words_read(g->api, body, &p->fields, err));
     TRY(prediction_read(g->api, body, &p->fields, err));
     TRY(structured_read(body, &p->structured, err));
-    TRY(thinking_read(g, body, err));
     TRY(check_limits(limits, p, err));
     TRY(check_ranges(r, err));
     p->n = (int)n;
@@ -301,7 +299,7 @@ enum status params_compile_structured(struct generation *g, struct params *p, co
         return fail(err, ERR_UNSUPPORTED, "%s: it is not supported together with %s", s->field, excludes);
     TRY(structured_compile(g, s, err));
     p->fields.request.grammar = s->field ? &s->compiled : NULL;
-    return thinking_bind(g, &p->fields.request, excludes, err);
+    return OK;
 }
 
 void params_release(struct params *p) {

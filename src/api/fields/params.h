@@ -40,8 +40,8 @@ void params_warn(struct generation *g, const char *sentence);
 enum status params_check_fields(struct generation *g, const json_t *body, const struct field *table, bool generates,
                                 struct error *err);
 
-/* The grammar of structured output, and the bound of thinking (thinking.h), into the engine's request: once the prompt
- * is there, before generation_start. excludes: a field with which there is none; NULL: there may be one. */
+/* The grammar of structured output, into the engine's request: once the prompt is there, before generation_start.
+ * excludes: a field with which there is none; NULL: there may be one. */
 enum status params_compile_structured(struct generation *g, struct params *p, const char *excludes, struct error *err);
 
 void params_release(struct params *p);

@@ -11,7 +11,7 @@
 #pragma once
 
 #include "base/json/json.h"
-#include "engine/constrain/constraint.h"
+#include "engine/constraint.h"
 
 struct generation;
 

@@ -202,6 +202,8 @@ static const struct backend_option xla_options[] = {
     {0},
 };
 
+static const struct backend_probes xla_probes = {.weight_bytes = weights_bytes_of};
+
 const struct backend_ops backend_xla = {
     .name = "xla",
     .ragged = true,
@@ -211,6 +213,7 @@ const struct backend_ops backend_xla = {
     .max_in_flight = 2,
     .tokens_ahead = XLA_STEPS - 1,
     .options = xla_options,
+    .probes = &xla_probes,
     .open = xla_open,
     .memory = xla_memory,
     .close = xla_close,

@@ -101,6 +101,13 @@ static int64_t placed_bytes(const struct placed *p) {
            (p->is_scaled ? p->weight->out * (int64_t)sizeof(float) : 0);
 }
 
+int64_t weights_bytes_of(const struct loaded *l, const struct weight *w) {
+    for (int i = 0; i < l->n_weights; i++)
+        if (l->weights[i].weight == w)
+            return placed_bytes(&l->weights[i]);
+    return weight_stored_bytes(w);
+}
+
 int64_t weights_bytes(const struct loaded *l) {
     int64_t n = 0;
     for (int i = 0; i < l->n_weights; i++)

@@ -13,3 +13,4 @@ enum status weights_place(struct loaded *l, bool is_dummy, const struct load_pro
 enum status dummies_make(struct loaded *l, struct error *err);
 void weights_release(struct loaded *l);
 int64_t weights_bytes(const struct loaded *l); // on the device
+int64_t weights_bytes_of(const struct loaded *l, const struct weight *w);

@@ -17,5 +17,5 @@ bool engine_may_guess(const struct request *r) {
     bool one_to_go = sequence_decodes(seq) && seq->n_tokens - seq->n_computed == 1;
     bool is_expected = sequence_expects(seq, seq->n_tokens - 1);
     return one_to_go && r->asked.max_tokens > 0 && r->asked.pooling == GYRE_POOL_NONE &&
-           !(is_expected && reads_history(&r->sample)) && !engine_thinking_may_end(r, MOST_GUESSES + 1);
+           !(is_expected && reads_history(&r->sample));
 }

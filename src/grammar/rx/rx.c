@@ -296,9 +296,7 @@ static size_t join_sets(struct rx_pool *p, enum rx_kind kind, rx_id *parts, size
 
 static rx_id list_node(struct rx_pool *p, enum rx_kind kind, const rx_id *parts, size_t n) {
     struct rx_node node = {.kind = kind, .b = (uint32_t)n, .flags = kind == RX_K_AND ? RX_NULLABLE | RX_BOOLEAN : 0};
-    // Commutative: numbers, and so the order of parts, differ from pool to pool. The kind is the seed and no part of
-    // the key: a seed that is one more and a key that is one more may give the same hash.
-    struct rx_hash key = {n};
+    struct rx_hash key = {n, kind}; // commutative: numbers, and so the order of parts, differ from pool to pool
     for (size_t i = 0; i < n; i++) {
         const struct rx_node *x = &p->nodes[parts[i]];
         if (kind == RX_K_ALT)

@@ -1,7 +1,7 @@
 /* grammar_flags.h - flags that say what an answer must be: --json-schema, --grammar, --regex, --choice. */
 #pragma once
 
-#include "engine/constrain/constraint.h"
+#include "engine/constraint.h"
 #include "grammar/grammar_cache.h"
 #include "gyre.h"
 #include "main/flags/flags.h"

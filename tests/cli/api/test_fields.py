@@ -384,9 +384,8 @@ class Ranges(Case):
         for field, bad, nothing in (("typical_p", 0.9, 1.0), ("mirostat", 2, 0), ("xtc_probability", 0.1, 0),
                                     ("dry_multiplier", 0.8, 0), ("top_n_sigma", 1, -1), ("repeat_penalty", 1.1, 1.0),
                                     ("samplers", ["top_k"], []), ("top_n_tokens", 5, 0), ("logprob_token_ids", [5], []),
-                                    ("thinking_token_budget", 100, -1),
-                                    ("reasoning_budget_tokens", 0, -1), ("logits_processors", ["x"], []),
-                                    ("lora_request", {"name": "x"}, None),
+                                    ("thinking_token_budget", 100,
+                                     None), ("logits_processors", ["x"], []), ("lora_request", {"name": "x"}, None),
                                     ("vllm_xargs", {"a": 1}, {}), ("repetition_detection", {"max": 3},
                                                                    None), ("stream_interval", 5, 1), ("prompt_embeds",
                                                                                                       "x", None)):

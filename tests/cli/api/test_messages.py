@@ -155,22 +155,7 @@ class Thinking(unittest.TestCase):
         self.assertTrue(0 < r["usage"]["output_tokens_details"]["thinking_tokens"] < 40)
         budget = self.both(thinker, max_tokens=40, thinking={"type": "enabled", "budget_tokens": 1024})
         self.assertEqual(budget["content"], r["content"])
-        self.assertNotIn("warnings", budget)
-
-    def test_a_budget_ends_it(self):
-        free = self.both(thinker, max_tokens=40)
-        for n in (0, 1, 3):
-            r = self.both(thinker, max_tokens=40, thinking={"type": "enabled", "budget_tokens": n})
-            self.assertEqual([b["type"] for b in r["content"]], ["thinking", "text"][n == 0:])
-            self.assertLess(r["usage"]["output_tokens_details"]["thinking_tokens"], n + 2)
-            if n:
-                self.assertTrue(free["content"][0]["thinking"].startswith(r["content"][0]["thinking"].strip()))
-        status, r = thinker.post("/v1/messages", messages=CHAT, max_tokens=5,
-                                 thinking={"type": "enabled", "budget_tokens": -1})
-        self.assertEqual((status, "budget_tokens" in r["error"]["message"]), (400, True), r)
-        _, r = server.post("/v1/messages", messages=CHAT, max_tokens=5,
-                           thinking={"type": "enabled", "budget_tokens": 5})
-        self.assertIn("thinking.budget_tokens was ignored", r["warnings"][0])
+        self.assertIn("budget_tokens", budget["warnings"][0])
 
     def test_thinking_that_does_not_end_has_no_text(self):
         self.assertEqual([b["type"] for b in self.both(thinker, max_tokens=3)["content"]], ["thinking"])

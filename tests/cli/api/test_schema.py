@@ -7,8 +7,6 @@ Not in make test-fast: it validates some 6,000 texts with another validator, whi
 writes down anew what the JSON-Schema-Test-Suite comes to.
 """
 import collections
-import concurrent.futures
-import http.client
 import json
 import os
 import resource
@@ -19,7 +17,6 @@ import unittest
 
 import packages
 import random_schemas
-from serving import Server
 
 GYRE = os.path.abspath(os.environ.get("GYRE", "build/gyre"))
 DATA = os.path.join(packages.ROOT, "build/data/json")
@@ -85,24 +82,6 @@ def invalid(python, cases):
     return out[:-1]
 
 
-def written(port, schemas, seed):
-    """(schema, text, how it ended) of a request for each, many at a time; a fifth with log-probabilities: no jumps."""
-    def ask(at):
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
-        body = {"prompt": "x", "max_tokens": 200, "temperature": 2, "seed": seed + at,
-                "structured_outputs": {"json": schemas[at]}, **({} if at % 5 else {"logprobs": 1})}
-        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
-        answer = connection.getresponse()
-        status, r = answer.status, json.loads(answer.read())
-        connection.close()
-        if status != 200:
-            why = r["error"]
-            return schemas[at], why["message"], "refused" if why["param"] == "structured_outputs.json" else str(why)
-        return schemas[at], r["choices"][0]["text"], r["choices"][0]["finish_reason"]
-    with concurrent.futures.ThreadPoolExecutor(32) as pool:
-        return list(pool.map(ask, range(len(schemas))))
-
-
 class ThirdParties(unittest.TestCase):
     def test_the_test_suite_only_gets_better(self):
         results, before = suite_results(), written_results()
@@ -141,31 +120,6 @@ class RandomTexts(unittest.TestCase):
         self.assertEqual(invalid(python, cases), [])
         refused = [o["error"] for o in out if "error" in o and "no text" not in o["error"] and "$ref" not in o["error"]]
         self.assertLess(len(refused), 0.03 * n, collections.Counter(refused).most_common(5))
-
-    def test_what_a_model_writes_by_a_random_schema_is_valid(self):
-        """A model that writes anything, at temperature 2: through masks, jumps, the step and the answer's text. A text
-        that is cut begins one of the schema's."""
-        seed = int(os.environ.get("GYRE_TEST_SEED") or time.time()) % 100000000
-        n = int(os.environ.get("GYRE_TEST_SCHEMAS") or 1000)
-        print("GYRE_TEST_SEED=%d" % seed)
-        python = packages.python_with(self, PACKAGE)
-        toy = Server("tests/models/llama", "--device", "toy", "--max-num-seqs", "32", "--disable-log-requests")
-        try:
-            answers = written(toy.port, random_schemas.schemas(n, seed), seed)
-        finally:
-            self.assertEqual(toy.stop(), 0)
-        limits = "takes too much time", "has too many states"  # which only the text may meet
-        answers = [(schema, text, "limit" if any(limit in end for limit in limits) else end)
-                   for schema, text, end in answers]
-        counts = collections.Counter(end for _, _, end in answers)
-        print(dict(counts))
-        self.assertEqual(set(counts) - {"stop", "length", "refused", "limit"}, set())
-        self.assertLess(counts["limit"], 3 + n // 1000)
-        self.assertGreater(counts["stop"], 0.6 * n)
-        self.assertEqual(invalid(python, [(schema, text) for schema, text, end in answers if end == "stop"]), [])
-        cut = [{"json_schema": schema, "text": text.rstrip("\ufffd")} for schema, text, end in answers
-               if end == "length"]
-        self.assertEqual([line for line, o in zip(cut, grammar(cut)) if not o.get("prefix")], [])
 
     def test_values_are_accepted_where_they_are_valid_and_only_there(self):
         seed = int(os.environ.get("GYRE_TEST_SEED") or time.time()) % 100000000

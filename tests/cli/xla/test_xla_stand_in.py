@@ -1,7 +1,7 @@
 """--device xla over a plugin that computes nothing and looks at everything (tests/xla/stand_in.c): structs, order of
 calls, what is given away, what is freed; each call of it failing in turn, which is a sentence and no leak; and what a
 step that decodes costs: calls, and bytes to the device and from it."""
-import os, re, socket, subprocess, tempfile, unittest
+import json, os, re, socket, subprocess, tempfile, unittest
 
 from brief import slow
 from packages import ROOT
@@ -46,12 +46,12 @@ class StandIn(unittest.TestCase):
     def counts(self, log):
         return {l.split()[1]: int(l.split()[2]) for l in log if l.startswith("calls ")}
 
-    def decode(self, n, n_output, *flags, **environment):
+    def decode(self, n, n_output, *flags, model="llama", **environment):
         """What `n` sequences of 100 tokens and so many more cost: counts of the log."""
         log = os.path.join(self.folder.name, "log")
         if os.path.exists(log):
             os.remove(log)
-        p = subprocess.run([GYRE, "bench", "decode", os.path.join(ROOT, "tests/models/llama"), "--device", "xla",
+        p = subprocess.run([GYRE, "bench", "decode", os.path.join(ROOT, "tests/models", model), "--device", "xla",
                             "--batch", str(n), "--input-len", "100", "--output-len", str(n_output), "--num-iters", "1",
                             "--warmup-seconds", "0", "--max-model-len", "256", "--device-option", "cache=0", *flags],
                            capture_output=True, text=True, timeout=100,
@@ -126,6 +126,19 @@ class StandIn(unittest.TestCase):
         # zeros, the start; 8 steps with the end of a prompt, the beginning of the next and one launch of all before
         # them; 64 steps in eights
         self.assertLessEqual(n, 2 + 8 * 3 + 8)
+
+    def test_what_a_step_reads_is_as_it_lies(self):
+        """Int8 weights and caches, and a ring token by token: as many bytes as a paged cache of its window."""
+        read = {}
+        for name, flags in (("wide", ()), ("int8", ("--quantization", "int8", "--kv-cache-dtype", "int8")),
+                            ("rings", ("--device-option", "rings=0"))):
+            path = os.path.join(self.folder.name, name + ".json")
+            self.decode(1, 17, "--dtype", "bfloat16", "--output-json", path, *flags, model="gemma4")
+            with open(path) as f:
+                read[name] = json.load(f)["decode"][0]
+        self.assertEqual(read["rings"]["cache_bytes"], read["wide"]["cache_bytes"])
+        for name in ("weight_bytes", "cache_bytes"):
+            self.assertTrue(0.5 < read["int8"][name] / read["wide"][name] < 0.7, (name, read))
 
     def test_a_run_gives_all_back(self):
         for flags in ((), ("--temperature", "1", "--repetition-penalty", "1.2"), ("--quantization", "int8"),

@@ -60,7 +60,7 @@ class Request(Structure):
                 ("n_stop_ids", c_size_t), ("logprobs", c_bool), ("n_top_logprobs", c_int), ("score_prompt", c_bool),
                 ("score_from", c_int64), ("n_prompt_top_logprobs", c_int), ("want_last_logits", c_bool),
                 ("pooling", c_int), ("user", c_void_p), ("grammar", c_void_p), ("adapter", c_int32),
-                ("prediction", POINTER(c_int32)), ("n_prediction", c_size_t), ("thinking", c_void_p)]
+                ("prediction", POINTER(c_int32)), ("n_prediction", c_size_t)]
 
 
 class Timing(Structure):

@@ -1,5 +1,5 @@
 /* constraint.c - see constraint.h. */
-#include "engine/constrain/constraint.h"
+#include "engine/constraint.h"
 
 #include "base/guard.h"
 #include "core/sample.h"
