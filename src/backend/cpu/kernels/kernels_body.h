@@ -3,7 +3,7 @@
  *
  *     body/rows.h      rows of floats; activations
  *     body/elements.h  weights as floats, whatever they are stored as
- *     body/few.h       LINEAR: few rows of activations by weights as they are stored
+ *     body/few.h       LINEAR: few rows of activations by weights as they are stored, over body/few_steps.h
  *     body/formats.h   LINEAR by format, and weights that are made ready first
  *     body/tiles.h     matrices of floats, for attention and recurrences
  *     body/int4_rows.h rows of a cache of int4 as floats */
@@ -15,6 +15,7 @@
 #include <string.h>
 
 #define ALWAYS_INLINE inline __attribute__((always_inline))
+#define NOT_INLINE __attribute__((noinline))
 
 /* Constant trip counts are unrolled whole, so that small arrays of vectors live in registers. */
 #define UNROLL _Pragma("GCC unroll 16")
@@ -34,6 +35,7 @@ static ALWAYS_INLINE void vf_put(float *p, vf v, int64_t left) {
 // clang-format off
 #include "backend/cpu/kernels/body/rows.h"
 #include "backend/cpu/kernels/body/elements.h"
+#include "backend/cpu/kernels/body/few_steps.h"
 #include "backend/cpu/kernels/body/few.h"
 #include "backend/cpu/kernels/body/formats.h"
 #include "backend/cpu/kernels/body/tiles.h"

@@ -83,17 +83,24 @@ static inline vf vf_load_f8_e4m3(const uint8_t *p) {
     return _mm256_or_ps(v, _mm256_castsi256_ps(_mm256_or_si256(nan, sign)));
 }
 
-/* Of 16 the even ones and the odd ones, by half the instructions that two vectors in order take: as bfloat16 they are
- * the halves of a word. */
+/* Of 16 e4m3 the even ones and the odd ones, 2^-120 of them each: as bfloat16 whose exponent is not yet right they are
+ * the halves of a word. What is no number is one here: whoever loads many looks for it apart, at half the cost. */
 #define F8_APART 1
 static inline void vf_load_f8_e4m3_apart(const uint8_t *p, vf *even, vf *odd) {
-    __m256i b = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)p)), most = _mm256_set1_epi16(0x7F);
-    __m256i magnitude = _mm256_and_si256(b, most), sign = _mm256_slli_epi16(_mm256_xor_si256(b, magnitude), 8);
-    __m256i nan = _mm256_cmpeq_epi16(magnitude, most); // all ones is a NaN too
-    __m256i halves = _mm256_or_si256(_mm256_or_si256(_mm256_slli_epi16(magnitude, 4), sign), nan);
-    const vf factor = _mm256_set1_ps(0x1p120f);
-    *even = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_slli_epi32(halves, 16)), factor);
-    *odd = _mm256_mul_ps(_mm256_castsi256_ps(_mm256_and_si256(halves, _mm256_set1_epi32((int)0xFFFF0000))), factor);
+    __m256i halves = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)p)); // the sign eight times more
+    halves = _mm256_and_si256(_mm256_slli_epi16(halves, 4), _mm256_set1_epi16((short)0x87F0));
+    *even = _mm256_castsi256_ps(_mm256_slli_epi32(halves, 16));
+    *odd = _mm256_castsi256_ps(_mm256_and_si256(halves, _mm256_set1_epi32((int)0xFFFF0000)));
+}
+/* The largest of 4 * LANES more, as their bits without the sign. */
+typedef __m256i f8_largest;
+static inline f8_largest f8_none(void) { return _mm256_setzero_si256(); }
+static inline f8_largest f8_more(f8_largest seen, const uint8_t *p) {
+    __m256i b = _mm256_loadu_si256((const __m256i *)p);
+    return _mm256_max_epu8(seen, _mm256_add_epi8(b, b));
+}
+static inline int f8_has_nan(f8_largest seen) {
+    return _mm256_movemask_epi8(_mm256_cmpeq_epi8(seen, _mm256_set1_epi8((char)0xFE))) != 0;
 }
 
 static inline void vf_separate(vf *a, vf *b) {

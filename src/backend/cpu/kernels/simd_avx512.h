@@ -81,6 +81,24 @@ static inline vf vf_load_f8_e4m3(const uint8_t *p) {
     return _mm512_castsi512_ps(_mm512_or_si512(_mm512_castps_si512(v), sign));
 }
 
+/* As in simd_avx2.h, of 32. */
+#define F8_APART 1
+static inline void vf_load_f8_e4m3_apart(const uint8_t *p, vf *even, vf *odd) {
+    __m512i halves = _mm512_slli_epi16(_mm512_cvtepi8_epi16(_mm256_loadu_si256((const __m256i *)p)), 4);
+    halves = _mm512_and_si512(halves, _mm512_set1_epi16((short)0x87F0));
+    *even = _mm512_castsi512_ps(_mm512_slli_epi32(halves, 16));
+    *odd = _mm512_castsi512_ps(_mm512_and_si512(halves, _mm512_set1_epi32((int)0xFFFF0000)));
+}
+typedef __m512i f8_largest;
+static inline f8_largest f8_none(void) { return _mm512_setzero_si512(); }
+static inline f8_largest f8_more(f8_largest seen, const uint8_t *p) {
+    __m512i b = _mm512_loadu_si512(p);
+    return _mm512_max_epu8(seen, _mm512_add_epi8(b, b));
+}
+static inline int f8_has_nan(f8_largest seen) {
+    return _mm512_cmpeq_epi8_mask(seen, _mm512_set1_epi8((char)0xFE)) != 0;
+}
+
 static inline void vf_separate(vf *a, vf *b) {
     const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     vf e = _mm512_permutex2var_ps(*a, even, *b);

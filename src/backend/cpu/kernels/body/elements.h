@@ -1,7 +1,7 @@
 /* elements.h - part of kernels_body.h: weights as floats, whatever they are stored as. */
 
 /* 2 * LANES elements from p: in order, but the even and the odd ones of bf16, which shift and mask alone separate, and
- * of e4m3 where a set makes bf16 of it; activations are arranged to match. */
+ * of e4m3 where a set makes bf16 of it, times 2^-120; activations are arranged to match. */
 static ALWAYS_INLINE void load_pair(const enum dtype dt, const unsigned char *p, vf *first, vf *second) {
     switch (dt) {
     case DT_BF16:
@@ -39,6 +39,32 @@ static ALWAYS_INLINE bool comes_apart(const enum dtype dt) {
     return dt == DT_BF16;
 }
 
+/* What load_pair lacks of e4m3: of 2^120 weights take so much, as a part of their scale if they have one, and
+ * activations the rest. Then scales are finite below 2^28, activations below 2^108, and no product is denormal. */
+static ALWAYS_INLINE float missing_of_weights(const enum dtype dt) {
+    return dt == DT_F8_E4M3 && comes_apart(dt) ? 0x1p100f : 1;
+}
+#define MISSING_OF_X 0x1p20f
+
+/* And NaN, which is looked for apart. */
+static ALWAYS_INLINE bool misses_nan(const enum dtype dt) { return missing_of_weights(dt) != 1; }
+#ifndef F8_APART
+typedef char f8_largest;
+static f8_largest f8_none(void) { return 0; }
+static f8_largest f8_more(f8_largest seen, const unsigned char *p) { return (void)p, seen; }
+static bool f8_has_nan(f8_largest seen) { return seen; }
+#endif
+static NOT_INLINE bool has_nan(const unsigned char *p, int64_t n) {
+    f8_largest seen = f8_none();
+    int64_t i = 0;
+    for (; i + 4 * LANES <= n; i += 4 * LANES)
+        seen = f8_more(seen, p + i);
+    for (; i < n; i++)
+        if ((p[i] & 0x7F) == 0x7F)
+            return true;
+    return f8_has_nan(seen);
+}
+
 /* dtype_bytes, known to the compiler. */
 static ALWAYS_INLINE int element_bytes(const enum dtype dt) {
     return dt == DT_F32 ? 4 : dt == DT_BF16 || dt == DT_F16 ? 2 : 1;
@@ -61,16 +87,20 @@ static ALWAYS_INLINE void convert_elements(const enum dtype dt, const unsigned c
     dtype_to_f32(dt, p + i * size, 1, n - i, out + i);
 }
 
-static float scale_at(const struct qscale *s, int64_t stored_row, int64_t block_col) {
-    int64_t block_row = s->block_rows ? stored_row / s->block_rows : 0, at = block_row * s->stride + block_col;
-    if (s->dtype == DT_F32) { // what checkpoints have most
-        float f;
-        memcpy(&f, (const unsigned char *)s->data + at * 4, sizeof f);
-        return f;
-    }
+/* The number of the first scale of a stored row, and a scale by its number. */
+static int64_t scale_row(const struct qscale *s, int64_t stored_row) {
+    return s->block_rows ? stored_row / s->block_rows * s->stride : 0;
+}
+static float scale_of(const struct qscale *s, int64_t at) {
     float f;
-    dtype_to_f32(s->dtype, (const unsigned char *)s->data + at * (int64_t)dtype_bytes(s->dtype), 1, 1, &f);
+    if (s->dtype == DT_F32) // what checkpoints have most
+        memcpy(&f, (const unsigned char *)s->data + at * 4, sizeof f);
+    else
+        dtype_to_f32(s->dtype, (const unsigned char *)s->data + at * (int64_t)dtype_bytes(s->dtype), 1, 1, &f);
     return f;
+}
+static float scale_at(const struct qscale *s, int64_t stored_row, int64_t block_col) {
+    return scale_of(s, scale_row(s, stored_row) + block_col);
 }
 
 static void convert_plain(const struct weight_part *part, int64_t row, int64_t col, int64_t n, float *out) {
@@ -98,7 +128,7 @@ static void convert_scaled(const struct weight_part *part, int64_t row, int64_t 
 
 /* Scales of n blocks of columns from block_col on. */
 static void scales_at(const struct qscale *s, int64_t stored_row, int64_t block_col, int64_t n, float *out) {
-    int64_t at = (s->block_rows ? stored_row / s->block_rows : 0) * s->stride + block_col;
+    int64_t at = scale_row(s, stored_row) + block_col;
     const unsigned char *p = (const unsigned char *)s->data + at * (int64_t)dtype_bytes(s->dtype);
     if (s->dtype == DT_F8_E4M3)
         convert_elements(DT_F8_E4M3, p, n, out);

@@ -3,7 +3,6 @@
 
 /* NAME, a function multiply_few of a dtype: by one for each number of rows of x (few_bf16_1 is few_bf16 of one), since
  * the compiler's time for a function grows faster than the function. */
-#define NOT_INLINE __attribute__((noinline))
 #define FEW_BY(name, dt, scaled, n_x) \
     static NOT_INLINE void name##_##n_x(const struct few_rows *f) { few_direct(dt, scaled, n_x, f, name##_rest); }
 #define MULTIPLY_FEW(name, dt, scaled)                                                                              \
@@ -66,13 +65,15 @@ static ALWAYS_INLINE void ready_row(const enum dtype dt, const bool scaled, cons
         unsigned char last[2 * LANES * sizeof(float)] = {0};
         vf first, second;
         if (scaled && c % block == 0)
-            scale = vf_set(scale_at(&part->scale, part->first_row + row, c / block));
+            scale = vf_set(scale_at(&part->scale, part->first_row + row, c / block) * missing_of_weights(dt));
         if (n - c < 2 * LANES)
             memcpy(last, w + c * size, (size_t)((n - c) * size));
-        load_step(dt, scaled, 1, n - c < 2 * LANES ? last : w + c * size, 0, &scale, &first, &second);
+        load_step(dt, scaled, n - c < 2 * LANES ? last : w + c * size, scale, &first, &second);
         vf_store(out + c, first);
         vf_store(out + c + LANES, second);
     }
+    if (misses_nan(dt) && has_nan(w, n))
+        out[0] = NAN; // as good as any other place
     int64_t end = (n + 2 * LANES - 1) / (2 * LANES) * (2 * LANES);
     memset(out + end, 0, (size_t)(arranged_cols(n) - end) * sizeof *out);
 }
