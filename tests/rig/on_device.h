@@ -8,6 +8,7 @@
 struct how {
     int n_threads;
     const char *kernels; // of the CPU; of others GYRE_TEST_KERNELS
+    bool rounds;         // of the CPU: activations that meet blocks and codes go to 8 bits; else they stay float32
     bool eager;          // of CUDA
     bool whole_keys;     // shared-kv=0
     struct load_options load;
@@ -36,6 +37,8 @@ static inline enum status on_device_open(const struct backend_ops *ops, struct h
     snprintf(kernels, sizeof kernels, "kernels=%s", named ? named : "");
     if (named)
         own[n++] = kernels;
+    if (ops == &backend_cpu && !how.rounds)
+        own[n++] = "activations=float32";
     if (ops != &backend_cpu && getenv("GYRE_TEST_STATE")) {
         snprintf(state, sizeof state, "state=%s", getenv("GYRE_TEST_STATE"));
         own[n++] = state;

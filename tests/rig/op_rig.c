@@ -233,6 +233,7 @@ void rig_result(struct rig *rig, val out) {
                       .kernels = rig->o.like ? oracle_kernels()
                                  : cpu       ? rig->o.kernels
                                              : NULL,
+                      .rounds = rig->o.rounds,
                       .eager = rig_is_brief(),
                       .load = {.dtype = cpu ? NULL : rig->o.kernels,
                                .quantization = cpu ? NULL : rig->o.quantization,

@@ -37,6 +37,7 @@ struct rig_options {
     int block_size;           // 0: 16
     const char *kernels;      // of the CPU; of others what products are made in
     int n_threads;            // 0: 2
+    bool rounds;              // as in struct how
     const char *quantization; // as in load_options
     bool dummy_weights;       // likewise
     const char *kv_dtype;     // likewise

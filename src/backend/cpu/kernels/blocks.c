@@ -94,7 +94,7 @@ static const struct block_products *products_over(const struct kernels *base) {
                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     if (base == &kernels_portable)
         return NULL;
-    return vnni && base != &kernels_avx2 ? &products_vnni : &products_avx2;
+    return vnni && base != &kernels_avx2 ? &products_fp4_vnni : &products_fp4_avx2;
 #elif defined(__aarch64__)
     bool has_dots = getauxval(AT_HWCAP) & HWCAP_ASIMDDP;
     return has_dots && base != &kernels_portable ? &products_dotprod : NULL;

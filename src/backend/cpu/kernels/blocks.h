@@ -1,4 +1,4 @@
-/* blocks.h - products of GGUF's block formats with activations of 8 bits.
+/* blocks.h - products of GGUF's block formats, NVFP4 and MXFP4 with activations of 8 bits.
  *
  * x is rounded by 32 columns: numerics.md says what that loses. A set of such products takes blocks as they are stored;
  * formats that it has none for, and everything else, are those of the set of kernels it is put over. */
@@ -8,7 +8,13 @@
 
 typedef void block_product(const struct few_rows *f);
 
-enum { VNNI_ARRANGEMENTS = 200, AVX2_ARRANGEMENTS = 210, DOTPROD_ARRANGEMENTS = 220, ARRANGEMENTS_EACH = 10 };
+enum {
+    VNNI_ARRANGEMENTS = 200,
+    AVX2_ARRANGEMENTS = 210,
+    DOTPROD_ARRANGEMENTS = 220,
+    FP4_ARRANGEMENTS = 230,
+    ARRANGEMENTS_EACH = 10
+};
 
 struct block_products {
     block_product *(*of)(const struct weight_part *part); // NULL: none
@@ -46,7 +52,7 @@ static inline __attribute__((always_inline)) int bytes_of_block(const enum qform
 const struct kernels *kernels_of_blocks(const struct kernels *base);
 
 #if defined(__x86_64__)
-extern const struct block_products products_vnni, products_avx2;
+extern const struct block_products products_vnni, products_avx2, products_fp4_vnni, products_fp4_avx2;
 #elif defined(__aarch64__)
 extern const struct block_products products_dotprod;
 #endif

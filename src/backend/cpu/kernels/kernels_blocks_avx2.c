@@ -17,12 +17,11 @@
  * An octet made ready is a block of 32 columns after the other: 8 vectors of bytes (of words 16), of HALVES the two
  * scales as pairs of 16 bits, the scale, and the mins. */
 #if defined(__x86_64__)
-#include "backend/cpu/kernels/avx2/tiles.h"
 #include "backend/cpu/kernels/avx2/one.h"
+#include "backend/cpu/kernels/avx2/round.h"
+#include "backend/cpu/kernels/avx2/tiles.h"
 
 #include "base/status.h"
-
-#include <math.h>
 
 enum {
     BY_BYTES = AVX2_ARRANGEMENTS,
@@ -40,41 +39,22 @@ static ALWAYS_INLINE int sum_of(__m256i words) {
     return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xB1)));
 }
 
-/* 16 columns times factor as words in order. */
-static ALWAYS_INLINE __m256i round_half(const __m256 x[2], __m256 factor) {
-    __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(x[0], factor)), b = _mm256_cvtps_epi32(_mm256_mul_ps(x[1], factor));
-    return _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xD8);
-}
-
-/* Rounds a block; returns what its four floats begin with. */
+/* Rounds a block. */
 static void round_block(const float *from, bool as_words, float *out) {
-    __m256 x[4], most = _mm256_setzero_ps(), zero = _mm256_setzero_ps();
-    for (int i = 0; i < 4; i++) {
-        x[i] = _mm256_loadu_ps(from + 8 * i);
-        most = _mm256_max_ps(most, _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x[i]));
-        zero = _mm256_fmadd_ps(x[i], _mm256_setzero_ps(), zero); // NaN of what is none
-    }
-    __m128 m = _mm_max_ps(_mm256_castps256_ps128(most), _mm256_extractf128_ps(most, 1));
-    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
-    float largest = _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
-    bool is_number = _mm256_movemask_ps(_mm256_cmp_ps(zero, zero, _CMP_UNORD_Q)) == 0;
-    float factor = is_number && largest > 0 ? 127.0f / largest : 0;
-    if (!isfinite(factor)) // denormal: as zeros
-        factor = 0;
-    __m256i low = round_half(x, _mm256_set1_ps(factor)), high = round_half(x + 2, _mm256_set1_ps(factor));
+    struct rounded r = round_columns(from);
     __m256i *to = (__m256i *)(void *)out;
     if (as_words) {
-        _mm256_storeu_si256(to, _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(low, 0xD8), 0xD8));
-        _mm256_storeu_si256(to + 1, _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(high, 0xD8), 0xD8));
+        _mm256_storeu_si256(to, _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(r.first, 0xD8), 0xD8));
+        _mm256_storeu_si256(to + 1, _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(r.second, 0xD8), 0xD8));
     } else {
-        _mm256_storeu_si256(to, _mm256_permute4x64_epi64(_mm256_packs_epi16(low, high), 0xD8));
+        _mm256_storeu_si256(to, _mm256_permute4x64_epi64(_mm256_packs_epi16(r.first, r.second), 0xD8));
     }
-    float s = is_number ? largest / 127.0f : NAN, *behind = out + (as_words ? 16 : 8);
-    int first = sum_of(low), second = sum_of(high);
-    behind[0] = s;
-    behind[1] = -s * (float)(first + second);
-    behind[2] = -s * (float)first;
-    behind[3] = -s * (float)second;
+    float *behind = out + (as_words ? 16 : 8);
+    int first = sum_of(r.first), second = sum_of(r.second);
+    behind[0] = r.scale;
+    behind[1] = -r.scale * (float)(first + second);
+    behind[2] = -r.scale * (float)first;
+    behind[3] = -r.scale * (float)second;
 }
 
 static void arrange(int how, const float *x, int64_t x_stride, int n_x, int64_t n, float *out) {
