@@ -269,7 +269,7 @@ install: $(BUILD)/gyre $(BUILD)/libgyre.so $(BUILD)/install/libgyre.a
 	@tools/install.sh $(BUILD) "$(DESTDIR)" "$(PREFIX)" $(VERSION)
 
 format:
-	clang-format -i $(wildcard src/*/*.[ch] src/*/*/*.[ch] src/*/*/*/*.[ch] src/*/*/*/*/*.[ch] include/*.h bench/*.[ch]) $(TEST_SRC) $(wildcard tests/rig/*.[ch] tests/ops/*.h tests/ptx/*.[ch] tests/fuzz/*.c tests/inject/*.c)
+	clang-format -i $(wildcard src/*/*.[ch] src/*/*/*.[ch] src/*/*/*/*.[ch] src/*/*/*/*/*.[ch] include/*.h bench/*.[ch]) $(TEST_SRC) $(wildcard tests/rig/*.[ch] tests/ops/*.h tests/ptx/*.[ch] tests/ptx/parts/*.h tests/fuzz/*.c tests/inject/*.c)
 
 clean:
 	rm -rf build

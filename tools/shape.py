@@ -20,11 +20,6 @@ EXCEPTIONS = {  # rule: {what: why}
     },
     "source": {
         "src/backend/cuda/linear/gemm_fp8_split_k.cu": "one kernel and its launch",
-        "tests/cuda/dry/device.c": "a CUDA runtime without a device",
-        "tests/ptx/arithmetic.c": "the PTX simulator: frozen",
-        "tests/ptx/copies.c": "the PTX simulator: frozen",
-        "tests/ptx/matrices.c": "the PTX simulator: frozen",
-        "tests/ptx/parse.c": "the PTX simulator: frozen",
     },
     "function": {
         "bench/cuda/attention_world.cuh:build": "a table of shapes",
