@@ -26,7 +26,6 @@ EXCEPTIONS = {  # rule: {what: why}
         "bench/cuda/attention_shapes.cuh:check_attention": "one check of many outputs",
         "bench/cuda/attention_checks.cuh:check_prep": "one check of many outputs",
         "bench/cuda/attention_prepares.cuh:check_prepares": "one check of many outputs",
-        "src/api/page/markdown.js:inline": "a scanner: one branch a mark",
         "src/backend/cuda/attention/heads_pairs.cuh:qkv_prep_pairs": "one kernel: registers live through it",
         "src/backend/cuda/linear/gemm_fp8_small_m.cu:small_m_linear": "one kernel: registers live through it",
         "src/backend/cuda/rows/act_rows.cuh:gated_rows": "one kernel: registers live through it",

@@ -237,6 +237,41 @@ function inlineFormulaAt(s, i) {
   return {text: near.slice(0, at), display: open === '$$' || open === '\\[', end: from + at + close.length};
 }
 
+/** How often the character at i comes from there on. */
+function runAt(s, i) {
+  let n = 1;
+  while (s[i + n] === s[i]) n++;
+  return n;
+}
+
+/** Code that begins with n backticks at i: {text, end}, or null where no run of as many ends it. */
+function codeAt(s, i, n, ticks) {
+  const runs = ticks.get(n) || {at: [], next: 0};
+  while (runs.at[runs.next] < i + n) runs.next++;
+  const end = runs.at[runs.next];
+  if (end === undefined) return null;
+  const code = s.slice(i + n, end).replaceAll('\n', ' ');
+  return {text: /^ .*[^ ].* $/.test(code) ? code.slice(1, -1) : code, end: end + n};
+}
+
+/** The n marks of emphasis at i: whether they may open one, and whether they may end one. */
+function emphasisAt(s, i) {
+  const n = runAt(s, i);
+  const before = s[i - 1] || ' ', after = s[i + n] || ' ';
+  const left = !/\s/.test(after) && (!PUNCTUATION.test(after) || /\s/.test(before) || PUNCTUATION.test(before));
+  const right = !/\s/.test(before) && (!PUNCTUATION.test(before) || /\s/.test(after) || PUNCTUATION.test(after));
+  return {n, opens: left && (s[i] !== '_' || !right || PUNCTUATION.test(before)),
+    ends: right && (s[i] !== '_' || !left || PUNCTUATION.test(after))};
+}
+
+/** Ends the inner `used` marks of a frame; the outer ones stay open. */
+function wrapInner(f, used) {
+  const e = document.createElement(used === 2 ? 'strong' : 'em');
+  e.append(f.node);
+  f.node.append(e);
+  f.n -= used;
+}
+
 /** Appends what the text says to parent. inLink: links do not nest. */
 function inline(parent, s, inLink = false) {
   const {closes, ticks} = scanInline(s);
@@ -267,16 +302,11 @@ function inline(parent, s, inLink = false) {
       put(el('br'));
       for (i++; s[i] === ' '; i++);
     } else if (c === '`') {
-      let n = 1;
-      while (s[i + n] === '`') n++;
-      const runs = ticks.get(n) || {at: [], next: 0};
-      while (runs.at[runs.next] < i + n) runs.next++;
-      const end = runs.at[runs.next];
-      if (end === undefined) { text += s.slice(i, i + n); i += n; continue; }
-      const code = s.slice(i + n, end).replaceAll('\n', ' ');
+      const n = runAt(s, i), code = codeAt(s, i, n, ticks);
+      if (!code) { text += s.slice(i, i + n); i += n; continue; }
       flush();
-      put(el('code', {}, /^ .*[^ ].* $/.test(code) ? code.slice(1, -1) : code));
-      i = end + n;
+      put(el('code', {}, code.text));
+      i = code.end;
     } else if (c === '[' || (c === '!' && s[i + 1] === '[')) {
       const at = c === '!' ? i + 1 : i, end = closes.get(at),
           to = end === undefined || inLink ? null : targetAt(s, end + 1);
@@ -300,25 +330,15 @@ function inline(parent, s, inLink = false) {
       put(linkTo(url, url));
       i += url.length;
     } else if (c === '*' || c === '_' || c === '~') {
-      let n = 1;
-      while (s[i + n] === c) n++;
-      const before = s[i - 1] || ' ', after = s[i + n] || ' ';
-      const left = !/\s/.test(after) && (!PUNCTUATION.test(after) || /\s/.test(before) || PUNCTUATION.test(before));
-      const right = !/\s/.test(before) && (!PUNCTUATION.test(before) || /\s/.test(after) || PUNCTUATION.test(after));
-      const opens = left && (c !== '_' || !right || PUNCTUATION.test(before)),
-          ends = right && (c !== '_' || !left || PUNCTUATION.test(after));
+      let {n, opens, ends} = emphasisAt(s, i);
       i += n;
       if (n > 3 || (c === '~' && n !== 2)) { text += c.repeat(n); continue; }
       flush();
       while (ends && n > 0 && openOf[c] > 0) {
         while (frames.at(-1).mark !== c) close(null);
         const f = frames.at(-1), used = c === '~' ? 2 : Math.min(f.n, n, 2);
-        if (f.n > used) { // the inner pair of marks: the outer stays open
-          const e = document.createElement(used === 2 ? 'strong' : 'em');
-          e.append(f.node);
-          f.node.append(e);
-          f.n -= used;
-        } else close(c === '~' ? 'del' : used === 2 ? 'strong' : 'em');
+        if (f.n > used) wrapInner(f, used);
+        else close(c === '~' ? 'del' : used === 2 ? 'strong' : 'em');
         n -= used;
       }
       if (n > 0 && opens && frames.length < MAX_EMPHASIS) {
