@@ -15,7 +15,7 @@
  * Run under emulation only: how many rows are best taken together was never timed. */
 #if defined(__aarch64__)
 #include "backend/cpu/kernels/blocks.h"
-#include "backend/cpu/kernels/mxfp4.h"
+#include "backend/cpu/kernels/fp4/mxfp4.h"
 
 #include "base/status.h"
 

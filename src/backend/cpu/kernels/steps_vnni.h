@@ -12,8 +12,8 @@
  * rounded to even. What is no number in x makes s_x none. */
 #pragma once
 
+#include "backend/cpu/kernels/fp4/mxfp4.h"
 #include "backend/cpu/kernels/kernels.h"
-#include "backend/cpu/kernels/mxfp4.h"
 
 #include <immintrin.h>
 #include <string.h>

@@ -4,7 +4,7 @@
  * stored, so that the bytes of several rows may be brought into another order first. */
 #pragma once
 
-#include "backend/cpu/kernels/mxfp4.h"
+#include "backend/cpu/kernels/fp4/mxfp4.h"
 #include "core/qformat.h"
 
 #include <immintrin.h>

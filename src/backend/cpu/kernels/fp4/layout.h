@@ -2,7 +2,7 @@
 #pragma once
 
 #include "backend/cpu/kernels/blocks.h"
-#include "backend/cpu/kernels/mxfp4.h"
+#include "backend/cpu/kernels/fp4/mxfp4.h"
 
 #include <immintrin.h>
 
