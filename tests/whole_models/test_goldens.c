@@ -267,10 +267,13 @@ static bool is_refusal_to_cut(const char *text) {
 
 /* NULL: it cannot be split. */
 static struct gyre *open_model(const char *folder, struct gyre_options options) {
+    static const char *const exact[] = {"activations=float32", NULL};
     struct gyre *g = NULL;
     struct gyre_error err;
     options.model = folder;
     options.backend = options.backend ? options.backend : rig_backend();
+    if (rig_backend() == &backend_cpu && !options.device_options)
+        options.device_options = exact;
     over_ranks(&options);
     options.dtype = getenv("GYRE_TEST_DTYPE");
     options.n_threads = options.n_threads ? options.n_threads : 1; // tests run side by side, one a processor
