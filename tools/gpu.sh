@@ -38,7 +38,7 @@ pack() {
             -Wl,-rpath,'$ORIGIN' -Wl,--allow-shlib-undefined
     done
     cp $(find build/cuda -maxdepth 1 -name 'test_*' -type f -perm -u+x) $release/gyre $release/libgyre-cuda.so $root
-    cp $racecheck/libgyre-cuda.so $racecheck/test_* $root/racecheck
+    cp $racecheck/libgyre-cuda.so $(find $racecheck -maxdepth 1 -name 'test_*' ! -name '*.d') $root/racecheck
     strip $(find $root -type f)
     mkdir -p $root/tests
     cp -r models $root
