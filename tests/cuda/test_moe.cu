@@ -280,17 +280,14 @@ int main(int argc, char **argv) {
     MUST(cudaStreamCreate(&stream));
     check_lists(brief ? 3 : 12);
     const element formats[] = {ELEMENT_MXFP4, ELEMENT_QUADS, ELEMENT_E4M3, ELEMENT_F16};
-    for (int i = 0; i < (brief ? 8 : 48); i++) {
+    for (int i = 0; i < (brief ? 12 : 48); i++) { // four of twelve of one token to three
         element weights = formats[i % 4];
         int unit = weights == ELEMENT_MXFP4 ? 32 : 64, n_experts = 2 + draw(12),
             here = draw(2) ? n_experts : 1 + draw(n_experts);
         check({weights, weights != ELEMENT_QUADS && draw(3) == 0 ? ELEMENT_BF16 : ELEMENT_F16,
                unit * (1 + draw(brief ? 8 : 14)), unit * (1 + draw(brief ? 8 : 14)), n_experts,
                1 + draw(n_experts < 4 ? n_experts : 4), i / 4 % 2 ? 4 : 0,
-               1 + draw(i / 4 % 3 == 2   ? 3
-                        : i / 4 % 3 == 0 ? 40
-                        : brief          ? 120
-                                         : 300),
+               1 + (i / 4 % 3 == 2 ? (i + i / 12) % 3 : draw(i / 4 % 3 == 0 ? 40 : brief ? 120 : 300)),
                draw(2) != 0, draw(n_experts - here + 1), here});
     }
     printf("%llu cases, %llu bad\n", n_cases, n_bad);

@@ -105,7 +105,7 @@ static __device__ void put_experts(const list_args &a, const dmoe_list &list, in
     int3 at = sum_before(mine, sums, total);
     for (int e = begin; e < end; e++) {
         int n = all[e];
-        if (blockIdx.x == 0)
+        if (blockIdx.x == 0 && list.tiles) // of one token nobody reads them, and there are none
             put_tiles(a, list, e, at.x, n, at.y);
         all[e] = at.x;
         at.x += n, at.y += (n + a.tile - 1) / a.tile;
